@@ -10,11 +10,11 @@ import (
 // bridges are networks of bridges with settings that change what a port hears or sends, network cards, and NICs found as
 // macvtaps.
 var bridges = []Network{
-	{Name: "bridge, ipMasq, hairpinMode", Lay: onNode(bridgePlugin + `, "ipMasq": true, "hairpinMode": true`)},
-	{Name: "bridge, promiscMode, forceAddress", Lay: forcedAddress},
-	{Name: "host-device, a network card", Kind: kindCards, Lay: layCard},
-	{Name: "macvtap", Lay: layMacvtap},
-	{Name: "Azure", Lay: layAzure},
+	{Name: "bridge, ipMasq, hairpinMode", Origin: RealProgram, Lay: onNode(bridgePlugin + `, "ipMasq": true, "hairpinMode": true`)},
+	{Name: "bridge, promiscMode, forceAddress", Origin: RealProgram, Lay: forcedAddress},
+	{Name: "host-device, a network card", Origin: RealProgram, Kind: kindCards, Lay: layCard},
+	{Name: "macvtap", Origin: RealLink, Lay: layMacvtap},
+	{Name: "Azure", Origin: Rules, Lay: layAzure},
 }
 
 // forcedAddress lays a pod on a bridge whose IPv4 address the plugin has to replace.

@@ -10,8 +10,8 @@ import (
 
 // calico are the networks of Calico on two nodes, with the links, routes and rules of Felix and BIRD.
 var calico = []Network{
-	{Name: "Calico, VXLAN", Lay: func(t testing.TB) *Laid { return layCalico(t, 1430, calicoNode.addVXLAN) }},
-	{Name: "Calico, IPIP", Kind: "ipip", Lay: func(t testing.TB) *Laid { return layCalico(t, 1480, calicoNode.addIPIP) }},
+	{Name: "Calico, VXLAN", Origin: Rules, Lay: func(t testing.TB) *Laid { return layCalico(t, 1430, calicoNode.addVXLAN) }},
+	{Name: "Calico, IPIP", Origin: Rules, Kind: "ipip", Lay: func(t testing.TB) *Laid { return layCalico(t, 1480, calicoNode.addIPIP) }},
 }
 
 // Pools of all pods of Calico's cluster.

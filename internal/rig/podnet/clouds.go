@@ -10,9 +10,9 @@ import (
 )
 
 var clouds = []Network{
-	{Name: "Terway ENI multi-IP, veth", Lay: func(t testing.TB) *Laid { return eni(t, terwayVeth) }},
-	{Name: "Terway ENI multi-IP, ipvlan", Kind: "ipvlan", Lay: func(t testing.TB) *Laid { return eni(t, terwayIPvlan) }},
-	{Name: "AWS VPC CNI", Lay: func(t testing.TB) *Laid { return eni(t, aws) }},
+	{Name: "Terway ENI multi-IP, veth", Origin: Rules, Lay: func(t testing.TB) *Laid { return eni(t, terwayVeth) }},
+	{Name: "Terway ENI multi-IP, ipvlan", Origin: Rules, Kind: "ipvlan", Lay: func(t testing.TB) *Laid { return eni(t, terwayIPvlan) }},
+	{Name: "AWS VPC CNI", Origin: Rules, Lay: func(t testing.TB) *Laid { return eni(t, aws) }},
 }
 
 // routed is a pod with /32 and /128 addresses. host is the name of its veth's end on the node.

@@ -184,41 +184,41 @@ func (a *attachment) station(name string) Station {
 const bridgePlugin = `"type": "bridge", "bridge": "cni0", "isGateway": true`
 
 var plugins = []Network{
-	{Name: "bridge", Lay: onNode(bridgePlugin)},
-	{Name: "bridge, no gateway", Lay: func(t testing.TB) *Laid {
+	{Name: "bridge", Origin: RealProgram, Lay: onNode(bridgePlugin)},
+	{Name: "bridge, no gateway", Origin: RealProgram, Lay: func(t testing.TB) *Laid {
 		node, _, stations := lan(t)
 		node.IP("link add cni0 type bridge")
 		node.IP("link set cni0 up")
 		node.IP("link set up0 master cni0")
 		return newChain(t, node, `"type": "bridge", "bridge": "cni0"`).add(t, nstest.New(t, "pod"), "eth0").laid(stations...)
 	}},
-	{Name: "bridge, macspoofchk", Lay: onNode(bridgePlugin + `, "macspoofchk": true`)},
-	{Name: "bridge, vlan", Kind: "vlan", Lay: onNode(bridgePlugin + `, "vlan": 100`)},
-	{Name: "bridge, IPv6 alone", Lay: static(`{"address": "fd00:22::7/64", "gateway": "fd00:22::1"}`, `{"dst": "::/0"}`)},
-	{Name: "bridge, static, tuning", Lay: static(
+	{Name: "bridge, macspoofchk", Origin: RealProgram, Lay: onNode(bridgePlugin + `, "macspoofchk": true`)},
+	{Name: "bridge, vlan", Origin: RealProgram, Kind: "vlan", Lay: onNode(bridgePlugin + `, "vlan": 100`)},
+	{Name: "bridge, IPv6 alone", Origin: RealProgram, Lay: static(`{"address": "fd00:22::7/64", "gateway": "fd00:22::1"}`, `{"dst": "::/0"}`)},
+	{Name: "bridge, static, tuning", Origin: RealProgram, Lay: static(
 		`{"address": "10.22.0.7/24", "gateway": "10.22.0.1"}, {"address": "fd00:22::7/64", "gateway": "fd00:22::1"}`,
 		`{"dst": "0.0.0.0/0"}, {"dst": "::/0"}`,
 		`"type": "tuning", "mac": "02:00:00:00:22:01", "mtu": 1300, "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"}`)},
-	{Name: "bridge, portmap", Lay: func(t testing.TB) *Laid {
+	{Name: "bridge, portmap", Origin: RealProgram, Lay: func(t testing.TB) *Laid {
 		l := onNode(bridgePlugin, `"type": "portmap", "snat": true,
 			"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 8000, "protocol": "tcp"}]}`)(t)
 		l.Mapped = []netip.AddrPort{netip.MustParseAddrPort("10.23.0.1:8080"), netip.MustParseAddrPort("[fd00:23::1]:8080")}
 		return l
 	}},
-	{Name: "bridge, bandwidth", Lay: onNode(bridgePlugin, `"type": "bandwidth",
+	{Name: "bridge, bandwidth", Origin: RealProgram, Lay: onNode(bridgePlugin, `"type": "bandwidth",
 		"ingressRate": 100000000, "ingressBurst": 10000000, "egressRate": 100000000, "egressBurst": 10000000`)},
-	{Name: "ptp", Lay: onNode(`"type": "ptp"`)},
-	{Name: "macvlan", Lay: func(t testing.TB) *Laid {
+	{Name: "ptp", Origin: RealProgram, Lay: onNode(`"type": "ptp"`)},
+	{Name: "macvlan", Origin: RealProgram, Lay: func(t testing.TB) *Laid {
 		return onLAN(t, `"type": "macvlan", "master": "up0", "mode": "bridge"`, true)
 	}},
-	{Name: "macvlan, passthru", Lay: func(t testing.TB) *Laid {
+	{Name: "macvlan, passthru", Origin: RealProgram, Lay: func(t testing.TB) *Laid {
 		return onLAN(t, `"type": "macvlan", "master": "up0", "mode": "passthru"`, false)
 	}},
-	{Name: "ipvlan L2", Kind: "ipvlan", Lay: func(t testing.TB) *Laid {
+	{Name: "ipvlan L2", Origin: RealProgram, Kind: "ipvlan", Lay: func(t testing.TB) *Laid {
 		return onLAN(t, `"type": "ipvlan", "master": "up0", "mode": "l2"`, true)
 	}},
-	{Name: "ipvlan L3", Kind: "ipvlan", Lay: ipvlanL3},
-	{Name: "vlan", Kind: "vlan", Lay: func(t testing.TB) *Laid {
+	{Name: "ipvlan L3", Origin: RealProgram, Kind: "ipvlan", Lay: ipvlanL3},
+	{Name: "vlan", Origin: RealProgram, Kind: "vlan", Lay: func(t testing.TB) *Laid {
 		node, router, stations := lan(t)
 		peer := stations[1].Namespace
 		router.IP("addr flush dev lan0")
@@ -234,7 +234,7 @@ var plugins = []Network{
 		peer.IP("route add default via fd00:22::1")
 		return newChain(t, node, `"type": "vlan", "master": "up0", "vlanId": 100`).add(t, nstest.New(t, "pod"), "eth0").laid(stations...)
 	}},
-	{Name: "host-device", Lay: func(t testing.TB) *Laid {
+	{Name: "host-device", Origin: RealProgram, Lay: func(t testing.TB) *Laid {
 		return onLAN(t, `"type": "host-device", "device": "up0"`, false)
 	}},
 }

@@ -10,11 +10,11 @@ import (
 )
 
 var containers = []Network{
-	{Name: "Docker's bridge", Lay: docker},
-	{Name: "Podman's bridge", Lay: podman},
-	{Name: "two NICs, the first", Lay: func(t testing.TB) *Laid { return twoNICs(t, "eth0") }},
-	{Name: "two NICs, the second", Lay: func(t testing.TB) *Laid { return twoNICs(t, "net1") }},
-	{Name: "two NICs, the second with sbr", Lay: func(t testing.TB) *Laid { return twoNICs(t, "net1", `"type": "sbr"`) }},
+	{Name: "Docker's bridge", Origin: Rules, Lay: docker},
+	{Name: "Podman's bridge", Origin: Rules, Lay: podman},
+	{Name: "two NICs, the first", Origin: RealProgram, Lay: func(t testing.TB) *Laid { return twoNICs(t, "eth0") }},
+	{Name: "two NICs, the second", Origin: RealProgram, Lay: func(t testing.TB) *Laid { return twoNICs(t, "net1") }},
+	{Name: "two NICs, the second with sbr", Origin: RealProgram, Lay: func(t testing.TB) *Laid { return twoNICs(t, "net1", `"type": "sbr"`) }},
 }
 
 // docker lays a network of Docker's bridge driver, without IPv6: SNAT for the containers, one published port,

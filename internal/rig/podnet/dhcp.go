@@ -27,8 +27,8 @@ const leaseTime = 6 * time.Second
 // leased are the networks in which CNI's dhcp plugin leases the pod's address, and the plugin's daemon renews the lease as
 // long as the pod is there.
 var leased = []Network{
-	{Name: "bridge, dhcp", Lay: layLeased(bridgedPlugin)},
-	{Name: "macvlan, dhcp", Lay: layLeased(macvlanPlugin)},
+	{Name: "bridge, dhcp", Origin: RealProgram, Lay: layLeased(bridgedPlugin)},
+	{Name: "macvlan, dhcp", Origin: RealProgram, Lay: layLeased(macvlanPlugin)},
 }
 
 // Both put the pod on the node's LAN.

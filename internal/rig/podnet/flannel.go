@@ -14,9 +14,9 @@ import (
 // flannel are the networks of flannel's own CNI plugin, with the links, routes and rules that flanneld makes on the
 // nodes.
 var flannel = []Network{
-	{Name: "flannel, VXLAN", Lay: func(t testing.TB) *Laid { return layFlannel(t, 1450, bothWays(addVXLAN)) }},
-	{Name: "flannel, host-gw", Lay: func(t testing.TB) *Laid { return layFlannel(t, 1500, bothWays(addHostGateway)) }},
-	{Name: "flannel, WireGuard", Kind: "wireguard", Lay: func(t testing.TB) *Laid { return layFlannel(t, 1420, joinFlannel) }},
+	{Name: "flannel, VXLAN", Origin: RealPlugin, Lay: func(t testing.TB) *Laid { return layFlannel(t, 1450, bothWays(addVXLAN)) }},
+	{Name: "flannel, host-gw", Origin: RealPlugin, Lay: func(t testing.TB) *Laid { return layFlannel(t, 1500, bothWays(addHostGateway)) }},
+	{Name: "flannel, WireGuard", Origin: RealPlugin, Kind: "wireguard", Lay: func(t testing.TB) *Laid { return layFlannel(t, 1420, joinFlannel) }},
 }
 
 // flannelDir is where install.sh puts flannel's plugin.

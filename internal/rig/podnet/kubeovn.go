@@ -13,11 +13,11 @@ import (
 )
 
 var (
-	kubeOVN = Network{Name: "Kube-OVN", Lay: func(t testing.TB) *Laid { l, _ := layKubeOVN(t, true); return l }}
+	kubeOVN = Network{Name: "Kube-OVN", Origin: RealSwitch, Lay: func(t testing.TB) *Laid { l, _ := layKubeOVN(t, true); return l }}
 	// A pod and a logical port without addresses.
-	kubeOVNWire = Network{Name: "Kube-OVN, MAC only", Lay: func(t testing.TB) *Laid { l, _ := layKubeOVN(t, false); return l }}
+	kubeOVNWire = Network{Name: "Kube-OVN, MAC only", Origin: RealSwitch, Lay: func(t testing.TB) *Laid { l, _ := layKubeOVN(t, false); return l }}
 	// A pod on an underlay subnet that is interconnected with the overlay subnets (U2O).
-	kubeOVNUnderlay = Network{Name: "Kube-OVN, underlay", Lay: layKubeOVNUnderlay}
+	kubeOVNUnderlay = Network{Name: "Kube-OVN, underlay", Origin: RealSwitch, Lay: layKubeOVNUnderlay}
 )
 
 // vpc is Kube-OVN's default VPC on two nodes. Each node has its own Open vSwitch and ovn-controller, and a Geneve

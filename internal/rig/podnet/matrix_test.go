@@ -120,7 +120,7 @@ func TestTracked(t *testing.T) {
 
 // heading is the heading of the table in docs/results/networks.md.
 var heading = func() string {
-	h := "| network | a process reaches, and is reached by |"
+	h := "| network | made by | a process reaches, and is reached by |"
 	for _, b := range bindings {
 		h += fmt.Sprintf(" %[1]s, IPv4 | %[1]s, IPv6 |", b.Kind())
 	}
@@ -156,6 +156,11 @@ func document(t *testing.T) map[string]string {
 	if *update {
 		return rows
 	}
+	for _, n := range Networks {
+		if want := fmt.Sprintf("| %s | %s | ", n.Name, n.Origin); !strings.HasPrefix(rows[n.Name], want) {
+			t.Errorf("%s has the row %q, which does not begin with %q", table, rows[n.Name], want)
+		}
+	}
 	if rows["network"] != heading {
 		t.Errorf("%s has the heading\n%s\nwant\n%s\n(make networks)", table, rows["network"], heading)
 	}
@@ -186,13 +191,14 @@ func hasKind(t *testing.T, kind string) bool {
 // row is the measured row of a network.
 type row struct {
 	network string
+	origin  Origin
 	reaches string
 	cells   []string // two per binding
 	told    string
 }
 
 func (r row) String() string {
-	return "| " + strings.Join(slices.Concat([]string{r.network, r.reaches}, r.cells, []string{r.told}), " | ") + " |"
+	return "| " + strings.Join(slices.Concat([]string{r.network, string(r.origin), r.reaches}, r.cells, []string{r.told}), " | ") + " |"
 }
 
 // question is what a station is asked by another one, or by the pod, or the pod by a station.
@@ -687,11 +693,14 @@ func (l *network) askProcess(t *testing.T, protocols ...protocol) answers {
 // measure lays a network and measures each binding.
 func measure(t *testing.T, n Network) row {
 	l := n.Lay(t).ready(t)
+	if calls := n.Origin == RealProgram || n.Origin == RealPlugin; calls && l.Delete == nil {
+		t.Errorf("made by %q, and no CNI plugin was called", n.Origin)
+	}
 	if l.Check != nil {
 		l.Check(t)
 	}
 	baseline := l.askProcess(t, protocols...)
-	r := row{network: n.Name, reaches: l.summary(baseline)}
+	r := row{network: n.Name, origin: n.Origin, reaches: l.summary(baseline)}
 	before := l.Pod.Settled()
 	works := map[string]bool{}
 	refused := map[string]*infra.RefusedError{}

@@ -11,9 +11,9 @@ import (
 var ovn = []Network{kubeOVN, kubeOVNUnderlay, ovnKubernetes, ovnKubernetesVM}
 
 var (
-	ovnKubernetes = Network{Name: "OVN-Kubernetes", Lay: func(t testing.TB) *Laid { return layOVNKubernetes(t, true) }}
+	ovnKubernetes = Network{Name: "OVN-Kubernetes", Origin: RealSwitch, Lay: func(t testing.TB) *Laid { return layOVNKubernetes(t, true) }}
 	// A pod of a VM with live migration: the namespace has no address, and OVN answers the guest's DHCP.
-	ovnKubernetesVM = Network{Name: "OVN-Kubernetes, for a VM", Lay: func(t testing.TB) *Laid { return layOVNKubernetes(t, false) }}
+	ovnKubernetesVM = Network{Name: "OVN-Kubernetes, for a VM", Origin: RealSwitch, Lay: func(t testing.TB) *Laid { return layOVNKubernetes(t, false) }}
 )
 
 // nbctl runs ovn-nbctl(8) with lines of words, each a command of one transaction.

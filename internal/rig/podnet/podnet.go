@@ -1,5 +1,5 @@
 // Package podnet creates the networks of CNI plugins, clouds and container engines in a pod's namespace, with the
-// stations around it. Its tests give these networks to a guest and write the results to docs/reference/networks.md.
+// stations around it. Its tests give these networks to a guest and write the results to docs/results/networks.md.
 package podnet
 
 import (
@@ -13,13 +13,31 @@ import (
 
 // Network is one kind of pod network.
 type Network struct {
-	// Name is the name in docs/reference/networks.md.
+	// Name is the name in docs/results/networks.md.
 	Name string
+	// Origin is what makes the network in the tests.
+	Origin Origin
 	// Kind is the link kind that the kernel must have, by its name in ip(8), or kindCards; empty: none.
 	Kind string
 	// Lay creates the namespaces and the network. They last as long as the test.
 	Lay func(t testing.TB) *Laid
 }
+
+// Origin is what makes a network's links, addresses and rules in the tests, in the words of docs/reference/networks.md.
+type Origin string
+
+const (
+	// RealProgram is the network's own program, here CNI's plugins.
+	RealProgram Origin = "real program"
+	// RealLink is a link of this kind in the kernel. No program belongs to the network.
+	RealLink Origin = "real link"
+	// RealPlugin is the network's own CNI plugin. The rules of its daemon on the nodes are recreated.
+	RealPlugin Origin = "real plugin, its daemon's rules"
+	// RealSwitch is Open vSwitch or OVN, with the flows, switches and policies of the network recreated.
+	RealSwitch Origin = "real switch, its controller's rules"
+	// Rules are recreated, by ip(8), nft(8), iptables(8) and ebtables(8), from the program's source. The program does not run.
+	Rules Origin = "its rules"
+)
 
 // Laid is a pod with its network, and the stations around it.
 type Laid struct {
@@ -51,7 +69,7 @@ type Station struct {
 	IPv4, IPv6 netip.Addr
 }
 
-// Networks are all networks, in the order of docs/reference/networks.md.
+// Networks are all networks, in the order of docs/results/networks.md.
 var Networks = slices.Concat(
 	plugins,
 	leased,

@@ -10,7 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-var openShiftSDN = Network{Name: "OpenShift SDN", Lay: laySDN}
+var openShiftSDN = Network{Name: "OpenShift SDN", Origin: RealSwitch, Lay: laySDN}
 
 // sdnNode is a node of OpenShift SDN with its address in the nodes' network, and the network of its pods.
 type sdnNode struct {

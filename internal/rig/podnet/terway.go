@@ -11,7 +11,7 @@ import (
 // exclusive are Terway's networks in which a pod has an elastic network interface (ENI) for itself.
 var exclusive = []Network{terwayExclusive}
 
-var terwayExclusive = Network{Name: "Terway exclusive ENI", Lay: layExclusive}
+var terwayExclusive = Network{Name: "Terway exclusive ENI", Origin: Rules, Lay: layExclusive}
 
 // layExclusive lays a pod whose eth0 is an ENI of the node, moved by CNI's host-device. The namespace vpc is
 // the VPC: its router, and the switch for 10.22.0.0/24 and fd00:22::/64, which accepts one MAC and one address of each

@@ -17,8 +17,8 @@ import (
 // tunnels are the networks of pods whose NIC carries IP packets without Ethernet, and of a node that reaches other
 // nodes by such a NIC.
 var tunnels = []Network{
-	{Name: "tun", Lay: tunnel},
-	{Name: "WireGuard", Kind: "wireguard", Lay: wireguard},
+	{Name: "tun", Origin: RealLink, Lay: tunnel},
+	{Name: "WireGuard", Origin: RealLink, Kind: "wireguard", Lay: wireguard},
 }
 
 // tunnel lays a pod whose NIC is a tun device. A VPN's program holds it, and hands the packets to a tun device of
