@@ -34,7 +34,7 @@ var few = []string{
 	"bridge, ipMasq, hairpinMode", "bridge, IPv6 alone", "bridge, portmap", "bridge, dhcp", "ptp", "macvlan", "macvtap", "host-device", "tun",
 	"ipvlan L2", "vlan", "WireGuard", "host-device, a network card",
 	"Calico, VXLAN", "flannel, VXLAN", "AWS VPC CNI", "Terway exclusive ENI", "Azure", "Docker's bridge", "two NICs, the second with sbr",
-	"Kube-OVN, MAC only", "OVN-Kubernetes", "OpenShift SDN",
+	"OVN-Kubernetes", "OpenShift SDN",
 }
 
 // laid reports whether TestMatrix lays the network. Under Debian's kernel it lays what other kernels cannot.
@@ -159,6 +159,11 @@ func document(t *testing.T) map[string]string {
 	for _, n := range Networks {
 		if want := fmt.Sprintf("| %s | %s | ", n.Name, n.Origin); !strings.HasPrefix(rows[n.Name], want) {
 			t.Errorf("%s has the row %q, which does not begin with %q", table, rows[n.Name], want)
+		}
+	}
+	for _, name := range few {
+		if _, ok := rows[name]; !ok {
+			t.Errorf("%q of the list few is no network of %s", name, table)
 		}
 	}
 	if rows["network"] != heading {
