@@ -2,10 +2,12 @@ package podnet
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -44,6 +46,7 @@ func TestMesh(t *testing.T) {
 	nstest.Need(t, "iptables-restore", "ip6tables-restore")
 	nstest.NeedTaps(t)
 	nstest.NeedRoot(t, "the proxy is another user's")
+	checkMeshPage(t)
 	heading := "| mesh | a process |"
 	for _, b := range meshBindings {
 		heading += " " + b.name + " |"
@@ -80,6 +83,33 @@ func TestMesh(t *testing.T) {
 				t.Errorf("%s lacks the row\n%s", overview, line)
 			}
 		})
+	}
+}
+
+// checkMeshPage: docs/how-to/meshes.md names the bindings and guards with which TestMesh measures.
+func checkMeshPage(t *testing.T) {
+	t.Helper()
+	page, err := os.ReadFile("../../../docs/how-to/meshes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range meshBindings[2:] { // under the others the guest escapes
+		var spec infra.Spec
+		_, text, ok := strings.Cut(string(page), fmt.Sprintf(`{"binding": {%q`, b.name))
+		text = fmt.Sprintf(`{"binding": {%q`, b.name) + text
+		if err := json.NewDecoder(strings.NewReader(text)).Decode(&spec); !ok || err != nil {
+			t.Errorf("docs/how-to/meshes.md has no specification of %s: %v", b.name, err)
+		} else if want := (infra.Spec{Binding: b.binding, Guard: b.guard}); !reflect.DeepEqual(spec, want) {
+			t.Errorf("docs/how-to/meshes.md has\n%+v\nand %s is measured with\n%+v", spec, b.name, want)
+		}
+	}
+	for line := range strings.Lines(ambientRules("eth0-tap", true)) {
+		if !strings.Contains(ambientRules("eth0-tap", false), line) && !strings.Contains(string(page), "\n    iptables -t mangle "+line) {
+			t.Errorf("docs/how-to/meshes.md lacks the rule %s", line)
+		}
+	}
+	if annotation := "\n    istio.io/reroute-virtual-interfaces: " + meshBindings[2].link + "\n"; !strings.Contains(string(page), annotation) {
+		t.Errorf("docs/how-to/meshes.md lacks %q", annotation)
 	}
 }
 
