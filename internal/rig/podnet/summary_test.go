@@ -1,0 +1,77 @@
+package podnet
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/test/nstest"
+)
+
+// TestSummary: the short table of docs/reference/networks.md is that of docs/results/networks.md, with a row for all networks
+// that have the same cells. -update writes it.
+func TestSummary(t *testing.T) {
+	documented := document(t)
+	heading := "| networks | made by |"
+	for _, b := range bindings {
+		heading += fmt.Sprintf(" %s |", b.Kind())
+	}
+	var order []string
+	names := map[string][]string{} // by the rest of the row
+	for _, n := range Networks {
+		cells := strings.Split(strings.Trim(documented[n.Name], "| "), " | ")[3:]
+		row := string(n.Origin)
+		for i := range bindings {
+			row += " | " + summary(t, n.Name, cells[2*i], cells[2*i+1])
+		}
+		if !slices.Contains(order, row) {
+			order = append(order, row)
+		}
+		names[row] = append(names[row], n.Name)
+	}
+	rows := heading + "\n" + strings.Repeat("| --- ", strings.Count(heading, "|")-1) + "|\n"
+	for _, row := range order {
+		rows += fmt.Sprintf("| %s | %s |\n", strings.Join(names[row], "; "), row)
+	}
+	rows = "\n" + rows + "\n"
+	const begin, end = "<!-- go test ./internal/rig/podnet -run TestSummary -update -->\n", "<!-- end -->\n"
+	text, err := os.ReadFile(overview)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, _ := strings.Cut(string(text), begin)
+	have, after, ok := strings.Cut(rest, end)
+	switch {
+	case !ok:
+		t.Errorf("%s lacks %q or %q", overview, begin, end)
+	case *update && !nstest.Emulated:
+		if err := os.WriteFile(overview, []byte(before+begin+rows+end+after), 0o644); err != nil {
+			t.Error(err)
+		}
+	case have != rows:
+		t.Errorf("%s has the table\n%s\nand %s gives (-update writes it)\n%s", overview, have, table, rows)
+	}
+}
+
+// summary is the cell of a binding with the cells of both families. Which protocols the binding loses is in the long table.
+func summary(t *testing.T, network, v4, v6 string) string {
+	word := func(cell string) string {
+		for _, word := range []string{"works", "refused", "no IP"} {
+			if strings.HasPrefix(cell, word) {
+				return word
+			}
+		}
+		t.Errorf("%s: the cell %q", network, cell)
+		return ""
+	}
+	a, b := word(v4), word(v6)
+	if a == "no IP" {
+		a = b
+	}
+	if b != "no IP" && a != b {
+		t.Errorf("%s: IPv4 %s, IPv6 %s", network, a, b)
+	}
+	return a
+}
