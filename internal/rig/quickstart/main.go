@@ -1,4 +1,4 @@
-// Quickstart demonstrates guestwire on a temporary network, for each of the bindings bridge, redirect and
+// Quickstart demonstrates guestwire on a temporary network, for each of the bindings bridge, redirect, routed and
 // masquerade: it gives a pod's network to a guest, tests the guest's connections, and restores the pod.
 package main
 
@@ -24,7 +24,7 @@ import (
 )
 
 const usage = `quickstart hands the network of a throw-away pod to a guest, and gives it back: with
-each of the bindings bridge, redirect and masquerade. It needs root, and leaves the machine as it is.
+each of the bindings bridge, redirect, routed and masquerade. It needs root, and leaves the machine as it is.
 
   quickstart        with a small guest in this program
   quickstart -vm    with a Linux guest under an unprivileged libvirt (make demo-vm installs what that needs)
@@ -61,7 +61,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	started := time.Now()
-	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{}, infra.Masquerade{}} {
 		if err := runBinding(ctx, b, *withVM); err != nil {
 			fmt.Printf("\nFAILED: %v\n", err)
 			os.Exit(1)

@@ -28,7 +28,7 @@ ip netns del pod
 stat -c 'lock: %a %U' /run/guestwire.lock`
 	cmd := exec.Command("unshare", "-m", "sh", "-c", fresh, nstest.Program(t, "internal/rig/quickstart"), nstest.Program(t, "examples/agent"))
 	out, err := cmd.CombinedOutput()
-	if err != nil || strings.Count(string(out), "that is what it was before") != 3 || !strings.Contains(string(out), "Everything held") {
+	if err != nil || strings.Count(string(out), "that is what it was before") != 4 || !strings.Contains(string(out), "Everything held") {
 		t.Errorf("%v:\n%s", err, out)
 	}
 	if !strings.HasSuffix(string(out), "lock: 700 root\n") || strings.Count(string(out), "/run/netns/pod  bridge") != 1 {

@@ -4,11 +4,17 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 )
 
 func title(b infra.Binding) {
-	what := map[string]string{"bridge": "the guest is the pod", "redirect": "the guest is the pod, and the NIC stays as it is", "masquerade": "the guest is behind the pod"}[string(b.Kind())]
+	what := map[cache.Kind]string{
+		cache.BindingBridge:     "the guest is the pod",
+		cache.BindingRedirect:   "the guest is the pod, and the NIC stays as it is",
+		cache.BindingRouted:     "the guest has the pod's addresses, and the pod routes",
+		cache.BindingMasquerade: "the guest is behind the pod",
+	}[b.Kind()]
 	fmt.Printf("\n== %s binding: %s ==\n", b.Kind(), what)
 }
 
