@@ -49,6 +49,48 @@ func TestNamed(t *testing.T) {
 	}
 }
 
+// TestNamedCode: the files and the names of Go that the documents for contributors and those of explanation have in `quotes` exist,
+// so the step lists and walks there are those of the code.
+func TestNamedCode(t *testing.T) {
+	var code strings.Builder
+	files := map[string]bool{"hold.go": true} // the example of a new binding
+	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		files[d.Name()], files[strings.TrimPrefix(filepath.ToSlash(path), "../../../")] = true, true
+		if name := d.Name(); strings.HasSuffix(name, ".go") || name == "Makefile" {
+			text, err := os.ReadFile(path)
+			code.Write(text)
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := map[string]bool{"BindingHold": true}
+	for _, word := range regexp.MustCompile(`\w+`).FindAllString(code.String(), -1) {
+		words[word] = true
+	}
+	quoted := regexp.MustCompile("`([^`\n]+)`")
+	file := regexp.MustCompile(`^[\w./-]+\.(go|sh)$`)
+	name := regexp.MustCompile(`^(?:[a-z]\w*\.)?(\w*[A-Z]\w*)(?:\.(\w+))?$`)
+	for path, text := range documents(t) {
+		if !strings.Contains(path, "/contributing/") && !strings.Contains(path, "/explanation/") {
+			continue
+		}
+		for _, q := range quoted.FindAllStringSubmatch(text, -1) {
+			if file.MatchString(q[1]) && !files[q[1]] && !files[filepath.Base(q[1])] {
+				t.Errorf("%s names %s, and there is no such file", path, q[1])
+			}
+			if m := name.FindStringSubmatch(q[1]); m != nil && (!words[m[1]] || m[2] != "" && !words[m[2]]) {
+				t.Errorf("%s names %s, which the code does not have", path, q[1])
+			}
+		}
+	}
+}
+
 // TestDocumentLinks: what the documents link to is there, headings included.
 func TestDocumentLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
