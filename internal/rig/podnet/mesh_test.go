@@ -73,7 +73,7 @@ func TestMesh(t *testing.T) {
 				}
 			}
 			m.install(t, l.Pod, "eth0-tap")
-			row := []string{m.name, l.measureMesh(t, m, Station{Namespace: l.Pod, IPv4: l.IPv4, IPv6: l.IPv6}.dial, processName)}
+			row := []string{m.name, l.measureMesh(t, m, Station{Namespace: l.Pod, IPv4: l.IPv4, IPv6: l.IPv6}.dial, processName, nil)}
 			for _, b := range meshBindings {
 				cell := ""
 				t.Run(string(b.name), func(t *testing.T) { cell = l.checkMesh(t, m, b) })
@@ -125,9 +125,10 @@ func (l *Laid) checkMesh(t *testing.T, m mesh, b meshBinding) string {
 		return "refused: " + refused.Reason
 	}
 	g := w.bootAnswering(ctx, t)
-	cell := l.measureMesh(t, m, g.DialTCP, "guest")
+	sees := func(station, own netip.Addr) netip.Addr { return b.seen(m.proxy, station, own) }
+	cell := l.measureMesh(t, m, g.DialTCP, "guest", sees)
 	m.install(t, l.Pod, b.link)
-	if again := l.measureMesh(t, m, g.DialTCP, "guest"); again != cell {
+	if again := l.measureMesh(t, m, g.DialTCP, "guest", sees); again != cell {
 		t.Errorf("with rules that are laid after Setup: %q; with rules that are laid before: %q", again, cell)
 	}
 	w.end(ctx, t)
@@ -135,9 +136,24 @@ func (l *Laid) checkMesh(t *testing.T, m mesh, b meshBinding) string {
 	return cell
 }
 
+// seen is the address that the guest sees when the station connects to the pod's address own, by docs/how-to/meshes.md.
+func (b meshBinding) seen(p proxy, station, own netip.Addr) netip.Addr {
+	gateways := map[string][2]string{"routed": {"169.254.75.1", "fd00:a9fe:4b01::1"}, "masquerade": {"10.0.2.1", "fd10:0:2::1"}}
+	gateway, routes := gateways[b.name]
+	switch {
+	case !routes, p.transparent:
+		return station
+	case b.name == "masquerade" && p.mark != 0: // the proxy connects from an address of the kernel's choice
+		return own
+	case own.Is4():
+		return addr(gateway[0])
+	}
+	return addr(gateway[1])
+}
+
 // measureMesh connects between the pod and all stations in both directions, and to the proxy's own ports. It returns
-// a cell of the table.
-func (l *Laid) measureMesh(t *testing.T, m mesh, fromPod dialer, who string) string {
+// a cell of the table. sees is the address that the pod must see when a station connects; nil: any.
+func (l *Laid) measureMesh(t *testing.T, m mesh, fromPod dialer, who string, sees func(station, own netip.Addr) netip.Addr) string {
 	t.Helper()
 	type ask struct {
 		dial dialer
@@ -152,13 +168,19 @@ func (l *Laid) measureMesh(t *testing.T, m mesh, fromPod dialer, who string) str
 		dial := s.dial
 		for _, pair := range [][2]netip.Addr{{s.IPv4, l.IPv4}, {s.IPv6, l.IPv6}} {
 			station, own := pair[0], pair[1]
-			questions[out] = append(questions[out], ask{fromPod, netip.AddrPortFrom(station, stationPort), "", strings.TrimSuffix(fmt.Sprintf("%s sees %v", s.Name, netip.AddrPortFrom(own, 0)), "0")})
-			at := netip.AddrPortFrom(own, Port)
-			questions[in] = append(questions[in], ask{dial, at, "", who + " sees "})
+			answer := func(who string, sees netip.Addr) string {
+				return strings.TrimSuffix(fmt.Sprintf("%s sees %v", who, netip.AddrPortFrom(sees, 0)), "0")
+			}
+			questions[out] = append(questions[out], ask{fromPod, netip.AddrPortFrom(station, stationPort), "", answer(s.Name, own)})
+			at, inside := netip.AddrPortFrom(own, Port), who+" sees "
+			if sees != nil {
+				inside = answer(who, sees(station, own))
+			}
+			questions[in] = append(questions[in], ask{dial, at, "", inside})
 			if m.proxy.mark == 0 {
 				questions[health] = append(questions[health], ask{dial, netip.AddrPortFrom(own, meshHealth), "", "the proxy sees "})
 			} else {
-				questions[tunnel] = append(questions[tunnel], ask{dial, netip.AddrPortFrom(own, meshTunnel), at.String(), who + " sees "})
+				questions[tunnel] = append(questions[tunnel], ask{dial, netip.AddrPortFrom(own, meshTunnel), at.String(), inside})
 			}
 		}
 	}
