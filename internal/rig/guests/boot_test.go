@@ -104,6 +104,14 @@ var bootNetworks = []bootNetwork{
 	},
 }
 
+// routedNetwork is a pod whose namespace routes. Its guest's gateway is outside of the guest's network, too.
+var routedNetwork = bootNetwork{
+	name: "routed", binding: infra.Routed{}, lay: func(t *testing.T) nstest.Network { return nstest.NewNetwork(t) },
+	address4: netip.PrefixFrom(nstest.Pod4, 31), router4: besideGuest,
+	stations: []netip.Addr{nstest.Gateway4, nstest.Gateway6, nstest.Beyond4, nstest.Beyond6},
+	peer4:    nstest.Gateway4, peer6: nstest.Gateway6,
+}
+
 // eachBoot runs the test in the networks of these names, or in all of bootNetworks with -clients all, side by side.
 func eachBoot(t *testing.T, name string, few []string, test func(t *testing.T, network bootNetwork)) {
 	t.Helper()
@@ -132,7 +140,7 @@ func eachOf(t *testing.T, networks []bootNetwork, name string, few []string, tes
 func TestAutoconf(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)
-	eachBoot(t, "", []string{"bridge-on-link"}, func(t *testing.T, network bootNetwork) {
+	eachOf(t, append(slices.Clone(bootNetworks), routedNetwork), "", []string{"bridge-on-link"}, func(t *testing.T, network bootNetwork) {
 		ctx := bootTime(t)
 		n := network.lay(t)
 		_, r := setupAndOpen(ctx, t, bootConfig(n, network.binding, uid, gid))

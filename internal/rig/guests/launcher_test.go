@@ -48,8 +48,9 @@ func wireNIC(t *testing.T, n nstest.Network, nic string, b infra.Binding, change
 	}
 }
 
-// TestLauncher boots Linux under the launcher, and the launcher under the agent: several queues by descriptors, a macvtap by
-// its device, and passt, which the launcher starts. The guest's end is the launcher's.
+// TestLauncher boots Linux under the launcher, and the launcher under the agent: several queues by descriptors, a routed pod, a
+// macvtap by its device, and passt, which the launcher starts. The guest's end is the launcher's, and then the pod gets its
+// network back.
 func TestLauncher(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)
@@ -59,12 +60,14 @@ func TestLauncher(t *testing.T) {
 		queues  int
 	}{
 		{infra.Bridge{}, nstest.NewNetwork, 2},
+		{infra.Routed{}, nstest.NewNetwork, 0},
 		{infra.Passt{Ports: []infra.Ports{{First: 80, Guest: vm.AnswerPort}}}, nstest.NewNetwork, 0},
 		{infra.Macvtap{}, nstest.NewMacvtap, 2},
 	} {
 		t.Run(string(test.binding.Kind()), func(t *testing.T) {
 			t.Parallel()
 			n := test.lay(t)
+			before := n.Pod.Settled()
 			ctx := bootTime(t)
 			wire(t, n, test.binding, func(s *infra.Spec) {
 				s.Owner, s.Queues = infra.Owner{UID: uint32(uid), GID: uint32(gid)}, test.queues
@@ -98,20 +101,25 @@ func TestLauncher(t *testing.T) {
 				if err != nil || lease["ip"] != nstest.Pod4.String() || lease["mtu"] != "1450" {
 					t.Errorf("lease %v, %v; want %v and MTU 1450", lease, err, nstest.Pod4)
 				}
-				if err := g.Ping(ctx, nstest.Beyond4); err != nil {
-					t.Error(err)
+				if lease, err := g.Lease6(ctx, "eth0"); err != nil || lease["ip6_address"] != nstest.Pod6.String() {
+					t.Errorf("lease %v, %v; want %v", lease, err, nstest.Pod6)
 				}
 				port, ask := uint16(vm.AnswerPort), ask
 				if test.binding.Kind() == cache.BindingPasst {
 					port, ask = 80, askFirst
 				}
-				nstest.Eventually(t, func() error {
-					answer, err := ask(n.World, netip.AddrPortFrom(nstest.Pod4, port))
-					if err == nil && answer.Guest != "guest" {
-						err = fmt.Errorf("%+v", answer)
+				for _, way := range []struct{ pod, beyond netip.Addr }{{nstest.Pod4, nstest.Beyond4}, {nstest.Pod6, nstest.Beyond6}} {
+					if err := g.Ping(ctx, way.beyond); err != nil {
+						t.Error(err)
 					}
-					return err
-				})
+					nstest.Eventually(t, func() error {
+						answer, err := ask(n.World, netip.AddrPortFrom(way.pod, port))
+						if err == nil && (answer.Guest != "guest" || answer.Peer.Addr() != nstest.Gateway(way.pod)) {
+							err = fmt.Errorf("%+v, want guest to answer and to see %v", answer, nstest.Gateway(way.pod))
+						}
+						return err
+					})
+				}
 			}
 			command := "cat /sys/class/net/eth0/mtu; ls -d /sys/class/net/eth0/queues/rx-* | wc -l"
 			if out, err := g.Run(ctx, command); err != nil || out != fmt.Sprintf("1450\n%d\n", max(1, test.queues)) {
@@ -127,6 +135,13 @@ func TestLauncher(t *testing.T) {
 			}
 			if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
 				t.Errorf("left: %v, %v", left, err)
+			}
+			if err := (phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}).Teardown(ctx, phase1.TeardownOptions{}); err != nil {
+				t.Error(err)
+			}
+			// The macvtap was never up before, so its qdisc is another one after.
+			if err := nstest.Difference(before, n.Pod.Settled()); err != nil && test.binding.Kind() != cache.BindingMacvtap {
+				t.Errorf("the pod is not as it was: %v", err)
 			}
 		})
 	}

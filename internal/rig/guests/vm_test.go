@@ -62,9 +62,9 @@ func bootLibvirt(ctx context.Context, t *testing.T, cfg vm.Config, network *phas
 func TestLibvirt(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)
-	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{}, infra.Masquerade{}} {
 		if b.Kind() != cache.BindingBridge && *clients != "all" {
-			continue // TestLibvirtPlug has these
+			continue // TestLibvirtPlug and TestLauncher have these
 		}
 		t.Run(string(b.Kind()), func(t *testing.T) {
 			t.Parallel()
