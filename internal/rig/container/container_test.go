@@ -124,7 +124,7 @@ func TestRootful(t *testing.T) {
 	e.Host.Listen("host", "[::]:9000")
 	// Each VM has a network of its own: the MAC of a bridge changes with its ports, and others would wait for their
 	// neighbour entries to expire.
-	for i, name := range []string{"lan-redirect", "lan-masquerade", "lan-bridge", "lan-same", "lan-readonly", "lan-hook"} {
+	for i, name := range []string{"lan-redirect", "lan-masquerade", "lan-bridge", "lan-same", "lan-readonly", "lan-hook", "lan-routed"} {
 		e.MustPodman(t, fmt.Sprintf("network create --disable-dns --ipv6 --subnet 10.89.%d.0/24 --subnet fd00:89:%[1]d::/64 %s", i+1, name))
 	}
 
@@ -169,6 +169,18 @@ func TestRootful(t *testing.T) {
 		answer(t, e.Host, "127.0.0.1:8083")
 		reach(t, e.Namespace(t, "bridge"), map[string]string{"10.89.3.1:9000": "network is unreachable"})
 		e.stop(t, "bridge")
+	})
+
+	t.Run("routed", func(t *testing.T) {
+		t.Parallel()
+		const flags = "--env BINDING=routed --network lan-routed --ip6 fd00:89:7::9 "
+		said := e.refusal(t, wired+flags)
+		own := e.run(t, "routed", flags+"--publish 8086:8000 "+strings.Join(sysctlFlag.FindAllString(said, -1), " "))
+		for _, address := range []string{"127.0.0.1:8086", "10.89.7.1:8086", own + ":8000", "[fd00:89:7::1]:8086", "[fd00:89:7::9]:8000"} {
+			answer(t, e.Host, address)
+		}
+		reach(t, e.Namespace(t, "routed"), map[string]string{"10.89.7.1:9000": "host sees " + own, own + ":8000": "guest box", "127.0.0.1:8000": closed})
+		e.stop(t, "routed")
 	})
 
 	t.Run("refused", func(t *testing.T) {
