@@ -59,3 +59,8 @@ func TestReadmePrograms(t *testing.T) {
 		"```sh", "agent teardown " + teardown, `[ -z "$(ip -n pod link show type tun)" ]; agent list; ip netns del pod; ip netns del world`, "```",
 	}, "\n"))
 }
+
+// TestTutorials types the tutorials that boot no machine.
+func TestTutorials(t *testing.T) {
+	tutorial.TypePage(t, "docs/tutorials/test-your-launcher.md")
+}

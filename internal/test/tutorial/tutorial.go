@@ -5,7 +5,7 @@
 // machine: /run, /usr/local/bin and the home directory are empty. A fenced block is what its first line says:
 //
 //	```sh
-//	ip netns add pod        commands. One that fails, fails the test
+//	ip netns add pod        commands. One that fails, fails the test; one with the comment "# fails" has to fail
 //	```
 //
 //	```
@@ -25,7 +25,8 @@
 //	~ # poweroff -f         the first word is that of the comment: the command that goes on has to end well now
 //	```
 //
-// Blocks of other languages are not typed. The shell's options are -e and -o pipefail.
+// Blocks of other languages are not typed. The shell's options are -e and -o pipefail. An install.sh of the laboratory installs what
+// a page installs by apt-get.
 package tutorial
 
 import (
@@ -78,7 +79,8 @@ func Type(t testing.TB, text string) {
 		switch {
 		case b.kind == "sh":
 			match := until.FindStringSubmatch(b.lines[len(b.lines)-1])
-			current.send(fmt.Sprintf("{ %s\n}; echo %s\n", strings.Join(b.lines, "\n"), ended))
+			commands := fails.ReplaceAllString(strings.Join(b.lines, "\n"), "if { $0\n}; then false; fi")
+			current.send(fmt.Sprintf("{ %s\n}; echo %s\n", commands, ended))
 			last = current
 			if match != nil {
 				current.until = match[1]
@@ -118,6 +120,9 @@ const press = "Press Ctrl-C"
 
 // until finds the comment of a command that goes on.
 var until = regexp.MustCompile(`# until ([\w-]+)`)
+
+// fails finds a command that has to fail.
+var fails = regexp.MustCompile(`(?m)^.*# fails.*$`)
 
 // ended is what a shell prints once its commands have ended. The shell does not see the word as the console of a guest does.
 const ended = "commands-have-ended"
@@ -220,10 +225,17 @@ func open(t testing.TB, env []string, other *shell) *shell {
 	return s
 }
 
+// aptConf lets a page install what is installed already, and leaves the machine as it is.
+const aptConf = `APT::Get::Upgrade "false"; DPkg::Lock::Timeout "300";`
+
 // environment is the reader's: the machine's, with an empty home directory, and with what Go keeps in the other one.
 func environment(t testing.TB) []string {
 	t.Helper()
-	env := append(os.Environ(), "HOME="+t.TempDir(), "PATH=/usr/local/bin:"+os.Getenv("PATH"), "TERM=vt100", "GUESTWIRE_SANDBOX=")
+	apt := filepath.Join(t.TempDir(), "apt.conf")
+	if err := os.WriteFile(apt, []byte(aptConf), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	env := append(os.Environ(), "HOME="+t.TempDir(), "APT_CONFIG="+apt, "PATH=/usr/local/bin:"+os.Getenv("PATH"), "TERM=vt100", "GUESTWIRE_SANDBOX=")
 	variables := []string{"GOCACHE", "GOENV", "GOMODCACHE", "GOPATH"}
 	values := strings.Split(nstest.Run(t, "go", append([]string{"env"}, variables...)...), "\n")
 	for i, variable := range variables {

@@ -34,6 +34,8 @@ func TestType(t *testing.T) {
 		{"other output", "```sh\necho one; echo two\n```\n```\none\n```\n", "line 4: the page shows\none\nand the commands print\none\ntwo\n"},
 		{"failure", "```sh\nfalse\ntrue\n```\n", "the shell has ended in\nfalse"},
 		{"failure before a pipe", "```sh\nfalse | true\n```\n", "the shell has ended"},
+		{"failure that is shown", "```sh\nls /none 2>&1 | cat # fails: it is not there\necho on\n```\n```\nls: ...\non\n```\n", ""},
+		{"no failure", "```sh\ntrue # fails\n```\n", "the shell has ended"},
 		{"a fresh machine", "```sh\n[ ! -e /run/netns ]; ls /usr/local/bin; ls -A ~\n```\n```\n```\n", ""},
 		{"another shell", "```sh\ncd /; trap 'kill %%; exit' INT; echo on; sleep 1000 & wait # until Ctrl-C\n```\n```\non\n```\n```sh\nls go.work\n```\n", "the page leaves a command"},
 		{"Ctrl-C", "```sh\n(trap 'exit 0' INT; echo on; read) # until Ctrl-C\n```\n```\non\n```\nPress Ctrl-C.\n", ""},
