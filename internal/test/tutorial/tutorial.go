@@ -1,8 +1,9 @@
-// Package tutorial types the commands of a Markdown page as its reader would, and compares what they print with what the page
-// shows.
+// Package tutorial types the commands of a Markdown page as its reader would, and compares what they print with what
+// the page shows.
 //
-// For the author of a page: the reader is root, in a clone of the repository, in bash at a terminal. guestwire never ran on the
-// machine: /run, /usr/local/bin and the home directory are empty. A fenced block is what its first line says:
+// For the author of a page: the reader is root, in a clone of the repository, in bash at a terminal. guestwire never
+// ran on the machine: /run, /usr/local/bin and the home directory are empty. A fenced block is what its first line
+// says:
 //
 //	```sh
 //	ip netns add pod        commands. One that fails, fails the test; one with the comment "# fails" has to fail
@@ -13,9 +14,9 @@
 //	...                     "..." for any lines
 //	```
 //
-// A command with the comment "# until Ctrl-C" goes on. It is the last one of its block, and the test waits for the output that
-// the page shows next. The following blocks are typed into another shell, which starts in the clone. Where the text says
-// "Press Ctrl-C", the command that goes on is interrupted, and has to end well.
+// A command with the comment "# until Ctrl-C" goes on. It is the last one of its block, and the test waits for the
+// output that the page shows next. The following blocks are typed into another shell, which starts in the clone. Where
+// the text says "Press Ctrl-C", the command that goes on is interrupted, and has to end well.
 //
 // A command with the comment "# until poweroff" goes on, too, and shows a guest's console:
 //
@@ -25,8 +26,8 @@
 //	~ # poweroff -f         the first word is that of the comment: the command that goes on has to end well now
 //	```
 //
-// Blocks of other languages are not typed. The shell's options are -e and -o pipefail. An install.sh of the laboratory installs what
-// a page installs by apt-get.
+// Blocks of other languages are not typed. The shell's options are -e and -o pipefail. An install.sh of the laboratory
+// installs what a page installs by apt-get.
 package tutorial
 
 import (
@@ -36,6 +37,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -124,7 +126,8 @@ var until = regexp.MustCompile(`# until ([\w-]+)`)
 // fails finds a command that has to fail.
 var fails = regexp.MustCompile(`(?m)^.*# fails.*$`)
 
-// ended is what a shell prints once its commands have ended. The shell does not see the word as the console of a guest does.
+// ended is what a shell prints once its commands have ended. The shell does not see the word as the console of a guest
+// does.
 const ended = "commands-have-ended"
 
 // block is a fenced one, or a press.
@@ -182,6 +185,7 @@ type shell struct {
 	t        testing.TB
 	terminal *os.File
 	pid      int
+	mounts   string // its mount namespace
 	until    string // if its command goes on
 
 	mu   sync.Mutex
@@ -194,7 +198,8 @@ type shell struct {
 func open(t testing.TB, env []string, other *shell) *shell {
 	t.Helper()
 	dir := nstest.Root(t)
-	const fresh = "umount /etc/resolv.conf 2>/dev/null; mount -t tmpfs -o mode=755 run /run && mount -t tmpfs -o mode=755 bin /usr/local/bin && "
+	const fresh = "umount /etc/resolv.conf 2>/dev/null; mount -t tmpfs -o mode=755 run /run && mkdir -m 1777 /run/lock && " +
+		"mount -t tmpfs -o mode=755 bin /usr/local/bin && "
 	const start = "stty -echo && echo " + ended + " && exec bash --norc --noprofile --noediting +H -e -o pipefail -i"
 	cmd := exec.Command("unshare", "--mount", "bash", "-c", fresh+start)
 	if other != nil {
@@ -213,16 +218,35 @@ func open(t testing.TB, env []string, other *shell) *shell {
 	var reading sync.WaitGroup
 	reading.Go(s.read)
 	t.Cleanup(func() {
-		if err := exec.Command("pkill", "--signal", "KILL", "--session", fmt.Sprint(s.pid)).Run(); err != nil { // also what runs in the background
-			t.Error("pkill: ", err)
-		}
+		s.kill()
 		cmd.Wait()
 		reading.Wait()
 	})
 	s.end(block{})
 	s.send("PS1= PS2=; echo " + ended + "\n")
 	s.end(block{})
+	s.mounts = mountsOf(cmd.Process.Pid)
 	return s
+}
+
+// kill ends the shell, and all processes of the page's machine: a page that fails may leave a daemon.
+func (s *shell) kill() {
+	_ = syscall.Kill(s.pid, syscall.SIGKILL) // it may have ended
+	processes, err := os.ReadDir("/proc")
+	if err != nil {
+		s.t.Error(err)
+	}
+	for _, p := range processes {
+		if pid, err := strconv.Atoi(p.Name()); err == nil && s.mounts != "" && mountsOf(pid) == s.mounts {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// mountsOf names the mount namespace of a process, or is empty if the process has ended.
+func mountsOf(pid int) string {
+	name, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	return name
 }
 
 // aptConf lets a page install what is installed already, and leaves the machine as it is.
@@ -308,11 +332,11 @@ func (s *shell) end(b block) {
 // prompted splits a line into a prompt and what is typed there.
 var prompted = regexp.MustCompile(`^(\S* ?[#$] |\(\w+\) )(.*)$`)
 
-// converse types a block into the guest, and compares what its console shows. It reports whether the command that goes on has
-// ended.
+// converse types a block into the guest, and compares what its console shows. It reports whether the command that goes
+// on has ended.
 func (s *shell) converse(b block) bool {
 	s.t.Helper()
-	var shown []string
+	shown := []string{"..."} // boot messages, the rest of the block before
 	for _, line := range b.lines {
 		match := prompted.FindStringSubmatch(line)
 		if match == nil {

@@ -33,6 +33,7 @@ func TestType(t *testing.T) {
 		{"no output shown", "```sh\nseq 9\n```\n```go\nfunc\n```\n", ""},
 		{"other output", "```sh\necho one; echo two\n```\n```\none\n```\n", "line 4: the page shows\none\nand the commands print\none\ntwo\n"},
 		{"failure", "```sh\nfalse\ntrue\n```\n", "the shell has ended in\nfalse"},
+		{"failure beside a daemon", "```sh\nsetsid sleep 1000 >/dev/null 2>&1 </dev/null &\nfalse\n```\n", "the shell has ended"},
 		{"failure before a pipe", "```sh\nfalse | true\n```\n", "the shell has ended"},
 		{"failure that is shown", "```sh\nls /none 2>&1 | cat # fails: it is not there\necho on\n```\n```\nls: ...\non\n```\n", ""},
 		{"no failure", "```sh\ntrue # fails\n```\n", "the shell has ended"},
