@@ -1,5 +1,6 @@
 #!/bin/bash
-# Unpacks DHCP clients for tests, and installs nothing:
+# Installs the Debian package of the installer's kernel and initramfs, which the tutorials boot. Unpacks DHCP clients for
+# tests, and does not install them:
 #
 #   $GUESTWIRE_CACHE/dhcpcd/usr/sbin/dhcpcd                the cache is /var/cache/guestwire by default
 #   $GUESTWIRE_CACHE/udhcpc/etc/udhcpc/default.script      Debian's script for busybox's client
@@ -16,7 +17,8 @@ apt() { apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >&2; }
 
 ready() {
 	[ -x "$cache/dhcpcd/usr/sbin/dhcpcd" ] && [ -x "$cache/udhcpc/etc/udhcpc/default.script" ] &&
-		[ -x "$cache/connman/usr/sbin/connmand" ] && [ -x "$cache/ifupdown/sbin/ifup" ]
+		[ -x "$cache/connman/usr/sbin/connmand" ] && [ -x "$cache/ifupdown/sbin/ifup" ] &&
+		[ -d /usr/lib/debian-installer/images/12/amd64/text ]
 }
 
 # A second run waits for the first one.
@@ -28,6 +30,7 @@ ready && exit
 tmp=$(mktemp -d "$cache/clients.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
 apt update
+apt install debian-installer-12-netboot-amd64
 # apt's sandbox user has to write to the directory of the download.
 (cd "$tmp" && apt -o APT::Sandbox::User=root download dhcpcd-base udhcpc connman ifupdown)
 for package in dhcpcd-base udhcpc connman ifupdown; do
