@@ -21,7 +21,7 @@
 // A command with the comment "# until poweroff" goes on, too, and shows a guest's console:
 //
 //	```console
-//	~ # ip -br addr         typed into the guest once it shows the prompt "~ # ". "$ ", "# " and "(initramfs) " are prompts, too
+//	~ # ip -br addr         typed into the guest once it shows the prompt "~ # ". "$ " and "(initramfs) " are prompts, too
 //	...                     what the console shows then, compared as above
 //	~ # poweroff -f         the first word is that of the comment: the command that goes on has to end well now
 //	```
@@ -259,7 +259,8 @@ func environment(t testing.TB) []string {
 	if err := os.WriteFile(apt, []byte(aptConf), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	env := append(os.Environ(), "HOME="+t.TempDir(), "APT_CONFIG="+apt, "PATH=/usr/local/bin:"+os.Getenv("PATH"), "TERM=vt100", "GUESTWIRE_SANDBOX=")
+	env := append(os.Environ(), "HOME="+t.TempDir(), "APT_CONFIG="+apt,
+		"PATH=/usr/local/bin:"+os.Getenv("PATH"), "TERM=vt100", "GUESTWIRE_SANDBOX=")
 	variables := []string{"GOCACHE", "GOENV", "GOMODCACHE", "GOPATH"}
 	values := strings.Split(nstest.Run(t, "go", append([]string{"env"}, variables...)...), "\n")
 	for i, variable := range variables {
