@@ -56,6 +56,12 @@ const patience = 10 * time.Minute
 // TypePage types the page, a path in the repository, and fails if the page is too long.
 func TypePage(t testing.TB, path string) {
 	t.Helper()
+	Type(t, Read(t, path))
+}
+
+// Read returns the text of a page, a path in the repository. A page that is too long fails the test.
+func Read(t testing.TB, path string) string {
+	t.Helper()
 	text, err := os.ReadFile(filepath.Join(nstest.Root(t), path))
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +69,7 @@ func TypePage(t testing.TB, path string) {
 	if _, words := parse(string(text)); words > MaxWords {
 		t.Errorf("%s has %d words outside of its code; at most %d", path, words, MaxWords)
 	}
-	Type(t, string(text))
+	return string(text)
 }
 
 // Type types the commands of the text of a page.
@@ -72,10 +78,44 @@ func Type(t testing.TB, text string) {
 	nstest.Need(t, "unshare", "nsenter")
 	nstest.NeedTaps(t)
 	nstest.NeedRoot(t, "a page has several users")
+	typeAt(t, text, here(t), true)
+}
+
+// Shells returns a command that runs a script of bash in the reader's clone, with the reader's environment. A page has several
+// shells if a command goes on.
+type Shells func(script string) *exec.Cmd
+
+// here are shells on this machine, as if guestwire had never run there.
+func here(t testing.TB) Shells {
+	t.Helper()
+	dir, env := nstest.Root(t), Environment(t)
+	var first *exec.Cmd
+	return func(script string) *exec.Cmd {
+		const fresh = "umount /etc/resolv.conf 2>/dev/null; mount -t tmpfs -o mode=755 run /run && mkdir -m 1777 /run/lock && " +
+			"mount -t tmpfs -o mode=755 bin /usr/local/bin && "
+		var cmd *exec.Cmd
+		if first == nil {
+			cmd = exec.Command("unshare", "--mount", "bash", "-c", fresh+script)
+			first = cmd
+		} else {
+			cmd = exec.Command("nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", first.Process.Pid), "--wd="+dir, "bash", "-c", script)
+		}
+		cmd.Dir, cmd.Env = dir, env
+		return cmd
+	}
+}
+
+// TypeAt is Type on another machine, which goes on when the page has ended.
+func TypeAt(t testing.TB, text string, shells Shells) {
+	t.Helper()
+	typeAt(t, text, shells, false)
+}
+
+func typeAt(t testing.TB, text string, shells Shells, own bool) {
+	t.Helper()
 	blocks, _ := parse(text)
-	env := environment(t)
 	var goesOn []*shell // those with a command that goes on
-	current := open(t, env, nil)
+	current := open(t, shells, own)
 	last := current // the one whose output the page shows next
 	for i, b := range blocks {
 		switch {
@@ -87,7 +127,7 @@ func Type(t testing.TB, text string) {
 			if match != nil {
 				current.until = match[1]
 				goesOn = append(goesOn, current)
-				current = open(t, env, current)
+				current = open(t, shells, own)
 				break
 			}
 			output := last.take(b, regexp.MustCompile(`(?s)^(.*?)`+ended+`\n`))
@@ -185,7 +225,7 @@ type shell struct {
 	t        testing.TB
 	terminal *os.File
 	pid      int
-	mounts   string // its mount namespace
+	mounts   string // its mount namespace, if the page's machine is the shell's own
 	until    string // if its command goes on
 
 	mu   sync.Mutex
@@ -194,19 +234,10 @@ type shell struct {
 	done bool          // no more will come
 }
 
-// open opens a shell: where the other one is, or, without another one, on a machine where guestwire never ran.
-func open(t testing.TB, env []string, other *shell) *shell {
+// open opens a shell. The machine of an own one ends with it.
+func open(t testing.TB, shells Shells, own bool) *shell {
 	t.Helper()
-	dir := nstest.Root(t)
-	const fresh = "umount /etc/resolv.conf 2>/dev/null; mount -t tmpfs -o mode=755 run /run && mkdir -m 1777 /run/lock && " +
-		"mount -t tmpfs -o mode=755 bin /usr/local/bin && "
-	const start = "stty -echo && echo " + ended + " && exec bash --norc --noprofile --noediting +H -e -o pipefail -i"
-	cmd := exec.Command("unshare", "--mount", "bash", "-c", fresh+start)
-	if other != nil {
-		cmd = exec.Command("nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", other.pid), "--wd="+dir, "bash", "-c", start)
-	}
-	cmd.Dir = dir
-	cmd.Env = env
+	cmd := shells("stty -echo && echo " + ended + " && exec bash --norc --noprofile --noediting +H -e -o pipefail -i")
 	master, terminal := nstest.Terminal(t)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, terminal, terminal
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -225,13 +256,15 @@ func open(t testing.TB, env []string, other *shell) *shell {
 	s.end(block{})
 	s.send("PS1= PS2=; echo " + ended + "\n")
 	s.end(block{})
-	s.mounts = mountsOf(cmd.Process.Pid)
+	if own {
+		s.mounts = mountsOf(cmd.Process.Pid)
+	}
 	return s
 }
 
-// kill ends the shell, and all processes of the page's machine: a page that fails may leave a daemon.
+// kill ends the shell with what runs at its terminal, and all processes of its own machine: a page that fails may leave a daemon.
 func (s *shell) kill() {
-	_ = syscall.Kill(s.pid, syscall.SIGKILL) // it may have ended
+	_ = exec.Command("pkill", "--signal", "KILL", "--session", strconv.Itoa(s.pid)).Run() // it may have ended
 	processes, err := os.ReadDir("/proc")
 	if err != nil {
 		s.t.Error(err)
@@ -252,8 +285,8 @@ func mountsOf(pid int) string {
 // aptConf lets a page install what is installed already, and leaves the machine as it is.
 const aptConf = `APT::Get::Upgrade "false"; DPkg::Lock::Timeout "300";`
 
-// environment is the reader's: the machine's, with an empty home directory, and with what Go keeps in the other one.
-func environment(t testing.TB) []string {
+// Environment is the reader's: the machine's, with an empty home directory, and with what Go keeps in the other one.
+func Environment(t testing.TB) []string {
 	t.Helper()
 	apt := filepath.Join(t.TempDir(), "apt.conf")
 	if err := os.WriteFile(apt, []byte(aptConf), 0o644); err != nil {
