@@ -62,5 +62,7 @@ func TestReadmePrograms(t *testing.T) {
 
 // TestTutorials types the tutorials that boot no machine.
 func TestTutorials(t *testing.T) {
-	tutorial.TypePage(t, "docs/tutorials/test-your-launcher.md")
+	for _, page := range []string{"firecracker", "test-your-launcher"} {
+		t.Run(page, func(t *testing.T) { tutorial.TypePage(t, "docs/tutorials/"+page+".md") })
+	}
 }
