@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm test lab test-all crash networks kubernetes bench image lint fuzz pictures site install install-test FORCE
+.PHONY: help demo demo-vm test lab test-all crash networks kubernetes bench image vm-image lint fuzz pictures site install install-test FORCE
 
 MODULE := github.com/guestwire/guestwire
 MODULES := . examples internal/rig
@@ -150,6 +150,15 @@ IMAGE ?= localhost/guestwire-node:dev
 
 image: bin/guestwire-node bin/guestwire bin/agent ## bin/guestwire-node.tar: the image of examples/kubernetes, an OCI archive
 	go run ./internal/rig/node/archive $(IMAGE) bin bin/guestwire-node.tar
+
+# The image's reference, which examples/kubernetes/vm/base names.
+VM_IMAGE ?= localhost/guestwire-vm:dev
+
+vm-image: ## bin/guestwire-vm.tar: the image of examples/kubernetes/vm, Linux in QEMU, an OCI archive (podman)
+	CGO_ENABLED=0 go build -o examples/kubernetes/vm/ ./examples/launcher
+	podman build --tag $(VM_IMAGE) examples/kubernetes/vm
+	mkdir -p bin && rm -f bin/guestwire-vm.tar
+	podman save --format oci-archive --output bin/guestwire-vm.tar $(VM_IMAGE)
 
 pictures: $(D2) ## draw docs/pictures/*.svg, each from the D2 source beside it
 	go run ./internal/test/pictures $(D2) docs/pictures

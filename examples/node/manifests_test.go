@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -163,6 +164,58 @@ func TestManifests(t *testing.T) {
 				t.Errorf("NRI %q", o.nri)
 			}
 		})
+	}
+}
+
+// TestTutorialManifests: docs/tutorials/kubernetes.md shows the objects that its "kubectl apply" creates, and the VM's pod has the
+// image that the page builds.
+func TestTutorialManifests(t *testing.T) {
+	page, err := os.ReadFile("../../docs/tutorials/kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	applied := regexp.MustCompile("(?s)```sh\\nkubectl apply -k (\\S+)\\n[^`]*```\\n\\n```\\n(.*?)\\n\\.\\.\\.\\n").FindAllStringSubmatch(string(page), -1)
+	if len(applied) != 2 {
+		t.Fatalf("the page applies %q", applied)
+	}
+	var images []string
+	for _, m := range applied {
+		resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), "../../"+m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		var created []string
+		for _, r := range resources.Resources() {
+			kind := strings.ToLower(r.GetKind())
+			if group := r.GetGvk().Group; group != "" {
+				kind += "." + group
+			}
+			created = append(created, kind+"/"+r.GetName()+" created")
+		}
+		text, err := resources.AsYaml()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)\bimage: (.*)$`).FindAllStringSubmatch(string(text), -1) {
+			images = append(images, m[1])
+		}
+		shown := strings.Split(m[2], "\n")
+		slices.Sort(created)
+		slices.Sort(shown)
+		if !slices.Equal(created, shown) {
+			t.Errorf("%s creates\n%s\nand the page shows\n%s", m[1], strings.Join(created, "\n"), strings.Join(shown, "\n"))
+		}
+	}
+	var built []string
+	for _, m := range regexp.MustCompile(`(?m)^(?:VM_)?IMAGE \?= (.*)$`).FindAllStringSubmatch(string(makefile), -1) {
+		built = append(built, m[1])
+	}
+	if !slices.Equal(images, built) {
+		t.Errorf("the pods have the images %q, and make builds %q", images, built)
 	}
 }
 

@@ -3,12 +3,14 @@ package container
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/tutorial"
 )
 
 // Image is the name of the image of examples/container.
@@ -35,6 +37,26 @@ func (e *Engine) importBase(t testing.TB) {
 	nstest.Run(t, "bash", "-c", packBase, "base", base, unpacked.Path("busybox/bin/busybox"))
 	e.write(t, "/tmp/base.tar", base)
 	e.MustPodman(t, "import --quiet /tmp/base.tar localhost/base")
+}
+
+// reader returns the shells of a tutorial's reader: root on the machine, in a copy of the repository. The first stages of the
+// Containerfiles take packages from Debian's servers, which the machine does not reach. In their place are the images localhost/base
+// and localhost/guest.
+func (e *Engine) reader(t testing.TB) tutorial.Shells {
+	t.Helper()
+	root := nstest.Root(t)
+	const stages = "sed -i 's,^ARG BASE=.*,ARG BASE=localhost/base,; s,^ARG GUEST=.*,ARG GUEST=localhost/guest,'" +
+		" examples/container/Containerfile examples/kubernetes/vm/Containerfile"
+	if out, err := e.machine.Run("cd " + root + " && " + stages); err != nil {
+		t.Fatal(err, out)
+	}
+	// podman cannot divide control groups here: see prepare.
+	env := append(tutorial.Environment(t), "HOME=/root", "BUILDAH_ISOLATION=chroot")
+	return func(script string) *exec.Cmd {
+		cmd := e.machine.Command(t.Context(), "bash", "-c", "cd "+root+" && "+script)
+		cmd.Env = env
+		return cmd
+	}
 }
 
 // packBase writes an archive with the files of QEMU's packages at the same places, and busybox in the place of Debian's

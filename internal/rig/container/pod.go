@@ -11,33 +11,49 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/tutorial"
 )
 
 // PodImage is the name of the image of examples/kubernetes/vm, as its manifests have it.
 const PodImage = "localhost/guestwire-vm:dev"
 
-// ExportPodImage builds PodImage by podman, and returns the file of an OCI archive for "ctr images import". The file is gone
-// with the test.
-func ExportPodImage(t testing.TB) (archive string) {
+// KubernetesTutorial is the page that builds PodImage, and the image of guestwire-node.
+const KubernetesTutorial = "docs/tutorials/kubernetes.md"
+
+// onNode is the heading from which on KubernetesTutorial is typed on a node.
+const onNode = "\n## 2. On the node\n"
+
+// BuildImages types the first part of KubernetesTutorial, and returns the OCI archives that it builds, and what is left to
+// type. The files are gone with the test.
+func BuildImages(t testing.TB) (archives []string, rest string) {
 	t.Helper()
+	page := tutorial.Read(t, KubernetesTutorial)
+	build, rest, ok := strings.Cut(page, onNode)
+	if !ok {
+		t.Fatalf("%s has no heading %q", KubernetesTutorial, onNode)
+	}
 	e := New(t, false)
-	e.buildPod(t)
-	e.MustPodman(t, "save --quiet --format oci-archive --output /tmp/vm.tar "+PodImage)
-	from, err := e.machine.Open("/tmp/vm.tar")
-	if err != nil {
-		t.Fatal(err)
+	e.importBase(t)
+	e.importGuest(t)
+	tutorial.TypeAt(t, build, e.reader(t))
+	dir := nstest.Dir(t)
+	for _, name := range []string{"guestwire-node.tar", "guestwire-vm.tar"} {
+		from, err := e.machine.Open(filepath.Join(nstest.Root(t), "bin", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer from.Close()
+		to, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer to.Close()
+		if _, err := io.Copy(to, from); err != nil {
+			t.Fatal(err)
+		}
+		archives = append(archives, to.Name())
 	}
-	defer from.Close()
-	archive = filepath.Join(nstest.Dir(t), "vm.tar")
-	to, err := os.Create(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer to.Close()
-	if _, err := io.Copy(to, from); err != nil {
-		t.Fatal(err)
-	}
-	return archive
+	return archives, rest
 }
 
 // PodGuest returns QEMU's arguments for the guest of PodImage, with that name. Its console is QEMU's standard output, and
@@ -47,29 +63,13 @@ func PodGuest(name string) []string {
 		"-cpu", "max", "-m", strconv.Itoa(vm.Memory), "-kernel", "/vm/kernel", "-initrd", "/vm/initramfs", "-append", "console=ttyS0 quiet hostname=" + name}
 }
 
-// buildPod builds PodImage by examples/kubernetes/vm/Containerfile. In the place of the stages that take packages from
-// Debian's servers are this machine's QEMU, and the kernel and busybox that install.sh has unpacked.
-func (e *Engine) buildPod(t testing.TB) {
+// importGuest makes the image localhost/guest, of what the guest of PodImage is made from.
+func (e *Engine) importGuest(t testing.TB) {
 	t.Helper()
-	e.importBase(t)
 	guest := filepath.Join(nstest.Dir(t), "guest.tar")
 	nstest.Run(t, "bash", "-c", packGuest, "guest", guest, unpacked.Path("busybox/bin/busybox"), unpacked.Path("kernel"))
 	e.write(t, "/tmp/guest.tar", guest)
 	e.MustPodman(t, "import --quiet /tmp/guest.tar localhost/guest")
-
-	context := filepath.Join(nstest.Root(t), "examples/kubernetes/vm")
-	err := filepath.WalkDir(context, func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		e.write(t, "/tmp/pod"+strings.TrimPrefix(path, context), path)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.write(t, "/tmp/pod/launcher", nstest.Program(t, "examples/launcher"))
-	e.MustPodman(t, "build --quiet --isolation chroot --build-arg BASE=localhost/base --build-arg GUEST=localhost/guest --tag "+PodImage+" /tmp/pod")
 }
 
 // packGuest writes an archive with the files from which the guest is made, at the places of Debian's packages. The kernel is

@@ -28,6 +28,7 @@ func TestKubernetes(t *testing.T) {
 		run  func(*testing.T)
 	}{
 		{"services", c.testServices},
+		{"tutorial", c.testTutorial},
 		{"install", c.testInstall},
 		{"guest", c.testGuest},
 		{"vm", c.testVM},

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/rig/container"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -17,17 +16,9 @@ import (
 const vms = "vms"
 
 // testVM applies the manifests of examples/kubernetes/vm, one after another: a Deployment with Linux in QEMU, which goes from
-// one binding to the next by rolling updates. The kubelet's probes reach the guest, or no update would end.
+// one binding to the next by rolling updates. The engine has the image since testTutorial. The kubelet's probes reach the guest, or no update would end.
 func (c *Cluster) testVM(t *testing.T) {
 	before := c.left(t)
-	archive := filepath.Join(c.Dir, "vm.tar")
-	nstest.Run(t, "cp", container.ExportPodImage(t), archive)
-	if err := c.Engine.Import(container.PodImage, archive); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(archive); err != nil {
-		t.Fatal(err)
-	}
 	t.Run("manifests", func(t *testing.T) {
 		t.Cleanup(func() { c.Kubectl(t, "", "delete", "namespace", vms, "--timeout="+patience.String()) })
 		began := time.Now()

@@ -106,6 +106,11 @@ exec cat`
 // Run runs a shell's command in the machine and returns what it printed, to either output.
 func (m *Machine) Run(command string) (string, error) { return m.run(nil, command) }
 
+// Command returns a command that runs a program in the machine.
+func (m *Machine) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(m.pid), "--mount", "--uts", "--net", "--pid", program}, args...)...)
+}
+
 // Write makes a file that can be executed.
 func (m *Machine) Write(path string, content []byte) error {
 	_, err := m.run(bytes.NewReader(content), "mkdir -p $(dirname "+path+") && cat >"+path+" && chmod 755 "+path)
@@ -127,7 +132,7 @@ func (m *Machine) Adopt(t testing.TB, name string, pid int) *nstest.Namespace {
 func (m *Machine) run(in io.Reader, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "nsenter", "--target", strconv.Itoa(m.pid), "--mount", "--uts", "--net", "--pid", "/bin/sh", "-c", command)
+	cmd := m.Command(ctx, "/bin/sh", "-c", command)
 	cmd.WaitDelay = time.Second
 	cmd.Stdin = in
 	out, err := cmd.CombinedOutput()

@@ -196,7 +196,11 @@ func (e *Engine) Import(name, archive string) error {
 	if _, err := e.Ctr("images", "import", archive); err != nil {
 		return err
 	}
-	// The CRI's list of images follows by an event.
+	return e.listed(name)
+}
+
+// listed waits until the CRI's list of images, which follows by an event, has the image.
+func (e *Engine) listed(name string) error {
 	for end := time.Now().Add(startTime); ; time.Sleep(10 * time.Millisecond) {
 		var status struct{ Image *struct{ ID string } }
 		err := e.CRI("ImageStatus", map[string]any{"image": map[string]string{"image": name}}, &status)

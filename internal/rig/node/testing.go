@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/sandbox"
+	"github.com/guestwire/guestwire/internal/test/tutorial"
 )
 
 // logLines is how much of each log a failed test shows.
@@ -106,6 +108,21 @@ func (n *Node) StartEngine(t testing.TB, c EngineConfig) *Engine {
 		t.Fatal(err)
 	}
 	return e
+}
+
+// Reader returns the shells of a tutorial's reader: root on the node, in the repository, whose bin has the files that were built
+// elsewhere. More are environment variables, NAME=VALUE.
+func (e *Engine) Reader(t testing.TB, built []string, more ...string) tutorial.Shells {
+	t.Helper()
+	clone := nstest.Root(t)
+	bin := e.Node.Path(clone + "/bin")
+	nstest.Run(t, "mkdir", "-p", bin)
+	nstest.Run(t, "cp", append(built, bin)...)
+	return func(script string) *exec.Cmd {
+		cmd := e.Node.Command(t.Context(), "bash", "-c", "cd "+clone+" && "+script)
+		cmd.Env = append(append(cmd.Env, "PATH="+e.config.Programs+":/usr/sbin:/usr/bin:/sbin:/bin", "TERM=vt100"), more...)
+		return cmd
+	}
 }
 
 // MustRun is Run for what has to succeed.

@@ -2,26 +2,29 @@ package node
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/rig/container"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/tutorial"
 )
 
-// TestVM: the image of examples/kubernetes/vm in a pod with two networks: Linux in QEMU, under the settings of Pod Security
-// "restricted". Another pod reaches the guest, which has the pod's addresses and name servers. At the pod's end the guest
+// TestVM: the image that docs/tutorials/kubernetes.md builds and imports, in a pod with two networks: Linux in QEMU, under the
+// settings of Pod Security "restricted". Another pod reaches the guest, which has the pod's addresses and name servers. At the pod's end the guest
 // shuts down.
 func TestVM(t *testing.T) {
-	archive := container.ExportPodImage(t)
+	archives, rest := container.BuildImages(t)
+	imports, _, ok := strings.Cut(rest, "\n## 3. ")
+	if !ok {
+		t.Fatalf("%s has no section 3", container.KubernetesTutorial)
+	}
 	x := newEngine(t, Config{}, EngineConfig{MaxConf: 2}, map[string]string{
 		"10-first.conflist":  list("first", 0, entry),
 		"20-second.conflist": list("second", 1, entry),
 	})
-	in := filepath.Join(x.Node.Dir, "vm.tar")
-	nstest.Run(t, "cp", archive, in)
-	x.must(x.Import(container.PodImage, in))
+	tutorial.TypeAt(t, imports, x.Reader(t, archives))
+	x.must(x.listed(container.PodImage))
 	client := x.pod(PodConfig{Name: "client"})
 	from := nstest.Adopt(t, "client", x.Node.Path(client.NetNS))
 	p := x.pod(PodConfig{Name: "vm", Annotations: map[string]string{"guestwire/nic.eth0": "redirect", "guestwire/nic.eth1": "redirect"},
