@@ -67,7 +67,7 @@ func TestSee(t *testing.T) {
 	}
 	for _, verb := range []string{"check", "status", "deactivate", "activate -gone"} {
 		args := append(strings.Fields(verb), nic...)
-		if out, status := run(t, agent, args...); status != 3 || !strings.Contains(out, "NIC eth0: not wired") || !strings.Contains(out, dir) {
+		if out, status := run(t, agent, args...); status != 3 || !strings.Contains(out, " eth0: not wired") || !strings.Contains(out, dir) {
 			t.Errorf("%s without the directory: status %d, %q", verb, status, out)
 		}
 	}

@@ -73,7 +73,7 @@ func TestAgent(t *testing.T) {
 		{with("setup", "-config", file), 0, ""},
 		{with("plan", "-config", file), 0, ""},
 		{with("check"), 0, ""},
-		{with("check", "-nic", "eth1"), 3, "NIC eth1: not wired in this namespace (wired here: eth0)"},
+		{with("check", "-nic", "eth1"), 3, "check eth1: not wired in this namespace (wired here: eth0)"},
 		{with("teardown", "-nic", "eth1"), 0, "NIC eth1 is not wired in this namespace: nothing is taken down (wired here: eth0)"},
 		{with("teardown"), 0, ""},
 		{with("teardown"), 0, "nothing is taken down"},

@@ -670,7 +670,7 @@ var trials = map[string]func(p *trial){
 		p.setup(0)
 		p.whole()
 	},
-	"binding on eth0: ...; ... would work": func(p *trial) {
+	"... binding: ...; ... would work": func(p *trial) {
 		p.says(p.setup(5, "-binding", "macvtap"))
 		p.setup(0, "-binding", "auto")
 		p.whole()

@@ -33,7 +33,7 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string {
-	text := fmt.Sprintf("%s binding on %s: %s", e.Binding, e.NIC, e.Reason)
+	text := fmt.Sprintf("%s binding: %s", e.Binding, e.Reason)
 	if e.Instead != "" {
 		text += "; " + string(e.Instead) + " would work"
 	}

@@ -18,8 +18,8 @@ func TestErrors(t *testing.T) {
 		{infra.ErrWired, fs.ErrExist, "already wired"},
 		{infra.ErrNoNIC, fs.ErrNotExist, "no such link"},
 		{&infra.StepError{Step: 4, Steps: 17, Command: "ip link set eth0 up", Err: fs.ErrPermission}, fs.ErrPermission, "step 4 of 17: ip link set eth0 up: permission denied"},
-		{&infra.RefusedError{NIC: "eth0", Binding: "bridge", Reason: "no MAC"}, nil, "bridge binding on eth0: no MAC"},
-		{&infra.RefusedError{NIC: "eth0", Binding: "bridge", Reason: "no MAC", Instead: "redirect"}, nil, "bridge binding on eth0: no MAC; redirect would work"},
+		{&infra.RefusedError{NIC: "eth0", Binding: "bridge", Reason: "no MAC"}, nil, "bridge binding: no MAC"},
+		{&infra.RefusedError{NIC: "eth0", Binding: "bridge", Reason: "no MAC", Instead: "redirect"}, nil, "bridge binding: no MAC; redirect would work"},
 	} {
 		if c.err.Error() != c.text {
 			t.Errorf("have %q, want %q", c.err, c.text)

@@ -72,5 +72,5 @@ func ExampleRefusedError() {
 		fmt.Printf("%v: %T, %v\n", refused, binding, err)
 	}
 	// Output:
-	// bridge binding on eth0: an ipvlan can be no bridge's port; redirect would work: infra.Redirect, <nil>
+	// bridge binding: an ipvlan can be no bridge's port; redirect would work: infra.Redirect, <nil>
 }

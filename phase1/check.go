@@ -19,13 +19,13 @@ import (
 // Check compares the kernel and the record with what Setup left. The error is a *DriftError if they differ, ErrNotWired
 // if there was no Setup, and infra.ErrNoNIC if the NIC has gone.
 func (n NIC) Check(ctx context.Context) error {
-	return n.doWired(ctx, func(s *session) error {
+	return n.failed("check", n.doWired(ctx, func(s *session) error {
 		j, plan, err := s.planOf()
 		if err != nil {
 			return err
 		}
 		return s.check(ctx, j, plan)
-	})
+	}))
 }
 
 // check looks at kernel, gateway and record. One *DriftError says what differs of all.
@@ -74,10 +74,10 @@ func (s *session) wired() (*journal, error) {
 		if err != nil {
 			return nil, err
 		}
-		return nil, s.explainMark(now, fmt.Errorf("NIC %s: %w in this namespace%s", s.nic, ErrNotWired, s.mistyped()))
+		return nil, s.explainMark(now, fmt.Errorf("%w in this namespace%s", ErrNotWired, s.mistyped()))
 	}
 	if j.Salvaged {
-		return nil, fmt.Errorf("NIC %s: %w: its forced Teardown was interrupted: call Teardown", s.nic, ErrNotWired)
+		return nil, fmt.Errorf("%w: its forced Teardown was interrupted: call Teardown", ErrNotWired)
 	}
 	return j, nil
 }

@@ -32,20 +32,20 @@ func DropMeaning(reason string) string {
 // Drops reads the counters of the NIC's rules, one for each reason. No lock.
 func (n NIC) Drops(ctx context.Context) ([]DropCount, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, context.Cause(ctx)
+		return nil, n.failed("drops", context.Cause(ctx))
 	}
 	var list []DropCount
 	err := n.look(func(ns *kernel.Namespace) (err error) {
 		list, err = dropCounts(ns, n.Name)
 		return err
 	})
-	return list, err
+	return list, n.failed("drops", err)
 }
 
 func dropCounts(ns *kernel.Namespace, nic string) ([]DropCount, error) {
 	counts, err := ns.Drops(netstate.NamesFor(nic, "").Table)
 	if err != nil {
-		return nil, fmt.Errorf("NIC %s: counters of nftables: %w", nic, err)
+		return nil, fmt.Errorf("counters of nftables: %w", err)
 	}
 	list := []DropCount{}
 	for _, c := range counts {
@@ -71,7 +71,7 @@ func (n NIC) FollowDrops(ctx context.Context, f func(Drop)) error {
 		counts, err := ns.Drops(netstate.NamesFor(n.Name, "").Table)
 		switch {
 		case err != nil:
-			return fmt.Errorf("read the counters of nftables: %w", err)
+			return fmt.Errorf("counters of nftables: %w", err)
 		case len(counts) == 0:
 			return fmt.Errorf("%w, or wired without nftables that drop", ErrNotWired)
 		case !counts[0].Logged:
@@ -81,14 +81,14 @@ func (n NIC) FollowDrops(ctx context.Context, f func(Drop)) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("NIC %s: %w", n.Name, err)
+		return n.failed("drops", err)
 	}
 	defer log.Close()
 	progress(n.Progress).say("NIC %s: follows what is dropped", n.Name)
-	return log.Follow(ctx, func(d kernel.Drop) {
+	return n.failed("drops", log.Follow(ctx, func(d kernel.Drop) {
 		f(Drop{
 			Time: d.Time, Reason: string(d.Reason), Lost: int(d.Lost),
 			Text: frametext.Line(d.Ethernet, d.Tag, d.EtherType, d.Packet),
 		})
-	})
+	}))
 }

@@ -19,6 +19,11 @@ import (
 // commands that add a readable record's addresses and routes. ErrNotWired: there is no journal, record or mark. After
 // another error or a kill, call it or Teardown again.
 func (n NIC) ForceTeardown(ctx context.Context, o TeardownOptions) (lost []string, err error) {
+	lost, err = n.forceTeardown(ctx, o)
+	return lost, n.failed("forced teardown", err)
+}
+
+func (n NIC) forceTeardown(ctx context.Context, o TeardownOptions) (lost []string, err error) {
 	if o.Discard {
 		return nil, &cache.FieldError{Field: "discard", Reason: "not with ForceTeardown: it needs the journal"}
 	}
@@ -114,7 +119,7 @@ func (s *session) takeDownForced(ctx context.Context, o TeardownOptions, unreada
 // forgetUnmarked removes record and journal where nothing in the namespace shows a wiring.
 func (s *session) forgetUnmarked(lost []string, record *cache.Record, unreadable error) ([]string, error) {
 	if unreadable == nil && record == nil {
-		return nil, fmt.Errorf("NIC %s: %w: no link and no table in this namespace bears its mark", s.nic, ErrNotWired)
+		return nil, fmt.Errorf("%w: no link and no table in this namespace bears its mark", ErrNotWired)
 	}
 	lost = append(lost, "what Setup changed in the namespace, where nothing bears guestwire's mark any more")
 	if err := s.removeRecord(); err != nil {

@@ -38,11 +38,18 @@ type Gone struct {
 //	ErrAlive        the namespace of a wiring that a value selects is there; the text says where
 //	fs.ErrNotExist  Dir, which is not DefaultDir, is not there, nor is the record that State and NIC name
 func Forget(ctx context.Context, g Gone) error {
+	if err := g.forget(ctx); err != nil {
+		return fmt.Errorf("forget: %w", err)
+	}
+	return nil
+}
+
+func (g Gone) forget(ctx context.Context) error {
 	if err := g.check(); err != nil {
 		return err
 	}
 	if err := checkRoot(); err != nil {
-		return fmt.Errorf("forget: %w", err)
+		return err
 	}
 	if g.State != "" {
 		real, err := realState(g.State)

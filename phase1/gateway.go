@@ -35,7 +35,7 @@ func (s *session) askGateways(ctx context.Context, plan *wiring.Plan, once bool)
 		}
 		mac, answered, err := s.ns.Solicit(ctx, q)
 		if err != nil {
-			return nil, nil, fmt.Errorf("NIC %s: %w", s.nic, err)
+			return nil, nil, err
 		}
 		if !answered || mac == gateway.MAC {
 			continue
@@ -46,7 +46,7 @@ func (s *session) askGateways(ctx context.Context, plan *wiring.Plan, once bool)
 		}
 		gateway.MAC = mac
 		if plan, err = plan.WithGateway(gateway); err != nil {
-			return nil, nil, fmt.Errorf("NIC %s: %s: %w", s.nic, text, err)
+			return nil, nil, fmt.Errorf("%s: %w", text, err)
 		}
 		differs = append(differs, infra.Difference{Kind: "gateway", Text: text})
 	}

@@ -39,7 +39,7 @@ func (n NIC) Hold(ctx context.Context) (held NIC, release func(), err error) {
 		unlock, err := node.tryLock(name)
 		if err != nil {
 			defer node.Close()
-			return node.explainHeld(s.nic, name, err)
+			return node.explainHeld(name, err)
 		}
 		held = n
 		held.hold = &hold{dir: n.Dir, lock: name}
@@ -50,7 +50,7 @@ func (n NIC) Hold(ctx context.Context) (held NIC, release func(), err error) {
 		}
 		return nil
 	})
-	return held, release, err
+	return held, release, n.failed("hold", err)
 }
 
 // holder is the name of this program, as journals have it.
@@ -59,11 +59,11 @@ func holder() string { return filepath.Base(os.Args[0]) }
 func holdName(inode uint64, nic string) string { return fmt.Sprintf("%s%d-%s", holdLock, inode, nic) }
 
 // explainHeld returns the error of tryLock, in words.
-func (n node) explainHeld(nic, name string, err error) error {
+func (n node) explainHeld(name string, err error) error {
 	if err != unix.EWOULDBLOCK {
 		return err
 	}
-	return fmt.Errorf("NIC %s: %w: %s: end it first", nic, ErrHeld, n.holder(name))
+	return fmt.Errorf("%w: %s: end it first", ErrHeld, n.holder(name))
 }
 
 // elsewhere returns ErrHeld if another process holds the NIC.
@@ -77,7 +77,7 @@ func (s *session) elsewhere() error {
 	}
 	unlock, err := s.node.tryLock(name)
 	if err != nil {
-		return s.node.explainHeld(s.nic, name, err)
+		return s.node.explainHeld(name, err)
 	}
 	unlock() // a process that was killed has left it
 	return nil
@@ -122,10 +122,10 @@ func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) er
 		return err
 	})
 	if err != nil {
-		return err
+		return n.failed("setup", err)
 	}
 	if earlier != nil && earlier.HeldBy != holder() {
-		return fmt.Errorf("NIC %s: %w, and not by %s: a VM may be using it: take that wiring down first (Teardown)", n.Name, infra.ErrWired, holder())
+		return n.failed("setup", fmt.Errorf("%w, and not by %s: a VM may be using it: take that wiring down first (Teardown)", infra.ErrWired, holder()))
 	}
 	down := TeardownOptions{CutOff: true}
 	record, err := n.Setup(ctx, spec)

@@ -171,7 +171,7 @@ func (s *session) writeJournal(plan wiring.Journal, j journal) error {
 	j.Version, j.Namespace, j.Journal = journalVersion, s.identity, plan
 	text, err := json.Marshal(j)
 	if err != nil {
-		return fmt.Errorf("journal of NIC %s: %w", s.nic, err)
+		return fmt.Errorf("journal: %w", err)
 	}
 	namespace := s.identity.Name()
 	if old, err := s.node.readText(namespace, s.nic); err == nil && string(old) == string(text) {
@@ -180,7 +180,7 @@ func (s *session) writeJournal(plan wiring.Journal, j journal) error {
 	if !first { // this program writes it from now on
 		j.Program = program()
 		if text, err = json.Marshal(j); err != nil {
-			return fmt.Errorf("journal of NIC %s: %w", s.nic, err)
+			return fmt.Errorf("journal: %w", err)
 		}
 	}
 	if err := s.node.Mkdir(namespace, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -204,7 +204,7 @@ func (s *session) removeJournal() error { return s.node.removeJournal(s.identity
 func (s *session) replan(j *journal) (*wiring.Plan, error) {
 	plan, err := j.Plan()
 	if err != nil {
-		return nil, fmt.Errorf("journal of NIC %s: %v", j.NIC, err) // no ErrNoNIC: the NIC may be there
+		return nil, fmt.Errorf("journal: %v", err) // no ErrNoNIC: the NIC may be there
 	}
 	plan.Record.Namespace = s.identity.Name()
 	return plan, nil

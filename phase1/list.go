@@ -59,8 +59,16 @@ func (w Wiring) Open(ctx context.Context) (*os.File, error) {
 // List returns the node's wired NICs, sorted by namespace and NIC, also those whose Setup has not ended. Dir is
 // NIC.Dir; fs.ErrNotExist: it is not DefaultDir, and not there. List needs root.
 func List(ctx context.Context, dir string) ([]Wiring, error) {
-	if err := checkRoot(); err != nil {
+	list, err := listWirings(ctx, dir)
+	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
+	}
+	return list, nil
+}
+
+func listWirings(ctx context.Context, dir string) ([]Wiring, error) {
+	if err := checkRoot(); err != nil {
+		return nil, err
 	}
 	n, err := findNode(dir)
 	if errors.Is(err, fs.ErrNotExist) && mayLack(dir) {

@@ -143,8 +143,16 @@ const (
 // Lock holds a name of the caller's choice on the node, such as a State, until unlock is called or the process ends. It
 // waits for another holder, whom its error names, until ctx ends. It needs root. Dir and progress are those of NIC.
 func Lock(ctx context.Context, dir, name string, progress func(text string)) (unlock func(), err error) {
-	if err := checkRoot(); err != nil {
+	unlock, err = lockName(ctx, dir, name, progress)
+	if err != nil {
 		return nil, fmt.Errorf("lock of %s: %w", name, err)
+	}
+	return unlock, nil
+}
+
+func lockName(ctx context.Context, dir, name string, progress func(text string)) (unlock func(), err error) {
+	if err := checkRoot(); err != nil {
+		return nil, err
 	}
 	n, err := openNode(dir)
 	if err != nil {
@@ -153,7 +161,7 @@ func Lock(ctx context.Context, dir, name string, progress func(text string)) (un
 	release, err := n.lock(ctx, nameLock+digest(name), progress)
 	if err != nil {
 		n.Close()
-		return nil, fmt.Errorf("lock of %s: %w", name, err)
+		return nil, err
 	}
 	return func() {
 		release()

@@ -78,7 +78,7 @@ func TestOwnWithoutNetAdmin(t *testing.T) {
 		line := append([]string{"setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-all", "--",
 			nstest.Program(t, "examples/agent"), verb, "-own", "-nic", "eth0"}, flags...)
 		out, err := c.command(t, line...).CombinedOutput()
-		want := "agent: CAP_NET_ADMIN is missing, which reads and changes the namespace (in a container, --cap-add NET_ADMIN): permission denied\n"
+		want := "agent: " + verb + " eth0: CAP_NET_ADMIN is missing, which reads and changes the namespace (in a container, --cap-add NET_ADMIN): permission denied\n"
 		if err == nil || string(out) != want {
 			t.Errorf("%s: %v, %q; want %q", verb, err, out, want)
 		}

@@ -7,7 +7,6 @@ package phase1
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -81,7 +80,7 @@ type DriftError struct {
 
 func (e *DriftError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "NIC %s is not as it was set up:", e.NIC)
+	b.WriteString("differs from what Setup left:")
 	for _, d := range e.Differs {
 		b.WriteString("\n  " + d.Text)
 	}

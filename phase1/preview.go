@@ -13,12 +13,13 @@ import (
 // Plan returns what Setup would do, and changes nothing. It has Setup's errors, except those of changing things. No
 // steps: the wiring is complete, and Setup removes only older exchanges with translated ports.
 func (n NIC) Plan(ctx context.Context, spec infra.Spec) (*Preview, error) {
-	return request{NIC: n, Spec: spec}.plan(ctx)
+	return n.PlanMoving(ctx, spec, Moving{})
 }
 
 // PlanMoving is Plan for SetupMoving.
 func (n NIC) PlanMoving(ctx context.Context, spec infra.Spec, m Moving) (*Preview, error) {
-	return request{NIC: n, Spec: spec, Moving: m}.plan(ctx)
+	preview, err := request{NIC: n, Spec: spec, Moving: m}.plan(ctx)
+	return preview, n.failed("plan", err)
 }
 
 func (c request) plan(ctx context.Context) (*Preview, error) {

@@ -81,6 +81,17 @@ func (n NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f
 	})
 }
 
+// failed adds the operation and the NIC to the error of a verb.
+func (n NIC) failed(operation string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case n.checkNIC() != nil:
+		return fmt.Errorf("%s: %w", operation, err)
+	}
+	return fmt.Errorf("%s %s: %w", operation, n.Name, err)
+}
+
 // openOwn sets NetNS to the calling thread's namespace if Own asks for it. The goroutine stays on the thread, and NetNS
 // open, until release is called.
 func (n NIC) openOwn() (opened NIC, release func(), err error) {
@@ -218,14 +229,6 @@ func (n NIC) checkNotFirst() error {
 		err = fmt.Errorf("namespace %s: %w (the machine's own): name the pod's", n.NetNS.Name(), ErrOwnNamespace)
 	}
 	return err
-}
-
-// apply carries the operations out.
-func (s *session) apply(ctx context.Context, ops []netstate.Op) error {
-	if err := s.ns.Apply(ctx, ops); err != nil {
-		return fmt.Errorf("NIC %s: %w", s.nic, err)
-	}
-	return nil
 }
 
 // forgetConnections carries out operations on tracked connections. A failure is told, and is no error: the wiring is as

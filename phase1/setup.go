@@ -31,7 +31,7 @@ import (
 //	fs.ErrPermission     a capability is missing; others than root can write State; Owner cannot read the record, or
 //	                     open /dev/net/tun or /dev/vhost-net; the SELinux policy keeps Setup from Owner.SELinux
 func (n NIC) Setup(ctx context.Context, spec infra.Spec) (cache.Record, error) {
-	return request{NIC: n, Spec: spec}.setup(ctx)
+	return n.SetupMoving(ctx, spec, Moving{})
 }
 
 // SetupMoving is Setup for a guest that comes from another namespace or waits for Activate. Progress receives what the
@@ -39,7 +39,8 @@ func (n NIC) Setup(ctx context.Context, spec infra.Spec) (cache.Record, error) {
 // inner addresses, Queues, MTU, Limits, DNS, Options and Device; a later Setup can change it, and not to zero. No
 // record has Guard and what a masquerade forwards. ErrActive: From is of an active guest, without Standby.
 func (n NIC) SetupMoving(ctx context.Context, spec infra.Spec, m Moving) (cache.Record, error) {
-	return request{NIC: n, Spec: spec, Moving: m}.setup(ctx)
+	record, err := request{NIC: n, Spec: spec, Moving: m}.setup(ctx)
+	return record, n.failed("setup", err)
 }
 
 // request is what one call of Setup or Plan asks for.
@@ -152,16 +153,16 @@ func (s *session) plan(ctx context.Context, c request, taken infra.Spec, owner r
 // nextPlan computes the wiring of a NIC that has a journal.
 func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spec) (*wiring.Plan, netstate.Snapshot, error) {
 	if earlier.Salvaged {
-		return nil, netstate.Snapshot{}, fmt.Errorf("NIC %s: %w, and its forced Teardown was interrupted: call Teardown first", s.nic, infra.ErrWired)
+		return nil, netstate.Snapshot{}, fmt.Errorf("%w, and its forced Teardown was interrupted: call Teardown first", infra.ErrWired)
 	}
 	if err := earlier.checkState(spec.State); err != nil {
-		return nil, netstate.Snapshot{}, fmt.Errorf("NIC %s: %w: %w", s.nic, infra.ErrWired, err)
+		return nil, netstate.Snapshot{}, fmt.Errorf("%w: %w", infra.ErrWired, err)
 	}
 	if auto, ok := spec.Binding.(infra.Auto); ok && wiring.CanBecome(auto, earlier.Spec.Binding) {
 		spec.Binding = earlier.Spec.Binding
 	}
 	if err := wiring.SameGuest(earlier.Spec, spec); err != nil {
-		return nil, netstate.Snapshot{}, fmt.Errorf("NIC %s: %w", s.nic, err)
+		return nil, netstate.Snapshot{}, err
 	}
 	spec.State = earlier.Spec.State
 	again := earlier.Journal
@@ -295,7 +296,7 @@ func (s *session) converge(ctx context.Context, plan *wiring.Plan, ops []netstat
 		if len(ops) == 0 {
 			return nil
 		}
-		if err := s.apply(ctx, ops); err != nil {
+		if err := s.ns.Apply(ctx, ops); err != nil {
 			return err
 		}
 		now, err := s.read(plan)

@@ -35,22 +35,22 @@ func (n NIC) Deactivate(ctx context.Context) (cache.Record, error) {
 			return err
 		}
 		if err := plan.Record.Validate(); err != nil { // its Turn may be too high
-			return fmt.Errorf("NIC %s: %w", s.nic, err)
+			return err
 		}
 		// The journal comes first: after a kill, Setup takes the tap down. Without the record, no other side is active.
 		if err := s.writeJournal(plan.Journal(), *j); err != nil {
 			return err
 		}
 		if err := s.deactivate(plan); err != nil {
-			return fmt.Errorf("NIC %s: the guest may be active still: %w", s.nic, err)
+			return fmt.Errorf("the guest may be active still: %w", err)
 		}
 		if err := s.replaceRecord(ctx, j, plan.Record); err != nil {
-			return fmt.Errorf("NIC %s is inactive, and its record is not written: Setup or Deactivate writes it as soon as it can: %w", s.nic, err)
+			return fmt.Errorf("the guest is inactive, and its record is not written: Setup or Deactivate writes it as soon as it can: %w", err)
 		}
 		record = plan.Record
 		return nil
 	})
-	return record, err
+	return record, n.failed("deactivate", err)
 }
 
 // nextTurn is the Turn after a Deactivate. A target that was never active is one Turn lower than a source on standby,
@@ -71,7 +71,7 @@ func nextTurn(t wiring.Turn) wiring.Turn {
 // higher than this side's.
 func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 	if err := other.check(); err != nil {
-		return cache.Record{}, err
+		return cache.Record{}, n.failed("activate", err)
 	}
 	var record cache.Record
 	err := n.doWired(ctx, func(s *session) error {
@@ -85,7 +85,7 @@ func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 				err = j.checkSource(plan.Record, other.Inactive)
 			}
 			if err != nil {
-				return fmt.Errorf("NIC %s: %w", s.nic, err)
+				return err
 			}
 			if err := plan.SetTurn(wiring.Turn{Turn: turn}); err != nil {
 				return err
@@ -114,7 +114,7 @@ func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 		return err
 	})
 	if err != nil {
-		return cache.Record{}, err
+		return cache.Record{}, n.failed("activate", err)
 	}
 	return record, nil
 }
@@ -197,7 +197,7 @@ func (s *session) deactivate(plan *wiring.Plan) error {
 		if len(ops) == 0 {
 			return nil
 		}
-		if err := s.apply(context.Background(), ops); err != nil {
+		if err := s.ns.Apply(context.Background(), ops); err != nil {
 			return err
 		}
 	}
@@ -226,7 +226,7 @@ func (s *session) replaceRecord(ctx context.Context, j *journal, r cache.Record)
 func (s *session) learnGateways(ctx context.Context, j *journal, plan *wiring.Plan) (cache.Record, error) {
 	repaired, learned, err := s.askGateways(ctx, plan, true) // the VMM may wait for Activate
 	if err != nil {                                          // the guest is active without it, as if the gateway did not answer
-		s.tell.say("the guest's gateways could not be asked for their MACs, the next Setup asks: %v", err)
+		s.tell.say("NIC %s: the guest's gateways could not be asked for their MACs, the next Setup asks: %v", s.nic, err)
 		return plan.Record, nil
 	}
 	if learned == nil {

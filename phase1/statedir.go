@@ -181,8 +181,8 @@ func (s *session) checkRecord(ctx context.Context) error {
 		default:
 			way += ", or call Forget if the namespace " + r.Namespace + " is gone"
 		}
-		return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s (version %d, and this program reads %d): %s",
-			s.nic, infra.ErrWired, path, r.Version, cache.Version, way)
+		return fmt.Errorf("%w by another version of guestwire, which wrote %s (version %d, and this program reads %d): %s",
+			infra.ErrWired, path, r.Version, cache.Version, way)
 	}
 	if r.Namespace == "" || r.Namespace == s.identity.Name() {
 		return nil
@@ -195,12 +195,12 @@ func (s *session) checkRecord(ctx context.Context) error {
 		return fmt.Errorf("record %s: %w", path, err)
 	}
 	if found != nil {
-		return fmt.Errorf("NIC %s: %w in another namespace (%s), which has the record %s: name another state directory, or take that NIC down first",
-			s.nic, infra.ErrWired, found.Places()[0], path)
+		return fmt.Errorf("%w in another namespace (%s), which has the record %s: name another state directory, or take that NIC down first",
+			infra.ErrWired, found.Places()[0], path)
 	}
 	if err := checkGone(r.Namespace); err != nil {
-		return fmt.Errorf("NIC %s: %w in another namespace (%s), which has the record %s and is not found, but %w: name another state directory, or call Setup in the node's PID namespace; in a container that has its journals and State for itself, Forget with Own removes the record",
-			s.nic, infra.ErrWired, r.Namespace, path, err)
+		return fmt.Errorf("%w in another namespace (%s), which has the record %s and is not found, but %w: name another state directory, or call Setup in the node's PID namespace; in a container that has its journals and State for itself, Forget with Own removes the record",
+			infra.ErrWired, r.Namespace, path, err)
 	}
 	return nil
 }

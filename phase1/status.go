@@ -43,7 +43,7 @@ func (n NIC) Status(ctx context.Context) (*Report, error) {
 		return err
 	})
 	if err != nil && !errors.Is(err, infra.ErrNoNIC) {
-		return nil, err
+		report = nil
 	}
-	return report, err
+	return report, n.failed("status", err)
 }

@@ -24,7 +24,7 @@ import (
 //	infra.ErrNoNIC     the NIC has gone; everything else is removed
 //	infra.ErrWired     the NIC is wired and Dir has no journal of it: see ForceTeardown
 func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
-	return n.doWired(ctx, func(s *session) error {
+	return n.failed("teardown", n.doWired(ctx, func(s *session) error {
 		j, err := s.readJournal()
 		if err != nil {
 			return err
@@ -47,7 +47,7 @@ func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
 			}
 		}
 		return s.takeDown(ctx, j, o.CutOff)
-	})
+	}))
 }
 
 // discard removes record and journal, and leaves the wiring to end with its namespace. It does nothing, and returns
@@ -113,15 +113,11 @@ func (s *session) nothingWired() error {
 // explainMark returns err if no link or table has the mark of the NIC's wiring. If one has it, the journal is missing
 // here: the error is infra.ErrWired, and says what to do.
 func (s *session) explainMark(now netstate.Snapshot, err error) error {
-	return explainMark(now, s.nic, s.node.Name(), err)
-}
-
-func explainMark(now netstate.Snapshot, nic, dir string, err error) error {
-	if !now.Bears(nic) {
+	if !now.Bears(s.nic) {
 		return err
 	}
-	return fmt.Errorf("NIC %s: %w, as links and tables of it say, but %s has no journal of it: name the directory that Setup used (agent -dir); if the journal is lost, or was discarded (agent teardown -discard), take the NIC down by force (ForceTeardown, agent teardown -force)",
-		nic, infra.ErrWired, dir)
+	return fmt.Errorf("%w, as links and tables of it say, but %s has no journal of it: name the directory that Setup used (agent -dir); if the journal is lost, or was discarded (agent teardown -discard), take the NIC down by force (ForceTeardown, agent teardown -force)",
+		infra.ErrWired, s.node.Name())
 }
 
 // undoFailed is undo with new sockets. The old ones may still get an answer that could not be read, and
@@ -184,9 +180,9 @@ func (s *session) removeRecord() error {
 func (s *session) giveBack(plan *wiring.Plan, ops []netstate.Op, gone error) (err error) {
 	for tried := 0; len(ops) > 0; tried++ {
 		if tried == tries {
-			return fmt.Errorf("NIC %s keeps changing", s.nic)
+			return errors.New("the namespace keeps changing")
 		}
-		if err := s.apply(context.Background(), ops); err != nil {
+		if err := s.ns.Apply(context.Background(), ops); err != nil {
 			return err
 		}
 		// A NIC that came up gets its link-local address when the kernel notices the carrier, which can be later than
@@ -234,8 +230,8 @@ func (s *session) checkUnused(links []netstate.Link, ops []netstate.Op) error {
 			return err
 		}
 		if used {
-			return fmt.Errorf("NIC %s: %w: a process has tap %s open: detach the NIC from the VM or end the VM first, or cut the guest off (TeardownOptions.CutOff, agent teardown -cut-off)",
-				s.nic, ErrInUse, l.Name)
+			return fmt.Errorf("%w: a process has tap %s open: detach the NIC from the VM or end the VM first, or cut the guest off (TeardownOptions.CutOff, agent teardown -cut-off)",
+				ErrInUse, l.Name)
 		}
 	}
 	return nil

@@ -153,7 +153,7 @@ func TestDelete(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.del(list, rt)
-			if said := n.said(); !strings.Contains(said, "DEL of eth0 in sandbox "+s.id+", which goes on without: NIC eth0: already wired") {
+			if said := n.said(); !strings.Contains(said, "DEL of eth0 in sandbox "+s.id+", which goes on without: teardown eth0: already wired") {
 				t.Errorf("guestwire said %q", said)
 			}
 			s.wired("eth0") // for the next one

@@ -114,7 +114,7 @@ func (s *stepper) steps() ([]netstate.Op, error) {
 		s.bringUp()
 		s.setSysctls(netstate.OfRouter(s.Names), true) // the link has to exist
 	} else if !there && !s.MayLeave {
-		err = fmt.Errorf("NIC %s: %w any more in this namespace", s.Names.NIC, infra.ErrNoNIC)
+		err = fmt.Errorf("%w any more in this namespace", infra.ErrNoNIC)
 	}
 	for _, i := range now.Tables {
 		if !s.Direct && !slices.ContainsFunc(s.want.Tables, func(t firewall.Table) bool { return t.Family == i.Family && t.Name == i.Name }) {

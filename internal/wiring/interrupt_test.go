@@ -237,8 +237,8 @@ func TestNICGone(t *testing.T) {
 			plan := newPlan(t, c.found, c.spec)
 			k := wire(t, plan, c.found)
 			mustApply(t, k, []netstate.Op{netstate.LinkDel{Index: nic}})
-			if _, err := plan.Steps(k.snapshot()); !errors.Is(err, infra.ErrNoNIC) || !strings.Contains(err.Error(), c.spec.NIC) {
-				t.Errorf("Steps without the NIC: %v, want ErrNoNIC and its name", err)
+			if _, err := plan.Steps(k.snapshot()); !errors.Is(err, infra.ErrNoNIC) {
+				t.Errorf("Steps without the NIC: %v, want ErrNoNIC", err)
 			}
 			ops, err := plan.Undo(k.snapshot())
 			if !errors.Is(err, infra.ErrNoNIC) {

@@ -184,29 +184,29 @@ func (p *Plan) keepOffStack(nic netstate.Link) {
 // checkFree refuses a NIC that is wired or a bridge's port already, and a wiring whose names are in use.
 func checkFree(found netstate.Snapshot, nic netstate.Link, names netstate.Names) error {
 	if strings.HasPrefix(nic.Alias, netstate.Mark("")) {
-		return fmt.Errorf("NIC %s: %w, its alias is %q: take it down first (Teardown, ForceTeardown), or name another NIC", nic.Name, infra.ErrWired, nic.Alias)
+		return fmt.Errorf("%w, its alias is %q: take it down first (Teardown, ForceTeardown), or name another NIC", infra.ErrWired, nic.Alias)
 	}
 	master, ok := found.Link(nic.Master)
 	if wired, marked := netstate.Marked(master.Alias); ok && nic.Master != 0 && marked {
-		return fmt.Errorf("NIC %s: %w, it is the wired NIC %s under another name: name %[3]s", nic.Name, infra.ErrWired, wired)
+		return fmt.Errorf("%w, it is the wired NIC %s under another name: name %[2]s", infra.ErrWired, wired)
 	}
 	if ok && nic.Master != 0 {
-		return fmt.Errorf("NIC %s: %w, it is a port of %s: take it off first (ip link set %s nomaster)", nic.Name, infra.ErrWired, master.Name, nic.Name)
+		return fmt.Errorf("%w, it is a port of %s: take it off first (ip link set %s nomaster)", infra.ErrWired, master.Name, nic.Name)
 	}
 	for _, name := range names.Links() {
 		if _, taken := found.Named(name); taken {
-			return fmt.Errorf("NIC %s: %w, a link called %s is there: take its NIC down first (Teardown, ForceTeardown), or rename it", nic.Name, infra.ErrWired, name)
+			return fmt.Errorf("%w, a link called %s is there: take its NIC down first (Teardown, ForceTeardown), or rename it", infra.ErrWired, name)
 		}
 	}
 	if len(found.Tables) > 0 {
-		return fmt.Errorf("NIC %s: %w, there is an nftables table %s %s: take its NIC down first (Teardown, ForceTeardown), or delete it", nic.Name, infra.ErrWired, found.Tables[0].Family, found.Tables[0].Name)
+		return fmt.Errorf("%w, there is an nftables table %s %s: take its NIC down first (Teardown, ForceTeardown), or delete it", infra.ErrWired, found.Tables[0].Family, found.Tables[0].Name)
 	}
 	return nil
 }
 
 // noNIC is the error for a NIC that is not in the namespace.
 func (p *Plan) noNIC(hint string) error {
-	return fmt.Errorf("NIC %s: %w; the namespace has %s%s", p.names.NIC, infra.ErrNoNIC, linkNames(p.found), hint)
+	return fmt.Errorf("%w; the namespace has %s%s", infra.ErrNoNIC, linkNames(p.found), hint)
 }
 
 func linkNames(s netstate.Snapshot) string {

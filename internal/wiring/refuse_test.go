@@ -83,116 +83,116 @@ func TestRefused(t *testing.T) {
 		{"bad option", flannel(), withSpec(bridge(), func(s *asked) { s.Options.Hostname = "a\nb" }), field("options.hostname"), "control characters"},
 		{"bad device", flannel(), withSpec(bridge(), func(s *asked) { s.Device.ROM = "somewhere" }), field("device.rom"), `"somewhere"|on, off`},
 
-		{"no such NIC", flannel(), withSpec(bridge(), func(s *asked) { s.NIC = "eth9" }), is(infra.ErrNoNIC, fs.ErrNotExist), "eth9|lo, eth0"},
-		{"empty namespace", netstate.Snapshot{}, bridge(), is(infra.ErrNoNIC), "eth0|no links"},
+		{"no such NIC", flannel(), withSpec(bridge(), func(s *asked) { s.NIC = "eth9" }), is(infra.ErrNoNIC, fs.ErrNotExist), "lo, eth0"},
+		{"empty namespace", netstate.Snapshot{}, bridge(), is(infra.ErrNoNIC), "no links"},
 		{"loopback", flannel(), withSpec(bridge(), func(s *asked) { s.NIC = "lo" }), field("nic"), "lo|loopback|eth0"},
 
-		{"wired", nicWith(func(l *netstate.Link) { l.Alias = netstate.Mark("eth0") }), bridge(), is(infra.ErrWired, fs.ErrExist), `NIC eth0|"guestwire eth0"|Teardown`},
+		{"wired", nicWith(func(l *netstate.Link) { l.Alias = netstate.Mark("eth0") }), bridge(), is(infra.ErrWired, fs.ErrExist), `"guestwire eth0"|Teardown`},
 		{"another bridge's port", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Master = 7
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "br7", Kind: "bridge"})
-		}), bridge(), is(infra.ErrWired), "NIC eth0|br7|ip link set eth0 nomaster"},
+		}), bridge(), is(infra.ErrWired), "br7|ip link set eth0 nomaster"},
 		{"a wired NIC by its new name", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Name, s.Links[1].Master = "eth0-nic", 7
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0-br", Kind: "bridge", Alias: netstate.Mark("eth0")})
-		}), withSpec(bridge(), func(s *asked) { s.NIC = "eth0-nic" }), is(infra.ErrWired), "NIC eth0-nic|wired NIC eth0|name eth0"},
-		{"moved name taken", beside(netstate.Link{Index: 7, Name: "eth0-nic"}), bridge(), is(infra.ErrWired), "NIC eth0|eth0-nic|Teardown|rename"},
-		{"bridge name taken", beside(netstate.Link{Index: 7, Name: "eth0-br"}), masquerade(), is(infra.ErrWired), "NIC eth0|eth0-br|Teardown|rename"},
-		{"another tap name taken", beside(netstate.Link{Index: 7, Name: "tap0"}), withSpec(masquerade(), func(s *asked) { s.Tap = "tap0" }), is(infra.ErrWired), "NIC eth0|tap0|rename"},
+		}), withSpec(bridge(), func(s *asked) { s.NIC = "eth0-nic" }), is(infra.ErrWired), "wired NIC eth0|name eth0"},
+		{"moved name taken", beside(netstate.Link{Index: 7, Name: "eth0-nic"}), bridge(), is(infra.ErrWired), "eth0-nic|Teardown|rename"},
+		{"bridge name taken", beside(netstate.Link{Index: 7, Name: "eth0-br"}), masquerade(), is(infra.ErrWired), "eth0-br|Teardown|rename"},
+		{"another tap name taken", beside(netstate.Link{Index: 7, Name: "tap0"}), withSpec(masquerade(), func(s *asked) { s.Tap = "tap0" }), is(infra.ErrWired), "tap0|rename"},
 		{"tap of the NIC's name", flannel(), withSpec(redirect(), func(s *asked) { s.Tap = "eth0" }), field("tap"), "eth0|another link"},
 		{"tap of the responder's name", flannel(), withSpec(redirect(), func(s *asked) { s.Tap = "eth0-dhcp" }), field("tap"), "eth0-dhcp|another link"},
-		{"tap name taken", beside(netstate.Link{Index: 7, Name: "eth0-tap"}), masquerade(), is(infra.ErrWired), "NIC eth0|eth0-tap|Teardown|rename"},
-		{"port name taken", beside(netstate.Link{Index: 7, Name: "eth0-dhcp"}), bridge(), is(infra.ErrWired), "NIC eth0|eth0-dhcp|Teardown|rename"},
+		{"tap name taken", beside(netstate.Link{Index: 7, Name: "eth0-tap"}), masquerade(), is(infra.ErrWired), "eth0-tap|Teardown|rename"},
+		{"port name taken", beside(netstate.Link{Index: 7, Name: "eth0-dhcp"}), bridge(), is(infra.ErrWired), "eth0-dhcp|Teardown|rename"},
 		{"table there", flannelWith(func(s *netstate.Snapshot) {
 			s.Tables = []firewall.Image{{Family: firewall.Inet, Name: "guestwire-eth0"}}
-		}), masquerade(), is(infra.ErrWired), "NIC eth0|inet guestwire-eth0|Teardown|delete"},
+		}), masquerade(), is(infra.ErrWired), "inet guestwire-eth0|Teardown|delete"},
 
-		{"masquerade of what is routed by its source", sourceRouted(), masquerade(), refused("masquerade", "bridge"), "eth0|policy rules|10.244.1.7|bridge would work"},
-		{"bridge on NOARP", nicWith(func(l *netstate.Link) { l.NoARP = true }), bridge(), refused("bridge", "redirect"), "eth0|ARP|redirect would work"},
-		{"bridge on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), bridge(), refused("bridge", "routed"), "eth0|Ethernet|routed would work"},
+		{"masquerade of what is routed by its source", sourceRouted(), masquerade(), refused("masquerade", "bridge"), "policy rules|10.244.1.7|bridge would work"},
+		{"bridge on NOARP", nicWith(func(l *netstate.Link) { l.NoARP = true }), bridge(), refused("bridge", "redirect"), "ARP|redirect would work"},
+		{"bridge on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), bridge(), refused("bridge", "routed"), "Ethernet|routed would work"},
 		{"bridge on tun where routed's address is in use", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Kind, s.Links[1].Ethernet = "tun", false
 			s.Addresses = append(s.Addresses, netstate.Address{Link: 1, Prefix: pfx("169.254.75.1/32"), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
-		}), bridge(), refused("bridge", "masquerade"), "eth0|Ethernet|masquerade would work"},
+		}), bridge(), refused("bridge", "masquerade"), "Ethernet|masquerade would work"},
 		{"bridge on tun without nf_tables", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Kind, s.Links[1].Ethernet, s.NoNFTables = "tun", false, true
-		}), bridge(), refused("bridge", "masquerade"), "eth0|nf_tables|masquerade would work"},
-		{"bridge on ipvlan", nicWith(func(l *netstate.Link) { l.Kind = "ipvlan" }), bridge(), refused("bridge", "redirect"), "eth0|ipvlan|redirect would work"},
-		{"bridge on macvlan", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvlan", "private" }), bridge(), refused("bridge", "redirect"), "eth0|macvlan|private|redirect would work"},
-		{"bridge on bridge", nicWith(func(l *netstate.Link) { l.Kind = "bridge" }), bridge(), refused("bridge", "redirect"), "eth0|redirect would work"},
+		}), bridge(), refused("bridge", "masquerade"), "nf_tables|masquerade would work"},
+		{"bridge on ipvlan", nicWith(func(l *netstate.Link) { l.Kind = "ipvlan" }), bridge(), refused("bridge", "redirect"), "ipvlan|redirect would work"},
+		{"bridge on macvlan", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvlan", "private" }), bridge(), refused("bridge", "redirect"), "macvlan|private|redirect would work"},
+		{"bridge on bridge", nicWith(func(l *netstate.Link) { l.Kind = "bridge" }), bridge(), refused("bridge", "redirect"), "redirect would work"},
 		{"bridge with a nexthop object", flannelWith(func(s *netstate.Snapshot) {
 			s.Routes[1].Other = []netstate.Attribute{{Type: 30, Data: []byte{7, 0, 0, 0}}}
 		}),
-			bridge(), refused("bridge", "redirect"), "eth0|10.244.0.0/16|nexthop object|redirect would work"},
+			bridge(), refused("bridge", "redirect"), "10.244.0.0/16|nexthop object|redirect would work"},
 		{"bridge on a NIC that is down and in a multipath route", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Up = false
 			s.Routes = []netstate.Route{{Table: netstate.TableMain, Type: netstate.RouteUnicast, Destination: pfx("192.0.2.0/24"), Hops: []netstate.Hop{{Link: 2, Gateway: ip("10.244.1.1")}, {Link: 7}}}}
-		}), bridge(), refused("bridge", "redirect"), "eth0|192.0.2.0/24|down|redirect would work"},
+		}), bridge(), refused("bridge", "redirect"), "192.0.2.0/24|down|redirect would work"},
 		{"bridge with a gateway that is the namespace's own", flannelWith(func(s *netstate.Snapshot) {
 			s.Routes = append(s.Routes, netstate.Route{Link: 2, Table: netstate.TableMain, Type: 2, Scope: 254, Destination: pfx("10.244.1.0/25")})
-		}), bridge(), refused("bridge", "redirect"), "eth0|10.244.1.1|itself|redirect would work"},
-		{"bridge with sysctls read-only", sysctlsReadOnly(nil), bridge(), refused("bridge", "redirect"), "eth0|--sysctl net.bridge.bridge-nf-call-arptables=0 --sysctl net.bridge.bridge-nf-call-ip6tables=0 --sysctl net.bridge.bridge-nf-call-iptables=0;|redirect would work"},
+		}), bridge(), refused("bridge", "redirect"), "10.244.1.1|itself|redirect would work"},
+		{"bridge with sysctls read-only", sysctlsReadOnly(nil), bridge(), refused("bridge", "redirect"), "--sysctl net.bridge.bridge-nf-call-arptables=0 --sysctl net.bridge.bridge-nf-call-ip6tables=0 --sysctl net.bridge.bridge-nf-call-iptables=0;|redirect would work"},
 		{"masquerade with sysctls read-only", sysctlsReadOnly(nil), masquerade(), refused("masquerade", "redirect"), "start the container with --sysctl net.ipv6.conf.all.forwarding=1;|redirect would work"},
-		{"masquerade of what is routed by its source, sysctls read-only", readOnly(sourceRouted()), masquerade(), refused("masquerade", "redirect"), "eth0|policy rules|redirect would work"},
+		{"masquerade of what is routed by its source, sysctls read-only", readOnly(sourceRouted()), masquerade(), refused("masquerade", "redirect"), "policy rules|redirect would work"},
 		{"bridge with sysctls read-only, where redirect cannot either", sysctlsReadOnly(func(s *netstate.Snapshot) {
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2})
 		}), bridge(), refused("bridge", ""), "--sysctl"},
-		{"redirect on tun, sysctls read-only", readOnly(nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false })), redirect(), refused("redirect", ""), "eth0|Ethernet"},
+		{"redirect on tun, sysctls read-only", readOnly(nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false })), redirect(), refused("redirect", ""), "Ethernet"},
 		{"auto with sysctls read-only, where redirect cannot either", sysctlsReadOnly(func(s *netstate.Snapshot) {
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2})
 		}), auto(), refused("masquerade", ""), "--sysctl net.ipv6.conf.all.forwarding=1|bridge: it needs|redirect: eth0.5 lies on it"},
 		{"passt with sysctls read-only", sysctlsReadOnly(func(s *netstate.Snapshot) {
 			s.Sysctls = map[string]string{netstate.PortStart: "1024", netstate.PingGroups: "1 0"}
 			s.ReadOnly = []string{netstate.PortStart, netstate.PingGroups}
-		}), eth0(infra.Spec{Binding: infra.Passt{}}), refused("passt", ""), `eth0|--sysctl "net.ipv4.ping_group_range=0 2147483647"`},
-		{"redirect on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), redirect(), refused("redirect", "routed"), "eth0|Ethernet|routed would work"},
+		}), eth0(infra.Spec{Binding: infra.Passt{}}), refused("passt", ""), `--sysctl "net.ipv4.ping_group_range=0 2147483647"`},
+		{"redirect on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), redirect(), refused("redirect", "routed"), "Ethernet|routed would work"},
 		{"redirect on tun where routed's address is in use", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Kind, s.Links[1].Ethernet = "tun", false
 			s.Addresses = append(s.Addresses, netstate.Address{Link: 1, Prefix: pfx("169.254.75.1/32"), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
-		}), redirect(), refused("redirect", "masquerade"), "eth0|Ethernet|masquerade would work"},
+		}), redirect(), refused("redirect", "masquerade"), "Ethernet|masquerade would work"},
 		{"redirect on tun without nf_tables", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Kind, s.Links[1].Ethernet, s.NoNFTables = "tun", false, true
-		}), redirect(), refused("redirect", "masquerade"), "eth0|nf_tables|masquerade would work"},
-		{"redirect without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), redirect(), refused("redirect", "masquerade"), "eth0|MAC|masquerade would work"},
-		{"redirect without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), redirect(), refused("redirect", "masquerade"), "eth0|nf_tables|masquerade would work"},
-		{"auto, other frames on a NIC for masquerade alone", nicWith(func(l *netstate.Link) { l.Ethernet = false }), withSpec(auto(), framesPass), refused("masquerade", ""), "eth0|guard.etherTypes"},
+		}), redirect(), refused("redirect", "masquerade"), "nf_tables|masquerade would work"},
+		{"redirect without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), redirect(), refused("redirect", "masquerade"), "MAC|masquerade would work"},
+		{"redirect without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), redirect(), refused("redirect", "masquerade"), "nf_tables|masquerade would work"},
+		{"auto, other frames on a NIC for masquerade alone", nicWith(func(l *netstate.Link) { l.Ethernet = false }), withSpec(auto(), framesPass), refused("masquerade", ""), "guard.etherTypes"},
 		{"auto, and nothing works", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Kind, s.Links[1].Ethernet, s.Addresses = "tun", false, nil
-		}), withSpec(bridge(), func(s *asked) { s.Binding = infra.Auto{} }), refused("masquerade", ""), "eth0|no address|bridge: |redirect: "},
+		}), withSpec(bridge(), func(s *asked) { s.Binding = infra.Auto{} }), refused("masquerade", ""), "no address|bridge: |redirect: "},
 		{"auto of redirect alone, and bridge would work", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }),
-			withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []cache.Kind{"redirect"}} }), refused("redirect", ""), "eth0"},
-		{"masquerade of an ipvlan without address", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Addresses = "ipvlan", nil }), masquerade(), refused("masquerade", "redirect"), "eth0|no address|redirect would work"},
-		{"bridge below a macvlan", beside(netstate.Link{Index: 7, Name: "child", Kind: "macvlan", Parent: 2}), bridge(), refused("bridge", "masquerade"), "eth0|child|masquerade would work"},
-		{"redirect below a VLAN", beside(netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), redirect(), refused("redirect", "masquerade"), "eth0|eth0.5|masquerade would work"},
-		{"bridge without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), bridge(), refused("bridge", "masquerade"), "eth0|MAC|masquerade would work"},
-		{"routed without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), routed(), refused("routed", "bridge"), "eth0|no address|bridge would work"},
-		{"routed without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), routed(), refused("routed", "masquerade"), "eth0|nf_tables|masquerade would work"},
-		{"routed of IPv6 with a small MTU", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 1200 }), routed(), refused("routed", "bridge"), "eth0|1200|bridge would work"},
+			withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []cache.Kind{"redirect"}} }), refused("redirect", ""), "carries no Ethernet"},
+		{"masquerade of an ipvlan without address", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Addresses = "ipvlan", nil }), masquerade(), refused("masquerade", "redirect"), "no address|redirect would work"},
+		{"bridge below a macvlan", beside(netstate.Link{Index: 7, Name: "child", Kind: "macvlan", Parent: 2}), bridge(), refused("bridge", "masquerade"), "child|masquerade would work"},
+		{"redirect below a VLAN", beside(netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), redirect(), refused("redirect", "masquerade"), "eth0.5|masquerade would work"},
+		{"bridge without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), bridge(), refused("bridge", "masquerade"), "MAC|masquerade would work"},
+		{"routed without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), routed(), refused("routed", "bridge"), "no address|bridge would work"},
+		{"routed without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), routed(), refused("routed", "masquerade"), "nf_tables|masquerade would work"},
+		{"routed of IPv6 with a small MTU", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 1200 }), routed(), refused("routed", "bridge"), "1200|bridge would work"},
 		{"routed where its address is in use", flannelWith(func(s *netstate.Snapshot) {
 			s.Addresses = append(s.Addresses, netstate.Address{Link: 1, Prefix: pfx("169.254.75.1/32"), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
-		}), routed(), refused("routed", "masquerade"), "eth0|169.254.75.1|lo|masquerade would work"},
-		{"routed with sysctls read-only", sysctlsReadOnly(nil), routed(), refused("routed", "redirect"), "eth0|net.ipv6.conf.all.forwarding=1|redirect would work"},
+		}), routed(), refused("routed", "masquerade"), "169.254.75.1|lo|masquerade would work"},
+		{"routed with sysctls read-only", sysctlsReadOnly(nil), routed(), refused("routed", "redirect"), "net.ipv6.conf.all.forwarding=1|redirect would work"},
 		{"a proxy of a family that is missing", lan4(), withSpec(routed(), func(s *asked) {
 			s.Binding = infra.Routed{Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("::6")}}}
 		}), field("binding.routed.sidecar.sources[0]"), "::6|eth0"},
-		{"masquerade without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), masquerade(), refused("masquerade", "bridge"), "eth0|no address|bridge would work"},
-		{"masquerade of IPv6 with a small MTU", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 1200 }), masquerade(), refused("masquerade", "bridge"), "eth0|1200|bridge would work"},
-		{"bridge without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), bridge(), refused("bridge", "masquerade"), "eth0|nf_tables|masquerade would work"},
+		{"masquerade without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), masquerade(), refused("masquerade", "bridge"), "no address|bridge would work"},
+		{"masquerade of IPv6 with a small MTU", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 1200 }), masquerade(), refused("masquerade", "bridge"), "1200|bridge would work"},
+		{"bridge without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), bridge(), refused("bridge", "masquerade"), "nf_tables|masquerade would work"},
 		{"guard without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), masquerade(), field("guard"), "nf_tables|guard.off"},
 		{"nftables without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), translatedBy("nftables"), field("binding.masquerade.firewall"), "nftables|iptables-legacy"},
 		{"iptables-nft without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), translatedBy("iptables-nft"), field("binding.masquerade.firewall"), "iptables-nft|iptables-legacy"},
 		{"unknown firewall", flannel(), translatedBy("pf"), field("binding.masquerade.firewall"), `"pf"|"nftables"|"iptables-nft"|"iptables-legacy"`},
 
 		{"redirect of an ipvlan with a MAC", nicWith(func(l *netstate.Link) { l.Kind = "ipvlan" }), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(7)} }),
-			refused("redirect", "masquerade"), "eth0|ipvlan|02:00:00:00:00:07|shares the MAC|masquerade would work"},
+			refused("redirect", "masquerade"), "ipvlan|02:00:00:00:00:07|shares the MAC|masquerade would work"},
 		{"redirect of a macvlan with a MAC", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvlan", "bridge" }), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(7)} }),
-			refused("redirect", "masquerade"), "eth0|macvlan|0a:58:0a:f4:01:07|02:00:00:00:00:07|masquerade would work"},
+			refused("redirect", "masquerade"), "macvlan|0a:58:0a:f4:01:07|02:00:00:00:00:07|masquerade would work"},
 		{"redirect of a macvlan in mode passthru with a MAC", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvlan", "passthru" }), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(7)} }),
-			refused("redirect", "bridge"), "eth0|macvlan|bridge would work"},
+			refused("redirect", "bridge"), "macvlan|bridge would work"},
 		{"redirect of a macvtap with a MAC", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvtap", "bridge" }), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(7)} }),
-			refused("redirect", "masquerade"), "eth0|macvtap|02:00:00:00:00:07"},
+			refused("redirect", "masquerade"), "macvtap|02:00:00:00:00:07"},
 		{"auto with a MAC that no kind can give", nicWith(func(l *netstate.Link) { l.Kind = "ipvlan" }), withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{MAC: mac(7), Order: []cache.Kind{"bridge", "redirect"}} }),
-			refused("redirect", ""), "eth0|shares the MAC|bridge: an ipvlan can be no bridge's port"},
+			refused("redirect", ""), "shares the MAC|bridge: an ipvlan can be no bridge's port"},
 		{"group MAC under bridge", flannel(), withSpec(bridge(), func(s *asked) { s.Binding = infra.Bridge{MAC: cache.MAC{1}} }), field("binding.bridge.mac"), "01:00:00:00:00:00"},
 		{"group MAC of the gateway", flannel(), withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{GatewayMAC: cache.MAC{1}} }), field("binding.masquerade.gatewayMAC"), "01:00:00:00:00:00"},
 		{"the gateway's MAC for the guest", flannel(), withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{MAC: mac(0)} }), field("binding.masquerade.mac"), "02:00:00:00:00:00|gatewayMAC"},
@@ -245,22 +245,22 @@ func TestRefused(t *testing.T) {
 			s.Binding = infra.Masquerade{IPv6: pfx("fd00:244:1::/64"), Guest: []netip.Addr{ip("fd00:244:1::3")}}
 		}), is(infra.ErrCollision), in6 + "|fd00:244:1::/64|choose another|neighbour discovery"},
 
-		{"macvtap on a veth", flannel(), direct(infra.Macvtap{}), refused("macvtap", "bridge"), "macvtap binding on eth0|veth|bridge would work"},
+		{"macvtap on a veth", flannel(), direct(infra.Macvtap{}), refused("macvtap", "bridge"), "macvtap binding|veth|bridge would work"},
 		{"macvtap on hardware", function(), direct(infra.Macvtap{}), refused("macvtap", "bridge"), "card of the machine|macvtap|bridge would work"},
 		{"macvtap on an ipvlan", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind = "ipvlan" }), direct(infra.Macvtap{}), refused("macvtap", "redirect"), "ipvlan|redirect would work"},
-		{"bridge on a macvtap", macvtapWith(unchanged), bridge(), refused("bridge", "macvtap"), "bridge binding on eth0|no bridge's port|macvtap would work"},
-		{"function of a veth", flannel(), direct(infra.SRIOV{}), refused("sriov", ""), "sriov binding on eth0|no PCI device|binding.sriov.pci"},
+		{"bridge on a macvtap", macvtapWith(unchanged), bridge(), refused("bridge", "macvtap"), "bridge binding|no bridge's port|macvtap would work"},
+		{"function of a veth", flannel(), direct(infra.SRIOV{}), refused("sriov", ""), "sriov binding|no PCI device|binding.sriov.pci"},
 		{"another function", function(), direct(infra.SRIOV{PCI: "0000:03:10.2"}), field("binding.sriov.pci"), "0000:03:10.2|eth0 is 0000:03:10.1|leave it out"},
 		{"function without form", flannel(), direct(infra.SRIOV{PCI: "3:10.1"}), field("binding.sriov.pci"), "want the form 0000:03:10.1"},
 		{"function without MAC", flannel(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.2"}), func(s *asked) { s.NIC = "net1" }), field("binding.sriov.mac"), "net1 is not there to take it from"},
 		{"model of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *asked) { s.Device.Model = "virtio" }), field("device.model"), "leave it out"},
 		{"queues of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *asked) { s.Queues = 2 }), field("queues"), "no tap"},
-		{"passt without an address", passtWith(func(s *netstate.Snapshot) { s.Addresses = nil }), direct(infra.Passt{}), refused("passt", "bridge"), "passt binding on eth0|no address|bridge would work"},
+		{"passt without an address", passtWith(func(s *netstate.Snapshot) { s.Addresses = nil }), direct(infra.Passt{}), refused("passt", "bridge"), "passt binding|no address|bridge would work"},
 		{"queues of passt", passtWith(unchanged), withSpec(direct(infra.Passt{}), func(s *asked) { s.Queues = 2 }), field("queues"), "no tap"},
 		{"vhost of passt", passtWith(unchanged), withSpec(direct(infra.Passt{}), func(s *asked) { s.Device.Driver = "vhost" }), field("device.driver"), "no tap"},
 		{"DNS of passt", passtWith(unchanged), withSpec(direct(infra.Passt{}), func(s *asked) { s.DNS = &cache.DNS{} }), field("dns"), "does not serve the guest"},
 		{"options of a macvtap", macvtapWith(unchanged), withSpec(direct(infra.Macvtap{}), func(s *asked) { s.Options.Hostname = "vm1" }), field("options"), "does not serve the guest"},
-		{"a function without NIC and address", flannel(), withSpec(direct(infra.SRIOV{}), func(s *asked) { s.NIC = "net1" }), is(infra.ErrNoNIC), "net1"},
+		{"a function without NIC and address", flannel(), withSpec(direct(infra.SRIOV{}), func(s *asked) { s.NIC = "net1" }), is(infra.ErrNoNIC), "no such link|lo, eth0"},
 		{"a proxy of a family that masquerade's guest lacks", lan4(), withSpec(masquerade(), func(s *asked) {
 			s.Binding = infra.Masquerade{Sidecar: &infra.Sidecar{Sources: []netip.Addr{ip("::6")}}}
 		}), field("binding.masquerade.sidecar.sources[0]"), "::6|eth0"},

@@ -188,7 +188,7 @@ func TestRootful(t *testing.T) {
 		for _, c := range []struct{ flags, want string }{
 			{"--cap-add NET_ADMIN", "--device /dev/net/tun"},
 			{"--device /dev/net/tun", "--cap-add NET_ADMIN"},
-			{wired + "--network none", "NIC eth0: no such link"},
+			{wired + "--network none", "setup eth0: no such link"},
 		} {
 			if said := e.refusal(t, c.flags); !strings.Contains(said, c.want) {
 				t.Errorf("%s\n%s\nwant %q in it", c.flags, said, c.want)
