@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -163,6 +164,30 @@ func TestTapName(t *testing.T) {
 			t.Errorf("after ForceTeardown:\n%s", out)
 		}
 	})
+}
+
+// TestSetupInOtherWords: a later Setup may leave out what the guest has by default, or name it.
+func TestSetupInOtherWords(t *testing.T) {
+	t.Parallel()
+	within := infra.Masquerade{IPv4: netip.MustParsePrefix("10.244.1.64/26")}
+	named := within
+	named.Guest = []netip.Addr{netip.MustParseAddr("10.244.1.66")}
+	for name, specs := range map[string][]infra.Spec{
+		"tap":                           {{Binding: infra.Redirect{}, Tap: "eth0-tap"}, {Binding: infra.Redirect{}}},
+		"guest in a network of the pod": {{Binding: named}, {Binding: within}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			for _, spec := range append(specs, specs[0]) {
+				c := config(n, spec.Binding)
+				c.Tap = spec.Tap
+				setup(t, c)
+				check(t, c)
+			}
+			unwire(t, config(n, nil))
+		})
+	}
 }
 
 // TestNoState: without a State there is no record on disk, and all else is as with one.

@@ -161,7 +161,8 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	if auto, ok := spec.Binding.(infra.Auto); ok && wiring.CanBecome(auto, earlier.Spec.Binding) {
 		spec.Binding = earlier.Spec.Binding
 	}
-	if err := wiring.SameGuest(earlier.Spec, spec); err != nil {
+	spec, err := wiring.SameGuest(s.nic, earlier.Spec, spec)
+	if err != nil {
 		return nil, netstate.Snapshot{}, err
 	}
 	spec.State = earlier.Spec.State

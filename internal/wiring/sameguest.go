@@ -6,17 +6,21 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// SameGuest refuses to change a wiring from one Spec to another where a running guest would not keep its network. What
-// Masquerade forwards can change, and so can MTU, Limits, Guard, DNS, Options and Device. The kind of the binding, Owner,
-// Queues, Tap, MACs, Guest where a MAC is computed from it, and a Masquerade's networks and Firewall cannot. If they differ,
-// the error is infra.ErrWired and names how the NIC is wired.
-func SameGuest(wired, wanted infra.Spec) error {
+// SameGuest refuses to change the NIC's wiring from one Spec to another where a running guest would not keep its
+// network. What Masquerade forwards can change, and so can MTU, Limits, Guard, DNS, Options and Device. The kind of the
+// binding, Owner, Queues, Tap, MACs, Guest where a MAC is computed from it, and a Masquerade's networks and Firewall
+// cannot. If they differ, the error is infra.ErrWired and names how the NIC is wired.
+//
+// It returns the Spec that is wanted. What that names, and the other one leaves out as it is the default, is as the NIC
+// was wired: a guest may have an address that the namespace reaches only if its caller has named it.
+func SameGuest(nic string, wired, wanted infra.Spec) (infra.Spec, error) {
 	wired.Owner.OwnDevices = wanted.Owner.OwnDevices // what Setup asks, and not what it makes
 	was := answersOf(wired.Binding)
 	if was == nil {
-		return &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%T, which no NIC is wired with", wired.Binding)}
+		return wanted, &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%T, which no NIC is wired with", wired.Binding)}
 	}
 	sameKind, sameBinding, sameIdentity := false, false, true
 	if is := answersOf(wanted.Binding); is != nil && wired.Binding.Kind() == wanted.Binding.Kind() {
@@ -36,14 +40,20 @@ func SameGuest(wired, wanted infra.Spec) error {
 	if max(1, wired.Queues) != max(1, wanted.Queues) {
 		other = append(other, fmt.Sprintf("queues %d", max(1, wanted.Queues)))
 	}
-	if wired.Tap != wanted.Tap {
+	if netstate.NamesFor(nic, wired.Tap).Tap != netstate.NamesFor(nic, wanted.Tap).Tap {
 		other = append(other, fmt.Sprintf("tap %q", wanted.Tap))
 	}
 	if wired.Owner != wanted.Owner {
 		other = append(other, ownerText(wanted.Owner))
 	}
 	if len(other) == 0 {
-		return nil
+		wanted.Tap = wired.Tap
+		if b, ok := wanted.Binding.(infra.Masquerade); ok {
+			is := wired.Binding.(infra.Masquerade)
+			b.Guest, b.Gateway = is.Guest, is.Gateway
+			wanted.Binding = b
+		}
+		return wanted, nil
 	}
 	how := fmt.Sprintf("the %s binding", wired.Binding.Kind())
 	if as := was.wiredAs(); as != "" {
@@ -55,7 +65,7 @@ func SameGuest(wired, wanted infra.Spec) error {
 	if wired.Tap != "" {
 		how += fmt.Sprintf(", tap %q", wired.Tap)
 	}
-	return fmt.Errorf("%w with %s, queues %d, for %s: Teardown first, or ask for the same, not for %s",
+	return wanted, fmt.Errorf("%w with %s, queues %d, for %s: Teardown first, or ask for the same, not for %s",
 		infra.ErrWired, how, max(1, wired.Queues), ownerText(wired.Owner), strings.Join(other, ", "))
 }
 

@@ -3,6 +3,7 @@ package wiring_test
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -55,6 +56,8 @@ func TestSameGuest(t *testing.T) {
 		{bound(infra.Redirect{MAC: guestMAC}), bound(infra.Redirect{MAC: guestMAC}), true},
 		{bound(infra.Masquerade{}), bound(infra.Masquerade{GatewayMAC: cache.MAC{2}}), false},
 		{bound(infra.Macvtap{}), bound(infra.Macvtap{}), true},
+		{bound(infra.Bridge{}), mine(func(s *infra.Spec) { s.Tap = "eth0-tap" }), true},
+		{bound(infra.Bridge{}), mine(func(s *infra.Spec) { s.Tap = "tap0" }), false},
 		{known(infra.Masquerade{}, ""), known(infra.Masquerade{}, "vm1"), false},
 		{known(infra.Masquerade{}, "vm2"), known(infra.Masquerade{}, "vm1"), false},
 		{known(infra.Masquerade{}, "vm1"), known(infra.Masquerade{}, "vm1"), true},
@@ -101,9 +104,13 @@ func TestSameGuest(t *testing.T) {
 		}), true},
 	} {
 		for _, pair := range [][2]infra.Spec{{c.a, c.b}, {c.b, c.a}} {
-			err := wiring.SameGuest(pair[0], pair[1])
+			kept, err := wiring.SameGuest("eth0", pair[0], pair[1])
 			if (err == nil) != c.same || err != nil && !errors.Is(err, infra.ErrWired) {
 				t.Errorf("%+v and then %+v: %v", pair[0], pair[1], err)
+			}
+			was, _ := pair[0].Binding.(infra.Masquerade)
+			if is, _ := kept.Binding.(infra.Masquerade); c.same && (kept.Tap != pair[0].Tap || !slices.Equal(is.Guest, was.Guest) || !slices.Equal(is.Gateway, was.Gateway)) {
+				t.Errorf("%+v and then %+v: became %+v, want tap and addresses named as at first", pair[0], pair[1], kept)
 			}
 		}
 	}
@@ -118,11 +125,11 @@ func TestSameGuestSays(t *testing.T) {
 		"not for user 1 (no group named)":      {Binding: infra.Bridge{}, Queues: 2},
 		"not for the bridge binding, queues 2": {Binding: infra.Redirect{}, Owner: infra.Owner{UID: 1}},
 	} {
-		if err := wiring.SameGuest(wired, infra.Spec{Binding: infra.Bridge{}, Queues: 2, Owner: infra.Owner{UID: 1}}); err == nil || !strings.HasSuffix(err.Error(), want) {
+		if _, err := wiring.SameGuest("eth0", wired, infra.Spec{Binding: infra.Bridge{}, Queues: 2, Owner: infra.Owner{UID: 1}}); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%v does not end with %s", err, want)
 		}
 	}
-	other := wiring.SameGuest(infra.Spec{Binding: infra.Passt{}, Guest: "vm1"}, infra.Spec{Binding: infra.Passt{}, Guest: "vm2"})
+	_, other := wiring.SameGuest("eth0", infra.Spec{Binding: infra.Passt{}, Guest: "vm1"}, infra.Spec{Binding: infra.Passt{}, Guest: "vm2"})
 	if other == nil || !strings.HasSuffix(other.Error(), `, guest "vm1", queues 1, for user 0 (no group named): Teardown first, or ask for the same, not for guest "vm2"`) {
 		t.Errorf("%v does not name the guest that is wired, and the other one", other)
 	}
@@ -138,7 +145,7 @@ func TestSameGuestSays(t *testing.T) {
 		`firewall ""), guest "vm1", queues 1, for user 0`:                          {Binding: infra.Masquerade{}, Guest: "vm1"},
 		"already wired with the sriov binding {PCI:0000:03:10.1 ":                  {Binding: infra.SRIOV{PCI: "0000:03:10.1"}},
 	} {
-		if err := wiring.SameGuest(wired, wanted); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := wiring.SameGuest("eth0", wired, wanted); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %s", err, want)
 		}
 	}
