@@ -239,6 +239,8 @@ func TestRefused(t *testing.T) {
 		}), masqueradeWithin("10.0.2.0/24", "10.0.2.10"), is(infra.ErrCollision), in4 + "|10.0.2.0/24|another"},
 		{"a NIC that answers ARP for others", nicWith(func(l *netstate.Link) { l.ProxyARP = true }),
 			masqueradeWithin("10.244.1.0/24", "10.244.1.3"), is(infra.ErrCollision), in4 + "|eth0|10.244.1.3|proxy_arp"},
+		{"another link that answers ARP for others", beside(netstate.Link{Index: 7, Name: "net1", ProxyARP: true}),
+			masqueradeWithin("10.244.1.0/24", "10.244.1.3"), is(infra.ErrCollision), in4 + "|net1 would answer|10.244.1.3|net.ipv4.conf.net1"},
 		{"links that answer ARP for others", flannelWith(func(s *netstate.Snapshot) { s.Sysctls[netstate.ProxyARP] = "1" }),
 			masqueradeWithin("10.244.1.0/24", "10.244.1.3"), is(infra.ErrCollision), in4 + "|eth0|10.244.1.3|proxy_arp"},
 		{"IPv6 of the NIC's network", flannel(), withSpec(masquerade(), func(s *asked) {

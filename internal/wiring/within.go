@@ -63,14 +63,28 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 			return refuse(another, "%v is the namespace's own, with %v", own, a.Prefix)
 		}
 	}
-	if within && (nic.ProxyARP || p.found.Sysctls[netstate.ProxyARP] == "1") {
-		return refuse(otherwise+", or switch proxy_arp off (net.ipv4.conf."+nic.Name+", net.ipv4.conf.all)",
-			"%s would answer its network's ARP requests for the guest's %v", nic.Name, own)
+	if link := p.answeringARP(nic); within && link != "" {
+		return refuse(otherwise+", or switch proxy_arp off (net.ipv4.conf."+link+", net.ipv4.conf.all)",
+			"%s would answer its network's ARP requests for the guest's %v", link, own)
 	}
 	if within {
 		p.warn("the guest has %v, and the namespace reaches %v by other links too: a station there with the guest's address is lost to both", own, network)
 	}
 	return within, nil
+}
+
+// answeringARP returns the name of a link that would answer its network's ARP requests for a guest that a route leads to;
+// empty: there is none. It may be any link but a guest's tap, whose guest has no neighbours to ask for.
+func (p *Plan) answeringARP(nic netstate.Link) string {
+	if nic.ProxyARP || p.found.Sysctls[netstate.ProxyARP] == "1" {
+		return nic.Name
+	}
+	for _, l := range p.found.Links {
+		if _, marked := netstate.Marked(l.Alias); l.ProxyARP && !marked && !l.Loopback {
+			return l.Name
+		}
+	}
+	return ""
 }
 
 // isEdge reports whether the IPv4 address is the first or the last one of the network, which the kernel takes for all its
