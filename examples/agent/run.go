@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
@@ -49,7 +50,7 @@ func runWired(ctx context.Context, o *options) error {
 func forgetEarlier(ctx context.Context, o *options) (unlock func(), err error) {
 	moment, cancel := context.WithTimeoutCause(ctx, 100*time.Millisecond, fmt.Errorf("another agent run uses -state %s: end it first", o.State))
 	defer cancel()
-	if unlock, err = phase1.Lock(moment, o.Dir, o.State, nil); err != nil {
+	if unlock, err = phase1.Lock(moment, o.Dir, filepath.Clean(o.State), nil); err != nil {
 		return nil, err
 	}
 	err = phase1.Forget(ctx, phase1.Gone{NIC: o.Name, State: o.State, Own: true, Dir: o.Dir})
