@@ -292,7 +292,7 @@ type readiness struct {
 	parts []bool
 }
 
-// part adds a part that is not ready, and returns the function that tells whether it is.
+// part adds a part that is not ready, and returns the function that reports whether it is.
 func (r *readiness) part() func(bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

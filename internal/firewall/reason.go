@@ -127,7 +127,7 @@ func ReasonOf(chain string) (r Reason, ok bool) {
 	return Reason(name), ok && slices.ContainsFunc(Reasons, func(d Described) bool { return d.Reason == Reason(name) })
 }
 
-// isReason says whether the name can be a reason, also one of another version of guestwire. A program with the right to
+// isReason reports whether the name can be a reason, also one of another version of guestwire. A program with the right to
 // change the namespace's nftables can use any octets in names.
 func isReason(name string) bool { return syntax.IsWord(name, "-", 32) }
 

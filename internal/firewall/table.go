@@ -238,7 +238,7 @@ func (i Image) Whole() Image {
 	return i
 }
 
-// Is says whether the image is that of the table.
+// Is reports whether the image is that of the table.
 func (i Image) Is(t Table) bool {
 	return i.held != nil && i.held.same(t) || reflect.DeepEqual(i.Whole(), t.Image())
 }

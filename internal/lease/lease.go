@@ -352,7 +352,7 @@ func newIPv6(addresses []netip.Prefix) *cache.IPv6 {
 	return v6
 }
 
-// isOwn says whether the network is one of the addresses alone.
+// isOwn reports whether the network is one of the addresses alone.
 func isOwn(addresses []netip.Prefix, network netip.Prefix) bool {
 	return slices.ContainsFunc(addresses, func(a netip.Prefix) bool { return network.IsSingleIP() && network.Addr() == a.Addr() })
 }

@@ -79,12 +79,12 @@ func (n NIC) lookups(from netip.Addr) []uint32 {
 	return tables
 }
 
-// isAbout says whether the rule matches all packets from the address.
+// isAbout reports whether the rule matches all packets from the address.
 func isAbout(r netstate.Rule, from netip.Addr) bool {
 	return !r.Other && r.IPv6 == from.Is6() && (!r.Source.IsValid() || r.Source.Contains(from))
 }
 
-// isDecided says whether one of the tables has a route for the whole destination. The most specific route of a
+// isDecided reports whether one of the tables has a route for the whole destination. The most specific route of a
 // table counts. A throw route sends the lookup to the next table.
 func (d decisions) isDecided(destination netip.Prefix, tables []uint32) bool {
 	return slices.ContainsFunc(tables, func(table uint32) bool {

@@ -43,7 +43,7 @@ func (n NIC) Static(guest cache.MAC) *cache.Static {
 	return s
 }
 
-// hasConnected says whether the namespace has the routes that the kernel made of the last address.
+// hasConnected reports whether the namespace has the routes that the kernel made of the last address.
 func (n NIC) hasConnected(own []netstate.Address) bool {
 	last := len(own) - 1
 	if own[last].Prefix.Addr() == n.MAC.LinkLocal() {
@@ -113,7 +113,7 @@ func (n NIC) addStaticRoutes(s *cache.Static, own []netstate.Address) {
 	s.Routes = append(onLink, behind...)
 }
 
-// isConnected says whether one of the addresses implies the route.
+// isConnected reports whether one of the addresses implies the route.
 func (n NIC) isConnected(r netstate.Route, own []netstate.Address) bool {
 	if r.Protocol != netstate.ProtocolKernel || r.Table != netstate.TableMain {
 		return false
@@ -133,7 +133,7 @@ const (
 	metricMTU           = 2 // RTAX_MTU
 )
 
-// unknownAttributes says whether the route has an attribute that a record cannot hold. The kernel gives each IPv6
+// unknownAttributes reports whether the route has an attribute that a record cannot hold. The kernel gives each IPv6
 // route a preference; zero is medium.
 func unknownAttributes(r netstate.Route) bool {
 	return slices.ContainsFunc(r.Other, func(a netstate.Attribute) bool {

@@ -19,7 +19,7 @@ type Op interface {
 	kind() (kind, link string)
 }
 
-// Deletes says whether the operation deletes the link.
+// Deletes reports whether the operation deletes the link.
 func Deletes(op Op, l Link) bool {
 	switch o := op.(type) {
 	case LinkDel:

@@ -17,15 +17,15 @@ func FiltersOf(list []Filter, link int) []Filter {
 	return filters
 }
 
-// Equal says whether the filters are the same.
+// Equal reports whether the filters are the same.
 func (f Filter) Equal(o Filter) bool { return reflect.DeepEqual(f, o) }
 
-// Beside says whether deleting one of the filters deletes the other.
+// Beside reports whether deleting one of the filters deletes the other.
 func (f Filter) Beside(o Filter) bool {
 	return f.Link == o.Link && f.Priority == o.Priority && f.Protocol == o.Protocol
 }
 
-// Same says whether the addresses are the same. Of lifetimes only the end counts: there is one, or none.
+// Same reports whether the addresses are the same. Of lifetimes only the end counts: there is one, or none.
 func (a Address) Same(b Address) bool { return a.Kind() == b.Kind() }
 
 // Kind is the address with 0 for each lifetime that ends: addresses that are the same have it in common.
@@ -39,7 +39,7 @@ func (a Address) Kind() Address {
 	return a
 }
 
-// Same says whether the routes are the same. Of routes that the kernel added with an address only the properties
+// Same reports whether the routes are the same. Of routes that the kernel added with an address only the properties
 // that come from the address count.
 func (r Route) Same(o Route) bool {
 	if r.Destination != o.Destination || r.Table != o.Table || r.Link != o.Link {

@@ -116,7 +116,7 @@ type Link struct {
 	AddrGen int `json:"addrGen"`
 }
 
-// ChangesMACUp says whether links of the kind take another MAC while they are up (IFF_LIVE_ADDR_CHANGE, or a driver that does
+// ChangesMACUp reports whether links of the kind take another MAC while they are up (IFF_LIVE_ADDR_CHANGE, or a driver that does
 // not ask for it). Of other kinds, among them network cards, some refuse it with EBUSY.
 func ChangesMACUp(kind string) bool { return kind == "veth" || kind == "dummy" || kind == "vlan" }
 
@@ -289,12 +289,12 @@ const (
 	ProtocolRA     = 9
 )
 
-// Uses says whether the route leads through the link.
+// Uses reports whether the route leads through the link.
 func (r Route) Uses(link int) bool {
 	return r.Link == link || slices.ContainsFunc(r.Hops, func(h Hop) bool { return h.Link == link })
 }
 
-// Default says whether the route is a default route.
+// Default reports whether the route is a default route.
 func (r Route) Default() bool { return r.Destination.Bits() == 0 }
 
 // Rule is a policy rule: packets that match it are looked up in a table (ip-rule(8)).
@@ -367,7 +367,7 @@ const (
 	EthernetIPv6 = 0x86dd
 )
 
-// Bears says whether a link or a table of the namespace bears the mark of the NIC's wiring.
+// Bears reports whether a link or a table of the namespace bears the mark of the NIC's wiring.
 func (s *Snapshot) Bears(nic string) bool {
 	marked := func(l Link) bool { return l.Alias == Mark(nic) }
 	return slices.ContainsFunc(s.Links, marked) || len(s.Tables) > 0

@@ -24,7 +24,7 @@ func CheckLinkName(name string) error {
 	return nil
 }
 
-// IsWord says whether text is 1 to most characters of A-Z a-z 0-9 and those of more.
+// IsWord reports whether text is 1 to most characters of A-Z a-z 0-9 and those of more.
 //
 // Regular expressions would be shorter, but stay in the memory of a responder that needs them once.
 func IsWord(text, more string, most int) bool {

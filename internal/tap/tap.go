@@ -125,7 +125,7 @@ func Clear(name string, multiQueue bool) error {
 	return errors.Join(removeAddressFilter(fd, name), unix.Close(fd))
 }
 
-// hasReader says whether a process has the tap open. ETHTOOL_GLINK makes the kernel look now (linkwatch_sync_dev): before
+// hasReader reports whether a process has the tap open. ETHTOOL_GLINK makes the kernel look now (linkwatch_sync_dev): before
 // the kernel has noticed a process, it drops what it sends to the tap. An error is ignored, as the kernel then looks a
 // moment later.
 func hasReader(name string) bool {

@@ -70,7 +70,7 @@ func frameTo(dst byte, number byte) []byte {
 	return append([]byte{2, 0, 0, 0, 0, dst, 2, 0, 0, 0, 0, 9, 0x88, 0xb5}, append(make([]byte, 49), number)...)
 }
 
-// hears says whether the frame arrives at the process that has the tap open.
+// hears reports whether the frame arrives at the process that has the tap open.
 func (l link) hears(t *testing.T, f *os.File, frame []byte, wait time.Duration) bool {
 	t.Helper()
 	if _, err := unix.Write(l.socket, frame); err != nil {

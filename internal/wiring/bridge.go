@@ -219,7 +219,7 @@ func (p *Plan) whyNotReturned(nic netstate.Link) string {
 	return ""
 }
 
-// nexthopObject says whether the route uses a nexthop object (ip-nexthop(8)), which a Snapshot does not hold.
+// nexthopObject reports whether the route uses a nexthop object (ip-nexthop(8)), which a Snapshot does not hold.
 func nexthopObject(r netstate.Route) bool {
 	return slices.ContainsFunc(r.Other, func(a netstate.Attribute) bool { return a.Type == routeNexthopID })
 }
@@ -227,7 +227,7 @@ func nexthopObject(r netstate.Route) bool {
 // routeNexthopID is RTA_NH_ID (linux/rtnetlink.h).
 const routeNexthopID = 30
 
-// isOwnAddress says whether a special route covers the address, so that the kernel takes it for the namespace's
+// isOwnAddress reports whether a special route covers the address, so that the kernel takes it for the namespace's
 // own, a broadcast address or the like, and refuses it as a gateway.
 func (p *Plan) isOwnAddress(gateway netip.Addr, table uint32, special []netstate.Route) bool {
 	leads := func(r netstate.Route) bool {

@@ -70,12 +70,12 @@ func checkDrops(t *testing.T, plan string, table firewall.Table, used map[firewa
 	}
 }
 
-// counts says whether the rule counts all packets that reach it.
+// counts reports whether the rule counts all packets that reach it.
 func counts(r firewall.Rule) bool {
 	return len(r.Matches) > 0 && r.Matches[0] == firewall.Count{}
 }
 
-// dropsBehind says whether the kernel drops a packet that reaches the end of the chain: each way there is by goto, from a base
+// dropsBehind reports whether the kernel drops a packet that reaches the end of the chain: each way there is by goto, from a base
 // chain whose policy is drop.
 func dropsBehind(table firewall.Table, chain string) bool {
 	ways := 0

@@ -33,7 +33,7 @@ type end struct{ guest, gateway netip.Addr }
 // mostNextHops is the number of next hops that a guest may use, for the reason of guestfilter.MostSources.
 const mostNextHops = 64
 
-// has says whether the guest has an address of the version of IP.
+// has reports whether the guest has an address of the version of IP.
 func (t forwarding) has(v int) bool {
 	return hasEnd(t.ends, v)
 }

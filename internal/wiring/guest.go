@@ -20,7 +20,7 @@ func (p *Plan) linkMTU(nic netstate.Link) int {
 	return mtu
 }
 
-// lowersMTU says whether the guest's link has a smaller MTU than the NIC because the Spec says so.
+// lowersMTU reports whether the guest's link has a smaller MTU than the NIC because the Spec says so.
 func (p *Plan) lowersMTU(nic netstate.Link) bool { return p.spec.MTU != 0 && p.spec.MTU < nic.MTU }
 
 // checkMTU refuses an MTU that the guest's link cannot have.

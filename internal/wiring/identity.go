@@ -58,7 +58,7 @@ func (p *Plan) warnOtherMAC(nic netstate.Link) {
 	}
 }
 
-// ofAddress says whether the MAC is 0a:58 and the address, as the CNI plugins of OVN-Kubernetes and OpenShift SDN make it.
+// ofAddress reports whether the MAC is 0a:58 and the address, as the CNI plugins of OVN-Kubernetes and OpenShift SDN make it.
 func ofAddress(m cache.MAC, a netip.Addr) bool {
 	v4 := a.As4()
 	return m == cache.MAC{0x0a, 0x58, v4[0], v4[1], v4[2], v4[3]}

@@ -146,7 +146,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// batched says whether the operation goes with others in one message to the kernel, which goes on
+// batched reports whether the operation goes with others in one message to the kernel, which goes on
 // after one that failed.
 func batched(op netstate.Op) bool {
 	switch op.(type) {

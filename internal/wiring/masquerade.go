@@ -288,7 +288,7 @@ func (p *Plan) refuseMasquerade(nic netstate.Link, reason string) error {
 	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMasquerade, Reason: reason, Instead: p.insteadOfRouter(nic)}
 }
 
-// routedByEBPF says whether the NIC looks like one of Cilium's: a single address, a gateway outside of its
+// routedByEBPF reports whether the NIC looks like one of Cilium's: a single address, a gateway outside of its
 // network that has a route of its own, and a default route with an MTU.
 func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
 	if len(v4) != 1 || !v4[0].IsSingleIP() {
@@ -303,7 +303,7 @@ func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
 	})
 }
 
-// offloads says whether established connections are to pass by a flow table. Before them no rules pass but those at the
+// offloads reports whether established connections are to pass by a flow table. Before them no rules pass but those at the
 // ingress of NIC and tap, so limits of what goes to the guest, which are counted behind the routes, need each packet. A link
 // without Ethernet has no room for the header that the flow table writes.
 func (p *Plan) offloads() bool {

@@ -360,7 +360,7 @@ func (p *Plan) withoutGone(now netstate.Snapshot, routes []netstate.Route) []net
 	return left
 }
 
-// isAnother says whether the link is another one that has come under the index of a NIC that has gone.
+// isAnother reports whether the link is another one that has come under the index of a NIC that has gone.
 func (p *Plan) isAnother(l netstate.Link) bool {
 	nic := p.nic()
 	named := l.Name == nic.Name || l.Name == p.names.Moved

@@ -10,7 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// containsPort says whether the port is one of the list.
+// containsPort reports whether the port is one of the list.
 func containsPort(list []infra.Ports, protocol string, port uint16) bool {
 	return slices.ContainsFunc(list, infra.Ports{Protocol: protocol, First: port}.Overlaps)
 }
@@ -85,7 +85,7 @@ func warnRoutedPorts(b infra.Routed, listeners []netstate.Listener, addresses []
 	return distinct(warnings)
 }
 
-// reached says whether the service listens at one of the addresses.
+// reached reports whether the service listens at one of the addresses.
 func reached(l netstate.Listener, addresses []netip.Prefix) bool {
 	return l.Address.IsUnspecified() || slices.ContainsFunc(addresses, func(p netip.Prefix) bool { return p.Addr() == l.Address })
 }

@@ -17,14 +17,14 @@ func setStandby(t *testing.T, plan *wiring.Plan, standby bool) {
 	}
 }
 
-// forwards says whether the network hears of it that the namespace forwards, or the NIC.
+// forwards reports whether the network hears of it that the namespace forwards, or the NIC.
 func forwards(op netstate.Op) bool {
 	set, isSysctl := op.(netstate.SysctlSet)
 	conf, isConf := op.(netstate.ConfSet)
 	return isSysctl && set.Path == netstate.Forwarding6 || isConf && conf.Link == "eth0" && conf.Name == "forwarding"
 }
 
-// announces says whether the kernel can tell the network with the step that the NIC has the guest's MAC (arp_notify).
+// announces reports whether the kernel can tell the network with the step that the NIC has the guest's MAC (arp_notify).
 func announces(op netstate.Op, plan *wiring.Plan) bool {
 	set, isSet := op.(netstate.LinkSet)
 	return isSet && set.Link == "eth0" && set.MAC == plan.Record.MAC

@@ -68,7 +68,7 @@ func sharedAddresses(s netstate.Snapshot, a, b netstate.Link) (both []netip.Addr
 	return both
 }
 
-// isWired says whether the link is part of another NIC's wiring, or is a wired NIC: a guest has its routes.
+// isWired reports whether the link is part of another NIC's wiring, or is a wired NIC: a guest has its routes.
 func (p *Plan) isWired(link netstate.Link) bool {
 	return slices.ContainsFunc(p.found.Links, func(l netstate.Link) bool {
 		return l.Alias == netstate.Mark(link.Name) || l.Index == link.Index && strings.HasPrefix(l.Alias, netstate.Mark(""))

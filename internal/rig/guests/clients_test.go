@@ -598,7 +598,7 @@ func routes(text string) []string {
 	return list
 }
 
-// isHost says whether the line of routes is that of one host on the link.
+// isHost reports whether the line of routes is that of one host on the link.
 func isHost(route string) bool {
 	_, err := netip.ParseAddr(route)
 	return err == nil

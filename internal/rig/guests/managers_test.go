@@ -117,7 +117,7 @@ func otherEnd(t *testing.T, n nstest.Network, kind cache.Kind) neighbour {
 	return station
 }
 
-// checkManaged checks addresses and connections of the guest, and says whether its neighbours hear a report of its groups.
+// checkManaged checks addresses and connections of the guest, and reports whether its neighbours hear a report of its groups.
 func checkManaged(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Network, r cache.Record, network bootNetwork, station neighbour) bool {
 	t.Helper()
 	wait := func(command string) string {
@@ -169,7 +169,7 @@ func checkManaged(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Netwo
 	return station.hearsReport(local)
 }
 
-// hearsReport says whether an MLDv2 report from the address has come, or comes.
+// hearsReport reports whether an MLDv2 report from the address has come, or comes.
 func (n neighbour) hearsReport(from netip.Addr) bool {
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
 		s, ok := n.sniffer.Next()

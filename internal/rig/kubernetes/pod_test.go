@@ -265,7 +265,7 @@ func (p *pings) end(t testing.TB) (sent int) {
 	if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	p.cmd.Wait() // the status says whether anything has answered
+	p.cmd.Wait() // the status reports whether anything has answered
 	for line := range strings.Lines(p.out.String()) {
 		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[1], "packets") {
 			sent, _ = strconv.Atoi(f[0])

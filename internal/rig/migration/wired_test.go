@@ -116,7 +116,7 @@ func (n *node) activate(ctx context.Context, other *node) {
 	}
 }
 
-// passes says whether frames pass the guest's tap.
+// passes reports whether frames pass the guest's tap.
 func (n *node) passes() bool {
 	n.t.Helper()
 	flags := strings.TrimSpace(n.Pod.Exec("cat", "/sys/class/net/"+n.record.Tap+"/flags"))

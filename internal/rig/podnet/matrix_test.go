@@ -456,7 +456,7 @@ func (a answers) ofGuest(binding cache.Kind) answers {
 	return b
 }
 
-// behindRouter says whether the namespace is the guest's next hop, which forwards no multicast.
+// behindRouter reports whether the namespace is the guest's next hop, which forwards no multicast.
 func behindRouter(binding cache.Kind) bool {
 	return binding == cache.BindingRouted || binding == cache.BindingMasquerade
 }

@@ -53,7 +53,7 @@ const (
 	BootUEFI
 )
 
-// hasSystem says whether the guest boots a system of this package, not what the network has.
+// hasSystem reports whether the guest boots a system of this package, not what the network has.
 func (b Boot) hasSystem() bool { return b < BootNetwork }
 
 // Firmware, relative to the cache.

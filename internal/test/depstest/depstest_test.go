@@ -47,7 +47,7 @@ func list(t *testing.T, patterns ...string) []goPackage {
 	}
 }
 
-// within says whether the package is the tree's root or below it.
+// within reports whether the package is the tree's root or below it.
 func within(pkg, tree string) bool { return pkg == tree || strings.HasPrefix(pkg, tree+"/") }
 
 // privileged is what only Phase1 needs. A guest may take over the process of Phase2: then it

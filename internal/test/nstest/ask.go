@@ -25,7 +25,7 @@ var transports = map[string]struct{ kind, number int }{
 	"sctp": {unix.SOCK_STREAM, unix.IPPROTO_SCTP},
 }
 
-// HasSCTP says whether the kernel has sockets of that protocol.
+// HasSCTP reports whether the kernel has sockets of that protocol.
 func HasSCTP() bool {
 	fd, err := open("sctp", netip.IPv4Unspecified())
 	if err == nil {
@@ -34,7 +34,7 @@ func HasSCTP() bool {
 	return err == nil
 }
 
-// HasFlowTables says whether the kernel has flow tables of nftables.
+// HasFlowTables reports whether the kernel has flow tables of nftables.
 func HasFlowTables() bool {
 	return exec.Command("unshare", "--net", "nft", "add table inet probe; add flowtable inet probe flows { hook ingress priority 0; }").Run() == nil
 }
@@ -257,7 +257,7 @@ func (q *Question) Answer(patience time.Duration) (string, error) {
 	}
 }
 
-// Echo says whether so many bytes come back that a connection is sent, behind the answer.
+// Echo reports whether so many bytes come back that a connection is sent, behind the answer.
 func (q *Question) Echo(size int, patience time.Duration) error {
 	end := time.Now().Add(patience)
 	buffer := make([]byte, 1<<16)

@@ -92,7 +92,7 @@ func forward(t testing.TB, to, from *os.File) {
 	}
 }
 
-// deleted says whether the tap is gone, or the file closed.
+// deleted reports whether the tap is gone, or the file closed.
 func deleted(tap *os.File) bool {
 	raw, err := tap.SyscallConn()
 	if err != nil {

@@ -109,7 +109,7 @@ func enter() error {
 	}
 }
 
-// OneUser says whether root is alone: in a user namespace of an ordinary user's.
+// OneUser reports whether root is alone: in a user namespace of an ordinary user's.
 func OneUser() bool {
 	var inside, outside, size int
 	text, err := os.ReadFile("/proc/self/uid_map")
