@@ -180,19 +180,19 @@ func checkGone(namespace string) error {
 
 // forget removes record and journal of a namespace that is gone. The journal is removed last: it names the record.
 func (n node) forget(ctx context.Context, w Wiring, g Gone) error {
-	tell := progress(g.Progress)
+	report := progress(g.Progress)
 	if err := g.checkGone(w.Namespace); err != nil {
 		return fmt.Errorf("NIC %s of the namespace %s, which is not found: %w: call Forget in the node's PID namespace, or say that the journals are this container's own (Gone.Own, agent forget -own)", w.NIC, w.Namespace, err)
 	}
-	if err := n.forgetRecord(ctx, w, tell); err != nil {
+	if err := n.forgetRecord(ctx, w, report); err != nil {
 		return fmt.Errorf("NIC %s of the namespace %s, which is gone: %w", w.NIC, w.Namespace, err)
 	}
-	tell.say("removes the journal %s", n.path(w.Namespace, w.NIC))
+	report.say("removes the journal %s", n.path(w.Namespace, w.NIC))
 	return n.removeJournal(w.Namespace, w.NIC)
 }
 
-func (n node) forgetRecord(ctx context.Context, w Wiring, tell progress) error {
-	s := session{nic: w.NIC, node: n, tell: tell}
+func (n node) forgetRecord(ctx context.Context, w Wiring, report progress) error {
+	s := session{nic: w.NIC, node: n, report: report}
 	defer func() { s.state.close() }()
 	if err := s.findState(ctx, w.State); err != nil || s.state.Root == nil {
 		return err
@@ -204,11 +204,11 @@ func (n node) forgetRecord(ctx context.Context, w Wiring, tell progress) error {
 	}
 	switch r.Namespace {
 	case w.Namespace:
-		tell.say("removes the record %s", path)
+		report.say("removes the record %s", path)
 		return cache.Remove(s.state.Root, w.NIC)
 	case "":
 		if _, err := s.state.Root.Lstat(w.NIC + ".json"); err == nil {
-			tell.say("leaves the record %s, which names no namespace", path)
+			report.say("leaves the record %s, which names no namespace", path)
 		}
 	}
 	return nil
@@ -216,7 +216,7 @@ func (n node) forgetRecord(ctx context.Context, w Wiring, tell progress) error {
 
 // sweep removes the locks and the unfinished journals that killed calls have left.
 func (n node) sweep(g Gone, look lookup) error {
-	tell := progress(g.Progress)
+	report := progress(g.Progress)
 	entries, err := fs.ReadDir(n.FS(), ".")
 	if err != nil {
 		return fmt.Errorf("journal directory: %w", err)
@@ -232,7 +232,7 @@ func (n node) sweep(g Gone, look lookup) error {
 		if _, err := strconv.ParseUint(name, 10, 64); err != nil && !strings.HasPrefix(name, stateLock) && !strings.HasPrefix(name, nameLock) && !strings.HasPrefix(name, holdLock) {
 			continue // a file of another program
 		}
-		if err := n.sweepLock(name, tell); err != nil && err != unix.EWOULDBLOCK { // a call is working
+		if err := n.sweepLock(name, report); err != nil && err != unix.EWOULDBLOCK { // a call is working
 			return err
 		}
 	}
@@ -241,7 +241,7 @@ func (n node) sweep(g Gone, look lookup) error {
 
 // sweepLock removes a lock that no one has. Before the lock of a NIC it takes that of the namespace, as Hold does: a Hold
 // at that moment would name this call as the holder.
-func (n node) sweepLock(name string, tell progress) error {
+func (n node) sweepLock(name string, report progress) error {
 	if inode, of := strings.CutPrefix(name, holdLock); of {
 		inode, _, _ = strings.Cut(inode, "-")
 		unlock, err := n.tryLock(inode)
@@ -254,7 +254,7 @@ func (n node) sweepLock(name string, tell progress) error {
 	if err != nil {
 		return err
 	}
-	tell.say("removes the lock %s of a call that was killed", filepath.Join(n.Name(), name))
+	report.say("removes the lock %s of a call that was killed", filepath.Join(n.Name(), name))
 	unlock()
 	return nil
 }

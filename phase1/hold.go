@@ -107,7 +107,7 @@ func (s *session) heldBy(j journal) (string, error) {
 	}
 	err := s.elsewhere()
 	if errors.Is(err, ErrHeld) {
-		s.tell.say("NIC %s: %s holds it, and may end the wiring when it ends", s.nic, s.node.holder(holdName(s.identity.Inode, s.nic)))
+		s.report.say("NIC %s: %s holds it, and may end the wiring when it ends", s.nic, s.node.holder(holdName(s.identity.Inode, s.nic)))
 		return j.HeldBy, nil
 	}
 	return "", err

@@ -124,13 +124,13 @@ func openNodeAt(path string) (node, error) {
 }
 
 // lockNamespace holds the namespace until the returned function is called, or the process ends.
-func (n node) lockNamespace(ctx context.Context, identity netns.Identity, tell progress) (unlock func(), err error) {
-	return n.lock(ctx, strconv.FormatUint(identity.Inode, 10), tell)
+func (n node) lockNamespace(ctx context.Context, identity netns.Identity, report progress) (unlock func(), err error) {
+	return n.lock(ctx, strconv.FormatUint(identity.Inode, 10), report)
 }
 
 // lockState holds the State directory. A call takes it after the namespace's lock, and no call takes two.
-func (n node) lockState(ctx context.Context, path string, tell progress) (unlock func(), err error) {
-	return n.lock(ctx, stateLock+digest(path), tell)
+func (n node) lockState(ctx context.Context, path string, report progress) (unlock func(), err error) {
+	return n.lock(ctx, stateLock+digest(path), report)
 }
 
 // The beginnings of the names of locks that are not a namespace's.
@@ -175,19 +175,19 @@ func digest(name string) string {
 }
 
 // lock waits until ctx ends.
-func (n node) lock(ctx context.Context, name string, tell progress) (unlock func(), err error) {
+func (n node) lock(ctx context.Context, name string, report progress) (unlock func(), err error) {
 	if n.Root == nil {
 		return func() {}, nil
 	}
 	const pauseMax = 50 * time.Millisecond
-	begin, told := time.Now(), false
+	begin, reported := time.Now(), false
 	for pause := time.Millisecond; ; pause = min(2*pause, pauseMax) {
 		if unlock, err = n.tryLock(name); err != unix.EWOULDBLOCK {
 			return unlock, err
 		}
-		if !told && time.Since(begin) >= slow {
-			tell.say("waits for another call, which holds %s: %s", filepath.Join(n.Name(), name), n.holder(name))
-			told = true
+		if !reported && time.Since(begin) >= slow {
+			report.say("waits for another call, which holds %s: %s", filepath.Join(n.Name(), name), n.holder(name))
+			reported = true
 		}
 		select {
 		case <-ctx.Done():

@@ -25,7 +25,7 @@ type session struct {
 	node     node
 	ns       *kernel.Namespace
 	state    state // the zero value: not opened
-	tell     progress
+	report   progress
 	held     bool // by the caller
 }
 
@@ -75,7 +75,7 @@ func (n NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f
 		if err := identity.AddCookie(); err != nil {
 			return err
 		}
-		s := &session{nic: n.Name, identity: identity, node: node, ns: ns, tell: n.Progress, held: n.holds(identity.Inode)}
+		s := &session{nic: n.Name, identity: identity, node: node, ns: ns, report: n.Progress, held: n.holds(identity.Inode)}
 		defer func() { s.state.close() }()
 		return f(s)
 	})
@@ -235,7 +235,7 @@ func (n NIC) checkNotFirst() error {
 // it must be without them, and a way back that cannot end would be worse than an exchange that is lost.
 func (s *session) forgetConnections(ctx context.Context, ops []netstate.Op) {
 	if err := s.ns.Apply(ctx, ops); err != nil {
-		s.tell.say("NIC %s: exchanges that the kernel tracks may keep their destination for as long as they go on: %v", s.nic, err)
+		s.report.say("NIC %s: exchanges that the kernel tracks may keep their destination for as long as they go on: %v", s.nic, err)
 	}
 }
 

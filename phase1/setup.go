@@ -70,9 +70,9 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		}
 		switch {
 		case earlier == nil:
-			s.tellChanges(c.From, plan.Record)
+			s.reportChanges(c.From, plan.Record)
 		case c.Standby && !plan.Record.Standby:
-			s.tell.say("NIC %s is active, and Setup leaves it so: Deactivate (agent deactivate) makes the guest inactive", s.nic)
+			s.report.say("NIC %s is active, and Setup leaves it so: Deactivate (agent deactivate) makes the guest inactive", s.nic)
 		}
 		j := journal{From: c.From}
 		if earlier != nil {
@@ -179,7 +179,7 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
 	}
-	end := s.tell.during("asks for the MACs of the guest's gateways")
+	end := s.report.during("asks for the MACs of the guest's gateways")
 	plan, _, err = s.askGateways(ctx, plan, false)
 	end()
 	if err != nil {
@@ -274,7 +274,7 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 		return nil // without the NIC, NewPlan says so
 	}
 	for _, gateway := range wiring.Gateways(*found, link) {
-		end := s.tell.during("asks for the MAC of the gateway %v, for up to five seconds", gateway)
+		end := s.report.during("asks for the MAC of the gateway %v, for up to five seconds", gateway)
 		neighbour, ok, err := s.ns.Resolve(ctx, link.Index, gateway)
 		end()
 		if err != nil {

@@ -226,7 +226,7 @@ func (s *session) replaceRecord(ctx context.Context, j *journal, r cache.Record)
 func (s *session) learnGateways(ctx context.Context, j *journal, plan *wiring.Plan) (cache.Record, error) {
 	repaired, learned, err := s.askGateways(ctx, plan, true) // the VMM may wait for Activate
 	if err != nil {                                          // the guest is active without it, as if the gateway did not answer
-		s.tell.say("NIC %s: the guest's gateways could not be asked for their MACs, the next Setup asks: %v", s.nic, err)
+		s.report.say("NIC %s: the guest's gateways could not be asked for their MACs, the next Setup asks: %v", s.nic, err)
 		return plan.Record, nil
 	}
 	if learned == nil {

@@ -157,12 +157,12 @@ func TestMove(t *testing.T) {
 		source.looks(t, true, 1)
 		target.activate(t, first)
 		target.activate(t, first) // is active already
-		var told []string
+		var reported []string
 		target.c.Standby = true // as at the first time
-		target.c.Progress = func(text string) { told = append(told, text) }
+		target.c.Progress = func(text string) { reported = append(reported, text) }
 		setup(t, target.c)
-		if !slices.ContainsFunc(told, func(text string) bool { return strings.Contains(text, "agent deactivate") }) {
-			t.Errorf("Setup with Standby of an active NIC tells %q, want what makes the guest inactive", told)
+		if !slices.ContainsFunc(reported, func(text string) bool { return strings.Contains(text, "agent deactivate") }) {
+			t.Errorf("Setup with Standby of an active NIC tells %q, want what makes the guest inactive", reported)
 		}
 		target.c.Progress = nil
 		target.looks(t, false, 1)

@@ -63,7 +63,7 @@ func (s *session) openState(path string) error {
 
 // lockState keeps other calls from writing or removing a record in the directory.
 func (s *session) lockState(ctx context.Context) error {
-	unlock, err := s.node.lockState(ctx, s.state.Name(), s.tell)
+	unlock, err := s.node.lockState(ctx, s.state.Name(), s.report)
 	if err != nil {
 		return fmt.Errorf("state directory %s: %w", s.state.Name(), err)
 	}

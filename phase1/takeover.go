@@ -69,11 +69,11 @@ func canStandBy(r *cache.Record) bool {
 
 // tellChanges reports what the guest that moves here notices of its new record. From is nil for a guest that does not
 // move.
-func (s *session) tellChanges(from *cache.Record, r cache.Record) {
+func (s *session) reportChanges(from *cache.Record, r cache.Record) {
 	if from == nil {
 		return
 	}
 	for _, change := range cache.Changes(*from, r) {
-		s.tell.say("the guest notices: %v", change)
+		s.report.say("the guest notices: %v", change)
 	}
 }

@@ -285,9 +285,9 @@ func TestTakeOverChanges(t *testing.T) {
 	if err != nil || len(preview.Changes) == 0 || preview.Changes[0].String() != change || !strings.Contains(preview.String(), "# the guest notices: "+change+"\n") {
 		t.Errorf("Plan: %v\n%v", err, preview)
 	}
-	told := ""
+	reported := ""
 	s.c.Progress = func(text string) {
-		told += text + "\n"
+		reported += text + "\n"
 		if err := difference(s.before, s.Pod.Dump()); err != nil {
 			t.Errorf("%q is told after a change: %v", text, err)
 		}
@@ -296,8 +296,8 @@ func TestTakeOverChanges(t *testing.T) {
 		}
 	}
 	setup(t, s.c)
-	if !strings.Contains(told, "the guest notices: "+change+"\n") {
-		t.Errorf("Setup tells %q", told)
+	if !strings.Contains(reported, "the guest notices: "+change+"\n") {
+		t.Errorf("Setup tells %q", reported)
 	}
 	s.c.Progress = nil
 	if preview, err := s.c.Plan(t.Context()); err != nil || len(preview.Changes) == 0 || len(preview.Steps) > 0 {

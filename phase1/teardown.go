@@ -39,7 +39,7 @@ func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
 			return err
 		}
 		for _, what := range j.Lost { // by a ForceTeardown that was interrupted
-			s.tell.say("not known: %s", what)
+			s.report.say("not known: %s", what)
 		}
 		if o.Discard {
 			if done, err := s.discard(ctx, j, o.CutOff); done || err != nil {
@@ -106,7 +106,7 @@ func (s *session) nothingWired() error {
 	if err := s.explainMark(now, nil); err != nil {
 		return err
 	}
-	s.tell.say("NIC %s is not wired in this namespace: nothing is taken down%s", s.nic, s.mistyped())
+	s.report.say("NIC %s is not wired in this namespace: nothing is taken down%s", s.nic, s.mistyped())
 	return s.removeJournal() // an interrupted Setup may have begun to write one
 }
 
