@@ -10,23 +10,23 @@ import (
 // bridges are networks of bridges with settings that change what a port hears or sends, network cards, and NICs found as
 // macvtaps.
 var bridges = []Network{
-	{Name: "bridge, ipMasq, hairpinMode", Origin: RealProgram, Lay: onNode(bridgePlugin + `, "ipMasq": true, "hairpinMode": true`)},
-	{Name: "bridge, promiscMode, forceAddress", Origin: RealProgram, Lay: forcedAddress},
-	{Name: "host-device, a network card", Origin: RealProgram, Kind: kindCards, Lay: layCard},
-	{Name: "macvtap", Origin: RealLink, Lay: layMacvtap},
-	{Name: "Azure", Origin: Rules, Lay: layAzure},
+	{Name: "bridge, ipMasq, hairpinMode", Origin: RealProgram, Create: onNode(bridgePlugin + `, "ipMasq": true, "hairpinMode": true`)},
+	{Name: "bridge, promiscMode, forceAddress", Origin: RealProgram, Create: forcedAddress},
+	{Name: "host-device, a network card", Origin: RealProgram, Kind: kindCards, Create: createCard},
+	{Name: "macvtap", Origin: RealLink, Create: createMacvtap},
+	{Name: "Azure", Origin: Rules, Create: createAzure},
 }
 
-// forcedAddress lays a pod on a bridge whose IPv4 address the plugin has to replace.
-func forcedAddress(t testing.TB) *Laid {
+// forcedAddress creates a pod on a bridge whose IPv4 address the plugin has to replace.
+func forcedAddress(t testing.TB) *Instance {
 	node := nstest.New(t, "node")
 	node.IP("link add cni0 type bridge")
 	addAddresses(node, "cni0", "10.22.0.77/24")
-	return layOnNode(t, node, bridgePlugin+`, "promiscMode": true, "forceAddress": true`)
+	return createOnNode(t, node, bridgePlugin+`, "promiscMode": true, "forceAddress": true`)
 }
 
-// layMacvtap lays a pod whose NIC is a macvtap of the node's link, with addresses. No process opens its character device.
-func layMacvtap(t testing.TB) *Laid {
+// createMacvtap creates a pod whose NIC is a macvtap of the node's link, with addresses. No process opens its character device.
+func createMacvtap(t testing.TB) *Instance {
 	node, _, stations := lan(t)
 	pod := nstest.New(t, "pod")
 	node.IP("link add link up0 name eth0 netns " + pod.Name + " type macvtap mode bridge")
@@ -36,16 +36,16 @@ func layMacvtap(t testing.TB) *Laid {
 	pod.IP("route add default via 10.22.0.1")
 	pod.IP("route add default via fd00:22::1")
 	pod.Settle("eth0")
-	return &Laid{Pod: pod, NIC: "eth0", IPv4: addr("10.22.0.10"), IPv6: addr("fd00:22::10"), Stations: stations}
+	return &Instance{Pod: pod, NIC: "eth0", IPv4: addr("10.22.0.10"), IPv6: addr("fd00:22::10"), Stations: stations}
 }
 
-// layAzure lays pods of Azure's CNI plugin in mode bridge: the node's NIC is a port of the bridge azure0, which has the
+// createAzure creates pods of Azure's CNI plugin in mode bridge: the node's NIC is a port of the bridge azure0, which has the
 // node's address, and pods have addresses of the same network. The fabric accepts and knows the node's MAC alone, so rules
 // of ebtables(8) put the node's MAC into frames to the fabric, and the pod's MAC into packets from there. ARP replies from
 // there go to all ports, and the bridge answers all ARP requests for pods. There is no IPv6.
 //
 // github.com/Azure/azure-container-networking: network/bridge_endpointclient_linux.go, ebtables
-func layAzure(t testing.TB) *Laid {
+func createAzure(t testing.TB) *Instance {
 	node, router, stations := lan(t)
 	mac := macOf(node, "up0")
 	// What the fabric does: it drops other MACs, and answers ARP to the frame's source.
@@ -61,7 +61,7 @@ func layAzure(t testing.TB) *Laid {
 		"-A PREROUTING -p ARP -i up0 --arp-op Reply -j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT",
 		"-A POSTROUTING -s unicast -o up0 -j snat --to-src " + mac + " --snat-target ACCEPT",
 	}
-	lay := func(name, address string) Station {
+	create := func(name, address string) Station {
 		n := nstest.New(t, name)
 		node.IP("link add azv" + name + " type veth peer name eth0 netns " + n.Name)
 		node.IP("link set azv" + name + " master azure0 up")
@@ -75,11 +75,11 @@ func layAzure(t testing.TB) *Laid {
 		router.IP("neigh replace " + address + " lladdr " + mac + " dev lan0 nud permanent")
 		return Station{Name: name, Namespace: n, IPv4: addr(address)}
 	}
-	pod, peer := lay("pod", "10.22.0.10"), lay("peer", "10.22.0.11")
+	pod, peer := create("pod", "10.22.0.10"), create("peer", "10.22.0.11")
 	for _, line := range ebtables {
 		node.Exec("sh", "-c", "ebtables-nft -t nat "+line)
 	}
-	l := &Laid{Pod: pod.Namespace, NIC: "eth0", IPv4: pod.IPv4, Stations: []Station{peer, {Name: "node", Namespace: node, IPv4: addr("10.22.0.4")}}}
+	l := &Instance{Pod: pod.Namespace, NIC: "eth0", IPv4: pod.IPv4, Stations: []Station{peer, {Name: "node", Namespace: node, IPv4: addr("10.22.0.4")}}}
 	for _, s := range stations {
 		s.IPv6 = netip.Addr{}
 		if s.Name == "peer" {

@@ -10,8 +10,8 @@ import (
 
 // calico are the networks of Calico on two nodes, with the links, routes and rules of Felix and BIRD.
 var calico = []Network{
-	{Name: "Calico, VXLAN", Origin: Rules, Lay: func(t testing.TB) *Laid { return layCalico(t, 1430, calicoNode.addVXLAN) }},
-	{Name: "Calico, IPIP", Origin: Rules, Kind: "ipip", Lay: func(t testing.TB) *Laid { return layCalico(t, 1480, calicoNode.addIPIP) }},
+	{Name: "Calico, VXLAN", Origin: Rules, Create: func(t testing.TB) *Instance { return createCalico(t, 1430, calicoNode.addVXLAN) }},
+	{Name: "Calico, IPIP", Origin: Rules, Kind: "ipip", Create: func(t testing.TB) *Instance { return createCalico(t, 1480, calicoNode.addIPIP) }},
 }
 
 // Pools of all pods of Calico's cluster.
@@ -24,8 +24,8 @@ type calicoNode struct {
 	block4, block6   netip.Prefix
 }
 
-// layCalico lays two nodes with pods. connect makes the way to the other node's pods.
-func layCalico(t testing.TB, mtu int, connect func(from, to calicoNode)) *Laid {
+// createCalico creates two nodes with pods. connect makes the way to the other node's pods.
+func createCalico(t testing.TB, mtu int, connect func(from, to calicoNode)) *Instance {
 	node, other := nstest.New(t, "node"), nstest.New(t, "node")
 	far := addBehindRouter(t, node)
 	a := calicoNode{node, "10.25.0.1", "fd00:25::1", netip.MustParsePrefix("10.22.0.0/26"), netip.MustParsePrefix("fd00:22::/122")}
@@ -45,7 +45,7 @@ func layCalico(t testing.TB, mtu int, connect func(from, to calicoNode)) *Laid {
 	connect(b, a)
 	pod, peer := a.addPod(t, "pod", "10.22.0.10", "fd00:22::10", mtu), a.addPod(t, "peer", "10.22.0.11", "fd00:22::11", mtu)
 	remote := b.addPod(t, "remote", "10.22.0.74", "fd00:22::4a", mtu)
-	return pod.laid(append(far, newStation("node", node, "10.23.0.1", "fd00:23::1"), peer.station("peer"),
+	return pod.instance(append(far, newStation("node", node, "10.23.0.1", "fd00:23::1"), peer.station("peer"),
 		newStation("another node", other, b.public4, b.public6), remote.station("another node's pod"))...)
 }
 

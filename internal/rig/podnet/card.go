@@ -16,9 +16,9 @@ const kindCards = "card"
 // cards are the MACs of the two network cards.
 func cards() []string { return strings.Fields(os.Getenv("GUESTWIRE_CARDS")) }
 
-// layCard lays a pod that gets a network card of the node from the host-device plugin. The other card is a port of the
+// createCard creates a pod that gets a network card of the node from the host-device plugin. The other card is a port of the
 // LAN's switch. After DEL the card has its name in the node again.
-func layCard(t testing.TB) *Laid {
+func createCard(t testing.TB) *Instance {
 	node, router, stations := lan(t)
 	node.IP("link del up0")
 	for i, at := range []struct {
@@ -31,7 +31,7 @@ func layCard(t testing.TB) *Laid {
 	}
 	router.IP("link set node up master lan0")
 	a := newChain(t, node, `"type": "host-device", "device": "up0"`).add(t, nstest.New(t, "pod"), "eth0")
-	l := a.laid(stations...)
+	l := a.instance(stations...)
 	l.Delete = func(t testing.TB) {
 		t.Helper()
 		a.delete(t)

@@ -10,9 +10,9 @@ import (
 )
 
 var clouds = []Network{
-	{Name: "Terway ENI multi-IP, veth", Origin: Rules, Lay: func(t testing.TB) *Laid { return eni(t, terwayVeth) }},
-	{Name: "Terway ENI multi-IP, ipvlan", Origin: Rules, Kind: "ipvlan", Lay: func(t testing.TB) *Laid { return eni(t, terwayIPvlan) }},
-	{Name: "AWS VPC CNI", Origin: Rules, Lay: func(t testing.TB) *Laid { return eni(t, aws) }},
+	{Name: "Terway ENI multi-IP, veth", Origin: Rules, Create: func(t testing.TB) *Instance { return eni(t, terwayVeth) }},
+	{Name: "Terway ENI multi-IP, ipvlan", Origin: Rules, Kind: "ipvlan", Create: func(t testing.TB) *Instance { return eni(t, terwayIPvlan) }},
+	{Name: "AWS VPC CNI", Origin: Rules, Create: func(t testing.TB) *Instance { return eni(t, aws) }},
 }
 
 // routed is a pod with /32 and /128 addresses. host is the name of its veth's end on the node.
@@ -25,8 +25,8 @@ type routed struct {
 
 func (r routed) station(name string) Station { return Station{name, r.pod, r.IPv4, r.IPv6} }
 
-func (r routed) laid(stations ...Station) *Laid {
-	return &Laid{Pod: r.pod, NIC: "eth0", IPv4: r.IPv4, IPv6: r.IPv6, Stations: stations}
+func (r routed) instance(stations ...Station) *Instance {
+	return &Instance{Pod: r.pod, NIC: "eth0", IPv4: r.IPv4, IPv6: r.IPv6, Stations: stations}
 }
 
 // newRouted creates the veth, the addresses, and the routes on the node.
@@ -43,9 +43,9 @@ func newRouted(t testing.TB, node *nstest.Namespace, name, v4, v6, mac string, m
 	return r
 }
 
-// eni lays a node with two network interfaces (ENIs) in a VPC. The VPC sends packets for the pods, 10.22.0.0/24
+// eni creates a node with two network interfaces (ENIs) in a VPC. The VPC sends packets for the pods, 10.22.0.0/24
 // and fd00:22::/64, to the second interface.
-func eni(t testing.TB, lay func(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed) *Laid {
+func eni(t testing.TB, create func(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed) *Instance {
 	node, vpc := nstest.New(t, "node"), nstest.New(t, "vpc")
 	far := addBehindRouter(t, vpc)
 	enableForwarding(node)
@@ -57,12 +57,12 @@ func eni(t testing.TB, lay func(t testing.TB, node *nstest.Namespace, name, v4, 
 	node.IP("route add default via 10.28.0.253 dev eth0")
 	node.IP("route add default via fd00:28::fd dev eth0")
 	mac := macOf(node, "eth1")
-	pod, peer := lay(t, node, "pod", "10.22.0.20", "fd00:22::20"), lay(t, node, "peer", "10.22.0.21", "fd00:22::21")
+	pod, peer := create(t, node, "pod", "10.22.0.20", "fd00:22::20"), create(t, node, "peer", "10.22.0.21", "fd00:22::21")
 	for _, r := range []routed{pod, peer} {
 		vpc.IP(fmt.Sprintf("neigh replace %v lladdr %s dev eni1 nud permanent", r.IPv4, mac))
 		vpc.IP(fmt.Sprintf("neigh replace %v lladdr %s dev eni1 nud permanent", r.IPv6, mac))
 	}
-	return pod.laid(append(far, newStation("node", node, "10.28.0.2", "fd00:28::2"), newStation("gateway", vpc, "10.22.0.253", "fd00:22::fd"),
+	return pod.instance(append(far, newStation("node", node, "10.28.0.2", "fd00:28::2"), newStation("gateway", vpc, "10.22.0.253", "fd00:22::fd"),
 		peer.station("peer"))...)
 }
 
@@ -90,7 +90,7 @@ func (r routed) permanentGateway(gateway string) {
 	r.pod.IP("neigh add " + gateway + " lladdr " + r.mac + " dev eth0 nud permanent")
 }
 
-// terwayVeth lays a pod of Terway's policy route mode: the gateways are on the link, with permanent entries in
+// terwayVeth creates a pod of Terway's policy route mode: the gateways are on the link, with permanent entries in
 // the pod's neighbour table.
 func terwayVeth(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed {
 	r := newRouted(t, node, name, v4, v6, fmt.Sprintf("ee:ff:ff:ff:ff:%02x", addr(v4).As4()[3]), 1500)
@@ -102,7 +102,7 @@ func terwayVeth(t testing.TB, node *nstest.Namespace, name, v4, v6 string) route
 	return r
 }
 
-// aws lays a pod of AWS VPC CNI. It differs from terwayVeth in the route to the gateway, the MTU and the rules'
+// aws creates a pod of AWS VPC CNI. It differs from terwayVeth in the route to the gateway, the MTU and the rules'
 // priorities.
 func aws(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed {
 	r := newRouted(t, node, name, v4, v6, fmt.Sprintf("0a:00:00:00:00:%02x", addr(v4).As4()[3]), 9001)
@@ -116,7 +116,7 @@ func aws(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed {
 	return r
 }
 
-// terwayIPvlan lays a pod on an ipvlan of the second ENI. Pods reach the node by the node's own ipvlan of this
+// terwayIPvlan creates a pod on an ipvlan of the second ENI. Pods reach the node by the node's own ipvlan of this
 // ENI.
 func terwayIPvlan(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed {
 	r := routed{pod: nstest.New(t, name), IPv4: addr(v4), IPv6: addr(v6), host: "ipvl-3", mac: macOf(node, "eth1")}

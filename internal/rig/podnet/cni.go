@@ -171,9 +171,9 @@ func (a *attachment) call(t testing.TB, command string, plugin int) string {
 	return string(out)
 }
 
-// laid returns the attachment's pod with the stations around it.
-func (a *attachment) laid(stations ...Station) *Laid {
-	return &Laid{Pod: a.pod, NIC: a.nic, IPv4: a.IPv4, IPv6: a.IPv6, Stations: stations, Check: a.check, Delete: a.delete}
+// instance returns the attachment's pod with the stations around it.
+func (a *attachment) instance(stations ...Station) *Instance {
+	return &Instance{Pod: a.pod, NIC: a.nic, IPv4: a.IPv4, IPv6: a.IPv6, Stations: stations, Check: a.check, Delete: a.delete}
 }
 
 // station returns the pod as a station.
@@ -184,41 +184,41 @@ func (a *attachment) station(name string) Station {
 const bridgePlugin = `"type": "bridge", "bridge": "cni0", "isGateway": true`
 
 var plugins = []Network{
-	{Name: "bridge", Origin: RealProgram, Lay: onNode(bridgePlugin)},
-	{Name: "bridge, no gateway", Origin: RealProgram, Lay: func(t testing.TB) *Laid {
+	{Name: "bridge", Origin: RealProgram, Create: onNode(bridgePlugin)},
+	{Name: "bridge, no gateway", Origin: RealProgram, Create: func(t testing.TB) *Instance {
 		node, _, stations := lan(t)
 		node.IP("link add cni0 type bridge")
 		node.IP("link set cni0 up")
 		node.IP("link set up0 master cni0")
-		return newChain(t, node, `"type": "bridge", "bridge": "cni0"`).add(t, nstest.New(t, "pod"), "eth0").laid(stations...)
+		return newChain(t, node, `"type": "bridge", "bridge": "cni0"`).add(t, nstest.New(t, "pod"), "eth0").instance(stations...)
 	}},
-	{Name: "bridge, macspoofchk", Origin: RealProgram, Lay: onNode(bridgePlugin + `, "macspoofchk": true`)},
-	{Name: "bridge, vlan", Origin: RealProgram, Kind: "vlan", Lay: onNode(bridgePlugin + `, "vlan": 100`)},
-	{Name: "bridge, IPv6 alone", Origin: RealProgram, Lay: static(`{"address": "fd00:22::7/64", "gateway": "fd00:22::1"}`, `{"dst": "::/0"}`)},
-	{Name: "bridge, static, tuning", Origin: RealProgram, Lay: static(
+	{Name: "bridge, macspoofchk", Origin: RealProgram, Create: onNode(bridgePlugin + `, "macspoofchk": true`)},
+	{Name: "bridge, vlan", Origin: RealProgram, Kind: "vlan", Create: onNode(bridgePlugin + `, "vlan": 100`)},
+	{Name: "bridge, IPv6 alone", Origin: RealProgram, Create: static(`{"address": "fd00:22::7/64", "gateway": "fd00:22::1"}`, `{"dst": "::/0"}`)},
+	{Name: "bridge, static, tuning", Origin: RealProgram, Create: static(
 		`{"address": "10.22.0.7/24", "gateway": "10.22.0.1"}, {"address": "fd00:22::7/64", "gateway": "fd00:22::1"}`,
 		`{"dst": "0.0.0.0/0"}, {"dst": "::/0"}`,
 		`"type": "tuning", "mac": "02:00:00:00:22:01", "mtu": 1300, "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"}`)},
-	{Name: "bridge, portmap", Origin: RealProgram, Lay: func(t testing.TB) *Laid {
+	{Name: "bridge, portmap", Origin: RealProgram, Create: func(t testing.TB) *Instance {
 		l := onNode(bridgePlugin, `"type": "portmap", "snat": true,
 			"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 8000, "protocol": "tcp"}]}`)(t)
 		l.Mapped = []netip.AddrPort{netip.MustParseAddrPort("10.23.0.1:8080"), netip.MustParseAddrPort("[fd00:23::1]:8080")}
 		return l
 	}},
-	{Name: "bridge, bandwidth", Origin: RealProgram, Lay: onNode(bridgePlugin, `"type": "bandwidth",
+	{Name: "bridge, bandwidth", Origin: RealProgram, Create: onNode(bridgePlugin, `"type": "bandwidth",
 		"ingressRate": 100000000, "ingressBurst": 10000000, "egressRate": 100000000, "egressBurst": 10000000`)},
-	{Name: "ptp", Origin: RealProgram, Lay: onNode(`"type": "ptp"`)},
-	{Name: "macvlan", Origin: RealProgram, Lay: func(t testing.TB) *Laid {
+	{Name: "ptp", Origin: RealProgram, Create: onNode(`"type": "ptp"`)},
+	{Name: "macvlan", Origin: RealProgram, Create: func(t testing.TB) *Instance {
 		return onLAN(t, `"type": "macvlan", "master": "up0", "mode": "bridge"`, true)
 	}},
-	{Name: "macvlan, passthru", Origin: RealProgram, Lay: func(t testing.TB) *Laid {
+	{Name: "macvlan, passthru", Origin: RealProgram, Create: func(t testing.TB) *Instance {
 		return onLAN(t, `"type": "macvlan", "master": "up0", "mode": "passthru"`, false)
 	}},
-	{Name: "ipvlan L2", Origin: RealProgram, Kind: "ipvlan", Lay: func(t testing.TB) *Laid {
+	{Name: "ipvlan L2", Origin: RealProgram, Kind: "ipvlan", Create: func(t testing.TB) *Instance {
 		return onLAN(t, `"type": "ipvlan", "master": "up0", "mode": "l2"`, true)
 	}},
-	{Name: "ipvlan L3", Origin: RealProgram, Kind: "ipvlan", Lay: ipvlanL3},
-	{Name: "vlan", Origin: RealProgram, Kind: "vlan", Lay: func(t testing.TB) *Laid {
+	{Name: "ipvlan L3", Origin: RealProgram, Kind: "ipvlan", Create: ipvlanL3},
+	{Name: "vlan", Origin: RealProgram, Kind: "vlan", Create: func(t testing.TB) *Instance {
 		node, router, stations := lan(t)
 		peer := stations[1].Namespace
 		router.IP("addr flush dev lan0")
@@ -232,19 +232,19 @@ var plugins = []Network{
 		addAddresses(peer, "eth0.100", "10.22.0.50/24", "fd00:22::50/64")
 		peer.IP("route add default via 10.22.0.1")
 		peer.IP("route add default via fd00:22::1")
-		return newChain(t, node, `"type": "vlan", "master": "up0", "vlanId": 100`).add(t, nstest.New(t, "pod"), "eth0").laid(stations...)
+		return newChain(t, node, `"type": "vlan", "master": "up0", "vlanId": 100`).add(t, nstest.New(t, "pod"), "eth0").instance(stations...)
 	}},
-	{Name: "host-device", Origin: RealProgram, Lay: func(t testing.TB) *Laid {
+	{Name: "host-device", Origin: RealProgram, Create: func(t testing.TB) *Instance {
 		return onLAN(t, `"type": "host-device", "device": "up0"`, false)
 	}},
 }
 
-// onNode lays a pod and a peer on a node, which is their router.
-func onNode(configs ...string) func(t testing.TB) *Laid {
-	return func(t testing.TB) *Laid { return layOnNode(t, nstest.New(t, "node"), configs...) }
+// onNode creates a pod and a peer on a node, which is their router.
+func onNode(configs ...string) func(t testing.TB) *Instance {
+	return func(t testing.TB) *Instance { return createOnNode(t, nstest.New(t, "node"), configs...) }
 }
 
-func layOnNode(t testing.TB, node *nstest.Namespace, configs ...string) *Laid {
+func createOnNode(t testing.TB, node *nstest.Namespace, configs ...string) *Instance {
 	far := addBehindRouter(t, node)
 	c := newChain(t, node, configs...)
 	forPeer := c
@@ -252,18 +252,18 @@ func layOnNode(t testing.TB, node *nstest.Namespace, configs ...string) *Laid {
 	// The peer is added first: a bridge may change its MAC with a new port, and the pod's CHECK compares
 	// the bridge's MAC with the result of ADD.
 	peer := forPeer.add(t, nstest.New(t, "peer"), "eth0")
-	return c.add(t, nstest.New(t, "pod"), "eth0").laid(append(nodeStations(node, peer), far...)...)
+	return c.add(t, nstest.New(t, "pod"), "eth0").instance(append(nodeStations(node, peer), far...)...)
 }
 
-// static lays a pod with static addresses, and a peer with leased ones.
-func static(addresses, routes string, chained ...string) func(t testing.TB) *Laid {
-	return func(t testing.TB) *Laid {
+// static creates a pod with static addresses, and a peer with leased ones.
+func static(addresses, routes string, chained ...string) func(t testing.TB) *Instance {
+	return func(t testing.TB) *Instance {
 		node := nstest.New(t, "node")
 		far := addBehindRouter(t, node)
 		peer := newChain(t, node, bridgePlugin).add(t, nstest.New(t, "peer"), "eth0")
 		config := fmt.Sprintf(`%s, "ipam": {"type": "static", "addresses": [%s], "routes": [%s]}`, bridgePlugin, addresses, routes)
 		return newChain(t, node, append([]string{config}, chained...)...).add(t, nstest.New(t, "pod"), "eth0").
-			laid(append(nodeStations(node, peer), far...)...)
+			instance(append(nodeStations(node, peer), far...)...)
 	}
 }
 
@@ -275,8 +275,8 @@ func nodeStations(node *nstest.Namespace, peer *attachment) []Station {
 	}
 }
 
-// onLAN lays a pod on the node's LAN. If the node's link can have several children, another child is a station.
-func onLAN(t testing.TB, config string, several bool) *Laid {
+// onLAN creates a pod on the node's LAN. If the node's link can have several children, another child is a station.
+func onLAN(t testing.TB, config string, several bool) *Instance {
 	node, _, stations := lan(t)
 	c := newChain(t, node, config)
 	a := c.add(t, nstest.New(t, "pod"), "eth0")
@@ -285,12 +285,12 @@ func onLAN(t testing.TB, config string, several bool) *Laid {
 		stations = append(stations, c.add(t, nstest.New(t, "child"), "eth0").station("another child"),
 			newStation("node", node, "10.22.0.2", "fd00:22::2"))
 	}
-	return a.laid(stations...)
+	return a.instance(stations...)
 }
 
-// ipvlanL3 lays a pod on an ipvlan of mode L3. The router has routes to the children's addresses by the node's
+// ipvlanL3 creates a pod on an ipvlan of mode L3. The router has routes to the children's addresses by the node's
 // link.
-func ipvlanL3(t testing.TB) *Laid {
+func ipvlanL3(t testing.TB) *Instance {
 	node, router := nstest.New(t, "node"), nstest.New(t, "router")
 	disableSolicitations(node)
 	connectNamespaces(node, "up0", router, "node")
@@ -303,6 +303,6 @@ func ipvlanL3(t testing.TB) *Laid {
 	stations := append([]Station{newStation("router", router, "10.24.0.1", "fd00:24::1")}, addBehindRouter(t, router)...)
 	c := newChain(t, node, `"type": "ipvlan", "master": "up0", "mode": "l3"`)
 	a := c.add(t, nstest.New(t, "pod"), "eth0")
-	return a.laid(append(stations, c.add(t, nstest.New(t, "child"), "eth0").station("another child"),
+	return a.instance(append(stations, c.add(t, nstest.New(t, "child"), "eth0").station("another child"),
 		newStation("node", node, "10.24.0.2", "fd00:24::2"))...)
 }

@@ -10,22 +10,22 @@ import (
 )
 
 var containers = []Network{
-	{Name: "Docker's bridge", Origin: Rules, Lay: docker},
-	{Name: "Podman's bridge", Origin: Rules, Lay: podman},
-	{Name: "two NICs, the first", Origin: RealProgram, Lay: func(t testing.TB) *Laid { return twoNICs(t, "eth0") }},
-	{Name: "two NICs, the second", Origin: RealProgram, Lay: func(t testing.TB) *Laid { return twoNICs(t, "net1") }},
-	{Name: "two NICs, the second with sbr", Origin: RealProgram, Lay: func(t testing.TB) *Laid { return twoNICs(t, "net1", `"type": "sbr"`) }},
+	{Name: "Docker's bridge", Origin: Rules, Create: docker},
+	{Name: "Podman's bridge", Origin: Rules, Create: podman},
+	{Name: "two NICs, the first", Origin: RealProgram, Create: func(t testing.TB) *Instance { return twoNICs(t, "eth0") }},
+	{Name: "two NICs, the second", Origin: RealProgram, Create: func(t testing.TB) *Instance { return twoNICs(t, "net1") }},
+	{Name: "two NICs, the second with sbr", Origin: RealProgram, Create: func(t testing.TB) *Instance { return twoNICs(t, "net1", `"type": "sbr"`) }},
 }
 
-// docker lays a network of Docker's bridge driver, without IPv6: SNAT for the containers, one published port,
+// docker creates a network of Docker's bridge driver, without IPv6: SNAT for the containers, one published port,
 // and no other way in.
-func docker(t testing.TB) *Laid {
+func docker(t testing.TB) *Instance {
 	node := nstest.New(t, "node")
 	far := addBehindRouter(t, node)
 	node.IP("link add docker0 type bridge")
 	node.IP("link set docker0 up")
 	addAddresses(node, "docker0", "172.17.0.1/16")
-	lay := func(name, mac, address string) *nstest.Namespace {
+	create := func(name, mac, address string) *nstest.Namespace {
 		n := nstest.New(t, name)
 		node.IP("link add " + name + " type veth peer name eth0 address " + mac + " netns " + n.Name)
 		node.IP("link set " + name + " master docker0 up")
@@ -35,7 +35,7 @@ func docker(t testing.TB) *Laid {
 		n.IP("route add default via 172.17.0.1")
 		return n
 	}
-	pod, peer := lay("pod", "02:42:ac:11:00:02", "172.17.0.2"), lay("peer", "02:42:ac:11:00:03", "172.17.0.3")
+	pod, peer := create("pod", "02:42:ac:11:00:02", "172.17.0.2"), create("peer", "02:42:ac:11:00:03", "172.17.0.3")
 	iptables(node, "iptables",
 		"-t nat -N DOCKER",
 		"-t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER",
@@ -57,7 +57,7 @@ func docker(t testing.TB) *Laid {
 		s.IPv6 = netip.Addr{}
 		stations = append(stations, s)
 	}
-	return &Laid{Pod: pod, NIC: "eth0", IPv4: addr("172.17.0.2"), Stations: stations, Mapped: []netip.AddrPort{netip.MustParseAddrPort("10.23.0.1:8080")}}
+	return &Instance{Pod: pod, NIC: "eth0", IPv4: addr("172.17.0.2"), Stations: stations, Mapped: []netip.AddrPort{netip.MustParseAddrPort("10.23.0.1:8080")}}
 }
 
 // iptables runs the lines as iptables(8) or ip6tables(8) would, by one iptables-restore(8), as each start takes a tenth of a
@@ -78,15 +78,15 @@ func iptables(n *nstest.Namespace, program string, lines ...string) {
 	n.Exec("sh", "-c", `printf %s "$1" | `+program+"-restore --noflush", "sh", text.String())
 }
 
-// podman lays a network of Podman's netavark with both families: SNAT for the containers and one published
+// podman creates a network of Podman's netavark with both families: SNAT for the containers and one published
 // port.
-func podman(t testing.TB) *Laid {
+func podman(t testing.TB) *Instance {
 	node := nstest.New(t, "node")
 	far := addBehindRouter(t, node)
 	node.IP("link add podman0 type bridge")
 	node.IP("link set podman0 up")
 	addAddresses(node, "podman0", "10.88.0.1/16", "fd00:88::1/64")
-	lay := func(name, v4, v6 string) *nstest.Namespace {
+	create := func(name, v4, v6 string) *nstest.Namespace {
 		n := nstest.New(t, name)
 		node.IP("link add " + name + " type veth peer name eth0 netns " + n.Name)
 		node.IP("link set " + name + " master podman0 up")
@@ -98,7 +98,7 @@ func podman(t testing.TB) *Laid {
 		n.Settle("eth0")
 		return n
 	}
-	pod, peer := lay("pod", "10.88.0.2", "fd00:88::2"), lay("peer", "10.88.0.3", "fd00:88::3")
+	pod, peer := create("pod", "10.88.0.2", "fd00:88::2"), create("peer", "10.88.0.3", "fd00:88::3")
 	for program, network := range map[string]struct{ subnet, all, to string }{
 		"iptables":  {"10.88.0.0/16", "224.0.0.0/4", "10.88.0.2:8000"},
 		"ip6tables": {"fd00:88::/64", "ff00::/8", "[fd00:88::2]:8000"},
@@ -111,15 +111,15 @@ func podman(t testing.TB) *Laid {
 			"-t nat -A PREROUTING -p tcp --dport 8080 -m addrtype --dst-type LOCAL -j DNAT --to-destination "+network.to,
 			"-t nat -A OUTPUT -p tcp --dport 8080 -m addrtype --dst-type LOCAL -j DNAT --to-destination "+network.to)
 	}
-	return &Laid{Pod: pod, NIC: "eth0", IPv4: addr("10.88.0.2"), IPv6: addr("fd00:88::2"),
+	return &Instance{Pod: pod, NIC: "eth0", IPv4: addr("10.88.0.2"), IPv6: addr("fd00:88::2"),
 		Stations: append(far,
 			newStation("gateway", node, "10.88.0.1", "fd00:88::1"), newStation("node", node, "10.23.0.1", "fd00:23::1"),
 			newStation("peer", peer, "10.88.0.3", "fd00:88::3")),
 		Mapped: []netip.AddrPort{netip.MustParseAddrPort("10.23.0.1:8080"), netip.MustParseAddrPort("[fd00:23::1]:8080")}}
 }
 
-// twoNICs lays two NICs in one namespace. The second NIC has a network of its own and no default route.
-func twoNICs(t testing.TB, nic string, chained ...string) *Laid {
+// twoNICs creates two NICs in one namespace. The second NIC has a network of its own and no default route.
+func twoNICs(t testing.TB, nic string, chained ...string) *Instance {
 	node := nstest.New(t, "node")
 	far := addBehindRouter(t, node)
 	pod, peer := nstest.New(t, "pod"), nstest.New(t, "peer")
@@ -130,10 +130,10 @@ func twoNICs(t testing.TB, nic string, chained ...string) *Laid {
 	second := newChain(t, node, append([]string{bridge}, chained...)...)
 	a, b := first.add(t, pod, "eth0"), second.add(t, pod, "net1")
 	if nic == "eth0" {
-		return a.laid(append(nodeStations(node, first.add(t, peer, "eth0")), far...)...)
+		return a.instance(append(nodeStations(node, first.add(t, peer, "eth0")), far...)...)
 	}
 	addAddresses(node, "lo", "10.27.0.9/32", "fd00:27::9/128")
-	l := b.laid(newStation("gateway", node, "10.26.0.1", "fd00:26::1"), newChain(t, node, bridge).add(t, peer, "net1").station("peer"),
+	l := b.instance(newStation("gateway", node, "10.26.0.1", "fd00:26::1"), newChain(t, node, bridge).add(t, peer, "net1").station("peer"),
 		newStation("other subnet", node, "10.27.0.9", "fd00:27::9"))
 	if chained != nil {
 		l.Check = nil // sbr removes the routes that the bridge plugin's CHECK looks for

@@ -27,8 +27,8 @@ const leaseTime = 6 * time.Second
 // leased are the networks in which CNI's dhcp plugin leases the pod's address, and the plugin's daemon renews the lease as
 // long as the pod is there.
 var leased = []Network{
-	{Name: "bridge, dhcp", Origin: RealProgram, Lay: layLeased(bridgedPlugin)},
-	{Name: "macvlan, dhcp", Origin: RealProgram, Lay: layLeased(macvlanPlugin)},
+	{Name: "bridge, dhcp", Origin: RealProgram, Create: createLeased(bridgedPlugin)},
+	{Name: "macvlan, dhcp", Origin: RealProgram, Create: createLeased(macvlanPlugin)},
 }
 
 // Both put the pod on the node's LAN.
@@ -37,15 +37,15 @@ const (
 	macvlanPlugin = `"type": "macvlan", "master": "up0", "mode": "bridge"`
 )
 
-func layLeased(config string) func(t testing.TB) *Laid {
-	return func(t testing.TB) *Laid {
+func createLeased(config string) func(t testing.TB) *Instance {
+	return func(t testing.TB) *Instance {
 		l, _ := withServer(t, config)
 		return l
 	}
 }
 
-// withServer lays a pod whose address the LAN's DHCP server leases.
-func withServer(t testing.TB, config string) (*Laid, *server) {
+// withServer creates a pod whose address the LAN's DHCP server leases.
+func withServer(t testing.TB, config string) (*Instance, *server) {
 	node, router, stations := lan(t)
 	if config != macvlanPlugin {
 		node.IP("link add cni0 type bridge")
@@ -58,7 +58,7 @@ func withServer(t testing.TB, config string) (*Laid, *server) {
 	config += fmt.Sprintf(`, "ipam": {"type": "dhcp", "daemonSocketPath": %q}`, socket)
 	pod := nstest.New(t, "pod")
 	disableSolicitations(pod) // under the routed binding the namespace has the guest's MAC
-	l := newChain(t, node, config).add(t, pod, "eth0").laid(stations...)
+	l := newChain(t, node, config).add(t, pod, "eth0").instance(stations...)
 	return l, s
 }
 

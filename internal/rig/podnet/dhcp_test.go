@@ -148,7 +148,7 @@ func TestLeaseClients(t *testing.T) {
 				return nil
 			}
 			nstest.Eventually(t, leased)
-			l := &Laid{Pod: pod, NIC: "eth0", IPv4: leasedAddress, Stations: stations}
+			l := &Instance{Pod: pod, NIC: "eth0", IPv4: leasedAddress, Stations: stations}
 			w := l.ready(t)
 			known := w.askProcess(t, tcp).answeredBy("guest")
 			asked := slices.Collect(maps.Keys(known))

@@ -16,7 +16,7 @@ import (
 // guardedPort is the port of OpenShift's machine config server, to which no pod may connect.
 const guardedPort = 22623
 
-// TestEgressRules lays rules in the pod's namespace that refuse connections to a port, as OpenShift's networks do, and
+// TestEgressRules creates rules in the pod's namespace that refuse connections to a port, as OpenShift's networks do, and
 // measures whether the rules also hold for a guest. The result must be a row in docs/reference/networks.md.
 func TestEgressRules(t *testing.T) {
 	nstest.Need(t, "iptables-restore", "ip6tables-restore")
@@ -70,7 +70,7 @@ func TestEgressRules(t *testing.T) {
 }
 
 // checkEgress gives the pod's network to a guest, measures, and runs Teardown.
-func (l *Laid) checkEgress(t *testing.T, b infra.Binding, s Station) string {
+func (l *Instance) checkEgress(t *testing.T, b infra.Binding, s Station) string {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	before := l.Pod.Settled()

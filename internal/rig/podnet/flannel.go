@@ -14,9 +14,9 @@ import (
 // flannel are the networks of flannel's own CNI plugin, with the links, routes and rules that flanneld makes on the
 // nodes.
 var flannel = []Network{
-	{Name: "flannel, VXLAN", Origin: RealPlugin, Lay: func(t testing.TB) *Laid { return layFlannel(t, 1450, bothWays(addVXLAN)) }},
-	{Name: "flannel, host-gw", Origin: RealPlugin, Lay: func(t testing.TB) *Laid { return layFlannel(t, 1500, bothWays(addHostGateway)) }},
-	{Name: "flannel, WireGuard", Origin: RealPlugin, Kind: "wireguard", Lay: func(t testing.TB) *Laid { return layFlannel(t, 1420, joinFlannel) }},
+	{Name: "flannel, VXLAN", Origin: RealPlugin, Create: func(t testing.TB) *Instance { return createFlannel(t, 1450, bothWays(addVXLAN)) }},
+	{Name: "flannel, host-gw", Origin: RealPlugin, Create: func(t testing.TB) *Instance { return createFlannel(t, 1500, bothWays(addHostGateway)) }},
+	{Name: "flannel, WireGuard", Origin: RealPlugin, Kind: "wireguard", Create: func(t testing.TB) *Instance { return createFlannel(t, 1420, joinFlannel) }},
 }
 
 // flannelDir is where install.sh puts flannel's plugin.
@@ -40,8 +40,8 @@ func bothWays(connect func(from, to flannelNode)) func(testing.TB, flannelNode, 
 	}
 }
 
-// layFlannel lays two nodes with pods. connect makes the ways between the nodes' pods.
-func layFlannel(t testing.TB, mtu int, connect func(t testing.TB, a, b flannelNode)) *Laid {
+// createFlannel creates two nodes with pods. connect makes the ways between the nodes' pods.
+func createFlannel(t testing.TB, mtu int, connect func(t testing.TB, a, b flannelNode)) *Instance {
 	node, other := nstest.New(t, "node"), nstest.New(t, "node")
 	far := addBehindRouter(t, node)
 	a := flannelNode{node, "10.25.0.1", "fd00:25::1", netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:244:0:1::/64")}
@@ -58,7 +58,7 @@ func layFlannel(t testing.TB, mtu int, connect func(t testing.TB, a, b flannelNo
 	remote := b.chain(t, mtu).add(t, nstest.New(t, "remote"), "eth0")
 	c.configs = append(c.configs, `"type": "portmap", "snat": true,
 		"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 8000, "protocol": "tcp"}]}`)
-	l := c.add(t, nstest.New(t, "pod"), "eth0").laid(append(far,
+	l := c.add(t, nstest.New(t, "pod"), "eth0").instance(append(far,
 		newStation("gateway", node, "10.244.1.1", "fd00:244:0:1::1"), newStation("node", node, a.public4, a.public6),
 		peer.station("peer"), newStation("another node", other, b.public4, b.public6), remote.station("another node's pod"))...)
 	l.Mapped = []netip.AddrPort{netip.MustParseAddrPort("10.25.0.1:8080"), netip.MustParseAddrPort("[fd00:25::1]:8080")}

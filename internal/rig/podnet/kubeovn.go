@@ -13,11 +13,11 @@ import (
 )
 
 var (
-	kubeOVN = Network{Name: "Kube-OVN", Origin: RealSwitch, Lay: func(t testing.TB) *Laid { l, _ := layKubeOVN(t, true); return l }}
+	kubeOVN = Network{Name: "Kube-OVN", Origin: RealSwitch, Create: func(t testing.TB) *Instance { l, _ := createKubeOVN(t, true); return l }}
 	// A pod and a logical port without addresses.
-	kubeOVNWire = Network{Name: "Kube-OVN, MAC only", Origin: RealSwitch, Lay: func(t testing.TB) *Laid { l, _ := layKubeOVN(t, false); return l }}
+	kubeOVNWire = Network{Name: "Kube-OVN, MAC only", Origin: RealSwitch, Create: func(t testing.TB) *Instance { l, _ := createKubeOVN(t, false); return l }}
 	// A pod on an underlay subnet that is interconnected with the overlay subnets (U2O).
-	kubeOVNUnderlay = Network{Name: "Kube-OVN, underlay", Origin: RealSwitch, Lay: layKubeOVNUnderlay}
+	kubeOVNUnderlay = Network{Name: "Kube-OVN, underlay", Origin: RealSwitch, Create: createKubeOVNUnderlay}
 )
 
 // vpc is Kube-OVN's default VPC on two nodes. Each node has its own Open vSwitch and ovn-controller, and a Geneve
@@ -80,11 +80,11 @@ func nodeAddress(node int) (v4, v6 string) {
 	return fmt.Sprintf("198.51.100.%d", node+1), fmt.Sprintf("2001:db8:9::%d", node+1)
 }
 
-// layVPC lays the nodes, the networks between them, and the logical network. The nodes' network carries packets of wire
+// createVPC creates the nodes, the networks between them, and the logical network. The nodes' network carries packets of wire
 // octets, and Geneve takes 100 of them from the pods.
 //
 // github.com/kubeovn/kube-ovn: pkg/controller/{init,node,subnet}.go, pkg/daemon/{ovs,gateway}_linux.go
-func layVPC(t testing.TB, wire int) *vpc {
+func createVPC(t testing.TB, wire int) *vpc {
 	t.Helper()
 	nstest.Need(t, "ethtool", "nsenter", "iptables", "ip6tables")
 	v := &vpc{router: nstest.New(t, "router"), outside: nstest.New(t, "outside"), physical: nstest.New(t, "physical"), members: map[string][]string{}, mtu: wire - 100}
@@ -110,9 +110,9 @@ func layVPC(t testing.TB, wire int) *vpc {
 	for i := range v.nodes {
 		v.startNode(t, i)
 	}
-	v.layRouter()
+	v.createRouter()
 	for i := range v.nodes {
-		v.layNode(i)
+		v.createNode(i)
 	}
 	return v
 }
@@ -174,8 +174,8 @@ exec cat`, "ovn-controller", v.programs)
 	machine.StartReady(v.t, "ovn-controller", cmd)
 }
 
-// layRouter lays the router ovn-cluster with the subnets, and the policies that are the same for all nodes.
-func (v *vpc) layRouter() {
+// createRouter creates the router ovn-cluster with the subnets, and the policies that are the same for all nodes.
+func (v *vpc) createRouter() {
 	c := v.nodes[0]
 	c.nbctl("lr-add ovn-cluster")
 	for _, s := range []vpcSubnet{ovnDefault, blue, join, underlay} {
@@ -219,9 +219,9 @@ func policy(priority int, match, next string) string {
 	return fmt.Sprintf("lr-policy-add ovn-cluster %d '%s' %s", priority, match, action)
 }
 
-// layNode lays a node's port in the join network, a port group for each subnet, the policies that make the node its
+// createNode creates a node's port in the join network, a port group for each subnet, the policies that make the node its
 // pods' gateway, and the node's routes and SNAT.
-func (v *vpc) layNode(i int) {
+func (v *vpc) createNode(i int) {
 	c, s := v.nodes[0], v.nodes[i]
 	port, mac := fmt.Sprint("node-node", i+1), fmt.Sprintf("00:00:00:a2:40:0%d", i+1)
 	own := joinNode + i
@@ -290,10 +290,10 @@ func (v *vpc) nodeStations() []Station {
 	return []Station{newStation("node", v.nodes[0].node, a4, a6), newStation("another node", v.nodes[1].node, b4, b6)}
 }
 
-// layKubeOVN lays a pod of the subnet ovn-default on the first node.
-func layKubeOVN(t testing.TB, addressed bool) (*Laid, *vpc) {
-	v := layVPC(t, 1500)
-	l := &Laid{Pod: v.pod("pod", 0, ovnDefault, "00:00:00:5b:1f:c4", 7, addressed), NIC: "eth0", Delete: v.delete}
+// createKubeOVN creates a pod of the subnet ovn-default on the first node.
+func createKubeOVN(t testing.TB, addressed bool) (*Instance, *vpc) {
+	v := createVPC(t, 1500)
+	l := &Instance{Pod: v.pod("pod", 0, ovnDefault, "00:00:00:5b:1f:c4", 7, addressed), NIC: "eth0", Delete: v.delete}
 	if addressed {
 		l.IPv4, l.IPv6 = addr(ovnDefault.IPv4(7)), addr(ovnDefault.IPv6(7))
 	}
@@ -313,10 +313,10 @@ func layKubeOVN(t testing.TB, addressed bool) (*Laid, *vpc) {
 	return l, v
 }
 
-// layKubeOVNUnderlay lays a pod of the subnet underlay on the first node.
-func layKubeOVNUnderlay(t testing.TB) *Laid {
-	v := layVPC(t, 1600)
-	l := &Laid{Pod: v.pod("pod", 0, underlay, "00:00:00:37:f9:61", 7, true), NIC: "eth0", Delete: v.delete,
+// createKubeOVNUnderlay creates a pod of the subnet underlay on the first node.
+func createKubeOVNUnderlay(t testing.TB) *Instance {
+	v := createVPC(t, 1600)
+	l := &Instance{Pod: v.pod("pod", 0, underlay, "00:00:00:37:f9:61", 7, true), NIC: "eth0", Delete: v.delete,
 		IPv4: addr(underlay.IPv4(7)), IPv6: addr(underlay.IPv6(7))}
 	l.Stations = slices.Concat(
 		[]Station{

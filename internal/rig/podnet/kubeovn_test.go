@@ -15,7 +15,7 @@ import (
 // network of one node.
 func TestVPC(t *testing.T) {
 	t.Parallel()
-	l, v := layKubeOVN(t, true)
+	l, v := createKubeOVN(t, true)
 	station := func(name string) Station {
 		for _, s := range l.Stations {
 			if s.Name == name {

@@ -25,10 +25,10 @@ import (
 
 var (
 	update   = flag.Bool("update", false, "print the rows of docs/results/networks.md instead of comparing with them")
-	networks = flag.String("networks", "few", "lay a few of the networks, or all")
+	networks = flag.String("networks", "few", "create a few of the networks, or all")
 )
 
-// few are the networks that TestMatrix lays unless all are wanted: one of each kind of link, and of each way in which a pod
+// few are the networks that TestMatrix creates unless all are wanted: one of each kind of link, and of each way in which a pod
 // has its routes, addresses, neighbours and ports. The second line needs Debian's kernel.
 var few = []string{
 	"bridge, ipMasq, hairpinMode", "bridge, IPv6 alone", "bridge, portmap", "bridge, dhcp", "ptp", "macvlan", "macvtap", "host-device", "tun",
@@ -37,8 +37,8 @@ var few = []string{
 	"OVN-Kubernetes", "OpenShift SDN",
 }
 
-// laid reports whether TestMatrix lays the network. Under Debian's kernel it lays what other kernels cannot.
-func laid(n Network) bool {
+// selected reports whether TestMatrix creates the network. Under Debian's kernel it creates what other kernels cannot.
+func selected(n Network) bool {
 	if *networks == "all" {
 		return true
 	}
@@ -49,7 +49,7 @@ func TestMain(m *testing.M) { nstest.Main(m) }
 
 var bindings = []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{}, infra.Masquerade{}}
 
-// TestMatrix lays each network and measures which stations a process in the namespace reaches, and which reach
+// TestMatrix creates each network and measures which stations a process in the namespace reaches, and which reach
 // the process. Then each binding gives the network to a guest. The guest must reach the same stations and be
 // reached by the same ones, with the same addresses. The result must be the network's row in docs/results/networks.md.
 func TestMatrix(t *testing.T) {
@@ -63,7 +63,7 @@ func TestMatrix(t *testing.T) {
 		fmt.Printf("doc: 000 %s\ndoc: 001 %s\n", heading, strings.Repeat("| --- ", strings.Count(heading, "|")-1)+"|")
 	}
 	for i, n := range Networks {
-		if !laid(n) {
+		if !selected(n) {
 			continue
 		}
 		t.Run(n.Name, func(t *testing.T) {
@@ -99,9 +99,9 @@ func TestTracked(t *testing.T) {
 		}
 		t.Run(n.Name, func(t *testing.T) {
 			t.Parallel()
-			lay := n.Lay
-			n.Lay = func(t testing.TB) *Laid {
-				l := lay(t)
+			create := n.Create
+			n.Create = func(t testing.TB) *Instance {
+				l := create(t)
 				for family, server := range map[string]string{"ip": "127.0.0.11", "ip6": "::1"} {
 					l.Pod.Exec("nft", fmt.Sprintf(`table %s docker {
 						chain prerouting { type nat hook prerouting priority -100; }
@@ -224,9 +224,9 @@ const pod, processName = "pod", "a process"
 // stationPort is the port of TCP, UDP and SCTP at which stations answer. The next one is closed, as is that behind Port.
 const stationPort = 9000
 
-// network is a laid network with what the test knows of it.
+// network is a created network with what the test knows of it.
 type network struct {
-	*Laid
+	*Instance
 	mtu   int             // of the NIC
 	hosts map[string]host // the stations, and the process in the pod, by name
 
@@ -582,9 +582,9 @@ func (l *network) summary(a answers) string {
 }
 
 // ready returns the network with its stations and a process in the pod, which listen until the test ends.
-func (l *Laid) ready(t *testing.T) *network {
+func (l *Instance) ready(t *testing.T) *network {
 	t.Helper()
-	n := &network{Laid: l, hosts: map[string]host{}, kept: map[question]net.Conn{}}
+	n := &network{Instance: l, hosts: map[string]host{}, kept: map[question]net.Conn{}}
 	t.Cleanup(func() {
 		n.closeKept()
 	})
@@ -619,7 +619,7 @@ func (l *Laid) ready(t *testing.T) *network {
 }
 
 // linkTo returns the station's link to the pod if both reach each other without a gateway, else nothing.
-func (l *Laid) linkTo(s Station, a netip.Addr) string {
+func (l *Instance) linkTo(s Station, a netip.Addr) string {
 	own := l.IPv6
 	if a.Is4() {
 		own = l.IPv4
@@ -695,9 +695,9 @@ func (l *network) askProcess(t *testing.T, protocols ...protocol) answers {
 	return got
 }
 
-// measure lays a network and measures each binding.
+// measure creates a network and measures each binding.
 func measure(t *testing.T, n Network) row {
-	l := n.Lay(t).ready(t)
+	l := n.Create(t).ready(t)
 	if calls := n.Origin == RealProgram || n.Origin == RealPlugin; calls && l.Delete == nil {
 		t.Errorf("made by %q, and no CNI plugin was called", n.Origin)
 	}
@@ -794,7 +794,7 @@ func keepsNIC(b infra.Binding) bool { return b.Kind() != cache.BindingBridge }
 
 // checkRestored waits until the namespace is as before. The order of routes to fe80::/64 by several NICs may
 // differ.
-func (l *Laid) checkRestored(t *testing.T, state, before string) {
+func (l *Instance) checkRestored(t *testing.T, state, before string) {
 	t.Helper()
 	same := func(dump string) string { return dump }
 	if strings.Count(l.Pod.IP("-br link show up"), "\n") > 2 { // more than lo and one NIC

@@ -28,8 +28,8 @@ type mesh struct {
 	// rules are the tables as iptables-restore(8) takes them. The guest's packets come from the link named. Where
 	// the two families differ, the text has the words of IPv4: see familyOf6.
 	rules func(link string) string
-	// lay changes what else the mesh changes in the namespace; nil: nothing.
-	lay func(n *nstest.Namespace)
+	// create changes what else the mesh changes in the namespace; nil: nothing.
+	create func(n *nstest.Namespace)
 	// proxy opens the proxy's sockets.
 	proxy proxy
 }
@@ -37,7 +37,7 @@ type mesh struct {
 // familyOf6 turns the addresses in a mesh's rules into those of IPv6.
 var familyOf6 = strings.NewReplacer("127.0.0.1/32", "::1/128", "127.0.0.6/32", "::6/128", "169.254.7.127", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff")
 
-// install lays the rules in both families, in the place of those that are there.
+// install creates the rules in both families, in the place of those that are there.
 func (m mesh) install(t testing.TB, n *nstest.Namespace, link string) {
 	t.Helper()
 	text := m.rules(link)
@@ -65,43 +65,43 @@ const (
 	meshHealth = 15021 // the proxy's own state
 )
 
-// meshes are the rules that istio-cni and istio-init lay, as the golden files of Istio's own tests have them
+// meshes are the rules that istio-cni and istio-init create, as the golden files of Istio's own tests have them
 // (tools/istio-iptables/pkg/capture, cni/pkg/iptables).
 var meshes = []mesh{
 	{
-		name:  "Istio sidecar",
-		rules: func(string) string { return sidecarRules("") },
-		lay:   addProxyAddress, proxy: proxy{},
+		name:   "Istio sidecar",
+		rules:  func(string) string { return sidecarRules("") },
+		create: addProxyAddress, proxy: proxy{},
 	},
 	{
-		name:  "Istio sidecar, reroute-virtual-interfaces",
-		rules: func(link string) string { return sidecarRules(link) },
-		lay:   addProxyAddress, proxy: proxy{},
+		name:   "Istio sidecar, reroute-virtual-interfaces",
+		rules:  func(link string) string { return sidecarRules(link) },
+		create: addProxyAddress, proxy: proxy{},
 	},
 	{
-		name:  "Istio ambient",
-		rules: func(string) string { return ambientRules("", false) },
-		lay:   addMarkRoute, proxy: proxy{mark: 0x539, transparent: true},
+		name:   "Istio ambient",
+		rules:  func(string) string { return ambientRules("", false) },
+		create: addMarkRoute, proxy: proxy{mark: 0x539, transparent: true},
 	},
 	{
-		name:  "Istio ambient, reroute-virtual-interfaces",
-		rules: func(link string) string { return ambientRules(link, false) },
-		lay:   addMarkRoute, proxy: proxy{mark: 0x539, transparent: true},
+		name:   "Istio ambient, reroute-virtual-interfaces",
+		rules:  func(link string) string { return ambientRules(link, false) },
+		create: addMarkRoute, proxy: proxy{mark: 0x539, transparent: true},
 	},
 	{
-		name:  "Istio ambient, reroute-virtual-interfaces, without the clients' addresses",
-		rules: func(link string) string { return ambientRules(link, false) },
-		lay:   addMarkRoute, proxy: proxy{mark: 0x539},
+		name:   "Istio ambient, reroute-virtual-interfaces, without the clients' addresses",
+		rules:  func(link string) string { return ambientRules(link, false) },
+		create: addMarkRoute, proxy: proxy{mark: 0x539},
 	},
 	{
-		name:  "Istio ambient, reroute-virtual-interfaces, two rules for answers",
-		rules: func(link string) string { return ambientRules(link, true) },
-		lay:   addMarkRoute, proxy: proxy{mark: 0x539, transparent: true},
+		name:   "Istio ambient, reroute-virtual-interfaces, two rules for answers",
+		rules:  func(link string) string { return ambientRules(link, true) },
+		create: addMarkRoute, proxy: proxy{mark: 0x539, transparent: true},
 	},
 	{
-		name:  "Istio ambient, as for Kata's l3forwarding",
-		rules: func(link string) string { return kataRules(link) },
-		lay:   addMarkRoute, proxy: proxy{mark: 0x539, transparent: true},
+		name:   "Istio ambient, as for Kata's l3forwarding",
+		rules:  func(link string) string { return kataRules(link) },
+		create: addMarkRoute, proxy: proxy{mark: 0x539, transparent: true},
 	},
 }
 
@@ -197,7 +197,7 @@ COMMIT
 }
 
 // kataRules are those of ambient mode for a VM of Kata whose address the namespace routes to the guest
-// (cni/pkg/iptables/iptables_kata.go). Istio lays them for IPv4 and Kata's tap alone. These are for both families and for
+// (cni/pkg/iptables/iptables_kata.go). Istio creates them for IPv4 and Kata's tap alone. These are for both families and for
 // the tap given.
 func kataRules(link string) string {
 	return `*mangle

@@ -39,7 +39,7 @@ var meshBindings = []meshBinding{
 	}, guard: infra.Guard{Open: []infra.Ports{{Protocol: "tcp", First: meshOut}}}, link: "eth0-tap"},
 }
 
-// TestMesh lays each mesh's rules and its proxy in the namespace of a pod, and measures which TCP connections the
+// TestMesh creates each mesh's rules and its proxy in the namespace of a pod, and measures which TCP connections the
 // proxy gets: those of a process, and those of a guest under each binding. The result must be the mesh's row in
 // docs/reference/networks.md.
 func TestMesh(t *testing.T) {
@@ -62,8 +62,8 @@ func TestMesh(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			l := onNode(bridgePlugin)(t)
-			if m.lay != nil {
-				m.lay(l.Pod)
+			if m.create != nil {
+				m.create(l.Pod)
 			}
 			m.proxy.start(t, l.Pod)
 			l.Pod.Listen(processName, fmt.Sprintf(":%d", Port))
@@ -113,9 +113,9 @@ func checkMeshPage(t *testing.T) {
 	}
 }
 
-// checkMesh gives the pod's network to a guest, measures, and runs Teardown. The mesh's rules are laid before Setup.
-// They are laid again while the guest runs, which must change nothing.
-func (l *Laid) checkMesh(t *testing.T, m mesh, b meshBinding) string {
+// checkMesh gives the pod's network to a guest, measures, and runs Teardown. The mesh's rules are created before Setup.
+// They are created again while the guest runs, which must change nothing.
+func (l *Instance) checkMesh(t *testing.T, m mesh, b meshBinding) string {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	m.install(t, l.Pod, b.link)
@@ -129,7 +129,7 @@ func (l *Laid) checkMesh(t *testing.T, m mesh, b meshBinding) string {
 	cell := l.measureMesh(t, m, g.DialTCP, "guest", sees)
 	m.install(t, l.Pod, b.link)
 	if again := l.measureMesh(t, m, g.DialTCP, "guest", sees); again != cell {
-		t.Errorf("with rules that are laid after Setup: %q; with rules that are laid before: %q", again, cell)
+		t.Errorf("with rules that are created after Setup: %q; with rules that are created before: %q", again, cell)
 	}
 	w.end(ctx, t)
 	l.checkRestored(t, w.config.State, before)
@@ -153,7 +153,7 @@ func (b meshBinding) seen(p proxy, station, own netip.Addr) netip.Addr {
 
 // measureMesh connects between the pod and all stations in both directions, and to the proxy's own ports. It returns
 // a cell of the table. sees is the address that the pod must see when a station connects; nil: any.
-func (l *Laid) measureMesh(t *testing.T, m mesh, fromPod dialer, who string, sees func(station, own netip.Addr) netip.Addr) string {
+func (l *Instance) measureMesh(t *testing.T, m mesh, fromPod dialer, who string, sees func(station, own netip.Addr) netip.Addr) string {
 	t.Helper()
 	type ask struct {
 		dial dialer

@@ -36,7 +36,7 @@ func TestPorts(t *testing.T) {
 	} {
 		t.Run(test.network.Name, func(t *testing.T) {
 			t.Parallel()
-			l := test.network.Lay(t)
+			l := test.network.Create(t)
 			peer := l.Stations[1]
 			own := frames.Link{MAC: macAt(t, l.Pod), Gateway: macAt(t, peer.Namespace), Far4: peer.IPv4, Far6: peer.IPv6}
 			other := own
@@ -98,7 +98,7 @@ func TestOffload(t *testing.T) {
 	for _, network := range []Network{openShiftSDN, kubeOVN, kubeOVNWire} {
 		t.Run(network.Name, func(t *testing.T) {
 			t.Parallel()
-			l := network.Lay(t)
+			l := network.Create(t)
 			// Kube-OVN's node gives its own address to what leaves the cluster, and knows no port without addresses.
 			l.Stations = slices.DeleteFunc(l.Stations, func(s Station) bool { return s.Name == "outside" && network.Name != openShiftSDN.Name })
 			l.listen()
@@ -112,7 +112,7 @@ func TestOffload(t *testing.T) {
 }
 
 // listen has each station answer at its own addresses. A namespace can be several stations.
-func (l *Laid) listen() {
+func (l *Instance) listen() {
 	for _, s := range l.Stations {
 		for _, a := range []netip.Addr{s.IPv4, s.IPv6} {
 			if a.IsValid() {
@@ -122,7 +122,7 @@ func (l *Laid) listen() {
 	}
 }
 
-func (l *Laid) checkOffload(t *testing.T, b infra.Binding, before string) {
+func (l *Instance) checkOffload(t *testing.T, b infra.Binding, before string) {
 	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
 	c := wired.NIC{NIC: phase1.NIC{NetNS: l.Pod.File, Name: l.NIC}, Spec: infra.Spec{
 		Binding: b, State: n.State,

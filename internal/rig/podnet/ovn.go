@@ -11,9 +11,9 @@ import (
 var ovn = []Network{kubeOVN, kubeOVNUnderlay, ovnKubernetes, ovnKubernetesVM}
 
 var (
-	ovnKubernetes = Network{Name: "OVN-Kubernetes", Origin: RealSwitch, Lay: func(t testing.TB) *Laid { return layOVNKubernetes(t, true) }}
+	ovnKubernetes = Network{Name: "OVN-Kubernetes", Origin: RealSwitch, Create: func(t testing.TB) *Instance { return createOVNKubernetes(t, true) }}
 	// A pod of a VM with live migration: the namespace has no address, and OVN answers the guest's DHCP.
-	ovnKubernetesVM = Network{Name: "OVN-Kubernetes, for a VM", Origin: RealSwitch, Lay: func(t testing.TB) *Laid { return layOVNKubernetes(t, false) }}
+	ovnKubernetesVM = Network{Name: "OVN-Kubernetes, for a VM", Origin: RealSwitch, Create: func(t testing.TB) *Instance { return createOVNKubernetes(t, false) }}
 )
 
 // nbctl runs ovn-nbctl(8) with lines of words, each a command of one transaction.
@@ -49,7 +49,7 @@ func (v *vswitch) nodePort(link, port, mac string, mtu int, addresses ...string)
 	addAddresses(v.node, link, addresses...)
 }
 
-// layOVNKubernetes lays a node of OVN-Kubernetes in local gateway mode, where the node routes packets that leave
+// createOVNKubernetes creates a node of OVN-Kubernetes in local gateway mode, where the node routes packets that leave
 // the cluster: the router ovn_cluster_router with a switch for each of two nodes, and the node's own port on its
 // switch. The pod's routes have an MTU below the link's, as during a change of the cluster's MTU.
 //
@@ -57,7 +57,7 @@ func (v *vswitch) nodePort(link, port, mac string, mtu int, addresses ...string)
 // router's address, not 169.254.1.1: not every client accepts 169.254.1.1 with a lease of a /24.
 //
 // github.com/ovn-org/ovn-kubernetes: go-controller/pkg/cni/helper_linux.go, go-controller/pkg/kubevirt
-func layOVNKubernetes(t testing.TB, addressed bool) *Laid {
+func createOVNKubernetes(t testing.TB, addressed bool) *Instance {
 	node, outside := newNode(t, "10.244.0.0/16", "fd00:10:244::/48")
 	v := startOVS(t, node, true)
 	v.nbctl("lr-add ovn_cluster_router")
@@ -70,7 +70,7 @@ func layOVNKubernetes(t testing.TB, addressed bool) *Laid {
 	v.nodePort("ovn-k8s-mp0", "k8s-node1", mac, 1400, "10.244.1.2/24", "fd00:10:244:1::2/64")
 	node.IP("route add 10.244.0.0/16 via 10.244.1.1 dev ovn-k8s-mp0")
 	node.IP("route add fd00:10:244::/48 via fd00:10:244:1::1 dev ovn-k8s-mp0")
-	l := &Laid{
+	l := &Instance{
 		Pod: v.ovnKubernetesPod("pod", 1, 5, addressed), NIC: "eth0", IPv4: addr("10.244.1.5"), IPv6: addr("fd00:10:244:1::5"),
 		Stations: []Station{
 			newStation("node", node, "10.244.1.2", "fd00:10:244:1::2"),

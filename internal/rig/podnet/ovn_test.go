@@ -19,7 +19,7 @@ import (
 // TestWire: in a namespace without addresses, the guest gets its configuration from OVN.
 func TestWire(t *testing.T) {
 	t.Parallel()
-	l := ovnKubernetesVM.Lay(t)
+	l := ovnKubernetesVM.Create(t)
 	for _, s := range l.Stations {
 		s.Namespace.Listen(s.Name, ":9000")
 	}
@@ -88,7 +88,7 @@ func TestPortSecurity(t *testing.T) {
 	for _, n := range []Network{kubeOVN, ovnKubernetes} {
 		t.Run(n.Name, func(t *testing.T) {
 			t.Parallel()
-			l := n.Lay(t)
+			l := n.Create(t)
 			state := nstest.Dir(t)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()

@@ -19,8 +19,8 @@ type Network struct {
 	Origin Origin
 	// Kind is the link kind that the kernel must have, by its name in ip(8), or kindCards; empty: none.
 	Kind string
-	// Lay creates the namespaces and the network. They last as long as the test.
-	Lay func(t testing.TB) *Laid
+	// Create creates the namespaces and the network. They last as long as the test.
+	Create func(t testing.TB) *Instance
 }
 
 // Origin is what makes a network's links, addresses and rules in the tests, in the words of docs/reference/networks.md.
@@ -39,8 +39,8 @@ const (
 	Rules Origin = "its rules"
 )
 
-// Laid is a pod with its network, and the stations around it.
-type Laid struct {
+// Instance is a pod with its network, and the stations around it.
+type Instance struct {
 	Pod *nstest.Namespace
 	NIC string
 	// IPv4 and IPv6 are the pod's addresses; zero: none.

@@ -10,7 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-var openShiftSDN = Network{Name: "OpenShift SDN", Origin: RealSwitch, Lay: laySDN}
+var openShiftSDN = Network{Name: "OpenShift SDN", Origin: RealSwitch, Create: createSDN}
 
 // sdnNode is a node of OpenShift SDN with its address in the nodes' network, and the network of its pods.
 type sdnNode struct {
@@ -19,7 +19,7 @@ type sdnNode struct {
 	ports                    []string // of its pods in the switch
 }
 
-// laySDN lays two nodes of OpenShift SDN with its network policies, connected by VXLAN, and pods of one project that may
+// createSDN creates two nodes of OpenShift SDN with its network policies, connected by VXLAN, and pods of one project that may
 // use multicast. There is no IPv6.
 //
 // A service has a cluster address, which a pod reaches by a rule of the switch. The SDN has the node's iptables translate
@@ -28,7 +28,7 @@ type sdnNode struct {
 // the node: outside, by the service's address or by a port of the node.
 //
 // github.com/openshift/sdn: pkg/network/node/ovscontroller.go, cmd/sdn-cni-plugin/openshift-sdn_linux.go
-func laySDN(t testing.TB) *Laid {
+func createSDN(t testing.TB) *Instance {
 	node, outside := newNode(t, "10.128.0.0/14", "172.30.0.0/16")
 	other := nstest.New(t, "node")
 	enableForwarding(other)
@@ -58,7 +58,7 @@ func laySDN(t testing.TB) *Laid {
 	iptables(node, "iptables", rules...)
 	other.IP("route add default via " + a.address)
 	iptables(other, "iptables", "-t nat -A POSTROUTING -s "+b.subnet+" -o br-phy -j MASQUERADE")
-	return &Laid{
+	return &Instance{
 		Pod: pod, NIC: "eth0", IPv4: addr("10.128.0.5"),
 		Stations: []Station{
 			{Name: "gateway", Namespace: node, IPv4: addr("10.128.0.1")},

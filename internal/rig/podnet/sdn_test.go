@@ -14,7 +14,7 @@ import (
 func TestSDN(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t)
-	l := laySDN(t)
+	l := createSDN(t)
 	for q, answer := range l.ready(t).askProcess(t, tcp) {
 		if answer == "" {
 			t.Errorf("%s does not reach %s at %v", q.from, q.to, q.at)

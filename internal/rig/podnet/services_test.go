@@ -67,25 +67,25 @@ func TestServices(t *testing.T) {
 	nstest.Need(t, "iptables")
 	nstest.NeedTaps(t)
 	for _, test := range []struct {
-		name string
-		lay  func(t *testing.T) *Laid
-		sees string // the peer
+		name   string
+		create func(t *testing.T) *Instance
+		sees   string // the peer
 	}{
-		{"rules on the node", func(t *testing.T) *Laid {
+		{"rules on the node", func(t *testing.T) *Instance {
 			l := eni(t, terwayVeth)
 			addServiceRule(l.Stations[slices.IndexFunc(l.Stations, func(s Station) bool { return s.Name == "node" })].Namespace)
 			return l
 		}, "10.22.0.20"},
 		// Cilium's programs, which Terway has at an ipvlan in the pod.
-		{"BPF programs at the pod's NIC", func(t *testing.T) *Laid {
+		{"BPF programs at the pod's NIC", func(t *testing.T) *Instance {
 			nstest.NeedRoot(t, "bpf(2) needs capabilities of the machine's root")
 			l := eni(t, terwayVeth)
 			translateAtNIC(t, l.Pod, l.NIC, service, backend)
 			return l
 		}, "10.22.0.20"},
 		// As Kube-OVN, on the switch of each subnet.
-		{"a load balancer of OVN", func(t *testing.T) *Laid {
-			l, v := layKubeOVN(t, true)
+		{"a load balancer of OVN", func(t *testing.T) *Instance {
+			l, v := createKubeOVN(t, true)
 			v.nodes[0].nbctl(fmt.Sprintf("lb-add web %v %s:%d tcp", service, ovnDefault.IPv4(8), stationPort), "ls-lb-add ovn-default web")
 			v.nodes[0].nbctl("--wait=hv sync")
 			return l
@@ -93,7 +93,7 @@ func TestServices(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			l := test.lay(t)
+			l := test.create(t)
 			l.listen()
 			want := "peer sees " + test.sees
 			if got, err := answerAt(t, Station{Namespace: l.Pod, IPv4: l.IPv4}.dial, service, patience); got != want {
@@ -109,7 +109,7 @@ func TestServices(t *testing.T) {
 }
 
 // underEachBinding gives the pod's network to a guest with IPv4, by one binding after the other.
-func (l *Laid) underEachBinding(t *testing.T, ask func(t *testing.T, g *guest.Guest)) {
+func (l *Instance) underEachBinding(t *testing.T, ask func(t *testing.T, g *guest.Guest)) {
 	for _, b := range bindings {
 		t.Run(string(b.Kind()), func(t *testing.T) {
 			w := l.mustSetup(t.Context(), t, b)

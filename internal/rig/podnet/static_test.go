@@ -23,8 +23,8 @@ import (
 // furtherAddresses are those of severalAddresses that CNI does not know.
 var furtherAddresses = []string{"10.22.0.8/24", "10.66.0.7/16", "fd00:22::8/64"}
 
-// severalAddresses lays a pod with further addresses, one of them in another network.
-func severalAddresses(t testing.TB) *Laid {
+// severalAddresses creates a pod with further addresses, one of them in another network.
+func severalAddresses(t testing.TB) *Instance {
 	l := static(`{"address": "10.22.0.7/24", "gateway": "10.22.0.1"}, {"address": "fd00:22::7/64", "gateway": "fd00:22::1"}`, `{"dst": "0.0.0.0/0"}, {"dst": "::/0"}`)(t)
 	addAddresses(l.Pod, "eth0", furtherAddresses...)
 	return l
@@ -36,13 +36,13 @@ func severalAddresses(t testing.TB) *Laid {
 // process in the pod, and is reached by the same ones.
 func TestStatic(t *testing.T) {
 	uid, gid := vm.NeedGuest(t)
-	named := func(name string) func(t testing.TB) *Laid {
-		return Networks[slices.IndexFunc(Networks, func(n Network) bool { return n.Name == name })].Lay
+	named := func(name string) func(t testing.TB) *Instance {
+		return Networks[slices.IndexFunc(Networks, func(n Network) bool { return n.Name == name })].Create
 	}
 	sbr, terway := named("two NICs, the second with sbr"), named("Terway ENI multi-IP, veth")
 	for _, test := range []struct {
 		name    string
-		lay     func(t testing.TB) *Laid
+		create  func(t testing.TB) *Instance
 		binding infra.Binding
 		boot    vm.Boot
 		differs []string // what the guest has otherwise than the pod, as the warnings tell
@@ -71,7 +71,7 @@ func TestStatic(t *testing.T) {
 		}
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			l := test.lay(t)
+			l := test.create(t)
 			known := l.ready(t).askProcess(t, tcp).answeredBy("guest1")
 			if l.NIC == "eth0" { // a process that binds no address
 				for q := range known {
@@ -168,7 +168,7 @@ func TestStatic(t *testing.T) {
 // askStatic is askLinux, as the process in the pod asks: it binds the pod's address, as a policy rule can look at the
 // source. busybox's nc cannot bind an address, so where the routes are for the pod's address alone, the guest pings: an
 // echo that comes back has found both ways. Who answers at that address is asked in the other direction.
-func (l *Laid) askStatic(ctx context.Context, g *vm.Guest, q question, want string) (string, error) {
+func (l *Instance) askStatic(ctx context.Context, g *vm.Guest, q question, want string) (string, error) {
 	if q.from != pod || l.NIC == "eth0" {
 		return l.askLinux(ctx, g, q)
 	}

@@ -11,14 +11,14 @@ import (
 // exclusive are Terway's networks in which a pod has an elastic network interface (ENI) for itself.
 var exclusive = []Network{terwayExclusive}
 
-var terwayExclusive = Network{Name: "Terway exclusive ENI", Origin: Rules, Lay: layExclusive}
+var terwayExclusive = Network{Name: "Terway exclusive ENI", Origin: Rules, Create: createExclusive}
 
-// layExclusive lays a pod whose eth0 is an ENI of the node, moved by CNI's host-device. The namespace vpc is
+// createExclusive creates a pod whose eth0 is an ENI of the node, moved by CNI's host-device. The namespace vpc is
 // the VPC: its router, and the switch for 10.22.0.0/24 and fd00:22::/64, which accepts one MAC and one address of each
 // family from a pod. The check fails if the VPC has dropped a packet of the pod.
 //
 // github.com/AliyunContainerService/terway: plugin/datapath/exclusive_eni_linux.go
-func layExclusive(t testing.TB) *Laid {
+func createExclusive(t testing.TB) *Instance {
 	node, vpc, peer := nstest.New(t, "node"), nstest.New(t, "vpc"), nstest.New(t, "peer")
 	far := addBehindRouter(t, vpc)
 	enableForwarding(node)
@@ -41,7 +41,7 @@ func layExclusive(t testing.TB) *Laid {
 	a.IPv4, a.IPv6 = addr("10.22.0.30"), addr("fd00:22::30")
 	addENI(a.pod, "10.22.0.30", "fd00:22::30")
 	addENI(peer, "10.22.0.31", "fd00:22::31")
-	l := a.laid(append([]Station{
+	l := a.instance(append([]Station{
 		newStation("gateway", vpc, "10.22.0.253", "fd00:22::fd"),
 		newStation("peer", peer, "10.22.0.31", "fd00:22::31"),
 		newStation("node", node, "10.28.0.2", "fd00:28::2"),

@@ -21,7 +21,7 @@ func TestVeth1(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t, "iptables")
 	nstest.NeedTaps(t)
-	l := layExclusive(t)
+	l := createExclusive(t)
 	station := map[string]Station{}
 	for _, s := range l.Stations {
 		station[s.Name] = s

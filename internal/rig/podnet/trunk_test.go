@@ -35,13 +35,13 @@ var trunkVLANs = []uint16{untagged, vlanOfBoth, vlanOfNet, vlanOfGuard}
 
 // trunk is a network whose port to the pod is a VLAN trunk with the native VLAN 1, VLAN 5 and VLAN 6.
 type trunk struct {
-	name string
-	kind string // as Network.Kind
-	lay  func(t *testing.T) *laidTrunk
+	name   string
+	kind   string // as Network.Kind
+	create func(t *testing.T) *trunkInstance
 }
 
-// laidTrunk is a pod on a trunk, and a station in each VLAN, at host 50 of the VLAN's networks.
-type laidTrunk struct {
+// trunkInstance is a pod on a trunk, and a station in each VLAN, at host 50 of the VLAN's networks.
+type trunkInstance struct {
 	pod      *nstest.Namespace
 	stations map[uint16]*nstest.Namespace
 }
@@ -56,7 +56,7 @@ func vlanAddresses(id uint16, host int) []netip.Prefix {
 
 const trunkStation, trunkGuestHost = 50, 7
 
-func (l *laidTrunk) addStation(id uint16, n *nstest.Namespace, link string) {
+func (l *trunkInstance) addStation(id uint16, n *nstest.Namespace, link string) {
 	if l.stations == nil {
 		l.stations = map[uint16]*nstest.Namespace{}
 	}
@@ -74,12 +74,12 @@ func stationName(id uint16) string { return "station " + strconv.Itoa(int(id)) }
 func outerVLAN(id uint16) uint16 { return max(id, 1) }
 
 var trunks = []trunk{
-	{name: "Open vSwitch", lay: func(t *testing.T) *laidTrunk {
+	{name: "Open vSwitch", create: func(t *testing.T) *trunkInstance {
 		nstest.Need(t)
 		node := nstest.New(t, "node")
 		v := startOVS(t, node, false)
 		v.vsctl("add-br br0", "set bridge br0 datapath_type=netdev")
-		l := &laidTrunk{pod: nstest.New(t, "pod")}
+		l := &trunkInstance{pod: nstest.New(t, "pod")}
 		v.addPort(l.pod, 1500, "br0", "vethpod", "external_ids:trunk=test")
 		v.vsctl("set port vethpod vlan_mode=native-untagged tag=1 trunks=1,5,6")
 		for _, id := range trunkVLANs {
@@ -91,10 +91,10 @@ var trunks = []trunk{
 		l.addPod("eth0")
 		return l
 	}},
-	{name: "CNI bridge with vlanTrunk", kind: "vlan", lay: func(t *testing.T) *laidTrunk {
+	{name: "CNI bridge with vlanTrunk", kind: "vlan", create: func(t *testing.T) *trunkInstance {
 		nstest.Need(t)
 		node := nstest.New(t, "node")
-		l := &laidTrunk{pod: nstest.New(t, "pod")}
+		l := &trunkInstance{pod: nstest.New(t, "pod")}
 		if _, err := os.Stat(filepath.Join(newerDir, "bridge")); err != nil {
 			nstest.Skip(t, "no bridge plugin in "+newerDir+": make install")
 		}
@@ -107,7 +107,7 @@ var trunks = []trunk{
 }
 
 // addAccessPorts adds a station in each VLAN to a bridge with VLAN filtering.
-func (l *laidTrunk) addAccessPorts(t *testing.T, node *nstest.Namespace, bridge string) {
+func (l *trunkInstance) addAccessPorts(t *testing.T, node *nstest.Namespace, bridge string) {
 	for _, id := range trunkVLANs {
 		n, port := nstest.New(t, "station"), fmt.Sprint("veth", id)
 		connectNamespaces(n, "eth0", node, port)
@@ -120,7 +120,7 @@ func (l *laidTrunk) addAccessPorts(t *testing.T, node *nstest.Namespace, bridge 
 	}
 }
 
-func (l *laidTrunk) addPod(nic string) {
+func (l *trunkInstance) addPod(nic string) {
 	l.pod.IP("link set " + nic + " up")
 	for _, a := range vlanAddresses(untagged, trunkGuestHost) {
 		addAddresses(l.pod, nic, a.String())
@@ -153,7 +153,7 @@ func TestTrunk(t *testing.T) {
 					if n.kind != "" && !hasKind(t, n.kind) {
 						nstest.LeaveOut(t, "this kernel has no links of the kind "+n.kind+": the trunk is measured under the stock kernel")
 					}
-					l := n.lay(t)
+					l := n.create(t)
 					if !addresses {
 						l.pod.IP("-6 route flush dev eth0")
 						l.pod.IP("addr flush dev eth0")
@@ -165,7 +165,7 @@ func TestTrunk(t *testing.T) {
 	}
 }
 
-func (l *laidTrunk) check(t *testing.T, b infra.Binding) {
+func (l *trunkInstance) check(t *testing.T, b infra.Binding) {
 	ctx := t.Context()
 	net := nstest.Network{Pod: l.pod, State: nstest.Dir(t)}
 	c := wired.NIC{NIC: phase1.NIC{NetNS: l.pod.File, Name: "eth0"}, Spec: infra.Spec{
@@ -231,7 +231,7 @@ func (l *laidTrunk) check(t *testing.T, b infra.Binding) {
 }
 
 // startGuest starts a guest of Linux with VLAN links, or the embedded one where the kernel has no such links.
-func (l *laidTrunk) startGuest(ctx context.Context, t *testing.T, n nstest.Network) trunkGuest {
+func (l *trunkInstance) startGuest(ctx context.Context, t *testing.T, n nstest.Network) trunkGuest {
 	t.Helper()
 	r := nstest.Record(t, n.State, "eth0")
 	if hasKind(t, "vlan") {
@@ -297,7 +297,7 @@ func newLinuxTrunk(t *testing.T, n nstest.Network, r cache.Record) trunkGuest {
 }
 
 // checkTalks: guest and station of the VLAN connect to each other, and see each other's addresses.
-func (l *laidTrunk) checkTalks(t *testing.T, g trunkGuest, id uint16) {
+func (l *trunkInstance) checkTalks(t *testing.T, g trunkGuest, id uint16) {
 	t.Helper()
 	own, far := vlanAddresses(id, trunkGuestHost), vlanAddresses(id, trunkStation)
 	for i := range own {
@@ -308,7 +308,7 @@ func (l *laidTrunk) checkTalks(t *testing.T, g trunkGuest, id uint16) {
 }
 
 // checkSilent: guest and station of the VLAN do not hear each other.
-func (l *laidTrunk) checkSilent(t *testing.T, g trunkGuest, id uint16) {
+func (l *trunkInstance) checkSilent(t *testing.T, g trunkGuest, id uint16) {
 	t.Helper()
 	n, there := l.stations[id]
 	if !there {
@@ -337,7 +337,7 @@ func (l *laidTrunk) checkSilent(t *testing.T, g trunkGuest, id uint16) {
 }
 
 // ping pings the guest from the VLAN's station with packets of so many octets of IP, and does not let them be fragmented.
-func (l *laidTrunk) ping(id uint16, octets int, more ...string) (string, error) {
+func (l *trunkInstance) ping(id uint16, octets int, more ...string) (string, error) {
 	args := append([]string{"ping", "-n", "-M", "do", "-W", "1", "-s", fmt.Sprint(octets - 28)}, more...)
 	cmd := exec.Command("ip", slices.Concat([]string{"netns", "exec", l.stations[id].Name}, args, []string{vlanAddresses(id, trunkGuestHost)[0].Addr().String()})...)
 	out, err := cmd.CombinedOutput()
@@ -346,7 +346,7 @@ func (l *laidTrunk) ping(id uint16, octets int, more ...string) (string, error) 
 
 // checkWhole: packets of the MTU pass in both directions, and longer ones do not come to the guest. The tag adds to a frame
 // and not to what the MTU counts.
-func (l *laidTrunk) checkWhole(t *testing.T, id uint16, mtu int) {
+func (l *trunkInstance) checkWhole(t *testing.T, id uint16, mtu int) {
 	t.Helper()
 	nstest.Eventually(t, func() error {
 		if out, err := l.ping(id, mtu, "-c", "1"); err != nil {
@@ -360,7 +360,7 @@ func (l *laidTrunk) checkWhole(t *testing.T, id uint16, mtu int) {
 }
 
 // heard is what the stack of the namespace has received from others: packets of IPv4, and the neighbours that it noted.
-func (l *laidTrunk) heard() string {
+func (l *trunkInstance) heard() string {
 	snmp := l.pod.Exec("cat", "/proc/net/snmp")
 	for line := range strings.Lines(snmp) {
 		if fields := strings.Fields(line); fields[0] == "Ip:" && fields[3] != "InReceives" {
@@ -371,7 +371,7 @@ func (l *laidTrunk) heard() string {
 	return fmt.Sprintf("%s packets; %s", snmp, l.pod.IP("neigh show"))
 }
 
-func (l *laidTrunk) checkDropped(ctx context.Context, t *testing.T, c wired.NIC, reason string) {
+func (l *trunkInstance) checkDropped(ctx context.Context, t *testing.T, c wired.NIC, reason string) {
 	t.Helper()
 	drops, err := c.Drops(ctx)
 	if err != nil {

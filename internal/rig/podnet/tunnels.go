@@ -17,13 +17,13 @@ import (
 // tunnels are the networks of pods whose NIC carries IP packets without Ethernet, and of a node that reaches other
 // nodes by such a NIC.
 var tunnels = []Network{
-	{Name: "tun", Origin: RealLink, Lay: tunnel},
-	{Name: "WireGuard", Origin: RealLink, Kind: "wireguard", Lay: wireguard},
+	{Name: "tun", Origin: RealLink, Create: tunnel},
+	{Name: "WireGuard", Origin: RealLink, Kind: "wireguard", Create: wireguard},
 }
 
-// tunnel lays a pod whose NIC is a tun device. A VPN's program holds it, and hands the packets to a tun device of
+// tunnel creates a pod whose NIC is a tun device. A VPN's program holds it, and hands the packets to a tun device of
 // the node.
-func tunnel(t testing.TB) *Laid {
+func tunnel(t testing.TB) *Instance {
 	nstest.NeedTaps(t)
 	node, pod := nstest.New(t, "node"), nstest.New(t, "pod")
 	far := addBehindRouter(t, node)
@@ -35,7 +35,7 @@ func tunnel(t testing.TB) *Laid {
 	pod.IP("route add default via 10.29.0.1")
 	pod.IP("-6 route add default dev tun0")
 	pod.Settle("tun0")
-	return &Laid{Pod: pod, NIC: "tun0", IPv4: addr("10.29.0.2"), IPv6: addr("fd00:29::2"), Stations: append([]Station{
+	return &Instance{Pod: pod, NIC: "tun0", IPv4: addr("10.29.0.2"), IPv6: addr("fd00:29::2"), Stations: append([]Station{
 		newStation("gateway", node, "10.29.0.1", "fd00:29::1"),
 	}, far...)}
 }
@@ -84,9 +84,9 @@ func joinTuns(t testing.TB, a, b *os.File) {
 	})
 }
 
-// wireguard lays a pod whose NIC is the node's WireGuard device: encrypted packets leave by the node's network,
+// wireguard creates a pod whose NIC is the node's WireGuard device: encrypted packets leave by the node's network,
 // which the pod does not see. All other stations are behind the peer.
-func wireguard(t testing.TB) *Laid {
+func wireguard(t testing.TB) *Instance {
 	node, gateway, pod := nstest.New(t, "node"), nstest.New(t, "gateway"), nstest.New(t, "pod")
 	far := addBehindRouter(t, gateway)
 	connectNamespaces(node, "ens3", gateway, "ens3")
@@ -110,7 +110,7 @@ func wireguard(t testing.TB) *Laid {
 		}
 	}
 	shakeHands(pod, "10.29.0.1")
-	return &Laid{Pod: pod, NIC: "eth0", IPv4: addr("10.29.0.2"), IPv6: addr("fd00:29::2"), Stations: append([]Station{
+	return &Instance{Pod: pod, NIC: "eth0", IPv4: addr("10.29.0.2"), IPv6: addr("fd00:29::2"), Stations: append([]Station{
 		newStation("gateway", gateway, "10.29.0.1", "fd00:29::1"),
 	}, far...)}
 }

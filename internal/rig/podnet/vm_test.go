@@ -10,7 +10,7 @@ import (
 )
 
 // askLinux asks a question once, from the guest or from a station.
-func (l *Laid) askLinux(ctx context.Context, g *vm.Guest, q question) (string, error) {
+func (l *Instance) askLinux(ctx context.Context, g *vm.Guest, q question) (string, error) {
 	if q.from == pod {
 		line, err := g.Run(ctx, fmt.Sprintf("nc -w 3 %v %d </dev/null", q.at.Addr(), q.at.Port()))
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 
 // wiring is a pod's network that a guest has, or is about to have.
 type wiring struct {
-	pod      *Laid
+	pod      *Instance
 	config   wired.NIC
 	record   cache.Record
 	launcher *nstest.Process
@@ -23,7 +23,7 @@ type wiring struct {
 }
 
 // setup wires the pod's NIC and starts the launcher. If the binding is refused, State is empty again, and there is no launcher.
-func (l *Laid) setup(ctx context.Context, t *testing.T, b infra.Binding, guard infra.Guard) (*wiring, *infra.RefusedError) {
+func (l *Instance) setup(ctx context.Context, t *testing.T, b infra.Binding, guard infra.Guard) (*wiring, *infra.RefusedError) {
 	t.Helper()
 	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
 	w := &wiring{pod: l, config: wired.NIC{NIC: phase1.NIC{NetNS: l.Pod.File, Name: l.NIC}, Spec: infra.Spec{
@@ -43,7 +43,7 @@ func (l *Laid) setup(ctx context.Context, t *testing.T, b infra.Binding, guard i
 }
 
 // mustSetup is setup of a binding that the network does not refuse.
-func (l *Laid) mustSetup(ctx context.Context, t *testing.T, b infra.Binding) *wiring {
+func (l *Instance) mustSetup(ctx context.Context, t *testing.T, b infra.Binding) *wiring {
 	t.Helper()
 	w, refused := l.setup(ctx, t, b, infra.Guard{})
 	if refused != nil {
