@@ -328,14 +328,14 @@ func (s *started) gone(t *testing.T) {
 // TestQEMUSignals: the launcher and QEMU end together, however one of them ends.
 func TestQEMUSignals(t *testing.T) {
 	nstest.Need(t)
-	lay := func(t *testing.T) nstest.Network {
+	create := func(t *testing.T) nstest.Network {
 		t.Parallel()
 		n := nstest.NewNetwork(t)
 		wire(t, n, infra.Bridge{}, nil)
 		return n
 	}
 	t.Run("SIGTERM", func(t *testing.T) {
-		s := startUnderLauncher(t, lay(t), "sh", "-c", "trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.1; done", "qemu")
+		s := startUnderLauncher(t, create(t), "sh", "-c", "trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.1; done", "qemu")
 		if err := s.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
@@ -346,14 +346,14 @@ func TestQEMUSignals(t *testing.T) {
 		}
 	})
 	t.Run("QEMU ignores SIGTERM", func(t *testing.T) {
-		s := startUnderLauncher(t, lay(t), "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", "qemu")
+		s := startUnderLauncher(t, create(t), "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", "qemu")
 		if err := s.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
 		s.end(t, 128+9)
 	})
 	t.Run("two signals", func(t *testing.T) {
-		s := startUnderLauncher(t, lay(t), "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", "qemu")
+		s := startUnderLauncher(t, create(t), "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", "qemu")
 		nstest.Eventually(t, func() error {
 			if strings.Contains(s.log.String(), "QEMU is told to end") {
 				return nil
@@ -366,7 +366,7 @@ func TestQEMUSignals(t *testing.T) {
 		s.end(t, 128+15)
 	})
 	t.Run("SIGKILL", func(t *testing.T) {
-		s := startUnderLauncher(t, lay(t), "sh", "-c", "echo ready; exec sleep 1000", "qemu")
+		s := startUnderLauncher(t, create(t), "sh", "-c", "echo ready; exec sleep 1000", "qemu")
 		if err := s.Process.Kill(); err != nil {
 			t.Error(err)
 		}

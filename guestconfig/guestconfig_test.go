@@ -299,7 +299,7 @@ func TestQuoted(t *testing.T) {
 
 // TestWarns: each format says what it leaves out of a route.
 func TestWarns(t *testing.T) {
-	ptp := plain() // as CNI's plugin of that name lays it
+	ptp := plain() // as CNI's plugin of that name creates it
 	ptp.Static.Addresses[0].NoPrefixRoute = true
 	ptp.Static.Routes = []cache.StaticRoute{
 		{Destination: pfx("10.244.1.1/32"), Table: 254, Scope: 253},

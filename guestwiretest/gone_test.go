@@ -183,7 +183,7 @@ func TestSkips(t *testing.T) {
 	}
 	program := copyTests(t)
 	const user = "exec setpriv --reuid 65534 --regid 65534 --clear-groups "
-	for name, c := range map[string]struct{ lay, want string }{
+	for name, c := range map[string]struct{ create, want string }{
 		"no device":           {"mount -t tmpfs none /dev/net; " + user, "chmod 0666 /dev/net/tun (modprobe tun if there is none)"},
 		"closed device":       {"mount -t tmpfs -o mode=755 none /dev/net; mknod -m 600 /dev/net/tun c 10 200; " + user, "open /dev/net/tun: permission denied: run the test as root"},
 		"no user namespaces":  {"mount --rbind / /mnt; exec chroot /mnt /bin/sh -c '" + user + `"$0" "$@"' `, "network namespaces: neither root nor a user namespace"},
@@ -193,7 +193,7 @@ func TestSkips(t *testing.T) {
 	} {
 		for require, want := range map[string]string{"": "--- SKIP: TestDiff", "1": "--- FAIL: TestDiff"} {
 			t.Run(name+require, func(t *testing.T) {
-				cmd := exec.Command("unshare", "-m", "/bin/sh", "-c", "set -e; "+c.lay+`"$0" "$@"`, program, "-test.run=^TestDiff$", "-test.v")
+				cmd := exec.Command("unshare", "-m", "/bin/sh", "-c", "set -e; "+c.create+`"$0" "$@"`, program, "-test.run=^TestDiff$", "-test.v")
 				cmd.Env = outside()
 				if require != "" {
 					cmd.Env = append(cmd.Env, "GUESTWIRE_REQUIRE="+require)

@@ -27,8 +27,8 @@ const (
 )
 
 var shapes = map[Shape]struct {
-	name string
-	lay  func(pod, world lab.Namespace) error
+	name   string
+	create func(pod, world lab.Namespace) error
 }{
 	Veth:    {"Veth", lab.Veth},
 	Calico:  {"Calico", lab.Calico},
@@ -97,7 +97,7 @@ func NewPod(t testing.TB, s Shape) *Pod {
 	if !sandbox.OneUser() {
 		p.Owner = infra.Owner{UID: lab.User, GID: lab.User}
 	}
-	if err := errors.Join(world.lab.World(), shape.lay(p.lab, world.lab)); errors.Is(err, lab.ErrNoKind) {
+	if err := errors.Join(world.lab.World(), shape.create(p.lab, world.lab)); errors.Is(err, lab.ErrNoKind) {
 		skip(t, fmt.Sprintf("pod of the shape %v: %v", s, err))
 	} else if err != nil {
 		t.Fatalf("pod of the shape %v: %v", s, err)

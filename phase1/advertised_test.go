@@ -103,7 +103,7 @@ func TestAdvertised(t *testing.T) {
 	alone := func(n nstest.Network) { n.Pod.IP("-6 route del default") }
 	for _, c := range []struct {
 		name    string
-		lay     func(nstest.Network)
+		create  func(nstest.Network)
 		routers int
 		ra      *ndp.RouterAdvertisement
 		learned string
@@ -127,7 +127,7 @@ func TestAdvertised(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			n := nstest.NewNetwork(t)
-			c.lay(n)
+			c.create(n)
 			learned := []string{c.learned}
 			for i := range c.routers {
 				learned = append(learned, fmt.Sprintf("default via fe80::1:%x dev eth0 proto ra", i))

@@ -43,7 +43,7 @@ func tryCNI(n nstest.Network, command, container, netns, config, prev string) (s
 	return string(out), err
 }
 
-// TestCNIDelete lays the pod's network with each plugin, some chained, and lets them delete it after
+// TestCNIDelete creates the pod's network with each plugin, some chained, and lets them delete it after
 // Teardown and before it. Nothing stays, in the namespace or of the leases.
 func TestCNIDelete(t *testing.T) {
 	t.Parallel()

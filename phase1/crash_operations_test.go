@@ -211,7 +211,7 @@ func (b *bed) force() *operation {
 				err = nil
 			}
 		}
-		return errors.Join(err, op.done(), b.layAgain())
+		return errors.Join(err, op.done(), b.createAgain())
 	}
 	// How the namespace looks after an undisturbed one.
 	if err := errors.Join(op.prepare(), second(b.c.ForceTeardown(b.Context()))); err != nil {
@@ -219,14 +219,14 @@ func (b *bed) force() *operation {
 	}
 	b.n.Pod.Settled()
 	forced = b.dump()
-	if err := errors.Join(b.nothingLeft(), b.layAgain()); err != nil {
+	if err := errors.Join(b.nothingLeft(), b.createAgain()); err != nil {
 		b.Fatal(err)
 	}
 	return op
 }
 
-// layAgain adds what a forced Teardown does not know.
-func (b *bed) layAgain() error {
+// createAgain adds what a forced Teardown does not know.
+func (b *bed) createAgain() error {
 	for name, value := range sysctls(b.n) {
 		if were := b.were[name]; value != were {
 			setSysctl(b.n, name, were)

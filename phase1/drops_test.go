@@ -85,10 +85,10 @@ func TestDropsBehindTheFilter(t *testing.T) {
 	t.Parallel()
 	behind := netip.MustParseAddr("192.0.2.77")
 	for _, c := range []struct {
-		name  string
-		lay   []string
-		spec  infra.Spec
-		setup func(n nstest.Network)
+		name   string
+		create []string
+		spec   infra.Spec
+		setup  func(n nstest.Network)
 		// Frames of the guest, of the world, or what the namespace does.
 		guest, world func(w *wire) [][]byte
 		namespace    string
@@ -114,8 +114,8 @@ func TestDropsBehindTheFilter(t *testing.T) {
 		{name: "a connection too many", spec: infra.Spec{Binding: infra.Masquerade{MaxConnections: 1}}, want: "connection-limit 1",
 			guest: func(w *wire) [][]byte { return [][]byte{w.link.Ask(17, w.link.IPv4, w.link.Far4, 5001)} }},
 		{name: "IPv6 to a gateway without", spec: infra.Spec{Binding: infra.Masquerade{}}, want: "no-ipv6 1",
-			lay:   []string{"-6 route flush dev eth0", "-6 addr flush dev eth0"},
-			guest: func(w *wire) [][]byte { return v6Only(w, "MLDv2 report") }},
+			create: []string{"-6 route flush dev eth0", "-6 addr flush dev eth0"},
+			guest:  func(w *wire) [][]byte { return v6Only(w, "MLDv2 report") }},
 		{name: "to the guest's own address", spec: infra.Spec{Binding: infra.Masquerade{Ports: []infra.Ports{{First: 80}}}}, want: "not-forwarded 1",
 			world: func(w *wire) [][]byte { return [][]byte{w.fromWorld(netip.MustParseAddr("10.0.2.2"))} }},
 		{name: "through the namespace", spec: infra.Spec{Binding: infra.Masquerade{}}, want: "not-forwarded 1",
@@ -125,13 +125,13 @@ func TestDropsBehindTheFilter(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := nstest.NewNetwork(t)
-			for _, line := range c.lay {
+			for _, line := range c.create {
 				n.Pod.IP(line)
 			}
 			config := config(n, c.spec.Binding)
 			config.Guard = c.spec.Guard
 			setup(t, config)
-			w := attachDeaf(t, n, true, len(c.lay) == 0)
+			w := attachDeaf(t, n, true, len(c.create) == 0)
 			if c.other {
 				for _, line := range []string{
 					"link add other type veth peer name end", "link set other up", "link set end up",

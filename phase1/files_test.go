@@ -334,10 +334,10 @@ func TestStatePath(t *testing.T) {
 	isField := func(err error) bool { return errors.As(err, &field) && field.Field == "state" }
 	isPermission := func(err error) bool { return errors.Is(err, fs.ErrPermission) }
 	for _, c := range []struct {
-		name  string
-		lay   func(above, ours string) error
-		state string // absolute, or below the directory above
-		is    func(error) bool
+		name   string
+		create func(above, ours string) error
+		state  string // absolute, or below the directory above
+		is     func(error) bool
 	}{
 		{"mode 0755", dir(0o755), "new", nil},
 		{"mode 0711", dir(0o711), "new", nil},
@@ -368,7 +368,7 @@ func TestStatePath(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			above, ours := filepath.Join(nstest.Dir(t), "above"), nstest.Dir(t)
-			if err := errors.Join(os.MkdirAll(filepath.Join(above, "there"), 0o755), c.lay(above, ours)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Join(above, "there"), 0o755), c.create(above, ours)); err != nil {
 				t.Fatal(err)
 			}
 			config := config(n, infra.Bridge{})

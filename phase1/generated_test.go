@@ -29,7 +29,7 @@ var within = infra.Masquerade{
 	IPv4: netip.MustParsePrefix("10.20.0.0/24"), Guest: []netip.Addr{netip.MustParseAddr("10.20.0.200")}, Gateway: []netip.Addr{netip.MustParseAddr("10.20.0.1")},
 }
 
-// TestGenerated lays namespaces by chance: Setup and Teardown leave them as they were, down to the
+// TestGenerated creates namespaces by chance: Setup and Teardown leave them as they were, down to the
 // last byte of what ip, bridge, tc, nft and sysctl print.
 func TestGenerated(t *testing.T) {
 	nstest.KernelDecides(t, "what Teardown gives back, by chance")

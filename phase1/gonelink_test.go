@@ -18,7 +18,7 @@ func TestAnotherLinkGone(t *testing.T) {
 		"route add 198.51.100.0/24 via 10.250.0.1 dev net1 src 10.244.1.7",
 	}
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
-		lay := func() nstest.Network {
+		create := func() nstest.Network {
 			n := nstest.NewNetwork(t)
 			secondNIC(n, "10.250.0.7/24", "fd00:250::7/64")
 			n.Pod.IP("-6 route del default")
@@ -28,11 +28,11 @@ func TestAnotherLinkGone(t *testing.T) {
 			settled(t, n)
 			return n
 		}
-		plain := lay()
+		plain := create()
 		plain.Pod.IP("link del net1")
 		want := plain.Pod.IP("route show") + plain.Pod.IP("-6 route show")
 
-		n := lay()
+		n := create()
 		c := config(n, b)
 		setup(t, c)
 		n.Pod.IP("link del net1")

@@ -139,14 +139,14 @@ func TestMACOfKinds(t *testing.T) {
 				nstest.KernelDecides(t, "not every kernel has these links")
 			}
 			n := nstest.NewNetwork(t)
-			lay := map[string]string{
+			create := map[string]string{
 				"vlan": "link add link eth0 name net1 type vlan id 5", "veth": "link add net1 type veth peer name far1",
 				"vxlan": "link add net1 type vxlan id 5 remote 10.244.1.1 dstport 4789",
 			}[kind]
-			if lay == "" {
-				lay = "link add net1 type " + kind
+			if create == "" {
+				create = "link add net1 type " + kind
 			}
-			if err := try(n.Pod, lay); lacksFeature(err) {
+			if err := try(n.Pod, create); lacksFeature(err) {
 				nstest.LeaveOut(t, "this kernel has no "+kind)
 			} else if err != nil {
 				t.Fatal(err)

@@ -24,7 +24,7 @@ func TestAnotherLinkJoins(t *testing.T) {
 			n.Pod.IP("-6 route append fd00:7::/64 metric 1024 nexthop via fd00:250::1 dev net1 weight 3")
 			settled(t, n)
 		}
-		lay := func() nstest.Network {
+		create := func() nstest.Network {
 			n := nstest.NewNetwork(t)
 			n.Pod.IP("-6 route add fd00:7::/64 metric 1024 nexthop via fd00:244:1::1 dev eth0 weight 2 nexthop via fd00:244:1::2 dev eth0")
 			settled(t, n)
@@ -35,14 +35,14 @@ func TestAnotherLinkJoins(t *testing.T) {
 			slices.Sort(lines)
 			return strings.Join(lines, "\n")
 		}
-		plain := lay()
+		plain := create()
 		join(plain)
 		want := routes(plain)
 		if strings.Count(want, "nexthop") != 5 {
 			t.Fatal(want)
 		}
 
-		n := lay()
+		n := create()
 		c := config(n, b)
 		setup(t, c)
 		join(n)

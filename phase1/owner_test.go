@@ -24,7 +24,7 @@ func TestVhost(t *testing.T) {
 	}
 	// run has the agent plan or set up where the shell commands have made a /dev/vhost-net.
 	run := func(verb, device string) (string, error) {
-		const laid = `set -e
+		const prepare = `set -e
 			mount -t tmpfs dev /mnt
 			mkdir /mnt/net
 			mount --bind /dev/net /mnt/net
@@ -33,7 +33,7 @@ func TestVhost(t *testing.T) {
 			eval "$1"
 			shift
 			exec "$@"`
-		out, err := exec.Command("unshare", "-m", "sh", "-c", laid, "sh", device,
+		out, err := exec.Command("unshare", "-m", "sh", "-c", prepare, "sh", device,
 			nstest.Program(t, "examples/agent"), verb, "-netns", n.Pod.Path(), "-nic", "eth0", "-config", configuration).CombinedOutput()
 		return string(out), err
 	}

@@ -601,7 +601,7 @@ func TestAgain(t *testing.T) {
 	})
 }
 
-// TestRestore lays what a simple pod has not, and wants all of it back.
+// TestRestore creates what a simple pod has not, and wants all of it back.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {

@@ -77,8 +77,8 @@ func TestAuto(t *testing.T) {
 	t.Parallel()
 	page := readFile(t, "../docs/how-to/choose-a-binding.md")
 	for _, test := range []struct {
-		name, lay, want string
-		says            []string
+		name, create, want string
+		says               []string
 	}{
 		{"veth", "", "bridge", []string{"# binding: bridge\n"}},
 		{"macvlan", "link add link up0 name eth0 type macvlan mode bridge", "redirect",
@@ -88,11 +88,11 @@ func TestAuto(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := nstest.NewNetwork(t)
-			if test.lay != "" {
+			if test.create != "" {
 				n.Pod.IP("link set eth0 down")
 				n.Pod.IP("link set eth0 name up0")
 				n.Pod.IP("link set up0 up")
-				n.Pod.IP(test.lay)
+				n.Pod.IP(test.create)
 				n.Pod.IP("addr flush dev up0")
 				n.Pod.IP("addr add 10.244.1.7/24 dev eth0")
 				n.Pod.IP("link set eth0 up")

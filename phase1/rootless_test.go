@@ -84,7 +84,7 @@ func TestRootless(t *testing.T) {
 	home := own(filepath.Join(base, "home"), user, 0o755)
 	sticky := own(filepath.Join(base, "sticky"), 0, 0o777|os.ModeSticky)
 	open := own(filepath.Join(base, "open"), 0, 0o777)
-	const laid = `sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0
+	const prepare = `sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0
 ip link add eth0 type veth peer name peer; ip link set eth0 up; ip link set peer up; ip addr add 10.0.0.2/24 dev eth0
 for link in eth0 peer; do
 	for try in $(seq 400); do
@@ -133,7 +133,7 @@ same() {
 			if name == "home" {
 				tried = "bridge redirect masquerade"
 			}
-			script := "set -e\ndir=$(mktemp -d -p " + dir + ")\n" + laid + fmt.Sprintf(`
+			script := "set -e\ndir=$(mktemp -d -p " + dir + ")\n" + prepare + fmt.Sprintf(`
 agent() { verb=$1; shift; "%s" $verb -own -nic eth0 -dir "%s/journals" "$@"; }
 for binding in %s; do
 	if ! out=$(agent setup -binding $binding -state "%s" -uid %d 2>&1); then

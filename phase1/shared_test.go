@@ -130,7 +130,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestLargeTable lays more routes than a socket sends at once by default.
+// TestLargeTable creates more routes than a socket sends at once by default.
 func TestLargeTable(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t)

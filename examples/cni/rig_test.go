@@ -100,7 +100,7 @@ func (n *node) said() string {
 	return text
 }
 
-// bridge is a plugin that lays a veth to a bridge, with addresses of host-local.
+// bridge is a plugin that creates a veth to a bridge, with addresses of host-local.
 func (n *node) bridge(name, v4, v6 string) string {
 	return fmt.Sprintf(`{"type": "bridge", "bridge": %q, "isGateway": true, "ipam": {"type": "host-local", "dataDir": %q,
 		"ranges": [[{"subnet": %q}], [{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}}`, name, n.leases, v4, v6)

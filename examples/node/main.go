@@ -140,7 +140,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "trust-pods":
 			set.BoolVar(&o.trustPods, name, false, "a pod's annotations may also say what an ordinary restricted pod could not do: guard, owner.selinux, the bindings macvtap and sriov, masquerade's firewall and more connections, and more than 4096 bytes for a NIC")
 		case "every-nic":
-			set.BoolVar(&o.everyNIC, name, false, "the list's first plugin lays all NICs of a pod, as Multus does: the NICs of the annotations are wired by one ADD")
+			set.BoolVar(&o.everyNIC, name, false, "the list's first plugin creates all NICs of a pod, as Multus does: the NICs of the annotations are wired by one ADD")
 		case "nri":
 			set.StringVar(&o.nri, name, "/var/run/nri/nri.sock", "the engine's NRI `SOCKET`; empty: launchers get records and devices by other means (-device-plugins)")
 		case "devices":

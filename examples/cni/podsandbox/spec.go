@@ -101,7 +101,7 @@ func (d Defaults) Make(w *Wish) (spec infra.Spec, wanted bool, err error) {
 	case w == nil && spec.Binding == nil, w != nil && w.None:
 		return infra.Spec{}, false, nil
 	case w != nil:
-		if err := d.lay(&spec, w); err != nil {
+		if err := d.apply(&spec, w); err != nil {
 			return infra.Spec{}, false, &WishError{Where: w.where, Err: err}
 		}
 	}
@@ -120,8 +120,8 @@ func (d Defaults) Make(w *Wish) (spec infra.Spec, wanted bool, err error) {
 	return spec, true, nil
 }
 
-// lay lays a wish over the list's Spec.
-func (d Defaults) lay(spec *infra.Spec, w *Wish) error {
+// apply writes a wish over the list's Spec.
+func (d Defaults) apply(spec *infra.Spec, w *Wish) error {
 	if w.length > MaxWish && !d.TrustPods {
 		return fmt.Errorf("%d bytes, and at most %d are for a pod to say: name ranges of ports, or ask the node's operator (\"spec\" or \"trustPods\" of the entry guestwire in the node's CNI list)", w.length, MaxWish)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 )
 
-// TestMake: a pod's wish laid over what the list says. What is wanted is the Spec as JSON; "nothing", or "!" and the
+// TestMake: a pod's wish applied to what the list says. What is wanted is the Spec as JSON; "nothing", or "!" and the
 // begin of an error.
 func TestMake(t *testing.T) {
 	const owner = `"owner":{"uid":107,"gid":107,"inside":true}`

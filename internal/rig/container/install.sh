@@ -32,7 +32,7 @@ mkdir -p "$tmp/archives/partial"
 # The packages and all that they depend on and that is not installed. apt's sandbox user cannot write to the directory.
 apt -o APT::Sandbox::User=root -o Dir::Cache::archives="$tmp/archives" install --download-only --reinstall --no-install-recommends \
 	podman conmon crun netavark aardvark-dns slirp4netns uidmap catatonit
-# A merged /usr, as the machine has: the files are laid over its root.
+# A merged /usr, as the machine has: the files are copied over its root.
 mkdir -p "$tmp/root"/usr/{bin,sbin,lib,lib64}
 for dir in bin sbin lib lib64; do
 	ln -s "usr/$dir" "$tmp/root/$dir"

@@ -65,7 +65,7 @@ func stopLauncher(t *testing.T, launcher *nstest.Process, leased ...netip.Addr) 
 type bootNetwork struct {
 	name    string
 	binding infra.Binding
-	lay     func(t *testing.T) nstest.Network
+	create  func(t *testing.T) nstest.Network
 	// Address and router of IPv4.
 	address4 netip.Prefix
 	router4  netip.Addr
@@ -81,14 +81,14 @@ var besideGuest = netip.MustParseAddr("10.244.1.6")
 
 var bootNetworks = []bootNetwork{
 	{
-		name: "bridge", binding: infra.Bridge{}, lay: func(t *testing.T) nstest.Network { return nstest.NewNetwork(t) },
+		name: "bridge", binding: infra.Bridge{}, create: func(t *testing.T) nstest.Network { return nstest.NewNetwork(t) },
 		address4: netip.PrefixFrom(nstest.Pod4, 24), router4: nstest.Gateway4,
 		stations: []netip.Addr{nstest.Gateway4, nstest.Gateway6, nstest.Beyond4, nstest.Beyond6},
 		peer4:    nstest.Gateway4, peer6: nstest.Gateway6,
 	},
 	{
-		name: "bridge-on-link", binding: infra.Bridge{}, lay: func(t *testing.T) nstest.Network {
-			n := layOnLink(t)
+		name: "bridge-on-link", binding: infra.Bridge{}, create: func(t *testing.T) nstest.Network {
+			n := createOnLink(t)
 			n.World.IP(fmt.Sprintf("addr add %v/32 dev lo", besideGuest))
 			return n
 		},
@@ -97,7 +97,7 @@ var bootNetworks = []bootNetwork{
 		peer4:    netip.MustParseAddr("169.254.1.1"), peer6: nstest.Beyond6,
 	},
 	{
-		name: "masquerade", binding: infra.Masquerade{}, lay: func(t *testing.T) nstest.Network { return nstest.NewNetwork(t) },
+		name: "masquerade", binding: infra.Masquerade{}, create: func(t *testing.T) nstest.Network { return nstest.NewNetwork(t) },
 		address4: netip.MustParsePrefix("10.0.2.2/24"), router4: netip.MustParseAddr("10.0.2.1"),
 		stations: []netip.Addr{nstest.Gateway4, nstest.Gateway6, nstest.Beyond4, nstest.Beyond6},
 		peer4:    nstest.Gateway4, peer6: nstest.Gateway6,
@@ -142,7 +142,7 @@ func TestAutoconf(t *testing.T) {
 	uid, gid := vm.NeedGuest(t)
 	eachOf(t, append(slices.Clone(bootNetworks), routedNetwork), "", []string{"bridge-on-link"}, func(t *testing.T, network bootNetwork) {
 		ctx := bootTime(t)
-		n := network.lay(t)
+		n := network.create(t)
 		_, r := setupAndOpen(ctx, t, bootConfig(n, network.binding, uid, gid))
 		nic := newNIC(t, r, qemu.Options{})
 		delete(nic.Device, "host_mtu") // so that the guest's MTU is the lease's
@@ -214,7 +214,7 @@ func TestIPXE(t *testing.T) {
 	uid, gid := vm.NeedGuest(t)
 	eachBoot(t, "", []string{"bridge", "bridge-on-link"}, func(t *testing.T, network bootNetwork) {
 		ctx := bootTime(t)
-		n := network.lay(t)
+		n := network.create(t)
 		script := bootScript + bootReport6 + bootReport4
 		if network.name == "bridge-on-link" {
 			// This iPXE learns an IPv6 router only together with a prefix on the link.

@@ -204,7 +204,7 @@ const udhcpc = "udhcpc -f -i eth0 -p /run/udhcpc.pid -t 20 -T 1 -A 1 -O mtu"
 type network struct {
 	name    string
 	binding infra.Binding
-	lay     func(t *testing.T) nstest.Network
+	create  func(t *testing.T) nstest.Network
 
 	address4, address6 string
 	others6            []string // further addresses of the NIC, which the guest gets as well
@@ -223,7 +223,7 @@ const router = "ROUTER" // stands in routes6 for the link-local address of the g
 
 var networks = []network{
 	{
-		name: "bridge", binding: infra.Bridge{}, lay: layWithRoutes,
+		name: "bridge", binding: infra.Bridge{}, create: createWithRoutes,
 		address4: "10.244.1.7/24", address6: "fd00:244:1::7/128", others6: []string{"fd00:244:1::17", "fd00:244:1::27"},
 		routes4: []string{"10.244.1.0/24", "203.0.113.0/24 via 10.244.1.254", "default via 10.244.1.1"},
 		routes6: []string{"fd00:244:1::/64", "2001:db8:7::/64 via " + router, "default via " + router},
@@ -231,7 +231,7 @@ var networks = []network{
 		beyond:  []string{"203.0.113.9", "2001:db8:7::9"},
 	},
 	{
-		name: "bridge-on-link", binding: infra.Bridge{}, lay: layOnLink,
+		name: "bridge-on-link", binding: infra.Bridge{}, create: createOnLink,
 		address4: "10.244.1.7/32", address6: "fd00:244:1::7/128",
 		routes4: []string{"169.254.1.1", "default via 169.254.1.1"},
 		simple4: "10.244.1.7/31", simpleRoutes4: []string{"10.244.1.6/31", "default via 10.244.1.6"},
@@ -239,7 +239,7 @@ var networks = []network{
 		search:  []string{"ns.svc.cluster.example", "svc.cluster.example", "cluster.example"},
 	},
 	{
-		name: "masquerade", binding: infra.Masquerade{}, lay: func(t *testing.T) nstest.Network { return nstest.NewNetwork(t) },
+		name: "masquerade", binding: infra.Masquerade{}, create: func(t *testing.T) nstest.Network { return nstest.NewNetwork(t) },
 		address4: "10.0.2.2/24", address6: "fd10:0:2::2/128",
 		routes4: []string{"10.0.2.0/24", "default via 10.0.2.1"},
 		routes6: []string{"fd10:0:2::/120", "default via " + router},
@@ -253,9 +253,9 @@ var longSearch = []string{
 	strings.Repeat("d", 60) + ".example", "pod.example",
 }
 
-// layWithRoutes returns a network with an IPv4 route through a second gateway, an IPv6 route besides the
+// createWithRoutes returns a network with an IPv4 route through a second gateway, an IPv6 route besides the
 // default route, and three IPv6 addresses.
-func layWithRoutes(t *testing.T) nstest.Network {
+func createWithRoutes(t *testing.T) nstest.Network {
 	n := nstest.NewNetwork(t)
 	n.World.IP("addr add 203.0.113.9/32 dev lo")
 	n.World.IP("addr add 2001:db8:7::9/128 dev lo nodad")
@@ -267,9 +267,9 @@ func layWithRoutes(t *testing.T) nstest.Network {
 	return n
 }
 
-// layOnLink returns a network like Calico's: /32 and /128 addresses, an IPv4 gateway that a route puts on
+// createOnLink returns a network like Calico's: /32 and /128 addresses, an IPv4 gateway that a route puts on
 // the link, and a link-local IPv6 gateway.
-func layOnLink(t *testing.T) nstest.Network {
+func createOnLink(t *testing.T) nstest.Network {
 	n := nstest.NewWorld(t)
 	n.World.IP("link add pod type veth peer name eth0 netns " + n.Pod.Name)
 	n.World.IP("link set pod mtu 1450 up")
@@ -348,7 +348,7 @@ const dns4, dns6 = "192.0.2.53", "2001:db8::53"
 
 func newScene(t *testing.T, sys system, n network) *scene {
 	t.Helper()
-	s := &scene{Network: n.lay(t), network: n, system: sys}
+	s := &scene{Network: n.create(t), network: n, system: sys}
 	_, err := (phase1.NIC{NetNS: s.Pod.File, Name: "eth0"}).Setup(t.Context(), infra.Spec{
 		Binding: n.binding, State: s.State,
 		Owner:   nstest.Owner(),

@@ -24,7 +24,7 @@ func TestUEFI(t *testing.T) {
 		}
 		eachBoot(t, name+"/", []string{"bridge-on-link"}, func(t *testing.T, network bootNetwork) {
 			ctx := bootTime(t)
-			n := network.lay(t)
+			n := network.create(t)
 			server := newBootServer(t, n.World, map[string][]byte{"/grub.efi": grub})
 			c := bootConfig(n, network.binding, uid, gid)
 			c.Options.BootFile = bootFile

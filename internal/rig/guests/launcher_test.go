@@ -56,7 +56,7 @@ func TestLauncher(t *testing.T) {
 	uid, gid := vm.NeedGuest(t)
 	for _, test := range []struct {
 		binding infra.Binding
-		lay     func(testing.TB) nstest.Network
+		create  func(testing.TB) nstest.Network
 		queues  int
 	}{
 		{infra.Bridge{}, nstest.NewNetwork, 2},
@@ -66,7 +66,7 @@ func TestLauncher(t *testing.T) {
 	} {
 		t.Run(string(test.binding.Kind()), func(t *testing.T) {
 			t.Parallel()
-			n := test.lay(t)
+			n := test.create(t)
 			before := n.Pod.Settled()
 			ctx := bootTime(t)
 			wire(t, n, test.binding, func(s *infra.Spec) {

@@ -47,7 +47,7 @@ func TestManagers(t *testing.T) {
 func manages(t *testing.T, network bootNetwork, boot vm.Boot, uid, gid int) {
 	t.Helper()
 	ctx := bootTime(t)
-	n := network.lay(t)
+	n := network.create(t)
 	if network.name == "bridge" || network.name == "redirect" {
 		n.Pod.IP("addr add fd00:244:1::17/64 dev eth0 nodad")
 	}

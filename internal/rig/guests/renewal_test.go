@@ -126,7 +126,7 @@ func TestRenewalManagers(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)
 	ctx := bootTime(t)
-	n := networks[0].lay(t)
+	n := networks[0].create(t)
 	c := bootConfig(n, infra.Bridge{}, uid, gid)
 	c.Options.LeaseSeconds = renewalLease
 	_, r := setupAndOpen(ctx, t, c)

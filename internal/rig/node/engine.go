@@ -71,8 +71,8 @@ func NewEngine(n *Node, c EngineConfig) (*Engine, error) {
 	if err := n.WriteFile("/etc/containerd/config.toml", e.toml(), 0o644); err != nil {
 		return nil, err
 	}
-	const lay = `mkdir -p "$0" "$1" /run/netns && ln -sf /usr/lib/cni/* "$0"`
-	if _, err := n.Run("sh", "-c", lay, CNIBin, CNIConf); err != nil {
+	const setup = `mkdir -p "$0" "$1" /run/netns && ln -sf /usr/lib/cni/* "$0"`
+	if _, err := n.Run("sh", "-c", setup, CNIBin, CNIConf); err != nil {
 		return nil, err
 	}
 	return e, nil

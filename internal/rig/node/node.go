@@ -55,8 +55,8 @@ type Node struct {
 	ended bool
 }
 
-//go:embed lay.sh
-var lay string
+//go:embed init.sh
+var initScript string
 
 // sweep removes cgroups when its standard input ends, which it does also if this process gets SIGKILL. The processes in
 // the cgroups end then.
@@ -122,10 +122,10 @@ func (n *Node) start(name string) error {
 		}
 	}
 
-	n.init = exec.Command("bash", append([]string{"-c", lay, "node", n.Dir, name}, n.cgroups...)...)
+	n.init = exec.Command("bash", append([]string{"-c", initScript, "node", n.Dir, name}, n.cgroups...)...)
 	n.init.SysProcAttr = &syscall.SysProcAttr{Setsid: true,
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNET}
-	complaints, err := os.Create(filepath.Join(n.Dir, "lay.log"))
+	complaints, err := os.Create(filepath.Join(n.Dir, "init.log"))
 	if err != nil {
 		return err
 	}
@@ -278,7 +278,7 @@ func (n *Node) Command(ctx context.Context, program string, args ...string) *exe
 	return cmd
 }
 
-// enter joins the node's cgroups and namespaces. In a hierarchy of version 2 the processes are one down: see lay.sh.
+// enter joins the node's cgroups and namespaces. In a hierarchy of version 2 the processes are one down: see init.sh.
 const enter = `for cgroup in $1; do
 	[ ! -d "$cgroup/init" ] || cgroup=$cgroup/init
 	echo 0 >"$cgroup/cgroup.procs" || exit

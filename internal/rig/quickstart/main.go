@@ -74,12 +74,12 @@ func main() {
 // runBinding demonstrates one binding, from Plan to Teardown.
 func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	title(b)
-	pod, world, err := layNetwork()
+	pod, world, err := createNetwork()
 	if err != nil {
-		return fmt.Errorf("lay the network: %w", err)
+		return fmt.Errorf("create the network: %w", err)
 	}
 	defer func() { err = errors.Join(err, pod.close(), world.close()) }()
-	step("a CNI plugin has laid the pod's network; the pod has")
+	step("a CNI plugin has created the pod's network; the pod has")
 	before, err := pod.describe()
 	if err != nil {
 		return err

@@ -15,9 +15,9 @@ type namespace struct{ lab.Namespace }
 
 func (n namespace) close() error { return n.File.Close() }
 
-// layNetwork creates a network like a CNI plugin's: a veth between the pod and the world, addresses and default
+// createNetwork creates a network like a CNI plugin's: a veth between the pod and the world, addresses and default
 // routes.
-func layNetwork() (pod, world namespace, err error) {
+func createNetwork() (pod, world namespace, err error) {
 	if pod.Namespace, err = lab.New(); err != nil {
 		return pod, world, err
 	}

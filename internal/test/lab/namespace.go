@@ -1,4 +1,4 @@
-// Package lab makes network namespaces, lays pods' networks in them, and shows what an administrator sees there. It is
+// Package lab makes network namespaces, creates pods' networks in them, and shows what an administrator sees there. It is
 // for tests and demonstrations.
 //
 // A namespace has no name and no mount: the namespace ends with its file, and so with the process, however that ends.

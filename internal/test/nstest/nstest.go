@@ -1,4 +1,4 @@
-// Package nstest lays network namespaces for tests, and looks at them as an administrator would:
+// Package nstest creates network namespaces for tests, and looks at them as an administrator would:
 // with ip(8), bridge(8), tc(8), nft(8), sysctl(8), and by traffic.
 package nstest
 

@@ -61,7 +61,7 @@ func NewNetwork(t testing.TB) Network {
 	return NewVeth(t)
 }
 
-// NewVeth lays what a CNI plugin of the usual kind leaves: a veth called eth0, a /24 and a /64,
+// NewVeth creates what a CNI plugin of the usual kind leaves: a veth called eth0, a /24 and a /64,
 // default routes, an MTU of 1450.
 func NewVeth(t testing.TB) Network {
 	t.Helper()
@@ -72,7 +72,7 @@ func NewVeth(t testing.TB) Network {
 	return n
 }
 
-// NewMacvtap lays what a device plugin leaves: a macvtap called eth0, which is down and has no address,
+// NewMacvtap creates what a device plugin leaves: a macvtap called eth0, which is down and has no address,
 // on a link of the world with the gateway at its other end, with an MTU of 1450.
 func NewMacvtap(t testing.TB) Network {
 	t.Helper()

@@ -1,4 +1,4 @@
-// Package sandbox keeps the machine as it is while namespaces are laid for tests and demonstrations:
+// Package sandbox keeps the machine as it is while namespaces are created for tests and demonstrations:
 // a program that enters it has mounts of its own, with a /run/netns, locks and a /etc/resolv.conf of its own
 // and a /dev/net/tun that everybody can open, as container engines provide it. All of that ends with
 // the program, however it ends.
@@ -66,8 +66,8 @@ func enter() error {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return fmt.Errorf("sandbox: %w", err)
 	}
-	// The first process there lays the mounts, and then becomes the program.
-	cmd := exec.Command("/bin/sh", append([]string{"-c", layMounts, program}, os.Args[1:]...)...)
+	// The first process there creates the mounts, and then becomes the program.
+	cmd := exec.Command("/bin/sh", append([]string{"-c", createMounts, program}, os.Args[1:]...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), entered+"="+dir)
 	cmd.SysProcAttr = attributes()
@@ -135,10 +135,10 @@ func attributes() *syscall.SysProcAttr {
 	}
 }
 
-// layMounts lays the mounts. In a user namespace no device can be made, so the machine's stays. An ordinary
+// createMounts creates the mounts. In a user namespace no device can be made, so the machine's stays. An ordinary
 // user gets a root directory with the machine's directories in it: Setup takes a state directory only
 // below directories of root's, and the machine's root directory is of a user that does not exist there.
-const layMounts = `set -e
+const createMounts = `set -e
 PATH=$PATH:/usr/sbin:/sbin
 directory=$PWD
 ip link set lo up 2>/dev/null || true
