@@ -12,8 +12,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Tell puts what the NIC has into the record of a guest with a responder: addresses, routes, permanent neighbours.
-func (n NIC) Tell(r *cache.Record) {
+// Fill puts what the NIC has into the record of a guest with a responder: addresses, routes, permanent neighbours.
+func (n NIC) Fill(r *cache.Record) {
 	v4, v6 := n.Addresses()
 	learned := n.Tables()
 	for _, route := range n.found.Routes {
@@ -63,9 +63,9 @@ func (n NIC) addLeaseBehind(r *cache.Record, v4, v6 []netip.Prefix) {
 	}
 }
 
-// TellRouted is Tell for a guest whose next hop for all destinations is the namespace, with the record's GatewayMAC. The
+// FillRouted is Fill for a guest whose next hop for all destinations is the namespace, with the record's GatewayMAC. The
 // guest has the NIC's addresses.
-func (n NIC) TellRouted(r *cache.Record) {
+func (n NIC) FillRouted(r *cache.Record) {
 	v4, v6 := n.Addresses()
 	if len(v4) > 0 {
 		r.IPv4 = leaseBehind4(v4[0].Addr(), Hop(v4[0].Addr()), destinations(n.Routes(true)))
@@ -154,7 +154,7 @@ func (n NIC) addLease4(r *cache.Record, addresses []netip.Prefix) {
 	r.Warnings = append(r.Warnings, secondAddresses(addresses)...)
 	routes, warnings := guestRoutes(n.Routes(true))
 	r.Warnings = append(r.Warnings, warnings...)
-	address, gateway, routes := asTold(addresses[0], routes)
+	address, gateway, routes := asLeased(addresses[0], routes)
 
 	server := gateway
 	if !server.IsValid() {
@@ -170,7 +170,7 @@ func (n NIC) addLease4(r *cache.Record, addresses []netip.Prefix) {
 
 // asTold returns the address with the prefix length that the guest is told, the gateway, zero if there is none, and the
 // routes that the address does not imply.
-func asTold(address netip.Prefix, routes []cache.Route) (netip.Prefix, netip.Addr, []cache.Route) {
+func asLeased(address netip.Prefix, routes []cache.Route) (netip.Prefix, netip.Addr, []cache.Route) {
 	network := address.Masked()
 	gateway := netip.Addr{}
 	if i := slices.IndexFunc(routes, cache.Route.Default); i >= 0 {
@@ -230,7 +230,7 @@ func (n NIC) Gateways() []netip.Addr {
 	}
 	if v4, _ := n.Addresses(); len(v4) > 0 {
 		routes, _ := guestRoutes(n.Routes(true))
-		address, gateway, _ := asTold(v4[0], routes)
+		address, gateway, _ := asLeased(v4[0], routes)
 		if gateway.IsValid() && address.Bits() == 32 && gateway != beside(address.Addr()) {
 			needed = append(needed, gateway)
 		}

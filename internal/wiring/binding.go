@@ -51,15 +51,15 @@ type Questions struct {
 
 // traits are what the comparison and the undoing have to know of a binding.
 type traits struct {
-	// whole: the NIC is the guest's, so the plan adds and removes the NIC's addresses, routes and neighbours.
-	whole bool
-	// mends: Undo also adds addresses and routes that the NIC lost while it was wired. redirect and macvtap
-	// need that: wired by redirect, the namespace hears no router that would renew what the NIC loses, and a macvtap that Undo
-	// takes down loses its addresses. Undo of a bridge adds them as the NIC is whole. Behind masquerade and
-	// passt the NIC works as before, so its addresses and routes are left to the program that manages them.
-	mends bool
-	// leaves: the NIC can be absent, because the guest has it.
-	leaves bool
+	// managesAddresses: the NIC is the guest's, so the plan adds and removes the NIC's addresses, routes and neighbours.
+	managesAddresses bool
+	// restoresAddresses: Undo also adds addresses and routes that the NIC lost while it was wired. Wired by redirect, the
+	// namespace receives from no router that would renew them. A macvtap loses its addresses when Undo takes it down. Under
+	// bridge, managesAddresses says the same. Under masquerade and passt the NIC works as before, so its addresses and
+	// routes are left to the program that manages them.
+	restoresAddresses bool
+	// mayBeAbsent: the guest can have the NIC, which is then not in the namespace.
+	mayBeAbsent bool
 	// direct: guestwire creates no tap, no filter and no responder.
 	direct bool
 	// routes: the namespace is the guest's next hop.

@@ -21,7 +21,7 @@ func (bridge) asks(netstate.Names) Questions {
 }
 
 func (bridge) traits() traits {
-	return traits{whole: true, bridged: true, unseen: "routes, permanent neighbours and the state, up or down,"}
+	return traits{managesAddresses: true, bridged: true, unseen: "routes, permanent neighbours and the state, up or down,"}
 }
 
 func (b bridge) sameGuest(other infra.Binding) bool { return b.Bridge == other }

@@ -13,11 +13,11 @@ import (
 
 // OlderExchanges are the steps behind Steps: the kernel forgets the UDP exchanges that others have opened to ports that the
 // wiring translates. What these send next is translated.
-func (p *Plan) OlderExchanges() []netstate.Op { return p.older }
+func (p *Plan) OlderExchanges() []netstate.Op { return p.olderExchanges }
 
 // OwnConnections are the steps behind Undo: the kernel forgets the connections that the wiring has translated, and those with
 // addresses that only the wiring had.
-func (p *Plan) OwnConnections() []netstate.Op { return p.own }
+func (p *Plan) OwnConnections() []netstate.Op { return p.ownConnections }
 
 // untranslated are the UDP exchanges with ports of the addresses.
 func untranslated(addresses []netip.Addr, ports []infra.Ports) (ops []netstate.Op) {

@@ -244,7 +244,7 @@ func TestFoundDown(t *testing.T) {
 	found := flannelWith(func(s *netstate.Snapshot) { s.Links[1].Up = false })
 	for _, spec := range []asked{redirect(), masquerade()} {
 		plan := newPlan(t, found, spec)
-		if !strings.Contains(told(plan.Record), "eth0 is down, and Setup leaves it down") {
+		if !strings.Contains(leased(plan.Record), "eth0 is down, and Setup leaves it down") {
 			t.Errorf("%s: no warning", spec.Binding.Kind())
 		}
 		k := wire(t, plan, found)

@@ -67,27 +67,27 @@ func TestWithGateway(t *testing.T) {
 			k := wire(t, plan, found)
 			gateway := plan.Gateways()[0]
 			gateway.MAC = mac(10)
-			mended, err := plan.WithGateway(gateway)
+			repaired, err := plan.WithGateway(gateway)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r := mended.Record.IPv6.Router; r == nil || r.MAC != mac(10) || r.Address != mac(10).LinkLocal() || !r.Default {
+			if r := repaired.Record.IPv6.Router; r == nil || r.MAC != mac(10) || r.Address != mac(10).LinkLocal() || !r.Default {
 				t.Errorf("%s: router %+v", name, r)
 			}
-			if want := (cache.Neighbour{Address: mac(10).LinkLocal(), MAC: mac(10)}); !reflect.DeepEqual(mended.Record.Neighbours, []cache.Neighbour{want}) {
-				t.Errorf("%s: neighbours %+v, want %+v", name, mended.Record.Neighbours, want)
+			if want := (cache.Neighbour{Address: mac(10).LinkLocal(), MAC: mac(10)}); !reflect.DeepEqual(repaired.Record.Neighbours, []cache.Neighbour{want}) {
+				t.Errorf("%s: neighbours %+v, want %+v", name, repaired.Record.Neighbours, want)
 			}
 			if !reflect.DeepEqual(plan.Record, before) {
 				t.Errorf("%s: the plan has changed", name)
 			}
-			if len(mustSteps(t, mended, k)) == 0 {
+			if len(mustSteps(t, repaired, k)) == 0 {
 				t.Errorf("%s: no steps, although the responder has to answer for another router", name)
 			}
-			again, err := mended.Journal().Plan()
-			if err != nil || !reflect.DeepEqual(again.Record, mended.Record) {
-				t.Errorf("%s: the journal makes the record %+v, %v; want %+v", name, again.Record, err, mended.Record)
+			again, err := repaired.Journal().Plan()
+			if err != nil || !reflect.DeepEqual(again.Record, repaired.Record) {
+				t.Errorf("%s: the journal makes the record %+v, %v; want %+v", name, again.Record, err, repaired.Record)
 			}
-			have, _ := mended.Undo(k.snapshot())
+			have, _ := repaired.Undo(k.snapshot())
 			want, _ := plan.Undo(k.snapshot())
 			if netstate.Text(have) != netstate.Text(want) {
 				t.Errorf("%s: Undo is\n%s\nand was\n%s", name, netstate.Text(have), netstate.Text(want))
@@ -104,15 +104,15 @@ func TestWithGateway4(t *testing.T) {
 		k := wire(t, plan, found)
 		gateway := plan.Gateways()[0]
 		gateway.MAC = mac(10)
-		mended, err := plan.WithGateway(gateway)
+		repaired, err := plan.WithGateway(gateway)
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := cache.Neighbour{Address: ip("10.244.1.6"), MAC: mac(10)}
-		if r := mended.Record; r.IPv4.StandIn != want.Address || !reflect.DeepEqual(r.Neighbours, []cache.Neighbour{want}) {
+		if r := repaired.Record; r.IPv4.StandIn != want.Address || !reflect.DeepEqual(r.Neighbours, []cache.Neighbour{want}) {
 			t.Errorf("%s: stand-in %v, neighbours %+v, want %+v", name, r.IPv4.StandIn, r.Neighbours, want)
 		}
-		if steps := mustSteps(t, mended, k); (len(steps) == 0) != (name == "known") {
+		if steps := mustSteps(t, repaired, k); (len(steps) == 0) != (name == "known") {
 			t.Errorf("%s: steps %v", name, steps)
 		}
 	}

@@ -102,7 +102,7 @@ func TestNewLinksGetIPv6(t *testing.T) {
 
 // TestMends: a NIC behind which a guest is hidden, or through which it is reached, keeps its addresses and
 // routes. Those that come and go by a lease or an advertisement are not ours to keep.
-func TestMends(t *testing.T) {
+func TestRestoresAddresses(t *testing.T) {
 	noAddress := func(s *netstate.Snapshot) {
 		s.Addresses = slices.DeleteFunc(s.Addresses, func(a netstate.Address) bool { return a.Prefix == pfx("10.244.1.7/24") })
 	}

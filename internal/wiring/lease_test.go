@@ -15,7 +15,7 @@ import (
 )
 
 // told is what a record says to the guest, a line for each thing.
-func told(r cache.Record) string {
+func leased(r cache.Record) string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	if v4 := r.IPv4; v4 != nil {
@@ -323,7 +323,7 @@ neighbour fe80::d476:65ff:fe19:84d7 at 0a:58:0a:f4:01:07
 `},
 	} {
 		plan := newPlan(t, c.found, redirect())
-		if have := told(plan.Record); have != c.want {
+		if have := leased(plan.Record); have != c.want {
 			t.Errorf("%s:\n%s", c.name, golden.Diff(c.want, have))
 		}
 	}
@@ -343,7 +343,7 @@ func TestGuestMTU(t *testing.T) {
 		if plan.Record.MTU != c.want {
 			t.Errorf("%+v: have %d", c, plan.Record.MTU)
 		}
-		warned := strings.Contains(told(plan.Record), "a tap has no more")
+		warned := strings.Contains(leased(plan.Record), "a tap has no more")
 		if warned != (c.link > cache.MaxMTU) {
 			t.Errorf("%+v: warned %t", c, warned)
 		}

@@ -16,7 +16,7 @@ type macvtap struct{}
 func (macvtap) asks(netstate.Names) Questions { return Questions{} }
 
 func (macvtap) traits() traits {
-	return traits{mends: true, direct: true, unseen: "the state, up or down,"}
+	return traits{restoresAddresses: true, direct: true, unseen: "the state, up or down,"}
 }
 
 func (macvtap) sameGuest(infra.Binding) bool { return true }
@@ -36,7 +36,7 @@ func (macvtap) wire(p *Plan, nic netstate.Link) error {
 	p.Record = p.record(nic, nic.MAC)
 	p.Record.Tap = nic.Name
 	p.warnUnfiltered("the guest can send with every MAC and address")
-	p.warnUntold(nic)
+	p.warnNotServed(nic)
 	p.Record.Static = lease.Of(p.found, nic).Static(p.Record.MAC)
 	nic.Up = true
 	nic.AllMulticast = true // otherwise it receives the groups of the namespace's addresses, and not the guest's

@@ -154,7 +154,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if err := p.addRoutesToGuest(tap, ends); err != nil {
 		return err
 	}
-	p.own = ofNetworks(guestNetworks(tap, p.wanted.Addresses, p.wanted.Routes))
+	p.ownConnections = ofNetworks(guestNetworks(tap, p.wanted.Addresses, p.wanted.Routes))
 
 	t := translation{forwarding: p.forwarding(nic, ends, b.MaxConnections), Masquerade: b.Masquerade, addresses: slices.Concat(v4, v6),
 		ports: choosePorts(b.Masquerade, p.spec.Guard.Open, p.found)}
@@ -163,7 +163,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.reservePorts(t)
 	if b.Sidecar == nil { // whose proxies take what the network sends
-		p.older = untranslated(t.taken(), forwardedUDP(b.Masquerade))
+		p.olderExchanges = untranslated(t.taken(), forwardedUDP(b.Masquerade))
 	}
 	if err := p.addTranslation(t, b.Firewall); err != nil {
 		return err

@@ -30,10 +30,10 @@ type Plan struct {
 	names   netstate.Names
 	found   netstate.Snapshot
 	wanted  compare.State
-	// put are addresses and routes that the wiring puts at the NIC, which Undo removes. The other bindings put none there.
-	put compare.Gone
-	// older and own are what OlderExchanges and OwnConnections return.
-	older, own []netstate.Op
+	// added are addresses and routes that a routed binding adds to the NIC, and that Undo removes.
+	added compare.Gone
+	// olderExchanges and ownConnections are what the methods of that name return.
+	olderExchanges, ownConnections []netstate.Op
 }
 
 // Journal is what a plan was made of.
@@ -127,7 +127,7 @@ func NewPlan(found netstate.Snapshot, nic string, spec infra.Spec) (*Plan, error
 func newPlan(found netstate.Snapshot, name string, spec infra.Spec) (*Plan, error) {
 	p := emptyPlan(found, name, spec)
 	nic, ok := found.Named(name)
-	if !ok && !p.binding.traits().leaves {
+	if !ok && !p.binding.traits().mayBeAbsent {
 		return nil, p.noNIC("")
 	}
 	if !ok {
@@ -290,7 +290,7 @@ func (p *Plan) Undo(now netstate.Snapshot) ([]netstate.Op, error) {
 			want.Addresses = append(want.Addresses, a)
 		}
 	}
-	want.Unwanted, want.OffStack = p.put, p.found.OffStack
+	want.Unwanted, want.OffStack = p.added, p.found.OffStack
 	for _, r := range p.found.Routes {
 		if r.Uses(nic.Index) || compare.Sourced(r, nic.Index, p.found.Addresses) {
 			want.Routes = append(want.Routes, r)
@@ -301,7 +301,7 @@ func (p *Plan) Undo(now netstate.Snapshot) ([]netstate.Op, error) {
 			want.Neighbours = append(want.Neighbours, n)
 		}
 	}
-	return p.compare(now, want, p.binding.traits().mends)
+	return p.compare(now, want, p.binding.traits().restoresAddresses)
 }
 
 // Differences says what of the wiring is not as wanted: "eth0-tap is no port of eth0-br". The steps
@@ -315,12 +315,12 @@ func (p *Plan) Differences(now netstate.Snapshot) (differences []infra.Differenc
 }
 
 // compare finds the steps from the namespace as it is now to the state that is wanted.
-func (p *Plan) compare(now netstate.Snapshot, want compare.State, mend bool) ([]netstate.Op, error) {
+func (p *Plan) compare(now netstate.Snapshot, want compare.State, restore bool) ([]netstate.Op, error) {
 	now.Links = slices.DeleteFunc(slices.Clone(now.Links), p.isAnother)
 	found := p.nic()
 	t := p.binding.traits()
 	want.Routes, want.UptimeMS = p.withoutGone(now, want.Routes), p.found.UptimeMS
-	nic := compare.NIC{Names: p.names, Index: found.Index, ManageAddresses: t.whole, RestoreAddresses: mend, MayLeave: t.leaves, Direct: t.direct, OffStack: t.offStack}
+	nic := compare.NIC{Names: p.names, Index: found.Index, ManageAddresses: t.managesAddresses, RestoreAddresses: restore, MayLeave: t.mayBeAbsent, Direct: t.direct, OffStack: t.offStack}
 	for _, l := range p.wanted.Links {
 		if l.Tap != nil && l.Name == p.spec.Tap {
 			nic.NamedTap = l.Tap

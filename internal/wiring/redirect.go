@@ -19,7 +19,7 @@ func (redirect) asks(netstate.Names) Questions {
 	return Questions{Sysctls: append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...), Gateways: true, Log: true}
 }
 
-func (redirect) traits() traits { return traits{mends: true} }
+func (redirect) traits() traits { return traits{restoresAddresses: true} }
 
 func (b redirect) sameGuest(other infra.Binding) bool { return b.Redirect == other }
 func (b redirect) wiredAs() string                    { return wiredWith(b.MAC) }

@@ -23,7 +23,7 @@ func (p *Plan) addLease(nic netstate.Link) {
 		p.warn("%s has no address: the guest gets a connection without a responder of guestwire", nic.Name)
 	} else if !p.spec.Options.NoResponder {
 		p.addResponder(&p.Record, nic)
-		on.Tell(&p.Record)
+		on.Fill(&p.Record)
 	}
 	p.Record.Static = on.Static(p.Record.MAC)
 }

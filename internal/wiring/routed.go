@@ -24,7 +24,7 @@ func (routed) asks(n netstate.Names) Questions {
 
 func (routed) traits() traits {
 	return traits{
-		mends: true, routes: true, offStack: true,
+		restoresAddresses: true, routes: true, offStack: true,
 		unseen: "the preferred source (src) of routes, and the preferred lifetime of IPv6 addresses",
 	}
 }
@@ -53,7 +53,7 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 		gateway = netstate.DeriveMAC(nic, "router")
 	}
 	p.newRouterRecord(nic, guest, gateway)
-	on.TellRouted(&p.Record)
+	on.FillRouted(&p.Record)
 	r := routing{own4: addressesIn(v4), own6: addressesIn(v6), sidecar: b.Sidecar, excluded: b.Excluded}
 	if len(v4) > 0 {
 		r.hop4 = p.Record.IPv4.Server
@@ -72,9 +72,9 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	if err := p.addRoutesToGuest(tap, r.ends); err != nil {
 		return err
 	}
-	p.older = untranslated(all, excludedUDP(b.Routed))
+	p.olderExchanges = untranslated(all, excludedUDP(b.Routed))
 	for _, a := range all {
-		p.own = append(p.own, ofHop(a, r.hop(a))...)
+		p.ownConnections = append(p.ownConnections, ofHop(a, r.hop(a))...)
 	}
 
 	r.forwarding = p.forwarding(nic, r.ends, b.MaxConnections)
@@ -188,7 +188,7 @@ func (p *Plan) handOver(nic, tap netstate.Link, r routing) {
 		} else {
 			a.Flags = netstate.AddrNoDAD | netstate.AddrNoPrefixRoute
 		}
-		p.put.Addresses = append(p.put.Addresses, a)
+		p.added.Addresses = append(p.added.Addresses, a)
 		at := a
 		at.Link, at.Scope = tap.Index, netstate.ScopeUniverse
 		if hop.Is4() {
@@ -247,7 +247,7 @@ func (p *Plan) resource(nic netstate.Link, route netstate.Route, r routing, spec
 	case fromGuest || v4 && !route.PrefSrc.IsValid() && r.hop4.IsValid():
 		p.wanted.Unwanted.Routes = append(p.wanted.Unwanted.Routes, route)
 		route.PrefSrc = r.hop(route.Destination.Addr())
-		p.put.Routes = append(p.put.Routes, route)
+		p.added.Routes = append(p.added.Routes, route)
 		p.wanted.Routes = append(p.wanted.Routes, route)
 	case lost == "" && route.Protocol != netstate.ProtocolRA && route.ExpiresSeconds == 0:
 		p.wanted.Routes = append(p.wanted.Routes, route)
@@ -457,25 +457,25 @@ func takeBack(found *netstate.Snapshot, nic netstate.Link) {
 	}
 }
 
-// putOf is what a routed binding may have put at a NIC whose journal is lost.
-func putOf(found netstate.Snapshot, nic netstate.Link) (put compare.Gone) {
+// addedByRouted is what a routed binding may have added to a NIC whose journal is lost.
+func addedByRouted(found netstate.Snapshot, nic netstate.Link) (added compare.Gone) {
 	for _, hop := range []netip.Addr{lease.RoutedIPv4, lease.RoutedIPv4.Next(), lease.RoutedIPv6} {
-		put.Addresses = append(put.Addresses, netstate.Address{Link: nic.Index, Prefix: single(hop)})
+		added.Addresses = append(added.Addresses, netstate.Address{Link: nic.Index, Prefix: single(hop)})
 		for _, r := range found.Routes {
 			if r.Uses(nic.Index) && r.Destination.Addr().Is4() == hop.Is4() {
 				r.PrefSrc = hop
-				put.Routes = append(put.Routes, r)
+				added.Routes = append(added.Routes, r)
 			}
 		}
 	}
-	return put
+	return added
 }
 
-// ofPut are the connections between the NIC's addresses and those that the plan has put there.
-func (p *Plan) ofPut() (ops []netstate.Op) {
+// ofAdded are the connections between the NIC's addresses and those that the plan has added.
+func (p *Plan) ofAdded() (ops []netstate.Op) {
 	for _, a := range p.found.Addresses {
-		for _, put := range p.put.Addresses {
-			if own, hop := a.Prefix.Addr(), put.Prefix.Addr(); a.Link == p.nic().Index && own.Is4() == hop.Is4() {
+		for _, hopAddress := range p.added.Addresses {
+			if own, hop := a.Prefix.Addr(), hopAddress.Prefix.Addr(); a.Link == p.nic().Index && own.Is4() == hop.Is4() {
 				ops = append(ops, ofHop(own, hop)...)
 			}
 		}

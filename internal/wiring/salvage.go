@@ -109,7 +109,7 @@ func translates(t firewall.Image) bool {
 func (s *salvage) shownNIC() (was netstate.Link, there bool) {
 	was, there = s.now.Named(s.names.NIC)
 	holder, held := s.marked(s.names.NIC)
-	if moved, isMoved := s.now.Named(s.names.Moved); s.traits.whole && isMoved {
+	if moved, isMoved := s.now.Named(s.names.Moved); s.traits.managesAddresses && isMoved {
 		was = s.unmoved(moved, holder, held)
 	} else if !there || held {
 		return netstate.Link{Name: s.names.NIC}, false
@@ -118,7 +118,7 @@ func (s *salvage) shownNIC() (was netstate.Link, there bool) {
 		takeBack(&s.j.Found, was)
 	}
 	// A NIC without IPv6 that the guest's MAC was given to looks the same.
-	silent := was.AddrGen == netstate.AddrGenNone || was.AddrGen == netstate.AddrGenNoIPv6 && !s.traits.whole
+	silent := was.AddrGen == netstate.AddrGenNone || was.AddrGen == netstate.AddrGenNoIPv6 && !s.traits.managesAddresses
 	if silent && !s.traits.routes && !s.traits.direct && !s.takeMAC(&was) {
 		s.lose("whether %s made IPv6 addresses of its MAC, or of another one: ip link set %[1]s down; ip link set %[1]s address MAC addrgenmode eui64; ip link set %[1]s up", was.Name)
 	}
@@ -153,7 +153,7 @@ func (s *salvage) takeMAC(was *netstate.Link) bool {
 	for _, a := range s.j.Found.Addresses {
 		b := a.Prefix.Addr().As16()
 		mac := cache.MAC{b[8] ^ 2, b[9], b[10], b[13], b[14], b[15]}
-		held := s.traits.whole && mac != was.MAC // by the holder
+		held := s.traits.managesAddresses && mac != was.MAC // by the holder
 		if a.Link == was.Index && a.Prefix.Addr() == mac.LinkLocal() && mac.Unicast() && !held {
 			was.MAC, was.AddrGen = mac, 0
 			return true
@@ -195,11 +195,11 @@ func (s *salvage) loseOfNIC(was netstate.Link) {
 	if s.traits.unseen != "" {
 		s.lose("%s of %s", s.traits.unseen, was.Name)
 	}
-	if s.traits.mends && was.AllMulticast {
+	if s.traits.restoresAddresses && was.AllMulticast {
 		s.lose("whether %s received all multicast: ip link set %[1]s allmulticast off", was.Name)
 	}
 	missing := s.missing(was)
-	if s.traits.mends && (s.record == nil || len(missing) > 0) {
+	if s.traits.restoresAddresses && (s.record == nil || len(missing) > 0) {
 		s.lose("addresses and routes that %s has lost since Setup", was.Name)
 	}
 	if len(missing) > 0 {
@@ -246,11 +246,11 @@ func (j Journal) salvagedPlan() *Plan {
 	}
 	t := p.binding.traits()
 	if tap, tapped := p.found.Named(p.names.Tap); tapped && t.routes {
-		p.own = ofNetworks(guestNetworks(tap, j.Found.Addresses, j.Found.Routes))
+		p.ownConnections = ofNetworks(guestNetworks(tap, j.Found.Addresses, j.Found.Routes))
 	}
 	if t.offStack {
-		p.put = putOf(j.Found, p.nic())
-		p.own = p.ofPut()
+		p.added = addedByRouted(j.Found, p.nic())
+		p.ownConnections = p.ofAdded()
 	}
 	return p
 }

@@ -16,7 +16,7 @@ type sriov struct{ infra.SRIOV }
 
 func (sriov) asks(netstate.Names) Questions { return Questions{} }
 
-func (sriov) traits() traits { return traits{leaves: true, direct: true} }
+func (sriov) traits() traits { return traits{mayBeAbsent: true, direct: true} }
 
 func (b sriov) sameGuest(other infra.Binding) bool { return b.SRIOV == other }
 func (b sriov) wiredAs() string                    { return fmt.Sprintf("%+v", b.SRIOV) }
@@ -53,7 +53,7 @@ func (b sriov) wire(p *Plan, nic netstate.Link) error {
 	p.Record.Tap = ""
 	p.Record.SRIOV = &cache.SRIOV{PCIAddress: b.PCI, VLAN: b.VLAN, Managed: b.Managed}
 	p.warnUnfiltered("the guest can send with every address, and with every MAC that the card lets pass")
-	p.warnUntold(nic)
+	p.warnNotServed(nic)
 	p.Record.Static = lease.Of(p.found, nic).Static(p.Record.MAC)
 	if nic.Kind != "" {
 		p.warn("%s is a %s and no network card's: the guest gets %s with its MAC and MTU", nic.Name, nic.Kind, b.PCI)

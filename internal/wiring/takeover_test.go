@@ -33,7 +33,7 @@ func TestTakeOver(t *testing.T) {
 	masquerade := infra.Masquerade{IPv4: netip.MustParsePrefix("10.9.0.0/24"), IPv6: netip.MustParsePrefix("fd09::/120"), MAC: moving().MAC, GatewayMAC: moving().GatewayMAC,
 		Guest:   []netip.Addr{netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("fd09::7")},
 		Gateway: []netip.Addr{netip.MustParseAddr("10.9.0.2"), netip.MustParseAddr("fd09::9")}}
-	whole := func(b infra.Binding, edit func(*infra.Spec)) infra.Spec {
+	complete := func(b infra.Binding, edit func(*infra.Spec)) infra.Spec {
 		from := moving()
 		s := infra.Spec{Owner: owner, Binding: b, Queues: 4, MTU: 1450, Limits: from.Limits, DNS: from.DNS, Options: from.Options, Device: from.Device}
 		if edit != nil {
@@ -59,18 +59,18 @@ func TestTakeOver(t *testing.T) {
 		from func(*cache.Record)
 		want infra.Spec
 	}{
-		"nothing given": {infra.Spec{Owner: owner}, nil, whole(masquerade, nil)},
-		"NIC's MAC":     {infra.Spec{Owner: owner, Binding: infra.Masquerade{NICMAC: true}}, nil, whole(masquerade, nil)},
-		"auto":          {infra.Spec{Owner: owner, Binding: infra.Auto{}}, nil, whole(masquerade, nil)},
+		"nothing given": {infra.Spec{Owner: owner}, nil, complete(masquerade, nil)},
+		"NIC's MAC":     {infra.Spec{Owner: owner, Binding: infra.Masquerade{NICMAC: true}}, nil, complete(masquerade, nil)},
+		"auto":          {infra.Spec{Owner: owner, Binding: infra.Auto{}}, nil, complete(masquerade, nil)},
 		"auto, of a bridge": {infra.Spec{Owner: owner, Binding: infra.Auto{MAC: moving().MAC}}, of(cache.BindingBridge),
-			whole(infra.Bridge{MAC: moving().MAC}, nil)},
-		"redirect":              {infra.Spec{Owner: owner}, of(cache.BindingRedirect), whole(infra.Redirect{MAC: moving().MAC}, nil)},
-		"another kind":          {infra.Spec{Owner: owner, Binding: infra.Bridge{}}, nil, whole(infra.Bridge{MAC: moving().MAC}, nil)},
-		"masquerade, of bridge": {infra.Spec{Owner: owner, Binding: infra.Masquerade{}}, of(cache.BindingBridge), whole(infra.Masquerade{MAC: moving().MAC}, nil)},
+			complete(infra.Bridge{MAC: moving().MAC}, nil)},
+		"redirect":              {infra.Spec{Owner: owner}, of(cache.BindingRedirect), complete(infra.Redirect{MAC: moving().MAC}, nil)},
+		"another kind":          {infra.Spec{Owner: owner, Binding: infra.Bridge{}}, nil, complete(infra.Bridge{MAC: moving().MAC}, nil)},
+		"masquerade, of bridge": {infra.Spec{Owner: owner, Binding: infra.Masquerade{}}, of(cache.BindingBridge), complete(infra.Masquerade{MAC: moving().MAC}, nil)},
 		"some given": {
 			infra.Spec{Owner: owner, Binding: infra.Masquerade{Ports: withPorts.Ports, IPv4: withPorts.IPv4, Guest: withPorts.Guest}, MTU: 1500, Limits: cache.Limits{ToGuest: cache.Limit{PacketsPerSecond: 9}}, Queues: 4, DNS: &cache.DNS{}, Options: cache.Options{LeaseSeconds: 9}, Device: cache.Device{Driver: "vhost", Model: "virtio"}},
 			nil,
-			whole(withPorts, func(s *infra.Spec) {
+			complete(withPorts, func(s *infra.Spec) {
 				s.MTU, s.DNS, s.Options.LeaseSeconds, s.Device.Driver = 1500, &cache.DNS{}, 9, "vhost"
 				s.Limits = cache.Limits{ToGuest: cache.Limit{PacketsPerSecond: 9}}
 			}),

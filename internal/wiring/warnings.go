@@ -95,8 +95,8 @@ func (p *Plan) warnDown(nic netstate.Link) {
 	}
 }
 
-// warnUntold warns of addresses that no responder of guestwire tells the guest.
-func (p *Plan) warnUntold(nic netstate.Link) {
+// warnNotServed warns of addresses that no responder of guestwire gives to the guest.
+func (p *Plan) warnNotServed(nic netstate.Link) {
 	if v4, v6 := lease.Of(p.found, nic).Addresses(); len(v4)+len(v6) > 0 {
 		p.warn("guestwire does not tell the guest the addresses %[2]v of %[1]s: the guest gets them from that network, or is configured with them", nic.Name, slices.Concat(v4, v6))
 	}
