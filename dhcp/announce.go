@@ -101,7 +101,7 @@ func newRounds(rec cache.Record, neighbours map[netip.Addr]neighbour) ([]round, 
 		arp = append(arp, announcement4(rec.GatewayMAC, a)...)
 	}
 	if rec.IPv6 != nil && rec.IPv6.Router != nil && !rec.IPv6.Router.MAC.IsZero() {
-		if _, told := neighbours[rec.IPv6.Router.Address]; !told {
+		if _, announced := neighbours[rec.IPv6.Router.Address]; !announced {
 			frame, err := announcement6(rec.IPv6.Router.MAC, rec.IPv6.Router.Address, true)
 			if err != nil {
 				return nil, err

@@ -187,15 +187,15 @@ func TestAnnounceToGuest(t *testing.T) {
 	shared.Binding, shared.Neighbours = cache.BindingRedirect, append(shared.Neighbours, cache.Neighbour{Address: addr("169.254.75.1"), MAC: guestMAC})
 	for name, rec := range map[string]cache.Record{"masquerade": hidden, "shared": shared} {
 		lines, _ := announcedFrames(t, rec)
-		told := false
+		announced := false
 		for _, line := range lines {
 			_, line, _ = strings.Cut(line, " ")
-			told = told || strings.HasPrefix(line, "gateway 0x806 2 169.254.1.1 ")
+			announced = announced || strings.HasPrefix(line, "gateway 0x806 2 169.254.1.1 ")
 			if strings.HasPrefix(line, "guest 0x806 1 10.") || strings.HasPrefix(line, "guest 0x8035") || strings.HasPrefix(line, "guest 13") {
 				t.Errorf("%s: %s", name, line)
 			}
 		}
-		if !told {
+		if !announced {
 			t.Errorf("%s: the gateway is not announced: %q", name, lines)
 		}
 	}

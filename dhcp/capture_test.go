@@ -24,7 +24,7 @@ func captures(t testing.TB) map[string][][]byte {
 		name := strings.TrimSuffix(filepath.Base(file), ".pcap")
 		for _, frame := range readPcap(t, file) {
 			own := cache.MAC(frame[6:12])
-			all[name] = append(all[name], mend(bytes.ReplaceAll(frame, own[:], guestMAC[:])))
+			all[name] = append(all[name], repair(bytes.ReplaceAll(frame, own[:], guestMAC[:])))
 		}
 	}
 	return all

@@ -70,7 +70,7 @@ func FuzzReply(f *testing.F) {
 	responders := []*Responder{newResponder(f, newRecord(), resolvConf), newResponder(f, full, dns)}
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		for _, r := range responders {
-			for _, in := range [][]byte{frame, mend(frame)} {
+			for _, in := range [][]byte{frame, repair(frame)} {
 				before := bytes.Clone(in)
 				got, silent := ask(t, r, in)
 				if !bytes.Equal(in, before) {
@@ -105,7 +105,7 @@ func FuzzReply(f *testing.F) {
 }
 
 // mend returns the frame with the guest's MAC as its source and, if the lengths allow it, with correct checksums.
-func mend(frame []byte) []byte {
+func repair(frame []byte) []byte {
 	f := bytes.Clone(frame)
 	if len(f) < 14 {
 		return f

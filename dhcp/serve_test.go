@@ -813,8 +813,8 @@ func TestServeFlood(t *testing.T) {
 	r.Notify = events.add
 	check := func(t *testing.T, kind Kind, want int, wantHeld uint64) {
 		t.Helper()
-		if told, held := events.of(kind); len(told) != want || held != wantHeld {
-			t.Errorf("%s: %d events and %d held back, want %d and %d", kind, len(told), held, want, wantHeld)
+		if announced, held := events.of(kind); len(announced) != want || held != wantHeld {
+			t.Errorf("%s: %d events and %d held back, want %d and %d", kind, len(announced), held, want, wantHeld)
 		}
 	}
 	ours := map[uint8][]byte{50: addr("10.244.1.7").AsSlice()}
