@@ -330,7 +330,7 @@ func TestConfig(t *testing.T) {
 		t.Fatalf("setup: %s", out)
 	}
 	out := filepath.Join(t.TempDir(), "seed")
-	for _, c := range []struct{ args, printed, told string }{
+	for _, c := range []struct{ args, printed, reported string }{
 		{"", "version: 2\nethernets:\n", "neighbour"},
 		{"-format networkd", "[Neighbor]\nAddress=10.244.1.99\n", ""},
 		{"-format kernel", "ip=10.244.1.7::10.244.1.1:255.255.255.0", "is left out"},
@@ -338,12 +338,12 @@ func TestConfig(t *testing.T) {
 	} {
 		cmd := exec.Command(launcher, append([]string{"config", "-state", "."}, strings.Fields(c.args)...)...)
 		cmd.Dir = n.State
-		var told strings.Builder
-		cmd.Stderr = &told
+		var reported strings.Builder
+		cmd.Stderr = &reported
 		printed, err := cmd.Output()
 		if err != nil || !strings.Contains(string(printed), c.printed) || c.printed == "" && len(printed) > 0 ||
-			!strings.Contains(told.String(), c.told) || c.told == "" && strings.Contains(told.String(), "neighbour") {
-			t.Errorf("config %s: %v, printed\n%s\ntold\n%s", c.args, err, printed, &told)
+			!strings.Contains(reported.String(), c.reported) || c.reported == "" && strings.Contains(reported.String(), "neighbour") {
+			t.Errorf("config %s: %v, printed\n%s\nreported\n%s", c.args, err, printed, &reported)
 		}
 	}
 	meta, err := os.ReadFile(filepath.Join(out, "meta-data"))

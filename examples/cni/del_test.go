@@ -489,8 +489,8 @@ func TestCheck(t *testing.T) {
 	} {
 		damage.do()
 		err := n.cni.CheckNetworkList(t.Context(), list, rt)
-		var told *types.Error
-		if !errors.As(err, &told) || told.Code != 103 || !strings.Contains(told.Msg, damage.says) || strings.Contains(told.Msg, "\n") {
+		var reported *types.Error
+		if !errors.As(err, &reported) || reported.Code != 103 || !strings.Contains(reported.Msg, damage.says) || strings.Contains(reported.Msg, "\n") {
 			t.Errorf("%s: %v", name, err)
 		}
 		s.add2(list, rt)

@@ -76,9 +76,9 @@ func (n *node) ExecPlugin(ctx context.Context, path string, stdin []byte, enviro
 	if err == nil {
 		return stdout.Bytes(), nil
 	}
-	var told types.Error
-	if json.Unmarshal(stdout.Bytes(), &told) == nil && told.Msg != "" {
-		return nil, &told
+	var reported types.Error
+	if json.Unmarshal(stdout.Bytes(), &reported) == nil && reported.Msg != "" {
+		return nil, &reported
 	}
 	return nil, fmt.Errorf("%w: %s%s", err, &stdout, &stderr)
 }
@@ -150,11 +150,11 @@ func (n *node) plugin(name, script string) {
 func (n *node) guestwireCalled(stdin string, environ ...string) (string, *types.Error) {
 	n.Helper()
 	out, err := n.ExecPlugin(n.Context(), filepath.Join(n.plugins, "guestwire"), []byte(stdin), append(os.Environ(), append(environ, "CNI_PATH="+n.plugins)...))
-	var told *types.Error
-	if err != nil && !errors.As(err, &told) {
+	var reported *types.Error
+	if err != nil && !errors.As(err, &reported) {
 		n.Fatal(err)
 	}
-	return string(out), told
+	return string(out), reported
 }
 
 // sandboxOf is a pod's sandbox as an engine sees it.

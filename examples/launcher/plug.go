@@ -51,7 +51,7 @@ func newPlugger(vm *phase2.VM, buses []string) *plugger {
 }
 
 // tell takes notice of an event. It does not wait for QEMU, as Serve waits for Notify.
-func (p *plugger) tell(e phase2.Event) {
+func (p *plugger) notify(e phase2.Event) {
 	if e.Kind != "record-added" && e.Kind != "record-removed" {
 		return
 	}
@@ -100,7 +100,7 @@ func (p *plugger) apply(ctx context.Context) {
 			}
 			d.kept = true
 			p.devices[name] = d
-			p.tell(phase2.Event{Kind: "record-removed", NIC: name})
+			p.notify(phase2.Event{Kind: "record-removed", NIC: name})
 			continue
 		case err != nil:
 			p.log.Warn("QEMU keeps the device of the removed record", "nic", name, "error", err)

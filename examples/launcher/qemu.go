@@ -51,7 +51,7 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, buses, 
 		}
 		switch {
 		case len(buses) > 0:
-			plugger.tell(e)
+			plugger.notify(e)
 		case e.Kind == "record-added":
 			vm.Log.Warn("QEMU has no device for the new record: to plug one, start the launcher with -plug", "nic", e.NIC)
 		case e.Kind == "record-removed":
