@@ -27,7 +27,7 @@ func TestSettingsRoundTrip(t *testing.T) {
 	// What is sent in IFLA_PROTINFO is told in IFLA_INFO_SLAVE_DATA.
 	data := inside(t, body(t, netstate.BridgePortSet{Settings: port}), unix.SizeofIfInfomsg, unix.IFLA_PROTINFO)
 	for _, up := range []bool{true, false} {
-		l, err := parseLink(portTold(data, up))
+		l, err := parseLink(portReport(data, up))
 		want := port
 		if !up {
 			want = netstate.Settings{}
@@ -46,8 +46,8 @@ func TestSettingsRoundTrip(t *testing.T) {
 	}
 }
 
-// portTold is the kernel's message of a bridge's port.
-func portTold(settings []byte, up bool) []byte {
+// portReport is the kernel's message of a bridge's port.
+func portReport(settings []byte, up bool) []byte {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, settings)

@@ -19,8 +19,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// connectionTold is the kernel's message of a UDP exchange that was translated to another destination.
-func connectionTold(source, destination, translated netip.Addr) []byte {
+// connectionReport is the kernel's message of a UDP exchange that was translated to another destination.
+func connectionReport(source, destination, translated netip.Addr) []byte {
 	tuple := func(kind int, from, to netip.Addr) *nl.RtAttr {
 		ip := []int{nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST}
 		if from.Is4() {
@@ -66,7 +66,7 @@ func TestConnectionIs(t *testing.T) {
 		{guest, netstate.ConnectionsDel{ReplyDst: one(own), ReplySrc: one(guest)}, false},
 		{own, netstate.ConnectionsDel{ReplySrc: netip.MustParsePrefix("fd00::/8")}, false},
 	} {
-		have, err := parseConnection(connectionTold(client, own, c.translated))
+		have, err := parseConnection(connectionReport(client, own, c.translated))
 		if err != nil || have.is(c.op) != c.want {
 			t.Errorf("%v, translated to %v: %t, %v", c.op, c.translated, !c.want, err)
 		}

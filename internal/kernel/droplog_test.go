@@ -12,8 +12,8 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
-// dropTold is the kernel's report of a dropped packet, without struct nlmsghdr.
-func dropTold(d Drop) []byte {
+// dropReport is the kernel's report of a dropped packet, without struct nlmsghdr.
+func dropReport(d Drop) []byte {
 	message := nfgenmsg{unix.NFPROTO_NETDEV}.Serialize()
 	add := func(kind int, value []byte) { message = append(message, nl.NewRtAttr(kind, value).Serialize()...) }
 	add(logPacketHeader, append(be16(d.EtherType), 0, 0))
@@ -44,7 +44,7 @@ var testDrops = []Drop{
 // TestDropRoundTrip: a report is parsed to what was told.
 func TestDropRoundTrip(t *testing.T) {
 	for _, want := range testDrops {
-		have, err := parseDrop(dropTold(want))
+		have, err := parseDrop(dropReport(want))
 		if err != nil || !reflect.DeepEqual(have, want) {
 			t.Errorf("have %+v, %v\nwant %+v", have, err, want)
 		}
@@ -58,8 +58,8 @@ func TestDropRoundTrip(t *testing.T) {
 	}
 }
 
-// counterTold is a rule's expressions with a counter, and those around it, as the kernel reports them.
-func counterTold(packets, bytes uint64, names ...string) []byte {
+// counterReport is a rule's expressions with a counter, and those around it, as the kernel reports them.
+func counterReport(packets, bytes uint64, names ...string) []byte {
 	var all []byte
 	for _, name := range names {
 		data := nl.NewRtAttr(unix.NLA_F_NESTED|unix.NFTA_EXPR_DATA, nil)
@@ -77,7 +77,7 @@ func counterTold(packets, bytes uint64, names ...string) []byte {
 func TestDropCount(t *testing.T) {
 	var c DropCount
 	for _, expressions := range [][]byte{
-		counterTold(3, 180, "counter"), counterTold(9, 9, "limit", "immediate"), counterTold(1<<40, 1<<41, "meta", "counter"),
+		counterReport(3, 180, "counter"), counterReport(9, 9, "limit", "immediate"), counterReport(1<<40, 1<<41, "meta", "counter"),
 	} {
 		if err := c.add(expressions); err != nil {
 			t.Fatal(err)
@@ -86,7 +86,7 @@ func TestDropCount(t *testing.T) {
 	if want := (DropCount{Packets: 1<<40 + 3, Bytes: 1<<41 + 180}); c != want {
 		t.Errorf("have %+v, want %+v", c, want)
 	}
-	if err := c.add(counterTold(1, 1, "limit", "log")); err != nil || !c.Logged {
+	if err := c.add(counterReport(1, 1, "limit", "log")); err != nil || !c.Logged {
 		t.Errorf("a log rule: %+v, %v", c, err)
 	}
 }

@@ -32,16 +32,16 @@ func parsers(t testing.TB) []parser {
 		addresses = append(addresses, body(t, netstate.AddressAdd{Address: a}))
 	}
 	for _, r := range testRoutes {
-		routes = append(routes, routeTold(t, netstate.RouteAdd{Route: r, Hops: make([]string, len(r.Hops))}, r))
+		routes = append(routes, routeReport(t, netstate.RouteAdd{Route: r, Hops: make([]string, len(r.Hops))}, r))
 	}
 	for _, n := range testNeighbours {
-		neighbours = append(neighbours, neighbourTold(t, netstate.NeighbourAdd{Neighbour: n}))
+		neighbours = append(neighbours, neighbourReport(t, netstate.NeighbourAdd{Neighbour: n}))
 	}
 	bridge := body(t, netstate.BridgeSet{Settings: netstate.Settings{"mcast_snooping": 0, "stp_state": 1, "group_fwd_mask": 8}})
 	port := inside(t, body(t, netstate.BridgePortSet{Settings: netstate.Settings{"learning": 0, netstate.StateSetting: 3}}), unix.SizeofIfInfomsg, unix.IFLA_PROTINFO)
 	filter := body(t, netstate.FilterAdd{Filter: testFilter})
 	options := inside(t, filter, nl.SizeofTcMsg, nl.TCA_OPTIONS)
-	table, flowTable, deviceTable := tableTold(t, testTable), tableTold(t, testFlowTable), tableTold(t, testDeviceTable)
+	table, flowTable, deviceTable := tableReport(t, testTable), tableReport(t, testFlowTable), tableReport(t, testDeviceTable)
 	var expressions [][]byte
 	for _, m := range slices.Concat(table[unix.NFT_MSG_NEWRULE], flowTable[unix.NFT_MSG_NEWRULE], deviceTable[unix.NFT_MSG_NEWRULE]) {
 		expressions = append(expressions, inside(t, m, sizeofNfgenmsg, unix.NFTA_RULE_EXPRESSIONS))
@@ -53,13 +53,13 @@ func parsers(t testing.TB) []parser {
 	}
 	link := &netstate.Link{}
 	return []parser{
-		{"parseLink", [][]byte{body(t, netstate.LinkAdd{Index: 7, Name: "eth0", Kind: "bridge", MAC: mac4}), bridge, portTold(port, true), tapTold(), familiesTold()},
+		{"parseLink", [][]byte{body(t, netstate.LinkAdd{Index: 7, Name: "eth0", Kind: "bridge", MAC: mac4}), bridge, portReport(port, true), tapReport(), familiesReport()},
 			func(b []byte) error { _, err := parseLink(b); return err }},
-		{"parseLinkInfo", [][]byte{inside(t, bridge, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO), inside(t, tapTold(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO)},
+		{"parseLinkInfo", [][]byte{inside(t, bridge, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO), inside(t, tapReport(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO)},
 			func(b []byte) error { return parseLinkInfo(b, link) }},
-		{"parseTap", [][]byte{inside(t, tapTold(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)},
+		{"parseTap", [][]byte{inside(t, tapReport(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)},
 			func(b []byte) error { return parseTap(b, link) }},
-		{"parseFamilies", [][]byte{inside(t, familiesTold(), unix.SizeofIfInfomsg, unix.IFLA_AF_SPEC)},
+		{"parseFamilies", [][]byte{inside(t, familiesReport(), unix.SizeofIfInfomsg, unix.IFLA_AF_SPEC)},
 			func(b []byte) error { return parseFamilies(b, link) }},
 		{"parseSettings of a bridge", [][]byte{inside(t, bridge, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)},
 			func(b []byte) error { _, err := parseSettings(b, bridgeSettings); return err }},
@@ -73,7 +73,7 @@ func parsers(t testing.TB) []parser {
 			func(b []byte) error { return parseHops(b, &netstate.Route{}) }},
 		{"parseMetrics", [][]byte{mtu1400},
 			func(b []byte) error { return parseMetrics(b, &netstate.Route{}) }},
-		{"parseRule", [][]byte{ruleTold(unix.AF_INET, 100, 1000, everywhere)},
+		{"parseRule", [][]byte{ruleReport(unix.AF_INET, 100, 1000, everywhere)},
 			func(b []byte) error { _, _, err := parseRule(b); return err }},
 		{"parseNeighbour", neighbours,
 			func(b []byte) error { _, err := parseNeighbour(b); return err }},
@@ -105,15 +105,15 @@ func parsers(t testing.TB) []parser {
 			func(b []byte) error { _, err := parseChainRule(b); return err }},
 		{"known.text", expressions,
 			func(b []byte) error { _, err := rules.text(b); return err }},
-		{"parseDrop", [][]byte{dropTold(testDrops[0]), dropTold(testDrops[1])},
+		{"parseDrop", [][]byte{dropReport(testDrops[0]), dropReport(testDrops[1])},
 			func(b []byte) error { _, err := parseDrop(b); return err }},
-		{"DropCount.add", append(expressions, counterTold(1, 2, "counter")),
+		{"DropCount.add", append(expressions, counterReport(1, 2, "counter")),
 			func(b []byte) error { return new(DropCount).add(b) }},
-		{"parseListener", [][]byte{listenerTold(netstate.Listener{Address: gateway4, Port: 53}), listenerTold(netstate.Listener{Address: gateway6, Port: 53})},
+		{"parseListener", [][]byte{listenerReport(netstate.Listener{Address: gateway4, Port: 53}), listenerReport(netstate.Listener{Address: gateway6, Port: 53})},
 			func(b []byte) error { _, err := parseListener(b); return err }},
-		{"parseConnection", [][]byte{connectionTold(gateway4, gateway4, gateway4), connectionTold(gateway6, gateway6, gateway6)},
+		{"parseConnection", [][]byte{connectionReport(gateway4, gateway4, gateway4), connectionReport(gateway6, gateway6, gateway6)},
 			func(b []byte) error { _, err := parseConnection(b); return err }},
-		{"parseAdvertisement", [][]byte{advertisementTold(neighbour6, mac6Told...)},
+		{"parseAdvertisement", [][]byte{advertisementReport(neighbour6, mac6Reported...)},
 			func(b []byte) error { _, err := parseAdvertisement(b); return err }},
 		{"answerError", [][]byte{make([]byte, unix.SizeofNlMsgerr)},
 			func(b []byte) error { return answerError(answer(b)) }},
@@ -180,11 +180,11 @@ func FuzzRoundTrip(f *testing.F) {
 			check(a, again, err)
 		}
 		if r, err := parseRoute(b); err == nil && canBeMade(r) {
-			again, err := parseRoute(routeTold(t, netstate.RouteAdd{Route: r}, r))
+			again, err := parseRoute(routeReport(t, netstate.RouteAdd{Route: r}, r))
 			check(r, again, err)
 		}
 		if n, err := parseNeighbour(b); err == nil && n.Permanent && !n.MAC.IsZero() && (n.Address.IsValid() || b[0] == unix.AF_BRIDGE) {
-			again, err := parseNeighbour(neighbourTold(t, netstate.NeighbourAdd{Neighbour: n}))
+			again, err := parseNeighbour(neighbourReport(t, netstate.NeighbourAdd{Neighbour: n}))
 			check(n, again, err)
 		}
 		if filter, whole, err := parseFilter(b); err == nil && whole && filter.Foreign == "" {
@@ -197,7 +197,7 @@ func FuzzRoundTrip(f *testing.F) {
 			}
 		}
 		if d, err := parseDrop(b); err == nil && canBeReported(d) {
-			again, err := parseDrop(dropTold(d))
+			again, err := parseDrop(dropReport(d))
 			check(d, again, err)
 		}
 		if l, err := parseLink(b); err == nil && l.Kind == "bridge" {
@@ -206,7 +206,7 @@ func FuzzRoundTrip(f *testing.F) {
 		}
 		if l, err := parseLink(b); err == nil && l.BridgePort != nil {
 			settings := inside(t, body(t, netstate.BridgePortSet{Settings: l.BridgePort}), unix.SizeofIfInfomsg, unix.IFLA_PROTINFO)
-			again, err := parseLink(portTold(settings, true))
+			again, err := parseLink(portReport(settings, true))
 			check(l.BridgePort, again.BridgePort, err)
 		}
 	})

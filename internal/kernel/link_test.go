@@ -68,8 +68,8 @@ func TestLinkFlags(t *testing.T) {
 	}
 }
 
-// familiesTold is the kernel's message of a link with settings of IPv4 and IPv6.
-func familiesTold() []byte {
+// familiesReport is the kernel's message of a link with settings of IPv4 and IPv6.
+func familiesReport() []byte {
 	conf4, conf6 := make([]byte, 4*32), make([]byte, 4*64)
 	conf4[4*(devconfForwarding-1)], conf4[4*(devconfRouteLocalnet-1)], conf6[4*devconfNoIPv6] = 1, 1, 1
 	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
@@ -82,7 +82,7 @@ func familiesTold() []byte {
 
 func TestParseFamilies(t *testing.T) {
 	want := netstate.Link{Index: 7, Forwarding4: true, RouteLocalnet: true, NoIPv6: true, AddrGen: 2}
-	if l, err := parseLink(familiesTold()); err != nil || !reflect.DeepEqual(l, want) {
+	if l, err := parseLink(familiesReport()); err != nil || !reflect.DeepEqual(l, want) {
 		t.Errorf("have %+v, %v\nwant %+v", l, err, want)
 	}
 }

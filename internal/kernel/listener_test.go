@@ -7,8 +7,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// listenerTold is the kernel's message of a socket, struct inet_diag_msg.
-func listenerTold(l netstate.Listener) []byte {
+// listenerReport is the kernel's message of a socket, struct inet_diag_msg.
+func listenerReport(l netstate.Listener) []byte {
 	b := make([]byte, sizeofDiagMessage)
 	b[0] = addressFamily(l.Address)
 	copy(b[4:], be16(l.Port))
@@ -17,14 +17,14 @@ func listenerTold(l netstate.Listener) []byte {
 }
 
 func TestParseListener(t *testing.T) {
-	for told, want := range map[netstate.Listener]string{
+	for reported, want := range map[netstate.Listener]string{
 		{Address: netip.MustParseAddr("127.0.0.1"), Port: 53}:       "127.0.0.1",
 		{Address: netip.MustParseAddr("::"), Port: 8080}:            "::",
 		{Address: netip.MustParseAddr("::ffff:10.0.0.2"), Port: 80}: "10.0.0.2", // of a socket of both families
 	} {
-		have, err := parseListener(listenerTold(told))
-		if err != nil || have.Address.String() != want || have.Port != told.Port {
-			t.Errorf("have %+v, %v; want %s, %d", have, err, want, told.Port)
+		have, err := parseListener(listenerReport(reported))
+		if err != nil || have.Address.String() != want || have.Port != reported.Port {
+			t.Errorf("have %+v, %v; want %s, %d", have, err, want, reported.Port)
 		}
 	}
 }

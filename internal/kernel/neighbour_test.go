@@ -14,8 +14,8 @@ var testNeighbours = []netstate.Neighbour{
 	{Link: 7, MAC: mac4, Permanent: true}, // of a bridge's forwarding database
 }
 
-// neighbourTold is the kernel's message of a neighbour. The message of a forwarding entry names the bridge.
-func neighbourTold(t testing.TB, op netstate.Op) []byte {
+// neighbourReport is the kernel's message of a neighbour. The message of a forwarding entry names the bridge.
+func neighbourReport(t testing.TB, op netstate.Op) []byte {
 	b := body(t, op)
 	if b[0] == unix.AF_BRIDGE {
 		b = append(b, attr32(unix.NDA_MASTER, 3).Serialize()...)
@@ -26,7 +26,7 @@ func neighbourTold(t testing.TB, op netstate.Op) []byte {
 func TestNeighbourRoundTrip(t *testing.T) {
 	for _, want := range testNeighbours {
 		for _, op := range []netstate.Op{netstate.NeighbourAdd{Neighbour: want}, netstate.NeighbourDel{Neighbour: want}} {
-			if have, err := parseNeighbour(neighbourTold(t, op)); err != nil || have != want {
+			if have, err := parseNeighbour(neighbourReport(t, op)); err != nil || have != want {
 				t.Errorf("%v:\nhave %+v, %v\nwant %+v", op, have, err, want)
 			}
 		}

@@ -51,18 +51,18 @@ var testDeviceTable = firewall.Table{Family: firewall.NetDev, Name: "guestwire-e
 	}},
 }}
 
-// tableTold are the messages of a table without struct nlmsghdr, by type (NFT_MSG_NEWTABLE, ...).
-func tableTold(t testing.TB, table firewall.Table) map[byte][][]byte {
+// tableReport are the messages of a table without struct nlmsghdr, by type (NFT_MSG_NEWTABLE, ...).
+func tableReport(t testing.TB, table firewall.Table) map[byte][][]byte {
 	t.Helper()
 	messages, err := encodeTables([]netstate.Op{netstate.TableSet{Table: table}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := map[byte][][]byte{}
+	reported := map[byte][][]byte{}
 	for _, m := range messages[1 : len(messages)-1] { // without the messages that begin and end the transaction
-		told[m[4]] = append(told[m[4]], m[unix.NLMSG_HDRLEN:])
+		reported[m[4]] = append(reported[m[4]], m[unix.NLMSG_HDRLEN:])
 	}
-	return told
+	return reported
 }
 
 // TestTableRoundTrip: the messages of a table are parsed to the table's image.
@@ -72,33 +72,33 @@ func TestTableRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := tableTold(t, table)
-		image, err := parseTable(told[unix.NFT_MSG_NEWTABLE][0])
+		reported := tableReport(t, table)
+		image, err := parseTable(reported[unix.NFT_MSG_NEWTABLE][0])
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range told[unix.NFT_MSG_NEWSET] {
+		for _, m := range reported[unix.NFT_MSG_NEWSET] {
 			set, of, err := parseSet(m)
 			if err != nil || of != table.Name {
 				t.Fatalf("a set of %q: %v", of, err)
 			}
 			image.Sets = append(image.Sets, set)
 		}
-		for _, m := range told[nftables.NFT_MSG_NEWFLOWTABLE] {
+		for _, m := range reported[nftables.NFT_MSG_NEWFLOWTABLE] {
 			flows, of, err := parseFlowTable(m)
 			if err != nil || of != table.Name {
 				t.Fatalf("a flow table of %q: %v", of, err)
 			}
 			image.Flows = append(image.Flows, flows)
 		}
-		for _, m := range told[unix.NFT_MSG_NEWCHAIN] {
+		for _, m := range reported[unix.NFT_MSG_NEWCHAIN] {
 			chain, of, err := parseChain(m)
 			if err != nil || of != table.Name {
 				t.Fatalf("a chain of %q: %v", of, err)
 			}
 			image.Chains = append(image.Chains, chain)
 		}
-		for _, m := range told[unix.NFT_MSG_NEWRULE] {
+		for _, m := range reported[unix.NFT_MSG_NEWRULE] {
 			rule, err := parseChainRule(m)
 			if err != nil || string(rule.table) != table.Name {
 				t.Fatalf("a rule of %q: %v", rule.table, err)
@@ -115,7 +115,7 @@ func TestTableRoundTrip(t *testing.T) {
 				continue
 			}
 			var ranges []firewall.PortRange
-			for _, m := range told[unix.NFT_MSG_NEWSETELEM] {
+			for _, m := range reported[unix.NFT_MSG_NEWSETELEM] {
 				if err := appendPorts(&ranges, m); err != nil {
 					t.Fatal(err)
 				}
@@ -123,7 +123,7 @@ func TestTableRoundTrip(t *testing.T) {
 			image.Sets[i].Head += firewall.PortMap{Ranges: ranges}.Held()
 		}
 		var kept [][]byte
-		for _, m := range told[unix.NFT_MSG_NEWSETELEM] {
+		for _, m := range reported[unix.NFT_MSG_NEWSETELEM] {
 			keys, err := parseElements(m)
 			if err != nil {
 				t.Fatal(err)

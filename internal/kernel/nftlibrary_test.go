@@ -57,7 +57,7 @@ func libraryTables(ops []netstate.Op) ([][]byte, error) {
 	}
 	var messages [][]byte
 	for _, m := range encoded {
-		mend(m.Data)
+		repair(m.Data)
 		m.Header.Flags &^= netlink.Acknowledge | netlink.Echo
 		m.Header.Length = uint32(unix.NLMSG_HDRLEN + len(m.Data))
 		raw, err := m.MarshalBinary()
@@ -420,7 +420,7 @@ func mendRedir(message []byte) {
 
 // repair puts into a message what the library cannot encode: fwd, the direction of ct, ports of masq, the write of an
 // address. The message is changed in place, as no length changes.
-func mend(message []byte) {
+func repair(message []byte) {
 	overwrite(message, dupName, fwdName)
 	overwrite(message, wideOriginal, narrowOriginal)
 	overwrite(message, wideReply, narrowReply)

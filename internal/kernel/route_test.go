@@ -37,9 +37,9 @@ var testRoutes = []netstate.Route{
 	},
 }
 
-// routeTold is the kernel's message of a route: the lifetime is in RTA_CACHEINFO, and not in RTA_EXPIRES as in a
+// routeReport is the kernel's message of a route: the lifetime is in RTA_CACHEINFO, and not in RTA_EXPIRES as in a
 // request.
-func routeTold(t testing.TB, op netstate.Op, r netstate.Route) []byte {
+func routeReport(t testing.TB, op netstate.Op, r netstate.Route) []byte {
 	t.Helper()
 	b := body(t, op)
 	if r.ExpiresSeconds == 0 {
@@ -62,7 +62,7 @@ func TestRouteRoundTrip(t *testing.T) {
 	for _, want := range testRoutes {
 		hops := make([]string, len(want.Hops))
 		for _, op := range []netstate.Op{netstate.RouteAdd{Route: want, Hops: hops}, netstate.RouteDel{Route: want, Hops: hops}} {
-			if have, err := parseRoute(routeTold(t, op, want)); err != nil || !reflect.DeepEqual(have, want) {
+			if have, err := parseRoute(routeReport(t, op, want)); err != nil || !reflect.DeepEqual(have, want) {
 				t.Errorf("%v:\nhave %+v, %v\nwant %+v", op, have, err, want)
 			}
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// ruleTold is the kernel's message of a policy rule, without a source if source is not valid.
-func ruleTold(family uint8, priority, table uint32, source netip.Prefix, more ...*nl.RtAttr) []byte {
+// ruleReport is the kernel's message of a policy rule, without a source if source is not valid.
+func ruleReport(family uint8, priority, table uint32, source netip.Prefix, more ...*nl.RtAttr) []byte {
 	head := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family, Table: uint8(table), Type: ruleLookup}}
 	parts := []*nl.RtAttr{attr32(ruleTable, table), attr32(ruleSuppressPrefix, 1<<32-1), nl.NewRtAttr(ruleProtocol, []byte{2})}
 	if priority != 0 {
@@ -36,16 +36,16 @@ func TestParseRule(t *testing.T) {
 		want    netstate.Rule
 		own     bool
 	}{
-		{ruleTold(unix.AF_INET, 0, 255, netip.Prefix{}), netstate.Rule{Table: 255}, true},
-		{ruleTold(unix.AF_INET6, 32766, 254, netip.Prefix{}), netstate.Rule{Priority: 32766, Table: 254, IPv6: true}, true},
-		{ruleTold(unix.AF_INET, 32766, 253, netip.Prefix{}), netstate.Rule{Priority: 32766, Table: 253}, false},
-		{ruleTold(unix.AF_INET, 100, 1000, source), netstate.Rule{Priority: 100, Table: 1000, Source: source}, false},
+		{ruleReport(unix.AF_INET, 0, 255, netip.Prefix{}), netstate.Rule{Table: 255}, true},
+		{ruleReport(unix.AF_INET6, 32766, 254, netip.Prefix{}), netstate.Rule{Priority: 32766, Table: 254, IPv6: true}, true},
+		{ruleReport(unix.AF_INET, 32766, 253, netip.Prefix{}), netstate.Rule{Priority: 32766, Table: 253}, false},
+		{ruleReport(unix.AF_INET, 100, 1000, source), netstate.Rule{Priority: 100, Table: 1000, Source: source}, false},
 		{
-			ruleTold(unix.AF_INET, 32766, 254, netip.Prefix{}, nl.NewRtAttr(inInterface, nl.ZeroTerminated("eth0"))),
+			ruleReport(unix.AF_INET, 32766, 254, netip.Prefix{}, nl.NewRtAttr(inInterface, nl.ZeroTerminated("eth0"))),
 			netstate.Rule{Priority: 32766, Table: 254, Other: true}, false,
 		},
 		{
-			ruleTold(unix.AF_INET, 32766, 254, netip.Prefix{}, attr32(ruleSuppressPrefix, 0)),
+			ruleReport(unix.AF_INET, 32766, 254, netip.Prefix{}, attr32(ruleSuppressPrefix, 0)),
 			netstate.Rule{Priority: 32766, Table: 254, Other: true}, false,
 		},
 	} {
@@ -55,7 +55,7 @@ func TestParseRule(t *testing.T) {
 		}
 	}
 	const multicast = 128 // RTNL_FAMILY_IPMR
-	if _, ofIP, err := parseRule(ruleTold(multicast, 32767, 253, netip.Prefix{})); err != nil || ofIP {
+	if _, ofIP, err := parseRule(ruleReport(multicast, 32767, 253, netip.Prefix{})); err != nil || ofIP {
 		t.Errorf("a rule of multicast routing: %t, %v", ofIP, err)
 	}
 }
@@ -69,7 +69,7 @@ func TestParseOtherRule(t *testing.T) {
 		"action":      func(h []byte) { h[7] = 6 }, // FR_ACT_BLACKHOLE
 		"not":         func(h []byte) { copy(h[8:], nl.Uint32Attr(ruleInvert)) },
 	} {
-		message := ruleTold(unix.AF_INET, 32766, 254, netip.Prefix{})
+		message := ruleReport(unix.AF_INET, 32766, 254, netip.Prefix{})
 		change(message)
 		if rule, ofIP, err := parseRule(message); err != nil || !ofIP || !rule.Other || isOwnRule(rule) {
 			t.Errorf("%s: have %+v, %t, %v", what, rule, ofIP, err)

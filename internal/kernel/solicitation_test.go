@@ -43,25 +43,25 @@ func TestSolicitation(t *testing.T) {
 	}
 }
 
-// advertisementTold is the frame of a neighbour's advertisement, with the options given.
-func advertisementTold(target netip.Addr, options ...byte) []byte {
+// advertisementReport is the frame of a neighbour's advertisement, with the options given.
+func advertisementReport(target netip.Addr, options ...byte) []byte {
 	to := target.As16()
 	icmp := append([]byte{neighbourAdvertisement, 0, 0, 0, 0x60, 0, 0, 0}, to[:]...)
 	return encodeICMPv6(guestMAC, mac6, to, guest6.As16(), append(icmp, options...))
 }
 
-// mac6Told is the option with the MAC.
-var mac6Told = append([]byte{targetLinkAddress, 1}, mac6[:]...)
+// mac6Reported is the option with the MAC.
+var mac6Reported = append([]byte{targetLinkAddress, 1}, mac6[:]...)
 
 // TestAdvertisement: a valid answer is read, and nothing else is taken for one (RFC 4861 section 7.1.2).
 func TestAdvertisement(t *testing.T) {
 	want := advertisement{receiver: guestMAC, sender: mac6, target: neighbour6, mac: mac6}
 	unknown := []byte{14, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-	valid := advertisementTold(neighbour6, mac6Told...)
+	valid := advertisementReport(neighbour6, mac6Reported...)
 	for name, frame := range map[string][]byte{
 		"one option":            valid,
 		"padding":               append(slices.Clone(valid), 0, 0, 0),
-		"an unknown option too": advertisementTold(neighbour6, slices.Concat(unknown, mac6Told)...),
+		"an unknown option too": advertisementReport(neighbour6, slices.Concat(unknown, mac6Reported)...),
 	} {
 		if have, err := parseAdvertisement(frame); err != nil || have != want {
 			t.Errorf("%s: have %+v, %v\nwant %+v", name, have, err, want)
@@ -74,15 +74,15 @@ func TestAdvertisement(t *testing.T) {
 	}
 	for name, frame := range map[string][]byte{
 		"cut short":              valid[:len(valid)-1],
-		"no options":             advertisementTold(neighbour6),
-		"another option alone":   advertisementTold(neighbour6, unknown...),
-		"option without length":  advertisementTold(neighbour6, append([]byte{14, 0, 0, 0, 0, 0, 0, 0}, mac6Told...)...),
-		"option cut short":       advertisementTold(neighbour6, append(slices.Clone(mac6Told), 14)...),
-		"option longer than all": advertisementTold(neighbour6, append(slices.Clone(mac6Told), 14, 9, 0, 0, 0, 0, 0, 0)...),
-		"multicast MAC":          advertisementTold(neighbour6, targetLinkAddress, 1, 1, 0, 0, 0, 0, 1),
-		"no MAC":                 advertisementTold(neighbour6, targetLinkAddress, 1, 0, 0, 0, 0, 0, 0),
-		"source's option":        advertisementTold(neighbour6, append([]byte{sourceLinkAddress, 1}, mac6[:]...)...),
-		"multicast target":       advertisementTold(netip.MustParseAddr("ff02::1"), mac6Told...),
+		"no options":             advertisementReport(neighbour6),
+		"another option alone":   advertisementReport(neighbour6, unknown...),
+		"option without length":  advertisementReport(neighbour6, append([]byte{14, 0, 0, 0, 0, 0, 0, 0}, mac6Reported...)...),
+		"option cut short":       advertisementReport(neighbour6, append(slices.Clone(mac6Reported), 14)...),
+		"option longer than all": advertisementReport(neighbour6, append(slices.Clone(mac6Reported), 14, 9, 0, 0, 0, 0, 0, 0)...),
+		"multicast MAC":          advertisementReport(neighbour6, targetLinkAddress, 1, 1, 0, 0, 0, 0, 1),
+		"no MAC":                 advertisementReport(neighbour6, targetLinkAddress, 1, 0, 0, 0, 0, 0, 0),
+		"source's option":        advertisementReport(neighbour6, append([]byte{sourceLinkAddress, 1}, mac6[:]...)...),
+		"multicast target":       advertisementReport(netip.MustParseAddr("ff02::1"), mac6Reported...),
 		"IPv4":                   edited(13, 0),
 		"version 4":              edited(14, 0x40),
 		"UDP":                    edited(20, 17),

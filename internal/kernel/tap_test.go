@@ -11,8 +11,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// tapTold is the kernel's message of a tap.
-func tapTold() []byte {
+// tapReport is the kernel's message of a tap.
+func tapReport() []byte {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("tun"))
 	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
@@ -20,30 +20,30 @@ func tapTold() []byte {
 	data.AddRtAttr(tunGroup, nl.Uint32Attr(108))
 	data.AddRtAttr(tunType, []byte{unix.IFF_TAP})
 	data.AddRtAttr(tunMultiQueue, []byte{1})
-	told := append(ifInfo(unix.AF_UNSPEC, 7).Serialize(), attr32(unix.IFLA_TXQLEN, 16).Serialize()...)
-	return append(told, info.Serialize()...)
+	reported := append(ifInfo(unix.AF_UNSPEC, 7).Serialize(), attr32(unix.IFLA_TXQLEN, 16).Serialize()...)
+	return append(reported, info.Serialize()...)
 }
 
 func TestParseTap(t *testing.T) {
 	want := &netstate.Tap{Owner: infra.Owner{UID: 107, GID: 108}, MultiQueue: true}
-	if l, err := parseLink(tapTold()); err != nil || !reflect.DeepEqual(l.Tap, want) || l.QueueLength != 16 {
+	if l, err := parseLink(tapReport()); err != nil || !reflect.DeepEqual(l.Tap, want) || l.QueueLength != 16 {
 		t.Errorf("have %+v, a queue of %d, %v; want %+v, 16", l.Tap, l.QueueLength, err, want)
 	}
 }
 
 // TestParseUse: the queues that are switched off count as well.
 func TestParseUse(t *testing.T) {
-	told := tapTold()
-	if carrier, queues, err := parseUse(told); err != nil || carrier || queues != 0 {
+	reported := tapReport()
+	if carrier, queues, err := parseUse(reported); err != nil || carrier || queues != 0 {
 		t.Errorf("nothing said: %t, %d, %v", carrier, queues, err)
 	}
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
 	data.AddRtAttr(tunQueues, nl.Uint32Attr(2))
 	data.AddRtAttr(tunDisabled, nl.Uint32Attr(1))
-	told = append(told, nl.NewRtAttr(unix.IFLA_CARRIER, []byte{1}).Serialize()...)
-	told = append(told, info.Serialize()...)
-	if carrier, queues, err := parseUse(told); err != nil || !carrier || queues != 3 {
+	reported = append(reported, nl.NewRtAttr(unix.IFLA_CARRIER, []byte{1}).Serialize()...)
+	reported = append(reported, info.Serialize()...)
+	if carrier, queues, err := parseUse(reported); err != nil || !carrier || queues != 3 {
 		t.Errorf("a carrier and three queues: %t, %d, %v", carrier, queues, err)
 	}
 }
