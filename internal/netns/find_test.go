@@ -391,11 +391,11 @@ func TestFindWithoutEntering(t *testing.T) {
 	another := id
 	another.Cookie++
 	_, err := unix.IoctlGetInt(int(n.File.Fd()), 0x8008b70d) // NS_GET_ID
-	tells := err == nil
+	named := err == nil
 	for _, c := range []struct {
 		id    netns.Identity
 		found bool
-	}{{id, true}, {another, !tells}} {
+	}{{id, true}, {another, !named}} {
 		text, err := json.Marshal(c.id)
 		if err != nil {
 			t.Fatal(err)
@@ -408,7 +408,7 @@ func TestFindWithoutEntering(t *testing.T) {
 		cmd.Env = append(os.Environ(), helper+"=find")
 		cmd.Stdin = strings.NewReader(string(text))
 		out, err := cmd.CombinedOutput()
-		if found := strings.Contains(string(out), n.Path()); err != nil || found != c.found || strings.Contains(string(out), "by its inode number") != !tells {
+		if found := strings.Contains(string(out), n.Path()); err != nil || found != c.found || strings.Contains(string(out), "by its inode number") != !named {
 			t.Errorf("%v, %s; want it found: %v", err, out, c.found)
 		}
 	}
