@@ -199,7 +199,7 @@ type row struct {
 	origin  Origin
 	reaches string
 	cells   []string // two per binding
-	told    string
+	leased  string
 }
 
 func (r row) String() string {
@@ -709,13 +709,13 @@ func measure(t *testing.T, n Network) row {
 	before := l.Pod.Settled()
 	works := map[string]bool{}
 	refused := map[string]*infra.RefusedError{}
-	telling := false
+	noted := false
 	for _, b := range bindings {
 		ok := t.Run(string(b.Kind()), func(t *testing.T) {
-			told, err := l.checkBinding(t, b, baseline, before)
+			leased, err := l.checkBinding(t, b, baseline, before)
 			refused[string(b.Kind())] = err
-			if err == nil && !telling && b.Kind() != cache.BindingMasquerade { // masquerade tells each guest the same
-				r.told, telling = told, true
+			if err == nil && !noted && b.Kind() != cache.BindingMasquerade { // masquerade tells each guest the same
+				r.leased, noted = leased, true
 			}
 		})
 		works[string(b.Kind())] = ok && refused[string(b.Kind())] == nil
@@ -750,7 +750,7 @@ func measure(t *testing.T, n Network) row {
 
 // checkBinding gives the pod's network to a guest, asks the same questions again, and runs Teardown. It returns
 // the notes on what the guest is told, or why Setup refused the binding.
-func (l *network) checkBinding(t *testing.T, b infra.Binding, baseline answers, before string) (told string, refused *infra.RefusedError) {
+func (l *network) checkBinding(t *testing.T, b infra.Binding, baseline answers, before string) (leased string, refused *infra.RefusedError) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	older := baseline.over(standing)
