@@ -73,7 +73,7 @@ var linkLocalWays = []struct {
 }{
 	{"four learned", false, learnsFour},
 	{"forged", false, learnsNoForged},
-	{"unheard", false, learnsNoUnheard},
+	{"unreceived", false, learnsNoUnreceived},
 	{"seen in the network", true, learnsNoNeighbours},
 	{"in use", true, keepsWhatItUses},
 	{"defended", true, func(t *testing.T, w *wire, _ wired.NIC) {
@@ -143,18 +143,18 @@ func learnsNoForged(t *testing.T, w *wire, _ wired.NIC) {
 	w.noneLeaks(kinds)
 }
 
-// learnsNoUnheard announces addresses so that their owners could not object.
-func learnsNoUnheard(t *testing.T, w *wire, _ wired.NIC) {
+// learnsNoUnreceived announces addresses so that their owners could not object.
+func learnsNoUnreceived(t *testing.T, w *wire, _ wired.NIC) {
 	all := stablePrivacy(30)
-	forms := len(w.link.Unheard(all[0]))
+	forms := len(w.link.Unreceived(all[0]))
 	for i := range forms {
-		w.send(w.link.Unheard(all[i+1])[i].Frames...) // may pass, but must not teach the filter an address
+		w.send(w.link.Unreceived(all[i+1])[i].Frames...) // may pass, but must not teach the filter an address
 	}
 	w.held(all[0])
 	w.learned(all[0])
 	for i := range forms {
 		if leaked := w.leaks(w.link.FromLinkLocal(all[i+1])); len(leaked) > 0 {
-			t.Errorf("after %s: leaked: %q", w.link.Unheard(all[i+1])[i].Name, leaked)
+			t.Errorf("after %s: leaked: %q", w.link.Unreceived(all[i+1])[i].Name, leaked)
 		}
 	}
 	w.learned(all[0])

@@ -39,10 +39,10 @@ func (l Link) FromLinkLocal(a netip.Addr) []Kind {
 	return b.kinds
 }
 
-// Unheard returns forms of duplicate address detection that the address's owner does not hear, or ignores
+// Unreceived returns forms of duplicate address detection that the address's owner does not receive, or ignores
 // (RFC 4861 section 7.1.1). Their sender learns nothing from the silence that follows. Two forms are not among them, as
 // no filter without arithmetic can tell them: a wrong checksum, and a group whose last 24 bits are not the address's.
-func (l Link) Unheard(a netip.Addr) []Kind {
+func (l Link) Unreceived(a netip.Addr) []Kind {
 	b := newBuilder(l)
 	add := func(name, why string, frames ...[]byte) {
 		b.add(6, "duplicate address detection "+name, why, frames...)

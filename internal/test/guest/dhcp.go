@@ -168,11 +168,11 @@ func parseLease4(ack *dhcpv4.DHCPv4) (*Lease4, error) {
 	case ack.Options.Has(dhcpv4.OptionClasslessStaticRoute):
 		for _, r := range ack.ClasslessStaticRoute() {
 			ones, _ := r.Dest.Mask.Size()
-			told := Route{Destination: netip.PrefixFrom(fromIP(r.Dest.IP), ones).Masked()}
+			route := Route{Destination: netip.PrefixFrom(fromIP(r.Dest.IP), ones).Masked()}
 			if via := fromIP(r.Router); !via.IsUnspecified() {
-				told.Gateway = via
+				route.Gateway = via
 			}
-			l.Routes = append(l.Routes, told)
+			l.Routes = append(l.Routes, route)
 		}
 		if l.Routes == nil {
 			return nil, errors.New("acknowledgement with a malformed classless static route option")

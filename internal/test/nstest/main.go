@@ -53,7 +53,7 @@ func Main(m *testing.M) {
 	if err := os.RemoveAll(programs.dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
-	tellLeftOut(w)
+	reportLeftOut(w)
 	os.Exit(status)
 }
 
@@ -151,7 +151,7 @@ func openReport() {
 }
 
 // tellLeftOut prints the line about tests that were left out.
-func tellLeftOut(w *os.File) {
+func reportLeftOut(w *os.File) {
 	if len(leftOut.reasons) == 0 {
 		return
 	}
