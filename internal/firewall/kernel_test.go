@@ -227,7 +227,7 @@ func apply(t *testing.T, ns *nstest.Namespace, table firewall.Table) (images []f
 		}
 		now, err = k.Snapshot(names, nil, []firewall.Table{table})
 		for _, i := range now.Tables {
-			images = append(images, i.Whole())
+			images = append(images, i.WithTexts())
 		}
 		return err
 	})

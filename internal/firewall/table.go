@@ -227,11 +227,11 @@ func (t Table) image(rules bool) Image {
 	return image
 }
 
-// Held returns the image of the table without its texts, which only people and other tables need: [Image.Whole] writes them.
+// Held returns the image of the table without its texts, which only people and other tables need: [Image.WithTexts] writes them.
 func (t Table) Held() Image { return Image{Family: t.Family, Name: t.Name, held: &t} }
 
-// Whole returns the image with all texts.
-func (i Image) Whole() Image {
+// WithTexts returns the image with all texts.
+func (i Image) WithTexts() Image {
 	if i.held != nil {
 		return i.held.Image()
 	}
@@ -240,7 +240,7 @@ func (i Image) Whole() Image {
 
 // Is reports whether the image is that of the table.
 func (i Image) Is(t Table) bool {
-	return i.held != nil && i.held.same(t) || reflect.DeepEqual(i.Whole(), t.Image())
+	return i.held != nil && i.held.same(t) || reflect.DeepEqual(i.WithTexts(), t.Image())
 }
 
 // same reports whether two tables have equal sets, maps, flow tables, chains and rules, and so the same image.
@@ -274,7 +274,7 @@ const dormant = 1
 
 // Differences describes how the image differs from the wanted one, a sentence each; none if they are equal.
 func (i Image) Differences(want Image) []string {
-	i = i.Whole()
+	i = i.WithTexts()
 	var d []string
 	if i.Flags&dormant != 0 {
 		d = append(d, "the table is dormant")

@@ -92,8 +92,8 @@ func TestIs(t *testing.T) {
 				t.Errorf("%+v is not that of the table", held)
 			}
 		}
-		if !reflect.DeepEqual(held.Whole(), table.Image()) {
-			t.Errorf("the whole image is %+v", held.Whole())
+		if !reflect.DeepEqual(held.WithTexts(), table.Image()) {
+			t.Errorf("the whole image is %+v", held.WithTexts())
 		}
 	}
 	for what, change := range map[string]func(*Table){

@@ -102,7 +102,7 @@ func TestOwnTables(t *testing.T) {
 // whole returns the images with all texts.
 func whole(images []firewall.Image) (all []firewall.Image) {
 	for _, i := range images {
-		all = append(all, i.Whole())
+		all = append(all, i.WithTexts())
 	}
 	return all
 }

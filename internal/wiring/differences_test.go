@@ -144,7 +144,7 @@ func TestDifferences(t *testing.T) {
 		}, "nftables table inet guestwire-eth0 is gone"},
 		{"dormant", hidden, func(s *netstate.Snapshot) {
 			for i := range s.Tables {
-				s.Tables[i] = s.Tables[i].Whole()
+				s.Tables[i] = s.Tables[i].WithTexts()
 				s.Tables[i].Flags = 1
 			}
 		}, "nftables table inet guestwire-eth0: the table is dormant\nnftables table netdev guestwire-eth0: the table is dormant"},
@@ -205,7 +205,7 @@ func TestTableReplaced(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		k := wire(t, plan, flannel())
 		for i := range k.s.Tables {
-			k.s.Tables[i] = k.s.Tables[i].Whole()
+			k.s.Tables[i] = k.s.Tables[i].WithTexts()
 			k.s.Tables[i].Flags = 1
 		}
 		if gone {
