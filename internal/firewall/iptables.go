@@ -139,15 +139,15 @@ func (r Rule) IPTables() string {
 		case Destination:
 			destination = "-d " + m.Prefix.String() + " "
 		case InInterface:
-			in = exclamation(m.Not) + "-i " + m.Name + " "
+			in = exclamation(m.Inverted) + "-i " + m.Name + " "
 		case OutInterface:
-			out = exclamation(m.Not) + "-o " + m.Name + " "
+			out = exclamation(m.Inverted) + "-o " + m.Name + " "
 		case Protocol:
-			transport = exclamation(m.Not) + "-p " + protocol(m.Number) + " "
+			transport = exclamation(m.Inverted) + "-p " + protocol(m.Number) + " "
 		case DestinationPort:
-			more += "-m " + protocol(m.Protocol) + " " + exclamation(m.Not) + "--dport " + strings.ReplaceAll(ports(m.First, m.Last), "-", ":") + " "
+			more += "-m " + protocol(m.Protocol) + " " + exclamation(m.Inverted) + "--dport " + strings.ReplaceAll(ports(m.First, m.Last), "-", ":") + " "
 		case SourcePort:
-			more += "-m " + protocol(m.Protocol) + " " + exclamation(m.Not) + "--sport " + strings.ReplaceAll(ports(m.First, m.Last), "-", ":") + " "
+			more += "-m " + protocol(m.Protocol) + " " + exclamation(m.Inverted) + "--sport " + strings.ReplaceAll(ports(m.First, m.Last), "-", ":") + " "
 		case ICMP:
 			more += map[int]string{4: "-m icmp --icmp-type ", 6: "-m icmp6 --icmpv6-type "}[m.Version] + fmt.Sprint(m.Type)
 			if m.Code != 0 {
@@ -165,7 +165,7 @@ func (r Rule) IPTables() string {
 		case Connections:
 			more += fmt.Sprintf("-m connlimit --connlimit-above %d --connlimit-mask 0 --connlimit-saddr ", m.Over)
 		case Opening:
-			more += "-m tcp " + exclamation(m.Not) + "--tcp-flags SYN,RST SYN "
+			more += "-m tcp " + exclamation(m.Inverted) + "--tcp-flags SYN,RST SYN "
 		default:
 			panic(fmt.Sprintf("iptables cannot express %T", m)) // a match of a bridge or netdev table
 		}

@@ -9,7 +9,7 @@ import (
 // iptables -S prints.
 func TestIPTables(t *testing.T) {
 	prefix := netip.MustParsePrefix
-	from, to := InInterface{Name: "eth0-br"}, OutInterface{Name: "eth0-br", Not: true}
+	from, to := InInterface{Name: "eth0-br"}, OutInterface{Name: "eth0-br", Inverted: true}
 	tcp := Protocol{Number: ProtocolTCP}
 	table := Table{Family: Inet, Name: "guestwire-eth0", Chains: []Chain{
 		{Name: "loopback", Type: "filter", Hook: Prerouting, Priority: Raw, Rules: []Rule{
@@ -33,7 +33,7 @@ func TestIPTables(t *testing.T) {
 			{Matches: []Match{to}, Verdict: SNAT{netip.MustParseAddr("fd10:0:2::1")}},
 		}},
 		{Name: "to-guest-4", Rules: []Rule{
-			{Matches: []Match{tcp, Opening{Not: true}}, Verdict: Accept{}},
+			{Matches: []Match{tcp, Opening{Inverted: true}}, Verdict: Accept{}},
 			{Matches: []Match{tcp, DestinationPort{Protocol: ProtocolTCP, First: 80, Last: 90}}, Verdict: Accept{}},
 			{Verdict: DNAT{Address: netip.MustParseAddr("10.0.2.2")}},
 		}},

@@ -33,10 +33,10 @@ func inetTable() firewall.Table {
 	accept, drop := firewall.Accept{}, firewall.Drop{}
 	ip4, ip6 := firewall.IP{Version: 4}, firewall.IP{Version: 6}
 	from, to := firewall.InInterface{Name: "eth0"}, firewall.OutInterface{Name: "eth0"}
-	notFrom, notTo := firewall.InInterface{Name: "eth0", Not: true}, firewall.OutInterface{Name: "eth0", Not: true}
+	notFrom, notTo := firewall.InInterface{Name: "eth0", Inverted: true}, firewall.OutInterface{Name: "eth0", Inverted: true}
 	tcp, udp, sctp := firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Protocol{Number: firewall.ProtocolUDP}, firewall.Protocol{Number: firewall.ProtocolSCTP}
 	port := func(protocol uint8, first, last uint16, not bool) firewall.DestinationPort {
-		return firewall.DestinationPort{Protocol: protocol, First: first, Last: last, Not: not}
+		return firewall.DestinationPort{Protocol: protocol, First: first, Last: last, Inverted: not}
 	}
 	return firewall.Table{Family: firewall.Inet, Name: tableName, Sets: []firewall.Set{
 		{Name: "next-hops-4", Of: firewall.NextHop4, Size: 64, Milliseconds: 60000},
@@ -67,12 +67,12 @@ func inetTable() firewall.Table {
 			rule(accept, ip6, firewall.Origin{Prefix: prefix("fd00::/33")}),
 			rule(firewall.Jump{Chain: "cap"}, firewall.Unconfirmed{}),
 			rule(drop, ip4, firewall.Protocol{Number: firewall.ProtocolICMP}, firewall.ICMP{Version: 4, Type: 3, Code: 4}),
-			rule(drop, notFrom, firewall.Protocol{Number: firewall.ProtocolUDP, Not: true}),
+			rule(drop, notFrom, firewall.Protocol{Number: firewall.ProtocolUDP, Inverted: true}),
 		}},
 		{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: rules{
 			rule(accept, from, ip4, firewall.Protocol{Number: firewall.ProtocolICMP}, firewall.ICMP{Version: 4, Type: 8}),
 			rule(accept, from, ip6, firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: 128}),
-			rule(accept, tcp, firewall.Opening{Not: true}),
+			rule(accept, tcp, firewall.Opening{Inverted: true}),
 			rule(accept, tcp, port(firewall.ProtocolTCP, 80, 80, false)),
 			rule(accept, udp, port(firewall.ProtocolUDP, 5000, 5100, false)),
 			rule(drop, udp, port(firewall.ProtocolUDP, 53, 53, true)),
@@ -111,7 +111,7 @@ func inetTable() firewall.Table {
 		{Name: "end", Rules: rules{rule(accept, to), rule(drop)}},
 		{Name: "hops", Rules: rules{
 			rule(accept, firewall.SocketUser{UID: 107}),
-			rule(drop, firewall.SocketUser{UID: 0, Not: true}),
+			rule(drop, firewall.SocketUser{UID: 0, Inverted: true}),
 			rule(accept, ip4, firewall.AddToSet{Part: firewall.NextHop4, Set: "next-hops-4", Renew: true}),
 			rule(accept, ip6, firewall.AddToSet{Part: firewall.NextHop6, Set: "next-hops-6", Renew: true}),
 			rule(accept, ip4, firewall.AddToSet{Part: firewall.SourceAddress4, Set: "next-hops-4"}),
@@ -132,15 +132,15 @@ func ingressTable() firewall.Table {
 	}, Chains: []firewall.Chain{
 		{Name: "guest", Type: "filter", Hook: firewall.Ingress, Device: "eth0", Priority: firewall.Filter, Drops: true, Rules: rules{
 			rule(firewall.Goto{Chain: "neighbours"}, firewall.Bytes{Header: firewall.Ethernet, Offset: 12, Value: []byte{0x86, 0xdd}}),
-			rule(drop, firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: []byte{2, 0, 0, 0, 0, 9}, Not: true}),
+			rule(drop, firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: []byte{2, 0, 0, 0, 0, 9}, Inverted: true}),
 			rule(drop, firewall.Bytes{Header: firewall.Network, Offset: 14, Value: []byte{10, 9, 0, 0}, Mask: []byte{255, 255, 240, 0}}),
-			rule(drop, firewall.Bytes{Header: firewall.Network, Offset: 14, Value: []byte{10, 9, 0, 0}, Mask: []byte{255, 255, 240, 0}, Not: true}),
+			rule(drop, firewall.Bytes{Header: firewall.Network, Offset: 14, Value: []byte{10, 9, 0, 0}, Mask: []byte{255, 255, 240, 0}, Inverted: true}),
 			rule(drop, firewall.Bytes{Header: firewall.Network, Offset: 4, Value: []byte{0, 0}, Last: []byte{0, 23}}),
-			rule(drop, firewall.Bytes{Header: firewall.Transport, Value: []byte{11}, Last: []byte{14}, Not: true}),
+			rule(drop, firewall.Bytes{Header: firewall.Transport, Value: []byte{11}, Last: []byte{14}, Inverted: true}),
 			rule(accept, carries4, udp, firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: 68, Last: 68}),
-			rule(drop, carries4, udp, firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: 68, Last: 70, Not: true}),
+			rule(drop, carries4, udp, firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: 68, Last: 70, Inverted: true}),
 			rule(drop, firewall.Multicast{}),
-			rule(firewall.Fwd{Device: "eth1"}, firewall.Multicast{Not: true}),
+			rule(firewall.Fwd{Device: "eth1"}, firewall.Multicast{Inverted: true}),
 			rule(firewall.Fwd{Device: "eth1"}),
 			rule(firewall.Drop{Reason: firewall.MACSpoof}),
 			rule(firewall.Drop{Reason: firewall.IPSpoof}, udp),
@@ -160,7 +160,7 @@ func ingressTable() firewall.Table {
 			rule(firewall.Continue{}, carries6, udp, firewall.AddToSet{Part: firewall.RawSource6, Set: "known", Renew: true}),
 			rule(drop, carries6, firewall.Fragment{}),
 			rule(drop, carries6, udp, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: []byte{1}}),
-			rule(accept, carries6, udp, firewall.InSet{Part: firewall.RawSource6, Set: "known"}, firewall.InSet{Part: firewall.RawSource6, Set: "fresh", Not: true}),
+			rule(accept, carries6, udp, firewall.InSet{Part: firewall.RawSource6, Set: "known"}, firewall.InSet{Part: firewall.RawSource6, Set: "fresh", Inverted: true}),
 			rule(accept, carries6, udp, firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: "known"}, firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: "fresh"}),
 			rule(accept),
 		}},
@@ -288,7 +288,7 @@ func TestNames(t *testing.T) {
 		{nil, bytes{Header: firewall.Ethernet, Offset: 6, Value: mac}, "ether saddr 02:00:00:00:00:09", false},
 		{nil, bytes{Header: firewall.Ethernet, Value: mac[:4]}, "ether daddr 02:00:00:00:00:00/32", false},
 		{nil, bytes{Header: firewall.Ethernet, Offset: 6, Value: append(slices.Clone(mac), 0x08, 0x06)}, "ether saddr 02:00:00:00:00:09 ether type arp", false},
-		{nil, bytes{Header: firewall.Ethernet, Offset: 6, Value: append(slices.Clone(mac), 0x08, 0x06), Not: true}, "", false},
+		{nil, bytes{Header: firewall.Ethernet, Offset: 6, Value: append(slices.Clone(mac), 0x08, 0x06), Inverted: true}, "", false},
 		{nil, bytes{Header: firewall.Network, Offset: 8, Value: address}, "", false},
 		{[]firewall.Match{ip6}, bytes{Header: firewall.Network, Offset: 8, Value: address}, "ip6 saddr fd00::7", false},
 		{[]firewall.Match{ip6}, bytes{Header: firewall.Network, Offset: 24, Value: address[:8]}, "ip6 daddr fd00::/64", false},
@@ -296,13 +296,13 @@ func TestNames(t *testing.T) {
 		{[]firewall.Match{ip6}, bytes{Header: firewall.Network, Offset: 4, Value: []byte{0, 0}, Last: []byte{0, 23}}, "ip6 length 0-23", false},
 		{[]firewall.Match{ip6}, bytes{Header: firewall.Network, Offset: 6, Value: []byte{58, 255}}, "ip6 nexthdr ipv6-icmp ip6 hoplimit 255", false},
 		{[]firewall.Match{ip}, bytes{Header: firewall.Network, Offset: 12, Value: []byte{10, 9, 0, 0}, Mask: []byte{255, 255, 240, 0}}, "ip saddr 10.9.0.0/20", false},
-		{[]firewall.Match{ip}, bytes{Header: firewall.Network, Offset: 16, Value: []byte{127}, Not: true}, "ip daddr != 127.0.0.0/8", false},
-		{[]firewall.Match{ip}, bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, 0}, Mask: []byte{0x1f, 0xff}, Not: true}, "ip frag-off & 0x1fff != 0x0", false},
+		{[]firewall.Match{ip}, bytes{Header: firewall.Network, Offset: 16, Value: []byte{127}, Inverted: true}, "ip daddr != 127.0.0.0/8", false},
+		{[]firewall.Match{ip}, bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, 0}, Mask: []byte{0x1f, 0xff}, Inverted: true}, "ip frag-off & 0x1fff != 0x0", false},
 		{[]firewall.Match{arp}, bytes{Header: firewall.Network, Offset: 6, Value: slices.Concat([]byte{0, 2}, mac, []byte{10, 0, 0, 7})},
 			"arp operation 2 arp saddr ether 02:00:00:00:00:09 arp saddr ip 10.0.0.7", false},
-		{[]firewall.Match{ip, udp}, bytes{Header: firewall.Transport, Offset: 2, Value: []byte{0, 0x40}, Mask: []byte{0xff, 0xf8}, Not: true}, "udp dport & 0xfff8 != 0x40", false},
-		{[]firewall.Match{ip, udp}, bytes{Header: firewall.Transport, Value: []byte{0, 0x40, 0, 0}, Mask: []byte{0xff, 0xf8, 0, 0}, Not: true}, "udp sport & 0xfff8 != 0x40", true},
-		{[]firewall.Match{ip, icmp}, bytes{Header: firewall.Transport, Value: []byte{11}, Last: []byte{14}, Not: true}, "icmp type != 11-14", false},
+		{[]firewall.Match{ip, udp}, bytes{Header: firewall.Transport, Offset: 2, Value: []byte{0, 0x40}, Mask: []byte{0xff, 0xf8}, Inverted: true}, "udp dport & 0xfff8 != 0x40", false},
+		{[]firewall.Match{ip, udp}, bytes{Header: firewall.Transport, Value: []byte{0, 0x40, 0, 0}, Mask: []byte{0xff, 0xf8, 0, 0}, Inverted: true}, "udp sport & 0xfff8 != 0x40", true},
+		{[]firewall.Match{ip, icmp}, bytes{Header: firewall.Transport, Value: []byte{11}, Last: []byte{14}, Inverted: true}, "icmp type != 11-14", false},
 		{[]firewall.Match{ip6, icmp6}, bytes{Header: firewall.Transport, Offset: 8, Value: address}, "icmpv6 taddr fd00::7", true},
 		{[]firewall.Match{ip6, icmp6}, bytes{Header: firewall.Transport, Offset: 24, Value: []byte{1}}, "", false},
 	} {

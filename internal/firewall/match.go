@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Match is a condition on a packet: one of the types below. With Not the condition is inverted.
+// Match is a condition on a packet: one of the types below. With Inverted the condition is negated.
 type Match interface {
 	fmt.Stringer
 	match()
@@ -15,28 +15,28 @@ type Match interface {
 type (
 	// InInterface is the name of the link on which the packet arrived.
 	InInterface struct {
-		Name string
-		Not  bool
+		Name     string
+		Inverted bool
 	}
 	// OutInterface is the name of the link by which the packet leaves.
 	OutInterface struct {
-		Name string
-		Not  bool
+		Name     string
+		Inverted bool
 	}
 	// EtherType is the type field of the Ethernet header; 0x8100 if the frame has a VLAN tag. It is for the
 	// family bridge; a netdev table compares Bytes.
 	EtherType struct{ Number uint16 }
 	// Multicast is a frame whose destination is a group, but not broadcast.
-	Multicast struct{ Not bool }
+	Multicast struct{ Inverted bool }
 	// IP is the packet's IP version, 4 or 6, in the family inet.
 	IP struct{ Version int }
 	// Carries is the packet's IP version, 4 or 6, in the families netdev and bridge.
 	Carries struct{ Version int }
 	// Protocol is the transport protocol, behind IPv6's extension headers. It never matches a packet with
-	// malformed headers, also not with Not.
+	// malformed headers, also not with Inverted.
 	Protocol struct {
-		Number uint8
-		Not    bool
+		Number   uint8
+		Inverted bool
 	}
 	// Source is the prefix of the packet's source address.
 	Source struct{ Prefix netip.Prefix }
@@ -47,13 +47,13 @@ type (
 	SourcePort struct {
 		Protocol    uint8
 		First, Last uint16
-		Not         bool
+		Inverted    bool
 	}
 	// DestinationPort is a range of destination ports, see SourcePort.
 	DestinationPort struct {
 		Protocol    uint8
 		First, Last uint16
-		Not         bool
+		Inverted    bool
 	}
 	// ICMP is a message type of ICMP (Version 4) or ICMPv6 (Version 6), with a code, or with any if Code is 0.
 	ICMP struct {
@@ -64,17 +64,17 @@ type (
 	// Bytes are octets of a header from Offset on. Mask and Last, if not nil, have the length of Value. With Last, the
 	// octets are a number from Value to Last.
 	Bytes struct {
-		Header Header
-		Offset int
-		Value  []byte
-		Mask   []byte
-		Last   []byte
-		Not    bool
+		Header   Header
+		Offset   int
+		Value    []byte
+		Mask     []byte
+		Last     []byte
+		Inverted bool
 	}
 	// SocketUser is the user of the socket from which the packet comes. It never matches a packet without a socket.
 	SocketUser struct {
-		UID uint32
-		Not bool
+		UID      uint32
+		Inverted bool
 	}
 	// Fragment is an IPv6 fragment that is not the first.
 	Fragment struct{}
@@ -97,7 +97,7 @@ type (
 	// Connections holds if the rule counts more than Over connections.
 	Connections struct{ Over uint32 }
 	// Opening is a TCP segment with SYN and without RST.
-	Opening struct{ Not bool }
+	Opening struct{ Inverted bool }
 	// Count holds for all packets, and counts those that the matches before it let through. The count is no part of a rule's text.
 	Count struct{}
 	// Rate holds for so many Packets a second, or with PerMinute a minute, and for Burst packets at once; with Over,
@@ -201,8 +201,12 @@ func (Count) match()           {}
 func (Rate) match()            {}
 func (Faster) match()          {}
 
-func (m InInterface) String() string  { return "iifname " + notWord(m.Not) + fmt.Sprintf("%q", m.Name) }
-func (m OutInterface) String() string { return "oifname " + notWord(m.Not) + fmt.Sprintf("%q", m.Name) }
+func (m InInterface) String() string {
+	return "iifname " + notWord(m.Inverted) + fmt.Sprintf("%q", m.Name)
+}
+func (m OutInterface) String() string {
+	return "oifname " + notWord(m.Inverted) + fmt.Sprintf("%q", m.Name)
+}
 
 func notWord(is bool) string {
 	if is {
@@ -218,7 +222,7 @@ func (m EtherType) String() string {
 	return fmt.Sprintf("ether type %#04x", m.Number)
 }
 
-func (m Multicast) String() string { return "meta pkttype " + notWord(m.Not) + "multicast" }
+func (m Multicast) String() string { return "meta pkttype " + notWord(m.Inverted) + "multicast" }
 
 func (m IP) String() string { return fmt.Sprintf("meta nfproto ipv%d", m.Version) }
 
@@ -234,9 +238,9 @@ func ipWord(is4 bool) string {
 
 func (m Protocol) String() string {
 	if m.Number == 0 { // IPv6's hop-by-hop options
-		return "meta l4proto " + notWord(m.Not) + "0"
+		return "meta l4proto " + notWord(m.Inverted) + "0"
 	}
-	return "meta l4proto " + notWord(m.Not) + protocol(m.Number)
+	return "meta l4proto " + notWord(m.Inverted) + protocol(m.Number)
 }
 
 // protocol returns the name that nft and iptables have for a transport protocol; 0 is the nft name of any
@@ -274,11 +278,11 @@ func prefix(p netip.Prefix) string {
 }
 
 func (m SourcePort) String() string {
-	return protocol(m.Protocol) + " sport " + notWord(m.Not) + ports(m.First, m.Last)
+	return protocol(m.Protocol) + " sport " + notWord(m.Inverted) + ports(m.First, m.Last)
 }
 
 func (m DestinationPort) String() string {
-	return protocol(m.Protocol) + " dport " + notWord(m.Not) + ports(m.First, m.Last)
+	return protocol(m.Protocol) + " dport " + notWord(m.Inverted) + ports(m.First, m.Last)
 }
 
 func ports(first, last uint16) string {
@@ -304,18 +308,20 @@ func (m Bytes) String() string {
 	text := fmt.Sprintf("@%s,%d,%d ", m.Header, 8*m.Offset, 8*len(m.Value))
 	if m.Mask != nil {
 		text += fmt.Sprintf("& %#x ", m.Mask)
-		if !m.Not {
+		if !m.Inverted {
 			text += "== "
 		}
 	}
-	text += notWord(m.Not) + fmt.Sprintf("%#x", m.Value)
+	text += notWord(m.Inverted) + fmt.Sprintf("%#x", m.Value)
 	if m.Last != nil {
 		text += fmt.Sprintf("-%#x", m.Last)
 	}
 	return text
 }
 
-func (m SocketUser) String() string { return fmt.Sprintf("meta skuid %s%d", notWord(m.Not), m.UID) }
+func (m SocketUser) String() string {
+	return fmt.Sprintf("meta skuid %s%d", notWord(m.Inverted), m.UID)
+}
 
 func (Fragment) String() string { return "frag frag-off != 0" }
 
@@ -364,7 +370,7 @@ func (Unconfirmed) String() string   { return "ct status ! confirmed" }
 func (m Connections) String() string { return fmt.Sprintf("ct count over %d", m.Over) }
 
 func (m Opening) String() string {
-	if m.Not {
+	if m.Inverted {
 		return "tcp flags & (syn | rst) != syn"
 	}
 	return "tcp flags & (syn | rst) == syn"

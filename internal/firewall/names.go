@@ -111,7 +111,7 @@ func (r Rule) context(known context) context {
 		case EtherType:
 			known.network = etherTypes[m.Number]
 		case Protocol:
-			if !m.Not {
+			if !m.Inverted {
 				known.transport = transportNames[m.Number]
 			}
 		case Bytes:
@@ -137,7 +137,7 @@ func (r Rule) context(known context) context {
 // octets returns the value that the match wants at the place; nil: it wants none.
 func (m Bytes) octets(header Header, offset, length int) []byte {
 	at := offset - m.Offset
-	if m.Header != header || m.Not || m.Mask != nil || m.Last != nil || at < 0 || at+length > len(m.Value) {
+	if m.Header != header || m.Inverted || m.Mask != nil || m.Last != nil || at < 0 || at+length > len(m.Value) {
 		return nil
 	}
 	return m.Value[at : at+length]
@@ -155,7 +155,7 @@ func (r Rule) comment(known context) string {
 			text = m.name(map[Header]string{Ethernet: "ether", Network: known.network, Transport: known.transport}[m.Header])
 		case InSet:
 			if name, is := partNames[m.Part]; is {
-				text = InSet{Part: name, Set: m.Set, Not: m.Not}.String()
+				text = InSet{Part: name, Set: m.Set, Inverted: m.Inverted}.String()
 			}
 		case AddToSet:
 			if name, is := partNames[m.Part]; is {
@@ -199,11 +199,11 @@ func (m Bytes) name(header string) string {
 			last = value
 		}
 		if slices.ContainsFunc(mask, func(b byte) bool { return b != 0 }) {
-			words = append(words, f.name+" "+f.comparison(value, last, mask, m.Not))
+			words = append(words, f.name+" "+f.comparison(value, last, mask, m.Inverted))
 		}
 		at = end
 	}
-	if m.Not && len(words) > 1 {
+	if m.Inverted && len(words) > 1 {
 		return "" // not all of them is another thing than none of them
 	}
 	return strings.Join(words, " ")

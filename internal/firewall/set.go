@@ -44,9 +44,9 @@ func (p Part) Version() int {
 type (
 	// InSet holds if the set has the part of the packet.
 	InSet struct {
-		Part Part
-		Set  string
-		Not  bool
+		Part     Part
+		Set      string
+		Inverted bool
 	}
 	// AddToSet adds the part of the packet to the set. It does not match if the set is full. With Renew, an
 	// element that the set has already lives on for the set's Milliseconds.
@@ -60,7 +60,7 @@ type (
 func (InSet) match()    {}
 func (AddToSet) match() {}
 
-func (m InSet) String() string { return string(m.Part) + " " + notWord(m.Not) + "@" + m.Set }
+func (m InSet) String() string { return string(m.Part) + " " + notWord(m.Inverted) + "@" + m.Set }
 
 func (m AddToSet) String() string {
 	word := "add"

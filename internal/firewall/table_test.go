@@ -17,7 +17,7 @@ func sampleTable() Table {
 		}},
 		{Name: "input", Type: "filter", Hook: Input, Priority: Filter, Rules: []Rule{{Verdict: Drop{}}}},
 		{Name: "out", Type: "nat", Hook: Postrouting, Priority: SrcNAT, Rules: []Rule{
-			{Matches: []Match{InInterface{Name: "eth0-br"}, OutInterface{Name: "eth0-br", Not: true}}, Verdict: Masquerade{}},
+			{Matches: []Match{InInterface{Name: "eth0-br"}, OutInterface{Name: "eth0-br", Inverted: true}}, Verdict: Masquerade{}},
 			{Matches: []Match{OutInterface{Name: "eth0"}}, Verdict: Masquerade{}},
 		}},
 		{Name: "void", Type: "filter", Hook: Input, Priority: Filter},

@@ -23,14 +23,14 @@ func (g guest) addBounds(t *tables) {
 	}
 	if g.Bridged {
 		at := t.of(firewall.Bridge)
-		toGuest = append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.Tap, Not: true})}, toGuest...)
+		toGuest = append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.Tap, Inverted: true})}, toGuest...)
 		prepend(at, firewall.Chain{Name: "to-tap", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.Filter}, toGuest)
 		addBoundChains(at, g.MTU)
 		return
 	}
 	if g.Routed {
 		at := t.of(firewall.Inet)
-		rules := append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.Tap, Not: true})}, toGuest...)
+		rules := append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.Tap, Inverted: true})}, toGuest...)
 		at.Chains = append(at.Chains, firewall.Chain{Name: "to-tap", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.Filter, Rules: rules})
 		return
 	}
@@ -101,7 +101,7 @@ func longRules() []firewall.Rule {
 
 // anyFragment4 is an IPv4 fragment, also the first; fragmentHeader6 an IPv6 packet whose first extension header says so.
 var (
-	anyFragment4    = firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, 0}, Mask: []byte{0x3f, 0xff}, Not: true}
+	anyFragment4    = firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, 0}, Mask: []byte{0x3f, 0xff}, Inverted: true}
 	fragmentHeader6 = firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{44}}
 )
 

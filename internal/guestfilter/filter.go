@@ -373,7 +373,7 @@ func (g guest) askers() []firewall.Set {
 }
 
 // wellFormed matches every packet whose transport header the kernel has found.
-var wellFormed = firewall.Protocol{Number: 255, Not: true}
+var wellFormed = firewall.Protocol{Number: 255, Inverted: true}
 
 func is(protocol uint8) firewall.Match { return firewall.Protocol{Number: protocol} }
 
@@ -400,7 +400,7 @@ const (
 // be read.
 func notNear(offset int, port, mask uint16) firewall.Match {
 	return firewall.Bytes{Header: firewall.Transport, Offset: offset,
-		Value: binary.BigEndian.AppendUint16(nil, port&mask), Mask: binary.BigEndian.AppendUint16(nil, mask), Not: true}
+		Value: binary.BigEndian.AppendUint16(nil, port&mask), Mask: binary.BigEndian.AppendUint16(nil, mask), Inverted: true}
 }
 
 // frequent lets pass most TCP and UDP packets of the IP version, each by one rule: unicast without extension headers or
@@ -420,9 +420,9 @@ func (g guest) frequent(v int) []firewall.Rule {
 		kind, protocol, source, destination = netstate.EthernetIPv6, 6, 8, loopback6Octets
 		dhcp, mask = server6, nearDHCP6
 	}
-	destination.Not = true
+	destination.Inverted = true
 	frame := []firewall.Match{
-		firewall.Multicast{Not: true}, // and so no address of bridges
+		firewall.Multicast{Inverted: true}, // and so no address of bridges
 		from(g.macs[0], kind),
 	}
 	own := firewall.Bytes{Header: firewall.Network, Offset: source, Value: g.primary[at].AsSlice()}
@@ -437,11 +437,11 @@ func (g guest) frequent(v int) []firewall.Rule {
 	}
 	// far matches ports of which one differs from a port of DHCP's in the bits of mask.
 	far := func(shift int) firewall.Match {
-		return firewall.Bytes{Header: firewall.Transport, Not: true,
+		return firewall.Bytes{Header: firewall.Transport, Inverted: true,
 			Value: binary.BigEndian.AppendUint32(nil, uint32(dhcp&mask)<<shift), Mask: binary.BigEndian.AppendUint32(nil, uint32(mask)<<shift)}
 	}
 	return []firewall.Rule{
-		passes(firewall.ProtocolTCP, firewall.Bytes{Header: firewall.Transport, Value: []byte{0, 0}, Not: true}),
+		passes(firewall.ProtocolTCP, firewall.Bytes{Header: firewall.Transport, Value: []byte{0, 0}, Inverted: true}),
 		passes(firewall.ProtocolUDP, far(16), far(0)), // the source port, and the destination port behind it
 	}
 }
@@ -468,12 +468,12 @@ func (g guest) udp(server, client uint16, later firewall.Match, next firewall.Go
 		rules = append(rules, rule(drop(firewall.DHCPRequest), firewall.DestinationPort{First: server, Last: server}))
 	}
 	return append(rules,
-		rule(next, firewall.DestinationPort{Not: true}),
+		rule(next, firewall.DestinationPort{Inverted: true}),
 		rule(next, later))
 }
 
 // laterFragment4 is an IPv4 fragment that is not the first.
-var laterFragment4 = firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, 0}, Mask: []byte{0x1f, 0xff}, Not: true}
+var laterFragment4 = firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, 0}, Mask: []byte{0x1f, 0xff}, Inverted: true}
 
 // messageType matches the first octet of the transport header, which is the type in ICMP, ICMPv6 and IGMP. It is for chains
 // into which the protocol leads. With last, the type lies in a range.
@@ -487,7 +487,7 @@ func messageTypes(kind, mask byte) firewall.Match {
 }
 
 // typeReadable matches an ICMP, ICMPv6 or IGMP message whose type can be read, except the type 255, which is reserved.
-var typeReadable = firewall.Bytes{Header: firewall.Transport, Value: []byte{255}, Not: true}
+var typeReadable = firewall.Bytes{Header: firewall.Transport, Value: []byte{255}, Inverted: true}
 
 func (g guest) filter4(add chainAdder) {
 	next := firewall.Goto{Chain: "ip-source"}
@@ -675,7 +675,7 @@ func optionType(offset int, first byte, last ...byte) firewall.Match {
 // firstOption drops a message whose first option has no length, or is a link-layer address of a wrong length.
 func firstOption(offset int) []firewall.Rule {
 	length := func(not bool, n byte) firewall.Match {
-		return firewall.Bytes{Header: firewall.Transport, Offset: offset + 1, Value: []byte{n}, Not: not}
+		return firewall.Bytes{Header: firewall.Transport, Offset: offset + 1, Value: []byte{n}, Inverted: not}
 	}
 	return []firewall.Rule{
 		rule(drop(firewall.NeighbourSpoof), length(false, 0)),
@@ -685,7 +685,7 @@ func firstOption(offset int) []firewall.Rule {
 
 // length6 matches the length of what follows the IPv6 header.
 func length6(first, last uint16, not bool) firewall.Match {
-	return firewall.Bytes{Header: firewall.Network, Offset: 4, Not: not,
+	return firewall.Bytes{Header: firewall.Network, Offset: 4, Inverted: not,
 		Value: binary.BigEndian.AppendUint16(nil, first), Last: binary.BigEndian.AppendUint16(nil, last)}
 }
 
@@ -706,7 +706,7 @@ func (g guest) foreignMACs(from int) []firewall.Rule {
 func (g guest) foreignMAC(offset int) []firewall.Rule {
 	m := []firewall.Match{firewall.Bytes{Header: firewall.Transport, Offset: offset, Value: []byte{0, 1}, Mask: []byte{0xfc, 0xff}}}
 	for _, own := range g.macs {
-		m = append(m, firewall.Bytes{Header: firewall.Transport, Offset: offset + 2, Value: own[:], Not: true})
+		m = append(m, firewall.Bytes{Header: firewall.Transport, Offset: offset + 2, Value: own[:], Inverted: true})
 	}
 	return []firewall.Rule{rule(drop(firewall.NeighbourSpoof), m...)}
 }

@@ -103,7 +103,7 @@ func (l linkLocal) detected() []firewall.Rule {
 		return firewall.Bytes{Header: firewall.Network, Offset: offset, Value: value}
 	}
 	transport := func(offset int, not bool, value ...byte) firewall.Match {
-		return firewall.Bytes{Header: firewall.Transport, Offset: offset, Value: value, Not: not}
+		return firewall.Bytes{Header: firewall.Transport, Offset: offset, Value: value, Inverted: not}
 	}
 	m := []firewall.Match{
 		localTarget,
@@ -115,7 +115,7 @@ func (l linkLocal) detected() []firewall.Rule {
 		transport(identifier+3, true, 0xff, 0xfe),
 	}
 	if l.hears {
-		m = append(m, firewall.InSet{Part: firewall.DiscoveryTarget, Set: setNeighbours, Not: true})
+		m = append(m, firewall.InSet{Part: firewall.DiscoveryTarget, Set: setNeighbours, Inverted: true})
 	}
 	var rules []firewall.Rule
 	for _, r := range l.routers { // a rule each, as a rule has 128 expressions at most, and neighbours can make more routers
@@ -139,10 +139,10 @@ func (l linkLocal) learn(pass firewall.Verdict) []firewall.Rule {
 func (l linkLocal) own(part firewall.Part) []firewall.Match {
 	m := []firewall.Match{
 		firewall.InSet{Part: part, Set: setLocal},
-		firewall.InSet{Part: part, Set: setNewLocal, Not: true},
+		firewall.InSet{Part: part, Set: setNewLocal, Inverted: true},
 	}
 	if l.hears {
-		m = append(m, firewall.InSet{Part: part, Set: setNeighbours, Not: true})
+		m = append(m, firewall.InSet{Part: part, Set: setNeighbours, Inverted: true})
 	}
 	return m
 }
@@ -221,7 +221,7 @@ func (l linkLocal) defend() []firewall.Rule {
 // needsNoDefence are the conditions that most packets meet, by the first octets of a link-local source.
 func needsNoDefence() []firewall.Match {
 	return []firewall.Match{
-		firewall.Bytes{Header: firewall.Network, Offset: 8, Value: linkLocal64.Addr().AsSlice()[:4], Not: true},
-		firewall.Protocol{Number: firewall.ProtocolICMPv6, Not: true},
+		firewall.Bytes{Header: firewall.Network, Offset: 8, Value: linkLocal64.Addr().AsSlice()[:4], Inverted: true},
+		firewall.Protocol{Number: firewall.ProtocolICMPv6, Inverted: true},
 	}
 }

@@ -45,5 +45,5 @@ func (g guest) renewal6() []firewall.Rule {
 	return []firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.NIC}, firewall.IP{Version: 6}, firewall.Destination{Prefix: single(all)}, is(firewall.ProtocolUDP),
 		firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: firewall.DHCPClient6, Last: firewall.DHCPClient6},
 		firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: server6, Last: server6},
-		firewall.SocketUser{UID: g.Launcher, Not: true})}
+		firewall.SocketUser{UID: g.Launcher, Inverted: true})}
 }

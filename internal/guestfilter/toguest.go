@@ -31,7 +31,7 @@ func (g guest) addBetween(t firewall.Table) firewall.Table {
 	if g.Guard.Off || !g.Served && !g.local.learns && len(g.Guard.VLANs) == 0 {
 		return t
 	}
-	toNetwork := []firewall.Match{firewall.OutInterface{Name: n.Tap, Not: true}}
+	toNetwork := []firewall.Match{firewall.OutInterface{Name: n.Tap, Inverted: true}}
 	if g.local.learns {
 		t.Sets = append(t.Sets, usageSets...)
 		toNetwork = append(toNetwork, needsNoDefence()...)
@@ -54,7 +54,7 @@ func (g guest) addBetween(t firewall.Table) firewall.Table {
 func (g guest) toLeaseOwner() firewall.Chain {
 	return firewall.Chain{Name: "to-lease-owner", Type: "filter", Hook: firewall.Ingress, Device: g.Names.Moved, Link: g.NIC, Priority: firewall.Filter,
 		Rules: append([]firewall.Rule{
-			rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolUDP, Not: true}), // most packets
+			rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolUDP, Inverted: true}), // most packets
 		}, toDHCPClients(firewall.Up{Port: true, Reason: firewall.NetworkDHCP}, untagged)...)}
 }
 
@@ -148,7 +148,7 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, dhcp 
 	v4, v6 := firewall.Carries{Version: 4}, firewall.Carries{Version: 6}
 	next, later, hidden := firewall.Goto{Chain: "to-any"}, firewall.Goto{Chain: "to-later"}, rule(drop(firewall.NetworkFrame))
 	add("to-udp", slices.Concat(dhcp, toDHCPClients(drop(firewall.NetworkDHCP), carries),
-		[]firewall.Rule{rule(next, firewall.DestinationPort{Not: true}), rule(later)})...)
+		[]firewall.Rule{rule(next, firewall.DestinationPort{Inverted: true}), rule(later)})...)
 	ofRouter := func(v firewall.Match, kind byte) firewall.Rule {
 		return rule(drop(firewall.NetworkRouter), v, messageType(kind))
 	}

@@ -21,14 +21,14 @@ var testTable = firewall.Table{Family: firewall.Inet, Name: "guestwire-eth0", Se
 	{Name: "ports", Ranges: []firewall.PortRange{{First: 8000, Last: 12999, To: 9000}, {First: 80, Last: 81, To: 9090}, {First: 65535, Last: 65535, To: 1}}},
 }, Chains: []firewall.Chain{
 	{Name: "forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Drops: true, Rules: []firewall.Rule{
-		{Matches: []firewall.Match{firewall.InInterface{Name: "eth0", Not: true}, firewall.State{States: firewall.Established}}, Verdict: firewall.Accept{}},
+		{Matches: []firewall.Match{firewall.InInterface{Name: "eth0", Inverted: true}, firewall.State{States: firewall.Established}}, Verdict: firewall.Accept{}},
 		{Matches: []firewall.Match{firewall.Fragment{}}, Verdict: firewall.Goto{Chain: "plain"}},
 		{Matches: []firewall.Match{firewall.Opening{}}, Verdict: firewall.ClampMSS{}},
 		{Matches: []firewall.Match{firewall.Opening{}}, Verdict: firewall.LowerMSS{To: 1360}},
 	}},
 	{Name: "plain", Rules: []firewall.Rule{{Matches: []firewall.Match{firewall.Connections{Over: 5}}, Verdict: firewall.Drop{}}}},
 	{Name: "sets", Rules: []firewall.Rule{
-		{Matches: []firewall.Match{firewall.AddToSet{Part: firewall.NextHop4, Set: "hops", Renew: true}, firewall.InSet{Part: firewall.DiscoveryTarget, Set: "known", Not: true}}, Verdict: firewall.Drop{}},
+		{Matches: []firewall.Match{firewall.AddToSet{Part: firewall.NextHop4, Set: "hops", Renew: true}, firewall.InSet{Part: firewall.DiscoveryTarget, Set: "known", Inverted: true}}, Verdict: firewall.Drop{}},
 	}},
 	{Name: "to-guest", Type: "nat", Hook: firewall.Prerouting, Priority: firewall.DstNAT, Rules: []firewall.Rule{
 		{

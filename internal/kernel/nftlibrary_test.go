@@ -171,27 +171,27 @@ func encodeMatch(m firewall.Match) []expr.Any {
 	const ether, network, transport = expr.PayloadBaseLLHeader, expr.PayloadBaseNetworkHeader, expr.PayloadBaseTransportHeader
 	switch m := m.(type) {
 	case firewall.InInterface:
-		return meta(expr.MetaKeyIIFNAME, m.Not, linkName(m.Name))
+		return meta(expr.MetaKeyIIFNAME, m.Inverted, linkName(m.Name))
 	case firewall.OutInterface:
-		return meta(expr.MetaKeyOIFNAME, m.Not, linkName(m.Name))
+		return meta(expr.MetaKeyOIFNAME, m.Inverted, linkName(m.Name))
 	case firewall.EtherType:
 		return payload(ether, 12, nil, false, be16(m.Number))
 	case firewall.Multicast:
-		return meta(expr.MetaKeyPKTTYPE, m.Not, []byte{unix.PACKET_MULTICAST})
+		return meta(expr.MetaKeyPKTTYPE, m.Inverted, []byte{unix.PACKET_MULTICAST})
 	case firewall.IP:
 		return meta(expr.MetaKeyNFPROTO, false, []byte{map[int]byte{4: unix.NFPROTO_IPV4, 6: unix.NFPROTO_IPV6}[m.Version]})
 	case firewall.Carries:
 		return meta(expr.MetaKeyPROTOCOL, false, be16(map[int]uint16{4: unix.ETH_P_IP, 6: unix.ETH_P_IPV6}[m.Version]))
 	case firewall.Protocol:
-		return meta(expr.MetaKeyL4PROTO, m.Not, []byte{m.Number})
+		return meta(expr.MetaKeyL4PROTO, m.Inverted, []byte{m.Number})
 	case firewall.Source:
 		return payload(network, addressOffset(m.Prefix, 12, 8), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
 	case firewall.Destination:
 		return payload(network, addressOffset(m.Prefix, 16, 24), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
 	case firewall.SourcePort:
-		return encodePort(0, m.First, m.Last, m.Not)
+		return encodePort(0, m.First, m.Last, m.Inverted)
 	case firewall.DestinationPort:
-		return encodePort(2, m.First, m.Last, m.Not)
+		return encodePort(2, m.First, m.Last, m.Inverted)
 	case firewall.ICMP:
 		if m.Code != 0 {
 			return payload(transport, 0, nil, false, []byte{m.Type, m.Code})
@@ -200,11 +200,11 @@ func encodeMatch(m firewall.Match) []expr.Any {
 	case firewall.Bytes:
 		base := map[firewall.Header]expr.PayloadBase{firewall.Ethernet: ether, firewall.Network: network, firewall.Transport: transport}[m.Header]
 		if m.Last != nil {
-			return append(octets(base, m.Offset, m.Mask, len(m.Value)), between(m.Not, m.Value, m.Last))
+			return append(octets(base, m.Offset, m.Mask, len(m.Value)), between(m.Inverted, m.Value, m.Last))
 		}
-		return payload(base, m.Offset, m.Mask, m.Not, m.Value)
+		return payload(base, m.Offset, m.Mask, m.Inverted, m.Value)
 	case firewall.SocketUser:
-		return meta(expr.MetaKeySKUID, m.Not, binary.NativeEndian.AppendUint32(nil, m.UID))
+		return meta(expr.MetaKeySKUID, m.Inverted, binary.NativeEndian.AppendUint32(nil, m.UID))
 	case firewall.Fragment:
 		return []expr.Any{
 			&expr.Exthdr{DestRegister: 1, Type: unix.IPPROTO_FRAGMENT, Offset: 2, Len: 2, Op: expr.ExthdrOpIpv6},
@@ -259,7 +259,7 @@ func encodeMatch(m firewall.Match) []expr.Any {
 	case firewall.Faster:
 		return []expr.Any{&expr.Limit{Type: expr.LimitTypePktBytes, Rate: m.Octets, Unit: expr.LimitTimeSecond, Burst: m.Burst, Over: true}}
 	case firewall.InSet:
-		return []expr.Any{loadPart(m.Part), &expr.Lookup{SourceRegister: 1, SetName: m.Set, Invert: m.Not}}
+		return []expr.Any{loadPart(m.Part), &expr.Lookup{SourceRegister: 1, SetName: m.Set, Invert: m.Inverted}}
 	case firewall.AddToSet:
 		add := &expr.Dynset{SrcRegKey: 1, SetName: m.Set, Operation: unix.NFT_DYNSET_OP_ADD}
 		if m.Renew {
@@ -267,7 +267,7 @@ func encodeMatch(m firewall.Match) []expr.Any {
 		}
 		return []expr.Any{loadPart(m.Part), add}
 	case firewall.Opening:
-		return payload(transport, 13, []byte{0x06}, m.Not, []byte{0x02})
+		return payload(transport, 13, []byte{0x06}, m.Inverted, []byte{0x02})
 	}
 	panic(fmt.Sprintf("no expression for %T", m)) // a new type of match is missing above
 }

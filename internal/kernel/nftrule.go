@@ -154,16 +154,16 @@ func (w *nftWriter) writeMatch(m firewall.Match) {
 	switch m := m.(type) {
 	case firewall.InInterface:
 		w.meta(unix.NFT_META_IIFNAME)
-		w.compareName(m.Not, m.Name)
+		w.compareName(m.Inverted, m.Name)
 	case firewall.OutInterface:
 		w.meta(unix.NFT_META_OIFNAME)
-		w.compareName(m.Not, m.Name)
+		w.compareName(m.Inverted, m.Name)
 	case firewall.EtherType:
 		w.payload(ether, 12, 2)
 		w.compare(false, binary.BigEndian.AppendUint16(room[:0], m.Number))
 	case firewall.Multicast:
 		w.meta(unix.NFT_META_PKTTYPE)
-		w.compare(m.Not, append(room[:0], unix.PACKET_MULTICAST))
+		w.compare(m.Inverted, append(room[:0], unix.PACKET_MULTICAST))
 	case firewall.IP:
 		w.meta(unix.NFT_META_NFPROTO)
 		w.compare(false, append(room[:0], ofVersion[uint8](m.Version, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6)))
@@ -172,15 +172,15 @@ func (w *nftWriter) writeMatch(m firewall.Match) {
 		w.compare(false, binary.BigEndian.AppendUint16(room[:0], ofVersion[uint16](m.Version, unix.ETH_P_IP, unix.ETH_P_IPV6)))
 	case firewall.Protocol:
 		w.meta(unix.NFT_META_L4PROTO)
-		w.compare(m.Not, append(room[:0], m.Number))
+		w.compare(m.Inverted, append(room[:0], m.Number))
 	case firewall.Source:
 		w.address(m.Prefix, 12, 8)
 	case firewall.Destination:
 		w.address(m.Prefix, 16, 24)
 	case firewall.SourcePort:
-		w.port(0, m.First, m.Last, m.Not)
+		w.port(0, m.First, m.Last, m.Inverted)
 	case firewall.DestinationPort:
-		w.port(2, m.First, m.Last, m.Not)
+		w.port(2, m.First, m.Last, m.Inverted)
 	case firewall.ICMP:
 		value := append(room[:0], m.Type)
 		if m.Code != 0 {
@@ -194,13 +194,13 @@ func (w *nftWriter) writeMatch(m firewall.Match) {
 			w.mask(m.Mask)
 		}
 		if m.Last != nil {
-			w.between(m.Not, m.Value, m.Last)
+			w.between(m.Inverted, m.Value, m.Last)
 		} else {
-			w.compare(m.Not, m.Value)
+			w.compare(m.Inverted, m.Value)
 		}
 	case firewall.SocketUser:
 		w.meta(unix.NFT_META_SKUID)
-		w.compare(m.Not, binary.NativeEndian.AppendUint32(room[:0], m.UID))
+		w.compare(m.Inverted, binary.NativeEndian.AppendUint32(room[:0], m.UID))
 	case firewall.Fragment:
 		element, data := w.openExpression("exthdr", field{unix.NFTA_EXTHDR_DREG, 1})
 		w.writeHeaderPart(unix.IPPROTO_FRAGMENT, 2, 2, unix.NFT_EXTHDR_OP_IPV6)
@@ -249,7 +249,7 @@ func (w *nftWriter) writeMatch(m firewall.Match) {
 	case firewall.InSet:
 		w.loadPart(m.Part)
 		element, data := w.openExpression("lookup", field{unix.NFTA_LOOKUP_SREG, 1})
-		if m.Not {
+		if m.Inverted {
 			w.number32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
 		}
 		w.text(unix.NFTA_LOOKUP_SET, m.Set)
@@ -269,7 +269,7 @@ func (w *nftWriter) writeMatch(m firewall.Match) {
 	case firewall.Opening:
 		w.payload(transport, 13, 1)
 		w.mask([]byte{0x06})
-		w.compare(m.Not, []byte{0x02})
+		w.compare(m.Inverted, []byte{0x02})
 	default:
 		panic(fmt.Sprintf("no expression for %T", m)) // a new type of match is missing above
 	}

@@ -59,7 +59,7 @@ func (t forwarding) rate() firewall.Rule {
 
 // toNeighbours limits the next hops and sources of what the guest sends through the namespace.
 func (t forwarding) toNeighbours() []firewall.Rule {
-	return append([]firewall.Rule{rule(firewall.Jump{Chain: "next-hop"}, firewall.OutInterface{Name: t.names.Tap, Not: true})}, t.fromNeighbours()...)
+	return append([]firewall.Rule{rule(firewall.Jump{Chain: "next-hop"}, firewall.OutInterface{Name: t.names.Tap, Inverted: true})}, t.fromNeighbours()...)
 }
 
 // fromNeighbours limits the sources for which the namespace has to ask when it answers the guest.

@@ -96,7 +96,7 @@ func (t translation) table() firewall.Table {
 // beside is the table of nftables beside the chains of iptables, for what these cannot express.
 func (t translation) beside() firewall.Table {
 	isNew := firewall.State{States: firewall.New}
-	toGuest := []firewall.Match{t.toTap(), firewall.InInterface{Name: t.names.Tap, Not: true}, isNew, firewall.Unconfirmed{}}
+	toGuest := []firewall.Match{t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}, isNew, firewall.Unconfirmed{}}
 	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: []firewall.Chain{
 		{Name: "beside-forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.AfterFilter, Rules: []firewall.Rule{
 			rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), isNew),
@@ -172,7 +172,7 @@ func (t translation) toGuest(guest netip.Addr) []firewall.Rule {
 	if t.Ports != nil && len(t.Ports) == 0 {
 		return nil
 	}
-	rules := []firewall.Rule{rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{Not: true})}
+	rules := []firewall.Rule{rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{Inverted: true})}
 	for _, p := range t.Excluded {
 		rules = append(rules, rule(firewall.Accept{}, matchPorts(p)...))
 	}
@@ -201,13 +201,13 @@ func (t translation) through() []firewall.Rule {
 	nic := firewall.InInterface{Name: t.names.NIC}
 	answered := firewall.State{States: firewall.Established}
 	rules := append(t.offloaded(),
-		rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{Not: true}, answered),
+		rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{Inverted: true}, answered),
 		rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolUDP}, answered),
 		rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), firewall.State{States: firewall.Invalid | firewall.Untracked | firewall.New | firewall.Related}),
-		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.names.Tap, Not: true}, firewall.State{States: firewall.Invalid | firewall.Untracked | firewall.New}),
+		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}, firewall.State{States: firewall.Invalid | firewall.Untracked | firewall.New}),
 		rule(firewall.ClampMSS{}, t.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
 		rule(firewall.ClampMSS{}, t.toTap(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
-		rule(firewall.Accept{}, t.fromGuest(), firewall.OutInterface{Name: t.names.Tap, Not: true}),
+		rule(firewall.Accept{}, t.fromGuest(), firewall.OutInterface{Name: t.names.Tap, Inverted: true}),
 		rule(firewall.Accept{}, t.toTap(), known),
 		rule(firewall.Accept{}, t.toTap(), firewall.Translated{}),
 		rule(drop(firewall.NotForwarded), t.toTap()),
@@ -298,7 +298,7 @@ func (t translation) last() firewall.Chain {
 	c := firewall.Chain{Name: "last", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.SrcNAT + 1}
 	for _, e := range t.ends {
 		c.Rules = append(c.Rules, rule(drop(firewall.NotForwarded), firewall.IP{Version: version(e.guest)}, firewall.Destination{Prefix: single(e.guest)},
-			firewall.OutInterface{Name: t.names.Tap, Not: true}))
+			firewall.OutInterface{Name: t.names.Tap, Inverted: true}))
 	}
 	return c
 }

@@ -338,10 +338,10 @@ func (t routing) through() []firewall.Rule {
 	nic := firewall.InInterface{Name: t.names.NIC}
 	invalid := []firewall.Match{firewall.State{States: firewall.Invalid}, firewall.Protocol{Number: firewall.ProtocolTCP}}
 	rules := []firewall.Rule{
-		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.toTap(), firewall.InInterface{Name: t.names.Tap, Not: true}}, invalid)...),
+		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}}, invalid)...),
 		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.fromGuest()}, invalid, []firewall.Match{reset})...),
 		rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), firewall.State{States: firewall.New | firewall.Related}),
-		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.names.Tap, Not: true}, firewall.State{States: firewall.New}),
+		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}, firewall.State{States: firewall.New}),
 		rule(firewall.ClampMSS{}, t.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
 		rule(firewall.ClampMSS{}, t.toTap(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
 		rule(firewall.Accept{}, t.fromGuest()),
@@ -355,7 +355,7 @@ func (t routing) through() []firewall.Rule {
 }
 
 // reset matches a TCP segment with RST (RFC 9293 section 3.1), in a rule that matches TCP.
-var reset = firewall.Bytes{Header: firewall.Transport, Offset: 13, Value: []byte{0}, Mask: []byte{4}, Not: true}
+var reset = firewall.Bytes{Header: firewall.Transport, Offset: 13, Value: []byte{0}, Mask: []byte{4}, Inverted: true}
 
 // opening is what the guest sends that belongs to no established connection.
 func (t routing) opening() []firewall.Rule {
