@@ -148,7 +148,7 @@ func newGuest(d Guest) guest {
 	})
 	g.prefixes = slices.Compact(g.prefixes)
 	g.local = g.linkLocal()
-	g.local.hears = forwards && g.local.learns
+	g.local.seesNetwork = forwards && g.local.learns
 	return g
 }
 

@@ -8,16 +8,16 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
-// linkLocal is how the filter learns the link-local addresses that the guest makes up (RFC 7217, RFC 8981), besides the
+// linkLocal is how the filter learns the link-local addresses that the guest makes up (RFC 7217, RFC 8981), beside the
 // one of its MAC. The guest announces such an address by duplicate address detection (RFC 4862 section 5.4), and can use
 // it after the time in which an owner would have answered. An address belongs to who uses it first, the guest or another
 // station: so a guest gets no neighbour's address, and a neighbour that claims the guest's does not silence the guest.
 type linkLocal struct {
-	learns  bool
-	hears   bool           // the table of the guest filter also sees what the network sends
-	routers []netip.Addr   // link-local addresses that are the routers'
-	macs    []cache.MAC    // the guest's
-	static  []netip.Prefix // link-local addresses that are the guest's in any case
+	learns      bool
+	seesNetwork bool           // the table of the guest filter also sees what the network sends
+	routers     []netip.Addr   // link-local addresses that are the routers'
+	macs        []cache.MAC    // the guest's
+	static      []netip.Prefix // link-local addresses that are the guest's in any case
 }
 
 // Sets of link-local addresses.
@@ -72,13 +72,13 @@ func (l linkLocal) sets() []firewall.Set {
 		{Name: setLocal, Of: firewall.DiscoveryTarget, Size: maxLocal, Milliseconds: localTime},
 		{Name: setNewLocal, Of: firewall.DiscoveryTarget, Size: maxLocal, Milliseconds: detectionTime},
 	}
-	if l.hears {
+	if l.seesNetwork {
 		sets = append(sets, usageSets...)
 	}
 	return sets
 }
 
-// usageSets are those of the table that hears the network.
+// usageSets are those of the table that sees what the network sends.
 var usageSets = []firewall.Set{
 	{Name: setUsed, Of: firewall.DiscoveryTarget, Size: maxUsed, Milliseconds: localTime},
 	{Name: setNeighbours, Of: firewall.DiscoveryTarget, Size: maxNeighbours, Milliseconds: neighbourTime},
@@ -114,7 +114,7 @@ func (l linkLocal) detected() []firewall.Rule {
 		transport(identifier, true, 0, 0, 0, 0),
 		transport(identifier+3, true, 0xff, 0xfe),
 	}
-	if l.hears {
+	if l.seesNetwork {
 		m = append(m, firewall.InSet{Part: firewall.DiscoveryTarget, Set: setNeighbours, Inverted: true})
 	}
 	var rules []firewall.Rule
@@ -141,7 +141,7 @@ func (l linkLocal) own(part firewall.Part) []firewall.Match {
 		firewall.InSet{Part: part, Set: setLocal},
 		firewall.InSet{Part: part, Set: setNewLocal, Inverted: true},
 	}
-	if l.hears {
+	if l.seesNetwork {
 		m = append(m, firewall.InSet{Part: part, Set: setNeighbours, Inverted: true})
 	}
 	return m
@@ -154,7 +154,7 @@ func (l linkLocal) source(pass firewall.Verdict) []firewall.Rule {
 	}
 	own := l.own(firewall.RawSource6)
 	var rules []firewall.Rule
-	if l.hears {
+	if l.seesNetwork {
 		rules = append(rules, rule(firewall.Continue{}, append(slices.Clone(own), used)...))
 	}
 	return append(rules, rule(pass, append(own, firewall.AddToSet{Part: firewall.RawSource6, Set: setLocal, Renew: true})...))
@@ -171,11 +171,11 @@ func (l linkLocal) advertised(next firewall.Goto) []firewall.Rule {
 	return []firewall.Rule{rule(next, l.own(firewall.DiscoveryTarget)...)}
 }
 
-// hear notes the addresses of other stations from what they send in ICMPv6: from their sources, and from the addresses
+// noteOthers notes the addresses of other stations from what they send in ICMPv6: from their sources, and from the addresses
 // that they detect or advertise, in messages that a host accepts (RFC 4861 section 7.1): a router lowers the hop limit,
 // so nothing from beyond counts. It notes no address that the guest uses. A frame with the guest's MAC has come back
 // from the network. The packets are ICMPv6 in IPv6.
-func (l linkLocal) hear() []firewall.Rule {
+func (l linkLocal) noteOthers() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, m := range l.macs {
 		rules = append(rules, rule(firewall.Return{}, firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: m[:]}))
@@ -205,8 +205,8 @@ func (l linkLocal) hear() []firewall.Rule {
 	return rules
 }
 
-// defend drops what the guest sends under an address of another station. It is for a table that hears the network
-// where the guest filter does not.
+// defend drops what the guest sends under an address of another station. It is for a table that sees what the
+// network sends, where the guest filter does not.
 func (l linkLocal) defend() []firewall.Rule {
 	v6, icmp6 := firewall.Carries{Version: 6}, is(firewall.ProtocolICMPv6)
 	target := firewall.InSet{Part: firewall.DiscoveryTarget, Set: setNeighbours}

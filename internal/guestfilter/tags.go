@@ -71,7 +71,7 @@ func (g guest) passPriority(pass firewall.Verdict, of func(kind uint16) []firewa
 	return rules
 }
 
-// onlyVLANs are the rules for a guest that hears all frames without a tag: of those with a tag, the guard's alone.
+// onlyVLANs are the rules for a guest that receives all frames without a tag: of those with a tag, the guard's alone.
 func (g guest) onlyVLANs(pass firewall.Verdict) []firewall.Rule {
 	if len(g.Guard.VLANs) == 0 {
 		return nil

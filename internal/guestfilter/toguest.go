@@ -8,7 +8,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// addBridged adds the tables of a bridge between NIC and tap: the namespace neither hears nor sends there.
+// addBridged adds the tables of a bridge between NIC and tap: the namespace neither receives nor sends there.
 //
 // What drops packets that the namespace sends by the bridge does not end at postrouting: where another program lets frames of
 // bridges pass iptables (bridge-nf-call-iptables), the guest's frames come there, too. A rule at output leaves no neighbour
@@ -50,7 +50,7 @@ func (g guest) addBetween(t firewall.Table) firewall.Table {
 
 // toLeaseOwner is the chain that takes DHCP of the network from the bridge and leaves it to the namespace, where a DHCP
 // client may have leased the guest's address before Setup: CNI's dhcp daemon, dhclient, systemd-networkd. Such a client has
-// a packet socket on the NIC, which hears nothing of what a bridge takes from its port.
+// a packet socket on the NIC, which receives nothing of what a bridge takes from its port.
 func (g guest) toLeaseOwner() firewall.Chain {
 	return firewall.Chain{Name: "to-lease-owner", Type: "filter", Hook: firewall.Ingress, Device: g.Names.Moved, Link: g.NIC, Priority: firewall.Filter,
 		Rules: append([]firewall.Rule{
@@ -105,21 +105,21 @@ func untagged(version int) firewall.Match {
 	return etherType(netstate.EthernetIPv6)
 }
 
-// addToGuest fills the chain with the number to: what the network may send to the guest. A guest with a responder does
-// not hear the network's DHCP servers and routers: a message passes only if the octets that tell can be read, or in a
-// fragment behind such a one. DHCP are rules before those that drop DHCP, of is how the table's family matches an
+// addToGuest fills the chain with the number to: what the network may send to the guest. A guest with a responder
+// receives nothing from the network's DHCP servers and routers. So a message passes only if its type can be read, or if it
+// is a later fragment of such a message. DHCP are rules before those that drop DHCP, of is how the table's family matches an
 // EtherType.
 func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, dhcp []firewall.Rule, of func(kind uint16) firewall.Match) firewall.Table {
 	add := func(name string, rules ...firewall.Rule) {
 		t.Chains = append(t.Chains, firewall.Chain{Name: name, Rules: rules})
 	}
-	var heard []firewall.Rule
+	var others []firewall.Rule
 	if g.local.learns {
-		heard = []firewall.Rule{rule(firewall.Jump{Chain: "heard"}, is(firewall.ProtocolICMPv6), carries(6))}
-		add("heard", g.local.hear()...)
+		others = []firewall.Rule{rule(firewall.Jump{Chain: "note-others"}, is(firewall.ProtocolICMPv6), carries(6))}
+		add("note-others", g.local.noteOthers()...)
 	}
 	if !g.Served {
-		t.Chains[to].Rules = slices.Concat(heard, g.onlyVLANs(pass), []firewall.Rule{rule(pass)})
+		t.Chains[to].Rules = slices.Concat(others, g.onlyVLANs(pass), []firewall.Rule{rule(pass)})
 		return t
 	}
 	ip4, ip6 := of(netstate.EthernetIPv4), of(netstate.EthernetIPv6)
@@ -139,7 +139,7 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, dhcp 
 			rule(firewall.Goto{Chain: "to-udp"}, is(firewall.ProtocolUDP)),
 			rule(firewall.Goto{Chain: "to-icmp"}, is(firewall.ProtocolICMP)),
 		},
-		heard,
+		others,
 		[]firewall.Rule{
 			rule(firewall.Goto{Chain: "to-icmp6"}, is(firewall.ProtocolICMPv6)),
 			rule(firewall.Goto{Chain: "to-any"}),
