@@ -179,7 +179,7 @@ func FuzzAnnounce(f *testing.F) {
 	})
 }
 
-// Only the guest hears of its gateway under masquerade, and where the guest has the MAC of its next hop.
+// Only the guest learns of its gateway under masquerade, and where the guest has the MAC of its next hop.
 func TestAnnounceToGuest(t *testing.T) {
 	hidden := newRecord()
 	hidden.Binding, hidden.Neighbours, hidden.GatewayMAC = cache.BindingMasquerade, nil, gatewayMAC

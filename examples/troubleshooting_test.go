@@ -296,8 +296,8 @@ func (p *trial) attachAsQEMU() *os.File {
 	return os.NewFile(uintptr(fd), "eth0-tap")
 }
 
-// hears reports whether the port gets a broadcast of the world.
-func (p *trial) hears(port *os.File, within time.Duration) bool {
+// receives reports whether the port gets a broadcast of the world.
+func (p *trial) receives(port *os.File, within time.Duration) bool {
 	p.t.Helper()
 	end := time.Now().Add(within)
 	for time.Now().Before(end) {
@@ -381,8 +381,8 @@ var trials = map[string]func(p *trial){
 		before.Close()
 		port := p.attachAsQEMU()
 		dropped := p.txDropped()
-		if p.hears(port, 2*time.Second) {
-			p.t.Error("the guest hears the world in spite of the filter")
+		if p.receives(port, 2*time.Second) {
+			p.t.Error("the guest receives the world in spite of the filter")
 		}
 		if p.txDropped() <= dropped {
 			p.t.Error("the number of dropped packets has not grown")
@@ -398,7 +398,7 @@ var trials = map[string]func(p *trial){
 		})
 		port = p.attachAsQEMU()
 		defer port.Close()
-		p.healed = p.hears(port, time.Minute)
+		p.healed = p.receives(port, time.Minute)
 	},
 
 	// The launcher ends, or warns.

@@ -78,7 +78,7 @@ func TestResponderAsGuest(t *testing.T) {
 	})
 }
 
-// TestResponderAsksForGuest: the guest hears the answer to what the responder asks in the guest's name.
+// TestResponderAsksForGuest: the guest receives the answer to what the responder asks in the guest's name.
 func TestResponderAsksForGuest(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {

@@ -136,7 +136,7 @@ func TestTrackedExchanges(t *testing.T) {
 			s.World.Serve("world", "udp", netip.AddrPortFrom(nstest.Gateway4, 8002), netip.AddrPortFrom(nstest.Gateway6, 8002))
 			for _, a := range []netip.Addr{nstest.Pod4, nstest.Pod6} {
 				taken = append(taken, open(t, s.World, "udp", netip.AddrPortFrom(a, 8000)))
-				if a.Is4() || b.own { // by a routed binding the service that listens at its own address alone does not hear it
+				if a.Is4() || b.own { // by a routed binding the service that listens at its own address alone does not receive it
 					kept = append(kept, open(t, s.World, "udp", netip.AddrPortFrom(a, 8001)))
 				}
 				if b.own {
@@ -300,22 +300,22 @@ func TestConnectionsOfOtherNICs(t *testing.T) {
 			}
 			defer peer.Close()
 			// The peer sends: what the pod itself sends would be translated anew.
-			hears := func(when string) {
+			receives := func(when string) {
 				t.Helper()
-				sent, heard := []byte(when), make([]byte, len(when))
+				sent, received := []byte(when), make([]byte, len(when))
 				if _, err := peer.Write(sent); err != nil {
 					t.Fatal(err)
 				}
 				client.SetReadDeadline(time.Now().Add(patience))
-				if _, err := io.ReadFull(client, heard); err != nil || !bytes.Equal(sent, heard) {
-					t.Fatalf("%s, the connection by net1: %q, %v", when, heard, err)
+				if _, err := io.ReadFull(client, received); err != nil || !bytes.Equal(sent, received) {
+					t.Fatalf("%s, the connection by net1: %q, %v", when, received, err)
 				}
 			}
-			hears("before Setup of eth0")
+			receives("before Setup of eth0")
 			setup(t, first)
-			hears("after Setup of eth0")
+			receives("after Setup of eth0")
 			unwire(t, first)
-			hears("after Teardown of eth0")
+			receives("after Teardown of eth0")
 		})
 	}
 }

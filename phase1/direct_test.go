@@ -51,7 +51,7 @@ func TestMacvtap(t *testing.T) {
 	c.Queues = 2
 	setup(t, c)
 	if link := n.Pod.IP("link show dev eth0"); !strings.Contains(link, "ALLMULTI") || !strings.Contains(link, ",UP") {
-		t.Errorf("eth0 is not up and does not hear all groups: %s", link)
+		t.Errorf("eth0 is not up and does not receive all groups: %s", link)
 	}
 	r := record(t, n)
 	if r.Tap != "eth0" || r.MAC.String() != linkField(t, n, "eth0", "address") || r.MTU != 1450 || r.Queues != 2 || len(r.Warnings) != 2 {

@@ -256,7 +256,7 @@ func (f *following) next() phase1.Drop {
 	}
 }
 
-// TestFollowDrops: who follows hears of each drop at once, with reason, time, and who sent what. Setup and Check go on
+// TestFollowDrops: who follows learns of each drop at once, with reason, time, and who sent what. Setup and Check go on
 // meanwhile, and another one cannot follow.
 func TestFollowDrops(t *testing.T) {
 	t.Parallel()

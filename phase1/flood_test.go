@@ -40,7 +40,7 @@ func TestHostileFramesWhileWiring(t *testing.T) {
 		}
 		teardown(t, n, c, before)
 
-		hear(t, n)
+		receive(t, n)
 		hostile := frames.Hostile(w.link)
 		flood := newFlood(n, w, hostile)
 		leaks := watchWorld(t, n, w, hostile)
@@ -48,8 +48,8 @@ func TestHostileFramesWhileWiring(t *testing.T) {
 			flood.round.Store(int64(round))
 			setup(t, c)
 			nstest.Eventually(t, func() error {
-				if leaks.heard.Load() < int64(round) {
-					return fmt.Errorf("round %d: the guest is not heard", round)
+				if leaks.received.Load() < int64(round) {
+					return fmt.Errorf("round %d: the guest is not received", round)
 				}
 				return nil
 			})
@@ -136,10 +136,10 @@ func (f *flood) once(w wire, kinds []frames.Kind) error {
 
 // leaks is what came out in the world.
 type leaks struct {
-	heard   atomic.Int64 // the last sentinel
-	hostile map[string][]byte
-	stop    atomic.Bool
-	running sync.WaitGroup
+	received atomic.Int64 // the last sentinel
+	hostile  map[string][]byte
+	stop     atomic.Bool
+	running  sync.WaitGroup
 }
 
 func watchWorld(t *testing.T, n nstest.Network, w wire, kinds []frames.Kind) *leaks {
@@ -166,7 +166,7 @@ func watchWorld(t *testing.T, n nstest.Network, w wire, kinds []frames.Kind) *le
 			var number int64
 			if _, text, is := bytes.Cut(s.Frame, []byte("guestwire sentinel ")); is {
 				if _, err := fmt.Sscanf(string(text), "%d", &number); err == nil {
-					l.heard.Store(max(l.heard.Load(), number))
+					l.received.Store(max(l.received.Load(), number))
 				}
 				if w.masquerade && !w.translated(s.Frame) {
 					l.hostile["a legitimate frame, not translated"] = s.Frame

@@ -117,7 +117,7 @@ func attachDeaf(t *testing.T, n nstest.Network, v4, v6 bool) *wire {
 	}
 	w.port = openPort(t, n, r.Tap)
 	w.inject = n.World.Injector(t, w.gateway)
-	world := hear(t, n)
+	world := receive(t, n)
 	oneProcessor(t)
 	// Until carriers have been noticed and neighbours found, frames are lost.
 	nstest.Eventually(t, func() error {
@@ -146,8 +146,8 @@ func (w *wire) address() netip.Addr {
 	return w.link.IPv6
 }
 
-// hear receives sentinels, so that the kernel does not answer that the port is closed.
-func hear(t *testing.T, n nstest.Network) net.PacketConn {
+// receive receives sentinels, so that the kernel does not answer that the port is closed.
+func receive(t *testing.T, n nstest.Network) net.PacketConn {
 	t.Helper()
 	var socket net.PacketConn
 	err := netns.Do(n.World.File, func() (err error) {
@@ -256,7 +256,7 @@ var answered = regexp.MustCompile(`\b(REACHABLE|STALE|DELAY|PROBE)\b`)
 func (w *wire) state() string {
 	w.t.Helper()
 	all := w.n.Pod.Exec("sh", "-c", "ip route show table all; ip -6 route show table all; bridge fdb; ip maddr; ip neigh")
-	if !w.masquerade { // the namespace's stack hears nothing at all
+	if !w.masquerade { // the namespace's stack receives nothing at all
 		all += w.n.Pod.Exec("sh", "-c", "grep -E '^(Icmp|Udp|Tcp|UdpLite):' /proc/net/snmp; grep -E '^(Ip6In|Icmp6In|Udp6In)' /proc/net/snmp6")
 	}
 	var text strings.Builder

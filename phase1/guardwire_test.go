@@ -52,7 +52,7 @@ func TestGuardWire(t *testing.T) {
 					t.Errorf("leaked: %s", name)
 				}
 				for i, k := range w.framesToWire() {
-					// A guest that is not served hears everything without a tag, and the guard's VLANs.
+					// A guest that is not served receives everything without a tag, and the guard's VLANs.
 					wanted := k.Reason == "" || !w.link.Served && !(k.Reason == firewall.NetworkFrame && isTagged(k.Frames[0]))
 					before := w.dropped()
 					came := arrives(t, w, k.Frames, i)

@@ -37,9 +37,9 @@ func TestGuestMAC(t *testing.T) {
 			carrier := func() string { return n.World.Exec("cat", "/sys/class/net/pod/carrier_changes") }
 			changes := carrier()
 			c := config(n, b)
-			quiet := n.World.Sniff(t)
+			unmarked := n.World.Sniff(t)
 			setup(t, c)
-			if seen := sources(quiet); seen[movedMAC] > 0 {
+			if seen := sources(unmarked); seen[movedMAC] > 0 {
 				t.Errorf("Setup has sent %d frames with the guest's MAC", seen[movedMAC])
 			}
 			check(t, c)

@@ -20,7 +20,7 @@ import (
 )
 
 // TestLeaseOwner: a DHCP client that leased the NIC's address before Setup, by packet sockets as such clients have
-// them, hears the network's servers while the NIC is wired, and the servers hear the client. The guest hears none of
+// them, receives the network's servers while the NIC is wired, and the servers receive the client. The guest receives none of
 // it, the namespace answers nothing, and nothing else of what the network sends gets to the client's sockets.
 func TestLeaseOwner(t *testing.T) {
 	t.Parallel()
@@ -37,8 +37,8 @@ func TestLeaseOwner(t *testing.T) {
 				setup(t, c)
 				record := record(t, n)
 				w := attach(t, n, true, true)
-				client[4].heard(t)
-				client[6].heard(t)
+				client[4].received(t)
+				client[6].received(t)
 				before := w.dropped()
 				var answers [][]byte
 				for _, k := range frames.Outer(w.link) {
@@ -51,7 +51,7 @@ func TestLeaseOwner(t *testing.T) {
 						if err := w.inject(k.Frames...); err != nil {
 							t.Fatal(err)
 						}
-						return slices.ContainsFunc(client[k.Version].heard(t), func(f []byte) bool { return bytes.HasSuffix(k.Frames[0], f) })
+						return slices.ContainsFunc(client[k.Version].received(t), func(f []byte) bool { return bytes.HasSuffix(k.Frames[0], f) })
 					}
 					came := deliver()
 					for again := 0; !came && again < 3; again++ { // a busy machine loses frames
@@ -78,9 +78,9 @@ func TestLeaseOwner(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				for version, heard := range map[int][][]byte{4: client[4].heard(t), 6: client[6].heard(t)} {
-					for _, f := range heard {
-						t.Errorf("the namespace hears IPv%d that is no DHCP: %x", version, f)
+				for version, received := range map[int][][]byte{4: client[4].received(t), 6: client[6].received(t)} {
+					for _, f := range received {
+						t.Errorf("the namespace receives IPv%d that is no DHCP: %x", version, f)
 					}
 				}
 				if world, pod := w.send(); len(world)+len(pod) > 0 {
@@ -135,8 +135,8 @@ func newLeaseClient(t *testing.T, pod *nstest.Namespace, protocol uint16) *lease
 	return c
 }
 
-// heard returns the packets that have come since the last call.
-func (c *leaseClient) heard(t *testing.T) (list [][]byte) {
+// received returns the packets that have come since the last call.
+func (c *leaseClient) received(t *testing.T) (list [][]byte) {
 	t.Helper()
 	buffer := make([]byte, 1<<16)
 	for {
@@ -190,7 +190,7 @@ func (w *wire) frames() (list [][]byte) {
 }
 
 // TestDHCPv6Owner: a DHCPv6 client in the namespace, which has a UDP socket, goes on asking for more time for an
-// address with a lifetime, and hears the answer. The launcher cannot send the same, and nothing passes for an address
+// address with a lifetime, and receives the answer. The launcher cannot send the same, and nothing passes for an address
 // without a lifetime.
 func TestDHCPv6Owner(t *testing.T) {
 	t.Parallel()
@@ -269,7 +269,7 @@ func TestDHCPv6Owner(t *testing.T) {
 				buffer := make([]byte, 100)
 				size, _, err := unix.Recvfrom(client, buffer, 0)
 				if err == nil && string(buffer[:size]) != "reply" {
-					err = fmt.Errorf("the client hears %q", buffer[:size])
+					err = fmt.Errorf("the client receives %q", buffer[:size])
 				}
 				return err
 			})

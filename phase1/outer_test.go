@@ -16,7 +16,7 @@ import (
 )
 
 // TestOuterServers has the network offer addresses and routes to a guest that is the pod. One with a responder does not
-// hear of it, and the drops are counted; one without hears everything. What is legitimate comes to both.
+// learn of it, and the drops are counted; one without receives everything. What is legitimate comes to both.
 func TestOuterServers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]infra.Spec{

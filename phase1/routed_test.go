@@ -186,7 +186,7 @@ func TestRoutedFamilies(t *testing.T) {
 }
 
 // TestRoutedInvalid: connection tracking does not know a segment of the namespace's own connection. The guest does not
-// hear the segment, and so does not reset the connection.
+// receive the segment, and so does not reset the connection.
 func TestRoutedInvalid(t *testing.T) {
 	t.Parallel()
 	s, _ := newRouted(t, func(s *scene) wired.NIC { return config(s.Network, infra.Routed{}) })
@@ -249,7 +249,7 @@ func sequence(t *testing.T, c *net.TCPConn) uint32 {
 	return uint32(number)
 }
 
-// TestRoutedNeighbours: the NIC's network gets no answer for the namespace's own addresses, and hears no process that
+// TestRoutedNeighbours: the NIC's network gets no answer for the namespace's own addresses, and learns of no process that
 // sends with the guest's.
 func TestRoutedNeighbours(t *testing.T) {
 	t.Parallel()

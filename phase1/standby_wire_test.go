@@ -48,13 +48,13 @@ func TestStandbyIsSilent(t *testing.T) {
 				nstest.KernelDecides(t, "IPv6 forwards in the whole namespace, which the kernel reports to the network")
 			}
 			t.Parallel()
-			newQuietWire(t, c.binding, c.guard).test()
+			newSilentWire(t, c.binding, c.guard).test()
 		})
 	}
 }
 
-// quietWire is a pod, and what its network hears.
-type quietWire struct {
+// silentWire is a pod, and what its network receives.
+type silentWire struct {
 	*testing.T
 	nstest.Network
 	c      wired.NIC
@@ -65,7 +65,7 @@ type quietWire struct {
 	vmm    *os.File
 }
 
-func newQuietWire(t *testing.T, b infra.Binding, guard infra.Guard) *quietWire {
+func newSilentWire(t *testing.T, b infra.Binding, guard infra.Guard) *silentWire {
 	t.Helper()
 	n := nstest.NewNetwork(t)
 	n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.router_solicitations=0") // the namespace's own
@@ -75,7 +75,7 @@ func newQuietWire(t *testing.T, b infra.Binding, guard infra.Guard) *quietWire {
 		n.Pod.Exec("sysctl", "-qw", "net.ipv4.conf."+which+".arp_notify=1", "net.ipv6.conf."+which+".ndisc_notify=1")
 	}
 	settled(t, n)
-	w := &quietWire{T: t, Network: n, c: config(n, b)}
+	w := &silentWire{T: t, Network: n, c: config(n, b)}
 	w.c.Guard, w.c.Standby = guard, true
 	err := netns.Do(n.World.File, func() error {
 		l, err := net.InterfaceByName("pod")
@@ -99,13 +99,13 @@ func newQuietWire(t *testing.T, b infra.Binding, guard infra.Guard) *quietWire {
 	}
 	w.inject = n.World.Injector(t, w.link)
 	w.world = n.World.Sniff(t)
-	for len(w.hears(silence)) > 0 { // the namespace still reports the groups of its own addresses
+	for len(w.receives(silence)) > 0 { // the namespace still reports the groups of its own addresses
 	}
 	return w
 }
 
-// hears returns what the network hears from the pod within the time.
-func (w *quietWire) hears(limit time.Duration) (frames [][]byte) {
+// receives returns what the network receives from the pod within the time.
+func (w *silentWire) receives(limit time.Duration) (frames [][]byte) {
 	w.Helper()
 	for end := time.Now().Add(limit); time.Now().Before(end); {
 		if seen, ok := w.world.Next(); ok && seen.Link == w.link && !seen.Outgoing {
@@ -115,15 +115,15 @@ func (w *quietWire) hears(limit time.Duration) (frames [][]byte) {
 	return frames
 }
 
-func (w *quietWire) wantSilence(when string) {
+func (w *silentWire) wantSilence(when string) {
 	w.Helper()
-	for _, f := range w.hears(silence) {
-		w.Errorf("%s the network hears %x", when, f)
+	for _, f := range w.receives(silence) {
+		w.Errorf("%s the network receives %x", when, f)
 	}
 }
 
 // flood sends to the guest what a network sends, all with the word.
-func (w *quietWire) flood(word string) {
+func (w *silentWire) flood(word string) {
 	w.Helper()
 	err := netns.Do(w.World.File, func() error {
 		for _, a := range []netip.Addr{nstest.Pod4, nstest.Pod6} {
@@ -160,7 +160,7 @@ func arpFrame(mac cache.MAC, source, target netip.Addr) []byte {
 }
 
 // says writes frames as the guest: ARP, which asks for its gateway, and a broadcast packet.
-func (w *quietWire) says() error {
+func (w *silentWire) says() error {
 	own := w.r.IPv4.Address.Addr()
 	packet := make([]byte, 20+8+18)
 	copy(packet, []byte{0x45, 0, 0, byte(len(packet)), 0, 0, 0, 0, 64, unix.IPPROTO_UDP})
@@ -185,7 +185,7 @@ func (w *quietWire) says() error {
 }
 
 // guestHears reads what has come to the guest until a frame with the word comes, which again sends once more.
-func (w *quietWire) guestHears(word string, again func()) (frames [][]byte) {
+func (w *silentWire) guestReceives(word string, again func()) (frames [][]byte) {
 	w.Helper()
 	buffer := make([]byte, 1<<16)
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
@@ -209,7 +209,7 @@ func (w *quietWire) guestHears(word string, again func()) (frames [][]byte) {
 	return nil
 }
 
-func (w *quietWire) test() {
+func (w *silentWire) test() {
 	setup(w.T, w.c)
 	w.r = record(w.T, w.Network)
 	w.wantSilence("at Setup")
@@ -235,9 +235,9 @@ func (w *quietWire) test() {
 	}
 	wantNoFlood := func(when string) {
 		w.Helper()
-		for _, f := range w.guestHears("a new one", func() { w.flood("a new one") }) {
+		for _, f := range w.guestReceives("a new one", func() { w.flood("a new one") }) {
 			if bytes.Contains(f, []byte("the flood")) {
-				w.Errorf("%s the guest hears %x", when, f)
+				w.Errorf("%s the guest receives %x", when, f)
 			}
 		}
 	}
@@ -245,14 +245,14 @@ func (w *quietWire) test() {
 	if err := w.says(); err != nil {
 		w.Errorf("the guest that is active: %v", err)
 	}
-	if heard := w.hears(silence); w.r.Binding != cache.BindingMasquerade && len(heard) == 0 {
-		w.Error("the network hears nothing of an active guest, so the test tests nothing")
+	if received := w.receives(silence); w.r.Binding != cache.BindingMasquerade && len(received) == 0 {
+		w.Error("the network receives nothing of an active guest, so the test tests nothing")
 	}
 
 	if _, err := w.c.Deactivate(w.Context()); err != nil {
 		w.Fatal(err)
 	}
-	w.hears(silence) // what was on its way
+	w.receives(silence) // what was on its way
 	w.wantEIO()
 	w.flood("the flood")
 	w.wantSilence("after Deactivate")
@@ -269,7 +269,7 @@ func (w *quietWire) test() {
 }
 
 // wantEIO wants each frame of the guest to be refused.
-func (w *quietWire) wantEIO() {
+func (w *silentWire) wantEIO() {
 	w.Helper()
 	for range 20 {
 		if err := w.says(); !errors.Is(err, unix.EIO) {

@@ -23,8 +23,8 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// TestAnnounce captures who hears what. Stations of the network that have the guest under another MAC learn the guest's,
-// and the guest hears its gateway. Under masquerade the network hears nothing.
+// TestAnnounce captures who receives what. Stations of the network that have the guest under another MAC learn the guest's,
+// and the guest learns its gateway's. Under masquerade the network receives nothing.
 func TestAnnounce(t *testing.T) {
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
 		t.Run(string(b.Kind()), func(t *testing.T) {
@@ -36,10 +36,10 @@ func TestAnnounce(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.events.wait(t, "eth0 announced")
-			heard := map[string]int{}
+			received := map[string]int{}
 			for seen, ok := world.Next(); ok; seen, ok = world.Next() {
 				if seen.Link == s.pod && !seen.Outgoing && cache.MAC(seen.Frame[6:]) == s.r.MAC {
-					heard[nameOf(seen.Frame)]++
+					received[nameOf(seen.Frame)]++
 				}
 			}
 			want := map[string]int{}
@@ -51,8 +51,8 @@ func TestAnnounce(t *testing.T) {
 					}
 				}
 			}
-			if !maps.Equal(heard, want) {
-				t.Errorf("the network heard %v, want %v", heard, want)
+			if !maps.Equal(received, want) {
+				t.Errorf("the network received %v, want %v", received, want)
 			}
 			s.learned(b.Kind() != cache.BindingMasquerade)
 		})
@@ -60,7 +60,7 @@ func TestAnnounce(t *testing.T) {
 }
 
 // TestAnnounceActivate: Serve announces a guest that Activate has let go. On standby nothing is announced, and nothing is
-// heard.
+// received.
 func TestAnnounceActivate(t *testing.T) {
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
 		t.Run(string(b.Kind()), func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestAnnounceActivate(t *testing.T) {
 			}
 			for seen, ok := world.Next(); ok; seen, ok = world.Next() {
 				if seen.Link == s.pod && !seen.Outgoing {
-					t.Errorf("on standby the network heard %x", seen.Frame)
+					t.Errorf("on standby the network received %x", seen.Frame)
 				}
 			}
 			if _, err := s.c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
@@ -151,7 +151,7 @@ func (s *announcedGuest) forget() {
 	}
 }
 
-// learned says that the world has the guest at its MAC, if it could hear it, and that the guest has heard its gateway.
+// learned says that the world has the guest at its MAC, if it could receive that, and that the guest has learned its gateway's MAC.
 func (s *announcedGuest) learned(network bool) {
 	s.t.Helper()
 	mac := formerMAC
@@ -167,7 +167,7 @@ func (s *announcedGuest) learned(network bool) {
 		}
 		return nil
 	})
-	heard := map[string]bool{}
+	received := map[string]bool{}
 	if err := s.tap.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 		s.t.Fatal(err)
 	}
@@ -177,16 +177,16 @@ func (s *announcedGuest) learned(network bool) {
 			break
 		}
 		if cache.MAC(f[6:]) == gateway {
-			heard[nameOf(f[:size])] = true
+			received[nameOf(f[:size])] = true
 		}
 	}
 	for _, want := range [][]string{{"ARP 2", "ARP 2 announces"}, {"ND 136"}} {
 		found := false
 		for _, name := range want {
-			found = found || heard[name]
+			found = found || received[name]
 		}
 		if !found {
-			s.t.Errorf("the guest heard %v of its gateway %v, want one of %q", heard, gateway, want)
+			s.t.Errorf("the guest received %v of its gateway %v, want one of %q", received, gateway, want)
 		}
 	}
 }

@@ -120,7 +120,7 @@ func TestDevicePlugin(t *testing.T) {
 		sync.Mutex
 		is bool
 	}
-	p := &devicePlugins{dir: dir, devices: testDevices(t, "kvm"), log: quiet(), look: 10 * time.Millisecond, ready: func(ok bool) {
+	p := &devicePlugins{dir: dir, devices: testDevices(t, "kvm"), log: discard(), look: 10 * time.Millisecond, ready: func(ok bool) {
 		ready.Lock()
 		defer ready.Unlock()
 		ready.is = ok

@@ -56,14 +56,14 @@ func TestReplaceFile(t *testing.T) {
 		}
 	}
 	// What has nothing to do leaves the directory alone: an engine that watches it would load all lists anew.
-	quiet := modified(t, dir)
+	discard := modified(t, dir)
 	if changed, err := replaceFile(t.Context(), path, []byte("two"), 0o755); err != nil || changed {
 		t.Errorf("the same again: changed %v, %v", changed, err)
 	}
 	if removed, err := removeFile(t.Context(), filepath.Join(dir, "none")); err != nil || removed {
 		t.Errorf("a file that is not there: removed %v, %v", removed, err)
 	}
-	if now := modified(t, dir); now != quiet {
+	if now := modified(t, dir); now != discard {
 		t.Errorf("the directory has changed at %v", now)
 	}
 	// A link is replaced, and what it leads to stays.

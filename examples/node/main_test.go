@@ -87,7 +87,7 @@ func names(t *testing.T, dir string) []string {
 	return list
 }
 
-func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // TestUsage: what is wrong in a command line is refused before anything is done, with a text that tells the way out.
 func TestUsage(t *testing.T) {
@@ -113,7 +113,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"ready"}, "-ready is missing"},
 		{[]string{"help", "me"}, `"me" is none of`},
 	} {
-		err := run(t.Context(), c.line, io.Discard, quiet())
+		err := run(t.Context(), c.line, io.Discard, discard())
 		if err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v (status %d), want %q", c.line, err, exitCode(err), c.want)
 		}
@@ -123,7 +123,7 @@ func TestUsage(t *testing.T) {
 // TestHelp: the help of each verb tells each of its flags, with what its value is.
 func TestHelp(t *testing.T) {
 	var out bytes.Buffer
-	if err := run(t.Context(), []string{"help"}, &out, quiet()); err != nil {
+	if err := run(t.Context(), []string{"help"}, &out, discard()); err != nil {
 		t.Fatal(err)
 	}
 	for _, v := range verbs {
@@ -133,7 +133,7 @@ func TestHelp(t *testing.T) {
 		var long bytes.Buffer
 		for _, line := range [][]string{{"help", v.name}, {v.name, "-help"}} {
 			long.Reset()
-			if err := run(t.Context(), line, &long, quiet()); err != nil {
+			if err := run(t.Context(), line, &long, discard()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -149,7 +149,7 @@ func TestHelp(t *testing.T) {
 		})
 	}
 	out.Reset()
-	if err := run(t.Context(), []string{"version"}, &out, quiet()); err != nil || !strings.Contains(out.String(), "go1.") {
+	if err := run(t.Context(), []string{"version"}, &out, discard()); err != nil || !strings.Contains(out.String(), "go1.") {
 		t.Errorf("version: %q, %v", out.String(), err)
 	}
 }

@@ -98,7 +98,7 @@ func TestNRI(t *testing.T) {
 	defer a.Stop()
 	state := t.TempDir()
 	connected := make(chan bool, 10)
-	p := &nriPlugin{socket: socket, state: podsandbox.State(state), devices: testDevices(t, "kvm,vhost-net"), log: quiet(), ready: func(ok bool) { connected <- ok }, retry: time.Millisecond}
+	p := &nriPlugin{socket: socket, state: podsandbox.State(state), devices: testDevices(t, "kvm,vhost-net"), log: discard(), ready: func(ok bool) { connected <- ok }, retry: time.Millisecond}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -187,7 +187,7 @@ func TestDevicesRefused(t *testing.T) {
 	state := t.TempDir()
 	write(t, filepath.Join(state, "sandbox1", "eth0.json"), "{}")
 	kvm := map[string]string{"guestwire/nic.eth0": "redirect", "guestwire/devices": "kvm"}
-	p := &nriPlugin{state: podsandbox.State(state), devices: testDevices(t, ""), log: quiet()}
+	p := &nriPlugin{state: podsandbox.State(state), devices: testDevices(t, ""), log: discard()}
 	r := request(kvm, &api.Container{})
 	if have := adjustment(p.adjust(r.Pod, r.Container)); !strings.Contains(have, "device kvm: not allowed on this node (-devices of guestwire-node has tun)") {
 		t.Error(have)

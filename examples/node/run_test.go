@@ -59,7 +59,7 @@ func (n *testNode) becomes(ready bool, want ...string) {
 	n.t.Helper()
 	eventually(n.t, func() error {
 		have := append(names(n.t, n.bin), names(n.t, n.conf)...)
-		err := run(n.t.Context(), []string{"ready", "-ready", n.ready}, nil, quiet())
+		err := run(n.t.Context(), []string{"ready", "-ready", n.ready}, nil, discard())
 		if !slices.Equal(have, want) || (err == nil) != ready {
 			return fmt.Errorf("%q, ready: %v; want %q, ready: %v", have, err, want, ready)
 		}
@@ -123,7 +123,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run(t.Context(), n.args("install"), nil, quiet()); err != nil {
+	if err := run(t.Context(), n.args("install"), nil, discard()); err != nil {
 		t.Fatal(err)
 	}
 	text := make([]byte, 100)
@@ -136,7 +136,7 @@ func TestRun(t *testing.T) {
 
 	// While a pod is wired the binaries stay.
 	write(t, n.state+"/sandbox1/eth0.json", "{}")
-	if err := run(t.Context(), n.args("uninstall"), nil, quiet()); err == nil || !strings.Contains(err.Error(), "1 sandboxes are wired ("+n.state+"/sandbox1") {
+	if err := run(t.Context(), n.args("uninstall"), nil, discard()); err == nil || !strings.Contains(err.Error(), "1 sandboxes are wired ("+n.state+"/sandbox1") {
 		t.Error(err)
 	}
 	n.becomes(false, "guestwire", "guestwire-agent", "00-guestwire.conflist", "10-net.conflist")
@@ -145,7 +145,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("new pods are still wired by\n%s", text)
 	}
 	// As the DaemonSet calls it, which does not know whether there is a RuntimeClass.
-	if err := run(t.Context(), n.args("install"), nil, quiet()); err != nil {
+	if err := run(t.Context(), n.args("install"), nil, discard()); err != nil {
 		t.Fatal(err)
 	}
 	stop = start(t, n.args("uninstall", "-stay", "-list-to", filepath.Join(n.from, "none"))...)
@@ -173,14 +173,14 @@ func TestRun(t *testing.T) {
 	if read(t, n.conf+"/10-net.conflist") != flannel {
 		t.Error("the node's own list has changed")
 	}
-	if err := run(t.Context(), n.args("uninstall"), nil, quiet()); err != nil {
+	if err := run(t.Context(), n.args("uninstall"), nil, discard()); err != nil {
 		t.Errorf("a second time: %v", err)
 	}
 	write(t, n.state+"/sandbox1/eth0.json", "{}")
-	if err := run(t.Context(), n.args("install"), nil, quiet()); err != nil {
+	if err := run(t.Context(), n.args("install"), nil, discard()); err != nil {
 		t.Error(err)
 	}
-	if err := run(t.Context(), n.args("uninstall", "-force"), nil, quiet()); err != nil {
+	if err := run(t.Context(), n.args("uninstall", "-force"), nil, discard()); err != nil {
 		t.Error(err)
 	}
 	n.becomes(false, "10-net.conflist")
@@ -198,12 +198,12 @@ func TestDrain(t *testing.T) {
 			flags[1] = class
 		}
 		write(t, n.conf+"/10-net.conflist", flannel)
-		if err := run(t.Context(), n.args("install", flags...), nil, quiet()); err != nil {
+		if err := run(t.Context(), n.args("install", flags...), nil, discard()); err != nil {
 			t.Fatal(err)
 		}
 		write(t, n.state+"/sandbox1/eth0.json", "{}")
 		uninstall := n.args("uninstall", "-list-to", class)
-		if err := run(t.Context(), uninstall, nil, quiet()); err == nil {
+		if err := run(t.Context(), uninstall, nil, discard()); err == nil {
 			t.Error("uninstall has succeeded while a pod is wired")
 		}
 		dir := n.conf
@@ -216,7 +216,7 @@ func TestDrain(t *testing.T) {
 		if err := os.RemoveAll(n.state + "/sandbox1"); err != nil {
 			t.Fatal(err)
 		}
-		if err := run(t.Context(), uninstall, nil, quiet()); err != nil {
+		if err := run(t.Context(), uninstall, nil, discard()); err != nil {
 			t.Error(err)
 		}
 		n.becomes(false, "10-net.conflist")
@@ -317,7 +317,7 @@ func TestMove(t *testing.T) {
 	}
 	install := func(more ...string) {
 		t.Helper()
-		if err := run(t.Context(), n.args("install", more...), nil, quiet()); err != nil {
+		if err := run(t.Context(), n.args("install", more...), nil, discard()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -353,7 +353,7 @@ func TestBinaryFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := run(t.Context(), n.args("install"), nil, quiet()); err == nil || !strings.Contains(err.Error(), "binary guestwire: ") {
+	if err := run(t.Context(), n.args("install"), nil, discard()); err == nil || !strings.Contains(err.Error(), "binary guestwire: ") {
 		t.Error(err)
 	}
 	n.becomes(false, "10-net.conflist")
@@ -378,7 +378,7 @@ func TestMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.log = quiet()
+	o.log = discard()
 	handler := o.metricsHandler()
 	get := func() *httptest.ResponseRecorder {
 		r := httptest.NewRecorder()
@@ -509,7 +509,7 @@ func TestSweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.log = quiet()
+	o.log = discard()
 	if err := o.sweepOnce(t.Context()); err != nil && os.Geteuid() == 0 {
 		t.Error(err)
 	}
@@ -538,20 +538,20 @@ func TestSweep(t *testing.T) {
 func TestUninstallAll(t *testing.T) {
 	n := newNode(t)
 	write(t, n.conf+"/10-net.conflist", flannel)
-	if err := run(t.Context(), n.args("install", "-list-name", "05-guestwire.conflist"), nil, quiet()); err != nil {
+	if err := run(t.Context(), n.args("install", "-list-name", "05-guestwire.conflist"), nil, discard()); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(t.Context(), n.args("uninstall"), nil, quiet()); err != nil {
+	if err := run(t.Context(), n.args("uninstall"), nil, discard()); err != nil {
 		t.Fatal(err)
 	}
 	n.becomes(false, "10-net.conflist")
 
 	// Multus has a copy of the list in its own file.
 	write(t, n.conf+"/00-multus.conf", `{"type": "multus", "name": "m", "cniVersion": "1.0.0", "delegates": [{"name": "cbr0", "plugins": [{"type": "flannel"}, {"type": "guestwire"}]}]}`)
-	if err := run(t.Context(), n.args("install", "-list-name", "01-guestwire.conflist"), nil, quiet()); err != nil {
+	if err := run(t.Context(), n.args("install", "-list-name", "01-guestwire.conflist"), nil, discard()); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(t.Context(), n.args("uninstall"), nil, quiet()); err == nil || !strings.Contains(err.Error(), "00-multus.conf names guestwire") {
+	if err := run(t.Context(), n.args("uninstall"), nil, discard()); err == nil || !strings.Contains(err.Error(), "00-multus.conf names guestwire") {
 		t.Error(err)
 	}
 	n.becomes(false, "guestwire", "guestwire-agent", "00-multus.conf", "10-net.conflist")
@@ -561,7 +561,7 @@ func TestUninstallAll(t *testing.T) {
 
 	// CRI-O ends a pod by the list that the pod was made with.
 	for _, args := range [][]string{n.args("install"), n.args("uninstall", "-keep-plugin")} {
-		if err := run(t.Context(), args, nil, quiet()); err != nil {
+		if err := run(t.Context(), args, nil, discard()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -571,10 +571,10 @@ func TestUninstallAll(t *testing.T) {
 	class := filepath.Join(filepath.Dir(n.conf), "class.d")
 	own := strings.Replace(bridge, `"type": "bridge"`, `"type": "guestwire"`, 1)
 	write(t, class+"/20-second.conf", own)
-	if err := run(t.Context(), n.args("install", "-list-to", class), nil, quiet()); err != nil {
+	if err := run(t.Context(), n.args("install", "-list-to", class), nil, discard()); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(t.Context(), n.args("uninstall", "-list-to", class), nil, quiet()); err == nil || !strings.Contains(err.Error(), class+"/20-second.conf names guestwire") {
+	if err := run(t.Context(), n.args("uninstall", "-list-to", class), nil, discard()); err == nil || !strings.Contains(err.Error(), class+"/20-second.conf names guestwire") {
 		t.Error(err)
 	}
 	n.becomes(false, "guestwire", "guestwire-agent", "10-net.conflist")

@@ -70,8 +70,8 @@ func frameTo(dst byte, number byte) []byte {
 	return append([]byte{2, 0, 0, 0, 0, dst, 2, 0, 0, 0, 0, 9, 0x88, 0xb5}, append(make([]byte, 49), number)...)
 }
 
-// hears reports whether the frame arrives at the process that has the tap open.
-func (l link) hears(t *testing.T, f *os.File, frame []byte, wait time.Duration) bool {
+// receives reports whether the frame arrives at the process that has the tap open.
+func (l link) receives(t *testing.T, f *os.File, frame []byte, wait time.Duration) bool {
 	t.Helper()
 	if _, err := unix.Write(l.socket, frame); err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func (l link) hears(t *testing.T, f *os.File, frame []byte, wait time.Duration) 
 	}
 }
 
-// TestOpenRemovesFilter: an earlier process set a filter that passes one address, and ended. The next process hears
+// TestOpenRemovesFilter: an earlier process set a filter that passes one address, and ended. The next process receives
 // everything.
 func TestOpenRemovesFilter(t *testing.T) {
 	l := newLink(t)
@@ -105,8 +105,8 @@ func TestOpenRemovesFilter(t *testing.T) {
 
 	next := l.open(t)
 	defer next.Close()
-	if !l.hears(t, next, frameTo(2, 3), 10*time.Second) {
-		t.Error("the next process does not hear what the filter of the earlier one drops")
+	if !l.receives(t, next, frameTo(2, 3), 10*time.Second) {
+		t.Error("the next process does not receive what the filter of the earlier one drops")
 	}
 }
 
@@ -114,7 +114,7 @@ func TestOpenRemovesFilter(t *testing.T) {
 func (l link) setFilter(t *testing.T, f *os.File) {
 	t.Helper()
 	nstest.FilterTap(t, f)
-	if l.hears(t, f, frameTo(2, 1), 100*time.Millisecond) || !l.hears(t, f, frameTo(1, 2), 10*time.Second) {
+	if l.receives(t, f, frameTo(2, 1), 100*time.Millisecond) || !l.receives(t, f, frameTo(1, 2), 10*time.Second) {
 		t.Fatal("the filter does not work")
 	}
 }
@@ -158,14 +158,14 @@ func TestClear(t *testing.T) {
 			}
 			running := l.vmm(t, flags)
 			nstest.Eventually(t, func() error { // the kernel notices the process in its own time
-				if !l.hears(t, running, frameTo(2, 0), 100*time.Millisecond) {
+				if !l.receives(t, running, frameTo(2, 0), 100*time.Millisecond) {
 					return errors.New("the VMM hears nothing")
 				}
 				return nil
 			})
 			l.setFilter(t, running)
 			clear()
-			if l.hears(t, running, frameTo(2, 3), 100*time.Millisecond) {
+			if l.receives(t, running, frameTo(2, 3), 100*time.Millisecond) {
 				t.Error("the filter of a VMM that runs is removed")
 			}
 			running.Close() // and has sent no frame
@@ -173,7 +173,7 @@ func TestClear(t *testing.T) {
 			next := l.vmm(t, flags)
 			defer next.Close()
 			nstest.Eventually(t, func() error {
-				if !l.hears(t, next, frameTo(2, 4), 100*time.Millisecond) {
+				if !l.receives(t, next, frameTo(2, 4), 100*time.Millisecond) {
 					return errors.New("the next VMM hears nothing")
 				}
 				return nil
@@ -184,13 +184,13 @@ func TestClear(t *testing.T) {
 
 // TestOpenHearsAtOnce: no frame after Open is lost, although the kernel notices in its own time that a process is
 // attached.
-func TestOpenHearsAtOnce(t *testing.T) {
+func TestOpenReceivesAtOnce(t *testing.T) {
 	l := newLink(t)
 	lost := 0
 	const times = 100
 	for i := range times {
 		f := l.open(t)
-		if !l.hears(t, f, frameTo(1, byte(i)), 100*time.Millisecond) {
+		if !l.receives(t, f, frameTo(1, byte(i)), 100*time.Millisecond) {
 			lost++
 		}
 		f.Close()

@@ -32,7 +32,7 @@ func TestMadeUpMACs(t *testing.T) {
 
 // TestOtherMACWarnings: the record warns where the network seems to know the NIC's MAC, and the guest has another one.
 func TestOtherMACWarnings(t *testing.T) {
-	quiet := mac(5) // made of nothing
+	unnamed := mac(5) // made of nothing
 	of := func(s netstate.Snapshot, edit func(*netstate.Link)) netstate.Snapshot {
 		s.Links = slices.Clone(s.Links)
 		edit(&s.Links[1])
@@ -48,11 +48,11 @@ func TestOtherMACWarnings(t *testing.T) {
 		"OVN-Kubernetes, left":    {flannel(), cache.MAC{}, ""},
 		"Kube-OVN":                {of(flannel(), func(l *netstate.Link) { l.MAC = cache.MAC{0, 0, 0, 0x5b, 0x1f, 0xc4} }), mac(7), "Kube-OVN"},
 		"Kube-OVN, left":          {of(flannel(), func(l *netstate.Link) { l.MAC = cache.MAC{0, 0, 0, 0x5b, 0x1f, 0xc4} }), cache.MAC{}, ""},
-		"Cilium":                  {of(cilium(), func(l *netstate.Link) { l.MAC = quiet }), mac(7), "Cilium"},
-		"Cilium, left":            {of(cilium(), func(l *netstate.Link) { l.MAC = quiet }), cache.MAC{}, ""},
-		"card":                    {of(flannel(), func(l *netstate.Link) { l.MAC, l.Kind = quiet, "" }), mac(7), "no virtual link"},
-		"card, left":              {of(flannel(), func(l *netstate.Link) { l.MAC, l.Kind = quiet, "" }), quiet, ""},
-		"a veth":                  {of(flannel(), func(l *netstate.Link) { l.MAC = quiet }), mac(7), ""},
+		"Cilium":                  {of(cilium(), func(l *netstate.Link) { l.MAC = unnamed }), mac(7), "Cilium"},
+		"Cilium, left":            {of(cilium(), func(l *netstate.Link) { l.MAC = unnamed }), cache.MAC{}, ""},
+		"card":                    {of(flannel(), func(l *netstate.Link) { l.MAC, l.Kind = unnamed, "" }), mac(7), "no virtual link"},
+		"card, left":              {of(flannel(), func(l *netstate.Link) { l.MAC, l.Kind = unnamed, "" }), unnamed, ""},
+		"a veth":                  {of(flannel(), func(l *netstate.Link) { l.MAC = unnamed }), mac(7), ""},
 	} {
 		for _, b := range []infra.Binding{infra.Bridge{MAC: c.mac}, infra.Redirect{MAC: c.mac}} {
 			warnings := newPlan(t, c.found, eth0(infra.Spec{Binding: b})).Record.Warnings

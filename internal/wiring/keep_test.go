@@ -273,7 +273,7 @@ func TestOpenedPorts(t *testing.T) {
 	}
 }
 
-// TestChildren: what lies on the NIC would hear nothing any more, and keeps the binding from being wired.
+// TestChildren: what lies on the NIC would receive nothing any more, and keeps the binding from being wired.
 func TestChildren(t *testing.T) {
 	for kind, refusedBy := range map[string][]cache.Kind{
 		"macvlan": {"bridge", "redirect"}, "macvtap": {"bridge", "redirect"}, "ipvlan": {"bridge", "redirect"}, "vlan": {"redirect"}, "veth": {},

@@ -69,7 +69,7 @@ func warnTakenPorts(b infra.Masquerade, listeners []netstate.Listener, addresses
 }
 
 // warnRoutedPorts is warnTakenPorts for a routed binding. What comes to an excluded port gets another destination, so a
-// service that listens at the NIC's address alone does not hear it. A sidecar takes only what its rules redirect.
+// service that listens at the NIC's address alone does not receive it. A sidecar takes only what its rules redirect.
 func warnRoutedPorts(b infra.Routed, listeners []netstate.Listener, addresses []netip.Prefix) []string {
 	var warnings []string
 	for _, l := range listeners {

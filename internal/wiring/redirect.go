@@ -77,7 +77,7 @@ func (p *Plan) checkRedirect(nic netstate.Link) error {
 	case !nic.MAC.Unicast():
 		reason = "it has no MAC"
 	case p.child(nic, "vlan", kindMacvlan, kindMacvtap, kindIPVLAN) != "":
-		reason = fmt.Sprintf("%s lies on it, and would hear nothing", p.child(nic, "vlan", kindMacvlan, kindMacvtap, kindIPVLAN))
+		reason = fmt.Sprintf("%s lies on it, and would receive nothing", p.child(nic, "vlan", kindMacvlan, kindMacvtap, kindIPVLAN))
 	default:
 		return nil
 	}

@@ -332,7 +332,7 @@ func (t routing) first() []firewall.Rule {
 // forward before Setup.
 //
 // A segment that connection tracking does not know may be one of the namespace's own connections: such a segment is not
-// translated back to the namespace's address. The guest would hear it, and its answer would reset the connection. Neither
+// translated back to the namespace's address. The guest would receive it, and its answer would reset the connection. Neither
 // passes.
 func (t routing) through() []firewall.Rule {
 	nic := firewall.InInterface{Name: t.names.NIC}

@@ -17,7 +17,7 @@ func setStandby(t *testing.T, plan *wiring.Plan, standby bool) {
 	}
 }
 
-// forwards reports whether the network hears of it that the namespace forwards, or the NIC.
+// forwards reports whether the network learns that the namespace or the NIC forwards.
 func forwards(op netstate.Op) bool {
 	set, isSysctl := op.(netstate.SysctlSet)
 	conf, isConf := op.(netstate.ConfSet)

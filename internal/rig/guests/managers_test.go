@@ -68,7 +68,7 @@ func manages(t *testing.T, network bootNetwork, boot vm.Boot, uid, gid int) {
 			t.Error(err)
 		}
 	}()
-	heard := checkManaged(ctx, t, g, n, r, network, station)
+	reported := checkManaged(ctx, t, g, n, r, network, station)
 	drops, err := c.Drops(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -84,8 +84,8 @@ func manages(t *testing.T, network bootNetwork, boot vm.Boot, uid, gid int) {
 			t.Errorf("%d packets were dropped: %s", d.Packets, d.Reason)
 		}
 	}
-	if !heard && !late {
-		t.Error("the neighbour heard no report of the guest's groups")
+	if !reported && !late {
+		t.Error("the neighbour received no report of the guest's groups")
 	}
 }
 
@@ -117,7 +117,7 @@ func otherEnd(t *testing.T, n nstest.Network, kind cache.Kind) neighbour {
 	return station
 }
 
-// checkManaged checks addresses and connections of the guest, and reports whether its neighbours hear a report of its groups.
+// checkManaged checks addresses and connections of the guest, and reports whether its neighbours receive a report of its groups.
 func checkManaged(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Network, r cache.Record, network bootNetwork, station neighbour) bool {
 	t.Helper()
 	wait := func(command string) string {
@@ -166,11 +166,11 @@ func checkManaged(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Netwo
 			t.Errorf("world to %v: %+v, %v; want guest1 to answer", to, answer, err)
 		}
 	}
-	return station.hearsReport(local)
+	return station.receivesReport(local)
 }
 
-// hearsReport reports whether an MLDv2 report from the address has come, or comes.
-func (n neighbour) hearsReport(from netip.Addr) bool {
+// receivesReport reports whether an MLDv2 report from the address has come, or comes.
+func (n neighbour) receivesReport(from netip.Addr) bool {
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
 		s, ok := n.sniffer.Next()
 		f := s.Frame

@@ -7,7 +7,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// bridges are networks of bridges with settings that change what a port hears or sends, network cards, and NICs found as
+// bridges are networks of bridges with settings that change what a port receives or sends, network cards, and NICs found as
 // macvtaps.
 var bridges = []Network{
 	{Name: "bridge, ipMasq, hairpinMode", Origin: RealProgram, Create: onNode(bridgePlugin + `, "ipMasq": true, "hairpinMode": true`)},

@@ -477,7 +477,7 @@ func (a answers) lost(binding cache.Kind, v4 bool) string {
 func (l *network) lacks(a answers, v4 bool) string {
 	var parts []string
 	for _, p := range protocols[1:] {
-		var silent, heard []string
+		var silent, received []string
 		for _, q := range l.questions(p) {
 			answer, asked := a[q]
 			if !asked || q.at.Addr().Is4() != v4 || a[l.byTCP(q)] == "" {
@@ -490,15 +490,15 @@ func (l *network) lacks(a answers, v4 bool) string {
 			if answer == "" {
 				silent = append(silent, way)
 			} else {
-				heard = append(heard, way)
+				received = append(received, way)
 			}
 		}
 		switch {
 		case len(silent) == 0:
-		case len(heard) == 0:
+		case len(received) == 0:
 			parts = append(parts, "no "+string(p))
-		case len(heard) < len(silent):
-			parts = append(parts, fmt.Sprintf("%s only %s", p, mergeWays(heard)))
+		case len(received) < len(silent):
+			parts = append(parts, fmt.Sprintf("%s only %s", p, mergeWays(received)))
 		default:
 			parts = append(parts, fmt.Sprintf("no %s %s", p, mergeWays(silent)))
 		}

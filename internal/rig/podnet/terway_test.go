@@ -28,7 +28,7 @@ func TestVeth1(t *testing.T) {
 	}
 	node, peer := station["node"], station["peer"]
 	addVeth1(node.Namespace, l.Pod, l.IPv4.String(), l.IPv6.String())
-	// The service's backend is a pod on another ENI, so the node has to hear the answers.
+	// The service's backend is a pod on another ENI, so the node has to receive the answers.
 	iptables(node.Namespace, "iptables",
 		fmt.Sprintf("-t nat -A PREROUTING -d %v -p tcp --dport %d -j DNAT --to-destination %v:%d", service.Addr(), service.Port(), peer.IPv4, stationPort),
 		"-t nat -A POSTROUTING -m conntrack --ctstate DNAT -j MASQUERADE")

@@ -135,7 +135,7 @@ type trunkGuest struct {
 }
 
 // TestTrunk: with VLANs in the guard, a guest with VLAN links reaches those VLANs of the network, and no others, and is
-// reached from there, with whole frames and beside the frames without a tag. The namespace hears nothing of it.
+// reached from there, with whole frames and beside the frames without a tag. The namespace receives nothing of it.
 func TestTrunk(t *testing.T) {
 	nstest.NeedTaps(t)
 	for _, n := range trunks {
@@ -184,7 +184,7 @@ func (l *trunkInstance) check(t *testing.T, b infra.Binding) {
 	g := l.startGuest(ctx, t, net)
 	l.pod.Listen(processName, fmt.Sprint(":", Port))
 
-	heard := l.heard()
+	received := l.received()
 	for _, id := range []uint16{untagged, vlanOfBoth} {
 		l.checkTalks(t, g, id)
 		l.checkWhole(t, id, 1500)
@@ -192,8 +192,8 @@ func (l *trunkInstance) check(t *testing.T, b infra.Binding) {
 	for _, id := range []uint16{vlanOfNet, vlanOfGuard} {
 		l.checkSilent(t, g, id)
 	}
-	if now := l.heard(); now != heard {
-		t.Errorf("the namespace has heard the guest or its network: before %s, now %s", heard, now)
+	if now := l.received(); now != received {
+		t.Errorf("the namespace has received the guest or its network: before %s, now %s", received, now)
 	}
 	l.checkDropped(ctx, t, c, "vlan-tag")
 	l.checkDropped(ctx, t, c, "network-frame")
@@ -307,7 +307,7 @@ func (l *trunkInstance) checkTalks(t *testing.T, g trunkGuest, id uint16) {
 	}
 }
 
-// checkSilent: guest and station of the VLAN do not hear each other.
+// checkSilent: guest and station of the VLAN receive nothing of each other.
 func (l *trunkInstance) checkSilent(t *testing.T, g trunkGuest, id uint16) {
 	t.Helper()
 	n, there := l.stations[id]
@@ -359,8 +359,8 @@ func (l *trunkInstance) checkWhole(t *testing.T, id uint16, mtu int) {
 	}
 }
 
-// heard is what the stack of the namespace has received from others: packets of IPv4, and the neighbours that it noted.
-func (l *trunkInstance) heard() string {
+// received is what the stack of the namespace has received from others: packets of IPv4, and the neighbours that it noted.
+func (l *trunkInstance) received() string {
 	snmp := l.pod.Exec("cat", "/proc/net/snmp")
 	for line := range strings.Lines(snmp) {
 		if fields := strings.Fields(line); fields[0] == "Ip:" && fields[3] != "InReceives" {
