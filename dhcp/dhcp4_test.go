@@ -716,7 +716,7 @@ func TestDHCPv4Frames(t *testing.T) {
 		why    Reason // empty: there is an answer
 	}{
 		{"as it is", func(f []byte) []byte { return f }, ""},
-		{"padding behind", func(f []byte) []byte { return append(f, 0, 0, 0) }, ""},
+		{"padding after", func(f []byte) []byte { return append(f, 0, 0, 0) }, ""},
 		{"another source MAC", func(f []byte) []byte { f[11]++; return f }, otherMAC},
 		{"any destination MAC", func(f []byte) []byte { copy(f, gatewayMAC[:]); return f }, ""},
 		{"a VLAN tag", func(f []byte) []byte { return slices.Concat(f[:12], []byte{0x81, 0, 0, 1}, f[12:]) }, otherProtocol},

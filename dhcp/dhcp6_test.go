@@ -439,7 +439,7 @@ func TestDHCPv6Frames(t *testing.T) {
 		why   Reason // empty: there is an answer
 	}{
 		{"as it is", good, ""},
-		{"padding behind", append(slices.Clone(good), 0, 0), ""},
+		{"padding after", append(slices.Clone(good), 0, 0), ""},
 		{"to a unicast address", from6(guestLL, responderMAC.LinkLocal(), solicit), unicast},
 		{"from ::", from6(addr("::"), servers6, solicit), badSource},
 		{"from a multicast", from6(addr("ff02::1"), servers6, solicit), badSource},

@@ -74,7 +74,7 @@ func TestEncodeNames(t *testing.T) {
 	}
 }
 
-// A pointer has 14 bits, so it cannot point to a name behind 16 KiB.
+// A pointer has 14 bits, so it cannot point to a name after 16 KiB.
 func TestEncodeManyNames(t *testing.T) {
 	var names []string
 	for i := range 1500 {

@@ -50,7 +50,7 @@ func TestDHCPv4BootHeader(t *testing.T) {
 }
 
 // TestDHCPv6OptionsThatFit: options are taken as long as the smallest message has room for them; each of the others
-// is named in a warning, and a small one behind them is taken.
+// is named in a warning, and a small one after them is taken.
 func TestDHCPv6OptionsThatFit(t *testing.T) {
 	rec := newRecord()
 	rec.Options.DHCPv6 = map[uint16]cache.Data{}

@@ -37,7 +37,7 @@ func situationsARP() []situation {
 	return []situation{
 		{"request for the gateway", arp(1, guestMAC, own, gw), answer, ""},
 		{"probe for the gateway's address", arp(1, guestMAC, anyone, gw), answer, ""},
-		{"padding behind", append(arp(1, guestMAC, own, gw), make([]byte, 18)...), answer, ""},
+		{"padding after", append(arp(1, guestMAC, own, gw), make([]byte, 18)...), answer, ""},
 		{"probe for the guest's own address", arp(1, guestMAC, anyone, own), "", otherTarget},
 		{"announcement of the guest's own address", arp(1, guestMAC, own, own), "", otherTarget},
 		{"request for another address", arp(1, guestMAC, own, addr("10.244.1.8")), "", otherTarget},

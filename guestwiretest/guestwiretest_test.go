@@ -113,7 +113,7 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// echoes wants the station at the other end to send a line back, behind its own.
+// echoes wants the station at the other end to send a line back, after its own.
 func echoes(dial func() (net.Conn, error)) error {
 	conn, err := dial()
 	if err != nil {

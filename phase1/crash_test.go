@@ -108,7 +108,7 @@ func (c trial) String() string {
 // result is what became of an attempt.
 type result struct {
 	points   []point
-	injected int // index of the point behind the first error that was injected
+	injected int // index of the point after the first error that was injected
 	hits     []string
 	errnos   []string // of the hits that were errors
 	stray    bool     // an error met another call of the same kind, one that is none of the program's work

@@ -284,7 +284,7 @@ func TestFollowDrops(t *testing.T) {
 				return errors.New("no drop is reported")
 			}
 		})
-		// The report of an earlier try may still come: behind it comes that of another frame.
+		// The report of an earlier try may still come: after it comes that of another frame.
 		if _, err := w.port.Write(kind(hostile, "CDP")[0]); err != nil {
 			t.Fatal(err)
 		}
@@ -302,8 +302,8 @@ func TestFollowDrops(t *testing.T) {
 			{"802.1Q tag", "vlan-tag", fmt.Sprintf("%s > %s VLAN 5 IPv4 %v:5000 > %v:5001 UDP", guest, gateway, w.link.IPv4, w.link.Far4)},
 			{"LLDP to a bridge", "bridge-control", guest + " > 01:80:c2:00:00:0e EtherType 0x88cc"},
 			{"CDP", "ethertype", guest + " > 01:00:0c:cc:cc:cc LLC"},
-			{"router advertisement behind hop-by-hop options", "router-advertisement",
-				fmt.Sprintf("%s > 33:33:00:00:00:01 IPv6 %v > ff02::1 ICMPv6 type 134, behind extension headers", guest, w.link.MAC.LinkLocal())},
+			{"router advertisement after hop-by-hop options", "router-advertisement",
+				fmt.Sprintf("%s > 33:33:00:00:00:01 IPv6 %v > ff02::1 ICMPv6 type 134, after extension headers", guest, w.link.MAC.LinkLocal())},
 		} {
 			before := time.Now()
 			if _, err := w.port.Write(kind(hostile, want.kind)[0]); err != nil {

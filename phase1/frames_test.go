@@ -317,7 +317,7 @@ func (w *wire) legitimate(kinds []frames.Kind) (lost []string) {
 			w.t.Errorf("%s: %s: %v", k.Name, k.Why, err)
 			lost = append(lost, k.Name)
 		}
-		// What is for the gateway itself, or answers nothing, passes the guest filter and ends behind it.
+		// What is for the gateway itself, or answers nothing, passes the guest filter and ends after it.
 		have := more(before, w.dropped())
 		if have != "" && !(w.masquerade && !k.Forwarded && behindFilter.MatchString(have)) {
 			w.t.Errorf("%s: dropped %q, though legitimate", k.Name, have)

@@ -222,8 +222,8 @@ func TestRoutedInvalid(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.World.Exec("nft", "flush chain inet change out") // the segment comes again, as it is
-		say("to the world, behind the segment", own, far)
-		say("to the namespace, behind the segment", far, own)
+		say("to the world, after the segment", own, far)
+		say("to the namespace, after the segment", far, own)
 	}
 }
 

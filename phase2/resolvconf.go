@@ -149,7 +149,7 @@ func watchPath(watcher *fsnotify.Watcher, path string) (watched, error) {
 			add(filepath.Dir(name))
 		}
 	}
-	add(filepath.Dir(path)) // the trail is wrong behind a magic link of /proc (symlink(7))
+	add(filepath.Dir(path)) // the trail is wrong after a magic link of /proc (symlink(7))
 	// A watch stays with the old file when the file is replaced, so it is made anew. The watch of a deleted file
 	// has ended by itself.
 	if err := watcher.Remove(path); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) && !errors.Is(err, syscall.EINVAL) {

@@ -189,7 +189,7 @@ func (c config) result() ([]byte, error) {
 	err := json.Unmarshal(c.PrevResult, &members)
 	if c.PrevResult == nil || err != nil || members == nil {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig,
-			"guestwire: prevResult is missing: guestwire makes no NIC; put its entry last into a list (a .conflist), behind the plugin that makes the NIC", "")
+			"guestwire: prevResult is missing: guestwire makes no NIC; put its entry last into a list (a .conflist), after the plugin that makes the NIC", "")
 	}
 	var written string
 	if text, ok := members["cniVersion"]; ok {

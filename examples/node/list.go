@@ -229,7 +229,7 @@ type confFile struct {
 }
 
 // source returns the list to which guestwire is added: the one that the engine would take without the derived one. With
-// Multus, unless everyNIC is set, it is the one behind Multus, which Multus takes for the pod's first network.
+// Multus, unless everyNIC is set, it is the one after Multus, which Multus takes for the pod's first network.
 func (l cniLists) source() (confFile, error) {
 	names, err := confNames(l.conf)
 	if err != nil {

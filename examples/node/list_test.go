@@ -36,7 +36,7 @@ func testLists(t *testing.T, files map[string]string, args ...string) cniLists {
 	return o.lists()
 }
 
-// TestDerive: an engine's own parser finds in the derived list what it finds in the source, and guestwire behind.
+// TestDerive: an engine's own parser finds in the derived list what it finds in the source, and guestwire after it.
 func TestDerive(t *testing.T) {
 	for name, c := range map[string]struct {
 		files  map[string]string
@@ -239,7 +239,7 @@ func TestListChanges(t *testing.T) {
 	}
 }
 
-// TestMultus: behind Multus guestwire is added to the list that Multus takes for the first network. Multus itself is
+// TestMultus: after Multus guestwire is added to the list that Multus takes for the first network. Multus itself is
 // the source where one ADD wires every NIC.
 func TestMultus(t *testing.T) {
 	files := map[string]string{"00-multus.conf": multus, "10-net.conflist": flannel}

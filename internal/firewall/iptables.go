@@ -30,8 +30,8 @@ func (f Family) IPTables() int {
 // chain with its first rule.
 //
 // Accept becomes RETURN, so that the chains of other programs still see the packet, as in nftables. RETURN
-// ends only one chain: behind a [Jump] there must be no rule that matches an accepted packet. A chain that a
-// [Goto] leads to returns behind the last Jump.
+// ends only one chain: after a [Jump] there must be no rule that matches an accepted packet. A chain that a
+// [Goto] leads to returns after the last Jump.
 func (t Table) IPTables(program Family, name string) Table {
 	out := Table{Family: program, Name: name}
 	types := map[string]string{} // of the chains without a hook, by name

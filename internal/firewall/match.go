@@ -32,7 +32,7 @@ type (
 	IP struct{ Version int }
 	// Carries is the packet's IP version, 4 or 6, in the families netdev and bridge.
 	Carries struct{ Version int }
-	// Protocol is the transport protocol, behind IPv6's extension headers. It never matches a packet with
+	// Protocol is the transport protocol, after IPv6's extension headers. It never matches a packet with
 	// malformed headers, also not with Inverted.
 	Protocol struct {
 		Number   uint8
@@ -78,7 +78,7 @@ type (
 	}
 	// Fragment is an IPv6 fragment that is not the first.
 	Fragment struct{}
-	// Longer is a packet of more than Octets, counted behind the Ethernet header in a netdev table.
+	// Longer is a packet of more than Octets, counted after the Ethernet header in a netdev table.
 	Longer struct{ Octets uint32 }
 	// State holds if the connection's state is in States.
 	State struct{ States States }

@@ -56,7 +56,7 @@ var headerFields = map[string][]field{
 // routerSolicitation is the transport of ICMPv6's type 133.
 const routerSolicitation = "router solicitation"
 
-// etherTypes and transportNames are nft's names of the headers behind.
+// etherTypes and transportNames are nft's names of the headers that follow.
 var (
 	etherTypes     = map[uint16]string{0x0800: "ip", 0x0806: "arp", 0x86dd: "ip6"}
 	transportNames = map[uint8]string{ProtocolICMP: "icmp", ProtocolIGMP: "igmp", ProtocolTCP: "tcp", ProtocolUDP: "udp",

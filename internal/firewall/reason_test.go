@@ -92,7 +92,7 @@ func TestCounted(t *testing.T) {
 	}{
 		"goto":             {nil, merged},
 		"a jump":           {[]Chain{{Name: "later", Rules: []Rule{{Verdict: Jump{Chain: "also"}}}}, {Name: "also", Rules: []Rule{{Verdict: Drop{Reason: MACSpoof}}, {Verdict: Drop{Reason: IPSpoof}}}}}, logs},
-		"behind a jump":    {[]Chain{{Name: "later", Rules: []Rule{{Verdict: Jump{Chain: "also"}}}}, {Name: "also", Rules: []Rule{{Verdict: Goto{Chain: "last"}}}}, {Name: "last", Rules: []Rule{{Verdict: Drop{Reason: MACSpoof}}, {Verdict: Drop{Reason: IPSpoof}}}}}, logs},
+		"after a jump":     {[]Chain{{Name: "later", Rules: []Rule{{Verdict: Jump{Chain: "also"}}}}, {Name: "also", Rules: []Rule{{Verdict: Goto{Chain: "last"}}}}, {Name: "last", Rules: []Rule{{Verdict: Drop{Reason: MACSpoof}}, {Verdict: Drop{Reason: IPSpoof}}}}}, logs},
 		"an accepting one": {[]Chain{{Name: "other", Hook: Ingress, Rules: []Rule{{Verdict: Drop{Reason: MACSpoof}}, {Verdict: Drop{Reason: IPSpoof}}}}}, logs},
 		"an unknown one":   {[]Chain{{Name: "other", Rules: []Rule{{Verdict: Drop{Reason: MACSpoof}}, {Verdict: Drop{Reason: IPSpoof}}}}}, logs},
 	} {

@@ -65,7 +65,7 @@ const (
 	// AfterFilter is for chains that only see what iptables has let pass.
 	AfterFilter = 10
 	SrcNAT      = 100
-	// Last is behind the chains of all programs that keep to these names.
+	// Last is after the chains of all programs that keep to these names.
 	Last = 1000
 )
 

@@ -35,7 +35,7 @@ type (
 	Goto struct{ Chain string }
 	// Jump continues in another chain and returns at its end.
 	Jump struct{ Chain string }
-	// Return continues behind the [Jump] that led to the chain.
+	// Return continues after the [Jump] that led to the chain.
 	Return struct{}
 	// DNAT translates a connection's destination address, and its port unless Port is 0.
 	DNAT struct {

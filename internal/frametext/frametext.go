@@ -32,7 +32,7 @@ const (
 // Line describes a frame, such as "02:00:00:00:00:07 > ff:ff:ff:ff:ff:ff ARP 10.0.0.7 asks for 10.0.0.1".
 //
 // ethernet is the frame's Ethernet header, or shorter if there is none, without the VLAN tag: protocol and tag, zero for
-// none. packet are the first octets behind that header, of the type etherType. What cannot be read is left out.
+// none. packet are the first octets after that header, of the type etherType. What cannot be read is left out.
 func Line(ethernet []byte, tag [2]uint16, etherType uint16, packet []byte) string {
 	line := ""
 	if len(ethernet) >= 14 {
@@ -97,24 +97,24 @@ func ipv6(b []byte) string {
 		return ", header cannot be read"
 	}
 	from, to := netip.AddrFrom16([16]byte(b[8:])), netip.AddrFrom16([16]byte(b[24:]))
-	next, rest, later, behind := b[6], b[40:], false, ""
+	next, rest, later, after := b[6], b[40:], false, ""
 	for !later && len(rest) >= 8 {
 		size := 8
 		switch next {
 		case hopByHop, routing, destination:
 			size = 8 * (1 + int(rest[1]))
-			if behind == "" {
-				behind = ", behind extension headers"
+			if after == "" {
+				after = ", after extension headers"
 			}
 		case fragment:
 			later = binary.BigEndian.Uint16(rest[2:])&^7 != 0
-			behind = ", fragment"
+			after = ", fragment"
 		default:
-			return transport(from, to, next, rest, false) + behind
+			return transport(from, to, next, rest, false) + after
 		}
 		next, rest = rest[0], rest[min(len(rest), size):]
 	}
-	return transport(from, to, next, rest, later) + behind
+	return transport(from, to, next, rest, later) + after
 }
 
 // transport describes a packet from its addresses on. Later says that it is a fragment without a transport header.

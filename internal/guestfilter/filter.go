@@ -404,7 +404,7 @@ func notNear(offset int, port, mask uint16) firewall.Match {
 }
 
 // frequent lets pass most TCP and UDP packets of the IP version, each by one rule: unicast without extension headers or
-// fragments from the guest's first MAC and first address, not to an address that the rules behind drop, and for UDP from and
+// fragments from the guest's first MAC and first address, not to an address that later rules drop, and for UDP from and
 // to ports that are not near DHCP's. A port can only be read in a packet whose headers the kernel has found.
 //
 // The matches are those that the kernel evaluates without a call of a function, before the others: one, two or four octets of
@@ -442,7 +442,7 @@ func (g guest) frequent(v int) []firewall.Rule {
 	}
 	return []firewall.Rule{
 		passes(firewall.ProtocolTCP, firewall.Bytes{Header: firewall.Transport, Value: []byte{0, 0}, Inverted: true}),
-		passes(firewall.ProtocolUDP, far(16), far(0)), // the source port, and the destination port behind it
+		passes(firewall.ProtocolUDP, far(16), far(0)), // the source port, and the destination port after it
 	}
 }
 
@@ -621,7 +621,7 @@ func (g guest) filterICMP6(add chainAdder) {
 		rule(firewall.Jump{Chain: "link-layer"}))...)
 	add("link-layer", g.foreignMACs(options)...)
 
-	// about continues with a message about an address of the guest's, and drops the others behind the rules of more.
+	// about continues with a message about an address of the guest's, and drops the others after the rules of more.
 	spoof := rule(drop(firewall.NeighbourSpoof))
 	about := func(v firewall.Verdict, more []firewall.Rule) []firewall.Rule {
 		if g.anyAddress {
@@ -663,7 +663,7 @@ func (g guest) filterICMP6(add chainAdder) {
 // fromUnspecified matches the source ::, in a packet that is known as IPv6.
 var fromUnspecified = firewall.Bytes{Header: firewall.Network, Offset: 8, Value: make([]byte, 16)}
 
-// longestDiscovery is the IPv6 payload of the longest message of neighbour discovery that passes, in octets: behind the target
+// longestDiscovery is the IPv6 payload of the longest message of neighbour discovery that passes, in octets: after the target
 // there are six options of 8 octets at most. A host sends two, its link-layer address and a nonce (RFC 7527). Signatures (RFC 3971)
 // are longer than what rules could look through.
 const longestDiscovery = 79

@@ -60,7 +60,7 @@ func (g guest) toLeaseOwner() firewall.Chain {
 
 // addForwarding adds the chain that forwards from the NIC to the tap what may reach the guest. The guest filter
 // forwards the other way; without it, a chain does. What is for DHCP clients goes on to the namespace, see toLeaseOwner:
-// packet sockets see a frame behind the hook ingress.
+// packet sockets see a frame after the hook ingress.
 func (g guest) addForwarding(to *tables) {
 	n, t := g.Names, to.of(firewall.NetDev)
 	toTap, toNamespace := firewall.Fwd{Device: n.Tap}, firewall.Up{Reason: firewall.NetworkDHCP}
@@ -95,7 +95,7 @@ func toDHCPClients(v firewall.Verdict, of func(version int) firewall.Match, also
 	return rules
 }
 
-// carries matches an IP version, also behind a VLAN tag; untagged does not match a frame with a tag.
+// carries matches an IP version, also after a VLAN tag; untagged does not match a frame with a tag.
 func carries(version int) firewall.Match { return firewall.Carries{Version: version} }
 
 func untagged(version int) firewall.Match {
@@ -156,7 +156,7 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, dhcp 
 	add("to-icmp6", ofRouter(v6, icmp6RouterAdvertisement), ofRouter(v6, icmp6Redirect), rule(next, typeReadable), rule(later))
 	add("to-later", rule(next, v4, laterFragment4), rule(next, v6, firewall.Fragment{}), hidden)
 	// Frames of other kinds are dropped: the guest could not answer them, but could read an advertisement
-	// in them, behind tags of VLAN 0, in LLC and SNAP (CVE-2021-27853, -27861), in an incomplete first
+	// in them, after tags of VLAN 0, in LLC and SNAP (CVE-2021-27853, -27861), in an incomplete first
 	// fragment.
 	known := func(kind uint16) []firewall.Rule {
 		if kind == netstate.EthernetARP {

@@ -70,7 +70,7 @@ func TestGroupDeletion(t *testing.T) {
 		t.Errorf("a group without links: %v", err)
 	}
 	if links, err := n.Links(); err != nil || len(links) != len(have) {
-		t.Errorf("%d links, %v: the operation behind the deletion was not carried out", len(links), err)
+		t.Errorf("%d links, %v: the operation after the deletion was not carried out", len(links), err)
 	}
 	// lo has a kind that the kernel never deletes.
 	err = n.Apply(t.Context(), []netstate.Op{netstate.LinkSet{Index: 1, Link: "lo", Group: other}, netstate.GroupDel{Group: other}})

@@ -22,7 +22,7 @@ func body(t testing.TB, op netstate.Op) []byte {
 	return r.Serialize()[unix.NLMSG_HDRLEN:]
 }
 
-// inside is the value of the attribute that the kinds lead to, from attribute to attribute behind a header of n bytes.
+// inside is the value of the attribute that the kinds lead to, from attribute to attribute after a header of n bytes.
 func inside(t testing.TB, message []byte, n int, kinds ...uint16) []byte {
 	t.Helper()
 	for _, want := range kinds {

@@ -8,7 +8,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestCanOffload: the kernel reports whether it has flow tables, and nothing is left of the question. A look behind the
+// TestCanOffload: the kernel reports whether it has flow tables, and nothing is left of the question. A look after the
 // tables that are sent then need not read them back.
 func TestCanOffload(t *testing.T) {
 	nstest.Need(t, "nft")

@@ -17,8 +17,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestOwnTables: the look behind a transaction has the tables as the kernel has them, whether they are read back or
-// not, and also what another program changes before or behind the transaction. They are read back if it changes
+// TestOwnTables: the look after a transaction has the tables as the kernel has them, whether they are read back or
+// not, and also what another program changes before or after the transaction. They are read back if it changes
 // something, and in each later look.
 func TestOwnTables(t *testing.T) {
 	nstest.Need(t)
@@ -29,16 +29,16 @@ func TestOwnTables(t *testing.T) {
 	}}}
 	names := netstate.Names{Table: testTable.Name}
 	for _, c := range []struct {
-		name           string
-		before, behind string // what another program does
-		read           bool   // the first look behind the transaction reads the tables
+		name          string
+		before, after string // what another program does
+		read          bool   // the first look after the transaction reads the tables
 	}{
 		{name: "nobody else"},
 		{name: "a table before", before: "add table inet other", read: true},
-		{name: "a rule", behind: "add rule inet guestwire-eth0 forward accept", read: true},
-		{name: "a flushed chain", behind: "flush chain netdev guestwire-eth0 guest", read: true},
-		{name: "a deleted table", behind: "delete table netdev guestwire-eth0", read: true},
-		{name: "another policy", behind: "add chain inet guestwire-eth0 forward { policy accept; }", read: true},
+		{name: "a rule", after: "add rule inet guestwire-eth0 forward accept", read: true},
+		{name: "a flushed chain", after: "flush chain netdev guestwire-eth0 guest", read: true},
+		{name: "a deleted table", after: "delete table netdev guestwire-eth0", read: true},
+		{name: "another policy", after: "add chain inet guestwire-eth0 forward { policy accept; }", read: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pod := nstest.New(t, "pod")
@@ -72,7 +72,7 @@ func TestOwnTables(t *testing.T) {
 				if err := n.Apply(context.Background(), ops); err != nil {
 					return err
 				}
-				other(c.behind)
+				other(c.after)
 				for look := range 2 {
 					asked := n.filter.seq
 					have, err := n.Snapshot(names, nil, tables)

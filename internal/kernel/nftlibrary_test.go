@@ -512,7 +512,7 @@ func linkName(name string) []byte {
 	return padded
 }
 
-// zeroEnded returns the names of links with a zero behind each, which the library leaves out.
+// zeroEnded returns the names of links with a zero after each, which the library leaves out.
 func zeroEnded(links []string) (ended []string) {
 	for _, l := range links {
 		ended = append(ended, l+"\x00")

@@ -109,9 +109,9 @@ func TestOvertaken(t *testing.T) {
 				pod.IP(c.meanwhile)
 				defer pod.IP(c.afterwards)
 			}
-			behind := netstate.SysctlSet{Path: "net/ipv4/conf/eth0/arp_filter", Value: "1"}
+			after := netstate.SysctlSet{Path: "net/ipv4/conf/eth0/arp_filter", Value: "1"}
 			pod.Exec("sysctl", "-qw", "net.ipv4.conf.eth0.arp_filter=0")
-			err := do(func(n *Namespace) error { return n.Apply(t.Context(), []netstate.Op{c.op, behind}) })
+			err := do(func(n *Namespace) error { return n.Apply(t.Context(), []netstate.Op{c.op, after}) })
 			done := strings.TrimSpace(pod.Exec("sysctl", "-n", "net.ipv4.conf.eth0.arp_filter"))
 			if c.want == nil && (err != nil || done != "1") {
 				t.Errorf("%v, and the next operation has left %s; want no error and 1", err, done)

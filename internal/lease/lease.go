@@ -293,7 +293,7 @@ func guestRoutes(routes []netstate.Route) ([]cache.Route, []string) {
 // comes: routes on the link, those that were missing for a next hop among them, then the others,
 // the default route last.
 func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) []cache.Route {
-	var onLink, behind []cache.Route
+	var onLink, routed []cache.Route
 	reached := networks{}
 	reached.add(network)
 	for _, r := range routes {
@@ -301,11 +301,11 @@ func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) 
 			onLink = append(onLink, r)
 			reached.add(r.Destination)
 		} else {
-			behind = append(behind, r)
+			routed = append(routed, r)
 		}
 	}
 	hops := []netip.Addr{server}
-	for _, r := range behind {
+	for _, r := range routed {
 		hops = append(hops, r.Gateway)
 	}
 	for _, hop := range hops {
@@ -315,7 +315,7 @@ func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) 
 			reached.add(host)
 		}
 	}
-	return append(onLink, behind...)
+	return append(onLink, routed...)
 }
 
 // lease6 puts the namespace's IPv6 routes into the record. The next hop of an advertised route is the

@@ -68,7 +68,7 @@ var routeTypes = map[uint8]string{
 // addStaticRoutes adds the routes through the NIC that no address implies, and those that refuse packets: routes on
 // the link first, so that a guest can install them in their order.
 func (n NIC) addStaticRoutes(s *cache.Static, own []netstate.Address) {
-	var onLink, behind []cache.StaticRoute
+	var onLink, routed []cache.StaticRoute
 	for _, r := range n.found.Routes {
 		kind, known := routeTypes[r.Type]
 		switch {
@@ -105,12 +105,12 @@ func (n NIC) addStaticRoutes(s *cache.Static, own []netstate.Address) {
 			to.Hops = append(to.Hops, cache.StaticHop{Gateway: h.Gateway, OnLink: h.OnLink && h.Gateway.IsValid(), Weight: int(h.Weight) + 1})
 		}
 		if to.Gateway.IsValid() || len(to.Hops) > 0 {
-			behind = append(behind, to)
+			routed = append(routed, to)
 		} else {
 			onLink = append(onLink, to)
 		}
 	}
-	s.Routes = append(onLink, behind...)
+	s.Routes = append(onLink, routed...)
 }
 
 // isConnected reports whether one of the addresses implies the route.

@@ -125,7 +125,7 @@ type (
 	AddressAdd struct {
 		Link    string
 		Address Address
-		// Settle: the operations behind it come after the kernel has made the local route of the IPv6 address, for which it
+		// Settle: the next operations wait until the kernel has made the local route of the IPv6 address, for which it
 		// takes its time.
 		Settle bool
 	}

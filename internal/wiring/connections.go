@@ -11,11 +11,11 @@ import (
 // connections, it knows UDP exchanges that are older than the wiring, and exchanges that go on when the wiring has gone. So it
 // has to forget these. TCP connections belong to the sockets that opened them, and stay.
 
-// OlderExchanges are the steps behind Steps: the kernel forgets the UDP exchanges that others have opened to ports that the
+// OlderExchanges are the steps after Steps: the kernel forgets the UDP exchanges that others have opened to ports that the
 // wiring translates. What these send next is translated.
 func (p *Plan) OlderExchanges() []netstate.Op { return p.olderExchanges }
 
-// OwnConnections are the steps behind Undo: the kernel forgets the connections that the wiring has translated, and those with
+// OwnConnections are the steps after Undo: the kernel forgets the connections that the wiring has translated, and those with
 // addresses that only the wiring had.
 func (p *Plan) OwnConnections() []netstate.Op { return p.ownConnections }
 

@@ -68,7 +68,7 @@ func guestsOf(ends []end) []netip.Addr {
 	return list
 }
 
-// addRoutesToGuest gives the tap its link-local address, behind its other addresses, and leads the guest's other addresses to the
+// addRoutesToGuest gives the tap its link-local address, after its other addresses, and leads the guest's other addresses to the
 // guest.
 func (p *Plan) addRoutesToGuest(tap netstate.Link, ends []end) error {
 	if hasEnd(ends, 6) {

@@ -30,7 +30,7 @@ const (
 // port is where guests answer.
 const port = 8000
 
-// list is a CNI list with a bridge of its own, and addresses of 10.244.SUBNET.0/24. Chained are the entries behind it.
+// list is a CNI list with a bridge of its own, and addresses of 10.244.SUBNET.0/24. Chained are the entries after it.
 func list(name string, subnet int, chained ...string) string {
 	bridge := fmt.Sprintf(`{"type": "bridge", "bridge": "cni-%s", "isGateway": true, "ipam": {"type": "host-local", "dataDir": "/run/cni/ipam",
 		"ranges": [[{"subnet": "10.244.%d.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}`, name, subnet)

@@ -13,7 +13,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestPods: pods of Debian's containerd with the plugin behind its bridge plugin. Each subtest ends with nothing left.
+// TestPods: pods of Debian's containerd with the plugin after its bridge plugin. Each subtest ends with nothing left.
 func TestPods(t *testing.T) {
 	x := newEngine(t, Config{}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0, entry)})
 	run := func(name string, f func(*engine)) {

@@ -221,7 +221,7 @@ func (q question) String() string {
 // answers with its own name.
 const pod, processName = "pod", "a process"
 
-// stationPort is the port of TCP, UDP and SCTP at which stations answer. The next one is closed, as is that behind Port.
+// stationPort is the port of TCP, UDP and SCTP at which stations answer. The next one is closed, as is that after Port.
 const stationPort = 9000
 
 // network is a created network with what the test knows of it.

@@ -114,7 +114,7 @@ func (c *console) waitFor(ctx context.Context, text string) error {
 	return err
 }
 
-// find waits for a match behind the first from octets. It returns the output before the match, and its groups.
+// find waits for a match after the first from octets. It returns the output before the match, and its groups.
 func (c *console) find(ctx context.Context, from int, pattern *regexp.Regexp) (before string, groups []string, err error) {
 	for {
 		c.mu.Lock()

@@ -33,8 +33,8 @@ func TestOperationsAreKnown(t *testing.T) {
 			}
 		}
 		for _, name := range operations {
-			behind := pkg == "internal/compare" && name == "ConnectionsDel" // it comes after the operations of a comparison
-			if !behind && !regexp.MustCompile(`netstate\.`+name+`\b`).MatchString(cases) {
+			after := pkg == "internal/compare" && name == "ConnectionsDel" // it comes after the operations of a comparison
+			if !after && !regexp.MustCompile(`netstate\.`+name+`\b`).MatchString(cases) {
 				t.Errorf("%s has no case for netstate.%s", pkg, name)
 			}
 		}

@@ -177,7 +177,7 @@ func withDestination(mac cache.MAC, frame []byte) []byte {
 	return frame
 }
 
-// tagged returns the frame with VLAN tags behind the MAC addresses.
+// tagged returns the frame with VLAN tags after the MAC addresses.
 func tagged(frame []byte, tags ...[]byte) []byte {
 	return slices.Concat(frame[:12], slices.Concat(tags...), frame[12:])
 }
@@ -351,7 +351,7 @@ func (b *builder) v6(p ip6) []byte {
 	return b.raw6(p, first, rest)
 }
 
-// raw6 builds a packet with any octets behind the IPv6 header; next is the number of the first header in them.
+// raw6 builds a packet with any octets after the IPv6 header; next is the number of the first header in them.
 func (b *builder) raw6(p ip6, next uint8, rest []byte) []byte {
 	b.setDefaults6(&p)
 	h := []byte{0x60 | p.class>>4, p.class << 4, 0, 0, byte(len(rest) >> 8), byte(len(rest)), next, p.hops}

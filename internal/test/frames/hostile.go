@@ -302,8 +302,8 @@ func (b *builder) addICMP4() {
 		}{{"options", []byte{1, 1, 1, 0}}, {"all options", make([]byte, 40)}} {
 			p := message(m.kind)
 			p.options = o.octets
-			b.drop(firewall.ICMPType, 4, "ICMP "+m.name+" behind "+o.name, m.why+": the type has another offset", b.v4(p))
-			b.drop(firewall.ICMPType, 4, "ICMP "+m.name+" in fragments behind "+o.name, m.why+": the type has another offset", b.fragments4(p, 8, 64)[0])
+			b.drop(firewall.ICMPType, 4, "ICMP "+m.name+" after "+o.name, m.why+": the type has another offset", b.v4(p))
+			b.drop(firewall.ICMPType, 4, "ICMP "+m.name+" in fragments after "+o.name, m.why+": the type has another offset", b.fragments4(p, 8, 64)[0])
 		}
 		b.drop(firewall.ICMPType, 4, "ICMP "+m.name+" in fragments", m.why, b.fragments4(message(m.kind), 8, 64)[0])
 		b.drop(firewall.ICMPType, 4, "ICMP "+m.name+" to all", m.why, b.v4(ip4{to: all4, protocol: protoICMP, body: message(m.kind).body}))
@@ -322,7 +322,7 @@ func (b *builder) addICMP4() {
 	for _, o := range []struct {
 		name   string
 		octets []byte
-	}{{"", nil}, {" behind options", []byte{1, 1, 1, 0}}, {" behind all options", make([]byte, 40)}} {
+	}{{"", nil}, {" after options", []byte{1, 1, 1, 0}}, {" after all options", make([]byte, 40)}} {
 		p := ip4{to: b.Gateway4, options: o.octets, protocol: protoICMP, sealed: true, body: []byte{}}
 		b.drop(firewall.Malformed, 4, "ICMP without a type"+o.name, untyped, b.v4(p))
 		p.flags = 0x2000
@@ -341,7 +341,7 @@ func (b *builder) addLong() {
 		if b.IPv4.IsValid() {
 			add(4, "IPv4 echo request", b.v4(p))
 			p.options, p.body = []byte{1, 1, 1, 0}, icmp(8, 0, []byte{0, 1, 0, 1}, b.data(size-24-8))
-			add(4, "IPv4 echo request behind options", b.v4(p))
+			add(4, "IPv4 echo request after options", b.v4(p))
 			add(4, "IPv4 first fragment of an echo request", b.v4(ip4{protocol: protoICMP, flags: 0x2000, body: icmp(8, 0, []byte{0, 1, 0, 1}, b.data(size-20-8))}))
 			add(4, "IPv4 ESP", b.v4(ip4{protocol: protoESP, body: append([]byte{0, 0, 1, 0, 0, 0, 0, 1}, b.data(size-20-8)...)}))
 			add(4, "IPv4 GRE", b.v4(ip4{protocol: protoGRE, body: append([]byte{0, 0, 8, 0}, b.data(size-20-4)...)}))
@@ -351,7 +351,7 @@ func (b *builder) addLong() {
 		}
 		if b.IPv6.IsValid() {
 			add(6, "IPv6 echo request", b.v6(ip6{protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 1, 0, 1}, b.data(size-40-8))}))
-			add(6, "IPv6 echo request behind options", b.v6(ip6{before: []extension{options}, protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 1, 0, 1}, b.data(size-48-8))}))
+			add(6, "IPv6 echo request after options", b.v6(ip6{before: []extension{options}, protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 1, 0, 1}, b.data(size-48-8))}))
 			add(6, "IPv6 ESP", b.v6(ip6{protocol: protoESP, body: append([]byte{0, 0, 1, 0, 0, 0, 0, 1}, b.data(size-40-8)...)}))
 			add(6, "IPv6 GRE", b.v6(ip6{protocol: protoGRE, body: append([]byte{0, 0, 0x86, 0xdd}, b.data(size-40-4)...)}))
 			add(6, "IPv6 AH", b.v6(ip6{before: []extension{authentic}, body: udp(5000, 5001, b.data(size-40-24-8))}))
@@ -447,8 +447,8 @@ func (b *builder) addServers4() {
 	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer from another port", server+": clients check the destination port only", b.v4(ip4{to: all4, body: udp(6700, 68, mark())}))
 	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer to another port", server+": through a relay", b.v4(ip4{body: udp(67, 6800, mark())}))
 	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer without a checksum", server, b.v4(ip4{to: all4, sealed: true, body: udp(67, 68, mark())}))
-	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer behind options", server+": the ports have another offset", b.v4(ip4{to: all4, options: []byte{1, 1, 1, 0}, body: udp(67, 68, mark())}))
-	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer behind all options", server+": the ports have another offset", b.v4(ip4{to: all4, options: make([]byte, 40), body: udp(67, 68, mark())}))
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer after options", server+": the ports have another offset", b.v4(ip4{to: all4, options: []byte{1, 1, 1, 0}, body: udp(67, 68, mark())}))
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer after all options", server+": the ports have another offset", b.v4(ip4{to: all4, options: make([]byte, 40), body: udp(67, 68, mark())}))
 	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer in fragments", server, b.fragments4(ip4{to: all4, body: udp(67, 68, mark())}, 80, 2000)[0])
 	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer in tiny fragments", server, b.fragments4(ip4{to: all4, body: udp(67, 68, mark())}, 8, 2000)[0])
 	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer as the gateway", server, b.v4(ip4{from: b.Gateway4, to: all4, body: udp(67, 68, mark())}))
@@ -465,10 +465,10 @@ func (b *builder) addServers4() {
 			p.flags = 0
 			return b.fragments4(p, 8, 2000)
 		}
-		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover from its address behind options", around, ask(ip4{options: []byte{1, 1, 1, 0}})...)
-		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover from 0.0.0.0 behind options", around, ask(ip4{from: unspecified4, options: []byte{1, 1, 1, 0}})...)
+		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover from its address after options", around, ask(ip4{options: []byte{1, 1, 1, 0}})...)
+		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover from 0.0.0.0 after options", around, ask(ip4{from: unspecified4, options: []byte{1, 1, 1, 0}})...)
 		b.drop(b.taken(b.IPv4, firewall.DHCPRequest), 4, "DHCPv4 discover in fragments", around, ask(ip4{flags: 0x2000})[0])
-		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover in fragments behind options", around, ask(ip4{flags: 0x2000, options: []byte{1, 1, 1, 0}})[0])
+		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover in fragments after options", around, ask(ip4{flags: 0x2000, options: []byte{1, 1, 1, 0}})[0])
 		b.drop(firewall.VLANTag, 4, "DHCPv4 discover with a tag", around, tagged(ask(ip4{from: unspecified4})[0], []byte{0x81, 0, 0, 0}))
 		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover from another port", around, b.v4(ip4{options: []byte{1, 1, 1, 0}, body: udp(6800, 67, b.data(240))}))
 	}
@@ -478,7 +478,7 @@ func (b *builder) addServers4() {
 	message := icmp(5, 1, b.own4.AsSlice(), inner)
 	b.drop(firewall.ICMPRedirect, 4, "ICMP redirect", redirect, b.v4(ip4{to: b.Gateway4, protocol: protoICMP, body: message}))
 	b.drop(firewall.ICMPRedirect, 4, "ICMP redirect as the gateway", redirect, b.v4(ip4{from: b.Gateway4, to: b.Gateway4, protocol: protoICMP, body: message}))
-	b.drop(firewall.ICMPRedirect, 4, "ICMP redirect behind options", redirect, b.v4(ip4{to: b.Gateway4, options: make([]byte, 8), protocol: protoICMP, body: message}))
+	b.drop(firewall.ICMPRedirect, 4, "ICMP redirect after options", redirect, b.v4(ip4{to: b.Gateway4, options: make([]byte, 8), protocol: protoICMP, body: message}))
 	b.drop(firewall.ICMPRedirect, 4, "ICMP redirect in fragments", redirect, b.fragments4(ip4{to: b.Gateway4, protocol: protoICMP, body: message}, 8, 64)[0])
 	b.drop(firewall.RouterAdvertisement, 4, "ICMP router advertisement", "a host takes the guest for its router (RFC 1256)",
 		b.v4(ip4{to: netip.MustParseAddr("224.0.0.1"), protocol: protoICMP, body: icmp(9, 0, []byte{1, 2, 7, 8}, b.own4.AsSlice(), make([]byte, 4))}))
@@ -536,10 +536,10 @@ func (b *builder) addForeignSources6() {
 	b.drop(firewall.Malformed, 6, "IPv6 protocol 255 from a foreign source", spoof, b.v6(ip6{from: foreign6, protocol: 255, body: b.data(64)}))
 	sources("IPv6 multicast", ip6{to: netip.MustParseAddr("ff02::fb")})
 	for _, e := range extensions {
-		sources("IPv6 UDP behind "+e.name, ip6{before: e.headers})
-		sources("IPv6 TCP behind "+e.name, ip6{before: e.headers, protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))})
+		sources("IPv6 UDP after "+e.name, ip6{before: e.headers})
+		sources("IPv6 TCP after "+e.name, ip6{before: e.headers, protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))})
 	}
-	sources("IPv6 behind an authentication header", ip6{before: []extension{authentic}})
+	sources("IPv6 after an authentication header", ip6{before: []extension{authentic}})
 	pieces := b.fragments6(ip6{from: foreign6, body: udp(5000, 5001, b.data(2000))}, 1000, 1000)
 	b.drop(firewall.IPSpoof, 6, "first IPv6 fragment from a foreign source", spoof, pieces[0])
 	b.drop(firewall.IPSpoof, 6, "later IPv6 fragment from a foreign source", "a filter that needs ports lets it pass", pieces[1])
@@ -586,7 +586,7 @@ func advertisement(mac cache.MAC) []byte {
 		[]byte{3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0, 0x20, 1, 0x0d, 0xb8, 0x0b, 0xad, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 }
 
-// addRouters6 adds messages that only routers may send, plain and behind extension headers.
+// addRouters6 adds messages that only routers may send, plain and after extension headers.
 func (b *builder) addRouters6() {
 	const hidden = ", hidden from a filter that reads only the first headers"
 	for _, m := range []struct {
@@ -610,14 +610,14 @@ func (b *builder) addRouters6() {
 			return changed
 		}
 		for _, e := range extensions {
-			b.drop(m.reason, 6, m.name+" behind "+e.name, m.why+hidden, b.v6(with(func(p *ip6) { p.before = e.headers })))
+			b.drop(m.reason, 6, m.name+" after "+e.name, m.why+hidden, b.v6(with(func(p *ip6) { p.before = e.headers })))
 		}
-		b.drop(m.reason, 6, m.name+" behind a router alert", m.why+hidden, b.v6(with(func(p *ip6) { p.before = []extension{routerAlert} })))
+		b.drop(m.reason, 6, m.name+" after a router alert", m.why+hidden, b.v6(with(func(p *ip6) { p.before = []extension{routerAlert} })))
 		b.drop(m.reason, 6, m.name+" in fragments", m.why+hidden, b.fragments6(p, 8, 1000)[0])
 		cut := b.fragments6(with(func(p *ip6) { p.before = []extension{options, options} }), 8, 1000)
 		b.drop(firewall.HiddenFragment, 6, m.name+" in the second fragment", m.why+" (RFC 7113 section 2.1: the first fragment has only the beginning of the header chain)", cut...)
 		cut = b.fragments6(with(func(p *ip6) { p.before = []extension{{destination, append([]byte{0, 2, 1, 20}, make([]byte, 20)...)}} }), 16, 1000)
-		b.drop(firewall.HiddenFragment, 6, m.name+" behind options cut in two", m.why+" (RFC 7112)", cut...)
+		b.drop(firewall.HiddenFragment, 6, m.name+" after options cut in two", m.why+" (RFC 7112)", cut...)
 		cut = b.fragments6(with(func(p *ip6) { p.before = []extension{atomic} }), 8, 1000)
 		b.drop(firewall.HiddenFragment, 6, m.name+" in nested fragments", m.why+hidden, cut...)
 		b.drop(m.reason, 6, m.name+" from its global address", m.why, b.v6(with(func(p *ip6) { p.from = b.own6 })))
@@ -696,7 +696,7 @@ func (b *builder) addDiscovery6() {
 	add(firewall.NeighbourSpoof, "neighbour advertisement with an option of length 0", "a careless parser loops for ever", b.advertisement(b.own6, nodes, b.own6, 0x20, []byte{2, 0, 0, 0, 0, 0, 0, 0}))
 	add(firewall.NeighbourSpoof, "neighbour advertisement cut in its target", "a filter cannot tell whose address it is", b.neighbour(b.own6, nodes, icmp(136, 0, []byte{0x20, 0, 0, 0}, b.own6.AsSlice()[:8])))
 	for _, e := range extensions {
-		add(firewall.ExtensionHeader, "neighbour advertisement of another's address behind "+e.name, poison,
+		add(firewall.ExtensionHeader, "neighbour advertisement of another's address after "+e.name, poison,
 			b.neighbour(b.local6, nodes, icmp(136, 0, []byte{0x20, 0, 0, 0}, neighbour.AsSlice(), mine), e.headers...))
 	}
 	b.drop(firewall.ExtensionHeader, 6, "neighbour advertisement in fragments", "RFC 6980 forbids it, and the option is in the second fragment",
@@ -711,7 +711,7 @@ func (b *builder) addDiscovery6() {
 	add(firewall.IPSpoof, "neighbour solicitation from another's address", poison, b.solicitation(neighbour, group, b.Gateway6, mine))
 	add(firewall.IPSpoof, "neighbour solicitation from the gateway's address", poison, b.solicitation(b.Gateway6, group, neighbour, mine))
 	add(firewall.IPSpoof, "neighbour solicitation from a foreign link-local address", poison, b.solicitation(foreign6l, group, b.Gateway6, mine))
-	add(firewall.ExtensionHeader, "neighbour solicitation behind destination options", "a filter at a fixed offset does not find its option",
+	add(firewall.ExtensionHeader, "neighbour solicitation after destination options", "a filter at a fixed offset does not find its option",
 		b.neighbour(b.own6, group, icmp(135, 0, make([]byte, 4), b.Gateway6.AsSlice(), its), options))
 	b.drop(firewall.ExtensionHeader, 6, "neighbour solicitation in fragments", "RFC 6980 forbids it, and the option is in the second fragment",
 		b.fragments6(ip6{from: b.own6, to: group, hops: 255, protocol: protoICMPv6, body: icmp(135, 0, make([]byte, 4), b.Gateway6.AsSlice(), its)}, 24, 1000)[0])
@@ -736,12 +736,12 @@ func (b *builder) addDiscovery6() {
 	if b.Served {
 		const around = "a client's message that avoids the responder and reaches other routers"
 		for _, e := range extensions[:4] {
-			add(firewall.RouterSolicitation, "router solicitation behind "+e.name, around, b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), mine), e.headers...))
+			add(firewall.RouterSolicitation, "router solicitation after "+e.name, around, b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), mine), e.headers...))
 		}
 	}
 }
 
-// addDiscoveryOptions6 adds neighbour discovery in which another's MAC stands at any place behind the target, and messages
+// addDiscoveryOptions6 adds neighbour discovery in which another's MAC stands at any place after the target, and messages
 // with more options than a filter can look through.
 func (b *builder) addDiscoveryOptions6() {
 	const away = "its own address moves to another station"
@@ -764,12 +764,12 @@ func (b *builder) addDiscoveryOptions6() {
 		}
 		b.drop(firewall.NeighbourSpoof, 6, m.name+" with another's MAC at each place", away, alone...)
 		b.drop(firewall.NeighbourSpoof, 6, m.name+" with another's MAC between options", away, between...)
-		b.drop(firewall.NeighbourSpoof, 6, m.name+" with another's MAC behind long options", away, long...)
-		b.drop(firewall.NeighbourSpoof, 6, m.name+" with another's MAC behind its own, at each place", away, second...)
-		b.drop(firewall.NeighbourSpoof, 6, m.name+" with the gateway's MAC behind an unknown option", away, m.frame(unknown(253, 1), linkLayer(m.option, b.Gateway)))
+		b.drop(firewall.NeighbourSpoof, 6, m.name+" with another's MAC after long options", away, long...)
+		b.drop(firewall.NeighbourSpoof, 6, m.name+" with another's MAC after its own, at each place", away, second...)
+		b.drop(firewall.NeighbourSpoof, 6, m.name+" with the gateway's MAC after an unknown option", away, m.frame(unknown(253, 1), linkLayer(m.option, b.Gateway)))
 		near := b.MAC
 		near[5] ^= 1
-		b.drop(firewall.NeighbourSpoof, 6, m.name+" with a neighbouring MAC behind an unknown option", away, m.frame(unknown(253, 1), linkLayer(m.option, near)))
+		b.drop(firewall.NeighbourSpoof, 6, m.name+" with a neighbouring MAC after an unknown option", away, m.frame(unknown(253, 1), linkLayer(m.option, near)))
 
 		const far = "another's MAC may stand where the filter does not look"
 		var frames [][]byte
@@ -828,19 +828,19 @@ func (b *builder) addServers6() {
 	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply to another port", server, b.v6(ip6{from: b.local6, to: nodes, body: udp(547, 5460, reply())}))
 	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply as the gateway", server, b.v6(ip6{from: b.Gateway.LinkLocal(), to: nodes, body: udp(547, 546, reply())}))
 	for _, e := range extensions {
-		b.drop(firewall.DHCPServer, 6, "DHCPv6 reply behind "+e.name, server, b.v6(ip6{from: b.local6, to: nodes, before: e.headers, body: udp(547, 546, reply())}))
+		b.drop(firewall.DHCPServer, 6, "DHCPv6 reply after "+e.name, server, b.v6(ip6{from: b.local6, to: nodes, before: e.headers, body: udp(547, 546, reply())}))
 	}
 	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply in fragments", server, b.fragments6(ip6{from: b.local6, to: nodes, body: udp(547, 546, reply())}, 8, 1000)[0])
 	b.drop(firewall.HiddenFragment, 6, "DHCPv6 reply in the second fragment", server+" (RFC 7112)",
 		b.fragments6(ip6{from: b.local6, to: nodes, before: []extension{options, options}, body: udp(547, 546, reply())}, 8, 1000)...)
-	b.drop(firewall.HiddenFragment, 6, "DHCPv6 reply behind options cut in two", server+" (RFC 7112)",
+	b.drop(firewall.HiddenFragment, 6, "DHCPv6 reply after options cut in two", server+" (RFC 7112)",
 		b.fragments6(ip6{from: b.local6, to: nodes, before: []extension{{destination, append([]byte{0, 2, 1, 20}, make([]byte, 20)...)}}, body: udp(547, 546, reply())}, 16, 1000)...)
 	b.drop(firewall.Malformed, 6, "IPv6 UDP datagram without ports", "a filter cannot tell whether a server sent it", b.v6(ip6{sealed: true, body: []byte{0}}))
 	if b.Served {
 		const around = "a client's message that avoids the responder and reaches other servers"
 		solicit := func() []byte { return append([]byte{1, 0, 0, 1}, b.marker()...) }
 		for _, e := range extensions {
-			b.drop(firewall.DHCPRequest, 6, "DHCPv6 solicit behind "+e.name, around, b.v6(ip6{from: b.local6, to: dhcp6Servers, before: e.headers, body: udp(546, 547, solicit())}))
+			b.drop(firewall.DHCPRequest, 6, "DHCPv6 solicit after "+e.name, around, b.v6(ip6{from: b.local6, to: dhcp6Servers, before: e.headers, body: udp(546, 547, solicit())}))
 		}
 		b.drop(firewall.DHCPRequest, 6, "DHCPv6 solicit in fragments", around, b.fragments6(ip6{from: b.local6, to: dhcp6Servers, body: udp(546, 547, solicit())}, 8, 1000)[0])
 		b.drop(firewall.VLANTag, 6, "DHCPv6 solicit with a tag", around, tagged(b.v6(ip6{from: b.local6, to: dhcp6Servers, body: udp(546, 547, solicit())}), []byte{0x81, 0, 0, 0}))

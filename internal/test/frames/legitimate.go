@@ -85,8 +85,8 @@ func (b *builder) addTraffic4() {
 	here("IPv4 timestamp reply", "to tell its time", b.v4(ip4{protocol: protoICMP, body: icmp(14, 0, []byte{0, 3, 0, 1}, make([]byte, 12), b.data(0))}))
 	here("IPv4 extended echo request", "to ask for the state of a host's interface (RFC 8335)", b.v4(ip4{protocol: protoICMP, body: icmp(42, 0, []byte{0, 4, 1, 1}, interfaceObject)}))
 	here("IPv4 extended echo reply", "to tell the state of its interface", b.v4(ip4{protocol: protoICMP, body: icmp(43, 0, []byte{0, 4, 1, 0x42})}))
-	beyond("IPv4 echo request behind options", "RFC 791 allows them", b.v4(ip4{options: []byte{1, 1, 1, 0}, protocol: protoICMP, body: icmp(8, 0, []byte{0, 5, 0, 1}, b.data(0))}))
-	here("IPv4 port unreachable behind options", "RFC 791 allows them", b.v4(ip4{options: make([]byte, 40), protocol: protoICMP, body: icmp(3, 3, make([]byte, 4), inner)}))
+	beyond("IPv4 echo request after options", "RFC 791 allows them", b.v4(ip4{options: []byte{1, 1, 1, 0}, protocol: protoICMP, body: icmp(8, 0, []byte{0, 5, 0, 1}, b.data(0))}))
+	here("IPv4 port unreachable after options", "RFC 791 allows them", b.v4(ip4{options: make([]byte, 40), protocol: protoICMP, body: icmp(3, 3, make([]byte, 4), inner)}))
 	beyond("IPv4 do not fragment", "for path MTU discovery", b.v4(ip4{flags: 0x4000}))
 	beyond("IPv4 DSCP and ECN", "for a class of service", b.v4(ip4{tos: 0xb9}))
 	beyond("IPv4 with options", "RFC 791 allows them", b.v4(ip4{options: []byte{1, 1, 1, 0}}))
@@ -96,7 +96,7 @@ func (b *builder) addTraffic4() {
 		b.fragments4(ip4{protocol: protoICMP, body: icmp(8, 0, []byte{0, 2, 0, 1}, b.data(3000))}, 1416, 1416)...)
 	beyond("IPv4 ICMP fragments, the last one first", "an echo request larger than the MTU, on a path that changes the order",
 		reversed(b.fragments4(ip4{protocol: protoICMP, body: icmp(8, 0, []byte{0, 6, 0, 1}, b.data(3000))}, 1416, 1416))...)
-	beyond("IPv4 ICMP fragments behind options", "an echo request larger than the MTU",
+	beyond("IPv4 ICMP fragments after options", "an echo request larger than the MTU",
 		b.fragments4(ip4{options: []byte{1, 1, 1, 0}, protocol: protoICMP, body: icmp(8, 0, []byte{0, 7, 0, 1}, b.data(3000))}, 1416, 1416)...)
 	beyond("IPv4 echo request of the MTU", "to measure a path", b.v4(ip4{flags: 0x4000, protocol: protoICMP, body: icmp(8, 0, []byte{0, 8, 0, 1}, b.data(fullMTU-20-8))}))
 	beyond("IPv4 ESP of the MTU", "a tunnel", b.v4(ip4{protocol: protoESP, body: append([]byte{0, 0, 1, 0, 0, 0, 0, 2}, b.data(fullMTU-20-8)...)}))
@@ -160,25 +160,25 @@ func (b *builder) addNeighbours6() {
 	}
 	const skipped = "receivers skip options that they do not know (RFC 4861 section 4.6)"
 	for _, m := range b.discovery(own) {
-		var before, behind [][]byte
+		var before, after [][]byte
 		for _, o := range [][]byte{unknown(14, 1), unknown(14, 2), unknown(31, 2), unknown(32, 1), unknown(33, 2), unknown(38, 2), unknown(253, 1), unknown(254, 3)} {
 			if m.bare {
 				before = append(before, m.frame(o))
-				behind = append(behind, m.frame(unknown(253, 2), o))
+				after = append(after, m.frame(unknown(253, 2), o))
 				continue
 			}
 			before = append(before, m.frame(o, linkLayer(m.option, b.MAC)))
-			behind = append(behind, m.frame(linkLayer(m.option, b.MAC), o))
+			after = append(after, m.frame(linkLayer(m.option, b.MAC), o))
 		}
 		if m.bare {
 			b.add(6, m.name+" with an unknown option", skipped, before...)
-			b.add(6, m.name+" with two unknown options", skipped, behind...)
+			b.add(6, m.name+" with two unknown options", skipped, after...)
 			b.add(6, m.name+" with many unknown options", skipped, m.frame(slices.Repeat([][]byte{unknown(254, 1)}, 6)...), m.frame(unknown(253, 6)))
 			continue
 		}
 		b.add(6, m.name+" with an unknown option before its MAC", skipped, before...)
-		b.add(6, m.name+" with an unknown option behind its MAC", skipped, behind...)
-		b.add(6, m.name+" with unknown options before and behind its MAC", skipped, m.frame(unknown(33, 2), linkLayer(m.option, b.MAC), unknown(253, 3)))
+		b.add(6, m.name+" with an unknown option after its MAC", skipped, after...)
+		b.add(6, m.name+" with unknown options before and after its MAC", skipped, m.frame(unknown(33, 2), linkLayer(m.option, b.MAC), unknown(253, 3)))
 		b.add(6, m.name+" with an unknown option alone", skipped, m.frame(unknown(253, 2)))
 		units := byte((72 - m.fixed) / 8) // in the longest payload below 80 octets
 		b.add(6, m.name+" with many unknown options", skipped,
@@ -211,7 +211,7 @@ func (b *builder) addTraffic6() {
 	}
 	here("IPv6 extended echo request", "to ask for the state of a host's interface (RFC 8335)", b.v6(ip6{protocol: protoICMPv6, body: icmp(160, 0, []byte{0, 4, 1, 1}, interfaceObject)}))
 	here("IPv6 extended echo reply", "to tell the state of its interface", b.v6(ip6{protocol: protoICMPv6, body: icmp(161, 0, []byte{0, 4, 1, 0x42})}))
-	beyond("IPv6 echo request behind options", "RFC 8200 allows them", b.v6(ip6{before: []extension{options}, protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 5, 0, 1}, b.data(0))}))
+	beyond("IPv6 echo request after options", "RFC 8200 allows them", b.v6(ip6{before: []extension{options}, protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 5, 0, 1}, b.data(0))}))
 	beyond("IPv6 ICMP fragments, the last one first", "an echo request larger than the MTU, on a path that changes the order",
 		reversed(b.fragments6(ip6{protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 6, 0, 1}, b.data(3000))}, 1400, 1400))...)
 	beyond("IPv6 echo request of the MTU", "to measure a path", b.v6(ip6{protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 8, 0, 1}, b.data(fullMTU-40-8))}))

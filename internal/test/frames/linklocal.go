@@ -65,7 +65,7 @@ func (l Link) Unreceived(a netip.Addr) []Kind {
 	add("with an option of length 0", ignored, b.v6(with(func(p *ip6) { p.body = message(0, []byte{14, 0, 1, 2, 3, 4, 5, 6}) })))
 	add("with an option longer than the message", ignored, b.v6(with(func(p *ip6) { p.body = message(0, []byte{14, 2, 1, 2, 3, 4, 5, 6}) })))
 	add("with a part of an option", ignored, b.v6(with(func(p *ip6) { p.body = message(0, []byte{14, 1, 1, 2}) })))
-	add("behind destination options", "secure neighbour discovery forbids it, and a filter at a fixed offset reads another target", b.v6(with(func(p *ip6) { p.before = []extension{options} })))
+	add("after destination options", "secure neighbour discovery forbids it, and a filter at a fixed offset reads another target", b.v6(with(func(p *ip6) { p.before = []extension{options} })))
 	add("in fragments", ignored+" (RFC 6980)", b.fragments6(plain, 8, 1000)...)
 	add("in an atomic fragment", ignored+" (RFC 6980)", b.v6(with(func(p *ip6) { p.before = []extension{atomic} })))
 	const elsewhere = "the owner does not get the message"

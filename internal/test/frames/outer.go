@@ -51,7 +51,7 @@ func OuterLegitimate(l Link) []Kind {
 	b.add(4, "ARP reply of another station that has the guest's address", "to tell of the duplicate", b.arp(func(a *arp) {
 		a.operation, a.senderIP, a.target, a.targetIP, a.destination = 2, l.IPv4, l.MAC, unspecified4, l.MAC
 	}))
-	b.add(6, "IPv6 UDP behind long destination options", "RFC 8200 allows them", b.v6(ip6{before: []extension{longOptions}}))
+	b.add(6, "IPv6 UDP after long destination options", "RFC 8200 allows them", b.v6(ip6{before: []extension{longOptions}}))
 	b.add(6, "IPv6 TCP fragments", "a segment larger than a path's MTU", b.fragments6(ip6{protocol: protoTCP, body: tcp(5002, 80, ack, b.data(2000))}, 1000, 1000)...)
 	b.add(6, "IPv6 UDP fragments, the last one first", "a path changes the order", reversed(b.fragments6(ip6{body: udp(5013, 5001, b.data(3000))}, 1400, 1400))...)
 	b.add(4, "IPv4 UDP fragments, the last one first", "a path changes the order", reversed(b.fragments4(ip4{body: udp(5013, 5001, b.data(3000))}, 1416, 1416))...)
@@ -78,14 +78,14 @@ func (b *builder) addOuterDHCP4() {
 	b.drop(firewall.NetworkDHCP, 4, "DHCPv4 offer to all", why, b.v4(ip4{to: all4, body: udp(67, 68, offer())}))
 	b.drop(firewall.NetworkDHCP, 4, "DHCPv4 offer to the guest", why, b.v4(ip4{body: udp(67, 68, offer())}))
 	b.drop(firewall.NetworkDHCP, 4, "DHCPv4 offer from another port", why, b.v4(ip4{to: all4, body: udp(6700, 68, offer())}))
-	b.drop(firewall.NetworkDHCP, 4, "DHCPv4 offer behind options", why, b.v4(ip4{to: all4, options: make([]byte, 40), body: udp(67, 68, offer())}))
+	b.drop(firewall.NetworkDHCP, 4, "DHCPv4 offer after options", why, b.v4(ip4{to: all4, options: make([]byte, 40), body: udp(67, 68, offer())}))
 	b.drop(firewall.NetworkDHCP, 4, "DHCPv4 offer with a priority tag", why+": a host removes a tag of VLAN 0", tagged(b.v4(ip4{to: all4, body: udp(67, 68, offer())}), []byte{0x81, 0, 0, 0}))
 	for _, size := range []int{8, 16, 80, 200} {
 		pieces := b.fragments4(ip4{to: all4, body: udp(67, 68, offer())}, size, size)
 		b.outer(firewall.NetworkDHCP, 4, len(pieces)-1, fmt.Sprintf("DHCPv4 offer in fragments of %d octets", size), why, pieces...)
 	}
 	pieces := b.fragments4(ip4{to: all4, options: make([]byte, 40), body: udp(67, 68, offer())}, 8, 80)
-	b.outer(firewall.NetworkDHCP, 4, len(pieces)-1, "DHCPv4 offer in fragments behind options", why, pieces...)
+	b.outer(firewall.NetworkDHCP, 4, len(pieces)-1, "DHCPv4 offer in fragments after options", why, pieces...)
 	pieces = b.fragments4(ip4{to: all4, body: udp(67, 68, offer())}, 8, 2000)
 	decoy := b.v4(ip4{to: all4, sealed: true, flags: 0x2000, body: udp(5000, 5001, nil)})
 	b.outer(firewall.NetworkDHCP, 4, 2, "DHCPv4 offer in fragments with two first ones", why+": which of them a host takes is the host's choice", pieces[0], decoy, pieces[1])
@@ -130,9 +130,9 @@ func (b *builder) addOuterRouters4() {
 		b.outer(firewall.NetworkRouter, 4, len(pieces), m.name+" in fragments with two first ones", why, append([][]byte{pieces[0], decoy}, pieces[1:]...)...)
 		for _, octets := range [][]byte{{1, 1, 1, 0}, make([]byte, 40)} {
 			p.options = octets
-			b.drop(firewall.NetworkRouter, 4, fmt.Sprintf("%s behind %d octets of options", m.name, len(octets)), why, b.v4(p))
+			b.drop(firewall.NetworkRouter, 4, fmt.Sprintf("%s after %d octets of options", m.name, len(octets)), why, b.v4(p))
 			pieces := b.fragments4(p, 8, 64)
-			b.outer(firewall.NetworkRouter, 4, len(pieces)-1, fmt.Sprintf("%s in fragments behind %d octets of options", m.name, len(octets)), why, pieces...)
+			b.outer(firewall.NetworkRouter, 4, len(pieces)-1, fmt.Sprintf("%s in fragments after %d octets of options", m.name, len(octets)), why, pieces...)
 		}
 	}
 }
@@ -159,7 +159,7 @@ func (b *builder) addOuter6(guest netip.Addr) {
 		b.drop(m.reason, 6, m.name, why, whole)
 		for _, e := range extensions {
 			m.packet.before = e.headers
-			b.drop(m.reason, 6, m.name+" behind "+e.name, why, b.v6(m.packet))
+			b.drop(m.reason, 6, m.name+" after "+e.name, why, b.v6(m.packet))
 		}
 		m.packet.before = []extension{options, options}
 		b.drop(firewall.NetworkFrame, 6, m.name+" in the second fragment", why+" (RFC 7112)", b.fragments6(m.packet, 8, 1000)...)
@@ -190,7 +190,7 @@ func (b *builder) addHidden6(reason firewall.Reason, name string, p ip6) {
 		}
 		return pieces
 	}
-	// cut adds fragments, with each lie, and behind each header that may stand before a fragment header.
+	// cut adds fragments, with each lie, and after each header that may stand before a fragment header.
 	cut := func(reason firewall.Reason, name string, pieces [][]byte) {
 		for _, l := range lies {
 			b.outer(reason, 6, len(pieces)-1, name+", the next one lies: "+l.name, why, lying(pieces, l.number)...)
@@ -203,26 +203,26 @@ func (b *builder) addHidden6(reason firewall.Reason, name string, p ip6) {
 			for i := range frames {
 				frames[i] = behind6(e.header, frames[i])
 			}
-			b.outer(reason, 6, len(pieces)-1, name+" behind "+e.name, why, frames...)
+			b.outer(reason, 6, len(pieces)-1, name+" after "+e.name, why, frames...)
 		}
 		decoy := slices.Clone(b.fragments6(ip6{from: p.from, to: p.to, body: udp(5000, 5001, b.data(100))}, 40, 1000)[0])
 		b.outer(reason, 6, len(pieces), name+" with two first ones", why, append([][]byte{pieces[0], decoy}, lying(pieces, protoTCP)[1:]...)...)
 	}
 	p.before = []extension{longOptions}
-	cut(unreadable, name+" behind options cut in two", b.fragments6(p, 24, 1000))
-	cut(unreadable, name+" behind options cut in many", b.fragments6(p, 8, 24))
-	cut(unreadable, name+" behind whole options, its header in the second fragment", b.fragments6(p, 64, 1000))
-	cut(reason, name+" behind whole options, cut behind its first 8 octets", b.fragments6(p, 72, 1000))
+	cut(unreadable, name+" after options cut in two", b.fragments6(p, 24, 1000))
+	cut(unreadable, name+" after options cut in many", b.fragments6(p, 8, 24))
+	cut(unreadable, name+" after whole options, its header in the second fragment", b.fragments6(p, 64, 1000))
+	cut(reason, name+" after whole options, cut after its first 8 octets", b.fragments6(p, 72, 1000))
 	p.before = []extension{hop, longOptions}
-	cut(unreadable, name+" behind two headers, the second cut", b.fragments6(p, 32, 1000))
+	cut(unreadable, name+" after two headers, the second cut", b.fragments6(p, 32, 1000))
 	p.before = []extension{route, options, longOptions}
-	cut(unreadable, name+" behind three headers, the last cut", b.fragments6(p, 40, 1000))
+	cut(unreadable, name+" after three headers, the last cut", b.fragments6(p, 40, 1000))
 	p.before = []extension{{routing, append([]byte{0, 7, 253}, make([]byte, 61)...)}}
-	cut(unreadable, name+" behind a routing header cut in two", b.fragments6(p, 24, 1000))
+	cut(unreadable, name+" after a routing header cut in two", b.fragments6(p, 24, 1000))
 	p.before = []extension{atomic, longOptions}
-	cut(unreadable, name+" in nested fragments behind options cut in two", b.fragments6(p, 32, 1000))
+	cut(unreadable, name+" in nested fragments after options cut in two", b.fragments6(p, 32, 1000))
 	p.before = []extension{options}
-	cut(reason, name+" cut behind its first 8 octets", b.fragments6(p, 16, 1000))
+	cut(reason, name+" cut after its first 8 octets", b.fragments6(p, 16, 1000))
 	p.before = nil
 	whole := b.fragments6(p, 8, 16)
 	cut(reason, name+" in fragments", whole)
@@ -230,7 +230,7 @@ func (b *builder) addHidden6(reason firewall.Reason, name string, p ip6) {
 	long := extension{destination, slices.Clone(longOptions.octets)}
 	long.octets[1] = 200
 	p.before = []extension{long}
-	b.drop(unreadable, 6, name+" behind options longer than the packet", why, b.v6(p))
+	b.drop(unreadable, 6, name+" after options longer than the packet", why, b.v6(p))
 	p.before = nil
 	if p.protocol == protoICMPv6 {
 		empty := p

@@ -257,7 +257,7 @@ func (q *Question) Answer(patience time.Duration) (string, error) {
 	}
 }
 
-// Echo reports whether so many bytes come back that a connection is sent, behind the answer.
+// Echo reports whether so many bytes come back that a connection is sent, after the answer.
 func (q *Question) Echo(size int, patience time.Duration) error {
 	end := time.Now().Add(patience)
 	buffer := make([]byte, 1<<16)

@@ -46,7 +46,7 @@ func (p Packet) Answer(cookie []byte) Packet {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Marshal returns the packet's octets behind the IP header, with the checksum.
+// Marshal returns the packet's octets after the IP header, with the checksum.
 func (p Packet) Marshal() []byte {
 	kind, length := byte(chunkInit), initSize
 	if p.Cookie != nil {
@@ -74,7 +74,7 @@ func (p Packet) Marshal() []byte {
 	return b
 }
 
-// Parse decodes the octets behind the IP header. Packets other than INIT and INIT ACK, and those with a wrong checksum,
+// Parse decodes the octets after the IP header. Packets other than INIT and INIT ACK, and those with a wrong checksum,
 // are errors.
 func Parse(b []byte) (Packet, error) {
 	if len(b) < headerSize+initSize {
