@@ -155,7 +155,7 @@ func (r Route) Default() bool { return r.Destination.IsValid() && r.Destination.
 type IPv6 struct {
 	Address netip.Addr   `json:"address"`          // which DHCPv6 leases
 	Others  []netip.Addr `json:"others,omitempty"` // the NIC's further addresses, leased with Address
-	// Gateway is the gateway's address besides Router.Address, with BindingMasquerade: a next hop for a guest without
+	// Gateway is the gateway's address in addition to Router.Address, with BindingMasquerade: a next hop for a guest without
 	// router advertisements. Zero: there is none.
 	Gateway netip.Addr     `json:"gateway,omitzero"`
 	OnLink  []netip.Prefix `json:"onLink,omitempty"` // the prefixes on the guest's link

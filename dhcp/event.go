@@ -114,7 +114,7 @@ func indexOf(k Kind) int {
 	return -1
 }
 
-// result is what a frame causes besides its answer: an event, or the reason why the frame is ignored. A frame that is
+// result is what a frame causes in addition to its answer: an event, or the reason why the frame is ignored. A frame that is
 // not ignored has an answer, an event or both.
 type result struct {
 	kind    Kind // empty: no event

@@ -174,7 +174,7 @@ func judge(t testing.TB, r *Responder, name string, frame []byte, why Reason) (g
 	return got, !silent
 }
 
-// resultOf returns what the frame causes besides its answer.
+// resultOf returns what the frame causes in addition to its answer.
 func resultOf(r *Responder, frame []byte) result {
 	_, e := r.answers.Load().answer(nil, frame)
 	return e

@@ -152,7 +152,7 @@ func TestInterfaceErrors(t *testing.T) {
 		name  string
 		edit  func(*cache.Record)
 		field string
-		words string // what the message tells the user to do
+		words string // what the message asks the user to do
 	}{
 		{"invalid record", func(r *cache.Record) { r.Tap = "" }, "tap", "want 1 to 15"},
 		{"newer record", func(r *cache.Record) { r.Version++ }, "version", "use the version of guestwire that wrote it"},

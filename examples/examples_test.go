@@ -146,7 +146,7 @@ func TestExecSignals(t *testing.T) {
 	agent := nstest.Program(t, "examples/agent")
 	for s, name := range map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGINT: "INT"} {
 		cmd := exec.Command(agent, "exec", "-uid", "0", "--", "sh", "-c", "trap 'echo bye; exit 7' "+name+"; echo ready; while sleep 0.1; do :; done") // a signal just before read(2) would wait for input
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}                                                                                           // no terminal tells the command
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}                                                                                           // no terminal signals the command
 		in, err := cmd.StdinPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -321,7 +321,7 @@ func TestLauncherInPod(t *testing.T) {
 	}
 }
 
-// TestConfig: the launcher prints what a guest without DHCP needs, or writes the files, and tells what is left out.
+// TestConfig: the launcher prints what a guest without DHCP needs, or writes the files, and reports what is left out.
 func TestConfig(t *testing.T) {
 	nstest.Need(t)
 	n, launcher := nstest.NewNetwork(t), nstest.Program(t, "examples/launcher")
@@ -374,7 +374,7 @@ func TestEvents(t *testing.T) {
 	if out, status := run(t, nstest.Program(t, "examples/agent"), setup...); status != 0 {
 		t.Fatal(out)
 	}
-	// The log is left out, for want of a way to tell the two apart in the output.
+	// The log is left out, as the two cannot be distinguished in the output.
 	command := fmt.Sprintf("exec %s serve -events -state %s 2>/dev/null", nstest.Program(t, "examples/launcher"), n.State)
 	events := filepath.Join(n.State, "events")
 	if err := os.WriteFile(events, nil, 0o666); err != nil {

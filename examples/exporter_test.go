@@ -16,7 +16,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestExporter: metrics are printed whole or not at all, and what could not be looked at is told.
+// TestExporter: metrics are printed whole or not at all, and what could not be looked at is reported.
 func TestExporter(t *testing.T) {
 	nstest.Need(t)
 	n := nstest.NewNetwork(t)
@@ -35,7 +35,7 @@ func TestExporter(t *testing.T) {
 	}{
 		{[]string{"-dir", dir}, 0, "guestwire_wired_nics 1\n"},
 		{[]string{"-dir", dir, "all"}, 2, `exporter: "all" is no flag`},
-		{[]string{"-directory", dir}, 2, "exporter -help tells more"},
+		{[]string{"-directory", dir}, 2, "see exporter -help"},
 		{[]string{"-dir", "node"}, 2, "want an absolute path"},
 		{[]string{"-dir", dir, "-own"}, 1, "exporter: "}, // the machine's own namespace, which no one wires
 		{[]string{"-help"}, 0, "textfile collector"},

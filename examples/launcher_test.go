@@ -124,7 +124,7 @@ func TestQEMUStandby(t *testing.T) {
 	start(7, "file /dev/net/tun")
 }
 
-// TestQEMUErrors: what cannot be started is told, and the guest is not served then.
+// TestQEMUErrors: what cannot be started is reported, and the guest is not served then.
 func TestQEMUErrors(t *testing.T) {
 	nstest.Need(t)
 	for _, test := range []struct {
@@ -355,7 +355,7 @@ func TestQEMUSignals(t *testing.T) {
 	t.Run("two signals", func(t *testing.T) {
 		s := startUnderLauncher(t, create(t), "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", "qemu")
 		nstest.Eventually(t, func() error {
-			if strings.Contains(s.log.String(), "QEMU is told to end") {
+			if strings.Contains(s.log.String(), "QEMU is asked to end") {
 				return nil
 			}
 			return errors.Join(errors.New(s.log.String()), s.Process.Signal(syscall.SIGTERM))
@@ -374,7 +374,7 @@ func TestQEMUSignals(t *testing.T) {
 	})
 }
 
-// TestQEMUShutdown: with -shutdown the guest is told to shut down by QMP, and is still served then. QEMU gets SIGTERM
+// TestQEMUShutdown: with -shutdown the guest is asked to shut down by QMP, and is still served then. QEMU gets SIGTERM
 // if that takes too long.
 func TestQEMUShutdown(t *testing.T) {
 	nstest.Need(t)
@@ -393,7 +393,7 @@ func TestQEMUShutdown(t *testing.T) {
 	}{
 		{"shuts down", "1m", obeys, true, 3, []string{
 			`told {"execute": "qmp_capabilities"}`, `told {"execute": "system_powerdown"}`, "router-withdrawn",
-		}, "the guest is told to shut down"},
+		}, "the guest is asked to shut down"},
 		{"takes too long", "100ms", ignores, true, 5, []string{"bye", "router-withdrawn"}, "the guest has not shut down"},
 		{"is refused", "100ms", ignores, true, 5, []string{"bye"}, "no guest is here"},
 		{"ends by itself", "1m", monitor + "echo ready; read -r line; exit 4", false, 4, nil, "QEMU ended"},

@@ -9,7 +9,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Instance is what cloud-init needs besides the network.
+// Instance is what cloud-init needs in addition to the network.
 type Instance struct {
 	ID       string // required; when it changes, cloud-init does the work of a first boot again
 	Hostname string // empty: that of the first record that has one in its Options

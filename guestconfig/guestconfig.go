@@ -136,7 +136,7 @@ func warnSourceless(all []*nic, v4 bool) {
 	}
 }
 
-// ofLease is what DHCP and router advertisements tell the guest.
+// ofLease is what DHCP and router advertisements give the guest.
 func ofLease(r cache.Record) cache.Static {
 	var s cache.Static
 	if v := r.IPv4; v != nil {

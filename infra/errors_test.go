@@ -9,7 +9,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 )
 
-// TestErrors: a caller tells the errors apart by errors.Is, and a reader by their words.
+// TestErrors: a caller distinguishes the errors by errors.Is, and a reader by their words.
 func TestErrors(t *testing.T) {
 	for _, c := range []struct {
 		err, is error

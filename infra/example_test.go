@@ -52,7 +52,7 @@ func ExampleGuard() {
 	// guard.prefixes[0]: 10.88.0.1/16 is no network, want one like 10.1.0.0/24 or fd00::/64
 }
 
-// A Spec comes from a file, and a mistake in it is told by its place.
+// A Spec comes from a file, and an error names the place of a mistake.
 func ExampleSpec_UnmarshalJSON() {
 	var spec infra.Spec
 	err := json.Unmarshal([]byte(`{"binding": {"masquerade": {"ports": ["80", "70000"]}}}`), &spec)

@@ -78,7 +78,7 @@ func injections(harms []harm) []string {
 // operation is a call of the agent to be harmed. A trial prepares the first operation, harms each call, and finishes.
 type operation struct {
 	args    []string
-	found   func(file bool) error  // what a call that fails leaves, and besides a file that its error names; nil: anything
+	found   func(file bool) error  // what a call that fails leaves, in addition to a file that its error names; nil: anything
 	prepare func() error           // as far as to the call
 	done    func() error           // what is there after a call that succeeds
 	always  func() error           // what holds whatever became of the call; nil: nothing

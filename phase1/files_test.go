@@ -290,7 +290,7 @@ func TestTeardownWithStateReplaced(t *testing.T) {
 	}
 }
 
-// closedLater closes a directory above the State of a wired NIC for a moment. Check tells, and that Setup refuses.
+// closedLater closes a directory above the State of a wired NIC for a moment. Check reports it, and that Setup refuses.
 func closedLater(t *testing.T, c wired.NIC, above string) {
 	t.Helper()
 	info, err := os.Stat(above)

@@ -94,7 +94,7 @@ func TestUnknownField(t *testing.T) {
 			t.Fatalf("the journal has no %s", from)
 		}
 		if _, err := readText(t, other); err == nil || !strings.HasSuffix(err.Error(), ": use the version of guestwire that wrote it, or Teardown by force, which does without it") || strings.Contains(err.Error(), "remove") {
-			t.Errorf("%s: %v, want an error that tells to use the version that wrote it", to, err)
+			t.Errorf("%s: %v, want an error that names the version that wrote it", to, err)
 		}
 	}
 }

@@ -311,7 +311,7 @@ func TestForceTeardownDamaged(t *testing.T) {
 }
 
 // TestForceTeardownInterrupted: a name is taken, so the NIC cannot have it back. Setup waits for the end; Teardown or
-// ForceTeardown finishes the work, and the latter tells again what is lost.
+// ForceTeardown finishes the work, and the latter reports again what is lost.
 func TestForceTeardownInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"force", "Teardown", "force, with the State"} {

@@ -51,7 +51,7 @@ func TestForgetInOtherPIDNamespace(t *testing.T) {
 }
 
 // TestForgetSaysNothingFound: a typed name is an error, as is a selection by which nothing can be found, or one that
-// depends on the working directory, and a directory that is not there. A selection that fits no wiring is told.
+// depends on the working directory, and a directory that is not there. A selection that fits no wiring is reported.
 func TestForgetSaysNothingFound(t *testing.T) {
 	dir := filepath.Join(nstest.Dir(t), "node")
 	for _, c := range []struct {

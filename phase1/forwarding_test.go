@@ -453,7 +453,7 @@ func TestForwarding(t *testing.T) {
 	}
 }
 
-// TestManyMasquerades has three NICs with rules of their own, of which one leaves and comes back.
+// TestManyMasquerades has three NICs with rules of their own, one of which leaves and comes back.
 func TestManyMasquerades(t *testing.T) {
 	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
@@ -697,7 +697,7 @@ func TestOtherLinksDoNotForward(t *testing.T) {
 	})
 }
 
-// TestEcho asks by ping, and who answers tells it by the hops on the way.
+// TestEcho asks by ping, and who answers says it by the hops on the way.
 func TestEcho(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t, "ping")

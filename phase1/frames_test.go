@@ -291,7 +291,7 @@ func (w *wire) hostile(kinds []frames.Kind) (leaked []string) {
 		}
 	}
 	if have := more(total, dropped(w.t, w.n.Pod)); have != "" && !w.unguarded {
-		w.t.Errorf("nft tells of more drops than the kinds have: %s", have)
+		w.t.Errorf("nft reports more drops than the kinds have: %s", have)
 	}
 	return leaked
 }

@@ -89,7 +89,7 @@ func TestInUse(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.name == "two queues, both switched off, no carrier" || c.name == "one queue, down and no carrier" {
-				nstest.KernelDecides(t, "whether the kernel tells a tap's queues")
+				nstest.KernelDecides(t, "whether the kernel reports a tap's queues")
 			}
 			n := nstest.NewNetwork(t)
 			before := settled(t, n)

@@ -138,7 +138,7 @@ func (w *Wiring) setFound(found *netns.Found) {
 	}
 }
 
-// describe returns what the journal tells, also of one of another version. It returns false if the journal has gone
+// describe returns what the journal says, also of one of another version. It returns false if the journal has gone
 // meanwhile.
 func (n node) describe(namespace, nic string) (Wiring, bool) {
 	w := Wiring{NIC: nic, Namespace: namespace}

@@ -90,7 +90,7 @@ func TestTypedState(t *testing.T) {
 	})
 }
 
-// second is the error of a call that returns something besides.
+// second is the error of a call that returns something else as well.
 func second[T any](_ T, err error) error { return err }
 
 // TestLostState: Teardown does not need the State directory, and Setup makes it anew.

@@ -227,7 +227,7 @@ func (n node) hasName(f *os.File, name string) bool {
 	return err == nil && os.SameFile(mine, named)
 }
 
-// holder says which process holds the lock, as far as /proc/locks (proc_locks(5)) tells.
+// holder says which process holds the lock, as far as /proc/locks (proc_locks(5)) shows.
 func (n node) holder(name string) string {
 	const unknown = "a process that is not visible here"
 	info, err := n.Lstat(name)

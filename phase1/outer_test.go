@@ -70,7 +70,7 @@ func TestOuterServers(t *testing.T) {
 			}
 			t.Logf("%d hostile kinds, %d legitimate ones, of all %d lost", len(hostile), len(legitimate), lost)
 			if have := more(w.dropped(), dropped(t, n.Pod)); have != "" {
-				t.Errorf("nft tells of more drops: %s", have)
+				t.Errorf("nft reports more drops: %s", have)
 			}
 		})
 	}

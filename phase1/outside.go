@@ -14,7 +14,7 @@ import (
 // An owner from outside is a user whom this user namespace does not have: the kernel shows all such users as one number
 // (overflowuid, 65534). In a user namespace the machine's root is one of them, to whom / and /run belong, and no
 // capability of the namespace is good for their files. A process of the namespace can never be one of them. But any
-// user of the machine may be, and the machine's root cannot be told from the others. So:
+// user of the machine may be, and the machine's root cannot be distinguished from the others. So:
 //
 //   - the directories that Phase1 writes to, State and Dir, have to be of this namespace's root;
 //   - above them, and for symbolic links on the way, an owner from outside is as good as root, if no other user can write
@@ -45,7 +45,7 @@ func isOutside(info fs.FileInfo) bool {
 }
 
 // mayBeOutside reports whether files of users from outside have the number of this user, whom the user namespace has:
-// then the two cannot be told apart.
+// then the two cannot be distinguished.
 func mayBeOutside(uid uint32) bool {
 	ids, err := readIDs("/proc/self/uid_map")
 	all := len(ids) == 1 && ids[0] == idRange{0, 0, 1<<32 - 1}

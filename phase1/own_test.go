@@ -19,7 +19,7 @@ import (
 )
 
 // container is what an engine gives a process in the pod's namespace: PIDs and mounts of its own, root with NET_ADMIN
-// and what engines give besides, and no CAP_SYS_ADMIN.
+// and what engines give in addition, and no CAP_SYS_ADMIN.
 type container struct {
 	nstest.Network
 	sysctls string // how /proc/sys is mounted; empty: as on the machine

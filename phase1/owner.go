@@ -174,7 +174,7 @@ func checkReadable(o resolvedOwner, state string) error {
 }
 
 // may reports whether the file's mode grants the owner the bits of rwx. The owner is in the groups that this machine's
-// user database says, besides its own.
+// user database says, in addition to its own.
 func may(o infra.Owner, info fs.FileInfo, bits fs.FileMode) bool {
 	stat := info.Sys().(*syscall.Stat_t)
 	mode := info.Mode().Perm()

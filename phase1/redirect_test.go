@@ -251,7 +251,7 @@ func TestChildren(t *testing.T) {
 // otherMasquerade is one beside the default one.
 var otherMasquerade = infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120")}
 
-// TestSharedSysctls: one NIC is given back while the other one is wired, and then the other one. A sysctl that the
+// TestSharedSysctls: one NIC is given back while the other is wired, and then the other. A sysctl that the
 // whole namespace shares gets its old value back when no wiring needs it any more, in whichever order the NICs are torn
 // down.
 func TestSharedSysctls(t *testing.T) {

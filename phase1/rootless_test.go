@@ -17,7 +17,7 @@ import (
 )
 
 // TestRootlessNobody: where a user namespace has the user 65534, as one of 65536 users has, the machine's root cannot
-// be told from that user, and no chown can help.
+// be distinguished from that user, and no chown can help.
 func TestRootlessNobody(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t, "unshare", "nsenter")

@@ -234,7 +234,7 @@ func (s *session) firstPlan(ctx context.Context, c request, owner resolvedOwner)
 	return plan, now, kernel.HavePrograms(plan.Tables())
 }
 
-// answer adds to the snapshot what a first plan needs besides.
+// answer adds to the snapshot what a first plan needs too.
 func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic string, questions wiring.Questions) error {
 	var err error
 	if found.ReadOnly, err = kernel.ReadOnlySysctls(questions.Sysctls); err != nil {

@@ -52,7 +52,7 @@ func (s side) looks(t *testing.T, standby bool, turn uint64) {
 	}
 	report, err := s.c.Status(t.Context())
 	if err != nil || report.Standby != standby || report.Turn != turn || report.Record.Standby != standby {
-		t.Errorf("Status tells %+v, %v; want standby %v, turn %d", report, err, standby, turn)
+		t.Errorf("Status reports %+v, %v; want standby %v, turn %d", report, err, standby, turn)
 	}
 }
 
@@ -115,7 +115,7 @@ func (s side) serves(t *testing.T) {
 }
 
 // TestMove moves a guest between two pods, there and back, and gives a move up. At each time one side at most is
-// active, and only the latest record of a side allows the other one to be.
+// active, and only the latest record of a side allows the other to be.
 func TestMove(t *testing.T) {
 	t.Parallel()
 	eachMovable(t, func(t *testing.T, b infra.Binding) {
@@ -162,7 +162,7 @@ func TestMove(t *testing.T) {
 		target.c.Progress = func(text string) { reported = append(reported, text) }
 		setup(t, target.c)
 		if !slices.ContainsFunc(reported, func(text string) bool { return strings.Contains(text, "agent deactivate") }) {
-			t.Errorf("Setup with Standby of an active NIC tells %q, want what makes the guest inactive", reported)
+			t.Errorf("Setup with Standby of an active NIC reports %q, want what makes the guest inactive", reported)
 		}
 		target.c.Progress = nil
 		target.looks(t, false, 1)

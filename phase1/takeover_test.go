@@ -56,7 +56,7 @@ func TestTakeOver(t *testing.T) {
 		}
 
 		s.c.Standby = true
-		s.c.Progress = func(text string) { t.Errorf("Setup tells %s", text) } // no change
+		s.c.Progress = func(text string) { t.Errorf("Setup reports %s", text) } // no change
 		preview, err := s.c.Plan(t.Context())
 		if err != nil || len(preview.Changes) > 0 {
 			t.Errorf("Plan: %v, %v", preview, err)
@@ -269,7 +269,7 @@ func TestTakeOverOtherSource(t *testing.T) {
 	second.deactivate(t, 4)
 }
 
-// TestTakeOverChanges: what the guest will notice is told before anything is changed, by Plan and by Setup.
+// TestTakeOverChanges: what the guest will notice is reported before anything is changed, by Plan and by Setup.
 func TestTakeOverChanges(t *testing.T) {
 	t.Parallel()
 	source, from := movingGuest(t, infra.Bridge{})
@@ -289,15 +289,15 @@ func TestTakeOverChanges(t *testing.T) {
 	s.c.Progress = func(text string) {
 		reported += text + "\n"
 		if err := difference(s.before, s.Pod.Dump()); err != nil {
-			t.Errorf("%q is told after a change: %v", text, err)
+			t.Errorf("%q is reported after a change: %v", text, err)
 		}
 		if _, err := os.Stat(s.State + "/eth0.json"); err == nil {
-			t.Errorf("%q is told when the record is there", text)
+			t.Errorf("%q is reported when the record is there", text)
 		}
 	}
 	setup(t, s.c)
 	if !strings.Contains(reported, "the guest notices: "+change+"\n") {
-		t.Errorf("Setup tells %q", reported)
+		t.Errorf("Setup reports %q", reported)
 	}
 	s.c.Progress = nil
 	if preview, err := s.c.Plan(t.Context()); err != nil || len(preview.Changes) == 0 || len(preview.Steps) > 0 {

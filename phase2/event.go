@@ -16,7 +16,7 @@ import (
 // A launcher plugs and unplugs NICs by package domain/qemu. attached comes at the start for each NIC: plug only those
 // whose records qemu.Args did not get. For a polite unplug call Unplug, then Teardown, which refuses an open tap, and
 // removes the record. A record-removed while the NIC is plugged means that a Teardown with CutOff cut the guest off, or
-// that someone removed the file. The kinds besides those of [dhcp.Kind] are:
+// that someone removed the file. The kinds in addition to those of [dhcp.Kind] are:
 //
 //	ready                each record is attached or has no responder; once in each Serve
 //	attached             the responder's tap is open, so each request gets its answer from now on; again after tap-lost

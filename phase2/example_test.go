@@ -49,7 +49,7 @@ func stateDirectory(responderTap string) string {
 	return dir
 }
 
-// A launcher that may start before Setup has run tells a missing record from a bad one.
+// A launcher that may start before Setup has run distinguishes a missing record from a bad one.
 func ExampleOpen() {
 	dir := stateDirectory("eth0-dhcp")
 	defer os.RemoveAll(dir)
@@ -175,7 +175,7 @@ func ExampleVM_Serve_otherNamespace() {
 }
 
 // The whole main of a launcher that was started in the pod's namespace as the owner of the taps, by
-// nsenter and setpriv or by a container engine. Notify tells which addresses the guest has got, and of faults.
+// nsenter and setpriv or by a container engine. Notify reports which addresses the guest has got, and faults.
 func ExampleVM_Serve_notify() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()

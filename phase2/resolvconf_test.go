@@ -131,7 +131,7 @@ func (f *follower) expect(what, server string) {
 			f.t.Errorf("%s: %v, want %s", what, got, server)
 		}
 	case <-time.After(20 * time.Second):
-		f.t.Fatalf("%s: nothing is told, want %s", what, server)
+		f.t.Fatalf("%s: nothing is reported, want %s", what, server)
 	}
 }
 
@@ -179,7 +179,7 @@ func TestFollowResolvConf(t *testing.T) {
 	write("unrelated", "192.0.2.99")
 	select {
 	case got := <-f.changes:
-		t.Errorf("the same configuration again is told as a change: %v", got)
+		t.Errorf("the same configuration again is reported as a change: %v", got)
 	case <-time.After(300 * time.Millisecond):
 	}
 }
@@ -343,7 +343,7 @@ func TestServeFollows(t *testing.T) {
 	if fmt.Sprint(lease.DNS, lease.Search) != "[192.0.2.2] []" {
 		t.Errorf("DNS after the change %v %v", lease.DNS, lease.Search)
 	}
-	// A resolv.conf that cannot be read is told, and changes nothing.
+	// A resolv.conf that cannot be read is reported, and changes nothing.
 	if err := os.Remove(vm.ResolvConf); err != nil {
 		t.Fatal(err)
 	}

@@ -72,7 +72,7 @@ func TestPasst(t *testing.T) {
 		t.Errorf("passt offers %v, want %v", got, nstest.Pod4)
 	}
 	if got := offer.Options.Get(dhcpv4.OptionInterfaceMTU); len(got) != 2 || int(binary.BigEndian.Uint16(got)) != rec.MTU {
-		t.Errorf("passt tells the MTU % x, want %d", got, rec.MTU)
+		t.Errorf("passt reports the MTU % x, want %d", got, rec.MTU)
 	}
 
 	for protocol, want := range map[string][]int{"tcp": {80, 443, 8000, 8001, 8002}, "udp": {53, 54}} {

@@ -56,7 +56,7 @@ func ExampleNIC_Plug() {
 	// {"arguments":{"bus":"rp1","driver":"virtio-net-pci-non-transitional","host_mtu":1450,"id":"eth1","mac":"02:73:53:00:b0:0d","netdev":"eth1-netdev","romfile":""},"execute":"device_add"}
 }
 
-// A launcher unplugs the NIC before Phase1 takes the wiring down. It reads QEMU's events, of which this one has the form
+// A launcher unplugs the NIC before Phase1 takes the wiring down. It reads QEMU's events. This one has the form
 // {"event": "DEVICE_DELETED", "data": {"device": "eth1", ...}}.
 func ExampleNIC_Unplug() {
 	nic, err := qemu.NewNIC(&cache.Record{

@@ -141,7 +141,7 @@ func TestErrors(t *testing.T) {
 		name  string
 		edit  func(*cache.Record, *qemu.Options)
 		field string
-		words string // what the message tells the user to do
+		words string // what the message asks the user to do
 	}{
 		{"invalid record", func(r *cache.Record, _ *qemu.Options) { r.Tap = "" }, "tap", "want 1 to 15"},
 		{"newer record", func(r *cache.Record, _ *qemu.Options) { r.Version++ }, "version", "use the version of guestwire that wrote it"},

@@ -90,7 +90,7 @@ func exitCode(err error) int {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return usageError{fmt.Errorf("a verb is missing: %s; agent help tells more", verbNames())}
+		return usageError{fmt.Errorf("a verb is missing: %s; see agent help", verbNames())}
 	}
 	name, args := args[0], args[1:]
 	if name == "-h" || name == "-help" || name == "--help" {
@@ -100,11 +100,11 @@ func run(ctx context.Context, args []string) error {
 		return help(stdout, args)
 	}
 	if strings.HasPrefix(name, "-") {
-		return usageError{fmt.Errorf("%q before the verb: the verb comes first, then its flags; agent help tells more", name)}
+		return usageError{fmt.Errorf("%q before the verb: the verb comes first, then its flags; see agent help", name)}
 	}
 	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == name })
 	if i < 0 {
-		return usageError{fmt.Errorf("%q is none of %s; agent help tells more", name, verbNames())}
+		return usageError{fmt.Errorf("%q is none of %s; see agent help", name, verbNames())}
 	}
 	v := verbs[i]
 	o := &options{}
@@ -114,11 +114,11 @@ func run(ctx context.Context, args []string) error {
 	case errors.Is(err, flag.ErrHelp):
 		return help(stdout, []string{name})
 	case err != nil:
-		return usageError{fmt.Errorf("%w; agent help %s tells more", err, name)}
+		return usageError{fmt.Errorf("%w; see agent help %s", err, name)}
 	case v.command && flags.NArg() == 0:
-		return usageError{fmt.Errorf("the command is missing; agent help %s tells more", name)}
+		return usageError{fmt.Errorf("the command is missing; see agent help %s", name)}
 	case flags.NArg() > 0 && !v.command:
-		return usageError{fmt.Errorf("%q is no flag; agent help %s tells more", flags.Arg(0), name)}
+		return usageError{fmt.Errorf("%q is no flag; see agent help %s", flags.Arg(0), name)}
 	}
 	if err := o.fill(flags); err != nil {
 		return usageError{err}

@@ -95,7 +95,7 @@ func orDash(text string) string {
 	return text
 }
 
-// printReport prints what status tells of one NIC. Failed is why kernel and record could not be compared; nil: they were.
+// printReport prints what status reports of one NIC. Failed is why kernel and record could not be compared; nil: they were.
 func printReport(w io.Writer, r *phase1.Report, failed error) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) {

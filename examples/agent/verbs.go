@@ -46,7 +46,7 @@ out which, and plan and status show both numbers.
 A guest that moves here from another namespace: -from names its record there, a copy of the file NIC.json in that -state
 directory, and -standby keeps the guest's tap down until agent activate. What the configuration leaves out is taken from the
 record, but guard and what a masquerade forwards: these are in no record, so name the source's -config as well. What the guest
-will notice is told on standard error. Both flags count at the first setup; a later one keeps what the first one took over.
+will notice is reported on standard error. Both flags count at the first setup; a later one keeps what the first one took over.
 Under routed, macvtap, sriov and passt a guest cannot move.
 
   agent setup -netns /run/netns/pod -nic eth0 -from source.json -standby -state /run/guestwire/vm1 -uid 107
@@ -57,7 +57,7 @@ infra.Spec, infra.Bridge, infra.Redirect, infra.Routed, infra.Masquerade, infra.
 infra.Passt, infra.Ports, infra.Guard, cache.Limit, cache.Options, cache.Device. tap names the guest's tap.
 guard.vlans lets VLAN tags pass, under bridge and redirect. subdomain of options and the first search domain make the
 guest's own domain. mtu is for a guest with a smaller MTU than the NIC's, and noDefaultRoute of options for a second
-NIC that shall not take the first one's traffic.
+NIC that must not take the first one's traffic.
 
   {"binding": {"masquerade": {"ipv4": "10.0.2.0/24", "ports": ["80", "8080-8090/udp"]}},
    "owner": {"uid": 107}, "queues": 2, "guard": {"open": ["53/udp"]}, "device": {"model": "virtio"}, "mtu": 1400,
@@ -121,7 +121,7 @@ would repair them.
 `,
 	},
 	{
-		name: "status", short: "tell who wired a NIC, whether the wiring is whole, and what was dropped",
+		name: "status", short: "report who wired a NIC, whether the wiring is complete, and what was dropped",
 		flags: "netns own nic json dir", do: status, optional: true,
 		long: `status prints what the journal and the kernel know of one NIC. The exit code is that of check. The program exporter prints
 the same of all NICs as metrics.
@@ -203,7 +203,7 @@ teardown changes nothing and exits with 7, and so as long as agent run, or anoth
 
 -force does without the journal: it removes what bears guestwire's mark, gives the NIC its name, MAC and addresses
 back as far as the kernel still shows them, and prints what is not known and stays as it is, such as sysctls of
-forwarding. It exits with 3 if the NIC is not wired. -state lets it remove the record, too, if the journal does not tell
+forwarding. It exits with 3 if the NIC is not wired. -state lets it remove the record, too, if the journal does not say
 where the record is.
 
 -discard is for a namespace that is deleted right after: it removes record and journal alone, and leaves the wiring to end
@@ -301,7 +301,7 @@ For example, with a pod's namespace in /run/netns/pod:
 The exit code is 0: done, 1: failed, 2: a flag or a field of the configuration is wrong, 3: the NIC is not wired,
 4: the kernel is not as recorded, 5: the binding cannot work on the NIC, 6: the guest may be active elsewhere,
 7: a process has the guest's tap open, or another process holds the NIC. That of exec and run is their command's. What takes
-longer than a second is told on standard error.
+longer than a second is reported on standard error.
 `)
 	return nil
 }
@@ -419,7 +419,7 @@ func check(ctx context.Context, o *options) error {
 	return said(err)
 }
 
-// said marks an error that standard output tells already.
+// said marks an error that standard output has already.
 func said(err error) error {
 	if err == nil {
 		return nil

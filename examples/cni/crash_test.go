@@ -33,7 +33,7 @@ type call struct {
 
 var (
 	traceLine = regexp.MustCompile(`^(\d+) +([a-z0-9]+)\((.*)`)
-	changes   = map[string]*regexp.Regexp{ // tells those that change something from those that read, where a call can do both
+	changes   = map[string]*regexp.Regexp{ // distinguishes those that change something from those that read, where a call can do both
 		"openat": regexp.MustCompile(`O_CREAT`),
 		"ioctl":  regexp.MustCompile(`TUNSET`),
 		"write":  regexp.MustCompile(`^\d+<[^>]*/`),

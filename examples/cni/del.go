@@ -19,7 +19,7 @@ import (
 
 // del gives back what add has wired for the attachment. It succeeds whatever happens: an error would keep the engine
 // from calling the plugins before this one, the pod from ending, and the pod's addresses from being used again. What
-// could not be given back is told on standard error, and stays for the next DEL or GC.
+// could not be given back is reported on standard error, and stays for the next DEL or GC.
 func del(ctx context.Context, args *skel.CmdArgs) error {
 	p, err := readPaths(args)
 	if err != nil {

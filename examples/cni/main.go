@@ -36,7 +36,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 )
 
-// The codes of errors, besides those of the CNI specification.
+// The codes of errors, in addition to those of the CNI specification.
 const (
 	codeFailed  uint = 100 // the kernel, a file, a lock
 	codeWish    uint = 101 // what the pod wants is wrong: an annotation, args.cni

@@ -61,7 +61,7 @@ func main() {
 		}
 		return
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "exporter: %v; exporter -help tells more\n", err)
+		fmt.Fprintf(os.Stderr, "exporter: %v; see exporter -help\n", err)
 		os.Exit(2)
 	}
 	nic := phase1.NIC{Dir: *dir, Own: *own, Progress: func(text string) { fmt.Fprintf(os.Stderr, "exporter: %q\n", text) }}

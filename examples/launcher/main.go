@@ -41,7 +41,7 @@ const usage = `launcher describes and serves the interfaces of a virtual machine
                                A script in QEMU's place has to exec QEMU. -events as with serve
   launcher config -state DIR   the network configuration of a guest without DHCP, by -format: cloud-init (network-config
                                version 2), networkd, kernel (ip=). -out writes the files: of cloud-init those of a NoCloud
-                               disk. What the format leaves out is told on standard error
+                               disk. What the format leaves out is reported on standard error
   launcher version             the program's version and revision
   launcher help                this text
 
@@ -120,17 +120,17 @@ func run(ctx context.Context, args []string) error {
 		flags.PrintDefaults()
 		return nil
 	case err != nil:
-		return usageError{fmt.Errorf("%w; launcher -help tells more", err)}
+		return usageError{fmt.Errorf("%w; see launcher -help", err)}
 	case verb == "" && len(args) > 0:
-		return usageError{fmt.Errorf("%q before the verb: the verb comes first, then its flags; launcher -help tells more", args[0])}
+		return usageError{fmt.Errorf("%q before the verb: the verb comes first, then its flags; see launcher -help", args[0])}
 	case verb == "":
-		return usageError{errors.New("a verb is missing: xml, serve, qemu, config, version, help; launcher -help tells more")}
+		return usageError{errors.New("a verb is missing: xml, serve, qemu, config, version, help; see launcher -help")}
 	case verb != "xml" && verb != "serve" && verb != "qemu" && verb != "config" && verb != "version":
-		return usageError{fmt.Errorf("%q is none of xml, serve, qemu, config, version, help; launcher -help tells more", verb)}
+		return usageError{fmt.Errorf("%q is none of xml, serve, qemu, config, version, help; see launcher -help", verb)}
 	case verb == "qemu" && flags.NArg() == 0:
 		return usageError{errors.New("QEMU's command line is missing: name it after --, such as -- qemu-system-x86_64 -m 1G")}
 	case verb != "qemu" && flags.NArg() > 0:
-		return usageError{fmt.Errorf("%q is no flag; launcher -help tells more", flags.Arg(0))}
+		return usageError{fmt.Errorf("%q is no flag; see launcher -help", flags.Arg(0))}
 	case verb == "version":
 		fmt.Fprintln(stdout, "launcher", version())
 		return nil
@@ -178,7 +178,7 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// logCounters tells what was served.
+// logCounters reports what was served.
 func logCounters(vm *phase2.VM) {
 	for nic, c := range vm.Counters() {
 		vm.Log.Info("served", "nic", nic, "received", c.Received, "sent", c.Sent, "failed", c.Failed, "ignored", c.Ignored)

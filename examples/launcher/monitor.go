@@ -155,7 +155,7 @@ const pressAgain = 5 * time.Second
 // shutDown presses the guest's power button, and waits for QEMU's end. It returns false if QEMU has not ended after the
 // limit.
 func (m *monitor) shutDown(qemu *process, limit time.Duration) (ended bool) {
-	m.log.Info("the guest is told to shut down", "limit", limit)
+	m.log.Info("the guest is asked to shut down", "limit", limit)
 	over := time.NewTimer(limit)
 	defer over.Stop()
 	again := time.NewTicker(pressAgain)

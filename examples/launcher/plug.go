@@ -50,7 +50,7 @@ func newPlugger(vm *phase2.VM, buses []string) *plugger {
 	}
 }
 
-// tell takes notice of an event. It does not wait for QEMU, as Serve waits for Notify.
+// notify takes notice of an event. It does not wait for QEMU, as Serve waits for Notify.
 func (p *plugger) notify(e phase2.Event) {
 	if e.Kind != "record-added" && e.Kind != "record-removed" {
 		return

@@ -29,7 +29,7 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, buses, 
 	if slices.Contains(command, "-daemonize") || slices.Contains(command, "--daemonize") {
 		return usageError{errors.New("-daemonize: leave it out, as QEMU has to stay in the foreground")}
 	}
-	// What QEMU cannot have is told before anything starts.
+	// What QEMU cannot have is reported before anything starts.
 	records := vm.Records()
 	for _, r := range records {
 		nic, err := qemu.NewNIC(&r, placeholder(&r))
@@ -143,7 +143,7 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 	case <-vmm.ended:
 	case <-ctx.Done():
 		if shutdown == 0 || !monitor.shutDown(vmm, shutdown) {
-			log.Info("QEMU is told to end")
+			log.Info("QEMU is asked to end")
 			vmm.stop()
 		}
 	}

@@ -1,4 +1,4 @@
-// Package metrics tells Prometheus of the wired NICs of a node: for examples/exporter, which prints, and examples/node,
+// Package metrics reports the wired NICs of a node: for examples/exporter, which prints, and examples/node,
 // which serves.
 package metrics
 
@@ -141,7 +141,7 @@ func (c NICs) compare(ctx context.Context, nic phase1.NIC) (found int, drops []p
 	return found, drops, err
 }
 
-// say tells why there are no more metrics of a NIC.
+// say says why there are no more metrics of a NIC.
 func (c NICs) say(w phase1.Wiring, err error) {
 	if c.NIC.Progress != nil {
 		c.NIC.Progress(fmt.Sprintf("%s in namespace %s: %v", w.NIC, w.Namespace, err))

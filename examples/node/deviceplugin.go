@@ -31,9 +31,9 @@ type devicePlugins struct {
 	dir     string // the kubelet's directory of device plugins
 	devices devices
 	log     *slog.Logger
-	// ready is told whether all devices are registered.
+	// ready receives whether all devices are registered.
 	ready func(bool)
-	// look is how often devices and sockets are looked at, besides what the kernel reports of the directory.
+	// look is how often devices and sockets are looked at, in addition to what the kernel reports of the directory.
 	look time.Duration
 }
 

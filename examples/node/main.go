@@ -58,18 +58,18 @@ func exitCode(err error) int {
 
 func run(ctx context.Context, args []string, stdout io.Writer, log *slog.Logger) error {
 	if len(args) == 0 {
-		return usageError{fmt.Errorf("a verb is missing: %s; guestwire-node help tells more", verbNames())}
+		return usageError{fmt.Errorf("a verb is missing: %s; see guestwire-node help", verbNames())}
 	}
 	name, args := args[0], args[1:]
 	if name == "help" || name == "-h" || name == "-help" || name == "--help" {
 		return help(stdout, args)
 	}
 	if strings.HasPrefix(name, "-") {
-		return usageError{fmt.Errorf("%q before the verb: the verb comes first, then its flags; guestwire-node help tells more", name)}
+		return usageError{fmt.Errorf("%q before the verb: the verb comes first, then its flags; see guestwire-node help", name)}
 	}
 	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == name })
 	if i < 0 {
-		return usageError{fmt.Errorf("%q is none of %s; guestwire-node help tells more", name, verbNames())}
+		return usageError{fmt.Errorf("%q is none of %s; see guestwire-node help", name, verbNames())}
 	}
 	v := verbs[i]
 	o, err := parse(v, args)
@@ -77,7 +77,7 @@ func run(ctx context.Context, args []string, stdout io.Writer, log *slog.Logger)
 		return help(stdout, []string{name})
 	}
 	if err != nil {
-		return usageError{fmt.Errorf("%w; guestwire-node help %s tells more", err, name)}
+		return usageError{fmt.Errorf("%w; see guestwire-node help %s", err, name)}
 	}
 	o.stdout, o.log = stdout, log
 	return v.do(ctx, o)
@@ -144,7 +144,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "nri":
 			set.StringVar(&o.nri, name, "/var/run/nri/nri.sock", "the engine's NRI `SOCKET`; empty: launchers get records and devices by other means (-device-plugins)")
 		case "devices":
-			set.StringVar(&o.deviceNames, name, "kvm", "the `NAMES` of the devices that pods may ask for besides tun, with commas between: kvm, vhost-net")
+			set.StringVar(&o.deviceNames, name, "kvm", "the `NAMES` of the devices that pods may ask for in addition to tun, with commas between: kvm, vhost-net")
 		case "dev":
 			set.StringVar(&o.dev, name, "/dev", "the node's /dev, the `DIR` in which this process sees it")
 		case "device-plugins":

@@ -89,7 +89,7 @@ func names(t *testing.T, dir string) []string {
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// TestUsage: what is wrong in a command line is refused before anything is done, with a text that tells the way out.
+// TestUsage: what is wrong in a command line is refused before anything is done, with a text that names the way out.
 func TestUsage(t *testing.T) {
 	for _, c := range []struct {
 		line []string
@@ -120,7 +120,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestHelp: the help of each verb tells each of its flags, with what its value is.
+// TestHelp: the help of each verb has each of its flags, and what its value is.
 func TestHelp(t *testing.T) {
 	var out bytes.Buffer
 	if err := run(t.Context(), []string{"help"}, &out, discard()); err != nil {
@@ -139,7 +139,7 @@ func TestHelp(t *testing.T) {
 		}
 		for _, name := range strings.Fields(v.flags) {
 			if !strings.Contains(long.String(), "\n  -"+name) {
-				t.Errorf("help %s does not tell -%s", v.name, name)
+				t.Errorf("help %s does not have -%s", v.name, name)
 			}
 		}
 		new(options).flagSet(v).VisitAll(func(f *flag.Flag) {

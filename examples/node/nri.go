@@ -37,7 +37,7 @@ type nriPlugin struct {
 	// devices are those of the node that a pod may ask for.
 	devices devices
 	log     *slog.Logger
-	// ready is told whether the engine asks the plugin.
+	// ready receives whether the engine asks the plugin.
 	ready func(bool)
 	retry time.Duration
 }
@@ -209,7 +209,7 @@ func (c *nriConnection) ValidateContainerAdjustment(context.Context, *api.Valida
 	return &api.ValidateContainerAdjustmentResponse{}, nil
 }
 
-// adjust returns what the container gets besides what its pod says, nil for a container that is none of guestwire's. A
+// adjust returns what the container gets in addition to what its pod says, nil for a container that is none of guestwire's. A
 // mount that the container has at /run/guestwire already, from a hostPath, stays.
 func (p *nriPlugin) adjust(pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, error) {
 	wants, err := podsandbox.Read(pod.GetAnnotations())

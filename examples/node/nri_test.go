@@ -267,7 +267,7 @@ func TestReconnect(t *testing.T) {
 	wait(true)
 	cancel()
 	<-ended
-	// Each state is told once, not at each try.
+	// Each state is reported once, not at each try.
 	text := said.String()
 	if n := strings.Count(text, "no such file"); n < 1 || n > 5 || !strings.Contains(text, "NRI: connected") || !strings.Contains(text, "the engine has no NRI") {
 		t.Errorf("%d times in\n%s", n, text)

@@ -117,7 +117,7 @@ func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
 	}
 }
 
-// errDispute is told while nothing is written.
+// errDispute is reported while nothing is written.
 var errDispute = fmt.Errorf("another program removes or changes the derived list whenever it is written; the next try is in %v. "+
 	"Cilium: set cni.exclusive=false. Istio: set cni.cniConfFileName to the name of the node's own list", recheck)
 
@@ -127,7 +127,7 @@ type dispute struct {
 	on      bool
 }
 
-// lasts is told whether the derived list had to be changed, and returns whether this is a dispute.
+// lasts receives whether the derived list had to be changed, and returns whether this is a dispute.
 func (d *dispute) lasts(changed bool) bool {
 	d.changes = slices.DeleteFunc(d.changes, func(at time.Time) bool { return time.Since(at) > recheck })
 	if changed {
@@ -222,7 +222,7 @@ func (o *options) metricsHandler() http.Handler {
 	}))
 }
 
-// podInfo tells which pod a state directory belongs to. Its label uid is that of kube_pod_info (kube-state-metrics), so
+// podInfo says which pod a state directory belongs to. Its label uid is that of kube_pod_info (kube-state-metrics), so
 // a query can join both.
 func podInfo(state podsandbox.State) prometheus.Collector {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "guestwire_pod_info",

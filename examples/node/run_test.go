@@ -370,7 +370,7 @@ func TestBinaryFirst(t *testing.T) {
 	}
 }
 
-// TestMetrics: the handler looks at the node anew for each request, and tells an error as such. examples/agent's tests
+// TestMetrics: the handler looks at the node anew for each request, and reports an error as such. examples/agent's tests
 // show the metrics of wired NICs.
 func TestMetrics(t *testing.T) {
 	n := newNode(t)

@@ -119,7 +119,7 @@ func help(w io.Writer, args []string) error {
 A pod asks for it by annotations; eth0 is the name of the NIC in the pod:
 
   guestwire/nic.eth0: redirect       the binding, or JSON as of agent setup -config, or none
-  guestwire/devices: kvm             what the launcher gets besides /dev/net/tun: kvm, vhost-net
+  guestwire/devices: kvm             what the launcher gets beside /dev/net/tun: kvm, vhost-net
   guestwire/container: vm            the launcher's container; without it all containers of the pod
 
 The exit code is 0: done, 1: failed, 2: a flag is wrong.

@@ -37,7 +37,7 @@ func (m Lasting) String() string { return fmt.Sprintf("ct expiration > %ds", m.S
 // String returns the flow table as nft -f reads it.
 func (f FlowTable) String() string { return fmt.Sprintf("flowtable %s { %s }", f.Name, f.Head()) }
 
-// Head returns what the kernel keeps of the flow table besides its name, the links in alphabetical order.
+// Head returns what the kernel keeps of the flow table in addition to its name, the links in alphabetical order.
 func (f FlowTable) Head() string {
 	var names []string
 	for _, d := range f.Devices {

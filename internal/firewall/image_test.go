@@ -85,7 +85,7 @@ func TestImageOrder(t *testing.T) {
 	}
 }
 
-// TestImageOfIPTables: a chain's head tells its table and from where it is jumped to, its rules are those that
+// TestImageOfIPTables: a chain's head names its table and from where it is jumped to, its rules are those that
 // iptables -S prints, and a chain of the other version of IP is not there.
 func TestImageOfIPTables(t *testing.T) {
 	table := Table{Family: Inet, Chains: []Chain{

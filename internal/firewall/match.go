@@ -86,7 +86,7 @@ type (
 	Translated struct{}
 	// Origin is the prefix of the source address in a direction of the packet's connection: the address of the
 	// client, or with Reply that of the server, before NAT. For an ICMP error the connection is the one of which
-	// the error tells. The rule has to match the IP version as well.
+	// the error says. The rule has to match the IP version as well.
 	Origin struct {
 		Prefix netip.Prefix
 		Reply  bool

@@ -14,7 +14,7 @@ type Verdict interface {
 type (
 	// Accept ends the base chain: the packet goes to the next base chain of the hook.
 	Accept struct{}
-	// Drop discards the packet. A Reason tells people why, and has an effect only in [Table.Counted]. Without a
+	// Drop discards the packet. A Reason says to people why, and has an effect only in [Table.Counted]. Without a
 	// Reason nothing is lost: the packet is a copy.
 	Drop struct{ Reason Reason }
 	// Up is for a netdev table: it keeps a frame from the guest and leaves it to the namespace's own stack. Port says that

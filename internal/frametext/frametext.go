@@ -1,4 +1,4 @@
-// Package frametext describes a frame in a line, as far as its first octets tell: who sends what to whom.
+// Package frametext describes a frame in a line, as far as its first octets show: who sends what to whom.
 package frametext
 
 import (

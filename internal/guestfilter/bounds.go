@@ -48,7 +48,7 @@ func (g guest) bounds() (fromGuest, toGuest []firewall.Rule) {
 			rule(firewall.Jump{Chain: "opening"}, is(firewall.ProtocolTCP), firewall.Opening{}),
 		}
 		fromGuest = append(fromGuest, longer...)
-		if !g.Routed { // there the namespace tells the sender
+		if !g.Routed { // there the namespace reports it to the sender
 			toGuest = append(toGuest, longer...)
 		}
 	}
@@ -88,7 +88,7 @@ func addBoundChains(t *firewall.Table, mtu int) {
 }
 
 // longRules drop what is longer than the MTU, but for TCP and UDP that is not fragmented: the kernel may cut such packets
-// into shorter ones when they leave (GSO), and no match tells.
+// into shorter ones when they leave (GSO), and no match shows that.
 func longRules() []firewall.Rule {
 	return []firewall.Rule{
 		rule(drop(firewall.TooLong), firewall.Carries{Version: 4}, anyFragment4),

@@ -378,7 +378,7 @@ var wellFormed = firewall.Protocol{Number: 255, Inverted: true}
 func is(protocol uint8) firewall.Match { return firewall.Protocol{Number: protocol} }
 
 // tooLong drops a frame that is longer than the NIC's MTU. TCP and UDP do not come here: they can be longer until the
-// kernel cuts them (GSO), and no match tells such a frame from one that the kernel does not cut.
+// kernel cuts them (GSO), and no match distinguishes such a frame from one that the kernel does not cut.
 func (g guest) tooLong() []firewall.Rule {
 	if g.Longest == 0 {
 		return nil
@@ -396,7 +396,7 @@ const (
 	nearDHCP6 = 0xfffc
 )
 
-// notNear matches a port that differs from the other one in the bits of the mask. It never matches a port that cannot
+// notNear matches a port that differs from the other in the bits of the mask. It never matches a port that cannot
 // be read.
 func notNear(offset int, port, mask uint16) firewall.Match {
 	return firewall.Bytes{Header: firewall.Transport, Offset: offset,
@@ -691,7 +691,7 @@ func length6(first, last uint16, not bool) firewall.Match {
 
 // foreignMACs drops a message of neighbour discovery with a link-layer address that is not the guest's, in any option
 // from an offset on. Options have 8 octets or a multiple (RFC 4861 section 4.6), so a link-layer address can only be at
-// such offsets. What lies inside of another option is not told apart: of 32768 values one looks like an address. A
+// such offsets. What lies inside of another option is not distinguished: of 32768 values one looks like an address. A
 // message that is too long to be looked at whole is dropped.
 func (g guest) foreignMACs(from int) []firewall.Rule {
 	rules := []firewall.Rule{rule(drop(firewall.NeighbourSpoof), length6(0, longestDiscovery, true))}

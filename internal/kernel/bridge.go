@@ -65,7 +65,7 @@ func encodeBridgeSet(o netstate.BridgeSet) (*nl.NetlinkRequest, error) {
 }
 
 // encodeBridgePortSet encodes the settings of a bridge's port (bridge link set). The kernel takes them in
-// IFLA_PROTINFO and tells them in IFLA_INFO_SLAVE_DATA.
+// IFLA_PROTINFO and reports them in IFLA_INFO_SLAVE_DATA.
 func encodeBridgePortSet(o netstate.BridgePortSet) (*nl.NetlinkRequest, error) {
 	protinfo := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
 	if err := encodeSettings(protinfo, portSettings, o.Settings); err != nil {

@@ -24,7 +24,7 @@ func TestSettingsRoundTrip(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(l.Bridge, bridge) {
 		t.Errorf("bridge:\nhave %v, %v\nwant %v", l.Bridge, err, bridge)
 	}
-	// What is sent in IFLA_PROTINFO is told in IFLA_INFO_SLAVE_DATA.
+	// What is sent in IFLA_PROTINFO is reported in IFLA_INFO_SLAVE_DATA.
 	data := inside(t, body(t, netstate.BridgePortSet{Settings: port}), unix.SizeofIfInfomsg, unix.IFLA_PROTINFO)
 	for _, up := range []bool{true, false} {
 		l, err := parseLink(portReport(data, up))

@@ -20,7 +20,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// errNoConntrack is the error of netstate.ConnectionsDel where the kernel tracks connections and tells nobody of them.
+// errNoConntrack is the error of netstate.ConnectionsDel where the kernel tracks connections and reports none of them.
 var errNoConntrack = errors.New("this kernel does not report which connections it tracks: it lacks nf_conntrack_netlink")
 
 // connection is a connection that the kernel tracks. The tuples are of the first packet and of the answers to it.

@@ -143,7 +143,7 @@ func (l *DropLog) Follow(ctx context.Context, f func(Drop)) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, unix.ENOBUFS): // the socket's buffer was full; the next number tells how many are lost
+		case errors.Is(err, unix.ENOBUFS): // the socket's buffer was full; the next number shows how many are lost
 			continue
 		case err != nil:
 			return fmt.Errorf("nflog: %w", err)

@@ -212,13 +212,13 @@ func FuzzRoundTrip(f *testing.F) {
 	})
 }
 
-// canBeReported reports whether the kernel could have told a report of a rule of guestwire.
+// canBeReported reports whether the kernel could have sent a report of a rule of guestwire.
 func canBeReported(d Drop) bool {
 	return d.NIC != "" && len(d.Packet) > 0 && (d.Ethernet == nil || len(d.Ethernet) > 0) &&
 		(d.Time.IsZero() || d.Time.Unix() > 0 && d.Time.Equal(d.Time.Truncate(time.Microsecond)))
 }
 
-// canBeMade reports whether the kernel could have told a route. Fuzzing makes other routes too.
+// canBeMade reports whether the kernel could have reported a route. Fuzzing makes other routes too.
 func canBeMade(r netstate.Route) bool {
 	expires := slices.ContainsFunc(r.Other, func(a netstate.Attribute) bool { return a.Type == unix.RTA_EXPIRES })
 	return r.Destination.IsValid() && r.Destination == r.Destination.Masked() && r.Source.IsValid() == (r.Source != netip.Prefix{}) &&

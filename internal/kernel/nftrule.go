@@ -76,7 +76,7 @@ func (n *Namespace) holdsRules(t firewall.Table) (bool, error) {
 			differs = true
 			return nil
 		}
-		if t.Chains[at].Name != string(rule.chain) { // the kernel tells the rules chain by chain
+		if t.Chains[at].Name != string(rule.chain) { // the kernel reports the rules chain by chain
 			at = max(0, slices.IndexFunc(t.Chains, func(c firewall.Chain) bool { return c.Name == string(rule.chain) }))
 		}
 		chain := t.Chains[at]

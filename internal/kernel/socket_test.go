@@ -45,7 +45,7 @@ func TestAnswerError(t *testing.T) {
 }
 
 // TestBatchInUserNamespace: batches above the default buffer's size are sent also by a process without CAP_NET_ADMIN in
-// the machine's user namespace, as in a rootless container. What is too large there is told.
+// the machine's user namespace, as in a rootless container. What is too large there is reported.
 func TestBatchInUserNamespace(t *testing.T) {
 	const child = "GUESTWIRE_BATCH"
 	if os.Getenv(child) == "" {

@@ -168,7 +168,7 @@ func (n NIC) addLease4(r *cache.Record, addresses []netip.Prefix) {
 	}
 }
 
-// asTold returns the address with the prefix length that the guest is told, the gateway, zero if there is none, and the
+// asLeased returns the address with the prefix length that the guest gets, the gateway, zero if there is none, and the
 // routes that the address does not imply.
 func asLeased(address netip.Prefix, routes []cache.Route) (netip.Prefix, netip.Addr, []cache.Route) {
 	network := address.Masked()
@@ -264,7 +264,7 @@ func (n NIC) neighbours() iter.Seq[netstate.Neighbour] {
 	}
 }
 
-// guestRoutes are the routes as DHCP can tell them, a destination and one next hop each, and warnings of what is
+// guestRoutes are the routes as DHCP can carry them, a destination and one next hop each, and warnings of what is
 // lost.
 func guestRoutes(routes []netstate.Route) ([]cache.Route, []string) {
 	var guest []cache.Route
@@ -405,7 +405,7 @@ func beside(a netip.Addr) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// secondAddresses warns of the IPv4 addresses that DHCP does not tell the guest.
+// secondAddresses warns of the IPv4 addresses that DHCP does not give the guest.
 func secondAddresses(addresses []netip.Prefix) []string {
 	var w []string
 	for _, a := range addresses[min(1, len(addresses)):] {

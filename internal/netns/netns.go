@@ -17,7 +17,7 @@ import (
 // ErrNotNetNS means that a file is not a network namespace.
 var ErrNotNetNS = errors.New("not a network namespace")
 
-// Identity tells network namespaces apart, also those of different boots.
+// Identity distinguishes network namespaces, also those of different boots.
 type Identity struct {
 	BootID string `json:"bootID"` // of /proc/sys/kernel/random/boot_id
 	Device uint64 `json:"device"`
@@ -117,7 +117,7 @@ func (i *Identity) AddCookie() error {
 	defer unix.Close(s)
 	i.Cookie, err = unix.GetsockoptUint64(s, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err == unix.ENOPROTOOPT {
-		err = fmt.Errorf("this kernel cannot tell a namespace from an earlier one: guestwire needs Linux 5.14 or a later version: %w", err)
+		err = fmt.Errorf("this kernel cannot distinguish a namespace from an earlier one: guestwire needs Linux 5.14 or a later version: %w", err)
 	}
 	if err != nil {
 		return fmt.Errorf("cookie of the namespace: %w", err)

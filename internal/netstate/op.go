@@ -212,7 +212,7 @@ func (o TableSet) kind() (kind, link string)       { return "table-set", "" }
 func (o TableDel) kind() (kind, link string)       { return "table-del", "" }
 func (o ConnectionsDel) kind() (kind, link string) { return "connections-del", "" }
 
-// neighbourOrFDB tells a neighbour from an entry of a bridge's forwarding database, which has no IP address.
+// neighbourOrFDB distinguishes a neighbour from an entry of a bridge's forwarding database, which has no IP address.
 func neighbourOrFDB(n Neighbour) string {
 	if !n.Address.IsValid() {
 		return "fdb"

@@ -10,7 +10,7 @@ import (
 
 var prefix = netip.MustParsePrefix
 
-// TestAddressSame: what is left of a lifetime does not tell two addresses apart, but whether it ends does, and
+// TestAddressSame: what is left of a lifetime does not distinguish two addresses, but whether it ends does, and
 // so does everything else.
 func TestAddressSame(t *testing.T) {
 	leased := netstate.Address{Link: 2, Prefix: prefix("10.0.0.7/24"), ValidSeconds: 3600, PreferredSeconds: 1800}
@@ -37,7 +37,7 @@ func TestAddressSame(t *testing.T) {
 	}
 }
 
-// TestRouteSame: a route that the kernel made of an address is known by what the address tells. Of another
+// TestRouteSame: a route that the kernel made of an address is known by what the address says. Of another
 // one all counts but what is left of its lifetime.
 func TestRouteSame(t *testing.T) {
 	added := netstate.Route{Link: 2, Table: netstate.TableMain, Destination: prefix("2001:db8::/32"), Gateway: netip.MustParseAddr("fe80::1"),
@@ -148,7 +148,7 @@ func TestFilterBeside(t *testing.T) {
 	}
 }
 
-// TestSettingsDiffering: a setting that the kernel does not tell cannot be changed, and is left alone.
+// TestSettingsDiffering: a setting that the kernel does not report cannot be changed, and is left alone.
 func TestSettingsDiffering(t *testing.T) {
 	have := netstate.Settings{"learning": 1, "flood": 1, "isolated": 1}
 	want := netstate.Settings{"learning": 0, "flood": 1, "isolated": 0, "mab": 0}

@@ -174,7 +174,7 @@ const (
 	AddrGenNone   = 1
 )
 
-// Tap is what a tap has besides other links.
+// Tap is what only a tap has.
 type Tap struct {
 	Owner      infra.Owner `json:"owner"`
 	MultiQueue bool        `json:"multiQueue,omitempty"`

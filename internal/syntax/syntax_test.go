@@ -32,7 +32,7 @@ func TestForms(t *testing.T) {
 			}
 		}
 		if matched < 100 {
-			t.Errorf("%s: %d texts match, too few to tell", form.expression, matched)
+			t.Errorf("%s: %d texts match, too few to judge", form.expression, matched)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func flagsOf(queues int) uint16 {
 }
 
 // Queues says how many queues the tap can have at most (1: it is no multi-queue tap), and how many of them processes have
-// open. Zero and zero: the kernel does not tell, as Linux 6.1. The error is fs.ErrNotExist if there is no such link, unix.EINVAL if the
+// open. Zero and zero: the kernel does not report them, as Linux 6.1. The error is fs.ErrNotExist if there is no such link, unix.EINVAL if the
 // link is no tap.
 func Queues(name string) (most, attached int, err error) {
 	if err := checkExists(name); err != nil {
@@ -64,7 +64,7 @@ func driver(name string) (string, error) {
 // without an address filter. It returns a file for each queue. With several, the tap has to be multi-queue.
 //
 // The errors are those of [Open]; unix.EBUSY also if another process attaches to a multi-queue tap at the same time, where
-// the kernel tells (see [Queues]); unix.EINVAL if the tap is multi-queue and one queue is asked for, or the other way round.
+// the kernel reports (see [Queues]); unix.EINVAL if the tap is multi-queue and one queue is asked for, or the other way round.
 func OpenQueues(name string, queues int) (files []*os.File, err error) {
 	clearing.Lock()
 	defer clearing.Unlock()

@@ -13,10 +13,10 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestQueues: a tap is opened once and with its own kind of queues, also where the kernel does not tell how many queues
+// TestQueues: a tap is opened once and with its own kind of queues, also where the kernel does not report how many queues
 // there are, and how many of them are open.
 func TestQueues(t *testing.T) {
-	nstest.KernelDecides(t, "the errors are the same where the kernel does not tell a tap's queues")
+	nstest.KernelDecides(t, "the errors are the same where the kernel does not report a tap's queues")
 	nstest.Need(t)
 	nstest.NeedTaps(t)
 	ns := nstest.New(t, "tap")
@@ -53,7 +53,7 @@ func TestQueues(t *testing.T) {
 				if err != nil || most != 0 && (most != c.most || attached != want) || most == 0 && attached != 0 {
 					t.Errorf("%d of %d queues, %v, want %d of %d, or 0 of 0", attached, most, err, want, c.most)
 				}
-				t.Logf("the kernel tells the queues: %t", most != 0)
+				t.Logf("the kernel reports the queues: %t", most != 0)
 			}
 			queues(0)
 			if files, err := open(c.name, c.otherQueues); !errors.Is(err, unix.EINVAL) || files != nil {
@@ -79,7 +79,7 @@ func TestQueues(t *testing.T) {
 	}
 }
 
-// TestQueuesAtOnce: of two that open a tap at once, at most one gets it, and the other one leaves no queue open.
+// TestQueuesAtOnce: of two that open a tap at once, at most one gets it, and the other leaves no queue open.
 func TestQueuesAtOnce(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
@@ -108,7 +108,7 @@ func TestQueuesAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if most == 0 {
-			nstest.Skip(t, "the kernel does not tell a tap's queues")
+			nstest.Skip(t, "the kernel does not report a tap's queues")
 		}
 		if n := len(opened[0]) + len(opened[1]); attached != n || n > 64 {
 			t.Errorf("%d and %d files, and %d queues of the tap are open (%v; %v)", len(opened[0]), len(opened[1]), attached, errs[0], errs[1])

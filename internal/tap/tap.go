@@ -107,7 +107,7 @@ func Clear(name string, multiQueue bool) error {
 	if err := checkExists(name); err != nil {
 		return err
 	}
-	// Of a tap that is down the kernel does not tell its reader, and lets a second process have queues.
+	// Of a tap that is down the kernel does not report its reader, and lets a second process have queues.
 	if _, attached, err := Queues(name); err != nil || attached > 0 || hasReader(name) {
 		return err
 	}

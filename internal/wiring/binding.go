@@ -16,10 +16,10 @@ type binding interface {
 	// *infra.RefusedError if the binding cannot work on the NIC.
 	wire(p *Plan, nic netstate.Link) error
 	traits() traits
-	// sameGuest reports whether a running guest keeps its network if the wiring changes from the binding to the other one,
+	// sameGuest reports whether a running guest keeps its network if the wiring changes from the binding to the other,
 	// which has the same kind.
 	sameGuest(infra.Binding) bool
-	// wiredAs is what sameGuest compares besides the kind, for messages; empty: nothing.
+	// wiredAs is what sameGuest compares in addition to the kind, for messages; empty: nothing.
 	wiredAs() string
 	// makesMAC reports whether the guest's MAC is computed from Spec.Guest.
 	makesMAC() bool
@@ -30,7 +30,7 @@ type binding interface {
 	takeOver(prefix string, from cache.Record) (infra.Binding, error)
 }
 
-// Questions are what a first plan has to know of a namespace, besides what a Snapshot always holds.
+// Questions are what a first plan has to know of a namespace, in addition to what a Snapshot always holds.
 type Questions struct {
 	// Sysctls are paths below /proc/sys, with slashes.
 	Sysctls []string

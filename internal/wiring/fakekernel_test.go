@@ -479,7 +479,7 @@ func (k *fakeKernel) lose4(link int, match func(netstate.Address) bool) {
 			return false
 		}
 		if match(a) {
-			k.onStack(a) // there is nothing left to tell
+			k.onStack(a) // there is nothing left to distinguish
 			gone = append(gone, a)
 			return true
 		}
@@ -691,8 +691,8 @@ func (k *fakeKernel) delRoute(r netstate.Route) error {
 	return nil
 }
 
-// setSysctl: a namespace that begins to forward forgets the routers that it was told of, but for
-// links that keep listening. With accept_ra 0 it was not the kernel that was told.
+// setSysctl: a namespace that begins to forward forgets the routers that it has learned, but for
+// links that keep listening. With accept_ra 0 it was not the kernel that learned them.
 // isOfLink reports whether the sysctl is one of the link.
 func isOfLink(path, link string) bool {
 	return strings.HasPrefix(path, "net/ipv6/conf/"+link+"/") || strings.HasPrefix(path, "net/ipv4/neigh/"+link+"/")

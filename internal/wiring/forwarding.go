@@ -20,7 +20,7 @@ type forwarding struct {
 	ends        []end
 	guard       infra.Guard
 	mac         cache.MAC    // the guest's
-	further     []netip.Addr // of the guest, besides ends
+	further     []netip.Addr // of the guest, in addition to ends
 	most        int          // connections; 0: infra.DefaultMaxConnections
 	noARP       bool         // the NIC asks for no neighbours
 	// iptables says that the table becomes chains of iptables.
@@ -173,7 +173,7 @@ func (t forwarding) own() []netip.Prefix {
 	return list
 }
 
-// toNamespace is what the guest may send to the namespace itself: besides the rules of more, what belongs to connections of
+// toNamespace is what the guest may send to the namespace itself: in addition to the rules of more, what belongs to connections of
 // the namespace, echo requests, neighbour discovery and Guard.Open. MaxConnections counts here too: each identifier of an
 // echo request is a connection.
 func (t forwarding) toNamespace(more ...firewall.Rule) []firewall.Rule {

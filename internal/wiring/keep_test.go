@@ -13,7 +13,7 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// TestGuardMACs: the guest gets no MAC besides its own that the wiring itself answers to.
+// TestGuardMACs: the guest gets no MAC in addition to its own that the wiring itself answers to.
 func TestGuardMACs(t *testing.T) {
 	for _, spec := range []asked{bridge(), masquerade()} {
 		plan := newPlan(t, flannel(), spec)

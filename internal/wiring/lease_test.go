@@ -14,7 +14,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
-// told is what a record says to the guest, a line for each thing.
+// leased is what a record says to the guest, a line for each thing.
 func leased(r cache.Record) string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
@@ -138,8 +138,8 @@ func elsewhere(s *netstate.Snapshot, gateway string, m cache.MAC) {
 	s.Neighbours = append(s.Neighbours, n)
 }
 
-// TestLease: the guest is told the routes that it can use, by the next hop that has them, and the record warns
-// of those that no protocol can tell.
+// TestLease: the guest gets the routes that it can use, by the next hop that has them, and the record warns
+// of those that no protocol can carry.
 func TestLease(t *testing.T) {
 	table := func(r netstate.Route, number uint32) netstate.Route {
 		r.Table = number

@@ -76,7 +76,7 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 	return nil
 }
 
-// warnPings tells of a range of groups that another program has chosen, or that a user namespace shows instead of the
+// warnPings warns of a range of groups that another program has chosen, or that a user namespace shows instead of the
 // kernel's default: it has neither of the groups 1 and 0 there, and writes 65534.
 func (p *Plan) warnPings() {
 	groups := p.found.Sysctls[netstate.PingGroups]

@@ -1,5 +1,5 @@
 // Package wiring plans the wiring of a NIC: from the namespace as it was found and the Spec, it computes how
-// the namespace shall look, and the record that tells Phase2 about the guest. It is pure: the same input
+// the namespace must look, and the record, which describes the guest to Phase2. It is pure: the same input
 // makes the same plan, so a journal needs no more than the input.
 package wiring
 
@@ -18,7 +18,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Plan is the wiring of one NIC: how the namespace was found, how it shall look, and what the guest is told.
+// Plan is the wiring of one NIC: how the namespace was found, how it must look, and what the guest gets.
 type Plan struct {
 	// Record is for Phase2.
 	Record cache.Record

@@ -115,7 +115,7 @@ func (p *Plan) checkOtherMAC(nic netstate.Link, mac cache.MAC) error {
 		Reason: fmt.Sprintf("it is a %s with the MAC %v, and the guest is to have %v: %s", nic.Kind, nic.MAC, mac, reason)}
 }
 
-// takeMAC gives the NIC the guest's MAC. The kernel shall make no link-local address of it, which is the guest's. The NIC
+// takeMAC gives the NIC the guest's MAC. The kernel must make no link-local address of it, which is the guest's. The NIC
 // keeps its permanent neighbours, which the kernel forgets when the MAC changes.
 func (p *Plan) takeMAC(nic *netstate.Link, mac cache.MAC) {
 	nic.MAC = mac

@@ -13,7 +13,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// TestRefused: every refusal names the object and the way out, and can be told from the others.
+// TestRefused: every refusal names the object and the way out, and can be distinguished from the others.
 func TestRefused(t *testing.T) {
 	field := func(name string) func(error) bool {
 		return func(err error) bool {

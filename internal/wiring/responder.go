@@ -15,7 +15,7 @@ func (p *Plan) addResponder(r *cache.Record, nic netstate.Link) {
 	r.ResponderMAC = responderMAC(*r, nic)
 }
 
-// addLease has a responder tell the guest what the NIC has. A NIC without addresses gives the guest a connection without a
+// addLease has a responder give the guest what the NIC has. A NIC without addresses gives the guest a connection without a
 // responder.
 func (p *Plan) addLease(nic netstate.Link) {
 	on := lease.Of(p.found, nic)

@@ -15,7 +15,7 @@ import (
 )
 
 // routed makes the namespace the router between the NIC and the guest, which has the NIC's addresses. The NIC keeps them,
-// and everything else but the sources of its routes. The namespace has addresses of its own besides, at the NIC and the tap.
+// and everything else but the sources of its routes. The namespace has addresses of its own too, at the NIC and the tap.
 type routed struct{ infra.Routed }
 
 func (routed) asks(n netstate.Names) Questions {
@@ -114,7 +114,7 @@ func (p *Plan) notRouted(nic netstate.Link) (reason string, instead cache.Kind) 
 	case len(p.spec.Guard.EtherTypes)+len(p.spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
 		return "it carries IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames", ""
 	case p.found.NoNFTables:
-		return "this kernel has no nf_tables, which would tell the guest's packets from the namespace's", cache.BindingMasquerade
+		return "this kernel has no nf_tables, which would distinguish the guest's packets from the namespace's", cache.BindingMasquerade
 	case len(v4)+len(v6) == 0:
 		return "it has no address that the guest could get", ""
 	case len(v6) > 0 && p.lacksIPv6(nic) != "":

@@ -11,7 +11,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// AskSalvage returns what a Snapshot for Salvage has to hold besides links, addresses and routes: sysctls, and the chains of
+// AskSalvage returns what a Snapshot for Salvage has to hold in addition to links, addresses and routes: sysctls, and the chains of
 // iptables, a table for each program.
 func AskSalvage(nic string) (sysctls []string, tables []firewall.Table) {
 	for _, f := range []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT, firewall.IPTablesLegacy, firewall.IP6TablesLegacy} {

@@ -116,7 +116,7 @@ func TestSameGuest(t *testing.T) {
 	}
 }
 
-// TestSameGuestSays: the error tells how the NIC is wired, so that its reader can ask for the same.
+// TestSameGuestSays: the error says how the NIC is wired, so that its reader can ask for the same.
 func TestSameGuestSays(t *testing.T) {
 	wanted := infra.Spec{Binding: infra.Auto{}}
 	for want, wired := range map[string]infra.Spec{

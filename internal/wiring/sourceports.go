@@ -41,7 +41,7 @@ var (
 
 const (
 	firstUnprivileged = 1024
-	// enoughPorts is the least number of ports that a range shall have.
+	// enoughPorts is the least number of ports that a range must have.
 	enoughPorts = 1024
 )
 

@@ -24,7 +24,7 @@ func forwards(op netstate.Op) bool {
 	return isSysctl && set.Path == netstate.Forwarding6 || isConf && conf.Link == "eth0" && conf.Name == "forwarding"
 }
 
-// announces reports whether the kernel can tell the network with the step that the NIC has the guest's MAC (arp_notify).
+// announces reports whether the kernel can announce with the step that the NIC has the guest's MAC (arp_notify).
 func announces(op netstate.Op, plan *wiring.Plan) bool {
 	set, isSet := op.(netstate.LinkSet)
 	return isSet && set.Link == "eth0" && set.MAC == plan.Record.MAC

@@ -11,7 +11,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// warnings tell what of the namespace the guest does not get.
+// warnings report what of the namespace the guest does not get.
 func (p *Plan) warnings(nic netstate.Link) []string {
 	var w []string
 	learned := lease.Of(p.found, nic).Tables()
@@ -98,6 +98,6 @@ func (p *Plan) warnDown(nic netstate.Link) {
 // warnNotServed warns of addresses that no responder of guestwire gives to the guest.
 func (p *Plan) warnNotServed(nic netstate.Link) {
 	if v4, v6 := lease.Of(p.found, nic).Addresses(); len(v4)+len(v6) > 0 {
-		p.warn("guestwire does not tell the guest the addresses %[2]v of %[1]s: the guest gets them from that network, or is configured with them", nic.Name, slices.Concat(v4, v6))
+		p.warn("guestwire does not give the guest the addresses %[2]v of %[1]s: the guest gets them from that network, or is configured with them", nic.Name, slices.Concat(v4, v6))
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 )
 
-// TestRead: what the annotations ask for, and what is told about a mistake.
+// TestRead: what the annotations ask for, and what is reported about a mistake.
 func TestRead(t *testing.T) {
 	for name, c := range map[string]struct {
 		annotations map[string]string

@@ -14,7 +14,7 @@ import (
 
 // others are the calls of other programs that wire a NIC to a guest's tap, by the binding whose network is most like theirs:
 // KubeVirt's virt-handler and tc-redirect-tap. They are the same calls of the same library, and the same processes, in the
-// same order. What the programs do besides is left out: their start, their looks for what is there already, their own files.
+// same order. What the programs do in addition is left out: their start, their looks for what is there already, their own files.
 var others = map[string]func() error{
 	"bridge":     kubevirtBridge,
 	"masquerade": kubevirtMasquerade,

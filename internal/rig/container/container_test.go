@@ -31,7 +31,7 @@ func answer(t *testing.T, from *nstest.Namespace, address string) {
 	})
 }
 
-// run starts a VM and returns its container's address. What the container has printed is told if the test fails.
+// run starts a VM and returns its container's address. What the container has printed is reported if the test fails.
 func (e *Engine) run(t *testing.T, name, flags string) string {
 	t.Helper()
 	e.MustPodman(t, "run --detach --volume /vm:/vm:ro --name "+name+wired+flags+" "+Image+" "+e.guest)

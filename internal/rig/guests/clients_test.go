@@ -27,7 +27,7 @@ type program struct {
 	start    string   // command
 	bound    []string // texts that the program prints each time it has got or renewed its leases
 	renew    string   // command; empty: the program renews by itself, after half of the lease
-	dump     string   // command that prints what DHCPv4 alone has told; empty: see /etc/resolv.conf
+	dump     string   // command that prints what DHCPv4 alone has brought; empty: see /etc/resolv.conf
 	resolv   string   // command that prints the DNS configuration in the form of resolv.conf; empty: the file has it
 	log      string   // command that prints the program's output; empty: the file that start's output is written to
 
@@ -131,7 +131,7 @@ var systems = []system{
 const (
 	// startNetworkd starts it as in a container: where /sys is read-only, it does without udev.
 	startNetworkd = "mkdir -p /run/systemd; mount -o remount,bind,ro /sys; SYSTEMD_LOG_LEVEL=debug SYSTEMD_LOG_TARGET=console /lib/systemd/systemd-networkd"
-	// networkdResolv prints what networkd tells systemd-resolved, as it writes no resolv.conf. Servers and domains come by
+	// networkdResolv prints what networkd reports to systemd-resolved, as it writes no resolv.conf. Servers and domains come by
 	// DHCPv4, DHCPv6 and advertisements.
 	networkdResolv = "cd /run/systemd/netif/links; sed -n 's/^DNS=//p' * | tr ' ' '\\n' | awk '!seen[$0]++' | sed 's/^/nameserver /'; " +
 		"echo search $(sed -n 's/^DOMAINS=//p' * | tr ' ' '\\n' | awk '!seen[$0]++')"
@@ -215,7 +215,7 @@ type network struct {
 	simpleRoutes4 []string
 	search        []string
 	subdomain     string // makes a further search domain, which comes first
-	// Further hosts that must answer, besides nstest's Beyond4 and Beyond6.
+	// Further hosts that must answer, in addition to nstest's Beyond4 and Beyond6.
 	beyond []string
 }
 
@@ -253,7 +253,7 @@ var longSearch = []string{
 	strings.Repeat("d", 60) + ".example", "pod.example",
 }
 
-// createWithRoutes returns a network with an IPv4 route through a second gateway, an IPv6 route besides the
+// createWithRoutes returns a network with an IPv4 route through a second gateway, an IPv6 route in addition to the
 // default route, and three IPv6 addresses.
 func createWithRoutes(t *testing.T) nstest.Network {
 	n := nstest.NewNetwork(t)
@@ -481,7 +481,7 @@ func (s *scene) renew(t *testing.T) {
 	}
 }
 
-// check checks what the guest has been told, and who answers whom.
+// check checks what the guest has got, and who answers whom.
 func (s *scene) check(t *testing.T) {
 	t.Helper()
 	nstest.Eventually(t, s.hasRouter)
@@ -501,7 +501,7 @@ func (s *scene) check(t *testing.T) {
 	}
 }
 
-// hasRouter checks what only router advertisements tell: the IPv6 routes and the MTU.
+// hasRouter checks what only router advertisements have: the IPv6 routes and the MTU.
 func (s *scene) hasRouter() error {
 	address := linkLocal(s.World, "pod")
 	if s.network.binding.Kind() == cache.BindingMasquerade {

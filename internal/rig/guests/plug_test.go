@@ -25,7 +25,7 @@ func execute(ctx context.Context, q *vm.QMP) func(string, qemu.Object) error {
 	return func(command string, arguments qemu.Object) error { return q.Execute(ctx, command, arguments) }
 }
 
-// deletedIn waits for QEMU's event that the guest has given the device up. QEMU tells of the parts of the device, too.
+// deletedIn waits for QEMU's event that the guest has given the device up. QEMU reports the parts of the device, too.
 func deletedIn(ctx context.Context, q *vm.QMP, nic *qemu.NIC) func() (bool, error) {
 	return func() (bool, error) {
 		for {

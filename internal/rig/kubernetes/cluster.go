@@ -31,7 +31,7 @@ const (
 // NodeName is the name of the cluster's only node.
 const NodeName = "node"
 
-// Handler is a runtime handler of the engine besides the default one, with CNI lists of its own in HandlerCNI.
+// Handler is a runtime handler of the engine in addition to the default one, with CNI lists of its own in HandlerCNI.
 const (
 	Handler    = "guestwire"
 	HandlerCNI = "/etc/cni/guestwire.d"
@@ -234,7 +234,7 @@ func (c *Cluster) Reboot(t testing.TB) {
 }
 
 // TryKubectl runs kubectl as the administrator and returns what it printed to the standard output. The error has what it
-// printed to the other one.
+// printed to the other.
 func (c *Cluster) TryKubectl(input string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience+time.Minute)
 	defer cancel()

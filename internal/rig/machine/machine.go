@@ -1,4 +1,4 @@
-// Package machine copies this machine for a test: its files, with Debian packages besides, and processes of its own.
+// Package machine copies this machine for a test: its files, with Debian packages as well, and processes of its own.
 package machine
 
 import (
@@ -25,7 +25,7 @@ type Machine struct {
 	pid int // of its first process
 }
 
-// New makes one in which Debian packages are unpacked besides: directories of the cache that the
+// New makes one in which Debian packages are unpacked too: directories of the cache that the
 // install.sh fill. The test is skipped if one is missing, or if the kernel has no overlay.
 func New(t testing.TB, n *nstest.Namespace, packages ...string) *Machine {
 	t.Helper()

@@ -1,4 +1,4 @@
-// Package migration moves guests between the pods of two nodes, and tells what stations in the world notice: octets
+// Package migration moves guests between the pods of two nodes, and reports what stations in the world notice: octets
 // that are lost or come twice, and the longest time without any.
 package migration
 
@@ -125,7 +125,7 @@ func (s *Stream) compare(data []byte) error {
 	return nil
 }
 
-// fail ends sending and receiving. The kernel tells one of the two why a connection has ended, and the other no more than that
+// fail ends sending and receiving. One of the two learns from the kernel why a connection has ended, and the other no more than that
 // (EPIPE, or the end of the file), so both errors count.
 func (s *Stream) fail(err error) {
 	s.mu.Lock()

@@ -32,7 +32,7 @@ type EngineConfig struct {
 	Runc string
 	// MaxConf is how many CNI lists of CNIConf each pod gets, in the order of their files; 0: 1.
 	MaxConf int
-	// Handlers are runtime handlers besides the default one, each with its own directory of CNI lists.
+	// Handlers are runtime handlers in addition to the default one, each with its own directory of CNI lists.
 	Handlers map[string]string
 	// More is appended to the configuration file. The version of the file is 2 with containerd 1.x, else 3.
 	More string

@@ -58,7 +58,7 @@ type Pod struct {
 	Pid int
 	// NetNS is the path of the network namespace in the node.
 	NetNS string
-	// Addresses are those that the engine tells the kubelet.
+	// Addresses are those that the engine reports to the kubelet.
 	Addresses []netip.Addr
 
 	engine *Engine

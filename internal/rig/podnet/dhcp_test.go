@@ -189,7 +189,7 @@ func TestLeaseClients(t *testing.T) {
 	}
 }
 
-// The commands start clients in a copy of the machine. dhclient shall ask often, as the lease is short. The package's
+// The commands start clients in a copy of the machine. dhclient must ask often, as the lease is short. The package's
 // installation creates dhcpcd's user. networkd waits for udev where /sys can be written.
 const (
 	startDHClient = "echo 'supersede dhcp-rebinding-time 8; initial-interval 1; backoff-cutoff 2;' >>/etc/dhcp/dhclient.conf; dhclient -4 -d eth0"

@@ -56,7 +56,7 @@ func TestMatrix(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
 	documented := document(t)
-	// A kernel with SCTP answers packets of the raw sockets by ABORT besides. Whether the module is loaded must not depend on
+	// A kernel with SCTP answers packets of the raw sockets by ABORT too. Whether the module is loaded must not depend on
 	// what ran before.
 	nstest.HasSCTP()
 	if *update {
@@ -806,7 +806,7 @@ func (l *Instance) checkRestored(t *testing.T, state, before string) {
 	}
 }
 
-// specialNotes lists what the record tells the guest besides an address and a gateway. A link-local address that
+// specialNotes lists what the record has for the guest in addition to an address and a gateway. A link-local address that
 // is made of a MAC differs in each run, so it is not printed.
 func specialNotes(r cache.Record) string {
 	var parts []string

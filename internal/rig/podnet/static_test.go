@@ -45,7 +45,7 @@ func TestStatic(t *testing.T) {
 		create  func(t testing.TB) *Instance
 		binding infra.Binding
 		boot    vm.Boot
-		differs []string // what the guest has otherwise than the pod, as the warnings tell
+		differs []string // what the guest has otherwise than the pod, as the warnings say
 		warned  []string // words of the warnings
 	}{
 		{"sbr, cloud-init", sbr, infra.Bridge{}, vm.BootCloudInit, []string{

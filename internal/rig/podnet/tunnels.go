@@ -62,7 +62,7 @@ func openTun(t testing.TB, n *nstest.Namespace, name string) *os.File {
 	return os.NewFile(uintptr(fd), name)
 }
 
-// joinTuns hands the packets of each device to the other one, until the test ends.
+// joinTuns hands the packets of each device to the other, until the test ends.
 func joinTuns(t testing.TB, a, b *os.File) {
 	var copying sync.WaitGroup
 	for _, way := range [][2]*os.File{{a, b}, {b, a}} {

@@ -47,7 +47,7 @@ func main() {
 	}
 	flag.Parse()
 	if flag.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "quickstart: %q is no flag; quickstart -help tells more\n", flag.Arg(0))
+		fmt.Fprintf(os.Stderr, "quickstart: %q is no flag; see quickstart -help\n", flag.Arg(0))
 		os.Exit(2)
 	}
 	if os.Geteuid() != 0 {

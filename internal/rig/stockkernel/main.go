@@ -48,7 +48,7 @@ func main() {
 		timeout = flag.Duration("timeout", 10*time.Minute, "end the kernel after this time, boot included")
 		cpus    = flag.Int("cpus", 2, "number of virtual CPUs")
 		memory  = flag.Int("memory", 2048, "MiB of memory, of which files that are written may take half")
-		more    = flag.String("append", "", "`ARGUMENTS` for the kernel besides, such as security=selinux")
+		more    = flag.String("append", "", "`ARGUMENTS` for the kernel in addition, such as security=selinux")
 		env     = os.Environ()
 	)
 	flag.Func("env", "set `KEY=VALUE` for the command; may be repeated", func(s string) error {

@@ -19,7 +19,7 @@ import (
 type machine struct {
 	cpus      int
 	memory    int    // MiB
-	arguments string // for the kernel, besides its own
+	arguments string // for the kernel, in addition to its own
 	verbose   bool
 }
 

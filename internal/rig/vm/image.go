@@ -24,7 +24,7 @@ var (
 )
 
 // writeImage writes the guest's initramfs, about 16 MiB: busybox, ISC's dhclient for DHCPv6 (Debian's busybox has no
-// DHCPv6 client), iproute2, the network drivers and the scripts of this package, and what the boot needs besides.
+// DHCPv6 client), iproute2, the network drivers and the scripts of this package, and what the boot needs too.
 func writeImage(file, cache string, cfg Config) error {
 	a := &initramfs.Archive{}
 	for _, dir := range []string{"bin", "dev", "etc", "lib", "lib64", "modules", "proc", "run", "sbin", "sys", "tmp", "var", "var/lib", "var/lib/dhcp", "var/log"} {

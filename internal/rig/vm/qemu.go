@@ -27,7 +27,7 @@ func BootQEMU(ctx context.Context, cfg Config, nics ...*qemu.NIC) (*Guest, error
 	return g, nil
 }
 
-// launchQEMU starts QEMU with the arguments more besides those of the configuration.
+// launchQEMU starts QEMU with the arguments more in addition to those of the configuration.
 func launchQEMU(cfg Config, nics []*qemu.NIC, more ...string) (*Guest, error) {
 	kernel, err := kernelFile(cfg.Boot)
 	if err != nil {

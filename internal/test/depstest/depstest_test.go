@@ -161,7 +161,7 @@ func TestLinks(t *testing.T) {
 }
 
 // TestPure: what a plan is computed with imports nothing by which a kernel, a file or a clock can be reached.
-// What the packages link besides comes by way of cache, which reads and writes records, and of fmt.
+// What the packages link in addition comes by way of cache, which reads and writes records, and of fmt.
 func TestPure(t *testing.T) {
 	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/guestfilter", module+"/internal/wiring") {
 		for _, imported := range p.Imports {

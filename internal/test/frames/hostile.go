@@ -279,7 +279,7 @@ func (b *builder) addICMP4() {
 		{10, "router solicitation", "routers answer it past the responder (RFC 1256)"},
 		{15, "information request", "a server of addresses answers it"},
 		{16, "information reply", "it hands out a network number"},
-		{17, "address mask request", "hosts tell their networks (RFC 950)"},
+		{17, "address mask request", "hosts report their networks (RFC 950)"},
 		{18, "address mask reply", "hosts take a wrong network mask"},
 		{30, "traceroute", "only routers send it (RFC 1393)"},
 		{31, "datagram conversion error", "no host uses it"},
@@ -288,7 +288,7 @@ func (b *builder) addICMP4() {
 		{34, "IPv6 I-am-here", "it claims any address"},
 		{35, "mobile registration request", "no host uses it"},
 		{36, "mobile registration reply", "no host uses it"},
-		{37, "domain name request", "hosts tell their names (RFC 1788)"},
+		{37, "domain name request", "hosts report their names (RFC 1788)"},
 		{38, "domain name reply", "it claims any name"},
 		{39, "SKIP", "no host uses it"},
 		{40, "Photuris", "no host uses it"},
@@ -318,7 +318,7 @@ func (b *builder) addICMP4() {
 	b.drop(firewall.ICMPType, 4, "ICMP of all other types", "no standard defines them", others...)
 	b.drop(firewall.ICMPType, 4, "ICMP of all other types, in fragments", "no standard defines them", pieces...)
 	b.drop(firewall.Malformed, 4, "ICMP type 255", "the number is reserved", b.v4(message(255)))
-	const untyped = "a filter cannot tell what it is"
+	const untyped = "a filter cannot see what it is"
 	for _, o := range []struct {
 		name   string
 		octets []byte
@@ -452,7 +452,7 @@ func (b *builder) addServers4() {
 	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer in fragments", server, b.fragments4(ip4{to: all4, body: udp(67, 68, mark())}, 80, 2000)[0])
 	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer in tiny fragments", server, b.fragments4(ip4{to: all4, body: udp(67, 68, mark())}, 8, 2000)[0])
 	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer as the gateway", server, b.v4(ip4{from: b.Gateway4, to: all4, body: udp(67, 68, mark())}))
-	b.drop(firewall.DHCPServer, 4, "UDP datagram without ports", "a filter cannot tell whether a server sent it", b.v4(ip4{sealed: true, body: []byte{0, 67}}))
+	b.drop(firewall.DHCPServer, 4, "UDP datagram without ports", "a filter cannot see whether a server sent it", b.v4(ip4{sealed: true, body: []byte{0, 67}}))
 	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer with UDP length 0", server, b.v4(ip4{to: all4, sealed: true, body: withOctets(udp(67, 68, mark()), 4, 0, 0)}))
 	if b.Served {
 		const around = "a client's message that avoids the responder and reaches other servers"
@@ -499,7 +499,7 @@ func (b *builder) addServers4() {
 	igmp("DVMRP probe", snoop, netip.MustParseAddr("224.0.0.4"), nil, 0x13, 1, 0, 0, 0, 0, 0xff, 3)
 	igmp("PIMv1 query", snoop, netip.MustParseAddr("224.0.0.2"), nil, 0x14, 0, 0, 0, 0x10, 0, 0, 0)
 	b.drop(firewall.MulticastRouter, 4, "IGMP query from 0.0.0.0", snoop+" (RFC 4541: proxies use this source)", b.v4(ip4{from: unspecified4, to: hosts, options: alert, protocol: protoIGMP, body: []byte{0x11, 100, 0, 0, 0, 0, 0, 0}}))
-	b.drop(firewall.MulticastRouter, 4, "IGMP without a type", "a filter cannot tell whether it is a query", b.v4(ip4{to: hosts, protocol: protoIGMP, sealed: true, body: []byte{}}))
+	b.drop(firewall.MulticastRouter, 4, "IGMP without a type", "a filter cannot see whether it is a query", b.v4(ip4{to: hosts, protocol: protoIGMP, sealed: true, body: []byte{}}))
 }
 
 func (b *builder) addForeignSources6() {
@@ -634,7 +634,7 @@ func (b *builder) addRouters6() {
 		name, why string
 	}{
 		{138, "router renumbering", "routers change their prefixes (RFC 2894)"},
-		{139, "node information query", "hosts tell their names and addresses (RFC 4620)"},
+		{139, "node information query", "hosts report their names and addresses (RFC 4620)"},
 		{140, "node information response", "it claims any name"},
 		{141, "inverse neighbour solicitation", "it asks for the addresses of a MAC (RFC 3122)"},
 		{142, "inverse neighbour advertisement", "it claims addresses that the filter does not check"},
@@ -645,7 +645,7 @@ func (b *builder) addRouters6() {
 		{148, "certification path solicitation", "only routers receive it (RFC 3971)"},
 		{149, "certification path advertisement", "the guest is a router"},
 		{151, "multicast router advertisement", "switches send it all groups (RFC 4286)"},
-		{152, "multicast router solicitation", "switches tell their routers"},
+		{152, "multicast router solicitation", "switches report their routers"},
 		{153, "multicast router termination", "switches forget the multicast router"},
 		{155, "RPL control", "it takes part in a mesh's routing (RFC 6550)"},
 		{157, "duplicate address request", "only routers receive it (RFC 6775)"},
@@ -664,7 +664,7 @@ func (b *builder) addRouters6() {
 	}
 	b.drop(firewall.Malformed, 6, "ICMPv6 type 255", "the number is reserved", b.neighbour(b.local6, nodes, icmp(255, 0, make([]byte, 4), make([]byte, 32))))
 	b.drop(firewall.ICMPType, 6, "ICMPv6 of all other types", "no host sends them", others...)
-	b.drop(firewall.Malformed, 6, "ICMPv6 without a type", "a filter cannot tell what it is", b.v6(ip6{protocol: protoICMPv6, sealed: true, body: []byte{}}))
+	b.drop(firewall.Malformed, 6, "ICMPv6 without a type", "a filter cannot see what it is", b.v6(ip6{protocol: protoICMPv6, sealed: true, body: []byte{}}))
 }
 
 // addDiscovery6 adds neighbour discovery for addresses or MACs of other stations.
@@ -694,7 +694,7 @@ func (b *builder) addDiscovery6() {
 	add(firewall.NeighbourSpoof, "neighbour advertisement with a long option", away, b.advertisement(b.own6, nodes, b.own6, 0x20, append([]byte{2, 2}, append(otherMAC[:], make([]byte, 8)...)...)))
 	add(firewall.NeighbourSpoof, "neighbour advertisement with a source option", away, b.advertisement(b.own6, nodes, b.own6, 0x20, linkLayer(1, otherMAC)))
 	add(firewall.NeighbourSpoof, "neighbour advertisement with an option of length 0", "a careless parser loops for ever", b.advertisement(b.own6, nodes, b.own6, 0x20, []byte{2, 0, 0, 0, 0, 0, 0, 0}))
-	add(firewall.NeighbourSpoof, "neighbour advertisement cut in its target", "a filter cannot tell whose address it is", b.neighbour(b.own6, nodes, icmp(136, 0, []byte{0x20, 0, 0, 0}, b.own6.AsSlice()[:8])))
+	add(firewall.NeighbourSpoof, "neighbour advertisement cut in its target", "a filter cannot see whose address it is", b.neighbour(b.own6, nodes, icmp(136, 0, []byte{0x20, 0, 0, 0}, b.own6.AsSlice()[:8])))
 	for _, e := range extensions {
 		add(firewall.ExtensionHeader, "neighbour advertisement of another's address after "+e.name, poison,
 			b.neighbour(b.local6, nodes, icmp(136, 0, []byte{0x20, 0, 0, 0}, neighbour.AsSlice(), mine), e.headers...))
@@ -721,7 +721,7 @@ func (b *builder) addDiscovery6() {
 	add(firewall.NeighbourSpoof, "duplicate address detection of a foreign link-local address", deny, b.solicitation(unspecified6, solicited(foreign6l), foreign6l))
 	add(firewall.NeighbourSpoof, "duplicate address detection of another's address with a nonce", deny, b.solicitation(unspecified6, solicited(neighbour), neighbour, []byte{14, 1, 1, 2, 3, 4, 5, 6}))
 	add(firewall.NeighbourSpoof, "duplicate address detection with a MAC", "RFC 4861 section 4.3 forbids it", b.solicitation(unspecified6, solicited(b.own6), b.own6, mine))
-	add(firewall.NeighbourSpoof, "neighbour solicitation cut in its target", "a filter cannot tell whose address it is", b.neighbour(b.own6, group, icmp(135, 0, make([]byte, 4), b.Gateway6.AsSlice()[:8])))
+	add(firewall.NeighbourSpoof, "neighbour solicitation cut in its target", "a filter cannot see whose address it is", b.neighbour(b.own6, group, icmp(135, 0, make([]byte, 4), b.Gateway6.AsSlice()[:8])))
 
 	const learn = "the router learns another station for the guest"
 	asked := func(unserved firewall.Reason) firewall.Reason {
@@ -835,7 +835,7 @@ func (b *builder) addServers6() {
 		b.fragments6(ip6{from: b.local6, to: nodes, before: []extension{options, options}, body: udp(547, 546, reply())}, 8, 1000)...)
 	b.drop(firewall.HiddenFragment, 6, "DHCPv6 reply after options cut in two", server+" (RFC 7112)",
 		b.fragments6(ip6{from: b.local6, to: nodes, before: []extension{{destination, append([]byte{0, 2, 1, 20}, make([]byte, 20)...)}}, body: udp(547, 546, reply())}, 16, 1000)...)
-	b.drop(firewall.Malformed, 6, "IPv6 UDP datagram without ports", "a filter cannot tell whether a server sent it", b.v6(ip6{sealed: true, body: []byte{0}}))
+	b.drop(firewall.Malformed, 6, "IPv6 UDP datagram without ports", "a filter cannot see whether a server sent it", b.v6(ip6{sealed: true, body: []byte{0}}))
 	if b.Served {
 		const around = "a client's message that avoids the responder and reaches other servers"
 		solicit := func() []byte { return append([]byte{1, 0, 0, 1}, b.marker()...) }

@@ -82,9 +82,9 @@ func (b *builder) addTraffic4() {
 	here("IPv4 time exceeded", "to be a hop of a traceroute", b.v4(ip4{protocol: protoICMP, body: icmp(11, 0, make([]byte, 4), inner)}))
 	here("IPv4 parameter problem", "to say which octet is wrong", b.v4(ip4{protocol: protoICMP, body: icmp(12, 0, make([]byte, 4), inner)}))
 	beyond("IPv4 timestamp request", "to ask for a host's time", b.v4(ip4{protocol: protoICMP, body: icmp(13, 0, []byte{0, 3, 0, 1}, make([]byte, 12), b.data(0))}))
-	here("IPv4 timestamp reply", "to tell its time", b.v4(ip4{protocol: protoICMP, body: icmp(14, 0, []byte{0, 3, 0, 1}, make([]byte, 12), b.data(0))}))
+	here("IPv4 timestamp reply", "to report its time", b.v4(ip4{protocol: protoICMP, body: icmp(14, 0, []byte{0, 3, 0, 1}, make([]byte, 12), b.data(0))}))
 	here("IPv4 extended echo request", "to ask for the state of a host's interface (RFC 8335)", b.v4(ip4{protocol: protoICMP, body: icmp(42, 0, []byte{0, 4, 1, 1}, interfaceObject)}))
-	here("IPv4 extended echo reply", "to tell the state of its interface", b.v4(ip4{protocol: protoICMP, body: icmp(43, 0, []byte{0, 4, 1, 0x42})}))
+	here("IPv4 extended echo reply", "to report the state of its interface", b.v4(ip4{protocol: protoICMP, body: icmp(43, 0, []byte{0, 4, 1, 0x42})}))
 	beyond("IPv4 echo request after options", "RFC 791 allows them", b.v4(ip4{options: []byte{1, 1, 1, 0}, protocol: protoICMP, body: icmp(8, 0, []byte{0, 5, 0, 1}, b.data(0))}))
 	here("IPv4 port unreachable after options", "RFC 791 allows them", b.v4(ip4{options: make([]byte, 40), protocol: protoICMP, body: icmp(3, 3, make([]byte, 4), inner)}))
 	beyond("IPv4 do not fragment", "for path MTU discovery", b.v4(ip4{flags: 0x4000}))
@@ -210,7 +210,7 @@ func (b *builder) addTraffic6() {
 		here("IPv6 "+name, "an error (RFC 4443 section 3)", b.v6(ip6{protocol: protoICMPv6, body: icmp(uint8(i+1), 0, []byte{0, 0, 5, 0}, inner)}))
 	}
 	here("IPv6 extended echo request", "to ask for the state of a host's interface (RFC 8335)", b.v6(ip6{protocol: protoICMPv6, body: icmp(160, 0, []byte{0, 4, 1, 1}, interfaceObject)}))
-	here("IPv6 extended echo reply", "to tell the state of its interface", b.v6(ip6{protocol: protoICMPv6, body: icmp(161, 0, []byte{0, 4, 1, 0x42})}))
+	here("IPv6 extended echo reply", "to report the state of its interface", b.v6(ip6{protocol: protoICMPv6, body: icmp(161, 0, []byte{0, 4, 1, 0x42})}))
 	beyond("IPv6 echo request after options", "RFC 8200 allows them", b.v6(ip6{before: []extension{options}, protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 5, 0, 1}, b.data(0))}))
 	beyond("IPv6 ICMP fragments, the last one first", "an echo request larger than the MTU, on a path that changes the order",
 		reversed(b.fragments6(ip6{protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 6, 0, 1}, b.data(3000))}, 1400, 1400))...)

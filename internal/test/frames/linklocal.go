@@ -41,7 +41,7 @@ func (l Link) FromLinkLocal(a netip.Addr) []Kind {
 
 // Unreceived returns forms of duplicate address detection that the address's owner does not receive, or ignores
 // (RFC 4861 section 7.1.1). Their sender learns nothing from the silence that follows. Two forms are not among them, as
-// no filter without arithmetic can tell them: a wrong checksum, and a group whose last 24 bits are not the address's.
+// no filter without arithmetic can recognize them: a wrong checksum, and a group whose last 24 bits are not the address's.
 func (l Link) Unreceived(a netip.Addr) []Kind {
 	b := newBuilder(l)
 	add := func(name, why string, frames ...[]byte) {

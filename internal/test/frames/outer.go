@@ -48,7 +48,7 @@ func OuterLegitimate(l Link) []Kind {
 	}
 	b.add(6, "neighbour advertisement of a router", "to be found", b.advertisement(b.local6, l.IPv6, b.local6, 0xe0, linkLayer(2, b.MAC)))
 	b.add(4, "ARP request for the guest", find, b.arp(func(a *arp) { a.targetIP = l.IPv4 }))
-	b.add(4, "ARP reply of another station that has the guest's address", "to tell of the duplicate", b.arp(func(a *arp) {
+	b.add(4, "ARP reply of another station that has the guest's address", "to report the duplicate", b.arp(func(a *arp) {
 		a.operation, a.senderIP, a.target, a.targetIP, a.destination = 2, l.IPv4, l.MAC, unspecified4, l.MAC
 	}))
 	b.add(6, "IPv6 UDP after long destination options", "RFC 8200 allows them", b.v6(ip6{before: []extension{longOptions}}))
@@ -96,7 +96,7 @@ func (b *builder) addOuterDHCP4() {
 			if more != 0 {
 				name = fmt.Sprintf("IPv4 UDP first fragment cut after %d octets", octets)
 			}
-			b.drop(unreadable, 4, name, "a filter cannot tell for which port it is", cut)
+			b.drop(unreadable, 4, name, "a filter cannot see for which port it is", cut)
 		}
 	}
 }

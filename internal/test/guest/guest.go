@@ -2,7 +2,7 @@
 // tap. DHCPv4, DHCPv6 and router advertisements configure the guest as they configure a VM's. It then sends and answers
 // traffic by its kernel.
 //
-// The guest uses exactly what it is told, so an error in a lease breaks its traffic, as in a real guest.
+// The guest uses exactly what it gets, so an error in a lease breaks its traffic, as in a real guest.
 // Leases are renewed on request only, and an address stays after its lease has ended. The guest does not look for
 // duplicates of its addresses: package lab's namespaces have that off.
 package guest
@@ -142,7 +142,7 @@ func (g *Guest) ip(line string) error {
 	return err
 }
 
-// Close ends all operations, closes the port and waits for all goroutines. Nothing tells the guest's peers, as if its
+// Close ends all operations, closes the port and waits for all goroutines. Nothing is sent to the guest's peers, as if its
 // machine had lost its power. A second Close returns the error of closing the port again.
 func (g *Guest) Close() error {
 	g.cancel(ErrClosed)

@@ -356,7 +356,7 @@ func (h *handle) settled(name string) error {
 	if err != nil {
 		return err
 	}
-	// A tap never tells its state; a veth does, as soon as the kernel has noticed that it is up.
+	// A tap never reports its state; a veth does, as soon as the kernel has noticed that it is up.
 	state := link.Attrs().OperState
 	if state != netlink.OperUp && (state != netlink.OperUnknown || link.Type() == "veth") {
 		return fmt.Errorf("link %s: state %v", name, state)

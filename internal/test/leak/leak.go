@@ -24,7 +24,7 @@ import (
 func Main(m *testing.M) { os.Exit(Run(m)) }
 
 // Run runs the tests and returns the status for os.Exit. What the tests leave behind is printed, and
-// makes the run fail. More checks say what is left besides, a line each.
+// makes the run fail. More checks say what is left too, a line each.
 func Run(m *testing.M, more ...func() []string) int {
 	before, err := Take()
 	if err != nil {

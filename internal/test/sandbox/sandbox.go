@@ -92,7 +92,7 @@ func enter() error {
 	for {
 		select {
 		case s := <-signals:
-			// The terminal tells the whole process group; a kill(1) tells this process alone.
+			// The terminal signals the whole process group; a kill(1) signals this process alone.
 			if s != syscall.SIGINT {
 				if err := cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 					return fmt.Errorf("sandbox: %w", err)
@@ -120,7 +120,7 @@ func OneUser() bool {
 }
 
 // attributes are those of a process with mounts of its own. An ordinary user's is root in a user
-// namespace besides. Its network namespace has to belong to that: ip(8) enters it again.
+// namespace too. Its network namespace has to belong to that: ip(8) enters it again.
 func attributes() *syscall.SysProcAttr {
 	switch {
 	case OneUser():
