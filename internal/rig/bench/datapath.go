@@ -63,19 +63,19 @@ func (s *scope) measureSet(binding infra.Binding, took []row) error {
 	if err != nil {
 		return err
 	}
-	var lanes [3]*lane
-	lanes[0], err = s.newWiredLane(all[0], binding, infra.Guard{})
+	var variants [3]*variant
+	variants[0], err = s.newWiredVariant(all[0], binding, infra.Guard{})
 	if err == nil {
-		lanes[1], err = s.newWiredLane(all[1], binding, infra.Guard{Off: true})
+		variants[1], err = s.newWiredVariant(all[1], binding, infra.Guard{Off: true})
 	}
 	if err == nil {
-		lanes[2], err = s.newBareLane(all[2])
+		variants[2], err = s.newBareVariant(all[2])
 	}
 	if err != nil {
 		return err
 	}
 	for i, f := range flows {
-		for _, n := range lanes {
+		for _, n := range variants {
 			if err := n.openConnection(s.ctx, f); err != nil {
 				return fmt.Errorf("%s: %w", f.name, err)
 			}
@@ -84,15 +84,15 @@ func (s *scope) measureSet(binding infra.Binding, took []row) error {
 		if f.short {
 			count = shortBursts
 		}
-		err := s.inTurns(setRounds+1, len(lanes), func(round, way int) error {
-			out, in, err := lanes[way].turn(count)
+		err := s.inTurns(setRounds+1, len(variants), func(round, way int) error {
+			out, in, err := variants[way].turn(count)
 			if round > 0 {
 				took[2*i].add(way, out)
 				took[2*i+1].add(way, in)
 			}
 			return err
 		})
-		for _, n := range lanes {
+		for _, n := range variants {
 			err = errors.Join(err, n.checkArrived(count*burst*(setRounds+1)))
 		}
 		if err != nil {
@@ -102,8 +102,8 @@ func (s *scope) measureSet(binding infra.Binding, took []row) error {
 	return nil
 }
 
-// lane is a pod with a port on the tap, in the place of the guest, and one at the other end of its NIC.
-type lane struct {
+// variant is a pod with a port on the tap, in the place of the guest, and one at the other end of its NIC.
+type variant struct {
 	pod            *pod
 	guest, network *port
 	mac, next      cache.MAC
@@ -113,13 +113,13 @@ type lane struct {
 	before  uint64 // number of frames that had arrived in the network before
 }
 
-// newWiredLane wires a pod by phase1's Setup.
-func (s *scope) newWiredLane(p *pod, binding infra.Binding, guard infra.Guard) (*lane, error) {
+// newWiredVariant wires a pod by phase1's Setup.
+func (s *scope) newWiredVariant(p *pod, binding infra.Binding, guard infra.Guard) (*variant, error) {
 	record, err := p.setup(s.ctx, infra.Spec{Binding: binding, Guard: guard})
 	if err != nil {
 		return nil, err
 	}
-	n := &lane{pod: p, mac: record.MAC, next: gatewayMAC, source: record.IPv4.Address.Addr()}
+	n := &variant{pod: p, mac: record.MAC, next: gatewayMAC, source: record.IPv4.Address.Addr()}
 	if !record.GatewayMAC.IsZero() { // the namespace routes
 		n.next = record.GatewayMAC
 		// No station answers ARP for the next hop, and no guest, so the entries are static.
@@ -146,7 +146,7 @@ link set eth0 type bridge_slave learning off
 link set eth0-br up
 link set eth0-tap up`
 
-func (s *scope) newBareLane(p *pod) (*lane, error) {
+func (s *scope) newBareVariant(p *pod) (*variant, error) {
 	if err := ip(p.Namespace, bareNetwork); err != nil {
 		return nil, err
 	}
@@ -154,12 +154,12 @@ func (s *scope) newBareLane(p *pod) (*lane, error) {
 	if _, err := p.Run("sh", "-c", "for f in /proc/sys/net/bridge/bridge-nf-call-*; do [ ! -e $f ] || echo 0 >$f; done"); err != nil {
 		return nil, err
 	}
-	n := &lane{pod: p, mac: podMAC, next: gatewayMAC, source: pods[0]}
+	n := &variant{pod: p, mac: podMAC, next: gatewayMAC, source: pods[0]}
 	return n, s.attach(n)
 }
 
 // attach attaches to the tap like QEMU with a guest that supports all offloads.
-func (s *scope) attach(n *lane) (err error) {
+func (s *scope) attach(n *variant) (err error) {
 	n.guest, err = s.openTap(n.pod.Namespace, guestTap, offloads)
 	if err == nil {
 		n.network, err = s.openPacketSocket(n.pod, false)
@@ -169,7 +169,7 @@ func (s *scope) attach(n *lane) (err error) {
 
 // openConnection checks that a flow's frames pass in both directions, so that connection tracking knows the connection,
 // and stores the frames for the turns.
-func (n *lane) openConnection(ctx context.Context, f flow) error {
+func (n *variant) openConnection(ctx context.Context, f flow) error {
 	return inScope(ctx, func(s *scope) error {
 		seen, err := s.openPacketSocket(n.pod, true)
 		if err != nil {
@@ -208,7 +208,7 @@ func pass(ctx context.Context, from, to *port, frame []byte, destination uint16)
 }
 
 // received returns the number of frames that have arrived at the other end of the NIC.
-func (n *lane) received() (count uint64, err error) {
+func (n *variant) received() (count uint64, err error) {
 	err = n.pod.world.Do(func() error {
 		link, err := netlink.LinkByName(n.pod.peer)
 		if err == nil {
@@ -220,7 +220,7 @@ func (n *lane) received() (count uint64, err error) {
 }
 
 // checkArrived returns an error unless count frames have arrived from the guest.
-func (n *lane) checkArrived(count int) error {
+func (n *variant) checkArrived(count int) error {
 	now, err := n.received()
 	if err == nil && now-n.before < uint64(count) {
 		err = fmt.Errorf("of %d frames of the guest of %s, %d came", count, n.pod.peer, now-n.before)
@@ -229,7 +229,7 @@ func (n *lane) checkArrived(count int) error {
 }
 
 // turn sends count bursts in each direction, and returns the median of the microseconds per frame.
-func (n *lane) turn(count int) (out, in float64, err error) {
+func (n *variant) turn(count int) (out, in float64, err error) {
 	if err := n.guest.drain(); err != nil {
 		return 0, 0, err
 	}
@@ -241,7 +241,7 @@ func (n *lane) turn(count int) (out, in float64, err error) {
 }
 
 // receiveBurst sends a burst to the guest, and waits for it there.
-func (n *lane) receiveBurst() error {
+func (n *variant) receiveBurst() error {
 	if err := n.network.sendBurst(n.in); err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ const (
 )
 
 // frame returns a frame of a guest that leaves checksums and segmentation to its device.
-func (f flow) frame(n *lane) []byte {
+func (f flow) frame(n *variant) []byte {
 	const segment = 1500 - header.IPv4MinimumSize - header.TCPMinimumSize
 	payload := 44 * segment // whole segments, below 64 KiB
 	if f.short {
