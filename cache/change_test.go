@@ -14,8 +14,8 @@ var unnoticed = []string{
 	"version", "name", "namespace", "binding", "firewall", "tap", "sriov", "passt", "responderTap", "standby", "inactive", "turn", "warnings",
 }
 
-// TestChanges: each field of the record is a change, but for those that a guest does not notice, and a new field has to be
-// one of either.
+// TestChanges: each field of the record is a change, but for those that a guest does not notice, and a new field has to
+// be one of either.
 func TestChanges(t *testing.T) {
 	if have := Changes(full(), full()); len(have) > 0 {
 		t.Errorf("the same record: %v", have)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRecords: this program reads the records of its version, as they are in testdata for good, and writes the same bytes.
-// Of a record of another version it says so first, whatever else it does not know there.
+// TestRecords: this program reads the records of its version, as they are in testdata for good, and writes the same
+// bytes. Of a record of another version it says so first, whatever else it does not know there.
 func TestRecords(t *testing.T) {
 	const dir = "testdata/records"
 	for _, binding := range bindings {

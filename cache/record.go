@@ -1,7 +1,7 @@
 // Package cache is the contract between the phases: the record of one network interface, with all that Phase2 needs to
-// answer the guest and to describe its device. Phase1 writes it into a directory as the JSON file NAME.json, with a
-// schema version and plain values, so that a program of another version can read it, or report that it cannot. Write
-// and Remove are for Phase1, and for the tests of programs that read records.
+// answer the guest and to describe its device. Phase1 writes it into a directory as the JSON file NAME.json. It has a
+// schema version and plain values: a program of another version can read it, or report that it cannot. Write and Remove
+// are for Phase1, and for the tests of programs that read records.
 package cache
 
 import (
@@ -155,8 +155,8 @@ func (r Route) Default() bool { return r.Destination.IsValid() && r.Destination.
 type IPv6 struct {
 	Address netip.Addr   `json:"address"`          // which DHCPv6 leases
 	Others  []netip.Addr `json:"others,omitempty"` // the NIC's further addresses, leased with Address
-	// Gateway is the gateway's address in addition to Router.Address, with BindingMasquerade: a next hop for a guest without
-	// router advertisements. Zero: there is none.
+	// Gateway is the gateway's address in addition to Router.Address, with BindingMasquerade: a next hop for a guest
+	// without router advertisements. Zero: there is none.
 	Gateway netip.Addr     `json:"gateway,omitzero"`
 	OnLink  []netip.Prefix `json:"onLink,omitempty"` // the prefixes on the guest's link
 	// Router is nil if the guest has no next hop. The responder then advertises a router lifetime of zero, because

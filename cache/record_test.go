@@ -579,8 +579,8 @@ func dropEmpty(v reflect.Value) {
 	}
 }
 
-// TestAnnounces: a guest that shares the MAC of its next hop is not announced, as answers in the next hop's name would leave
-// as well.
+// TestAnnounces: a guest that shares the MAC of its next hop is not announced, as answers in the next hop's name would
+// leave as well.
 func TestAnnounces(t *testing.T) {
 	guest, other := MAC{2, 0, 0, 0, 0, 7}, MAC{2, 0, 0, 0, 0, 1}
 	for name, c := range map[string]struct {

@@ -53,8 +53,8 @@ func checkPCIAddress(field, text string) error {
 	return nil
 }
 
-// maxTurn is more than all moves of a guest, and the largest number that each reader of JSON can distinguish from the next one
-// (RFC 8259 section 6).
+// maxTurn is more than all moves of a guest, and the largest number that each reader of JSON can distinguish from the
+// next one (RFC 8259 section 6).
 const maxTurn = 1<<53 - 1
 
 // Validate checks each field on which Phase2 relies. The error is a [*FieldError].

@@ -498,7 +498,8 @@ func withStandIn() cache.Record {
 	return rec
 }
 
-// The guest's parameter list decides which router and which network it gets. Each list but the first two is that of a real client.
+// The guest's parameter list decides which router and which network it gets. Each list but the first two is that of a
+// real client.
 func TestDHCPv4StandIn(t *testing.T) {
 	const mask, router, routes = 1, 3, 121
 	for _, c := range []struct {

@@ -114,8 +114,8 @@ func indexOf(k Kind) int {
 	return -1
 }
 
-// result is what a frame causes in addition to its answer: an event, or the reason why the frame is ignored. A frame that is
-// not ignored has an answer, an event or both.
+// result is what a frame causes in addition to its answer: an event, or the reason why the frame is ignored. A frame
+// that is not ignored has an answer, an event or both.
 type result struct {
 	kind    Kind // empty: no event
 	address netip.Addr

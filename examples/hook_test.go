@@ -27,8 +27,8 @@ func (c container) hook(t *testing.T, state map[string]any) (string, error) {
 	return string(out), err
 }
 
-// TestHook: createRuntime wires the container's NIC, and poststop gives the namespace back, or forgets one that is gone.
-// internal/rig/container has podman call it.
+// TestHook: createRuntime wires the container's NIC, and poststop gives the namespace back, or forgets one that is
+// gone. internal/rig/container has podman call it.
 func TestHook(t *testing.T) {
 	t.Parallel()
 	c, before := newContainer(t)

@@ -44,7 +44,8 @@ func TestReference(t *testing.T) {
 	golden.Parts(t, reference+"drop-reasons.md", "examples", map[string]string{"reasons": reasonsTable(t)})
 }
 
-// TestReferenceCNI: the page about the CNI plugin has the members of the entry, the annotations and the bindings' words.
+// TestReferenceCNI: the page about the CNI plugin has the members of the entry, the annotations and the bindings'
+// words.
 func TestReferenceCNI(t *testing.T) {
 	var entry struct{ Properties map[string]any }
 	if err := json.Unmarshal([]byte(help(t, "examples/cni", "-schema")), &entry); err != nil {
@@ -305,8 +306,8 @@ func withoutZero(text string) (meaning, zero string) {
 	return text[:at[0]] + end + text[at[5]:], zero
 }
 
-// inJSON returns the comment of a field with the names that JSON has for the fields and bindings of Go. A name such as MAC
-// stands for the thing, unless the comment begins with it.
+// inJSON returns the comment of a field with the names that JSON has for the fields and bindings of Go. A name such as
+// MAC stands for the thing, unless the comment begins with it.
 func inJSON(o object, field, text string) string {
 	text = goLink.ReplaceAllString(text, "$1")
 	if f, ok := o.of.FieldByName(field); ok && acronym.MatchString(field) && strings.HasPrefix(text, field+" ") {

@@ -16,8 +16,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// container is a process 1 with the rights of a container's: NET_ADMIN and what engines give in addition, sysctls that are
-// read-only, and journals of its own.
+// container is a process 1 with the rights of a container's: NET_ADMIN and what engines give in addition, sysctls that
+// are read-only, and journals of its own.
 type container struct {
 	nstest.Network
 	dir  string

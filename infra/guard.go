@@ -16,13 +16,14 @@ type Guard struct {
 	// and the namespace behind Masquerade and Routed, answer no other one. Serve reports it: other-mac-seen.
 	Off  bool        `json:"off,omitempty"`
 	MACs []cache.MAC `json:"macs,omitempty"` // the guest's in addition to the record's; each may use each address
-	// Prefixes are sources in addition to the guest's addresses, such as those of containers in the guest. The filter learns four
-	// link-local addresses (RFC 7217); fe80::/64 is for a guest with more. Under Masquerade and Routed, Setup adds a route
-	// to each prefix by way of the guest: ErrCollision if the namespace reaches it already. Elsewhere the record warns of
-	// a prefix without a route.
+	// Prefixes are sources in addition to the guest's addresses, such as those of containers in the guest. The filter
+	// learns four link-local addresses (RFC 7217); fe80::/64 is for a guest with more. Under Masquerade and Routed, Setup
+	// adds a route to each prefix by way of the guest: ErrCollision if the namespace reaches it already. Elsewhere the
+	// record warns of a prefix without a route.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
-	// EtherTypes pass in addition to IPv4, IPv6 and ARP, in both directions, such as 0x8863 (PPPoE), except to 01:80:c2:00:xx:xx.
-	// The filter checks the guest's MAC alone. Only Bridge, Redirect and Auto take EtherTypes and VLANs.
+	// EtherTypes pass in addition to IPv4, IPv6 and ARP, in both directions, such as 0x8863 (PPPoE), except to
+	// 01:80:c2:00:xx:xx. The filter checks the guest's MAC alone. Only Bridge, Redirect and Auto take EtherTypes and
+	// VLANs.
 	EtherTypes []EtherType `json:"etherTypes,omitempty"`
 	// VLANs are the tags (802.1Q) that pass in both directions, 1 to 4094. The filter checks the guest's MAC, and that no
 	// second tag follows, but no addresses, DHCP or routers. Empty: none from the guest, and any to a guest without

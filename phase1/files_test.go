@@ -314,9 +314,9 @@ func closedLater(t *testing.T, c wired.NIC, above string) {
 	check(t, c)
 }
 
-// TestStatePath: a directory in whose place another user could put one is refused before anything is made there, and so
-// is one that the owner cannot reach, and a path that cannot be written into a journal, or leads among the journals.
-// What root alone can change, and what is sticky, such as /tmp, is accepted.
+// TestStatePath: a directory that another user could replace is refused before anything is made there. So is one that
+// the owner cannot reach, a path that a journal cannot hold, and one in the directory of the journals. What root alone
+// can change, and what is sticky, such as /tmp, is accepted.
 func TestStatePath(t *testing.T) {
 	t.Parallel()
 	nstest.NeedRoot(t, "the test needs two users")

@@ -239,8 +239,8 @@ func (n node) sweep(g Gone, look lookup) error {
 	return nil
 }
 
-// sweepLock removes a lock that no one has. Before the lock of a NIC it takes that of the namespace, as Hold does: a Hold
-// at that moment would name this call as the holder.
+// sweepLock removes a lock that no one has. Before the lock of a NIC it takes that of the namespace, as Hold does: a
+// Hold at that moment would name this call as the holder.
 func (n node) sweepLock(name string, report progress) error {
 	if inode, of := strings.CutPrefix(name, holdLock); of {
 		inode, _, _ = strings.Cut(inode, "-")

@@ -19,9 +19,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestLeaseOwner: a DHCP client that leased the NIC's address before Setup, by packet sockets as such clients have
-// them, receives the network's servers while the NIC is wired, and the servers receive the client. The guest receives none of
-// it, the namespace answers nothing, and nothing else of what the network sends gets to the client's sockets.
+// TestLeaseOwner: a DHCP client with packet sockets has leased the NIC's address before Setup. While the NIC is wired,
+// it receives what the network's servers send, and they receive what it sends. The guest receives none of it, the
+// namespace answers nothing, and nothing else of what the network sends gets to the client's sockets.
 func TestLeaseOwner(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
@@ -190,8 +190,8 @@ func (w *wire) frames() (list [][]byte) {
 }
 
 // TestDHCPv6Owner: a DHCPv6 client in the namespace, which has a UDP socket, goes on asking for more time for an
-// address with a lifetime, and receives the answer. The launcher cannot send the same, and nothing passes for an address
-// without a lifetime.
+// address with a lifetime, and receives the answer. The launcher cannot send the same, and nothing passes for an
+// address without a lifetime.
 func TestDHCPv6Owner(t *testing.T) {
 	t.Parallel()
 	for name, lifetime := range map[string]string{"leased": " valid_lft 9000 preferred_lft 9000", "static": ""} {

@@ -10,9 +10,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestMachinesNamespace: a program with PIDs and a network of its own, as in a container, does not see the machine's
-// process 1, and refuses the machine's namespace, also if it says that its own is meant, as in a container with the
-// network of the host.
+// TestMachinesNamespace: a program in a PID namespace does not see the machine's process 1. It refuses the machine's
+// namespace nevertheless, with Own as well: a container can have the network of the host.
 func TestMachinesNamespace(t *testing.T) {
 	nstest.KernelDecides(t, "the first namespace has no inode number of its own before Linux 6.18")
 	t.Parallel()

@@ -352,10 +352,10 @@ func hurt(t *testing.T, n nstest.Network, line, says string) string {
 	return fill.Replace(says)
 }
 
-// wiring is what of a dump must be the same after a repair, in any order, without what is numbered anew, the qdisc that
-// a link gets when it is up first, an anycast address that the kernel forgets when a router's link goes down, the
-// multicast routes that a tap gets if its carrier is seen late, what a bridge has learned while a damage let it, and
-// the MAC of the responder's tap, which is random.
+// wiring is what of a dump must be the same after a repair, in any order. It leaves out numbers, and the MAC of the
+// responder's tap, which is random. It leaves out what the kernel decides: the qdisc of a link that was never up, the
+// anycast address of a router's link that was down, the multicast routes of a tap whose carrier was seen late, and what
+// a bridge has learned meanwhile.
 func wiring(dump string) string {
 	if port := portMAC.FindStringSubmatch(dump); port != nil {
 		dump = strings.ReplaceAll(dump, port[1], "random")

@@ -249,8 +249,8 @@ func sequence(t *testing.T, c *net.TCPConn) uint32 {
 	return uint32(number)
 }
 
-// TestRoutedNeighbours: the NIC's network gets no answer for the namespace's own addresses, and learns of no process that
-// sends with the guest's.
+// TestRoutedNeighbours: the NIC's network gets no answer for the namespace's own addresses, and learns of no process
+// that sends with the guest's.
 func TestRoutedNeighbours(t *testing.T) {
 	t.Parallel()
 	s, _ := newRouted(t, func(s *scene) wired.NIC { return config(s.Network, infra.Routed{}) })

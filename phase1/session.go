@@ -231,8 +231,8 @@ func (n NIC) checkNotFirst() error {
 	return err
 }
 
-// forgetConnections carries out operations on tracked connections. A failure is reported, and is no error: the wiring is as
-// it must be without them, and a way back that cannot end would be worse than an exchange that is lost.
+// forgetConnections carries out operations on tracked connections. A failure is reported, and is no error: the wiring
+// is as it must be without them, and a way back that cannot end would be worse than an exchange that is lost.
 func (s *session) forgetConnections(ctx context.Context, ops []netstate.Op) {
 	if err := s.ns.Apply(ctx, ops); err != nil {
 		s.report.say("NIC %s: exchanges that the kernel tracks may keep their destination for as long as they go on: %v", s.nic, err)

@@ -119,8 +119,8 @@ func TestTakeOverGateway(t *testing.T) {
 	s.serves(t)
 }
 
-// TestTakeOverMTU: a guest keeps its MTU, so a NIC with a smaller one is refused, and the way out is a larger one of
-// the NIC, as the Spec can have neither the smaller one nor none.
+// TestTakeOverMTU: a guest keeps its MTU, so a NIC with a smaller MTU is refused. The way out is a larger MTU of the
+// NIC: the Spec can name no smaller one, and cannot leave it out.
 func TestTakeOverMTU(t *testing.T) {
 	t.Parallel()
 	eachMovable(t, func(t *testing.T, b infra.Binding) {

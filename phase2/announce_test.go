@@ -23,8 +23,8 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// TestAnnounce captures who receives what. Stations of the network that have the guest under another MAC learn the guest's,
-// and the guest learns its gateway's. Under masquerade the network receives nothing.
+// TestAnnounce captures who receives what. Stations of the network that have the guest under another MAC learn the
+// guest's, and the guest learns its gateway's. Under masquerade the network receives nothing.
 func TestAnnounce(t *testing.T) {
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
 		t.Run(string(b.Kind()), func(t *testing.T) {
@@ -59,8 +59,8 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
-// TestAnnounceActivate: Serve announces a guest that Activate has let go. On standby nothing is announced, and nothing is
-// received.
+// TestAnnounceActivate: Serve announces a guest that Activate has let go. On standby nothing is announced, and nothing
+// is received.
 func TestAnnounceActivate(t *testing.T) {
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
 		t.Run(string(b.Kind()), func(t *testing.T) {
@@ -151,7 +151,8 @@ func (s *announcedGuest) forget() {
 	}
 }
 
-// learned says that the world has the guest at its MAC, if it could receive that, and that the guest has learned its gateway's MAC.
+// learned says that the world has the guest at its MAC, if it could receive that, and that the guest has learned its
+// gateway's MAC.
 func (s *announcedGuest) learned(network bool) {
 	s.t.Helper()
 	mac := formerMAC

@@ -114,8 +114,8 @@ func TestServeAttached(t *testing.T) {
 	}
 }
 
-// TestServeOtherMAC: tc gives the responder the requests of a guest with another MAC than the record's, such as a QEMU that
-// was started without mac=. They get no answer, and Serve reports why.
+// TestServeOtherMAC: tc gives the responder the requests of a guest with another MAC than the record's, such as a QEMU
+// that was started without mac=. They get no answer, and Serve reports why.
 func TestServeOtherMAC(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	n.Pod.IP("route del default via 10.244.1.1") // without a gateway, the responder answers ARP for its own address
@@ -182,7 +182,8 @@ func ipv6Frame(mac cache.MAC, src, dst netip.Addr, next byte, body []byte) []byt
 	return slices.Concat([]byte{0x33, 0x33}, d[12:], mac[:], []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(body)), next, 255}, s[:], d[:], body)
 }
 
-// TestServeAttachFailed: a new record whose tap is not there is reported once, and the NIC is served when the tap is there.
+// TestServeAttachFailed: a new record whose tap is not there is reported once, and the NIC is served when the tap is
+// there.
 func TestServeAttachFailed(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	dir := nstest.Dir(t)
@@ -205,7 +206,8 @@ func TestServeAttachFailed(t *testing.T) {
 	n.Pod.IP("link set net1-dhcp addrgenmode none up")
 	events.wait(t, "net1 attached")
 
-	// A record that loses its responder is reported as changed, not as removed. The other record's events are not repeated.
+	// A record that loses its responder is reported as changed, not as removed. The other record's events are not
+	// repeated.
 	writeRecords(t, dir, newRecord("net1"))
 	events.wait(t, "net1 record-changed", "net1 no-responder")
 	if err := os.Remove(filepath.Join(dir, "net1.json")); err != nil {
@@ -241,7 +243,8 @@ func TestEventJSON(t *testing.T) {
 	}
 }
 
-// TestEventNames: the doc comment of Event has each kind that the code reports, in kebab-case, and docs/reference/protocols.md has its rows.
+// TestEventNames: the doc comment of Event has each kind that the code reports, in kebab-case, and
+// docs/reference/protocols.md has its rows.
 func TestEventNames(t *testing.T) {
 	read := func(path string) string {
 		t.Helper()

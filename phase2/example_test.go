@@ -200,8 +200,9 @@ func ExampleVM_Serve_notify() {
 	}
 }
 
-// A launcher under libvirt attaches the NIC of a new record to the running guest, and detaches the NIC when the record is
-// gone. Notify must not wait for libvirt, so a goroutine does. Phase1's Teardown refuses until the guest's tap is closed.
+// A launcher under libvirt attaches the NIC of a new record to the running guest, and detaches the NIC when the record
+// is gone. Notify must not wait for libvirt, so a goroutine does. Phase1's Teardown refuses until the guest's tap is
+// closed.
 func ExampleVM_Serve_plug() {
 	virsh := func(verb, xml string) {
 		cmd := exec.Command("virsh", verb, "vm1", "/dev/stdin", "--live")
@@ -260,8 +261,8 @@ func ExampleVM_Serve_plug() {
 	}
 }
 
-// A launcher that is replaced while the guest runs ends its service with dhcp.ErrHandover. The guest then keeps its IPv6
-// default route until the next launcher serves it.
+// A launcher that is replaced while the guest runs ends its service with dhcp.ErrHandover. The guest then keeps its
+// IPv6 default route until the next launcher serves it.
 func ExampleVM_Start_handover() {
 	vm, err := phase2.Open("/run/guestwire/vm1")
 	if err != nil {

@@ -131,8 +131,8 @@ func asksGateway(t *testing.T, files []*os.File, r cache.Record) {
 	}
 }
 
-// TestOpenTap opens the taps of the bindings as the launcher's user without capabilities, and uses them. What an earlier
-// VMM has set is undone.
+// TestOpenTap opens the taps of the bindings as the launcher's user without capabilities, and uses them. What an
+// earlier VMM has set is undone.
 func TestOpenTap(t *testing.T) {
 	for queues, binding := range map[int]infra.Binding{1: infra.Bridge{}, 2: infra.Redirect{}, 4: infra.Bridge{}} {
 		t.Run(fmt.Sprintf("%s with %d queues", binding.Kind(), queues), func(t *testing.T) {

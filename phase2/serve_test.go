@@ -58,8 +58,8 @@ func (l *eventLog) add(e phase2.Event) {
 	l.events = append(l.events, e)
 }
 
-// wait waits for the events, each "NIC kind", in this order after the last one that was waited for. Other events may come
-// between them. It returns the last one.
+// wait waits for the events, each "NIC kind", in this order after the last one that was waited for. Other events may
+// come between them. It returns the last one.
 func (l *eventLog) wait(t *testing.T, want ...string) (last phase2.Event) {
 	t.Helper()
 	for _, want := range want {
@@ -281,8 +281,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestStart: the guest is served when Start returns, and not any more when stop returns. A responder that hands over does not
-// withdraw its router.
+// TestStart: the guest is served when Start returns, and not any more when stop returns. A responder that hands over
+// does not withdraw its router.
 func TestStart(t *testing.T) {
 	r := newServed(t)
 	for _, handover := range []bool{true, false} {

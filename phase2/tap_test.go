@@ -9,8 +9,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestServeClearsTap: a VMM that ended has left an address filter at the guest's tap. The next guest receives its network
-// once Serve is ready, and nothing without Serve.
+// TestServeClearsTap: a VMM that ended has left an address filter at the guest's tap. The next guest receives its
+// network once Serve is ready, and nothing without Serve.
 func TestServeClearsTap(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	vm := wire(t, n)

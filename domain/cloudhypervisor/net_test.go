@@ -70,8 +70,8 @@ func TestNet(t *testing.T) {
 	golden.Only(t, ".txt", files...)
 }
 
-// netConfig is the schema NetConfig of vmm/src/api/openapi/cloud-hypervisor.yaml, by the commit 00f68228812d of 2026: the
-// properties with their types. None is required. The schema does not forbid others.
+// netConfig is the schema NetConfig of vmm/src/api/openapi/cloud-hypervisor.yaml, by the commit 00f68228812d of 2026:
+// the properties with their types. None is required. The schema does not forbid others.
 var netConfig = map[string]string{
 	"tap": "string", "ip": "string", "mask": "string", "mac": "string", "host_mac": "string",
 	"mtu": "integer", "iommu": "boolean", "num_queues": "integer", "queue_size": "integer",

@@ -63,8 +63,8 @@ func TestNetworkInterface(t *testing.T) {
 	golden.Only(t, ".txt", files...)
 }
 
-// property is one of the schema NetworkInterface of src/firecracker/swagger/firecracker.yaml, version 1.17.0-dev, by the
-// commit 004d935399ba of 2026. Firecracker refuses properties that the schema does not have (deny_unknown_fields).
+// property is one of the schema NetworkInterface of src/firecracker/swagger/firecracker.yaml, version 1.17.0-dev, by
+// the commit 004d935399ba of 2026. Firecracker refuses properties that the schema does not have (deny_unknown_fields).
 type property struct {
 	kind     string
 	required bool
@@ -83,8 +83,8 @@ var schema = map[string]property{
 // chosen are the properties that the package sets. The rate limiters are the caller's.
 var chosen = []string{"iface_id", "host_dev_name", "guest_mac", "mtu"}
 
-// TestSchema: each property of the object is one of the schema, of its type and within its limits, the required ones are
-// there, and each that the package wants to set is set.
+// TestSchema: each property of the object is one of the schema, of its type and within its limits, the required ones
+// are there, and each that the package wants to set is set.
 func TestSchema(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range cases {

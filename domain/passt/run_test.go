@@ -23,8 +23,9 @@ import (
 
 func TestMain(m *testing.M) { nstest.Main(m) }
 
-// TestPasst starts passt with the arguments, as an ordinary user in the pod's namespace, and is its VMM: passt accepts the
-// connection, listens on the ports, gives the guest the NIC's address and the record's MTU, and ends with the connection.
+// TestPasst starts passt with the arguments, as an ordinary user in the pod's namespace, and is its VMM: passt accepts
+// the connection, listens on the ports, gives the guest the NIC's address and the record's MTU, and ends with the
+// connection.
 func TestPasst(t *testing.T) {
 	nstest.Need(t, "passt")
 	n := nstest.NewVeth(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Args returns arguments of QEMU's command line for all records, and the guest's open taps, which QEMU must inherit
-// from first on, such as 3, one more for each file in ExtraFiles before. The caller closes the taps.
+// Args returns arguments of QEMU's command line for all records, and the guest's open taps. QEMU must inherit these
+// from descriptor first on: 3, and one more for each file before them in ExtraFiles. The caller closes the taps.
 //
 //	args, taps, err := qemu.Args(vm.Records(), 3, phase2.OpenTap)
 //	cmd.Args, cmd.ExtraFiles = append(cmd.Args, args...), taps

@@ -205,7 +205,8 @@ type queue struct{ closed bool }
 
 func (q *queue) Close() error { q.closed = true; return nil }
 
-// TestArgs: the taps of all records have numbers in order, records without a tap have none, and an error leaves no tap open.
+// TestArgs: the taps of all records have numbers in order, records without a tap have none, and an error leaves no tap
+// open.
 func TestArgs(t *testing.T) {
 	tap, queues, card, sockets, down := record(), record(), record(), record(), record()
 	queues.Name, queues.Queues = "eth1", 2
@@ -317,7 +318,8 @@ func TestPlug(t *testing.T) {
 	}
 }
 
-// TestUnplug: the tap's backend goes after the device, and never before. A device_del that the guest ignores is sent again.
+// TestUnplug: the tap's backend goes after the device, and never before. A device_del that the guest ignores is sent
+// again.
 func TestUnplug(t *testing.T) {
 	tap, err := qemu.NewNIC(record(), qemu.Options{})
 	if err != nil {

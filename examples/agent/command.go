@@ -36,8 +36,8 @@ func passedOn() (signals <-chan os.Signal, stop func()) {
 	return c, func() { signal.Stop(c) }
 }
 
-// runCommand starts the command as the owner, in the namespace if one is named, and waits for its end. Signals are passed
-// on. The error is a commandError if the command ends with another status than 0.
+// runCommand starts the command as the owner, in the namespace if one is named, and waits for its end. Signals are
+// passed on. The error is a commandError if the command ends with another status than 0.
 func runCommand(cmd *exec.Cmd, o *options, signals <-chan os.Signal) error {
 	if err := phase1.Launch(cmd, o.NetNS, o.Owner, o.groups...); err != nil {
 		return err
@@ -68,8 +68,8 @@ func runCommand(cmd *exec.Cmd, o *options, signals <-chan os.Signal) error {
 	}
 }
 
-// passOn sends the command the signal. The command has a session of its own, so a terminal's signal reaches its processes
-// by the agent alone. The number is the command's as long as no one has waited for it.
+// passOn sends the command the signal. The command has a session of its own, so a terminal's signal reaches its
+// processes by the agent alone. The number is the command's as long as no one has waited for it.
 func passOn(s os.Signal, pid int) error {
 	switch {
 	case s == syscall.SIGTSTP:
@@ -83,8 +83,8 @@ func passOn(s os.Signal, pid int) error {
 	return nil
 }
 
-// reapOrphans waits for the processes that a container's process 1 inherits from those that end, until stop is called. The
-// command is left to its own Wait.
+// reapOrphans waits for the processes that a container's process 1 inherits from those that end, until stop is called.
+// The command is left to its own Wait.
 func reapOrphans(command int) (stop func()) {
 	ends := make(chan os.Signal, 1)
 	signal.Notify(ends, syscall.SIGCHLD)

@@ -66,7 +66,8 @@ func hook(ctx context.Context, o *options) error {
 	}
 }
 
-// unwire does what teardown does, if the container's namespace is still there, as that of a pod is; else what forget does.
+// unwire does what teardown does, if the container's namespace is still there, as that of a pod is; else what forget
+// does.
 func (c container) unwire(ctx context.Context, o *options) error {
 	ns, err := c.netNS()
 	if err != nil {
@@ -80,8 +81,9 @@ func (c container) unwire(ctx context.Context, o *options) error {
 	return o.Teardown(ctx, phase1.TeardownOptions{State: o.State, CutOff: true})
 }
 
-// forgetGone removes what is left of containers that have gone. Those whose namespaces are alive are left: podman's poststop
-// comes while podman itself still has a socket in the namespace, so the next hook removes what that one could not.
+// forgetGone removes what is left of containers that have gone. Those whose namespaces are alive are left: podman's
+// poststop comes while podman itself still has a socket in the namespace, so the next hook removes what that one could
+// not.
 func forgetGone(ctx context.Context, o *options) error {
 	err := phase1.Forget(ctx, phase1.Gone{Own: o.engineOwn, Dir: o.Dir, Progress: func(string) {}})
 	if errors.Is(err, fs.ErrNotExist) {

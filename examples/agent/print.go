@@ -19,7 +19,8 @@ import (
 // could hold control characters of a terminal.
 var stdout, stderr = &plain{to: os.Stdout}, &plain{to: os.Stderr}
 
-// plain writes text without control characters but the end of a line and the tabulator. failed is the first error of a write.
+// plain writes text without control characters but the end of a line and the tabulator. failed is the first error of a
+// write.
 type plain struct {
 	to     io.Writer
 	failed error
@@ -95,7 +96,8 @@ func orDash(text string) string {
 	return text
 }
 
-// printReport prints what status reports of one NIC. Failed is why kernel and record could not be compared; nil: they were.
+// printReport prints what status reports of one NIC. Failed is why kernel and record could not be compared; nil: they
+// were.
 func printReport(w io.Writer, r *phase1.Report, failed error) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) {

@@ -45,8 +45,8 @@ func runWired(ctx context.Context, o *options) error {
 }
 
 // forgetEarlier removes the record and the journal that a container which was killed left in these directories, if they
-// outlast its network: the record of another namespace would keep this one from the State. The lock keeps another run away
-// from the directories, whose network may not be visible here.
+// outlast its network: the record of another namespace would keep this one from the State. The lock keeps another run
+// away from the directories, whose network may not be visible here.
 func forgetEarlier(ctx context.Context, o *options) (unlock func(), err error) {
 	moment, cancel := context.WithTimeoutCause(ctx, 100*time.Millisecond, fmt.Errorf("another agent run uses -state %s: end it first", o.State))
 	defer cancel()

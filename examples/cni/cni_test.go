@@ -198,8 +198,8 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// TestEveryNIC: a fake main plugin plays Multus. It creates eth0 and net1 within one ADD, and moves the default route to
-// net1 when both are there. Guestwire after it sees the routes that the pod keeps.
+// TestEveryNIC: a fake main plugin plays Multus. It creates eth0 and net1 within one ADD, and moves the default route
+// to net1 when both are there. Guestwire after it sees the routes that the pod keeps.
 func TestEveryNIC(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

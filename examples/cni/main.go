@@ -12,7 +12,8 @@
 //
 // Every member but type can be left out. A pod says what it wants by annotations (see package sandbox), or by args.cni.
 // Where nothing is wanted, nothing is done. With tapResult the result also names the guest's tap, as that of the plugin
-// tc-redirect-tap does; guestwire that is installed under this name takes its place. guestwire -schema prints the JSON schema of the entry.
+// tc-redirect-tap does; guestwire that is installed under this name takes its place. guestwire -schema prints the JSON
+// schema of the entry.
 package main
 
 import (

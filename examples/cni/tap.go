@@ -35,8 +35,8 @@ func arg(args *skel.CmdArgs, name string) string {
 	return ""
 }
 
-// redirectTapSpec is what tc-redirect-tap does: every frame passes between the NIC and a tap of the caller's user. A jailer
-// gives the VMM a /dev/net/tun of its own.
+// redirectTapSpec is what tc-redirect-tap does: every frame passes between the NIC and a tap of the caller's user. A
+// jailer gives the VMM a /dev/net/tun of its own.
 func redirectTapSpec(args *skel.CmdArgs) (infra.Spec, error) {
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	for name, id := range map[string]*uint32{"TC_REDIRECT_TAP_UID": &uid, "TC_REDIRECT_TAP_GID": &gid} {
@@ -58,8 +58,8 @@ func redirectTapSpec(args *skel.CmdArgs) (infra.Spec, error) {
 	return spec, spec.Validate()
 }
 
-// readForTap returns the result of the plugins before this one, to which addTap adds the guest's tap. It refuses what would
-// mislead: engines of Kubernetes take all addresses of a result for the pod's.
+// readForTap returns the result of the plugins before this one, to which addTap adds the guest's tap. It refuses what
+// would mislead: engines of Kubernetes take all addresses of a result for the pod's.
 func (c config) readForTap(result []byte, args *skel.CmdArgs, nics []wantedNIC) (*current.Result, error) {
 	if strings.Contains(args.Args, "K8S_POD_") {
 		return nil, &cache.FieldError{Field: "tapResult", Reason: "not on Kubernetes, which takes the guest's address in the result for the pod's: leave tapResult out, and read the record (guestwire/container)"}
@@ -78,8 +78,8 @@ func (c config) readForTap(result []byte, args *skel.CmdArgs, nics []wantedNIC) 
 }
 
 // addTap adds to a result what firecracker-go-sdk and other callers of tc-redirect-tap look for: the tap in the network
-// namespace, and an interface of the same name in the sandbox CNI_CONTAINERID, which is the guest's, with its MAC and one
-// address. The SDK refuses two addresses, so of both families it is the IPv4 one.
+// namespace, and an interface of the same name in the sandbox CNI_CONTAINERID, which is the guest's, with its MAC and
+// one address. The SDK refuses two addresses, so of both families it is the IPv4 one.
 func (c config) addTap(r *current.Result, args *skel.CmdArgs, record cache.Record) ([]byte, error) {
 	guest := len(r.Interfaces) + 1
 	if address := guestAddress(r, args, record); address != nil {
@@ -97,8 +97,8 @@ func (c config) addTap(r *current.Result, args *skel.CmdArgs, record cache.Recor
 	return text.Bytes(), err
 }
 
-// guestAddress is the guest's address for a result; nil: it has none. A guest that is the pod has the pod's, with the prefix
-// length that the plugin before this one says.
+// guestAddress is the guest's address for a result; nil: it has none. A guest that is the pod has the pod's, with the
+// prefix length that the plugin before this one says.
 func guestAddress(r *current.Result, args *skel.CmdArgs, record cache.Record) *current.IPConfig {
 	if record.Binding == cache.BindingBridge || record.Binding == cache.BindingRedirect {
 		ofNIC := slices.DeleteFunc(slices.Clone(r.IPs), func(ip *current.IPConfig) bool {

@@ -20,8 +20,8 @@ func (n *node) ptp() string {
 }
 
 // TestTapResult: the result names the guest's tap, and the guest with its MAC and one address, as callers of
-// tc-redirect-tap want it; CHECK passes where the NIC has what the result says. Under the name tc-redirect-tap no spec is
-// needed, and a guest that configures itself by the result reaches the node.
+// tc-redirect-tap want it; CHECK passes where the NIC has what the result says. Under the name tc-redirect-tap no spec
+// is needed, and a guest that configures itself by the result reaches the node.
 func TestTapResult(t *testing.T) {
 	t.Parallel()
 	masquerade := `"tapResult": true, "spec": {"owner": {"uid": 107}, "binding": {"masquerade": {}}}`

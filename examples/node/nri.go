@@ -209,8 +209,8 @@ func (c *nriConnection) ValidateContainerAdjustment(context.Context, *api.Valida
 	return &api.ValidateContainerAdjustmentResponse{}, nil
 }
 
-// adjust returns what the container gets in addition to what its pod says, nil for a container that is none of guestwire's. A
-// mount that the container has at /run/guestwire already, from a hostPath, stays.
+// adjust returns what the container gets in addition to what its pod says, nil for a container that is none of
+// guestwire's. A mount that the container has at /run/guestwire already, from a hostPath, stays.
 func (p *nriPlugin) adjust(pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, error) {
 	wants, err := podsandbox.Read(pod.GetAnnotations())
 	if err != nil {

@@ -370,8 +370,8 @@ func TestBinaryFirst(t *testing.T) {
 	}
 }
 
-// TestMetrics: the handler looks at the node anew for each request, and reports an error as such. examples/agent's tests
-// show the metrics of wired NICs.
+// TestMetrics: the handler looks at the node anew for each request, and reports an error as such. examples/agent's
+// tests show the metrics of wired NICs.
 func TestMetrics(t *testing.T) {
 	n := newNode(t)
 	o, err := parseArgs(n.args("run"))

@@ -96,9 +96,9 @@ type stepper struct {
 	indexes
 }
 
-// steps compares the namespace as it is with the state that is wanted. One order serves wiring and undoing:
-// rules are in force before the links that they guard are up, routes are removed before addresses and added
-// after them, a name is free before another link takes it, and the guest's tap comes up last.
+// steps compares the namespace as it is with the state that is wanted. One order serves wiring and undoing. Rules are
+// in force before the links that they guard are up. Routes are removed before addresses, and added after them. A name
+// is free before another link takes it. The guest's tap comes up last.
 func (s *stepper) steps() ([]netstate.Op, error) {
 	now := s.now
 	s.removeLinks()

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// FlowTable is a flow table of an inet table: the packets of connections that rules add with [Offload] pass from link to link
-// before the kernel's stack sees them. What it holds is no part of the table.
+// FlowTable is a flow table of an inet table: the packets of connections that rules add with [Offload] pass from link
+// to link before the kernel's stack sees them. What it holds is no part of the table.
 type FlowTable struct {
 	Name string
 	// Devices are the links by which the packets come in and leave.
@@ -19,8 +19,8 @@ type (
 	// Offload adds the packet's connection to a flow table, and continues with the next rule. What the kernel cannot
 	// offload stays with the rules.
 	Offload struct{ Table string }
-	// Assured is a connection that has proved to be one: of TCP, after the opening, of UDP, with packets in both directions
-	// for more than two seconds.
+	// Assured is a connection that has proved to be one: of TCP, after the opening, of UDP, with packets in both
+	// directions for more than two seconds.
 	Assured struct{}
 	// Lasting is a connection that the kernel would keep for more than so many seconds without a packet.
 	Lasting struct{ Seconds uint32 }

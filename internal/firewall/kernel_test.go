@@ -267,8 +267,8 @@ func TestNFTables(t *testing.T) {
 	}
 }
 
-// TestNames: the comment of a rule has nft's names of what the rule matches. nft lists a rule of the names as it lists the
-// rule of octets, if the rule itself says what the packet is.
+// TestNames: the comment of a rule has nft's names of what the rule matches. nft lists a rule of the names as it lists
+// the rule of octets, if the rule itself says what the packet is.
 func TestNames(t *testing.T) {
 	nstest.Need(t, "nft")
 	type bytes = firewall.Bytes

@@ -98,7 +98,8 @@ type (
 	Connections struct{ Over uint32 }
 	// Opening is a TCP segment with SYN and without RST.
 	Opening struct{ Inverted bool }
-	// Count holds for all packets, and counts those that the matches before it let through. The count is no part of a rule's text.
+	// Count holds for all packets, and counts those that the matches before it let through. The count is no part of a
+	// rule's text.
 	Count struct{}
 	// Rate holds for so many Packets a second, or with PerMinute a minute, and for Burst packets at once; with Over,
 	// for the packets above that.
@@ -108,8 +109,8 @@ type (
 		Burst     int
 		Over      bool
 	}
-	// Faster holds for packets above so many octets a second, counted as Longer counts them. Burst octets, and those of one
-	// second, may pass at once.
+	// Faster holds for packets above so many octets a second, counted as Longer counts them. Burst octets, and those of
+	// one second, may pass at once.
 	Faster struct {
 		Octets uint64
 		Burst  uint32

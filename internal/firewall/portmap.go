@@ -19,8 +19,8 @@ type PortMap struct {
 type PortRange struct{ First, Last, To uint16 }
 
 type (
-	// DNATMap translates a connection's destination address, and its port by the PortMap Map. A port that is not in the map
-	// goes on with the next rule. The rule has to match the protocol, TCP, UDP or SCTP.
+	// DNATMap translates a connection's destination address, and its port by the PortMap Map. A port that is not in the
+	// map goes on with the next rule. The rule has to match the protocol, TCP, UDP or SCTP.
 	DNATMap struct {
 		Address  netip.Addr
 		Protocol uint8
@@ -97,7 +97,8 @@ func (m PortMap) merged() []PortRange {
 	return list
 }
 
-// forIPTables returns the rules of iptables for a rule with a DNATMap, one for each range, and each other rule as it is.
+// forIPTables returns the rules of iptables for a rule with a DNATMap, one for each range, and each other rule as it
+// is.
 func (t Table) forIPTables(r Rule) []Rule {
 	v, is := r.Verdict.(DNATMap)
 	if !is {

@@ -116,9 +116,9 @@ func ParseLogPrefix(prefix string) (nic string, r Reason, ok bool) {
 	return words[1], Reason(words[2]), true
 }
 
-// ReasonOf returns the reason for which the chain keeps packets from the guest, or the guest's packets from the network;
-// ok is false for other chains, also for those whose names have a word that is none of Reasons: a program with the right to
-// change the namespace's nftables can add any number of such chains.
+// ReasonOf returns the reason for which the chain keeps packets from the guest, or the guest's packets from the
+// network; ok is false for other chains, also for those whose names have a word that is none of Reasons: a program with
+// the right to change the namespace's nftables can add any number of such chains.
 func ReasonOf(chain string) (r Reason, ok bool) {
 	name, ok := strings.CutPrefix(chain, dropChain)
 	if !ok {
@@ -127,16 +127,18 @@ func ReasonOf(chain string) (r Reason, ok bool) {
 	return Reason(name), ok && slices.ContainsFunc(Reasons, func(d Described) bool { return d.Reason == Reason(name) })
 }
 
-// isReason reports whether the name can be a reason, also one of another version of guestwire. A program with the right to
-// change the namespace's nftables can use any octets in names.
+// isReason reports whether the name can be a reason, also one of another version of guestwire. A program with the right
+// to change the namespace's nftables can use any octets in names.
 func isReason(name string) bool { return syntax.IsWord(name, "-", 32) }
 
-// Counted returns a copy of the table in which each [Drop] and [Up] with a Reason is a [Goto] to a chain of that reason.
-// That chain counts the packet, and drops it, by a rule or by its end, or leaves it to the namespace. If logs, it also reports some packets of the NIC to the nflog group
-// [LogGroup]: without a listener, the kernel forgets the report.
+// Counted returns a copy of the table in which each [Drop] and [Up] with a Reason is a [Goto] to a chain of that
+// reason. That chain counts the packet, and drops it, by a rule or by its end, or leaves it to the namespace. If logs,
+// it also reports some packets of the NIC to the nflog group [LogGroup]: without a listener, the kernel forgets the
+// report.
 //
-// The counter is at the end of the way of a dropped packet, so a packet that passes pays nothing. A rule ends where a limit
-// is exceeded, so the report and the drop are two rules. Where the end of the chain drops as well, one rule counts and reports.
+// The counter is at the end of the way of a dropped packet, so a packet that passes pays nothing. A rule ends where a
+// limit is exceeded, so the report and the drop are two rules. Where the end of the chain drops as well, one rule
+// counts and reports.
 func (t Table) Counted(nic string, logs bool) Table {
 	ends := map[string]Verdict{} // by chain
 	dropsBehind := t.endingInDrop()
@@ -187,8 +189,8 @@ func (t Table) Counted(nic string, logs bool) Table {
 	return t
 }
 
-// endingInDrop are the chains at whose end a packet is dropped: base chains with that policy, and chains that are entered by [Goto]
-// from such chains alone.
+// endingInDrop are the chains at whose end a packet is dropped: base chains with that policy, and chains that are
+// entered by [Goto] from such chains alone.
 func (t Table) endingInDrop() map[string]bool {
 	drops, passes := map[string]bool{}, map[string]bool{}
 	var follow func(chain string, by map[string]bool)

@@ -31,8 +31,8 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestCounted: a drop for a reason, and what goes up for one, becomes a chain that counts, once a reason, in the order of
-// Reasons. The table itself, and verdicts without a reason, stay.
+// TestCounted: a drop for a reason, and what goes up for one, becomes a chain that counts, once a reason, in the order
+// of Reasons. The table itself, and verdicts without a reason, stay.
 func TestCounted(t *testing.T) {
 	table := Table{Family: NetDev, Name: "guestwire-eth0", Chains: []Chain{
 		{Name: "guest", Rules: []Rule{

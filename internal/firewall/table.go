@@ -227,7 +227,8 @@ func (t Table) image(rules bool) Image {
 	return image
 }
 
-// Held returns the image of the table without its texts, which only people and other tables need: [Image.WithTexts] writes them.
+// Held returns the image of the table without its texts, which only people and other tables need: [Image.WithTexts]
+// writes them.
 func (t Table) Held() Image { return Image{Family: t.Family, Name: t.Name, held: &t} }
 
 // WithTexts returns the image with all texts.

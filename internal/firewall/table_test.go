@@ -73,8 +73,8 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// TestIs: an image without texts is that of its table, of a copy, and of a table with the same texts. It is not that of a
-// table that differs in anything that an image has.
+// TestIs: an image without texts is that of its table, of a copy, and of a table with the same texts. It is not that of
+// a table that differs in anything that an image has.
 func TestIs(t *testing.T) {
 	table := Table{Family: Inet, Name: "guestwire-eth0", Sets: []Set{{Name: "known", Of: SourceAddress4, Size: 2}}, Maps: []PortMap{{Name: "ports", Ranges: []PortRange{{80, 89, 8080}}}}, Flows: []FlowTable{{Name: "flows", Devices: []string{"eth0"}}}, Chains: []Chain{
 		{Name: "forward", Type: "filter", Hook: Forward, Rules: samples()}, {Name: "other"},

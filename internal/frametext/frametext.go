@@ -31,8 +31,8 @@ const (
 
 // Line describes a frame, such as "02:00:00:00:00:07 > ff:ff:ff:ff:ff:ff ARP 10.0.0.7 asks for 10.0.0.1".
 //
-// ethernet is the frame's Ethernet header, or shorter if there is none, without the VLAN tag: protocol and tag, zero for
-// none. packet are the first octets after that header, of the type etherType. What cannot be read is left out.
+// ethernet is the frame's Ethernet header, or shorter if there is none, without the VLAN tag: protocol and tag, zero
+// for none. packet are the first octets after that header, of the type etherType. What cannot be read is left out.
 func Line(ethernet []byte, tag [2]uint16, etherType uint16, packet []byte) string {
 	line := ""
 	if len(ethernet) >= 14 {

@@ -8,9 +8,9 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
-// addBounds adds the rules that hold for all frames at the guest's tap, also with Guard.Off. What comes from the guest is
-// bounded at the tap's ingress, before the guest filter. What goes to the guest is bounded where the binding's frames
-// leave for the tap.
+// addBounds adds the rules that hold for all frames at the guest's tap, also with Guard.Off. What comes from the guest
+// is bounded at the tap's ingress, before the guest filter. What goes to the guest is bounded where the binding's
+// frames leave for the tap.
 func (g guest) addBounds(t *tables) {
 	fromGuest, toGuest := g.bounds()
 	if len(fromGuest) > 0 {
@@ -87,8 +87,8 @@ func addBoundChains(t *firewall.Table, mtu int) {
 	}
 }
 
-// longRules drop what is longer than the MTU, but for TCP and UDP that is not fragmented: the kernel may cut such packets
-// into shorter ones when they leave (GSO), and no match shows that.
+// longRules drop what is longer than the MTU, but for TCP and UDP that is not fragmented: the kernel may cut such
+// packets into shorter ones when they leave (GSO), and no match shows that.
 func longRules() []firewall.Rule {
 	return []firewall.Rule{
 		rule(drop(firewall.TooLong), firewall.Carries{Version: 4}, anyFragment4),
@@ -99,7 +99,8 @@ func longRules() []firewall.Rule {
 	}
 }
 
-// anyFragment4 is an IPv4 fragment, also the first; fragmentHeader6 an IPv6 packet whose first extension header says so.
+// anyFragment4 is an IPv4 fragment, also the first; fragmentHeader6 an IPv6 packet whose first extension header says
+// so.
 var (
 	anyFragment4    = firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, 0}, Mask: []byte{0x3f, 0xff}, Inverted: true}
 	fragmentHeader6 = firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{44}}

@@ -1,5 +1,5 @@
-// Package guestfilter makes the tables around a guest from a description of it: what the guest may send, what may reach the
-// guest, and what the namespace itself may not send in the guest's place. It is pure.
+// Package guestfilter makes the tables around a guest from a description of it: what the guest may send, what may reach
+// the guest, and what the namespace itself may not send in the guest's place. It is pure.
 package guestfilter
 
 import (
@@ -41,8 +41,8 @@ const (
 
 // Guest is what the rules around a guest depend on.
 //
-// With Bridged the guest's tap and the NIC are ports of a bridge, and with Routed the namespace is the guest's next hop. If neither
-// is set, rules forward each frame from the NIC to the tap, and back.
+// With Bridged the guest's tap and the NIC are ports of a bridge, and with Routed the namespace is the guest's next
+// hop. If neither is set, rules forward each frame from the NIC to the tap, and back.
 type Guest struct {
 	Names   netstate.Names
 	NIC     int // the NIC's index
@@ -56,13 +56,14 @@ type Guest struct {
 	Limits    cache.Limits
 	// MTU is that of the guest's link, to which longer packets are not sent; 0: the NIC's.
 	MTU int
-	// Longest is the number of octets after the Ethernet header that a frame of the guest may have; 0: the next link checks.
+	// Longest is the number of octets after the Ethernet header that a frame of the guest may have; 0: the next link
+	// checks.
 	Longest int
 
 	// Gateways are the next hops of the NIC's IPv6 routes.
 	Gateways []netip.Addr
-	// Announced are addresses for which the guest answers ARP at the NIC, and Hop is the namespace's own address there. Other
-	// ARP is for the namespace.
+	// Announced are addresses for which the guest answers ARP at the NIC, and Hop is the namespace's own address there.
+	// Other ARP is for the namespace.
 	Announced []netip.Addr
 	Hop       netip.Addr
 	// Renewed: a DHCPv6 client of the namespace renews the NIC's address. Launcher is the user that must not.
@@ -70,8 +71,8 @@ type Guest struct {
 	Launcher uint32
 }
 
-// Tables returns the tables around the guest: the guest filter, unless the guard is off; what forwards frames, and keeps the
-// namespace's own packets from the NIC; the guest's limits. At most one table a family.
+// Tables returns the tables around the guest: the guest filter, unless the guard is off; what forwards frames, and
+// keeps the namespace's own packets from the NIC; the guest's limits. At most one table a family.
 func Tables(described Guest) []firewall.Table {
 	g := newGuest(described)
 	t := &tables{name: g.Names.Table}
@@ -179,10 +180,10 @@ func (g guest) of(v int) []netip.Prefix {
 }
 
 // filter is the table at the ingress of the guest's tap. The chains are short on the way of TCP and UDP from the
-// guest's first address, and compare bytes there, because a field's name would make the kernel check the protocol
-// once more. Chains are entered by goto, and each ends with a rule that lets all packets pass, or a drop with a
-// reason; only the chains options and link-layer are entered by jump, and return. Rules that only choose the reason are at the
-// end, where no packet comes that passes. Packets for the responder do not get here, as tc takes them before.
+// guest's first address, and compare bytes there, because a field's name would make the kernel check the protocol once
+// more. Chains are entered by goto, and each ends with a rule that lets all packets pass, or a drop with a reason; only
+// the chains options and link-layer are entered by jump, and return. Rules that only choose the reason are at the end,
+// where no packet comes that passes. Packets for the responder do not get here, as tc takes them before.
 func (g guest) filter() firewall.Table {
 	t := firewall.Table{Family: firewall.NetDev, Name: g.Names.Table, Sets: append(g.local.sets(), g.askers()...)}
 	add := func(name string, rules ...firewall.Rule) {
@@ -279,8 +280,8 @@ func (g guest) filterARP(add chainAdder) {
 	add("arp-address", addresses...)
 }
 
-// answers sends ARP to the NIC's network in which the guest says that it has an address, or asks whether another station has
-// it: replies, announcements and probes (RFC 5227).
+// answers sends ARP to the NIC's network in which the guest says that it has an address, or asks whether another
+// station has it: replies, announcements and probes (RFC 5227).
 func (g guest) answers(m ...firewall.Match) []firewall.Rule {
 	var rules []firewall.Rule
 	for _, a := range g.Announced {
@@ -296,8 +297,8 @@ func (g guest) answers(m ...firewall.Match) []firewall.Rule {
 	return rules
 }
 
-// asked forwards to the guest the ARP requests that ask for the guest. The kernel would answer for the namespace's address,
-// which other namespaces on the link have, too.
+// asked forwards to the guest the ARP requests that ask for the guest. The kernel would answer for the namespace's
+// address, which other namespaces on the link have, too.
 func (g guest) asked() firewall.Chain {
 	c := firewall.Chain{Name: "asked", Type: "filter", Hook: firewall.Ingress, Device: g.Names.NIC, Priority: firewall.Filter}
 	arp := etherType(netstate.EthernetARP)
@@ -322,8 +323,8 @@ func arpTarget(p netip.Prefix) firewall.Match {
 }
 
 // filterRARP lets a RARP request pass in which the guest asks for the address of its own MAC (RFC 903): a hypervisor
-// sends such a request for the guest after a move, so that switches learn the guest's new place. Sender and target are the
-// same MAC, and neither has an IP address.
+// sends such a request for the guest after a move, so that switches learn the guest's new place. Sender and target are
+// the same MAC, and neither has an IP address.
 func (g guest) filterRARP(add chainAdder) {
 	request := firewall.Bytes{Header: firewall.Network, Value: []byte{0, 1, 8, 0, 6, 4, 0, 3}}
 	rules := g.tooLong()
@@ -337,8 +338,9 @@ func (g guest) filterRARP(add chainAdder) {
 		rule(drop(firewall.Malformed)))...)
 }
 
-// A neighbour table has 1024 entries for all namespaces of the machine. If Guard.Prefixes allows more source addresses on the
-// link than MostSources, the guest may use MostSources of them, each for NeighbourLife after its last new connection.
+// A neighbour table has 1024 entries for all namespaces of the machine. If Guard.Prefixes allows more source addresses
+// on the link than MostSources, the guest may use MostSources of them, each for NeighbourLife after its last new
+// connection.
 const (
 	MostSources   = 256
 	NeighbourLife = 60_000 // milliseconds
@@ -403,12 +405,12 @@ func notNear(offset int, port, mask uint16) firewall.Match {
 		Value: binary.BigEndian.AppendUint16(nil, port&mask), Mask: binary.BigEndian.AppendUint16(nil, mask), Inverted: true}
 }
 
-// frequent lets pass most TCP and UDP packets of the IP version, each by one rule: unicast without extension headers or
-// fragments from the guest's first MAC and first address, not to an address that later rules drop, and for UDP from and
-// to ports that are not near DHCP's. A port can only be read in a packet whose headers the kernel has found.
+// frequent lets pass most TCP and UDP packets of the IP version, each by one rule. These are unicast packets from the
+// guest's first MAC and first address, without extension headers and fragments, to addresses that no later rule drops.
+// The ports of UDP are not near DHCP's. A port can only be read in a packet whose headers the kernel has found.
 //
-// The matches are those that the kernel evaluates without a call of a function, before the others: one, two or four octets of
-// the network or transport header, with a mask of four (nft_do_chain in net/netfilter/nf_tables_core.c).
+// The matches are those that the kernel evaluates without a call of a function, before the others: one, two or four
+// octets of the network or transport header, with a mask of four (nft_do_chain in net/netfilter/nf_tables_core.c).
 func (g guest) frequent(v int) []firewall.Rule {
 	at := slices.IndexFunc(g.primary, func(a netip.Addr) bool { return version(a) == v })
 	if at < 0 {
@@ -446,12 +448,14 @@ func (g guest) frequent(v int) []firewall.Rule {
 	}
 }
 
-// from matches the source MAC of a frame and its EtherType, which lie side by side. With a VLAN tag the EtherType is the tag's.
+// from matches the source MAC of a frame and its EtherType, which lie side by side. With a VLAN tag the EtherType is
+// the tag's.
 func from(m cache.MAC, kind uint16) firewall.Match {
 	return firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: binary.BigEndian.AppendUint16(m[:], kind)}
 }
 
-// Destinations in the IP header that the filter drops: 127.0.0.0/8; and ::1, ::ffff:0:0/96 and others that no station has.
+// Destinations in the IP header that the filter drops: 127.0.0.0/8; and ::1, ::ffff:0:0/96 and others that no station
+// has.
 var (
 	loopback4Octets = firewall.Bytes{Header: firewall.Network, Offset: 16, Value: []byte{127}}
 	loopback6Octets = firewall.Bytes{Header: firewall.Network, Offset: 24, Value: make([]byte, 4)}
@@ -475,8 +479,8 @@ func (g guest) udp(server, client uint16, later firewall.Match, next firewall.Go
 // laterFragment4 is an IPv4 fragment that is not the first.
 var laterFragment4 = firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, 0}, Mask: []byte{0x1f, 0xff}, Inverted: true}
 
-// messageType matches the first octet of the transport header, which is the type in ICMP, ICMPv6 and IGMP. It is for chains
-// into which the protocol leads. With last, the type lies in a range.
+// messageType matches the first octet of the transport header, which is the type in ICMP, ICMPv6 and IGMP. It is for
+// chains into which the protocol leads. With last, the type lies in a range.
 func messageType(first byte, last ...byte) firewall.Match {
 	return firewall.Bytes{Header: firewall.Transport, Value: []byte{first}, Last: last}
 }
@@ -663,9 +667,9 @@ func (g guest) filterICMP6(add chainAdder) {
 // fromUnspecified matches the source ::, in a packet that is known as IPv6.
 var fromUnspecified = firewall.Bytes{Header: firewall.Network, Offset: 8, Value: make([]byte, 16)}
 
-// longestDiscovery is the IPv6 payload of the longest message of neighbour discovery that passes, in octets: after the target
-// there are six options of 8 octets at most. A host sends two, its link-layer address and a nonce (RFC 7527). Signatures (RFC 3971)
-// are longer than what rules could look through.
+// longestDiscovery is the IPv6 payload of the longest message of neighbour discovery that passes, in octets: after the
+// target there are six options of 8 octets at most. A host sends two, its link-layer address and a nonce (RFC 7527).
+// Signatures (RFC 3971) are longer than what rules could look through.
 const longestDiscovery = 79
 
 func optionType(offset int, first byte, last ...byte) firewall.Match {
@@ -711,10 +715,10 @@ func (g guest) foreignMAC(offset int) []firewall.Rule {
 	return []firewall.Rule{rule(drop(firewall.NeighbourSpoof), m...)}
 }
 
-// deafTo drops what the namespace itself would receive from the bridge's ports. Otherwise the namespace would
-// answer ARP for the guest's address, which it still has, take routes from a router advertisement of the
-// guest, and detect the guest's address as a duplicate of its own. These drops have no reason: what arrives here
-// is the namespace's copy of a broadcast or a multicast, and the frame itself has gone on to the other port.
+// deafTo drops what the namespace itself would receive from the bridge's ports. The namespace still has the guest's
+// address. So it would answer ARP for it, and take it for a duplicate of its own. It would also take routes from a
+// router advertisement of the guest. These drops have no reason: what arrives here is the namespace's copy of a
+// broadcast or a multicast, and the frame itself has gone on to the other port.
 func deafTo(links ...string) []firewall.Rule {
 	var rules []firewall.Rule
 	for _, l := range links {

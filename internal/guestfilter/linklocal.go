@@ -9,9 +9,10 @@ import (
 )
 
 // linkLocal is how the filter learns the link-local addresses that the guest makes up (RFC 7217, RFC 8981), beside the
-// one of its MAC. The guest announces such an address by duplicate address detection (RFC 4862 section 5.4), and can use
-// it after the time in which an owner would have answered. An address belongs to who uses it first, the guest or another
-// station: so a guest gets no neighbour's address, and a neighbour that claims the guest's does not silence the guest.
+// one of its MAC. The guest announces such an address by duplicate address detection (RFC 4862 section 5.4), and can
+// use it after the time in which an owner would have answered. An address belongs to who uses it first, the guest or
+// another station: so a guest gets no neighbour's address, and a neighbour that claims the guest's does not silence the
+// guest.
 type linkLocal struct {
 	learns      bool
 	seesNetwork bool           // the table of the guest filter also sees what the network sends
@@ -90,10 +91,10 @@ var (
 	localSource = firewall.Bytes{Header: firewall.Network, Offset: 8, Value: linkLocal64.Addr().AsSlice()[:8]}
 )
 
-// detected continues with an address that the guest has made up and that is not known as the guest's. It leaves out what
-// belongs to others, or may: addresses that come from a MAC (EUI-64), those that an administrator writes by hand (fe80::1),
-// and those of known stations. It leaves out a message that receivers ignore, or that goes to one station only (RFC 4861
-// section 7.1.1): then an owner's silence says nothing.
+// detected continues with an address that the guest has made up and that is not known as the guest's. It leaves out
+// what belongs to others, or may: addresses that come from a MAC (EUI-64), those that an administrator writes by hand
+// (fe80::1), and those of known stations. It leaves out a message that receivers ignore, or that goes to one station
+// only (RFC 4861 section 7.1.1): then an owner's silence says nothing.
 func (l linkLocal) detected() []firewall.Rule {
 	if !l.learns {
 		return nil
@@ -171,10 +172,10 @@ func (l linkLocal) advertised(next firewall.Goto) []firewall.Rule {
 	return []firewall.Rule{rule(next, l.own(firewall.DiscoveryTarget)...)}
 }
 
-// noteOthers notes the addresses of other stations from what they send in ICMPv6: from their sources, and from the addresses
-// that they detect or advertise, in messages that a host accepts (RFC 4861 section 7.1): a router lowers the hop limit,
-// so nothing from beyond counts. It notes no address that the guest uses. A frame with the guest's MAC has come back
-// from the network. The packets are ICMPv6 in IPv6.
+// noteOthers notes the addresses of other stations from what they send in ICMPv6: from their sources, and from the
+// addresses that they detect or advertise, in messages that a host accepts (RFC 4861 section 7.1): a router lowers the
+// hop limit, so nothing from beyond counts. It notes no address that the guest uses. A frame with the guest's MAC has
+// come back from the network. The packets are ICMPv6 in IPv6.
 func (l linkLocal) noteOthers() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, m := range l.macs {

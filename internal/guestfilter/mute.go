@@ -6,9 +6,9 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
-// muteNamespace is the table that drops what the namespace sends by the link, by which a packet gets to the network, and by
-// the taps of the wiring. Such a packet would have the guest's address, and under redirect the guest's MAC as well.
-// Forwarded packets are dropped, too.
+// muteNamespace is the table that drops what the namespace sends by the link, by which a packet gets to the network,
+// and by the taps of the wiring. Such a packet would have the guest's address, and under redirect the guest's MAC as
+// well. Forwarded packets are dropped, too.
 //
 // A process needs no capability to send there: SO_BINDTODEVICE, IP_PKTINFO, an IPv6 scope or a multicast membership
 // name a link, which needs neither an address nor a route for that. Without a packet that leaves there is no ARP and

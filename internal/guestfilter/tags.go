@@ -23,8 +23,8 @@ func etherType(kind uint16) firewall.Match {
 	return firewall.Bytes{Header: firewall.Ethernet, Offset: 12, Value: binary.BigEndian.AppendUint16(nil, kind)}
 }
 
-// vlan matches the frames with an 802.1Q tag of a VLAN, or of a block of VLANs whose IDs agree in the bits of mask. With
-// kinds, the frame after the tag has that EtherType.
+// vlan matches the frames with an 802.1Q tag of a VLAN, or of a block of VLANs whose IDs agree in the bits of mask.
+// With kinds, the frame after the tag has that EtherType.
 func vlan(id, mask uint16, kind ...uint16) firewall.Match {
 	m := firewall.Bytes{Header: firewall.Ethernet, Offset: 12}
 	m.Value = binary.BigEndian.AppendUint16([]byte{tag8021Q >> 8, tag8021Q & 0xff}, id)
@@ -52,8 +52,9 @@ func (g guest) passVLANs(pass firewall.Verdict, hop firewall.Reason) []firewall.
 	return rules
 }
 
-// passPriority sends the frames with a priority tag, which is a tag of VLAN 0, the way of the frames without a tag: hosts
-// ignore such a tag. Of are the rules for one of the EtherTypes that the filter knows, after the match of the tag.
+// passPriority sends the frames with a priority tag, which is a tag of VLAN 0, the way of the frames without a tag:
+// hosts ignore such a tag. Of are the rules for one of the EtherTypes that the filter knows, after the match of the
+// tag.
 func (g guest) passPriority(pass firewall.Verdict, of func(kind uint16) []firewall.Rule) []firewall.Rule {
 	if !slices.Contains(g.Guard.VLANs, 0) {
 		return nil

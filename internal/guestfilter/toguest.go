@@ -10,9 +10,10 @@ import (
 
 // addBridged adds the tables of a bridge between NIC and tap: the namespace neither receives nor sends there.
 //
-// What drops packets that the namespace sends by the bridge does not end at postrouting: where another program lets frames of
-// bridges pass iptables (bridge-nf-call-iptables), the guest's frames come there, too. A rule at output leaves no neighbour
-// entries. The rules of the family bridge are for all else: forwarded packets, and other protocols than IP.
+// What drops packets that the namespace sends by the bridge does not end at postrouting: where another program lets
+// frames of bridges pass iptables (bridge-nf-call-iptables), the guest's frames come there, too. A rule at output
+// leaves no neighbour entries. The rules of the family bridge are for all else: forwarded packets, and other protocols
+// than IP.
 func (g guest) addBridged(t *tables) {
 	n := g.Names
 	ofBridge, inet := firewall.Table{Family: firewall.Bridge, Name: n.Table}, g.muteNamespace(n.Moved)
@@ -49,8 +50,8 @@ func (g guest) addBetween(t firewall.Table) firewall.Table {
 }
 
 // toLeaseOwner is the chain that takes DHCP of the network from the bridge and leaves it to the namespace, where a DHCP
-// client may have leased the guest's address before Setup: CNI's dhcp daemon, dhclient, systemd-networkd. Such a client has
-// a packet socket on the NIC, which receives nothing of what a bridge takes from its port.
+// client may have leased the guest's address before Setup: CNI's dhcp daemon, dhclient, systemd-networkd. Such a client
+// has a packet socket on the NIC, which receives nothing of what a bridge takes from its port.
 func (g guest) toLeaseOwner() firewall.Chain {
 	return firewall.Chain{Name: "to-lease-owner", Type: "filter", Hook: firewall.Ingress, Device: g.Names.Moved, Link: g.NIC, Priority: firewall.Filter,
 		Rules: append([]firewall.Rule{
@@ -59,8 +60,8 @@ func (g guest) toLeaseOwner() firewall.Chain {
 }
 
 // addForwarding adds the chain that forwards from the NIC to the tap what may reach the guest. The guest filter
-// forwards the other way; without it, a chain does. What is for DHCP clients goes on to the namespace, see toLeaseOwner:
-// packet sockets see a frame after the hook ingress.
+// forwards the other way; without it, a chain does. What is for DHCP clients goes on to the namespace, see
+// toLeaseOwner: packet sockets see a frame after the hook ingress.
 func (g guest) addForwarding(to *tables) {
 	n, t := g.Names, to.of(firewall.NetDev)
 	toTap, toNamespace := firewall.Fwd{Device: n.Tap}, firewall.Up{Reason: firewall.NetworkDHCP}
@@ -82,8 +83,8 @@ func (g guest) addForwarding(to *tables) {
 	})
 }
 
-// toDHCPClients are the rules for what the network sends to DHCP clients, in a chain of UDP. Of is how the rules match an IP
-// version, also are more matches of each.
+// toDHCPClients are the rules for what the network sends to DHCP clients, in a chain of UDP. Of is how the rules match
+// an IP version, also are more matches of each.
 func toDHCPClients(v firewall.Verdict, of func(version int) firewall.Match, also ...firewall.Match) []firewall.Rule {
 	var rules []firewall.Rule
 	for _, c := range []struct {
@@ -106,9 +107,9 @@ func untagged(version int) firewall.Match {
 }
 
 // addToGuest fills the chain with the number to: what the network may send to the guest. A guest with a responder
-// receives nothing from the network's DHCP servers and routers. So a message passes only if its type can be read, or if it
-// is a later fragment of such a message. DHCP are rules before those that drop DHCP, of is how the table's family matches an
-// EtherType.
+// receives nothing from the network's DHCP servers and routers. So a message passes only if its type can be read, or if
+// it is a later fragment of such a message. DHCP are rules before those that drop DHCP, of is how the table's family
+// matches an EtherType.
 func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, dhcp []firewall.Rule, of func(kind uint16) firewall.Match) firewall.Table {
 	add := func(name string, rules ...firewall.Rule) {
 		t.Chains = append(t.Chains, firewall.Chain{Name: name, Rules: rules})
@@ -177,9 +178,9 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, dhcp 
 	return t
 }
 
-// dropOwnReplies drops ARP replies that give the guest's own MAC for its address. A bridge that answers ARP for its ports
-// (ebtables' arpreply on Azure's nodes) answers the guest's own probe so, and guests that look at the address alone take
-// the answer for a duplicate (RFC 5227 section 2.1.1).
+// dropOwnReplies drops ARP replies that give the guest's own MAC for its address. A bridge that answers ARP for its
+// ports (ebtables' arpreply on Azure's nodes) sends such a reply to the guest's own probe. Guests that look at the
+// address alone take it for a duplicate (RFC 5227 section 2.1.1).
 func (g guest) dropOwnReplies(isARP firewall.Match) []firewall.Rule {
 	var rules []firewall.Rule
 	for _, a := range g.of(4) {

@@ -31,9 +31,9 @@ func ruleText(t *testing.T, name string, list ...attr) string {
 	return string(text)
 }
 
-// TestRuleText: a rule is distinguished from ours by the name, the number and the value of each attribute. Only what the
-// kernel adds by itself to a rule of ours does not count: another program's rule that passes for ours is a hole in the
-// guest's filter that Check does not see.
+// TestRuleText: a rule is distinguished from ours by the name, the number and the value of each attribute. Only what
+// the kernel adds by itself to a rule of ours does not count: another program's rule that passes for ours is a hole in
+// the guest's filter that Check does not see.
 func TestRuleText(t *testing.T) {
 	const one, two, none = "\x00\x00\x00\x01", "\x00\x00\x00\x02", "\x00\x00\x00\x00"
 	list := func(a ...attr) []attr { return a }

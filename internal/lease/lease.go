@@ -1,5 +1,5 @@
-// Package lease says what a guest learns of a NIC: by DHCP, by router advertisements, or from files. It reads the namespace
-// as it was found. It is pure.
+// Package lease says what a guest learns of a NIC: by DHCP, by router advertisements, or from files. It reads the
+// namespace as it was found. It is pure.
 package lease
 
 import (
@@ -63,8 +63,8 @@ func (n NIC) addLeaseBehind(r *cache.Record, v4, v6 []netip.Prefix) {
 	}
 }
 
-// FillRouted is Fill for a guest whose next hop for all destinations is the namespace, with the record's GatewayMAC. The
-// guest has the NIC's addresses.
+// FillRouted is Fill for a guest whose next hop for all destinations is the namespace, with the record's GatewayMAC.
+// The guest has the NIC's addresses.
 func (n NIC) FillRouted(r *cache.Record) {
 	v4, v6 := n.Addresses()
 	if len(v4) > 0 {
@@ -131,8 +131,8 @@ func (n NIC) hopMAC(r *cache.Record, v4 bool) cache.MAC {
 	return r.MAC
 }
 
-// The namespace's own addresses behind infra.Routed. The guest's gateway and its DHCP server have the address RoutedIPv4, or
-// the next one if the guest has RoutedIPv4 itself.
+// The namespace's own addresses behind infra.Routed. The guest's gateway and its DHCP server have the address
+// RoutedIPv4, or the next one if the guest has RoutedIPv4 itself.
 var (
 	RoutedIPv4 = netip.AddrFrom4([4]byte{169, 254, 75, 1})
 	RoutedIPv6 = netip.MustParseAddr("fd00:a9fe:4b01::1")
@@ -252,8 +252,8 @@ func (n NIC) Neighbour(a netip.Addr) (netstate.Neighbour, bool) {
 	return netstate.Neighbour{}, false
 }
 
-// neighbours are the NIC's neighbours whose MACs are those of stations. The kernel accepts each MAC, also from an answer of
-// the network, but a guest cannot have a group as its router.
+// neighbours are the NIC's neighbours whose MACs are those of stations. The kernel accepts each MAC, also from an
+// answer of the network, but a guest cannot have a group as its router.
 func (n NIC) neighbours() iter.Seq[netstate.Neighbour] {
 	return func(yield func(netstate.Neighbour) bool) {
 		for _, o := range n.found.Neighbours {
@@ -414,8 +414,8 @@ func secondAddresses(addresses []netip.Prefix) []string {
 	return w
 }
 
-// RemoveDefaultRoutes removes what would lead the guest's traffic to the world through this NIC. The server and the router
-// stay as they are: the guest asks the one, and prefixes and other routes come from the other.
+// RemoveDefaultRoutes removes what would lead the guest's traffic to the world through this NIC. The server and the
+// router stay as they are: the guest asks the one, and prefixes and other routes come from the other.
 func RemoveDefaultRoutes(r *cache.Record) {
 	if r.IPv4 != nil {
 		r.IPv4.Routes = slices.DeleteFunc(r.IPv4.Routes, cache.Route.Default)

@@ -32,8 +32,8 @@ func (n NIC) Addresses() (v4, v6 []netip.Prefix) {
 	return v4, v6
 }
 
-// Leased are the NIC's addresses of the IP version that a DHCP client in the namespace has leased: they have a lifetime, and
-// do not come from a router advertisement. What CNI's dhcp plugin leases has no lifetime in the kernel.
+// Leased are the NIC's addresses of the IP version that a DHCP client in the namespace has leased: they have a
+// lifetime, and do not come from a router advertisement. What CNI's dhcp plugin leases has no lifetime in the kernel.
 func (n NIC) Leased(version int) []netip.Prefix {
 	const advertised, manageTemporary = 2, 0x100 // IFAPROT_KERNEL_RA, and IFA_F_MANAGETEMPADDR (linux/if_addr.h) before Linux 5.18
 	var list []netip.Prefix

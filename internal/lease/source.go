@@ -16,10 +16,10 @@ type Source struct {
 // uniqueLocal are the unique local addresses (RFC 4193), which have a label of their own in RFC 6724 section 2.1.
 var uniqueLocal = netip.MustParsePrefix("fc00::/7")
 
-// Sources are the NIC's addresses that the kernel would choose for packets from the hop, an address of the same family, by
-// destination. More specific destinations come first, and the one for all others is last. They are for IPv4: the source of
-// the route (ip-route(8), src), else the address in the gateway's network, else the first. For IPv6 the route's source comes
-// first too, and then the rules 3, 6 and 8 of RFC 6724 section 5.
+// Sources are the NIC's addresses that the kernel would choose for packets from the hop, an address of the same family,
+// by destination. More specific destinations come first, and the one for all others is last. They are for IPv4: the
+// source of the route (ip-route(8), src), else the address in the gateway's network, else the first. For IPv6 the
+// route's source comes first too, and then the rules 3, 6 and 8 of RFC 6724 section 5.
 func (n NIC) Sources(hop netip.Addr) []Source {
 	var own []netstate.Address
 	for _, a := range n.found.Addresses {
@@ -74,8 +74,8 @@ func (n NIC) Sources(hop netip.Addr) []Source {
 	return append(needed, Source{Address: otherwise.Address})
 }
 
-// sourceTo is the one of the addresses that the kernel would choose for the destination, by way of the gateway, if there is
-// one.
+// sourceTo is the one of the addresses that the kernel would choose for the destination, by way of the gateway, if
+// there is one.
 func sourceTo(own []netstate.Address, to netip.Prefix, gateway netip.Addr) netip.Addr {
 	score := func(a netstate.Address) int {
 		n := 0

@@ -37,8 +37,8 @@ type place struct {
 // Find waits up to a second, in all, whether it is just ending.
 //
 // Elsewhere Find walks through /proc, whose size is any user's choice: it returns the cause of ctx soon after ctx ends.
-// It looks first at the namespaces of processes and threads and at the mounts of the caller's mount namespace, and, if
-// one of the wanted namespaces is at none of these, at open files and at the mounts of other mount namespaces. The
+// It looks first at the namespaces of processes and threads, and at the mounts of the caller's mount namespace. If one
+// of the wanted namespaces is at none of these, it looks at open files and at the mounts of other mount namespaces. The
 // inode number leads to a place, and the cookie proves it, as the kernel uses inode numbers again. If none of the
 // places can be opened, or one of the cookies is not known, the inode number decides: then a namespace that is gone may
 // be found, but a living one is not missed. The walk does not see a namespace that is kept by a socket alone, by a file

@@ -61,8 +61,8 @@ func DeriveMAC(nic Link, purpose string) cache.MAC {
 	return DeriveMACOf(nic.MAC.String(), nic.Name, purpose)
 }
 
-// DeriveMACOf returns a locally administered address, the same one for the same station, NIC's name and purpose. The station
-// is named by its MAC, or by a guest's identity.
+// DeriveMACOf returns a locally administered address, the same one for the same station, NIC's name and purpose. The
+// station is named by its MAC, or by a guest's identity.
 func DeriveMACOf(station, nic, purpose string) cache.MAC {
 	sum := sha256.Sum256([]byte(station + " " + nic + " " + purpose))
 	var m cache.MAC

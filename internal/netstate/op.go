@@ -181,8 +181,8 @@ type (
 		Family firewall.Family
 		Name   string
 	}
-	// ConnectionsDel has the kernel forget connections that it tracks: those for which all holds that is set. The addresses
-	// are those of the first packet and of the answers to it, as conntrack(8) calls them.
+	// ConnectionsDel has the kernel forget connections that it tracks: those for which all holds that is set. The
+	// addresses are those of the first packet and of the answers to it, as conntrack(8) calls them.
 	ConnectionsDel struct {
 		OrigSrc, OrigDst, ReplySrc, ReplyDst netip.Prefix
 		Ports                                []infra.Ports // to which they were opened; none: each port of each protocol
@@ -531,7 +531,8 @@ func (o TableDel) String() string {
 	return fmt.Sprintf("nft delete table %s %s", o.Family, o.Name)
 }
 
-// String is the command, or a line for each range of ports. A range is a comment, as conntrack(8) takes one port or all.
+// String is the command, or a line for each range of ports. A range is a comment, as conntrack(8) takes one port or
+// all.
 func (o ConnectionsDel) String() string {
 	where := ""
 	for _, a := range []struct {

@@ -59,8 +59,8 @@ type Snapshot struct {
 	NoNFTables bool `json:"noNFTables,omitempty"`
 	// NoLog says that the kernel cannot report dropped packets to an nflog group (nfnetlink_log).
 	NoLog bool `json:"noLog,omitempty"`
-	// FlowTables says that the kernel has flow tables, and that no rules of other programs see each packet that the namespace
-	// forwards. Only the Snapshots of a first plan have it.
+	// FlowTables says that the kernel has flow tables, and that no rules of other programs see each packet that the
+	// namespace forwards. Only the Snapshots of a first plan have it.
 	FlowTables bool `json:"flowTables,omitempty"`
 	// Dummy says that the kernel has the link kind dummy.
 	Dummy bool `json:"dummy"`
@@ -116,8 +116,8 @@ type Link struct {
 	AddrGen int `json:"addrGen"`
 }
 
-// ChangesMACUp reports whether links of the kind take another MAC while they are up (IFF_LIVE_ADDR_CHANGE, or a driver that does
-// not ask for it). Of other kinds, among them network cards, some refuse it with EBUSY.
+// ChangesMACUp reports whether links of the kind take another MAC while they are up (IFF_LIVE_ADDR_CHANGE, or a driver
+// that does not ask for it). Of other kinds, among them network cards, some refuse it with EBUSY.
 func ChangesMACUp(kind string) bool { return kind == "veth" || kind == "dummy" || kind == "vlan" }
 
 // Settings are the settings of a bridge, or of its port, that decide which frames pass. A setting that the
@@ -218,8 +218,8 @@ type OffStack struct {
 	Tentative bool `json:"tentative,omitempty"`
 }
 
-// LocalRoute is the route of the table local that the kernel makes of an address. Earlier are the addresses before this one:
-// the source of a secondary IPv4 address's route is the primary address.
+// LocalRoute is the route of the table local that the kernel makes of an address. Earlier are the addresses before this
+// one: the source of a secondary IPv4 address's route is the primary address.
 func LocalRoute(a Address, earlier []Address) Route {
 	addr := a.Prefix.Addr()
 	r := Route{Link: a.Link, Table: TableLocal, Destination: netip.PrefixFrom(addr, addr.BitLen()), Type: RouteLocal, Protocol: ProtocolKernel}

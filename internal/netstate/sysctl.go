@@ -39,8 +39,8 @@ func AcceptRA(link string) string { return "net/ipv6/conf/" + link + "/accept_ra
 // DisableIPv6 takes IPv6 from one link.
 func DisableIPv6(link string) string { return "net/ipv6/conf/" + link + "/disable_ipv6" }
 
-// OfRouter are the sysctls of the guest's tap where it is the guest's router. They go away with the link. A link that forwards
-// calls itself a router when it answers a neighbour solicitation, and a guest takes no other link for one.
+// OfRouter are the sysctls of the guest's tap where it is the guest's router. They go away with the link. A link that
+// forwards calls itself a router when it answers a neighbour solicitation, and a guest takes no other link for one.
 func OfRouter(n Names) []string {
 	return []string{ForceForwarding(n.Tap), Forwards6(n.Tap), ProxyDelay(n.Tap)}
 }

@@ -61,7 +61,8 @@ func decode(path string, dec *json.Decoder, v reflect.Value) error {
 	return decodeValue(path, dec, v)
 }
 
-// decodeObject reads an object into a struct, a map whose keys are numbers, or what a pointer leads to. A pointer may be null.
+// decodeObject reads an object into a struct, a map whose keys are numbers, or what a pointer leads to. A pointer may
+// be null.
 func decodeObject(path string, dec *json.Decoder, v reflect.Value, orNull bool) error {
 	open, err := dec.Token()
 	if orNull && err == nil && open == nil {

@@ -19,9 +19,9 @@ func flagsOf(queues int) uint16 {
 	return flags
 }
 
-// Queues says how many queues the tap can have at most (1: it is no multi-queue tap), and how many of them processes have
-// open. Zero and zero: the kernel does not report them, as Linux 6.1. The error is fs.ErrNotExist if there is no such link, unix.EINVAL if the
-// link is no tap.
+// Queues says how many queues the tap can have at most (1: it is no multi-queue tap), and how many of them processes
+// have open. Zero and zero: the kernel does not report them, as Linux 6.1. The error is fs.ErrNotExist if there is no
+// such link, unix.EINVAL if the link is no tap.
 func Queues(name string) (most, attached int, err error) {
 	if err := checkExists(name); err != nil {
 		return 0, 0, err
@@ -59,12 +59,13 @@ func driver(name string) (string, error) {
 	return unix.ByteSliceToString(info.Driver[:]) + " " + unix.ByteSliceToString(info.Bus_info[:]), nil
 }
 
-// OpenQueues attaches to the tap called name in the network namespace of the calling thread as a VMM does: with a struct
-// virtio_net_hdr of 10 octets in front of each frame and without offloads, whatever an earlier process has set, and
-// without an address filter. It returns a file for each queue. With several, the tap has to be multi-queue.
+// OpenQueues attaches to the tap called name in the network namespace of the calling thread as a VMM does: with a
+// struct virtio_net_hdr of 10 octets in front of each frame and without offloads, whatever an earlier process has set,
+// and without an address filter. It returns a file for each queue. With several, the tap has to be multi-queue.
 //
-// The errors are those of [Open]; unix.EBUSY also if another process attaches to a multi-queue tap at the same time, where
-// the kernel reports (see [Queues]); unix.EINVAL if the tap is multi-queue and one queue is asked for, or the other way round.
+// The errors are those of [Open]; unix.EBUSY also if another process attaches to a multi-queue tap at the same time,
+// where the kernel reports (see [Queues]); unix.EINVAL if the tap is multi-queue and one queue is asked for, or the
+// other way round.
 func OpenQueues(name string, queues int) (files []*os.File, err error) {
 	clearing.Lock()
 	defer clearing.Unlock()
@@ -129,11 +130,12 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// OpenMacvtap opens the character device of the macvtap called name in the network namespace of the calling thread, once
-// for each queue: /dev/tapINDEX, where INDEX is the link's. The files are those of [OpenQueues].
+// OpenMacvtap opens the character device of the macvtap called name in the network namespace of the calling thread,
+// once for each queue: /dev/tapINDEX, where INDEX is the link's. The files are those of [OpenQueues].
 //
-// The error is fs.ErrNotExist if there is no such link, if the device is not in /dev, or if it belongs to another macvtap;
-// fs.ErrPermission if the user cannot open the device. The kernel does not say that another process has the macvtap open.
+// The error is fs.ErrNotExist if there is no such link, if the device is not in /dev, or if it belongs to another
+// macvtap; fs.ErrPermission if the user cannot open the device. The kernel does not say that another process has the
+// macvtap open.
 func OpenMacvtap(name string, queues int) (files []*os.File, err error) {
 	defer func() {
 		if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestQueues: a tap is opened once and with its own kind of queues, also where the kernel does not report how many queues
-// there are, and how many of them are open.
+// TestQueues: a tap is opened once and with its own kind of queues, also where the kernel does not report how many
+// queues there are, and how many of them are open.
 func TestQueues(t *testing.T) {
 	nstest.KernelDecides(t, "the errors are the same where the kernel does not report a tap's queues")
 	nstest.Need(t)

@@ -98,8 +98,9 @@ func TestPort(t *testing.T) {
 	}
 }
 
-// TestDeletedTap: whoever reads learns that the tap was deleted, also if no read was waiting when that happened. The runtime's poller
-// then calls the file "not pollable", for good, and a server that takes that for a passing failure would read for ever.
+// TestDeletedTap: whoever reads learns that the tap was deleted, also if no read was waiting when that happened. The
+// runtime's poller then calls the file "not pollable", for good, and a server that takes that for a passing failure
+// would read for ever.
 func TestDeletedTap(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)

@@ -15,10 +15,10 @@ import (
 // Device is the character device by which a process attaches to a tap (Documentation/networking/tuntap.rst).
 const Device = "/dev/net/tun"
 
-// Open attaches to the tap called name in the network namespace of the calling thread. A read returns one
-// Ethernet frame, a write sends one; deadlines work. The tap is opened without vnet_hdr and without offloads:
-// checksums are complete, and no frame exceeds the MTU. From then on, a read returns each frame that the kernel sends to
-// the tap: Open removes an address filter that an earlier process left, and waits until the kernel has noticed the process.
+// Open attaches to the tap called name in the network namespace of the calling thread. A read returns one Ethernet
+// frame, a write sends one; deadlines work. The tap is opened without vnet_hdr and without offloads: checksums are
+// complete, and no frame exceeds the MTU. From then on, a read returns each frame that the kernel sends to the tap:
+// Open removes an address filter that an earlier process left, and waits until the kernel has noticed the process.
 //
 // Open needs no capability if the caller's user owns the tap. The error is fs.ErrNotExist if there is no such
 // link, fs.ErrPermission if the tap belongs to another user, and unix.EBUSY if another process is attached.
@@ -66,8 +66,8 @@ func attach(name string, flags uint16) (fd int, err error) {
 	return fd, nil
 }
 
-// openDevice opens a character device without blocking. To the error of a device that the user cannot open, or that does
-// not exist, it adds the way out.
+// openDevice opens a character device without blocking. To the error of a device that the user cannot open, or that
+// does not exist, it adds the way out.
 func openDevice(path, permit, provide string) (int, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err == nil {
@@ -85,8 +85,8 @@ func openDevice(path, permit, provide string) (int, error) {
 	return -1, wrapped
 }
 
-// removeAddressFilter removes the filter of destination MACs that an earlier process set. The filter belongs to the tap,
-// and stays when that process ends (struct tun_filter of linux/if_tun.h).
+// removeAddressFilter removes the filter of destination MACs that an earlier process set. The filter belongs to the
+// tap, and stays when that process ends (struct tun_filter of linux/if_tun.h).
 func removeAddressFilter(fd int, name string) error {
 	var none struct{ flags, count uint16 }
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TUNSETTXFILTER, uintptr(unsafe.Pointer(&none))); errno != 0 {
@@ -98,9 +98,9 @@ func removeAddressFilter(fd int, name string) error {
 // clearing is held while Clear has a tap open: OpenQueues of this process waits.
 var clearing sync.Mutex
 
-// Clear removes the address filter that an earlier process left at a tap which another process is about to open. MultiQueue
-// says that the tap has several queues. A tap that a process has open is left alone. Clear opens the tap for a moment, in which
-// another process cannot open it. The errors are those of Open, but for unix.EBUSY.
+// Clear removes the address filter that an earlier process left at a tap which another process is about to open.
+// MultiQueue says that the tap has several queues. A tap that a process has open is left alone. Clear opens the tap for
+// a moment, in which another process cannot open it. The errors are those of Open, but for unix.EBUSY.
 func Clear(name string, multiQueue bool) error {
 	clearing.Lock()
 	defer clearing.Unlock()
@@ -125,16 +125,16 @@ func Clear(name string, multiQueue bool) error {
 	return errors.Join(removeAddressFilter(fd, name), unix.Close(fd))
 }
 
-// hasReader reports whether a process has the tap open. ETHTOOL_GLINK makes the kernel look now (linkwatch_sync_dev): before
-// the kernel has noticed a process, it drops what it sends to the tap. An error is ignored, as the kernel then looks a
-// moment later.
+// hasReader reports whether a process has the tap open. ETHTOOL_GLINK makes the kernel look now (linkwatch_sync_dev):
+// before the kernel has noticed a process, it drops what it sends to the tap. An error is ignored, as the kernel then
+// looks a moment later.
 func hasReader(name string) bool {
 	value := struct{ command, data uint32 }{command: unix.ETHTOOL_GLINK}
 	return ethtool(name, unsafe.Pointer(&value)) == nil && value.data != 0
 }
 
-// NoticeCarrier has the kernel do now what it does up to a second after a link's carrier changed: only then a link that came up
-// makes its IPv6 link-local address. The link, of any kind, is one of the calling thread's namespace.
+// NoticeCarrier has the kernel do now what it does up to a second after a link's carrier changed: only then a link that
+// came up makes its IPv6 link-local address. The link, of any kind, is one of the calling thread's namespace.
 func NoticeCarrier(link string) { hasReader(link) }
 
 // ethtool asks the kernel about a link. The value begins with the command, and has the answer afterwards.

@@ -54,9 +54,9 @@ type traits struct {
 	// managesAddresses: the NIC is the guest's, so the plan adds and removes the NIC's addresses, routes and neighbours.
 	managesAddresses bool
 	// restoresAddresses: Undo also adds addresses and routes that the NIC lost while it was wired. Wired by redirect, the
-	// namespace receives from no router that would renew them. A macvtap loses its addresses when Undo takes it down. Under
-	// bridge, managesAddresses says the same. Under masquerade and passt the NIC works as before, so its addresses and
-	// routes are left to the program that manages them.
+	// namespace receives from no router that would renew them. A macvtap loses its addresses when Undo takes it down.
+	// Under bridge, managesAddresses says the same. Under masquerade and passt the NIC works as before, so its addresses
+	// and routes are left to the program that manages them.
 	restoresAddresses bool
 	// mayBeAbsent: the guest can have the NIC, which is then not in the namespace.
 	mayBeAbsent bool

@@ -98,8 +98,8 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 	return p.addFilter(nic, guestfilter.Guest{Addresses: p.guestAddresses(nic)})
 }
 
-// warnLeased warns of a DHCP client in the namespace, which under bridge takes the holder for the NIC. A client outside,
-// such as CNI's dhcp daemon, keeps the NIC by its number.
+// warnLeased warns of a DHCP client in the namespace, which under bridge takes the holder for the NIC. A client
+// outside, such as CNI's dhcp daemon, keeps the NIC by its number.
 func (p *Plan) warnLeased(nic netstate.Link) {
 	for _, version := range []int{4, 6} {
 		for _, a := range lease.Of(p.found, nic).Leased(version) {
@@ -256,8 +256,8 @@ const (
 	kindMacvtap = "macvtap" // is a tap already
 )
 
-// guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known. A guest with
-// another MAC than the NIC's makes another link-local address.
+// guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known. A guest
+// with another MAC than the NIC's makes another link-local address.
 func (p *Plan) guestAddresses(nic netstate.Link) []netip.Addr {
 	if v4, v6 := lease.Of(p.found, nic).Addresses(); len(v4)+len(v6) == 0 {
 		return nil

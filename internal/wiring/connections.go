@@ -7,15 +7,15 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// The kernel decides once for a connection whether it is translated. If rules of another program have the namespace track
-// connections, it knows UDP exchanges that are older than the wiring, and exchanges that go on when the wiring has gone. So it
-// has to forget these. TCP connections belong to the sockets that opened them, and stay.
+// The kernel decides once for a connection whether it is translated. Rules of another program can have the namespace
+// track connections. Then it knows UDP exchanges that are older than the wiring, and exchanges that go on when the
+// wiring has gone. It has to forget these. TCP connections belong to the sockets that opened them, and stay.
 
-// OlderExchanges are the steps after Steps: the kernel forgets the UDP exchanges that others have opened to ports that the
+// OlderExchanges come after Steps: the kernel forgets the UDP exchanges that others have opened to ports that the
 // wiring translates. What these send next is translated.
 func (p *Plan) OlderExchanges() []netstate.Op { return p.olderExchanges }
 
-// OwnConnections are the steps after Undo: the kernel forgets the connections that the wiring has translated, and those with
+// OwnConnections come after Undo: the kernel forgets the connections that the wiring has translated, and those with
 // addresses that only the wiring had.
 func (p *Plan) OwnConnections() []netstate.Op { return p.ownConnections }
 
@@ -37,8 +37,8 @@ func ofNetworks(networks []netip.Prefix) (ops []netstate.Op) {
 	return ops
 }
 
-// ofHop are the connections that a routed binding has translated between an address of the NIC and the namespace's, and those
-// between the two. Other routed NICs have the same address of the namespace.
+// ofHop are the connections that a routed binding has translated between an address of the NIC and the namespace's, and
+// those between the two. Other routed NICs have the same address of the namespace.
 func ofHop(own, hop netip.Addr) []netstate.Op {
 	nic, inside := single(own), single(hop)
 	return []netstate.Op{

@@ -12,8 +12,8 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// TestConnections: which tracked connections Setup and Teardown have the kernel forget. Where the journal is lost, Teardown has
-// it forget the same, with the record and by what the namespace shows.
+// TestConnections: which tracked connections Setup and Teardown have the kernel forget. Where the journal is lost,
+// Teardown has it forget the same, with the record and by what the namespace shows.
 func TestConnections(t *testing.T) {
 	masqueraded := func(m infra.Masquerade) asked {
 		return withSpec(masquerade(), func(s *asked) { s.Binding = m })

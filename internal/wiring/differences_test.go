@@ -198,8 +198,8 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// TestTableReplaced: a table that another program has changed is deleted before it is set, as setting alone would add to
-// it, and one that is missing is set alone. Frames are forwarded to links of the wiring, by their indices.
+// TestTableReplaced: a table that another program has changed is deleted before it is set, as setting alone would add
+// to it, and one that is missing is set alone. Frames are forwarded to links of the wiring, by their indices.
 func TestTableReplaced(t *testing.T) {
 	plan := newPlan(t, flannel(), redirect())
 	for _, gone := range []bool{false, true} {

@@ -75,8 +75,8 @@ func counts(r firewall.Rule) bool {
 	return len(r.Matches) > 0 && r.Matches[0] == firewall.Count{}
 }
 
-// dropsBehind reports whether the kernel drops a packet that reaches the end of the chain: each way there is by goto, from a base
-// chain whose policy is drop.
+// dropsBehind reports whether the kernel drops a packet that reaches the end of the chain: each way there is by goto,
+// from a base chain whose policy is drop.
 func dropsBehind(table firewall.Table, chain string) bool {
 	ways := 0
 	for _, c := range table.Chains {

@@ -435,7 +435,8 @@ func (k *fakeKernel) onStack(a netstate.Address) {
 	k.s.OffStack = slices.DeleteFunc(k.s.OffStack, func(o netstate.OffStack) bool { return o.Link == a.Link && o.Address == a.Prefix.Addr() })
 }
 
-// isLocal reports whether the route is the local one of an address, which a Snapshot does not hold, and whether it is there.
+// isLocal reports whether the route is the local one of an address, which a Snapshot does not hold, and whether it is
+// there.
 func (k *fakeKernel) isLocal(r netstate.Route) (local, there bool) {
 	if r.Table != netstate.TableLocal || r.Type != netstate.RouteLocal || r.Protocol != netstate.ProtocolKernel {
 		return false, false

@@ -71,8 +71,8 @@ func (t forwarding) fromNeighbours() []firewall.Rule {
 	return rules
 }
 
-// manySources are prefixes with more than guestfilter.MostSources link-local addresses of the guest. To other addresses the way leads
-// by the guest's own, so the namespace asks for none of them. Without a guard nothing limits the sources.
+// manySources are prefixes with more than guestfilter.MostSources link-local addresses of the guest. To other addresses
+// the way leads by the guest's own, so the namespace asks for none of them. Without a guard nothing limits the sources.
 func (t forwarding) manySources() []netip.Prefix {
 	var list []netip.Prefix
 	for _, p := range t.guard.Prefixes {
@@ -138,9 +138,9 @@ func (t forwarding) related() []firewall.Rule {
 	return append(rules, rule(drop(firewall.NoConnection)))
 }
 
-// errors are those of the guest to the namespace. One about a smaller MTU is dropped: between the guest and the namespace
-// no link is smaller, and the kernel would believe the error for the namespace's own addresses, as the packet in the error
-// is translated back.
+// errors are those of the guest to the namespace. One about a smaller MTU is dropped: between the guest and the
+// namespace no link is smaller, and the kernel would believe the error for the namespace's own addresses, as the packet
+// in the error is translated back.
 func (t forwarding) errors() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range t.ends {
@@ -173,9 +173,9 @@ func (t forwarding) own() []netip.Prefix {
 	return list
 }
 
-// toNamespace is what the guest may send to the namespace itself: in addition to the rules of more, what belongs to connections of
-// the namespace, echo requests, neighbour discovery and Guard.Open. MaxConnections counts here too: each identifier of an
-// echo request is a connection.
+// toNamespace is what the guest may send to the namespace itself: in addition to the rules of more, what belongs to
+// connections of the namespace, echo requests, neighbour discovery and Guard.Open. MaxConnections counts here too: each
+// identifier of an echo request is a connection.
 func (t forwarding) toNamespace(more ...firewall.Rule) []firewall.Rule {
 	from := t.fromGuest()
 	if t.guard.Off {
@@ -204,9 +204,9 @@ func (t forwarding) toNamespace(more ...firewall.Rule) []firewall.Rule {
 	return append(rules, rule(drop(firewall.NamespaceService), from))
 }
 
-// output drops what processes of the namespace send to the guest, or in the guest's place, by the links of the wiring. A process
-// needs no capability to choose a link (SO_BINDTODEVICE, socket(7)). By the tap the namespace speaks to its guest, but not
-// as a DHCP server.
+// output drops what processes of the namespace send to the guest, or in the guest's place, by the links of the wiring.
+// A process needs no capability to choose a link (SO_BINDTODEVICE, socket(7)). By the tap the namespace speaks to its
+// guest, but not as a DHCP server.
 func (t forwarding) output() []firewall.Rule {
 	no := drop(firewall.NamespaceOutput)
 	udp := firewall.Protocol{Number: firewall.ProtocolUDP}
@@ -221,9 +221,9 @@ func (t forwarding) output() []firewall.Rule {
 	return rules
 }
 
-// loopback is before connections are tracked. A packet of the guest goes to the chain of its family, so packets to the guest
-// meet one comparison a family. Without IPv6 for the guest, one router advertisement would give the namespace a default route through
-// the guest. (With IPv6 forwarding on, a link takes no routes.)
+// loopback is before connections are tracked. A packet of the guest goes to the chain of its family, so packets to the
+// guest meet one comparison a family. Without IPv6 for the guest, one router advertisement would give the namespace a
+// default route through the guest. (With IPv6 forwarding on, a link takes no routes.)
 func (t forwarding) loopback() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range t.ends {
@@ -240,8 +240,8 @@ func (t forwarding) noIPv6() []firewall.Rule {
 	return []firewall.Rule{rule(drop(firewall.NoIPv6), t.fromGuest(), firewall.IP{Version: 6})}
 }
 
-// loopbacks are the chains that drop the guest's packets to and from the namespace's loopback addresses. The guest's answers
-// of a translated connection pass: here they still have the gateway's address.
+// loopbacks are the chains that drop the guest's packets to and from the namespace's loopback addresses. The guest's
+// answers of a translated connection pass: here they still have the gateway's address.
 func (t forwarding) loopbacks() []firewall.Chain {
 	var chains []firewall.Chain
 	for _, e := range t.ends {

@@ -17,7 +17,8 @@ func (p *Plan) guestMAC(nic netstate.Link) cache.MAC {
 	return netstate.DeriveMACOf(station, nic.Name, "guest")
 }
 
-// responderMAC is computed from the MAC that a guest keeps when it moves: its gateway's behind a masquerade, else its own.
+// responderMAC is computed from the MAC that a guest keeps when it moves: its gateway's behind a masquerade, else its
+// own.
 func responderMAC(r cache.Record, nic netstate.Link) cache.MAC {
 	nic.MAC = r.MAC
 	if r.Binding == cache.BindingMasquerade {
@@ -26,7 +27,8 @@ func responderMAC(r cache.Record, nic netstate.Link) cache.MAC {
 	return netstate.DeriveMAC(nic, "responder")
 }
 
-// checkGuestMAC refuses a MAC for the guest that another link of the wiring has. The kernel would keep the guest's frames.
+// checkGuestMAC refuses a MAC for the guest that another link of the wiring has. The kernel would keep the guest's
+// frames.
 func (p *Plan) checkGuestMAC() error {
 	field := fmt.Sprintf("binding.%s.mac", p.spec.Binding.Kind())
 	if p.Record.MAC == p.Record.GatewayMAC {
@@ -58,7 +60,8 @@ func (p *Plan) warnOtherMAC(nic netstate.Link) {
 	}
 }
 
-// ofAddress reports whether the MAC is 0a:58 and the address, as the CNI plugins of OVN-Kubernetes and OpenShift SDN make it.
+// ofAddress reports whether the MAC is 0a:58 and the address, as the CNI plugins of OVN-Kubernetes and OpenShift SDN
+// make it.
 func ofAddress(m cache.MAC, a netip.Addr) bool {
 	v4 := a.As4()
 	return m == cache.MAC{0x0a, 0x58, v4[0], v4[1], v4[2], v4[3]}

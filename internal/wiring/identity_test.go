@@ -66,8 +66,8 @@ func TestOtherMACWarnings(t *testing.T) {
 	}
 }
 
-// TestBusyNIC: a NIC that takes no MAC while it is up goes down for Teardown, and comes up again if another program brought
-// it up. TestMACOfKinds of phase1 has a NIC that is up before Setup.
+// TestBusyNIC: a NIC that takes no MAC while it is up goes down for Teardown, and comes up again if another program
+// brought it up. TestMACOfKinds of phase1 has a NIC that is up before Setup.
 func TestBusyNIC(t *testing.T) {
 	found := flannelWith(func(s *netstate.Snapshot) {
 		s.Links[1].Kind, s.Links[1].Up, s.Routes, s.Addresses = "", false, nil, s.Addresses[:1]

@@ -99,8 +99,8 @@ func giveBack(t *testing.T, plan *wiring.Plan, k *fakeKernel, want string) {
 	}
 }
 
-// shapes are the cases that differ in more of their steps than in the rules of tables. A table is set by one operation, whatever
-// its rules are, so cases that differ in nothing else are interrupted in the same places.
+// shapes are the cases that differ in more of their steps than in the rules of tables. A table is set by one operation,
+// whatever its rules are, so cases that differ in nothing else are interrupted in the same places.
 func shapes(t *testing.T, list []testCase) []testCase {
 	t.Helper()
 	known := map[string]bool{}

@@ -315,8 +315,8 @@ func TestFenced(t *testing.T) {
 	}
 }
 
-// TestOwnGateway: bridge gives a route back only if the kernel takes its gateway again, which it does not where the most
-// specific route to the gateway says that the address is the namespace's own.
+// TestOwnGateway: bridge gives a route back only if the kernel takes its gateway again. The kernel refuses it where the
+// most specific route to the gateway says that the address is the namespace's own.
 func TestOwnGateway(t *testing.T) {
 	special := func(kind uint8, table uint32, destination string) func(*netstate.Snapshot) {
 		return func(s *netstate.Snapshot) {
@@ -373,8 +373,8 @@ func TestOwnGateway(t *testing.T) {
 	}
 }
 
-// TestDefaultBridgeCalls: a sysctl that came with the wiring's bridge, the kernel's first one, has the kernel's default after
-// Teardown.
+// TestDefaultBridgeCalls: a sysctl that came with the wiring's bridge, the kernel's first one, has the kernel's default
+// after Teardown.
 func TestDefaultBridgeCalls(t *testing.T) {
 	for _, path := range netstate.BridgeCalls() {
 		plan := newPlan(t, flannel(), bridge())

@@ -67,7 +67,8 @@ func calico4(gateway string, neighbours ...netstate.Neighbour) netstate.Snapshot
 }
 
 // TestStandIn: a guest that knows no classless routes gets the address beside its own as its router, at the MAC of the
-// gateway, unless the gateway is in the guest's network, the MAC is not known, or another station has the address.
+// gateway. It gets none if the gateway is in its network, if the MAC is not known, or if another station has the
+// address.
 func TestStandIn(t *testing.T) {
 	const gateway, standIn = "169.254.1.1", "10.244.1.6"
 	known := learned(gateway, mac(9))
@@ -389,8 +390,8 @@ func TestTakenPorts(t *testing.T) {
 	}
 }
 
-// TestRoutedPorts: under a routed binding all ports but the excluded ones are the guest's, and the record warns of services of
-// the namespace at the others.
+// TestRoutedPorts: under a routed binding all ports but the excluded ones are the guest's, and the record warns of
+// services of the namespace at the others.
 func TestRoutedPorts(t *testing.T) {
 	const serves, list = "the namespace serves tcp port 15008 at %v, which is the guest's now: ", "list 15008/tcp in binding.routed.excluded to keep it"
 	any4, own := netip.IPv4Unspecified(), ip("10.244.1.7")
@@ -422,8 +423,8 @@ func TestRoutedPorts(t *testing.T) {
 
 func noDefaultRoute(s *asked) { s.Options.NoDefaultRoute = true }
 
-// TestNoDefaultRoute: with the option the record differs by its default routes alone, and still has a router where other
-// routes and prefixes come from.
+// TestNoDefaultRoute: with the option the record differs by its default routes alone, and still has a router where
+// other routes and prefixes come from.
 func TestNoDefaultRoute(t *testing.T) {
 	for _, c := range []struct {
 		name  string

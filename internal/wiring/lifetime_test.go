@@ -10,8 +10,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// TestLifetimes: what Undo adds lives for as long as it would have without a wiring, by the time that has passed since the
-// namespace was found. What has ended stays gone, and what is there lives for as long as the kernel says.
+// TestLifetimes: what Undo adds lives for as long as it would have without a wiring, by the time that has passed since
+// the namespace was found. What has ended stays gone, and what is there lives for as long as the kernel says.
 func TestLifetimes(t *testing.T) {
 	ending := func(seconds, preferred uint32) func(*netstate.Address) {
 		return func(a *netstate.Address) { a.ValidSeconds, a.PreferredSeconds = seconds, preferred }
@@ -135,7 +135,8 @@ func TestLifetimes(t *testing.T) {
 	})
 }
 
-// TestRouterChangesEnd: a router gives a route an end that it had not, or takes it, while the NIC is wired. Undo leaves the route.
+// TestRouterChangesEnd: a router gives a route an end that it had not, or takes it, while the NIC is wired. Undo leaves
+// the route.
 func TestRouterChangesEnd(t *testing.T) {
 	for _, ends := range [][2]uint32{{600, 0}, {0, 600}} {
 		with := func(seconds uint32) netstate.Snapshot {
@@ -154,8 +155,8 @@ func TestRouterChangesEnd(t *testing.T) {
 	}
 }
 
-// TestLearnedSince: what router advertisements have brought to the NIC since it is the namespace's again is the kernel's, so that
-// a router that never stops keeps no Teardown from its end.
+// TestLearnedSince: what router advertisements have brought to the NIC since it is the namespace's again is the
+// kernel's, so that a router that never stops keeps no Teardown from its end.
 func TestLearnedSince(t *testing.T) {
 	p, err := tryPlan(flannelWith(func(*netstate.Snapshot) {}), bridge())
 	if err != nil {

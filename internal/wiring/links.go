@@ -43,8 +43,8 @@ func (p *Plan) owner() infra.Owner {
 	return p.spec.Owner
 }
 
-// responderQueue is the number of requests that wait for a responder that is stopped. The guest's frames have up to 64 KiB,
-// whatever the MTU, so with the kernel's default of 1000 a guest could occupy 64 MiB.
+// responderQueue is the number of requests that wait for a responder that is stopped. The guest's frames have up to 64
+// KiB, whatever the MTU, so with the kernel's default of 1000 a guest could occupy 64 MiB.
 const responderQueue = 16
 
 // newLink is a link that Setup creates.

@@ -11,8 +11,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// TestManyRoutes: the work on a namespace grows with its routes, and not with their square. With these routes it takes a second
-// of the processor's time for each binding; when each was compared with each, routed took more than a minute.
+// TestManyRoutes: the work on a namespace grows with its routes, and not with their square. With these routes it takes
+// a second of the processor's time for each binding; when each was compared with each, routed took more than a minute.
 func TestManyRoutes(t *testing.T) {
 	const many = 20_000
 	gateway := func(i int) string { return fmt.Sprintf("10.244.%d.%d", 2+i%200, 1+i/200%250) }

@@ -15,11 +15,12 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// defaultGatewayMAC is the gateway's MAC of a routed guest, and of a masquerade without GatewayMAC. Each guest is alone with
-// its gateway, so all gateways can have the same one.
+// defaultGatewayMAC is the gateway's MAC of a routed guest, and of a masquerade without GatewayMAC. Each guest is alone
+// with its gateway, so all gateways can have the same one.
 var defaultGatewayMAC = cache.MAC{0x02, 0, 0, 0, 0, 0}
 
-// masquerade gives the guest a network of its own at the tap, and translates the guest's addresses. The NIC keeps all that it has.
+// masquerade gives the guest a network of its own at the tap, and translates the guest's addresses. The NIC keeps all
+// that it has.
 type masquerade struct{ infra.Masquerade }
 
 func (masquerade) asks(n netstate.Names) Questions {
@@ -29,8 +30,8 @@ func (masquerade) asks(n netstate.Names) Questions {
 
 func (masquerade) traits() traits { return traits{routes: true} }
 
-// sameGuest compares the guest's addresses and MAC, those of the gateway, and what translates. What is forwarded can change
-// under a running guest.
+// sameGuest compares the guest's addresses and MAC, those of the gateway, and what translates. What is forwarded can
+// change under a running guest.
 func (b masquerade) sameGuest(other infra.Binding) bool {
 	o, ok := other.(infra.Masquerade)
 	for _, version := range []int{4, 6} {
@@ -84,8 +85,9 @@ func (b masquerade) takeOver(prefix string, from cache.Record) (infra.Binding, e
 	return b.Masquerade, err
 }
 
-// takeEnds sets the addresses of one version of IP that are missing, unless the guest gets another network. Those that the
-// guest gets anyway stay out: a guest whose address the caller names may have one of a network that the namespace reaches.
+// takeEnds sets the addresses of one version of IP that are missing, unless the guest gets another network. Those that
+// the guest gets anyway stay out: a guest whose address the caller names may have one of a network that the namespace
+// reaches.
 func (b *masquerade) takeEnds(guest, gateway netip.Addr, version int) {
 	own, ownGateway := b.Ends(version)
 	if own.Addr() == guest && ownGateway == gateway {
@@ -125,8 +127,8 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if !guest.Unicast() {
 		return &cache.FieldError{Field: "binding.masquerade.nicMAC", Reason: fmt.Sprintf("%s has no MAC that a guest can have: leave this field out", nic.Name)}
 	}
-	// The gateway's MAC does not depend on the NIC: a guest that moves to another namespace keeps what its neighbour tables say,
-	// and the gateway's link-local address.
+	// The gateway's MAC does not depend on the NIC: a guest that moves to another namespace keeps what its neighbour
+	// tables say, and the gateway's link-local address.
 	p.newRouterRecord(nic, guest, cmp.Or(b.GatewayMAC, defaultGatewayMAC))
 	networks, err := b.lease(p, nic, len(v4) > 0, len(v6) > 0)
 	if err != nil {
@@ -215,7 +217,8 @@ func (b masquerade) warn(p *Plan, nic netstate.Link) {
 	}
 }
 
-// reservePorts keeps the namespace's sockets from the ports of the guest's connections, and warns of ports that are taken.
+// reservePorts keeps the namespace's sockets from the ports of the guest's connections, and warns of ports that are
+// taken.
 func (p *Plan) reservePorts(t translation) {
 	for _, name := range []string{"tcp", "udp"} {
 		if n := t.ports.others[name].len(); n < enoughPorts {
@@ -303,9 +306,9 @@ func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
 	})
 }
 
-// offloads reports whether established connections are to pass by a flow table. Before them no rules pass but those at the
-// ingress of NIC and tap, so limits of what goes to the guest, which are counted after the routes, need each packet. A link
-// without Ethernet has no room for the header that the flow table writes.
+// offloads reports whether established connections are to pass by a flow table. Before them no rules pass but those at
+// the ingress of NIC and tap, so limits of what goes to the guest, which are counted after the routes, need each
+// packet. A link without Ethernet has no room for the header that the flow table writes.
 func (p *Plan) offloads() bool {
 	return p.found.FlowTables && p.nic().Ethernet && p.spec.Limits.ToGuest == (cache.Limit{})
 }

@@ -223,10 +223,10 @@ func (t translation) through() []firewall.Rule {
 // (nf_conntrack_tcp_timeout_fin_wait and its likes).
 const closingSeconds = 120
 
-// offloaded adds connections to the flow table: what the guest sends by the NIC, as each connection has such packets, and
-// the answers come with them. Of TCP, a connection that is ending stays with connection tracking: in the flow table its last
-// packets would pass unseen, and so would the first of the next connection between the same ports. Of UDP, a question with
-// one answer stays as well: the flow table would keep it four times as long.
+// offloaded adds connections to the flow table: what the guest sends by the NIC, as each connection has such packets,
+// and the answers come with them. Of TCP, a connection that is ending stays with connection tracking: in the flow table
+// its last packets would pass unseen, and so would the first of the next connection between the same ports. Of UDP, a
+// question with one answer stays as well: the flow table would keep it four times as long.
 func (t translation) offloaded() []firewall.Rule {
 	if !t.flows {
 		return nil
@@ -292,8 +292,8 @@ func (t translation) source() []firewall.Rule {
 	return rules
 }
 
-// last drops what is for the guest's address and leaves by another link, as a default route would have it while the tap is down on
-// standby, or gone: the launcher can delete its tap.
+// last drops what is for the guest's address and leaves by another link, as a default route would have it while the tap
+// is down on standby, or gone: the launcher can delete its tap.
 func (t translation) last() firewall.Chain {
 	c := firewall.Chain{Name: "last", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.SrcNAT + 1}
 	for _, e := range t.ends {
@@ -319,8 +319,8 @@ func (t translation) rewritten(v int) []netip.Prefix {
 	return list
 }
 
-// toNamespace drops what comes to the ports that are left to the guest's connections, and what the guest may not send to the
-// namespace.
+// toNamespace drops what comes to the ports that are left to the guest's connections, and what the guest may not send
+// to the namespace.
 func (t translation) toNamespace() []firewall.Rule {
 	rules := t.forwarding.toNamespace()
 	if t.ports.everything {
@@ -329,9 +329,9 @@ func (t translation) toNamespace() []firewall.Rule {
 	return append([]firewall.Rule{rule(firewall.Jump{Chain: "reserved"}, firewall.InInterface{Name: t.names.NIC}, firewall.State{States: firewall.New})}, rules...)
 }
 
-// reserved drops what the network opens to the ports that are left to the guest's connections. Otherwise each such packet
-// would be a connection of the namespace, from whose port the guest can open none to the same peer for half a minute:
-// few packets would keep the guest from its DNS server.
+// reserved drops what the network opens to the ports that are left to the guest's connections. Otherwise each such
+// packet would be a connection of the namespace, from whose port the guest can open none to the same peer for half a
+// minute: few packets would keep the guest from its DNS server.
 func (t translation) reserved() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, name := range []string{"tcp", "udp", "sctp"} {

@@ -88,8 +88,8 @@ func emptyPlan(found netstate.Snapshot, nic string, spec infra.Spec) *Plan {
 	}
 }
 
-// NewPlan computes the wiring of the NIC in the namespace that was found. For Auto it is the first plan that is not refused.
-// Nothing else decides, so that the plans' refusals are the whole reason.
+// NewPlan computes the wiring of the NIC in the namespace that was found. For Auto it is the first plan that is not
+// refused. Nothing else decides, so that the plans' refusals are the whole reason.
 //
 // The errors: *cache.FieldError for a bad Spec, infra.ErrNoNIC, infra.ErrWired, infra.ErrCollision,
 // *infra.RefusedError.

@@ -30,8 +30,8 @@ type portMap struct {
 	firewall.PortMap
 }
 
-// portMaps are the maps of the protocols that need one. A map costs each packet one look, where a rule for each port would
-// cost as many.
+// portMaps are the maps of the protocols that need one. A map costs each packet one look, where a rule for each port
+// would cost as many.
 func portMaps(list []infra.Ports) []portMap {
 	var maps []portMap
 	for _, protocol := range []string{"tcp", "udp", "sctp"} {

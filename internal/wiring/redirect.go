@@ -84,8 +84,8 @@ func (p *Plan) checkRedirect(nic netstate.Link) error {
 	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRedirect, Reason: reason, Instead: p.insteadOfFrames(nic)}
 }
 
-// insteadOfFrames is the binding that works where none that passes frames does. A NIC without Ethernet keeps its addresses
-// for the guest only under Routed.
+// insteadOfFrames is the binding that works where none that passes frames does. A NIC without Ethernet keeps its
+// addresses for the guest only under Routed.
 func (p *Plan) insteadOfFrames(nic netstate.Link) cache.Kind {
 	if reason, _ := p.notRouted(nic); !nic.Ethernet && reason == "" {
 		return cache.BindingRouted
@@ -115,8 +115,8 @@ func (p *Plan) checkOtherMAC(nic netstate.Link, mac cache.MAC) error {
 		Reason: fmt.Sprintf("it is a %s with the MAC %v, and the guest is to have %v: %s", nic.Kind, nic.MAC, mac, reason)}
 }
 
-// takeMAC gives the NIC the guest's MAC. The kernel must make no link-local address of it, which is the guest's. The NIC
-// keeps its permanent neighbours, which the kernel forgets when the MAC changes.
+// takeMAC gives the NIC the guest's MAC. The kernel must make no link-local address of it, which is the guest's. The
+// NIC keeps its permanent neighbours, which the kernel forgets when the MAC changes.
 func (p *Plan) takeMAC(nic *netstate.Link, mac cache.MAC) {
 	nic.MAC = mac
 	if nic.AddrGen != netstate.AddrGenNoIPv6 {

@@ -15,8 +15,8 @@ func (p *Plan) addResponder(r *cache.Record, nic netstate.Link) {
 	r.ResponderMAC = responderMAC(*r, nic)
 }
 
-// addLease has a responder give the guest what the NIC has. A NIC without addresses gives the guest a connection without a
-// responder.
+// addLease has a responder give the guest what the NIC has. A NIC without addresses gives the guest a connection
+// without a responder.
 func (p *Plan) addLease(nic netstate.Link) {
 	on := lease.Of(p.found, nic)
 	if v4, v6 := on.Addresses(); len(v4)+len(v6) == 0 {
@@ -31,8 +31,8 @@ func (p *Plan) addLease(nic netstate.Link) {
 // responderFilters redirect from the guest's tap to the responder's tap what the responder answers, and back
 // everything that the responder sends. A redirected frame goes nowhere else.
 //
-// What the responder sends with the guest's MAC goes to the ingress of the guest's tap, as if the guest had sent it: the
-// guest filter checks the frame, and it leaves by the NIC.
+// What the responder sends with the guest's MAC goes to the ingress of the guest's tap, as if the guest had sent it:
+// the guest filter checks the frame, and it leaves by the NIC.
 //
 // Offsets are from the network header, as u32 has them (tc-u32(8)).
 func responderFilters(r cache.Record) []netstate.Filter {

@@ -14,8 +14,9 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// routed makes the namespace the router between the NIC and the guest, which has the NIC's addresses. The NIC keeps them,
-// and everything else but the sources of its routes. The namespace has addresses of its own too, at the NIC and the tap.
+// routed makes the namespace the router between the NIC and the guest, which has the NIC's addresses. The NIC keeps
+// them, and everything else but the sources of its routes. The namespace has addresses of its own too, at the NIC and
+// the tap.
 type routed struct{ infra.Routed }
 
 func (routed) asks(n netstate.Names) Questions {
@@ -29,8 +30,8 @@ func (routed) traits() traits {
 	}
 }
 
-// sameGuest: the guest's addresses and MAC come from the NIC, and what the namespace does with packets can change under a
-// running guest.
+// sameGuest: the guest's addresses and MAC come from the NIC, and what the namespace does with packets can change under
+// a running guest.
 func (routed) sameGuest(infra.Binding) bool { return true }
 func (routed) wiredAs() string              { return "" }
 
@@ -106,8 +107,8 @@ func (p *Plan) checkRouted(nic netstate.Link) error {
 	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRouted, Reason: reason, Instead: instead}
 }
 
-// notRouted is why the namespace cannot route the NIC's addresses to a guest, and what works then for sure; both empty: it
-// can.
+// notRouted is why the namespace cannot route the NIC's addresses to a guest, and what works then for sure; both empty:
+// it can.
 func (p *Plan) notRouted(nic netstate.Link) (reason string, instead cache.Kind) {
 	v4, v6 := lease.Of(p.found, nic).Addresses()
 	switch {
@@ -150,8 +151,8 @@ func (p *Plan) routedMAC(nic netstate.Link) cache.MAC {
 	return p.guestMAC(nic)
 }
 
-// warnSourceRules warns of policy rules that chose routes by the NIC's addresses, which the namespace's own packets do not
-// have any more when their route is chosen.
+// warnSourceRules warns of policy rules that chose routes by the NIC's addresses, which the namespace's own packets do
+// not have any more when their route is chosen.
 func (p *Plan) warnSourceRules(own []netip.Prefix) {
 	for _, r := range p.found.Rules {
 		if r.Source.IsValid() && r.Source.Bits() > 0 && slices.ContainsFunc(own, func(a netip.Prefix) bool { return r.Source.Contains(a.Addr()) }) {
@@ -170,13 +171,13 @@ func addressesIn(prefixes []netip.Prefix) []netip.Addr {
 
 // handOver wants the NIC's addresses to lead to the guest, and gives the namespace others.
 //
-// In the table local the routes to the guest take the place of the kernel's: so they come before all policy rules. An IPv4
-// address with the scope host is before others in the kernel's list, and an IPv6 address is if it was added last. So
-// REDIRECT, which takes the first one of the link by which a packet came in, chooses the namespace's address. No ARP request
-// has a sender of the scope host.
+// In the table local the routes to the guest take the place of the kernel's: so they come before all policy rules. An
+// IPv4 address with the scope host is before others in the kernel's list, and an IPv6 address is if it was added last.
+// So REDIRECT, which takes the first one of the link by which a packet came in, chooses the namespace's address. No ARP
+// request has a sender of the scope host.
 //
-// The namespace's own sockets get their IPv4 source from the routes. An IPv6 address that is deprecated is not chosen if there
-// is another one.
+// The namespace's own sockets get their IPv4 source from the routes. An IPv6 address that is deprecated is not chosen
+// if there is another one.
 func (p *Plan) handOver(nic, tap netstate.Link, r routing) {
 	for _, hop := range []netip.Addr{r.hop4, r.hop6} {
 		if !hop.IsValid() {
@@ -228,12 +229,12 @@ func (p *Plan) handOver(nic, tap netstate.Link, r routing) {
 	}
 }
 
-// metricTap is larger than that of the kernel's own route to an IPv4 address, 0. When the kernel adds the address again, it
-// adds its own route, and then others with the address as their source, if its own route is the first.
+// metricTap is larger than that of the kernel's own route to an IPv4 address, 0. When the kernel adds the address
+// again, it adds its own route, and then others with the address as their source, if its own route is the first.
 const metricTap = 1
 
-// resource wants the route of the NIC with a source that is the namespace's. Routes that change by themselves are left alone, and
-// so are those that the kernel would not add again.
+// resource wants the route of the NIC with a source that is the namespace's. Routes that change by themselves are left
+// alone, and so are those that the kernel would not add again.
 func (p *Plan) resource(nic netstate.Link, route netstate.Route, r routing, special special) {
 	v4 := route.Destination.Addr().Is4()
 	fromGuest := slices.Contains(r.own4, route.PrefSrc) || slices.Contains(r.own6, route.PrefSrc)
@@ -328,12 +329,12 @@ func (t routing) first() []firewall.Rule {
 	return rules
 }
 
-// through limits the connections of the guest and to the guest. What else comes in by the NIC is dropped, if the NIC did not
-// forward before Setup.
+// through limits the connections of the guest and to the guest. What else comes in by the NIC is dropped, if the NIC
+// did not forward before Setup.
 //
 // A segment that connection tracking does not know may be one of the namespace's own connections: such a segment is not
-// translated back to the namespace's address. The guest would receive it, and its answer would reset the connection. Neither
-// passes.
+// translated back to the namespace's address. The guest would receive it, and its answer would reset the connection.
+// Neither passes.
 func (t routing) through() []firewall.Rule {
 	nic := firewall.InInterface{Name: t.names.NIC}
 	invalid := []firewall.Match{firewall.State{States: firewall.Invalid}, firewall.Protocol{Number: firewall.ProtocolTCP}}
@@ -363,8 +364,8 @@ func (t routing) opening() []firewall.Rule {
 	return append(rules, rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))
 }
 
-// source gives the namespace's own connections the NIC's addresses. Connection tracking keeps them apart from the guest's. A
-// proxy's connection from a loopback address gets a source that the guest can answer.
+// source gives the namespace's own connections the NIC's addresses. Connection tracking keeps them apart from the
+// guest's. A proxy's connection from a loopback address gets a source that the guest can answer.
 func (t routing) source() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range t.ends {
@@ -395,7 +396,8 @@ func (t routing) ownPorts(where ...firewall.Match) []firewall.Rule {
 	return rules
 }
 
-// last gives the NIC's addresses to what leaves untranslated, such as the namespace's ICMP errors about packets of the guest.
+// last gives the NIC's addresses to what leaves untranslated, such as the namespace's ICMP errors about packets of the
+// guest.
 func (t routing) last() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range t.ends {

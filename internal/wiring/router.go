@@ -11,8 +11,8 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// Under masquerade and routed the namespace is the guest's next hop. The guest's tap is the gateway: it has the gateway's MAC and
-// addresses, and rules of any program see the guest's packets come in by it.
+// Under masquerade and routed the namespace is the guest's next hop. The guest's tap is the gateway: it has the
+// gateway's MAC and addresses, and rules of any program see the guest's packets come in by it.
 
 // sysctlsOfRouter are the sysctls that make the namespace a router.
 func sysctlsOfRouter(n netstate.Names) []string {
@@ -36,8 +36,8 @@ func (p *Plan) newRouterRecord(nic netstate.Link, guest, gateway cache.MAC) {
 	}
 }
 
-// addRouter wants the NIC and the taps, and makes both ways forward. With loopback, the guest answers loopback addresses of the
-// namespace. It returns the guest's tap.
+// addRouter wants the NIC and the taps, and makes both ways forward. With loopback, the guest answers loopback
+// addresses of the namespace. It returns the guest's tap.
 func (p *Plan) addRouter(nic netstate.Link, ends []end, loopback bool) netstate.Link {
 	v4, v6 := hasEnd(ends, 4), hasEnd(ends, 6)
 	if v6 {
@@ -68,8 +68,8 @@ func guestsOf(ends []end) []netip.Addr {
 	return list
 }
 
-// addRoutesToGuest gives the tap its link-local address, after its other addresses, and leads the guest's other addresses to the
-// guest.
+// addRoutesToGuest gives the tap its link-local address, after its other addresses, and leads the guest's other
+// addresses to the guest.
 func (p *Plan) addRoutesToGuest(tap netstate.Link, ends []end) error {
 	if hasEnd(ends, 6) {
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: p.Record.MAC.LinkLocal(), MAC: p.Record.MAC, Permanent: true})
@@ -157,8 +157,8 @@ func (p *Plan) unforwarded(nic int) []int {
 	return list
 }
 
-// enableForwarding6 enables IPv6 forwarding for the NIC and the guest's tap where the kernel can (force_forwarding), and else for
-// the whole namespace. Either way the kernel removes the routes that routers have advertised. With
+// enableForwarding6 enables IPv6 forwarding for the NIC and the guest's tap where the kernel can (force_forwarding),
+// and else for the whole namespace. Either way the kernel removes the routes that routers have advertised. With
 // forwarding for the whole namespace, a link takes no more advertisements unless its accept_ra is 2.
 func (p *Plan) enableForwarding6(nic netstate.Link) {
 	learns := slices.ContainsFunc(p.found.Routes, func(r netstate.Route) bool { return r.Uses(nic.Index) && r.Protocol == netstate.ProtocolRA })

@@ -11,8 +11,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// AskSalvage returns what a Snapshot for Salvage has to hold in addition to links, addresses and routes: sysctls, and the chains of
-// iptables, a table for each program.
+// AskSalvage returns what a Snapshot for Salvage has to hold in addition to links, addresses and routes: sysctls, and
+// the chains of iptables, a table for each program.
 func AskSalvage(nic string) (sysctls []string, tables []firewall.Table) {
 	for _, f := range []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT, firewall.IPTablesLegacy, firewall.IP6TablesLegacy} {
 		tables = append(tables, firewall.Table{Family: f, Name: netstate.NamesFor(nic, "").Chains()})
@@ -20,9 +20,9 @@ func AskSalvage(nic string) (sysctls []string, tables []firewall.Table) {
 	return netstate.SysctlOrder(nic), tables
 }
 
-// Salvage makes a journal for a wired NIC whose journal is lost, of what the namespace still shows: the NIC's name, MAC and
-// addresses. What is not known stays as it is, and the journal's Lost names it, a phrase each. Kind is the binding's, if record
-// or journal have it; record is the NIC's; nil: it is lost, too.
+// Salvage makes a journal for a wired NIC whose journal is lost, of what the namespace still shows: the NIC's name, MAC
+// and addresses. What is not known stays as it is, and the journal's Lost names it, a phrase each. Kind is the
+// binding's, if record or journal have it; record is the NIC's; nil: it is lost, too.
 func Salvage(now netstate.Snapshot, nic string, kind cache.Kind, record *cache.Record) Journal {
 	tap := shownTap(now, nic)
 	s := salvage{names: netstate.NamesFor(nic, tap), now: now, j: Journal{NIC: nic, Salvaged: true, Found: now}}
@@ -148,7 +148,8 @@ func (s *salvage) unmoved(was, holder netstate.Link, held bool) netstate.Link {
 	return was
 }
 
-// takeMAC gives the NIC the MAC of which the kernel made the NIC's link-local address, and reports whether there is one.
+// takeMAC gives the NIC the MAC of which the kernel made the NIC's link-local address, and reports whether there is
+// one.
 func (s *salvage) takeMAC(was *netstate.Link) bool {
 	for _, a := range s.j.Found.Addresses {
 		b := a.Prefix.Addr().As16()
@@ -162,7 +163,8 @@ func (s *salvage) takeMAC(was *netstate.Link) bool {
 	return false
 }
 
-// loseSysctls names the sysctls that Setup may have changed: those of the binding that have the value that Setup writes.
+// loseSysctls names the sysctls that Setup may have changed: those of the binding that have the value that Setup
+// writes.
 func (s *salvage) loseSysctls(was netstate.Link) {
 	if !s.traits.bridged && !s.traits.routes && !s.traits.direct {
 		return // redirect reads some, and writes none

@@ -71,7 +71,8 @@ func giveSysctls(k *fakeKernel, found netstate.Snapshot, nic string, lost []stri
 	}
 }
 
-// TestSalvage takes each wiring down without its journal. Each difference from the namespace as it was found is lost in words.
+// TestSalvage takes each wiring down without its journal. Each difference from the namespace as it was found is lost in
+// words.
 func TestSalvage(t *testing.T) {
 	for _, c := range cases {
 		plan := newPlan(t, c.found, c.spec)
@@ -111,8 +112,8 @@ func explain(t *testing.T, nic string, lost []string, differs string) {
 	}
 }
 
-// TestSalvageStandby: a NIC that would take the guest's MAC at Activate has its own, and makes its link-local address of that
-// again.
+// TestSalvageStandby: a NIC that would take the guest's MAC at Activate has its own, and makes its link-local address
+// of that again.
 func TestSalvageStandby(t *testing.T) {
 	spec := redirect()
 	spec.Binding = infra.Redirect{MAC: mac(0x77)}
@@ -135,7 +136,8 @@ func TestSalvageStandby(t *testing.T) {
 	}
 }
 
-// TestSalvageMACWithoutIPv6: no address says which MAC a NIC without IPv6 had before it got the guest's, so it is lost in words.
+// TestSalvageMACWithoutIPv6: no address says which MAC a NIC without IPv6 had before it got the guest's, so it is lost
+// in words.
 func TestSalvageMACWithoutIPv6(t *testing.T) {
 	found := flannelWith(func(s *netstate.Snapshot) {
 		s.Links[1].MTU, s.Links[1].AddrGen = 1200, netstate.AddrGenNoIPv6

@@ -13,8 +13,8 @@ import (
 
 // portChoice are the source ports of the guest's connections behind a masquerade, by protocol. An answer goes to the
 // guest if connection tracking knows a connection of the guest from the port that the answer is for. So the guest may
-// have a port only if the port is forwarded to the guest, or if the namespace does not use it. Otherwise the guest could
-// send from the port of a service of the namespace to a client, and get what the client sends to the service next
+// have a port only if the port is forwarded to the guest, or if the namespace does not use it. Otherwise the guest
+// could send from the port of a service of the namespace to a client, and get what the client sends to the service next
 // (CVE-2021-3773).
 type portChoice struct {
 	everything bool // all that arrives at the NIC is for the guest, but what is excluded

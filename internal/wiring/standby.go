@@ -11,8 +11,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// SetTurn says by the record's Standby whether the guest's tap is to be down, and gives the plan's record the values of the
-// other one. The error is an *infra.RefusedError if the binding has no tap that Setup makes, and a *cache.FieldError for the routed binding.
+// SetTurn writes t into the plan's record. If t.Standby is set, the plan wants the guest's tap down. The error is an
+// *infra.RefusedError if the binding has no tap that Setup makes, and a *cache.FieldError for the routed binding.
 func (p *Plan) SetTurn(t Turn) error {
 	if t.Standby && p.binding.traits().direct {
 		return &infra.RefusedError{NIC: p.names.NIC, Binding: p.spec.Binding.Kind(), Instead: p.insteadOfDirect(p.nic()),
@@ -36,16 +36,17 @@ func turnOf(r cache.Record) Turn { return Turn{r.Standby, r.Inactive, r.Turn} }
 
 // wantedNow is what is wanted of a namespace that is as in the snapshot: on standby the guest's tap is down.
 //
-// The forwarding by the NIC waits for Activate. With IPv6 forwarding of the whole namespace the kernel joins the group of all
-// routers on the NIC, and reports that to the network. When rtnetlink sets IPv4 forwarding of a link, the kernel
-// reports all groups there anew (ipv6_mc_up in addrconf_notify). A wiring that was active before keeps both, as the way back
-// is reported, too.
+// The forwarding by the NIC waits for Activate. With IPv6 forwarding of the whole namespace the kernel joins the group
+// of all routers on the NIC, and reports that to the network. When rtnetlink sets IPv4 forwarding of a link, the kernel
+// reports all groups there anew (ipv6_mc_up in addrconf_notify). A wiring that was active before keeps both, as the way
+// back is reported, too.
 //
-// Addresses, routes and neighbours at the tap wait, too: a link that is down has no routes, and loses its IPv6 addresses.
+// Addresses, routes and neighbours at the tap wait, too: a link that is down has no routes, and loses its IPv6
+// addresses.
 //
-// A NIC that is to take the guest's MAC under redirect waits, too: with arp_notify the kernel would announce the NIC's address
-// with the guest's MAC. A NIC that has to go down for that takes the MAC at Setup, as Activate would interrupt the guest for the time
-// that the carrier takes.
+// A NIC that is to take the guest's MAC under redirect waits, too: with arp_notify the kernel would announce the NIC's
+// address with the guest's MAC. A NIC that has to go down for that takes the MAC at Setup, as Activate would interrupt
+// the guest for the time that the carrier takes.
 func (p *Plan) wantedNow(now netstate.Snapshot) compare.State {
 	if !p.Record.Standby {
 		return p.wanted
@@ -83,8 +84,8 @@ func (p *Plan) wantedNow(now netstate.Snapshot) compare.State {
 	return want
 }
 
-// Deactivate returns the operations by which nothing of the guest passes any more: they take the guest's tap down, whatever else
-// of the wiring is missing.
+// Deactivate returns the operations by which nothing of the guest passes any more: they take the guest's tap down,
+// whatever else of the wiring is missing.
 func (p *Plan) Deactivate(now netstate.Snapshot) []netstate.Op {
 	tap, there := now.Named(p.Record.Tap)
 	if !there || !tap.Up {
@@ -93,8 +94,8 @@ func (p *Plan) Deactivate(now netstate.Snapshot) []netstate.Op {
 	return []netstate.Op{netstate.LinkSet{Index: tap.Index, Link: tap.Name, Up: new(bool)}}
 }
 
-// KnownGateways notes the MACs of the guest's gateways as another record of the guest has them, so that the network needs
-// not be asked. A gateway with another address, and one whose MAC the namespace knows, is left as it is.
+// KnownGateways notes the MACs of the guest's gateways as another record of the guest has them, so that the network
+// needs not be asked. A gateway with another address, and one whose MAC the namespace knows, is left as it is.
 func KnownGateways(found *netstate.Snapshot, nic netstate.Link, from cache.Record) {
 	for _, gateway := range Gateways(*found, nic) {
 		mac := gatewayMAC(from, gateway)

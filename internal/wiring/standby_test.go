@@ -30,8 +30,9 @@ func announces(op netstate.Op, plan *wiring.Plan) bool {
 	return isSet && set.Link == "eth0" && set.MAC == plan.Record.MAC
 }
 
-// TestStandby: no step of a Setup on standby brings the guest's tap up, nor lets the NIC forward or take the guest's MAC, which
-// empties the neighbour table; these are the steps of Activate, the tap's the last, or before what lies at the tap. To be on standby again takes one step, and Teardown comes from there as well.
+// TestStandby: no step of a Setup on standby brings the guest's tap up, nor lets the NIC forward or take the guest's
+// MAC, which empties the neighbour table; these are the steps of Activate, the tap's the last, or before what lies at
+// the tap. To be on standby again takes one step, and Teardown comes from there as well.
 func TestStandby(t *testing.T) {
 	deferred, taken := 0, 0
 	for _, c := range cases {

@@ -27,7 +27,8 @@ func moving() cache.Record {
 	}
 }
 
-// TestTakeOver: what the infra.Spec leaves zero is the record's, and what it has stays, unless a running guest would notice.
+// TestTakeOver: what the infra.Spec leaves zero is the record's, and what it has stays, unless a running guest would
+// notice.
 func TestTakeOver(t *testing.T) {
 	owner := infra.Owner{UID: 107}
 	masquerade := infra.Masquerade{IPv4: netip.MustParsePrefix("10.9.0.0/24"), IPv6: netip.MustParsePrefix("fd09::/120"), MAC: moving().MAC, GatewayMAC: moving().GatewayMAC,
@@ -134,8 +135,8 @@ func TestTakeOverRefused(t *testing.T) {
 	}
 }
 
-// TestTakeOverCollides: a guest with the addresses that it would get anyway is refused where it moves into a network that
-// the namespace reaches, until the caller names the guest's address.
+// TestTakeOverCollides: a guest with the addresses that it would get anyway is refused where it moves into a network
+// that the namespace reaches, until the caller names the guest's address.
 func TestTakeOverCollides(t *testing.T) {
 	from := moving()
 	from.IPv4 = &cache.IPv4{Address: netip.MustParsePrefix("10.244.64.2/18"), Server: netip.MustParseAddr("10.244.64.1")}

@@ -73,8 +73,8 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 	return within, nil
 }
 
-// answeringARP returns the name of a link that would answer its network's ARP requests for a guest that a route leads to;
-// empty: there is none. It may be any link but a guest's tap, whose guest has no neighbours to ask for.
+// answeringARP returns the name of a link that would answer its network's ARP requests for a guest that a route leads
+// to; empty: there is none. It may be any link but a guest's tap, whose guest has no neighbours to ask for.
 func (p *Plan) answeringARP(nic netstate.Link) string {
 	if nic.ProxyARP || p.found.Sysctls[netstate.ProxyARP] == "1" {
 		return nic.Name
@@ -87,8 +87,8 @@ func (p *Plan) answeringARP(nic netstate.Link) string {
 	return ""
 }
 
-// isEdge reports whether the IPv4 address is the first or the last one of the network, which the kernel takes for all its
-// hosts.
+// isEdge reports whether the IPv4 address is the first or the last one of the network, which the kernel takes for all
+// its hosts.
 func isEdge(network netip.Prefix, a netip.Addr) bool {
 	return network.Bits() < 31 && network.Contains(a) && (a == network.Masked().Addr() || !network.Contains(a.Next()))
 }

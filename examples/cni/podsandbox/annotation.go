@@ -19,7 +19,8 @@ const (
 	Prefix = "guestwire/"
 	// NICPrefix is followed by a NIC's name in the pod: guestwire/nic.eth0. The value is a [Wish].
 	NICPrefix = Prefix + "nic."
-	// DevicesKey lists devices for the launcher's container in addition to /dev/net/tun, with commas between: kvm, vhost-net.
+	// DevicesKey lists devices for the launcher's container in addition to /dev/net/tun, with commas between: kvm,
+	// vhost-net.
 	DevicesKey = Prefix + "devices"
 	// ContainerKey names the container that gets records and devices; without it all containers of the pod do.
 	ContainerKey = Prefix + "container"

@@ -18,7 +18,8 @@ import (
 
 func TestMain(m *testing.M) { nstest.Main(m) }
 
-// TestParts: each part runs, and fails if the ways differ in what they leave, a frame is lost, or a guest gets no lease.
+// TestParts: each part runs, and fails if the ways differ in what they leave, a frame is lost, or a guest gets no
+// lease.
 func TestParts(t *testing.T) {
 	nstest.NeedTaps(t)
 	nstest.NeedRoot(t, "launchers and passt have a user of their own")

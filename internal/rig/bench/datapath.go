@@ -29,9 +29,9 @@ const (
 	segmentBursts = 10
 )
 
-// measureDatapath measures what a frame costs: with the guest filter, without it, and by a bridge without any rule. A write
-// to the tap, or to the other end of the pod's NIC, returns when the kernel has forwarded the frame, so its time is the whole
-// cost. Beyond the pod a frame is dropped as early as possible.
+// measureDatapath measures what a frame costs: with the guest filter, without it, and by a bridge without any rule. A
+// write to the tap, or to the other end of the pod's NIC, returns when the kernel has forwarded the frame, so its time
+// is the whole cost. Beyond the pod a frame is dropped as early as possible.
 //
 // A datapath's speed differs by where its rules and links lie in memory. So there are sets of fresh namespaces.
 func measureDatapath(s *scope, w io.Writer, sets int) error {

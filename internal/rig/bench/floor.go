@@ -238,7 +238,8 @@ func (l *lists) addSnapshot(to *list, after []netstate.Op) {
 
 var families = map[firewall.Family]int{firewall.Inet: unix.NFPROTO_INET, firewall.Bridge: unix.NFPROTO_BRIDGE, firewall.NetDev: unix.NFPROTO_NETDEV}
 
-// presentNames gives chains of the NIC its present name, which internal/kernel does too where the kernel binds chains to links.
+// presentNames gives chains of the NIC its present name, which internal/kernel does too where the kernel binds chains
+// to links.
 func presentNames(ops []netstate.Op) []netstate.Op {
 	ops = slices.Clone(ops)
 	for i, op := range ops {

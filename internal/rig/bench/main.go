@@ -65,8 +65,8 @@ func main() {
 	}
 }
 
-// runParts runs the part named only, or all parts if only is empty. Tables also replace those of the document; empty: there
-// is none. After a failed part the others run all the same.
+// runParts runs the part named only, or all parts if only is empty. Tables also replace those of the document; empty:
+// there is none. After a failed part the others run all the same.
 func runParts(ctx context.Context, w io.Writer, parts []part, only string, runs int, document string) error {
 	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	errs := []error{err}
@@ -92,7 +92,8 @@ func runParts(ctx context.Context, w io.Writer, parts []part, only string, runs 
 	return errors.Join(errs...)
 }
 
-// replaceTable replaces what a document has of a part: the lines in the fence that follows the line <!-- bench NAME -->.
+// replaceTable replaces what a document has of a part: the lines in the fence that follows the line <!-- bench NAME
+// -->.
 func replaceTable(path, name, text string) error {
 	old, err := os.ReadFile(path)
 	if err != nil {

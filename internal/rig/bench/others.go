@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// others are the calls of other programs that wire a NIC to a guest's tap, by the binding whose network is most like theirs:
-// KubeVirt's virt-handler and tc-redirect-tap. They are the same calls of the same library, and the same processes, in the
-// same order. What the programs do in addition is left out: their start, their looks for what is there already, their own files.
+// others are the calls of other programs that wire a NIC to a guest's tap, by the binding whose network is most like
+// theirs: KubeVirt's virt-handler and tc-redirect-tap. They are the same calls of the same library, and the same
+// processes, in the same order. What the programs do in addition is left out: their start, their looks for what is
+// there already, their own files.
 var others = map[string]func() error{
 	"bridge":     kubevirtBridge,
 	"masquerade": kubevirtMasquerade,
@@ -37,8 +38,8 @@ const (
 	otherUser          = 107
 )
 
-// kubevirtBridge gives the NIC another name, its name and addresses to a dummy, and a bridge to NIC and tap. Where the kernel has
-// no dummy, a bridge without ports stands for it.
+// kubevirtBridge gives the NIC another name, its name and addresses to a dummy, and a bridge to NIC and tap. Where the
+// kernel has no dummy, a bridge without ports stands for it.
 func kubevirtBridge() error {
 	link, addresses, err := lookAtNIC()
 	if err != nil {

@@ -18,8 +18,8 @@ const podList = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "b
 // chained is guestwire's entry in a list.
 const chained = `, {"type": "guestwire", "capabilities": {"io.kubernetes.cri.pod-annotations": true}}`
 
-// measurePlugin measures how long Debian's containerd takes to start a pod's sandbox, with the plugin in the pod's CNI list
-// and without it.
+// measurePlugin measures how long Debian's containerd takes to start a pod's sandbox, with the plugin in the pod's CNI
+// list and without it.
 func measurePlugin(s *scope, w io.Writer, rounds int) error {
 	programs, err := s.build("examples/cni", "internal/rig/node/cri")
 	if err != nil {

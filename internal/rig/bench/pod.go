@@ -65,8 +65,8 @@ func (s *scope) newWorld(count int) (w *world, pods []*pod, err error) {
 	return w, pods, err
 }
 
-// podNIC configures a pod. The gateways have neighbour entries: otherwise Setup would ask for the IPv6 gateway's MAC and
-// wait for the answer.
+// podNIC configures a pod. The gateways have neighbour entries: otherwise Setup would ask for the IPv6 gateway's MAC
+// and wait for the answer.
 const podNIC = `link add name eth0 address %[1]v type veth peer name %[2]s netns %[3]s
 link set eth0 up
 addr add %[4]v/24 brd + dev eth0
@@ -158,8 +158,8 @@ func ip(n lab.Namespace, batch string, args ...any) error {
 	return err
 }
 
-// build builds programs of folders of the repository, and returns their directory. It is not on a tmpfs, whose pages would
-// count as a process's own memory.
+// build builds programs of folders of the repository, and returns their directory. It is not on a tmpfs, whose pages
+// would count as a process's own memory.
 func (s *scope) build(folders ...string) (dir string, err error) {
 	// The folders may be of other modules than this program.
 	root, err := exec.CommandContext(s.ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/guestwire/guestwire").Output()

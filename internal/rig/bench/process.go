@@ -25,8 +25,8 @@ type process struct {
 	err    error // valid when the process has ended
 }
 
-// startProcess runs a program in a namespace as root, or as a user without capabilities. The program ends with this process
-// at the latest.
+// startProcess runs a program in a namespace as root, or as a user without capabilities. The program ends with this
+// process at the latest.
 func (s *scope) startProcess(n lab.Namespace, user int, program ...string) (*process, error) {
 	words := []string{"--net=" + path(n), "setpriv", "--pdeathsig", "KILL"}
 	if user != 0 {
@@ -87,7 +87,8 @@ func (p *process) cpu() (time.Duration, error) {
 	return time.Duration(used.Nano()), err
 }
 
-// memory returns the numbers of /proc/PID/smaps_rollup in KiB (proc(5)). In Pss a page that n processes share counts as 1/n.
+// memory returns the numbers of /proc/PID/smaps_rollup in KiB (proc(5)). In Pss a page that n processes share counts as
+// 1/n.
 func (p *process) memory() (map[string]float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", p.cmd.Process.Pid))
 	numbers := map[string]float64{}

@@ -95,8 +95,8 @@ link set eth0-br up
 link set %[1]s up
 addr add %[2]v/24 brd + dev eth0-br`
 
-// startDnsmasq starts dnsmasq in a pod. What makes it slow is switched off: DNS, the ping before an offer, the log of each
-// message. Leases are infinite and always the same, so it does not rewrite its lease file.
+// startDnsmasq starts dnsmasq in a pod. What makes it slow is switched off: DNS, the ping before an offer, the log of
+// each message. Leases are infinite and always the same, so it does not rewrite its lease file.
 func (s *scope) startDnsmasq(p *pod) (*process, error) {
 	if err := ip(p.Namespace, dnsmasqNetwork, guestTap, gateways[0]); err != nil {
 		return nil, err

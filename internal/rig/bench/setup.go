@@ -18,8 +18,8 @@ import (
 // way is one of the compared implementations.
 type way func(p *pod) (cost, error)
 
-// measureSetup compares Setup, Check and Teardown of each binding with the same system calls in C, and Setup with the calls
-// of other programs for a similar network.
+// measureSetup compares Setup, Check and Teardown of each binding with the same system calls in C, and Setup with the
+// calls of other programs for a similar network.
 func measureSetup(s *scope, w io.Writer, rounds int) error {
 	dir, err := os.MkdirTemp("", "guestwire-bench-")
 	if err != nil {
@@ -78,8 +78,9 @@ func measureSetup(s *scope, w io.Writer, rounds int) error {
 	return nil
 }
 
-// compareInPods runs all ways in each round, in fresh pods. A turn is two calls, of which the second one counts: the first
-// one fills the CPU's caches. Two rounds more come first and do not count. The first two ways must leave the same.
+// compareInPods runs all ways in each round, in fresh pods. A turn is two calls, of which the second one counts: the
+// first one fills the CPU's caches. Two rounds more come first and do not count. The first two ways must leave the
+// same.
 func (s *scope) compareInPods(rounds int, prepare func(*pod) error, ways []way, wall, cpu row) error {
 	const warmUp, calls = 2, 2
 	world, _, err := s.newWorld(0)
@@ -121,15 +122,15 @@ func (s *scope) compareInPods(rounds int, prepare func(*pod) error, ways []way, 
 	return nil
 }
 
-// volatile matches what differs between equal namespaces: the other ends of veths, and what duplicate address detection and
-// neighbours have come to.
+// volatile matches what differs between equal namespaces: the other ends of veths, and what duplicate address detection
+// and neighbours have come to.
 var (
 	volatile = regexp.MustCompile(`@if\d+|link-netnsid \d+| tentative`)
 	tapMAC   = regexp.MustCompile(`link/ether (\S+) .*\n +tun type tap`)
 )
 
-// describe is the lab's dump of a pod, without what differs between equal ones. Its lines are sorted, as random MACs have an
-// order too.
+// describe is the lab's dump of a pod, without what differs between equal ones. Its lines are sorted, as random MACs
+// have an order too.
 func describe(p *pod) (string, error) {
 	dump, err := p.Dump()
 	for _, m := range tapMAC.FindAllStringSubmatch(dump, -1) {

@@ -26,8 +26,8 @@ import (
 // The time of a turn in which nothing is counted, and that in which octets are.
 var streamWarm, streamCounted = 500 * time.Millisecond, 700 * time.Millisecond
 
-// measureStreams measures what a guest's program gets by TCP through guestwire's bindings and through passt. The guest is a
-// namespace with Linux's TCP, and its server is in a namespace at the other end of the pod's NIC.
+// measureStreams measures what a guest's program gets by TCP through guestwire's bindings and through passt. The guest
+// is a namespace with Linux's TCP, and its server is in a namespace at the other end of the pod's NIC.
 func measureStreams(s *scope, w io.Writer, rounds int) error {
 	names := []string{"redirect", "bridge", "routed", "masquerade", "passt, MTU 32768", "passt, MTU 1500"}
 	networks := make([]network, len(names))

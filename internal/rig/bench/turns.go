@@ -31,8 +31,8 @@ func inScope(ctx context.Context, measure func(*scope) error) error {
 
 func (s *scope) atEnd(end func() error) { s.ends = append(s.ends, end) }
 
-// inTurns gives each way a turn in each round, so that a drift of the machine affects all alike. The order is random: what ran
-// before a way can cost it 1 or 2 %.
+// inTurns gives each way a turn in each round, so that a drift of the machine affects all alike. The order is random:
+// what ran before a way can cost it 1 or 2 %.
 func (s *scope) inTurns(rounds, ways int, turn func(round, way int) error) error {
 	for round := range rounds {
 		for _, way := range rand.Perm(ways) {

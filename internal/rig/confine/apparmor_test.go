@@ -17,8 +17,8 @@ const (
 	program         = "/usr/local/bin/launcher"
 )
 
-// TestAppArmor: the launcher lives under the profile of the documentation, and what no launcher needs is denied, even to
-// root.
+// TestAppArmor: the launcher lives under the profile of the documentation, and what no launcher needs is denied, even
+// to root.
 func TestAppArmor(t *testing.T) {
 	t.Parallel()
 	parser := tool(t, "sbin/apparmor_parser", "--base", unpacked.Path("confine/etc/apparmor.d"), "--replace", "--skip-cache", "--config-file", os.DevNull, appArmorProfile)

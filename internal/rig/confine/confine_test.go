@@ -22,8 +22,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// vmm makes this program a VMM: it opens the tap with this name, and is the tap of a guest at its standard input, until that
-// ends. Each packet of that socket is a frame.
+// vmm makes this program a VMM: it opens the tap with this name, and is the tap of a guest at its standard input, until
+// that ends. Each packet of that socket is a frame.
 const vmm = "GUESTWIRE_CONFINE_VMM"
 
 func TestMain(m *testing.M) {
@@ -66,8 +66,8 @@ func copyFrames(to, from *os.File) {
 	}
 }
 
-// inStockKernel runs the test that calls it under Debian's kernel with the arguments, as this package's test binary with
-// further variables, and returns true there. In this process it returns false, after that run.
+// inStockKernel runs the test that calls it under Debian's kernel with the arguments, as this package's test binary
+// with further variables, and returns true there. In this process it returns false, after that run.
 func inStockKernel(t *testing.T, arguments string, variables ...string) bool {
 	t.Helper()
 	if nstest.Emulated {
@@ -141,8 +141,8 @@ func copyOfSelf(t *testing.T) string {
 	return path
 }
 
-// startGuest runs a copy of this program as a VMM, as the words of unprivileged have it, configures a guest at its tap, and
-// returns what the VMM says, and which addresses the guest has.
+// startGuest runs a copy of this program as a VMM, by the words of unprivileged, and configures a guest at its tap. It
+// returns what the VMM says, and the guest's addresses.
 func startGuest(n nstest.Network, first, self string, r cache.Record) (string, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err == nil {

@@ -19,8 +19,8 @@ type launched struct {
 	stop   func() // it has to succeed
 }
 
-// launcherLives runs the launcher with the verb serve and its flags, and has it do what it does in its life: serve the guest
-// of the VMM, a copy of this program, follow a record, a resolv.conf and a tap that was made anew, and end.
+// launcherLives runs the launcher with the verb serve and its flags, and has it do what it does in its life: serve the
+// guest of the VMM, a copy of this program, follow a record, a resolv.conf and a tap that was made anew, and end.
 func launcherLives(t *testing.T, n nstest.Network, vmm, resolvConf string, launch func(args string) launched) {
 	t.Helper()
 	config := wired.NIC{NIC: phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}, Spec: infra.Spec{Binding: infra.Redirect{}, Owner: nstest.Owner(), State: n.State}}

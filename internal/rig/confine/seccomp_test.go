@@ -14,8 +14,8 @@ import (
 // seccompProfile is the one of the documentation.
 const seccompProfile = "../../../docs/how-to/confinement/seccomp-launcher.json"
 
-// TestSeccomp: the launcher lives under the profile of the documentation, which podman loads, and what no launcher needs is
-// refused.
+// TestSeccomp: the launcher lives under the profile of the documentation, which podman loads, and what no launcher
+// needs is refused.
 func TestSeccomp(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	self := copyOfSelf(t)

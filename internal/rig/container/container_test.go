@@ -308,8 +308,8 @@ func TestRootful(t *testing.T) {
 // sysctlFlag is how a refusal names a sysctl that the engine has to set.
 var sysctlFlag = regexp.MustCompile(`--sysctl [^ ;]+`)
 
-// TestNetworkOfHost: the network of the machine is refused in a container, too. The NIC's name is one that the machine has
-// not, so that the test cannot harm if it fails.
+// TestNetworkOfHost: the network of the machine is refused in a container, too. The NIC's name is one that the machine
+// has not, so that the test cannot harm if it fails.
 func TestNetworkOfHost(t *testing.T) {
 	nstest.Need(t)
 	if _, err := os.Stat("/proc/sys/net/core/dev_weight"); err != nil {

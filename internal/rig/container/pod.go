@@ -56,8 +56,8 @@ func BuildImages(t testing.TB) (archives []string, rest string) {
 	return archives, rest
 }
 
-// PodGuest returns QEMU's arguments for the guest of PodImage, with that name. Its console is QEMU's standard output, and
-// its web server is at port 8080.
+// PodGuest returns QEMU's arguments for the guest of PodImage, with that name. Its console is QEMU's standard output,
+// and its web server is at port 8080.
 func PodGuest(name string) []string {
 	return []string{"-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-machine", "q35", "-accel", "tcg,tb-size=64",
 		"-cpu", "max", "-m", strconv.Itoa(vm.Memory), "-kernel", "/vm/kernel", "-initrd", "/vm/initramfs", "-append", "console=ttyS0 quiet hostname=" + name}
@@ -72,8 +72,8 @@ func (e *Engine) importGuest(t testing.TB) {
 	e.MustPodman(t, "import --quiet /tmp/guest.tar localhost/guest")
 }
 
-// packGuest writes an archive with the files from which the guest is made, at the places of Debian's packages. The kernel is
-// the one that is unpacked already, as it boots 3 s sooner.
+// packGuest writes an archive with the files from which the guest is made, at the places of Debian's packages. The
+// kernel is the one that is unpacked already, as it boots 3 s sooner.
 const packGuest = `set -euo pipefail
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT

@@ -19,10 +19,10 @@ func TestMain(m *testing.M) { nstest.Main(m) }
 // cniDir is where Debian puts the reference plugins.
 const cniDir = "/usr/lib/cni"
 
-// TestSDK: firecracker-go-sdk sets the network of a machine up as before it starts Firecracker, with guestwire installed as
-// tc-redirect-tap, which takes no configuration, and with guestwire's own filter and responder. It finds the tap, MAC, address
-// and gateway of a network with both families, where tc-redirect-tap's two addresses are an error. Its clean-up gives back the
-// namespace.
+// TestSDK: firecracker-go-sdk sets the network of a machine up as before it starts Firecracker, with guestwire
+// installed as tc-redirect-tap, which takes no configuration, and with guestwire's own filter and responder. It finds
+// the tap, MAC, address and gateway of a network with both families, where tc-redirect-tap's two addresses are an
+// error. Its clean-up gives back the namespace.
 func TestSDK(t *testing.T) {
 	nstest.NeedTaps(t)
 	nstest.NeedRoot(t, "CNI plugins are root's")

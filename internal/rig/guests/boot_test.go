@@ -361,8 +361,8 @@ func (s *bootServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveTFTP answers each read request from a port of its own (RFC 1350). It knows the options blksize (RFC 2348) and tsize
-// (RFC 2349).
+// serveTFTP answers each read request from a port of its own (RFC 1350). It knows the options blksize (RFC 2348) and
+// tsize (RFC 2349).
 func (s *bootServer) serveTFTP(l *net.UDPConn) error {
 	for {
 		request := make([]byte, 512)

@@ -131,8 +131,8 @@ var systems = []system{
 const (
 	// startNetworkd starts it as in a container: where /sys is read-only, it does without udev.
 	startNetworkd = "mkdir -p /run/systemd; mount -o remount,bind,ro /sys; SYSTEMD_LOG_LEVEL=debug SYSTEMD_LOG_TARGET=console /lib/systemd/systemd-networkd"
-	// networkdResolv prints what networkd reports to systemd-resolved, as it writes no resolv.conf. Servers and domains come by
-	// DHCPv4, DHCPv6 and advertisements.
+	// networkdResolv prints what networkd reports to systemd-resolved, as it writes no resolv.conf. Servers and domains
+	// come by DHCPv4, DHCPv6 and advertisements.
 	networkdResolv = "cd /run/systemd/netif/links; sed -n 's/^DNS=//p' * | tr ' ' '\\n' | awk '!seen[$0]++' | sed 's/^/nameserver /'; " +
 		"echo search $(sed -n 's/^DOMAINS=//p' * | tr ' ' '\\n' | awk '!seen[$0]++')"
 	// startBus starts a D-Bus without rules.

@@ -9,8 +9,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestUEFI boots from the network by Debian's OVMF: by TFTP, and by HTTP, which OVMF tries after TFTP has failed. What is
-// booted is Debian's GRUB, which has a network stack of its own and fetches its configuration from the same server.
+// TestUEFI boots from the network by Debian's OVMF: by TFTP, and by HTTP, which OVMF tries after TFTP has failed. What
+// is booted is Debian's GRUB, which has a network stack of its own and fetches its configuration from the same server.
 func TestUEFI(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)

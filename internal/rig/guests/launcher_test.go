@@ -147,8 +147,8 @@ func TestLauncher(t *testing.T) {
 	}
 }
 
-// TestLauncherPlug: with -plug the launcher plugs the NIC of a new record into the guest, and unplugs the NIC when the record is
-// removed. Until then Teardown refuses.
+// TestLauncherPlug: with -plug the launcher plugs the NIC of a new record into the guest, and unplugs the NIC when the
+// record is removed. Until then Teardown refuses.
 func TestLauncherPlug(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)
@@ -231,8 +231,8 @@ func TestLauncherPlug(t *testing.T) {
 	}
 }
 
-// TestLauncherPlugKept: a guest that does not give a device up, as a machine without an operating system, keeps only this device
-// from being unplugged. A NIC that is set up meanwhile is plugged, and the launcher says what it waits for.
+// TestLauncherPlugKept: a guest that does not give a device up, as a machine without an operating system, keeps only
+// this device from being unplugged. A NIC that is set up meanwhile is plugged, and the launcher says what it waits for.
 func TestLauncherPlugKept(t *testing.T) {
 	t.Parallel()
 	vm.NeedGuest(t)

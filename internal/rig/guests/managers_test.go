@@ -18,9 +18,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestManagers boots guests whose network Debian's systemd-networkd or NetworkManager configures, each with a link-local
-// address that is not made of the MAC (RFC 7217). They get all that other guests get, and nothing that they send is
-// dropped.
+// TestManagers boots guests whose network Debian's systemd-networkd or NetworkManager configures, each with a
+// link-local address that is not made of the MAC (RFC 7217). They get all that other guests get, and nothing that they
+// send is dropped.
 func TestManagers(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)
@@ -41,9 +41,9 @@ func TestManagers(t *testing.T) {
 	}
 }
 
-// manages boots a guest and checks it. The filter may have dropped the first that the guest sent from its link-local address:
-// the filter holds a new address back for 0.9 s, and the guest waits for 1 s. On a busy machine, the guest's question can be on
-// its way to the filter for the difference. TestLinkLocal tests the time.
+// manages boots a guest and checks it. The filter may have dropped the first that the guest sent from its link-local
+// address: the filter holds a new address back for 0.9 s, and the guest waits for 1 s. On a busy machine, the guest's
+// question can be on its way to the filter for the difference. TestLinkLocal tests the time.
 func manages(t *testing.T, network bootNetwork, boot vm.Boot, uid, gid int) {
 	t.Helper()
 	ctx := bootTime(t)
@@ -117,7 +117,8 @@ func otherEnd(t *testing.T, n nstest.Network, kind cache.Kind) neighbour {
 	return station
 }
 
-// checkManaged checks addresses and connections of the guest, and reports whether its neighbours receive a report of its groups.
+// checkManaged checks addresses and connections of the guest, and reports whether its neighbours receive a report of
+// its groups.
 func checkManaged(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Network, r cache.Record, network bootNetwork, station neighbour) bool {
 	t.Helper()
 	wait := func(command string) string {

@@ -113,9 +113,9 @@ func inUse(ctx context.Context, t *testing.T, c wired.NIC) {
 	}
 }
 
-// TestPlugSecond plugs a second NIC into a guest that runs, beside its first. The second NIC does not take the first one's
-// traffic. The network of the second NIC is swapped: the guest sees the same device, with the same MAC, on another network. The
-// NIC is plugged with its link down.
+// TestPlugSecond plugs a second NIC into a guest that runs, beside its first. The second NIC does not take the first
+// one's traffic. The network of the second NIC is swapped: the guest sees the same device, with the same MAC, on
+// another network. The NIC is plugged with its link down.
 func TestPlugSecond(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)
@@ -207,8 +207,8 @@ func TestPlugSecond(t *testing.T) {
 	}
 }
 
-// TestLibvirtPlug attaches a second NIC to a libvirt guest that runs, by the element that package domain makes of the record;
-// takes its link down and up; and detaches it by the same element, which frees the tap.
+// TestLibvirtPlug attaches a second NIC to a libvirt guest that runs, by the element that package domain makes of the
+// record; takes its link down and up; and detaches it by the same element, which frees the tap.
 func TestLibvirtPlug(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)

@@ -16,7 +16,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// renewing is a guest whose address changes, as that of a guest does that moves under bridge to a pod with another address.
+// renewing is a guest whose address changes, as that of a guest does that moves under bridge to a pod with another
+// address.
 type renewing struct {
 	run  func(ctx context.Context, command string) (string, error)
 	link func(ctx context.Context, up bool) error // nil: the client takes no notice of the link, and cannot be told to ask
@@ -120,8 +121,9 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// TestRenewalManagers is TestRenewal with systemd-networkd in a guest in QEMU. NetworkManager is left out: after the refusal of its earlier
-// address it asks for that address again, with pauses that grow, and has not taken the other within a minute.
+// TestRenewalManagers is TestRenewal with systemd-networkd in a guest in QEMU. NetworkManager is left out: after the
+// refusal of its earlier address it asks for that address again, with pauses that grow, and has not taken the other
+// within a minute.
 func TestRenewalManagers(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)

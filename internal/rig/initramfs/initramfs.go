@@ -64,8 +64,8 @@ func ModuleName(file string) string {
 	return strings.ReplaceAll(strings.TrimSuffix(filepath.Base(file), ".ko"), "-", "_")
 }
 
-// Modules returns the files of the named modules and of all that they depend on, in the order in which they can be loaded,
-// relative to the directory, which is .../lib/modules/RELEASE.
+// Modules returns the files of the named modules and of all that they depend on, in the order in which they can be
+// loaded, relative to the directory, which is .../lib/modules/RELEASE.
 //
 // A line of modules.dep(5) is "FILE: DEPENDENCY...", all dependencies, the innermost last.
 func Modules(dir string, names ...string) ([]string, error) {

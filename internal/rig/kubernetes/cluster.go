@@ -1,5 +1,5 @@
-// Package kubernetes runs Kubernetes for tests: etcd, all parts of a control plane and of a node, and containerd, on a node
-// of package node. install.sh builds them. Nothing is installed, and nothing is left when the test ends.
+// Package kubernetes runs Kubernetes for tests: etcd, all parts of a control plane and of a node, and containerd, on a
+// node of package node. install.sh builds them. Nothing is installed, and nothing is left when the test ends.
 package kubernetes
 
 import (
@@ -40,7 +40,8 @@ const (
 // patience is the limit of a wait that ends by an event. A cluster on two busy cores is slow.
 const patience = 3 * time.Minute
 
-// Programs is the directory with the programs, which install.sh prints and "make kubernetes" passes on; empty if there is none.
+// Programs is the directory with the programs, which install.sh prints and "make kubernetes" passes on; empty if there
+// is none.
 var Programs = os.Getenv("GUESTWIRE_KUBERNETES")
 
 // Cluster is a Kubernetes with one node.
@@ -57,7 +58,8 @@ type Cluster struct {
 	original map[string]string // of files, before guestwire was installed
 }
 
-// New starts a cluster for as long as the test, and waits until its node is ready. The test is skipped if Programs is empty.
+// New starts a cluster for as long as the test, and waits until its node is ready. The test is skipped if Programs is
+// empty.
 func New(t testing.TB) *Cluster {
 	t.Helper()
 	if Programs == "" {
@@ -219,8 +221,8 @@ func (c *Cluster) Stop(t testing.TB, name string) {
 	}
 }
 
-// Reboot kills all processes of the node, and starts the node and the cluster again with the files of the node but those of
-// /run.
+// Reboot kills all processes of the node, and starts the node and the cluster again with the files of the node but
+// those of /run.
 func (c *Cluster) Reboot(t testing.TB) {
 	t.Helper()
 	if err := c.Kill(); err != nil {
@@ -233,8 +235,8 @@ func (c *Cluster) Reboot(t testing.TB) {
 	c.start()
 }
 
-// TryKubectl runs kubectl as the administrator and returns what it printed to the standard output. The error has what it
-// printed to the other.
+// TryKubectl runs kubectl as the administrator and returns what it printed to the standard output. The error has what
+// it printed to the other.
 func (c *Cluster) TryKubectl(input string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience+time.Minute)
 	defer cancel()

@@ -98,8 +98,8 @@ func (c *Cluster) install(t testing.TB, kustomization string) {
 	})
 }
 
-// uninstall takes an installation away, as the README of the manifests says. The function during runs while the nodes wait for
-// the end of wired pods.
+// uninstall takes an installation away, as the README of the manifests says. The function during runs while the nodes
+// wait for the end of wired pods.
 func (c *Cluster) uninstall(t testing.TB, kustomization string, during func()) {
 	t.Helper()
 	c.Kubectl(t, "", "delete", "--kustomize="+manifests+"/"+kustomization, "--timeout="+patience.String())
@@ -255,7 +255,8 @@ func (c *Cluster) testRuntimeClass(t *testing.T) {
 	c.given(t)
 }
 
-// testWithoutNRI installs for an engine without NRI: the pod mounts its records itself, and a device plugin gives the device.
+// testWithoutNRI installs for an engine without NRI: the pod mounts its records itself, and a device plugin gives the
+// device.
 func (c *Cluster) testWithoutNRI(t *testing.T) {
 	c.install(t, "without-nri")
 	before := c.left(t)

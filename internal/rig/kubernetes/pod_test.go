@@ -72,7 +72,8 @@ func (c *Cluster) wait(t testing.TB, namespace, condition string, objects ...str
 	c.Kubectl(t, "", append([]string{"wait", "--namespace=" + namespace, "--for=" + condition, "--timeout=" + patience.String()}, objects...)...)
 }
 
-// namespace makes a namespace with labels, NAME=VALUE, and waits until pods can be made in it. Its pods are deleted at the end.
+// namespace makes a namespace with labels, NAME=VALUE, and waits until pods can be made in it. Its pods are deleted at
+// the end.
 func (c *Cluster) namespace(t testing.TB, name string, labels ...string) {
 	t.Helper()
 	c.Kubectl(t, "", "create", "namespace", name)
@@ -159,7 +160,8 @@ type stream struct {
 	err     error // of the end
 }
 
-// newStream connects from a namespace to an echo, which says a line first. The stream is checked again when the test ends.
+// newStream connects from a namespace to an echo, which says a line first. The stream is checked again when the test
+// ends.
 func newStream(t testing.TB, from *nstest.Namespace, to netip.AddrPort) *stream {
 	t.Helper()
 	s := &stream{stop: make(chan struct{}), done: make(chan struct{})}
@@ -278,8 +280,8 @@ func (p *pings) end(t testing.TB) (sent int) {
 	return sent
 }
 
-// left lists what pods have on the node, a line each. Namespaces and links are those of all pods, so two lists are compared.
-// The pods of guestwire's DaemonSets, which have the node's network, are left out.
+// left lists what pods have on the node, a line each. Namespaces and links are those of all pods, so two lists are
+// compared. The pods of guestwire's DaemonSets, which have the node's network, are left out.
 func (c *Cluster) left(t testing.TB) string {
 	t.Helper()
 	own := strings.Fields(c.Kubectl(t, "", "get", "pods", "--namespace="+system, "--output=jsonpath={.items[*].metadata.uid}"))

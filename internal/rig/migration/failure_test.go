@@ -10,10 +10,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestFailedMigration kills the target's QEMU, and both launchers, in each state of a migration. The guest goes on at the
-// source, without the loss of an octet, and at no time do frames pass both nodes. The launchers that are started anew serve
-// as before. At last the source's QEMU is killed: then no QEMU has the
-// guest, and both sides say so.
+// TestFailedMigration kills the target's QEMU, and both launchers, in each state of a migration. The guest goes on at
+// the source, without the loss of an octet, and at no time do frames pass both nodes. The launchers that are started
+// anew serve as before. At last the source's QEMU is killed: then no QEMU has the guest, and both sides say so.
 func TestFailedMigration(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()

@@ -83,7 +83,8 @@ func (l *lan) pod(mac cache.MAC, addresses ...netip.Prefix) *pod {
 // connect makes the pod's NIC a port of the layer 2. It forwards at once.
 func (p *pod) connect() { p.lan.world.IP("link set " + p.port + " master lan") }
 
-// disconnect takes the pod's NIC from the layer 2, as a network does that has moved the pod's addresses to another node.
+// disconnect takes the pod's NIC from the layer 2, as a network does that has moved the pod's addresses to another
+// node.
 func (p *pod) disconnect() { p.lan.world.IP("link set " + p.port + " nomaster") }
 
 // dial connects to a station from the world.

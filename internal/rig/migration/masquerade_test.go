@@ -22,9 +22,9 @@ const atOnce = 7 * time.Second
 // moved4 and moved6 are the addresses of the target's pod.
 var moved4, moved6 = netip.MustParseAddr("10.244.1.8"), netip.MustParseAddr("fd00:244:1::8")
 
-// TestMigrationMasquerade moves a guest behind masquerade to a pod with other addresses and another MAC. The guest keeps
-// its own. New connections work at once, in both directions and both families. The old ones end: the guest's ends by the
-// answers of the world's stations, the world's ends as soon as the source's pod answers for itself.
+// TestMigrationMasquerade moves a guest behind masquerade to a pod with other addresses and another MAC. The guest
+// keeps its own. New connections work at once, in both directions and both families. The old ones end: the guest's ends
+// by the answers of the world's stations, the world's ends as soon as the source's pod answers for itself.
 func TestMigrationMasquerade(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

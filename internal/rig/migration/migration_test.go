@@ -30,8 +30,8 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// moveWired moves a guest between two wired pods. Capture says to see what the target sends before the switch, which takes
-// time. Back says to move the guest back then, to a port that the network opens for the guest's RARP.
+// moveWired moves a guest between two wired pods. Capture says to see what the target sends before the switch, which
+// takes time. Back says to move the guest back then, to a port that the network opens for the guest's RARP.
 func moveWired(t testing.TB, b infra.Binding, capture, back bool) measures {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

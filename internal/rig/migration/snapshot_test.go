@@ -15,8 +15,8 @@ import (
 
 var snapshots = flag.Int("snapshots", 2, "how often TestSnapshot saves the guest to a file and restores it in a new namespace")
 
-// TestSnapshot saves a guest to a file, ends its pod, and restores the guest in a new pod with the same addresses, several
-// times. TCP connections survive the outage without the loss of an octet.
+// TestSnapshot saves a guest to a file, ends its pod, and restores the guest in a new pod with the same addresses,
+// several times. TCP connections survive the outage without the loss of an octet.
 func TestSnapshot(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute+time.Duration(*snapshots)*30*time.Second)
 	defer cancel()

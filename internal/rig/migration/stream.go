@@ -125,8 +125,8 @@ func (s *Stream) compare(data []byte) error {
 	return nil
 }
 
-// fail ends sending and receiving. One of the two learns from the kernel why a connection has ended, and the other no more than that
-// (EPIPE, or the end of the file), so both errors count.
+// fail ends sending and receiving. One of the two learns from the kernel why a connection has ended, and the other no
+// more than that (EPIPE, or the end of the file), so both errors count.
 func (s *Stream) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,8 +197,8 @@ func (s *Stream) Close() error {
 	return err
 }
 
-// End stops sending, waits for all octets, and ends the connection. The error is what went wrong with the connection, or
-// the first octet that differs.
+// End stops sending, waits for all octets, and ends the connection. The error is what went wrong with the connection,
+// or the first octet that differs.
 func (s *Stream) End() (Measured, error) {
 	s.stopped.Do(func() { close(s.stop) })
 	err := s.conn.SetWriteDeadline(time.Now().Add(drainTime))

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestStream connects a Stream to stations that lose an octet, and that repeat octets. TestMigration has stations that echo
-// well.
+// TestStream connects a Stream to stations that lose an octet, and that repeat octets. TestMigration has stations that
+// echo well.
 func TestStream(t *testing.T) {
 	for name, echo := range map[string]func(data []byte) []byte{
 		"loses":   func(data []byte) []byte { return data[1:] },

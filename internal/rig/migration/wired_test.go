@@ -236,8 +236,8 @@ func (w *watcher) count() []string {
 	return w.frames[:n:n]
 }
 
-// settled waits until the pod's own kernel has reported its groups, three times as seen, and returns how many frames have
-// come.
+// settled waits until the pod's own kernel has reported its groups, three times as seen, and returns how many frames
+// have come.
 func (w *watcher) settled() int {
 	for n := len(w.count()); ; {
 		time.Sleep(500 * time.Millisecond) // a busy machine's kernel sends the last report late
@@ -259,8 +259,8 @@ func (l *lan) index(link string) int {
 	return n
 }
 
-// connectAtRARP takes the pod's NIC from the layer 2 until the guest's RARP comes from it, as OVN does for a port with the
-// activation strategy "rarp" (ovn-nb(5)). The watcher's end ends that, too.
+// connectAtRARP takes the pod's NIC from the layer 2 until the guest's RARP comes from it, as OVN does for a port with
+// the activation strategy "rarp" (ovn-nb(5)). The watcher's end ends that, too.
 func (p *pod) connectAtRARP() *watcher {
 	p.disconnect()
 	connected := false

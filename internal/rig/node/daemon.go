@@ -2,8 +2,8 @@ package node
 
 import "path/filepath"
 
-// DaemonImage is the image of guestwire-node by a name, as examples/kubernetes/Containerfile says. bin is the directory of the
-// programs.
+// DaemonImage is the image of guestwire-node by a name, as examples/kubernetes/Containerfile says. bin is the directory
+// of the programs.
 func DaemonImage(name, bin string) Image {
 	i := Image{Name: name, Entrypoint: []string{"/guestwire-node"}, Files: map[string]File{}}
 	for _, program := range []string{"guestwire-node", "guestwire", "agent"} {

@@ -149,8 +149,9 @@ func (e *Engine) Stop() error { return e.process.Stop() }
 // Kill ends the engine by SIGKILL. Pods go on.
 func (e *Engine) Kill() error { return e.process.Kill() }
 
-// CRI makes a call: see the program in the directory cri. Request and response are as encoding/json takes them, with the
-// field names of the CRI; nil: an empty message, and a response that does not matter. The error is the engine's text.
+// CRI makes a call: see the program in the directory cri. Request and response are as encoding/json takes them, with
+// the field names of the CRI; nil: an empty message, and a response that does not matter. The error is the engine's
+// text.
 func (e *Engine) CRI(method string, request, response any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), runTime)
 	defer cancel()

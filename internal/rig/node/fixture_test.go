@@ -54,8 +54,8 @@ type engine struct {
 	network *nstest.Namespace // the node's
 }
 
-// newEngine starts a node and an engine. The lists are those of CNIConf by their files; a file with a directory is one of
-// /etc/cni.
+// newEngine starts a node and an engine. The lists are those of CNIConf by their files; a file with a directory is one
+// of /etc/cni.
 func newEngine(t *testing.T, n Config, c EngineConfig, lists map[string]string) *engine {
 	t.Helper()
 	if newer != "" {
@@ -133,8 +133,8 @@ func (x *engine) record(p *Pod, nic string) cache.Record {
 	return nstest.Record(x.t, x.Node.Path(filepath.Join(x.state, "pods", p.UID)), nic)
 }
 
-// guest attaches a guest to the tap of a NIC, has it ask for its address, and answer at port. The guest is called as the
-// pod.
+// guest attaches a guest to the tap of a NIC, has it ask for its address, and answer at port. The guest is called as
+// the pod.
 func (x *engine) guest(p *Pod, nic string) *guest.Guest {
 	x.t.Helper()
 	r := x.record(p, nic)
@@ -199,7 +199,8 @@ func (x *engine) echo(s stream) {
 	}
 }
 
-// left prints what pods have left, a line each, with the plugin's directory as $0: addresses are host-local's files, results those of libcni's cache.
+// left prints what pods have left, a line each, with the plugin's directory as $0: addresses are host-local's files,
+// results those of libcni's cache.
 const left = `
 ls -A /run/netns | sed 's/^/namespace: /'
 ip -brief link | awk '$1 != "lo" && $1 !~ /^cni-/ { print "link: " $1 }'
@@ -215,7 +216,8 @@ func (x *engine) left() []string {
 	return slices.DeleteFunc(strings.Split(out, "\n"), func(line string) bool { return line == "" })
 }
 
-// nothingLeft checks that pods have left nothing. The kernel removes the links of a namespace that has ended some time later.
+// nothingLeft checks that pods have left nothing. The kernel removes the links of a namespace that has ended some time
+// later.
 func (x *engine) nothingLeft() {
 	x.t.Helper()
 	nstest.Eventually(x.t, func() error {
@@ -354,7 +356,8 @@ func (x *engine) awaitNotReady(p *Pod) {
 	x.await("PodSandboxStatus", map[string]string{"pod_sandbox_id": p.ID}, notReady)
 }
 
-// awaitExited waits until the engine has noticed that a container has ended. StopPodSandbox fails while the engine does.
+// awaitExited waits until the engine has noticed that a container has ended. StopPodSandbox fails while the engine
+// does.
 func (x *engine) awaitExited(c *Container) {
 	x.t.Helper()
 	const exited = 2 // CONTAINER_EXITED

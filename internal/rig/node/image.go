@@ -38,8 +38,8 @@ type File struct {
 	Mode    int64 // permissions; 0: 0755
 }
 
-// Write writes the image as an archive in the OCI image layout, as "ctr images import" reads it. The same image gives the
-// same bytes.
+// Write writes the image as an archive in the OCI image layout, as "ctr images import" reads it. The same image gives
+// the same bytes.
 //
 // https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md
 func (i Image) Write(w io.Writer) error {

@@ -1,5 +1,6 @@
-// Package node makes a Kubernetes node for tests: a copy of this machine in namespaces of its own, and a container engine in
-// it. Nothing is installed, and nothing is left when the test ends, however it ends. install.sh unpacks Debian's engine.
+// Package node makes a Kubernetes node for tests: a copy of this machine in namespaces of its own, and a container
+// engine in it. Nothing is installed, and nothing is left when the test ends, however it ends. install.sh unpacks
+// Debian's engine.
 package node
 
 import (
@@ -34,8 +35,8 @@ type Config struct {
 	Name string
 }
 
-// Node is a running node: a copy of this machine with mount, PID, network, UTS, IPC and cgroup namespaces of its own. Its
-// network has only the loopback. All changes of files are in Dir, except those below /tmp, which is the machine's.
+// Node is a running node: a copy of this machine with mount, PID, network, UTS, IPC and cgroup namespaces of its own.
+// Its network has only the loopback. All changes of files are in Dir, except those below /tmp, which is the machine's.
 // /dev/net/tun has the mode 0666. The sysctls of the machine that a kubelet writes are files.
 type Node struct {
 	// Dir is the directory of Config. The node's /var/lib, /var/log and /run are the directories of that name in it.
@@ -199,8 +200,8 @@ func makeCgroup(dir string, only bool) error {
 	return nil
 }
 
-// Kill ends all processes of the node at once, as a crash of the machine does. Dir stays for the next node. The node can
-// only be closed after that.
+// Kill ends all processes of the node at once, as a crash of the machine does. Dir stays for the next node. The node
+// can only be closed after that.
 func (n *Node) Kill() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

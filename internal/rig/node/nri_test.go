@@ -41,8 +41,8 @@ func annotated(p *Pod) ContainerConfig {
 	return c
 }
 
-// TestNRI: guestwire-node gives launchers of annotated pods what they need, under an engine that has NRI, whichever of both
-// starts again. Pods without an annotation and other containers get nothing.
+// TestNRI: guestwire-node gives launchers of annotated pods what they need, under an engine that has NRI, whichever of
+// both starts again. Pods without an annotation and other containers get nothing.
 func TestNRI(t *testing.T) {
 	if newer == "" {
 		nstest.LeaveOut(t, "Debian's containerd has no NRI; that of make kubernetes has")
@@ -141,7 +141,8 @@ func TestNRI(t *testing.T) {
 	})
 }
 
-// testAnnotated: a launcher without privileges serves its guest, and sees its records and its device, but cannot write them.
+// testAnnotated: a launcher without privileges serves its guest, and sees its records and its device, but cannot write
+// them.
 func testAnnotated(x *engine, userNamespace uint32) {
 	p := x.pod(PodConfig{Name: "annotated", Annotations: redirect, UserNamespace: userNamespace})
 	c, err := p.StartContainer(annotated(p))

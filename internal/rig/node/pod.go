@@ -130,9 +130,9 @@ func (p *Pod) Stop() error {
 	return p.engine.CRI("StopPodSandbox", map[string]string{"pod_sandbox_id": p.ID}, nil)
 }
 
-// Remove removes the containers and then the sandbox (RemoveContainer, RemovePodSandbox), as a kubelet does. containerd 2 stops
-// answering for ever if an NRI plugin connects while RemovePodSandbox removes containers: the call takes a lock a second time,
-// and the plugin waits for the lock in between.
+// Remove removes the containers and then the sandbox (RemoveContainer, RemovePodSandbox), as a kubelet does. containerd
+// 2 stops answering for ever if an NRI plugin connects while RemovePodSandbox removes containers: the call takes a lock
+// a second time, and the plugin waits for the lock in between.
 func (p *Pod) Remove() error {
 	var answer struct{ Containers []struct{ ID string } }
 	filter := map[string]any{"filter": map[string]string{"pod_sandbox_id": p.ID}}
@@ -222,8 +222,8 @@ func (p *Pod) StartContainer(c ContainerConfig) (*Container, error) {
 	return k, err
 }
 
-// Launcher is a container with "launcher serve" as docs/how-to/kubernetes.md describes it without NRI: the newest records of
-// the pod by a mount, and /dev/net/tun as a device. State is the CNI plugin's directory.
+// Launcher is a container with "launcher serve" as docs/how-to/kubernetes.md describes it without NRI: the newest
+// records of the pod by a mount, and /dev/net/tun as a device. State is the CNI plugin's directory.
 func (p *Pod) Launcher(state string) ContainerConfig {
 	return ContainerConfig{Name: "launcher", Image: LauncherImage,
 		Command: []string{"/bin/launcher", "serve", "-state", "/run/guestwire", "-events"},

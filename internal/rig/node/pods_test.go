@@ -254,8 +254,8 @@ func TestEngineRestart(t *testing.T) {
 	}
 }
 
-// TestEngineKilledInADD: the engine ends while its call of ADD runs. It may know nothing of the sandbox afterwards, whose
-// namespace is there. The kubelet runs the pod again, and a GC takes the rest of the wiring down.
+// TestEngineKilledInADD: the engine ends while its call of ADD runs. It may know nothing of the sandbox afterwards,
+// whose namespace is there. The kubelet runs the pod again, and a GC takes the rest of the wiring down.
 func TestEngineKilledInADD(t *testing.T) {
 	x := newEngine(t, Config{}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0, entry, `{"type": "gate"}`)})
 	const gate = "#!/bin/sh\n" + `echo "$$ $CNI_CONTAINERID $CNI_NETNS" >/run/gate.new && mv /run/gate.new /run/gate && exec sleep inf`

@@ -7,8 +7,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// bridges are networks of bridges with settings that change what a port receives or sends, network cards, and NICs found as
-// macvtaps.
+// bridges are networks of bridges with settings that change what a port receives or sends, network cards, and NICs
+// found as macvtaps.
 var bridges = []Network{
 	{Name: "bridge, ipMasq, hairpinMode", Origin: RealProgram, Create: onNode(bridgePlugin + `, "ipMasq": true, "hairpinMode": true`)},
 	{Name: "bridge, promiscMode, forceAddress", Origin: RealProgram, Create: forcedAddress},
@@ -25,7 +25,8 @@ func forcedAddress(t testing.TB) *Instance {
 	return createOnNode(t, node, bridgePlugin+`, "promiscMode": true, "forceAddress": true`)
 }
 
-// createMacvtap creates a pod whose NIC is a macvtap of the node's link, with addresses. No process opens its character device.
+// createMacvtap creates a pod whose NIC is a macvtap of the node's link, with addresses. No process opens its character
+// device.
 func createMacvtap(t testing.TB) *Instance {
 	node, _, stations := lan(t)
 	pod := nstest.New(t, "pod")
@@ -39,10 +40,10 @@ func createMacvtap(t testing.TB) *Instance {
 	return &Instance{Pod: pod, NIC: "eth0", IPv4: addr("10.22.0.10"), IPv6: addr("fd00:22::10"), Stations: stations}
 }
 
-// createAzure creates pods of Azure's CNI plugin in mode bridge: the node's NIC is a port of the bridge azure0, which has the
-// node's address, and pods have addresses of the same network. The fabric accepts and knows the node's MAC alone, so rules
-// of ebtables(8) put the node's MAC into frames to the fabric, and the pod's MAC into packets from there. ARP replies from
-// there go to all ports, and the bridge answers all ARP requests for pods. There is no IPv6.
+// createAzure creates pods of Azure's CNI plugin in mode bridge: the node's NIC is a port of the bridge azure0, which
+// has the node's address, and pods have addresses of the same network. The fabric accepts and knows the node's MAC
+// alone, so rules of ebtables(8) put the node's MAC into frames to the fabric, and the pod's MAC into packets from
+// there. ARP replies from there go to all ports, and the bridge answers all ARP requests for pods. There is no IPv6.
 //
 // github.com/Azure/azure-container-networking: network/bridge_endpointclient_linux.go, ebtables
 func createAzure(t testing.TB) *Instance {

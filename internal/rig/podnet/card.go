@@ -9,15 +9,15 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// kindCards stands for two network cards of the machine that are connected to each other. The stock kernel's machine has
-// them.
+// kindCards stands for two network cards of the machine that are connected to each other. The stock kernel's machine
+// has them.
 const kindCards = "card"
 
 // cards are the MACs of the two network cards.
 func cards() []string { return strings.Fields(os.Getenv("GUESTWIRE_CARDS")) }
 
-// createCard creates a pod that gets a network card of the node from the host-device plugin. The other card is a port of the
-// LAN's switch. After DEL the card has its name in the node again.
+// createCard creates a pod that gets a network card of the node from the host-device plugin. The other card is a port
+// of the LAN's switch. After DEL the card has its name in the node again.
 func createCard(t testing.TB) *Instance {
 	node, router, stations := lan(t)
 	node.IP("link del up0")

@@ -109,7 +109,8 @@ func renewLinkLocal(t testing.TB, pod *nstest.Namespace, nic string) {
 	pod.Settle(nic)
 }
 
-// check runs CNI CHECK. It leaves out portmap in a pod with IPv6: portmap 1.1 looks for the IPv4 address in its IPv6 rules.
+// check runs CNI CHECK. It leaves out portmap in a pod with IPv6: portmap 1.1 looks for the IPv4 address in its IPv6
+// rules.
 func (a *attachment) check(t testing.TB) {
 	t.Helper()
 	for i, config := range a.configs {

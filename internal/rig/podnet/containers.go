@@ -60,8 +60,8 @@ func docker(t testing.TB) *Instance {
 	return &Instance{Pod: pod, NIC: "eth0", IPv4: addr("172.17.0.2"), Stations: stations, Mapped: []netip.AddrPort{netip.MustParseAddrPort("10.23.0.1:8080")}}
 }
 
-// iptables runs the lines as iptables(8) or ip6tables(8) would, by one iptables-restore(8), as each start takes a tenth of a
-// second under emulation.
+// iptables runs the lines as iptables(8) or ip6tables(8) would, by one iptables-restore(8), as each start takes a tenth
+// of a second under emulation.
 func iptables(n *nstest.Namespace, program string, lines ...string) {
 	tables := map[string]string{}
 	for _, line := range lines {

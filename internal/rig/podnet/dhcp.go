@@ -21,11 +21,12 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// leaseTime is the time for which the network's DHCP server leases an address: short, so that a test can wait for its end.
+// leaseTime is the time for which the network's DHCP server leases an address: short, so that a test can wait for its
+// end.
 const leaseTime = 6 * time.Second
 
-// leased are the networks in which CNI's dhcp plugin leases the pod's address, and the plugin's daemon renews the lease as
-// long as the pod is there.
+// leased are the networks in which CNI's dhcp plugin leases the pod's address, and the plugin's daemon renews the lease
+// as long as the pod is there.
 var leased = []Network{
 	{Name: "bridge, dhcp", Origin: RealProgram, Create: createLeased(bridgedPlugin)},
 	{Name: "macvlan, dhcp", Origin: RealProgram, Create: createLeased(macvlanPlugin)},
@@ -112,8 +113,8 @@ var (
 	leasedAddress = netip.MustParseAddr("10.22.0.77")
 )
 
-// serveLeases serves the address on the link until the test ends. Where the client has an address, the server answers to
-// this address, which it has to find by ARP.
+// serveLeases serves the address on the link until the test ends. Where the client has an address, the server answers
+// to this address, which it has to find by ARP.
 func serveLeases(t testing.TB, router *nstest.Namespace, link string, lease time.Duration) *server {
 	t.Helper()
 	s := &server{lease: lease}

@@ -17,8 +17,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestLease wires a NIC whose address CNI's dhcp plugin has leased, for longer than the lease lasts. The plugin's daemon goes on
-// renewing and never has to begin anew, and the guest is reached all the time.
+// TestLease wires a NIC whose address CNI's dhcp plugin has leased, for longer than the lease lasts. The plugin's
+// daemon goes on renewing and never has to begin anew, and the guest is reached all the time.
 func TestLease(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
@@ -35,8 +35,8 @@ func TestLease(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			// The daemon waits ten seconds for an answer, which is longer than the lease, so it does not survive one lost frame. A busy
-			// machine loses one at times.
+			// The daemon waits ten seconds for an answer, which is longer than the lease, so it does not survive one lost frame.
+			// A busy machine loses one at times.
 			for range 3 {
 				said := keepsLease(t, test.config, test.binding)
 				if said == "" {
@@ -100,9 +100,9 @@ func keepsLease(t *testing.T, config string, binding infra.Binding) (unanswered 
 
 var leases = flag.Bool("leases", false, "in TestLeaseClients, run also the clients that take no short leases: 45 s")
 
-// TestLeaseClients redirects a NIC whose address a DHCP client in the pod has leased. The client keeps the lease for longer
-// than the lease lasts: it never begins anew, and the address stays on the NIC. Such a client asks by a UDP socket first,
-// which is mute, and then by a packet socket (state REBINDING).
+// TestLeaseClients redirects a NIC whose address a DHCP client in the pod has leased. The client keeps the lease for
+// longer than the lease lasts: it never begins anew, and the address stays on the NIC. Such a client asks by a UDP
+// socket first, which is mute, and then by a packet socket (state REBINDING).
 func TestLeaseClients(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)

@@ -16,8 +16,8 @@ import (
 // guardedPort is the port of OpenShift's machine config server, to which no pod may connect.
 const guardedPort = 22623
 
-// TestEgressRules creates rules in the pod's namespace that refuse connections to a port, as OpenShift's networks do, and
-// measures whether the rules also hold for a guest. The result must be a row in docs/reference/networks.md.
+// TestEgressRules creates rules in the pod's namespace that refuse connections to a port, as OpenShift's networks do,
+// and measures whether the rules also hold for a guest. The result must be a row in docs/reference/networks.md.
 func TestEgressRules(t *testing.T) {
 	nstest.Need(t, "iptables-restore", "ip6tables-restore")
 	nstest.NeedTaps(t)
@@ -81,7 +81,8 @@ func (l *Instance) checkEgress(t *testing.T, b infra.Binding, s Station) string 
 	return cell
 }
 
-// egress returns the cell for what becomes of connections to the guarded port. A connection to another port has to work.
+// egress returns the cell for what becomes of connections to the guarded port. A connection to another port has to
+// work.
 func egress(t *testing.T, s Station, dial dialer) string {
 	t.Helper()
 	cells := map[string]bool{}

@@ -297,8 +297,8 @@ func (s host) listen(t testing.TB, name string, port uint16) {
 	}
 }
 
-// join joins a group on the host's link, and answers from a socket with the host's own address. A link without multicast,
-// such as a tunnel, is left out.
+// join joins a group on the host's link, and answers from a socket with the host's own address. A link without
+// multicast, such as a tunnel, is left out.
 func (s host) join(t testing.TB, name string, group netip.Addr, own *net.UDPConn) {
 	t.Helper()
 	var c *net.UDPConn

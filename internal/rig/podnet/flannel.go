@@ -112,8 +112,8 @@ func addHostGateway(from, to flannelNode) {
 // addVXLAN adds a VXLAN link for each version of IP. The link learns nothing: neighbours, the forwarding table and the
 // routes, whose gateways are the other node's VXLAN addresses, are permanent.
 //
-// The pods' MTU of 1450 leaves 50 octets for VXLAN over IPv4. Over IPv6 VXLAN takes 70, so the nodes' link has 1520: with
-// 1500 each sender of IPv6 has to learn the path's MTU, and long datagrams of the embedded guest did not arrive.
+// The pods' MTU of 1450 leaves 50 octets for VXLAN over IPv4. Over IPv6 VXLAN takes 70, so the nodes' link has 1520:
+// with 1500 each sender of IPv6 has to learn the path's MTU, and long datagrams of the embedded guest did not arrive.
 //
 // github.com/flannel-io/flannel: pkg/backend/vxlan
 func addVXLAN(from, to flannelNode) {

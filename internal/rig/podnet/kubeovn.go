@@ -80,8 +80,8 @@ func nodeAddress(node int) (v4, v6 string) {
 	return fmt.Sprintf("198.51.100.%d", node+1), fmt.Sprintf("2001:db8:9::%d", node+1)
 }
 
-// createVPC creates the nodes, the networks between them, and the logical network. The nodes' network carries packets of wire
-// octets, and Geneve takes 100 of them from the pods.
+// createVPC creates the nodes, the networks between them, and the logical network. The nodes' network carries packets
+// of wire octets, and Geneve takes 100 of them from the pods.
 //
 // github.com/kubeovn/kube-ovn: pkg/controller/{init,node,subnet}.go, pkg/daemon/{ovs,gateway}_linux.go
 func createVPC(t testing.TB, wire int) *vpc {
@@ -219,8 +219,8 @@ func policy(priority int, match, next string) string {
 	return fmt.Sprintf("lr-policy-add ovn-cluster %d '%s' %s", priority, match, action)
 }
 
-// createNode creates a node's port in the join network, a port group for each subnet, the policies that make the node its
-// pods' gateway, and the node's routes and SNAT.
+// createNode creates a node's port in the join network, a port group for each subnet, the policies that make the node
+// its pods' gateway, and the node's routes and SNAT.
 func (v *vpc) createNode(i int) {
 	c, s := v.nodes[0], v.nodes[i]
 	port, mac := fmt.Sprint("node-node", i+1), fmt.Sprintf("00:00:00:a2:40:0%d", i+1)

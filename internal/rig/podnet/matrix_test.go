@@ -28,8 +28,8 @@ var (
 	networks = flag.String("networks", "few", "create a few of the networks, or all")
 )
 
-// few are the networks that TestMatrix creates unless all are wanted: one of each kind of link, and of each way in which a pod
-// has its routes, addresses, neighbours and ports. The second line needs Debian's kernel.
+// few are the networks that TestMatrix creates unless all are wanted: one of each kind of link, and of each way in
+// which a pod has its routes, addresses, neighbours and ports. The second line needs Debian's kernel.
 var few = []string{
 	"bridge, ipMasq, hairpinMode", "bridge, IPv6 alone", "bridge, portmap", "bridge, dhcp", "ptp", "macvlan", "macvtap", "host-device", "tun",
 	"ipvlan L2", "vlan", "WireGuard", "host-device, a network card",
@@ -86,8 +86,9 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// TestTracked: the networks are as in TestMatrix if the pod tracks its connections before Setup and after Teardown, as Docker's
-// rules for its DNS server have it. So Setup and Teardown do not count on a kernel that knows no older exchanges.
+// TestTracked: the networks are as in TestMatrix if the pod tracks its connections before Setup and after Teardown, as
+// Docker's rules for its DNS server have it. So Setup and Teardown do not count on a kernel that knows no older
+// exchanges.
 func TestTracked(t *testing.T) {
 	nstest.Need(t, "nft")
 	nstest.NeedTaps(t)
@@ -439,8 +440,8 @@ func (a answers) answeredBy(who string) answers {
 }
 
 // ofGuest returns the answers that are expected when a guest asks and answers in the place of the process, by the
-// definition of the binding: behind masquerade, groups of the network stay the namespace's, and so does an exchange that
-// the process goes on with. Otherwise the namespace is mute.
+// definition of the binding: behind masquerade, groups of the network stay the namespace's, and so does an exchange
+// that the process goes on with. Otherwise the namespace is mute.
 func (a answers) ofGuest(binding cache.Kind) answers {
 	b := a.answeredBy("guest")
 	for q := range a {
@@ -677,8 +678,8 @@ func (l *network) askProcess(t *testing.T, protocols ...protocol) answers {
 	}
 	// The source addresses are those of the NIC, as the namespace may have others.
 	got := l.ask(t, l.hosts[pod], l.questions(protocols...), nil)
-	// A switch in user space loses packets while it learns as many flows at once. So what gets no answer is asked once more,
-	// among fewer questions.
+	// A switch in user space loses packets while it learns as many flows at once. So what gets no answer is asked once
+	// more, among fewer questions.
 	var again []question
 	for q, answer := range got {
 		if answer == "" && q.protocol != tcp && got[l.byTCP(q)] != "" {
@@ -806,8 +807,8 @@ func (l *Instance) checkRestored(t *testing.T, state, before string) {
 	}
 }
 
-// specialNotes lists what the record has for the guest in addition to an address and a gateway. A link-local address that
-// is made of a MAC differs in each run, so it is not printed.
+// specialNotes lists what the record has for the guest in addition to an address and a gateway. A link-local address
+// that is made of a MAC differs in each run, so it is not printed.
 func specialNotes(r cache.Record) string {
 	var parts []string
 	if r.MTU != 1500 {

@@ -159,7 +159,8 @@ COMMIT
 // ambientRules are those of ambient mode in the pod's namespace. The kubelet's probes come from 169.254.7.127.
 //
 // answers adds two rules that are not Istio's. The proxy connects to the guest from a client's address, and the guest's
-// answers would be routed to the client: they get the mark by which Istio has a process's answers delivered to the proxy.
+// answers would be routed to the client: they get the mark by which Istio has a process's answers delivered to the
+// proxy.
 func ambientRules(link string, answers bool) string {
 	virtual, marked := "", ""
 	if answers {
@@ -197,8 +198,8 @@ COMMIT
 }
 
 // kataRules are those of ambient mode for a VM of Kata whose address the namespace routes to the guest
-// (cni/pkg/iptables/iptables_kata.go). Istio creates them for IPv4 and Kata's tap alone. These are for both families and for
-// the tap given.
+// (cni/pkg/iptables/iptables_kata.go). Istio creates them for IPv4 and Kata's tap alone. These are for both families
+// and for the tap given.
 func kataRules(link string) string {
 	return `*mangle
 :PREROUTING ACCEPT [0:0]

@@ -121,7 +121,8 @@ func addAddresses(n *nstest.Namespace, link string, addresses ...string) {
 }
 
 // Narrow4 and Narrow6 are further addresses of the host that has nstest.Beyond4 and nstest.Beyond6. The router before
-// this host sends packets of at most NarrowMTU octets to them. To larger ones that it may not fragment it answers by ICMP.
+// this host sends packets of at most NarrowMTU octets to them. To larger ones that it may not fragment it answers by
+// ICMP.
 var Narrow4, Narrow6 = addr("198.18.5.9"), addr("2001:db8:5::9")
 
 // NarrowMTU is IPv6's smallest MTU.

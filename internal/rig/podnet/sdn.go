@@ -19,13 +19,13 @@ type sdnNode struct {
 	ports                    []string // of its pods in the switch
 }
 
-// createSDN creates two nodes of OpenShift SDN with its network policies, connected by VXLAN, and pods of one project that may
-// use multicast. There is no IPv6.
+// createSDN creates two nodes of OpenShift SDN with its network policies, connected by VXLAN, and pods of one project
+// that may use multicast. There is no IPv6.
 //
-// A service has a cluster address, which a pod reaches by a rule of the switch. The SDN has the node's iptables translate
-// there, and takes the answer back by connection tracking that the kernel's switch shares with iptables; the datapath in
-// user space has connection tracking of its own, so the switch translates. Iptables serves the node, and who comes through
-// the node: outside, by the service's address or by a port of the node.
+// A service has a cluster address, which a pod reaches by a rule of the switch. The SDN has the node's iptables
+// translate there, and takes the answer back by connection tracking that the kernel's switch shares with iptables; the
+// datapath in user space has connection tracking of its own, so the switch translates. Iptables serves the node, and
+// who comes through the node: outside, by the service's address or by a port of the node.
 //
 // github.com/openshift/sdn: pkg/network/node/ovscontroller.go, cmd/sdn-cni-plugin/openshift-sdn_linux.go
 func createSDN(t testing.TB) *Instance {

@@ -12,9 +12,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestSnooping: a bridge of the network that snoops learns from the guest's IGMP and MLD that the guest has joined a group.
-// Without them a network with a querier forwards no packet of the group to the guest. In TestMatrix no bridge has a querier,
-// and a process in the pod has joined the groups.
+// TestSnooping: a bridge of the network that snoops learns from the guest's IGMP and MLD that the guest has joined a
+// group. Without them a network with a querier forwards no packet of the group to the guest. In TestMatrix no bridge
+// has a querier, and a process in the pod has joined the groups.
 func TestSnooping(t *testing.T) {
 	nstest.Need(t, "bridge")
 	nstest.NeedTaps(t)

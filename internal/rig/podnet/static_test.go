@@ -183,8 +183,8 @@ func (l *Instance) askStatic(ctx context.Context, g *vm.Guest, q question, want 
 }
 
 // configuration is what ip(8) shows of the NIC, line by line. Left out are who made a route, how an address was added
-// (nodad, noprefixroute: the routes show what came of it), the table local, which the kernel makes of the addresses, and the
-// mark that a gateway in another table than main is on the link. The NIC is called NIC.
+// (nodad, noprefixroute: the routes show what came of it), the table local, which the kernel makes of the addresses,
+// and the mark that a gateway in another table than main is on the link. The NIC is called NIC.
 func configuration(t *testing.T, nic string, run func(string) string) []string {
 	t.Helper()
 	var lines []string

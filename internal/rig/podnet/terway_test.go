@@ -14,9 +14,9 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestVeth1: in addition to its exclusive ENI, a pod of Terway has the link veth1 to the node, with the same addresses. The
-// node sends all packets for the pod there, and the pod its packets to services. A guest with the ENI alone therefore
-// does not reach the node or a service, and the record warns; a guest with both links has the pod's network.
+// TestVeth1: in addition to its exclusive ENI, a pod of Terway has the link veth1 to the node, with the same addresses.
+// The node sends all packets for the pod there, and the pod its packets to services. A guest with the ENI alone
+// therefore does not reach the node or a service, and the record warns; a guest with both links has the pod's network.
 func TestVeth1(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t, "iptables")

@@ -336,7 +336,8 @@ func (l *trunkInstance) checkSilent(t *testing.T, g trunkGuest, id uint16) {
 	}
 }
 
-// ping pings the guest from the VLAN's station with packets of so many octets of IP, and does not let them be fragmented.
+// ping pings the guest from the VLAN's station with packets of so many octets of IP, and does not let them be
+// fragmented.
 func (l *trunkInstance) ping(id uint16, octets int, more ...string) (string, error) {
 	args := append([]string{"ping", "-n", "-M", "do", "-W", "1", "-s", fmt.Sprint(octets - 28)}, more...)
 	cmd := exec.Command("ip", slices.Concat([]string{"netns", "exec", l.stations[id].Name}, args, []string{vlanAddresses(id, trunkGuestHost)[0].Addr().String()})...)
@@ -344,8 +345,8 @@ func (l *trunkInstance) ping(id uint16, octets int, more ...string) (string, err
 	return string(out), err
 }
 
-// checkWhole: packets of the MTU pass in both directions, and longer ones do not come to the guest. The tag adds to a frame
-// and not to what the MTU counts.
+// checkWhole: packets of the MTU pass in both directions, and longer ones do not come to the guest. The tag adds to a
+// frame and not to what the MTU counts.
 func (l *trunkInstance) checkWhole(t *testing.T, id uint16, mtu int) {
 	t.Helper()
 	nstest.Eventually(t, func() error {
@@ -359,7 +360,8 @@ func (l *trunkInstance) checkWhole(t *testing.T, id uint16, mtu int) {
 	}
 }
 
-// received is what the stack of the namespace has received from others: packets of IPv4, and the neighbours that it noted.
+// received is what the stack of the namespace has received from others: packets of IPv4, and the neighbours that it
+// noted.
 func (l *trunkInstance) received() string {
 	snmp := l.pod.Exec("cat", "/proc/net/snmp")
 	for line := range strings.Lines(snmp) {

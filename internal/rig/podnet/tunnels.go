@@ -115,7 +115,8 @@ func wireguard(t testing.TB) *Instance {
 	}, far...)}
 }
 
-// shakeHands waits for the peers' first handshake, which WireGuard tries again after five seconds if a packet of it is lost.
+// shakeHands waits for the peers' first handshake, which WireGuard tries again after five seconds if a packet of it is
+// lost.
 func shakeHands(n *nstest.Namespace, peer string) { n.Exec("ping", "-q", "-c1", "-w60", peer) }
 
 // joinWireguard creates a WireGuard device wg0 in both namespaces, each other's peer over the link ens3. allowed are

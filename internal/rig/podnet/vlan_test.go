@@ -42,8 +42,8 @@ func (v *vlans) Close() error {
 	return err
 }
 
-// Link returns the link of a VLAN, which sends with the VLAN's tag and receives what has the tag; 0: the frames without a
-// tag. Each link can be a guest's Port. A link that is asked for again replaces the one before.
+// Link returns the link of a VLAN, which sends with the VLAN's tag and receives what has the tag; 0: the frames without
+// a tag. Each link can be a guest's Port. A link that is asked for again replaces the one before.
 func (v *vlans) Link(id uint16) io.ReadWriteCloser {
 	l := &vlanLink{of: v, id: id, frames: make(chan []byte, 256), closed: make(chan struct{})}
 	v.mu.Lock()

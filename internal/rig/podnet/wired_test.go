@@ -22,7 +22,8 @@ type wiring struct {
 	guest    *guest.Guest // nil: not booted
 }
 
-// setup wires the pod's NIC and starts the launcher. If the binding is refused, State is empty again, and there is no launcher.
+// setup wires the pod's NIC and starts the launcher. If the binding is refused, State is empty again, and there is no
+// launcher.
 func (l *Instance) setup(ctx context.Context, t *testing.T, b infra.Binding, guard infra.Guard) (*wiring, *infra.RefusedError) {
 	t.Helper()
 	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}

@@ -10,8 +10,8 @@ import (
 
 func TestMain(m *testing.M) { nstest.Main(m) }
 
-// TestQuickstart: the demonstration succeeds on a machine on which guestwire never ran, and after it the agent wires a NIC
-// there and gives it back.
+// TestQuickstart: the demonstration succeeds on a machine on which guestwire never ran, and after it the agent wires a
+// NIC there and gives it back.
 func TestQuickstart(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)

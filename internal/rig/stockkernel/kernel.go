@@ -12,8 +12,8 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
-// bootModules are what it takes to reach this machine's files and to talk to it; the rest is
-// loaded from there. Their dependencies come on top. The network cards' have to be among them, as the kernel does not ask for them.
+// bootModules are what it takes to reach this machine's files and to talk to it; the rest is loaded from there. Their
+// dependencies come on top. The network cards' have to be among them, as the kernel does not ask for them.
 var bootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay", "e1000e", "virtio_net"}
 
 // kernel is an unpacked kernel package.

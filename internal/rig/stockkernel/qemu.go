@@ -64,8 +64,9 @@ func (m machine) run(outer context.Context, k kernel, t task) (status int, err e
 	}
 	ctx, cancel := context.WithCancelCause(outer)
 	defer cancel(nil)
-	// One thread for all CPUs: with a thread for each, QEMU 7.2 may translate code while another CPU patches it, and go on with
-	// the half of it for ever. The kernel patches itself whenever the first chain of a hook comes and the last one goes.
+	// One thread for all CPUs: with a thread for each, QEMU 7.2 may translate code while another CPU patches it, and go on
+	// with the half of it for ever. The kernel patches itself whenever the first chain of a hook comes and the last one
+	// goes.
 	qemu := exec.CommandContext(ctx, "qemu-system-x86_64",
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-machine", "q35", "-accel", "tcg,thread=single", "-cpu", "max",

@@ -136,8 +136,8 @@ func addTree(a *initramfs.Archive, done map[string]bool, cache, tree string, mor
 	})
 }
 
-// addLibraries adds the dynamic linker and the shared libraries that ldd(1) finds for the file. It searches the directories
-// more first.
+// addLibraries adds the dynamic linker and the shared libraries that ldd(1) finds for the file. It searches the
+// directories more first.
 func addLibraries(a *initramfs.Archive, done map[string]bool, file string, more []string) error {
 	ldd := exec.Command("ldd", file)
 	ldd.Env = append(os.Environ(), "LC_ALL=C", "LD_LIBRARY_PATH="+strings.Join(more, ":"))

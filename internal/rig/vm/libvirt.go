@@ -56,8 +56,8 @@ func (g *Guest) startUnderLibvirt(ctx context.Context, cfg Config, interfaces []
 	return nil
 }
 
-// Virsh runs a command of virsh(1) in the guest's libvirt, such as attach-device, and returns what it prints. The domain has
-// the guest's name.
+// Virsh runs a command of virsh(1) in the guest's libvirt, such as attach-device, and returns what it prints. The
+// domain has the guest's name.
 func (g *Guest) Virsh(ctx context.Context, args ...string) (string, error) {
 	if g.virsh == nil {
 		return "", errors.New("the guest is not under libvirt")
@@ -173,7 +173,8 @@ func (g *Guest) definition(cfg Config, interfaces []string) (string, error) {
 	return strings.Replace(text, "</devices>", strings.Join(interfaces, "\n")+"</devices>", 1), nil
 }
 
-// WaitLibvirt starts a libvirtd that waits for a guest of another one (MigrateLibvirt), for a guest of that configuration.
+// WaitLibvirt starts a libvirtd that waits for a guest of another one (MigrateLibvirt), for a guest of that
+// configuration.
 func WaitLibvirt(ctx context.Context, cfg Config) (*Guest, error) {
 	g, err := newGuest(cfg)
 	if err != nil {
@@ -185,8 +186,8 @@ func WaitLibvirt(ctx context.Context, cfg Config) (*Guest, error) {
 	return g, nil
 }
 
-// MigrateLibvirt moves the guest of BootLibvirt to the libvirtd of WaitLibvirt, by Unix sockets. The guest is paused there
-// until Resume. If MigrateLibvirt fails, the guest goes on here.
+// MigrateLibvirt moves the guest of BootLibvirt to the libvirtd of WaitLibvirt, by Unix sockets. The guest is paused
+// there until Resume. If MigrateLibvirt fails, the guest goes on here.
 //
 // https://libvirt.org/migration.html#migration-over-unix-sockets
 func (g *Guest) MigrateLibvirt(ctx context.Context, target *Guest) error {

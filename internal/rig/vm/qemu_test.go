@@ -16,8 +16,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// refused says why QEMU cannot have a golden device here, where it cannot: a file or a card is missing. The words show that
-// QEMU reads the argument as it is meant.
+// refused says why QEMU cannot have a golden device here, where it cannot: a file or a card is missing. The words show
+// that QEMU reads the argument as it is meant.
 func refused(device string) string {
 	switch device {
 	case "rom-file":
@@ -34,8 +34,8 @@ func refused(device string) string {
 	return ""
 }
 
-// TestQEMUGolden starts QEMU, without a guest, with each golden device of package qemu: once as its command line has it,
-// and once as its QMP objects, which -netdev and -device take too. QEMU has to accept both.
+// TestQEMUGolden starts QEMU, without a guest, with each golden device of package qemu: once as its command line has
+// it, and once as its QMP objects, which -netdev and -device take too. QEMU has to accept both.
 func TestQEMUGolden(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)

@@ -6,7 +6,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// NeedGuest skips the test if this machine cannot boot a guest, and returns the user who runs the guests of Debian's libvirt.
+// NeedGuest skips the test if this machine cannot boot a guest, and returns the user who runs the guests of Debian's
+// libvirt.
 func NeedGuest(t testing.TB) (uid, gid int) {
 	t.Helper()
 	nstest.Need(t)

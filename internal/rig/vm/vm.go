@@ -42,9 +42,9 @@ const (
 	BootNetworkd
 	// BootNetworkManager is the same with NetworkManager and its default settings.
 	BootNetworkManager
-	// BootCloudInit is Debian's kernel with Debian's cloud-init, which reads the disk of Config.Seed and writes for netplan.
-	// Netplan's generator makes files of systemd-networkd, which configures the network. There is no systemd, no udev and
-	// no DHCP client. The logs are /run/manager and /run/cloud-init.out.
+	// BootCloudInit is Debian's kernel with Debian's cloud-init, which reads the disk of Config.Seed and writes for
+	// netplan. Netplan's generator makes files of systemd-networkd, which configures the network. There is no systemd, no
+	// udev and no DHCP client. The logs are /run/manager and /run/cloud-init.out.
 	BootCloudInit
 	// BootNetwork boots from the network, by the ROM of the first NIC. The guest is returned as soon as
 	// the VMM runs. Console has the firmware's output; Run does not work.
@@ -178,8 +178,8 @@ const tunDevice = "/dev/net/tun"
 // autoconfKernel is the kernel of BootAutoconf, relative to the cache.
 const autoconfKernel = "autoconf/vmlinuz"
 
-// kernelFile returns the kernel's path. Debian's kernel is decompressed, which halves the time of a boot. install.sh unpacks
-// one package, so there is exactly one.
+// kernelFile returns the kernel's path. Debian's kernel is decompressed, which halves the time of a boot. install.sh
+// unpacks one package, so there is exactly one.
 func kernelFile(boot Boot) (string, error) {
 	if boot == BootAutoconf {
 		return unpacked.Path(autoconfKernel), nil
@@ -296,9 +296,9 @@ func tail(text string) string { return text[max(0, len(text)-2000):] }
 // Console returns all output of the guest's console.
 func (g *Guest) Console() string { return g.console.text() }
 
-// Run runs a line of shell in the guest and returns its output and standard error. One command runs at a time. The error
-// is an *ExitError if the command failed. If ctx ends before the command, the command continues in the guest, and the
-// next Run waits for its end.
+// Run runs a line of shell in the guest and returns its output and standard error. One command runs at a time. The
+// error is an *ExitError if the command failed. If ctx ends before the command, the command continues in the guest, and
+// the next Run waits for its end.
 func (g *Guest) Run(ctx context.Context, command string) (string, error) {
 	out, err := g.console.run(ctx, command)
 	if err != nil {
@@ -392,8 +392,8 @@ func (g *Guest) Ended(ctx context.Context) (status int, output string, err error
 // destroyTimeout is how long libvirt may take to end a guest. Then the guest is killed.
 const destroyTimeout = 20 * time.Second
 
-// Destroy ends the guest and all processes that were started for it. A second call does nothing. If libvirt does not end
-// the guest, Destroy kills it and returns an error.
+// Destroy ends the guest and all processes that were started for it. A second call does nothing. If libvirt does not
+// end the guest, Destroy kills it and returns an error.
 func (g *Guest) Destroy() error {
 	if g.dir == "" {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// TestBindingsAreListed: each kind of binding is in infra's list, without which it has no name in JSON, and has
-// golden plans, whose records show that package cache knows the kind. It has answers in wiring; Auto has those of others.
+// TestBindingsAreListed: each kind of binding is in infra's list, without which it has no name in JSON, and has golden
+// plans, whose records show that package cache knows the kind. It has answers in wiring; Auto has those of others.
 func TestBindingsAreListed(t *testing.T) {
 	for _, name := range implementations(t, "/infra", "Binding") {
 		kind := strings.ToLower(name)

@@ -91,8 +91,8 @@ var withoutLibvirt = map[string]string{
 }
 
 // withoutExec is the fence of a program that may start processes: examples/launcher, whose verb qemu runs QEMU. A guest
-// that takes this process over can start programs, but gains nothing by that: QEMU, which a guest takes over first, has the
-// same user and can do the same. phase2 and what is below start nothing, for launchers that forbid exec.
+// that takes this process over can start programs, but gains nothing by that: QEMU, which a guest takes over first, has
+// the same user and can do the same. phase2 and what is below start nothing, for launchers that forbid exec.
 func withoutExec(fence map[string]string) map[string]string {
 	fence = maps.Clone(fence)
 	delete(fence, "os/exec")

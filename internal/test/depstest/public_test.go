@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestPublicTypes: what a public package exports names no type of an internal package, which an importer could not write.
+// TestPublicTypes: what a public package exports names no type of an internal package, which an importer could not
+// write.
 func TestPublicTypes(t *testing.T) {
 	for _, p := range typesOf(t, "/phase1", "/phase2", "/infra", "/dhcp", "/cache", "/guestconfig", "/domain", "/domain/qemu", "/domain/cloudhypervisor", "/domain/firecracker", "/domain/passt", "/guestwiretest") {
 		for _, name := range p.Scope().Names() {
@@ -19,8 +20,8 @@ func TestPublicTypes(t *testing.T) {
 	}
 }
 
-// internalTypes are the types of internal packages that users of an exported object meet: in its type, in exported fields
-// and methods, and through unexported types of its package.
+// internalTypes are the types of internal packages that users of an exported object meet: in its type, in exported
+// fields and methods, and through unexported types of its package.
 func internalTypes(o types.Object) (found []string) {
 	seen := map[types.Type]bool{}
 	var look func(types.Type)

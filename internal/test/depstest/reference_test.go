@@ -65,7 +65,8 @@ func TestGlossary(t *testing.T) {
 	}
 }
 
-// TestReferenceCalls: the page about the packages has each function of phase1 and phase2, and each method of their main types.
+// TestReferenceCalls: the page about the packages has each function of phase1 and phase2, and each method of their main
+// types.
 func TestReferenceCalls(t *testing.T) {
 	page := documents(t)[docs+"reference/packages.md"]
 	for pkg, main := range map[string]string{"/phase1": "NIC", "/phase2": "VM"} {

@@ -24,8 +24,8 @@ type Link struct {
 
 	// Served: the guest has a responder, so messages to other DHCP servers and routers are hostile.
 	Served bool
-	// MTU is the NIC's or the guest's, if frames leave without a bridge or a router that checks their length. Longer frames are
-	// hostile then. 0: something checks, or fragments.
+	// MTU is the NIC's or the guest's, if frames leave without a bridge or a router that checks their length. Longer
+	// frames are hostile then. 0: something checks, or fragments.
 	MTU int
 }
 

@@ -741,8 +741,8 @@ func (b *builder) addDiscovery6() {
 	}
 }
 
-// addDiscoveryOptions6 adds neighbour discovery in which another's MAC stands at any place after the target, and messages
-// with more options than a filter can look through.
+// addDiscoveryOptions6 adds neighbour discovery in which another's MAC stands at any place after the target, and
+// messages with more options than a filter can look through.
 func (b *builder) addDiscoveryOptions6() {
 	const away = "its own address moves to another station"
 	for _, m := range b.discovery(b.own6) {

@@ -16,8 +16,8 @@ func (l Link) Detection(a netip.Addr) []byte {
 
 var nonce = []byte{14, 1, 9, 8, 7, 6, 5, 4}
 
-// FromLinkLocal returns what a station sends from a link-local address that has passed duplicate address detection. Reason
-// is the one for which the guest filter drops the frames if the address is not the guest's.
+// FromLinkLocal returns what a station sends from a link-local address that has passed duplicate address detection.
+// Reason is the one for which the guest filter drops the frames if the address is not the guest's.
 func (l Link) FromLinkLocal(a netip.Addr) []Kind {
 	b := newBuilder(l)
 	report := icmp(143, 0, []byte{0, 0, 0, 1, 4, 0, 0, 0}, solicited(a).AsSlice())
@@ -39,9 +39,9 @@ func (l Link) FromLinkLocal(a netip.Addr) []Kind {
 	return b.kinds
 }
 
-// Unreceived returns forms of duplicate address detection that the address's owner does not receive, or ignores
-// (RFC 4861 section 7.1.1). Their sender learns nothing from the silence that follows. Two forms are not among them, as
-// no filter without arithmetic can recognize them: a wrong checksum, and a group whose last 24 bits are not the address's.
+// Unreceived returns forms of duplicate address detection that the address's owner does not receive, or ignores (RFC
+// 4861 section 7.1.1). Their sender learns nothing from the silence that follows. Two forms are not among them, as no
+// filter without arithmetic can recognize them: a wrong checksum, and a group whose last 24 bits are not the address's.
 func (l Link) Unreceived(a netip.Addr) []Kind {
 	b := newBuilder(l)
 	add := func(name, why string, frames ...[]byte) {

@@ -59,8 +59,8 @@ var requested = dhcpv4.WithRequestedOptions(
 	dhcpv4.OptionClasslessStaticRoute,
 )
 
-// onNIC opens sockets that belong to the NIC. A socket of an earlier exchange may be open still: a process that another test
-// starts has it until the program runs.
+// onNIC opens sockets that belong to the NIC. A socket of an earlier exchange may be open still: a process that another
+// test starts has it until the program runs.
 var onNIC = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 	failed := c.Control(func(fd uintptr) {
 		err = errors.Join(unix.BindToDevice(int(fd), NIC), unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
@@ -68,8 +68,8 @@ var onNIC = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err 
 	return errors.Join(failed, err)
 }}
 
-// DHCPv4 gets a lease and uses its address, routes and MTU. If the kernel refuses a route, both the lease and an error are
-// returned, and the rest of the lease is in use.
+// DHCPv4 gets a lease and uses its address, routes and MTU. If the kernel refuses a route, both the lease and an error
+// are returned, and the rest of the lease is in use.
 //
 // RFC 2131 section 4.4.1, RFC 3442.
 func (g *Guest) DHCPv4(ctx context.Context) (*Lease4, error) {
@@ -273,8 +273,8 @@ func (g *Guest) Renew6(ctx context.Context) (*Lease6, error) {
 	})
 }
 
-// identify gives a message a DUID-LL, the same after every start (RFC 8415 section 11.4), and the options that the guest
-// wants.
+// identify gives a message a DUID-LL, the same after every start (RFC 8415 section 11.4), and the options that the
+// guest wants.
 func (g *Guest) identify(d dhcpv6.DHCPv6) {
 	mac := g.config.MAC
 	dhcpv6.WithClientID(&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: mac[:]})(d)

@@ -66,8 +66,8 @@ type Guest struct {
 	advertised chan *Advertisement // of the RouterSolicitation that waits
 }
 
-// Start attaches a guest to a port. The guest has its IPv6 link-local address then, and nothing else. Start needs ip(8), and
-// CAP_NET_ADMIN.
+// Start attaches a guest to a port. The guest has its IPv6 link-local address then, and nothing else. Start needs
+// ip(8), and CAP_NET_ADMIN.
 //
 // The caller must call Close. After an error the caller closes the port.
 func Start(c Config) (*Guest, error) {
@@ -142,8 +142,8 @@ func (g *Guest) ip(line string) error {
 	return err
 }
 
-// Close ends all operations, closes the port and waits for all goroutines. Nothing is sent to the guest's peers, as if its
-// machine had lost its power. A second Close returns the error of closing the port again.
+// Close ends all operations, closes the port and waits for all goroutines. Nothing is sent to the guest's peers, as if
+// its machine had lost its power. A second Close returns the error of closing the port again.
 func (g *Guest) Close() error {
 	g.cancel(ErrClosed)
 	err := g.config.Port.Close()
@@ -184,8 +184,8 @@ func (g *Guest) send() {
 	}
 }
 
-// receive passes the port's frames to the guest, until one of both is closed. The kernel has dealt with a frame when Write
-// returns, so an advertisement is in use when it is reported.
+// receive passes the port's frames to the guest, until one of both is closed. The kernel has dealt with a frame when
+// Write returns, so an advertisement is in use when it is reported.
 func (g *Guest) receive() {
 	buffer := make([]byte, maxFrame)
 	for {

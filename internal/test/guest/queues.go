@@ -13,8 +13,8 @@ const vnetHeader = 10
 // maxFrame is more than a tap sends: 65535 octets, and the headers.
 const maxFrame = 1 << 17
 
-// Queues returns a port over the queues of a tap, as phase2.OpenTap opens them: each frame has a struct virtio_net_hdr in
-// front, and there are no offloads. Close closes the files.
+// Queues returns a port over the queues of a tap, as phase2.OpenTap opens them: each frame has a struct virtio_net_hdr
+// in front, and there are no offloads. Close closes the files.
 func Queues(files []*os.File) io.ReadWriteCloser {
 	q := &queues{files: files, frames: make(chan []byte), done: make(chan struct{})}
 	for _, f := range files {

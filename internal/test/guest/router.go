@@ -81,8 +81,8 @@ func (g *Guest) report(ra *Advertisement) {
 	}
 }
 
-// parseAdvertisement returns nil if the frame is not a router advertisement. What the kernel refuses besides (RFC 4861 section
-// 6.1.2) has no effect, which the tests' traffic shows.
+// parseAdvertisement returns nil if the frame is not a router advertisement. What the kernel refuses besides (RFC 4861
+// section 6.1.2) has no effect, which the tests' traffic shows.
 func parseAdvertisement(frame []byte) *Advertisement {
 	const source, message = 14 + 8, 14 + 40 // offsets
 	if len(frame) <= message || binary.BigEndian.Uint16(frame[12:]) != unix.ETH_P_IPV6 || frame[14+6] != unix.IPPROTO_ICMPV6 {

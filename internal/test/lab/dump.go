@@ -161,8 +161,8 @@ func sysctls() (string, error) {
 }
 
 // Settled is the dump of a namespace that does not change by itself any more: the kernel has acted upon all carriers,
-// uses all addresses, and announces no change while the dump is made. Settled waits for a minute at most, and five seconds
-// for a local route, which a program may have removed.
+// uses all addresses, and announces no change while the dump is made. Settled waits for a minute at most, and five
+// seconds for a local route, which a program may have removed.
 func (n Namespace) Settled() (string, error) {
 	var unsettled error
 	begin := time.Now()
@@ -251,7 +251,8 @@ func Diff(before, after string) string {
 	for len(b) > 0 && len(a) > 0 && b[len(b)-1] == a[len(a)-1] {
 		b, a = b[:len(b)-1], a[:len(a)-1]
 	}
-	// common[i][j] is how many lines b[i:] and a[j:] have in common, in order. A dump can have 10,000 lines, so these are few.
+	// common[i][j] is how many lines b[i:] and a[j:] have in common, in order. A dump can have 10,000 lines, so these are
+	// few.
 	common := make([][]int, len(b)+1)
 	for i := range common {
 		common[i] = make([]int, len(a)+1)

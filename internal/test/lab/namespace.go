@@ -1,5 +1,5 @@
-// Package lab makes network namespaces, creates pods' networks in them, and shows what an administrator sees there. It is
-// for tests and demonstrations.
+// Package lab makes network namespaces, creates pods' networks in them, and shows what an administrator sees there. It
+// is for tests and demonstrations.
 //
 // A namespace has no name and no mount: the namespace ends with its file, and so with the process, however that ends.
 package lab
@@ -81,8 +81,8 @@ func setSysctl(name, value string) error {
 // Do calls f on a thread in the namespace.
 func (n Namespace) Do(f func() error) error { return netns.Do(n.File, f) }
 
-// Run runs a program in the namespace, with a mount namespace of its own, and returns its standard output. ip(8) complains on
-// standard error of namespaces that another program deletes meanwhile. An error holds both.
+// Run runs a program in the namespace, with a mount namespace of its own, and returns its standard output. ip(8)
+// complains on standard error of namespaces that another program deletes meanwhile. An error holds both.
 func (n Namespace) Run(program string, args ...string) (string, error) {
 	cmd := exec.Command(program, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
@@ -161,8 +161,8 @@ type Answers struct {
 	open     map[net.Conn]bool // nil: closed
 }
 
-// Answer serves TCP at an address and port of the namespace, or at a port of all of them (":8000"), until Close. Each connection gets the line "NAME
-// sees ADDRESS:PORT", which says who calls, and then its own bytes back.
+// Answer serves TCP at an address and port of the namespace, or at a port of all of them (":8000"), until Close. Each
+// connection gets the line "NAME sees ADDRESS:PORT", which says who calls, and then its own bytes back.
 func (n Namespace) Answer(name, at string) (*Answers, error) {
 	a := &Answers{open: map[net.Conn]bool{}}
 	err := n.Do(func() (err error) {

@@ -140,9 +140,9 @@ func routed(pod, world Namespace, end, mac string) error {
 // ErrNoKind means that the kernel has no links of a kind.
 var ErrNoKind = errors.New("not in this kernel")
 
-// Macvlan connects a pod as CNI's macvlan plugin does: a macvlan in mode bridge on a link of the world, a /24 and a /64,
-// default routes by a gateway of the network. The gateway is at the other end of that link, which is called lan. The
-// error is ErrNoKind if the kernel has no macvlan.
+// Macvlan connects a pod as CNI's macvlan plugin does: a macvlan in mode bridge on a link of the world, a /24 and a
+// /64, default routes by a gateway of the network. The gateway is at the other end of that link, which is called lan.
+// The error is ErrNoKind if the kernel has no macvlan.
 func Macvlan(pod, world Namespace) error {
 	err := world.Do(func() error {
 		// The link below has addresses of no use, and its solicitations would look like the pod's.
@@ -303,8 +303,8 @@ func (n Namespace) inHandle(f func(*handle) error) error {
 	return n.Do(func() error { return withHandle(f) })
 }
 
-// allSettled returns an error for a link whose carrier the kernel is to act upon, up to a second after it came (then come
-// link-local addresses and routes), and for an address that is checked for duplicates.
+// allSettled returns an error for an address that is checked for duplicates, and for a link on whose carrier the kernel
+// has not acted yet. It acts up to a second later, and then adds link-local addresses and routes.
 func (h *handle) allSettled() error {
 	links, err := h.LinkList()
 	if err != nil {
@@ -331,8 +331,9 @@ func (h *handle) allSettled() error {
 // errNoLocalRoute means that the kernel has not begun to receive for an address.
 var errNoLocalRoute = errors.New("has no local route yet")
 
-// checkLocal returns errNoLocalRoute for an IPv6 address of the link that is in use and has no route in the table local. The
-// kernel adds that route later than the address: on a machine where other namespaces end, by a second and more.
+// checkLocal returns errNoLocalRoute for an IPv6 address of the link that is in use and has no route in the table
+// local. The kernel adds that route later than the address: on a machine where other namespaces end, by a second and
+// more.
 func (h *handle) checkLocal(link netlink.Link) error {
 	addresses, err := h.AddrList(link, netlink.FAMILY_V6)
 	if err != nil {

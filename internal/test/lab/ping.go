@@ -17,8 +17,8 @@ import (
 // pingInterval is the time between two echo requests.
 const pingInterval = time.Second
 
-// Ping sends an ICMP echo request each second until one is answered, and returns its round-trip time. Without a route to the
-// address the error comes at once. The zone of a link-local address is the number of a link.
+// Ping sends an ICMP echo request each second until one is answered, and returns its round-trip time. Without a route
+// to the address the error comes at once. The zone of a link-local address is the number of a link.
 func (n Namespace) Ping(ctx context.Context, to netip.Addr) (time.Duration, error) {
 	rtt, err := n.ping(ctx, to)
 	if err != nil && ctx.Err() != nil {

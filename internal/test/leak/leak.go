@@ -184,8 +184,9 @@ func files() (map[string]int, error) {
 
 var ofRuntime = regexp.MustCompile(`^anon_inode:\[(eventpoll|eventfd)\]$|^/dev/urandom$|^/sys/fs/cgroup/`)
 
-// isSplice reports whether the file is a pipe through which package net splices connections. It keeps such pipes until the
-// garbage collector has run twice, and makes them larger than others: maxSpliceSize of internal/poll, splice_linux.go.
+// isSplice reports whether the file is a pipe through which package net splices connections. It keeps such pipes until
+// the garbage collector has run twice, and makes them larger than others: maxSpliceSize of internal/poll,
+// splice_linux.go.
 func isSplice(fd string) bool {
 	number, err := strconv.Atoi(fd)
 	if err != nil {

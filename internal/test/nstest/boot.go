@@ -49,8 +49,8 @@ func OpenTap(t testing.TB, pod *os.File, name string) *os.File {
 	return port
 }
 
-// Boot attaches the embedded guest to the tap of a record in the pod's namespace. The guest ends with the test, if the test does
-// not close it before.
+// Boot attaches the embedded guest to the tap of a record in the pod's namespace. The guest ends with the test, if the
+// test does not close it before.
 func Boot(t testing.TB, pod *os.File, r cache.Record, name string) *guest.Guest {
 	t.Helper()
 	port := OpenTap(t, pod, r.Tap)

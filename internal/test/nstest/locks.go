@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// HoldLocks lets the launcher's user lock each directory and file below the paths that it can open, until the end of the test.
-// It returns those that it holds.
+// HoldLocks lets the launcher's user lock each directory and file below the paths that it can open, until the end of
+// the test. It returns those that it holds.
 func HoldLocks(t *testing.T, paths ...string) (held []string) {
 	t.Helper()
 	Need(t, "bash", "flock", "find")

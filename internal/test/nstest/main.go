@@ -63,17 +63,17 @@ var Kernels = os.Getenv("GUESTWIRE_SELECT") == "kernels"
 // decided are the names of tests that have called KernelDecides.
 var decided sync.Map
 
-// KernelDecides notes why a test has to run under each kernel. Where GUESTWIRE_SELECT is kernels, only such tests run, and their
-// subtests: "make lab" does so under Debian's kernel. All others are skipped where they make their first namespace, so a
-// test calls KernelDecides before that.
+// KernelDecides notes why a test has to run under each kernel. Where GUESTWIRE_SELECT is kernels, only such tests run,
+// and their subtests: "make lab" does so under Debian's kernel. All others are skipped where they make their first
+// namespace, so a test calls KernelDecides before that.
 func KernelDecides(t testing.TB, why string) {
 	t.Helper()
 	t.Log("the kernel decides: " + why)
 	decided.Store(t.Name(), nil)
 }
 
-// SkipUndecided skips the test if only those in which the kernel decides run, and this is none of them. New and Adopt call it;
-// a test that makes namespaces by itself calls it first.
+// SkipUndecided skips the test if only those in which the kernel decides run, and this is none of them. New and Adopt
+// call it; a test that makes namespaces by itself calls it first.
 func SkipUndecided(t testing.TB) {
 	t.Helper()
 	if !Kernels {

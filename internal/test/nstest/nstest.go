@@ -131,8 +131,8 @@ func (n *Namespace) Path() string { return filepath.Join("/run/netns", n.Name) }
 
 // Exec runs a program in the namespace and returns what it printed. A failure ends the test.
 //
-// ip-netns(8) mounts a /sys of the namespace for the program, which takes five times as long as most programs run. Programs that
-// ask the kernel by netlink or read /proc/sys do without.
+// ip-netns(8) mounts a /sys of the namespace for the program, which takes five times as long as most programs run.
+// Programs that ask the kernel by netlink or read /proc/sys do without.
 func (n *Namespace) Exec(args ...string) string {
 	n.t.Helper()
 	switch args[0] {

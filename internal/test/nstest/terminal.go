@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Terminal returns a new pseudoterminal (pty(7)), which is nobody's controlling terminal. What is written to the master is what
-// a user types; what the terminal shows is read from the master. Both are closed with the test.
+// Terminal returns a new pseudoterminal (pty(7)), which is nobody's controlling terminal. What is written to the master
+// is what a user types; what the terminal shows is read from the master. Both are closed with the test.
 func Terminal(t testing.TB) (master, terminal *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)

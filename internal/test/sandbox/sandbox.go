@@ -6,8 +6,8 @@
 // An ordinary user gets a user namespace as well, in which that user is root, and no network but the
 // loopback. There /dev/net/tun is the machine's, and no other user exists.
 //
-// If the process that waits for the program gets SIGKILL, both end, and an empty directory stays in the machine's directory
-// for temporary files.
+// If the process that waits for the program gets SIGKILL, both end, and an empty directory stays in the machine's
+// directory for temporary files.
 package sandbox
 
 import (

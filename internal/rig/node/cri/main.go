@@ -2,10 +2,10 @@
 //
 //	cri -socket PATH [-timeout DURATION] METHOD <request.json >response.json
 //
-// METHOD is a unary method of runtime.v1's RuntimeService or ImageService, such as RunPodSandbox. The request is the method's
-// message in JSON with the field names of the .proto file; an empty input is an empty message. Unknown fields are errors. An error
-// of the engine is printed whole to standard error, and the exit status is 1. The command waits for the engine's socket
-// until the timeout.
+// METHOD is a unary method of runtime.v1's RuntimeService or ImageService, such as RunPodSandbox. The request is the
+// method's message in JSON with the field names of the .proto file; an empty input is an empty message. Unknown fields
+// are errors. An error of the engine is printed whole to standard error, and the exit status is 1. The command waits
+// for the engine's socket until the timeout.
 package main
 
 import (
