@@ -35,7 +35,7 @@ func (n NIC) Drops(ctx context.Context) ([]DropCount, error) {
 		return nil, n.failed("drops", context.Cause(ctx))
 	}
 	var list []DropCount
-	err := n.look(func(ns *kernel.Namespace) (err error) {
+	err := n.inspect(func(ns *kernel.Namespace) (err error) {
 		list, err = dropCounts(ns, n.Name)
 		return err
 	})
@@ -67,7 +67,7 @@ type Drop struct {
 // the namespace is followed already; ErrNotWired: no nftables are guestwire's.
 func (n NIC) FollowDrops(ctx context.Context, f func(Drop)) error {
 	var log *kernel.DropLog
-	err := n.look(func(ns *kernel.Namespace) error {
+	err := n.inspect(func(ns *kernel.Namespace) error {
 		counts, err := ns.Drops(netstate.NamesFor(n.Name, "").Table)
 		switch {
 		case err != nil:

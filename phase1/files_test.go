@@ -31,11 +31,11 @@ func newCanary(t *testing.T) canary {
 	t.Helper()
 	c := canary{path: filepath.Join(nstest.Dir(t), "canary")}
 	writeFile(t, c.path, "sings")
-	c.was = c.look(t)
+	c.was = c.inspect(t)
 	return c
 }
 
-func (c canary) look(t *testing.T) string {
+func (c canary) inspect(t *testing.T) string {
 	t.Helper()
 	text := readFile(t, c.path)
 	info, err := os.Lstat(c.path)
@@ -48,7 +48,7 @@ func (c canary) look(t *testing.T) string {
 
 func (c canary) sings(t *testing.T) {
 	t.Helper()
-	if now := c.look(t); now != c.was {
+	if now := c.inspect(t); now != c.was {
 		t.Errorf("the file outside became %s, and was %s", now, c.was)
 	}
 }

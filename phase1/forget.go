@@ -76,7 +76,7 @@ func (g Gone) forget(ctx context.Context) error {
 		return err
 	}
 	defer n.Close()
-	list, look, err := n.list(ctx)
+	list, seen, err := n.list(ctx)
 	if err != nil {
 		return err
 	}
@@ -97,16 +97,16 @@ func (g Gone) forget(ctx context.Context) error {
 			errs = append(errs, w.unread)
 		case !g.selects(w):
 		case len(w.FoundAt) == 0:
-			for _, what := range look.unseen {
+			for _, what := range seen.unseen {
 				progress(g.Progress).say("could not look at %s", what)
 			}
-			look.unseen = nil
+			seen.unseen = nil
 			errs = append(errs, n.forget(ctx, w, g))
 		case g.Namespace != "" || g.State != "":
 			errs = append(errs, fmt.Errorf("NIC %s: %w: %s is at %s; Teardown takes it down", w.NIC, ErrAlive, w.Namespace, strings.Join(w.FoundAt, ", ")))
 		}
 	}
-	return errors.Join(append(errs, n.sweep(g, look))...)
+	return errors.Join(append(errs, n.sweep(g, seen))...)
 }
 
 const nothingForgotten = "nothing is left to forget: no wiring of the node is selected"
@@ -215,7 +215,7 @@ func (n node) forgetRecord(ctx context.Context, w Wiring, report progress) error
 }
 
 // sweep removes the locks and the unfinished journals that killed calls have left.
-func (n node) sweep(g Gone, look lookup) error {
+func (n node) sweep(g Gone, seen lookup) error {
 	report := progress(g.Progress)
 	entries, err := fs.ReadDir(n.FS(), ".")
 	if err != nil {
@@ -224,7 +224,7 @@ func (n node) sweep(g Gone, look lookup) error {
 	for _, entry := range entries {
 		name := entry.Name()
 		if entry.IsDir() {
-			if err := n.sweepNamespace(name, g, look); err != nil {
+			if err := n.sweepNamespace(name, g, seen); err != nil {
 				return err
 			}
 			continue
@@ -261,13 +261,13 @@ func (n node) sweepLock(name string, report progress) error {
 
 // sweepNamespace removes the directory in which a call was killed before it had written a journal, if the namespace
 // is gone. In one that was alive, or had no directory yet, a call may be working.
-func (n node) sweepNamespace(name string, g Gone, look lookup) error {
+func (n node) sweepNamespace(name string, g Gone, seen lookup) error {
 	nics, err := n.nics(name)
 	if err != nil || len(nics) > 0 {
 		return err
 	}
-	id, looked := look.identities[name]
-	if !looked || look.found[id] != nil {
+	id, looked := seen.identities[name]
+	if !looked || seen.found[id] != nil {
 		return nil
 	}
 	if err := g.checkGone(name); errors.Is(err, netns.ErrNotSeen) {

@@ -90,30 +90,30 @@ type lookup struct {
 }
 
 // list returns also the lookup.
-func (n node) list(ctx context.Context) (list []Wiring, look lookup, err error) {
+func (n node) list(ctx context.Context) (list []Wiring, seen lookup, err error) {
 	names, err := n.namespaces()
 	if err != nil {
-		return nil, look, err
+		return nil, seen, err
 	}
 	list = []Wiring{}
-	look.identities = map[string]netns.Identity{}
+	seen.identities = map[string]netns.Identity{}
 	var wanted []netns.Identity
 	for _, name := range names {
 		if err := ctx.Err(); err != nil {
-			return nil, look, context.Cause(ctx)
+			return nil, seen, context.Cause(ctx)
 		}
 		id, err := netns.Named(name)
 		if errors.Is(err, netns.ErrNoName) {
 			continue // a directory of another program
 		}
 		if err != nil {
-			return nil, look, err
+			return nil, seen, err
 		}
-		look.identities[name] = id
+		seen.identities[name] = id
 		wanted = append(wanted, id)
 		nics, err := n.nics(name)
 		if err != nil {
-			return nil, look, err
+			return nil, seen, err
 		}
 		for _, nic := range nics {
 			if w, ok := n.describe(name, nic); ok {
@@ -121,14 +121,14 @@ func (n node) list(ctx context.Context) (list []Wiring, look lookup, err error) 
 			}
 		}
 	}
-	look.found, look.unseen, err = netns.Find(ctx, wanted)
+	seen.found, seen.unseen, err = netns.Find(ctx, wanted)
 	if err != nil {
-		return nil, look, err
+		return nil, seen, err
 	}
 	for i, w := range list {
-		list[i].setFound(look.found[look.identities[w.Namespace]])
+		list[i].setFound(seen.found[seen.identities[w.Namespace]])
 	}
-	return list, look, nil
+	return list, seen, nil
 }
 
 func (w *Wiring) setFound(found *netns.Found) {

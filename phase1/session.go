@@ -131,8 +131,8 @@ func (n NIC) identify() (netns.Identity, error) {
 	return netns.Identify(n.NetNS)
 }
 
-// look calls f on a thread in the namespace, for a question that needs no lock and no state.
-func (n NIC) look(f func(*kernel.Namespace) error) error {
+// inspect calls f on a thread in the namespace, for a question that needs no lock and no state.
+func (n NIC) inspect(f func(*kernel.Namespace) error) error {
 	n, release, err := n.openOwn()
 	if err != nil {
 		return err
