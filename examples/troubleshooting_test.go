@@ -121,7 +121,7 @@ func (p *trial) setup(want int, more ...string) string {
 	return p.agent(want, append(args, "-uid", strconv.Itoa(nstest.LauncherUID))...)
 }
 
-// moving wires a guest in another pod, from which it is to move to the trial's. It returns the agent of that pod, and
+// moving wires a guest in another pod, from which it will move to the trial's. It returns the agent of that pod, and
 // the file with the record there.
 func (p *trial) moving() (source func(want int, args ...string) string, record string) {
 	p.t.Helper()

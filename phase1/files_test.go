@@ -388,7 +388,7 @@ func TestStatePath(t *testing.T) {
 				return
 			}
 			_, planned := config.Plan(t.Context())
-			asksOwner := strings.HasPrefix(c.name, "the owner") // which Plan does not, if the directory is to be made
+			asksOwner := strings.HasPrefix(c.name, "the owner") // which Plan does not, if the directory has to be made
 			if err := setupAlone(t.Context(), config); !c.is(err) || !asksOwner && !c.is(planned) {
 				t.Errorf("Setup: %v, Plan: %v; want a refusal", err, planned)
 			} else if isPermission(err) && !strings.Contains(err.Error(), above) {

@@ -73,7 +73,7 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// giveAndTake sets up and takes down. A refusal is to have changed nothing.
+// giveAndTake sets up and takes down. A refusal must have changed nothing.
 func giveAndTake(t *testing.T, n nstest.Network, nic string, b infra.Binding, before string) error {
 	c := config(n, b)
 	c.Name = nic

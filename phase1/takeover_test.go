@@ -251,7 +251,7 @@ func TestTakeOverWaiting(t *testing.T) {
 	second.activate(t, source.deactivate(t, 1))
 }
 
-// TestTakeOverOtherSource: a guest has moved from a first pod to a second one, and is to move to a third. That the
+// TestTakeOverOtherSource: a guest has moved from a first pod to a second one, and will move to a third. That the
 // first one is inactive proves nothing: the second one is active.
 func TestTakeOverOtherSource(t *testing.T) {
 	t.Parallel()

@@ -87,7 +87,7 @@ which an editor completes and checks a FILE.json.
 `,
 	},
 	{
-		name: "deactivate", short: "make a guest inactive that is to be active in another namespace",
+		name: "deactivate", short: "make a guest inactive that will be active in another namespace",
 		flags: "netns own nic json dir", do: deactivate,
 		long: `deactivate takes the guest's tap down, so that nothing passes between the guest and the network, and writes the record
 as one of a NIC on standby. The wiring stays, and QEMU can keep the tap open. -json prints the record: it is the proof that

@@ -80,7 +80,7 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 	return errors.Join(errs...)
 }
 
-// sweepLocks removes the locks of killed calls. Forget does so whatever it is to forget: here nothing, as the directory
+// sweepLocks removes the locks of killed calls. Forget does so whatever it forgets: here nothing, as the directory
 // of the links is no sandbox.
 func (p paths) sweepLocks(ctx context.Context) error {
 	err := phase1.Forget(ctx, phase1.Gone{State: p.State.Links(), Dir: p.Dir})

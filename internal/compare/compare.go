@@ -14,7 +14,7 @@ import (
 )
 
 // State is how a namespace must look: the links of one NIC's wiring and what hangs on them, and nothing
-// else. A link that is to be created has a negative index, one of those below, until the comparison gives it
+// else. A link that must be created has a negative index, one of those below, until the comparison gives it
 // one.
 type State struct {
 	// Links end with the guest's tap, if there is one: it comes up when everything else is there.
@@ -31,7 +31,7 @@ type State struct {
 	// Unwanted are addresses and routes to remove from a NIC whose other addresses stay.
 	Unwanted Gone
 	Sysctls  map[string]string
-	// TapContext is the SELinux context of taps that are to be created. The kernel does not report the context of a tap
+	// TapContext is the SELinux context of taps that must be created. The kernel does not report the context of a tap
 	// that is there.
 	TapContext string
 }
@@ -42,7 +42,7 @@ type Gone struct {
 	Routes    []netstate.Route
 }
 
-// Indices of links that are to be created.
+// Indices of links that must be created.
 const (
 	NewHolder = -1 - iota
 	NewBridge

@@ -34,7 +34,7 @@ func (s *stepper) ownLinks() []netstate.Link {
 // meanwhile does not get an index of the plan.
 const firstIndex = 1 << 20
 
-// placeLinks gives each link that is to be created its index: the one that it has already, or the first free
+// placeLinks gives each link that must be created its index: the one that it has already, or the first free
 // one. So a link that is created again gets the index of an undisturbed run.
 func placeLinks(want State, now netstate.Snapshot, ours []netstate.Link) State {
 	next := firstIndex

@@ -135,7 +135,7 @@ func createdName(op netstate.Op) string {
 	return ""
 }
 
-// describeMissing is about a link that is to be created, maybe in the place of another link.
+// describeMissing is about a link that must be created, maybe in the place of another link.
 func (w *words) describeMissing(kind, name string, tap *netstate.Tap) {
 	now, there := w.now.Named(name)
 	switch {
@@ -161,7 +161,7 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// describeLink compares the properties that are to be set with those that the link has.
+// describeLink compares the properties that must be set with those that the link has.
 func (w *words) describeLink(o netstate.LinkSet) {
 	now, there := w.now.Link(o.Index)
 	if !there {

@@ -48,7 +48,7 @@ type Journal struct {
 	Turn
 }
 
-// Journal returns what is to be kept while the plan is in force.
+// Journal returns what must be kept while the plan is in force.
 func (p *Plan) Journal() Journal {
 	return Journal{NIC: p.names.NIC, Found: p.found, Spec: p.spec, Turn: turnOf(p.Record)}
 }

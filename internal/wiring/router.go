@@ -165,7 +165,7 @@ func (p *Plan) enableForwarding6(nic netstate.Link) {
 	if learns && p.found.Sysctls[netstate.Forwarding6] == "0" && p.found.Sysctls[netstate.AcceptRA(nic.Name)] == "1" {
 		p.wanted.Sysctls[netstate.AcceptRA(nic.Name)] = "2"
 	}
-	// Where sysctls cannot be written, those of the tap that is to come cannot either.
+	// Where sysctls cannot be written, those of the future tap cannot either.
 	force := netstate.ForceForwarding(nic.Name)
 	if _, can := p.found.Sysctls[force]; !can || slices.Contains(p.found.ReadOnly, force) {
 		p.wanted.Sysctls[netstate.Forwarding6] = "1"

@@ -44,7 +44,7 @@ func turnOf(r cache.Record) Turn { return Turn{r.Standby, r.Inactive, r.Turn} }
 // Addresses, routes and neighbours at the tap wait, too: a link that is down has no routes, and loses its IPv6
 // addresses.
 //
-// A NIC that is to take the guest's MAC under redirect waits, too: with arp_notify the kernel would announce the NIC's
+// A NIC that will take the guest's MAC under redirect waits, too: with arp_notify the kernel would announce the NIC's
 // address with the guest's MAC. A NIC that has to go down for that takes the MAC at Setup, as Activate would interrupt
 // the guest for the time that the carrier takes.
 func (p *Plan) wantedNow(now netstate.Snapshot) compare.State {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// task is what the guest is to do. It lies in the initramfs as taskFile.
+// task is what the guest must do. It lies in the initramfs as taskFile.
 type task struct {
 	Args      []string
 	Env       []string

@@ -41,7 +41,7 @@ func main() {
 		guestMain()
 		return
 	}
-	// QEMU is to die with the thread that started it.
+	// QEMU must die with the thread that started it.
 	runtime.LockOSThread()
 	var (
 		verbose = flag.Bool("v", false, "show the kernel's console on standard error")

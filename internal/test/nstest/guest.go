@@ -17,7 +17,7 @@ import (
 
 // Guest is a namespace in the guest's place: its eth0, which is down, is the other end of the
 // record's tap. For programs there that is what a virtio device of QEMU is: the kernel leaves
-// checksums and segments to the device, and each frame's header says what is to be done.
+// checksums and segments to the device, and each frame's header says what to do.
 func (n Network) Guest(t testing.TB, r cache.Record) *Namespace {
 	t.Helper()
 	guest := New(t, "guest")

@@ -43,8 +43,8 @@ func Entered() error {
 func Dir() string { return os.Getenv(entered) }
 
 // Enter starts the program again in a sandbox, and ends with its status; inside it returns. The error is
-// fs.ErrPermission for an ordinary user who cannot make a user namespace, and for root who cannot mount. Enter is to be
-// called first.
+// fs.ErrPermission for an ordinary user who cannot make a user namespace, and for root who cannot mount. Call Enter
+// first.
 func Enter() error {
 	if os.Getenv(entered) != "" {
 		return nil
