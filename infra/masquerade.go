@@ -23,7 +23,7 @@ type Masquerade struct {
 	//
 	// With an IPv4 address in Guest, the network can be one that the namespace reaches, as the NIC's own. The guest then
 	// reaches all of it. A station with the guest's address is lost, to the namespace too. ErrCollision: the namespace
-	// needs that address itself.
+	// needs that address itself, or a link of it answers ARP for others (proxy_arp).
 	Guest   []netip.Addr `json:"guest,omitempty"`
 	Gateway []netip.Addr `json:"gateway,omitempty"`
 	// MAC is the guest's. Zero: computed from Spec.Guest, else from the NIC's MAC, and the NIC's name.

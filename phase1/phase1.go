@@ -52,7 +52,8 @@ type TeardownOptions struct {
 }
 
 // Errors that callers branch on, with those of package infra, fs.ErrPermission and fs.ErrNotExist. After ErrInUse and
-// ErrHeld nothing has changed.
+// ErrHeld nothing has changed. The text of a method's error begins with the operation and the NIC, as in "check eth0:
+// not wired".
 var (
 	ErrOwnNamespace       = errors.New("the caller's own network namespace")           // see NIC.Own
 	ErrNotWired     error = notWired{}                                                 // no journal; an fs.ErrNotExist
