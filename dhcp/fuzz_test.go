@@ -104,7 +104,7 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// mend returns the frame with the guest's MAC as its source and, if the lengths allow it, with correct checksums.
+// repair returns the frame with the guest's MAC as its source and, if the lengths allow it, with correct checksums.
 func repair(frame []byte) []byte {
 	f := bytes.Clone(frame)
 	if len(f) < 14 {

@@ -140,13 +140,13 @@ func (s *session) readJournal() (*journal, error) {
 
 func (s *session) journalPath() string { return s.node.path(s.identity.Name(), s.nic) }
 
-// otherJournals returns the journals of the namespace's other NICs. Whole is false if one of them cannot be read.
-func (s *session) otherJournals() (others []*journal, whole bool, err error) {
+// otherJournals returns the journals of the namespace's other NICs. Complete is false if one of them cannot be read.
+func (s *session) otherJournals() (others []*journal, complete bool, err error) {
 	nics, err := s.node.nics(s.identity.Name())
 	if err != nil {
 		return nil, false, err
 	}
-	whole = true
+	complete = true
 	for _, nic := range nics {
 		if nic == s.nic {
 			continue
@@ -154,12 +154,12 @@ func (s *session) otherJournals() (others []*journal, whole bool, err error) {
 		j, err := s.node.readJournal(s.identity.Name(), nic)
 		switch {
 		case err != nil:
-			whole = false
+			complete = false
 		case j != nil:
 			others = append(others, j)
 		}
 	}
-	return others, whole, nil
+	return others, complete, nil
 }
 
 // writeJournal notes the plan. J is the journal so far, or a new one with From and HeldBy alone.

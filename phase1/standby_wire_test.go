@@ -184,7 +184,7 @@ func (w *silentWire) says() error {
 	return nil
 }
 
-// guestHears reads what has come to the guest until a frame with the word comes, which again sends once more.
+// guestReceives reads what has come to the guest until a frame with the word comes, which again sends once more.
 func (w *silentWire) guestReceives(word string, again func()) (frames [][]byte) {
 	w.Helper()
 	buffer := make([]byte, 1<<16)

@@ -67,7 +67,7 @@ func canStandBy(r *cache.Record) bool {
 	return err == nil && wiring.MakesTaps(b)
 }
 
-// tellChanges reports what the guest that moves here notices of its new record. From is nil for a guest that does not
+// reportChanges reports what the guest that moves here notices of its new record. From is nil for a guest that does not
 // move.
 func (s *session) reportChanges(from *cache.Record, r cache.Record) {
 	if from == nil {

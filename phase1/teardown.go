@@ -240,11 +240,11 @@ func (s *session) checkUnused(links []netstate.Link, ops []netstate.Op) error {
 // neededSysctls are the shared sysctls that other NICs of the namespace need. All of them are needed if a
 // NIC is wired whose journal cannot be read here.
 func (s *session) neededSysctls(now netstate.Snapshot) ([]string, error) {
-	others, whole, err := s.otherJournals()
+	others, complete, err := s.otherJournals()
 	if err != nil {
 		return nil, err
 	}
-	if !whole {
+	if !complete {
 		return netstate.Shared(), nil
 	}
 	var needed []string

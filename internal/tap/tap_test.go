@@ -182,7 +182,7 @@ func TestClear(t *testing.T) {
 	}
 }
 
-// TestOpenHearsAtOnce: no frame after Open is lost, although the kernel notices in its own time that a process is
+// TestOpenReceivesAtOnce: no frame after Open is lost, although the kernel notices in its own time that a process is
 // attached.
 func TestOpenReceivesAtOnce(t *testing.T) {
 	l := newLink(t)

@@ -100,7 +100,7 @@ func TestNewLinksGetIPv6(t *testing.T) {
 	}
 }
 
-// TestMends: a NIC behind which a guest is hidden, or through which it is reached, keeps its addresses and
+// TestRestoresAddresses: a NIC behind which a guest is hidden, or through which it is reached, keeps its addresses and
 // routes. Those that come and go by a lease or an advertisement are not ours to keep.
 func TestRestoresAddresses(t *testing.T) {
 	noAddress := func(s *netstate.Snapshot) {

@@ -150,7 +150,7 @@ func openReport() {
 	}
 }
 
-// tellLeftOut prints the line about tests that were left out.
+// reportLeftOut prints the line about tests that were left out.
 func reportLeftOut(w *os.File) {
 	if len(leftOut.reasons) == 0 {
 		return
