@@ -18,8 +18,8 @@ import (
 //
 //   - the directories that Phase1 writes to, State and Dir, have to be of this namespace's root;
 //   - above them, and for symbolic links on the way, an owner from outside is as good as root, if no other user can
-//     write to the directory where the file lies. Then the path was made by the owners of the directories on it, whom the
-//     caller trusts by naming it. Without these owners no path would do, as / is one of their directories;
+//     write to the directory where the file lies. Then the path was made by the owners of the directories on it, whom
+//     the caller trusts by naming it. Without these owners no path would do, as / is one of their directories;
 //   - in a directory that others can write to, such as /tmp, any user of the machine could have made the file: it is
 //     refused, and so is each directory above that others can write to without the sticky bit.
 
