@@ -34,8 +34,8 @@ var howTos = []struct {
 	{page: "upgrade", before: wiredBefore + "cd $CLONE", after: "agent list", says: []string{"VERSION", "/run/guestwire/vm1"}},
 }
 
-// TestHowTo types the commands of pages of docs/how-to, on a machine on which guestwire never ran, with two pods: pod and pod2.
-// What the reader of a page has done before is typed before it, and at the end nothing is wired.
+// TestHowTo types the commands of pages of docs/how-to, on a machine on which guestwire never ran, with two pods: pod
+// and pod2. What the reader of a page has done before is typed before it, and at the end nothing is wired.
 func TestHowTo(t *testing.T) {
 	nstest.Need(t, "unshare", "iptables", "ip6tables")
 	nstest.NeedTaps(t)

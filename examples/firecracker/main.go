@@ -1,4 +1,5 @@
-// Firecracker prints the configuration of a VM whose network is the one of a record, as Firecracker's --config-file reads it.
+// Firecracker prints the configuration of a VM whose network is the one of a record, as Firecracker's --config-file
+// reads it.
 //
 //	firecracker STATE KERNEL ROOTFS
 //

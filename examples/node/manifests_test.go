@@ -167,8 +167,8 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// TestTutorialManifests: docs/tutorials/kubernetes.md shows the objects that its "kubectl apply" creates, and the VM's pod has the
-// image that the page builds.
+// TestTutorialManifests: docs/tutorials/kubernetes.md shows the objects that its "kubectl apply" creates, and the VM's
+// pod has the image that the page builds.
 func TestTutorialManifests(t *testing.T) {
 	page, err := os.ReadFile("../../docs/tutorials/kubernetes.md")
 	if err != nil {

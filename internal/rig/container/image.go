@@ -39,9 +39,9 @@ func (e *Engine) importBase(t testing.TB) {
 	e.MustPodman(t, "import --quiet /tmp/base.tar localhost/base")
 }
 
-// reader returns the shells of a tutorial's reader: root on the machine, in a copy of the repository. The first stages of the
-// Containerfiles take packages from Debian's servers, which the machine does not reach. In their place are the images localhost/base
-// and localhost/guest.
+// reader returns the shells of a tutorial's reader: root on the machine, in a copy of the repository. The first stages
+// of the Containerfiles take packages from Debian's servers, which the machine does not reach. In their place are the
+// images localhost/base and localhost/guest.
 func (e *Engine) reader(t testing.TB) tutorial.Shells {
 	t.Helper()
 	root := nstest.Root(t)

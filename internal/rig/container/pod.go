@@ -23,8 +23,8 @@ const KubernetesTutorial = "docs/tutorials/kubernetes.md"
 // onNode is the heading from which on KubernetesTutorial is typed on a node.
 const onNode = "\n## 2. On the node\n"
 
-// BuildImages types the first part of KubernetesTutorial, and returns the OCI archives that it builds, and what is left to
-// type. The files are gone with the test.
+// BuildImages types the first part of KubernetesTutorial, and returns the OCI archives that it builds, and what is left
+// to type. The files are gone with the test.
 func BuildImages(t testing.TB) (archives []string, rest string) {
 	t.Helper()
 	page := tutorial.Read(t, KubernetesTutorial)

@@ -106,7 +106,7 @@ var bootNetworks = []bootNetwork{
 
 // routedNetwork is a pod whose namespace routes. Its guest's gateway is outside of the guest's network, too.
 var routedNetwork = bootNetwork{
-	name: "routed", binding: infra.Routed{}, lay: func(t *testing.T) nstest.Network { return nstest.NewNetwork(t) },
+	name: "routed", binding: infra.Routed{}, create: func(t *testing.T) nstest.Network { return nstest.NewNetwork(t) },
 	address4: netip.PrefixFrom(nstest.Pod4, 31), router4: besideGuest,
 	stations: []netip.Addr{nstest.Gateway4, nstest.Gateway6, nstest.Beyond4, nstest.Beyond6},
 	peer4:    nstest.Gateway4, peer6: nstest.Gateway6,

@@ -8,8 +8,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/tutorial"
 )
 
-// testTutorial types container.KubernetesTutorial, from the repository to a guest that answers at its Service's address, and
-// uninstalls guestwire. The engine keeps the images.
+// testTutorial types container.KubernetesTutorial, from the repository to a guest that answers at its Service's
+// address, and uninstalls guestwire. The engine keeps the images.
 func (c *Cluster) testTutorial(t *testing.T) {
 	nstest.Need(t, "curl")
 	c.copyManifests(t)

@@ -15,8 +15,9 @@ import (
 // vms is the namespace of the manifests of examples/kubernetes/vm.
 const vms = "vms"
 
-// testVM applies the manifests of examples/kubernetes/vm, one after another: a Deployment with Linux in QEMU, which goes from
-// one binding to the next by rolling updates. The engine has the image since testTutorial. The kubelet's probes reach the guest, or no update would end.
+// testVM applies the manifests of examples/kubernetes/vm, one after another: a Deployment with Linux in QEMU, which
+// goes from one binding to the next by rolling updates. The engine has the image since testTutorial. The kubelet's
+// probes reach the guest, or no update would end.
 func (c *Cluster) testVM(t *testing.T) {
 	before := c.left(t)
 	t.Run("manifests", func(t *testing.T) {

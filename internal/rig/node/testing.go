@@ -110,8 +110,8 @@ func (n *Node) StartEngine(t testing.TB, c EngineConfig) *Engine {
 	return e
 }
 
-// Reader returns the shells of a tutorial's reader: root on the node, in the repository, whose bin has the files that were built
-// elsewhere. More are environment variables, NAME=VALUE.
+// Reader returns the shells of a tutorial's reader: root on the node, in the repository, whose bin has the files that
+// were built elsewhere. More are environment variables, NAME=VALUE.
 func (e *Engine) Reader(t testing.TB, built []string, more ...string) tutorial.Shells {
 	t.Helper()
 	clone := nstest.Root(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/tutorial"
 )
 
-// TestVM: the image that docs/tutorials/kubernetes.md builds and imports, in a pod with two networks: Linux in QEMU, under the
-// settings of Pod Security "restricted". Another pod reaches the guest, which has the pod's addresses and name servers. At the pod's end the guest
-// shuts down.
+// TestVM: the image that docs/tutorials/kubernetes.md builds and imports, in a pod with two networks: Linux in QEMU,
+// under the settings of Pod Security "restricted". Another pod reaches the guest, which has the pod's addresses and
+// name servers. At the pod's end the guest shuts down.
 func TestVM(t *testing.T) {
 	archives, rest := container.BuildImages(t)
 	imports, _, ok := strings.Cut(rest, "\n## 3. ")

@@ -204,7 +204,7 @@ type row struct {
 }
 
 func (r row) String() string {
-	return "| " + strings.Join(slices.Concat([]string{r.network, string(r.origin), r.reaches}, r.cells, []string{r.told}), " | ") + " |"
+	return "| " + strings.Join(slices.Concat([]string{r.network, string(r.origin), r.reaches}, r.cells, []string{r.leased}), " | ") + " |"
 }
 
 // question is what a station is asked by another one, or by the pod, or the pod by a station.

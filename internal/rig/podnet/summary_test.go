@@ -10,8 +10,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestSummary: the short table of docs/reference/networks.md is that of docs/results/networks.md, with a row for all networks
-// that have the same cells. -update writes it.
+// TestSummary: the short table of docs/reference/networks.md is that of docs/results/networks.md, with a row for all
+// networks that have the same cells. -update writes it.
 func TestSummary(t *testing.T) {
 	documented := document(t)
 	heading := "| networks | made by |"
@@ -55,7 +55,8 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// summary is the cell of a binding with the cells of both families. Which protocols the binding loses is in the long table.
+// summary is the cell of a binding with the cells of both families. Which protocols the binding loses is in the long
+// table.
 func summary(t *testing.T, network, v4, v6 string) string {
 	word := func(cell string) string {
 		for _, word := range []string{"works", "refused", "no IP"} {

@@ -49,8 +49,8 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestNamedCode: the files and the names of Go that the documents for contributors and those of explanation have in `quotes` exist,
-// so the step lists and walks there are those of the code.
+// TestNamedCode: the files and the names of Go that the documents for contributors and those of explanation have in
+// `quotes` exist, so the step lists and walks there are those of the code.
 func TestNamedCode(t *testing.T) {
 	var code strings.Builder
 	files := map[string]bool{"hold.go": true} // the example of a new binding
@@ -120,8 +120,8 @@ func TestDocumentLinks(t *testing.T) {
 	}
 }
 
-// TestMeasured: a row of docs/explanation/compare.md has the numbers of the row of docs/results/performance.md whose name is in its
-// first cell: the first column, the last one before the last ratio, and that ratio.
+// TestMeasured: a row of docs/explanation/compare.md has the numbers of the row of docs/results/performance.md whose
+// name is in its first cell: the first column, the last one before the last ratio, and that ratio.
 func TestMeasured(t *testing.T) {
 	results, err := os.ReadFile("../../../docs/results/performance.md")
 	if err != nil {
@@ -186,7 +186,8 @@ func TestTargets(t *testing.T) {
 	golden.Compare(t, "../"+path, want) // from testdata
 }
 
-// TestFirstChange: with the first patch of docs/contributing/first-change.md the test fails as the page says, with all of them it passes.
+// TestFirstChange: with the first patch of docs/contributing/first-change.md the test fails as the page says, with all
+// of them it passes.
 func TestFirstChange(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/contributing/first-change.md")
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Commands returns the commands of a document that stand below the heading: the lines that are indented by four blanks, and in no
-// fence. An empty heading stands for the whole document.
+// Commands returns the commands of a document that stand below the heading: the lines that are indented by four blanks,
+// and in no fence. An empty heading stands for the whole document.
 func Commands(t testing.TB, path, heading string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)

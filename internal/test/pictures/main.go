@@ -2,8 +2,8 @@
 //
 //	pictures D2 DIRECTORY
 //
-// D2 is the program. In what it draws, the colours of its theme give way to style.css, which has each role of classes.d2 light
-// and dark. An SVG names the sum of all that it is made of.
+// D2 is the program. In what it draws, the colours of its theme give way to style.css, which has each role of
+// classes.d2 light and dark. An SVG names the sum of all that it is made of.
 package main
 
 import (

@@ -23,8 +23,8 @@ var shows = map[string]string{
 	"masquerade": "masquerade-dual.txt", "macvtap": "macvtap.txt", "sriov": "sriov.txt", "passt": "passt.txt",
 }
 
-// TestDrawn: each picture was drawn from the source beside it, and no picture is without one. If d2 is in GUESTWIRE_BIN, what
-// it draws now is what is there.
+// TestDrawn: each picture was drawn from the source beside it, and no picture is without one. If d2 is in
+// GUESTWIRE_BIN, what it draws now is what is there.
 func TestDrawn(t *testing.T) {
 	sources, err := list(dir)
 	if err != nil || len(sources) == 0 {

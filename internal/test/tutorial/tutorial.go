@@ -81,8 +81,8 @@ func Type(t testing.TB, text string) {
 	typeAt(t, text, here(t), true)
 }
 
-// Shells returns a command that runs a script of bash in the reader's clone, with the reader's environment. A page has several
-// shells if a command goes on.
+// Shells returns a command that runs a script of bash in the reader's clone, with the reader's environment. A page has
+// several shells if a command goes on.
 type Shells func(script string) *exec.Cmd
 
 // here are shells on this machine, as if guestwire had never run there.
@@ -262,7 +262,8 @@ func open(t testing.TB, shells Shells, own bool) *shell {
 	return s
 }
 
-// kill ends the shell with what runs at its terminal, and all processes of its own machine: a page that fails may leave a daemon.
+// kill ends the shell with what runs at its terminal, and all processes of its own machine: a page that fails may leave
+// a daemon.
 func (s *shell) kill() {
 	_ = exec.Command("pkill", "--signal", "KILL", "--session", strconv.Itoa(s.pid)).Run() // it may have ended
 	processes, err := os.ReadDir("/proc")
