@@ -16,9 +16,6 @@ import (
 
 func TestMain(m *testing.M) { nstest.Main(m) }
 
-// cniDir is where Debian puts the reference plugins.
-const cniDir = "/usr/lib/cni"
-
 // TestSDK: firecracker-go-sdk sets the network of a machine up as before it starts Firecracker, with guestwire
 // installed as tc-redirect-tap, which takes no configuration, and with guestwire's own filter and responder. It finds
 // the tap, MAC, address and gateway of a network with both families, where tc-redirect-tap's two addresses are an
@@ -26,9 +23,17 @@ const cniDir = "/usr/lib/cni"
 func TestSDK(t *testing.T) {
 	nstest.NeedTaps(t)
 	nstest.NeedRoot(t, "CNI plugins are root's")
-	plugins := t.TempDir()
-	for _, name := range []string{"tc-redirect-tap", "guestwire"} {
-		if err := os.Symlink(nstest.Program(t, "examples/cni"), filepath.Join(plugins, name)); err != nil {
+	// The SDK calls plugins where it runs itself, and they forward there: these scripts call them on a node.
+	node, real, plugins := nstest.New(t, "node"), t.TempDir(), t.TempDir()
+	for name, program := range map[string]string{
+		"tc-redirect-tap": nstest.Program(t, "examples/cni"), "guestwire": nstest.Program(t, "examples/cni"),
+		"ptp": "/usr/lib/cni/ptp", "host-local": "/usr/lib/cni/host-local", // Debian's
+	} {
+		if err := os.Symlink(program, filepath.Join(real, name)); err != nil {
+			t.Fatal(err)
+		}
+		script := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=%s %s\n", node.Path(), filepath.Join(real, name))
+		if err := os.WriteFile(filepath.Join(plugins, name), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -49,7 +54,7 @@ func TestSDK(t *testing.T) {
 			vm, err := firecracker.NewMachine(t.Context(), firecracker.Config{
 				VMID: fmt.Sprintf("vm-%d", i), NetNS: ns.Path(), SocketPath: filepath.Join(t.TempDir(), "fc.sock"),
 				NetworkInterfaces: firecracker.NetworkInterfaces{{CNIConfiguration: &firecracker.CNIConfiguration{
-					NetworkConfig: list, IfName: "eth0", VMIfName: "eth0", BinPath: []string{cniDir, plugins}, CacheDir: t.TempDir(),
+					NetworkConfig: list, IfName: "eth0", VMIfName: "eth0", BinPath: []string{plugins}, CacheDir: t.TempDir(),
 					Args: [][2]string{{"IgnoreUnknown", "1"}},
 				}}},
 			})
@@ -76,7 +81,7 @@ func TestSDK(t *testing.T) {
 				t.Errorf("the kernel's arguments are %q", vm.Cfg.KernelArgs)
 			}
 			ns.Exec("ip", "link", "show", got.HostDevName)
-			if err := libcni.NewCNIConfig([]string{cniDir, plugins}, nil).DelNetworkList(t.Context(), list, &libcni.RuntimeConf{
+			if err := libcni.NewCNIConfig([]string{plugins}, nil).DelNetworkList(t.Context(), list, &libcni.RuntimeConf{
 				ContainerID: vm.Cfg.VMID, NetNS: ns.Path(), IfName: "eth0", Args: [][2]string{{"IgnoreUnknown", "1"}}}); err != nil {
 				t.Fatal(err)
 			}

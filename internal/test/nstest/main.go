@@ -49,12 +49,24 @@ func Main(m *testing.M) {
 		fmt.Fprintf(os.Stderr, "GUESTWIRE_SELECT=%s: kernels is what there is\n", kind)
 		os.Exit(1)
 	}
-	status := leak.Run(m, namespacesLeft, func() []string { return linksLeft("/sys/class/net") })
+	before := forwarding()
+	status := leak.Run(m, namespacesLeft, func() []string { return linksLeft("/sys/class/net") }, func() []string {
+		if now := forwarding(); now != before {
+			return []string{fmt.Sprintf("ip_forward of the namespace in which the tests were started is %s, and was %s: new namespaces inherit it", now, before)}
+		}
+		return nil
+	})
 	if err := os.RemoveAll(programs.dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	reportLeftOut(w)
 	os.Exit(status)
+}
+
+// forwarding is what a CNI plugin switches on in the namespace in which it is called.
+func forwarding() string {
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
+	return strings.TrimSpace(string(text)) + strings.TrimPrefix(fmt.Sprint(err), "<nil>")
 }
 
 // Kernels is set where only tests run that have called KernelDecides.
