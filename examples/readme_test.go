@@ -4,8 +4,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-
-	"github.com/guestwire/guestwire/internal/test/tutorial"
 )
 
 // readme returns the README's text.
@@ -37,32 +35,5 @@ func TestReadmeCode(t *testing.T) {
 		if !strings.Contains(string(program), part) {
 			t.Errorf("examples/qemu/main.go has not:\n%s", part)
 		}
-	}
-}
-
-// TestReadmePrograms types the first lines of the README's section "Programs".
-func TestReadmePrograms(t *testing.T) {
-	_, section, _ := strings.Cut(readme(t), "\n## Programs\n")
-	_, lines, _ := strings.Cut(section, "\n    ")
-	lines, _, _ = strings.Cut(lines, "\n\n")
-	setup, serve, wired := strings.Cut(lines, "    agent exec ")
-	serve, status, served := strings.Cut(serve, "another shell\n")
-	status, teardown, ok := strings.Cut(status, "    agent teardown ")
-	if !wired || !served || !ok {
-		t.Fatalf("the section has the lines %q", lines)
-	}
-	tutorial.Type(t, strings.Join([]string{
-		"```sh", setup, "```", "```", "...", `  <target dev="eth0-tap" managed="no"></target>`, "...", "```",
-		"```sh", "agent exec " + serve, "```", "```", "...serving the guest...", "```",
-		"```sh", status, "```", "```", "...", "...as recorded...", "...", "```",
-		"Press Ctrl-C",
-		"```sh", "agent teardown " + teardown, `[ -z "$(ip -n pod link show type tun)" ]; agent list; ip netns del pod; ip netns del world`, "```",
-	}, "\n"))
-}
-
-// TestTutorials types the tutorials that boot no machine.
-func TestTutorials(t *testing.T) {
-	for _, page := range []string{"firecracker", "test-your-launcher"} {
-		t.Run(page, func(t *testing.T) { tutorial.TypePage(t, "docs/tutorials/"+page+".md") })
 	}
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -33,5 +35,30 @@ stat -c 'lock: %a %U' /run/guestwire.lock`
 	}
 	if !strings.HasSuffix(string(out), "lock: 700 root\n") || strings.Count(string(out), "/run/netns/pod  bridge") != 1 {
 		t.Errorf("want one list with the NIC, and a directory that is root's:\n%s", out)
+	}
+	readme, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, shown, _ := strings.Cut(string(readme), "\n    $ make demo\n")
+	numbers := regexp.MustCompile(`[0-9]+`)
+	rest := numbers.ReplaceAllString(string(out), "0")
+	compared := 0
+	for line := range strings.Lines(shown) {
+		line, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "    ")
+		if !ok {
+			break
+		}
+		if line == "..." {
+			continue
+		}
+		compared++
+		if _, rest, ok = strings.Cut(rest, "\n"+numbers.ReplaceAllString(line, "0")+"\n"); !ok {
+			t.Errorf("the README shows what is not printed: %s", line)
+		}
+		rest = "\n" + rest
+	}
+	if compared < 10 {
+		t.Errorf("the README shows %d lines", compared)
 	}
 }

@@ -13,7 +13,7 @@ const docs = "../../../docs/"
 
 // entrances are the pages on which a reader begins. There the first use of a word that others need an explanation for
 // links to it, or comes after a link to the glossary.
-var entrances = []string{docs + "tutorials/*.md"}
+var entrances = []string{docs + "tutorials/*.md", "../../../README.md"}
 
 // TestGlossary: the glossary has a sentence for each term, the other documents use the term, and the first pages that a
 // reader sees lead to it.
