@@ -237,6 +237,7 @@ func sendBy(link string, from uint16, to netip.AddrPort) error {
 	}
 	defer unix.Close(fd)
 	err = errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), // a child process of another test can have the last one
 		unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, link),
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
 		unix.Bind(fd, udpAddress(netip.AddrPortFrom(any, from))),
