@@ -250,7 +250,7 @@ func TestRunBesideSetup(t *testing.T) {
 	if status != 0 || !strings.Contains(out, "(agent) holds it") {
 		t.Errorf("beside a run that lives: status %d, %s", status, out)
 	}
-	if out, status := run(t, agent, "status", "-netns", c.Pod.Path(), "-nic", "eth0", "-dir", c.dir); status != 0 || !matches("held by  agent", out) {
+	if out, status := run(t, agent, "status", "-netns", c.Pod.Path(), "-nic", "eth0", "-dir", c.dir); status != 0 || !matches("holder  agent, at the last setup", out) {
 		t.Errorf("after setup beside a run that lives: status %d\n%s", status, out)
 	}
 	if err := syscall.Kill(p.one(t), syscall.SIGKILL); err != nil {

@@ -125,7 +125,7 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 	}
 	line("since", "%s, by guestwire %s", since(r.Wiring), r.Version)
 	if r.HeldBy != "" {
-		line("held by", "%s", r.HeldBy)
+		line("holder", "%s, at the last setup", r.HeldBy)
 	}
 	guest := []string{}
 	if !r.Record.MAC.IsZero() {
