@@ -53,14 +53,8 @@ func (n NIC) Hold(ctx context.Context) (held NIC, release func(), err error) {
 	return held, release, n.failed("hold", err)
 }
 
-// holder is the name of this program's file, as journals have it. A caller can give a program any other name (argv[0]).
-func holder() string {
-	path, err := os.Executable()
-	if err != nil { // without /proc
-		path = os.Args[0]
-	}
-	return filepath.Base(path)
-}
+// holder is the name of this program, as journals have it.
+func holder() string { return filepath.Base(os.Args[0]) }
 
 func holdName(inode uint64, nic string) string { return fmt.Sprintf("%s%d-%s", holdLock, inode, nic) }
 
