@@ -150,7 +150,7 @@ type options struct {
 	inside                          bool
 	json, full, schema, force       bool
 	inactive, from                  string
-	gone, engineOwn                 bool
+	gone                            bool
 }
 
 // flagSet has the verb's flags.
@@ -161,10 +161,6 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "netns":
 			set.StringVar(&o.netns, name, "", "the network namespace: a `PATH` such as /run/netns/pod or /proc/PID/ns/net")
 		case "own":
-			if v.name == "hook" {
-				set.BoolVar(&o.engineOwn, name, false, "the engine itself runs in a container, whose processes alone use the -dir")
-				continue
-			}
 			usage := "instead of -netns: the network namespace in which the agent runs, as in a container whose network is the guest's"
 			if v.name == "forget" {
 				usage = "the -dir is the container's own, so a namespace that no process here can see is gone"

@@ -162,22 +162,6 @@ container's network from -state and -dir, which therefore have to be the contain
 ` + kinds,
 	},
 	{
-		name: "hook", short: "wire a container's NIC for as long as the container lives, as a hook of an OCI runtime",
-		flags: "nic binding state uid gid config own dir", do: hook,
-		long: `hook is called by runc, crun or another OCI runtime, and reads the container's state from standard input. As a createRuntime
-hook it does what setup does, in the container's namespace; as a poststop hook what teardown does, or forget if the namespace
-is gone; what podman's own sockets keep alive at that moment, the next createRuntime forgets. So the container needs no capability: only /dev/net/tun, and the -state directory to read, which is
-/run/guestwire/CONTAINERID unless it is named. The engine has to make the NIC before the runtime creates the container, as
-rootful podman does.
-
-  {"version": "1.0.0", "when": {"annotations": {"^guestwire$": "eth0"}}, "stages": ["createRuntime", "poststop"],
-   "hook": {"path": "/usr/local/bin/agent", "args": ["agent", "hook", "-nic", "eth0", "-uid", "107", "-binding", "redirect"]}}
-
-is such a hook in a file of podman's --hooks-dir.
-
-` + kinds,
-	},
-	{
 		name: "exec", short: "run a command in a namespace, as a user without privileges",
 		flags: "netns uid gid groups", command: true, optional: true, do: execute,
 		long: `exec runs a command without capabilities, in the namespace and as the user that are named. Without -netns the command

@@ -267,35 +267,6 @@ func TestRootful(t *testing.T) {
 		restored("SIGKILL of the agent, and another container with its journals")
 	})
 
-	// podman's runtime calls agent hook, so the container has no capability, and its NIC is given back when it ends.
-	t.Run("hook", func(t *testing.T) {
-		t.Parallel()
-		e.write(t, "/usr/local/bin/agent", nstest.Program(t, "examples/agent"))
-		const config = `{"version": "1.0.0", "when": {"annotations": {"^guestwire$": "eth0"}}, "stages": ["createRuntime", "poststop"],
-			"hook": {"path": "/usr/local/bin/agent", "args": ["agent", "hook", "-nic", "eth0", "-uid", "107", "-binding", "redirect", "-state", "/run/guestwire/hooked", "-own"]}}`
-		if err := e.machine.Write("/hooks/guestwire.json", []byte(config)); err != nil {
-			t.Fatal(err)
-		}
-		if out, err := e.machine.Run("chmod 755 /usr/local/bin/agent; mkdir -p /run/guestwire/hooked"); err != nil {
-			t.Fatal(err, out)
-		}
-		for range 2 { // of two containers, the second one finds what the first one left
-			e.MustPodman(t, "--hooks-dir /hooks run --detach --name hooked --annotation guestwire=eth0 --network lan-hook --publish 8085:8000 --user 107"+
-				" --cap-drop all --device /dev/net/tun --volume /run/guestwire/hooked:/run/guestwire/hooked:ro --volume /vm:/vm:ro --entrypoint launcher "+Image+
-				" qemu -state /run/guestwire/hooked -- qemu-system-x86_64 "+e.guest)
-			answer(t, e.Host, "127.0.0.1:8085")
-			e.stop(t, "hooked")
-			e.MustPodman(t, "rm hooked")
-		}
-		nstest.Eventually(t, func() error {
-			out, err := e.machine.Run("agent forget -own; agent list; ls /run/guestwire/hooked")
-			if strings.Contains(out, "eth0.json") {
-				err = fmt.Errorf("after the end of the container: %s", out)
-			}
-			return err
-		})
-	})
-
 	t.Run("read-only", func(t *testing.T) {
 		t.Parallel()
 		e.MustPodman(t, "run --detach --name readonly --read-only --network lan-readonly"+wired+"--publish 8084:8000 --volume /vm:/vm:ro "+Image+
