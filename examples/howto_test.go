@@ -50,6 +50,7 @@ for pod in pod pod2; do
 	ip -n $pod addr add 10.0.0.2/24 dev eth0; ip -n $pod link set eth0 up; ip -n $pod route add default via 10.0.0.1
 	ip -n world-$pod addr add 10.0.0.1/24 dev $pod; ip -n world-$pod link set $pod up
 done
+exec 9>/dev/null; BASH_XTRACEFD=9 # what the pages show is what the commands print, and not the commands
 set -x
 `
 	const end = `

@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/guestwire/guestwire/internal/test/tutorial"
 )
 
 // readme returns the README's text.
@@ -35,5 +37,12 @@ func TestReadmeCode(t *testing.T) {
 		if !strings.Contains(string(program), part) {
 			t.Errorf("examples/qemu/main.go has not:\n%s", part)
 		}
+	}
+}
+
+// TestTutorials types the tutorials that boot no machine.
+func TestTutorials(t *testing.T) {
+	for _, page := range []string{"firecracker", "test-your-launcher"} {
+		t.Run(page, func(t *testing.T) { tutorial.TypePage(t, "docs/tutorials/"+page+".md") })
 	}
 }

@@ -456,8 +456,7 @@ func (b *trials) harm(op *operation, n int) {
 		if points = slices.DeleteFunc(points, met); len(points) == 0 {
 			return
 		}
-		points = slices.DeleteFunc(b.points(attempt{op, nil}), met)
-		kills, _ := once(op, points)
+		kills, _ := once(op, slices.DeleteFunc(b.points(attempt{op, nil}), met))
 		for _, c := range kills {
 			b.try(c)
 		}

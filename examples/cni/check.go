@@ -105,7 +105,7 @@ func status(_ context.Context, args *skel.CmdArgs) error {
 	text := "this node lacks " + strings.Join(missing, ", ")
 	switch {
 	case len(missing) == 0:
-	case defaults.Spec.Binding != nil:
+	case defaults.Spec.Binding != nil, isRedirectTap() && c.Spec == nil:
 		return types.NewError(types.ErrPluginNotAvailable, "guestwire: "+text, "")
 	default:
 		say("%s: pods that ask for guestwire cannot start, others can", text)

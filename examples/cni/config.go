@@ -134,13 +134,13 @@ type wantedNIC struct {
 
 // wanted returns the wanted NICs of an ADD: the one that the engine names comes first, if it is among them.
 func (c config) wanted(args *skel.CmdArgs) ([]wantedNIC, error) {
-	if isRedirectTap() && c.Spec == nil {
-		spec, err := redirectTapSpec(args)
-		return []wantedNIC{{args.IfName, spec}}, err
-	}
 	d, err := c.defaults(args)
 	if err != nil {
 		return nil, err
+	}
+	if isRedirectTap() && c.Spec == nil {
+		spec, err := redirectTapSpec(args)
+		return []wantedNIC{{args.IfName, spec}}, err
 	}
 	annotated, err := podsandbox.Read(c.RuntimeConfig.Annotations)
 	if err != nil {

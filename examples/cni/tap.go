@@ -74,7 +74,11 @@ func (c config) readForTap(result []byte, args *skel.CmdArgs, nics []wantedNIC) 
 	if err != nil {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, "guestwire: prevResult: "+err.Error(), "")
 	}
-	return current.NewResultFromResult(parsed)
+	r, err := current.NewResultFromResult(parsed)
+	if err == nil {
+		_, err = r.GetAsVersion(c.CNIVersion) // as addTap, when nothing may fail any more
+	}
+	return r, err
 }
 
 // addTap adds to a result what firecracker-go-sdk and other callers of tc-redirect-tap look for: the tap in the network
@@ -102,7 +106,10 @@ func (c config) addTap(r *current.Result, args *skel.CmdArgs, record cache.Recor
 func guestAddress(r *current.Result, args *skel.CmdArgs, record cache.Record) *current.IPConfig {
 	if record.Binding == cache.BindingBridge || record.Binding == cache.BindingRedirect {
 		ofNIC := slices.DeleteFunc(slices.Clone(r.IPs), func(ip *current.IPConfig) bool {
-			if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(r.Interfaces) {
+			if ip.Interface == nil { // which CNI allows: then it is the NIC's
+				return false
+			}
+			if *ip.Interface < 0 || *ip.Interface >= len(r.Interfaces) {
 				return true
 			}
 			nic := r.Interfaces[*ip.Interface]

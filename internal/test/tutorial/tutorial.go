@@ -150,6 +150,8 @@ func typeAt(t testing.TB, text string, shells Shells, own bool) {
 			goesOn = goesOn[:len(goesOn)-1]
 			last.send("\x03")
 			last.end(b)
+		case b.kind == "" && (i == 0 || blocks[i-1].kind != "sh"):
+			t.Fatalf("line %d: no command prints this output", b.number)
 		}
 	}
 	for _, s := range goesOn {
