@@ -16,8 +16,7 @@ type Limit struct {
 	BitsPerSecond uint64 `json:"bitsPerSecond,omitempty"`
 	// PacketsPerSecond is 1 to 10,000,000; 0: no limit. A packet that is cut later (GSO, 64 KiB) counts as one.
 	PacketsPerSecond uint64 `json:"packetsPerSecond,omitempty"`
-	// BurstBytes pass at once in addition to those of one second, which the kernel always lets pass; at most 4294967295;
-	// 0:
+	// BurstBytes pass at once, with those of one second, which the kernel always lets pass; at most 4294967295; 0:
 	// 65536. Both together have to be 65536 or more, for a whole packet.
 	BurstBytes uint64 `json:"burstBytes,omitempty"`
 	// BurstPackets pass at once, at most 4294967295; 0: those of one second.

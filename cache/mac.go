@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// MAC is an Ethernet address, in text and JSON as 02:00:00:00:00:07. Zero: none is known or given.
+// MAC is an Ethernet address, in text and JSON as 02:00:00:00:00:07. Zero: none.
 type MAC [6]byte
 
 // ParseMAC reads aa:bb:cc:dd:ee:ff, in lower or upper case.

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Version is that of the schema. It changes with the fields, not with each release.
+// Version is that of the schema. It changes with the fields, not at a release.
 const Version = 1
 
 // Kind is a kind of binding, as a record and a Spec name it.

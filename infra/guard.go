@@ -21,9 +21,8 @@ type Guard struct {
 	// adds a route to each prefix by way of the guest: ErrCollision if the namespace reaches it already. Elsewhere the
 	// record warns of a prefix without a route.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
-	// EtherTypes pass in addition to IPv4, IPv6 and ARP, in both directions, such as 0x8863 (PPPoE), except to
-	// 01:80:c2:00:xx:xx. The filter checks the guest's MAC alone. Only Bridge, Redirect and Auto take EtherTypes and
-	// VLANs.
+	// EtherTypes also pass, in both directions, such as 0x8863 (PPPoE), except to 01:80:c2:00:xx:xx. The filter checks
+	// the guest's MAC alone. Only Bridge, Redirect and Auto take EtherTypes and VLANs.
 	EtherTypes []EtherType `json:"etherTypes,omitempty"`
 	// VLANs are the tags (802.1Q) that pass in both directions, 1 to 4094. The filter checks the guest's MAC, and that no
 	// second tag follows, but no addresses, DHCP or routers. Empty: none from the guest, and any to a guest without

@@ -54,8 +54,7 @@ type Owner struct {
 	// OwnDevices: the launcher has its own /dev/net/tun (and vhost-net), as in a jail; Setup does not check the node's.
 	OwnDevices bool `json:"ownDevices,omitempty"`
 	// SELinux is the launcher's context, such as system_u:system_r:container_t:s0:c1,c2, which the taps get until a
-	// process in another one opens them; empty: that of Setup's caller. docs/how-to/confine.md has the rules that the
-	// policy needs.
+	// process in another one opens them; empty: that of Setup's caller. docs/how-to/confine.md has the policy's rules.
 	SELinux string `json:"selinux,omitempty"`
 }
 

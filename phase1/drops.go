@@ -12,7 +12,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// DropCount is what a NIC's rules have dropped for one reason since they exist.
+// DropCount is what a NIC's rules have dropped for one reason.
 type DropCount struct {
 	Reason  string `json:"reason"` // see DropMeaning
 	Packets uint64 `json:"packets"`

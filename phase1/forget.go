@@ -18,7 +18,7 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// Gone selects the wirings that have all its values; the zero value selects all.
+// Gone selects the wirings that have all its values; zero selects all.
 type Gone struct {
 	Namespace string // as List has it
 	NIC       string // together with Namespace or State

@@ -41,7 +41,7 @@ type Moving struct {
 	Standby bool
 }
 
-// TeardownOptions are also those of ForceTeardown. The zero value harms no guest.
+// TeardownOptions are also ForceTeardown's. The zero value harms no guest.
 type TeardownOptions struct {
 	State  string // if set, the wiring's; ForceTeardown finds the record by it if no journal names it
 	CutOff bool   // also if the tap is open, or another process holds the NIC; a VMM keeps a dead device
@@ -52,8 +52,8 @@ type TeardownOptions struct {
 }
 
 // Errors that callers branch on, with those of package infra, fs.ErrPermission and fs.ErrNotExist. After ErrInUse and
-// ErrHeld nothing has changed. The text of a method's error begins with the operation and the NIC, as in "check eth0:
-// not wired".
+// ErrHeld nothing has changed. A method's error names its operation and the
+// NIC: "check eth0: not wired".
 var (
 	ErrOwnNamespace       = errors.New("the caller's own network namespace")           // see NIC.Own
 	ErrNotWired     error = notWired{}                                                 // no journal; an fs.ErrNotExist
