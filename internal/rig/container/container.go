@@ -39,7 +39,7 @@ func NewIn(t testing.TB, host *nstest.Namespace, rootless bool) *Engine {
 	t.Helper()
 	e := &Engine{Host: host, rootless: rootless}
 	e.machine = machine.New(t, e.Host, "podman")
-	if out, err := e.machine.Run(fmt.Sprintf(prepare, user)); err != nil {
+	if out, err := e.machine.Run(fmt.Sprintf(prepare, user, nstest.Root(t))); err != nil {
 		t.Fatalf("podman's machine: %v\n%s", err, out)
 	}
 	e.command = "cd / && exec env -i PATH=/usr/sbin:/usr/bin HOME=/root podman"
@@ -55,6 +55,8 @@ func NewIn(t testing.TB, host *nstest.Namespace, rootless bool) *Engine {
 // divided, and with limits that need no CAP_SYS_RESOURCE.
 const prepare = `set -e
 mount --make-rshared /
+mkdir /clone
+mount --bind %[2]s /clone # which may lie below /tmp
 for dir in /home /var/lib/containers; do
 	mkdir -p $dir
 	mount -t tmpfs -o mode=755 machine $dir
@@ -62,6 +64,9 @@ done
 for dir in /tmp /var/tmp /dev/shm; do
 	mount -t tmpfs -o mode=1777 machine $dir
 done
+mkdir -p %[2]s
+mount --bind /clone %[2]s
+umount /clone
 mount -t cgroup2 machine /sys/fs/cgroup
 echo vm:x:%[1]d:%[1]d::/home/vm:/bin/sh >>/etc/passwd
 echo vm:x:%[1]d: >>/etc/group
