@@ -4,7 +4,6 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
+	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -23,18 +23,7 @@ func TestMain(m *testing.M) { nstest.Main(m) }
 // TestVersions: the documents name the versions of the programs with which the tests run.
 func TestVersions(t *testing.T) {
 	const root = "../../../"
-	documents := map[string]string{}
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, ".md") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		documents[path] = string(text)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	documents := golden.Documents(t, root)
 	// Pinned in a file of the repository.
 	pinned := func(file, before string) func(t *testing.T) string {
 		return func(t *testing.T) string {

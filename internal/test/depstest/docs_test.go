@@ -240,20 +240,5 @@ func TestFirstChange(t *testing.T) {
 // documents are the texts of the repository, by their paths from here.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
-	texts := map[string]string{}
-	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.Name() == "node_modules" {
-			return fs.SkipDir // of other projects
-		}
-		if err != nil || !strings.HasSuffix(path, ".md") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		texts[path] = string(text)
-		return err
-	})
-	if err != nil || len(texts) == 0 {
-		t.Fatal(len(texts), err)
-	}
-	return texts
+	return golden.Documents(t, "../../..")
 }

@@ -4,6 +4,7 @@ package golden
 
 import (
 	"flag"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,6 +60,27 @@ func Parts(t testing.TB, path, pkg string, parts map[string]string) {
 	} else if want != string(have) {
 		t.Errorf("%s differs (go test ./%s -update writes it anew):\n%s", path, pkg, Diff(string(have), want))
 	}
+}
+
+// Documents are the texts of the repository, whose root is named, by their paths.
+func Documents(t testing.TB, root string) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == "node_modules" {
+			return fs.SkipDir // of other projects
+		}
+		if err != nil || !strings.HasSuffix(path, ".md") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		texts[path] = string(text)
+		return err
+	})
+	if err != nil || len(texts) == 0 {
+		t.Fatal(len(texts), err)
+	}
+	return texts
 }
 
 // Only wants testdata to have the named files with that ending, such as ".txt", and no others.
