@@ -74,6 +74,9 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 		return nil, err
 	}
 	calls := sandboxCalls{c.paths, args.ContainerID, dir, ns}
+	if c.ofKubeVirt() && nics[0].name == args.IfName {
+		c.nameForKubeVirt(ctx, calls, &nics[0])
+	}
 	var begun []string
 	records := map[string]cache.Record{}
 	err = func() error {
@@ -132,14 +135,17 @@ func wasWired(before []podsandbox.NIC, nic string) bool {
 }
 
 // setupError adds what a pod's author can do about an error of Setup.
-func (p paths) setupError(nic string, args *skel.CmdArgs, err error) error {
+func (c config) setupError(nic string, args *skel.CmdArgs, err error) error {
 	if errors.Is(err, infra.ErrWired) {
-		return fmt.Errorf("%w; the Teardown is a DEL: delete the pod; or on the node: %s", err, p.agentCall("teardown", args.Netns, nic))
+		return fmt.Errorf("%w; the Teardown is a DEL: delete the pod; or on the node: %s", err, c.agentCall("teardown", args.Netns, nic))
 	}
-	if errors.Is(err, infra.ErrNoNIC) && nic != args.IfName {
+	if errors.Is(err, infra.ErrNoNIC) && nic != args.IfName && !c.ofKubeVirt() {
 		return &podsandbox.WishError{Where: "annotation " + podsandbox.NICPrefix + nic, Err: fmt.Errorf("%w: the pod's networks make no such NIC", err)}
 	}
 	var refused *infra.RefusedError
+	if errors.As(err, &refused) && refused.Instead != "" && c.ofKubeVirt() {
+		return fmt.Errorf(`%w: write it into the binding's NetworkAttachmentDefinition: "spec": {"binding": {%q: {}}}`, err, refused.Instead)
+	}
 	if errors.As(err, &refused) && refused.Instead != "" {
 		return fmt.Errorf("%w: annotate the pod with %s%s=%s", err, podsandbox.NICPrefix, nic, refused.Instead)
 	}

@@ -272,6 +272,57 @@ esac
 	n.clean()
 }
 
+// TestKubeVirt: Multus calls guestwire by itself for each interface with a network binding of KubeVirt,
+// without a prevResult, and net1 is no NIC. The NIC is found by the network's name.
+func TestKubeVirt(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s := n.sandbox("u1")
+	first, second := n.list("1.0.0", "one", n.flannel()), n.list("1.0.0", "two", n.bridge("cni1", "10.23.0.0/16", "fd00:23::/64"))
+	eth0, blue := s.runtime("eth0"), s.runtime("pod16477688c0e")
+	s.add(first, eth0)
+	s.add(second, blue)
+	before := s.ns.Settled()
+	networks := []struct{ name, ifName, nic, tap string }{{"default", "net1", "eth0", "tap0"}, {"blue", "net2", "pod16477688c0e", "tap16477688c0e"}}
+	call := func(command, ifName, network, binding string) (string, *types.Error) {
+		return n.guestwireCalled(fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "guestwire", "type": "guestwire", "state": %q, "dir": %q, %s,
+			"args": {"cni": {"logicNetworkName": %q}}}`, n.state, n.dir, owner(`, "binding": {"`+binding+`": {}}`), network), s.environ(command, ifName)...)
+	}
+	for range 2 {
+		for _, c := range networks {
+			if out, err := call("ADD", c.ifName, c.name, "redirect"); err != nil || !sameJSON(t, out, `{"cniVersion": "1.0.0"}`) {
+				t.Fatalf("ADD for %s: %s, %v", c.name, out, err)
+			}
+		}
+	}
+	s.wired("eth0", "pod16477688c0e")
+	for _, c := range networks {
+		if r := s.record(c.nic); r.Tap != c.tap {
+			t.Errorf("the tap of %s is %s", c.nic, r.Tap)
+		}
+		s.ns.IP("link show " + c.tap)
+		if out, err := call("CHECK", c.ifName, c.name, "redirect"); err != nil {
+			t.Errorf("CHECK of %s: %s, %v", c.name, out, err)
+		}
+	}
+	for _, c := range networks {
+		if out, err := call("DEL", c.ifName, c.name, "redirect"); err != nil || out != "" {
+			t.Errorf("DEL of %s: %q, %v", c.name, out, err)
+		}
+	}
+	if err := nstest.Difference(before, s.ns.Settled()); err != nil {
+		t.Error(err)
+	}
+	const way = `write it into the binding's NetworkAttachmentDefinition: "spec": {"binding": {"`
+	s.ns.IP("addr flush dev eth0")
+	if out, err := call("ADD", "net1", "default", "masquerade"); err == nil || !strings.Contains(err.Error(), way) {
+		t.Errorf("a NIC without addresses: %s, %v; want %s", out, err, way)
+	}
+	s.del(second, blue)
+	s.del(first, eth0)
+	n.clean()
+}
+
 // TestMany: 20 pods at once.
 func TestMany(t *testing.T) {
 	t.Parallel()

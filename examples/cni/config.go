@@ -30,7 +30,8 @@ type config struct {
 	TapResult  bool            `json:"tapResult"`
 	Args       struct {
 		CNI struct {
-			Guestwire json.RawMessage `json:"guestwire"`
+			Guestwire        json.RawMessage `json:"guestwire"`
+			LogicNetworkName string          `json:"logicNetworkName"`
 		} `json:"cni"`
 	} `json:"args"`
 	RuntimeConfig struct {
@@ -112,6 +113,10 @@ func readConfig(args *skel.CmdArgs) (config, error) {
 // misplaced are members of spec that may be sought beside it; dns is one of CNI's own.
 var misplaced = []string{"binding", "owner", "queues", "mtu", "limits", "options", "device", "guard", "nic"}
 
+// ofKubeVirt reports whether the entry is that of a KubeVirt network binding. Multus calls it by itself, after the plugins
+// that make the NIC, and hands their result to KubeVirt alone.
+func (c config) ofKubeVirt() bool { return c.Args.CNI.LogicNetworkName != "" }
+
 // defaults are what the list says for each NIC.
 func (c config) defaults(args *skel.CmdArgs) (podsandbox.Defaults, error) {
 	var members map[string]json.RawMessage
@@ -185,6 +190,9 @@ func (c config) wanted(args *skel.CmdArgs) ([]wantedNIC, error) {
 
 // result returns what the plugins before this one have left, as it came, in the version of the configuration.
 func (c config) result() ([]byte, error) {
+	if c.PrevResult == nil && c.ofKubeVirt() {
+		c.PrevResult = json.RawMessage("{}")
+	}
 	var members map[string]json.RawMessage
 	err := json.Unmarshal(c.PrevResult, &members)
 	if c.PrevResult == nil || err != nil || members == nil {
