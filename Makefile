@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 .PHONY: help demo demo-vm test lab test-all crash networks kubernetes bench image vm-image lint fuzz pictures site install install-test FORCE
 
 MODULE := github.com/guestwire/guestwire
-MODULES := . examples internal/rig
+MODULES := . examples examples/kubevirt internal/rig
 STATICCHECK := bin/staticcheck-v0.7.0
 GOTESTSUM := bin/gotestsum-v1.13.0
 D2 := bin/d2-v0.7.1
@@ -55,7 +55,7 @@ STOCK_TEST = GUESTWIRE_SELECT=$(SELECT) internal/rig/stockkernel/test.sh
 GO_TEST := go test -json -count=1 -p 3 -timeout 45m
 
 define TEST
-packages=$$(go list ./... ./examples/... | grep -E '$(RACE)') && $(GO_TEST) -race $$packages
+packages=$$(go list ./... ./examples/... ./examples/kubevirt/... | grep -E '$(RACE)') && $(GO_TEST) -race $$packages
 packages=$$(go list ./... | grep -vE '$(RACE)') && $(GO_TEST) ./phase1 $$packages
 $(GO_TEST) -race -run 'Launch|Once|FollowDrops|Progress' ./phase1
 endef

@@ -131,6 +131,7 @@ func TestLinks(t *testing.T) {
 		"/domain/passt":            withoutLibvirt,
 		"/cache":                   privileged,
 		"/examples/launcher":       withoutExec(privileged),
+		"/examples/kubevirt":       withoutExec(privileged),
 		"/examples/agent":          small,
 		"/examples/cni":            small,
 		"/examples/cni/podsandbox": withoutPhase1,

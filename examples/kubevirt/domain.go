@@ -1,0 +1,112 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"regexp"
+
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// instance is what the hooks need of a VirtualMachineInstance.
+type instance struct {
+	Spec struct {
+		Domain struct {
+			Devices struct {
+				Interfaces []struct {
+					Name, MacAddress, State string
+					Binding                 struct{ Name string }
+				}
+			}
+		}
+		Networks []struct {
+			Name   string
+			Multus *struct{ Default bool }
+		}
+	}
+	Status struct {
+		ActivePods map[string]string // the nodes by the pods' UIDs
+		Interfaces []struct{ Name, PodInterfaceName string }
+	}
+}
+
+// nic is a NIC of a pod that an interface of the instance is bound to.
+type nic struct {
+	network, name string // the interface's, and in the pod
+	mac           string // that the instance wants; empty: any
+}
+
+// bound returns the NICs of the interfaces with the binding.
+func bound(vmi, binding string) (i instance, nics []nic, err error) {
+	if err := json.Unmarshal([]byte(vmi), &i); err != nil {
+		return i, nil, fmt.Errorf("VirtualMachineInstance: %w", err)
+	}
+	for _, iface := range i.Spec.Domain.Devices.Interfaces {
+		if iface.Binding.Name == binding && iface.State != "absent" {
+			nics = append(nics, nic{iface.Name, i.podNIC(iface.Name), iface.MacAddress})
+		}
+	}
+	return i, nics, nil
+}
+
+// podNIC returns the name of a network's NIC in the pod, as KubeVirt's pkg/network/namescheme does.
+func (i instance) podNIC(network string) string {
+	for _, n := range i.Spec.Networks {
+		if n.Name == network && n.Multus != nil && !n.Multus.Default {
+			return fmt.Sprintf("pod%x", sha256.Sum256([]byte(network)))[:len("pod")+11]
+		}
+	}
+	for _, s := range i.Status.Interfaces {
+		if s.Name == network && s.PodInterfaceName != "" {
+			return s.PodInterfaceName
+		}
+	}
+	return "eth0"
+}
+
+// connect connects a domain's interface to the tap of the record. The rest of the text stays as it is, as libvirtxml
+// does not know all that KubeVirt writes. The interface keeps what KubeVirt chose for the architecture: its model, and
+// its ROM or none.
+func connect(domain string, n nic, r cache.Record) (string, error) {
+	if r.Tap == "" {
+		return "", fmt.Errorf("the binding %s has no tap: use redirect, bridge, routed or masquerade", r.Binding)
+	}
+	if mac, err := cache.ParseMAC(n.mac); n.mac != "" && (err != nil || mac != r.MAC) {
+		return "", fmt.Errorf("macAddress is %s, and the guest of %s has %s: leave macAddress out", n.mac, n.name, r.MAC)
+	}
+	iface, start, end, err := findInterface(domain, "ua-"+n.network)
+	if err != nil {
+		return "", err
+	}
+	iface.Target = &libvirtxml.DomainInterfaceTarget{Dev: r.Tap, Managed: "no"}
+	iface.MAC = &libvirtxml.DomainInterfaceMAC{Address: r.MAC.String()}
+	iface.MTU = &libvirtxml.DomainInterfaceMTU{Size: uint(r.MTU)}
+	if iface.Driver == nil && r.Queues > 1 {
+		iface.Driver = &libvirtxml.DomainInterfaceDriver{}
+	}
+	if iface.Driver != nil {
+		iface.Driver.Queues = uint(r.Queues)
+	}
+	text, err := iface.Marshal()
+	return domain[:start] + text + domain[end:], err
+}
+
+// interfaces finds the elements by their text. In Go's XML all other < are escaped.
+var interfaces = regexp.MustCompile(`(?s)<interface\s.*?</interface>`)
+
+// findInterface returns the interface with the alias, and its place in the text.
+func findInterface(domain, alias string) (iface libvirtxml.DomainInterface, start, end int, err error) {
+	for _, at := range interfaces.FindAllStringIndex(domain, -1) {
+		iface = libvirtxml.DomainInterface{}
+		if err := iface.Unmarshal(domain[at[0]:at[1]]); err != nil {
+			return iface, 0, 0, err
+		}
+		if iface.Alias != nil && iface.Alias.Name == alias {
+			return iface, at[0], at[1], nil
+		}
+	}
+	return iface, 0, 0, fmt.Errorf("the domain has no interface with the alias %s: in KubeVirt's configuration the binding needs domainAttachmentType: tap", alias)
+}

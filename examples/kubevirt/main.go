@@ -1,0 +1,152 @@
+// Kubevirt answers KubeVirt's hooks: it connects the domain's interfaces to the taps in the pod, and answers the guest.
+//
+//	kubevirt                         the sidecarImage of a network binding: hooks v1alpha3
+//	kubevirt -socket PATH            the domain hook of a Plugin (KubeVirt's enhancement 190), in the pod, too
+//	kubevirt -socket PATH -agent ... the node hook of a Plugin, as root on a node, which wires the NICs
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/phase2"
+)
+
+func main() {
+	s := &server{log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	flag.StringVar(&s.binding, "binding", cmp.Or(os.Getenv("NETWORK_BINDING_PLUGIN_NAME"), "guestwire"), "the `NAME` of the network binding in KubeVirt's configuration")
+	flag.StringVar(&s.state, "state", "/run/guestwire", "the `DIR` of the pod's records; with -agent, that of a directory for each pod's UID")
+	flag.StringVar(&s.agent, "agent", "", "the `PROGRAM` agent, which the node hook calls")
+	flag.StringVar(&s.config, "config", "", "with -agent: the `FILE` with the configuration for agent setup")
+	flag.StringVar(&s.proc, "proc", "/proc", "with -agent: where the node's /proc `DIR` is")
+	socket := flag.String("socket", "/var/run/kubevirt-hooks/guestwire.sock", "the `PATH` of the socket")
+	flag.Parse()
+	if err := s.serve(*socket); err != nil {
+		s.log.Error("serve", "error", err)
+		os.Exit(1)
+	}
+}
+
+// server answers KubeVirt's hooks.
+type server struct {
+	binding, state      string
+	agent, config, proc string // of the node hook
+	log                 *slog.Logger
+	ctx                 context.Context // ends with the server
+	stop                context.CancelFunc
+
+	mu sync.Mutex
+	vm *phase2.VM // nil: the guest is not answered yet
+}
+
+// serve answers calls until SIGTERM or KubeVirt's Shutdown.
+func (s *server) serve(socket string) error {
+	_ = os.Remove(socket) // of a process before this one
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return err
+	}
+	s.ctx, s.stop = signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer s.stop()
+	g := grpc.NewServer(grpc.ForceServerCodec(codec{}), grpc.UnknownServiceHandler(s.handle))
+	context.AfterFunc(s.ctx, g.GracefulStop)
+	s.log.Info("listens", "socket", socket, "binding", s.binding)
+	return g.Serve(listener)
+}
+
+// handle answers a call.
+func (s *server) handle(_ any, stream grpc.ServerStream) error {
+	var in message
+	if err := stream.RecvMsg(&in); err != nil {
+		return err
+	}
+	method, _ := grpc.MethodFromServerStream(stream)
+	out, err := s.answer(stream.Context(), method, in)
+	if err != nil {
+		return err
+	}
+	return stream.SendMsg(out)
+}
+
+func (s *server) answer(ctx context.Context, method string, in message) (message, error) {
+	switch method {
+	case "/kubevirt.hooks.info.Info/Info":
+		// A pod's containers get SIGTERM at once, when the guest has yet to shut down; Shutdown comes after that.
+		signal.Ignore(syscall.SIGTERM)
+		point := func(name string) string { return string(encode(message{1: {name}})) }
+		return message{1: {"guestwire"}, 3: {point("OnDefineDomain"), point("Shutdown")}, 4: {"v1alpha3"}}, nil
+	case "/kubevirt.hooks.v1alpha3.Callbacks/OnDefineDomain":
+		domain, err := s.define(in.get(1), in.get(2))
+		return message{1: {domain}}, err
+	case "/kubevirt.hooks.v1alpha3.Callbacks/PreCloudInitIso":
+		return message{1: {in.get(1)}, 3: {in.get(3)}}, nil
+	case "/kubevirt.hooks.v1alpha3.Callbacks/Shutdown":
+		s.stop()
+		return nil, nil
+	case "/kubevirt.hooks.plugins.v1alpha1.DomainHookService/MutateDomain":
+		domain, err := s.define(in.get(2), in.get(3))
+		return message{1: {domain}}, err
+	case "/kubevirt.hooks.plugins.v1alpha1.NodeHookService/ExecuteNodeHook":
+		node, err := decode([]byte(in.get(3)))
+		if err != nil {
+			return nil, err
+		}
+		return nil, s.nodeHook(ctx, in.get(1), in.get(2), node.get(1))
+	}
+	return nil, status.Error(codes.Unimplemented, method)
+}
+
+// define connects the domain's interfaces with the binding to their taps, once the guest is answered. It can be called
+// again.
+func (s *server) define(domain, vmi string) (string, error) {
+	_, nics, err := bound(vmi, s.binding)
+	if err != nil || len(nics) == 0 {
+		return domain, err
+	}
+	records, err := s.records()
+	if err != nil {
+		return "", err
+	}
+	for _, n := range nics {
+		i := slices.IndexFunc(records, func(r cache.Record) bool { return r.Name == n.name })
+		if i < 0 {
+			return "", fmt.Errorf("network %s: NIC %s has no record in %s: it is not wired", n.network, n.name, s.state)
+		}
+		if domain, err = connect(domain, n, records[i]); err != nil {
+			return "", fmt.Errorf("network %s: %w", n.network, err)
+		}
+	}
+	return domain, nil
+}
+
+// records returns the records of the pod. From the first call on the guest is answered.
+func (s *server) records() ([]cache.Record, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.vm == nil {
+		vm, err := phase2.Open(s.state)
+		if err != nil {
+			return nil, err
+		}
+		vm.Log = s.log
+		if _, err := vm.Start(s.ctx); err != nil {
+			return nil, err
+		}
+		s.vm = vm
+	}
+	return s.vm.Records(), nil
+}

@@ -1,0 +1,322 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/encoding/protowire"
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/guestwiretest"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+func TestMain(m *testing.M) {
+	if os.Args[0] == "kubevirt" { // started again by startServer
+		main()
+		return
+	}
+	guestwiretest.Main(m)
+}
+
+const (
+	hooks   = "/kubevirt.hooks.v1alpha3.Callbacks/"
+	plugins = "/kubevirt.hooks.plugins.v1alpha1."
+	info    = "/kubevirt.hooks.info.Info/Info"
+	// blue is the NIC of the network blue.
+	blue = "pod16477688c0e"
+	// podUID is the pod's in the recorded requests.
+	podUID = "6b0e4d5e-5c2f-4f0e-9a43-0c1f0c7f2b11"
+)
+
+// newPod is the pod of the recorded VirtualMachineInstance, where default and blue have the binding.
+func newPod(t *testing.T) *guestwiretest.Pod {
+	pod := guestwiretest.NewPod(t, guestwiretest.Veth)
+	pod.Run("ip", "link", "add", blue, "type", "veth", "peer", "name", "peer")
+	pod.Run("ip", "link", "set", "peer", "up")
+	pod.Run("ip", "link", "set", blue, "up")
+	pod.Run("ip", "addr", "add", "10.99.0.7/24", "dev", blue)
+	return pod
+}
+
+// startServer starts the program in the pod as KubeVirt's sidecar runs, or as root in the test's own namespace.
+func startServer(t *testing.T, pod *guestwiretest.Pod, args ...string) (socket string, cmd *exec.Cmd) {
+	t.Helper()
+	dir := nstest.Dir(t)
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	socket = filepath.Join(dir, "hook.sock")
+	cmd = exec.Command("/proc/self/exe", append(args, "-socket", socket)...)
+	cmd.Args[0] = "kubevirt"
+	output, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pod != nil {
+		err = phase1.Launch(cmd, pod.NetNS, pod.Owner)
+	} else {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	lines := bufio.NewScanner(output)
+	if !lines.Scan() || !strings.Contains(lines.Text(), "listens") {
+		t.Fatalf("the server says %q", lines.Text())
+	}
+	go func() {
+		for lines.Scan() { // else the server would wait
+		}
+	}()
+	return socket, cmd
+}
+
+// raw is a codec of messages that are encoded.
+type raw struct{}
+
+func (raw) Name() string                       { return "proto" }
+func (raw) Marshal(v any) ([]byte, error)      { return *v.(*[]byte), nil }
+func (raw) Unmarshal(text []byte, v any) error { *v.(*[]byte) = text; return nil }
+
+// call sends a request of these bytes.
+func call(t *testing.T, socket, method string, request []byte) (message, error) {
+	t.Helper()
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var answer []byte
+	if err := conn.Invoke(context.Background(), method, &request, &answer); err != nil {
+		return nil, err
+	}
+	m, err := decode(answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, nil
+}
+
+// recorded reads a request that KubeVirt's own code sent, at commit d923fdb: its domain from its converter, the request
+// by its hooks.Manager, plugins.ApplyDomainHooks and NodeHookManager.
+func recorded(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name+".pb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+var element = regexp.MustCompile(`(?s)<interface .*?</interface>`)
+
+// TestDomains: of the domains that KubeVirt makes for an architecture, the two interfaces with the binding change, and
+// no other octet.
+func TestDomains(t *testing.T) {
+	pod := newPod(t)
+	records := wire(t, pod)
+	socket, _ := startServer(t, pod, "-state", pod.State)
+	for arch, want := range map[string]struct {
+		model string
+		rom   *libvirtxml.DomainROM
+	}{
+		"amd64": {"virtio-non-transitional", &libvirtxml.DomainROM{Enabled: "no"}},
+		"arm64": {"virtio-non-transitional", &libvirtxml.DomainROM{Enabled: "no"}},
+		"s390x": {"virtio", nil},
+	} {
+		for _, hook := range []struct {
+			method, file string
+			domain       protowire.Number
+		}{{hooks + "OnDefineDomain", "OnDefineDomain-", 1}, {plugins + "DomainHookService/MutateDomain", "MutateDomain-", 2}} {
+			t.Run(hook.file+arch, func(t *testing.T) {
+				request := recorded(t, hook.file+arch)
+				in, err := decode(request)
+				if err != nil {
+					t.Fatal(err)
+				}
+				answer, err := call(t, socket, hook.method, request)
+				if err != nil {
+					t.Fatal(err)
+				}
+				before, after := in[hook.domain][0], answer[1][0]
+				if a, b := element.Split(before, -1), element.Split(after, -1); strings.Join(a, "|") != strings.Join(b, "|") {
+					t.Errorf("more than interfaces has changed:\n%s\nbefore\n%s", after, before)
+				}
+				was, is := element.FindAllString(before, -1), element.FindAllString(after, -1)
+				if len(is) != 3 || is[2] != was[2] {
+					t.Fatalf("interfaces:\n%s", strings.Join(is, "\n"))
+				}
+				for i, name := range []string{"eth0", blue} {
+					var wanted, got libvirtxml.DomainInterface
+					if err := wanted.Unmarshal(was[i]); err != nil {
+						t.Fatal(err)
+					}
+					if err := got.Unmarshal(is[i]); err != nil {
+						t.Fatal(err)
+					}
+					r := records[name]
+					wanted.Target.Dev, wanted.MAC.Address, wanted.MTU.Size = r.Tap, r.MAC.String(), uint(r.MTU)
+					wanted.Driver.Queues = []uint{1, 2}[i]
+					a, _ := wanted.Marshal()
+					if b, _ := got.Marshal(); a != b {
+						t.Errorf("%s:\n%s\nwant\n%s", name, b, a)
+					}
+					if got.Model.Type != want.model || (got.ROM == nil) != (want.rom == nil) || got.ROM != nil && *got.ROM != *want.rom {
+						t.Errorf("%s: model %s, ROM %+v", name, got.Model.Type, got.ROM)
+					}
+				}
+				in[hook.domain][0] = after
+				if again, err := call(t, socket, hook.method, encode(in)); err != nil || again[1][0] != after {
+					t.Errorf("again: %v, %s", err, again[1])
+				}
+			})
+		}
+	}
+	for name, c := range map[string]struct{ old, new, want string }{
+		"another MAC":          {`"name":"default"`, `"macAddress":"02:00:00:00:00:77","name":"default"`, "network default: macAddress is 02:00:00:00:00:77, and the guest of eth0 has " + records["eth0"].MAC.String()},
+		"a NIC without a tap":  {`"podInterfaceName":"eth0"`, `"podInterfaceName":"peer"`, "network default: NIC peer has no record in " + pod.State},
+		"without tap":          {"ua-blue", "ua-green", "network blue: the domain has no interface with the alias ua-blue: in KubeVirt's configuration the binding needs domainAttachmentType: tap"},
+		"no VM":                {`{"`, `["`, "VirtualMachineInstance: "},
+		"absent, or of others": {`"binding":{"name":"guestwire"}`, `"binding":{"name":"passt"}`, ""},
+	} {
+		in, err := decode(recorded(t, "OnDefineDomain-amd64"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range in {
+			in[n][0] = strings.ReplaceAll(in[n][0], c.old, c.new)
+		}
+		answer, err := call(t, socket, hooks+"OnDefineDomain", encode(in))
+		if c.want == "" && (err != nil || answer[1][0] != in[1][0]) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// wire wires both NICs: eth0 by redirect, and blue by masquerade with two queues.
+func wire(t *testing.T, pod *guestwiretest.Pod) map[string]cache.Record {
+	t.Helper()
+	records := map[string]cache.Record{}
+	for name, spec := range map[string]infra.Spec{"eth0": {Binding: infra.Redirect{}}, blue: {Binding: infra.Masquerade{}, Queues: 2}} {
+		spec.Owner, spec.State = pod.Owner, pod.State
+		r, err := phase1.NIC{NetNS: pod.NetNS, Name: name}.Setup(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		records[name] = r
+	}
+	return records
+}
+
+// TestSidecar: the calls of a VM's life. The guest is answered from OnDefineDomain on, also after the SIGTERM that a
+// pod's containers get when the pod is deleted, until Shutdown.
+func TestSidecar(t *testing.T) {
+	pod := newPod(t)
+	records := wire(t, pod)
+	socket, cmd := startServer(t, pod, "-state", pod.State)
+	m, err := call(t, socket, info, nil)
+	if err != nil || m.get(1) != "guestwire" || m.get(4) != "v1alpha3" || strings.Join(m[3], "") != "\n\x0eOnDefineDomain\n\bShutdown" {
+		t.Fatalf("Info: %q, %v", m, err)
+	}
+	if m, err := call(t, socket, hooks+"PreCloudInitIso", encode(message{1: {"{}"}, 2: {"vmi"}, 3: {"data"}})); err != nil || m.get(1) != "{}" || m.get(2) != "" || m.get(3) != "data" {
+		t.Errorf("PreCloudInitIso: %q, %v", m, err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := call(t, socket, hooks+"OnDefineDomain", recorded(t, "OnDefineDomain-amd64")); err != nil {
+		t.Fatal(err)
+	}
+	guest := guestwiretest.NewGuest(t, pod, records["eth0"])
+	if err := guest.Configure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := pod.World.Ask(t.Context(), netip.AddrPortFrom(pod.IPv4, guestwiretest.Port))
+	if err != nil || !strings.HasPrefix(answer, "guest sees ") {
+		t.Errorf("the world asks: %q, %v; want the guest", answer, err)
+	}
+	if _, err := call(t, socket, hooks+"Shutdown", nil); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNodeHook: PreVMStart wires the pod whose cgroup a process is in, and PostVMStop gives it back, also if the pod is
+// gone by then. KubeVirt repeats both.
+func TestNodeHook(t *testing.T) {
+	nstest.NeedRoot(t, "the node hook is root's")
+	pod := newPod(t)
+	before := pod.Dump()
+	dir := nstest.Dir(t)
+	config := filepath.Join(dir, "config.json")
+	if err := os.WriteFile(config, fmt.Appendf(nil, `{"binding": {"redirect": {}}, "owner": {"uid": %d, "gid": %d}}`, pod.Owner.UID, pod.Owner.GID), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	process := filepath.Join(dir, "proc", "7")
+	if err := os.MkdirAll(filepath.Join(process, "ns"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), pod.NetNS.Fd()), filepath.Join(process, "ns", "net")); err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(dir, "state")
+	if err := os.Mkdir(state, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	socket, _ := startServer(t, nil, "-agent", nstest.Program(t, "examples/agent"), "-config", config, "-state", state, "-proc", filepath.Join(dir, "proc"))
+	hook := func(point string) error {
+		_, err := call(t, socket, plugins+"NodeHookService/ExecuteNodeHook", recorded(t, "ExecuteNodeHook-"+point))
+		return err
+	}
+	if err := hook("PreVMStart"); err == nil || !strings.Contains(err.Error(), "pod "+podUID+": no process on this node") {
+		t.Errorf("without a pod: %v", err)
+	}
+	slice := "0::/kubepods.slice/kubepods-burstable-pod" + strings.ReplaceAll(podUID, "-", "_") + ".slice/cri-1.scope\n"
+	if err := os.WriteFile(filepath.Join(process, "cgroup"), []byte(slice), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := hook("PreVMStart"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"eth0", blue} {
+		r := nstest.Record(t, filepath.Join(state, podUID), name)
+		pod.Run("ip", "link", "show", r.Tap)
+	}
+	for range 2 {
+		if err := hook("PostVMStop"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(process); err != nil { // the second time the pod is gone
+			t.Fatal(err)
+		}
+	}
+	if diff := guestwiretest.Diff(before, pod.Dump()); diff != "" {
+		t.Errorf("the pod is not as it was:\n%s", diff)
+	}
+	if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
+		t.Errorf("%v are left, %v", left, err)
+	}
+}

@@ -1,0 +1,4 @@
+
+
+PreVMStart˜{"kind":"VirtualMachineInstance","apiVersion":"kubevirt.io/v1","metadata":{"name":"vm1","namespace":"default","uid":"0d6f7c0c-87e0-4f0b-bb64-0b4ae9b3a1c0"},"spec":{"domain":{"resources":{"requests":{"memory":"128Mi"}},"cpu":{"cores":2,"sockets":1,"threads":1},"devices":{"disks":[{"name":"disk0","disk":{"bus":"virtio"}}],"interfaces":[{"name":"default","binding":{"name":"guestwire"}},{"name":"blue","binding":{"name":"guestwire"},"acpiIndex":7},{"name":"red","bridge":{}}],"networkInterfaceMultiqueue":true}},"volumes":[{"name":"disk0","persistentVolumeClaim":{"claimName":"claim0"}}],"networks":[{"name":"default","pod":{}},{"name":"blue","multus":{"networkName":"blue-net"}},{"name":"red","multus":{"networkName":"red-net"}}],"architecture":"amd64"},"status":{"interfaces":[{"name":"default","podInterfaceName":"eth0"}],"guestOSInfo":{},"activePods":{"6b0e4d5e-5c2f-4f0e-9a43-0c1f0c7f2b11":"node1"},"runtimeUser":0}}
+node1
