@@ -78,6 +78,9 @@ func (g *Guest) startLibvirt(ctx context.Context, cfg Config) error {
 	if err := os.WriteFile(filepath.Join(conf, "qemu.conf"), []byte("stdio_handler = \"file\"\n"), 0o644); err != nil {
 		return err
 	}
+	if err := os.WriteFile(g.emulator(), []byte(emulatorScript), 0o755); err != nil {
+		return err
+	}
 	env := []string{"LIBVIRT_AUTOSTART=0"}
 	for _, variable := range []string{"HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"} {
 		env = append(env, variable+"="+g.dir)
@@ -106,6 +109,18 @@ func (g *Guest) startLibvirt(ctx context.Context, cfg Config) error {
 	return g.vmm.waitListening(ctx, filepath.Join(conf, "libvirt-sock"))
 }
 
+func (g *Guest) emulator() string { return filepath.Join(g.dir, "emulator") }
+
+// emulatorScript calls QEMU with the accelerator: a domain has no element for its threads.
+const emulatorScript = `#!/bin/sh
+for argument do
+	shift
+	[ "$argument" != tcg ] || argument=` + accelerator + `
+	set -- "$@" "$argument"
+done
+exec ` + vmm + ` "$@"
+`
+
 // waitListening waits until the process listens on a socket.
 func (p *process) waitListening(ctx context.Context, socket string) error {
 	for {
@@ -126,6 +141,7 @@ func (p *process) waitListening(ctx context.Context, socket string) error {
 // definition returns the guest's domain XML.
 func (g *Guest) definition(cfg Config, interfaces []string) (string, error) {
 	devices := &libvirtxml.DomainDeviceList{
+		Emulator:    g.emulator(),
 		Controllers: []libvirtxml.DomainController{{Type: "usb", Model: "none"}},
 		Serials: []libvirtxml.DomainSerial{{
 			Source: &libvirtxml.DomainChardevSource{

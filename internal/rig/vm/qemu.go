@@ -11,6 +11,12 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
+const vmm = "qemu-system-x86_64"
+
+// accelerator runs all CPUs on one thread. With a thread for each, QEMU 7.2 may translate code while another CPU patches
+// it, and the guest stops for ever, mostly at its boot.
+const accelerator = "tcg,thread=single"
+
 // PlugBus is the id of a bus for a device that is plugged while the guest of BootQEMU runs.
 const PlugBus = "plug"
 
@@ -38,8 +44,8 @@ func launchQEMU(cfg Config, nics []*qemu.NIC, more ...string) (*Guest, error) {
 		return nil, err
 	}
 	args := append(slices.Clone(cfg.Launcher), []string{
-		"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-		"-machine", "q35", "-accel", "tcg,thread=multi", "-m", strconv.Itoa(Memory), "-smp", strconv.Itoa(cfg.cpus()),
+		vmm, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+		"-machine", "q35", "-accel", accelerator, "-m", strconv.Itoa(Memory), "-smp", strconv.Itoa(cfg.cpus()),
 		"-chardev", "socket,id=console,path=" + filepath.Join(g.dir, "console"), "-serial", "chardev:console",
 		"-qmp", "unix:" + g.qmpSocket() + ",server=on,wait=off", "-device", "pcie-root-port,chassis=1,id=" + PlugBus,
 	}...)
