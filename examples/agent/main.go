@@ -162,14 +162,18 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.StringVar(&o.netns, name, "", "the network namespace: a `PATH` such as /run/netns/pod or /proc/PID/ns/net")
 		case "own":
 			usage := "instead of -netns: the network namespace in which the agent runs, as in a container whose network is the guest's"
-			if v.name == "forget" {
+			if v.name == "forget" || v.name == "hook" {
 				usage = "the -dir is the container's own, so a namespace that no process here can see is gone"
 			}
 			set.BoolVar(&o.Own, name, false, usage)
 		case "nic":
 			set.StringVar(&o.Name, name, "", "the NIC's `NAME` in the namespace")
 		case "state":
-			set.StringVar(&o.State, name, "", "the `DIR` of the record, an absolute path")
+			dir, usage := "", "the `DIR` of the record, an absolute path"
+			if v.name == "hook" {
+				dir, usage = "/run/guestwire", "the `DIR` that has the containers' directories, an absolute path"
+			}
+			set.StringVar(&o.State, name, dir, usage)
 		case "dir":
 			set.StringVar(&o.Dir, name, phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all calls")
 		case "binding":

@@ -162,6 +162,23 @@ container's network from -state and -dir, which therefore have to be the contain
 ` + kinds,
 	},
 	{
+		name: "hook", short: "wire a container's NIC for as long as the container lives, as a hook of an OCI runtime",
+		flags: "nic binding state uid gid config own dir", do: hook,
+		long: `An OCI runtime, or podman, calls hook with the container's state on standard input. As a createRuntime hook it does what setup
+does, in the container's network namespace. As a poststop hook it does what teardown -cut-off does, or what forget does if the
+namespace is gone. It finds the namespace by the journal, and so what a hook that was killed has left.
+
+The container's annotation guestwire/state names the directory of the record, one in the -state directory, which is there
+already, and which the container mounts. Beside the record a symbolic link, NIC.container, names the container. Another
+container with the same directory is refused as long as the first one's network is alive.
+
+  agent hook -nic eth0 -binding redirect -uid 107
+
+-own is for an engine that itself runs in a container. docs/how-to/oci-hook.md has a hook of podman's.
+
+` + kinds,
+	},
+	{
 		name: "exec", short: "run a command in a namespace, as a user without privileges",
 		flags: "netns uid gid groups", command: true, optional: true, do: execute,
 		long: `exec runs a command without capabilities, in the namespace and as the user that are named. Without -netns the command

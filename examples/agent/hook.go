@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// container is the state that an OCI runtime writes to a hook's standard input (runtime-spec, runtime.md, State).
+type container struct {
+	ID          string
+	Status      string // creating, created, running, stopped
+	PID         int    // of its first process, as the runtime sees it
+	Annotations map[string]string
+}
+
+// hook wires the NIC of a container that is created, and unwires the one of a container that has stopped.
+func hook(ctx context.Context, o *options) error {
+	var c container
+	if err := json.NewDecoder(os.Stdin).Decode(&c); err != nil || c.ID == "" {
+		return usageError{fmt.Errorf("standard input has no container's state (%v): an OCI runtime calls agent hook", err)}
+	}
+	if err := c.called(ctx, o); err != nil {
+		return fmt.Errorf("container %s: %w", c.ID, err)
+	}
+	return nil
+}
+
+func (c container) called(ctx context.Context, o *options) error {
+	const key = "guestwire/state"
+	name := c.Annotations[key]
+	if name == "" || name != filepath.Base(name) || name[0] == '.' {
+		return usageError{fmt.Errorf("annotation %s: %q, want the name of a directory in %s", key, name, o.State)}
+	}
+	var err error
+	if o.State, err = filepath.EvalSymlinks(filepath.Join(o.State, name)); err != nil { // journals have the real path
+		return fmt.Errorf("annotation %s: %w: make the directory, and mount it", key, err)
+	}
+	unlock, err := phase1.Lock(ctx, o.Dir, "hook "+o.State, o.Progress)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	switch {
+	case c.Status == "creating" || c.Status == "created":
+		return c.wire(ctx, o)
+	case c.Status != "stopped":
+		return usageError{fmt.Errorf("is %q: call agent hook as createRuntime and poststop", c.Status)}
+	case !c.owns(o.State, o.Name): // another container may use the State by now
+		return nil
+	}
+	return unwire(ctx, o)
+}
+
+func (c container) wire(ctx context.Context, o *options) error {
+	wirings, err := phase1.List(ctx, o.Dir)
+	if err != nil {
+		return err
+	}
+	for _, w := range wirings {
+		if w.State == o.State && len(w.FoundAt) > 0 && !c.owns(w.State, w.NIC) {
+			return fmt.Errorf("%s is in use by NIC %s, which is not wired for this container: stop the other container, or name another directory; where no container is left, agent list shows the namespace for agent teardown", o.State, w.NIC)
+		}
+	}
+	if err := unwire(ctx, o); err != nil { // what a hook that was killed has left, or a container without poststop
+		return err
+	}
+	ns, err := phase1.OpenNetNS(fmt.Sprintf("/proc/%d/ns/net", c.PID))
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if err := os.Symlink(c.ID, ownerPath(o.State, o.Name)); err != nil {
+		return err
+	}
+	record, err := phase1.NIC{NetNS: ns, Name: o.Name, Dir: o.Dir, Progress: o.Progress}.Setup(ctx, o.Spec)
+	if errors.Is(err, phase1.ErrOwnNamespace) {
+		err = fmt.Errorf("it has the machine's network, which no guest gets: give it one of its own: %w", err)
+	}
+	if err != nil {
+		return errors.Join(err, unwire(context.WithoutCancel(ctx), o))
+	}
+	return printWired(o, record)
+}
+
+// ownerPath is a symbolic link beside the record of the NIC. Its target is the id of the container for which the NIC is
+// wired.
+func ownerPath(state, nic string) string { return filepath.Join(state, nic+".container") }
+
+func (c container) owns(state, nic string) bool {
+	id, err := os.Readlink(ownerPath(state, nic))
+	return err == nil && id == c.ID
+}
+
+// unwire gives back what is wired with the State, and forgets it if the namespace is gone. It finds the namespace by the
+// journal: the number and the path that the container had may be another namespace's by now. The owner is removed last.
+func unwire(ctx context.Context, o *options) error {
+	wirings, err := phase1.List(ctx, o.Dir)
+	for _, w := range wirings {
+		if w.State == o.State && w.NIC == o.Name {
+			err = errors.Join(err, takeDown(ctx, o, w))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(ownerPath(o.State, o.Name)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func takeDown(ctx context.Context, o *options, w phase1.Wiring) error {
+	ns, err := w.Open(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		return phase1.Forget(ctx, phase1.Gone{Namespace: w.Namespace, NIC: w.NIC, State: w.State, Own: o.Own, Dir: o.Dir})
+	}
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	err = phase1.NIC{NetNS: ns, Name: w.NIC, Dir: o.Dir, Progress: o.Progress}.Teardown(ctx, phase1.TeardownOptions{CutOff: true})
+	if errors.Is(err, infra.ErrNoNIC) { // the engine has removed the NIC; the rest is removed
+		return nil
+	}
+	return err
+}
