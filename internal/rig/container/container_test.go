@@ -267,6 +267,79 @@ func TestRootful(t *testing.T) {
 		restored("SIGKILL of the agent, and another container with its journals")
 	})
 
+	// podman's runtime calls agent hook, so the container has no capability, and the namespace is given back at its end.
+	t.Run("hook", func(t *testing.T) {
+		t.Parallel()
+		e.write(t, "/usr/local/bin/agent", nstest.Program(t, "examples/agent"))
+		const config = `{"version": "1.0.0", "when": {"annotations": {"^guestwire/state$": "."}}, "stages": ["createRuntime", "poststop"],
+			"hook": {"path": "/usr/local/bin/agent", "args": ["agent", "hook", "-nic", "eth0", "-uid", "107", "-binding", "masquerade", "-own"]}}`
+		if err := e.machine.Write("/usr/share/containers/oci/hooks.d/guestwire.json", []byte(config)); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := e.machine.Run("mkdir -p /run/guestwire/vm1 /run/guestwire/vm2"); err != nil {
+			t.Fatal(err, out)
+		}
+		hooked := func(name, state, network string) string {
+			return fmt.Sprintf("run --detach --name %s --annotation guestwire/state=%s --volume /run/guestwire/%[2]s:/run/guestwire/%[2]s:ro "+
+				"--annotation run.oci.hooks.stderr=/tmp/hook.log --user 107 --cap-drop all --entrypoint sleep %s %s inf", name, state, network, Image)
+		}
+		wired := func(container string) {
+			t.Helper()
+			pid := e.MustPodman(t, "inspect --format '{{.State.Pid}}' "+container)
+			if _, err := e.machine.Run("nsenter --net=/proc/" + pid + "/ns/net ip link show eth0-tap"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		unwired := func(after string) {
+			t.Helper()
+			nstest.Eventually(t, func() error { // conmon's podman calls poststop
+				out, err := e.machine.Run("ls -A /run/guestwire/vm1 /run/guestwire.lock")
+				if out != "/run/guestwire.lock:\n\n/run/guestwire/vm1:\n" {
+					err = fmt.Errorf("after %s are left: %s, %v", after, out, err)
+				}
+				return err
+			})
+		}
+		refused := func(want, name, state, network string) {
+			t.Helper()
+			_, err := e.Podman(hooked(name, state, network))
+			if out, _ := e.machine.Run("cat /tmp/hook.log; rm /tmp/hook.log"); err == nil || !strings.Contains(out, want) {
+				t.Errorf("%v, %s; want %q", err, out, want)
+			}
+			e.MustPodman(t, "rm --force "+name)
+		}
+		e.MustPodman(t, hooked("hook1", "vm1", "--network lan-hook"))
+		wired("hook1")
+		refused("is in use by NIC eth0", "hook2", "vm1", "--network lan-hook")
+		refused("the machine's network", "hook2", "vm2", "--network host")
+		wired("hook1")
+		e.MustPodman(t, "restart --time 0 hook1")
+		wired("hook1")
+		e.MustPodman(t, "kill hook1")
+		unwired("kill")
+		e.MustPodman(t, "start hook1")
+		wired("hook1")
+		e.MustPodman(t, "rm --force --time 0 hook1")
+		unwired("rm")
+
+		e.MustPodman(t, "pod create --name pod --network lan-hook --infra-image "+Image+" --infra-command '/bin/sleep inf'")
+		e.MustPodman(t, "pod start pod")
+		inside := e.Namespace(t, e.MustPodman(t, "pod inspect --format '{{.InfraContainerID}}' pod"))
+		inside.Settle("eth0")
+		before := nstest.Stable(inside.Settled())
+		e.MustPodman(t, hooked("hook1", "vm1", "--pod pod"))
+		wired("hook1")
+		refused("the record of eth0 is in /run/guestwire/vm1", "hook2", "vm2", "--pod pod")
+		wired("hook1")
+		e.MustPodman(t, "restart --time 0 hook1")
+		wired("hook1")
+		e.MustPodman(t, "stop --time 0 hook1")
+		unwired("stop in a pod")
+		if err := nstest.Difference(before, nstest.Stable(inside.Settled())); err != nil {
+			t.Error(err)
+		}
+	})
+
 	t.Run("read-only", func(t *testing.T) {
 		t.Parallel()
 		e.MustPodman(t, "run --detach --name readonly --read-only --network lan-readonly"+wired+"--publish 8084:8000 --volume /vm:/vm:ro "+Image+
