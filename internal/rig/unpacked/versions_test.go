@@ -46,6 +46,8 @@ func TestVersions(t *testing.T) {
 		{name: "containerd", versions: versions(pinned("internal/rig/kubernetes/install.sh", "containerd="), debian("containerd", "containerd")), others: true},
 		{name: "runc", versions: versions(pinned("internal/rig/kubernetes/install.sh", "runc="), debian("containerd", "runc")), others: true},
 		{name: "firecracker-go-sdk", versions: versions(pinned("internal/rig/go.mod", "firecracker-go-sdk v"))},
+		{name: "Multus", versions: versions(pinned("internal/rig/go.mod", "multus-cni.v4 v"))},
+		{name: "go-cni", versions: versions(pinned("internal/rig/go.mod", "containerd/go-cni v"))},
 		{name: "flannel", pattern: `flannel's CNI plugin \((\S+),`, versions: versions(pinned("internal/rig/podnet/install.sh", "meta/flannel@"))},
 		{name: "vlanTrunk", pattern: "`vlanTrunk`\\s+\\((\\S+)\\)", versions: versions(pinned("internal/rig/podnet/install.sh", "main/bridge@"))},
 		{name: "CNI's plugins", pattern: `reference plugins \(Debian's, (\S+)\)`, versions: versions(installed("containernetworking-plugins"))},
