@@ -59,8 +59,8 @@ func (d bridged) Destroy(_ context.Context, slot *Slot) error {
 	return nil
 }
 
-// TestFastSandbox calls the adapter as fast-sandbox's Manager calls its Driver, for two slots. Their guests have the same
-// addresses, are reached at the slot's, and do not reach each other.
+// TestFastSandbox calls the adapter as fast-sandbox's Manager calls its Driver, for two slots. Their guests have the
+// same addresses, are reached at the slot's, and do not reach each other.
 func TestFastSandbox(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)

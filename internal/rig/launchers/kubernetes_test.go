@@ -97,9 +97,9 @@ func TestGoCNI(t *testing.T) {
 	}
 }
 
-// TestMultusProgram: Multus writes the status of a pod's networks as it would without guestwire, whose entry is last in the lists
-// of the networks, or after Multus in the engine's list. tapResult is refused: Multus would report the guest's tap, twice,
-// as an interface of the pod.
+// TestMultusProgram: Multus writes the status of a pod's networks as it would without guestwire, whose entry is last in
+// the networks' lists, or after Multus in the engine's list. tapResult is refused: Multus would report the guest's tap,
+// twice, as an interface of the pod.
 func TestMultusProgram(t *testing.T) {
 	n := newNode(t)
 	build := exec.Command("go", "build", "-o", filepath.Join(n.plugins, "multus"), "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus")
