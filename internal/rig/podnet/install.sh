@@ -1,6 +1,7 @@
 #!/bin/bash
 # Unpacks Open vSwitch and OVN for tests, whose packages would start services, installs the
-# libraries that they need, dnsmasq without its service and wg(8), and builds CNI plugins that Debian does not have:
+# libraries that they need, dnsmasq without its service, wg(8) and python3 (../launchers), and builds CNI plugins that Debian
+# does not have:
 #
 #   $GUESTWIRE_CACHE/openvswitch/usr/{sbin,bin,lib/openvswitch-switch}     the cache is /var/cache/guestwire by default
 #   $GUESTWIRE_CACHE/openvswitch/usr/share/{openvswitch,ovn}/*.ovsschema
@@ -20,7 +21,7 @@ export DEBIAN_FRONTEND=noninteractive
 apt() { apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >&2; }
 
 packages=()
-for p in dnsmasq-base wireguard-tools libbpf1 libcap-ng0 libnuma1 libssl3 libunbound8 libxdp1; do
+for p in dnsmasq-base wireguard-tools python3-minimal libbpf1 libcap-ng0 libnuma1 libssl3 libunbound8 libxdp1; do
 	[ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || packages+=("$p")
 done
 ready() { [ -x "$cache/openvswitch/usr/lib/openvswitch-switch/ovs-vswitchd" ] && [ -x "$cache/openvswitch/usr/bin/ovn-controller" ]; }
