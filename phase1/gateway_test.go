@@ -178,6 +178,80 @@ func TestGatewaySilent(t *testing.T) {
 	}
 }
 
+// TestGatewayDetecting: the gateway at the other end of the NIC still detects duplicates of its address, as the bridge of
+// a node's first pod does, and answers nobody. Here that never ends by itself. The guest gets its IPv6 default route
+// all the same, and it works when the gateway has its address.
+func TestGatewayDetecting(t *testing.T) {
+	t.Parallel()
+	for _, link := range []string{"cni0", "pod"} { // a bridge, and the veth itself
+		t.Run(link, func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			gatewayAt(n, link)
+			n.World.Exec("sysctl", "-qw", "net.ipv6.conf."+link+".accept_dad=1", "net.ipv6.conf."+link+".dad_transmits=10000")
+			address := fmt.Sprintf("%v/64 dev %s", nstest.Gateway6, link)
+			n.World.IP("addr add " + address)
+			before := settled(t, n)
+			c := config(n, infra.Redirect{})
+			setup(t, c)
+			if shown := n.World.IP("addr show tentative dev " + link); !strings.Contains(shown, nstest.Gateway6.String()) {
+				t.Fatalf("the gateway has its address, so the test shows nothing:\n%s", shown)
+			}
+			if r := record(t, n).IPv6.Router; r == nil || r.MAC.String() != linkMAC(n.World, link) || !r.Default {
+				t.Fatalf("router %+v, want %s", r, linkMAC(n.World, link))
+			}
+			n.World.IP("addr del " + address)
+			n.World.IP("addr add " + address + " nodad")
+			g, _ := online(t, n, nstest.Beyond6, nstest.Beyond4)
+			end(t, g)
+			check(t, c)
+			teardown(t, n, c, before)
+		})
+	}
+}
+
+// TestGatewayDuplicate: the node's bridge has lost the gateway's address to another station, which becomes the guest's
+// router.
+func TestGatewayDuplicate(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	gatewayAt(n, "cni0")
+	router := nstest.New(t, "router")
+	n.World.IP("link add port type veth peer name lan netns " + router.Name)
+	n.World.IP("link set port master cni0 up")
+	router.IP("link set lan up")
+	address := nstest.Gateway6.String() + "/64 dev "
+	router.IP("addr add " + address + "lan nodad")
+	n.World.Exec("sysctl", "-qw", "net.ipv6.conf.cni0.accept_dad=1", "net.ipv6.conf.cni0.dad_transmits=10")
+	n.World.IP("addr add " + address + "cni0")
+	nstest.Eventually(t, func() error {
+		if shown := n.World.IP("addr show dadfailed dev cni0"); !strings.Contains(shown, nstest.Gateway6.String()) {
+			return errors.New("the bridge still has the address")
+		}
+		return nil
+	})
+	before := settled(t, n)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	if r := record(t, n).IPv6.Router; r == nil || r.MAC.String() != linkMAC(router, "lan") {
+		t.Errorf("router %+v, want %s", r, linkMAC(router, "lan"))
+	}
+	teardown(t, n, c, before)
+}
+
+// gatewayAt moves the gateway's IPv4 address from the other end of the NIC to a link of the world. A link that is not
+// there becomes a bridge, whose port is the other end. The pod does not know the gateway.
+func gatewayAt(n nstest.Network, link string) {
+	n.World.IP("addr flush dev pod scope global")
+	if link != "pod" {
+		n.World.IP("link add " + link + " address " + gatewayMAC.String() + " type bridge")
+		n.World.IP("link set pod master " + link)
+		n.World.IP("link set " + link + " up")
+	}
+	n.World.IP(fmt.Sprintf("addr add %v/24 dev %s", nstest.Gateway4, link))
+	n.Pod.IP("neigh flush dev eth0")
+}
+
 // TestGatewayCancelled: the end of the context ends the wait for the gateway.
 func TestGatewayCancelled(t *testing.T) {
 	t.Parallel()

@@ -149,8 +149,12 @@ func parseForwarding(m []byte) (netstate.Neighbour, error) {
 //
 // The kernel asks as it would for a packet to the address (ip neigh add ... use). Resolve repeats the
 // question each second, as the first can be lost: the namespace's own IPv6 address may still be tentative,
-// and a link that has just come up may not forward yet. ctx ends the wait with an error.
+// and a link that has just come up may not forward yet. ctx ends the wait with an error. A gateway that cannot answer
+// yet is not asked, if it is at the other end of a veth (see detecting).
 func (n *Namespace) Resolve(ctx context.Context, link int, address netip.Addr) (netstate.Neighbour, bool, error) {
+	if mac, ok := n.detecting(link, address); ok {
+		return netstate.Neighbour{Link: link, Address: address, MAC: mac}, true, nil
+	}
 	var asked time.Time
 	end := time.Now().Add(5 * time.Second)
 	for wait := time.Millisecond; time.Now().Before(end); wait = min(2*wait, 20*time.Millisecond) {

@@ -1,0 +1,81 @@
+package kernel
+
+import (
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// detecting returns the MAC of a gateway that cannot answer yet: the link at the other end of the veth that has the
+// address and still detects duplicates of it (RFC 4862 section 5.4). That takes one to two seconds, for example after a
+// bridge got its first port. The link is the veth's other end itself, or the bridge whose port that is.
+//
+// The second result is false if there is no such link, and if the caller lacks CAP_NET_ADMIN where the link is.
+func (n *Namespace) detecting(veth int, address netip.Addr) (cache.MAC, bool) {
+	namespace, index, ok := n.otherEnd(veth)
+	if !ok || !address.Is6() {
+		return cache.MAC{}, false
+	}
+	end, err := n.linkIn(namespace, index)
+	if err != nil || n.detectsIn(namespace, index, address) {
+		return end.MAC, err == nil
+	}
+	bridge, err := n.linkIn(namespace, end.Master)
+	return bridge.MAC, err == nil && bridge.Kind == "bridge" && n.detectsIn(namespace, end.Master, address)
+}
+
+// otherEnd returns the number that the namespace of a veth's other end has in this one, and the index of that end there.
+func (n *Namespace) otherEnd(veth int) (namespace uint32, index int, ok bool) {
+	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, veth), attr32(unix.IFLA_EXT_MASK, skipStatistics))
+	err := n.route.dump(r, func() {}, func(m []byte) error {
+		l, err := parseLink(m)
+		if err != nil || l.Kind != "veth" {
+			return err
+		}
+		return eachAttribute(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
+			switch kind {
+			case unix.IFLA_LINK:
+				index = int(u32(v))
+			case unix.IFLA_LINK_NETNSID:
+				namespace, ok = u32(v), true
+			}
+			return nil
+		})
+	})
+	return namespace, index, ok && err == nil
+}
+
+// linkIn returns a link of the namespace with a number.
+func (n *Namespace) linkIn(namespace uint32, index int) (l netstate.Link, err error) {
+	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, index), attr32(unix.IFLA_EXT_MASK, skipStatistics), attr32(unix.IFLA_TARGET_NETNSID, namespace))
+	err = n.route.dump(r, func() {}, func(m []byte) error {
+		l, err = parseLink(m)
+		return err
+	})
+	return l, err
+}
+
+// detectsIn reports whether a link of the namespace with a number has the address and still detects duplicates of it.
+func (n *Namespace) detectsIn(namespace uint32, link int, address netip.Addr) (detects bool) {
+	// The kernel takes the number, and the index, from a strict question alone.
+	if unix.SetsockoptInt(n.route.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1) != nil {
+		return false
+	}
+	defer unix.SetsockoptInt(n.route.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 0)
+	head := nl.NewIfAddrmsg(unix.AF_INET6)
+	head.Index = uint32(link)
+	r := request(unix.RTM_GETADDR, unix.NLM_F_DUMP, head, attr32(unix.IFA_TARGET_NETNSID, namespace))
+	err := n.route.dump(r, func() { detects = false }, func(m []byte) error {
+		a, tentative, err := parseAddress(m)
+		if err == nil && a.Prefix.Addr() == address {
+			failed := nl.DeserializeIfAddrmsg(m).IfAddrmsg.Flags&unix.IFA_F_DADFAILED != 0 // another station has it
+			detects = tentative && !failed
+		}
+		return err
+	})
+	return detects && err == nil
+}
