@@ -113,7 +113,7 @@ func TestAgent(t *testing.T) {
 		{[]string{"exec", "-uid", "qemu", "--", "true"}, 2, "such as id -u USER prints"},
 		{[]string{"exec", "-groups", "kvm", "--", "id"}, 2, "cut -d: -f3 prints"},
 		{[]string{"exec", "-gid", "kvm", "--", "true"}, 2, "cut -d: -f3 prints"},
-		{[]string{"exec", "-netns", n.Pod.Path() + "-typo", "--", "true"}, 2, "no such file"},
+		{[]string{"exec", "-netns", n.Pod.Path() + "-typo", "--", "true"}, 2, "no such file or directory (ip netns list shows"},
 		{[]string{"help", "start"}, 2, "none of setup"},
 	} {
 		out, status := run(t, agent, step.args...)

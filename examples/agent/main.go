@@ -296,7 +296,7 @@ func (o *options) openNetNS() error {
 		return fmt.Errorf("network namespace: %w (want a path: -netns %s)", err, named)
 	}
 	if err != nil {
-		return fmt.Errorf("network namespace: %w (agent list shows where the wired ones are; agent forget removes what is left of one that is gone)", err)
+		return fmt.Errorf("network namespace: %w (ip netns list shows those in /run/netns, agent list where the wired ones are; agent forget removes what is left of one that is gone)", err)
 	}
 	return nil
 }
