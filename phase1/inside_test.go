@@ -138,7 +138,7 @@ func TestInside(t *testing.T) {
 				}
 				other := c
 				other.Owner.Inside = false
-				if err := setupAlone(t.Context(), other); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "for user 107, group 107 inside: ") {
+				if err := setupAlone(t.Context(), other); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "for user 107, group 107 inside; ") {
 					t.Errorf("for the node's user 107: %v, want ErrWired", err)
 				}
 

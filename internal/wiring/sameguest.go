@@ -65,7 +65,7 @@ func SameGuest(nic string, wired, wanted infra.Spec) (infra.Spec, error) {
 	if wired.Tap != "" {
 		how += fmt.Sprintf(", tap %q", wired.Tap)
 	}
-	return wanted, fmt.Errorf("%w with %s, queues %d, for %s: Teardown first, or ask for the same, not for %s",
+	return wanted, fmt.Errorf("%w with %s, queues %d, for %s; this call asks for %s: ask for the same, or Teardown first",
 		infra.ErrWired, how, max(1, wired.Queues), ownerText(wired.Owner), strings.Join(other, ", "))
 }
 

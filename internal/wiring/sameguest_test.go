@@ -120,24 +120,24 @@ func TestSameGuest(t *testing.T) {
 func TestSameGuestSays(t *testing.T) {
 	wanted := infra.Spec{Binding: infra.Auto{}}
 	for want, wired := range map[string]infra.Spec{
-		`not for tap ""`:                       {Binding: infra.Bridge{}, Tap: "tap0", Queues: 2, Owner: infra.Owner{UID: 1}},
-		"not for queues 2":                     {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1}},
-		"not for user 1 (no group named)":      {Binding: infra.Bridge{}, Queues: 2},
-		"not for the bridge binding, queues 2": {Binding: infra.Redirect{}, Owner: infra.Owner{UID: 1}},
+		`asks for tap ""`:                       {Binding: infra.Bridge{}, Tap: "tap0", Queues: 2, Owner: infra.Owner{UID: 1}},
+		"asks for queues 2":                     {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1}},
+		"asks for user 1 (no group named)":      {Binding: infra.Bridge{}, Queues: 2},
+		"asks for the bridge binding, queues 2": {Binding: infra.Redirect{}, Owner: infra.Owner{UID: 1}},
 	} {
-		if _, err := wiring.SameGuest("eth0", wired, infra.Spec{Binding: infra.Bridge{}, Queues: 2, Owner: infra.Owner{UID: 1}}); err == nil || !strings.HasSuffix(err.Error(), want) {
-			t.Errorf("%v does not end with %s", err, want)
+		if _, err := wiring.SameGuest("eth0", wired, infra.Spec{Binding: infra.Bridge{}, Queues: 2, Owner: infra.Owner{UID: 1}}); err == nil || !strings.HasSuffix(err.Error(), want+": ask for the same, or Teardown first") {
+			t.Errorf("%v does not end with %s and the way out", err, want)
 		}
 	}
 	_, other := wiring.SameGuest("eth0", infra.Spec{Binding: infra.Passt{}, Guest: "vm1"}, infra.Spec{Binding: infra.Passt{}, Guest: "vm2"})
-	if other == nil || !strings.HasSuffix(other.Error(), `, guest "vm1", queues 1, for user 0 (no group named): Teardown first, or ask for the same, not for guest "vm2"`) {
+	if other == nil || !strings.HasSuffix(other.Error(), `, guest "vm1", queues 1, for user 0 (no group named); this call asks for guest "vm2": ask for the same, or Teardown first`) {
 		t.Errorf("%v does not name the guest that is wired, and the other one", other)
 	}
 	for want, wired := range map[string]infra.Spec{
-		"already wired with the bridge binding, queues 1, for user 0 (no group named):": {Binding: infra.Bridge{}},
-		"already wired with the bridge binding, queues 4, for user 1, group 2:":         {Binding: infra.Bridge{}, Queues: 4, Owner: infra.Owner{UID: 1, GID: 2}},
-		"for user 1, group 2 inside: Teardown first":                                    {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, Inside: true}},
-		"for user 1, group 2, context u:r:vmm_t:s0: Teardown first":                     {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, SELinux: "u:r:vmm_t:s0"}},
+		"already wired with the bridge binding, queues 1, for user 0 (no group named); this call asks": {Binding: infra.Bridge{}},
+		"already wired with the bridge binding, queues 4, for user 1, group 2; this call asks":         {Binding: infra.Bridge{}, Queues: 4, Owner: infra.Owner{UID: 1, GID: 2}},
+		"for user 1, group 2 inside; this call asks":                                                   {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, Inside: true}},
+		"for user 1, group 2, context u:r:vmm_t:s0; this call asks":                                    {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, SELinux: "u:r:vmm_t:s0"}},
 		`already wired with the masquerade binding (ipv4 left out, ipv6 fd77::/120, guest left out, gateway fd77::9 10.0.2.9, mac 02:00:00:00:00:77, gatewayMAC left out, firewall "nftables"), queues 1,`: {
 			Binding: infra.Masquerade{IPv6: netip.MustParsePrefix("fd77::/120"), Gateway: addresses("fd77::9", "10.0.2.9"), MAC: guestMAC, Firewall: cache.FirewallNFTables}},
 		"already wired with the bridge binding (mac 02:00:00:00:00:77), queues 1,": {Binding: infra.Bridge{MAC: guestMAC}, Guest: "unused"},
