@@ -138,7 +138,7 @@ func checkDevice(o resolvedOwner, device, part, what, module, purpose string) er
 	if info.Mode().Perm()&0o060 == 0o060 {
 		way += ", or name a group above 0 that may (owner.gid, agent -gid)"
 	}
-	return fmt.Errorf("owner: %v cannot open %s (%s), so the launcher could not %s: %s: %w", o, device, modeOf(info), purpose, way, fs.ErrPermission)
+	return fmt.Errorf("owner: %w: %v cannot open %s (%s), so the launcher could not %s: %s", fs.ErrPermission, o, device, modeOf(info), purpose, way)
 }
 
 // checkContext refuses a context that this kernel does not know, and one that the policy does not let Setup take on.
@@ -164,8 +164,8 @@ func checkReadable(o resolvedOwner, state string) error {
 			return fmt.Errorf("state directory: %w", err)
 		}
 		if !may(o.Owner, info, bits) {
-			return fmt.Errorf("state directory %s: %v cannot enter %s (%s), so the launcher could not read the record: chmod o+rx %[3]s, or name a directory elsewhere: %[5]w",
-				state, o, path, modeOf(info), fs.ErrPermission)
+			return fmt.Errorf("state directory %s: %w: %v cannot enter %s (%s), so the launcher could not read the record: chmod o+rx %[4]s, or name a directory elsewhere",
+				state, fs.ErrPermission, o, path, modeOf(info))
 		}
 		if path == "/" {
 			return nil

@@ -41,8 +41,8 @@ func TestVhost(t *testing.T) {
 	for _, c := range []struct{ owner, device, want string }{
 		{inGroup, "", "device.driver vhost: stat /dev/vhost-net: no such file or directory: want the device of vhost (modprobe vhost_net; in a container, --device /dev/vhost-net); or device.driver qemu"},
 		{inGroup, ">/dev/vhost-net; chmod 600 /dev/vhost-net",
-			"owner: user 107, group 36 cannot open /dev/vhost-net (mode 0600, owner 0:0), so the launcher could not start the VM with vhost: chmod 0666 /dev/vhost-net: permission denied; or device.driver qemu"},
-		{`{"uid": 107}`, ">/dev/vhost-net; chmod 660 /dev/vhost-net", "owner: user 107 (no group named) cannot open /dev/vhost-net (mode 0660, owner 0:0)"},
+			"owner: permission denied: user 107, group 36 cannot open /dev/vhost-net (mode 0600, owner 0:0), so the launcher could not start the VM with vhost: chmod 0666 /dev/vhost-net; or device.driver qemu"},
+		{`{"uid": 107}`, ">/dev/vhost-net; chmod 660 /dev/vhost-net", "owner: permission denied: user 107 (no group named) cannot open /dev/vhost-net (mode 0660, owner 0:0)"},
 	} {
 		ownedBy(c.owner)
 		for _, verb := range []string{"plan", "setup"} {
