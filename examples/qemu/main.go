@@ -29,12 +29,12 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	side := launch
+	side, name := launch, "launch"
 	if os.Args[1] == "serve" {
-		side, os.Args = serve, os.Args[1:]
+		side, name, os.Args = serve, "serve", os.Args[1:]
 	}
 	if err := side(ctx, os.Args[1], os.Args[2:]); err != nil {
-		fmt.Fprintln(os.Stderr, "qemu:", err)
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		os.Exit(1)
 	}
 }
