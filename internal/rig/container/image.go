@@ -20,36 +20,41 @@ const Image = "localhost/vm"
 // packages from Debian's servers, is an image of this machine's QEMU and of the programs that the entry point calls.
 func (e *Engine) Build(t testing.TB) {
 	t.Helper()
-	e.importBase(t)
+	e.importQEMU(t)
 	for _, file := range []string{"Containerfile", "vm"} {
 		e.write(t, "/tmp/context/"+file, filepath.Join("../../../examples/container", file))
 	}
 	for _, program := range []string{"agent", "launcher"} {
 		e.write(t, "/tmp/context/"+program, nstest.Program(t, "examples/"+program))
 	}
-	e.MustPodman(t, "build --quiet --build-arg BASE=localhost/base --tag "+Image+" /tmp/context")
+	e.replaceStages(t, "/tmp/context/Containerfile")
+	e.MustPodman(t, "build --quiet --tag "+Image+" /tmp/context")
 }
 
-// importBase makes the image localhost/base, of this machine's QEMU.
-func (e *Engine) importBase(t testing.TB) {
+// replaceStages puts images of this machine in the place of the stages that take packages from Debian's servers, which
+// the machine does not reach: localhost/debian-qemu (importQEMU) and localhost/debian-guest.
+func (e *Engine) replaceStages(t testing.TB, files string) {
+	t.Helper()
+	const stages = `sed -i '/^FROM docker.io/,/^$/{s,^FROM .* AS \(.*\),FROM localhost/\1 AS \1\n,p;d}' `
+	if out, err := e.machine.Run(stages + files); err != nil {
+		t.Fatal(err, out)
+	}
+}
+
+// importQEMU makes the image localhost/debian-qemu, of this machine's QEMU.
+func (e *Engine) importQEMU(t testing.TB) {
 	t.Helper()
 	base := filepath.Join(nstest.Dir(t), "base.tar")
 	nstest.Run(t, "bash", "-c", packBase, "base", base, unpacked.Path("busybox/bin/busybox"))
 	e.write(t, "/tmp/base.tar", base)
-	e.MustPodman(t, "import --quiet /tmp/base.tar localhost/base")
+	e.MustPodman(t, "import --quiet /tmp/base.tar localhost/debian-qemu")
 }
 
-// reader returns the shells of a tutorial's reader: root on the machine, in a copy of the repository. The first stages
-// of the Containerfiles take packages from Debian's servers, which the machine does not reach. In their place are the
-// images localhost/base and localhost/guest.
+// reader returns the shells of a tutorial's reader: root on the machine, in a copy of the repository.
 func (e *Engine) reader(t testing.TB) tutorial.Shells {
 	t.Helper()
 	root := nstest.Root(t)
-	const stages = "sed -i 's,^ARG BASE=.*,ARG BASE=localhost/base,; s,^ARG GUEST=.*,ARG GUEST=localhost/guest,'" +
-		" examples/container/Containerfile examples/kubernetes/vm/Containerfile"
-	if out, err := e.machine.Run("cd " + root + " && " + stages); err != nil {
-		t.Fatal(err, out)
-	}
+	e.replaceStages(t, root+"/examples/container/Containerfile "+root+"/examples/kubernetes/vm/Containerfile")
 	// podman cannot divide control groups here: see prepare.
 	env := append(tutorial.Environment(t), "HOME=/root", "BUILDAH_ISOLATION=chroot")
 	return func(script string) *exec.Cmd {

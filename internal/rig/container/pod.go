@@ -33,7 +33,7 @@ func BuildImages(t testing.TB) (archives []string, rest string) {
 		t.Fatalf("%s has no heading %q", KubernetesTutorial, onNode)
 	}
 	e := New(t, false)
-	e.importBase(t)
+	e.importQEMU(t)
 	e.importGuest(t)
 	tutorial.TypeAt(t, build, e.reader(t))
 	dir := nstest.Dir(t)
@@ -63,13 +63,13 @@ func PodGuest(name string) []string {
 		"-cpu", "max", "-m", strconv.Itoa(vm.Memory), "-kernel", "/vm/kernel", "-initrd", "/vm/initramfs", "-append", "console=ttyS0 quiet hostname=" + name}
 }
 
-// importGuest makes the image localhost/guest, of what the guest of PodImage is made from.
+// importGuest makes the image localhost/debian-guest, of what the guest of PodImage is made from.
 func (e *Engine) importGuest(t testing.TB) {
 	t.Helper()
 	guest := filepath.Join(nstest.Dir(t), "guest.tar")
 	nstest.Run(t, "bash", "-c", packGuest, "guest", guest, unpacked.Path("busybox/bin/busybox"), unpacked.Path("kernel"))
 	e.write(t, "/tmp/guest.tar", guest)
-	e.MustPodman(t, "import --quiet /tmp/guest.tar localhost/guest")
+	e.MustPodman(t, "import --quiet /tmp/guest.tar localhost/debian-guest")
 }
 
 // packGuest writes an archive with the files from which the guest is made, at the places of Debian's packages. The

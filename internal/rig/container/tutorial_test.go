@@ -11,7 +11,7 @@ import (
 // the page on hooks, with the same image. -own is for a machine that is in a PID namespace of its own.
 func TestTutorial(t *testing.T) {
 	e := New(t, false)
-	e.importBase(t)
+	e.importQEMU(t)
 	e.importGuest(t)
 	shells := e.reader(t)
 	tutorial.TypeAt(t, tutorial.Read(t, "docs/tutorials/container.md"), shells)
