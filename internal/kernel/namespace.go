@@ -30,6 +30,8 @@ type Namespace struct {
 	own    ownTables
 	// deletions are those of groups that the kernel has not ended yet.
 	deletions sync.WaitGroup
+	// frees: a transaction has deleted something, which the kernel frees later.
+	frees bool
 }
 
 // Open returns the namespace of the calling thread. The caller needs CAP_NET_ADMIN in the namespace, and
@@ -47,10 +49,15 @@ func Open() (*Namespace, error) {
 	return &Namespace{route: route, filter: filter}, nil
 }
 
-// Close closes the sockets, and waits for deletions.
+// Close closes the sockets, and waits for deletions of links. It does not wait until the kernel has freed what
+// transactions have deleted (nft_rcv_nl_event, net/netfilter/nf_tables_api.c).
 func (n *Namespace) Close() {
 	n.route.close()
-	if n.filter != nil {
+	switch {
+	case n.filter == nil:
+	case n.frees:
+		inBackground(n.filter.close)
+	default:
 		n.filter.close()
 	}
 	n.deletions.Wait()

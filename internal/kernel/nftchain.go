@@ -145,6 +145,10 @@ func (n *Namespace) transact(ops []netstate.Op) (failures []failure, noLink bool
 	if err := w.writeTransaction(ops); err != nil {
 		return nil, false, err
 	}
+	n.frees = n.frees || slices.ContainsFunc(ops, func(op netstate.Op) bool {
+		_, adds := op.(netstate.TableSet)
+		return !adds
+	})
 	messages := w.messages()
 	first := n.filter.number(messages, len(messages)-2) // the last message ends the transaction
 	failures, err = n.filter.sendBatch(w.octets, first, len(messages))

@@ -45,7 +45,7 @@ func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, boo
 	if err != nil {
 		return cache.MAC{}, false, fmt.Errorf("ask for neighbour %v: %w", q.Target, err)
 	}
-	defer unix.Close(fd)
+	defer inBackground(func() { unix.Close(fd) }) // packet_release in the kernel waits
 	frame := make([]byte, 1<<11)
 	var other cache.MAC // than the known one
 	questions := solicitations
