@@ -15,7 +15,7 @@ type Step struct {
 	//	address-add, address-del, route-add, route-del, neighbour-add, neighbour-del, sysctl-set
 	//	fdb-add, fdb-del (static entries of a bridge's forwarding database)
 	//	qdisc-add, qdisc-del, filter-add, filter-del (tc)
-	//	table-set, table-del (nftables, or the wiring's chains in iptables)
+	//	table-set, table-del (nftables, or the wiring's chains in iptables), table-change (nftables)
 	//	connections-del (connections that the kernel tracks)
 	//	record-write (the file for Phase2; Check has it, and Plan does not)
 	Kind string `json:"kind"`

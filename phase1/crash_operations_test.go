@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -86,6 +87,49 @@ func (b *bed) setup() *operation {
 
 func (b *bed) teardown() *operation {
 	return &operation{args: b.args("teardown"), prepare: b.wire, done: b.isFound, finish: b.finish}
+}
+
+// change is a later Setup with other limits, addresses and, under masquerade, ports. Whatever becomes of it, the rules
+// are those from before it or those after it.
+func (b *bed) change() *operation {
+	other := b.c
+	other.Limits = cache.Limits{FromGuest: cache.Limit{PacketsPerSecond: 1000}}
+	other.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/28")}
+	if m, is := other.Binding.(infra.Masquerade); is {
+		m.Ports = []infra.Ports{{First: 80, Guest: 8080}}
+		other.Binding = m
+	}
+	text, err := json.Marshal(infra.Spec{Binding: other.Binding, Limits: other.Limits, Guard: other.Guard})
+	if err != nil {
+		b.Fatal(err)
+	}
+	op := &operation{args: b.setupArgs(), prepare: b.wire}
+	writeFile(b.T, op.args[slices.Index(op.args, "-config")+1], string(text))
+	if err := errors.Join(b.wire(), setupAlone(b.Context(), other)); err != nil {
+		b.Fatal(err)
+	}
+	settled(b.T, b.n)
+	changed := b.dump()
+	op.done = func() error { return errors.Join(b.looks(changed), other.Check(b.Context())) }
+	op.always = func() error {
+		rules := func(dump string) string { return strings.Join(ofTables.FindAllString(dump, -1), "") }
+		if have := rules(b.dump()); have != rules(changed) && have != rules(b.wired) {
+			return fmt.Errorf("the rules are neither those from before nor those after:\n%s", have)
+		}
+		return nil
+	}
+	op.finish = func(again bool) error {
+		if again {
+			if err := errors.Join(setupAlone(b.Context(), other), op.done()); err != nil {
+				return fmt.Errorf("setup again: %w", err)
+			}
+		}
+		return b.finish(false)
+	}
+	if err := op.finish(false); err != nil {
+		b.Fatal(err)
+	}
+	return op
 }
 
 // wire prepares a Teardown.

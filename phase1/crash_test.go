@@ -534,6 +534,7 @@ var phases = []struct {
 	{"undo", false, func(b *trials, bed *bed) { b.harmUndo(bed.setup()) }},
 	{"two crashes", false, func(b *trials, bed *bed) { b.harmTwice(bed.setup(), bed.teardown()) }},
 	{"forced Teardown", false, func(b *trials, bed *bed) { b.harm(bed.force(), 4) }},
+	{"Setup with changes", false, func(b *trials, bed *bed) { b.harm(bed.change(), 4) }},
 	{"Setup on standby", true, func(b *trials, bed *bed) { b.harm(newMove(bed, "setup").operation(), 2) }},
 	{"Deactivate", true, func(b *trials, bed *bed) { b.harm(newMove(bed, "deactivate").operation(), 2) }},
 	{"Activate", true, func(b *trials, bed *bed) { b.harm(newMove(bed, "activate").operation(), 2) }},

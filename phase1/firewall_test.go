@@ -91,21 +91,8 @@ func TestFirewallText(t *testing.T) {
 			}
 			setup(t, config)
 
-			var tables []string
-			for _, step := range preview.Steps {
-				if table, is := strings.CutPrefix(step.Command, "nft -f - <<EOF\n"); is {
-					tables = append(tables, strings.TrimSuffix(table, "EOF"))
-				}
-			}
-			slices.Sort(tables) // by family
-			other := nstest.New(t, "text")
-			other.IP("tuntap add eth0-tap mode tap")
-			other.IP("link add eth0 type bridge")     // whatever it is
-			other.IP("link add eth0-nic type bridge") // before Linux 6.16 a chain needs its link
-			for _, table := range tables {
-				path := filepath.Join(t.TempDir(), "table")
-				writeFile(t, path, table)
-				other.Exec("nft", "-f", path)
+			other := byText(t)
+			for _, table := range loadTexts(t, other, preview.Steps) {
 				words := strings.Fields(table) // table FAMILY NAME {
 				list := []string{"nft", "-s", "-t", "list", "table", words[1], words[2]}
 				if err := difference(nstest.SetTypes(other.Exec(list...)), n.Pod.Exec(list...)); err != nil {
@@ -116,6 +103,118 @@ func TestFirewallText(t *testing.T) {
 		})
 	}
 }
+
+// byText is a namespace whose tables come from texts.
+func byText(t *testing.T) *nstest.Namespace {
+	t.Helper()
+	other := nstest.New(t, "text")
+	other.IP("tuntap add eth0-tap mode tap")
+	other.IP("link add eth0 type bridge")     // whatever it is
+	other.IP("link add eth0-nic type bridge") // before Linux 6.16 a chain needs its link
+	return other
+}
+
+// loadTexts loads the texts of steps for nft, and returns them, by family.
+func loadTexts(t *testing.T, ns *nstest.Namespace, steps []infra.Step) (texts []string) {
+	t.Helper()
+	for _, step := range steps {
+		if text, is := strings.CutPrefix(step.Command, "nft -f - <<EOF\n"); is {
+			texts = append(texts, strings.TrimSuffix(text, "EOF"))
+		}
+	}
+	slices.Sort(texts)
+	for _, text := range texts {
+		path := filepath.Join(t.TempDir(), "table")
+		writeFile(t, path, text)
+		ns.Exec("nft", "-f", path)
+	}
+	return texts
+}
+
+// TestChanges: what differs in a later Setup changes in place. nft makes the same of the text in the plan, and after
+// Teardown a first Setup makes the same. A chain that does not differ keeps its rules, with what they have counted.
+func TestChanges(t *testing.T) {
+	nstest.KernelDecides(t, "changes of that kernel's tables")
+	t.Parallel()
+	list := []string{"nft", "-s", "list", "ruleset"}
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		other := byText(t)
+		var changes []func()
+		change := func(f func()) { changes = append(changes, f) }
+		change(func() {
+			c.Limits = cache.Limits{FromGuest: cache.Limit{PacketsPerSecond: 1000}, ToGuest: cache.Limit{BitsPerSecond: 8_000_000}}
+		})
+		change(func() { c.Limits.FromGuest = cache.Limit{PacketsPerSecond: 2000, BitsPerSecond: 80_000_000} })
+		change(func() { c.Guard.MACs = []cache.MAC{{2, 0, 0, 0, 0, 9}} })
+		change(func() {
+			c.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/28"), netip.MustParsePrefix("fd00:9::/64")}
+		})
+		change(func() { c.Limits, c.Guard = cache.Limits{}, infra.Guard{} })
+		change(func() { c.MTU = lowered })
+		if m, is := b.(infra.Masquerade); is {
+			for _, ports := range [][]infra.Ports{
+				{}, {{First: 80}}, {{First: 80}, {First: 81, Guest: 8081}}, {{First: 90, Last: 92, Guest: 8090}, {Protocol: "udp", First: 53, Guest: 5353}}, nil,
+			} {
+				change(func() { m.Ports = ports; c.Binding = m })
+			}
+		}
+		preview, err := c.Plan(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		setup(t, c)
+		loadTexts(t, other, preview.Steps)
+		for i, change := range changes {
+			change()
+			if preview, err = c.Plan(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for _, step := range preview.Steps {
+				if strings.HasPrefix(step.Kind, "table-") != (step.Kind == "table-change") {
+					t.Errorf("change %d: %s", i+1, step)
+				}
+			}
+			kept := func() string { return n.Pod.Exec("nft", "-a", "list", "chain", "netdev", "guestwire-eth0", "listener") }
+			before := kept()
+			setup(t, c)
+			if after := kept(); after != before { // also the number of each rule
+				t.Errorf("change %d: a chain was\n%s\nand is\n%s", i+1, before, after)
+			}
+			check(t, c)
+			loadTexts(t, other, preview.Steps)
+			have := sortedBlocks(n.Pod.Exec(list...))
+			if err := difference(sortedBlocks(other.Exec(list...)), have); err != nil {
+				t.Errorf("change %d, by its text: %v", i+1, err)
+			}
+			unwire(t, c)
+			setup(t, c)
+			if err := difference(sortedBlocks(n.Pod.Exec(list...)), have); err != nil {
+				t.Errorf("change %d, by a first Setup: %v", i+1, err)
+			}
+		}
+	})
+}
+
+// sortedBlocks are the sets, maps and chains of nft's list, with the names of their tables, in alphabetical order, and
+// without the addresses that packets have put into sets.
+func sortedBlocks(ruleset string) string {
+	var blocks []string
+	for table := range strings.SplitSeq(learned.ReplaceAllString(nstest.SetTypes(ruleset), ""), "\n}\n") {
+		name, _, _ := strings.Cut(table, "\n")
+		for _, block := range aBlock.FindAllString(table, -1) {
+			blocks = append(blocks, name+"\n"+block)
+		}
+	}
+	slices.Sort(blocks)
+	return strings.Join(blocks, "\n")
+}
+
+var (
+	aBlock  = regexp.MustCompile(`(?ms)^\t\w+ \S+ \{$.*?^\t\}$`)
+	learned = regexp.MustCompile(`\t+elements = \{ fe80::.*\n`)
+)
 
 // TestBaseChains: docs/how-to/own-firewall-rules.md has the base chains that nft lists.
 func TestBaseChains(t *testing.T) {

@@ -14,12 +14,16 @@ func (s *stepper) setTables() {
 		if at >= 0 && s.now.Tables[at].Is(t) && !s.losesChain(t) {
 			continue
 		}
-		// A table that exists is replaced in one transaction. A table that does not exist is not deleted
-		// first: closing the socket would then wait for the end of the deletion, 2 to 20 ms.
+		t = t.Resolve(s.indexOf)
+		// A table that exists is changed, or replaced, in one transaction.
 		if at >= 0 {
+			if c, can := s.now.Tables[at].ChangeTo(t); can && !s.losesChain(t) {
+				s.add(netstate.TableChange{Table: t, Change: c})
+				continue
+			}
 			s.add(netstate.TableDel{Family: t.Family, Name: t.Name})
 		}
-		s.add(netstate.TableSet{Table: t.Resolve(s.indexOf)})
+		s.add(netstate.TableSet{Table: t})
 	}
 }
 

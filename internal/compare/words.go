@@ -110,6 +110,8 @@ func (w *words) describe(op netstate.Op) {
 		}
 	case netstate.TableSet:
 		w.describeTable(o.Table)
+	case netstate.TableChange:
+		w.describeTable(o.Table)
 	case netstate.TableDel:
 		if !w.anyOp(func(op netstate.Op) bool {
 			s, is := op.(netstate.TableSet)

@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
@@ -48,8 +49,8 @@ func (v DNATRange) iptables() string {
 	return fmt.Sprintf("DNAT --to-destination %s-%d/%d", first, v.Last, v.Base)
 }
 
-// Size returns the number of ports.
-func (m PortMap) Size() int {
+// Ports returns the number of ports.
+func (m PortMap) Ports() int {
 	n := 0
 	for _, r := range m.Ranges {
 		n += int(r.Last-r.First) + 1
@@ -57,22 +58,34 @@ func (m PortMap) Size() int {
 	return n
 }
 
+// Size returns the size of the map: a power of two, so that a map of about as many ports is changed in place.
+func (m PortMap) Size() int {
+	const least = 16
+	return max(least, 1<<bits.Len(uint(m.Ports()-1)))
+}
+
 // String returns the map as nft -f reads it.
 func (m PortMap) String() string {
+	return fmt.Sprintf("map %s { type inet_service : inet_service; size %d; elements = { %s }; }", m.Name, m.Size(), m.elements())
+}
+
+func (m PortMap) elements() string {
 	var elements []string
 	for _, r := range m.Ranges {
 		for i := range int(r.Last-r.First) + 1 {
 			elements = append(elements, fmt.Sprintf("%d : %d", int(r.First)+i, int(r.To)+i))
 		}
 	}
-	return fmt.Sprintf("map %s { type inet_service : inet_service; size %d; elements = { %s }; }", m.Name, m.Size(), strings.Join(elements, ", "))
+	return strings.Join(elements, ", ")
 }
 
 // Head returns the map as an [Image] has it: the declaration, and what Held returns.
 func (m PortMap) Head() string { return PortMapHead(m.Size()) + m.Held() }
 
-// PortMapHead returns the declaration of a map for so many ports, without the ports.
-func PortMapHead(size int) string { return fmt.Sprintf("inet_service : inet_service; size %d;", size) }
+// PortMapHead returns the declaration of a map of the size, without the ports.
+func PortMapHead(size int) string { return fmt.Sprintf(portMapTypes+" size %d;", size) }
+
+const portMapTypes = "inet_service : inet_service;"
 
 // Held returns the ports, as few ranges.
 func (m PortMap) Held() string {

@@ -241,7 +241,10 @@ func (i Image) WithTexts() Image {
 
 // Is reports whether the image is that of the table.
 func (i Image) Is(t Table) bool {
-	return i.held != nil && i.held.same(t) || reflect.DeepEqual(i.WithTexts(), t.Image())
+	if i.held != nil {
+		return i.held.same(t)
+	}
+	return reflect.DeepEqual(i, t.Image())
 }
 
 // same reports whether two tables have equal sets, maps, flow tables, chains and rules, and so the same image.

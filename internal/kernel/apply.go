@@ -122,6 +122,8 @@ func carrierOf(op netstate.Op) (carrier, error) {
 		return ofItsOwn, nil
 	case netstate.TableSet:
 		return tableCarrier(op.Table.Family)
+	case netstate.TableChange:
+		return nfnetlink, nil
 	case netstate.TableDel:
 		return tableCarrier(op.Family)
 	case netstate.GroupDel:

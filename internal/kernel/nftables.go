@@ -39,6 +39,8 @@ func (w *nftWriter) writeTransaction(ops []netstate.Op) error {
 		switch o := op.(type) {
 		case netstate.TableSet:
 			w.writeTable(o.Table)
+		case netstate.TableChange:
+			w.writeChange(o.Change)
 		case netstate.TableDel:
 			w.beginTables(unix.NFT_MSG_DELTABLE, 0, o.Family)
 			w.text(unix.NFTA_TABLE_NAME, o.Name)
@@ -56,14 +58,21 @@ func sizeOf(ops []netstate.Op) int {
 	const table, chain, rule = 256, 128, 320
 	size := 0
 	for _, op := range ops {
+		var added firewall.Table
+		switch o := op.(type) {
+		case netstate.TableSet:
+			added = o.Table
+		case netstate.TableChange:
+			added = o.Change.Added
+			added.Maps = slices.Concat(added.Maps, o.Change.Changed)
+			size += chain * (len(o.Change.Flushed) + len(o.Change.GoneChains))
+		}
 		size += table
-		if set, is := op.(netstate.TableSet); is {
-			for _, c := range set.Table.Chains {
-				size += chain + rule*len(c.Rules)
-			}
-			for _, m := range set.Table.Maps {
-				size += table + sizeofPortElement*m.Size()
-			}
+		for _, c := range added.Chains {
+			size += chain + rule*len(c.Rules)
+		}
+		for _, m := range added.Maps {
+			size += table + sizeofPortElement*m.Ports()
 		}
 	}
 	return size
@@ -80,6 +89,31 @@ func (w *nftWriter) writeTable(t firewall.Table) {
 	w.beginTables(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t.Family)
 	w.text(unix.NFTA_TABLE_NAME, t.Name)
 	w.number32(unix.NFTA_TABLE_FLAGS, 0)
+	w.writeContent(t, nil)
+}
+
+// writeChange writes the messages of a change. A chain or a set is deleted when no rule names it any more.
+func (w *nftWriter) writeChange(c firewall.Change) {
+	t := c.Added
+	each := func(message, nameOfTable, nameOfObject uint16, names []string) {
+		for _, name := range names {
+			w.beginTables(message, 0, t.Family)
+			w.text(nameOfTable, t.Name)
+			w.text(nameOfObject, name)
+		}
+	}
+	each(unix.NFT_MSG_DELRULE, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, c.Flushed) // all rules
+	for _, m := range c.Changed {
+		each(unix.NFT_MSG_DELSETELEM, unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET, []string{m.Name}) // all elements
+		w.writePorts(t.Family, t.Name, m, 0)
+	}
+	w.writeContent(t, c.Flushed)
+	each(unix.NFT_MSG_DELCHAIN, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, c.GoneChains)
+	each(unix.NFT_MSG_DELSET, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, slices.Concat(c.GoneSets, c.GoneMaps))
+}
+
+// writeContent writes what is in a table whose chains have those names already.
+func (w *nftWriter) writeContent(t firewall.Table, have []string) {
 	for i, s := range t.Sets {
 		w.beginTables(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, t.Family)
 		w.writeSet(t.Name, s, uint32(i+1))
@@ -96,8 +130,10 @@ func (w *nftWriter) writeTable(t firewall.Table) {
 		w.writeFlowTable(t.Name, f)
 	}
 	for _, c := range t.Chains {
-		w.beginTables(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, t.Family)
-		w.writeChain(t.Name, c)
+		if !slices.Contains(have, c.Name) {
+			w.beginTables(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, t.Family)
+			w.writeChain(t.Name, c)
+		}
 	}
 	for _, c := range t.Chains {
 		for _, r := range c.Rules {
@@ -123,7 +159,7 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 		s.NoNFTables = true
 		return nil
 	}
-	if n.own.made {
+	if n.own.sent {
 		known, err := n.knowTables(s, name)
 		if known || err != nil {
 			return err
@@ -148,10 +184,6 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 	})
 	if err != nil {
 		return err
-	}
-	if len(found) == 0 {
-		n.own = ownTables{none: true, name: name, generation: generation}
-		return nil
 	}
 	if !whole {
 		for _, family := range slices.Sorted(maps.Keys(found)) {
@@ -185,6 +217,7 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 		}
 		s.Tables = append(s.Tables, image)
 	}
+	n.own = ownTables{read: true, name: name, generation: generation, images: s.Tables}
 	return nil
 }
 

@@ -35,25 +35,21 @@ const (
 
 // mostChains is how many chains of a table are read: more than a table of guestwire has, so that one with more differs.
 // Another program with the right to change the namespace's nftables can add any number, and the reader would keep them
-// all.
+// all. Those that are not read count as objects of others.
 const mostChains = 1024
 
 // readChains reads the chains of a table into the image, without their rules. What is left of Others are
 // sets, maps, objects and flowtables.
 func (n *Namespace) readChains(image *firewall.Image) error {
 	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfgenmsg{families[image.Family]})
-	chains := 0
-	err := n.filter.dump(list, func() { image.Chains, chains = nil, 0 }, func(m []byte) error {
+	err := n.filter.dump(list, func() { image.Chains = nil }, func(m []byte) error {
 		chain, table, err := parseChain(m)
-		if table != image.Name {
-			return err
-		}
-		if chains++; chains <= mostChains {
+		if table == image.Name && len(image.Chains) < mostChains {
 			image.Chains = append(image.Chains, chain)
 		}
 		return err
 	})
-	image.Others -= chains
+	image.Others -= len(image.Chains)
 	slices.SortFunc(image.Chains, func(a, b firewall.ChainImage) int { return strings.Compare(a.Name, b.Name) })
 	return err
 }

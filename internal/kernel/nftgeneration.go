@@ -1,44 +1,54 @@
 package kernel
 
 import (
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// ownTables are the tables that one transaction has made in a namespace that had none with their name. To read them
+// ownTables are the tables that one transaction has left in a namespace whose tables were read before. To read them
 // back takes longer than to make them.
 //
 // Each transaction that changes the nftables of a namespace makes the generation one higher (nf_tables_commit,
 // net/netfilter/nf_tables_api.c). If the generation is that of the reading before plus one, no other program has
-// changed the tables meanwhile, and the kernel has what was sent. What the kernel changes by itself leaves the
-// generation: the elements that packets add to sets, which an image does not have, and the end of chains whose link
-// goes away, which the links show. The tables are therefore known once only. A chain that was sent with the present
-// name of a link is read back, as a kernel that binds names loses it when the link is renamed.
+// changed the tables meanwhile, and the kernel has what was read and what was sent. What the kernel changes by itself
+// leaves the generation: the elements that packets add to sets, which an image does not have, and the end of chains
+// whose link goes away, which the links show. The tables are therefore known once only. A chain that was sent with the
+// present name of a link is read back, as a kernel that binds names loses it when the link is renamed.
 type ownTables struct {
-	none       bool   // the reading found no table with the name
-	name       string // of the tables
-	generation uint32 // before the reading
-	made       bool   // one transaction has made the images
-	images     []firewall.Image
+	read       bool             // the tables with the name were read
+	name       string           // of the tables
+	generation uint32           // before the reading
+	sent       bool             // one transaction has been carried out since
+	images     []firewall.Image // what the kernel has then
 }
 
-// commit notes a transaction. After a second one, or one that is more than new tables with the name, nothing is known.
+// commit notes a transaction. After a second one, nothing is known.
 func (o *ownTables) commit(ops []netstate.Op, done bool) {
 	known := *o
 	*o = ownTables{}
-	if !known.none || known.made || !done {
+	if !known.read || known.sent || !done {
 		return
 	}
-	for _, op := range ops {
-		set, is := op.(netstate.TableSet)
-		if !is || set.Table.Name != known.name {
-			return
-		}
-		known.images = append(known.images, set.Table.Held())
+	known.images = slices.Clone(known.images)
+	remove := func(f firewall.Family) {
+		known.images = slices.DeleteFunc(known.images, func(i firewall.Image) bool { return i.Family == f })
 	}
-	known.made = true
+	for _, op := range ops {
+		switch op := op.(type) {
+		case netstate.TableDel:
+			remove(op.Family)
+		case netstate.TableSet:
+			known.images = append(known.images, op.Table.Held())
+		case netstate.TableChange:
+			remove(op.Table.Family)
+			known.images = append(known.images, op.Table.Held())
+		}
+	}
+	known.sent = true
 	*o = known
 }
 

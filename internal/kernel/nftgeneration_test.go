@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -40,62 +41,77 @@ func TestOwnTables(t *testing.T) {
 		{name: "a deleted table", after: "delete table netdev guestwire-eth0", read: true},
 		{name: "another policy", after: "add chain inet guestwire-eth0 forward { policy accept; }", read: true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			pod := nstest.New(t, "pod")
-			pod.IP("link add eth0 type veth peer name away")
-			other := func(command string) {
-				if command != "" {
-					if out, err := exec.Command("ip", "netns", "exec", pod.Name, "nft", command).CombinedOutput(); err != nil {
-						t.Errorf("nft %s: %v: %s", command, err, out) // t.Fatal is for the test's own goroutine
+		for _, change := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, change %t", c.name, change), func(t *testing.T) {
+				pod := nstest.New(t, "pod")
+				pod.IP("link add eth0 type veth peer name away")
+				other := func(command string) {
+					if command != "" {
+						if out, err := exec.Command("ip", "netns", "exec", pod.Name, "nft", command).CombinedOutput(); err != nil {
+							t.Errorf("nft %s: %v: %s", command, err, out) // t.Fatal is for the test's own goroutine
+						}
 					}
 				}
-			}
-			err := netns.Do(pod.File, func() error {
-				n, err := Open()
-				if err != nil {
-					return err
-				}
-				defer n.Close()
-				fresh, err := Open()
-				if err != nil {
-					return err
-				}
-				defer fresh.Close()
-				if _, err := n.Snapshot(names, nil, nil); err != nil {
-					return err
-				}
-				other(c.before)
-				var ops []netstate.Op
-				for _, table := range tables {
-					ops = append(ops, netstate.TableSet{Table: table})
-				}
-				if err := n.Apply(context.Background(), ops); err != nil {
-					return err
-				}
-				other(c.after)
-				for look := range 2 {
-					asked := n.filter.seq
-					have, err := n.Snapshot(names, nil, tables)
+				err := netns.Do(pod.File, func() error {
+					n, err := Open()
 					if err != nil {
 						return err
 					}
-					want, err := fresh.Snapshot(names, nil, tables)
+					defer n.Close()
+					fresh, err := Open()
 					if err != nil {
 						return err
 					}
-					if !reflect.DeepEqual(whole(have.Tables), whole(want.Tables)) {
-						t.Errorf("look %d:\nhave %+v\nwant %+v", look+1, whole(have.Tables), whole(want.Tables))
+					defer fresh.Close()
+					var ops []netstate.Op
+					for _, table := range tables {
+						ops = append(ops, netstate.TableSet{Table: table})
 					}
-					if read := n.filter.seq-asked > 1; read != (c.read || look > 0) {
-						t.Errorf("look %d: the tables were read: %v", look+1, read)
+					if change { // of the second table, by a rule more, to that table
+						more := tables[1]
+						more.Chains = slices.Clone(more.Chains)
+						more.Chains[0].Rules = slices.Repeat(more.Chains[0].Rules, 2)
+						if err := fresh.Apply(context.Background(), []netstate.Op{ops[0], netstate.TableSet{Table: more}}); err != nil {
+							return err
+						}
+						c, can := more.Held().ChangeTo(tables[1])
+						if !can {
+							return errors.New("there is no change")
+						}
+						ops = []netstate.Op{netstate.TableChange{Table: tables[1], Change: c}}
 					}
+					if _, err := n.Snapshot(names, nil, tables); err != nil {
+						return err
+					}
+					other(c.before)
+					if err := n.Apply(context.Background(), ops); err != nil {
+						return err
+					}
+					other(c.after)
+					for look := range 2 {
+						asked := n.filter.seq
+						have, err := n.Snapshot(names, nil, tables)
+						if err != nil {
+							return err
+						}
+						want, err := fresh.Snapshot(names, nil, tables)
+						if err != nil {
+							return err
+						}
+						if !reflect.DeepEqual(whole(have.Tables), whole(want.Tables)) {
+							t.Errorf("look %d:\nhave %+v\nwant %+v", look+1, whole(have.Tables), whole(want.Tables))
+						}
+						if read := n.filter.seq-asked > 1; read != (c.read || look > 0) {
+							t.Errorf("look %d: the tables were read: %v", look+1, read)
+						}
+					}
+					return forUndo(t, fresh, names, tables)
+				})
+				if err != nil {
+					t.Fatal(err)
 				}
-				return forUndo(t, fresh, names, tables)
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		})
+		}
 	}
 }
 
@@ -108,7 +124,7 @@ func whole(images []firewall.Image) (all []firewall.Image) {
 }
 
 // TestHolds: a table is read as held only if nft has changed nothing of it. What a counter has counted and what is in a
-// set is no change. What is read as held, and what is read with texts, differ from the wanted table alike.
+// set is no change. If it is not held, a change in place, or else a new table, makes nft list what it listed before.
 func TestHolds(t *testing.T) {
 	nstest.Need(t)
 	names := netstate.Names{Table: testTable.Name}
@@ -126,18 +142,24 @@ func TestHolds(t *testing.T) {
 		"flush chain inet guestwire-eth0 counted; add rule inet guestwire-eth0 counted meta nfproto ipv4 counter drop": false,
 		"flush chain inet guestwire-eth0 counted; add rule inet guestwire-eth0 counted meta nfproto ipv4 counter packets 7 bytes 8 drop; add rule inet guestwire-eth0 counted meta nfproto ipv6 counter drop": true,
 		"flush chain inet guestwire-eth0 counted; add rule inet guestwire-eth0 counted meta nfproto ipv6 counter drop; add rule inet guestwire-eth0 counted meta nfproto ipv4 counter drop":                   false,
-		"add chain inet guestwire-eth0 other":                                                                  false,
-		"add chain inet guestwire-eth0 other; add rule inet guestwire-eth0 other accept":                       false,
-		"add set inet guestwire-eth0 other { type ipv4_addr; }":                                                false,
-		"delete element inet guestwire-eth0 ports { 80 }; add element inet guestwire-eth0 ports { 82 : 9092 }": false,
-		"delete element inet guestwire-eth0 ports { 80 }":                                                      false,
-		"delete element inet guestwire-eth0 ports { 80 }; add element inet guestwire-eth0 ports { 80 : 22 }":   false,
-		"delete element inet guestwire-eth0 ports { 80 }; add element inet guestwire-eth0 ports { 80 : 9090 }": true,
-		"add map inet guestwire-eth0 other { type inet_service : inet_service; }":                              false,
-		"add counter inet guestwire-eth0 other":                                                                false,
-		"add chain inet guestwire-eth0 forward { policy accept; }":                                             false,
-		"add table inet guestwire-eth0 { flags dormant; }":                                                     false,
-		"delete table inet guestwire-eth0":                                                                     false,
+		"add chain inet guestwire-eth0 other":                                                                                                       false,
+		"add chain inet guestwire-eth0 other; add rule inet guestwire-eth0 other accept":                                                            false,
+		"add set inet guestwire-eth0 other { type ipv4_addr; }":                                                                                     false,
+		"delete element inet guestwire-eth0 ports { 80 }; add element inet guestwire-eth0 ports { 82 : 9092 }":                                      false,
+		"delete element inet guestwire-eth0 ports { 80 }":                                                                                           false,
+		"delete element inet guestwire-eth0 ports { 80 }; add element inet guestwire-eth0 ports { 80 : 22 }":                                        false,
+		"delete element inet guestwire-eth0 ports { 80 }; add element inet guestwire-eth0 ports { 80 : 9090 }":                                      true,
+		"add map inet guestwire-eth0 other { type inet_service : inet_service; }":                                                                   false,
+		"add counter inet guestwire-eth0 other":                                                                                                     false,
+		"add chain inet guestwire-eth0 forward { policy accept; }":                                                                                  false,
+		"add table inet guestwire-eth0 { flags dormant; }":                                                                                          false,
+		"delete chain inet guestwire-eth0 sets":                                                                                                     false,
+		"flush chain inet guestwire-eth0 sets; delete set inet guestwire-eth0 hops":                                                                 false,
+		"flush chain inet guestwire-eth0 to-guest; delete map inet guestwire-eth0 ports":                                                            false,
+		"add rule inet guestwire-eth0 plain jump { drop; }":                                                                                         false,
+		"add rule inet guestwire-eth0 plain ip saddr { 10.0.0.1, 10.0.0.2 } accept":                                                                 false,
+		"add chain inet guestwire-eth0 other; add map inet guestwire-eth0 ways { type ipv4_addr : verdict; elements = { 10.0.0.1 : jump other }; }": false,
+		"delete table inet guestwire-eth0":                                                                                                          false,
 	} {
 		t.Run(command, func(t *testing.T) {
 			pod := nstest.New(t, "pod")
@@ -150,6 +172,8 @@ func TestHolds(t *testing.T) {
 				if err := n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: counted}}); err != nil {
 					return err
 				}
+				listed := func() string { return sortedLines(pod.Exec("nft", "-s", "list", "ruleset")) }
+				before := listed()
 				if out, err := exec.Command("ip", "netns", "exec", pod.Name, "nft", command).CombinedOutput(); err != nil {
 					return fmt.Errorf("nft %s: %w: %s", command, err, out) // t.Fatal is for the test's own goroutine
 				}
@@ -160,6 +184,23 @@ func TestHolds(t *testing.T) {
 				if have := len(now.Tables) == 1 && now.Tables[0].Is(counted); have != holds {
 					t.Errorf("the table is held: %v\n%+v", have, whole(now.Tables))
 				}
+				ops := []netstate.Op{netstate.TableSet{Table: counted}}
+				if len(now.Tables) == 1 {
+					if c, can := now.Tables[0].ChangeTo(counted); can {
+						ops[0] = netstate.TableChange{Table: counted, Change: c}
+					} else {
+						ops = append([]netstate.Op{netstate.TableDel{Family: counted.Family, Name: counted.Name}}, ops...)
+					}
+				}
+				if holds {
+					return nil
+				}
+				if err := n.Apply(context.Background(), ops); err != nil {
+					return err
+				}
+				if after := listed(); after != before {
+					t.Errorf("%T repairs it to\n%s\nand not to\n%s", ops[0], after, before)
+				}
 				return nil
 			})
 			if err != nil {
@@ -167,6 +208,10 @@ func TestHolds(t *testing.T) {
 			}
 		})
 	}
+}
+
+func sortedLines(text string) string {
+	return strings.Join(slices.Sorted(strings.Lines(text)), "")
 }
 
 // TestForeignChains: what another program adds to a table makes the table differ, and neither a reason of Drops nor

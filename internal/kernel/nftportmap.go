@@ -31,7 +31,11 @@ func (w *nftWriter) writePortMap(family firewall.Family, table string, m firewal
 	description := w.open(unix.NFTA_SET_DESC)
 	w.number32(unix.NFTA_SET_DESC_SIZE, uint32(m.Size()))
 	w.close(description)
+	w.writePorts(family, table, m, number)
+}
 
+// writePorts writes the messages of a map's elements. Number is 0 for a map that is there already.
+func (w *nftWriter) writePorts(family firewall.Family, table string, m firewall.PortMap, number uint32) {
 	list, written := 0, 0
 	for _, r := range m.Ranges {
 		for i := range int(r.Last-r.First) + 1 {
@@ -41,7 +45,9 @@ func (w *nftWriter) writePortMap(family firewall.Family, table string, m firewal
 				}
 				w.beginTables(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, family)
 				w.text(unix.NFTA_SET_ELEM_LIST_SET, m.Name)
-				w.number32(unix.NFTA_SET_ELEM_LIST_SET_ID, number)
+				if number != 0 {
+					w.number32(unix.NFTA_SET_ELEM_LIST_SET_ID, number)
+				}
 				w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
 				list = w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 			}

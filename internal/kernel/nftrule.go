@@ -33,8 +33,9 @@ func (n *Namespace) readChainRules(image *firewall.Image, wanted []firewall.Tabl
 			most += len(c.Rules)
 		}
 	}
+	others := image.Others
 	none := func() {
-		read = 0
+		read, image.Others = 0, others
 		for i := range image.Chains {
 			image.Chains[i].Rules = nil
 		}
@@ -46,6 +47,7 @@ func (n *Namespace) readChainRules(image *firewall.Image, wanted []firewall.Tabl
 			return err
 		}
 		if read++; read > most {
+			image.Others++
 			return nil
 		}
 		text, err := rules.text(rule.expressions)

@@ -34,9 +34,12 @@ func Deletes(op Op, l Link) bool {
 func Step(op Op) infra.Step {
 	kind, link := op.kind()
 	step := infra.Step{Kind: kind, Link: link, Command: op.String()}
-	if set, is := op.(TableSet); is {
-		program, _, _ := strings.Cut(step.Command, " <<")
-		step.Summary = program + "    # " + set.Table.Summary()
+	program, _, _ := strings.Cut(step.Command, " <<")
+	switch o := op.(type) {
+	case TableSet:
+		step.Summary = program + "    # " + o.Table.Summary()
+	case TableChange:
+		step.Summary = program + "    # " + o.Change.Summary()
 	}
 	return step
 }
@@ -176,6 +179,11 @@ type (
 	// TableSet creates a table of nftables, or the wiring's chains in the tables of iptables. After a TableDel
 	// of the same table, nftables replaces the table in one transaction.
 	TableSet struct{ Table firewall.Table }
+	// TableChange makes Table of the table of nftables that is there.
+	TableChange struct {
+		Table  firewall.Table
+		Change firewall.Change
+	}
 	// TableDel deletes the table, or the chains.
 	TableDel struct {
 		Family firewall.Family
@@ -209,6 +217,7 @@ func (o IngressDel) kind() (kind, link string)     { return "qdisc-del", o.Link 
 func (o FilterAdd) kind() (kind, link string)      { return "filter-add", o.Link }
 func (o FilterDel) kind() (kind, link string)      { return "filter-del", o.Link }
 func (o TableSet) kind() (kind, link string)       { return "table-set", "" }
+func (o TableChange) kind() (kind, link string)    { return "table-change", "" }
 func (o TableDel) kind() (kind, link string)       { return "table-del", "" }
 func (o ConnectionsDel) kind() (kind, link string) { return "connections-del", "" }
 
@@ -522,6 +531,8 @@ func (o TableSet) String() string {
 	}
 	return "nft -f - <<EOF\n" + o.Table.String() + "EOF"
 }
+
+func (o TableChange) String() string { return "nft -f - <<EOF\n" + o.Change.String() + "EOF" }
 
 func (o TableDel) String() string {
 	if o.Family.IPTables() != 0 {

@@ -197,14 +197,21 @@ func (k *fakeKernel) apply(op netstate.Op) error {
 			return f.Link == o.Filter.Link && f.Priority == o.Filter.Priority && f.Protocol == o.Filter.Protocol
 		})
 	case netstate.TableSet:
-		image := o.Table.Held() // whose rules text does not show: whoever compares asks for the steps that are left, too
-		k.s.Tables = slices.DeleteFunc(k.s.Tables, func(i firewall.Image) bool { return i.Family == image.Family && i.Name == image.Name })
-		k.s.Tables = append(k.s.Tables, image)
+		k.setTable(o.Table)
+		return nil
+	case netstate.TableChange:
+		k.setTable(o.Table)
 		return nil
 	case netstate.TableDel:
 		return remove(&k.s.Tables, syscall.ENOENT, func(i firewall.Image) bool { return i.Family == o.Family && i.Name == o.Name })
 	}
 	return fmt.Errorf("the fake kernel does not know %T", op)
+}
+
+func (k *fakeKernel) setTable(t firewall.Table) {
+	image := t.Held() // whose rules text does not show: whoever compares asks for the steps that are left, too
+	k.s.Tables = slices.DeleteFunc(k.s.Tables, func(i firewall.Image) bool { return i.Family == image.Family && i.Name == image.Name })
+	k.s.Tables = append(k.s.Tables, image)
 }
 
 // set changes settings that the kernel has.

@@ -1,11 +1,13 @@
 package wiring_test
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/golden"
 )
@@ -27,6 +29,34 @@ func TestGolden(t *testing.T) {
 		})
 	}
 	golden.Only(t, ".txt", files...)
+}
+
+// TestGoldenChanges: what a later Setup changes when its Spec differs, in place.
+func TestGoldenChanges(t *testing.T) {
+	forwarding := func(ports ...infra.Ports) asked {
+		return withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{Ports: ports} })
+	}
+	var text strings.Builder
+	for _, c := range []struct {
+		name     string
+		from, to asked
+	}{
+		{"limits", redirect(), withSpec(redirect(), limited)},
+		{"no limits", withSpec(redirect(), limited), redirect()},
+		{"an address", redirect(), withSpec(redirect(), func(s *asked) { s.Guard.Prefixes = []netip.Prefix{pfx("10.9.0.0/28")} })},
+		{"a MAC", bridge(), withSpec(bridge(), func(s *asked) { s.Guard.MACs = []cache.MAC{mac(9)} })},
+		{"a port", forwarding(infra.Ports{First: 80}), forwarding(infra.Ports{First: 80}, infra.Ports{First: 443})},
+		{"a port that becomes another", forwarding(infra.Ports{First: 80}), forwarding(infra.Ports{First: 80, Guest: 8080})},
+		{"another port", forwarding(infra.Ports{First: 80, Guest: 8080}), forwarding(infra.Ports{First: 80, Last: 82, Guest: 9090})},
+	} {
+		k := wire(t, newPlan(t, flannel(), c.from), flannel())
+		ops := mustSteps(t, newPlan(t, flannel(), c.to), k)
+		text.WriteString("== " + c.name + "\n" + netstate.Text(ops))
+		for _, step := range netstate.Steps(ops) {
+			text.WriteString("# " + step.String() + "\n")
+		}
+	}
+	golden.Compare(t, "changes", text.String())
 }
 
 // TestGoldenSummaries: what a plan says of its tables, each line once, under the first case that has it.

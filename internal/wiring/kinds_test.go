@@ -23,7 +23,7 @@ func TestStepKinds(t *testing.T) {
 		netstate.TapAdd{}, netstate.LinkAdd{}, netstate.LinkSet{}, netstate.LinkDel{}, netstate.GroupDel{}, netstate.BridgeSet{}, netstate.BridgePortSet{},
 		netstate.ConfSet{}, netstate.SysctlSet{}, netstate.AddressAdd{}, netstate.AddressDel{}, netstate.RouteAdd{}, netstate.RouteDel{},
 		netstate.NeighbourAdd{}, netstate.NeighbourDel{}, netstate.NeighbourAdd{Neighbour: withAddress}, netstate.NeighbourDel{Neighbour: withAddress},
-		netstate.IngressAdd{}, netstate.IngressDel{}, netstate.FilterAdd{}, netstate.FilterDel{}, netstate.TableSet{}, netstate.TableDel{}, netstate.ConnectionsDel{},
+		netstate.IngressAdd{}, netstate.IngressDel{}, netstate.FilterAdd{}, netstate.FilterDel{}, netstate.TableSet{}, netstate.TableChange{}, netstate.TableDel{}, netstate.ConnectionsDel{},
 	} {
 		step := netstate.Step(op)
 		types[reflect.TypeOf(op).Name()], kinds[step.Kind] = true, true

@@ -1,0 +1,152 @@
+package firewall
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Change makes another table of one in the kernel: rules of chains, ports of maps, and what is added or deleted. All
+// else stays, with what its counters and sets hold.
+type Change struct {
+	// Flushed are the chains that are there and lose all rules.
+	Flushed []string
+	// Added are the sets, maps and chains that are new, and the chains of Flushed that get rules. Changed are the maps
+	// that are there and get other ports.
+	Added   Table
+	Changed []PortMap
+	// GoneChains, GoneSets and GoneMaps are deleted.
+	GoneChains, GoneSets, GoneMaps []string
+}
+
+// ChangeTo returns the change that makes t of the table. It can not if t is of iptables, if a flow table or the head of
+// a set or a chain differs, or for most that another program has added: then the table has to be replaced.
+func (i Image) ChangeTo(t Table) (c Change, can bool) {
+	have, want := i, t.Outline()
+	if i.held != nil {
+		have = i.held.Outline()
+	}
+	c.Added = Table{Family: t.Family, Name: t.Name}
+	if t.Family.IPTables() != 0 || have.Flags != want.Flags || have.Others != want.Others || !slices.Equal(have.Flows, want.Flows) {
+		return c, false
+	}
+	headOf := func(list []Declaration, name string) (head string, there bool) {
+		at := slices.IndexFunc(list, func(d Declaration) bool { return d.Name == name })
+		if at < 0 {
+			return "", false
+		}
+		return list[at].Head, true
+	}
+	for _, s := range t.Sets {
+		head, there := headOf(have.Sets, s.Name)
+		if there && head != s.Head() {
+			return c, false
+		}
+		if !there {
+			c.Added.Sets = append(c.Added.Sets, s)
+		}
+	}
+	for _, m := range t.Maps {
+		switch head, there := headOf(have.Sets, m.Name); {
+		case !there:
+			c.Added.Maps = append(c.Added.Maps, m)
+		case head == m.Head():
+		case strings.HasPrefix(head, PortMapHead(m.Size())):
+			c.Changed = append(c.Changed, m)
+		default:
+			return c, false
+		}
+	}
+	for _, d := range have.Sets {
+		if _, wanted := headOf(want.Sets, d.Name); wanted {
+			continue
+		}
+		switch {
+		case !strings.HasSuffix(d.Head, ";"): // it has what none of guestwire's has
+			return c, false
+		case strings.HasPrefix(d.Head, portMapTypes):
+			c.GoneMaps = append(c.GoneMaps, d.Name)
+		default:
+			c.GoneSets = append(c.GoneSets, d.Name)
+		}
+	}
+	for _, chain := range t.Chains {
+		at := slices.IndexFunc(have.Chains, func(h ChainImage) bool { return h.Name == chain.Name })
+		switch {
+		case at < 0 && chain.Link != 0: // the name of its link may be to come
+			return c, false
+		case at < 0:
+			c.Added.Chains = append(c.Added.Chains, chain)
+		case chain.Hook == "" && have.Chains[at].Head != "" || chain.Hook != "" && have.Chains[at].Head != chain.Head():
+			return c, false
+		case !i.hasRules(chain):
+			c.Flushed = append(c.Flushed, chain.Name)
+			c.Added.Chains = append(c.Added.Chains, chain)
+		}
+	}
+	for _, chain := range have.Chains {
+		if !slices.ContainsFunc(t.Chains, func(w Chain) bool { return w.Name == chain.Name }) {
+			if strings.HasPrefix(chain.Name, "__") { // the kernel has named it, and deletes it with a rule
+				return c, false
+			}
+			c.Flushed = append(c.Flushed, chain.Name)
+			c.GoneChains = append(c.GoneChains, chain.Name)
+		}
+	}
+	return c, true
+}
+
+// hasRules reports whether the chain with the name has the chain's rules.
+func (i Image) hasRules(c Chain) bool {
+	if i.held != nil {
+		return slices.ContainsFunc(i.held.Chains, func(h Chain) bool {
+			return h.Name == c.Name && slices.EqualFunc(h.Rules, c.Rules, Rule.same)
+		})
+	}
+	return slices.ContainsFunc(i.Chains, func(h ChainImage) bool {
+		return h.Name == c.Name && slices.EqualFunc(h.Rules, c.Rules, func(text string, r Rule) bool { return text == r.String() })
+	})
+}
+
+// String returns the change as nft -f reads it.
+func (c Change) String() string {
+	var b strings.Builder
+	each := func(command string, names []string) {
+		for _, name := range names {
+			fmt.Fprintf(&b, "%s %s %s %s\n", command, c.Added.Family, c.Added.Name, name)
+		}
+	}
+	each("flush chain", c.Flushed)
+	for _, m := range c.Changed {
+		each("flush map", []string{m.Name})
+		each("add element", []string{m.Name + " { " + m.elements() + " }"})
+	}
+	if len(c.Added.Sets)+len(c.Added.Maps)+len(c.Added.Chains) > 0 {
+		b.WriteString(c.Added.String())
+	}
+	each("delete chain", c.GoneChains)
+	each("delete set", c.GoneSets)
+	each("delete map", c.GoneMaps)
+	return b.String()
+}
+
+// Summary returns in one line what the change is about.
+func (c Change) Summary() string {
+	var parts []string
+	add := func(text string, names []string) {
+		if len(names) > 0 {
+			parts = append(parts, text+" "+strings.Join(names, ", "))
+		}
+	}
+	var chains, maps []string
+	for _, chain := range c.Added.Chains {
+		chains = append(chains, chain.Name)
+	}
+	for _, m := range slices.Concat(c.Changed, c.Added.Maps) {
+		maps = append(maps, m.Name)
+	}
+	add("new rules in", chains)
+	add("new ports in", maps)
+	add("without", slices.Concat(c.GoneChains, c.GoneSets, c.GoneMaps))
+	return fmt.Sprintf("table %s %s: %s", c.Added.Family, c.Added.Name, strings.Join(parts, "; "))
+}
