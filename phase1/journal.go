@@ -32,6 +32,8 @@ type journal struct {
 	// HeldBy is the program that held the NIC at the last Setup.
 	HeldBy string `json:"heldBy,omitempty"`
 	wiring.Journal
+
+	text []byte // as read
 }
 
 // owner returns the owner with the numbers of this user namespace, which the first Setup has found.
@@ -55,8 +57,8 @@ func (n node) path(namespace, nic string) string {
 	return filepath.Join(n.Name(), namespace, nic+journalSuffix)
 }
 
-// readText returns fs.ErrNotExist if there is no journal.
-func (n node) readText(namespace, nic string) ([]byte, error) {
+// read returns fs.ErrNotExist if there is no such file of the namespace.
+func (n node) read(namespace, file string) ([]byte, error) {
 	if n.Root == nil {
 		return nil, fs.ErrNotExist
 	}
@@ -65,7 +67,7 @@ func (n node) readText(namespace, nic string) ([]byte, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	return statefile.Read(dir, nic+journalSuffix)
+	return statefile.Read(dir, file)
 }
 
 // unusable is the error of a journal that was read, and that this program cannot use.
@@ -74,7 +76,7 @@ type unusable struct{ error }
 // readJournal returns nil if there is no journal. The error is unusable for one that is damaged or of another version.
 func (n node) readJournal(namespace, nic string) (*journal, error) {
 	path := n.path(namespace, nic)
-	text, err := n.readText(namespace, nic)
+	text, err := n.read(namespace, nic+journalSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -99,6 +101,7 @@ func (n node) readJournal(namespace, nic string) (*journal, error) {
 	if err := d.Decode(&j); err != nil {
 		return nil, unusable{fmt.Errorf("journal %s: %w: use the version of guestwire that wrote it, or Teardown by force, which does without it", path, err)}
 	}
+	j.text = text
 	return &j, nil
 }
 
@@ -112,7 +115,11 @@ func (n node) removeJournal(namespace, nic string) error {
 		return nil
 	}
 	if err == nil {
-		err = statefile.Remove(dir, nic+journalSuffix)
+		for _, suffix := range []string{sightSuffix, journalSuffix} {
+			if err == nil {
+				err = statefile.Remove(dir, nic+suffix)
+			}
+		}
 		dir.Close()
 	}
 	if err != nil {
@@ -174,7 +181,8 @@ func (s *session) writeJournal(plan wiring.Journal, j journal) error {
 		return fmt.Errorf("journal: %w", err)
 	}
 	namespace := s.identity.Name()
-	if old, err := s.node.readText(namespace, s.nic); err == nil && string(old) == string(text) {
+	s.journal = text
+	if old, err := s.node.read(namespace, s.nic+journalSuffix); err == nil && string(old) == string(text) {
 		return nil
 	}
 	if !first { // this program writes it from now on
@@ -182,6 +190,7 @@ func (s *session) writeJournal(plan wiring.Journal, j journal) error {
 		if text, err = json.Marshal(j); err != nil {
 			return fmt.Errorf("journal: %w", err)
 		}
+		s.journal = text
 	}
 	if err := s.node.Mkdir(namespace, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("journal %s: %w", s.journalPath(), err)

@@ -142,7 +142,7 @@ func (w *Wiring) setFound(found *netns.Found) {
 // meanwhile.
 func (n node) describe(namespace, nic string) (Wiring, bool) {
 	w := Wiring{NIC: nic, Namespace: namespace}
-	text, err := n.readText(namespace, nic)
+	text, err := n.read(namespace, nic+journalSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return w, false
 	}

@@ -26,7 +26,9 @@ type session struct {
 	ns       *kernel.Namespace
 	state    state // the zero value: not opened
 	report   progress
-	held     bool // by the caller
+	held     bool   // by the caller
+	journal  []byte // as written
+	sight    sight  // of the journal that was read; the zero value: none
 }
 
 // do checks what all calls need, locks the namespace, and calls f on a thread in it. It makes the node's directory.

@@ -185,6 +185,7 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
 	}
+	s.expect(earlier)
 	now, err := s.read(plan)
 	return plan, now, err
 }
@@ -295,6 +296,7 @@ const tries = 4
 func (s *session) converge(ctx context.Context, plan *wiring.Plan, ops []netstate.Op) error {
 	for range tries {
 		if len(ops) == 0 {
+			s.writeSight()
 			return nil
 		}
 		if err := s.ns.Apply(ctx, ops); err != nil {

@@ -28,6 +28,9 @@ type Namespace struct {
 	route  *socket
 	filter *socket // nil: the kernel has no nfnetlink
 	own    ownTables
+	// sight is what the last Snapshot saw, and expected the sight of one that another process has made.
+	sight    Sight
+	expected expected
 	// deletions are those of groups that the kernel has not ended yet.
 	deletions sync.WaitGroup
 	// frees: a transaction has deleted something, which the kernel frees later.
@@ -110,7 +113,7 @@ func (n *Namespace) snapshot(names netstate.Names, sysctls []string, wanted []fi
 	if err := n.readFilters(&s, taps); err != nil {
 		return netstate.Snapshot{}, fmt.Errorf("read the filters of %s: %w", names.Tap, err)
 	}
-	if err := n.readTables(&s, names.Table, wanted, whole); err != nil {
+	if err := n.readTables(&s, names, wanted, whole); err != nil {
 		return netstate.Snapshot{}, fmt.Errorf("read the namespace's nftables: %w", err)
 	}
 	if err := readIPTables(&s, wanted); err != nil {

@@ -154,13 +154,15 @@ func (m nfgenmsg) Serialize() []byte { return []byte{m.family, unix.NFNETLINK_V0
 
 // readTables reads the nftables tables with the name, of all families in use. Rules that equal a rule of the
 // wanted tables get that rule's text. Unless whole is set, readTables reads no more than the tables' families.
-func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firewall.Table, whole bool) error {
+func (n *Namespace) readTables(s *netstate.Snapshot, names netstate.Names, wanted []firewall.Table, whole bool) error {
+	name, awaited := names.Table, n.expected
+	n.expected, n.sight = expected{}, Sight{}
 	if n.filter == nil {
 		s.NoNFTables = true
 		return nil
 	}
 	if n.own.sent {
-		known, err := n.knowTables(s, name)
+		known, err := n.knowTables(s, names)
 		if known || err != nil {
 			return err
 		}
@@ -191,6 +193,20 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 		}
 		return nil
 	}
+	images, there := awaited.images(found)
+	links := linksOf(s, names)
+	if there = there && awaited.Generation == generation && maps.Equal(awaited.Links, links); there {
+		s.Tables = images
+	} else if err := n.readFound(s, found, wanted); err != nil {
+		return err
+	}
+	n.own = ownTables{read: true, name: name, generation: generation, images: s.Tables}
+	n.sight = Sight{generation, links}
+	return nil
+}
+
+// readFound reads what the tables hold.
+func (n *Namespace) readFound(s *netstate.Snapshot, found map[firewall.Family]firewall.Image, wanted []firewall.Table) (err error) {
 	var resolved []firewall.Table
 	for _, t := range wanted {
 		resolved = append(resolved, t.Resolve(func(name string) int {
@@ -217,7 +233,6 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 		}
 		s.Tables = append(s.Tables, image)
 	}
-	n.own = ownTables{read: true, name: name, generation: generation, images: s.Tables}
 	return nil
 }
 

@@ -141,6 +141,7 @@ func (n *Namespace) transact(ops []netstate.Op) (failures []failure, noLink bool
 	if err := w.writeTransaction(ops); err != nil {
 		return nil, false, err
 	}
+	n.sight = Sight{}
 	n.frees = n.frees || slices.ContainsFunc(ops, func(op netstate.Op) bool {
 		_, adds := op.(netstate.TableSet)
 		return !adds

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -53,10 +54,10 @@ func (o *ownTables) commit(ops []netstate.Op, done bool) {
 }
 
 // knowTables puts the own tables into the snapshot if they are what the kernel has.
-func (n *Namespace) knowTables(s *netstate.Snapshot, name string) (known bool, err error) {
+func (n *Namespace) knowTables(s *netstate.Snapshot, names netstate.Names) (known bool, err error) {
 	own := n.own
 	n.own = ownTables{}
-	if own.name != name {
+	if own.name != names.Table {
 		return false, nil
 	}
 	generation, err := n.generation()
@@ -64,7 +65,59 @@ func (n *Namespace) knowTables(s *netstate.Snapshot, name string) (known bool, e
 		return false, err
 	}
 	s.Tables = own.images
+	n.sight = Sight{generation, linksOf(s, names)}
 	return true, nil
+}
+
+// Sight is what is to be seen while the tables of a wiring stay as a Snapshot found them.
+type Sight struct {
+	Generation uint32         `json:"generation"`
+	Links      map[string]int `json:"links"` // indices of the wiring's links; nil: the Snapshot did not find it out
+}
+
+// Sight returns that of the last Snapshot, if no transaction has followed.
+func (n *Namespace) Sight() Sight { return n.sight }
+
+// Expect lets the next Snapshot take the tables for those in the kernel if it has the same sight as an earlier one
+// that found them, also one of another process. The kernel deletes the chain of a link that goes away, and keeps the
+// generation (before Linux 6.16): then another link has the name, or the table has a chain less. A flow table would
+// lose the link without a trace, so there Expect does nothing.
+func (n *Namespace) Expect(seen Sight, tables []firewall.Table) {
+	if !BindsNames() && slices.ContainsFunc(tables, func(t firewall.Table) bool { return len(t.Flows) > 0 }) {
+		return
+	}
+	n.expected = expected{seen, tables}
+}
+
+type expected struct {
+	Sight
+	tables []firewall.Table
+}
+
+// images returns what the tables are read as if they are there, by their sizes.
+func (e expected) images(found map[firewall.Family]firewall.Image) (images []firewall.Image, there bool) {
+	for _, t := range e.tables {
+		if t.Family.IPTables() != 0 {
+			continue
+		}
+		if f, there := found[t.Family]; !there || f.Flags != 0 || f.Others != len(t.Chains)+len(t.Sets)+len(t.Maps)+len(t.Flows) {
+			return nil, false
+		}
+		images = append(images, t.Held())
+	}
+	slices.SortFunc(images, func(a, b firewall.Image) int { return strings.Compare(string(a.Family), string(b.Family)) })
+	return images, len(images) == len(found)
+}
+
+// linksOf are the indices of the wiring's links.
+func linksOf(s *netstate.Snapshot, names netstate.Names) map[string]int {
+	links := map[string]int{}
+	for _, l := range s.Links {
+		if l.Name == names.NIC || slices.Contains(names.Links(), l.Name) {
+			links[l.Name] = l.Index
+		}
+	}
+	return links
 }
 
 // generation is the number of the namespace's nftables generation (NFT_MSG_GETGEN, NFTA_GEN_ID).

@@ -115,6 +115,86 @@ func TestOwnTables(t *testing.T) {
 	}
 }
 
+// TestExpect: who sees what an earlier look saw takes the expected tables for those of the kernel, without a question for
+// what they hold, and finds what the kernel has whatever another program has done meanwhile.
+func TestExpect(t *testing.T) {
+	nstest.Need(t)
+	names := netstate.Names{NIC: "eth0", Tap: "eth0-tap", Table: testTable.Name}
+	tables := []firewall.Table{testTable, testDeviceTable}
+	for name, c := range map[string]struct {
+		other []string // what another program does
+		read  bool
+	}{
+		"nobody else":            {[]string{"true"}, false},
+		"another table":          {[]string{"nft add table inet other"}, true},
+		"a rule":                 {[]string{"nft add rule inet guestwire-eth0 plain accept"}, true},
+		"a deleted table":        {[]string{"nft delete table netdev guestwire-eth0"}, true},
+		"there and back":         {[]string{"nft add chain inet guestwire-eth0 x", "nft delete chain inet guestwire-eth0 x"}, true},
+		"the tap made anew":      {[]string{"ip link del eth0-tap", "ip link add eth0-tap type veth peer name p2"}, true},
+		"the tap with its index": {[]string{"I=$(cat /sys/class/net/eth0-tap/ifindex); ip link del eth0-tap; ip link add eth0-tap index $I type veth peer name p2"}, !BindsNames()},
+		"no tap":                 {[]string{"ip link del eth0-tap"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := nstest.New(t, "pod")
+			pod.IP("link add eth0 type veth peer name p0")
+			pod.IP("link add eth0-tap type veth peer name p1")
+			look := func(f func(n *Namespace) error) {
+				t.Helper()
+				err := netns.Do(pod.File, func() error {
+					n, err := Open()
+					if err != nil {
+						return err
+					}
+					defer n.Close()
+					return f(n)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			var seen Sight
+			look(func(n *Namespace) error {
+				now, err := n.Snapshot(names, nil, nil)
+				if err != nil {
+					return err
+				}
+				var ops []netstate.Op
+				for _, table := range tables {
+					ops = append(ops, netstate.TableSet{Table: table.Resolve(func(name string) int { l, _ := now.Named(name); return l.Index })})
+				}
+				if err := n.Apply(context.Background(), ops); err != nil {
+					return err
+				}
+				if n.Sight().Links != nil {
+					t.Error("there is a sight after a transaction")
+				}
+				_, err = n.Snapshot(names, nil, tables)
+				seen = n.Sight()
+				return err
+			})
+			for _, command := range c.other {
+				pod.ExecWithSys("sh", "-c", command)
+			}
+			look(func(n *Namespace) error {
+				n.Expect(seen, tables)
+				asked := n.filter.seq
+				have, err := n.Snapshot(names, nil, tables)
+				if err != nil {
+					return err
+				}
+				if read := n.filter.seq-asked > 2; read != c.read { // the generation, and the list of tables
+					t.Errorf("the tables were read: %v", read)
+				}
+				want, err := n.Snapshot(names, nil, tables)
+				if !reflect.DeepEqual(whole(have.Tables), whole(want.Tables)) {
+					t.Errorf("have %+v\nwant %+v", whole(have.Tables), whole(want.Tables))
+				}
+				return err
+			})
+		})
+	}
+}
+
 // whole returns the images with all texts.
 func whole(images []firewall.Image) (all []firewall.Image) {
 	for _, i := range images {

@@ -1,0 +1,67 @@
+package phase1
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"reflect"
+	"sync"
+	"syscall"
+
+	"github.com/guestwire/guestwire/internal/kernel"
+)
+
+// sightSuffix ends the name of a file beside a journal: what a call has to see for the tables of the journal's plan to
+// be in the kernel as Setup left them. Then it does not read them. A file that cannot be written or read, or is of
+// another journal or another program, costs a reading, and is no error.
+const sightSuffix = ".sight"
+
+type sight struct {
+	Of string `json:"of"` // the journal and the program
+	kernel.Sight
+}
+
+// sightOf is sight.Of for the text of a journal.
+func sightOf(journal []byte) string {
+	sum := sha256.Sum256(append(journal[:len(journal):len(journal)], executable()...))
+	return hex.EncodeToString(sum[:])
+}
+
+// executable distinguishes this program from others, which may make other tables of the same journal.
+var executable = sync.OnceValue(func() string {
+	info, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		return fmt.Sprint("process ", os.Getpid())
+	}
+	return fmt.Sprint(info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime().UnixNano())
+})
+
+// expect lets the next Snapshot take the tables of the journal's plan for those in the kernel, if it sees what is in the
+// journal's sight.
+func (s *session) expect(j *journal) {
+	text, err := s.node.read(s.identity.Name(), s.nic+sightSuffix)
+	if err != nil || json.Unmarshal(text, &s.sight) != nil || s.sight.Of != sightOf(j.text) {
+		return
+	}
+	if plan, err := j.Plan(); err == nil {
+		s.ns.Expect(s.sight.Sight, plan.Tables())
+	}
+}
+
+// writeSight notes what the last Snapshot has seen, which found the tables as the journal wants them.
+func (s *session) writeSight() {
+	seen := sight{Of: sightOf(s.journal), Sight: s.ns.Sight()}
+	if seen.Links == nil || reflect.DeepEqual(seen, s.sight) {
+		return
+	}
+	text, err := json.Marshal(seen)
+	if err != nil {
+		return
+	}
+	if dir, err := s.node.OpenRoot(s.identity.Name()); err == nil {
+		_ = dir.WriteFile(s.nic+sightSuffix, text, 0o600) // a part of it is no JSON
+		dir.Close()
+	}
+}
