@@ -54,6 +54,9 @@ func (n *Namespace) readNeighbours(s *netstate.Snapshot) error {
 		r := request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, ndMsg{family: family})
 		err := n.route.dump(r, func() { s.Neighbours = have }, func(m []byte) error {
 			entry, err := parseNeighbour(m)
+			if family == unix.AF_BRIDGE && slices.Contains(s.Neighbours, entry) {
+				return err // the same of another VLAN, with which it is deleted
+			}
 			if err == nil && (entry.Address.IsValid() || entry.Permanent) && !entry.MAC.IsZero() {
 				s.Neighbours = append(s.Neighbours, entry)
 			}
