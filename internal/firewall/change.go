@@ -11,23 +11,23 @@ import (
 type Change struct {
 	// Flushed are the chains that are there and lose all rules.
 	Flushed []string
-	// Added are the sets, maps and chains that are new, and the chains of Flushed that get rules. Changed are the maps
-	// that are there and get other ports.
+	// Added are the sets, maps, flow tables and chains that are new, and the chains of Flushed that get rules. Changed
+	// are the maps that are there and get other ports.
 	Added   Table
 	Changed []PortMap
-	// GoneChains, GoneSets and GoneMaps are deleted.
-	GoneChains, GoneSets, GoneMaps []string
+	// GoneChains, GoneSets, GoneMaps and GoneFlows are deleted.
+	GoneChains, GoneSets, GoneMaps, GoneFlows []string
 }
 
-// ChangeTo returns the change that makes t of the table. It can not if t is of iptables, if a flow table or the head of
-// a set or a chain differs, or for most that another program has added: then the table has to be replaced.
+// ChangeTo returns the change that makes t of the table. It can not if t is of iptables, if the head of a flow table, a
+// set or a chain differs, or for most that another program has added: then the table has to be replaced.
 func (i Image) ChangeTo(t Table) (c Change, can bool) {
 	have, want := i, t.Outline()
 	if i.held != nil {
 		have = i.held.Outline()
 	}
 	c.Added = Table{Family: t.Family, Name: t.Name}
-	if t.Family.IPTables() != 0 || have.Flags != want.Flags || have.Others != want.Others || !slices.Equal(have.Flows, want.Flows) {
+	if t.Family.IPTables() != 0 || have.Flags != want.Flags || have.Others != want.Others {
 		return c, false
 	}
 	headOf := func(list []Declaration, name string) (head string, there bool) {
@@ -55,6 +55,19 @@ func (i Image) ChangeTo(t Table) (c Change, can bool) {
 			c.Changed = append(c.Changed, m)
 		default:
 			return c, false
+		}
+	}
+	for _, f := range t.Flows {
+		switch head, there := headOf(have.Flows, f.Name); {
+		case !there:
+			c.Added.Flows = append(c.Added.Flows, f)
+		case head != f.Head():
+			return c, false
+		}
+	}
+	for _, d := range have.Flows {
+		if _, wanted := headOf(want.Flows, d.Name); !wanted {
+			c.GoneFlows = append(c.GoneFlows, d.Name)
 		}
 	}
 	for _, d := range have.Sets {
@@ -121,12 +134,13 @@ func (c Change) String() string {
 		each("flush map", []string{m.Name})
 		each("add element", []string{m.Name + " { " + m.elements() + " }"})
 	}
-	if len(c.Added.Sets)+len(c.Added.Maps)+len(c.Added.Chains) > 0 {
+	if a := c.Added; len(a.Sets)+len(a.Maps)+len(a.Flows)+len(a.Chains) > 0 {
 		b.WriteString(c.Added.String())
 	}
 	each("delete chain", c.GoneChains)
 	each("delete set", c.GoneSets)
 	each("delete map", c.GoneMaps)
+	each("delete flowtable", c.GoneFlows)
 	return b.String()
 }
 
@@ -147,6 +161,6 @@ func (c Change) Summary() string {
 	}
 	add("new rules in", chains)
 	add("new ports in", maps)
-	add("without", slices.Concat(c.GoneChains, c.GoneSets, c.GoneMaps))
+	add("without", slices.Concat(c.GoneChains, c.GoneSets, c.GoneMaps, c.GoneFlows))
 	return fmt.Sprintf("table %s %s: %s", c.Added.Family, c.Added.Name, strings.Join(parts, "; "))
 }

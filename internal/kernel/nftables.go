@@ -110,6 +110,7 @@ func (w *nftWriter) writeChange(c firewall.Change) {
 	w.writeContent(t, c.Flushed)
 	each(unix.NFT_MSG_DELCHAIN, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, c.GoneChains)
 	each(unix.NFT_MSG_DELSET, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, slices.Concat(c.GoneSets, c.GoneMaps))
+	each(nftables.NFT_MSG_DELFLOWTABLE, nftables.NFTA_FLOWTABLE_TABLE, nftables.NFTA_FLOWTABLE_NAME, c.GoneFlows)
 }
 
 // writeContent writes what is in a table whose chains have those names already.
