@@ -185,7 +185,7 @@ func (s *session) writeJournal(plan wiring.Journal, j journal) error {
 	if old, err := s.node.read(namespace, s.nic+journalSuffix); err == nil && string(old) == string(text) {
 		return nil
 	}
-	if !first { // this program writes it from now on
+	if !first && j.Program != program() { // which writes it from now on
 		j.Program = program()
 		if text, err = json.Marshal(j); err != nil {
 			return fmt.Errorf("journal: %w", err)

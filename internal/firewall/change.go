@@ -113,7 +113,7 @@ func (i Image) ChangeTo(t Table) (c Change, can bool) {
 func (i Image) hasRules(c Chain) bool {
 	if i.held != nil {
 		return slices.ContainsFunc(i.held.Chains, func(h Chain) bool {
-			return h.Name == c.Name && slices.EqualFunc(h.Rules, c.Rules, Rule.same)
+			return h.Name == c.Name && sameRules(h.Rules, c.Rules)
 		})
 	}
 	return slices.ContainsFunc(i.Chains, func(h ChainImage) bool {

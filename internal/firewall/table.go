@@ -257,8 +257,14 @@ func (t Table) same(o Table) bool {
 		slices.EqualFunc(t.Flows, o.Flows, func(a, b FlowTable) bool { return a.Name == b.Name && a.Head() == b.Head() }) &&
 		slices.EqualFunc(t.Chains, o.Chains, func(a, b Chain) bool {
 			return a.Name == b.Name && a.Type == b.Type && a.Hook == b.Hook && a.Device == b.Device && a.Priority == b.Priority && a.Drops == b.Drops &&
-				slices.EqualFunc(a.Rules, b.Rules, Rule.same)
+				sameRules(a.Rules, b.Rules)
 		})
+}
+
+// sameRules reports whether two chains have equal rules. Those of the plan, and of what Setup has made of it, are in
+// one place in memory.
+func sameRules(a, b []Rule) bool {
+	return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0] || slices.EqualFunc(a, b, Rule.same)
 }
 
 // same reports whether two rules have equal matches and verdicts, and so one text.

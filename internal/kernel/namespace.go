@@ -77,7 +77,7 @@ func (n *Namespace) Close() {
 //
 // The first Snapshot after a transaction of [Namespace.Apply] does not read the tables back: it takes what the Snapshot
 // before found, and what was sent, for what the kernel has. It reads them if anything else has changed the nftables of
-// the namespace since. A later Snapshot, and every Snapshot of another n, reads them.
+// the namespace since. A later Snapshot, and every Snapshot of another n, reads them, but for what Expect says.
 func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted []firewall.Table) (netstate.Snapshot, error) {
 	return n.snapshot(names, sysctls, wanted, true)
 }

@@ -32,6 +32,7 @@ type part struct {
 var parts = []part{
 	{"setup", "Setup, Check and Teardown beside a C program and beside the calls of others", 20, measureSetup},
 	{"waits", "Setup of the first pod on a bridge, and with its journal on a disk", 20, measureWaits},
+	{"claim", "a later Setup that changes what a tenant may, beside a first Setup to the same end", 20, measureClaim},
 	{"datapath", "a guest's frames with the guest filter, without it, and by a bare bridge", 8, measureDatapath},
 	{"streams", "a guest's TCP by each binding and by passt", 5, measureStreams},
 	{"responder", "Phase2's DHCP beside dnsmasq", 7, measureResponders},

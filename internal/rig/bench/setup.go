@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/phase1"
@@ -75,6 +77,46 @@ func measureSetup(s *scope, w io.Writer, rounds int) error {
 		}
 	}
 	printTable(w, "A NIC with IPv4 and IPv6", []string{"guestwire", "C floor", "other"}, rows)
+	return nil
+}
+
+// measureClaim compares a later Setup, as of a launcher that has wired namespaces in a pool and gets a tenant for one,
+// with a first Setup for the tenant, and with a later Setup that changes nothing.
+func measureClaim(s *scope, w io.Writer, rounds int) error {
+	var rows []row
+	for _, binding := range bindings {
+		pool, tenant := infra.Spec{Binding: binding}, infra.Spec{Binding: binding}
+		tenant.DNS = &cache.DNS{Servers: pods[:]}
+		tenant.Options.Hostname = "tenant"
+		tenant.Limits.FromGuest.PacketsPerSecond, tenant.Limits.ToGuest.PacketsPerSecond = 1000, 1000
+		tenant.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/28")}
+		ports := []infra.Ports{{First: 80}, {First: 2222, Guest: 22}}
+		switch binding.(type) {
+		case infra.Masquerade:
+			pool.Binding, tenant.Binding = infra.Masquerade{Ports: []infra.Ports{}}, infra.Masquerade{Ports: ports}
+		case infra.Routed:
+			tenant.Binding = infra.Routed{Excluded: ports[:1]}
+		}
+		after := func(first *infra.Spec, then infra.Spec) way {
+			return func(p *pod) (took cost, err error) {
+				if first != nil {
+					if _, err := p.setup(s.ctx, *first); err != nil {
+						return took, err
+					}
+				}
+				return timed(func() error { _, err := p.setup(s.ctx, then); return err })
+			}
+		}
+		name := string(binding.Kind())
+		wall, cpu := newRow(name+", ms", 3), newRow(name+", ms of CPU", 3)
+		ways := []way{after(&pool, tenant), after(nil, tenant), after(&pool, pool)}
+		err := inScope(s.ctx, func(s *scope) error { return s.compareInPods(rounds, (*pod).gateway, ways, wall, cpu) })
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		rows = append(rows, wall, cpu)
+	}
+	printTable(w, "A wired NIC gets a tenant", []string{"later", "first", "unchanged"}, rows)
 	return nil
 }
 
