@@ -44,6 +44,21 @@ func inetTable() firewall.Table {
 	}, Maps: []firewall.PortMap{
 		{Name: "tcp-ports", Ranges: []firewall.PortRange{{First: 8000, Last: 8002, To: 9000}, {First: 80, Last: 80, To: 8080}}},
 		{Name: "sctp-ports", Ranges: []firewall.PortRange{{First: 80, Last: 80, To: 8080}}},
+	}, Destinations: []firewall.Destinations{
+		{Name: "egress-4", Version: 4, Boxes: []firewall.Box{
+			{First: address("0.0.0.0"), Last: address("9.255.255.255"), LastProtocol: 255, LastPort: 65535},
+			{First: address("10.0.0.0"), Last: address("10.0.0.255"), FirstProtocol: 6, LastProtocol: 6, FirstPort: 80, LastPort: 80},
+			{First: address("10.0.0.0"), Last: address("10.0.0.255"), FirstProtocol: 17, LastProtocol: 17, FirstPort: 50, LastPort: 60},
+			{First: address("10.0.1.7"), Last: address("10.0.1.7"), FirstProtocol: 1, LastProtocol: 1, LastPort: 65535},
+			{First: address("11.0.0.0"), Last: address("255.255.255.255"), FirstProtocol: 7, LastProtocol: 255, LastPort: 65535},
+		}},
+		{Name: "egress-6", Version: 6, Boxes: []firewall.Box{
+			{First: address("::"), Last: address("fcff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), LastProtocol: 5, LastPort: 65535},
+			{First: address("fd00::"), Last: address("fd00::ffff"), FirstProtocol: 58, LastProtocol: 58, LastPort: 65535},
+		}},
+		{Name: "all-4", Version: 4, Boxes: []firewall.Box{{First: address("0.0.0.0"), Last: address("255.255.255.255"), LastProtocol: 255, LastPort: 65535}}},
+		{Name: "all-6", Version: 6, Boxes: []firewall.Box{{First: address("::"), Last: address("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), LastProtocol: 255, LastPort: 65535}}},
+		{Name: "none", Version: 6},
 	}, Chains: []firewall.Chain{
 		{Name: "loopback", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: rules{
 			rule(drop, from, ip4, firewall.Destination{Prefix: prefix("127.0.0.0/8")}),
@@ -116,6 +131,10 @@ func inetTable() firewall.Table {
 			rule(accept, ip6, firewall.AddToSet{Part: firewall.NextHop6, Set: "next-hops-6", Renew: true}),
 			rule(accept, ip4, firewall.AddToSet{Part: firewall.SourceAddress4, Set: "next-hops-4"}),
 			rule(drop, ip6, firewall.InSet{Part: firewall.SourceAddress6, Set: "next-hops-6"}),
+			rule(accept, ip4, firewall.InDestinations{Version: 4, Set: "egress-4"}),
+			rule(accept, ip6, firewall.InDestinations{Version: 6, Set: "egress-6"}),
+			rule(firewall.Refuse{Reset: true}, tcp),
+			rule(firewall.Refuse{}),
 		}},
 	}}
 }

@@ -93,8 +93,8 @@ func (s Set) Head() string {
 	return fmt.Sprintf("ipv%d_addr; %s;", s.Of.Version(), strings.Join(s.properties(), "; "))
 }
 
-// Declaration is a set of an [Image], without its elements, a map of ports with them, or a flow table.
+// Declaration is a set of an [Image], without its elements, a map of ports or destinations with them, or a flow table.
 type Declaration struct {
 	Name string `json:"name"`
-	Head string `json:"head"` // [Set.Head], [PortMap.Head] or [FlowTable.Head], then the properties that none of guestwire's has
+	Head string `json:"head"` // [Set.Head], [PortMap.Head], [Destinations.Head] or [FlowTable.Head], then the properties that none of guestwire's has
 }

@@ -23,7 +23,7 @@ func (t Table) Summary() string {
 		}
 		for _, r := range c.Rules {
 			switch v := r.Verdict.(type) {
-			case Drop:
+			case Drop, Refuse:
 				drops = true
 			case DNAT, DNATMap, DNATRange, SNAT, Masquerade:
 				translates = true
@@ -55,6 +55,9 @@ func (t Table) Summary() string {
 	}
 	if limits {
 		does = append(does, "limits rates or connections")
+	}
+	for _, s := range t.Destinations {
+		does = append(does, fmt.Sprintf("holds where the guest may go by IPv%d (%s of addresses)", s.Version, count(len(s.Boxes), "range")))
 	}
 	if len(outward) > 0 {
 		does = append(does, "forwards frames to "+joined(outward))

@@ -20,6 +20,8 @@ type Table struct {
 	Maps   []PortMap
 	Flows  []FlowTable
 	Chains []Chain
+	// Destinations are sets, too.
+	Destinations []Destinations
 }
 
 // Family is the nftables family of a table, or the iptables program that holds the chains.
@@ -110,6 +112,9 @@ func (t Table) String() string {
 	for _, m := range t.Maps {
 		fmt.Fprintf(&b, "\t%s\n", m)
 	}
+	for _, s := range t.Destinations {
+		fmt.Fprintf(&b, "\t%s\n", s)
+	}
 	for _, f := range t.Flows {
 		fmt.Fprintf(&b, "\t%s\n", f)
 	}
@@ -160,7 +165,7 @@ type Image struct {
 	Name   string `json:"name"`
 	// Flags are the NFT_TABLE_F_ flags; a guestwire table has none.
 	Flags uint32 `json:"flags,omitempty"`
-	// Sets, Flows and Chains are sorted by name. Sets has the maps of ports as well.
+	// Sets, Flows and Chains are sorted by name. Sets has the maps of ports and the destinations as well.
 	Sets   []Declaration `json:"sets,omitempty"`
 	Flows  []Declaration `json:"flows,omitempty"`
 	Chains []ChainImage  `json:"chains,omitempty"`
@@ -195,6 +200,9 @@ func (t Table) image(rules bool) Image {
 	}
 	for _, m := range t.Maps {
 		image.Sets = append(image.Sets, Declaration{Name: m.Name, Head: m.Head()})
+	}
+	for _, s := range t.Destinations {
+		image.Sets = append(image.Sets, Declaration{Name: s.Name, Head: s.Head()})
 	}
 	for _, f := range t.Flows {
 		image.Flows = append(image.Flows, Declaration{Name: f.Name, Head: f.Head()})
@@ -254,6 +262,9 @@ func (t Table) same(o Table) bool {
 			return a.Name == b.Name && a.Of == b.Of && a.Size == b.Size && a.Milliseconds == b.Milliseconds
 		}) &&
 		slices.EqualFunc(t.Maps, o.Maps, func(a, b PortMap) bool { return a.Name == b.Name && slices.Equal(a.Ranges, b.Ranges) }) &&
+		slices.EqualFunc(t.Destinations, o.Destinations, func(a, b Destinations) bool {
+			return a.Name == b.Name && a.Version == b.Version && slices.Equal(a.Boxes, b.Boxes)
+		}) &&
 		slices.EqualFunc(t.Flows, o.Flows, func(a, b FlowTable) bool { return a.Name == b.Name && a.Head() == b.Head() }) &&
 		slices.EqualFunc(t.Chains, o.Chains, func(a, b Chain) bool {
 			return a.Name == b.Name && a.Type == b.Type && a.Hook == b.Hook && a.Device == b.Device && a.Priority == b.Priority && a.Drops == b.Drops &&

@@ -103,6 +103,7 @@ func TestIs(t *testing.T) {
 		"set":             func(t *Table) { t.Sets = nil },
 		"port of a map":   func(t *Table) { t.Maps = []PortMap{{Name: "ports", Ranges: []PortRange{{80, 89, 8081}}}} },
 		"map":             func(t *Table) { t.Maps = nil },
+		"destinations":    func(t *Table) { t.Destinations = []Destinations{{Name: "egress-4", Version: 4}} },
 		"flow table":      func(t *Table) { t.Flows = nil },
 		"links of a flow": func(t *Table) { t.Flows = []FlowTable{{Name: "flows", Devices: []string{"eth1"}}} },
 		"chain":           func(t *Table) { t.Chains = t.Chains[:1] },

@@ -48,6 +48,9 @@ func samples() []Rule {
 		drop(Faster{Octets: 12_500_000, Burst: 65536}),
 		drop(Carries{Version: 6}, InSet{Part: SourceAddress6, Set: "local"}),
 		drop(Carries{Version: 6}, AddToSet{Part: SourceAddress6, Set: "local"}),
+		drop(IP{Version: 4}, InDestinations{Version: 4, Set: "egress-4"}),
+		{Verdict: Refuse{}},
+		{Matches: []Match{tcp}, Verdict: Refuse{Reset: true}},
 		{Verdict: Return{}},
 		{Verdict: Accept{}},
 		{Verdict: Drop{}},
@@ -77,12 +80,12 @@ func samples() []Rule {
 // nftablesOnly holds for a rule that iptables cannot express.
 func nftablesOnly(r Rule) bool {
 	switch r.Verdict.(type) {
-	case Continue, DNATMap, Offload, Fwd, Up, Log, LowerMSS, SetSource, SetDestination:
+	case Continue, DNATMap, Refuse, Offload, Fwd, Up, Log, LowerMSS, SetSource, SetDestination:
 		return true
 	}
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {
 		switch m.(type) {
-		case EtherType, Multicast, Carries, Bytes, SocketUser, Fragment, Longer, Assured, Lasting, Count, Rate, Faster, InSet, AddToSet:
+		case EtherType, Multicast, Carries, Bytes, SocketUser, Fragment, Longer, Assured, Lasting, Count, Rate, Faster, InSet, AddToSet, InDestinations:
 			return true
 		}
 		return false
@@ -98,7 +101,7 @@ func TestSamples(t *testing.T) {
 			have[reflect.TypeOf(m).Name()] = true
 		}
 	}
-	for _, file := range []string{"match.go", "set.go", "flow.go", "portmap.go", "verdict.go"} {
+	for _, file := range []string{"match.go", "set.go", "flow.go", "portmap.go", "destinations.go", "verdict.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -141,7 +144,7 @@ func TestEveryFieldInText(t *testing.T) {
 			}
 		}
 		for name, v := range withOtherFields(t, r.Verdict) {
-			if name != "Fwd.Index" && name != "Drop.Reason" && name != "Up.Reason" { // resolved when the table is applied, and by Counted
+			if name != "Fwd.Index" && name != "Drop.Reason" && name != "Refuse.Reason" && name != "Up.Reason" { // resolved when the table is applied, and by Counted
 				changed(name, Rule{Matches: r.Matches, Verdict: v.(Verdict)})
 			}
 		}

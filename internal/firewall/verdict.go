@@ -17,6 +17,12 @@ type (
 	// Drop discards the packet. A Reason says to people why, and has an effect only in [Table.Counted]. Without a
 	// Reason nothing is lost: the packet is a copy.
 	Drop struct{ Reason Reason }
+	// Refuse answers the packet: that the network forbids it (ICMP), or with Reset by a TCP segment with RST, in a rule
+	// that matches TCP. With a Reason, [Table.Counted] chooses the answer.
+	Refuse struct {
+		Reset  bool
+		Reason Reason
+	}
 	// Up is for a netdev table: it keeps a frame from the guest and leaves it to the namespace's own stack. Port says that
 	// the frame comes in by a bridge's port: the frame gets the destination of LLDP, which a bridge takes from no port
 	// (br_handle_frame in net/bridge/br_input.c). A Reason is that of [Drop].
@@ -66,6 +72,7 @@ type (
 
 func (Accept) verdict()         {}
 func (Drop) verdict()           {}
+func (Refuse) verdict()         {}
 func (Log) verdict()            {}
 func (Up) verdict()             {}
 func (Continue) verdict()       {}
@@ -106,6 +113,13 @@ func (v SetSource) String() string {
 
 func (v SetDestination) String() string {
 	return ipWord(v.Address.Is4()) + " daddr set " + v.Address.String()
+}
+
+func (v Refuse) String() string {
+	if v.Reset {
+		return "reject with tcp reset"
+	}
+	return "reject with icmpx admin-prohibited"
 }
 
 func (v LowerMSS) String() string { return fmt.Sprintf("tcp option maxseg size set %d", v.To) }

@@ -74,6 +74,9 @@ func sizeOf(ops []netstate.Op) int {
 		for _, m := range added.Maps {
 			size += table + sizeofPortElement*m.Ports()
 		}
+		for _, d := range added.Destinations {
+			size += table + sizeofBox*len(d.Boxes)
+		}
 	}
 	return size
 }
@@ -125,6 +128,9 @@ func (w *nftWriter) writeContent(t firewall.Table, have []string) {
 	}
 	for i, m := range t.Maps {
 		w.writePortMap(t.Family, t.Name, m, uint32(len(t.Sets)+i+1))
+	}
+	for i, d := range t.Destinations {
+		w.writeDestinations(t.Family, t.Name, d, uint32(len(t.Sets)+len(t.Maps)+i+1))
 	}
 	for _, f := range t.Flows {
 		w.beginTables(nftables.NFT_MSG_NEWFLOWTABLE, unix.NLM_F_CREATE, t.Family)
@@ -224,6 +230,9 @@ func (n *Namespace) readFound(s *netstate.Snapshot, found map[firewall.Family]fi
 			return err
 		}
 		if err := n.readPortMaps(&image, wanted); err != nil {
+			return err
+		}
+		if err := n.readDestinations(&image, wanted); err != nil {
 			return err
 		}
 		if image.Flows, err = n.readDeclarations(&image, nftables.NFT_MSG_GETFLOWTABLE, parseFlowTable); err != nil {

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/nftables"
@@ -19,6 +20,13 @@ var testTable = firewall.Table{Family: firewall.Inet, Name: "guestwire-eth0", Se
 	{Name: "known", Of: firewall.DiscoveryTarget, Size: 2, Elements: [][]byte{make([]byte, 16), slices.Repeat([]byte{7}, 16)}},
 }, Maps: []firewall.PortMap{
 	{Name: "ports", Ranges: []firewall.PortRange{{First: 8000, Last: 12999, To: 9000}, {First: 80, Last: 81, To: 9090}, {First: 65535, Last: 65535, To: 1}}},
+}, Destinations: []firewall.Destinations{
+	{Name: "egress-4", Version: 4, Boxes: []firewall.Box{
+		{First: netip.MustParseAddr("10.0.0.0"), Last: netip.MustParseAddr("10.0.0.255"), FirstProtocol: 6, LastProtocol: 6, FirstPort: 80, LastPort: 81},
+		{First: netip.MustParseAddr("10.0.1.7"), Last: netip.MustParseAddr("255.255.255.255"), LastProtocol: 255, LastPort: 65535},
+	}},
+	{Name: "egress-6", Version: 6, Boxes: []firewall.Box{{First: netip.MustParseAddr("fd00::"), Last: netip.MustParseAddr("fd00::1"), FirstProtocol: 58, LastProtocol: 58, LastPort: 65535}}},
+	{Name: "empty", Version: 6},
 }, Chains: []firewall.Chain{
 	{Name: "forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Drops: true, Rules: []firewall.Rule{
 		{Matches: []firewall.Match{firewall.InInterface{Name: "eth0", Inverted: true}, firewall.State{States: firewall.Established}}, Verdict: firewall.Accept{}},
@@ -110,6 +118,19 @@ func TestTableRoundTrip(t *testing.T) {
 			}
 			image.Chains[at].Rules = append(image.Chains[at].Rules, text)
 		}
+		for _, d := range table.Destinations {
+			have := firewall.Destinations{Version: d.Version}
+			for _, m := range reported[unix.NFT_MSG_NEWSETELEM] {
+				if err := appendBoxes(&have, m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if d.Name == "empty" {
+				have.Boxes = nil // the parser does not read the set's name
+			}
+			at := slices.IndexFunc(image.Sets, func(s firewall.Declaration) bool { return s.Name == d.Name })
+			image.Sets[at].Head += have.Held()
+		}
 		for i, set := range image.Sets {
 			if isMap := slices.ContainsFunc(table.Maps, func(m firewall.PortMap) bool { return m.Name == set.Name }); !isMap {
 				continue
@@ -137,6 +158,7 @@ func TestTableRoundTrip(t *testing.T) {
 				}
 			}
 		}
+		slices.SortFunc(image.Sets, func(a, b firewall.Declaration) int { return strings.Compare(a.Name, b.Name) })
 		if want := table.Image(); !reflect.DeepEqual(image, want) {
 			t.Errorf("have %+v\nwant %+v", image, want)
 		}

@@ -30,7 +30,7 @@ type attribute struct {
 var newest = map[string]uint16{
 	"meta": 3, "cmp": 3, "payload": 8, "immediate": 2, "masq": 3, "nat": 7, "bitwise": 5, "byteorder": 5,
 	"connlimit": 2, "fwd": 3, "ct": 4, "exthdr": 7, "range": 4, "rt": 2, "limit": 5, "log": 6,
-	"lookup": 5, "dynset": 10,
+	"lookup": 5, "dynset": 10, "reject": 2,
 	"counter": 0, // its attributes are what it has counted
 }
 
@@ -155,8 +155,8 @@ func (e *expression) parse(around uint32, b []byte) error {
 
 // normalise removes what the kernel adds to an expression. A nat with one address and one port gets the same registers
 // as ends of ranges, and flags that say so. A payload that is written gets a checksum of none. An exthdr, a lookup and
-// a dynset get flags that are 0, a dynset a timeout of 0: the set's. The number of a set counts only in the transaction
-// that makes the set.
+// a dynset get flags that are 0, a dynset a timeout of 0: the set's. A reject by a reset loses its code. The number of
+// a set counts only in the transaction that makes the set.
 func (e *expression) normalise() {
 	switch string(e.name) {
 	case "nat":
@@ -175,6 +175,10 @@ func (e *expression) normalise() {
 		e.without(func(a attribute) bool {
 			return a.number == unix.NFTA_DYNSET_SET_ID || a.number == unix.NFTA_DYNSET_FLAGS && be32(a.value) == 0 ||
 				a.number == unix.NFTA_DYNSET_TIMEOUT && be64(a.value) == 0
+		})
+	case "reject": // by a reset
+		e.without(func(a attribute) bool {
+			return a.number == unix.NFTA_REJECT_ICMP_CODE && slices.Equal(a.value, []byte{0})
 		})
 	case "payload": // a write gets a checksum of type 0: none
 		e.without(func(a attribute) bool { return a.number >= unix.NFTA_PAYLOAD_CSUM_TYPE && be32(a.value) == 0 })

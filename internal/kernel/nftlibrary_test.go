@@ -99,6 +99,24 @@ func libraryTable(c *nftables.Conn, table firewall.Table) error {
 			}
 		}
 	}
+	for i, d := range table.Destinations {
+		address := nftables.TypeIPAddr
+		if d.Version == 6 {
+			address = nftables.TypeIP6Addr
+		}
+		key := func(a netip.Addr, protocol uint8, port uint16) []byte {
+			return slices.Concat(a.AsSlice(), []byte{protocol, 0, 0, 0}, be16(port), []byte{0, 0})
+		}
+		var elements []nftables.SetElement
+		for _, b := range d.Boxes {
+			elements = append(elements, nftables.SetElement{Key: key(b.First, b.FirstProtocol, b.FirstPort), KeyEnd: key(b.Last, b.LastProtocol, b.LastPort)})
+		}
+		set := &nftables.Set{Table: t, ID: uint32(len(table.Sets) + len(table.Maps) + i + 1), Name: d.Name, Interval: true, Concatenation: true,
+			KeyType: nftables.MustConcatSetType(address, nftables.TypeInetProto, nftables.TypeInetService)}
+		if err := c.AddSet(set, elements); err != nil {
+			return err
+		}
+	}
 	for _, f := range table.Flows {
 		c.AddFlowtable(&nftables.Flowtable{Table: t, Name: f.Name, Devices: zeroEnded(f.Devices), Priority: nftables.FlowtablePriorityRef(nftables.FlowtablePriority(f.Priority))})
 	}
@@ -260,6 +278,13 @@ func encodeMatch(m firewall.Match) []expr.Any {
 		return []expr.Any{&expr.Limit{Type: expr.LimitTypePktBytes, Rate: m.Octets, Unit: expr.LimitTimeSecond, Burst: m.Burst, Over: true}}
 	case firewall.InSet:
 		return []expr.Any{loadPart(m.Part), &expr.Lookup{SourceRegister: 1, SetName: m.Set, Invert: m.Inverted}}
+	case firewall.InDestinations:
+		offset, length, protocol, port := uint32(16), uint32(4), uint32(9), uint32(10)
+		if m.Version == 6 {
+			offset, length, protocol, port = 24, 16, 2, 13
+		}
+		return []expr.Any{&expr.Payload{DestRegister: 1, Base: network, Offset: offset, Len: length}, &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: protocol},
+			&expr.Payload{DestRegister: port, Base: transport, Offset: 2, Len: 2}, &expr.Lookup{SourceRegister: 1, SetName: m.Set}}
 	case firewall.AddToSet:
 		add := &expr.Dynset{SrcRegKey: 1, SetName: m.Set, Operation: unix.NFT_DYNSET_OP_ADD}
 		if m.Renew {
@@ -280,6 +305,11 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
 	case firewall.Drop:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
+	case firewall.Refuse:
+		if v.Reset {
+			return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}
+		}
+		return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}}
 	case firewall.Up:
 		return encodeUp(v.Port)
 	case firewall.Log:
@@ -425,6 +455,11 @@ func repair(message []byte) {
 	overwrite(message, wideOriginal, narrowOriginal)
 	overwrite(message, wideReply, narrowReply)
 	overwrite(message, wantedChecksum, withoutChecksum)
+	for _, length := range []byte{1, 2, 4, 16} { // nft(8) says that a part of a key's description holds attributes
+		plain := nl.NewRtAttr(unix.NFTA_LIST_ELEM, nl.NewRtAttr(fieldLength, []byte{0, 0, 0, length}).Serialize()).Serialize()
+		nested := nl.NewRtAttr(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, nl.NewRtAttr(fieldLength, []byte{0, 0, 0, length}).Serialize()).Serialize()
+		overwrite(message, plain, nested)
+	}
 	mendRedir(message)
 }
 

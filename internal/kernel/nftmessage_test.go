@@ -36,12 +36,13 @@ var everyMatch = []firewall.Match{
 	firewall.Count{}, firewall.Rate{Packets: 20, Burst: 5}, firewall.Rate{Packets: 20, PerMinute: true, Burst: 5, Over: true}, firewall.Faster{Octets: 1 << 40, Burst: 1 << 20},
 	firewall.InSet{Part: firewall.SourceAddress4, Set: "a"}, firewall.InSet{Part: firewall.SourceAddress6, Set: "abc", Inverted: true}, firewall.InSet{Part: firewall.NextHop4, Set: "abcd"},
 	firewall.AddToSet{Part: firewall.NextHop6, Set: "a"}, firewall.AddToSet{Part: firewall.ARPSender, Set: "abc", Renew: true},
+	firewall.InDestinations{Version: 4, Set: "a"}, firewall.InDestinations{Version: 6, Set: "abcd"},
 	firewall.AddToSet{Part: firewall.RawSource6, Set: "abcd"}, firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: "abcde"},
 }
 
 // everyVerdict has each type of verdict, with the values on which its expressions depend.
 var everyVerdict = []firewall.Verdict{
-	firewall.Accept{}, firewall.Drop{}, firewall.Up{}, firewall.Up{Port: true},
+	firewall.Accept{}, firewall.Drop{}, firewall.Refuse{}, firewall.Refuse{Reset: true}, firewall.Up{}, firewall.Up{Port: true},
 	firewall.Log{Prefix: "guestwire eth0 mac-spoof", Group: firewall.LogGroup}, firewall.Continue{}, firewall.Offload{Table: "flows"}, firewall.Goto{Chain: "abc"}, firewall.Jump{Chain: "abcd"}, firewall.Return{},
 	firewall.DNAT{Address: gateway4}, firewall.DNAT{Address: gateway4, Port: 80}, firewall.DNAT{Address: gateway6, Port: 80}, firewall.DNATMap{Address: gateway4, Protocol: 6, Map: "ports"}, firewall.DNATMap{Address: gateway6, Protocol: 17, Map: "ports"}, firewall.SNAT{Address: gateway4}, firewall.SNAT{Address: gateway6},
 	firewall.Masquerade{}, firewall.Masquerade{First: 1024, Last: 2048}, firewall.Masquerade{First: 1024, Last: 1024}, firewall.Fwd{Device: "eth0", Index: 7},

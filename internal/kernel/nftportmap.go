@@ -92,7 +92,7 @@ func (n *Namespace) readPortMaps(image *firewall.Image, wanted []firewall.Table)
 
 // appendPorts parses struct nfgenmsg and a list of elements, and appends the ports and what they become.
 func appendPorts(ranges *[]firewall.PortRange, message []byte) error {
-	return eachElement(message, func(key, data []byte) {
+	return eachElement(message, func(key, _, data []byte) {
 		if len(key) == 2 && len(data) == 2 {
 			from := binary.BigEndian.Uint16(key)
 			*ranges = append(*ranges, firewall.PortRange{First: from, Last: from, To: binary.BigEndian.Uint16(data)})

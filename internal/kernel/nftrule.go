@@ -257,6 +257,12 @@ func (w *nftWriter) writeMatch(m firewall.Match) {
 		w.text(unix.NFTA_LOOKUP_SET, m.Set)
 		w.number32(unix.NFTA_LOOKUP_SET_ID, 0)
 		w.closeExpression(element, data)
+	case firewall.InDestinations:
+		w.destination(m.Version)
+		element, data := w.openExpression("lookup", field{unix.NFTA_LOOKUP_SREG, 1})
+		w.text(unix.NFTA_LOOKUP_SET, m.Set)
+		w.number32(unix.NFTA_LOOKUP_SET_ID, 0)
+		w.closeExpression(element, data)
 	case firewall.AddToSet:
 		w.loadPart(m.Part)
 		operation := uint32(unix.NFT_DYNSET_OP_ADD)
@@ -285,6 +291,14 @@ func (w *nftWriter) writeVerdict(v firewall.Verdict) {
 		w.verdict(accept, "")
 	case firewall.Drop:
 		w.verdict(drop, "")
+	case firewall.Refuse:
+		how, code := uint32(unix.NFT_REJECT_ICMPX_UNREACH), byte(unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED)
+		if v.Reset {
+			how, code = unix.NFT_REJECT_TCP_RST, 0
+		}
+		element, data := w.openExpression("reject", field{unix.NFTA_REJECT_TYPE, how})
+		w.bytes(unix.NFTA_REJECT_ICMP_CODE, []byte{code})
+		w.closeExpression(element, data)
 	case firewall.Up:
 		w.up(v.Port)
 	case firewall.Log:

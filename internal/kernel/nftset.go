@@ -63,6 +63,7 @@ func (w *nftWriter) writeElements(table string, s firewall.Set, number uint32) {
 func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 	var s firewall.Set
 	var key, length, flags, data, dataLength uint32
+	var fields []uint32 // of a concatenation
 	var others []string
 	err = eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
 		switch attribute {
@@ -84,9 +85,17 @@ func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 			s.Milliseconds = be64(v)
 		case unix.NFTA_SET_DESC:
 			return eachAttribute(v, 0, func(attribute uint16, v []byte) error {
-				if attribute == unix.NFTA_SET_DESC_SIZE {
+				switch attribute {
+				case unix.NFTA_SET_DESC_SIZE:
 					s.Size = int(be32(v))
-				} else {
+				case descConcat:
+					return eachAttribute(v, 0, func(_ uint16, v []byte) error {
+						return eachAttribute(v, 0, func(_ uint16, v []byte) error {
+							fields = append(fields, be32(v))
+							return nil
+						})
+					})
+				default:
 					others = append(others, fmt.Sprintf("attribute %d of its description", attribute))
 				}
 				return nil
@@ -100,12 +109,19 @@ func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 		image.Head = strings.Join(append([]string{firewall.PortMapHead(s.Size)}, others...), " ")
 		return image, table, err
 	}
+	if head, is := destinationsHead(flags, key, length, fields); is && s.Milliseconds == 0 && s.Size == 0 {
+		image.Head = strings.Join(append([]string{head}, others...), " ")
+		return image, table, err
+	}
 	if data != 0 || dataLength != 0 {
 		others = append(others, fmt.Sprintf("data of type %d, %d octets", data, dataLength))
 	}
 	wanted := uint32(unix.NFT_SET_EVAL)
 	if s.Milliseconds != 0 {
 		wanted |= unix.NFT_SET_TIMEOUT
+	}
+	if len(fields) > 0 {
+		others = append(others, fmt.Sprintf("parts of %v octets", fields))
 	}
 	if flags != wanted {
 		others = append(others, fmt.Sprintf("flags %#x", flags))
@@ -174,7 +190,7 @@ func keyLength(s firewall.Set) int {
 
 // parseElements returns the keys of a list of elements.
 func parseElements(m []byte) (keys [][]byte, err error) {
-	err = eachElement(m, func(key, _ []byte) {
+	err = eachElement(m, func(key, _, _ []byte) {
 		if key != nil {
 			keys = append(keys, slices.Clone(key))
 		}
@@ -182,17 +198,17 @@ func parseElements(m []byte) (keys [][]byte, err error) {
 	return keys, err
 }
 
-// eachElement parses struct nfgenmsg and a list of elements (NFTA_SET_ELEM_LIST_ELEMENTS), and calls f with the key and
-// the data of each; nil: the element has none.
-func eachElement(m []byte, f func(key, data []byte)) error {
+// eachElement parses struct nfgenmsg and a list of elements (NFTA_SET_ELEM_LIST_ELEMENTS), and calls f with the key,
+// the key at the end and the data of each; nil: the element has none.
+func eachElement(m []byte, f func(key, end, data []byte)) error {
 	return eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
 		if attribute != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			return nil
 		}
 		return eachAttribute(v, 0, func(_ uint16, element []byte) error {
-			var parts [unix.NFTA_SET_ELEM_DATA + 1][]byte
+			var parts [elementKeyEnd + 1][]byte
 			err := eachAttribute(element, 0, func(attribute uint16, v []byte) error {
-				if attribute != unix.NFTA_SET_ELEM_KEY && attribute != unix.NFTA_SET_ELEM_DATA {
+				if attribute != unix.NFTA_SET_ELEM_KEY && attribute != elementKeyEnd && attribute != unix.NFTA_SET_ELEM_DATA {
 					return nil
 				}
 				return eachAttribute(v, 0, func(_ uint16, value []byte) error {
@@ -201,7 +217,7 @@ func eachElement(m []byte, f func(key, data []byte)) error {
 				})
 			})
 			if err == nil {
-				f(parts[unix.NFTA_SET_ELEM_KEY], parts[unix.NFTA_SET_ELEM_DATA])
+				f(parts[unix.NFTA_SET_ELEM_KEY], parts[elementKeyEnd], parts[unix.NFTA_SET_ELEM_DATA])
 			}
 			return err
 		})

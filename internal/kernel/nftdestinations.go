@@ -1,0 +1,152 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+)
+
+// Numbers of nft(8), see typePort.
+const typeProtocol = 12
+
+// What golang.org/x/sys/unix does not name (linux/netfilter/nf_tables.h).
+const (
+	setConcatenation = 0x80 // NFT_SET_CONCAT
+	descConcat       = 2    // NFTA_SET_DESC_CONCAT
+	fieldLength      = 1    // NFTA_SET_FIELD_LEN
+	elementKeyEnd    = 10   // NFTA_SET_ELEM_KEY_END
+)
+
+// keyByteOrder is the user data by which nft(8) knows that numbers are in network order (NFTNL_UDATA_SET_KEYBYTEORDER).
+var keyByteOrder = append([]byte{0, 4}, binary.NativeEndian.AppendUint32(nil, 2)...)
+
+const (
+	// sizeofBox is the length of an element: three attributes that hold attributes, and two keys of IPv6.
+	sizeofBox = 72
+	// mostBoxes are the elements of one message: an attribute holds up to 65535 octets.
+	mostBoxes = 900
+)
+
+// fieldsOf are the lengths of the parts of a key, each of which is padded to 4 octets: address, protocol, port.
+func fieldsOf(version int) []uint32 {
+	return []uint32{uint32(ofVersion[uint8](version, 4, 16)), 1, 2}
+}
+
+// typeOf is the number of nft(8) for the type of a key.
+func typeOf(version int) uint32 {
+	const bits = 6 // of each part's type
+	return (uint32(ofVersion[uint8](version, typeIPv4Address, typeIPv6Address))<<bits|typeProtocol)<<bits | typePort
+}
+
+// writeDestinations writes the messages of a set and of its elements. Number is the set's in the transaction.
+func (w *nftWriter) writeDestinations(family firewall.Family, table string, s firewall.Destinations, number uint32) {
+	fields := fieldsOf(s.Version)
+	w.beginTables(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, family)
+	w.text(unix.NFTA_SET_TABLE, table)
+	w.text(unix.NFTA_SET_NAME, s.Name)
+	w.number32(unix.NFTA_SET_FLAGS, unix.NFT_SET_INTERVAL|setConcatenation)
+	w.number32(unix.NFTA_SET_KEY_TYPE, typeOf(s.Version))
+	w.number32(unix.NFTA_SET_KEY_LEN, fields[0]+4+4)
+	w.number32(unix.NFTA_SET_ID, number)
+	description := w.open(unix.NFTA_SET_DESC)
+	parts := w.open(descConcat)
+	for _, length := range fields {
+		part := w.open(unix.NFTA_LIST_ELEM)
+		w.number32(fieldLength, length)
+		w.close(part)
+	}
+	w.close(parts)
+	w.close(description)
+	w.bytes(unix.NFTA_SET_USERDATA, keyByteOrder)
+	for boxes := range slices.Chunk(s.Boxes, mostBoxes) {
+		w.beginTables(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, family)
+		w.text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+		w.number32(unix.NFTA_SET_ELEM_LIST_SET_ID, number)
+		w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+		list := w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+		for i, b := range boxes {
+			var room [24]byte
+			element := w.open(uint16(i + 1))
+			w.data(unix.NFTA_SET_ELEM_KEY, appendKey(room[:0], b.First, b.FirstProtocol, b.FirstPort))
+			w.data(elementKeyEnd, appendKey(room[:0], b.Last, b.LastProtocol, b.LastPort))
+			w.close(element)
+		}
+		w.close(list)
+	}
+}
+
+func appendKey(b []byte, a netip.Addr, protocol uint8, port uint16) []byte {
+	b = append(appendAddress(b, a), protocol, 0, 0, 0)
+	return append(binary.BigEndian.AppendUint16(b, port), 0, 0)
+}
+
+// destination loads the packet's destination, protocol and destination port as a key into the registers from 1 on.
+func (w *nftWriter) destination(version int) {
+	const protocol4, port4, protocol6, port6 = unix.NFT_REG32_01, unix.NFT_REG32_02, unix.NFT_REG_2, unix.NFT_REG32_05
+	protocol, port := uint32(protocol4), uint32(port4)
+	if version == 4 {
+		w.payload(network, 16, 4)
+	} else {
+		protocol, port = protocol6, port6
+		w.payload(network, 24, 16)
+	}
+	w.expression("meta", field{unix.NFTA_META_KEY, unix.NFT_META_L4PROTO}, field{unix.NFTA_META_DREG, protocol})
+	w.payloadInto(port, transport, 2, 2)
+}
+
+// destinationsHead is the head of destinations in the kernel without boxes; ok is false for another set.
+func destinationsHead(flags, key, length uint32, fields []uint32) (head string, ok bool) {
+	for _, version := range []int{4, 6} {
+		want := fieldsOf(version)
+		if flags == unix.NFT_SET_INTERVAL|setConcatenation && key == typeOf(version) && length == want[0]+4+4 && slices.Equal(fields, want) {
+			return firewall.Destinations{Version: version}.Declaration(), true
+		}
+	}
+	return "", false
+}
+
+// readDestinations completes the heads of the destinations that the wanted tables name by what the kernel holds.
+func (n *Namespace) readDestinations(image *firewall.Image, wanted []firewall.Table) error {
+	for _, t := range wanted {
+		if t.Family != image.Family || t.Name != image.Name {
+			continue
+		}
+		for _, d := range t.Destinations {
+			at := slices.IndexFunc(image.Sets, func(s firewall.Declaration) bool { return s.Name == d.Name })
+			if at < 0 {
+				continue
+			}
+			have := firewall.Destinations{Name: d.Name, Version: d.Version}
+			list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfgenmsg{families[t.Family]},
+				nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(t.Name)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(d.Name)))
+			err := n.filter.dump(list, func() { have.Boxes = nil }, func(message []byte) error { return appendBoxes(&have, message) })
+			if err != nil && !answers(err, unix.ENOENT) {
+				return err
+			}
+			image.Sets[at].Head += have.Held()
+		}
+	}
+	return nil
+}
+
+// appendBoxes parses struct nfgenmsg and a list of elements, and appends the boxes.
+func appendBoxes(s *firewall.Destinations, message []byte) error {
+	size := int(fieldsOf(s.Version)[0])
+	return eachElement(message, func(key, end, _ []byte) {
+		if end == nil {
+			end = key
+		}
+		if len(key) != size+8 || len(end) != size+8 {
+			return
+		}
+		first, _ := netip.AddrFromSlice(key[:size])
+		last, _ := netip.AddrFromSlice(end[:size])
+		s.Boxes = append(s.Boxes, firewall.Box{First: first, Last: last, FirstProtocol: key[size], LastProtocol: end[size],
+			FirstPort: binary.BigEndian.Uint16(key[size+4:]), LastPort: binary.BigEndian.Uint16(end[size+4:])})
+	})
+}
