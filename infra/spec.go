@@ -37,6 +37,10 @@ type Spec struct {
 	Options cache.Options `json:"options,omitzero"` // what else the guest gets
 	Device  cache.Device  `json:"device,omitzero"`  // how the guest sees its network device
 	Guard   Guard         `json:"guard,omitzero"`   // what the guest may send; zero: its own MAC and addresses only
+	// Egress says where the guest may open connections, under Masquerade and Routed; empty: everywhere. The first entry
+	// that matches decides, and the last one is "allow all" or "refuse all". A connection that is refused gets an answer.
+	// A change does not end what is open.
+	Egress []Egress `json:"egress,omitempty"`
 	// State is a directory that only root can write, an absolute path, for the record, which the launcher's user reads
 	// (phase2.Open). Setup creates it, mode 0755, in a parent that is there; nothing removes it. The NICs of one namespace
 	// can share it. Empty: no record on disk, and the caller passes Setup's on (phase2.New).
@@ -165,6 +169,9 @@ func (s Spec) Validate() error {
 		return err
 	}
 	if err := s.Binding.validate(); err != nil {
+		return err
+	}
+	if err := s.validateEgress(); err != nil {
 		return err
 	}
 	return within("device", s.Device.Validate())

@@ -157,6 +157,14 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 			line("limit", "%s: %s a second", l.way, count(l.PacketsPerSecond, "packet"))
 		}
 	}
+	const few = 8
+	for i, e := range r.Egress {
+		if i < few || i == len(r.Egress)-1 {
+			line("egress", "%v", e)
+		} else if i == few {
+			line("egress", "(%d more)", len(r.Egress)-few-1)
+		}
+	}
 	for _, warning := range r.Record.Warnings {
 		line("warning", "%s", warning)
 	}

@@ -300,6 +300,9 @@ func (s *stepper) addLinks() {
 		if want.Index != s.Index && want.AcceptLocal != now.AcceptLocal {
 			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "accept_local", On: want.AcceptLocal})
 		}
+		if want.NoSourceRoutes && !now.NoSourceRoutes {
+			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "accept_source_route"})
+		}
 		if want.Index != s.Index && want.ProxyARP != now.ProxyARP {
 			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "proxy_arp", On: want.ProxyARP})
 		}

@@ -34,6 +34,7 @@ const (
 	LoopbackAddress     Reason = "loopback"
 	NoIPv6              Reason = "no-ipv6"
 	NamespaceService    Reason = "namespace-service"
+	NoEgress            Reason = "egress"
 )
 
 // Packets in both directions, or of others:
@@ -79,6 +80,7 @@ var Reasons = []Described{
 	{LoopbackAddress, "the guest sent to or from a loopback address, or an IPv4-mapped IPv6 address"},
 	{NoIPv6, "the guest of masquerade or routed sent IPv6, and the pod has no IPv6 address"},
 	{NamespaceService, "the guest sent to a service of the namespace that Guard.Open does not open"},
+	{NoEgress, "the guest opened a connection that Spec.Egress refuses; it got an answer"},
 	{NoConnection, "a packet of masquerade or routed that belongs to no connection, or an error of the guest about a connection of the namespace"},
 	{NoPorts, "the guest sent a protocol without ports (a tunnel, for example) to where the answer could be the namespace's"},
 	{ConnectionLimit, "a new connection of the guest or to the guest, above MaxConnections, or more new TCP connections a minute"},
@@ -131,8 +133,9 @@ func ReasonOf(chain string) (r Reason, ok bool) {
 // to change the namespace's nftables can use any octets in names.
 func isReason(name string) bool { return syntax.IsWord(name, "-", 32) }
 
-// Counted returns a copy of the table in which each [Drop] and [Up] with a Reason is a [Goto] to a chain of that
-// reason. That chain counts the packet, and drops it, by a rule or by its end, or leaves it to the namespace. If logs,
+// Counted returns a copy of the table in which each [Drop], [Refuse] and [Up] with a Reason is a [Goto] to a chain of
+// that reason. That chain counts the packet, and drops it, by a rule or by its end, refuses it, or leaves it to the
+// namespace. If logs,
 // it also reports some packets of the NIC to the nflog group [LogGroup]: without a listener, the kernel forgets the
 // report.
 //
@@ -160,6 +163,12 @@ func (t Table) Counted(nic string, logs bool) Table {
 					ends[chain] = Up{Port: v.Port}
 					falls[chain] = true
 				}
+			case Refuse:
+				if v.Reason != "" {
+					chain = dropChain + string(v.Reason)
+					ends[chain] = Refuse{}
+					falls[chain] = true
+				}
 			}
 			if chain != "" {
 				rules[j].Verdict = Goto{Chain: chain}
@@ -176,6 +185,9 @@ func (t Table) Counted(nic string, logs bool) Table {
 			}
 			rate, log := Rate{Packets: logPerSecond, Burst: logBurst}, Log{Prefix: LogPrefix(nic, r.Reason), Group: LogGroup}
 			rules := []Rule{{Matches: []Match{Count{}}, Verdict: end}}
+			if _, is := end.(Refuse); is {
+				rules = append([]Rule{{Matches: []Match{Protocol{Number: ProtocolTCP}, Count{}}, Verdict: Refuse{Reset: true}}}, rules...)
+			}
 			switch {
 			case logs && falls[chain]:
 				rules = append([]Rule{{Matches: []Match{rate}, Verdict: log}}, rules...)

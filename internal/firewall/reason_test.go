@@ -41,6 +41,7 @@ func TestCounted(t *testing.T) {
 			{Matches: []Match{IP{4}}, Verdict: Drop{}},
 			{Matches: []Match{Carries{4}}, Verdict: Up{Reason: NetworkDHCP}},
 			{Matches: []Match{Carries{6}}, Verdict: Up{}},
+			{Matches: []Match{Carries{4}}, Verdict: Refuse{Reason: NoEgress}},
 			{Verdict: Drop{Reason: MACSpoof}},
 		}},
 	}}
@@ -52,6 +53,7 @@ func TestCounted(t *testing.T) {
 		meta nfproto ipv4 drop
 		meta protocol ip goto up-network-dhcp
 		meta protocol ip6 accept
+		meta protocol ip goto drop-egress
 		goto drop-mac-spoof
 	}
 	chain drop-mac-spoof {
@@ -59,6 +61,10 @@ func TestCounted(t *testing.T) {
 	}
 	chain drop-ip-spoof {
 		counter drop
+	}
+	chain drop-egress {
+		meta l4proto tcp counter reject with tcp reset
+		counter reject with icmpx admin-prohibited
 	}
 	chain up-network-dhcp {
 		counter accept
@@ -68,7 +74,7 @@ func TestCounted(t *testing.T) {
 	const report = `		limit rate 20/second burst 20 packets log prefix "guestwire eth0 REASON" group 26487
 `
 	logs := plain
-	for _, chain := range []string{"drop-mac-spoof", "drop-ip-spoof", "up-network-dhcp"} {
+	for _, chain := range []string{"drop-mac-spoof", "drop-ip-spoof", "drop-egress", "up-network-dhcp"} {
 		head, reason := "chain "+chain+" {\n", chain[strings.Index(chain, "-")+1:]
 		logs = strings.Replace(logs, head, head+strings.Replace(report, "REASON", reason, 1), 1)
 	}

@@ -81,7 +81,7 @@ func familiesReport() []byte {
 }
 
 func TestParseFamilies(t *testing.T) {
-	want := netstate.Link{Index: 7, Forwarding4: true, RouteLocalnet: true, NoIPv6: true, AddrGen: 2}
+	want := netstate.Link{Index: 7, Forwarding4: true, NoSourceRoutes: true, RouteLocalnet: true, NoIPv6: true, AddrGen: 2}
 	if l, err := parseLink(familiesReport()); err != nil || !reflect.DeepEqual(l, want) {
 		t.Errorf("have %+v, %v\nwant %+v", l, err, want)
 	}

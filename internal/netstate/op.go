@@ -116,7 +116,8 @@ type (
 		Link     string
 		Settings Settings
 	}
-	// ConfSet switches an IPv4 setting of a link: "forwarding", "route_localnet", "accept_local" or "proxy_arp".
+	// ConfSet switches an IPv4 setting of a link: "forwarding", "route_localnet", "accept_local", "proxy_arp" or
+	// "accept_source_route".
 	ConfSet struct {
 		Index int
 		Link  string

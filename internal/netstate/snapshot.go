@@ -105,6 +105,8 @@ type Link struct {
 	Forwarding4 bool `json:"forwarding4,omitempty"`
 	// AcceptLocal is net.ipv4.conf.LINK.accept_local: packets may come in from an address of the namespace.
 	AcceptLocal bool `json:"acceptLocal,omitempty"`
+	// NoSourceRoutes: net.ipv4.conf.LINK.accept_source_route is 0, so packets that choose their way are dropped.
+	NoSourceRoutes bool `json:"noSourceRoutes,omitempty"`
 	// ProxyARP is net.ipv4.conf.LINK.proxy_arp: the kernel answers ARP requests for what it reaches by other links.
 	ProxyARP bool `json:"proxyARP,omitempty"`
 	// NoIPv6 is net.ipv6.conf.LINK.disable_ipv6.

@@ -138,6 +138,8 @@ func (k *fakeKernel) apply(op netstate.Op) error {
 			l.Forwarding4 = o.On
 		case "accept_local":
 			l.AcceptLocal = o.On
+		case "accept_source_route":
+			l.NoSourceRoutes = !o.On
 		case "proxy_arp":
 			l.ProxyARP = o.On
 		default:

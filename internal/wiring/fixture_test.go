@@ -604,6 +604,13 @@ var cases = []testCase{
 		s.Guard = infra.Guard{MACs: []cache.MAC{mac(9)}, Prefixes: []netip.Prefix{pfx("10.9.0.0/20"), pfx("fd99::/64")}, Open: []infra.Ports{{Protocol: "udp", First: 53}}}
 	})},
 	{"routed-guard-off", flannel(), withSpec(routed(), func(s *asked) { s.Guard.Off = true })},
+	{"routed-egress", flannel(), withSpec(routed(), func(s *asked) {
+		s.Egress = policy("refuse metadata", "allow 198.51.100.0/24 443", "allow nic-networks", "refuse all")
+	})},
+	{"masquerade-egress", lan4(), withSpec(masquerade(), func(s *asked) { s.Egress = policy("refuse private", "refuse all 25", "allow all") })},
+	{"masquerade-egress-iptables", lan4(), withSpec(masquerade(), func(s *asked) {
+		s.Binding, s.Egress = infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}, policy("refuse all")
+	})},
 	{"routed-limits-mtu", flannel(), withSpec(routed(), func(s *asked) { limited(s); s.MTU = 1400 })},
 	{"routed-several-addresses", netstate.Snapshot{
 		Links:     []netstate.Link{lo(), veth()},

@@ -19,10 +19,11 @@ type forwarding struct {
 	unforwarded []int // IP versions that the NIC did not forward before: only the guest's packets may pass
 	ends        []end
 	guard       infra.Guard
-	mac         cache.MAC    // the guest's
-	further     []netip.Addr // of the guest, in addition to ends
-	most        int          // connections; 0: infra.DefaultMaxConnections
-	noARP       bool         // the NIC asks for no neighbours
+	mac         cache.MAC               // the guest's
+	further     []netip.Addr            // of the guest, in addition to ends
+	most        int                     // connections; 0: infra.DefaultMaxConnections
+	noARP       bool                    // the NIC asks for no neighbours
+	egress      []firewall.Destinations // where the guest may open connections; none: everywhere
 	// iptables says that the table becomes chains of iptables.
 	iptables bool
 }
@@ -258,7 +259,7 @@ func loopbackChain(version int) string { return fmt.Sprintf("loopback-%d", versi
 
 // forwarding is that of the guest. Most is the binding's MaxConnections.
 func (p *Plan) forwarding(nic netstate.Link, ends []end, most int) forwarding {
-	return forwarding{names: p.names, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP}
+	return forwarding{names: p.names, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP, egress: p.egress(nic, ends)}
 }
 
 // checkSources refuses proxies' sources of a family in which the guest has no address.

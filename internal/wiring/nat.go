@@ -86,6 +86,7 @@ func (t translation) table() firewall.Table {
 	}
 	if !t.iptables {
 		t.limitNeighbours(&table)
+		t.addEgress(&table)
 	}
 	if t.flows {
 		table.Flows = []firewall.FlowTable{{Name: established, Devices: []string{t.names.NIC, t.names.Tap}, Priority: firewall.Last}}
@@ -98,10 +99,10 @@ func (t translation) beside() firewall.Table {
 	isNew := firewall.State{States: firewall.New}
 	toGuest := []firewall.Match{t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}, isNew, firewall.Unconfirmed{}}
 	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: []firewall.Chain{
-		{Name: "beside-forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.AfterFilter, Rules: []firewall.Rule{
+		{Name: "beside-forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.AfterFilter, Rules: append(t.checked(t.fromGuest()),
 			rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), isNew),
 			rule(firewall.Jump{Chain: "incoming"}, toGuest...),
-		}},
+		)},
 		{Name: "beside-input", Type: "filter", Hook: firewall.Input, Priority: firewall.AfterFilter, Rules: []firewall.Rule{
 			rule(firewall.Jump{Chain: "accepted"}, t.fromGuest(), isNew),
 		}},
@@ -115,6 +116,7 @@ func (t translation) beside() firewall.Table {
 		table.Chains = append(table.Chains, firewall.Chain{Name: "beside-first", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: rules})
 	}
 	t.limitNeighbours(&table)
+	t.addEgress(&table)
 	return table
 }
 
@@ -240,10 +242,11 @@ func (t translation) offloaded() []firewall.Rule {
 
 // opening is what the guest sends that belongs to no established connection.
 func (t translation) opening() []firewall.Rule {
-	rules := []firewall.Rule{
-		rule(drop(firewall.NoConnection), firewall.State{States: firewall.Invalid | firewall.Untracked}),
-		rule(firewall.Goto{Chain: "related"}, firewall.State{States: firewall.Related}),
+	rules := []firewall.Rule{rule(drop(firewall.NoConnection), firewall.State{States: firewall.Invalid | firewall.Untracked})}
+	if !t.iptables {
+		rules = append(rules, t.checked()...)
 	}
+	rules = append(rules, rule(firewall.Goto{Chain: "related"}, firewall.State{States: firewall.Related}))
 	if !t.iptables {
 		rules = append(rules, t.toNeighbours()...)
 	}

@@ -148,6 +148,9 @@ func newPlan(found netstate.Snapshot, name string, spec infra.Spec) (*Plan, erro
 	if err := p.checkLimits(); err != nil {
 		return nil, err
 	}
+	if err := p.checkEgress(nic); err != nil {
+		return nil, err
+	}
 	if err := p.wire(nic); err != nil {
 		return nil, err
 	}

@@ -280,9 +280,7 @@ func (t routing) table() firewall.Table {
 		{Name: "output", Type: "filter", Hook: firewall.Output, Priority: firewall.Filter, Rules: t.output()},
 		{Name: "source", Type: "nat", Hook: firewall.Postrouting, Priority: firewall.SrcNAT, Rules: t.source()},
 		{Name: "last", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.SrcNAT + 1, Rules: t.last()},
-		{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: t.toNamespace(
-			rule(firewall.Goto{Chain: "accepted"}, t.fromGuest(), firewall.Translated{}), // a proxy's rule has sent it here
-		)},
+		{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: t.toNamespace(t.toProxies()...)},
 	}
 	if !t.guard.Off {
 		chains = append(chains, firewall.Chain{Name: "errors", Rules: t.errors()})
@@ -302,7 +300,17 @@ func (t routing) table() firewall.Table {
 	chains = append(chains, t.loopbacks()...)
 	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: chains}
 	t.limitNeighbours(&table)
+	t.addEgress(&table)
 	return table
+}
+
+// toProxies accepts what a proxy's rule has sent to the namespace. Where the proxy goes then is none of the guest's
+// connections, so there is no way to proxies beside Spec.Egress.
+func (t routing) toProxies() []firewall.Rule {
+	if len(t.egress) > 0 {
+		return nil
+	}
+	return []firewall.Rule{rule(firewall.Goto{Chain: "accepted"}, t.fromGuest(), firewall.Translated{})}
 }
 
 // first is before connections are tracked and packets are routed. The NIC's network reaches the namespace at the NIC's
@@ -340,7 +348,7 @@ func (t routing) through() []firewall.Rule {
 	invalid := []firewall.Match{firewall.State{States: firewall.Invalid}, firewall.Protocol{Number: firewall.ProtocolTCP}}
 	rules := []firewall.Rule{
 		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}}, invalid)...),
-		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.fromGuest()}, invalid, []firewall.Match{reset})...),
+		rule(drop(firewall.NoConnection), t.strays(invalid)...),
 		rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), firewall.State{States: firewall.New | firewall.Related}),
 		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}, firewall.State{States: firewall.New}),
 		rule(firewall.ClampMSS{}, t.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
@@ -355,12 +363,22 @@ func (t routing) through() []firewall.Rule {
 	return rules
 }
 
+// strays are the guest's packets of no connection that do not pass: those that could reset one, and beside Spec.Egress,
+// which looks at connections alone, all.
+func (t routing) strays(invalid []firewall.Match) []firewall.Match {
+	if len(t.egress) > 0 {
+		return []firewall.Match{t.fromGuest(), firewall.State{States: firewall.Invalid | firewall.Untracked}}
+	}
+	return slices.Concat([]firewall.Match{t.fromGuest()}, invalid, []firewall.Match{reset})
+}
+
 // reset matches a TCP segment with RST (RFC 9293 section 3.1), in a rule that matches TCP.
 var reset = firewall.Bytes{Header: firewall.Transport, Offset: 13, Value: []byte{0}, Mask: []byte{4}, Inverted: true}
 
 // opening is what the guest sends that belongs to no established connection.
 func (t routing) opening() []firewall.Rule {
-	rules := append([]firewall.Rule{rule(firewall.Goto{Chain: "related"}, firewall.State{States: firewall.Related})}, t.toNeighbours()...)
+	rules := append(t.checked(), rule(firewall.Goto{Chain: "related"}, firewall.State{States: firewall.Related}))
+	rules = append(rules, t.toNeighbours()...)
 	return append(rules, rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))
 }
 

@@ -24,6 +24,7 @@ type Defaults struct {
 	//
 	//	guard           what keeps the guest from being another station; a restricted pod has no raw sockets
 	//	limits          of the guest's traffic, which are the operator's
+	//	egress          where the guest may go, and dns if the list's egress names resolvers
 	//	tap             the name of the guest's tap, which the pod's other programs may take for their own link
 	//	owner.selinux   the context of the taps, which is the node's to give
 	//	macvtap, sriov  bindings without a filter, for NICs that are a part of the node's card: a guest behind a macvtap
@@ -149,7 +150,9 @@ func (d Defaults) apply(spec *infra.Spec, w *Wish) error {
 		case "mtu":
 			spec.MTU, err = d.permitMTU(w.spec.MTU)
 		case "dns":
-			spec.DNS = w.spec.DNS
+			if spec.DNS = w.spec.DNS; !d.TrustPods && slices.ContainsFunc(d.Spec.Egress, func(e infra.Egress) bool { return e.To == "resolvers" }) {
+				err = onlyTrusted("dns")
+			}
 		case "options":
 			spec.Options = w.spec.Options
 		case "device":
@@ -165,6 +168,10 @@ func (d Defaults) apply(spec *infra.Spec, w *Wish) error {
 		case "limits":
 			if spec.Limits = w.spec.Limits; !d.TrustPods {
 				err = onlyTrusted("limits")
+			}
+		case "egress":
+			if spec.Egress = w.spec.Egress; !d.TrustPods {
+				err = onlyTrusted("egress")
 			}
 		default: // a field that is new in infra waits here until it is said what a pod may do with it
 			err = onlyTrusted(field)

@@ -50,6 +50,11 @@ func TestMake(t *testing.T) {
 		"the list's context, said":      {`{"owner": {"uid": 7, "selinux": "a:b:c"}}`, `{"owner": {"uid": 8, "selinux": "a:b:c"}}`, false, `{"binding":{"redirect":{}},"owner":{"uid":8,"inside":true,"selinux":"a:b:c"}}`},
 		"a tap":                         {"", `{"tap": "tap0"}`, false, "!annotation guestwire/nic.eth0: tap: not for a pod to say"},
 		"the list's tap":                {`{"tap": "tap0"}`, "redirect", false, `{"binding":{"redirect":{}},"owner":{"uid":107,"gid":107,"inside":true},"tap":"tap0"}`},
+		"egress":                        {"", `{"binding": {"routed": {}}, "egress": ["allow all"]}`, false, "!annotation guestwire/nic.eth0: egress: not for a pod to say"},
+		"no egress":                     {`{"binding": {"routed": {}}, "egress": ["refuse all"]}`, `{"egress": []}`, false, "!annotation guestwire/nic.eth0: egress: not for a pod to say"},
+		"the list's egress":             {`{"binding": {"routed": {}}, "egress": ["refuse all"]}`, "masquerade", false, `{"binding":{"masquerade":{}},` + owner + `,"egress":["refuse all"]}`},
+		"a way round egress":            {`{"binding": {"routed": {}}, "egress": ["refuse all"]}`, "redirect", false, "!annotation guestwire/nic.eth0: egress: with the redirect binding"},
+		"resolvers of egress":           {`{"binding": {"routed": {}}, "dns": {"servers": ["10.96.0.10"]}, "egress": ["allow resolvers", "refuse all"]}`, `{"dns": {"servers": ["203.0.113.5"]}}`, false, "!annotation guestwire/nic.eth0: dns: not for a pod to say"},
 		"a guard":                       {"", `{"guard": {"off": true}}`, false, "!annotation guestwire/nic.eth0: guard: not for a pod to say"},
 		"an empty guard":                {`{"guard": {"macs": ["02:00:00:00:00:01"]}}`, `{"guard": {}}`, false, "!annotation guestwire/nic.eth0: guard: not for a pod to say"},
 		"a guard, trusted":              {"", `{"guard": {"off": true}}`, true, `{"binding":{"redirect":{}},` + owner + `,"guard":{"off":true}}`},
@@ -140,7 +145,7 @@ func TestMake(t *testing.T) {
 // TestEachFieldIsDecided: for each field of a Spec it is said what a pod may do with it. A field that is new in infra
 // is refused, and this test fails, until Defaults.TrustPods and Make say it.
 func TestEachFieldIsDecided(t *testing.T) {
-	decided := map[string]string{"state": "", "tap": `"tap0"`, "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}", "mtu": "1400", "guest": `"vm1"`, "limits": "{}"}
+	decided := map[string]string{"state": "", "tap": `"tap0"`, "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}", "mtu": "1400", "guest": `"vm1"`, "limits": "{}", "egress": "[]"}
 	fields := reflect.TypeFor[infra.Spec]()
 	for i := range fields.NumField() {
 		name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")

@@ -1,0 +1,126 @@
+package infra
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/syntax"
+)
+
+// Egress is an entry of Spec.Egress. In text and JSON it is allow|refuse TO [PORTS|PROTOCOL]:
+//
+//	["refuse metadata", "allow 10.1.0.0/16 443/tcp", "allow resolvers 53/udp", "refuse all"]
+//
+// TO is a network, an address or a list: all; private (RFC 1918, 6598, 4193); link-local; metadata, the clouds'
+// services; nic-networks, those of the NIC's link without its next hops; resolvers, Spec.DNS.Servers. An IPv4 network
+// is also that in 64:ff9b::/96 (RFC 6052). PROTOCOL is tcp, udp, sctp or icmp, of both families.
+type Egress struct {
+	Refuse bool
+	To     string
+	Ports  Ports // the destination's; zero: each protocol; a First of 0: each port of the Protocol
+}
+
+func (e Egress) String() string {
+	text := "allow " + e.To
+	if e.Refuse {
+		text = "refuse " + e.To
+	}
+	switch {
+	case e.Ports == Ports{}:
+		return text
+	case e.Ports.First == 0:
+		return text + " " + e.Ports.Protocol
+	}
+	return text + " " + e.Ports.String()
+}
+
+func (e Egress) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
+
+// UnmarshalText checks the form, and Spec.Validate the rest.
+func (e *Egress) UnmarshalText(text []byte) error {
+	words := strings.Fields(string(text))
+	if len(words) < 2 || len(words) > 3 || words[0] != "allow" && words[0] != "refuse" {
+		return fmt.Errorf("egress %q: want allow or refuse, where to, and perhaps ports, as in allow 10.1.0.0/16 443/tcp, refuse metadata, allow all icmp", text)
+	}
+	out := Egress{Refuse: words[0] == "refuse", To: words[1]}
+	if len(words) == 3 {
+		if first := words[2][0]; first < '0' || first > '9' {
+			out.Ports.Protocol = words[2]
+		} else if err := out.Ports.UnmarshalText([]byte(words[2])); err != nil {
+			return fmt.Errorf("egress %q: %w", text, err)
+		}
+	}
+	*e = out
+	return nil
+}
+
+// maxEgress limits the entries of a list, which takes memory of the kernel, and time of Setup.
+const maxEgress = 16384
+
+// validateEgress checks the list and the binding.
+func (s Spec) validateEgress() error {
+	if len(s.Egress) == 0 {
+		return nil
+	}
+	refuse := func(format string, args ...any) error {
+		return &cache.FieldError{Field: "egress", Reason: fmt.Sprintf(format, args...)}
+	}
+	switch b := s.Binding.(type) {
+	case Auto:
+	case Masquerade:
+		if b.Sidecar != nil {
+			return refuse("the proxies of binding.masquerade.sidecar open the guest's connections, and no rule sees where to: leave one of the two out, or tell the mesh")
+		}
+	case Routed:
+		if b.Sidecar != nil {
+			return refuse("the proxies of binding.routed.sidecar open the guest's connections, and no rule sees where to: leave one of the two out, or tell the mesh")
+		}
+	default:
+		return refuse("with the %s binding nobody tracks the guest's connections: leave this field out, or want the binding masquerade or routed", b.Kind())
+	}
+	if len(s.Egress) > maxEgress {
+		return refuse("%d entries, want at most %d", len(s.Egress), maxEgress)
+	}
+	if last := s.Egress[len(s.Egress)-1]; last.To != "all" || last.Ports != (Ports{}) {
+		return refuse("the last entry, %q, leaves the rest open: want \"refuse all\" or \"allow all\" at the end", last)
+	}
+	for i, e := range s.Egress {
+		if reason := e.check(s.DNS); reason != "" {
+			return &cache.FieldError{Field: fmt.Sprintf("egress[%d]", i), Reason: reason}
+		}
+	}
+	return nil
+}
+
+// check is what is wrong with the entry; empty: nothing.
+func (e Egress) check(dns *cache.DNS) string {
+	if err := syntax.CheckDestination(e.To); err != nil {
+		return err.Error()
+	}
+	if e.To == syntax.Resolvers && (dns == nil || len(dns.Servers) == 0) {
+		return "resolvers are those of dns.servers, of which there is none: name them there, or the addresses here"
+	}
+	if e.Ports.First != 0 && e.Ports.Protocol != "icmp" {
+		if e.Ports.Guest != 0 {
+			return fmt.Sprintf("%v: a destination's port cannot become another one: leave :%d out", e.Ports, e.Ports.Guest)
+		}
+		return reasonOf(checkPorts("", []Ports{e.Ports}))
+	}
+	if e.Ports != (Ports{Protocol: e.Ports.Protocol}) {
+		return fmt.Sprintf("%v: icmp has no ports, and a port is 1 to 65535", e.Ports)
+	}
+	if p := e.Ports.Protocol; p != "" && p != "icmp" && !slices.Contains(transports, p) {
+		return fmt.Sprintf("unknown protocol %q, want tcp, udp, sctp or icmp", p)
+	}
+	return ""
+}
+
+// reasonOf is the reason of an error of this package; empty: there is none.
+func reasonOf(err error) string {
+	if bad, is := err.(*cache.FieldError); is {
+		return bad.Reason
+	}
+	return ""
+}

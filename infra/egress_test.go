@@ -1,0 +1,113 @@
+package infra_test
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/syntax"
+)
+
+func egress(t testing.TB, texts ...string) (list []infra.Egress) {
+	t.Helper()
+	for _, text := range texts {
+		var e infra.Egress
+		if err := e.UnmarshalText([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+func TestEgressText(t *testing.T) {
+	for text, want := range map[string]infra.Egress{
+		"refuse all":                 {Refuse: true, To: "all"},
+		"allow 10.1.0.0/16 443/tcp":  {To: "10.1.0.0/16", Ports: infra.Ports{Protocol: "tcp", First: 443}},
+		"allow fd00::/8 1-99/udp":    {To: "fd00::/8", Ports: infra.Ports{Protocol: "udp", First: 1, Last: 99}},
+		"refuse nic-networks icmp":   {Refuse: true, To: "nic-networks", Ports: infra.Ports{Protocol: "icmp"}},
+		"allow fd00:ec2::254 tcp":    {To: "fd00:ec2::254", Ports: infra.Ports{Protocol: "tcp"}},
+		"refuse everything 80:81/no": {Refuse: true, To: "everything", Ports: infra.Ports{Protocol: "no", First: 80, Guest: 81}}, // Validate refuses it
+	} {
+		var have infra.Egress
+		if err := have.UnmarshalText([]byte(text)); err != nil || have != want {
+			t.Errorf("%s: %+v, %v; want %+v", text, have, err, want)
+		}
+		if again := have.String(); again != text {
+			t.Errorf("%s is written as %s", text, again)
+		}
+	}
+	for _, text := range []string{"", "allow", "refuse", "deny all", "all", "allow all 80 90", "allow all 0", "allow all 70000/udp", "Allow all"} {
+		var have infra.Egress
+		if err := have.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q: %+v, want an error", text, have)
+		}
+	}
+}
+
+// FuzzEgress: what was read is what is written, and what Validate accepts has networks.
+func FuzzEgress(f *testing.F) {
+	for _, s := range []string{"refuse all", "allow 10.1.0.0/16 443/tcp", "allow ::ffff:10.0.0.1", "allow fe80::1%eth0 icmp", "allow 10.0.0.1/8 80:90"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var e, again infra.Egress
+		if e.UnmarshalText([]byte(text)) != nil {
+			return
+		}
+		if err := again.UnmarshalText([]byte(e.String())); err != nil || again != e && e.Ports.Transport() != again.Ports.Protocol {
+			t.Errorf("%q becomes %+v, then %+v, %v", text, e, again, err)
+		}
+		s := infra.Spec{Binding: infra.Routed{}, Owner: infra.Owner{UID: 107}, DNS: &cache.DNS{Servers: []netip.Addr{netip.IPv6Loopback()}}, Egress: append([]infra.Egress{e}, egress(t, "refuse all")...)}
+		if s.Validate() == nil && len(syntax.Destinations(e.To)) == 0 && e.To != "nic-networks" && e.To != "resolvers" {
+			t.Errorf("%q has no networks", text)
+		}
+	})
+}
+
+// TestEgressValidate: each refusal names the field and a way out, and so does the binding.
+func TestEgressValidate(t *testing.T) {
+	dns := &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("10.96.0.10")}}
+	long := make([]infra.Egress, 16385)
+	for _, c := range []struct {
+		spec  infra.Spec
+		field string // empty: valid
+		words string
+	}{
+		{infra.Spec{Binding: infra.Masquerade{}, Egress: egress(t, "refuse metadata", "allow all")}, "", ""},
+		{infra.Spec{Binding: infra.Routed{}, DNS: dns, Egress: egress(t, "allow resolvers 53", "allow all icmp", "refuse all")}, "", ""},
+		{infra.Spec{Binding: infra.Auto{}, Egress: egress(t, "refuse all")}, "", ""},
+		{infra.Spec{Binding: infra.Bridge{}, Egress: egress(t, "allow all")}, "egress", "with the bridge binding"},
+		{infra.Spec{Binding: infra.Redirect{}, Egress: egress(t, "allow all")}, "egress", "want the binding masquerade or routed"},
+		{infra.Spec{Binding: infra.Passt{}, Egress: egress(t, "allow all")}, "egress", "with the passt binding"},
+		{infra.Spec{Binding: infra.Routed{Sidecar: &infra.Sidecar{}}, Egress: egress(t, "refuse all")}, "egress", "binding.routed.sidecar"},
+		{infra.Spec{Binding: infra.Masquerade{Sidecar: &infra.Sidecar{}}, Egress: egress(t, "refuse all")}, "egress", "binding.masquerade.sidecar"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow 10.0.0.0/8")}, "egress", `want "refuse all" or "allow all" at the end`},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all 80")}, "egress", "leaves the rest open"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: append(long, egress(t, "refuse all")...)}, "egress", "at most 16384"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow 10.0.0.1/8", "refuse all")}, "egress[0]", "want 10.0.0.0/8"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all", "allow ::ffff:10.0.0.1", "refuse all")}, "egress[1]", "is no network"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow fe80::1%eth0", "refuse all")}, "egress[0]", "is no network"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow internet", "refuse all")}, "egress[0]", "or all, private, link-local"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow resolvers", "refuse all")}, "egress[0]", "dns.servers"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all gre", "refuse all")}, "egress[0]", "want tcp, udp, sctp or icmp"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all 7/gre", "refuse all")}, "egress[0]", "want tcp, udp or sctp"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all 7/icmp", "refuse all")}, "egress[0]", "icmp has no ports"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all 80:81/tcp", "refuse all")}, "egress[0]", "leave :81 out"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all 80-70/tcp", "refuse all")}, "egress[0]", "ends before it begins"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: append([]infra.Egress{{To: "all", Ports: infra.Ports{Last: 80}}}, egress(t, "refuse all")...)}, "egress[0]", "a port is 1 to 65535"},
+	} {
+		c.spec.Owner.UID = 107
+		err := c.spec.Validate()
+		var field *cache.FieldError
+		switch {
+		case c.field == "" && err != nil:
+			t.Errorf("%v: %v", c.spec.Egress, err)
+		case c.field != "" && (!errors.As(err, &field) || field.Field != c.field || !strings.Contains(err.Error(), c.words)):
+			t.Errorf("%s: %v, want %q", c.field, err, c.words)
+		}
+	}
+}

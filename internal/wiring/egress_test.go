@@ -1,0 +1,180 @@
+package wiring_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
+	"github.com/guestwire/guestwire/internal/wiring"
+)
+
+// policy is a Spec's Egress of texts.
+func policy(texts ...string) (list []infra.Egress) {
+	for _, text := range texts {
+		var e infra.Egress
+		if err := e.UnmarshalText([]byte(text)); err != nil {
+			panic(err)
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// destinationsOf are the sets of the plan's table by which the guest is forwarded.
+func destinationsOf(t *testing.T, found netstate.Snapshot, spec asked) (sets []firewall.Destinations) {
+	t.Helper()
+	for _, table := range newPlan(t, found, spec).Tables() {
+		sets = append(sets, table.Destinations...)
+	}
+	return sets
+}
+
+// packet is one of the guest's.
+type packet struct {
+	to       netip.Addr
+	protocol uint8
+	port     uint16
+}
+
+// isIn reports whether the packet is in a box, and refuses boxes that overlap.
+func (p packet) isIn(t *testing.T, sets []firewall.Destinations) (is bool) {
+	t.Helper()
+	for _, s := range sets {
+		for _, b := range s.Boxes {
+			in := p.to.BitLen() == b.First.BitLen() && b.First.Compare(p.to) <= 0 && p.to.Compare(b.Last) <= 0 &&
+				b.FirstProtocol <= p.protocol && p.protocol <= b.LastProtocol && b.FirstPort <= p.port && p.port <= b.LastPort
+			if in && is {
+				t.Fatalf("%v is in two boxes of\n%v", p, s)
+			}
+			is = is || in
+		}
+	}
+	return is
+}
+
+// allowed is what the entries say, one after the other.
+func (p packet) allowed(list []infra.Egress) bool {
+	to := p.to
+	if nat64 := netip.MustParsePrefix("64:ff9b::/96"); nat64.Contains(to) {
+		octets := to.As16()
+		to = netip.AddrFrom4([4]byte(octets[12:]))
+	}
+	for _, e := range list {
+		if !slices.ContainsFunc(syntax.Destinations(e.To), func(n netip.Prefix) bool { return n.Contains(p.to) || n.Contains(to) }) {
+			continue
+		}
+		protocols := map[string]uint8{"tcp": 6, "udp": 17, "sctp": 132, "icmp": map[bool]uint8{true: 1, false: 58}[p.to.Is4()]}
+		if e.Ports != (infra.Ports{}) && protocols[e.Ports.Transport()] != p.protocol {
+			continue
+		}
+		if e.Ports.First != 0 && (p.port < e.Ports.First || p.port > e.Ports.End()) {
+			continue
+		}
+		return !e.Refuse
+	}
+	panic("no entry decides")
+}
+
+// TestEgressOrder: of random policies, the boxes say of each packet what the first entry that matches says. They do not
+// overlap, which the kernel would refuse.
+func TestEgressOrder(t *testing.T) {
+	const seed = 32
+	r := rand.New(rand.NewPCG(seed, seed))
+	networks := []string{"all", "private", "link-local", "metadata", "10.0.0.0/8", "10.0.0.0/9", "10.128.0.0/9", "10.0.0.255", "10.0.1.0/24",
+		"255.255.255.255", "0.0.0.0/1", "240.0.0.0/4", "fd00::/8", "fd00::/64", "fd00::1", "ffff::/16", "64:ff9b::/96", "64:ff9b::a00:0/104", "::/1"}
+	what := []string{"", "", "tcp", "udp", "icmp", " 1-65535/tcp", "53/udp", "80", "79-81/tcp", "81-90", "443/sctp", "65535/udp", "1-52/udp"}
+	addresses := strings.Fields("0.0.0.0 9.255.255.255 10.0.0.0 10.0.0.254 10.0.0.255 10.0.1.0 10.127.255.255 10.128.0.0 10.255.255.255 11.0.0.0 100.100.100.200 " +
+		"127.255.255.255 128.0.0.0 169.254.169.254 239.255.255.255 240.0.0.0 255.255.255.254 255.255.255.255 " +
+		":: 7fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff 8000:: fd00:: fd00::1 fd00::2 fd00:0:0:1:: fd00:ec2::254 fe80::1 fe80::a9fe:a9fe ffff:: ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff " +
+		"64:ff9b::a00:ff 64:ff9b::a80:0 64:ff9b::808:808 64:ff9b::1:0:0")
+	protocols := []uint8{0, 1, 5, 6, 7, 16, 17, 18, 58, 131, 132, 133, 255}
+	ports := []uint16{0, 1, 52, 53, 54, 78, 79, 80, 81, 82, 90, 91, 443, 65534, 65535}
+	for range 300 {
+		var texts []string
+		for range r.IntN(8) {
+			verb := []string{"allow", "refuse"}[r.IntN(2)]
+			texts = append(texts, fmt.Sprintf("%s %s %s", verb, networks[r.IntN(len(networks))], what[r.IntN(len(what))]))
+		}
+		list := policy(append(texts, []string{"allow all", "refuse all"}[r.IntN(2)])...)
+		sets := destinationsOf(t, flannel(), withSpec(routed(), func(s *asked) { s.Egress = list }))
+		for range 1000 {
+			p := packet{netip.MustParseAddr(addresses[r.IntN(len(addresses))]), protocols[r.IntN(len(protocols))], ports[r.IntN(len(ports))]}
+			if have, want := p.isIn(t, sets), p.allowed(list); have != want {
+				t.Fatalf("%v is allowed: %v, want %v, by %v\n%v", p, have, want, list, sets)
+			}
+		}
+	}
+}
+
+// TestEgressLists: what the lists mean that depend on namespace and Spec.
+func TestEgressLists(t *testing.T) {
+	dns := &cache.DNS{Servers: []netip.Addr{ip("10.96.0.10"), ip("fd00:10:96::a"), ip("::ffff:10.96.0.11")}}
+	only := func(found netstate.Snapshot, list string) string {
+		var text []string
+		for _, s := range destinationsOf(t, found, withSpec(masquerade(), func(s *asked) { s.DNS, s.Egress = dns, policy("allow "+list, "refuse all") })) {
+			for _, b := range s.Boxes {
+				text = append(text, strings.TrimSuffix(b.String(), " . 0-255 . 0-65535"))
+			}
+		}
+		return strings.Join(text, ", ")
+	}
+	for _, c := range []struct {
+		found      netstate.Snapshot
+		list, want string
+	}{
+		{flannel(), "resolvers", "10.96.0.10/31, 64:ff9b::a60:a/127, fd00:10:96::a"},
+		{flannel(), "nic-networks", "10.244.1.0, 10.244.1.2-10.244.1.255, 64:ff9b::af4:100, 64:ff9b::af4:102-64:ff9b::af4:1ff, fd00:244:1::, fd00:244:1::2-fd00:244:1:0:ffff:ffff:ffff:ffff, fe80::/64"},
+		{lan4With(func(s *netstate.Snapshot) { // tun: a default route is no network
+			s.Routes = []netstate.Route{onLink("0.0.0.0/0"), connected("10.244.1.7/24")}
+			s.Addresses = s.Addresses[:1]
+		}), "nic-networks", "10.244.1.0/24"},
+		{lan4With(func(s *netstate.Snapshot) { // ptp: the link has the next hop alone
+			s.Addresses = []netstate.Address{address("10.244.1.7/32")}
+			s.Routes = []netstate.Route{via("0.0.0.0/0", "169.254.1.1"), onLink("169.254.1.1/32")}
+		}), "nic-networks", "10.244.1.7"},
+		{lan4(), "10.9.0.0/16", "10.9.0.0/16"},
+	} {
+		if have := only(c.found, c.list); have != c.want {
+			t.Errorf("%s: %s\nwant %s", c.list, have, c.want)
+		}
+	}
+}
+
+// TestEgressAuto: Auto becomes a binding that tracks connections.
+func TestEgressAuto(t *testing.T) {
+	plan := newPlan(t, flannel(), withSpec(auto(), func(s *asked) { s.Egress = policy("refuse all") }))
+	if kind := plan.Binding().Kind(); kind != cache.BindingRouted || len(plan.Refused) != 2 {
+		t.Errorf("%s after %v, want routed after bridge and redirect", kind, plan.Refused)
+	}
+}
+
+// TestEgressWithoutNFTables: iptables alone look up no destinations, and the refusal names the way out.
+func TestEgressWithoutNFTables(t *testing.T) {
+	spec := withSpec(masquerade(), func(s *asked) { s.Guard.Off, s.Egress = true, policy("refuse all") })
+	_, err := wiring.NewPlan(flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), spec.NIC, spec.Spec)
+	var field *cache.FieldError
+	if !errors.As(err, &field) || field.Field != "egress" || !strings.Contains(field.Reason, "modprobe nf_tables") {
+		t.Error(err)
+	}
+}
+
+// TestManyNetworks: many networks become no more boxes than there are networks.
+func TestManyNetworks(t *testing.T) {
+	var texts []string
+	for i := range 10_000 {
+		texts = append(texts, fmt.Sprintf("allow 10.%d.%d.%d/30 443", i%7*36, i/40%250, i%40*4))
+	}
+	sets := destinationsOf(t, lan4(), withSpec(masquerade(), func(s *asked) { s.Egress = policy(append(texts, "refuse all")...) }))
+	if len(sets) != 1 || len(sets[0].Boxes) > 10_000 || len(sets[0].Boxes) < 5000 {
+		t.Errorf("%d sets", len(sets))
+	}
+}
