@@ -12,9 +12,10 @@ type Change struct {
 	// Flushed are the chains that are there and lose all rules.
 	Flushed []string
 	// Added are the sets, maps, flow tables and chains that are new, and the chains of Flushed that get rules. Changed
-	// are the maps that are there and get other ports.
+	// are the maps that are there and get other ports, Boxes the destinations that get other boxes.
 	Added   Table
 	Changed []PortMap
+	Boxes   []Destinations
 	// GoneChains, GoneSets, GoneMaps and GoneFlows are deleted.
 	GoneChains, GoneSets, GoneMaps, GoneFlows []string
 }
@@ -53,6 +54,17 @@ func (i Image) ChangeTo(t Table) (c Change, can bool) {
 		case head == m.Head():
 		case strings.HasPrefix(head, PortMapHead(m.Size())):
 			c.Changed = append(c.Changed, m)
+		default:
+			return c, false
+		}
+	}
+	for _, d := range t.Destinations {
+		switch head, there := headOf(have.Sets, d.Name); {
+		case !there:
+			c.Added.Destinations = append(c.Added.Destinations, d)
+		case head == d.Head():
+		case strings.HasPrefix(head, d.Declaration()):
+			c.Boxes = append(c.Boxes, d)
 		default:
 			return c, false
 		}
@@ -134,7 +146,13 @@ func (c Change) String() string {
 		each("flush map", []string{m.Name})
 		each("add element", []string{m.Name + " { " + m.elements() + " }"})
 	}
-	if a := c.Added; len(a.Sets)+len(a.Maps)+len(a.Flows)+len(a.Chains) > 0 {
+	for _, d := range c.Boxes {
+		each("flush set", []string{d.Name})
+		if len(d.Boxes) > 0 {
+			each("add element", []string{d.Name + " { " + strings.Join(d.texts(), ", ") + " }"})
+		}
+	}
+	if a := c.Added; len(a.Sets)+len(a.Maps)+len(a.Destinations)+len(a.Flows)+len(a.Chains) > 0 {
 		b.WriteString(c.Added.String())
 	}
 	each("delete chain", c.GoneChains)
@@ -152,15 +170,19 @@ func (c Change) Summary() string {
 			parts = append(parts, text+" "+strings.Join(names, ", "))
 		}
 	}
-	var chains, maps []string
+	var chains, maps, destinations []string
 	for _, chain := range c.Added.Chains {
 		chains = append(chains, chain.Name)
 	}
 	for _, m := range slices.Concat(c.Changed, c.Added.Maps) {
 		maps = append(maps, m.Name)
 	}
+	for _, d := range slices.Concat(c.Boxes, c.Added.Destinations) {
+		destinations = append(destinations, d.Name)
+	}
 	add("new rules in", chains)
 	add("new ports in", maps)
+	add("new destinations in", destinations)
 	add("without", slices.Concat(c.GoneChains, c.GoneSets, c.GoneMaps, c.GoneFlows))
 	return fmt.Sprintf("table %s %s: %s", c.Added.Family, c.Added.Name, strings.Join(parts, "; "))
 }

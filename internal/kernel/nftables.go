@@ -65,6 +65,7 @@ func sizeOf(ops []netstate.Op) int {
 		case netstate.TableChange:
 			added = o.Change.Added
 			added.Maps = slices.Concat(added.Maps, o.Change.Changed)
+			added.Destinations = slices.Concat(added.Destinations, o.Change.Boxes)
 			size += chain * (len(o.Change.Flushed) + len(o.Change.GoneChains))
 		}
 		size += table
@@ -109,6 +110,10 @@ func (w *nftWriter) writeChange(c firewall.Change) {
 	for _, m := range c.Changed {
 		each(unix.NFT_MSG_DELSETELEM, unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET, []string{m.Name}) // all elements
 		w.writePorts(t.Family, t.Name, m, 0)
+	}
+	for _, d := range c.Boxes {
+		each(unix.NFT_MSG_DELSETELEM, unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET, []string{d.Name})
+		w.writeBoxes(t.Family, t.Name, d, 0)
 	}
 	w.writeContent(t, c.Flushed)
 	each(unix.NFT_MSG_DELCHAIN, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, c.GoneChains)

@@ -63,10 +63,17 @@ func (w *nftWriter) writeDestinations(family firewall.Family, table string, s fi
 	w.close(parts)
 	w.close(description)
 	w.bytes(unix.NFTA_SET_USERDATA, keyByteOrder)
+	w.writeBoxes(family, table, s, number)
+}
+
+// writeBoxes writes the messages of the elements of a set with that number in the transaction; 0: the set is there.
+func (w *nftWriter) writeBoxes(family firewall.Family, table string, s firewall.Destinations, number uint32) {
 	for boxes := range slices.Chunk(s.Boxes, mostBoxes) {
 		w.beginTables(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, family)
 		w.text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
-		w.number32(unix.NFTA_SET_ELEM_LIST_SET_ID, number)
+		if number != 0 {
+			w.number32(unix.NFTA_SET_ELEM_LIST_SET_ID, number)
+		}
 		w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
 		list := w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 		for i, b := range boxes {

@@ -100,7 +100,7 @@ func (e expected) images(found map[firewall.Family]firewall.Image) (images []fir
 		if t.Family.IPTables() != 0 {
 			continue
 		}
-		if f, there := found[t.Family]; !there || f.Flags != 0 || f.Others != len(t.Chains)+len(t.Sets)+len(t.Maps)+len(t.Flows) {
+		if f, there := found[t.Family]; !there || f.Flags != 0 || f.Others != len(t.Chains)+len(t.Sets)+len(t.Maps)+len(t.Destinations)+len(t.Flows) {
 			return nil, false
 		}
 		images = append(images, t.Held())

@@ -36,6 +36,9 @@ func TestGoldenChanges(t *testing.T) {
 	forwarding := func(ports ...infra.Ports) asked {
 		return withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{Ports: ports} })
 	}
+	egress := func(entries ...string) asked {
+		return withSpec(masquerade(), func(s *asked) { s.Egress = policy(entries...) })
+	}
 	var text strings.Builder
 	for _, c := range []struct {
 		name     string
@@ -48,6 +51,7 @@ func TestGoldenChanges(t *testing.T) {
 		{"a port", forwarding(infra.Ports{First: 80}), forwarding(infra.Ports{First: 80}, infra.Ports{First: 443})},
 		{"a port that becomes another", forwarding(infra.Ports{First: 80}), forwarding(infra.Ports{First: 80, Guest: 8080})},
 		{"another port", forwarding(infra.Ports{First: 80, Guest: 8080}), forwarding(infra.Ports{First: 80, Last: 82, Guest: 9090})},
+		{"another destination", egress("allow 10.0.0.0/8 443", "refuse all"), egress("allow 10.0.0.0/8 443", "allow 192.0.2.1 53/udp", "refuse all")},
 	} {
 		k := wire(t, newPlan(t, flannel(), c.from), flannel())
 		ops := mustSteps(t, newPlan(t, flannel(), c.to), k)
