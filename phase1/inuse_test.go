@@ -196,6 +196,31 @@ func TestInUseByOthers(t *testing.T) {
 	}
 }
 
+// TestSetupWhileForking: when Setup returns, no program that this process is starting has a copy of the tap's
+// descriptor, which a Teardown by another process would take for a VMM's.
+func TestSetupWhileForking(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	syscall.ForkLock.Lock()
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Setup(t.Context())
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		t.Errorf("Setup while a program is being started: %v; want it to wait", err)
+		done <- nil
+	case <-time.After(200 * time.Millisecond): // without the wait Setup takes some milliseconds
+	}
+	syscall.ForkLock.Unlock()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	unwire(t, c)
+}
+
 // TestInUseByFork: a program that this process is starting has a copy of the tap's descriptor until it is executed.
 // Teardown waits for that. The test holds the lock that a fork holds, and such a copy.
 func TestInUseByFork(t *testing.T) {

@@ -52,13 +52,15 @@ func (c *systemCalls) text(s string) uintptr {
 // progress is how far a series has come: the call that is being made, and the error of the one that failed.
 type progress struct{ call, errno uintptr }
 
-// here makes the calls in this thread, and closes the file.
+// here makes the calls in this thread, and closes the file. A program that this process is starting may have a copy of
+// it until it is executed: here waits for that, as to other processes a tap is in use so long.
 func (c *systemCalls) here() error {
 	defer runtime.KeepAlive(c)
 	file := -1
 	defer func() {
 		if file >= 0 {
 			unix.Close(file)
+			awaitForks()
 		}
 	}()
 	for _, call := range c.list {
@@ -75,6 +77,14 @@ func (c *systemCalls) here() error {
 		}
 	}
 	return nil
+}
+
+// awaitForks waits until no program that this process is starting has copies of descriptors that this process has closed
+// before. It has them until it is executed.
+func awaitForks() {
+	syscall.ForkLock.RLock()
+	//lint:ignore SA2001 to wait is all that is wanted
+	syscall.ForkLock.RUnlock()
 }
 
 // forked makes the calls in a child process, and returns when the child has ended. Meanwhile, if it is not nil, is

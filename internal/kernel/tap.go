@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"fmt"
-	"syscall"
 	"unsafe"
 
 	"github.com/vishvananda/netlink/nl"
@@ -82,12 +81,9 @@ func parseTap(b []byte, l *netstate.Link) error {
 // The kernel reports the number of open queues of a multi-queue tap. Other taps have a carrier as long as a process has
 // them open, also if the tap is down; but the process can take the carrier away (TUNSETCARRIER).
 //
-// InUse waits for programs that this process is starting. Until such a program is executed, it has copies of
-// descriptors that this process has closed since.
+// Programs that this process is starting do not count.
 func (n *Namespace) InUse(tap netstate.Link) (bool, error) {
-	syscall.ForkLock.RLock()
-	//lint:ignore SA2001 to wait is all that is wanted
-	syscall.ForkLock.RUnlock()
+	awaitForks()
 	var carrier bool
 	var queues uint32
 	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, tap.Index), attr32(unix.IFLA_EXT_MASK, skipStatistics))
