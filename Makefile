@@ -102,7 +102,7 @@ test-all: ## both in full: all tests under both kernels, all crash points, all c
 # DOCUMENT, below that document's own text.
 crash: PACKAGE = phase1
 crash: DOCUMENT = docs/results/crash.md
-crash: HERE = -timeout 3h -run '$(CRASH)' -crash all
+crash: HERE = -timeout 3h -parallel 8 -run '$(CRASH)' -crash all
 crash: THERE = -test.run '$(CRASH)' -crash few
 crash: ROWS = cat
 crash: ## kill and fail Setup and Teardown at every system call, and write docs/results/crash.md (root, Debian)
