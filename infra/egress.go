@@ -61,11 +61,14 @@ const maxEgress = 16384
 
 // validateEgress checks the list and the binding.
 func (s Spec) validateEgress() error {
-	if len(s.Egress) == 0 {
+	if s.Egress == nil {
 		return nil
 	}
 	refuse := func(format string, args ...any) error {
 		return &cache.FieldError{Field: "egress", Reason: fmt.Sprintf(format, args...)}
+	}
+	if len(s.Egress) == 0 {
+		return refuse("an empty list says nothing: want [\"refuse all\"], or leave this field out, which allows all")
 	}
 	switch b := s.Binding.(type) {
 	case Auto:

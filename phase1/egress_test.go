@@ -116,6 +116,13 @@ func TestEgress(t *testing.T) {
 			t.Errorf("Check says %v of a set that is empty", err)
 		}
 		setup(t, c)
+		s.Pod.Exec("nft", "add", "element", "inet", "guestwire-eth0", "egress-4", "{ * }")
+		if err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "egress-4") {
+			t.Errorf("Check says %v of a set that has everything", err)
+		}
+		setup(t, c)
+		check(t, c)
+		s.refused(t, "tcp", 0, "beyond:9100")
 		s.ask(t, []exchange{{from: "guest", to: "beyond:9000", want: "world:9000 sees pod"}})
 	})
 }
@@ -167,7 +174,7 @@ func TestHostileEgress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := nstest.NewNetwork(t)
 			secondNIC(n, "192.168.9.2/24", "fd00:9::2/64")
-			n.Pod.Exec("sh", "-c", `for s in net.ipv4.conf.all.accept_source_route=1 net.ipv6.conf.all.accept_source_route=1 net.ipv6.conf.all.seg6_enabled=1; do sysctl -qw $s || true; done`)
+			n.Pod.Exec("sh", "-c", `for s in net.ipv4.conf.all.accept_source_route=1 net.ipv6.conf.all.accept_source_route=1 net.ipv6.conf.all.seg6_enabled=1 net.ipv6.conf.default.seg6_enabled=1; do sysctl -qw $s || true; done`)
 			c := config(n, b)
 			c.Egress = policy(t, fmt.Sprintf("allow 198.51.100.9 %d/udp", frames.SentinelPort), fmt.Sprintf("allow 2001:db8:9::9 %d/udp", frames.SentinelPort), "refuse all")
 			setup(t, c)

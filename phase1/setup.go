@@ -18,7 +18,7 @@ import (
 // for the MAC: at most five seconds each, later one.
 //
 // A wired NIC can get another DNS, Options, Device, MTU, Guard and Limits, and under masquerade or routed other Ports,
-// Excluded, Loopback, Sidecar and MaxConnections. A running Serve follows the record, and connections go on; running
+// Excluded, Loopback, Sidecar, MaxConnections and Egress. A running Serve follows the record, and connections go on; running
 // UDP flows to a port that becomes forwarded switch to the guest. Any other change is infra.ErrWired.
 //
 //	*cache.FieldError    a field of the Spec or the NIC is wrong
@@ -37,7 +37,7 @@ func (n NIC) Setup(ctx context.Context, spec infra.Spec) (cache.Record, error) {
 // SetupMoving is Setup for a guest that comes from another namespace or waits for Activate. Progress receives what the
 // guest will notice. What spec leaves zero is that of the first call's From: the binding's kind, the guest's MAC and
 // inner addresses, Queues, MTU, Limits, DNS, Options and Device; a later Setup can change it, and not to zero. No
-// record has Guard and what a masquerade forwards. ErrActive: From is of an active guest, without Standby.
+// record has Guard, Egress and what a masquerade forwards. ErrActive: From is of an active guest, without Standby.
 func (n NIC) SetupMoving(ctx context.Context, spec infra.Spec, m Moving) (cache.Record, error) {
 	record, err := request{NIC: n, Spec: spec, Moving: m}.setup(ctx)
 	return record, n.failed("setup", err)

@@ -111,11 +111,12 @@ func readConfig(args *skel.CmdArgs) (config, error) {
 }
 
 // misplaced are members of spec that may be sought beside it; dns is one of CNI's own.
-var misplaced = []string{"binding", "owner", "queues", "mtu", "limits", "options", "device", "guard", "nic"}
+var misplaced = []string{"binding", "owner", "queues", "mtu", "limits", "options", "device", "guard", "egress", "guest", "tap", "nic"}
 
 // ofKubeVirt reports whether the entry is that of a KubeVirt network binding. Multus calls it by itself, after the plugins
-// that make the NIC, and hands their result to KubeVirt alone.
-func (c config) ofKubeVirt() bool { return c.Args.CNI.LogicNetworkName != "" }
+// that make the NIC, and hands their result to KubeVirt alone. With a result, the network's name says nothing: a pod can set
+// it.
+func (c config) ofKubeVirt() bool { return c.Args.CNI.LogicNetworkName != "" && c.PrevResult == nil }
 
 // defaults are what the list says for each NIC.
 func (c config) defaults(args *skel.CmdArgs) (podsandbox.Defaults, error) {
@@ -190,7 +191,7 @@ func (c config) wanted(args *skel.CmdArgs) ([]wantedNIC, error) {
 
 // result returns what the plugins before this one have left, as it came, in the version of the configuration.
 func (c config) result() ([]byte, error) {
-	if c.PrevResult == nil && c.ofKubeVirt() {
+	if c.ofKubeVirt() {
 		c.PrevResult = json.RawMessage("{}")
 	}
 	var members map[string]json.RawMessage

@@ -178,6 +178,7 @@ func ingressTable() firewall.Table {
 			rule(drop, firewall.AddToSet{Part: firewall.ARPSender, Set: "senders"}),
 			rule(firewall.Continue{}, carries6, udp, firewall.AddToSet{Part: firewall.RawSource6, Set: "known", Renew: true}),
 			rule(drop, carries6, firewall.Fragment{}),
+			rule(drop, carries6, firewall.RoutingHeader{}),
 			rule(drop, carries6, udp, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: []byte{1}}),
 			rule(accept, carries6, udp, firewall.InSet{Part: firewall.RawSource6, Set: "known"}, firewall.InSet{Part: firewall.RawSource6, Set: "fresh", Inverted: true}),
 			rule(accept, carries6, udp, firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: "known"}, firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: "fresh"}),

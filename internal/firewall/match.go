@@ -78,6 +78,8 @@ type (
 	}
 	// Fragment is an IPv6 fragment that is not the first.
 	Fragment struct{}
+	// RoutingHeader is an IPv6 packet with a routing header (RFC 8200 section 4.4).
+	RoutingHeader struct{}
 	// Longer is a packet of more than Octets, counted after the Ethernet header in a netdev table.
 	Longer struct{ Octets uint32 }
 	// State holds if the connection's state is in States.
@@ -191,6 +193,7 @@ func (ICMP) match()            {}
 func (Bytes) match()           {}
 func (SocketUser) match()      {}
 func (Fragment) match()        {}
+func (RoutingHeader) match()   {}
 func (Longer) match()          {}
 func (State) match()           {}
 func (Translated) match()      {}
@@ -325,6 +328,8 @@ func (m SocketUser) String() string {
 }
 
 func (Fragment) String() string { return "frag frag-off != 0" }
+
+func (RoutingHeader) String() string { return "exthdr rt exists" }
 
 func (m Longer) String() string { return fmt.Sprintf("meta length > %d", m.Octets) }
 

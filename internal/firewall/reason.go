@@ -68,7 +68,7 @@ var Reasons = []Described{
 	{BridgeControl, "the guest sent to an address of bridges (01:80:c2:00:xx:xx: spanning tree, LLDP, LACP)"},
 	{Malformed, "the guest sent headers that cannot be read, the reserved protocol 255, or ARP that is neither a request nor a reply for IPv4, or RARP that is no request"},
 	{HiddenFragment, "the guest sent an IPv6 fragment that hides the packet's headers from a filter"},
-	{ExtensionHeader, "the guest sent neighbour discovery after an IPv6 extension header, or in fragments (RFC 6980)"},
+	{ExtensionHeader, "the guest sent neighbour discovery after an IPv6 extension header, or in fragments (RFC 6980); beside Spec.Egress, a routing header"},
 	{DHCPServer, "the guest sent from the port of a DHCP server, or to the port of a DHCP client"},
 	{DHCPRequest, "the guest sent a DHCP request that the responder does not take (a family that the guest has no address of, fragments, IP options, extension headers), and no other server may answer"},
 	{RouterSolicitation, "the guest sent a router solicitation that the responder does not take, and no router may answer"},

@@ -33,6 +33,7 @@ func samples() []Rule {
 		drop(Bytes{Header: Network, Value: []byte{11}, Last: []byte{14}}),
 		drop(SocketUser{UID: 107}),
 		drop(Fragment{}),
+		drop(RoutingHeader{}),
 		drop(Longer{Octets: 1500}),
 		drop(State{Established | Related}),
 		drop(Translated{}),
@@ -85,7 +86,7 @@ func nftablesOnly(r Rule) bool {
 	}
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {
 		switch m.(type) {
-		case EtherType, Multicast, Carries, Bytes, SocketUser, Fragment, Longer, Assured, Lasting, Count, Rate, Faster, InSet, AddToSet, InDestinations:
+		case EtherType, Multicast, Carries, Bytes, SocketUser, Fragment, RoutingHeader, Longer, Assured, Lasting, Count, Rate, Faster, InSet, AddToSet, InDestinations:
 			return true
 		}
 		return false

@@ -121,7 +121,7 @@ func TestTableRoundTrip(t *testing.T) {
 		for _, d := range table.Destinations {
 			have := firewall.Destinations{Version: d.Version}
 			for _, m := range reported[unix.NFT_MSG_NEWSETELEM] {
-				if err := appendBoxes(&have, m); err != nil {
+				if err := appendBoxes(&have, new(bool), m); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -137,7 +137,7 @@ func TestTableRoundTrip(t *testing.T) {
 			}
 			var ranges []firewall.PortRange
 			for _, m := range reported[unix.NFT_MSG_NEWSETELEM] {
-				if err := appendPorts(&ranges, m); err != nil {
+				if err := appendPorts(&ranges, new(bool), m); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -128,27 +128,35 @@ func (n *Namespace) readDestinations(image *firewall.Image, wanted []firewall.Ta
 			if at < 0 {
 				continue
 			}
-			have := firewall.Destinations{Name: d.Name, Version: d.Version}
+			have, others := firewall.Destinations{Name: d.Name, Version: d.Version}, false
 			list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfgenmsg{families[t.Family]},
 				nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(t.Name)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(d.Name)))
-			err := n.filter.dump(list, func() { have.Boxes = nil }, func(message []byte) error { return appendBoxes(&have, message) })
+			err := n.filter.dump(list, func() { have.Boxes, others = nil, false }, func(message []byte) error { return appendBoxes(&have, &others, message) })
 			if err != nil && !answers(err, unix.ENOENT) {
 				return err
 			}
 			image.Sets[at].Head += have.Held()
+			if others {
+				image.Sets[at].Head += othersElements
+			}
 		}
 	}
 	return nil
 }
 
-// appendBoxes parses struct nfgenmsg and a list of elements, and appends the boxes.
-func appendBoxes(s *firewall.Destinations, message []byte) error {
+// othersElements is in the head of a set or a map with elements that guestwire makes none of, such as one for all keys.
+const othersElements = " elements of another program;"
+
+// appendBoxes parses struct nfgenmsg and a list of elements, and appends the boxes. Others becomes true for an element
+// without a key of the set.
+func appendBoxes(s *firewall.Destinations, others *bool, message []byte) error {
 	size := int(fieldsOf(s.Version)[0])
 	return eachElement(message, func(key, end, _ []byte) {
 		if end == nil {
 			end = key
 		}
 		if len(key) != size+8 || len(end) != size+8 {
+			*others = true
 			return
 		}
 		first, _ := netip.AddrFromSlice(key[:size])

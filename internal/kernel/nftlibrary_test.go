@@ -228,6 +228,11 @@ func encodeMatch(m firewall.Match) []expr.Any {
 			&expr.Exthdr{DestRegister: 1, Type: unix.IPPROTO_FRAGMENT, Offset: 2, Len: 2, Op: expr.ExthdrOpIpv6},
 			masked([]byte{0xff, 0xf8}), compare(true, []byte{0, 0}),
 		}
+	case firewall.RoutingHeader:
+		return []expr.Any{
+			&expr.Exthdr{DestRegister: 1, Type: unix.IPPROTO_ROUTING, Len: 1, Flags: unix.NFT_EXTHDR_F_PRESENT, Op: expr.ExthdrOpIpv6},
+			compare(false, []byte{1}),
+		}
 	case firewall.Longer:
 		return []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyLEN, Register: 1},

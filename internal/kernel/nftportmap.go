@@ -77,25 +77,31 @@ func (n *Namespace) readPortMaps(image *firewall.Image, wanted []firewall.Table)
 			if at < 0 {
 				continue
 			}
-			have := firewall.PortMap{Name: m.Name}
+			have, others := firewall.PortMap{Name: m.Name}, false
 			list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfgenmsg{families[t.Family]},
 				nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(t.Name)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(m.Name)))
-			err := n.filter.dump(list, func() { have.Ranges = nil }, func(message []byte) error { return appendPorts(&have.Ranges, message) })
+			err := n.filter.dump(list, func() { have.Ranges, others = nil, false }, func(message []byte) error { return appendPorts(&have.Ranges, &others, message) })
 			if err != nil && !answers(err, unix.ENOENT) {
 				return err
 			}
 			image.Sets[at].Head += have.Held()
+			if others {
+				image.Sets[at].Head += othersElements
+			}
 		}
 	}
 	return nil
 }
 
-// appendPorts parses struct nfgenmsg and a list of elements, and appends the ports and what they become.
-func appendPorts(ranges *[]firewall.PortRange, message []byte) error {
+// appendPorts parses struct nfgenmsg and a list of elements, and appends the ports and what they become. Others becomes
+// true for an element without a port.
+func appendPorts(ranges *[]firewall.PortRange, others *bool, message []byte) error {
 	return eachElement(message, func(key, _, data []byte) {
-		if len(key) == 2 && len(data) == 2 {
-			from := binary.BigEndian.Uint16(key)
-			*ranges = append(*ranges, firewall.PortRange{First: from, Last: from, To: binary.BigEndian.Uint16(data)})
+		if len(key) != 2 || len(data) != 2 {
+			*others = true
+			return
 		}
+		from := binary.BigEndian.Uint16(key)
+		*ranges = append(*ranges, firewall.PortRange{First: from, Last: from, To: binary.BigEndian.Uint16(data)})
 	})
 }

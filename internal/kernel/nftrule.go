@@ -210,6 +210,12 @@ func (w *nftWriter) writeMatch(m firewall.Match) {
 		w.closeExpression(element, data)
 		w.mask([]byte{0xff, 0xf8})
 		w.compare(true, []byte{0, 0})
+	case firewall.RoutingHeader:
+		element, data := w.openExpression("exthdr", field{unix.NFTA_EXTHDR_DREG, 1})
+		w.writeHeaderPart(unix.IPPROTO_ROUTING, 0, 1, unix.NFT_EXTHDR_OP_IPV6)
+		w.number32(unix.NFTA_EXTHDR_FLAGS, unix.NFT_EXTHDR_F_PRESENT)
+		w.closeExpression(element, data)
+		w.compare(false, []byte{1})
 	case firewall.Longer:
 		w.meta(unix.NFT_META_LEN)
 		w.swap(4)

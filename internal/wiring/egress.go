@@ -39,6 +39,19 @@ func (p *Plan) egress(nic netstate.Link, ends []end) (sets []firewall.Destinatio
 	return sets
 }
 
+// maxBoxes limits the elements of a set, for whose change the kernel takes a time that grows faster than their number.
+const maxBoxes = 16384
+
+// checkEgress refuses a policy of too many boxes.
+func (t forwarding) checkEgress() error {
+	for _, s := range t.egress {
+		if len(s.Boxes) > maxBoxes {
+			return &cache.FieldError{Field: "egress", Reason: fmt.Sprintf("it makes more than %d ranges of addresses and ports of IPv%d, as entries with ports overlap other networks: name fewer", maxBoxes, s.Version)}
+		}
+	}
+	return nil
+}
+
 func egressSet(v int) string { return fmt.Sprintf("egress-%d", v) }
 
 // destinations is the chain of what the guest opens: it returns if the guest may.
@@ -53,9 +66,15 @@ func (t forwarding) destinations() firewall.Chain {
 
 // addEgress adds sets and chain to a table of which a chain has the rules of checked.
 func (t forwarding) addEgress(table *firewall.Table) {
-	if len(t.egress) > 0 {
-		table.Destinations = t.egress
-		table.Chains = append(table.Chains, t.destinations())
+	if len(t.egress) == 0 {
+		return
+	}
+	table.Destinations = t.egress
+	table.Chains = append(table.Chains, t.destinations())
+	if t.has(6) { // the namespace would take such a packet, and send it on where the guest wants as if it had been looked up
+		table.Chains = append(table.Chains, firewall.Chain{Name: "ways", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: []firewall.Rule{
+			rule(drop(firewall.ExtensionHeader), t.fromGuest(), firewall.IP{Version: 6}, firewall.RoutingHeader{}),
+		}})
 	}
 }
 
@@ -193,6 +212,9 @@ func (p *Plan) allowed(nic netstate.Link, v int) (boxes []firewall.Box) {
 			continue
 		}
 		now := p.allowedBy(active, e.at)
+		if len(boxes) > maxBoxes {
+			return boxes // checkEgress refuses them
+		}
 		same := slices.EqualFunc(open, now, func(a, b firewall.Box) bool { a.First = b.First; return a == b })
 		if !same {
 			flush(e.at)

@@ -160,6 +160,9 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 
 	t := translation{forwarding: p.forwarding(nic, ends, b.MaxConnections), Masquerade: b.Masquerade, addresses: slices.Concat(v4, v6),
 		ports: choosePorts(b.Masquerade, p.spec.Guard.Open, p.found)}
+	if err := t.checkEgress(); err != nil {
+		return err
+	}
 	if err := t.checkSources(b.Sidecar, b.Kind()); err != nil {
 		return err
 	}

@@ -79,6 +79,9 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	}
 
 	r.forwarding = p.forwarding(nic, r.ends, b.MaxConnections)
+	if err := r.checkEgress(); err != nil {
+		return err
+	}
 	r.further = slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return slices.Contains(guestsOf(r.ends), a) })
 	r.sources = map[int][]lease.Source{}
 	for _, e := range r.ends {
