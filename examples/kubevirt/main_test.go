@@ -273,13 +273,19 @@ func TestNodeHook(t *testing.T) {
 	if err := os.WriteFile(config, fmt.Appendf(nil, `{"binding": {"redirect": {}}, "owner": {"uid": %d, "gid": %d}}`, pod.Owner.UID, pod.Owner.GID), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	process := filepath.Join(dir, "proc", "7")
-	if err := os.MkdirAll(filepath.Join(process, "ns"), 0o755); err != nil {
-		t.Fatal(err)
+	fake := func(number, netns string) (process string) {
+		process = filepath.Join(dir, "proc", number)
+		if err := os.MkdirAll(filepath.Join(process, "ns"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(fmt.Sprintf("/proc/%d/%s", os.Getpid(), netns), filepath.Join(process, "ns", "net")); err != nil {
+			t.Fatal(err)
+		}
+		return process
 	}
-	if err := os.Symlink(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), pod.NetNS.Fd()), filepath.Join(process, "ns", "net")); err != nil {
-		t.Fatal(err)
-	}
+	fake("1", "ns/net")
+	engines := fake("2", "ns/net") // in the pod's cgroup, as CRI-O's conmon can be, and in the node's network
+	process := fake("7", fmt.Sprintf("fd/%d", pod.NetNS.Fd()))
 	state := filepath.Join(dir, "state")
 	if err := os.Mkdir(state, 0o755); err != nil {
 		t.Fatal(err)
@@ -293,8 +299,10 @@ func TestNodeHook(t *testing.T) {
 		t.Errorf("without a pod: %v", err)
 	}
 	slice := "0::/kubepods.slice/kubepods-burstable-pod" + strings.ReplaceAll(podUID, "-", "_") + ".slice/cri-1.scope\n"
-	if err := os.WriteFile(filepath.Join(process, "cgroup"), []byte(slice), 0o644); err != nil {
-		t.Fatal(err)
+	for _, p := range []string{engines, process} {
+		if err := os.WriteFile(filepath.Join(p, "cgroup"), []byte(slice), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for range 2 {
 		if err := hook("PreVMStart"); err != nil {
@@ -318,5 +326,22 @@ func TestNodeHook(t *testing.T) {
 	}
 	if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
 		t.Errorf("%v are left, %v", left, err)
+	}
+}
+
+// TestPodOf: the first cgroup of a pod decides, not one below it, which the pod can make.
+func TestPodOf(t *testing.T) {
+	const other = "11111111-2222-3333-4444-555555555555"
+	for cgroup, want := range map[string]string{
+		"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + strings.ReplaceAll(podUID, "-", "_") + ".slice/cri-containerd-1.scope": podUID,
+		"12:pids:/system.slice\n11:cpu:/kubepods/burstable/pod" + podUID + "/0123":                                                                      podUID,
+		"0::/kubepods/pod" + podUID:                            podUID,
+		"0::/kubepods/pod" + other + "/0123/pod" + podUID:      other,
+		"0::/kubepods/pod" + other + "/my-pod" + podUID + "/x": other,
+		"0::/system.slice/kubelet.service":                     "",
+	} {
+		if have := podOf(cgroup); have != want {
+			t.Errorf("%s: %q, want %q", cgroup, have, want)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -61,9 +62,13 @@ func (s *server) callAgent(ctx context.Context, point, uid, nic string) error {
 // openNetNS opens the network namespace of a pod: that of a process in the pod's cgroup. The error is fs.ErrNotExist if
 // there is none.
 func (s *server) openNetNS(uid string) (*os.File, error) {
-	ofPod := func(cgroup string) bool { // systemd writes the UID with _ in the place of -
+	ofPod := func(cgroup string) bool {
 		text, err := os.ReadFile(cgroup)
-		return err == nil && strings.Contains(strings.ReplaceAll(string(text), "_", "-"), "pod"+uid)
+		return err == nil && podOf(string(text)) == uid
+	}
+	node, err := os.Stat(filepath.Join(s.proc, "1", "ns", "net"))
+	if err != nil {
+		return nil, err
 	}
 	cgroups, _ := filepath.Glob(filepath.Join(s.proc, "[0-9]*", "cgroup"))
 	for _, cgroup := range cgroups {
@@ -71,14 +76,28 @@ func (s *server) openNetNS(uid string) (*os.File, error) {
 			continue
 		}
 		ns, err := os.Open(filepath.Join(filepath.Dir(cgroup), "ns", "net"))
-		if err == nil && ofPod(cgroup) { // it is the same process still
-			return ns, nil
-		}
 		if err == nil {
+			// It is the same process still, and none of an engine's own with the node's network (CRI-O's conmon).
+			if its, err := ns.Stat(); err == nil && ofPod(cgroup) && !os.SameFile(its, node) {
+				return ns, nil
+			}
 			ns.Close()
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}
 	return nil, fmt.Errorf("pod %s: no process on this node: %w", uid, fs.ErrNotExist)
+}
+
+// cgroupOfPod is the first cgroup of a pod in a path; systemd writes the UID with _ in the place of -.
+var cgroupOfPod = regexp.MustCompile(`/(?:[a-z-]*-)?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?:\.slice)?(?:/|$)`)
+
+// podOf returns the UID of the pod in whose cgroup a process is, by its /proc/PID/cgroup; empty: it is in none.
+func podOf(cgroups string) string {
+	for line := range strings.Lines(cgroups) {
+		if found := cgroupOfPod.FindStringSubmatch(strings.TrimSpace(line)); found != nil {
+			return strings.ReplaceAll(found[1], "_", "-")
+		}
+	}
+	return ""
 }
