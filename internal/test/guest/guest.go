@@ -149,6 +149,7 @@ func (g *Guest) Close() error {
 	err := g.config.Port.Close()
 	g.card.Close()
 	g.tasks.Wait()
+	lab.AwaitForks()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, a := range g.answers {
