@@ -1258,7 +1258,7 @@ func TestTroubleshootingReasons(t *testing.T) {
 				t.Errorf("the document does not name %s for %s", c.field, c.reason)
 			}
 			p.config(0, "{"+c.after+"}")
-			dropped := func() string { return regexp.MustCompile(`\d+ packets?: `+c.reason).FindString(p.agent(0, "status")) }
+			dropped := func() string { return regexp.MustCompile(`\d+ packets?: ` + c.reason).FindString(p.agent(0, "status")) }
 			before := dropped()
 			for range 3 {
 				p.sends(port, c.frame(p.link()))
