@@ -234,10 +234,7 @@ func (n *Namespace) readFound(s *netstate.Snapshot, found map[firewall.Family]fi
 		if image.Sets, err = n.readDeclarations(&image, unix.NFT_MSG_GETSET, parseSet); err != nil {
 			return err
 		}
-		if err := n.readPortMaps(&image, wanted); err != nil {
-			return err
-		}
-		if err := n.readDestinations(&image, wanted); err != nil {
+		if err := n.readHeld(&image, wanted); err != nil {
 			return err
 		}
 		if image.Flows, err = n.readDeclarations(&image, nftables.NFT_MSG_GETFLOWTABLE, parseFlowTable); err != nil {

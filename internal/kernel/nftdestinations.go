@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -116,36 +115,6 @@ func destinationsHead(flags, key, length uint32, fields []uint32) (head string, 
 	}
 	return "", false
 }
-
-// readDestinations completes the heads of the destinations that the wanted tables name by what the kernel holds.
-func (n *Namespace) readDestinations(image *firewall.Image, wanted []firewall.Table) error {
-	for _, t := range wanted {
-		if t.Family != image.Family || t.Name != image.Name {
-			continue
-		}
-		for _, d := range t.Destinations {
-			at := slices.IndexFunc(image.Sets, func(s firewall.Declaration) bool { return s.Name == d.Name })
-			if at < 0 {
-				continue
-			}
-			have, others := firewall.Destinations{Name: d.Name, Version: d.Version}, false
-			list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfgenmsg{families[t.Family]},
-				nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(t.Name)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(d.Name)))
-			err := n.filter.dump(list, func() { have.Boxes, others = nil, false }, func(message []byte) error { return appendBoxes(&have, &others, message) })
-			if err != nil && !answers(err, unix.ENOENT) {
-				return err
-			}
-			image.Sets[at].Head += have.Held()
-			if others {
-				image.Sets[at].Head += othersElements
-			}
-		}
-	}
-	return nil
-}
-
-// othersElements is in the head of a set or a map with elements that guestwire makes none of, such as one for all keys.
-const othersElements = " elements of another program;"
 
 // appendBoxes parses struct nfgenmsg and a list of elements, and appends the boxes. Others becomes true for an element
 // without a key of the set.

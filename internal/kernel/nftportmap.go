@@ -2,9 +2,7 @@ package kernel
 
 import (
 	"encoding/binary"
-	"slices"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -64,33 +62,6 @@ func (w *nftWriter) writePorts(family firewall.Family, table string, m firewall.
 	if written > 0 {
 		w.close(list)
 	}
-}
-
-// readPortMaps completes the heads of the maps that the wanted tables name by what the maps in the kernel hold.
-func (n *Namespace) readPortMaps(image *firewall.Image, wanted []firewall.Table) error {
-	for _, t := range wanted {
-		if t.Family != image.Family || t.Name != image.Name {
-			continue
-		}
-		for _, m := range t.Maps {
-			at := slices.IndexFunc(image.Sets, func(d firewall.Declaration) bool { return d.Name == m.Name })
-			if at < 0 {
-				continue
-			}
-			have, others := firewall.PortMap{Name: m.Name}, false
-			list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfgenmsg{families[t.Family]},
-				nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(t.Name)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(m.Name)))
-			err := n.filter.dump(list, func() { have.Ranges, others = nil, false }, func(message []byte) error { return appendPorts(&have.Ranges, &others, message) })
-			if err != nil && !answers(err, unix.ENOENT) {
-				return err
-			}
-			image.Sets[at].Head += have.Held()
-			if others {
-				image.Sets[at].Head += othersElements
-			}
-		}
-	}
-	return nil
 }
 
 // appendPorts parses struct nfgenmsg and a list of elements, and appends the ports and what they become. Others becomes

@@ -198,6 +198,58 @@ func parseElements(m []byte) (keys [][]byte, err error) {
 	return keys, err
 }
 
+// othersElements is in the head of a set or a map with elements that guestwire makes none of, such as one for all keys.
+const othersElements = " elements of another program;"
+
+// readHeld completes the heads of the maps of ports and the destinations that the wanted tables name by what the kernel
+// holds.
+func (n *Namespace) readHeld(image *firewall.Image, wanted []firewall.Table) error {
+	for _, t := range wanted {
+		if t.Family != image.Family || t.Name != image.Name {
+			continue
+		}
+		for _, m := range t.Maps {
+			have := firewall.PortMap{Name: m.Name}
+			err := n.completeHead(image, m.Name, func() string { return have.Held() }, func() { have.Ranges = nil }, func(message []byte, others *bool) error {
+				return appendPorts(&have.Ranges, others, message)
+			})
+			if err != nil {
+				return err
+			}
+		}
+		for _, d := range t.Destinations {
+			have := firewall.Destinations{Name: d.Name, Version: d.Version}
+			err := n.completeHead(image, d.Name, func() string { return have.Held() }, func() { have.Boxes = nil }, func(message []byte, others *bool) error {
+				return appendBoxes(&have, others, message)
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// completeHead appends what a set holds to its head. Restart and add read the elements, and held is their text.
+func (n *Namespace) completeHead(image *firewall.Image, set string, held func() string, restart func(), add func(message []byte, others *bool) error) error {
+	at := slices.IndexFunc(image.Sets, func(d firewall.Declaration) bool { return d.Name == set })
+	if at < 0 {
+		return nil
+	}
+	others := false
+	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfgenmsg{families[image.Family]},
+		nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(image.Name)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(set)))
+	err := n.filter.dump(list, func() { others = false; restart() }, func(message []byte) error { return add(message, &others) })
+	if err != nil && !answers(err, unix.ENOENT) {
+		return err
+	}
+	image.Sets[at].Head += held()
+	if others {
+		image.Sets[at].Head += othersElements
+	}
+	return nil
+}
+
 // eachElement parses struct nfgenmsg and a list of elements (NFTA_SET_ELEM_LIST_ELEMENTS), and calls f with the key,
 // the key at the end and the data of each; nil: the element has none.
 func eachElement(m []byte, f func(key, end, data []byte)) error {
