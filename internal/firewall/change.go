@@ -12,20 +12,25 @@ type Change struct {
 	// Flushed are the chains that are there and lose all rules.
 	Flushed []string
 	// Added are the sets, maps, flow tables and chains that are new, and the chains of Flushed that get rules. Changed
-	// are the maps that are there and get other ports, Boxes the destinations that get other boxes.
-	Added   Table
-	Changed []PortMap
-	Boxes   []Destinations
+	// are the maps that are there and get other ports, Boxes the destinations that lose and get some boxes. Replaced are
+	// destinations that are deleted first, and of Added: the kernel deletes a set faster than many of its boxes.
+	Added    Table
+	Changed  []PortMap
+	Boxes    []BoxChange
+	Replaced []string
 	// GoneChains, GoneSets, GoneMaps and GoneFlows are deleted.
 	GoneChains, GoneSets, GoneMaps, GoneFlows []string
 }
 
+// BoxChange is what a set loses and then gets.
+type BoxChange struct{ Deleted, Added Destinations }
+
 // ChangeTo returns the change that makes t of the table. It can not if t is of iptables, if the head of a flow table, a
 // set or a chain differs, or for most that another program has added: then the table has to be replaced.
 func (i Image) ChangeTo(t Table) (c Change, can bool) {
-	have, want := i, t.Outline()
+	have, want := i, t.image(false, i.held == nil)
 	if i.held != nil {
-		have = i.held.Outline()
+		have = i.held.image(false, false)
 	}
 	c.Added = Table{Family: t.Family, Name: t.Name}
 	if t.Family.IPTables() != 0 || have.Flags != want.Flags || have.Others != want.Others {
@@ -62,11 +67,12 @@ func (i Image) ChangeTo(t Table) (c Change, can bool) {
 		switch head, there := headOf(have.Sets, d.Name); {
 		case !there:
 			c.Added.Destinations = append(c.Added.Destinations, d)
-		case head == d.Head():
-		case strings.HasPrefix(head, d.Declaration()):
-			c.Boxes = append(c.Boxes, d)
-		default:
+		case !strings.HasPrefix(head, d.Declaration()):
 			return c, false
+		case i.held != nil:
+			c.changeBoxes(i.held.boxesOf(d.Name), d)
+		case head != d.Head():
+			c.replace(d)
 		}
 	}
 	for _, f := range t.Flows {
@@ -104,7 +110,7 @@ func (i Image) ChangeTo(t Table) (c Change, can bool) {
 			c.Added.Chains = append(c.Added.Chains, chain)
 		case chain.Hook == "" && have.Chains[at].Head != "" || chain.Hook != "" && have.Chains[at].Head != chain.Head():
 			return c, false
-		case !i.hasRules(chain):
+		case !i.hasRules(chain) || slices.ContainsFunc(c.Replaced, chain.looksUp):
 			c.Flushed = append(c.Flushed, chain.Name)
 			c.Added.Chains = append(c.Added.Chains, chain)
 		}
@@ -119,6 +125,26 @@ func (i Image) ChangeTo(t Table) (c Change, can bool) {
 		}
 	}
 	return c, true
+}
+
+// changeBoxes makes the set of one with other boxes.
+func (c *Change) changeBoxes(have []Box, d Destinations) {
+	if slices.Equal(have, d.Boxes) {
+		return
+	}
+	const deletion = 8 // additions take about as long
+	deleted, added := d, d
+	deleted.Boxes, added.Boxes = without(have, d.Boxes), without(d.Boxes, have)
+	if deletion*len(deleted.Boxes)+len(added.Boxes) < len(d.Boxes) {
+		c.Boxes = append(c.Boxes, BoxChange{deleted, added})
+	} else {
+		c.replace(d)
+	}
+}
+
+func (c *Change) replace(d Destinations) {
+	c.Replaced = append(c.Replaced, d.Name)
+	c.Added.Destinations = append(c.Added.Destinations, d)
 }
 
 // hasRules reports whether the chain with the name has the chain's rules.
@@ -146,12 +172,15 @@ func (c Change) String() string {
 		each("flush map", []string{m.Name})
 		each("add element", []string{m.Name + " { " + m.elements() + " }"})
 	}
-	for _, d := range c.Boxes {
-		each("flush set", []string{d.Name})
-		if len(d.Boxes) > 0 {
-			each("add element", []string{d.Name + " { " + strings.Join(d.texts(), ", ") + " }"})
+	for _, b := range c.Boxes {
+		if len(b.Deleted.Boxes) > 0 {
+			each("delete element", []string{b.Deleted.elements()})
+		}
+		if len(b.Added.Boxes) > 0 {
+			each("add element", []string{b.Added.elements()})
 		}
 	}
+	each("delete set", c.Replaced)
 	if a := c.Added; len(a.Sets)+len(a.Maps)+len(a.Destinations)+len(a.Flows)+len(a.Chains) > 0 {
 		b.WriteString(c.Added.String())
 	}
@@ -177,7 +206,10 @@ func (c Change) Summary() string {
 	for _, m := range slices.Concat(c.Changed, c.Added.Maps) {
 		maps = append(maps, m.Name)
 	}
-	for _, d := range slices.Concat(c.Boxes, c.Added.Destinations) {
+	for _, b := range c.Boxes {
+		destinations = append(destinations, b.Added.Name)
+	}
+	for _, d := range c.Added.Destinations {
 		destinations = append(destinations, d.Name)
 	}
 	add("new rules in", chains)

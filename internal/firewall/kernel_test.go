@@ -220,8 +220,8 @@ func withLinks(t *testing.T, name string) *nstest.Namespace {
 	return ns
 }
 
-// apply applies the table and returns the images that are read back.
-func apply(t *testing.T, ns *nstest.Namespace, table firewall.Table) (images []firewall.Image) {
+// apply applies the table, or the change to it, and returns the images that are read back.
+func apply(t *testing.T, ns *nstest.Namespace, table firewall.Table, changes ...firewall.Change) (images []firewall.Image) {
 	t.Helper()
 	err := netns.Do(ns.File, func() error {
 		k, err := kernel.Open()
@@ -242,7 +242,11 @@ func apply(t *testing.T, ns *nstest.Namespace, table firewall.Table) (images []f
 			}
 			return 0
 		})
-		if err := k.Apply(t.Context(), []netstate.Op{netstate.TableSet{Table: table}}); err != nil {
+		op := netstate.Op(netstate.TableSet{Table: table})
+		for _, c := range changes {
+			op = netstate.TableChange{Table: table, Change: c}
+		}
+		if err := k.Apply(t.Context(), []netstate.Op{op}); err != nil {
 			return err
 		}
 		now, err = k.Snapshot(names, nil, []firewall.Table{table})
@@ -282,6 +286,75 @@ func TestNFTables(t *testing.T) {
 			list := []string{"nft", "list", "table", string(table.Family), table.Name}
 			if err := nstest.Difference(nstest.SetTypes(loaded.Exec(list...)), applied.Exec(list...)); err != nil {
 				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestChangedBoxes: a change of few boxes and of many leaves the set as a new table has it, and so does nft with the
+// change's text. Few boxes change while the others, and the rules, stay.
+func TestChangedBoxes(t *testing.T) {
+	nstest.Need(t, "nft")
+	table := func(boxes ...firewall.Box) firewall.Table {
+		return firewall.Table{Family: firewall.Inet, Name: tableName, Destinations: []firewall.Destinations{{Name: "egress-4", Version: 4, Boxes: boxes}}, Chains: []firewall.Chain{
+			{Name: "opening", Type: "filter", Hook: firewall.Forward, Rules: rules{rule(firewall.Jump{Chain: "egress"})}},
+			{Name: "egress", Rules: rules{rule(firewall.Return{}, firewall.IP{Version: 4}, firewall.InDestinations{Version: 4, Set: "egress-4"}), rule(firewall.Drop{})}},
+			{Name: "other", Rules: rules{rule(firewall.Accept{}, firewall.Count{})}},
+		}}
+	}
+	var many []firewall.Box
+	for i := range 1000 {
+		a := netip.AddrFrom4([4]byte{10, byte(i / 250), byte(i % 250), 0})
+		many = append(many, firewall.Box{First: a, Last: a.Next(), FirstProtocol: 6, LastProtocol: 6, FirstPort: uint16(i), LastPort: uint16(2 * i)})
+	}
+	all := firewall.Box{First: netip.MustParseAddr("0.0.0.0"), Last: netip.MustParseAddr("255.255.255.255"), LastProtocol: 255, LastPort: 65535}
+	other := many[500]
+	other.Last = other.Last.Next() // overlaps what it replaces
+	for name, c := range map[string]struct {
+		from, to []firewall.Box
+		whole    bool // the set is replaced
+	}{
+		"one more":    {many[1:], many, false},
+		"one less":    {many, many[1:], false},
+		"another one": {many, slices.Concat(many[:500], []firewall.Box{other}, many[501:]), false},
+		"half":        {many, many[500:], true},
+		"all others":  {many, []firewall.Box{all}, true},
+		"none":        {many, nil, true},
+		"from none":   {nil, many, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from, to := table(c.from...), table(c.to...)
+			words := func(ns *nstest.Namespace) string {
+				fields := strings.FieldsFunc(ns.Exec("nft", "list", "table", "inet", tableName), func(r rune) bool { return strings.ContainsRune(" ,\t\n", r) })
+				return strings.Join(slices.Sorted(slices.Values(fields)), "\n")
+			}
+			fresh := nstest.New(t, "fresh")
+			apply(t, fresh, to)
+			for _, have := range []firewall.Image{from.Held(), from.Image()} { // of the image all that differs is replaced
+				change, can := have.ChangeTo(to)
+				if !can {
+					t.Fatal("no change")
+				}
+				if whole := len(change.Replaced) > 0; whole != c.whole && reflect.DeepEqual(have, from.Held()) {
+					t.Errorf("the set is replaced: %v", whole)
+				}
+				changed, loaded := nstest.New(t, "changed"), nstest.New(t, "loaded")
+				apply(t, changed, from)
+				apply(t, loaded, from)
+				images := apply(t, changed, to, change)
+				if !reflect.DeepEqual(images, []firewall.Image{to.Image()}) {
+					t.Errorf("read back\n%+v", images)
+				}
+				path := filepath.Join(t.TempDir(), "change")
+				if err := os.WriteFile(path, []byte(change.String()), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				loaded.Exec("nft", "-f", path)
+				for _, ns := range []*nstest.Namespace{changed, loaded} {
+					if err := nstest.Difference(words(fresh), words(ns)); err != nil {
+						t.Errorf("%s: %v", ns.Name, err)
+					}
+				}
 			}
 		})
 	}

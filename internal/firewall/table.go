@@ -188,12 +188,13 @@ type ChainImage struct {
 const Unknown = "not a rule of guestwire"
 
 // Image returns what the kernel holds after the table is applied.
-func (t Table) Image() Image { return t.image(true) }
+func (t Table) Image() Image { return t.image(true, true) }
 
 // Outline returns the image without the rules.
-func (t Table) Outline() Image { return t.image(false) }
+func (t Table) Outline() Image { return t.image(false, true) }
 
-func (t Table) image(rules bool) Image {
+// image leaves out the rules, or the boxes of destinations, which take long to write.
+func (t Table) image(rules, boxes bool) Image {
 	image := Image{Family: t.Family, Name: t.Name}
 	for _, s := range t.Sets {
 		image.Sets = append(image.Sets, Declaration{Name: s.Name, Head: s.Head()})
@@ -202,6 +203,9 @@ func (t Table) image(rules bool) Image {
 		image.Sets = append(image.Sets, Declaration{Name: m.Name, Head: m.Head()})
 	}
 	for _, s := range t.Destinations {
+		if !boxes {
+			s.Boxes = nil
+		}
 		image.Sets = append(image.Sets, Declaration{Name: s.Name, Head: s.Head()})
 	}
 	for _, f := range t.Flows {

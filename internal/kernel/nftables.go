@@ -65,7 +65,9 @@ func sizeOf(ops []netstate.Op) int {
 		case netstate.TableChange:
 			added = o.Change.Added
 			added.Maps = slices.Concat(added.Maps, o.Change.Changed)
-			added.Destinations = slices.Concat(added.Destinations, o.Change.Boxes)
+			for _, b := range o.Change.Boxes {
+				added.Destinations = append(slices.Clip(added.Destinations), b.Deleted, b.Added)
+			}
 			size += chain * (len(o.Change.Flushed) + len(o.Change.GoneChains))
 		}
 		size += table
@@ -111,10 +113,11 @@ func (w *nftWriter) writeChange(c firewall.Change) {
 		each(unix.NFT_MSG_DELSETELEM, unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET, []string{m.Name}) // all elements
 		w.writePorts(t.Family, t.Name, m, 0)
 	}
-	for _, d := range c.Boxes {
-		each(unix.NFT_MSG_DELSETELEM, unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET, []string{d.Name})
-		w.writeBoxes(t.Family, t.Name, d, 0)
+	for _, b := range c.Boxes {
+		w.writeBoxes(unix.NFT_MSG_DELSETELEM, t.Family, t.Name, b.Deleted, 0)
+		w.writeBoxes(unix.NFT_MSG_NEWSETELEM, t.Family, t.Name, b.Added, 0)
 	}
+	each(unix.NFT_MSG_DELSET, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, c.Replaced)
 	w.writeContent(t, c.Flushed)
 	each(unix.NFT_MSG_DELCHAIN, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, c.GoneChains)
 	each(unix.NFT_MSG_DELSET, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, slices.Concat(c.GoneSets, c.GoneMaps))

@@ -62,13 +62,18 @@ func (w *nftWriter) writeDestinations(family firewall.Family, table string, s fi
 	w.close(parts)
 	w.close(description)
 	w.bytes(unix.NFTA_SET_USERDATA, keyByteOrder)
-	w.writeBoxes(family, table, s, number)
+	w.writeBoxes(unix.NFT_MSG_NEWSETELEM, family, table, s, number)
 }
 
-// writeBoxes writes the messages of the elements of a set with that number in the transaction; 0: the set is there.
-func (w *nftWriter) writeBoxes(family firewall.Family, table string, s firewall.Destinations, number uint32) {
+// writeBoxes writes the messages of a kind with the elements of a set that has that number in the transaction; 0: the
+// set is there.
+func (w *nftWriter) writeBoxes(kind uint16, family firewall.Family, table string, s firewall.Destinations, number uint32) {
+	flags := uint16(0)
+	if kind == unix.NFT_MSG_NEWSETELEM {
+		flags = unix.NLM_F_CREATE
+	}
 	for boxes := range slices.Chunk(s.Boxes, mostBoxes) {
-		w.beginTables(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, family)
+		w.beginTables(kind, flags, family)
 		w.text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
 		if number != 0 {
 			w.number32(unix.NFTA_SET_ELEM_LIST_SET_ID, number)
