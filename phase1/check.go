@@ -34,7 +34,7 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	if err != nil {
 		return err
 	}
-	s.expect(j)
+	s.expect(j, plan)
 	now, err := s.read(repaired)
 	if err != nil {
 		return err

@@ -185,7 +185,7 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
 	}
-	s.expect(earlier)
+	s.expect(earlier, plan)
 	now, err := s.read(plan)
 	return plan, now, err
 }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/guestwire/guestwire/internal/kernel"
+	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // sightSuffix ends the name of a file beside a journal: what a call has to see for the tables of the journal's plan to
@@ -39,15 +40,18 @@ var executable = sync.OnceValue(func() string {
 })
 
 // expect lets the next Snapshot take the tables of the journal's plan for those in the kernel, if it sees what is in the
-// journal's sight.
-func (s *session) expect(j *journal) {
+// journal's sight. The plan may be that of a later journal: then expect makes the journal's own.
+func (s *session) expect(j *journal, plan *wiring.Plan) {
 	text, err := s.node.read(s.identity.Name(), s.nic+sightSuffix)
 	if err != nil || json.Unmarshal(text, &s.sight) != nil || s.sight.Of != sightOf(j.text) {
 		return
 	}
-	if plan, err := j.Plan(); err == nil {
-		s.ns.Expect(s.sight.Sight, plan.Tables())
+	if !reflect.DeepEqual(plan.Journal(), j.Journal) {
+		if plan, err = j.Plan(); err != nil {
+			return
+		}
 	}
+	s.ns.Expect(s.sight.Sight, plan.Tables())
 }
 
 // writeSight notes what the last Snapshot has seen, which found the tables as the journal wants them.
