@@ -9,7 +9,7 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// Egress is an entry of Spec.Egress. In text and JSON it is allow|refuse TO [PORTS|PROTOCOL]:
+// Egress is an entry of Spec.Egress or EgressWithin. In text and JSON it is allow|refuse TO [PORTS|PROTOCOL]:
 //
 //	["refuse metadata", "allow 10.1.0.0/16 443/tcp", "allow resolvers 53/udp", "refuse all"]
 //
@@ -59,15 +59,15 @@ func (e *Egress) UnmarshalText(text []byte) error {
 // maxEgress limits the entries of a list, which takes memory of the kernel, and time of Setup.
 const maxEgress = 16384
 
-// validateEgress checks the list and the binding.
-func (s Spec) validateEgress() error {
-	if s.Egress == nil {
+// validateEgress checks the list of the field, and the binding.
+func (s Spec) validateEgress(field string, list []Egress) error {
+	if list == nil {
 		return nil
 	}
 	refuse := func(format string, args ...any) error {
-		return &cache.FieldError{Field: "egress", Reason: fmt.Sprintf(format, args...)}
+		return &cache.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
 	}
-	if len(s.Egress) == 0 {
+	if len(list) == 0 {
 		return refuse("an empty list says nothing: want [\"refuse all\"], or leave this field out, which allows all")
 	}
 	switch b := s.Binding.(type) {
@@ -83,15 +83,15 @@ func (s Spec) validateEgress() error {
 	default:
 		return refuse("with the %s binding nobody tracks the guest's connections: leave this field out, or want the binding masquerade or routed", b.Kind())
 	}
-	if len(s.Egress) > maxEgress {
-		return refuse("%d entries, want at most %d", len(s.Egress), maxEgress)
+	if len(list) > maxEgress {
+		return refuse("%d entries, want at most %d", len(list), maxEgress)
 	}
-	if last := s.Egress[len(s.Egress)-1]; last.To != "all" || last.Ports != (Ports{}) {
+	if last := list[len(list)-1]; last.To != "all" || last.Ports != (Ports{}) {
 		return refuse("the last entry, %q, leaves the rest open: want \"refuse all\" or \"allow all\" at the end", last)
 	}
-	for i, e := range s.Egress {
+	for i, e := range list {
 		if reason := e.check(s.DNS); reason != "" {
-			return &cache.FieldError{Field: fmt.Sprintf("egress[%d]", i), Reason: reason}
+			return &cache.FieldError{Field: fmt.Sprintf("%s[%d]", field, i), Reason: reason}
 		}
 	}
 	return nil

@@ -68,7 +68,7 @@ func FuzzEgress(f *testing.F) {
 	})
 }
 
-// TestEgressValidate: each refusal names the field and a way out, and so does the binding.
+// TestEgressValidate: each refusal names the field and a way out, and so does the binding. Both lists are checked alike.
 func TestEgressValidate(t *testing.T) {
 	dns := &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("10.96.0.10")}}
 	long := make([]infra.Egress, 16385)
@@ -102,13 +102,22 @@ func TestEgressValidate(t *testing.T) {
 		{infra.Spec{Binding: infra.Routed{}, Egress: append([]infra.Egress{{To: "all", Ports: infra.Ports{Last: 80}}}, egress(t, "refuse all")...)}, "egress[0]", "a port is 1 to 65535"},
 	} {
 		c.spec.Owner.UID = 107
-		err := c.spec.Validate()
-		var field *cache.FieldError
-		switch {
-		case c.field == "" && err != nil:
-			t.Errorf("%v: %v", c.spec.Egress, err)
-		case c.field != "" && (!errors.As(err, &field) || field.Field != c.field || !strings.Contains(err.Error(), c.words)):
-			t.Errorf("%s: %v, want %q", c.field, err, c.words)
+		alone, beside := c.spec, c.spec
+		alone.Egress, alone.EgressWithin = nil, c.spec.Egress
+		beside.EgressWithin = egress(t, "allow all")
+		within := strings.Replace(c.field, "egress", "egressWithin", 1)
+		for _, try := range []struct {
+			spec  infra.Spec
+			field string
+		}{{c.spec, c.field}, {alone, within}, {beside, c.field}} {
+			err := try.spec.Validate()
+			var field *cache.FieldError
+			switch {
+			case c.field == "" && err != nil:
+				t.Errorf("%v, within %v: %v", try.spec.Egress, try.spec.EgressWithin, err)
+			case c.field != "" && (!errors.As(err, &field) || field.Field != try.field || !strings.Contains(err.Error(), c.words)):
+				t.Errorf("%s: %v, want %q", try.field, err, c.words)
+			}
 		}
 	}
 }

@@ -40,7 +40,8 @@ type Spec struct {
 	// Egress says where the guest may open connections, under Masquerade and Routed; empty: everywhere. The first entry
 	// that matches decides, and the last one is "allow all" or "refuse all". A connection that is refused gets an answer.
 	// A change does not end what is open.
-	Egress []Egress `json:"egress,omitempty"`
+	Egress       []Egress `json:"egress,omitempty"`
+	EgressWithin []Egress `json:"egressWithin,omitempty"` // a second list, such as an operator's: each list that is set has to allow a connection
 	// State is a directory that only root can write, an absolute path, for the record, which the launcher's user reads
 	// (phase2.Open). Setup creates it, mode 0755, in a parent that is there; nothing removes it. The NICs of one namespace
 	// can share it. Empty: no record on disk, and the caller passes Setup's on (phase2.New).
@@ -171,7 +172,10 @@ func (s Spec) Validate() error {
 	if err := s.Binding.validate(); err != nil {
 		return err
 	}
-	if err := s.validateEgress(); err != nil {
+	if err := s.validateEgress("egress", s.Egress); err != nil {
+		return err
+	}
+	if err := s.validateEgress("egressWithin", s.EgressWithin); err != nil {
 		return err
 	}
 	return within("device", s.Device.Validate())

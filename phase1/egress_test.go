@@ -127,7 +127,8 @@ func TestEgress(t *testing.T) {
 	})
 }
 
-// TestEgressChange: a later Setup with another policy holds for the next connection. What is open goes on.
+// TestEgressChange: a later Setup with another policy, in either list, holds for the next connection. What is open goes
+// on, and Status has the lists.
 func TestEgressChange(t *testing.T) {
 	t.Parallel()
 	eachRouter(t, []string{"allow all"}, func(t *testing.T, s *scene, c wired.NIC) {
@@ -141,9 +142,19 @@ func TestEgressChange(t *testing.T) {
 			if answer, err := q.Answer(patience); err != nil {
 				t.Fatalf("%q, %v", answer, err)
 			}
-			c.Egress = policy(t, "refuse all")
+			c.EgressWithin = policy(t, "allow all 9001", "refuse all")
 			setup(t, c)
 			s.refused(t, "tcp", family, "beyond:9000")
+			s.ask(t, []exchange{{from: "guest", to: "beyond:9001", want: "world:9001 sees pod"}})
+			if report, err := c.Status(t.Context()); err != nil || !slices.Equal(report.Egress, c.Egress) || !slices.Equal(report.EgressWithin, c.EgressWithin) {
+				t.Errorf("Status says %+v, %v", report, err)
+			}
+			c.Egress, c.EgressWithin = c.EgressWithin, nil
+			setup(t, c)
+			s.refused(t, "tcp", family, "beyond:9000")
+			c.Egress = policy(t, "refuse all")
+			setup(t, c)
+			s.refused(t, "tcp", family, "beyond:9001")
 			s.refused(t, "udp", family, "beyond:9000")
 			if err := q.Echo(1<<16, patience); err != nil {
 				t.Errorf("what was open: %v", err)

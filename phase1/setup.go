@@ -18,8 +18,9 @@ import (
 // for the MAC: at most five seconds each, later one.
 //
 // A wired NIC can get another DNS, Options, Device, MTU, Guard and Limits, and under masquerade or routed other Ports,
-// Excluded, Loopback, Sidecar, MaxConnections and Egress. A running Serve follows the record, and connections go on; running
-// UDP flows to a port that becomes forwarded switch to the guest. Any other change is infra.ErrWired.
+// Excluded, Loopback, Sidecar, MaxConnections, Egress and EgressWithin. A running Serve follows the record, and
+// connections go on; running UDP flows to a port that becomes forwarded switch to the guest. Any other change is
+// infra.ErrWired.
 //
 //	*cache.FieldError    a field of the Spec or the NIC is wrong
 //	*infra.RefusedError  the binding cannot work on the NIC

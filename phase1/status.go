@@ -15,8 +15,9 @@ type Report struct {
 	Record cache.Record `json:"record"`          // what Setup returned
 	Drift  *DriftError  `json:"drift,omitempty"` // nil: kernel and record are as Setup left them
 	Drops  []DropCount  `json:"drops"`           // as NIC.Drops returns them
-	// Egress is the Spec's of the last Setup.
-	Egress []infra.Egress `json:"egress,omitempty"`
+	// Egress and EgressWithin are those of the last Setup's Spec.
+	Egress       []infra.Egress `json:"egress,omitempty"`
+	EgressWithin []infra.Egress `json:"egressWithin,omitempty"`
 }
 
 // Status returns who wired the NIC, how it differs from what Setup left, and what its rules dropped. Its errors are
@@ -34,7 +35,7 @@ func (n NIC) Status(ctx context.Context) (*Report, error) {
 			return err
 		}
 		w.setFound(found[s.identity])
-		report = &Report{Wiring: w, Record: plan.Record, Egress: j.Spec.Egress}
+		report = &Report{Wiring: w, Record: plan.Record, Egress: j.Spec.Egress, EgressWithin: j.Spec.EgressWithin}
 		if report.Drops, err = dropCounts(s.ns, s.nic); err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"unicode"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -158,11 +159,16 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 		}
 	}
 	const few = 8
-	for i, e := range r.Egress {
-		if i < few || i == len(r.Egress)-1 {
-			line("egress", "%v", e)
-		} else if i == few {
-			line("egress", "(%d more)", len(r.Egress)-few-1)
+	for _, list := range []struct {
+		name    string
+		entries []infra.Egress
+	}{{"egress", r.Egress}, {"within", r.EgressWithin}} {
+		for i, e := range list.entries {
+			if i < few || i == len(list.entries)-1 {
+				line(list.name, "%v", e)
+			} else if i == few {
+				line(list.name, "(%d more)", len(list.entries)-few-1)
+			}
 		}
 	}
 	for _, warning := range r.Record.Warnings {

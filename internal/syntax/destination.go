@@ -3,6 +3,7 @@ package syntax
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
 // The lists of destinations that depend on the namespace or the Spec.
@@ -57,8 +58,10 @@ func CheckDestination(name string) error {
 
 // network is that of a text such as 10.1.0.0/16 or 10.1.0.7.
 func network(text string) (netip.Prefix, error) {
-	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
-		return netip.PrefixFrom(a, a.BitLen()), nil
+	if !strings.Contains(text, "/") {
+		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+			return netip.PrefixFrom(a, a.BitLen()), nil
+		}
 	}
 	return netip.ParsePrefix(text)
 }

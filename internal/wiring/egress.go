@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -12,13 +13,23 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
+func (p *Plan) hasEgress() bool { return len(p.spec.Egress)+len(p.spec.EgressWithin) > 0 }
+
+// egressField is the field of the policy, for errors about all of it.
+func (p *Plan) egressField() string {
+	if len(p.spec.Egress) == 0 {
+		return "egressWithin"
+	}
+	return "egress"
+}
+
 // checkEgress refuses a policy that no rule can keep. Another binding of infra.Auto may be able to.
 func (p *Plan) checkEgress(nic netstate.Link) error {
-	if len(p.spec.Egress) == 0 {
+	if !p.hasEgress() {
 		return nil
 	}
 	if p.found.NoNFTables {
-		return &cache.FieldError{Field: "egress", Reason: "this kernel has no nf_tables, which would look up where the guest's connections go: load them (modprobe nf_tables), or leave this field out"}
+		return &cache.FieldError{Field: p.egressField(), Reason: "this kernel has no nf_tables, which would look up where the guest's connections go: load them (modprobe nf_tables), or leave this field out"}
 	}
 	if !p.binding.traits().routes {
 		return &infra.RefusedError{NIC: nic.Name, Binding: p.spec.Binding.Kind(), Reason: "nobody tracks the guest's connections there, of which egress says where they may go", Instead: cache.BindingMasquerade}
@@ -28,29 +39,27 @@ func (p *Plan) checkEgress(nic netstate.Link) error {
 
 // egress are the destinations to which the guest may open connections, a set for each family of the guest; none:
 // everything.
-func (p *Plan) egress(nic netstate.Link, ends []end) (sets []firewall.Destinations) {
-	if len(p.spec.Egress) == 0 {
-		return nil
+func (p *Plan) egress(nic netstate.Link, ends []end) (sets []firewall.Destinations, err error) {
+	if !p.hasEgress() {
+		return nil, nil
 	}
 	for _, e := range ends {
 		v := version(e.guest)
-		sets = append(sets, firewall.Destinations{Name: egressSet(v), Version: v, Boxes: p.allowed(nic, v)})
-	}
-	return sets
-}
-
-// maxBoxes limits the elements of a set, for whose change the kernel takes a time that grows faster than their number.
-const maxBoxes = 16384
-
-// checkEgress refuses a policy of too many boxes.
-func (t forwarding) checkEgress() error {
-	for _, s := range t.egress {
-		if len(s.Boxes) > maxBoxes {
-			return &cache.FieldError{Field: "egress", Reason: fmt.Sprintf("it makes more than %d ranges of addresses and ports of IPv%d, as entries with ports overlap other networks: name fewer", maxBoxes, s.Version)}
+		boxes, ok := p.boxes(nic, v, allowed)
+		if !ok {
+			return nil, &cache.FieldError{Field: p.egressField(), Reason: fmt.Sprintf("it makes more than %d ranges of addresses and ports of IPv%d, or too many to compute, as entries with ports overlap other networks: name fewer", maxBoxes, v)}
 		}
+		sets = append(sets, firewall.Destinations{Name: egressSet(v), Version: v, Boxes: boxes})
 	}
-	return nil
+	return sets, nil
 }
+
+const (
+	maxBoxes = 16384   // elements of a set
+	maxLooks = 1 << 26 // at entries, until the elements are known: less than a second
+
+	mostKnown = 256 // segments that differ and are kept
+)
 
 func egressSet(v int) string { return fmt.Sprintf("egress-%d", v) }
 
@@ -87,7 +96,7 @@ func (t forwarding) checked(more ...firewall.Match) []firewall.Rule {
 	return []firewall.Rule{rule(firewall.Jump{Chain: "egress"}, append(more, firewall.OutInterface{Name: t.names.Tap, Inverted: true}, firewall.Unconfirmed{})...)}
 }
 
-// addressRange are the addresses that an entry of Spec.Egress is about.
+// addressRange are the addresses that an entry of Spec.Egress or EgressWithin is about.
 type addressRange struct {
 	first, last netip.Addr
 	entry       int
@@ -105,7 +114,7 @@ func translated(a netip.Addr) netip.Addr {
 
 // ranges are those of all entries, in one version of IP.
 func (p *Plan) ranges(nic netstate.Link, v int) (ranges []addressRange) {
-	for i, e := range p.spec.Egress {
+	for i, e := range slices.Concat(p.spec.Egress, p.spec.EgressWithin) {
 		add := func(first, last netip.Addr) {
 			if first.Is4() && v == 6 {
 				first, last = translated(first), translated(last)
@@ -174,10 +183,59 @@ func (p *Plan) addNetworks(nic netstate.Link, add func(first, last netip.Addr)) 
 	}
 }
 
-// allowed are the boxes that the entries allow in one version of IP, as few as their order makes: the first entry with
-// an address, protocol and port decides. It goes through the addresses at which an entry begins or ends. In between all
-// addresses are alike.
-func (p *Plan) allowed(nic netstate.Link, v int) (boxes []firewall.Box) {
+// entry is one of Spec.Egress, or of EgressWithin, in one version of IP.
+type entry struct {
+	refuse, within bool   // within: of EgressWithin
+	protocol       int    // or everyProtocol
+	first, last    int    // ports
+	class          uint16 // the same for equal entries
+}
+
+const everyProtocol = 256
+
+// entries are those of both lists, in order.
+func (p *Plan) entries(v int) (all []entry) {
+	icmp := firewall.ProtocolICMP
+	if v == 6 {
+		icmp = firewall.ProtocolICMPv6
+	}
+	classes := map[entry]uint16{} // fewer than 65536, as Validate limits the lists
+	for i, list := range [][]infra.Egress{p.spec.Egress, p.spec.EgressWithin} {
+		for _, e := range list {
+			one := entry{refuse: e.Refuse, within: i > 0, last: 65535}
+			switch {
+			case e.Ports == infra.Ports{}:
+				one.protocol = everyProtocol
+			case e.Ports.Protocol == "icmp":
+				one.protocol = icmp
+			default:
+				one.protocol = int(firewall.Transports[e.Ports.Transport()])
+			}
+			if e.Ports.First != 0 {
+				one.first, one.last = int(e.Ports.First), int(e.Ports.End())
+			}
+			class, known := classes[one]
+			if !known {
+				class = uint16(len(classes))
+				classes[one] = class
+			}
+			one.class = class
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// allowed reports whether the guest may open a connection. By are the entries that decide about it: of each list that is
+// set the first one that matches.
+func allowed(by []entry) bool {
+	return !slices.ContainsFunc(by, func(e entry) bool { return e.refuse })
+}
+
+// boxes are those of one version of IP for which holds is true, as few as the order of the entries makes. It goes
+// through the addresses at which an entry begins or ends. In between all addresses are alike. Not ok: there are too
+// many.
+func (p *Plan) boxes(nic netstate.Link, v int, holds func(by []entry) bool) (boxes []firewall.Box, ok bool) {
 	type event struct {
 		at     netip.Addr
 		entry  int
@@ -191,62 +249,82 @@ func (p *Plan) allowed(nic netstate.Link, v int) (boxes []firewall.Box) {
 		}
 	}
 	slices.SortFunc(events, func(a, b event) int { return a.at.Compare(b.at) })
-	var active []int // entries, in order
+	s := segments{all: p.entries(v), lists: 1, holds: holds, known: map[string][]firewall.Box{}}
+	if len(p.spec.Egress) > 0 && len(p.spec.EgressWithin) > 0 {
+		s.lists = 2
+	}
 	var open []firewall.Box
-	flush := func(next netip.Addr) {
+	since := events[0].at
+	end := func(last netip.Addr) {
 		for _, b := range open {
-			if b.Last = next.Prev(); !next.IsValid() {
-				b.Last = firewall.LastOf(netip.PrefixFrom(b.First, 0))
-			}
+			b.First, b.Last = since, last
 			boxes = append(boxes, b)
 		}
 	}
 	for i, e := range events {
-		at, is := slices.BinarySearch(active, e.entry)
+		at, is := slices.BinarySearch(s.active, e.entry)
 		if e.begins {
-			active = slices.Insert(active, at, e.entry)
+			s.active = slices.Insert(s.active, at, e.entry)
 		} else if is {
-			active = slices.Delete(active, at, at+1)
+			s.active = slices.Delete(s.active, at, at+1)
 		}
 		if i+1 < len(events) && events[i+1].at == e.at {
 			continue
 		}
-		now := p.allowedBy(active, e.at)
-		if len(boxes) > maxBoxes {
-			return boxes // checkEgress refuses them
+		now := s.boxes()
+		if !slices.Equal(open, now) {
+			end(e.at.Prev())
+			open, since = now, e.at
 		}
-		same := slices.EqualFunc(open, now, func(a, b firewall.Box) bool { a.First = b.First; return a == b })
-		if !same {
-			flush(e.at)
-			open = now
+		if len(boxes)+len(open) > maxBoxes || s.looks > maxLooks {
+			return nil, false
 		}
 	}
-	flush(netip.Addr{})
+	end(firewall.LastOf(netip.PrefixFrom(since, 0)))
+	return boxes, true
+}
+
+// segments computes what is allowed at addresses that the same entries are about.
+type segments struct {
+	all    []entry
+	lists  int   // that are set
+	active []int // of all, in order
+	holds  func(by []entry) bool
+	looks  int                       // at entries
+	known  map[string][]firewall.Box // by what the active entries are; most segments are alike
+}
+
+// boxes are those of the active entries, without addresses.
+func (s *segments) boxes() []firewall.Box {
+	key := make([]byte, 0, 64)
+	s.looks += len(s.active)
+	for _, i := range s.active {
+		key = binary.NativeEndian.AppendUint16(key, s.all[i].class)
+	}
+	boxes, known := s.known[string(key)]
+	if !known {
+		if len(s.known) == mostKnown {
+			clear(s.known)
+		}
+		boxes = s.protocols()
+		s.known[string(key)] = boxes
+	}
 	return boxes
 }
 
-// allowedBy are the protocols and ports that the entries allow, in boxes that begin with the address.
-func (p *Plan) allowedBy(active []int, from netip.Addr) (boxes []firewall.Box) {
-	var entries []infra.Egress
-	begins := []int{0} // protocols
-	for _, i := range active {
-		e := p.spec.Egress[i]
-		entries = append(entries, e)
-		n := protocolOf(e, from)
-		if n == everyProtocol {
-			break // the others never decide
+// protocols are the boxes of all protocols.
+func (s *segments) protocols() (boxes []firewall.Box) {
+	begins := []int{0}
+	for _, i := range s.active {
+		if n := s.all[i].protocol; n != everyProtocol {
+			begins = append(begins, n, n+1)
 		}
-		begins = append(begins, n, n+1)
 	}
 	slices.Sort(begins)
 	begins = slices.DeleteFunc(slices.Compact(begins), func(n int) bool { return n == everyProtocol })
-	var before [][2]uint16
+	var before [][2]int
 	for i, n := range begins {
-		ports := allowedPorts(slices.DeleteFunc(slices.Clone(entries), func(e infra.Egress) bool {
-			of := protocolOf(e, from)
-			return of != n && of != everyProtocol
-		}))
-		last := uint8(255)
+		ports, last := s.ports(n), uint8(255)
 		if i+1 < len(begins) {
 			last = uint8(begins[i+1] - 1)
 		}
@@ -258,53 +336,51 @@ func (p *Plan) allowedBy(active []int, from netip.Addr) (boxes []firewall.Box) {
 		}
 		before = ports
 		for _, p := range ports {
-			boxes = append(boxes, firewall.Box{First: from, FirstProtocol: uint8(n), LastProtocol: last, FirstPort: p[0], LastPort: p[1]})
+			boxes = append(boxes, firewall.Box{FirstProtocol: uint8(n), LastProtocol: last, FirstPort: uint16(p[0]), LastPort: uint16(p[1])})
 		}
 	}
 	return boxes
 }
 
-const everyProtocol = 256
-
-// protocolOf is the number of the entry's protocol, for packets to the address.
-func protocolOf(e infra.Egress, to netip.Addr) int {
-	switch {
-	case e.Ports == infra.Ports{}:
-		return everyProtocol
-	case e.Ports.Protocol != "icmp":
-		return int(firewall.Transports[e.Ports.Transport()])
-	case to.Is4():
-		return firewall.ProtocolICMP
-	}
-	return firewall.ProtocolICMPv6
-}
-
-// allowedPorts are the ranges of ports that the entries allow.
-func allowedPorts(entries []infra.Egress) (allowed [][2]uint16) {
+// ports are the ranges of ports of the protocol.
+func (s *segments) ports(protocol int) (ranges [][2]int) {
+	var about []entry
 	begins := []int{0}
-	for _, e := range entries {
-		if e.Ports.First != 0 {
-			begins = append(begins, int(e.Ports.First), int(e.Ports.End())+1)
+	for _, i := range s.active {
+		if e := s.all[i]; e.protocol == protocol || e.protocol == everyProtocol {
+			about = append(about, e)
+			begins = append(begins, e.first, e.last+1)
 		}
 	}
 	slices.Sort(begins)
 	begins = slices.Compact(begins)
-	for i, port := range begins {
-		at := slices.IndexFunc(entries, func(e infra.Egress) bool {
-			return e.Ports.First == 0 || int(e.Ports.First) <= port && port <= int(e.Ports.End())
-		})
-		if port > 65535 || at < 0 || entries[at].Refuse {
+	for i, port := range begins[:len(begins)-1] { // the last is after all ports
+		if s.looks > maxLooks {
+			return nil
+		}
+		if !s.holds(s.deciding(about, port)) {
 			continue
 		}
-		last := 65535
-		if i+1 < len(begins) {
-			last = begins[i+1] - 1
-		}
-		if n := len(allowed); n > 0 && int(allowed[n-1][1]) == port-1 {
-			allowed[n-1][1] = uint16(last)
+		last := begins[i+1] - 1
+		if n := len(ranges); n > 0 && ranges[n-1][1] == port-1 {
+			ranges[n-1][1] = last
 		} else {
-			allowed = append(allowed, [2]uint16{uint16(port), uint16(last)})
+			ranges = append(ranges, [2]int{port, last})
 		}
 	}
-	return allowed
+	return ranges
+}
+
+// deciding are the first entries of each list with the port.
+func (s *segments) deciding(about []entry, port int) (by []entry) {
+	for _, e := range about {
+		s.looks++
+		if e.first <= port && port <= e.last && (len(by) == 0 || by[0].within != e.within) {
+			by = append(by, e)
+		}
+		if len(by) == s.lists {
+			break
+		}
+	}
+	return by
 }

@@ -61,8 +61,11 @@ func (p packet) isIn(t *testing.T, sets []firewall.Destinations) (is bool) {
 	return is
 }
 
-// allowed is what the entries say, one after the other.
+// allowed is what the entries say, one after the other; an empty list allows all.
 func (p packet) allowed(list []infra.Egress) bool {
+	if len(list) == 0 {
+		return true
+	}
 	to := p.to
 	if nat64 := netip.MustParsePrefix("64:ff9b::/96"); nat64.Contains(to) {
 		octets := to.As16()
@@ -84,8 +87,8 @@ func (p packet) allowed(list []infra.Egress) bool {
 	panic("no entry decides")
 }
 
-// TestEgressOrder: of random policies, the boxes say of each packet what the first entry that matches says. They do not
-// overlap, which the kernel would refuse.
+// TestEgressOrder: of random policies, the boxes say of each packet what the first entry that matches says, of each list
+// that is set. They do not overlap, which the kernel would refuse.
 func TestEgressOrder(t *testing.T) {
 	const seed = 32
 	r := rand.New(rand.NewPCG(seed, seed))
@@ -98,18 +101,21 @@ func TestEgressOrder(t *testing.T) {
 		"64:ff9b::a00:ff 64:ff9b::a80:0 64:ff9b::808:808 64:ff9b::1:0:0")
 	protocols := []uint8{0, 1, 5, 6, 7, 16, 17, 18, 58, 131, 132, 133, 255}
 	ports := []uint16{0, 1, 52, 53, 54, 78, 79, 80, 81, 82, 90, 91, 443, 65534, 65535}
-	for range 300 {
+	random := func() []infra.Egress {
 		var texts []string
 		for range r.IntN(8) {
 			verb := []string{"allow", "refuse"}[r.IntN(2)]
 			texts = append(texts, fmt.Sprintf("%s %s %s", verb, networks[r.IntN(len(networks))], what[r.IntN(len(what))]))
 		}
-		list := policy(append(texts, []string{"allow all", "refuse all"}[r.IntN(2)])...)
-		sets := destinationsOf(t, flannel(), withSpec(routed(), func(s *asked) { s.Egress = list }))
+		return policy(append(texts, []string{"allow all", "refuse all"}[r.IntN(2)])...)
+	}
+	for i := range 400 {
+		lists := [][2][]infra.Egress{{random()}, {nil, random()}, {random(), random()}}[i%3]
+		sets := destinationsOf(t, flannel(), withSpec(routed(), func(s *asked) { s.Egress, s.EgressWithin = lists[0], lists[1] }))
 		for range 1000 {
 			p := packet{netip.MustParseAddr(addresses[r.IntN(len(addresses))]), protocols[r.IntN(len(protocols))], ports[r.IntN(len(ports))]}
-			if have, want := p.isIn(t, sets), p.allowed(list); have != want {
-				t.Fatalf("%v is allowed: %v, want %v, by %v\n%v", p, have, want, list, sets)
+			if have, want := p.isIn(t, sets), p.allowed(lists[0]) && p.allowed(lists[1]); have != want {
+				t.Fatalf("%v is allowed: %v, want %v, by %v\n%v", p, have, want, lists, sets)
 			}
 		}
 	}
@@ -149,6 +155,22 @@ func TestEgressLists(t *testing.T) {
 	}
 }
 
+// TestEgressWithin: alone, the second list is a policy as the first one is. Beside a list that allows all, too.
+func TestEgressWithin(t *testing.T) {
+	list, all := policy("refuse metadata", "allow 198.51.100.0/24 443", "allow all 53/udp", "refuse all"), policy("allow all")
+	for _, spec := range []asked{routed(), masquerade(), auto()} {
+		of := func(egress, within []infra.Egress) string {
+			return newPlan(t, flannel(), withSpec(spec, func(s *asked) { s.Egress, s.EgressWithin = egress, within })).String()
+		}
+		want := of(list, nil)
+		for _, have := range []string{of(nil, list), of(all, list), of(list, all), of(list, list)} {
+			if have != want {
+				t.Errorf("have\n%s\nwant\n%s", have, want)
+			}
+		}
+	}
+}
+
 // TestEgressAuto: Auto becomes a binding that tracks connections.
 func TestEgressAuto(t *testing.T) {
 	plan := newPlan(t, flannel(), withSpec(auto(), func(s *asked) { s.Egress = policy("refuse all") }))
@@ -164,6 +186,33 @@ func TestEgressWithoutNFTables(t *testing.T) {
 	var field *cache.FieldError
 	if !errors.As(err, &field) || field.Field != "egress" || !strings.Contains(field.Reason, "modprobe nf_tables") {
 		t.Error(err)
+	}
+}
+
+// TestEgressTooMany: a policy that takes the kernel or Setup long is refused, by the field's name.
+func TestEgressTooMany(t *testing.T) {
+	var hosts, ports []string
+	for i := range 8000 {
+		hosts = append(hosts, fmt.Sprintf("refuse 10.0.%d.%d", i/128, i%128*2))
+		ports = append(ports, fmt.Sprintf("allow all %d", 2*i+1))
+	}
+	of := func(texts ...[]string) []infra.Egress {
+		return policy(append(slices.Concat(texts...), "refuse all")...)
+	}
+	for name, c := range map[string]struct {
+		own, within []infra.Egress
+		field       string
+	}{
+		"ranges":          {of(hosts, ports), nil, "egress"},
+		"ranges, within":  {nil, of(hosts, ports), "egressWithin"},
+		"ranges, of both": {of(ports), policy(append(hosts, "allow all")...), "egress"},
+		"looks":           {append(of(ports), of(hosts)...), policy("refuse all"), "egress"},
+	} {
+		_, err := tryPlan(flannel(), withSpec(masquerade(), func(s *asked) { s.Egress, s.EgressWithin = c.own, c.within }))
+		var field *cache.FieldError
+		if !errors.As(err, &field) || field.Field != c.field || !strings.Contains(field.Reason, "name fewer") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -258,8 +258,9 @@ func (t forwarding) loopbacks() []firewall.Chain {
 func loopbackChain(version int) string { return fmt.Sprintf("loopback-%d", version) }
 
 // forwarding is that of the guest. Most is the binding's MaxConnections.
-func (p *Plan) forwarding(nic netstate.Link, ends []end, most int) forwarding {
-	return forwarding{names: p.names, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP, egress: p.egress(nic, ends)}
+func (p *Plan) forwarding(nic netstate.Link, ends []end, most int) (forwarding, error) {
+	egress, err := p.egress(nic, ends)
+	return forwarding{names: p.names, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP, egress: egress}, err
 }
 
 // checkSources refuses proxies' sources of a family in which the guest has no address.

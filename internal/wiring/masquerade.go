@@ -158,9 +158,8 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.ownConnections = ofNetworks(guestNetworks(tap, p.wanted.Addresses, p.wanted.Routes))
 
-	t := translation{forwarding: p.forwarding(nic, ends, b.MaxConnections), Masquerade: b.Masquerade, addresses: slices.Concat(v4, v6),
-		ports: choosePorts(b.Masquerade, p.spec.Guard.Open, p.found)}
-	if err := t.checkEgress(); err != nil {
+	t := translation{Masquerade: b.Masquerade, addresses: slices.Concat(v4, v6), ports: choosePorts(b.Masquerade, p.spec.Guard.Open, p.found)}
+	if t.forwarding, err = p.forwarding(nic, ends, b.MaxConnections); err != nil {
 		return err
 	}
 	if err := t.checkSources(b.Sidecar, b.Kind()); err != nil {

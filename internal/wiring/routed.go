@@ -78,8 +78,8 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 		p.ownConnections = append(p.ownConnections, ofHop(a, r.hop(a))...)
 	}
 
-	r.forwarding = p.forwarding(nic, r.ends, b.MaxConnections)
-	if err := r.checkEgress(); err != nil {
+	var err error
+	if r.forwarding, err = p.forwarding(nic, r.ends, b.MaxConnections); err != nil {
 		return err
 	}
 	r.further = slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return slices.Contains(guestsOf(r.ends), a) })

@@ -50,7 +50,7 @@ func (p *Plan) addRouter(nic netstate.Link, ends []end, loopback bool) netstate.
 	p.addTaps(nic)
 	tap := &p.wanted.Links[len(p.wanted.Links)-1]
 	tap.MAC, tap.Forwarding4, tap.AcceptLocal = p.Record.GatewayMAC, v4, v4 && p.binding.traits().offStack
-	tap.NoSourceRoutes = v4 && len(p.spec.Egress) > 0 // else the guest could choose the way of a connection that is open
+	tap.NoSourceRoutes = v4 && p.hasEgress() // else the guest could choose the way of a connection that is open
 	if loopback {
 		p.answerLoopback(tap, v6)
 	}
