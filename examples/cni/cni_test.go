@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -74,6 +75,42 @@ func TestBindings(t *testing.T) {
 			if said := n.said(); said != "" {
 				t.Errorf("guestwire said %s", said)
 			}
+		})
+	}
+}
+
+// TestEgress: the guest of a pod reaches what the pod's egress and the list's own both allow, and is refused elsewhere.
+func TestEgress(t *testing.T) {
+	t.Parallel()
+	for _, binding := range []string{"masquerade", "routed"} {
+		t.Run(binding, func(t *testing.T) {
+			n := newNode(t)
+			for _, network := range []string{"192.0.2", "198.51.100", "203.0.113"} {
+				n.ns.IP("addr add " + network + ".1/32 dev lo")
+			}
+			n.ns.Listen("node", ":8000")
+			s := n.sandbox("u1")
+			list := n.list("1.0.0", "podnet", n.flannel(), n.guestwire(owner(`, "egress": ["allow 192.0.2.0/24", "allow 198.51.100.0/24", "refuse all"]`)))
+			rt := s.runtime("eth0", "guestwire/nic.eth0", `{"binding": {"`+binding+`": {}}, "egress": ["allow 198.51.100.0/24", "allow 203.0.113.0/24", "refuse all"]}`)
+			s.add(list, rt)
+			launcher := s.ns.Start(nstest.LauncherUID, nstest.Program(t, "examples/launcher"), "serve", "-state", filepath.Join(n.state, "pods", s.uid))
+			g := s.boot("eth0")
+			if _, err := g.Configure(t.Context(), guest.Families{IPv4: true, IPv6: true}); err != nil {
+				t.Fatalf("%v\n%s", err, launcher.Output.String())
+			}
+			for to, refused := range map[string]bool{"192.0.2.1": true, "198.51.100.1": false, "203.0.113.1": true} {
+				c, err := g.DialTCP(t.Context(), netip.MustParseAddrPort(to+":8000"))
+				if err == nil {
+					_, err = nstest.Answer(c)
+					c.Close()
+				}
+				if errors.Is(err, syscall.ECONNREFUSED) != refused || !refused && err != nil {
+					t.Errorf("%s: %v, want a refusal: %v", to, err, refused)
+				}
+			}
+			launcher.Stop(t)
+			s.del(list, rt)
+			n.clean()
 		})
 	}
 }

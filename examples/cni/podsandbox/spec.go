@@ -24,7 +24,8 @@ type Defaults struct {
 	//
 	//	guard           what keeps the guest from being another station; a restricted pod has no raw sockets
 	//	limits          of the guest's traffic, which are the operator's
-	//	egress          where the guest may go, and dns if the list's egress names resolvers
+	//	egressWithin    which is the list's; a pod's egress narrows what the list allows, see permitEgress
+	//	dns             if the list's egress names resolvers
 	//	tap             the name of the guest's tap, which the pod's other programs may take for their own link
 	//	owner.selinux   the context of the taps, which is the node's to give
 	//	macvtap, sriov  bindings without a filter, for NICs that are a part of the node's card: a guest behind a macvtap
@@ -48,6 +49,10 @@ type Defaults struct {
 // MaxWish is the length in bytes of what a pod may say of one NIC, unless it is trusted: about 500 ports, or all of the
 // other fields.
 const MaxWish = 4096
+
+// MaxEgress is the number of entries that a pod may say, unless it is trusted. If half of them have ports, they make some
+// 2,000 ranges a family of the other half.
+const MaxEgress = 64
 
 // defaultOrder is what auto tries: under bridge CNI's CHECK would fail for ever.
 var defaultOrder = []cache.Kind{cache.BindingRedirect, cache.BindingRouted, cache.BindingMasquerade}
@@ -76,6 +81,9 @@ func ReadDefaults(text json.RawMessage, trustPods bool) (Defaults, error) {
 	complete := d
 	if !hasBinding {
 		complete.Spec.Binding = infra.Redirect{}
+		if len(d.Spec.Egress)+len(d.Spec.EgressWithin) > 0 { // the pods have to say a binding that keeps it
+			complete.Spec.Binding = infra.Routed{}
+		}
 	}
 	_, _, err := complete.Make(nil)
 	return d, err
@@ -150,7 +158,8 @@ func (d Defaults) apply(spec *infra.Spec, w *Wish) error {
 		case "mtu":
 			spec.MTU, err = d.permitMTU(w.spec.MTU)
 		case "dns":
-			if spec.DNS = w.spec.DNS; !d.TrustPods && slices.ContainsFunc(d.Spec.Egress, func(e infra.Egress) bool { return e.To == "resolvers" }) {
+			resolvers := func(e infra.Egress) bool { return e.To == "resolvers" }
+			if spec.DNS = w.spec.DNS; !d.TrustPods && (slices.ContainsFunc(d.Spec.Egress, resolvers) || slices.ContainsFunc(d.Spec.EgressWithin, resolvers)) {
 				err = onlyTrusted("dns")
 			}
 		case "options":
@@ -170,8 +179,10 @@ func (d Defaults) apply(spec *infra.Spec, w *Wish) error {
 				err = onlyTrusted("limits")
 			}
 		case "egress":
-			if spec.Egress = w.spec.Egress; !d.TrustPods {
-				err = onlyTrusted("egress")
+			err = d.permitEgress(spec, w.spec.Egress)
+		case "egressWithin":
+			if spec.EgressWithin = w.spec.EgressWithin; !d.TrustPods {
+				err = onlyTrusted("egressWithin")
 			}
 		default: // a field that is new in infra waits here until it is said what a pod may do with it
 			err = onlyTrusted(field)
@@ -265,6 +276,22 @@ func (d Defaults) permitMTU(mtu int) (int, error) {
 		return 0, &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("%d, and at most %d are for a pod to say (\"spec\" or \"trustPods\" of the entry guestwire in the node's CNI list)", mtu, listed)}
 	}
 	return mtu, nil
+}
+
+// permitEgress lets a guest go where the pod's list and the CNI list's own both allow. Such a list takes from the pod's
+// guest alone, so it needs no trust, also where the CNI list has none.
+func (d Defaults) permitEgress(spec *infra.Spec, wanted []infra.Egress) error {
+	switch {
+	case d.TrustPods:
+	case len(wanted) > MaxEgress:
+		return &cache.FieldError{Field: "egress", Reason: fmt.Sprintf("%d entries, and at most %d are for a pod to say (\"spec\" or \"trustPods\" of the entry guestwire in the node's CNI list)", len(wanted), MaxEgress)}
+	case spec.Egress != nil && spec.EgressWithin != nil:
+		return onlyTrusted("egress") // it would be a third list
+	case spec.Egress != nil:
+		spec.EgressWithin = spec.Egress
+	}
+	spec.Egress = wanted
+	return nil
 }
 
 // permitOwner is permit of an owner. Numbers that do not say inside are the pod's own.

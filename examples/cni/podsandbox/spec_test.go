@@ -50,11 +50,31 @@ func TestMake(t *testing.T) {
 		"the list's context, said":      {`{"owner": {"uid": 7, "selinux": "a:b:c"}}`, `{"owner": {"uid": 8, "selinux": "a:b:c"}}`, false, `{"binding":{"redirect":{}},"owner":{"uid":8,"inside":true,"selinux":"a:b:c"}}`},
 		"a tap":                         {"", `{"tap": "tap0"}`, false, "!annotation guestwire/nic.eth0: tap: not for a pod to say"},
 		"the list's tap":                {`{"tap": "tap0"}`, "redirect", false, `{"binding":{"redirect":{}},"owner":{"uid":107,"gid":107,"inside":true},"tap":"tap0"}`},
-		"egress":                        {"", `{"binding": {"routed": {}}, "egress": ["allow all"]}`, false, "!annotation guestwire/nic.eth0: egress: not for a pod to say"},
-		"no egress":                     {`{"binding": {"routed": {}}, "egress": ["refuse all"]}`, `{"egress": []}`, false, "!annotation guestwire/nic.eth0: egress: not for a pod to say"},
+		"egress":                        {"", `{"binding": {"routed": {}}, "egress": ["refuse all"]}`, false, `{"binding":{"routed":{}},` + owner + `,"egress":["refuse all"]}`},
+		"egress within the list's":      {`{"binding": {"routed": {}}, "egress": ["allow 10.0.0.0/8", "refuse all"]}`, `{"egress": ["allow all"]}`, false, `{"binding":{"routed":{}},` + owner + `,"egress":["allow all"],"egressWithin":["allow 10.0.0.0/8","refuse all"]}`},
+		"egress of another binding":     {`{"binding": {"routed": {}}, "egress": ["refuse all"]}`, `{"binding": {"masquerade": {}}, "egress": ["allow all"]}`, false, `{"binding":{"masquerade":{}},` + owner + `,"egress":["allow all"],"egressWithin":["refuse all"]}`},
+		"egress beside egressWithin":    {`{"binding": {"routed": {}}, "egressWithin": ["refuse all"]}`, `{"egress": ["allow all"]}`, false, `{"binding":{"routed":{}},` + owner + `,"egress":["allow all"],"egressWithin":["refuse all"]}`},
+		"egress as a third list":        {`{"binding": {"routed": {}}, "egress": ["refuse all"], "egressWithin": ["refuse all"]}`, `{"egress": ["allow all"]}`, false, "!annotation guestwire/nic.eth0: egress: not for a pod to say"},
+		"egress, trusted":               {`{"binding": {"routed": {}}, "egress": ["refuse all"]}`, `{"egress": ["allow all"]}`, true, `{"binding":{"routed":{}},` + owner + `,"egress":["allow all"]}`},
+		"no egress":                     {`{"binding": {"routed": {}}, "egress": ["refuse all"]}`, `{"egress": []}`, false, "!annotation guestwire/nic.eth0: egress: an empty list"},
+		"null as egress":                {`{"binding": {"routed": {}}, "egress": ["refuse all"]}`, `{"egress": null}`, false, "!annotation guestwire/nic.eth0: egress: want a list"},
+		"a mistake in egress":           {`{"binding": {"routed": {}}, "egress": ["refuse all"]}`, `{"egress": ["allow all 80"]}`, false, "!annotation guestwire/nic.eth0: egress: the last entry"},
+		"much egress":                   {"", `{"binding": {"routed": {}}, "egress": [` + strings.Repeat(`"allow all icmp", `, 63) + `"refuse all"]}`, false, `{"binding":{"routed":{}},` + owner + `,"egress":[` + strings.Repeat(`"allow all icmp",`, 63) + `"refuse all"]}`},
+		"too much egress":               {"", `{"binding": {"routed": {}}, "egress": [` + strings.Repeat(`"allow all icmp", `, 64) + `"refuse all"]}`, false, "!annotation guestwire/nic.eth0: egress: 65 entries, and at most 64"},
+		"another egressWithin":          {`{"binding": {"routed": {}}, "egressWithin": ["refuse all"]}`, `{"egressWithin": ["allow all"]}`, false, "!annotation guestwire/nic.eth0: egressWithin: not for a pod to say"},
+		"egressWithin beside egress":    {`{"binding": {"routed": {}}, "egress": ["refuse all"]}`, `{"egress": ["allow all"], "egressWithin": ["allow all"]}`, false, "!annotation guestwire/nic.eth0: egressWithin: not for a pod to say"},
+		"egressWithin, trusted":         {`{"binding": {"routed": {}}, "egressWithin": ["refuse all"]}`, `{"egressWithin": ["allow all"]}`, true, `{"binding":{"routed":{}},` + owner + `,"egressWithin":["allow all"]}`},
+		"a way round egressWithin":      {`{"binding": {"routed": {}}, "egressWithin": ["refuse all"]}`, "redirect", false, "!annotation guestwire/nic.eth0: egressWithin: with the redirect binding"},
+		"a way round by a sidecar":      {`{"binding": {"routed": {}}, "egressWithin": ["refuse all"]}`, `{"binding": {"routed": {"sidecar": {}}}}`, false, "!annotation guestwire/nic.eth0: egressWithin: the proxies"},
+		"a way round by its own egress": {`{"binding": {"routed": {}}, "egress": ["refuse all"]}`, `{"binding": {"passt": {}}, "egress": ["allow all"]}`, false, "!annotation guestwire/nic.eth0: egress: with the passt binding"},
 		"the list's egress":             {`{"binding": {"routed": {}}, "egress": ["refuse all"]}`, "masquerade", false, `{"binding":{"masquerade":{}},` + owner + `,"egress":["refuse all"]}`},
+		"egress without a binding":      {`{"egress": ["refuse all"]}`, "routed", false, `{"binding":{"routed":{}},` + owner + `,"egress":["refuse all"]}`},
+		"egress for nobody":             {`{"egress": ["refuse all"]}`, "-", false, "nothing"},
+		"egress without another":        {`{"egress": ["refuse all"]}`, `{"queues": 2}`, false, "!annotation guestwire/nic.eth0: egress: with the redirect binding"},
 		"a way round egress":            {`{"binding": {"routed": {}}, "egress": ["refuse all"]}`, "redirect", false, "!annotation guestwire/nic.eth0: egress: with the redirect binding"},
 		"resolvers of egress":           {`{"binding": {"routed": {}}, "dns": {"servers": ["10.96.0.10"]}, "egress": ["allow resolvers", "refuse all"]}`, `{"dns": {"servers": ["203.0.113.5"]}}`, false, "!annotation guestwire/nic.eth0: dns: not for a pod to say"},
+		"resolvers of egressWithin":     {`{"binding": {"routed": {}}, "dns": {"servers": ["10.96.0.10"]}, "egressWithin": ["allow resolvers", "refuse all"]}`, `{"dns": {"servers": ["203.0.113.5"]}}`, false, "!annotation guestwire/nic.eth0: dns: not for a pod to say"},
+		"the pod's resolvers":           {`{"binding": {"routed": {}}, "egress": ["refuse all"]}`, `{"dns": {"servers": ["203.0.113.5"]}, "egress": ["allow resolvers", "refuse all"]}`, false, `{"binding":{"routed":{}},` + owner + `,"dns":{"servers":["203.0.113.5"]},"egress":["allow resolvers","refuse all"],"egressWithin":["refuse all"]}`},
 		"a guard":                       {"", `{"guard": {"off": true}}`, false, "!annotation guestwire/nic.eth0: guard: not for a pod to say"},
 		"an empty guard":                {`{"guard": {"macs": ["02:00:00:00:00:01"]}}`, `{"guard": {}}`, false, "!annotation guestwire/nic.eth0: guard: not for a pod to say"},
 		"a guard, trusted":              {"", `{"guard": {"off": true}}`, true, `{"binding":{"redirect":{}},` + owner + `,"guard":{"off":true}}`},
@@ -145,7 +165,7 @@ func TestMake(t *testing.T) {
 // TestEachFieldIsDecided: for each field of a Spec it is said what a pod may do with it. A field that is new in infra
 // is refused, and this test fails, until Defaults.TrustPods and Make say it.
 func TestEachFieldIsDecided(t *testing.T) {
-	decided := map[string]string{"state": "", "tap": `"tap0"`, "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}", "mtu": "1400", "guest": `"vm1"`, "limits": "{}", "egress": `["refuse all"], "binding": {"routed": {}}`}
+	decided := map[string]string{"state": "", "tap": `"tap0"`, "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}", "mtu": "1400", "guest": `"vm1"`, "limits": "{}", "egress": `["refuse all"], "binding": {"routed": {}}`, "egressWithin": `["refuse all"], "binding": {"routed": {}}`}
 	fields := reflect.TypeFor[infra.Spec]()
 	for i := range fields.NumField() {
 		name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
