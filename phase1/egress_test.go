@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -187,8 +188,10 @@ func TestHostileEgress(t *testing.T) {
 			secondNIC(n, "192.168.9.2/24", "fd00:9::2/64")
 			n.Pod.Exec("sh", "-c", `for s in net.ipv4.conf.all.accept_source_route=1 net.ipv6.conf.all.accept_source_route=1 net.ipv6.conf.all.seg6_enabled=1 net.ipv6.conf.default.seg6_enabled=1; do sysctl -qw $s || true; done`)
 			c := config(n, b)
-			c.Egress = policy(t, fmt.Sprintf("allow 198.51.100.9 %d/udp", frames.SentinelPort), fmt.Sprintf("allow 2001:db8:9::9 %d/udp", frames.SentinelPort), "refuse all")
+			c.Egress = policy(t, fmt.Sprintf("allow 198.51.100.9 %d/udp", frames.SentinelPort), fmt.Sprintf("allow 2001:db8:9::9 %d/udp", frames.SentinelPort),
+				"refuse metadata", "refuse private", "refuse all")
 			setup(t, c)
+			rebind(t, n, c)
 			w := attach(t, n, true, true)
 			var other cache.MAC // of the other NIC, which also says something of itself
 			if err := other.UnmarshalText([]byte(linkMAC(n.Pod, "net1"))); err != nil {
@@ -205,6 +208,12 @@ func TestHostileEgress(t *testing.T) {
 			if counted(t, c)["egress"] < before+len(kinds)/2 {
 				t.Errorf("%d packets are counted for %d kinds", counted(t, c)["egress"]-before, len(kinds))
 			}
+			if err := c.Pin(t.Context(), []netip.Addr{refused4, refused6}, []infra.Ports{{First: 53, Protocol: "udp"}}, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			if world, _ := w.send(w.link.Ask(17, w.link.IPv4, refused4, 53), w.link.Ask(17, w.link.IPv6, refused6, 53)); len(world) != 2 {
+				t.Errorf("of what is pinned %v left", world)
+			}
 			c.Egress = nil
 			setup(t, c)
 			left := 0
@@ -219,6 +228,22 @@ func TestHostileEgress(t *testing.T) {
 			t.Logf("%d ways round, of which %d leave without the policy", len(kinds), left)
 		})
 	}
+}
+
+// rebound are addresses of the corpus that earlier entries refuse, and with which a guest's name may answer a DNS proxy.
+var rebound = []string{"169.254.169.254", "192.168.9.7", "10.244.1.9", "100.64.0.1", "fd00:9::7", "fd00:ec2::254", "64:ff9b::169.254.169.254", "64:ff9b::10.244.1.9"}
+
+// rebind pins these addresses, and adds them to the sets as well, as if Pin had not looked.
+func rebind(t *testing.T, n nstest.Network, c wired.NIC) {
+	t.Helper()
+	var list []netip.Addr
+	for _, text := range rebound {
+		a := netip.MustParseAddr(text)
+		list = append(list, a)
+		set := map[bool]string{true: "pins-4", false: "pins-6"}[a.Is4()]
+		n.Pod.Exec("nft", "add", "element", "inet", "guestwire-eth0", set, fmt.Sprintf("{ %v . udp . 53 timeout 1h }", a))
+	}
+	leftOut(t, c.Pin(t.Context(), list, []infra.Ports{{First: 53, Protocol: "udp"}}, time.Hour), list...)
 }
 
 // waysRound are what a guest may try that may send to the sentinel's port alone.
@@ -282,7 +307,7 @@ func waysRound(w *wire) (kinds []frames.Kind) {
 	for _, to := range []string{"192.168.9.7", "10.244.1.1", "10.244.1.9", "10.244.1.255", "255.255.255.255", "239.1.2.3", "224.0.0.1", "240.0.0.1", "0.0.0.0", "0.0.0.1", "127.0.0.1", "169.254.169.254", "100.64.0.1"} {
 		add("UDP to "+to, v4(to))
 	}
-	for _, to := range []string{"fd00:9::7", "fd00:244:1::1", "ff02::1", "ff0e::1", "::", "::1", "::ffff:198.51.100.9", "::198.51.100.9", "64:ff9b::198.51.100.9", "2002:c633:6409::1", "2001::1", "fec0::1", "fd00:ec2::254"} {
+	for _, to := range []string{"fd00:9::7", "fd00:244:1::1", "ff02::1", "ff0e::1", "::", "::1", "::ffff:198.51.100.9", "::198.51.100.9", "64:ff9b::198.51.100.9", "64:ff9b::169.254.169.254", "64:ff9b::10.244.1.9", "2002:c633:6409::1", "2001::1", "fec0::1", "fd00:ec2::254"} {
 		add("UDP to "+to, v6(to))
 	}
 	route := append([]byte{7, 4}, refused4.AsSlice()...)

@@ -129,6 +129,12 @@ func addresses(first, last netip.Addr) string {
 	return first.String() + "-" + last.String()
 }
 
+// Has reports whether the pin's destination is in the box.
+func (b Box) Has(p Pin) bool {
+	return b.First.Compare(p.To) <= 0 && p.To.Compare(b.Last) <= 0 && b.First.BitLen() == p.To.BitLen() &&
+		b.FirstProtocol <= p.Protocol && p.Protocol <= b.LastProtocol && b.FirstPort <= p.Port && p.Port <= b.LastPort
+}
+
 // LastOf returns the last address of a prefix.
 func LastOf(p netip.Prefix) netip.Addr {
 	octets := p.Addr().AsSlice()

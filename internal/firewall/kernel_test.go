@@ -41,6 +41,8 @@ func inetTable() firewall.Table {
 	return firewall.Table{Family: firewall.Inet, Name: tableName, Sets: []firewall.Set{
 		{Name: "next-hops-4", Of: firewall.NextHop4, Size: 64, Milliseconds: 60000},
 		{Name: "next-hops-6", Of: firewall.NextHop6, Size: 64, Milliseconds: 60000},
+		{Name: "pins-4", Of: firewall.Destination4, Size: 8, Milliseconds: 60000},
+		{Name: "pins-6", Of: firewall.Destination6, Size: 8, Milliseconds: 60000},
 	}, Maps: []firewall.PortMap{
 		{Name: "tcp-ports", Ranges: []firewall.PortRange{{First: 8000, Last: 8002, To: 9000}, {First: 80, Last: 80, To: 8080}}},
 		{Name: "sctp-ports", Ranges: []firewall.PortRange{{First: 80, Last: 80, To: 8080}}},
@@ -133,6 +135,8 @@ func inetTable() firewall.Table {
 			rule(drop, ip6, firewall.InSet{Part: firewall.SourceAddress6, Set: "next-hops-6"}),
 			rule(accept, ip4, firewall.InDestinations{Version: 4, Set: "egress-4"}),
 			rule(accept, ip6, firewall.InDestinations{Version: 6, Set: "egress-6"}),
+			rule(accept, ip4, firewall.InDestinations{Version: 4, Set: "pins-4"}),
+			rule(accept, ip6, firewall.InDestinations{Version: 6, Set: "pins-6"}),
 			rule(firewall.Refuse{Reset: true}, tcp),
 			rule(firewall.Refuse{}),
 		}},

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// Set is a set of addresses of a table, to which rules add with [AddToSet]. What it holds is, as the count of a
-// counter, no part of the table: a new table's set is empty, and a table that replaces another one keeps the elements.
+// Set is a set of addresses of a table, to which rules add with [AddToSet], or of destinations, to which programs add
+// each [Pin]. What it holds is, as the count of a counter, no part of the table: a new table's set is empty, and a table
+// that replaces another one keeps the elements.
 type Set struct {
 	Name string
 	// Of is the part of a packet that the set holds. A set may hold several parts of one length.
@@ -16,7 +17,13 @@ type Set struct {
 	// Milliseconds is the life of an element; 0: for ever.
 	Milliseconds uint64
 	// Elements are in the set from the start: those of the table that this one replaces. They are no part of the text.
-	Elements [][]byte
+	Elements []Element
+}
+
+// Element is what a [Set] holds.
+type Element struct {
+	Key          []byte
+	Milliseconds uint64 // what is left of its life; 0: the set's
 }
 
 // Part is a part of a packet with an address, by its name in nft(8).
@@ -31,11 +38,14 @@ const (
 	ARPSender       Part = "@nh,112,32" // the sender's address in ARP
 	RawSource6      Part = "@nh,64,128" // the IPv6 source, for a set that also holds targets
 	DiscoveryTarget Part = "@th,64,128" // the target of a neighbour solicitation or advertisement
+	// What InDestinations looks up.
+	Destination4 Part = "ip daddr . meta l4proto . th dport"
+	Destination6 Part = "ip6 daddr . meta l4proto . th dport"
 )
 
 // Version returns the IP version of the part, 4 or 6.
 func (p Part) Version() int {
-	if p == SourceAddress4 || p == NextHop4 || p == ARPSender {
+	if p == SourceAddress4 || p == NextHop4 || p == ARPSender || p == Destination4 {
 		return 4
 	}
 	return 6
@@ -70,8 +80,14 @@ func (m AddToSet) String() string {
 	return fmt.Sprintf("%s @%s { %s }", word, m.Set, m.Part)
 }
 
+// IsDestination reports whether the part is an address, a protocol and a port.
+func (p Part) IsDestination() bool { return p == Destination4 || p == Destination6 }
+
 // String returns the set as nft -f reads it.
 func (s Set) String() string {
+	if s.Of.IsDestination() {
+		return fmt.Sprintf("set %s { type %s }", s.Name, s.Head())
+	}
 	return fmt.Sprintf("set %s { typeof %s; %s; }", s.Name, s.Of, strings.Join(s.properties(), "; "))
 }
 
@@ -90,7 +106,11 @@ func (s Set) properties() []string {
 
 // Head returns the set as an [Image] has it.
 func (s Set) Head() string {
-	return fmt.Sprintf("ipv%d_addr; %s;", s.Of.Version(), strings.Join(s.properties(), "; "))
+	kind := fmt.Sprintf("ipv%d_addr;", s.Of.Version())
+	if s.Of.IsDestination() {
+		kind = destinationType(s.Of.Version())
+	}
+	return kind + " " + strings.Join(s.properties(), "; ") + ";"
 }
 
 // Declaration is a set of an [Image], without its elements, a map of ports or destinations with them, or a flow table.

@@ -57,7 +57,11 @@ func (t Table) Summary() string {
 		does = append(does, "limits rates or connections")
 	}
 	for _, s := range t.Destinations {
-		does = append(does, fmt.Sprintf("holds where the guest may go by IPv%d (%s of addresses)", s.Version, count(len(s.Boxes), "range")))
+		text := "holds where the guest may go by IPv%d (%s of addresses)"
+		if s.Name == RefusedSet(s.Version) {
+			text = "holds where no pin leads by IPv%d (%s of addresses)"
+		}
+		does = append(does, fmt.Sprintf(text, s.Version, count(len(s.Boxes), "range")))
 	}
 	if len(outward) > 0 {
 		does = append(does, "forwards frames to "+joined(outward))

@@ -129,10 +129,7 @@ func (w *nftWriter) writeContent(t firewall.Table, have []string) {
 	for i, s := range t.Sets {
 		w.beginTables(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, t.Family)
 		w.writeSet(t.Name, s, uint32(i+1))
-		if len(s.Elements) > 0 {
-			w.beginTables(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, t.Family)
-			w.writeElements(t.Name, s, uint32(i+1))
-		}
+		w.writeElements(unix.NFT_MSG_NEWSETELEM, t.Family, t.Name, s.Name, uint32(i+1), s.Elements)
 	}
 	for i, m := range t.Maps {
 		w.writePortMap(t.Family, t.Name, m, uint32(len(t.Sets)+i+1))

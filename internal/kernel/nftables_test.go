@@ -17,7 +17,9 @@ import (
 // testTable has a chain of each kind, and rules whose expressions the kernel nests, masks and renames.
 var testTable = firewall.Table{Family: firewall.Inet, Name: "guestwire-eth0", Sets: []firewall.Set{
 	{Name: "hops", Of: firewall.NextHop4, Size: 64, Milliseconds: 60000},
-	{Name: "known", Of: firewall.DiscoveryTarget, Size: 2, Elements: [][]byte{make([]byte, 16), slices.Repeat([]byte{7}, 16)}},
+	{Name: "known", Of: firewall.DiscoveryTarget, Size: 2, Elements: []firewall.Element{{Key: make([]byte, 16)}, {Key: slices.Repeat([]byte{7}, 16)}}},
+	{Name: "pins-4", Of: firewall.Destination4, Size: 2, Milliseconds: 60_000},
+	{Name: "pins-6", Of: firewall.Destination6, Size: 2, Milliseconds: 60_000},
 }, Maps: []firewall.PortMap{
 	{Name: "ports", Ranges: []firewall.PortRange{{First: 8000, Last: 12999, To: 9000}, {First: 80, Last: 81, To: 9090}, {First: 65535, Last: 65535, To: 1}}},
 }, Destinations: []firewall.Destinations{
@@ -143,7 +145,7 @@ func TestTableRoundTrip(t *testing.T) {
 			}
 			image.Sets[i].Head += firewall.PortMap{Ranges: ranges}.Held()
 		}
-		var kept [][]byte
+		var kept []firewall.Element
 		for _, m := range reported[unix.NFT_MSG_NEWSETELEM] {
 			keys, err := parseElements(m)
 			if err != nil {
@@ -153,8 +155,8 @@ func TestTableRoundTrip(t *testing.T) {
 		}
 		for _, s := range table.Sets {
 			for _, e := range s.Elements {
-				if !slices.ContainsFunc(kept, func(k []byte) bool { return slices.Equal(k, e) }) {
-					t.Errorf("set %s lacks %x", s.Name, e)
+				if !slices.ContainsFunc(kept, func(k firewall.Element) bool { return slices.Equal(k.Key, e.Key) }) {
+					t.Errorf("set %s lacks %x", s.Name, e.Key)
 				}
 			}
 		}

@@ -125,7 +125,8 @@ func destinationsHead(flags, key, length uint32, fields []uint32) (head string, 
 // without a key of the set.
 func appendBoxes(s *firewall.Destinations, others *bool, message []byte) error {
 	size := int(fieldsOf(s.Version)[0])
-	return eachElement(message, func(key, end, _ []byte) {
+	return eachElement(message, func(e element) {
+		key, end := e.key, e.end
 		if end == nil {
 			end = key
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -75,7 +76,7 @@ func libraryTable(c *nftables.Conn, table firewall.Table) error {
 	for i, s := range table.Sets {
 		var elements []nftables.SetElement
 		for _, e := range s.Elements {
-			elements = append(elements, nftables.SetElement{Key: e})
+			elements = append(elements, nftables.SetElement{Key: e.Key, Timeout: time.Duration(e.Milliseconds) * time.Millisecond})
 		}
 		if err := c.AddSet(encodeSet(t, s, uint32(i+1)), elements); err != nil {
 			return err
@@ -154,7 +155,12 @@ func encodeSet(t *nftables.Table, s firewall.Set, number uint32) *nftables.Set {
 	if s.Of.Version() == 4 {
 		key = nftables.TypeIPAddr
 	}
-	return &nftables.Set{Table: t, ID: number, Name: s.Name, KeyType: key, Dynamic: true, Size: uint32(s.Size), HasTimeout: s.Milliseconds != 0, Timeout: time.Duration(s.Milliseconds) * time.Millisecond}
+	var order binaryutil.ByteOrder
+	if s.Of.IsDestination() {
+		key, order = nftables.MustConcatSetType(key, nftables.TypeInetProto, nftables.TypeInetService), binaryutil.BigEndian
+	}
+	return &nftables.Set{Table: t, ID: number, Name: s.Name, KeyType: key, KeyByteOrder: order, Dynamic: true, Size: uint32(s.Size),
+		HasTimeout: s.Milliseconds != 0, Timeout: time.Duration(s.Milliseconds) * time.Millisecond}
 }
 
 // encodeRule returns a rule for the library.

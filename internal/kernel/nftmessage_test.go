@@ -132,4 +132,8 @@ func TestTransaction(t *testing.T) {
 	compareLibrary(t, netstate.TableDel{Family: firewall.Bridge, Name: "guestwire-eth0"})
 	compareLibrary(t, netstate.TableDel{Family: testTable.Family, Name: testTable.Name}, netstate.TableSet{Table: testTable}, netstate.TableSet{Table: testFlowTable},
 		netstate.TableSet{Table: testDeviceTable}, netstate.TableSet{Table: firewall.Table{Family: firewall.Inet, Name: "empty"}})
+	pin := firewall.Element{Key: bytes.Repeat([]byte{8}, 12), Milliseconds: 4000}
+	compareLibrary(t, netstate.TableSet{Table: firewall.Table{Family: firewall.Inet, Name: "pins", Sets: []firewall.Set{
+		{Name: "pins-4", Of: firewall.Destination4, Size: 2, Milliseconds: 60_000, Elements: []firewall.Element{pin}},
+	}}})
 }

@@ -67,12 +67,12 @@ func (w *nftWriter) writePorts(family firewall.Family, table string, m firewall.
 // appendPorts parses struct nfgenmsg and a list of elements, and appends the ports and what they become. Others becomes
 // true for an element without a port.
 func appendPorts(ranges *[]firewall.PortRange, others *bool, message []byte) error {
-	return eachElement(message, func(key, _, data []byte) {
-		if len(key) != 2 || len(data) != 2 {
+	return eachElement(message, func(e element) {
+		if len(e.key) != 2 || len(e.data) != 2 {
 			*others = true
 			return
 		}
-		from := binary.BigEndian.Uint16(key)
-		*ranges = append(*ranges, firewall.PortRange{First: from, Last: from, To: binary.BigEndian.Uint16(data)})
+		from := binary.BigEndian.Uint16(e.key)
+		*ranges = append(*ranges, firewall.PortRange{First: from, Last: from, To: binary.BigEndian.Uint16(e.data)})
 	})
 }

@@ -25,14 +25,17 @@ func (w *nftWriter) writeSet(table string, s firewall.Set, number uint32) {
 	if s.Milliseconds != 0 {
 		flags |= unix.NFT_SET_TIMEOUT
 	}
-	if s.Of.Version() == 4 {
+	switch {
+	case s.Of.IsDestination():
+		key = typeOf(s.Of.Version())
+	case s.Of.Version() == 4:
 		key = typeIPv4Address
 	}
 	w.text(unix.NFTA_SET_TABLE, table)
 	w.text(unix.NFTA_SET_NAME, s.Name)
 	w.number32(unix.NFTA_SET_FLAGS, flags)
 	w.number32(unix.NFTA_SET_KEY_TYPE, key)
-	w.number32(unix.NFTA_SET_KEY_LEN, uint32(keyLength(s)))
+	w.number32(unix.NFTA_SET_KEY_LEN, uint32(keyLength(s.Of)))
 	w.number32(unix.NFTA_SET_ID, number)
 	if s.Milliseconds != 0 {
 		w.number64(unix.NFTA_SET_TIMEOUT, s.Milliseconds)
@@ -42,20 +45,36 @@ func (w *nftWriter) writeSet(table string, s firewall.Set, number uint32) {
 		w.number32(unix.NFTA_SET_DESC_SIZE, uint32(s.Size))
 		w.close(description)
 	}
+	if s.Of.IsDestination() {
+		w.bytes(unix.NFTA_SET_USERDATA, keyByteOrder)
+	}
 }
 
-// writeElements writes the attributes of a list of all the set's elements (NFTA_SET_ELEM_LIST_*).
-func (w *nftWriter) writeElements(table string, s firewall.Set, number uint32) {
-	w.text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
-	w.number32(unix.NFTA_SET_ELEM_LIST_SET_ID, number)
-	w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
-	list := w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-	for i, key := range s.Elements {
-		element := w.open(uint16(i + 1))
-		w.data(unix.NFTA_SET_ELEM_KEY, key)
-		w.close(element)
+// writeElements writes the messages, of a type (NFT_MSG_*), about elements of a set with that number in the
+// transaction; 0: the set is there.
+func (w *nftWriter) writeElements(kind uint16, family firewall.Family, table, set string, number uint32, all []firewall.Element) {
+	flags := uint16(unix.NLM_F_CREATE)
+	if kind == unix.NFT_MSG_DELSETELEM {
+		flags = 0
 	}
-	w.close(list)
+	for elements := range slices.Chunk(all, mostBoxes) { // which are larger
+		w.beginTables(kind, flags, family)
+		w.text(unix.NFTA_SET_ELEM_LIST_SET, set)
+		if number != 0 {
+			w.number32(unix.NFTA_SET_ELEM_LIST_SET_ID, number)
+		}
+		w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+		list := w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+		for i, e := range elements {
+			element := w.open(uint16(i + 1))
+			w.data(unix.NFTA_SET_ELEM_KEY, e.Key)
+			if e.Milliseconds != 0 {
+				w.number64(unix.NFTA_SET_ELEM_TIMEOUT, e.Milliseconds)
+			}
+			w.close(element)
+		}
+		w.close(list)
+	}
 }
 
 // parseSet parses struct nfgenmsg and the attributes of a set or a map (NFTA_SET_*), and returns also the name of the
@@ -129,6 +148,10 @@ func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 	switch s.Of = firewall.SourceAddress6; {
 	case key == typeIPv4Address && length == 4:
 		s.Of = firewall.SourceAddress4
+	case key == typeOf(4) && int(length) == keyLength(firewall.Destination4):
+		s.Of = firewall.Destination4
+	case key == typeOf(6) && int(length) == keyLength(firewall.Destination6):
+		s.Of = firewall.Destination6
 	case key != typeIPv6Address || length != 16:
 		others = append(others, fmt.Sprintf("type %d of %d octets", key, length))
 	}
@@ -164,12 +187,10 @@ func (n *Namespace) keepElements(ops []netstate.Op) ([]netstate.Op, error) {
 // readElements reads the elements of the set in the kernel, as many as the set may have. A set that the kernel does not
 // have has none.
 func (n *Namespace) readElements(t firewall.Table, s *firewall.Set) error {
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfgenmsg{families[t.Family]},
-		nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(t.Name)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(s.Name)))
-	err := n.filter.dump(list, func() { s.Elements = nil }, func(m []byte) error {
+	err := n.dumpElements(t.Family, t.Name, s.Name, func() { s.Elements = nil }, func(m []byte) error {
 		elements, err := parseElements(m)
 		for _, e := range elements {
-			if len(e) == keyLength(*s) && len(s.Elements) < s.Size {
+			if len(e.Key) == keyLength(s.Of) && len(s.Elements) < s.Size {
 				s.Elements = append(s.Elements, e)
 			}
 		}
@@ -181,21 +202,29 @@ func (n *Namespace) readElements(t firewall.Table, s *firewall.Set) error {
 	return err
 }
 
-func keyLength(s firewall.Set) int {
-	if s.Of.Version() == 4 {
-		return 4
-	}
-	return 16
+// dumpElements calls f with each message about the elements of a set. Before each try it calls reset.
+func (n *Namespace) dumpElements(family firewall.Family, table, set string, reset func(), f func(m []byte) error) error {
+	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfgenmsg{families[family]},
+		nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(table)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(set)))
+	return n.filter.dump(list, reset, f)
 }
 
-// parseElements returns the keys of a list of elements.
-func parseElements(m []byte) (keys [][]byte, err error) {
-	err = eachElement(m, func(key, _, _ []byte) {
-		if key != nil {
-			keys = append(keys, slices.Clone(key))
+func keyLength(p firewall.Part) int {
+	length := int(fieldsOf(p.Version())[0])
+	if p.IsDestination() {
+		length += 4 + 4
+	}
+	return length
+}
+
+// parseElements returns the elements of a list that have a key.
+func parseElements(m []byte) (elements []firewall.Element, err error) {
+	err = eachElement(m, func(e element) {
+		if e.key != nil {
+			elements = append(elements, firewall.Element{Key: slices.Clone(e.key), Milliseconds: e.milliseconds})
 		}
 	})
-	return keys, err
+	return elements, err
 }
 
 // othersElements is in the head of a set or a map with elements that guestwire makes none of, such as one for all keys.
@@ -237,9 +266,7 @@ func (n *Namespace) completeHead(image *firewall.Image, set string, held func() 
 		return nil
 	}
 	others := false
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfgenmsg{families[image.Family]},
-		nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(image.Name)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(set)))
-	err := n.filter.dump(list, func() { others = false; restart() }, func(message []byte) error { return add(message, &others) })
+	err := n.dumpElements(image.Family, image.Name, set, func() { others = false; restart() }, func(m []byte) error { return add(m, &others) })
 	if err != nil && !answers(err, unix.ENOENT) {
 		return err
 	}
@@ -250,26 +277,36 @@ func (n *Namespace) completeHead(image *firewall.Image, set string, held func() 
 	return nil
 }
 
-// eachElement parses struct nfgenmsg and a list of elements (NFTA_SET_ELEM_LIST_ELEMENTS), and calls f with the key,
-// the key at the end and the data of each; nil: the element has none.
-func eachElement(m []byte, f func(key, end, data []byte)) error {
+// element is one of a set in the kernel: the key, the key at the end of a range, and the data; nil: it has none. An
+// element that does not expire has 0 milliseconds, and each other one at least 1.
+type element struct {
+	key, end, data []byte
+	milliseconds   uint64
+}
+
+// eachElement parses struct nfgenmsg and a list of elements (NFTA_SET_ELEM_LIST_ELEMENTS), and calls f with each.
+func eachElement(m []byte, f func(element)) error {
 	return eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
 		if attribute != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			return nil
 		}
-		return eachAttribute(v, 0, func(_ uint16, element []byte) error {
+		return eachAttribute(v, 0, func(_ uint16, attributes []byte) error {
 			var parts [elementKeyEnd + 1][]byte
-			err := eachAttribute(element, 0, func(attribute uint16, v []byte) error {
-				if attribute != unix.NFTA_SET_ELEM_KEY && attribute != elementKeyEnd && attribute != unix.NFTA_SET_ELEM_DATA {
-					return nil
+			milliseconds := uint64(0)
+			err := eachAttribute(attributes, 0, func(attribute uint16, v []byte) error {
+				switch attribute {
+				case unix.NFTA_SET_ELEM_EXPIRATION:
+					milliseconds = max(1, be64(v))
+				case unix.NFTA_SET_ELEM_KEY, elementKeyEnd, unix.NFTA_SET_ELEM_DATA:
+					return eachAttribute(v, 0, func(_ uint16, value []byte) error {
+						parts[attribute] = value
+						return nil
+					})
 				}
-				return eachAttribute(v, 0, func(_ uint16, value []byte) error {
-					parts[attribute] = value
-					return nil
-				})
+				return nil
 			})
 			if err == nil {
-				f(parts[unix.NFTA_SET_ELEM_KEY], parts[elementKeyEnd], parts[unix.NFTA_SET_ELEM_DATA])
+				f(element{parts[unix.NFTA_SET_ELEM_KEY], parts[elementKeyEnd], parts[unix.NFTA_SET_ELEM_DATA], milliseconds})
 			}
 			return err
 		})

@@ -43,13 +43,27 @@ func (p *Plan) egress(nic netstate.Link, ends []end) (sets []firewall.Destinatio
 	if !p.hasEgress() {
 		return nil, nil
 	}
+	return p.destinations(nic, ends, egressSet, allowed)
+}
+
+// refused are the destinations that no pin opens; none: Spec.Egress does not end with a refusal of all, and there are no
+// pins.
+func (p *Plan) refused(nic netstate.Link, ends []end) (sets []firewall.Destinations, err error) {
+	if n := len(p.spec.Egress); n == 0 || !p.spec.Egress[n-1].Refuse {
+		return nil, nil
+	}
+	return p.destinations(nic, ends, firewall.RefusedSet, refused)
+}
+
+// destinations are sets, for each family of the guest, of the boxes for which holds is true.
+func (p *Plan) destinations(nic netstate.Link, ends []end, name func(v int) string, holds func(by []entry) bool) (sets []firewall.Destinations, err error) {
 	for _, e := range ends {
 		v := version(e.guest)
-		boxes, ok := p.boxes(nic, v, allowed)
+		boxes, ok := p.boxes(nic, v, holds)
 		if !ok {
 			return nil, &cache.FieldError{Field: p.egressField(), Reason: fmt.Sprintf("it makes more than %d ranges of addresses and ports of IPv%d, or too many to compute, as entries with ports overlap other networks: name fewer", maxBoxes, v)}
 		}
-		sets = append(sets, firewall.Destinations{Name: egressSet(v), Version: v, Boxes: boxes})
+		sets = append(sets, firewall.Destinations{Name: name(v), Version: v, Boxes: boxes})
 	}
 	return sets, nil
 }
@@ -66,11 +80,31 @@ func egressSet(v int) string { return fmt.Sprintf("egress-%d", v) }
 // destinations is the chain of what the guest opens: it returns if the guest may.
 func (t forwarding) destinations() firewall.Chain {
 	c := firewall.Chain{Name: "egress"}
-	for _, s := range t.egress {
-		c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: s.Version}, firewall.InDestinations{Version: s.Version, Set: s.Name}))
+	look := func(version int, set string, v firewall.Verdict) {
+		c.Rules = append(c.Rules, rule(v, firewall.IP{Version: version}, firewall.InDestinations{Version: version, Set: set}))
 	}
-	c.Rules = append(c.Rules, rule(firewall.Refuse{Reason: firewall.NoEgress}))
+	refuse := firewall.Refuse{Reason: firewall.NoEgress}
+	for _, s := range t.egress {
+		look(s.Version, s.Name, firewall.Return{})
+	}
+	for _, s := range t.refused {
+		look(s.Version, s.Name, refuse)
+		look(s.Version, firewall.PinSet(s.Version), firewall.Return{})
+	}
+	c.Rules = append(c.Rules, rule(refuse))
 	return c
+}
+
+// pinLife is the life, in milliseconds, of a pin that somebody adds by nft(8) without a time.
+const pinLife = 60_000
+
+// pins are the sets of what is pinned.
+func (t forwarding) pins() (sets []firewall.Set) {
+	for _, s := range t.refused {
+		of := map[int]firewall.Part{4: firewall.Destination4, 6: firewall.Destination6}[s.Version]
+		sets = append(sets, firewall.Set{Name: firewall.PinSet(s.Version), Of: of, Size: firewall.MaxPins, Milliseconds: pinLife})
+	}
+	return sets
 }
 
 // addEgress adds sets and chain to a table of which a chain has the rules of checked.
@@ -78,7 +112,8 @@ func (t forwarding) addEgress(table *firewall.Table) {
 	if len(t.egress) == 0 {
 		return
 	}
-	table.Destinations = t.egress
+	table.Destinations = slices.Concat(t.egress, t.refused)
+	table.Sets = append(table.Sets, t.pins()...)
 	table.Chains = append(table.Chains, t.destinations())
 	if t.has(6) { // the namespace would take such a packet, and send it on where the guest wants as if it had been looked up
 		table.Chains = append(table.Chains, firewall.Chain{Name: "ways", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: []firewall.Rule{
@@ -186,6 +221,7 @@ func (p *Plan) addNetworks(nic netstate.Link, add func(first, last netip.Addr)) 
 // entry is one of Spec.Egress, or of EgressWithin, in one version of IP.
 type entry struct {
 	refuse, within bool   // within: of EgressWithin
+	rest           bool   // the last one of Spec.Egress
 	protocol       int    // or everyProtocol
 	first, last    int    // ports
 	class          uint16 // the same for equal entries
@@ -201,8 +237,8 @@ func (p *Plan) entries(v int) (all []entry) {
 	}
 	classes := map[entry]uint16{} // fewer than 65536, as Validate limits the lists
 	for i, list := range [][]infra.Egress{p.spec.Egress, p.spec.EgressWithin} {
-		for _, e := range list {
-			one := entry{refuse: e.Refuse, within: i > 0, last: 65535}
+		for j, e := range list {
+			one := entry{refuse: e.Refuse, within: i > 0, rest: i == 0 && j == len(list)-1, last: 65535}
 			switch {
 			case e.Ports == infra.Ports{}:
 				one.protocol = everyProtocol
@@ -232,6 +268,11 @@ func allowed(by []entry) bool {
 	return !slices.ContainsFunc(by, func(e entry) bool { return e.refuse })
 }
 
+// refused reports whether more than the last entry of Spec.Egress refuses a connection.
+func refused(by []entry) bool {
+	return slices.ContainsFunc(by, func(e entry) bool { return e.refuse && !e.rest })
+}
+
 // boxes are those of one version of IP for which holds is true, as few as the order of the entries makes. It goes
 // through the addresses at which an entry begins or ends. In between all addresses are alike. Not ok: there are too
 // many.
@@ -242,7 +283,7 @@ func (p *Plan) boxes(nic netstate.Link, v int, holds func(by []entry) bool) (box
 		begins bool
 	}
 	var events []event
-	for _, s := range p.ranges(nic, v) {
+	for _, s := range p.ranges(nic, v, list) {
 		events = append(events, event{s.first, s.entry, true})
 		if after := s.last.Next(); after.IsValid() {
 			events = append(events, event{after, s.entry, false})

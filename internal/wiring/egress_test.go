@@ -45,10 +45,13 @@ type packet struct {
 	port     uint16
 }
 
-// isIn reports whether the packet is in a box, and refuses boxes that overlap.
-func (p packet) isIn(t *testing.T, sets []firewall.Destinations) (is bool) {
+// isIn reports whether the packet is in a box of the sets whose name has the beginning, and refuses boxes that overlap.
+func (p packet) isIn(t *testing.T, name string, sets []firewall.Destinations) (is bool) {
 	t.Helper()
 	for _, s := range sets {
+		if !strings.HasPrefix(s.Name, name) {
+			continue
+		}
 		for _, b := range s.Boxes {
 			in := p.to.BitLen() == b.First.BitLen() && b.First.Compare(p.to) <= 0 && p.to.Compare(b.Last) <= 0 &&
 				b.FirstProtocol <= p.protocol && p.protocol <= b.LastProtocol && b.FirstPort <= p.port && p.port <= b.LastPort
@@ -61,17 +64,17 @@ func (p packet) isIn(t *testing.T, sets []firewall.Destinations) (is bool) {
 	return is
 }
 
-// allowed is what the entries say, one after the other; an empty list allows all.
-func (p packet) allowed(list []infra.Egress) bool {
+// decided is the entry that decides; an empty list has none and allows all.
+func (p packet) decided(list []infra.Egress) int {
 	if len(list) == 0 {
-		return true
+		return -1
 	}
 	to := p.to
 	if nat64 := netip.MustParsePrefix("64:ff9b::/96"); nat64.Contains(to) {
 		octets := to.As16()
 		to = netip.AddrFrom4([4]byte(octets[12:]))
 	}
-	for _, e := range list {
+	for i, e := range list {
 		if !slices.ContainsFunc(syntax.Destinations(e.To), func(n netip.Prefix) bool { return n.Contains(p.to) || n.Contains(to) }) {
 			continue
 		}
@@ -82,13 +85,14 @@ func (p packet) allowed(list []infra.Egress) bool {
 		if e.Ports.First != 0 && (p.port < e.Ports.First || p.port > e.Ports.End()) {
 			continue
 		}
-		return !e.Refuse
+		return i
 	}
 	panic("no entry decides")
 }
 
 // TestEgressOrder: of random policies, the boxes say of each packet what the first entry that matches says, of each list
-// that is set. They do not overlap, which the kernel would refuse.
+// that is set, and those of refused that another entry than the last one of Egress refuses. They do not overlap, which
+// the kernel would refuse.
 func TestEgressOrder(t *testing.T) {
 	const seed = 32
 	r := rand.New(rand.NewPCG(seed, seed))
@@ -114,8 +118,15 @@ func TestEgressOrder(t *testing.T) {
 		sets := destinationsOf(t, flannel(), withSpec(routed(), func(s *asked) { s.Egress, s.EgressWithin = lists[0], lists[1] }))
 		for range 1000 {
 			p := packet{netip.MustParseAddr(addresses[r.IntN(len(addresses))]), protocols[r.IntN(len(protocols))], ports[r.IntN(len(ports))]}
-			if have, want := p.isIn(t, sets), p.allowed(lists[0]) && p.allowed(lists[1]); have != want {
+			egress, within := p.decided(lists[0]), p.decided(lists[1])
+			own := egress >= 0 && lists[0][egress].Refuse
+			above := within >= 0 && lists[1][within].Refuse
+			if have, want := p.isIn(t, "egress-", sets), !own && !above; have != want {
 				t.Fatalf("%v is allowed: %v, want %v, by %v\n%v", p, have, want, lists, sets)
+			}
+			pins := len(lists[0]) > 0 && lists[0][len(lists[0])-1].Refuse
+			if have, want := p.isIn(t, "refused-", sets), pins && (above || own && egress < len(lists[0])-1); have != want {
+				t.Fatalf("%v stays refused: %v, want %v, by %v\n%v", p, have, want, lists, sets)
 			}
 		}
 	}
@@ -127,7 +138,7 @@ func TestEgressLists(t *testing.T) {
 	only := func(found netstate.Snapshot, list string) string {
 		var text []string
 		for _, s := range destinationsOf(t, found, withSpec(masquerade(), func(s *asked) { s.DNS, s.Egress = dns, policy("allow "+list, "refuse all") })) {
-			for _, b := range s.Boxes {
+			for _, b := range s.Boxes { // no entry before the last refuses
 				text = append(text, strings.TrimSuffix(b.String(), " . 0-255 . 0-65535"))
 			}
 		}
@@ -160,7 +171,8 @@ func TestEgressWithin(t *testing.T) {
 	list, all := policy("refuse metadata", "allow 198.51.100.0/24 443", "allow all 53/udp", "refuse all"), policy("allow all")
 	for _, spec := range []asked{routed(), masquerade(), auto()} {
 		of := func(egress, within []infra.Egress) string {
-			return newPlan(t, flannel(), withSpec(spec, func(s *asked) { s.Egress, s.EgressWithin = egress, within })).String()
+			sets := destinationsOf(t, flannel(), withSpec(spec, func(s *asked) { s.Egress, s.EgressWithin = egress, within }))
+			return fmt.Sprint(slices.DeleteFunc(sets, func(d firewall.Destinations) bool { return !strings.HasPrefix(d.Name, "egress-") }))
 		}
 		want := of(list, nil)
 		for _, have := range []string{of(nil, list), of(all, list), of(list, all), of(list, list)} {
@@ -223,7 +235,7 @@ func TestManyNetworks(t *testing.T) {
 		texts = append(texts, fmt.Sprintf("allow 10.%d.%d.%d/30 443", i%7*36, i/40%250, i%40*4))
 	}
 	sets := destinationsOf(t, lan4(), withSpec(masquerade(), func(s *asked) { s.Egress = policy(append(texts, "refuse all")...) }))
-	if len(sets) != 1 || len(sets[0].Boxes) > 10_000 || len(sets[0].Boxes) < 5000 {
+	if len(sets) != 2 || len(sets[1].Boxes) != 0 || len(sets[0].Boxes) > 10_000 || len(sets[0].Boxes) < 5000 {
 		t.Errorf("%d sets", len(sets))
 	}
 }

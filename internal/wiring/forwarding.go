@@ -24,6 +24,7 @@ type forwarding struct {
 	most        int                     // connections; 0: infra.DefaultMaxConnections
 	noARP       bool                    // the NIC asks for no neighbours
 	egress      []firewall.Destinations // where the guest may open connections; none: everywhere
+	refused     []firewall.Destinations // where no pin leads; none: there are no pins
 	// iptables says that the table becomes chains of iptables.
 	iptables bool
 }
@@ -258,9 +259,13 @@ func (t forwarding) loopbacks() []firewall.Chain {
 func loopbackChain(version int) string { return fmt.Sprintf("loopback-%d", version) }
 
 // forwarding is that of the guest. Most is the binding's MaxConnections.
-func (p *Plan) forwarding(nic netstate.Link, ends []end, most int) (forwarding, error) {
-	egress, err := p.egress(nic, ends)
-	return forwarding{names: p.names, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP, egress: egress}, err
+func (p *Plan) forwarding(nic netstate.Link, ends []end, most int) (t forwarding, err error) {
+	t = forwarding{names: p.names, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP}
+	if t.egress, err = p.egress(nic, ends); err != nil {
+		return t, err
+	}
+	t.refused, err = p.refused(nic, ends)
+	return t, err
 }
 
 // checkSources refuses proxies' sources of a family in which the guest has no address.

@@ -1,0 +1,23 @@
+package firewall
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// Pin is a destination to which a guest may open connections for a time: an element of the set PinSet of its IP
+// version, unless the destinations RefusedSet have it.
+type Pin struct {
+	To       netip.Addr
+	Protocol uint8
+	Port     uint16
+}
+
+// PinSet is the name of the set with the pins of an IP version.
+func PinSet(version int) string { return fmt.Sprintf("pins-%d", version) }
+
+// RefusedSet is the name of the destinations of an IP version that stay refused, whatever is pinned.
+func RefusedSet(version int) string { return fmt.Sprintf("refused-%d", version) }
+
+// MaxPins is the size of a PinSet. The kernel makes room for as many when it makes the set, 64 KiB.
+const MaxPins = 4096

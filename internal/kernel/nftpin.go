@@ -1,0 +1,180 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+)
+
+// Errors of [Namespace.Pin]. After each nothing is pinned.
+var (
+	ErrNoTable  = errors.New("no such table")
+	ErrNoPins   = errors.New("the table has no sets of pins")
+	ErrPinsFull = fmt.Errorf("the set of pins is full: it has %d addresses and ports of one version of IP", firewall.MaxPins)
+)
+
+// pinTries is how often Pin reads again as another transaction came between. The namespace's root could go on for ever.
+const pinTries = 64
+
+// Pin adds the pins to the sets of the inet table with the name, for so long; a pin that has a longer life keeps it.
+// It leaves out each address of which a pin is refused by the table (refused), or for whose version of IP there is no
+// set (lacking).
+//
+// All is one transaction, of the nftables generation in which Pin has read what is there. Before Linux 6.12 the kernel
+// does not renew an element (nft_add_set_elem, net/netfilter/nf_tables_api.c), so the transaction deletes it first.
+func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, life time.Duration) (refused, lacking []netip.Addr, err error) {
+	if n.filter == nil {
+		return nil, nil, ErrNoTable
+	}
+	for range pinTries {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, context.Cause(ctx)
+		}
+		generation, err := n.generation()
+		if answers(err, unix.EINVAL) { // nfnetlink without nf_tables
+			err = ErrNoTable
+		}
+		var sets map[int]*pinSet
+		if err == nil {
+			sets, err = n.readPinSets(table)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		refused, lacking = leftOut(sets, pins)
+		for _, p := range pins {
+			if slices.Contains(refused, p.To) || slices.Contains(lacking, p.To) {
+				continue
+			}
+			if err := n.addPin(table, sets[versionOf(p.To)], p, life); err != nil {
+				return nil, nil, err
+			}
+		}
+		switch err := n.sendPins(table, sets, generation); {
+		case err == nil:
+			return refused, lacking, nil
+		case answers(err, unix.ENFILE):
+			return nil, nil, ErrPinsFull
+		case !answers(err, unix.ERESTART) && !answers(err, unix.ENOENT): // another generation; a pin has ended meanwhile
+			return nil, nil, err
+		}
+	}
+	return nil, nil, errors.New("the namespace's nftables keep changing")
+}
+
+// pinSet is the set of pins of one version of IP, and what a transaction does with it.
+type pinSet struct {
+	name           string
+	refused        firewall.Destinations
+	renewed, added []firewall.Element // all that are renewed are added
+}
+
+func versionOf(a netip.Addr) int {
+	if a.Is4() {
+		return 4
+	}
+	return 6
+}
+
+// readPinSets returns the sets by version of IP, at least one.
+func (n *Namespace) readPinSets(table string) (map[int]*pinSet, error) {
+	sets := map[int]*pinSet{}
+	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_INET},
+		nl.NewRtAttr(unix.NFTA_SET_TABLE, nl.ZeroTerminated(table)))
+	err := n.filter.dump(list, func() { clear(sets) }, func(m []byte) error {
+		set, of, err := parseSet(m)
+		for _, version := range []int{4, 6} {
+			if of == table && set.Name == firewall.PinSet(version) {
+				sets[version] = &pinSet{name: set.Name, refused: firewall.Destinations{Name: firewall.RefusedSet(version), Version: version}}
+			}
+		}
+		return err
+	})
+	switch {
+	case answers(err, unix.ENOENT):
+		return nil, ErrNoTable
+	case err == nil && len(sets) == 0:
+		return nil, ErrNoPins
+	}
+	for _, s := range sets {
+		if err == nil {
+			err = n.dumpElements(firewall.Inet, table, s.refused.Name, func() { s.refused.Boxes = nil }, func(m []byte) error {
+				return appendBoxes(&s.refused, new(bool), m)
+			})
+		}
+	}
+	return sets, err
+}
+
+// leftOut are the addresses that are not pinned.
+func leftOut(sets map[int]*pinSet, pins []firewall.Pin) (refused, lacking []netip.Addr) {
+	for _, p := range pins {
+		switch s := sets[versionOf(p.To)]; {
+		case s == nil && !slices.Contains(lacking, p.To):
+			lacking = append(lacking, p.To)
+		case s != nil && !slices.Contains(refused, p.To) && slices.ContainsFunc(s.refused.Boxes, func(b firewall.Box) bool { return b.Has(p) }):
+			refused = append(refused, p.To)
+		}
+	}
+	return refused, lacking
+}
+
+// addPin adds the pin to what the transaction does, unless the kernel has it for a longer time.
+func (n *Namespace) addPin(table string, s *pinSet, p firewall.Pin, life time.Duration) error {
+	pin := firewall.Element{Key: appendKey(nil, p.To, p.Protocol, p.Port), Milliseconds: uint64(life.Milliseconds())}
+	key := nl.NewRtAttr(unix.NLA_F_NESTED|unix.NFTA_SET_ELEM_KEY, nil)
+	key.AddRtAttr(unix.NFTA_DATA_VALUE, pin.Key)
+	list := nl.NewRtAttr(unix.NLA_F_NESTED|unix.NFTA_SET_ELEM_LIST_ELEMENTS, nil)
+	list.AddRtAttr(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, nil).AddChild(key)
+	question := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, 0, nfgenmsg{unix.NFPROTO_INET},
+		nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(table)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(s.name)), list)
+	var there []firewall.Element
+	err := n.filter.dump(question, func() { there = nil }, func(m []byte) (err error) {
+		there, err = parseElements(m)
+		return err
+	})
+	if err != nil && !answers(err, unix.ENOENT) {
+		return err
+	}
+	if len(there) > 0 {
+		if left := there[0].Milliseconds; left == 0 || left >= pin.Milliseconds {
+			return nil
+		}
+		s.renewed = append(s.renewed, firewall.Element{Key: pin.Key})
+	}
+	s.added = append(s.added, pin)
+	return nil
+}
+
+// sendPins carries the transaction out, unless another generation has come.
+func (n *Namespace) sendPins(table string, sets map[int]*pinSet, generation uint32) error {
+	const nfnlBatchGenID = 1 // linux/netfilter/nfnetlink.h
+	w := nftWriters.Get().(*nftWriter)
+	defer nftWriters.Put(w)
+	w.octets, w.starts = w.octets[:0], w.starts[:0]
+	w.begin(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	w.number32(nfnlBatchGenID, generation)
+	for _, s := range sets {
+		w.writeElements(unix.NFT_MSG_DELSETELEM, firewall.Inet, table, s.name, 0, s.renewed)
+		w.writeElements(unix.NFT_MSG_NEWSETELEM, firewall.Inet, table, s.name, 0, s.added)
+		n.frees = n.frees || len(s.renewed) > 0
+	}
+	w.begin(unix.NFNL_MSG_BATCH_END, 0, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	messages := w.messages()
+	if len(messages) == 2 {
+		return nil
+	}
+	failures, err := n.filter.send(messages, len(messages)-2)
+	if err == nil && len(failures) > 0 {
+		err = failures[0].err
+	}
+	return err
+}

@@ -1,0 +1,141 @@
+package phase1
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/kernel"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// PinError reports addresses that Pin has left out. The others are pinned.
+type PinError struct {
+	LeftOut []netip.Addr // in no order
+	text    string
+}
+
+func (e *PinError) Error() string { return e.text }
+
+// Pin lets the guest open connections to the ports of the addresses for a life of 1 s to 7 days, where Spec.Egress
+// refuses them by its last entry alone. What is pinned already keeps the longer life, and a later Setup keeps it, too. No
+// lock. ErrNotWired: no nftables are guestwire's.
+//
+//	*PinError          an earlier entry refuses an address, or the guest has none of its family
+//	*cache.FieldError  a parameter is wrong, or Spec.Egress does not end with "refuse all"
+func (n NIC) Pin(ctx context.Context, addresses []netip.Addr, ports []infra.Ports, life time.Duration) error {
+	return n.failed("pin", n.pin(ctx, addresses, ports, life))
+}
+
+const (
+	minPinLife = time.Second
+	maxPinLife = 7 * 24 * time.Hour
+	maxPins    = 1024 // of one call
+)
+
+func (n NIC) pin(ctx context.Context, addresses []netip.Addr, ports []infra.Ports, life time.Duration) error {
+	if life < minPinLife || life > maxPinLife {
+		return &cache.FieldError{Field: "life", Reason: fmt.Sprintf("%v, want %v to %v", life, minPinLife, maxPinLife)}
+	}
+	pins, outside, err := pinsOf(addresses, ports)
+	if err != nil {
+		return err
+	}
+	var refused, lacking []netip.Addr
+	err = n.inspect(func(ns *kernel.Namespace) (err error) {
+		refused, lacking, err = ns.Pin(ctx, netstate.NamesFor(n.Name, "").Table, pins, life)
+		return err
+	})
+	switch {
+	case errors.Is(err, kernel.ErrNoTable):
+		return fmt.Errorf("%w, or wired without nftables", ErrNotWired)
+	case errors.Is(err, kernel.ErrNoPins):
+		return &cache.FieldError{Field: "egress", Reason: `the NIC is wired without a list that ends with "refuse all", so there is nothing to pin: give Setup one, such as ["refuse metadata", "refuse all"]`}
+	case errors.Is(err, kernel.ErrPinsFull):
+		return fmt.Errorf("%w: wait until some have ended, pin fewer ports, or allow the network in egress", err)
+	case err != nil:
+		return err
+	}
+	return leftOut(outside, refused, lacking)
+}
+
+// leftOut is the error about the addresses that are not pinned.
+func leftOut(outside, refused, lacking []netip.Addr) error {
+	e := &PinError{LeftOut: slices.Concat(outside, refused, lacking)}
+	if len(e.LeftOut) == 0 {
+		return nil
+	}
+	var texts []string
+	for _, why := range []struct {
+		addresses []netip.Addr
+		text      string
+	}{
+		{outside, "no unicast address that is routed"}, {refused, "refused by an entry of egress before the last"}, {lacking, "the guest has no address of its family"},
+	} {
+		for _, a := range why.addresses {
+			texts = append(texts, fmt.Sprintf("%v: %s", a, why.text))
+		}
+	}
+	e.text = "not pinned: " + strings.Join(texts, "; ")
+	return e
+}
+
+// pinsOf are all ports of all addresses. Outside are addresses that are not routed, which no name should lead to.
+func pinsOf(addresses []netip.Addr, ports []infra.Ports) (pins []firewall.Pin, outside []netip.Addr, err error) {
+	if len(addresses) == 0 {
+		return nil, nil, &cache.FieldError{Field: "addresses", Reason: "none, want at least one"}
+	}
+	if len(ports) == 0 {
+		return nil, nil, &cache.FieldError{Field: "ports", Reason: "none, want at least one, such as 443/tcp"}
+	}
+	for i, p := range ports {
+		if reason := checkPinned(p); reason != "" {
+			return nil, nil, &cache.FieldError{Field: fmt.Sprintf("ports[%d]", i), Reason: fmt.Sprintf("%v: %s", p, reason)}
+		}
+	}
+	seen := map[firewall.Pin]bool{}
+	for i, a := range addresses {
+		if !a.IsValid() || a.Zone() != "" {
+			return nil, nil, &cache.FieldError{Field: fmt.Sprintf("addresses[%d]", i), Reason: fmt.Sprintf("%v, want an address without zone", a)}
+		}
+		a = a.Unmap()
+		if !a.IsGlobalUnicast() {
+			outside = append(outside, a)
+			continue
+		}
+		for _, p := range ports {
+			for port := int(p.First); port <= int(p.End()); port++ {
+				pin := firewall.Pin{To: a, Protocol: firewall.Transports[p.Transport()], Port: uint16(port)}
+				if !seen[pin] {
+					pins = append(pins, pin)
+				}
+				seen[pin] = true
+			}
+			if len(pins) > maxPins {
+				return nil, nil, &cache.FieldError{Field: "ports", Reason: fmt.Sprintf("more than %d ports of addresses in one call: name fewer, or allow the network in egress", maxPins)}
+			}
+		}
+	}
+	return pins, outside, nil
+}
+
+// checkPinned is what is wrong with the ports; empty: nothing.
+func checkPinned(p infra.Ports) string {
+	_, known := firewall.Transports[p.Transport()]
+	switch {
+	case !known:
+		return "unknown protocol, want tcp, udp or sctp"
+	case p.First == 0 || p.Last != 0 && p.Last < p.First:
+		return "want ports from 1 to 65535, the first one first"
+	case p.Guest != 0:
+		return "a destination's port cannot become another one"
+	}
+	return ""
+}

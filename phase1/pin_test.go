@@ -1,0 +1,255 @@
+package phase1_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// pins are the sets of pins in the namespace, as nft(8) lists them.
+func (s *scene) pins() string {
+	return s.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", "pins-4") + s.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", "pins-6")
+}
+
+// reached wants the world to answer the guest.
+func (s *scene) reached(t *testing.T, protocol string, family int, to string) {
+	t.Helper()
+	q, err := s.question(protocol, family, exchange{from: "guest", to: to})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if answer, err := q.Answer(patience); err != nil || !strings.HasPrefix(answer, "world:") {
+		t.Errorf("%s, %s: %q, %v", protocol, to, answer, err)
+	}
+}
+
+// number is that of a regular expression's only group; 0: it has not matched.
+func number(match []string) int {
+	if len(match) != 2 {
+		return 0
+	}
+	n, _ := strconv.Atoi(match[1])
+	return n
+}
+
+// leftOut wants the error to be about these addresses.
+func leftOut(t *testing.T, err error, addresses ...netip.Addr) {
+	t.Helper()
+	var left *phase1.PinError
+	if !errors.As(err, &left) {
+		t.Errorf("%v, want one about %v", err, addresses)
+		return
+	}
+	slices.SortFunc(left.LeftOut, netip.Addr.Compare)
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	if !slices.Equal(left.LeftOut, addresses) {
+		t.Errorf("left out are %v, want %v", left.LeftOut, addresses)
+	}
+	for _, a := range addresses {
+		if !strings.Contains(err.Error(), a.String()+": ") {
+			t.Errorf("no word about %v: %v", a, err)
+		}
+	}
+}
+
+// TestPin: a pin opens what the last entry refuses, its ports alone, for its life. What an earlier entry refuses, no pin
+// opens, even one that is in the set. Pins are no drift, and live through a Setup with another list and through the
+// repair of their set.
+func TestPin(t *testing.T) {
+	t.Parallel()
+	eachRouter(t, []string{"refuse private", "allow 198.51.100.9 9000", "allow 2001:db8:9::9 9000", "refuse all"}, func(t *testing.T, s *scene, c wired.NIC) {
+		s.serveWorld("tcp", 9000, 9001, 9002, 9003)
+		s.serveWorld("udp", 9001)
+		beyond, gateway := s.addresses["beyond"], s.addresses["gateway"]
+		for _, a := range gateway {
+			s.World.Serve("world", "tcp", netip.AddrPortFrom(a, 9001))
+		}
+		pin := func(life time.Duration, port uint16, addresses ...netip.Addr) error {
+			return c.Pin(t.Context(), addresses, []infra.Ports{{First: port}}, life)
+		}
+		for family := range 2 {
+			s.refused(t, "tcp", family, "beyond:9001")
+		}
+		mapped := netip.AddrFrom16(beyond[0].As16()) // ::ffff:198.51.100.9
+		if err := pin(time.Hour, 9001, mapped, beyond[1], beyond[0]); err != nil {
+			t.Fatal(err)
+		}
+		local := []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fe80::1")}
+		leftOut(t, pin(time.Hour, 9001, append(local, gateway[0], gateway[1], beyond[0])...), append(local, gateway[:]...)...)
+		for family, set := range []string{"pins-4", "pins-6"} {
+			s.Pod.Exec("nft", "add", "element", "inet", "guestwire-eth0", set, fmt.Sprintf("{ %v . tcp . 9001 timeout 1h }", gateway[family]))
+		}
+		again := func() {
+			t.Helper()
+			for family := range 2 {
+				s.reached(t, "tcp", family, "beyond:9001")
+				s.refused(t, "udp", family, "beyond:9001")
+				s.refused(t, "tcp", family, "beyond:9002")
+				s.refused(t, "tcp", family, "gateway:9001")
+			}
+			check(t, c)
+		}
+		again()
+		c.Egress = policy(t, "refuse 203.0.113.0/24", "refuse private", "refuse all")
+		setup(t, c)
+		again()
+		s.Pod.Exec("nft", `flush chain inet guestwire-eth0 egress; delete set inet guestwire-eth0 pins-4
+			add set inet guestwire-eth0 pins-4 { type ipv4_addr . inet_proto . inet_service; size 7; flags dynamic,timeout; timeout 1m; }
+			add element inet guestwire-eth0 pins-4 { 198.51.100.9 . tcp . 9001 timeout 1h }`)
+		if err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "set pins-4 is") {
+			t.Errorf("Check says %v of another set", err)
+		}
+		setup(t, c)
+		again()
+		for _, a := range beyond {
+			left := regexp.MustCompile(regexp.QuoteMeta(a.String()) + ` . tcp . 9001 timeout (\d+)m`).FindStringSubmatch(s.pins())
+			if minutes := number(left); minutes == 0 || minutes > 59 {
+				t.Errorf("%v has %q of an hour after a repair", a, left)
+			}
+		}
+		if err := pin(time.Second, 9003, beyond[:]...); err != nil {
+			t.Fatal(err)
+		}
+		for family := range 2 {
+			nstest.Eventually(t, func() error {
+				q, err := s.question("tcp", family, exchange{from: "guest", to: "beyond:9003"})
+				if err != nil {
+					return err
+				}
+				defer q.Close()
+				if answer, err := q.Answer(patience); !errors.Is(err, syscall.ECONNREFUSED) {
+					return fmt.Errorf("a pin has not ended: %q, %v", answer, err)
+				}
+				return nil
+			})
+		}
+		again()
+		c.Egress = policy(t, "refuse private", "allow all")
+		setup(t, c)
+		var field *cache.FieldError
+		if err := pin(time.Hour, 9001, beyond[0]); !errors.As(err, &field) || field.Field != "egress" {
+			t.Errorf("where the list allows the rest: %v", err)
+		}
+	})
+}
+
+// TestPinAgain: what is pinned keeps the longer life, in each order and by calls at once.
+func TestPinAgain(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	c := config(s.Network, infra.Masquerade{})
+	c.Egress = policy(t, "refuse all")
+	setup(t, c)
+	pin := func(life time.Duration, from, to uint16) error {
+		return c.Pin(t.Context(), []netip.Addr{nstest.Beyond4, nstest.Beyond6}, []infra.Ports{{First: from, Last: to, Protocol: "udp"}, {First: to, Protocol: "udp"}}, life)
+	}
+	for _, life := range []time.Duration{time.Minute, time.Hour, time.Second, 2 * time.Hour, time.Minute} { // a minute is the set's own
+		if err := pin(life, 53, 53); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var calls sync.WaitGroup
+	for i := range 16 {
+		calls.Go(func() {
+			for j := range 8 {
+				if err := pin(time.Minute+time.Duration((i*5+j)%16)*time.Minute, 100, 131); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	calls.Wait()
+	list := s.pins()
+	if n := strings.Count(list, ". 53 timeout 2h"); n != 2 {
+		t.Errorf("%d pins of two hours, want 2:\n%s", n, list)
+	}
+	if n := strings.Count(list, " timeout 16m"); n != 64 {
+		t.Errorf("%d pins of 16 minutes, want 64:\n%s", n, list)
+	}
+}
+
+// TestPinRefused: what Pin refuses to do, and that nothing is pinned then.
+func TestPinRefused(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	c := config(s.Network, infra.Masquerade{})
+	ctx, hosts, https := t.Context(), []netip.Addr{nstest.Beyond4, nstest.Beyond6}, []infra.Ports{{First: 443}}
+	if err := c.Pin(ctx, hosts, https, time.Hour); !errors.Is(err, phase1.ErrNotWired) {
+		t.Errorf("not wired: %v", err)
+	}
+	setup(t, c)
+	refuse := func(field string, addresses []netip.Addr, ports []infra.Ports, life time.Duration) {
+		t.Helper()
+		var bad *cache.FieldError
+		if err := c.Pin(ctx, addresses, ports, life); !errors.As(err, &bad) || bad.Field != field {
+			t.Errorf("%v, want one about %s", err, field)
+		}
+	}
+	refuse("egress", hosts, https, time.Hour)
+	c.Egress = policy(t, "refuse all")
+	setup(t, c)
+	refuse("life", hosts, https, time.Second-1)
+	refuse("life", hosts, https, 8*24*time.Hour)
+	refuse("addresses", nil, https, time.Hour)
+	refuse("addresses[1]", []netip.Addr{hosts[0], {}}, https, time.Hour)
+	refuse("addresses[0]", []netip.Addr{netip.MustParseAddr("fe80::1%eth0")}, https, time.Hour)
+	refuse("ports", hosts, nil, time.Hour)
+	refuse("ports", hosts, []infra.Ports{{First: 1, Last: 513}}, time.Hour)
+	for _, p := range []infra.Ports{{}, {First: 2, Last: 1}, {First: 80, Protocol: "icmp"}, {First: 80, Guest: 81}} {
+		refuse("ports[1]", hosts, []infra.Ports{https[0], p}, time.Hour)
+	}
+	done, cancel := context.WithCancelCause(ctx)
+	cancel(errors.New("the caller's reason"))
+	if err := c.Pin(done, hosts, https, time.Hour); err == nil || !strings.Contains(err.Error(), "the caller's reason") {
+		t.Error(err)
+	}
+	if list := s.pins(); strings.Contains(list, "elements") {
+		t.Errorf("pinned is\n%s", list)
+	}
+	for first := 1; first < 4096; first += 1024 {
+		if err := c.Pin(ctx, hosts[:1], []infra.Ports{{First: uint16(first), Last: uint16(first) + 1023}}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Pin(ctx, hosts, []infra.Ports{{First: 5000}}, time.Hour); err == nil || !strings.Contains(err.Error(), "full") {
+		t.Errorf("a full set: %v", err)
+	}
+	if list := s.pins(); strings.Contains(list, " 5000 ") || !strings.Contains(list, ". 4096 timeout 1h") {
+		t.Error("a call that found a set full has pinned something, or there is less")
+	}
+	if err := c.Pin(ctx, hosts[:1], []infra.Ports{{First: 4096}}, 2*time.Hour); err != nil {
+		t.Errorf("a pin of a full set, again: %v", err)
+	}
+}
+
+// TestPinWithoutFamily: of a guest without IPv6 no address of IPv6 is pinned, and the others are.
+func TestPinWithoutFamily(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	n.Pod.IP("-6 route flush dev eth0")
+	n.Pod.IP("-6 addr flush dev eth0")
+	c := config(n, infra.Masquerade{})
+	c.Egress = policy(t, "refuse all")
+	setup(t, c)
+	hosts := []netip.Addr{nstest.Beyond4, nstest.Beyond6}
+	leftOut(t, c.Pin(t.Context(), hosts, []infra.Ports{{First: 443}}, time.Hour), hosts[1])
+	if list := n.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", "pins-4"); !strings.Contains(list, hosts[0].String()) {
+		t.Error(list)
+	}
+}
