@@ -283,7 +283,7 @@ func (p *Plan) boxes(nic netstate.Link, v int, holds func(by []entry) bool) (box
 		begins bool
 	}
 	var events []event
-	for _, s := range p.ranges(nic, v, list) {
+	for _, s := range p.ranges(nic, v) {
 		events = append(events, event{s.first, s.entry, true})
 		if after := s.last.Next(); after.IsValid() {
 			events = append(events, event{after, s.entry, false})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
@@ -13,7 +14,13 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m) }
+func TestMain(m *testing.M) {
+	if of := strings.Fields(os.Getenv(proxyOf)); len(of) > 0 {
+		fmt.Fprintln(os.Stderr, Proxy(of[0], of[1], of[2:]))
+		os.Exit(1)
+	}
+	nstest.Main(m)
+}
 
 // node is a namespace in which CNI plugins run, whoever calls them.
 type node struct {

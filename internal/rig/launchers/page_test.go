@@ -10,7 +10,7 @@ import (
 
 // TestPages: the pages show the adapters that the tests call.
 func TestPages(t *testing.T) {
-	for page, file := range map[string]string{"urunc": "urunc_adapter_test.go", "fast-sandbox": "fastsandbox_adapter_test.go"} {
+	for page, file := range map[string]string{"urunc": "urunc_adapter_test.go", "fast-sandbox": "fastsandbox_adapter_test.go", "dns-proxy": "dnsproxy_adapter_test.go"} {
 		adapter, err := os.ReadFile(file)
 		_, code, ok := strings.Cut(string(adapter), "package launchers\n\n")
 		if err != nil || !ok {

@@ -33,6 +33,8 @@ func TestNumbers(t *testing.T) {
 		{page: limits, text: "`mtu`, from % (1280 with IPv6)", file: "cache/record.go", code: `MinMTU += (\d+)`},
 		{page: limits, text: "with IPv6) to %:", file: "cache/record.go", code: `MaxMTU += (\d+)`},
 		{page: limits, text: "queues of the tap | % | % | % | % |", file: "cache/record.go", code: `MaxQueues = (\d+)`},
+		{page: limits, text: "At once, % addresses and ports of each family", file: "internal/firewall/pin.go", code: `const MaxPins = (.*)`},
+		{page: limits, text: "at most % by one call", file: "phase1/pin.go", code: `maxPins += (\d+)`},
 		{page: limits, text: "learns %others", file: "internal/guestfilter/linklocal.go", code: `maxLocal += (\d+)`,
 			as: func(number []string) string { return map[string]string{"4": "four "}[number[0]] }},
 		{page: limits, text: "send from % and fd00", file: "infra/masquerade.go", code: `AddrFrom4\(\[4\]byte{(\d+), (\d+), (\d+), (\d+)}`,
