@@ -106,6 +106,9 @@ const (
 // namespace.
 const dropChain, upChain = "drop-", "up-"
 
+// Allowed is the chain that counts the connections which a policy lets the guest open.
+const Allowed = "allowed"
+
 // LogPrefix returns the text that the report of a packet has: it names the NIC and the reason.
 func LogPrefix(nic string, r Reason) string { return "guestwire " + nic + " " + string(r) }
 

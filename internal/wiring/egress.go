@@ -77,19 +77,19 @@ const (
 
 func egressSet(v int) string { return fmt.Sprintf("egress-%d", v) }
 
-// destinations is the chain of what the guest opens: it returns if the guest may.
+// destinations is the chain of what the guest opens: it goes to allowed if the guest may.
 func (t forwarding) destinations() firewall.Chain {
 	c := firewall.Chain{Name: "egress"}
 	look := func(version int, set string, v firewall.Verdict) {
 		c.Rules = append(c.Rules, rule(v, firewall.IP{Version: version}, firewall.InDestinations{Version: version, Set: set}))
 	}
-	refuse := firewall.Refuse{Reason: firewall.NoEgress}
+	allow, refuse := firewall.Goto{Chain: firewall.Allowed}, firewall.Refuse{Reason: firewall.NoEgress}
 	for _, s := range t.egress {
-		look(s.Version, s.Name, firewall.Return{})
+		look(s.Version, s.Name, allow)
 	}
 	for _, s := range t.refused {
 		look(s.Version, s.Name, refuse)
-		look(s.Version, firewall.PinSet(s.Version), firewall.Return{})
+		look(s.Version, firewall.PinSet(s.Version), allow)
 	}
 	c.Rules = append(c.Rules, rule(refuse))
 	return c
@@ -107,6 +107,11 @@ func (t forwarding) pins() (sets []firewall.Set) {
 	return sets
 }
 
+// allowedChain counts and returns. Its rule stays when those of egress change, and so does the count.
+func allowedChain() firewall.Chain {
+	return firewall.Chain{Name: firewall.Allowed, Rules: []firewall.Rule{rule(firewall.Return{}, firewall.Count{})}}
+}
+
 // addEgress adds sets and chain to a table of which a chain has the rules of checked.
 func (t forwarding) addEgress(table *firewall.Table) {
 	if len(t.egress) == 0 {
@@ -114,7 +119,7 @@ func (t forwarding) addEgress(table *firewall.Table) {
 	}
 	table.Destinations = slices.Concat(t.egress, t.refused)
 	table.Sets = append(table.Sets, t.pins()...)
-	table.Chains = append(table.Chains, t.destinations())
+	table.Chains = append(table.Chains, t.destinations(), allowedChain())
 	if t.has(6) { // the namespace would take such a packet, and send it on where the guest wants as if it had been looked up
 		table.Chains = append(table.Chains, firewall.Chain{Name: "ways", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: []firewall.Rule{
 			rule(drop(firewall.ExtensionHeader), t.fromGuest(), firewall.IP{Version: 6}, firewall.RoutingHeader{}),
