@@ -10,7 +10,7 @@ type Limits struct {
 }
 
 // Limit is a token bucket each for octets and for packets in one direction, as of nft(8). What is above is dropped, for
-// the reason rate-limit (Drops of phase1.NIC), not delayed. The zero value bounds nothing.
+// the reason rate-limit (Counters of phase1.NIC), not delayed. The zero value bounds nothing.
 type Limit struct {
 	// BitsPerSecond counts after the Ethernet header: 8000 to 100,000,000,000, rounded down to octets; 0: no limit.
 	BitsPerSecond uint64 `json:"bitsPerSecond,omitempty"`

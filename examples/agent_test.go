@@ -168,8 +168,10 @@ func TestSee(t *testing.T) {
 	})
 	var report struct {
 		wiring
-		Drift json.RawMessage
-		Drops []struct {
+		Drift     json.RawMessage
+		FromGuest struct{ Packets, Bytes uint64 }
+		ToGuest   *struct{ Packets, Bytes uint64 }
+		Drops     []struct {
 			Reason         string
 			Packets, Bytes uint64
 		}
@@ -188,7 +190,10 @@ func TestSee(t *testing.T) {
 	if got := spoofed(); got != 1 || report.NIC != "eth0" || len(report.Drift) > 0 {
 		t.Errorf("status -json: %d packets of mac-spoof, want 1: %+v", got, report)
 	}
-	if out := call(0, "status"); !regexp.MustCompile(`(?s)tap +eth0-tap, 1 queue\n.*dropped +1 packet: mac-spoof, .*start the VM with the record's MAC`).MatchString(out) {
+	if report.FromGuest.Packets != 1 || report.FromGuest.Bytes != 60 || report.ToGuest == nil {
+		t.Errorf("status -json: want 1 packet of 60 octets from the guest: %+v", report)
+	}
+	if out := call(0, "status"); !regexp.MustCompile(`(?s)tap +eth0-tap, 1 queue\n.*traffic +from the guest: 1 packet, 60 octets\ntraffic +to the guest: .*dropped +1 packet: mac-spoof, .*start the VM with the record's MAC`).MatchString(out) {
 		t.Errorf("status:\n%s", out)
 	}
 	exporter := nstest.Program(t, "examples/exporter")
@@ -196,8 +201,9 @@ func TestSee(t *testing.T) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(out))
 	sample := fmt.Sprintf(`guestwire_dropped_packets_total{netns="%s",nic="eth0",reason="mac-spoof",state="%s"} 1`, w.Namespace, n.State)
-	if err != nil || status != 0 || !strings.Contains(out, sample) || families["guestwire_differences"] == nil || families["guestwire_wired_info"] == nil {
-		t.Errorf("exporter: status %d, %v, want %s in\n%s", status, err, sample, out)
+	traffic := fmt.Sprintf(`guestwire_traffic_bytes_total{direction="from-guest",netns="%s",nic="eth0",state="%s"} 60`, w.Namespace, n.State)
+	if err != nil || status != 0 || !strings.Contains(out, sample) || !strings.Contains(out, traffic) || families["guestwire_differences"] == nil || families["guestwire_wired_info"] == nil {
+		t.Errorf("exporter: status %d, %v, want %s and %s in\n%s", status, err, sample, traffic, out)
 	}
 
 	call(2, "teardown", "-state", n.State+"-typo")

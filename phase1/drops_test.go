@@ -58,15 +58,15 @@ func more(before, now map[string]int) string {
 	return strings.Join(words, ", ")
 }
 
-// counted is what Drops says, in the form of dropped.
+// counted is what Counters says of drops, in the form of dropped.
 func counted(t *testing.T, c wired.NIC) map[string]int {
 	t.Helper()
-	list, err := c.Drops(t.Context())
+	all, err := c.Counters(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	counts := map[string]int{}
-	for _, d := range list {
+	for _, d := range all.Drops {
 		counts[d.Reason] = int(d.Packets)
 	}
 	return counts
@@ -165,7 +165,7 @@ func TestDropsBehindTheFilter(t *testing.T) {
 			}
 			have := counted(t, config)
 			if now = dropped(t, n.Pod); c.namespace == "" && !maps.Equal(have, now) {
-				t.Errorf("Drops says %v, nft %v", have, now)
+				t.Errorf("Counters says %v, nft %v", have, now)
 			}
 		})
 	}
@@ -194,15 +194,15 @@ func TestDropsOfNothing(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)
 	c := config(n, infra.Bridge{})
-	if list, err := c.Drops(t.Context()); err != nil || len(list) != 0 {
-		t.Errorf("before Setup: %v, %v", list, err)
+	if all, err := c.Counters(t.Context()); err != nil || all.Drops == nil || len(all.Drops) != 0 || all.FromGuest != nil || all.ToGuest != nil || all.Opened != nil {
+		t.Errorf("before Setup: %+v, %v", all, err)
 	}
 	err := c.FollowDrops(t.Context(), func(phase1.Drop) {})
 	if !errors.Is(err, phase1.ErrNotWired) || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("before Setup: %v, want ErrNotWired", err)
 	}
 	var field *cache.FieldError
-	if _, err := (wired.NIC{NIC: phase1.NIC{Name: c.Name}, Spec: c.Spec}).Drops(t.Context()); !errors.As(err, &field) || field.Field != "netns" {
+	if _, err := (wired.NIC{NIC: phase1.NIC{Name: c.Name}, Spec: c.Spec}).Counters(t.Context()); !errors.As(err, &field) || field.Field != "netns" {
 		t.Errorf("without a namespace: %v", err)
 	}
 	if phase1.DropMeaning("mac-spoof") == "" || phase1.DropMeaning("mac") != "" {
@@ -339,10 +339,10 @@ func TestFollowDrops(t *testing.T) {
 		if have, want := more(counts, dropped(t, n.Pod)), fmt.Sprintf("arp-spoof 1, malformed %d", flood); have != want {
 			t.Errorf("dropped %q, want %q", have, want)
 		}
-		list, err := c.Drops(t.Context())
-		at := slices.IndexFunc(list, func(d phase1.DropCount) bool { return d.Reason == "malformed" })
-		if want := (phase1.DropCount{Reason: "malformed", Packets: flood, Bytes: 28 * flood}); err != nil || at < 0 || list[at] != want {
-			t.Errorf("Drops: %v, %v; want %v", list, err, want)
+		list := counters(t, c).Drops
+		at := slices.IndexFunc(list, func(d phase1.Count) bool { return d.Reason == "malformed" })
+		if want := (phase1.Count{Reason: "malformed", Packets: flood, Bytes: 28 * flood}); at < 0 || list[at] != want {
+			t.Errorf("Counters: %v; want %v", list, want)
 		}
 		// The end of one lets the next one in, once no process that this one has just started holds the socket.
 		f.stop()

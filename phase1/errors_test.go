@@ -62,7 +62,7 @@ func TestErrorsNameTheCall(t *testing.T) {
 			return wired.Check(ctx)
 		}},
 		{"status net1: not wired ", is(phase1.ErrNotWired), func() error { _, err := unwired.Status(ctx); return err }},
-		{"drops eth0: context canceled", is(context.Canceled), func() error { _, err := wired.Drops(ended); return err }},
+		{"counters eth0: context canceled", is(context.Canceled), func() error { _, err := wired.Counters(ended); return err }},
 		{"drops net1: not wired", is(phase1.ErrNotWired), func() error { return unwired.FollowDrops(ctx, func(phase1.Drop) {}) }},
 		{"activate net1: not wired ", is(phase1.ErrNotWired), func() error { _, err := unwired.Activate(ctx, phase1.Other{Gone: true}); return err }},
 		{"activate eth0: other: missing", as[*cache.FieldError], func() error { _, err := wired.Activate(ctx, phase1.Other{}); return err }},

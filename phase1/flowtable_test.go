@@ -66,8 +66,13 @@ func TestFlowTable(t *testing.T) {
 				const size = 1 << 20 // in segments above the MTU too, which the kernel cuts late
 				echo := func() {
 					t.Helper()
+					before := counters(t, c)
 					if err := q.Echo(size, patience); err != nil {
 						t.Error(err)
+					}
+					after := counters(t, c)
+					if from, to := after.FromGuest.Bytes-before.FromGuest.Bytes, after.ToGuest.Bytes-before.ToGuest.Bytes; from < size || to < size || from > 2*size || to > 2*size {
+						t.Errorf("%d octets from the guest and %d to it are counted, want %d and a little more", from, to, size)
 					}
 				}
 				echo()
@@ -75,6 +80,7 @@ func TestFlowTable(t *testing.T) {
 				if list := connections(s.Pod, words, "tcp", this, offloaded); len(list) != 1 {
 					t.Errorf("%d connections pass by the flow table, want 1:\n%s", len(list), s.Pod.Exec("cat", "/proc/net/nf_conntrack"))
 				}
+				echo() // what passes by the flow table is counted, too
 				// The table is made anew, and the connection goes on, at first by the rules.
 				s.Pod.Exec("nft", "flush", "chain", "inet", "guestwire-eth0", "through")
 				s.Pod.Exec("nft", "delete", "flowtable", "inet", "guestwire-eth0", "established")

@@ -148,7 +148,7 @@ func TestOwnThread(t *testing.T) {
 		if _, err := c.Setup(t.Context()); err != nil {
 			return err
 		}
-		if _, err := c.Drops(t.Context()); err != nil {
+		if _, err := c.Counters(t.Context()); err != nil {
 			return err
 		}
 		if now, err := os.Readlink("/proc/thread-self/ns/net"); err != nil || now != here {

@@ -14,13 +14,13 @@ type Report struct {
 	Wiring
 	Record cache.Record `json:"record"`          // what Setup returned
 	Drift  *DriftError  `json:"drift,omitempty"` // nil: kernel and record are as Setup left them
-	Drops  []DropCount  `json:"drops"`           // as NIC.Drops returns them
+	Counters
 	// Egress and EgressWithin are those of the last Setup's Spec.
 	Egress       []infra.Egress `json:"egress,omitempty"`
 	EgressWithin []infra.Egress `json:"egressWithin,omitempty"`
 }
 
-// Status returns who wired the NIC, how it differs from what Setup left, and what its rules dropped. Its errors are
+// Status returns who wired the NIC, how it differs from what Setup left, and what was counted. Its errors are
 // those of Check but a *DriftError; with infra.ErrNoNIC there is a report, too.
 func (n NIC) Status(ctx context.Context) (*Report, error) {
 	var report *Report
@@ -36,7 +36,7 @@ func (n NIC) Status(ctx context.Context) (*Report, error) {
 		}
 		w.setFound(found[s.identity])
 		report = &Report{Wiring: w, Record: plan.Record, Egress: j.Spec.Egress, EgressWithin: j.Spec.EgressWithin}
-		if report.Drops, err = dropCounts(s.ns, s.nic); err != nil {
+		if report.Counters, err = counters(s.ns, s.nic, plan.Record.Tap); err != nil {
 			return err
 		}
 		err = s.check(ctx, j, plan)

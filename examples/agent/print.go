@@ -184,6 +184,17 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 			line("differs", "%s", d.Text)
 		}
 	}
+	for _, l := range []struct {
+		way string
+		*phase1.Count
+	}{{"from the guest", r.FromGuest}, {"to the guest", r.ToGuest}} {
+		if l.Count != nil {
+			line("traffic", "%s: %s, %s", l.way, count(l.Packets, "packet"), count(l.Bytes, "octet"))
+		}
+	}
+	if r.Opened != nil {
+		line("opened", "%s that egress allows", count(*r.Opened, "connection"))
+	}
 	dropped := false
 	for _, d := range r.Drops {
 		if d.Packets > 0 {

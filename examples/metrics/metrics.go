@@ -24,13 +24,16 @@ var (
 	namespaceFound = prometheus.NewDesc("guestwire_namespace_found", "Whether the namespace of the wired NIC is there (1) or gone (0).", ofNIC, nil)
 	differences    = prometheus.NewDesc("guestwire_differences", "In how many things kernel and record differ from what Setup left; a NIC that is gone is one.", ofNIC, nil)
 	droppedPackets = prometheus.NewDesc("guestwire_dropped_packets_total", "Packets that the NIC's rules have dropped.", append(ofNIC, "reason"), nil)
+	trafficPackets = prometheus.NewDesc("guestwire_traffic_packets_total", "Packets from the guest, also those that rules dropped then, and to the guest.", append(ofNIC, "direction"), nil)
+	trafficBytes   = prometheus.NewDesc("guestwire_traffic_bytes_total", "Octets of the packets from the guest and to the guest, with their Ethernet headers.", append(ofNIC, "direction"), nil)
+	opened         = prometheus.NewDesc("guestwire_opened_connections_total", "Connections of the guest that egress allowed; absent without egress.", ofNIC, nil)
 	droppedBytes   = prometheus.NewDesc("guestwire_dropped_bytes_total", "Octets of the packets that the NIC's rules have dropped.", append(ofNIC, "reason"), nil)
 )
 
 // NICs is a prometheus.Collector of wired NICs, with the labels nic, netns (the name of its network
 // namespace, as Prometheus gives each sample a label namespace of its own) and state. Each Collect looks at the kernel:
 // it needs what phase1.Check needs. A NIC that takes longer than three seconds, or is not
-// looked at within eight, has no guestwire_differences and no guestwire_dropped_, and NIC.Progress says so.
+// looked at within eight, has no guestwire_differences and no counters, and NIC.Progress says so.
 type NICs struct {
 	// Context ends the looking.
 	Context context.Context
@@ -42,7 +45,7 @@ type NICs struct {
 
 // Describe implements prometheus.Collector.
 func (c NICs) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{wiredNICs, wiredInfo, namespaceFound, differences, droppedPackets, droppedBytes} {
+	for _, d := range []*prometheus.Desc{wiredNICs, wiredInfo, namespaceFound, differences, trafficPackets, trafficBytes, opened, droppedPackets, droppedBytes} {
 		descs <- d
 	}
 }
@@ -85,48 +88,58 @@ func (c NICs) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
 		return
 	}
 	gauge(namespaceFound, 1)
-	found, drops, ok := c.look(w)
-	if !ok {
+	found, counters := c.look(w)
+	if counters == nil {
 		return
 	}
 	gauge(differences, float64(found))
-	for _, d := range drops {
-		labels := []string{w.NIC, w.Namespace, w.State, d.Reason}
-		metrics <- prometheus.MustNewConstMetric(droppedPackets, prometheus.CounterValue, float64(d.Packets), labels...)
-		metrics <- prometheus.MustNewConstMetric(droppedBytes, prometheus.CounterValue, float64(d.Bytes), labels...)
+	counter := func(d *prometheus.Desc, value uint64, more ...string) {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), append([]string{w.NIC, w.Namespace, w.State}, more...)...)
+	}
+	for direction, t := range map[string]*phase1.Count{"from-guest": counters.FromGuest, "to-guest": counters.ToGuest} {
+		if t != nil {
+			counter(trafficPackets, t.Packets, direction)
+			counter(trafficBytes, t.Bytes, direction)
+		}
+	}
+	if counters.Opened != nil {
+		counter(opened, *counters.Opened)
+	}
+	for _, d := range counters.Drops {
+		counter(droppedPackets, d.Packets, d.Reason)
+		counter(droppedBytes, d.Bytes, d.Reason)
 	}
 }
 
-// look returns in how many things the NIC differs, and what its rules have dropped; ok is false if the namespace cannot
-// be opened here, or the NIC is not wired any more. It does without Status, which looks for the namespace again, in all
-// processes.
-func (c NICs) look(w phase1.Wiring) (found int, drops []phase1.DropCount, ok bool) {
+// look returns in how many things the NIC differs, and what was counted; nil if the namespace cannot be opened here, or
+// the NIC is not wired any more. It does without Status, which looks for the namespace again, in all processes.
+func (c NICs) look(w phase1.Wiring) (found int, counters *phase1.Counters) {
 	ctx, cancel := context.WithTimeoutCause(c.Context, patience, fmt.Errorf("no metrics after %v, see agent check: %w", patience, context.DeadlineExceeded))
 	defer cancel()
 	nic := c.NIC
 	nic.Name = w.NIC
 	if nic.Own {
-		found, drops, err := c.compare(ctx, nic)
+		found, counters, err := c.compare(ctx, nic)
 		if err != nil {
 			c.say(w, err)
 		}
-		return found, drops, err == nil
+		return found, counters
 	}
 	ns, err := w.Open(ctx)
 	if err != nil {
 		c.say(w, err)
-		return 0, nil, false
+		return 0, nil
 	}
 	defer ns.Close()
 	nic.NetNS = ns
-	if found, drops, err = c.compare(ctx, nic); err != nil {
+	if found, counters, err = c.compare(ctx, nic); err != nil {
 		c.say(w, err)
 	}
-	return found, drops, err == nil
+	return found, counters
 }
 
-// compare returns in how many things the NIC differs, and what its rules have dropped.
-func (c NICs) compare(ctx context.Context, nic phase1.NIC) (found int, drops []phase1.DropCount, err error) {
+// compare returns in how many things the NIC differs, and what was counted; nil after an error.
+func (c NICs) compare(ctx context.Context, nic phase1.NIC) (found int, counters *phase1.Counters, err error) {
 	err = nic.Check(ctx)
 	var drift *phase1.DriftError
 	switch {
@@ -136,9 +149,9 @@ func (c NICs) compare(ctx context.Context, nic phase1.NIC) (found int, drops []p
 		found, err = 1, nil
 	}
 	if err == nil {
-		drops, err = nic.Drops(ctx)
+		counters, err = nic.Counters(ctx)
 	}
-	return found, drops, err
+	return found, counters, err
 }
 
 // say says why there are no more metrics of a NIC.

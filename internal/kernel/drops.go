@@ -1,14 +1,20 @@
 package kernel
 
 import (
-	"cmp"
 	"encoding/binary"
-	"slices"
+	"maps"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
 )
+
+// Counts are what the tables of a wiring have counted.
+type Counts struct {
+	Drops []DropCount // in the order of firewall.Reasons, without reasons for which the tables drop nothing
+	// Opened are the connections that firewall.Allowed has counted; nil: there is no policy.
+	Opened *uint64
+}
 
 // DropCount is what the tables of a wiring have dropped for one reason.
 type DropCount struct {
@@ -18,41 +24,44 @@ type DropCount struct {
 	Logged bool
 }
 
-// Drops reads the counters of the nftables tables with the name, of all families, in the order of firewall.Reasons. A
-// reason for which the tables drop nothing is left out, so without a table there are none. A word that is none of these
-// reasons is left out, too.
-func (n *Namespace) Drops(table string) ([]DropCount, error) {
+// Counts reads the counters of the nftables tables with the name, of all families. Without a table there are none. A
+// word that is none of firewall.Reasons is left out.
+func (n *Namespace) Counts(table string) (c Counts, err error) {
 	if n.filter == nil {
-		return nil, nil
+		return c, nil
 	}
-	var counts []DropCount
-	for family := range families { // a dump of all families ends with the first table of the name
-		earlier := slices.Clone(counts)
-		err := n.filter.dump(listRules(family, table), func() { counts = slices.Clone(earlier) }, func(m []byte) error {
+	counts := map[firewall.Reason]DropCount{} // and of Allowed
+	for family := range families {            // a dump of all families ends with the first table of the name
+		earlier := maps.Clone(counts)
+		err := n.filter.dump(listRules(family, table), func() { counts = maps.Clone(earlier) }, func(m []byte) error {
 			rule, err := parseChainRule(m)
-			reason, ok := firewall.ReasonOf(string(rule.chain))
-			if err != nil || string(rule.table) != table || !ok {
+			chain := string(rule.chain)
+			reason, ok := firewall.ReasonOf(chain)
+			if err != nil || string(rule.table) != table || !ok && chain != firewall.Allowed {
 				return err
 			}
-			at := slices.IndexFunc(counts, func(c DropCount) bool { return c.Reason == reason })
-			if at < 0 {
-				at = len(counts)
-				counts = append(counts, DropCount{Reason: reason})
-			}
-			return counts[at].add(rule.expressions)
+			count := counts[reason]
+			err = count.add(rule.expressions)
+			counts[reason] = count
+			return err
 		})
 		if answers(err, unix.EINVAL) { // nfnetlink without nf_tables
-			return nil, nil
+			return c, nil
 		}
 		if err != nil {
-			return nil, err
+			return c, err
 		}
 	}
-	order := func(c DropCount) int {
-		return slices.IndexFunc(firewall.Reasons, func(r firewall.Described) bool { return r.Reason == c.Reason })
+	for _, r := range firewall.Reasons {
+		if count, there := counts[r.Reason]; there {
+			count.Reason = r.Reason
+			c.Drops = append(c.Drops, count)
+		}
 	}
-	slices.SortFunc(counts, func(a, b DropCount) int { return cmp.Compare(order(a), order(b)) })
-	return counts, nil
+	if count, there := counts[firewall.Allowed]; there {
+		c.Opened = &count.Packets
+	}
+	return c, nil
 }
 
 // Attributes of a counter (NFTA_COUNTER_*, linux/netfilter/nf_tables.h).

@@ -55,6 +55,8 @@ func parsers(t testing.TB) []parser {
 	return []parser{
 		{"parseLink", [][]byte{body(t, netstate.LinkAdd{Index: 7, Name: "eth0", Kind: "bridge", MAC: mac4}), bridge, portReport(port, true), tapReport(), familiesReport()},
 			func(b []byte) error { _, err := parseLink(b); return err }},
+		{"parseTraffic", [][]byte{trafficReport(1, 2, 3, 4), familiesReport()},
+			func(b []byte) error { _, err := parseTraffic(b); return err }},
 		{"parseLinkInfo", [][]byte{inside(t, bridge, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO), inside(t, tapReport(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO)},
 			func(b []byte) error { return parseLinkInfo(b, link) }},
 		{"parseTap", [][]byte{inside(t, tapReport(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)},

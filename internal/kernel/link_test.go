@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"reflect"
 	"testing"
 
@@ -65,6 +66,28 @@ func TestLinkFlags(t *testing.T) {
 		if have := nl.DeserializeIfInfomsg(body(t, c.op)).Change; have != c.want {
 			t.Errorf("%v: have %#x, want %#x", c.op, have, c.want)
 		}
+	}
+}
+
+// trafficReport is the kernel's message of a link with counters.
+func trafficReport(counters ...uint64) []byte {
+	var data []byte
+	for _, c := range counters {
+		data = binary.NativeEndian.AppendUint64(data, c)
+	}
+	return append(ifInfo(unix.AF_UNSPEC, 7).Serialize(), nl.NewRtAttr(unix.IFLA_STATS64, data).Serialize()...)
+}
+
+func TestParseTraffic(t *testing.T) {
+	want := Traffic{InPackets: 1, OutPackets: 2, InBytes: 1 << 40, OutBytes: 4}
+	if have, err := parseTraffic(trafficReport(1, 2, 1<<40, 4, 5, 6)); err != nil || have == nil || *have != want {
+		t.Errorf("have %+v, %v, want %+v", have, err, want)
+	}
+	if have, err := parseTraffic(trafficReport(1, 2, 3)); err == nil {
+		t.Errorf("of counters that were cut short: %+v", have)
+	}
+	if have, err := parseTraffic(familiesReport()); err != nil || have != nil {
+		t.Errorf("of a link without counters: %+v, %v", have, err)
 	}
 }
 

@@ -328,9 +328,9 @@ func TestForeignChains(t *testing.T) {
 	})
 	pod.Exec("nft", "-f", path)
 	look(func(n *Namespace) error {
-		counts, err := n.Drops(table.Name)
-		if err != nil || len(counts) != 1 || counts[0].Reason != firewall.MACSpoof {
-			t.Errorf("%d reasons, %v", len(counts), err)
+		counts, err := n.Counts(table.Name)
+		if err != nil || len(counts.Drops) != 1 || counts.Drops[0].Reason != firewall.MACSpoof {
+			t.Errorf("%d reasons, %v", len(counts.Drops), err)
 		}
 		now, err := n.Snapshot(netstate.Names{Table: table.Name}, nil, []firewall.Table{table})
 		if err != nil {

@@ -69,12 +69,12 @@ func manages(t *testing.T, network bootNetwork, boot vm.Boot, uid, gid int) {
 		}
 	}()
 	reported := checkManaged(ctx, t, g, n, r, network, station)
-	drops, err := c.Drops(ctx)
+	counters, err := c.Counters(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	late := false
-	for _, d := range drops {
+	for _, d := range counters.Drops {
 		switch {
 		case d.Packets == 0, d.Reason == "namespace-output": // not the guest's
 		case d.Reason == "ip-spoof":

@@ -375,11 +375,11 @@ func (l *trunkInstance) received() string {
 
 func (l *trunkInstance) checkDropped(ctx context.Context, t *testing.T, c wired.NIC, reason string) {
 	t.Helper()
-	drops, err := c.Drops(ctx)
+	counters, err := c.Counters(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.ContainsFunc(drops, func(d phase1.DropCount) bool { return string(d.Reason) == reason && d.Packets > 0 }) {
-		t.Errorf("nothing was dropped for the reason %s: %+v", reason, drops)
+	if !slices.ContainsFunc(counters.Drops, func(d phase1.Count) bool { return d.Reason == reason && d.Packets > 0 }) {
+		t.Errorf("nothing was dropped for the reason %s: %+v", reason, counters.Drops)
 	}
 }

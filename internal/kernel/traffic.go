@@ -1,0 +1,41 @@
+package kernel
+
+import (
+	"encoding/binary"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Traffic is what a link has received and sent, in frames with their Ethernet header. What a tap received, a process
+// wrote.
+type Traffic struct{ InPackets, OutPackets, InBytes, OutBytes uint64 }
+
+// Traffic reads the counters of the link with the name; nil: there is none.
+func (n *Namespace) Traffic(link string) (t *Traffic, err error) {
+	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, 0), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(link)))
+	err = n.route.dump(r, func() {}, func(m []byte) (err error) {
+		t, err = parseTraffic(m)
+		return err
+	})
+	if answers(err, unix.ENODEV) {
+		return nil, nil
+	}
+	return t, err
+}
+
+// parseTraffic parses the counters in a link's message: the first fields of struct rtnl_link_stats64 (linux/if_link.h).
+func parseTraffic(m []byte) (t *Traffic, err error) {
+	if len(m) < unix.SizeofIfInfomsg {
+		return nil, errCutShort
+	}
+	err = eachAttribute(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
+		if kind != unix.IFLA_STATS64 {
+			return nil
+		}
+		t = &Traffic{}
+		_, err := binary.Decode(v, binary.NativeEndian, t)
+		return err
+	})
+	return t, err
+}
