@@ -246,6 +246,35 @@ func rebind(t *testing.T, n nstest.Network, c wired.NIC) {
 	leftOut(t, c.Pin(t.Context(), list, []infra.Ports{{First: 53, Protocol: "udp"}}, time.Hour), list...)
 }
 
+// TestSourceRoutes: where the namespace takes packets that choose their way, the guest's do not choose theirs, with and
+// without a policy.
+func TestSourceRoutes(t *testing.T) {
+	for _, b := range []infra.Binding{infra.Masquerade{}, infra.Routed{}} {
+		t.Run(string(b.Kind()), func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			n.Pod.Exec("sysctl", "-qw", "net.ipv4.conf.all.accept_source_route=1", "net.ipv6.conf.all.seg6_enabled=1", "net.ipv6.conf.default.seg6_enabled=1",
+				"net.ipv6.conf.all.rpl_seg_enabled=1", "net.ipv6.conf.default.rpl_seg_enabled=1")
+			c := config(n, b)
+			setup(t, c)
+			w := attach(t, n, true, true)
+			tried := 0
+			for _, k := range waysRound(w) {
+				if !strings.HasSuffix(k.Name, " by the gateway") {
+					continue
+				}
+				tried++
+				if world, pod := w.send(k.Frames...); len(world)+len(pod) > 0 {
+					t.Errorf("%s: %v %v left", k.Name, world, pod)
+				}
+			}
+			if tried < 6 {
+				t.Errorf("%d ways are tried", tried)
+			}
+			check(t, c)
+		})
+	}
+}
+
 // waysRound are what a guest may try that may send to the sentinel's port alone.
 func waysRound(w *wire) (kinds []frames.Kind) {
 	add := func(name string, list ...[]byte) { kinds = append(kinds, frames.Kind{Name: name, Frames: list}) }
@@ -329,6 +358,7 @@ func waysRound(w *wire) (kinds []frames.Kind) {
 	last, lastToo := refused6.AsSlice(), w.link.Gateway6.AsSlice()
 	add("routing header of type 0 by the gateway", behind(echo, 43, slices.Concat([]byte{0, 2, 0, 1, 0, 0, 0, 0}, last)...))
 	add("routing header of type 2 by the gateway", behind(echo, 43, slices.Concat([]byte{0, 2, 2, 1, 0, 0, 0, 0}, last)...))
+	add("source route of RPL by the gateway", behind(echo, 43, slices.Concat([]byte{0, 2, 3, 1, 0, 0, 0, 0}, last)...))
 	add("segment routing by the gateway", behind(echo, 43, slices.Concat([]byte{0, 4, 4, 1, 1, 0, 0, 0}, last, lastToo)...))
 	return kinds
 }

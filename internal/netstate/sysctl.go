@@ -42,7 +42,13 @@ func DisableIPv6(link string) string { return "net/ipv6/conf/" + link + "/disabl
 // OfRouter are the sysctls of the guest's tap where it is the guest's router. They go away with the link. A link that
 // forwards calls itself a router when it answers a neighbour solicitation, and a guest takes no other link for one.
 func OfRouter(n Names) []string {
-	return []string{ForceForwarding(n.Tap), Forwards6(n.Tap), ProxyDelay(n.Tap)}
+	return append([]string{ForceForwarding(n.Tap), Forwards6(n.Tap), ProxyDelay(n.Tap)}, SourceRoutes6(n.Tap)...)
+}
+
+// SourceRoutes6 decide whether a link takes packets that say by which addresses they go on: by segment routing (RFC 8754)
+// or a source route of RPL (RFC 6554). The kernel has no other routing headers. A new link has the values of "default".
+func SourceRoutes6(link string) []string {
+	return []string{"net/ipv6/conf/" + link + "/seg6_enabled", "net/ipv6/conf/" + link + "/rpl_seg_enabled"}
 }
 
 // Forwards6 says that a link is a router's.

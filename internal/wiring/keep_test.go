@@ -208,7 +208,8 @@ func TestAsk(t *testing.T) {
 	const newLinks = "net/ipv6/conf/default/disable_ipv6"
 	bridged := append(calls, newLinks)
 	routing := []string{newLinks, "net/ipv6/conf/all/forwarding", "net/ipv6/conf/eth0/accept_ra", "net/ipv6/conf/eth0/force_forwarding",
-		"net/ipv6/conf/eth0-tap/force_forwarding", "net/ipv6/conf/eth0-tap/forwarding", "net/ipv4/neigh/eth0-tap/proxy_delay"}
+		"net/ipv6/conf/eth0-tap/force_forwarding", "net/ipv6/conf/eth0-tap/forwarding", "net/ipv4/neigh/eth0-tap/proxy_delay",
+		"net/ipv6/conf/default/seg6_enabled", "net/ipv6/conf/default/rpl_seg_enabled", "net/ipv6/conf/eth0-tap/seg6_enabled", "net/ipv6/conf/eth0-tap/rpl_seg_enabled"}
 	forwarding := append(slices.Clone(routing), "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports", "net/ipv4/conf/all/proxy_arp", "net/ipv4/neigh/eth0/proxy_delay")
 	for _, c := range []struct {
 		binding infra.Binding

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -16,7 +17,8 @@ import (
 
 // sysctlsOfRouter are the sysctls that make the namespace a router.
 func sysctlsOfRouter(n netstate.Names) []string {
-	return append([]string{netstate.NoIPv6, netstate.Forwarding6, netstate.AcceptRA(n.NIC), netstate.ForceForwarding(n.NIC)}, netstate.OfRouter(n)...)
+	sysctls := append(netstate.SourceRoutes6("default"), netstate.NoIPv6, netstate.Forwarding6, netstate.AcceptRA(n.NIC), netstate.ForceForwarding(n.NIC))
+	return append(sysctls, netstate.OfRouter(n)...)
 }
 
 // lacksIPv6 returns why the guest's link could have no IPv6; empty: it has.
@@ -43,6 +45,7 @@ func (p *Plan) addRouter(nic netstate.Link, ends []end, loopback bool) netstate.
 	if v6 {
 		p.enableIPv6()
 		p.enableForwarding6(nic)
+		p.refuseSourceRoutes6()
 	}
 	p.warnDown(nic)
 	nic.Forwarding4 = nic.Forwarding4 || v4
@@ -50,7 +53,7 @@ func (p *Plan) addRouter(nic netstate.Link, ends []end, loopback bool) netstate.
 	p.addTaps(nic)
 	tap := &p.wanted.Links[len(p.wanted.Links)-1]
 	tap.MAC, tap.Forwarding4, tap.AcceptLocal = p.Record.GatewayMAC, v4, v4 && p.binding.traits().offStack
-	tap.NoSourceRoutes = v4 && p.hasEgress() // else the guest could choose the way of a connection that is open
+	tap.NoSourceRoutes = v4 // else the guest could choose the way of a connection that is open
 	if loopback {
 		p.answerLoopback(tap, v6)
 	}
@@ -175,4 +178,20 @@ func (p *Plan) enableForwarding6(nic netstate.Link) {
 	p.wanted.Sysctls[force] = "1"
 	p.wanted.Sysctls[netstate.ForceForwarding(p.names.Tap)] = "1"
 	p.wanted.Sysctls[netstate.Forwards6(p.names.Tap)] = "1"
+}
+
+// refuseSourceRoutes6 keeps the guest from choosing by which addresses its packets go on, where the namespace lets new
+// links take such packets: no rule would see where these go.
+func (p *Plan) refuseSourceRoutes6() {
+	ofTap := netstate.SourceRoutes6(p.names.Tap)
+	for i, path := range netstate.SourceRoutes6("default") {
+		value, has := p.found.Sysctls[path]
+		switch {
+		case !has || value == "0":
+		case slices.Contains(p.found.ReadOnly, path):
+			p.warn("the guest can choose the way of its IPv6 packets: sysctl %s is %s, and cannot be written here", strings.ReplaceAll(path, "/", "."), value)
+		default:
+			p.wanted.Sysctls[ofTap[i]] = "0"
+		}
+	}
 }
