@@ -150,7 +150,7 @@ type options struct {
 	inside                          bool
 	json, full, schema, force       bool
 	inactive, from                  string
-	gone                            bool
+	gone, cut                       bool
 }
 
 // flagSet has the verb's flags.
@@ -204,6 +204,8 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.StringVar(&o.inactive, name, "", "the record of the guest's other side, as agent deactivate -json prints it: a `FILE`, - for standard input")
 		case "gone":
 			set.BoolVar(&o.gone, name, false, "the guest is active in no other namespace, and will not be")
+		case "cut":
+			set.BoolVar(&o.cut, name, false, "end the guest's open connections that egress would refuse now")
 		case "force":
 			set.BoolVar(&o.force, name, false, "without the journal: by what the namespace still shows")
 		case "cut-off":

@@ -33,10 +33,11 @@ type verb struct {
 var verbs = []verb{
 	{
 		name: "setup", short: "wire a NIC to a tap, and write the record for the launcher",
-		flags: "netns own nic binding state uid gid inside from standby config json dir", do: setup,
+		flags: "netns own nic binding state uid gid inside from standby cut config json dir", do: setup,
 		long: `setup wires the NIC, and writes the record into the -state directory. It creates that directory, but not its
 parent (mkdir -p /run/guestwire). Called again, it repairs what is missing. On an error of a first setup the
-namespace is as it was found. -json prints the record.
+namespace is as it was found. -json prints the record. Another egress holds for new connections; with -cut also for those
+that are open, and setup reports on standard error how many it has cut.
 
   agent setup -netns /run/netns/pod -nic eth0 -binding bridge -state /run/guestwire/vm1 -uid 107
 
@@ -311,6 +312,13 @@ func setup(ctx context.Context, o *options) error {
 	record, err := o.SetupMoving(ctx, o.Spec, o.Moving)
 	if err != nil {
 		return err
+	}
+	if o.cut {
+		cut, err := o.CutRefused(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(stderr, "agent: cut:", count(cut, "connection"))
 	}
 	return printWired(o, record)
 }

@@ -28,12 +28,13 @@ type connection struct {
 	family          uint8
 	original, reply tuple
 	first, id, zone []byte // CTA_TUPLE_ORIG, CTA_ID and CTA_ZONE, which name the connection
+	master          []byte // CTA_TUPLE_MASTER: first of the connection because of which this one was expected; nil: none
 }
 
 type tuple struct {
 	source, destination netip.Addr
 	protocol            uint8
-	port                uint16 // the destination's; 0: the protocol has none
+	sourcePort, port    uint16 // port is the destination's; 0: the protocol has none
 }
 
 // parseConnection parses the message of a connection (struct nfgenmsg, CTA_*: linux/netfilter/nfnetlink_conntrack.h).
@@ -51,11 +52,16 @@ func parseConnection(m []byte) (connection, error) {
 			c.id = v
 		case nl.CTA_ZONE:
 			c.zone = v
+		case tupleMaster:
+			c.master = v
 		}
 		return err
 	})
 	return c, err
 }
+
+// tupleMaster is CTA_TUPLE_MASTER (linux/netfilter/nfnetlink_conntrack.h).
+const tupleMaster = 14
 
 func parseTuple(b []byte) (t tuple, err error) {
 	err = eachAttribute(b, 0, func(kind uint16, part []byte) error {
@@ -67,6 +73,8 @@ func parseTuple(b []byte) (t tuple, err error) {
 				t.destination = addr(v)
 			case kind == nl.CTA_TUPLE_PROTO && inner == nl.CTA_PROTO_NUM:
 				t.protocol = u8(v)
+			case kind == nl.CTA_TUPLE_PROTO && inner == nl.CTA_PROTO_SRC_PORT && len(v) == 2:
+				t.sourcePort = binary.BigEndian.Uint16(v)
 			case kind == nl.CTA_TUPLE_PROTO && inner == nl.CTA_PROTO_DST_PORT && len(v) == 2:
 				t.port = binary.BigEndian.Uint16(v)
 			}
@@ -155,24 +163,31 @@ type forgotten struct {
 
 // listConnections returns the connections of all operations.
 func (n *Namespace) listConnections(ops []netstate.Op) (found []forgotten, err error) {
-	list := request(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfgenmsg{unix.AF_UNSPEC})
-	err = n.filter.dump(list, func() { found = nil }, func(m []byte) error {
-		c, err := parseConnection(m)
-		if err != nil {
-			return err
-		}
+	err = n.eachConnection(func() { found = nil }, func(c connection) {
 		if at := slices.IndexFunc(ops, func(o netstate.Op) bool { return c.is(o.(netstate.ConnectionsDel)) }); at >= 0 {
 			found = append(found, forgotten{encodeConnectionDel(c), at})
 		}
-		return nil
+	})
+	return found, err
+}
+
+// eachConnection calls f with the connections of the namespace, once more after each call of restart.
+func (n *Namespace) eachConnection(restart func(), f func(connection)) error {
+	list := request(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfgenmsg{unix.AF_UNSPEC})
+	err := n.filter.dump(list, restart, func(m []byte) error {
+		c, err := parseConnection(m)
+		if err == nil {
+			f(c)
+		}
+		return err
 	})
 	if answers(err, unix.EINVAL) {
-		return nil, errNoConntrack
+		return errNoConntrack
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list tracked connections: %w", err)
+		return fmt.Errorf("list tracked connections: %w", err)
 	}
-	return found, nil
+	return nil
 }
 
 // deleteConnections deletes the connections, and returns the first failure of each operation.
@@ -200,3 +215,73 @@ func (n *Namespace) deleteConnections(found []forgotten) (first []failure, err e
 // connectionsAtOnce is how many deletions, of some 100 octets each, go into a batch. Their answers fit the default
 // buffer.
 const connectionsAtOnce = 256
+
+// Connection is a connection as rules of the hook forward see its first packet: to is the destination after
+// translation, with port 0 if the protocol has no ports.
+type Connection struct {
+	From     netip.Addr
+	To       netip.AddrPort
+	Protocol uint8
+}
+
+// CutConnections has the kernel forget the connections for which refused holds, and those that connection tracking
+// expected because of them, such as FTP's data. It returns how many these were. What is forgotten passes by no flow
+// table (flow_offload_lookup, net/netfilter/nf_flow_table_core.c). The error is unix.EBUSY if others are left, which
+// are in a flow table, on a kernel before Linux 6.4.
+//
+// A packet that has passed the rules, but not the namespace, while these became others, is tracked a moment later. So
+// CutConnections looks again until it finds none, some times at most.
+func (n *Namespace) CutConnections(ctx context.Context, refused func(Connection) bool) (cut int, err error) {
+	if !tracks() {
+		return 0, nil
+	}
+	if n.filter == nil {
+		return 0, errNoConntrack
+	}
+	ended := map[string]bool{} // by CTA_TUPLE_ORIG
+	for range cutRounds {
+		if err := ctx.Err(); err != nil {
+			return cut, context.Cause(ctx)
+		}
+		found, err := n.listRefused(refused, ended)
+		if err != nil || len(found) == 0 {
+			return cut, err
+		}
+		failures, err := n.deleteConnections(found)
+		if cut += len(found) - len(failures); err != nil {
+			return cut, err
+		}
+		if len(failures) > 0 {
+			return cut, fmt.Errorf("delete tracked connections: %w", failures[0].err)
+		}
+	}
+	return cut, nil
+}
+
+const cutRounds = 4
+
+// listRefused adds the connections for which refused holds to ended, and returns them, each as an operation of its own,
+// and those that were expected because of one that has ended.
+func (n *Namespace) listRefused(refused func(Connection) bool, ended map[string]bool) (found []forgotten, err error) {
+	type expected struct {
+		message []byte
+		master  string
+	}
+	var others []expected
+	add := func(message []byte) { found = append(found, forgotten{message, len(found)}) }
+	err = n.eachConnection(func() { found, others = nil, nil }, func(c connection) {
+		switch {
+		case refused(Connection{c.original.source, netip.AddrPortFrom(c.reply.source, c.reply.sourcePort), c.original.protocol}):
+			ended[string(c.first)] = true
+			add(encodeConnectionDel(c))
+		case c.master != nil:
+			others = append(others, expected{encodeConnectionDel(c), string(c.master)})
+		}
+	})
+	for _, o := range others {
+		if ended[o.master] {
+			add(o.message)
+		}
+	}
+	return found, err
+}

@@ -45,8 +45,9 @@ func OfRouter(n Names) []string {
 	return append([]string{ForceForwarding(n.Tap), Forwards6(n.Tap), ProxyDelay(n.Tap)}, SourceRoutes6(n.Tap)...)
 }
 
-// SourceRoutes6 decide whether a link takes packets that say by which addresses they go on: by segment routing (RFC 8754)
-// or a source route of RPL (RFC 6554). The kernel has no other routing headers. A new link has the values of "default".
+// SourceRoutes6 decide whether a link takes packets that say by which addresses they go on: by segment routing (RFC
+// 8754) or a source route of RPL (RFC 6554). The kernel has no other routing headers. A new link has the values of
+// "default".
 func SourceRoutes6(link string) []string {
 	return []string{"net/ipv6/conf/" + link + "/seg6_enabled", "net/ipv6/conf/" + link + "/rpl_seg_enabled"}
 }

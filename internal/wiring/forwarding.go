@@ -122,10 +122,11 @@ func (t forwarding) accepted() []firewall.Rule {
 
 // opened is what others send to the guest that belongs to no connection.
 func (t forwarding) opened() []firewall.Rule {
-	return []firewall.Rule{
-		rule(drop(firewall.NoConnection), firewall.State{States: firewall.Invalid | firewall.Untracked}),
-		rule(firewall.Jump{Chain: "incoming"}, firewall.Unconfirmed{}),
+	rules := []firewall.Rule{rule(drop(firewall.NoConnection), firewall.State{States: firewall.Invalid | firewall.Untracked})}
+	if !t.iptables {
+		rules = append(rules, t.resumed(firewall.Unconfirmed{})...)
 	}
+	return append(rules, rule(firewall.Jump{Chain: "incoming"}, firewall.Unconfirmed{}))
 }
 
 // related passes errors about the guest's connections, and drops those about the namespace's own: the kernel calls an

@@ -99,10 +99,10 @@ func (t translation) beside() firewall.Table {
 	isNew := firewall.State{States: firewall.New}
 	toGuest := []firewall.Match{t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}, isNew, firewall.Unconfirmed{}}
 	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: []firewall.Chain{
-		{Name: "beside-forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.AfterFilter, Rules: append(t.checked(t.fromGuest()),
+		{Name: "beside-forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.AfterFilter, Rules: slices.Concat(t.checked(t.fromGuest()), t.resumed(toGuest...), []firewall.Rule{
 			rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), isNew),
 			rule(firewall.Jump{Chain: "incoming"}, toGuest...),
-		)},
+		})},
 		{Name: "beside-input", Type: "filter", Hook: firewall.Input, Priority: firewall.AfterFilter, Rules: []firewall.Rule{
 			rule(firewall.Jump{Chain: "accepted"}, t.fromGuest(), isNew),
 		}},

@@ -291,7 +291,7 @@ func (t routing) table() firewall.Table {
 	chains = append(chains,
 		firewall.Chain{Name: "accepted", Rules: t.accepted()},
 		firewall.Chain{Name: "opening", Rules: t.opening()},
-		firewall.Chain{Name: "opened", Rules: []firewall.Rule{rule(firewall.Jump{Chain: "incoming"}, firewall.Unconfirmed{})}},
+		firewall.Chain{Name: "opened", Rules: append(t.resumed(firewall.Unconfirmed{}), rule(firewall.Jump{Chain: "incoming"}, firewall.Unconfirmed{}))},
 		firewall.Chain{Name: "related", Rules: t.related()},
 		firewall.Chain{Name: "outgoing", Rules: t.limit()},
 		firewall.Chain{Name: "incoming", Rules: t.limit()})

@@ -1,0 +1,124 @@
+package wiring
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// The sets by which the chain egress decides, by what precedes the version in their names. What egress has is allowed,
+// else what refused has is refused, else what pins has is allowed, and the rest is refused. A set may be missing.
+const (
+	allowedSet = "egress-"
+	refusedSet = "refused-"
+	pinnedSet  = "pins-"
+)
+
+// EgressSets are the sets of the kernel for Judge, without boxes; none: every connection is allowed.
+func (p *Plan) EgressSets() (sets []firewall.Destinations) {
+	if !slices.ContainsFunc(p.wanted.Tables, func(t firewall.Table) bool { return len(t.Destinations) > 0 }) {
+		return nil
+	}
+	for _, name := range []string{allowedSet, refusedSet, pinnedSet} {
+		sets = append(sets, firewall.Destinations{Name: name + "4", Version: 4}, firewall.Destinations{Name: name + "6", Version: 6})
+	}
+	return sets
+}
+
+// Judge returns a function that reports of a tracked connection whether the chain egress would refuse its first
+// packet. To is the destination after translation. What others open, and what the guest opens to the namespace or to
+// itself, is not egress. The sets are those of EgressSets, with the kernel's boxes. Without a guard, a guest that sends
+// from addresses of others is not recognized.
+func (p *Plan) Judge(now netstate.Snapshot, sets []firewall.Destinations) func(from netip.Addr, to netip.AddrPort, protocol uint8) bool {
+	own, local := p.ofGuest(), addressesOf(now)
+	of := map[string]boxes{}
+	for _, s := range sets {
+		of[s.Name] = sorted(s.Boxes)
+	}
+	return func(from netip.Addr, to netip.AddrPort, protocol uint8) bool {
+		a := to.Addr()
+		if !in(own, from) || local[from] || in(own, a) || local[a] || a.IsLoopback() {
+			return false
+		}
+		has := func(set string) bool { return of[set+strconv.Itoa(version(a))].has(to, protocol) }
+		return !has(allowedSet) && (has(refusedSet) || !has(pinnedSet))
+	}
+}
+
+// ofGuest are the networks that lie behind the guest's tap, and those that the guard opens.
+func (p *Plan) ofGuest() []netip.Prefix {
+	list := slices.Clone(p.spec.Guard.Prefixes)
+	at := slices.IndexFunc(p.wanted.Links, func(l netstate.Link) bool { return l.Name == p.names.Tap })
+	if at < 0 {
+		return list
+	}
+	tap := p.wanted.Links[at].Index
+	for _, a := range p.wanted.Addresses {
+		if a.Link == tap && !a.Prefix.Addr().IsLinkLocalUnicast() {
+			list = append(list, a.Prefix.Masked())
+		}
+	}
+	for _, r := range p.wanted.Routes {
+		if r.Link == tap && r.Type == netstate.RouteUnicast {
+			list = append(list, r.Destination)
+		}
+	}
+	return list
+}
+
+func in(networks []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) })
+}
+
+// addressesOf are the addresses that the namespace takes as its own.
+func addressesOf(now netstate.Snapshot) map[netip.Addr]bool {
+	list := map[netip.Addr]bool{}
+	for _, a := range now.Addresses {
+		list[a.Prefix.Addr()] = true
+	}
+	for _, o := range now.OffStack {
+		delete(list, o.Address)
+	}
+	return list
+}
+
+// boxes are sorted by their first addresses. Two that have one address in common have all in common.
+type boxes []firewall.Box
+
+func sorted(list []firewall.Box) boxes {
+	return slices.SortedFunc(slices.Values(list), func(a, b firewall.Box) int { return a.First.Compare(b.First) })
+}
+
+func (list boxes) has(to netip.AddrPort, protocol uint8) bool {
+	after, _ := slices.BinarySearchFunc(list, to.Addr(), func(b firewall.Box, a netip.Addr) int { return cmp.Or(b.First.Compare(a), -1) })
+	for _, b := range slices.Backward(list[:after]) {
+		switch {
+		case b.Last.Less(to.Addr()):
+			return false
+		case b.FirstProtocol <= protocol && protocol <= b.LastProtocol && b.FirstPort <= to.Port() && to.Port() <= b.LastPort:
+			return true
+		}
+	}
+	return false
+}
+
+// resumed drops a first packet from outside that is not the first one of its connection. When a connection of the
+// guest is cut, the other side's next packet may come before the guest's. Connection tracking would take the rest of
+// the connection for one that others have opened, and the guest's packets for answers. UDP has no such beginning.
+func (t forwarding) resumed(more ...firewall.Match) []firewall.Rule {
+	if len(t.egress) == 0 {
+		return nil
+	}
+	const chunk, initiation = 12, 1 // where the type of the first chunk is, and INIT (RFC 9260 section 3.2)
+	of := func(protocol uint8, m firewall.Match) firewall.Rule {
+		return rule(drop(firewall.NoConnection), append(slices.Clone(more), firewall.Protocol{Number: protocol}, m)...)
+	}
+	return []firewall.Rule{
+		of(firewall.ProtocolTCP, firewall.Opening{Inverted: true}),
+		of(firewall.ProtocolSCTP, firewall.Bytes{Header: firewall.Transport, Offset: chunk, Value: []byte{initiation}, Inverted: true}),
+	}
+}

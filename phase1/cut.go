@@ -1,0 +1,101 @@
+package phase1
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/kernel"
+	"github.com/guestwire/guestwire/internal/wiring"
+)
+
+// CutRefused ends the connections of the guest that Spec.Egress would not allow now, and returns how many these were.
+// They stay open otherwise: after a Setup with another list, and when what allowed them has ended. The guest's next
+// packet of them is refused as that of a new connection, TCP by a reset. What others opened to the guest goes on.
+// Without Egress nothing is cut. The errors are those of Check but a *DriftError, and one of a kernel that does not
+// report which connections it tracks.
+//
+// UDP that the other side still sends is a flow that others have opened, where it may come in: see
+// docs/explanation/security.md.
+func (n NIC) CutRefused(ctx context.Context) (cut int, err error) {
+	err = n.doWired(ctx, func(s *session) error {
+		j, plan, err := s.planOf()
+		if err != nil {
+			return err
+		}
+		end := s.report.during("cuts connections that are refused now")
+		defer end()
+		cut, err = s.cutRefused(ctx, j, plan)
+		return err
+	})
+	return cut, n.failed("cut", err)
+}
+
+func (s *session) cutRefused(ctx context.Context, j *journal, plan *wiring.Plan) (cut int, err error) {
+	sets := plan.EgressSets()
+	if len(sets) == 0 {
+		return 0, nil
+	}
+	now, err := s.read(plan)
+	if err != nil {
+		return 0, err
+	}
+	for i := range sets {
+		if sets[i].Boxes, err = s.ns.Boxes(plan.Names().Table, sets[i]); err != nil {
+			return 0, err
+		}
+	}
+	refused := plan.Judge(now, sets)
+	judge := func(c kernel.Connection) bool { return refused(c.From, c.To, c.Protocol) }
+	cut, err = s.ns.CutConnections(ctx, judge)
+	if !errors.Is(err, unix.EBUSY) {
+		return cut, err
+	}
+	more, err := s.cutOffloaded(ctx, j, plan, judge)
+	return cut + more, err
+}
+
+// cutOffloaded takes the flow table away, for as long as the kernel takes to let go of the connections in it: before
+// Linux 6.4 it forgets none of these. The others go on by the rules.
+func (s *session) cutOffloaded(ctx context.Context, j *journal, plan *wiring.Plan, refused func(kernel.Connection) bool) (cut int, err error) {
+	without := j.Journal
+	without.Found.FlowTables = false
+	rules, err := without.Plan()
+	if err != nil {
+		return 0, err
+	}
+	if err := s.reach(ctx, rules); err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, s.reach(context.WithoutCancel(ctx), plan)) }()
+	for deadline := time.Now().Add(letGo); ; {
+		more, err := s.ns.CutConnections(ctx, refused)
+		cut += more
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return cut, err
+		}
+		select {
+		case <-ctx.Done():
+			return cut, context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// letGo is how long a connection may stay in a flow table that is deleted.
+const letGo = 5 * time.Second
+
+// reach has the kernel as the plan wants it.
+func (s *session) reach(ctx context.Context, plan *wiring.Plan) error {
+	now, err := s.read(plan)
+	if err != nil {
+		return err
+	}
+	ops, err := plan.Steps(now)
+	if err != nil {
+		return err
+	}
+	return s.converge(ctx, plan, ops)
+}

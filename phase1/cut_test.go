@@ -1,0 +1,413 @@
+package phase1_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/frames"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
+)
+
+// cut wants CutRefused to cut so many connections.
+func cut(t *testing.T, c wired.NIC, want int) {
+	t.Helper()
+	if n, err := c.CutRefused(t.Context()); err != nil || n != want {
+		t.Errorf("%d connections are cut, %v, want %d", n, err, want)
+	}
+}
+
+// arrivals counts what arrives in the world from now on that the expression of nft matches.
+func (s *scene) arrivals(t *testing.T, match string) func() int {
+	t.Helper()
+	s.World.Exec("nft", "add table inet arrivals; delete table inet arrivals; add table inet arrivals; "+
+		"add chain inet arrivals c { type filter hook prerouting priority -400; }; add rule inet arrivals c "+match+" counter")
+	return func() int {
+		_, after, _ := strings.Cut(s.World.Exec("nft", "list", "chain", "inet", "arrivals", "c"), "packets ")
+		n, err := strconv.Atoi(strings.Fields(after)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+}
+
+// TestCutRefused: what the policy allows no more ends, also what passes by a flow table. What it allows goes on, and
+// what others have opened.
+func TestCutRefused(t *testing.T) {
+	nstest.KernelDecides(t, "before Linux 6.4 nothing of a flow table can be deleted")
+	t.Parallel()
+	eachRouter(t, []string{"allow all"}, func(t *testing.T, s *scene, c wired.NIC) {
+		protocols := []string{"tcp", "udp"}
+		if nstest.HasSCTP() {
+			protocols = append(protocols, "sctp")
+		}
+		for _, protocol := range protocols {
+			s.serveWorld(protocol, 9000, 9001)
+		}
+		for family, a := range s.addresses["pod"] {
+			if s.at["pod"] == "pod" {
+				a = s.addresses["guest"][family]
+			}
+			s.who["guest"].Serve("guest", "tcp", netip.AddrPortFrom(a, 8000))
+		}
+		open := func(protocol string, family int, e exchange) *nstest.Question {
+			t.Helper()
+			q, err := s.question(protocol, family, e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(q.Close)
+			if answer, err := q.Answer(patience); err != nil {
+				t.Fatalf("%s, %v: %q, %v", protocol, e, answer, err)
+			}
+			return q
+		}
+		var ending, going []*nstest.Question
+		var datagrams [2][2]net.Conn // by family: to the port that ends, to the one that goes on
+		for family := range 2 {
+			for _, protocol := range protocols {
+				if protocol != "udp" {
+					ending = append(ending, open(protocol, family, exchange{from: "guest", to: "beyond:9000"}))
+					going = append(going, open(protocol, family, exchange{from: "guest", to: "beyond:9001"}))
+				}
+			}
+			going = append(going, open("tcp", family, exchange{from: "world", to: "pod:8000"}))
+			for i := range 2 {
+				datagrams[family][i] = dial(t, s.who["guest"], "udp", netip.AddrPortFrom(s.addresses["beyond"][family], uint16(9000+i)))
+				exchangeDatagram(t, datagrams[family][i])
+			}
+		}
+		goOn := func(when string, list []*nstest.Question) {
+			t.Helper()
+			for i, q := range list {
+				if err := q.Echo(1<<16, patience); err != nil {
+					t.Errorf("%s, connection %d: %v", when, i, err)
+				}
+			}
+		}
+		goOn("before", ending)
+		goOn("before", going)
+		cut(t, c, 0)
+		var entries []string
+		for _, protocol := range protocols {
+			entries = append(entries, "allow all 9001/"+protocol)
+		}
+		c.Egress = policy(t, append(entries, "refuse all")...)
+		setup(t, c)
+		goOn("after Setup", ending)
+		goOn("after Setup", going)
+		if flows := flowTables(s.Network); strings.Contains(flows, "established") && nstest.HasFlowTables() {
+			if list := connections(s.Pod, "tcp", "dport=9000 ", offloaded); len(list) != 2 {
+				t.Errorf("%d of the connections pass by the flow table, want 2", len(list))
+			}
+		}
+		cut(t, c, 2*len(protocols))
+		arrived := s.arrivals(t, "th dport 9000")
+		for i, q := range ending {
+			tcp, wait := i%(len(protocols)-1) == 0, time.Second // SCTP tries again
+			if tcp {
+				wait = patience
+			}
+			if err := q.Echo(10, wait); err == nil {
+				t.Errorf("connection %d goes on", i)
+			} else if tcp && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("connection %d of TCP: %v, want %v", i, err, syscall.ECONNRESET)
+			}
+		}
+		for family := range 2 {
+			ended := datagrams[family][0]
+			ended.SetDeadline(time.Time{})
+			nstest.Eventually(t, func() error {
+				_, err := ended.Write([]byte("question"))
+				if want := []error{syscall.EHOSTUNREACH, syscall.EACCES}[family]; !errors.Is(err, want) {
+					return fmt.Errorf("a datagram after the cut: %v, want %v", err, want)
+				}
+				return nil
+			})
+			exchangeDatagram(t, datagrams[family][1])
+		}
+		goOn("after the cut", going)
+		if n := arrived(); n != 0 {
+			t.Errorf("%d packets of connections that are cut arrive", n)
+		}
+		if list := listTracked(t, s.Pod); strings.Contains(list, "dport=9000 ") {
+			t.Errorf("still tracked:\n%s", list)
+		}
+		cut(t, c, 0)
+		check(t, c)
+		c.Egress = nil
+		setup(t, c)
+		cut(t, c, 0)
+		s.ask(t, []exchange{{from: "guest", to: "beyond:9002", want: "world:9002 sees pod"}})
+	})
+}
+
+// exchangeDatagram sends until an answer comes.
+func exchangeDatagram(t *testing.T, c net.Conn) {
+	t.Helper()
+	nstest.Eventually(t, func() error {
+		c.SetDeadline(time.Now().Add(time.Second))
+		if _, err := c.Write([]byte("question")); err != nil {
+			return err
+		}
+		_, err := c.Read(make([]byte, 100))
+		return err
+	})
+}
+
+// TestCutOtherSide: the other side of a connection that is cut goes on to send. Its packets open no connection to the
+// guest, whose packets would then pass as answers.
+func TestCutOtherSide(t *testing.T) {
+	t.Parallel()
+	eachRouter(t, []string{"allow all"}, func(t *testing.T, s *scene, c wired.NIC) {
+		for family := range 2 {
+			world := netip.AddrPortFrom(s.addresses["beyond"][family], uint16(9000+family))
+			server := listen(t, s.World, world)
+			client := dial(t, s.who["guest"], "tcp", world)
+			peer, err := server.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer peer.Close()
+			say := func(from, to net.Conn) error {
+				if _, err := from.Write([]byte("said")); err != nil {
+					return err
+				}
+				to.SetReadDeadline(time.Now().Add(patience))
+				_, err := io.ReadFull(to, make([]byte, 4))
+				return err
+			}
+			if err := errors.Join(say(client, peer), say(peer, client)); err != nil {
+				t.Fatal(err)
+			}
+			c.Egress = policy(t, "refuse all")
+			setup(t, c)
+			cut(t, c, 1)
+			arrived := s.arrivals(t, fmt.Sprintf("tcp dport %d tcp flags & rst == 0", world.Port()))
+			before := counted(t, c)
+			if _, err := peer.Write([]byte("after the cut")); err != nil {
+				t.Fatal(err)
+			}
+			nstest.Eventually(t, func() error { // it is dropped, or the namespace resets it
+				after := counted(t, c)
+				if after["no-connection"]+after["not-forwarded"] > before["no-connection"]+before["not-forwarded"] {
+					return nil
+				}
+				if _, err := peer.Write([]byte("once more")); errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+					return nil
+				}
+				return errors.New("what the world sends is neither dropped nor refused")
+			})
+			client.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+			if n, err := client.Read(make([]byte, 100)); !errors.Is(err, syscall.ECONNRESET) && n > 0 {
+				t.Errorf("the guest receives %d octets of the connection, %v", n, err)
+			}
+			nstest.Eventually(t, func() error {
+				if _, err := client.Write([]byte("an answer")); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+					return fmt.Errorf("the guest goes on to send: %v", err)
+				}
+				return nil
+			})
+			if n := arrived(); n > 0 {
+				t.Errorf("%d packets of the guest arrive", n)
+			}
+			c.Egress = policy(t, "allow all")
+			setup(t, c)
+		}
+	})
+}
+
+// TestCutFrames: of a connection that is cut nothing leaves, in whatever form it comes: by protocols without ports,
+// behind extension headers, in fragments. Before the cut it does, as it was open.
+func TestCutFrames(t *testing.T) {
+	for _, b := range []infra.Binding{infra.Masquerade{}, infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}, infra.Routed{}} {
+		name := string(b.Kind())
+		if m, is := b.(infra.Masquerade); is {
+			name += string(m.Firewall)
+		}
+		t.Run(name, func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			c := config(n, b)
+			c.Egress = policy(t, "allow all")
+			setup(t, c)
+			w := attach(t, n, true, true)
+			kinds := openings(w)
+			leave := func(when string, want bool) {
+				t.Helper()
+				for _, k := range kinds {
+					if world, _ := w.send(k.Frames...); (len(world) > 0) != want {
+						t.Errorf("%s, %s: it leaves: %t", when, k.Name, !want)
+					}
+				}
+			}
+			leave("allowed", true)
+			c.Egress = policy(t, fmt.Sprintf("allow 198.51.100.9 %d/udp", frames.SentinelPort), fmt.Sprintf("allow 2001:db8:9::9 %d/udp", frames.SentinelPort), "refuse all")
+			setup(t, c)
+			leave("open", true)
+			cut(t, c, len(kinds))
+			leave("cut", false)
+			leave("cut, once more", false)
+		})
+	}
+}
+
+// openings are packets of the guest, each of a connection of its own.
+func openings(w *wire) (kinds []frames.Kind) {
+	add := func(name string, list ...[]byte) { kinds = append(kinds, frames.Kind{Name: name, Frames: list}) }
+	port := uint16(5000)
+	for _, v := range []struct {
+		name         string
+		own, far, no netip.Addr
+		icmp, echo   uint8
+	}{{"IPv4 ", w.link.IPv4, w.link.Far4, refused4, unix.IPPROTO_ICMP, 8}, {"IPv6 ", w.link.IPv6, w.link.Far6, refused6, unix.IPPROTO_ICMPV6, 128}} {
+		udp := func(to netip.Addr, size int) []byte {
+			port++
+			return w.link.Packet(unix.IPPROTO_UDP, v.own, to, frames.Datagram(port, 53, make([]byte, size)))
+		}
+		add(v.name+"UDP", udp(v.no, 8))
+		add(v.name+"UDP to the allowed host", udp(v.far, 8))
+		add(v.name+"UDP in fragments", fragments(udp(v.no, 64), 16, 56)...)
+		add(v.name+"echo request", w.link.Packet(v.icmp, v.own, v.no, []byte{v.echo, 0, 0, 0, 0, 9, 0, 1}))
+		port++
+		add(v.name+"TCP in its middle", w.link.Packet(unix.IPPROTO_TCP, v.own, v.no, frames.Segment(port, 80, 0x10, []byte("data"))))
+		if w.routed { // behind masquerade they do not leave at all
+			add(v.name+"GRE", w.link.Packet(47, v.own, v.no, make([]byte, 40)))
+			add(v.name+"protocol 253", w.link.Packet(253, v.own, v.no, make([]byte, 40)))
+		}
+		if v.own.Is6() {
+			add(v.name+"UDP behind destination options", behind(udp(v.no, 8), 60, 0, 0, 1, 4, 0, 0, 0, 0))
+			add(v.name+"UDP behind an atomic fragment header", behind(udp(v.no, 8), 44, 0, 0, 0, 0, 0, 0, 0, 9))
+		}
+	}
+	return kinds
+}
+
+// TestCutExpected: a connection that connection tracking expected ends with the one because of which it did, as FTP's
+// data, which the server has opened.
+func TestCutExpected(t *testing.T) {
+	t.Parallel()
+	s, c := newRouted(t, func(s *scene) wired.NIC {
+		c := config(s.Network, infra.Routed{})
+		c.Egress = policy(t, "allow all")
+		return c
+	})
+	s.Pod.Exec("nft", `add table ip ftp; add ct helper ip ftp h { type "ftp" protocol tcp; }; add chain ip ftp c { type filter hook prerouting priority 0; }; add rule ip ftp c tcp dport 21 ct helper set "h"`)
+	accept := func(l net.Listener) net.Conn {
+		t.Helper()
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	at := netip.AddrPortFrom(nstest.Beyond4, 21)
+	server, client := listen(t, s.World, at), listen(t, s.who["guest"], netip.AddrPortFrom(nstest.Pod4, 8080))
+	control := dial(t, s.who["guest"], "tcp", at)
+	asked := accept(server)
+	for _, line := range []string{"USER guest\r\n", "PORT 10,244,1,7,31,144\r\n"} { // the kernel reads from the second line on
+		if _, err := control.Write([]byte(line)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := asked.Read(make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var sent net.Conn
+	in(t, s.World, func() (err error) {
+		sent, err = (&net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(nstest.Beyond4, 20)), Timeout: patience}).Dial("tcp", "10.244.1.7:8080")
+		return err
+	})
+	defer sent.Close()
+	data, others := accept(client), dial(t, s.World, "tcp", netip.MustParseAddrPort("10.244.1.7:8080"))
+	other := accept(client)
+	c.Egress = policy(t, "refuse all")
+	setup(t, c)
+	cut(t, c, 2)
+	nstest.Eventually(t, func() error {
+		if _, err := data.Write([]byte("data")); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+			return fmt.Errorf("data goes on: %v", err)
+		}
+		return nil
+	})
+	if _, err := other.Write([]byte("data")); err != nil {
+		t.Error(err)
+	}
+	others.SetReadDeadline(time.Now().Add(patience))
+	if _, err := others.Read(make([]byte, 100)); err != nil {
+		t.Errorf("what others have opened: %v", err)
+	}
+}
+
+// TestCutDatagrams: where the network opens nothing to the guest, a UDP exchange that is cut ends though the other side
+// goes on to send.
+func TestCutDatagrams(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	c := config(s.Network, infra.Masquerade{Ports: []infra.Ports{}})
+	c.Egress = policy(t, "allow all")
+	s.wire(t, "guest", c)
+	for family, world := range s.addresses["beyond"] {
+		var peer net.PacketConn
+		in(t, s.World, func() (err error) {
+			peer, err = net.ListenPacket("udp", netip.AddrPortFrom(world, 9000).String())
+			return err
+		})
+		defer peer.Close()
+		guest := dial(t, s.who["guest"], "udp", netip.AddrPortFrom(world, 9000))
+		var from net.Addr
+		nstest.Eventually(t, func() error {
+			if _, err := guest.Write([]byte("question")); err != nil {
+				return err
+			}
+			peer.SetReadDeadline(time.Now().Add(time.Second))
+			_, a, err := peer.ReadFrom(make([]byte, 100))
+			from = a
+			return err
+		})
+		say := func() {
+			t.Helper()
+			if _, err := peer.WriteTo([]byte("answer"), from); err != nil {
+				t.Fatal(err)
+			}
+		}
+		say()
+		guest.SetReadDeadline(time.Now().Add(patience))
+		if _, err := guest.Read(make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+		c.Egress = policy(t, "refuse all")
+		setup(t, c)
+		cut(t, c, 1)
+		before := counted(t, c)["not-forwarded"]
+		nstest.Eventually(t, func() error {
+			say()
+			if counted(t, c)["not-forwarded"] < before+3 {
+				return errors.New("what the world sends is not dropped")
+			}
+			return nil
+		})
+		nstest.Eventually(t, func() error {
+			_, err := guest.Write([]byte("question"))
+			if want := []error{syscall.EHOSTUNREACH, syscall.EACCES}[family]; !errors.Is(err, want) {
+				return fmt.Errorf("%v, want %v", err, want)
+			}
+			return nil
+		})
+		c.Egress = policy(t, "allow all")
+		setup(t, c)
+	}
+}
