@@ -178,7 +178,7 @@ var refused4, refused6 = netip.MustParseAddr("203.0.113.5"), netip.MustParseAddr
 // protocol, header, fragment or address, not even where the namespace accepts source routes. Without the policy most of
 // it leaves.
 func TestHostileEgress(t *testing.T) {
-	for _, b := range []infra.Binding{infra.Masquerade{}, infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}, infra.Routed{}} {
+	for _, b := range []infra.Binding{infra.Masquerade{}, infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}, infra.Masquerade{Firewall: cache.FirewallIPTablesLegacy}, infra.Routed{}} {
 		name := string(b.Kind())
 		if m, is := b.(infra.Masquerade); is {
 			name += string(m.Firewall)
@@ -300,7 +300,7 @@ func waysRound(w *wire) (kinds []frames.Kind) {
 		add(v.name+"UDP to port 0", w.link.Ask(17, v.own, v.far, 0))
 		add(v.name+"TCP to the allowed port", w.link.Ask(6, v.own, v.far, frames.SentinelPort))
 		add(v.name+"UDP-Lite to the allowed port", packet(136, v.far, lite(v.own, v.far, data)))
-		add(v.name+"SCTP to the allowed port", packet(132, v.far, slices.Concat(ofPorts(5000, frames.SentinelPort), make([]byte, 8), []byte{1, 0, 0, 20, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1})))
+		add(v.name+"SCTP to the allowed port", packet(132, v.far, association(5000, frames.SentinelPort)))
 		add(v.name+"DCCP to the allowed port", packet(33, v.far, slices.Concat(ofPorts(5000, frames.SentinelPort), []byte{4, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0})))
 		add(v.name+"echo request", packet(v.icmp, v.no, message(v.echo, 0, 1, 0, 1)))
 		add(v.name+"echo request to the allowed host", packet(v.icmp, v.far, message(v.echo, 0, 1, 0, 1)))
@@ -365,6 +365,11 @@ func waysRound(w *wire) (kinds []frames.Kind) {
 
 func ofPorts(source, destination uint16) []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, source), destination)
+}
+
+// association is an INIT of SCTP (RFC 9260 section 3.3.2), whose checksum frames.Link.Packet completes.
+func association(source, destination uint16) []byte {
+	return slices.Concat(ofPorts(source, destination), make([]byte, 8), []byte{1, 0, 0, 20, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1})
 }
 
 // sum is that of RFC 1071, inverted.

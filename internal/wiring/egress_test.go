@@ -193,11 +193,15 @@ func TestEgressAuto(t *testing.T) {
 
 // TestEgressWithoutNFTables: iptables alone look up no destinations, and the refusal names the way out.
 func TestEgressWithoutNFTables(t *testing.T) {
-	spec := withSpec(masquerade(), func(s *asked) { s.Guard.Off, s.Egress = true, policy("refuse all") })
-	_, err := wiring.NewPlan(flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), spec.NIC, spec.Spec)
-	var field *cache.FieldError
-	if !errors.As(err, &field) || field.Field != "egress" || !strings.Contains(field.Reason, "modprobe nf_tables") {
-		t.Error(err)
+	for _, by := range []cache.Firewall{"", cache.FirewallIPTablesLegacy} {
+		spec := withSpec(masquerade(), func(s *asked) {
+			s.Binding, s.Guard.Off, s.Egress = infra.Masquerade{Firewall: by}, true, policy("refuse all")
+		})
+		_, err := wiring.NewPlan(flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), spec.NIC, spec.Spec)
+		var field *cache.FieldError
+		if !errors.As(err, &field) || field.Field != "egress" || !strings.Contains(field.Reason, "modprobe nf_tables") {
+			t.Errorf("%q: %v", by, err)
+		}
 	}
 }
 
