@@ -46,6 +46,9 @@ func newBed(t *testing.T, binding infra.Binding) *bed {
 	b.c = config(b.n, binding)
 	b.c.Dir = filepath.Join(nstest.Dir(b.T), "node") // and this one
 	b.c.DNS = nil                                    // as the agent's flags say
+	if k := binding.Kind(); k == cache.BindingMasquerade || k == cache.BindingRouted {
+		b.c.Egress = policy(t, "refuse metadata", "allow 198.51.100.0/24 443", "refuse all")
+	}
 	settled(b.T, b.n)
 	b.before, b.were = b.dump(), sysctls(b.n)
 	setup(b.T, b.c)
@@ -62,10 +65,10 @@ func (b *bed) args(verb string, more ...string) []string {
 	return append([]string{verb, "-dir", b.c.Dir, "-netns", b.n.Pod.Path(), "-nic", b.c.Name}, more...)
 }
 
-// setupArgs are those of setup. The Spec in JSON has the binding alone.
+// setupArgs are those of setup. The Spec in JSON has what no flag says.
 func (b *bed) setupArgs(more ...string) []string {
 	b.Helper()
-	text, err := json.Marshal(infra.Spec{Binding: b.c.Binding})
+	text, err := json.Marshal(infra.Spec{Binding: b.c.Binding, Egress: b.c.Egress})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -89,8 +92,8 @@ func (b *bed) teardown() *operation {
 	return &operation{args: b.args("teardown"), prepare: b.wire, done: b.isFound, finish: b.finish}
 }
 
-// change is a later Setup with other limits, addresses and, under masquerade, ports. Whatever becomes of it, the rules
-// are those from before it or those after it.
+// change is a later Setup with other limits, addresses and, under masquerade, ports and destinations. Whatever becomes of
+// it, the rules are those from before it or those after it.
 func (b *bed) change() *operation {
 	other := b.c
 	other.Limits = cache.Limits{FromGuest: cache.Limit{PacketsPerSecond: 1000}}
@@ -98,8 +101,9 @@ func (b *bed) change() *operation {
 	if m, is := other.Binding.(infra.Masquerade); is {
 		m.Ports = []infra.Ports{{First: 80, Guest: 8080}}
 		other.Binding = m
+		other.Egress = policy(b.T, "allow 198.51.100.0/25 443", "allow 2001:db8:9::/64 icmp", "refuse all")
 	}
-	text, err := json.Marshal(infra.Spec{Binding: other.Binding, Limits: other.Limits, Guard: other.Guard})
+	text, err := json.Marshal(infra.Spec{Binding: other.Binding, Limits: other.Limits, Guard: other.Guard, Egress: other.Egress})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -359,7 +363,7 @@ func newMove(b *bed, verb string) *move {
 	n.Pod.IP("link set eth0 address " + linkField(b.T, b.n, "eth0", "address"))
 	m := &move{b, verb, side{n, config(n, b.c.Binding), settled(b.T, n)}, filepath.Join(b.TempDir(), inactiveName)}
 	m.other.c.Dir = filepath.Join(nstest.Dir(b.T), "other-node")
-	m.other.c.DNS = nil
+	m.other.c.DNS, m.other.c.Egress = nil, b.c.Egress
 	return m
 }
 
