@@ -426,6 +426,10 @@ func TestResult(t *testing.T) {
 			n.clean()
 		}
 	}
+	older := fmt.Sprintf(`{"cniVersion": "0.2.0", "name": "podnet", "type": "guestwire", "state": %q, "dir": %q, "prevResult": {"cniVersion": "0.2.0", "ip4": {"ip": "10.31.0.2/24"}}}`, n.state, n.dir)
+	if _, err := n.guestwireCalled(older, s.environ("ADD", "eth0")...); err == nil || err.Code != types.ErrIncompatibleCNIVersion || !strings.Contains(err.Details, `"0.2.0"`) || !strings.Contains(err.Details, "0.3.1") {
+		t.Errorf("a list of version 0.2.0: %+v; want an error that names the versions", err)
+	}
 	for name, c := range map[string]struct{ prev, want string }{
 		"without a version": {`{"ips": [{"address": "10.31.0.2/24"}]}`, `{"cniVersion": "1.0.0", "ips": [{"address": "10.31.0.2/24"}]}`},
 		"of another one":    {`{"cniVersion": "0.4.0", "ips": [{"version": "4", "address": "10.31.0.2/24"}]}`, `{"cniVersion": "1.0.0", "ips": [{"address": "10.31.0.2/24"}]}`},

@@ -148,6 +148,7 @@ func TestListRefused(t *testing.T) {
 		"no type":         {map[string]string{"10-net.conf": flannel}, "plugin 1 has no type"},
 		"no name":         {map[string]string{"10-net.conf": `{"type": "bridge", "cniVersion": "1.0.0"}`}, "no name"},
 		"old":             {map[string]string{"10-net.conf": `{"type": "bridge", "name": "a", "cniVersion": "0.3.0"}`}, `cniVersion "0.3.0": a chained plugin needs 0.3.1 or later`},
+		"OpenShift SDN's": {map[string]string{"10-net.conf": `{"type": "openshift-sdn", "name": "a", "cniVersion": "0.2.0"}`}, `cniVersion "0.2.0": a chained plugin needs 0.3.1 or later`},
 		"no version":      {map[string]string{"10-net.conf": `{"type": "bridge", "name": "a"}`}, `cniVersion ""`},
 		"no text":         {map[string]string{"10-net.conf": `{"type": "bridge", "name": "a", "cniVersion": 1}`}, "cniVersion: "},
 		"before ours":     {map[string]string{"00-aaa.conflist": flannel}, "sorts before 00-guestwire.conflist"},
