@@ -1,6 +1,7 @@
 package launchers
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -117,14 +118,17 @@ func TestMultusProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	n.IP("link add lan0 type veth peer name lan1")
+	n.IP("link set lan0 up")
 	eth0, net1 := "podnet eth0 [10.50.0.2 fd00:50::2] true", "default/lan net1 [192.0.2.2] false"
 	for _, row := range []struct {
 		name             string
 		pod, lan, engine string // guestwire's entry in the list of eth0's network, in that of net1's, and after Multus
+		main             string // plugin of net1's network; empty: a bridge
 		statuses, taps   []string
 		refused          string
 	}{
-		{name: "in the networks' lists", pod: wired, lan: unbound, statuses: []string{eth0, net1}, taps: []string{"eth0-tap", "net1-tap"}},
+		{name: "in the networks' lists", pod: wired, main: `"type": "macvlan", "master": "lan0"`, lan: unbound, statuses: []string{eth0, net1}, taps: []string{"eth0-tap", "net1-tap"}},
 		{name: "after Multus", engine: strings.Replace(unbound, `"spec"`, `"everyNIC": true, "capabilities": {"io.kubernetes.cri.pod-annotations": true}, "spec"`, 1),
 			statuses: []string{eth0, net1}, taps: []string{"eth0-tap", "net1-tap"}},
 		{name: "tapResult", pod: tapResult, refused: onCluster},
@@ -140,8 +144,9 @@ func TestMultusProgram(t *testing.T) {
 				}
 				return entry
 			}
-			api := &apiServer{t: t, lan: fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "lan", "plugins": [{"type": "bridge", "bridge": "lan", "ipam":
-				{"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "192.0.2.0/24"}]]}}%s]}`, t.TempDir(), after(row.lan))}
+			api := &apiServer{t: t, lan: fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "lan", "plugins": [{%s, "ipam":
+				{"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "192.0.2.0/24"}]]}}%s]}`,
+				cmp.Or(row.main, `"type": "bridge", "bridge": "lan"`), t.TempDir(), after(row.lan))}
 			l := list(t, "1.0.0", "multus", fmt.Sprintf(`{"type": "multus", "kubeconfig": %q, "cniDir": %q, "binDir": %q, "delegates":
 				[{"cniVersion": "1.0.0", "name": "podnet", "plugins": [{"type": "ptp", "ipam": %s}%s]}]}%s`,
 				api.start(), t.TempDir(), n.plugins, dualStack(t, "10.50.0.0/24", "fd00:50::/64"), after(row.pod), after(row.engine)))
