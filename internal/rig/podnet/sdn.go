@@ -10,7 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-var openShiftSDN = Network{Name: "OpenShift SDN", Origin: RealSwitch, Create: createSDN}
+var openShiftSDN = Network{Name: "OpenShift SDN", Origin: RealSwitch, Create: func(t testing.TB) *Instance { l, _ := createSDN(t); return l }}
 
 // sdnNode is a node of OpenShift SDN with its address in the nodes' network, and the network of its pods.
 type sdnNode struct {
@@ -20,7 +20,7 @@ type sdnNode struct {
 }
 
 // createSDN creates two nodes of OpenShift SDN with its network policies, connected by VXLAN, and pods of one project
-// that may use multicast. There is no IPv6.
+// that may use multicast. There is no IPv6. The node of the pod is returned, too.
 //
 // A service has a cluster address, which a pod reaches by a rule of the switch. The SDN has the node's iptables
 // translate there, and takes the answer back by connection tracking that the kernel's switch shares with iptables; the
@@ -28,7 +28,7 @@ type sdnNode struct {
 // who comes through the node: outside, by the service's address or by a port of the node.
 //
 // github.com/openshift/sdn: pkg/network/node/ovscontroller.go, cmd/sdn-cni-plugin/openshift-sdn_linux.go
-func createSDN(t testing.TB) *Instance {
+func createSDN(t testing.TB) (*Instance, *sdnNode) {
 	node, outside := newNode(t, "10.128.0.0/14", "172.30.0.0/16")
 	other := nstest.New(t, "node")
 	enableForwarding(other)
@@ -72,7 +72,7 @@ func createSDN(t testing.TB) *Instance {
 			netip.MustParseAddrPort(services[2].address): "other node's pod",
 		},
 		Delete: func(t testing.TB) { a.removePort(t, "br0", "vethpod") },
-	}
+	}, a
 }
 
 // startSDN starts a node's switch. A datapath in user space sends and receives a tunnel's packets by a bridge with the
@@ -103,9 +103,8 @@ func (n *sdnNode) addPod(port, address string) *nstest.Namespace {
 	number := strconv.Itoa(3 + len(n.ports))
 	n.ports = append(n.ports, number)
 	n.addPort(pod, 1450, "br0", port, fmt.Sprintf("external_ids:sandbox=%s external_ids:ip=%s ofport_request=%s", port, address, number))
-	mac := addressMAC(address)
-	n.addFlows("br0", strings.NewReplacer("PORT", number, "ADDRESS", address, "MAC", "00:00"+mac[5:]+"/00:00:ff:ff:ff:ff").Replace(sdnPodFlows))
-	pod.IP("link set eth0 address " + mac)
+	n.addPodFlows(number, address, 42)
+	pod.IP("link set eth0 address " + addressMAC(address))
 	pod.IP("addr add " + address + "/23 broadcast + dev eth0")
 	pod.IP("link set eth0 up")
 	pod.IP("route add default via " + n.gateway + " dev eth0 mtu 1400")
@@ -113,6 +112,28 @@ func (n *sdnNode) addPod(port, address string) *nstest.Namespace {
 	pod.IP("route add 224.0.0.0/4 dev eth0 scope global")
 	pod.IP("route add 172.30.0.0/16 via " + n.gateway + " dev eth0 mtu 1400")
 	return pod
+}
+
+// addPodFlows adds the flows of a pod at a port, whose project has the number.
+func (n *sdnNode) addPodFlows(port, address string, project int) {
+	n.t.Helper()
+	n.addFlows("br0", strings.NewReplacer("PORT", port, "ADDRESS", address, "PROJECT", strconv.Itoa(project),
+		"MAC", "00:00"+addressMAC(address)[5:]+"/00:00:ff:ff:ff:ff").Replace(sdnPodFlows))
+}
+
+// updatePod does what CNI_UPDATE does: it replaces the flows of a pod, whose project has got another number.
+func (n *sdnNode) updatePod(port, address string, project int) {
+	n.t.Helper()
+	for _, of := range []string{"ip,nw_dst=", "ip,nw_src=", "arp,nw_dst=", "arp,nw_src="} {
+		n.run("", "ovs-ofctl", "-O", "OpenFlow13", "del-flows", "br0", of+address)
+	}
+	n.addPodFlows(port, address, project)
+}
+
+// allowProject adds the flow by which pods of the project receive from pods of all projects.
+func (n *sdnNode) allowProject(project int) {
+	n.t.Helper()
+	n.addFlows("br0", fmt.Sprintf("table=80, priority=50, reg1=%d, actions=output:NXM_NX_REG2[]\n", project))
 }
 
 // replace puts the node's and the other node's addresses into flows.
@@ -205,9 +226,9 @@ table=120, priority=0, actions=drop
 
 // sdnPodFlows are the flows of a pod. They check the pod's MAC in ARP only.
 const sdnPodFlows = `
-table=20, priority=100, in_port=PORT, arp, nw_src=ADDRESS, arp_sha=MAC, actions=load:42->NXM_NX_REG0[],goto_table:21
-table=20, priority=100, in_port=PORT, ip, nw_src=ADDRESS, actions=load:42->NXM_NX_REG0[],goto_table:21
-table=25, priority=100, ip, nw_src=ADDRESS, actions=load:42->NXM_NX_REG0[],goto_table:30
+table=20, priority=100, in_port=PORT, arp, nw_src=ADDRESS, arp_sha=MAC, actions=load:PROJECT->NXM_NX_REG0[],goto_table:21
+table=20, priority=100, in_port=PORT, ip, nw_src=ADDRESS, actions=load:PROJECT->NXM_NX_REG0[],goto_table:21
+table=25, priority=100, ip, nw_src=ADDRESS, actions=load:PROJECT->NXM_NX_REG0[],goto_table:30
 table=40, priority=100, arp, nw_dst=ADDRESS, actions=output:PORT
-table=70, priority=100, ip, nw_dst=ADDRESS, actions=load:42->NXM_NX_REG1[],load:PORT->NXM_NX_REG2[],goto_table:80
+table=70, priority=100, ip, nw_dst=ADDRESS, actions=load:PROJECT->NXM_NX_REG1[],load:PORT->NXM_NX_REG2[],goto_table:80
 `
