@@ -16,8 +16,16 @@ var (
 	kubeOVN = Network{Name: "Kube-OVN", Origin: RealSwitch, Create: func(t testing.TB) *Instance { l, _ := createKubeOVN(t, true); return l }}
 	// A pod and a logical port without addresses.
 	kubeOVNWire = Network{Name: "Kube-OVN, MAC only", Origin: RealSwitch, Create: func(t testing.TB) *Instance { l, _ := createKubeOVN(t, false); return l }}
-	// A pod on an underlay subnet that is interconnected with the overlay subnets (U2O).
-	kubeOVNUnderlay = Network{Name: "Kube-OVN, underlay", Origin: RealSwitch, Create: createKubeOVNUnderlay}
+	// The pods' NICs are ports of the switch themselves, and no veths.
+	kubeOVNInternal = Network{Name: "Kube-OVN, internal port", Origin: RealSwitch, Create: func(t testing.TB) *Instance {
+		v := createVPC(t, 1500, 0)
+		v.internal = true
+		return v.createPods(true)
+	}}
+	// A pod on an underlay subnet that is interconnected with the overlay subnets (U2O), and one whose subnet is a VLAN of
+	// the physical network.
+	kubeOVNUnderlay = Network{Name: "Kube-OVN, underlay", Origin: RealSwitch, Create: func(t testing.TB) *Instance { return createKubeOVNUnderlay(t, 0) }}
+	kubeOVNVLAN     = Network{Name: "Kube-OVN, underlay, VLAN", Origin: RealSwitch, Create: func(t testing.TB) *Instance { return createKubeOVNUnderlay(t, 100) }}
 )
 
 // vpc is Kube-OVN's default VPC on two nodes. Each node has its own Open vSwitch and ovn-controller, and a Geneve
@@ -30,6 +38,9 @@ type vpc struct {
 	router   *nstest.Namespace
 	outside  *nstest.Namespace   // a host of the nodes' network
 	physical *nstest.Namespace   // a host of the physical network
+	provider *vswitch            // switch of the physical network; nil: a bridge of the kernel, without VLANs
+	vlan     int                 // of the underlay subnet; 0: none
+	internal bool                // the pods' NICs are internal ports
 	members  map[string][]string // of the port groups
 	mtu      int                 // of the pods in all subnets
 }
@@ -81,16 +92,23 @@ func nodeAddress(node int) (v4, v6 string) {
 }
 
 // createVPC creates the nodes, the networks between them, and the logical network. The nodes' network carries packets
-// of wire octets, and Geneve takes 100 of them from the pods.
+// of wire octets, and Geneve takes 100 of them from the pods. The underlay subnet has this VLAN's tag on the physical
+// network; 0: none.
 //
 // github.com/kubeovn/kube-ovn: pkg/controller/{init,node,subnet}.go, pkg/daemon/{ovs,gateway}_linux.go
-func createVPC(t testing.TB, wire int) *vpc {
+func createVPC(t testing.TB, wire, vlan int) *vpc {
 	t.Helper()
 	nstest.Need(t, "ethtool", "nsenter", "iptables", "ip6tables")
-	v := &vpc{router: nstest.New(t, "router"), outside: nstest.New(t, "outside"), physical: nstest.New(t, "physical"), members: map[string][]string{}, mtu: wire - 100}
+	v := &vpc{router: nstest.New(t, "router"), outside: nstest.New(t, "outside"), physical: nstest.New(t, "physical"), members: map[string][]string{}, mtu: wire - 100, vlan: vlan}
 	enableForwarding(v.router)
+	if vlan != 0 {
+		v.provider = startOVS(t, v.router, false)
+		v.provider.vsctl("add-br provider", "set bridge provider datapath_type=netdev", fmt.Sprintf("set port provider tag=%d", vlan))
+	} else {
+		v.router.IP("link add provider type bridge")
+	}
+	v.router.IP("link add nodes type bridge")
 	for _, lan := range []string{"nodes", "provider"} {
-		v.router.IP("link add " + lan + " type bridge")
 		v.router.IP("link set " + lan + " mtu 1500 up")
 		// The datapath in user space does not complete checksums.
 		v.router.Exec("ethtool", "-K", lan, "tx", "off")
@@ -117,10 +135,20 @@ func createVPC(t testing.TB, wire int) *vpc {
 	return v
 }
 
-// connect connects a link to one of the networks, which are bridges of the router.
+// connect connects a link to one of the networks, which are bridges of the router. A host of the physical network is in
+// the VLAN of the underlay subnet, and nodes are at trunks.
 func (v *vpc) connect(n *nstest.Namespace, link, lan, port string) {
 	connectNamespaces(n, link, v.router, port)
-	v.router.IP("link set " + port + " master " + lan)
+	switch {
+	case lan != "provider" || v.provider == nil:
+		v.router.IP("link set " + port + " master " + lan)
+	case n == v.physical:
+		v.provider.dropInKernel(port)
+		v.provider.vsctl("add-port provider "+port, fmt.Sprintf("set port %s tag=%d", port, v.vlan))
+	default:
+		v.provider.dropInKernel(port)
+		v.provider.vsctl("add-port provider "+port, fmt.Sprintf("set port %s trunks=%d", port, v.vlan))
+	}
 	n.Exec("ethtool", "-K", link, "tx", "off")
 	v.router.Exec("ethtool", "-K", port, "tx", "off")
 }
@@ -206,6 +234,9 @@ func (v *vpc) createRouter() {
 		policy(31000, "ip4.dst == $underlay.u2o_exclude_ip.ip4 && ip4.src == "+v4, underlay.IPv4(physicalGateway)),
 		policy(31000, "ip6.dst == $underlay.u2o_exclude_ip.ip6 && ip6.src == "+v6, underlay.IPv6(physicalGateway)),
 		policy(29000, "ip4.src == "+v4, underlay.IPv4(physicalGateway)), policy(29000, "ip6.src == "+v6, underlay.IPv6(physicalGateway)))
+	if v.vlan != 0 {
+		commands = append(commands, fmt.Sprintf("set logical_switch_port localnet.underlay tag_request=%d", v.vlan))
+	}
 	c.nbctl(commands...)
 }
 
@@ -264,7 +295,11 @@ func (v *vpc) pod(name string, node int, s vpcSubnet, mac string, number int, ad
 		v.members[group] = append(v.members[group], port)
 		c.nbctl("pg-set-ports " + group + " " + strings.Join(v.members[group], " "))
 	}
-	on.addPort(pod, v.mtu, "br-int", name+"_h", "external_ids:iface-id="+port)
+	add := on.addPort
+	if v.internal {
+		add = on.addInternalPort
+	}
+	add(pod, v.mtu, "br-int", name+"_h", "external_ids:iface-id="+port)
 	pod.IP("link set eth0 alias " + name + "_c")
 	pod.IP("link set eth0 address " + mac)
 	pod.IP("link set eth0 up")
@@ -279,7 +314,11 @@ func (v *vpc) pod(name string, node int, s vpcSubnet, mac string, number int, ad
 
 // delete does what a CNI DEL of the pod on the first node does.
 func (v *vpc) delete(t testing.TB) {
-	v.nodes[0].removePort(t, "br-int", "pod_h")
+	if v.internal {
+		v.nodes[0].vsctl("del-port br-int pod_h")
+	} else {
+		v.nodes[0].removePort(t, "br-int", "pod_h")
+	}
 	v.nodes[0].nbctl("lsp-del pod.default")
 }
 
@@ -290,9 +329,14 @@ func (v *vpc) nodeStations() []Station {
 	return []Station{newStation("node", v.nodes[0].node, a4, a6), newStation("another node", v.nodes[1].node, b4, b6)}
 }
 
-// createKubeOVN creates a pod of the subnet ovn-default on the first node.
+// createKubeOVN creates a VPC with a pod of the subnet ovn-default on the first node.
 func createKubeOVN(t testing.TB, addressed bool) (*Instance, *vpc) {
-	v := createVPC(t, 1500)
+	v := createVPC(t, 1500, 0)
+	return v.createPods(addressed), v
+}
+
+// createPods creates a pod of the subnet ovn-default on the first node, and others.
+func (v *vpc) createPods(addressed bool) *Instance {
 	l := &Instance{Pod: v.pod("pod", 0, ovnDefault, "00:00:00:5b:1f:c4", 7, addressed), NIC: "eth0", Delete: v.delete}
 	if addressed {
 		l.IPv4, l.IPv6 = addr(ovnDefault.IPv4(7)), addr(ovnDefault.IPv6(7))
@@ -310,12 +354,12 @@ func createKubeOVN(t testing.TB, addressed bool) (*Instance, *vpc) {
 		},
 		v.nodeStations(), []Station{{"outside", v.outside, nstest.Beyond4, nstest.Beyond6}})
 	v.nodes[0].nbctl("--wait=hv sync") // wait until the switches have the flows
-	return l, v
+	return l
 }
 
 // createKubeOVNUnderlay creates a pod of the subnet underlay on the first node.
-func createKubeOVNUnderlay(t testing.TB) *Instance {
-	v := createVPC(t, 1600)
+func createKubeOVNUnderlay(t testing.TB, vlan int) *Instance {
+	v := createVPC(t, 1600, vlan)
 	l := &Instance{Pod: v.pod("pod", 0, underlay, "00:00:00:37:f9:61", 7, true), NIC: "eth0", Delete: v.delete,
 		IPv4: addr(underlay.IPv4(7)), IPv6: addr(underlay.IPv6(7))}
 	l.Stations = slices.Concat(

@@ -142,6 +142,14 @@ func (v *vswitch) addPort(pod *nstest.Namespace, mtu int, bridge, port, settings
 	v.vsctl("add-port "+bridge+" "+port, "set interface "+port+" "+settings)
 }
 
+// addInternalPort creates a port of the bridge that is the pod's eth0 itself (type=internal), with settings of its
+// Interface.
+func (v *vswitch) addInternalPort(pod *nstest.Namespace, mtu int, bridge, port, settings string) {
+	v.t.Helper()
+	v.vsctl("add-port "+bridge+" "+port, fmt.Sprintf("set interface %s type=internal mtu_request=%d %s", port, mtu, settings))
+	v.node.IP("link set " + port + " netns " + pod.Name + " name eth0")
+}
+
 // dropInKernel keeps frames that a port of the bridge receives from the node's own stack.
 func (v *vswitch) dropInKernel(port string) {
 	v.t.Helper()

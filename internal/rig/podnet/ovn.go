@@ -8,7 +8,7 @@ import (
 )
 
 // ovn are the networks of logical switches and routers.
-var ovn = []Network{kubeOVN, kubeOVNUnderlay, ovnKubernetes, ovnKubernetesVM}
+var ovn = []Network{kubeOVN, kubeOVNInternal, kubeOVNUnderlay, kubeOVNVLAN, ovnKubernetes, ovnKubernetesVM}
 
 var (
 	ovnKubernetes = Network{Name: "OVN-Kubernetes", Origin: RealSwitch, Create: func(t testing.TB) *Instance { return createOVNKubernetes(t, true) }}
