@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -152,6 +153,66 @@ func TestMeasured(t *testing.T) {
 		t.Errorf("%s has no row of docs/results/performance.md", path)
 	}
 	golden.Compare(t, "../"+path, want) // from testdata
+}
+
+// TestClaims: each row of docs/results/claims.md has a number and a state. A row that is done, or partly, names a test of
+// a package, after a slash with what the package's files have in quotes. The table at the head counts the rows.
+func TestClaims(t *testing.T) {
+	packages := map[string]string{} // the Go files of all folders of a name
+	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		packages[filepath.Base(filepath.Dir(path))] += string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const path = "../../../docs/results/claims.md"
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	numbered := regexp.MustCompile(`^\| [A-Z](\d+) \|`)
+	row := regexp.MustCompile("^\\| \\w+ \\| [^|]+ \\| (done|partly|not|not ours)(: [^|]+)? \\|(?: `(\\w+)\\.(Test\\w+)(?:/([^`]+))?`)? \\|$")
+	counts := "| system | done | partly | not | not ours |\n| --- | ---: | ---: | ---: | ---: |\n"
+	count := func(name string, states []string) {
+		counts += "| " + name
+		for _, state := range []string{"done", "partly", "not", "not ours"} {
+			counts += fmt.Sprintf(" | %d", len(states)-len(slices.DeleteFunc(slices.Clone(states), func(s string) bool { return s == state })))
+		}
+		counts += " |\n"
+	}
+	var all []string
+	for _, section := range strings.Split(string(page), "\n## ")[1:] {
+		heading, rows, _ := strings.Cut(section, "\n")
+		var states []string
+		for line := range strings.Lines(rows) {
+			line = strings.TrimSpace(line)
+			number := numbered.FindStringSubmatch(line)
+			if number == nil {
+				continue
+			}
+			m := row.FindStringSubmatch(line)
+			if m == nil || number[1] != strconv.Itoa(len(states)+1) {
+				t.Fatalf("%s has the row %q after %d others; want | number | feature | state | test |", path, line, len(states))
+			}
+			state, reason, code := m[1], m[2], packages[m[3]]
+			if m[3] == "" && (state == "done" || state == "partly") || reason == "" && (state == "partly" || state == "not") || reason != "" && state == "done" {
+				t.Errorf("%s: %q has no test, or does not say what is missing", path, line)
+			}
+			if m[3] != "" && !strings.Contains(code, "\nfunc "+m[4]+"(") || m[5] != "" && !strings.Contains(code, strconv.Quote(m[5])) {
+				t.Errorf("%s: %q names a test that package %s does not have", path, line, m[3])
+			}
+			states = append(states, state)
+		}
+		count(heading, states)
+		all = append(all, states...)
+	}
+	count("all", all)
+	golden.Parts(t, path, "internal/test/depstest", map[string]string{"claims": counts})
 }
 
 // TestTargets: docs/contributing/targets.md has a row for each target of "make help", with the text of "make help".
