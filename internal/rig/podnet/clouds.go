@@ -12,6 +12,8 @@ import (
 var clouds = []Network{
 	{Name: "Terway ENI multi-IP, veth", Origin: Rules, Create: func(t testing.TB) *Instance { return eni(t, terwayVeth) }},
 	{Name: "Terway ENI multi-IP, ipvlan", Origin: Rules, Kind: "ipvlan", Create: func(t testing.TB) *Instance { return eni(t, terwayIPvlan) }},
+	{Name: "Terway trunk ENI, veth", Origin: Rules, Kind: "vlan", Create: func(t testing.TB) *Instance { return createENI(t, terwayVeth, 27) }},
+	{Name: "Terway trunk ENI, ipvlan", Origin: Rules, Kind: "ipvlan", Create: func(t testing.TB) *Instance { return createENI(t, terwayIPvlanOfTrunk, 27) }},
 	{Name: "AWS VPC CNI", Origin: Rules, Create: func(t testing.TB) *Instance { return eni(t, aws) }},
 }
 
@@ -43,14 +45,33 @@ func newRouted(t testing.TB, node *nstest.Namespace, name, v4, v6, mac string, m
 	return r
 }
 
+// podOnENI creates a pod with the addresses on a node.
+type podOnENI func(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed
+
 // eni creates a node with two network interfaces (ENIs) in a VPC. The VPC sends packets for the pods, 10.22.0.0/24
 // and fd00:22::/64, to the second interface.
-func eni(t testing.TB, create func(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed) *Instance {
+func eni(t testing.TB, create podOnENI) *Instance { return createENI(t, create, 0) }
+
+// createENI is eni, with the second interface in a VLAN; 0: none. The trunk of the VPC ends on the node, which takes the
+// tag off what arrives, and puts it on what leaves.
+//
+// github.com/AliyunContainerService/terway: plugin/driver/utils, EnsureVlanUntagger and EnsureVlanTag
+func createENI(t testing.TB, create podOnENI, vlan int) *Instance {
 	node, vpc := nstest.New(t, "node"), nstest.New(t, "vpc")
 	far := addBehindRouter(t, vpc)
 	enableForwarding(node)
 	connectNamespaces(node, "eth0", vpc, "eni0")
-	connectNamespaces(node, "eth1", vpc, "eni1")
+	if vlan == 0 {
+		connectNamespaces(node, "eth1", vpc, "eni1")
+	} else {
+		connectNamespaces(node, "eth1", vpc, "trunk")
+		vpc.IP(fmt.Sprintf("link add link trunk name eni1 type vlan id %d", vlan))
+		vpc.IP("link set eni1 up")
+		node.Exec("tc", "qdisc", "add", "dev", "eth1", "clsact")
+		filter := "exec tc filter add dev eth1 "
+		node.Exec("sh", "-c", filter+"ingress protocol 802.1q u32 match u32 0 0 action vlan pop")
+		node.Exec("sh", "-c", filter+fmt.Sprintf("egress protocol all u32 match u32 0 0 action vlan push id %d", vlan))
+	}
 	addAddresses(vpc, "eni0", "10.28.0.253/24", "fd00:28::fd/64")
 	addAddresses(vpc, "eni1", "10.22.0.253/24", "fd00:22::fd/64")
 	addAddresses(node, "eth0", "10.28.0.2/24", "fd00:28::2/64")
@@ -116,9 +137,20 @@ func aws(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed {
 	return r
 }
 
-// terwayIPvlan creates a pod on an ipvlan of the second ENI. Pods reach the node by the node's own ipvlan of this
-// ENI.
+// terwayIPvlan creates a pod whose addresses have the prefix lengths of the VPC's switch.
 func terwayIPvlan(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed {
+	return addIPvlan(t, node, name, v4, v6, "/24", "/64")
+}
+
+// terwayIPvlanOfTrunk creates a pod behind a trunk.
+func terwayIPvlanOfTrunk(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed {
+	return addIPvlan(t, node, name, v4, v6, "/32", "/128")
+}
+
+// addIPvlan creates a pod on an ipvlan of the second ENI. Pods reach the node by the node's own ipvlan of this ENI.
+//
+// github.com/AliyunContainerService/terway: plugin/datapath/ipvlan_linux.go
+func addIPvlan(t testing.TB, node *nstest.Namespace, name, v4, v6, bits4, bits6 string) routed {
 	r := routed{pod: nstest.New(t, name), IPv4: addr(v4), IPv6: addr(v6), host: "ipvl-3", mac: macOf(node, "eth1")}
 	if !strings.Contains(node.IP("-br link"), "ipvl-3") {
 		node.IP("link add ipvl-3 link eth1 type ipvlan mode l2")
@@ -128,7 +160,7 @@ func terwayIPvlan(t testing.TB, node *nstest.Namespace, name, v4, v6 string) rou
 	node.IP("link add " + name + " link eth1 type ipvlan mode l2")
 	node.IP("link set " + name + " netns " + r.pod.Name + " name eth0")
 	r.pod.IP("link set eth0 up")
-	addAddresses(r.pod, "eth0", v4+"/32", v6+"/128")
+	addAddresses(r.pod, "eth0", v4+bits4, v6+bits6)
 	r.pod.IP("route add default via 10.22.0.253 dev eth0 onlink")
 	r.pod.IP("route add default via fd00:22::fd dev eth0 onlink")
 	r.pod.IP("route add 10.28.0.2 dev eth0 scope link")

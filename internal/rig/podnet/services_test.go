@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -39,7 +40,7 @@ func TestSocketServices(t *testing.T) {
 		t.Fatalf("a process asks the service: %q, %v; want %q", got, err, want)
 	}
 	node := l.Stations[slices.IndexFunc(l.Stations, func(s Station) bool { return s.Name == "node" })].Namespace
-	l.underEachBinding(t, func(t *testing.T, g *guest.Guest) {
+	l.underEach(t, bindings, func(t *testing.T, g *guest.Guest) {
 		if got, err := answerAt(t, g.DialTCP, backend, patience); got != want {
 			t.Errorf("the guest asks the backend: %q, %v; want %q", got, err, want)
 		}
@@ -67,29 +68,40 @@ func TestServices(t *testing.T) {
 	nstest.Need(t, "iptables")
 	nstest.NeedTaps(t)
 	for _, test := range []struct {
-		name   string
-		create func(t *testing.T) *Instance
-		sees   string // the peer
+		name     string
+		create   func(t *testing.T) *Instance
+		sees     string // the peer
+		bindings []infra.Binding
 	}{
 		{"rules on the node", func(t *testing.T) *Instance {
 			l := eni(t, terwayVeth)
 			addServiceRule(l.Stations[slices.IndexFunc(l.Stations, func(s Station) bool { return s.Name == "node" })].Namespace)
 			return l
-		}, "10.22.0.20"},
-		// Cilium's programs, which Terway has at an ipvlan in the pod.
+		}, "10.22.0.20", bindings},
 		{"BPF programs at the pod's NIC", func(t *testing.T) *Instance {
 			nstest.NeedRoot(t, "bpf(2) needs capabilities of the machine's root")
 			l := eni(t, terwayVeth)
 			translateAtNIC(t, l.Pod, l.NIC, service, backend)
 			return l
-		}, "10.22.0.20"},
+		}, "10.22.0.20", bindings},
+		// Terway has Cilium's programs there.
+		{"BPF programs at the pod's ipvlan", func(t *testing.T) *Instance {
+			nstest.NeedRoot(t, "bpf(2) needs capabilities of the machine's root")
+			nstest.KernelDecides(t, "not every kernel has these links")
+			if !hasKind(t, "ipvlan") {
+				nstest.LeaveOut(t, "this machine has no links of the kind ipvlan")
+			}
+			l := eni(t, terwayIPvlan)
+			translateAtNIC(t, l.Pod, l.NIC, service, backend)
+			return l
+		}, "10.22.0.20", bindings[1:]}, // without bridge, of which an ipvlan can be no port
 		// As Kube-OVN, on the switch of each subnet.
 		{"a load balancer of OVN", func(t *testing.T) *Instance {
 			l, v := createKubeOVN(t, true)
 			v.nodes[0].nbctl(fmt.Sprintf("lb-add web %v %s:%d tcp", service, ovnDefault.IPv4(8), stationPort), "ls-lb-add ovn-default web")
 			v.nodes[0].nbctl("--wait=hv sync")
 			return l
-		}, "10.16.0.7"},
+		}, "10.16.0.7", bindings},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -99,7 +111,7 @@ func TestServices(t *testing.T) {
 			if got, err := answerAt(t, Station{Namespace: l.Pod, IPv4: l.IPv4}.dial, service, patience); got != want {
 				t.Fatalf("a process asks the service: %q, %v; want %q", got, err, want)
 			}
-			l.underEachBinding(t, func(t *testing.T, g *guest.Guest) {
+			l.underEach(t, test.bindings, func(t *testing.T, g *guest.Guest) {
 				if got, err := answerAt(t, g.DialTCP, service, patience); got != want {
 					t.Errorf("the guest asks the service: %q, %v; want %q", got, err, want)
 				}
@@ -108,8 +120,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// underEachBinding gives the pod's network to a guest with IPv4, by one binding after the other.
-func (l *Instance) underEachBinding(t *testing.T, ask func(t *testing.T, g *guest.Guest)) {
+// underEach gives the pod's network to a guest with IPv4, by one binding after the other.
+func (l *Instance) underEach(t *testing.T, bindings []infra.Binding, ask func(t *testing.T, g *guest.Guest)) {
 	for _, b := range bindings {
 		t.Run(string(b.Kind()), func(t *testing.T) {
 			w := l.mustSetup(t.Context(), t, b)
