@@ -17,7 +17,8 @@ import (
 )
 
 // add wires what is wanted, and prints the result of the plugins before this one. Called again it repairs what is
-// missing. After an error nothing of the sandbox is left that was not there before.
+// missing. After an error nothing of the sandbox is left that was not there before. If nothing is wanted, it returns
+// errNothing.
 func add(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := readConfig(args)
 	if err != nil {
@@ -48,7 +49,9 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 			}
 		}
 	}
-	_, err = os.Stdout.Write(append(result, '\n'))
+	if _, err = os.Stdout.Write(append(result, '\n')); err == nil && len(nics) == 0 {
+		return errNothing
+	}
 	return err
 }
 

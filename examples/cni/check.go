@@ -16,7 +16,7 @@ import (
 )
 
 // check compares the kernel and the records with what add has left for the attachment. Where add has wired nothing,
-// there is nothing to compare.
+// there is nothing to compare (errNothing).
 func check(ctx context.Context, args *skel.CmdArgs) error {
 	p, err := readPaths(args)
 	if err != nil {
@@ -27,8 +27,11 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 		return fmt.Errorf("CNI_CONTAINERID: %w", err)
 	}
 	nics, err := p.State.NICs(args.ContainerID)
-	if err != nil || len(nics) == 0 {
+	if err != nil {
 		return err
+	}
+	if len(nics) == 0 {
+		return errNothing
 	}
 	ns, err := phase1.OpenNetNS(args.Netns)
 	if err != nil {
@@ -43,6 +46,9 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 			continue
 		}
 		errs = append(errs, calls.nic(nic.Name).Check(ctx))
+	}
+	if len(errs) == 0 {
+		return errNothing
 	}
 	return p.checkError(errs, args)
 }

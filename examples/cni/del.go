@@ -17,29 +17,30 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// del gives back what add has wired for the attachment. It succeeds whatever happens: an error would keep the engine
-// from calling the plugins before this one, the pod from ending, and the pod's addresses from being used again. What
-// could not be given back is reported on standard error, and stays for the next DEL or GC.
+// del gives back what add has wired for the attachment. To the engine it succeeds whatever happens: an error would keep
+// the engine from calling the plugins before this one, the pod from ending, and the pod's addresses from being used
+// again. What could not be given back is reported on standard error, and stays for the next DEL or GC.
 func del(ctx context.Context, args *skel.CmdArgs) error {
 	p, err := readPaths(args)
 	if err != nil {
 		say("DEL does nothing: %v", err)
-		return nil
+		return err
 	}
-	if err := p.end(ctx, args); err != nil {
+	if err = p.end(ctx, args); err != nil && err != errNothing {
 		say("DEL of %s in sandbox %s, which goes on without: %v", args.IfName, args.ContainerID, err)
 	}
-	return nil
+	return err
 }
 
-// end takes the attachment's NICs down. If the namespace has no path any more, the whole sandbox ends.
+// end takes the attachment's NICs down. If the namespace has no path any more, the whole sandbox ends. Without such a
+// NIC it returns errNothing.
 func (p paths) end(ctx context.Context, args *skel.CmdArgs) error {
 	dir, err := p.State.Dir(args.ContainerID)
 	if err != nil {
 		return err
 	}
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) && !p.leadsTo(arg(args, "K8S_POD_UID"), args.ContainerID) {
-		return nil
+		return errNothing
 	}
 	nics, err := p.State.NICs(args.ContainerID)
 	if err != nil {
@@ -59,7 +60,11 @@ func (p paths) end(ctx context.Context, args *skel.CmdArgs) error {
 			errs = append(errs, calls.end(ctx, nic.Name))
 		}
 	}
-	return errors.Join(append(errs, p.State.Release(ctx, p.lock, args.ContainerID))...)
+	err = errors.Join(append(errs, p.State.Release(ctx, p.lock, args.ContainerID))...)
+	if err == nil && len(errs) == 0 {
+		return errNothing
+	}
+	return err
 }
 
 // leadsTo reports whether the pod's newest sandbox is the one with the name.

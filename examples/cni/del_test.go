@@ -156,6 +156,7 @@ func TestDelete(t *testing.T) {
 			if said := n.said(); !strings.Contains(said, "DEL of eth0 in sandbox "+s.id+", which goes on without: teardown eth0: already wired") {
 				t.Errorf("guestwire said %q", said)
 			}
+			n.wantCounted("DEL", 100, 1)
 			s.wired("eth0") // for the next one
 			s.ns.End()
 			rt.NetNS = ""
@@ -441,6 +442,9 @@ func TestErrors(t *testing.T) {
 			n.clean()
 		})
 	}
+	for code, want := range map[uint]uint64{0: 0, 7: 4, 101: 4, 102: 1} {
+		n.wantCounted("ADD", code, want)
+	}
 }
 
 // TestAnotherWish: an ADD that wants another wiring is refused, and what an earlier one has wired stays, for the guest
@@ -498,6 +502,8 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	n.wantCounted("CHECK", 103, 2)
+	n.wantCounted("CHECK", 0, 2)
 	s.del(list, rt)
 	n.clean()
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/cni/calls"
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/infra"
 )
@@ -69,9 +70,12 @@ func main() {
 		return
 	}
 	skel.PluginMainFuncs(skel.CNIFuncs{
-		Add:    within(addTime, add),
-		Check:  within(checkTime, check),
-		Del:    within(delTime, del),
+		Add:   counted("ADD", within(addTime, add)),
+		Check: counted("CHECK", within(checkTime, check)),
+		Del: func(args *skel.CmdArgs) error {
+			_ = counted("DEL", within(delTime, del))(args) // del has reported it
+			return nil
+		},
 		GC:     within(gcTime, gc),
 		Status: within(checkTime, status),
 	}, version.PluginSupports("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"), about)
@@ -88,6 +92,35 @@ func within(limit time.Duration, f func(context.Context, *skel.CmdArgs) error) f
 	}
 }
 
+// errNothing is what add, check and del return if nothing was wanted or wired. It is success, and is not counted.
+var errNothing = errors.New("nothing to do")
+
+// countTime is how long a call waits at most until it is counted.
+const countTime = time.Second
+
+// counted counts a call that had something to do. A call that cannot be counted is reported and is no error.
+func counted(operation string, call func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
+	return func(args *skel.CmdArgs) error {
+		begin := time.Now()
+		err := call(args)
+		if errors.Is(err, errNothing) {
+			return nil
+		}
+		took, code := time.Since(begin), uint(0)
+		var failed *types.Error
+		if errors.As(err, &failed) {
+			code = failed.Code
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), countTime)
+		defer cancel()
+		p, _ := readPaths(args) // its error is that of the call, too
+		if uncounted := calls.Count(ctx, p.Dir, operation, code, took); uncounted != nil {
+			say("this %s is not counted: %v", operation, uncounted)
+		}
+		return err
+	}
+}
+
 // coded is the error as CNI wants it. All of it is in the message, in one line: that is what a pod's events show.
 func coded(err error) error {
 	var (
@@ -98,8 +131,8 @@ func coded(err error) error {
 	)
 	code := codeFailed
 	switch {
-	case err == nil:
-		return nil
+	case err == nil, errors.Is(err, errNothing):
+		return err
 	case errors.As(err, &done):
 		return done
 	case errors.As(err, &refused):

@@ -21,8 +21,8 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-const usage = `exporter prints the metrics of all wired NICs of the node in Prometheus' text format, such as for the textfile collector of
-node_exporter:
+const usage = `exporter prints the metrics of all wired NICs of the node, and of the calls of its CNI plugin, in Prometheus' text format, such
+as for the textfile collector of node_exporter:
 
   exporter >/var/lib/node_exporter/guestwire.prom.new &&
       mv /var/lib/node_exporter/guestwire.prom.new /var/lib/node_exporter/guestwire.prom

@@ -1,5 +1,5 @@
-// Package metrics reports the wired NICs of a node: for examples/exporter, which prints, and examples/node,
-// which serves.
+// Package metrics reports the wired NICs of a node, and the calls of its CNI plugin: for examples/exporter, which prints,
+// and examples/node, which serves.
 package metrics
 
 import (
@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/guestwire/guestwire/examples/cni/calls"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -27,13 +28,15 @@ var (
 	trafficPackets = prometheus.NewDesc("guestwire_traffic_packets_total", "Packets from the guest, also those that rules dropped then, and to the guest.", append(ofNIC, "direction"), nil)
 	trafficBytes   = prometheus.NewDesc("guestwire_traffic_bytes_total", "Octets of the packets from the guest and to the guest, with their Ethernet headers.", append(ofNIC, "direction"), nil)
 	opened         = prometheus.NewDesc("guestwire_opened_connections_total", "Connections of the guest that egress allowed; absent without egress.", ofNIC, nil)
+	cniCalls       = prometheus.NewDesc("guestwire_cni_call_seconds", "A histogram of the CNI plugin's calls that had something to do, since the node's start. The code is that of the error, and 0 without one.", []string{"operation", "code"}, nil)
 	droppedBytes   = prometheus.NewDesc("guestwire_dropped_bytes_total", "Octets of the packets that the NIC's rules have dropped.", append(ofNIC, "reason"), nil)
 )
 
 // NICs is a prometheus.Collector of wired NICs, with the labels nic, netns (the name of its network
 // namespace, as Prometheus gives each sample a label namespace of its own) and state. Each Collect looks at the kernel:
 // it needs what phase1.Check needs. A NIC that takes longer than three seconds, or is not
-// looked at within eight, has no guestwire_differences and no counters, and NIC.Progress says so.
+// looked at within eight, has no guestwire_differences and no counters, and NIC.Progress says so. It also collects the
+// calls of the CNI plugin that calls.Count has counted in the Dir.
 type NICs struct {
 	// Context ends the looking.
 	Context context.Context
@@ -45,7 +48,7 @@ type NICs struct {
 
 // Describe implements prometheus.Collector.
 func (c NICs) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{wiredNICs, wiredInfo, namespaceFound, differences, trafficPackets, trafficBytes, opened, droppedPackets, droppedBytes} {
+	for _, d := range []*prometheus.Desc{wiredNICs, wiredInfo, namespaceFound, differences, trafficPackets, trafficBytes, opened, droppedPackets, droppedBytes, cniCalls} {
 		descs <- d
 	}
 }
@@ -63,6 +66,7 @@ const (
 // Collect implements prometheus.Collector.
 func (c NICs) Collect(metrics chan<- prometheus.Metric) {
 	metrics <- prometheus.MustNewConstMetric(wiredNICs, prometheus.GaugeValue, float64(len(c.Wirings)))
+	c.collectCalls(metrics)
 	var cancel context.CancelFunc
 	c.Context, cancel = context.WithTimeoutCause(c.Context, inAll, fmt.Errorf("no metrics after %v: other NICs take too long: %w", inAll, context.DeadlineExceeded))
 	defer cancel()
@@ -76,6 +80,29 @@ func (c NICs) Collect(metrics chan<- prometheus.Metric) {
 		})
 	}
 	working.Wait()
+}
+
+func (c NICs) collectCalls(metrics chan<- prometheus.Metric) {
+	table, err := calls.Read(c.NIC.Dir)
+	if err != nil && c.NIC.Progress != nil {
+		c.NIC.Progress(fmt.Sprintf("no guestwire_cni_call_seconds: %v", err))
+	}
+	for i, operation := range calls.Operations {
+		for j, code := range calls.Codes {
+			latency := table[i][j]
+			var count uint64
+			buckets := map[float64]uint64{}
+			for k, n := range latency.Buckets {
+				if count += n; k < len(calls.Bounds) {
+					buckets[calls.Bounds[k]] = count
+				}
+			}
+			if count > 0 {
+				seconds := time.Duration(latency.Nanoseconds).Seconds()
+				metrics <- prometheus.MustNewConstHistogram(cniCalls, count, seconds, buckets, operation, fmt.Sprint(code))
+			}
+		}
+	}
 }
 
 func (c NICs) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {

@@ -204,7 +204,7 @@ func (x *engine) echo(s stream) {
 const left = `
 ls -A /run/netns | sed 's/^/namespace: /'
 ip -brief link | awk '$1 != "lo" && $1 !~ /^cni-/ { print "link: " $1 }'
-find "$0" ` + journals + ` -mindepth 1 ! -path "$0"/pods 2>/dev/null | sed 's/^/file: /'
+find "$0" ` + journals + ` -mindepth 1 ! -path "$0"/pods ! -name cni-calls 2>/dev/null | sed 's/^/file: /'
 find /run/cni/ipam -type f ! -name lock ! -name 'last_reserved_ip.*' 2>/dev/null | sed 's/^/address: /'
 find /var/lib/cni/results -type f 2>/dev/null | sed 's/^/result: /'
 nft list ruleset | sed 's/^/rule: /'`
