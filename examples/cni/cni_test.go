@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -358,6 +359,78 @@ func TestKubeVirt(t *testing.T) {
 	s.del(second, blue)
 	s.del(first, eth0)
 	n.clean()
+}
+
+// TestDNS: a guest gets the DNS configuration of CNI's result by DHCP, whether the bridge plugin or host-local has it. What
+// the list or args.cni say comes first. In a pod of Kubernetes it is the kubelet's resolv.conf, as for containers.
+func TestDNS(t *testing.T) {
+	t.Parallel()
+	resolvConf := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(resolvConf, []byte("nameserver 10.1.0.2\ndomain two.example\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const ofBridge = `, "dns": {"nameservers": ["10.1.0.1", "fd00:1::1"], "domain": "no.example", "search": ["one.example"]}}`
+	const ofList = `, "dns": {"servers": ["10.1.0.3"]}`
+	one := &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd00:1::1")}, Search: []string{"one.example"}}
+	two := &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("10.1.0.2")}, Search: []string{"two.example"}}
+	three := &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("10.1.0.3")}}
+	for name, c := range map[string]struct {
+		bridge     string // the end of the bridge's entry
+		spec, args string
+		kubernetes bool
+		want       *cache.DNS
+	}{
+		"bridge":                 {ofBridge, "", "", false, one},
+		"host-local":             {"}", "", "", false, two},
+		"bridge before its IPAM": {ofBridge, "", "", false, one},
+		"the list":               {ofBridge, ofList, "", false, three},
+		"args":                   {ofBridge, "", `, "args": {"cni": {"guestwire": {"dns": {"servers": ["10.1.0.3"]}}}}`, false, three},
+		"Kubernetes":             {ofBridge, "", "", true, nil},
+		"no server":              {`, "dns": {"nameservers": ["dns.example"]}}`, "", "", false, nil},
+		"no responder":           {ofBridge, `, "options": {"noResponder": true}`, "", false, nil},
+		"passt":                  {ofBridge, `, "binding": {"passt": {}}`, "", false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			s := n.sandbox("u1")
+			bridge := strings.TrimSuffix(n.flannel(), "}") + c.bridge
+			if strings.Contains(name, "host-local") || strings.Contains(name, "IPAM") {
+				bridge = strings.Replace(bridge, `"host-local"`, `"host-local", "resolvConf": "`+resolvConf+`"`, 1)
+			}
+			if name == "host-local" { // whose DNS the bridge plugin 1.1.1 loses
+				bridge = strings.Replace(bridge, `"bridge"`, `"ptp"`, 1)
+			}
+			if !strings.Contains(c.spec, "binding") {
+				c.spec += `, "binding": {"redirect": {}}`
+			}
+			list := n.list("1.0.0", "podnet", bridge, n.guestwire(owner(c.spec)+c.args))
+			rt := s.runtime("eth0")
+			if !c.kubernetes {
+				rt.Args = nil
+			}
+			s.add(list, rt)
+			if r := s.record("eth0"); !reflect.DeepEqual(r.DNS, c.want) {
+				t.Errorf("the record has the DNS %+v, want %+v", r.DNS, c.want)
+			}
+			if said := n.said(); (name == "no server") != strings.Contains(said, `DNS server "dns.example" is left out`) {
+				t.Errorf("guestwire said %q", said)
+			}
+			if name == "bridge" || name == "host-local" {
+				launcher := s.ns.Start(nstest.LauncherUID, nstest.Program(t, "examples/launcher"), "serve", "-state", s.dirOf())
+				got, err := s.boot("eth0").Configure(t.Context(), guest.Families{IPv4: true, IPv6: true})
+				if err != nil {
+					t.Fatalf("%v\n%s", err, launcher.Output.String())
+				}
+				servers := slices.Concat(got.IPv4.DNS, got.IPv6.DNS)
+				if !slices.Equal(servers, c.want.Servers) || !slices.Equal(got.IPv4.Search, c.want.Search) {
+					t.Errorf("the guest gets the servers %v and the domains %v, want %+v", servers, got.IPv4.Search, c.want)
+				}
+				launcher.Stop(t)
+			}
+			s.del(list, rt)
+			n.clean()
+		})
+	}
 }
 
 // TestMany: 20 pods at once. Each call is counted.

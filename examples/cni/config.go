@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -173,6 +175,11 @@ func (c config) wanted(args *skel.CmdArgs) ([]wantedNIC, error) {
 		if err != nil {
 			return nil, err
 		}
+		if nic == args.IfName && spec.DNS == nil && hasResponder(spec) {
+			if spec.DNS, err = c.dns(args); err != nil {
+				return nil, err
+			}
+		}
 		if wanted {
 			nics = append(nics, wantedNIC{nic, spec})
 		}
@@ -187,6 +194,43 @@ func (c config) wanted(args *skel.CmdArgs) ([]wantedNIC, error) {
 		return first(a) - first(b)
 	})
 	return nics, nil
+}
+
+// hasResponder reports whether guestwire answers the guest, and can say DNS servers.
+func hasResponder(spec infra.Spec) bool {
+	switch spec.Binding.(type) {
+	case infra.Macvtap, infra.SRIOV, infra.Passt:
+		return false
+	}
+	return !spec.Options.NoResponder
+}
+
+// dns is the DNS configuration of the plugins before this one; nil: they have none. On Kubernetes it is nil as well: there
+// containers get the kubelet's resolv.conf and not CNI's, and so does a guest.
+func (c config) dns(args *skel.CmdArgs) (*cache.DNS, error) {
+	var result struct{ DNS types.DNS }
+	if c.PrevResult == nil || strings.Contains(args.Args, "K8S_POD_") {
+		return nil, nil
+	}
+	if err := json.Unmarshal(c.PrevResult, &result); err != nil {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, "guestwire: prevResult.dns: "+err.Error(), "")
+	}
+	dns := cache.DNS{Search: result.DNS.Search}
+	if len(dns.Search) == 0 && result.DNS.Domain != "" {
+		dns.Search = []string{result.DNS.Domain}
+	}
+	for _, text := range result.DNS.Nameservers {
+		server, err := netip.ParseAddr(text)
+		if err != nil {
+			say("prevResult.dns: DNS server %q is left out: not an IP address", text)
+			continue
+		}
+		dns.Servers = append(dns.Servers, server)
+	}
+	if len(dns.Servers) == 0 && len(dns.Search) == 0 {
+		return nil, nil
+	}
+	return &dns, nil
 }
 
 // result returns what the plugins before this one have left, as it came, in the version of the configuration.
