@@ -409,7 +409,7 @@ func beside(a netip.Addr) netip.Addr {
 func secondAddresses(addresses []netip.Prefix) []string {
 	var w []string
 	for _, a := range addresses[min(1, len(addresses)):] {
-		w = append(w, fmt.Sprintf("the address %v is not the guest's: DHCPv4 hands out one address, %v", a, addresses[0]))
+		w = append(w, fmt.Sprintf("the address %v is not the guest's: DHCPv4 hands out one address, %v: configure it in the guest, or choose masquerade", a, addresses[0]))
 	}
 	return w
 }

@@ -222,7 +222,7 @@ IPv6 fd00:244:1::7 fd00:244:1::8 fd00:244:2::9
   fd00:244:1::/64
   default via fe80::ff:fe00:1
 neighbour fe80::ff:fe00:1 at 02:00:00:00:00:01
-warning: the address 10.244.1.8/24 is not the guest's: DHCPv4 hands out one address, 10.244.1.7/24
+warning: the address 10.244.1.8/24 is not the guest's: DHCPv4 hands out one address, 10.244.1.7/24: configure it in the guest, or choose masquerade
 `},
 		{"next hops that no route reaches", lan4With(func(s *netstate.Snapshot) {
 			s.Routes = append(s.Routes, via("10.96.0.0/12", "192.0.2.1"), via("10.112.0.0/12", "192.0.2.1"), via("10.128.0.0/12", "10.244.1.2"))
@@ -296,7 +296,7 @@ IPv6 fd00:244:1::7 fd00:244:1::8
 neighbour 169.254.75.1 at 0a:58:0a:f4:01:07
 neighbour fe80::d476:65ff:fe19:84d7 at 0a:58:0a:f4:01:07
 neighbour 10.244.1.6 at 0a:58:0a:f4:01:07
-warning: the address 10.244.1.8/24 is not the guest's: DHCPv4 hands out one address, 10.244.1.7/24
+warning: the address 10.244.1.8/24 is not the guest's: DHCPv4 hands out one address, 10.244.1.7/24: configure it in the guest, or choose masquerade
 warning: the route to 10.96.0.0/12 has 2 next hops: the guest gets the first, 10.244.1.2
 warning: the route to fd02::/48 has 1 next hops: the guest gets the first, fd00:244:1::3
 `},

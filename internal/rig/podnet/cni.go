@@ -61,6 +61,7 @@ type attachment struct {
 	nic        string
 	result     string
 	IPv4, IPv6 netip.Addr
+	further    netip.Prefix // a second IPv4 address; zero: none
 }
 
 // add runs CNI ADD of the chain.
@@ -77,10 +78,13 @@ func (c chain) add(t testing.TB, pod *nstest.Namespace, nic string) *attachment 
 		t.Fatalf("CNI's result %s: %v", a.result, err)
 	}
 	for _, ip := range result.IPs {
-		if ip.Address.Addr().Is4() {
-			a.IPv4 = ip.Address.Addr()
-		} else {
-			a.IPv6 = ip.Address.Addr()
+		switch own := ip.Address.Addr(); {
+		case own.Is4() && a.IPv4.IsValid():
+			a.further = ip.Address
+		case own.Is4():
+			a.IPv4 = own
+		default:
+			a.IPv6 = own
 		}
 	}
 	pod.Settle(nic)
