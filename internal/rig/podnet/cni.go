@@ -30,6 +30,7 @@ type chain struct {
 	leases  string   // directory
 	version string   // of the CNI specification; empty: 1.0.0
 	configs []string // members of an object in JSON, without the braces
+	bus     string   // the address of the node's D-Bus; empty: the plugins need none
 }
 
 // newChain returns a chain whose first plugin gets addresses of 10.22.0.0/24 and fd00:22::/64 from host-local,
@@ -166,6 +167,9 @@ func (a *attachment) call(t testing.TB, command string, plugin int) string {
 	cmd := exec.Command("ip", "netns", "exec", a.node.Name, filepath.Join(dir, head.Type))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+a.pod.Name, "CNI_NETNS="+a.pod.Path(),
 		"CNI_IFNAME="+a.nic, "CNI_PATH="+cniDir)
+	if a.bus != "" {
+		cmd.Env = append(cmd.Env, "DBUS_SYSTEM_BUS_ADDRESS="+a.bus)
+	}
 	cmd.Stdin = strings.NewReader(config)
 	var complaints strings.Builder
 	cmd.Stderr = &complaints
@@ -212,6 +216,8 @@ var plugins = []Network{
 	}},
 	{Name: "bridge, bandwidth", Origin: RealProgram, Create: onNode(bridgePlugin, `"type": "bandwidth",
 		"ingressRate": 100000000, "ingressBurst": 10000000, "egressRate": 100000000, "egressBurst": 10000000`)},
+	{Name: "bridge, firewall", Origin: RealProgram, Create: firewalled},
+	{Name: "bridge, firewall, firewalld", Origin: RealProgram, Create: firewallD},
 	{Name: "ptp", Origin: RealProgram, Create: onNode(`"type": "ptp"`)},
 	{Name: "macvlan", Origin: RealProgram, Create: func(t testing.TB) *Instance {
 		return onLAN(t, `"type": "macvlan", "master": "up0", "mode": "bridge"`, true)
@@ -258,6 +264,22 @@ func createOnNode(t testing.TB, node *nstest.Namespace, configs ...string) *Inst
 	// the bridge's MAC with the result of ADD.
 	peer := forPeer.add(t, nstest.New(t, "peer"), "eth0")
 	return c.add(t, nstest.New(t, "pod"), "eth0").instance(append(nodeStations(node, peer), far...)...)
+}
+
+// firewalled creates a pod on a node whose rules forward nothing. The plugin firewall lets pass what a pod sends, and keeps
+// the pods of other bridges apart.
+func firewalled(t testing.TB) *Instance {
+	node := nstest.New(t, "node")
+	far := addBehindRouter(t, node)
+	node.Exec("iptables", "-P", "FORWARD", "DROP")
+	node.Exec("ip6tables", "-P", "FORWARD", "DROP")
+	c := newChain(t, node, bridgePlugin, `"type": "firewall", "backend": "iptables", "ingressPolicy": "same-bridge"`)
+	others := c
+	others.configs = []string{`"type": "bridge", "bridge": "cni1", "isGateway": true, "ipam": ` +
+		c.hostLocal("10.32.0.0/24", "fd00:32::/64", `{"dst": "0.0.0.0/0"}, {"dst": "::/0"}`), c.configs[1]}
+	other, peer := others.add(t, nstest.New(t, "other"), "eth0"), c.add(t, nstest.New(t, "peer"), "eth0")
+	stations := append(nodeStations(node, peer), other.station("another bridge's pod"))
+	return c.add(t, nstest.New(t, "pod"), "eth0").instance(append(stations, far...)...)
 }
 
 // static creates a pod with static addresses, and a peer with leased ones.
