@@ -2,6 +2,7 @@ package podnet
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -62,10 +63,10 @@ func openTun(t testing.TB, n *nstest.Namespace, name string) *os.File {
 	return os.NewFile(uintptr(fd), name)
 }
 
-// joinTuns hands the packets of each device to the other, until the test ends.
-func joinTuns(t testing.TB, a, b *os.File) {
+// joinTuns hands the packets of each device, or socket, to the other, until the test ends.
+func joinTuns(t testing.TB, a, b io.ReadWriteCloser) {
 	var copying sync.WaitGroup
-	for _, way := range [][2]*os.File{{a, b}, {b, a}} {
+	for _, way := range [][2]io.ReadWriteCloser{{a, b}, {b, a}} {
 		copying.Go(func() {
 			packet := make([]byte, 1<<16)
 			for {
