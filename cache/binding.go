@@ -2,17 +2,18 @@ package cache
 
 import (
 	"fmt"
+	"net/netip"
 	"reflect"
 	"slices"
 )
 
 // bindings are all that a record can name.
-var bindings = []Kind{BindingBridge, BindingRedirect, BindingMasquerade, BindingRouted, BindingMacvtap, BindingSRIOV, BindingPasst}
+var bindings = []Kind{BindingBridge, BindingRedirect, BindingMasquerade, BindingRouted, BindingMacvtap, BindingSRIOV, BindingPasst, BindingSlirp}
 
 // Bindings whose guest is not at a tap that Setup makes, and those without a tap.
 var (
-	attachedDirectly = []Kind{BindingMacvtap, BindingSRIOV, BindingPasst}
-	withoutTap       = []Kind{BindingSRIOV, BindingPasst}
+	attachedDirectly = []Kind{BindingMacvtap, BindingSRIOV, BindingPasst, BindingSlirp}
+	withoutTap       = []Kind{BindingSRIOV, BindingPasst, BindingSlirp}
 )
 
 func (k *Kind) UnmarshalText(text []byte) error {
@@ -54,7 +55,9 @@ func (r *Record) checkBinding() error {
 	case BindingSRIOV:
 		return r.SRIOV.validate()
 	case BindingPasst:
-		return r.Passt.validate()
+		return validateForwards(r.Binding, r.Passt.Forwards)
+	case BindingSlirp:
+		return r.checkSlirp()
 	}
 	return checkLinkName("tap", r.Tap)
 }
@@ -78,13 +81,14 @@ func (r *Record) checkAbsent() error {
 		{"ipv4", r.IPv4 != nil, attachedDirectly, unserved},
 		{"ipv6", r.IPv6 != nil, attachedDirectly, unserved},
 		{"neighbours", len(r.Neighbours) > 0, attachedDirectly, unserved},
-		{"dns", r.DNS != nil, attachedDirectly, unserved},
+		{"dns", r.DNS != nil, []Kind{BindingMacvtap, BindingSRIOV, BindingPasst}, unserved},
+		{"dns.servers", r.DNS != nil && len(r.DNS.Servers) > 0, []Kind{BindingSlirp}, "slirp is the guest's resolver, and asks those of QEMU's resolv.conf"},
 		{"options", !reflect.ValueOf(options).IsZero(), attachedDirectly, unserved},
 		{"tap", r.Tap != "", withoutTap, noTap},
 		{"queues", r.Queues > 1, withoutTap, noTap},
 		{"limits", r.Limits != Limits{}, attachedDirectly, "its frames pass no rules of guestwire"},
 		{"standby", r.Standby, attachedDirectly, "guestwire has no tap that it could take down"},
-		{"device.driver", r.Device.Driver == "vhost", []Kind{BindingPasst}, noTap},
+		{"device.driver", r.Device.Driver == "vhost", []Kind{BindingPasst, BindingSlirp}, noTap},
 		{"device.driver", r.Device.Driver != "", []Kind{BindingSRIOV}, card},
 		{"device.model", r.Device.Model != "", []Kind{BindingSRIOV}, card},
 		{"device.linkState", r.Device.LinkState != "", []Kind{BindingSRIOV}, card},
@@ -96,7 +100,7 @@ func (r *Record) checkAbsent() error {
 	for _, f := range []struct {
 		name  Kind // as of the binding
 		given bool
-	}{{BindingSRIOV, r.SRIOV != nil}, {BindingPasst, r.Passt != nil}} {
+	}{{BindingSRIOV, r.SRIOV != nil}, {BindingPasst, r.Passt != nil}, {BindingSlirp, r.Slirp != nil}} {
 		if f.given != (f.name == r.Binding) {
 			return fieldErrorf(string(f.name), "want this field with the binding %s, and with no other", f.name)
 		}
@@ -114,11 +118,27 @@ func (v *SRIOV) validate() error {
 	return nil
 }
 
-func (p *Passt) validate() error {
-	for i, f := range p.Forwards {
-		field := fmt.Sprintf("passt.forwards[%d]", i)
+func (r *Record) checkSlirp() error {
+	v4, v6 := r.Slirp.IPv4, r.Slirp.IPv6
+	switch {
+	case v4 == (netip.Prefix{}) && v6 == (netip.Prefix{}):
+		return fieldErrorf("slirp", "neither ipv4 nor ipv6: want a network for the guest")
+	case v4 != (netip.Prefix{}) && (!v4.Addr().Is4() || v4.Bits() < 8 || v4.Bits() > 27 || v4 != v4.Masked()):
+		return fieldErrorf("slirp.ipv4", "%v, want an IPv4 network of /8 to /27, such as 10.0.2.0/24", v4)
+	case v6 != (netip.Prefix{}) && (!v6.Addr().Is6() || v6.Addr().Is4In6() || v6.Bits() != 64 || v6 != v6.Masked()):
+		return fieldErrorf("slirp.ipv6", "%v, want an IPv6 network of /64, such as fd10:0:2::/64", v6)
+	case len(r.Slirp.Forwards) > 0 && !v4.IsValid():
+		return fieldErrorf("slirp.forwards", "slirp forwards ports of IPv4 alone, and slirp.ipv4 is missing: leave this field out")
+	}
+	return validateForwards(r.Binding, r.Slirp.Forwards)
+}
+
+// validateForwards checks the forwards of the kind, whose name is that of their field as well.
+func validateForwards(kind Kind, forwards []Forward) error {
+	for i, f := range forwards {
+		field := fmt.Sprintf("%s.forwards[%d]", kind, i)
 		if f.Protocol != "tcp" && f.Protocol != "udp" {
-			return fieldErrorf(field+".protocol", "%q, want tcp or udp: passt forwards no other protocol", f.Protocol)
+			return fieldErrorf(field+".protocol", "%q, want tcp or udp: %s forwards no other protocol", f.Protocol, kind)
 		}
 		if f.First == 0 {
 			return fieldErrorf(field+".first", "port 0, want 1 to 65535")

@@ -11,7 +11,7 @@ import (
 
 // unnoticed are the fields of a record that a guest does not notice.
 var unnoticed = []string{
-	"version", "name", "namespace", "binding", "firewall", "tap", "sriov", "passt", "responderTap", "standby", "inactive", "turn", "warnings",
+	"version", "name", "namespace", "binding", "firewall", "tap", "sriov", "passt", "slirp", "responderTap", "standby", "inactive", "turn", "warnings",
 }
 
 // TestChanges: each field of the record is a change, but for those that a guest does not notice, and a new field has to

@@ -24,6 +24,7 @@ const (
 	BindingMacvtap    Kind = "macvtap"
 	BindingSRIOV      Kind = "sriov"
 	BindingPasst      Kind = "passt"
+	BindingSlirp      Kind = "slirp"
 )
 
 // Firewall is a program whose rules translate addresses.
@@ -49,16 +50,17 @@ type Record struct {
 	Version   int    `json:"version"`             // of the schema: [Version]
 	Name      string `json:"name"`                // the interface's in the namespace, such as eth0, and the file's
 	Namespace string `json:"namespace,omitempty"` // the network namespace, as phase1.List names it; empty: not known
-	// Binding is how the guest is attached. With BindingMacvtap, BindingSRIOV and BindingPasst there is no responder, and
-	// ResponderTap, IPv4, IPv6, Neighbours, DNS and Options are empty.
+	// Binding is how the guest is attached. With BindingMacvtap, BindingSRIOV, BindingPasst and BindingSlirp there is no
+	// responder, and ResponderTap, IPv4, IPv6, Neighbours, DNS (but BindingSlirp's Search) and Options are empty.
 	Binding  Kind     `json:"binding"`
 	Firewall Firewall `json:"firewall,omitempty"` // that translates the guest's addresses; empty: none
 	// Tap is the guest's tap: persistent, owned by the launcher's user, with vnet_hdr and without packet information; the
 	// namespace's rules see it under BindingMasquerade and BindingRouted. With BindingMacvtap it is the NIC, opened as
-	// /dev/tapINDEX. Empty, with BindingSRIOV and BindingPasst: none.
+	// /dev/tapINDEX. Empty, with BindingSRIOV, BindingPasst and BindingSlirp: none.
 	Tap    string `json:"tap,omitempty"`
 	SRIOV  *SRIOV `json:"sriov,omitempty"` // the guest's virtual function; nil without BindingSRIOV
 	Passt  *Passt `json:"passt,omitempty"` // how passt(1) is started; nil without BindingPasst
+	Slirp  *Slirp `json:"slirp,omitempty"` // how QEMU's user network is; nil without BindingSlirp
 	Queues int    `json:"queues"`          // queue pairs of Tap, 1 to MaxQueues; several need IFF_MULTI_QUEUE
 	// ResponderTap is the responder's tap, owned by the launcher's user. The kernel redirects the guest's DHCP, router
 	// solicitations and solicitations for Neighbours to it; what is sent there goes to the guest. Empty: no responder.
@@ -75,8 +77,8 @@ type Record struct {
 	Neighbours   []Neighbour `json:"neighbours,omitempty"` // for which the responder answers ARP and ND
 	DNS          *DNS        `json:"dns,omitempty"`        // nil: Phase2 takes it from a resolv.conf
 	Options      Options     `json:"options,omitzero"`     // what else the guest gets
-	// Static is what the namespace had on the NIC, for a guest without DHCP. Nil, with BindingMasquerade, BindingRouted
-	// and BindingPasst, and for a NIC without addresses or ARP: such a guest can be given IPv4 and IPv6 alone.
+	// Static is what the namespace had on the NIC, for a guest without DHCP. Nil, with BindingMasquerade, BindingRouted,
+	// BindingPasst and BindingSlirp, and for a NIC without addresses or ARP: such a guest can be given IPv4 and IPv6 alone.
 	Static  *Static `json:"static,omitempty"`
 	Device  Device  `json:"device,omitzero"`   // how the guest sees its network device
 	Standby bool    `json:"standby,omitempty"` // the guest's tap is down, so nothing passes, until NIC.Activate
@@ -109,6 +111,13 @@ type SRIOV struct {
 // Passt is how passt(1) is started, as the launcher's user, on the NIC.
 type Passt struct {
 	Forwards []Forward `json:"forwards,omitempty"` // to the guest; none: nothing reaches it
+}
+
+// Slirp is QEMU's user network, and the guest's networks in it: hosts 2 and 3 are the gateway and the resolver.
+type Slirp struct {
+	IPv4     netip.Prefix `json:"ipv4,omitzero"`      // /8 to /27, where DHCP gives the guest host 15; zero: no IPv4
+	IPv6     netip.Prefix `json:"ipv6,omitzero"`      // a /64, by router advertisements; zero: no IPv6
+	Forwards []Forward    `json:"forwards,omitempty"` // to the guest, of IPv4 alone
 }
 
 // Forward is a range of ports that is forwarded to the guest.

@@ -95,6 +95,10 @@ func direct() map[Kind]Record {
 			r.Device.Driver = "qemu"
 			r.Passt = &Passt{Forwards: []Forward{{"tcp", 80, 80, 8080}, {"udp", 1, 65535, 1}}}
 		}),
+		BindingSlirp: of(BindingSlirp, func(r *Record) {
+			r.DNS = &DNS{Search: []string{"pod.example"}}
+			r.Slirp = &Slirp{IPv4: netip.MustParsePrefix("10.0.2.0/24"), IPv6: netip.MustParsePrefix("fd10:0:2::/64"), Forwards: []Forward{{"tcp", 80, 80, 8080}}}
+		}),
 	}
 }
 
@@ -138,7 +142,7 @@ func TestFull(t *testing.T) {
 	}
 	check("", reflect.ValueOf(full()))
 	for path, given := range given {
-		if !given && !slices.Contains([]string{".Options.NoResponder", ".SRIOV", ".Passt"}, path) {
+		if !given && !slices.Contains([]string{".Options.NoResponder", ".SRIOV", ".Passt", ".Slirp"}, path) {
 			t.Errorf("full()%s is zero", path)
 		}
 	}
@@ -164,7 +168,7 @@ func TestValidate(t *testing.T) {
 		{"tap", func(r *Record) { r.Tap = "" }},
 		{"tap", func(r *Record) { r.Tap = "ä" }},
 		{"binding", func(r *Record) { r.Binding = "" }},
-		{"binding", func(r *Record) { r.Binding = "slirp" }},
+		{"binding", func(r *Record) { r.Binding = "vde" }},
 		{"firewall", func(r *Record) { r.Firewall = "iptables" }},
 		{"firewall", func(r *Record) { r.Binding = BindingBridge }},
 		{"queues", func(r *Record) { r.Queues = 0 }},
@@ -323,7 +327,7 @@ func TestValidate(t *testing.T) {
 
 // TestValidateDirect is TestValidate for the bindings without a responder.
 func TestValidateDirect(t *testing.T) {
-	const macvtap, sriov, passt = BindingMacvtap, BindingSRIOV, BindingPasst
+	const macvtap, sriov, passt, slirp = BindingMacvtap, BindingSRIOV, BindingPasst, BindingSlirp
 	for _, c := range []struct {
 		binding Kind
 		field   string
@@ -357,6 +361,20 @@ func TestValidateDirect(t *testing.T) {
 		{passt, "standby", func(r *Record) { r.Standby = true }},
 		{sriov, "device.linkState", func(r *Record) { r.Device.LinkState = "up" }},
 		{passt, "passt", func(r *Record) { r.Passt = nil }},
+		{passt, "dns", func(r *Record) { r.DNS = &DNS{} }},
+		{passt, "slirp", func(r *Record) { r.Slirp = direct()[slirp].Slirp }},
+		{slirp, "slirp", func(r *Record) { r.Slirp = nil }},
+		{slirp, "slirp", func(r *Record) { r.Slirp = &Slirp{} }},
+		{slirp, "slirp.ipv4", func(r *Record) { r.Slirp.IPv4 = netip.MustParsePrefix("10.0.2.0/28") }},
+		{slirp, "slirp.ipv4", func(r *Record) { r.Slirp.IPv4 = netip.MustParsePrefix("10.0.2.1/24") }},
+		{slirp, "slirp.ipv4", func(r *Record) { r.Slirp.IPv4 = netip.MustParsePrefix("fd10:0:2::/64") }},
+		{slirp, "slirp.ipv6", func(r *Record) { r.Slirp.IPv6 = netip.MustParsePrefix("fd10:0:2::/96") }},
+		{slirp, "slirp.ipv6", func(r *Record) { r.Slirp.IPv6 = netip.MustParsePrefix("10.0.2.0/24") }},
+		{slirp, "slirp.forwards", func(r *Record) { r.Slirp.IPv4 = netip.Prefix{} }},
+		{slirp, "slirp.forwards[0].protocol", func(r *Record) { r.Slirp.Forwards[0].Protocol = "sctp" }},
+		{slirp, "dns.servers", func(r *Record) { r.DNS.Servers = []netip.Addr{netip.MustParseAddr("10.0.0.1")} }},
+		{slirp, "tap", func(r *Record) { r.Tap = "eth0-tap" }},
+		{slirp, "device.driver", func(r *Record) { r.Device.Driver = "vhost" }},
 		{passt, "passt.forwards[1].protocol", func(r *Record) { r.Passt.Forwards[1].Protocol = "sctp" }},
 		{passt, "passt.forwards[0].first", func(r *Record) { r.Passt.Forwards[0].First = 0 }},
 		{passt, "passt.forwards[0].last", func(r *Record) { r.Passt.Forwards[0].Last = 79 }},
@@ -537,7 +555,7 @@ func FuzzText(f *testing.F) {
 // FuzzDecode: Decode does not panic, and a record that it returns is the same after Encode and Decode.
 func FuzzDecode(f *testing.F) {
 	direct := direct()
-	for _, r := range []Record{full(), least(), direct[BindingMacvtap], direct[BindingSRIOV], direct[BindingPasst]} {
+	for _, r := range []Record{full(), least(), direct[BindingMacvtap], direct[BindingSRIOV], direct[BindingPasst], direct[BindingSlirp]} {
 		text, err := Encode(r)
 		if err != nil {
 			f.Fatal(err)

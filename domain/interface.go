@@ -3,6 +3,7 @@ package domain
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -31,6 +32,7 @@ var (
 //	a tap               type ethernet. libvirt needs no capability: it attaches to the tap as it is
 //	a virtual function  type hostdev. libvirt sets MAC and VLAN at the card: CAP_NET_ADMIN on the machine
 //	passt               type user. libvirt starts passt as the guest's user
+//	slirp               type user, without forwards and search domains, which libvirt cannot say
 //
 // The default model needs virtio 1.0 in the guest (Linux 4.10). Without a PCI bus (s390x) set ROM to nil; a usb-net
 // device needs a port (Address.USB). attach-device needs a free pcie-root-port on q35; detach-device takes the same
@@ -59,6 +61,10 @@ func Interface(rec *cache.Record) (*libvirtxml.DomainInterface, error) {
 		setFunction(iface, rec.SRIOV)
 	case rec.Passt != nil:
 		setPasst(iface, rec)
+	case rec.Slirp != nil:
+		if err := setSlirp(iface, rec); err != nil {
+			return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
+		}
 	default:
 		iface.Source = &libvirtxml.DomainInterfaceSource{Ethernet: &libvirtxml.DomainInterfaceSourceEthernet{}}
 		iface.Target = &libvirtxml.DomainInterfaceTarget{Dev: rec.Tap, Managed: "no"}
@@ -127,6 +133,29 @@ func setPasst(iface *libvirtxml.DomainInterface, rec *cache.Record) {
 			iface.PortForward = append(iface.PortForward, libvirtxml.DomainInterfaceSourcePortForward{Proto: protocol, Ranges: ranges})
 		}
 	}
+}
+
+// setSlirp connects the guest's device to QEMU's user network. libvirt has words for its networks alone.
+func setSlirp(iface *libvirtxml.DomainInterface, rec *cache.Record) error {
+	const instead = "leave it out, or start QEMU without libvirt (package domain/qemu)"
+	if len(rec.Slirp.Forwards) > 0 {
+		return &cache.FieldError{Field: "slirp.forwards", Reason: "libvirt forwards no port to a guest of slirp: " + instead + ", or want the binding passt"}
+	}
+	if rec.DNS != nil && len(rec.DNS.Search) > 0 {
+		return &cache.FieldError{Field: "dns.search", Reason: "libvirt names no search domains to slirp: " + instead}
+	}
+	iface.Source = &libvirtxml.DomainInterfaceSource{User: &libvirtxml.DomainInterfaceSourceUser{}}
+	for _, network := range []netip.Prefix{rec.Slirp.IPv4, rec.Slirp.IPv6} {
+		if !network.IsValid() {
+			continue
+		}
+		family := "ipv4"
+		if network.Addr().Is6() {
+			family = "ipv6"
+		}
+		iface.IP = append(iface.IP, libvirtxml.DomainInterfaceIP{Family: family, Address: network.Addr().String(), Prefix: uint(network.Bits())})
+	}
+	return nil
 }
 
 // checkModel refuses what the model cannot have. libvirt ignores some of it without an error.

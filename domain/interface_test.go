@@ -3,6 +3,7 @@ package domain_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -77,10 +78,16 @@ var cases = []struct {
 			{Protocol: "tcp", First: 8000, Last: 8100, Guest: 8000}, {Protocol: "tcp", First: 9000, Last: 9009, Guest: 90},
 		}
 	}},
+	{"slirp", slirp},
+	{"slirp-4", func(r *cache.Record) {
+		slirp(r)
+		r.Slirp = &cache.Slirp{IPv4: netip.MustParsePrefix("10.9.0.0/27")}
+		r.Device.Model, r.Device.LinkState = "e1000e", "down"
+	}},
 	{"passt-e1000e", func(r *cache.Record) { passt(r); r.Device.Model, r.Device.LinkState = "e1000e", "down" }},
 }
 
-// macvtap, sriov and passt make the record one of that binding.
+// macvtap, sriov, passt and slirp make the record one of that binding.
 func macvtap(r *cache.Record) { r.Binding, r.Tap = cache.BindingMacvtap, r.Name }
 
 func sriov(r *cache.Record) {
@@ -88,6 +95,11 @@ func sriov(r *cache.Record) {
 }
 
 func passt(r *cache.Record) { r.Binding, r.Tap, r.Passt = cache.BindingPasst, "", &cache.Passt{} }
+
+func slirp(r *cache.Record) {
+	r.Binding, r.Tap, r.MTU = cache.BindingSlirp, "", 1500
+	r.Slirp = &cache.Slirp{IPv4: netip.MustParsePrefix("10.0.2.0/24"), IPv6: netip.MustParsePrefix("fd10:0:2::/64")}
+}
 
 func element(t *testing.T, edit func(*cache.Record)) string {
 	t.Helper()
@@ -161,6 +173,11 @@ func TestInterfaceErrors(t *testing.T) {
 		{"vhost of e1000e", func(r *cache.Record) { r.Device.Model, r.Device.Driver = "e1000e", "vhost" }, "device.driver", "leave this field empty"},
 		{"rom of usb-net", func(r *cache.Record) { r.Device.Model, r.Device.ROM = "usb-net", "off" }, "device.rom", "leave this field empty"},
 		{"model of a virtual function", func(r *cache.Record) { sriov(r); r.Device.Model = "virtio" }, "device.model", "leave it out"},
+		{"forwards of slirp", func(r *cache.Record) {
+			slirp(r)
+			r.Slirp.Forwards = []cache.Forward{{Protocol: "tcp", First: 80, Last: 80, Guest: 80}}
+		}, "slirp.forwards", "without libvirt"},
+		{"search domains of slirp", func(r *cache.Record) { slirp(r); r.DNS = &cache.DNS{Search: []string{"pod.example"}} }, "dns.search", "leave it out"},
 		{"vhost of passt", func(r *cache.Record) { passt(r); r.Device.Driver = "vhost" }, "device.driver", "leave it out"},
 		{"place of a virtual function", func(r *cache.Record) { sriov(r); r.SRIOV.PCIAddress = "3:10.1" }, "sriov.pciAddress", "want the form 0000:03:10.1"},
 		{"place", func(r *cache.Record) { r.Device.PCIAddress = "1:0.0" }, "device.pciAddress", "want the form 0000:03:10.1"},

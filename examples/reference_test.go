@@ -382,7 +382,7 @@ func verbHelps(t *testing.T, name, folder string) string {
 		}
 		said, listed, _ := strings.Cut(help(t, folder, "help", verb), "\nFlags:\n")
 		// What the kinds are is said once.
-		kinds := regexp.MustCompile(`(?s)KIND is .*?nothing reaches the guest\n`).FindString(said)
+		kinds := regexp.MustCompile(`(?s)KIND is .*?forwards no ports\n`).FindString(said)
 		if kinds != "" && kinds == shared {
 			said = strings.Replace(said, kinds, "KIND and the configuration are those of agent setup.\n", 1)
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/guestwire/guestwire/internal/strictjson"
 )
 
-// Binding is how the guest is attached: a [Bridge], [Redirect], [Masquerade], [Routed], [Macvtap], [SRIOV], [Passt] or
-// [Auto] by value.
+// Binding is how the guest is attached: a [Bridge], [Redirect], [Masquerade], [Routed], [Macvtap], [SRIOV], [Passt],
+// [Slirp] or [Auto] by value.
 type Binding interface {
 	// Kind is the binding's name in a Spec's JSON and in a record, such as "bridge".
 	Kind() cache.Kind
@@ -27,7 +27,7 @@ type Binding interface {
 }
 
 // bindings are all of them, with their defaults, in the order in which messages list them.
-var bindings = []Binding{Bridge{}, Redirect{}, Masquerade{}, Routed{}, Macvtap{}, SRIOV{}, Passt{}, Auto{}}
+var bindings = []Binding{Bridge{}, Redirect{}, Masquerade{}, Routed{}, Macvtap{}, SRIOV{}, Passt{}, Slirp{}, Auto{}}
 
 // NewBinding returns a binding with its defaults, or a *cache.FieldError.
 func NewBinding(kind cache.Kind) (Binding, error) {

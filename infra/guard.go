@@ -9,8 +9,8 @@ import (
 
 // Guard is what the guest may send. The zero value allows the guest its own MAC and addresses alone: no DHCP server, no
 // router, and behind a masquerade no service of the namespace. It also keeps the network's DHCP servers and routers
-// from a guest that guestwire's responder serves. Macvtap, SRIOV and Passt have no filter: their records warn, unless
-// Off is set.
+// from a guest that guestwire's responder serves. Macvtap, SRIOV, Passt and Slirp have no filter: their records warn,
+// unless Off is set.
 type Guard struct {
 	// Off lets everything pass; the other fields are empty then. The guest still needs the record's MAC: the responder,
 	// and the namespace behind Masquerade and Routed, answer no other one. Serve reports it: other-mac-seen.

@@ -24,10 +24,15 @@ func (b Passt) validate() error {
 	if err := checkStation(field+"mac", b.MAC); err != nil {
 		return err
 	}
-	for i, p := range b.Ports {
+	return checkSocketPorts(field+"ports", b.Kind(), b.Ports)
+}
+
+// checkSocketPorts checks ports that a program forwards to the guest by its sockets.
+func checkSocketPorts(field string, kind cache.Kind, list []Ports) error {
+	for i, p := range list {
 		if p.Protocol == "sctp" {
-			return &cache.FieldError{Field: fmt.Sprintf("%sports[%d]", field, i), Reason: fmt.Sprintf("%v: passt forwards tcp and udp only; masquerade forwards sctp too", p)}
+			return &cache.FieldError{Field: fmt.Sprintf("%s[%d]", field, i), Reason: fmt.Sprintf("%v: %s forwards tcp and udp only; masquerade forwards sctp too", p, kind)}
 		}
 	}
-	return checkPorts(field+"ports", b.Ports)
+	return checkPorts(field, list)
 }

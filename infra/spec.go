@@ -16,10 +16,10 @@ import (
 //
 //	{"binding": {"masquerade": {"ports": ["80"]}}, "owner": {"uid": 107}}
 type Spec struct {
-	// Binding is how the guest is attached. Macvtap, SRIOV and Passt take no Tap, MTU, Limits, DNS and Options.
+	// Binding is how the guest is attached. Macvtap, SRIOV, Passt and Slirp take no Tap, MTU, Limits, DNS and Options.
 	Binding Binding `json:"binding,omitempty"`
-	// Guest is the guest's identity, such as a UUID: at most 253 octets of UTF-8. Masquerade and Passt compute the guest's
-	// MAC from it, so it is the same in each namespace. Empty: from the NIC's MAC.
+	// Guest is the guest's identity, such as a UUID: at most 253 octets of UTF-8. Masquerade, Passt and Slirp compute the
+	// guest's MAC from it, so it is the same in each namespace. Empty: from the NIC's MAC.
 	Guest  string `json:"guest,omitempty"`
 	Owner  Owner  `json:"owner,omitzero"`   // the launcher's user, who can open the taps; zero is refused
 	Queues int    `json:"queues,omitempty"` // queue pairs of the tap, at most 256; 0: 1
@@ -212,7 +212,7 @@ func (s Spec) validateMTU() error {
 // direct reports whether the guest's frames do not pass a tap that Setup makes.
 func direct(b Binding) bool {
 	switch b.(type) {
-	case Macvtap, SRIOV, Passt:
+	case Macvtap, SRIOV, Passt, Slirp:
 		return true
 	}
 	return false

@@ -31,6 +31,7 @@ func TestSpecJSON(t *testing.T) {
 		`{"binding":{"macvtap":{}}}`: {Binding: infra.Macvtap{}},
 		`{"binding":{"sriov":{}}}`:   {Binding: infra.SRIOV{}},
 		`{"binding":{"passt":{}}}`:   {Binding: infra.Passt{}},
+		`{"binding":{"slirp":{}}}`:   {Binding: infra.Slirp{}},
 		`{"binding":{"sriov":{"pci":"0000:03:10.1","mac":"02:00:00:00:00:77","vlan":42,"managed":true}}}`: {
 			Binding: infra.SRIOV{PCI: "0000:03:10.1", MAC: guestMAC, VLAN: 42, Managed: true}},
 		`{"binding":{"passt":{"mac":"02:00:00:00:00:77","ports":["80:8080/tcp","53/udp"]}}}`: {
@@ -72,9 +73,9 @@ func TestSpecJSONRefused(t *testing.T) {
 		`{"dns":{"servers":["here"]}}`:                        "dns.servers[0]: ",
 		`{"queues":"2"}`:                                      "queues",
 		`{"binding":"bridge"}`:                                "binding",
-		`{"binding":{"auto":{"order":["passt","slirp"]}}}`:    `binding.auto.order[1]: "slirp", want one of ["bridge" "redirect"`,
+		`{"binding":{"auto":{"order":["passt","vde"]}}}`:      `binding.auto.order[1]: "vde", want one of ["bridge" "redirect"`,
 		`{"binding":{"masquerade":{"firewall":"ufw"}}}`:       `binding.masquerade.firewall: "ufw", want one of ["nftables" "iptables-nft" "iptables-legacy"]`,
-		`{"binding":{"slirp":{}}}`:                            `"slirp", want "bridge", "redirect"`,
+		`{"binding":{"vde":{}}}`:                              `"vde", want "bridge", "redirect"`,
 		`{"binding":{"redirect":{"mac":1}}}`:                  "binding.redirect.mac: want a string, not a number",
 		`{"binding":{"macvtap":{"mac":"02:00:00:00:00:77"}}}`: "binding.macvtap.mac: no such field",
 		`{"guest":1}`:                                         "guest: want a string",
@@ -105,13 +106,13 @@ func TestSpecJSONRefused(t *testing.T) {
 			t.Errorf("%s: refused, and yet it changed the value", text)
 		}
 	}
-	_, err := infra.NewBinding("slirp")
+	_, err := infra.NewBinding("vde")
 	var field *cache.FieldError
 	if !errors.As(err, &field) || field.Field != "binding" {
 		t.Errorf("NewBinding of an unknown kind: %v, want a *cache.FieldError of binding", err)
 	}
 	for _, kind := range []cache.Kind{
-		cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade, cache.BindingMacvtap, cache.BindingSRIOV, cache.BindingPasst, "auto",
+		cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade, cache.BindingMacvtap, cache.BindingSRIOV, cache.BindingPasst, cache.BindingSlirp, "auto",
 	} {
 		if b, err := infra.NewBinding(kind); err != nil || b.Kind() != kind {
 			t.Errorf("NewBinding(%q): %v, %v", kind, b, err)
@@ -177,7 +178,7 @@ func filled(t *testing.T, v reflect.Value) {
 // TestSpecJSONKeepsEachField: no field of a Spec, of a binding, or of what they hold is lost in JSON. A
 // field that is new is tested without a word here.
 func TestSpecJSONKeepsEachField(t *testing.T) {
-	for _, kind := range []cache.Kind{"bridge", "redirect", "masquerade", "routed", "macvtap", "sriov", "passt", "auto"} {
+	for _, kind := range []cache.Kind{"bridge", "redirect", "masquerade", "routed", "macvtap", "sriov", "passt", "slirp", "auto"} {
 		var want infra.Spec
 		filled(t, reflect.ValueOf(&want).Elem())
 		b, err := infra.NewBinding(kind)

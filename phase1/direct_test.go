@@ -3,9 +3,11 @@ package phase1_test
 import (
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -104,6 +106,50 @@ func TestPasst(t *testing.T) {
 	unwire(t, first)
 	check(t, second)
 	teardown(t, n, second, before)
+}
+
+// TestSlirp: nothing is wired but the sysctls of passt, and yet all verbs know the NIC.
+func TestSlirp(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t)
+	nstest.NeedRoot(t, "ping_group_range takes only groups of the user namespace")
+	n := nstest.NewVeth(t)
+	before := settled(t, n)
+	c := direct(n, infra.Slirp{Ports: []infra.Ports{{First: 80, Guest: 8000}}})
+	c.DNS, c.Owner = &cache.DNS{Search: []string{"pod.example"}}, infra.Owner{Root: true}
+	preview, err := c.Plan(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	setup(t, c)
+	r := record(t, n)
+	want := cache.Slirp{
+		IPv4: netip.MustParsePrefix("10.0.2.0/24"), IPv6: netip.MustParsePrefix("fd10:0:2::/64"),
+		Forwards: []cache.Forward{{Protocol: "tcp", First: 80, Last: 80, Guest: 8000}},
+	}
+	if r.Slirp == nil || !reflect.DeepEqual(*r.Slirp, want) || r.Tap != "" || r.MTU != 1500 || len(r.DNS.Search) != 1 || !slices.Equal(r.Warnings, preview.Record.Warnings) {
+		t.Errorf("record %+v, want %+v", r, want)
+	}
+	report, err := c.Status(t.Context())
+	if err != nil || report.Binding != cache.BindingSlirp || report.Drift != nil || !reflect.DeepEqual(report.Record, r) {
+		t.Errorf("status %+v, %v", report, err)
+	}
+	wirings, err := phase1.List(t.Context(), c.Dir)
+	isThis := func(w phase1.Wiring) bool {
+		return w.Namespace == r.Namespace && w.NIC == "eth0" && w.Binding == cache.BindingSlirp
+	}
+	if err != nil || !slices.ContainsFunc(wirings, isThis) {
+		t.Errorf("list %+v, %v", wirings, err)
+	}
+	check(t, c)
+	n.Pod.Exec("sysctl", "-qw", "net.ipv4.ip_unprivileged_port_start=1000")
+	drifted(t, c, "sysctl net/ipv4/ip_unprivileged_port_start is 1000, not 0")
+	other := c
+	other.Binding = infra.Slirp{IPv4: netip.MustParsePrefix("10.0.3.0/24")}
+	if _, err := other.Setup(t.Context()); !errors.Is(err, infra.ErrWired) {
+		t.Errorf("another network: %v, want ErrWired", err)
+	}
+	teardown(t, n, c, before)
 }
 
 // TestFunction leaves a record for libvirt and changes nothing. The NIC goes when the guest gets its

@@ -17,7 +17,7 @@ import (
 // there.
 func TestJournals(t *testing.T) {
 	const dir = "testdata/journals"
-	for _, binding := range []cache.Kind{cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade, cache.BindingRouted, cache.BindingMacvtap, cache.BindingSRIOV, cache.BindingPasst} {
+	for _, binding := range []cache.Kind{cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade, cache.BindingRouted, cache.BindingMacvtap, cache.BindingSRIOV, cache.BindingPasst, cache.BindingSlirp} {
 		path := fmt.Sprintf("%s/v%d/%s%s", dir, journalVersion, binding, journalSuffix)
 		text, err := os.ReadFile(path)
 		if err != nil {

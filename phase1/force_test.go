@@ -388,7 +388,7 @@ func TestForceTeardownIPTables(t *testing.T) {
 // or the journal says where the record is.
 func TestForceTeardownDirect(t *testing.T) {
 	t.Parallel()
-	for _, b := range []infra.Binding{infra.Macvtap{}, infra.Passt{}, infra.SRIOV{PCI: "0000:03:10.1"}} {
+	for _, b := range []infra.Binding{infra.Macvtap{}, infra.Passt{}, infra.Slirp{}, infra.SRIOV{PCI: "0000:03:10.1"}} {
 		for how, named := range map[string]bool{"removed": true, "of no plan": false, "cut in half": false} {
 			t.Run(string(b.Kind())+" "+how, func(t *testing.T) {
 				t.Parallel()
@@ -416,7 +416,7 @@ func TestForceTeardownDirect(t *testing.T) {
 				default:
 					lostAre(t, lost)
 				}
-				if says := slices.ContainsFunc(lost, func(l string) bool { return strings.HasPrefix(l, sysctlsStay+"net.ipv4.ip_unprivileged_port_start = ") }); says != (b.Kind() == cache.BindingPasst && how != "cut in half") {
+				if says := slices.ContainsFunc(lost, func(l string) bool { return strings.HasPrefix(l, sysctlsStay+"net.ipv4.ip_unprivileged_port_start = ") }); says != ((b.Kind() == cache.BindingPasst || b.Kind() == cache.BindingSlirp) && how != "cut in half") {
 					t.Errorf("lost are %q", lost)
 				}
 				if err := difference(wired, n.Pod.Dump()); err != nil {

@@ -267,6 +267,7 @@ func TestSharedSysctls(t *testing.T) {
 		"bridge, then masquerade":    {infra.Bridge{}, infra.Masquerade{}, calls},
 		"bridge, then redirect":      {infra.Bridge{}, infra.Redirect{}, calls},
 		"bridge, then a function":    {infra.Bridge{}, infra.SRIOV{PCI: "0000:03:10.1"}, calls},
+		"passt, then slirp":          {infra.Passt{}, infra.Slirp{Ports: []infra.Ports{{First: 80}}}, "net.ipv4.ip_unprivileged_port_start"},
 		"passt with ports, then not": {infra.Passt{Ports: []infra.Ports{{First: 80}}}, infra.Passt{}, "net.ipv4.ip_unprivileged_port_start"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -282,7 +283,7 @@ func TestSharedSysctls(t *testing.T) {
 				first, second := config(n, test.first), ofSecondNIC(n, test.second)
 				for _, c := range []*wired.NIC{&first, &second} {
 					switch c.Binding.(type) {
-					case infra.Macvtap, infra.SRIOV, infra.Passt:
+					case infra.Macvtap, infra.SRIOV, infra.Passt, infra.Slirp:
 						c.DNS = nil
 					}
 				}

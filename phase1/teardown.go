@@ -18,7 +18,7 @@ import (
 // error; Progress reports it. After the first three errors nothing has changed.
 //
 //	ErrInUse           a process has the guest's tap open: end the VM, or detach the NIC from it first (domain/qemu:
-//	                   Unplug; libvirt: detach-device). Not known of a macvtap, a virtual function and passt
+//	                   Unplug; libvirt: detach-device). Not known of a macvtap, a virtual function, passt and slirp
 //	ErrHeld            another process holds the NIC
 //	*cache.FieldError  the wiring has another State than TeardownOptions
 //	infra.ErrNoNIC     the NIC has gone; everything else is removed

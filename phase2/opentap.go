@@ -22,7 +22,7 @@ import (
 // (IFF_VNET_HDR, IFF_NO_PI). The VMM may choose a longer header, and offloads; those of an earlier VMM, and its address
 // filter, are undone. The files do not block, and Go's deadlines work. The errors:
 //
-//	*cache.FieldError  the record is not valid, has no tap (binding: sriov, passt), or has one queue where the tap
+//	*cache.FieldError  the record is not valid, has no tap (binding: sriov, passt, slirp), or has one queue where the tap
 //	                   was made for several, or the other way round (queues)
 //	fs.ErrNotExist     the thread is in another namespace than the record's, or tap or device is missing
 //	fs.ErrPermission   the tap belongs to another user, or the user cannot open the device
@@ -45,6 +45,7 @@ func openTap(r cache.Record) ([]*os.File, error) {
 		return nil, &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%q, whose guest has no tap: the VMM gets %s", r.Binding, map[cache.Kind]string{
 			cache.BindingSRIOV: "the function of the network card at sriov.pciAddress",
 			cache.BindingPasst: "the socket of passt",
+			cache.BindingSlirp: "the words for QEMU's user network",
 		}[r.Binding])}
 	}
 	if err := checkNamespace(r.Namespace); err != nil {

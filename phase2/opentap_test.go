@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -296,6 +297,8 @@ func TestOpenTapErrors(t *testing.T) {
 			SRIOV: &cache.SRIOV{PCIAddress: "0000:03:10.1"}}, field: "binding", words: "sriov.pciAddress"},
 		{name: "passt", record: cache.Record{Version: cache.Version, Name: "eth0", Binding: cache.BindingPasst, Queues: 1, MAC: single.MAC, MTU: 1450,
 			Passt: &cache.Passt{}}, field: "binding", words: "the socket of passt"},
+		{name: "slirp", record: cache.Record{Version: cache.Version, Name: "eth0", Binding: cache.BindingSlirp, Queues: 1, MAC: single.MAC, MTU: 1500,
+			Slirp: &cache.Slirp{IPv4: netip.MustParsePrefix("10.0.2.0/24")}}, field: "binding", words: "QEMU's user network"},
 		{name: "the responder's tap", record: edited(single, func(r *cache.Record) { r.Tap = r.ResponderTap }), field: "responderTap", words: "is the guest's tap"},
 		{name: "several queues of a single one", record: edited(single, func(r *cache.Record) { r.Queues = 2 }), field: "queues", words: "has a single queue"},
 		{name: "one queue of several", record: edited(several, func(r *cache.Record) { r.Queues = 1 }), field: "queues", words: "was made for several queues"},

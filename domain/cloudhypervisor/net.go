@@ -87,6 +87,7 @@ func check(rec *cache.Record, o Options) error {
 	}{
 		{rec.SRIOV != nil, "binding", "sriov, which is no network device to Cloud Hypervisor: bind the function to vfio-pci, and use --device path=/sys/bus/pci/devices/ADDRESS"},
 		{rec.Passt != nil, "binding", "passt, whose socket Cloud Hypervisor does not speak: use the masquerade binding, or QEMU"},
+		{rec.Slirp != nil, "binding", "slirp, which is a part of QEMU: use the masquerade binding, or QEMU"},
 		{rec.Binding == cache.BindingMacvtap && len(o.FDs) == 0, "options.fds", "missing, and Cloud Hypervisor opens no macvtap by its name: open its queues, and name the descriptors here"},
 		{len(o.FDs) > 0 && len(o.FDs) != rec.Queues, "options.fds", fmt.Sprintf("%d descriptors, but the record has %d queues: want one for each queue", len(o.FDs), rec.Queues)},
 		{slices.ContainsFunc(o.FDs, func(fd int) bool { return fd < 3 }), "options.fds", fmt.Sprintf("%d, want numbers of 3 or higher", o.FDs)},

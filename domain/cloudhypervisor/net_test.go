@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -160,6 +161,9 @@ func TestErrors(t *testing.T) {
 		}, "binding", "--device path="},
 		{func(r *cache.Record, _ *cloudhypervisor.Options) {
 			r.Binding, r.Tap, r.Passt = cache.BindingPasst, "", &cache.Passt{}
+		}, "binding", "masquerade"},
+		{func(r *cache.Record, _ *cloudhypervisor.Options) {
+			r.Binding, r.Tap, r.Slirp = cache.BindingSlirp, "", &cache.Slirp{IPv4: netip.MustParsePrefix("10.0.2.0/24")}
 		}, "binding", "masquerade"},
 		{func(r *cache.Record, _ *cloudhypervisor.Options) { r.Binding, r.Tap = cache.BindingMacvtap, r.Name }, "options.fds", "open its queues"},
 		{func(_ *cache.Record, o *cloudhypervisor.Options) { o.FDs = []int{3, 4} }, "options.fds", "one for each queue"},

@@ -51,6 +51,7 @@ func check(rec *cache.Record) error {
 	}{
 		{rec.SRIOV != nil, "binding", "sriov, and Firecracker passes no PCI device to a guest: use a binding with a tap, or another VMM"},
 		{rec.Passt != nil, "binding", "passt, whose socket Firecracker does not speak: use the masquerade binding, or QEMU"},
+		{rec.Slirp != nil, "binding", "slirp, which is a part of QEMU: use the masquerade binding, or QEMU"},
 		{rec.Binding == cache.BindingMacvtap, "binding", "macvtap, and Firecracker opens taps by their names alone: use the redirect binding, or another VMM"},
 		{rec.Queues > 1, "queues", fmt.Sprintf("%d, and Firecracker's device has one: run Setup again with one queue", rec.Queues)},
 		{d.Model != "" && d.Model != "virtio" && d.Model != "virtio-non-transitional", "device.model", fmt.Sprintf("%q, and Firecracker has virtio 1.0 alone: leave this field empty", d.Model)},

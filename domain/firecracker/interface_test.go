@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -179,6 +180,9 @@ func TestErrors(t *testing.T) {
 		{func(r *cache.Record) {
 			r.Binding, r.Tap, r.MTU, r.SRIOV = cache.BindingSRIOV, "", 0, &cache.SRIOV{PCIAddress: "0000:03:10.1"}
 		}, "binding", "another VMM"},
+		{func(r *cache.Record) {
+			r.Binding, r.Tap, r.Slirp = cache.BindingSlirp, "", &cache.Slirp{IPv4: netip.MustParsePrefix("10.0.2.0/24")}
+		}, "binding", "masquerade"},
 		{func(r *cache.Record) { r.Binding, r.Tap, r.Passt = cache.BindingPasst, "", &cache.Passt{} }, "binding", "masquerade"},
 		{func(r *cache.Record) { r.Binding, r.Tap = cache.BindingMacvtap, r.Name }, "binding", "redirect"},
 		{func(r *cache.Record) { r.Queues = 2 }, "queues", "run Setup again with one queue"},

@@ -69,15 +69,17 @@ func (n *NIC) Args() ([]string, error) {
 }
 
 // option returns the object in the form VALUE,id=VALUE,key=value: first the value of the key that QEMU lets out there,
-// then the id, then the others, sorted.
+// then the id, then the others, sorted. A list is its key several times.
 func option(o Object, first string) string {
-	values := map[string]string{}
+	values := map[string][]string{}
 	flatten(values, "", o)
-	text := escape(values[first]) + ",id=" + escape(values["id"])
+	text := escape(values[first][0]) + ",id=" + escape(values["id"][0])
 	delete(values, first)
 	delete(values, "id")
 	for _, key := range slices.Sorted(maps.Keys(values)) {
-		text += "," + key + "=" + escape(values[key])
+		for _, value := range values[key] {
+			text += "," + key + "=" + escape(value)
+		}
 	}
 	return text
 }
@@ -85,18 +87,22 @@ func option(o Object, first string) string {
 // escape returns the value as QEMU reads it: a comma would end it.
 func escape(value string) string { return strings.ReplaceAll(value, ",", ",,") }
 
-// flatten adds the values of the object with dotted keys.
-func flatten(to map[string]string, prefix string, o Object) {
+// flatten adds the values of the object with dotted keys. The objects of a list have one member, a string.
+func flatten(to map[string][]string, prefix string, o Object) {
 	for key, value := range o {
 		switch v := value.(type) {
 		case Object:
 			flatten(to, prefix+key+".", v)
+		case []Object:
+			for _, member := range v {
+				to[prefix+key] = append(to[prefix+key], fmt.Sprint(member["str"]))
+			}
 		case bool:
-			to[prefix+key] = map[bool]string{true: "on", false: "off"}[v]
+			to[prefix+key] = []string{map[bool]string{true: "on", false: "off"}[v]}
 		case int:
-			to[prefix+key] = strconv.Itoa(v)
+			to[prefix+key] = []string{strconv.Itoa(v)}
 		default:
-			to[prefix+key] = fmt.Sprint(v)
+			to[prefix+key] = []string{fmt.Sprint(v)}
 		}
 	}
 }

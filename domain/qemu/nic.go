@@ -31,7 +31,7 @@ type Options struct {
 	Socket string
 }
 
-// Object is the arguments of a QMP command: strings, bools, ints, Objects.
+// Object is the arguments of a QMP command: strings, bools, ints, Objects, lists of Objects.
 type Object map[string]any
 
 // NIC is a network device of QEMU. The caller can change the objects, for example to add rx_queue_size to Device.
@@ -194,10 +194,13 @@ func deviceID(rec *cache.Record, o Options) (string, error) {
 	return id, nil
 }
 
-// newNetdev returns the backend of a tap or of passt.
+// newNetdev returns the backend of a tap, of passt or of slirp.
 func newNetdev(id string, rec *cache.Record, m model, o Options) Object {
 	if rec.Passt != nil {
 		return Object{"type": "stream", "id": id, "server": false, "addr": Object{"type": "unix", "path": o.Socket}}
+	}
+	if rec.Slirp != nil {
+		return newUser(id, rec)
 	}
 	netdev := Object{"type": "tap", "id": id}
 	switch {
@@ -222,6 +225,36 @@ func newNetdev(id string, rec *cache.Record, m model, o Options) Object {
 		}
 	}
 	return netdev
+}
+
+// newUser returns the backend of slirp, QEMU's user network. Without a family's name, QEMU would give the guest one.
+func newUser(id string, rec *cache.Record) Object {
+	s := rec.Slirp
+	user := Object{"type": "user", "id": id, "ipv4": s.IPv4.IsValid(), "ipv6": s.IPv6.IsValid()}
+	if s.IPv4.IsValid() {
+		user["net"] = s.IPv4.String()
+	}
+	if s.IPv6.IsValid() {
+		user["ipv6-prefix"], user["ipv6-prefixlen"] = s.IPv6.Addr().String(), s.IPv6.Bits()
+	}
+	var forwards, search []Object
+	for _, f := range s.Forwards {
+		for i := range int(f.Last-f.First) + 1 {
+			forwards = append(forwards, Object{"str": fmt.Sprintf("%s::%d-:%d", f.Protocol, int(f.First)+i, int(f.Guest)+i)})
+		}
+	}
+	if rec.DNS != nil {
+		for _, domain := range rec.DNS.Search {
+			search = append(search, Object{"str": domain})
+		}
+	}
+	if len(forwards) > 0 {
+		user["hostfwd"] = forwards
+	}
+	if len(search) > 0 {
+		user["dnssearch"] = search
+	}
+	return user
 }
 
 // setROM sets the device's ROM. Without a property, QEMU loads its default ROM: firmware that the launcher did not ask

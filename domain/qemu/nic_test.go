@@ -3,6 +3,7 @@ package qemu_test
 import (
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"reflect"
 	"regexp"
 	"slices"
@@ -22,7 +23,7 @@ func record() *cache.Record {
 	}
 }
 
-// macvtap, sriov and passt make the record one of that binding, and the options those that the record needs.
+// macvtap, sriov, passt and slirp make the record one of that binding, and the options those that the record needs.
 func macvtap(r *cache.Record, o *qemu.Options) {
 	r.Binding, r.Tap, o.FDs = cache.BindingMacvtap, r.Name, []string{"3"}
 }
@@ -33,6 +34,11 @@ func sriov(r *cache.Record, _ *qemu.Options) {
 
 func passt(r *cache.Record, o *qemu.Options) {
 	r.Binding, r.Tap, r.Passt, o.Socket = cache.BindingPasst, "", &cache.Passt{}, "/run/passt,1.sock"
+}
+
+func slirp(r *cache.Record, _ *qemu.Options) {
+	r.Binding, r.Tap, r.MTU = cache.BindingSlirp, "", 1500
+	r.Slirp = &cache.Slirp{IPv4: netip.MustParsePrefix("10.0.2.0/24"), IPv6: netip.MustParsePrefix("fd10:0:2::/64")}
 }
 
 // cases are the devices in testdata, with the names of their files.
@@ -75,6 +81,16 @@ var cases = []struct {
 	{"macvtap-queues", func(r *cache.Record, o *qemu.Options) { macvtap(r, o); r.Queues, o.FDs = 2, []string{"3", "4"} }},
 	{"passt", passt},
 	{"passt-e1000e", func(r *cache.Record, o *qemu.Options) { passt(r, o); r.Device.Model = "e1000e" }},
+	{"slirp", slirp},
+	{"slirp-6", func(r *cache.Record, o *qemu.Options) {
+		slirp(r, o)
+		r.Slirp, r.Device.Model = &cache.Slirp{IPv6: netip.MustParsePrefix("fd10:0:2::/64")}, "e1000e"
+	}},
+	{"slirp-forwards", func(r *cache.Record, o *qemu.Options) {
+		slirp(r, o)
+		r.DNS = &cache.DNS{Search: []string{"a.example", "b,c.example"}}
+		r.Slirp.Forwards = []cache.Forward{{Protocol: "tcp", First: 80, Last: 80, Guest: 8080}, {Protocol: "udp", First: 65534, Last: 65535, Guest: 1}}
+	}},
 	{"sriov", sriov},
 	{"sriov-everything", func(r *cache.Record, o *qemu.Options) {
 		sriov(r, o)
@@ -177,6 +193,7 @@ func TestErrors(t *testing.T) {
 			o.Vhost, o.FDs, o.VhostFDs = true, []string{"3"}, []string{":"}
 		}, "options.vhostFDs", "no colon"},
 		{"passt without a socket", func(r *cache.Record, o *qemu.Options) { passt(r, o); o.Socket = "" }, "options.socket", "want the path"},
+		{"a socket of slirp", func(r *cache.Record, o *qemu.Options) { slirp(r, o); o.Socket = "/run/passt" }, "options.socket", "leave this field empty"},
 		{"a socket without passt", func(_ *cache.Record, o *qemu.Options) { o.Socket = "/run/passt" }, "options.socket", "leave this field empty"},
 		{"VLAN of a function", func(r *cache.Record, o *qemu.Options) { sriov(r, o); r.SRIOV.VLAN = 5 }, "sriov.vlan", "set it at the card"},
 		{"managed function", func(r *cache.Record, o *qemu.Options) { sriov(r, o); r.SRIOV.Managed = true }, "sriov.managed", "bind it"},

@@ -177,7 +177,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "dir":
 			set.StringVar(&o.Dir, name, phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all calls")
 		case "binding":
-			set.StringVar(&o.binding, name, "", "the `KIND` of the binding: bridge, redirect, routed, masquerade, auto, macvtap, sriov, passt")
+			set.StringVar(&o.binding, name, "", "the `KIND` of the binding: bridge, redirect, routed, masquerade, auto, macvtap, sriov, passt, slirp")
 		case "uid":
 			set.Func(name, "the launcher's user, a `NUMBER`; 0 is root", parseNumber(&o.uid, "id -u USER"))
 		case "gid":

@@ -48,14 +48,14 @@ A guest that moves here from another namespace: -from names its record there, a 
 directory, and -standby keeps the guest's tap down until agent activate. What the configuration leaves out is taken from the
 record, but guard, egress and what a masquerade forwards: these are in no record, so name the source's -config as well. What the guest
 will notice is reported on standard error. Both flags count at the first setup; a later one keeps what the first one took over.
-Under routed, macvtap, sriov and passt a guest cannot move.
+Under routed, macvtap, sriov, passt and slirp a guest cannot move.
 
   agent setup -netns /run/netns/pod -nic eth0 -from source.json -standby -state /run/guestwire/vm1 -uid 107
 
 ` + kinds + `
 FILE.json holds the configuration, whose JSON schema agent config -schema prints. go doc describes the fields:
 infra.Spec, infra.Bridge, infra.Redirect, infra.Routed, infra.Masquerade, infra.Sidecar, infra.Auto, infra.SRIOV,
-infra.Passt, infra.Ports, infra.Guard, cache.Limit, cache.Options, cache.Device. tap names the guest's tap.
+infra.Passt, infra.Slirp, infra.Ports, infra.Guard, cache.Limit, cache.Options, cache.Device. tap names the guest's tap.
 guard.vlans lets VLAN tags pass, under bridge and redirect. subdomain of options and the first search domain make the
 guest's own domain. mtu is for a guest with a smaller MTU than the NIC's, and noDefaultRoute of options for a second
 NIC that must not take the first one's traffic.
@@ -248,12 +248,14 @@ The configuration (-config) can give the guest another MAC than the pod's under 
 {"binding": {"bridge": {"mac": "02:00:00:00:00:07"}}}, and name the guest, {"guest": "default/vm1"}: then masquerade gives it the same MAC in each pod.
 Under routed all ports of the pod's addresses are the guest's but those of {"binding": {"routed": {"excluded": ["15008"]}}}.
 
-With the other kinds libvirt attaches the guest, and guestwire neither serves nor filters it:
+With the other kinds libvirt or QEMU attaches the guest, and guestwire neither serves nor filters it:
 
   macvtap     the NIC is a macvtap; the launcher's user needs its device to read and write (go doc infra.Macvtap)
   sriov       the NIC is a virtual function, or was: {"binding": {"sriov": {"pci": "0000:03:10.1", "vlan": 42}}}
   passt       the guest uses the namespace's sockets: {"binding": {"passt": {"ports": ["80:8080", "53/udp"]}}}; without
               ports nothing reaches the guest
+  slirp       QEMU uses the namespace's sockets itself: {"binding": {"slirp": {"ports": ["80:8080"]}}}; libvirt
+              forwards no ports
 `
 
 func verbNames() string {

@@ -406,7 +406,7 @@ func TestErrors(t *testing.T) {
 		code       uint
 		says       string
 	}{
-		"a word":        {owner(""), "router", 101, `guestwire: annotation guestwire/nic.eth0: binding: "router", want "bridge", "redirect", "masquerade", "routed", "macvtap", "sriov", "passt" or "auto", or none, or an object of JSON`},
+		"a word":        {owner(""), "router", 101, `guestwire: annotation guestwire/nic.eth0: binding: "router", want "bridge", "redirect", "masquerade", "routed", "macvtap", "sriov", "passt", "slirp" or "auto", or none, or an object of JSON`},
 		"a field":       {owner(""), `{"queues": 300}`, 101, "guestwire: annotation guestwire/nic.eth0: queues: 300, want 1 to 256, or 0 for 1"},
 		"a guard":       {owner(""), `{"guard": {"off": true}}`, 101, "guestwire: annotation guestwire/nic.eth0: guard: not for a pod to say: leave it out, or ask the node's operator"},
 		"the list":      {`"spec": {"binding": {"router": {}}}`, "redirect", 7, `guestwire: spec.binding: "router", want`},

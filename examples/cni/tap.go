@@ -66,7 +66,7 @@ func (c config) readForTap(result []byte, args *skel.CmdArgs, nics []wantedNIC) 
 	}
 	for _, nic := range nics {
 		switch nic.spec.Binding.(type) {
-		case infra.Macvtap, infra.SRIOV, infra.Passt:
+		case infra.Macvtap, infra.SRIOV, infra.Passt, infra.Slirp:
 			return nil, &cache.FieldError{Field: "tapResult", Reason: fmt.Sprintf("the binding %s has no tap: leave tapResult out", nic.spec.Binding.Kind())}
 		}
 	}

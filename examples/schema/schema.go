@@ -15,7 +15,7 @@ type Schema map[string]any
 
 // bindings are those that a Spec can have.
 var bindings = []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}, infra.Routed{}, infra.Macvtap{}, infra.SRIOV{},
-	infra.Passt{}, infra.Auto{}}
+	infra.Passt{}, infra.Slirp{}, infra.Auto{}}
 
 // New returns the schema of a struct's JSON. It knows which fields there are, and what kind of value each has; it does
 // not know what Validate checks, such as ranges that the type does not have.

@@ -55,7 +55,7 @@ type traits struct {
 	managesAddresses bool
 	// restoresAddresses: Undo also adds addresses and routes that the NIC lost while it was wired. Wired by redirect, the
 	// namespace receives from no router that would renew them. A macvtap loses its addresses when Undo takes it down.
-	// Under bridge, managesAddresses says the same. Under masquerade and passt the NIC works as before, so its addresses
+	// Under bridge, managesAddresses says the same. Under masquerade, passt and slirp the NIC works as before, so its addresses
 	// and routes are left to the program that manages them.
 	restoresAddresses bool
 	// mayBeAbsent: the guest can have the NIC, which is then not in the namespace.
@@ -90,6 +90,8 @@ func answersOf(b infra.Binding) binding {
 		return sriov{b}
 	case infra.Passt:
 		return passt{b}
+	case infra.Slirp:
+		return slirp{b}
 	}
 	return nil
 }

@@ -66,6 +66,18 @@ var directCases = []testCase{
 	{"passt-high-ports", passtWith(unchanged), withSpec(direct(infra.Passt{Ports: []infra.Ports{{First: 1024, Guest: 80}}}), func(s *asked) { s.Guard.Off = true })},
 	{"passt-allowed", passtWith(func(s *netstate.Snapshot) { s.Sysctls = map[string]string{portStart: "80", pingGroups: "100 200"} }),
 		direct(infra.Passt{Ports: []infra.Ports{{First: 80}}})},
+	{"slirp", passtWith(unchanged), withSpec(direct(infra.Slirp{}), func(s *asked) { s.DNS = &cache.DNS{Search: []string{"pod.example"}} })},
+	{"slirp-ports", passtWith(func(s *netstate.Snapshot) {
+		s.Listeners = []netstate.Listener{
+			{Protocol: "tcp", Address: netip.IPv4Unspecified(), Port: 8001}, {Protocol: "tcp", Address: netip.IPv6Loopback(), Port: 8002},
+			{Protocol: "tcp", Address: netip.IPv6Unspecified(), Port: 8003},
+		}
+	}), direct(infra.Slirp{MAC: mac(7), IPv4: pfx("10.9.0.0/27"), IPv6: pfx("fd09::/64"), Ports: []infra.Ports{{First: 80}, {First: 8000, Last: 8010, Guest: 9000}, {Protocol: "udp", First: 53}}})},
+	{"slirp-4", func() netstate.Snapshot {
+		s := lan4()
+		s.Sysctls = map[string]string{portStart: "1024", pingGroups: "100 200"}
+		return s
+	}(), withSpec(direct(infra.Slirp{Ports: []infra.Ports{{First: 1024}}}), func(s *asked) { s.Guard.Off = true })},
 	{"passt-other-groups", passtWith(func(s *netstate.Snapshot) { s.Sysctls[pingGroups] = "65534 65534" }), direct(infra.Passt{})},
 }
 

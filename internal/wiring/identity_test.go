@@ -106,6 +106,8 @@ func TestSameRecordElsewhere(t *testing.T) {
 		"masquerade, both MACs":  {named("", infra.Masquerade{MAC: mac(7), GatewayMAC: mac(8)}), true},
 		"passt":                  {named("", infra.Passt{}), false},
 		"passt, guest":           {named("vm1", infra.Passt{}), true},
+		"slirp":                  {named("", infra.Slirp{}), false},
+		"slirp, guest":           {named("vm1", infra.Slirp{}), true},
 		"auto of redirect, MAC":  {named("", infra.Auto{Order: []cache.Kind{"redirect"}, MAC: mac(7)}), true},
 		"auto as a masquerade":   {named("vm1", infra.Auto{Order: []cache.Kind{"masquerade"}}), true},
 		"auto, guest, no MAC":    {named("vm1", infra.Auto{}), false},

@@ -224,6 +224,7 @@ func TestAsk(t *testing.T) {
 		{infra.Macvtap{}, wiring.Questions{}},
 		{infra.SRIOV{}, wiring.Questions{}},
 		{infra.Passt{}, wiring.Questions{Sysctls: []string{portStart, pingGroups}, Listeners: true}},
+		{infra.Slirp{}, wiring.Questions{Sysctls: []string{portStart, pingGroups}, Listeners: true}},
 	} {
 		have := wiring.Ask("eth0", infra.Spec{Binding: c.binding})
 		slices.Sort(have.Sysctls)
@@ -231,7 +232,7 @@ func TestAsk(t *testing.T) {
 		if !slices.Equal(have.Sysctls, want) || have.Listeners != c.want.Listeners || have.Connections != c.want.Connections || have.Dummy != c.want.Dummy || have.Gateways != c.want.Gateways || have.Log != c.want.Log || have.FlowTables != c.want.FlowTables {
 			t.Errorf("%s: have %+v, want %+v", c.binding.Kind(), have, c.want)
 		}
-		if _, direct := map[string]bool{"macvtap": true, "sriov": true, "passt": true}[string(c.binding.Kind())]; wiring.MakesTaps(c.binding) == direct {
+		if _, direct := map[string]bool{"macvtap": true, "sriov": true, "passt": true, "slirp": true}[string(c.binding.Kind())]; wiring.MakesTaps(c.binding) == direct {
 			t.Errorf("%s: makes taps %t", c.binding.Kind(), !direct)
 		}
 	}

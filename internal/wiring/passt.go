@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 
 	"github.com/guestwire/guestwire/cache"
@@ -17,7 +16,10 @@ import (
 // it is.
 type passt struct{ infra.Passt }
 
-func (passt) asks(netstate.Names) Questions {
+func (passt) asks(netstate.Names) Questions { return askSockets() }
+
+// askSockets are the questions of a binding whose guest uses the namespace's sockets.
+func askSockets() Questions {
 	return Questions{Sysctls: []string{netstate.PortStart, netstate.PingGroups}, Listeners: true}
 }
 
@@ -25,7 +27,7 @@ func (passt) traits() traits { return traits{direct: true} }
 
 func (b passt) sameGuest(other infra.Binding) bool {
 	o, ok := other.(infra.Passt)
-	return ok && b.MAC == o.MAC && slices.EqualFunc(b.Ports, o.Ports, func(p, q infra.Ports) bool { return p.String() == q.String() })
+	return ok && b.MAC == o.MAC && equalPorts(b.Ports, o.Ports)
 }
 
 func (b passt) wiredAs() string     { return fmt.Sprintf("%+v", b.Passt) }
@@ -47,22 +49,8 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.Record = p.record(nic, b.MAC)
 	p.Record.Tap = ""
-	p.Record.Passt = &cache.Passt{}
-	for _, f := range b.Ports {
-		p.Record.Passt.Forwards = append(p.Record.Passt.Forwards, cache.Forward{
-			Protocol: f.Transport(), First: f.First, Last: f.End(), Guest: cmp.Or(f.Guest, f.First),
-		})
-		// Another NIC's passt may have opened the ports already, and may be torn down first.
-		if start, err := strconv.Atoi(p.found.Sysctls[netstate.PortStart]); err == nil && int(f.First) < max(start, privilegedPorts) && (start == 0 || int(f.First) < start) {
-			p.wanted.Sysctls[netstate.PortStart] = "0" // otherwise passt skips such ports and says nothing
-		}
-	}
-	if groups := p.found.Sysctls[netstate.PingGroups]; groups == noGroup || groups == everyGroup {
-		p.wanted.Sysctls[netstate.PingGroups] = everyGroup
-	}
-	p.warnPings()
-	p.warnDown(nic)
-	p.warnUnfiltered("it reaches what the namespace reaches, and by its gateway's address the namespace's own loopback")
+	p.Record.Passt = &cache.Passt{Forwards: p.openSockets(b.Ports)}
+	p.warnSockets(nic)
 	for _, addresses := range [][]netip.Prefix{v4, v6} {
 		if len(addresses) > 1 {
 			p.warn("%s has the addresses %v: passt gives the guest one of a family", nic.Name, addresses)
@@ -76,6 +64,29 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 	return nil
 }
 
+// openSockets lets the launcher's user open sockets for the ports, and for pings. It returns the ports as the record has
+// them.
+func (p *Plan) openSockets(ports []infra.Ports) (forwards []cache.Forward) {
+	for _, f := range ports {
+		forwards = append(forwards, cache.Forward{Protocol: f.Transport(), First: f.First, Last: f.End(), Guest: cmp.Or(f.Guest, f.First)})
+		// Another NIC's wiring may have opened the ports already, and may be torn down first.
+		if start, err := strconv.Atoi(p.found.Sysctls[netstate.PortStart]); err == nil && int(f.First) < max(start, privilegedPorts) && (start == 0 || int(f.First) < start) {
+			p.wanted.Sysctls[netstate.PortStart] = "0" // otherwise passt skips such ports and says nothing, and QEMU ends
+		}
+	}
+	if groups := p.found.Sysctls[netstate.PingGroups]; groups == noGroup || groups == everyGroup {
+		p.wanted.Sysctls[netstate.PingGroups] = everyGroup
+	}
+	return forwards
+}
+
+// warnSockets warns of what a guest lacks, or reaches, by the namespace's sockets.
+func (p *Plan) warnSockets(nic netstate.Link) {
+	p.warnPings()
+	p.warnDown(nic)
+	p.warnUnfiltered("it reaches what the namespace reaches, and by its gateway's address the namespace's own loopback")
+}
+
 // warnPings warns of a range of groups that another program has chosen, or that a user namespace shows instead of the
 // kernel's default: it has neither of the groups 1 and 0 there, and writes 65534.
 func (p *Plan) warnPings() {
@@ -86,7 +97,7 @@ func (p *Plan) warnPings() {
 	}
 	o := p.spec.Owner
 	if known := o.GID != 0 || o.UID == 0; !known || o.GID < first || o.GID > last {
-		p.warn("a process can ping only with one of the groups %d to %d (sysctl net.ipv4.ping_group_range): without one, passt drops the guest's pings", first, last)
+		p.warn("a process can ping only with one of the groups %d to %d (sysctl net.ipv4.ping_group_range): without one, %s drops the guest's pings", first, last, p.spec.Binding.Kind())
 	}
 }
 

@@ -15,6 +15,11 @@ func containsPort(list []infra.Ports, protocol string, port uint16) bool {
 	return slices.ContainsFunc(list, infra.Ports{Protocol: protocol, First: port}.Overlaps)
 }
 
+// equalPorts reports whether the lists say the same, with or without their defaults.
+func equalPorts(a, b []infra.Ports) bool {
+	return slices.EqualFunc(a, b, func(p, q infra.Ports) bool { return p.String() == q.String() })
+}
+
 // matchPorts are the conditions of a rule for the ports.
 func matchPorts(p infra.Ports) []firewall.Match {
 	number := firewall.Transports[p.Transport()]

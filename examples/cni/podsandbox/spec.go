@@ -39,8 +39,8 @@ type Defaults struct {
 	//	more than MaxWish bytes    30,000 ports took a core of the node for 40 s, to wire
 	//
 	// except by the word of the binding that the list has, which means the list's own. A pod may say everything else:
-	// the bindings bridge, redirect, masquerade, routed, auto and passt with their ports and networks, the MACs of a
-	// masquerade and of passt, guest, queues, mtu, dns, options, device, and owner but selinux. This changes the pod's
+	// the bindings bridge, redirect, masquerade, routed, auto, passt and slirp with their ports and networks, the MACs of
+	// a masquerade, of passt and of slirp, guest, queues, mtu, dns, options, device, and owner but selinux. This changes the pod's
 	// own namespace, or what its own guest is told. A path in device.rom is opened by the pod's launcher, with the
 	// pod's rights. passt's sysctls are those that Kubernetes counts as safe.
 	TrustPods bool

@@ -110,6 +110,7 @@ func TestMake(t *testing.T) {
 		"a higher MTU than listed":      {`{"mtu": 1400}`, `{"mtu": 1401}`, false, "!annotation guestwire/nic.eth0: mtu: 1401, and at most 1400"},
 		"a higher MTU, trusted":         {`{"mtu": 1400}`, `{"mtu": 1401}`, true, `{"binding":{"redirect":{}},` + owner + `,"mtu":1401}`},
 		"the list's MTU":                {`{"mtu": 1400}`, `{"mtu": 0}`, false, `{"binding":{"redirect":{}},` + owner + `,"mtu":1400}`},
+		"slirp":                         {"", `{"binding": {"slirp": {"ipv4": "10.9.0.0/24"}}}`, false, `{"binding":{"slirp":{"ipv4":"10.9.0.0/24"}},` + owner + `}`},
 		"the list's MTU without a tap":  {`{"mtu": 1400}`, "passt", false, "!annotation guestwire/nic.eth0: mtu: 1400, but the passt binding"},
 		"limits":                        {"", `{"limits": {}}`, false, "!annotation guestwire/nic.eth0: limits: not for a pod to say"},
 		"limits, trusted":               {"", `{"limits": {"toGuest": {"bitsPerSecond": 8000}}}`, true, `{"binding":{"redirect":{}},` + owner + `,"limits":{"toGuest":{"bitsPerSecond":8000}}}`},
@@ -194,6 +195,7 @@ func TestEachFieldIsDecided(t *testing.T) {
 	}
 	knownFields(t, reflect.TypeFor[infra.Auto](), []string{"order", "mac"})
 	knownFields(t, reflect.TypeFor[infra.Passt](), []string{"mac", "ports"})
+	knownFields(t, reflect.TypeFor[infra.Slirp](), []string{"ipv4", "ipv6", "mac", "ports"})
 	knownFields(t, reflect.TypeFor[infra.Owner](), []string{"uid", "gid", "root", "inside", "ownDevices", "selinux"})
 	knownFields(t, reflect.TypeFor[infra.Routed](), []string{"sidecar", "excluded", "maxConnections"})
 	knownFields(t, reflect.TypeFor[infra.Masquerade](), []string{"ipv4", "ipv6", "guest", "gateway", "mac", "nicMAC", "gatewayMAC", "ports", "excluded", "loopback", "sidecar", "maxConnections", "firewall"})

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/vm"
@@ -125,4 +126,113 @@ func askFirst(from *nstest.Namespace, to netip.AddrPort) (answer vm.Answer, err 
 		return vm.Answer{}, err
 	}
 	return vm.ReadAnswer(conn)
+}
+
+// TestSlirp boots a guest behind QEMU's user network: under an unprivileged libvirt with networks of the configuration,
+// and under the launcher with those of slirp, forwarded ports and a search domain.
+func TestSlirp(t *testing.T) {
+	t.Parallel()
+	uid, gid := vm.NeedGuest(t)
+	t.Run("libvirt", func(t *testing.T) {
+		t.Parallel()
+		n := nstest.NewNetwork(t)
+		s := slirpTest{n, netip.MustParsePrefix("10.9.0.0/27"), netip.MustParsePrefix("fd09::/64"), n.Pod.Dump()}
+		ctx := bootTime(t)
+		c := configOf(n, "eth0", infra.Slirp{IPv4: s.v4, IPv6: s.v6}, uid, gid)
+		s.check(ctx, t, c, bootDirect(ctx, t, n, c, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1"}))
+	})
+	t.Run("launcher", func(t *testing.T) {
+		t.Parallel()
+		n := nstest.NewNetwork(t)
+		s := slirpTest{n, netip.MustParsePrefix("10.0.2.0/24"), netip.MustParsePrefix("fd10:0:2::/64"), n.Pod.Dump()}
+		ctx := bootTime(t)
+		b := infra.Slirp{Ports: []infra.Ports{{First: 80, Guest: vm.AnswerPort}, {First: 8001, Last: 8002, Guest: vm.AnswerPort - 1}}}
+		c := configOf(n, "eth0", b, uid, gid)
+		c.DNS = &cache.DNS{Search: []string{"a.example", "b.example"}}
+		if _, err := c.Setup(ctx); err != nil {
+			t.Fatal(err)
+		}
+		g, err := vm.BootQEMU(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", Launcher: underLauncher(t, uid, gid, n)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Destroy()
+		if lease, err := g.Lease4(ctx, "eth0"); err != nil || lease["search"] != "a.example b.example" {
+			t.Errorf("lease %v, %v; want the search domains", lease, err)
+		}
+		for _, port := range []uint16{80, 8002} {
+			nstest.Eventually(t, func() error {
+				answer, err := ask(n.World, netip.AddrPortFrom(nstest.Pod4, port))
+				if err == nil && (answer.Guest != "guest1" || answer.Peer.Addr() != nstest.Gateway4) {
+					err = fmt.Errorf("%+v", answer)
+				}
+				return err
+			})
+		}
+		s.check(ctx, t, c, g)
+	})
+}
+
+// slirpTest has the networks of a guest behind slirp, and the pod as it was.
+type slirpTest struct {
+	nstest.Network
+	v4, v6 netip.Prefix
+	before string
+}
+
+func (slirpTest) host(network netip.Prefix, number byte) netip.Addr {
+	octets := network.Addr().AsSlice()
+	octets[len(octets)-1] = number
+	a, _ := netip.AddrFromSlice(octets)
+	return a
+}
+
+// check checks what the guest gets and reaches, ends it, and takes the NIC down.
+func (s slirpTest) check(ctx context.Context, t *testing.T, c wired.NIC, g *vm.Guest) {
+	t.Helper()
+	lease, err := g.Lease4(ctx, "eth0")
+	if err != nil || lease["ip"] != s.host(s.v4, 15).String() || lease["router"] != s.host(s.v4, 2).String() || lease["dns"] != s.host(s.v4, 3).String() {
+		t.Errorf("DHCPv4 lease %v, %v; want hosts 15, 2 and 3 of %v", lease, err, s.v4)
+	}
+	prefix := strings.TrimSuffix(s.v6.Addr().String(), ":")
+	if _, err := g.Until(ctx, fmt.Sprintf("ip -6 addr show dev eth0 scope global -tentative | grep -q 'inet6 %s.*/64 '", prefix)); err != nil {
+		t.Errorf("no address of %v: %v", s.v6, err)
+	}
+	s.Pod.Listen("pod", "127.0.0.1:7001")
+	s.Pod.Listen("pod", "[::1]:7001")
+	for _, a := range []netip.Addr{nstest.Beyond4, nstest.Beyond6} {
+		s.World.Listen("world", netip.AddrPortFrom(a, 7000).String())
+	}
+	for _, q := range []struct {
+		to   netip.AddrPort
+		want string
+	}{
+		{netip.AddrPortFrom(nstest.Beyond4, 7000), "world sees " + nstest.Pod4.String()},
+		{netip.AddrPortFrom(nstest.Beyond6, 7000), "world sees [" + nstest.Pod6.String()},
+		{netip.AddrPortFrom(s.host(s.v4, 2), 7001), "pod sees 127.0.0.1"}, // the record warns of these
+		{netip.AddrPortFrom(s.host(s.v6, 2), 7001), "pod sees [::1]"},
+	} {
+		nstest.Eventually(t, func() error {
+			out, err := g.Run(ctx, fmt.Sprintf("sleep 5 | nc -w 5 %v %d", q.to.Addr(), q.to.Port()))
+			if err == nil && !strings.HasPrefix(out, q.want) {
+				err = fmt.Errorf("guest to %v: %q, want %q", q.to, out, q.want)
+			}
+			return err
+		})
+	}
+	if err := g.Ping(ctx, nstest.Beyond4); err != nil {
+		t.Error(err)
+	}
+	if err := c.Check(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := g.Destroy(); err != nil {
+		t.Error(err)
+	}
+	if err := c.Teardown(ctx); err != nil {
+		t.Error(err)
+	}
+	if after := s.Pod.Dump(); after != s.before {
+		t.Errorf("the namespace was\n%s\nand is\n%s", s.before, after)
+	}
 }

@@ -1,0 +1,55 @@
+package infra
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// Slirp has QEMU open the namespace's sockets for the guest, as the launcher's user: libvirt's interface of type user,
+// QEMU's -netdev user. The guest has networks of its own, of the families of which the NIC has an address; libvirt
+// always gives it both. In each, host 2 is the gateway and leads to the namespace's loopback, and host 3 is the
+// resolver, which asks those of QEMU's resolv.conf. Spec.DNS may have Search alone.
+type Slirp struct {
+	// IPv4 is the guest's network, at most /27. Zero: 10.0.2.0/24. ErrCollision: the namespace reaches this network or
+	// that of IPv6, which the guest then could not.
+	IPv4 netip.Prefix `json:"ipv4,omitzero"`
+	IPv6 netip.Prefix `json:"ipv6,omitzero"` // the guest's network, a /64; zero: fd10:0:2::/64
+	MAC  cache.MAC    `json:"mac,omitzero"`  // the guest's; zero: as that of Passt
+	// Ports are what QEMU forwards to the guest, tcp and udp, from all IPv4 addresses of the namespace, the loopback's too:
+	// at most 512, each an open file of QEMU; none: nothing. libvirt forwards none, and QEMU none of IPv6.
+	Ports []Ports `json:"ports,omitempty"`
+}
+
+// maxSlirpPorts leaves half of the 1024 files that a process may usually open to the rest of QEMU.
+const maxSlirpPorts = 512
+
+func (Slirp) Kind() cache.Kind              { return cache.BindingSlirp }
+func (b Slirp) validateGuard(g Guard) error { return g.loosensNothing(b) }
+
+func (b Slirp) validate() error {
+	const field = "binding.slirp."
+	if err := checkNetwork(field+"ipv4", b.IPv4, defaultIPv4, 27, "gateway, resolver and guest, which is host 15,"); err != nil {
+		return err
+	}
+	if err := checkNetwork(field+"ipv6", b.IPv6, slirpIPv6, 64, "guests that make their addresses themselves"); err != nil {
+		return err
+	}
+	if b.IPv6.IsValid() && b.IPv6.Bits() != 64 {
+		return &cache.FieldError{Field: field + "ipv6", Reason: fmt.Sprintf("%v, want a /64, in which the guest makes its address itself", b.IPv6)}
+	}
+	if err := checkStation(field+"mac", b.MAC); err != nil {
+		return err
+	}
+	files := 0
+	for i, p := range b.Ports {
+		if files += int(p.End()-p.First) + 1; files > maxSlirpPorts {
+			return &cache.FieldError{Field: fmt.Sprintf("%sports[%d]", field, i), Reason: fmt.Sprintf("%v: QEMU opens a file for each port, with this entry %d, want at most %d: the bindings passt and masquerade take more", p, files, maxSlirpPorts)}
+		}
+	}
+	return checkSocketPorts(field+"ports", b.Kind(), b.Ports)
+}
+
+// slirpIPv6 is an example of the guest's network.
+var slirpIPv6 = netip.MustParsePrefix("fd10:0:2::/64")

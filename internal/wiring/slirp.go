@@ -1,0 +1,96 @@
+package wiring
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/lease"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
+)
+
+// slirp opens the same as passt, and leaves the NIC as it is.
+type slirp struct{ infra.Slirp }
+
+// The networks of a guest behind slirp. The first one is also QEMU's default.
+var (
+	slirpIPv4 = netip.MustParsePrefix("10.0.2.0/24")
+	slirpIPv6 = netip.MustParsePrefix("fd10:0:2::/64")
+)
+
+// slirpMTU is libslirp's, whatever the NIC has: the namespace's own sockets cut what they send.
+const slirpMTU = 1500
+
+func (slirp) asks(netstate.Names) Questions { return askSockets() }
+
+func (slirp) traits() traits { return traits{direct: true} }
+
+func (b slirp) networks() (v4, v6 netip.Prefix) {
+	return cmp.Or(b.IPv4, slirpIPv4), cmp.Or(b.IPv6, slirpIPv6)
+}
+
+func (b slirp) sameGuest(other infra.Binding) bool {
+	o, ok := other.(infra.Slirp)
+	v4, v6 := b.networks()
+	other4, other6 := slirp{o}.networks()
+	return ok && b.MAC == o.MAC && v4 == other4 && v6 == other6 && equalPorts(b.Ports, o.Ports)
+}
+
+func (b slirp) wiredAs() string     { return fmt.Sprintf("%+v", b.Slirp) }
+func (b slirp) makesMAC() bool      { return b.MAC.IsZero() }
+func (b slirp) givenMAC() cache.MAC { return b.MAC }
+
+func (b slirp) takeOver(prefix string, from cache.Record) (infra.Binding, error) {
+	err := takeMAC(prefix+"mac", &b.MAC, from.MAC)
+	return b.Slirp, err
+}
+
+func (b slirp) wire(p *Plan, nic netstate.Link) error {
+	v4, v6 := lease.Of(p.found, nic).Addresses()
+	switch {
+	case len(v4)+len(v6) == 0:
+		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address from which slirp could send", Instead: p.insteadOfDirect(nic)}
+	case len(v4) == 0 && len(b.Ports) > 0:
+		return &cache.FieldError{Field: "binding.slirp.ports", Reason: fmt.Sprintf("%s has no IPv4 address, and QEMU forwards no port of IPv6: leave this field out, or want the binding passt or masquerade", nic.Name)}
+	}
+	p.Record = p.record(nic, cmp.Or(b.MAC, p.guestMAC(nic)))
+	p.Record.Tap, p.Record.MTU = "", slirpMTU
+	guest := &cache.Slirp{}
+	network4, network6 := b.networks()
+	if len(v4) > 0 {
+		guest.IPv4 = network4
+	}
+	if len(v6) > 0 {
+		guest.IPv6 = network6
+	}
+	for _, network := range []netip.Prefix{guest.IPv4, guest.IPv6} {
+		if err := p.checkHidden(network); err != nil {
+			return err
+		}
+	}
+	guest.Forwards = p.openSockets(b.Ports)
+	p.Record.Slirp = guest
+	p.warnSockets(nic)
+	if len(v6) > 0 && len(b.Ports) > 0 {
+		p.warn("QEMU forwards no port of IPv6: nothing reaches the guest at %v", v6[0].Addr())
+	}
+	for _, l := range p.found.Listeners {
+		if containsPort(b.Ports, l.Protocol, l.Port) && (l.Address.Is4() || l.Address.IsUnspecified()) {
+			p.warn("the namespace serves %s port %d at %v: QEMU does not start while it does", l.Protocol, l.Port, l.Address)
+		}
+	}
+	return nil
+}
+
+// checkHidden refuses a network of the guest that would hide one of the namespace from it.
+func (p *Plan) checkHidden(network netip.Prefix) error {
+	for _, r := range p.found.Routes {
+		if network.IsValid() && r.Destination.Bits() >= syntax.MinNetwork && r.Destination.Overlaps(network) {
+			return fmt.Errorf("binding.slirp.ipv%d: %v overlaps the route to %v of the namespace: %w, choose another network", version(network.Addr()), network, r.Destination, infra.ErrCollision)
+		}
+	}
+	return nil
+}
