@@ -50,7 +50,7 @@ func (n NIC) addLeaseBehind(r *cache.Record, v4, v6 []netip.Prefix) {
 	if len(v4) > 0 {
 		routes, warnings := guestRoutes(n.Routes(true))
 		r.Warnings = append(append(r.Warnings, secondAddresses(v4)...), warnings...)
-		hop := Hop(v4[0].Addr())
+		hop := n.server()
 		r.IPv4 = leaseBehind4(v4[0].Addr(), hop, routes)
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: hop, MAC: n.hopMAC(r, true)})
 	}
@@ -138,13 +138,46 @@ var (
 	RoutedIPv6 = netip.MustParseAddr("fd00:a9fe:4b01::1")
 )
 
-// Hop is the DHCP server identifier of a guest without a gateway, and the gateway of a guest behind the namespace: a
-// link-local address for which the responder or the namespace answers ARP.
+// Hop is the gateway and DHCP server of a guest behind the namespace: a link-local address for which the namespace
+// answers ARP.
 func Hop(guest netip.Addr) netip.Addr {
 	if guest == RoutedIPv4 {
 		return guest.Next()
 	}
 	return RoutedIPv4
+}
+
+// server is the DHCP server identifier of a guest without a gateway: a link-local address for which the responder
+// answers ARP. A guest may send renewals by its routing table, so each NIC of the namespace has another address, by its
+// index: 169.254.75.2 for the index 2, and 169.254.75.254 is followed by 169.254.75.2 again. A NIC whose address an
+// earlier link or the namespace has gets the next one.
+func (n NIC) server() netip.Addr {
+	const first, count = 2, 253
+	network := RoutedIPv4.As4()
+	of := func(number int) netip.Addr {
+		return netip.AddrFrom4([4]byte{network[0], network[1], network[2], byte(first + number%count)})
+	}
+	taken := map[netip.Addr]bool{}
+	for _, a := range n.found.Addresses {
+		taken[a.Prefix.Addr()] = true
+	}
+	indices := []int{n.Index}
+	for _, l := range n.found.Links {
+		if l.Index < n.Index && !l.Loopback {
+			indices = append(indices, l.Index)
+		}
+	}
+	slices.Sort(indices)
+	var server netip.Addr
+	for _, index := range indices {
+		number := index + count - first
+		for tries := 0; taken[of(number)] && tries < count; tries++ {
+			number++
+		}
+		server = of(number)
+		taken[server] = true
+	}
+	return server
 }
 
 // lease4 puts the namespace's IPv4 routes into the record. If the address has no connected route, or the
@@ -158,7 +191,7 @@ func (n NIC) addLease4(r *cache.Record, addresses []netip.Prefix) {
 
 	server := gateway
 	if !server.IsValid() {
-		server = Hop(address.Addr())
+		server = n.server()
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: server, MAC: r.ResponderMAC})
 	}
 	r.IPv4 = &cache.IPv4{

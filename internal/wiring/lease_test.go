@@ -2,6 +2,7 @@ package wiring_test
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -201,9 +202,9 @@ neighbour fe80::ff:fe00:1 at 02:00:00:00:00:01
   2001:db8:1::/64
 warning: the gateway 2001:db8:1::1 does not answer, or was not asked, as on standby, so its MAC is not known: the guest gets no IPv6 next hop
 `},
-		{"IPv4 by way of an IPv6 router", lan4With(func(s *netstate.Snapshot) { s.Routes[0].Gateway = ip("fe80::1") }), `IPv4 10.244.1.7/24 from 169.254.75.1
-  169.254.75.1/32
-neighbour 169.254.75.1 at f2:4f:b4:8e:e1:b5
+		{"IPv4 by way of an IPv6 router", lan4With(func(s *netstate.Snapshot) { s.Routes[0].Gateway = ip("fe80::1") }), `IPv4 10.244.1.7/24 from 169.254.75.2
+  169.254.75.2/32
+neighbour 169.254.75.2 at f2:4f:b4:8e:e1:b5
 warning: the route to 0.0.0.0/0 by way of fe80::1 is not the guest's: DHCP cannot say it
 `},
 		{"the responder's usual address", lan4With(func(s *netstate.Snapshot) {
@@ -280,42 +281,42 @@ warning: the routes of table 100 through eth0 are not the guest's: no policy rul
 			s.Addresses = append(s.Addresses, address("10.244.1.8/24"), address("fd00:244:1::8/64"))
 			s.Routes = append(s.Routes, via("10.244.1.7/32", "10.244.1.1"), multipath("10.96.0.0/12", "10.244.1.2", "10.244.1.3"), via("fd01::/48", "fd00:244:1::2"),
 				connected6("fd00:244:1::7/128"), connected6("fd00:244:1::8/128"), withRoute(multipath("fd02::/48", "fd00:244:1::3"), func(r *netstate.Route) {}))
-		}), `IPv4 10.244.1.7/32 from 169.254.75.1
-  169.254.75.1/32
-  10.244.1.0/24 via 169.254.75.1
-  10.244.0.0/16 via 169.254.75.1
-  10.96.0.0/12 via 169.254.75.1
-  0.0.0.0/0 via 169.254.75.1
-  gateway 169.254.75.1
+		}), `IPv4 10.244.1.7/32 from 169.254.75.2
+  169.254.75.2/32
+  10.244.1.0/24 via 169.254.75.2
+  10.244.0.0/16 via 169.254.75.2
+  10.96.0.0/12 via 169.254.75.2
+  0.0.0.0/0 via 169.254.75.2
+  gateway 169.254.75.2
   or a /31 and 10.244.1.6
 IPv6 fd00:244:1::7 fd00:244:1::8
   fd00:244:1::/64 via fe80::d476:65ff:fe19:84d7
   fd02::/48 via fe80::d476:65ff:fe19:84d7
   fd01::/48 via fe80::d476:65ff:fe19:84d7
   default via fe80::d476:65ff:fe19:84d7
-neighbour 169.254.75.1 at 0a:58:0a:f4:01:07
+neighbour 169.254.75.2 at 0a:58:0a:f4:01:07
 neighbour fe80::d476:65ff:fe19:84d7 at 0a:58:0a:f4:01:07
 neighbour 10.244.1.6 at 0a:58:0a:f4:01:07
 warning: the address 10.244.1.8/24 is not the guest's: DHCPv4 hands out one address, 10.244.1.7/24: configure it in the guest, or choose masquerade
 warning: the route to 10.96.0.0/12 has 2 next hops: the guest gets the first, 10.244.1.2
 warning: the route to fd02::/48 has 1 next hops: the guest gets the first, fd00:244:1::3
 `},
-		{"no ARP and no IPv6", lan4With(noARP), `IPv4 10.244.1.7/32 from 169.254.75.1
-  169.254.75.1/32
-  10.244.1.0/24 via 169.254.75.1
-  0.0.0.0/0 via 169.254.75.1
-  gateway 169.254.75.1
+		{"no ARP and no IPv6", lan4With(noARP), `IPv4 10.244.1.7/32 from 169.254.75.2
+  169.254.75.2/32
+  10.244.1.0/24 via 169.254.75.2
+  0.0.0.0/0 via 169.254.75.2
+  gateway 169.254.75.2
   or a /31 and 10.244.1.6
-neighbour 169.254.75.1 at 0a:58:0a:f4:01:07
+neighbour 169.254.75.2 at 0a:58:0a:f4:01:07
 neighbour 10.244.1.6 at 0a:58:0a:f4:01:07
 `},
 		{"no ARP and no default route", lan4With(func(s *netstate.Snapshot) {
 			noARP(s)
 			s.Routes = s.Routes[1:]
-		}), `IPv4 10.244.1.7/32 from 169.254.75.1
-  169.254.75.1/32
-  10.244.1.0/24 via 169.254.75.1
-neighbour 169.254.75.1 at 0a:58:0a:f4:01:07
+		}), `IPv4 10.244.1.7/32 from 169.254.75.2
+  169.254.75.2/32
+  10.244.1.0/24 via 169.254.75.2
+neighbour 169.254.75.2 at 0a:58:0a:f4:01:07
 `},
 		{"no ARP and no IPv4", lan6With(noARP), `IPv6 2001:db8:1::7
   2001:db8:1::/64 via fe80::d476:65ff:fe19:84d7
@@ -465,5 +466,26 @@ func TestNoDefaultRoute(t *testing.T) {
 				t.Errorf("more differs:\n%+v\n%+v", with, without)
 			}
 		})
+	}
+}
+
+// TestServers: NICs without a gateway have different DHCP servers, the same with each other link that comes later.
+func TestServers(t *testing.T) {
+	want := map[int]string{2: "2", 3: "3", 4: "4", 11: "12", 254: "254", 255: "5", 256: "6", 508: "7", 40123: "149"}
+	found := netstate.Snapshot{Links: []netstate.Link{lo()}}
+	for _, index := range slices.Backward(slices.Sorted(maps.Keys(want))) {
+		link, own := veth(), address(fmt.Sprintf("10.%d.%d.7/24", index/256, index%256))
+		link.Index, link.Name, link.MAC, own.Link = index, fmt.Sprintf("net%d", index), mac(byte(index)), index
+		found.Links, found.Addresses = append(found.Links, link), append(found.Addresses, own)
+	}
+	taken := address("169.254.75.11/32")
+	taken.Link = 1
+	found.Addresses = append(found.Addresses, taken)
+	for index, host := range want {
+		spec := redirect()
+		spec.NIC = fmt.Sprintf("net%d", index)
+		if have := newPlan(t, found, spec).Record.IPv4.Server.String(); have != "169.254.75."+host {
+			t.Errorf("the server of the link %d is %s, want host %s", index, have, host)
+		}
 	}
 }
