@@ -151,6 +151,7 @@ func TestPin(t *testing.T) {
 
 // TestPinAgain: what is pinned keeps the longer life, in each order and by calls at once.
 func TestPinAgain(t *testing.T) {
+	nstest.KernelDecides(t, "whether an element that is added again gets a new life")
 	t.Parallel()
 	s := newScene(t)
 	c := config(s.Network, infra.Masquerade{})
