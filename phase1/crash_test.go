@@ -547,6 +547,12 @@ func TestCrash(t *testing.T) {
 	nstest.Need(t, "strace")
 	nstest.NeedTaps(t)
 	agent := nstest.Program(t, "examples/agent")
+	var kernel unix.Utsname
+	if err := unix.Uname(&kernel); err != nil {
+		t.Fatal(err)
+	}
+	release, _, _ := strings.Cut(unix.ByteSliceToString(kernel.Release[:]), "-")
+	document(fmt.Sprintf("### Linux %s\n\n", release) + tableHead)
 	var table []*row
 	t.Run("at", func(t *testing.T) { // and all of them end before the count
 		add := func(name string, make func(b *trials)) {
@@ -558,6 +564,7 @@ func TestCrash(t *testing.T) {
 				}
 				t.Parallel()
 				make(&trials{t, agent, r})
+				document(r.String()) // so that a run that is ended has the rows of what was done
 			})
 		}
 		for i, binding := range bindings {
@@ -581,21 +588,14 @@ func TestCrash(t *testing.T) {
 		add("Forget by namespace", func(b *trials) { b.harm(forget(b.T, true), 4) })
 		add("Forget by State", func(b *trials) { b.harm(forget(b.T, false), 4) })
 	})
-	var kernel unix.Utsname
-	if err := unix.Uname(&kernel); err != nil {
-		t.Fatal(err)
-	}
-	release, _, _ := strings.Cut(unix.ByteSliceToString(kernel.Release[:]), "-")
-	text := fmt.Sprintf("### Linux %s\n\n", release) + tableHead
 	killed, failed := 0, 0
 	for _, r := range table {
-		text += r.String()
 		killed, failed = killed+r.killed, failed+r.failed
 	}
 	if killed == 0 || failed == 0 {
 		t.Errorf("%d kills and %d errors: strace did no harm", killed, failed)
 	}
-	document(text + "\n")
+	document("\n")
 }
 
 // document prints what "make crash" puts into docs/results/crash.md.

@@ -143,7 +143,7 @@ func TestEgressChange(t *testing.T) {
 			if answer, err := q.Answer(patience); err != nil {
 				t.Fatalf("%q, %v", answer, err)
 			}
-			c.EgressWithin = policy(t, "allow all 9001/tcp", "allow all 9001/udp", "refuse all")
+			c.EgressWithin = policy(t, "allow all 9001/tcp", "allow all 9001/udp", "allow all 9001/sctp", "refuse all")
 			setup(t, c)
 			s.refused(t, "tcp", family, "beyond:9000")
 			s.ask(t, []exchange{{from: "guest", to: "beyond:9001", want: "world:9001 sees pod"}})
