@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/cni/calls"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/frames"
@@ -1276,7 +1277,14 @@ var connections uint16
 // TestMetricsAreDocumented wants the metrics of the document to be those that the exporter prints.
 func TestMetricsAreDocumented(t *testing.T) {
 	p := &trial{t: t, n: nstest.NewNetwork(t)}
-	p.setup(0)
+	config := filepath.Join(t.TempDir(), "egress.json")
+	if err := os.WriteFile(config, []byte(`{"binding": {"routed": {}}, "egress": ["refuse all"]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.setup(0, "-config", config)
+	if err := calls.Count(t.Context(), phase1.DefaultDir, "ADD", 0, time.Second); err != nil {
+		t.Fatal(err)
+	}
 	metrics := map[string]string{}
 	for _, row := range tables(t, reference+"metrics.md") {
 		if row["metric"] != "" && row["metric"] != "guestwire_pod_info" { // which guestwire-node serves

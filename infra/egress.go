@@ -89,12 +89,30 @@ func (s Spec) validateEgress(field string, list []Egress) error {
 	if last := list[len(list)-1]; last.To != "all" || last.Ports != (Ports{}) {
 		return refuse("the last entry, %q, leaves the rest open: want \"refuse all\" or \"allow all\" at the end", last)
 	}
+	first := map[Egress]int{} // the places of entries, as if all allowed
 	for i, e := range list {
+		if at, before := decidedBefore(first, e); before && list[at].Refuse != e.Refuse {
+			return &cache.FieldError{Field: fmt.Sprintf("%s[%d]", field, i), Reason: fmt.Sprintf("%q never decides, as %q comes before it: change their order, or leave one out", e, list[at])}
+		}
+		e.Refuse = false
+		if _, before := first[e]; !before {
+			first[e] = i
+		}
 		if reason := e.check(s.DNS); reason != "" {
 			return &cache.FieldError{Field: fmt.Sprintf("%s[%d]", field, i), Reason: reason}
 		}
 	}
 	return nil
+}
+
+// decidedBefore returns the place of an entry that decides all that e is about. It compares names, and no networks.
+func decidedBefore(first map[Egress]int, e Egress) (at int, before bool) {
+	for _, same := range []Egress{{To: e.To, Ports: e.Ports}, {To: e.To}, {To: "all", Ports: e.Ports}, {To: "all"}} {
+		if at, before = first[same]; before {
+			return at, true
+		}
+	}
+	return 0, false
 }
 
 // check is what is wrong with the entry; empty: nothing.

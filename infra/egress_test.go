@@ -100,6 +100,10 @@ func TestEgressValidate(t *testing.T) {
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all 80:81/tcp", "refuse all")}, "egress[0]", "leave :81 out"},
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all 80-70/tcp", "refuse all")}, "egress[0]", "ends before it begins"},
 		{infra.Spec{Binding: infra.Routed{}, Egress: append([]infra.Egress{{To: "all", Ports: infra.Ports{Last: 80}}}, egress(t, "refuse all")...)}, "egress[0]", "a port is 1 to 65535"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "refuse all", "allow all")}, "egress[1]", `"allow all" never decides, as "refuse all" comes before it`},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow private", "refuse private 80", "refuse all")}, "egress[1]", `as "allow private" comes before it`},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all 80", "refuse private 80", "refuse all")}, "egress[1]", `as "allow all 80/tcp" comes before it`},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "refuse private 80", "allow private", "refuse all")}, "", ""},
 	} {
 		c.spec.Owner.UID = 107
 		alone, beside := c.spec, c.spec

@@ -162,7 +162,12 @@ func TestEgressChange(t *testing.T) {
 			}
 			q.Close()
 			c.Egress = nil
+			said := ""
+			c.Progress = func(text string) { said += text }
 			setup(t, c)
+			if c.Progress = nil; !strings.Contains(said, "the guest may go everywhere") {
+				t.Errorf("Progress says %q", said)
+			}
 			if list := s.Pod.Exec("nft", "list", "ruleset"); strings.Contains(list, "egress") {
 				t.Errorf("without a policy there is still\n%s", list)
 			}

@@ -77,7 +77,7 @@ func leftOut(outside, refused, lacking []netip.Addr) error {
 		addresses []netip.Addr
 		text      string
 	}{
-		{outside, "no unicast address that is routed"}, {refused, "refused by an entry of egress before the last"}, {lacking, "the guest has no address of its family"},
+		{outside, "no unicast address that is routed"}, {refused, "refused by egressWithin, or by an entry of egress before the last"}, {lacking, "the guest has no address of its family"},
 	} {
 		for _, a := range why.addresses {
 			texts = append(texts, fmt.Sprintf("%v: %s", a, why.text))

@@ -72,6 +72,8 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		switch {
 		case earlier == nil:
 			s.reportChanges(c.From, plan.Record)
+		case hasEgress(earlier.Spec) && !hasEgress(plan.Journal().Spec):
+			s.report.say("NIC %s: egress is taken away, as this Setup names none: the guest may go everywhere", s.nic)
 		case c.Standby && !plan.Record.Standby:
 			s.report.say("NIC %s is active, and Setup leaves it so: Deactivate (agent deactivate) makes the guest inactive", s.nic)
 		}
@@ -313,3 +315,5 @@ func (s *session) converge(ctx context.Context, plan *wiring.Plan, ops []netstat
 	}
 	return s.verify(plan)
 }
+
+func hasEgress(s infra.Spec) bool { return len(s.Egress)+len(s.EgressWithin) > 0 }

@@ -162,7 +162,7 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 	for _, list := range []struct {
 		name    string
 		entries []infra.Egress
-	}{{"egress", r.Egress}, {"within", r.EgressWithin}} {
+	}{{"egress", r.Egress}, {"egressWithin", r.EgressWithin}} {
 		for i, e := range list.entries {
 			if i < few || i == len(list.entries)-1 {
 				line(list.name, "%v", e)

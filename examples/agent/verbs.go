@@ -35,9 +35,9 @@ var verbs = []verb{
 		name: "setup", short: "wire a NIC to a tap, and write the record for the launcher",
 		flags: "netns own nic binding state uid gid inside from standby cut config json dir", do: setup,
 		long: `setup wires the NIC, and writes the record into the -state directory. It creates that directory, but not its
-parent (mkdir -p /run/guestwire). Called again, it repairs what is missing. On an error of a first setup the
-namespace is as it was found. -json prints the record. Another egress holds for new connections; with -cut also for those
-that are open, and setup reports on standard error how many it has cut.
+parent (mkdir -p /run/guestwire). Called again with the same configuration, it repairs what is missing. On an error of a
+first setup the namespace is as it was found. -json prints the record. Another egress holds for new connections; with -cut
+also for those that are open, and setup reports on standard error how many it has cut.
 
   agent setup -netns /run/netns/pod -nic eth0 -binding bridge -state /run/guestwire/vm1 -uid 107
 
@@ -321,6 +321,9 @@ func setup(ctx context.Context, o *options) error {
 			return err
 		}
 		fmt.Fprintln(stderr, "agent: cut:", count(cut, "connection"))
+		if len(o.Spec.Egress)+len(o.EgressWithin) == 0 {
+			fmt.Fprintln(stderr, "agent: the guest may go everywhere, so -cut has nothing to cut: the configuration has no egress")
+		}
 	}
 	return printWired(o, record)
 }

@@ -122,6 +122,10 @@ func (d Defaults) Make(w *Wish) (spec infra.Spec, wanted bool, err error) {
 		spec.Binding = auto
 	}
 	if err := spec.Validate(); err != nil && w != nil {
+		var field *cache.FieldError
+		if _, said := w.fields["egress"]; !said && errors.As(err, &field) && strings.HasPrefix(field.Field, "egress") {
+			err = &cache.FieldError{Field: field.Field, Reason: field.Reason + ". Here the node's CNI list has this field, so want the binding auto"}
+		}
 		return infra.Spec{}, false, &WishError{Where: w.where, Err: err}
 	} else if err != nil {
 		return infra.Spec{}, false, within(err)

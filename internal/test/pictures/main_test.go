@@ -21,6 +21,7 @@ const (
 var shows = map[string]string{
 	"bridge": "bridge-flannel.txt", "redirect": "redirect-flannel.txt", "routed": "routed-flannel.txt",
 	"masquerade": "masquerade-dual.txt", "macvtap": "macvtap.txt", "sriov": "sriov.txt", "passt": "passt.txt",
+	"slirp": "slirp.txt",
 }
 
 // TestDrawn: each picture was drawn from the source beside it, and no picture is without one. If d2 is in
