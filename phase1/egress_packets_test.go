@@ -180,11 +180,7 @@ func TestEgressFamilies(t *testing.T) {
 					c.Egress = policy(t, "allow "+has.far+sentinel, "allow "+lacks.far, "refuse all")
 					setup(t, c)
 					w := attach(t, n, i == 0, i == 1)
-					var other cache.MAC
-					if err := other.UnmarshalText([]byte(linkMAC(n.Pod, "net1"))); err != nil {
-						t.Fatal(err)
-					}
-					w.own = append(w.own, other)
+					w.hears(n)
 					stays := func(what string, f []byte) {
 						t.Helper()
 						if world, pod := w.send(f); len(world)+len(pod) > 0 {

@@ -198,11 +198,7 @@ func TestHostileEgress(t *testing.T) {
 			setup(t, c)
 			rebind(t, n, c)
 			w := attach(t, n, true, true)
-			var other cache.MAC // of the other NIC, which also says something of itself
-			if err := other.UnmarshalText([]byte(linkMAC(n.Pod, "net1"))); err != nil {
-				t.Fatal(err)
-			}
-			w.own = append(w.own, other)
+			w.hears(n)
 			kinds := waysRound(w)
 			before := counted(t, c)["egress"]
 			for _, k := range kinds {
@@ -232,6 +228,18 @@ func TestHostileEgress(t *testing.T) {
 			}
 			t.Logf("%d ways round, of which %d leave without the policy", len(kinds), left)
 		})
+	}
+}
+
+// hears adds the MACs of the second NIC's ends to those that say something of themselves.
+func (w *wire) hears(n nstest.Network) {
+	w.t.Helper()
+	for name, in := range map[string]*nstest.Namespace{"net1": n.Pod, "pod2": n.World} {
+		var mac cache.MAC
+		if err := mac.UnmarshalText([]byte(linkMAC(in, name))); err != nil {
+			w.t.Fatal(err)
+		}
+		w.own = append(w.own, mac)
 	}
 }
 

@@ -199,7 +199,7 @@ func (c config) wanted(args *skel.CmdArgs) ([]wantedNIC, error) {
 // hasResponder reports whether guestwire answers the guest, and can say DNS servers.
 func hasResponder(spec infra.Spec) bool {
 	switch spec.Binding.(type) {
-	case infra.Macvtap, infra.SRIOV, infra.Passt:
+	case infra.Macvtap, infra.SRIOV, infra.Passt, infra.Slirp:
 		return false
 	}
 	return !spec.Options.NoResponder

@@ -6,7 +6,7 @@ import (
 )
 
 // Pin is a destination to which a guest may open connections for a time: an element of the set PinSet of its IP
-// version, unless the destinations RefusedSet have it.
+// version, if the destinations PinnableSet have it, too.
 type Pin struct {
 	To       netip.Addr
 	Protocol uint8
@@ -16,8 +16,8 @@ type Pin struct {
 // PinSet is the name of the set with the pins of an IP version.
 func PinSet(version int) string { return fmt.Sprintf("pins-%d", version) }
 
-// RefusedSet is the name of the destinations of an IP version that stay refused, whatever is pinned.
-func RefusedSet(version int) string { return fmt.Sprintf("refused-%d", version) }
+// PinnableSet is the name of the destinations of an IP version that may be pinned.
+func PinnableSet(version int) string { return fmt.Sprintf("pinnable-%d", version) }
 
 // MaxPins is the size of a PinSet. The kernel makes room for as many when it makes the set, 64 KiB.
 const MaxPins = 4096

@@ -58,8 +58,8 @@ func (t Table) Summary() string {
 	}
 	for _, s := range t.Destinations {
 		text := "holds where the guest may go by IPv%d (%s of addresses)"
-		if s.Name == RefusedSet(s.Version) {
-			text = "holds where no pin leads by IPv%d (%s of addresses)"
+		if s.Name == PinnableSet(s.Version) {
+			text = "holds where pins may lead by IPv%d (%s of addresses)"
 		}
 		does = append(does, fmt.Sprintf(text, s.Version, count(len(s.Boxes), "range")))
 	}

@@ -73,7 +73,7 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 // pinSet is the set of pins of one version of IP, and what a transaction does with it.
 type pinSet struct {
 	name           string
-	refused        firewall.Destinations
+	pinnable       firewall.Destinations
 	renewed, added []firewall.Element // all that are renewed are added
 }
 
@@ -93,7 +93,7 @@ func (n *Namespace) readPinSets(table string) (map[int]*pinSet, error) {
 		set, of, err := parseSet(m)
 		for _, version := range []int{4, 6} {
 			if of == table && set.Name == firewall.PinSet(version) {
-				sets[version] = &pinSet{name: set.Name, refused: firewall.Destinations{Name: firewall.RefusedSet(version), Version: version}}
+				sets[version] = &pinSet{name: set.Name, pinnable: firewall.Destinations{Name: firewall.PinnableSet(version), Version: version}}
 			}
 		}
 		return err
@@ -106,8 +106,8 @@ func (n *Namespace) readPinSets(table string) (map[int]*pinSet, error) {
 	}
 	for _, s := range sets {
 		if err == nil {
-			err = n.dumpElements(firewall.Inet, table, s.refused.Name, func() { s.refused.Boxes = nil }, func(m []byte) error {
-				return appendBoxes(&s.refused, new(bool), m)
+			err = n.dumpElements(firewall.Inet, table, s.pinnable.Name, func() { s.pinnable.Boxes = nil }, func(m []byte) error {
+				return appendBoxes(&s.pinnable, new(bool), m)
 			})
 		}
 	}
@@ -120,7 +120,7 @@ func leftOut(sets map[int]*pinSet, pins []firewall.Pin) (refused, lacking []neti
 		switch s := sets[versionOf(p.To)]; {
 		case s == nil && !slices.Contains(lacking, p.To):
 			lacking = append(lacking, p.To)
-		case s != nil && !slices.Contains(refused, p.To) && slices.ContainsFunc(s.refused.Boxes, func(b firewall.Box) bool { return b.Has(p) }):
+		case s != nil && !slices.Contains(refused, p.To) && !slices.ContainsFunc(s.pinnable.Boxes, func(b firewall.Box) bool { return b.Has(p) }):
 			refused = append(refused, p.To)
 		}
 	}

@@ -11,11 +11,11 @@ import (
 )
 
 // The sets by which the chain egress decides, by what precedes the version in their names. What egress has is allowed,
-// else what refused has is refused, else what pins has is allowed, and the rest is refused. A set may be missing.
+// else what pinnable and pins have is allowed, and the rest is refused. A set may be missing.
 const (
-	allowedSet = "egress-"
-	refusedSet = "refused-"
-	pinnedSet  = "pins-"
+	allowedSet  = "egress-"
+	pinnableSet = "pinnable-"
+	pinnedSet   = "pins-"
 )
 
 // EgressSets are the sets of the kernel for Judge, without boxes; none: every connection is allowed.
@@ -23,7 +23,7 @@ func (p *Plan) EgressSets() (sets []firewall.Destinations) {
 	if !slices.ContainsFunc(p.wanted.Tables, func(t firewall.Table) bool { return len(t.Destinations) > 0 }) {
 		return nil
 	}
-	for _, name := range []string{allowedSet, refusedSet, pinnedSet} {
+	for _, name := range []string{allowedSet, pinnableSet, pinnedSet} {
 		sets = append(sets, firewall.Destinations{Name: name + "4", Version: 4}, firewall.Destinations{Name: name + "6", Version: 6})
 	}
 	return sets
@@ -34,24 +34,24 @@ func (p *Plan) EgressSets() (sets []firewall.Destinations) {
 // itself, is not egress. The sets are those of EgressSets, with the kernel's boxes. Without a guard, a guest that sends
 // from addresses of others is not recognized.
 func (p *Plan) Judge(now netstate.Snapshot, sets []firewall.Destinations) func(from netip.Addr, to netip.AddrPort, protocol uint8) bool {
-	own, local := p.ofGuest(), addressesOf(now)
+	behind, local := p.behindTap(), addressesOf(now)
+	own := slices.Concat(behind, p.spec.Guard.Prefixes)
 	of := map[string]boxes{}
 	for _, s := range sets {
 		of[s.Name] = sorted(s.Boxes)
 	}
 	return func(from netip.Addr, to netip.AddrPort, protocol uint8) bool {
 		a := to.Addr()
-		if !in(own, from) || local[from] || in(own, a) || local[a] || a.IsLoopback() {
+		if !in(own, from) || local[from] || in(behind, a) || local[a] || a.IsLoopback() {
 			return false
 		}
 		has := func(set string) bool { return of[set+strconv.Itoa(version(a))].has(to, protocol) }
-		return !has(allowedSet) && (has(refusedSet) || !has(pinnedSet))
+		return !has(allowedSet) && !(has(pinnableSet) && has(pinnedSet))
 	}
 }
 
-// ofGuest are the networks that lie behind the guest's tap, and those that the guard opens.
-func (p *Plan) ofGuest() []netip.Prefix {
-	list := slices.Clone(p.spec.Guard.Prefixes)
+// behindTap are the networks that lie behind the guest's tap.
+func (p *Plan) behindTap() (list []netip.Prefix) {
 	at := slices.IndexFunc(p.wanted.Links, func(l netstate.Link) bool { return l.Name == p.names.Tap })
 	if at < 0 {
 		return list

@@ -19,10 +19,10 @@ func TestJudge(t *testing.T) {
 		return b
 	}
 	sets := map[string][]firewall.Box{
-		"egress-4":  {box("198.51.100.9", "198.51.100.20", 17, 53), box("192.0.2.0", "192.0.2.255", 0, 0), box("198.51.100.9", "198.51.100.20", 6, 443)},
-		"egress-6":  {box("2001:db8::", "2001:db8::ff", 58, 0)},
-		"refused-4": {box("203.0.113.0", "203.0.113.127", 0, 0)},
-		"pins-4":    {box("203.0.113.7", "203.0.113.7", 6, 443), box("203.0.113.200", "203.0.113.200", 6, 443), box("203.0.113.200", "203.0.113.200", 6, 80)},
+		"egress-4":   {box("198.51.100.9", "198.51.100.20", 17, 53), box("192.0.2.0", "192.0.2.255", 0, 0), box("198.51.100.9", "198.51.100.20", 6, 443)},
+		"egress-6":   {box("2001:db8::", "2001:db8::ff", 58, 0)},
+		"pinnable-4": {box("0.0.0.0", "203.0.112.255", 0, 0), box("203.0.113.128", "255.255.255.255", 0, 0)},
+		"pins-4":     {box("203.0.113.7", "203.0.113.7", 6, 443), box("203.0.113.200", "203.0.113.200", 6, 443), box("203.0.113.200", "203.0.113.200", 6, 80)},
 	}
 	behind, asPod := "10.0.2.2", "10.244.1.7"
 	for _, c := range []struct {
@@ -74,6 +74,12 @@ func TestJudge(t *testing.T) {
 		if is := plan.Judge(now, have)(ip(from), netip.MustParseAddrPort(c.to), c.protocol); is != c.want {
 			t.Errorf("%s to %s by protocol %d is refused: %t", c.from, c.to, c.protocol, is)
 		}
+	}
+	wide := newPlan(t, flannel(), withSpec(masquerade(), func(s *asked) {
+		s.Egress, s.Guard.Prefixes = policy("refuse all"), []netip.Prefix{pfx("0.0.0.0/0")}
+	}))
+	if is := wide.Judge(flannel(), wide.EgressSets())(ip(behind), netip.MustParseAddrPort("198.51.100.8:443"), 6); !is {
+		t.Error("what the guest may send from is taken for where the guest is")
 	}
 	if sets := newPlan(t, flannel(), masquerade()).EgressSets(); sets != nil {
 		t.Errorf("without a policy there are the sets %v", sets)

@@ -46,13 +46,13 @@ func (p *Plan) egress(nic netstate.Link, ends []end) (sets []firewall.Destinatio
 	return p.destinations(nic, ends, egressSet, allowed)
 }
 
-// refused are the destinations that no pin opens; none: Spec.Egress does not end with a refusal of all, and there are no
-// pins.
-func (p *Plan) refused(nic netstate.Link, ends []end) (sets []firewall.Destinations, err error) {
+// pinnable are the destinations that a pin may open; none: Spec.Egress does not end with a refusal of all, and there are
+// no pins.
+func (p *Plan) pinnable(nic netstate.Link, ends []end) (sets []firewall.Destinations, err error) {
 	if n := len(p.spec.Egress); n == 0 || !p.spec.Egress[n-1].Refuse {
 		return nil, nil
 	}
-	return p.destinations(nic, ends, firewall.RefusedSet, refused)
+	return p.destinations(nic, ends, firewall.PinnableSet, pinnable)
 }
 
 // destinations are sets, for each family of the guest, of the boxes for which holds is true.
@@ -61,7 +61,7 @@ func (p *Plan) destinations(nic netstate.Link, ends []end, name func(v int) stri
 		v := version(e.guest)
 		boxes, ok := p.boxes(nic, v, holds)
 		if !ok {
-			return nil, &cache.FieldError{Field: p.egressField(), Reason: fmt.Sprintf("it makes more than %d ranges of addresses and ports of IPv%d, or too many to compute, as entries with ports overlap other networks: name fewer", maxBoxes, v)}
+			return nil, &cache.FieldError{Field: p.egressField(), Reason: fmt.Sprintf("it makes more than %d ranges of addresses and ports of IPv%d, or too many for the kernel, as entries with ports overlap other networks: name fewer", maxBoxes, v)}
 		}
 		sets = append(sets, firewall.Destinations{Name: name(v), Version: v, Boxes: boxes})
 	}
@@ -69,8 +69,11 @@ func (p *Plan) destinations(nic netstate.Link, ends []end, name func(v int) stri
 }
 
 const (
-	maxBoxes = 16384   // elements of a set
-	maxLooks = 1 << 26 // at entries, until the elements are known: less than a second
+	maxBoxes = 16384 // elements of a set
+	// maxPrefixes limits the prefixes of the elements' addresses, of which the kernel makes a set. It takes a time that
+	// grows faster than their number, and which no signal ends.
+	maxPrefixes = 1 << 18
+	maxLooks    = 1 << 26 // at entries, until the elements are known: less than a second
 
 	mostKnown = 256 // segments that differ and are kept
 )
@@ -80,18 +83,15 @@ func egressSet(v int) string { return fmt.Sprintf("egress-%d", v) }
 // destinations is the chain of what the guest opens: it goes to allowed if the guest may.
 func (t forwarding) destinations() firewall.Chain {
 	c := firewall.Chain{Name: "egress"}
-	look := func(version int, set string, v firewall.Verdict) {
-		c.Rules = append(c.Rules, rule(v, firewall.IP{Version: version}, firewall.InDestinations{Version: version, Set: set}))
-	}
-	allow, refuse := firewall.Goto{Chain: firewall.Allowed}, firewall.Refuse{Reason: firewall.NoEgress}
+	allow := firewall.Goto{Chain: firewall.Allowed}
 	for _, s := range t.egress {
-		look(s.Version, s.Name, allow)
+		c.Rules = append(c.Rules, rule(allow, firewall.IP{Version: s.Version}, firewall.InDestinations{Version: s.Version, Set: s.Name}))
 	}
-	for _, s := range t.refused {
-		look(s.Version, s.Name, refuse)
-		look(s.Version, firewall.PinSet(s.Version), allow)
+	for _, s := range t.pinnable { // a set that the kernel replaces is empty for a moment, in which nothing is pinnable
+		v := s.Version
+		c.Rules = append(c.Rules, rule(allow, firewall.IP{Version: v}, firewall.InDestinations{Version: v, Set: s.Name}, firewall.InDestinations{Version: v, Set: firewall.PinSet(v)}))
 	}
-	c.Rules = append(c.Rules, rule(refuse))
+	c.Rules = append(c.Rules, rule(firewall.Refuse{Reason: firewall.NoEgress}))
 	return c
 }
 
@@ -100,7 +100,7 @@ const pinLife = 60_000
 
 // pins are the sets of what is pinned.
 func (t forwarding) pins() (sets []firewall.Set) {
-	for _, s := range t.refused {
+	for _, s := range t.pinnable {
 		of := map[int]firewall.Part{4: firewall.Destination4, 6: firewall.Destination6}[s.Version]
 		sets = append(sets, firewall.Set{Name: firewall.PinSet(s.Version), Of: of, Size: firewall.MaxPins, Milliseconds: pinLife})
 	}
@@ -117,7 +117,7 @@ func (t forwarding) addEgress(table *firewall.Table) {
 	if len(t.egress) == 0 {
 		return
 	}
-	table.Destinations = slices.Concat(t.egress, t.refused)
+	table.Destinations = slices.Concat(t.egress, t.pinnable)
 	table.Sets = append(table.Sets, t.pins()...)
 	table.Chains = append(table.Chains, t.destinations(), allowedChain())
 	if t.has(6) { // the namespace would take such a packet, and send it on where the guest wants as if it had been looked up
@@ -273,9 +273,9 @@ func allowed(by []entry) bool {
 	return !slices.ContainsFunc(by, func(e entry) bool { return e.refuse })
 }
 
-// refused reports whether more than the last entry of Spec.Egress refuses a connection.
-func refused(by []entry) bool {
-	return slices.ContainsFunc(by, func(e entry) bool { return e.refuse && !e.rest })
+// pinnable reports whether nothing but the last entry of Spec.Egress refuses a connection.
+func pinnable(by []entry) bool {
+	return !slices.ContainsFunc(by, func(e entry) bool { return e.refuse && !e.rest })
 }
 
 // boxes are those of one version of IP for which holds is true, as few as the order of the entries makes. It goes
@@ -301,7 +301,11 @@ func (p *Plan) boxes(nic netstate.Link, v int, holds func(by []entry) bool) (box
 	}
 	var open []firewall.Box
 	since := events[0].at
+	prefixes := 0
 	end := func(last netip.Addr) {
+		if len(open) > 0 {
+			prefixes += len(open) * prefixesOf(since, last)
+		}
 		for _, b := range open {
 			b.First, b.Last = since, last
 			boxes = append(boxes, b)
@@ -322,12 +326,41 @@ func (p *Plan) boxes(nic netstate.Link, v int, holds func(by []entry) bool) (box
 			end(e.at.Prev())
 			open, since = now, e.at
 		}
-		if len(boxes)+len(open) > maxBoxes || s.looks > maxLooks {
+		if len(boxes)+len(open) > maxBoxes || prefixes > maxPrefixes || s.looks > maxLooks {
 			return nil, false
 		}
 	}
 	end(firewall.LastOf(netip.PrefixFrom(since, 0)))
 	return boxes, true
+}
+
+// prefixesOf is the number of prefixes that have the addresses of a range, and no others.
+func prefixesOf(first, last netip.Addr) int {
+	a, b := first.AsSlice(), last.AsSlice()
+	bit := func(of []byte, i int) byte { return of[i/8] >> (7 - i%8) & 1 }
+	n, split := 8*len(a), 0
+	for split < n && bit(a, split) == bit(b, split) {
+		split++
+	}
+	// The prefixes of each half begin with the one at the range's end, of the bits that are as at the half's own end.
+	half := func(of []byte, outer byte) (count int, whole bool) {
+		count, whole = 1, true
+		for i := n - 1; i > split; i-- {
+			switch {
+			case bit(of, i) != outer:
+				whole = false
+			case !whole:
+				count++
+			}
+		}
+		return count, whole
+	}
+	lower, wholeLower := half(a, 0)
+	upper, wholeUpper := half(b, 1)
+	if wholeLower && wholeUpper {
+		return 1
+	}
+	return lower + upper
 }
 
 // segments computes what is allowed at addresses that the same entries are about.

@@ -24,7 +24,7 @@ type forwarding struct {
 	most        int                     // connections; 0: infra.DefaultMaxConnections
 	noARP       bool                    // the NIC asks for no neighbours
 	egress      []firewall.Destinations // where the guest may open connections; none: everywhere
-	refused     []firewall.Destinations // where no pin leads; none: there are no pins
+	pinnable    []firewall.Destinations // where pins may lead; none: there are no pins
 	// iptables says that the table becomes chains of iptables.
 	iptables bool
 }
@@ -265,7 +265,7 @@ func (p *Plan) forwarding(nic netstate.Link, ends []end, most int) (t forwarding
 	if t.egress, err = p.egress(nic, ends); err != nil {
 		return t, err
 	}
-	t.refused, err = p.refused(nic, ends)
+	t.pinnable, err = p.pinnable(nic, ends)
 	return t, err
 }
 
