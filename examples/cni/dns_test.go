@@ -10,8 +10,14 @@ import (
 // TestWhoGetsDNS: a guest that guestwire answers gets the DNS of the result. Others cannot be told, and are wired.
 func TestWhoGetsDNS(t *testing.T) {
 	for binding, want := range map[string]bool{"masquerade": true, "redirect": true, "passt": false, "slirp": false, "macvtap": false} {
-		text := []byte(`{"cniVersion": "1.0.0", "name": "n", "type": "guestwire", "spec": {"owner": {"uid": 107}, "binding": {"` + binding + `": {}}},
-			"prevResult": {"cniVersion": "1.0.0", "dns": {"nameservers": ["192.0.2.1"]}}}`)
+		text, err := json.Marshal(map[string]any{
+			"cniVersion": "1.0.0", "name": "n", "type": "guestwire",
+			"spec":       map[string]any{"owner": map[string]any{"uid": 107}, "binding": map[string]any{binding: map[string]any{}}},
+			"prevResult": map[string]any{"cniVersion": "1.0.0", "dns": map[string]any{"nameservers": []string{"192.0.2.1"}}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 		var c config
 		if err := json.Unmarshal(text, &c); err != nil {
 			t.Fatal(err)
