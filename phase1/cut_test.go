@@ -47,7 +47,6 @@ func (s *scene) arrivals(t *testing.T, match string) func() int {
 // TestCutRefused: what the policy allows no more ends, also what passes by a flow table. What it allows goes on, and
 // what others have opened.
 func TestCutRefused(t *testing.T) {
-	nstest.KernelDecides(t, "before Linux 6.4 nothing of a flow table can be deleted")
 	t.Parallel()
 	eachRouter(t, []string{"allow all"}, func(t *testing.T, s *scene, c wired.NIC) {
 		protocols := []string{"tcp", "udp"}
