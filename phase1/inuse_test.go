@@ -13,6 +13,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -31,6 +32,7 @@ func openTap(t *testing.T, n nstest.Network, name string, queues int) (files []*
 		for _, f := range files {
 			f.Close()
 		}
+		lab.AwaitForks() // which the kernel takes for users of the tap
 	}
 	t.Cleanup(close)
 	return files, close
