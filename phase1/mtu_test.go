@@ -13,6 +13,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/test/frames"
+	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -84,6 +85,7 @@ func TestMTU(t *testing.T) {
 					check(t, c)
 				}
 				w.port.Close()
+				lab.AwaitForks()
 				teardown(t, n, c, before)
 			})
 		})

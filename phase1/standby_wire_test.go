@@ -17,6 +17,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
@@ -265,6 +266,7 @@ func (w *silentWire) test() {
 	}
 	wantNoFlood("after the second Activate")
 	w.vmm.Close()
+	lab.AwaitForks()
 	launcher.Stop(w.T)
 }
 
