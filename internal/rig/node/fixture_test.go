@@ -139,10 +139,12 @@ func (x *engine) guest(p *Pod, nic string) *guest.Guest {
 	x.t.Helper()
 	r := x.record(p, nic)
 	var files []*os.File
-	x.must(p.Do(func() (err error) {
-		files, err = phase2.OpenTap(r)
-		return err
-	}))
+	nstest.Eventually(x.t, func() error { // a launcher that is not ready yet may have it open, to clear it
+		return p.Do(func() (err error) {
+			files, err = phase2.OpenTap(r)
+			return err
+		})
+	})
 	queues := guest.Queues(files)
 	g, err := guest.Start(guest.Config{Port: queues, MAC: r.MAC, Name: p.Name})
 	if err != nil {
