@@ -32,7 +32,6 @@ func openTap(t *testing.T, n nstest.Network, name string, queues int) (files []*
 		for _, f := range files {
 			f.Close()
 		}
-		lab.AwaitForks() // which the kernel takes for users of the tap
 	}
 	t.Cleanup(close)
 	return files, close
@@ -143,6 +142,7 @@ func TestInUseWithoutJournal(t *testing.T) {
 			t.Errorf("the journal directory has %v; want nothing", left)
 		}
 		closeTap()
+		lab.AwaitForks() // they would be taken for users of the tap
 		if _, err := c.ForceTeardown(t.Context()); err != nil {
 			t.Error(err)
 		}
