@@ -70,7 +70,7 @@ func (s *session) cutOffloaded(ctx context.Context, j *journal, plan *wiring.Pla
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, s.reach(context.WithoutCancel(ctx), plan)) }()
-	for deadline := time.Now().Add(letGo); ; {
+	for deadline := time.Now().Add(kernel.LetGo); ; {
 		more, err := s.ns.CutConnections(ctx, refused)
 		cut += more
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
@@ -83,9 +83,6 @@ func (s *session) cutOffloaded(ctx context.Context, j *journal, plan *wiring.Pla
 		}
 	}
 }
-
-// letGo is how long a connection may stay in a flow table that is deleted.
-const letGo = 5 * time.Second
 
 // reach has the kernel as the plan wants it.
 func (s *session) reach(ctx context.Context, plan *wiring.Plan) error {

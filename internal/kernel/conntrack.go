@@ -120,7 +120,7 @@ func (n *Namespace) forgetConnections(ctx context.Context, ops []netstate.Op) ([
 	if n.filter == nil {
 		return nil, errNoConntrack
 	}
-	end := time.Now().Add(busyTime)
+	end := time.Now().Add(LetGo)
 	for {
 		found, err := n.listConnections(ops)
 		if err != nil {
@@ -152,8 +152,8 @@ func tracks() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// busyTime is how long a connection may stay in a flow table that is deleted.
-const busyTime = 5 * time.Second
+// LetGo is how long a connection may stay in a flow table that is deleted.
+const LetGo = 5 * time.Second
 
 // forgotten is a connection that an operation names.
 type forgotten struct {

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -146,9 +145,7 @@ func appendBoxes(s *firewall.Destinations, others *bool, message []byte) error {
 // Boxes returns what a set of the inet table holds whose keys are those of destinations; none if there is no such set.
 func (n *Namespace) Boxes(table string, s firewall.Destinations) ([]firewall.Box, error) {
 	others := false // elements for all keys, which are another program's
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfgenmsg{families[firewall.Inet]},
-		nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(table)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(s.Name)))
-	err := n.filter.dump(list, func() { s.Boxes = nil }, func(m []byte) error { return appendBoxes(&s, &others, m) })
+	err := n.dumpElements(firewall.Inet, table, s.Name, func() { s.Boxes = nil }, func(m []byte) error { return appendBoxes(&s, &others, m) })
 	if err != nil && !answers(err, unix.ENOENT) {
 		return nil, fmt.Errorf("read the set %s: %w", s.Name, err)
 	}

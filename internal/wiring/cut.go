@@ -4,27 +4,22 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"strconv"
 
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// The sets by which the chain egress decides, by what precedes the version in their names. What egress has is allowed,
-// else what pinnable and pins have is allowed, and the rest is refused. A set may be missing.
-const (
-	allowedSet  = "egress-"
-	pinnableSet = "pinnable-"
-	pinnedSet   = "pins-"
-)
+// egressSets are the names of the sets by which the chain egress decides: what egressSet has is allowed, else what
+// PinnableSet and PinSet have, and the rest is refused. A set may be missing.
+var egressSets = []func(version int) string{egressSet, firewall.PinnableSet, firewall.PinSet}
 
 // EgressSets are the sets of the kernel for Judge, without boxes; none: every connection is allowed.
 func (p *Plan) EgressSets() (sets []firewall.Destinations) {
 	if !slices.ContainsFunc(p.wanted.Tables, func(t firewall.Table) bool { return len(t.Destinations) > 0 }) {
 		return nil
 	}
-	for _, name := range []string{allowedSet, pinnableSet, pinnedSet} {
-		sets = append(sets, firewall.Destinations{Name: name + "4", Version: 4}, firewall.Destinations{Name: name + "6", Version: 6})
+	for _, name := range egressSets {
+		sets = append(sets, firewall.Destinations{Name: name(4), Version: 4}, firewall.Destinations{Name: name(6), Version: 6})
 	}
 	return sets
 }
@@ -45,8 +40,8 @@ func (p *Plan) Judge(now netstate.Snapshot, sets []firewall.Destinations) func(f
 		if !in(own, from) || local[from] || in(behind, a) || local[a] || a.IsLoopback() {
 			return false
 		}
-		has := func(set string) bool { return of[set+strconv.Itoa(version(a))].has(to, protocol) }
-		return !has(allowedSet) && !(has(pinnableSet) && has(pinnedSet))
+		has := func(name func(version int) string) bool { return of[name(version(a))].has(to, protocol) }
+		return !has(egressSet) && !(has(firewall.PinnableSet) && has(firewall.PinSet))
 	}
 }
 
