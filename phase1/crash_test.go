@@ -337,7 +337,8 @@ func (b *trials) judge(a attempt, r result, first bool) error {
 	}
 	// EEXIST of a directory says that all is well.
 	if !strings.HasPrefix(r.hits[0], "mkdirat") || r.errnos[0] != "EEXIST" {
-		if err := says(r.err, r.errnos[0]); err != nil {
+		// Strace counts calls by thread, so either of two errors may come first, and the program may have gone on after that one.
+		if err := says(r.err, r.errnos[0]); err != nil && (len(r.errnos) == 1 || says(r.err, r.errnos[1]) != nil) {
 			return err
 		}
 	}
@@ -588,12 +589,13 @@ func TestCrash(t *testing.T) {
 		add("Forget by namespace", func(b *trials) { b.harm(forget(b.T, true), 4) })
 		add("Forget by State", func(b *trials) { b.harm(forget(b.T, false), 4) })
 	})
-	killed, failed := 0, 0
+	killed, failed, noEffect := 0, 0, 0
 	for _, r := range table {
-		killed, failed = killed+r.killed, failed+r.failed
+		killed, failed, noEffect = killed+r.killed, failed+r.failed, noEffect+r.noEffect
 	}
-	if killed == 0 || failed == 0 {
-		t.Errorf("%d kills and %d errors: strace did no harm", killed, failed)
+	// Few trials may have no error after which a call fails.
+	if killed+failed+noEffect == 0 || *crash != "few" && (killed == 0 || failed == 0) {
+		t.Errorf("%d kills and %d errors, %d without effect: strace did no harm", killed, failed, noEffect)
 	}
 	document("\n")
 }

@@ -76,13 +76,18 @@ func wiredNothing(t *testing.T, n nstest.Network, c wired.NIC) {
 	}
 }
 
-// sysctls are the values of those that a wiring of eth0 or net1 may change.
+// sysctls are the values of those that a wiring of eth0 or net1 may change, and that the kernel has.
 func sysctls(n nstest.Network) map[string]string {
-	values := map[string]string{}
+	args := []string{"sysctl", "-e"}
 	for _, nic := range []string{"eth0", "net1"} {
 		for _, path := range append(netstate.SysctlOrder(nic), "net/ipv4/conf/"+nic+"/forwarding") {
-			values[strings.ReplaceAll(path, "/", ".")] = strings.TrimSpace(n.Pod.Exec("sh", "-c", "cat /proc/sys/"+path+" 2>/dev/null || true"))
+			args = append(args, strings.ReplaceAll(path, "/", "."))
 		}
+	}
+	values := map[string]string{}
+	for line := range strings.Lines(n.Pod.Exec(args...)) {
+		name, value, _ := strings.Cut(line, " = ")
+		values[name] = strings.TrimSpace(value)
 	}
 	return values
 }
