@@ -104,7 +104,8 @@ crash: PACKAGE = phase1
 crash: DOCUMENT = docs/results/crash.md
 crash: HERE = -timeout 3h -parallel 8 -run '$(if $(KINDS),^TestCrash$$/^at$$/$(KINDS),$(CRASH))' -crash all
 crash: THERE = -test.run '$(CRASH)' -crash few
-crash: ROWS = { $(if $(KINDS),sed '1,/^<!-- make crash/d' $(DOCUMENT);) cat; } | awk -f internal/test/crash.awk
+crash: FORMER = sed '1,/^<!-- make crash/d' $(DOCUMENT);
+crash: ROWS = { $(if $(KINDS),$(FORMER)) cat; } | awk -f internal/test/crash.awk
 # KINDS is a regular expression, such as '(Setup|undo),_bridge'; without it all kinds are tried, for an hour or more.
 crash: ## kill and fail Setup and Teardown at every system call, and write docs/results/crash.md (root, Debian)
 
