@@ -502,7 +502,8 @@ func (b *trials) harmUndo(setup *operation) {
 	b.tryAll(list, 4)
 }
 
-// harmTwice kills Setup, and then the next Setup, or Teardown.
+// harmTwice kills Setup at each call, and then the next Setup, or Teardown, at each ninth one. Which ones differs from
+// call to call, so that each is met.
 func (b *trials) harmTwice(setup, teardown *operation) {
 	var list []trial
 	next := 0
@@ -513,7 +514,7 @@ func (b *trials) harmTwice(setup, teardown *operation) {
 		first := attempt{setup, []harm{{point: p}}}
 		for _, op := range []*operation{setup, teardown} {
 			for j, q := range b.points(first, attempt{op, nil}) {
-				if !q.mutates || (i+j)%3 > 0 {
+				if !q.mutates || (i+j)%9 > 0 {
 					continue
 				}
 				list = append(list, trial{[]attempt{first, {op, []harm{{point: q}}}}, (i+j)%2 == 0})
