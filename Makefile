@@ -102,7 +102,7 @@ test-all: ## both in full: all tests under both kernels, all crash points, all c
 # DOCUMENT, below that document's own text.
 crash: PACKAGE = phase1
 crash: DOCUMENT = docs/results/crash.md
-crash: HERE = -timeout 3h -parallel 8 -run '$(if $(KINDS),^TestCrash$$/^at$$/$(KINDS),$(CRASH))' -crash all
+crash: HERE = -timeout 3h -parallel 4 -run '$(if $(KINDS),^TestCrash$$/^at$$/$(KINDS),$(CRASH))' -crash all
 crash: THERE = -test.run '$(CRASH)' -crash few
 crash: FORMER = sed '1,/^<!-- make crash/d' $(DOCUMENT);
 crash: ROWS = { $(if $(KINDS),$(FORMER)) cat; } | awk -f internal/test/crash.awk

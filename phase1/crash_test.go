@@ -279,11 +279,18 @@ func (b *trials) try(c trial) {
 		if met {
 			return
 		}
-		if *crash != "all" || i == tries {
+		if *crash != "all" || i == tries || c.byChance() {
 			b.row.missed++
 			return
 		}
 	}
+}
+
+// byChance reports whether no number of tries makes the harm meet its call: how often Forget opens a file depends on the
+// machine's processes.
+func (c trial) byChance() bool {
+	a := c.attempts[0]
+	return a.args[0] == "forget" && slices.ContainsFunc(a.harms, func(h harm) bool { return h.call == "openat" })
 }
 
 // outcome reports whether all harm met the calls that it was meant for.

@@ -136,14 +136,15 @@ func (c *command) output() (string, error) {
 	return c.out.String(), c.err
 }
 
-// sysctls prints the settings of the calling thread's namespace that a wiring could change. A kernel may lack IPv6.
+// sysctls prints the settings of the calling thread's namespace that a wiring could change. A kernel may lack IPv6. Links
+// show addr_gen_mode, and to read its file waits for the kernel's lock of links, with all of a CPU.
 func sysctls() (string, error) {
 	text := "# sysctl\n"
 	for _, pattern := range []string{
 		"ipv4/ip_forward", "ipv6/conf/all/forwarding", "ipv6/conf/default/disable_ipv6",
 		"ipv4/ip_unprivileged_port_start", "ipv4/ping_group_range",
 		"ipv4/conf/*/forwarding", "ipv4/conf/*/arp_ignore", "ipv4/conf/*/rp_filter", "ipv4/conf/*/route_localnet",
-		"ipv6/conf/*/forwarding", "ipv6/conf/*/accept_ra", "ipv6/conf/*/addr_gen_mode", "ipv6/conf/*/disable_ipv6",
+		"ipv6/conf/*/forwarding", "ipv6/conf/*/accept_ra", "ipv6/conf/*/disable_ipv6",
 	} {
 		paths, err := filepath.Glob("/proc/sys/net/" + pattern)
 		if err != nil {
