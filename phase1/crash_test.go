@@ -265,7 +265,7 @@ func (b *trials) points(attempts ...attempt) []point {
 
 // tries is how often "make crash" makes a trial until its harm meets the calls that it is meant for:
 // strace counts calls by thread, and which thread makes a call is chance. Forget stays on no thread, so it is tried twice.
-const tries = 20
+const tries = 5
 
 // try makes a trial, and counts what came of it.
 func (b *trials) try(c trial) {
