@@ -91,11 +91,14 @@ func measureClaim(s *scope, w io.Writer, rounds int) error {
 		tenant.Limits.FromGuest.PacketsPerSecond, tenant.Limits.ToGuest.PacketsPerSecond = 1000, 1000
 		tenant.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/28")}
 		ports := []infra.Ports{{First: 80}, {First: 2222, Guest: 22}}
+		none, some := []infra.Egress{{Refuse: true, To: "all"}}, []infra.Egress{{To: "198.51.100.0/24", Ports: ports[0]}, {Refuse: true, To: "all"}}
 		switch binding.(type) {
 		case infra.Masquerade:
 			pool.Binding, tenant.Binding = infra.Masquerade{Ports: []infra.Ports{}}, infra.Masquerade{Ports: ports}
+			pool.Egress, tenant.Egress = none, some
 		case infra.Routed:
 			tenant.Binding = infra.Routed{Excluded: ports[:1]}
+			pool.Egress, tenant.Egress = none, some
 		}
 		after := func(first *infra.Spec, then infra.Spec) way {
 			return func(p *pod) (took cost, err error) {
