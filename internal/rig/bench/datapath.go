@@ -64,9 +64,9 @@ func (s *scope) measureSet(binding infra.Binding, took []row) error {
 		return err
 	}
 	var variants [3]*variant
-	variants[0], err = s.newWiredVariant(all[0], binding, infra.Guard{})
+	variants[0], err = s.newWiredVariant(all[0], infra.Spec{Binding: binding})
 	if err == nil {
-		variants[1], err = s.newWiredVariant(all[1], binding, infra.Guard{Off: true})
+		variants[1], err = s.newWiredVariant(all[1], infra.Spec{Binding: binding, Guard: infra.Guard{Off: true}})
 	}
 	if err == nil {
 		variants[2], err = s.newBareVariant(all[2])
@@ -84,22 +84,27 @@ func (s *scope) measureSet(binding infra.Binding, took []row) error {
 		if f.short {
 			count = shortBursts
 		}
-		err := s.inTurns(setRounds+1, len(variants), func(round, way int) error {
-			out, in, err := variants[way].turn(count)
-			if round > 0 {
-				took[2*i].add(way, out)
-				took[2*i+1].add(way, in)
-			}
-			return err
-		})
-		for _, n := range variants {
-			err = errors.Join(err, n.checkArrived(count*burst*(setRounds+1)))
-		}
-		if err != nil {
+		if err := s.takeTurns(variants[:], count, took[2*i], took[2*i+1]); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
 	return nil
+}
+
+// takeTurns adds to out and in what turns of count bursts take, of each variant and its present flow.
+func (s *scope) takeTurns(variants []*variant, count int, out, in row) error {
+	err := s.inTurns(setRounds+1, len(variants), func(round, way int) error {
+		from, to, err := variants[way].turn(count)
+		if round > 0 {
+			out.add(way, from)
+			in.add(way, to)
+		}
+		return err
+	})
+	for _, n := range variants {
+		err = errors.Join(err, n.checkArrived(count*burst*(setRounds+1)))
+	}
+	return err
 }
 
 // variant is a pod with a port on the tap, in the place of the guest, and one at the other end of its NIC.
@@ -111,11 +116,12 @@ type variant struct {
 
 	out, in []byte // frames of the present flow
 	before  uint64 // number of frames that had arrived in the network before
+	opened  uint16 // connections, by connect
 }
 
 // newWiredVariant wires a pod by phase1's Setup.
-func (s *scope) newWiredVariant(p *pod, binding infra.Binding, guard infra.Guard) (*variant, error) {
-	record, err := p.setup(s.ctx, infra.Spec{Binding: binding, Guard: guard})
+func (s *scope) newWiredVariant(p *pod, spec infra.Spec) (*variant, error) {
+	record, err := p.setup(s.ctx, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +130,7 @@ func (s *scope) newWiredVariant(p *pod, binding infra.Binding, guard infra.Guard
 		n.next = record.GatewayMAC
 		// No station answers ARP for the next hop, and no guest, so the entries are static.
 		known := fmt.Sprintf("neigh replace %v lladdr %v nud permanent dev %s", gateways[0], gatewayMAC, nic)
-		if binding.Kind() == (infra.Routed{}).Kind() {
+		if spec.Binding.Kind() == (infra.Routed{}).Kind() {
 			known += fmt.Sprintf("\nneigh replace %v lladdr %v nud permanent dev %s", n.source, n.mac, guestTap)
 		}
 		if err := ip(p.Namespace, "%s", known); err != nil {

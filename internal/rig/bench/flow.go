@@ -22,6 +22,8 @@ const (
 	portsAt    = ipAt + header.IPv4MinimumSize
 	clientPort = 20000 // a masquerade keeps it: a port above could be one of a client in the namespace
 	serverPort = 5201
+
+	refusedPort = 5202 // which the policy of measurePolicy does not allow
 )
 
 // frame returns a frame of a guest that leaves checksums and segmentation to its device.
@@ -31,15 +33,22 @@ func (f flow) frame(n *variant) []byte {
 	if f.short {
 		payload = 6
 	}
-	frame := make([]byte, portsAt+header.TCPMinimumSize+payload)
-	frame[0] = unix.VIRTIO_NET_HDR_F_NEEDS_CSUM
-	binary.NativeEndian.PutUint16(frame[6:], uint16(portsAt-vnetLen))
-	binary.NativeEndian.PutUint16(frame[8:], 16) // of the checksum, in TCP's header
+	frame := n.segment(header.TCPFlagAck, payload)
 	if !f.short {
 		frame[1] = unix.VIRTIO_NET_HDR_GSO_TCPV4
 		binary.NativeEndian.PutUint16(frame[2:], portsAt+header.TCPMinimumSize-vnetLen)
 		binary.NativeEndian.PutUint16(frame[4:], segment)
 	}
+	return frame
+}
+
+// segment returns a frame with a TCP segment of the guest to the server. Its checksum is left to the device, so that
+// the ports can be changed.
+func (n *variant) segment(flags header.TCPFlags, payload int) []byte {
+	frame := make([]byte, portsAt+header.TCPMinimumSize+payload)
+	frame[0] = unix.VIRTIO_NET_HDR_F_NEEDS_CSUM
+	binary.NativeEndian.PutUint16(frame[6:], uint16(portsAt-vnetLen))
+	binary.NativeEndian.PutUint16(frame[8:], 16) // of the checksum, in TCP's header
 	header.Ethernet(frame[vnetLen:]).Encode(&header.EthernetFields{
 		SrcAddr: tcpip.LinkAddress(n.mac[:]), DstAddr: tcpip.LinkAddress(n.next[:]), Type: header.IPv4ProtocolNumber,
 	})
@@ -52,7 +61,7 @@ func (f flow) frame(n *variant) []byte {
 	// Question and answer have the same sequence numbers, so answer only exchanges the addresses and ports.
 	header.TCP(frame[portsAt:]).Encode(&header.TCPFields{
 		SrcPort: clientPort, DstPort: serverPort, SeqNum: 1 << 20, AckNum: 1 << 20,
-		DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagAck, WindowSize: 65535,
+		DataOffset: header.TCPMinimumSize, Flags: flags, WindowSize: 65535,
 		Checksum: header.PseudoHeaderChecksum(header.TCPProtocolNumber, from, to, uint16(len(packet)-header.IPv4MinimumSize)),
 	})
 	return frame

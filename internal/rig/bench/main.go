@@ -34,6 +34,7 @@ var parts = []part{
 	{"waits", "Setup of the first pod on a bridge, and with its journal on a disk", 20, measureWaits},
 	{"claim", "a later Setup that changes what a tenant may, beside a first Setup to the same end", 20, measureClaim},
 	{"datapath", "a guest's frames with the guest filter, without it, and by a bare bridge", 8, measureDatapath},
+	{"egress", "a policy of egress, beside a guest that may open everything", 8, measureEgress},
 	{"streams", "a guest's TCP by each binding and by passt", 5, measureStreams},
 	{"responder", "Phase2's DHCP beside dnsmasq", 7, measureResponders},
 	{"memory", "the memory of Phase2 for one guest and for many", 50, measureMemory},

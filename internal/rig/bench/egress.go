@@ -1,0 +1,150 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/guestwire/guestwire/infra"
+)
+
+var networks = 10000 // in a long list
+
+// longPolicy has entries about random networks, and one that decides the rest the other way.
+func longPolicy(refuse bool, bits int) (list []infra.Egress) {
+	random := rand.New(rand.NewPCG(1, 1))
+	for range networks {
+		var a [4]byte
+		binary.BigEndian.PutUint32(a[:], 1<<24+random.Uint32N(222<<24)) // 1.0.0.0 to 222.255.255.255
+		list = append(list, infra.Egress{Refuse: refuse, To: netip.PrefixFrom(netip.AddrFrom4(a), bits).Masked().String()})
+	}
+	return append(list, infra.Egress{Refuse: !refuse, To: "all"})
+}
+
+// measureEgress measures what a policy costs a guest, and Setup. There are sets as in measureDatapath.
+func measureEgress(s *scope, w io.Writer, sets int) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var guests, setups []row
+	for _, binding := range []infra.Binding{infra.Routed{}, infra.Masquerade{}} {
+		kind := string(binding.Kind())
+		out, in := newRow(kind+", short TCP, from the guest", 2), newRow(kind+", short TCP, to the guest", 2)
+		opened, refused := newRow(kind+", a new connection", 2), newRow(kind+", a refused connection", 2)
+		lists := []row{newRow(kind+", networks allowed, ms", 3), newRow(kind+", networks allowed, ms of CPU", 3),
+			newRow(kind+", hosts refused, ms", 3), newRow(kind+", hosts refused, ms of CPU", 3)}
+		measure := func(s *scope) error {
+			return errors.Join(s.measurePolicy(binding, out, in, opened, refused), s.measureLists(binding, lists))
+		}
+		for range sets {
+			if err := inScope(s.ctx, measure); err != nil {
+				return fmt.Errorf("%s: %w", kind, err)
+			}
+		}
+		guests, setups = append(guests, out, in, opened, refused), append(setups, lists...)
+	}
+	printTable(w, "Microseconds a frame, or until an answer", []string{"policy", "without"}, guests)
+	printTable(w, "Setup with a list of 10,000", []string{"list", "without", "change"}, setups)
+	return nil
+}
+
+// measureLists measures Setup with a list, without it, and after a change of one entry. Took has two rows a list.
+func (s *scope) measureLists(binding infra.Binding, took []row) error {
+	for i, list := range [][]infra.Egress{longPolicy(false, 24), longPolicy(true, 32)} {
+		_, pods, err := s.newWorld(2)
+		if err != nil {
+			return err
+		}
+		changed := append([]infra.Egress{{Refuse: list[0].Refuse, To: "192.0.2.0/24"}}, list[1:]...)
+		for way, egress := range [][]infra.Egress{list, nil, changed} {
+			runtime.GC() // what the call before has left
+			spec := infra.Spec{Binding: binding, Egress: egress}
+			cost, err := timed(func() error { _, err := pods[way%2].setup(s.ctx, spec); return err })
+			if err != nil {
+				return err
+			}
+			took[2*i].add(way, ms(cost.wall))
+			took[2*i+1].add(way, ms(cost.cpu))
+		}
+	}
+	return nil
+}
+
+// measurePolicy measures a guest whose policy allows the server's port, and one without a policy. Each has a world of
+// its own, as the server answers by the pod's address. A refused connection is compared with a new one without policy.
+func (s *scope) measurePolicy(binding infra.Binding, out, in, opened, refused row) error {
+	server := infra.Egress{To: gateways[0].String(), Ports: infra.Ports{First: serverPort}}
+	var variants [2]*variant
+	for way, egress := range [][]infra.Egress{append([]infra.Egress{server}, longPolicy(false, 24)...), nil} {
+		_, pods, err := s.newWorld(1)
+		if err == nil {
+			variants[way], err = s.newWiredVariant(pods[0], infra.Spec{Binding: binding, Egress: egress})
+		}
+		if err == nil {
+			err = variants[way].openConnection(s.ctx, flows[0])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	err := errors.Join(s.takeTurns(variants[:], shortBursts, out, in), s.serve(variants[0].pod), s.serve(variants[1].pod))
+	if err != nil {
+		return err
+	}
+	return s.inTurns(setRounds, len(variants), func(_, way int) error {
+		took, err := variants[way].connect(serverPort, header.TCPFlagSyn|header.TCPFlagAck)
+		opened.add(way, took)
+		if err == nil && way == 0 {
+			took, err = variants[way].connect(refusedPort, header.TCPFlagRst|header.TCPFlagAck)
+		}
+		refused.add(way, took)
+		return err
+	})
+}
+
+// serve has the other end of the pod's NIC answer at both ports. It need not ask for the pod's MAC, and keeps nothing
+// of a connection that does not go on (tcp_syncookies, ip-sysctl.rst).
+func (s *scope) serve(p *pod) error {
+	_, err := p.world.Run("sysctl", "-qw", "net.ipv4.tcp_syncookies=2")
+	err = errors.Join(err, p.gateway(), ip(p.world.Namespace, "neigh replace %v lladdr %v nud permanent dev %s", pods[0], podMAC, p.peer))
+	for _, port := range []uint16{serverPort, refusedPort} {
+		err = errors.Join(err, p.world.Do(func() error {
+			listener, err := net.Listen("tcp", netip.AddrPortFrom(gateways[0], port).String())
+			if err == nil {
+				s.atEnd(listener.Close)
+			}
+			return err
+		}))
+	}
+	return err
+}
+
+// connect sends SYNs to a port, and returns the median of the microseconds until the answer, which has the flags.
+func (n *variant) connect(port uint16, flags header.TCPFlags) (float64, error) {
+	syn := n.segment(header.TCPFlagSyn, 0)
+	binary.BigEndian.PutUint16(syn[portsAt+2:], port)
+	var took []float64
+	for range 50 { // in all turns together fewer than infra.DefaultMaxConnections
+		n.opened++
+		binary.BigEndian.PutUint16(syn[portsAt:], clientPort-n.opened)
+		begin := time.Now()
+		err := n.guest.send(syn)
+		for frame := []byte(nil); err == nil && !(isFor(frame, clientPort-n.opened) && header.TCP(frame[portsAt:]).Flags() == flags); {
+			if frame, err = n.guest.receive(time.Second); frame == nil && err == nil {
+				err = fmt.Errorf("%s: no answer with the flags %v to a SYN to port %d", n.pod.peer, flags, port)
+			}
+		}
+		if err != nil {
+			return 0, err
+		}
+		took = append(took, us(time.Since(begin)))
+	}
+	return quantile(took, 2), nil
+}
