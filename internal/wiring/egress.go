@@ -120,11 +120,15 @@ func (t forwarding) addEgress(table *firewall.Table) {
 	table.Destinations = slices.Concat(t.egress, t.pinnable)
 	table.Sets = append(table.Sets, t.pins()...)
 	table.Chains = append(table.Chains, t.destinations(), allowedChain())
-	if t.has(6) { // the namespace would take such a packet, and send it on where the guest wants as if it had been looked up
-		table.Chains = append(table.Chains, firewall.Chain{Name: "ways", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: []firewall.Rule{
-			rule(drop(firewall.ExtensionHeader), t.fromGuest(), firewall.IP{Version: 6}, firewall.RoutingHeader{}),
-		}})
+}
+
+// sourceRoutes drops the guest's packets with a routing header, before they are routed. The namespace would take such a
+// packet, and send it on where the guest wants as if it had been looked up.
+func (t forwarding) sourceRoutes() []firewall.Rule {
+	if len(t.egress) == 0 || !t.has(6) {
+		return nil
 	}
+	return []firewall.Rule{rule(drop(firewall.ExtensionHeader), t.fromGuest(), firewall.IP{Version: 6}, firewall.RoutingHeader{})}
 }
 
 // checked looks up the first packet of each connection of the guest, also of one that connection tracking expects, as

@@ -243,16 +243,20 @@ func (t forwarding) noIPv6() []firewall.Rule {
 	return []firewall.Rule{rule(drop(firewall.NoIPv6), t.fromGuest(), firewall.IP{Version: 6})}
 }
 
-// loopbacks are the chains that drop the guest's packets to and from the namespace's loopback addresses. The guest's
-// answers of a translated connection pass: here they still have the gateway's address.
+// loopbacks are the chains that drop the guest's packets to and from the namespace's loopback addresses, and those of
+// sourceRoutes. The guest's answers of a translated connection pass: here they still have the gateway's address.
 func (t forwarding) loopbacks() []firewall.Chain {
 	var chains []firewall.Chain
 	for _, e := range t.ends {
 		v := version(e.guest)
-		chains = append(chains, firewall.Chain{Name: loopbackChain(v), Rules: []firewall.Rule{
+		rules := []firewall.Rule{
 			rule(drop(firewall.LoopbackAddress), firewall.IP{Version: v}, firewall.Destination{Prefix: loopback(v)}),
 			rule(drop(firewall.LoopbackAddress), firewall.IP{Version: v}, firewall.Source{Prefix: loopback(v)}),
-		}})
+		}
+		if v == 6 && !t.iptables { // here, and not in a chain of its own, a packet of IPv4 and one to the guest do not meet it
+			rules = append(rules, t.sourceRoutes()...)
+		}
+		chains = append(chains, firewall.Chain{Name: loopbackChain(v), Rules: rules})
 	}
 	return chains
 }

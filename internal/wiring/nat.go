@@ -112,7 +112,7 @@ func (t translation) beside() firewall.Table {
 		{Name: "incoming", Rules: []firewall.Rule{t.rate()}},
 		t.last(),
 	}}
-	if rules := t.noIPv6(); len(rules) > 0 {
+	if rules := append(t.noIPv6(), t.sourceRoutes()...); len(rules) > 0 {
 		table.Chains = append(table.Chains, firewall.Chain{Name: "beside-first", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: rules})
 	}
 	t.limitNeighbours(&table)
