@@ -245,7 +245,7 @@ func (b *bed) force() *operation {
 	op.done = func() error { return errors.Join(b.looks(forced), b.nothingLeft()) }
 	op.finish = func(again bool) error {
 		if left, _ := filepath.Glob(filepath.Join(b.c.Dir, "*", "*.journal")); again && len(left) > 0 {
-			before := b.n.Pod.Dump()
+			before := b.n.Pod.Settled() // the wiring's IPv6 addresses are new
 			if err := setupAlone(b.Context(), b.c); err == nil || !regexp.MustCompile("damaged|interrupted").MatchString(err.Error()) {
 				return fmt.Errorf("setup before the end says %v", err)
 			}
@@ -470,7 +470,11 @@ func (m *move) goOn(forward bool) error {
 	if here := there.State == m.c.State; active(m.n) != here || active(m.other.Network) == here {
 		return fmt.Errorf("afterwards the guest is active on the harmed side: %v, on the other one: %v", active(m.n), active(m.other.Network))
 	}
-	err = errors.Join(source.Check(m.Context()), target.Check(m.Context()))
+	if m.verb == "activate" && !forward { // it may have been learning the gateways' MACs, and Deactivate repairs nothing
+		target.Standby = true
+		err = setupAlone(m.Context(), target)
+	}
+	err = errors.Join(err, source.Check(m.Context()), target.Check(m.Context()))
 	err = errors.Join(err, m.c.Teardown(m.Context()), m.other.c.Teardown(m.Context()))
 	return errors.Join(err, m.isFound(), difference(m.other.before, m.other.Pod.Settled()))
 }
