@@ -223,3 +223,40 @@ func TestSee(t *testing.T) {
 		t.Errorf("list after forget: %s", out)
 	}
 }
+
+// TestPin: agent pin takes lists of addresses and ports, pins what it can, and names what it leaves out and what is wrong.
+func TestPin(t *testing.T) {
+	nstest.Need(t)
+	n := nstest.NewNetwork(t)
+	agent := nstest.Program(t, "examples/agent")
+	file := filepath.Join(t.TempDir(), "vm1.json")
+	if err := os.WriteFile(file, []byte(`{"binding": {"masquerade": {}}, "owner": {"root": true}, "egress": ["refuse private", "refuse all"]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nic := []string{"-netns", n.Pod.Path(), "-nic", "eth0"}
+	call := func(want int, says string, args ...string) {
+		t.Helper()
+		out, status := run(t, agent, append([]string{args[0]}, append(nic, args[1:]...)...)...)
+		if status != want || !strings.Contains(out, says) {
+			t.Errorf("agent %s: status %d, want %d and %q:\n%s", strings.Join(args, " "), status, want, says, out)
+		}
+	}
+	const hosts = "198.51.100.7,2001:db8:9::7"
+	call(3, "not wired", "pin", "-addresses", hosts, "-ports", "443", "-life", "5m")
+	call(0, "", "setup", "-config", file, "-state", n.State)
+	defer call(0, "", "teardown")
+	call(2, "addresses: none", "pin", "-ports", "443", "-life", "5m")
+	call(2, "ports: none", "pin", "-addresses", hosts, "-life", "5m")
+	call(2, "life: 0s, want 1s to 168h", "pin", "-addresses", hosts, "-ports", "443")
+	call(2, `-addresses: ParseAddr("example.com")`, "pin", "-addresses", "example.com", "-ports", "443", "-life", "5m")
+	call(2, `want 1 to 65535, as in 80, 8000-8100/udp`, "pin", "-addresses", hosts, "-ports", "443,udp", "-life", "5m")
+	call(1, "not pinned: 10.1.2.3: refused by", "pin", "-addresses", "10.1.2.3,"+hosts, "-ports", "443,53/udp,8000-8001", "-life", "5m")
+	for set, host := range map[string]string{"pins-4": "198.51.100.7", "pins-6": "2001:db8:9::7"} {
+		list := n.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", set)
+		for _, port := range []string{"tcp . 443", "udp . 53", "tcp . 8000", "tcp . 8001"} {
+			if !strings.Contains(list, host+" . "+port+" timeout 5m") || strings.Count(list, "timeout 5m") != 4 {
+				t.Errorf("want four ports, also %s, in\n%s", port, list)
+			}
+		}
+	}
+}

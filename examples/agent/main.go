@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -16,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -145,6 +147,9 @@ type options struct {
 	down                            phase1.TeardownOptions
 	netns, binding, file, namespace string
 	groups                          []uint32
+	addresses                       []netip.Addr
+	ports                           []infra.Ports
+	life                            time.Duration
 	command                         []string
 	uid, gid                        uint32
 	inside                          bool
@@ -185,7 +190,13 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "inside":
 			set.BoolVar(&o.inside, name, false, "the launcher's user and group are numbers inside of the user namespace that owns the network namespace, as in a pod with hostUsers: false")
 		case "groups":
-			set.Func(name, "the supplementary groups, `NUMBERS` with commas between, such as the one of /dev/kvm; without it none", o.parseGroups)
+			set.Func(name, "the supplementary groups, `NUMBERS` with commas between, such as the one of /dev/kvm; without it none", parseList(&o.groups, parseGroup))
+		case "addresses":
+			set.Func(name, "`ADDRESSES` with commas between", parseList(&o.addresses, netip.ParseAddr))
+		case "ports":
+			set.Func(name, "`PORTS` with commas between, such as 443,53/udp,8000-8100; without a protocol they are those of TCP", parseList(&o.ports, parsePorts))
+		case "life":
+			set.DurationVar(&o.life, name, 0, "the `TIME` for which the pins live: 1s to 168h")
 		case "config":
 			set.StringVar(&o.file, name, "", "the configuration, a `FILE` with JSON (infra.Spec); a flag takes precedence over its field")
 		case "namespace":
@@ -258,15 +269,31 @@ func (o *options) fill(flags *flag.FlagSet) error {
 	return err
 }
 
-func (o *options) parseGroups(text string) error {
-	for word := range strings.SplitSeq(text, ",") {
-		number, err := strconv.ParseUint(word, 10, 32)
-		if err != nil || number == 1<<32-1 {
-			return fmt.Errorf("%q is no group's number, such as getent group GROUP | cut -d: -f3 prints", word)
+// parseList parses words with commas between.
+func parseList[T any](to *[]T, parse func(word string) (T, error)) func(text string) error {
+	return func(text string) error {
+		for word := range strings.SplitSeq(text, ",") {
+			one, err := parse(word)
+			if err != nil {
+				return err
+			}
+			*to = append(*to, one)
 		}
-		o.groups = append(o.groups, uint32(number))
+		return nil
 	}
-	return nil
+}
+
+func parsePorts(word string) (p infra.Ports, err error) {
+	err = p.UnmarshalText([]byte(word))
+	return p, err
+}
+
+func parseGroup(word string) (uint32, error) {
+	number, err := strconv.ParseUint(word, 10, 32)
+	if err != nil || number == 1<<32-1 {
+		return 0, fmt.Errorf("%q is no group's number, such as getent group GROUP | cut -d: -f3 prints", word)
+	}
+	return uint32(number), nil
 }
 
 // parseNumber parses the number of a user or a group, which the shell command prints.

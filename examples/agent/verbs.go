@@ -145,6 +145,16 @@ The kernel reports 20 packets a second of each reason; agent status has the coun
 `,
 	},
 	{
+		name: "pin", short: "let the guest connect to addresses for a time, where egress refuses the rest",
+		flags: "netns own nic addresses ports life", do: pin,
+		long: `pin lets the guest open connections to the ports of the addresses for a time, where only the last entry of egress, "refuse all",
+refuses them. What an earlier entry or egressWithin refuses is left out: the exit code is 1, the error names these
+addresses, and the others are pinned. What is pinned already keeps the longer time.
+
+  agent pin -netns /run/netns/pod -nic eth0 -addresses 198.51.100.7,2001:db8::7 -ports 443,53/udp -life 5m
+`,
+	},
+	{
 		name: "run", short: "wire a NIC for as long as a command runs, as the entry point of a VM's container",
 		flags: "netns own nic binding state uid gid groups config dir", command: true, do: runWired,
 		long: `run is setup, exec and teardown. It wires the NIC, runs the command without capabilities as the -uid, in the same
@@ -482,6 +492,8 @@ func drops(ctx context.Context, o *options) error {
 		fmt.Fprintf(stdout, "%s  %-20s  %s\n", d.Time.Format("15:04:05.000"), d.Reason, d.Text)
 	})
 }
+
+func pin(ctx context.Context, o *options) error { return o.Pin(ctx, o.addresses, o.ports, o.life) }
 
 func teardown(ctx context.Context, o *options) error {
 	if o.force && o.down.Discard {
