@@ -136,6 +136,45 @@ func (b *bed) change() *operation {
 	return op
 }
 
+// pin pins two ports. Whatever becomes of it, both are pinned or none is, and all else is as wired. A later Setup keeps the
+// pins.
+func (b *bed) pin() *operation {
+	const flags = "-addresses 198.51.100.77 -ports 8443,53/udp -life 1h"
+	op := &operation{args: append([]string{"pin", "-netns", b.n.Pod.Path(), "-nic", b.c.Name}, strings.Fields(flags)...), prepare: b.wire}
+	pinned := func() []string {
+		pins := onePin.FindAllString(b.n.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", "pins-4"), -1)
+		slices.Sort(pins)
+		return pins
+	}
+	op.done = func() error {
+		if have := pinned(); !slices.Equal(have, []string{"198.51.100.77 . tcp . 8443", "198.51.100.77 . udp . 53"}) {
+			return fmt.Errorf("pinned are %q", have)
+		}
+		return nil
+	}
+	op.always = func() error {
+		if len(pinned()) > 0 {
+			return errors.Join(op.done(), b.isWired())
+		}
+		return b.isWired()
+	}
+	op.finish = func(again bool) error {
+		before := pinned()
+		if again {
+			if err := setupAlone(b.Context(), b.c); err != nil {
+				return fmt.Errorf("setup again: %w", err)
+			}
+			if after := pinned(); !slices.Equal(after, before) {
+				return fmt.Errorf("setup again: the pins were %q and are %q", before, after)
+			}
+		}
+		return b.finish(again)
+	}
+	return op
+}
+
+var onePin = regexp.MustCompile(`[0-9.]+ \. \w+ \. \d+`)
+
 // wire prepares a Teardown.
 func (b *bed) wire() error { return errors.Join(b.removeState(), setupAlone(b.Context(), b.c)) }
 

@@ -545,7 +545,7 @@ var phases = []struct {
 	{"Activate", true, func(b *trials, bed *bed) { b.harm(newMove(bed, "activate").operation(), 2) }},
 }
 
-// TestCrash kills Setup, Teardown, forced Teardown and Forget, and fails them, at their system calls, without any
+// TestCrash kills Setup, Teardown, forced Teardown, Pin and Forget, and fails them, at their system calls, without any
 // help of theirs: strace does it. Whatever was done, the next call ends as if nothing had happened.
 func TestCrash(t *testing.T) {
 	t.Parallel()
@@ -590,6 +590,7 @@ func TestCrash(t *testing.T) {
 				}
 			}
 		}
+		add("pin, masquerade", func(b *trials) { b.harm(newBed(b.T, infra.Masquerade{}).pin(), 2) })
 		add("Forget by namespace", func(b *trials) { b.harm(forget(b.T, true), 4) })
 		add("Forget by State", func(b *trials) { b.harm(forget(b.T, false), 4) })
 	})

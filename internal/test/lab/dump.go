@@ -33,7 +33,8 @@ func Need(programs ...string) error {
 }
 
 // Dump is what an administrator sees of the namespace: everything that a wiring could change. It leaves out what the
-// kernel changes by itself: timers, numbers of tc's actions, carriers, which the kernel notices late.
+// kernel changes by itself: timers, numbers of tc's actions, carriers, which the kernel notices late, and the elements of
+// sets that packets fill or that expire.
 //
 // Dump runs ip(8), bridge(8), tc(8) and nft(8), and reads sysctls. The error is ErrNoProgram if a program is missing.
 func (n Namespace) Dump() (string, error) {
@@ -64,7 +65,7 @@ func dump() (string, error) {
 		start("link\naddr\nroute show table all\nrule\n", "ip", "-d", "-batch", "-"),
 		start("", "ip", "-6", "rule"),
 		start("", "bridge", "-d", "link"),
-		start("", "nft", "-s", "-t", "list", "ruleset"),
+		start("", "nft", "-s", "list", "ruleset"),
 		start("", "ip", "neigh", "show", "nud", "permanent"),
 		start("", "bridge", "fdb", "show"),
 	}
@@ -76,6 +77,9 @@ func dump() (string, error) {
 	for _, c := range shown { // after an error too, so that none is left
 		out, err := c.output()
 		errs = append(errs, err)
+		if slices.Contains(c.Args, "ruleset") {
+			out = elements.ReplaceAllStringFunc(passing.ReplaceAllString(out, "$1"), sortElements)
+		}
 		if slices.Contains(c.Args, "neigh") || slices.Contains(c.Args, "fdb") { // in the order of a table of hashes
 			lines := slices.Sorted(strings.Lines(out))
 			out = strings.Join(lines, "")
@@ -84,6 +88,21 @@ func dump() (string, error) {
 	}
 	settings, err := sysctls()
 	return text + settings, errors.Join(append(errs, err)...)
+}
+
+// passing are the elements of a set that packets fill, or that expire.
+var passing = regexp.MustCompile(`(\t\tflags .*(?:dynamic|timeout).*\n(?:\t\t[a-df-z].*\n)*)\t\telements = \{[^}]*\}\n`)
+
+// elements are those of a set. The kernel lists ranges in the order in which they were added.
+var elements = regexp.MustCompile(`elements = \{[^}]*\}`)
+
+func sortElements(list string) string {
+	words := strings.Split(strings.Trim(list, "elmnts ={}"), ",")
+	for i, w := range words {
+		words[i] = strings.TrimSpace(w)
+	}
+	slices.Sort(words)
+	return "elements = {\n\t\t\t" + strings.Join(words, ",\n\t\t\t") + " }"
 }
 
 // ingress are the links with filters for what they receive.
