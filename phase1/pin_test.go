@@ -254,3 +254,40 @@ func TestPinWithoutFamily(t *testing.T) {
 		t.Error(list)
 	}
 }
+
+// TestPinBesideSetup: a pin can come at any time of a Setup. None is lost by a repair that replaces the table, and no Setup
+// fails.
+func TestPinBesideSetup(t *testing.T) {
+	nstest.KernelDecides(t, "which transactions it refuses")
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Masquerade{})
+	c.Egress = policy(t, "refuse all")
+	setup(t, c)
+	ctx, stop := context.WithCancel(t.Context())
+	pinned := make(chan int, 1)
+	go func() {
+		last := 0
+		for ctx.Err() == nil && last < 4000 {
+			if err := c.Pin(t.Context(), []netip.Addr{nstest.Beyond4}, []infra.Ports{{First: uint16(last + 1)}}, time.Hour); err != nil {
+				t.Error(err)
+				break
+			}
+			last++
+		}
+		pinned <- last
+	}()
+	for range 20 {
+		n.Pod.Exec("nft", "add counter inet guestwire-eth0 another")
+		if err := setupAlone(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+	}
+	stop()
+	want := <-pinned
+	have := strings.Count(n.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", "pins-4"), " . tcp . ")
+	if have != want || want < 20 {
+		t.Errorf("%d pins are left of %d", have, want)
+	}
+	check(t, c)
+}

@@ -25,16 +25,25 @@ var families = map[firewall.Family]uint8{
 // (NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END).
 func encodeTables(ops []netstate.Op) ([][]byte, error) {
 	var w nftWriter
-	if err := w.writeTransaction(ops); err != nil {
+	if err := w.writeTransaction(ops, 0); err != nil {
 		return nil, err
 	}
 	return w.messages(), nil
 }
 
-// writeTransaction writes the messages of encodeTables.
-func (w *nftWriter) writeTransaction(ops []netstate.Op) error {
-	w.octets, w.starts = slices.Grow(w.octets[:0], sizeOf(ops)), w.starts[:0]
+// beginTransaction begins one that the kernel refuses in another generation (ERESTART); 0: it is of any generation.
+func (w *nftWriter) beginTransaction(generation uint32) {
+	const nfnlBatchGenID = 1 // linux/netfilter/nfnetlink.h
 	w.begin(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	if generation != 0 {
+		w.number32(nfnlBatchGenID, generation)
+	}
+}
+
+// writeTransaction writes the messages of encodeTables. See beginTransaction.
+func (w *nftWriter) writeTransaction(ops []netstate.Op, generation uint32) error {
+	w.octets, w.starts = slices.Grow(w.octets[:0], sizeOf(ops)), w.starts[:0]
+	w.beginTransaction(generation)
 	for _, op := range ops {
 		switch o := op.(type) {
 		case netstate.TableSet:

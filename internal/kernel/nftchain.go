@@ -94,28 +94,43 @@ func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, rena
 	return present, renamed, taken, nil
 }
 
-// sendTables carries the operations out in one transaction. Chains of links that are yet to be renamed are sent with
-// the later names, if kernels of this release bind names. If the kernel refuses one of these chains, it binds chains to
-// links, and gets the present names. A question to the kernel beforehand would cost as much as the transaction, and so
-// does a refusal. A kernel that binds names in spite of an older release gets the chain with the present name, and
-// loses it when the link is renamed: the next comparison repairs that.
+// sendTables carries the operations out in one transaction. If a table is replaced whose elements are kept, it is one of
+// the generation in which these were read, or a pin that came meanwhile would be lost. What keeps pinning does not keep
+// a table from being set: the last transaction is of any generation.
 func (n *Namespace) sendTables(ops []netstate.Op) ([]failure, error) {
-	ops, err := n.keepElements(ops)
-	if err != nil {
-		return nil, err
+	for left := pinTries; ; left-- {
+		kept, generation, err := n.keepElements(ops)
+		if err != nil {
+			return nil, err
+		}
+		if left == 0 {
+			generation = 0
+		}
+		failures, err := n.sendKept(kept, generation)
+		if err != nil || !slices.ContainsFunc(failures, func(f failure) bool { return answers(f.err, unix.ERESTART) }) {
+			return failures, err
+		}
 	}
+}
+
+// sendKept sends the transaction. Chains of links that are yet to be renamed are sent with the later names, if kernels of
+// this release bind names. If the kernel refuses one of these chains, it binds chains to links, and gets the present
+// names. A question to the kernel beforehand would cost as much as the transaction, and so does a refusal. A kernel that
+// binds names in spite of an older release gets the chain with the present name, and loses it when the link is renamed:
+// the next comparison repairs that.
+func (n *Namespace) sendKept(ops []netstate.Op, generation uint32) ([]failure, error) {
 	present, renamed, taken, err := n.presentNames(ops)
 	if err != nil {
 		return nil, err
 	}
 	if taken || !BindsNames() { // taken: the kernel would bind the chain to the other link
-		failures, _, err := n.transact(present)
+		failures, _, err := n.transact(present, generation)
 		n.own.commit(present, err == nil && len(failures) == 0 && !renamed)
 		return failures, err
 	}
-	failures, refused, err := n.transact(ops)
+	failures, refused, err := n.transact(ops, generation)
 	if err == nil && renamed && refused {
-		failures, _, err = n.transact(present)
+		failures, _, err = n.transact(present, generation)
 		n.own = ownTables{}
 	}
 	n.own.commit(ops, err == nil && len(failures) == 0)
@@ -134,11 +149,12 @@ var BindsNames = sync.OnceValue(func() bool {
 	return err != nil || major > 6 || major == 6 && minor >= 16
 })
 
-// transact sends one transaction. noLink says that the kernel refused a chain because a name in it is unknown.
-func (n *Namespace) transact(ops []netstate.Op) (failures []failure, noLink bool, err error) {
+// transact sends one transaction. See beginTransaction. noLink says that the kernel refused a chain because a name in it
+// is unknown.
+func (n *Namespace) transact(ops []netstate.Op, generation uint32) (failures []failure, noLink bool, err error) {
 	w := nftWriters.Get().(*nftWriter)
 	defer nftWriters.Put(w)
-	if err := w.writeTransaction(ops); err != nil {
+	if err := w.writeTransaction(ops, generation); err != nil {
 		return nil, false, err
 	}
 	n.sight = Sight{}

@@ -112,7 +112,7 @@ func (n *Namespace) CanOffload() (bool, error) {
 	if watched, err := n.Watched(); watched || err != nil {
 		return false, err
 	}
-	failures, _, err := n.transact([]netstate.Op{netstate.TableSet{Table: flowProbe}, netstate.TableDel{Family: flowProbe.Family, Name: flowProbe.Name}})
+	failures, _, err := n.transact([]netstate.Op{netstate.TableSet{Table: flowProbe}, netstate.TableDel{Family: flowProbe.Family, Name: flowProbe.Name}}, 0)
 	switch {
 	case err != nil:
 	case len(failures) == 0:

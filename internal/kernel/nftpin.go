@@ -30,10 +30,14 @@ const pinTries = 64
 //
 // All is one transaction, of the nftables generation in which Pin has read what is there. Before Linux 6.12 the kernel
 // does not renew an element (nft_add_set_elem, net/netfilter/nf_tables_api.c), so the transaction deletes it first.
+//
+// The kernel begins a generation, and then fills the sets with ranges (nf_tables_commit). It carries out the next
+// transaction after that. So what is refused is read again, once a transaction of the generation has been carried out.
 func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, life time.Duration) (refused, lacking []netip.Addr, err error) {
 	if n.filter == nil {
 		return nil, nil, ErrNoTable
 	}
+	var filled uint32 // the generation in which the sets are
 	for range pinTries {
 		if err := ctx.Err(); err != nil {
 			return nil, nil, context.Cause(ctx)
@@ -45,6 +49,9 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 		var sets map[int]*pinSet
 		if err == nil {
 			sets, err = n.readPinSets(table)
+		}
+		if answers(err, unix.ENOENT) { // the table was replaced meanwhile
+			continue
 		}
 		if err != nil {
 			return nil, nil, err
@@ -59,8 +66,10 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 			}
 		}
 		switch err := n.sendPins(table, sets, generation); {
-		case err == nil:
+		case err == nil && (len(refused) == 0 || filled == generation):
 			return refused, lacking, nil
+		case err == nil:
+			filled = generation
 		case answers(err, unix.ENFILE):
 			return nil, nil, ErrPinsFull
 		case !answers(err, unix.ERESTART) && !answers(err, unix.ENOENT): // another generation; a pin has ended meanwhile
@@ -154,14 +163,15 @@ func (n *Namespace) addPin(table string, s *pinSet, p firewall.Pin, life time.Du
 	return nil
 }
 
-// sendPins carries the transaction out, unless another generation has come.
+// sendPins carries the transaction out, unless another generation has come. A table that is there is added, which changes
+// nothing: so there is a transaction also if there is nothing to pin.
 func (n *Namespace) sendPins(table string, sets map[int]*pinSet, generation uint32) error {
-	const nfnlBatchGenID = 1 // linux/netfilter/nfnetlink.h
 	w := nftWriters.Get().(*nftWriter)
 	defer nftWriters.Put(w)
 	w.octets, w.starts = w.octets[:0], w.starts[:0]
-	w.begin(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
-	w.number32(nfnlBatchGenID, generation)
+	w.beginTransaction(generation)
+	w.beginTables(unix.NFT_MSG_NEWTABLE, 0, firewall.Inet)
+	w.text(unix.NFTA_TABLE_NAME, table)
 	for _, s := range sets {
 		w.writeElements(unix.NFT_MSG_DELSETELEM, firewall.Inet, table, s.name, 0, s.renewed)
 		w.writeElements(unix.NFT_MSG_NEWSETELEM, firewall.Inet, table, s.name, 0, s.added)
@@ -169,9 +179,6 @@ func (n *Namespace) sendPins(table string, sets map[int]*pinSet, generation uint
 	}
 	w.begin(unix.NFNL_MSG_BATCH_END, 0, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	messages := w.messages()
-	if len(messages) == 2 {
-		return nil
-	}
 	failures, err := n.filter.send(messages, len(messages)-2)
 	if err == nil && len(failures) > 0 {
 		err = failures[0].err

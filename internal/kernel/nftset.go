@@ -159,11 +159,12 @@ func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 	return image, table, err
 }
 
-// keepElements returns the operations with the elements of each table that is replaced. Otherwise a guest would lose
-// the address that its table has learned when the table is repaired.
-func (n *Namespace) keepElements(ops []netstate.Op) ([]netstate.Op, error) {
+// keepElements returns the operations with the elements of each table that is replaced, and the generation in which they
+// were read; 0: no table is. Otherwise a guest would lose the address that its table has learned, and its pins, when the
+// table is repaired.
+func (n *Namespace) keepElements(ops []netstate.Op) (kept []netstate.Op, generation uint32, err error) {
 	replaced := map[netstate.TableDel]bool{}
-	kept := slices.Clone(ops)
+	kept = slices.Clone(ops)
 	for i, op := range ops {
 		switch o := op.(type) {
 		case netstate.TableDel:
@@ -172,16 +173,21 @@ func (n *Namespace) keepElements(ops []netstate.Op) ([]netstate.Op, error) {
 			if !replaced[netstate.TableDel{Family: o.Table.Family, Name: o.Table.Name}] {
 				continue
 			}
+			if generation == 0 {
+				if generation, err = n.generation(); err != nil {
+					return nil, 0, err
+				}
+			}
 			o.Table.Sets = slices.Clone(o.Table.Sets)
 			for j := range o.Table.Sets {
 				if err := n.readElements(o.Table, &o.Table.Sets[j]); err != nil {
-					return nil, err
+					return nil, 0, err
 				}
 			}
 			kept[i] = o
 		}
 	}
-	return kept, nil
+	return kept, generation, nil
 }
 
 // readElements reads the elements of the set in the kernel, as many as the set may have. A set that the kernel does not
