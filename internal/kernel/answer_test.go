@@ -1,10 +1,19 @@
 package kernel
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestAnswers: a system call that fails says nothing of what the kernel was asked. Setup on a kernel with nf_tables
@@ -18,4 +27,61 @@ func TestAnswers(t *testing.T) {
 	if err == nil || answers(err, unix.EBADF) || err.Error() != "netlink send: bad file descriptor" {
 		t.Errorf("a socket that is closed: %v", err)
 	}
+}
+
+// TestDumpBesideTransactions: what transactions about something else interrupt is read nevertheless, and whole.
+func TestDumpBesideTransactions(t *testing.T) {
+	nstest.Need(t)
+	const many = 5000
+	pod := nstest.New(t, "pod")
+	file := filepath.Join(t.TempDir(), "ruleset")
+	text := "add table inet a\nadd chain inet a many\nadd set inet a pins-4 { type ipv4_addr . inet_proto . inet_service; }\n" +
+		strings.Repeat("add rule inet a many ip daddr 10.9.9.9 accept\n", many)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pod.Exec("nft", "-f", file)
+	ctx, stop := context.WithCancel(t.Context())
+	begun, ended := make(chan bool), make(chan error, 1)
+	go func() {
+		ended <- within(pod, func(n *Namespace) error {
+			pins := []firewall.Element{{Key: appendKey(nil, netip.MustParseAddr("10.9.9.9"), 6, 443)}}
+			err := n.sendPins("a", map[int]*pinSet{4: {name: "pins-4", added: pins}}, 0)
+			close(begun)
+			for err == nil && ctx.Err() == nil {
+				err = n.sendPins("a", map[int]*pinSet{4: {name: "pins-4", renewed: pins, added: pins}}, 0)
+			}
+			return err
+		})
+	}()
+	<-begun
+	err := within(pod, func(n *Namespace) error {
+		for range 5 {
+			read := 0
+			rules := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_INET})
+			err := n.filter.dump(rules, func() { read = 0 }, func([]byte) error {
+				read++
+				return nil
+			})
+			if err != nil || read != many {
+				return fmt.Errorf("read %d rules of %d, %w", read, many, err)
+			}
+		}
+		return nil
+	})
+	stop()
+	if other := <-ended; err != nil || other != nil {
+		t.Fatal(err, other)
+	}
+}
+
+func within(pod *nstest.Namespace, f func(*Namespace) error) error {
+	return netns.Do(pod.File, func() error {
+		n, err := Open()
+		if err != nil {
+			return err
+		}
+		defer n.Close()
+		return f(n)
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math"
 	"sync"
 	"syscall"
@@ -233,20 +234,34 @@ func (s *socket) enlarge(size int) error {
 
 // dump sends one request and calls f with the body of each message of the answer.
 //
-// If the namespace changed during the answer (NLM_F_DUMP_INTR), dump sends the request again. Before each
-// try dump calls reset, which must drop what f collected.
+// If the namespace changed during the answer (NLM_F_DUMP_INTR), dump sends the request again, until two answers are
+// equal: then something else changed, such as pins in a set. Before each try dump calls reset, which must drop what f
+// collected.
 func (s *socket) dump(r *nl.NetlinkRequest, reset func(), f func([]byte) error) error {
-	for range dumpTries {
+	changing := 0 // octets of each message that hold the generation, in struct nfgenmsg
+	if r.Type>>8 == unix.NFNL_SUBSYS_NFTABLES {
+		changing = sizeofNfgenmsg
+	}
+	var last uint64
+	for try := range dumpTries {
 		reset()
-		whole, err := s.dumpOnce(r, f)
-		if err != nil || whole {
+		var answer maphash.Hash
+		answer.SetSeed(answerSeed)
+		whole, err := s.dumpOnce(r, func(m []byte) error {
+			answer.Write(m[min(changing, len(m)):])
+			return f(m)
+		})
+		if err != nil || whole || try > 0 && answer.Sum64() == last {
 			return err
 		}
+		last = answer.Sum64()
 	}
 	return errors.New("netlink: the namespace keeps changing while it is read")
 }
 
-const dumpTries = 16 // until a namespace that keeps changing is an error
+const dumpTries = 64 // until a namespace that keeps changing is an error
+
+var answerSeed = maphash.MakeSeed()
 
 func (s *socket) dumpOnce(r *nl.NetlinkRequest, f func([]byte) error) (whole bool, err error) {
 	s.seq++
