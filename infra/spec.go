@@ -153,12 +153,8 @@ func (s Spec) Validate() error {
 	if s.Limits != (cache.Limits{}) && direct(s.Binding) {
 		return &cache.FieldError{Field: "limits", Reason: fmt.Sprintf("with the %s binding the guest's frames pass no rules of guestwire: leave this field out", s.Binding.Kind())}
 	}
-	if s.DNS != nil {
-		for i, server := range s.DNS.Servers {
-			if !server.IsValid() {
-				return &cache.FieldError{Field: fmt.Sprintf("dns.servers[%d]", i), Reason: "no address"}
-			}
-		}
+	if err := s.validateDNS(); err != nil {
+		return err
 	}
 	if err := s.Options.Validate(); err != nil {
 		return within("options", err)
@@ -179,6 +175,29 @@ func (s Spec) Validate() error {
 		return err
 	}
 	return within("device", s.Device.Validate())
+}
+
+func (s Spec) validateDNS() error {
+	if s.DNS == nil {
+		return nil
+	}
+	refuse := func(field, why string) error {
+		return &cache.FieldError{Field: field, Reason: fmt.Sprintf("the %s binding cannot have this field, as %s: leave it out", s.Binding.Kind(), why)}
+	}
+	switch s.Binding.(type) {
+	case Macvtap, SRIOV, Passt:
+		return refuse("dns", "guestwire's responder does not serve the guest")
+	case Slirp:
+		if len(s.DNS.Servers) > 0 {
+			return refuse("dns.servers", "slirp is the guest's resolver, and asks those of QEMU's resolv.conf")
+		}
+	}
+	for i, server := range s.DNS.Servers {
+		if !server.IsValid() {
+			return &cache.FieldError{Field: fmt.Sprintf("dns.servers[%d]", i), Reason: "no address"}
+		}
+	}
+	return nil
 }
 
 func (s Spec) validateTap() error {
