@@ -171,14 +171,13 @@ func (c config) wanted(args *skel.CmdArgs) ([]wantedNIC, error) {
 	}
 	var nics []wantedNIC
 	for _, nic := range slices.Sorted(maps.Keys(wishes)) {
-		spec, wanted, err := d.Make(wishes[nic])
+		var dns func() (*cache.DNS, error)
+		if nic == args.IfName {
+			dns = func() (*cache.DNS, error) { return c.dns(args) }
+		}
+		spec, wanted, err := d.Make(wishes[nic], dns)
 		if err != nil {
 			return nil, err
-		}
-		if nic == args.IfName && spec.DNS == nil && hasResponder(spec) {
-			if spec.DNS, err = c.dns(args); err != nil {
-				return nil, err
-			}
 		}
 		if wanted {
 			nics = append(nics, wantedNIC{nic, spec})
@@ -196,15 +195,6 @@ func (c config) wanted(args *skel.CmdArgs) ([]wantedNIC, error) {
 	return nics, nil
 }
 
-// hasResponder reports whether guestwire answers the guest, and can say DNS servers.
-func hasResponder(spec infra.Spec) bool {
-	switch spec.Binding.(type) {
-	case infra.Macvtap, infra.SRIOV, infra.Passt, infra.Slirp:
-		return false
-	}
-	return !spec.Options.NoResponder
-}
-
 // dns is the DNS configuration of the plugins before this one; nil: they have none. On Kubernetes it is nil as well: there
 // containers get the kubelet's resolv.conf and not CNI's, and so does a guest.
 func (c config) dns(args *skel.CmdArgs) (*cache.DNS, error) {
@@ -219,11 +209,14 @@ func (c config) dns(args *skel.CmdArgs) (*cache.DNS, error) {
 	if len(dns.Search) == 0 && result.DNS.Domain != "" {
 		dns.Search = []string{result.DNS.Domain}
 	}
-	for _, text := range result.DNS.Nameservers {
+	for i, text := range result.DNS.Nameservers {
 		server, err := netip.ParseAddr(text)
 		if err != nil {
 			say("prevResult.dns: DNS server %q is left out: not an IP address", text)
 			continue
+		}
+		if server.Unmap().IsUnspecified() || server.Unmap().IsMulticast() {
+			return nil, &cache.FieldError{Field: fmt.Sprintf("prevResult.dns.nameservers[%d]", i), Reason: fmt.Sprintf("%s, want a server's address: correct the dns of the plugins before, or name dns in this entry's spec", text)}
 		}
 		dns.Servers = append(dns.Servers, server)
 	}

@@ -97,7 +97,7 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		wish := w.NICs[nic]
-		spec, wanted, err := podsandbox.Defaults{}.Make(&wish)
+		spec, wanted, err := podsandbox.Defaults{}.Make(&wish, nil)
 		if err != nil || !wanted {
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -85,8 +86,20 @@ func ReadDefaults(text json.RawMessage, trustPods bool) (Defaults, error) {
 			complete.Spec.Binding = infra.Routed{}
 		}
 	}
-	_, _, err := complete.Make(nil)
+	if d.Spec.DNS == nil && hasResponder(complete.Spec) { // that of a pod, or of the plugins before, is not known yet
+		complete.Spec.DNS = &cache.DNS{Servers: []netip.Addr{netip.IPv6Loopback()}}
+	}
+	_, _, err := complete.Make(nil, nil)
 	return d, err
+}
+
+// hasResponder reports whether guestwire answers the guest, and can say DNS servers.
+func hasResponder(spec infra.Spec) bool {
+	switch spec.Binding.(type) {
+	case infra.Macvtap, infra.SRIOV, infra.Passt, infra.Slirp:
+		return false
+	}
+	return !spec.Options.NoResponder
 }
 
 // saysInside reports whether the JSON of an owner has the member inside. Without it the numbers are the pod's own:
@@ -99,9 +112,10 @@ func saysInside(owner json.RawMessage) bool {
 }
 
 // Make returns what is wanted of a NIC. A nil wish means that the pod says nothing. Wanted is false if the NIC is to
-// stay as it is. State is left to the caller. The error is a *WishError for a pod's mistake, and a *cache.FieldError,
+// stay as it is. State is left to the caller. Dns returns the DNS of a guest of which neither list nor pod says it; nil:
+// there is none. The error is a *WishError for a pod's mistake, and a *cache.FieldError,
 // below "spec", for one of the list.
-func (d Defaults) Make(w *Wish) (spec infra.Spec, wanted bool, err error) {
+func (d Defaults) Make(w *Wish, dns func() (*cache.DNS, error)) (spec infra.Spec, wanted bool, err error) {
 	spec = d.Spec
 	if !d.HasOwner {
 		spec.Owner = infra.Owner{UID: 107, GID: 107, Inside: true}
@@ -121,9 +135,15 @@ func (d Defaults) Make(w *Wish) (spec infra.Spec, wanted bool, err error) {
 		}
 		spec.Binding = auto
 	}
+	if dns != nil && spec.DNS == nil && hasResponder(spec) {
+		if spec.DNS, err = dns(); err != nil {
+			return infra.Spec{}, false, err
+		}
+	}
 	if err := spec.Validate(); err != nil && w != nil {
 		var field *cache.FieldError
-		if _, said := w.fields["egress"]; !said && errors.As(err, &field) && strings.HasPrefix(field.Field, "egress") {
+		_, said := w.fields["egress"]
+		if !said && errors.As(err, &field) && (field.Field == "egress" || field.Field == "egressWithin") { // the binding has none
 			err = &cache.FieldError{Field: field.Field, Reason: field.Reason + ". Here the node's CNI list has this field, so want the binding auto"}
 		}
 		return infra.Spec{}, false, &WishError{Where: w.where, Err: err}

@@ -143,7 +143,7 @@ func TestMake(t *testing.T) {
 					of := w.NICs["eth0"]
 					wish = &of
 				}
-				spec, wanted, err := d.Make(wish)
+				spec, wanted, err := d.Make(wish, nil)
 				if err != nil {
 					return "!" + err.Error()
 				}
@@ -183,7 +183,7 @@ func TestEachFieldIsDecided(t *testing.T) {
 			t.Fatal(err)
 		}
 		wish := w.NICs["eth0"]
-		if _, _, err := (podsandbox.Defaults{TrustPods: true}).Make(&wish); err != nil {
+		if _, _, err := (podsandbox.Defaults{TrustPods: true}).Make(&wish, nil); err != nil {
 			t.Error(err)
 		}
 	}
