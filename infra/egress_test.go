@@ -40,7 +40,7 @@ func TestEgressText(t *testing.T) {
 			t.Errorf("%s is written as %s", text, again)
 		}
 	}
-	for _, text := range []string{"", "allow", "refuse", "deny all", "all", "allow all 80 90", "allow all 0", "allow all 70000/udp", "Allow all"} {
+	for _, text := range []string{"", "allow", "refuse", "deny all", "all", "allow all 80 90", "allow all 0", "allow all 70000/udp", "allow all 443/tcp,80", "Allow all"} {
 		var have infra.Egress
 		if err := have.UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q: %+v, want an error", text, have)

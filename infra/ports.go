@@ -49,6 +49,9 @@ func (p Ports) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 // UnmarshalText checks the numbers, and Spec.Validate the rest.
 func (p *Ports) UnmarshalText(text []byte) error {
+	if strings.Contains(string(text), ",") {
+		return fmt.Errorf("ports %q: want one port or one range, as in 80, 8000-8100/udp, and an entry of its own for each other", text)
+	}
 	rest, protocol, _ := strings.Cut(string(text), "/")
 	span, guest, redirected := strings.Cut(rest, ":")
 	first, last, several := strings.Cut(span, "-")

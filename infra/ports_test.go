@@ -24,7 +24,7 @@ func TestPortsText(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %+v", text, have, err, want)
 		}
 	}
-	for _, text := range []string{"", "0", "65536", "-1", "80-", "80-0", "80-65536", "80:", "80:0", "http", "80 ", "80-90-100", "80:1:2", "[::1]:80", "+80"} {
+	for _, text := range []string{"", "0", "65536", "-1", "80-", "80-0", "80-65536", "80:", "80:0", "http", "80 ", "80-90-100", "80:1:2", "[::1]:80", "+80", "443,80", "443/tcp,53/udp"} {
 		var have infra.Ports
 		if err := have.UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q: %+v, want an error", text, have)
