@@ -137,12 +137,12 @@ func setPasst(iface *libvirtxml.DomainInterface, rec *cache.Record) {
 
 // setSlirp connects the guest's device to QEMU's user network. libvirt has words for its networks alone.
 func setSlirp(iface *libvirtxml.DomainInterface, rec *cache.Record) error {
-	const instead = "leave it out, or start QEMU without libvirt (package domain/qemu)"
+	const instead = " out, or start QEMU without libvirt (package domain/qemu)"
 	if len(rec.Slirp.Forwards) > 0 {
-		return &cache.FieldError{Field: "slirp.forwards", Reason: "libvirt forwards no port to a guest of slirp: " + instead + ", or want the binding passt"}
+		return &cache.FieldError{Field: "slirp.forwards", Reason: "libvirt forwards no port to a guest of slirp: leave binding.slirp.ports" + instead + ", or want the binding passt"}
 	}
 	if rec.DNS != nil && len(rec.DNS.Search) > 0 {
-		return &cache.FieldError{Field: "dns.search", Reason: "libvirt names no search domains to slirp: " + instead}
+		return &cache.FieldError{Field: "dns.search", Reason: "libvirt names no search domains to slirp: leave it" + instead}
 	}
 	iface.Source = &libvirtxml.DomainInterfaceSource{User: &libvirtxml.DomainInterfaceSourceUser{}}
 	for _, network := range []netip.Prefix{rec.Slirp.IPv4, rec.Slirp.IPv6} {

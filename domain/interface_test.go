@@ -176,7 +176,7 @@ func TestInterfaceErrors(t *testing.T) {
 		{"forwards of slirp", func(r *cache.Record) {
 			slirp(r)
 			r.Slirp.Forwards = []cache.Forward{{Protocol: "tcp", First: 80, Last: 80, Guest: 80}}
-		}, "slirp.forwards", "without libvirt"},
+		}, "slirp.forwards", "leave binding.slirp.ports out"},
 		{"search domains of slirp", func(r *cache.Record) { slirp(r); r.DNS = &cache.DNS{Search: []string{"pod.example"}} }, "dns.search", "leave it out"},
 		{"vhost of passt", func(r *cache.Record) { passt(r); r.Device.Driver = "vhost" }, "device.driver", "leave it out"},
 		{"place of a virtual function", func(r *cache.Record) { sriov(r); r.SRIOV.PCIAddress = "3:10.1" }, "sriov.pciAddress", "want the form 0000:03:10.1"},

@@ -99,7 +99,7 @@ func (vm *VM) Interfaces() ([]*libvirtxml.DomainInterface, error) {
 	for _, r := range vm.Records() {
 		element, err := domain.Interface(&r)
 		if err != nil {
-			return nil, fmt.Errorf("interface %s: %w", r.Name, err)
+			return nil, err
 		}
 		elements = append(elements, element)
 	}
