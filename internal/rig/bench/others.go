@@ -9,6 +9,7 @@ import (
 	"os/exec"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -232,4 +233,16 @@ func addTap(bridge netlink.Link, mtu int) error {
 		func() error { return netlink.LinkSetMaster(tap, bridge) },
 		func() error { return netlink.LinkSetUp(tap) },
 	)
+}
+
+// dump reads links, addresses and routes, and parses nothing.
+func dump() error {
+	for _, kind := range []int{unix.RTM_GETLINK, unix.RTM_GETADDR, unix.RTM_GETROUTE} {
+		r := nl.NewNetlinkRequest(kind, unix.NLM_F_DUMP)
+		r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+		if _, err := r.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -20,8 +20,9 @@ import (
 // way is one of the compared implementations.
 type way func(p *pod) (cost, error)
 
-// measureSetup compares Setup, Check and Teardown of each binding with the same system calls in C, and Setup with the
-// calls of other programs for a similar network.
+// measureSetup compares Setup, Check, Status and Teardown of each binding with the same system calls in C. The other way
+// is, for Setup, the calls of other programs for a similar network, for Check and Status a dump, and for Teardown one with
+// Discard.
 func measureSetup(s *scope, w io.Writer, rounds int) error {
 	dir, err := os.MkdirTemp("", "guestwire-bench-")
 	if err != nil {
@@ -40,6 +41,9 @@ func measureSetup(s *scope, w io.Writer, rounds int) error {
 		}
 		spec := infra.Spec{Binding: binding}
 		setup := func(p *pod) error { _, err := p.setup(s.ctx, spec); return err }
+		teardown := func(o phase1.TeardownOptions) func(*pod) error {
+			return func(p *pod) error { return p.nic().Teardown(s.ctx, o) }
+		}
 		wired := func(p *pod) error {
 			if err := errors.Join(p.gateway(), setup(p)); err != nil {
 				return err
@@ -55,17 +59,19 @@ func measureSetup(s *scope, w io.Writer, rounds int) error {
 			prepare func(*pod) error
 			run     func(*pod) error
 			list    string
+			other   func(*pod) error // nil: there is none
 		}{
-			{"Setup", func(*pod) error { return nil }, setup, lists.setup},
-			{"Check", wired, func(p *pod) error { return p.nic().Check(s.ctx) }, lists.check},
-			{"Teardown", wired, func(p *pod) error { return p.nic().Teardown(s.ctx, phase1.TeardownOptions{}) }, lists.teardown},
+			{"Setup", func(*pod) error { return nil }, setup, lists.setup, inPod(others[string(binding.Kind())])},
+			{"Check", wired, func(p *pod) error { return p.nic().Check(s.ctx) }, lists.check, inPod(dump)},
+			{"Status", wired, func(p *pod) error { _, err := p.nic().Status(s.ctx); return err }, lists.check, inPod(dump)},
+			{"Teardown", wired, teardown(phase1.TeardownOptions{}), lists.teardown, teardown(phase1.TeardownOptions{Discard: true})},
 		} {
 			ways := []way{
 				func(p *pod) (cost, error) { return timed(func() error { return call.run(p) }) },
 				func(p *pod) (cost, error) { return floor.run(call.list, p) },
 			}
-			if calls := others[string(binding.Kind())]; calls != nil && call.name == "Setup" {
-				ways = append(ways, func(p *pod) (cost, error) { return timed(func() error { return p.Do(calls) }) })
+			if call.other != nil {
+				ways = append(ways, func(p *pod) (cost, error) { return timed(func() error { return call.other(p) }) })
 			}
 			name := string(binding.Kind()) + ", " + call.name
 			wall, cpu := newRow(name+", ms", 3), newRow(name+", ms of CPU", 3)
@@ -78,6 +84,14 @@ func measureSetup(s *scope, w io.Writer, rounds int) error {
 	}
 	printTable(w, "A NIC with IPv4 and IPv6", []string{"guestwire", "C floor", "other"}, rows)
 	return nil
+}
+
+// inPod is a call in the pod's namespace; nil: there is none.
+func inPod(call func() error) func(*pod) error {
+	if call == nil {
+		return nil
+	}
+	return func(p *pod) error { return p.Do(call) }
 }
 
 // measureClaim compares a later Setup, as of a launcher that has wired namespaces in a pool and gets a tenant for one,
