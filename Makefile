@@ -106,7 +106,7 @@ crash: HERE = -timeout 3h -parallel 4 -run '$(if $(KINDS),^TestCrash$$/^at$$/$(K
 crash: THERE = -test.run '$(CRASH)' -crash few
 crash: FORMER = sed '1,/^<!-- make crash/d' $(DOCUMENT);
 crash: ROWS = { $(if $(KINDS),$(FORMER)) cat; } | awk -f internal/test/crash.awk
-# KINDS is a regular expression, such as '(Setup|undo),_bridge'; without it all kinds are tried, for an hour or more.
+# KINDS is a regular expression, such as '(Setup|undo),_bridge'; without it all kinds are tried.
 crash: ## kill and fail Setup and Teardown at every system call, and write docs/results/crash.md (root, Debian)
 
 networks: PACKAGE = internal/rig/podnet
