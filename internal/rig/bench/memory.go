@@ -20,10 +20,14 @@ func measureMemory(s *scope, w io.Writer, guests int) error {
 		return err
 	}
 	proportional, private := newRow("proportional (PSS), KiB", 2), newRow("private, KiB", 2)
+	resident, anonymous := newRow("resident, KiB", 2), newRow("anonymous, KiB", 2)
 	var launchers []*process
 	for i, count := range []int{1, guests} {
 		for _, p := range pods[len(launchers):count] {
-			l, err := s.startLauncher(p, filepath.Join(programs, "launcher"), infra.Redirect{})
+			if _, err := p.setup(s.ctx, launcherSpec(infra.Redirect{})); err != nil {
+				return err
+			}
+			l, err := s.serveLauncher(p, filepath.Join(programs, "launcher"))
 			if err != nil {
 				return err
 			}
@@ -39,8 +43,10 @@ func measureMemory(s *scope, w io.Writer, guests int) error {
 			}
 			proportional.add(i, m["Pss"])
 			private.add(i, m["Private_Clean"]+m["Private_Dirty"])
+			resident.add(i, m["Rss"])
+			anonymous.add(i, m["Anonymous"])
 		}
 	}
-	printTable(w, "A launcher, without a VMM", []string{"of one", "of many"}, []row{proportional, private})
+	printTable(w, "A launcher, without a VMM", []string{"of one", "of many"}, []row{proportional, private, resident, anonymous})
 	return nil
 }

@@ -22,6 +22,7 @@ type process struct {
 	cmd    *exec.Cmd
 	output bytes.Buffer
 	ended  chan struct{}
+	over   bool  // stop was called
 	err    error // valid when the process has ended
 }
 
@@ -54,8 +55,12 @@ func (s *scope) startProcess(n lab.Namespace, user int, program ...string) (*pro
 	return p, nil
 }
 
-// stop ends the process and waits for its end.
+// stop ends the process and waits for its end. A second call does nothing.
 func (p *process) stop() error {
+	if p.over {
+		return nil
+	}
+	p.over = true
 	if err := p.checkAlive(); err != nil {
 		return err
 	}

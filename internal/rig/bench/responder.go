@@ -35,20 +35,43 @@ func measureResponders(s *scope, w io.Writer, rounds int) error {
 	if err != nil {
 		return err
 	}
-	guestwire, err := s.startLauncher(all[0], filepath.Join(programs, "launcher"), infra.Bridge{})
-	if err != nil {
+	launcher := filepath.Join(programs, "launcher")
+	if _, err := all[0].setup(s.ctx, launcherSpec(infra.Bridge{})); err != nil {
 		return err
 	}
-	dnsmasq, err := s.startDnsmasq(all[1])
-	if err != nil {
+	if err := ip(all[1].Namespace, dnsmasqNetwork, guestTap, gateways[0]); err != nil {
 		return err
 	}
-	servers := []*server{{process: guestwire}, {process: dnsmasq}}
+	starts := []func() (*process, error){
+		func() (*process, error) { return s.serveLauncher(all[0], launcher) },
+		func() (*process, error) { return s.startDnsmasq(all[1]) },
+	}
+	servers := []*server{{}, {}}
+	first := newRow("the first offer after the start, ms", 2)
 	for i, server := range servers {
-		if server.client, err = s.openTap(all[i].Namespace, guestTap, !offloads); err == nil {
-			err = server.learn(s.ctx)
+		if server.client, err = s.openTap(all[i].Namespace, guestTap, !offloads); err != nil {
+			return err
 		}
-		if err != nil {
+	}
+	err = s.inTurns(rounds, len(servers), func(_, i int) (err error) {
+		if servers[i].process != nil {
+			if err := servers[i].stop(); err != nil {
+				return err
+			}
+		}
+		begin := time.Now()
+		if servers[i].process, err = starts[i](); err != nil {
+			return err
+		}
+		_, err = servers[i].ask(s.ctx, 0, time.Millisecond, dhcpv4.MessageTypeDiscover)
+		first.add(i, ms(time.Since(begin)))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, server := range servers {
+		if err := server.learn(s.ctx); err != nil {
 			return fmt.Errorf("%w: %s", err, server.output.String())
 		}
 	}
@@ -73,16 +96,16 @@ func measureResponders(s *scope, w io.Writer, rounds int) error {
 		memory.add(i, m["Rss"])
 		return errors.Join(err1, err2)
 	})
-	printTable(w, "DHCPv4", []string{"guestwire", "dnsmasq"}, []row{rate, cpu, memory})
+	printTable(w, "DHCPv4", []string{"guestwire", "dnsmasq"}, []row{first, rate, cpu, memory})
 	return err
 }
 
-// startLauncher wires a pod, and starts the launcher there as an unprivileged user.
-func (s *scope) startLauncher(p *pod, program string, binding infra.Binding) (*process, error) {
-	owner := infra.Owner{UID: lab.User, GID: lab.User}
-	if _, err := p.setup(s.ctx, infra.Spec{Binding: binding, Owner: owner}); err != nil {
-		return nil, err
-	}
+// launcherSpec is for a launcher that runs as an unprivileged user.
+func launcherSpec(binding infra.Binding) infra.Spec {
+	return infra.Spec{Binding: binding, Owner: infra.Owner{UID: lab.User, GID: lab.User}}
+}
+
+func (s *scope) serveLauncher(p *pod, program string) (*process, error) {
 	return s.startProcess(p.Namespace, lab.User, program, "serve", "-state", p.state)
 }
 
@@ -95,12 +118,9 @@ link set eth0-br up
 link set %[1]s up
 addr add %[2]v/24 brd + dev eth0-br`
 
-// startDnsmasq starts dnsmasq in a pod. What makes it slow is switched off: DNS, the ping before an offer, the log of
+// startDnsmasq starts dnsmasq in a pod with dnsmasqNetwork. What makes it slow is switched off: DNS, the ping before an offer, the log of
 // each message. Leases are infinite and always the same, so it does not rewrite its lease file.
 func (s *scope) startDnsmasq(p *pod) (*process, error) {
-	if err := ip(p.Namespace, dnsmasqNetwork, guestTap, gateways[0]); err != nil {
-		return nil, err
-	}
 	return s.startProcess(p.Namespace, 0, "dnsmasq", "--conf-file=/dev/null", "--keep-in-foreground", "--user=root",
 		"--log-facility=-", "--pid-file="+p.state+".pid", "--dhcp-leasefile="+p.state+".leases",
 		"--port=0", "--interface=eth0-br", "--except-interface=lo", "--bind-interfaces",
@@ -110,11 +130,12 @@ func (s *scope) startDnsmasq(p *pod) (*process, error) {
 
 // learn makes an exchange of whole messages, checks the answers, and keeps the questions.
 func (s *server) learn(ctx context.Context) error {
-	offer, err := s.ask(ctx, 0, dhcpv4.MessageTypeDiscover)
+	const patience = 200 * time.Millisecond
+	offer, err := s.ask(ctx, 0, patience, dhcpv4.MessageTypeDiscover)
 	if err != nil {
 		return err
 	}
-	ack, err := s.ask(ctx, 1, dhcpv4.MessageTypeRequest, dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(offer.YourIPAddr)),
+	ack, err := s.ask(ctx, 1, patience, dhcpv4.MessageTypeRequest, dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(offer.YourIPAddr)),
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(offer.ServerIdentifier())))
 	if err != nil {
 		return err
@@ -125,8 +146,8 @@ func (s *server) learn(ctx context.Context) error {
 	return nil
 }
 
-// ask repeats a question until the server answers.
-func (s *server) ask(ctx context.Context, leg int, kind dhcpv4.MessageType, more ...dhcpv4.Modifier) (*dhcpv4.DHCPv4, error) {
+// ask repeats a question, each time after a wait, until the server answers.
+func (s *server) ask(ctx context.Context, leg int, wait time.Duration, kind dhcpv4.MessageType, more ...dhcpv4.Modifier) (*dhcpv4.DHCPv4, error) {
 	const first = 0xffffff // the transaction
 	question, err := newTemplate(kind, more...)
 	if err != nil {
@@ -137,7 +158,7 @@ func (s *server) ask(ctx context.Context, leg int, kind dhcpv4.MessageType, more
 		if err := errors.Join(s.checkAlive(), s.client.send(question.stamp(first))); err != nil {
 			return nil, err
 		}
-		for again := time.Now().Add(200 * time.Millisecond); time.Now().Before(again); {
+		for again := time.Now().Add(wait); time.Now().Before(again); {
 			frame, err := s.client.receive(time.Until(again))
 			if err != nil {
 				return nil, err
