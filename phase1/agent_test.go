@@ -1,6 +1,7 @@
 package phase1_test
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestStatusWithoutNIC: a NIC that has gone is not reported as whole, neither to people nor to Prometheus.
@@ -31,6 +33,35 @@ func TestStatusWithoutNIC(t *testing.T) {
 	out, err = exec.Command(nstest.Program(t, "examples/exporter"), "-dir", c.Dir).Output()
 	if differences := regexp.MustCompile(`(?m)^guestwire_differences.* 1$`); err != nil || !differences.Match(out) {
 		t.Errorf("%v, %s; want a difference", err, out)
+	}
+}
+
+// TestStatusFoundAt: the path by which the namespace was opened counts while it leads there. Then others are looked for.
+func TestStatusFoundAt(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	path := filepath.Join(t.TempDir(), "link")
+	for _, leads := range []bool{true, false} {
+		if err := os.Symlink(n.Pod.Path(), path); err != nil {
+			t.Fatal(err)
+		}
+		opened, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer opened.Close()
+		want := path
+		if !leads {
+			want = n.Pod.Path()
+			os.Remove(path)
+		}
+		report, err := phase1.NIC{NetNS: opened, Name: "eth0", Dir: c.Dir}.Status(t.Context())
+		if err != nil || report.FoundAt[0] != want {
+			t.Errorf("the path leads there: %v: %v, %v", leads, report, err)
+		}
+		os.Remove(path)
 	}
 }
 

@@ -141,7 +141,11 @@ func (w *Wiring) setFound(found *netns.Found) {
 // describe returns what the journal says, also of one of another version. It returns false if the journal has gone
 // meanwhile.
 func (n node) describe(namespace, nic string) (Wiring, bool) {
-	w := Wiring{NIC: nic, Namespace: namespace}
+	j, err := n.readJournal(namespace, nic)
+	if err == nil {
+		return j.describe(namespace, nic), j != nil
+	}
+	w := Wiring{NIC: nic, Namespace: namespace, Unreadable: err.Error()}
 	text, err := n.read(namespace, nic+journalSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return w, false
@@ -160,7 +164,7 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 		}
 	}
 	if err == nil {
-		_ = json.Unmarshal(text, &part) // readJournal says what is wrong
+		_ = json.Unmarshal(text, &part) // what can be read counts
 	} else {
 		w.unread = fmt.Errorf("journal %s: %w", n.path(namespace, nic), err)
 	}
@@ -170,8 +174,19 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 	for kind := range part.Spec.Binding {
 		w.Binding = cache.Kind(kind)
 	}
-	if _, err := n.readJournal(namespace, nic); err != nil {
-		w.Unreadable = err.Error()
-	}
 	return w, true
+}
+
+// describe returns what the journal says; nil says nothing.
+func (j *journal) describe(namespace, nic string) Wiring {
+	w := Wiring{NIC: nic, Namespace: namespace}
+	if j != nil {
+		w.State, w.Owner, w.OnNode = j.Spec.State, j.Spec.Owner, j.Found.OnNode
+		if j.Spec.Binding != nil {
+			w.Binding = j.Spec.Binding.Kind()
+		}
+		w.Standby, w.Turn = j.Standby, j.Turn.Turn
+		w.Since, w.Version, w.HeldBy = j.Since, j.Program, j.HeldBy
+	}
+	return w
 }

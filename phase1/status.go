@@ -3,6 +3,10 @@ package phase1
 import (
 	"context"
 	"errors"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -29,12 +33,10 @@ func (n NIC) Status(ctx context.Context) (*Report, error) {
 		if err != nil {
 			return err
 		}
-		w, _ := s.node.describe(s.identity.Name(), s.nic)
-		found, _, err := netns.Find(ctx, []netns.Identity{s.identity})
-		if err != nil {
+		w := j.describe(s.identity.Name(), s.nic)
+		if err := s.find(ctx, &w); err != nil {
 			return err
 		}
-		w.setFound(found[s.identity])
 		report = &Report{Wiring: w, Record: plan.Record, Egress: j.Spec.Egress, EgressWithin: j.Spec.EgressWithin}
 		if report.Counters, err = counters(s.ns, s.nic, plan.Record.Tap); err != nil {
 			return err
@@ -49,4 +51,19 @@ func (n NIC) Status(ctx context.Context) (*Report, error) {
 		report = nil
 	}
 	return report, n.failed("status", err)
+}
+
+// find sets FoundAt. The path by which the caller has opened the namespace is one, if it still leads there; else find
+// looks at all processes of the node. A path in /proc may be that of a thread.
+func (s *session) find(ctx context.Context, w *Wiring) error {
+	var at unix.Stat_t
+	if !strings.HasPrefix(s.path, "/proc/") && filepath.IsAbs(s.path) && unix.Stat(s.path, &at) == nil && at.Dev == s.identity.Device && at.Ino == s.identity.Inode {
+		w.FoundAt = []string{s.path}
+		return nil
+	}
+	found, _, err := netns.Find(ctx, []netns.Identity{s.identity})
+	if err == nil {
+		w.setFound(found[s.identity])
+	}
+	return err
 }
