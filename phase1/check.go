@@ -124,10 +124,10 @@ func (s *session) compareRecord(ctx context.Context, j *journal, plan *wiring.Pl
 	}
 	if written {
 		info, err := s.state.Root.Lstat(s.nic + ".json")
-		if err == nil && info.Mode().Perm()&0o444 == 0o444 {
+		if err == nil && info.Mode() == recordMode {
 			return nil, false
 		}
-		return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s.json cannot be read by the launcher", s.nic)}, false
+		return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s.json has another mode than %#o", s.nic, recordMode)}, false
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -137,6 +137,9 @@ func (s *session) compareRecord(ctx context.Context, j *journal, plan *wiring.Pl
 	}
 	return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s.json is not as it was written", s.nic)}, false
 }
+
+// recordMode is that of a file of cache.Write.
+const recordMode fs.FileMode = 0o644
 
 // holdsRecord reports whether the open directory has the record, octet by octet. To decode it takes longer than all else
 // that Check does.

@@ -107,6 +107,7 @@ var damages = []damage{
 	{line: "rm $state/eth0.json", says: "eth0.json is gone"},
 	{line: "echo >>$state/eth0.json", says: ""},                                                                       // the same record, in other words
 	{line: `sed -i 's/"mtu": 1450/"mtu": 1449/' $state/eth0.json`, says: "record eth0.json is not as it was written"}, // the launcher believes it
+	{line: `chmod 666 $state/eth0.json`, says: "record eth0.json has another mode than 0644"},                         // anybody may write it
 	{line: "echo {} >$state/eth0.json", says: "eth0.json: "},
 	{line: "chmod 600 $state/eth0.json", says: "record eth0.json"}, // the launcher cannot read it any more
 }
