@@ -2,6 +2,7 @@ package infra
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -89,15 +90,14 @@ func (s Spec) validateEgress(field string, list []Egress) error {
 	if last := list[len(list)-1]; last.To != "all" || last.Ports != (Ports{}) {
 		return refuse("the last entry, %q, leaves the rest open: want \"refuse all\" or \"allow all\" at the end", last)
 	}
-	first := map[Egress]int{} // the places of entries, as if all allowed
+	decided := decided{first: map[about]int{}}
 	for i, e := range list {
-		if at, before := decidedBefore(first, e); before && list[at].Refuse != e.Refuse {
-			return &cache.FieldError{Field: fmt.Sprintf("%s[%d]", field, i), Reason: fmt.Sprintf("%q never decides, as %q comes before it: change their order, or leave one out", e, list[at])}
+		for _, at := range decided.before(e) {
+			if list[at].Refuse != e.Refuse {
+				return &cache.FieldError{Field: fmt.Sprintf("%s[%d]", field, i), Reason: fmt.Sprintf("%q never decides, as %q comes before it: change their order, or leave one out", e, list[at])}
+			}
 		}
-		e.Refuse = false
-		if _, before := first[e]; !before {
-			first[e] = i
-		}
+		decided.add(i, e)
 		if reason := e.check(s.DNS); reason != "" {
 			return &cache.FieldError{Field: fmt.Sprintf("%s[%d]", field, i), Reason: reason}
 		}
@@ -105,10 +105,75 @@ func (s Spec) validateEgress(field string, list []Egress) error {
 	return nil
 }
 
-// decidedBefore returns the place of an entry that decides all that e is about. It compares names, and no networks.
-func decidedBefore(first map[Egress]int, e Egress) (at int, before bool) {
-	for _, same := range []Egress{{To: e.To, Ports: e.Ports}, {To: e.To}, {To: "all", Ports: e.Ports}, {To: "all"}} {
-		if at, before = first[same]; before {
+// about is what an entry decides: the destination is a network, or the name of a list whose networks are not known yet.
+type about struct {
+	network netip.Prefix
+	name    string
+	ports   Ports
+}
+
+// decided are the places of the first entries about something.
+type decided struct {
+	first   map[about]int
+	lengths [129]bool // of the networks in first
+}
+
+func (d *decided) add(at int, e Egress) {
+	for _, a := range e.about() {
+		if _, before := d.first[a]; !before {
+			d.first[a] = at
+		}
+		if a.network.IsValid() {
+			d.lengths[a.network.Bits()] = true
+		}
+	}
+}
+
+// about are all networks of the entry, or the name.
+func (e Egress) about() (list []about) {
+	for _, n := range syntax.Destinations(e.To) {
+		list = append(list, about{network: n, ports: e.Ports})
+	}
+	if list == nil {
+		list = []about{{name: e.To, ports: e.Ports}}
+	}
+	return list
+}
+
+// before returns the places of the entries that decide all that e is about; none: e decides something, as far as
+// networks and whole protocols say.
+func (d *decided) before(e Egress) (places []int) {
+	for _, a := range e.about() {
+		at, is := d.decides(a)
+		if !is {
+			return nil
+		}
+		places = append(places, at)
+	}
+	return places
+}
+
+// decides returns the place of an entry whose network has all of a's, with a's ports, its protocol, or with all.
+func (d *decided) decides(a about) (at int, is bool) {
+	all := []Ports{a.ports, {Protocol: a.ports.Protocol}, {}}
+	if a.ports.First != 0 {
+		all[1].Protocol = a.ports.Transport()
+	}
+	for _, ports := range all {
+		if !a.network.IsValid() {
+			if at, is = d.first[about{name: a.name, ports: ports}]; !is { // or all addresses of both families
+				if at, is = d.first[about{network: netip.PrefixFrom(netip.IPv4Unspecified(), 0), ports: ports}]; is {
+					at, is = d.first[about{network: netip.PrefixFrom(netip.IPv6Unspecified(), 0), ports: ports}]
+				}
+			}
+		}
+		for bits := 0; bits <= a.network.Bits() && !is; bits++ {
+			if d.lengths[bits] {
+				wider, _ := a.network.Addr().Prefix(bits)
+				at, is = d.first[about{network: wider, ports: ports}]
+			}
+		}
+		if is {
 			return at, true
 		}
 	}
