@@ -42,7 +42,7 @@ const (
 
 func (n NIC) pin(ctx context.Context, addresses []netip.Addr, ports []infra.Ports, life time.Duration) error {
 	if life < minPinLife || life > maxPinLife {
-		return &cache.FieldError{Field: "life", Reason: fmt.Sprintf("%v, want %v to %v", life, minPinLife, maxPinLife)}
+		return &cache.FieldError{Field: "life", Reason: fmt.Sprintf("%v, want a time of %v to %v", life, minPinLife, maxPinLife)}
 	}
 	pins, outside, err := pinsOf(addresses, ports)
 	if err != nil {
@@ -55,7 +55,7 @@ func (n NIC) pin(ctx context.Context, addresses []netip.Addr, ports []infra.Port
 	})
 	switch {
 	case errors.Is(err, kernel.ErrNoTable):
-		return fmt.Errorf("%w, or wired without nftables", ErrNotWired)
+		return fmt.Errorf("%w by nftables, or its rules are gone (Check says so, and Setup makes them anew)", ErrNotWired)
 	case errors.Is(err, kernel.ErrNoPins):
 		return &cache.FieldError{Field: "egress", Reason: `the NIC is wired without a list that ends with "refuse all", so there is nothing to pin: give Setup one, such as ["refuse metadata", "refuse all"]`}
 	case errors.Is(err, kernel.ErrPinsFull):
