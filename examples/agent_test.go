@@ -247,7 +247,7 @@ func TestPin(t *testing.T) {
 	defer call(0, "", "teardown")
 	call(2, "addresses: none", "pin", "-ports", "443", "-life", "5m")
 	call(2, "ports: none", "pin", "-addresses", hosts, "-life", "5m")
-	call(2, "life: 0s, want 1s to 168h", "pin", "-addresses", hosts, "-ports", "443")
+	call(2, "life: 0s, want a time of 1s to 168h", "pin", "-addresses", hosts, "-ports", "443")
 	call(2, `-addresses: ParseAddr("example.com")`, "pin", "-addresses", "example.com", "-ports", "443", "-life", "5m")
 	call(2, `want 1 to 65535, as in 80, 8000-8100/udp`, "pin", "-addresses", hosts, "-ports", "443,udp", "-life", "5m")
 	call(1, "not pinned: 10.1.2.3: refused by", "pin", "-addresses", "10.1.2.3,"+hosts, "-ports", "443,53/udp,8000-8001", "-life", "5m")
