@@ -2,6 +2,7 @@ package phase1
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -131,7 +132,7 @@ func checkDevice(o resolvedOwner, device, part, what, module, purpose string) er
 	if err != nil {
 		return fmt.Errorf("%s: %w: want %s (modprobe %s; in a container, --device %s)", part, err, what, module, device)
 	}
-	if may(o.Owner, info, 6) {
+	if may(o.Owner, device, info, 6) {
 		return nil
 	}
 	way := "chmod 0666 " + device
@@ -163,7 +164,7 @@ func checkReadable(o resolvedOwner, state string) error {
 		if err != nil {
 			return fmt.Errorf("state directory: %w", err)
 		}
-		if !may(o.Owner, info, bits) {
+		if !may(o.Owner, path, info, bits) {
 			return fmt.Errorf("state directory %s: %w: %v cannot enter %s (%s), so the launcher could not read the record: chmod o+rx %[4]s, or name a directory elsewhere",
 				state, fs.ErrPermission, o, path, modeOf(info))
 		}
@@ -173,9 +174,9 @@ func checkReadable(o resolvedOwner, state string) error {
 	}
 }
 
-// may reports whether the file's mode grants the owner the bits of rwx. The owner is in the groups that this machine's
-// user database says, in addition to its own.
-func may(o infra.Owner, info fs.FileInfo, bits fs.FileMode) bool {
+// may reports whether the file's mode and access control list grant the owner the bits of rwx. The owner is in the
+// groups that this machine's user database says, in addition to its own. Source: acl(5), ACCESS CHECK ALGORITHM.
+func may(o infra.Owner, path string, info fs.FileInfo, bits fs.FileMode) bool {
 	stat := info.Sys().(*syscall.Stat_t)
 	mode := info.Mode().Perm()
 	switch {
@@ -183,12 +184,60 @@ func may(o infra.Owner, info fs.FileInfo, bits fs.FileMode) bool {
 		return true
 	case o.UID == stat.Uid:
 		return mode>>6&bits == bits
-	case mode&bits == bits && mode>>3&bits == bits:
-		return true // whatever the groups are
-	case inGroup(o, stat.Gid):
-		return mode>>3&bits == bits
 	}
-	return mode&bits == bits
+	list := accessList(path)
+	for _, e := range list {
+		if e.Tag == aclUser && e.ID == o.UID {
+			return mode>>3&fs.FileMode(e.Permissions)&bits == bits // with a list, the group's bits are its mask
+		}
+	}
+	if list == nil {
+		if mode&bits == bits && mode>>3&bits == bits {
+			return true // whatever the groups are
+		}
+		list = []aclEntry{{Tag: aclFileGroup, Permissions: 7}}
+	}
+	isMember := false
+	for _, e := range list {
+		if e.Tag == aclFileGroup {
+			e.ID = stat.Gid
+		}
+		if e.Tag != aclFileGroup && e.Tag != aclGroup || !inGroup(o, e.ID) {
+			continue
+		}
+		if mode>>3&fs.FileMode(e.Permissions)&bits == bits {
+			return true
+		}
+		isMember = true
+	}
+	return !isMember && mode&bits == bits
+}
+
+// aclEntry is an entry of an access control list, as the kernel stores it (include/uapi/linux/posix_acl_xattr.h).
+type aclEntry struct {
+	Tag, Permissions uint16
+	ID               uint32
+}
+
+const (
+	aclUser      = 2
+	aclFileGroup = 4
+	aclGroup     = 8
+)
+
+// accessList returns the file's access control list; nil: its mode says all.
+func accessList(path string) []aclEntry {
+	const version = 4 // octets of it at the start
+	text := make([]byte, 1<<16)
+	n, err := unix.Getxattr(path, "system.posix_acl_access", text)
+	if err != nil || n < version {
+		return nil
+	}
+	list := make([]aclEntry, (n-version)/binary.Size(aclEntry{}))
+	if _, err := binary.Decode(text[version:n], binary.LittleEndian, list); err != nil {
+		return nil
+	}
+	return list
 }
 
 func inGroup(o infra.Owner, gid uint32) bool {

@@ -37,11 +37,15 @@ func TestVhost(t *testing.T) {
 			nstest.Program(t, "examples/agent"), verb, "-netns", n.Pod.Path(), "-nic", "eth0", "-config", configuration).CombinedOutput()
 		return string(out), err
 	}
+	granted := filepath.Join(nstest.Dir(t), "vhost-net") // to a user, by its access control list
+	writeFile(t, granted, "")
+	nstest.Grant(t, granted, 107)
 	const inGroup = `{"uid": 107, "gid": 36}`
 	for _, c := range []struct{ owner, device, want string }{
 		{inGroup, "", "device.driver vhost: stat /dev/vhost-net: no such file or directory: want the device of vhost (modprobe vhost_net; in a container, --device /dev/vhost-net); or device.driver qemu"},
 		{inGroup, ">/dev/vhost-net; chmod 600 /dev/vhost-net",
 			"owner: permission denied: user 107, group 36 cannot open /dev/vhost-net (mode 0600, owner 0:0), so the launcher could not start the VM with vhost: chmod 0666 /dev/vhost-net; or device.driver qemu"},
+		{`{"uid": 108}`, "cp -a " + granted + " /dev", "user 108 (no group named) cannot open /dev/vhost-net (mode 0660, owner 0:0)"},
 		{`{"uid": 107}`, ">/dev/vhost-net; chmod 660 /dev/vhost-net", "owner: permission denied: user 107 (no group named) cannot open /dev/vhost-net (mode 0660, owner 0:0)"},
 	} {
 		ownedBy(c.owner)
@@ -62,7 +66,7 @@ func TestVhost(t *testing.T) {
 	}
 	teardown(t, n, config(n, nil), before)
 	ownedBy(inGroup)
-	for _, device := range []string{">/dev/vhost-net; chmod 666 /dev/vhost-net", ">/dev/vhost-net; chmod 660 /dev/vhost-net; chgrp 36 /dev/vhost-net"} {
+	for _, device := range []string{">/dev/vhost-net; chmod 666 /dev/vhost-net", ">/dev/vhost-net; chmod 660 /dev/vhost-net; chgrp 36 /dev/vhost-net", "cp -a " + granted + " /dev"} {
 		if out, err := run("setup", device); err != nil {
 			t.Errorf("setup with %q: %v, %s", device, err, out)
 		}
