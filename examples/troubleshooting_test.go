@@ -748,6 +748,23 @@ var trials = map[string]func(p *trial){
 		p.setup(0)
 		p.whole()
 	},
+	"device.driver vhost: open /dev/vhost-net: ...": func(p *trial) {
+		if _, err := os.Stat("/dev/vhost-net"); err == nil {
+			nstest.LeaveOut(p.t, "the machine has the device")
+		}
+		owner := fmt.Sprintf(`"owner": {"uid": %d, "ownDevices": true}`, nstest.LauncherUID)
+		qemu := func(want int) string {
+			p.t.Helper()
+			return p.command(want, nstest.Program(p.t, "examples/agent"), "exec", "-netns", p.n.Pod.Path(), "-uid", strconv.Itoa(nstest.LauncherUID),
+				"-groups", "36", "--", nstest.Program(p.t, "examples/launcher"), "qemu", "-state", p.n.State, "--", "true")
+		}
+		p.ran = append(p.ran, "launcher qemu")
+		p.config(0, `{"binding": {"bridge": {}}, `+owner+`, "device": {"driver": "vhost"}}`)
+		p.says(qemu(1))
+		p.config(0, `{"binding": {"bridge": {}}, `+owner+`, "device": {"driver": "qemu"}}`)
+		qemu(0)
+		p.healed = true
+	},
 	"device.driver vhost: stat /dev/vhost-net: no such file or directory": func(p *trial) {
 		if _, err := os.Stat("/dev/vhost-net"); err == nil {
 			nstest.LeaveOut(p.t, "the machine has the device")

@@ -143,7 +143,10 @@ func (p *plugger) plug(ctx context.Context, r cache.Record) (d plugged, err erro
 	if d.bus, err = p.freeBus(); err != nil {
 		return d, err
 	}
-	o := qemu.Options{Bus: d.bus, Vhost: r.Tap != "" && canOpen("/dev/vhost-net")}
+	o := qemu.Options{Bus: d.bus}
+	if o.Vhost, err = vhost(&r); err != nil {
+		return d, err
+	}
 	switch {
 	case r.Tap != "":
 		queues, err := phase2.OpenTap(r)

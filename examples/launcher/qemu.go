@@ -32,11 +32,7 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, buses, 
 	// What QEMU cannot have is reported before anything starts.
 	records := vm.Records()
 	for _, r := range records {
-		nic, err := qemu.NewNIC(&r, placeholder(&r))
-		if err == nil {
-			_, err = nic.Args()
-		}
-		if err != nil {
+		if err := check(&r); err != nil {
 			return err
 		}
 		if r.Standby && !slices.Contains(command, "-incoming") && !slices.Contains(command, "--incoming") {
@@ -89,7 +85,9 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 				o.FDs = append(o.FDs, strconv.Itoa(3+len(files)+i))
 			}
 			files = append(files, queues...)
-			o.Vhost = canOpen("/dev/vhost-net")
+			if o.Vhost, err = vhost(&r); err != nil {
+				return err
+			}
 		case r.Passt != nil:
 			var err error
 			if o.Socket, err = backends.start(ctx, &r); err != nil {
@@ -151,25 +149,40 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 	return vmm.err()
 }
 
-// placeholder has options of the form that the record's real ones will have.
-func placeholder(r *cache.Record) qemu.Options {
-	o := qemu.Options{Vhost: r.Tap != "" && canOpen("/dev/vhost-net")}
+// check makes QEMU's arguments with options of the form that the record's real ones will have.
+func check(r *cache.Record) error {
+	var o qemu.Options
+	var err error
+	if o.Vhost, err = vhost(r); err != nil {
+		return err
+	}
 	if r.Tap != "" {
 		o.FDs = slices.Repeat([]string{"3"}, r.Queues)
 	}
 	if r.Passt != nil {
 		o.Socket = "passt"
 	}
-	return o
+	nic, err := qemu.NewNIC(r, o)
+	if err == nil {
+		_, err = nic.Args()
+	}
+	return err
 }
 
-func canOpen(path string) bool {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return false
+// vhost reports whether QEMU, as this process, can open the device of vhost for the record's tap. It is an error that
+// QEMU cannot, if the record wants vhost.
+func vhost(r *cache.Record) (bool, error) {
+	if r.Tap == "" {
+		return false, nil
 	}
-	f.Close()
-	return true
+	f, err := os.OpenFile("/dev/vhost-net", os.O_RDWR, 0)
+	if err == nil {
+		return true, f.Close()
+	}
+	if r.Device.Driver == "vhost" {
+		return false, fmt.Errorf("NIC %s: device.driver vhost: %w: let the launcher's user or one of its groups open it (agent exec -groups), or run Setup again with device.driver qemu", r.Name, err)
+	}
+	return false, nil
 }
 
 func closeAll(files []*os.File) {
