@@ -107,7 +107,7 @@ crash: THERE = -test.run '$(CRASH)' -crash few
 crash: FORMER = sed '1,/^<!-- make crash/d' $(DOCUMENT);
 crash: ROWS = { $(if $(KINDS),$(FORMER)) cat; } | awk -f internal/test/crash.awk
 # KINDS is a regular expression, such as '(Setup|undo),_bridge'; without it all kinds are tried.
-crash: ## kill and fail Setup and Teardown at every system call, and write docs/results/crash.md (root, Debian)
+crash: ## kill and fail Setup and Teardown at every system call, and replace docs/results/crash.md; KINDS=',_bridge' makes some rows (root, Debian)
 
 networks: PACKAGE = internal/rig/podnet
 networks: DOCUMENT = docs/results/networks.md
@@ -135,7 +135,7 @@ kubernetes: ## VM pods on a Kubernetes with one node, and write docs/results/kub
 	@mv bin/$@.md $(DOCUMENT)
 
 # ONLY is one part of docs/results/performance.md, RUNS the number of rounds.
-bench: bin/bench bin/stockkernel ## what docs/results/performance.md shows, and the datapath with flow tables (root, Debian)
+bench: bin/bench bin/stockkernel ## print what docs/results/performance.md shows; ONLY=egress RUNS=3 for a part (root, Debian)
 	bin/bench $(addprefix -only ,$(ONLY)) $(addprefix -runs ,$(RUNS))
 	[ -n "$(ONLY)" ] || bin/stockkernel -- $(CURDIR)/bin/bench -only datapath -runs 1
 
