@@ -239,6 +239,25 @@ func TestPinRefused(t *testing.T) {
 	}
 }
 
+// TestPinPartly: what is refused is named, and the rest is pinned, also if a look at the policy takes so long that the
+// time of a pin has run on.
+func TestPinPartly(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Masquerade{})
+	var entries []string
+	for i := range 1000 {
+		entries = append(entries, fmt.Sprintf("refuse 11.%d.%d.0/25 443", i/256, i%256))
+	}
+	c.Egress = policy(t, append(entries, "refuse all")...)
+	setup(t, c)
+	refused := netip.MustParseAddr("11.0.0.1")
+	leftOut(t, c.Pin(t.Context(), []netip.Addr{nstest.Beyond4, refused}, []infra.Ports{{First: 443, Last: 543}}, time.Hour), refused)
+	if have := strings.Count(n.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", "pins-4"), " . tcp . "); have != 101 {
+		t.Errorf("%d pins, want 101", have)
+	}
+}
+
 // TestPinWithoutFamily: of a guest without IPv6 no address of IPv6 is pinned, and the others are.
 func TestPinWithoutFamily(t *testing.T) {
 	t.Parallel()

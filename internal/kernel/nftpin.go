@@ -32,7 +32,8 @@ const pinTries = 64
 // does not renew an element (nft_add_set_elem, net/netfilter/nf_tables_api.c), so the transaction deletes it first.
 //
 // The kernel begins a generation, and then fills the sets with ranges (nf_tables_commit). It carries out the next
-// transaction after that. So what is refused is read again, once a transaction of the generation has been carried out.
+// transaction after that. So what is refused is read again, once a transaction of the generation has been carried out:
+// an empty one, as one that pins would begin another generation.
 func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, life time.Duration) (refused, lacking []netip.Addr, err error) {
 	if n.filter == nil {
 		return nil, nil, ErrNoTable
@@ -57,8 +58,9 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 			return nil, nil, err
 		}
 		refused, lacking = leftOut(sets, pins)
+		sure := len(refused) == 0 || filled == generation
 		for _, p := range pins {
-			if slices.Contains(refused, p.To) || slices.Contains(lacking, p.To) {
+			if !sure || slices.Contains(refused, p.To) || slices.Contains(lacking, p.To) {
 				continue
 			}
 			if err := n.addPin(table, sets[versionOf(p.To)], p, life); err != nil {
@@ -66,7 +68,7 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 			}
 		}
 		switch err := n.sendPins(table, sets, generation); {
-		case err == nil && (len(refused) == 0 || filled == generation):
+		case err == nil && sure:
 			return refused, lacking, nil
 		case err == nil:
 			filled = generation
