@@ -102,6 +102,20 @@ func hasResponder(spec infra.Spec) bool {
 	return !spec.Options.NoResponder
 }
 
+// servedDNS is the list's DNS, as far as the guest of a pod's binding gets it.
+func servedDNS(spec infra.Spec) *cache.DNS {
+	switch spec.Binding.(type) {
+	case infra.Macvtap, infra.SRIOV, infra.Passt:
+		return nil
+	case infra.Slirp:
+		if spec.DNS == nil || len(spec.DNS.Search) == 0 {
+			return nil
+		}
+		return &cache.DNS{Search: spec.DNS.Search}
+	}
+	return spec.DNS
+}
+
 // saysInside reports whether the JSON of an owner has the member inside. Without it the numbers are the pod's own:
 // where the pod has no user namespace, these are the node's.
 func saysInside(owner json.RawMessage) bool {
@@ -127,6 +141,9 @@ func (d Defaults) Make(w *Wish, dns func() (*cache.DNS, error)) (spec infra.Spec
 		if err := d.apply(&spec, w); err != nil {
 			return infra.Spec{}, false, &WishError{Where: w.where, Err: err}
 		}
+	}
+	if w != nil && w.fields["dns"] == nil {
+		spec.DNS = servedDNS(spec)
 	}
 	if auto, ok := spec.Binding.(infra.Auto); ok && len(auto.Order) == 0 {
 		listed, _ := d.Spec.Binding.(infra.Auto)
