@@ -218,20 +218,20 @@ func TestFrames(t *testing.T) {
 // TestDiff names the command whose output differs. Elements of a set differ in any order, but those that pass.
 func TestDiff(t *testing.T) {
 	pod := guestwiretest.NewPod(t, guestwiretest.Veth)
-	pod.Run("nft", "add table inet a; add set inet a stays { type inet_service; }; add set inet a passes { type inet_service; flags dynamic,timeout; timeout 1h; }")
+	pod.Run("nft", "add table inet a; add set inet a stays { type inet_proto . inet_service; }; add set inet a passes { type inet_service; flags dynamic,timeout; timeout 1h; }")
 	before := pod.Dump()
-	pod.Run("nft", "add element inet a stays { 9, 7 }; add element inet a passes { 8 }")
+	pod.Run("nft", "add element inet a stays { tcp . 9, tcp . 7 }; add element inet a passes { 8 }")
 	pod.Run("ip", "route", "add", "192.0.2.0/24", "via", "10.244.1.1")
 	pod.Run("ip", "neigh", "add", "10.244.1.9", "lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent")
 	want := "# ip -d -batch -: link, addr, route show table all, rule\n+unicast 192.0.2.0/24 via 10.244.1.1 dev eth0 table main proto boot scope global \n" +
-		"# nft -s list ruleset\n+\t\telements = {\n+\t\t\t7,\n+\t\t\t9 }\n" +
+		"# nft -s list ruleset\n+\t\telements = {\n+\t\t\ttcp . 7,\n+\t\t\ttcp . 9 }\n" +
 		"# ip neigh show nud permanent\n+10.244.1.9 dev eth0 lladdr 02:00:00:00:00:01 PERMANENT \n"
 	if diff := guestwiretest.Diff(before, pod.Dump()); diff != want {
 		t.Errorf("%q, want %q", diff, want)
 	}
 	changed := pod.Dump()
 	pod.Run("ip", "route", "del", "192.0.2.0/24")
-	pod.Run("nft", "delete element inet a stays { 7, 9 }")
+	pod.Run("nft", "delete element inet a stays { tcp . 7, tcp . 9 }")
 	pod.Run("ip", "neigh", "del", "10.244.1.9", "dev", "eth0")
 	if diff := guestwiretest.Diff(before, pod.Dump()); diff != "" {
 		t.Errorf("%q, want nothing", diff)

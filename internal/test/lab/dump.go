@@ -97,7 +97,7 @@ var passing = regexp.MustCompile(`(\t\tflags .*(?:dynamic|timeout).*\n(?:\t\t[a-
 var elements = regexp.MustCompile(`elements = \{[^}]*\}`)
 
 func sortElements(list string) string {
-	words := strings.Split(strings.Trim(list, "elmnts ={}"), ",")
+	words := strings.Split(strings.TrimSuffix(strings.TrimPrefix(list, "elements = {"), "}"), ",")
 	for i, w := range words {
 		words[i] = strings.TrimSpace(w)
 	}
