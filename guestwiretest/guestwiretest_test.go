@@ -218,6 +218,7 @@ func TestFrames(t *testing.T) {
 // TestDiff names the command whose output differs. Elements of a set differ in any order, but those that pass.
 func TestDiff(t *testing.T) {
 	pod := guestwiretest.NewPod(t, guestwiretest.Veth)
+	pod.Dump() // says which programs are missing
 	pod.Run("nft", "add table inet a; add set inet a stays { type inet_proto . inet_service; }; add set inet a passes { type inet_service; flags dynamic,timeout; timeout 1h; }")
 	before := pod.Dump()
 	pod.Run("nft", "add element inet a stays { tcp . 9, tcp . 7 }; add element inet a passes { 8 }")
