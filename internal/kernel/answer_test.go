@@ -13,6 +13,7 @@ import (
 
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -65,6 +66,69 @@ func TestDumpBesideTransactions(t *testing.T) {
 			})
 			if err != nil || read != many {
 				return fmt.Errorf("read %d rules of %d, %w", read, many, err)
+			}
+		}
+		return nil
+	})
+	stop()
+	if other := <-ended; err != nil || other != nil {
+		t.Fatal(err, other)
+	}
+}
+
+// TestDumpOfShiftingList: a list of all tables in which another program's chain comes and goes is read whole, or not at
+// all. The chains behind that one take other places.
+func TestDumpOfShiftingList(t *testing.T) {
+	nstest.Need(t)
+	const many = 3000
+	pod := nstest.New(t, "pod")
+	file := filepath.Join(t.TempDir(), "ruleset")
+	text := "add table inet a\nadd table inet b\n"
+	for i := range many {
+		text += fmt.Sprintf("add chain inet b c%d\n", i)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pod.Exec("nft", "-f", file)
+	ctx, stop := context.WithCancel(t.Context())
+	begun, ended := make(chan bool), make(chan error, 1)
+	go func() {
+		ended <- within(pod, func(n *Namespace) error {
+			for first := true; ctx.Err() == nil; first = false {
+				for _, op := range []netstate.Op{
+					netstate.TableSet{Table: firewall.Table{Family: firewall.Inet, Name: "a", Chains: []firewall.Chain{{Name: "another"}}}},
+					netstate.TableChange{Change: firewall.Change{Added: firewall.Table{Family: firewall.Inet, Name: "a"}, GoneChains: []string{"another"}}},
+				} {
+					if failures, _, err := n.transact([]netstate.Op{op}, 0); err != nil || len(failures) > 0 {
+						return fmt.Errorf("%v: %v, %w", op, failures, err)
+					}
+				}
+				if first {
+					close(begun)
+				}
+			}
+			return nil
+		})
+	}()
+	select {
+	case <-begun:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	err := within(pod, func(n *Namespace) error {
+		for range 100 {
+			chains := map[string]bool{}
+			list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_INET})
+			err := n.filter.dump(list, func() { clear(chains) }, func(m []byte) error {
+				chain, table, err := parseChain(m)
+				if table == "b" {
+					chains[chain.Name] = true
+				}
+				return err
+			})
+			if err == nil && len(chains) != many {
+				return fmt.Errorf("read %d chains of %d", len(chains), many)
 			}
 		}
 		return nil

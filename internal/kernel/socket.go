@@ -234,24 +234,23 @@ func (s *socket) enlarge(size int) error {
 
 // dump sends one request and calls f with the body of each message of the answer.
 //
-// If the namespace changed during the answer (NLM_F_DUMP_INTR), dump sends the request again, until two answers are
-// equal: then something else changed, such as pins in a set. Before each try dump calls reset, which must drop what f
-// collected.
+// If the namespace changed during the answer (NLM_F_DUMP_INTR), dump sends the request again. For what one table of
+// nftables holds, two equal answers suffice: then something else changed, such as pins in a set. In a list of all tables
+// a chain that comes and goes elsewhere shifts the others, and answers may lack the same one. Before each try dump calls
+// reset, which must drop what f collected.
 func (s *socket) dump(r *nl.NetlinkRequest, reset func(), f func([]byte) error) error {
-	changing := 0 // octets of each message that hold the generation, in struct nfgenmsg
-	if r.Type>>8 == unix.NFNL_SUBSYS_NFTABLES {
-		changing = sizeofNfgenmsg
-	}
+	const ofOneTable = unix.NFNL_SUBSYS_NFTABLES << 8
+	suffice := r.Type == ofOneTable|unix.NFT_MSG_GETRULE || r.Type == ofOneTable|unix.NFT_MSG_GETSETELEM
 	var last uint64
 	for try := range dumpTries {
 		reset()
 		var answer maphash.Hash
 		answer.SetSeed(answerSeed)
 		whole, err := s.dumpOnce(r, func(m []byte) error {
-			answer.Write(m[min(changing, len(m)):])
+			answer.Write(m[min(sizeofNfgenmsg, len(m)):]) // before is the generation
 			return f(m)
 		})
-		if err != nil || whole || try > 0 && answer.Sum64() == last {
+		if err != nil || whole || suffice && try > 0 && answer.Sum64() == last {
 			return err
 		}
 		last = answer.Sum64()
