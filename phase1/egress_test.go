@@ -179,6 +179,47 @@ func TestEgressChange(t *testing.T) {
 	})
 }
 
+// TestManyRefused: a list refuses 10,000 hosts and allows the rest. The guest is refused at a host of the list alone, also
+// after a change of one entry. A range that gets lost, and one that nobody asked for, is found.
+func TestManyRefused(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	var hosts []string
+	for i := range 5000 {
+		hosts = append(hosts, fmt.Sprintf("refuse 192.0.%d.%d", i/128, i%128*2), fmt.Sprintf("refuse 2001:db8:5555:%x:aaaa:5555:aaaa:5555", i))
+	}
+	c := config(s.Network, infra.Masquerade{})
+	list := func(more ...string) []infra.Egress {
+		return policy(t, slices.Concat(more, hosts[len(more):], []string{"allow all"})...)
+	}
+	c.Egress = list("refuse 198.51.100.9", "refuse 2001:db8:9::9")
+	s.wire(t, "guest", c)
+	s.serveWorld("tcp", 9000, 9001)
+	for family := range 2 {
+		s.refused(t, "tcp", family, "beyond:9000")
+	}
+	c.Egress = list("refuse 198.51.100.10", "refuse 2001:db8:9::9")
+	setup(t, c)
+	check(t, c)
+	s.reached(t, "tcp", 0, "beyond:9000")
+	s.refused(t, "tcp", 1, "beyond:9000")
+	s.Pod.Exec("nft", "delete element inet guestwire-eth0 egress-4-all { 198.51.100.11-255.255.255.255 }; add element inet guestwire-eth0 egress-6-all { 2001:db8:9::9 }")
+	if err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "egress-4-all") || !strings.Contains(err.Error(), "egress-6-all") {
+		t.Errorf("Check says %v", err)
+	}
+	setup(t, c)
+	check(t, c)
+	s.refused(t, "tcp", 1, "beyond:9000")
+	s.reached(t, "tcp", 0, "beyond:9001")
+	c.Down.CutOff = true
+	if err := c.Teardown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := s.Pod.Exec("nft", "list", "ruleset"); strings.Contains(left, "egress") {
+		t.Errorf("left is %.200s", left)
+	}
+}
+
 // A host that no policy of TestHostileEgress allows.
 var refused4, refused6 = netip.MustParseAddr("203.0.113.5"), netip.MustParseAddr("2001:db8:bad::5")
 

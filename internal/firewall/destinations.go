@@ -13,9 +13,28 @@ import (
 type Destinations struct {
 	Name    string
 	Version int
-	// Boxes do not overlap.
+	// AllPorts is set if each box has all protocols and ports. The keys are addresses, and the kernel adds many fast.
+	AllPorts bool
+	// Boxes do not overlap. Those of AllPorts do not touch either.
 	Boxes []Box
 }
+
+// DestinationsOf returns two sets that have the boxes: one of those without all protocols and ports, and AllPorts. Boxes
+// with the same protocols and ports must not touch.
+func DestinationsOf(name string, version int, boxes []Box) []Destinations {
+	some, all := Destinations{Name: name, Version: version}, Destinations{Name: AllPortsSet(name), Version: version, AllPorts: true}
+	for _, b := range boxes {
+		if b.AllPorts() {
+			all.Boxes = append(all.Boxes, b)
+		} else {
+			some.Boxes = append(some.Boxes, b)
+		}
+	}
+	return []Destinations{some, all}
+}
+
+// AllPortsSet is the name of the second set of DestinationsOf.
+func AllPortsSet(name string) string { return name + "-all" }
 
 // Box is a range of addresses, of protocols and of destination ports.
 type Box struct {
@@ -24,17 +43,33 @@ type Box struct {
 	FirstPort, LastPort         uint16
 }
 
+// AllPorts reports whether the box has all protocols and ports.
+func (b Box) AllPorts() bool {
+	return b.FirstProtocol == 0 && b.LastProtocol == 255 && b.FirstPort == 0 && b.LastPort == 65535
+}
+
 // InDestinations holds if the set has the packet's destination, protocol and destination port, or what other protocols
-// have in the port's place. It never matches a packet that ends before that. The rule has to match the IP version.
+// have in the port's place. It never matches a packet that ends before that. With AllPorts, the set's own, it looks up
+// the destination alone. The rule has to match the IP version.
 type InDestinations struct {
-	Version int
-	Set     string
+	Version  int
+	Set      string
+	AllPorts bool
 }
 
 func (InDestinations) match() {}
 
+// Lookup returns the match of packets whose destination the set has.
+func (s Destinations) Lookup() InDestinations {
+	return InDestinations{Version: s.Version, Set: s.Name, AllPorts: s.AllPorts}
+}
+
 func (m InDestinations) String() string {
-	return fmt.Sprintf("%s daddr . meta l4proto . th dport @%s", ipWord(m.Version == 4), m.Set)
+	key := "daddr . meta l4proto . th dport"
+	if m.AllPorts {
+		key = "daddr"
+	}
+	return fmt.Sprintf("%s %s @%s", ipWord(m.Version == 4), key, m.Set)
 }
 
 // String returns the set as nft -f reads it.
@@ -43,7 +78,7 @@ func (s Destinations) String() string {
 	if len(s.Boxes) > 0 {
 		elements = " elements = { " + strings.Join(s.texts(), ", ") + " };"
 	}
-	return fmt.Sprintf("set %s { type %s flags interval;%s }", s.Name, destinationType(s.Version), elements)
+	return fmt.Sprintf("set %s { type %s%s }", s.Name, s.Declaration(), elements)
 }
 
 func destinationType(version int) string {
@@ -56,7 +91,13 @@ func (s Destinations) elements() string { return s.Name + " { " + strings.Join(s
 func (s Destinations) Head() string { return s.Declaration() + s.Held() }
 
 // Declaration returns the declaration of the set, without the boxes.
-func (s Destinations) Declaration() string { return destinationType(s.Version) + " flags interval;" }
+func (s Destinations) Declaration() string {
+	kind := destinationType(s.Version)
+	if s.AllPorts {
+		kind = fmt.Sprintf("ipv%d_addr;", s.Version)
+	}
+	return kind + " flags interval;"
+}
 
 // Held returns the boxes in order.
 func (s Destinations) Held() string {
@@ -73,7 +114,11 @@ func (s Destinations) texts() []string {
 	})
 	var list []string
 	for _, b := range sorted {
-		list = append(list, b.String())
+		text := b.String()
+		if s.AllPorts {
+			text = addresses(b.First, b.Last)
+		}
+		list = append(list, text)
 	}
 	return list
 }

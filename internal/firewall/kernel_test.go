@@ -61,6 +61,15 @@ func inetTable() firewall.Table {
 		{Name: "all-4", Version: 4, Boxes: []firewall.Box{{First: address("0.0.0.0"), Last: address("255.255.255.255"), LastProtocol: 255, LastPort: 65535}}},
 		{Name: "all-6", Version: 6, Boxes: []firewall.Box{{First: address("::"), Last: address("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), LastProtocol: 255, LastPort: 65535}}},
 		{Name: "none", Version: 6},
+		{Name: "egress-4-all", Version: 4, AllPorts: true, Boxes: []firewall.Box{
+			{First: address("1.0.0.0"), Last: address("1.255.255.255"), LastProtocol: 255, LastPort: 65535},
+			{First: address("2.0.0.1"), Last: address("2.0.0.7"), LastProtocol: 255, LastPort: 65535},
+			{First: address("255.255.255.255"), Last: address("255.255.255.255"), LastProtocol: 255, LastPort: 65535},
+		}},
+		{Name: "egress-6-all", Version: 6, AllPorts: true, Boxes: []firewall.Box{
+			{First: address("::"), Last: address("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), LastProtocol: 255, LastPort: 65535},
+		}},
+		{Name: "none-all", Version: 6, AllPorts: true},
 	}, Chains: []firewall.Chain{
 		{Name: "loopback", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: rules{
 			rule(drop, from, ip4, firewall.Destination{Prefix: prefix("127.0.0.0/8")}),
@@ -135,6 +144,8 @@ func inetTable() firewall.Table {
 			rule(drop, ip6, firewall.InSet{Part: firewall.SourceAddress6, Set: "next-hops-6"}),
 			rule(accept, ip4, firewall.InDestinations{Version: 4, Set: "egress-4"}),
 			rule(accept, ip6, firewall.InDestinations{Version: 6, Set: "egress-6"}),
+			rule(accept, ip4, firewall.InDestinations{Version: 4, Set: "egress-4-all", AllPorts: true}),
+			rule(accept, ip6, firewall.InDestinations{Version: 6, Set: "egress-6-all", AllPorts: true}),
 			rule(accept, ip4, firewall.InDestinations{Version: 4, Set: "pins-4"}),
 			rule(accept, ip6, firewall.InDestinations{Version: 6, Set: "pins-6"}),
 			rule(firewall.Refuse{Reset: true}, tcp),
@@ -296,13 +307,20 @@ func TestNFTables(t *testing.T) {
 }
 
 // TestChangedBoxes: a change of few boxes and of many leaves the set as a new table has it, and so does nft with the
-// change's text. Few boxes change while the others, and the rules, stay.
+// change's text, with ports and without. Few boxes change while the others, and the rules, stay.
 func TestChangedBoxes(t *testing.T) {
 	nstest.Need(t, "nft")
-	table := func(boxes ...firewall.Box) firewall.Table {
-		return firewall.Table{Family: firewall.Inet, Name: tableName, Destinations: []firewall.Destinations{{Name: "egress-4", Version: 4, Boxes: boxes}}, Chains: []firewall.Chain{
+	table := func(allPorts bool, boxes ...firewall.Box) firewall.Table {
+		set := firewall.Destinations{Name: "egress-4", Version: 4, AllPorts: allPorts}
+		for _, b := range boxes {
+			if allPorts {
+				b.FirstProtocol, b.LastProtocol, b.FirstPort, b.LastPort = 0, 255, 0, 65535
+			}
+			set.Boxes = append(set.Boxes, b)
+		}
+		return firewall.Table{Family: firewall.Inet, Name: tableName, Destinations: []firewall.Destinations{set}, Chains: []firewall.Chain{
 			{Name: "opening", Type: "filter", Hook: firewall.Forward, Rules: rules{rule(firewall.Jump{Chain: "egress"})}},
-			{Name: "egress", Rules: rules{rule(firewall.Return{}, firewall.IP{Version: 4}, firewall.InDestinations{Version: 4, Set: "egress-4"}), rule(firewall.Drop{})}},
+			{Name: "egress", Rules: rules{rule(firewall.Return{}, firewall.IP{Version: 4}, set.Lookup()), rule(firewall.Drop{})}},
 			{Name: "other", Rules: rules{rule(firewall.Accept{}, firewall.Count{})}},
 		}}
 	}
@@ -326,8 +344,8 @@ func TestChangedBoxes(t *testing.T) {
 		"none":        {many, nil, true},
 		"from none":   {nil, many, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			from, to := table(c.from...), table(c.to...)
+		test := func(t *testing.T, allPorts bool) {
+			from, to := table(allPorts, c.from...), table(allPorts, c.to...)
 			words := func(ns *nstest.Namespace) string {
 				fields := strings.FieldsFunc(ns.Exec("nft", "list", "table", "inet", tableName), func(r rune) bool { return strings.ContainsRune(" ,\t\n", r) })
 				return strings.Join(slices.Sorted(slices.Values(fields)), "\n")
@@ -360,7 +378,9 @@ func TestChangedBoxes(t *testing.T) {
 					}
 				}
 			}
-		})
+		}
+		t.Run(name, func(t *testing.T) { test(t, false) })
+		t.Run(name+", all ports", func(t *testing.T) { test(t, true) })
 	}
 }
 

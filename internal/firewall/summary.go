@@ -57,11 +57,14 @@ func (t Table) Summary() string {
 		does = append(does, "limits rates or connections")
 	}
 	for _, s := range t.Destinations {
+		if s.AllPorts {
+			continue
+		}
 		text := "holds where the guest may go by IPv%d (%s of addresses)"
 		if s.Name == PinnableSet(s.Version) {
 			text = "holds where pins may lead by IPv%d (%s of addresses)"
 		}
-		does = append(does, fmt.Sprintf(text, s.Version, count(len(s.Boxes), "range")))
+		does = append(does, fmt.Sprintf(text, s.Version, count(len(s.Boxes)+len(t.boxesOf(AllPortsSet(s.Name))), "range")))
 	}
 	if len(outward) > 0 {
 		does = append(does, "forwards frames to "+joined(outward))

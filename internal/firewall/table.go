@@ -267,7 +267,7 @@ func (t Table) same(o Table) bool {
 		}) &&
 		slices.EqualFunc(t.Maps, o.Maps, func(a, b PortMap) bool { return a.Name == b.Name && slices.Equal(a.Ranges, b.Ranges) }) &&
 		slices.EqualFunc(t.Destinations, o.Destinations, func(a, b Destinations) bool {
-			return a.Name == b.Name && a.Version == b.Version && slices.Equal(a.Boxes, b.Boxes)
+			return a.Name == b.Name && a.Version == b.Version && a.AllPorts == b.AllPorts && slices.Equal(a.Boxes, b.Boxes)
 		}) &&
 		slices.EqualFunc(t.Flows, o.Flows, func(a, b FlowTable) bool { return a.Name == b.Name && a.Head() == b.Head() }) &&
 		slices.EqualFunc(t.Chains, o.Chains, func(a, b Chain) bool {

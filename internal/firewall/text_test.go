@@ -50,6 +50,7 @@ func samples() []Rule {
 		drop(Carries{Version: 6}, InSet{Part: SourceAddress6, Set: "local"}),
 		drop(Carries{Version: 6}, AddToSet{Part: SourceAddress6, Set: "local"}),
 		drop(IP{Version: 4}, InDestinations{Version: 4, Set: "egress-4"}),
+		drop(IP{Version: 4}, InDestinations{Version: 4, Set: "egress-4-all", AllPorts: true}),
 		{Verdict: Refuse{}},
 		{Matches: []Match{tcp}, Verdict: Refuse{Reset: true}},
 		{Verdict: Return{}},

@@ -99,6 +99,16 @@ func parsers(t testing.TB) []parser {
 			func(b []byte) error { _, err := watches(b); return err }},
 		{"parseElements", table[unix.NFT_MSG_NEWSETELEM],
 			func(b []byte) error { _, err := parseElements(b); return err }},
+		{"appendBoxes", table[unix.NFT_MSG_NEWSETELEM],
+			func(b []byte) error {
+				for _, d := range firewall.DestinationsOf("", 4, nil) {
+					if err := appendBoxes(&d, new(bool), b); err != nil {
+						return err
+					}
+					_ = joined(d).Held()
+				}
+				return nil
+			}},
 		{"parseChain", chains,
 			func(b []byte) error { _, _, err := parseChain(b); return err }},
 		{"parseHook", [][]byte{inside(t, chains[0], sizeofNfgenmsg, unix.NFTA_CHAIN_HOOK)},

@@ -27,6 +27,11 @@ var testTable = firewall.Table{Family: firewall.Inet, Name: "guestwire-eth0", Se
 		{First: netip.MustParseAddr("10.0.0.0"), Last: netip.MustParseAddr("10.0.0.255"), FirstProtocol: 6, LastProtocol: 6, FirstPort: 80, LastPort: 81},
 		{First: netip.MustParseAddr("10.0.1.7"), Last: netip.MustParseAddr("255.255.255.255"), LastProtocol: 255, LastPort: 65535},
 	}},
+	{Name: "egress-4-all", Version: 4, AllPorts: true, Boxes: []firewall.Box{
+		{First: netip.MustParseAddr("0.0.0.0"), Last: netip.MustParseAddr("9.255.255.255"), LastProtocol: 255, LastPort: 65535},
+		{First: netip.MustParseAddr("10.0.1.7"), Last: netip.MustParseAddr("10.0.1.7"), LastProtocol: 255, LastPort: 65535},
+		{First: netip.MustParseAddr("255.255.255.255"), Last: netip.MustParseAddr("255.255.255.255"), LastProtocol: 255, LastPort: 65535},
+	}},
 	{Name: "egress-6", Version: 6, Boxes: []firewall.Box{{First: netip.MustParseAddr("fd00::"), Last: netip.MustParseAddr("fd00::1"), FirstProtocol: 58, LastProtocol: 58, LastPort: 65535}}},
 	{Name: "empty", Version: 6},
 }, Chains: []firewall.Chain{
@@ -121,7 +126,7 @@ func TestTableRoundTrip(t *testing.T) {
 			image.Chains[at].Rules = append(image.Chains[at].Rules, text)
 		}
 		for _, d := range table.Destinations {
-			have := firewall.Destinations{Version: d.Version}
+			have := firewall.Destinations{Version: d.Version, AllPorts: d.AllPorts}
 			for _, m := range reported[unix.NFT_MSG_NEWSETELEM] {
 				if err := appendBoxes(&have, new(bool), m); err != nil {
 					t.Fatal(err)
@@ -131,7 +136,7 @@ func TestTableRoundTrip(t *testing.T) {
 				have.Boxes = nil // the parser does not read the set's name
 			}
 			at := slices.IndexFunc(image.Sets, func(s firewall.Declaration) bool { return s.Name == d.Name })
-			image.Sets[at].Head += have.Held()
+			image.Sets[at].Head += joined(have).Held()
 		}
 		for i, set := range image.Sets {
 			if isMap := slices.ContainsFunc(table.Maps, func(m firewall.PortMap) bool { return m.Name == set.Name }); !isMap {

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -43,25 +44,37 @@ func typeOf(version int) uint32 {
 	return (uint32(ofVersion[uint8](version, typeIPv4Address, typeIPv6Address))<<bits|typeProtocol)<<bits | typePort
 }
 
+// keysOf are what the kernel knows of a set's keys: flags (NFT_SET_*), the type, the length in octets, and those of the
+// parts of a concatenation.
+func keysOf(s firewall.Destinations) (flags, key, length uint32, fields []uint32) {
+	fields = fieldsOf(s.Version)
+	if s.AllPorts {
+		return unix.NFT_SET_INTERVAL, uint32(ofVersion[uint8](s.Version, typeIPv4Address, typeIPv6Address)), fields[0], nil
+	}
+	return unix.NFT_SET_INTERVAL | setConcatenation, typeOf(s.Version), fields[0] + 4 + 4, fields
+}
+
 // writeDestinations writes the messages of a set and of its elements. Number is the set's in the transaction.
 func (w *nftWriter) writeDestinations(family firewall.Family, table string, s firewall.Destinations, number uint32) {
-	fields := fieldsOf(s.Version)
+	flags, key, length, fields := keysOf(s)
 	w.beginTables(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, family)
 	w.text(unix.NFTA_SET_TABLE, table)
 	w.text(unix.NFTA_SET_NAME, s.Name)
-	w.number32(unix.NFTA_SET_FLAGS, unix.NFT_SET_INTERVAL|setConcatenation)
-	w.number32(unix.NFTA_SET_KEY_TYPE, typeOf(s.Version))
-	w.number32(unix.NFTA_SET_KEY_LEN, fields[0]+4+4)
+	w.number32(unix.NFTA_SET_FLAGS, flags)
+	w.number32(unix.NFTA_SET_KEY_TYPE, key)
+	w.number32(unix.NFTA_SET_KEY_LEN, length)
 	w.number32(unix.NFTA_SET_ID, number)
-	description := w.open(unix.NFTA_SET_DESC)
-	parts := w.open(descConcat)
-	for _, length := range fields {
-		part := w.open(unix.NFTA_LIST_ELEM)
-		w.number32(fieldLength, length)
-		w.close(part)
+	if len(fields) > 0 {
+		description := w.open(unix.NFTA_SET_DESC)
+		parts := w.open(descConcat)
+		for _, length := range fields {
+			part := w.open(unix.NFTA_LIST_ELEM)
+			w.number32(fieldLength, length)
+			w.close(part)
+		}
+		w.close(parts)
+		w.close(description)
 	}
-	w.close(parts)
-	w.close(description)
 	w.bytes(unix.NFTA_SET_USERDATA, keyByteOrder)
 	w.writeBoxes(unix.NFT_MSG_NEWSETELEM, family, table, s, number)
 }
@@ -81,9 +94,23 @@ func (w *nftWriter) writeBoxes(kind uint16, family firewall.Family, table string
 		}
 		w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
 		list := w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-		for i, b := range boxes {
+		number := uint16(0)
+		for _, b := range boxes {
 			var room [24]byte
-			element := w.open(uint16(i + 1))
+			number++
+			element := w.open(number)
+			if s.AllPorts {
+				w.data(unix.NFTA_SET_ELEM_KEY, appendAddress(room[:0], b.First))
+				w.close(element)
+				if after := b.Last.Next(); after.IsValid() { // else the range has no end
+					number++
+					element = w.open(number)
+					w.number32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+					w.data(unix.NFTA_SET_ELEM_KEY, appendAddress(room[:0], after))
+					w.close(element)
+				}
+				continue
+			}
 			w.data(unix.NFTA_SET_ELEM_KEY, appendKey(room[:0], b.First, b.FirstProtocol, b.FirstPort))
 			w.data(elementKeyEnd, appendKey(room[:0], b.Last, b.LastProtocol, b.LastPort))
 			w.close(element)
@@ -97,15 +124,18 @@ func appendKey(b []byte, a netip.Addr, protocol uint8, port uint16) []byte {
 	return append(binary.BigEndian.AppendUint16(b, port), 0, 0)
 }
 
-// destination loads the packet's destination, protocol and destination port as a key into the registers from 1 on.
-func (w *nftWriter) destination(version int) {
+// destination loads what the match looks up in the packet as a key into the registers from 1 on.
+func (w *nftWriter) destination(m firewall.InDestinations) {
 	const protocol4, port4, protocol6, port6 = unix.NFT_REG32_01, unix.NFT_REG32_02, unix.NFT_REG_2, unix.NFT_REG32_05
 	protocol, port := uint32(protocol4), uint32(port4)
-	if version == 4 {
+	if m.Version == 4 {
 		w.payload(network, 16, 4)
 	} else {
 		protocol, port = protocol6, port6
 		w.payload(network, 24, 16)
+	}
+	if m.AllPorts {
+		return
 	}
 	w.expression("meta", field{unix.NFTA_META_KEY, unix.NFT_META_L4PROTO}, field{unix.NFTA_META_DREG, protocol})
 	w.payloadInto(port, transport, 2, 2)
@@ -114,32 +144,63 @@ func (w *nftWriter) destination(version int) {
 // destinationsHead is the head of destinations in the kernel without boxes; ok is false for another set.
 func destinationsHead(flags, key, length uint32, fields []uint32) (head string, ok bool) {
 	for _, version := range []int{4, 6} {
-		want := fieldsOf(version)
-		if flags == unix.NFT_SET_INTERVAL|setConcatenation && key == typeOf(version) && length == want[0]+4+4 && slices.Equal(fields, want) {
-			return firewall.Destinations{Version: version}.Declaration(), true
+		for _, s := range firewall.DestinationsOf("", version, nil) {
+			wantFlags, wantKey, wantLength, wantFields := keysOf(s)
+			if flags == wantFlags && key == wantKey && length == wantLength && slices.Equal(fields, wantFields) {
+				return s.Declaration(), true
+			}
 		}
 	}
 	return "", false
 }
 
-// appendBoxes parses struct nfgenmsg and a list of elements, and appends the boxes. Others becomes true for an element
-// without a key of the set.
+// appendBoxes parses struct nfgenmsg and a list of elements, and appends the boxes, of which joined makes those of a set
+// with AllPorts. Others becomes true for an element without a key of the set.
 func appendBoxes(s *firewall.Destinations, others *bool, message []byte) error {
+	_, _, length, _ := keysOf(*s)
 	size := int(fieldsOf(s.Version)[0])
 	return eachElement(message, func(e element) {
 		key, end := e.key, e.end
 		if end == nil {
 			end = key
 		}
-		if len(key) != size+8 || len(end) != size+8 {
+		if len(key) != int(length) || len(end) != len(key) || e.ends && !s.AllPorts {
 			*others = true
 			return
 		}
 		first, _ := netip.AddrFromSlice(key[:size])
+		if s.AllPorts {
+			b := firewall.Box{First: first, Last: firewall.LastOf(netip.PrefixFrom(first, 0)), LastProtocol: 255, LastPort: 65535}
+			if e.ends {
+				b.Last = first.Prev()
+			}
+			s.Boxes = append(s.Boxes, b)
+			return
+		}
 		last, _ := netip.AddrFromSlice(end[:size])
 		s.Boxes = append(s.Boxes, firewall.Box{First: first, Last: last, FirstProtocol: key[size], LastProtocol: end[size],
 			FirstPort: binary.BigEndian.Uint16(key[size+4:]), LastPort: binary.BigEndian.Uint16(end[size+4:])})
 	})
+}
+
+// joined is a set that appendBoxes has read. With AllPorts, each range came as a box up to the last address there is, and
+// one without addresses after the range, in any order. nft(8) adds one at the first address there is.
+func joined(s firewall.Destinations) firewall.Destinations {
+	if !s.AllPorts {
+		return s
+	}
+	slices.SortFunc(s.Boxes, func(a, b firewall.Box) int { return cmp.Or(a.First.Compare(b.First), a.Last.Compare(b.Last)) })
+	var boxes []firewall.Box
+	for _, b := range s.Boxes {
+		if last := len(boxes) - 1; last >= 0 && !boxes[last].Last.Less(b.First) {
+			boxes[last].Last = b.First.Prev()
+		}
+		if !b.Last.Less(b.First) {
+			boxes = append(boxes, b)
+		}
+	}
+	s.Boxes = boxes
+	return s
 }
 
 // Boxes returns what a set of the inet table holds whose keys are those of destinations; none if there is no such set.
@@ -149,5 +210,5 @@ func (n *Namespace) Boxes(table string, s firewall.Destinations) ([]firewall.Box
 	if err != nil && !answers(err, unix.ENOENT) {
 		return nil, fmt.Errorf("read the set %s: %w", s.Name, err)
 	}
-	return s.Boxes, nil
+	return joined(s).Boxes, nil
 }

@@ -110,10 +110,20 @@ func libraryTable(c *nftables.Conn, table firewall.Table) error {
 		}
 		var elements []nftables.SetElement
 		for _, b := range d.Boxes {
+			if d.AllPorts {
+				elements = append(elements, nftables.SetElement{Key: b.First.AsSlice()})
+				if after := b.Last.Next(); after.IsValid() {
+					elements = append(elements, nftables.SetElement{Key: after.AsSlice(), IntervalEnd: true})
+				}
+				continue
+			}
 			elements = append(elements, nftables.SetElement{Key: key(b.First, b.FirstProtocol, b.FirstPort), KeyEnd: key(b.Last, b.LastProtocol, b.LastPort)})
 		}
 		set := &nftables.Set{Table: t, ID: uint32(len(table.Sets) + len(table.Maps) + i + 1), Name: d.Name, Interval: true, Concatenation: true,
 			KeyType: nftables.MustConcatSetType(address, nftables.TypeInetProto, nftables.TypeInetService)}
+		if d.AllPorts {
+			set.Concatenation, set.KeyType, set.KeyByteOrder = false, address, binaryutil.BigEndian
+		}
 		if err := c.AddSet(set, elements); err != nil {
 			return err
 		}
@@ -293,6 +303,9 @@ func encodeMatch(m firewall.Match) []expr.Any {
 		offset, length, protocol, port := uint32(16), uint32(4), uint32(9), uint32(10)
 		if m.Version == 6 {
 			offset, length, protocol, port = 24, 16, 2, 13
+		}
+		if m.AllPorts {
+			return []expr.Any{&expr.Payload{DestRegister: 1, Base: network, Offset: offset, Len: length}, &expr.Lookup{SourceRegister: 1, SetName: m.Set}}
 		}
 		return []expr.Any{&expr.Payload{DestRegister: 1, Base: network, Offset: offset, Len: length}, &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: protocol},
 			&expr.Payload{DestRegister: port, Base: transport, Offset: 2, Len: 2}, &expr.Lookup{SourceRegister: 1, SetName: m.Set}}

@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -37,6 +39,7 @@ var everyMatch = []firewall.Match{
 	firewall.InSet{Part: firewall.SourceAddress4, Set: "a"}, firewall.InSet{Part: firewall.SourceAddress6, Set: "abc", Inverted: true}, firewall.InSet{Part: firewall.NextHop4, Set: "abcd"},
 	firewall.AddToSet{Part: firewall.NextHop6, Set: "a"}, firewall.AddToSet{Part: firewall.ARPSender, Set: "abc", Renew: true},
 	firewall.InDestinations{Version: 4, Set: "a"}, firewall.InDestinations{Version: 6, Set: "abcd"},
+	firewall.InDestinations{Version: 4, Set: "a-all", AllPorts: true}, firewall.InDestinations{Version: 6, Set: "abcd-all", AllPorts: true},
 	firewall.AddToSet{Part: firewall.RawSource6, Set: "abcd"}, firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: "abcde"},
 }
 
@@ -110,6 +113,8 @@ func compareLibrary(t *testing.T, ops ...netstate.Op) {
 	}
 	for i := range want {
 		clear(want[i][8:16]) // sequence number and port, which our socket sets
+		// The library marks an element's flags as attributes, which nft(8) does not.
+		want[i] = bytes.ReplaceAll(want[i], []byte{8, 0, unix.NFTA_SET_ELEM_FLAGS, 0x80, 0, 0, 0, 1}, []byte{8, 0, unix.NFTA_SET_ELEM_FLAGS, 0, 0, 0, 0, 1})
 		if !bytes.Equal(have[i], want[i]) {
 			t.Errorf("message %d\nhave %x\nwant %x", i, have[i], want[i])
 		}

@@ -84,7 +84,7 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 // pinSet is the set of pins of one version of IP, and what a transaction does with it.
 type pinSet struct {
 	name           string
-	pinnable       firewall.Destinations
+	pinnable       []firewall.Box
 	renewed, added []firewall.Element // all that are renewed are added
 }
 
@@ -104,7 +104,7 @@ func (n *Namespace) readPinSets(table string) (map[int]*pinSet, error) {
 		set, of, err := parseSet(m)
 		for _, version := range []int{4, 6} {
 			if of == table && set.Name == firewall.PinSet(version) {
-				sets[version] = &pinSet{name: set.Name, pinnable: firewall.Destinations{Name: firewall.PinnableSet(version), Version: version}}
+				sets[version] = &pinSet{name: set.Name}
 			}
 		}
 		return err
@@ -115,11 +115,10 @@ func (n *Namespace) readPinSets(table string) (map[int]*pinSet, error) {
 	case err == nil && len(sets) == 0:
 		return nil, ErrNoPins
 	}
-	for _, s := range sets {
-		if err == nil {
-			err = n.dumpElements(firewall.Inet, table, s.pinnable.Name, func() { s.pinnable.Boxes = nil }, func(m []byte) error {
-				return appendBoxes(&s.pinnable, new(bool), m)
-			})
+	for version, s := range sets {
+		for _, d := range firewall.DestinationsOf(firewall.PinnableSet(version), version, nil) {
+			boxes, failed := n.Boxes(table, d)
+			s.pinnable, err = append(s.pinnable, boxes...), errors.Join(err, failed)
 		}
 	}
 	return sets, err
@@ -131,7 +130,7 @@ func leftOut(sets map[int]*pinSet, pins []firewall.Pin) (refused, lacking []neti
 		switch s := sets[versionOf(p.To)]; {
 		case s == nil && !slices.Contains(lacking, p.To):
 			lacking = append(lacking, p.To)
-		case s != nil && !slices.Contains(refused, p.To) && !slices.ContainsFunc(s.pinnable.Boxes, func(b firewall.Box) bool { return b.Has(p) }):
+		case s != nil && !slices.Contains(refused, p.To) && !slices.ContainsFunc(s.pinnable, func(b firewall.Box) bool { return b.Has(p) }):
 			refused = append(refused, p.To)
 		}
 	}

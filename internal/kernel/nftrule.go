@@ -264,7 +264,7 @@ func (w *nftWriter) writeMatch(m firewall.Match) {
 		w.number32(unix.NFTA_LOOKUP_SET_ID, 0)
 		w.closeExpression(element, data)
 	case firewall.InDestinations:
-		w.destination(m.Version)
+		w.destination(m)
 		element, data := w.openExpression("lookup", field{unix.NFTA_LOOKUP_SREG, 1})
 		w.text(unix.NFTA_LOOKUP_SET, m.Set)
 		w.number32(unix.NFTA_LOOKUP_SET_ID, 0)

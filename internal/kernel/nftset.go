@@ -253,8 +253,8 @@ func (n *Namespace) readHeld(image *firewall.Image, wanted []firewall.Table) err
 			}
 		}
 		for _, d := range t.Destinations {
-			have := firewall.Destinations{Name: d.Name, Version: d.Version}
-			err := n.completeHead(image, d.Name, func() string { return have.Held() }, func() { have.Boxes = nil }, func(message []byte, others *bool) error {
+			have := firewall.Destinations{Name: d.Name, Version: d.Version, AllPorts: d.AllPorts}
+			err := n.completeHead(image, d.Name, func() string { return joined(have).Held() }, func() { have.Boxes = nil }, func(message []byte, others *bool) error {
 				return appendBoxes(&have, others, message)
 			})
 			if err != nil {
@@ -284,10 +284,12 @@ func (n *Namespace) completeHead(image *firewall.Image, set string, held func() 
 }
 
 // element is one of a set in the kernel: the key, the key at the end of a range, and the data; nil: it has none. An
-// element that does not expire has 0 milliseconds, and each other one at least 1.
+// element that does not expire has 0 milliseconds, and each other one at least 1. With ends, the key is the first one
+// after a range.
 type element struct {
 	key, end, data []byte
 	milliseconds   uint64
+	ends           bool
 }
 
 // eachElement parses struct nfgenmsg and a list of elements (NFTA_SET_ELEM_LIST_ELEMENTS), and calls f with each.
@@ -298,9 +300,11 @@ func eachElement(m []byte, f func(element)) error {
 		}
 		return eachAttribute(v, 0, func(_ uint16, attributes []byte) error {
 			var parts [elementKeyEnd + 1][]byte
-			milliseconds := uint64(0)
+			milliseconds, ends := uint64(0), false
 			err := eachAttribute(attributes, 0, func(attribute uint16, v []byte) error {
 				switch attribute {
+				case unix.NFTA_SET_ELEM_FLAGS:
+					ends = be32(v)&unix.NFT_SET_ELEM_INTERVAL_END != 0
 				case unix.NFTA_SET_ELEM_EXPIRATION:
 					milliseconds = max(1, be64(v))
 				case unix.NFTA_SET_ELEM_KEY, elementKeyEnd, unix.NFTA_SET_ELEM_DATA:
@@ -312,7 +316,7 @@ func eachElement(m []byte, f func(element)) error {
 				return nil
 			})
 			if err == nil {
-				f(element{parts[unix.NFTA_SET_ELEM_KEY], parts[elementKeyEnd], parts[unix.NFTA_SET_ELEM_DATA], milliseconds})
+				f(element{parts[unix.NFTA_SET_ELEM_KEY], parts[elementKeyEnd], parts[unix.NFTA_SET_ELEM_DATA], milliseconds, ends})
 			}
 			return err
 		})

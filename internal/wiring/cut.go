@@ -19,7 +19,9 @@ func (p *Plan) EgressSets() (sets []firewall.Destinations) {
 		return nil
 	}
 	for _, name := range egressSets {
-		sets = append(sets, firewall.Destinations{Name: name(4), Version: 4}, firewall.Destinations{Name: name(6), Version: 6})
+		for _, v := range []int{4, 6} {
+			sets = append(sets, firewall.DestinationsOf(name(v), v, nil)...)
+		}
 	}
 	return sets
 }
@@ -40,7 +42,10 @@ func (p *Plan) Judge(now netstate.Snapshot, sets []firewall.Destinations) func(f
 		if !in(own, from) || local[from] || in(behind, a) || local[a] || a.IsLoopback() {
 			return false
 		}
-		has := func(name func(version int) string) bool { return of[name(version(a))].has(to, protocol) }
+		has := func(name func(version int) string) bool {
+			set := name(version(a))
+			return of[set].has(to, protocol) || of[firewall.AllPortsSet(set)].has(to, protocol)
+		}
 		return !has(egressSet) && !(has(firewall.PinnableSet) && has(firewall.PinSet))
 	}
 }

@@ -55,7 +55,7 @@ func (p *Plan) pinnable(nic netstate.Link, ends []end) (sets []firewall.Destinat
 	return p.destinations(nic, ends, firewall.PinnableSet, pinnable)
 }
 
-// destinations are sets, for each family of the guest, of the boxes for which holds is true.
+// destinations are the sets, for each family of the guest, of the boxes for which holds is true.
 func (p *Plan) destinations(nic netstate.Link, ends []end, name func(v int) string, holds func(by []entry) bool) (sets []firewall.Destinations, err error) {
 	for _, e := range ends {
 		v := version(e.guest)
@@ -63,15 +63,15 @@ func (p *Plan) destinations(nic netstate.Link, ends []end, name func(v int) stri
 		if !ok {
 			return nil, &cache.FieldError{Field: p.egressField(), Reason: fmt.Sprintf("it makes more than %d ranges of addresses and ports of IPv%d, or too many for the kernel, as entries with ports overlap other networks: name fewer", maxBoxes, v)}
 		}
-		sets = append(sets, firewall.Destinations{Name: name(v), Version: v, Boxes: boxes})
+		sets = append(sets, firewall.DestinationsOf(name(v), v, boxes)...)
 	}
 	return sets, nil
 }
 
 const (
 	maxBoxes = 16384 // elements of a set
-	// maxPrefixes limits the prefixes of the elements' addresses, of which the kernel makes a set. It takes a time that
-	// grows faster than their number, and which no signal ends.
+	// maxPrefixes limits the prefixes of the addresses of elements with protocols and ports, of which the kernel makes a
+	// set. It takes a time that grows faster than their number, and which no signal ends.
 	maxPrefixes = 1 << 18
 	maxLooks    = 1 << 26 // at entries, until the elements are known: less than a second
 
@@ -85,11 +85,11 @@ func (t forwarding) destinations() firewall.Chain {
 	c := firewall.Chain{Name: "egress"}
 	allow := firewall.Goto{Chain: firewall.Allowed}
 	for _, s := range t.egress {
-		c.Rules = append(c.Rules, rule(allow, firewall.IP{Version: s.Version}, firewall.InDestinations{Version: s.Version, Set: s.Name}))
+		c.Rules = append(c.Rules, rule(allow, firewall.IP{Version: s.Version}, s.Lookup()))
 	}
 	for _, s := range t.pinnable { // a set that the kernel replaces is empty for a moment, in which nothing is pinnable
 		v := s.Version
-		c.Rules = append(c.Rules, rule(allow, firewall.IP{Version: v}, firewall.InDestinations{Version: v, Set: s.Name}, firewall.InDestinations{Version: v, Set: firewall.PinSet(v)}))
+		c.Rules = append(c.Rules, rule(allow, firewall.IP{Version: v}, s.Lookup(), firewall.InDestinations{Version: v, Set: firewall.PinSet(v)}))
 	}
 	c.Rules = append(c.Rules, rule(firewall.Refuse{Reason: firewall.NoEgress}))
 	return c
@@ -101,6 +101,9 @@ const pinLife = 60_000
 // pins are the sets of what is pinned.
 func (t forwarding) pins() (sets []firewall.Set) {
 	for _, s := range t.pinnable {
+		if s.AllPorts {
+			continue
+		}
 		of := map[int]firewall.Part{4: firewall.Destination4, 6: firewall.Destination6}[s.Version]
 		sets = append(sets, firewall.Set{Name: firewall.PinSet(s.Version), Of: of, Size: firewall.MaxPins, Milliseconds: pinLife})
 	}
@@ -307,7 +310,7 @@ func (p *Plan) boxes(nic netstate.Link, v int, holds func(by []entry) bool) (box
 	since := events[0].at
 	prefixes := 0
 	end := func(last netip.Addr) {
-		if len(open) > 0 {
+		if len(open) > 0 && !open[0].AllPorts() {
 			prefixes += len(open) * prefixesOf(since, last)
 		}
 		for _, b := range open {

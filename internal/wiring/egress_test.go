@@ -52,7 +52,10 @@ func (p packet) isIn(t *testing.T, name string, sets []firewall.Destinations) (i
 		if !strings.HasPrefix(s.Name, name) {
 			continue
 		}
-		for _, b := range s.Boxes {
+		for i, b := range s.Boxes {
+			if b.AllPorts() != s.AllPorts || s.AllPorts && i > 0 && s.Boxes[i-1].Last.Next() == b.First {
+				t.Fatalf("%v is in the wrong set, or touches the box before, in\n%v", b, s)
+			}
 			in := p.to.BitLen() == b.First.BitLen() && b.First.Compare(p.to) <= 0 && p.to.Compare(b.Last) <= 0 &&
 				b.FirstProtocol <= p.protocol && p.protocol <= b.LastProtocol && b.FirstPort <= p.port && p.port <= b.LastPort
 			if in && is {
@@ -250,14 +253,20 @@ func TestEgressTooMany(t *testing.T) {
 	}
 }
 
-// TestManyNetworks: many networks become no more boxes than there are networks.
+// TestManyNetworks: many networks become no more boxes than there are networks. What lies between as many hosts is
+// ranges of addresses alone, whatever their prefixes are.
 func TestManyNetworks(t *testing.T) {
-	var texts []string
+	var texts, hosts []string
 	for i := range 10_000 {
 		texts = append(texts, fmt.Sprintf("allow 10.%d.%d.%d/30 443", i%7*36, i/40%250, i%40*4))
+		hosts = append(hosts, fmt.Sprintf("refuse 2001:db8:%x:5555:aaaa:5555:aaaa:5555", i))
 	}
 	sets := destinationsOf(t, lan4(), withSpec(masquerade(), func(s *asked) { s.Egress = policy(append(texts, "refuse all")...) }))
-	if len(sets) != 2 || len(sets[1].Boxes) != 1 || len(sets[0].Boxes) > 10_000 || len(sets[0].Boxes) < 5000 {
+	if len(sets) != 4 || len(sets[3].Boxes) != 1 || len(sets[0].Boxes) > 10_000 || len(sets[0].Boxes) < 5000 {
 		t.Errorf("%d sets", len(sets))
+	}
+	sets = destinationsOf(t, flannel(), withSpec(routed(), func(s *asked) { s.Egress = policy(append(hosts, "allow all")...) }))
+	if len(sets) != 4 || len(sets[2].Boxes) != 0 || len(sets[3].Boxes) != 10_001 {
+		t.Errorf("between hosts there are %d sets", len(sets))
 	}
 }
