@@ -106,3 +106,30 @@ func TestImageOfIPTables(t *testing.T) {
 		t.Errorf("have %+v\nwant %+v", have, want)
 	}
 }
+
+// TestDifferingSet: of a long set only what differs is named, and not all of that.
+func TestDifferingSet(t *testing.T) {
+	var want, have Destinations
+	for i := range 20 {
+		a := netip.AddrFrom4([4]byte{198, 51, 100, byte(2 * i)})
+		want.Boxes = append(want.Boxes, Box{First: a, Last: a, LastProtocol: 255, LastPort: 65535})
+	}
+	want.Name, want.Version, want.AllPorts = "egress-4-all", 4, true
+	have = want
+	other := want.Boxes[0]
+	other.First, other.Last = netip.MustParseAddr("10.9.9.9"), netip.MustParseAddr("10.9.9.9")
+	for _, c := range []struct {
+		boxes []Box
+		says  string
+	}{
+		{want.Boxes[1:], "set egress-4-all lacks 198.51.100.0"},
+		{append([]Box{other}, want.Boxes...), "set egress-4-all has 10.9.9.9, which is not guestwire's"},
+		{[]Box{other}, "set egress-4-all lacks 198.51.100.0; 198.51.100.2; 198.51.100.4; 198.51.100.6; 198.51.100.8; and 15 more, and has 10.9.9.9, which is not guestwire's"},
+	} {
+		have.Boxes = c.boxes
+		image := Table{Destinations: []Destinations{have}}.Image()
+		if d := image.Differences(Table{Destinations: []Destinations{want}}.Image()); len(d) != 1 || d[0] != c.says {
+			t.Errorf("%q, want %q", d, c.says)
+		}
+	}
+}

@@ -336,7 +336,7 @@ func differences(kind string, have, want []Declaration) []string {
 		if at < 0 {
 			d = append(d, kind+" "+w.Name+" is gone")
 		} else if have[at].Head != w.Head {
-			d = append(d, fmt.Sprintf("%s %s is %q, not %q", kind, w.Name, have[at].Head, w.Head))
+			d = append(d, kind+" "+w.Name+" "+differing(have[at].Head, w.Head))
 		}
 	}
 	for _, h := range have {
@@ -345,6 +345,42 @@ func differences(kind string, have, want []Declaration) []string {
 		}
 	}
 	return d
+}
+
+// differing says how the head of a declaration differs. A long list of what a set holds is not written twice.
+func differing(have, want string) string {
+	const short = 8 // properties and elements of both
+	h, w := strings.Split(strings.TrimSuffix(have, ";"), "; "), strings.Split(strings.TrimSuffix(want, ";"), "; ")
+	lacks, extra := missing(w, h), missing(h, w)
+	if len(h)+len(w) <= short || len(lacks)+len(extra) == 0 {
+		return fmt.Sprintf("is %q, not %q", have, want)
+	}
+	var parts []string
+	if len(lacks) > 0 {
+		parts = append(parts, "lacks "+few(lacks))
+	}
+	if len(extra) > 0 {
+		parts = append(parts, "has "+few(extra)+", which is not guestwire's")
+	}
+	return strings.Join(parts, ", and ")
+}
+
+// missing are the words of a list that the other one has not.
+func missing(list, other []string) []string {
+	in := map[string]bool{}
+	for _, word := range other {
+		in[word] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(word string) bool { return in[word] })
+}
+
+// few are the first words, and how many there are.
+func few(words []string) string {
+	const most = 5
+	if len(words) <= most {
+		return strings.Join(words, "; ")
+	}
+	return fmt.Sprintf("%s; and %d more", strings.Join(words[:most], "; "), len(words)-most)
 }
 
 func (c ChainImage) differences(want ChainImage) []string {
