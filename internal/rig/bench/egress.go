@@ -36,7 +36,7 @@ func measureEgress(s *scope, w io.Writer, sets int) error {
 	var guests, setups []row
 	for _, binding := range []infra.Binding{infra.Routed{}, infra.Masquerade{}} {
 		kind := string(binding.Kind())
-		out, in := newRow(kind+", short TCP, from the guest", 2), newRow(kind+", short TCP, to the guest", 2)
+		out, in := newRow(kind+", open connection, from the guest", 2), newRow(kind+", open connection, to the guest", 2)
 		opened, refused := newRow(kind+", a new connection", 2), newRow(kind+", a refused connection", 2)
 		lists := []row{newRow(kind+", networks allowed, ms", 3), newRow(kind+", networks allowed, ms of CPU", 3),
 			newRow(kind+", hosts refused, ms", 3), newRow(kind+", hosts refused, ms of CPU", 3)}
