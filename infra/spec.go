@@ -193,9 +193,16 @@ func (s Spec) validateDNS() error {
 		}
 	}
 	for i, server := range s.DNS.Servers {
-		if !server.IsValid() {
-			return &cache.FieldError{Field: fmt.Sprintf("dns.servers[%d]", i), Reason: "no address"}
+		reason := ""
+		switch {
+		case !server.IsValid():
+			reason = "no address"
+		case server.IsUnspecified() || server.IsMulticast():
+			reason = fmt.Sprintf("%v is no server's address: want one like 10.96.0.10", server)
+		default:
+			continue
 		}
+		return &cache.FieldError{Field: fmt.Sprintf("dns.servers[%d]", i), Reason: reason}
 	}
 	return nil
 }
