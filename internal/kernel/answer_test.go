@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -73,6 +74,21 @@ func TestDumpBesideTransactions(t *testing.T) {
 	stop()
 	if other := <-ended; err != nil || other != nil {
 		t.Fatal(err, other)
+	}
+}
+
+// TestTablesWithoutPatience: a caller that waits no more gets no transaction.
+func TestTablesWithoutPatience(t *testing.T) {
+	nstest.Need(t)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	pod := nstest.New(t, "pod")
+	err := within(pod, func(n *Namespace) error {
+		_, err := n.sendTables(ctx, []netstate.Op{netstate.TableSet{Table: firewall.Table{Family: firewall.Inet, Name: "a"}}})
+		return err
+	})
+	if tables := pod.Exec("nft", "list", "tables"); !errors.Is(err, context.Canceled) || tables != "" {
+		t.Errorf("%v, and tables %q", err, tables)
 	}
 }
 

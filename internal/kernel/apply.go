@@ -153,7 +153,7 @@ func (n *Namespace) applyBatch(ctx context.Context, c carrier, ops []netstate.Op
 		return nil, applyOne(ops[0])
 	}
 	if c == nfnetlink {
-		return n.sendTables(ops)
+		return n.sendTables(ctx, ops)
 	}
 	if c == conntrack {
 		return n.forgetConnections(ctx, ops)

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -97,8 +98,11 @@ func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, rena
 // sendTables carries the operations out in one transaction. If a table is replaced whose elements are kept, it is one of
 // the generation in which these were read, or a pin that came meanwhile would be lost. What keeps pinning does not keep
 // a table from being set: the last transaction is of any generation.
-func (n *Namespace) sendTables(ops []netstate.Op) ([]failure, error) {
+func (n *Namespace) sendTables(ctx context.Context, ops []netstate.Op) ([]failure, error) {
 	for left := pinTries; ; left-- {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		kept, generation, err := n.keepElements(ops)
 		if err != nil {
 			return nil, err

@@ -255,7 +255,7 @@ func (s *socket) dump(r *nl.NetlinkRequest, reset func(), f func([]byte) error) 
 		}
 		last = answer.Sum64()
 	}
-	return errors.New("netlink: the namespace keeps changing while it is read")
+	return errors.New("netlink: the namespace keeps changing while it is read: try again, or end the program that changes it all the time (ip monitor and nft monitor name what changes)")
 }
 
 const dumpTries = 64 // until a namespace that keeps changing is an error
