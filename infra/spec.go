@@ -197,7 +197,7 @@ func (s Spec) validateDNS() error {
 		switch {
 		case !server.IsValid():
 			reason = "no address"
-		case server.IsUnspecified() || server.IsMulticast():
+		case server.Unmap().IsUnspecified() || server.Unmap().IsMulticast():
 			reason = fmt.Sprintf("%v is no server's address: want one like 10.96.0.10", server)
 		default:
 			continue

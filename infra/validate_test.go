@@ -85,7 +85,7 @@ func TestValidate(t *testing.T) {
 		"resolver":           {infra.Spec{DNS: &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}, ""},
 		"no resolver":        {infra.Spec{DNS: &cache.DNS{Servers: []netip.Addr{{}}}}, "dns.servers[0]"},
 		"resolver 0.0.0.0":   {infra.Spec{DNS: &cache.DNS{Servers: []netip.Addr{netip.IPv4Unspecified()}}}, "dns.servers[0]"},
-		"resolver of many":   {infra.Spec{DNS: &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("ff02::fb")}}}, "dns.servers[1]"},
+		"resolver of many":   {infra.Spec{DNS: &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("::ffff:224.0.0.251")}}}, "dns.servers[1]"},
 		"resolver of slirp":  {infra.Spec{Binding: infra.Slirp{}, DNS: &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}, "dns.servers"},
 		"domains of slirp":   {infra.Spec{Binding: infra.Slirp{}, DNS: &cache.DNS{Search: []string{"example"}}}, ""},
 		"domains of passt":   {infra.Spec{Binding: infra.Passt{}, DNS: &cache.DNS{Search: []string{"example"}}}, "dns"},
