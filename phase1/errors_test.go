@@ -36,7 +36,7 @@ func TestErrorsNameTheCall(t *testing.T) {
 	}
 	defer release()
 	refused := unwired
-	refused.Binding = infra.Macvtap{}
+	refused.Binding, refused.DNS = infra.Macvtap{}, nil
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	nothing := func(cache.Record) error { return nil }
