@@ -90,14 +90,14 @@ func (s Spec) validateEgress(field string, list []Egress) error {
 	if last := list[len(list)-1]; last.To != "all" || last.Ports != (Ports{}) {
 		return refuse("the last entry, %q, leaves the rest open: want \"refuse all\" or \"allow all\" at the end", last)
 	}
-	decided := decided{first: map[about]int{}}
+	above := decided{first: map[about]int{}}
 	for i, e := range list {
-		for _, at := range decided.before(e) {
+		for _, at := range above.before(e) {
 			if list[at].Refuse != e.Refuse {
 				return &cache.FieldError{Field: fmt.Sprintf("%s[%d]", field, i), Reason: fmt.Sprintf("%q never decides, as %q comes before it: change their order, or leave one out", e, list[at])}
 			}
 		}
-		decided.add(i, e)
+		above.add(i, e)
 		if reason := e.check(s.DNS); reason != "" {
 			return &cache.FieldError{Field: fmt.Sprintf("%s[%d]", field, i), Reason: reason}
 		}
@@ -143,7 +143,11 @@ func (e Egress) about() (list []about) {
 // before returns the places of the entries that decide all that e is about; none: e decides something, as far as
 // networks and whole protocols say.
 func (d *decided) before(e Egress) (places []int) {
-	for _, a := range e.about() {
+	list := e.about()
+	if _, is := d.decides(list[0]); !is && list[0].name != "" { // whatever its networks are, these have them
+		list = Egress{To: "all", Ports: e.Ports}.about()
+	}
+	for _, a := range list {
 		at, is := d.decides(a)
 		if !is {
 			return nil
@@ -153,28 +157,25 @@ func (d *decided) before(e Egress) (places []int) {
 	return places
 }
 
-// decides returns the place of an entry whose network has all of a's, with a's ports, its protocol, or with all.
+// decides returns the place of an entry about the same name, or about a network that has all of a's, with a's ports, its
+// protocol, or with all.
 func (d *decided) decides(a about) (at int, is bool) {
-	all := []Ports{a.ports, {Protocol: a.ports.Protocol}, {}}
+	protocol := Ports{Protocol: a.ports.Protocol}
 	if a.ports.First != 0 {
-		all[1].Protocol = a.ports.Transport()
+		protocol.Protocol = a.ports.Transport()
 	}
-	for _, ports := range all {
-		if !a.network.IsValid() {
-			if at, is = d.first[about{name: a.name, ports: ports}]; !is { // or all addresses of both families
-				if at, is = d.first[about{network: netip.PrefixFrom(netip.IPv4Unspecified(), 0), ports: ports}]; is {
-					at, is = d.first[about{network: netip.PrefixFrom(netip.IPv6Unspecified(), 0), ports: ports}]
-				}
-			}
-		}
-		for bits := 0; bits <= a.network.Bits() && !is; bits++ {
-			if d.lengths[bits] {
-				wider, _ := a.network.Addr().Prefix(bits)
-				at, is = d.first[about{network: wider, ports: ports}]
-			}
-		}
-		if is {
+	for _, ports := range []Ports{a.ports, protocol, {}} {
+		if at, is := d.first[about{network: a.network, name: a.name, ports: ports}]; is {
 			return at, true
+		}
+		for bits := range a.network.Bits() { // -1 for a name
+			if !d.lengths[bits] {
+				continue
+			}
+			wider, _ := a.network.Addr().Prefix(bits) // of that length there is one
+			if at, is := d.first[about{network: wider, ports: ports}]; is {
+				return at, true
+			}
 		}
 	}
 	return 0, false
