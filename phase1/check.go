@@ -141,8 +141,7 @@ func (s *session) compareRecord(ctx context.Context, j *journal, plan *wiring.Pl
 // recordMode is that of a file of cache.Write.
 const recordMode fs.FileMode = 0o644
 
-// holdsRecord reports whether the open directory has the record, octet by octet. To decode it takes longer than all else
-// that Check does.
+// holdsRecord reports whether the open directory has the record, octet by octet. To decode it took half of a Check.
 func (s *session) holdsRecord(r cache.Record) bool {
 	text, err := cache.Encode(r)
 	if err != nil {

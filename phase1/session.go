@@ -21,7 +21,6 @@ import (
 // session is one call on one NIC of one namespace, on a thread in it, with the lock held.
 type session struct {
 	nic      string
-	path     string // by which NIC.NetNS was opened
 	identity netns.Identity
 	node     node
 	ns       *kernel.Namespace
@@ -78,7 +77,7 @@ func (n NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f
 		if err := identity.AddCookie(); err != nil {
 			return err
 		}
-		s := &session{nic: n.Name, path: n.NetNS.Name(), identity: identity, node: node, ns: ns, report: n.Progress, held: n.holds(identity.Inode)}
+		s := &session{nic: n.Name, identity: identity, node: node, ns: ns, report: n.Progress, held: n.holds(identity.Inode)}
 		defer func() { s.state.close() }()
 		return f(s)
 	})

@@ -3,6 +3,7 @@ package phase1
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -34,7 +35,7 @@ func (n NIC) Status(ctx context.Context) (*Report, error) {
 			return err
 		}
 		w := j.describe(s.identity.Name(), s.nic)
-		if err := s.find(ctx, &w); err != nil {
+		if err := s.find(ctx, &w, n.NetNS); err != nil {
 			return err
 		}
 		report = &Report{Wiring: w, Record: plan.Record, Egress: j.Spec.Egress, EgressWithin: j.Spec.EgressWithin}
@@ -54,11 +55,12 @@ func (n NIC) Status(ctx context.Context) (*Report, error) {
 }
 
 // find sets FoundAt. The path by which the caller has opened the namespace is one, if it still leads there; else find
-// looks at all processes of the node. A path in /proc may be that of a thread.
-func (s *session) find(ctx context.Context, w *Wiring) error {
+// looks at all processes of the node. A path in /proc may be that of a thread. Opened is nil with NIC.Own.
+func (s *session) find(ctx context.Context, w *Wiring, opened *os.File) error {
 	var at unix.Stat_t
-	if !strings.HasPrefix(s.path, "/proc/") && filepath.IsAbs(s.path) && unix.Stat(s.path, &at) == nil && at.Dev == s.identity.Device && at.Ino == s.identity.Inode {
-		w.FoundAt = []string{s.path}
+	if opened != nil && filepath.IsAbs(opened.Name()) && !strings.HasPrefix(opened.Name(), "/proc/") &&
+		unix.Stat(opened.Name(), &at) == nil && at.Dev == s.identity.Device && at.Ino == s.identity.Inode {
+		w.FoundAt = []string{opened.Name()}
 		return nil
 	}
 	found, _, err := netns.Find(ctx, []netns.Identity{s.identity})
