@@ -36,13 +36,9 @@ func TestDumpBesideTransactions(t *testing.T) {
 	nstest.Need(t)
 	const many = 5000
 	pod := nstest.New(t, "pod")
-	file := filepath.Join(t.TempDir(), "ruleset")
 	text := "add table inet a\nadd chain inet a many\nadd set inet a pins-4 { type ipv4_addr . inet_proto . inet_service; }\n" +
 		strings.Repeat("add rule inet a many ip daddr 10.9.9.9 accept\n", many)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	pod.Exec("nft", "-f", file)
+	load(t, pod, text)
 	ctx, stop := context.WithCancel(t.Context())
 	begun, ended := make(chan bool), make(chan error, 1)
 	go func() {
@@ -98,15 +94,11 @@ func TestDumpOfShiftingList(t *testing.T) {
 	nstest.Need(t)
 	const many = 3000
 	pod := nstest.New(t, "pod")
-	file := filepath.Join(t.TempDir(), "ruleset")
 	text := "add table inet a\nadd table inet b\n"
 	for i := range many {
 		text += fmt.Sprintf("add chain inet b c%d\n", i)
 	}
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	pod.Exec("nft", "-f", file)
+	load(t, pod, text)
 	ctx, stop := context.WithCancel(t.Context())
 	begun, ended := make(chan bool), make(chan error, 1)
 	go func() {
@@ -155,6 +147,17 @@ func TestDumpOfShiftingList(t *testing.T) {
 	}
 }
 
+// load carries out commands of nft(8).
+func load(t *testing.T, pod *nstest.Namespace, commands string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "ruleset")
+	if err := os.WriteFile(file, []byte(commands), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pod.Exec("nft", "-f", file)
+}
+
+// within calls f with the pod's namespace.
 func within(pod *nstest.Namespace, f func(*Namespace) error) error {
 	return netns.Do(pod.File, func() error {
 		n, err := Open()

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -25,18 +24,8 @@ func TestOvertaken(t *testing.T) {
 	pod.IP("link set eth0 up")
 	pod.IP("addr add 10.0.0.2/24 dev eth0")
 	pod.IP("addr add fd00::2/64 dev eth0 nodad")
-	do := func(f func(*Namespace) error) error {
-		return netns.Do(pod.File, func() error {
-			n, err := Open()
-			if err != nil {
-				return err
-			}
-			defer n.Close()
-			return f(n)
-		})
-	}
 	var link netstate.Link
-	err := do(func(n *Namespace) error {
+	err := within(pod, func(n *Namespace) error {
 		var s netstate.Snapshot
 		err := n.readLinks(&s)
 		link, _ = s.Named("eth0")
@@ -111,7 +100,7 @@ func TestOvertaken(t *testing.T) {
 			}
 			after := netstate.SysctlSet{Path: "net/ipv4/conf/eth0/arp_filter", Value: "1"}
 			pod.Exec("sysctl", "-qw", "net.ipv4.conf.eth0.arp_filter=0")
-			err := do(func(n *Namespace) error { return n.Apply(t.Context(), []netstate.Op{c.op, after}) })
+			err := within(pod, func(n *Namespace) error { return n.Apply(t.Context(), []netstate.Op{c.op, after}) })
 			done := strings.TrimSpace(pod.Exec("sysctl", "-n", "net.ipv4.conf.eth0.arp_filter"))
 			if c.want == nil && (err != nil || done != "1") {
 				t.Errorf("%v, and the next operation has left %s; want no error and 1", err, done)
