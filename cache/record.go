@@ -36,13 +36,6 @@ const (
 	FirewallIPTablesLegacy Firewall = "iptables-legacy"
 )
 
-// Limits of the kernel and of the protocols.
-const (
-	MaxQueues = 256   // MAX_TAP_QUEUES
-	MinMTU    = 68    // RFC 791
-	MaxMTU    = 65521 // a tap's: 65535 less an Ethernet header
-)
-
 const maxVLAN = 4094 // IEEE 802.1Q table 9-2
 
 // Record is one interface of the guest.
@@ -61,7 +54,7 @@ type Record struct {
 	SRIOV  *SRIOV `json:"sriov,omitempty"` // the guest's virtual function; nil without BindingSRIOV
 	Passt  *Passt `json:"passt,omitempty"` // how passt(1) is started; nil without BindingPasst
 	Slirp  *Slirp `json:"slirp,omitempty"` // how QEMU's user network is; nil without BindingSlirp
-	Queues int    `json:"queues"`          // queue pairs of Tap, 1 to MaxQueues; several need IFF_MULTI_QUEUE
+	Queues int    `json:"queues"`          // queue pairs of Tap, 1 to 256; several need IFF_MULTI_QUEUE
 	// ResponderTap is the responder's tap, owned by the launcher's user. The kernel redirects the guest's DHCP, router
 	// solicitations and solicitations for Neighbours to it; what is sent there goes to the guest. Empty: no responder.
 	ResponderTap string `json:"responderTap,omitempty"`

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // full returns a record with a value in every field that masquerade has.
@@ -172,11 +174,11 @@ func TestValidate(t *testing.T) {
 		{"firewall", func(r *Record) { r.Firewall = "iptables" }},
 		{"firewall", func(r *Record) { r.Binding = BindingBridge }},
 		{"queues", func(r *Record) { r.Queues = 0 }},
-		{"queues", func(r *Record) { r.Queues = MaxQueues + 1 }},
+		{"queues", func(r *Record) { r.Queues = syntax.MaxQueues + 1 }},
 		{"mac", func(r *Record) { r.MAC = MAC{} }},
 		{"mac", func(r *Record) { r.MAC[0] |= 1 }},
-		{"mtu", func(r *Record) { r.MTU = MinMTU - 1 }},
-		{"mtu", func(r *Record) { r.MTU = MaxMTU + 1 }},
+		{"mtu", func(r *Record) { r.MTU = syntax.MinMTU - 1 }},
+		{"mtu", func(r *Record) { r.MTU = syntax.MaxMTU + 1 }},
 		{"responderTap", func(r *Record) { r.ResponderTap = "a b" }},
 		{"responderTap", func(r *Record) { r.ResponderTap = r.Tap }},
 		{"responderTap", func(r *Record) { r.Options.NoResponder = true }},
@@ -351,7 +353,7 @@ func TestValidateDirect(t *testing.T) {
 		{sriov, "sriov.pciAddress", func(r *Record) { r.SRIOV.PCIAddress = "03:10.1" }},
 		{sriov, "sriov.vlan", func(r *Record) { r.SRIOV.VLAN = maxVLAN + 1 }},
 		{sriov, "tap", func(r *Record) { r.Tap = "eth0" }},
-		{sriov, "mtu", func(r *Record) { r.MTU = MinMTU - 1 }},
+		{sriov, "mtu", func(r *Record) { r.MTU = syntax.MinMTU - 1 }},
 		{sriov, "queues", func(r *Record) { r.Queues = 2 }},
 		{sriov, "dns", func(r *Record) { r.DNS = &DNS{} }},
 		{sriov, "device.model", func(r *Record) { r.Device.Model = "virtio" }},

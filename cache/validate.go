@@ -83,8 +83,8 @@ func (r *Record) Validate() error {
 	if r.Firewall != "" && !slices.Contains(firewalls, r.Firewall) {
 		return fieldErrorf("firewall", "%q, want one of %q", r.Firewall, firewalls)
 	}
-	if r.Queues < 1 || r.Queues > MaxQueues {
-		return fieldErrorf("queues", "%d, want 1 to %d", r.Queues, MaxQueues)
+	if r.Queues < 1 || r.Queues > syntax.MaxQueues {
+		return fieldErrorf("queues", "%d, want 1 to %d", r.Queues, syntax.MaxQueues)
 	}
 	if !r.MAC.Unicast() {
 		return fieldErrorf("mac", "%v, want a unicast address", r.MAC)
@@ -95,8 +95,8 @@ func (r *Record) Validate() error {
 	if !r.GatewayMAC.IsZero() && (!r.GatewayMAC.Unicast() || r.GatewayMAC == r.MAC) {
 		return fieldErrorf("gatewayMAC", "%v, want a unicast address other than the guest's", r.GatewayMAC)
 	}
-	if unknown := r.MTU == 0 && r.Binding == BindingSRIOV; !unknown && (r.MTU < MinMTU || r.MTU > MaxMTU) {
-		return fieldErrorf("mtu", "%d, want %d to %d", r.MTU, MinMTU, MaxMTU)
+	if unknown := r.MTU == 0 && r.Binding == BindingSRIOV; !unknown && (r.MTU < syntax.MinMTU || r.MTU > syntax.MaxMTU) {
+		return fieldErrorf("mtu", "%d, want %d to %d", r.MTU, syntax.MinMTU, syntax.MaxMTU)
 	}
 	if r.ResponderTap != "" {
 		if err := checkLinkName("responderTap", r.ResponderTap); err != nil {

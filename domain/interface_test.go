@@ -12,6 +12,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain"
+	"github.com/guestwire/guestwire/internal/syntax"
 	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -55,7 +56,7 @@ var cases = []struct {
 	{"alias-prefixed", func(r *cache.Record) { r.Device.Alias = "ua-blue" }},
 	{"link-down", func(r *cache.Record) { r.Device.LinkState = "down" }},
 	{"everything", func(r *cache.Record) {
-		r.Queues, r.MTU = 256, cache.MaxMTU
+		r.Queues, r.MTU = 256, syntax.MaxMTU
 		r.Device = cache.Device{
 			Model: "virtio-non-transitional", Driver: "vhost", BootOrder: 1, ROM: "/rom", PCIAddress: "0000:01:00.0",
 			ACPIIndex: 1, Alias: "ua-a", LinkState: "up",

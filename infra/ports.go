@@ -1,6 +1,7 @@
 package infra
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -21,33 +22,25 @@ type Ports struct {
 
 var transports = []string{"tcp", "udp", "sctp"}
 
-// Transport is the Protocol, or "tcp".
-func (p Ports) Transport() string {
-	if p.Protocol == "" {
-		return "tcp"
-	}
-	return p.Protocol
+// Full returns p with its defaults in Protocol, Last and Guest.
+func (p Ports) Full() Ports {
+	return Ports{cmp.Or(p.Protocol, "tcp"), p.First, max(p.First, p.Last), cmp.Or(p.Guest, p.First)}
 }
 
-func (p Ports) End() uint16 { return max(p.First, p.Last) }
-
 func (p Ports) String() string {
+	p = p.Full()
 	text := fmt.Sprint(p.First)
 	if p.Last > p.First {
 		text += fmt.Sprintf("-%d", p.Last)
 	}
-	if p.Redirected() {
+	if p.Guest != p.First {
 		text += fmt.Sprintf(":%d", p.Guest)
 	}
-	return text + "/" + p.Transport()
+	return text + "/" + p.Protocol
 }
-
-// Redirected reports whether Guest is another port than First.
-func (p Ports) Redirected() bool { return p.Guest != 0 && p.Guest != p.First }
 
 func (p Ports) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText checks the numbers, and Spec.Validate the rest.
 func (p *Ports) UnmarshalText(text []byte) error {
 	if strings.Contains(string(text), ",") {
 		return fmt.Errorf("ports %q: want one port or one range, as in 80, 8000-8100/udp, and an entry of its own for each other", text)
@@ -80,7 +73,8 @@ func checkPorts(field string, list []Ports) error {
 	redirected := 0
 	for i, p := range list {
 		field := fmt.Sprintf("%s[%d]", field, i)
-		if !slices.Contains(transports, p.Transport()) {
+		full := p.Full()
+		if !slices.Contains(transports, full.Protocol) {
 			return &cache.FieldError{Field: field, Reason: fmt.Sprintf("unknown protocol %q, want tcp, udp or sctp", p.Protocol)}
 		}
 		if p.First == 0 {
@@ -89,16 +83,16 @@ func checkPorts(field string, list []Ports) error {
 		if p.Last != 0 && p.Last < p.First {
 			return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%d-%d ends before it begins", p.First, p.Last)}
 		}
-		if p.Redirected() {
-			if last := int(p.Guest) + int(p.End()-p.First); last > 65535 {
+		if full.Guest != p.First {
+			if last := int(p.Guest) + int(full.Last-p.First); last > 65535 {
 				return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v: the last port would become %d, want at most 65535", p, last)}
 			}
-			if redirected += int(p.End()-p.First) + 1; redirected > maxRedirected {
+			if redirected += int(full.Last-p.First) + 1; redirected > maxRedirected {
 				return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v: with this entry %d ports become other ones, want at most %d in the list: let ports stay the same, of which there can be any number", p, redirected, maxRedirected)}
 			}
 		}
 		for j, o := range list[:i] {
-			if p.Overlaps(o) {
+			if overlap(p, o) {
 				return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v overlaps entry %d, %v", p, j, o)}
 			}
 		}
@@ -109,7 +103,8 @@ func checkPorts(field string, list []Ports) error {
 // maxRedirected limits the ports of a list that become others, as each takes memory of the kernel, about 100 octets.
 const maxRedirected = 4096
 
-// Overlaps reports whether both have a port of the same protocol.
-func (p Ports) Overlaps(o Ports) bool {
-	return p.Transport() == o.Transport() && p.First <= o.End() && o.First <= p.End()
+// overlap reports whether both have a port of the same protocol.
+func overlap(p, o Ports) bool {
+	p, o = p.Full(), o.Full()
+	return p.Protocol == o.Protocol && p.First <= o.Last && o.First <= p.Last
 }

@@ -24,7 +24,7 @@ type Spec struct {
 	Owner  Owner  `json:"owner,omitzero"`   // the launcher's user, who can open the taps; zero is refused
 	Queues int    `json:"queues,omitempty"` // queue pairs of the tap, at most 256; 0: 1
 	Tap    string `json:"tap,omitempty"`    // the guest's tap, which no link may have as its name; empty: as eth0-tap
-	// MTU is the guest's, in octets of IP: cache.MinMTU (with IPv6 1280) up to the NIC's; 0: the NIC's. A running guest
+	// MTU is the guest's, in octets of IP: 68 (with IPv6 1280) up to the NIC's; 0: the NIC's. A running guest
 	// learns a new one with the next router advertisement or lease. Longer packets are dropped, or reported to their
 	// sender (Masquerade, Routed); the MSS of new TCP connections is lowered. Unfragmented UDP that is longer passes under
 	// Redirect, and from a guest that ignores its MTU.
@@ -138,8 +138,8 @@ func (s Spec) Validate() error {
 	if err := s.Owner.validate(); err != nil {
 		return err
 	}
-	if s.Queues < 0 || s.Queues > cache.MaxQueues {
-		return &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, want 1 to %d, or 0 for 1", s.Queues, cache.MaxQueues)}
+	if s.Queues < 0 || s.Queues > syntax.MaxQueues {
+		return &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, want 1 to %d, or 0 for 1", s.Queues, syntax.MaxQueues)}
 	}
 	if err := s.validateTap(); err != nil {
 		return err
@@ -227,8 +227,8 @@ func (s Spec) validateMTU() error {
 	switch {
 	case s.MTU == 0:
 		return nil
-	case s.MTU < cache.MinMTU || s.MTU > cache.MaxMTU:
-		return refuse("%d, want %d to %d, or 0 for the NIC's", s.MTU, cache.MinMTU, cache.MaxMTU)
+	case s.MTU < syntax.MinMTU || s.MTU > syntax.MaxMTU:
+		return refuse("%d, want %d to %d, or 0 for the NIC's", s.MTU, syntax.MinMTU, syntax.MaxMTU)
 	case direct(s.Binding):
 		return refuse("%d, but the %s binding gives the guest no tap on which Setup could set it: leave this field out", s.MTU, s.Binding.Kind())
 	}

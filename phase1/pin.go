@@ -111,8 +111,8 @@ func pinsOf(addresses []netip.Addr, ports []infra.Ports) (pins []firewall.Pin, o
 			continue
 		}
 		for _, p := range ports {
-			for port := int(p.First); port <= int(p.End()); port++ {
-				pin := firewall.Pin{To: a, Protocol: firewall.Transports[p.Transport()], Port: uint16(port)}
+			for port := int(p.First); port <= int(p.Full().Last); port++ {
+				pin := firewall.Pin{To: a, Protocol: firewall.Transports[p.Full().Protocol], Port: uint16(port)}
 				if !seen[pin] {
 					pins = append(pins, pin)
 				}
@@ -128,7 +128,7 @@ func pinsOf(addresses []netip.Addr, ports []infra.Ports) (pins []firewall.Pin, o
 
 // checkPinned is what is wrong with the ports; empty: nothing.
 func checkPinned(p infra.Ports) string {
-	_, known := firewall.Transports[p.Transport()]
+	_, known := firewall.Transports[p.Full().Protocol]
 	switch {
 	case !known:
 		return "unknown protocol, want tcp, udp or sctp"

@@ -18,6 +18,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/syntax"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase2"
@@ -360,10 +361,10 @@ func TestOpenTapBusy(t *testing.T) {
 // TestOpenTapMost opens as many queues as the kernel gives a tap.
 func TestOpenTapMost(t *testing.T) {
 	n := nstest.NewNetwork(t)
-	r := setupQueues(t, n, infra.Bridge{}, cache.MaxQueues)
+	r := setupQueues(t, n, infra.Bridge{}, syntax.MaxQueues)
 	files, err := openTapAs(t, n.Pod, nstest.LauncherUID, nstest.LauncherUID, r, nil)
-	if err != nil || len(files) != cache.MaxQueues {
-		t.Errorf("%d files, %v, want %d", len(files), err, cache.MaxQueues)
+	if err != nil || len(files) != syntax.MaxQueues {
+		t.Errorf("%d files, %v, want %d", len(files), err, syntax.MaxQueues)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/firecracker"
+	"github.com/guestwire/guestwire/internal/syntax"
 	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
@@ -29,8 +30,8 @@ var cases = []struct {
 	edit func(*cache.Record)
 }{
 	{"default", func(*cache.Record) {}},
-	{"mtu-least", func(r *cache.Record) { r.MTU = cache.MinMTU }},
-	{"mtu-most", func(r *cache.Record) { r.MTU = cache.MaxMTU }},
+	{"mtu-least", func(r *cache.Record) { r.MTU = syntax.MinMTU }},
+	{"mtu-most", func(r *cache.Record) { r.MTU = syntax.MaxMTU }},
 	{"name", func(r *cache.Record) { r.Name, r.Tap = "_eth-0.1", "_eth-0.1-tap" }},
 	{"everything", func(r *cache.Record) {
 		r.Device = cache.Device{Model: "virtio-non-transitional", Driver: "qemu", ROM: "off", Alias: "ua_blue", LinkState: "up"}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/qemu"
+	"github.com/guestwire/guestwire/internal/syntax"
 	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
@@ -48,7 +49,7 @@ var cases = []struct {
 }{
 	{"default", func(*cache.Record, *qemu.Options) {}},
 	{"queues", func(r *cache.Record, _ *qemu.Options) { r.Queues = 4 }},
-	{"queues-most", func(r *cache.Record, _ *qemu.Options) { r.Queues, r.MTU = cache.MaxQueues, cache.MaxMTU }},
+	{"queues-most", func(r *cache.Record, _ *qemu.Options) { r.Queues, r.MTU = syntax.MaxQueues, syntax.MaxMTU }},
 	{"fd", func(_ *cache.Record, o *qemu.Options) { o.FDs = []string{"3"} }},
 	{"fds", func(r *cache.Record, o *qemu.Options) { r.Queues, o.FDs = 2, []string{"eth0-0", "eth0-1"} }},
 	{"vhost", func(r *cache.Record, o *qemu.Options) { r.Device.Driver, o.Vhost = "vhost", true }},

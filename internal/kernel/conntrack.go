@@ -95,7 +95,8 @@ func (c connection) is(o netstate.ConnectionsDel) bool {
 		}
 	}
 	return len(o.Ports) == 0 || slices.ContainsFunc(o.Ports, func(p infra.Ports) bool {
-		return firewall.Transports[p.Transport()] == c.original.protocol && p.First <= c.original.port && c.original.port <= p.End()
+		p = p.Full()
+		return firewall.Transports[p.Protocol] == c.original.protocol && p.First <= c.original.port && c.original.port <= p.Last
 	})
 }
 

@@ -560,12 +560,13 @@ func (o ConnectionsDel) String() string {
 	}
 	var lines []string
 	for _, p := range o.Ports {
-		line := "conntrack -D -p " + p.Transport() + where
+		p = p.Full()
+		line := "conntrack -D -p " + p.Protocol + where
 		switch {
-		case p.First == p.End():
+		case p.First == p.Last:
 			line += fmt.Sprintf(" --orig-port-dst %d", p.First)
-		case p.First > 1 || p.End() < 65535:
-			line = fmt.Sprintf("# for each PORT from %d to %d: %s --orig-port-dst PORT", p.First, p.End(), line)
+		case p.First > 1 || p.Last < 65535:
+			line = fmt.Sprintf("# for each PORT from %d to %d: %s --orig-port-dst PORT", p.First, p.Last, line)
 		}
 		lines = append(lines, line)
 	}

@@ -9,6 +9,13 @@ import (
 // MaxLinkName is the length of a network interface's longest name: IFNAMSIZ - 1.
 const MaxLinkName = 15
 
+// Limits of the kernel and of the protocols.
+const (
+	MaxQueues = 256   // MAX_TAP_QUEUES
+	MinMTU    = 68    // RFC 791
+	MaxMTU    = 65521 // a tap's: 65535 less an Ethernet header
+)
+
 // MinNetwork is the shortest prefix of a guest's network. A route with a shorter one is part of a default route.
 const MinNetwork = 8
 

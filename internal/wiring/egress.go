@@ -257,10 +257,10 @@ func (p *Plan) entries(v int) (all []entry) {
 			case e.Ports.Protocol == "icmp":
 				one.protocol = icmp
 			default:
-				one.protocol = int(firewall.Transports[e.Ports.Transport()])
+				one.protocol = int(firewall.Transports[e.Ports.Full().Protocol])
 			}
 			if e.Ports.First != 0 {
-				one.first, one.last = int(e.Ports.First), int(e.Ports.End())
+				one.first, one.last = int(e.Ports.First), int(e.Ports.Full().Last)
 			}
 			class, known := classes[one]
 			if !known {

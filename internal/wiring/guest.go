@@ -9,11 +9,12 @@ import (
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // linkMTU is the MTU of the guest's link.
 func (p *Plan) linkMTU(nic netstate.Link) int {
-	mtu := min(nic.MTU, cache.MaxMTU)
+	mtu := min(nic.MTU, syntax.MaxMTU)
 	if p.spec.MTU != 0 {
 		mtu = min(mtu, p.spec.MTU)
 	}

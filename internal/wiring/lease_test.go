@@ -12,6 +12,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
@@ -337,7 +338,7 @@ func TestGuestMTU(t *testing.T) {
 		link, route, route6, want int
 	}{
 		{1500, 0, 0, 1500}, {1500, 1400, 0, 1400}, {1500, 0, 1300, 1300}, {1500, 1400, 1300, 1300}, {1500, 9000, 0, 1500},
-		{1500, cache.MinMTU, 0, cache.MinMTU}, {1500, cache.MinMTU - 1, 0, 1500}, {cache.MaxMTU, 0, 0, cache.MaxMTU}, {cache.MaxMTU + 1, 0, 0, cache.MaxMTU},
+		{1500, syntax.MinMTU, 0, syntax.MinMTU}, {1500, syntax.MinMTU - 1, 0, 1500}, {syntax.MaxMTU, 0, 0, syntax.MaxMTU}, {syntax.MaxMTU + 1, 0, 0, syntax.MaxMTU},
 	} {
 		plan := newPlan(t, flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].MTU, s.Routes[0].MTU, s.Routes[5].MTU = c.link, c.route, c.route6
@@ -346,7 +347,7 @@ func TestGuestMTU(t *testing.T) {
 			t.Errorf("%+v: have %d", c, plan.Record.MTU)
 		}
 		warned := strings.Contains(leased(plan.Record), "a tap has no more")
-		if warned != (c.link > cache.MaxMTU) {
+		if warned != (c.link > syntax.MaxMTU) {
 			t.Errorf("%+v: warned %t", c, warned)
 		}
 	}

@@ -182,7 +182,7 @@ func (t translation) toGuest(guest netip.Addr) []firewall.Rule {
 		return append(rules, rule(firewall.DNAT{Address: guest}))
 	}
 	for _, p := range t.Ports {
-		if !p.Redirected() {
+		if f := p.Full(); f.Guest == f.First {
 			rules = append(rules, rule(firewall.DNAT{Address: guest}, matchPorts(p)...))
 		}
 	}

@@ -1,7 +1,6 @@
 package wiring
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -68,7 +67,7 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 // them.
 func (p *Plan) openSockets(ports []infra.Ports) (forwards []cache.Forward) {
 	for _, f := range ports {
-		forwards = append(forwards, cache.Forward{Protocol: f.Transport(), First: f.First, Last: f.End(), Guest: cmp.Or(f.Guest, f.First)})
+		forwards = append(forwards, cache.Forward(f.Full()))
 		// Another NIC's wiring may have opened the ports already, and may be torn down first.
 		if start, err := strconv.Atoi(p.found.Sysctls[netstate.PortStart]); err == nil && int(f.First) < max(start, privilegedPorts) && (start == 0 || int(f.First) < start) {
 			p.wanted.Sysctls[netstate.PortStart] = "0" // otherwise passt skips such ports and says nothing, and QEMU ends

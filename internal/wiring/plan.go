@@ -16,6 +16,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // Plan is the wiring of one NIC: how the namespace was found, how it must look, and what the guest gets.
@@ -246,7 +247,7 @@ func (p *Plan) mtu(nic netstate.Link) int {
 	mtu := p.linkMTU(nic)
 	for _, v4 := range []bool{true, false} {
 		for _, route := range lease.Of(p.found, nic).Routes(v4) {
-			if route.MTU >= cache.MinMTU {
+			if route.MTU >= syntax.MinMTU {
 				mtu = min(mtu, route.MTU)
 			}
 		}

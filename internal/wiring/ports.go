@@ -12,7 +12,10 @@ import (
 
 // containsPort reports whether the port is one of the list.
 func containsPort(list []infra.Ports, protocol string, port uint16) bool {
-	return slices.ContainsFunc(list, infra.Ports{Protocol: protocol, First: port}.Overlaps)
+	return slices.ContainsFunc(list, func(p infra.Ports) bool {
+		p = p.Full()
+		return p.Protocol == protocol && p.First <= port && port <= p.Last
+	})
 }
 
 // equalPorts reports whether the lists say the same, with or without their defaults.
@@ -22,10 +25,11 @@ func equalPorts(a, b []infra.Ports) bool {
 
 // matchPorts are the conditions of a rule for the ports.
 func matchPorts(p infra.Ports) []firewall.Match {
-	number := firewall.Transports[p.Transport()]
+	p = p.Full()
+	number := firewall.Transports[p.Protocol]
 	return []firewall.Match{
 		firewall.Protocol{Number: number},
-		firewall.DestinationPort{Protocol: number, First: p.First, Last: p.End()},
+		firewall.DestinationPort{Protocol: number, First: p.First, Last: p.Last},
 	}
 }
 
@@ -42,8 +46,8 @@ func portMaps(list []infra.Ports) []portMap {
 	for _, protocol := range []string{"tcp", "udp", "sctp"} {
 		m := portMap{protocol, firewall.PortMap{Name: protocol + "-ports"}}
 		for _, p := range list {
-			if p.Redirected() && p.Transport() == protocol {
-				m.Ranges = append(m.Ranges, firewall.PortRange{First: p.First, Last: p.End(), To: p.Guest})
+			if p = p.Full(); p.Guest != p.First && p.Protocol == protocol {
+				m.Ranges = append(m.Ranges, firewall.PortRange{First: p.First, Last: p.Last, To: p.Guest})
 			}
 		}
 		if len(m.Ranges) > 0 {

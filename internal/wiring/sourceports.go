@@ -84,8 +84,8 @@ func (s *portSet) cut(r span) {
 // include adds the ports of the protocol.
 func (s *portSet) include(list []infra.Ports, protocol string) {
 	for _, p := range list {
-		if p.Transport() == protocol {
-			s.add(span{p.First, p.End()})
+		if p = p.Full(); p.Protocol == protocol {
+			s.add(span{p.First, p.Last})
 		}
 	}
 }
@@ -93,8 +93,8 @@ func (s *portSet) include(list []infra.Ports, protocol string) {
 // remove removes the ports of the protocol.
 func (s *portSet) remove(list []infra.Ports, protocol string) {
 	for _, p := range list {
-		if p.Transport() == protocol {
-			s.cut(span{p.First, p.End()})
+		if p = p.Full(); p.Protocol == protocol {
+			s.cut(span{p.First, p.Last})
 		}
 	}
 }

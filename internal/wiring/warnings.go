@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // warnings report what of the namespace the guest does not get.
@@ -49,8 +49,8 @@ func (p *Plan) warnings(nic netstate.Link) []string {
 			w = append(w, fmt.Sprintf("%s has %v of %s too: packets that arrive at %[1]s reach the namespace and not the guest, until %[1]s is wired too", other.Name, both, nic.Name))
 		}
 	}
-	if nic.MTU > cache.MaxMTU {
-		w = append(w, fmt.Sprintf("the MTU is %d and not %s's %d: a tap has no more", cache.MaxMTU, nic.Name, nic.MTU))
+	if nic.MTU > syntax.MaxMTU {
+		w = append(w, fmt.Sprintf("the MTU is %d and not %s's %d: a tap has no more", syntax.MaxMTU, nic.Name, nic.MTU))
 	}
 	return w
 }

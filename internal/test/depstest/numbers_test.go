@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
 )
 
 // TestNumbers: limits that the documents name are those of the code.
@@ -30,9 +31,9 @@ func TestNumbers(t *testing.T) {
 			as: func(span []string) string { return value(span[1] + "/100*100 - " + span[0] + "/100*100") }},
 		{page: limits, text: "If fewer than % ports lie above", file: "internal/wiring/sourceports.go", code: `enoughPorts = (\d+)`},
 		{page: limits, text: "that become others | . | . | . | % | passt: % |", file: "infra/ports.go", code: `const maxRedirected = (.*)`},
-		{page: limits, text: "`mtu`, from % (1280 with IPv6)", file: "cache/record.go", code: `MinMTU += (\d+)`},
-		{page: limits, text: "with IPv6) to %:", file: "cache/record.go", code: `MaxMTU += (\d+)`},
-		{page: limits, text: "queues of the tap | % | % | % | % |", file: "cache/record.go", code: `MaxQueues = (\d+)`},
+		{page: limits, text: "`mtu`, from % (1280 with IPv6)", file: "internal/syntax/syntax.go", code: `MinMTU += (\d+)`},
+		{page: limits, text: "with IPv6) to %:", file: "internal/syntax/syntax.go", code: `MaxMTU += (\d+)`},
+		{page: limits, text: "queues of the tap | % | % | % | % |", file: "internal/syntax/syntax.go", code: `MaxQueues += (\d+)`},
 		{page: limits, text: "At once, % addresses and ports of each family", file: "internal/firewall/pin.go", code: `const MaxPins = (.*)`},
 		{page: limits, text: "at most % by one call", file: "phase1/pin.go", code: `maxPins += (\d+)`},
 		{page: limits, text: "learns %others", file: "internal/guestfilter/linklocal.go", code: `maxLocal += (\d+)`,
@@ -42,7 +43,7 @@ func TestNumbers(t *testing.T) {
 		{page: limits, text: "and %, which become", file: "infra/masquerade.go", code: `routedOwn = .*MustParseAddr\("(.*)"\)`},
 		{page: "docs/reference/configuration.md", text: "connections of a minute; at most %.", file: "infra/masquerade.go", code: `const maxConnections = (.*)`},
 		{page: "docs/reference/configuration.md", text: "at most % octets of UTF-8", file: "infra/spec.go", code: `const maxGuest = (.*)`},
-		{page: "docs/reference/configuration.md", text: "queue pairs of the tap, at most %", file: "cache/record.go", code: `MaxQueues = (\d+)`},
+		{page: "docs/reference/configuration.md", text: "queue pairs of the tap, at most %", file: "internal/syntax/syntax.go", code: `MaxQueues += (\d+)`},
 		{page: "docs/reference/configuration.md", text: "into which the card puts the guest, at most %", file: "infra/ethertype.go", code: `const maxVLAN = (\d+)`},
 		{page: "docs/reference/drop-reasons.md", text: "% a second of each reason", file: "internal/firewall/reason.go", code: `logPerSecond = (\d+)`},
 		{page: "docs/explanation/*.md", text: "nflog group %", file: "internal/firewall/reason.go", code: `const LogGroup = (.*)`},

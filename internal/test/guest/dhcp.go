@@ -17,7 +17,7 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // firstWait is the time after which a client sends a message again, if there is no answer; the time doubles.
@@ -205,7 +205,7 @@ func (g *Guest) use4(l *Lease4) error {
 	if old != nil && old.Address != l.Address {
 		lines = append(lines, "addr del "+old.Address.String()+" dev "+NIC)
 	}
-	if l.MTU >= cache.MinMTU {
+	if l.MTU >= syntax.MinMTU {
 		lines = append(lines, fmt.Sprintf("link set %s mtu %d", NIC, l.MTU))
 	}
 	lines = append(lines, "addr replace "+l.Address.String()+" dev "+NIC)
