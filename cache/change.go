@@ -26,8 +26,8 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s: %s becomes %s", c.Field, value(c.From), value(c.To))
 }
 
-// Changes returns what a guest that had the record from notices of the record to. Left out is what concerns only the
-// namespace and the launcher, such as the taps' names.
+// Changes returns what a guest that had the record from notices of the record to. What concerns the namespace and the
+// launcher alone is left out.
 func Changes(from, to Record) []Change {
 	var list []Change
 	add := func(field string, a, b any) {

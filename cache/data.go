@@ -8,8 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Data is the bytes of an option. In JSON and messages it is readable text, or hexadecimal digits after 0x: so 0x41 is
-// the letter A.
+// Data is the bytes of an option: in JSON text, or hexadecimal digits after 0x.
 type Data string
 
 func (d Data) MarshalText() ([]byte, error) { return []byte(d.String()), nil }

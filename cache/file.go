@@ -30,7 +30,7 @@ type FileError struct {
 func (e *FileError) Error() string { return "record " + e.Path + ": " + e.Err.Error() }
 func (e *FileError) Unwrap() error { return e.Err }
 
-// Encode returns the record as indented JSON with a final newline, or a [*FieldError].
+// Encode returns the record as indented JSON with a final newline, or a *FieldError.
 func Encode(r Record) ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func Encode(r Record) ([]byte, error) {
 }
 
 // Decode is the reverse of [Encode]. Unknown fields, repeated ones and values of the wrong type are errors. The error
-// is a [*FieldError], but for a text that is no JSON object.
+// is a [*FieldError], if it is a JSON object.
 func Decode(text []byte) (Record, error) {
 	var r Record
 	// The version is checked first: a record of another version may have fields that are unknown here.
@@ -77,7 +77,7 @@ func Decode(text []byte) (Record, error) {
 }
 
 // Write writes the record to dir as NAME.json, mode 0644, if it is not there already. A reader sees the old record or
-// the new one, never a part. The error is a [*FileError], of a [*FieldError] if the record is not valid.
+// the new one. The error is a *FileError, of a *FieldError if the record is not valid.
 func Write(dir *os.Root, r Record) error {
 	name := r.Name + suffix
 	text, err := Encode(r)

@@ -2,15 +2,14 @@ package cache
 
 import "math"
 
-// Limits bound what passes between guest and network; zero: nothing. The responder's frames are not counted, but for
-// announcements in the guest's name.
+// Limits bound what passes between guest and network; zero: nothing. Of the responder's frames only announcements count.
 type Limits struct {
 	FromGuest Limit `json:"fromGuest,omitzero"` // of what the guest sends
 	ToGuest   Limit `json:"toGuest,omitzero"`   // of what the network sends to the guest
 }
 
-// Limit is a token bucket each for octets and for packets in one direction, as of nft(8). What is above is dropped, for
-// the reason rate-limit (Counters of phase1.NIC), not delayed. The zero value bounds nothing.
+// Limit is a token bucket each for octets and packets in one direction (nft(8), limit). What is above is dropped, for
+// the reason rate-limit, not delayed. Zero bounds nothing.
 type Limit struct {
 	// BitsPerSecond counts after the Ethernet header: 8000 to 100,000,000,000, rounded down to octets; 0: no limit.
 	BitsPerSecond uint64 `json:"bitsPerSecond,omitempty"`

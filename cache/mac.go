@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// MAC is an Ethernet address, in text and JSON as 02:00:00:00:00:07. Zero: none.
+// MAC is an Ethernet address, as 02:00:00:00:00:07 in text. Zero: none.
 type MAC [6]byte
 
 // ParseMAC reads aa:bb:cc:dd:ee:ff, in lower or upper case.
@@ -28,7 +28,6 @@ func ParseMAC(text string) (MAC, error) {
 	return m, nil
 }
 
-// String returns aa:bb:cc:dd:ee:ff, in lower case.
 func (m MAC) String() string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
@@ -38,7 +37,7 @@ func (m MAC) IsZero() bool { return m == MAC{} }
 // Unicast reports whether a single station can have the address.
 func (m MAC) Unicast() bool { return !m.IsZero() && m[0]&1 == 0 }
 
-// LinkLocal returns the IPv6 link-local address by EUI-64 (RFC 4291 appendix A).
+// LinkLocal is the IPv6 link-local address by EUI-64 (RFC 4291 appendix A).
 func (m MAC) LinkLocal() netip.Addr {
 	return netip.AddrFrom16([16]byte{
 		0xfe, 0x80, 0, 0, 0, 0, 0, 0,

@@ -1,7 +1,6 @@
-// Package cache is the contract between the phases: the record of one network interface, with all that Phase2 needs to
-// answer the guest and to describe its device. Phase1 writes it into a directory as the JSON file NAME.json. It has a
-// schema version and plain values: a program of another version can read it, or report that it cannot. Write and Remove
-// are for Phase1, and for the tests of programs that read records.
+// Package cache is the contract between the phases: the [Record] of one network interface, with all that Phase2 needs.
+// Phase1 writes it into a directory as the JSON file NAME.json. Its schema has a version: a program of another one
+// reports that it cannot read it. Write and Remove are for Phase1, and for the tests of programs that read records.
 package cache
 
 import (

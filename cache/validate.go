@@ -13,7 +13,7 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// FieldError reports which field of a Record, a Spec or another configuration is wrong.
+// FieldError reports a field of a Record, a Spec or another configuration.
 type FieldError struct {
 	Field  string // its path in JSON, such as ipv4.routes[2].gateway; empty: the whole document
 	Reason string

@@ -28,7 +28,7 @@ const (
 	pauseMax = 5 * time.Second
 )
 
-// ErrHandover is a cause to end Serve's context with: another process takes over.
+// ErrHandover is a cause to end Serve's context: another process takes over.
 var ErrHandover = errors.New("another responder takes over")
 
 // Serve answers the guest until ctx is done, and then returns nil. It leaves the port open, with a deadline that has

@@ -25,7 +25,6 @@ import (
 	"github.com/guestwire/guestwire/examples/metrics"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/syntax"
 	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -324,7 +323,7 @@ func inJSON(o object, field, text string) string {
 		b, _ := infra.NewBinding(kind)
 		bindings[reflect.TypeOf(b).Name()] = string(kind)
 	}
-	constants := map[string]int{"DefaultMaxConnections": infra.DefaultMaxConnections, "MinMTU": syntax.MinMTU, "MaxMTU": syntax.MaxMTU}
+	constants := map[string]int{"DefaultMaxConnections": infra.DefaultMaxConnections}
 	return goName.ReplaceAllStringFunc(text, func(word string) string {
 		m := goName.FindStringSubmatch(word)
 		if f, ok := o.of.FieldByName(m[2]); ok && m[1] == "" && !acronym.MatchString(m[2]) {

@@ -34,7 +34,7 @@ func NoCloud(g Guest, i Instance) (Files, error) {
 		return Files{}, err
 	}
 	if i.ID == "" {
-		return Files{}, &FormatError{Format: format, Reason: "the instance has no ID: want one, which stays the same as long as the guest's disk"}
+		return Files{}, &formatError{Format: format, Reason: "the instance has no ID: want one, which stays the same as long as the guest's disk"}
 	}
 	for _, n := range nics {
 		if i.Hostname == "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Flat is the IPv4 configuration of a guest without routes, such as a unikernel.
+// Flat is the IPv4 configuration of a guest without routes: a unikernel.
 type Flat struct {
 	Address  netip.Prefix // the NIC's, or a /31 if Gateway is a stand-in
 	Gateway  netip.Addr   // in the network of Address; zero: no default route by this NIC
@@ -17,10 +17,10 @@ type Flat struct {
 	Warnings []string     // what the guest does not get, a sentence each
 }
 
-// FlatIPv4 returns the guest's flat configuration. Such a guest can be behind masquerade; under bridge and redirect
-// too, if the gateway is in the NIC's network. Where it is not (Calico), and under routed, Gateway is a stand-in, for
-// which guestwire's responder has to answer: leave Options.NoResponder out, and serve. dns is for a record without. A
-// *FormatError: the record has no IPv4 address, no responder for a stand-in, or did not know the gateway's MAC.
+// FlatIPv4 returns the guest's flat configuration. Under masquerade there is always one; under bridge and redirect, if
+// the gateway is in the NIC's network. Where it is not (Calico), and under routed, Gateway is a stand-in, for which the
+// responder answers. dns is for a record without. It is an error if the record has no IPv4 address, no responder for a
+// stand-in, or did not know the gateway's MAC.
 func FlatIPv4(r cache.Record, dns cache.DNS) (Flat, error) {
 	nics, err := Guest{Records: []cache.Record{r}, DNS: dns}.nics("flat")
 	if err != nil {
@@ -40,7 +40,7 @@ func FlatIPv4(r cache.Record, dns cache.DNS) (Flat, error) {
 func (n *nic) flat(format, name string) (Flat, error) {
 	addresses := n.given()
 	if len(addresses) == 0 || !addresses[0].Address.Addr().Is4() {
-		return Flat{}, &FormatError{Format: format, NIC: n.Name, Reason: fmt.Sprintf("it has no IPv4 address, and %s has no other", name)}
+		return Flat{}, &formatError{Format: format, NIC: n.Name, Reason: fmt.Sprintf("it has no IPv4 address, and %s has no other", name)}
 	}
 	own := addresses[0]
 	for _, a := range addresses[1:] {
@@ -56,7 +56,7 @@ func (n *nic) flat(format, name string) (Flat, error) {
 	hop := f.Gateway
 	if hop.IsValid() && (!own.Address.Masked().Contains(hop) || own.Peer.IsValid()) {
 		if n.IPv4 == nil || !n.IPv4.StandIn.IsValid() || n.IPv4.Address.Addr() != own.Address.Addr() {
-			return Flat{}, &FormatError{Format: format, NIC: n.Name, Reason: fmt.Sprintf("the gateway %v is not in the network of %v, so that the guest could not reach it: use another format or masquerade, or let the responder answer for it (Options.NoResponder left out)", hop, own.Address)}
+			return Flat{}, &formatError{Format: format, NIC: n.Name, Reason: fmt.Sprintf("the gateway %v is not in the network of %v, so that the guest could not reach it: use another format or masquerade, or let the responder answer for it (Options.NoResponder left out)", hop, own.Address)}
 		}
 		f.Address, f.Gateway = netip.PrefixFrom(own.Address.Addr(), 31), n.IPv4.StandIn
 		if f.Gateway != hop {

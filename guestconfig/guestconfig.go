@@ -1,7 +1,7 @@
 // Package guestconfig writes the network configuration of a guest that runs no DHCP client, from the records of Phase1:
 // for cloud-init ([NoCloud]), systemd-networkd ([Networkd]), the kernel's command line ([KernelIP]) and unikernels
 // ([FlatIPv4]). The guest gets what the namespace's NIC had (cache.Static), or else what its lease has. Print the
-// warnings: they name what a format leaves out. A [*FormatError]: the guest would have no network.
+// warnings: they name what a format leaves out. An error: the guest would have no network.
 package guestconfig
 
 import (
@@ -33,14 +33,14 @@ type Files struct {
 	Warnings []string          // what the guest does not get, or gets in another form
 }
 
-// FormatError reports that a format cannot configure an interface at all.
-type FormatError struct {
+// formatError reports that a format cannot configure an interface at all.
+type formatError struct {
 	Format string // "cloud-init", "networkd", "kernel"
 	NIC    string // empty: the guest
 	Reason string
 }
 
-func (e *FormatError) Error() string {
+func (e *formatError) Error() string {
 	if e.NIC == "" {
 		return fmt.Sprintf("%s configuration of the guest: %s", e.Format, e.Reason)
 	}
@@ -64,7 +64,7 @@ func (n *nic) warn(format string, args ...any) {
 // several: only the first interface gets them.
 func (g Guest) nics(format string) ([]*nic, error) {
 	if len(g.Records) == 0 {
-		return nil, &FormatError{Format: format, Reason: "it has no record"}
+		return nil, &formatError{Format: format, Reason: "it has no record"}
 	}
 	var all []*nic
 	seen := map[string]bool{}
@@ -91,7 +91,7 @@ func (g Guest) nics(format string) ([]*nic, error) {
 				n.warn("%s", w)
 			}
 		default:
-			return nil, &FormatError{Format: format, NIC: r.Name, Reason: "its record has no addresses: set the guest up by other means, or to use DHCP"}
+			return nil, &formatError{Format: format, NIC: r.Name, Reason: "its record has no addresses: set the guest up by other means, or to use DHCP"}
 		}
 		n.was.Routes = slices.DeleteFunc(slices.Clone(n.was.Routes), func(r cache.StaticRoute) bool { return r.Type != "" && again(r) })
 		n.was.Rules = slices.DeleteFunc(slices.Clone(n.was.Rules), func(r cache.StaticRule) bool { return again(r) })

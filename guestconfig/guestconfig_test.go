@@ -205,9 +205,8 @@ func TestRefused(t *testing.T) {
 		{kernel(only6, "eth0"), "no IPv4 address"},
 		{kernel(plain(), "a:b"), `"a:b" is no link's name`},
 	} {
-		var format *guestconfig.FormatError
-		if !errors.As(c.err, &format) || !strings.Contains(c.err.Error(), c.words) {
-			t.Errorf("%v, want a *FormatError with %q", c.err, c.words)
+		if c.err == nil || !strings.Contains(c.err.Error(), c.words) {
+			t.Errorf("%v, want %q", c.err, c.words)
 		}
 	}
 	var field *cache.FieldError
@@ -249,11 +248,10 @@ func TestFlat(t *testing.T) {
 	} {
 		f, err := guestconfig.FlatIPv4(c.record, cache.DNS{Servers: []netip.Addr{server}})
 		have := fmt.Sprint(f.Address, f.Gateway)
-		var format *guestconfig.FormatError
-		if errors.As(err, &format) {
+		if err != nil {
 			have = err.Error()
-		} else if err != nil || f.MTU != 1450 || !slices.Equal(f.DNS.Servers, []netip.Addr{server}) {
-			t.Errorf("%s: %v, %+v", name, err, f)
+		} else if f.MTU != 1450 || !slices.Equal(f.DNS.Servers, []netip.Addr{server}) {
+			t.Errorf("%s: %+v", name, f)
 		}
 		if !strings.Contains(have, c.want) || !slices.EqualFunc(f.Warnings, c.warnings, strings.Contains) {
 			t.Errorf("%s: %s, %q; want %s, %q", name, have, f.Warnings, c.want, c.warnings)

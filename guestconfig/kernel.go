@@ -11,7 +11,7 @@ import (
 )
 
 // KernelIP returns the argument ip= for a Linux with CONFIG_IP_PNP or an initramfs that reads it, such as
-// ip=10.244.1.7::10.244.1.1:255.255.255.0:vm1:eth0:off:10.96.0.10: one IPv4 address and one gateway. A *FormatError:
+// ip=10.244.1.7::10.244.1.1:255.255.255.0:vm1:eth0:off:10.96.0.10: one IPv4 address and one gateway. It is an error if
 // there is none, or the gateway is outside of the network. device is the link's name in the guest; empty: the first
 // link. Source: the kernel's Documentation/admin-guide/nfs/nfsroot.rst.
 func KernelIP(r cache.Record, dns cache.DNS, device string) (argument string, warnings []string, err error) {
@@ -22,7 +22,7 @@ func KernelIP(r cache.Record, dns cache.DNS, device string) (argument string, wa
 	}
 	n := nics[0]
 	if device != "" && syntax.CheckLinkName(device) != nil {
-		return "", nil, &FormatError{Format: format, NIC: n.Name, Reason: fmt.Sprintf("%q is no link's name", device)}
+		return "", nil, &formatError{Format: format, NIC: n.Name, Reason: fmt.Sprintf("%q is no link's name", device)}
 	}
 	f, err := n.flat(format, "ip=")
 	if err != nil {

@@ -20,7 +20,7 @@ type Capture struct {
 
 func newCapture() *Capture { return &Capture{changed: make(chan struct{})} }
 
-// Next returns the next frame that want accepts (nil: each), and drops those before.
+// Next returns the next frame that want accepts (nil: each), and drops earlier ones.
 func (c *Capture) Next(ctx context.Context, want func(frame []byte) bool) ([]byte, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()

@@ -1,9 +1,9 @@
 // Package guestwiretest is for tests of programs that use guestwire. It creates a pod with a world outside, and runs a
 // guest without a VM on the tap that Setup made; examples/launchertest is a test to copy. TestMain has to call [Main].
-// Nothing stays on the machine, also after a panic or a kill; only a SIGKILL of the run's first process leaves an empty
-// directory in os.TempDir. Processes that a test starts need an end of their own, as phase1.Launch gives them. A
-// fixture that cannot be made fails the test; what a guest or a namespace does returns an error within a minute. What
-// the machine cannot run is skipped, with the reason, or fails if GUESTWIRE_REQUIRE is not empty.
+// Nothing stays on the machine, also after a panic or a kill. Processes that a test starts need an end of their own, as
+// phase1.Launch gives them. A fixture that cannot be made fails the test; what a guest or a namespace does returns an
+// error within a minute. What the machine cannot run is skipped, with the reason, or fails if GUESTWIRE_REQUIRE is not
+// empty.
 package guestwiretest
 
 import (
@@ -21,7 +21,7 @@ import (
 // Main runs the tests in another process of the test binary, and ends with its status. The process has its own
 // /run/netns, phase1.DefaultDir, /etc/resolv.conf, and a /dev/net/tun that every user can open. It is root's, or for an
 // ordinary user that of a user namespace without other users and networks, with the machine's device. m is the
-// *testing.M, or has a Run that does more.
+// *testing.M, or what has a Run.
 func Main(m interface{ Run() int }) {
 	if err := sandbox.Enter(); err != nil && !errors.Is(err, fs.ErrPermission) {
 		fmt.Fprintln(os.Stderr, "guestwiretest:", err)

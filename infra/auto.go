@@ -10,8 +10,7 @@ import (
 // Auto is the first of [Bridge], [Redirect], [Routed] and [Masquerade] that can work on the NIC, each with its
 // defaults. The first Setup chooses.
 type Auto struct {
-	// Order are the kinds that are tried, in order; empty: "bridge", "redirect", "routed", "masquerade". Without "bridge",
-	// and without a MAC, CNI's CHECK passes whatever Auto becomes.
+	// Order are the kinds to try; empty: bridge, redirect, routed, masquerade. Without bridge and MAC CNI's CHECK passes.
 	Order []cache.Kind `json:"order,omitempty"`
 	// MAC is the guest's: a kind that cannot give it is not chosen. Zero: the default of the kind that is chosen.
 	MAC cache.MAC `json:"mac,omitzero"`

@@ -1,6 +1,5 @@
-// Package infra is what a launcher writes: a [Spec] for one NIC, in Go or JSON. It has how the guest is attached (the
-// bindings), which ports reach the guest, what the guest may send, and who owns its tap. The package changes nothing:
-// the methods Plan and Setup of phase1.NIC take the Spec.
+// Package infra is what a launcher writes: a [Spec] for one NIC, in Go or JSON, with how the guest is attached (the
+// bindings) and what it may send. The package changes nothing: the methods Plan and Setup of phase1.NIC take the Spec.
 package infra
 
 import (
@@ -17,8 +16,7 @@ import (
 // Binding is how the guest is attached: a [Bridge], [Redirect], [Masquerade], [Routed], [Macvtap], [SRIOV], [Passt],
 // [Slirp] or [Auto] by value.
 type Binding interface {
-	// Kind is the binding's name in a Spec's JSON and in a record, such as "bridge".
-	Kind() cache.Kind
+	Kind() cache.Kind // the binding's name in a Spec's JSON and in a record, such as "bridge"
 
 	// validate checks the binding's own fields. The error is a *cache.FieldError.
 	validate() error

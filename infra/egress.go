@@ -39,7 +39,6 @@ func (e Egress) String() string {
 
 func (e Egress) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
 
-// UnmarshalText checks the form, and Spec.Validate the rest.
 func (e *Egress) UnmarshalText(text []byte) error {
 	words := strings.Fields(string(text))
 	if len(words) < 2 || len(words) > 3 || words[0] != "allow" && words[0] != "refuse" {

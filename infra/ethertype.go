@@ -8,15 +8,13 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// EtherType is the protocol in an Ethernet frame, in text and JSON always with four digits, such as 0x8863 (PPPoE
-// discovery).
+// EtherType is the protocol of an Ethernet frame, in text and JSON with four digits: 0x8863 (PPPoE discovery).
 type EtherType uint16
 
 func (e EtherType) String() string { return fmt.Sprintf("%#04x", uint16(e)) }
 
 func (e EtherType) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
 
-// UnmarshalText takes any number; Spec.Validate checks it.
 func (e *EtherType) UnmarshalText(text []byte) error {
 	digits, ok := strings.CutPrefix(string(text), "0x")
 	number, err := strconv.ParseUint(digits, 16, 16)

@@ -7,10 +7,9 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Guard is what the guest may send. The zero value allows the guest its own MAC and addresses alone: no DHCP server, no
-// router, and behind a masquerade no service of the namespace. It also keeps the network's DHCP servers and routers
-// from a guest that guestwire's responder serves. Macvtap, SRIOV, Passt and Slirp have no filter: their records warn,
-// unless Off is set.
+// Guard is what the guest may send. The zero value allows its own MAC and addresses alone: no DHCP server, no router,
+// and behind a masquerade no service of the namespace. It also keeps the network's DHCP servers and routers from a
+// guest that guestwire serves. Macvtap, SRIOV, Passt and Slirp have no filter: their records warn, unless Off is set.
 type Guard struct {
 	// Off lets everything pass; the other fields are empty then. The guest still needs the record's MAC: the responder,
 	// and the namespace behind Masquerade and Routed, answer no other one. Serve reports it: other-mac-seen.
@@ -18,15 +17,14 @@ type Guard struct {
 	MACs []cache.MAC `json:"macs,omitempty"` // the guest's in addition to the record's; each may use each address
 	// Prefixes are sources in addition to the guest's addresses, such as those of containers in the guest. The filter
 	// learns four link-local addresses (RFC 7217); fe80::/64 is for a guest with more. Under Masquerade and Routed, Setup
-	// adds a route to each prefix by way of the guest: ErrCollision if the namespace reaches it already. Elsewhere the
-	// record warns of a prefix without a route.
+	// adds a route to each prefix through the guest (ErrCollision: there is one); elsewhere the record warns without one.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
 	// EtherTypes also pass, in both directions, such as 0x8863 (PPPoE), except to 01:80:c2:00:xx:xx. The filter checks
 	// the guest's MAC alone. Only Bridge, Redirect and Auto take EtherTypes and VLANs.
 	EtherTypes []EtherType `json:"etherTypes,omitempty"`
-	// VLANs are the tags (802.1Q) that pass in both directions, 1 to 4094. The filter checks the guest's MAC, and that no
-	// second tag follows, but no addresses, DHCP or routers. Empty: none from the guest, and any to a guest without
-	// guestwire's responder. 0: priority tags, whose frames are filtered as untagged ones.
+	// VLANs are the tags (802.1Q) that pass in both directions, 1 to 4094, or 0: priority tags, filtered as untagged. The
+	// filter checks the guest's MAC, and that no second tag follows, but no addresses, DHCP or routers. Empty: none from
+	// the guest, and any to a guest without guestwire's responder.
 	VLANs []uint16 `json:"vlans,omitempty"`
 	// Open are the namespace's ports that a guest of Masquerade or Routed reaches, except at loopback addresses and unless
 	// they are forwarded to the guest. Other bindings, and Auto, refuse them.

@@ -2,10 +2,9 @@ package infra
 
 import "github.com/guestwire/guestwire/cache"
 
-// Macvtap gives the guest the NIC, which is a macvtap already, with its MAC. guestwire brings the NIC up, and lets it
-// receive all multicast groups. The launcher's user needs the macvtap's character device, to read and to write, as
-// /dev/tapINDEX in the launcher's own /dev, with the NIC's index. /sys/class/net/NIC/macvtap/tapINDEX/dev has its
-// numbers. The machine's /dev/tapINDEX may belong to a macvtap of another namespace.
+// Macvtap gives the guest the NIC, which is a macvtap already, with its MAC. The launcher's user needs the macvtap's
+// character device (numbers: /sys/class/net/NIC/macvtap/tapINDEX/dev), to read and to write, as /dev/tapINDEX in the
+// launcher's own /dev: the machine's /dev/tapINDEX may belong to a macvtap of another namespace.
 type Macvtap struct{}
 
 func (Macvtap) Kind() cache.Kind              { return cache.BindingMacvtap }

@@ -21,9 +21,8 @@ type Masquerade struct {
 	//
 	//	{"masquerade": {"ipv4": "169.254.0.20/30", "guest": ["169.254.0.21"], "gateway": ["169.254.0.22"]}}
 	//
-	// With an IPv4 address in Guest, the network can be one that the namespace reaches, as the NIC's own. The guest then
-	// reaches all of it. A station with the guest's address is lost, to the namespace too. ErrCollision: the namespace
-	// needs that address itself, or a link of it answers ARP for others (proxy_arp).
+	// With an IPv4 address in Guest, the network can be one that the namespace reaches, such as the NIC's. Then a
+	// station with that address is lost. ErrCollision: the namespace needs it, or has proxy_arp on a link.
 	Guest   []netip.Addr `json:"guest,omitempty"`
 	Gateway []netip.Addr `json:"gateway,omitempty"`
 	// MAC is the guest's. Zero: computed from Spec.Guest, else from the NIC's MAC, and the NIC's name.
@@ -33,10 +32,9 @@ type Masquerade struct {
 	// GatewayMAC is that of the guest's gateway, from which its link-local address is made. Zero: 02:00:00:00:00:00 in
 	// every namespace, so a guest that moves keeps its neighbour tables.
 	GatewayMAC cache.MAC `json:"gatewayMAC,omitzero"`
-	// Ports are forwarded to the guest; nil: everything, of every protocol; empty: nothing. A UDP exchange of before Setup
-	// goes on with the guest, unless the process sends first after Setup; a TCP connection stays the process's. After
-	// Teardown UDP goes on with the process. What others opened to the guest stays the guest's when a later Setup takes
-	// the port away.
+	// Ports are forwarded to the guest; nil: everything, of every protocol; empty: nothing. A TCP connection of before
+	// Setup stays the process's; a UDP exchange goes on with the guest, unless the process sends first, and after Teardown
+	// with the process. What others opened to the guest stays the guest's when a later Setup removes the port.
 	Ports []Ports `json:"ports,omitzero"`
 	// Excluded ports stay the namespace's own, where Ports is nil and for Sidecar. They may not be in Ports.
 	Excluded []Ports `json:"excluded,omitempty"`
@@ -44,8 +42,8 @@ type Masquerade struct {
 	Loopback bool     `json:"loopback,omitempty"`
 	Sidecar  *Sidecar `json:"sidecar,omitempty"` // for the proxies of a service mesh; nil: there are none
 	// MaxConnections limits the connections that the guest opens, and as many that others open to the guest, and in each
-	// direction the new TCP connections of a minute; at most 1048576; 0: DefaultMaxConnections. The rest is dropped. By
-	// iptables each family has its own limit, and the minute's needs nf_tables as well.
+	// direction the new TCP connections of a minute; at most 1048576; 0: DefaultMaxConnections. The rest is dropped. In
+	// iptables each family has its own limit, and the minute's needs nf_tables.
 	MaxConnections int `json:"maxConnections,omitempty"`
 	// Firewall is the program that translates. Those of iptables have to be installed, for both families; their own tables
 	// and built-in chains stay after Teardown. Empty: nftables, or iptables-legacy without nf_tables.
@@ -55,8 +53,8 @@ type Masquerade struct {
 // Sidecar leaves what comes from the network to proxies in the namespace, whose own rules catch it. The proxies reach
 // the guest at the NIC's addresses. Under [Masquerade] the ports at which they listen belong into Masquerade.Excluded.
 type Sidecar struct {
-	// Sources are loopback addresses from which the proxies connect to the guest, such as Istio's 127.0.0.6 and ::6; the
-	// guest sees the gateway. Not needed for those that Masquerade.Loopback covers (127.0.0.0/8 and ::1).
+	// Sources are loopback addresses from which the proxies connect to the guest, which sees the gateway: Istio's 127.0.0.6
+	// and ::6. Not needed for those that Masquerade.Loopback covers (127.0.0.0/8 and ::1).
 	Sources []netip.Addr `json:"sources,omitempty"`
 }
 
@@ -73,9 +71,7 @@ func (s *Sidecar) validate(field string) error {
 	return nil
 }
 
-// DefaultMaxConnections is the limit of a Masquerade or Routed without MaxConnections: guest and peers have at most
-// half of the usual table of 262144 connections.
-const DefaultMaxConnections = 16384
+const DefaultMaxConnections = 16384 // of a Masquerade or Routed without MaxConnections
 
 // The networks of a guest behind Masquerade.
 var (
@@ -86,8 +82,7 @@ var (
 func (Masquerade) Kind() cache.Kind            { return cache.BindingMasquerade }
 func (Masquerade) validateGuard(g Guard) error { return g.carriesIP(cache.BindingMasquerade) }
 
-// Ends returns the guest's address, with its network, and the gateway's, of IP version 4 or 6, by default or as a valid
-// binding has them.
+// Ends returns the addresses of guest and gateway, of IP version 4 or 6.
 func (b Masquerade) Ends(version int) (guest netip.Prefix, gateway netip.Addr) {
 	network := b.network(version)
 	first := network.Addr().Next()

@@ -18,16 +18,15 @@ import (
 type Spec struct {
 	// Binding is how the guest is attached. Macvtap, SRIOV, Passt and Slirp take no Tap, MTU, Limits, DNS and Options.
 	Binding Binding `json:"binding,omitempty"`
-	// Guest is the guest's identity, such as a UUID: at most 253 octets of UTF-8. Masquerade, Passt and Slirp compute the
-	// guest's MAC from it, so it is the same in each namespace. Empty: from the NIC's MAC.
+	// Guest is the guest's identity, such as a UUID, at most 253 octets of UTF-8: Masquerade, Passt and Slirp compute the
+	// same MAC from it in each namespace. Empty: from the NIC's MAC.
 	Guest  string `json:"guest,omitempty"`
 	Owner  Owner  `json:"owner,omitzero"`   // the launcher's user, who can open the taps; zero is refused
 	Queues int    `json:"queues,omitempty"` // queue pairs of the tap, at most 256; 0: 1
 	Tap    string `json:"tap,omitempty"`    // the guest's tap, which no link may have as its name; empty: as eth0-tap
-	// MTU is the guest's, in octets of IP: 68 (with IPv6 1280) up to the NIC's; 0: the NIC's. A running guest
-	// learns a new one with the next router advertisement or lease. Longer packets are dropped, or reported to their
-	// sender (Masquerade, Routed); the MSS of new TCP connections is lowered. Unfragmented UDP that is longer passes under
-	// Redirect, and from a guest that ignores its MTU.
+	// MTU is the guest's, in octets of IP: 68 (with IPv6 1280) up to the NIC's; 0: the NIC's. A running guest learns a new
+	// one with the next router advertisement or lease. The MSS of new TCP connections is lowered. Longer packets are
+	// dropped, or reported to their sender (Masquerade, Routed); docs/reference/limits.md has those that pass.
 	MTU int `json:"mtu,omitempty"`
 	// Limits bound the guest's traffic; they need nf_tables. A change under a running guest fills the buckets.
 	Limits cache.Limits `json:"limits,omitzero"`
@@ -41,7 +40,7 @@ type Spec struct {
 	// that matches decides, and the last one is "allow all" or "refuse all". A connection that is refused gets an answer.
 	// A change does not end what is open.
 	Egress       []Egress `json:"egress,omitempty"`
-	EgressWithin []Egress `json:"egressWithin,omitempty"` // a second list, such as an operator's: each list that is set has to allow a connection
+	EgressWithin []Egress `json:"egressWithin,omitempty"` // a second list, such as an operator's, that must allow it too
 	// State is a directory that only root can write, an absolute path, for the record, which the launcher's user reads
 	// (phase2.Open). Setup creates it, mode 0755, in a parent that is there; nothing removes it. The NICs of one namespace
 	// can share it. Empty: no record on disk, and the caller passes Setup's on (phase2.New).

@@ -11,14 +11,10 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// CutRefused ends the connections of the guest that Spec.Egress would not allow now, and returns how many these were.
-// They stay open otherwise: after a Setup with another list, and when what allowed them has ended. The guest's next
-// packet of them is refused as that of a new connection, TCP by a reset. What others opened to the guest goes on.
-// Without Egress nothing is cut. The errors are those of Check but a *DriftError, and one of a kernel that does not
-// report which connections it tracks.
-//
-// UDP that the other side still sends is a flow that others have opened, where it may come in: see
-// docs/explanation/security.md.
+// CutRefused ends the guest's connections that Spec.Egress would not allow now, and returns their number. They stay
+// open otherwise, after a Setup with another list, and after the life of a Pin. What others opened to the guest goes
+// on, such as UDP that the other side still sends (docs/explanation/security.md). The errors are those of Check but a
+// *DriftError, and one of a kernel that does not list connections.
 func (n NIC) CutRefused(ctx context.Context) (cut int, err error) {
 	err = n.doWired(ctx, func(s *session) error {
 		j, plan, err := s.planOf()

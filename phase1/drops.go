@@ -31,8 +31,8 @@ type Drop struct {
 }
 
 // FollowDrops calls f with packets that the NIC's nftables drop, at most 20 a second of each reason, until ctx is done;
-// then it returns nil. It takes no lock and keeps the namespace alive. Progress is called when it begins. It fails if
-// the namespace is followed already; ErrNotWired: no nftables are guestwire's.
+// then it returns nil. It keeps the namespace alive. Progress is called when it begins. No lock. ErrNotWired: no
+// nftables are guestwire's. One call at a time can follow a namespace.
 func (n NIC) FollowDrops(ctx context.Context, f func(Drop)) error {
 	var log *kernel.DropLog
 	err := n.inspect(func(ns *kernel.Namespace) error {

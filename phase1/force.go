@@ -17,7 +17,7 @@ import (
 // ForceTeardown is Teardown without a usable journal. It removes what bears guestwire's mark, and restores the NIC's
 // name, MAC and addresses as far as the kernel shows them. Lost are phrases: what stays, such as sysctls, and the
 // commands that add a readable record's addresses and routes. ErrNotWired: there is no journal, record or mark. After
-// another error or a kill, call it or Teardown again.
+// another error call it again.
 func (n NIC) ForceTeardown(ctx context.Context, o TeardownOptions) (lost []string, err error) {
 	lost, err = n.forceTeardown(ctx, o)
 	return lost, n.failed("forced teardown", err)

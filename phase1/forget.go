@@ -30,10 +30,9 @@ type Gone struct {
 }
 
 // Forget removes what is left of wirings whose namespace is gone: journals, records, and the locks of killed calls;
-// Progress reports it if there is nothing. Where a call may be late, select by the record's Namespace: then the next
-// sandbox of a pod, with the same State and NIC, is not meant. A namespace that a mount, a process or an open file of
-// the node leads to is not gone, so close NIC.NetNS first. Forget needs root in the node's PID namespace; elsewhere,
-// without Own, it is an error and removes nothing.
+// Progress reports if there is nothing. Select by the record's Namespace where the call may be late: the next sandbox
+// of a pod can have the same State and NIC. A namespace that a mount, a process or an open file of the node leads to is
+// not gone, so close NIC.NetNS first. Forget needs root in the node's PID namespace or Own.
 //
 //	ErrAlive        the namespace of a wiring that a value selects is there; the text says where
 //	fs.ErrNotExist  Dir, which is not DefaultDir, is not there, nor is the record that State and NIC name

@@ -26,9 +26,9 @@ func (n NIC) holds(inode uint64) bool {
 	return h != nil && !h.released.Load() && h.dir == n.Dir && h.lock == holdName(inode, n.Name)
 }
 
-// Hold keeps the NIC for this process until release is called or the process ends. Meanwhile ErrHeld, which names the
-// process, is the error of another Hold, and of Teardown and ForceTeardown without CutOff, except of held. Setup is not
-// refused. Hold needs what Setup needs, but no such link.
+// Hold keeps the NIC for this process until release is called or the process ends. Meanwhile another Hold is ErrHeld,
+// which names the process, and so are Teardown and ForceTeardown without CutOff, except of held. Setup is not refused.
+// The link can be missing.
 func (n NIC) Hold(ctx context.Context) (held NIC, release func(), err error) {
 	err = n.do(ctx, func(s *session) error { // no other call looks meanwhile whether the NIC is held, by taking its lock
 		node, err := openNodeAt(s.node.Name())
@@ -107,9 +107,9 @@ func (s *session) heldBy(j journal) (string, error) {
 	return "", err
 }
 
-// While holds the NIC, calls Setup, f, and Teardown with CutOff, which does not end with ctx. A wiring that a killed
-// While of this program (the name of its file) left is used, or taken down first if the Spec is another guest's; any
-// other one is infra.ErrWired. The errors are those of Hold, Setup, f and Teardown, joined.
+// While holds the NIC, calls Setup, f, and Teardown with CutOff, which does not end with ctx. It uses a wiring that a
+// killed While of this program left, or takes it down if the Spec is another guest's; any other one is infra.ErrWired.
+// The errors are those of Hold, Setup, f and Teardown, joined.
 func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) error) (err error) {
 	n, release, err := n.Hold(ctx)
 	if err != nil {

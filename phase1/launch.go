@@ -27,26 +27,20 @@ func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error 
 	return cmd.Wait()
 }
 
-// Launch is cmd.Start for a command without privileges, such as the launcher. HOME may be root's, as cmd has it. The
-// command
+// Launch is cmd.Start for an unprivileged command, such as the launcher, which
 //
 //   - is in the namespace ns, as NIC.NetNS; nil: the process's own;
 //   - has owner's user and group (GID 0: the one of the user database, else the user's number), and no other groups but
 //     the named ones, or the caller's where a user namespace denies setgroups(2);
-//   - has five empty capability sets, also as user 0, no_new_privs, a new session keyring, and a new session without a
-//     terminal: pass Ctrl-C on to it;
-//   - has the files that cmd names, and no others. A terminal among them stays readable and writable for it and its
-//     children: docs/explanation/security.md has the way out;
-//   - gets SIGKILL when the caller's process ends, unless its exec changes the AppArmor profile or SELinux domain, or
-//     it refuses the signal (prctl(2)). Its children do not get it: a container or a service ends all.
+//   - has no capability, also as user 0, no_new_privs, a new session without a terminal, and a new session keyring;
+//   - has the files that cmd names alone, also if one is a terminal;
+//   - gets SIGKILL when the caller's process ends (PR_SET_PDEATHSIG).
 //
 // The errors are those of cmd.Start, and
 //
-//	fs.ErrPermission   CAP_SETUID or CAP_SETGID is missing for another user, CAP_SETPCAP with a bounding set that is not
-//	                   empty, or CAP_SYS_ADMIN to enter ns; nothing was started
+//	fs.ErrPermission   CAP_SETUID, CAP_SETGID, CAP_SETPCAP, or CAP_SYS_ADMIN to enter ns, is missing
 //	*cache.FieldError  owner names no user, or one that this user namespace does not have, or owner.Inside is set
-//	others             cmd.SysProcAttr has Credential, AmbientCaps, Foreground, Pgid, Pdeathsig, Ptrace, or a new user or
-//	                   network namespace
+//	others             cmd.SysProcAttr has a field that does not go with that; the error names it
 func Launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
 	if err := launch(cmd, ns, owner, groups); err != nil {
 		return fmt.Errorf("start %s as user %d: %w", cmd.Path, owner.UID, err)

@@ -18,8 +18,8 @@ import (
 type Wiring struct {
 	NIC       string `json:"nic"`
 	Namespace string `json:"namespace"` // its boot, inode number and cookie: no other namespace ever has this name
-	// FoundAt are the namespace's paths, such as /run/netns/pod, also open files of the caller; for people, as another
-	// user can put another file there: a program calls Open. Empty: the namespace is gone, see Forget.
+	// FoundAt are the namespace's paths, such as /run/netns/pod, also open files of the caller; for people: a program
+	// calls Open, as another user can put another file there. Empty: the namespace is gone, see Forget.
 	FoundAt    []string    `json:"foundAt"`
 	State      string      `json:"state,omitempty"` // the directory with the record
 	Binding    cache.Kind  `json:"binding,omitempty"`

@@ -1,8 +1,7 @@
 // Package phase1 is the privileged half: it wires a NIC of a network namespace to a tap for a virtual machine, and
-// leaves a record for package phase2. The methods of [NIC] find what they need in a journal, which Setup writes into
-// [DefaultDir]: after an error or SIGKILL, Setup called again reaches the same state as an undisturbed run. A guest
-// that moves to another namespace is wired there on standby ([NIC.SetupMoving]): nothing passes until [NIC.Activate]
-// gets the record that [NIC.Deactivate] returned.
+// leaves a record for package phase2. The methods of [NIC] find what they need in a journal in [DefaultDir]: after an
+// error or SIGKILL, Setup called again reaches the same state as an undisturbed run. A guest that moves:
+// [NIC.SetupMoving].
 package phase1
 
 import (
@@ -23,8 +22,8 @@ type NIC struct {
 	NetNS *os.File // open, see OpenNetNS and Wiring.Open; the caller closes it; nil with Own
 	Own   bool     // the calling thread's namespace, as in a container; not the machine's
 	Name  string   // the link's, 1 to 15 of A-Z a-z 0-9 _ . - and no dot first
-	// Dir is the node's directory for locks and journals, an absolute path, the same one in all calls; empty:
-	// [DefaultDir]. Setup and Hold create it, mode 0700, in a parent that is there.
+	// Dir is the node's directory for locks and journals, an absolute path, the same in all calls; empty: [DefaultDir].
+	// Setup and Hold create it, mode 0700, in a parent that is there.
 	Dir string
 	// Progress, unless nil, receives what a call waits for after a second, and what it did not find, also on another
 	// goroutine; the call waits for its return.
@@ -36,8 +35,8 @@ type NIC struct {
 // Moving is how a guest comes from another namespace.
 type Moving struct {
 	From *cache.Record // the guest's record there; nil: it was never elsewhere, and waits for its first Activate
-	// Standby keeps the guest's tap down until Activate. Without it From must be what Deactivate returned, for this
-	// namespace alone. Only the first Setup reads it.
+	// Standby keeps the guest's tap down until Activate. Without it From is what Deactivate returned, for this namespace
+	// alone. Only the first Setup reads it.
 	Standby bool
 }
 
@@ -45,15 +44,13 @@ type Moving struct {
 type TeardownOptions struct {
 	State  string // if set, the wiring's; ForceTeardown finds the record by it if no journal names it
 	CutOff bool   // also if the tap is open, or another process holds the NIC; a VMM keeps a dead device
-	// Discard is for a namespace that is deleted next: record and journal alone are removed, in no time, unless the NIC
-	// outlives the namespace (a PCI device) or, with CutOff, the tap is open. If the namespace stays, only ForceTeardown,
-	// which refuses Discard, takes the wiring down.
+	// Discard is for a namespace that is deleted next: record and journal alone are removed, unless the NIC outlives the
+	// namespace (a PCI device) or, with CutOff, the tap is open. Later only ForceTeardown takes the wiring down.
 	Discard bool
 }
 
 // Errors that callers branch on, with those of package infra, fs.ErrPermission and fs.ErrNotExist. After ErrInUse and
-// ErrHeld nothing has changed. A method's error names its operation and the
-// NIC: "check eth0: not wired".
+// ErrHeld nothing has changed. The text names operation and NIC: "check eth0: not wired".
 var (
 	ErrOwnNamespace       = errors.New("the caller's own network namespace")           // see NIC.Own
 	ErrNotWired     error = notWired{}                                                 // no journal; an fs.ErrNotExist
@@ -63,8 +60,8 @@ var (
 	ErrAlive              = errors.New("the namespace is not gone")                    // of Forget: use Teardown
 )
 
-// OpenNetNS opens /run/netns/NAME, /proc/PID/ns/net or /proc/PID/fd/N; the caller closes it. The error is an
-// fs.PathError, or that it is another kind of file, which is not opened.
+// OpenNetNS opens /run/netns/NAME, /proc/PID/ns/net or /proc/PID/fd/N; the caller closes it. Another kind of file is an
+// error, and not opened.
 func OpenNetNS(path string) (*os.File, error) { return netns.Open(path) }
 
 type notWired struct{}

@@ -25,7 +25,7 @@ type PinError struct {
 func (e *PinError) Error() string { return e.text }
 
 // Pin lets the guest open connections to the ports of the addresses for a life of 1 s to 7 days, where Spec.Egress
-// refuses them by its last entry alone. What is pinned already keeps the longer life, and a later Setup keeps it, too. No
+// refuses them by its last entry alone. What is pinned already keeps the longer life, also after a later Setup. No
 // lock. ErrNotWired: no nftables are guestwire's.
 //
 //	*PinError          an earlier entry refuses an address, or the guest has none of its family

@@ -10,8 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Plan returns what Setup would do, and changes nothing. It has Setup's errors, except those of changing things. No
-// steps: the wiring is complete, and Setup removes only older exchanges with translated ports.
+// Plan returns what Setup would do, or its error, and changes nothing. No steps: the wiring is complete.
 func (n NIC) Plan(ctx context.Context, spec infra.Spec) (*Preview, error) {
 	return n.PlanMoving(ctx, spec, Moving{})
 }

@@ -19,26 +19,26 @@ import (
 //
 // A wired NIC can get another DNS, Options, Device, MTU, Guard and Limits, and under masquerade or routed other Ports,
 // Excluded, Loopback, Sidecar, MaxConnections, Egress and EgressWithin. A running Serve follows the record, and
-// connections go on; running UDP flows to a port that becomes forwarded switch to the guest. Any other change is
+// connections go on; UDP flows to a port that becomes forwarded switch to the guest. Any other change is
 // infra.ErrWired.
 //
 //	*cache.FieldError    a field of the Spec or the NIC is wrong
 //	*infra.RefusedError  the binding cannot work on the NIC
 //	infra.ErrNoNIC       the namespace has no such link
 //	infra.ErrWired       wired otherwise, or the record in State is another namespace's
-//	infra.ErrCollision   a masquerade's network is in use
+//	infra.ErrCollision   a network of the Spec is in use
 //	ErrOwnNamespace      the namespace is the caller's, or the machine's
 //	*infra.StepError     the kernel refused an operation
-//	fs.ErrPermission     a capability is missing; others than root can write State; Owner cannot read the record, or
-//	                     open /dev/net/tun or /dev/vhost-net; the SELinux policy keeps Setup from Owner.SELinux
+//	fs.ErrPermission     a capability is missing; a user can write State; Owner cannot read it, or open /dev/net/tun or
+//	                     /dev/vhost-net; the SELinux policy keeps Setup from Owner.SELinux
 func (n NIC) Setup(ctx context.Context, spec infra.Spec) (cache.Record, error) {
 	return n.SetupMoving(ctx, spec, Moving{})
 }
 
 // SetupMoving is Setup for a guest that comes from another namespace or waits for Activate. Progress receives what the
-// guest will notice. What spec leaves zero is that of the first call's From: the binding's kind, the guest's MAC and
-// inner addresses, Queues, MTU, Limits, DNS, Options and Device; a later Setup can change it, and not to zero. No
-// record has Guard, Egress and what a masquerade forwards. ErrActive: From is of an active guest, without Standby.
+// guest will notice. What spec leaves zero is that of the first call's From, but Guard, Egress and what a masquerade
+// forwards, which no record has; a later Setup can change it, and not to zero. ErrActive: From is of an active guest,
+// without Standby.
 func (n NIC) SetupMoving(ctx context.Context, spec infra.Spec, m Moving) (cache.Record, error) {
 	record, err := request{NIC: n, Spec: spec, Moving: m}.setup(ctx)
 	return record, n.failed("setup", err)

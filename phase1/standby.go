@@ -10,20 +10,20 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Other is what the caller of [NIC.Activate] knows of other namespaces: one field is set.
+// Other is what the caller of NIC.Activate knows: one field is set.
 type Other struct {
-	// Inactive is what [NIC.Deactivate] returned for the guest's last namespace. It is for one Activate in one namespace.
+	// Inactive is what [NIC.Deactivate] returned in the guest's last namespace, for one Activate in one namespace.
 	Inactive *cache.Record `json:"inactive,omitempty"`
-	// Gone vouches that the guest is active nowhere else, and will not be: the other node is fenced, the other
-	// namespace is gone, or the guest is restored from a file. Nothing checks that.
+	// Gone vouches that the guest is active nowhere else: the other node is fenced, the other namespace is gone, or the
+	// guest is restored from a file. Nothing checks that.
 	Gone bool `json:"gone,omitempty"`
 }
 
-// Deactivate takes the guest's tap down, and returns a record with Standby and a higher Turn, with which [NIC.Activate]
+// Deactivate takes the guest's tap down, and returns a record with Standby and a higher Turn, with which NIC.Activate
 // works in another namespace. Wiring and responder stay, and a VMM can keep the tap open. On standby it raises the Turn
-// alone: earlier records of the guest allow no Activate there any more. After an error the guest may be active or
+// alone, so earlier records of the guest allow no Activate any more. After an error the guest may be active or
 // inactive: the next Deactivate reports which. The errors are those of Check but a *DriftError, and, without a change,
-// *infra.RefusedError (no tap of guestwire's) and *cache.FieldError (the Turn can go no higher).
+// *infra.RefusedError (no tap of guestwire's) and *cache.FieldError.
 func (n NIC) Deactivate(ctx context.Context) (cache.Record, error) {
 	var record cache.Record
 	err := n.doWired(ctx, func(s *session) error {
@@ -62,13 +62,14 @@ func nextTurn(t wiring.Turn) wiring.Turn {
 	return wiring.Turn{Standby: true, Inactive: true, Turn: t.Turn + 1}
 }
 
-// Activate ends standby: it repairs the wiring as Setup does, brings the guest's tap up, and returns the new record.
-// Other proves or vouches that the guest is inactive elsewhere. If the NIC is active, Activate repairs what is missing.
-// At last it asks the gateways that Setup asks, a third of a second each, or one if the MAC is not known. After an
-// error the guest may be active: call Deactivate before it becomes active elsewhere. The errors are those of Setup;
-// *cache.FieldError: Other is empty; ErrActive: the record in Other is of this namespace, of an active or another
-// guest, of another namespace than Moving.From, or too old: then call Deactivate on the other side until its Turn is
-// higher than this side's.
+// Activate ends standby: it repairs the wiring as Setup does, also of an active NIC, brings the guest's tap up, asks
+// the gateways that Setup asks (a third of a second each, one second if the MAC is not known), and returns the new
+// record. Other proves or vouches that the guest is inactive elsewhere. After an error the guest may be active: call
+// Deactivate before it becomes active elsewhere.
+//
+// The errors are those of Setup; *cache.FieldError: Other is empty; ErrActive: the record in Other is of this
+// namespace, of an active or another guest, of another namespace than Moving.From, or too old: then call Deactivate on
+// the other side until its Turn is higher than this side's.
 func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 	if err := other.check(); err != nil {
 		return cache.Record{}, n.failed("activate", err)

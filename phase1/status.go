@@ -20,13 +20,12 @@ type Report struct {
 	Record cache.Record `json:"record"`          // what Setup returned
 	Drift  *DriftError  `json:"drift,omitempty"` // nil: kernel and record are as Setup left them
 	Counters
-	// Egress and EgressWithin are those of the last Setup's Spec.
-	Egress       []infra.Egress `json:"egress,omitempty"`
+	Egress       []infra.Egress `json:"egress,omitempty"` // as EgressWithin, that of the last Setup's Spec
 	EgressWithin []infra.Egress `json:"egressWithin,omitempty"`
 }
 
-// Status returns who wired the NIC, how it differs from what Setup left, and what was counted. Its errors are
-// those of Check but a *DriftError; with infra.ErrNoNIC there is a report, too.
+// Status returns who wired the NIC, how it differs from what Setup left, and its counters. The errors are those of
+// Check but a *DriftError; with infra.ErrNoNIC there is a report, too.
 func (n NIC) Status(ctx context.Context) (*Report, error) {
 	var report *Report
 	err := n.doWired(ctx, func(s *session) error {

@@ -17,8 +17,7 @@ import (
 // Teardown gives the namespace back as Setup found it, and removes record and journal. A NIC that is not wired is no
 // error; Progress reports it. After the first three errors nothing has changed.
 //
-//	ErrInUse           a process has the guest's tap open: end the VM, or detach the NIC from it first (domain/qemu:
-//	                   Unplug; libvirt: detach-device). Not known of a macvtap, a virtual function, passt and slirp
+//	ErrInUse           a process has the guest's tap open: end the VM, or unplug the NIC first (qemu.NIC.Unplug)
 //	ErrHeld            another process holds the NIC
 //	*cache.FieldError  the wiring has another State than TeardownOptions
 //	infra.ErrNoNIC     the NIC has gone; everything else is removed

@@ -7,7 +7,7 @@ import (
 )
 
 // Guest returns the records and the DNS of ResolvConf for package guestconfig. A guest without DHCP does not notice
-// later changes. The error is that of reading ResolvConf.
+// later changes. An error is that of ResolvConf.
 func (vm *VM) Guest() (guestconfig.Guest, error) {
 	log := vm.Log
 	if log == nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/guestwire/guestwire/domain"
 )
 
-// VM is the network of one virtual machine. Set the fields before Start or Serve.
+// VM is the network of a virtual machine. Set the fields before Start or Serve.
 type VM struct {
 	// Log gets the events that Notify gets, and warnings about what a guest does not learn. Nil discards them.
 	Log *slog.Logger
@@ -42,7 +42,7 @@ type VM struct {
 
 // Open reads the records in dir, the State of infra.Spec. It opens no tap, and works outside of the namespace, too. The
 // error is fs.ErrNotExist if dir does not exist or holds no record; a [*cache.FileError], which names file and field,
-// if a record is damaged, has a newer version or belongs to another program.
+// if a record is damaged, has a newer version or is another program's.
 func Open(dir string) (*VM, error) {
 	records, err := readRecords(dir)
 	if err != nil {
@@ -108,7 +108,7 @@ func (vm *VM) Interfaces() ([]*libvirtxml.DomainInterface, error) {
 
 // Announce announces the guest as [dhcp.Responder.Announce] does, on each NIC that has a responder. A launcher calls it
 // after the VMM has started a guest that moved; the end of a standby is announced by Serve itself. The error joins
-// those of the NICs: syscall.ENOTCONN if the NIC is not served, or [dhcp.ErrStandby].
+// those of the NICs: syscall.ENOTCONN (not served), [dhcp.ErrStandby].
 func (vm *VM) Announce(ctx context.Context) error {
 	vm.mu.Lock()
 	var nics []string

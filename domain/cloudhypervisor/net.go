@@ -17,7 +17,7 @@ type Options struct {
 	VCPUs int   // with which the guest boots: the most queues that Cloud Hypervisor takes; 0: not known
 }
 
-// Net is a network device, in JSON the NetConfig of /vm.create and /vm.add-net.
+// Net is a network device, in JSON NetConfig of /vm.create and /vm.add-net.
 type Net struct {
 	Tap         string    `json:"tap,omitempty"` // the tap's name; empty: the tap is given by descriptors
 	MAC         cache.MAC `json:"mac"`           // the guest's

@@ -12,8 +12,7 @@ import (
 // NetworkInterface is a network device; embed it to add rate limiters.
 type NetworkInterface struct {
 	ID string `json:"iface_id"`
-	// HostDevName is the tap's name, by which Firecracker opens it: run it in the namespace, by phase1.Launch or the
-	// jailer's
+	// HostDevName is the tap's name, by which Firecracker opens it: run it in the namespace, by phase1.Launch or jailer
 	// --netns.
 	HostDevName string    `json:"host_dev_name"`
 	GuestMAC    cache.MAC `json:"guest_mac"`

@@ -31,7 +31,7 @@ type Options struct {
 	Socket string
 }
 
-// Object is the arguments of a QMP command: strings, bools, ints, Objects, lists of Objects.
+// Object is the arguments of a QMP command: strings, bools, ints, Objects, lists.
 type Object map[string]any
 
 // NIC is a network device of QEMU. The caller can change the objects, for example to add rx_queue_size to Device.
@@ -41,11 +41,11 @@ type NIC struct {
 	SetLink Object // arguments of set_link, after device_add, for a device whose link is down; else nil
 }
 
-// NewNIC returns the network device for the record. It reads no files and asks no kernel. The device is what libvirt
-// makes of the record's Device; a model that libvirt does not know is a device of QEMU, such as vmxnet3. QEMU loads a
-// ROM only if the record has one or the guest boots from the device. The MAC and driver of a virtual function are the
-// caller's to set. A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. A *cache.FieldError: a
-// field of the record or the options is wrong. Source: qemu(1), -netdev and -device; qemu-qmp-ref(7).
+// NewNIC returns the network device for the record, as libvirt makes it of the record's Device; a model that libvirt
+// does not know is a device of QEMU, such as vmxnet3. It reads no files and asks no kernel. QEMU loads a ROM only if
+// the record has one or the guest boots from the device. The MAC and driver of a virtual function are the caller's to
+// set. A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. A *cache.FieldError: a field of the
+// record or the options is wrong. Source: qemu(1), -netdev and -device; qemu-qmp-ref(7).
 func NewNIC(rec *cache.Record, o Options) (*NIC, error) {
 	if err := rec.Validate(); err != nil {
 		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)
@@ -172,7 +172,7 @@ func (n *NIC) Unplug(do func(command string, arguments Object) error, deleted fu
 	return nil
 }
 
-// Link returns the arguments of set_link, which gives or takes the guest's carrier.
+// Link returns the arguments of set_link, which sets the guest's carrier.
 func (n *NIC) Link(up bool) Object { return Object{"name": n.Device["id"], "up": up} }
 
 // deviceID returns the device's id. The id has to be one by QEMU's id_wellformed.
