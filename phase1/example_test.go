@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net/netip"
 	"os"
 	"os/exec"
 	"time"
@@ -89,6 +90,38 @@ func ExampleNIC_Check() {
 	}
 }
 
+// What an operator wants to see of one guest.
+func ExampleNIC_Status() {
+	ns, err := phase1.OpenNetNS("/run/netns/pod")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ns.Close()
+	report, err := phase1.NIC{NetNS: ns, Name: "eth0"}.Status(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(report.Binding, "since", report.Since, "as wired:", report.Drift == nil)
+	for _, d := range report.Drops {
+		if d.Packets > 0 {
+			fmt.Println(d.Packets, "packets:", phase1.DropMeaning(d.Reason))
+		}
+	}
+}
+
+// A DNS proxy allows what it has answered, before the guest gets the answer.
+func ExampleNIC_Pin() {
+	var nic phase1.NIC // whose Spec.Egress ends with "refuse all"
+	answer, life := []netip.Addr{netip.MustParseAddr("198.51.100.9")}, 5*time.Minute
+	err := nic.Pin(context.Background(), answer, []infra.Ports{{First: 443}}, life)
+	var pins *phase1.PinError
+	if errors.As(err, &pins) {
+		fmt.Println("refused by an entry before the last:", pins.LeftOut)
+	} else if err != nil {
+		log.Fatal(err)
+	}
+}
+
 // After the machine. The namespace may be gone already: that is looked up by Forget, and not concluded from a path
 // that does not open.
 func ExampleNIC_Teardown() {
@@ -123,7 +156,7 @@ func ExampleList() {
 	}
 }
 
-// FollowDrops says live why a guest's packets do not pass.
+// FollowDrops reports live why a guest's packets do not pass.
 func ExampleNIC_FollowDrops() {
 	ns, err := phase1.OpenNetNS("/run/netns/pod")
 	if err != nil {
