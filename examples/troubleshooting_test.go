@@ -77,7 +77,7 @@ func matches(text, output string) bool {
 	return regexp.MustCompile(pattern).MatchString(inOneLine(output))
 }
 
-// trial is one row of the document: what it says, and what was run for it.
+// trial is one row of the document: what it says, and the commands run for it.
 type trial struct {
 	t            *testing.T
 	n            nstest.Network
@@ -1172,7 +1172,7 @@ func TestTroubleshooting(t *testing.T) {
 			if !p.said || !p.healed {
 				t.Errorf("said: %v, healed: %v", p.said, p.healed)
 			}
-			for _, name := range []string{"fault", "command", "says", "why", "mend"} {
+			for _, name := range []string{"fault", "command", "says", "why", "repair"} {
 				for _, m := range quoted.FindAllStringSubmatch(row[name], -1) {
 					p.wantRun(m[1])
 				}

@@ -125,7 +125,7 @@ var heading = func() string {
 	for _, b := range bindings {
 		h += fmt.Sprintf(" %[1]s, IPv4 | %[1]s, IPv6 |", b.Kind())
 	}
-	return h + " the guest is told |"
+	return h + " the guest gets |"
 }()
 
 // table is the file that make networks writes; overview has the rows of meshes and of rules.
@@ -229,7 +229,7 @@ const stationPort = 9000
 type network struct {
 	*Instance
 	mtu   int             // of the NIC
-	hosts map[string]host // the stations, and the process in the pod, by name
+	hosts map[string]host // the stations, and the process in the pod; the key is the name
 
 	mu   sync.Mutex            // guards the rest
 	kept map[question]net.Conn // the sockets of questions by standing
@@ -532,7 +532,7 @@ func (l *network) byTCP(q question) question {
 	panic(q.String())
 }
 
-// summary lists the stations that the pod reaches and that reach the pod, by name; for each family if they
+// summary lists the stations that the pod reaches and that reach the pod, sorted; for each family if they
 // differ.
 func (l *network) summary(a answers) string {
 	sum := func(v4 bool) string {
@@ -715,7 +715,7 @@ func measure(t *testing.T, n Network) row {
 		ok := t.Run(string(b.Kind()), func(t *testing.T) {
 			leased, err := l.checkBinding(t, b, baseline, before)
 			refused[string(b.Kind())] = err
-			if err == nil && !noted && b.Kind() != cache.BindingMasquerade { // masquerade tells each guest the same
+			if err == nil && !noted && b.Kind() != cache.BindingMasquerade { // masquerade gives each guest the same
 				r.leased, noted = leased, true
 			}
 		})
@@ -750,7 +750,7 @@ func measure(t *testing.T, n Network) row {
 }
 
 // checkBinding gives the pod's network to a guest, asks the same questions again, and runs Teardown. It returns
-// the notes on what the guest is told, or why Setup refused the binding.
+// the notes on what the guest gets, or why Setup refused the binding.
 func (l *network) checkBinding(t *testing.T, b infra.Binding, baseline answers, before string) (leased string, refused *infra.RefusedError) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
