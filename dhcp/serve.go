@@ -306,7 +306,7 @@ func (l *loop) schedule(now time.Time) {
 	l.last, l.next = now, now.Add(wait)
 }
 
-// earlier is the earlier time of two, of which the zero one means never.
+// earlier is the earlier of two times; the zero time means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

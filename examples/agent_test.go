@@ -224,7 +224,8 @@ func TestSee(t *testing.T) {
 	}
 }
 
-// TestPin: agent pin takes lists of addresses and ports, pins what it can, and names what it leaves out and what is wrong.
+// TestPin: agent pin takes lists of addresses and ports, pins what it can, and names what it leaves out and what is
+// wrong.
 func TestPin(t *testing.T) {
 	nstest.Need(t)
 	n := nstest.NewNetwork(t)

@@ -378,10 +378,10 @@ func TestQEMUSignals(t *testing.T) {
 // if that takes too long.
 func TestQEMUShutdown(t *testing.T) {
 	nstest.Need(t)
-	// Scripts in QEMU's place. Each prints QMP's commands, as its guest is told.
+	// Scripts in QEMU's place. Each prints QMP's commands, as its guest gets them.
 	const (
 		monitor = `fd=${*##*launcher-monitor,fd=}; fd=${fd%% *}; echo "$*"; `
-		obeys   = monitor + `echo ready; while read -r line <&$fd; do echo "told $line"; case $line in *system_powerdown*) exit 3;; esac; done`
+		obeys   = monitor + `echo ready; while read -r line <&$fd; do echo "got $line"; case $line in *system_powerdown*) exit 3;; esac; done`
 		ignores = monitor + `trap 'echo bye; exit 5' TERM; echo '{"error": {"desc": "no guest is here"}}' >&$fd; echo ready; while :; do sleep 0.1; done`
 	)
 	for _, test := range []struct {
@@ -392,7 +392,7 @@ func TestQEMUShutdown(t *testing.T) {
 		log                 string
 	}{
 		{"shuts down", "1m", obeys, true, 3, []string{
-			`told {"execute": "qmp_capabilities"}`, `told {"execute": "system_powerdown"}`, "router-withdrawn",
+			`got {"execute": "qmp_capabilities"}`, `got {"execute": "system_powerdown"}`, "router-withdrawn",
 		}, "the guest is asked to shut down"},
 		{"takes too long", "100ms", ignores, true, 5, []string{"bye", "router-withdrawn"}, "the guest has not shut down"},
 		{"is refused", "100ms", ignores, true, 5, []string{"bye"}, "no guest is here"},

@@ -12,7 +12,7 @@ import (
 )
 
 // TestVersion copies each program into a repository of its own, as a reader would, and wants the program to
-// tell from which sources it was built.
+// report from which sources it was built.
 func TestVersion(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		nstest.Skip(t, "no git on this machine")

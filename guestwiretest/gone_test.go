@@ -175,7 +175,7 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-// TestSkips: a machine that cannot run the tests is told so; with GUESTWIRE_REQUIRE that is a failure.
+// TestSkips: a machine that cannot run the tests gets a message; with GUESTWIRE_REQUIRE that is a failure.
 func TestSkips(t *testing.T) {
 	guestwiretest.NewPod(t, guestwiretest.Veth) // or the test is skipped
 	if sandbox.OneUser() {

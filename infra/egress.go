@@ -74,11 +74,11 @@ func (s Spec) validateEgress(field string, list []Egress) error {
 	case Auto:
 	case Masquerade:
 		if b.Sidecar != nil {
-			return refuse("the proxies of binding.masquerade.sidecar open the guest's connections, and no rule sees where to: leave one of the two out, or tell the mesh")
+			return refuse("the proxies of binding.masquerade.sidecar open the guest's connections, and no rule sees where to: leave one of the two out, or configure the mesh")
 		}
 	case Routed:
 		if b.Sidecar != nil {
-			return refuse("the proxies of binding.routed.sidecar open the guest's connections, and no rule sees where to: leave one of the two out, or tell the mesh")
+			return refuse("the proxies of binding.routed.sidecar open the guest's connections, and no rule sees where to: leave one of the two out, or configure the mesh")
 		}
 	default:
 		return refuse("with the %s binding nobody tracks the guest's connections: leave this field out, or want the binding masquerade or routed", b.Kind())
@@ -156,7 +156,7 @@ func (d *decided) before(e Egress) (places []int) {
 	return places
 }
 
-// decides returns the place of an entry about the same name, or about a network that has all of a's, with a's ports, its
+// decides returns the place of an entry about the same name or a network that has all of a's, with a's ports, with its
 // protocol, or with all.
 func (d *decided) decides(a about) (at int, is bool) {
 	protocol := Ports{Protocol: a.ports.Protocol}
@@ -186,7 +186,7 @@ func (e Egress) check(dns *cache.DNS) string {
 		return err.Error()
 	}
 	if e.To == syntax.Resolvers && (dns == nil || len(dns.Servers) == 0) {
-		return "resolvers are those of dns.servers, of which there is none: name them there, or the addresses here"
+		return "resolvers are those of dns.servers, and there are none: name them there, or the addresses here"
 	}
 	if e.Ports.First != 0 && e.Ports.Protocol != "icmp" {
 		if e.Ports.Guest != 0 {

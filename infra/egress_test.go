@@ -48,7 +48,7 @@ func TestEgressText(t *testing.T) {
 	}
 }
 
-// FuzzEgress: what was read is what is written, and what Validate accepts has networks.
+// FuzzEgress: an entry that is read and written stays the same, and what Validate accepts has networks.
 func FuzzEgress(f *testing.F) {
 	for _, s := range []string{"refuse all", "allow 10.1.0.0/16 443/tcp", "allow ::ffff:10.0.0.1", "allow fe80::1%eth0 icmp", "allow 10.0.0.1/8 80:90"} {
 		f.Add(s)
@@ -68,7 +68,8 @@ func FuzzEgress(f *testing.F) {
 	})
 }
 
-// TestEgressValidate: each refusal names the field and a way out, and so does the binding. Both lists are checked alike.
+// TestEgressValidate: each refusal names the field and a way out, and so does the binding. Both lists are checked
+// alike.
 func TestEgressValidate(t *testing.T) {
 	dns := &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("10.96.0.10")}}
 	long := make([]infra.Egress, 16385)

@@ -151,7 +151,7 @@ func (b Masquerade) validate() error {
 	for i, p := range b.Excluded {
 		for j, o := range b.Ports {
 			if overlap(p, o) {
-				return &cache.FieldError{Field: fmt.Sprintf("%sexcluded[%d]", field, i), Reason: fmt.Sprintf("%v is to be forwarded as well, by ports[%d], %v", p, j, o)}
+				return &cache.FieldError{Field: fmt.Sprintf("%sexcluded[%d]", field, i), Reason: fmt.Sprintf("%v is forwarded as well, by ports[%d], %v", p, j, o)}
 			}
 		}
 	}

@@ -88,7 +88,7 @@ func checkPorts(field string, list []Ports) error {
 				return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v: the last port would become %d, want at most 65535", p, last)}
 			}
 			if redirected += int(full.Last-p.First) + 1; redirected > maxRedirected {
-				return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v: with this entry %d ports become other ones, want at most %d in the list: let ports stay the same, of which there can be any number", p, redirected, maxRedirected)}
+				return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v: with this entry %d ports become other ones, want at most %d in the list: let ports stay the same, without a limit", p, redirected, maxRedirected)}
 			}
 		}
 		for j, o := range list[:i] {

@@ -48,7 +48,7 @@ func TestPortsString(t *testing.T) {
 	}
 }
 
-// FuzzPorts: what was read is what is written.
+// FuzzPorts: an entry that is read and written stays the same.
 func FuzzPorts(f *testing.F) {
 	for _, s := range []string{"80", "80-90:8080/udp", "0", "65536", "80:80", "/tcp"} {
 		f.Add(s)

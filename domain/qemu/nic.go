@@ -13,17 +13,17 @@ import (
 
 // Options is what the record does not have. The zero value has QEMU open the tap by its name.
 type Options struct {
-	// ID is the device's id in QEMU: a letter, then letters, digits, '-', '.' and '_'. Empty: the record's Device.Alias or
-	// Name. The netdev's id ends with "-netdev".
+	// ID is the device's id in QEMU: a letter, then letters, digits, '-', '.' and '_'. Empty: the record's Device.Alias
+	// or Name. The netdev's id ends with "-netdev".
 	ID string
-	// Bus is the id of the device's bus: on q35 a pcie-root-port for a plugged device; empty: QEMU chooses. A PCIAddress
-	// on another bus than 0000:00 needs it, as QEMU knows buses by id alone.
+	// Bus is the id of the device's bus: on q35 a pcie-root-port for a plugged device; empty: QEMU chooses. A
+	// PCIAddress on another bus than 0000:00 needs it, as QEMU knows buses by id alone.
 	Bus string
 	// FDs are the open queues of phase2.OpenTap: descriptors that QEMU inherits, such as "3", or names that getfd was
 	// given. Empty: QEMU opens the tap, which a macvtap does not allow.
 	FDs []string
-	// Vhost: QEMU can open /dev/vhost-net or gets it, else 7.2 aborts; vhost=on for a virtio device on a tap, unless the
-	// record's Device.Driver is "qemu".
+	// Vhost: QEMU can open /dev/vhost-net or gets it, else 7.2 aborts; vhost=on for a virtio device on a tap, unless
+	// the record's Device.Driver is "qemu".
 	Vhost    bool
 	VhostFDs []string // open files of /dev/vhost-net, one for each of FDs, of the same form
 	// Socket is passt's Unix socket, for a record of passt. Start passt first: else the guest has no network, and no

@@ -297,7 +297,7 @@ func TestLinkDown(t *testing.T) {
 	}
 }
 
-// TestPlug: the commands come in order, and what was added before a failure is taken back.
+// TestPlug: the commands come in order, and a failure takes back what came before it.
 func TestPlug(t *testing.T) {
 	rec := record()
 	rec.Device.LinkState = "down"

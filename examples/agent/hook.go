@@ -99,8 +99,9 @@ func (c container) owns(state, nic string) bool {
 	return err == nil && id == c.ID
 }
 
-// unwire gives back what is wired with the State, and forgets it if the namespace is gone. It finds the namespace by the
-// journal: the number and the path that the container had may be another namespace's by now. The owner is removed last.
+// unwire gives back what is wired with the State, and forgets it if the namespace is gone. It finds the namespace by
+// the journal: the number and the path that the container had may be another namespace's by now. The owner is removed
+// last.
 func unwire(ctx context.Context, o *options) error {
 	wirings, err := phase1.List(ctx, o.Dir)
 	for _, w := range wirings {

@@ -37,8 +37,8 @@ const (
 )
 
 func main() {
-	// A verb lives some milliseconds and allocates a few MiB. At 4 MiB, Go's first collection would come in the middle of
-	// it.
+	// A verb lives some milliseconds and allocates a few MiB. At 4 MiB, Go's first collection would come in the middle
+	// of it.
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
 	}

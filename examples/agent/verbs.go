@@ -122,7 +122,7 @@ would repair them.
 `,
 	},
 	{
-		name: "status", short: "report who wired a NIC, whether the wiring is complete, and what was counted",
+		name: "status", short: "report who wired a NIC, whether the wiring is complete, and its counters",
 		flags: "netns own nic json dir", do: status, optional: true,
 		long: `status prints what the journal and the kernel know of one NIC. The exit code is that of check. The program exporter prints
 the same of all NICs as metrics.

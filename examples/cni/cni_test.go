@@ -361,8 +361,8 @@ func TestKubeVirt(t *testing.T) {
 	n.clean()
 }
 
-// TestDNS: a guest gets the DNS configuration of CNI's result by DHCP, whether the bridge plugin or host-local has it. What
-// the list or args.cni say comes first. In a pod of Kubernetes it is the kubelet's resolv.conf, as for containers.
+// TestDNS: a guest gets the DNS configuration of CNI's result by DHCP, whether the bridge plugin or host-local has it.
+// What the list or args.cni say comes first. In a pod of Kubernetes it is the kubelet's resolv.conf, as for containers.
 func TestDNS(t *testing.T) {
 	t.Parallel()
 	resolvConf := filepath.Join(t.TempDir(), "resolv.conf")

@@ -115,9 +115,9 @@ func readConfig(args *skel.CmdArgs) (config, error) {
 // misplaced are members of spec that may be sought beside it; dns is one of CNI's own.
 var misplaced = []string{"binding", "owner", "queues", "mtu", "limits", "options", "device", "guard", "egress", "egressWithin", "guest", "tap", "nic"}
 
-// ofKubeVirt reports whether the entry is that of a KubeVirt network binding. Multus calls it by itself, after the plugins
-// that make the NIC, and hands their result to KubeVirt alone. With a result, the network's name says nothing: a pod can set
-// it.
+// ofKubeVirt reports whether the entry is that of a KubeVirt network binding. Multus calls it by itself, after the
+// plugins that make the NIC, and hands their result to KubeVirt alone. With a result, the network's name says nothing:
+// a pod can set it.
 func (c config) ofKubeVirt() bool { return c.Args.CNI.LogicNetworkName != "" && c.PrevResult == nil }
 
 // defaults are what the list says for each NIC.
@@ -195,8 +195,8 @@ func (c config) wanted(args *skel.CmdArgs) ([]wantedNIC, error) {
 	return nics, nil
 }
 
-// dns is the DNS configuration of the plugins before this one; nil: they have none. On Kubernetes it is nil as well: there
-// containers get the kubelet's resolv.conf and not CNI's, and so does a guest.
+// dns is the DNS configuration of the plugins before this one; nil: they have none. On Kubernetes it is nil as well:
+// there containers get the kubelet's resolv.conf and not CNI's, and so does a guest.
 func (c config) dns(args *skel.CmdArgs) (*cache.DNS, error) {
 	var result struct{ DNS types.DNS }
 	if c.PrevResult == nil || strings.Contains(args.Args, "K8S_POD_") {

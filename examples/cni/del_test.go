@@ -328,7 +328,7 @@ esac
 	n.clean()
 }
 
-// TestDeleteLocked: a DEL that waits for another call says so, and ends without an error when it is told to.
+// TestDeleteLocked: a DEL that waits for another call says so, and ends without an error after SIGTERM.
 func TestDeleteLocked(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -26,7 +26,7 @@ func wantedOf(t *testing.T, spec map[string]any, args string, servers ...string)
 	return c.wanted(&skel.CmdArgs{IfName: "eth0", StdinData: text, Args: args})
 }
 
-// TestWhoGetsDNS: a guest that guestwire answers gets the DNS of the result. Others cannot be told, and are wired.
+// TestWhoGetsDNS: a guest that guestwire answers gets the DNS of the result. Others cannot get it, and are wired.
 func TestWhoGetsDNS(t *testing.T) {
 	for binding, want := range map[string]bool{"masquerade": true, "redirect": true, "passt": false, "slirp": false, "macvtap": false} {
 		nics, err := wantedOf(t, map[string]any{"binding": map[string]any{binding: map[string]any{}}}, "", "192.0.2.1")
@@ -36,8 +36,8 @@ func TestWhoGetsDNS(t *testing.T) {
 	}
 }
 
-// TestResolversOfResult: a list's entry "allow resolvers" is about the DNS of the result, where the guest gets it. What is
-// no server's address is refused by its name.
+// TestResolversOfResult: a list's entry "allow resolvers" is about the DNS of the result, where the guest gets it. What
+// is no server's address is refused by its name.
 func TestResolversOfResult(t *testing.T) {
 	for name, c := range map[string]struct {
 		args, server, says string

@@ -46,7 +46,7 @@ const (
 	codeDrift   uint = 103 // CHECK: kernel or record are not as ADD left them
 )
 
-// How long a call may take, most of which is waiting for other calls on the same namespace. Engines end a call after
+// How long a call may take. Most of it is waiting for other calls on the same namespace. Engines end a call after
 // minutes, and by SIGKILL. A DEL that gives up says so and succeeds: what it leaves is for the next one, or a GC.
 const (
 	addTime   = time.Minute

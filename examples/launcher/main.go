@@ -178,7 +178,7 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// logCounters reports what was served.
+// logCounters logs each NIC's counters.
 func logCounters(vm *phase2.VM) {
 	for nic, c := range vm.Counters() {
 		vm.Log.Info("served", "nic", nic, "received", c.Received, "sent", c.Sent, "failed", c.Failed, "ignored", c.Ignored)

@@ -1,5 +1,5 @@
-// Package metrics reports the wired NICs of a node, and the calls of its CNI plugin: for examples/exporter, which prints,
-// and examples/node, which serves.
+// Package metrics reports the wired NICs of a node, and the calls of its CNI plugin: for examples/exporter, which
+// prints, and examples/node, which serves.
 package metrics
 
 import (
@@ -59,7 +59,7 @@ const (
 	atOnce = 16
 	// patience is the time for one NIC. A pod can make the look at its own namespace long.
 	patience = 3 * time.Second
-	// inAll is the time for all NICs: Prometheus waits ten seconds, unless told otherwise.
+	// inAll is the time for all NICs: Prometheus waits ten seconds by default.
 	inAll = 8 * time.Second
 )
 
@@ -138,7 +138,7 @@ func (c NICs) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
 	}
 }
 
-// look returns in how many things the NIC differs, and what was counted; nil if the namespace cannot be opened here, or
+// look returns in how many things the NIC differs, and its counters; nil if the namespace cannot be opened here, or
 // the NIC is not wired any more. It does without Status, which looks for the namespace again, in all processes.
 func (c NICs) look(w phase1.Wiring) (found int, counters *phase1.Counters) {
 	ctx, cancel := context.WithTimeoutCause(c.Context, patience, fmt.Errorf("no metrics after %v, see agent check: %w", patience, context.DeadlineExceeded))
@@ -165,7 +165,7 @@ func (c NICs) look(w phase1.Wiring) (found int, counters *phase1.Counters) {
 	return found, counters
 }
 
-// compare returns in how many things the NIC differs, and what was counted; nil after an error.
+// compare returns in how many things the NIC differs, and its counters; nil after an error.
 func (c NICs) compare(ctx context.Context, nic phase1.NIC) (found int, counters *phase1.Counters, err error) {
 	err = nic.Check(ctx)
 	var drift *phase1.DriftError

@@ -223,7 +223,8 @@ func TestListChanges(t *testing.T) {
 	}
 	step("the list that it was derived from is gone")
 
-	// A directory of a RuntimeClass: the node's own directory gets nothing, and loses what an earlier installation wrote.
+	// A directory of a RuntimeClass: the node's own directory gets nothing, and loses what an earlier installation
+	// wrote.
 	write(t, path, flannel)
 	step("written", "00-guestwire.conflist", "10-net.conflist")
 	l.to = t.TempDir()

@@ -255,7 +255,8 @@ func (p *nriPlugin) adjust(pod *api.PodSandbox, container *api.Container) (*api.
 		}
 		a.AddDevice(d.forContainer())
 	}
-	// A device plugin's device has the mode that it has on the node, and the launcher's user is in no group of the node.
+	// A device plugin's device has the mode that it has on the node, and the launcher's user is in no group of the
+	// node.
 	for _, name := range given {
 		if d, err := p.devices.find(name); err == nil && name != "tun" && !slices.Contains(wants.Devices, name) {
 			a.AddDevice(d.forContainer())

@@ -111,7 +111,7 @@ func TestNRI(t *testing.T) {
 	}
 
 	eth0 := map[string]string{"guestwire/nic.eth0": "redirect", "other": "x"}
-	eventually(t, func() error { // the engine asks the plugin a moment after it has told it the pods
+	eventually(t, func() error { // the engine asks the plugin a moment after it has sent it the pods
 		if _, err := a.CreateContainer(t.Context(), request(eth0, &api.Container{})); err == nil {
 			return errors.New("the plugin is not asked")
 		}

@@ -1,5 +1,5 @@
-// Package calls counts the calls of the CNI plugin on a node. The plugin has no daemon: each process adds its own call to
-// a file, and the programs that have metrics read it.
+// Package calls counts the calls of the CNI plugin on a node. The plugin has no daemon: each process adds its own call
+// to a file, and the programs that have metrics read it.
 package calls
 
 import (
@@ -39,12 +39,12 @@ type Latency struct {
 	Nanoseconds uint64                  // of all calls
 }
 
-// file is the Table in the node's directory (phase1.DefaultDir), where phase1 leaves it alone. Another layout needs another
-// name, as programs of two versions can be on a node.
+// file is the Table in the node's directory (phase1.DefaultDir), where phase1 leaves it alone. Another layout needs
+// another name, as programs of two versions can be on a node.
 const file = "cni-calls"
 
-// Count adds a call to those of the node. It waits for other processes until ctx ends. A process that is killed meanwhile
-// loses its own call alone. It needs root. Dir is that of phase1.NIC.
+// Count adds a call to those of the node. It waits for other processes until ctx ends. A process that is killed
+// meanwhile loses its own call alone. It needs root. Dir is that of phase1.NIC.
 func Count(ctx context.Context, dir, operation string, code uint, took time.Duration) error {
 	unlock, err := phase1.Lock(ctx, dir, file, nil) // it makes the directory, or refuses one that others can enter
 	if err != nil {

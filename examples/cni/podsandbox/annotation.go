@@ -112,11 +112,12 @@ func readDevices(value string) ([]string, error) {
 
 // Wish is what is wanted of one NIC: the value of an annotation guestwire/nic.NAME. It has one of these forms:
 //
-//	redirect                                    a binding's word: bridge, redirect, masquerade, routed, auto, macvtap, sriov, passt, slirp
+//	redirect                                    a binding's word: bridge, redirect, masquerade, routed, auto, macvtap,
+//	                                            sriov, passt, slirp
 //	none                                        the NIC stays as it is, whatever the CNI list says
 //	{"binding": {"masquerade": {}}, "queues": 2}  an infra.Spec in JSON, without nic and state
 type Wish struct {
-	// None says that the NIC is not to be wired.
+	// None says that the NIC stays unwired.
 	None bool
 
 	where  string

@@ -26,8 +26,8 @@ const DefaultState State = "/run/guestwire"
 // which a NIC is wired, and in pods a symbolic link for each pod:
 //
 //	CONTAINERID/eth0.json   the record of a NIC, which the launcher reads
-//	CONTAINERID/.eth0       the attachment that the NIC belongs to: a symbolic link whose text is NETWORK/IFNAME, and that
-//	                        leads nowhere. A link is made in one step, so a killed call leaves no half of it
+//	CONTAINERID/.eth0       the attachment that the NIC belongs to: a symbolic link to NETWORK/IFNAME, which leads
+//	                        nowhere. A link is made in one step, so a killed call leaves no half of it
 //	pods/UID                a symbolic link to the pod's newest sandbox: a name that a manifest can know
 //
 // CONTAINERID is the engine's name of the sandbox, UID is the pod's metadata.uid.

@@ -17,7 +17,8 @@ import (
 
 // Defaults is what holds for each NIC of a CNI list, and what a pod may change of it.
 type Defaults struct {
-	// Spec is an infra.Spec without NIC and State. With a Binding, each NIC of the list is wired unless the pod says none.
+	// Spec is an infra.Spec without NIC and State. With a Binding, each NIC of the list is wired unless the pod says
+	// none.
 	Spec infra.Spec
 	// HasOwner says that Spec.Owner was given. Without it the owner is user 107, group 107, in the pod's own numbers.
 	HasOwner bool
@@ -29,10 +30,10 @@ type Defaults struct {
 	//	dns             if the list's egress names resolvers
 	//	tap             the name of the guest's tap, which the pod's other programs may take for their own link
 	//	owner.selinux   the context of the taps, which is the node's to give
-	//	macvtap, sriov  bindings without a filter, for NICs that are a part of the node's card: a guest behind a macvtap
-	//	                can send with any MAC, and a sriov record names a PCI address and a VLAN
-	//	mac of bridge, redirect, auto   the guest's on the node's network: another station's, or one that a restricted pod
-	//	                could not give to its NIC
+	//	macvtap, sriov  bindings without a filter, for NICs that are a part of the node's card: a macvtap's guest can
+	//	                send with any MAC, and a sriov record names a PCI address and a VLAN
+	//	mac of bridge, redirect, auto   the guest's on the node's network: another station's, or one that a restricted
+	//	                pod could not give to its NIC
 	//	masquerade.firewall        iptables load kernel modules and take a lock of the node
 	//	maxConnections             above that of the list, or infra.DefaultMaxConnections: each connection costs the
 	//	                node memory and time that no limit of the pod counts
@@ -40,10 +41,10 @@ type Defaults struct {
 	//	more than MaxWish bytes    30,000 ports took a core of the node for 40 s, to wire
 	//
 	// except by the word of the binding that the list has, which means the list's own. A pod may say everything else:
-	// the bindings bridge, redirect, masquerade, routed, auto, passt and slirp with their ports and networks, the MACs of
-	// a masquerade, of passt and of slirp, guest, queues, mtu, dns, options, device, and owner but selinux. This changes the pod's
-	// own namespace, or what its own guest is told. A path in device.rom is opened by the pod's launcher, with the
-	// pod's rights. passt's sysctls are those that Kubernetes counts as safe.
+	// the bindings bridge, redirect, masquerade, routed, auto, passt and slirp with their ports and networks, the MACs
+	// of a masquerade, of passt and of slirp, guest, queues, mtu, dns, options, device, and owner but selinux. This
+	// changes the pod's own namespace, or what its own guest gets. A path in device.rom is opened by the pod's
+	// launcher, with the pod's rights. passt's sysctls are those that Kubernetes counts as safe.
 	TrustPods bool
 }
 
@@ -51,8 +52,8 @@ type Defaults struct {
 // other fields.
 const MaxWish = 4096
 
-// MaxEgress is the number of entries that a pod may say, unless it is trusted. If half of them have ports, they make some
-// 2,000 ranges a family of the other half.
+// MaxEgress is the number of entries that a pod may say, unless it is trusted. If half of them have ports, they make
+// some 2,000 ranges a family of the other half.
 const MaxEgress = 64
 
 // defaultOrder is what auto tries: under bridge CNI's CHECK would fail for ever.
@@ -125,8 +126,8 @@ func saysInside(owner json.RawMessage) bool {
 	return ok
 }
 
-// Make returns what is wanted of a NIC. A nil wish means that the pod says nothing. Wanted is false if the NIC is to
-// stay as it is. State is left to the caller. Dns returns the DNS of a guest of which neither list nor pod says it; nil:
+// Make returns what is wanted of a NIC. A nil wish means that the pod says nothing. Wanted is false if the NIC must
+// stay as it is. State is left to the caller. Dns returns the DNS of a guest if neither list nor pod says it; nil:
 // there is none. The error is a *WishError for a pod's mistake, and a *cache.FieldError,
 // below "spec", for one of the list.
 func (d Defaults) Make(w *Wish, dns func() (*cache.DNS, error)) (spec infra.Spec, wanted bool, err error) {
