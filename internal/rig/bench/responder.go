@@ -118,8 +118,8 @@ link set eth0-br up
 link set %[1]s up
 addr add %[2]v/24 brd + dev eth0-br`
 
-// startDnsmasq starts dnsmasq in a pod with dnsmasqNetwork. What makes it slow is switched off: DNS, the ping before an offer, the log of
-// each message. Leases are infinite and always the same, so it does not rewrite its lease file.
+// startDnsmasq starts dnsmasq in a pod with dnsmasqNetwork. What makes it slow is switched off: DNS, the ping before an
+// offer, the log of each message. Leases are infinite and always the same, so it does not rewrite its lease file.
 func (s *scope) startDnsmasq(p *pod) (*process, error) {
 	return s.startProcess(p.Namespace, 0, "dnsmasq", "--conf-file=/dev/null", "--keep-in-foreground", "--user=root",
 		"--log-facility=-", "--pid-file="+p.state+".pid", "--dhcp-leasefile="+p.state+".leases",

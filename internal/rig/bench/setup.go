@@ -20,9 +20,9 @@ import (
 // way is one of the compared implementations.
 type way func(p *pod) (cost, error)
 
-// measureSetup compares Setup, Check, Status and Teardown of each binding with the same system calls in C. The other way
-// is, for Setup, the calls of other programs for a similar network, for Check and Status a dump, and for Teardown one with
-// Discard.
+// measureSetup compares Setup, Check, Status and Teardown of each binding with the same system calls in C. The other
+// way is, for Setup, the calls of other programs for a similar network, for Check and Status a dump, and for Teardown
+// one with Discard.
 func measureSetup(s *scope, w io.Writer, rounds int) error {
 	dir, err := os.MkdirTemp("", "guestwire-bench-")
 	if err != nil {
@@ -137,7 +137,7 @@ func measureClaim(s *scope, w io.Writer, rounds int) error {
 	return nil
 }
 
-// compareInPods runs all ways in each round, in fresh pods. A turn is two calls, of which the second one counts: the
+// compareInPods runs all ways in each round, in fresh pods. A turn is two calls, and the second one counts: the
 // first one fills the CPU's caches. Two rounds more come first and do not count. The first two ways must leave the
 // same.
 func (s *scope) compareInPods(rounds int, prepare func(*pod) error, ways []way, wall, cpu row) error {

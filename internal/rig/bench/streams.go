@@ -163,7 +163,7 @@ func (s *scope) startPasst(n network, mtu int) error {
 		return errors.Join(err, conn.Close())
 	}
 	s.connect(port, stream{conn, bufio.NewReaderSize(conn, 1<<18)})
-	// The socket has room for whole frames: Debian's passt drops a frame of which it finds a part.
+	// The socket has room for whole frames: Debian's passt drops a frame if it finds a part.
 	return control(conn.(*net.UnixConn), func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 16<<20) })
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 )
 
-// measureWaits measures what Setup waits for besides the kernel's work: a gateway that cannot answer yet, and a disk.
+// measureWaits measures Setup's waits that are not the kernel's work: a gateway that cannot answer yet, and a disk.
 func measureWaits(s *scope, w io.Writer, rounds int) error {
 	var first, onDisk []row
 	for _, binding := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {

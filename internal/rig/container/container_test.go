@@ -267,7 +267,8 @@ func TestRootful(t *testing.T) {
 		restored("SIGKILL of the agent, and another container with its journals")
 	})
 
-	// podman's runtime calls agent hook, so the container has no capability, and the namespace is given back at its end.
+	// podman's runtime calls agent hook, so the container has no capability, and the namespace is given back at its
+	// end.
 	t.Run("hook", func(t *testing.T) {
 		t.Parallel()
 		e.write(t, "/usr/local/bin/agent", nstest.Program(t, "examples/agent"))
@@ -397,7 +398,7 @@ func TestRootless(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			sysctls := ""
-			if c.name == "masquerade" { // slirp4netns has IPv6, which is to be forwarded
+			if c.name == "masquerade" { // slirp4netns has IPv6, which must be forwarded
 				sysctls = strings.Join(sysctlFlag.FindAllString(e.refusal(t, wired+c.flags), -1), " ")
 			}
 			e.run(t, "vm", "--publish 8080:8000 "+c.flags+" "+sysctls)

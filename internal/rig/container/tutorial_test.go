@@ -7,8 +7,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/tutorial"
 )
 
-// TestTutorial: the page's commands boot a guest in a container, which answers at the published port; and so do those of
-// the page on hooks, with the same image. -own is for a machine that is in a PID namespace of its own.
+// TestTutorial: the page's commands boot a guest in a container, which answers at the published port; and so do those
+// of the page on hooks, with the same image. -own is for a machine that is in a PID namespace of its own.
 func TestTutorial(t *testing.T) {
 	e := New(t, false)
 	e.importQEMU(t)

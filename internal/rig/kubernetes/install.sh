@@ -3,7 +3,7 @@
 #
 #   $GUESTWIRE_CACHE/kubernetes/KUBERNETES-CONTAINERD-RUNC-SUM/     the cache is /var/cache/guestwire by default
 #
-# With -ready the exit status says whether everything is there, and nothing is done. The first build takes six to ten
+# With -ready the exit status reports whether everything is there, and nothing is done. The first build takes six to ten
 # minutes on two cores, 1.5 GB of Go modules and 3 GB of Go's build cache. Needs Debian 12, Go, gcc and root; installs nothing.
 set -euo pipefail
 

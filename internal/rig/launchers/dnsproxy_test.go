@@ -90,18 +90,18 @@ func TestDNSProxy(t *testing.T) {
 		}
 	}
 	want(refused("198.51.100.9:443"))
-	var told []string
+	var answers []string
 	nstest.Eventually(t, func() (err error) { // until the proxy listens
-		told, err = ask(g, proxyAt, "good.example.", dns.TypeAAAA)
+		answers, err = ask(g, proxyAt, "good.example.", dns.TypeAAAA)
 		return err
 	})
-	if !slices.Equal(told, []string{"2001:db8:9::9"}) {
-		t.Errorf("good.example has the addresses %v", told)
+	if !slices.Equal(answers, []string{"2001:db8:9::9"}) {
+		t.Errorf("good.example has the addresses %v", answers)
 	}
 	want(refused("198.51.100.9:443"))
 	connect := func() error { // the answer may have ended
-		if told, err = ask(g, proxyAt, "good.example.", dns.TypeA); err != nil || !slices.Equal(told, []string{"198.51.100.9"}) {
-			return fmt.Errorf("good.example has the addresses %v, %v", told, err)
+		if answers, err = ask(g, proxyAt, "good.example.", dns.TypeA); err != nil || !slices.Equal(answers, []string{"198.51.100.9"}) {
+			return fmt.Errorf("good.example has the addresses %v, %v", answers, err)
 		}
 		c, err := g.DialTCP(t.Context(), netip.MustParseAddrPort("198.51.100.9:443"))
 		if err == nil {
@@ -112,13 +112,13 @@ func TestDNSProxy(t *testing.T) {
 	nstest.Eventually(t, connect)
 	want(refused("198.51.100.9:80"))
 	want(refused("10.244.1.1:443"))
-	if told, err = ask(g, proxyAt, "rebinding.example.", dns.TypeA); err != nil || len(told) > 0 {
-		t.Errorf("rebinding.example has the addresses %v, %v", told, err)
+	if answers, err = ask(g, proxyAt, "rebinding.example.", dns.TypeA); err != nil || len(answers) > 0 {
+		t.Errorf("rebinding.example has the addresses %v, %v", answers, err)
 	}
 	want(refused("10.244.1.1:443"))
 	want(refused("169.254.169.254:443"))
-	if told, err = ask(g, proxyAt, "other.example.", dns.TypeA); err == nil || !strings.Contains(err.Error(), "REFUSED") {
-		t.Errorf("other.example has the addresses %v, %v", told, err)
+	if answers, err = ask(g, proxyAt, "other.example.", dns.TypeA); err == nil || !strings.Contains(err.Error(), "REFUSED") {
+		t.Errorf("other.example has the addresses %v, %v", answers, err)
 	}
 	nstest.Eventually(t, func() error { return refused("198.51.100.9:443") })
 	nstest.Eventually(t, connect)

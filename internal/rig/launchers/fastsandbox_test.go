@@ -105,7 +105,7 @@ func TestFastSandbox(t *testing.T) {
 	}
 	// Nobody answers ARP for the other slot's address, so the namespace reports it as unreachable.
 	if c, err := guests[1].DialTCP(t.Context(), netip.MustParseAddrPort("172.30.0.2:9000")); !errors.Is(err, unix.EHOSTUNREACH) {
-		t.Errorf("a sandbox connects to the other one: %v, %v", c, err)
+		t.Errorf("a sandbox connects to the other sandbox: %v, %v", c, err)
 	}
 	for _, g := range guests {
 		g.Close()

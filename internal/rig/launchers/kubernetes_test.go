@@ -38,8 +38,8 @@ func ptp(t *testing.T, entry string) string {
 // podArgs is a pod of Kubernetes, as CNI_ARGS has it.
 var podArgs = [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "vm"}, {"K8S_POD_INFRA_CONTAINER_ID", "1"}, {"K8S_POD_UID", "7"}}
 
-// TestGoCNI: containerd's go-cni reads the pod's addresses from guestwire's result, with tapResult as well; then the tap
-// is an interface of its own. On Kubernetes tapResult is refused.
+// TestGoCNI: containerd's go-cni reads the pod's addresses from guestwire's result, with tapResult as well; then the
+// tap is an interface of its own. On Kubernetes tapResult is refused.
 func TestGoCNI(t *testing.T) {
 	wired, tapResult := entries(t)
 	for _, row := range []struct {

@@ -17,7 +17,7 @@ import (
 
 // TestTalos makes the calls of libcni that Talos makes for `talosctl cluster create qemu` (withNetworkContext in
 // pkg/provision/providers/qemu/launch_linux.go of siderolabs/talos at ad88231), in its order and with lists of the same
-// plugins. It is not Talos' code, of which the packages are internal. firecracker-go-sdk's vmconf looks for the tap and
+// plugins. It is not Talos' code, whose packages are internal. firecracker-go-sdk's vmconf looks for the tap and
 // the VM in the first result, as Talos' VMTapPair is from there. The VM gets a NIC with both families, and one without
 // addresses; it is a process that reaches the bridge of each by the tap and the MAC of the result.
 func TestTalos(t *testing.T) {

@@ -92,7 +92,7 @@ func TestUrunc(t *testing.T) {
 	})
 }
 
-// boot is a guest, as nstest.Boot, of which a launcher knows the tap, the MAC and the address.
+// boot is a guest, as nstest.Boot, whose launcher knows the tap, the MAC and the address.
 func boot(t *testing.T, ns *nstest.Namespace, tap, mac, address string) *guest.Guest {
 	t.Helper()
 	var m cache.MAC

@@ -29,8 +29,8 @@ func TestFailedMigration(t *testing.T) {
 		state string
 		// until does what a move does until the target's QEMU ends.
 		until func(m *vm.Migration)
-		// inactive: the source has been deactivated. continued: the source sends the rest of the guest to a target that does
-		// not answer.
+		// inactive: the source has been deactivated. continued: the source sends the rest of the guest to a target that
+		// does not answer.
 		inactive, continued bool
 	}{
 		{"active", func(*vm.Migration) {}, false, false},

@@ -106,7 +106,7 @@ func (p *Pings) fail(err error) {
 	p.err = errors.Join(p.err, err)
 }
 
-// End stops sending, waits for the last answers, and returns what was noticed.
+// End stops sending, waits for the last answers, and returns the measurements.
 func (p *Pings) End() (Measured, error) {
 	close(p.stop)
 	p.sending.Wait()

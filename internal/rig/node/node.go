@@ -27,9 +27,9 @@ import (
 
 // Config says what a node is made of.
 type Config struct {
-	// Dir is the directory of the node's files, which has to be an absolute path on a file system that can hold the upper
-	// directory of an overlay. It is made if it is missing. A node with the directory of an earlier node finds that node's
-	// files, /run included. Empty: a new directory, which is removed by Close.
+	// Dir is the directory of the node's files, which has to be an absolute path on a file system that can hold the
+	// upper directory of an overlay. It is made if it is missing. A node with the directory of an earlier node finds
+	// that node's files, /run included. Empty: a new directory, which is removed by Close.
 	Dir string
 	// Name is the host's name; empty: node.
 	Name string

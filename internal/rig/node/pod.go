@@ -19,7 +19,8 @@ type PodConfig struct {
 	// Attempt counts the sandboxes of the same pod.
 	Attempt     uint32
 	Annotations map[string]string
-	// Servers and Searches are the name servers and search domains of the containers' resolv.conf; none: the node's file.
+	// Servers and Searches are the name servers and search domains of the containers' resolv.conf; none: the node's
+	// file.
 	Servers, Searches []string
 	// Handler is the runtime handler; empty: the default one.
 	Handler string

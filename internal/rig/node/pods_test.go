@@ -155,7 +155,7 @@ func testSandboxKilled(x *engine) {
 	}
 }
 
-// testLateDel: DEL comes twice and more, in the wrong order, and for what was never there.
+// testLateDel: DEL comes twice and more, in the wrong order, and for NICs that never existed.
 func testLateDel(x *engine) {
 	p := x.pod(PodConfig{Name: "late", Annotations: redirect})
 	x.launcher(p, 0)

@@ -52,8 +52,8 @@ type podOnENI func(t testing.TB, node *nstest.Namespace, name, v4, v6 string) ro
 // and fd00:22::/64, to the second interface.
 func eni(t testing.TB, create podOnENI) *Instance { return createENI(t, create, 0) }
 
-// createENI is eni, with the second interface in a VLAN; 0: none. The trunk of the VPC ends on the node, which takes the
-// tag off what arrives, and puts it on what leaves.
+// createENI is eni, with the second interface in a VLAN; 0: none. The trunk of the VPC ends on the node, which takes
+// the tag off what arrives, and puts it on what leaves.
 //
 // github.com/AliyunContainerService/terway: plugin/driver/utils, EnsureVlanUntagger and EnsureVlanTag
 func createENI(t testing.TB, create podOnENI, vlan int) *Instance {

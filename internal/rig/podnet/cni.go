@@ -114,8 +114,8 @@ func renewLinkLocal(t testing.TB, pod *nstest.Namespace, nic string) {
 	pod.Settle(nic)
 }
 
-// check runs CNI CHECK. It leaves out portmap: version 1.1 looks for the IPv4 address in its IPv6 rules, and for IPv6 rules
-// in a pod without IPv6.
+// check runs CNI CHECK. It leaves out portmap: version 1.1 looks for the IPv4 address in its IPv6 rules, and for IPv6
+// rules in a pod without IPv6.
 func (a *attachment) check(t testing.TB) {
 	t.Helper()
 	for i, config := range a.configs {
@@ -266,8 +266,8 @@ func createOnNode(t testing.TB, node *nstest.Namespace, configs ...string) *Inst
 	return c.add(t, nstest.New(t, "pod"), "eth0").instance(append(nodeStations(node, peer), far...)...)
 }
 
-// firewalled creates a pod on a node whose rules forward nothing. The plugin firewall lets pass what a pod sends, and keeps
-// the pods of other bridges apart.
+// firewalled creates a pod on a node whose rules forward nothing. The plugin firewall lets pass what a pod sends, and
+// keeps the pods of other bridges apart.
 func firewalled(t testing.TB) *Instance {
 	node := nstest.New(t, "node")
 	far := addBehindRouter(t, node)

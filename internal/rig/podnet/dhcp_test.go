@@ -35,8 +35,8 @@ func TestLease(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			// The daemon waits ten seconds for an answer, which is longer than the lease, so it does not survive one lost frame.
-			// A busy machine loses one at times.
+			// The daemon waits ten seconds for an answer, which is longer than the lease, so it does not survive one
+			// lost frame. A busy machine loses one at times.
 			for range 3 {
 				said := keepsLease(t, test.config, test.binding)
 				if said == "" {

@@ -11,8 +11,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// firewallD creates a pod on a node with firewalld, which forwards nothing from one zone to another. The plugin puts the
-// pod's addresses into the zone trusted, which may open connections to all others.
+// firewallD creates a pod on a node with firewalld, which forwards nothing from one zone to another. The plugin puts
+// the pod's addresses into the zone trusted, which may open connections to all others.
 func firewallD(t testing.TB) *Instance {
 	node := nstest.New(t, "node")
 	far := addBehindRouter(t, node)

@@ -46,8 +46,8 @@ func bothWays(connect func(from, to flannelNode)) func(testing.TB, flannelNode, 
 	}
 }
 
-// createFlannel creates two nodes with pods, in IPv4 alone or in both families. connect makes the ways between the nodes'
-// pods.
+// createFlannel creates two nodes with pods, in IPv4 alone or in both families. connect makes the ways between the
+// nodes' pods.
 func createFlannel(t testing.TB, mtu int, both bool, connect func(t testing.TB, a, b flannelNode)) *Instance {
 	node, other := nstest.New(t, "node"), nstest.New(t, "node")
 	far := addBehindRouter(t, node)
@@ -155,8 +155,8 @@ func addVXLAN(from, to flannelNode) {
 	}
 }
 
-// joinUDP makes the tun device of each node, and carries its packets to the other one in datagrams, as flanneld does by
-// itself.
+// joinUDP makes the tun device of each node, and carries its packets to the other node in datagrams, as flanneld does
+// by itself.
 //
 // github.com/flannel-io/flannel: pkg/backend/udp
 func joinUDP(t testing.TB, a, b flannelNode) {

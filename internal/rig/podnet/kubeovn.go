@@ -22,8 +22,8 @@ var (
 		v.internal = true
 		return v.createPods(true)
 	}}
-	// A pod on an underlay subnet that is interconnected with the overlay subnets (U2O), and one whose subnet is a VLAN of
-	// the physical network.
+	// A pod on an underlay subnet that is interconnected with the overlay subnets (U2O), and one whose subnet is a VLAN
+	// of the physical network.
 	kubeOVNUnderlay = Network{Name: "Kube-OVN, underlay", Origin: RealSwitch, Create: func(t testing.TB) *Instance { return createKubeOVNUnderlay(t, 0) }}
 	kubeOVNVLAN     = Network{Name: "Kube-OVN, underlay, VLAN", Origin: RealSwitch, Create: func(t testing.TB) *Instance { return createKubeOVNUnderlay(t, 100) }}
 )

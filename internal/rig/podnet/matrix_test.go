@@ -56,8 +56,8 @@ func TestMatrix(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
 	documented := document(t)
-	// A kernel with SCTP answers packets of the raw sockets by ABORT too. Whether the module is loaded must not depend on
-	// what ran before.
+	// A kernel with SCTP answers packets of the raw sockets by ABORT too. Whether the module is loaded must not depend
+	// on what ran before.
 	nstest.HasSCTP()
 	if *update {
 		fmt.Printf("doc: 000 %s\ndoc: 001 %s\n", heading, strings.Repeat("| --- ", strings.Count(heading, "|")-1)+"|")

@@ -230,8 +230,8 @@ COMMIT
 type proxy struct {
 	// mark is the mark of the proxy's packets; 0: none. A proxy with a mark has HBONE's port open.
 	mark int
-	// transparent: the proxy connects from the client's address, to the application and for the application. Otherwise it
-	// connects from an address of the kernel's choice, and without a mark to the application from 127.0.0.6 and ::6.
+	// transparent: the proxy connects from the client's address, to the application and for the application. Otherwise
+	// it connects from an address of the kernel's choice, and without a mark to the application from 127.0.0.6 and ::6.
 	transparent bool
 }
 

@@ -35,8 +35,8 @@ const (
 	RealPlugin Origin = "real plugin, its daemon's rules"
 	// RealSwitch is Open vSwitch or OVN, with the flows, switches and policies of the network recreated.
 	RealSwitch Origin = "real switch, its controller's rules"
-	// Rules are recreated, by ip(8), nft(8), iptables(8) and ebtables(8), from the program's source. The program does not
-	// run.
+	// Rules are recreated, by ip(8), nft(8), iptables(8) and ebtables(8), from the program's source. The program does
+	// not run.
 	Rules Origin = "its rules"
 )
 

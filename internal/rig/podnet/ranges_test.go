@@ -10,9 +10,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestRangeSets: two range sets of host-local give the NIC two IPv4 addresses, and DHCP gives the guest the first one. Behind
-// a masquerade the guest is reached at both. Under the other bindings no one answers at the second one, as the record
-// warns, until the guest is configured with it.
+// TestRangeSets: two range sets of host-local give the NIC two IPv4 addresses, and DHCP gives the guest the first one.
+// Behind a masquerade the guest is reached at both. Under the other bindings no one answers at the second one, as the
+// record warns, until the guest is configured with it.
 func TestRangeSets(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)

@@ -94,7 +94,7 @@ func TestServices(t *testing.T) {
 			l := eni(t, terwayIPvlan)
 			translateAtNIC(t, l.Pod, l.NIC, service, backend)
 			return l
-		}, "10.22.0.20", bindings[1:]}, // without bridge, of which an ipvlan can be no port
+		}, "10.22.0.20", bindings[1:]}, // without bridge: an ipvlan can be no port of one
 		// As Kube-OVN, on the switch of each subnet.
 		{"a load balancer of OVN", func(t *testing.T) *Instance {
 			l, v := createKubeOVN(t, true)

@@ -37,7 +37,7 @@ func TestVersions(t *testing.T) {
 	}
 	for _, p := range []struct {
 		name     string
-		pattern  string                      // of the version's place in a document; empty: behind the name
+		pattern  string                      // of the version's place in a document; empty: after the name
 		versions []func(t *testing.T) string // those that run
 		others   bool                        // the documents also name versions that do not run
 	}{
