@@ -1,4 +1,4 @@
-// Package compare finds the operations that lead from a namespace as it is to a namespace as it is wanted,
+// Package compare finds the operations that lead from the present namespace to the wanted one,
 // and says in words what differs. So one comparison is Setup, a repeated Setup, repair, Check, Teardown and
 // the recovery from a kill. It is pure.
 package compare
@@ -61,8 +61,8 @@ type NIC struct {
 	RestoreAddresses bool
 	// MayLeave: the NIC can go away, because the guest has it.
 	MayLeave bool
-	// NamedTap is the guest's tap, where the caller has named it; nil: its name is made of the NIC's. Another program may
-	// make a tap with a name such as tap0.
+	// NamedTap is the guest's tap, where the caller has named it; nil: its name is made of the NIC's. Another program
+	// may make a tap with a name such as tap0.
 	NamedTap *netstate.Tap
 	// Direct: the wiring creates no link and no table.
 	Direct bool

@@ -6,9 +6,10 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// indexes find routes, addresses and neighbours, of which a namespace can have many thousands.
+// indexes find routes, addresses and neighbours: a namespace can have many thousands.
 type indexes struct {
-	// have and wanted are the routes of now and of want, each next hop of an IPv6 route apart; not are those of Unwanted.
+	// have and wanted are the routes of now and of want, each next hop of an IPv6 route apart; not are those of
+	// Unwanted.
 	have, wanted, not netstate.RouteIndex
 	// implied are the routes that the kernel may have added for a wanted address, coming those that it adds with the
 	// operations.

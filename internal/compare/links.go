@@ -144,7 +144,7 @@ func (s *stepper) isRemoved(index int) bool {
 	return !wanted && slices.ContainsFunc(s.ownLinks(), func(l netstate.Link) bool { return l.Index == index })
 }
 
-// allowIPv6 enables IPv6 at existing links that are to get an IPv6 address. A new tap exists by then, and was made
+// allowIPv6 enables IPv6 at existing links that get an IPv6 address. A new tap exists by then, and was made
 // before the sysctl for new links is written.
 func (s *stepper) allowIPv6() {
 	for _, want := range s.want.Links {

@@ -12,8 +12,8 @@ type Change struct {
 	// Flushed are the chains that are there and lose all rules.
 	Flushed []string
 	// Added are the sets, maps, flow tables and chains that are new, and the chains of Flushed that get rules. Changed
-	// are the maps that are there and get other ports, Boxes the destinations that lose and get some boxes. Replaced are
-	// destinations that are deleted first, and of Added: the kernel deletes a set faster than many of its boxes.
+	// are the maps that are there and get other ports, Boxes the destinations that lose and get some boxes. Replaced
+	// are destinations that are deleted first, and of Added: the kernel deletes a set faster than many of its boxes.
 	Added    Table
 	Changed  []PortMap
 	Boxes    []BoxChange

@@ -19,8 +19,8 @@ type Destinations struct {
 	Boxes []Box
 }
 
-// DestinationsOf returns two sets that have the boxes: one of those without all protocols and ports, and AllPorts. Boxes
-// with the same protocols and ports must not touch.
+// DestinationsOf returns two sets that have the boxes: one of those without all protocols and ports, and AllPorts.
+// Boxes with the same protocols and ports must not touch.
 func DestinationsOf(name string, version int, boxes []Box) []Destinations {
 	some, all := Destinations{Name: name, Version: version}, Destinations{Name: AllPortsSet(name), Version: version, AllPorts: true}
 	for _, b := range boxes {

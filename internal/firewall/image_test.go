@@ -8,7 +8,7 @@ import (
 )
 
 // TestDifferences: whatever another program changes in a table is found and named. A difference that is not
-// seen is a hole in the guest's filter that Check does not report and Setup does not mend.
+// seen is a hole in the guest's filter that Check does not report and Setup does not repair.
 func TestDifferences(t *testing.T) {
 	wanted := func() Image {
 		return Image{Family: Inet, Name: "guestwire-eth0", Sets: []Declaration{{Name: "hops", Head: "ipv4_addr; size 2;"}}, Flows: []Declaration{{Name: "flows", Head: "hook ingress priority 1;"}}, Chains: []ChainImage{
@@ -72,8 +72,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestImageOrder: an image has its chains by name, as those that are read from the kernel, so that two can be
-// compared.
+// TestImageOrder: an image has its chains in the order of their names, as those that are read from the kernel, so that
+// two can be compared.
 func TestImageOrder(t *testing.T) {
 	image := Table{Chains: []Chain{{Name: "b"}, {Name: "c"}, {Name: "a"}}}.Image()
 	var names []string

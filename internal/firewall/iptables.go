@@ -34,7 +34,7 @@ func (f Family) IPTables() int {
 // [Goto] leads to returns after the last Jump.
 func (t Table) IPTables(program Family, name string) Table {
 	out := Table{Family: program, Name: name}
-	types := map[string]string{} // of the chains without a hook, by name
+	types := map[string]string{} // of the chains without a hook
 	for _, c := range t.Chains {
 		chain := Chain{Name: name + "-" + shortName(c.Name), Type: c.Type, Hook: c.Hook}
 		switch {
@@ -65,7 +65,7 @@ func (t Table) IPTables(program Family, name string) Table {
 	return out
 }
 
-// shortName returns a chain's name with at most 9 characters. iptables allows 28, of which the prefix with the
+// shortName returns a chain's name with at most 9 characters. iptables allows 28, and the prefix with the
 // link's name takes up to 19.
 func shortName(chain string) string {
 	switch chain {

@@ -87,8 +87,8 @@ type (
 	// Translated holds if the connection's destination was translated by DNAT.
 	Translated struct{}
 	// Origin is the prefix of the source address in a direction of the packet's connection: the address of the
-	// client, or with Reply that of the server, before NAT. For an ICMP error the connection is the one of which
-	// the error says. The rule has to match the IP version as well.
+	// client, or with Reply that of the server, before NAT. For an ICMP error it is the connection that
+	// the error is about. The rule has to match the IP version as well.
 	Origin struct {
 		Prefix netip.Prefix
 		Reply  bool

@@ -143,8 +143,8 @@ func (m Bytes) octets(header Header, offset, length int) []byte {
 	return m.Value[at : at+length]
 }
 
-// comment returns in nft's words what the rule's octets are, of a packet of which so much is known; empty: nothing has
-// a name.
+// comment returns in nft's words what the rule's octets are, of a packet with a known context; empty: nothing has a
+// name.
 func (r Rule) comment(known context) string {
 	known = r.context(known)
 	var words []string

@@ -86,7 +86,7 @@ func TestCounted(t *testing.T) {
 			t.Errorf("logs %t: have\n%s\nwant\n%s", c.logs, have, c.want)
 		}
 	}
-	// Behind the end of such a chain the base chain drops, unless a jump leads there, or a base chain that accepts.
+	// After the end of such a chain the base chain drops, unless a jump leads there, or a base chain that accepts.
 	table.Chains[0].Hook, table.Chains[0].Drops = Ingress, true
 	merged := strings.NewReplacer(
 		strings.Replace(report, "REASON", "mac-spoof", 1)+"\t\tcounter drop\n", "\t\tcounter "+strings.TrimSpace(strings.Replace(report, "REASON", "mac-spoof", 1))+"\n",

@@ -165,7 +165,7 @@ type Image struct {
 	Name   string `json:"name"`
 	// Flags are the NFT_TABLE_F_ flags; a guestwire table has none.
 	Flags uint32 `json:"flags,omitempty"`
-	// Sets, Flows and Chains are sorted by name. Sets has the maps of ports and the destinations as well.
+	// Sets, Flows and Chains are sorted by Name. Sets has the maps of ports and the destinations as well.
 	Sets   []Declaration `json:"sets,omitempty"`
 	Flows  []Declaration `json:"flows,omitempty"`
 	Chains []ChainImage  `json:"chains,omitempty"`
@@ -365,7 +365,7 @@ func differing(have, want string) string {
 	return strings.Join(parts, ", and ")
 }
 
-// missing are the words of a list that the other one has not.
+// missing are the words of list that other lacks.
 func missing(list, other []string) []string {
 	in := map[string]bool{}
 	for _, word := range other {

@@ -23,9 +23,9 @@ type (
 		Reset  bool
 		Reason Reason
 	}
-	// Up is for a netdev table: it keeps a frame from the guest and leaves it to the namespace's own stack. Port says that
-	// the frame comes in by a bridge's port: the frame gets the destination of LLDP, which a bridge takes from no port
-	// (br_handle_frame in net/bridge/br_input.c). A Reason is that of [Drop].
+	// Up is for a netdev table: it keeps a frame from the guest and leaves it to the namespace's own stack. Port says
+	// that the frame comes in by a bridge's port: the frame gets the destination of LLDP, which a bridge takes from no
+	// port (br_handle_frame in net/bridge/br_input.c). A Reason is that of [Drop].
 	Up struct {
 		Port   bool
 		Reason Reason
@@ -64,8 +64,8 @@ type (
 	ClampMSS struct{}
 	// LowerMSS lowers a TCP segment's MSS to To octets, if it is higher, and continues with the next rule.
 	LowerMSS struct{ To uint16 }
-	// SetSource and SetDestination write an address into one packet, with its checksums, and continue with the next rule.
-	// Connection tracking does not learn of that. The rule has to match the IP version.
+	// SetSource and SetDestination write an address into one packet, with its checksums, and continue with the next
+	// rule. Connection tracking does not learn of that. The rule has to match the IP version.
 	SetSource      struct{ Address netip.Addr }
 	SetDestination struct{ Address netip.Addr }
 )

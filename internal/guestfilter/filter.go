@@ -437,7 +437,7 @@ func (g guest) frequent(v int) []firewall.Rule {
 		carries := firewall.Bytes{Header: firewall.Network, Offset: protocol, Value: []byte{number}}
 		return rule(g.pass, slices.Concat([]firewall.Match{carries, destination}, ports, frame)...)
 	}
-	// far matches ports of which one differs from a port of DHCP's in the bits of mask.
+	// far matches ports if one differs from a port of DHCP's in the bits of mask.
 	far := func(shift int) firewall.Match {
 		return firewall.Bytes{Header: firewall.Transport, Inverted: true,
 			Value: binary.BigEndian.AppendUint32(nil, uint32(dhcp&mask)<<shift), Mask: binary.BigEndian.AppendUint32(nil, uint32(mask)<<shift)}
@@ -461,7 +461,7 @@ var (
 	loopback6Octets = firewall.Bytes{Header: firewall.Network, Offset: 24, Value: make([]byte, 4)}
 )
 
-// udp drops what a DHCP server sends, and with a responder also what is for a server. Behind these rules are the
+// udp drops what a DHCP server sends, and with a responder also what is for a server. After these rules are the
 // packets whose ports cannot be read, except later fragments.
 func (g guest) udp(server, client uint16, later firewall.Match, next firewall.Goto) []firewall.Rule {
 	rules := []firewall.Rule{

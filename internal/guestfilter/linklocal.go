@@ -34,7 +34,8 @@ const (
 	maxUsed       = 16
 	maxNeighbours = 1024
 
-	// Lives of elements, in milliseconds. A host waits for an answer for one second (RetransTimer, RFC 4861 section 10).
+	// Lives of elements, in milliseconds. A host waits for an answer for one second (RetransTimer, RFC 4861 section
+	// 10).
 	detectionTime = 900
 	localTime     = 7 * 24 * 60 * 60 * 1000
 	neighbourTime = 60 * 60 * 1000

@@ -89,7 +89,7 @@ func TestTablesWithoutPatience(t *testing.T) {
 }
 
 // TestDumpOfShiftingList: a list of all tables in which another program's chain comes and goes is read whole, or not at
-// all. The chains behind that one take other places.
+// all. The chains after that one take other places.
 func TestDumpOfShiftingList(t *testing.T) {
 	nstest.Need(t)
 	const many = 3000

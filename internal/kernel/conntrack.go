@@ -28,7 +28,7 @@ type connection struct {
 	family          uint8
 	original, reply tuple
 	first, id, zone []byte // CTA_TUPLE_ORIG, CTA_ID and CTA_ZONE, which name the connection
-	master          []byte // CTA_TUPLE_MASTER: first of the connection because of which this one was expected; nil: none
+	master          []byte // CTA_TUPLE_MASTER: first of the connection that made the kernel expect this one; nil: none
 }
 
 type tuple struct {

@@ -127,7 +127,8 @@ func TestForgetConnections(t *testing.T) {
 				return err
 			}
 		}
-		// One in some hundred may be lost on a busy machine; what matters is that they are more than are deleted at once.
+		// One in some hundred may be lost on a busy machine; what matters is that they are more than are deleted at
+		// once.
 		if have, err := list(); err != nil || len(have) <= 2*connectionsAtOnce {
 			return fmt.Errorf("the namespace tracks %d exchanges, %v, want %d", len(have), err, many+5)
 		}

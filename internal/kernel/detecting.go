@@ -28,7 +28,8 @@ func (n *Namespace) detecting(veth int, address netip.Addr) (cache.MAC, bool) {
 	return bridge.MAC, err == nil && bridge.Kind == "bridge" && n.detectsIn(namespace, end.Master, address)
 }
 
-// otherEnd returns the number that the namespace of a veth's other end has in this one, and the index of that end there.
+// otherEnd returns the number that the namespace of a veth's other end has in this one, and the index of that end
+// there.
 func (n *Namespace) otherEnd(veth int) (namespace uint32, index int, ok bool) {
 	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, veth), attr32(unix.IFLA_EXT_MASK, skipStatistics))
 	err := n.route.dump(r, func() {}, func(m []byte) error {

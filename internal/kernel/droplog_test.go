@@ -41,7 +41,7 @@ var testDrops = []Drop{
 	{NIC: "net1", Reason: firewall.NamespaceOutput, EtherType: 0x0800, Packet: []byte{0x45}},
 }
 
-// TestDropRoundTrip: a report is parsed to what was sent.
+// TestDropRoundTrip: a parsed report has the values that were sent.
 func TestDropRoundTrip(t *testing.T) {
 	for _, want := range testDrops {
 		have, err := parseDrop(dropReport(want))

@@ -79,8 +79,8 @@ func (c *systemCalls) here() error {
 	return nil
 }
 
-// awaitForks waits until no program that this process is starting has copies of descriptors that this process has closed
-// before. It has them until it is executed.
+// awaitForks waits until no program that this process is starting has copies of descriptors that this process has
+// closed before. It has them until it is executed.
 func awaitForks() {
 	syscall.ForkLock.RLock()
 	//lint:ignore SA2001 to wait is all that is wanted

@@ -75,9 +75,9 @@ func (n *Namespace) Close() {
 // texts (firewall.Table.Held). In other tables a rule gets the text of the wanted rule with the same expressions; every
 // other rule gets a text that begins with firewall.Unknown. iptables are read only if wanted has a table of iptables.
 //
-// The first Snapshot after a transaction of [Namespace.Apply] does not read the tables back: it takes what the Snapshot
-// before found, and what was sent, for what the kernel has. It reads them if anything else has changed the nftables of
-// the namespace since. A later Snapshot, and every Snapshot of another n, reads them, but for what Expect says.
+// The first Snapshot after a transaction of [Namespace.Apply] does not read the tables back: it takes the tables of the
+// Snapshot before, with those that were sent, for the kernel's. It reads them if anything else has changed the nftables
+// of the namespace since. A later Snapshot, and every Snapshot of another n, reads them, but for what Expect says.
 func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted []firewall.Table) (netstate.Snapshot, error) {
 	return n.snapshot(names, sysctls, wanted, true)
 }

@@ -95,9 +95,9 @@ func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, rena
 	return present, renamed, taken, nil
 }
 
-// sendTables carries the operations out in one transaction. If a table is replaced whose elements are kept, it is one of
-// the generation in which these were read, or a pin that came meanwhile would be lost. What keeps pinning does not keep
-// a table from being set: the last transaction is of any generation.
+// sendTables carries the operations out in one transaction. If a table is replaced whose elements are kept, it is one
+// of the generation in which these were read, or a pin that came meanwhile would be lost. What keeps pinning does not
+// keep a table from being set: the last transaction is of any generation.
 func (n *Namespace) sendTables(ctx context.Context, ops []netstate.Op) ([]failure, error) {
 	for left := pinTries; ; left-- {
 		if ctx.Err() != nil {
@@ -117,11 +117,11 @@ func (n *Namespace) sendTables(ctx context.Context, ops []netstate.Op) ([]failur
 	}
 }
 
-// sendKept sends the transaction. Chains of links that are yet to be renamed are sent with the later names, if kernels of
-// this release bind names. If the kernel refuses one of these chains, it binds chains to links, and gets the present
-// names. A question to the kernel beforehand would cost as much as the transaction, and so does a refusal. A kernel that
-// binds names in spite of an older release gets the chain with the present name, and loses it when the link is renamed:
-// the next comparison repairs that.
+// sendKept sends the transaction. Chains of links that are yet to be renamed are sent with the later names, if kernels
+// of this release bind names. If the kernel refuses one of these chains, it binds chains to links, and gets the present
+// names. A question to the kernel beforehand would cost as much as the transaction, and so does a refusal. A kernel
+// that binds names in spite of an older release gets the chain with the present name, and loses it when the link is
+// renamed: the next comparison repairs that.
 func (n *Namespace) sendKept(ops []netstate.Op, generation uint32) ([]failure, error) {
 	present, renamed, taken, err := n.presentNames(ops)
 	if err != nil {
@@ -153,8 +153,8 @@ var BindsNames = sync.OnceValue(func() bool {
 	return err != nil || major > 6 || major == 6 && minor >= 16
 })
 
-// transact sends one transaction. See beginTransaction. noLink says that the kernel refused a chain because a name in it
-// is unknown.
+// transact sends one transaction. See beginTransaction. noLink says that the kernel refused a chain because a name in
+// it is unknown.
 func (n *Namespace) transact(ops []netstate.Op, generation uint32) (failures []failure, noLink bool, err error) {
 	w := nftWriters.Get().(*nftWriter)
 	defer nftWriters.Put(w)

@@ -65,7 +65,7 @@ func TestRenamedLink(t *testing.T) {
 		}
 		pod.IP("link set eth0 name eth0-nic")
 		rules := pod.Exec("nft", "list", "ruleset")
-		// A wrong guess that the kernel does not refuse is to be seen, so that a comparison can repair that.
+		// A wrong guess that the kernel does not refuse must be visible, so that a comparison can repair it.
 		if bound := strings.Contains(rules, `"eth0-nic"`); bound != (guess != "links" || !was()) {
 			t.Errorf("%s: after the link got its later name:\n%s", guess, rules)
 		}

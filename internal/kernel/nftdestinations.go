@@ -33,7 +33,7 @@ const (
 	mostBoxes = 900
 )
 
-// fieldsOf are the lengths of the parts of a key, each of which is padded to 4 octets: address, protocol, port.
+// fieldsOf are the lengths of the parts of a key, each padded to 4 octets: address, protocol, port.
 func fieldsOf(version int) []uint32 {
 	return []uint32{uint32(ofVersion[uint8](version, 4, 16)), 1, 2}
 }
@@ -154,7 +154,7 @@ func destinationsHead(flags, key, length uint32, fields []uint32) (head string, 
 	return "", false
 }
 
-// appendBoxes parses struct nfgenmsg and a list of elements, and appends the boxes, of which joined makes those of a set
+// appendBoxes parses struct nfgenmsg and a list of elements, and appends the boxes; joined makes those of a set
 // with AllPorts. Others becomes true for an element without a key of the set.
 func appendBoxes(s *firewall.Destinations, others *bool, message []byte) error {
 	_, _, length, _ := keysOf(*s)
@@ -183,8 +183,8 @@ func appendBoxes(s *firewall.Destinations, others *bool, message []byte) error {
 	})
 }
 
-// joined is a set that appendBoxes has read. With AllPorts, each range came as a box up to the last address there is, and
-// one without addresses after the range, in any order. nft(8) adds one at the first address there is.
+// joined is a set that appendBoxes has read. With AllPorts, each range came as a box up to the last address there is,
+// and one without addresses after the range, in any order. nft(8) adds one at the first address there is.
 func joined(s firewall.Destinations) firewall.Destinations {
 	if !s.AllPorts {
 		return s

@@ -15,10 +15,10 @@ import (
 //
 // Each transaction that changes the nftables of a namespace makes the generation one higher (nf_tables_commit,
 // net/netfilter/nf_tables_api.c). If the generation is that of the reading before plus one, no other program has
-// changed the tables meanwhile, and the kernel has what was read and what was sent. What the kernel changes by itself
-// leaves the generation: the elements that packets add to sets, which an image does not have, and the end of chains
-// whose link goes away, which the links show. The tables are therefore known once only. A chain that was sent with the
-// present name of a link is read back, as a kernel that binds names loses it when the link is renamed.
+// changed the tables meanwhile, and the kernel has the tables that were read and those that were sent. What the kernel
+// changes by itself leaves the generation: the elements that packets add to sets, which an image does not have, and the
+// end of chains whose link goes away, which the links show. The tables are therefore known once only. A chain that was
+// sent with the present name of a link is read back, as a kernel that binds names loses it when the link is renamed.
 type ownTables struct {
 	read       bool             // the tables with the name were read
 	name       string           // of the tables
@@ -69,7 +69,7 @@ func (n *Namespace) knowTables(s *netstate.Snapshot, names netstate.Names) (know
 	return true, nil
 }
 
-// Sight is what is to be seen while the tables of a wiring stay as a Snapshot found them.
+// Sight stays the same while the tables of a wiring stay as a Snapshot found them.
 type Sight struct {
 	Generation uint32         `json:"generation"`
 	Links      map[string]int `json:"links"` // indices of the wiring's links; nil: the Snapshot did not find it out

@@ -115,8 +115,8 @@ func TestOwnTables(t *testing.T) {
 	}
 }
 
-// TestExpect: who sees what an earlier look saw takes the expected tables for those of the kernel, without a question for
-// what they hold, and finds what the kernel has whatever another program has done meanwhile.
+// TestExpect: who sees what an earlier look saw takes the expected tables for those of the kernel, without a question
+// for what they hold, and finds what the kernel has whatever another program has done meanwhile.
 func TestExpect(t *testing.T) {
 	nstest.Need(t)
 	names := netstate.Names{NIC: "eth0", Tap: "eth0-tap", Table: testTable.Name}

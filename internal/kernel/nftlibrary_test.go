@@ -434,7 +434,7 @@ var (
 	fwdName = nl.NewRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("fwd")).Serialize()
 )
 
-// The library writes the direction of a ct expression with four octets, of which the kernel reads the first
+// The library writes the direction of a ct expression with four octets; the kernel reads the first
 // (nft_ct_policy in net/netfilter/nft_ct.c), and complains of the others in its log. The key before the direction
 // keeps other attributes apart.
 var wideReply, narrowReply = directionOf([]byte{0, 0, 0, 1}), directionOf([]byte{1})
@@ -459,9 +459,9 @@ func paddedName(name string) []byte {
 	return append(b, make([]byte, 12-len(b))...)
 }
 
-// mendRedir makes a masq of each redir in a message, whose attributes are the first and the last port's register, and
-// the flags.
-func mendRedir(message []byte) {
+// masqFromRedir makes a masq of each redir in a message, whose attributes are the first and the last port's register,
+// and the flags.
+func masqFromRedir(message []byte) {
 	const data, size = 4, 8 // a header, an attribute of 32 bits
 	for at := bytes.Index(message, redirName); at >= 0; at = bytes.Index(message, redirName) {
 		copy(message[at:], masqName)
@@ -484,7 +484,7 @@ func repair(message []byte) {
 		nested := nl.NewRtAttr(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, nl.NewRtAttr(fieldLength, []byte{0, 0, 0, length}).Serialize()).Serialize()
 		overwrite(message, plain, nested)
 	}
-	mendRedir(message)
+	masqFromRedir(message)
 }
 
 // overwrite replaces one text by another of the same length, wherever it is in the message.
@@ -530,7 +530,7 @@ func masked(mask []byte) *expr.Bitwise {
 	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
 }
 
-// bits matches a connection of which at least one of the bits is set.
+// bits matches a connection with at least one of the bits.
 func bits(key expr.CtKey, set uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: key, Register: 1},

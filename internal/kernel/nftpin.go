@@ -25,8 +25,8 @@ var (
 const pinTries = 64
 
 // Pin adds the pins to the sets of the inet table with the name, for so long; a pin that has a longer life keeps it.
-// It leaves out each address of which a pin is refused by the table (refused), or for whose version of IP there is no
-// set (lacking).
+// It leaves out each address whose pin the table refuses (refused), or for whose version of IP there is no set
+// (lacking).
 //
 // All is one transaction, of the nftables generation in which Pin has read what is there. Before Linux 6.12 the kernel
 // does not renew an element (nft_add_set_elem, net/netfilter/nf_tables_api.c), so the transaction deletes it first.
@@ -164,8 +164,8 @@ func (n *Namespace) addPin(table string, s *pinSet, p firewall.Pin, life time.Du
 	return nil
 }
 
-// sendPins carries the transaction out, unless another generation has come. A table that is there is added, which changes
-// nothing: so there is a transaction also if there is nothing to pin.
+// sendPins carries the transaction out, unless another generation has come. A table that is there is added, which
+// changes nothing: so there is a transaction also if there is nothing to pin.
 func (n *Namespace) sendPins(table string, sets map[int]*pinSet, generation uint32) error {
 	w := nftWriters.Get().(*nftWriter)
 	defer nftWriters.Put(w)

@@ -159,9 +159,9 @@ func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 	return image, table, err
 }
 
-// keepElements returns the operations with the elements of each table that is replaced, and the generation in which they
-// were read; 0: no table is. Otherwise a guest would lose the address that its table has learned, and its pins, when the
-// table is repaired.
+// keepElements returns the operations with the elements of each table that is replaced, and the generation in which
+// they were read; 0: no table is. Otherwise a guest would lose the address that its table has learned, and its pins,
+// when the table is repaired.
 func (n *Namespace) keepElements(ops []netstate.Op) (kept []netstate.Op, generation uint32, err error) {
 	replaced := map[netstate.TableDel]bool{}
 	kept = slices.Clone(ops)

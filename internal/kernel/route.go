@@ -161,7 +161,7 @@ func parseRoute(m []byte) (netstate.Route, error) {
 	return r, err
 }
 
-// parseMetrics parses RTA_METRICS into r, of which only the MTU has a field.
+// parseMetrics parses RTA_METRICS into r, which has a field for the MTU alone.
 func parseMetrics(b []byte, r *netstate.Route) error {
 	return eachAttribute(b, 0, func(kind uint16, v []byte) error {
 		if kind == unix.RTAX_MTU {

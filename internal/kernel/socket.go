@@ -79,8 +79,9 @@ func (s *socket) close() {
 	s.buffer = nil
 }
 
-// inBackground calls the close of a socket for which the kernel waits, 7 to 23 ms (synchronize_rcu), in a goroutine. What
-// the caller has done is in force before. The goroutines of the process are few: at their number inBackground waits.
+// inBackground calls the close of a socket for which the kernel waits, 7 to 23 ms (synchronize_rcu), in a goroutine.
+// What the caller has done is in force before. The goroutines of the process are few: at their number inBackground
+// waits.
 func inBackground(close func()) {
 	closing <- struct{}{}
 	go func() {
@@ -235,9 +236,9 @@ func (s *socket) enlarge(size int) error {
 // dump sends one request and calls f with the body of each message of the answer.
 //
 // If the namespace changed during the answer (NLM_F_DUMP_INTR), dump sends the request again. For what one table of
-// nftables holds, two equal answers suffice: then something else changed, such as pins in a set. In a list of all tables
-// a chain that comes and goes elsewhere shifts the others, and answers may lack the same one. Before each try dump calls
-// reset, which must drop what f collected.
+// nftables holds, two equal answers suffice: then something else changed, such as pins in a set. In a list of all
+// tables a chain that comes and goes elsewhere shifts the others, and answers may lack the same one. Before each try
+// dump calls reset, which must drop what f collected.
 func (s *socket) dump(r *nl.NetlinkRequest, reset func(), f func([]byte) error) error {
 	const ofOneTable = unix.NFNL_SUBSYS_NFTABLES << 8
 	suffice := r.Type == ofOneTable|unix.NFT_MSG_GETRULE || r.Type == ofOneTable|unix.NFT_MSG_GETSETELEM

@@ -69,8 +69,8 @@ func withChild(ctx context.Context, users *os.File, f func(pid int) error) error
 	case <-ctx.Done():
 		return fmt.Errorf("another call is in a user namespace: %w", context.Cause(ctx))
 	}
-	// The child says by a byte that it is inside, and waits until this process's socket is closed, at the latest when this
-	// process ends.
+	// The child says by a byte that it is inside, and waits until this process's socket is closed, at the latest when
+	// this process ends.
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return os.NewSyscallError("socketpair", err)
@@ -85,7 +85,8 @@ func withChild(ctx context.Context, users *os.File, f func(pid int) error) error
 	at, enter := uintptr(unsafe.Pointer(letter)), "enter the user namespace of the network namespace"
 	calls := []systemCall{
 		{"close the socket", unix.SYS_CLOSE, [3]uintptr{uintptr(pair[0])}},
-		// The child has a copy of this process's memory, and root of the user namespace could trace it there (ptrace(2)).
+		// The child has a copy of this process's memory, and root of the user namespace could trace it there
+		// (ptrace(2)).
 		{"refuse to be traced", unix.SYS_PRCTL, [3]uintptr{unix.PR_SET_DUMPABLE, 0}},
 		{enter, unix.SYS_SETNS, [3]uintptr{users.Fd(), unix.CLONE_NEWUSER}},
 		// A child that is stopped does not notice that the socket is closed. To enter takes this signal away.

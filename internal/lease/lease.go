@@ -376,7 +376,7 @@ func (n NIC) addLease6(r *cache.Record, addresses []netip.Prefix) {
 	}
 }
 
-// newIPv6 has all of the NIC's addresses, of which there is one at least.
+// newIPv6 has all of the NIC's addresses, at least one.
 func newIPv6(addresses []netip.Prefix) *cache.IPv6 {
 	v6 := &cache.IPv6{Address: addresses[0].Addr()}
 	for _, a := range addresses[1:] {

@@ -337,7 +337,8 @@ func (f *finder) process(pid string, files bool) []string {
 		if pid != f.self || tid == pid {
 			f.at(inProcess, "network namespaces of processes", unix.AT_FDCWD, task+"/ns/net", task+"/ns/net")
 		}
-		// The threads of a process share its open files, unless one has unshared them. A main thread that has ended has none.
+		// The threads of a process share its open files, unless one has unshared them. A main thread that has ended has
+		// none.
 		if !files && pid != f.self || f.tables.has(tid) {
 			return
 		}
@@ -565,7 +566,7 @@ func identify(directory int, link string) (file, error) {
 	return file{unix.Mkdev(s.Dev_major, s.Dev_minor), s.Ino}, err
 }
 
-// ended reports whether the error means that the process has ended, or has closed or left what was looked at.
+// ended reports whether the error means that the process has ended, or has closed the file or left the namespace.
 func ended(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, errMoved)
 }

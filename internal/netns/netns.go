@@ -172,7 +172,7 @@ func idOf(ns *os.File) (id uint64, errno unix.Errno) {
 }
 
 // cookieOutside returns the namespace's cookie for a caller that cannot enter it; false: the kernel does not report.
-// Since Linux 6.18 the number is the cookie, of which nothing is written, so it is so only if it is so here.
+// Since Linux 6.18 the number is the cookie. This is not documented, so idIsCookie checks it.
 func cookieOutside(ns *os.File) (cookie uint64, ok bool) {
 	if !idIsCookie() {
 		return 0, false

@@ -1,5 +1,5 @@
 // Package netstate is what a network namespace holds, as plain values, and the operations that change
-// it, each of which prints as the command that an administrator would type. It is pure: package
+// it. Each prints as the command that an administrator would type. It is pure: package
 // internal/kernel reads these values from a kernel and carries the operations out.
 package netstate
 
@@ -310,7 +310,7 @@ type Rule struct {
 }
 
 // Neighbour is an ARP or NDP entry of a link. Without an address it is a static entry of a bridge's forwarding
-// database: the MAC lies behind the bridge's port Link.
+// database: the MAC is behind the bridge's port Link.
 type Neighbour struct {
 	Link      int        `json:"link"`
 	Address   netip.Addr `json:"address"`

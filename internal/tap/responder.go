@@ -11,7 +11,7 @@ import (
 )
 
 // Responder is a tap for a server that mostly sleeps: the file that [Open] returns, with a cheaper Read and Write.
-// Both use raw system calls on the non-blocking file, of which Go's scheduler does not know. Before a normal
+// Both use raw system calls on the non-blocking file, unknown to Go's scheduler. Before a normal
 // system call the scheduler expects that the call may block, and wakes its monitor thread. For a server that
 // wakes for single frames, this was half of its CPU time.
 //
@@ -54,8 +54,8 @@ func (p *Responder) do(c *call, wait func(func(fd uintptr) bool) error, op strin
 	c.b = b
 	err := wait(c.try)
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		// The poller calls a tap "not pollable" that was deleted while nothing waited. The system call says what it is. A
-		// RawConn of a closed file does not return os.ErrClosed. Read does, also with an empty buffer.
+		// The poller calls a tap "not pollable" that was deleted while nothing waited. The system call says what it is.
+		// A RawConn of a closed file does not return os.ErrClosed. Read does, also with an empty buffer.
 		var done bool
 		if _, closed := p.File.Read(nil); closed != nil {
 			err = closed

@@ -159,7 +159,7 @@ func TestClear(t *testing.T) {
 			running := l.vmm(t, flags)
 			nstest.Eventually(t, func() error { // the kernel notices the process in its own time
 				if !l.receives(t, running, frameTo(2, 0), 100*time.Millisecond) {
-					return errors.New("the VMM hears nothing")
+					return errors.New("the VMM receives nothing")
 				}
 				return nil
 			})
@@ -174,7 +174,7 @@ func TestClear(t *testing.T) {
 			defer next.Close()
 			nstest.Eventually(t, func() error {
 				if !l.receives(t, next, frameTo(2, 4), 100*time.Millisecond) {
-					return errors.New("the next VMM hears nothing")
+					return errors.New("the next VMM receives nothing")
 				}
 				return nil
 			})

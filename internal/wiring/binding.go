@@ -25,8 +25,8 @@ type binding interface {
 	makesMAC() bool
 	// givenMAC is the guest's MAC that the binding names; zero: none.
 	givenMAC() cache.MAC
-	// takeOver returns the binding with what it leaves zero as in the record of a guest that moves here. The error names a
-	// field of the binding, after the prefix.
+	// takeOver returns the binding with what it leaves zero as in the record of a guest that moves here. The error
+	// names a field of the binding, after the prefix.
 	takeOver(prefix string, from cache.Record) (infra.Binding, error)
 }
 
@@ -51,12 +51,13 @@ type Questions struct {
 
 // traits are what the comparison and the undoing have to know of a binding.
 type traits struct {
-	// managesAddresses: the NIC is the guest's, so the plan adds and removes the NIC's addresses, routes and neighbours.
+	// managesAddresses: the NIC is the guest's, so the plan adds and removes the NIC's addresses, routes and
+	// neighbours.
 	managesAddresses bool
-	// restoresAddresses: Undo also adds addresses and routes that the NIC lost while it was wired. Wired by redirect, the
-	// namespace receives from no router that would renew them. A macvtap loses its addresses when Undo takes it down.
-	// Under bridge, managesAddresses says the same. Under masquerade, passt and slirp the NIC works as before, so its addresses
-	// and routes are left to the program that manages them.
+	// restoresAddresses: Undo also adds addresses and routes that the NIC lost while it was wired. Wired by redirect,
+	// the namespace receives from no router that would renew them. A macvtap loses its addresses when Undo takes it
+	// down. Under bridge, managesAddresses says the same. Under masquerade, passt and slirp the NIC works as before, so
+	// its addresses and routes are left to the program that manages them.
 	restoresAddresses bool
 	// mayBeAbsent: the guest can have the NIC, which is then not in the namespace.
 	mayBeAbsent bool

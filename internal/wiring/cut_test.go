@@ -35,7 +35,7 @@ func TestJudge(t *testing.T) {
 		{behind, "198.51.100.9:443", 6, false}, {behind, "198.51.100.20:53", 17, false}, {behind, "198.51.100.21:443", 6, true}, {behind, "198.51.100.8:443", 6, true},
 		{behind, "198.51.100.9:80", 6, true}, {behind, "198.51.100.9:443", 17, true}, {behind, "198.51.100.9:0", 1, true},
 		{behind, "192.0.2.255:9", 132, false}, {behind, "192.0.2.0:0", 1, false}, {behind, "192.0.3.0:0", 1, true},
-		{behind, "203.0.113.7:443", 6, true}, // refused by name, though pinned
+		{behind, "203.0.113.7:443", 6, true}, // refused by an entry of its own, though pinned
 		{behind, "203.0.113.200:443", 6, false}, {behind, "203.0.113.200:80", 6, false}, {behind, "203.0.113.200:81", 6, true}, {behind, "203.0.113.200:443", 17, true},
 		{behind, "198.51.100.99:443", 6, false}, {behind, "198.51.100.99:80", 6, true},
 		{"fd10:0:2::2", "[2001:db8::7]:0", 58, false}, {"fd10:0:2::2", "[2001:db8::7]:80", 6, true},

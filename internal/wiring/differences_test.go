@@ -11,8 +11,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// TestDifferences: whatever another program changes of a wiring, Check names it, once and with what was wanted,
-// and the steps mend it. TestRepair of package phase1 does the same with a kernel.
+// TestDifferences: whatever another program changes of a wiring, Check names it, once and with the wanted state,
+// and the steps repair it. TestRepair of package phase1 does the same with a kernel.
 func TestDifferences(t *testing.T) {
 	link := func(name string, edit func(*netstate.Link)) func(*netstate.Snapshot) {
 		return func(s *netstate.Snapshot) {
@@ -82,7 +82,7 @@ func TestDifferences(t *testing.T) {
 		}), "port eth0-tap: flood is 0, not 1\nport eth0-tap: isolated is 1, not 0"},
 		{"IPv6 forwarding", hidden, func(s *netstate.Snapshot) { s.Sysctls[forwarding6] = "0" }, "sysctl net/ipv6/conf/all/forwarding is 0, not 1"},
 		{"tap without IPv6", redirected, link("eth0-tap", func(l *netstate.Link) { l.NoIPv6 = true }), ""}, // which needs none
-		{"NIC without IPv6, of which the guest has none", redirected, func(s *netstate.Snapshot) { link("lo", func(l *netstate.Link) { l.NoIPv6 = true })(s) }, ""},
+		{"NIC without IPv6, for a guest without IPv6", redirected, func(s *netstate.Snapshot) { link("lo", func(l *netstate.Link) { l.NoIPv6 = true })(s) }, ""},
 		{"gateway's address gone", hidden, func(s *netstate.Snapshot) {
 			s.Addresses = slices.DeleteFunc(s.Addresses, func(a netstate.Address) bool { return a.Prefix.Addr() == ip("10.0.2.1") })
 		}, "address 10.0.2.1/24 of eth0-tap is gone"},
@@ -187,7 +187,7 @@ func TestDifferences(t *testing.T) {
 			}
 		}
 		if left, _, err := plan.Differences(k.snapshot()); err != nil || len(left) > 0 {
-			t.Errorf("%s, %s: mended, and yet %q, %v", c.spec.Binding.Kind(), c.name, left, err)
+			t.Errorf("%s, %s: repaired, and yet %q, %v", c.spec.Binding.Kind(), c.name, left, err)
 		}
 	}
 	for _, kind := range documented {

@@ -81,7 +81,7 @@ var directCases = []testCase{
 	{"passt-other-groups", passtWith(func(s *netstate.Snapshot) { s.Sysctls[pingGroups] = "65534 65534" }), direct(infra.Passt{})},
 }
 
-// TestDirect: what others do to the NIC is their affair, and there is nothing to give back but what was
+// TestDirect: what others do to the NIC is their affair, and Undo gives back only what Setup
 // changed.
 func TestDirect(t *testing.T) {
 	for _, c := range directCases {
@@ -90,7 +90,7 @@ func TestDirect(t *testing.T) {
 			k := wire(t, plan, c.found)
 			mustApply(t, k, []netstate.Op{netstate.AddressAdd{Link: "eth0", Address: address("192.0.2.7/24")}})
 			if ops := mustSteps(t, plan, k); len(ops) > 0 {
-				t.Errorf("an address of another program is to be changed:\n%s", netstate.Text(ops))
+				t.Errorf("steps change an address of another program:\n%s", netstate.Text(ops))
 			}
 			mustApply(t, k, mustUndo(t, plan, k))
 			found := boot(c.found)

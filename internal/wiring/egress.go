@@ -32,7 +32,7 @@ func (p *Plan) checkEgress(nic netstate.Link) error {
 		return &cache.FieldError{Field: p.egressField(), Reason: "this kernel has no nf_tables, which would look up where the guest's connections go: load them (modprobe nf_tables), or leave this field out"}
 	}
 	if !p.binding.traits().routes {
-		return &infra.RefusedError{NIC: nic.Name, Binding: p.spec.Binding.Kind(), Reason: "nobody tracks the guest's connections there, of which egress says where they may go", Instead: cache.BindingMasquerade}
+		return &infra.RefusedError{NIC: nic.Name, Binding: p.spec.Binding.Kind(), Reason: "egress is about connections, and nobody tracks the guest's there", Instead: cache.BindingMasquerade}
 	}
 	return nil
 }
@@ -46,8 +46,8 @@ func (p *Plan) egress(nic netstate.Link, ends []end) (sets []firewall.Destinatio
 	return p.destinations(nic, ends, egressSet, allowed)
 }
 
-// pinnable are the destinations that a pin may open; none: Spec.Egress does not end with a refusal of all, and there are
-// no pins.
+// pinnable are the destinations that a pin may open; none: Spec.Egress does not end with a refusal of all, and there
+// are no pins.
 func (p *Plan) pinnable(nic netstate.Link, ends []end) (sets []firewall.Destinations, err error) {
 	if n := len(p.spec.Egress); n == 0 || !p.spec.Egress[n-1].Refuse {
 		return nil, nil
@@ -70,8 +70,8 @@ func (p *Plan) destinations(nic netstate.Link, ends []end, name func(v int) stri
 
 const (
 	maxBoxes = 16384 // elements of a set
-	// maxPrefixes limits the prefixes of the addresses of elements with protocols and ports, of which the kernel makes a
-	// set. It takes a time that grows faster than their number, and which no signal ends.
+	// maxPrefixes limits the prefixes of the addresses of elements with protocols and ports. The kernel makes a set of
+	// them, in a time that grows faster than their number and that no signal ends.
 	maxPrefixes = 1 << 18
 	maxLooks    = 1 << 26 // at entries, until the elements are known: less than a second
 
@@ -115,7 +115,7 @@ func allowedChain() firewall.Chain {
 	return firewall.Chain{Name: firewall.Allowed, Rules: []firewall.Rule{rule(firewall.Return{}, firewall.Count{})}}
 }
 
-// addEgress adds sets and chain to a table of which a chain has the rules of checked.
+// addEgress adds the sets and the chain to a table that has a chain with the rules of checked.
 func (t forwarding) addEgress(table *firewall.Table) {
 	if len(t.egress) == 0 {
 		return
@@ -274,8 +274,8 @@ func (p *Plan) entries(v int) (all []entry) {
 	return all
 }
 
-// allowed reports whether the guest may open a connection. By are the entries that decide about it: of each list that is
-// set the first one that matches.
+// allowed reports whether the guest may open a connection. By are the entries that decide about it: of each list that
+// is set the first one that matches.
 func allowed(by []entry) bool {
 	return !slices.ContainsFunc(by, func(e entry) bool { return e.refuse })
 }

@@ -93,9 +93,9 @@ func (p packet) decided(list []infra.Egress) int {
 	panic("no entry decides")
 }
 
-// TestEgressOrder: of random policies, the boxes say of each packet what the first entry that matches says, of each list
-// that is set, and those of refused that another entry than the last one of Egress refuses. They do not overlap, which
-// the kernel would refuse.
+// TestEgressOrder: of random policies, the boxes say of each packet what the first entry that matches says, of each
+// list that is set, and those of refused that another entry than the last one of Egress refuses. They do not overlap,
+// which the kernel would refuse.
 func TestEgressOrder(t *testing.T) {
 	const seed = 32
 	r := rand.New(rand.NewPCG(seed, seed))

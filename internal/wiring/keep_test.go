@@ -189,11 +189,11 @@ func TestWhoseLink(t *testing.T) {
 			switch o := op.(type) {
 			case netstate.LinkDel:
 				if o.Index == nic {
-					t.Errorf("%s: the NIC is to be deleted", c.name)
+					t.Errorf("%s: steps delete the NIC", c.name)
 				}
 				deleted = deleted || o.Index == c.link.Index
 			case netstate.GroupDel:
-				t.Errorf("%s: the group is to be deleted, and the NIC with it", c.name)
+				t.Errorf("%s: steps delete the group, and the NIC with it", c.name)
 			}
 		}
 		if deleted != c.ours {

@@ -308,7 +308,7 @@ func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
 	})
 }
 
-// offloads reports whether established connections are to pass by a flow table. Before them no rules pass but those at
+// offloads reports whether established connections pass by a flow table. Before them no rules pass but those at
 // the ingress of NIC and tap, so limits of what goes to the guest, which are counted after the routes, need each
 // packet. A link without Ethernet has no room for the header that the flow table writes.
 func (p *Plan) offloads() bool {

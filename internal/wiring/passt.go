@@ -63,8 +63,8 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 	return nil
 }
 
-// openSockets lets the launcher's user open sockets for the ports, and for pings. It returns the ports as the record has
-// them.
+// openSockets lets the launcher's user open sockets for the ports, and for pings. It returns the ports as the record
+// has them.
 func (p *Plan) openSockets(ports []infra.Ports) (forwards []cache.Forward) {
 	for _, f := range ports {
 		forwards = append(forwards, cache.Forward(f.Full()))

@@ -112,7 +112,7 @@ func (p *Plan) checkOtherMAC(nic netstate.Link, mac cache.MAC) error {
 		instead = cache.BindingBridge
 	}
 	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRedirect, Instead: instead,
-		Reason: fmt.Sprintf("it is a %s with the MAC %v, and the guest is to have %v: %s", nic.Kind, nic.MAC, mac, reason)}
+		Reason: fmt.Sprintf("it is a %s with the MAC %v, and the guest must have %v: %s", nic.Kind, nic.MAC, mac, reason)}
 }
 
 // takeMAC gives the NIC the guest's MAC. The kernel must make no link-local address of it, which is the guest's. The

@@ -67,7 +67,7 @@ func TestRefused(t *testing.T) {
 		found netstate.Snapshot
 		spec  asked
 		is    func(error) bool
-		words string // separated by |, all of which the text has
+		words string // separated by |; the text has them all
 	}{
 		{"no binding", flannel(), withSpec(bridge(), func(s *asked) { s.Binding = nil }), field("binding"), "bridge|masquerade"},
 		{"queues below", flannel(), withSpec(bridge(), func(s *asked) { s.Queues = -1 }), field("queues"), "-1|1 to 256"},

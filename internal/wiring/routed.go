@@ -449,7 +449,7 @@ func isHop(a netstate.Address) bool {
 	return false
 }
 
-// takeBack removes from what was found at a NIC, whose journal is lost, what a routed binding has put there.
+// takeBack removes from the Snapshot of a NIC whose journal is lost what a routed binding has added.
 func takeBack(found *netstate.Snapshot, nic netstate.Link) {
 	var hops []netip.Addr
 	var addresses []netstate.Address

@@ -148,8 +148,7 @@ func (s *salvage) unmoved(was, holder netstate.Link, held bool) netstate.Link {
 	return was
 }
 
-// takeMAC gives the NIC the MAC of which the kernel made the NIC's link-local address, and reports whether there is
-// one.
+// takeMAC gives the NIC the MAC from which the kernel made its link-local address, and reports whether there is one.
 func (s *salvage) takeMAC(was *netstate.Link) bool {
 	for _, a := range s.j.Found.Addresses {
 		b := a.Prefix.Addr().As16()

@@ -51,7 +51,7 @@ var phrases = map[string][]string{
 
 const sysctlsStay = "sysctls that Setup may have changed, and that stay as they are: "
 
-// giveSysctls gives back the sysctls that are lost by name.
+// giveSysctls gives back the sysctls that the list lost names.
 func giveSysctls(k *fakeKernel, found netstate.Snapshot, nic string, lost []string) {
 	for _, l := range lost {
 		list, _ := strings.CutPrefix(l, sysctlsStay)

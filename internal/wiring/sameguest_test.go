@@ -138,7 +138,7 @@ func TestSameGuestSays(t *testing.T) {
 	}
 	_, other := wiring.SameGuest("eth0", infra.Spec{Binding: infra.Passt{}, Guest: "vm1"}, infra.Spec{Binding: infra.Passt{}, Guest: "vm2"})
 	if other == nil || !strings.HasSuffix(other.Error(), `, guest "vm1", queues 1, for user 0 (no group named); this call asks for guest "vm2": ask for the same, or Teardown first`) {
-		t.Errorf("%v does not name the guest that is wired, and the other one", other)
+		t.Errorf("%v does not name the wired guest and the wanted one", other)
 	}
 	for want, wired := range map[string]infra.Spec{
 		"already wired with the bridge binding, queues 1, for user 0 (no group named); this call asks": {Binding: infra.Bridge{}},

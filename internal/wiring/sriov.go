@@ -10,7 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// sriov changes nothing: libvirt does at the card what there is to do. The NIC goes away when the function is bound to
+// sriov changes nothing: libvirt configures the card. The NIC goes away when the function is bound to
 // vfio-pci.
 type sriov struct{ infra.SRIOV }
 

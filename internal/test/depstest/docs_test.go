@@ -155,8 +155,8 @@ func TestMeasured(t *testing.T) {
 	golden.Compare(t, "../"+path, want) // from testdata
 }
 
-// TestClaims: each row of docs/results/claims.md has a number and a state. A row that is done, or partly, names a test of
-// a package, after a slash with what the package's files have in quotes. The table at the head counts the rows.
+// TestClaims: each row of docs/results/claims.md has a number and a state. A row that is done, or partly, names a test
+// of a package, after a slash with what the package's files have in quotes. The table at the head counts the rows.
 func TestClaims(t *testing.T) {
 	packages := map[string]string{} // the Go files of all folders of a name
 	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// TestOperationsAreKnown: compare, which says in words what an operation mends, and kernel, which carries it out,
+// TestOperationsAreKnown: compare, which says in words what an operation repairs, and kernel, which carries it out,
 // have a case for each operation. Their default cases only keep an unknown one from being lost.
 func TestOperationsAreKnown(t *testing.T) {
 	operations := implementations(t, "/internal/netstate", "Op")

@@ -215,7 +215,7 @@ func (b *builder) addHostileRARP() {
 	add(firewall.MACSpoof, "RARP request of another's, from another's MAC", switches, func(a *arp) { a.station, a.sender, a.target = otherMAC, otherMAC, otherMAC })
 	add(firewall.ARPSpoof, "RARP request of another's", "a server gives the address to the guest (RFC 903)", func(a *arp) { a.sender, a.target = otherMAC, otherMAC })
 	add(firewall.ARPSpoof, "RARP request in another's name", switches, func(a *arp) { a.sender = otherMAC })
-	add(firewall.ARPSpoof, "RARP request for another's address", "a server tells it", func(a *arp) { a.target = otherMAC })
+	add(firewall.ARPSpoof, "RARP request for another's address", "a server answers with it", func(a *arp) { a.target = otherMAC })
 	add(firewall.ARPSpoof, "RARP request with an address", "a station may take the sender for a neighbour", func(a *arp) { a.senderIP = b.Gateway4 })
 	add(firewall.ARPSpoof, "RARP request with its own address", "a station may take the sender for a neighbour", func(a *arp) { a.senderIP = b.own4 })
 	add(firewall.ARPSpoof, "RARP request with a target's address", "a station may take the target for a neighbour", func(a *arp) { a.targetIP = b.Gateway4 })

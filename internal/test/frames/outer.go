@@ -64,7 +64,7 @@ const outerWhy = "the guest's responder is its only DHCP server and router"
 // unreadable is the reason if a filter cannot read the port or the type.
 const unreadable = firewall.NetworkFrame
 
-// outer adds a hostile kind of which the last frames pass.
+// outer adds a hostile kind whose last frames pass.
 func (b *builder) outer(reason firewall.Reason, version, pass int, name, why string, frames ...[]byte) {
 	k := b.add(version, name, why, frames...)
 	k.Reason, k.Pass = reason, pass

@@ -81,7 +81,7 @@ func (g *Guest) report(ra *Advertisement) {
 	}
 }
 
-// parseAdvertisement returns nil if the frame is not a router advertisement. What the kernel refuses besides (RFC 4861
+// parseAdvertisement returns nil if the frame is not a router advertisement. What the kernel also refuses (RFC 4861
 // section 6.1.2) has no effect, which the tests' traffic shows.
 func parseAdvertisement(frame []byte) *Advertisement {
 	const source, message = 14 + 8, 14 + 40 // offsets

@@ -33,8 +33,8 @@ func Need(programs ...string) error {
 }
 
 // Dump is what an administrator sees of the namespace: everything that a wiring could change. It leaves out what the
-// kernel changes by itself: timers, numbers of tc's actions, carriers, which the kernel notices late, and the elements of
-// sets that packets fill or that expire.
+// kernel changes by itself: timers, numbers of tc's actions, carriers, which the kernel notices late, and the elements
+// of sets that packets fill or that expire.
 //
 // Dump runs ip(8), bridge(8), tc(8) and nft(8), and reads sysctls. The error is ErrNoProgram if a program is missing.
 func (n Namespace) Dump() (string, error) {
@@ -155,8 +155,8 @@ func (c *command) output() (string, error) {
 	return c.out.String(), c.err
 }
 
-// sysctls prints the settings of the calling thread's namespace that a wiring could change. A kernel may lack IPv6. Links
-// show addr_gen_mode, and to read its file waits for the kernel's lock of links, with all of a CPU.
+// sysctls prints the settings of the calling thread's namespace that a wiring could change. A kernel may lack IPv6.
+// Links show addr_gen_mode, and to read its file waits for the kernel's lock of links, with all of a CPU.
 func sysctls() (string, error) {
 	text := "# sysctl\n"
 	for _, pattern := range []string{
@@ -271,8 +271,8 @@ func Diff(before, after string) string {
 	for len(b) > 0 && len(a) > 0 && b[len(b)-1] == a[len(a)-1] {
 		b, a = b[:len(b)-1], a[:len(a)-1]
 	}
-	// common[i][j] is how many lines b[i:] and a[j:] have in common, in order. A dump can have 10,000 lines, so these are
-	// few.
+	// common[i][j] is how many lines b[i:] and a[j:] have in common, in order. A dump can have 10,000 lines, so these
+	// are few.
 	common := make([][]int, len(b)+1)
 	for i := range common {
 		common[i] = make([]int, len(a)+1)

@@ -125,7 +125,8 @@ func (n Namespace) PacketSocket(link string, listen bool) (*os.File, error) {
 
 // DialTCP connects from the namespace, to an address and a port.
 func (n Namespace) DialTCP(ctx context.Context, to string) (c net.Conn, err error) {
-	// A dialer starts goroutines, and so threads outside of the namespace, for a host with a name or two addresses only.
+	// A dialer starts goroutines, and so threads outside of the namespace, for a host with a name or two addresses
+	// only.
 	err = n.Do(func() (err error) {
 		c, err = new(net.Dialer).DialContext(ctx, "tcp", to)
 		return err

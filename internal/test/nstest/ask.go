@@ -222,7 +222,7 @@ func source(to netip.AddrPort) (netip.Addr, error) {
 	return netip.Addr{}, os.NewSyscallError("getsockname", err)
 }
 
-// Answer waits for the answer, and returns what was said of who answers and whom it sees. The error is
+// Answer waits for the answer, and returns its text: who answers, and whom it sees. The error is
 // os.ErrDeadlineExceeded if nothing comes in time, ECONNREFUSED if the port is closed or a router refuses.
 func (q *Question) Answer(patience time.Duration) (string, error) {
 	if q.err != nil {

@@ -350,7 +350,7 @@ func Eventually(t testing.TB, f func() error) {
 	}
 }
 
-// SetTypes returns nft's list with the types of sets by name. For a set that nft(8) itself has made, the list says from
+// SetTypes returns nft's list with the types of sets. For a set that nft(8) itself has made, the list says from
 // what part of a packet the type comes, which is in a comment of nft's own.
 func SetTypes(list string) string {
 	return typeOf.ReplaceAllStringFunc(list, func(line string) string {

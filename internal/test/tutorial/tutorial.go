@@ -21,7 +21,7 @@
 // A command with the comment "# until poweroff" goes on, too, and shows a guest's console:
 //
 //	```console
-//	~ # ip -br addr         typed into the guest once it shows the prompt "~ # ". "$ " and "(initramfs) " are prompts, too
+//	~ # ip -br addr         typed into the guest when it shows the prompt "~ # ", "$ " or "(initramfs) "
 //	...                     what the console shows then, compared as above
 //	~ # poweroff -f         the first word is that of the comment: the command that goes on has to end well now
 //	```
@@ -231,7 +231,7 @@ type shell struct {
 	until    string // if its command goes on
 
 	mu   sync.Mutex
-	text []byte        // what the terminal shows, less what was taken
+	text []byte        // what the terminal shows, less what the reader took
 	more chan struct{} // closed and replaced when there is more
 	done bool          // no more will come
 }
@@ -288,7 +288,7 @@ func mountsOf(pid int) string {
 // aptConf lets a page install what is installed already, and leaves the machine as it is.
 const aptConf = `APT::Get::Upgrade "false"; DPkg::Lock::Timeout "300";`
 
-// Environment is the reader's: the machine's, with an empty home directory, and with what Go keeps in the other one.
+// Environment is the reader's: the machine's, with an empty home directory, and with what Go keeps in the real one.
 func Environment(t testing.TB) []string {
 	t.Helper()
 	apt := filepath.Join(t.TempDir(), "apt.conf")
