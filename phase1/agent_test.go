@@ -36,7 +36,8 @@ func TestStatusWithoutNIC(t *testing.T) {
 	}
 }
 
-// TestStatusFoundAt: the path by which the namespace was opened counts while it leads there. Then others are looked for.
+// TestStatusFoundAt: the path by which the namespace was opened counts while it leads there. Then others are looked
+// for.
 func TestStatusFoundAt(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)

@@ -82,7 +82,7 @@ func (e endpoint) goesOn(t *testing.T, when, want string) {
 			return
 		}
 		if _, err := e.c.Write([]byte(fmt.Sprintf("%-127s\n", want))); err != nil {
-			time.Sleep(10 * time.Millisecond) // the error is an ICMP message about what was sent before
+			time.Sleep(10 * time.Millisecond) // the error is an ICMP message about an earlier datagram
 			continue
 		}
 		e.c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
@@ -220,7 +220,7 @@ func TestTrackedExchanges(t *testing.T) {
 }
 
 // TestTrackedLater: an exchange of others goes on with the guest from the Setup on that forwards its port, also if that
-// is not the first one; and from Activate on, which repairs what was taken away meanwhile.
+// is not the first one; and from Activate on, which repairs what others removed meanwhile.
 func TestTrackedLater(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t, "nft")

@@ -92,8 +92,8 @@ func (b *bed) teardown() *operation {
 	return &operation{args: b.args("teardown"), prepare: b.wire, done: b.isFound, finish: b.finish}
 }
 
-// change is a later Setup with other limits, addresses and, under masquerade, ports and destinations. Whatever becomes of
-// it, the rules are those from before it or those after it.
+// change is a later Setup with other limits, addresses and, under masquerade, ports and destinations. Whatever becomes
+// of it, the rules are those from before it or those after it.
 func (b *bed) change() *operation {
 	other := b.c
 	other.Limits = cache.Limits{FromGuest: cache.Limit{PacketsPerSecond: 1000}}
@@ -136,8 +136,8 @@ func (b *bed) change() *operation {
 	return op
 }
 
-// pin pins two ports. Whatever becomes of it, both are pinned or none is, and all else is as wired. A later Setup keeps the
-// pins.
+// pin pins two ports. Whatever becomes of it, both are pinned or none is, and all else is as wired. A later Setup keeps
+// the pins.
 func (b *bed) pin() *operation {
 	const flags = "-addresses 198.51.100.77 -ports 8443,53/udp -life 1h"
 	op := &operation{args: append([]string{"pin", "-netns", b.n.Pod.Path(), "-nic", b.c.Name}, strings.Fields(flags)...), prepare: b.wire}
@@ -259,8 +259,8 @@ func (b *bed) removeState() error {
 // isFound reports whether the namespace is as it was found, and the directory without a trace.
 func (b *bed) isFound() error { return errors.Join(b.looks(b.before), b.nothingLeft()) }
 
-// isWired reports whether all is as after an undisturbed Setup. One that was told by EPERM that force_forwarding cannot
-// be written lets the whole namespace forward: then Check alone judges.
+// isWired reports whether all is as after an undisturbed Setup. One that got EPERM for force_forwarding lets the whole
+// namespace forward: then Check alone judges.
 func (b *bed) isWired() error {
 	const all = "ipv6/conf/all/forwarding:"
 	if strings.Contains(b.wired, all+"0") && strings.Contains(b.n.Pod.Dump(), all+"1") {
@@ -507,7 +507,7 @@ func (m *move) goOn(forward bool) error {
 		return fmt.Errorf("activate afterwards: %w", err)
 	}
 	if here := there.State == m.c.State; active(m.n) != here || active(m.other.Network) == here {
-		return fmt.Errorf("afterwards the guest is active on the harmed side: %v, on the other one: %v", active(m.n), active(m.other.Network))
+		return fmt.Errorf("afterwards the guest is active on the harmed side: %v, on the other side: %v", active(m.n), active(m.other.Network))
 	}
 	if m.verb == "activate" && !forward { // it may have been learning the gateways' MACs, and Deactivate repairs nothing
 		target.Standby = true

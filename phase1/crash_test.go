@@ -82,7 +82,7 @@ type operation struct {
 	prepare func() error           // as far as to the call
 	done    func() error           // what is there after a call that succeeds
 	always  func() error           // what holds whatever became of the call; nil: nothing
-	finish  func(again bool) error // goes on without harm, and gives back what was found. Again: Setup comes before Teardown
+	finish  func(again bool) error // goes on without harm, and restores the namespace. Again: Setup comes before Teardown
 }
 
 // attempt is an operation that meets harm.
@@ -264,7 +264,8 @@ func (b *trials) points(attempts ...attempt) []point {
 }
 
 // tries is how often "make crash" makes a trial until its harm meets the calls that it is meant for:
-// strace counts calls by thread, and which thread makes a call is chance. Forget stays on no thread, so it is tried twice.
+// strace counts calls by thread, and which thread makes a call is chance. Forget stays on no thread, so it is tried
+// twice.
 const tries = 5
 
 // try makes a trial, and counts what came of it.
@@ -337,7 +338,8 @@ func (b *trials) judge(a attempt, r result, first bool) error {
 	}
 	// EEXIST of a directory says that all is well.
 	if !strings.HasPrefix(r.hits[0], "mkdirat") || r.errnos[0] != "EEXIST" {
-		// Strace counts calls by thread, so either of two errors may come first, and the program may have gone on after that one.
+		// Strace counts calls by thread, so either of two errors may come first, and the program may have gone on after
+		// that one.
 		if err := says(r.err, r.errnos[0]); err != nil && (len(r.errnos) == 1 || says(r.err, r.errnos[1]) != nil) {
 			return err
 		}
@@ -412,8 +414,8 @@ func (b *trials) tryAll(all []trial, n int) {
 	}
 }
 
-// once are the trials of one harm: kills and half of the errors at each call that changes anything, the other half at the
-// next one, and an error at each of the others.
+// once are the trials of one harm: kills and half of the errors at each call that changes anything, the other half at
+// the next one, and an error at each of the others.
 func once(op *operation, points []point) (kills, failures []trial) {
 	reads, calls := 0, 0
 	for _, p := range points {
@@ -451,8 +453,8 @@ func (b *trials) harm(op *operation, n int) {
 		return b.row.hits[op.args[0]+" "+p.what] || !p.mutates ||
 			// How often Forget opens a file depends on the machine's processes.
 			op.args[0] == "forget" && p.call == "openat" ||
-			// A thread of its own deletes the links: this is its first message, and strace meets another thread's first one.
-			// TestGroupDeletion lets it fail, and the questions that wait for it are killed.
+			// A thread of its own deletes the links: this is its first message, and strace meets another thread's first
+			// one. TestGroupDeletion lets it fail, and the questions that wait for it are killed.
 			strings.HasPrefix(p.what, "sendto <*> nlmsg_type=0x11 ") && p.n == 1
 	}
 	// In the run that was counted a thread may have made a call that it seldom makes: count again.
@@ -569,7 +571,7 @@ func TestCrash(t *testing.T) {
 				}
 				t.Parallel()
 				make(&trials{t, agent, r})
-				document(r.String()) // so that a run that is ended has the rows of what was done
+				document(r.String()) // so that a run that is ended has the rows until then
 			})
 		}
 		for i, binding := range bindings {

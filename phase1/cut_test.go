@@ -230,7 +230,7 @@ func TestCutOtherSide(t *testing.T) {
 }
 
 // TestCutFrames: of a connection that is cut nothing leaves, in whatever form it comes: by protocols without ports,
-// behind extension headers, in fragments. Before the cut it does, as it was open.
+// after extension headers, in fragments. Before the cut it does, as it was open.
 func TestCutFrames(t *testing.T) {
 	for _, b := range []infra.Binding{infra.Masquerade{}, infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}, infra.Routed{}} {
 		name := string(b.Kind())
@@ -287,15 +287,15 @@ func openings(w *wire) (kinds []frames.Kind) {
 			add(v.name+"protocol 253", w.link.Packet(253, v.own, v.no, make([]byte, 40)))
 		}
 		if v.own.Is6() {
-			add(v.name+"UDP behind destination options", behind(udp(v.no, 8), 60, 0, 0, 1, 4, 0, 0, 0, 0))
-			add(v.name+"UDP behind an atomic fragment header", behind(udp(v.no, 8), 44, 0, 0, 0, 0, 0, 0, 0, 9))
+			add(v.name+"UDP after destination options", withHeader(udp(v.no, 8), 60, 0, 0, 1, 4, 0, 0, 0, 0))
+			add(v.name+"UDP after an atomic fragment header", withHeader(udp(v.no, 8), 44, 0, 0, 0, 0, 0, 0, 0, 9))
 		}
 	}
 	return kinds
 }
 
-// TestCutExpected: a connection that connection tracking expected ends with the one because of which it did, as FTP's
-// data, which the server has opened.
+// TestCutExpected: a connection that connection tracking expected ends together with the connection that announced it,
+// as FTP's data connection, which the server opens.
 func TestCutExpected(t *testing.T) {
 	t.Parallel()
 	s, c := newRouted(t, func(s *scene) wired.NIC {

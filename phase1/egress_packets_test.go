@@ -142,7 +142,7 @@ func (w *wire) packets(family int) (shapes []shape) {
 	}{{"hop-by-hop options", 0, padding}, {"destination options", 60, padding}, {"an atomic fragment", 44, []byte{0, 0, 0, 0, 0, 0, 0, 9}}} {
 		for name, of := range map[string]func(netip.Addr, uint16, uint16) []byte{"TCP": tcp, "UDP": udp} {
 			add(byPort, name+" after "+h.name, one(func(to netip.Addr, source, port uint16) []byte {
-				return behind(of(to, source, port), h.number, h.rest...)
+				return withHeader(of(to, source, port), h.number, h.rest...)
 			}))
 		}
 	}
@@ -180,7 +180,7 @@ func TestEgressFamilies(t *testing.T) {
 					c.Egress = policy(t, "allow "+has.far+sentinel, "allow "+lacks.far, "refuse all")
 					setup(t, c)
 					w := attach(t, n, i == 0, i == 1)
-					w.hears(n)
+					w.addEnds(n)
 					stays := func(what string, f []byte) {
 						t.Helper()
 						if world, pod := w.send(f); len(world)+len(pod) > 0 {

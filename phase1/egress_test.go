@@ -161,7 +161,7 @@ func TestEgressChange(t *testing.T) {
 			s.refused(t, "tcp", family, "beyond:9001")
 			s.refused(t, "udp", family, "beyond:9000")
 			if err := q.Echo(1<<16, patience); err != nil {
-				t.Errorf("what was open: %v", err)
+				t.Errorf("an open connection: %v", err)
 			}
 			q.Close()
 			c.Egress = nil
@@ -179,8 +179,8 @@ func TestEgressChange(t *testing.T) {
 	})
 }
 
-// TestManyRefused: a list refuses 10,000 hosts and allows the rest. The guest is refused at a host of the list alone, also
-// after a change of one entry. A range that gets lost, and one that nobody asked for, is found.
+// TestManyRefused: a list refuses 10,000 hosts and allows the rest. The guest is refused at a host of the list alone,
+// also after a change of one entry. A range that gets lost, and one that nobody asked for, is found.
 func TestManyRefused(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -242,7 +242,7 @@ func TestHostileEgress(t *testing.T) {
 			setup(t, c)
 			rebind(t, n, c)
 			w := attach(t, n, true, true)
-			w.hears(n)
+			w.addEnds(n)
 			kinds := waysRound(w)
 			before := counted(t, c)["egress"]
 			for _, k := range kinds {
@@ -270,13 +270,13 @@ func TestHostileEgress(t *testing.T) {
 			if left < len(kinds)/2 {
 				t.Errorf("without the policy %d of %d leave: they try nothing", left, len(kinds))
 			}
-			t.Logf("%d ways round, of which %d leave without the policy", len(kinds), left)
+			t.Logf("%d ways round; %d leave without the policy", len(kinds), left)
 		})
 	}
 }
 
-// hears adds the MACs of the second NIC's ends to those that say something of themselves.
-func (w *wire) hears(n nstest.Network) {
+// addEnds adds the MACs of the second NIC's ends to those whose own frames are ignored.
+func (w *wire) addEnds(n nstest.Network) {
 	w.t.Helper()
 	for name, in := range map[string]*nstest.Namespace{"net1": n.Pod, "pod2": n.World} {
 		var mac cache.MAC
@@ -287,7 +287,8 @@ func (w *wire) hears(n nstest.Network) {
 	}
 }
 
-// rebound are addresses of the corpus that earlier entries refuse, and with which a guest's name may answer a DNS proxy.
+// rebound are addresses of the corpus that earlier entries refuse, and with which a guest's name may answer a DNS
+// proxy.
 var rebound = []string{"169.254.169.254", "192.168.9.7", "10.244.1.9", "100.64.0.1", "fd00:9::7", "fd00:ec2::254", "64:ff9b::169.254.169.254", "64:ff9b::10.244.1.9"}
 
 // rebind pins these addresses, and adds them to the sets as well, as if Pin had not looked.
@@ -409,14 +410,14 @@ func waysRound(w *wire) (kinds []frames.Kind) {
 	for name, e := range map[string][]byte{"hop-by-hop options": append([]byte{0}, padding...), "destination options": append([]byte{60}, padding...),
 		"a routing header without segments": {43, 0, 0, 253, 0, 0, 0, 0, 0}, "an atomic fragment": {44, 0, 0, 0, 0, 0, 0, 0, 9},
 		"an authentication header": append([]byte{51, 0, 4}, make([]byte, 22)...)} {
-		add("TCP behind "+name, behind(segment, e[0], e[1:]...))
+		add("TCP after "+name, withHeader(segment, e[0], e[1:]...))
 	}
 	echo := w.link.Packet(58, w.link.IPv6, w.link.Gateway6, []byte{128, 0, 0, 0, 0, 7, 0, 1})
 	last, lastToo := refused6.AsSlice(), w.link.Gateway6.AsSlice()
-	add("routing header of type 0 by the gateway", behind(echo, 43, slices.Concat([]byte{0, 2, 0, 1, 0, 0, 0, 0}, last)...))
-	add("routing header of type 2 by the gateway", behind(echo, 43, slices.Concat([]byte{0, 2, 2, 1, 0, 0, 0, 0}, last)...))
-	add("source route of RPL by the gateway", behind(echo, 43, slices.Concat([]byte{0, 2, 3, 1, 0, 0, 0, 0}, last)...))
-	add("segment routing by the gateway", behind(echo, 43, slices.Concat([]byte{0, 4, 4, 1, 1, 0, 0, 0}, last, lastToo)...))
+	add("routing header of type 0 by the gateway", withHeader(echo, 43, slices.Concat([]byte{0, 2, 0, 1, 0, 0, 0, 0}, last)...))
+	add("routing header of type 2 by the gateway", withHeader(echo, 43, slices.Concat([]byte{0, 2, 2, 1, 0, 0, 0, 0}, last)...))
+	add("source route of RPL by the gateway", withHeader(echo, 43, slices.Concat([]byte{0, 2, 3, 1, 0, 0, 0, 0}, last)...))
+	add("segment routing by the gateway", withHeader(echo, 43, slices.Concat([]byte{0, 4, 4, 1, 1, 0, 0, 0}, last, lastToo)...))
 	return kinds
 }
 
@@ -444,7 +445,7 @@ func sum(b []byte) uint16 {
 	return ^uint16(acc)
 }
 
-// lite is a datagram of UDP-Lite (RFC 3828) to the sentinel's port, of which the checksum covers all.
+// lite is a datagram of UDP-Lite (RFC 3828) to the sentinel's port. Its checksum covers all of it.
 func lite(from, to netip.Addr, data []byte) []byte {
 	b := append(append(ofPorts(5000, frames.SentinelPort), 0, 0, 0, 0), data...)
 	pseudo := slices.Concat(from.AsSlice(), to.AsSlice(), []byte{0, 0, 0, byte(len(b)), 0, 0, 0, 136})
@@ -467,15 +468,15 @@ func relength(f []byte) []byte {
 	return f
 }
 
-// behind returns the frame of an IPv6 packet with one more header before the others.
-func behind(f []byte, number byte, header ...byte) []byte {
+// withHeader returns the frame of an IPv6 packet with one more header before the others.
+func withHeader(f []byte, number byte, header ...byte) []byte {
 	f = slices.Insert(slices.Clone(f), 54, header...)
 	f[54], f[20] = f[20], number
 	binary.BigEndian.PutUint16(f[18:], uint16(len(f)-54))
 	return f
 }
 
-// fragments are those of the frame's packet, of which each has so many octets, a multiple of 8 but for the last.
+// fragments are those of the frame's packet, of the given sizes: multiples of 8 octets but for the last.
 func fragments(f []byte, sizes ...int) (list [][]byte) {
 	v6 := f[14]>>4 == 6
 	body, at := f[34:], 0
@@ -493,7 +494,7 @@ func fragments(f []byte, sizes ...int) (list [][]byte) {
 				offset |= 1
 			}
 			one := append(slices.Clone(f[:54]), body[at:at+size]...)
-			list = append(list, behind(one, 44, append([]byte{0, 0, byte(offset >> 8), byte(offset)}, 0, 0, 0x32, 0x32)...))
+			list = append(list, withHeader(one, 44, append([]byte{0, 0, byte(offset >> 8), byte(offset)}, 0, 0, 0x32, 0x32)...))
 		} else {
 			one := append(slices.Clone(f[:34]), body[at:at+size]...)
 			binary.BigEndian.PutUint16(one[20:], offset)

@@ -244,7 +244,7 @@ func TestSwappedDirectory(t *testing.T) {
 	for range 20 {
 		for _, call := range []func(context.Context) error{func(ctx context.Context) error { return setupAlone(ctx, c) }, c.Teardown} {
 			err := call(t.Context())
-			// EINVAL says that what was a link when it was looked at is none when it is read.
+			// EINVAL says that a link has become something else before it is read.
 			refused := func(target error) bool { return errors.Is(err, target) }
 			// A Setup that looked at the path while it was the link has noted where the link led. The next call
 			// refuses the directory, as that is another one.

@@ -27,7 +27,7 @@ var everyOption = infra.Masquerade{
 	MaxConnections: 100,
 }
 
-// everyLimit has limits of all kinds, some of which are at the ends of what is accepted.
+// everyLimit has limits of all kinds, some of them at the ends of the accepted range.
 var everyLimit = cache.Limits{
 	FromGuest: cache.Limit{BitsPerSecond: 100_000_000_000, PacketsPerSecond: 10_000_000, BurstBytes: 1<<32 - 1, BurstPackets: 1<<32 - 1},
 	ToGuest:   cache.Limit{BitsPerSecond: 8000, PacketsPerSecond: 1},

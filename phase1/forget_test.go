@@ -91,7 +91,7 @@ func TestForgetSaysNothingFound(t *testing.T) {
 	}
 }
 
-// TestForgetWithoutJournal: a record whose journal is lost says of which namespace it is; so it does after a boot, when
+// TestForgetWithoutJournal: a record whose journal is lost says whose it is; so it does after a boot, when
 // the node's directory is gone, and a State on disk still has the record.
 func TestForgetWithoutJournal(t *testing.T) {
 	t.Parallel()

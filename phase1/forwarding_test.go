@@ -453,7 +453,7 @@ func TestForwarding(t *testing.T) {
 	}
 }
 
-// TestManyMasquerades has three NICs with rules of their own, one of which leaves and comes back.
+// TestManyMasquerades has three NICs with rules of their own; one NIC leaves and comes back.
 func TestManyMasquerades(t *testing.T) {
 	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {

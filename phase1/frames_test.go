@@ -272,7 +272,7 @@ func (w *wire) state() string {
 	return text.String()
 }
 
-// hostile sends all kinds, and returns the names of those of which anything came out. Each frame of a kind is counted
+// hostile sends all kinds, and returns the names of those that got anything out. Each frame of a kind is counted
 // once, for the kind's reason.
 func (w *wire) hostile(kinds []frames.Kind) (leaked []string) {
 	w.t.Helper()
@@ -303,9 +303,9 @@ func (w *wire) dropped() map[string]int {
 	return counted(w.t, wired.NIC{NIC: phase1.NIC{NetNS: w.n.Pod.File, Name: "eth0"}, Spec: infra.Spec{}})
 }
 
-// legitimate sends all kinds, and returns the names of those that did not get to where they go: as they are to the
-// network, or past the guest filter to the namespace, and from there translated if they are for others. What a busy
-// machine loses is sent again.
+// legitimate sends all kinds, and returns the names of those that did not arrive: unchanged in the network, or past the
+// guest filter in the namespace, and from there translated if they are for others. What a busy machine loses is sent
+// again.
 func (w *wire) legitimate(kinds []frames.Kind) (lost []string) {
 	w.t.Helper()
 	for _, k := range kinds {

@@ -13,7 +13,7 @@ import (
 // stand-in are made. If a gateway has another MAC than in the plan, the result is the plan with that MAC, and the
 // differences; else it is the plan itself, and nil. A gateway that does not answer within a second keeps its MAC,
 // as it may be down for a moment. With once, a gateway whose MAC is known is asked once only, and not again. On standby
-// nothing is asked, as to ask is to send.
+// nothing is asked, as a question would be sent.
 //
 // The plan is one of a journal: the first Setup asks the kernel. The caller compares the namespace with the plan
 // that askGateways returns, and writes that plan's journal and record.

@@ -178,8 +178,8 @@ func TestGatewaySilent(t *testing.T) {
 	}
 }
 
-// TestGatewayDetecting: the gateway at the other end of the NIC still detects duplicates of its address, as the bridge of
-// a node's first pod does, and answers nobody. Here that never ends by itself. The guest gets its IPv6 default route
+// TestGatewayDetecting: the gateway at the other end of the NIC still detects duplicates of its address, as the bridge
+// of a node's first pod does, and answers nobody. Here that never ends by itself. The guest gets its IPv6 default route
 // all the same, and it works when the gateway has its address.
 func TestGatewayDetecting(t *testing.T) {
 	t.Parallel()

@@ -48,7 +48,7 @@ func TestHold(t *testing.T) {
 		}
 	}
 	if err := nstest.Difference(wiredNow, n.Pod.Dump()); err != nil {
-		t.Errorf("what was refused has changed something: %v", err)
+		t.Errorf("a refused call has changed something: %v", err)
 	}
 	other := nstest.NewNetwork(t)
 	elsewhere := config(other, infra.Redirect{})

@@ -66,8 +66,8 @@ func launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups []uint32) erro
 	// session has a process group of its own, and no terminal to leave.
 	attributes.Setsid, attributes.Setpgid, attributes.Noctty = true, false, false
 
-	// The command inherits what belongs to the thread that starts it, and is killed when that thread ends. So the thread
-	// is the command's own, and stays as long as the command.
+	// The command inherits from the thread that starts it, and is killed when that thread ends. So the thread is the
+	// command's own, and stays as long as the command.
 	started := make(chan error)
 	go netns.OnThread(func() error {
 		err := dropPrivileges(ns, credential)

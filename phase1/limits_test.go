@@ -291,7 +291,7 @@ func TestTakenPorts(t *testing.T) {
 				answer := make([]byte, 100)
 				for {
 					size, _, err := server.ReadFromUDPAddrPort(answer)
-					if errors.Is(err, unix.ECONNREFUSED) { // of what was sent before
+					if errors.Is(err, unix.ECONNREFUSED) { // about an earlier datagram
 						continue
 					}
 					if err != nil {

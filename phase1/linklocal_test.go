@@ -160,7 +160,7 @@ func learnsNoUnreceived(t *testing.T, w *wire, _ wired.NIC) {
 	w.learned(all[0])
 }
 
-// learnsNoNeighbours announces addresses of which the network had shown that they are others'.
+// learnsNoNeighbours announces addresses that the network had shown to be others'.
 func learnsNoNeighbours(t *testing.T, w *wire, _ wired.NIC) {
 	neighbour := w.link.FromGateway()
 	neighbour.MAC = cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}
@@ -281,7 +281,7 @@ func (w *wire) learned(a netip.Addr) {
 	}
 }
 
-// leaks sends kinds, and returns the names of those of which anything came out.
+// leaks sends kinds, and returns the names of those that got anything out.
 func (w *wire) leaks(kinds []frames.Kind) (leaked []string) {
 	w.t.Helper()
 	w.send() // past what the network sent

@@ -16,7 +16,7 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestManyNamespaces wires 60 namespaces, every third of which ends without Teardown: List and Status know each of
+// TestManyNamespaces wires 60 namespaces, and every third ends without Teardown: List and Status know each of
 // them, Forget removes what is left of those that are gone, and after Teardown of the others no file is left.
 func TestManyNamespaces(t *testing.T) {
 	nstest.Need(t)

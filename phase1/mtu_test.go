@@ -92,7 +92,7 @@ func TestMTU(t *testing.T) {
 	}
 }
 
-// TestSegments has a guest that ignores the MTU which it was told. TCP in both directions keeps to it nevertheless,
+// TestSegments has a guest that ignores the MTU which it got. TCP in both directions keeps to it nevertheless,
 // with segments that the kernel cuts late (GSO).
 func TestSegments(t *testing.T) {
 	t.Parallel()

@@ -76,8 +76,8 @@ func TestOuterServers(t *testing.T) {
 	}
 }
 
-// comes sends frames from the gateway, of which those in want are to come to the guest, in that order. It returns those
-// of want that are missing, and those of the others that came.
+// comes sends frames from the gateway. Those in want must come to the guest, in that order. It returns those of want
+// that are missing, and those of the others that came.
 func comes(t *testing.T, w *wire, list, want [][]byte, number int) (missing, more [][]byte) {
 	t.Helper()
 	sentinel := w.link.FromGateway().Sentinel(w.link.Gateway4, number)

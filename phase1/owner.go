@@ -110,7 +110,7 @@ func checkTaps(o resolvedOwner) error {
 	return errors.Join(err, checkContext(o.SELinux))
 }
 
-// checkVhost refuses an owner who could not open the device of vhost, if the guest's network device is to use it.
+// checkVhost refuses an owner who could not open the device of vhost, if the guest's network device uses it.
 func checkVhost(o resolvedOwner, device cache.Device) error {
 	if device.Driver != "vhost" {
 		return nil

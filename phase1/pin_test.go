@@ -68,8 +68,8 @@ func leftOut(t *testing.T, err error, addresses ...netip.Addr) {
 	}
 }
 
-// TestPin: a pin opens what the last entry refuses, its ports alone, for its life. What an earlier entry refuses, no pin
-// opens, even one that is in the set. Pins are no drift, and live through a Setup with another list and through the
+// TestPin: a pin opens what the last entry refuses, its ports alone, for its life. What an earlier entry refuses, no
+// pin opens, even one that is in the set. Pins are no drift, and live through a Setup with another list and through the
 // repair of their set.
 func TestPin(t *testing.T) {
 	t.Parallel()
@@ -274,8 +274,8 @@ func TestPinWithoutFamily(t *testing.T) {
 	}
 }
 
-// TestPinBesideSetup: a pin can come at any time of a Setup. None is lost by a repair that replaces the table, and no Setup
-// fails.
+// TestPinBesideSetup: a pin can come at any time of a Setup. None is lost by a repair that replaces the table, and no
+// Setup fails.
 func TestPinBesideSetup(t *testing.T) {
 	nstest.KernelDecides(t, "which transactions it refuses")
 	t.Parallel()

@@ -49,7 +49,8 @@ func TestLimits(t *testing.T) {
 					c.Guard.Off = off
 					setup(t, c)
 					w := attachDeaf(t, n, true, true)
-					// What was sent can still be under way. After ten seconds a limit that drops nothing is far above the bucket.
+					// What was sent can still be under way. After ten seconds a limit that drops nothing is far above
+					// the bucket.
 					passes := func(way string, begin time.Time, had int) {
 						for {
 							took := time.Since(begin)

@@ -97,7 +97,8 @@ func TestErrorsOfTheGuest(t *testing.T) {
 				t.Errorf("the namespace believes the guest's error:\n%s", out)
 			}
 
-			// The namespace asks the guest, by the NIC's address and by the loopback's, and learns that the port is closed.
+			// The namespace asks the guest, by the NIC's address and by the loopback's, and learns that the port is
+			// closed.
 			for _, to := range []netip.Addr{pod, map[bool]netip.Addr{true: netip.MustParseAddr("127.0.0.1"), false: netip.IPv6Loopback()}[pod.Is4()]} {
 				asked := dial(t, n.Pod, "udp", netip.AddrPortFrom(to, 9))
 				from := asked.LocalAddr().(*net.UDPAddr).AddrPort()

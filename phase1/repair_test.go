@@ -16,7 +16,7 @@ import (
 )
 
 // damage is a line for a shell in the namespace, and a part of what Check says of it. $table is our
-// nftables table, of which $chain has a rule with the handle $handle.
+// nftables table, whose $chain has a rule with the handle $handle.
 type damage struct {
 	line, says string
 	// nic says that it takes from the NIC what the namespace itself has there.

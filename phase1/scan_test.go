@@ -65,8 +65,8 @@ func serve(t *testing.T, n nstest.Network) (sockets []net.PacketConn) {
 	return sockets
 }
 
-// TestScan asks the namespace from the guest, at all its addresses and all its ports: what was opened
-// answers, and nothing else.
+// TestScan asks the namespace from the guest, at all its addresses and all its ports: the opened
+// ports answer, and nothing else.
 func TestScan(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -39,7 +39,7 @@ var executable = sync.OnceValue(func() string {
 	return fmt.Sprint(info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime().UnixNano())
 })
 
-// expect lets the next Snapshot take the tables of the journal's plan for those in the kernel, if it sees what is in the
+// expect lets the next Snapshot take the tables of the journal's plan for those in the kernel, if it sees the same as the
 // journal's sight. The plan may be that of a later journal: then expect makes the journal's own.
 func (s *session) expect(j *journal, plan *wiring.Plan) {
 	text, err := s.node.read(s.identity.Name(), s.nic+sightSuffix)

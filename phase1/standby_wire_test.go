@@ -253,7 +253,7 @@ func (w *silentWire) test() {
 	if _, err := w.c.Deactivate(w.Context()); err != nil {
 		w.Fatal(err)
 	}
-	w.receives(silence) // what was on its way
+	w.receives(silence) // what is still on its way
 	w.wantEIO()
 	w.flood("the flood")
 	w.wantSilence("after Deactivate")

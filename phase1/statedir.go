@@ -332,8 +332,8 @@ func rootPath(path string, bits fs.FileMode) (string, error) {
 	return real, checkRootOnly(real, info, bits)
 }
 
-// safePath is rootPath without a check of the directory itself, of which it returns what Lstat says. It looks at each
-// directory once, after those above it were checked: then no user but root can put another one in its place.
+// safePath is rootPath without a check of the directory itself. It returns Lstat of the directory. It looks at each directory
+// once, after those above it were checked: then no user but root can put another one in its place.
 func safePath(path string) (real string, info fs.FileInfo, err error) {
 	const linksMax = 40 // as the kernel has it (MAXSYMLINKS of linux/namei.h)
 	real, links := "/", 0

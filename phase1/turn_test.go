@@ -66,8 +66,8 @@ func TestWaiting(t *testing.T) {
 	if turn, err := (Other{Inactive: &waiting}).turn(cache.Record{Namespace: "other", Standby: true}); !errors.Is(err, ErrActive) {
 		t.Errorf("Activate: turn %d, %v, want ErrActive", turn, err)
 	}
-	behind := cache.Record{Namespace: "behind", Binding: cache.BindingRedirect, Tap: "eth0-tap", Standby: true, Inactive: true, Turn: 4}
-	_, err := (Other{Inactive: &behind}).turn(cache.Record{Namespace: "other", Standby: true, Turn: 7})
+	earlier := cache.Record{Namespace: "earlier", Binding: cache.BindingRedirect, Tap: "eth0-tap", Standby: true, Inactive: true, Turn: 4}
+	_, err := (Other{Inactive: &earlier}).turn(cache.Record{Namespace: "other", Standby: true, Turn: 7})
 	if want := "call Deactivate there until its turn is higher than 7"; !errors.Is(err, ErrActive) || !strings.Contains(err.Error(), want) {
 		t.Errorf("Activate with a turn of before: %v, want ErrActive and %q", err, want)
 	}
