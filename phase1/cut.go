@@ -53,8 +53,8 @@ func (s *session) cutRefused(ctx context.Context, j *journal, plan *wiring.Plan)
 	return cut + more, err
 }
 
-// cutOffloaded takes the flow table away, for as long as the kernel takes to let go of the connections in it: before
-// Linux 6.4 it forgets none of these. The others go on by the rules.
+// cutOffloaded removes the flow table until the kernel has released its connections: before Linux 6.4 the kernel
+// forgets none that are in a flow table. The others go on by the rules.
 func (s *session) cutOffloaded(ctx context.Context, j *journal, plan *wiring.Plan, refused func(kernel.Connection) bool) (cut int, err error) {
 	without := j.Journal
 	without.Found.FlowTables = false
@@ -80,7 +80,7 @@ func (s *session) cutOffloaded(ctx context.Context, j *journal, plan *wiring.Pla
 	}
 }
 
-// reach has the kernel as the plan wants it.
+// reach brings the kernel to the state that the plan wants.
 func (s *session) reach(ctx context.Context, plan *wiring.Plan) error {
 	now, err := s.read(plan)
 	if err != nil {

@@ -137,7 +137,8 @@ func (g Gone) maySelect(w Wiring) bool {
 	return g.selects(w)
 }
 
-// orphan is the wiring whose record Gone names and whose journal is lost; false: there is none. It was looked for.
+// orphan is the wiring whose record Gone names and whose journal is lost; false: there is none. Its namespace was
+// looked for.
 func (g Gone) orphan(ctx context.Context, list []Wiring) (w Wiring, ok bool, err error) {
 	if g.State == "" || g.NIC == "" || slices.ContainsFunc(list, g.selects) {
 		return Wiring{}, false, nil

@@ -241,9 +241,9 @@ func isOther(ns *os.File) (bool, error) {
 	return own.Dev != wanted.Device || own.Ino != wanted.Inode, nil
 }
 
-// dropPrivileges takes the calling thread into ns, if there is one, and takes from it what a command of the credential
-// could gain privileges by. The thread keeps the capabilities by which the command becomes that user; they end with
-// exec, as nothing passes them on.
+// dropPrivileges moves the calling thread into ns, if there is one, and removes all by which a command of the
+// credential could gain privileges. The thread keeps the capabilities by which the command becomes that user; they end
+// with exec, as nothing passes them on.
 func dropPrivileges(ns *os.File, c *syscall.Credential) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData

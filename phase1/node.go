@@ -292,7 +292,7 @@ func (n node) nics(namespace string) ([]string, error) {
 	return nics, nil
 }
 
-// slow is how long a call waits before it says for what.
+// slow is how long a call waits before it reports what it waits for.
 const slow = time.Second
 
 // progress is NIC.Progress; nil: no one wants to know.
@@ -304,8 +304,8 @@ func (p progress) say(format string, args ...any) {
 	}
 }
 
-// during says the text if what begins now has not ended, by a call of the returned function, before it is slow. The
-// returned function is called once; when it returns, the text is not being said any more.
+// during says the text after the time slow, unless the returned function is called first. Call that function once;
+// after it has returned, nothing is said.
 func (p progress) during(format string, args ...any) (end func()) {
 	if p == nil {
 		return func() {}

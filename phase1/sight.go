@@ -14,9 +14,9 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// sightSuffix ends the name of a file beside a journal: what a call has to see for the tables of the journal's plan to
-// be in the kernel as Setup left them. Then it does not read them. A file that cannot be written or read, or is of
-// another journal or another program, costs a reading, and is no error.
+// sightSuffix ends the name of a file beside a journal. A call that sees what the file holds need not read the tables:
+// they are in the kernel as Setup left them. A file that cannot be written or read, or is of another journal or another
+// program, costs a reading, and is no error.
 const sightSuffix = ".sight"
 
 type sight struct {
@@ -39,8 +39,8 @@ var executable = sync.OnceValue(func() string {
 	return fmt.Sprint(info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime().UnixNano())
 })
 
-// expect lets the next Snapshot take the tables of the journal's plan for those in the kernel, if it sees the same as the
-// journal's sight. The plan may be that of a later journal: then expect makes the journal's own.
+// expect lets the next Snapshot take the tables of the journal's plan for those in the kernel, if it sees the same as
+// the journal's sight. The plan may be that of a later journal: then expect makes the journal's own.
 func (s *session) expect(j *journal, plan *wiring.Plan) {
 	text, err := s.node.read(s.identity.Name(), s.nic+sightSuffix)
 	if err != nil || json.Unmarshal(text, &s.sight) != nil || s.sight.Of != sightOf(j.text) {

@@ -161,9 +161,9 @@ func (o Other) turn(own cache.Record) (uint64, error) {
 	}
 }
 
-// checkSource refuses the record of another namespace than that from which the guest comes here for the first time:
-// there the guest may have been earlier, and be inactive, and be active elsewhere. Where the guest has been here, it
-// can come back from anywhere. A record From that was written for a target that waits does not name the source.
+// checkSource refuses, when the guest comes here for the first time, the record of another namespace than its source:
+// the guest may be inactive there since an earlier move, and active elsewhere. Where the guest has been here, it can
+// come back from anywhere. A record From that was written for a target that waits does not name the source.
 func (j *journal) checkSource(own cache.Record, inactive *cache.Record) error {
 	from := j.From
 	if from == nil || inactive == nil || own.Turn > from.Turn || from.Standby && !from.Inactive {

@@ -24,9 +24,9 @@ func (c request) firstTurn(namespace string) (uint64, error) {
 	return 0, fmt.Errorf("%w, as From is the record of an active guest, or of one that waits for Activate: set Standby (agent setup -standby), and call Activate once the guest is inactive there; or name the record that Deactivate returns there", ErrActive)
 }
 
-// takeOver returns the Spec for a Setup of a NIC that is wired already. The record of the first Setup counts. Where
-// that had none, as a guest comes back to its source, the binding stays as it was given: a MAC that was left out then
-// is left out now.
+// takeOver returns the Spec for a Setup of a NIC that is wired already. The record From of the first Setup counts. If
+// that Setup had none, the guest comes back to its source: then the binding is the call's, or the journal's if the
+// call has none, so a MAC that was left out stays out.
 func (j *journal) takeOver(c request, taken infra.Spec) (infra.Spec, error) {
 	switch {
 	case j.From != nil:

@@ -1,6 +1,6 @@
 // Package compare finds the operations that lead from the present namespace to the wanted one,
-// and says in words what differs. So one comparison is Setup, a repeated Setup, repair, Check, Teardown and
-// the recovery from a kill. It is pure.
+// and says in words what differs. One comparison serves Setup, repair, Check, Teardown and the recovery
+// from a kill. It is pure.
 package compare
 
 import (
@@ -124,8 +124,8 @@ func (s *stepper) steps() ([]netstate.Op, error) {
 	return s.ops, err
 }
 
-// setSysctls sets the sysctls that the kernel has. Coming says that the kernel is about to have them, of links that may
-// be made anew.
+// setSysctls sets the sysctls that the kernel has. Coming: they are of links that the operations may create, so the
+// kernel will have them.
 func (s *stepper) setSysctls(paths []string, coming bool) {
 	for _, path := range paths {
 		value, wanted := s.want.Sysctls[path]

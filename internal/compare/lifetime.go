@@ -7,9 +7,9 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// remaining returns the state with the lifetimes that addresses and routes have left now. What is there lives for as
-// long as the kernel says. Of what is not there, what has ended since it was read is not wanted any more: the kernel
-// has removed it, or would have.
+// remaining returns the state with the lifetimes that addresses and routes have left now. What is there has the
+// kernel's lifetime. What is missing and has ended since it was read is not wanted any more: the kernel has removed it,
+// or would have.
 func (s *stepper) remaining(want State) State {
 	passed := uint32(0)
 	if want.UptimeMS != 0 && s.now.UptimeMS > want.UptimeMS {

@@ -25,8 +25,8 @@ type Change struct {
 // BoxChange is what a set loses and then gets.
 type BoxChange struct{ Deleted, Added Destinations }
 
-// ChangeTo returns the change that makes t of the table. It can not if t is of iptables, if the head of a flow table, a
-// set or a chain differs, or for most that another program has added: then the table has to be replaced.
+// ChangeTo returns the change that makes t of the table. Can is false if the table has to be replaced: if t is of
+// iptables, if the head of a flow table, a set or a chain differs, or for most that another program has added.
 func (i Image) ChangeTo(t Table) (c Change, can bool) {
 	have, want := i, t.image(false, i.held == nil)
 	if i.held != nil {

@@ -122,8 +122,8 @@ func ParseLogPrefix(prefix string) (nic string, r Reason, ok bool) {
 }
 
 // ReasonOf returns the reason for which the chain keeps packets from the guest, or the guest's packets from the
-// network; ok is false for other chains, also for those whose names have a word that is none of Reasons: a program with
-// the right to change the namespace's nftables can add any number of such chains.
+// network. Ok is false for other chains, also if the name has a word that is none of Reasons: another program can add
+// any number of such chains to the namespace's nftables.
 func ReasonOf(chain string) (r Reason, ok bool) {
 	name, ok := strings.CutPrefix(chain, dropChain)
 	if !ok {
@@ -138,9 +138,8 @@ func isReason(name string) bool { return syntax.IsWord(name, "-", 32) }
 
 // Counted returns a copy of the table in which each [Drop], [Refuse] and [Up] with a Reason is a [Goto] to a chain of
 // that reason. That chain counts the packet, and drops it, by a rule or by its end, refuses it, or leaves it to the
-// namespace. If logs,
-// it also reports some packets of the NIC to the nflog group [LogGroup]: without a listener, the kernel forgets the
-// report.
+// namespace. If logs, it also reports some packets of the NIC to the nflog group [LogGroup]: without a listener, the
+// kernel forgets the report.
 //
 // The counter is at the end of the way of a dropped packet, so a packet that passes pays nothing. A rule ends where a
 // limit is exceeded, so the report and the drop are two rules. Where the end of the chain drops as well, one rule

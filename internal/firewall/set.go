@@ -6,8 +6,8 @@ import (
 )
 
 // Set is a set of addresses of a table, to which rules add with [AddToSet], or of destinations, to which programs add
-// each [Pin]. What it holds is, as the count of a counter, no part of the table: a new table's set is empty, and a
-// table that replaces another one keeps the elements.
+// each [Pin]. Like a counter's count, its elements are no part of the table: a new table's set is empty, and a
+// table that replaces another one keeps them.
 type Set struct {
 	Name string
 	// Of is the part of a packet that the set holds. A set may hold several parts of one length.

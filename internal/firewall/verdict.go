@@ -65,7 +65,7 @@ type (
 	// LowerMSS lowers a TCP segment's MSS to To octets, if it is higher, and continues with the next rule.
 	LowerMSS struct{ To uint16 }
 	// SetSource and SetDestination write an address into one packet, with its checksums, and continue with the next
-	// rule. Connection tracking does not learn of that. The rule has to match the IP version.
+	// rule. Connection tracking does not see that. The rule has to match the IP version.
 	SetSource      struct{ Address netip.Addr }
 	SetDestination struct{ Address netip.Addr }
 )

@@ -349,7 +349,8 @@ const (
 // HasMany reports whether the prefix has more than MostSources addresses.
 func HasMany(p netip.Prefix) bool { return 1<<min(16, p.Addr().BitLen()-p.Bits()) > MostSources }
 
-// fewAsk passes a question of a sender in the prefix, the part of the packet, if the namespace does not note too many.
+// fewAsk passes a question whose sender, the part of the packet, is in the prefix. For a prefix with many addresses it
+// passes at most MostSources senders, as the namespace notes each.
 func (g guest) fewAsk(pass firewall.Verdict, p netip.Prefix, part firewall.Part, sender ...firewall.Match) []firewall.Rule {
 	if !g.Routed || !HasMany(p) {
 		return []firewall.Rule{rule(pass, sender...)}

@@ -230,8 +230,8 @@ type Connection struct {
 // table (flow_offload_lookup, net/netfilter/nf_flow_table_core.c). The error is unix.EBUSY if others are left, which
 // are in a flow table, on a kernel before Linux 6.4.
 //
-// A packet that has passed the rules, but not the namespace, while these became others, is tracked a moment later. So
-// CutConnections looks again until it finds none, some times at most.
+// While the rules change, a packet may have passed the old ones, and is tracked a moment later. So CutConnections looks
+// again until it finds none, some times at most.
 func (n *Namespace) CutConnections(ctx context.Context, refused func(Connection) bool) (cut int, err error) {
 	if !tracks() {
 		return 0, nil

@@ -53,7 +53,7 @@ func (c *systemCalls) text(s string) uintptr {
 type progress struct{ call, errno uintptr }
 
 // here makes the calls in this thread, and closes the file. A program that this process is starting may have a copy of
-// it until it is executed: here waits for that, as to other processes a tap is in use so long.
+// it until it is executed. Until then the tap is in use for other processes, so here waits.
 func (c *systemCalls) here() error {
 	defer runtime.KeepAlive(c)
 	file := -1

@@ -95,9 +95,9 @@ func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, rena
 	return present, renamed, taken, nil
 }
 
-// sendTables carries the operations out in one transaction. If a table is replaced whose elements are kept, it is one
-// of the generation in which these were read, or a pin that came meanwhile would be lost. What keeps pinning does not
-// keep a table from being set: the last transaction is of any generation.
+// sendTables carries the operations out in one transaction. If a replaced table keeps its elements, the kernel
+// accepts the transaction only in the generation in which they were read: otherwise a pin that came meanwhile would be
+// lost. The last try is for any generation, so that a program that keeps pinning cannot keep a table from being set.
 func (n *Namespace) sendTables(ctx context.Context, ops []netstate.Op) ([]failure, error) {
 	for left := pinTries; ; left-- {
 		if ctx.Err() != nil {

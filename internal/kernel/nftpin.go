@@ -32,7 +32,7 @@ const pinTries = 64
 // does not renew an element (nft_add_set_elem, net/netfilter/nf_tables_api.c), so the transaction deletes it first.
 //
 // The kernel begins a generation, and then fills the sets with ranges (nf_tables_commit). It carries out the next
-// transaction after that. So what is refused is read again, once a transaction of the generation has been carried out:
+// transaction after that. So Pin reads the refused destinations again after another transaction of the generation:
 // an empty one, as one that pins would begin another generation.
 func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, life time.Duration) (refused, lacking []netip.Addr, err error) {
 	if n.filter == nil {

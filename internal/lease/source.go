@@ -74,8 +74,8 @@ func (n NIC) Sources(hop netip.Addr) []Source {
 	return append(needed, Source{Address: otherwise.Address})
 }
 
-// sourceTo is the one of the addresses that the kernel would choose for the destination, by way of the gateway, if
-// there is one.
+// sourceTo is the address that the kernel would choose for packets to the destination, by way of the gateway if there
+// is one.
 func sourceTo(own []netstate.Address, to netip.Prefix, gateway netip.Addr) netip.Addr {
 	score := func(a netstate.Address) int {
 		n := 0

@@ -11,7 +11,7 @@ import (
 )
 
 // Op is one operation on a namespace, one of the types below. Its text is the command that an
-// administrator would type. A link has the name in it that it has at that point of the plan.
+// administrator would type. It names a link as the link is named at that point of the plan.
 type Op interface {
 	fmt.Stringer
 	// kind returns the operation's kind, as the documentation of infra.Step lists them, and the link that the

@@ -5,7 +5,7 @@ import "net/netip"
 // RouteIndex finds routes among many. The zero value has none.
 type RouteIndex map[routeKey][]Route
 
-// routeKey is what two routes that are the same have in common, and most others have not.
+// routeKey is equal for two routes that are the same, and differs for most others.
 type routeKey struct {
 	destination netip.Prefix
 	table       uint32

@@ -125,8 +125,8 @@ func (t forwarding) addEgress(table *firewall.Table) {
 	table.Chains = append(table.Chains, t.destinations(), allowedChain())
 }
 
-// sourceRoutes drops the guest's packets with a routing header, before they are routed. The namespace would take such a
-// packet, and send it on where the guest wants as if it had been looked up.
+// sourceRoutes drops the guest's packets with a routing header before they are routed. The namespace would send such a
+// packet on to a destination of the guest's choice, which no rule has checked.
 func (t forwarding) sourceRoutes() []firewall.Rule {
 	if len(t.egress) == 0 || !t.has(6) {
 		return nil
@@ -135,7 +135,7 @@ func (t forwarding) sourceRoutes() []firewall.Rule {
 }
 
 // checked looks up the first packet of each connection of the guest, also of one that connection tracking expects, as
-// of FTP. What goes back to the guest by its tap leaves nothing.
+// of FTP. Packets that go back to the guest's tap are no egress.
 func (t forwarding) checked(more ...firewall.Match) []firewall.Rule {
 	if len(t.egress) == 0 {
 		return nil
@@ -187,8 +187,8 @@ func (p *Plan) ranges(nic netstate.Link, v int) (ranges []addressRange) {
 	return ranges
 }
 
-// addNetworks adds the networks of the NIC's link without the next hops in them. A network that is part of a default
-// route is none.
+// addNetworks adds the networks of the NIC's link without the next hops in them. A prefix so short that it is a part of
+// a default route does not count.
 func (p *Plan) addNetworks(nic netstate.Link, add func(first, last netip.Addr)) {
 	var networks []netip.Prefix
 	var hops []netip.Addr
@@ -274,8 +274,7 @@ func (p *Plan) entries(v int) (all []entry) {
 	return all
 }
 
-// allowed reports whether the guest may open a connection. By are the entries that decide about it: of each list that
-// is set the first one that matches.
+// allowed reports whether the guest may open a connection. By has the first entry of each list that matches it.
 func allowed(by []entry) bool {
 	return !slices.ContainsFunc(by, func(e entry) bool { return e.refuse })
 }
@@ -349,7 +348,8 @@ func prefixesOf(first, last netip.Addr) int {
 	for split < n && bit(a, split) == bit(b, split) {
 		split++
 	}
-	// The prefixes of each half begin with the one at the range's end, of the bits that are as at the half's own end.
+	// half counts the prefixes of one half: one at the range's end, and one for each of its bits that equals outer, the
+	// half's own end's, and has a bit that differs to the right.
 	half := func(of []byte, outer byte) (count int, whole bool) {
 		count, whole = 1, true
 		for i := n - 1; i > split; i-- {

@@ -73,8 +73,9 @@ func (t forwarding) fromNeighbours() []firewall.Rule {
 	return rules
 }
 
-// manySources are prefixes with more than guestfilter.MostSources link-local addresses of the guest. To other addresses
-// the way leads by the guest's own, so the namespace asks for none of them. Without a guard nothing limits the sources.
+// manySources are prefixes with more than guestfilter.MostSources link-local addresses of the guest. Other addresses
+// are routed by way of the guest's own, so the namespace asks for none of them. Without a guard nothing limits the
+// sources.
 func (t forwarding) manySources() []netip.Prefix {
 	var list []netip.Prefix
 	for _, p := range t.guard.Prefixes {

@@ -85,9 +85,8 @@ func (b masquerade) takeOver(prefix string, from cache.Record) (infra.Binding, e
 	return b.Masquerade, err
 }
 
-// takeEnds sets the addresses of one version of IP that are missing, unless the guest gets another network. Those that
-// the guest gets anyway stay out: a guest whose address the caller names may have one of a network that the namespace
-// reaches.
+// takeEnds sets the missing addresses of one version of IP, unless the guest gets another network. Defaults stay unset:
+// a guest whose address the caller names may have one of a network that the namespace reaches.
 func (b *masquerade) takeEnds(guest, gateway netip.Addr, version int) {
 	own, ownGateway := b.Ends(version)
 	if own.Addr() == guest && ownGateway == gateway {

@@ -251,7 +251,7 @@ func (t translation) opening() []firewall.Rule {
 		rules = append(rules, t.toNeighbours()...)
 	}
 	rules = append(rules, rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))
-	// The answer to a packet without ports is the guest's only if all of that protocol is.
+	// An answer without ports is forwarded to the guest only if everything is.
 	if t.ports.everything {
 		rules = append(rules, rule(firewall.Return{}, firewall.OutInterface{Name: t.names.NIC}))
 	}
@@ -295,8 +295,8 @@ func (t translation) source() []firewall.Rule {
 	return rules
 }
 
-// last drops what is for the guest's address and leaves by another link, as a default route would have it while the tap
-// is down on standby, or gone: the launcher can delete its tap.
+// last drops packets for the guest's address that leave by another link. A default route would send them there while
+// the tap is down on standby, or deleted by the launcher.
 func (t translation) last() firewall.Chain {
 	c := firewall.Chain{Name: "last", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.SrcNAT + 1}
 	for _, e := range t.ends {
@@ -333,8 +333,8 @@ func (t translation) toNamespace() []firewall.Rule {
 }
 
 // reserved drops what the network opens to the ports that are left to the guest's connections. Otherwise each such
-// packet would be a connection of the namespace, from whose port the guest can open none to the same peer for half a
-// minute: few packets would keep the guest from its DNS server.
+// packet would become a connection of the namespace, and keep the guest from using the port to the same peer for half a
+// minute: a few packets could cut the guest off from its DNS server.
 func (t translation) reserved() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, name := range []string{"tcp", "udp", "sctp"} {

@@ -264,9 +264,8 @@ func (p *Plan) String() string {
 	return netstate.Text(append(ops, p.OlderExchanges()...))
 }
 
-// Steps are what is left to do to wire the NIC, in order, given the namespace as it is now: as it was
-// found, half wired, damaged, or wired; then there are none. The error is infra.ErrNoNIC if the NIC has
-// gone.
+// Steps are the operations left to wire the NIC, in order. The namespace may now be as it was found, half wired,
+// damaged, or wired; then there are none. The error is infra.ErrNoNIC if the NIC has gone.
 func (p *Plan) Steps(now netstate.Snapshot) ([]netstate.Op, error) {
 	return p.compare(now, p.wantedNow(now), true)
 }
@@ -337,8 +336,8 @@ func (p *Plan) compare(now netstate.Snapshot, want compare.State, restore bool) 
 	return compare.Steps(now, want, nic)
 }
 
-// withoutGone takes out of the routes what led through another link that has gone since the namespace was found. As the
-// kernel does, it takes an IPv4 route with several next hops out as a whole, and of an IPv6 route the next hop.
+// withoutGone removes the routes through another link that has gone since the namespace was found. Like the kernel, it
+// removes an IPv4 route with several next hops as a whole, and of an IPv6 route the next hop.
 func (p *Plan) withoutGone(now netstate.Snapshot, routes []netstate.Route) []netstate.Route {
 	missing := map[int]bool{}
 	for _, l := range p.found.Links {
@@ -389,9 +388,8 @@ func (p *Plan) Shared() []string {
 	})
 }
 
-// Inherit replaces the values of the sysctls that the whole namespace shares by those before another NIC was
-// wired, whose journal is the earlier one: whichever NIC's Teardown is the last leaves the namespace as it
-// was before both.
+// Inherit takes the values of the sysctls that the whole namespace shares from the journal of a NIC that was wired
+// earlier. So the last Teardown, of either NIC, leaves the namespace as it was before both.
 func Inherit(found *netstate.Snapshot, earlier Journal) {
 	found.Sysctls = maps.Clone(found.Sysctls)
 	for _, path := range netstate.Shared() {

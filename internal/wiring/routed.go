@@ -307,8 +307,8 @@ func (t routing) table() firewall.Table {
 	return table
 }
 
-// toProxies accepts what a proxy's rule has sent to the namespace. Where the proxy goes then is none of the guest's
-// connections, so there is no way to proxies beside Spec.Egress.
+// toProxies accepts what a proxy's rule has sent to the namespace. The proxy's own connections are not the guest's, so
+// Spec.Egress could not check them, and with it no proxy is reached.
 func (t routing) toProxies() []firewall.Rule {
 	if len(t.egress) > 0 {
 		return nil
@@ -366,8 +366,8 @@ func (t routing) through() []firewall.Rule {
 	return rules
 }
 
-// strays are the guest's packets of no connection that do not pass: those that could reset one, and beside Spec.Egress,
-// which looks at connections alone, all.
+// strays matches the guest's packets without a connection that must not pass: those that could reset one, and with
+// Spec.Egress, which checks connections alone, all.
 func (t routing) strays(invalid []firewall.Match) []firewall.Match {
 	if len(t.egress) > 0 {
 		return []firewall.Match{t.fromGuest(), firewall.State{States: firewall.Invalid | firewall.Untracked}}

@@ -82,8 +82,8 @@ func (p *Plan) addRoutesToGuest(tap netstate.Link, ends []end) error {
 	return p.routeGuardPrefixes(tap, ends)
 }
 
-// routeGuardPrefixes leads to the guest's other addresses by way of the guest, which then needs to answer for none of
-// them. Where the namespace has a route of its own, the answers to these addresses would not come to the guest.
+// routeGuardPrefixes routes the guest's other addresses by way of the guest, so the guest answers no ARP for them.
+// Where the namespace has a route of its own, the answers to these addresses would not come to the guest.
 func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends []end) error {
 	for i, prefix := range p.spec.Guard.Prefixes {
 		at := slices.IndexFunc(ends, func(e end) bool { return version(e.guest) == version(prefix.Addr()) })

@@ -14,8 +14,8 @@ import (
 // binding, Owner, Queues, Tap, MACs, Guest where a MAC is computed from it, and a Masquerade's networks and Firewall
 // cannot. If they differ, the error is infra.ErrWired and names how the NIC is wired.
 //
-// It returns the Spec that is wanted. A default that one of the two names and the other leaves out is as in wired: only
-// a guest whose address was named may have one that the namespace reaches.
+// It returns the wanted Spec. If one of the two names a default and the other leaves it out, the field is as in wired:
+// only a guest whose address was named may have one that the namespace reaches.
 func SameGuest(nic string, wired, wanted infra.Spec) (infra.Spec, error) {
 	wired.Owner.OwnDevices = wanted.Owner.OwnDevices // what Setup asks, and not what it makes
 	was := answersOf(wired.Binding)

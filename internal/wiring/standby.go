@@ -84,8 +84,8 @@ func (p *Plan) wantedNow(now netstate.Snapshot) compare.State {
 	return want
 }
 
-// Deactivate returns the operations by which nothing of the guest passes any more: they take the guest's tap down,
-// whatever else of the wiring is missing.
+// Deactivate returns the operations that end all traffic of the guest: they take its tap down, whatever else of the
+// wiring is missing.
 func (p *Plan) Deactivate(now netstate.Snapshot) []netstate.Op {
 	tap, there := now.Named(p.Record.Tap)
 	if !there || !tap.Up {
