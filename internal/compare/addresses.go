@@ -32,7 +32,7 @@ func (s *stepper) staysAsItIs(a netstate.Address) bool {
 	return f.stay && f.there[a.Kind()]
 }
 
-// familyKey is what the addresses have in common whose order counts.
+// familyKey is equal for addresses whose order among each other counts.
 type familyKey struct {
 	link int
 	v4   bool

@@ -8,9 +8,9 @@ import (
 
 // indexes find routes, addresses and neighbours: a namespace can have many thousands.
 type indexes struct {
-	// have and wanted are the routes of now and of want, each next hop of an IPv6 route apart; not are those of
+	// have and wanted are the routes of now and of want, each next hop of an IPv6 route apart; unwanted those of
 	// Unwanted.
-	have, wanted, not netstate.RouteIndex
+	have, wanted, unwanted netstate.RouteIndex
 	// implied are the routes that the kernel may have added for a wanted address, coming those that it adds with the
 	// operations.
 	implied, coming netstate.RouteIndex
@@ -92,7 +92,7 @@ func singleIn(routes []netstate.Route) map[part]bool {
 
 // index makes the indexes of now and want.
 func (s *stepper) index() {
-	s.wanted, s.not = netstate.IndexRoutes(s.want.Routes), netstate.IndexRoutes(s.want.Unwanted.Routes)
+	s.wanted, s.unwanted = netstate.IndexRoutes(s.want.Routes), netstate.IndexRoutes(s.want.Unwanted.Routes)
 	s.wantedParts, s.beside = map[part]bool{}, map[group]map[part]bool{}
 	s.onLink, s.onLinkBits = map[linkPrefix]bool{}, map[bool][]bool{false: make([]bool, 33), true: make([]bool, 129)}
 	var hosts []netstate.Route

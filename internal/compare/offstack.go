@@ -16,7 +16,7 @@ func (s *stepper) isGone(r netstate.Route) bool {
 	if r.Protocol == netstate.ProtocolKernel && r.ExpiresSeconds == 0 && s.kernelImplies(r) {
 		return true
 	}
-	return s.not.Has(r) || s.scaffold.Has(r)
+	return s.unwanted.Has(r) || s.scaffold.Has(r)
 }
 
 // losesSource reports whether the kernel removes the route because its source is an address of links that removeLinks

@@ -14,7 +14,7 @@ import (
 func (g guest) addBounds(t *tables) {
 	fromGuest, toGuest := g.bounds()
 	if len(fromGuest) > 0 {
-		at := t.of(firewall.NetDev)
+		at := t.table(firewall.NetDev)
 		prepend(at, firewall.Chain{Name: "from-guest", Type: "filter", Hook: firewall.Ingress, Device: g.Names.Tap, Priority: firewall.Filter}, fromGuest)
 		addBoundChains(at, g.MTU)
 	}
@@ -22,19 +22,19 @@ func (g guest) addBounds(t *tables) {
 		return
 	}
 	if g.Bridged {
-		at := t.of(firewall.Bridge)
+		at := t.table(firewall.Bridge)
 		toGuest = append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.Tap, Inverted: true})}, toGuest...)
 		prepend(at, firewall.Chain{Name: "to-tap", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.Filter}, toGuest)
 		addBoundChains(at, g.MTU)
 		return
 	}
 	if g.Routed {
-		at := t.of(firewall.Inet)
+		at := t.table(firewall.Inet)
 		rules := append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.Tap, Inverted: true})}, toGuest...)
 		at.Chains = append(at.Chains, firewall.Chain{Name: "to-tap", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.Filter, Rules: rules})
 		return
 	}
-	at := t.of(firewall.NetDev)
+	at := t.table(firewall.NetDev)
 	prepend(at, firewall.Chain{Name: "to-guest", Type: "filter", Hook: firewall.Ingress, Device: g.Names.NIC, Priority: firewall.Filter}, toGuest)
 	addBoundChains(at, g.MTU)
 }
@@ -45,7 +45,7 @@ func (g guest) bounds() (fromGuest, toGuest []firewall.Rule) {
 	if g.MTU != 0 {
 		longer := []firewall.Rule{
 			rule(firewall.Jump{Chain: "long"}, firewall.Longer{Octets: uint32(g.MTU)}),
-			rule(firewall.Jump{Chain: "opening"}, is(firewall.ProtocolTCP), firewall.Opening{}),
+			rule(firewall.Jump{Chain: "opening"}, ofProtocol(firewall.ProtocolTCP), firewall.Opening{}),
 		}
 		fromGuest = append(fromGuest, longer...)
 		if !g.Routed { // there the namespace reports it to the sender
@@ -93,8 +93,8 @@ func longRules() []firewall.Rule {
 	return []firewall.Rule{
 		rule(drop(firewall.TooLong), firewall.Carries{Version: 4}, anyFragment4),
 		rule(drop(firewall.TooLong), firewall.Carries{Version: 6}, fragmentHeader6),
-		rule(firewall.Return{}, is(firewall.ProtocolTCP)),
-		rule(firewall.Return{}, is(firewall.ProtocolUDP)),
+		rule(firewall.Return{}, ofProtocol(firewall.ProtocolTCP)),
+		rule(firewall.Return{}, ofProtocol(firewall.ProtocolUDP)),
 		rule(drop(firewall.TooLong)),
 	}
 }
@@ -110,7 +110,7 @@ var (
 // whatever MTU the guest has set.
 func openingRules(mtu int) []firewall.Rule {
 	lower := func(v, headers int) firewall.Rule {
-		return rule(firewall.LowerMSS{To: uint16(max(1, mtu-headers))}, firewall.Carries{Version: v}, is(firewall.ProtocolTCP))
+		return rule(firewall.LowerMSS{To: uint16(max(1, mtu-headers))}, firewall.Carries{Version: v}, ofProtocol(firewall.ProtocolTCP))
 	}
 	return []firewall.Rule{lower(4, headers4), lower(6, headers6)}
 }

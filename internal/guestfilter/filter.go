@@ -80,13 +80,13 @@ func Tables(described Guest) []firewall.Table {
 	case g.Routed:
 		g.addFilter(t)
 		if len(g.Announced) > 0 {
-			g.addAnnounced(t.of(firewall.NetDev))
+			g.addAnnounced(t.table(firewall.NetDev))
 		}
 	case g.Bridged:
 		g.addBridged(t)
 		g.addFilter(t)
 		if g.Served {
-			at := t.of(firewall.NetDev)
+			at := t.table(firewall.NetDev)
 			at.Chains = append(at.Chains, g.toLeaseOwner())
 		}
 	default:
@@ -106,8 +106,8 @@ type tables struct {
 
 func (t *tables) add(table firewall.Table) { t.list = append(t.list, table) }
 
-// of returns the table of the family, which is added if it is not there.
-func (t *tables) of(family firewall.Family) *firewall.Table {
+// table returns that of the family, which is added if it is not there.
+func (t *tables) table(family firewall.Family) *firewall.Table {
 	at := slices.IndexFunc(t.list, func(o firewall.Table) bool { return o.Family == family })
 	if at < 0 {
 		at = len(t.list)
@@ -169,7 +169,7 @@ func (g guest) addAnnounced(at *firewall.Table) {
 	}
 }
 
-func (g guest) of(v int) []netip.Prefix {
+func (g guest) prefixesOf(v int) []netip.Prefix {
 	var list []netip.Prefix
 	for _, p := range g.prefixes {
 		if version(p.Addr()) == v {
@@ -260,10 +260,10 @@ func (g guest) filterARP(add chainAdder) {
 		return rule(g.pass, append([]firewall.Match{arpOperation(1), sender(single(netip.IPv4Unspecified()))}, more...)...)
 	}
 	addresses = append(addresses, g.answers()...)
-	for _, p := range g.of(4) {
-		addresses = append(addresses, g.fewAsk(g.pass, p, firewall.ARPSender, sender(p))...)
+	for _, p := range g.prefixesOf(4) {
+		addresses = append(addresses, g.limitSenders(g.pass, p, firewall.ARPSender, sender(p))...)
 	}
-	for _, p := range g.of(4) {
+	for _, p := range g.prefixesOf(4) {
 		addresses = append(addresses, probe(arpTarget(p)))
 	}
 	if g.anyAddress {
@@ -349,9 +349,9 @@ const (
 // HasMany reports whether the prefix has more than MostSources addresses.
 func HasMany(p netip.Prefix) bool { return 1<<min(16, p.Addr().BitLen()-p.Bits()) > MostSources }
 
-// fewAsk passes a question whose sender, the part of the packet, is in the prefix. For a prefix with many addresses it
-// passes at most MostSources senders, as the namespace notes each.
-func (g guest) fewAsk(pass firewall.Verdict, p netip.Prefix, part firewall.Part, sender ...firewall.Match) []firewall.Rule {
+// limitSenders passes a question whose sender, the part of the packet, is in the prefix. For a prefix with many
+// addresses it passes at most MostSources senders, as the namespace notes each.
+func (g guest) limitSenders(pass firewall.Verdict, p netip.Prefix, part firewall.Part, sender ...firewall.Match) []firewall.Rule {
 	if !g.Routed || !HasMany(p) {
 		return []firewall.Rule{rule(pass, sender...)}
 	}
@@ -364,11 +364,11 @@ func (g guest) fewAsk(pass firewall.Verdict, p netip.Prefix, part firewall.Part,
 
 func setOfAskers(v int) string { return fmt.Sprintf("askers-%d", v) }
 
-// askers are the sets of fewAsk.
+// askers are the sets of limitSenders.
 func (g guest) askers() []firewall.Set {
 	var sets []firewall.Set
 	for _, part := range []firewall.Part{firewall.ARPSender, firewall.RawSource6} {
-		if v := part.Version(); g.Routed && slices.ContainsFunc(g.of(v), HasMany) {
+		if v := part.Version(); g.Routed && slices.ContainsFunc(g.prefixesOf(v), HasMany) {
 			sets = append(sets, firewall.Set{Name: setOfAskers(v), Of: part, Size: MostSources, Milliseconds: NeighbourLife})
 		}
 	}
@@ -378,7 +378,7 @@ func (g guest) askers() []firewall.Set {
 // wellFormed matches every packet whose transport header the kernel has found.
 var wellFormed = firewall.Protocol{Number: 255, Inverted: true}
 
-func is(protocol uint8) firewall.Match { return firewall.Protocol{Number: protocol} }
+func ofProtocol(protocol uint8) firewall.Match { return firewall.Protocol{Number: protocol} }
 
 // tooLong drops a frame that is longer than the NIC's MTU. TCP and UDP do not come here: they can be longer until the
 // kernel cuts them (GSO), and no match distinguishes such a frame from one that the kernel does not cut.
@@ -399,9 +399,9 @@ const (
 	nearDHCP6 = 0xfffc
 )
 
-// notNear matches a port that differs from the other in the bits of the mask. It never matches a port that cannot
+// farFrom matches a port that differs from the other in the bits of the mask. It never matches a port that cannot
 // be read.
-func notNear(offset int, port, mask uint16) firewall.Match {
+func farFrom(offset int, port, mask uint16) firewall.Match {
 	return firewall.Bytes{Header: firewall.Transport, Offset: offset,
 		Value: binary.BigEndian.AppendUint16(nil, port&mask), Mask: binary.BigEndian.AppendUint16(nil, mask), Inverted: true}
 }
@@ -498,13 +498,13 @@ func (g guest) filter4(add chainAdder) {
 	next := firewall.Goto{Chain: "ip-source"}
 	rules := []firewall.Rule{
 		rule(drop(firewall.LoopbackAddress), loopback4Octets),
-		rule(next, is(firewall.ProtocolTCP)),
-		rule(firewall.Goto{Chain: "from-udp"}, is(firewall.ProtocolUDP)),
+		rule(next, ofProtocol(firewall.ProtocolTCP)),
+		rule(firewall.Goto{Chain: "from-udp"}, ofProtocol(firewall.ProtocolUDP)),
 	}
 	rules = append(rules, g.tooLong()...)
 	add("from-ip", append(rules,
-		rule(firewall.Goto{Chain: "from-icmp"}, is(firewall.ProtocolICMP)),
-		rule(firewall.Goto{Chain: "from-igmp"}, is(firewall.ProtocolIGMP)),
+		rule(firewall.Goto{Chain: "from-icmp"}, ofProtocol(firewall.ProtocolICMP)),
+		rule(firewall.Goto{Chain: "from-igmp"}, ofProtocol(firewall.ProtocolIGMP)),
 		rule(next, wellFormed),
 		rule(drop(firewall.Malformed)))...)
 	add("from-udp", append(g.udp(server4, firewall.DHCPClient4, laterFragment4, next), rule(drop(firewall.Malformed)))...)
@@ -527,11 +527,11 @@ func (g guest) filter4(add chainAdder) {
 		rule(drop(firewall.MulticastRouter)))
 	v4 := firewall.Carries{Version: 4}
 	rules = nil
-	for _, p := range g.of(4) {
+	for _, p := range g.prefixesOf(4) {
 		rules = append(rules, rule(g.pass, firewall.Bytes{Header: firewall.Network, Offset: 12, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 	}
 	if !g.Served { // a DHCP client without a lease
-		rules = append(rules, rule(g.pass, v4, firewall.Source{Prefix: single(netip.IPv4Unspecified())}, is(firewall.ProtocolUDP),
+		rules = append(rules, rule(g.pass, v4, firewall.Source{Prefix: single(netip.IPv4Unspecified())}, ofProtocol(firewall.ProtocolUDP),
 			firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: firewall.DHCPClient4, Last: firewall.DHCPClient4},
 			firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: server4, Last: server4}))
 	}
@@ -557,15 +557,15 @@ func (g guest) filter6(add chainAdder) {
 	next := firewall.Goto{Chain: "ip6-source"}
 	rules := []firewall.Rule{
 		rule(drop(firewall.LoopbackAddress), loopback6Octets),
-		rule(next, is(firewall.ProtocolTCP)),
-		rule(firewall.Goto{Chain: "from-udp6"}, is(firewall.ProtocolUDP)),
+		rule(next, ofProtocol(firewall.ProtocolTCP)),
+		rule(firewall.Goto{Chain: "from-udp6"}, ofProtocol(firewall.ProtocolUDP)),
 	}
 	rules = append(rules, g.tooLong()...)
-	rules = append(rules, rule(firewall.Goto{Chain: "from-icmp6"}, is(firewall.ProtocolICMPv6)))
+	rules = append(rules, rule(firewall.Goto{Chain: "from-icmp6"}, ofProtocol(firewall.ProtocolICMPv6)))
 	// The transport header is an extension header: the packet is a fragment whose header chain goes on in the
 	// next fragment, which hides the real transport header from a filter.
 	for _, n := range []uint8{0, 43, 44, 60} {
-		rules = append(rules, rule(drop(firewall.HiddenFragment), is(n)))
+		rules = append(rules, rule(drop(firewall.HiddenFragment), ofProtocol(n)))
 	}
 	add("from-ip6", append(rules,
 		rule(next, wellFormed),
@@ -577,7 +577,7 @@ func (g guest) filter6(add chainAdder) {
 	g.filterICMP6(add)
 
 	rules = nil
-	for _, p := range g.of(6) {
+	for _, p := range g.prefixesOf(6) {
 		rules = append(rules, rule(g.pass, firewall.Bytes{Header: firewall.Network, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 	}
 	rules = append(rules, g.local.source(g.pass)...)
@@ -633,7 +633,7 @@ func (g guest) filterICMP6(add chainAdder) {
 			return []firewall.Rule{rule(v)}
 		}
 		var list []firewall.Rule
-		for _, p := range g.of(6) {
+		for _, p := range g.prefixesOf(6) {
 			list = append(list, rule(v, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 		}
 		return append(append(list, more...), spoof)
@@ -642,9 +642,9 @@ func (g guest) filterICMP6(add chainAdder) {
 		rule(checked),
 		rule(firewall.Goto{Chain: "detection"}, fromUnspecified),
 	}
-	for _, p := range g.of(6) {
+	for _, p := range g.prefixesOf(6) {
 		if g.Routed && HasMany(p) {
-			asks = append(asks, g.fewAsk(source, p, firewall.RawSource6,
+			asks = append(asks, g.limitSenders(source, p, firewall.RawSource6,
 				firewall.Bytes{Header: firewall.Network, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)})...)
 		}
 	}
@@ -716,11 +716,11 @@ func (g guest) foreignMAC(offset int) []firewall.Rule {
 	return []firewall.Rule{rule(drop(firewall.NeighbourSpoof), m...)}
 }
 
-// deafTo drops what the namespace itself would receive from the bridge's ports. The namespace still has the guest's
+// dropInput drops what the namespace itself would receive from the bridge's ports. The namespace still has the guest's
 // address. So it would answer ARP for it, and take it for a duplicate of its own. It would also take routes from a
 // router advertisement of the guest. These drops have no reason: what arrives here is the namespace's copy of a
 // broadcast or a multicast, and the frame itself has gone on to the other port.
-func deafTo(links ...string) []firewall.Rule {
+func dropInput(links ...string) []firewall.Rule {
 	var rules []firewall.Rule
 	for _, l := range links {
 		rules = append(rules, rule(firewall.Drop{}, firewall.InInterface{Name: l}))

@@ -210,7 +210,7 @@ func (l linkLocal) noteOthers() []firewall.Rule {
 // defend drops what the guest sends under an address of another station. It is for a table that sees what the
 // network sends, where the guest filter does not.
 func (l linkLocal) defend() []firewall.Rule {
-	v6, icmp6 := firewall.Carries{Version: 6}, is(firewall.ProtocolICMPv6)
+	v6, icmp6 := firewall.Carries{Version: 6}, ofProtocol(firewall.ProtocolICMPv6)
 	target := firewall.InSet{Part: firewall.DiscoveryTarget, Set: setNeighbours}
 	return []firewall.Rule{
 		rule(drop(firewall.NeighbourSpoof), v6, fromUnspecified, icmp6, messageType(firewall.ICMP6Solicitation), target),

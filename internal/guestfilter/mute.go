@@ -42,7 +42,7 @@ func (g guest) renewal6() []firewall.Rule {
 		return nil
 	}
 	all := netip.MustParseAddr("ff02::1:2") // All_DHCP_Relay_Agents_and_Servers, RFC 8415 section 7.1
-	return []firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.NIC}, firewall.IP{Version: 6}, firewall.Destination{Prefix: single(all)}, is(firewall.ProtocolUDP),
+	return []firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.NIC}, firewall.IP{Version: 6}, firewall.Destination{Prefix: single(all)}, ofProtocol(firewall.ProtocolUDP),
 		firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: firewall.DHCPClient6, Last: firewall.DHCPClient6},
 		firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: server6, Last: server6},
 		firewall.SocketUser{UID: g.Launcher, Inverted: true})}

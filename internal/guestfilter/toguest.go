@@ -17,7 +17,7 @@ import (
 func (g guest) addBridged(t *tables) {
 	n := g.Names
 	ofBridge, inet := firewall.Table{Family: firewall.Bridge, Name: n.Table}, g.muteNamespace(n.Moved)
-	ofBridge.Chains = append(ofBridge.Chains, firewall.Chain{Name: "input", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: deafTo(n.Moved, n.Tap)},
+	ofBridge.Chains = append(ofBridge.Chains, firewall.Chain{Name: "input", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: dropInput(n.Moved, n.Tap)},
 		mute("from-namespace", firewall.Output, n.Moved, n.Tap))
 	inet.Chains = append(inet.Chains, mute("to-bridge", firewall.Output, n.Bridge))
 	t.add(g.addBetween(ofBridge))
@@ -63,13 +63,13 @@ func (g guest) toLeaseOwner() firewall.Chain {
 // forwards the other way; without it, a chain does. What is for DHCP clients goes on to the namespace, see
 // toLeaseOwner: packet sockets see a frame after the hook ingress.
 func (g guest) addForwarding(to *tables) {
-	n, t := g.Names, to.of(firewall.NetDev)
+	n, t := g.Names, to.table(firewall.NetDev)
 	toTap, toNamespace := firewall.Fwd{Device: n.Tap}, firewall.Up{Reason: firewall.NetworkDHCP}
 	in := firewall.Chain{Name: "to-guest", Type: "filter", Hook: firewall.Ingress, Device: n.NIC, Priority: firewall.Filter}
 	if g.Guard.Off {
 		in.Rules = []firewall.Rule{rule(toTap)}
 		if g.Served {
-			in.Rules = append(toDHCPClients(toNamespace, untagged, is(firewall.ProtocolUDP)), in.Rules...)
+			in.Rules = append(toDHCPClients(toNamespace, untagged, ofProtocol(firewall.ProtocolUDP)), in.Rules...)
 		}
 		t.Chains = append(t.Chains, in, firewall.Chain{
 			Name: "from-guest", Type: "filter", Hook: firewall.Ingress, Device: n.Tap, Priority: firewall.Filter,
@@ -116,7 +116,7 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, dhcp 
 	}
 	var others []firewall.Rule
 	if g.local.learns {
-		others = []firewall.Rule{rule(firewall.Jump{Chain: "note-others"}, is(firewall.ProtocolICMPv6), carries(6))}
+		others = []firewall.Rule{rule(firewall.Jump{Chain: "note-others"}, ofProtocol(firewall.ProtocolICMPv6), carries(6))}
 		add("note-others", g.local.noteOthers()...)
 	}
 	if !g.Served {
@@ -126,23 +126,23 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, dhcp 
 	ip4, ip6 := of(netstate.EthernetIPv4), of(netstate.EthernetIPv6)
 	// Most packets, decided first: UDP to ports that are not near a DHCP client's.
 	frequent := func(kind firewall.Match, near, mask uint16) firewall.Rule {
-		return rule(pass, is(firewall.ProtocolUDP), kind, notNear(2, near, mask))
+		return rule(pass, ofProtocol(firewall.ProtocolUDP), kind, farFrom(2, near, mask))
 	}
 	t.Chains[to].Rules = slices.Concat(
 		[]firewall.Rule{
-			rule(pass, is(firewall.ProtocolTCP), ip4),
-			rule(pass, is(firewall.ProtocolTCP), ip6),
+			rule(pass, ofProtocol(firewall.ProtocolTCP), ip4),
+			rule(pass, ofProtocol(firewall.ProtocolTCP), ip6),
 			frequent(ip4, firewall.DHCPClient4, nearDHCP4),
 			frequent(ip6, firewall.DHCPClient6, nearDHCP6),
 		},
 		g.passVLANs(pass, firewall.NetworkFrame),
 		[]firewall.Rule{
-			rule(firewall.Goto{Chain: "to-udp"}, is(firewall.ProtocolUDP)),
-			rule(firewall.Goto{Chain: "to-icmp"}, is(firewall.ProtocolICMP)),
+			rule(firewall.Goto{Chain: "to-udp"}, ofProtocol(firewall.ProtocolUDP)),
+			rule(firewall.Goto{Chain: "to-icmp"}, ofProtocol(firewall.ProtocolICMP)),
 		},
 		others,
 		[]firewall.Rule{
-			rule(firewall.Goto{Chain: "to-icmp6"}, is(firewall.ProtocolICMPv6)),
+			rule(firewall.Goto{Chain: "to-icmp6"}, ofProtocol(firewall.ProtocolICMPv6)),
 			rule(firewall.Goto{Chain: "to-any"}),
 		})
 
@@ -183,7 +183,7 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, dhcp 
 // address alone take it for a duplicate (RFC 5227 section 2.1.1).
 func (g guest) dropOwnReplies(isARP firewall.Match) []firewall.Rule {
 	var rules []firewall.Rule
-	for _, a := range g.of(4) {
+	for _, a := range g.prefixesOf(4) {
 		for _, m := range g.macs {
 			if a.IsSingleIP() {
 				rules = append(rules, rule(drop(firewall.NetworkFrame), isARP,
