@@ -11,7 +11,7 @@ import (
 func (s *stepper) setTables() {
 	for _, t := range s.want.Tables {
 		at := slices.IndexFunc(s.now.Tables, func(i firewall.Image) bool { return i.Family == t.Family && i.Name == t.Name })
-		if at >= 0 && s.now.Tables[at].Is(t) && !s.losesChain(t) {
+		if at >= 0 && s.now.Tables[at].Equals(t) && !s.losesChain(t) {
 			continue
 		}
 		t = t.Resolve(s.indexOf)

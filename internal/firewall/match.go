@@ -206,13 +206,13 @@ func (Rate) match()            {}
 func (Faster) match()          {}
 
 func (m InInterface) String() string {
-	return "iifname " + notWord(m.Inverted) + fmt.Sprintf("%q", m.Name)
+	return "iifname " + negation(m.Inverted) + fmt.Sprintf("%q", m.Name)
 }
 func (m OutInterface) String() string {
-	return "oifname " + notWord(m.Inverted) + fmt.Sprintf("%q", m.Name)
+	return "oifname " + negation(m.Inverted) + fmt.Sprintf("%q", m.Name)
 }
 
-func notWord(is bool) string {
+func negation(is bool) string {
 	if is {
 		return "!= "
 	}
@@ -226,7 +226,7 @@ func (m EtherType) String() string {
 	return fmt.Sprintf("ether type %#04x", m.Number)
 }
 
-func (m Multicast) String() string { return "meta pkttype " + notWord(m.Inverted) + "multicast" }
+func (m Multicast) String() string { return "meta pkttype " + negation(m.Inverted) + "multicast" }
 
 func (m IP) String() string { return fmt.Sprintf("meta nfproto ipv%d", m.Version) }
 
@@ -242,9 +242,9 @@ func ipWord(is4 bool) string {
 
 func (m Protocol) String() string {
 	if m.Number == 0 { // IPv6's hop-by-hop options
-		return "meta l4proto " + notWord(m.Inverted) + "0"
+		return "meta l4proto " + negation(m.Inverted) + "0"
 	}
-	return "meta l4proto " + notWord(m.Inverted) + protocol(m.Number)
+	return "meta l4proto " + negation(m.Inverted) + protocol(m.Number)
 }
 
 // protocol returns the name that nft and iptables have for a transport protocol; 0 is the nft name of any
@@ -282,11 +282,11 @@ func prefix(p netip.Prefix) string {
 }
 
 func (m SourcePort) String() string {
-	return protocol(m.Protocol) + " sport " + notWord(m.Inverted) + ports(m.First, m.Last)
+	return protocol(m.Protocol) + " sport " + negation(m.Inverted) + ports(m.First, m.Last)
 }
 
 func (m DestinationPort) String() string {
-	return protocol(m.Protocol) + " dport " + notWord(m.Inverted) + ports(m.First, m.Last)
+	return protocol(m.Protocol) + " dport " + negation(m.Inverted) + ports(m.First, m.Last)
 }
 
 func ports(first, last uint16) string {
@@ -316,7 +316,7 @@ func (m Bytes) String() string {
 			text += "== "
 		}
 	}
-	text += notWord(m.Inverted) + fmt.Sprintf("%#x", m.Value)
+	text += negation(m.Inverted) + fmt.Sprintf("%#x", m.Value)
 	if m.Last != nil {
 		text += fmt.Sprintf("-%#x", m.Last)
 	}
@@ -324,7 +324,7 @@ func (m Bytes) String() string {
 }
 
 func (m SocketUser) String() string {
-	return fmt.Sprintf("meta skuid %s%d", notWord(m.Inverted), m.UID)
+	return fmt.Sprintf("meta skuid %s%d", negation(m.Inverted), m.UID)
 }
 
 func (Fragment) String() string { return "frag frag-off != 0" }

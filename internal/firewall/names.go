@@ -213,11 +213,11 @@ func (m Bytes) name(header string) string {
 func (f field) comparison(value, last, mask []byte, not bool) string {
 	switch bits := prefixLength(mask); {
 	case bits == 8*f.length && slices.Equal(value, last):
-		return notWord(not) + f.format(value)
+		return negation(not) + f.format(value)
 	case bits == 8*f.length:
-		return notWord(not) + f.format(value) + "-" + f.format(last)
+		return negation(not) + f.format(value) + "-" + f.format(last)
 	case bits > 0 && (f.kind == isAddress || f.kind == isMAC):
-		return fmt.Sprintf("%s%s/%d", notWord(not), f.format(value), bits)
+		return fmt.Sprintf("%s%s/%d", negation(not), f.format(value), bits)
 	}
 	if f.kind == isNumber {
 		f.kind = isFlags

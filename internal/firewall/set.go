@@ -70,7 +70,7 @@ type (
 func (InSet) match()    {}
 func (AddToSet) match() {}
 
-func (m InSet) String() string { return string(m.Part) + " " + notWord(m.Inverted) + "@" + m.Set }
+func (m InSet) String() string { return string(m.Part) + " " + negation(m.Inverted) + "@" + m.Set }
 
 func (m AddToSet) String() string {
 	word := "add"

@@ -251,8 +251,8 @@ func (i Image) WithTexts() Image {
 	return i
 }
 
-// Is reports whether the image is that of the table.
-func (i Image) Is(t Table) bool {
+// Equals reports whether the image is that of the table.
+func (i Image) Equals(t Table) bool {
 	if i.held != nil {
 		return i.held.same(t)
 	}

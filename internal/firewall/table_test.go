@@ -88,7 +88,7 @@ func TestIs(t *testing.T) {
 	}
 	for _, held := range []Image{table.Held(), resolved.Held(), table.Image()} {
 		for _, same := range []Table{table, resolved, again} {
-			if !held.Is(same) {
+			if !held.Equals(same) {
 				t.Errorf("%+v is not that of the table", held)
 			}
 		}
@@ -122,7 +122,7 @@ func TestIs(t *testing.T) {
 		other.Sets, other.Chains = slices.Clone(table.Sets), slices.Clone(table.Chains)
 		other.Chains[0].Rules = slices.Clone(table.Chains[0].Rules)
 		change(&other)
-		if table.Held().Is(other) || other.Held().Is(table) {
+		if table.Held().Equals(other) || other.Held().Equals(table) {
 			t.Errorf("another %s makes no difference", what)
 		}
 	}
@@ -133,7 +133,7 @@ func TestIs(t *testing.T) {
 			other.Chains = slices.Clone(resolved.Chains)
 			other.Chains[0].Rules = slices.Clone(resolved.Chains[0].Rules)
 			other.Chains[0].Rules[i].Verdict = to
-			if table.Held().Is(other) {
+			if table.Held().Equals(other) {
 				t.Error("another device of fwd makes no difference")
 			}
 		}

@@ -261,7 +261,7 @@ func TestHolds(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if have := len(now.Tables) == 1 && now.Tables[0].Is(counted); have != holds {
+				if have := len(now.Tables) == 1 && now.Tables[0].Equals(counted); have != holds {
 					t.Errorf("the table is held: %v\n%+v", have, whole(now.Tables))
 				}
 				ops := []netstate.Op{netstate.TableSet{Table: counted}}
@@ -336,7 +336,7 @@ func TestForeignChains(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if len(now.Tables) != 1 || now.Tables[0].Is(table) {
+		if len(now.Tables) != 1 || now.Tables[0].Equals(table) {
 			t.Errorf("%d tables, or the first is as wanted", len(now.Tables))
 			return nil
 		}
