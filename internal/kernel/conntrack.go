@@ -84,8 +84,8 @@ func parseTuple(b []byte) (t tuple, err error) {
 	return t, err
 }
 
-// is reports whether the connection is one of those that the operation names.
-func (c connection) is(o netstate.ConnectionsDel) bool {
+// matches reports whether the connection is one of those that the operation names.
+func (c connection) matches(o netstate.ConnectionsDel) bool {
 	for _, side := range []struct {
 		want netip.Prefix
 		have netip.Addr
@@ -165,7 +165,7 @@ type forgotten struct {
 // listConnections returns the connections of all operations.
 func (n *Namespace) listConnections(ops []netstate.Op) (found []forgotten, err error) {
 	err = n.eachConnection(func() { found = nil }, func(c connection) {
-		if at := slices.IndexFunc(ops, func(o netstate.Op) bool { return c.is(o.(netstate.ConnectionsDel)) }); at >= 0 {
+		if at := slices.IndexFunc(ops, func(o netstate.Op) bool { return c.matches(o.(netstate.ConnectionsDel)) }); at >= 0 {
 			found = append(found, forgotten{encodeConnectionDel(c), at})
 		}
 	})

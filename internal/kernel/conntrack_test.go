@@ -67,7 +67,7 @@ func TestConnectionIs(t *testing.T) {
 		{own, netstate.ConnectionsDel{ReplySrc: netip.MustParsePrefix("fd00::/8")}, false},
 	} {
 		have, err := parseConnection(connectionReport(client, own, c.translated))
-		if err != nil || have.is(c.op) != c.want || have.reply.sourcePort != 40000 || have.original.port != 53 {
+		if err != nil || have.matches(c.op) != c.want || have.reply.sourcePort != 40000 || have.original.port != 53 {
 			t.Errorf("%v, translated to %v: %t, %v", c.op, c.translated, !c.want, err)
 		}
 	}

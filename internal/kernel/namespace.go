@@ -27,7 +27,7 @@ import (
 type Namespace struct {
 	route  *socket
 	filter *socket // nil: the kernel has no nfnetlink
-	own    ownTables
+	latest latestTables
 	// sight is what the last Snapshot saw, and expected the sight of one that another process has made.
 	sight    Sight
 	expected expected

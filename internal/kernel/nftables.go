@@ -182,7 +182,7 @@ func (n *Namespace) readTables(s *netstate.Snapshot, names netstate.Names, wante
 		s.NoNFTables = true
 		return nil
 	}
-	if n.own.sent {
+	if n.latest.sent {
 		known, err := n.knowTables(s, names)
 		if known || err != nil {
 			return err
@@ -221,7 +221,7 @@ func (n *Namespace) readTables(s *netstate.Snapshot, names netstate.Names, wante
 	} else if err := n.readFound(s, found, wanted); err != nil {
 		return err
 	}
-	n.own = ownTables{read: true, name: name, generation: generation, images: s.Tables}
+	n.latest = latestTables{read: true, name: name, generation: generation, images: s.Tables}
 	n.sight = Sight{generation, links}
 	return nil
 }

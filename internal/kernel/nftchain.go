@@ -129,15 +129,15 @@ func (n *Namespace) sendKept(ops []netstate.Op, generation uint32) ([]failure, e
 	}
 	if taken || !BindsNames() { // taken: the kernel would bind the chain to the other link
 		failures, _, err := n.transact(present, generation)
-		n.own.commit(present, err == nil && len(failures) == 0 && !renamed)
+		n.latest.commit(present, err == nil && len(failures) == 0 && !renamed)
 		return failures, err
 	}
 	failures, refused, err := n.transact(ops, generation)
 	if err == nil && renamed && refused {
 		failures, _, err = n.transact(present, generation)
-		n.own = ownTables{}
+		n.latest = latestTables{}
 	}
-	n.own.commit(ops, err == nil && len(failures) == 0)
+	n.latest.commit(ops, err == nil && len(failures) == 0)
 	return failures, err
 }
 

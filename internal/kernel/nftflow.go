@@ -116,7 +116,7 @@ func (n *Namespace) CanOffload() (bool, error) {
 	switch {
 	case err != nil:
 	case len(failures) == 0:
-		n.own.generation++
+		n.latest.generation++
 		return true, nil
 	case errors.Is(failures[0].err, unix.ENOENT), errors.Is(failures[0].err, unix.EOPNOTSUPP), errors.Is(failures[0].err, unix.EINVAL):
 		return false, nil // before Linux 5.8 a flow table without links is invalid

@@ -10,7 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// ownTables are the tables that one transaction has left in a namespace whose tables were read before. To read them
+// latestTables are the tables that one transaction has left in a namespace whose tables were read before. To read them
 // back takes longer than to make them.
 //
 // Each transaction that changes the nftables of a namespace makes the generation one higher (nf_tables_commit,
@@ -19,7 +19,7 @@ import (
 // changes by itself leaves the generation: the elements that packets add to sets, which an image does not have, and the
 // end of chains whose link goes away, which the links show. The tables are therefore known once only. A chain that was
 // sent with the present name of a link is read back, as a kernel that binds names loses it when the link is renamed.
-type ownTables struct {
+type latestTables struct {
 	read       bool             // the tables with the name were read
 	name       string           // of the tables
 	generation uint32           // before the reading
@@ -28,9 +28,9 @@ type ownTables struct {
 }
 
 // commit notes a transaction. After a second one, nothing is known.
-func (o *ownTables) commit(ops []netstate.Op, done bool) {
-	known := *o
-	*o = ownTables{}
+func (t *latestTables) commit(ops []netstate.Op, done bool) {
+	known := *t
+	*t = latestTables{}
 	if !known.read || known.sent || !done {
 		return
 	}
@@ -50,21 +50,21 @@ func (o *ownTables) commit(ops []netstate.Op, done bool) {
 		}
 	}
 	known.sent = true
-	*o = known
+	*t = known
 }
 
-// knowTables puts the own tables into the snapshot if they are what the kernel has.
+// knowTables puts the latest tables into the snapshot if they are what the kernel has.
 func (n *Namespace) knowTables(s *netstate.Snapshot, names netstate.Names) (known bool, err error) {
-	own := n.own
-	n.own = ownTables{}
-	if own.name != names.Table {
+	latest := n.latest
+	n.latest = latestTables{}
+	if latest.name != names.Table {
 		return false, nil
 	}
 	generation, err := n.generation()
-	if err != nil || generation != own.generation+1 {
+	if err != nil || generation != latest.generation+1 {
 		return false, err
 	}
-	s.Tables = own.images
+	s.Tables = latest.images
 	n.sight = Sight{generation, linksOf(s, names)}
 	return true, nil
 }

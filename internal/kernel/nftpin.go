@@ -57,7 +57,7 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 		if err != nil {
 			return nil, nil, err
 		}
-		refused, lacking = leftOut(sets, pins)
+		refused, lacking = unpinned(sets, pins)
 		sure := len(refused) == 0 || filled == generation
 		for _, p := range pins {
 			if !sure || slices.Contains(refused, p.To) || slices.Contains(lacking, p.To) {
@@ -124,8 +124,8 @@ func (n *Namespace) readPinSets(table string) (map[int]*pinSet, error) {
 	return sets, err
 }
 
-// leftOut are the addresses that are not pinned.
-func leftOut(sets map[int]*pinSet, pins []firewall.Pin) (refused, lacking []netip.Addr) {
+// unpinned are the addresses that are not pinned.
+func unpinned(sets map[int]*pinSet, pins []firewall.Pin) (refused, lacking []netip.Addr) {
 	for _, p := range pins {
 		switch s := sets[versionOf(p.To)]; {
 		case s == nil && !slices.Contains(lacking, p.To):

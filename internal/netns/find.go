@@ -94,7 +94,7 @@ func find(ctx context.Context, wanted []Identity) (found map[Identity]*Found, un
 	}
 	f.await(h, found)
 	for _, id := range wanted {
-		if l := f.wanted[file{id.Device, id.Inode}]; !gone[id] && l.is(id) {
+		if l := f.wanted[file{id.Device, id.Inode}]; !gone[id] && l.matches(id) {
 			if found[id] == nil {
 				found[id] = &Found{id: id}
 			}
@@ -205,8 +205,8 @@ type living struct {
 	known  bool   // to be alive, so that it needs no place
 }
 
-// is reports whether the namespace was found, and is the wanted one.
-func (l *living) is(wanted Identity) bool {
+// matches reports whether the namespace was found, and is the wanted one.
+func (l *living) matches(wanted Identity) bool {
 	return l.places != [kinds]*place{} && (l.cookie == 0 || wanted.Cookie == 0 || wanted.Cookie == l.cookie)
 }
 
