@@ -29,17 +29,17 @@ func untranslated(addresses []netip.Addr, ports []infra.Ports) (ops []netstate.O
 	return ops
 }
 
-// ofNetworks are the connections of networks that only the wiring has.
-func ofNetworks(networks []netip.Prefix) (ops []netstate.Op) {
+// networkConnections are the connections of networks that only the wiring has.
+func networkConnections(networks []netip.Prefix) (ops []netstate.Op) {
 	for _, n := range networks {
 		ops = append(ops, netstate.ConnectionsDel{OrigSrc: n}, netstate.ConnectionsDel{ReplySrc: n})
 	}
 	return ops
 }
 
-// ofHop are the connections that a routed binding has translated between an address of the NIC and the namespace's, and
-// those between the two. Other routed NICs have the same address of the namespace.
-func ofHop(own, hop netip.Addr) []netstate.Op {
+// hopConnections are the connections that a routed binding has translated between an address of the NIC and the
+// namespace's, and those between the two. Other routed NICs have the same address of the namespace.
+func hopConnections(own, hop netip.Addr) []netstate.Op {
 	nic, inside := single(own), single(hop)
 	return []netstate.Op{
 		netstate.ConnectionsDel{OrigSrc: nic, ReplySrc: inside},

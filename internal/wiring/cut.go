@@ -39,7 +39,7 @@ func (p *Plan) Judge(now netstate.Snapshot, sets []firewall.Destinations) func(f
 	}
 	return func(from netip.Addr, to netip.AddrPort, protocol uint8) bool {
 		a := to.Addr()
-		if !in(own, from) || local[from] || in(behind, a) || local[a] || a.IsLoopback() {
+		if !contains(own, from) || local[from] || contains(behind, a) || local[a] || a.IsLoopback() {
 			return false
 		}
 		has := func(name func(version int) string) bool {
@@ -70,7 +70,7 @@ func (p *Plan) behindTap() (list []netip.Prefix) {
 	return list
 }
 
-func in(networks []netip.Prefix, a netip.Addr) bool {
+func contains(networks []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) })
 }
 

@@ -134,7 +134,7 @@ func (t forwarding) opened() []firewall.Rule {
 // error related by the packet in it, whoever sends it.
 func (t forwarding) related() []firewall.Rule {
 	var rules []firewall.Rule
-	for _, p := range t.own() {
+	for _, p := range t.sources() {
 		for _, reply := range []bool{false, true} {
 			rules = append(rules, rule(firewall.Accept{}, firewall.IP{Version: version(p.Addr())}, firewall.Origin{Prefix: p, Reply: reply}))
 		}
@@ -157,8 +157,8 @@ func (t forwarding) errors() []firewall.Rule {
 	return append(rules, rule(firewall.Goto{Chain: "related"}))
 }
 
-// own are the addresses that the guest sends from.
-func (t forwarding) own() []netip.Prefix {
+// sources are the addresses that the guest sends from.
+func (t forwarding) sources() []netip.Prefix {
 	var list []netip.Prefix
 	for _, e := range t.ends {
 		list = append(list, single(e.guest))

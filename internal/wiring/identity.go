@@ -49,7 +49,7 @@ func (p *Plan) warnOtherMAC(nic netstate.Link) {
 	}
 	v4, _ := lease.Of(p.found, nic).Addresses()
 	switch {
-	case slices.ContainsFunc(v4, func(a netip.Prefix) bool { return ofAddress(nic.MAC, a.Addr()) }):
+	case slices.ContainsFunc(v4, func(a netip.Prefix) bool { return derivedFrom(nic.MAC, a.Addr()) }):
 		p.warn("%s's MAC, %v, is made of its address, as OVN-Kubernetes and OpenShift make it: if that network checks MACs (port security), it drops what the guest sends with %v", nic.Name, nic.MAC, p.Record.MAC)
 	case nic.MAC[0] == 0 && nic.MAC[1] == 0 && nic.MAC[2] == 0:
 		p.warn("%s's MAC, %v, looks like one of Kube-OVN: if its subnet checks MACs (port security), it drops what the guest sends with %v", nic.Name, nic.MAC, p.Record.MAC)
@@ -60,9 +60,9 @@ func (p *Plan) warnOtherMAC(nic netstate.Link) {
 	}
 }
 
-// ofAddress reports whether the MAC is 0a:58 and the address, as the CNI plugins of OVN-Kubernetes and OpenShift SDN
+// derivedFrom reports whether the MAC is 0a:58 and the address, as the CNI plugins of OVN-Kubernetes and OpenShift SDN
 // make it.
-func ofAddress(m cache.MAC, a netip.Addr) bool {
+func derivedFrom(m cache.MAC, a netip.Addr) bool {
 	v4 := a.As4()
 	return m == cache.MAC{0x0a, 0x58, v4[0], v4[1], v4[2], v4[3]}
 }

@@ -155,7 +155,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if err := p.addRoutesToGuest(tap, ends); err != nil {
 		return err
 	}
-	p.ownConnections = ofNetworks(guestNetworks(tap, p.wanted.Addresses, p.wanted.Routes))
+	p.ownConnections = networkConnections(guestNetworks(tap, p.wanted.Addresses, p.wanted.Routes))
 
 	t := translation{Masquerade: b.Masquerade, addresses: slices.Concat(v4, v6), ports: choosePorts(b.Masquerade, p.spec.Guard.Open, p.found)}
 	if t.forwarding, err = p.forwarding(nic, ends, b.MaxConnections); err != nil {

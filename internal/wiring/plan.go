@@ -319,7 +319,7 @@ func (p *Plan) Differences(now netstate.Snapshot) (differences []infra.Differenc
 
 // compare finds the steps from the namespace as it is now to the state that is wanted.
 func (p *Plan) compare(now netstate.Snapshot, want compare.State, restore bool) ([]netstate.Op, error) {
-	now.Links = slices.DeleteFunc(slices.Clone(now.Links), p.isAnother)
+	now.Links = slices.DeleteFunc(slices.Clone(now.Links), p.isReplacement)
 	found := p.nic()
 	t := p.binding.traits()
 	want.Routes, want.UptimeMS = p.withoutGone(now, want.Routes), p.found.UptimeMS
@@ -363,8 +363,8 @@ func (p *Plan) withoutGone(now netstate.Snapshot, routes []netstate.Route) []net
 	return left
 }
 
-// isAnother reports whether the link is another one that has come under the index of a NIC that has gone.
-func (p *Plan) isAnother(l netstate.Link) bool {
+// isReplacement reports whether the link is another one that has come under the index of a NIC that has gone.
+func (p *Plan) isReplacement(l netstate.Link) bool {
 	nic := p.nic()
 	named := l.Name == nic.Name || l.Name == p.names.Moved
 	ours := slices.ContainsFunc(p.wanted.Links, func(w netstate.Link) bool { return w.Index == nic.Index && w.MAC == l.MAC })

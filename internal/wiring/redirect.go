@@ -87,7 +87,7 @@ func (p *Plan) checkRedirect(nic netstate.Link) error {
 // insteadOfFrames is the binding that works where none that passes frames does. A NIC without Ethernet keeps its
 // addresses for the guest only under Routed.
 func (p *Plan) insteadOfFrames(nic netstate.Link) cache.Kind {
-	if reason, _ := p.notRouted(nic); !nic.Ethernet && reason == "" {
+	if reason, _ := p.whyNotRouted(nic); !nic.Ethernet && reason == "" {
 		return cache.BindingRouted
 	}
 	return cache.BindingMasquerade

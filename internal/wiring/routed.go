@@ -75,7 +75,7 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.olderExchanges = untranslated(all, excludedUDP(b.Routed))
 	for _, a := range all {
-		p.ownConnections = append(p.ownConnections, ofHop(a, r.hop(a))...)
+		p.ownConnections = append(p.ownConnections, hopConnections(a, r.hop(a))...)
 	}
 
 	var err error
@@ -100,7 +100,7 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 
 // checkRouted refuses a NIC whose addresses the namespace cannot route to a guest.
 func (p *Plan) checkRouted(nic netstate.Link) error {
-	reason, instead := p.notRouted(nic)
+	reason, instead := p.whyNotRouted(nic)
 	switch {
 	case reason == "":
 		return nil
@@ -110,9 +110,9 @@ func (p *Plan) checkRouted(nic netstate.Link) error {
 	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRouted, Reason: reason, Instead: instead}
 }
 
-// notRouted is why the namespace cannot route the NIC's addresses to a guest, and what works then for sure; both empty:
-// it can.
-func (p *Plan) notRouted(nic netstate.Link) (reason string, instead cache.Kind) {
+// whyNotRouted is why the namespace cannot route the NIC's addresses to a guest, and what works then for sure; both
+// empty: it can.
+func (p *Plan) whyNotRouted(nic netstate.Link) (reason string, instead cache.Kind) {
 	v4, v6 := lease.Of(p.found, nic).Addresses()
 	switch {
 	case len(p.spec.Guard.EtherTypes)+len(p.spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
@@ -494,12 +494,12 @@ func addedByRouted(found netstate.Snapshot, nic netstate.Link) (added compare.Go
 	return added
 }
 
-// ofAdded are the connections between the NIC's addresses and those that the plan has added.
-func (p *Plan) ofAdded() (ops []netstate.Op) {
+// addedConnections are the connections between the NIC's addresses and those that the plan has added.
+func (p *Plan) addedConnections() (ops []netstate.Op) {
 	for _, a := range p.found.Addresses {
 		for _, hopAddress := range p.added.Addresses {
 			if own, hop := a.Prefix.Addr(), hopAddress.Prefix.Addr(); a.Link == p.nic().Index && own.Is4() == hop.Is4() {
-				ops = append(ops, ofHop(own, hop)...)
+				ops = append(ops, hopConnections(own, hop)...)
 			}
 		}
 	}

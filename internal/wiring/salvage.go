@@ -110,7 +110,7 @@ func (s *salvage) shownNIC() (was netstate.Link, there bool) {
 	was, there = s.now.Named(s.names.NIC)
 	holder, held := s.marked(s.names.NIC)
 	if moved, isMoved := s.now.Named(s.names.Moved); s.traits.managesAddresses && isMoved {
-		was = s.unmoved(moved, holder, held)
+		was = s.fromHolder(moved, holder, held)
 	} else if !there || held {
 		return netstate.Link{Name: s.names.NIC}, false
 	}
@@ -125,8 +125,8 @@ func (s *salvage) shownNIC() (was netstate.Link, there bool) {
 	return was, true
 }
 
-// unmoved is the NIC with the name, MAC and addresses that the holder has.
-func (s *salvage) unmoved(was, holder netstate.Link, held bool) netstate.Link {
+// fromHolder is the NIC with the name, MAC and addresses that the holder has.
+func (s *salvage) fromHolder(was, holder netstate.Link, held bool) netstate.Link {
 	was.Name, was.Master, was.BridgePort = s.names.NIC, 0, nil
 	switch {
 	case held:
@@ -247,11 +247,11 @@ func (j Journal) salvagedPlan() *Plan {
 	}
 	t := p.binding.traits()
 	if tap, tapped := p.found.Named(p.names.Tap); tapped && t.routes {
-		p.ownConnections = ofNetworks(guestNetworks(tap, j.Found.Addresses, j.Found.Routes))
+		p.ownConnections = networkConnections(guestNetworks(tap, j.Found.Addresses, j.Found.Routes))
 	}
 	if t.offStack {
 		p.added = addedByRouted(j.Found, p.nic())
-		p.ownConnections = p.ofAdded()
+		p.ownConnections = p.addedConnections()
 	}
 	return p
 }
