@@ -79,7 +79,7 @@ func (s *session) takeDownForced(ctx context.Context, o TeardownOptions, unreada
 	if err := s.findState(ctx, state); err != nil {
 		return nil, err
 	}
-	record, err := s.ownRecord()
+	record, err := s.recordInState()
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (s *session) takeDownForced(ctx context.Context, o TeardownOptions, unreada
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := s.wayBack(plan, o.CutOff); err != nil {
+	if _, _, err := s.undoSteps(plan, o.CutOff); err != nil {
 		return nil, err
 	}
 	if s.node.Root == nil {
@@ -128,13 +128,13 @@ func (s *session) forgetUnmarked(lost []string, record *cache.Record, unreadable
 	return lost, s.removeJournal()
 }
 
-// ownRecord is the NIC's record in State; nil: it is lost, or another namespace's.
-func (s *session) ownRecord() (*cache.Record, error) {
+// recordInState is the NIC's record in State; nil: it is lost, or another namespace's.
+func (s *session) recordInState() (*cache.Record, error) {
 	if s.state.Root == nil {
 		return nil, nil
 	}
 	r, err := cache.Read(s.state.Root, s.nic)
-	if notRead(err) {
+	if isUnreadable(err) {
 		return nil, err
 	}
 	if err != nil || r.Namespace != s.identity.Name() {

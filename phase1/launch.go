@@ -225,8 +225,8 @@ func setgroupsDenied() bool {
 	return err == nil && strings.HasPrefix(string(text), "deny")
 }
 
-// isOther reports whether ns is another network namespace than the calling thread's. Nil is not.
-func isOther(ns *os.File) (bool, error) {
+// isOtherNetNS reports whether ns is another network namespace than the calling thread's. Nil is not.
+func isOtherNetNS(ns *os.File) (bool, error) {
 	if ns == nil {
 		return false, nil
 	}
@@ -256,7 +256,7 @@ func dropPrivileges(ns *os.File, c *syscall.Credential) error {
 		}
 		return fmt.Errorf("%s is missing, which %s: %w", name, what, fs.ErrPermission)
 	}
-	other, err := isOther(ns)
+	other, err := isOtherNetNS(ns)
 	if err != nil {
 		return err
 	}

@@ -63,11 +63,11 @@ func (n NIC) pin(ctx context.Context, addresses []netip.Addr, ports []infra.Port
 	case err != nil:
 		return err
 	}
-	return leftOut(outside, refused, lacking)
+	return unpinned(outside, refused, lacking)
 }
 
-// leftOut is the error about the addresses that are not pinned.
-func leftOut(outside, refused, lacking []netip.Addr) error {
+// unpinned is the error about the addresses that are not pinned.
+func unpinned(outside, refused, lacking []netip.Addr) error {
 	e := &PinError{LeftOut: slices.Concat(outside, refused, lacking)}
 	if len(e.LeftOut) == 0 {
 		return nil

@@ -36,7 +36,7 @@ func (c request) plan(ctx context.Context) (*Preview, error) {
 		if err != nil {
 			return err
 		}
-		if err := s.lookAtState(ctx, plan.Journal().Spec.State, owner); err != nil {
+		if err := s.previewState(ctx, plan.Journal().Spec.State, owner); err != nil {
 			return err
 		}
 		refused := append([]*infra.RefusedError{}, plan.Refused...) // not nil, which would be null in JSON

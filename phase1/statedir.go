@@ -143,8 +143,8 @@ func (s *session) checkState(ctx context.Context, o resolvedOwner) error {
 	return checkReadable(o, s.state.Name())
 }
 
-// lookAtState is takeState for a Plan, which makes nothing. A directory that is not there or not named is no error.
-func (s *session) lookAtState(ctx context.Context, path string, o resolvedOwner) error {
+// previewState is takeState for a Plan, which makes nothing. A directory that is not there or not named is no error.
+func (s *session) previewState(ctx context.Context, path string, o resolvedOwner) error {
 	if path == "" {
 		return nil
 	}
@@ -215,7 +215,7 @@ type head struct {
 func recordHead(dir *os.Root, nic string) (head, error) {
 	var r head
 	text, err := statefile.Read(dir, nic+".json")
-	if notRead(err) {
+	if isUnreadable(err) {
 		return r, fmt.Errorf("record %s: %w", filepath.Join(dir.Name(), nic+".json"), err)
 	}
 	if err == nil {
@@ -224,9 +224,9 @@ func recordHead(dir *os.Root, nic string) (head, error) {
 	return r, nil
 }
 
-// notRead reports whether err is a system call's that kept a file from being read, which may be as it should: it is not
-// the error of a file that is not there or that is damaged.
-func notRead(err error) bool {
+// isUnreadable reports whether err is a system call's that kept a file from being read, which may be as it should: it
+// is not the error of a file that is not there or that is damaged.
+func isUnreadable(err error) bool {
 	var errno syscall.Errno
 	return errors.As(err, &errno) && errno != syscall.ENOENT
 }
@@ -332,8 +332,8 @@ func rootPath(path string, bits fs.FileMode) (string, error) {
 	return real, checkRootOnly(real, info, bits)
 }
 
-// safePath is rootPath without a check of the directory itself. It returns Lstat of the directory. It looks at each directory
-// once, after those above it were checked: then no user but root can put another one in its place.
+// safePath is rootPath without a check of the directory itself. It returns Lstat of the directory. It looks at each
+// directory once, after those above it were checked: then no user but root can put another one in its place.
 func safePath(path string) (real string, info fs.FileInfo, err error) {
 	const linksMax = 40 // as the kernel has it (MAXSYMLINKS of linux/namei.h)
 	real, links := "/", 0

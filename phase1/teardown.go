@@ -29,7 +29,7 @@ func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
 			return err
 		}
 		if j == nil {
-			return s.nothingWired()
+			return s.tearDownUnwired()
 		}
 		if err := j.checkState(o.State); err != nil {
 			return err
@@ -69,7 +69,7 @@ func (s *session) discard(ctx context.Context, j *journal, cutOff bool) (bool, e
 	if err != nil {
 		return false, err
 	}
-	if _, _, err := s.wayBack(plan, false); err != nil { // what Teardown would refuse
+	if _, _, err := s.undoSteps(plan, false); err != nil { // what Teardown would refuse
 		if cutOff && errors.Is(err, ErrInUse) {
 			return false, nil
 		}
@@ -96,8 +96,8 @@ func (s *session) takeDown(ctx context.Context, j *journal, cutOff bool) error {
 	return s.undo(plan, cutOff)
 }
 
-// nothingWired is the Teardown of a NIC without a journal. A wiring whose journal is not here is an error.
-func (s *session) nothingWired() error {
+// tearDownUnwired is the Teardown of a NIC without a journal. A wiring whose journal is not here is an error.
+func (s *session) tearDownUnwired() error {
 	now, err := s.ns.Snapshot(netstate.NamesFor(s.nic, ""), nil, nil)
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func (s *session) undoFailed(plan *wiring.Plan) error {
 // undo gives the namespace back. The journal is removed last: without it, the rest could not be found. Unless cutOff is
 // set, undo refuses before the first change if a process has a tap open that undo would delete.
 func (s *session) undo(plan *wiring.Plan, cutOff bool) error {
-	ops, gone, err := s.wayBack(plan, cutOff)
+	ops, gone, err := s.undoSteps(plan, cutOff)
 	if errors.Is(err, ErrInUse) {
 		return err
 	}
@@ -143,7 +143,7 @@ func (s *session) undo(plan *wiring.Plan, cutOff bool) error {
 		return fmt.Errorf("give the namespace back: %w", err)
 	}
 	left := s.removeRecord()
-	err = s.giveBack(plan, ops, gone)
+	err = s.restoreFound(plan, ops, gone)
 	if err == nil || errors.Is(err, infra.ErrNoNIC) {
 		s.forgetConnections(context.Background(), plan.OwnConnections())
 		if left == nil {
@@ -174,9 +174,9 @@ func (s *session) removeRecord() error {
 	return cache.Remove(s.state.Root, s.nic)
 }
 
-// giveBack does not end with the caller's context: half a way back is worse than a late one. If
-// the NIC has gone, giveBack says so when everything else is done.
-func (s *session) giveBack(plan *wiring.Plan, ops []netstate.Op, gone error) (err error) {
+// restoreFound does not end with the caller's context: half a way back is worse than a late one. If
+// the NIC has gone, restoreFound says so when everything else is done.
+func (s *session) restoreFound(plan *wiring.Plan, ops []netstate.Op, gone error) (err error) {
 	for tried := 0; len(ops) > 0; tried++ {
 		if tried == tries {
 			return errors.New("the namespace keeps changing")
@@ -189,16 +189,16 @@ func (s *session) giveBack(plan *wiring.Plan, ops []netstate.Op, gone error) (er
 		if gone == nil { // else the kernel would look for a module of that name
 			tap.NoticeCarrier(s.nic)
 		}
-		if ops, gone, err = s.wayBack(plan, true); err != nil {
+		if ops, gone, err = s.undoSteps(plan, true); err != nil {
 			return err
 		}
 	}
 	return gone
 }
 
-// wayBack reads the namespace and returns what is left to undo. Gone is infra.ErrNoNIC if the NIC has gone. Unless
+// undoSteps reads the namespace and returns what is left to undo. Gone is infra.ErrNoNIC if the NIC has gone. Unless
 // cutOff is set, the error is ErrInUse if a process has a tap open that the operations delete.
-func (s *session) wayBack(plan *wiring.Plan, cutOff bool) (ops []netstate.Op, gone, err error) {
+func (s *session) undoSteps(plan *wiring.Plan, cutOff bool) (ops []netstate.Op, gone, err error) {
 	now, err := s.ns.SnapshotForUndo(plan.Names(), plan.SysctlPaths(), plan.Tables())
 	if err != nil {
 		return nil, nil, err
