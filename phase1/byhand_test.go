@@ -40,7 +40,7 @@ func TestByHand(t *testing.T) {
 		if err := nothingOfOurs(n); err != nil {
 			t.Error(err)
 		}
-		for _, left := range ofNode(t, n) {
+		for _, left := range journals(t, n) {
 			if strings.HasSuffix(left, ".journal") {
 				t.Errorf("%s is left", left)
 			}

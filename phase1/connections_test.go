@@ -284,7 +284,7 @@ func TestConnectionsOfOtherNICs(t *testing.T) {
 			secondNIC(s.Network, "10.245.0.7/24")
 			s.World.IP("addr add 10.245.0.1/24 dev pod2")
 			s.Pod.Settle("net1")
-			first, second := config(s.Network, c.wired[0]), ofSecondNIC(s.Network, c.wired[1])
+			first, second := config(s.Network, c.wired[0]), configOfSecondNIC(s.Network, c.wired[1])
 			setup(t, second)
 			world := netip.MustParseAddrPort("10.245.0.1:8002")
 			server := listen(t, s.World, world)

@@ -88,8 +88,8 @@ func counters(t *testing.T, c wired.NIC) *phase1.Counters {
 	return n
 }
 
-// looks wants ip(8), Status and Counters to say what the VMM has counted.
-func (v *vmm) looks(t *testing.T, n nstest.Network, c wired.NIC, when string) {
+// wantCounters wants ip(8), Status and Counters to say what the VMM has counted.
+func (v *vmm) wantCounters(t *testing.T, n nstest.Network, c wired.NIC, when string) {
 	t.Helper()
 	report, err := c.Status(t.Context())
 	if err != nil {
@@ -120,7 +120,7 @@ func TestCounters(t *testing.T) {
 			setup(t, c)
 			files, closeTap := openTap(t, n, "eth0-tap", queues)
 			v := &vmm{queues: files}
-			v.looks(t, n, c, "before the first frame")
+			v.wantCounters(t, n, c, "before the first frame")
 			guest := record(t, n).MAC
 			for i := range 30 {
 				from := guest
@@ -141,10 +141,10 @@ func TestCounters(t *testing.T) {
 				}
 				return nil
 			})
-			v.looks(t, n, c, "after traffic")
+			v.wantCounters(t, n, c, "after traffic")
 			c.Limits.FromGuest.PacketsPerSecond = 1_000_000
 			setup(t, c)
-			v.looks(t, n, c, "after another Setup")
+			v.wantCounters(t, n, c, "after another Setup")
 			if b.Kind() != cache.BindingRouted {
 				if _, err := c.Deactivate(t.Context()); err != nil {
 					t.Fatal(err)
@@ -152,7 +152,7 @@ func TestCounters(t *testing.T) {
 				if err := v.write(0, guest, 46); !errors.Is(err, unix.EIO) {
 					t.Errorf("on standby a frame is written: %v", err)
 				}
-				v.looks(t, n, c, "on standby")
+				v.wantCounters(t, n, c, "on standby")
 				if _, err := c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 					t.Fatal(err)
 				}
@@ -160,7 +160,7 @@ func TestCounters(t *testing.T) {
 					t.Error(err)
 				}
 				v.drain(t)
-				v.looks(t, n, c, "after standby")
+				v.wantCounters(t, n, c, "after standby")
 			}
 			closeTap()
 			n.Pod.IP("link del eth0-tap")
@@ -168,7 +168,7 @@ func TestCounters(t *testing.T) {
 				t.Errorf("without a tap: %+v, %v", report, err)
 			}
 			setup(t, c)
-			(&vmm{}).looks(t, n, c, "of a tap made anew")
+			(&vmm{}).wantCounters(t, n, c, "of a tap made anew")
 		}
 	})
 }

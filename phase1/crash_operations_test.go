@@ -81,7 +81,7 @@ func (b *bed) setupArgs(more ...string) []string {
 func (b *bed) setup() *operation {
 	found := func(file bool) error {
 		if file {
-			return b.looks(b.before)
+			return b.wantDump(b.before)
 		}
 		return b.isFound()
 	}
@@ -114,7 +114,7 @@ func (b *bed) change() *operation {
 	}
 	settled(b.T, b.n)
 	changed := b.dump()
-	op.done = func() error { return errors.Join(b.looks(changed), other.Check(b.Context())) }
+	op.done = func() error { return errors.Join(b.wantDump(changed), other.Check(b.Context())) }
 	op.always = func() error {
 		rules := func(dump string) string { return strings.Join(ofTables.FindAllString(dump, -1), "") }
 		if have := rules(b.dump()); have != rules(changed) && have != rules(b.wired) {
@@ -187,8 +187,8 @@ func (b *bed) finish(again bool) error {
 	return errors.Join(b.c.Teardown(b.Context()), b.isFound())
 }
 
-// looks waits for the namespace to be as in a dump taken before.
-func (b *bed) looks(want string) error {
+// wantDump waits for the namespace to be as in a dump taken before.
+func (b *bed) wantDump(want string) error {
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		err := difference(want, b.dump())
 		if err == nil || time.Now().After(end) {
@@ -257,7 +257,7 @@ func (b *bed) removeState() error {
 }
 
 // isFound reports whether the namespace is as it was found, and the directory without a trace.
-func (b *bed) isFound() error { return errors.Join(b.looks(b.before), b.nothingLeft()) }
+func (b *bed) isFound() error { return errors.Join(b.wantDump(b.before), b.nothingLeft()) }
 
 // isWired reports whether all is as after an undisturbed Setup. One that got EPERM for force_forwarding lets the whole
 // namespace forward: then Check alone judges.
@@ -266,7 +266,7 @@ func (b *bed) isWired() error {
 	if strings.Contains(b.wired, all+"0") && strings.Contains(b.n.Pod.Dump(), all+"1") {
 		return b.c.Check(b.Context())
 	}
-	return errors.Join(b.looks(b.wired), b.c.Check(b.Context()))
+	return errors.Join(b.wantDump(b.wired), b.c.Check(b.Context()))
 }
 
 // force takes down a wiring whose journal is damaged. Setup does nothing before the work is finished, by Teardown or by
@@ -281,7 +281,7 @@ func (b *bed) force() *operation {
 		path, _ := journalIn(b.T, b.c.Dir, b.n)
 		return os.WriteFile(path, []byte("{"), 0o600)
 	}
-	op.done = func() error { return errors.Join(b.looks(forced), b.nothingLeft()) }
+	op.done = func() error { return errors.Join(b.wantDump(forced), b.nothingLeft()) }
 	op.finish = func(again bool) error {
 		if left, _ := filepath.Glob(filepath.Join(b.c.Dir, "*", "*.journal")); again && len(left) > 0 {
 			before := b.n.Pod.Settled() // the wiring's IPv6 addresses are new

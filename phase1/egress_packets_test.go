@@ -55,7 +55,7 @@ func TestEgressPackets(t *testing.T) {
 					{"the port", netip.AddrPortFrom(far, port)}, {"another port", netip.AddrPortFrom(far, other)},
 					{"an open host", netip.AddrPortFrom(open[family], other)}, {"another host", netip.AddrPortFrom(no, port)},
 				} {
-					if w.leaves(to.Addr(), k.build(to.Addr(), uint16(5000+i), to.Port())) {
+					if w.arrivesAt(to.Addr(), k.build(to.Addr(), uint16(5000+i), to.Port())) {
 						left = append(left, to.name)
 					}
 				}
@@ -67,9 +67,9 @@ func TestEgressPackets(t *testing.T) {
 	})
 }
 
-// leaves reports whether the frames come to the network as a packet for the address. What a busy machine loses is sent
-// again.
-func (w *wire) leaves(to netip.Addr, list [][]byte) bool {
+// arrivesAt reports whether the frames come to the network as a packet for the address. What a busy machine loses is
+// sent again.
+func (w *wire) arrivesAt(to netip.Addr, list [][]byte) bool {
 	w.t.Helper()
 	for range 3 {
 		world, _ := w.send(list...)
@@ -125,7 +125,7 @@ func (w *wire) packets(family int) (shapes []shape) {
 	}))
 	for _, protocol := range []uint8{unix.IPPROTO_GRE, unix.IPPROTO_ESP, unix.IPPROTO_IPV6} {
 		add(byProtocol, fmt.Sprintf("protocol %d", protocol), one(func(to netip.Addr, source, port uint16) []byte {
-			return packet(protocol, to, append(ofPorts(0, port), make([]byte, 36)...))
+			return packet(protocol, to, append(portHeader(0, port), make([]byte, 36)...))
 		}))
 	}
 	if family == 0 {
@@ -190,7 +190,7 @@ func TestEgressFamilies(t *testing.T) {
 					fresh := func(source uint16) []byte {
 						return w.link.Packet(17, w.address(), far, frames.Datagram(source, frames.SentinelPort, []byte("new")))
 					}
-					if !w.leaves(far, [][]byte{fresh(5000)}) {
+					if !w.arrivesAt(far, [][]byte{fresh(5000)}) {
 						t.Error("what is allowed does not leave")
 					}
 					stays("another port", w.link.Ask(17, w.address(), far, 53))

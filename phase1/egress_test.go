@@ -243,7 +243,7 @@ func TestHostileEgress(t *testing.T) {
 			rebind(t, n, c)
 			w := attach(t, n, true, true)
 			w.addEnds(n)
-			kinds := waysRound(w)
+			kinds := evasions(w)
 			before := counted(t, c)["egress"]
 			for _, k := range kinds {
 				if world, pod := w.send(k.Frames...); len(world)+len(pod) > 0 {
@@ -301,7 +301,7 @@ func rebind(t *testing.T, n nstest.Network, c wired.NIC) {
 		set := map[bool]string{true: "pins-4", false: "pins-6"}[a.Is4()]
 		n.Pod.Exec("nft", "add", "element", "inet", "guestwire-eth0", set, fmt.Sprintf("{ %v . udp . 53 timeout 1h }", a))
 	}
-	leftOut(t, c.Pin(t.Context(), list, []infra.Ports{{First: 53, Protocol: "udp"}}, time.Hour), list...)
+	wantUnpinned(t, c.Pin(t.Context(), list, []infra.Ports{{First: 53, Protocol: "udp"}}, time.Hour), list...)
 }
 
 // TestSourceRoutes: where the namespace takes packets that choose their way, the guest's do not choose theirs, with and
@@ -316,7 +316,7 @@ func TestSourceRoutes(t *testing.T) {
 			setup(t, c)
 			w := attach(t, n, true, true)
 			tried := 0
-			for _, k := range waysRound(w) {
+			for _, k := range evasions(w) {
 				if !strings.HasSuffix(k.Name, " by the gateway") {
 					continue
 				}
@@ -333,8 +333,8 @@ func TestSourceRoutes(t *testing.T) {
 	}
 }
 
-// waysRound are what a guest may try that may send to the sentinel's port alone.
-func waysRound(w *wire) (kinds []frames.Kind) {
+// evasions are what a guest may try that may send to the sentinel's port alone.
+func evasions(w *wire) (kinds []frames.Kind) {
 	add := func(name string, list ...[]byte) { kinds = append(kinds, frames.Kind{Name: name, Frames: list}) }
 	data := []byte("what must not leave")
 	for _, v := range []struct {
@@ -359,7 +359,7 @@ func waysRound(w *wire) (kinds []frames.Kind) {
 		add(v.name+"TCP to the allowed port", w.link.Ask(6, v.own, v.far, frames.SentinelPort))
 		add(v.name+"UDP-Lite to the allowed port", packet(136, v.far, lite(v.own, v.far, data)))
 		add(v.name+"SCTP to the allowed port", packet(132, v.far, association(5000, frames.SentinelPort)))
-		add(v.name+"DCCP to the allowed port", packet(33, v.far, slices.Concat(ofPorts(5000, frames.SentinelPort), []byte{4, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0})))
+		add(v.name+"DCCP to the allowed port", packet(33, v.far, slices.Concat(portHeader(5000, frames.SentinelPort), []byte{4, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0})))
 		add(v.name+"echo request", packet(v.icmp, v.no, message(v.echo, 0, 1, 0, 1)))
 		add(v.name+"echo request to the allowed host", packet(v.icmp, v.far, message(v.echo, 0, 1, 0, 1)))
 		add(v.name+"echo reply that nobody asked for", packet(v.icmp, v.no, message(v.reply, 0, 1, 0, 1)))
@@ -376,7 +376,7 @@ func waysRound(w *wire) (kinds []frames.Kind) {
 		add(v.name+"UDP with a wrong checksum", bad)
 		for _, protocol := range []uint8{4, 41, 47, 50, 89, 115, 137, 253} {
 			add(fmt.Sprintf("%sprotocol %d", v.name, protocol), packet(protocol, v.no, make([]byte, 40)))
-			add(fmt.Sprintf("%sprotocol %d to the allowed host, the port in its place", v.name, protocol), packet(protocol, v.far, append(ofPorts(5000, frames.SentinelPort), make([]byte, 36)...)))
+			add(fmt.Sprintf("%sprotocol %d to the allowed host, the port in its place", v.name, protocol), packet(protocol, v.far, append(portHeader(5000, frames.SentinelPort), make([]byte, 36)...)))
 		}
 		add(v.name+"no transport header", packet(253, v.no, nil))
 		add(v.name+"a transport header of 3 octets", packet(253, v.no, make([]byte, 3)))
@@ -421,13 +421,13 @@ func waysRound(w *wire) (kinds []frames.Kind) {
 	return kinds
 }
 
-func ofPorts(source, destination uint16) []byte {
+func portHeader(source, destination uint16) []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, source), destination)
 }
 
 // association is an INIT of SCTP (RFC 9260 section 3.3.2), whose checksum frames.Link.Packet completes.
 func association(source, destination uint16) []byte {
-	return slices.Concat(ofPorts(source, destination), make([]byte, 8), []byte{1, 0, 0, 20, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1})
+	return slices.Concat(portHeader(source, destination), make([]byte, 8), []byte{1, 0, 0, 20, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1})
 }
 
 // sum is that of RFC 1071, inverted.
@@ -447,7 +447,7 @@ func sum(b []byte) uint16 {
 
 // lite is a datagram of UDP-Lite (RFC 3828) to the sentinel's port. Its checksum covers all of it.
 func lite(from, to netip.Addr, data []byte) []byte {
-	b := append(append(ofPorts(5000, frames.SentinelPort), 0, 0, 0, 0), data...)
+	b := append(append(portHeader(5000, frames.SentinelPort), 0, 0, 0, 0), data...)
 	pseudo := slices.Concat(from.AsSlice(), to.AsSlice(), []byte{0, 0, 0, byte(len(b)), 0, 0, 0, 136})
 	binary.BigEndian.PutUint16(b[6:], sum(append(pseudo, b...)))
 	return b

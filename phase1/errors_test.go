@@ -21,7 +21,7 @@ func TestErrorsNameTheCall(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	secondNIC(n, "192.0.2.2/24")
 	ctx := t.Context()
-	unwired, gone := ofSecondNIC(n, infra.Bridge{}), config(n, infra.Bridge{})
+	unwired, gone := configOfSecondNIC(n, infra.Bridge{}), config(n, infra.Bridge{})
 	gone.Name = "eth7"
 	bad := gone
 	bad.Name = "a b"

@@ -170,7 +170,7 @@ func TestForceTeardown(t *testing.T) {
 					words = append(words, ofDirectory)
 				}
 				lostAre(t, lost, words...)
-				if left := ofNode(t, n); len(left) > 0 {
+				if left := journals(t, n); len(left) > 0 {
 					t.Errorf("the journal directory has %v", left)
 				}
 				if !c.known {
@@ -211,7 +211,7 @@ func TestForceTeardownOfNothing(t *testing.T) {
 	}
 	untouched(t, config(other, nil), path, text)
 	secondNIC(n)
-	second := ofSecondNIC(n, infra.Redirect{})
+	second := configOfSecondNIC(n, infra.Redirect{})
 	setup(t, second)
 	c.State = n.State
 	wiredNothing(t, n, c)
@@ -232,7 +232,7 @@ func TestForceTeardownBesides(t *testing.T) {
 			n := nstest.NewNetwork(t)
 			secondNIC(n, "10.245.0.7/24", "fd00:245::7/64")
 			before, were := settled(t, n), sysctls(n)
-			first, second := config(n, c.first), ofSecondNIC(n, c.second)
+			first, second := config(n, c.first), configOfSecondNIC(n, c.second)
 			setup(t, first)
 			path, _ := journal(t, n)
 			setup(t, second)

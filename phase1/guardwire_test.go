@@ -207,6 +207,6 @@ func (w *wire) framesToWire() (kinds []frames.Kind) {
 // arrives reports whether frames from the gateway come to the guest.
 func arrives(t *testing.T, w *wire, list [][]byte, number int) bool {
 	t.Helper()
-	missing, _ := comes(t, w, list, list, number)
+	missing, _ := wantInOrder(t, w, list, list, number)
 	return len(missing) == 0
 }

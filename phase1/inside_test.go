@@ -209,7 +209,7 @@ func TestInsideRefused(t *testing.T) {
 		t.Errorf("in another user namespace: %v, %s; want %s", err, out, outside)
 	}
 	asFound(t, n.Network, before)
-	if left := ofNode(t, n.Network); len(left) > 0 {
+	if left := journals(t, n.Network); len(left) > 0 {
 		t.Errorf("the refused setups leave %v", left)
 	}
 

@@ -138,7 +138,7 @@ func TestInUseWithoutJournal(t *testing.T) {
 			t.Error(err)
 		}
 		record(t, n)
-		if left := ofNode(t, n); len(left) > 0 {
+		if left := journals(t, n); len(left) > 0 {
 			t.Errorf("the journal directory has %v; want nothing", left)
 		}
 		closeTap()

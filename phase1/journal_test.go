@@ -28,7 +28,7 @@ func journalIn(t *testing.T, dir string, n nstest.Network) (path, text string) {
 	t.Helper()
 	var paths []string
 	var err error
-	for _, path := range ofNodeIn(t, dir, n) {
+	for _, path := range journalsIn(t, dir, n) {
 		if strings.HasSuffix(path, ".journal") {
 			paths = append(paths, path)
 		}

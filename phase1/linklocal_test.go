@@ -299,7 +299,7 @@ func (w *wire) noneLeaks(kinds []frames.Kind) {
 func (w *wire) network(list ...[]byte) {
 	w.t.Helper()
 	w.sentinels++
-	if missing, _ := comes(w.t, w, list, list, w.sentinels); len(missing) > 0 {
+	if missing, _ := wantInOrder(w.t, w, list, list, w.sentinels); len(missing) > 0 {
 		w.t.Errorf("did not come to the guest: %x", missing)
 	}
 }

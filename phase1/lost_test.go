@@ -216,7 +216,7 @@ func TestUnreadableNeighbour(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	secondNIC(n, "10.245.0.7/24")
 	before := settled(t, n)
-	first, second := config(n, infra.Redirect{}), ofSecondNIC(n, infra.Bridge{})
+	first, second := config(n, infra.Redirect{}), configOfSecondNIC(n, infra.Bridge{})
 	setup(t, first)
 	path, text := journal(t, n)
 	for name, other := range map[string]string{"of another version": regexp.MustCompile(`"version":\d+`).ReplaceAllString(text, `"version":99`), "damaged": text[:len(text)/2]} {

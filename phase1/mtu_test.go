@@ -65,7 +65,7 @@ func TestMTU(t *testing.T) {
 					}
 					for i, k := range arriving {
 						had := w.dropped()
-						if _, others := comes(t, w, k.Frames, nil, 1000+i); len(others) > 0 {
+						if _, others := wantInOrder(t, w, k.Frames, nil, 1000+i); len(others) > 0 {
 							t.Errorf("to the guest: %s passes", k.Name)
 						}
 						if have, want := more(had, w.dropped()), fmt.Sprintf("%s %d", k.Reason, len(k.Frames)); have != want {

@@ -40,11 +40,11 @@ func TestOuterServers(t *testing.T) {
 				}
 				before := w.dropped()
 				sent++
-				missing, others := comes(t, w, k.Frames, want, sent)
+				missing, others := wantInOrder(t, w, k.Frames, want, sent)
 				tries := 1
 				for ; len(missing) > 0 && len(others) == 0 && tries < 4; tries++ { // a busy machine loses frames
 					sent++
-					missing, others = comes(t, w, k.Frames, want, sent)
+					missing, others = wantInOrder(t, w, k.Frames, want, sent)
 				}
 				counted := ""
 				if len(want) < len(k.Frames) {
@@ -76,9 +76,9 @@ func TestOuterServers(t *testing.T) {
 	}
 }
 
-// comes sends frames from the gateway. Those in want must come to the guest, in that order. It returns those of want
-// that are missing, and those of the others that came.
-func comes(t *testing.T, w *wire, list, want [][]byte, number int) (missing, more [][]byte) {
+// wantInOrder sends frames from the gateway. Those in want must come to the guest, in that order. It returns those of
+// want that are missing, and those of the others that came.
+func wantInOrder(t *testing.T, w *wire, list, want [][]byte, number int) (missing, more [][]byte) {
 	t.Helper()
 	sentinel := w.link.FromGateway().Sentinel(w.link.Gateway4, number)
 	if err := w.inject(append(list[:len(list):len(list)], sentinel)...); err != nil {

@@ -57,7 +57,7 @@ func TestVhost(t *testing.T) {
 	}
 	ownedBy(inGroup)
 	asFound(t, n, before)
-	if left := ofNode(t, n); len(left) > 0 {
+	if left := journals(t, n); len(left) > 0 {
 		t.Errorf("the refused setups leave %v", left)
 	}
 	ownedBy(`{"uid": 107, "ownDevices": true}`) // its devices are elsewhere

@@ -71,8 +71,8 @@ func secondNIC(n nstest.Network, addresses ...string) {
 	n.Pod.IP("link set net1 up")
 }
 
-// ofSecondNIC is config for that NIC.
-func ofSecondNIC(n nstest.Network, b infra.Binding) wired.NIC {
+// configOfSecondNIC is config for that NIC.
+func configOfSecondNIC(n nstest.Network, b infra.Binding) wired.NIC {
 	c := config(n, b)
 	c.Name = "net1"
 	return c
@@ -114,7 +114,7 @@ func empty(t *testing.T, dir string) {
 func filesAreGone(t *testing.T, n nstest.Network) {
 	t.Helper()
 	empty(t, n.State)
-	if left := ofNode(t, n); len(left) > 0 {
+	if left := journals(t, n); len(left) > 0 {
 		t.Errorf("the journal directory has %v; want nothing of this namespace", left)
 	}
 }
@@ -183,14 +183,14 @@ func teardown(t *testing.T, n nstest.Network, c wired.NIC, before string) {
 	filesAreGone(t, n)
 }
 
-// ofNode are the namespace's journals, and what else is in their directory.
-func ofNode(t *testing.T, n nstest.Network) []string {
+// journals are the namespace's journals, and what else is in their directory.
+func journals(t *testing.T, n nstest.Network) []string {
 	t.Helper()
-	return ofNodeIn(t, phase1.DefaultDir, n)
+	return journalsIn(t, phase1.DefaultDir, n)
 }
 
-// ofNodeIn is ofNode for another directory of the node.
-func ofNodeIn(t *testing.T, dir string, n nstest.Network) []string {
+// journalsIn is journals for another directory of the node.
+func journalsIn(t *testing.T, dir string, n nstest.Network) []string {
 	t.Helper()
 	dir = filepath.Join(dir, namespaceName(t, n))
 	entries, err := os.ReadDir(dir)

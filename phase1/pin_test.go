@@ -48,8 +48,8 @@ func number(match []string) int {
 	return n
 }
 
-// leftOut wants the error to be about these addresses.
-func leftOut(t *testing.T, err error, addresses ...netip.Addr) {
+// wantUnpinned wants the error to be about these addresses.
+func wantUnpinned(t *testing.T, err error, addresses ...netip.Addr) {
 	t.Helper()
 	var left *phase1.PinError
 	if !errors.As(err, &left) {
@@ -91,7 +91,7 @@ func TestPin(t *testing.T) {
 			t.Fatal(err)
 		}
 		local := []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fe80::1")}
-		leftOut(t, pin(time.Hour, 9001, append(local, gateway[0], gateway[1], beyond[0])...), append(local, gateway[:]...)...)
+		wantUnpinned(t, pin(time.Hour, 9001, append(local, gateway[0], gateway[1], beyond[0])...), append(local, gateway[:]...)...)
 		for family, set := range []string{"pins-4", "pins-6"} {
 			s.Pod.Exec("nft", "add", "element", "inet", "guestwire-eth0", set, fmt.Sprintf("{ %v . tcp . 9001 timeout 1h }", gateway[family]))
 		}
@@ -252,7 +252,7 @@ func TestPinPartly(t *testing.T) {
 	c.Egress = policy(t, append(entries, "refuse all")...)
 	setup(t, c)
 	refused := netip.MustParseAddr("11.0.0.1")
-	leftOut(t, c.Pin(t.Context(), []netip.Addr{nstest.Beyond4, refused}, []infra.Ports{{First: 443, Last: 543}}, time.Hour), refused)
+	wantUnpinned(t, c.Pin(t.Context(), []netip.Addr{nstest.Beyond4, refused}, []infra.Ports{{First: 443, Last: 543}}, time.Hour), refused)
 	if have := strings.Count(n.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", "pins-4"), " . tcp . "); have != 101 {
 		t.Errorf("%d pins, want 101", have)
 	}
@@ -268,7 +268,7 @@ func TestPinWithoutFamily(t *testing.T) {
 	c.Egress = policy(t, "refuse all")
 	setup(t, c)
 	hosts := []netip.Addr{nstest.Beyond4, nstest.Beyond6}
-	leftOut(t, c.Pin(t.Context(), hosts, []infra.Ports{{First: 443}}, time.Hour), hosts[1])
+	wantUnpinned(t, c.Pin(t.Context(), hosts, []infra.Ports{{First: 443}}, time.Hour), hosts[1])
 	if list := n.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", "pins-4"); !strings.Contains(list, hosts[0].String()) {
 		t.Error(list)
 	}

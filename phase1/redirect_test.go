@@ -168,7 +168,7 @@ func TestRedirectMutesTheNamespace(t *testing.T) {
 	c := config(s.Network, infra.Redirect{})
 	s.wireBare(t, c)
 	s.who["guest"].IP("neigh replace 10.244.1.1 lladdr " + router + " dev eth0") // which the responder would say
-	other := ofSecondNIC(s.Network, infra.Masquerade{})
+	other := configOfSecondNIC(s.Network, infra.Masquerade{})
 	setup(t, other)
 	r := nstest.Record(t, s.State, "net1")
 	second := recordsGuest(t, s.Network, r, r.MTU)
@@ -280,7 +280,7 @@ func TestSharedSysctls(t *testing.T) {
 				n.Pod.Exec("sh", "-c", "sysctl -qw "+test.sysctl+"="+value+" || true") // a kernel may not have it yet
 				read := func() string { return n.Pod.Exec("sh", "-c", "sysctl -n "+test.sysctl+" 2>/dev/null || true") }
 				was, before := read(), sorted(settled(t, n))
-				first, second := config(n, test.first), ofSecondNIC(n, test.second)
+				first, second := config(n, test.first), configOfSecondNIC(n, test.second)
 				for _, c := range []*wired.NIC{&first, &second} {
 					switch c.Binding.(type) {
 					case infra.Macvtap, infra.SRIOV, infra.Passt, infra.Slirp:

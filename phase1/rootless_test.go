@@ -65,7 +65,7 @@ func TestRootless(t *testing.T) {
 	nstest.NeedTaps(t)
 	agent := nstest.Program(t, "examples/agent")
 	const user, other = 64055, 64056
-	own := func(path string, uid int, mode os.FileMode) string {
+	mkdirOwned := func(path string, uid int, mode os.FileMode) string {
 		t.Helper()
 		if err := errors.Join(os.MkdirAll(path, 0o755), os.Chown(path, uid, uid), os.Chmod(path, mode)); err != nil {
 			t.Fatal(err)
@@ -79,11 +79,11 @@ func TestRootless(t *testing.T) {
 		}
 		return path
 	}
-	base := own(filepath.Join("/run", filepath.Base(nstest.Dir(t))), 0, 0o755) // all directories above are the machine's root's
+	base := mkdirOwned(filepath.Join("/run", filepath.Base(nstest.Dir(t))), 0, 0o755) // all directories above are the machine's root's
 	t.Cleanup(func() { os.RemoveAll(base) })
-	home := own(filepath.Join(base, "home"), user, 0o755)
-	sticky := own(filepath.Join(base, "sticky"), 0, 0o777|os.ModeSticky)
-	open := own(filepath.Join(base, "open"), 0, 0o777)
+	home := mkdirOwned(filepath.Join(base, "home"), user, 0o755)
+	sticky := mkdirOwned(filepath.Join(base, "sticky"), 0, 0o777|os.ModeSticky)
+	open := mkdirOwned(filepath.Join(base, "open"), 0, 0o777)
 	const prepare = `sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0
 ip link add eth0 type veth peer name peer; ip link set eth0 up; ip link set peer up; ip addr add 10.0.0.2/24 dev eth0
 for link in eth0 peer; do
@@ -100,7 +100,7 @@ same() {
 }
 `
 	plain, mounts := []string{"unshare", "-Urn"}, []string{"unshare", "-Urnm"}
-	bound := []string{"unshare", "-Urnm", "sh", "-ec", `mount --bind "` + home + `" "` + own(filepath.Join(base, "bound"), 0, 0o755) + `"; exec "$@"`, "sh"}
+	bound := []string{"unshare", "-Urnm", "sh", "-ec", `mount --bind "` + home + `" "` + mkdirOwned(filepath.Join(base, "bound"), 0, 0o755) + `"; exec "$@"`, "sh"}
 	tmpfs := []string{"unshare", "-Urnm", "sh", "-ec", `mount -t tmpfs none /mnt; exec "$@"`, "sh"}
 	for name, c := range map[string]struct {
 		wrapper    []string
@@ -111,17 +111,17 @@ same() {
 		"home":                              {plain, home + "/vm", 0, ""},
 		"mounts of its own":                 {mounts, home + "/vm", 0, ""},
 		"in a sticky directory":             {plain, sticky + "/vm", 0, ""},
-		"own in a sticky directory":         {plain, own(sticky+"/mine", user, 0o755) + "/vm", 0, ""},
+		"own in a sticky directory":         {plain, mkdirOwned(sticky+"/mine", user, 0o755) + "/vm", 0, ""},
 		"bound":                             {bound, base + "/bound/vm", 0, ""},
 		"tmpfs":                             {tmpfs, "/mnt/vm", 0, ""},
-		"other user's home":                 {plain, own(own(base+"/other", other, 0o755)+"/for-user", user, 0o755) + "/vm", 0, ""},
+		"other user's home":                 {plain, mkdirOwned(mkdirOwned(base+"/other", other, 0o755)+"/for-user", user, 0o755) + "/vm", 0, ""},
 		"root's link":                       {plain, link(home, base+"/link", 0) + "/vm", 0, ""},
-		"other user's in a sticky one":      {plain, own(own(sticky+"/other", other, 0o755)+"/for-user", user, 0o755) + "/vm", 0, "any user outside of this user namespace"},
+		"other user's in a sticky one":      {plain, mkdirOwned(mkdirOwned(sticky+"/other", other, 0o755)+"/for-user", user, 0o755) + "/vm", 0, "any user outside of this user namespace"},
 		"other user's link in a sticky one": {plain, link(home, sticky+"/link", other) + "/vm", 0, "any user outside of this user namespace"},
 		"open":                              {plain, open + "/vm", 0, "mode 0777"},
-		"below an open one":                 {plain, own(open+"/mine", user, 0o755) + "/vm", 0, "mode 0777"},
-		"state of another user's":           {plain, own(base+"/theirs", other, 0o755), 0, "of a user outside of this user namespace"},
-		"own, but open":                     {plain, own(home+"/open", user, 0o777), 0, "owner 0, mode 0777"},
+		"below an open one":                 {plain, mkdirOwned(open+"/mine", user, 0o755) + "/vm", 0, "mode 0777"},
+		"state of another user's":           {plain, mkdirOwned(base+"/theirs", other, 0o755), 0, "of a user outside of this user namespace"},
+		"own, but open":                     {plain, mkdirOwned(home+"/open", user, 0o777), 0, "owner 0, mode 0777"},
 		"unmapped owner":                    {plain, home + "/vm", 107, "owner.uid: 107 is not mapped in this user namespace, which has 0 to 0"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -36,7 +36,7 @@ func TestOneStateForTwo(t *testing.T) {
 			t.Errorf("the record became %+v", now)
 		}
 	}
-	if left := ofNode(t, second); len(left) > 0 {
+	if left := journals(t, second); len(left) > 0 {
 		t.Errorf("the journal directory has %v of the second", left)
 	}
 	check(t, config(first, infra.Bridge{})) // the first, after Setup and Teardown of the second

@@ -40,8 +40,8 @@ func newSide(t *testing.T, b infra.Binding) side {
 	return side{n, config(n, b), settled(t, n)}
 }
 
-// looks compares what Check, the record's file and the kernel say of standby.
-func (s side) looks(t *testing.T, standby bool, turn uint64) {
+// wantStandby compares what Check, the record's file and the kernel say of standby.
+func (s side) wantStandby(t *testing.T, standby bool, turn uint64) {
 	t.Helper()
 	check(t, s.c)
 	if r := record(t, s.Network); r.Standby != standby || r.Turn != turn {
@@ -62,7 +62,7 @@ func (s side) deactivate(t *testing.T, turn uint64) *cache.Record {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.looks(t, true, turn)
+	s.wantStandby(t, true, turn)
 	if !r.Standby || r.Turn != turn {
 		t.Fatalf("Deactivate returns standby %v, turn %d; want turn %d", r.Standby, r.Turn, turn)
 	}
@@ -75,7 +75,7 @@ func (s side) activate(t *testing.T, inactive *cache.Record) *cache.Record {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.looks(t, false, inactive.Turn)
+	s.wantStandby(t, false, inactive.Turn)
 	return &r
 }
 
@@ -87,7 +87,7 @@ func (s side) refuses(t *testing.T, inactive *cache.Record, words string) {
 	if !errors.Is(err, phase1.ErrActive) || !strings.Contains(err.Error(), words) {
 		t.Errorf("Activate by a record of turn %d: %v; want ErrActive, %s", inactive.Turn, err, words)
 	}
-	s.looks(t, before.Standby, before.Turn)
+	s.wantStandby(t, before.Standby, before.Turn)
 }
 
 // serves boots a guest that gets its addresses and pings the world.
@@ -128,10 +128,10 @@ func TestMove(t *testing.T) {
 			t.Errorf("Plan on standby: %v\n%v", err, preview)
 		}
 		setup(t, target.c)
-		target.looks(t, true, 0)
+		target.wantStandby(t, true, 0)
 		target.c.Standby = false
 		setup(t, target.c) // keeps it
-		target.looks(t, true, 0)
+		target.wantStandby(t, true, 0)
 
 		active, own := record(t, source.Network), record(t, target.Network)
 		target.refuses(t, &active, "active")
@@ -150,11 +150,11 @@ func TestMove(t *testing.T) {
 				t.Errorf("Activate by %+v: %v, want a *cache.FieldError", o, err)
 			}
 		}
-		target.looks(t, true, 0)
+		target.wantStandby(t, true, 0)
 
 		first := source.deactivate(t, 1)
 		setup(t, source.c)
-		source.looks(t, true, 1)
+		source.wantStandby(t, true, 1)
 		target.activate(t, first)
 		target.activate(t, first) // is active already
 		var reported []string
@@ -165,7 +165,7 @@ func TestMove(t *testing.T) {
 			t.Errorf("Setup with Standby of an active NIC reports %q, want what makes the guest inactive", reported)
 		}
 		target.c.Progress = nil
-		target.looks(t, false, 1)
+		target.wantStandby(t, false, 1)
 		target.serves(t)
 
 		// Back.
@@ -194,7 +194,7 @@ func TestMove(t *testing.T) {
 		if _, err := target.c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 			t.Error(err)
 		}
-		target.looks(t, false, 8)
+		target.wantStandby(t, false, 8)
 		target.deactivate(t, 9)
 
 		teardown(t, source.Network, source.c, source.before)
@@ -213,7 +213,7 @@ func TestStandbyRepair(t *testing.T) {
 		s.Pod.IP("link set eth0-tap up")
 		drifts(t, s.c, "eth0-tap is up")
 		setup(t, s.c)
-		s.looks(t, true, 0)
+		s.wantStandby(t, true, 0)
 
 		// Deactivate needs no more than the tap.
 		s.Pod.IP("link set eth0-tap up")
@@ -232,13 +232,13 @@ func TestStandbyRepair(t *testing.T) {
 		if _, err := s.c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 			t.Fatal(err)
 		}
-		s.looks(t, false, 4)
+		s.wantStandby(t, false, 4)
 		s.Pod.IP("link set eth0-tap down")
 		drifts(t, s.c, "eth0-tap is down")
 		if _, err := s.c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 			t.Fatal(err)
 		}
-		s.looks(t, false, 4)
+		s.wantStandby(t, false, 4)
 		teardown(t, s.Network, s.c, s.before)
 	})
 }
@@ -300,7 +300,7 @@ func TestStandbyTapType(t *testing.T) {
 		t.Errorf("Check says %v, want a DriftError", err)
 	}
 	setup(t, s.c)
-	s.looks(t, true, 1)
+	s.wantStandby(t, true, 1)
 	if _, err := s.c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func TestTakeOver(t *testing.T) {
 			t.Errorf("Setup: %v, Plan: %v; want ErrActive", err, planned)
 		}
 		asFound(t, s.Network, s.before)
-		if left := ofNode(t, s.Network); len(left) > 0 {
+		if left := journals(t, s.Network); len(left) > 0 {
 			t.Errorf("refused, and yet there is %v", left)
 		}
 
@@ -62,7 +62,7 @@ func TestTakeOver(t *testing.T) {
 			t.Errorf("Plan: %v, %v", preview, err)
 		}
 		setup(t, s.c)
-		s.looks(t, true, 0)
+		s.wantStandby(t, true, 0)
 		same := func(r cache.Record) {
 			t.Helper()
 			for _, change := range cache.Changes(from, r) {
@@ -81,14 +81,14 @@ func TestTakeOver(t *testing.T) {
 		later.From, later.Standby, later.Binding = nil, false, b
 		setup(t, later)
 		same(record(t, s.Network))
-		s.looks(t, true, 0)
+		s.wantStandby(t, true, 0)
 
 		r := s.activate(t, source.deactivate(t, 1))
 		same(*r)
 		s.serves(t)
 		setup(t, later)
 		same(record(t, s.Network))
-		s.looks(t, false, 1)
+		s.wantStandby(t, false, 1)
 		later.MTU = 1400
 		setup(t, later)
 		if r := record(t, s.Network); r.MTU != 1400 {
@@ -109,7 +109,7 @@ func TestTakeOverGateway(t *testing.T) {
 	s.World.IP("link set pod address " + here)
 	s.c.Standby = true
 	setup(t, s.c)
-	s.looks(t, true, 0)
+	s.wantStandby(t, true, 0)
 	if r := record(t, s.Network); r.IPv6.Router == nil || r.IPv6.Router.MAC.String() != knownGateway {
 		t.Errorf("on standby the router is %+v, want %s", r.IPv6.Router, knownGateway)
 	}
@@ -148,16 +148,16 @@ func TestTakeOverInactive(t *testing.T) {
 	first := source.deactivate(t, 1)
 	s := target(t, *first)
 	setup(t, s.c)
-	s.looks(t, false, 1)
+	s.wantStandby(t, false, 1)
 	setup(t, s.c)
-	s.looks(t, false, 1)
+	s.wantStandby(t, false, 1)
 	// The source is wired already, and is asked to take the guest over, as any target.
 	back := s.deactivate(t, 2)
 	for _, b := range []infra.Binding{nil, infra.Masquerade{}} {
 		c := source.c
 		c.From, c.Standby, c.Binding = back, true, b
 		setup(t, c)
-		source.looks(t, true, 1)
+		source.wantStandby(t, true, 1)
 	}
 	source.activate(t, back)
 	other := *back
@@ -177,7 +177,7 @@ func TestTakeOverInactive(t *testing.T) {
 	s = target(t, *inactive)
 	s.c.Standby = true
 	setup(t, s.c)
-	s.looks(t, true, 2)
+	s.wantStandby(t, true, 2)
 	s.refuses(t, first, "call Deactivate there until")
 	s.activate(t, inactive)
 	source.activate(t, s.deactivate(t, 4))
@@ -187,7 +187,7 @@ func TestTakeOverInactive(t *testing.T) {
 	teardown(t, source.Network, source.c, source.before)
 	source.c.From = &from
 	setup(t, source.c)
-	source.looks(t, false, 4)
+	source.wantStandby(t, false, 4)
 }
 
 // TestTurnBounds: the turn of another node's record does not wrap, neither at once nor by the next Deactivate, which
@@ -211,13 +211,13 @@ func TestTurnBounds(t *testing.T) {
 	asFound(t, s.Network, s.before)
 	inactive.Turn, s.c.From = last, inactive
 	setup(t, s.c)
-	s.looks(t, true, last-1)
+	s.wantStandby(t, true, last-1)
 	for range 2 {
 		var field *cache.FieldError
 		if r, err := s.c.Deactivate(t.Context()); !errors.As(err, &field) || field.Field != "turn" {
 			t.Errorf("Deactivate: turn %d, %v", r.Turn, err)
 		}
-		s.looks(t, true, last-1)
+		s.wantStandby(t, true, last-1)
 	}
 	for _, turn := range []uint64{0, 1<<64 - 1} {
 		bad := *inactive
