@@ -27,7 +27,7 @@ func openDir(t *testing.T) (*os.Root, string) {
 	return dir, path
 }
 
-func put(t *testing.T, path, text string) {
+func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -51,9 +51,9 @@ func TestFiles(t *testing.T) {
 		}
 	}
 	// List ignores other files.
-	put(t, filepath.Join(path, "eth0.journal"), "nonsense")
-	put(t, filepath.Join(path, ".eth0.json.new"), "torn")
-	put(t, filepath.Join(path, ".json"), "nonsense")
+	writeFile(t, filepath.Join(path, "eth0.journal"), "nonsense")
+	writeFile(t, filepath.Join(path, ".eth0.json.new"), "torn")
+	writeFile(t, filepath.Join(path, ".json"), "nonsense")
 	records, err := List(dir)
 	if want := []Record{full(), named("eth1"), named("eth1-b")}; err != nil || !reflect.DeepEqual(records, want) {
 		t.Errorf("List: %v, %v, want eth0, eth1, eth1-b", records, err)
@@ -92,7 +92,7 @@ func TestFileError(t *testing.T) {
 		{"eth0.json", "", "", "not a whole JSON object"},
 	} {
 		dir, path := openDir(t)
-		put(t, filepath.Join(path, c.file), c.text)
+		writeFile(t, filepath.Join(path, c.file), c.text)
 		_, readErr := Read(dir, strings.TrimSuffix(c.file, ".json"))
 		_, listErr := List(dir)
 		for _, err := range []error{readErr, listErr} {
@@ -227,7 +227,7 @@ func TestNotRegular(t *testing.T) {
 		"a directory": func(p string) error { return os.Mkdir(p, 0o755) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			put(t, outside, string(text))
+			writeFile(t, outside, string(text))
 			dir, path := openDir(t)
 			if err := plant(filepath.Join(path, "eth0.json")); err != nil {
 				t.Fatal(err)
