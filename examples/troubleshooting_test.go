@@ -191,8 +191,8 @@ func (p *trial) saysSoon(output func() string) {
 	})
 }
 
-// whole wants the wiring as setup left it.
-func (p *trial) whole() {
+// wantWired wants the wiring as setup left it.
+func (p *trial) wantWired() {
 	p.t.Helper()
 	p.agent(0, "check")
 	p.healed = true
@@ -516,7 +516,7 @@ var trials = map[string]func(p *trial){
 		p.n.World.IP("link set pod address 02:00:00:00:6a:02")
 		p.says(p.agent(4, "check"))
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"the IPv4 gateway ... has the MAC ..., the record's stand-in is of ...": func(p *trial) {
 		p.n.World.IP("addr add 169.254.1.1/32 dev pod")
@@ -529,7 +529,7 @@ var trials = map[string]func(p *trial){
 		p.n.World.IP("link set pod address 02:00:00:00:6a:02")
 		p.says(p.agent(4, "check"))
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"veth1 has [...] of eth0 too": func(p *trial) {
 		p.ip("link add veth1 type veth peer name veth1peer")
@@ -540,21 +540,21 @@ var trials = map[string]func(p *trial){
 		p.agent(0, "teardown")
 		p.ip("link del veth1")
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"eth0-tap is down": func(p *trial) {
 		p.setup(0)
 		p.ip("link set eth0-tap down")
 		p.says(p.agent(4, "check"))
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"table ... is gone": func(p *trial) {
 		p.setup(0)
 		p.n.Pod.Exec("nft", "flush", "ruleset")
 		p.says(p.agent(4, "check"))
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"no such link any more in this namespace": func(p *trial) {
 		p.setup(0)
@@ -568,18 +568,18 @@ var trials = map[string]func(p *trial){
 		p.agent(0, "teardown")
 		p.ip("link add eth0 type veth peer name eth0peer")
 		p.setup(0, "-binding", "redirect")
-		p.whole()
+		p.wantWired()
 	},
 	"route default via ... dev eth0 is gone": func(p *trial) {
 		p.setup(0, "-binding", "redirect")
 		p.ip("route replace default via 10.244.1.99")
 		p.says(p.agent(4, "check"))
 		p.setup(0, "-binding", "redirect")
-		p.whole()
+		p.wantWired()
 		p.agent(0, "teardown")
 		p.ip("route del default via 10.244.1.1")
 		p.setup(0, "-binding", "redirect")
-		p.whole()
+		p.wantWired()
 		if routes := fmt.Sprint(p.record().IPv4.Routes); !strings.Contains(routes, "10.244.1.99") || strings.Contains(routes, "10.244.1.1}") {
 			p.t.Errorf("the record has the routes %s", routes)
 		}
@@ -611,7 +611,7 @@ var trials = map[string]func(p *trial){
 		if _, err := g.Ping(p.t.Context(), nstest.Gateway4); err != nil {
 			p.t.Error(err)
 		}
-		p.whole()
+		p.wantWired()
 	},
 	"dropped ... packet...: ...": func(p *trial) {
 		p.setup(0)
@@ -651,43 +651,43 @@ var trials = map[string]func(p *trial){
 		if err := waiting.Wait(); err != nil {
 			p.t.Error(err)
 		}
-		p.whole()
+		p.wantWired()
 	},
 	"user ... is not root": func(p *trial) {
 		args := []string{"--reuid", "64055", "--clear-groups", nstest.Program(p.t, "examples/agent"), "setup", "-netns", p.n.Pod.Path(), "-nic", "eth0",
 			"-uid", "64055", "-binding", "bridge", "-state", p.n.State}
 		p.says(p.command(1, "setpriv", args...))
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"the caller's own network namespace": func(p *trial) {
 		p.says(p.setup(1, "-netns", "/proc/self/ns/net"))
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"no such link; the namespace has ...": func(p *trial) {
 		p.says(p.setup(1, "-nic", "eth9"))
 		p.ip("link")
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"... binding: ...; ... would work": func(p *trial) {
 		p.says(p.setup(5, "-binding", "macvtap"))
 		p.setup(0, "-binding", "auto")
-		p.whole()
+		p.wantWired()
 	},
 	"no such field in this version": func(p *trial) {
 		p.says(p.config(2, `{"routed": {}}`))
 		p.command(0, nstest.Program(p.t, "examples/agent"), "help", "setup")
 		p.config(0, `{"binding": {"routed": {}}}`)
-		p.whole()
+		p.wantWired()
 	},
 	"network in use": func(p *trial) {
 		p.says(p.config(1, `{"binding": {"masquerade": {"ipv4": "10.244.0.0/16"}}}`))
 		p.config(0, `{"binding": {"masquerade": {"ipv4": "10.99.0.0/24"}}}`)
 		p.agent(0, "teardown")
 		p.config(0, `{"binding": {"masquerade": {"ipv4": "10.244.0.0/16", "guest": ["10.244.9.9"]}}}`)
-		p.whole()
+		p.wantWired()
 	},
 	"which the routed binding gives to the namespace, is an address of": func(p *trial) {
 		p.ip("addr add 169.254.75.1/32 dev lo")
@@ -696,7 +696,7 @@ var trials = map[string]func(p *trial){
 		p.agent(0, "teardown")
 		p.ip("addr del 169.254.75.1/32 dev lo")
 		p.setup(0, "-binding", "routed")
-		p.whole()
+		p.wantWired()
 	},
 	"cannot open /dev/net/tun (...), so the launcher could not use a tap": func(p *trial) {
 		p.chmod(tap.Device, 0o600)
@@ -704,7 +704,7 @@ var trials = map[string]func(p *trial){
 		p.says(p.setup(1))
 		p.chmod(tap.Device, 0o666)
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"held by another process": func(p *trial) {
 		user := strconv.Itoa(nstest.LauncherUID)
@@ -731,7 +731,7 @@ var trials = map[string]func(p *trial){
 		in.Close()
 		held.Wait() // the shell's status is that of read
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"already wired, and not by ...": func(p *trial) {
 		p.setup(0)
@@ -746,7 +746,7 @@ var trials = map[string]func(p *trial){
 		p.agent(0, "teardown")
 		run(0)
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"device.driver vhost: open /dev/vhost-net: ...": func(p *trial) {
 		if _, err := os.Stat("/dev/vhost-net"); err == nil {
@@ -771,7 +771,7 @@ var trials = map[string]func(p *trial){
 		}
 		p.says(p.config(1, `{"binding": {"bridge": {}}, "device": {"driver": "vhost"}}`))
 		p.config(0, `{"binding": {"bridge": {}}, "device": {"driver": "qemu"}}`)
-		p.whole()
+		p.wantWired()
 	},
 	"owner.selinux: context ...: this kernel runs without SELinux": func(p *trial) {
 		if _, err := os.Stat("/sys/fs/selinux/enforce"); err == nil {
@@ -779,28 +779,28 @@ var trials = map[string]func(p *trial){
 		}
 		p.says(p.config(2, `{"binding": {"bridge": {}}, "owner": {"selinux": "system_u:system_r:container_t:s0"}}`))
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"cannot enter ... (...), so the launcher could not read the record": func(p *trial) {
 		p.chmod(p.n.State, 0o750)
 		p.says(p.setup(1))
 		p.chmod(p.n.State, 0o755)
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"is not there: make it first (mkdir -p ...)": func(p *trial) {
 		state := filepath.Join(p.n.State, "above", "vm1")
 		p.says(p.setup(1, "-state", state))
 		p.mkdir(filepath.Dir(state), 0o755)
 		p.setup(0, "-state", state)
-		p.whole()
+		p.wantWired()
 	},
 	"state directory: ...: owner ..., mode ..., want owner 0 and mode 0755 or less": func(p *trial) {
 		p.chmod(p.n.State, 0o777)
 		p.says(p.setup(1))
 		p.chmod(p.n.State, 0o755)
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"journal directory: ...: owner ..., mode ..., want owner 0 and mode 0700 or less": func(p *trial) {
 		dir := filepath.Join(p.n.State, "node")
@@ -828,7 +828,7 @@ var trials = map[string]func(p *trial){
 		p.setup(0, "-standby", "-from", record)
 		source(0, "deactivate")
 		p.agent(0, "activate", "-inactive", record)
-		p.whole()
+		p.wantWired()
 	},
 	"is of an active guest: call Deactivate there": func(p *trial) {
 		source, record := p.moving()
@@ -836,7 +836,7 @@ var trials = map[string]func(p *trial){
 		p.says(p.agent(6, "activate", "-inactive", record))
 		source(0, "deactivate")
 		p.agent(0, "activate", "-inactive", record)
-		p.whole()
+		p.wantWired()
 	},
 	"a guest of the routed binding cannot move": func(p *trial) {
 		source, record := p.moving()
@@ -844,7 +844,7 @@ var trials = map[string]func(p *trial){
 		p.setup(0, "-standby", "-from", record)
 		source(0, "deactivate")
 		p.agent(0, "activate", "-inactive", record)
-		p.whole()
+		p.wantWired()
 	},
 	"under the routed binding the namespace answers for the guest's addresses all the time": func(p *trial) {
 		p.says(p.setup(2, "-binding", "routed", "-standby"))
@@ -854,7 +854,7 @@ var trials = map[string]func(p *trial){
 		p.setup(0)
 		p.agent(0, "deactivate")
 		p.agent(0, "activate", "-gone")
-		p.whole()
+		p.wantWired()
 	},
 	"has the turn ..., and this namespace knows the turn ...": func(p *trial) {
 		source, record := p.moving()
@@ -868,7 +868,7 @@ var trials = map[string]func(p *trial){
 			source(0, "deactivate")
 		}
 		p.agent(0, "activate", "-inactive", record)
-		p.whole()
+		p.wantWired()
 	},
 	"the record is of this namespace": func(p *trial) {
 		source, record := p.moving()
@@ -876,7 +876,7 @@ var trials = map[string]func(p *trial){
 		source(0, "deactivate")
 		p.says(p.agent(6, "activate", "-inactive", filepath.Join(p.n.State, "eth0.json")))
 		p.agent(0, "activate", "-inactive", record)
-		p.whole()
+		p.wantWired()
 	},
 	"the record is of the guest ..., and this one is ...": func(p *trial) {
 		source, record := p.moving()
@@ -886,7 +886,7 @@ var trials = map[string]func(p *trial){
 		p.agent(0, "teardown")
 		p.setup(0, "-standby", "-from", record)
 		p.agent(0, "activate", "-inactive", record)
-		p.whole()
+		p.wantWired()
 	},
 	"and From is the record of the guest ...: Teardown first": func(p *trial) {
 		_, record := p.moving()
@@ -894,7 +894,7 @@ var trials = map[string]func(p *trial){
 		p.says(p.setup(1, "-standby", "-from", record))
 		p.agent(0, "teardown")
 		p.setup(0, "-standby", "-from", record)
-		p.whole()
+		p.wantWired()
 	},
 	"the guest that moves here keeps its ..., but eth0 has ...": func(p *trial) {
 		_, record := p.moving()
@@ -902,7 +902,7 @@ var trials = map[string]func(p *trial){
 		p.says(p.setup(2, "-standby", "-from", record))
 		p.ip("link set eth0 mtu 1450")
 		p.setup(0, "-standby", "-from", record)
-		p.whole()
+		p.wantWired()
 	},
 	"already wired with the ... binding": func(p *trial) {
 		p.setup(0, "-binding", "redirect")
@@ -910,7 +910,7 @@ var trials = map[string]func(p *trial){
 		p.setup(0, "-binding", "redirect")
 		p.agent(0, "teardown")
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"already wired: state: ..., but the record of eth0 is in ...": func(p *trial) {
 		p.setup(0)
@@ -919,18 +919,18 @@ var trials = map[string]func(p *trial){
 		p.setup(0)
 		p.agent(0, "teardown")
 		p.setup(0, "-state", other)
-		p.whole()
+		p.wantWired()
 	},
 	"already wired in another namespace (...), which has the record ...": func(p *trial) {
 		first := nstest.NewNetwork(p.t)
 		p.setup(0, "-netns", first.Pod.Path())
 		p.says(p.setup(1))
 		p.setup(0, "-state", nstest.Dir(p.t))
-		p.whole()
+		p.wantWired()
 		p.agent(0, "teardown")
 		p.agent(0, "teardown", "-netns", first.Pod.Path())
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"already wired by another version of guestwire": func(p *trial) {
 		p.setup(0)
@@ -939,7 +939,7 @@ var trials = map[string]func(p *trial){
 		back() // which stands for the agent of that version
 		p.agent(0, "teardown")
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"version ..., and this program reads ...: use the version of guestwire that wrote it": func(p *trial) {
 		p.setup(0)
@@ -950,7 +950,7 @@ var trials = map[string]func(p *trial){
 		}
 		p.agent(0, "teardown", "-force")
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"already wired, as links and tables of it say, but ... has no journal of it": func(p *trial) {
 		other := filepath.Join(p.n.State, "node")
@@ -959,7 +959,7 @@ var trials = map[string]func(p *trial){
 		p.setup(0, "-dir", other)
 		p.agent(0, "teardown", "-force")
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"its forced Teardown was interrupted: call Teardown first": func(p *trial) {
 		p.setup(0)
@@ -967,7 +967,7 @@ var trials = map[string]func(p *trial){
 		p.says(p.setup(1))
 		p.agent(0, "teardown")
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"already wired, it is a port of ...: take it off first": func(p *trial) {
 		p.n.Pod.IP("link add br0 type bridge")
@@ -975,19 +975,19 @@ var trials = map[string]func(p *trial){
 		p.says(p.setup(1))
 		p.ip("link set eth0 nomaster")
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 	"already wired, it is the wired NIC ... under another name": func(p *trial) {
 		p.setup(0)
 		p.says(p.agent(1, "setup", "-uid", "0", "-binding", "bridge", "-state", p.n.State+"-2", "-nic", "eth0-nic"))
-		p.whole()
+		p.wantWired()
 	},
 	"already wired, a link called ... is there": func(p *trial) {
 		p.n.Pod.IP("link add eth0-br type bridge")
 		p.says(p.setup(1))
 		p.ip("link del eth0-br")
 		p.setup(0)
-		p.whole()
+		p.wantWired()
 	},
 
 	// Teardown fails, or an engine's DEL.
@@ -1073,7 +1073,7 @@ var trials = map[string]func(p *trial){
 		if !matches("eth0 "+p.n.Pod.Path()+" bridge "+strconv.Itoa(nstest.LauncherUID)+":0 ... "+p.n.State, out) {
 			p.t.Errorf("list says\n%s", out)
 		}
-		p.whole()
+		p.wantWired()
 	},
 	"(gone)": func(p *trial) {
 		p.setup(0)

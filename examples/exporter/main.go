@@ -75,8 +75,8 @@ func main() {
 	}
 }
 
-// ofOwn returns the wirings of the exporter's own namespace: containers may share a directory.
-func ofOwn(ctx context.Context, wirings []phase1.Wiring, nic phase1.NIC) ([]phase1.Wiring, error) {
+// ofNamespace returns the wirings of the exporter's own namespace: containers may share a directory.
+func ofNamespace(ctx context.Context, wirings []phase1.Wiring, nic phase1.NIC) ([]phase1.Wiring, error) {
 	var failed error
 	for _, w := range wirings {
 		nic.Name = w.NIC
@@ -98,7 +98,7 @@ func printMetrics(ctx context.Context, w io.Writer, nic phase1.NIC) error {
 		return err
 	}
 	if nic.Own {
-		if wirings, err = ofOwn(ctx, wirings, nic); err != nil {
+		if wirings, err = ofNamespace(ctx, wirings, nic); err != nil {
 			return err
 		}
 	}

@@ -115,7 +115,7 @@ func (c NICs) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
 		return
 	}
 	gauge(namespaceFound, 1)
-	found, counters := c.look(w)
+	found, counters := c.measure(w)
 	if counters == nil {
 		return
 	}
@@ -138,9 +138,9 @@ func (c NICs) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
 	}
 }
 
-// look returns in how many things the NIC differs, and its counters; nil if the namespace cannot be opened here, or
+// measure returns in how many things the NIC differs, and its counters; nil if the namespace cannot be opened here, or
 // the NIC is not wired any more. It does without Status, which looks for the namespace again, in all processes.
-func (c NICs) look(w phase1.Wiring) (found int, counters *phase1.Counters) {
+func (c NICs) measure(w phase1.Wiring) (found int, counters *phase1.Counters) {
 	ctx, cancel := context.WithTimeoutCause(c.Context, patience, fmt.Errorf("no metrics after %v, see agent check: %w", patience, context.DeadlineExceeded))
 	defer cancel()
 	nic := c.NIC
