@@ -72,7 +72,7 @@ func (c *Cluster) guestRuns(t testing.TB, namespace, name string) (p *pod, s *st
 
 // testGuest is a VM's pod in a namespace that allows nothing but what each pod may: the annotation is all.
 func (c *Cluster) testGuest(t *testing.T) {
-	before := c.left(t)
+	before := c.leftovers(t)
 	t.Run("pod", func(t *testing.T) {
 		c.namespace(t, "restricted", restricted)
 		c.apply(t, "restricted", idle("client"))
@@ -106,7 +106,7 @@ const replicas = 20
 
 // testScale scales a Deployment of VM pods up and down.
 func (c *Cluster) testScale(t *testing.T) {
-	c.leavesNothing(t, func(t *testing.T) {
+	c.wantNoLeftovers(t, func(t *testing.T) {
 		c.namespace(t, "scale", restricted)
 		c.apply(t, "scale", launcher{name: "vm"}.deployment(0))
 		began := time.Now()
@@ -131,7 +131,7 @@ func (c *Cluster) testScale(t *testing.T) {
 
 // testErrors is what the author of a pod sees of mistakes.
 func (c *Cluster) testErrors(t *testing.T) {
-	c.leavesNothing(t, func(t *testing.T) {
+	c.wantNoLeftovers(t, func(t *testing.T) {
 		c.namespace(t, "mistakes", restricted)
 		for _, mistake := range []struct {
 			launcher
@@ -152,7 +152,7 @@ func (c *Cluster) testErrors(t *testing.T) {
 
 // testRestarts restarts what a running guest does not need: kubelet, engine and DaemonSet.
 func (c *Cluster) testRestarts(t *testing.T) {
-	c.leavesNothing(t, func(t *testing.T) {
+	c.wantNoLeftovers(t, func(t *testing.T) {
 		c.namespace(t, "restarts", restricted)
 		c.apply(t, "restarts", idle("client"), launcher{name: "vm"}.pod(), service("vm"))
 		p, s := c.guestRuns(t, "restarts", "vm")
@@ -217,7 +217,7 @@ func (c *Cluster) inode(t testing.TB, path string) string {
 
 // testReboot kills the whole node and starts it again, with all of its files but those of /run.
 func (c *Cluster) testReboot(t *testing.T) {
-	c.leavesNothing(t, func(t *testing.T) {
+	c.wantNoLeftovers(t, func(t *testing.T) {
 		c.namespace(t, "reboot", restricted)
 		c.apply(t, "reboot", launcher{name: "vm"}.deployment(2))
 		c.wait(t, "reboot", "jsonpath={.status.readyReplicas}=2", "deployment/vm")

@@ -168,7 +168,7 @@ func programs(t testing.TB) string {
 
 // testUpgrade rolls the DaemonSet to another build of guestwire under a running guest.
 func (c *Cluster) testUpgrade(t *testing.T) {
-	before := c.left(t)
+	before := c.leftovers(t)
 	bin := nstest.Dir(t)
 	for name, folder := range folders {
 		nstest.Run(t, "env", "CGO_ENABLED=0", "go", "build", "-C", "../../../"+folder, "-ldflags=-s -w", "-o", filepath.Join(bin, name), ".")
@@ -203,7 +203,7 @@ func (c *Cluster) testUpgrade(t *testing.T) {
 
 // testUninstall takes guestwire away under a running guest, which ends after that.
 func (c *Cluster) testUninstall(t *testing.T) {
-	before := c.left(t)
+	before := c.leftovers(t)
 	t.Run("pods", func(t *testing.T) {
 		c.namespace(t, "uninstall", restricted)
 		c.apply(t, "uninstall", idle("client"), launcher{name: "vm"}.pod(), service("vm"))
@@ -243,7 +243,7 @@ func (c *Cluster) given(t testing.TB) {
 // testRuntimeClass installs for the pods of one RuntimeClass alone.
 func (c *Cluster) testRuntimeClass(t *testing.T) {
 	c.install(t, "runtimeclass")
-	before := c.left(t)
+	before := c.leftovers(t)
 	t.Run("pods", func(t *testing.T) {
 		c.namespace(t, "runtimeclass", restricted)
 		c.apply(t, "runtimeclass", idle("client"), launcher{name: "vm", spec: "  runtimeClassName: guestwire"}.pod(), service("vm"), launcher{name: "other"}.pod())
@@ -259,7 +259,7 @@ func (c *Cluster) testRuntimeClass(t *testing.T) {
 // device.
 func (c *Cluster) testWithoutNRI(t *testing.T) {
 	c.install(t, "without-nri")
-	before := c.left(t)
+	before := c.leftovers(t)
 	t.Run("pods", func(t *testing.T) {
 		c.namespace(t, "without-nri", "pod-security.kubernetes.io/enforce=privileged")
 		c.apply(t, "without-nri", idle("client"), service("vm"), launcher{

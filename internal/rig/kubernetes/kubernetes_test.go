@@ -47,9 +47,9 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
-// leavesNothing runs a part of a scenario, after which nothing of its pods is left.
-func (c *Cluster) leavesNothing(t *testing.T, pods func(t *testing.T)) {
-	before := c.left(t)
+// wantNoLeftovers runs a part of a scenario, after which nothing of its pods is left.
+func (c *Cluster) wantNoLeftovers(t *testing.T, pods func(t *testing.T)) {
+	before := c.leftovers(t)
 	t.Run("pods", pods)
 	c.gone(t, before)
 }
@@ -61,7 +61,7 @@ func (c *Cluster) took(what string, since time.Time) {
 
 // testServices is about the cluster itself: a pod reaches another one at its Service's address.
 func (c *Cluster) testServices(t *testing.T) {
-	c.leavesNothing(t, func(t *testing.T) {
+	c.wantNoLeftovers(t, func(t *testing.T) {
 		c.namespace(t, "services")
 		c.apply(t, "services", idle("server"), idle("client"), service("server"))
 		server, client := c.pod(t, "services", "server"), c.pod(t, "services", "client")

@@ -280,9 +280,9 @@ func (p *pings) end(t testing.TB) (sent int) {
 	return sent
 }
 
-// left lists what pods have on the node, a line each. Namespaces and links are those of all pods, so two lists are
+// leftovers lists what pods have on the node, a line each. Namespaces and links are those of all pods, so two lists are
 // compared. The pods of guestwire's DaemonSets, which have the node's network, are left out.
-func (c *Cluster) left(t testing.TB) string {
+func (c *Cluster) leftovers(t testing.TB) string {
 	t.Helper()
 	own := strings.Fields(c.Kubectl(t, "", "get", "pods", "--namespace="+system, "--output=jsonpath={.items[*].metadata.uid}"))
 	var lines []string
@@ -322,7 +322,7 @@ func (c *Cluster) gone(t testing.TB, before string) {
 	t.Helper()
 	nstest.Eventually(t, func() error {
 		var more []string
-		for line := range strings.Lines(c.left(t)) {
+		for line := range strings.Lines(c.leftovers(t)) {
 			if !strings.Contains(before, line) {
 				more = append(more, line)
 			}

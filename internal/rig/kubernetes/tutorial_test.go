@@ -14,7 +14,7 @@ func (c *Cluster) testTutorial(t *testing.T) {
 	nstest.Need(t, "curl")
 	c.copyManifests(t)
 	c.original = c.files(t)
-	before := c.left(t)
+	before := c.leftovers(t)
 	archives, page := container.BuildImages(t)
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -19,7 +19,7 @@ const vms = "vms"
 // goes from one binding to the next by rolling updates. The engine has the image since testTutorial. The kubelet's
 // probes reach the guest, or no update would end.
 func (c *Cluster) testVM(t *testing.T) {
-	before := c.left(t)
+	before := c.leftovers(t)
 	t.Run("manifests", func(t *testing.T) {
 		t.Cleanup(func() { c.Kubectl(t, "", "delete", "namespace", vms, "--timeout="+patience.String()) })
 		began := time.Now()

@@ -35,7 +35,7 @@ func New(t testing.TB, n *nstest.Namespace, packages ...string) *Machine {
 	if filesystems, err := os.ReadFile("/proc/filesystems"); err != nil || !strings.Contains(string(filesystems), "\toverlay\n") {
 		nstest.Skip(t, "no overlay in this kernel")
 	}
-	args := []string{"--net=" + n.Path(), "/bin/sh", "-c", layMachine, "machine"}
+	args := []string{"--net=" + n.Path(), "/bin/sh", "-c", createMachine, "machine"}
 	for _, p := range packages {
 		dir := unpacked.Path(p)
 		if _, err := os.Stat(dir); err != nil {
@@ -78,10 +78,10 @@ func StartReady(t testing.TB, what string, cmd *exec.Cmd) {
 	}
 }
 
-// layMachine makes a root of its own, with the packages of the arguments. It is called localhost, as
+// createMachine makes a root of its own, with the packages of the arguments. It is called localhost, as
 // clients leave another name alone, and has no DNS. Its /host is the directory for the
 // temporary files of this one.
-const layMachine = `set -e
+const createMachine = `set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 machine /mnt
 mkdir /mnt/upper /mnt/work /mnt/root

@@ -201,9 +201,9 @@ func (x *engine) echo(s stream) {
 	}
 }
 
-// left prints what pods have left, a line each, with the plugin's directory as $0: addresses are host-local's files,
-// results those of libcni's cache.
-const left = `
+// listLeftovers prints what pods have left, a line each, with the plugin's directory as $0: addresses are host-local's
+// files, results those of libcni's cache.
+const listLeftovers = `
 ls -A /run/netns | sed 's/^/namespace: /'
 ip -brief link | awk '$1 != "lo" && $1 !~ /^cni-/ { print "link: " $1 }'
 find "$0" ` + journals + ` -mindepth 1 ! -path "$0"/pods ! -name cni-calls 2>/dev/null | sed 's/^/file: /'
@@ -211,10 +211,10 @@ find /run/cni/ipam -type f ! -name lock ! -name 'last_reserved_ip.*' 2>/dev/null
 find /var/lib/cni/results -type f 2>/dev/null | sed 's/^/result: /'
 nft list ruleset | sed 's/^/rule: /'`
 
-// left is what pods have left in the node, a line each.
-func (x *engine) left() []string {
+// leftovers is what pods have left in the node, a line each.
+func (x *engine) leftovers() []string {
 	x.t.Helper()
-	out := x.Node.MustRun(x.t, "sh", "-c", left, x.state)
+	out := x.Node.MustRun(x.t, "sh", "-c", listLeftovers, x.state)
 	return slices.DeleteFunc(strings.Split(out, "\n"), func(line string) bool { return line == "" })
 }
 
@@ -223,7 +223,7 @@ func (x *engine) left() []string {
 func (x *engine) nothingLeft() {
 	x.t.Helper()
 	nstest.Eventually(x.t, func() error {
-		if left := x.left(); len(left) > 0 {
+		if left := x.leftovers(); len(left) > 0 {
 			return fmt.Errorf("left:\n%s", strings.Join(left, "\n"))
 		}
 		return nil

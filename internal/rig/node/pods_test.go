@@ -62,7 +62,7 @@ func testNothingWanted(x *engine) {
 	if strings.Contains(dump, "guestwire") || strings.Contains(dump, "tap") {
 		x.t.Errorf("the pod is wired:\n%s", dump)
 	}
-	for _, line := range x.left() {
+	for _, line := range x.leftovers() {
 		if strings.HasPrefix(line, "file: ") {
 			x.t.Error(line)
 		}
@@ -293,7 +293,7 @@ func TestEngineKilledInADD(t *testing.T) {
 	g := x.guest(p, "eth0")
 	s := x.dial(p.Name, p.Addresses[0])
 	x.gc(x.attachment(p, "pods", "eth0"), p)
-	for _, line := range x.left() {
+	for _, line := range x.leftovers() {
 		if strings.Contains(line, a.ContainerID) && strings.HasPrefix(line, "file: ") {
 			t.Error(line)
 		}
@@ -361,7 +361,7 @@ func TestNodeCrash(t *testing.T) {
 			x.leases(g)
 			g.Close()
 			x.must(next.End())
-			for _, line := range x.left() {
+			for _, line := range x.leftovers() {
 				// Without its own knowledge the engine calls no DEL for the other plugins.
 				if file, ok := strings.CutPrefix(line, "file: "); ok || !c.gc {
 					t.Errorf("left: %s", file)
