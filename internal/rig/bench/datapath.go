@@ -182,11 +182,11 @@ func (n *variant) openConnection(ctx context.Context, f flow) error {
 			return err
 		}
 		n.out = f.frame(n)
-		if n.in, err = pass(ctx, n.guest, seen, n.out, serverPort); err != nil {
+		if n.in, err = deliver(ctx, n.guest, seen, n.out, serverPort); err != nil {
 			return fmt.Errorf("%s, from the guest: %w", n.pod.peer, err)
 		}
 		n.in = answer(n.in)
-		if _, err = pass(ctx, n.network, n.guest, n.in, clientPort); err != nil {
+		if _, err = deliver(ctx, n.network, n.guest, n.in, clientPort); err != nil {
 			return fmt.Errorf("%s, to the guest: %w", n.pod.peer, err)
 		}
 		n.before, err = n.received()
@@ -194,8 +194,8 @@ func (n *variant) openConnection(ctx context.Context, f flow) error {
 	})
 }
 
-// pass sends a frame until it comes, and returns what came.
-func pass(ctx context.Context, from, to *port, frame []byte, destination uint16) ([]byte, error) {
+// deliver sends a frame until it comes, and returns what came.
+func deliver(ctx context.Context, from, to *port, frame []byte, destination uint16) ([]byte, error) {
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && ctx.Err() == nil; {
 		if err := from.send(frame); err != nil && !errors.Is(err, unix.EIO) { // the link is not up yet
 			return nil, err

@@ -131,12 +131,12 @@ func newLists(ctx context.Context, dir string, binding infra.Binding) (l lists, 
 		if _, err := p.setup(ctx, infra.Spec{Binding: binding}); err != nil {
 			return err
 		}
-		return l.learn(ctx, p)
+		return l.write(ctx, p)
 	})
 }
 
-// learn writes the lists for a wired pod.
-func (l *lists) learn(ctx context.Context, p *pod) error {
+// write writes the lists for a wired pod.
+func (l *lists) write(ctx context.Context, p *pod) error {
 	path, err := p.journal()
 	if err != nil {
 		return err

@@ -71,7 +71,7 @@ func measureResponders(s *scope, w io.Writer, rounds int) error {
 		return err
 	}
 	for _, server := range servers {
-		if err := server.learn(s.ctx); err != nil {
+		if err := server.prepare(s.ctx); err != nil {
 			return fmt.Errorf("%w: %s", err, server.output.String())
 		}
 	}
@@ -128,8 +128,8 @@ func (s *scope) startDnsmasq(p *pod) (*process, error) {
 		fmt.Sprintf("--dhcp-range=%v,static,255.255.255.0,infinite", pods[0]), fmt.Sprintf("--dhcp-host=%v,%v,infinite", podMAC, pods[0]))
 }
 
-// learn makes an exchange of whole messages, checks the answers, and keeps the questions.
-func (s *server) learn(ctx context.Context) error {
+// prepare makes an exchange of whole messages, checks the answers, and keeps the questions.
+func (s *server) prepare(ctx context.Context) error {
 	const patience = 200 * time.Millisecond
 	offer, err := s.ask(ctx, 0, patience, dhcpv4.MessageTypeDiscover)
 	if err != nil {

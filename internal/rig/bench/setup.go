@@ -17,12 +17,12 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// way is one of the compared implementations.
-type way func(p *pod) (cost, error)
+// implementation is one of those that are compared.
+type implementation func(p *pod) (cost, error)
 
 // measureSetup compares Setup, Check, Status and Teardown of each binding with the same system calls in C. The other
-// way is, for Setup, the calls of other programs for a similar network, for Check and Status a dump, and for Teardown
-// one with Discard.
+// variant is, for Setup, the calls of other programs for a similar network, for Check and Status a dump, and for
+// Teardown one with Discard.
 func measureSetup(s *scope, w io.Writer, rounds int) error {
 	dir, err := os.MkdirTemp("", "guestwire-bench-")
 	if err != nil {
@@ -66,16 +66,16 @@ func measureSetup(s *scope, w io.Writer, rounds int) error {
 			{"Status", wired, func(p *pod) error { _, err := p.nic().Status(s.ctx); return err }, lists.check, inPod(dump)},
 			{"Teardown", wired, teardown(phase1.TeardownOptions{}), lists.teardown, teardown(phase1.TeardownOptions{Discard: true})},
 		} {
-			ways := []way{
+			variants := []implementation{
 				func(p *pod) (cost, error) { return timed(func() error { return call.run(p) }) },
 				func(p *pod) (cost, error) { return floor.run(call.list, p) },
 			}
 			if call.other != nil {
-				ways = append(ways, func(p *pod) (cost, error) { return timed(func() error { return call.other(p) }) })
+				variants = append(variants, func(p *pod) (cost, error) { return timed(func() error { return call.other(p) }) })
 			}
 			name := string(binding.Kind()) + ", " + call.name
 			wall, cpu := newRow(name+", ms", 3), newRow(name+", ms of CPU", 3)
-			err := inScope(s.ctx, func(s *scope) error { return s.compareInPods(rounds, call.prepare, ways, wall, cpu) })
+			err := inScope(s.ctx, func(s *scope) error { return s.compareInPods(rounds, call.prepare, variants, wall, cpu) })
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
@@ -114,7 +114,7 @@ func measureClaim(s *scope, w io.Writer, rounds int) error {
 			tenant.Binding = infra.Routed{Excluded: ports[:1]}
 			pool.Egress, tenant.Egress = none, some
 		}
-		after := func(first *infra.Spec, then infra.Spec) way {
+		after := func(first *infra.Spec, then infra.Spec) implementation {
 			return func(p *pod) (took cost, err error) {
 				if first != nil {
 					if _, err := p.setup(s.ctx, *first); err != nil {
@@ -126,8 +126,8 @@ func measureClaim(s *scope, w io.Writer, rounds int) error {
 		}
 		name := string(binding.Kind())
 		wall, cpu := newRow(name+", ms", 3), newRow(name+", ms of CPU", 3)
-		ways := []way{after(&pool, tenant), after(nil, tenant), after(&pool, pool)}
-		err := inScope(s.ctx, func(s *scope) error { return s.compareInPods(rounds, (*pod).gateway, ways, wall, cpu) })
+		variants := []implementation{after(&pool, tenant), after(nil, tenant), after(&pool, pool)}
+		err := inScope(s.ctx, func(s *scope) error { return s.compareInPods(rounds, (*pod).gateway, variants, wall, cpu) })
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -137,17 +137,17 @@ func measureClaim(s *scope, w io.Writer, rounds int) error {
 	return nil
 }
 
-// compareInPods runs all ways in each round, in fresh pods. A turn is two calls, and the second one counts: the
-// first one fills the CPU's caches. Two rounds more come first and do not count. The first two ways must leave the
+// compareInPods runs all variants in each round, in fresh pods. A turn is two calls, and the second one counts: the
+// first one fills the CPU's caches. Two rounds more come first and do not count. The first two variants must leave the
 // same.
-func (s *scope) compareInPods(rounds int, prepare func(*pod) error, ways []way, wall, cpu row) error {
+func (s *scope) compareInPods(rounds int, prepare func(*pod) error, variants []implementation, wall, cpu row) error {
 	const warmUp, calls = 2, 2
 	world, _, err := s.newWorld(0)
 	if err != nil {
 		return err
 	}
 	for round := range rounds + warmUp {
-		fresh, err := world.newPods(len(ways) * calls)
+		fresh, err := world.newPods(len(variants) * calls)
 		if err != nil {
 			return err
 		}
@@ -157,12 +157,12 @@ func (s *scope) compareInPods(rounds int, prepare func(*pod) error, ways []way, 
 		if err != nil {
 			return err
 		}
-		err = s.inTurns(1, len(ways), func(_, i int) error {
+		err = s.inTurns(1, len(variants), func(_, i int) error {
 			var took cost
 			for _, p := range fresh[i*calls : (i+1)*calls] {
 				var err error
-				if took, err = ways[i](p); err != nil {
-					return fmt.Errorf("way %d: %w", i+1, err)
+				if took, err = variants[i](p); err != nil {
+					return fmt.Errorf("variant %d: %w", i+1, err)
 				}
 			}
 			if round >= warmUp {
@@ -172,7 +172,7 @@ func (s *scope) compareInPods(rounds int, prepare func(*pod) error, ways []way, 
 			return nil
 		})
 		if err == nil && round == 0 {
-			err = checkSame(fresh[0], fresh[calls]) // the first way's, and the floor's
+			err = checkSame(fresh[0], fresh[calls]) // the first variant's, and the floor's
 		}
 		if err != nil {
 			return err
@@ -206,7 +206,7 @@ func checkSame(a, b *pod) error {
 		return err
 	}
 	if diff := lab.Diff(first, second); diff != "" {
-		return fmt.Errorf("the ways leave different namespaces:\n%s", diff)
+		return fmt.Errorf("the variants leave different namespaces:\n%s", diff)
 	}
 	return nil
 }

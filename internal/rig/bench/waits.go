@@ -16,12 +16,12 @@ func measureWaits(s *scope, w io.Writer, rounds int) error {
 		setup := func(p *pod) (cost, error) {
 			return timed(func() error { _, err := p.setup(s.ctx, infra.Spec{Binding: binding}); return err })
 		}
-		compare := func(prepare func(*pod) error, ways ...way) (row, error) {
-			wall, cpu := newRow("Setup by "+string(binding.Kind())+", ms", len(ways)), newRow("", len(ways))
-			err := inScope(s.ctx, func(s *scope) error { return s.compareInPods(rounds, prepare, ways, wall, cpu) })
+		compare := func(prepare func(*pod) error, variants ...implementation) (row, error) {
+			wall, cpu := newRow("Setup by "+string(binding.Kind())+", ms", len(variants)), newRow("", len(variants))
+			err := inScope(s.ctx, func(s *scope) error { return s.compareInPods(rounds, prepare, variants, wall, cpu) })
 			return wall, err
 		}
-		gateway := func(detects bool) way {
+		gateway := func(detects bool) implementation {
 			return func(p *pod) (cost, error) {
 				if err := p.gatewayOnBridge(detects); err != nil {
 					return cost{}, err
