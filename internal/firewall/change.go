@@ -134,7 +134,7 @@ func (c *Change) changeBoxes(have []Box, d Destinations) {
 	}
 	const deletion = 8 // additions take about as long
 	deleted, added := d, d
-	deleted.Boxes, added.Boxes = without(have, d.Boxes), without(d.Boxes, have)
+	deleted.Boxes, added.Boxes = subtract(have, d.Boxes), subtract(d.Boxes, have)
 	if deletion*len(deleted.Boxes)+len(added.Boxes) < len(d.Boxes) {
 		c.Boxes = append(c.Boxes, BoxChange{deleted, added})
 	} else {
@@ -151,7 +151,7 @@ func (c *Change) replace(d Destinations) {
 func (i Image) hasRules(c Chain) bool {
 	if i.held != nil {
 		return slices.ContainsFunc(i.held.Chains, func(h Chain) bool {
-			return h.Name == c.Name && sameRules(h.Rules, c.Rules)
+			return h.Name == c.Name && equalRules(h.Rules, c.Rules)
 		})
 	}
 	return slices.ContainsFunc(i.Chains, func(h ChainImage) bool {

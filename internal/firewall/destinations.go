@@ -132,8 +132,8 @@ func (b Box) String() string {
 	return addresses(b.First, b.Last) + " . " + protocols + " . " + ports(b.FirstPort, b.LastPort)
 }
 
-// without returns the boxes of the list that are not among the others.
-func without(list, others []Box) []Box {
+// subtract returns the boxes of the list that are not among the others.
+func subtract(list, others []Box) []Box {
 	in := map[Box]bool{}
 	for _, b := range others {
 		in[b] = true

@@ -254,13 +254,13 @@ func (i Image) WithTexts() Image {
 // Equals reports whether the image is that of the table.
 func (i Image) Equals(t Table) bool {
 	if i.held != nil {
-		return i.held.same(t)
+		return i.held.equal(t)
 	}
 	return reflect.DeepEqual(i, t.Image())
 }
 
-// same reports whether two tables have equal sets, maps, flow tables, chains and rules, and so the same image.
-func (t Table) same(o Table) bool {
+// equal reports whether two tables have equal sets, maps, flow tables, chains and rules, and so the same image.
+func (t Table) equal(o Table) bool {
 	return t.Family == o.Family && t.Name == o.Name &&
 		slices.EqualFunc(t.Sets, o.Sets, func(a, b Set) bool {
 			return a.Name == b.Name && a.Of == b.Of && a.Size == b.Size && a.Milliseconds == b.Milliseconds
@@ -272,18 +272,18 @@ func (t Table) same(o Table) bool {
 		slices.EqualFunc(t.Flows, o.Flows, func(a, b FlowTable) bool { return a.Name == b.Name && a.Head() == b.Head() }) &&
 		slices.EqualFunc(t.Chains, o.Chains, func(a, b Chain) bool {
 			return a.Name == b.Name && a.Type == b.Type && a.Hook == b.Hook && a.Device == b.Device && a.Priority == b.Priority && a.Drops == b.Drops &&
-				sameRules(a.Rules, b.Rules)
+				equalRules(a.Rules, b.Rules)
 		})
 }
 
-// sameRules reports whether two chains have equal rules. Those of the plan, and of what Setup has made of it, are in
+// equalRules reports whether two chains have equal rules. Those of the plan, and of what Setup has made of it, are in
 // one place in memory.
-func sameRules(a, b []Rule) bool {
-	return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0] || slices.EqualFunc(a, b, Rule.same)
+func equalRules(a, b []Rule) bool {
+	return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0] || slices.EqualFunc(a, b, Rule.equal)
 }
 
-// same reports whether two rules have equal matches and verdicts, and so one text.
-func (r Rule) same(o Rule) bool {
+// equal reports whether two rules have equal matches and verdicts, and so one text.
+func (r Rule) equal(o Rule) bool {
 	if !slices.EqualFunc(r.Matches, o.Matches, func(a, b Match) bool { return reflect.DeepEqual(a, b) }) {
 		return false
 	}
@@ -357,10 +357,10 @@ func differing(have, want string) string {
 	}
 	var parts []string
 	if len(lacks) > 0 {
-		parts = append(parts, "lacks "+few(lacks))
+		parts = append(parts, "lacks "+shortened(lacks))
 	}
 	if len(extra) > 0 {
-		parts = append(parts, "has "+few(extra)+", which is not guestwire's")
+		parts = append(parts, "has "+shortened(extra)+", which is not guestwire's")
 	}
 	return strings.Join(parts, ", and ")
 }
@@ -374,8 +374,8 @@ func missing(list, other []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(word string) bool { return in[word] })
 }
 
-// few are the first words, and how many there are.
-func few(words []string) string {
+// shortened are the first words, and how many there are.
+func shortened(words []string) string {
 	const most = 5
 	if len(words) <= most {
 		return strings.Join(words, "; ")
