@@ -26,17 +26,17 @@ func TryContext(context string) error {
 	if !strings.Contains(string(known), "\tselinuxfs\n") { // as is_selinux_enabled(3) asks
 		return fmt.Errorf("context %s: %w", context, ErrNoSELinux)
 	}
-	return callsOn(tap.Device).in(context)
+	return callsOn(tap.Device).inContext(context)
 }
 
-// in makes the calls in the SELinux context.
-func (c *systemCalls) in(context string) error {
+// inContext makes the calls in the SELinux context.
+func (c *systemCalls) inContext(context string) error {
 	const attribute = "/proc/self/attr/current" // proc_pid_attr(5)
 	enter := &systemCalls{}
 	enter.open(attribute)
 	enter.list = append(enter.list, systemCall{"write " + attribute, unix.SYS_WRITE, [3]uintptr{opened, enter.text(context), uintptr(len(context))}})
 	calls := append(enter.list, c.list...)
-	p, err := forked(calls, nil)
+	p, err := inChild(calls, nil)
 	runtime.KeepAlive(enter)
 	runtime.KeepAlive(c)
 	if err != nil {

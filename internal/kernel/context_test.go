@@ -32,17 +32,17 @@ func TestForked(t *testing.T) {
 	calls.ioctl("TUNSETOWNER", unix.TUNSETOWNER, 0)
 	write(calls, "ghi")
 	defer runtime.KeepAlive(calls)
-	p, err := forked(calls.list, nil)
+	p, err := inChild(calls.list, nil)
 	if err != nil || p != (progress{call: 3, errno: uintptr(unix.ENOTTY)}) {
 		t.Errorf("%+v, %v; want ENOTTY of call 3", p, err)
 	}
 	if text, err := os.ReadFile(path); err != nil || string(text) != "abcdef" {
 		t.Errorf("the child has written %q, %v", text, err)
 	}
-	if err := calls.here(); !errors.Is(err, unix.ENOTTY) || !strings.HasPrefix(err.Error(), "TUNSETOWNER: ") {
+	if err := calls.inThread(); !errors.Is(err, unix.ENOTTY) || !strings.HasPrefix(err.Error(), "TUNSETOWNER: ") {
 		t.Errorf("the same calls in this process: %v", err)
 	}
-	if err := callsOn(path + "/none").here(); !errors.Is(err, unix.ENOTDIR) {
+	if err := callsOn(path + "/none").inThread(); !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 	select {
@@ -76,7 +76,7 @@ func TestForkedOften(t *testing.T) {
 			for range 100 {
 				calls := callsOn("/dev/null")
 				calls.open("/nowhere")
-				p, err := forked(calls.list, nil)
+				p, err := inChild(calls.list, nil)
 				runtime.KeepAlive(calls)
 				if err != nil || p != (progress{call: 1, errno: uintptr(unix.ENOENT)}) {
 					t.Errorf("%+v, %v; want ENOENT of call 1", p, err)

@@ -52,9 +52,9 @@ func (c *systemCalls) text(s string) uintptr {
 // progress is how far a series has come: the call that is being made, and the error of the one that failed.
 type progress struct{ call, errno uintptr }
 
-// here makes the calls in this thread, and closes the file. A program that this process is starting may have a copy of
-// it until it is executed. Until then the tap is in use for other processes, so here waits.
-func (c *systemCalls) here() error {
+// inThread makes the calls in this thread, and closes the file. A program that this process is starting may have a copy of
+// it until it is executed. Until then the tap is in use for other processes, so inThread waits.
+func (c *systemCalls) inThread() error {
 	defer runtime.KeepAlive(c)
 	file := -1
 	defer func() {
@@ -87,14 +87,14 @@ func awaitForks() {
 	syscall.ForkLock.RUnlock()
 }
 
-// forked makes the calls in a child process, and returns when the child has ended. Meanwhile, if it is not nil, is
+// inChild makes the calls in a child process, and returns when the child has ended. Meanwhile, if it is not nil, is
 // called with the child's number while the child runs; then the child is killed, as others may have stopped it.
 //
 // Some calls are for a process with one thread alone, and a Go program always has several: SELinux lets such a process
 // change its context (setcon(3)), and the kernel lets it enter a user namespace (setns(2)). The child has one thread.
 // It has a copy of all memory, and of all files: they are closed when it ends. It sends no signal when it ends, and a
 // wait(2) for any child does not see it, so the caller's program does not notice it.
-func forked(calls []systemCall, meanwhile func(pid int)) (progress, error) {
+func inChild(calls []systemCall, meanwhile func(pid int)) (progress, error) {
 	// Other memory is a copy. No pipe: SELinux would check whether the context may write to one of this process's.
 	shared, err := unix.Mmap(-1, 0, int(unsafe.Sizeof(progress{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 	if err != nil {

@@ -37,9 +37,9 @@ func addTap(o netstate.TapAdd) error {
 	}
 	calls.ioctl("TUNSETPERSIST", unix.TUNSETPERSIST, 1)
 	if o.Context != "" {
-		return calls.in(o.Context) // the kernel labels a tap with the context of the process that makes it
+		return calls.inContext(o.Context) // the kernel labels a tap with the context of the process that makes it
 	}
-	return calls.here()
+	return calls.inThread()
 }
 
 // Attributes of a tap (linux/if_link.h, IFLA_TUN_*) in a link's IFLA_INFO_DATA.

@@ -96,7 +96,7 @@ func withChild(ctx context.Context, users *os.File, f func(pid int) error) error
 	}
 	answered := false
 	var failed error
-	p, err := forked(calls, func(pid int) {
+	p, err := inChild(calls, func(pid int) {
 		there.Close() // then the read ends when the child does
 		defer context.AfterFunc(ctx, func() { here.SetReadDeadline(time.Unix(1, 0)) })()
 		_, failed = here.Read(make([]byte, 1))
