@@ -137,8 +137,8 @@ func (l linkLocal) learn(pass firewall.Verdict) []firewall.Rule {
 	}
 }
 
-// own matches an address that is the guest's.
-func (l linkLocal) own(part firewall.Part) []firewall.Match {
+// ofGuest matches an address that is the guest's.
+func (l linkLocal) ofGuest(part firewall.Part) []firewall.Match {
 	m := []firewall.Match{
 		firewall.InSet{Part: part, Set: setLocal},
 		firewall.InSet{Part: part, Set: setNewLocal, Inverted: true},
@@ -154,7 +154,7 @@ func (l linkLocal) source(pass firewall.Verdict) []firewall.Rule {
 	if !l.learns {
 		return nil
 	}
-	own := l.own(firewall.RawSource6)
+	own := l.ofGuest(firewall.RawSource6)
 	var rules []firewall.Rule
 	if l.seesNetwork {
 		rules = append(rules, rule(firewall.Continue{}, append(slices.Clone(own), used)...))
@@ -170,7 +170,7 @@ func (l linkLocal) advertised(next firewall.Goto) []firewall.Rule {
 	if !l.learns {
 		return nil
 	}
-	return []firewall.Rule{rule(next, l.own(firewall.DiscoveryTarget)...)}
+	return []firewall.Rule{rule(next, l.ofGuest(firewall.DiscoveryTarget)...)}
 }
 
 // noteOthers notes the addresses of other stations from what they send in ICMPv6: from their sources, and from the

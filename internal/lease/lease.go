@@ -228,7 +228,7 @@ func (n NIC) addStandIn(r *cache.Record) {
 	if !gateway.IsValid() || r.IPv4.Address.Bits() < 32 {
 		return
 	}
-	standIn := beside(r.IPv4.Address.Addr())
+	standIn := otherOfPair(r.IPv4.Address.Addr())
 	if standIn == gateway {
 		r.IPv4.StandIn = standIn
 		return
@@ -264,7 +264,7 @@ func (n NIC) Gateways() []netip.Addr {
 	if v4, _ := n.Addresses(); len(v4) > 0 {
 		routes, _ := guestRoutes(n.Routes(true))
 		address, gateway, _ := asLeased(v4[0], routes)
-		if gateway.IsValid() && address.Bits() == 32 && gateway != beside(address.Addr()) {
+		if gateway.IsValid() && address.Bits() == 32 && gateway != otherOfPair(address.Addr()) {
 			needed = append(needed, gateway)
 		}
 	}
@@ -431,8 +431,8 @@ func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr
 	r.IPv6.Router = &router
 }
 
-// beside returns the other address of the /31.
-func beside(a netip.Addr) netip.Addr {
+// otherOfPair returns the other address of the /31.
+func otherOfPair(a netip.Addr) netip.Addr {
 	b := a.As4()
 	b[3] ^= 1
 	return netip.AddrFrom4(b)

@@ -49,13 +49,13 @@ func (b masquerade) wiredAs() string {
 		}
 		return strings.Trim(fmt.Sprint(addresses), "[]")
 	}
-	mac := given(!b.MAC.IsZero(), b.MAC)
+	mac := orLeftOut(!b.MAC.IsZero(), b.MAC)
 	if b.NICMAC {
 		mac = "the NIC's"
 	}
 	return fmt.Sprintf("(ipv4 %s, ipv6 %s, guest %s, gateway %s, mac %s, gatewayMAC %s, firewall %q)",
-		given(b.IPv4.IsValid(), b.IPv4), given(b.IPv6.IsValid(), b.IPv6), list(b.Guest), list(b.Gateway),
-		mac, given(!b.GatewayMAC.IsZero(), b.GatewayMAC), b.Firewall)
+		orLeftOut(b.IPv4.IsValid(), b.IPv4), orLeftOut(b.IPv6.IsValid(), b.IPv6), list(b.Guest), list(b.Gateway),
+		mac, orLeftOut(!b.GatewayMAC.IsZero(), b.GatewayMAC), b.Firewall)
 }
 
 func (b masquerade) makesMAC() bool      { return b.MAC.IsZero() && !b.NICMAC }
@@ -166,7 +166,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.reservePorts(t)
 	if b.Sidecar == nil { // whose proxies take what the network sends
-		p.olderExchanges = untranslated(t.taken(), forwardedUDP(b.Masquerade))
+		p.olderExchanges = untranslated(t.forwardedAddresses(), forwardedUDP(b.Masquerade))
 	}
 	if err := p.addTranslation(t, b.Firewall); err != nil {
 		return err
@@ -332,7 +332,7 @@ func (p *Plan) addTranslation(t translation, by cache.Firewall) error {
 	}
 	p.Record.Firewall = by
 	if t.iptables = by != cache.FirewallNFTables; t.iptables && !p.found.NoNFTables {
-		p.wanted.Tables = append(p.wanted.Tables, t.beside())
+		p.wanted.Tables = append(p.wanted.Tables, t.tableBeside())
 	}
 	for _, f := range families {
 		table := t.table()

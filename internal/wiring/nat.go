@@ -94,8 +94,8 @@ func (t translation) table() firewall.Table {
 	return table
 }
 
-// beside is the table of nftables beside the chains of iptables, for what these cannot express.
-func (t translation) beside() firewall.Table {
+// tableBeside is the table of nftables beside the chains of iptables, for what these cannot express.
+func (t translation) tableBeside() firewall.Table {
 	isNew := firewall.State{States: firewall.New}
 	toGuest := []firewall.Match{t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}, isNew, firewall.Unconfirmed{}}
 	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: []firewall.Chain{
@@ -140,14 +140,14 @@ func (t translation) fromNetwork() []firewall.Rule {
 // Loopback to the loopback addresses.
 func (t translation) fromNamespace() []firewall.Rule {
 	var rules []firewall.Rule
-	for _, a := range t.taken() {
+	for _, a := range t.forwardedAddresses() {
 		rules = append(rules, t.forwarded(a)...)
 	}
 	return rules
 }
 
-// taken are the addresses whose forwarded ports lead to the guest.
-func (t translation) taken() []netip.Addr {
+// forwardedAddresses are the addresses whose forwarded ports lead to the guest.
+func (t translation) forwardedAddresses() []netip.Addr {
 	all := addressesIn(t.addresses)
 	if t.Loopback {
 		all = append(all, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())

@@ -84,8 +84,8 @@ func ownerText(o infra.Owner) string {
 	return text
 }
 
-// given is the value in messages about how a NIC is wired.
-func given(set bool, value fmt.Stringer) string {
+// orLeftOut is the value in messages about how a NIC is wired.
+func orLeftOut(set bool, value fmt.Stringer) string {
 	if !set {
 		return "left out"
 	}

@@ -99,8 +99,8 @@ func (s *portSet) remove(list []infra.Ports, protocol string) {
 	}
 }
 
-// from are the ports from first on.
-func (s portSet) from(first uint16) portSet {
+// portsFrom are the ports from first on.
+func (s portSet) portsFrom(first uint16) portSet {
 	rest := slices.Clone(s)
 	rest.cut(span{0, first - 1})
 	return rest
@@ -166,13 +166,13 @@ func choosePorts(b infra.Masquerade, open []infra.Ports, found netstate.Snapshot
 		}
 		c.kept[protocol] = forwarded
 		c.others[protocol] = above
-		if most := largest(free.from(above.first)); most.len() >= enoughPorts {
+		if most := largest(free.portsFrom(above.first)); most.len() >= enoughPorts {
 			c.others[protocol] = most
 		} else if most := largest(free); most.first != 0 {
 			c.others[protocol] = most
 		}
 		c.byNIC[protocol] = c.others[protocol]
-		if most := largest(forwarded.from(firstUnprivileged)); c.everything && most.first != 0 && most.len() > c.others[protocol].len() {
+		if most := largest(forwarded.portsFrom(firstUnprivileged)); c.everything && most.first != 0 && most.len() > c.others[protocol].len() {
 			c.byNIC[protocol] = most
 		}
 	}
