@@ -16,7 +16,7 @@ import (
 // kill. It returns whether anything had to be changed. Two processes can call it at once: one waits for the other until
 // ctx ends. The files that a killed call has left are removed by the next one.
 func replaceFile(ctx context.Context, path string, text []byte, mode fs.FileMode) (changed bool, err error) {
-	temporary := beside(path, ".new")
+	temporary := hiddenPath(path, ".new")
 	if isSame(path, text, mode) && isGone(temporary) { // without a lock file, whose coming and going an engine would notice
 		return false, nil
 	}
@@ -47,7 +47,7 @@ func replaceFile(ctx context.Context, path string, text []byte, mode fs.FileMode
 // removeFile removes the file, and what a killed replaceFile has left. It is no error if there is neither, or no
 // directory.
 func removeFile(ctx context.Context, path string) (removed bool, err error) {
-	if isGone(path) && isGone(beside(path, ".new")) {
+	if isGone(path) && isGone(hiddenPath(path, ".new")) {
 		return false, nil
 	}
 	unlock, err := lockFile(ctx, path)
@@ -58,7 +58,7 @@ func removeFile(ctx context.Context, path string) (removed bool, err error) {
 		return false, err
 	}
 	defer unlock()
-	for _, name := range []string{beside(path, ".new"), path} {
+	for _, name := range []string{hiddenPath(path, ".new"), path} {
 		err := os.Remove(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, err
@@ -68,8 +68,8 @@ func removeFile(ctx context.Context, path string) (removed bool, err error) {
 	return removed, syncDir(path)
 }
 
-// beside is the name of a file that a call needs for a moment. It has no ending that a container engine reads.
-func beside(path, ending string) string {
+// hiddenPath is the name of a file that a call needs for a moment. It has no ending that a container engine reads.
+func hiddenPath(path, ending string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+ending)
 }
 
@@ -77,7 +77,7 @@ func beside(path, ending string) string {
 // directory, and a lock on it would be theirs to hold; nobody else can open the file that is locked. It is beside, and
 // not in the directory of phase1.Lock, which the DaemonSet's container does not have. The holder removes it.
 func lockFile(ctx context.Context, path string) (unlock func(), err error) {
-	name := beside(path, ".lock")
+	name := hiddenPath(path, ".lock")
 	for {
 		unlock, err := tryLock(name)
 		if err != syscall.EWOULDBLOCK {

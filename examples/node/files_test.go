@@ -38,7 +38,7 @@ func TestReplaceFile(t *testing.T) {
 		{"one", 0o644, true},
 		{"two", 0o755, true},
 	} {
-		write(t, beside(path, ".new"), "half")
+		write(t, hiddenPath(path, ".new"), "half")
 		before, _ := os.Lstat(path)
 		changed, err := replaceFile(t.Context(), path, []byte(c.text), c.mode)
 		if err != nil || changed != c.changed {
@@ -78,7 +78,7 @@ func TestReplaceFile(t *testing.T) {
 	if changed, err := replaceFile(t.Context(), path, []byte("mine"), 0o644); err != nil || !changed || read(t, target) != "mine" {
 		t.Errorf("link: changed %v, %v", changed, err)
 	}
-	write(t, beside(path, ".new"), "half")
+	write(t, hiddenPath(path, ".new"), "half")
 	for _, want := range []bool{true, false} {
 		if removed, err := removeFile(t.Context(), path); err != nil || removed != want {
 			t.Errorf("removed %v, %v", removed, err)
@@ -150,7 +150,7 @@ func TestKilled(t *testing.T) {
 		if len(text) != 1<<20 || strings.Trim(text, text[:1]) != "" {
 			t.Fatalf("kill %d: half a file of %d octets", i, len(text))
 		}
-		if _, err := os.Lstat(beside(path, ".new")); err == nil {
+		if _, err := os.Lstat(hiddenPath(path, ".new")); err == nil {
 			halves++
 		}
 		if _, err := replaceFile(t.Context(), path, large("d"), 0o644); err != nil {
@@ -188,7 +188,7 @@ func TestLockIsOurs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Lstat(beside(path, ".lock")); err != nil || info.Mode() != 0o600 {
+	if info, err := os.Lstat(hiddenPath(path, ".lock")); err != nil || info.Mode() != 0o600 {
 		t.Errorf("the lock: %v, %v; want mode 0600", info, err)
 	}
 	cause := errors.New("enough")
@@ -200,7 +200,7 @@ func TestLockIsOurs(t *testing.T) {
 		t.Errorf("while another call works: %v, %v; want %v", err, removeErr, cause)
 	}
 	unlock()
-	if err := os.WriteFile(beside(path, ".lock"), nil, 0o600); err != nil { // of a killed call
+	if err := os.WriteFile(hiddenPath(path, ".lock"), nil, 0o600); err != nil { // of a killed call
 		t.Fatal(err)
 	}
 	if removed, err := removeFile(ctx, path); err != nil || !removed {

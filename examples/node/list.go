@@ -39,8 +39,8 @@ type cniLists struct {
 	everyNIC bool
 }
 
-// own is the path of the derived list.
-func (l cniLists) own() string { return filepath.Join(l.to, l.name) }
+// path is that of the derived list.
+func (l cniLists) path() string { return filepath.Join(l.to, l.name) }
 
 // update writes the derived list, or removes it if the source is gone or names guestwire itself. It removes derived
 // lists with other names, or drains one of another directory while pods are wired. It returns what it did, in words, or
@@ -55,7 +55,7 @@ func (l cniLists) update(ctx context.Context) (did string, err error) {
 	}
 	all := []string{did}
 	for _, path := range others {
-		if path == l.own() { // the others would be chained twice, or taken in its place
+		if path == l.path() { // the others would be chained twice, or taken in its place
 			continue
 		}
 		did, err := l.replaced(ctx, path)
@@ -70,7 +70,7 @@ func (l cniLists) update(ctx context.Context) (did string, err error) {
 // replaced removes a derived list that is not the one of now, or drains it.
 func (l cniLists) replaced(ctx context.Context, path string) (did string, err error) {
 	if l.former == nil || filepath.Dir(path) == l.to {
-		return l.removeOwn(ctx, path, "the list is "+l.own()+" now")
+		return l.removeOwn(ctx, path, "the list is "+l.path()+" now")
 	}
 	l.to, l.name, l.entry = filepath.Dir(path), filepath.Base(path), l.former
 	return l.write(ctx)
@@ -78,29 +78,29 @@ func (l cniLists) replaced(ctx context.Context, path string) (did string, err er
 
 // write is update of the one list.
 func (l cniLists) write(ctx context.Context) (did string, err error) {
-	if err := l.checkOwn(l.own()); err != nil {
+	if err := l.checkOwn(l.path()); err != nil {
 		return "", err
 	}
 	source, err := l.source()
 	switch {
 	case errors.Is(err, errNoSource):
-		did, remove := l.removeOwn(ctx, l.own(), "the list that it was derived from is gone")
+		did, remove := l.removeOwn(ctx, l.path(), "the list that it was derived from is gone")
 		return did, errors.Join(err, remove)
 	case err != nil:
 		return "", err
 	}
 	text, err := derive(source.name, source.text, l.entry)
 	if errors.Is(err, errNamed) {
-		return l.removeOwn(ctx, l.own(), source.path+" names guestwire itself")
+		return l.removeOwn(ctx, l.path(), source.path+" names guestwire itself")
 	}
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", source.path, err)
 	}
-	changed, err := replaceFile(ctx, l.own(), text, source.mode)
+	changed, err := replaceFile(ctx, l.path(), text, source.mode)
 	if err != nil || !changed {
 		return "", err
 	}
-	return fmt.Sprintf("%s written: %s and guestwire", l.own(), source.name), nil
+	return fmt.Sprintf("%s written: %s and guestwire", l.path(), source.name), nil
 }
 
 // drain gives all derived lists another entry, where they are.
@@ -125,7 +125,7 @@ func (l cniLists) drain(ctx context.Context, entry json.RawMessage) (did string,
 
 // remove removes all derived lists.
 func (l cniLists) remove(ctx context.Context) (did string, err error) {
-	if err := l.checkOwn(l.own()); err != nil {
+	if err := l.checkOwn(l.path()); err != nil {
 		return "", err
 	}
 	paths, err := l.derived()
@@ -133,7 +133,7 @@ func (l cniLists) remove(ctx context.Context) (did string, err error) {
 		return "", err
 	}
 	var all []string
-	for _, path := range append(paths, l.own()) { // of own a temporary file may be left
+	for _, path := range append(paths, l.path()) { // which may have left a temporary file
 		did, err := l.removeOwn(ctx, path, "uninstall")
 		if err != nil {
 			return "", err

@@ -70,13 +70,13 @@ func TestDerive(t *testing.T) {
 			if err != nil || !os.SameFile(before, after) || !after.ModTime().Equal(before.ModTime()) || read(t, source) != c.files[c.source] {
 				t.Errorf("the source has changed, %v", err)
 			}
-			info, err := os.Lstat(l.own())
+			info, err := os.Lstat(l.path())
 			if err != nil || info.Mode() != c.mode {
 				t.Errorf("mode %v, %v, want %v", info.Mode(), err, c.mode)
 			}
 			found, err := libcni.ConfFiles(l.conf, confEndings)
 			slices.Sort(found)
-			if err != nil || found[0] != l.own() {
+			if err != nil || found[0] != l.path() {
 				t.Errorf("the engine takes %q, %v", found, err)
 			}
 
@@ -94,7 +94,7 @@ func TestDerive(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			have, err := libcni.ConfListFromFile(l.own())
+			have, err := libcni.ConfListFromFile(l.path())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -111,7 +111,7 @@ func TestDerive(t *testing.T) {
 			if got := compact(t, last.Bytes); got != entry {
 				t.Errorf("guestwire's entry is\n%s\nwant\n%s", got, entry)
 			}
-			if did, err := l.remove(t.Context()); err != nil || !strings.Contains(did, l.own()) {
+			if did, err := l.remove(t.Context()); err != nil || !strings.Contains(did, l.path()) {
 				t.Errorf("remove: %q, %v", did, err)
 			}
 			if have := names(t, l.conf); len(have) != len(c.files) || read(t, source) != c.files[c.source] {
@@ -161,7 +161,7 @@ func TestListRefused(t *testing.T) {
 			if _, err := l.update(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			want := read(t, l.own())
+			want := read(t, l.path())
 			if err := os.Remove(filepath.Join(l.conf, "10-net.conflist")); err != nil {
 				t.Fatal(err)
 			}
@@ -175,7 +175,7 @@ func TestListRefused(t *testing.T) {
 			if err == nil || did != "" || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%q, %v, want %q", did, err, c.want)
 			}
-			if read(t, l.own()) != want {
+			if read(t, l.path()) != want {
 				t.Error("the derived list has changed")
 			}
 		})
@@ -202,7 +202,7 @@ func TestListChanges(t *testing.T) {
 	step("10-net.conflist and guestwire", "00-guestwire.conflist", "10-net.conflist")
 	write(t, path, strings.Replace(flannel, "cbr0", "cbr1", 1))
 	step("written", "00-guestwire.conflist", "10-net.conflist")
-	if text := read(t, l.own()); !strings.Contains(text, "cbr1") {
+	if text := read(t, l.path()); !strings.Contains(text, "cbr1") {
 		t.Error(text)
 	}
 	write(t, filepath.Join(l.conf, "05-bridge.conf"), bridge)
@@ -228,7 +228,7 @@ func TestListChanges(t *testing.T) {
 	write(t, path, flannel)
 	step("written", "00-guestwire.conflist", "10-net.conflist")
 	l.to = t.TempDir()
-	step("the list is "+l.own()+" now", "10-net.conflist")
+	step("the list is "+l.path()+" now", "10-net.conflist")
 	step("", "10-net.conflist")
 	if have := names(t, l.to); !slices.Equal(have, []string{"00-guestwire.conflist"}) {
 		t.Errorf("%q", have)
@@ -259,7 +259,7 @@ func TestMultus(t *testing.T) {
 			t.Errorf("%q: %v", c.args, err)
 			continue
 		}
-		list, err := libcni.ConfListFromFile(l.own())
+		list, err := libcni.ConfListFromFile(l.path())
 		if err != nil || list.Name != c.name {
 			t.Errorf("%q: %v, %v", c.args, list, err)
 		}
@@ -277,7 +277,7 @@ func TestListRenamed(t *testing.T) {
 		if have := names(t, l.conf); !slices.Equal(have, []string{name, "10-bridge.conf"}) {
 			t.Errorf("%q, want %s alone", have, name)
 		}
-		if text := read(t, l.own()); strings.Count(text, `"guestwire"`) != 1 {
+		if text := read(t, l.path()); strings.Count(text, `"guestwire"`) != 1 {
 			t.Errorf("%s: %s", name, text)
 		}
 	}
