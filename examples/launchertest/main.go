@@ -1,5 +1,5 @@
-// Launcher is the network part of a VM's launcher: it answers the guest until SIGTERM, as an ordinary user. What is to
-// be seen here is its test.
+// Launcher is the network part of a VM's launcher: it answers the guest until SIGTERM, as an ordinary user. See its
+// test.
 package main
 
 import (
