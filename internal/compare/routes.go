@@ -17,8 +17,9 @@ func Sourced(r netstate.Route, link int, addresses []netstate.Address) bool {
 	return r.PrefSrc.IsValid() && slices.ContainsFunc(addresses, func(a netstate.Address) bool { return a.Link == link && a.Prefix.Addr() == r.PrefSrc })
 }
 
-// apart returns the routes with each next hop of an IPv6 route as a route of its own, as it is in the kernel. The kernel
-// shows the routes to one destination with one metric as one route, so another NIC's route can join one of the NIC.
+// apart returns the routes with each next hop of an IPv6 route as a route of its own, as it is in the kernel. The
+// kernel shows the routes to one destination with one metric as one route, so another NIC's route can join one of the
+// NIC.
 func apart(routes []netstate.Route) []netstate.Route {
 	var list []netstate.Route
 	for _, r := range routes {

@@ -52,8 +52,8 @@ func (c *systemCalls) text(s string) uintptr {
 // progress is how far a series has come: the call that is being made, and the error of the one that failed.
 type progress struct{ call, errno uintptr }
 
-// inThread makes the calls in this thread, and closes the file. A program that this process is starting may have a copy of
-// it until it is executed. Until then the tap is in use for other processes, so inThread waits.
+// inThread makes the calls in this thread, and closes the file. A program that this process is starting may have a copy
+// of it until it is executed. Until then the tap is in use for other processes, so inThread waits.
 func (c *systemCalls) inThread() error {
 	defer runtime.KeepAlive(c)
 	file := -1

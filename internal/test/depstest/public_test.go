@@ -10,7 +10,8 @@ import (
 // public are the packages for importers.
 var public = []string{"/phase1", "/phase2", "/infra", "/dhcp", "/cache", "/guestconfig", "/domain", "/domain/qemu", "/domain/cloudhypervisor", "/domain/firecracker", "/domain/passt", "/guestwiretest"}
 
-// TestPublicSize: the public packages stay as small as this. Before a limit grows, see what an importer could do without.
+// TestPublicSize: the public packages stay as small as this. Before a limit grows, see what an importer could do
+// without.
 func TestPublicSize(t *testing.T) {
 	names, lines := 0, 0
 	for _, p := range typesOf(t, public...) {
