@@ -70,7 +70,7 @@ type Record struct {
 	DNS          *DNS        `json:"dns,omitempty"`        // nil: Phase2 takes it from a resolv.conf
 	Options      Options     `json:"options,omitzero"`     // what else the guest gets
 	// Static is what the namespace had on the NIC, for a guest without DHCP. Nil, with BindingMasquerade, BindingRouted,
-	// BindingPasst and BindingSlirp, and for a NIC without addresses or ARP: such a guest can be given IPv4 and IPv6 alone.
+	// BindingPasst and BindingSlirp, and for a NIC without addresses or ARP: such a guest can get IPv4 and IPv6 alone.
 	Static  *Static `json:"static,omitempty"`
 	Device  Device  `json:"device,omitzero"`   // how the guest sees its network device
 	Standby bool    `json:"standby,omitempty"` // the guest's tap is down, so nothing passes, until NIC.Activate

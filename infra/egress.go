@@ -15,8 +15,8 @@ import (
 //	["refuse metadata", "allow 10.1.0.0/16 443/tcp", "allow resolvers 53/udp", "refuse all"]
 //
 // TO is a network, an address or a list: all; private (RFC 1918, 6598, 4193); link-local; metadata, the clouds'
-// services; nic-networks, those of the NIC's link without its next hops; resolvers, Spec.DNS.Servers. An IPv4 network
-// is also that in 64:ff9b::/96 (RFC 6052). PROTOCOL is tcp, udp, sctp or icmp, of both families.
+// services; nic-networks, those of its link without next hops; resolvers, Spec.DNS.Servers. IPv4 is also in
+// 64:ff9b::/96 (RFC 6052). PROTOCOL is tcp, udp, sctp or icmp (also ICMPv6).
 type Egress struct {
 	Refuse bool
 	To     string

@@ -9,7 +9,7 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// Masquerade makes the guest a private host behind the NIC's addresses, by NAT. The guest gets the families of which
+// Masquerade makes the guest a private host behind the NIC's addresses, by NAT. The guest gets the families in which
 // the NIC has a global address; a NIC without one is a [*RefusedError].
 type Masquerade struct {
 	// IPv4 and IPv6 are the guest's networks, at most /30 and /126. Zero: 10.0.2.0/24 and fd10:0:2::/120. ErrCollision:
@@ -51,10 +51,10 @@ type Masquerade struct {
 }
 
 // Sidecar leaves what comes from the network to proxies in the namespace, whose own rules catch it. The proxies reach
-// the guest at the NIC's addresses. Under [Masquerade] the ports at which they listen belong into Masquerade.Excluded.
+// the guest at the NIC's addresses. Under Masquerade name their ports in Excluded.
 type Sidecar struct {
-	// Sources are loopback addresses from which the proxies connect to the guest, which sees the gateway: Istio's 127.0.0.6
-	// and ::6. Not needed for those that Masquerade.Loopback covers (127.0.0.0/8 and ::1).
+	// Sources are loopback addresses from which the proxies connect to the guest, which sees the gateway: 127.0.0.6 and
+	// ::6 of Istio. Not needed for those that Masquerade.Loopback covers (127.0.0.0/8 and ::1).
 	Sources []netip.Addr `json:"sources,omitempty"`
 }
 

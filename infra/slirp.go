@@ -8,15 +8,14 @@ import (
 )
 
 // Slirp has QEMU open the namespace's sockets for the guest (-netdev user, libvirt's interface type user). The guest
-// has networks of its own, of the families of which the NIC has an address; libvirt always gives it both. In each, host
-// 2 is the gateway and the namespace's loopback, and host 3 asks the resolvers of QEMU's resolv.conf. Spec.DNS may have
-// Search alone.
+// has networks of its own, of the NIC's families; libvirt gives both. In each, host 2 is the gateway and the
+// namespace's loopback, and host 3 asks the resolvers of QEMU's resolv.conf. Spec.DNS may have Search alone.
 type Slirp struct {
 	// IPv4 is the guest's network, at most /27. Zero: 10.0.2.0/24. ErrCollision: the namespace reaches it, or IPv6.
 	IPv4 netip.Prefix `json:"ipv4,omitzero"`
 	IPv6 netip.Prefix `json:"ipv6,omitzero"` // the guest's network, a /64; zero: fd10:0:2::/64
 	MAC  cache.MAC    `json:"mac,omitzero"`  // the guest's; zero: as that of Passt
-	// Ports are what QEMU forwards to the guest, tcp and udp, from all IPv4 addresses of the namespace, the loopback's too:
+	// Ports are what QEMU forwards to the guest, tcp and udp, from all IPv4 addresses of the namespace, also loopback's:
 	// at most 512, each an open file of QEMU; none: nothing. libvirt forwards none.
 	Ports []Ports `json:"ports,omitempty"`
 }

@@ -8,10 +8,10 @@ import (
 
 // Step is one operation of a plan.
 type Step struct {
-	// Kind is tap-add, link-set, bridge-set, bridge-port-set, sysctl-set, table-change (nftables); table-set and table-del
-	// (nftables, or the wiring's chains in iptables); -add and -del of link, address, route, neighbour, fdb (a bridge's
-	// static entries), qdisc and filter (tc); group-del (all links of a group), connections-del (that the kernel tracks),
-	// and, of Check alone, record-write (the file for Phase2).
+	// Kind is one of tap-add, link-add, link-set, link-del, group-del (all links of a group), bridge-set, bridge-port-set,
+	// address-add, address-del, route-add, route-del, neighbour-add, neighbour-del, fdb-add, fdb-del (static entries of a
+	// bridge), sysctl-set, qdisc-add, qdisc-del, filter-add, filter-del (tc), table-set, table-del (nftables or iptables),
+	// table-change, connections-del (that the kernel tracks), record-write (the file for Phase2; of Check alone).
 	Kind string `json:"kind"`
 	Link string `json:"link,omitempty"` // by its name at that point of the plan; empty: none, or several
 	// Command is what an administrator would type, of several lines for a table of nftables or iptables.
@@ -24,10 +24,12 @@ func (s Step) String() string { return cmp.Or(s.Summary, s.Command) }
 
 // Difference is one thing that is not as Setup left it.
 type Difference struct {
-	// Kind is, of a link, name, mac, mtu, txqueuelen, up, master, arp, allmulticast, addrgenmode, group, alias, tap-owner,
-	// tap-queues, bridge-setting or bridge-port-setting; link, address, route, neighbour, fdb, qdisc, filter or table with
-	// -missing, -extra or -other; filter-foreign (of another program); sysctl; gateway (its MAC is not the record's);
-	// record (the file for Phase2, and whether the launcher can read it); step (none of these).
+	// Kind is one of link-missing, link-extra, link-other, name, mac, mtu, txqueuelen, up, master, arp, allmulticast,
+	// addrgenmode, group, alias (of a link), tap-owner, tap-queues, bridge-setting, bridge-port-setting, sysctl,
+	// address-missing, address-extra, address-other, route-missing, route-extra, neighbour-missing, neighbour-extra,
+	// fdb-missing, fdb-extra, qdisc-missing, filter-missing, filter-other, filter-foreign (another program's),
+	// table-missing, table-extra, table-other, gateway (it has another MAC than the record), record (the file for Phase2,
+	// and whether the launcher can read it), step (none of these).
 	Kind string `json:"kind"`
 	Link string `json:"link,omitempty"` // empty: none, or several
 	Text string `json:"text"`           // such as "eth0-tap is no port of eth0-br"

@@ -59,7 +59,7 @@ func TestStepKinds(t *testing.T) {
 	}
 }
 
-// documentedKinds are the kinds that the documentation of a type of infra lists, in indented lines.
+// documentedKinds are the kinds that the documentation of a type of infra lists.
 func documentedKinds(t *testing.T, name string) []string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "../../infra/step.go", nil, parser.ParseComments)
@@ -72,12 +72,9 @@ func documentedKinds(t *testing.T, name string) []string {
 		if !ok || field.Names[0].Name != "Kind" {
 			return true
 		}
-		for line := range strings.Lines(field.Doc.Text()) {
-			if list, indented := strings.CutPrefix(line, "\t"); indented {
-				for _, kind := range strings.Split(notes.ReplaceAllString(list, ""), ",") {
-					kinds = append(kinds, strings.TrimSpace(kind))
-				}
-			}
+		_, list, _ := strings.Cut(strings.Join(strings.Fields(field.Doc.Text()), " "), "one of ")
+		for _, kind := range strings.Split(notes.ReplaceAllString(list, ""), ",") {
+			kinds = append(kinds, strings.Trim(kind, " ."))
 		}
 		return false
 	})

@@ -13,8 +13,8 @@ import (
 
 const vmm = "qemu-system-x86_64"
 
-// accelerator runs all CPUs on one thread. With a thread for each, QEMU 7.2 may translate code while another CPU patches
-// it, and the guest stops for ever, mostly at its boot.
+// accelerator runs all CPUs on one thread. With a thread for each, QEMU 7.2 may translate code while another CPU
+// patches it, and the guest stops for ever, mostly at its boot.
 const accelerator = "tcg,thread=single"
 
 // PlugBus is the id of a bus for a device that is plugged while the guest of BootQEMU runs.
