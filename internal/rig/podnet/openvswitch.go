@@ -17,7 +17,7 @@ import (
 // switches are the networks with an Open vSwitch whose flows an agent on the node writes.
 var switches = []Network{openShiftSDN}
 
-// vswitch is an Open vSwitch in a node's namespace. It forwards in user space (datapath_type=netdev), so it needs
+// vswitch is an Open vSwitch in a node's namespace. A bridge with datapath_type=netdev forwards in user space and needs
 // no kernel module. All its files are in one directory.
 type vswitch struct {
 	t        testing.TB
@@ -79,7 +79,7 @@ ovsdb-tool create nb.db "$usr/share/ovn/ovn-nb.ovsschema"
 ovsdb-tool create sb.db "$usr/share/ovn/ovn-sb.ovsschema"
 start ovsdb-server --remote=punix:"$PWD/db.sock" conf.db nb.db sb.db
 ovs-vsctl --timeout=30 --no-wait init
-start ovs-vswitchd --disable-system
+start ovs-vswitchd
 if [ "$2" = ovn ]; then
 	ovs-vsctl --timeout=30 add-br br-int -- set bridge br-int datapath_type=netdev fail_mode=secure -- \
 		set open . external_ids:system-id=node external_ids:ovn-remote="$OVN_SB_DB" \
