@@ -22,7 +22,11 @@ import (
 
 // bootTime is the context of a test that boots guests, which are emulated beside others.
 func bootTime(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+	patience := 6 * time.Minute
+	if nstest.Emulated { // a guest is emulated by an emulated machine
+		patience *= 4
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -23,12 +23,14 @@ type process struct {
 }
 
 // enclosure is the script of the namespaces' first process. It mounts /proc and /sys of the namespaces and reaps
-// orphans. Like a container engine it creates a /dev, with a /dev/net/tun that all users can open; like a device
-// plugin it gives the character devices of macvtaps to the user.
+// orphans. Like a container engine it creates a /dev, with a /dev/net/tun that all users can open, and with the machine's
+// vhost-net; like a device plugin it gives the character devices of macvtaps to the user.
 const enclosure = `set -e
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
-mount -t tmpfs -o mode=755 tmpfs /dev
+mount -t tmpfs -o mode=755 tmpfs /mnt
+test ! -e /dev/vhost-net || cp -a /dev/vhost-net /mnt
+mount --move /mnt /dev
 mkdir /dev/net /dev/pts /dev/shm
 mount -t devpts -o newinstance,ptmxmode=666 devpts /dev/pts
 chmod 1777 /dev/shm
