@@ -1,7 +1,7 @@
 // Command stockkernel runs a command under the kernel that Debian ships, in QEMU, with this
 // machine's files: its root file system read-only by 9p under an overlay that forgets.
 //
-//	stockkernel [-v] [-timeout 10m] [-append ARGUMENTS] [-env KEY=VALUE]... [--] COMMAND [ARGUMENT]...
+//	stockkernel [-v] [-timeout 10m] [-append ARGUMENTS] [-functions] [-env KEY=VALUE]... [--] COMMAND [ARGUMENT]...
 //
 // The command runs as root in the current directory with the caller's environment, all modules
 // of that kernel at hand and no network but lo. Its standard output and error arrive as they are
@@ -49,6 +49,7 @@ func main() {
 		cpus    = flag.Int("cpus", 2, "number of virtual CPUs")
 		memory  = flag.Int("memory", 2048, "MiB of memory, of which files that are written may take half")
 		more    = flag.String("append", "", "`ARGUMENTS` for the kernel in addition, such as security=selinux")
+		sriov   = flag.Bool("functions", false, "a machine with an IOMMU and a card with virtual functions, by the QEMU of Debian's backports")
 		env     = os.Environ()
 	)
 	flag.Func("env", "set `KEY=VALUE` for the command; may be repeated", func(s string) error {
@@ -66,7 +67,12 @@ func main() {
 	ctx, cancel := context.WithTimeoutCause(ctx, *timeout, errTimeout)
 	defer cancel()
 
-	status, err := run(ctx, machine{cpus: *cpus, memory: *memory, arguments: *more, verbose: *verbose}, flag.Args(), env)
+	if *sriov {
+		env = append(env, "GUESTWIRE_FUNCTIONS="+functions)
+		// The kernel measures the second CPU's speed wrongly, and drivers of functions would not wait for the card.
+		*more += " lpj=10000000"
+	}
+	status, err := run(ctx, machine{cpus: *cpus, memory: *memory, arguments: *more, functions: *sriov, verbose: *verbose}, flag.Args(), env)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "stockkernel:", err)
 		status = statusFailed

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // machine is the virtual one.
@@ -20,6 +22,7 @@ type machine struct {
 	cpus      int
 	memory    int    // MiB
 	arguments string // for the kernel, in addition to its own
+	functions bool   // has an IOMMU, and a card with virtual functions
 	verbose   bool
 }
 
@@ -30,6 +33,21 @@ const card = "02:63:61:72:64:00"
 // wired are the MACs of two further cards, which a hub connects to each other. The command knows them from the
 // environment too.
 var wired = [2]string{"02:77:69:72:65:01", "02:77:69:72:65:02"}
+
+// functions is the MAC of the card with virtual functions, an Intel 82576. The hub connects it to the two wired ones.
+const functions = "02:66:75:6e:63:00"
+
+// program returns QEMU, and the arguments that only some machines have. Virtual functions came with QEMU 8: that of
+// Debian's backports, which has the firmware elsewhere.
+func (m machine) program() (path string, args []string) {
+	if !m.functions {
+		return "qemu-system-x86_64", nil
+	}
+	return unpacked.Path("qemu/usr/bin/qemu-system-x86_64"), []string{
+		"-L", "/usr/share/seabios", "-device", "intel-iommu,intremap=on", "-device", "pcie-root-port,id=functions,chassis=1",
+		"-netdev", "hubport,id=functions,hubid=0", "-device", "igb,bus=functions,romfile=,netdev=functions,mac=" + functions,
+	}
+}
 
 // run boots k, has it do t, and returns the exit status of t's command.
 func (m machine) run(outer context.Context, k kernel, t task) (status int, err error) {
@@ -67,7 +85,8 @@ func (m machine) run(outer context.Context, k kernel, t task) (status int, err e
 	// One thread for all CPUs: with a thread for each, QEMU 7.2 may translate code while another CPU patches it, and go on
 	// with the half of it for ever. The kernel patches itself whenever the first chain of a hook comes and the last one
 	// goes.
-	qemu := exec.CommandContext(ctx, "qemu-system-x86_64",
+	program, more := m.program()
+	qemu := exec.CommandContext(ctx, program, append(more,
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-machine", "q35", "-accel", "tcg,thread=single", "-cpu", "max",
 		"-smp", strconv.Itoa(m.cpus), "-m", strconv.Itoa(m.memory),
@@ -78,7 +97,7 @@ func (m machine) run(outer context.Context, k kernel, t task) (status int, err e
 		"-device", "e1000e,romfile=,mac="+card,
 		"-netdev", "hubport,id=wired0,hubid=0", "-device", "virtio-net-pci,romfile=,netdev=wired0,mac="+wired[0],
 		"-netdev", "hubport,id=wired1,hubid=0", "-device", "virtio-net-pci,romfile=,netdev=wired1,mac="+wired[1],
-		"-virtfs", "local,path=/,mount_tag="+mountTag+",security_model=none,readonly=on,multidevs=remap")
+		"-virtfs", "local,path=/,mount_tag="+mountTag+",security_model=none,readonly=on,multidevs=remap")...)
 	qemu.ExtraFiles = []*os.File{initrd, channelEnd}
 	qemu.Stdout, qemu.Stderr = console, console
 	qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -17,4 +17,5 @@ go test -c -o "$binary" "./$package"
 cd "$package"
 minutes=${TIMEOUT:-50}
 [[ $minutes =~ ^[0-9]+$ ]] || { echo "test.sh: TIMEOUT=$minutes: want minutes, such as 50" >&2; exit 2; }
-exec "$root/bin/stockkernel" -timeout "$((minutes + 10))m" -- "$binary" -test.timeout "${minutes}m" "$@"
+# shellcheck disable=SC2086 # a list of words
+exec "$root/bin/stockkernel" ${MACHINE:-} -timeout "$((minutes + 10))m" -- "$binary" -test.timeout "${minutes}m" "$@"

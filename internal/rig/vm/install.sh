@@ -1,8 +1,9 @@
 #!/bin/sh
 # Installs what the guests of package vm need. Debian packages: those of ../stockkernel/install.sh (QEMU, a stock kernel,
 # busybox), libvirt, its schema checker, passt. Only unpacked: ISC's DHCP client; systemd-networkd and NetworkManager, which
-# would configure this machine, as cloud-init with netplan and Python would; genisoimage; OVMF and GRUB's image for the network; a kernel with CONFIG_IP_PNP, which Debian's lacks; and the libvirt of Debian's backports,
-# as Debian 12's was built without passt:
+# would configure this machine, as cloud-init with netplan and Python would; genisoimage; OVMF and GRUB's image for the
+# network; a kernel with CONFIG_IP_PNP, which Debian's lacks. Of Debian's backports: libvirt, as Debian 12's was built
+# without passt, and QEMU, as Debian 12's has no card with virtual functions:
 #
 #   $GUESTWIRE_CACHE/dhclient/sbin/dhclient     the cache is /var/cache/guestwire by default
 #   $GUESTWIRE_CACHE/managers/lib/systemd/systemd-networkd
@@ -11,6 +12,7 @@
 #   $GUESTWIRE_CACHE/firmware/usr/share/OVMF/OVMF_CODE_4M.fd
 #   $GUESTWIRE_CACHE/autoconf/vmlinuz
 #   $GUESTWIRE_CACHE/libvirt/usr/sbin/libvirtd
+#   $GUESTWIRE_CACHE/qemu/usr/bin/qemu-system-x86_64
 #
 # Needs Debian 12, Go and root. If everything is installed, the script changes nothing. It starts no service.
 set -eu
@@ -38,9 +40,14 @@ is_kernel() {
 exec 9>"$cache/lock"
 flock 9
 
+# backported succeeds if the packages of Debian's backports are in the cache.
+backported() {
+	test -x "$cache/libvirt/usr/sbin/libvirtd" && test -x "$cache/qemu/usr/bin/qemu-system-x86_64"
+}
+
 # unpacked succeeds if the packages that are only unpacked are in the cache.
 unpacked() {
-	test -x "$cache/dhclient/sbin/dhclient" && test -x "$cache/libvirt/usr/sbin/libvirtd" &&
+	test -x "$cache/dhclient/sbin/dhclient" && backported &&
 		test -x "$cache/managers/lib/systemd/systemd-networkd" && test -x "$cache/managers/usr/sbin/NetworkManager" &&
 		test -x "$cache/cloudinit/usr/bin/python3.11" && test -e "$cache/firmware/usr/share/OVMF/OVMF_CODE_4M.fd"
 }
@@ -53,7 +60,7 @@ temp=$(mktemp -d)
 policy=/usr/sbin/policy-rc.d
 made_policy=
 clean() {
-	rm -rf "$temp" "$cache/dhclient.new" "$cache/managers.new" "$cache/cloudinit.new" "$cache/firmware.new" "$cache/autoconf.new" "$cache/libvirt.new"
+	rm -rf "$temp" "$cache/dhclient.new" "$cache/managers.new" "$cache/cloudinit.new" "$cache/firmware.new" "$cache/autoconf.new" "$cache/libvirt.new" "$cache/qemu.new"
 	if test -n "$made_policy"; then
 		rm -f "$policy"
 	fi
@@ -157,7 +164,23 @@ if ! test -e "$cache/firmware/usr/share/OVMF/OVMF_CODE_4M.fd"; then
 	mv "$cache/firmware.new" "$cache/firmware"
 fi
 
-if ! test -x "$cache/libvirt/usr/sbin/libvirtd"; then
+# backport NAME PACKAGE... unpacks the packages.
+backport() {
+	name=$1
+	shift
+	mkdir "$temp/$name"
+	cd "$temp/$name"
+	# shellcheck disable=SC2086 # a list of words
+	quiet apt-get -q $backports -t bookworm-backports download "$@"
+	rm -rf "${cache:?}/$name" "$cache/$name.new"
+	for package in *.deb; do
+		quiet dpkg -x "$package" "$cache/$name.new"
+	done
+	chmod 755 "$cache/$name.new"
+	mv "$cache/$name.new" "$cache/$name"
+}
+
+if ! backported; then
 	mkdir -p "$temp/backports/lists/partial"
 	cd "$temp/backports"
 	# From where the machine has Debian itself.
@@ -166,12 +189,6 @@ if ! test -x "$cache/libvirt/usr/sbin/libvirtd"; then
 	backports="-o APT::Sandbox::User=root -o Dir::Etc::SourceList=$PWD/sources -o Dir::Etc::SourceParts=- -o Dir::State::Lists=$PWD/lists"
 	# shellcheck disable=SC2086 # lists of words
 	quiet apt-get -q $backports update
-	# shellcheck disable=SC2086
-	quiet apt-get -q $backports -t bookworm-backports download libvirt0 libvirt-daemon libvirt-daemon-driver-qemu
-	rm -rf "$cache/libvirt" "$cache/libvirt.new"
-	for package in libvirt*.deb; do
-		quiet dpkg -x "$package" "$cache/libvirt.new"
-	done
-	chmod 755 "$cache/libvirt.new"
-	mv "$cache/libvirt.new" "$cache/libvirt"
+	test -x "$cache/libvirt/usr/sbin/libvirtd" || backport libvirt libvirt0 libvirt-daemon libvirt-daemon-driver-qemu
+	test -x "$cache/qemu/usr/bin/qemu-system-x86_64" || backport qemu qemu-system-x86 qemu-system-data
 fi
