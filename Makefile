@@ -69,6 +69,8 @@ $(STOCK_TEST) internal/firewall -test.v=test2json | go tool test2json -t -p debi
 endef
 
 CRASH := ^(TestCrash|TestGenerated)$$
+# Their guests need vhost-net, and a card with virtual functions: a machine of stockkernel has both.
+DEVICES := ^(TestVhost|TestFunction)$$
 
 define ALL
 $(TEST)
@@ -77,7 +79,7 @@ $(GO_TEST) -race -timeout 2h ./phase1 -crash few
 $(GO_TEST) -timeout 2h -run '$(CRASH)' ./phase1 -crash all
 $(GO_TEST) -run '^TestCrash$$' ./examples/cni -crash all
 $(GO_TEST) ./internal/rig/guests -clients all
-$(STOCK_TEST) internal/rig/guests -test.run '^TestVhost$$' -test.v=test2json | go tool test2json -t -p debian/guests
+MACHINE=-functions $(STOCK_TEST) internal/rig/guests -test.run '$(DEVICES)' -test.v=test2json | go tool test2json -t -p debian/guests
 $(GO_TEST) ./internal/rig/podnet -networks all -leases
 ! internal/rig/kubernetes/install.sh -ready || GUESTWIRE_KUBERNETES=$$(internal/rig/kubernetes/install.sh) $(GO_TEST) ./internal/rig/kubernetes ./internal/rig/node
 endef

@@ -20,7 +20,7 @@ var scripts embed.FS
 // The guest's drivers. The others are loaded only if a device has no driver after virtio's are loaded.
 var (
 	virtioDrivers = []string{"virtio_pci", "virtio_net"}
-	otherDrivers  = []string{"e1000", "e1000e", "igb", "8139cp", "8139too", "vmxnet3", "pcnet32", "ne2k-pci"}
+	otherDrivers  = []string{"e1000", "e1000e", "igb", "igbvf", "8139cp", "8139too", "vmxnet3", "pcnet32", "ne2k-pci"}
 )
 
 // writeImage writes the guest's initramfs, about 16 MiB: busybox, ISC's dhclient for DHCPv6 (Debian's busybox has no

@@ -23,13 +23,15 @@ type process struct {
 }
 
 // enclosure is the script of the namespaces' first process. It mounts /proc and /sys of the namespaces and reaps
-// orphans. Like a container engine it creates a /dev, with a /dev/net/tun that all users can open, and with the machine's
-// vhost-net; like a device plugin it gives the character devices of macvtaps to the user.
+// orphans. Like a container engine it creates a /dev, with a /dev/net/tun that all users can open, and with the
+// machine's vhost-net and VFIO; like a device plugin it gives the character devices of macvtaps to the user.
 const enclosure = `set -e
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t tmpfs -o mode=755 tmpfs /mnt
-test ! -e /dev/vhost-net || cp -a /dev/vhost-net /mnt
+for device in /dev/vhost-net /dev/vfio; do
+	test ! -e $device || cp -a $device /mnt
+done
 mount --move /mnt /dev
 mkdir /dev/net /dev/pts /dev/shm
 mount -t devpts -o newinstance,ptmxmode=666 devpts /dev/pts
