@@ -160,10 +160,10 @@ func TestMacvlanBeside(t *testing.T) {
 	l.checkRestored(t, n.State, before)
 }
 
-// TestPolicing: OpenShift SDN has Open vSwitch limit what a pod sends, by policing at its port, and what the pod receives,
-// by HTB. A guest in the pod is limited as a process was, in both directions, and not once the limits are off. A datapath
-// in user space receives a frame before the kernel polices it, so the switch is the kernel's. The SDN leaves the burst at
-// 8000 kbit.
+// TestPolicing: OpenShift SDN has Open vSwitch limit what a pod sends, by policing at its port, and what the pod
+// receives, by HTB. A guest in the pod is limited as a process was, in both directions, and not once the limits are
+// off. A datapath in user space receives a frame before the kernel polices it, so the switch is the kernel's. The SDN
+// leaves the burst at 8000 kbit.
 //
 // github.com/openshift/sdn: pkg/network/node/ovscontroller.go, SetPodBandwidth
 func TestPolicing(t *testing.T) {
@@ -176,8 +176,8 @@ func TestPolicing(t *testing.T) {
 	}
 	peer := Station{Name: "peer", Namespace: nstest.New(t, "peer"), IPv4: addr("10.128.0.6")}
 	l := &Instance{Pod: nstest.New(t, "pod"), NIC: "eth0", IPv4: addr("10.128.0.5"), Stations: []Station{peer}}
-	// Open vSwitch 3.1 counts no CPUs in the first ten seconds of a kernel. Started then, it gets no packet from the kernel's
-	// switch.
+	// Open vSwitch 3.1 counts no CPUs in the first ten seconds of a kernel. Started then, it gets no packet from the
+	// kernel's switch.
 	nstest.Eventually(t, func() error {
 		var now unix.Timespec
 		err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
