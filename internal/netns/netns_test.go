@@ -2,11 +2,14 @@ package netns_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -44,6 +47,47 @@ func TestDo(t *testing.T) {
 	want := errors.New("the function's")
 	if err := netns.Do(ns.File, func() error { return want }); err != want {
 		t.Errorf("error %v, want %v", err, want)
+	}
+}
+
+// TestDoWithoutWayBack: a thread that cannot leave the namespace ends. No thread stays there, or comes back without its
+// capabilities.
+func TestDoWithoutWayBack(t *testing.T) {
+	nstest.Need(t)
+	ns := nstest.New(t, "stuck")
+	stat, err := ns.File.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	threads := func() (inside int) {
+		tasks, err := filepath.Glob("/proc/self/task/*/ns/net")
+		if err != nil || len(tasks) == 0 {
+			t.Fatal("no threads:", err)
+		}
+		for _, task := range tasks {
+			if info, err := os.Stat(task); err == nil && os.SameFile(info, stat) {
+				inside++
+			}
+		}
+		return inside
+	}
+	err = netns.Do(ns.File, func() error {
+		if threads() != 1 {
+			return fmt.Errorf("%d threads in the namespace, want one", threads())
+		}
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		return unix.Capset(&header, &make([]unix.CapUserData, 2)[0])
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); threads() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("a thread stays in the namespace")
+		}
+	}
+	if err := netns.Do(ns.File, func() error { return nil }); err != nil {
+		t.Error(err)
 	}
 }
 
