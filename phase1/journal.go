@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path/filepath"
 	"runtime/debug"
@@ -83,26 +84,30 @@ func (n node) readJournal(namespace, nic string) (*journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("journal %s: %w", path, err)
 	}
-	// The version comes first: a journal of another version may have fields that are unknown here.
-	var head struct{ Version int }
-	err = json.Unmarshal(text, &head)
-	if err == nil && head.Version == 0 {
-		err = errors.New("no version")
-	}
-	if err != nil {
-		return nil, unusable{fmt.Errorf("journal %s: %w: the file is damaged, and how the namespace was before Setup is not known; Teardown by force does without it", path, err)}
-	}
-	if head.Version != journalVersion {
-		return nil, unusable{fmt.Errorf("journal %s: version %d, and this program reads %d: use the version of guestwire that wrote it, or Teardown by force, which does without it", path, head.Version, journalVersion)}
-	}
 	var j journal
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields() // what they say would be lost
-	if err := d.Decode(&j); err != nil {
-		return nil, unusable{fmt.Errorf("journal %s: %w: use the version of guestwire that wrote it, or Teardown by force, which does without it", path, err)}
+	if err = d.Decode(&j); err == nil && j.Version == journalVersion {
+		if _, end := d.Token(); end == io.EOF {
+			j.text = text
+			return &j, nil
+		}
 	}
-	j.text = text
-	return &j, nil
+	// A journal of another version may have fields that are unknown here.
+	var head struct{ Version int }
+	damaged := json.Unmarshal(text, &head)
+	if damaged == nil && head.Version == 0 {
+		damaged = errors.New("no version")
+	}
+	switch {
+	case damaged != nil:
+		err = fmt.Errorf("%w: the file is damaged, and how the namespace was before Setup is not known; Teardown by force does without it", damaged)
+	case head.Version != journalVersion:
+		err = fmt.Errorf("version %d, and this program reads %d: use the version of guestwire that wrote it, or Teardown by force, which does without it", head.Version, journalVersion)
+	default:
+		err = fmt.Errorf("%w: use the version of guestwire that wrote it, or Teardown by force, which does without it", err)
+	}
+	return nil, unusable{fmt.Errorf("journal %s: %w", path, err)}
 }
 
 // removeJournal removes also what a killed call left of it, and the directory of the last journal.
