@@ -36,7 +36,7 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	if err != nil {
 		return err
 	}
-	s.expect(j, plan)
+	s.expect(j, repaired)
 	now, err := s.read(repaired)
 	if err != nil {
 		return err

@@ -243,5 +243,5 @@ func (s *session) forgetConnections(ctx context.Context, ops []netstate.Op) {
 
 // read returns the namespace as it is now, as far as it concerns the plan.
 func (s *session) read(plan *wiring.Plan) (netstate.Snapshot, error) {
-	return s.ns.Snapshot(plan.Names(), plan.SysctlPaths(), plan.Tables())
+	return s.ns.Snapshot(plan.Names(), plan.SysctlPaths(), plan.Tables)
 }

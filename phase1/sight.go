@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
@@ -40,13 +41,19 @@ var executable = sync.OnceValue(func() string {
 })
 
 // expect lets the next Snapshot take the tables of the journal's plan for those in the kernel, if it sees the same as
-// the journal's sight. The plan may be that of a later journal: then expect makes the journal's own.
+// the journal's sight. If plan is the journal's, no table has to be made then. The plan of a later journal has to be
+// compared with the tables of the journal's own.
 func (s *session) expect(j *journal, plan *wiring.Plan) {
 	text, err := s.node.read(s.identity.Name(), s.nic+sightSuffix)
 	if err != nil || json.Unmarshal(text, &s.sight) != nil || s.sight.Of != sightOf(j.text) {
 		return
 	}
-	if !reflect.DeepEqual(plan.Journal(), j.Journal) {
+	same := reflect.DeepEqual(plan.Journal(), j.Journal)
+	if by := plan.Record.Firewall; same && (by == "" || by == cache.FirewallNFTables) {
+		s.ns.ExpectNothingNew(s.sight.Sight)
+		return
+	}
+	if !same {
 		if plan, err = j.Plan(); err != nil {
 			return
 		}

@@ -27,6 +27,7 @@ func TestSight(t *testing.T) {
 		Of         string         `json:"of"`
 		Generation int            `json:"generation"`
 		Links      map[string]int `json:"links"`
+		Sizes      map[string]int `json:"sizes"`
 	}
 	if err := json.Unmarshal([]byte(text), &seen); err != nil {
 		t.Fatal(err)
@@ -49,7 +50,8 @@ func TestSight(t *testing.T) {
 		{"cut short", trusted[:len(trusted)-1], true},
 		{"empty", "", true},
 		{"another link", write(func() { seen.Links["eth0-tap"]++ }), true},
-		{"another journal", write(func() { seen.Links["eth0-tap"]--; seen.Of = seen.Of[1:] }), true},
+		{"another size", write(func() { seen.Links["eth0-tap"]--; seen.Sizes["inet"]++ }), true},
+		{"another journal", write(func() { seen.Sizes["inet"]--; seen.Of = seen.Of[1:] }), true},
 	} {
 		writeFile(t, path, e.text)
 		var drift *phase1.DriftError

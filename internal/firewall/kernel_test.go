@@ -264,7 +264,7 @@ func apply(t *testing.T, ns *nstest.Namespace, table firewall.Table, changes ...
 		if err := k.Apply(t.Context(), []netstate.Op{op}); err != nil {
 			return err
 		}
-		now, err = k.Snapshot(names, nil, []firewall.Table{table})
+		now, err = k.Snapshot(names, nil, func() []firewall.Table { return []firewall.Table{table} })
 		for _, i := range now.Tables {
 			images = append(images, i.WithTexts())
 		}

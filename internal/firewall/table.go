@@ -251,6 +251,17 @@ func (i Image) WithTexts() Image {
 	return i
 }
 
+// Size is the number of chains, sets and other objects of the table, as the kernel counts them (NFTA_TABLE_USE).
+func (i Image) Size() int {
+	if t := i.held; t != nil {
+		return len(t.Chains) + len(t.Sets) + len(t.Maps) + len(t.Destinations) + len(t.Flows)
+	}
+	return len(i.Chains) + len(i.Sets) + len(i.Flows) + i.Others
+}
+
+// Offloads reports whether the table has a flow table.
+func (i Image) Offloads() bool { return len(i.Flows) > 0 || i.held != nil && len(i.held.Flows) > 0 }
+
 // Equals reports whether the image is that of the table.
 func (i Image) Equals(t Table) bool {
 	if i.held != nil {

@@ -175,7 +175,7 @@ func (m nfgenmsg) Serialize() []byte { return []byte{m.family, unix.NFNETLINK_V0
 
 // readTables reads the nftables tables with the name, of all families in use. Rules that equal a rule of the
 // wanted tables get that rule's text. Unless whole is set, readTables reads no more than the tables' families.
-func (n *Namespace) readTables(s *netstate.Snapshot, names netstate.Names, wanted []firewall.Table, whole bool) error {
+func (n *Namespace) readTables(s *netstate.Snapshot, names netstate.Names, wanted func() []firewall.Table, whole bool) error {
 	name, awaited := names.Table, n.expected
 	n.expected, n.sight = expected{}, Sight{}
 	if n.filter == nil {
@@ -214,15 +214,20 @@ func (n *Namespace) readTables(s *netstate.Snapshot, names netstate.Names, wante
 		}
 		return nil
 	}
-	images, there := awaited.images(found)
-	links := linksOf(s, names)
-	if there = there && awaited.Generation == generation && maps.Equal(awaited.Links, links); there {
-		s.Tables = images
-	} else if err := n.readFound(s, found, wanted); err != nil {
-		return err
+	seen := Sight{generation, linksOf(s, names), sizesOf(slices.Collect(maps.Values(found)))}
+	switch expected := awaited.is(seen); {
+	case expected && awaited.stay:
+		s.TablesStay, n.sight = true, seen
+		return nil
+	case expected:
+		s.Tables = awaited.images()
+	default:
+		if err := n.readFound(s, found, wanted()); err != nil {
+			return err
+		}
 	}
 	n.latest = latestTables{read: true, name: name, generation: generation, images: s.Tables}
-	n.sight = Sight{generation, links}
+	n.see(s, names, generation)
 	return nil
 }
 

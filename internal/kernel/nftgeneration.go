@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -65,14 +66,22 @@ func (n *Namespace) knowTables(s *netstate.Snapshot, names netstate.Names) (know
 		return false, err
 	}
 	s.Tables = latest.images
-	n.sight = Sight{generation, linksOf(s, names)}
+	n.see(s, names, generation)
 	return true, nil
 }
 
 // Sight stays the same while the tables of a wiring stay as a Snapshot found them.
 type Sight struct {
-	Generation uint32         `json:"generation"`
-	Links      map[string]int `json:"links"` // indices of the wiring's links; nil: the Snapshot did not find it out
+	Generation uint32                  `json:"generation"`
+	Links      map[string]int          `json:"links"` // indices of the wiring's links; nil: the Snapshot did not find it out
+	Sizes      map[firewall.Family]int `json:"sizes"` // of the tables, see firewall.Image.Size
+}
+
+// see notes what is to be seen while the tables stay as s has them.
+func (n *Namespace) see(s *netstate.Snapshot, names netstate.Names, generation uint32) {
+	if BindsNames() || !slices.ContainsFunc(s.Tables, firewall.Image.Offloads) {
+		n.sight = Sight{generation, linksOf(s, names), sizesOf(s.Tables)}
+	}
 }
 
 // Sight returns that of the last Snapshot, if no transaction has followed.
@@ -80,33 +89,42 @@ func (n *Namespace) Sight() Sight { return n.sight }
 
 // Expect lets the next Snapshot take the tables for those in the kernel if it has the same sight as an earlier one
 // that found them, also one of another process. The kernel deletes the chain of a link that goes away, and keeps the
-// generation (before Linux 6.16): then another link has the name, or the table has a chain less. A flow table would
-// lose the link without a trace, so there Expect does nothing.
+// generation (before Linux 6.16): then another link has the name, or the table has a chain less. A flow table would lose
+// the link without a trace, so there is no sight of one.
 func (n *Namespace) Expect(seen Sight, tables []firewall.Table) {
-	if !BindsNames() && slices.ContainsFunc(tables, func(t firewall.Table) bool { return len(t.Flows) > 0 }) {
-		return
-	}
-	n.expected = expected{seen, tables}
+	n.expected = expected{seen, tables, false}
 }
+
+// ExpectNothingNew is Expect for a caller that needs no tables then: the Snapshot has TablesStay. It reads no iptables.
+func (n *Namespace) ExpectNothingNew(seen Sight) { n.expected = expected{seen, nil, true} }
 
 type expected struct {
 	Sight
 	tables []firewall.Table
+	stay   bool
 }
 
-// images returns what the tables are read as if they are there, by their sizes.
-func (e expected) images(found map[firewall.Family]firewall.Image) (images []firewall.Image, there bool) {
+func (e expected) is(seen Sight) bool {
+	return e.Links != nil && e.Generation == seen.Generation && maps.Equal(e.Links, seen.Links) && maps.Equal(e.Sizes, seen.Sizes)
+}
+
+// images returns what the tables are read as if they are there.
+func (e expected) images() (images []firewall.Image) {
 	for _, t := range e.tables {
-		if t.Family.IPTables() != 0 {
-			continue
+		if t.Family.IPTables() == 0 {
+			images = append(images, t.Held())
 		}
-		if f, there := found[t.Family]; !there || f.Flags != 0 || f.Others != len(t.Chains)+len(t.Sets)+len(t.Maps)+len(t.Destinations)+len(t.Flows) {
-			return nil, false
-		}
-		images = append(images, t.Held())
 	}
 	slices.SortFunc(images, func(a, b firewall.Image) int { return strings.Compare(string(a.Family), string(b.Family)) })
-	return images, len(images) == len(found)
+	return images
+}
+
+func sizesOf(images []firewall.Image) map[firewall.Family]int {
+	sizes := map[firewall.Family]int{}
+	for _, i := range images {
+		sizes[i.Family] = i.Size()
+	}
+	return sizes
 }
 
 // linksOf are the indices of the wiring's links.

@@ -80,7 +80,7 @@ func TestOwnTables(t *testing.T) {
 						}
 						ops = []netstate.Op{netstate.TableChange{Table: tables[1], Change: c}}
 					}
-					if _, err := n.Snapshot(names, nil, tables); err != nil {
+					if _, err := n.Snapshot(names, nil, made(tables...)); err != nil {
 						return err
 					}
 					other(c.before)
@@ -90,11 +90,11 @@ func TestOwnTables(t *testing.T) {
 					other(c.after)
 					for look := range 2 {
 						asked := n.filter.seq
-						have, err := n.Snapshot(names, nil, tables)
+						have, err := n.Snapshot(names, nil, made(tables...))
 						if err != nil {
 							return err
 						}
-						want, err := fresh.Snapshot(names, nil, tables)
+						want, err := fresh.Snapshot(names, nil, made(tables...))
 						if err != nil {
 							return err
 						}
@@ -168,7 +168,7 @@ func TestExpect(t *testing.T) {
 				if n.Sight().Links != nil {
 					t.Error("there is a sight after a transaction")
 				}
-				_, err = n.Snapshot(names, nil, tables)
+				_, err = n.Snapshot(names, nil, made(tables...))
 				seen = n.Sight()
 				return err
 			})
@@ -178,14 +178,21 @@ func TestExpect(t *testing.T) {
 			look(func(n *Namespace) error {
 				n.Expect(seen, tables)
 				asked := n.filter.seq
-				have, err := n.Snapshot(names, nil, tables)
+				have, err := n.Snapshot(names, nil, made(tables...))
 				if err != nil {
 					return err
 				}
 				if read := n.filter.seq-asked > 2; read != c.read { // the generation, and the list of tables
 					t.Errorf("the tables were read: %v", read)
 				}
-				want, err := n.Snapshot(names, nil, tables)
+				n.ExpectNothingNew(seen)
+				want, err := n.Snapshot(names, nil, made(tables...))
+				if want.TablesStay == c.read {
+					t.Errorf("the tables stay: %v", want.TablesStay)
+				}
+				if err == nil && want.TablesStay {
+					want, err = n.Snapshot(names, nil, made(tables...))
+				}
 				if !reflect.DeepEqual(whole(have.Tables), whole(want.Tables)) {
 					t.Errorf("have %+v\nwant %+v", whole(have.Tables), whole(want.Tables))
 				}
@@ -257,7 +264,7 @@ func TestHolds(t *testing.T) {
 				if out, err := exec.Command("ip", "netns", "exec", pod.Name, "nft", command).CombinedOutput(); err != nil {
 					return fmt.Errorf("nft %s: %w: %s", command, err, out) // t.Fatal is for the test's own goroutine
 				}
-				now, err := n.Snapshot(names, nil, []firewall.Table{counted})
+				now, err := n.Snapshot(names, nil, made(counted))
 				if err != nil {
 					return err
 				}
@@ -332,7 +339,7 @@ func TestForeignChains(t *testing.T) {
 		if err != nil || len(counts.Drops) != 1 || counts.Drops[0].Reason != firewall.MACSpoof {
 			t.Errorf("%d reasons, %v", len(counts.Drops), err)
 		}
-		now, err := n.Snapshot(netstate.Names{Table: table.Name}, nil, []firewall.Table{table})
+		now, err := n.Snapshot(netstate.Names{Table: table.Name}, nil, made(table))
 		if err != nil {
 			return err
 		}
@@ -353,7 +360,7 @@ func TestForeignChains(t *testing.T) {
 
 // forUndo wants a look for Undo to find the tables that the other look finds, without a question for what they hold.
 func forUndo(t *testing.T, n *Namespace, names netstate.Names, tables []firewall.Table) error {
-	s, err := n.Snapshot(names, nil, tables)
+	s, err := n.Snapshot(names, nil, made(tables...))
 	if err != nil {
 		return err
 	}
@@ -392,14 +399,14 @@ func TestChainThatGoesWithItsLink(t *testing.T) {
 			return err
 		}
 		pod.IP("link del eth0")
-		first, err := n.Snapshot(names, nil, tables)
+		first, err := n.Snapshot(names, nil, made(tables...))
 		if err != nil {
 			return err
 		}
 		if _, there := first.Named("eth0"); there {
 			t.Error("the link is there")
 		}
-		second, err := n.Snapshot(names, nil, tables)
+		second, err := n.Snapshot(names, nil, made(tables...))
 		if err != nil {
 			return err
 		}
@@ -444,14 +451,14 @@ func TestOwnTablesOfRenamedLink(t *testing.T) {
 			}
 			pod.IP("link set eth0 name eth0-nic")
 			asked := n.filter.seq
-			have, err := n.Snapshot(names, nil, []firewall.Table{table})
+			have, err := n.Snapshot(names, nil, made(table))
 			if err != nil {
 				return err
 			}
 			if read := n.filter.seq-asked > 1; read == binds {
 				t.Errorf("binds names: %v; the tables were read: %v", binds, read)
 			}
-			want, err := n.Snapshot(names, nil, []firewall.Table{table})
+			want, err := n.Snapshot(names, nil, made(table))
 			if err != nil {
 				return err
 			}
@@ -464,4 +471,8 @@ func TestOwnTablesOfRenamedLink(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+func made(tables ...firewall.Table) func() []firewall.Table {
+	return func() []firewall.Table { return tables }
 }

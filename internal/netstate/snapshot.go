@@ -47,6 +47,9 @@ type Snapshot struct {
 	// Tables are the nftables tables with the wiring's name, and the wiring's chains in the tables of
 	// iptables if the plan wants some.
 	Tables []firewall.Image `json:"tables,omitempty"`
+	// TablesStay says that the tables are as an earlier comparison with the same plan found and wanted them. Then Tables
+	// is empty.
+	TablesStay bool `json:"-"`
 	// Sysctls are values below /proc/sys, by path with slashes. The binding decides which ones are read.
 	Sysctls map[string]string `json:"sysctls,omitempty"`
 	// ReadOnly are the paths of Sysctls that the caller cannot write. Only the Snapshots of a first plan

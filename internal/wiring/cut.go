@@ -15,7 +15,7 @@ var egressSets = []func(version int) string{egressSet, firewall.PinnableSet, fir
 
 // EgressSets are the sets of the kernel for Judge, without boxes; none: every connection is allowed.
 func (p *Plan) EgressSets() (sets []firewall.Destinations) {
-	if !slices.ContainsFunc(p.wanted.Tables, func(t firewall.Table) bool { return len(t.Destinations) > 0 }) {
+	if !slices.ContainsFunc(p.Tables(), func(t firewall.Table) bool { return len(t.Destinations) > 0 }) {
 		return nil
 	}
 	for _, name := range egressSets {

@@ -88,13 +88,6 @@ func (p *Plan) addFilter(nic netstate.Link, g guestfilter.Guest) error {
 	for _, r := range lease.Of(p.found, nic).Routes(false) {
 		g.Gateways = append(g.Gateways, r.Gateway)
 	}
-	for _, table := range guestfilter.Tables(g) {
-		at := slices.IndexFunc(p.wanted.Tables, func(w firewall.Table) bool { return w.Family == table.Family })
-		if at < 0 {
-			p.wanted.Tables = append(p.wanted.Tables, table)
-		} else {
-			p.wanted.Tables[at].Chains = append(p.wanted.Tables[at].Chains, table.Chains...)
-		}
-	}
+	p.makeTables = append(p.makeTables, func() []firewall.Table { return guestfilter.Tables(g) })
 	return nil
 }

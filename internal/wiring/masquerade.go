@@ -328,11 +328,20 @@ func (p *Plan) addTranslation(t translation, by cache.Firewall) error {
 	case by == "" || by == cache.FirewallNFTables:
 		by, families = cache.FirewallNFTables, nil
 		t.flows = p.offloads()
-		p.wanted.Tables = append(p.wanted.Tables, t.table())
 	}
 	p.Record.Firewall = by
-	if t.iptables = by != cache.FirewallNFTables; t.iptables && !p.found.NoNFTables {
-		p.wanted.Tables = append(p.wanted.Tables, t.tableBeside())
+	t.iptables = by != cache.FirewallNFTables
+	p.makeTables = append(p.makeTables, func() []firewall.Table { return p.translate(t, families) })
+	return nil
+}
+
+// translate returns the NAT tables: of nftables, and beside iptables; of the families of iptables.
+func (p *Plan) translate(t translation, families []firewall.Family) (tables []firewall.Table) {
+	switch {
+	case !t.iptables:
+		tables = append(tables, t.table())
+	case !p.found.NoNFTables:
+		tables = append(tables, t.tableBeside())
 	}
 	for _, f := range families {
 		table := t.table()
@@ -342,7 +351,7 @@ func (p *Plan) addTranslation(t translation, by cache.Firewall) error {
 			}
 			table.Chains = []firewall.Chain{{Name: "loopback", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: t.noIPv6()}}
 		}
-		p.wanted.Tables = append(p.wanted.Tables, table.IPTables(f, p.names.Chains()))
+		tables = append(tables, table.IPTables(f, p.names.Chains()))
 	}
-	return nil
+	return tables
 }

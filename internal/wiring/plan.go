@@ -30,7 +30,9 @@ type Plan struct {
 	binding binding
 	names   netstate.Names
 	found   netstate.Snapshot
-	wanted  compare.State
+	// makeTables are what Tables calls.
+	makeTables []func() []firewall.Table
+	wanted     compare.State // its Tables are those of Tables
 	// added are addresses and routes that a routed binding adds to the NIC, and that Undo removes.
 	added compare.Gone
 	// olderExchanges and ownConnections are what the methods of that name return.
@@ -79,8 +81,27 @@ func (p *Plan) Binding() infra.Binding { return p.spec.Binding }
 // Names are those of the wiring.
 func (p *Plan) Names() netstate.Names { return p.names }
 
-// Tables are the wanted tables of nftables, or of iptables.
-func (p *Plan) Tables() []firewall.Table { return p.wanted.Tables }
+// Tables are the wanted tables of nftables, or of iptables, which are made at the first call. To make them is most of a
+// plan, and a comparison with a namespace in which they stay (Snapshot.TablesStay) does without.
+func (p *Plan) Tables() []firewall.Table {
+	for _, tables := range p.makeTables {
+		for _, t := range tables() {
+			at := slices.IndexFunc(p.wanted.Tables, func(w firewall.Table) bool { return w.Family == t.Family })
+			if at < 0 {
+				p.wanted.Tables = append(p.wanted.Tables, t)
+			} else {
+				p.wanted.Tables[at].Chains = append(p.wanted.Tables[at].Chains, t.Chains...)
+			}
+		}
+	}
+	for i, t := range p.wanted.Tables {
+		if p.makeTables != nil && t.Family.IPTables() == 0 {
+			p.wanted.Tables[i] = t.Counted(p.names.NIC, !p.found.NoLog)
+		}
+	}
+	p.makeTables = nil
+	return p.wanted.Tables
+}
 
 func emptyPlan(found netstate.Snapshot, nic string, spec infra.Spec) *Plan {
 	return &Plan{
@@ -158,11 +179,6 @@ func newPlan(found netstate.Snapshot, name string, spec infra.Spec) (*Plan, erro
 	p.keepOffStack(nic)
 	if p.spec.Options.NoDefaultRoute {
 		lease.RemoveDefaultRoutes(&p.Record)
-	}
-	for i, t := range p.wanted.Tables {
-		if t.Family.IPTables() == 0 {
-			p.wanted.Tables[i] = t.Counted(p.names.NIC, !p.found.NoLog)
-		}
 	}
 	if !p.binding.traits().direct {
 		p.Record.Warnings = append(p.Record.Warnings, p.warnings(nic)...)
@@ -267,7 +283,27 @@ func (p *Plan) String() string {
 // Steps are the operations left to wire the NIC, in order. The namespace may now be as it was found, half wired,
 // damaged, or wired; then there are none. The error is infra.ErrNoNIC if the NIC has gone.
 func (p *Plan) Steps(now netstate.Snapshot) ([]netstate.Op, error) {
-	return p.compare(now, p.wantedNow(now), true)
+	if now.TablesStay {
+		steps, err := p.compare(now, p.wantedNow(now), true)
+		if err == nil && len(steps) == 0 {
+			return nil, nil
+		}
+		now = p.withTables(now)
+	}
+	want := p.wantedNow(now)
+	want.Tables = p.Tables()
+	return p.compare(now, want, true)
+}
+
+// withTables has the tables that stay.
+func (p *Plan) withTables(now netstate.Snapshot) netstate.Snapshot {
+	if now.TablesStay {
+		now.TablesStay = false
+		for _, t := range p.Tables() {
+			now.Tables = append(now.Tables, t.Held())
+		}
+	}
+	return now
 }
 
 // Undo are the steps back to the namespace as it was found. The error is infra.ErrNoNIC if the NIC has gone;
@@ -311,10 +347,10 @@ func (p *Plan) Undo(now netstate.Snapshot) ([]netstate.Op, error) {
 // repair it. Both are empty if nothing differs. The error is infra.ErrNoNIC if the NIC has gone.
 func (p *Plan) Differences(now netstate.Snapshot) (differences []infra.Difference, steps []netstate.Op, err error) {
 	steps, err = p.Steps(now)
-	if err != nil {
+	if err != nil || len(steps) == 0 {
 		return nil, nil, err
 	}
-	return compare.Differences(now, steps), steps, nil
+	return compare.Differences(p.withTables(now), steps), steps, nil
 }
 
 // compare finds the steps from the namespace as it is now to the state that is wanted.

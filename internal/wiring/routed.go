@@ -90,7 +90,7 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	if err := r.checkSources(b.Sidecar, b.Kind()); err != nil {
 		return err
 	}
-	p.wanted.Tables = append(p.wanted.Tables, r.table())
+	p.makeTables = append(p.makeTables, func() []firewall.Table { return []firewall.Table{r.table()} })
 	g := guestfilter.Guest{Addresses: all, Hop: r.hop4}
 	if nic.Ethernet && !nic.NoARP {
 		g.Announced = r.own4
