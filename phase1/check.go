@@ -56,6 +56,8 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 		drift.Differs = append(drift.Differs, *record)
 	}
 	if len(drift.Differs) == 0 {
+		s.journal = j.text
+		s.writeSight() // of this program: the next Check reads no rules
 		return nil
 	}
 	if refused {

@@ -19,9 +19,15 @@ func TestSight(t *testing.T) {
 	c := config(n, infra.Redirect{})
 	setup(t, c)
 	check(t, c)
-	n.Pod.Exec("nft", "add", "rule", "inet", "guestwire-eth0", "from-namespace", "accept")
 	path, _ := journal(t, n)
 	path = strings.TrimSuffix(path, ".journal") + ".sight"
+	left := string(readFile(t, path))
+	writeFile(t, path, strings.Replace(left, `"of":"`, `"of":"0`, 1)) // as another program left it
+	check(t, c)
+	if now := string(readFile(t, path)); now != left {
+		t.Errorf("after a Check by another program there is %s, want %s", now, left)
+	}
+	n.Pod.Exec("nft", "add", "rule", "inet", "guestwire-eth0", "from-namespace", "accept")
 	text := string(readFile(t, path))
 	var seen struct {
 		Of         string         `json:"of"`
