@@ -71,9 +71,10 @@ func (n *Namespace) Close() {
 // names are the names of the NIC's wiring. sysctls are the paths to read, below /proc/sys, with slashes;
 // the Snapshot leaves out a path that the kernel does not have.
 //
-// wanted returns the firewall tables of the plan; nil: there are none. The image of a table that is in the kernel as it is wanted is without
-// texts (firewall.Table.Held). In other tables a rule gets the text of the wanted rule with the same expressions; every
-// other rule gets a text that begins with firewall.Unknown. iptables are read only if wanted has a table of iptables.
+// wanted returns the firewall tables of the plan; nil: there are none. The image of a table that is in the kernel as it
+// is wanted is without texts (firewall.Table.Held). In other tables a rule gets the text of the wanted rule with the
+// same expressions; every other rule gets a text that begins with firewall.Unknown. iptables are read only if wanted
+// has a table of iptables.
 //
 // The first Snapshot after a transaction of [Namespace.Apply] does not read the tables back: it takes the tables of the
 // Snapshot before, with those that were sent, for the kernel's. It reads them if anything else has changed the nftables

@@ -87,10 +87,10 @@ func (n *Namespace) see(s *netstate.Snapshot, names netstate.Names, generation u
 // Sight returns that of the last Snapshot, if no transaction has followed.
 func (n *Namespace) Sight() Sight { return n.sight }
 
-// Expect lets the next Snapshot take the tables for those in the kernel if it has the same sight as an earlier one
-// that found them, also one of another process. The kernel deletes the chain of a link that goes away, and keeps the
-// generation (before Linux 6.16): then another link has the name, or the table has a chain less. A flow table would lose
-// the link without a trace, so there is no sight of one.
+// Expect lets the next Snapshot take the tables for those in the kernel if it has the same sight as an earlier one that
+// found them, also one of another process. The kernel deletes the chain of a link that goes away, and keeps the
+// generation (before Linux 6.16): then another link has the name, or the table has a chain less. A flow table would
+// lose the link without a trace, so there is no sight of one.
 func (n *Namespace) Expect(seen Sight, tables []firewall.Table) {
 	n.expected = expected{seen, tables, false}
 }

@@ -194,9 +194,9 @@ var idIsCookie = sync.OnceValue(func() bool {
 	return errno == 0 && i.AddCookie() == nil && i.Cookie == id
 })
 
-// Do calls f on a thread in the namespace ns, and returns the error of f. The thread leaves the namespace then, and ends
-// if it cannot. If f changes anything else that belongs to the thread, f has to lock it (runtime.LockOSThread). Goroutines
-// that f starts run outside of the namespace.
+// Do calls f on a thread in the namespace ns, and returns the error of f. The thread leaves the namespace then, and
+// ends if it cannot. If f changes anything else that belongs to the thread, f has to lock it (runtime.LockOSThread).
+// Goroutines that f starts run outside of the namespace.
 //
 // Do needs CAP_SYS_ADMIN (setns(2)).
 func Do(ns *os.File, f func() error) error {
