@@ -38,7 +38,7 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 	if n.filter == nil {
 		return nil, nil, ErrNoTable
 	}
-	var filled uint32 // the generation in which the sets are
+	var filled, missing uint32 // the generations in which the sets are filled, or are not there
 	for range pinTries {
 		if err := ctx.Err(); err != nil {
 			return nil, nil, context.Cause(ctx)
@@ -52,6 +52,10 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 			sets, err = n.readPinSets(table)
 		}
 		if answers(err, unix.ENOENT) { // the table was replaced meanwhile
+			continue
+		}
+		if (errors.Is(err, ErrNoPins) || errors.Is(err, ErrNoTable)) && missing != generation {
+			missing = generation // or it is being replaced: the same answer again is the truth
 			continue
 		}
 		if err != nil {

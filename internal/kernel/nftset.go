@@ -192,20 +192,33 @@ func (n *Namespace) keepElements(ops []netstate.Op) (kept []netstate.Op, generat
 
 // readElements reads the elements of the set in the kernel, as many as the set may have. A set that the kernel does not
 // have has none.
+//
+// A list of a set that grows lacks elements: the kernel counts those of earlier messages, and moves all to a larger
+// table of hashes meanwhile, without another generation (nft_rhash_walk, rht_deferred_worker). So the set is read until
+// a list has no new element.
 func (n *Namespace) readElements(t firewall.Table, s *firewall.Set) error {
-	err := n.dumpElements(t.Family, t.Name, s.Name, func() { s.Elements = nil }, func(m []byte) error {
-		elements, err := parseElements(m)
-		for _, e := range elements {
-			if len(e.Key) == keyLength(s.Of) && len(s.Elements) < s.Size {
-				s.Elements = append(s.Elements, e)
+	s.Elements = nil
+	seen := map[string]bool{}
+	for before := -1; len(seen) > before; {
+		before = len(seen)
+		err := n.dumpElements(t.Family, t.Name, s.Name, func() {}, func(m []byte) error {
+			elements, err := parseElements(m)
+			for _, e := range elements {
+				if key := string(e.Key); len(e.Key) == keyLength(s.Of) && !seen[key] && len(s.Elements) < s.Size {
+					seen[key] = true
+					s.Elements = append(s.Elements, e)
+				}
 			}
+			return err
+		})
+		if answers(err, unix.ENOENT) {
+			return nil
 		}
-		return err
-	})
-	if answers(err, unix.ENOENT) {
-		return nil
+		if err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // dumpElements calls f with each message about the elements of a set. Before each try it calls reset.
