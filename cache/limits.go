@@ -2,8 +2,8 @@ package cache
 
 import "math"
 
-// Limits bound what passes between guest and network; zero: nothing. The responder's frames do not count, but
-// announcements.
+// Limits bound what passes between guest and network; zero: nothing. Of the responder's frames, only announcements
+// count.
 type Limits struct {
 	FromGuest Limit `json:"fromGuest,omitzero"` // of what the guest sends
 	ToGuest   Limit `json:"toGuest,omitzero"`   // of what the network sends to the guest

@@ -7,10 +7,10 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Auto is the first of [Bridge], [Redirect], [Routed] and [Masquerade] that can work on the NIC, each with its
-// defaults. The first Setup chooses.
+// Auto is the first of [Bridge], [Redirect], [Routed] and [Masquerade] that can work on the NIC, with Egress one of the
+// last two. The first Setup chooses.
 type Auto struct {
-	// Order are the kinds to try; empty: bridge, redirect, routed, masquerade. Without bridge and MAC CNI's CHECK passes.
+	// Order are the kinds to try; empty: bridge, redirect, routed, masquerade. CNI's CHECK wants no bridge, and no MAC.
 	Order []cache.Kind `json:"order,omitempty"`
 	// MAC is the guest's: a kind that cannot give it is not chosen. Zero: the default of the kind that is chosen.
 	MAC cache.MAC `json:"mac,omitzero"`

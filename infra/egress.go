@@ -15,8 +15,8 @@ import (
 //	["refuse metadata", "allow 10.1.0.0/16 443/tcp", "allow resolvers 53/udp", "refuse all"]
 //
 // TO is a network, an address or a list: all; private (RFC 1918, 6598, 4193); link-local; metadata, the clouds'
-// services; nic-networks, those of its link without next hops; resolvers, Spec.DNS.Servers. IPv4 is also in
-// 64:ff9b::/96 (RFC 6052). PROTOCOL is tcp, udp, sctp or icmp (also ICMPv6).
+// services; nic-networks, those on the NIC's link; resolvers, Spec.DNS.Servers. IPv4 is also in 64:ff9b::/96 (RFC
+// 6052). PROTOCOL is tcp, udp, sctp or icmp (also ICMPv6).
 type Egress struct {
 	Refuse bool
 	To     string
@@ -81,7 +81,7 @@ func (s Spec) validateEgress(field string, list []Egress) error {
 			return refuse("the proxies of binding.routed.sidecar open the guest's connections, and no rule sees where to: leave one of the two out, or configure the mesh")
 		}
 	default:
-		return refuse("with the %s binding nobody tracks the guest's connections: leave this field out, or want the binding masquerade or routed", b.Kind())
+		return refuse("with the %s binding nobody tracks the guest's connections: leave this field out, or want the binding masquerade or routed, after a Teardown if the NIC is wired", b.Kind())
 	}
 	if len(list) > maxEgress {
 		return refuse("%d entries, want at most %d", len(list), maxEgress)

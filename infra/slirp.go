@@ -11,7 +11,7 @@ import (
 // has networks of its own, of the NIC's families; libvirt gives both. In each, host 2 is the gateway and the
 // namespace's loopback, and host 3 asks the resolvers of QEMU's resolv.conf. Spec.DNS may have Search alone.
 type Slirp struct {
-	// IPv4 is the guest's network, at most /27. Zero: 10.0.2.0/24. ErrCollision: the namespace reaches it, or IPv6.
+	// IPv4 is the guest's network, at most /27. Zero: 10.0.2.0/24. ErrCollision: the namespace reaches it or that of IPv6.
 	IPv4 netip.Prefix `json:"ipv4,omitzero"`
 	IPv6 netip.Prefix `json:"ipv6,omitzero"` // the guest's network, a /64; zero: fd10:0:2::/64
 	MAC  cache.MAC    `json:"mac,omitzero"`  // the guest's; zero: as that of Passt

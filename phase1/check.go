@@ -18,8 +18,8 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Check compares kernel and record with what Setup left: a *DriftError if they differ, ErrNotWired if there was no
-// Setup, infra.ErrNoNIC if the NIC is gone.
+// Check compares kernel and record with Setup's: a *DriftError if they differ, ErrNotWired if there was no Setup,
+// infra.ErrNoNIC if the NIC is gone.
 func (n NIC) Check(ctx context.Context) error {
 	return n.failed("check", n.doWired(ctx, func(s *session) error {
 		j, plan, err := s.planOf()

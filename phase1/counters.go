@@ -24,7 +24,7 @@ type Count struct {
 	Bytes   uint64 `json:"bytes"`            // of Ethernet frames; of Drops without their header
 }
 
-// Counters reads the counters. No lock.
+// Counters reads the counters; a NIC that is not wired has none. No lock.
 func (n NIC) Counters(ctx context.Context) (*Counters, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, n.failed("counters", context.Cause(ctx))

@@ -292,7 +292,7 @@ func TestFollowDrops(t *testing.T) {
 		}
 		setup(t, c)
 		check(t, c)
-		if err := c.FollowDrops(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "another process follows") {
+		if err := c.FollowDrops(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "another FollowDrops") {
 			t.Errorf("a second one: %v", err)
 		}
 		for _, want := range []struct{ kind, reason, text string }{

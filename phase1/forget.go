@@ -35,7 +35,7 @@ type Gone struct {
 // not gone, so close NIC.NetNS first. Forget needs root in the node's PID namespace or Own.
 //
 //	ErrAlive        the namespace of a wiring that a value selects is there; the text says where
-//	fs.ErrNotExist  Dir, which is not DefaultDir, is not there, nor is the record that State and NIC name
+//	fs.ErrNotExist  neither Dir, which is not DefaultDir, nor the record that State and NIC name is there
 func Forget(ctx context.Context, g Gone) error {
 	if err := g.forget(ctx); err != nil {
 		return fmt.Errorf("forget: %w", err)

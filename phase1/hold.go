@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -27,8 +28,8 @@ func (n NIC) holds(inode uint64) bool {
 }
 
 // Hold keeps the NIC for this process until release is called or the process ends. Meanwhile another Hold is ErrHeld,
-// which names the process, and so are Teardown and ForceTeardown without CutOff, except of held. Setup is not refused.
-// The link can be missing.
+// which names the process, and so are Teardown and ForceTeardown without CutOff, except those of held. Setup is not
+// refused. The link can be missing.
 func (n NIC) Hold(ctx context.Context) (held NIC, release func(), err error) {
 	err = n.do(ctx, func(s *session) error { // no other call looks meanwhile whether the NIC is held, by taking its lock
 		node, err := openNodeAt(s.node.Name())
@@ -63,7 +64,11 @@ func (n node) explainHeld(name string, err error) error {
 	if err != unix.EWOULDBLOCK {
 		return err
 	}
-	return fmt.Errorf("%w: %s: end it first", ErrHeld, n.holder(name))
+	holder := n.holder(name)
+	if strings.HasPrefix(holder, fmt.Sprintf("process %d ", os.Getpid())) {
+		return fmt.Errorf("%w: %s, this one: use the NIC that Hold returned, or release it first", ErrHeld, holder)
+	}
+	return fmt.Errorf("%w: %s: end it first", ErrHeld, holder)
 }
 
 // elsewhere returns ErrHeld if another process holds the NIC.
@@ -109,7 +114,7 @@ func (s *session) heldBy(j journal) (string, error) {
 
 // While holds the NIC, calls Setup, f, and Teardown with CutOff, which does not end with ctx. It uses a wiring that a
 // killed While of this program left, or takes it down if the Spec is another guest's; any other one is infra.ErrWired.
-// The errors are those of Hold, Setup, f and Teardown, joined.
+// The errors are those of Hold, Setup, f and Teardown, but infra.ErrNoNIC.
 func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) error) (err error) {
 	n, release, err := n.Hold(ctx)
 	if err != nil {
@@ -125,7 +130,7 @@ func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) er
 		return n.failed("setup", err)
 	}
 	if earlier != nil && earlier.HeldBy != holder() {
-		return n.failed("setup", fmt.Errorf("%w, and not by %s: a VM may be using it: take that wiring down first (Teardown)", infra.ErrWired, holder()))
+		return n.failed("setup", fmt.Errorf("%w, and not by %s, which would hold it: a VM may be using it: take that wiring down first (Teardown)", infra.ErrWired, holder()))
 	}
 	down := TeardownOptions{CutOff: true}
 	record, err := n.Setup(ctx, spec)

@@ -25,8 +25,8 @@ type PinError struct {
 func (e *PinError) Error() string { return e.text }
 
 // Pin lets the guest open connections to the ports of the addresses for a life of 1 s to 7 days, where Spec.Egress
-// refuses them by its last entry alone. What is pinned already keeps the longer life, also after a later Setup. No
-// lock. ErrNotWired: no nftables are guestwire's.
+// refuses them by its last entry alone. What is pinned already keeps the longer life, also after a Setup with such a
+// list. No lock. ErrNotWired: no nftables are guestwire's.
 //
 //	*PinError          an earlier entry refuses an address, or the guest has none of its family
 //	*cache.FieldError  a parameter is wrong, or Spec.Egress does not end with "refuse all"
@@ -55,9 +55,9 @@ func (n NIC) pin(ctx context.Context, addresses []netip.Addr, ports []infra.Port
 	})
 	switch {
 	case errors.Is(err, kernel.ErrNoTable):
-		return fmt.Errorf("%w by nftables, or its rules are gone (Check says so, and Setup makes them anew)", ErrNotWired)
+		return fmt.Errorf("%w by nftables, or its rules are gone (Check reports that, and Setup creates them again)", ErrNotWired)
 	case errors.Is(err, kernel.ErrNoPins):
-		return &cache.FieldError{Field: "egress", Reason: `the NIC is wired without a list that ends with "refuse all", so there is nothing to pin: give Setup one, such as ["refuse metadata", "refuse all"]`}
+		return &cache.FieldError{Field: "egress", Reason: `the NIC is wired without a list that ends with "refuse all", so there is nothing to pin: give Setup one, under masquerade or routed, such as ["refuse metadata", "refuse all"]`}
 	case errors.Is(err, kernel.ErrPinsFull):
 		return fmt.Errorf("%w: wait until some have ended, pin fewer ports, or allow the network in egress", err)
 	case err != nil:

@@ -15,7 +15,7 @@ import (
 // Setup wires the NIC, writes the record into spec.State, if that is set, and returns it. Setup of a wired NIC repairs
 // what is missing. After an error of a first Setup the namespace is as it was found; after one of a later Setup the
 // wiring stays. Setup asks an IPv6 gateway with a global address, and an IPv4 gateway outside of the guest's network,
-// for the MAC: at most five seconds each, later one.
+// for the MAC: at most five seconds each, one second in later calls.
 //
 // A wired NIC can get another DNS, Options, Device, MTU, Guard and Limits, and under masquerade or routed other Ports,
 // Excluded, Loopback, Sidecar, MaxConnections, Egress and EgressWithin. A running Serve follows the record, and

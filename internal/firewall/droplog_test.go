@@ -110,7 +110,7 @@ func TestHasLog(t *testing.T) {
 		if has, err := k.HasLog(); err != nil || !has {
 			t.Errorf("while another listens: %t, %v; want nflog groups", has, err)
 		}
-		if _, err := kernel.OpenDropLog("eth0"); !errors.Is(err, kernel.ErrListened) || !strings.Contains(err.Error(), "another process") {
+		if _, err := kernel.OpenDropLog("eth0"); !errors.Is(err, kernel.ErrListened) || !strings.Contains(err.Error(), "another FollowDrops") {
 			t.Errorf("a second listener: %v", err)
 		}
 		return nil

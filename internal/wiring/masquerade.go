@@ -53,9 +53,9 @@ func (b masquerade) wiredAs() string {
 	if b.NICMAC {
 		mac = "the NIC's"
 	}
-	return fmt.Sprintf("(ipv4 %s, ipv6 %s, guest %s, gateway %s, mac %s, gatewayMAC %s, firewall %q)",
+	return fmt.Sprintf("(ipv4 %s, ipv6 %s, guest %s, gateway %s, mac %s, gatewayMAC %s, firewall %s)",
 		orLeftOut(b.IPv4.IsValid(), b.IPv4), orLeftOut(b.IPv6.IsValid(), b.IPv6), list(b.Guest), list(b.Gateway),
-		mac, orLeftOut(!b.GatewayMAC.IsZero(), b.GatewayMAC), b.Firewall)
+		mac, orLeftOut(!b.GatewayMAC.IsZero(), b.GatewayMAC), cmp.Or(b.Firewall, "left out"))
 }
 
 func (b masquerade) makesMAC() bool      { return b.MAC.IsZero() && !b.NICMAC }
