@@ -149,7 +149,7 @@ func TestSameGuestSays(t *testing.T) {
 			Binding: infra.Masquerade{IPv6: netip.MustParsePrefix("fd77::/120"), Gateway: addresses("fd77::9", "10.0.2.9"), MAC: guestMAC, Firewall: cache.FirewallNFTables}},
 		"already wired with the bridge binding (mac 02:00:00:00:00:77), queues 1,": {Binding: infra.Bridge{MAC: guestMAC}, Guest: "unused"},
 		"mac the NIC's, gatewayMAC left out,":                                      {Binding: infra.Masquerade{NICMAC: true}},
-		`firewall left out), guest "vm1", queues 1, for user 0`:                          {Binding: infra.Masquerade{}, Guest: "vm1"},
+		`firewall left out), guest "vm1", queues 1, for user 0`:                    {Binding: infra.Masquerade{}, Guest: "vm1"},
 		"already wired with the sriov binding {PCI:0000:03:10.1 ":                  {Binding: infra.SRIOV{PCI: "0000:03:10.1"}},
 	} {
 		if _, err := wiring.SameGuest("eth0", wired, wanted); err == nil || !strings.Contains(err.Error(), want) {
