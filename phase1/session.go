@@ -159,7 +159,7 @@ func (n NIC) inNamespace(f func(*kernel.Namespace) error) error {
 	if n.Own {
 		return open() // to enter a namespace needs CAP_SYS_ADMIN, also the one in which the thread is
 	}
-	return netns.Do(n.NetNS, open)
+	return netns.Visit(n.NetNS, open)
 }
 
 // checkNetAdmin refuses a caller's own namespace if the caller lacks the capability, in the words of container engines.

@@ -48,7 +48,7 @@ type place struct {
 // The error means that nothing could be looked at.
 //
 // The caller's open files count like those of other processes, because each of them keeps the namespace alive.
-// The caller's threads do not count, except the main one: one that Do uses leaves the namespace with its call.
+// The caller's threads do not count, except the main one: one of Do or Visit leaves the namespace with its call.
 //
 // Find needs root to look at all processes. It reads nothing but /proc, and never waits for the file system of
 // a container.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/vishvananda/netns"
@@ -98,13 +99,20 @@ func notNetNS(name string) error {
 	return fmt.Errorf("%s: %w: open /proc/PID/ns/net or /run/netns/NAME", name, ErrNotNetNS)
 }
 
-var bootID = sync.OnceValues(func() (string, error) {
+var knownBootID atomic.Pointer[string]
+
+func bootID() (string, error) {
+	if id := knownBootID.Load(); id != nil {
+		return *id, nil
+	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", fmt.Errorf("identity of this boot: %w", err)
 	}
-	return string(boot[:min(36, len(boot))]), nil
-})
+	id := string(boot[:min(36, len(boot))])
+	knownBootID.Store(&id)
+	return id, nil
+}
 
 // AddCookie sets the Cookie to that of the calling thread's namespace (SO_NETNS_COOKIE). Call it in the namespace that
 // the identity belongs to. A kernel before Linux 5.14 has none, and the journal of a namespace that is gone could be
@@ -194,12 +202,17 @@ var idIsCookie = sync.OnceValue(func() bool {
 	return errno == 0 && i.AddCookie() == nil && i.Cookie == id
 })
 
-// Do calls f on a thread in the namespace ns, and returns the error of f. The thread leaves the namespace then, and
-// ends if it cannot. If f changes anything else that belongs to the thread, f has to lock it (runtime.LockOSThread).
-// Goroutines that f starts run outside of the namespace.
+// Do calls f on a new thread in the namespace ns, and returns the error of f. The thread leaves the namespace, and ends
+// with the call. Goroutines that f starts run outside of the namespace.
 //
 // Do needs CAP_SYS_ADMIN (setns(2)).
-func Do(ns *os.File, f func() error) error {
+func Do(ns *os.File, f func() error) error { return do(ns, f, func() {}) }
+
+// Visit is Do for an f that changes nothing else of its thread. The thread is used again, unless it cannot leave the
+// namespace: to end it would make a short call a fifth slower.
+func Visit(ns *os.File, f func() error) error { return do(ns, f, runtime.UnlockOSThread) }
+
+func do(ns *os.File, f func() error, left func()) error {
 	return OnThread(func() error {
 		own, err := os.Open("/proc/thread-self/ns/net")
 		if err != nil {
@@ -209,9 +222,9 @@ func Do(ns *os.File, f func() error) error {
 		if err := Enter(ns); err != nil {
 			return err
 		}
-		defer func() {
+		defer func() { // a thread that ends is there for a moment after the call, and would keep the namespace
 			if Enter(own) == nil {
-				runtime.UnlockOSThread() // a new thread would make a short call a fifth slower
+				left()
 			}
 		}()
 		return f()
@@ -247,6 +260,6 @@ func onThread(f func() error, result chan<- error) {
 		runtime.UnlockOSThread()
 		return
 	}
-	// A thread that f does not unlock ends with the goroutine.
+	// A thread that f does not unlock, as Visit does, ends with the goroutine.
 	result <- f()
 }

@@ -50,9 +50,9 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// TestDoWithoutWayBack: a thread that cannot leave the namespace ends. No thread stays there, or comes back without its
-// capabilities.
-func TestDoWithoutWayBack(t *testing.T) {
+// TestVisitWithoutWayBack: a thread that cannot leave the namespace ends. No thread stays there, or comes back without
+// its capabilities.
+func TestVisitWithoutWayBack(t *testing.T) {
 	nstest.Need(t)
 	ns := nstest.New(t, "stuck")
 	stat, err := ns.File.Stat()
@@ -71,7 +71,7 @@ func TestDoWithoutWayBack(t *testing.T) {
 		}
 		return inside
 	}
-	err = netns.Do(ns.File, func() error {
+	err = netns.Visit(ns.File, func() error {
 		if threads() != 1 {
 			return fmt.Errorf("%d threads in the namespace, want one", threads())
 		}
@@ -86,7 +86,7 @@ func TestDoWithoutWayBack(t *testing.T) {
 			t.Fatal("a thread stays in the namespace")
 		}
 	}
-	if err := netns.Do(ns.File, func() error { return nil }); err != nil {
+	if err := netns.Visit(ns.File, func() error { return nil }); err != nil {
 		t.Error(err)
 	}
 }

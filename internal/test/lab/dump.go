@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -112,7 +111,6 @@ var ingress = regexp.MustCompile(`(?m)^qdisc (?:ingress|clsact) \S+ dev (\S+) `)
 // hideNames has the programs of the calling thread print peers' namespaces by number: ip(8) would look for their names
 // among those that others make and delete meanwhile.
 func hideNames() error {
-	runtime.LockOSThread() // not unlocked, so that the thread ends with the goroutine
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("unshare", err)
 	}
