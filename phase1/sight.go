@@ -37,7 +37,8 @@ var executable = sync.OnceValue(func() string {
 	if err != nil {
 		return fmt.Sprint("process ", os.Getpid())
 	}
-	return fmt.Sprint(info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime().UnixNano())
+	stat := info.Sys().(*syscall.Stat_t)
+	return fmt.Sprint(stat.Dev, stat.Ino, stat.Size, stat.Mtim, stat.Ctim)
 })
 
 // expect lets the next Snapshot take the tables of the journal's plan for those in the kernel, if it sees the same as
