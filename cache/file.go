@@ -43,7 +43,7 @@ func Encode(r Record) ([]byte, error) {
 }
 
 // Decode is the reverse of [Encode]. Unknown fields, repeated ones and values of the wrong type are errors. The error
-// is a [*FieldError], if it is a JSON object.
+// is a [*FieldError], if text is a JSON object.
 func Decode(text []byte) (Record, error) {
 	var r Record
 	// The version is checked first: a record of another version may have fields that are unknown here.

@@ -11,9 +11,9 @@ import (
 // needs no Ethernet (tun, WireGuard, ipvlan L3). A hop is counted (TTL). Broadcast, multicast and protocols other than
 // IPv4 and IPv6 do not pass.
 //
-// The namespace's own connections leave from 169.254.75.1 and fd00:a9fe:4b01::1, which become the NIC's address.
+// The namespace's own connections leave from 169.254.75.1 and fd00:a9fe:4b01::1, which become the NIC's address;
 // docs/reference/limits.md has what its processes cannot do. A [*RefusedError]: there is no nf_tables, the NIC has no
-// address, another link has one of those two, or the call is SetupMoving of phase1.NIC.
+// address, or another link has one of those two. SetupMoving of phase1.NIC refuses Routed.
 type Routed struct {
 	// Sidecar is for proxies of a service mesh that connect to the guest from loopback addresses; nil: none.
 	Sidecar *Sidecar `json:"sidecar,omitempty"`

@@ -113,8 +113,8 @@ func (s *session) heldBy(j journal) (string, error) {
 }
 
 // While holds the NIC, calls Setup, f, and Teardown with CutOff, which does not end with ctx. It uses a wiring that a
-// killed While of this program left, or takes it down if the Spec is another guest's; any other one is infra.ErrWired.
-// The errors are those of Hold, Setup, f and Teardown, but infra.ErrNoNIC.
+// killed While of this program left, or takes it down if the Spec is another guest's; else infra.ErrWired. The errors
+// are Hold's, Setup's, f's and Teardown's, but infra.ErrNoNIC.
 func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) error) (err error) {
 	n, release, err := n.Hold(ctx)
 	if err != nil {

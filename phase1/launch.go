@@ -33,12 +33,12 @@ func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error 
 //   - has owner's user and group (GID 0: the one of the user database, else the user's number), and no other groups but
 //     the named ones, or the caller's where a user namespace denies setgroups(2);
 //   - has no capability, also as user 0, no_new_privs, a new session without a terminal, and a new session keyring;
-//   - has the files that cmd names alone, also if one is a terminal;
-//   - gets SIGKILL when the caller's process ends (PR_SET_PDEATHSIG).
+//   - has the files that cmd names alone; a terminal among them is a way out (docs/explanation/security.md);
+//   - gets SIGKILL when the caller's process ends, unless its AppArmor profile or SELinux domain changes (prctl(2)).
 //
 // The errors are those of cmd.Start, and
 //
-//	fs.ErrPermission   CAP_SETUID, CAP_SETGID, CAP_SETPCAP, or CAP_SYS_ADMIN to enter ns, is missing
+//	fs.ErrPermission   a capability is missing: SETUID or SETGID for another user, SETPCAP, SYS_ADMIN to enter ns
 //	*cache.FieldError  owner names no user, or one that this user namespace does not have, or owner.Inside is set
 //	others             cmd.SysProcAttr has a field that does not go with that; the error names it
 func Launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {

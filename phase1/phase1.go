@@ -15,9 +15,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// NIC is a link in a network namespace, a value that may be copied. Unless its doc says otherwise, a method needs root
-// with CAP_SYS_ADMIN and CAP_NET_ADMIN, with Own CAP_NET_ADMIN alone, and waits until ctx ends for other calls on the
-// namespace.
+// NIC is a link in a network namespace; it may be copied. Unless its doc says otherwise, a method needs root with
+// CAP_SYS_ADMIN and CAP_NET_ADMIN, with Own the latter alone, and waits for other calls there until ctx ends.
 type NIC struct {
 	NetNS *os.File // open, see OpenNetNS and Wiring.Open; the caller closes it; nil with Own
 	Own   bool     // the calling thread's namespace, as in a container; not the machine's

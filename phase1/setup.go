@@ -29,8 +29,8 @@ import (
 //	infra.ErrCollision   a network of the Spec is in use
 //	ErrOwnNamespace      the namespace is the caller's, or the machine's
 //	*infra.StepError     the kernel refused an operation
-//	fs.ErrPermission     a capability is missing; a user can write State; Owner cannot read it, or open /dev/net/tun or
-//	                     /dev/vhost-net; the SELinux policy keeps Setup from Owner.SELinux
+//	fs.ErrPermission     a capability is missing; another user can write State; Owner cannot read it, or open
+//	                     /dev/net/tun or /dev/vhost-net; the SELinux policy keeps Setup from Owner.SELinux
 func (n NIC) Setup(ctx context.Context, spec infra.Spec) (cache.Record, error) {
 	return n.SetupMoving(ctx, spec, Moving{})
 }

@@ -64,8 +64,8 @@ func nextTurn(t wiring.Turn) wiring.Turn {
 
 // Activate ends standby: it repairs the wiring as Setup does, also of an active NIC, brings the guest's tap up, asks
 // the gateways that Setup asks (a third of a second each, one second if the MAC is not known), and returns the new
-// record. Other proves or vouches that the guest is inactive elsewhere. After an error the guest may be active: call
-// Deactivate before it becomes active elsewhere.
+// record. Other proves or vouches that the guest is inactive elsewhere. After an error the guest may be active: then
+// call Deactivate.
 //
 // The errors are those of Setup; *cache.FieldError: Other is empty; ErrActive: the record in Other is of this
 // namespace, of an active or another guest, of another namespace than Moving.From, or too old: then call Deactivate on

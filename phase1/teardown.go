@@ -17,7 +17,8 @@ import (
 // Teardown gives the namespace back as Setup found it, and removes record and journal. A NIC that is not wired is no
 // error; Progress reports it. After the first three errors nothing has changed.
 //
-//	ErrInUse           a process has the guest's tap open: end the VM, or unplug the NIC first (qemu.NIC.Unplug)
+//	ErrInUse           a process has the guest's tap open: end the VM, or unplug the NIC first (qemu.NIC.Unplug);
+//	                   not known of a macvtap, a virtual function, passt and slirp
 //	ErrHeld            another process holds the NIC
 //	*cache.FieldError  the wiring has another State than TeardownOptions
 //	infra.ErrNoNIC     the NIC has gone; everything else is removed
