@@ -151,7 +151,10 @@ func (s *session) undo(plan *wiring.Plan, cutOff bool) error {
 			left = s.removeJournal()
 		}
 	}
-	if left != nil && errors.Is(err, infra.ErrNoNIC) {
+	switch gone := errors.Is(err, infra.ErrNoNIC); {
+	case gone && left == nil:
+		err = fmt.Errorf("%w: everything else is removed", err)
+	case gone:
 		err = errors.New(err.Error()) // ErrNoNIC says that everything else is removed
 	}
 	if err = errors.Join(left, err); err != nil {
