@@ -29,7 +29,6 @@ func ExampleNewNIC() {
 	// -netdev
 	// tap,id=eth0-netdev,downscript=no,ifname=eth0-tap,queues=2,script=no
 	// -device
-	//
 	// virtio-net-pci-non-transitional,id=eth0,host_mtu=1450,mac=02:73:53:00:b0:0c,mq=on,netdev=eth0-netdev,romfile=,vectors=6
 }
 
