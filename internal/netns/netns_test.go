@@ -48,6 +48,20 @@ func TestDo(t *testing.T) {
 	if err := netns.Do(ns.File, func() error { return want }); err != want {
 		t.Errorf("error %v, want %v", err, want)
 	}
+	// What f changes of its thread ends with the thread.
+	if err := netns.Do(ns.File, func() error { return unix.Unshare(unix.CLONE_NEWNS) }); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Eventually(t, func() error {
+		mounts, err := os.Readlink("/proc/self/ns/mnt")
+		tasks, failed := filepath.Glob("/proc/self/task/*/ns/mnt")
+		for _, task := range tasks {
+			if other, gone := os.Readlink(task); gone == nil && other != mounts {
+				err = errors.Join(err, fmt.Errorf("%s is %s, and the process's %s", task, other, mounts))
+			}
+		}
+		return errors.Join(err, failed)
+	})
 }
 
 // TestVisitWithoutWayBack: a thread that cannot leave the namespace ends. No thread stays there, or comes back without
