@@ -92,17 +92,19 @@ func TestPasst(t *testing.T) {
 			return nil
 		})
 	}
-	if err := c.Check(ctx); err != nil {
-		t.Error(err)
-	}
-	if err := g.Destroy(); err != nil {
-		t.Error(err)
-	}
-	if err := c.Teardown(ctx); err != nil {
-		t.Error(err)
-	}
+	takeDown(ctx, t, c, g)
 	if after := n.Pod.Dump(); after != before {
 		t.Errorf("the namespace was\n%s\nand is\n%s", before, after)
+	}
+}
+
+// takeDown checks the wiring, ends the guest, and calls Teardown.
+func takeDown(ctx context.Context, t *testing.T, c wired.NIC, g interface{ Destroy() error }) {
+	t.Helper()
+	for _, step := range []func() error{func() error { return c.Check(ctx) }, g.Destroy, func() error { return c.Teardown(ctx) }} {
+		if err := step(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -223,15 +225,7 @@ func (s slirpTest) check(ctx context.Context, t *testing.T, c wired.NIC, g *vm.G
 	if err := g.Ping(ctx, nstest.Beyond4); err != nil {
 		t.Error(err)
 	}
-	if err := c.Check(ctx); err != nil {
-		t.Error(err)
-	}
-	if err := g.Destroy(); err != nil {
-		t.Error(err)
-	}
-	if err := c.Teardown(ctx); err != nil {
-		t.Error(err)
-	}
+	takeDown(ctx, t, c, g)
 	if after := s.Pod.Dump(); after != s.before {
 		t.Errorf("the namespace was\n%s\nand is\n%s", s.before, after)
 	}

@@ -93,15 +93,7 @@ func TestFunction(t *testing.T) {
 		}
 		return err
 	})
-	if err := c.Check(ctx); err != nil {
-		t.Error(err)
-	}
-	if err := g.Destroy(); err != nil {
-		t.Error(err)
-	}
-	if err := c.Teardown(ctx); err != nil {
-		t.Error(err)
-	}
+	takeDown(ctx, t, c, g)
 	if files, err := filepath.Glob(filepath.Join(n.State, "net1*")); err != nil || len(files) > 0 {
 		t.Errorf("left in the state directory: %v, %v", files, err)
 	}
