@@ -111,8 +111,9 @@ func pinsOf(addresses []netip.Addr, ports []infra.Ports) (pins []firewall.Pin, o
 			continue
 		}
 		for _, p := range ports {
-			for port := int(p.First); port <= int(p.Full().Last); port++ {
-				pin := firewall.Pin{To: a, Protocol: firewall.Transports[p.Full().Protocol], Port: uint16(port)}
+			p = p.Full()
+			for port := int(p.First); port <= int(p.Last); port++ {
+				pin := firewall.Pin{To: a, Protocol: firewall.Transports[p.Protocol], Port: uint16(port)}
 				if !seen[pin] {
 					pins = append(pins, pin)
 				}
