@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -102,6 +103,40 @@ func TestVisitWithoutWayBack(t *testing.T) {
 	}
 	if err := netns.Visit(ns.File, func() error { return nil }); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestIdentifyAgain: what could not be read once is read later. The limit is of a process of its own.
+func TestIdentifyAgain(t *testing.T) {
+	const child = "GUESTWIRE_TEST_IDENTIFY"
+	if os.Getenv(child) == "" {
+		again := exec.Command("/proc/self/exe", "-test.run", "^"+t.Name()+"$")
+		again.Env = append(os.Environ(), child+"=1")
+		if out, err := again.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return
+	}
+	f, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	none := limit
+	none.Cur = 0
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	_, full := netns.Identify(f)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := netns.Identify(f); full == nil || err != nil {
+		t.Errorf("without a file to open %v, want an error; then %v", full, err)
 	}
 }
 
