@@ -1,0 +1,599 @@
+package golden
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Text is a text that prints firewall tables as nft -f and iptables-restore read them.
+type Text struct {
+	Name string // of its file in testdata
+	Text string
+}
+
+// Chains are the chains, sets, maps and flow tables of many texts. Each distinct one has a number under its name, and
+// each rule of a chain is printed once, with the numbers of the chains that have it.
+//
+// A number stays as long as something has it. The content of a number may change: when all texts that named #3 have
+// another chain in its place, that is #3. So a changed rule changes one line of one file, and no number. A digest in
+// place of the number would change in each text that names the chain. Numbers in the order of the texts would move when
+// a text is added.
+type Chains struct {
+	dir   string
+	texts map[string]document
+	items map[string]*item // by file and name, as in "netdev chain guest"
+	order []string         // the keys of items
+}
+
+// item is what has one name in one file.
+type item struct {
+	numbers map[string]int // by content
+	lines   []line
+}
+
+// line is one line of an item's contents, and the numbers of those that have it.
+type line struct {
+	text string
+	in   []int
+}
+
+// document is a text in parts: a line, or a list of references.
+type document []part
+
+type part struct {
+	line string // without references
+	refs []reference
+}
+
+// reference names a content.
+type reference struct{ key, content string }
+
+// NewChains numbers what the texts have. The numbers are those of testdata/DIR and of the texts' files there.
+func NewChains(t testing.TB, dir string, texts []Text) *Chains {
+	t.Helper()
+	c := &Chains{dir: dir, texts: map[string]document{}, items: map[string]*item{}}
+	known, err := readChains(filepath.Join("testdata", dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	uses := map[string]map[string][]int{} // by key and content, the numbers that the texts' files have in its place
+	var contents []reference              // in order
+	for _, text := range texts {
+		d := parse(text.Text)
+		c.texts[text.Name] = d
+		file, _ := os.ReadFile(filepath.Join("testdata", text.Name)) // none: the text is new
+		named := namedIn(string(file))
+		last := ""
+		for _, ref := range d.references() {
+			if c.items[ref.key] == nil {
+				c.items[ref.key] = &item{numbers: map[string]int{}}
+				c.order = slices.Insert(c.order, slices.Index(c.order, last)+1, ref.key)
+				uses[ref.key] = map[string][]int{}
+			}
+			if _, there := uses[ref.key][ref.content]; !there {
+				contents = append(contents, ref)
+			}
+			uses[ref.key][ref.content] = append(uses[ref.key][ref.content], named[ref.key])
+			last = ref.key
+		}
+	}
+	// Those that most texts have are numbered first.
+	slices.SortStableFunc(contents, func(a, b reference) int {
+		return cmp.Compare(len(uses[b.key][b.content]), len(uses[a.key][a.content]))
+	})
+	for _, choose := range []func(reference, *item) int{
+		func(ref reference, _ *item) int { return known[ref.key][ref.content] },
+		func(ref reference, i *item) int { return i.mostNamed(uses[ref.key][ref.content]) },
+		func(_ reference, i *item) int { return i.free() },
+	} {
+		for _, ref := range contents {
+			i := c.items[ref.key]
+			if i.numbers[ref.content] == 0 {
+				if n := choose(ref, i); n != 0 {
+					i.numbers[ref.content] = n
+				}
+			}
+		}
+	}
+	for _, i := range c.items {
+		i.merge()
+	}
+	c.checkExpands(t, texts)
+	return c
+}
+
+// checkExpands wants each short text to be the whole one when it is expanded.
+func (c *Chains) checkExpands(t testing.TB, texts []Text) {
+	t.Helper()
+	all := map[string]map[string]int{}
+	for file, text := range c.files() {
+		maps.Copy(all, parseChains(file, text))
+	}
+	for _, text := range texts {
+		if got := expand(c.Short(text.Name), all); got != text.Text {
+			t.Fatalf("%s is another text when it is expanded:\n%s", text.Name, Diff(text.Text, got))
+		}
+	}
+}
+
+// Short is the text of that name with the names and numbers of chains in place of the chains.
+func (c *Chains) Short(name string) string {
+	var b strings.Builder
+	for _, p := range c.texts[name] {
+		if p.refs == nil {
+			b.WriteString(p.line + "\n")
+			continue
+		}
+		width := 0
+		for i, ref := range p.refs {
+			_, word, _ := strings.Cut(ref.key, " ")
+			word = strings.TrimPrefix(word, "chain ")
+			if n := c.items[ref.key].numbers[ref.content]; n != 1 {
+				word += fmt.Sprintf(" #%d", n)
+			}
+			switch {
+			case i == 0:
+				b.WriteString("\t")
+			case width+len(word) > 112 || begins(p.refs[i-1].key, ref.key):
+				b.WriteString(",\n\t")
+				width = 0
+			default:
+				b.WriteString(", ")
+			}
+			b.WriteString(word)
+			width += len(word) + len(", ")
+		}
+		b.WriteString("\n")
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// begins reports whether a list has a new line there: before the chains, and before those that drop.
+func begins(before, key string) bool {
+	kind := func(key string) string {
+		switch _, name, _ := strings.Cut(key, " "); {
+		case strings.HasPrefix(name, "chain drop-"):
+			return "drop"
+		case strings.HasPrefix(name, "chain "):
+			return "chain"
+		}
+		return "set"
+	}
+	return kind(before) != kind(key)
+}
+
+// Compare wants the files of testdata/DIR to have the chains, and nothing else.
+func (c *Chains) Compare(t testing.TB) {
+	t.Helper()
+	files := c.files()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		Compare(t, filepath.Join(c.dir, name+".txt"), files[name])
+	}
+	there, err := filepath.Glob(filepath.Join("testdata", c.dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range there {
+		if _, wanted := files[strings.TrimSuffix(filepath.Base(file), ".txt")]; !wanted {
+			t.Errorf("%s has chains that no text has: delete it", file)
+		}
+	}
+}
+
+const chainsHead = `# Each chain and set of the texts in the directory above, once. They name a chain and its number; without a number it
+# is #1. "#3" before a rule: only chain #3 has it. "not #3": all but #3 have it. Without: all have it.
+`
+
+// files are the texts by the names of their files.
+func (c *Chains) files() map[string]string {
+	files := map[string]string{}
+	for _, key := range c.order {
+		file, name, _ := strings.Cut(key, " ")
+		i := c.items[key]
+		all := slices.Sorted(maps.Values(i.numbers))
+		text := cmp.Or(files[file], chainsHead) + "\n" + name + " " + numbersText(all) + "\n"
+		for _, l := range i.lines {
+			text += gutter(l.in, all) + "\t" + l.text + "\n"
+		}
+		files[file] = text
+	}
+	return files
+}
+
+// gutter names the shorter list, of those that have a line or of those that have it not. So a new chain that has what
+// most have changes few lines.
+func gutter(in, all []int) string {
+	out := slices.DeleteFunc(slices.Clone(all), func(n int) bool { return slices.Contains(in, n) })
+	switch {
+	case len(out) == 0:
+		return ""
+	case len(out) < len(in):
+		return "not " + numbersText(out)
+	}
+	return numbersText(in)
+}
+
+// numbersText is "#1-3,7".
+func numbersText(sorted []int) string {
+	var words []string
+	for i := 0; i < len(sorted); {
+		last := i
+		for last+1 < len(sorted) && sorted[last+1] == sorted[last]+1 {
+			last++
+		}
+		word := strconv.Itoa(sorted[i])
+		if last > i {
+			word += "-" + strconv.Itoa(sorted[last])
+		}
+		words = append(words, word)
+		i = last + 1
+	}
+	return "#" + strings.Join(words, ",")
+}
+
+func parseNumbers(text string) (list []int) {
+	for word := range strings.SplitSeq(strings.TrimPrefix(text, "#"), ",") {
+		from, to, _ := strings.Cut(word, "-")
+		first, _ := strconv.Atoi(from)
+		last, _ := strconv.Atoi(cmp.Or(to, from))
+		for n := first; n <= last; n++ {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// free is the least number that nothing has.
+func (i *item) free() int {
+	taken := slices.Collect(maps.Values(i.numbers))
+	for n := 1; ; n++ {
+		if !slices.Contains(taken, n) {
+			return n
+		}
+	}
+}
+
+// mostNamed is the number, free yet, that is most often among the named ones; 0: none.
+func (i *item) mostNamed(named []int) int {
+	best, times := 0, map[int]int{}
+	taken := slices.Collect(maps.Values(i.numbers))
+	for _, n := range named {
+		if n == 0 || slices.Contains(taken, n) {
+			continue
+		}
+		if times[n]++; best == 0 || times[n] > times[best] {
+			best = n
+		}
+	}
+	return best
+}
+
+// merge makes one sequence of the lines of all contents, in the order of their numbers.
+func (i *item) merge() {
+	byNumber := map[int]string{}
+	for content, n := range i.numbers {
+		byNumber[n] = content
+	}
+	for _, n := range slices.Sorted(maps.Keys(byNumber)) {
+		if content := byNumber[n]; content != "" {
+			i.add(n, strings.Split(strings.TrimSuffix(content, "\n"), "\n"))
+		}
+	}
+}
+
+// add adds the lines of the content n. Equal lines become one. A line that differs from another in addresses alone
+// comes after that.
+func (i *item) add(n int, lines []string) {
+	const same, similar = 1000, 1
+	value := func(a, b string) int {
+		switch {
+		case a == b:
+			return same
+		case values.ReplaceAllString(a, "") == values.ReplaceAllString(b, ""):
+			return similar
+		}
+		return 0
+	}
+	have := i.lines
+	best := make([][]int, len(have)+1) // of what is left of both from there
+	for x := range best {
+		best[x] = make([]int, len(lines)+1)
+	}
+	for x := len(have) - 1; x >= 0; x-- {
+		for y := len(lines) - 1; y >= 0; y-- {
+			best[x][y] = max(best[x+1][y], best[x][y+1])
+			if v := value(have[x].text, lines[y]); v > 0 {
+				best[x][y] = max(best[x][y], best[x+1][y+1]+v)
+			}
+		}
+	}
+	var merged []line
+	x, y := 0, 0
+	for x < len(have) || y < len(lines) {
+		v := 0
+		if x < len(have) && y < len(lines) {
+			v = value(have[x].text, lines[y])
+		}
+		switch {
+		case x < len(have) && best[x][y] == best[x+1][y]: // so similar lines are in the order of their numbers
+			merged = append(merged, have[x])
+			x++
+		case v == same && best[x][y] == best[x+1][y+1]+v:
+			merged = append(merged, line{lines[y], append(slices.Clone(have[x].in), n)})
+			x, y = x+1, y+1
+		case v == similar && best[x][y] == best[x+1][y+1]+v:
+			merged = append(merged, have[x], line{lines[y], []int{n}})
+			x, y = x+1, y+1
+		default:
+			merged = append(merged, line{lines[y], []int{n}})
+			y++
+		}
+	}
+	i.lines = merged
+}
+
+// values are the numbers and addresses of a rule.
+var values = regexp.MustCompile(`[0-9a-f.:/-]*[0-9][0-9a-fx.:/-]*`)
+
+// The lines that begin and end a table.
+var (
+	nftTable  = regexp.MustCompile(`^table ([a-z]+) \S+ \{$`)
+	nftObject = regexp.MustCompile(`^\t(set|map|flowtable) (\S+) \{`)
+	nftChain  = regexp.MustCompile(`^\tchain (\S+) \{$`)
+	restore   = regexp.MustCompile(`^(ip6?tables)-\S*restore `)
+)
+
+// parse finds what tables hold. What it cannot write again as it was stays as it is.
+func parse(text string) (d document) {
+	lines := strings.Split(text, "\n")
+	program := ""
+	for i := 0; i < len(lines); i++ {
+		d = append(d, part{line: lines[i]})
+		if m := restore.FindStringSubmatch(lines[i]); m != nil {
+			program = m[1]
+		}
+		if m := nftTable.FindStringSubmatch(lines[i]); m != nil {
+			if end := slices.Index(lines[i:], "}"); end > 1 {
+				if refs := parseTable(m[1], lines[i+1:i+end]); refs != nil {
+					d = append(d, part{refs: refs})
+					i += end - 1
+				}
+			}
+		}
+		if strings.HasPrefix(lines[i], "*") && program != "" {
+			if end := slices.IndexFunc(lines[i:], func(l string) bool { return l == "COMMIT" || strings.HasPrefix(l, "-I ") }); end > 1 {
+				if refs := parseRestore(program, lines[i+1:i+end]); refs != nil {
+					d = append(d, part{refs: refs})
+					i += end - 1
+				}
+			}
+		}
+	}
+	return d
+}
+
+// parseTable finds the objects and chains of an nftables table; nil: there are other lines.
+func parseTable(family string, lines []string) (refs []reference) {
+	for i := 0; i < len(lines); i++ {
+		if m := nftObject.FindStringSubmatch(lines[i]); m != nil {
+			refs = append(refs, reference{family + " " + m[1] + " " + m[2], lines[i][1:] + "\n"})
+			continue
+		}
+		m := nftChain.FindStringSubmatch(lines[i])
+		end := slices.Index(lines[i:], "\t}")
+		if m == nil || end < 0 {
+			return nil
+		}
+		content := ""
+		for _, rule := range lines[i+1 : i+end] {
+			content += strings.TrimPrefix(rule, "\t\t") + "\n"
+		}
+		refs = append(refs, reference{family + " chain " + m[1], content})
+		i += end
+	}
+	if !slices.Equal(tableLines(refs), lines) {
+		return nil
+	}
+	return refs
+}
+
+// tableLines are those of which parseTable makes the references.
+func tableLines(refs []reference) (lines []string) {
+	for _, ref := range refs {
+		_, name, _ := strings.Cut(ref.key, " ")
+		content := contentLines(ref.content)
+		if !strings.HasPrefix(name, "chain ") {
+			lines = append(lines, "\t"+strings.Join(content, ""))
+			continue
+		}
+		lines = append(lines, "\t"+name+" {")
+		for _, rule := range content {
+			lines = append(lines, "\t\t"+rule)
+		}
+		lines = append(lines, "\t}")
+	}
+	return lines
+}
+
+// parseRestore finds the chains of a table of iptables-restore: their declarations, then the rules of each; nil: it is
+// another text.
+func parseRestore(program string, lines []string) (refs []reference) {
+	rules := map[string]string{}
+	for _, l := range lines {
+		words := strings.Fields(l)
+		switch {
+		case len(words) > 1 && strings.HasPrefix(l, ":"):
+			refs = append(refs, reference{key: program + " chain " + words[0][1:]})
+		case len(words) > 1 && words[0] == "-A":
+			rules[words[1]] += l + "\n"
+		}
+	}
+	for i, ref := range refs {
+		refs[i].content = rules[strings.TrimPrefix(ref.key, program+" chain ")]
+	}
+	if !slices.Equal(restoreLines(refs), lines) {
+		return nil
+	}
+	return refs
+}
+
+// restoreLines are those of which parseRestore makes the references.
+func restoreLines(refs []reference) (lines []string) {
+	for _, ref := range refs {
+		lines = append(lines, ":"+ref.key[strings.LastIndex(ref.key, " ")+1:]+" - [0:0]")
+	}
+	for _, ref := range refs {
+		lines = append(lines, contentLines(ref.content)...)
+	}
+	return lines
+}
+
+func contentLines(content string) []string {
+	if content == "" {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(content, "\n"), "\n")
+}
+
+func (d document) references() (refs []reference) {
+	for _, p := range d {
+		refs = append(refs, p.refs...)
+	}
+	return refs
+}
+
+// readChains are the numbers of a directory's files, by key and content.
+func readChains(dir string) (map[string]map[string]int, error) {
+	all := map[string]map[string]int{}
+	files, err := filepath.Glob(filepath.Join(dir, "*.txt"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(all, parseChains(strings.TrimSuffix(filepath.Base(file), ".txt"), string(text)))
+	}
+	return all, nil
+}
+
+// parseChains is the reverse of files.
+func parseChains(file, text string) map[string]map[string]int {
+	all := map[string]map[string]int{}
+	var numbers []int
+	var contents map[int]string
+	key := ""
+	done := func() {
+		if key != "" {
+			all[key] = map[string]int{}
+		}
+		for _, n := range numbers {
+			all[key][contents[n]] = n
+		}
+	}
+	for l := range strings.SplitSeq(strings.TrimSuffix(strings.TrimPrefix(text, chainsHead), "\n"), "\n") {
+		gutter, rule, isRule := strings.Cut(l, "\t")
+		if !isRule && l != "" {
+			done()
+			at := strings.LastIndex(l, " ")
+			key, numbers, contents = file+" "+l[:max(at, 0)], parseNumbers(l[at+1:]), map[int]string{}
+			continue
+		}
+		without, not := strings.CutPrefix(gutter, "not ")
+		for _, n := range numbers {
+			if isRule && (gutter == "" || slices.Contains(parseNumbers(without), n) != not) {
+				contents[n] += rule + "\n"
+			}
+		}
+	}
+	done()
+	return all
+}
+
+// lists finds the lists of a short text: the file of their names, and the words. Each is called for each line of the
+// text; refs is nil where there is no list.
+func lists(short string, each func(line string, refs []named)) {
+	file, list := "", ""
+	for l := range strings.SplitSeq(short, "\n") {
+		if m := restore.FindStringSubmatch(l); m != nil {
+			file = m[1]
+		}
+		if m := nftTable.FindStringSubmatch(l); m != nil {
+			file = m[1]
+		}
+		if file == "" || !strings.HasPrefix(l, "\t") || strings.HasSuffix(l, "{") || strings.HasPrefix(l, "\t\t") {
+			each(l, nil)
+			continue
+		}
+		if list += l[1:]; strings.HasSuffix(list, ",") {
+			list += " "
+			continue
+		}
+		var refs []named
+		for word := range strings.SplitSeq(list, ", ") {
+			name, number, ok := strings.Cut(word, " #")
+			n := 1
+			if ok {
+				n, _ = strconv.Atoi(number)
+			}
+			if !strings.Contains(name, " ") {
+				name = "chain " + name
+			}
+			refs = append(refs, named{file + " " + name, n})
+		}
+		each(l, refs)
+		list = ""
+	}
+}
+
+// named is a name and a number in a short text.
+type named struct {
+	key    string
+	number int
+}
+
+// namedIn are the numbers that a short text names.
+func namedIn(short string) map[string]int {
+	numbers := map[string]int{}
+	lists(short, func(_ string, refs []named) {
+		for _, r := range refs {
+			numbers[r.key] = r.number
+		}
+	})
+	return numbers
+}
+
+// expand puts the chains in place of their names.
+func expand(short string, all map[string]map[string]int) string {
+	var lines []string
+	lists(short, func(l string, list []named) {
+		if list == nil {
+			lines = append(lines, l)
+			return
+		}
+		var refs []reference
+		for _, r := range list {
+			for content, n := range all[r.key] {
+				if n == r.number {
+					refs = append(refs, reference{r.key, content})
+				}
+			}
+		}
+		if strings.HasPrefix(list[0].key, "ip") {
+			lines = append(lines, restoreLines(refs)...)
+		} else {
+			lines = append(lines, tableLines(refs)...)
+		}
+	})
+	return strings.Join(lines, "\n")
+}
