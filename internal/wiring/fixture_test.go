@@ -352,11 +352,11 @@ type testCase struct {
 // cases are namespaces as plugins leave them, and what is wanted of them. Each has a golden plan
 // in testdata.
 var cases = []testCase{
-	{"bridge-flannel", flannel(), bridge()},
+	{"bridge", flannel(), bridge()},
 	{"bridge-without-dummy", flannelWith(func(s *netstate.Snapshot) { s.Dummy = false }), bridge()},
 	{"bridge-leased", flannelWith(leasedAddresses), bridge()},
 	{"redirect-leased", flannelWith(leasedAddresses), redirect()},
-	{"redirect-flannel", flannel(), redirect()},
+	{"redirect", flannel(), redirect()},
 	{"bridge-mac", flannel(), withSpec(bridge(), func(s *asked) { s.Binding = infra.Bridge{MAC: mac(0x77)} })},
 	{"redirect-mac", flannelWith(func(s *netstate.Snapshot) {
 		s.Neighbours = append(s.Neighbours, permanent("10.244.1.9", mac(9)), permanent("fd00:244:1::9", mac(9)))
@@ -411,7 +411,7 @@ var cases = []testCase{
 		}
 		s.Sysctls[forwarding6] = "1"
 	}), masquerade()},
-	{"masquerade-dual", flannel(), masquerade()},
+	{"masquerade", flannel(), masquerade()},
 	{"masquerade-4", lan4(), masquerade()},
 	{"masquerade-flow-table", lan4With(func(s *netstate.Snapshot) { s.FlowTables = true }), masquerade()},
 	{"masquerade-no-default-route", flannel(), withSpec(masquerade(), noDefaultRoute)},
@@ -595,7 +595,7 @@ var cases = []testCase{
 			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("10.70.0.0/24"), PrefSrc: ip("10.50.0.7"), Type: netstate.RouteUnicast, Scope: netstate.ScopeLink, Protocol: 3},
 		)
 	}), bridge()},
-	{"routed-flannel", flannel(), routed()},
+	{"routed", flannel(), routed()},
 	{"routed-4", lan4(), routed()},
 	{"routed-6", lan6("fe80::1"), routed()},
 	{"routed-sidecar", flannelWith(func(s *netstate.Snapshot) { s.Sysctls["net/ipv6/conf/eth0/force_forwarding"] = "0" }), withSpec(routed(), func(s *asked) {

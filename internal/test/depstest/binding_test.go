@@ -1,7 +1,7 @@
 package depstest
 
 import (
-	"path/filepath"
+	"os"
 	"strings"
 	"testing"
 
@@ -10,8 +10,9 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// TestBindingsAreListed: each kind of binding is in infra's list, without which it has no name in JSON, and has golden
-// plans, whose records show that package cache knows the kind. It has answers in wiring; Auto has those of others.
+// TestBindingsAreListed: each kind of binding is in infra's list, without which it has no name in JSON, and has a golden
+// plan of its name, whose record shows that package cache knows the kind. It has answers in wiring; Auto has those of
+// others, and its plans.
 func TestBindingsAreListed(t *testing.T) {
 	for _, name := range implementations(t, "/infra", "Binding") {
 		kind := strings.ToLower(name)
@@ -24,8 +25,7 @@ func TestBindingsAreListed(t *testing.T) {
 		if _, err := wiring.SameGuest("eth0", spec, spec); kind != "auto" && err != nil {
 			t.Errorf("internal/wiring's answersOf lacks %s", name)
 		}
-		golden, err := filepath.Glob("../../wiring/testdata/" + kind + "*.txt")
-		if err != nil || len(golden) == 0 {
+		if _, err := os.Stat("../../wiring/testdata/" + kind + ".txt"); kind != "auto" && err != nil {
 			t.Errorf("internal/wiring/testdata has no golden plan of %s: %v", name, err)
 		}
 	}
