@@ -68,6 +68,14 @@ func wantUnpinned(t *testing.T, err error, addresses ...netip.Addr) {
 	}
 }
 
+// act runs one act of a test, and ends the test if it fails: the next acts need what it has done.
+func act(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	if !t.Run(name, f) {
+		t.FailNow()
+	}
+}
+
 // TestPin: a pin opens what the last entry refuses, its ports alone, for its life. What an earlier entry refuses, no
 // pin opens, even one that is in the set. Pins are no drift, and live through a Setup with another list and through the
 // repair of their set.
@@ -83,19 +91,7 @@ func TestPin(t *testing.T) {
 		pin := func(life time.Duration, port uint16, addresses ...netip.Addr) error {
 			return c.Pin(t.Context(), addresses, []infra.Ports{{First: port}}, life)
 		}
-		for family := range 2 {
-			s.refused(t, "tcp", family, "beyond:9001")
-		}
-		mapped := netip.AddrFrom16(beyond[0].As16()) // ::ffff:198.51.100.9
-		if err := pin(time.Hour, 9001, mapped, beyond[1], beyond[0]); err != nil {
-			t.Fatal(err)
-		}
-		local := []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fe80::1")}
-		wantUnpinned(t, pin(time.Hour, 9001, append(local, gateway[0], gateway[1], beyond[0])...), append(local, gateway[:]...)...)
-		for family, set := range []string{"pins-4", "pins-6"} {
-			s.Pod.Exec("nft", "add", "element", "inet", "guestwire-eth0", set, fmt.Sprintf("{ %v . tcp . 9001 timeout 1h }", gateway[family]))
-		}
-		again := func() {
+		opensItsPort := func(t *testing.T) {
 			t.Helper()
 			for family := range 2 {
 				s.reached(t, "tcp", family, "beyond:9001")
@@ -105,47 +101,74 @@ func TestPin(t *testing.T) {
 			}
 			check(t, c)
 		}
-		again()
-		c.Egress = policy(t, "refuse 203.0.113.0/24", "refuse private", "refuse all")
-		setup(t, c)
-		again()
-		s.Pod.Exec("nft", `flush chain inet guestwire-eth0 egress; delete set inet guestwire-eth0 pins-4
-			add set inet guestwire-eth0 pins-4 { type ipv4_addr . inet_proto . inet_service; size 7; flags dynamic,timeout; timeout 1m; }
-			add element inet guestwire-eth0 pins-4 { 198.51.100.9 . tcp . 9001 timeout 1h }`)
-		if err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "set pins-4 is") {
-			t.Errorf("Check says %v of another set", err)
-		}
-		setup(t, c)
-		again()
-		for _, a := range beyond {
-			left := regexp.MustCompile(regexp.QuoteMeta(a.String()) + ` . tcp . 9001 timeout (\d+)m`).FindStringSubmatch(s.pins())
-			if minutes := number(left); minutes == 0 || minutes > 59 {
-				t.Errorf("%v has %q of an hour after a repair", a, left)
+		act(t, "without a pin", func(t *testing.T) {
+			for family := range 2 {
+				s.refused(t, "tcp", family, "beyond:9001")
 			}
-		}
-		if err := pin(time.Second, 9003, beyond[:]...); err != nil {
-			t.Fatal(err)
-		}
-		for family := range 2 {
-			nstest.Eventually(t, func() error {
-				q, err := s.question("tcp", family, exchange{from: "guest", to: "beyond:9003"})
-				if err != nil {
-					return err
+		})
+		act(t, "pinned", func(t *testing.T) {
+			mapped := netip.AddrFrom16(beyond[0].As16()) // ::ffff:198.51.100.9
+			if err := pin(time.Hour, 9001, mapped, beyond[1], beyond[0]); err != nil {
+				t.Fatal(err)
+			}
+			opensItsPort(t)
+		})
+		act(t, "refused by an earlier entry", func(t *testing.T) {
+			local := []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fe80::1")}
+			wantUnpinned(t, pin(time.Hour, 9001, append(local, gateway[0], gateway[1], beyond[0])...), append(local, gateway[:]...)...)
+			for family, set := range []string{"pins-4", "pins-6"} {
+				s.Pod.Exec("nft", "add", "element", "inet", "guestwire-eth0", set, fmt.Sprintf("{ %v . tcp . 9001 timeout 1h }", gateway[family]))
+			}
+			opensItsPort(t)
+		})
+		act(t, "another list", func(t *testing.T) {
+			c.Egress = policy(t, "refuse 203.0.113.0/24", "refuse private", "refuse all")
+			setup(t, c)
+			opensItsPort(t)
+		})
+		act(t, "a repaired set", func(t *testing.T) {
+			s.Pod.Exec("nft", `flush chain inet guestwire-eth0 egress; delete set inet guestwire-eth0 pins-4
+				add set inet guestwire-eth0 pins-4 { type ipv4_addr . inet_proto . inet_service; size 7; flags dynamic,timeout; timeout 1m; }
+				add element inet guestwire-eth0 pins-4 { 198.51.100.9 . tcp . 9001 timeout 1h }`)
+			if err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "set pins-4 is") {
+				t.Errorf("Check says %v of another set", err)
+			}
+			setup(t, c)
+			opensItsPort(t)
+			for _, a := range beyond {
+				left := regexp.MustCompile(regexp.QuoteMeta(a.String()) + ` . tcp . 9001 timeout (\d+)m`).FindStringSubmatch(s.pins())
+				if minutes := number(left); minutes == 0 || minutes > 59 {
+					t.Errorf("%v has %q of an hour after a repair", a, left)
 				}
-				defer q.Close()
-				if answer, err := q.Answer(patience); !errors.Is(err, syscall.ECONNREFUSED) {
-					return fmt.Errorf("a pin has not ended: %q, %v", answer, err)
-				}
-				return nil
-			})
-		}
-		again()
-		c.Egress = policy(t, "refuse private", "allow all")
-		setup(t, c)
-		var field *cache.FieldError
-		if err := pin(time.Hour, 9001, beyond[0]); !errors.As(err, &field) || field.Field != "egress" {
-			t.Errorf("where the list allows the rest: %v", err)
-		}
+			}
+		})
+		act(t, "the end of a life", func(t *testing.T) {
+			if err := pin(time.Second, 9003, beyond[:]...); err != nil {
+				t.Fatal(err)
+			}
+			for family := range 2 {
+				nstest.Eventually(t, func() error {
+					q, err := s.question("tcp", family, exchange{from: "guest", to: "beyond:9003"})
+					if err != nil {
+						return err
+					}
+					defer q.Close()
+					if answer, err := q.Answer(patience); !errors.Is(err, syscall.ECONNREFUSED) {
+						return fmt.Errorf("a pin has not ended: %q, %v", answer, err)
+					}
+					return nil
+				})
+			}
+			opensItsPort(t)
+		})
+		act(t, "a list that allows the rest", func(t *testing.T) {
+			c.Egress = policy(t, "refuse private", "allow all")
+			setup(t, c)
+			var field *cache.FieldError
+			if err := pin(time.Hour, 9001, beyond[0]); !errors.As(err, &field) || field.Field != "egress" {
+				t.Errorf("%v, want one about egress", err)
+			}
+		})
 	})
 }
 
@@ -160,29 +183,32 @@ func TestPinAgain(t *testing.T) {
 	pin := func(life time.Duration, from, to uint16) error {
 		return c.Pin(t.Context(), []netip.Addr{nstest.Beyond4, nstest.Beyond6}, []infra.Ports{{First: from, Last: to, Protocol: "udp"}, {First: to, Protocol: "udp"}}, life)
 	}
-	for _, life := range []time.Duration{time.Minute, time.Hour, time.Second, 2 * time.Hour, time.Minute} { // a minute is the set's own
-		if err := pin(life, 53, 53); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var calls sync.WaitGroup
-	for i := range 16 {
-		calls.Go(func() {
-			for j := range 8 {
-				if err := pin(time.Minute+time.Duration((i*5+j)%16)*time.Minute, 100, 131); err != nil {
-					t.Error(err)
-				}
+	act(t, "in each order", func(t *testing.T) {
+		for _, life := range []time.Duration{time.Minute, time.Hour, time.Second, 2 * time.Hour, time.Minute} { // a minute is the set's own
+			if err := pin(life, 53, 53); err != nil {
+				t.Fatal(err)
 			}
-		})
-	}
-	calls.Wait()
-	list := s.pins()
-	if n := strings.Count(list, ". 53 timeout 2h"); n != 2 {
-		t.Errorf("%d pins of two hours, want 2:\n%s", n, list)
-	}
-	if n := strings.Count(list, " timeout 16m"); n != 64 {
-		t.Errorf("%d pins of 16 minutes, want 64:\n%s", n, list)
-	}
+		}
+		if list := s.pins(); strings.Count(list, ". 53 timeout 2h") != 2 {
+			t.Errorf("want 2 pins of two hours:\n%s", list)
+		}
+	})
+	act(t, "by calls at once", func(t *testing.T) {
+		var calls sync.WaitGroup
+		for i := range 16 {
+			calls.Go(func() {
+				for j := range 8 {
+					if err := pin(time.Minute+time.Duration((i*5+j)%16)*time.Minute, 100, 131); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		calls.Wait()
+		if list := s.pins(); strings.Count(list, " timeout 16m") != 64 {
+			t.Errorf("want 64 pins of 16 minutes:\n%s", list)
+		}
+	})
 }
 
 // TestPinRefused: what Pin refuses to do, and that nothing is pinned then.
@@ -191,52 +217,64 @@ func TestPinRefused(t *testing.T) {
 	s := newScene(t)
 	c := config(s.Network, infra.Masquerade{})
 	ctx, hosts, https := t.Context(), []netip.Addr{nstest.Beyond4, nstest.Beyond6}, []infra.Ports{{First: 443}}
-	if err := c.Pin(ctx, hosts, https, time.Hour); !errors.Is(err, phase1.ErrNotWired) {
-		t.Errorf("not wired: %v", err)
-	}
-	setup(t, c)
-	refuse := func(field string, addresses []netip.Addr, ports []infra.Ports, life time.Duration) {
-		t.Helper()
-		var bad *cache.FieldError
-		if err := c.Pin(ctx, addresses, ports, life); !errors.As(err, &bad) || bad.Field != field {
-			t.Errorf("%v, want one about %s", err, field)
+	act(t, "not wired", func(t *testing.T) {
+		if err := c.Pin(ctx, hosts, https, time.Hour); !errors.Is(err, phase1.ErrNotWired) {
+			t.Error(err)
 		}
+	})
+	setup(t, c)
+	refuse := func(name, field string, addresses []netip.Addr, ports []infra.Ports, life time.Duration) {
+		t.Helper()
+		act(t, name, func(t *testing.T) {
+			var bad *cache.FieldError
+			if err := c.Pin(ctx, addresses, ports, life); !errors.As(err, &bad) || bad.Field != field {
+				t.Errorf("%v, want one about %s", err, field)
+			}
+		})
 	}
-	refuse("egress", hosts, https, time.Hour)
+	refuse("no list", "egress", hosts, https, time.Hour)
 	c.Egress = policy(t, "refuse all")
 	setup(t, c)
-	refuse("life", hosts, https, time.Second-1)
-	refuse("life", hosts, https, 8*24*time.Hour)
-	refuse("addresses", nil, https, time.Hour)
-	refuse("addresses[1]", []netip.Addr{hosts[0], {}}, https, time.Hour)
-	refuse("addresses[0]", []netip.Addr{netip.MustParseAddr("fe80::1%eth0")}, https, time.Hour)
-	refuse("ports", hosts, nil, time.Hour)
-	refuse("ports", hosts, []infra.Ports{{First: 1, Last: 513}}, time.Hour)
-	for _, p := range []infra.Ports{{}, {First: 2, Last: 1}, {First: 80, Protocol: "icmp"}, {First: 80, Guest: 81}} {
-		refuse("ports[1]", hosts, []infra.Ports{https[0], p}, time.Hour)
+	refuse("short life", "life", hosts, https, time.Second-1)
+	refuse("long life", "life", hosts, https, 8*24*time.Hour)
+	refuse("no address", "addresses", nil, https, time.Hour)
+	refuse("zero address", "addresses[1]", []netip.Addr{hosts[0], {}}, https, time.Hour)
+	refuse("zone", "addresses[0]", []netip.Addr{netip.MustParseAddr("fe80::1%eth0")}, https, time.Hour)
+	refuse("no port", "ports", hosts, nil, time.Hour)
+	refuse("many ports", "ports", hosts, []infra.Ports{{First: 1, Last: 513}}, time.Hour)
+	for name, p := range map[string]infra.Ports{"zero ports": {}, "ports backwards": {First: 2, Last: 1}, "ICMP": {First: 80, Protocol: "icmp"}, "port of the guest": {First: 80, Guest: 81}} {
+		refuse(name, "ports[1]", hosts, []infra.Ports{https[0], p}, time.Hour)
 	}
-	done, cancel := context.WithCancelCause(ctx)
-	cancel(errors.New("the caller's reason"))
-	if err := c.Pin(done, hosts, https, time.Hour); err == nil || !strings.Contains(err.Error(), "the caller's reason") {
-		t.Error(err)
-	}
-	if list := s.pins(); strings.Contains(list, "elements") {
-		t.Errorf("pinned is\n%s", list)
-	}
-	for first := 1; first < 4096; first += 1024 {
-		if err := c.Pin(ctx, hosts[:1], []infra.Ports{{First: uint16(first), Last: uint16(first) + 1023}}, time.Hour); err != nil {
-			t.Fatal(err)
+	act(t, "ended context", func(t *testing.T) {
+		done, cancel := context.WithCancelCause(ctx)
+		cancel(errors.New("the caller's reason"))
+		if err := c.Pin(done, hosts, https, time.Hour); err == nil || !strings.Contains(err.Error(), "the caller's reason") {
+			t.Error(err)
 		}
-	}
-	if err := c.Pin(ctx, hosts, []infra.Ports{{First: 5000}}, time.Hour); err == nil || !strings.Contains(err.Error(), "full") {
-		t.Errorf("a full set: %v", err)
-	}
-	if list := s.pins(); strings.Contains(list, " 5000 ") || !strings.Contains(list, ". 4096 timeout 1h") {
-		t.Error("a call that found a set full has pinned something, or there is less")
-	}
-	if err := c.Pin(ctx, hosts[:1], []infra.Ports{{First: 4096}}, 2*time.Hour); err != nil {
-		t.Errorf("a pin of a full set, again: %v", err)
-	}
+	})
+	act(t, "nothing is pinned", func(t *testing.T) {
+		if list := s.pins(); strings.Contains(list, "elements") {
+			t.Error(list)
+		}
+	})
+	act(t, "full set", func(t *testing.T) {
+		for first := 1; first < 4096; first += 1024 {
+			if err := c.Pin(ctx, hosts[:1], []infra.Ports{{First: uint16(first), Last: uint16(first) + 1023}}, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.Pin(ctx, hosts, []infra.Ports{{First: 5000}}, time.Hour); err == nil || !strings.Contains(err.Error(), "full") {
+			t.Error(err)
+		}
+		if list := s.pins(); strings.Contains(list, " 5000 ") || !strings.Contains(list, ". 4096 timeout 1h") {
+			t.Error("a call that found a set full has pinned something, or there is less")
+		}
+	})
+	act(t, "again in a full set", func(t *testing.T) {
+		if err := c.Pin(ctx, hosts[:1], []infra.Ports{{First: 4096}}, 2*time.Hour); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestPinPartly: what is refused is named, and the rest is pinned, also if a look at the policy takes so long that the
