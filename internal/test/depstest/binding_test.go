@@ -10,9 +10,9 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// TestBindingsAreListed: each kind of binding is in infra's list, without which it has no name in JSON, and has a golden
-// plan of its name, whose record shows that package cache knows the kind. It has answers in wiring; Auto has those of
-// others, and its plans.
+// TestBindingsAreListed: each kind of binding is in infra's list, without which it has no name in JSON, and has a
+// golden plan of its name, whose record shows that package cache knows the kind. It has answers in wiring; Auto has
+// those of others, and their plans.
 func TestBindingsAreListed(t *testing.T) {
 	for _, name := range implementations(t, "/infra", "Binding") {
 		kind := strings.ToLower(name)
