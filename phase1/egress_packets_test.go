@@ -80,6 +80,24 @@ func (w *wire) arrivesAt(to netip.Addr, list [][]byte) bool {
 	return false
 }
 
+// answerSentinel answers one, so that the exchange is open, and goes on where the policy allows no new one.
+func (w *wire) answerSentinel() {
+	w.t.Helper()
+	w.sentinels++
+	mark := frames.SentinelData(w.sentinels)
+	write := func() {
+		if _, err := w.port.Write(w.link.Sentinel(w.address(), w.sentinels)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	write()
+	seen := w.world.Until(func(s nstest.Sniffed) bool { return !s.Outgoing && bytes.Contains(s.Frame, mark) }, write)
+	if err := w.inject(answerTo(seen[len(seen)-1].Frame)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.send()
+}
+
 // shape is a packet of the guest.
 type shape struct {
 	name, want string // where it leaves for
@@ -202,6 +220,7 @@ func TestEgressFamilies(t *testing.T) {
 						stays("the other family", f)
 					}
 
+					w.answerSentinel()
 					c.Egress = policy(t, "allow "+lacks.far, "refuse all")
 					setup(t, c)
 					check(t, c)

@@ -37,9 +37,6 @@ func policy(t *testing.T, texts ...string) (list []infra.Egress) {
 // entries.
 func eachRouter(t *testing.T, entries []string, f func(t *testing.T, s *scene, c wired.NIC)) {
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
-		if t.Name() == "TestCutRefused/nftables" {
-			nstest.KernelDecides(t, "before Linux 6.4 nothing of a flow table can be deleted")
-		}
 		s := newScene(t)
 		c := config(s.Network, infra.Masquerade{Firewall: firewall})
 		c.Egress = policy(t, entries...)

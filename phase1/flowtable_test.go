@@ -1,9 +1,11 @@
 package phase1_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -157,6 +159,7 @@ func TestNoFlowTable(t *testing.T) {
 		{name: "iptables-legacy", before: "ip6tables-legacy -A FORWARD -j ACCEPT"},
 		{name: "by iptables", change: func(c *wired.NIC) { c.Binding = infra.Masquerade{Firewall: cache.FirewallIPTablesNFT} }},
 		{name: "a limit to the guest", change: func(c *wired.NIC) { c.Limits.ToGuest.PacketsPerSecond = 1000 }},
+		{name: "a policy", change: func(c *wired.NIC) { c.Egress = policy(t, "allow all") }},
 		{name: "a limit of the guest", change: func(c *wired.NIC) { c.Limits.FromGuest.PacketsPerSecond = 1000 }, want: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -185,4 +188,36 @@ func TestNoFlowTable(t *testing.T) {
 			check(t, config)
 		})
 	}
+}
+
+// TestCutOffloaded: a policy takes the flow table away, and CutRefused ends what passed by it, also before Linux 6.4,
+// where the kernel forgets nothing that is in a flow table.
+func TestCutOffloaded(t *testing.T) {
+	nstest.KernelDecides(t, "before Linux 6.4 nothing of a flow table can be deleted")
+	if !nstest.HasFlowTables() {
+		nstest.LeaveOut(t, "this kernel has no flow tables")
+	}
+	s := newScene(t)
+	c := config(s.Network, infra.Masquerade{})
+	s.wire(t, "guest", c)
+	e := exchange{from: "guest", to: "beyond:9000", want: "world:9000 sees pod"}
+	s.serve(t, []exchange{e})
+	q, err := s.question("tcp", 0, e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if err := q.Echo(1<<20, patience); err != nil {
+		t.Fatal(err)
+	}
+	if list := connections(s.Pod, "ipv4", "tcp", "dport=9000 ", offloaded); len(list) != 1 {
+		t.Fatalf("%d connections pass by the flow table, want 1", len(list))
+	}
+	c.Egress = policy(t, "refuse all")
+	setup(t, c)
+	cut(t, c, 1)
+	if err := q.Echo(10, patience); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("after the cut: %v, want %v", err, syscall.ECONNRESET)
+	}
+	check(t, c)
 }

@@ -80,10 +80,10 @@ const (
 
 func egressSet(v int) string { return fmt.Sprintf("egress-%d", v) }
 
-// destinations is the chain of what the guest opens: it goes to allowed if the guest may.
+// destinations is the chain of what the guest opens: it returns if the guest may.
 func (t forwarding) destinations() firewall.Chain {
 	c := firewall.Chain{Name: "egress"}
-	allow := firewall.Goto{Chain: firewall.Allowed}
+	allow := firewall.Return{}
 	for _, s := range t.egress {
 		c.Rules = append(c.Rules, rule(allow, firewall.IP{Version: s.Version}, s.Lookup()))
 	}
@@ -122,7 +122,7 @@ func (t forwarding) addEgress(table *firewall.Table) {
 	}
 	table.Destinations = slices.Concat(t.egress, t.pinnable)
 	table.Sets = append(table.Sets, t.pins()...)
-	table.Chains = append(table.Chains, t.destinations(), allowedChain())
+	table.Chains = append(table.Chains, t.destinations(), allowedChain(), t.behindTap())
 }
 
 // sourceRoutes drops the guest's packets with a routing header before they are routed. The namespace would send such a
@@ -134,13 +134,72 @@ func (t forwarding) sourceRoutes() []firewall.Rule {
 	return []firewall.Rule{rule(drop(firewall.ExtensionHeader), t.fromGuest(), firewall.IP{Version: 6}, firewall.RoutingHeader{})}
 }
 
-// checked looks up the first packet of each connection of the guest, also of one that connection tracking expects, as
-// of FTP. Packets that go back to the guest's tap are no egress.
+// checked looks up what the guest sends before the other side has answered: each packet, as another list may hold by
+// then. A connection that connection tracking expects, as of FTP, is looked up like any other one; an ICMP error belongs
+// to the connection that it is about. The first packet of what is allowed is counted. Packets that go back to the guest's
+// tap are no egress: see behindTap.
 func (t forwarding) checked(more ...firewall.Match) []firewall.Rule {
 	if len(t.egress) == 0 {
 		return nil
 	}
-	return []firewall.Rule{rule(firewall.Jump{Chain: "egress"}, append(more, firewall.OutInterface{Name: t.names.Tap, Inverted: true}, firewall.Unconfirmed{})...)}
+	toTap := append(slices.Clone(more), t.toTap())
+	out := append(slices.Clone(more), firewall.OutInterface{Name: t.names.Tap, Inverted: true})
+	with := func(v firewall.Verdict, m ...firewall.Match) firewall.Rule { return rule(v, slices.Concat(out, m)...) }
+	noError := []firewall.Match{firewall.Protocol{Number: firewall.ProtocolICMP, Inverted: true}, firewall.Protocol{Number: firewall.ProtocolICMPv6, Inverted: true}}
+	return []firewall.Rule{
+		rule(firewall.Jump{Chain: behindTapChain}, toTap...),
+		with(firewall.Jump{Chain: "egress"}, firewall.State{States: firewall.New}),
+		with(firewall.Jump{Chain: "egress"}, append([]firewall.Match{firewall.State{States: firewall.Related}}, noError...)...),
+		with(firewall.Jump{Chain: firewall.Allowed}, firewall.Unconfirmed{}),
+	}
+}
+
+// Where a packet says that it begins a connection: the flags SYN without ACK and RST of TCP (RFC 9293 section 3.1), the
+// type of the first chunk of SCTP (RFC 9260 section 3.2), and that of a packet of DCCP (RFC 4340 section 5.1).
+var (
+	synAlone = firewall.Bytes{Header: firewall.Transport, Offset: 13, Value: []byte{0x02}, Mask: []byte{0x16}}
+	initSCTP = firewall.Bytes{Header: firewall.Transport, Offset: 12, Value: []byte{1}}
+	askDCCP  = firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: []byte{0}, Mask: []byte{0x1e}}
+)
+
+const protocolDCCP = 33
+
+// reopened judges a connection that begins between the addresses and ports of one that connection tracking has not
+// forgotten: the kernel calls each of its packets established. A guest can make the other side forget at any time. So
+// the beginning is looked up like that of a new connection, and counts for MaxConnections' rate, in both directions. It
+// comes before what accepts established connections. Toward has matches for packets to the guest.
+func (t forwarding) reopened() []firewall.Rule {
+	known := firewall.State{States: firewall.Established}
+	begins := func(v firewall.Verdict, protocol uint8, sign firewall.Match, more ...firewall.Match) firewall.Rule {
+		return rule(v, append(more, firewall.Protocol{Number: protocol}, sign, known)...)
+	}
+	var rules []firewall.Rule
+	if len(t.egress) > 0 {
+		out := []firewall.Match{t.fromGuest(), firewall.OutInterface{Name: t.names.Tap, Inverted: true}}
+		look := firewall.Jump{Chain: "egress"}
+		rules = append(rules,
+			begins(look, firewall.ProtocolTCP, synAlone, out...),
+			begins(look, firewall.ProtocolSCTP, initSCTP, out...),
+			begins(look, protocolDCCP, askDCCP, out...))
+	}
+	return append(rules,
+		begins(firewall.Jump{Chain: "outgoing"}, firewall.ProtocolTCP, synAlone, t.fromGuest()),
+		begins(firewall.Jump{Chain: "incoming"}, firewall.ProtocolTCP, synAlone, t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}))
+}
+
+// behindTapChain drops what the guest sends to itself in the name of a host that is not behind its tap. Such a packet
+// would be a connection that the host has opened, and the guest's packets to the host its answers.
+const behindTapChain = "own-source"
+
+func (t forwarding) behindTap() firewall.Chain {
+	c := firewall.Chain{Name: behindTapChain}
+	for _, p := range t.sources() {
+		if p.Bits() >= syntax.MinNetwork { // no route leads to a shorter one: see routeGuardPrefixes
+			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: version(p.Addr())}, firewall.Source{Prefix: p}))
+		}
+	}
+	c.Rules = append(c.Rules, rule(drop(firewall.IPSpoof)))
+	return c
 }
 
 // addressRange are the addresses that an entry of Spec.Egress or EgressWithin is about.

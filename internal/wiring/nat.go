@@ -99,7 +99,7 @@ func (t translation) tableBeside() firewall.Table {
 	isNew := firewall.State{States: firewall.New}
 	toGuest := []firewall.Match{t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}, isNew, firewall.Unconfirmed{}}
 	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: []firewall.Chain{
-		{Name: "beside-forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.AfterFilter, Rules: slices.Concat(t.checked(t.fromGuest()), t.resumed(toGuest...), []firewall.Rule{
+		{Name: "beside-forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.AfterFilter, Rules: slices.Concat(t.reopened(), t.checked(t.fromGuest()), t.resumed(toGuest...), []firewall.Rule{
 			rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), isNew),
 			rule(firewall.Jump{Chain: "incoming"}, toGuest...),
 		})},
@@ -204,7 +204,11 @@ func (t translation) through() []firewall.Rule {
 	answered := firewall.State{States: firewall.Established}
 	rules := append(t.offloaded(),
 		rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{Inverted: true}, answered),
-		rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolUDP}, answered),
+		rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolUDP}, answered))
+	if !t.iptables {
+		rules = append(rules, t.reopened()...)
+	}
+	rules = append(rules,
 		rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), firewall.State{States: firewall.Invalid | firewall.Untracked | firewall.New | firewall.Related}),
 		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}, firewall.State{States: firewall.Invalid | firewall.Untracked | firewall.New}),
 		rule(firewall.ClampMSS{}, t.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
@@ -323,9 +327,15 @@ func (t translation) rewritten(v int) []netip.Prefix {
 }
 
 // toNamespace drops what comes to the ports that are left to the guest's connections, and what the guest may not send
-// to the namespace.
+// to the namespace. The gateway's addresses are for the guest and the namespace's own processes: what listens there, such
+// as a DNS proxy, must not answer a neighbour in the guest's place.
 func (t translation) toNamespace() []firewall.Rule {
-	rules := t.forwarding.toNamespace()
+	rules := []firewall.Rule{rule(firewall.Return{}, firewall.InInterface{Name: "lo"})}
+	for _, e := range t.ends {
+		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.InInterface{Name: t.names.Tap, Inverted: true},
+			firewall.IP{Version: version(e.gateway)}, firewall.Destination{Prefix: single(e.gateway)}))
+	}
+	rules = append(rules, t.forwarding.toNamespace()...)
 	if t.ports.everything {
 		return rules
 	}

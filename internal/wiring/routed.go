@@ -301,6 +301,7 @@ func (t routing) table() firewall.Table {
 			firewall.Chain{Name: "own-excluded", Type: "nat", Hook: firewall.Output, Priority: firewall.DstNAT, Rules: t.ownPorts()})
 	}
 	chains = append(chains, t.loopbacks()...)
+	chains = append(chains, t.completedSources()...)
 	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: chains}
 	t.limitNeighbours(&table)
 	t.addEgress(&table)
@@ -324,6 +325,7 @@ func (t routing) first() []firewall.Rule {
 	for _, e := range t.ends {
 		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: version(e.guest)}, firewall.Destination{Prefix: single(e.gateway)}))
 	}
+	rules = append(rules, t.completed()...)
 	if t.noARP {
 		return rules
 	}
@@ -340,6 +342,48 @@ func (t routing) first() []firewall.Rule {
 	return rules
 }
 
+// completed checks the sources of the guest's packets once more, in a chain for each family. Where the kernel completes
+// checksums before this chain, it may have written into the source, after the guest filter has seen it.
+func (t routing) completed() []firewall.Rule {
+	var rules []firewall.Rule
+	for _, e := range t.completes() {
+		v := version(e.guest)
+		rules = append(rules, rule(firewall.Jump{Chain: sourceChain(v)}, t.fromGuest(), firewall.IP{Version: v}))
+	}
+	return rules
+}
+
+// completes are the ends whose packets' sources are checked once more.
+func (t routing) completes() []end {
+	if len(t.egress) == 0 || t.guard.Off {
+		return nil
+	}
+	return t.ends
+}
+
+func sourceChain(version int) string { return fmt.Sprintf("source-%d", version) }
+
+// completedSources are the chains of completed. What is not forwarded passes: packets without a source, and those of
+// link-local addresses, of which the guest filter knows more.
+func (t routing) completedSources() []firewall.Chain {
+	local := map[int][]netip.Prefix{4: {single(netip.IPv4Unspecified())}, 6: {single(netip.IPv6Unspecified()), linkLocal6}}
+	var chains []firewall.Chain
+	for _, e := range t.completes() {
+		v := version(e.guest)
+		c := firewall.Chain{Name: sourceChain(v)}
+		for _, p := range slices.Concat(t.forwarding.sources(), local[v]) {
+			if version(p.Addr()) == v && !(v == 6 && p.Addr().IsLinkLocalUnicast() && p != linkLocal6) {
+				c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.Source{Prefix: p}))
+			}
+		}
+		c.Rules = append(c.Rules, rule(drop(firewall.IPSpoof)))
+		chains = append(chains, c)
+	}
+	return chains
+}
+
+var linkLocal6 = netip.MustParsePrefix("fe80::/10")
+
 // through limits the connections of the guest and to the guest. What else comes in by the NIC is dropped, if the NIC
 // did not forward before Setup.
 //
@@ -352,14 +396,16 @@ func (t routing) through() []firewall.Rule {
 	rules := []firewall.Rule{
 		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}}, invalid)...),
 		rule(drop(firewall.NoConnection), t.strays(invalid)...),
+	}
+	rules = append(rules, t.reopened()...)
+	rules = append(rules,
 		rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), firewall.State{States: firewall.New | firewall.Related}),
 		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}, firewall.State{States: firewall.New}),
 		rule(firewall.ClampMSS{}, t.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
 		rule(firewall.ClampMSS{}, t.toTap(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
 		rule(firewall.Accept{}, t.fromGuest()),
 		rule(firewall.Accept{}, t.toTap()),
-		rule(firewall.Accept{}, nic, firewall.State{States: firewall.Established | firewall.Related}),
-	}
+		rule(firewall.Accept{}, nic, firewall.State{States: firewall.Established | firewall.Related}))
 	for _, v := range t.unforwarded {
 		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: v}))
 	}

@@ -1,0 +1,293 @@
+package phase1_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/lease"
+	"github.com/guestwire/guestwire/internal/test/frames"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
+)
+
+// dialFrom connects from a port of the namespace, which other sockets had before.
+func dialFrom(t *testing.T, ns *nstest.Namespace, port int, to netip.AddrPort) (c net.Conn, err error) {
+	t.Helper()
+	in(t, ns, func() error {
+		d := net.Dialer{Timeout: patience, LocalAddr: &net.TCPAddr{Port: port}, Control: func(_, _ string, c syscall.RawConn) error {
+			return c.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+		}}
+		c, err = d.DialContext(context.Background(), "tcp", to.String())
+		return nil
+	})
+	return c, err
+}
+
+// forgotten ends both sides of a connection without a packet: for connection tracking it stays open.
+func forgotten(t *testing.T, sides map[*nstest.Namespace]net.Conn) {
+	t.Helper()
+	for ns, c := range sides {
+		ns.Exec("nft", "add table inet mute; add chain inet mute c { type filter hook output priority 0; }; add rule inet mute c tcp flags & (fin | rst) != 0 drop")
+		if err := errors.Join(c.(*net.TCPConn).SetLinger(0), c.Close()); err != nil {
+			t.Fatal(err)
+		}
+		ns.Exec("nft", "delete table inet mute")
+	}
+}
+
+// TestEgressReopened: a connection between addresses and ports that connection tracking still knows is a new one. It is
+// refused once the policy has changed, and once a pin has ended.
+func TestEgressReopened(t *testing.T) {
+	t.Parallel()
+	eachRouter(t, []string{"allow all"}, func(t *testing.T, s *scene, c wired.NIC) {
+		guest := s.who["guest"]
+		for family := range 2 {
+			at := func(port int) netip.AddrPort { return netip.AddrPortFrom(s.addresses["beyond"][family], uint16(port)) }
+			tries := func(when string, source int, to netip.AddrPort, want error) {
+				t.Helper()
+				conn, err := dialFrom(t, guest, source, to)
+				if err == nil {
+					conn.Close()
+				}
+				if !errors.Is(err, want) {
+					t.Errorf("IPv%d, %s: %v, want %v", 4+2*family, when, err, want)
+				}
+			}
+			open := func(source int, to netip.AddrPort, server net.Listener) {
+				t.Helper()
+				client, err := dialFrom(t, guest, source, to)
+				if err != nil {
+					t.Fatal(err)
+				}
+				peer, err := server.Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				forgotten(t, map[*nstest.Namespace]net.Conn{guest: client, s.World: peer})
+			}
+			server := listen(t, s.World, at(9300))
+			open(5000, at(9300), server)
+			tries("allowed once more", 5000, at(9300), nil)
+			open(5001, at(9300), acceptor{server})
+
+			c.Egress = policy(t, "refuse all")
+			setup(t, c)
+			tries("refused, from a port that is known", 5001, at(9300), syscall.ECONNREFUSED)
+			tries("refused, from another port", 5002, at(9300), syscall.ECONNREFUSED)
+			before := counted(t, c)["egress"]
+			tries("refused once more", 5001, at(9300), syscall.ECONNREFUSED)
+			if n := counted(t, c)["egress"]; n != before+1 {
+				t.Errorf("%d packets are counted, want 1", n-before)
+			}
+
+			const life = time.Second
+			if err := c.Pin(t.Context(), []netip.Addr{at(0).Addr()}, []infra.Ports{{First: 9300}}, life); err != nil {
+				t.Fatal(err)
+			}
+			open(5003, at(9300), acceptor{server})
+			nstest.Eventually(t, func() error {
+				if pins := s.pins(); strings.Contains(pins, at(0).Addr().String()) {
+					return fmt.Errorf("still pinned: %s", pins)
+				}
+				return nil
+			})
+			tries("after the pin, from a port that is known", 5003, at(9300), syscall.ECONNREFUSED)
+			c.Egress = policy(t, "allow all")
+			setup(t, c)
+		}
+	})
+}
+
+// acceptor accepts the connection that was asked for last: those before it have ended.
+type acceptor struct{ net.Listener }
+
+func (a acceptor) Accept() (net.Conn, error) {
+	a.Listener.(*net.TCPListener).SetDeadline(time.Now().Add(patience))
+	return a.Listener.Accept()
+}
+
+// TestEgressUnanswered: what nobody has answered is looked up packet by packet, so it ends when the policy changes.
+// What was answered goes on.
+func TestEgressUnanswered(t *testing.T) {
+	eachTracking(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		c.Egress = policy(t, "allow all")
+		setup(t, c)
+		w := attach(t, n, true, true)
+		kinds := openings(w)
+		leave := func(when string, want bool) {
+			t.Helper()
+			for _, k := range kinds {
+				if world, _ := w.send(k.Frames...); (len(world) > 0) != want {
+					t.Errorf("%s, %s: it leaves: %t", when, k.Name, !want)
+				}
+			}
+		}
+		leave("allowed", true)
+		leave("allowed, once more", true)
+		c.Egress = policy(t, fmt.Sprintf("allow 198.51.100.9 %d/udp", frames.SentinelPort), fmt.Sprintf("allow 2001:db8:9::9 %d/udp", frames.SentinelPort), "refuse all")
+		setup(t, c)
+		leave("refused", false)
+	})
+}
+
+// TestEgressOwnSource: a packet that the guest sends to itself in the name of a refused host opens no connection to that
+// host, where the guest may send from any address, or from those of a short prefix.
+func TestEgressOwnSource(t *testing.T) {
+	for name, guard := range map[string]infra.Guard{
+		"no guard":       {Off: true},
+		"short prefixes": {Prefixes: []netip.Prefix{netip.MustParsePrefix("196.0.0.0/6"), netip.MustParsePrefix("2000::/3")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachTracking(t, func(t *testing.T, b infra.Binding) {
+				n := nstest.NewNetwork(t)
+				c := config(n, b)
+				c.Guard = guard
+				c.Egress = policy(t, fmt.Sprintf("allow 198.51.100.9 %d/udp", frames.SentinelPort), fmt.Sprintf("allow 2001:db8:9::9 %d/udp", frames.SentinelPort), "refuse all")
+				setup(t, c)
+				w := attach(t, n, true, true)
+				for family, no := range []netip.Addr{refused4, refused6} {
+					own, outside := []netip.Addr{w.link.IPv4, w.link.IPv6}[family], []netip.Addr{nstest.Pod4, nstest.Pod6}[family]
+					for i, to := range []netip.Addr{own, outside} {
+						for _, protocol := range []uint8{unix.IPPROTO_UDP, unix.IPPROTO_SCTP, unix.IPPROTO_TCP} {
+							port := uint16(5000 + i)
+							body := func(from, to uint16) []byte {
+								switch protocol {
+								case unix.IPPROTO_SCTP:
+									return association(from, to)
+								case unix.IPPROTO_TCP:
+									return frames.Segment(from, to, 2, nil)
+								}
+								return frames.Datagram(from, to, []byte("in another's name"))
+							}
+							answer := body(port, 53)
+							if protocol == unix.IPPROTO_TCP {
+								answer = frames.Segment(port, 53, 0x12, nil)
+							}
+							world, pod := w.send(w.link.Packet(protocol, no, to, body(53, port)), w.link.Packet(protocol, own, no, answer))
+							if len(world)+len(pod) > 0 {
+								t.Errorf("IPv%d, protocol %d, to %v: %d frames left for the refused host", 4+2*family, protocol, to, len(world)+len(pod))
+							}
+						}
+					}
+				}
+				check(t, c)
+			})
+		})
+	}
+}
+
+// TestReopenedRate: MaxConnections' rate counts a TCP connection also where connection tracking knows its ports.
+func TestReopenedRate(t *testing.T) {
+	const most = 4
+	eachTracking(t, func(t *testing.T, b infra.Binding) {
+		switch of := b.(type) {
+		case infra.Masquerade:
+			of.MaxConnections = most
+			b = of
+		case infra.Routed:
+			of.MaxConnections = most
+			b = of
+		}
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		setup(t, c)
+		w := attach(t, n, true, false)
+		n.World.Serve("world", "tcp", netip.AddrPortFrom(w.link.Far4, 9000))
+		begins := w.link.Packet(unix.IPPROTO_TCP, w.link.IPv4, w.link.Far4, frames.Segment(5000, 9000, 2, nil))
+		nstest.Eventually(t, func() error { // the world's answer makes it known
+			w.send(begins)
+			if list := n.Pod.Exec("cat", "/proc/net/nf_conntrack"); !strings.Contains(list, "dport=9000 ") || strings.Contains(list, "UNREPLIED") && !strings.Contains(list, "SYN_RECV") {
+				return fmt.Errorf("it is not answered:\n%s", list)
+			}
+			return nil
+		})
+		before := counted(t, c)["connection-limit"]
+		for range 5 * most { // in far less than the minutes that the rate would allow
+			w.send(begins)
+		}
+		if n := counted(t, c)["connection-limit"] - before; n < most {
+			t.Errorf("%d of %d are above the rate of %d a minute", n, 5*most, most)
+		}
+	})
+}
+
+// TestGatewayIsTheGuests: what listens at the gateway's address answers the guest and the namespace, and no neighbour.
+func TestGatewayIsTheGuests(t *testing.T) {
+	addresses := func(texts ...string) (list []netip.Addr) {
+		for _, text := range texts {
+			list = append(list, netip.MustParseAddr(text))
+		}
+		return list
+	}
+	try := func(t *testing.T, s *scene, c wired.NIC, gateways, by []netip.Addr) {
+		t.Helper()
+		for family, gateway := range gateways {
+			at := netip.AddrPortFrom(gateway, 53)
+			s.Pod.Serve("pod", "udp", at)
+			ask := func(from *nstest.Namespace) error {
+				q, err := from.Question("udp", netip.Addr{}, at, 8)
+				if err != nil {
+					return err
+				}
+				defer q.Close()
+				_, err = q.Answer(200 * time.Millisecond)
+				return err
+			}
+			for who, from := range map[string]*nstest.Namespace{"the guest": s.who["guest"], "the namespace": s.Pod} {
+				nstest.Eventually(t, func() error {
+					if err := ask(from); err != nil {
+						return fmt.Errorf("%s is not answered: %w", who, err)
+					}
+					return nil
+				})
+			}
+			for _, by := range by {
+				if by.Is4() != gateway.Is4() {
+					continue
+				}
+				s.World.IP(fmt.Sprintf("route replace %v via %v", netip.PrefixFrom(gateway, gateway.BitLen()), by))
+				before := counted(t, c)["not-forwarded"]
+				if err := ask(s.World); err == nil {
+					t.Errorf("IPv%d: a neighbour is answered by %v, by way of %v", 4+2*family, gateway, by)
+				}
+				if m, is := c.Binding.(infra.Masquerade); counted(t, c)["not-forwarded"] == before && (!is || m.Firewall == cache.FirewallNFTables) {
+					t.Errorf("IPv%d: by way of %v nothing is counted", 4+2*family, by)
+				}
+			}
+		}
+		check(t, c)
+	}
+	open := []infra.Ports{{First: 53, Protocol: "udp"}}
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
+		s := newScene(t)
+		secondNIC(s.Network, "192.168.9.2/24", "fd00:9::2/64")
+		s.World.IP("addr add 192.168.9.1/24 dev pod2")
+		s.World.IP("addr add fd00:9::1/64 dev pod2 nodad")
+		s.Pod.Settle("net1")
+		c := config(s.Network, infra.Masquerade{Firewall: firewall})
+		c.Guard.Open = open
+		s.wire(t, "guest", c)
+		try(t, s, c, addresses("10.0.2.1", "fd10:0:2::1"), append(addresses("192.168.9.2", "fd00:9::2"), nstest.Pod4, nstest.Pod6))
+	})
+	t.Run("routed", func(t *testing.T) {
+		s, c := newRouted(t, func(s *scene) wired.NIC {
+			c := config(s.Network, infra.Routed{})
+			c.Guard.Open = open
+			return c
+		})
+		try(t, s, c, []netip.Addr{lease.RoutedIPv4, lease.RoutedIPv6}, []netip.Addr{nstest.Pod4, nstest.Pod6})
+	})
+}
