@@ -179,7 +179,7 @@ site: $(D2) ## README and docs as a site in bin/site, with its tests (Debian: no
 site/node_modules/.package-lock.json: site/package-lock.json
 	cd site && npm ci
 
-lint: $(STATICCHECK) ## gofmt, go vet, staticcheck, go mod tidy, bash -n, comments within 120 columns
+lint: $(STATICCHECK) ## gofmt, go vet, staticcheck, go mod tidy, bash -n, comments within 120 columns, short sentences in public ones
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted"; exit 1; }
 	@for module in $(MODULES); do \
 		echo "$$module"; \
@@ -187,6 +187,7 @@ lint: $(STATICCHECK) ## gofmt, go vet, staticcheck, go mod tidy, bash -n, commen
 	done
 	@for f in .ci/run internal/rig/*/*.sh internal/test/*.sh; do bash -n "$$f"; done
 	@! git grep -nP '^(?=\t*// \S+ \S).{121}' -- '*.go'
+	@go test -run '^TestPublicComments$$' ./internal/test/depstest
 
 # Without -mod=mod the version would be looked up in this module's go.mod.
 bin/staticcheck-%:
