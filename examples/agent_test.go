@@ -134,16 +134,16 @@ func TestSee(t *testing.T) {
 	var drift struct {
 		NIC     string
 		Differs []struct{ Kind, Link, Text string }
-		Missing []struct{ Kind, Link, Command string }
+		Repair  []struct{ Kind, Link, Command string }
 	}
 	decode(t, call(0, "check", "-json"), &drift)
-	if drift.NIC != "eth0" || drift.Differs == nil || drift.Missing == nil || len(drift.Differs) > 0 {
+	if drift.NIC != "eth0" || drift.Differs == nil || drift.Repair == nil || len(drift.Differs) > 0 {
 		t.Errorf("check -json of a whole wiring: %+v", drift)
 	}
 
 	n.Pod.IP("link set eth0-tap down")
 	decode(t, call(4, "check", "-json"), &drift)
-	if len(drift.Differs) != 1 || drift.Differs[0].Kind != "up" || drift.Differs[0].Link != "eth0-tap" || len(drift.Missing) != 1 || drift.Missing[0].Kind != "link-set" {
+	if len(drift.Differs) != 1 || drift.Differs[0].Kind != "up" || drift.Differs[0].Link != "eth0-tap" || len(drift.Repair) != 1 || drift.Repair[0].Kind != "link-set" {
 		t.Errorf("check -json of a damaged wiring: %+v", drift)
 	}
 	if out := call(4, "status"); !strings.Contains(out, "eth0-tap is down") || !strings.Contains(out, n.Pod.Path()) {

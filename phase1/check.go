@@ -48,7 +48,7 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	if err != nil {
 		return err
 	}
-	drift := DriftError{NIC: s.nic, Missing: netstate.Steps(steps)}
+	drift := DriftError{NIC: s.nic, Repair: netstate.Steps(steps)}
 	drift.Differs = append(drift.Differs, gateways...)
 	drift.Differs = append(drift.Differs, differs...)
 	record, refused := s.compareRecord(ctx, j, plan)
@@ -61,9 +61,9 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 		return nil
 	}
 	if refused {
-		drift.Missing = nil // the record says why
+		drift.Repair = nil // the record says why
 	} else if len(gateways) > 0 || record != nil {
-		drift.Missing = append(drift.Missing, infra.Step{Kind: "record-write", Command: "write the record " + s.nic + ".json anew"})
+		drift.Repair = append(drift.Repair, infra.Step{Kind: "record-write", Command: "write the record " + s.nic + ".json anew"})
 	}
 	return &drift
 }
@@ -163,5 +163,5 @@ func (s *session) verify(plan *wiring.Plan) error {
 	if err != nil || len(steps) == 0 {
 		return err
 	}
-	return &DriftError{NIC: s.nic, Differs: differs, Missing: netstate.Steps(steps)}
+	return &DriftError{NIC: s.nic, Differs: differs, Repair: netstate.Steps(steps)}
 }

@@ -82,7 +82,7 @@ func ExampleNIC_Check() {
 	var drift *phase1.DriftError
 	switch {
 	case errors.As(err, &drift):
-		fmt.Println("missing:", drift.Missing)
+		fmt.Println("repair:", drift.Repair)
 	case errors.Is(err, phase1.ErrNotWired):
 		fmt.Println("there was no Setup")
 	case err != nil:

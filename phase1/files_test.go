@@ -302,7 +302,7 @@ func closedLater(t *testing.T, c wired.NIC, above string) {
 	}
 	var drift *phase1.DriftError
 	if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "record" ||
-		!strings.Contains(err.Error(), "cannot enter "+above) || len(drift.Missing) > 0 {
+		!strings.Contains(err.Error(), "cannot enter "+above) || len(drift.Repair) > 0 {
 		t.Errorf("Check: %v, want drift of the record, the directory %s, and no repair, as Setup refuses", err, above)
 	}
 	if err := setupAlone(t.Context(), c); !errors.Is(err, fs.ErrPermission) {

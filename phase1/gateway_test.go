@@ -58,8 +58,8 @@ func TestGateway(t *testing.T) {
 			if fmt.Sprint(drift.Differs) != fmt.Sprint(want) {
 				t.Errorf("differs %q\nwant %q", drift.Differs, want)
 			}
-			if last := drift.Missing[len(drift.Missing)-1]; last.Kind != "record-write" || !strings.Contains(fmt.Sprint(drift.Missing), "tc filter") {
-				t.Errorf("missing %q, want filters for the new router and the record", drift.Missing)
+			if last := drift.Repair[len(drift.Repair)-1]; last.Kind != "record-write" || !strings.Contains(fmt.Sprint(drift.Repair), "tc filter") {
+				t.Errorf("repair by %q, want filters for the new router and the record", drift.Repair)
 			}
 
 			setup(t, c)

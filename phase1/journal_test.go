@@ -138,7 +138,7 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 	writeFile(t, path, other)
 	const says = "use the version of guestwire that wrote it"
 	var drift *phase1.DriftError
-	if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "record" || !strings.Contains(err.Error(), says) || len(drift.Missing) > 0 {
+	if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "record" || !strings.Contains(err.Error(), says) || len(drift.Repair) > 0 {
 		t.Errorf("Check: %v, want drift of the record, %q, and no repair, as Setup refuses", err, says)
 	}
 	if err := setupAlone(t.Context(), c); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), says) {

@@ -68,11 +68,14 @@ type notWired struct{}
 func (notWired) Error() string        { return "not wired" }
 func (notWired) Is(target error) bool { return target == fs.ErrNotExist }
 
-// DriftError reports that kernel or record are not as Setup left them.
+// DriftError reports that the kernel or the record is not as Setup left it.
 type DriftError struct {
-	NIC     string             `json:"nic"`
-	Differs []infra.Difference `json:"differs"` // such as "eth0-tap is no port of eth0-br"
-	Missing []infra.Step       `json:"missing"` // by which Setup repairs it; none: Setup refuses, as Differs says
+	NIC string `json:"nic"`
+	// Differs are the differences, such as "eth0-tap is no port of eth0-br".
+	Differs []infra.Difference `json:"differs"`
+	// Repair are the steps by which Setup repairs the wiring, in order. Empty: Setup refuses;
+	// Differs says why.
+	Repair []infra.Step `json:"repair"`
 }
 
 func (e *DriftError) Error() string {
@@ -81,10 +84,10 @@ func (e *DriftError) Error() string {
 	for _, d := range e.Differs {
 		b.WriteString("\n  " + d.Text)
 	}
-	if len(e.Missing) > 0 {
+	if len(e.Repair) > 0 {
 		b.WriteString("\nSetup would repair it by:")
 	}
-	for _, s := range e.Missing {
+	for _, s := range e.Repair {
 		b.WriteString("\n  " + s.String())
 	}
 	return b.String()

@@ -433,7 +433,7 @@ func check(ctx context.Context, o *options) error {
 	if !o.json {
 		return err
 	}
-	drift := &phase1.DriftError{NIC: o.Name, Differs: []infra.Difference{}, Missing: []infra.Step{}}
+	drift := &phase1.DriftError{NIC: o.Name, Differs: []infra.Difference{}, Repair: []infra.Step{}}
 	if err != nil && !errors.As(err, &drift) {
 		return err
 	}
