@@ -8,33 +8,97 @@ import (
 
 // Step is one operation of a plan.
 type Step struct {
-	// Kind is one of tap-add, link-add, link-set, link-del, group-del (all links of a group), bridge-set, bridge-port-set,
-	// address-add, address-del, route-add, route-del, neighbour-add, neighbour-del, fdb-add, fdb-del (static entries of a
-	// bridge), sysctl-set, qdisc-add, qdisc-del, filter-add, filter-del (tc), table-set, table-del (nftables or iptables),
-	// table-change, connections-del (that the kernel tracks), record-write (the file for Phase2; of Check alone).
+	// Kind is what the operation does:
+	//
+	//	tap-add          creates a persistent tap
+	//	link-add         creates a dummy or a bridge
+	//	link-set         sets properties of a link, such as name, MAC, MTU, bridge, up or down
+	//	link-del         deletes a link
+	//	group-del        deletes all links of a group
+	//	bridge-set       sets properties of a bridge
+	//	bridge-port-set  sets properties of a bridge's port
+	//	address-add      adds an address, or changes flags and lifetimes of an IPv6 address
+	//	address-del      deletes an address
+	//	route-add        adds a route
+	//	route-del        deletes a route
+	//	neighbour-add    adds a permanent neighbour
+	//	neighbour-del    deletes a neighbour
+	//	fdb-add          adds a static entry to a bridge's forwarding database
+	//	fdb-del          deletes an entry of a bridge's forwarding database
+	//	sysctl-set       writes a value below /proc/sys/net
+	//	qdisc-add        adds an ingress qdisc to a link (tc)
+	//	qdisc-del        deletes an ingress qdisc with all its filters (tc)
+	//	filter-add       adds a filter that redirects frames to another link (tc)
+	//	filter-del       deletes a filter (tc)
+	//	table-set        writes a table of nftables, or the wiring's chains of iptables
+	//	table-change     changes parts of a table of nftables
+	//	table-del        deletes a table of nftables, or the wiring's chains of iptables
+	//	connections-del  has the kernel forget connections that it tracks (conntrack)
+	//	record-write     writes the record for Phase2 anew; DriftError alone has this step
 	Kind string `json:"kind"`
-	Link string `json:"link,omitempty"` // by its name at that point of the plan; empty: none, or several
-	// Command is what an administrator would type, of several lines for a table of nftables or iptables.
+	// Link is the link that the operation changes, by its name at that point of the plan. Empty:
+	// none, or several.
+	Link string `json:"link,omitempty"`
+	// Command is what an administrator would type. For a table it has several lines.
 	Command string `json:"command"`
-	// Summary is one line in the place of a table: the program, and what the table does. Empty: use Command.
+	// Summary is one line in the place of a table: the program, and what the table does. Empty:
+	// Command has one line.
 	Summary string `json:"summary,omitempty"`
 }
 
+// String returns Summary, or Command if Summary is empty.
 func (s Step) String() string { return cmp.Or(s.Summary, s.Command) }
 
 // Difference is one thing that is not as Setup left it.
 type Difference struct {
-	// Kind is one of link-missing, link-extra, link-other, name, mac, mtu, txqueuelen, up, master, arp, allmulticast,
-	// addrgenmode, group, alias (of a link), tap-owner, tap-queues, bridge-setting, bridge-port-setting, sysctl,
-	// address-missing, address-extra, address-other, route-missing, route-extra, neighbour-missing, neighbour-extra,
-	// fdb-missing, fdb-extra, qdisc-missing, filter-missing, filter-other, filter-foreign (another program's),
-	// table-missing, table-extra, table-other, gateway (it has another MAC than the record), record (the file for Phase2,
-	// and whether the launcher can read it), step (none of these).
+	// Kind is what differs:
+	//
+	//	link-missing         a link of the wiring is gone
+	//	link-extra           a link with guestwire's mark or group is not of the wiring
+	//	link-other           another link has the name of a link of the wiring
+	//	name                 a link has another name
+	//	mac                  a link has another MAC
+	//	mtu                  a link has another MTU
+	//	txqueuelen           a link has another length of its queue
+	//	up                   a link is down that must be up, or up that must be down
+	//	master               a link is no port of its bridge, or a port of another one
+	//	arp                  ARP of a link is off that must be on, or the reverse
+	//	allmulticast         a link receives all multicast frames and must not, or the reverse
+	//	addrgenmode          a link makes its IPv6 link-local address in another way
+	//	group                a link is in another group
+	//	alias                a link has another alias, which is guestwire's mark
+	//	tap-owner            a tap is of another user or group
+	//	tap-queues           a tap is of one queue and must be of several, or the reverse
+	//	bridge-setting       a property of a bridge has another value
+	//	bridge-port-setting  a property of a bridge's port has another value
+	//	sysctl               a value below /proc/sys/net is another
+	//	address-missing      an address is gone
+	//	address-extra        a link has an address that is not of the wiring
+	//	address-other        an address has other flags or lifetimes, or is not in its place
+	//	route-missing        a route is gone
+	//	route-extra          there is a route that is not of the wiring
+	//	neighbour-missing    a permanent neighbour is gone
+	//	neighbour-extra      there is a permanent neighbour that is not of the wiring
+	//	fdb-missing          a static entry of a bridge's forwarding database is gone
+	//	fdb-extra            there is a static entry that is not of the wiring
+	//	qdisc-missing        the ingress qdisc of a link is gone (tc)
+	//	filter-missing       a filter of a link is gone (tc)
+	//	filter-other         a filter of a link is another than Setup's (tc)
+	//	filter-foreign       a link has a filter of another program (tc)
+	//	table-missing        a table of nftables, or the wiring's chains of iptables, are gone
+	//	table-extra          there is a table with guestwire's mark that is not of the wiring
+	//	table-other          rules of a table are others than Setup's
+	//	gateway              a gateway has another MAC than the record
+	//	record               the record is gone or changed, or the launcher cannot read it
+	//	step                 none of these: Text has the operation that is missing
 	Kind string `json:"kind"`
-	Link string `json:"link,omitempty"` // empty: none, or several
-	Text string `json:"text"`           // such as "eth0-tap is no port of eth0-br"
+	// Link is the link that differs, by the name that Setup gave it. Empty: none, or several.
+	Link string `json:"link,omitempty"`
+	// Text is the difference in words, such as "eth0-tap is no port of eth0-br".
+	Text string `json:"text"`
 }
 
+// String returns Text.
 func (d Difference) String() string { return d.Text }
 
 // StepError is the operation that the kernel refused. JSON has Err's text.

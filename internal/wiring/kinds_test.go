@@ -6,7 +6,6 @@ import (
 	"go/token"
 	"net/netip"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -59,7 +58,7 @@ func TestStepKinds(t *testing.T) {
 	}
 }
 
-// documentedKinds are the kinds that the documentation of a type of infra lists.
+// documentedKinds are the kinds in the table that the documentation of a type of infra has. Each has a meaning.
 func documentedKinds(t *testing.T, name string) []string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "../../infra/step.go", nil, parser.ParseComments)
@@ -72,9 +71,16 @@ func documentedKinds(t *testing.T, name string) []string {
 		if !ok || field.Names[0].Name != "Kind" {
 			return true
 		}
-		_, list, _ := strings.Cut(strings.Join(strings.Fields(field.Doc.Text()), " "), "one of ")
-		for _, kind := range strings.Split(notes.ReplaceAllString(list, ""), ",") {
-			kinds = append(kinds, strings.Trim(kind, " ."))
+		for line := range strings.Lines(field.Doc.Text()) {
+			row, ok := strings.CutPrefix(line, "\t")
+			if !ok {
+				continue
+			}
+			kind, meaning, _ := strings.Cut(strings.TrimSpace(row), " ")
+			if meaning == "" || slices.Contains(kinds, kind) {
+				t.Errorf("infra.%s lists %s without a meaning, or twice", name, kind)
+			}
+			kinds = append(kinds, kind)
 		}
 		return false
 	})
@@ -83,6 +89,3 @@ func documentedKinds(t *testing.T, name string) []string {
 	}
 	return kinds
 }
-
-// notes are in parentheses.
-var notes = regexp.MustCompile(`\(.*?\)`)
