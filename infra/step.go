@@ -36,11 +36,14 @@ type Step struct {
 	//	connections-del  has the kernel forget connections that it tracks (conntrack)
 	//	record-write     writes the record for Phase2 anew; DriftError alone has this step
 	Kind string `json:"kind"`
-	// Link is the link that the operation changes, by its name at that point of the plan. Empty:
-	// none, or several.
+
+	// Link is the link that the operation changes, by its name at that point of the plan.
+	// Empty: none, or several.
 	Link string `json:"link,omitempty"`
+
 	// Command is what an administrator would type. For a table it has several lines.
 	Command string `json:"command"`
+
 	// Summary is one line in the place of a table: the program, and what the table does. Empty:
 	// Command has one line.
 	Summary string `json:"summary,omitempty"`
@@ -92,8 +95,10 @@ type Difference struct {
 	//	record               the record is gone or changed, or the launcher cannot read it
 	//	step                 none of these: Text has the operation that is missing
 	Kind string `json:"kind"`
+
 	// Link is the link that differs, by the name that Setup gave it. Empty: none, or several.
 	Link string `json:"link,omitempty"`
+
 	// Text is the difference in words, such as "eth0-tap is no port of eth0-br".
 	Text string `json:"text"`
 }

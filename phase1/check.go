@@ -18,8 +18,13 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Check compares kernel and record with Setup's: a *DriftError if they differ, ErrNotWired if there was no Setup,
-// infra.ErrNoNIC if the NIC is gone.
+// Check compares the kernel and the record with what Setup left, and changes nothing in the namespace. It may wait 1 s
+// for each gateway that Setup asks.
+//
+//	*DriftError     something differs
+//	ErrNotWired     there was no Setup, or a forced Teardown was interrupted
+//	infra.ErrNoNIC  the NIC is gone
+//	infra.ErrWired  Dir has no journal of the wiring: name Setup's Dir, or see ForceTeardown
 func (n NIC) Check(ctx context.Context) error {
 	return n.failed("check", n.doWired(ctx, func(s *session) error {
 		j, plan, err := s.planOf()

@@ -9,22 +9,37 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Counters are what a NIC's tap, or its macvtap, and its rules have counted.
+// Counters are what a NIC's tap, or its macvtap, and its rules have counted. A tap or a rule that Setup creates again
+// counts from zero.
 type Counters struct {
-	FromGuest *Count  `json:"fromGuest,omitempty"` // what the VMM wrote, also if rules drop it; nil: there is no tap
-	ToGuest   *Count  `json:"toGuest,omitempty"`   // what the VMM read; of a macvtap, what came for it
-	Opened    *uint64 `json:"opened,omitempty"`    // connections that Spec.Egress allowed; nil: there is no policy
-	Drops     []Count `json:"drops"`               // for each reason; what Spec.Egress refused: egress
+	// FromGuest is what the VMM wrote, also if rules drop it. Nil: there is no tap.
+	FromGuest *Count `json:"fromGuest,omitempty"`
+
+	// ToGuest is what the VMM read. Of a macvtap it is what the network sent, read or not. Nil:
+	// there is no tap.
+	ToGuest *Count `json:"toGuest,omitempty"`
+
+	// Opened is the number of connections that Spec.Egress allowed. Nil: there is no policy.
+	Opened *uint64 `json:"opened,omitempty"`
+
+	// Drops are the packets that rules dropped, one entry for each reason. What Spec.Egress
+	// refused has the reason "egress".
+	Drops []Count `json:"drops"`
 }
 
 // Count is a number of packets.
 type Count struct {
-	Reason  string `json:"reason,omitempty"` // of Drops, see DropMeaning
-	Packets uint64 `json:"packets"`          // a segment that guest or kernel leave whole (offload) is one
-	Bytes   uint64 `json:"bytes"`            // of Ethernet frames; of Drops without their header
+	// Reason, of an entry of Drops, is why the packets were dropped: see DropMeaning.
+	Reason string `json:"reason,omitempty"`
+
+	// Packets is their number. A segment that is cut later (offload) counts as one.
+	Packets uint64 `json:"packets"`
+
+	// Bytes is the size of the Ethernet frames. In Drops the Ethernet header does not count.
+	Bytes uint64 `json:"bytes"`
 }
 
-// Counters reads the counters; a NIC that is not wired has none. No lock.
+// Counters reads the counters. Those of a NIC that is not wired are empty. No lock.
 func (n NIC) Counters(ctx context.Context) (*Counters, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, n.failed("counters", context.Cause(ctx))

@@ -11,10 +11,12 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// CutRefused ends the guest's connections that Spec.Egress would not allow now, and returns their number. They stay
-// open otherwise, after a Setup with another list, and after the life of a Pin. What others opened to the guest goes
-// on, such as UDP that the other side still sends (docs/explanation/security.md). The errors are those of Check but a
-// *DriftError, and one of a kernel that does not list connections.
+// CutRefused ends the guest's connections that Spec.Egress would not allow now, and returns their number. Without
+// CutRefused they stay open, after a Setup with another list and after the life of a Pin. The guest's next packet of
+// such a connection is refused as that of a new one. Connections that others opened to the guest go on. Among them is
+// UDP that the other side still sends (docs/explanation/security.md). Without Egress nothing is cut.
+//
+// The errors are those of Check, except *DriftError, and one of a kernel that cannot list connections.
 func (n NIC) CutRefused(ctx context.Context) (cut int, err error) {
 	err = n.doWired(ctx, func(s *session) error {
 		_, plan, err := s.planOf()

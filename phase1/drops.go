@@ -27,12 +27,18 @@ type Drop struct {
 	Time   time.Time // of the packet's arrival
 	Reason string    // see DropMeaning
 	Text   string    // who sent what to whom, in one line
-	Lost   int       // packets of the namespace's NICs that were not reported since the last one: f was too slow
+
+	// Lost is the number of drops in this namespace that were not reported since the Drop
+	// before, because f was too slow.
+	Lost int
 }
 
-// FollowDrops calls f with packets that the NIC's nftables drop, at most 20 a second of each reason, until ctx is done;
-// then it returns nil. It keeps the namespace alive. Progress is called when it begins. No lock. ErrNotWired: no
-// nftables are guestwire's. One call at a time can follow a namespace.
+// FollowDrops calls f with packets that the NIC's nftables drop, at most 20 a second of each reason. It works until ctx
+// is done, and then returns nil. Progress is called when it begins. It keeps the namespace alive. No lock. One call at
+// a time can follow a namespace.
+//
+//	ErrNotWired  the namespace has no nftables table of this NIC, or one that drops nothing
+//	others       another call follows the namespace, or the kernel has no nfnetlink_log
 func (n NIC) FollowDrops(ctx context.Context, f func(Drop)) error {
 	var log *kernel.DropLog
 	err := n.inspect(func(ns *kernel.Namespace) error {

@@ -15,9 +15,15 @@ import (
 )
 
 // ForceTeardown is Teardown without a usable journal. It removes what bears guestwire's mark, and restores the NIC's
-// name, MAC and addresses as far as the kernel shows them. Lost are phrases: what stays, such as sysctls, and the
-// commands that add a readable record's addresses and routes. ErrNotWired: there is no journal, record or mark. After
-// another error call it again.
+// name, MAC and addresses as far as the kernel shows them.
+//
+// lost lists what could not be restored, a phrase each. Some name what stays changed, such as sysctls. If the record
+// can be read, others are the commands that add its missing addresses and routes.
+//
+//	ErrNotWired        there is no journal, no record and no mark
+//	ErrInUse, ErrHeld  as those of Teardown
+//	*cache.FieldError  Discard is set, or the wiring has another State
+//	others             call ForceTeardown again
 func (n NIC) ForceTeardown(ctx context.Context, o TeardownOptions) (lost []string, err error) {
 	lost, err = n.forceTeardown(ctx, o)
 	return lost, n.failed("forced teardown", err)

@@ -18,24 +18,32 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// Gone selects the wirings that have all its values; zero selects all.
+// Gone selects the wirings that match Namespace, NIC and State. An empty field matches each.
 type Gone struct {
 	Namespace string // as List has it
 	NIC       string // together with Namespace or State
 	State     string // the directory with the record, an absolute path
-	// Own: Dir is used in this PID namespace alone, as in a container; a namespace to which nothing here leads is gone.
-	Own      bool
-	Dir      string            // NIC.Dir
-	Progress func(text string) // NIC.Progress, for each thing that is removed, and what could not be looked at
+
+	// Own means that only this PID namespace uses Dir, as in a container. A namespace that
+	// nothing here leads to is then gone.
+	Own bool
+
+	Dir string // as NIC.Dir
+
+	// Progress, unless nil, is called for each thing that is removed or could not be looked
+	// at, and if there is nothing to remove.
+	Progress func(text string)
 }
 
-// Forget removes what is left of wirings whose namespace is gone: journals, records, and the locks of killed calls;
-// Progress reports if there is nothing. Select by the record's Namespace where the call may be late: the next sandbox
-// of a pod can have the same State and NIC. A namespace that a mount, a process or an open file of the node leads to is
-// not gone, so close NIC.NetNS first. Forget needs root in the node's PID namespace or Own.
+// Forget removes what is left of wirings whose namespace is gone: journals, records, and the locks of killed calls.
 //
-//	ErrAlive        the namespace of a wiring that a value selects is there; the text says where
-//	fs.ErrNotExist  neither Dir, which is not DefaultDir, nor the record that State and NIC name is there
+// If the call may be late, select by the record's Namespace: the next sandbox of a pod can have the same State and NIC.
+// A namespace is not gone while a mount, a process or an open file of the node leads to it, so close NIC.NetNS first.
+// Forget needs root. If Own is not set, it also needs the node's PID namespace.
+//
+//	ErrAlive           Namespace or State selects a wiring whose namespace exists
+//	fs.ErrNotExist     Dir (not DefaultDir) does not exist, nor the record of State and NIC
+//	*cache.FieldError  a field is not valid, or NIC is set alone
 func Forget(ctx context.Context, g Gone) error {
 	if err := g.forget(ctx); err != nil {
 		return fmt.Errorf("forget: %w", err)

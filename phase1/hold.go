@@ -27,9 +27,9 @@ func (n NIC) holds(inode uint64) bool {
 	return h != nil && !h.released.Load() && h.dir == n.Dir && h.lock == holdName(inode, n.Name)
 }
 
-// Hold keeps the NIC for this process until release is called or the process ends. Meanwhile another Hold is ErrHeld,
-// which names the process, and so are Teardown and ForceTeardown without CutOff, except those of held. Setup is not
-// refused. The link can be missing.
+// Hold keeps the NIC for this process until release is called or the process ends. Until then Hold, and Teardown and
+// ForceTeardown without CutOff, return ErrHeld, whose text names the holder. Teardown and ForceTeardown of the returned
+// NIC are not refused, and Setup never is. The link need not exist yet.
 func (n NIC) Hold(ctx context.Context) (held NIC, release func(), err error) {
 	err = n.do(ctx, func(s *session) error { // no other call looks meanwhile whether the NIC is held, by taking its lock
 		node, err := openNodeAt(s.node.Name())
@@ -112,9 +112,13 @@ func (s *session) heldBy(j journal) (string, error) {
 	return "", err
 }
 
-// While holds the NIC, calls Setup, f, and Teardown with CutOff, which does not end with ctx. It uses a wiring that a
-// killed While of this program left, or takes it down if the Spec is another guest's; else infra.ErrWired. The errors
-// are Hold's, Setup's, f's and Teardown's, but infra.ErrNoNIC.
+// While holds the NIC, and calls Setup, then f, then Teardown with CutOff. Teardown works also after ctx has ended.
+//
+// A wiring that a killed While of this program left is used again. If spec does not fit it, as for another guest, that
+// wiring is taken down first. Programs are told apart by the names of their files. Any other wiring is infra.ErrWired.
+//
+// The errors are those of Hold, Setup, f and Teardown, except infra.ErrNoNIC of Teardown: the NIC may end before f
+// does.
 func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) error) (err error) {
 	n, release, err := n.Hold(ctx)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// Run is Launch and cmd.Wait, and returns the error of either.
+// Run calls Launch, then cmd.Wait. It returns the error of the one that fails.
 func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
 	if err := Launch(cmd, ns, owner, groups...); err != nil {
 		return err
@@ -27,20 +27,26 @@ func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error 
 	return cmd.Wait()
 }
 
-// Launch is cmd.Start for an unprivileged command, such as the launcher, which
+// Launch is cmd.Start for an unprivileged command, such as the launcher. The command
 //
-//   - is in the namespace ns, as NIC.NetNS; nil: the process's own;
-//   - has owner's user and group (GID 0: the one of the user database, else the user's number), and no other groups but
-//     the named ones, or the caller's where a user namespace denies setgroups(2);
-//   - has no capability, also as user 0, no_new_privs, a new session without a terminal, and a new session keyring;
-//   - has the files that cmd names alone; a terminal among them is a way out (docs/explanation/security.md);
+//   - is in the namespace of the open file ns. If ns is nil, it is in the process's own;
+//   - has owner's user and group. GID 0 is the user's group in the user database, or else the user's number;
+//   - has no other groups than the named ones. If the user namespace denies setgroups(2), it has the caller's;
+//   - has no capability, also as user 0, no_new_privs, and a new session keyring;
+//   - has a new session without a terminal, so pass Ctrl-C on to it;
+//   - has the files that cmd names alone. A terminal among them is a way out (docs/explanation/security.md);
 //   - gets SIGKILL when the caller's process ends, unless its AppArmor profile or SELinux domain changes (prctl(2)).
+//
+// Its children do not get SIGKILL. A container or a service ends them, too. If cmd.Env is nil, the command has the
+// caller's HOME.
 //
 // The errors are those of cmd.Start, and
 //
-//	fs.ErrPermission   a capability is missing: SETUID or SETGID for another user, SETPCAP, SYS_ADMIN to enter ns
-//	*cache.FieldError  owner names no user, or one that this user namespace does not have, or owner.Inside is set
-//	others             cmd.SysProcAttr has a field that does not go with that; the error names it
+//	fs.ErrPermission   SETUID or SETGID is missing, for another user
+//	fs.ErrPermission   SETPCAP is missing, or SYS_ADMIN to enter ns
+//	*cache.FieldError  owner names no user, or one that this user namespace does not have
+//	*cache.FieldError  owner.Inside is set
+//	others             a field of cmd.SysProcAttr contradicts this list; the error names it
 func Launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
 	if err := launch(cmd, ns, owner, groups); err != nil {
 		return fmt.Errorf("start %s as user %d: %w", cmd.Path, owner.UID, err)

@@ -16,28 +16,54 @@ import (
 
 // Wiring is one wired NIC of the node, as its journal has it.
 type Wiring struct {
-	NIC       string `json:"nic"`
-	Namespace string `json:"namespace"` // its boot, inode number and cookie: no other namespace ever has this name
-	// FoundAt are the namespace's paths, such as /run/netns/pod, also open files of the caller; for people: a program
-	// calls Open, as another user can put another file there. Empty: the namespace is gone, see Forget.
-	FoundAt    []string    `json:"foundAt"`
-	State      string      `json:"state,omitempty"` // the directory with the record
-	Binding    cache.Kind  `json:"binding,omitempty"`
-	Owner      infra.Owner `json:"owner"`
-	OnNode     infra.Owner `json:"onNode,omitzero"`      // Owner's numbers on the node if Owner.Inside is set, else zero
-	Standby    bool        `json:"standby,omitempty"`    // the guest's tap is down until Activate
-	Turn       uint64      `json:"turn,omitempty"`       // the record's
-	HeldBy     string      `json:"heldBy,omitempty"`     // the program that held the NIC at the last Setup
-	Since      time.Time   `json:"since,omitzero"`       // the time of the first Setup
-	Version    string      `json:"version,omitempty"`    // the version of guestwire that wrote the journal
-	Unreadable string      `json:"unreadable,omitempty"` // why the rest of the journal cannot be used; empty: it can
+	NIC string `json:"nic"`
+
+	// Namespace is the namespace's name: BOOT-INODE-COOKIE, the first 8 digits of the boot's
+	// id, the inode number and the cookie. No other namespace ever has this name.
+	Namespace string `json:"namespace"`
+
+	// FoundAt are paths of the namespace, such as /run/netns/pod, to show to people. They
+	// include open files of this process. A program calls Open: a path may lead elsewhere by
+	// then. Empty: the namespace is gone, see Forget.
+	FoundAt []string   `json:"foundAt"`
+	State   string     `json:"state,omitempty"` // the record's directory; empty: no record
+	Binding cache.Kind `json:"binding,omitempty"`
+
+	// Owner is that of the Spec.
+	Owner infra.Owner `json:"owner"`
+
+	// OnNode has Owner's numbers on the node if Owner.Inside is set. Otherwise it is zero.
+	OnNode infra.Owner `json:"onNode,omitzero"`
+
+	// Standby means that the guest's tap is down until Activate.
+	Standby bool `json:"standby,omitempty"`
+
+	// Turn is the record's.
+	Turn uint64 `json:"turn,omitempty"`
+
+	// HeldBy is the program that held the NIC at the last Setup. It may have ended. Empty:
+	// none did.
+	HeldBy string `json:"heldBy,omitempty"`
+
+	// Since is the time of the first Setup.
+	Since time.Time `json:"since,omitzero"`
+
+	// Version is the version of guestwire that wrote the journal.
+	Version string `json:"version,omitempty"`
+
+	// Unreadable is why the rest of the journal cannot be used, such as another Version. The
+	// fields above have what could be read. Empty: the journal can be used.
+	Unreadable string `json:"unreadable,omitempty"`
+
 	// unread is the error by which the journal could not be read at all; nil: it has the fields above, or is damaged.
 	unread error
 	found  *netns.Found // nil: the namespace is gone, or it was not looked for
 }
 
-// Open opens the namespace by its identity; the caller closes it. fs.ErrNotExist: it is gone, or has left FoundAt. Open
-// needs root.
+// Open opens the namespace, and never another one that is at FoundAt by now. The caller closes the file. Open needs
+// root.
+//
+//	fs.ErrNotExist  the namespace is gone, or has left FoundAt
 func (w Wiring) Open(ctx context.Context) (*os.File, error) {
 	found := w.found
 	if found == nil {
@@ -56,8 +82,10 @@ func (w Wiring) Open(ctx context.Context) (*os.File, error) {
 	return found.Open()
 }
 
-// List returns the node's wired NICs, sorted by namespace and NIC, also those whose Setup has not ended. Dir is
-// NIC.Dir; fs.ErrNotExist: it is not DefaultDir, and not there. List needs root.
+// List returns the node's wired NICs, sorted by namespace and NIC. It includes those whose Setup has not ended. dir is
+// NIC.Dir. List needs root. No lock.
+//
+//	fs.ErrNotExist  dir does not exist, and is not DefaultDir
 func List(ctx context.Context, dir string) ([]Wiring, error) {
 	list, err := listWirings(ctx, dir)
 	if err != nil {

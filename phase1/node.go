@@ -140,8 +140,9 @@ const (
 	holdLock  = "hold-"
 )
 
-// Lock holds a name of the caller's choice on the node until unlock is called or the process ends. It waits for another
-// holder, whom its error names, until ctx ends. It needs root. Dir and progress are NIC's.
+// Lock holds a name of the caller's choice on the node, such as a State, until unlock is called or the process ends. It
+// waits for another holder until ctx ends; the error then names the holder. Lock needs root. dir and progress are
+// NIC.Dir and NIC.Progress.
 func Lock(ctx context.Context, dir, name string, progress func(text string)) (unlock func(), err error) {
 	unlock, err = lockName(ctx, dir, name, progress)
 	if err != nil {

@@ -1,7 +1,10 @@
 // Package phase1 is the privileged half: it wires a NIC of a network namespace to a tap for a virtual machine, and
 // leaves a record for package phase2. The methods of [NIC] find what they need in a journal in [DefaultDir]: after an
-// error or SIGKILL, Setup called again reaches the same state as an undisturbed run. A guest that moves:
-// [NIC.SetupMoving].
+// error or SIGKILL, Setup called again reaches the same state as an undisturbed run. [List] returns all wirings of the
+// node.
+//
+// A guest that moves to another namespace is wired there on standby ([NIC.SetupMoving]): nothing passes until
+// [NIC.Activate], which wants the record that [NIC.Deactivate] returned.
 package phase1
 
 import (
@@ -15,52 +18,97 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// NIC is a link in a network namespace; it may be copied. Unless its doc says otherwise, a method needs root with
-// CAP_SYS_ADMIN and CAP_NET_ADMIN, with Own the latter alone, and waits for other calls there until ctx ends.
+// NIC is a link in a network namespace. It may be copied.
+//
+// A method needs root and CAP_NET_ADMIN, and without Own also CAP_SYS_ADMIN. One call at a time works on a namespace:
+// a method waits for the others until its ctx ends. "No lock" in a method's comment means that it does not wait. Any
+// method may return
+//
+//	*cache.FieldError   a field of the NIC or a parameter is wrong
+//	ErrOwnNamespace     the namespace is the machine's, or it is the caller's and Own is not set
+//	fs.ErrPermission    the caller is not root, or a capability is missing
+//	context.Cause(ctx)  ctx has ended
 type NIC struct {
-	NetNS *os.File // open, see OpenNetNS and Wiring.Open; the caller closes it; nil with Own
-	Own   bool     // the calling thread's namespace, as in a container; not the machine's
-	Name  string   // the link's, 1 to 15 of A-Z a-z 0-9 _ . - and no dot first
-	// Dir is the node's directory for locks and journals, an absolute path, the same in all calls; empty: [DefaultDir].
-	// Setup and Hold create it, mode 0700, in a parent that is there.
+	// NetNS is the open namespace, from OpenNetNS or Wiring.Open. The caller closes it. It
+	// must be nil if Own is set.
+	NetNS *os.File
+
+	// Own selects the namespace of the calling thread, as in a container. The machine's own
+	// namespace is refused.
+	Own bool
+
+	// Name is the link's name: 1 to 15 of A-Z a-z 0-9 _ . - and no dot first.
+	Name string
+
+	// Dir is the node's directory for locks and journals, an absolute path. Empty:
+	// [DefaultDir]. All calls on a node must name the same one. Setup, Hold and Lock create
+	// it, mode 0700, in a parent that exists.
 	Dir string
-	// Progress, unless nil, receives what a call waits for after a second, and what it did not find, also on another
-	// goroutine; the call waits for its return.
+
+	// Progress, unless nil, gets sentences for people: what a call waits for after a second,
+	// that there was nothing to do, or what the guest will notice. It may be called on another
+	// goroutine. The call waits for its return.
 	Progress func(text string)
 
 	hold *hold // nil: not held by this value
 }
 
-// Moving is how a guest comes from another namespace.
+// Moving says from where a guest comes. The zero value: from nowhere, and it is active after Setup.
 type Moving struct {
-	From *cache.Record // the guest's record there; nil: it was never elsewhere, and waits for its first Activate
-	// Standby keeps the guest's tap down until Activate. Without it From is what Deactivate returned, for this namespace
-	// alone. Only the first Setup reads it.
+	// From is the guest's record in its last namespace. Nil: the guest comes from nowhere. With
+	// Standby it then waits for its first Activate.
+	From *cache.Record
+
+	// Standby keeps the guest's tap down until Activate. A later Setup ignores Standby.
+	//
+	// Without Standby the guest is active after Setup. From must then be nil, an active record
+	// of this namespace, or the record that Deactivate returned in the guest's last namespace.
+	// Use that record in one namespace only. A guest of macvtap, sriov, passt or slirp needs
+	// no Deactivate.
 	Standby bool
 }
 
-// TeardownOptions are also ForceTeardown's. The zero value harms no guest.
+// TeardownOptions are the options of Teardown and ForceTeardown. The zero value harms no guest.
 type TeardownOptions struct {
-	State  string // if set, the wiring's; ForceTeardown finds the record by it if no journal names it
-	CutOff bool   // also if the tap is open, or another process holds the NIC; a VMM keeps a dead device
-	// Discard is for a namespace that is deleted next: record and journal alone are removed, unless the NIC outlives the
-	// namespace (a PCI device) or, with CutOff, the tap is open. Later only ForceTeardown takes the wiring down.
+	// State, if set, must be the wiring's State. ForceTeardown finds the record by it if no
+	// journal names it.
+	State string
+
+	// CutOff takes the NIC down even if a VMM has the tap open, or another process holds the
+	// NIC. The VMM keeps a device without a network.
+	CutOff bool
+
+	// Discard removes the record and the journal and nothing else, because the caller deletes
+	// the namespace next. If the NIC would outlive the namespace (a PCI device), or with
+	// CutOff if the tap is open, Teardown does its whole work. If the namespace stays, only
+	// ForceTeardown takes the wiring down. ForceTeardown refuses Discard.
 	Discard bool
 }
 
-// Errors that callers branch on, with those of package infra, fs.ErrPermission and fs.ErrNotExist. After ErrInUse and
-// ErrHeld nothing has changed. The text names operation and NIC: "check eth0: not wired".
+// Errors that callers branch on, with those of package infra, fs.ErrPermission and fs.ErrNotExist. An error's text
+// names the operation and the NIC: "check eth0: not wired".
 var (
-	ErrOwnNamespace       = errors.New("the caller's own network namespace")           // see NIC.Own
-	ErrNotWired     error = notWired{}                                                 // no journal; an fs.ErrNotExist
-	ErrActive             = errors.New("the guest may be active in another namespace") // it would be there twice
-	ErrInUse              = errors.New("in use")                                       // a VMM has the tap open
-	ErrHeld               = errors.New("held by another process")                      // see NIC.Hold
-	ErrAlive              = errors.New("the namespace is not gone")                    // of Forget: use Teardown
+	// ErrOwnNamespace: the namespace is the machine's, or the caller's without NIC.Own.
+	ErrOwnNamespace = errors.New("the caller's own network namespace")
+
+	// ErrNotWired: the NIC has no journal. errors.Is finds fs.ErrNotExist in it, too.
+	ErrNotWired error = notWired{}
+
+	// ErrActive: the guest may be active in another namespace, and would be there twice.
+	ErrActive = errors.New("the guest may be active in another namespace")
+
+	// ErrInUse: a VMM has the tap open. Nothing has changed.
+	ErrInUse = errors.New("in use")
+
+	// ErrHeld: another process holds the NIC, see NIC.Hold. Nothing has changed.
+	ErrHeld = errors.New("held by another process")
+
+	// ErrAlive, of Forget: the namespace exists. Teardown takes the wiring down.
+	ErrAlive = errors.New("the namespace is not gone")
 )
 
-// OpenNetNS opens /run/netns/NAME, /proc/PID/ns/net or /proc/PID/fd/N; the caller closes it. Another kind of file is an
-// error, and not opened.
+// OpenNetNS opens a network namespace by a path such as /run/netns/NAME, /proc/PID/ns/net or /proc/PID/fd/N. The caller
+// closes the file. A path to another kind of file is an error, and OpenNetNS does not open that file.
 func OpenNetNS(path string) (*os.File, error) { return netns.Open(path) }
 
 type notWired struct{}
@@ -71,8 +119,10 @@ func (notWired) Is(target error) bool { return target == fs.ErrNotExist }
 // DriftError reports that the kernel or the record is not as Setup left it.
 type DriftError struct {
 	NIC string `json:"nic"`
+
 	// Differs are the differences, such as "eth0-tap is no port of eth0-br".
 	Differs []infra.Difference `json:"differs"`
+
 	// Repair are the steps by which Setup repairs the wiring, in order. Empty: Setup refuses;
 	// Differs says why.
 	Repair []infra.Step `json:"repair"`

@@ -24,10 +24,11 @@ type PinError struct {
 
 func (e *PinError) Error() string { return e.text }
 
-// Pin lets the guest open connections to the ports of the addresses for a life of 1 s to 7 days, where Spec.Egress
-// refuses them by its last entry alone. What is pinned already keeps the longer life, also after a Setup with such a
-// list. No lock. ErrNotWired: no nftables are guestwire's.
+// Pin lets the guest open connections to the ports of the addresses. A pin has a life of 1 s to 7 days. Spec.Egress
+// must end with "refuse all": Pin opens what that entry alone refuses. If an address and port is pinned already, the
+// longer life counts. Pins stay after a Setup whose list ends in that way, too. No lock.
 //
+//	ErrNotWired        the namespace has no nftables table of this NIC
 //	*PinError          an earlier entry refuses an address, or the guest has none of its family
 //	*cache.FieldError  a parameter is wrong, or Spec.Egress does not end with "refuse all"
 func (n NIC) Pin(ctx context.Context, addresses []netip.Addr, ports []infra.Ports, life time.Duration) error {

@@ -10,12 +10,13 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Plan returns what Setup would do, or its error, and changes nothing. No steps: the wiring is complete.
+// Plan returns what Setup would do, and changes nothing. If there are no steps, the wiring is complete. Plan waits for
+// gateways as Setup does. The errors are those of Setup, except *infra.StepError.
 func (n NIC) Plan(ctx context.Context, spec infra.Spec) (*Preview, error) {
 	return n.PlanMoving(ctx, spec, Moving{})
 }
 
-// PlanMoving is Plan for SetupMoving.
+// PlanMoving is Plan for SetupMoving, with its errors.
 func (n NIC) PlanMoving(ctx context.Context, spec infra.Spec, m Moving) (*Preview, error) {
 	preview, err := request{NIC: n, Spec: spec, Moving: m}.plan(ctx)
 	return preview, n.failed("plan", err)
@@ -61,15 +62,23 @@ func (c request) plan(ctx context.Context) (*Preview, error) {
 
 // Preview is what Setup would do, and the record that it would leave.
 type Preview struct {
-	Steps   []infra.Step          `json:"steps"`
-	Record  cache.Record          `json:"record"`
-	Refused []*infra.RefusedError `json:"refused"`           // of a first Setup: what infra.Auto tried before
-	Changes []cache.Change        `json:"changes,omitempty"` // what a guest notices that moves here (Moving.From)
-	Owner   infra.Owner           `json:"owner,omitzero"`    // if Owner.Inside is set, otherwise zero
-	OnNode  infra.Owner           `json:"onNode,omitzero"`   // likewise, with the numbers on the node
+	Steps  []infra.Step `json:"steps"`
+	Record cache.Record `json:"record"`
+
+	// Refused are the bindings that infra.Auto tried before, of a first Setup.
+	Refused []*infra.RefusedError `json:"refused"`
+
+	// Changes are what a guest notices that moves here. Empty without Moving.From.
+	Changes []cache.Change `json:"changes,omitempty"`
+
+	// Owner is the Spec's, if its Inside is set. Otherwise it is zero.
+	Owner infra.Owner `json:"owner,omitzero"`
+
+	// OnNode has Owner's numbers on the node. If Owner is zero, it is zero.
+	OnNode infra.Owner `json:"onNode,omitzero"`
 }
 
-// String is a line for each step, its Summary or Command, after comments.
+// String returns a line for each step, its Summary or Command. Lines that begin with # come first.
 func (p *Preview) String() string {
 	var b strings.Builder
 	b.WriteString("# binding: " + string(p.Record.Binding) + "\n")

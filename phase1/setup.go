@@ -12,33 +12,47 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Setup wires the NIC, writes the record into spec.State, if that is set, and returns it. Setup of a wired NIC repairs
-// what is missing. After an error of a first Setup the namespace is as it was found; after one of a later Setup the
-// wiring stays. Setup asks an IPv6 gateway with a global address, and an IPv4 gateway outside of the guest's network,
-// for the MAC: at most five seconds each, one second in later calls.
+// Setup wires the NIC, writes the record into spec.State, if that is set, and returns the record. Setup of a wired NIC
+// repairs what is missing. If a first Setup fails, the namespace is as it was found. If a later Setup fails, the wiring
+// stays.
 //
-// A wired NIC can get another DNS, Options, Device, MTU, Guard and Limits, and under masquerade or routed other Ports,
-// Excluded, Loopback, Sidecar, MaxConnections, Egress and EgressWithin. A running Serve follows the record, and
-// connections go on; UDP flows to a port that becomes forwarded switch to the guest. Any other change is
+// A wired NIC can get another DNS, Options, Device, MTU, Guard and Limits. Under masquerade and routed it can also get
+// other Ports, Excluded, Loopback, Sidecar, MaxConnections, Egress and EgressWithin. A running Serve follows the
+// record. Connections go on. UDP flows to a port that becomes forwarded switch to the guest. Any other change is
 // infra.ErrWired.
+//
+// Setup may wait for a gateway: it asks for the MAC of an IPv6 gateway that has a global address, and of an IPv4
+// gateway outside of the guest's network. A first Setup waits at most 5 s for each, a later one 1 s. On standby it asks
+// none.
 //
 //	*cache.FieldError    a field of the Spec or the NIC is wrong
 //	*infra.RefusedError  the binding cannot work on the NIC
 //	infra.ErrNoNIC       the namespace has no such link
-//	infra.ErrWired       wired otherwise, or the record in State is another namespace's
+//	infra.ErrWired       the NIC is wired in a way that spec cannot change
+//	infra.ErrWired       the record in State is another namespace's
 //	infra.ErrCollision   a network of the Spec is in use
 //	ErrOwnNamespace      the namespace is the caller's, or the machine's
 //	*infra.StepError     the kernel refused an operation
-//	fs.ErrPermission     a capability is missing; another user can write State; Owner cannot read it, or open
-//	                     /dev/net/tun or /dev/vhost-net; the SELinux policy keeps Setup from Owner.SELinux
+//	fs.ErrPermission     a capability is missing
+//	fs.ErrPermission     another user can write State, or Owner cannot read it
+//	fs.ErrPermission     Owner cannot open /dev/net/tun or /dev/vhost-net
+//	fs.ErrPermission     the SELinux policy keeps Setup from Owner.SELinux
 func (n NIC) Setup(ctx context.Context, spec infra.Spec) (cache.Record, error) {
 	return n.SetupMoving(ctx, spec, Moving{})
 }
 
-// SetupMoving is Setup for a guest that comes from another namespace or waits for Activate. Progress receives what the
-// guest will notice. What spec leaves zero is that of the first call's From, but Guard, Egress and what a masquerade
-// forwards, which no record has; a later Setup can change it, and not to zero. ErrActive: From is of an active guest,
-// without Standby.
+// SetupMoving is Setup for a guest that comes from another namespace, or that waits for Activate. Progress reports what
+// the guest will notice.
+//
+// A field that spec leaves zero is taken from the first call's m.From: the binding's kind, the guest's MAC and inner
+// addresses, Queues, MTU, Limits, DNS, Options and Device. Guard, Egress, EgressWithin and what a masquerade forwards
+// are in no record: name them again. A later Setup can set another value, but not zero.
+//
+// The errors are those of Setup, and
+//
+//	ErrActive          m.From is not a record that Moving allows without Standby
+//	*cache.FieldError  spec contradicts m.From, such as by another MAC or a smaller MTU
+//	infra.ErrWired     the NIC is wired for another guest than that of m.From
 func (n NIC) SetupMoving(ctx context.Context, spec infra.Spec, m Moving) (cache.Record, error) {
 	record, err := request{NIC: n, Spec: spec, Moving: m}.setup(ctx)
 	return record, n.failed("setup", err)

@@ -10,20 +10,28 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Other is what the caller of NIC.Activate knows: one field is set.
+// Other is what the caller of NIC.Activate knows of the guest elsewhere. Set one field.
 type Other struct {
-	// Inactive is what [NIC.Deactivate] returned in the guest's last namespace, for one Activate in one namespace.
+	// Inactive is what [NIC.Deactivate] returned in the guest's last namespace. It serves for
+	// one Activate in one namespace.
 	Inactive *cache.Record `json:"inactive,omitempty"`
-	// Gone vouches that the guest is active nowhere else: the other node is fenced, the other namespace is gone, or the
-	// guest is restored from a file. Nothing checks that.
+
+	// Gone vouches that the guest is active nowhere else: the other node is fenced, the other
+	// namespace is gone, or the guest is restored from a file. Nothing checks that.
 	Gone bool `json:"gone,omitempty"`
 }
 
-// Deactivate takes the guest's tap down, and returns a record with Standby and a higher Turn, with which NIC.Activate
-// works in another namespace. Wiring and responder stay, and a VMM can keep the tap open. On standby it raises the Turn
-// alone, so earlier records of the guest allow no Activate any more. After an error the guest may be active or
-// inactive: the next Deactivate reports which. The errors are those of Check but a *DriftError, and, without a change,
-// *infra.RefusedError (no tap of guestwire's) and *cache.FieldError.
+// Deactivate takes the guest's tap down. It returns a record with Standby and a higher Turn, with which NIC.Activate
+// works in another namespace. Wiring and responder stay, and a VMM can keep the tap open.
+//
+// If the guest is on standby already, Deactivate only raises Turn. Activate of this NIC then wants a record with a Turn
+// that is higher still.
+//
+// After an error the guest may be active or inactive: the next Deactivate reports which. The errors are those of Check,
+// except *DriftError, and, before any change,
+//
+//	*infra.RefusedError  the binding has no tap of guestwire's
+//	*cache.FieldError    Turn can go no higher
 func (n NIC) Deactivate(ctx context.Context) (cache.Record, error) {
 	var record cache.Record
 	err := n.doWired(ctx, func(s *session) error {
@@ -62,14 +70,20 @@ func nextTurn(t wiring.Turn) wiring.Turn {
 	return wiring.Turn{Standby: true, Inactive: true, Turn: t.Turn + 1}
 }
 
-// Activate ends standby: it repairs the wiring as Setup does, also of an active NIC, brings the guest's tap up, asks
-// the gateways that Setup asks (a third of a second each, one second if the MAC is not known), and returns the new
-// record. Other proves or vouches that the guest is inactive elsewhere. After an error the guest may be active: then
-// call Deactivate.
+// Activate ends standby: it repairs the wiring as Setup does, brings the guest's tap up, and returns the new record.
+// other proves or vouches that the guest is inactive elsewhere. Activate of an active NIC is a repair.
 //
-// The errors are those of Setup; *cache.FieldError: Other is empty; ErrActive: the record in Other is of this
-// namespace, of an active or another guest, of another namespace than Moving.From, or too old: then call Deactivate on
-// the other side until its Turn is higher than this side's.
+// With the tap up, Activate asks the gateways that Setup asks: up to 0.33 s each, or 1 s if the MAC is not known.
+//
+// After an error the guest may be active: then call Deactivate. The errors are those of Setup, and
+//
+//	ErrNotWired        there was no Setup
+//	*cache.FieldError  other has no field set, or both, or its record is not valid
+//	ErrActive          its record is of this namespace
+//	ErrActive          its record is of an active guest, or of one that waits for Activate
+//	ErrActive          its record is of a guest with another MAC
+//	ErrActive          its record is of another namespace than that of Moving.From
+//	ErrActive          its Turn is not higher than that here: call Deactivate there again
 func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 	if err := other.check(); err != nil {
 		return cache.Record{}, n.failed("activate", err)

@@ -17,15 +17,21 @@ import (
 // Report is what Status returns.
 type Report struct {
 	Wiring
-	Record cache.Record `json:"record"`          // what Setup returned
-	Drift  *DriftError  `json:"drift,omitempty"` // nil: kernel and record are as Setup left them
+
+	// Record is what the last Setup, Activate or Deactivate returned.
+	Record cache.Record `json:"record"`
+
+	// Drift is how kernel and record differ from what Setup left. Nil: they do not.
+	Drift *DriftError `json:"drift,omitempty"`
 	Counters
-	Egress       []infra.Egress `json:"egress,omitempty"` // as EgressWithin, that of the last Setup's Spec
+
+	// Egress and EgressWithin are the lists of the last Setup's Spec.
+	Egress       []infra.Egress `json:"egress,omitempty"`
 	EgressWithin []infra.Egress `json:"egressWithin,omitempty"`
 }
 
-// Status returns who wired the NIC, how it differs from what Setup left, and its counters. The errors are those of
-// Check but a *DriftError; with infra.ErrNoNIC there is a report, too.
+// Status returns who wired the NIC, how it differs from what Setup left, and its counters. It waits for gateways as
+// Check does. The errors are those of Check, except *DriftError. With infra.ErrNoNIC Status also returns a report.
 func (n NIC) Status(ctx context.Context) (*Report, error) {
 	var report *Report
 	err := n.doWired(ctx, func(s *session) error {

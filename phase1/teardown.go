@@ -14,15 +14,17 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Teardown gives the namespace back as Setup found it, and removes record and journal. A NIC that is not wired is no
-// error; Progress reports it. After the first three errors nothing has changed.
+// Teardown gives the namespace back as Setup found it, and removes the record and the journal. A NIC that is not wired
+// is no error: Progress reports it. After the first three errors nothing has changed.
 //
-//	ErrInUse           a process has the guest's tap open: end the VM, or unplug the NIC first (qemu.NIC.Unplug);
-//	                   not known of a macvtap, a virtual function, passt and slirp
+//	ErrInUse           a process has the guest's tap open: end the VM or unplug the NIC first
 //	ErrHeld            another process holds the NIC
 //	*cache.FieldError  the wiring has another State than TeardownOptions
-//	infra.ErrNoNIC     the NIC has gone; everything else is removed
-//	infra.ErrWired     the NIC is wired and Dir has no journal of it: see ForceTeardown
+//	infra.ErrNoNIC     the NIC is gone; everything else is removed
+//	infra.ErrWired     Dir has no journal of the wiring: name Setup's Dir, or see ForceTeardown
+//
+// To unplug, see qemu.NIC.Unplug. With macvtap, sriov, passt and slirp there is no ErrInUse: guestwire does not see who
+// uses the NIC.
 func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
 	return n.failed("teardown", n.doWired(ctx, func(s *session) error {
 		j, err := s.readJournal()
