@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -238,13 +237,44 @@ func TestEgressFamilies(t *testing.T) {
 	}
 }
 
+// addHelper is the command of nft(8) that adds a helper of connection tracking.
+func addHelper(name string) string {
+	return `add table inet ftp; add ct helper inet ftp control { type "` + name + `" protocol tcp; }; `
+}
+
+// lacksHelper reports whether the error of nft(8) is the kernel's answer to addHelper that it has no such helper
+// (ENOENT).
+func lacksHelper(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "Could not process rule: No such file or directory")
+}
+
+// TestLacksHelper: the kernel says that it has no such helper. A program that is not found, and a command that nft
+// refuses, say nothing of the kernel.
+func TestLacksHelper(t *testing.T) {
+	nstest.Need(t)
+	for _, c := range []struct {
+		program, command string
+		lacks            bool
+	}{
+		{"nft", addHelper("none-such"), true},
+		{"none-such", addHelper("none-such"), false},
+		{"nft", "add helper", false},
+	} {
+		if err := run("unshare", "--net", c.program, c.command); err == nil || lacksHelper(err) != c.lacks {
+			t.Errorf("%s %q: %v, want an error, and lacksHelper %v", c.program, c.command, err, c.lacks)
+		}
+	}
+}
+
 // TestEgressExpected: a connection that connection tracking expects, as FTP's of data, is looked up like any other one.
 func TestEgressExpected(t *testing.T) {
 	t.Parallel()
-	const helper = `add table inet ftp; add ct helper inet ftp control { type "ftp" protocol tcp; }; `
+	helper := addHelper("ftp")
 	nstest.Need(t)
-	if exec.Command("unshare", "--net", "nft", helper).Run() != nil {
+	if err := run("unshare", "--net", "nft", helper); lacksHelper(err) {
 		nstest.LeaveOut(t, "this kernel has no nf_conntrack_ftp")
+	} else if err != nil {
+		t.Fatal(err)
 	}
 	eachRouter(t, []string{"allow 198.51.100.9 21", "allow 2001:db8:9::9 21", "refuse all"}, func(t *testing.T, s *scene, c wired.NIC) {
 		s.serveWorld("tcp", 9000)

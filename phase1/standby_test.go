@@ -122,6 +122,7 @@ func TestMove(t *testing.T) {
 		t.Parallel()
 		source, target := newSide(t, b), newSide(t, b)
 		setup(t, source.c)
+		source.wantStandby(t, false, 0) // without From it waits only with Standby
 		target.c.Standby = true
 		preview, err := target.c.Plan(t.Context())
 		if err != nil || !preview.Record.Standby || !strings.Contains(preview.String(), "# standby: ") || strings.Contains(preview.String(), "ip link set eth0-tap up") {
