@@ -12,8 +12,10 @@ import (
 // ErrNoName is the error of Named for a string that is no namespace's name.
 var ErrNoName = errors.New("no network namespace's name")
 
-// Named returns the identity whose Name is name. The BootID of another boot is cut short, as the name has a part of it.
-// The error is ErrNoName, or says why this boot is not known.
+// Named returns the identity whose Name is name: BOOT-INODE-COOKIE, such as 9c1e22f0-4026532281-17. BOOT is the first 8
+// characters of the boot's id, INODE the number of the namespace's inode, COOKIE its cookie; both are decimal. If BOOT
+// is that of this boot, BootID is the whole id, otherwise BOOT alone. The error is ErrNoName, or says why this boot is
+// not known.
 func Named(name string) (Identity, error) {
 	parts := strings.Split(name, "-")
 	if len(parts) != 3 || len(parts[0]) != bootPart {

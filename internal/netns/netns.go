@@ -27,7 +27,7 @@ type Identity struct {
 	Cookie uint64 `json:"cookie,omitempty"`
 }
 
-// Name returns the identity as a part of a file name.
+// Name returns the identity as a part of a file name: BOOT-INODE-COOKIE, see Named.
 func (i Identity) Name() string {
 	return fmt.Sprintf("%.8s-%d-%d", i.BootID, i.Inode, i.Cookie)
 }
