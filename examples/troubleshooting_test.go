@@ -822,7 +822,7 @@ var trials = map[string]func(p *trial){
 		p.agent(0, "check", "-dir", other)
 		p.healed = true
 	},
-	"as From is the record of an active guest": func(p *trial) {
+	"as from is the record of an active guest": func(p *trial) {
 		source, record := p.moving()
 		p.says(p.setup(6, "-from", record))
 		p.setup(0, "-standby", "-from", record)
@@ -888,7 +888,7 @@ var trials = map[string]func(p *trial){
 		p.agent(0, "activate", "-inactive", record)
 		p.wantWired()
 	},
-	"and From is the record of the guest ...: Teardown first": func(p *trial) {
+	"and from is the record of the guest ...: Teardown first": func(p *trial) {
 		_, record := p.moving()
 		p.setup(0, "-standby")
 		p.says(p.setup(1, "-standby", "-from", record))

@@ -178,7 +178,7 @@ func TestOwnAgain(t *testing.T) {
 	a, b := container{Network: first}, container{Network: second}
 	a.mustAgent(t, "setup", "-own", "-binding", "redirect", "-dir", dir)
 	first.Pod.End()
-	if out, err := b.agent(t, "setup", "-own", "-binding", "redirect", "-dir", dir); err == nil || !strings.Contains(out, "Forget with Own") {
+	if out, err := b.agent(t, "setup", "-own", "-binding", "redirect", "-dir", dir); err == nil || !strings.Contains(out, "agent forget -own") {
 		t.Errorf("with the record of another namespace: %v, %s", err, out)
 	}
 	if out, err := b.agent(t, "forget", "-dir", dir, "-state", first.State); err == nil || !strings.Contains(out, "-own") {

@@ -199,7 +199,7 @@ func (s *session) checkRecord(ctx context.Context) error {
 			infra.ErrWired, found.Places()[0], path)
 	}
 	if err := checkGone(r.Namespace); err != nil {
-		return fmt.Errorf("%w in another namespace (%s), which has the record %s and is not found, but %w: name another state directory, or call Setup in the node's PID namespace; in a container that has its journals and State for itself, Forget with Own removes the record",
+		return fmt.Errorf("%w in another namespace (%s), which has the record %s and is not found, but %w: name another state directory, or call Setup in the node's PID namespace; in a container that has its journals and its state directory for itself, Forget removes the record (Gone.Own, agent forget -own)",
 			infra.ErrWired, r.Namespace, path, err)
 	}
 	return nil
