@@ -59,7 +59,8 @@ type Moving struct {
 	// Standby it then waits for its first Activate.
 	From *cache.Record
 
-	// Standby keeps the guest's tap down until Activate. A later Setup ignores Standby.
+	// Standby keeps the guest's tap down until Activate. Bridge, Redirect and Masquerade allow it. A
+	// later Setup ignores Standby.
 	//
 	// Without Standby the guest is active after Setup. From must then be nil, an active record
 	// of this namespace, or the record that Deactivate returned in the guest's last namespace.

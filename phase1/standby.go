@@ -31,7 +31,7 @@ type Other struct {
 // except *DriftError, and, before any change,
 //
 //	*infra.RefusedError  the binding has no tap of guestwire's
-//	*cache.FieldError    Turn can go no higher
+//	*cache.FieldError    the binding is routed, or Turn can go no higher
 func (n NIC) Deactivate(ctx context.Context) (cache.Record, error) {
 	var record cache.Record
 	err := n.doWired(ctx, func(s *session) error {

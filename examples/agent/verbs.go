@@ -46,19 +46,18 @@ out which, and plan and status show both numbers.
 
 A guest that moves here from another namespace: -from names its record there, a copy of the file NIC.json in that -state
 directory, and -standby keeps the guest's tap down until agent activate. What the configuration leaves out is taken from the
-record, but guard, egress and what a masquerade forwards: these are in no record, so name the source's -config as well. What the guest
-will notice is reported on standard error. Both flags count at the first setup; a later one keeps what the first one took over.
+record, except guard, egress, egressWithin and what a masquerade forwards: these are in no record, so name the source's
+-config as well. What the guest will notice is reported on standard error. Both flags count at the first setup; a later
+one keeps what the first one took over.
 Under routed, macvtap, sriov, passt and slirp a guest cannot move.
 
   agent setup -netns /run/netns/pod -nic eth0 -from source.json -standby -state /run/guestwire/vm1 -uid 107
 
 ` + kinds + `
-FILE.json holds the configuration, whose JSON schema agent config -schema prints. go doc describes the fields:
-infra.Spec, infra.Bridge, infra.Redirect, infra.Routed, infra.Masquerade, infra.Sidecar, infra.Auto, infra.SRIOV,
-infra.Passt, infra.Slirp, infra.Ports, infra.Guard, cache.Limit, cache.Options, cache.Device. tap names the guest's tap.
-guard.vlans lets VLAN tags pass, under bridge and redirect. subdomain of options and the first search domain make the
-guest's own domain. mtu is for a guest with a smaller MTU than the NIC's, and noDefaultRoute of options for a second
-NIC that must not take the first one's traffic.
+FILE.json holds the configuration. docs/reference/configuration.md describes its fields, and agent config -schema
+prints its JSON schema. tap names the guest's tap. guard.vlans lets VLAN tags pass, under bridge and redirect. subdomain
+of options and the first search domain make the guest's own domain. mtu is for a guest with a smaller MTU than the
+NIC's, and noDefaultRoute of options for a second NIC that must not take the first one's traffic.
 
   {"binding": {"masquerade": {"ipv4": "10.0.2.0/24", "ports": ["80", "8080-8090/udp"]}},
    "owner": {"uid": 107}, "queues": 2, "guard": {"open": ["53/udp"]}, "device": {"model": "virtio"}, "mtu": 1400,
