@@ -6,8 +6,8 @@ import (
 	"github.com/guestwire/guestwire/guestconfig"
 )
 
-// Guest returns the records and the DNS of ResolvConf for package guestconfig. A guest without DHCP does not notice
-// later changes. An error is that of ResolvConf.
+// Guest returns the records and the DNS of ResolvConf, for package guestconfig. A guest without DHCP does not notice
+// later changes. The error is that of reading ResolvConf, such as fs.ErrNotExist.
 func (vm *VM) Guest() (guestconfig.Guest, error) {
 	log := vm.Log
 	if log == nil {

@@ -14,19 +14,23 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
-// OpenTap opens the guest's tap for a VMM that takes descriptors: one file for each of the record's Queues, of a
-// macvtap /dev/tapINDEX. The caller closes the files; a VMM that inherits them has copies. OpenTap needs the tap's
-// owner, a /dev/net/tun that this user can open, and the calling thread in the tap's namespace (see [VM.Serve]).
+// OpenTap opens the guest's tap for a VMM that takes descriptors. It returns one file for each of the record's Queues;
+// a file of a macvtap is /dev/tapINDEX. The caller closes the files. A VMM that inherits them has copies.
+//
+// The calling thread must be in the tap's namespace (see [VM.Serve]). The user must be the tap's owner, and able to
+// open /dev/net/tun.
 //
 // A read returns one Ethernet frame with a struct virtio_net_hdr of 10 octets in front, and a write sends one
-// (IFF_VNET_HDR, IFF_NO_PI). The VMM may choose a longer header, and offloads; those of an earlier VMM, and its address
-// filter, are undone. The files do not block, and Go's deadlines work. The errors:
+// (IFF_VNET_HDR, IFF_NO_PI). The VMM may choose a longer header, and offloads. OpenTap undoes those of an earlier VMM,
+// and its address filter. The files do not block, and Go's deadlines work.
 //
-//	*cache.FieldError  the record is not valid, has no tap (binding: sriov, passt, slirp), or has one queue where the tap
-//	                   was made for several, or the other way round (queues)
-//	fs.ErrNotExist     the thread is in another namespace than the record's, or tap or device is missing
+//	*cache.FieldError  the record is not valid
+//	*cache.FieldError  the binding has no tap: sriov, passt, slirp
+//	*cache.FieldError  the tap cannot have the record's number of queues
+//	fs.ErrNotExist     the thread is in another namespace than the record's
+//	fs.ErrNotExist     the tap or the device is missing
 //	fs.ErrPermission   the tap belongs to another user, or the user cannot open the device
-//	unix.EBUSY         a process has the tap open; of a macvtap the kernel does not report this
+//	unix.EBUSY         a process has the tap open; the kernel does not report this of a macvtap
 //
 // Source: Documentation/networking/tuntap.rst in Linux; linux/virtio_net.h.
 func OpenTap(r cache.Record) ([]*os.File, error) {

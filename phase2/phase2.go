@@ -1,7 +1,9 @@
-// Package phase2 is the unprivileged half, for a VM's launcher: it reads the records of phase1 ([Open], [New]), opens
-// the guest's taps for the VMM ([OpenTap]) or describes them to libvirt ([VM.Interfaces]), and answers the guest
-// ([VM.Start]). It needs no capability, but the network namespace that phase1 wired, the user of infra.Owner, and a
-// /dev/net/tun that this user can open.
+// Package phase2 is the unprivileged half, for a VM's launcher. It reads the records of phase1 ([Open], [New]). It
+// opens the guest's taps for the VMM ([OpenTap]), or describes them to libvirt ([VM.Interfaces]). It answers the guest
+// ([VM.Start]).
+//
+// It needs no capability. It needs the network namespace that phase1 wired, the user of infra.Owner, and a /dev/net/tun
+// that this user can open.
 package phase2
 
 import (
@@ -23,13 +25,18 @@ import (
 
 // VM is the network of a virtual machine. Set the fields before Start or Serve.
 type VM struct {
-	// Log gets the events that Notify gets, and warnings about what a guest does not learn. Nil discards them.
+	// Log gets the events that Notify gets, and warnings about what a guest does not learn.
+	// Nil: they are discarded.
 	Log *slog.Logger
-	// ResolvConf is the path of the resolv.conf(5) for records whose DNS is nil; empty: /etc/resolv.conf, if it is there.
-	// Changes are followed, and while the file is missing, empty or unreadable the last configuration stays. Servers that
-	// the guest cannot reach (a loopback address, one on another link) are left out, with a warning in Log.
+
+	// ResolvConf is the path of the resolv.conf(5) for records whose DNS is nil. Empty:
+	// /etc/resolv.conf, if it exists. Changes of the file are followed. While it is missing,
+	// empty or unreadable, the last configuration stays. Servers that the guest cannot reach,
+	// such as a loopback address or one on another link, are left out, with a warning in Log.
 	ResolvConf string
-	// Notify is called with each event, one at a time. No guest is answered meanwhile: pass the event on. Nil: no calls.
+
+	// Notify is called with each event, one at a time. While it runs, no guest is answered:
+	// pass the event on. Nil: no calls.
 	Notify func(Event)
 
 	dir       string     // of the records; empty: they are fixed
@@ -40,9 +47,12 @@ type VM struct {
 	responders map[string]*dhcp.Responder // by interface name; a responder stays after its service ends
 }
 
-// Open reads the records in dir, the State of infra.Spec. It opens no tap, and works outside of the namespace, too. The
-// error is fs.ErrNotExist if dir does not exist or holds no record; a [*cache.FileError], which names file and field,
-// if a record is damaged, has a newer version or is another program's.
+// Open reads the records in dir, the State of infra.Spec. It opens no tap, and works outside of the namespace, too.
+//
+//	fs.ErrNotExist    dir does not exist, or holds no record
+//	*cache.FileError  a record is damaged, has a newer version, or is another program's
+//
+// A FileError names the file and the field.
 func Open(dir string) (*VM, error) {
 	records, err := readRecords(dir)
 	if err != nil {
@@ -56,8 +66,8 @@ func Open(dir string) (*VM, error) {
 	return vm, nil
 }
 
-// New is Open for the records that phase1's Setup returned. They stay as they are, so a guest that moves, whose record
-// Activate changes, needs Open. Start refuses a record that is not valid, and two records with one Name.
+// New is Open for records that phase1's Setup returned. They do not change: a guest that moves needs Open, as Activate
+// writes another record. Start refuses a record that is not valid, and two records with one Name.
 func New(records ...cache.Record) *VM {
 	return &VM{records: records, responders: map[string]*dhcp.Responder{}}
 }
@@ -83,17 +93,18 @@ func readRecords(dir string) ([]cache.Record, error) {
 	return cache.List(root)
 }
 
-// Records returns the records as New got them, or Open or Serve has read them last, sorted by Name; also in Notify. The
-// caller must not change them.
+// Records returns the records that New got, or that Open or Serve has read last, sorted by Name. It can be called in
+// Notify. The caller must not change them.
 func (vm *VM) Records() []cache.Record {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	return vm.records
 }
 
-// Interfaces returns a libvirt <interface> for each of VM.Records; its Marshal returns the XML for a domain's
-// <devices>. The error wraps a [*cache.FieldError] if libvirt cannot express a record, such as several queues of a
-// device model that has one.
+// Interfaces returns a libvirt <interface> for each of VM.Records. Its method Marshal returns the XML for a domain's
+// <devices>.
+//
+//	*cache.FieldError  libvirt cannot express a record, such as queues of a model that has one
 func (vm *VM) Interfaces() ([]*libvirtxml.DomainInterface, error) {
 	var elements []*libvirtxml.DomainInterface
 	for _, r := range vm.Records() {
@@ -107,8 +118,11 @@ func (vm *VM) Interfaces() ([]*libvirtxml.DomainInterface, error) {
 }
 
 // Announce announces the guest as [dhcp.Responder.Announce] does, on each NIC that has a responder. A launcher calls it
-// after the VMM has started a guest that moved; the end of a standby is announced by Serve itself. The error joins
-// those of the NICs: syscall.ENOTCONN (not served), [dhcp.ErrStandby].
+// after the VMM has started a guest that moved. The end of a standby is announced by Serve itself. The error joins
+// those of the NICs:
+//
+//	syscall.ENOTCONN  Serve does not serve the NIC
+//	dhcp.ErrStandby   the guest is on standby
 func (vm *VM) Announce(ctx context.Context) error {
 	vm.mu.Lock()
 	var nics []string
@@ -136,8 +150,8 @@ func (vm *VM) Announce(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Counters returns what each responder has counted, by the record's Name, also after Serve. A record that is removed
-// and written again starts from zero.
+// Counters returns what each responder has counted, by the record's Name. It can be called also after Serve. If a
+// record is removed and written again, its counters start from zero.
 func (vm *VM) Counters() map[string]dhcp.Counters {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()

@@ -30,9 +30,10 @@ const (
 	retryMax = 5 * time.Second
 )
 
-// Start serves the guest as [VM.Serve] does, in the background and in the process's namespace, and returns when each
-// NIC is served: then start the VM. After an error, one of Serve's, nothing is served. stop ends the service as the end
-// of ctx does, and waits for the end. It can be called again.
+// Start serves the guest as [VM.Serve] does, in the background and in the process's namespace. It returns when each NIC
+// is served: then start the VM. After an error, one of Serve's, nothing is served.
+//
+// stop ends the service as the end of ctx does, and waits for the end. It can be called again.
 func (vm *VM) Start(ctx context.Context) (stop func(), err error) {
 	serving, cancel := context.WithCancelCause(ctx)
 	started, ended := make(chan error), make(chan struct{})
@@ -55,21 +56,23 @@ func (vm *VM) Start(ctx context.Context) (stop func(), err error) {
 	return stop, nil
 }
 
-// Serve answers the guest on each NIC whose record has a ResponderTap until ctx is done, and then returns nil. At the
-// end the router advertisements are withdrawn, so the guest loses its IPv6 default route, unless the cause of ctx is
-// [dhcp.ErrHandover]: another process takes over.
+// Serve answers the guest on each NIC whose record has a ResponderTap. It works until ctx is done, and then returns
+// nil. At the end it withdraws the router advertisements, so the guest loses its IPv6 default route. If the cause of
+// ctx is [dhcp.ErrHandover], another process takes over, and nothing is withdrawn.
 //
-// Serve follows the record files and taps that are created again. Problems after the start do not end it; Notify and
-// Log report them.
+// Serve follows changes of the records, and taps that are created again. A problem after the start does not end it:
+// Notify and Log report it. The event ready reports that each NIC is served.
 //
-// Serve needs the calling thread in the network namespace of the taps. For another one than the process's, call it in a
-// goroutine that locks its thread (runtime.LockOSThread), enters the namespace, and never unlocks, so that the thread
-// ends. An init function that locks its thread keeps such a goroutine off the main thread, which cannot end. The event
-// ready reports that each NIC is served.
+// The calling thread must be in the network namespace of the taps. If that is not the process's, call Serve in a
+// goroutine that locks its thread (runtime.LockOSThread) and enters the namespace. It never unlocks, so the thread ends
+// with it. The main thread cannot end: an init function that locks it keeps such a goroutine off it.
 //
-// The errors are from the start: fs.ErrNotExist if the thread is in another namespace than a record's, if a tap is
-// missing, or if ResolvConf names a missing file; fs.ErrPermission if a tap belongs to another user; syscall.EBUSY if
-// another process serves the tap.
+// The errors are from the start:
+//
+//	fs.ErrNotExist    the thread is in another namespace than that of a record
+//	fs.ErrNotExist    a tap is missing, or the file that ResolvConf names
+//	fs.ErrPermission  a tap belongs to another user, or ResolvConf cannot be read
+//	syscall.EBUSY     another process serves the tap
 func (vm *VM) Serve(ctx context.Context) error {
 	s, err := vm.start(ctx)
 	if err != nil {
