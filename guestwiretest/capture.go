@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Capture has the Ethernet frames since its begin.
+// Capture has the Ethernet frames that came since it began.
 type Capture struct {
 	mu      sync.Mutex
 	frames  [][]byte
@@ -20,7 +20,7 @@ type Capture struct {
 
 func newCapture() *Capture { return &Capture{changed: make(chan struct{})} }
 
-// Next returns the next frame that want accepts (nil: each), and drops earlier ones.
+// Next waits for the next frame that want accepts, returns it, and drops the frames before it. A nil want accepts each.
 func (c *Capture) Next(ctx context.Context, want func(frame []byte) bool) ([]byte, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
@@ -64,7 +64,7 @@ func (c *Capture) change(f func()) {
 	c.changed = make(chan struct{})
 }
 
-// Capture notes a link's frames until the test ends, without outer tags (packet(7)).
+// Capture notes a link's frames until the test ends. The outer VLAN tags are missing (packet(7)).
 func (n *Namespace) Capture(link string) *Capture {
 	n.t.Helper()
 	socket, err := n.lab.PacketSocket(link, true)
@@ -95,6 +95,7 @@ func (n *Namespace) Capture(link string) *Capture {
 	return c
 }
 
+// Send sends an Ethernet frame as it is, by a link of the namespace.
 func (n *Namespace) Send(link string, frame []byte) error {
 	socket, err := n.lab.PacketSocket(link, false)
 	if err != nil {

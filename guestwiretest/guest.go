@@ -28,8 +28,8 @@ type Guest struct {
 	captures []*Capture
 }
 
-// NewGuest attaches a guest to a record's tap until the test ends, as a VMM does: a launcher only has to serve. Without
-// ip(8) the test is skipped.
+// NewGuest attaches a guest to a record's tap until the test ends, as a VMM does (phase2.OpenTap). The launcher that is
+// tested only has to serve. Without ip(8) the test is skipped.
 func NewGuest(t testing.TB, pod *Pod, record cache.Record) *Guest {
 	t.Helper()
 	if _, err := exec.LookPath("ip"); err != nil {
@@ -72,15 +72,15 @@ func (g *Guest) Close() { g.close() }
 
 // Lease is what a DHCP server has given.
 type Lease struct {
-	Address  netip.Prefix // of DHCPv6, a /128
+	Address  netip.Prefix // DHCPv6 gives a /128
 	DNS      []netip.Addr
 	Search   []string
-	MTU      int           // option 26 of DHCPv4; 0: none
-	Duration time.Duration // 4294967295 s is for ever
+	MTU      int           // option 26 of DHCPv4; 0: there was none
+	Duration time.Duration // 4294967295 s means for ever
 	Message  []byte        // the whole DHCPACK or Reply
 }
 
-// Configure gets what a guest gets at its start, in the record's families.
+// Configure does what a guest does at its start: DHCP and router solicitation, in the record's families.
 func (g *Guest) Configure(ctx context.Context) error {
 	ctx, cancel := limited(ctx)
 	defer cancel()
@@ -110,7 +110,7 @@ func (g *Guest) DHCPv6(ctx context.Context) (Lease, error) {
 	return Lease{netip.PrefixFrom(l.Address, 128), l.DNS, l.Search, 0, l.Valid, l.Message.ToBytes()}, err
 }
 
-// RouterSolicitation uses the advertisement, and returns its source.
+// RouterSolicitation asks for a router advertisement, uses it, and returns its source.
 func (g *Guest) RouterSolicitation(ctx context.Context) (netip.Addr, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
@@ -141,13 +141,14 @@ func (g *Guest) Ping(ctx context.Context, to netip.Addr) error {
 	return err
 }
 
+// DialTCP connects from the guest.
 func (g *Guest) DialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
 	return g.stack.DialTCP(ctx, to)
 }
 
-// Ask connects from the guest, and returns the line of who answers.
+// Ask connects from the guest, and returns the line that the other side sends, see [Port].
 func (g *Guest) Ask(ctx context.Context, to netip.AddrPort) (string, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
@@ -159,6 +160,7 @@ func (g *Guest) Ask(ctx context.Context, to netip.AddrPort) (string, error) {
 	return lab.ReadAnswer(ctx, c)
 }
 
+// Send sends an Ethernet frame as it is.
 func (g *Guest) Send(frame []byte) error { return g.stack.WriteFrame(frame) }
 
 // Capture notes the frames that come to the guest.

@@ -1,9 +1,11 @@
 // Package guestwiretest is for tests of programs that use guestwire. It creates a pod with a world outside, and runs a
-// guest without a VM on the tap that Setup made; examples/launchertest is a test to copy. TestMain has to call [Main].
-// Nothing stays on the machine, also after a panic or a kill. Processes that a test starts need an end of their own, as
-// phase1.Launch gives them. A fixture that cannot be made fails the test; what a guest or a namespace does returns an
-// error within a minute. What the machine cannot run is skipped, with the reason, or fails if GUESTWIRE_REQUIRE is not
-// empty.
+// guest without a VM on the tap that Setup made. examples/launchertest is a test to copy. TestMain has to call [Main].
+//
+// Nothing stays on the machine, also after a panic or a kill. A test must end the processes that it starts.
+// phase1.Launch does that: its command is killed when the test's process ends.
+//
+// A fixture that cannot be made fails the test. What a guest or a namespace does returns an error within a minute. A
+// test that the machine cannot run is skipped, with the reason. If GUESTWIRE_REQUIRE is not empty, it fails.
 package guestwiretest
 
 import (
@@ -19,9 +21,12 @@ import (
 )
 
 // Main runs the tests in another process of the test binary, and ends with its status. The process has its own
-// /run/netns, phase1.DefaultDir, /etc/resolv.conf, and a /dev/net/tun that every user can open. It is root's, or for an
-// ordinary user that of a user namespace without other users and networks, with the machine's device. m is the
-// *testing.M, or what has a Run.
+// /run/netns, phase1.DefaultDir, /etc/resolv.conf, and a /dev/net/tun that every user can open.
+//
+// Run by root, the process is root. Run by an ordinary user, it is root of a new user namespace without other users,
+// and uses the machine's /dev/net/tun. If the kernel allows no such namespace, NewPod skips the test.
+//
+// m is the *testing.M, or another value whose Run calls it.
 func Main(m interface{ Run() int }) {
 	if err := sandbox.Enter(); err != nil && !errors.Is(err, fs.ErrPermission) {
 		fmt.Fprintln(os.Stderr, "guestwiretest:", err)

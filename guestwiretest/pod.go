@@ -20,10 +20,20 @@ import (
 type Shape int
 
 const (
-	Veth    Shape = iota // a veth, a /24 and a /64, gateways of that network
-	Calico               // a veth, a /32 and a /128, gateways on the link: 169.254.1.1 by proxy_arp, and a link-local address
-	Terway               // a veth, a /32 and a /128, gateways by onlink: 169.254.1.1, fe80::1, with permanent neighbours
-	Macvlan              // a macvlan in mode bridge, a /24 and a /64, gateways of that network; no network for infra.Bridge
+	// Veth is a veth with a /24 and a /64. The gateways are of these networks.
+	Veth Shape = iota
+
+	// Calico is a veth with a /32 and a /128. The gateways are on the link: 169.254.1.1 by
+	// proxy_arp, and a link-local address.
+	Calico
+
+	// Terway is a veth with a /32 and a /128. The gateways are onlink: 169.254.1.1 and fe80::1,
+	// with permanent neighbours.
+	Terway
+
+	// Macvlan is a macvlan in mode bridge with a /24 and a /64. The gateways are of these networks.
+	// infra.Bridge refuses it.
+	Macvlan
 )
 
 var shapes = map[Shape]struct {
@@ -38,14 +48,14 @@ var shapes = map[Shape]struct {
 
 func (s Shape) String() string { return shapes[s].name }
 
-// Port is the TCP port of the world and every guest, at all addresses: they send the line "world sees
-// 10.244.1.7:40312", or "guest sees ...", and then return what they get.
+// Port is the TCP port at which the world and every guest answer, at all their addresses. They send the line
+// "world sees 10.244.1.7:40312", or "guest sees ...", and then return what they receive.
 const Port = 8000
 
 // Namespace is a network namespace that ends with the test.
 type Namespace struct {
 	NetNS      *os.File
-	IPv4, IPv6 netip.Addr // one of each family
+	IPv4, IPv6 netip.Addr // an address of each family
 
 	t   testing.TB
 	lab lab.Namespace
@@ -55,12 +65,13 @@ type Namespace struct {
 type Pod struct {
 	Namespace
 	NIC   string      // eth0, with an MTU of 1450
-	State string      // a path, with nothing there yet
-	Owner infra.Owner // without an account; root, if there is no other user
-	World *Namespace  // the pod's gateway, with addresses beyond
+	State string      // a path where nothing is yet
+	Owner infra.Owner // a user without an account; root, if there is no other user
+	World *Namespace  // the pod's gateway, with addresses beyond it
 }
 
-// NewPod creates a pod with both families and a world, or skips the test.
+// NewPod creates a pod with both families and a world outside. It skips the test if there can be no namespace or tap,
+// or if the kernel lacks the kind of link.
 func NewPod(t testing.TB, s Shape) *Pod {
 	t.Helper()
 	shape, ok := shapes[s]
@@ -120,10 +131,10 @@ func newNamespace(t testing.TB, ipv4, ipv6 netip.Addr) *Namespace {
 	return &Namespace{NetNS: n.File, IPv4: ipv4, IPv6: ipv6, t: t, lab: n}
 }
 
-// Do calls f on a thread in the namespace: its sockets and processes are there, its goroutines are not.
+// Do calls f on a thread in the namespace. f's sockets and processes are in the namespace, its goroutines are not.
 func (n *Namespace) Do(f func() error) error { return n.lab.Do(f) }
 
-// Run returns a program's standard output. A failure ends the test.
+// Run runs a program in the namespace, and returns its standard output. A failure ends the test.
 func (n *Namespace) Run(program string, args ...string) string {
 	n.t.Helper()
 	out, err := n.lab.Run(program, args...)
@@ -133,8 +144,9 @@ func (n *Namespace) Run(program string, args ...string) string {
 	return out
 }
 
-// Dump returns all that a wiring could change, as ip(8), bridge(8), tc(8), nft(8) and /proc/sys/net show it once the
-// kernel has settled. Without those programs the test is skipped.
+// Dump returns all of the namespace that a wiring could change, as ip(8), bridge(8), tc(8), nft(8) and /proc/sys/net
+// show it once the kernel has settled. If nothing was changed, two dumps are equal. Without those programs the test is
+// skipped.
 func (n *Namespace) Dump() string {
 	n.t.Helper()
 	text, err := n.lab.Settled()
@@ -147,10 +159,11 @@ func (n *Namespace) Dump() string {
 	return lab.Stable(text)
 }
 
-// Diff returns the lines in which two dumps differ, and the commands.
+// Diff returns the lines in which two dumps differ, below the command whose output they are. Lines that are gone begin
+// with -, new ones with +. Empty: the dumps are equal.
 func Diff(before, after string) string { return lab.Diff(before, after) }
 
-// Ask connects from the namespace, and returns the line of who answers.
+// Ask connects from the namespace, and returns the line that the other side sends, see [Port].
 func (n *Namespace) Ask(ctx context.Context, to netip.AddrPort) (string, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
