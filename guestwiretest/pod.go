@@ -31,8 +31,8 @@ const (
 	// with permanent neighbours.
 	Terway
 
-	// Macvlan is a macvlan in mode bridge with a /24 and a /64. The gateways are of these networks.
-	// infra.Bridge refuses it.
+	// Macvlan is a macvlan in mode bridge with a /24 and a /64. The gateways are of these
+	// networks. infra.Bridge refuses it.
 	Macvlan
 )
 
