@@ -26,7 +26,7 @@ func (e *PinError) Error() string { return e.text }
 
 // Pin lets the guest open connections to the ports of the addresses. A pin has a life of 1 s to 7 days. Spec.Egress
 // must end with "refuse all": Pin opens what that entry alone refuses. If an address and port is pinned already, the
-// longer life counts. Pins stay after a Setup whose list ends in that way, too. No lock.
+// longer life counts. A Setup whose list also ends with "refuse all" keeps the pins. No lock.
 //
 //	ErrNotWired        the namespace has no nftables table of this NIC
 //	*PinError          an earlier entry refuses an address, or the guest has none of its family
