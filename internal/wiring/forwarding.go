@@ -44,6 +44,16 @@ func (t forwarding) mostConnections() int {
 	return cmp.Or(t.most, infra.DefaultMaxConnections)
 }
 
+// answered accepts what the rules after it would accept: TCP and UDP of established connections, except the segments
+// that reopened judges and ClampMSS changes. Most packets meet no other rule.
+func answered() []firewall.Rule {
+	known := firewall.State{States: firewall.Established}
+	return []firewall.Rule{
+		rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{Inverted: true}, known),
+		rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolUDP}, known),
+	}
+}
+
 // limit drops a connection's first packet above MaxConnections. The kernel does not count TCP connections that have
 // ended, though they stay in its table for two minutes (net/netfilter/nf_conncount.c). So their rate is limited, too.
 func (t forwarding) limit() []firewall.Rule {

@@ -196,15 +196,10 @@ func (t translation) toGuest(guest netip.Addr) []firewall.Rule {
 // through is what the namespace forwards from and to the guest. A packet of the guest that belongs to no
 // connection is dropped, as it would leave untranslated. To the guest pass only known connections and
 // translated packets. What else comes in by the NIC is dropped, if the NIC did not forward before Setup.
-// The first two rules accept what the rules after them would accept: TCP and UDP of established connections, but the
-// segments that ClampMSS changes.
 func (t translation) through() []firewall.Rule {
 	known := firewall.State{States: firewall.Established | firewall.Related}
 	nic := firewall.InInterface{Name: t.names.NIC}
-	answered := firewall.State{States: firewall.Established}
-	rules := append(t.offloaded(),
-		rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{Inverted: true}, answered),
-		rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolUDP}, answered))
+	rules := append(t.offloaded(), answered()...)
 	if !t.iptables {
 		rules = append(rules, t.reopened()...)
 	}

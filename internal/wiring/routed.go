@@ -393,10 +393,9 @@ var linkLocal6 = netip.MustParsePrefix("fe80::/10")
 func (t routing) through() []firewall.Rule {
 	nic := firewall.InInterface{Name: t.names.NIC}
 	invalid := []firewall.Match{firewall.State{States: firewall.Invalid}, firewall.Protocol{Number: firewall.ProtocolTCP}}
-	rules := []firewall.Rule{
+	rules := append(answered(),
 		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}}, invalid)...),
-		rule(drop(firewall.NoConnection), t.strays(invalid)...),
-	}
+		rule(drop(firewall.NoConnection), t.strays(invalid)...))
 	rules = append(rules, t.reopened()...)
 	rules = append(rules,
 		rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), firewall.State{States: firewall.New | firewall.Related}),
