@@ -32,9 +32,6 @@ func (f *Firewall) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MakesTap reports whether Setup makes the guest's tap.
-func (r *Record) MakesTap() bool { return !slices.Contains(attachedDirectly, r.Binding) }
-
 // firewalls are all that a record can name.
 var firewalls = []Firewall{FirewallNFTables, FirewallIPTablesNFT, FirewallIPTablesLegacy}
 

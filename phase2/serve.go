@@ -190,9 +190,9 @@ func (s *server) addService(r cache.Record) error {
 }
 
 // clearTap removes what an earlier VMM may have left at the guest's tap: an address filter with the MACs of its guest
-// (TUNSETTXFILTER). The tap of a VMM that runs is left alone.
+// (TUNSETTXFILTER). The tap of a VMM that runs is left alone, and so is a macvtap, which Setup did not make.
 func (s *server) clearTap(r cache.Record) {
-	if !r.MakesTap() || checkNamespace(r.Namespace) != nil {
+	if r.Tap == "" || r.Tap == r.Name || checkNamespace(r.Namespace) != nil {
 		return
 	}
 	// attach, or the VMM, reports a tap that is not there, or is another user's.
