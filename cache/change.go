@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/guestwire/guestwire/internal/eui64"
 )
 
 // Change is what a guest notices when one record takes the place of another.
@@ -58,7 +60,7 @@ func withoutOwn(r Record) *Static {
 		return nil
 	}
 	s := *r.Static
-	s.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), func(a StaticAddress) bool { return a.Address.Addr() == r.MAC.LinkLocal() })
+	s.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), func(a StaticAddress) bool { return a.Address.Addr() == eui64.LinkLocal(r.MAC) })
 	return &s
 }
 

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/guestwire/guestwire/internal/eui64"
 )
 
 // unnoticed are the fields of a record that a guest does not notice.
@@ -38,7 +40,7 @@ func TestChanges(t *testing.T) {
 	}
 	local := all
 	own := *all.Static
-	own.Addresses = append(slices.Clone(own.Addresses), StaticAddress{Address: netip.PrefixFrom(all.MAC.LinkLocal(), 64), Scope: 253})
+	own.Addresses = append(slices.Clone(own.Addresses), StaticAddress{Address: netip.PrefixFrom(eui64.LinkLocal(all.MAC), 64), Scope: 253})
 	local.Static = &own
 	if have := Changes(all, local); len(have) > 0 {
 		t.Errorf("the link-local address of the MAC: %v", have)

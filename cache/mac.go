@@ -3,7 +3,6 @@ package cache
 import (
 	"encoding/hex"
 	"fmt"
-	"net/netip"
 	"strings"
 )
 
@@ -36,14 +35,6 @@ func (m MAC) IsZero() bool { return m == MAC{} }
 
 // Unicast reports whether a single station can have the address.
 func (m MAC) Unicast() bool { return !m.IsZero() && m[0]&1 == 0 }
-
-// LinkLocal is the IPv6 link-local address by EUI-64 (RFC 4291 appendix A).
-func (m MAC) LinkLocal() netip.Addr {
-	return netip.AddrFrom16([16]byte{
-		0xfe, 0x80, 0, 0, 0, 0, 0, 0,
-		m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5],
-	})
-}
 
 func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 

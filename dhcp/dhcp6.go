@@ -14,6 +14,7 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 )
 
 const (
@@ -57,7 +58,7 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 	s := &server6{
 		guest:  rec.MAC,
 		self:   rec.ResponderMAC,
-		source: rec.ResponderMAC.LinkLocal(),
+		source: eui64.LinkLocal(rec.ResponderMAC),
 		// RFC 9915 section 11.4: a DUID without a time in it is the same after a restart.
 		duid:  (&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: rec.ResponderMAC[:]}).ToBytes(),
 		limit: max(rec.MTU, minMTU6) - ip6Len - udpLen,

@@ -14,6 +14,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 )
 
 var (
@@ -40,7 +41,7 @@ func msg6(kind dhcpv6.MessageType, options ...[]byte) []byte {
 
 func read6(t testing.TB, r reply) *dhcpv6.Message {
 	t.Helper()
-	if r.from != 547 || r.to != 546 || r.srcMAC != responderMAC || r.dstMAC != guestMAC || r.src != responderMAC.LinkLocal() || r.dst != guestLL {
+	if r.from != 547 || r.to != 546 || r.srcMAC != responderMAC || r.dstMAC != guestMAC || r.src != eui64.LinkLocal(responderMAC) || r.dst != guestLL {
 		t.Errorf("from %v %v port %d to %v %v port %d", r.srcMAC, r.src, r.from, r.dstMAC, r.dst, r.to)
 	}
 	m := &dhcpv6.Message{MessageType: dhcpv6.MessageType(r.payload[0]), TransactionID: dhcpv6.TransactionID(r.payload[1:4])}
@@ -440,7 +441,7 @@ func TestDHCPv6Frames(t *testing.T) {
 	}{
 		{"as it is", good, ""},
 		{"padding after", append(slices.Clone(good), 0, 0), ""},
-		{"to a unicast address", from6(guestLL, responderMAC.LinkLocal(), solicit), unicast},
+		{"to a unicast address", from6(guestLL, eui64.LinkLocal(responderMAC), solicit), unicast},
 		{"from ::", from6(addr("::"), servers6, solicit), badSource},
 		{"from a multicast", from6(addr("ff02::1"), servers6, solicit), badSource},
 		{"another source MAC", change(good, 11, 9), otherMAC},

@@ -10,6 +10,7 @@ import (
 	"github.com/mdlayher/ndp"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 )
 
 const (
@@ -40,7 +41,7 @@ func newNeighbours(rec cache.Record) (map[netip.Addr]neighbour, error) {
 		// An answer for the guest's own address would say to the guest that another station has the
 		// address (RFC 5227, RFC 4862 section 5.4).
 		if rec.IPv4 != nil && n.Address == rec.IPv4.Address.Addr() || rec.IPv6 != nil && slices.Contains(rec.IPv6.Addresses(), n.Address) ||
-			n.Address == rec.MAC.LinkLocal() {
+			n.Address == eui64.LinkLocal(rec.MAC) {
 			continue
 		}
 		made := neighbour{mac: n.MAC}

@@ -14,6 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 )
 
 func arp(op byte, sender cache.MAC, from, target netip.Addr) []byte {
@@ -232,7 +233,7 @@ func TestRouterAdvertisement(t *testing.T) {
 	}{
 		{"a link-local gateway", func(*cache.Record) {}, resolvConf, addr("fe80::1"), gatewayMAC, 9000 * time.Second,
 			[]ndp.Option{lla(gatewayMAC), ndp.NewMTU(1450), rdnss, dnssl}},
-		{"no gateway", func(r *cache.Record) { r.IPv6.Router = nil }, cache.DNS{}, responderMAC.LinkLocal(), responderMAC, 0,
+		{"no gateway", func(r *cache.Record) { r.IPv6.Router = nil }, cache.DNS{}, eui64.LinkLocal(responderMAC), responderMAC, 0,
 			[]ndp.Option{lla(responderMAC), ndp.NewMTU(1450)}},
 		{"a gateway that answers for itself, no default route", func(r *cache.Record) {
 			r.IPv6.Router.MAC, r.IPv6.Router.Default = cache.MAC{}, false

@@ -12,6 +12,7 @@ import (
 	"github.com/mdlayher/ndp"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 )
 
 // Intervals and lifetimes of router advertisements (RFC 4861 section 6.2.1). The interval is the longest
@@ -45,7 +46,7 @@ type router struct {
 // newRouter makes the advertisement, and returns warnings about what is left out of it. The router lifetime
 // is zero if there is no default route. The flags M and O always have the guest use DHCPv6.
 func newRouter(rec cache.Record, res resolver) (*router, []string, error) {
-	r := &router{source: rec.ResponderMAC.LinkLocal(), mac: rec.ResponderMAC}
+	r := &router{source: eui64.LinkLocal(rec.ResponderMAC), mac: rec.ResponderMAC}
 	ra := &ndp.RouterAdvertisement{
 		CurrentHopLimit:      hopLimitGuest,
 		ManagedConfiguration: true,

@@ -24,6 +24,7 @@ import (
 	"github.com/mdlayher/ndp"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/test/leak"
 )
 
@@ -700,7 +701,7 @@ func TestServeIgnored(t *testing.T) {
 	}
 	discover, solicit := client4{kind: discover}.frame(), msg6(1, tlv(1, clientDUID), iaNA(1))
 	rows := slices.Concat(situationsARP(), situationsNS(), situationsRS(), []situation{
-		{frame: from6(guestLL, responderMAC.LinkLocal(), solicit), why: unicast},
+		{frame: from6(guestLL, eui64.LinkLocal(responderMAC), solicit), why: unicast},
 		{frame: firstFragment(slices.Clone(discover)), why: fragment},
 	})
 	for _, c := range situations4() {

@@ -10,6 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 )
 
 // Frames as the guest sends and reads them, by another library than the code under test uses.
@@ -21,7 +22,7 @@ var (
 
 	anyone    = addr("0.0.0.0")
 	everybody = addr("255.255.255.255")
-	guestLL   = guestMAC.LinkLocal()
+	guestLL   = eui64.LinkLocal(guestMAC)
 	servers6  = addr("ff02::1:2")
 )
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 )
 
 // Numbers of rtnetlink(7), as in cache.Static.
@@ -208,7 +209,7 @@ func (n *nic) given() []cache.StaticAddress {
 	var v4, v6 []cache.StaticAddress
 	for _, a := range n.was.Addresses {
 		switch own := a.Address.Addr(); {
-		case own == n.MAC.LinkLocal():
+		case own == eui64.LinkLocal(n.MAC):
 		case own.Is4():
 			v4 = append(v4, a)
 		default:

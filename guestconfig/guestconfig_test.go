@@ -11,6 +11,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/guestconfig"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
@@ -22,7 +23,7 @@ var gatewayMAC = cache.MAC{0xee, 0xff, 0xff, 0xff, 0xff, 0x14}
 // record is a bridge's with this configuration, and the link-local address of its MAC.
 func record(name string, last byte, s cache.Static) cache.Record {
 	mac := cache.MAC{2, 0, 0, 0, 0, last}
-	s.Addresses = append(s.Addresses, cache.StaticAddress{Address: netip.PrefixFrom(mac.LinkLocal(), 64), Scope: 253})
+	s.Addresses = append(s.Addresses, cache.StaticAddress{Address: netip.PrefixFrom(eui64.LinkLocal(mac), 64), Scope: 253})
 	return cache.Record{
 		Version: cache.Version, Name: name, Binding: cache.BindingBridge, Tap: name + "-tap", Queues: 1,
 		ResponderTap: name + "-dhcp", ResponderMAC: cache.MAC{2, 0, 0, 0, 1, last}, MAC: mac, MTU: 1450, Static: &s,

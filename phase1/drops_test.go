@@ -16,11 +16,12 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 
-	"github.com/guestwire/guestwire/internal/test/wired"
 	"golang.org/x/sys/unix"
 )
 
@@ -303,7 +304,7 @@ func TestFollowDrops(t *testing.T) {
 			{"LLDP to a bridge", "bridge-control", guest + " > 01:80:c2:00:00:0e EtherType 0x88cc"},
 			{"CDP", "ethertype", guest + " > 01:00:0c:cc:cc:cc LLC"},
 			{"router advertisement after hop-by-hop options", "router-advertisement",
-				fmt.Sprintf("%s > 33:33:00:00:00:01 IPv6 %v > ff02::1 ICMPv6 type 134, after extension headers", guest, w.link.MAC.LinkLocal())},
+				fmt.Sprintf("%s > 33:33:00:00:00:01 IPv6 %v > ff02::1 ICMPv6 type 134, after extension headers", guest, eui64.LinkLocal(w.link.MAC))},
 		} {
 			before := time.Now()
 			if _, err := w.port.Write(kind(hostile, want.kind)[0]); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
@@ -955,7 +956,7 @@ func TestLearnedRoute(t *testing.T) {
 	s := newScene(t)
 	s.Pod.IP("-6 route del default")
 	router := frames.Link{MAC: gatewayMAC, Gateway: newGatewayMAC, IPv6: nstest.Pod6, IPv4: nstest.Pod4, Gateway4: nstest.Gateway4, Gateway6: nstest.Gateway6, Far4: nstest.Beyond4, Far6: nstest.Beyond6}
-	advertisement, route := kind(frames.Outer(router), "router advertisement")[0], "via "+newGatewayMAC.LinkLocal().String()+" dev eth0 proto ra"
+	advertisement, route := kind(frames.Outer(router), "router advertisement")[0], "via "+eui64.LinkLocal(newGatewayMAC).String()+" dev eth0 proto ra"
 	learned := func() error {
 		s.World.Send(t, "pod", advertisement)
 		if out := s.Pod.IP("-6 route show default"); !strings.Contains(out, route) {

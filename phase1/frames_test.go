@@ -20,6 +20,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netns"
@@ -102,7 +103,7 @@ func attachDeaf(t *testing.T, n nstest.Network, v4, v6 bool) *wire {
 	w.gateway, w.router = link(n.World, "pod")
 	if w.routed {
 		w.link.IPv4, w.link.IPv6 = nstest.Pod4, nstest.Pod6
-		w.link.Gateway, w.link.Gateway4, w.link.Gateway6 = bridge, lease.RoutedIPv4, bridge.LinkLocal()
+		w.link.Gateway, w.link.Gateway4, w.link.Gateway6 = bridge, lease.RoutedIPv4, eui64.LinkLocal(bridge)
 	} else if w.masquerade {
 		w.link.IPv4, w.link.IPv6 = netip.MustParseAddr("10.0.2.2"), netip.MustParseAddr("fd10:0:2::2")
 		w.link.Gateway, w.link.Gateway4, w.link.Gateway6 = bridge, netip.MustParseAddr("10.0.2.1"), netip.MustParseAddr("fd10:0:2::1")
@@ -247,7 +248,7 @@ func (w *wire) expected(s nstest.Sniffed) bool {
 		return false
 	}
 	return source == nstest.Pod4 || source == nstest.Pod6 || source.IsUnspecified() || source == w.link.Gateway4 || source == w.link.Gateway6 ||
-		slices.ContainsFunc(w.own, func(m cache.MAC) bool { return source == m.LinkLocal() })
+		slices.ContainsFunc(w.own, func(m cache.MAC) bool { return source == eui64.LinkLocal(m) })
 }
 
 // answered are the states of a neighbour that has answered (ip-neighbour(8)).
@@ -424,7 +425,7 @@ func TestGuardLoosened(t *testing.T) {
 		c := config(n, b)
 		second := frames.Link{MAC: cache.MAC{2, 0, 0, 0, 0, 9}, IPv4: netip.MustParseAddr("192.0.2.15"), IPv6: netip.MustParseAddr("2001:db8:5::7")}
 		c.Guard.MACs = []cache.MAC{second.MAC}
-		c.Guard.Prefixes = []netip.Prefix{netip.PrefixFrom(second.IPv4, 31).Masked(), netip.PrefixFrom(second.IPv6, 127).Masked(), netip.PrefixFrom(second.MAC.LinkLocal(), 128)}
+		c.Guard.Prefixes = []netip.Prefix{netip.PrefixFrom(second.IPv4, 31).Masked(), netip.PrefixFrom(second.IPv6, 127).Masked(), netip.PrefixFrom(eui64.LinkLocal(second.MAC), 128)}
 		setup(t, c)
 		w := attach(t, n, true, true)
 		guestIsItself(t, w)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -64,7 +65,7 @@ func TestGateway(t *testing.T) {
 
 			setup(t, c)
 			check(t, c)
-			if r := record(t, n).IPv6.Router; r.MAC != newGatewayMAC || r.Address != newGatewayMAC.LinkLocal() {
+			if r := record(t, n).IPv6.Router; r.MAC != newGatewayMAC || r.Address != eui64.LinkLocal(newGatewayMAC) {
 				t.Errorf("router %+v", r)
 			}
 			nstest.Eventually(t, func() error {
@@ -74,7 +75,7 @@ func TestGateway(t *testing.T) {
 				return err
 			})
 			for _, route := range g.Routes() {
-				if route.Gateway == gatewayMAC.LinkLocal() {
+				if route.Gateway == eui64.LinkLocal(gatewayMAC) {
 					t.Errorf("the guest still has the route %v", route)
 				}
 			}

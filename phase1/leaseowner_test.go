@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -89,7 +90,7 @@ func TestLeaseOwner(t *testing.T) {
 
 				for version, frame := range map[int][]byte{
 					4: w.link.Packet(firewall.ProtocolUDP, netip.IPv4Unspecified(), netip.MustParseAddr("255.255.255.255"), frames.Datagram(68, 67, []byte("renew"))),
-					6: w.link.Packet(firewall.ProtocolUDP, record.MAC.LinkLocal(), netip.MustParseAddr("ff02::1:2"), frames.Datagram(546, 547, []byte("renew"))),
+					6: w.link.Packet(firewall.ProtocolUDP, eui64.LinkLocal(record.MAC), netip.MustParseAddr("ff02::1:2"), frames.Datagram(546, 547, []byte("renew"))),
 				} {
 					request := frame[14:]
 					client[version].send(t, request)
@@ -201,7 +202,7 @@ func TestDHCPv6Owner(t *testing.T) {
 			c := config(n, infra.Redirect{})
 			setup(t, c)
 			w := attach(t, n, true, true)
-			local := w.link.MAC.LinkLocal()
+			local := eui64.LinkLocal(w.link.MAC)
 			to := &unix.SockaddrInet6{Port: 547, ZoneId: uint32(w.nic), Addr: netip.MustParseAddr("ff02::1:2").As16()}
 			// ask sends from the client's port and returns the frames that leave.
 			ask := func(fd int, text string) (left int) {
@@ -261,7 +262,7 @@ func TestDHCPv6Owner(t *testing.T) {
 			if err := unix.SetsockoptTimeval(client, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}); err != nil {
 				t.Fatal(err)
 			}
-			answer := w.link.FromGateway().Packet(firewall.ProtocolUDP, w.router.LinkLocal(), local, frames.Datagram(547, 546, []byte("reply")))
+			answer := w.link.FromGateway().Packet(firewall.ProtocolUDP, eui64.LinkLocal(w.router), local, frames.Datagram(547, 546, []byte("reply")))
 			nstest.Eventually(t, func() error {
 				if err := w.inject(answer); err != nil {
 					return err

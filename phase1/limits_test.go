@@ -16,6 +16,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -239,7 +240,7 @@ func TestNextHops(t *testing.T) {
 			if version.family == "-6" {
 				local := netip.MustParseAddr("fe80::9:0:0:1")
 				for i := range tries { // the namespace answers on the link
-					w.write(w.link.Ping(local, w.link.Gateway.LinkLocal(), i))
+					w.write(w.link.Ping(local, eui64.LinkLocal(w.link.Gateway), i))
 					local = local.Next()
 				}
 				if have := neighbours(version.family, "eth0-tap"); have > mostSources+5 || have < mostSources/2 {

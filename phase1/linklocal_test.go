@@ -10,6 +10,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
@@ -120,10 +121,10 @@ func learnsFour(t *testing.T, w *wire, c wired.NIC) {
 
 // learnsNoForged announces addresses that no stable-privacy generator makes: such are others'.
 func learnsNoForged(t *testing.T, w *wire, _ wired.NIC) {
-	kinds := w.link.FromLinkLocal(w.link.Gateway.LinkLocal()) // where the responder answers for it, it takes the detection
+	kinds := w.link.FromLinkLocal(eui64.LinkLocal(w.link.Gateway)) // where the responder answers for it, it takes the detection
 	for _, a := range []netip.Addr{
-		cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}.LinkLocal(),
-		cache.MAC{w.link.MAC[0], w.link.MAC[1], w.link.MAC[2], w.link.MAC[3], w.link.MAC[4], w.link.MAC[5] ^ 1}.LinkLocal(),
+		eui64.LinkLocal(cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}),
+		eui64.LinkLocal(cache.MAC{w.link.MAC[0], w.link.MAC[1], w.link.MAC[2], w.link.MAC[3], w.link.MAC[4], w.link.MAC[5] ^ 1}),
 		netip.MustParseAddr("fe80::"),
 		netip.MustParseAddr("fe80::1"),
 		netip.MustParseAddr("fe80::a:b"),
@@ -209,7 +210,7 @@ func keepsWhatItUses(t *testing.T, w *wire, _ wired.NIC) {
 	all := stablePrivacy(3)
 	w.held(all[0])
 	w.learned(all[0])
-	for _, own := range []netip.Addr{all[0], w.link.MAC.LinkLocal()} {
+	for _, own := range []netip.Addr{all[0], eui64.LinkLocal(w.link.MAC)} {
 		claims := [][]byte{neighbour.Detection(own)}
 		for _, k := range neighbour.FromLinkLocal(own)[:5] {
 			claims = append(claims, k.Frames...)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/frames"
@@ -93,7 +94,7 @@ func TestScan(t *testing.T) {
 			// The guest here answers no neighbour solicitation.
 			n.World.IP("neigh replace " + s.link.IPv4.String() + " lladdr " + s.link.MAC.String() + " dev pod")
 			if s.bridge != 0 {
-				n.Pod.IP("neigh replace " + s.link.MAC.LinkLocal().String() + " lladdr " + s.link.MAC.String() + " dev eth0-tap")
+				n.Pod.IP("neigh replace " + eui64.LinkLocal(s.link.MAC).String() + " lladdr " + s.link.MAC.String() + " dev eth0-tap")
 			}
 			near := []netip.Addr{nstest.Pod4, nstest.Pod6}
 			if s.masquerade {
@@ -102,8 +103,8 @@ func TestScan(t *testing.T) {
 			answering := append(near[:len(near):len(near)], netip.MustParseAddr("10.245.0.7"), netip.MustParseAddr("fd00:245::7"))
 			closed := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.53"), netip.IPv6Loopback()}
 			if s.bridge != 0 {
-				answering = append(answering, s.own[1].LinkLocal())
-				closed = append(closed, s.own[0].LinkLocal())
+				answering = append(answering, eui64.LinkLocal(s.own[1]))
+				closed = append(closed, eui64.LinkLocal(s.own[0]))
 			}
 			groups := []netip.Addr{netip.MustParseAddr("10.0.2.255"), netip.MustParseAddr("255.255.255.255"), netip.MustParseAddr("ff02::1")}
 			for _, to := range slices.Concat(answering, groups, closed) {
@@ -153,7 +154,7 @@ func (s *scan) ask(to netip.Addr, all bool) {
 		own = s.link.IPv6
 	}
 	if to.IsLinkLocalUnicast() || to.IsLinkLocalMulticast() {
-		own = s.link.MAC.LinkLocal()
+		own = eui64.LinkLocal(s.link.MAC)
 	}
 	stations := []cache.MAC{s.link.Gateway}
 	if !s.masquerade {

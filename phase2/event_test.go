@@ -23,6 +23,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/dhcp"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -128,7 +129,7 @@ func TestServeOtherMAC(t *testing.T) {
 	port := openTap(t, n, r.Tap)
 
 	stranger := cache.MAC{0x52, 0x54, 0, 0x12, 0x34, 0x56}
-	own := stranger.LinkLocal()
+	own := eui64.LinkLocal(stranger)
 	router := r.IPv6.Router.Address
 	solicited := router.As16()
 	copy(solicited[:], []byte{0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -142,7 +143,7 @@ func newGuest(d Guest) guest {
 	for _, a := range d.Addresses {
 		g.prefixes = append(g.prefixes, single(a))
 	}
-	g.prefixes = append(g.prefixes, single(d.MAC.LinkLocal()))
+	g.prefixes = append(g.prefixes, single(eui64.LinkLocal(d.MAC)))
 	g.prefixes = append(g.prefixes, d.Guard.Prefixes...)
 	slices.SortFunc(g.prefixes, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -57,7 +58,7 @@ func (n NIC) addLeaseBehind(r *cache.Record, v4, v6 []netip.Prefix) {
 	if len(v6) > 0 {
 		routes, warnings := guestRoutes(n.Routes(false))
 		r.Warnings = append(r.Warnings, warnings...)
-		router := cache.Router{Address: netstate.DeriveMACOf(r.MAC.String(), n.Name, "router").LinkLocal(), MAC: n.hopMAC(r, false)}
+		router := cache.Router{Address: eui64.LinkLocal(netstate.DeriveMACOf(r.MAC.String(), n.Name, "router")), MAC: n.hopMAC(r, false)}
 		r.IPv6 = leaseBehind6(v6, router, routes)
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC})
 	}
@@ -74,7 +75,7 @@ func (n NIC) FillRouted(r *cache.Record) {
 		}
 	}
 	if len(v6) > 0 {
-		router := cache.Router{Address: r.GatewayMAC.LinkLocal(), MAC: r.GatewayMAC}
+		router := cache.Router{Address: eui64.LinkLocal(r.GatewayMAC), MAC: r.GatewayMAC}
 		r.IPv6 = leaseBehind6(v6, router, destinations(n.Routes(false)))
 	}
 	r.Warnings = append(r.Warnings, secondAddresses(v4)...)
@@ -415,7 +416,7 @@ func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr
 			r.Warnings = append(r.Warnings, fmt.Sprintf("the gateway %v does not answer, or was not asked, as on standby, so its MAC is not known: the guest gets no IPv6 next hop", gateway))
 			return
 		}
-		router.Address = router.MAC.LinkLocal()
+		router.Address = eui64.LinkLocal(router.MAC)
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC})
 	}
 	for _, route := range routes {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -22,7 +23,7 @@ func (n NIC) Static(guest cache.MAC) *cache.Static {
 			continue
 		}
 		own = append(own, a)
-		if a.Prefix.Addr() == n.MAC.LinkLocal() && n.MAC != guest {
+		if a.Prefix.Addr() == eui64.LinkLocal(n.MAC) && n.MAC != guest {
 			continue // the guest has one of its own MAC
 		}
 		s.Addresses = append(s.Addresses, cache.StaticAddress{
@@ -46,7 +47,7 @@ func (n NIC) Static(guest cache.MAC) *cache.Static {
 // hasConnected reports whether the namespace has the routes that the kernel made of the last address.
 func (n NIC) hasConnected(own []netstate.Address) bool {
 	last := len(own) - 1
-	if own[last].Prefix.Addr() == n.MAC.LinkLocal() {
+	if own[last].Prefix.Addr() == eui64.LinkLocal(n.MAC) {
 		return true // the guest makes this address, and the route, by itself
 	}
 	if own[last].Flags&netstate.AddrNoPrefixRoute != 0 || own[last].Metric != 0 {

@@ -8,6 +8,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -264,7 +265,7 @@ func (p *Plan) guestAddresses(nic netstate.Link) []netip.Addr {
 	}
 	var own []netip.Addr
 	for _, a := range p.found.Addresses {
-		if a.Link == nic.Index && (a.Prefix.Addr() != nic.MAC.LinkLocal() || p.Record.MAC == nic.MAC) {
+		if a.Link == nic.Index && (a.Prefix.Addr() != eui64.LinkLocal(nic.MAC) || p.Record.MAC == nic.MAC) {
 			own = append(own, a.Prefix.Addr())
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -427,8 +428,8 @@ func (k *fakeKernel) relabel(link int, name string) {
 }
 
 func (k *fakeKernel) cameUp(l *netstate.Link) {
-	if l.AddrGen == 0 && !k.has(l.Index, l.MAC.LinkLocal()) {
-		k.insert(netstate.Address{Link: l.Index, Prefix: netip.PrefixFrom(l.MAC.LinkLocal(), 64), Scope: netstate.ScopeLink, Protocol: kernelLL,
+	if l.AddrGen == 0 && !k.has(l.Index, eui64.LinkLocal(l.MAC)) {
+		k.insert(netstate.Address{Link: l.Index, Prefix: netip.PrefixFrom(eui64.LinkLocal(l.MAC), 64), Scope: netstate.ScopeLink, Protocol: kernelLL,
 			ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
 	}
 	for _, a := range k.s.Addresses {

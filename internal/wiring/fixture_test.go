@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
@@ -57,7 +58,7 @@ func withAddress(a netstate.Address, edit func(*netstate.Address)) netstate.Addr
 
 // linkLocal is the one that the kernel made.
 func linkLocal() netstate.Address {
-	return netstate.Address{Link: nic, Prefix: netip.PrefixFrom(podMAC.LinkLocal(), 64), Scope: netstate.ScopeLink, Protocol: kernelLL,
+	return netstate.Address{Link: nic, Prefix: netip.PrefixFrom(eui64.LinkLocal(podMAC), 64), Scope: netstate.ScopeLink, Protocol: kernelLL,
 		ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -173,7 +174,7 @@ func (t forwarding) sources() []netip.Prefix {
 	for _, e := range t.ends {
 		list = append(list, single(e.guest))
 		if e.guest.Is6() {
-			list = append(list, single(t.mac.LinkLocal()))
+			list = append(list, single(eui64.LinkLocal(t.mac)))
 		}
 	}
 	for _, a := range t.further {

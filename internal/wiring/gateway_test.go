@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
@@ -71,10 +72,10 @@ func TestWithGateway(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r := repaired.Record.IPv6.Router; r == nil || r.MAC != mac(10) || r.Address != mac(10).LinkLocal() || !r.Default {
+			if r := repaired.Record.IPv6.Router; r == nil || r.MAC != mac(10) || r.Address != eui64.LinkLocal(mac(10)) || !r.Default {
 				t.Errorf("%s: router %+v", name, r)
 			}
-			if want := (cache.Neighbour{Address: mac(10).LinkLocal(), MAC: mac(10)}); !reflect.DeepEqual(repaired.Record.Neighbours, []cache.Neighbour{want}) {
+			if want := (cache.Neighbour{Address: eui64.LinkLocal(mac(10)), MAC: mac(10)}); !reflect.DeepEqual(repaired.Record.Neighbours, []cache.Neighbour{want}) {
 				t.Errorf("%s: neighbours %+v, want %+v", name, repaired.Record.Neighbours, want)
 			}
 			if !reflect.DeepEqual(plan.Record, before) {

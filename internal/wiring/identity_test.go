@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/golden"
 )
@@ -138,8 +139,8 @@ func flannelElsewhere() netstate.Snapshot {
 		s.Links[1].MAC, s.Links[1].Index = other, 9
 		for i, a := range s.Addresses {
 			s.Addresses[i].Link = 9
-			if a.Prefix.Addr() == podMAC.LinkLocal() {
-				s.Addresses[i].Prefix = pfx(other.LinkLocal().String() + "/64")
+			if a.Prefix.Addr() == eui64.LinkLocal(podMAC) {
+				s.Addresses[i].Prefix = pfx(eui64.LinkLocal(other).String() + "/64")
 			}
 		}
 		for i := range s.Routes {

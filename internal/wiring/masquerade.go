@@ -9,6 +9,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/lease"
@@ -281,7 +282,7 @@ func (b masquerade) lease(p *Plan, nic netstate.Link, v4, v6 bool) (networks []i
 			Address: guest.Addr(),
 			Gateway: gateway,
 			OnLink:  []netip.Prefix{guest.Masked()},
-			Router:  &cache.Router{Address: p.Record.GatewayMAC.LinkLocal(), MAC: p.Record.GatewayMAC, Default: true},
+			Router:  &cache.Router{Address: eui64.LinkLocal(p.Record.GatewayMAC), MAC: p.Record.GatewayMAC, Default: true},
 		}
 	}
 	return networks, nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -76,8 +77,8 @@ func guestsOf(ends []end) []netip.Addr {
 // addresses to the guest.
 func (p *Plan) addRoutesToGuest(tap netstate.Link, ends []end) error {
 	if hasEnd(ends, 6) {
-		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: p.Record.MAC.LinkLocal(), MAC: p.Record.MAC, Permanent: true})
-		p.addAddress(tap, netip.PrefixFrom(tap.MAC.LinkLocal(), 64), netstate.ScopeLink)
+		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: eui64.LinkLocal(p.Record.MAC), MAC: p.Record.MAC, Permanent: true})
+		p.addAddress(tap, netip.PrefixFrom(eui64.LinkLocal(tap.MAC), 64), netstate.ScopeLink)
 	}
 	return p.routeGuardPrefixes(tap, ends)
 }
@@ -104,7 +105,7 @@ func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends []end) error {
 		if p.binding.traits().offStack {
 			r.PrefSrc = ends[at].gateway // the kernel would choose the guest's address
 			if prefix.Addr().Is6() {
-				r.Gateway = p.Record.MAC.LinkLocal() // an address of the namespace can be no gateway
+				r.Gateway = eui64.LinkLocal(p.Record.MAC) // an address of the namespace can be no gateway
 			}
 		}
 		if prefix.Addr().Is6() {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -154,7 +155,7 @@ func (s *salvage) takeMAC(was *netstate.Link) bool {
 		b := a.Prefix.Addr().As16()
 		mac := cache.MAC{b[8] ^ 2, b[9], b[10], b[13], b[14], b[15]}
 		held := s.traits.managesAddresses && mac != was.MAC // by the holder
-		if a.Link == was.Index && a.Prefix.Addr() == mac.LinkLocal() && mac.Unicast() && !held {
+		if a.Link == was.Index && a.Prefix.Addr() == eui64.LinkLocal(mac) && mac.Unicast() && !held {
 			was.MAC, was.AddrGen = mac, 0
 			return true
 		}
@@ -218,7 +219,7 @@ func (s *salvage) missing(was netstate.Link) (commands []string) {
 	}
 	for _, a := range s.record.Static.Addresses {
 		has := func(o netstate.Address) bool { return o.Link == was.Index && o.Prefix.Addr() == a.Address.Addr() }
-		if !slices.ContainsFunc(s.j.Found.Addresses, has) && a.Address.Addr() != was.MAC.LinkLocal() { // which the kernel makes
+		if !slices.ContainsFunc(s.j.Found.Addresses, has) && a.Address.Addr() != eui64.LinkLocal(was.MAC) { // which the kernel makes
 			add := netstate.Address{Prefix: a.Address, Peer: a.Peer, Broadcast: a.Broadcast, Scope: a.Scope, ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever}
 			commands = append(commands, netstate.AddressAdd{Link: was.Name, Address: add}.String())
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -19,7 +20,7 @@ func moving() cache.Record {
 		ResponderTap: "eth0-dhcp", ResponderMAC: cache.MAC{2, 0, 0, 0, 0, 9}, MAC: mac, GatewayMAC: gateway, MTU: 1450,
 		IPv4: &cache.IPv4{Address: netip.MustParsePrefix("10.9.0.1/24"), Server: netip.MustParseAddr("10.9.0.2")},
 		IPv6: &cache.IPv6{Address: netip.MustParseAddr("fd09::7"), Gateway: netip.MustParseAddr("fd09::9"), OnLink: []netip.Prefix{netip.MustParsePrefix("fd09::/120")},
-			Router: &cache.Router{Address: gateway.LinkLocal(), MAC: gateway, Default: true}},
+			Router: &cache.Router{Address: eui64.LinkLocal(gateway), MAC: gateway, Default: true}},
 		Limits:  cache.Limits{ToGuest: cache.Limit{BitsPerSecond: 1_000_000_000}},
 		DNS:     &cache.DNS{Search: []string{"a.b"}},
 		Options: cache.Options{Hostname: "vm1", LeaseSeconds: 60},

@@ -13,6 +13,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -132,7 +133,7 @@ func checkManaged(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Netwo
 		return out
 	}
 	local := firstAddress(t, wait("ip -6 -o addr show dev eth0 scope link -tentative | grep inet6"))
-	if local == r.MAC.LinkLocal() {
+	if local == eui64.LinkLocal(r.MAC) {
 		t.Errorf("the guest's link-local address is %v, made of its MAC; want another one", local)
 	}
 	t.Logf("link-local address %v", local)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -103,7 +104,7 @@ func renewLinkLocal(t testing.TB, pod *nstest.Namespace, nic string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(pod.IP("-6 addr show scope link dev "+nic), " "+mac.LinkLocal().String()+"/") {
+	if strings.Contains(pod.IP("-6 addr show scope link dev "+nic), " "+eui64.LinkLocal(mac).String()+"/") {
 		return
 	}
 	pod.IP("-6 addr flush scope link dev " + nic)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -63,7 +64,7 @@ func acceptOne(t testing.TB, vpc *nstest.Namespace, port, mac, ipv4, ipv6 string
 	if err != nil {
 		t.Fatal(err)
 	}
-	vpc.Exec("nft", strings.NewReplacer("PORT", port, "MAC", mac, "IPV4", ipv4, "IPV6", ipv6, "LINKLOCAL", own.LinkLocal().String()).Replace(`
+	vpc.Exec("nft", strings.NewReplacer("PORT", port, "MAC", mac, "IPV4", ipv4, "IPV6", ipv6, "LINKLOCAL", eui64.LinkLocal(own).String()).Replace(`
 		add table netdev vpc
 		add counter netdev vpc PORT
 		add chain netdev vpc PORT { type filter hook ingress device PORT priority 0; policy accept; }

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
@@ -78,7 +79,7 @@ type builder struct {
 
 // newBuilder uses documentation addresses (RFC 5737, RFC 3849) for a family in which the guest has no address.
 func newBuilder(l Link) *builder {
-	b := &builder{Link: l, own4: l.IPv4, own6: l.IPv6, local6: l.MAC.LinkLocal()}
+	b := &builder{Link: l, own4: l.IPv4, own6: l.IPv6, local6: eui64.LinkLocal(l.MAC)}
 	if !b.own4.IsValid() {
 		b.own4 = netip.MustParseAddr("192.0.2.7")
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
@@ -509,7 +510,7 @@ func (b *builder) addForeignSources6() {
 		{"another's source", b.own6.Next().Next().String()},
 		{"the gateway's source", b.Gateway6.String()},
 		{"a foreign link-local source", foreign6l.String()},
-		{"the gateway's link-local source", b.Gateway.LinkLocal().String()},
+		{"the gateway's link-local source", eui64.LinkLocal(b.Gateway).String()},
 		{"source ::1", "::1"},
 		{"source ::", "::"},
 		{"source ::ffff:127.0.0.1", "::ffff:127.0.0.1"},
@@ -622,7 +623,7 @@ func (b *builder) addRouters6() {
 		b.drop(firewall.HiddenFragment, 6, m.name+" in nested fragments", m.why+hidden, cut...)
 		b.drop(m.reason, 6, m.name+" from its global address", m.why, b.v6(with(func(p *ip6) { p.from = b.own6 })))
 		b.drop(m.reason, 6, m.name+" from ::", m.why, b.v6(with(func(p *ip6) { p.from = unspecified6 })))
-		b.drop(m.reason, 6, m.name+" as the gateway", m.why, b.v6(with(func(p *ip6) { p.from = b.Gateway.LinkLocal() })))
+		b.drop(m.reason, 6, m.name+" as the gateway", m.why, b.v6(with(func(p *ip6) { p.from = eui64.LinkLocal(b.Gateway) })))
 	}
 	known := map[uint8]bool{ // by this filter, with a reason of its own or as legitimate
 		130: true, 131: true, 132: true, 133: true, 134: true, 135: true, 136: true, 137: true, 143: true,
@@ -680,7 +681,7 @@ func (b *builder) addDiscovery6() {
 	}
 	add(firewall.NeighbourSpoof, "neighbour advertisement of another's address", poison, b.advertisement(b.local6, nodes, neighbour, 0x20, mine))
 	add(firewall.NeighbourSpoof, "neighbour advertisement of the gateway's address", poison, b.advertisement(b.local6, nodes, b.Gateway6, 0xa0, mine))
-	add(firewall.NeighbourSpoof, "neighbour advertisement of the gateway's link-local address", poison, b.advertisement(b.local6, nodes, b.Gateway.LinkLocal(), 0xa0, mine))
+	add(firewall.NeighbourSpoof, "neighbour advertisement of the gateway's link-local address", poison, b.advertisement(b.local6, nodes, eui64.LinkLocal(b.Gateway), 0xa0, mine))
 	add(firewall.NeighbourSpoof, "neighbour advertisement of a foreign address", poison, b.advertisement(b.own6, nodes, foreign6, 0x20, mine))
 	add(firewall.NeighbourSpoof, "neighbour advertisement of a foreign link-local address", poison, b.advertisement(b.own6, nodes, foreign6l, 0x20, mine))
 	add(firewall.NeighbourSpoof, "neighbour advertisement of another's address without an option", poison, b.advertisement(b.local6, b.Gateway6, neighbour, 0x60))
@@ -826,7 +827,7 @@ func (b *builder) addServers6() {
 	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply to all nodes", server, b.v6(ip6{from: b.local6, to: nodes, body: udp(547, 546, reply())}))
 	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply from another port", server, b.v6(ip6{from: b.local6, to: nodes, body: udp(5470, 546, reply())}))
 	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply to another port", server, b.v6(ip6{from: b.local6, to: nodes, body: udp(547, 5460, reply())}))
-	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply as the gateway", server, b.v6(ip6{from: b.Gateway.LinkLocal(), to: nodes, body: udp(547, 546, reply())}))
+	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply as the gateway", server, b.v6(ip6{from: eui64.LinkLocal(b.Gateway), to: nodes, body: udp(547, 546, reply())}))
 	for _, e := range extensions {
 		b.drop(firewall.DHCPServer, 6, "DHCPv6 reply after "+e.name, server, b.v6(ip6{from: b.local6, to: nodes, before: e.headers, body: udp(547, 546, reply())}))
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
@@ -19,7 +20,7 @@ func Outer(l Link) []Kind {
 		b.arp(func(a *arp) {
 			a.operation, a.sender, a.senderIP, a.target, a.targetIP, a.destination = 2, l.MAC, l.IPv4, l.MAC, unspecified4, l.MAC
 		}))
-	b.addOuter6(l.MAC.LinkLocal())
+	b.addOuter6(eui64.LinkLocal(l.MAC))
 	return b.kinds
 }
 
@@ -43,7 +44,7 @@ func OuterLegitimate(l Link) []Kind {
 		b.add(6, q.name, members, b.v6(ip6{from: b.local6, to: q.to, hops: 1, before: []extension{routerAlert}, protocol: protoICMPv6, body: icmp(130, 0, []byte{0, 100, 0, 0}, q.rest)}))
 	}
 	const find = "to find the guest"
-	for _, target := range []netip.Addr{l.IPv6, l.MAC.LinkLocal()} {
+	for _, target := range []netip.Addr{l.IPv6, eui64.LinkLocal(l.MAC)} {
 		b.add(6, fmt.Sprintf("neighbour solicitation of the guest's %v", target), find, b.solicitation(b.local6, solicited(target), target, linkLayer(1, b.MAC)))
 	}
 	b.add(6, "neighbour advertisement of a router", "to be found", b.advertisement(b.local6, l.IPv6, b.local6, 0xe0, linkLayer(2, b.MAC)))

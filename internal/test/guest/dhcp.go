@@ -17,6 +17,7 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -287,7 +288,7 @@ func (g *Guest) lease6By(ctx context.Context, ask func(context.Context, *nclient
 	defer free()
 	var conn net.PacketConn
 	err := g.Do(func() (err error) {
-		local := g.config.MAC.LinkLocal().WithZone(g.zone)
+		local := eui64.LinkLocal(g.config.MAC).WithZone(g.zone)
 		conn, err = onNIC.ListenPacket(ctx, "udp6", netip.AddrPortFrom(local, dhcpv6.DefaultClientPort).String())
 		return err
 	})
