@@ -161,7 +161,7 @@ func (d *decided) before(e Egress) (places []int) {
 func (d *decided) decides(a about) (at int, is bool) {
 	protocol := Ports{Protocol: a.ports.Protocol}
 	if a.ports.First != 0 {
-		protocol.Protocol = a.ports.Full().Protocol
+		protocol.Protocol = a.ports.full().Protocol
 	}
 	for _, ports := range []Ports{a.ports, protocol, {}} {
 		if at, is := d.first[about{network: a.network, name: a.name, ports: ports}]; is {

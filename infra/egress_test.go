@@ -58,7 +58,7 @@ func FuzzEgress(f *testing.F) {
 		if e.UnmarshalText([]byte(text)) != nil {
 			return
 		}
-		if err := again.UnmarshalText([]byte(e.String())); err != nil || again != e && e.Ports.Full().Protocol != again.Ports.Protocol {
+		if err := again.UnmarshalText([]byte(e.String())); err != nil || again != e && syntax.Ports(e.Ports).Full().Protocol != again.Ports.Protocol {
 			t.Errorf("%q becomes %+v, then %+v, %v", text, e, again, err)
 		}
 		s := infra.Spec{Binding: infra.Routed{}, Owner: infra.Owner{UID: 107}, DNS: &cache.DNS{Servers: []netip.Addr{netip.IPv6Loopback()}}, Egress: append([]infra.Egress{e}, egress(t, "refuse all")...)}

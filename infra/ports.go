@@ -1,13 +1,13 @@
 package infra
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // Ports are one port of a protocol, or several in a row. In text and JSON they are FIRST[-LAST][:GUEST][/PROTOCOL],
@@ -22,13 +22,11 @@ type Ports struct {
 
 var transports = []string{"tcp", "udp", "sctp"}
 
-// Full returns p with its defaults in Protocol, Last and Guest.
-func (p Ports) Full() Ports {
-	return Ports{cmp.Or(p.Protocol, "tcp"), p.First, max(p.First, p.Last), cmp.Or(p.Guest, p.First)}
-}
+// full returns p with its defaults in Protocol, Last and Guest.
+func (p Ports) full() Ports { return Ports(syntax.Ports(p).Full()) }
 
 func (p Ports) String() string {
-	p = p.Full()
+	p = p.full()
 	text := fmt.Sprint(p.First)
 	if p.Last > p.First {
 		text += fmt.Sprintf("-%d", p.Last)
@@ -73,7 +71,7 @@ func checkPorts(field string, list []Ports) error {
 	redirected := 0
 	for i, p := range list {
 		field := fmt.Sprintf("%s[%d]", field, i)
-		full := p.Full()
+		full := p.full()
 		if !slices.Contains(transports, full.Protocol) {
 			return &cache.FieldError{Field: field, Reason: fmt.Sprintf("unknown protocol %q, want tcp, udp or sctp", p.Protocol)}
 		}
@@ -105,6 +103,6 @@ const maxRedirected = 4096
 
 // overlap reports whether both have a port of the same protocol.
 func overlap(p, o Ports) bool {
-	p, o = p.Full(), o.Full()
+	p, o = p.full(), o.full()
 	return p.Protocol == o.Protocol && p.First <= o.Last && o.First <= p.Last
 }

@@ -42,7 +42,7 @@ func (b Slirp) validate() error {
 	}
 	files := 0
 	for i, p := range b.Ports {
-		if files += int(p.Full().Last-p.First) + 1; files > maxSlirpPorts {
+		if files += int(p.full().Last-p.First) + 1; files > maxSlirpPorts {
 			return &cache.FieldError{Field: fmt.Sprintf("%sports[%d]", field, i), Reason: fmt.Sprintf("%v: QEMU opens a file for each port, with this entry %d, want at most %d: the bindings passt and masquerade take more", p, files, maxSlirpPorts)}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // PinError reports addresses that Pin has left out. The others are pinned.
@@ -112,7 +113,7 @@ func pinsOf(addresses []netip.Addr, ports []infra.Ports) (pins []firewall.Pin, o
 			continue
 		}
 		for _, p := range ports {
-			p = p.Full()
+			p := syntax.Ports(p).Full()
 			for port := int(p.First); port <= int(p.Last); port++ {
 				pin := firewall.Pin{To: a, Protocol: firewall.Transports[p.Protocol], Port: uint16(port)}
 				if !seen[pin] {
@@ -130,7 +131,7 @@ func pinsOf(addresses []netip.Addr, ports []infra.Ports) (pins []firewall.Pin, o
 
 // checkPinned is what is wrong with the ports; empty: nothing.
 func checkPinned(p infra.Ports) string {
-	_, known := firewall.Transports[p.Full().Protocol]
+	_, known := firewall.Transports[syntax.Ports(p).Full().Protocol]
 	switch {
 	case !known:
 		return "unknown protocol, want tcp, udp or sctp"

@@ -18,6 +18,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // errNoConntrack is the error of netstate.ConnectionsDel where the kernel tracks connections and reports none of them.
@@ -94,8 +95,8 @@ func (c connection) matches(o netstate.ConnectionsDel) bool {
 			return false
 		}
 	}
-	return len(o.Ports) == 0 || slices.ContainsFunc(o.Ports, func(p infra.Ports) bool {
-		p = p.Full()
+	return len(o.Ports) == 0 || slices.ContainsFunc(o.Ports, func(ports infra.Ports) bool {
+		p := syntax.Ports(ports).Full()
 		return firewall.Transports[p.Protocol] == c.original.protocol && p.First <= c.original.port && c.original.port <= p.Last
 	})
 }

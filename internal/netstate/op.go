@@ -8,6 +8,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // Op is one operation on a namespace, one of the types below. Its text is the command that an
@@ -560,7 +561,7 @@ func (o ConnectionsDel) String() string {
 	}
 	var lines []string
 	for _, p := range o.Ports {
-		p = p.Full()
+		p := syntax.Ports(p).Full()
 		line := "conntrack -D -p " + p.Protocol + where
 		switch {
 		case p.First == p.Last:

@@ -316,10 +316,10 @@ func (p *Plan) entries(v int) (all []entry) {
 			case e.Ports.Protocol == "icmp":
 				one.protocol = icmp
 			default:
-				one.protocol = int(firewall.Transports[e.Ports.Full().Protocol])
+				one.protocol = int(firewall.Transports[syntax.Ports(e.Ports).Full().Protocol])
 			}
 			if e.Ports.First != 0 {
-				one.first, one.last = int(e.Ports.First), int(e.Ports.Full().Last)
+				one.first, one.last = int(e.Ports.First), int(syntax.Ports(e.Ports).Full().Last)
 			}
 			class, known := classes[one]
 			if !known {

@@ -82,10 +82,10 @@ func (p packet) decided(list []infra.Egress) int {
 			continue
 		}
 		protocols := map[string]uint8{"tcp": 6, "udp": 17, "sctp": 132, "icmp": map[bool]uint8{true: 1, false: 58}[p.to.Is4()]}
-		if e.Ports != (infra.Ports{}) && protocols[e.Ports.Full().Protocol] != p.protocol {
+		if e.Ports != (infra.Ports{}) && protocols[syntax.Ports(e.Ports).Full().Protocol] != p.protocol {
 			continue
 		}
-		if e.Ports.First != 0 && (p.port < e.Ports.First || p.port > e.Ports.Full().Last) {
+		if e.Ports.First != 0 && (p.port < e.Ports.First || p.port > syntax.Ports(e.Ports).Full().Last) {
 			continue
 		}
 		return i

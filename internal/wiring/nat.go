@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // translation is the NAT of a masquerade binding. Packets for the NIC's addresses go to the guest, if their
@@ -182,7 +183,7 @@ func (t translation) toGuest(guest netip.Addr) []firewall.Rule {
 		return append(rules, rule(firewall.DNAT{Address: guest}))
 	}
 	for _, p := range t.Ports {
-		if f := p.Full(); f.Guest == f.First {
+		if f := syntax.Ports(p).Full(); f.Guest == f.First {
 			rules = append(rules, rule(firewall.DNAT{Address: guest}, matchPorts(p)...))
 		}
 	}

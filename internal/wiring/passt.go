@@ -9,6 +9,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // passt opens to the launcher's user the ports and the ping sockets that passt needs, and leaves the NIC as
@@ -67,7 +68,7 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 // has them.
 func (p *Plan) openSockets(ports []infra.Ports) (forwards []cache.Forward) {
 	for _, f := range ports {
-		forwards = append(forwards, cache.Forward(f.Full()))
+		forwards = append(forwards, cache.Forward(syntax.Ports(f).Full()))
 		// Another NIC's wiring may have opened the ports already, and may be torn down first.
 		if start, err := strconv.Atoi(p.found.Sysctls[netstate.PortStart]); err == nil && int(f.First) < max(start, privilegedPorts) && (start == 0 || int(f.First) < start) {
 			p.wanted.Sysctls[netstate.PortStart] = "0" // otherwise passt skips such ports and says nothing, and QEMU ends

@@ -8,12 +8,13 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // containsPort reports whether the port is one of the list.
 func containsPort(list []infra.Ports, protocol string, port uint16) bool {
-	return slices.ContainsFunc(list, func(p infra.Ports) bool {
-		p = p.Full()
+	return slices.ContainsFunc(list, func(ports infra.Ports) bool {
+		p := syntax.Ports(ports).Full()
 		return p.Protocol == protocol && p.First <= port && port <= p.Last
 	})
 }
@@ -24,8 +25,8 @@ func equalPorts(a, b []infra.Ports) bool {
 }
 
 // matchPorts are the conditions of a rule for the ports.
-func matchPorts(p infra.Ports) []firewall.Match {
-	p = p.Full()
+func matchPorts(ports infra.Ports) []firewall.Match {
+	p := syntax.Ports(ports).Full()
 	number := firewall.Transports[p.Protocol]
 	return []firewall.Match{
 		firewall.Protocol{Number: number},
@@ -46,7 +47,7 @@ func portMaps(list []infra.Ports) []portMap {
 	for _, protocol := range []string{"tcp", "udp", "sctp"} {
 		m := portMap{protocol, firewall.PortMap{Name: protocol + "-ports"}}
 		for _, p := range list {
-			if p = p.Full(); p.Guest != p.First && p.Protocol == protocol {
+			if p := syntax.Ports(p).Full(); p.Guest != p.First && p.Protocol == protocol {
 				m.Ranges = append(m.Ranges, firewall.PortRange{First: p.First, Last: p.Last, To: p.Guest})
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // portChoice are the source ports of the guest's connections behind a masquerade, by protocol. An answer goes to the
@@ -84,7 +85,7 @@ func (s *portSet) cut(r span) {
 // include adds the ports of the protocol.
 func (s *portSet) include(list []infra.Ports, protocol string) {
 	for _, p := range list {
-		if p = p.Full(); p.Protocol == protocol {
+		if p := syntax.Ports(p).Full(); p.Protocol == protocol {
 			s.add(span{p.First, p.Last})
 		}
 	}
@@ -93,7 +94,7 @@ func (s *portSet) include(list []infra.Ports, protocol string) {
 // remove removes the ports of the protocol.
 func (s *portSet) remove(list []infra.Ports, protocol string) {
 	for _, p := range list {
-		if p = p.Full(); p.Protocol == protocol {
+		if p := syntax.Ports(p).Full(); p.Protocol == protocol {
 			s.cut(span{p.First, p.Last})
 		}
 	}
