@@ -1,11 +1,11 @@
 package infra
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/privatenet"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -73,54 +73,11 @@ func (s *Sidecar) validate(field string) error {
 
 const DefaultMaxConnections = 16384 // of a Masquerade or Routed without MaxConnections
 
-// The networks of a guest behind Masquerade.
-var (
-	defaultIPv4 = netip.MustParsePrefix("10.0.2.0/24")
-	defaultIPv6 = netip.MustParsePrefix("fd10:0:2::/120")
-)
-
 func (Masquerade) Kind() cache.Kind            { return cache.BindingMasquerade }
 func (Masquerade) validateGuard(g Guard) error { return g.carriesIP(cache.BindingMasquerade) }
 
-// Ends returns the addresses of guest and gateway, of IP version 4 or 6.
-func (b Masquerade) Ends(version int) (guest netip.Prefix, gateway netip.Addr) {
-	network := b.network(version)
-	first := network.Addr().Next()
-	own := ofVersion(b.Guest, version)
-	gateway = ofVersion(b.Gateway, version)
-	if !gateway.IsValid() {
-		gateway = otherThan(own, first)
-	}
-	if !own.IsValid() {
-		own = otherThan(gateway, first)
-	}
-	return netip.PrefixFrom(own, network.Bits()), gateway
-}
-
-// network is the guest's.
-func (b Masquerade) network(version int) netip.Prefix {
-	if version == 4 {
-		return cmp.Or(b.IPv4, defaultIPv4)
-	}
-	return cmp.Or(b.IPv6, defaultIPv6)
-}
-
-// ofVersion is the address of the version of IP; zero: there is none.
-func ofVersion(list []netip.Addr, version int) netip.Addr {
-	for _, a := range list {
-		if a.Is4() == (version == 4) {
-			return a
-		}
-	}
-	return netip.Addr{}
-}
-
-// otherThan is the first address, or the next one if the first is taken.
-func otherThan(taken, first netip.Addr) netip.Addr {
-	if taken == first {
-		return first.Next()
-	}
-	return first
+func (b Masquerade) network() privatenet.Network {
+	return privatenet.Network{IPv4: b.IPv4, IPv6: b.IPv6, Guest: b.Guest, Gateway: b.Gateway}
 }
 
 const maxConnections = 1 << 20
@@ -133,10 +90,10 @@ func (b Masquerade) validate() error {
 		return &cache.FieldError{Field: field + "firewall", Reason: fmt.Sprintf("%q, want %q, %q or %q",
 			b.Firewall, cache.FirewallNFTables, cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy)}
 	}
-	if err := checkNetwork(field+"ipv4", b.IPv4, defaultIPv4, 30, "network, gateway, guest and broadcast"); err != nil {
+	if err := checkNetwork(field+"ipv4", b.IPv4, privatenet.DefaultIPv4, 30, "network, gateway, guest and broadcast"); err != nil {
 		return err
 	}
-	if err := checkNetwork(field+"ipv6", b.IPv6, defaultIPv6, 126, "the routers' anycast address, gateway and guest"); err != nil {
+	if err := checkNetwork(field+"ipv6", b.IPv6, privatenet.DefaultIPv6, 126, "the routers' anycast address, gateway and guest"); err != nil {
 		return err
 	}
 	if err := b.validateEnds(field); err != nil {
@@ -189,8 +146,8 @@ func (b Masquerade) validateEnds(field string) error {
 		}
 	}
 	for _, version := range []int{4, 6} {
-		guest, gateway := b.Ends(version)
-		if own := ofVersion(routedOwn, version); guest.Addr() == own || gateway == own {
+		guest, gateway := b.network().Ends(version)
+		if own := privatenet.OfVersion(routedOwn, version); guest.Addr() == own || gateway == own {
 			return &cache.FieldError{Field: fmt.Sprintf("%sipv%d", field, version),
 				Reason: fmt.Sprintf("%v is the namespace's own under the routed binding: want other addresses in guest and gateway", own)}
 		}
@@ -208,10 +165,10 @@ func (b Masquerade) validateEnd(others []netip.Addr, a netip.Addr) string {
 	if a.Is4() {
 		version = 4
 	}
-	guest, gateway := b.Ends(version)
-	network := b.network(version)
+	guest, gateway := b.network().Ends(version)
+	network := b.network().Prefix(version)
 	switch {
-	case ofVersion(others, version).IsValid():
+	case privatenet.OfVersion(others, version).IsValid():
 		return fmt.Sprintf("is a second one of IPv%d: want one of each version", version)
 	case !network.Contains(a):
 		return fmt.Sprintf("is not in %v: want an address in it, or another network in ipv%d", network, version)

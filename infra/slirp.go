@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/privatenet"
 )
 
 // Slirp has QEMU open the namespace's sockets for the guest (-netdev user, libvirt's interface type user). The guest
@@ -28,7 +29,7 @@ func (b Slirp) validateGuard(g Guard) error { return g.loosensNothing(b) }
 
 func (b Slirp) validate() error {
 	const field = "binding.slirp."
-	if err := checkNetwork(field+"ipv4", b.IPv4, defaultIPv4, 27, "gateway, resolver and guest, which is host 15,"); err != nil {
+	if err := checkNetwork(field+"ipv4", b.IPv4, privatenet.DefaultIPv4, 27, "gateway, resolver and guest, which is host 15,"); err != nil {
 		return err
 	}
 	if err := checkNetwork(field+"ipv6", b.IPv6, slirpIPv6, 64, "guests that make their addresses themselves"); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/privatenet"
 )
 
 // defaultGatewayMAC is the gateway's MAC of a routed guest, and of a masquerade without GatewayMAC. Each guest is alone
@@ -36,11 +37,16 @@ func (masquerade) traits() traits { return traits{routes: true} }
 func (b masquerade) sameGuest(other infra.Binding) bool {
 	o, ok := other.(infra.Masquerade)
 	for _, version := range []int{4, 6} {
-		guest, gateway := b.Ends(version)
-		otherGuest, otherGateway := o.Ends(version)
+		guest, gateway := networkOfGuest(b.Masquerade).Ends(version)
+		otherGuest, otherGateway := networkOfGuest(o).Ends(version)
 		ok = ok && guest == otherGuest && gateway == otherGateway
 	}
 	return ok && b.MAC == o.MAC && b.NICMAC == o.NICMAC && b.GatewayMAC == o.GatewayMAC && b.Firewall == o.Firewall
+}
+
+// networkOfGuest is the network between the guest and its gateway.
+func networkOfGuest(b infra.Masquerade) privatenet.Network {
+	return privatenet.Network{IPv4: b.IPv4, IPv6: b.IPv6, Guest: b.Guest, Gateway: b.Gateway}
 }
 
 func (b masquerade) wiredAs() string {
@@ -89,7 +95,7 @@ func (b masquerade) takeOver(prefix string, from cache.Record) (infra.Binding, e
 // takeEnds sets the missing addresses of one version of IP, unless the guest gets another network. Defaults stay unset:
 // a guest whose address the caller names may have one of a network that the namespace reaches.
 func (b *masquerade) takeEnds(guest, gateway netip.Addr, version int) {
-	own, ownGateway := b.Ends(version)
+	own, ownGateway := networkOfGuest(b.Masquerade).Ends(version)
 	if own.Addr() == guest && ownGateway == gateway {
 		return
 	}
@@ -263,7 +269,7 @@ func (b masquerade) lease(p *Plan, nic netstate.Link, v4, v6 bool) (networks []i
 		if v == 4 && !v4 || v == 6 && !v6 {
 			continue
 		}
-		guest, gateway := b.Ends(v)
+		guest, gateway := networkOfGuest(b.Masquerade).Ends(v)
 		named := slices.ContainsFunc(b.Guest, func(a netip.Addr) bool { return version(a) == v })
 		within, err := p.liesWithin(nic, guest, named)
 		if err != nil {

@@ -164,7 +164,7 @@ func TestLinks(t *testing.T) {
 // TestPure: what a plan is computed with imports nothing by which a kernel, a file or a clock can be reached.
 // What the packages link in addition comes by way of cache, which reads and writes records, and of fmt.
 func TestPure(t *testing.T) {
-	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/internal/eui64", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/guestfilter", module+"/internal/wiring") {
+	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/internal/eui64", module+"/internal/privatenet", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/guestfilter", module+"/internal/wiring") {
 		for _, imported := range p.Imports {
 			for _, tree := range []string{"os", "io/ioutil", "time", "syscall", "unsafe", "log", "runtime", "math/rand", "crypto/rand", "golang.org/x"} {
 				if within(imported, tree) {
@@ -207,6 +207,7 @@ func TestKernelAlone(t *testing.T) {
 // no part of their API. They link nothing else of the module.
 var bottom = map[string]string{
 	"/internal/eui64":      "pure: addresses of MACs",
+	"/internal/privatenet": "pure: addresses behind a masquerade",
 	"/internal/statefile":  "files in one directory, which os.Root does not let it leave",
 	"/internal/strictjson": "pure: JSON to values",
 	"/internal/syntax":     "pure: the form of names",
