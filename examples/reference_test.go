@@ -125,18 +125,42 @@ func readDocs(t *testing.T, dir string) docs {
 	return d
 }
 
-// oneParagraph returns a comment's text in one line, its code between backticks.
+// oneParagraph returns a comment's text in one line: its code between backticks, and the rows of its tables.
 func oneParagraph(comment string) string {
 	var words []string
-	for line := range strings.Lines(comment) {
-		code, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "\t")
-		if ok {
-			code = "`" + code + "`"
+	var code []string // lines in a row
+	end := func() {
+		isTable := len(code) > 1
+		for _, line := range code {
+			isTable = isTable && tableRow.MatchString(line)
 		}
-		words = append(words, strings.Fields(code)...)
+		for i, line := range code {
+			if row := tableRow.FindStringSubmatch(line); isTable {
+				code[i] = "`" + row[1] + "`: " + row[2]
+			}
+		}
+		switch {
+		case isTable:
+			words = append(words, strings.Join(code, "; ")+".")
+		case code != nil:
+			words = append(words, "`"+strings.Join(code, " ")+"`")
+		}
+		code = nil
 	}
+	for line := range strings.Lines(comment) {
+		if text, ok := strings.CutPrefix(line, "\t"); ok {
+			code = append(code, strings.TrimSpace(text))
+			continue
+		}
+		end()
+		words = append(words, strings.Fields(line)...)
+	}
+	end()
 	return strings.ReplaceAll(strings.Join(words, " "), "|", `\|`)
 }
+
+// tableRow is a word of a table, and what it means.
+var tableRow = regexp.MustCompile(`^(\S+)  +(.*)$`)
 
 // object is a struct of the configuration, and where it is.
 type object struct {
@@ -285,6 +309,7 @@ func bindingKinds() (kinds []cache.Kind) {
 var (
 	zeroClause = regexp.MustCompile(`(?:^|; |\. )(?:[Zz]ero|[Ee]mpty|[Nn]il|[Nn]one|0)(?:: | is (?:refused))(.*?)(\. |; |\.?$)`)
 	goName     = regexp.MustCompile(`\b(?:([A-Za-z]\w*)\.)?([A-Z]\w*)\b`)
+	goPath     = regexp.MustCompile(`\b(?:Spec\.)?([A-Z]\w*(?:\.[A-Z]\w*)+)\b`)
 	goLink     = regexp.MustCompile(`\[\*?([\w.]+)\]`)
 	acronym    = regexp.MustCompile(`^[A-Z]+(v[46])?s?$`)
 )
@@ -323,6 +348,9 @@ func inJSON(o object, field, text string) string {
 		b, _ := infra.NewBinding(kind)
 		bindings[reflect.TypeOf(b).Name()] = string(kind)
 	}
+	text = goPath.ReplaceAllStringFunc(text, func(path string) string {
+		return cmp.Or(pathInJSON(strings.TrimPrefix(path, "Spec.")), path)
+	})
 	constants := map[string]int{"DefaultMaxConnections": infra.DefaultMaxConnections}
 	return goName.ReplaceAllStringFunc(text, func(word string) string {
 		m := goName.FindStringSubmatch(word)
@@ -343,6 +371,25 @@ func inJSON(o object, field, text string) string {
 		}
 		return word
 	})
+}
+
+// pathInJSON returns the path of a field in a field of the Spec, such as DNS.Search; empty: there is none.
+func pathInJSON(path string) string {
+	of, names := reflect.TypeFor[infra.Spec](), []string{}
+	for name := range strings.SplitSeq(path, ".") {
+		if of.Kind() == reflect.Pointer {
+			of = of.Elem()
+		}
+		if of.Kind() != reflect.Struct {
+			return ""
+		}
+		f, ok := of.FieldByName(name)
+		if !ok {
+			return ""
+		}
+		of, names = f.Type, append(names, jsonName(f))
+	}
+	return "`" + strings.Join(names, ".") + "`"
 }
 
 // wrapped returns a text in lines of at most 120 columns.

@@ -7,12 +7,17 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Auto is the first of [Bridge], [Redirect], [Routed] and [Masquerade] that can work on the NIC, with Egress one of the
-// last two. The first Setup chooses.
+// Auto is the first of [Bridge], [Redirect], [Routed] and [Masquerade] that can work on the NIC. If Spec.Egress or
+// Spec.EgressWithin is set, it is the first of Routed and Masquerade. The first Setup chooses, and later ones keep the
+// choice.
 type Auto struct {
-	// Order are the kinds to try; empty: bridge, redirect, routed, masquerade. CNI's CHECK wants no bridge, and no MAC.
+	// Order are the kinds to try, in this order. Empty: bridge, redirect, routed, masquerade.
+	// For CNI's CHECK leave out bridge, and set no MAC: CHECK compares the pod's NIC with what
+	// ADD returned.
 	Order []cache.Kind `json:"order,omitempty"`
-	// MAC is the guest's: a kind that cannot give it is not chosen. Zero: the default of the kind that is chosen.
+
+	// MAC is the guest's. A kind that cannot give the guest this MAC is not chosen. Zero: the
+	// default of the kind that is chosen.
 	MAC cache.MAC `json:"mac,omitzero"`
 }
 

@@ -13,21 +13,24 @@ import (
 	"github.com/guestwire/guestwire/internal/strictjson"
 )
 
-// Binding is how the guest is attached: a [Bridge], [Redirect], [Masquerade], [Routed], [Macvtap], [SRIOV], [Passt],
-// [Slirp] or [Auto] by value.
+// Binding is how the guest is attached to the NIC: a [Bridge], [Redirect], [Masquerade], [Routed], [Macvtap], [SRIOV],
+// [Passt], [Slirp] or [Auto], by value. No other package can add one.
 type Binding interface {
-	Kind() cache.Kind // the binding's name in a Spec's JSON and in a record, such as "bridge"
+	// Kind is the binding's name in a Spec's JSON and in a record, such as "bridge".
+	Kind() cache.Kind
 
 	// validate checks the binding's own fields. The error is a *cache.FieldError.
 	validate() error
-	// validateGuard checks what the binding allows of a guard. The error is a *cache.FieldError.
+	// validateGuard checks what the binding allows of a guard. The error is a
+	// *cache.FieldError.
 	validateGuard(Guard) error
 }
 
 // bindings are all of them, with their defaults, in the order in which messages list them.
 var bindings = []Binding{Bridge{}, Redirect{}, Masquerade{}, Routed{}, Macvtap{}, SRIOV{}, Passt{}, Slirp{}, Auto{}}
 
-// NewBinding returns a binding with its defaults, or a *cache.FieldError.
+// NewBinding returns the binding of a kind, with its defaults. For an unknown kind the error is a *cache.FieldError
+// that lists the known ones.
 func NewBinding(kind cache.Kind) (Binding, error) {
 	for _, b := range bindings {
 		if b.Kind() == kind {

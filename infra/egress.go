@@ -10,17 +10,28 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// Egress is an entry of Spec.Egress or EgressWithin. In text and JSON it is allow|refuse TO [PORTS|PROTOCOL]:
+// Egress is an entry of Spec.Egress and Spec.EgressWithin. In text and JSON it is allow|refuse TO [PORTS|PROTOCOL]:
 //
 //	["refuse metadata", "allow 10.1.0.0/16 443/tcp", "allow resolvers 53/udp", "refuse all"]
 //
-// TO is a network, an address or a list: all; private (RFC 1918, 6598, 4193); link-local; metadata, the clouds'
-// services; nic-networks, those on the NIC's link; resolvers, Spec.DNS.Servers. IPv4 is also in 64:ff9b::/96 (RFC
-// 6052). PROTOCOL is tcp, udp, sctp or icmp (also ICMPv6).
+// TO is an address, a network, or one of these lists:
+//
+//	all           all addresses
+//	private       the networks of RFC 1918, RFC 6598 and RFC 4193
+//	link-local    169.254.0.0/16 and fe80::/10
+//	metadata      the clouds' metadata services
+//	nic-networks  the networks on the NIC's link, without its next hops
+//	resolvers     the addresses of Spec.DNS.Servers
+//
+// An IPv4 network also means its addresses in 64:ff9b::/96 (NAT64, RFC 6052). PORTS are [Ports] of the destination.
+// PROTOCOL is tcp, udp, sctp or icmp; icmp is also ICMPv6. Without them the entry is for every protocol.
 type Egress struct {
-	Refuse bool
-	To     string
-	Ports  Ports // the destination's; zero: each protocol; a First of 0: each port of the Protocol
+	Refuse bool   // false: the entry allows
+	To     string // the word TO
+
+	// Ports are the destination's ports. Zero: every protocol. With a First of 0: every port of
+	// the Protocol.
+	Ports Ports
 }
 
 func (e Egress) String() string {

@@ -10,9 +10,15 @@ import (
 
 // Errors of phase1 that callers branch on.
 var (
-	ErrWired     error = sentinel{"already wired", fs.ErrExist}   // the NIC or a name of its wiring is in use; fs.ErrExist
-	ErrNoNIC     error = sentinel{"no such link", fs.ErrNotExist} // the NIC is not in the namespace; fs.ErrNotExist
-	ErrCollision       = errors.New("network in use")             // the namespace reaches a network of the Spec already
+	// ErrWired: the NIC, or a name that its wiring needs, is in use already. It is fs.ErrExist
+	// as well.
+	ErrWired error = sentinel{"already wired", fs.ErrExist}
+
+	// ErrNoNIC: the namespace has no link with the NIC's name. It is fs.ErrNotExist as well.
+	ErrNoNIC error = sentinel{"no such link", fs.ErrNotExist}
+
+	// ErrCollision: the namespace already reaches a network or an address of the Spec.
+	ErrCollision = errors.New("network in use")
 )
 
 // sentinel is an error that is one of the standard library's as well.
@@ -29,7 +35,9 @@ type RefusedError struct {
 	NIC     string     `json:"nic"`
 	Binding cache.Kind `json:"binding"`
 	Reason  string     `json:"reason"`
-	Instead cache.Kind `json:"instead,omitempty"` // another binding, which can; or empty
+
+	// Instead is a binding that would work. Empty: none would.
+	Instead cache.Kind `json:"instead,omitempty"`
 }
 
 func (e *RefusedError) Error() string {

@@ -8,7 +8,8 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// EtherType is the protocol of an Ethernet frame, in text and JSON with four digits: 0x8863 (PPPoE discovery).
+// EtherType is the protocol of an Ethernet frame. In text and JSON it has 0x and four hexadecimal digits, such as
+// 0x8863 (PPPoE discovery).
 type EtherType uint16
 
 func (e EtherType) String() string { return fmt.Sprintf("%#04x", uint16(e)) }

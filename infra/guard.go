@@ -7,27 +7,49 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Guard is what the guest may send. The zero value allows its own MAC and addresses alone: no DHCP server, no router,
-// and behind a masquerade no service of the namespace. It also keeps the network's DHCP servers and routers from a
-// guest that guestwire serves. Macvtap, SRIOV, Passt and Slirp have no filter: their records warn, unless Off is set.
+// Guard is what the guest may send. The zero value allows the guest's own MAC and addresses alone. The guest can then
+// be no DHCP server and no router, and behind a masquerade it reaches no service of the namespace. The filter also
+// keeps the network's DHCP servers and routers from a guest that guestwire's responder serves.
+//
+// Macvtap, SRIOV, Passt and Slirp have no filter. Their records warn of that, unless Off is set.
 type Guard struct {
-	// Off lets everything pass; the other fields are empty then. The guest still needs the record's MAC: the responder,
-	// and the namespace behind Masquerade and Routed, answer no other one. Serve reports it: other-mac-seen.
-	Off  bool        `json:"off,omitempty"`
-	MACs []cache.MAC `json:"macs,omitempty"` // the guest's in addition to the record's; each may use each address
-	// Prefixes are sources in addition to the guest's addresses, such as those of containers in the guest. The filter
-	// learns four link-local addresses (RFC 7217); fe80::/64 is for a guest with more. Under Masquerade and Routed, Setup
-	// adds a route to each prefix through the guest (ErrCollision: there is one); elsewhere the record warns without one.
+	// Off lets everything pass. The other fields must be empty then. The guest still needs the
+	// record's MAC, because the responder answers no other one, and neither does the namespace
+	// under Masquerade and Routed. Serve reports another MAC as the event other-mac-seen.
+	Off bool `json:"off,omitempty"`
+
+	// MACs are the guest's in addition to the record's. Each of them may use each of the
+	// guest's addresses.
+	MACs []cache.MAC `json:"macs,omitempty"`
+
+	// Prefixes are sources in addition to the guest's addresses, such as those of containers in
+	// the guest. The filter learns up to four link-local addresses by itself (RFC 7217). Add
+	// fe80::/64 for a guest that uses more.
+	//
+	// Under Masquerade and Routed, Setup adds a route to each prefix through the guest.
+	// ErrCollision: the namespace has a route that overlaps the prefix. The record warns of a
+	// prefix that gets no route, because the guest has no address of its family or because it
+	// is wider than /8. Under Bridge and Redirect, the network must know the way to the prefix.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
-	// EtherTypes also pass, in both directions, such as 0x8863 (PPPoE), except to 01:80:c2:00:xx:xx. The filter checks
-	// the guest's MAC alone. Only Bridge, Redirect and Auto take EtherTypes and VLANs.
+
+	// EtherTypes pass in addition to IPv4, IPv6 and ARP, in both directions, such as 0x8863
+	// (PPPoE). Frames to 01:80:c2:00:xx:xx never pass. The filter checks the guest's MAC and
+	// does not look into these frames. Only Bridge, Redirect and Auto take EtherTypes.
 	EtherTypes []EtherType `json:"etherTypes,omitempty"`
-	// VLANs are the tags (802.1Q) that pass in both directions, 1 to 4094, or 0: priority tags, filtered as untagged. The
-	// filter checks the guest's MAC, and that no second tag follows, but no addresses, DHCP or routers. Empty: none from
-	// the guest, and any to a guest without guestwire's responder.
+
+	// VLANs are the tags (802.1Q) that pass in both directions, 1 to 4094. 0 allows priority
+	// tags, whose frames are filtered as untagged ones.
+	//
+	// In a tagged frame the filter checks the guest's MAC, and that no second tag follows. It
+	// checks no addresses, DHCP or routers there. Only Bridge, Redirect and Auto take VLANs.
+	//
+	// Empty: the guest can send no tag. A guest that guestwire's responder does not serve still
+	// receives any.
 	VLANs []uint16 `json:"vlans,omitempty"`
-	// Open are the namespace's ports that a guest of Masquerade or Routed reaches, except at loopback addresses and unless
-	// they are forwarded to the guest. Other bindings, and Auto, refuse them.
+
+	// Open are the namespace's own ports that a guest of Masquerade or Routed reaches. It does
+	// not reach them at loopback addresses, nor if they are forwarded to the guest. Other
+	// bindings, and Auto, refuse this field.
 	Open []Ports `json:"open,omitempty"`
 }
 

@@ -10,51 +10,86 @@ import (
 )
 
 // Masquerade makes the guest a private host behind the NIC's addresses, by NAT. The guest gets the families in which
-// the NIC has a global address; a NIC without one is a [*RefusedError].
+// the NIC has a global address. A NIC without a global address is a [*RefusedError].
 type Masquerade struct {
-	// IPv4 and IPv6 are the guest's networks, at most /30 and /126. Zero: 10.0.2.0/24 and fd10:0:2::/120. ErrCollision:
-	// the namespace reaches the network already, except for IPv4 with an address in Guest.
+	// IPv4 and IPv6 are the guest's networks, at most /30 and /126. Zero: 10.0.2.0/24 and
+	// fd10:0:2::/120.
+	//
+	// ErrCollision: the namespace reaches the network already. An IPv4 network may be one that
+	// the namespace reaches if Guest has an address in it.
 	IPv4 netip.Prefix `json:"ipv4,omitzero"`
 	IPv6 netip.Prefix `json:"ipv6,omitzero"`
-	// Guest and Gateway are addresses in these networks, one of each family, that an image or a snapshot has baked in. A
-	// family that is missing gets the first addresses, the gateway before the guest.
+
+	// Guest and Gateway are addresses in these networks, at most one of each family. They are
+	// for an image or a snapshot that has addresses baked in. If a family is missing, it gets
+	// the network's first addresses, the gateway before the guest.
 	//
-	//	{"masquerade": {"ipv4": "169.254.0.20/30", "guest": ["169.254.0.21"], "gateway": ["169.254.0.22"]}}
+	//	{"masquerade": {"ipv4": "169.254.0.20/30",
+	//	  "guest": ["169.254.0.21"], "gateway": ["169.254.0.22"]}}
 	//
-	// With an IPv4 address in Guest, the network can be one that the namespace reaches, such as the NIC's. Then a
-	// station with that address is lost. ErrCollision: the namespace needs it, or has proxy_arp on a link.
+	// With an IPv4 address in Guest, the network may be one that the namespace reaches, such as
+	// the NIC's. The guest reaches all of that network. A station that has the guest's address
+	// is lost, to the namespace too. ErrCollision: the namespace itself needs the address, or
+	// one of its links answers ARP for others (proxy_arp).
 	Guest   []netip.Addr `json:"guest,omitempty"`
 	Gateway []netip.Addr `json:"gateway,omitempty"`
-	// MAC is the guest's. Zero: computed from Spec.Guest, else from the NIC's MAC, and the NIC's name.
+
+	// MAC is the guest's. Zero: computed from the NIC's name and Spec.Guest, or the NIC's MAC
+	// if Spec.Guest is empty.
 	MAC cache.MAC `json:"mac,omitzero"`
-	// NICMAC gives the guest the NIC's MAC, in place of MAC. A guest that moves keeps the MAC that it has.
+
+	// NICMAC gives the guest the NIC's MAC. Leave MAC out then. A guest that moves keeps the
+	// MAC that it has.
 	NICMAC bool `json:"nicMAC,omitempty"`
-	// GatewayMAC is that of the guest's gateway, from which its link-local address is made. Zero: 02:00:00:00:00:00 in
-	// every namespace, so a guest that moves keeps its neighbour tables.
+
+	// GatewayMAC is the MAC of the guest's gateway, from which the gateway's link-local address
+	// is made. Zero: 02:00:00:00:00:00 in every namespace, so that a guest that moves keeps its
+	// neighbour tables.
 	GatewayMAC cache.MAC `json:"gatewayMAC,omitzero"`
-	// Ports are forwarded to the guest; nil: everything, of every protocol; empty: nothing. A TCP connection of before
-	// Setup stays the process's; a UDP exchange goes on with the guest, unless the process sends first, and after Teardown
-	// with the process. What others opened to the guest stays the guest's when a later Setup removes the port.
+
+	// Ports are forwarded to the guest. Nil: everything, of every protocol. An empty list:
+	// nothing (in Go, one that is not nil).
+	//
+	// TCP connections that are open at Setup stay with the namespace's process. Running UDP
+	// flows switch to the guest, unless the process sends first, and back to the process at
+	// Teardown. If a later Setup removes a port, what others have opened to the guest stays
+	// open.
 	Ports []Ports `json:"ports,omitzero"`
-	// Excluded ports stay the namespace's own, where Ports is nil and for Sidecar. They may not be in Ports.
+
+	// Excluded are ports that stay the namespace's own. It is for Ports that are nil, and for
+	// Sidecar. A port of Ports cannot be in it.
 	Excluded []Ports `json:"excluded,omitempty"`
-	// Loopback also forwards what the namespace's own processes send to 127.0.0.1 and ::1, from the gateway's address.
-	Loopback bool     `json:"loopback,omitempty"`
-	Sidecar  *Sidecar `json:"sidecar,omitempty"` // for the proxies of a service mesh; nil: there are none
-	// MaxConnections limits the connections that the guest opens, and as many that others open to the guest, and in each
-	// direction the new TCP connections of a minute; at most 1048576; 0: DefaultMaxConnections. The rest is dropped. In
-	// iptables each family has its own limit, and the minute's needs nf_tables.
+
+	// Loopback also forwards what the namespace's own processes send to 127.0.0.1 and ::1. The
+	// guest sees the gateway as the source.
+	Loopback bool `json:"loopback,omitempty"`
+
+	// Sidecar is for the proxies of a service mesh in the namespace. Nil: there are none.
+	Sidecar *Sidecar `json:"sidecar,omitempty"`
+
+	// MaxConnections is the most connections that the guest may have open, and the most that
+	// others may have open to it. 0: DefaultMaxConnections. At most 1048576.
+	//
+	// In each direction it is also the most new TCP connections a minute, because the kernel
+	// keeps an ended connection for two minutes. The first packet of a connection above the
+	// limit is dropped.
+	//
+	// Under iptables each family has its own limit, and the limit a minute needs nf_tables in
+	// addition.
 	MaxConnections int `json:"maxConnections,omitempty"`
-	// Firewall is the program that translates. Those of iptables have to be installed, for both families; their own tables
-	// and built-in chains stay after Teardown. Empty: nftables, or iptables-legacy without nf_tables.
+
+	// Firewall is the program that translates. Empty: nftables, or iptables-legacy if the
+	// kernel has no nf_tables. A program of iptables must be installed, for both families. Its
+	// own tables and built-in chains stay after Teardown.
 	Firewall cache.Firewall `json:"firewall,omitempty"`
 }
 
 // Sidecar leaves what comes from the network to proxies in the namespace, whose own rules catch it. The proxies reach
-// the guest at the NIC's addresses. Under Masquerade name their ports in Excluded.
+// the guest at the NIC's addresses. Under Masquerade, name the proxies' ports in Masquerade.Excluded.
 type Sidecar struct {
-	// Sources are loopback addresses from which the proxies connect to the guest, which sees the gateway: 127.0.0.6 and
-	// ::6 of Istio. Not needed for those that Masquerade.Loopback covers (127.0.0.0/8 and ::1).
+	// Sources are loopback addresses from which the proxies connect to the guest, such as
+	// Istio's 127.0.0.6 and ::6. The guest sees the gateway as the source. If
+	// Masquerade.Loopback is set, it covers 127.0.0.0/8 and ::1: they need not be named.
 	Sources []netip.Addr `json:"sources,omitempty"`
 }
 
@@ -71,7 +106,10 @@ func (s *Sidecar) validate(field string) error {
 	return nil
 }
 
-const DefaultMaxConnections = 16384 // of a Masquerade or Routed without MaxConnections
+// DefaultMaxConnections is the limit of a Masquerade or Routed without MaxConnections. With it, guest and peers fill at
+// most half of the kernel's usual table of 262144 connections. The kernel keeps an ended connection for two minutes,
+// and so can have four times as many in each direction: 16384 open ones, those of two minutes, and a burst.
+const DefaultMaxConnections = 16384
 
 func (Masquerade) Kind() cache.Kind            { return cache.BindingMasquerade }
 func (Masquerade) validateGuard(g Guard) error { return g.carriesIP(cache.BindingMasquerade) }

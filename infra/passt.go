@@ -6,13 +6,15 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Passt has libvirt (9.0 or later, built with passt) or the launcher start passt(1) as the launcher's user in the
-// namespace, whose sockets the guest then uses. passt gives the guest the NIC's addresses.
+// Passt connects the guest by passt(1), which opens the namespace's sockets for the guest. libvirt (9.0 or later, built
+// with passt) or the launcher starts passt in the namespace, as the launcher's user. passt gives the guest the NIC's
+// addresses.
 type Passt struct {
-	// MAC is the guest's, which no other station sees. Zero: as that of [Masquerade].
+	// MAC is the guest's. No other station sees it. Zero: computed as that of [Masquerade].
 	MAC cache.MAC `json:"mac,omitzero"`
-	// Ports are what passt forwards to the guest, from all addresses of the namespace, the loopback's too; none: nothing.
-	// passt needs an open file for each port. It does not forward SCTP.
+
+	// Ports are forwarded to the guest, from all addresses of the namespace, the loopback's
+	// too. Empty: nothing. passt needs an open file for each port. It does not forward SCTP.
 	Ports []Ports `json:"ports,omitempty"`
 }
 

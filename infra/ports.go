@@ -13,10 +13,17 @@ import (
 // Ports are one port of a protocol, or several in a row. In text and JSON they are FIRST[-LAST][:GUEST][/PROTOCOL],
 // such as 80, 8000-8100/udp or 8080:80. The entries of a list must not overlap.
 type Ports struct {
-	Protocol    string // "tcp", "udp" or "sctp"; "": "tcp"
-	First, Last uint16 // 1 to 65535; a Last of 0 is First
-	// Guest is the guest's port for First; those after it follow. 0: the same. At most 4096 ports of Masquerade.Ports or
-	// Passt.Ports may have one. A range with one needs iptables 1.8 and Linux 4.18, if iptables translates.
+	// Protocol is "tcp", "udp" or "sctp". Empty: "tcp".
+	Protocol string
+
+	// First and Last are the ends of the range, 1 to 65535. A Last of 0 is First.
+	First, Last uint16
+
+	// Guest is the guest's port for First, and the next ports follow. 0: the guest's ports are
+	// the same.
+	//
+	// In a list of ports that are forwarded, at most 4096 ports may become others. If iptables
+	// translates, a range that becomes another one needs iptables 1.8 and Linux 4.18.
 	Guest uint16
 }
 

@@ -2,13 +2,20 @@ package infra
 
 import "github.com/guestwire/guestwire/cache"
 
-// Redirect makes the guest the station that the NIC was, as [Bridge] does, and leaves the NIC its name, kind, MAC and
-// addresses, so that a CNI plugin finds it. It works on macvlan and ipvlan too, and needs nf_tables with fwd. A NIC on
-// which macvlans, ipvlans or VLANs lie is a [*RefusedError].
+// Redirect makes the guest the station that the NIC was, as [Bridge] does. The NIC keeps its name, kind, MAC and
+// addresses, so that a CNI plugin finds it.
+//
+// Redirect also works on a macvlan and an ipvlan. It needs nf_tables with fwd. A [*RefusedError]: a macvlan, macvtap,
+// ipvlan or VLAN lies on the NIC, or the NIC carries no Ethernet.
 type Redirect struct {
-	// MAC is the guest's; zero: the NIC's. The NIC has another MAC until Teardown, so CNI's CHECK may fail; on standby, a
-	// NIC that is up waits for Activate. The record warns where the network seems to know the NIC's MAC. On a macvlan, a
-	// macvtap and an ipvlan, another MAC is a [*RefusedError].
+	// MAC is the guest's. Zero: the NIC's. The NIC has another MAC until Teardown, so CNI's
+	// CHECK may fail.
+	//
+	// On standby, a veth, dummy or VLAN takes the MAC at Activate. Another kind may have to go
+	// down for it, and takes it at Setup.
+	//
+	// The record warns if the network seems to expect the NIC's own MAC. On a macvlan, a
+	// macvtap and an ipvlan, another MAC than the NIC's is a [*RefusedError].
 	MAC cache.MAC `json:"mac,omitzero"`
 }
 

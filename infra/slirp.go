@@ -8,16 +8,24 @@ import (
 	"github.com/guestwire/guestwire/internal/privatenet"
 )
 
-// Slirp has QEMU open the namespace's sockets for the guest (-netdev user, libvirt's interface type user). The guest
-// has networks of its own, of the NIC's families; libvirt gives both. In each, host 2 is the gateway and the
-// namespace's loopback, and host 3 asks the resolvers of QEMU's resolv.conf. Spec.DNS may have Search alone.
+// Slirp connects the guest by QEMU's own user network, which opens the namespace's sockets for the guest (-netdev user,
+// libvirt's interface of type user). The guest has networks of its own, in the families in which the NIC has an
+// address. libvirt always gives both. In each network, host 2 is the gateway, and leads to the namespace's loopback.
+// Host 3 is the resolver, and asks those of QEMU's resolv.conf. Spec.DNS may have Search alone.
 type Slirp struct {
-	// IPv4 is the guest's network, at most /27. Zero: 10.0.2.0/24. ErrCollision: the namespace reaches it or that of IPv6.
+	// IPv4 is the guest's network, at most /27. Zero: 10.0.2.0/24. ErrCollision: the namespace
+	// reaches this network, or that of IPv6.
 	IPv4 netip.Prefix `json:"ipv4,omitzero"`
-	IPv6 netip.Prefix `json:"ipv6,omitzero"` // the guest's network, a /64; zero: fd10:0:2::/64
-	MAC  cache.MAC    `json:"mac,omitzero"`  // the guest's; zero: as that of Passt
-	// Ports are what QEMU forwards to the guest, tcp and udp, from all IPv4 addresses of the namespace, also loopback's:
-	// at most 512, each an open file of QEMU; none: nothing. libvirt forwards none.
+
+	// IPv6 is the guest's network, a /64. Zero: fd10:0:2::/64.
+	IPv6 netip.Prefix `json:"ipv6,omitzero"`
+
+	// MAC is the guest's. Zero: computed as that of [Masquerade].
+	MAC cache.MAC `json:"mac,omitzero"`
+
+	// Ports are what QEMU forwards to the guest, of TCP and UDP, from all IPv4 addresses of the
+	// namespace, the loopback's too. Empty: nothing. At most 512 ports, each an open file of
+	// QEMU. libvirt forwards none.
 	Ports []Ports `json:"ports,omitempty"`
 }
 

@@ -16,49 +16,98 @@ import (
 //
 //	{"binding": {"masquerade": {"ports": ["80"]}}, "owner": {"uid": 107}}
 type Spec struct {
-	// Binding is how the guest is attached. Macvtap, SRIOV, Passt and Slirp take no Tap, MTU, Limits, DNS and Options.
+	// Binding is how the guest is attached. Macvtap, SRIOV, Passt and Slirp take no Tap, MTU,
+	// Limits and Options. They take no DNS either, except that Slirp takes DNS.Search.
 	Binding Binding `json:"binding,omitempty"`
-	// Guest is the guest's identity, such as a UUID, at most 253 octets of UTF-8: Masquerade, Passt and Slirp compute the
-	// same MAC from it in each namespace. Empty: from the NIC's MAC.
-	Guest  string `json:"guest,omitempty"`
-	Owner  Owner  `json:"owner,omitzero"`   // the launcher's user, who can open the taps; zero is refused
-	Queues int    `json:"queues,omitempty"` // queue pairs of the tap, at most 256; 0: 1
-	Tap    string `json:"tap,omitempty"`    // the guest's tap, which no link may have as its name; empty: as eth0-tap
-	// MTU is the guest's, in octets of IP: 68 (with IPv6 1280) up to the NIC's; 0: the NIC's. A running guest learns a new
-	// one with the next router advertisement or lease. The MSS of new TCP connections is lowered. Longer packets are
-	// dropped, or reported to their sender (Masquerade, Routed); docs/reference/limits.md has those that pass.
+
+	// Guest is the guest's identity, such as a UUID: at most 253 octets of UTF-8. Masquerade,
+	// Passt and Slirp compute the guest's MAC from it, so that it is the same in each
+	// namespace. Empty: they compute it from the NIC's MAC.
+	Guest string `json:"guest,omitempty"`
+
+	// Owner is the launcher's user, who can open the taps. Zero is refused.
+	Owner Owner `json:"owner,omitzero"`
+
+	// Queues is the number of the tap's queue pairs, at most 256. 0: 1.
+	Queues int `json:"queues,omitempty"`
+
+	// Tap is the name of the guest's tap. No link may have this name already. Empty: the NIC's
+	// name and -tap, such as eth0-tap.
+	Tap string `json:"tap,omitempty"`
+
+	// MTU is the guest's, in octets of IP: from 68, or 1280 if the guest gets IPv6, up to the
+	// NIC's. 0: the NIC's.
+	//
+	// A running guest learns a new MTU with the next router advertisement or lease. The MSS of
+	// new TCP connections is lowered. Longer packets are dropped. Under Masquerade and Routed
+	// their sender gets an ICMP error. Some longer UDP packets pass: see
+	// docs/reference/limits.md.
 	MTU int `json:"mtu,omitempty"`
-	// Limits bound the guest's traffic; they need nf_tables. A change under a running guest fills the buckets.
+
+	// Limits bound the guest's traffic. Zero: no limits. They need nf_tables. A change under a
+	// running guest fills the buckets again.
 	Limits cache.Limits `json:"limits,omitzero"`
-	// DNS is the guest's resolver configuration from this NIC; nil: Phase2 takes it from a resolv.conf. An empty DNS sends
-	// none, as for a second NIC that does not lead to the DNS servers.
-	DNS     *cache.DNS    `json:"dns,omitempty"`
-	Options cache.Options `json:"options,omitzero"` // what else the guest gets
-	Device  cache.Device  `json:"device,omitzero"`  // how the guest sees its network device
-	Guard   Guard         `json:"guard,omitzero"`   // what the guest may send; zero: its own MAC and addresses only
-	// Egress says where the guest may open connections, under Masquerade and Routed; empty: everywhere. The first entry
-	// that matches decides, and the last one is "allow all" or "refuse all". A connection that is refused gets an answer.
-	// A change does not end what is open.
-	Egress       []Egress `json:"egress,omitempty"`
-	EgressWithin []Egress `json:"egressWithin,omitempty"` // a second list, such as an operator's, that must allow it too
-	// State is a directory that only root can write, an absolute path, for the record, which the launcher's user reads
-	// (phase2.Open). Setup creates it, mode 0755, in a parent that is there; nothing removes it. The NICs of one namespace
-	// can share it. Empty: no record on disk, and the caller passes Setup's on (phase2.New).
+
+	// DNS is the guest's resolver configuration from this NIC. Nil: Phase2 takes it from a
+	// resolv.conf. A DNS without servers and search domains sends none, as for a second NIC
+	// that does not lead to the DNS servers.
+	DNS *cache.DNS `json:"dns,omitempty"`
+
+	// Options is what else the guest gets, such as a hostname. Zero: nothing else.
+	Options cache.Options `json:"options,omitzero"`
+
+	// Device is how the guest sees its network device. Zero: a virtio device.
+	Device cache.Device `json:"device,omitzero"`
+
+	// Guard is what the guest may send. Zero: its own MAC and addresses only.
+	Guard Guard `json:"guard,omitzero"`
+
+	// Egress says to where the guest may open connections, under Masquerade and Routed. Empty:
+	// to everywhere. The first entry that matches decides. The last entry must be "allow all"
+	// or "refuse all".
+	//
+	// A connection that is refused gets an answer at once. A change does not end connections
+	// that are open: CutRefused of phase1.NIC does.
+	Egress []Egress `json:"egress,omitempty"`
+
+	// EgressWithin is a second list, such as an operator's. If it is set, it must allow a
+	// connection too.
+	EgressWithin []Egress `json:"egressWithin,omitempty"`
+
+	// State is the directory for the record, an absolute path. Only root may be able to write
+	// there. The launcher's user reads the record (phase2.Open).
+	//
+	// Setup creates the directory, mode 0755, if its parent exists. Nothing removes it. The
+	// NICs of one namespace can share it. Empty: no record on disk, and the caller passes on
+	// the record that Setup returns (phase2.New).
 	State string `json:"state,omitempty"`
 }
 
-// Owner is the user, and unless GID is 0 the group, that may attach to a tap without any capability (TUNSETOWNER).
+// Owner is the user that may attach to a tap without any capability (TUNSETOWNER). If GID is not 0, the process must
+// also be of that group.
 type Owner struct {
-	UID  uint32 `json:"uid,omitempty"`  // the user's number
-	GID  uint32 `json:"gid,omitempty"`  // the group's number; 0: any group
-	Root bool   `json:"root,omitempty"` // user 0 is meant, and not forgotten
-	// Inside: UID and GID are numbers of the user namespace that owns the network namespace, as in a Kubernetes pod with
-	// hostUsers: false. Setup asks the kernel for its own numbers; if that namespace is its own, nothing changes.
+	// UID is the user's number.
+	UID uint32 `json:"uid,omitempty"`
+
+	// GID is the group's number. 0: any group.
+	GID uint32 `json:"gid,omitempty"`
+
+	// Root says that the launcher is root. UID is 0 then. Without it a UID of 0 is refused as
+	// forgotten.
+	Root bool `json:"root,omitempty"`
+
+	// Inside says that UID and GID are numbers of the user namespace that owns the network
+	// namespace, such as that of a Kubernetes pod with hostUsers: false. Setup asks the kernel
+	// for its own numbers. If that namespace is Setup's own, nothing changes.
 	Inside bool `json:"inside,omitempty"`
-	// OwnDevices: the launcher has its own /dev/net/tun (and vhost-net), as in a jail; Setup does not check the node's.
+
+	// OwnDevices says that the launcher has a /dev/net/tun (and vhost-net) of its own, as in a
+	// jail. Setup then does not check whether the launcher can open the node's.
 	OwnDevices bool `json:"ownDevices,omitempty"`
-	// SELinux is the launcher's context, such as system_u:system_r:container_t:s0:c1,c2, which the taps get until a
-	// process in another one opens them; empty: that of Setup's caller. docs/how-to/confine.md has the policy's rules.
+
+	// SELinux is the launcher's context, such as system_u:system_r:container_t:s0:c1,c2. The
+	// taps get it, and keep it until a process in another context opens them. Empty: the
+	// context of Setup's caller. docs/how-to/confine.md has the rules that the policy needs.
 	SELinux string `json:"selinux,omitempty"`
 }
 
@@ -111,7 +160,8 @@ func (s Spec) MarshalJSON() ([]byte, error) {
 	return json.Marshal(document{taggedBinding{s.Binding}, (*fields)(&s)})
 }
 
-// UnmarshalJSON refuses unknown and repeated fields. After an error, a *cache.FieldError, the Spec is as it was.
+// UnmarshalJSON refuses unknown and repeated fields. The error is a *cache.FieldError if text is JSON. After an error
+// the Spec is as it was.
 func (s *Spec) UnmarshalJSON(text []byte) error {
 	doc := document{fields: &fields{}}
 	var bad *strictjson.Error
@@ -126,7 +176,8 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Validate checks the form of the fields, as Setup does first; Setup checks more. The error is a *cache.FieldError.
+// Validate checks the form of the fields. Setup does that first, and then checks more. The error is a
+// *cache.FieldError.
 func (s Spec) Validate() error {
 	if err := checkType(s.Binding); err != nil {
 		return err

@@ -7,14 +7,21 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// SRIOV gives the guest a virtual function of a network card. The NIC is its network device, and goes away when the
-// function is bound to vfio-pci; the wiring stands without it. libvirt sets MAC and VLAN at the card, which takes
-// CAP_NET_ADMIN in the machine's own namespace.
+// SRIOV gives the guest a virtual function of a network card. The NIC is the function's network device. It goes away
+// when the function is bound to vfio-pci, and the wiring stands without it. libvirt sets MAC and VLAN at the card, for
+// which it needs CAP_NET_ADMIN in the machine's own network namespace.
 type SRIOV struct {
-	PCI  string    `json:"pci,omitempty"`  // the function's address, as 0000:03:10.1; empty: the NIC's
-	MAC  cache.MAC `json:"mac,omitzero"`   // the guest's; zero: the NIC's
-	VLAN uint16    `json:"vlan,omitempty"` // into which the card puts the guest, at most 4094; 0: none
-	// Managed has libvirt bind the function to vfio-pci, as root, and give it back. Otherwise bind it before.
+	// PCI is the function's address, such as 0000:03:10.1. Empty: the NIC's.
+	PCI string `json:"pci,omitempty"`
+
+	// MAC is the guest's. Zero: the NIC's.
+	MAC cache.MAC `json:"mac,omitzero"`
+
+	// VLAN is the VLAN into which the card puts the guest, at most 4094. 0: none.
+	VLAN uint16 `json:"vlan,omitempty"`
+
+	// Managed has libvirt bind the function to vfio-pci, as root, and give it back. If it is
+	// false, bind the function before the guest starts.
 	Managed bool `json:"managed,omitempty"`
 }
 
