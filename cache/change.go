@@ -12,12 +12,16 @@ import (
 
 // Change is what a guest notices when one record takes the place of another.
 type Change struct {
-	Field string `json:"field"`          // its path in the record's JSON, such as ipv4.address
-	From  string `json:"from,omitempty"` // as in JSON, a text without quotes; empty: left out
-	To    string `json:"to,omitempty"`
+	// Field is the field's path in the record's JSON, such as ipv4.address.
+	Field string `json:"field"`
+
+	// From and To are the values, as in JSON, a text without quotes. Empty: the record has no
+	// such field.
+	From string `json:"from,omitempty"`
+	To   string `json:"to,omitempty"`
 }
 
-// String is a phrase: "ipv4.address: 10.244.1.7/24 becomes 10.244.2.9/24".
+// String returns a phrase, such as "ipv4.address: 10.244.1.7/24 becomes 10.244.2.9/24".
 func (c Change) String() string {
 	value := func(text string) string {
 		if text == "" {
@@ -28,8 +32,9 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s: %s becomes %s", c.Field, value(c.From), value(c.To))
 }
 
-// Changes returns what a guest that had the record from notices of the record to. What concerns the namespace and the
-// launcher alone is left out.
+// Changes returns what a guest that had the record from notices of the record to, in the order of the fields. Nil: the
+// guest notices nothing. Fields that concern the namespace and the launcher alone are left out, such as the taps'
+// names.
 func Changes(from, to Record) []Change {
 	var list []Change
 	add := func(field string, a, b any) {

@@ -8,7 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Data is the bytes of an option: in JSON text, or hexadecimal digits after 0x.
+// Data is the bytes of an option. In JSON it is a text. A text that begins with 0x is hexadecimal: "0x41" is the letter
+// A. Bytes that are no readable text are written in this way.
 type Data string
 
 func (d Data) MarshalText() ([]byte, error) { return []byte(d.String()), nil }

@@ -30,7 +30,8 @@ type FileError struct {
 func (e *FileError) Error() string { return "record " + e.Path + ": " + e.Err.Error() }
 func (e *FileError) Unwrap() error { return e.Err }
 
-// Encode returns the record as indented JSON with a final newline, or a *FieldError.
+// Encode returns the record as indented JSON with a final newline. The error is a [*FieldError]: the record is not
+// valid.
 func Encode(r Record) ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
@@ -42,11 +43,12 @@ func Encode(r Record) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// Decode is the reverse of [Encode]. Unknown fields, repeated ones and values of the wrong type are errors. The error
-// is a [*FieldError], if text is a JSON object.
+// Decode is the reverse of [Encode]. Unknown fields, repeated ones and values of the wrong type are errors. If text is
+// a JSON object, the error is a [*FieldError].
 func Decode(text []byte) (Record, error) {
 	var r Record
-	// The version is checked first: a record of another version may have fields that are unknown here.
+	// The version is checked first: a record of another version may have fields that are
+	// unknown here.
 	var head struct {
 		Version *int `json:"version"`
 	}
@@ -76,8 +78,9 @@ func Decode(text []byte) (Record, error) {
 	return r, nil
 }
 
-// Write writes the record to dir as NAME.json, mode 0644, if it is not there already. A reader sees the old record or
-// the new one. The error is a *FileError, of a *FieldError if the record is not valid.
+// Write writes the record to dir as NAME.json, mode 0644. If the same record is there already, it leaves the file
+// alone. A reader sees the old record or the new one. The error is a [*FileError], and wraps a [*FieldError] if the
+// record is not valid.
 func Write(dir *os.Root, r Record) error {
 	name := r.Name + suffix
 	text, err := Encode(r)
@@ -95,7 +98,7 @@ func Write(dir *os.Root, r Record) error {
 	return nil
 }
 
-// Remove removes a record, if there is one. The error is a [*FileError].
+// Remove removes a record from dir, if it is there. The error is a [*FileError].
 func Remove(dir *os.Root, nic string) error {
 	name := nic + suffix
 	if err := statefile.Remove(dir, name); err != nil {
@@ -104,8 +107,8 @@ func Remove(dir *os.Root, nic string) error {
 	return nil
 }
 
-// Read returns a record of dir. The error is a [*FileError]: fs.ErrNotExist, or a [*FieldError] if the record is not
-// valid.
+// Read returns a record of dir. The error is a [*FileError]. It is fs.ErrNotExist if there is no record, and wraps a
+// [*FieldError] if the record is not valid.
 func Read(dir *os.Root, nic string) (Record, error) {
 	name := nic + suffix
 	r, err := readRecord(dir, name)
@@ -130,8 +133,8 @@ func readRecord(dir *os.Root, name string) (Record, error) {
 	return r, nil
 }
 
-// List returns all records in dir, sorted by name. If one cannot be read, there is only an error, a [*FileError]: a
-// guest with some of its interfaces would be wrong in silence.
+// List returns all records in dir, sorted by name. If one cannot be read, List returns no record, as a guest with some
+// of its interfaces would be wrong in silence. The error is a [*FileError].
 func List(dir *os.Root) ([]Record, error) {
 	entries, err := fs.ReadDir(dir.FS(), ".")
 	if err != nil {

@@ -2,24 +2,31 @@ package cache
 
 import "math"
 
-// Limits bound what passes between guest and network; zero: nothing. Of the responder's frames, only announcements
-// count.
+// Limits bound what passes between guest and network. Zero: no limits. The responder's frames do not count, except its
+// announcements in the guest's name.
 type Limits struct {
 	FromGuest Limit `json:"fromGuest,omitzero"` // of what the guest sends
 	ToGuest   Limit `json:"toGuest,omitzero"`   // of what the network sends to the guest
 }
 
-// Limit is a token bucket each for octets and packets in one direction (nft(8), limit). What is above is dropped, for
-// the reason rate-limit, not delayed. Zero bounds nothing.
+// Limit is the limit of one direction: a token bucket for octets and one for packets (nft(8), limit). What is above is
+// dropped, with the drop reason rate-limit, and not delayed. Zero: no limit.
 type Limit struct {
-	// BitsPerSecond counts after the Ethernet header: 8000 to 100,000,000,000, rounded down to octets; 0: no limit.
+	// BitsPerSecond is the rate of the octets after the Ethernet header: 8000 to
+	// 100,000,000,000, rounded down to octets. 0: no limit.
 	BitsPerSecond uint64 `json:"bitsPerSecond,omitempty"`
-	// PacketsPerSecond is 1 to 10,000,000; 0: no limit. A packet that is cut later (GSO, 64 KiB) counts as one.
+
+	// PacketsPerSecond is the rate of packets: 1 to 10,000,000. 0: no limit. A packet that is
+	// cut later (GSO, up to 64 KiB) counts as one.
 	PacketsPerSecond uint64 `json:"packetsPerSecond,omitempty"`
-	// BurstBytes pass at once, with those of one second, which the kernel always lets pass; at most 4294967295; 0:
-	// 65536. Both together have to be 65536 or more, for a whole packet.
+
+	// BurstBytes are octets that pass at once, in addition to those of one second, which the
+	// kernel always lets pass. 0: 65536. At most 4294967295. The sum must be at least 65536, so
+	// that the longest packet passes. BurstBytes needs BitsPerSecond.
 	BurstBytes uint64 `json:"burstBytes,omitempty"`
-	// BurstPackets pass at once, at most 4294967295; 0: those of one second.
+
+	// BurstPackets are packets that pass at once. 0: those of one second. At most 4294967295.
+	// BurstPackets needs PacketsPerSecond.
 	BurstPackets uint64 `json:"burstPackets,omitempty"`
 }
 
@@ -30,7 +37,7 @@ const (
 	minBucket        = 1 << 16 // octets, of the longest packet
 )
 
-// Validate returns a [*FieldError] with a path such as fromGuest.bitsPerSecond.
+// Validate checks the limits. The error is a [*FieldError] with a path in the Limits, such as fromGuest.bitsPerSecond.
 func (l Limits) Validate() error {
 	if err := l.FromGuest.validate(); err != nil {
 		return within("fromGuest", err)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// MAC is an Ethernet address, as 02:00:00:00:00:07 in text. Zero: none.
+// MAC is an Ethernet address. In text and JSON it is 02:00:00:00:00:07. Zero: there is none.
 type MAC [6]byte
 
 // ParseMAC reads aa:bb:cc:dd:ee:ff, in lower or upper case.
@@ -33,7 +33,7 @@ func (m MAC) String() string {
 
 func (m MAC) IsZero() bool { return m == MAC{} }
 
-// Unicast reports whether a single station can have the address.
+// Unicast reports whether a single station can have the address: it is neither zero nor a group's.
 func (m MAC) Unicast() bool { return !m.IsZero() && m[0]&1 == 0 }
 
 func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }

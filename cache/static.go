@@ -6,61 +6,102 @@ import (
 	"slices"
 )
 
-// Static is what the namespace had on the NIC, for a guest without DHCP; also what DHCP and router advertisements
-// cannot give: further addresses, other tables, policy rules, permanent neighbours.
+// Static is what the namespace had on the NIC. It is for a guest without DHCP, and has what DHCP and router
+// advertisements cannot give: further addresses, other route tables, policy rules, permanent neighbours.
 type Static struct {
-	Addresses []StaticAddress `json:"addresses"` // all of the NIC, link-local ones too: at least one
-	// Routes are all through the NIC, and those that refuse packets, of all tables but the table local, without those that
-	// an address implies. Routes on the link come first.
-	Routes     []StaticRoute `json:"routes,omitempty"`
-	Rules      []StaticRule  `json:"rules,omitempty"`      // for the NIC's addresses and the tables of Routes
-	Neighbours []Neighbour   `json:"neighbours,omitempty"` // the NIC's permanent ones; often nothing else answers for them
-	Warnings   []string      `json:"warnings,omitempty"`   // sentences about what of the namespace is missing here
+	// Addresses are all addresses of the NIC, at least one, with its link-local ones.
+	Addresses []StaticAddress `json:"addresses"`
+
+	// Routes are all routes through the NIC, and the namespace's blackhole, unreachable,
+	// prohibit and throw routes. They are of every table except local. Routes that the kernel
+	// makes of an address are left out. Routes on the link come first.
+	Routes []StaticRoute `json:"routes,omitempty"`
+
+	// Rules are the policy rules for the NIC's addresses, and those for the tables of Routes.
+	Rules []StaticRule `json:"rules,omitempty"`
+
+	// Neighbours are the NIC's permanent neighbours. Often no station answers for them.
+	Neighbours []Neighbour `json:"neighbours,omitempty"`
+
+	// Warnings name what of the namespace is missing here, a sentence each.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // StaticAddress is one address of the NIC.
 type StaticAddress struct {
-	Address       netip.Prefix `json:"address"`                 // with its prefix length
-	Peer          netip.Prefix `json:"peer,omitzero"`           // ip-address(8), peer: Address has full length; zero: none
-	Broadcast     netip.Addr   `json:"broadcast,omitzero"`      // of IPv4; zero: none
-	Scope         uint8        `json:"scope,omitempty"`         // as in rtnetlink(7): 0 is global, 253 link
-	NoPrefixRoute bool         `json:"noPrefixRoute,omitempty"` // no route to its network, or Peer, is implied
-	Deprecated    bool         `json:"deprecated,omitempty"`    // a source only where no other one fits
+	// Address is the address with its prefix length.
+	Address netip.Prefix `json:"address"`
+
+	// Peer is the other end of a point-to-point address (ip-address(8), peer). Address has full
+	// length then. Zero: none.
+	Peer netip.Prefix `json:"peer,omitzero"`
+
+	// Broadcast is the broadcast address, of IPv4 alone. Zero: none.
+	Broadcast netip.Addr `json:"broadcast,omitzero"`
+
+	// Scope is the scope of rtnetlink(7): 0 is global, 253 is link.
+	Scope uint8 `json:"scope,omitempty"`
+
+	// NoPrefixRoute says that the address makes no route to its network, or to Peer.
+	NoPrefixRoute bool `json:"noPrefixRoute,omitempty"`
+
+	// Deprecated says that the address becomes a source only if no other address fits.
+	Deprecated bool `json:"deprecated,omitempty"`
 }
 
 // routeTypes are those of routes that deliver packets and of routes that refuse them (ip-route(8)).
 var routeTypes = []string{"", "blackhole", "unreachable", "prohibit", "throw"}
 
-// StaticRoute is one route of the NIC.
+// StaticRoute is one route of the NIC, or one that refuses packets.
 type StaticRoute struct {
 	Destination netip.Prefix `json:"destination"`
-	Type        string       `json:"type,omitempty"` // empty: delivers; or "blackhole", "unreachable", "prohibit", "throw"
-	Table       uint32       `json:"table"`          // 254 is main; never 0 or 255
-	// Gateway is zero if the destination is on the link, or Hops are set. It can be IPv6 where Destination is IPv4 (RFC
-	// 5549).
-	Gateway netip.Addr   `json:"gateway,omitzero"`
-	OnLink  bool         `json:"onLink,omitempty"` // Gateway is on the link, though no route leads to it
-	Hops    []StaticHop  `json:"hops,omitempty"`   // of a multipath route
-	From    netip.Prefix `json:"from,omitzero"`    // the source that packets must have, IPv6 only; zero: any
-	Source  netip.Addr   `json:"source,omitzero"`  // preferred; zero: the kernel chooses
-	Metric  uint32       `json:"metric,omitempty"`
-	MTU     int          `json:"mtu,omitempty"`   // 0: the link's
-	Scope   uint8        `json:"scope,omitempty"` // rtnetlink's, of IPv4
+
+	// Type is "blackhole", "unreachable", "prohibit" or "throw". Empty: the route delivers
+	// packets.
+	Type string `json:"type,omitempty"`
+
+	// Table is the number of the route's table: 254 is main. It is never 0 or 255 (local).
+	Table uint32 `json:"table"`
+
+	// Gateway is the next hop. Zero: the destination is on the link, or Hops has the next hops.
+	// It can be IPv6 if Destination is IPv4 (RFC 5549).
+	Gateway netip.Addr `json:"gateway,omitzero"`
+
+	// OnLink says that Gateway is on the link although no route leads to it.
+	OnLink bool `json:"onLink,omitempty"`
+
+	// Hops are the next hops of a multipath route. Empty: it is none.
+	Hops []StaticHop `json:"hops,omitempty"`
+
+	// From is the source that packets must have, of IPv6 alone. Zero: any.
+	From netip.Prefix `json:"from,omitzero"`
+
+	// Source is the preferred source address. Zero: the kernel chooses.
+	Source netip.Addr `json:"source,omitzero"`
+
+	// Metric is the route's metric.
+	Metric uint32 `json:"metric,omitempty"`
+
+	// MTU is the route's own MTU. 0: the link's.
+	MTU int `json:"mtu,omitempty"`
+
+	// Scope is the scope of rtnetlink(7), of IPv4 alone.
+	Scope uint8 `json:"scope,omitempty"`
 }
 
 // StaticHop is one next hop of a multipath route.
 type StaticHop struct {
-	Gateway netip.Addr `json:"gateway,omitzero"` // zero: on the link
-	OnLink  bool       `json:"onLink,omitempty"`
-	Weight  int        `json:"weight"` // 1 to 256
+	Gateway netip.Addr `json:"gateway,omitzero"` // zero: the destination is on the link
+	OnLink  bool       `json:"onLink,omitempty"` // as that of StaticRoute
+	Weight  int        `json:"weight"`           // 1 to 256
 }
 
-// StaticRule is a policy rule: packets from Source are looked up in Table (ip-rule(8)).
+// StaticRule is a policy rule (ip-rule(8)): packets from Source are looked up in Table.
 type StaticRule struct {
 	Priority uint32       `json:"priority"`
 	Table    uint32       `json:"table"`
 	Source   netip.Prefix `json:"source,omitzero"` // zero: any
-	IPv6     bool         `json:"ipv6,omitempty"`
+	IPv6     bool         `json:"ipv6,omitempty"`  // the rule is of IPv6; false: of IPv4
 }
 
 // maxRouteMTU is far above each link's (RTAX_MTU has 32 bits).

@@ -13,9 +13,13 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// FieldError reports a field of a Record, a Spec or another configuration.
+// FieldError reports a field that is wrong, of a Record, a Spec or another configuration.
 type FieldError struct {
-	Field  string // its path in JSON, such as ipv4.routes[2].gateway; empty: the whole document
+	// Field is the field's path in JSON, such as ipv4.routes[2].gateway. Empty: the whole
+	// document.
+	Field string
+
+	// Reason is what is wrong, and what is wanted.
 	Reason string
 }
 
@@ -257,7 +261,7 @@ func (v *IPv6) validate() error {
 	return nil
 }
 
-// Validate returns a [*FieldError] with a path such as ntp[0].
+// Validate checks the options. The error is a [*FieldError] with a path in the Options, such as ntp[0].
 func (o *Options) Validate() error {
 	for _, f := range []struct{ name, text string }{
 		{"hostname", o.Hostname}, {"subdomain", o.Subdomain}, {"tftpServer", o.TFTPServer}, {"bootFile", o.BootFile}, {"bootFileURL", o.BootFileURL}, {"captivePortal", o.CaptivePortal},
@@ -343,7 +347,8 @@ func checkText(field, text string) error {
 	return nil
 }
 
-// Validate returns a [*FieldError] with a path such as rom. It takes any word as a model.
+// Validate checks the device. The error is a [*FieldError] with a path in the Device, such as rom. Validate takes any
+// word as a model, as each version of libvirt and QEMU has its own.
 func (d *Device) Validate() error {
 	if d.Model != "" && !syntax.IsWord(d.Model, "_.+-", maxWord) {
 		return fieldErrorf("model", "%q is no device model", d.Model)
