@@ -29,13 +29,18 @@ const (
 	minFrame    = 60 // octets of an Ethernet frame without its checksum
 )
 
-// ErrStandby is the error of Announce until Activate of phase1.NIC.
+// ErrStandby is the error of Announce while the guest is on standby. Activate of phase1.NIC ends the standby.
 var ErrStandby = errors.New("the guest is on standby")
 
-// Announce announces the guest's new place to the network (ARP, RFC 5227; neighbour advertisements, RFC 4861; RARP),
-// and its gateways to the guest, after a move. The network gets nothing under masquerade, or while no VMM has the
-// guest's tap open. Announce returns when everything is sent, after about 2 seconds; if ctx is done earlier, Serve
-// sends the rest. The error is syscall.ENOTCONN if Serve does not run, ErrStandby, or that of a write.
+// Announce announces the guest's new place to the network, and its gateways to the guest, after a move. The network
+// gets ARP announcements (RFC 5227), neighbour advertisements (RFC 4861) and a RARP request. It gets nothing under
+// masquerade, nor while no VMM has the guest's tap open.
+//
+// Announce returns when everything is sent, after about 2 seconds. If ctx is done earlier, it returns, and Serve sends
+// the rest. The error can be that of a write, or one of these:
+//
+//	syscall.ENOTCONN  Serve does not run
+//	ErrStandby        the guest is on standby
 func (r *Responder) Announce(ctx context.Context) error {
 	if err := r.answers.Load().mayAnnounce(); err != nil {
 		return fmt.Errorf("announce: %w", err)

@@ -1,7 +1,7 @@
 // Package dhcp is the responder: it answers one guest's DHCPv4, DHCPv6, router solicitations, ARP and neighbour
-// solicitations, as the record wants, whatever client identifier, DUID or IAID the guest sends. It reads and writes
-// Ethernet frames, and needs no capability, address or socket. It answers frames from the guest's MAC alone, each with
-// one frame at most.
+// solicitations, as the record wants. The guest gets the same addresses whatever client identifier, DUID or IAID it
+// sends. The responder reads and writes Ethernet frames, and needs no capability, address or socket. It answers frames
+// from the guest's MAC alone, each with one frame at most.
 package dhcp
 
 import (
@@ -19,9 +19,13 @@ import (
 
 // Responder answers one guest. Its methods can be called at the same time. Set its fields before Serve.
 type Responder struct {
-	// Log gets the events that Notify gets, offers and router advertisements on the debug level. Nil discards.
+	// Log gets the events that Notify gets. Offers and router advertisements are on the debug
+	// level. It also gets warnings, such as of DNS servers that the guest cannot use. Nil
+	// discards.
 	Log *slog.Logger
-	// Notify is called with each event, in Serve's goroutine: no frame is answered until it returns. Nil: no calls.
+
+	// Notify is called with each event, in Serve's goroutine: no frame is answered until it
+	// returns. Nil: no calls.
 	Notify func(Event)
 
 	answers  atomic.Pointer[answers]
@@ -47,9 +51,10 @@ type answers struct {
 	warnings   []string
 }
 
-// New makes a responder for a record and a DNS configuration, in place of Record.DNS: that, or one of a resolv.conf.
-// What the guest could not use of it is left out, with a warning in Log. The error wraps a [*cache.FieldError]; also a
-// record without a ResponderTap is an error.
+// New makes a responder for a record. dns is what the guest gets: pass Record.DNS, or what a resolv.conf says.
+// Record.DNS itself is not read. Servers and search domains that the guest could not use are left out, with a warning
+// in Log. If the record is not valid, the error wraps a [*cache.FieldError]. A record without a ResponderTap is an
+// error, too.
 func New(rec cache.Record, dns cache.DNS) (*Responder, error) {
 	a, err := newAnswers(rec, dns)
 	if err != nil {
@@ -60,8 +65,9 @@ func New(rec cache.Record, dns cache.DNS) (*Responder, error) {
 	return r, nil
 }
 
-// Update replaces record and DNS configuration from the next frame on. Serve sends the new router advertisement at
-// once; a DHCP client learns the rest with its next lease. After an error, as of [New], nothing has changed.
+// Update replaces the record and the DNS configuration from the next frame on. Serve sends the new router advertisement
+// at once. A DHCP client learns the rest with its next lease. The errors are those of [New], and then nothing has
+// changed.
 func (r *Responder) Update(rec cache.Record, dns cache.DNS) error {
 	a, err := newAnswers(rec, dns)
 	if err != nil {
@@ -117,8 +123,8 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 	return r, nil
 }
 
-// Reply appends the answer to an Ethernet frame, if any, to dst, which must not overlap frame. It reads no clock and
-// does no input or output.
+// Reply appends the answer to an Ethernet frame to dst, which must not overlap frame. If there is no answer, it returns
+// dst as it is. Reply reads no clock and does no input or output.
 func (r *Responder) Reply(dst, frame []byte) []byte {
 	dst, _ = r.answers.Load().answer(dst, frame)
 	return dst
@@ -170,8 +176,8 @@ func (r *answers) answerIPv6(dst, body []byte) ([]byte, result) {
 		}
 		return r.v6.answer(dst, p, msg)
 	case protoICMPv6:
-		// RFC 4861 sections 6.1.1 and 7.1.1: a hop limit of 255, as no router has forwarded the packet,
-		// a correct checksum, and the code 0.
+		// RFC 4861 sections 6.1.1 and 7.1.1: a hop limit of 255, as no router has forwarded
+		// the packet, a correct checksum, and the code 0.
 		switch {
 		case len(p.body) < 8:
 			return dst, result{ignored: malformed}

@@ -88,7 +88,8 @@ func newServer4(rec cache.Record, res resolver) *server4 {
 		s.standIn = &c
 	}
 
-	// QEMU's iPXE boots by these fields of the header, not by options 66 and 67. Both texts end with a zero.
+	// QEMU's iPXE boots by these fields of the header, not by options 66 and 67. Both texts end
+	// with a zero.
 	o := rec.Options
 	if a, err := netip.ParseAddr(o.TFTPServer); err == nil && a.Is4() {
 		s.siaddr = a.As4()
@@ -107,7 +108,8 @@ func newServer4(rec cache.Record, res resolver) *server4 {
 // option 121.
 func newConfiguration4(rec cache.Record, res resolver, address netip.Prefix, gateway netip.Addr, routes []byte) configuration4 {
 	c := configuration4{mask: appendOption4(nil, uint8(dhcpv4.OptionSubnetMask), net.CIDRMask(address.Bits(), 32))}
-	// In the order of importance: appendOptions leaves out the last ones if a message is too small.
+	// In the order of importance: appendOptions leaves out the last ones if a message is too
+	// small.
 	add := func(code uint8, value []byte) {
 		if len(value) == 0 {
 			return

@@ -73,7 +73,8 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 	s.times = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, t1), t2)
 
 	var warnings []string
-	// The addresses fill half of a message at most. The other half is for identifiers, DNS and the other options.
+	// The addresses fill half of a message at most. The other half is for identifiers, DNS and
+	// the other options.
 	s.addresses = rec.IPv6.Addresses()
 	if most := s.limit / 2 / (4 + iaAddrLen); len(s.addresses) > most {
 		warnings = append(warnings, fmt.Sprintf("DHCPv6 leases %d of the %d addresses: more do not fit into a message", most, len(s.addresses)))
@@ -82,8 +83,8 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 	for _, a := range s.addresses {
 		s.iaAddresses = appendAddress6(s.iaAddresses, a, seconds)
 	}
-	// The room beside the longest client identifier and one IA_NA. A guest that asks for several
-	// associations has less room: those come first.
+	// The room beside the longest client identifier and one IA_NA. A guest that asks for
+	// several associations has less room: those come first.
 	room := s.limit - headLen6 - (4 + maxDUID) - (4 + len(s.duid)) - 5 - 4 - (4 + iaHeadLen + len(s.iaAddresses))
 	add := func(code dhcpv6.OptionCode, value []byte) {
 		if len(value) == 0 {

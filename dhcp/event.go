@@ -11,21 +11,32 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Event is an answer to the guest, a message of the guest, or a fault. Of each kind there are 20 at once
-// (other-mac-seen, read-failed, write-failed: 5), then one in 10 s.
+// Event is an answer to the guest, a message of the guest, or a fault. Events are limited: of each kind there are 20 at
+// once (5 of other-mac-seen, read-failed and write-failed), and after that one every 10 s.
 type Event struct {
 	Time time.Time
 	Kind Kind
-	Text string // a sentence for people, which can change in a later version
-	// Address is the guest's (the first of several), or what it was refused, has declined or released. It is valid with
-	// the kinds of DHCPv4 and DHCPv6, except dhcpv6-informed.
+
+	// Text is a sentence for people. It can change in a later version.
+	Text string
+
+	// Address is the guest's address, the first of several. It can also be the address that the
+	// guest was refused, has declined or has released. It is valid with the kinds of DHCPv4 and
+	// DHCPv6, except dhcpv6-informed.
 	Address netip.Addr
-	MAC     cache.MAC // the frame's source, with other-mac-seen alone
-	Held    uint64    // events of this kind that were held back before this one
-	Err     error     // of the port, with read-failed and write-failed
+
+	// MAC is the frame's source, with other-mac-seen. With other kinds it is zero.
+	MAC cache.MAC
+
+	// Held is the number of events of this kind that were held back before this one.
+	Held uint64
+
+	// Err is the error of the port, with read-failed and write-failed. With other kinds it is
+	// nil.
+	Err error
 }
 
-// Kind is the kind of an event, a name for machines that does not change, to compare as in e.Kind == "dhcpv4-leased":
+// Kind is the kind of an event: a name for programs, which does not change. Compare it as in e.Kind == "dhcpv4-leased".
 //
 //	dhcpv4-offered     DHCPOFFER
 //	dhcpv4-leased      DHCPACK: the guest has the address
@@ -44,7 +55,7 @@ type Event struct {
 //	dhcpv6-informed    REPLY without an address
 //	router-advertised  router advertisement
 //	router-withdrawn   the last router advertisement, which ends the router's lifetime
-//	announced          Announce, or the end of a standby: the network got the guest's place, and the guest its gateways
+//	announced          after a move: the network got the guest's place, the guest its gateways
 //	other-mac-seen     a frame whose source is not the MAC of the record; it is ignored
 //	read-failed        the port cannot be read; Serve tries again
 //	write-failed       a frame cannot be sent, for example because the tap is down
@@ -133,13 +144,17 @@ func (e Event) sentence(text string, guest cache.MAC) string {
 	return text
 }
 
-// Counters count since New. A kind without events, and a reason without frames, is not in its map.
+// Counters count since New. A kind without events is not in Events, and a reason without frames is not in Ignored.
 type Counters struct {
-	Received uint64            `json:"received"` // frames that were read
-	Sent     uint64            `json:"sent"`     // frames that were written
-	Failed   uint64            `json:"failed"`   // reads and writes that failed
-	Events   map[Kind]uint64   `json:"events"`   // events, with those that were held back
-	Ignored  map[Reason]uint64 `json:"ignored"`  // received frames that were ignored
+	Received uint64 `json:"received"` // frames that were read
+	Sent     uint64 `json:"sent"`     // frames that were written
+	Failed   uint64 `json:"failed"`   // reads and writes that failed
+
+	// Events are the events by their kind, with those that were held back.
+	Events map[Kind]uint64 `json:"events"`
+
+	// Ignored are the received frames that were ignored, by the reason.
+	Ignored map[Reason]uint64 `json:"ignored"`
 }
 
 type counters struct {
@@ -148,6 +163,7 @@ type counters struct {
 	ignored                [len(reasons)]atomic.Uint64
 }
 
+// Counters returns the counters, also while Serve runs.
 func (r *Responder) Counters() Counters {
 	c := Counters{
 		Received: r.counters.received.Load(),

@@ -1,22 +1,22 @@
 package dhcp
 
-// Reason is why a frame was ignored, the first that fits: a name for machines, which does not change.
+// Reason is why a frame was ignored: a name for programs, which does not change. If several fit, it is the first.
 //
 //	other-mac               the frame's source is not the MAC of the record
-//	other-hardware-address  the DHCPv4 client or the ARP sender inside the guest's frame is another station
-//	other-protocol          nothing that the responder answers: EtherType, IP protocol, port, ICMPv6 type, an ARP reply
+//	other-hardware-address  the frame names another DHCPv4 client or ARP sender
+//	other-protocol          another EtherType, IP protocol, port or ICMPv6 type, or an ARP reply
 //	other-message           a DHCP message that no client sends: a server's, or an unknown type
 //	other-server            the message names another DHCP server
-//	other-address           a DHCPv4 DECLINE or RELEASE of an address that the guest does not have
-//	other-target            an ARP request or a neighbour solicitation for an address that the record does not list
+//	other-address           a DHCPv4 DECLINE or RELEASE of an address that is not the guest's
+//	other-target            a request for the MAC of an address that the record does not list
 //	no-ipv4                 the record has no IPv4 address
 //	no-ipv6                 the record has no IPv6 address
 //	bootp                   a BOOTP message, which has no DHCP message type
-//	relayed                 from a DHCP relay, or to one
+//	relayed                 a message from a DHCP relay, or to one
 //	unicast                 a DHCPv6 message that is not sent to a multicast address
 //	fragment                a part of an IPv4 packet
-//	bad-source              an IPv6 source from which the message cannot come, such as a multicast address
-//	bad-checksum            of IPv4, UDP or ICMPv6
+//	bad-source              an IPv6 source that cannot send this, such as a multicast address
+//	bad-checksum            a wrong checksum of IPv4, UDP or ICMPv6
 //	bad-hop-limit           a solicitation whose hop limit is not 255
 //	incomplete              a field or an option is missing that the message must have
 //	malformed               lengths, fields or options that the protocol forbids

@@ -38,8 +38,8 @@ type neighbour struct {
 func newNeighbours(rec cache.Record) (map[netip.Addr]neighbour, error) {
 	all := make(map[netip.Addr]neighbour, len(rec.Neighbours))
 	for _, n := range rec.Neighbours {
-		// An answer for the guest's own address would say to the guest that another station has the
-		// address (RFC 5227, RFC 4862 section 5.4).
+		// An answer for the guest's own address would say to the guest that another station
+		// has the address (RFC 5227, RFC 4862 section 5.4).
 		if rec.IPv4 != nil && n.Address == rec.IPv4.Address.Addr() || rec.IPv6 != nil && slices.Contains(rec.IPv6.Addresses(), n.Address) ||
 			n.Address == eui64.LinkLocal(rec.MAC) {
 			continue

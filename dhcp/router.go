@@ -31,7 +31,8 @@ const (
 	icmpLenRA     = 16 // without options
 	hopLimitGuest = 64
 	optionPrefix  = 3
-	// ndp.RawOption has the octets of an option in 8 bits and would encode a longer one wrongly.
+	// ndp.RawOption has the octets of an option in 8 bits and would encode a longer one
+	// wrongly.
 	maxOptionND = 248
 )
 

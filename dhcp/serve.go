@@ -14,12 +14,17 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Port is the connection to the guest, which reads and writes whole Ethernet frames: an *os.File of an open tap without
-// packet information and without vnet_hdr, or another one.
+// Port is the connection to the guest. It reads and writes whole Ethernet frames. An *os.File of an open tap is one, if
+// the tap has no packet information and no vnet_hdr.
 type Port interface {
-	Read(b []byte) (n int, err error)  // one frame; after the deadline, os.ErrDeadlineExceeded
-	Write(b []byte) (n int, err error) // one frame; does not wait for the guest
-	SetReadDeadline(t time.Time) error // also of a Read that has begun; zero: none
+	// Read reads one frame. After the deadline it returns os.ErrDeadlineExceeded.
+	Read(b []byte) (n int, err error)
+
+	// Write writes one frame. It does not wait for the guest.
+	Write(b []byte) (n int, err error)
+
+	// SetReadDeadline sets the deadline of Read, also of a Read that has begun. Zero: none.
+	SetReadDeadline(t time.Time) error
 }
 
 // The pause after a read that failed, which is doubled each time.
@@ -28,15 +33,22 @@ const (
 	pauseMax = 5 * time.Second
 )
 
-// ErrHandover is a cause to end Serve's context: another process takes over.
+// ErrHandover is a cause for the end of Serve's context (context.WithCancelCause): another process takes over, so Serve
+// withdraws nothing.
 var ErrHandover = errors.New("another responder takes over")
 
-// Serve answers the guest until ctx is done, and then returns nil. It leaves the port open, with a deadline that has
-// passed. Nothing else may read the port meanwhile. At the end it withdraws its router advertisements (RFC 4861 section
-// 6.2.5), which takes the IPv6 default route from the guest, unless the cause of ctx is [ErrHandover]. After an error
-// of the port, such as that of a tap that is down, Serve tries again. It returns os.ErrNoDeadline if the port has no
-// deadlines, os.ErrClosed or io.EOF if it was closed, syscall.EBADFD if the tap was deleted, and syscall.EBUSY if the
-// responder serves a port already.
+// Serve answers the guest until ctx is done, and then returns nil. Nothing else may read the port meanwhile. It leaves
+// the port open. Its read deadline is in the past: set a new one before you read.
+//
+// At the end Serve withdraws its router advertisements (RFC 4861 section 6.2.5), which takes the IPv6 default route
+// from the guest. If the cause of ctx is [ErrHandover], it does not.
+//
+// After most errors of the port, such as that of a tap that is down, Serve tries again. It returns these:
+//
+//	os.ErrNoDeadline        the port has no deadlines
+//	os.ErrClosed or io.EOF  the port was closed
+//	syscall.EBADFD          the tap was deleted
+//	syscall.EBUSY           the responder serves a port already
 func (r *Responder) Serve(ctx context.Context, port Port) error {
 	log := r.Log
 	if log == nil {
@@ -111,8 +123,8 @@ func (l *loop) run(ctx context.Context) error {
 			}
 			armed = next
 		}
-		// These checks come after setting the deadline: the end of ctx, Update or Announce sets a deadline that
-		// has passed, which the call above may have replaced.
+		// These checks come after setting the deadline: the end of ctx, Update or Announce
+		// sets a deadline that has passed, which the call above may have replaced.
 		if ctx.Err() != nil {
 			l.withdrawAtEnd(ctx)
 			return nil
@@ -131,7 +143,8 @@ func (l *loop) run(ctx context.Context) error {
 		switch {
 		case err == nil:
 			pause = pauseMin
-			// A read can return a frame that came after Update, although Update ended its deadline.
+			// A read can return a frame that came after Update, although Update ended
+			// its deadline.
 			if l.takeUpdate() {
 				l.load()
 				armed = time.Unix(1, 0)

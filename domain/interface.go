@@ -22,22 +22,28 @@ const aliasPrefix = "ua-"
 var (
 	// virtioModels can have several queues, and vhost as their backend.
 	virtioModels = []string{"virtio", "virtio-transitional", "virtio-non-transitional"}
-	// romlessModels are not on a PCI bus: libvirt refuses a <rom> element for them, even with enabled='no'.
+	// romlessModels are not on a PCI bus: libvirt refuses a <rom> element for them, even with
+	// enabled='no'.
 	romlessModels = []string{"usb-net", "spapr-vlan", "lan9118", "smc91c111"}
 )
 
-// Interface returns the <interface> element for the record. The caller can change its fields; Marshal returns the XML.
-// Interface reads no files and asks no kernel.
+// Interface returns the <interface> element for the record. The caller can change its fields. Its Marshal returns the
+// XML. Interface reads no files and asks no kernel.
 //
-//	a tap               type ethernet. libvirt needs no capability: it attaches to the tap as it is
-//	a virtual function  type hostdev. libvirt sets MAC and VLAN at the card: CAP_NET_ADMIN on the machine
+//	record              element
+//	a tap               type ethernet. libvirt attaches to the tap, without a capability
+//	a virtual function  type hostdev. libvirt sets MAC and VLAN at the card
 //	passt               type user. libvirt starts passt as the guest's user
-//	slirp               type user, without forwards and search domains, which libvirt cannot say
+//	slirp               type user. libvirt knows no forwards and no search domains for it
 //
-// The default model needs virtio 1.0 in the guest (Linux 4.10). Without a PCI bus (s390x) set ROM to nil; a usb-net
-// device needs a port (Address.USB). attach-device needs a free pcie-root-port on q35; detach-device takes the same
-// element, before Teardown. A *cache.FieldError: the record is not valid, or not for the model. Source: libvirt
-// formatdomain#network-interfaces.
+// For a virtual function libvirt needs CAP_NET_ADMIN in the machine's own network namespace.
+//
+// The default model needs virtio 1.0 in the guest (Linux 4.10). If the machine has no PCI bus (s390x), set ROM to nil.
+// A usb-net device needs a port (Address.USB). To attach the element to a running machine of type q35, libvirt needs a
+// free pcie-root-port (attach-device). detach-device takes the same element, before Teardown.
+//
+// A *cache.FieldError: the record is not valid, or its device's model cannot have what the record wants. Source:
+// libvirt formatdomain#network-interfaces.
 func Interface(rec *cache.Record) (*libvirtxml.DomainInterface, error) {
 	if err := rec.Validate(); err != nil {
 		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)

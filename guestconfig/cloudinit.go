@@ -11,22 +11,31 @@ import (
 
 // Instance is what cloud-init needs in addition to the network.
 type Instance struct {
-	ID       string // required; when it changes, cloud-init does the work of a first boot again
-	Hostname string // empty: that of the first record that has one in its Options
-	UserData string // such as "#cloud-config\n..."; empty: a file that has nothing
+	// ID is required. When it changes, cloud-init does the work of a first boot again.
+	ID string
+
+	// Hostname is the guest's. Empty: that of the first record that has one in its Options.
+	Hostname string
+
+	// UserData is the file user-data, such as "#cloud-config\n...". Empty: a file that asks for
+	// nothing.
+	UserData string
 }
 
-// NoCloud returns meta-data, user-data and network-config (version 2) for cloud-init's data source NoCloud: the files
-// of an ISO 9660 or FAT file system with the label CIDATA, such as
+// NoCloud returns meta-data, user-data and network-config (version 2) for cloud-init's data source NoCloud. They are
+// the files of an ISO 9660 or FAT file system with the label CIDATA, such as
 //
 //	genisoimage -quiet -volid CIDATA -joliet -rock -output seed.iso DIR
 //
-// By netplan (Ubuntu, Debian's cloud images) the guest's link is found by its MAC and keeps its name. cloud-init's
-// other renderers leave out tables, rules, routes without a gateway, and more, and make the IPv6 default route one to
-// ::/64 (22.4): a warning names it; networkd, ifupdown and ifcfg also need the record's Name as the link's.
-// Version 2 has no permanent neighbours, peers, multipath routes, some rare attributes, and no prefix length without
-// its route (the address becomes /32 or /128). A ConfigDrive has no version 2. Source: cloud-init's "NoCloud" and
-// "Networking config Version 2"; netplan-yaml(5).
+// With netplan (Ubuntu, Debian's cloud images) the files find the guest's link by its MAC, and its name does not
+// change. With networkd, ifupdown and ifcfg the link must have the record's Name.
+//
+// cloud-init's renderers other than netplan leave out tables, rules, routes without a gateway, and more. They make the
+// IPv6 default route one to ::/64 (22.4). A warning names what such a guest lacks.
+//
+// Version 2 has no permanent neighbours, peers and multipath routes, and not all attributes. It has no prefix length
+// without a route to the network, so such an address becomes /32 or /128. A ConfigDrive has no version 2. Source:
+// cloud-init's "NoCloud" and "Networking config Version 2"; netplan-yaml(5).
 func NoCloud(g Guest, i Instance) (Files, error) {
 	const format = "cloud-init"
 	nics, err := g.nics(format)

@@ -8,19 +8,31 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Flat is the IPv4 configuration of a guest without routes: a unikernel.
+// Flat is the IPv4 configuration of a guest without routes, such as a unikernel.
 type Flat struct {
-	Address  netip.Prefix // the NIC's, or a /31 if Gateway is a stand-in
-	Gateway  netip.Addr   // in the network of Address; zero: no default route by this NIC
-	MTU      int          // in octets of IP; 0, with a virtual function: not known
-	DNS      cache.DNS    // the servers that a guest can reach, of both families, and the search domains
-	Warnings []string     // what the guest does not get, a sentence each
+	// Address is the NIC's. If Gateway is a stand-in, it is a /31.
+	Address netip.Prefix
+
+	// Gateway is in the network of Address. Zero: no default route by this NIC.
+	Gateway netip.Addr
+
+	// MTU is the guest's, in octets of IP. 0, for a virtual function: not known.
+	MTU int
+
+	// DNS has the servers of both families that a guest can reach, and the search domains.
+	DNS cache.DNS
+
+	// Warnings name what the guest does not get, a sentence each.
+	Warnings []string
 }
 
-// FlatIPv4 returns the guest's flat configuration. Under masquerade there is always one; under bridge and redirect, if
-// the gateway is in the NIC's network. Where it is not (Calico), and under routed, Gateway is a stand-in, for which the
-// responder answers. dns is for a record without. It is an error if the record has no IPv4 address, no responder for a
-// stand-in, or did not know the gateway's MAC.
+// FlatIPv4 returns the guest's flat configuration. dns is for a record that has none.
+//
+// Under masquerade the gateway is in the guest's network. Under bridge and redirect it is if it is in the NIC's. In
+// other networks (Calico), and under routed, Gateway is a stand-in, for which the responder answers.
+//
+// It is an error if the record has no IPv4 address. So is a record that needs a stand-in, and has no responder or did
+// not know the gateway's MAC.
 func FlatIPv4(r cache.Record, dns cache.DNS) (Flat, error) {
 	nics, err := Guest{Records: []cache.Record{r}, DNS: dns}.nics("flat")
 	if err != nil {

@@ -1,7 +1,12 @@
-// Package guestconfig writes the network configuration of a guest that runs no DHCP client, from the records of Phase1:
-// for cloud-init ([NoCloud]), systemd-networkd ([Networkd]), the kernel's command line ([KernelIP]) and unikernels
-// ([FlatIPv4]). The guest gets what the namespace's NIC had (cache.Static), or else what its lease has. Print the
-// warnings: they name what a format leaves out. An error: the guest would have no network.
+// Package guestconfig writes the network configuration of a guest that runs no DHCP client, from the records of Phase1.
+//
+//	NoCloud   cloud-init
+//	Networkd  systemd-networkd
+//	KernelIP  the kernel's command line
+//	FlatIPv4  a unikernel, or another guest without routes
+//
+// The guest gets what the namespace's NIC had (cache.Static). If the record does not have that, it gets what its lease
+// has. Print the warnings: they name what a format leaves out. An error: the guest would have no network.
 package guestconfig
 
 import (
@@ -24,14 +29,20 @@ const (
 
 // Guest is what a configuration is made of.
 type Guest struct {
-	Records []cache.Record // the guest's interfaces, as VM.Records of package phase2 returns them
-	DNS     cache.DNS      // for the interfaces whose record has none; zero: they get none
+	// Records are the guest's interfaces, as VM.Records of package phase2 returns them.
+	Records []cache.Record
+
+	// DNS is for the interfaces whose record has none. Zero: they get none.
+	DNS cache.DNS
 }
 
-// Files is a configuration.
+// Files is a configuration of several files.
 type Files struct {
-	Contents map[string]string // by the files' names
-	Warnings []string          // what the guest does not get, or gets in another form
+	// Contents are the files' contents by their names.
+	Contents map[string]string
+
+	// Warnings name what the guest does not get, or gets in another form, a sentence each.
+	Warnings []string
 }
 
 // formatError reports that a format cannot configure an interface at all.

@@ -10,10 +10,15 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// KernelIP returns the argument ip= for a Linux with CONFIG_IP_PNP or an initramfs that reads it, such as
-// ip=10.244.1.7::10.244.1.1:255.255.255.0:vm1:eth0:off:10.96.0.10: one IPv4 address and one gateway. It is an error if
-// there is none, or the gateway is outside of the network. device is the link's name in the guest; empty: the first
-// link. Source: the kernel's Documentation/admin-guide/nfs/nfsroot.rst.
+// KernelIP returns the argument ip= for a Linux with CONFIG_IP_PNP, or for an initramfs that reads it. It has one IPv4
+// address and one gateway, such as
+//
+//	ip=10.244.1.7::10.244.1.1:255.255.255.0:vm1:eth0:off:10.96.0.10
+//
+// dns is for a record that has none. device is the link's name in the guest. Empty: the first link.
+//
+// It is an error if the record has no IPv4 address, or if the gateway is outside of its network. Source: the kernel's
+// Documentation/admin-guide/nfs/nfsroot.rst.
 func KernelIP(r cache.Record, dns cache.DNS, device string) (argument string, warnings []string, err error) {
 	const format = "kernel"
 	nics, err := Guest{Records: []cache.Record{r}, DNS: dns}.nics(format)

@@ -1,5 +1,6 @@
 // Package cloudhypervisor describes the guest's network device to Cloud Hypervisor, from the record of Phase1: as the
-// argument --net, or as NetConfig of the API, by the published schema. For want of KVM, no guest was run.
+// argument --net, or as NetConfig of the API. It follows the published schema. No guest was run, as Cloud Hypervisor
+// needs KVM.
 package cloudhypervisor
 
 import (
@@ -11,26 +12,47 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Options is what the record does not have.
+// Options is what the record does not have. The zero value has Cloud Hypervisor open the tap by its name.
 type Options struct {
-	FDs   []int // of the queues of phase2.OpenTap, as Cloud Hypervisor inherits them, 3 or higher; a macvtap needs them
-	VCPUs int   // with which the guest boots: the most queues that Cloud Hypervisor takes; 0: not known
+	// FDs are the open queues of phase2.OpenTap, one for each of the record's Queues: the
+	// numbers of descriptors that Cloud Hypervisor inherits, 3 or higher. A macvtap needs them.
+	// Empty: Cloud Hypervisor opens the tap.
+	FDs []int
+
+	// VCPUs is the number of CPUs with which the guest boots. Cloud Hypervisor refuses more
+	// queues than that. 0: not known.
+	VCPUs int
 }
 
-// Net is a network device, in JSON NetConfig of /vm.create and /vm.add-net.
+// Net is a network device. In JSON it is the NetConfig of /vm.create and /vm.add-net.
 type Net struct {
-	Tap         string    `json:"tap,omitempty"` // the tap's name; empty: the tap is given by descriptors
-	MAC         cache.MAC `json:"mac"`           // the guest's
-	NumQueues   int       `json:"num_queues"`    // in both directions: two for each of the record's Queues
-	ID          string    `json:"id"`            // the device's name, for /vm.remove-device
-	PCISegment  *int      `json:"pci_segment,omitempty"`
-	PCIDeviceID *int      `json:"pci_device_id,omitempty"` // nil: Cloud Hypervisor chooses
-	FDs         []int     `json:"-"`                       // those of Options: /vm.add-net gets them by SCM_RIGHTS
+	// Tap is the tap's name. Empty: the tap is given by descriptors.
+	Tap string `json:"tap,omitempty"`
+
+	// MAC is the guest's.
+	MAC cache.MAC `json:"mac"`
+
+	// NumQueues is the number of queues in both directions: two for each of the record's
+	// Queues.
+	NumQueues int `json:"num_queues"`
+
+	// ID is the device's name, for /vm.remove-device.
+	ID string `json:"id"`
+
+	// PCISegment and PCIDeviceID are the device's place. Nil: Cloud Hypervisor chooses.
+	PCISegment  *int `json:"pci_segment,omitempty"`
+	PCIDeviceID *int `json:"pci_device_id,omitempty"`
+
+	// FDs are those of Options. A client of /vm.add-net sends the files with its request
+	// (SCM_RIGHTS).
+	FDs []int `json:"-"`
 }
 
-// NewNet returns the network device for the record. It reads no files and asks no kernel. The MTU, which takes
-// CAP_NET_ADMIN, is left out: the guest gets the tap's. A *cache.FieldError: Cloud Hypervisor cannot have what record
-// or options want. Source: cloud-hypervisor.yaml (vmm/src/api/openapi), net_util/src/open_tap.rs.
+// NewNet returns the network device for the record. It reads no files and asks no kernel. It leaves out the MTU, as to
+// set it takes CAP_NET_ADMIN: the guest gets the tap's MTU.
+//
+// A *cache.FieldError: the record is not valid, or Cloud Hypervisor cannot have what the record or the options want.
+// Source: cloud-hypervisor.yaml (vmm/src/api/openapi), net_util/src/open_tap.rs.
 func NewNet(rec *cache.Record, o Options) (*Net, error) {
 	if err := rec.Validate(); err != nil {
 		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)

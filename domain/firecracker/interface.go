@@ -1,5 +1,5 @@
 // Package firecracker describes the guest's network device to Firecracker, from the record of Phase1: as the object of
-// PUT /network-interfaces/{iface_id}, by the published schema. For want of KVM, no guest was run.
+// PUT /network-interfaces/{iface_id}. It follows the published schema. No guest was run, as Firecracker needs KVM.
 package firecracker
 
 import (
@@ -9,20 +9,28 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// NetworkInterface is a network device; embed it to add rate limiters.
+// NetworkInterface is a network device. Embed it to add rate limiters.
 type NetworkInterface struct {
+	// ID is the device's name in Firecracker.
 	ID string `json:"iface_id"`
-	// HostDevName is the tap's name, by which Firecracker opens it: run it in the namespace, by phase1.Launch or jailer
-	// --netns.
-	HostDevName string    `json:"host_dev_name"`
-	GuestMAC    cache.MAC `json:"guest_mac"`
-	// MTU reaches the guest by virtio, 68 to 65535. Before Firecracker 1.16 set it to 0: the guest learns it by DHCP.
+
+	// HostDevName is the tap's name. Firecracker opens the tap by its name alone. So run
+	// Firecracker in the namespace, by phase1.Launch or by the jailer's --netns.
+	HostDevName string `json:"host_dev_name"`
+
+	// GuestMAC is the guest's MAC.
+	GuestMAC cache.MAC `json:"guest_mac"`
+
+	// MTU reaches the guest by virtio, 68 to 65535. 0: the guest learns its MTU by DHCP and
+	// router advertisements. Firecracker before 1.16 refuses the field: set it to 0.
 	MTU int `json:"mtu,omitempty"`
 }
 
 // NewNetworkInterface returns the network device for the record. It reads no files and asks no kernel. The ID is the
-// record's Device.Alias or Name, with other characters and the underscore as an underscore and two hexadecimal digits.
-// A *cache.FieldError: Firecracker cannot have what the record wants. Source: firecracker.yaml
+// record's Device.Alias. If that is empty, it is the record's Name, in which an underscore and two hexadecimal digits
+// stand for an underscore and for a character that an ID cannot have.
+//
+// A *cache.FieldError: the record is not valid, or Firecracker cannot have what it wants. Source: firecracker.yaml
 // (src/firecracker/swagger).
 func NewNetworkInterface(rec *cache.Record) (*NetworkInterface, error) {
 	if err := rec.Validate(); err != nil {

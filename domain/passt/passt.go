@@ -1,5 +1,5 @@
-// Package passt describes a guest's network to passt(1), from a record of Phase1, for launchers without libvirt, which
-// starts passt itself.
+// Package passt describes a guest's network to passt(1), from a record of Phase1. It is for launchers without libvirt,
+// which starts passt itself.
 package passt
 
 import (
@@ -13,12 +13,16 @@ import (
 // maxSocket is the length of the longest path of a Unix socket (unix(7)).
 const maxSocket = 107
 
-// Args returns passt's arguments, without the program's name. passt creates the socket, where the VMM connects
-// (domain/qemu: Options.Socket), at a path that is free. Start passt in the namespace, as the launcher's user, before
-// the VMM, such as by phase1.Launch. It stays in the foreground, dies with its parent, and ends when the VMM
-// disconnects. It needs user namespaces (user.max_user_namespaces). The guest gets the NIC's addresses and routes, the
-// record's MTU, and the DNS of /etc/resolv.conf; its MAC is the VMM's to set. A *cache.FieldError: the record is not
-// valid or of another binding, or the path cannot be one. Source: passt(1).
+// Args returns passt's arguments, without the program's name. socket is the path at which passt creates its socket, and
+// to which the VMM connects (domain/qemu: Options.Socket). No file may be there.
+//
+// Start passt in the namespace, as the launcher's user, before the VMM: by phase1.Launch, for example. passt stays in
+// the foreground, dies with its parent, and ends when the VMM disconnects. It needs user namespaces
+// (user.max_user_namespaces).
+//
+// The guest gets the NIC's addresses and routes, the record's MTU, and the DNS of /etc/resolv.conf. The VMM sets the
+// guest's MAC. A *cache.FieldError: the record is not valid or of another binding, or the path cannot be a socket's.
+// Source: passt(1).
 func Args(rec *cache.Record, socket string) ([]string, error) {
 	if err := rec.Validate(); err != nil {
 		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)

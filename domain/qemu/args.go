@@ -11,13 +11,15 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Args returns arguments of QEMU's command line for all records, and the guest's open taps. QEMU must inherit these
-// from descriptor first on: 3, and one more for each file before them in ExtraFiles. The caller closes the taps.
+// Args returns arguments of QEMU's command line for all records, and the guest's open taps. QEMU must inherit the taps,
+// from descriptor first on. That is 3, and one more for each file before them in ExtraFiles. The caller closes the
+// taps.
 //
 //	args, taps, err := qemu.Args(vm.Records(), 3, phase2.OpenTap)
 //	cmd.Args, cmd.ExtraFiles = append(cmd.Args, args...), taps
 //
-// After an error of open, NewNIC or NIC.Args no tap is open. passt needs NewNIC, with a Socket.
+// The error is that of open, NewNIC or NIC.Args, and then no tap is open. A record of passt is an error: use NewNIC,
+// with Options.Socket.
 func Args[File io.Closer](records []cache.Record, first int, open func(cache.Record) ([]File, error)) ([]string, []File, error) {
 	var args []string
 	var taps []File
@@ -53,9 +55,10 @@ func recordArgs[File any](r *cache.Record, first int, open func(cache.Record) ([
 	return args, queues, err
 }
 
-// Args returns -netdev and -device for QEMU's command line, for a virtual function -device and -nic none. A
-// *cache.FieldError: SetLink is set, which needs QMP: start QEMU with -S, send set_link and cont, and set SetLink to
-// nil before.
+// Args returns -netdev and -device for QEMU's command line. For a virtual function it returns -device and -nic none.
+//
+// A *cache.FieldError: SetLink is set, which QEMU takes by QMP alone. Start QEMU with -S, send set_link and cont, and
+// set SetLink to nil before you call Args.
 func (n *NIC) Args() ([]string, error) {
 	if n.SetLink != nil {
 		return nil, fmt.Errorf("device %v: %w", n.SetLink["name"], &cache.FieldError{Field: "device.linkState",

@@ -13,39 +13,59 @@ import (
 
 // Options is what the record does not have. The zero value has QEMU open the tap by its name.
 type Options struct {
-	// ID is the device's id in QEMU: a letter, then letters, digits, '-', '.' and '_'. Empty: the record's Device.Alias
-	// or Name. The netdev's id ends with "-netdev".
+	// ID is the device's id in QEMU: a letter, then letters, digits, '-', '.' and '_'. Empty:
+	// the record's Device.Alias, or its Name. The netdev's id is the same with "-netdev" at the
+	// end.
 	ID string
-	// Bus is the id of the device's bus: on q35 a pcie-root-port for a plugged device; empty: QEMU chooses. A
-	// PCIAddress on another bus than 0000:00 needs it, as QEMU knows buses by id alone.
+
+	// Bus is the id of the device's bus. Empty: QEMU chooses. To plug a device into a running
+	// q35 machine, name a pcie-root-port. A record with a PCIAddress on another bus than
+	// 0000:00 needs Bus, as QEMU knows buses by id alone.
 	Bus string
-	// FDs are the open queues of phase2.OpenTap: descriptors that QEMU inherits, such as "3", or names that getfd was
-	// given. Empty: QEMU opens the tap, which a macvtap does not allow.
+
+	// FDs are the open queues of phase2.OpenTap, one for each of the record's Queues. They are
+	// descriptors that QEMU inherits, such as "3", or names that getfd was given. Empty: QEMU
+	// opens the tap, which a macvtap does not allow.
 	FDs []string
-	// Vhost: QEMU can open /dev/vhost-net or gets it, else 7.2 aborts; vhost=on for a virtio device on a tap, unless
-	// the record's Device.Driver is "qemu".
-	Vhost    bool
-	VhostFDs []string // open files of /dev/vhost-net, one for each of FDs, of the same form
-	// Socket is passt's Unix socket, for a record of passt. Start passt first: else the guest has no network, and no
-	// error.
+
+	// Vhost asks for vhost=on, for a virtio device on a tap whose record does not want the
+	// Driver "qemu". Set it only if QEMU can open /dev/vhost-net or gets VhostFDs: QEMU 7.2
+	// aborts otherwise.
+	Vhost bool
+
+	// VhostFDs are open files of /dev/vhost-net, one for each of FDs, in the same form.
+	VhostFDs []string
+
+	// Socket is the path of passt's Unix socket, for a record of passt. Start passt first:
+	// otherwise QEMU starts without an error, and the guest has no network.
 	Socket string
 }
 
-// Object is the arguments of a QMP command: strings, bools, ints, Objects, lists.
+// Object is the arguments of a QMP command. Its values are strings, bools, ints, Objects and lists of them.
 type Object map[string]any
 
 // NIC is a network device of QEMU. The caller can change the objects, for example to add rx_queue_size to Device.
 type NIC struct {
-	Netdev  Object // the backend: arguments of netdev_add or -netdev; nil for a virtual function
-	Device  Object // what the guest sees: arguments of device_add, after netdev_add, or of -device
-	SetLink Object // arguments of set_link, after device_add, for a device whose link is down; else nil
+	// Netdev is the backend: the arguments of netdev_add, or of -netdev. Nil: the device is a
+	// virtual function.
+	Netdev Object
+
+	// Device is what the guest sees: the arguments of device_add, after netdev_add, or of
+	// -device.
+	Device Object
+
+	// SetLink is the arguments of set_link, after device_add. Nil: the device's link is up.
+	SetLink Object
 }
 
-// NewNIC returns the network device for the record, as libvirt makes it of the record's Device; a model that libvirt
-// does not know is a device of QEMU, such as vmxnet3. It reads no files and asks no kernel. QEMU loads a ROM only if
-// the record has one or the guest boots from the device. The MAC and driver of a virtual function are the caller's to
-// set. A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. A *cache.FieldError: a field of the
-// record or the options is wrong. Source: qemu(1), -netdev and -device; qemu-qmp-ref(7).
+// NewNIC returns the network device for the record. It reads no files and asks no kernel.
+//
+// The device is the one that libvirt makes of the record's Device. A model that libvirt does not know is a device of
+// QEMU, such as vmxnet3. QEMU loads a ROM only if the record has one or the guest boots from the device. The caller
+// sets the MAC and the driver of a virtual function.
+//
+// A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. A *cache.FieldError: a field of the record
+// or the options is wrong. Source: qemu(1), -netdev and -device; qemu-qmp-ref(7).
 func NewNIC(rec *cache.Record, o Options) (*NIC, error) {
 	if err := rec.Validate(); err != nil {
 		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)
@@ -105,9 +125,9 @@ func newNIC(rec *cache.Record, o Options) (*NIC, error) {
 	return nic, nil
 }
 
-// Plug plugs the device into a running QEMU: netdev_add, device_add and, if its link is down, set_link, by do, which
-// sends a QMP command and returns QEMU's error. Name Options.FDs before (getfd). If device_add fails, Plug takes the
-// backend back (netdev_del).
+// Plug plugs the device into a running QEMU, by netdev_add and device_add, and by set_link if its link is down. do
+// sends a QMP command, and returns QEMU's error. QEMU must know the names in Options.FDs before (getfd). If device_add
+// fails, Plug removes the backend (netdev_del).
 func (n *NIC) Plug(do func(command string, arguments Object) error) error {
 	if n.Netdev != nil {
 		if err := do("netdev_add", n.Netdev); err != nil {
@@ -131,14 +151,17 @@ func (n *NIC) Plug(do func(command string, arguments Object) error) error {
 	return nil
 }
 
-// Unplug unplugs the device from a running QEMU: device_del asks the guest, and netdev_del closes the tap. Phase1's
-// Teardown refuses until then, and removes the record: so call Unplug first. Source: qemu-qmp-ref(7), device_del.
+// Unplug unplugs the device from a running QEMU. device_del asks the guest, and netdev_del closes the tap. Call it
+// before Phase1's Teardown, which refuses while the tap is open and removes the record. Source: qemu-qmp-ref(7),
+// device_del.
 //
-// deleted waits for the event DEVICE_DELETED with the device's id. QEMU sends it without an id, too, for parts of the
-// device: ignore these. An event that arrives during do counts: keep it. If deleted returns false, such as after 5 s,
-// Unplug sends device_del again, as a guest that boots may miss one; for a guest that never answers it repeats this
-// until deleted returns an error, such as that of a context. Then the guest has the device, and Unplug can be called
-// again.
+// do is that of Plug. deleted waits for the event DEVICE_DELETED with the device's id, and reports whether it came.
+// QEMU also sends events without an id, for parts of the device: ignore these. Keep an event that arrives during do,
+// because it counts.
+//
+// Let deleted return false after some time, such as 5 s. Unplug then sends device_del again, as a guest that boots may
+// miss one. It does so until deleted returns an error, such as that of a context. The guest still has the device then,
+// and Unplug can be called again.
 func (n *NIC) Unplug(do func(command string, arguments Object) error, deleted func() (bool, error)) error {
 	const devices = "/machine/peripheral"
 	id := n.Device["id"]
@@ -165,14 +188,15 @@ func (n *NIC) Unplug(do func(command string, arguments Object) error, deleted fu
 	if n.Netdev == nil {
 		return nil
 	}
-	// QEMU accepts netdev_del before the event, too, and leaves the guest a device without a backend.
+	// QEMU accepts netdev_del before the event, too, and leaves the guest a device without a
+	// backend.
 	if err := do("netdev_del", Object{"id": n.Netdev["id"]}); err != nil {
 		return fmt.Errorf("netdev_del, without which the tap stays open: %w", err)
 	}
 	return nil
 }
 
-// Link returns the arguments of set_link, which sets the guest's carrier.
+// Link returns the arguments of set_link, which sets the carrier that the guest sees.
 func (n *NIC) Link(up bool) Object { return Object{"name": n.Device["id"], "up": up} }
 
 // deviceID returns the device's id. The id has to be one by QEMU's id_wellformed.
