@@ -68,7 +68,7 @@ func (n *nic) flat(format, name string) (Flat, error) {
 	hop := f.Gateway
 	if hop.IsValid() && (!own.Address.Masked().Contains(hop) || own.Peer.IsValid()) {
 		if n.IPv4 == nil || !n.IPv4.StandIn.IsValid() || n.IPv4.Address.Addr() != own.Address.Addr() {
-			return Flat{}, &formatError{Format: format, NIC: n.Name, Reason: fmt.Sprintf("the gateway %v is not in the network of %v, so that the guest could not reach it: use another format or masquerade, or let the responder answer for it (Options.NoResponder left out)", hop, own.Address)}
+			return Flat{}, &formatError{Format: format, NIC: n.Name, Reason: fmt.Sprintf("the gateway %v is not in the network of %v, so that the guest could not reach it: use another format or masquerade, or let the responder answer for it (options.noResponder left out)", hop, own.Address)}
 		}
 		f.Address, f.Gateway = netip.PrefixFrom(own.Address.Addr(), 31), n.IPv4.StandIn
 		if f.Gateway != hop {
