@@ -15,7 +15,7 @@ type Change struct {
 	// Field is the field's path in the record's JSON, such as ipv4.address.
 	Field string `json:"field"`
 
-	// From and To are the values, as in JSON, a text without quotes. Empty: the record has no
+	// From and To are the values as in JSON, texts without quotes. Empty: the record has no
 	// such field.
 	From string `json:"from,omitempty"`
 	To   string `json:"to,omitempty"`

@@ -40,7 +40,7 @@ const maxVLAN = 4094 // IEEE 802.1Q table 9-2
 
 // Record is one network interface of the guest.
 type Record struct {
-	// Version is the version of the schema: [Version].
+	// Version is the version of the schema: the constant Version.
 	Version int `json:"version"`
 
 	// Name is the interface's name in the namespace, such as eth0. The record's file is
@@ -86,9 +86,9 @@ type Record struct {
 	ResponderTap string `json:"responderTap,omitempty"`
 
 	// ResponderMAC is the responder's MAC, from which its link-local address and its DHCPv6
-	// identifier are made. It does not change when Setup is called again, nor when the guest
-	// moves and keeps its MAC. With BindingMasquerade and BindingRouted the guest must keep its
-	// gateway's MAC as well.
+	// identifier are made. It is computed from the interface's name and the guest's MAC, or
+	// with BindingMasquerade from the gateway's MAC. So it does not change when Setup is called
+	// again, nor when a guest moves and keeps that MAC.
 	ResponderMAC MAC `json:"responderMAC,omitzero"`
 
 	// MAC is the guest's.
@@ -212,10 +212,9 @@ type IPv4 struct {
 	Routes []Route `json:"routes,omitempty"`
 
 	// StandIn is for guests that do not ask for classless routes (RFC 3442), and cannot use a
-	// gateway outside of their network. Such a guest gets a /31 with its address, whose other
-	// address is StandIn, as its router. StandIn is the gateway itself, or the responder
-	// answers for it with the gateway's MAC (Neighbours). Zero: all guests get Address and the
-	// gateway.
+	// gateway outside of their network. Such a guest gets a /31: its own address, and StandIn
+	// as its router. StandIn is the gateway itself, or the responder answers for it with the
+	// gateway's MAC (Neighbours). Zero: all guests get Address and the gateway.
 	StandIn netip.Addr `json:"standIn,omitzero"`
 }
 

@@ -27,7 +27,7 @@ import (
 // PROTOCOL is tcp, udp, sctp or icmp; icmp is also ICMPv6. Without them the entry is for every protocol.
 type Egress struct {
 	Refuse bool   // false: the entry allows
-	To     string // the word TO
+	To     string // a network, an address or a list, as TO
 
 	// Ports are the destination's ports. Zero: every protocol. With a First of 0: every port of
 	// the Protocol.

@@ -27,9 +27,9 @@ type Guard struct {
 	// fe80::/64 for a guest that uses more.
 	//
 	// Under Masquerade and Routed, Setup adds a route to each prefix through the guest.
-	// ErrCollision: the namespace has a route that overlaps the prefix. The record warns of a
-	// prefix that gets no route, because the guest has no address of its family or because it
-	// is wider than /8. Under Bridge and Redirect, the network must know the way to the prefix.
+	// ErrCollision: the namespace has a route that overlaps the prefix. A prefix gets no route
+	// if the guest has no address of its family, or if it is wider than /8, and the record
+	// warns of it. Under Bridge and Redirect, the network must know the way to the prefix.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
 
 	// EtherTypes pass in addition to IPv4, IPv6 and ARP, in both directions, such as 0x8863
@@ -44,12 +44,12 @@ type Guard struct {
 	// checks no addresses, DHCP or routers there. Only Bridge, Redirect and Auto take VLANs.
 	//
 	// Empty: the guest can send no tag. A guest that guestwire's responder does not serve still
-	// receives any.
+	// receives any tag.
 	VLANs []uint16 `json:"vlans,omitempty"`
 
-	// Open are the namespace's own ports that a guest of Masquerade or Routed reaches. It does
-	// not reach them at loopback addresses, nor if they are forwarded to the guest. Other
-	// bindings, and Auto, refuse this field.
+	// Open are the namespace's own ports that a guest of Masquerade or Routed reaches. The
+	// guest does not reach them at loopback addresses, nor if they are forwarded to the guest.
+	// Other bindings, and Auto, refuse this field.
 	Open []Ports `json:"open,omitempty"`
 }
 

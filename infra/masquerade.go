@@ -15,8 +15,8 @@ type Masquerade struct {
 	// IPv4 and IPv6 are the guest's networks, at most /30 and /126. Zero: 10.0.2.0/24 and
 	// fd10:0:2::/120.
 	//
-	// ErrCollision: the namespace reaches the network already. An IPv4 network may be one that
-	// the namespace reaches if Guest has an address in it.
+	// ErrCollision: the namespace reaches the network already. If Guest has an IPv4 address,
+	// the IPv4 network may be one that the namespace reaches.
 	IPv4 netip.Prefix `json:"ipv4,omitzero"`
 	IPv6 netip.Prefix `json:"ipv6,omitzero"`
 
@@ -28,9 +28,9 @@ type Masquerade struct {
 	//	  "guest": ["169.254.0.21"], "gateway": ["169.254.0.22"]}}
 	//
 	// With an IPv4 address in Guest, the network may be one that the namespace reaches, such as
-	// the NIC's. The guest reaches all of that network. A station that has the guest's address
-	// is lost, to the namespace too. ErrCollision: the namespace itself needs the address, or
-	// one of its links answers ARP for others (proxy_arp).
+	// the NIC's. The guest reaches all of that network. Neither guest nor namespace reach a
+	// station that has the guest's address. ErrCollision: the namespace itself needs the
+	// address, or one of its links answers ARP for others (proxy_arp).
 	Guest   []netip.Addr `json:"guest,omitempty"`
 	Gateway []netip.Addr `json:"gateway,omitempty"`
 
@@ -107,8 +107,8 @@ func (s *Sidecar) validate(field string) error {
 }
 
 // DefaultMaxConnections is the limit of a Masquerade or Routed without MaxConnections. With it, guest and peers fill at
-// most half of the kernel's usual table of 262144 connections. The kernel keeps an ended connection for two minutes,
-// and so can have four times as many in each direction: 16384 open ones, those of two minutes, and a burst.
+// most half of the kernel's usual table of 262144 connections. In each direction that is 16384 open connections, 32768
+// that ended within the last two minutes, in which the kernel keeps them, and a burst of 16384.
 const DefaultMaxConnections = 16384
 
 func (Masquerade) Kind() cache.Kind            { return cache.BindingMasquerade }

@@ -10,7 +10,7 @@ import (
 // with passt) or the launcher starts passt in the namespace, as the launcher's user. passt gives the guest the NIC's
 // addresses.
 type Passt struct {
-	// MAC is the guest's. No other station sees it. Zero: computed as that of [Masquerade].
+	// MAC is the guest's. No other station sees it. Zero: computed as that of Masquerade.
 	MAC cache.MAC `json:"mac,omitzero"`
 
 	// Ports are forwarded to the guest, from all addresses of the namespace, the loopback's

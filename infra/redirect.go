@@ -8,14 +8,14 @@ import "github.com/guestwire/guestwire/cache"
 // Redirect also works on a macvlan and an ipvlan. It needs nf_tables with fwd. A [*RefusedError]: a macvlan, macvtap,
 // ipvlan or VLAN lies on the NIC, or the NIC carries no Ethernet.
 type Redirect struct {
-	// MAC is the guest's. Zero: the NIC's. The NIC has another MAC until Teardown, so CNI's
-	// CHECK may fail.
+	// MAC is the guest's. Zero: the NIC's. If it is another one, the NIC has the guest's MAC
+	// until Teardown, so CNI's CHECK may fail.
 	//
 	// On standby, a veth, dummy or VLAN takes the MAC at Activate. Another kind may have to go
 	// down for it, and takes it at Setup.
 	//
 	// The record warns if the network seems to expect the NIC's own MAC. On a macvlan, a
-	// macvtap and an ipvlan, another MAC than the NIC's is a [*RefusedError].
+	// macvtap and an ipvlan, another MAC than the NIC's is a *RefusedError.
 	MAC cache.MAC `json:"mac,omitzero"`
 }
 

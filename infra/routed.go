@@ -27,7 +27,7 @@ type Routed struct {
 	// namespace.
 	Excluded []Ports `json:"excluded,omitempty"`
 
-	// MaxConnections is as that of [Masquerade]. 0: DefaultMaxConnections.
+	// MaxConnections is as that of Masquerade. 0: DefaultMaxConnections.
 	MaxConnections int `json:"maxConnections,omitempty"`
 }
 

@@ -10,8 +10,8 @@ import (
 
 // Slirp connects the guest by QEMU's own user network, which opens the namespace's sockets for the guest (-netdev user,
 // libvirt's interface of type user). The guest has networks of its own, in the families in which the NIC has an
-// address. libvirt always gives both. In each network, host 2 is the gateway, and leads to the namespace's loopback.
-// Host 3 is the resolver, and asks those of QEMU's resolv.conf. Spec.DNS may have Search alone.
+// address. libvirt always gives both families. In each network, host 2 is the gateway, and leads to the namespace's
+// loopback. Host 3 is the resolver, and asks those of QEMU's resolv.conf. Spec.DNS may have Search alone.
 type Slirp struct {
 	// IPv4 is the guest's network, at most /27. Zero: 10.0.2.0/24. ErrCollision: the namespace
 	// reaches this network, or that of IPv6.
@@ -20,7 +20,7 @@ type Slirp struct {
 	// IPv6 is the guest's network, a /64. Zero: fd10:0:2::/64.
 	IPv6 netip.Prefix `json:"ipv6,omitzero"`
 
-	// MAC is the guest's. Zero: computed as that of [Masquerade].
+	// MAC is the guest's. Zero: computed as that of Masquerade.
 	MAC cache.MAC `json:"mac,omitzero"`
 
 	// Ports are what QEMU forwards to the guest, of TCP and UDP, from all IPv4 addresses of the

@@ -51,3 +51,27 @@ func TestPrefixesWithoutRoute(t *testing.T) {
 		}
 	}
 }
+
+// TestResponderMAC: the responder's MAC is computed from the guest's, or under masquerade from the gateway's, as the
+// comment of cache.Record says.
+func TestResponderMAC(t *testing.T) {
+	one, other := cache.MAC{0x02, 0, 0, 0, 0, 1}, cache.MAC{0x02, 0, 0, 0, 0, 2}
+	of := func(found netstate.Snapshot, b infra.Binding) cache.MAC {
+		return newPlan(t, found, eth0(infra.Spec{Binding: b, Owner: launcher})).Record.ResponderMAC
+	}
+	if of(flannel(), infra.Bridge{MAC: one}) != of(flannelElsewhere(), infra.Bridge{MAC: one}) {
+		t.Error("bridge: it changes where the guest keeps its MAC")
+	}
+	if of(flannel(), infra.Bridge{MAC: one}) == of(flannel(), infra.Bridge{MAC: other}) {
+		t.Error("bridge: it does not change with the guest's MAC")
+	}
+	if of(flannel(), infra.Masquerade{MAC: one}) != of(flannelElsewhere(), infra.Masquerade{MAC: other}) {
+		t.Error("masquerade: it changes where the gateway keeps its MAC")
+	}
+	if of(flannel(), infra.Masquerade{MAC: one}) == of(flannel(), infra.Masquerade{MAC: one, GatewayMAC: other}) {
+		t.Error("masquerade: it does not change with the gateway's MAC")
+	}
+	if of(flannel(), infra.Routed{}) == of(flannelElsewhere(), infra.Routed{}) {
+		t.Error("routed: it does not change with the guest's MAC, which is the NIC's")
+	}
+}
