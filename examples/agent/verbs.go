@@ -255,7 +255,7 @@ const kinds = `KIND is bridge, redirect, routed or masquerade, or auto for the f
 
 The configuration (-config) can give the guest another MAC than the pod's under bridge and redirect,
 {"binding": {"bridge": {"mac": "02:00:00:00:00:07"}}}, and name the guest, {"guest": "default/vm1"}: then masquerade gives it the same MAC in each pod.
-Under routed all ports of the pod's addresses are the guest's but those of {"binding": {"routed": {"excluded": ["15008"]}}}.
+Under routed all ports of the pod's addresses are the guest's except those of {"binding": {"routed": {"excluded": ["15008"]}}}.
 
 With the other kinds libvirt or QEMU attaches the guest, and guestwire neither serves nor filters it:
 

@@ -39,7 +39,7 @@ An engine without NRI (containerd before 1.7) needs device plugins instead, and 
 
   guestwire-node run -nri= -device-plugins /var/lib/kubelet/device-plugins
 
-To leave all pods alone but those of one RuntimeClass (containerd), give its handler a cni_conf_dir of its own:
+To leave all pods alone except those of one RuntimeClass (containerd), give its handler a cni_conf_dir of its own:
 
   guestwire-node run -list-to /etc/cni/guestwire.d
 `,
