@@ -28,8 +28,8 @@ type Flat struct {
 
 // FlatIPv4 returns the guest's flat configuration. dns is for a record that has none.
 //
-// Under masquerade the gateway is in the guest's network. Under bridge and redirect it is if it is in the NIC's. In
-// other networks (Calico), and under routed, Gateway is a stand-in, for which the responder answers.
+// Under masquerade, Gateway is the guest's gateway. Under bridge and redirect it is as well, if the gateway is in the
+// NIC's network. Otherwise (Calico), and under routed, Gateway is a stand-in, for which the responder answers.
 //
 // It is an error if the record has no IPv4 address. So is a record that needs a stand-in, and has no responder or did
 // not know the gateway's MAC.

@@ -9,8 +9,8 @@ import (
 )
 
 // Networkd returns files for the guest's /etc/systemd/network, such as 10-guestwire-eth0.network. They find the link by
-// its MAC, and its name does not change. They need systemd 250. A multipath route with a next hop that no route reaches
-// is left out, as networkd knows none. Source: systemd.network(5).
+// its MAC, and its name does not change. They need systemd 250. A multipath route loses its next hops without a
+// gateway, and those that no route reaches, as networkd knows none on the link. Source: systemd.network(5).
 func Networkd(g Guest) (Files, error) {
 	nics, err := g.nics("networkd")
 	if err != nil {

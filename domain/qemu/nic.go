@@ -160,8 +160,8 @@ func (n *NIC) Plug(do func(command string, arguments Object) error) error {
 // because it counts.
 //
 // Let deleted return false after some time, such as 5 s. Unplug then sends device_del again, as a guest that boots may
-// miss one. It does so until deleted returns an error, such as that of a context. The guest still has the device then,
-// and Unplug can be called again.
+// miss one. It ends when deleted returns true or an error, such as that of a context. After an error the guest still
+// has the device, and Unplug can be called again.
 func (n *NIC) Unplug(do func(command string, arguments Object) error, deleted func() (bool, error)) error {
 	const devices = "/machine/peripheral"
 	id := n.Device["id"]
