@@ -12,7 +12,7 @@ import (
 
 // Egress is an entry of Spec.Egress and Spec.EgressWithin. In text and JSON it is allow|refuse TO [PORTS|PROTOCOL]:
 //
-//	["refuse metadata", "allow 10.1.0.0/16 443/tcp", "allow resolvers 53/udp", "refuse all"]
+//	["refuse link-local", "refuse metadata", "allow 10.1.0.0/16 443/tcp", "allow resolvers 53/udp", "refuse all"]
 //
 // TO is an address, a network, or one of these lists:
 //
@@ -53,7 +53,7 @@ func (e Egress) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
 func (e *Egress) UnmarshalText(text []byte) error {
 	words := strings.Fields(string(text))
 	if len(words) < 2 || len(words) > 3 || words[0] != "allow" && words[0] != "refuse" {
-		return fmt.Errorf("egress %q: want allow or refuse, where to, and perhaps ports, as in allow 10.1.0.0/16 443/tcp, refuse metadata, allow all icmp", text)
+		return fmt.Errorf("egress %q: want allow or refuse, where to, and perhaps ports, as in allow 10.1.0.0/16 443/tcp, refuse link-local, allow all icmp", text)
 	}
 	out := Egress{Refuse: words[0] == "refuse", To: words[1]}
 	if len(words) == 3 {

@@ -128,6 +128,30 @@ func TestEgress(t *testing.T) {
 	})
 }
 
+// TestEgressLinkLocal: with the list that the documentation begins with, a guest reaches what is permitted through its
+// own gateway, and a link-local resolver that an entry above allows. No other port of that resolver is reached, nor
+// another link-local service, such as GKE's metadata server, nor a metadata service elsewhere.
+func TestEgressLinkLocal(t *testing.T) {
+	t.Parallel()
+	services := map[string]string{"resolver": "169.254.20.10", "gke": "169.254.169.252", "aws": "169.254.169.253", "azure": "168.63.129.16", "volcano": "100.96.0.96"}
+	eachRouter(t, []string{"allow 169.254.20.10 53/udp", "refuse link-local", "refuse metadata", "refuse private", "allow all"}, func(t *testing.T, s *scene, c wired.NIC) {
+		for name, address := range services {
+			s.World.IP("addr add " + address + "/32 dev lo")
+			s.name("world", name, netip.MustParseAddr(address), nstest.Beyond6)
+			s.World.Serve("world", "udp", netip.AddrPortFrom(netip.MustParseAddr(address), 53))
+		}
+		s.ask(t, []exchange{
+			{from: "guest", to: "beyond:9000", want: "world:9000 sees pod"},
+			{from: "guest", to: "resolver:53", protocol: "udp", only: 4, want: "world:53 sees pod"},
+		})
+		s.refused(t, "tcp", 0, "resolver:53")
+		for _, name := range []string{"gke", "aws", "azure", "volcano"} {
+			s.refused(t, "udp", 0, name+":53")
+			s.refused(t, "tcp", 0, name+":988")
+		}
+	})
+}
+
 // TestEgressChange: a later Setup with another policy, in either list, holds for the next connection. What is open goes
 // on, and Status has the lists.
 func TestEgressChange(t *testing.T) {

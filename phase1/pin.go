@@ -59,7 +59,7 @@ func (n NIC) pin(ctx context.Context, addresses []netip.Addr, ports []infra.Port
 	case errors.Is(err, kernel.ErrNoTable):
 		return fmt.Errorf("%w by nftables, or its rules are gone (Check reports that, and Setup creates them again)", ErrNotWired)
 	case errors.Is(err, kernel.ErrNoPins):
-		return &cache.FieldError{Field: "egress", Reason: `the NIC is wired without a list that ends with "refuse all", so there is nothing to pin: give Setup one, under masquerade or routed, such as ["refuse metadata", "refuse all"]`}
+		return &cache.FieldError{Field: "egress", Reason: `the NIC is wired without a list that ends with "refuse all", so there is nothing to pin: give Setup one, under masquerade or routed, such as ["refuse link-local", "refuse metadata", "refuse all"]`}
 	case errors.Is(err, kernel.ErrPinsFull):
 		return fmt.Errorf("%w: wait until some have ended, pin fewer ports, or allow the network in egress", err)
 	case err != nil:

@@ -12,15 +12,16 @@ const (
 	Resolvers   = "resolvers"
 )
 
-// destinations are the lists that are the same everywhere. The metadata services are those of AWS (EC2, ECS, EKS),
-// Azure, Google, Oracle, Alibaba, Tencent, Scaleway and OpenStack.
+// destinations are the lists that are the same everywhere. The metadata services hand out credentials and a machine's
+// data; TestMetadata names their clouds and the sources. Resolvers and time servers of a cloud are not among them:
+// link-local has those.
 var destinations = map[string][]string{
 	"all":        {"0.0.0.0/0", "::/0"},
 	"private":    {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"},
 	"link-local": {"169.254.0.0/16", "fe80::/10"},
-	"metadata": {"169.254.169.254", "169.254.170.2", "169.254.170.23", "168.63.129.16", "192.0.0.192", "100.100.100.200",
-		"169.254.0.23", "169.254.42.42", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42",
-		"fe80::a9fe:a9fe"},
+	"metadata": {"169.254.169.254", "169.254.169.252", "169.254.170.2", "169.254.170.23", "168.63.129.16", "192.0.0.192",
+		"100.100.100.200", "100.96.0.96", "100.80.80.80", "169.254.0.23", "169.254.42.42", "fd00:ec2::254", "fd00:ec2::23",
+		"fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:100::100:200", "fd00:42::42", "fd00:a9fe:a9fe::1", "fe80::a9fe:a9fe"},
 	NICNetworks: nil,
 	Resolvers:   nil,
 }
