@@ -4,6 +4,7 @@ package launchers
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if of := strings.Fields(os.Getenv(proxyOf)); len(of) > 0 {
-		fmt.Fprintln(os.Stderr, Proxy(of[0], of[1], of[2:]))
+		fmt.Fprintln(os.Stderr, Proxy(netip.MustParseAddrPort(of[0]), netip.MustParseAddrPort(of[1]), netip.MustParseAddr(of[2]), of[3:]))
 		os.Exit(1)
 	}
 	nstest.Main(m)
