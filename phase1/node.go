@@ -299,10 +299,18 @@ const slow = time.Second
 // progress is NIC.Progress; nil: no one wants to know.
 type progress func(text string)
 
+// say waits until the caller's function has returned. The function runs on another thread: that of a call is in the
+// pod's network, where a connection of the caller's would begin.
 func (p progress) say(format string, args ...any) {
-	if p != nil {
-		p(fmt.Sprintf(format, args...))
+	if p == nil {
+		return
 	}
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		p(fmt.Sprintf(format, args...))
+	}()
+	<-said
 }
 
 // during says the text after the time slow, unless the returned function is called first. Call that function once;

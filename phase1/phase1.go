@@ -46,8 +46,8 @@ type NIC struct {
 	Dir string
 
 	// Progress, unless nil, gets sentences for people: what a call waits for after a second,
-	// that there was nothing to do, or what the guest will notice. It may be called on another
-	// goroutine. The call waits for its return.
+	// that there was nothing to do, or what the guest will notice. It runs on another
+	// goroutine, in the process's own network and not in NetNS. The call waits for its return.
 	Progress func(text string)
 
 	hold *hold // nil: not held by this value

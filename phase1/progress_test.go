@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -57,6 +59,46 @@ func TestProgressOfGateway(t *testing.T) {
 	setup(t, c)
 	if len(said) != 1 || !strings.Contains(said[0], "fd00:244:1::99") {
 		t.Errorf("Setup said %q, want one line with the gateway", said)
+	}
+}
+
+// TestProgressOutside: Progress is not called on the call's thread, which is in the pod's network: a connection that it
+// opens is the caller's, and not the pod's.
+func TestProgressOutside(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	cookie := func() uint64 {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Error(err)
+		}
+		defer unix.Close(fd)
+		cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		if err != nil {
+			t.Error(err)
+		}
+		return cookie
+	}
+	own := cookie()
+	c := config(n, infra.Masquerade{})
+	c.Egress = policy(t, "allow all")
+	setup(t, c)
+	var said []string
+	c.Progress = func(text string) {
+		said = append(said, text)
+		if cookie() != own {
+			t.Errorf("%s: a socket of Progress is not the caller's", text)
+		}
+	}
+	c.Egress = nil
+	setup(t, c) // says that the policy is taken away
+	for range 2 { // the second one says that there is nothing
+		if err := c.Teardown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(said) != 2 {
+		t.Errorf("said %q, want two lines", said)
 	}
 }
 
