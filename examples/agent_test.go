@@ -43,6 +43,48 @@ func stdout(t *testing.T, program string, args ...string) (string, int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
+// TestTeardownOfState: without -netns the journal with this State leads to the namespace, also when it is gone. Another
+// NIC or State is none of it.
+func TestTeardownOfState(t *testing.T) {
+	nstest.Need(t)
+	agent := nstest.Program(t, "examples/agent")
+	dir := filepath.Join(nstest.Dir(t), "node")
+	n, other := nstest.NewNetwork(t), nstest.NewNetwork(t)
+	before := n.Pod.Dump()
+	for _, n := range []nstest.Network{n, other} {
+		if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
+			t.Fatal(out)
+		}
+	}
+	for _, c := range []struct {
+		args   []string
+		status int
+		says   string
+		left   int
+	}{
+		{[]string{"-state", n.State}, 2, "-netns is missing", 2},
+		{[]string{"-nic", "eth0"}, 2, "-netns is missing", 2},
+		{[]string{"-state", n.State, "-nic", "eth0", "-force"}, 2, "without -force", 2},
+		{[]string{"-state", n.State + "x", "-nic", "eth0"}, 0, "", 2},
+		{[]string{"-state", n.State, "-nic", "eth1"}, 0, "", 2},
+		{[]string{"-state", n.State, "-nic", "eth0"}, 0, "", 1},
+		{[]string{"-state", n.State, "-nic", "eth0"}, 0, "", 1},
+		{[]string{"-state", other.State, "-nic", "eth0"}, 0, "", 0},
+	} {
+		if c.left == 0 {
+			other.Pod.End()
+		}
+		out, status := run(t, agent, append([]string{"teardown", "-dir", dir}, c.args...)...)
+		list, _ := stdout(t, agent, "list", "-json", "-dir", dir)
+		if status != c.status || !strings.Contains(out, c.says) || strings.Count(list, `"nic"`) != c.left {
+			t.Errorf("teardown %s: status %d, %q; left is %s", c.args, status, out, list)
+		}
+	}
+	if after := n.Pod.Settled(); after != before {
+		t.Errorf("the namespace is\n%s\nand was\n%s", after, before)
+	}
+}
+
 // TestSee asks the agent what there is, in text, in JSON and as metrics: of a whole wiring, of a damaged one, and of a
 // namespace that is gone.
 func TestSee(t *testing.T) {

@@ -103,13 +103,8 @@ func (c container) owns(state, nic string) bool {
 // the journal: the number and the path that the container had may be another namespace's by now. The owner is removed
 // last.
 func unwire(ctx context.Context, o *options) error {
-	wirings, err := phase1.List(ctx, o.Dir)
-	for _, w := range wirings {
-		if w.State == o.State && w.NIC == o.Name {
-			err = errors.Join(err, takeDown(ctx, o, w))
-		}
-	}
-	if err != nil {
+	o.down.CutOff = true
+	if err := teardownOf(ctx, o); err != nil {
 		return err
 	}
 	if err := os.Remove(ownerPath(o.State, o.Name)); !errors.Is(err, fs.ErrNotExist) {
@@ -127,7 +122,7 @@ func takeDown(ctx context.Context, o *options, w phase1.Wiring) error {
 		return err
 	}
 	defer ns.Close()
-	err = phase1.NIC{NetNS: ns, Name: w.NIC, Dir: o.Dir, Progress: o.Progress}.Teardown(ctx, phase1.TeardownOptions{CutOff: true})
+	err = phase1.NIC{NetNS: ns, Name: w.NIC, Dir: o.Dir, Progress: o.Progress}.Teardown(ctx, o.down)
 	if errors.Is(err, infra.ErrNoNIC) { // the engine has removed the NIC; the rest is removed
 		return nil
 	}

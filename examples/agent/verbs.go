@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"unicode"
 	"unicode/utf16"
@@ -205,12 +206,17 @@ is not trusted with that have pipes or files.
 	},
 	{
 		name: "teardown", short: "give the namespace back as setup found it",
-		flags: "netns own nic state force cut-off discard dir", do: teardown,
+		flags: "netns own nic state force cut-off discard dir", optional: true, do: teardown,
 		long: `teardown gives the namespace back as setup found it, and removes the record. Stop the VM first, or detach the NIC from
 the VM: teardown deletes the VM's tap, and the tap of a later setup is another one. As long as a process has the tap open,
 teardown changes nothing and exits with 7, and so as long as agent run, or another launcher that holds the NIC, lives;
 -cut-off deletes the tap nevertheless. A NIC that is not wired is no error.
 -state is not needed; one that is named has to be the one of setup.
+
+Without -netns, teardown finds the namespace by the journal that has this -state: perhaps no process is left in the namespace,
+or the processes are not trusted. If the namespace is gone, teardown does what forget does.
+
+  agent teardown -state /run/guestwire/vm1 -nic eth0
 
 -force does without the journal: it removes what bears guestwire's mark, gives the NIC its name, MAC and addresses
 back as far as the kernel still shows them, and prints what is not known and stays as it is, such as sysctls of
@@ -498,6 +504,12 @@ func teardown(ctx context.Context, o *options) error {
 	if o.force && o.down.Discard {
 		return usageError{errors.New("-discard and -force exclude each other: -discard needs the journal, -force does without")}
 	}
+	if o.NetNS == nil && !o.Own {
+		if o.State == "" || o.Name == "" || o.force || o.down.Discard {
+			return usageError{errors.New("-netns is missing: name the network namespace, such as /run/netns/pod, or -own for the agent's own; or name -state and -nic, without -force and -discard, and the journal leads to the namespace")}
+		}
+		return teardownOf(ctx, o)
+	}
 	o.down.State = o.State
 	var err error
 	if o.force {
@@ -512,6 +524,20 @@ func teardown(ctx context.Context, o *options) error {
 	if errors.Is(err, infra.ErrNoNIC) {
 		fmt.Fprintf(stderr, "agent: %s has gone; everything else is removed\n", o.Name)
 		return nil
+	}
+	return err
+}
+
+// teardownOf takes down what is wired with the State. It finds the namespace by the journal.
+func teardownOf(ctx context.Context, o *options) error {
+	if real, err := filepath.EvalSymlinks(o.State); err == nil { // journals have the real path
+		o.State = real
+	}
+	wirings, err := phase1.List(ctx, o.Dir)
+	for _, w := range wirings {
+		if w.State == o.State && w.NIC == o.Name {
+			err = errors.Join(err, takeDown(ctx, o, w))
+		}
 	}
 	return err
 }
