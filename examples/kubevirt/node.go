@@ -1,15 +1,21 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // nodeHook wires the NICs of the instance's pod on the node before the VM starts, and gives them back when it has
@@ -34,20 +40,20 @@ func (s *server) callAgent(ctx context.Context, point, uid, nic string) error {
 	}
 	args, ok := map[string][]string{
 		"PreVMStart": {"setup", "-netns", "/proc/self/fd/3", "-state", state, "-config", s.config},
-		"PostVMStop": {"teardown", "-netns", "/proc/self/fd/3", "-cut-off"},
+		"PostVMStop": {"teardown", "-state", state, "-cut-off"}, // by the journal: the pod's processes may have ended
 	}[point]
 	if !ok {
 		return fmt.Errorf("hook point %s: permittedHooks of the Plugin are PreVMStart and PostVMStop", point)
 	}
-	ns, err := s.openNetNS(uid)
-	if errors.Is(err, fs.ErrNotExist) && point == "PostVMStop" {
-		args = []string{"forget", "-state", state}
-	} else if err != nil {
-		return err
-	}
-	defer ns.Close()
 	cmd := exec.CommandContext(ctx, s.agent, append(args, "-nic", nic)...)
-	cmd.ExtraFiles = []*os.File{ns}
+	if point == "PreVMStart" {
+		ns, err := s.openNetNS(uid)
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		cmd.ExtraFiles = []*os.File{ns}
+	}
 	said, err := cmd.CombinedOutput()
 	s.log.Info("agent", "call", cmd.Args[1:], "said", string(said), "error", err)
 	if err != nil {
@@ -59,34 +65,101 @@ func (s *server) callAgent(ctx context.Context, point, uid, nic string) error {
 	return nil
 }
 
-// openNetNS opens the network namespace of a pod: that of a process in the pod's cgroup. The error is fs.ErrNotExist if
-// there is none.
+// openNetNS opens the network namespace of a pod: that of the oldest process in the pod's cgroup which is in the pod's
+// own. A process without privileges can make others (unshare -Urn), each in a user namespace that it makes as well. So
+// the namespace has to belong to the node's user namespace. If none does, as in a pod with hostUsers: false, it has to
+// belong to one that root made directly below, as the engine does, and no process of such a pod can. The error is
+// fs.ErrNotExist if there is no process.
 func (s *server) openNetNS(uid string) (*os.File, error) {
-	ofPod := func(cgroup string) bool {
-		text, err := os.ReadFile(cgroup)
-		return err == nil && podOf(string(text)) == uid
-	}
-	node, err := os.Stat(filepath.Join(s.proc, "1", "ns", "net"))
+	network, err := os.Stat(filepath.Join(s.proc, "1", "ns", "net"))
 	if err != nil {
 		return nil, err
 	}
-	cgroups, _ := filepath.Glob(filepath.Join(s.proc, "[0-9]*", "cgroup"))
-	for _, cgroup := range cgroups {
-		if !ofPod(cgroup) {
+	user, err := os.Stat(filepath.Join(s.proc, "1", "ns", "user"))
+	if err != nil {
+		return nil, err
+	}
+	var below *os.File
+	refused := ""
+	for _, pid := range s.processesOf(uid) {
+		ns, err := os.Open(filepath.Join(s.proc, pid, "ns", "net"))
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
-		}
-		ns, err := os.Open(filepath.Join(filepath.Dir(cgroup), "ns", "net"))
-		if err == nil {
-			// It is the same process still, and none of an engine's own with the node's network (CRI-O's conmon).
-			if its, err := ns.Stat(); err == nil && ofPod(cgroup) && !os.SameFile(its, node) {
-				return ns, nil
-			}
-			ns.Close()
-		} else if !errors.Is(err, fs.ErrNotExist) {
+		} else if err != nil {
 			return nil, err
 		}
+		its, err := ns.Stat()
+		if err != nil || os.SameFile(its, network) || !s.inPod(pid, uid) { // an engine's own process (CRI-O's conmon), or another one by now
+			ns.Close()
+			continue
+		}
+		switch depth, err := depthBelow(user, ns); {
+		case err != nil:
+			ns.Close()
+			return nil, fmt.Errorf("pod %s: owner of the network namespace of process %s: %w", uid, pid, err)
+		case depth == 0:
+			if below != nil {
+				below.Close()
+			}
+			return ns, nil
+		case depth == 1 && below == nil:
+			below = ns
+			continue
+		}
+		refused = pid
+		ns.Close()
+	}
+	switch {
+	case below != nil:
+		return below, nil
+	case refused != "":
+		return nil, fmt.Errorf("pod %s: process %s is in a network namespace that a process of the pod has made, and none is in the pod's own: start the VM again, or wire the NIC by the CNI plugin, to which the engine names the namespace", uid, refused)
 	}
 	return nil, fmt.Errorf("pod %s: no process on this node: %w", uid, fs.ErrNotExist)
+}
+
+// depthBelow is how far below the user namespace the owner of a network namespace is: 0, 1, or 2 for more, and for one
+// that another user than root made.
+func depthBelow(user os.FileInfo, ns *os.File) (depth int, err error) {
+	fd, err := unix.IoctlRetInt(int(ns.Fd()), unix.NS_GET_USERNS)
+	for err == nil {
+		owner := os.NewFile(uintptr(fd), "user namespace")
+		its, failed := owner.Stat()
+		if failed != nil || os.SameFile(its, user) || depth == 2 {
+			owner.Close()
+			return depth, failed
+		}
+		depth++
+		maker, failed := unix.IoctlGetUint32(int(owner.Fd()), unix.NS_GET_OWNER_UID)
+		if failed != nil || maker != 0 {
+			owner.Close()
+			return 2, failed
+		}
+		fd, err = unix.IoctlRetInt(int(owner.Fd()), unix.NS_GET_PARENT)
+		owner.Close()
+	}
+	return depth, err
+}
+
+// processesOf are the numbers of the processes in the pod's cgroup, the oldest one first.
+func (s *server) processesOf(uid string) []string {
+	started := map[string]int{}
+	all, _ := filepath.Glob(filepath.Join(s.proc, "[0-9]*"))
+	for _, process := range all {
+		if pid := filepath.Base(process); s.inPod(pid, uid) {
+			text, _ := os.ReadFile(filepath.Join(process, "stat"))
+			fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:])) // proc_pid_stat(5), from the third one
+			if len(fields) > 19 {
+				started[pid], _ = strconv.Atoi(fields[19])
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(started), func(a, b string) int { return cmp.Compare(started[a], started[b]) })
+}
+
+func (s *server) inPod(pid, uid string) bool {
+	text, err := os.ReadFile(filepath.Join(s.proc, pid, "cgroup"))
+	return err == nil && podOf(string(text)) == uid
 }
 
 // cgroupOfPod is the first cgroup of a pod in a path; systemd writes the UID with _ in the place of -.
