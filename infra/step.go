@@ -92,6 +92,7 @@ type Difference struct {
 	//	table-extra          there is a table with guestwire's mark that is not of the wiring
 	//	table-other          rules of a table are others than Setup's
 	//	gateway              a gateway has another MAC than the record
+	//	networks             the NIC has other networks than at the last Setup, and the policy names nic-networks
 	//	record               the record is gone or changed, or the launcher cannot read it
 	//	step                 none of these: Text has the operation that is missing
 	Kind string `json:"kind"`

@@ -47,6 +47,10 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 		return err
 	}
 	differs, steps, err := plan.Differences(now)
+	if err != nil {
+		return err
+	}
+	repaired, now, networks, err := repaired.Present(now)
 	if err == nil && repaired != plan {
 		steps, err = repaired.Steps(now)
 	}
@@ -55,6 +59,9 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	}
 	drift := DriftError{NIC: s.nic, Repair: netstate.Steps(steps)}
 	drift.Differs = append(drift.Differs, gateways...)
+	if networks != nil {
+		drift.Differs = append(drift.Differs, *networks)
+	}
 	drift.Differs = append(drift.Differs, differs...)
 	record, refused := s.compareRecord(ctx, j, plan)
 	if record != nil {

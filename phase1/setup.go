@@ -204,6 +204,13 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	}
 	s.expect(earlier, plan)
 	now, err := s.read(plan)
+	if err != nil {
+		return nil, now, err
+	}
+	plan, now, changed, err := plan.Present(now)
+	if changed != nil && wiring.NamesNetworks(earlier.Spec) {
+		s.report.say("NIC %s: %v", s.nic, changed)
+	}
 	return plan, now, err
 }
 

@@ -110,6 +110,10 @@ func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 		if err != nil {
 			return err
 		}
+		plan, now, _, err = plan.Present(now)
+		if err != nil {
+			return err
+		}
 		ops, err := plan.Steps(now)
 		if err != nil {
 			return err

@@ -65,6 +65,7 @@ func (p *Plan) destinations(nic netstate.Link, ends []end, name func(v int) stri
 		}
 		sets = append(sets, firewall.DestinationsOf(name(v), v, boxes)...)
 	}
+	p.policy = append(p.policy, sets...)
 	return sets, nil
 }
 
@@ -246,33 +247,12 @@ func (p *Plan) ranges(nic netstate.Link, v int) (ranges []addressRange) {
 	return ranges
 }
 
-// addNetworks adds the networks of the NIC's link without the next hops in them. A prefix so short that it is a part of
-// a default route does not count.
+// addNetworks adds the networks of the NIC's link without the next hops in them.
 func (p *Plan) addNetworks(nic netstate.Link, add func(first, last netip.Addr)) {
-	var networks []netip.Prefix
-	var hops []netip.Addr
-	for _, a := range p.found.Addresses {
-		if a.Link == nic.Index {
-			networks = append(networks, a.Prefix.Masked())
-		}
-	}
-	for _, r := range p.found.Routes {
-		switch {
-		case !r.Uses(nic.Index) || r.Type != netstate.RouteUnicast:
-		case r.Gateway.IsValid():
-			hops = append(hops, r.Gateway)
-		case len(r.Hops) > 0:
-			for _, h := range r.Hops {
-				hops = append(hops, h.Gateway)
-			}
-		case r.Destination.Bits() >= syntax.MinNetwork:
-			networks = append(networks, r.Destination)
-		}
-	}
-	slices.SortFunc(hops, netip.Addr.Compare)
-	for _, n := range networks {
+	on := p.nicNetworks(nic)
+	for _, n := range on.Networks {
 		first, last := n.Addr(), firewall.LastOf(n)
-		for _, h := range slices.Compact(slices.Clone(hops)) {
+		for _, h := range on.NextHops {
 			if !first.IsValid() || !n.Contains(h) {
 				continue
 			}

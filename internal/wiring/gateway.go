@@ -57,5 +57,7 @@ func (p *Plan) WithGateway(g Gateway) (*Plan, error) {
 	found.Neighbours = slices.Clone(found.Neighbours)
 	isGateway := func(n netstate.Neighbour) bool { return n.Link == g.Link && n.Address == g.Address }
 	found.Neighbours = append(slices.DeleteFunc(found.Neighbours, isGateway), netstate.Neighbour{Link: g.Link, Address: g.Address, MAC: g.MAC})
-	return Journal{NIC: p.names.NIC, Found: found, Spec: p.spec, Turn: turnOf(p.Record)}.Plan()
+	j := p.Journal()
+	j.Found = found
+	return j.Plan()
 }

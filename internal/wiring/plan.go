@@ -35,6 +35,9 @@ type Plan struct {
 	wanted     compare.State // its Tables are those of Tables
 	// added are addresses and routes that a routed binding adds to the NIC, and that Undo removes.
 	added compare.Gone
+	// networks are those of the policy's nic-networks; nil: as found. policy has the policy's sets.
+	networks *Networks
+	policy   []firewall.Destinations
 	// olderExchanges and ownConnections are what the methods of that name return.
 	olderExchanges, ownConnections []netstate.Op
 }
@@ -46,6 +49,8 @@ type Journal struct {
 	Spec  infra.Spec        `json:"spec"`
 	// Salvaged says that Found is what Salvage could find, and not what Setup found.
 	Salvaged bool `json:"salvaged,omitempty"`
+	// Networks are those of the NIC at the last Setup, if the guest's policy names nic-networks; nil: as in Found.
+	Networks *Networks `json:"networks,omitempty"`
 	// Lost says what Salvage could not find out, a phrase each.
 	Lost []string `json:"lost,omitempty"`
 	Turn
@@ -53,7 +58,7 @@ type Journal struct {
 
 // Journal returns what must be kept while the plan is in force.
 func (p *Plan) Journal() Journal {
-	return Journal{NIC: p.names.NIC, Found: p.found, Spec: p.spec, Turn: turnOf(p.Record)}
+	return Journal{NIC: p.names.NIC, Found: p.found, Spec: p.spec, Networks: p.networks, Turn: turnOf(p.Record)}
 }
 
 // Plan is the plan that the journal was made of. That of a salvaged journal can be undone and nothing else.
@@ -68,7 +73,7 @@ func (j Journal) Plan() (*Plan, error) {
 			j.Spec.Binding = auto
 		}
 	}
-	p, err := NewPlan(j.Found, j.NIC, j.Spec)
+	p, err := planBy(j.Networks, j.Found, j.NIC, j.Spec)
 	if err == nil {
 		err = p.SetTurn(j.Turn)
 	}
@@ -116,6 +121,11 @@ func emptyPlan(found netstate.Snapshot, nic string, spec infra.Spec) *Plan {
 // The errors: *cache.FieldError for a bad Spec, infra.ErrNoNIC, infra.ErrWired, infra.ErrCollision,
 // *infra.RefusedError.
 func NewPlan(found netstate.Snapshot, nic string, spec infra.Spec) (*Plan, error) {
+	return planBy(nil, found, nic, spec)
+}
+
+// planBy is NewPlan for a policy by these networks of the NIC; nil: those that were found.
+func planBy(networks *Networks, found netstate.Snapshot, nic string, spec infra.Spec) (*Plan, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -123,7 +133,7 @@ func NewPlan(found netstate.Snapshot, nic string, spec infra.Spec) (*Plan, error
 	var refused []*infra.RefusedError
 	for _, b := range triesOf(spec.Binding) {
 		spec.Binding = b
-		p, err := newPlan(found, nic, spec)
+		p, err := newPlan(networks, found, nic, spec)
 		var refusal *infra.RefusedError
 		if errors.As(err, &refusal) {
 			refused = append(refused, refusal)
@@ -145,9 +155,12 @@ func NewPlan(found netstate.Snapshot, nic string, spec infra.Spec) (*Plan, error
 	return nil, &last
 }
 
-// newPlan is NewPlan for a valid Spec with another binding than Auto.
-func newPlan(found netstate.Snapshot, name string, spec infra.Spec) (*Plan, error) {
+// newPlan is planBy for a valid Spec with another binding than Auto.
+func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infra.Spec) (*Plan, error) {
 	p := emptyPlan(found, name, spec)
+	if NamesNetworks(spec) {
+		p.networks = networks
+	}
 	nic, ok := found.Named(name)
 	if !ok && !p.binding.traits().mayBeAbsent {
 		return nil, p.noNIC("")

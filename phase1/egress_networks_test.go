@@ -1,0 +1,111 @@
+package phase1_test
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/wired"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// wantNetworksChanged wants Check, Status and Plan to report that nic-networks has changed, in these words, and Setup to
+// say the same and to repair it. Then nothing differs.
+func wantNetworksChanged(t *testing.T, c wired.NIC, words ...string) {
+	t.Helper()
+	var drift *phase1.DriftError
+	if err := c.Check(t.Context()); !errors.As(err, &drift) {
+		t.Errorf("Check says %v, want %q", err, words)
+		return
+	}
+	wantNetworks(t, drift, words)
+	report, err := c.Status(t.Context())
+	if err != nil || report.Drift == nil {
+		t.Fatalf("Status says %+v, %v", report, err)
+	}
+	wantNetworks(t, report.Drift, words)
+	preview, err := c.Plan(t.Context())
+	if err != nil || !slices.ContainsFunc(preview.Steps, func(s infra.Step) bool { return s.Kind == "table-change" }) {
+		t.Errorf("Plan says %v, %v", preview, err)
+	}
+	said := ""
+	c.Progress = func(text string) { said += text }
+	setup(t, c)
+	if c.Progress = nil; !strings.Contains(said, words[0]) {
+		t.Errorf("Progress says %q, want %q", said, words)
+	}
+	check(t, c)
+	check(t, c) // by the file beside the journal
+	said = ""
+	c.Progress = func(text string) { said += text }
+	setup(t, c)
+	if c.Progress = nil; strings.Contains(said, "nic-networks") {
+		t.Errorf("a Setup that repairs nothing says %q", said)
+	}
+}
+
+func wantNetworks(t *testing.T, drift *phase1.DriftError, words []string) {
+	t.Helper()
+	if len(drift.Differs) != 1 || drift.Differs[0].Kind != "networks" || drift.Differs[0].Link != "eth0" || len(drift.Missing) == 0 {
+		t.Errorf("it differs in %+v, and %v is missing", drift.Differs, drift.Missing)
+		return
+	}
+	for _, w := range append(words, "nic-networks has changed: ") {
+		if !strings.Contains(drift.Differs[0].Text, w) {
+			t.Errorf("the difference is %q, want %q in it", drift.Differs[0].Text, w)
+		}
+	}
+}
+
+// TestEgressNetworks: a network that comes to the NIC after Setup, or goes, is reported, and Setup refuses the guest
+// there, or lets it go there. The same holds for a next hop, which is not of nic-networks. Teardown leaves what was
+// added.
+func TestEgressNetworks(t *testing.T) {
+	t.Parallel()
+	eachRouter(t, []string{"refuse nic-networks", "allow all"}, func(t *testing.T, s *scene, c wired.NIC) {
+		check(t, c) // the wiring's own addresses at the NIC are no networks
+		s.name("world", "later", netip.MustParseAddr("10.9.0.9"), netip.MustParseAddr("fd00:9::9"))
+		s.name("world", "hop", netip.MustParseAddr("10.244.1.44"), netip.MustParseAddr("fd00:244:1::44"))
+		for _, line := range []string{"addr add 10.9.0.9/24 dev pod", "addr add fd00:9::9/64 dev pod nodad", "addr add 10.244.1.44/24 dev pod", "addr add fd00:244:1::44/64 dev pod nodad"} {
+			s.World.IP(line)
+		}
+		for _, name := range []string{"later", "hop"} {
+			for _, a := range s.addresses[name] {
+				s.World.Serve("world", "tcp", netip.AddrPortFrom(a, 9000))
+			}
+		}
+		s.Pod.IP("addr add 10.9.0.5/24 dev eth0")
+		s.Pod.IP("addr add fd00:9::5/64 dev eth0 nodad")
+		wantNetworksChanged(t, c, "10.9.0.0/24 is new", "fd00:9::/64 is new")
+		for family := range 2 {
+			s.refused(t, "tcp", family, "later:9000")
+			s.refused(t, "tcp", family, "hop:9000")
+		}
+		s.Pod.IP("route add 203.0.113.0/24 via 10.244.1.44")
+		s.Pod.IP("route add 2001:db8:77::/64 via fd00:244:1::44")
+		wantNetworksChanged(t, c, "10.244.1.44 is a next hop", "fd00:244:1::44 is a next hop")
+		for family := range 2 {
+			s.reached(t, "tcp", family, "hop:9000")
+			s.refused(t, "tcp", family, "later:9000")
+		}
+		s.Pod.IP("route del 203.0.113.0/24")
+		s.Pod.IP("route del 2001:db8:77::/64")
+		s.Pod.IP("addr del 10.9.0.5/24 dev eth0")
+		s.Pod.IP("addr del fd00:9::5/64 dev eth0")
+		wantNetworksChanged(t, c, "10.9.0.0/24 is gone", "fd00:9::/64 is gone", "10.244.1.44 is no next hop any more")
+		for family := range 2 {
+			s.reached(t, "tcp", family, "later:9000")
+			s.refused(t, "tcp", family, "hop:9000")
+		}
+		s.Pod.IP("addr add 10.9.0.5/24 dev eth0")
+		setup(t, c)
+		c.Down.CutOff = true
+		unwire(t, c)
+		if left := s.Pod.IP("addr show dev eth0"); !strings.Contains(left, "10.9.0.5/24") {
+			t.Errorf("after Teardown the NIC has\n%s", left)
+		}
+	})
+}
