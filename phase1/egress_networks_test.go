@@ -7,7 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -100,6 +102,8 @@ func TestEgressNetworks(t *testing.T) {
 			s.reached(t, "tcp", family, "later:9000")
 			s.refused(t, "tcp", family, "hop:9000")
 		}
+		secondNIC(s.Network, "192.168.9.2/24", "fd00:8::2/64")
+		check(t, c) // whose networks are no nic-networks
 		s.Pod.IP("addr add 10.9.0.5/24 dev eth0")
 		setup(t, c)
 		c.Down.CutOff = true
@@ -108,4 +112,31 @@ func TestEgressNetworks(t *testing.T) {
 			t.Errorf("after Teardown the NIC has\n%s", left)
 		}
 	})
+}
+
+// TestEgressPresent: Activate computes nic-networks anew, as Setup does, and resolvers are those of the last Setup.
+func TestEgressPresent(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	c := config(s.Network, infra.Masquerade{})
+	c.Standby, c.DNS = true, &cache.DNS{Servers: []netip.Addr{nstest.Gateway4}}
+	c.Egress = policy(t, "refuse nic-networks", "refuse resolvers", "allow all")
+	s.name("world", "later", netip.MustParseAddr("10.9.0.9"), netip.MustParseAddr("fd00:9::9"))
+	s.World.IP("addr add 10.9.0.9/24 dev pod")
+	s.World.Serve("world", "tcp", netip.AddrPortFrom(s.addresses["later"][0], 9000))
+	s.serveWorld("tcp", 9000)
+	setup(t, c)
+	s.Pod.IP("addr add 10.9.0.5/24 dev eth0")
+	if _, err := c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
+		t.Fatal(err)
+	}
+	check(t, c)
+	s.wire(t, "guest", c)
+	s.refused(t, "tcp", 0, "later:9000")
+	s.reached(t, "tcp", 0, "beyond:9000")
+	c.DNS = &cache.DNS{Servers: []netip.Addr{nstest.Beyond4}}
+	setup(t, c)
+	s.reached(t, "tcp", 1, "beyond:9000")
+	s.refused(t, "tcp", 0, "beyond:9000")
+	check(t, c)
 }
