@@ -3,6 +3,7 @@ package phase1
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,8 +41,18 @@ func (s *session) cutRefused(ctx context.Context, plan *wiring.Plan) (cut int, e
 	if err != nil {
 		return 0, err
 	}
+	table := plan.Names().Table
+	var other *kernel.SetError
+	switch err := s.ns.CheckSets(table, sets); {
+	case errors.As(err, &other):
+		return 0, foreignSet(other)
+	case errors.Is(err, kernel.ErrNoTable):
+		return 0, fmt.Errorf("the nftables table inet %s is gone, and refuses nothing: call Setup, which makes it anew, and cut again", table)
+	case err != nil:
+		return 0, err
+	}
 	for i := range sets {
-		if sets[i].Boxes, err = s.ns.Boxes(plan.Names().Table, sets[i]); err != nil {
+		if sets[i].Boxes, err = s.ns.Boxes(table, sets[i]); err != nil {
 			return 0, err
 		}
 	}

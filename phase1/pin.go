@@ -55,17 +55,25 @@ func (n NIC) pin(ctx context.Context, addresses []netip.Addr, ports []infra.Port
 		refused, lacking, err = ns.Pin(ctx, netstate.NamesFor(n.Name, "").Table, pins, life)
 		return err
 	})
+	var other *kernel.SetError
 	switch {
+	case errors.As(err, &other):
+		return foreignSet(other)
 	case errors.Is(err, kernel.ErrNoTable):
 		return fmt.Errorf("%w by nftables, or its rules are gone (Check reports that, and Setup creates them again)", ErrNotWired)
 	case errors.Is(err, kernel.ErrNoPins):
-		return &cache.FieldError{Field: "egress", Reason: `the NIC is wired without a list that ends with "refuse all", so there is nothing to pin: give Setup one, under masquerade or routed, such as ["refuse link-local", "refuse metadata", "refuse all"]`}
+		return &cache.FieldError{Field: "egress", Reason: `the NIC is wired without a list that ends with "refuse all", so there is nothing to pin (or another program has removed the sets, which Check reports, and Setup creates again): give Setup such a list, under masquerade or routed, such as ["refuse link-local", "refuse metadata", "refuse all"]`}
 	case errors.Is(err, kernel.ErrPinsFull):
 		return fmt.Errorf("%w: wait until some have ended, pin fewer ports, or allow the network in egress", err)
 	case err != nil:
 		return err
 	}
 	return unpinned(outside, refused, lacking)
+}
+
+// foreignSet is the error about a set that another program has changed.
+func foreignSet(e *kernel.SetError) error {
+	return fmt.Errorf("%w, as another program has changed it: call Setup, which makes it anew (Check reports what differs)", e)
 }
 
 // unpinned is the error about the addresses that are not pinned.

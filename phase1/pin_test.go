@@ -348,3 +348,63 @@ func TestPinBesideSetup(t *testing.T) {
 	}
 	check(t, c)
 }
+
+// TestPinForeign: where another program has put sets of its own in the place of the wiring's, Pin and CutRefused name
+// the set and the way out, which works, and change nothing.
+func TestPinForeign(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Masquerade{})
+	c.Egress = policy(t, "allow 198.51.100.9 9000", "refuse all")
+	pin := func() error {
+		return c.Pin(t.Context(), []netip.Addr{nstest.Beyond4}, []infra.Ports{{First: 443}}, time.Hour)
+	}
+	cut := func() error {
+		_, err := c.CutRefused(t.Context())
+		return err
+	}
+	const addresses = "{ type ipv4_addr; flags timeout; elements = { 192.0.2.1 }; }"
+	for _, c2 := range []struct {
+		name, set, as string // as: what comes in its place; empty: nothing
+		call          func() error
+		want          []string
+	}{
+		{"pins of another type", "pins-4", addresses, pin, []string{"pin eth0: ", "the set pins-4 of the nftables table inet guestwire-eth0 is not as Setup makes it", "call Setup"}},
+		{"pins of another size", "pins-4", "{ type ipv4_addr . inet_proto . inet_service; flags timeout; size 1; }", pin, []string{"the set pins-4 of"}},
+		{"pins that are a map", "pins-4", "{ type ipv4_addr : ipv4_addr; flags timeout; }", pin, []string{"the set pins-4 of"}},
+		{"what is pinnable, of another type", "pinnable-4", addresses, pin, []string{"the set pinnable-4 of"}},
+		{"what is pinnable is gone", "pinnable-4-all", "", pin, []string{"the set pinnable-4-all of", "is gone", "call Setup"}},
+		{"cut by a set of another type", "egress-4", addresses, cut, []string{"cut eth0: ", "the set egress-4 of the nftables table inet guestwire-eth0", "call Setup"}},
+		{"cut by no table", "", "", cut, []string{"the nftables table inet guestwire-eth0 is gone", "call Setup"}},
+		{"pin in no table", "", "", pin, []string{"its rules are gone"}},
+	} {
+		setup(t, c)
+		if c2.set == "" {
+			n.Pod.Exec("nft", "delete table inet guestwire-eth0")
+		} else {
+			n.Pod.Exec("nft", "flush chain inet guestwire-eth0 egress; delete set inet guestwire-eth0 "+c2.set)
+		}
+		if c2.as != "" {
+			kind := "set"
+			if strings.Contains(c2.as, " : ") {
+				kind = "map"
+			}
+			n.Pod.Exec("nft", "add "+kind+" inet guestwire-eth0 "+c2.set+" "+c2.as)
+		}
+		err := c2.call()
+		if err == nil {
+			t.Errorf("%s: no error", c2.name)
+			continue
+		}
+		for _, w := range c2.want {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: %v, want %q in it", c2.name, err, w)
+			}
+		}
+		setup(t, c)
+		if err := c2.call(); err != nil {
+			t.Errorf("%s: after Setup, %v", c2.name, err)
+		}
+		check(t, c)
+	}
+}

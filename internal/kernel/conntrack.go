@@ -22,7 +22,7 @@ import (
 )
 
 // errNoConntrack is the error of netstate.ConnectionsDel where the kernel tracks connections and reports none of them.
-var errNoConntrack = errors.New("this kernel does not report which connections it tracks: it lacks nf_conntrack_netlink")
+var errNoConntrack = errors.New("this kernel does not report which connections it tracks: it lacks nf_conntrack_netlink, which modprobe loads if the kernel has it")
 
 // connection is a connection that the kernel tracks. The tuples are of the first packet and of the answers to it.
 type connection struct {

@@ -21,6 +21,61 @@ var (
 	ErrPinsFull = fmt.Errorf("the set of pins is full: it has %d addresses and ports of one version of IP", firewall.MaxPins)
 )
 
+// SetError is the error about a set that is not as Setup makes it: another program has put its own there, or has removed
+// it.
+type SetError struct {
+	Table, Set string
+	Gone       bool
+}
+
+func (e *SetError) Error() string {
+	return fmt.Sprintf("the set %s of the nftables table inet %s is %s", e.Set, e.Table, map[bool]string{true: "gone", false: "not as Setup makes it"}[e.Gone])
+}
+
+// CheckSets returns a *SetError if a set of the inet table has the name of a set of pins or of one of these
+// destinations, and is another one. The error is ErrNoTable if there is no table.
+func (n *Namespace) CheckSets(table string, destinations []firewall.Destinations) error {
+	heads, err := n.declaredSets(table)
+	if err != nil {
+		return err
+	}
+	pins := map[string]bool{}
+	for _, version := range []int{4, 6} {
+		set := firewall.NewPinSet(version)
+		pins[set.Name] = true
+		if head, there := heads[set.Name]; there && head != set.Head() {
+			return &SetError{Table: table, Set: set.Name}
+		}
+	}
+	for _, d := range destinations {
+		if head, there := heads[d.Name]; there && !pins[d.Name] && head != d.Declaration() {
+			return &SetError{Table: table, Set: d.Name}
+		}
+	}
+	return nil
+}
+
+// declaredSets are the heads of the inet table's sets and maps, by name.
+func (n *Namespace) declaredSets(table string) (map[string]string, error) {
+	if n.filter == nil {
+		return nil, ErrNoTable
+	}
+	heads := map[string]string{}
+	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_INET},
+		nl.NewRtAttr(unix.NFTA_SET_TABLE, nl.ZeroTerminated(table)))
+	err := n.filter.dump(list, func() { clear(heads) }, func(m []byte) error {
+		set, of, err := parseSet(m)
+		if of == table {
+			heads[set.Name] = set.Head
+		}
+		return err
+	})
+	if answers(err, unix.ENOENT) || answers(err, unix.EINVAL) { // EINVAL: nfnetlink without nf_tables
+		return nil, ErrNoTable
+	}
+	return heads, err
+}
+
 // pinTries is how often Pin reads again as another transaction came between. The namespace's root could go on for ever.
 const pinTries = 64
 
@@ -54,7 +109,8 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 		if answers(err, unix.ENOENT) { // the table was replaced meanwhile
 			continue
 		}
-		if (errors.Is(err, ErrNoPins) || errors.Is(err, ErrNoTable)) && missing != generation {
+		var other *SetError
+		if (errors.Is(err, ErrNoPins) || errors.Is(err, ErrNoTable) || errors.As(err, &other)) && missing != generation {
 			missing = generation // or it is being replaced: the same answer again is the truth
 			continue
 		}
@@ -64,12 +120,16 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 		refused, lacking = unpinned(sets, pins)
 		sure := len(refused) == 0 || filled == generation
 		for _, p := range pins {
-			if !sure || slices.Contains(refused, p.To) || slices.Contains(lacking, p.To) {
+			if err != nil || !sure || slices.Contains(refused, p.To) || slices.Contains(lacking, p.To) {
 				continue
 			}
-			if err := n.addPin(table, sets[versionOf(p.To)], p, life); err != nil {
-				return nil, nil, err
-			}
+			err = n.addPin(table, sets[versionOf(p.To)], p, life)
+		}
+		if answers(err, unix.EINVAL) { // another set has come in the place of this one meanwhile
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
 		}
 		switch err := n.sendPins(table, sets, generation); {
 		case err == nil && sure:
@@ -82,7 +142,7 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 			return nil, nil, err
 		}
 	}
-	return nil, nil, errors.New("the namespace's nftables keep changing")
+	return nil, nil, errors.New("other programs keep changing the namespace's nftables: end them, or call again")
 }
 
 // pinSet is the set of pins of one version of IP, and what a transaction does with it.
@@ -101,29 +161,32 @@ func versionOf(a netip.Addr) int {
 
 // readPinSets returns the sets by version of IP, at least one.
 func (n *Namespace) readPinSets(table string) (map[int]*pinSet, error) {
-	sets := map[int]*pinSet{}
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_INET},
-		nl.NewRtAttr(unix.NFTA_SET_TABLE, nl.ZeroTerminated(table)))
-	err := n.filter.dump(list, func() { clear(sets) }, func(m []byte) error {
-		set, of, err := parseSet(m)
-		for _, version := range []int{4, 6} {
-			if of == table && set.Name == firewall.PinSet(version) {
-				sets[version] = &pinSet{name: set.Name}
-			}
-		}
-		return err
-	})
-	switch {
-	case answers(err, unix.ENOENT):
-		return nil, ErrNoTable
-	case err == nil && len(sets) == 0:
-		return nil, ErrNoPins
+	heads, err := n.declaredSets(table)
+	if err != nil {
+		return nil, err
 	}
-	for version, s := range sets {
+	sets := map[int]*pinSet{}
+	for _, version := range []int{4, 6} {
+		want := firewall.NewPinSet(version)
+		head, there := heads[want.Name]
+		if !there {
+			continue
+		}
+		if head != want.Head() {
+			return nil, &SetError{Table: table, Set: want.Name}
+		}
+		s := &pinSet{name: want.Name}
+		sets[version] = s
 		for _, d := range firewall.DestinationsOf(firewall.PinnableSet(version), version, nil) {
+			if head, there := heads[d.Name]; !there || head != d.Declaration() {
+				return nil, &SetError{Table: table, Set: d.Name, Gone: !there}
+			}
 			boxes, failed := n.Boxes(table, d)
 			s.pinnable, err = append(s.pinnable, boxes...), errors.Join(err, failed)
 		}
+	}
+	if len(sets) == 0 {
+		return nil, ErrNoPins
 	}
 	return sets, err
 }

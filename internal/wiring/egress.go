@@ -29,7 +29,7 @@ func (p *Plan) checkEgress(nic netstate.Link) error {
 		return nil
 	}
 	if p.found.NoNFTables {
-		return &cache.FieldError{Field: p.egressField(), Reason: "this kernel has no nf_tables, which would look up where the guest's connections go: load them (modprobe nf_tables), or leave this field out"}
+		return &cache.FieldError{Field: p.egressField(), Reason: "this kernel has no nf_tables, which would look up where the guest's connections go: load them (modprobe nf_tables), then take the NIC down if it is wired (Teardown), and call Setup; or leave this field out"}
 	}
 	if !p.binding.traits().routes {
 		return &infra.RefusedError{NIC: nic.Name, Binding: p.spec.Binding.Kind(), Reason: "egress is about connections, and nobody tracks the guest's there", Instead: cache.BindingMasquerade}
@@ -96,17 +96,13 @@ func (t forwarding) destinations() firewall.Chain {
 	return c
 }
 
-// pinLife is the life, in milliseconds, of a pin that somebody adds by nft(8) without a time.
-const pinLife = 60_000
-
 // pins are the sets of what is pinned.
 func (t forwarding) pins() (sets []firewall.Set) {
 	for _, s := range t.pinnable {
 		if s.AllPorts {
 			continue
 		}
-		of := map[int]firewall.Part{4: firewall.Destination4, 6: firewall.Destination6}[s.Version]
-		sets = append(sets, firewall.Set{Name: firewall.PinSet(s.Version), Of: of, Size: firewall.MaxPins, Milliseconds: pinLife})
+		sets = append(sets, firewall.NewPinSet(s.Version))
 	}
 	return sets
 }

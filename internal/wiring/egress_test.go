@@ -374,6 +374,14 @@ func TestEgressWithoutNFTables(t *testing.T) {
 		if !errors.As(err, &field) || field.Field != "egress" || !strings.Contains(field.Reason, "modprobe nf_tables") {
 			t.Errorf("%q: %v", by, err)
 		}
+		// The NIC was wired without nf_tables, and stays so.
+		plan := newPlan(t, flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(spec, func(s *asked) { s.Egress = nil }))
+		later := plan.Journal()
+		later.Spec.Egress = spec.Egress
+		if _, err := later.Plan(); !errors.As(err, &field) || !strings.Contains(field.Reason, "take the NIC down if it is wired (Teardown), and call Setup") {
+			t.Errorf("%q, wired: %v", by, err)
+		}
+		newPlan(t, flannel(), spec) // after that
 	}
 }
 
