@@ -2,6 +2,7 @@ package phase1_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -139,4 +140,61 @@ func TestEgressPresent(t *testing.T) {
 	s.reached(t, "tcp", 1, "beyond:9000")
 	s.refused(t, "tcp", 0, "beyond:9000")
 	check(t, c)
+}
+
+// TestEgressLauncher: egress is about the guest, and what a process of the namespace opens passes it, the launcher's
+// too. A rule by the launcher's user binds that, in a table of the namespace's own, which is no difference and which
+// leaves the guest alone.
+func TestEgressLauncher(t *testing.T) {
+	t.Parallel()
+	for _, b := range []infra.Binding{infra.Masquerade{}, infra.Routed{}} {
+		t.Run(string(b.Kind()), func(t *testing.T) {
+			s := newScene(t)
+			c := config(s.Network, b)
+			c.Egress = policy(t, "allow all 9000", "refuse all")
+			if b.Kind() == cache.BindingMasquerade {
+				s.wire(t, "guest", c)
+			} else {
+				setup(t, c)
+				s.routedGuest(t, record(t, s.Network))
+			}
+			s.serveWorld("tcp", 9000, 9001)
+			launcher := func(family int) string {
+				p := s.Pod.Start(nstest.LauncherUID, "bash", "-c", fmt.Sprintf("exec 3<>/dev/tcp/%v/9001 && echo reached || echo refused", s.addresses["beyond"][family]))
+				said := ""
+				nstest.Eventually(t, func() error {
+					for _, word := range []string{"reached", "refused"} {
+						if strings.Contains(p.Output.String(), word+"\n") {
+							said = word
+							return nil
+						}
+					}
+					return errors.New(p.Output.String())
+				})
+				return said
+			}
+			for family := range 2 {
+				s.refused(t, "tcp", family, "beyond:9001")
+				if said := launcher(family); said != "reached" {
+					t.Errorf("the launcher is %s: the page says that egress does not bind it", said)
+				}
+			}
+			rule := func(user int) string {
+				return fmt.Sprintf("add table inet launcher; add chain inet launcher output { type filter hook output priority 0; }; "+
+					"add rule inet launcher output meta skuid %d oifname != lo reject", user)
+			}
+			if page := string(readFile(t, "../docs/explanation/security.md")); !strings.Contains(page, "nft '"+rule(107)+"'") {
+				t.Errorf("the page has another rule than %s", rule(107))
+			}
+			s.Pod.Exec("nft", rule(nstest.LauncherUID))
+			for family := range 2 {
+				if said := launcher(family); said != "refused" {
+					t.Errorf("by the rule of the page the launcher has %s the world", said)
+				}
+				s.reached(t, "tcp", family, "beyond:9000")
+				s.refused(t, "tcp", family, "beyond:9001")
+			}
+			check(t, c)
+		})
+	}
 }
