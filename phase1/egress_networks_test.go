@@ -15,8 +15,8 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// wantNetworksChanged wants Check, Status and Plan to report that nic-networks has changed, in these words, and Setup to
-// say the same and to repair it. Then nothing differs.
+// wantNetworksChanged wants Check, Status and Plan to report that nic-networks has changed, in these words, and Setup
+// to say the same and to repair it. Then nothing differs.
 func wantNetworksChanged(t *testing.T, c wired.NIC, words ...string) {
 	t.Helper()
 	var drift *phase1.DriftError

@@ -21,8 +21,8 @@ var (
 	ErrPinsFull = fmt.Errorf("the set of pins is full: it has %d addresses and ports of one version of IP", firewall.MaxPins)
 )
 
-// SetError is the error about a set that is not as Setup makes it: another program has put its own there, or has removed
-// it.
+// SetError is the error about a set that is not as Setup makes it: another program has put its own there, or has
+// removed it.
 type SetError struct {
 	Table, Set string
 	Gone       bool

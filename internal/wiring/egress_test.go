@@ -185,9 +185,9 @@ func TestEgressLists(t *testing.T) {
 	}
 }
 
-// TestEgressNetworks: nic-networks are those that the NIC has now. What the wiring adds to the NIC, what Setup gives back
-// to it, and what no packet of the guest can reach, is no difference. The journal keeps the NIC as the first Setup found
-// it.
+// TestEgressNetworks: nic-networks are those that the NIC has now. What the wiring adds to the NIC, what Setup gives
+// back to it, and what no packet of the guest can reach, is no difference. The journal keeps the NIC as the first Setup
+// found it.
 func TestEgressNetworks(t *testing.T) {
 	later, later6 := address("10.9.0.5/24"), address("fd00:9::5/64")
 	for _, spec := range []asked{masquerade(), routed()} {
