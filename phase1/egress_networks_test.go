@@ -52,8 +52,8 @@ func wantNetworksChanged(t *testing.T, c wired.NIC, words ...string) {
 
 func wantNetworks(t *testing.T, drift *phase1.DriftError, words []string) {
 	t.Helper()
-	if len(drift.Differs) != 1 || drift.Differs[0].Kind != "networks" || drift.Differs[0].Link != "eth0" || len(drift.Missing) == 0 {
-		t.Errorf("it differs in %+v, and %v is missing", drift.Differs, drift.Missing)
+	if len(drift.Differs) != 1 || drift.Differs[0].Kind != "networks" || drift.Differs[0].Link != "eth0" || len(drift.Repair) == 0 {
+		t.Errorf("it differs in %+v, and %v is missing", drift.Differs, drift.Repair)
 		return
 	}
 	for _, w := range append(words, "nic-networks has changed: ") {
