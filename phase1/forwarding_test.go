@@ -274,7 +274,7 @@ var always = []exchange{
 	{from: "pod", to: "beyond:9000", want: "world:9000 sees pod"},
 	{from: "pod", to: "guest's gateway:9000", want: "pod:9000 sees guest's gateway"},
 	{from: "pod", to: "guest:9000", want: "guest:9000 sees guest's gateway"},
-	{from: "world", to: "guest:9000", want: ""}, // it has a route by the pod
+	{from: "world", to: "guest:9000", want: ""},           // it has a route by the pod
 	{from: "world", to: "guest's gateway:9000", want: ""}, // it is the guest's alone
 }
 

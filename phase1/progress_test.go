@@ -91,7 +91,7 @@ func TestProgressOutside(t *testing.T) {
 		}
 	}
 	c.Egress = nil
-	setup(t, c) // says that the policy is taken away
+	setup(t, c)   // says that the policy is taken away
 	for range 2 { // the second one says that there is nothing
 		if err := c.Teardown(t.Context()); err != nil {
 			t.Error(err)
