@@ -39,7 +39,7 @@ type Count struct {
 	Bytes uint64 `json:"bytes"`
 }
 
-// Counters reads the counters. Those of a NIC that is not wired are empty. No lock.
+// Counters reads the counters. A NIC that is not wired has none, except those of a macvtap. No lock.
 func (n NIC) Counters(ctx context.Context) (*Counters, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, n.failed("counters", context.Cause(ctx))

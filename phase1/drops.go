@@ -12,7 +12,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// DropMeaning explains a reason in one line; empty: there is no such reason.
+// DropMeaning explains a reason in one line. Empty: there is no such reason.
 func DropMeaning(reason string) string {
 	for _, r := range firewall.Reasons {
 		if string(r.Reason) == reason {
@@ -28,14 +28,14 @@ type Drop struct {
 	Reason string    // see DropMeaning
 	Text   string    // who sent what to whom, in one line
 
-	// Lost is the number of drops in this namespace that were not reported since the Drop
-	// before, because f was too slow.
+	// Lost is the number of drops in this namespace, since the previous Drop, that were not
+	// reported because f was too slow.
 	Lost int
 }
 
 // FollowDrops calls f with packets that the NIC's nftables drop, at most 20 a second of each reason. It works until ctx
-// is done, and then returns nil. Progress is called when it begins. It keeps the namespace alive. No lock. One call at
-// a time can follow a namespace.
+// is done, and then returns nil. Progress reports when it has begun. The namespace lives as long as the call. No lock.
+// One call at a time can follow a namespace.
 //
 //	ErrNotWired  the namespace has no nftables table of this NIC, or one that drops nothing
 //	others       another call follows the namespace, or the kernel has no nfnetlink_log

@@ -18,14 +18,14 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// Gone selects the wirings that match Namespace, NIC and State. An empty field matches each.
+// Gone selects the wirings that match Namespace, NIC and State. An empty field matches every wiring.
 type Gone struct {
 	Namespace string // as List has it
 	NIC       string // together with Namespace or State
 	State     string // the directory with the record, an absolute path
 
-	// Own means that only this PID namespace uses Dir, as in a container. A namespace that
-	// nothing here leads to is then gone.
+	// Own means that only this PID namespace uses Dir, as in a container. A namespace to which
+	// nothing in it leads is then gone.
 	Own bool
 
 	Dir string // as NIC.Dir
@@ -39,10 +39,11 @@ type Gone struct {
 //
 // If the call may be late, select by the record's Namespace: the next sandbox of a pod can have the same State and NIC.
 // A namespace is not gone while a mount, a process or an open file of the node leads to it, so close NIC.NetNS first.
-// Forget needs root. If Own is not set, it also needs the node's PID namespace.
+// The text of ErrAlive says where a namespace is. Forget needs root. If Own is not set, it must also run in the node's
+// PID namespace.
 //
 //	ErrAlive           Namespace or State selects a wiring whose namespace exists
-//	fs.ErrNotExist     Dir (not DefaultDir) does not exist, nor the record of State and NIC
+//	fs.ErrNotExist     Dir (not DefaultDir) and the record of State and NIC do not exist
 //	*cache.FieldError  a field is not valid, or NIC is set alone
 func Forget(ctx context.Context, g Gone) error {
 	if err := g.forget(ctx); err != nil {

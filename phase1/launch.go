@@ -32,13 +32,14 @@ func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error 
 //   - is in the namespace of the open file ns. If ns is nil, it is in the process's own;
 //   - has owner's user and group. GID 0 is the user's group in the user database, or else the user's number;
 //   - has no other groups than the named ones. If the user namespace denies setgroups(2), it has the caller's;
-//   - has no capability, also as user 0, no_new_privs, and a new session keyring;
+//   - has no capability, also as user 0;
+//   - has no_new_privs set, and a new session keyring;
 //   - has a new session without a terminal, so pass Ctrl-C on to it;
 //   - has the files that cmd names alone. A terminal among them is a way out (docs/explanation/security.md);
 //   - gets SIGKILL when the caller's process ends, unless its AppArmor profile or SELinux domain changes (prctl(2)).
 //
-// Its children do not get SIGKILL. A container or a service ends them, too. If cmd.Env is nil, the command has the
-// caller's HOME.
+// Its children do not get SIGKILL. If the caller runs in a container or a service, the end of that ends them, too. If
+// cmd.Env is nil, the command has the caller's HOME.
 //
 // The errors are those of cmd.Start, and
 //

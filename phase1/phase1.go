@@ -41,8 +41,8 @@ type NIC struct {
 	Name string
 
 	// Dir is the node's directory for locks and journals, an absolute path. Empty:
-	// [DefaultDir]. All calls on a node must name the same one. Setup, Hold and Lock create
-	// it, mode 0700, in a parent that exists.
+	// [DefaultDir]. All calls on a node must name the same one. A call that writes there, such
+	// as Setup, Hold and Lock, creates it, mode 0700, if its parent exists.
 	Dir string
 
 	// Progress, unless nil, gets sentences for people: what a call waits for after a second,
@@ -53,14 +53,14 @@ type NIC struct {
 	hold *hold // nil: not held by this value
 }
 
-// Moving says from where a guest comes. The zero value: from nowhere, and it is active after Setup.
+// Moving says from where a guest comes. The zero value: the guest was in no other namespace, and is active after Setup.
 type Moving struct {
-	// From is the guest's record in its last namespace. Nil: the guest comes from nowhere. With
-	// Standby it then waits for its first Activate.
+	// From is the guest's record in its last namespace. Nil: the guest was in none. If Standby
+	// is set, it then waits for its first Activate.
 	From *cache.Record
 
-	// Standby keeps the guest's tap down until Activate. Bridge, Redirect and Masquerade allow it. A
-	// later Setup ignores Standby.
+	// Standby keeps the guest's tap down until Activate. Bridge, Redirect and Masquerade allow
+	// Standby. A later Setup ignores it.
 	//
 	// Without Standby the guest is active after Setup. From must then be nil, an active record
 	// of this namespace, or the record that Deactivate returned in the guest's last namespace.

@@ -27,11 +27,14 @@ func (e *PinError) Error() string { return e.text }
 
 // Pin lets the guest open connections to the ports of the addresses. A pin has a life of 1 s to 7 days. Spec.Egress
 // must end with "refuse all": Pin opens what that entry alone refuses. If an address and port is pinned already, the
-// longer life counts. A Setup whose list also ends with "refuse all" keeps the pins. No lock.
+// longer life counts. A Setup whose list also ends with "refuse all" keeps the pins. A call can pin at most 1024 pairs
+// of address and port, and a NIC can have 4096 in each family. No lock.
 //
 //	ErrNotWired        the namespace has no nftables table of this NIC
-//	*PinError          an earlier entry refuses an address, or the guest has none of its family
+//	*PinError          EgressWithin or an earlier entry refuses an address
+//	*PinError          the guest has no address of that family, or the address is not routed
 //	*cache.FieldError  a parameter is wrong, or Spec.Egress does not end with "refuse all"
+//	others             the NIC has no room for so many pins
 func (n NIC) Pin(ctx context.Context, addresses []netip.Addr, ports []infra.Ports, life time.Duration) error {
 	return n.failed("pin", n.pin(ctx, addresses, ports, life))
 }

@@ -65,13 +65,14 @@ type Preview struct {
 	Steps  []infra.Step `json:"steps"`
 	Record cache.Record `json:"record"`
 
-	// Refused are the bindings that infra.Auto tried before, of a first Setup.
+	// Refused are the bindings that infra.Auto tried in a first Setup before the one that
+	// works.
 	Refused []*infra.RefusedError `json:"refused"`
 
-	// Changes are what a guest notices that moves here. Empty without Moving.From.
+	// Changes are what a guest that moves here notices. Empty without Moving.From.
 	Changes []cache.Change `json:"changes,omitempty"`
 
-	// Owner is the Spec's, if its Inside is set. Otherwise it is zero.
+	// Owner is the Spec's Owner if Inside is set there. Otherwise it is zero.
 	Owner infra.Owner `json:"owner,omitzero"`
 
 	// OnNode has Owner's numbers on the node. If Owner is zero, it is zero.

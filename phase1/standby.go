@@ -24,8 +24,8 @@ type Other struct {
 // Deactivate takes the guest's tap down. It returns a record with Standby and a higher Turn, with which NIC.Activate
 // works in another namespace. Wiring and responder stay, and a VMM can keep the tap open.
 //
-// If the guest is on standby already, Deactivate only raises Turn. Activate of this NIC then wants a record with a Turn
-// that is higher still.
+// If the guest is on standby already, Deactivate only raises Turn. Activate of this NIC then accepts a record only if
+// its Turn is higher than the raised one.
 //
 // After an error the guest may be active or inactive: the next Deactivate reports which. The errors are those of Check,
 // except *DriftError, and, before any change,
@@ -79,7 +79,7 @@ func nextTurn(t wiring.Turn) wiring.Turn {
 //
 //	ErrNotWired        there was no Setup
 //	*cache.FieldError  other has no field set, or both, or its record is not valid
-//	ErrActive          its record is of this namespace
+//	ErrActive          its record is of this namespace, or names none
 //	ErrActive          its record is of an active guest, or of one that waits for Activate
 //	ErrActive          its record is of a guest with another MAC
 //	ErrActive          its record is of another namespace than that of Moving.From
