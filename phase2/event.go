@@ -17,9 +17,9 @@ import (
 //	attached             the responder's tap is open: requests get answers; again after tap-lost
 //	no-responder         the record has no responder, so there is nothing to serve
 //	tap-lost             the responder's tap was deleted; attached follows when the tap is back
-//	attach-failed        Serve cannot open the responder's tap, and tries again; once an error
+//	attach-failed        Serve cannot open the responder's tap, and tries again; once per error
 //	record-added         there is a new record; attached or no-responder follows
-//	record-changed       the new record is used; with a new tap attached or no-responder follows
+//	record-changed       the new record is used; attached or no-responder follows a new tap
 //	record-removed       the record is gone; the guest is not served any more
 //	record-failed        a record cannot be read or used; what was served before is still served
 //	resolv-conf-changed  the guests get another DNS configuration
@@ -27,7 +27,7 @@ import (
 //	watch-failed         changes of the records or of resolv.conf may be missed
 //
 // A launcher plugs and unplugs NICs by package domain/qemu. At the start attached comes for each NIC: plug only those
-// whose records qemu.Args did not get. For a polite unplug call Unplug, then Teardown, which refuses an open tap and
+// whose records qemu.Args did not get. To unplug a NIC, call Unplug, then Teardown, which refuses an open tap and
 // removes the record. If record-removed comes while the NIC is plugged, a Teardown with CutOff cut the guest off, or
 // someone removed the file.
 type Event struct {

@@ -104,7 +104,7 @@ func (vm *VM) Records() []cache.Record {
 // Interfaces returns a libvirt <interface> for each of VM.Records. Its method Marshal returns the XML for a domain's
 // <devices>.
 //
-//	*cache.FieldError  libvirt cannot express a record, such as queues of a model that has one
+//	*cache.FieldError  libvirt cannot express a record, such as several queues of an e1000
 func (vm *VM) Interfaces() ([]*libvirtxml.DomainInterface, error) {
 	var elements []*libvirtxml.DomainInterface
 	for _, r := range vm.Records() {

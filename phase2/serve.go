@@ -64,8 +64,9 @@ func (vm *VM) Start(ctx context.Context) (stop func(), err error) {
 // Notify and Log report it. The event ready reports that each NIC is served.
 //
 // The calling thread must be in the network namespace of the taps. If that is not the process's, call Serve in a
-// goroutine that locks its thread (runtime.LockOSThread) and enters the namespace. It never unlocks, so the thread ends
-// with it. The main thread cannot end: an init function that locks it keeps such a goroutine off it.
+// goroutine that locks its thread (runtime.LockOSThread) and enters the namespace. If the goroutine never unlocks the
+// thread, the thread ends with it. The main thread cannot end: lock it in an init function, so that such a goroutine
+// never runs on it.
 //
 // The errors are from the start:
 //
