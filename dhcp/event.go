@@ -55,7 +55,7 @@ type Event struct {
 //	dhcpv6-informed    REPLY without an address
 //	router-advertised  router advertisement
 //	router-withdrawn   the last router advertisement, which ends the router's lifetime
-//	announced          after a move: the network got the guest's place, the guest its gateways
+//	announced          the guest's place is announced, by Announce or at the end of a standby
 //	other-mac-seen     a frame whose source is not the MAC of the record; it is ignored
 //	read-failed        the port cannot be read; Serve tries again
 //	write-failed       a frame cannot be sent, for example because the tap is down

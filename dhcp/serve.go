@@ -38,7 +38,7 @@ const (
 var ErrHandover = errors.New("another responder takes over")
 
 // Serve answers the guest until ctx is done, and then returns nil. Nothing else may read the port meanwhile. Serve
-// leaves the port open. The port's read deadline is in the past: set a new one before you read.
+// leaves the port open. Its read deadline is then in the past: set a new one before you read.
 //
 // At the end Serve withdraws its router advertisements (RFC 4861 section 6.2.5), which takes the IPv6 default route
 // from the guest. If the cause of ctx is [ErrHandover], it does not.
