@@ -41,7 +41,7 @@ type Options struct {
 	Socket string
 }
 
-// Object is the arguments of a QMP command. Its values are strings, bools, ints, Objects and lists of them.
+// Object has the arguments of a QMP command. Its values are strings, bools, ints, Objects and lists of them.
 type Object map[string]any
 
 // NIC is a network device of QEMU. The caller can change the objects, for example to add rx_queue_size to Device.
@@ -54,7 +54,7 @@ type NIC struct {
 	// -device.
 	Device Object
 
-	// SetLink is the arguments of set_link, after device_add. Nil: the device's link is up.
+	// SetLink has the arguments of set_link, after device_add. Nil: the device's link is up.
 	SetLink Object
 }
 
