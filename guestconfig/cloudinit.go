@@ -30,12 +30,12 @@ type Instance struct {
 // With netplan (Ubuntu, Debian's cloud images) the files find the guest's link by its MAC, and its name does not
 // change. With networkd, ifupdown and ifcfg the link must have the record's Name.
 //
-// cloud-init's renderers other than netplan leave out tables, rules, routes without a gateway, and more. They make the
-// IPv6 default route one to ::/64 (22.4). A warning names what such a guest lacks.
+// cloud-init's renderers other than netplan leave out tables, rules, routes without a gateway, and more. They turn the
+// IPv6 default route into a route to ::/64 (seen in cloud-init 22.4). A warning names what such a guest lacks.
 //
-// Version 2 has no permanent neighbours, peers and multipath routes, and not all attributes. It has no prefix length
-// without a route to the network, so such an address becomes /32 or /128. A ConfigDrive has no version 2. Source:
-// cloud-init's "NoCloud" and "Networking config Version 2"; netplan-yaml(5).
+// Version 2 has no permanent neighbours, peers and multipath routes, and not all attributes. Version 2 gives each
+// address a route to its network. So an address without that route becomes a /32 or /128. A ConfigDrive has no version
+// 2. Source: cloud-init's "NoCloud" and "Networking config Version 2"; netplan-yaml(5).
 func NoCloud(g Guest, i Instance) (Files, error) {
 	const format = "cloud-init"
 	nics, err := g.nics(format)

@@ -28,11 +28,11 @@ type Flat struct {
 
 // FlatIPv4 returns the guest's flat configuration. dns is for a record that has none.
 //
-// Under masquerade, Gateway is the guest's gateway. Under bridge and redirect it is as well, if the gateway is in the
-// NIC's network. Otherwise (Calico), and under routed, Gateway is a stand-in, for which the responder answers.
+// Under masquerade, Gateway is the guest's gateway. Under bridge and redirect too, if that gateway is in the NIC's
+// network. Otherwise (Calico), and under routed, Gateway is a stand-in, for which the responder answers.
 //
-// It is an error if the record has no IPv4 address. So is a record that needs a stand-in, and has no responder or did
-// not know the gateway's MAC.
+// It is an error if the record has no IPv4 address. It is also an error if the guest needs a stand-in and the record
+// has none. That is so without a responder, or if Setup did not learn the gateway's MAC.
 func FlatIPv4(r cache.Record, dns cache.DNS) (Flat, error) {
 	nics, err := Guest{Records: []cache.Record{r}, DNS: dns}.nics("flat")
 	if err != nil {

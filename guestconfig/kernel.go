@@ -17,8 +17,8 @@ import (
 //
 // dns is for a record that has none. device is the link's name in the guest. Empty: the first link.
 //
-// It is an error if the record has no IPv4 address, or if the gateway is outside of its network. Source: the kernel's
-// Documentation/admin-guide/nfs/nfsroot.rst.
+// It is an error if the record has no IPv4 address. It is also an error if the gateway is outside of the network, and
+// there is no stand-in for it (see [FlatIPv4]). Source: the kernel's Documentation/admin-guide/nfs/nfsroot.rst.
 func KernelIP(r cache.Record, dns cache.DNS, device string) (argument string, warnings []string, err error) {
 	const format = "kernel"
 	nics, err := Guest{Records: []cache.Record{r}, DNS: dns}.nics(format)

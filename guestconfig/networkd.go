@@ -9,8 +9,9 @@ import (
 )
 
 // Networkd returns files for the guest's /etc/systemd/network, such as 10-guestwire-eth0.network. They find the link by
-// its MAC, and its name does not change. They need systemd 250. A multipath route loses its next hops without a
-// gateway, and those that no route reaches, as networkd knows none on the link. Source: systemd.network(5).
+// its MAC, and its name does not change. They need systemd 250. In a multipath route, networkd cannot express a next
+// hop without a gateway, or with a gateway that no route reaches. The file leaves it out, and a warning names the
+// route. Source: systemd.network(5).
 func Networkd(g Guest) (Files, error) {
 	nics, err := g.nics("networkd")
 	if err != nil {
