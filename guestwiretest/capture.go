@@ -64,7 +64,7 @@ func (c *Capture) change(f func()) {
 	c.changed = make(chan struct{})
 }
 
-// Capture notes a link's frames until the test ends. The outer VLAN tags are missing (packet(7)).
+// Capture begins to collect a link's frames, until the test ends. The outer VLAN tags are missing (packet(7)).
 func (n *Namespace) Capture(link string) *Capture {
 	n.t.Helper()
 	socket, err := n.lab.PacketSocket(link, true)

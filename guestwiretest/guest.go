@@ -163,7 +163,7 @@ func (g *Guest) Ask(ctx context.Context, to netip.AddrPort) (string, error) {
 // Send sends an Ethernet frame as it is.
 func (g *Guest) Send(frame []byte) error { return g.stack.WriteFrame(frame) }
 
-// Capture notes the frames that come to the guest.
+// Capture begins to collect the frames that come to the guest.
 func (g *Guest) Capture() *Capture {
 	c := newCapture()
 	g.mu.Lock()
