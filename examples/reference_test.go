@@ -220,7 +220,7 @@ func fieldsOf(t *testing.T) string {
 		if values := valuesOf(t, texts[name]); len(values) > 0 {
 			doc += " One of " + strings.Join(values, ", ") + "."
 		}
-		fmt.Fprintf(&b, "| %s | %s |\n", name, inJSON(object{of: reflect.TypeFor[infra.Spec]()}, "", doc))
+		fmt.Fprintf(&b, "| %s | %s |\n", name, inJSON(object{of: reflect.TypeFor[struct{}]()}, "", doc))
 	}
 	return b.String()
 }
