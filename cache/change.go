@@ -32,9 +32,9 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s: %s becomes %s", c.Field, value(c.From), value(c.To))
 }
 
-// Changes returns what a guest that had the record from notices of the record to, in the order of the fields. Nil: the
-// guest notices nothing. Fields that concern the namespace and the launcher alone are left out, such as the taps'
-// names.
+// Changes returns what a guest notices if the record to replaces the record from. The changes are in the order of the
+// fields. Nil: the guest notices nothing. Changes leaves out fields that concern only the namespace and the launcher,
+// such as the taps' names.
 func Changes(from, to Record) []Change {
 	var list []Change
 	add := func(field string, a, b any) {

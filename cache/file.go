@@ -78,7 +78,7 @@ func Decode(text []byte) (Record, error) {
 	return r, nil
 }
 
-// Write writes the record to dir as NAME.json, mode 0644. If the same record is there already, it leaves the file
+// Write writes the record to dir as NAME.json, mode 0644. If the file has the same record already, Write leaves it
 // alone. A reader sees the old record or the new one. The error is a [*FileError], and wraps a [*FieldError] if the
 // record is not valid.
 func Write(dir *os.Root, r Record) error {

@@ -9,8 +9,8 @@ type Limits struct {
 	ToGuest   Limit `json:"toGuest,omitzero"`   // of what the network sends to the guest
 }
 
-// Limit is the limit of one direction: a token bucket for octets and one for packets (nft(8), limit). What is above is
-// dropped, with the drop reason rate-limit, and not delayed. Zero: no limit.
+// Limit is the limit of one direction: a token bucket for octets and one for packets (nft(8), limit). Packets above the
+// limit are dropped, not delayed. Their drop reason is rate-limit. Zero: no limit.
 type Limit struct {
 	// BitsPerSecond is the rate of the octets after the Ethernet header: 8000 to
 	// 100,000,000,000, rounded down to octets. 0: no limit.

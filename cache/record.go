@@ -114,7 +114,7 @@ type Record struct {
 	// DNS is the guest's DNS configuration. Nil: Phase2 takes it from a resolv.conf.
 	DNS *DNS `json:"dns,omitempty"`
 
-	// Options is what else the guest gets.
+	// Options are further values for the guest.
 	Options Options `json:"options,omitzero"`
 
 	// Static is what the namespace had on the NIC, for a guest without DHCP. Nil: IPv4 and IPv6
@@ -288,7 +288,7 @@ type DNS struct {
 	Search  []string     `json:"search,omitempty"`  // the search domains, in order
 }
 
-// Options is what else the guest gets. A field that is zero is not sent.
+// Options are further values for the guest. A field that is zero is not sent.
 type Options struct {
 	// NoResponder switches guestwire's responder off, so that the record has no ResponderTap.
 	// Under bridge and redirect the network's DHCP servers and routers then reach the guest.
@@ -332,10 +332,11 @@ type Options struct {
 	// guest uses no IPv4 for that time.
 	IPv6OnlySeconds uint32 `json:"ipv6OnlySeconds,omitempty"`
 
-	// DHCPv4 and DHCPv6 are further options by their code. Of DHCPv4, such are 43
-	// (vendor-specific) and the private ones, 224 to 254 (RFC 3942). Of DHCPv6, such are 17
-	// (vendor-specific) and 32. Validate refuses options that have a field here, that come from
-	// the addresses, or that belong to the protocol.
+	// DHCPv4 and DHCPv6 are further options by their code. Examples in DHCPv4 are 43
+	// (vendor-specific) and 224 to 254 (private use, RFC 3942). Examples in DHCPv6 are 17
+	// (vendor-specific) and 32 (the refresh time of other information). Validate refuses
+	// options that have a field here, that come from the addresses, or that belong to the
+	// protocol.
 	DHCPv4 map[uint8]Data  `json:"dhcpv4,omitempty"`
 	DHCPv6 map[uint16]Data `json:"dhcpv6,omitempty"`
 }

@@ -32,8 +32,8 @@ type StaticAddress struct {
 	// Address is the address with its prefix length.
 	Address netip.Prefix `json:"address"`
 
-	// Peer is the other end of a point-to-point address (ip-address(8), peer). Address has full
-	// length then. Zero: none.
+	// Peer is the other end of a point-to-point address (ip-address(8), peer). Address is then
+	// a /32 or a /128. Zero: none.
 	Peer netip.Prefix `json:"peer,omitzero"`
 
 	// Broadcast is the broadcast address, of IPv4 alone. Zero: none.
