@@ -12,7 +12,8 @@ import (
 
 // Egress is an entry of Spec.Egress and Spec.EgressWithin. In text and JSON it is allow|refuse TO [PORTS|PROTOCOL]:
 //
-//	["refuse link-local", "refuse metadata", "allow 10.1.0.0/16 443/tcp", "allow resolvers 53/udp", "refuse all"]
+//	["refuse link-local", "refuse metadata",
+//	  "allow 10.1.0.0/16 443/tcp", "allow resolvers 53/udp", "refuse all"]
 //
 // TO is an address, a network, or one of these lists:
 //
@@ -20,11 +21,11 @@ import (
 //	private       the networks of RFC 1918, RFC 6598 and RFC 4193
 //	link-local    169.254.0.0/16 and fe80::/10
 //	metadata      the clouds' metadata services
-//	nic-networks  the networks on the NIC's link, without its next hops
+//	nic-networks  the networks on the NIC's link, without the next hops in them
 //	resolvers     the addresses of Spec.DNS.Servers
 //
 // An IPv4 network also means its addresses in 64:ff9b::/96 (NAT64, RFC 6052). PORTS are [Ports] of the destination.
-// PROTOCOL is tcp, udp, sctp or icmp; icmp is also ICMPv6. Without them the entry is for every protocol.
+// PROTOCOL is tcp, udp, sctp or icmp, which is also ICMPv6. Without PORTS and PROTOCOL the entry is for every protocol.
 type Egress struct {
 	Refuse bool   // false: the entry allows
 	To     string // a network, an address or a list, as TO

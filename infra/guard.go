@@ -14,22 +14,24 @@ import (
 // Macvtap, SRIOV, Passt and Slirp have no filter. Their records warn of that, unless Off is set.
 type Guard struct {
 	// Off lets everything pass. The other fields must be empty then. The guest still needs the
-	// record's MAC, because the responder answers no other one, and neither does the namespace
-	// under Masquerade and Routed. Serve reports another MAC as the event other-mac-seen.
+	// record's MAC: the responder answers no other MAC. Under Masquerade and Routed, the
+	// namespace answers no other MAC either. Serve reports another MAC as the event
+	// other-mac-seen.
 	Off bool `json:"off,omitempty"`
 
-	// MACs are the guest's in addition to the record's. Each of them may use each of the
-	// guest's addresses.
+	// MACs are further MACs of the guest, in addition to the record's. Each of them may use
+	// each of the guest's addresses.
 	MACs []cache.MAC `json:"macs,omitempty"`
 
 	// Prefixes are sources in addition to the guest's addresses, such as those of containers in
 	// the guest. The filter learns up to four link-local addresses by itself (RFC 7217). Add
 	// fe80::/64 for a guest that uses more.
 	//
-	// Under Masquerade and Routed, Setup adds a route to each prefix through the guest.
-	// ErrCollision: the namespace has a route that overlaps the prefix. A prefix gets no route
-	// if the guest has no address of its family, or if it is wider than /8, and the record
-	// warns of it. Under Bridge and Redirect, the network must know the way to the prefix.
+	// Under Masquerade and Routed, Setup adds a route through the guest to each prefix that is
+	// not link-local. ErrCollision: the namespace has a route that overlaps the prefix. A
+	// prefix gets no route if the guest has no address of its family, or if the prefix is
+	// shorter than /8. The record warns of that. Under Bridge and Redirect, the network must
+	// know the way to the prefix.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
 
 	// EtherTypes pass in addition to IPv4, IPv6 and ARP, in both directions, such as 0x8863

@@ -12,8 +12,8 @@ import (
 // Masquerade makes the guest a private host behind the NIC's addresses, by NAT. The guest gets the families in which
 // the NIC has a global address. A NIC without a global address is a [*RefusedError].
 type Masquerade struct {
-	// IPv4 and IPv6 are the guest's networks, at most /30 and /126. Zero: 10.0.2.0/24 and
-	// fd10:0:2::/120.
+	// IPv4 and IPv6 are the guest's networks: IPv4 is /8 to /30, IPv6 is /8 to /126. Zero:
+	// 10.0.2.0/24 and fd10:0:2::/120.
 	//
 	// ErrCollision: the namespace reaches the network already. If Guest has an IPv4 address,
 	// the IPv4 network may be one that the namespace reaches.
@@ -21,8 +21,8 @@ type Masquerade struct {
 	IPv6 netip.Prefix `json:"ipv6,omitzero"`
 
 	// Guest and Gateway are addresses in these networks, at most one of each family. They are
-	// for an image or a snapshot that has addresses baked in. If a family is missing, it gets
-	// the network's first addresses, the gateway before the guest.
+	// for an image or a snapshot that has addresses baked in. If a family is missing, gateway
+	// and guest get the network's first addresses, in this order.
 	//
 	//	{"masquerade": {"ipv4": "169.254.0.20/30",
 	//	  "guest": ["169.254.0.21"], "gateway": ["169.254.0.22"]}}
@@ -34,8 +34,8 @@ type Masquerade struct {
 	Guest   []netip.Addr `json:"guest,omitempty"`
 	Gateway []netip.Addr `json:"gateway,omitempty"`
 
-	// MAC is the guest's. Zero: computed from the NIC's name and Spec.Guest, or the NIC's MAC
-	// if Spec.Guest is empty.
+	// MAC is the guest's. Zero: computed from the NIC's name and the Spec's Guest, or from the
+	// NIC's name and MAC if the Spec has no Guest.
 	MAC cache.MAC `json:"mac,omitzero"`
 
 	// NICMAC gives the guest the NIC's MAC. Leave MAC out then. A guest that moves keeps the
@@ -56,8 +56,8 @@ type Masquerade struct {
 	// open.
 	Ports []Ports `json:"ports,omitzero"`
 
-	// Excluded are ports that stay the namespace's own. It is for Ports that are nil, and for
-	// Sidecar. A port of Ports cannot be in it.
+	// Excluded are ports that stay the namespace's own. They matter if Ports is nil, or if
+	// Sidecar is set. A port cannot be both in Ports and in Excluded.
 	Excluded []Ports `json:"excluded,omitempty"`
 
 	// Loopback also forwards what the namespace's own processes send to 127.0.0.1 and ::1. The

@@ -22,8 +22,8 @@ type Ports struct {
 	// Guest is the guest's port for First, and the next ports follow. 0: the guest's ports are
 	// the same.
 	//
-	// In a list of ports that are forwarded, at most 4096 ports may become others. If iptables
-	// translates, a range that becomes another one needs iptables 1.8 and Linux 4.18.
+	// In a list of ports that are forwarded, at most 4096 ports may get another number. If
+	// iptables translates, a range with other numbers needs iptables 1.8 and Linux 4.18.
 	Guest uint16
 }
 

@@ -11,9 +11,10 @@ import (
 // Slirp connects the guest by QEMU's own user network, which opens the namespace's sockets for the guest (-netdev user,
 // libvirt's interface of type user). The guest has networks of its own, in the families in which the NIC has an
 // address. libvirt always gives both families. In each network, host 2 is the gateway, and leads to the namespace's
-// loopback. Host 3 is the resolver, and asks those of QEMU's resolv.conf. Spec.DNS may have Search alone.
+// loopback. Host 3 is the resolver, and asks the resolvers of QEMU's resolv.conf. Of DNS, only Spec.DNS.Search may be
+// set.
 type Slirp struct {
-	// IPv4 is the guest's network, at most /27. Zero: 10.0.2.0/24. ErrCollision: the namespace
+	// IPv4 is the guest's network, /8 to /27. Zero: 10.0.2.0/24. ErrCollision: the namespace
 	// reaches this network, or that of IPv6.
 	IPv4 netip.Prefix `json:"ipv4,omitzero"`
 

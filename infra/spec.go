@@ -21,8 +21,8 @@ type Spec struct {
 	Binding Binding `json:"binding,omitempty"`
 
 	// Guest is the guest's identity, such as a UUID: at most 253 octets of UTF-8. Masquerade,
-	// Passt and Slirp compute the guest's MAC from it, so that it is the same in each
-	// namespace. Empty: they compute it from the NIC's MAC.
+	// Passt and Slirp compute the guest's MAC from it, so that the MAC is the same in each
+	// namespace. Empty: the guest's MAC is computed from the NIC's MAC.
 	Guest string `json:"guest,omitempty"`
 
 	// Owner is the launcher's user, who can open the taps. Zero is refused.
@@ -53,13 +53,13 @@ type Spec struct {
 	// that does not lead to the DNS servers.
 	DNS *cache.DNS `json:"dns,omitempty"`
 
-	// Options is what else the guest gets, such as a hostname. Zero: nothing else.
+	// Options are further values for the guest, such as a hostname. Zero: none.
 	Options cache.Options `json:"options,omitzero"`
 
 	// Device is how the guest sees its network device. Zero: a virtio device.
 	Device cache.Device `json:"device,omitzero"`
 
-	// Guard is what the guest may send. Zero: its own MAC and addresses only.
+	// Guard is what the guest may send. Zero: the guest's own MAC and addresses only.
 	Guard Guard `json:"guard,omitzero"`
 
 	// Egress says to where the guest may open connections, under Masquerade and Routed. Empty:
@@ -70,8 +70,8 @@ type Spec struct {
 	// that are open: CutRefused of phase1.NIC does.
 	Egress []Egress `json:"egress,omitempty"`
 
-	// EgressWithin is a second list, such as an operator's. If it is set, it must allow a
-	// connection too.
+	// EgressWithin is a second list, such as an operator's. The guest may open a connection
+	// only if both lists allow it. Empty: there is no second list.
 	EgressWithin []Egress `json:"egressWithin,omitempty"`
 
 	// State is the directory for the record, an absolute path. Only root may be able to write
@@ -98,7 +98,8 @@ type Owner struct {
 
 	// Inside says that UID and GID are numbers of the user namespace that owns the network
 	// namespace, such as that of a Kubernetes pod with hostUsers: false. Setup asks the kernel
-	// for its own numbers. If that namespace is Setup's own, nothing changes.
+	// which numbers these are in Setup's own user namespace. If both are the same user
+	// namespace, the numbers stay.
 	Inside bool `json:"inside,omitempty"`
 
 	// OwnDevices says that the launcher has a /dev/net/tun (and vhost-net) of its own, as in a

@@ -7,9 +7,9 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// SRIOV gives the guest a virtual function of a network card. The NIC is the function's network device. It goes away
-// when the function is bound to vfio-pci, and the wiring stands without it. libvirt sets MAC and VLAN at the card, for
-// which it needs CAP_NET_ADMIN in the machine's own network namespace.
+// SRIOV gives the guest a virtual function of a network card. The NIC is the function's network device. The NIC goes
+// away when the function is bound to vfio-pci, and the wiring stands without the NIC. libvirt sets MAC and VLAN at the
+// card. For that, libvirt needs CAP_NET_ADMIN in the machine's own network namespace.
 type SRIOV struct {
 	// PCI is the function's address, such as 0000:03:10.1. Empty: the NIC's.
 	PCI string `json:"pci,omitempty"`

@@ -12,7 +12,7 @@ type Step struct {
 	//
 	//	tap-add          creates a persistent tap
 	//	link-add         creates a dummy or a bridge
-	//	link-set         sets properties of a link, such as name, MAC, MTU, bridge, up or down
+	//	link-set         sets properties of a link, such as name, MAC, MTU, bridge and state
 	//	link-del         deletes a link
 	//	group-del        deletes all links of a group
 	//	bridge-set       sets properties of a bridge
@@ -66,7 +66,7 @@ type Difference struct {
 	//	up                   a link is down that must be up, or up that must be down
 	//	master               a link is no port of its bridge, or a port of another one
 	//	arp                  ARP of a link is off that must be on, or the reverse
-	//	allmulticast         a link receives all multicast frames and must not, or the reverse
+	//	allmulticast         a link receives all multicast and must not, or the reverse
 	//	addrgenmode          a link makes its IPv6 link-local address in another way
 	//	group                a link is in another group
 	//	alias                a link has another alias, which is guestwire's mark
@@ -88,11 +88,11 @@ type Difference struct {
 	//	filter-missing       a filter of a link is gone (tc)
 	//	filter-other         a filter of a link is another than Setup's (tc)
 	//	filter-foreign       a link has a filter of another program (tc)
-	//	table-missing        a table of nftables, or the wiring's chains of iptables, are gone
-	//	table-extra          there is a table with guestwire's mark that is not of the wiring
+	//	table-missing        an nftables table is gone, or the wiring's chains of iptables
+	//	table-extra          a table with guestwire's mark is not of the wiring
 	//	table-other          rules of a table are others than Setup's
 	//	gateway              a gateway has another MAC than the record
-	//	networks             the NIC has other networks than at the last Setup, and the policy names nic-networks
+	//	networks             what nic-networks means has changed since the last Setup
 	//	record               the record is gone or changed, or the launcher cannot read it
 	//	step                 none of these: Text has the operation that is missing
 	Kind string `json:"kind"`
