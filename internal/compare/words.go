@@ -117,7 +117,7 @@ func (w *words) describe(op netstate.Op) {
 			s, is := op.(netstate.TableSet)
 			return is && s.Table.Family == o.Family && s.Table.Name == o.Name
 		}) {
-			w.add("table-extra", "", "%s is there and not of the wiring", tableText(o.Family, o.Name))
+			w.add("table-extra", "", "%s is there and not of the wiring", o.Family.Describe(o.Name))
 		}
 	default:
 		w.add("step", "", "not done: %s", o)
@@ -302,17 +302,10 @@ func (w *words) describeTable(want firewall.Table) {
 		if i.Family == want.Family && i.Name == want.Name {
 			// There is no difference if the table is only set again because its link is created again.
 			if d := i.Differences(want.Image()); len(d) > 0 {
-				w.add("table-other", "", "%s: %s", tableText(i.Family, i.Name), strings.Join(d, "; "))
+				w.add("table-other", "", "%s: %s", i.Family.Describe(i.Name), strings.Join(d, "; "))
 			}
 			return
 		}
 	}
-	w.add("table-missing", "", "%s is gone", tableText(want.Family, want.Name))
-}
-
-func tableText(f firewall.Family, name string) string {
-	if f.IPTables() != 0 {
-		return fmt.Sprintf("%s of %s", name, f)
-	}
-	return fmt.Sprintf("nftables table %s %s", f, name)
+	w.add("table-missing", "", "%s is gone", want.Family.Describe(want.Name))
 }

@@ -164,7 +164,7 @@ func (c Change) String() string {
 	var b strings.Builder
 	each := func(command string, names []string) {
 		for _, name := range names {
-			fmt.Fprintf(&b, "%s %s %s %s\n", command, c.Added.Family, c.Added.Name, name)
+			fmt.Fprintf(&b, "%s %s %s\n", command, c.Added.Family.where(c.Added.Name), name)
 		}
 	}
 	each("flush chain", c.Flushed)
@@ -216,5 +216,5 @@ func (c Change) Summary() string {
 	add("new ports in", maps)
 	add("new destinations in", destinations)
 	add("without", slices.Concat(c.GoneChains, c.GoneSets, c.GoneMaps, c.GoneFlows))
-	return fmt.Sprintf("table %s %s: %s", c.Added.Family, c.Added.Name, strings.Join(parts, "; "))
+	return fmt.Sprintf("table %s: %s", c.Added.Family.where(c.Added.Name), strings.Join(parts, "; "))
 }

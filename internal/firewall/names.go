@@ -166,6 +166,9 @@ func (r Rule) comment(known context) string {
 			words = append(words, text)
 		}
 	}
+	if _, is := r.Verdict.(CompleteChecksum); is {
+		words = append(words, "CHECKSUM --checksum-fill of iptables: nft lists it, and cannot load it")
+	}
 	return strings.Join(words, " ")
 }
 

@@ -11,7 +11,7 @@ func (t Table) Summary() string {
 	rules := 0
 	var places, outward []string // what filters look at, where frames are forwarded to
 	reasons := map[Reason]bool{}
-	drops, translates, limits, leaves := false, false, false, false
+	drops, translates, limits, leaves, completes := false, false, false, false, false
 	for _, c := range t.Chains {
 		rules += len(c.Rules)
 		if c.Hook != "" && c.Type != "nat" {
@@ -29,6 +29,8 @@ func (t Table) Summary() string {
 				translates = true
 			case Up:
 				leaves = true
+			case CompleteChecksum:
+				completes = true
 			case Fwd:
 				outward = addNew(outward, v.Device)
 			}
@@ -72,11 +74,17 @@ func (t Table) Summary() string {
 	if leaves {
 		does = append(does, "leaves frames to the namespace")
 	}
-	what := "table"
-	if t.Family.IPTables() != 0 {
-		what = "chains of"
+	if completes {
+		does = append(does, "completes checksums")
 	}
-	text := fmt.Sprintf("%s %s %s, %s", what, t.Family, t.Name, count(rules, "rule"))
+	what := fmt.Sprintf("table %s %s", t.Family, t.Name)
+	switch {
+	case t.Family.IPTables() != 0:
+		what = fmt.Sprintf("chains of %s %s", t.Family, t.Name)
+	case t.Family.Shared():
+		what = fmt.Sprintf("chain %s of table %s", t.Name, t.Family)
+	}
+	text := fmt.Sprintf("%s, %s", what, count(rules, "rule"))
 	if len(does) > 0 {
 		text += ": " + strings.Join(does, "; ")
 	}

@@ -61,9 +61,11 @@ const (
 
 // Priorities of nftables (nft(8), "standard priority names").
 const (
-	Raw    = -300
-	DstNAT = -100
-	Filter = 0
+	// BeforeRaw is after packets are defragmented (-400).
+	BeforeRaw = -350
+	Raw       = -300
+	DstNAT    = -100
+	Filter    = 0
 	// AfterFilter is for chains that only see what iptables has let pass.
 	AfterFilter = 10
 	SrcNAT      = 100
@@ -105,7 +107,7 @@ func (t Table) String() string {
 	}
 	var b strings.Builder
 	contexts := t.contexts()
-	fmt.Fprintf(&b, "table %s %s {\n", t.Family, t.Name)
+	fmt.Fprintf(&b, "table %s {\n", t.Family.where(t.Name))
 	for _, s := range t.Sets {
 		fmt.Fprintf(&b, "\t%s\n", s)
 	}

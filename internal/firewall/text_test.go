@@ -76,13 +76,14 @@ func samples() []Rule {
 		{Matches: []Match{tcp}, Verdict: LowerMSS{To: 1360}},
 		{Matches: []Match{IP{Version: 4}}, Verdict: SetSource{Address: netip.MustParseAddr("10.0.2.1")}},
 		{Verdict: SetDestination{Address: netip.MustParseAddr("fd00::1")}},
+		{Verdict: CompleteChecksum{}},
 	}
 }
 
 // nftablesOnly holds for a rule that iptables cannot express.
 func nftablesOnly(r Rule) bool {
 	switch r.Verdict.(type) {
-	case Continue, DNATMap, Refuse, Offload, Fwd, Up, Log, LowerMSS, SetSource, SetDestination:
+	case Continue, DNATMap, Refuse, Offload, Fwd, Up, Log, LowerMSS, SetSource, SetDestination, CompleteChecksum:
 		return true
 	}
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {

@@ -68,34 +68,40 @@ type (
 	// rule. Connection tracking does not see that. The rule has to match the IP version.
 	SetSource      struct{ Address netip.Addr }
 	SetDestination struct{ Address netip.Addr }
+	// CompleteChecksum writes the checksum that the sender has left to a device, and continues with the next rule. A
+	// guest says in the virtio header where in a packet that is: after this rule nothing more is written there. The
+	// kernel leaves out packets that a device cuts into segments. It is for tables of [Mangle4] and [Mangle6] alone.
+	CompleteChecksum struct{}
 )
 
-func (Accept) verdict()         {}
-func (Drop) verdict()           {}
-func (Refuse) verdict()         {}
-func (Log) verdict()            {}
-func (Up) verdict()             {}
-func (Continue) verdict()       {}
-func (Goto) verdict()           {}
-func (Jump) verdict()           {}
-func (Return) verdict()         {}
-func (DNAT) verdict()           {}
-func (SNAT) verdict()           {}
-func (Masquerade) verdict()     {}
-func (Fwd) verdict()            {}
-func (ClampMSS) verdict()       {}
-func (LowerMSS) verdict()       {}
-func (SetSource) verdict()      {}
-func (SetDestination) verdict() {}
+func (Accept) verdict()           {}
+func (Drop) verdict()             {}
+func (Refuse) verdict()           {}
+func (Log) verdict()              {}
+func (Up) verdict()               {}
+func (Continue) verdict()         {}
+func (Goto) verdict()             {}
+func (Jump) verdict()             {}
+func (Return) verdict()           {}
+func (DNAT) verdict()             {}
+func (SNAT) verdict()             {}
+func (Masquerade) verdict()       {}
+func (Fwd) verdict()              {}
+func (ClampMSS) verdict()         {}
+func (LowerMSS) verdict()         {}
+func (SetSource) verdict()        {}
+func (SetDestination) verdict()   {}
+func (CompleteChecksum) verdict() {}
 
-func (Accept) String() string   { return "accept" }
-func (Drop) String() string     { return "drop" }
-func (v Up) String() string     { return pastBridge(v.Port) + "accept" }
-func (Continue) String() string { return "continue" }
-func (v Goto) String() string   { return "goto " + v.Chain }
-func (v Jump) String() string   { return "jump " + v.Chain }
-func (Return) String() string   { return "return" }
-func (ClampMSS) String() string { return "tcp option maxseg size set rt mtu" }
+func (Accept) String() string           { return "accept" }
+func (Drop) String() string             { return "drop" }
+func (v Up) String() string             { return pastBridge(v.Port) + "accept" }
+func (Continue) String() string         { return "continue" }
+func (v Goto) String() string           { return "goto " + v.Chain }
+func (v Jump) String() string           { return "jump " + v.Chain }
+func (Return) String() string           { return "return" }
+func (ClampMSS) String() string         { return "tcp option maxseg size set rt mtu" }
+func (CompleteChecksum) String() string { return "xt target CHECKSUM" }
 
 // NearestBridge is the destination of LLDP frames (IEEE 802.1AB).
 var NearestBridge = []byte{0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e}

@@ -32,6 +32,9 @@ func (n *Namespace) Counts(table string) (c Counts, err error) {
 	}
 	counts := map[firewall.Reason]DropCount{} // and of Allowed
 	for family := range families {            // a dump of all families ends with the first table of the name
+		if family.Shared() { // which drops nothing
+			continue
+		}
 		earlier := maps.Clone(counts)
 		err := n.filter.dump(listRules(family, table), func() { counts = maps.Clone(earlier) }, func(m []byte) error {
 			rule, err := parseChainRule(m)

@@ -16,9 +16,11 @@ import (
 
 // families are the nftables families in use, as numbers (NFPROTO_*, linux/netfilter.h).
 var families = map[firewall.Family]uint8{
-	firewall.Inet:   unix.NFPROTO_INET,
-	firewall.Bridge: unix.NFPROTO_BRIDGE,
-	firewall.NetDev: unix.NFPROTO_NETDEV,
+	firewall.Inet:    unix.NFPROTO_INET,
+	firewall.Bridge:  unix.NFPROTO_BRIDGE,
+	firewall.NetDev:  unix.NFPROTO_NETDEV,
+	firewall.Mangle4: unix.NFPROTO_IPV4,
+	firewall.Mangle6: unix.NFPROTO_IPV6,
 }
 
 // encodeTables returns the messages of one transaction, with the messages that begin and end it
@@ -51,9 +53,10 @@ func (w *nftWriter) writeTransaction(ops []netstate.Op, generation uint32) error
 		case netstate.TableChange:
 			w.writeChange(o.Change)
 		case netstate.TableDel:
-			w.beginTables(unix.NFT_MSG_DELTABLE, 0, o.Family)
-			w.text(unix.NFTA_TABLE_NAME, o.Name)
-			w.number32(unix.NFTA_TABLE_FLAGS, 0)
+			w.deleteTable(o)
+		case lastDel:
+			w.deleteTable(o.TableDel)
+			w.deleteEmpty(o.Family)
 		default:
 			return fmt.Errorf("no nftables message for %T", op)
 		}
@@ -102,8 +105,10 @@ func (w *nftWriter) beginTables(kind, flags uint16, family firewall.Family) {
 // name each of them.
 func (w *nftWriter) writeTable(t firewall.Table) {
 	w.beginTables(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t.Family)
-	w.text(unix.NFTA_TABLE_NAME, t.Name)
-	w.number32(unix.NFTA_TABLE_FLAGS, 0)
+	w.text(unix.NFTA_TABLE_NAME, t.Family.TableOf(t.Name))
+	if !t.Family.Shared() { // see wake
+		w.number32(unix.NFTA_TABLE_FLAGS, 0)
+	}
 	w.writeContent(t, nil)
 }
 
@@ -113,7 +118,7 @@ func (w *nftWriter) writeChange(c firewall.Change) {
 	each := func(message, nameOfTable, nameOfObject uint16, names []string) {
 		for _, name := range names {
 			w.beginTables(message, 0, t.Family)
-			w.text(nameOfTable, t.Name)
+			w.text(nameOfTable, t.Family.TableOf(t.Name))
 			w.text(nameOfObject, name)
 		}
 	}
@@ -153,13 +158,13 @@ func (w *nftWriter) writeContent(t firewall.Table, have []string) {
 	for _, c := range t.Chains {
 		if !slices.Contains(have, c.Name) {
 			w.beginTables(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, t.Family)
-			w.writeChain(t.Name, c)
+			w.writeChain(t.Family.TableOf(t.Name), c)
 		}
 	}
 	for _, c := range t.Chains {
 		for _, r := range c.Rules {
 			w.beginTables(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.Family)
-			w.writeRule(t.Name, c.Name, r)
+			w.writeRule(t.Family.TableOf(t.Name), c.Name, r)
 		}
 	}
 }
@@ -200,11 +205,14 @@ func (n *Namespace) readTables(s *netstate.Snapshot, names netstate.Names, wante
 	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_UNSPEC})
 	err = n.filter.dump(list, func() { clear(found) }, func(m []byte) error {
 		image, err := parseTable(m)
-		if image.Name == name && image.Family != "" {
+		if image.Family != "" && image.Name == image.Family.TableOf(name) {
 			found[image.Family] = image
 		}
 		return err
 	})
+	if err == nil {
+		err = n.readShared(found, name)
+	}
 	if err != nil {
 		return err
 	}
@@ -242,17 +250,10 @@ func (n *Namespace) readFound(s *netstate.Snapshot, found map[firewall.Family]fi
 	}
 	for _, family := range slices.Sorted(maps.Keys(found)) {
 		image := found[family]
-		if err := n.readChains(&image); err != nil {
-			return err
-		}
-		if image.Sets, err = n.readDeclarations(&image, unix.NFT_MSG_GETSET, parseSet); err != nil {
-			return err
-		}
-		if err := n.readHeld(&image, wanted); err != nil {
-			return err
-		}
-		if image.Flows, err = n.readDeclarations(&image, nftables.NFT_MSG_GETFLOWTABLE, parseFlowTable); err != nil {
-			return err
+		if !family.Shared() { // whose chain is read
+			if err := n.readContent(&image, wanted); err != nil {
+				return err
+			}
 		}
 		if image, err = n.readRulesOf(image, resolved); err != nil {
 			return err
@@ -260,6 +261,21 @@ func (n *Namespace) readFound(s *netstate.Snapshot, found map[firewall.Family]fi
 		s.Tables = append(s.Tables, image)
 	}
 	return nil
+}
+
+// readContent reads what a table holds but the rules.
+func (n *Namespace) readContent(image *firewall.Image, wanted []firewall.Table) (err error) {
+	if err := n.readChains(image); err != nil {
+		return err
+	}
+	if image.Sets, err = n.readDeclarations(image, unix.NFT_MSG_GETSET, parseSet); err != nil {
+		return err
+	}
+	if err := n.readHeld(image, wanted); err != nil {
+		return err
+	}
+	image.Flows, err = n.readDeclarations(image, nftables.NFT_MSG_GETFLOWTABLE, parseFlowTable)
+	return err
 }
 
 // readDeclarations reads the sets and maps of a table, or its flow tables, without their elements. The question is a

@@ -99,6 +99,9 @@ func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, rena
 // accepts the transaction only in the generation in which they were read: otherwise a pin that came meanwhile would be
 // lost. The last try is for any generation, so that a program that keeps pinning cannot keep a table from being set.
 func (n *Namespace) sendTables(ctx context.Context, ops []netstate.Op) ([]failure, error) {
+	if err := n.wake(ops); err != nil {
+		return nil, err
+	}
 	for left := pinTries; ; left-- {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)

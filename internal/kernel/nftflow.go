@@ -166,7 +166,7 @@ func (n *Namespace) Watched() (bool, error) {
 // watches reports whether a chain (struct nfgenmsg, NFTA_CHAIN_*) is one of those that Watched looks for.
 func watches(m []byte) (bool, error) {
 	chain, table, err := parseChain(m)
-	if err != nil || chain.Head == "" || strings.HasPrefix(table, "guestwire-") || strings.HasPrefix(chain.Head, "type nat ") {
+	if err != nil || chain.Head == "" || isOwn(table, chain.Name) || strings.HasPrefix(chain.Head, "type nat ") {
 		return false, err
 	}
 	switch m[0] {

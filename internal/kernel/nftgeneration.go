@@ -43,6 +43,8 @@ func (t *latestTables) commit(ops []netstate.Op, done bool) {
 		switch op := op.(type) {
 		case netstate.TableDel:
 			remove(op.Family)
+		case lastDel:
+			remove(op.Family)
 		case netstate.TableSet:
 			known.images = append(known.images, op.Table.Held())
 		case netstate.TableChange:

@@ -14,6 +14,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"github.com/google/nftables/xt"
 	"github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -342,6 +343,9 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictContinue}}
 	case firewall.Offload:
 		return []expr.Any{&expr.FlowOffload{Name: v.Table + "\x00"}}
+	case firewall.CompleteChecksum:
+		info := xt.Unknown{1, 0, 0, 0, 0, 0, 0, 0}
+		return []expr.Any{&expr.Target{Name: "CHECKSUM", Info: &info}}
 	case firewall.Goto:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: v.Chain}}
 	case firewall.Jump:

@@ -49,7 +49,7 @@ var everyVerdict = []firewall.Verdict{
 	firewall.Log{Prefix: "guestwire eth0 mac-spoof", Group: firewall.LogGroup}, firewall.Continue{}, firewall.Offload{Table: "flows"}, firewall.Goto{Chain: "abc"}, firewall.Jump{Chain: "abcd"}, firewall.Return{},
 	firewall.DNAT{Address: gateway4}, firewall.DNAT{Address: gateway4, Port: 80}, firewall.DNAT{Address: gateway6, Port: 80}, firewall.DNATMap{Address: gateway4, Protocol: 6, Map: "ports"}, firewall.DNATMap{Address: gateway6, Protocol: 17, Map: "ports"}, firewall.SNAT{Address: gateway4}, firewall.SNAT{Address: gateway6},
 	firewall.Masquerade{}, firewall.Masquerade{First: 1024, Last: 2048}, firewall.Masquerade{First: 1024, Last: 1024}, firewall.Fwd{Device: "eth0", Index: 7},
-	firewall.ClampMSS{}, firewall.LowerMSS{To: 1360}, firewall.SetSource{Address: gateway4}, firewall.SetSource{Address: gateway6}, firewall.SetDestination{Address: gateway4}, firewall.SetDestination{Address: gateway6},
+	firewall.ClampMSS{}, firewall.LowerMSS{To: 1360}, firewall.SetSource{Address: gateway4}, firewall.SetSource{Address: gateway6}, firewall.SetDestination{Address: gateway4}, firewall.SetDestination{Address: gateway6}, firewall.CompleteChecksum{},
 }
 
 // everyRule has a rule with each match, a rule with each verdict, and a rule without a match.

@@ -43,7 +43,7 @@ func (n *Namespace) readChainRules(image *firewall.Image, wanted []firewall.Tabl
 	return n.filter.dump(listRules(image.Family, image.Name), none, func(m []byte) error {
 		rule, err := parseChainRule(m)
 		at, there := index[string(rule.chain)]
-		if err != nil || string(rule.table) != image.Name || !there {
+		if err != nil || string(rule.table) != image.Family.TableOf(image.Name) || !there {
 			return err
 		}
 		if read++; read > most {
@@ -58,8 +58,12 @@ func (n *Namespace) readChainRules(image *firewall.Image, wanted []firewall.Tabl
 
 // listRules is the question for the rules of a table.
 func listRules(family firewall.Family, table string) *nl.NetlinkRequest {
-	return request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP,
-		nfgenmsg{families[family]}, nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(table)))
+	r := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP,
+		nfgenmsg{families[family]}, nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(family.TableOf(table))))
+	if family.Shared() {
+		r.AddData(nl.NewRtAttr(unix.NFTA_RULE_CHAIN, nl.ZeroTerminated(table)))
+	}
+	return r
 }
 
 // holdsRules reports whether the chains of the table in the kernel have the rules that are wanted, in their order. The
@@ -71,7 +75,7 @@ func (n *Namespace) holdsRules(t firewall.Table) (bool, error) {
 	differs, at := false, 0
 	err := n.filter.dump(listRules(t.Family, t.Name), func() { clear(passed); differs = false }, func(m []byte) error {
 		rule, err := parseChainRule(m)
-		if err != nil || differs || string(rule.table) != t.Name {
+		if err != nil || differs || string(rule.table) != t.Family.TableOf(t.Name) {
 			return err
 		}
 		if len(t.Chains) == 0 { // another program has added one
@@ -372,6 +376,8 @@ func (w *nftWriter) writeVerdict(v firewall.Verdict) {
 	case firewall.LowerMSS:
 		w.loadPort(1, v.To)
 		w.setMSS()
+	case firewall.CompleteChecksum:
+		w.completeChecksum()
 	default:
 		panic(fmt.Sprintf("no expression for %T", v)) // a new type of verdict is missing above
 	}

@@ -161,10 +161,13 @@ func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 
 // keepElements returns the operations with the elements of each table that is replaced, and the generation in which
 // they were read; 0: no table is. Otherwise a guest would lose the address that its table has learned, and its pins,
-// when the table is repaired.
+// when the table is repaired. It also finds out which deletions are lastDel, in the same generation.
 func (n *Namespace) keepElements(ops []netstate.Op) (kept []netstate.Op, generation uint32, err error) {
 	replaced := map[netstate.TableDel]bool{}
 	kept = slices.Clone(ops)
+	if generation, err = n.findLast(kept); err != nil {
+		return nil, 0, err
+	}
 	for i, op := range ops {
 		switch o := op.(type) {
 		case netstate.TableDel:

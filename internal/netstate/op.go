@@ -541,7 +541,7 @@ func (o TableDel) String() string {
 		name := strings.ReplaceAll(o.Name, ".", `\.`)
 		return fmt.Sprintf("%s-save | grep -vE '%s-[a-z]+( |$)' | %s-restore", o.Family, name, o.Family)
 	}
-	return fmt.Sprintf("nft delete table %s %s", o.Family, o.Name)
+	return o.Family.Deletion(o.Name)
 }
 
 // String is the command, or a line for each range of ports. A range is a comment, as conntrack(8) takes one port or

@@ -232,7 +232,7 @@ func checkFree(found netstate.Snapshot, nic netstate.Link, names netstate.Names)
 		}
 	}
 	if len(found.Tables) > 0 {
-		return fmt.Errorf("%w, there is an nftables table %s %s: take its NIC down first (Teardown, ForceTeardown), or delete it", infra.ErrWired, found.Tables[0].Family, found.Tables[0].Name)
+		return fmt.Errorf("%w, there is already the %s: take its NIC down first (Teardown, ForceTeardown), or delete it", infra.ErrWired, found.Tables[0].Family.Describe(found.Tables[0].Name))
 	}
 	return nil
 }

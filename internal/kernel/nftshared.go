@@ -1,0 +1,181 @@
+package kernel
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// Tables of firewall.Mangle4 and Mangle6 are one chain in a table that iptables-nft and other NICs use as well. The
+// first one makes the kernel's table, and the last one deletes it. An empty table that was there before goes, too.
+
+// lastDel deletes a chain of a shared table, and the table, as nothing else is in it.
+type lastDel struct{ netstate.TableDel }
+
+// findLast makes a lastDel of each deletion that leaves a shared table empty. The generation is that in which it
+// looked; 0: it did not have to.
+func (n *Namespace) findLast(ops []netstate.Op) (generation uint32, err error) {
+	for i, op := range ops {
+		d, is := op.(netstate.TableDel)
+		if !is || !d.Family.Shared() || slices.ContainsFunc(ops[i+1:], func(op netstate.Op) bool {
+			s, is := op.(netstate.TableSet)
+			return is && s.Table.Family == d.Family && s.Table.Name == d.Name
+		}) {
+			continue
+		}
+		if generation == 0 {
+			if generation, err = n.generation(); err != nil {
+				return 0, err
+			}
+		}
+		table, err := n.readTable(d.Family)
+		if err != nil {
+			return 0, err
+		}
+		if table.Others == 1 {
+			ops[i] = lastDel{d}
+		}
+	}
+	return generation, nil
+}
+
+// readTable returns a shared table as parseTable does; the zero value: there is none.
+func (n *Namespace) readTable(f firewall.Family) (image firewall.Image, err error) {
+	question := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, 0, nfgenmsg{families[f]},
+		nl.NewRtAttr(unix.NFTA_TABLE_NAME, nl.ZeroTerminated(f.TableOf(""))))
+	err = n.filter.dump(question, func() {}, func(m []byte) (err error) {
+		image, err = parseTable(m)
+		return err
+	})
+	if answers(err, unix.ENOENT) {
+		return firewall.Image{}, nil
+	}
+	return image, err
+}
+
+// wake makes the shared tables in which chains are set not dormant. The kernel refuses that in the transaction that
+// changes a chain (nft_table_pending_update in net/netfilter/nf_tables_api.c).
+func (n *Namespace) wake(ops []netstate.Op) error {
+	for _, op := range ops {
+		set, is := op.(netstate.TableSet)
+		if !is || !set.Table.Family.Shared() {
+			continue
+		}
+		table, err := n.readTable(set.Table.Family)
+		if err != nil {
+			return err
+		}
+		if table.Flags&unix.NFT_TABLE_F_DORMANT == 0 {
+			continue
+		}
+		var w nftWriter
+		w.beginTransaction(0)
+		w.beginTables(unix.NFT_MSG_NEWTABLE, 0, set.Table.Family)
+		w.text(unix.NFTA_TABLE_NAME, table.Name)
+		w.number32(unix.NFTA_TABLE_FLAGS, 0)
+		w.begin(unix.NFNL_MSG_BATCH_END, 0, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+		messages := w.messages()
+		failures, err := n.filter.send(messages, len(messages)-2)
+		if err == nil && len(failures) > 0 {
+			err = failures[0].err
+		}
+		if err != nil {
+			return fmt.Errorf("wake the dormant table %s: %w", set.Table.Family, err)
+		}
+	}
+	return nil
+}
+
+// deleteTable writes the messages that delete a table.
+func (w *nftWriter) deleteTable(d netstate.TableDel) {
+	if !d.Family.Shared() {
+		w.beginTables(unix.NFT_MSG_DELTABLE, 0, d.Family)
+		w.text(unix.NFTA_TABLE_NAME, d.Name)
+		w.number32(unix.NFTA_TABLE_FLAGS, 0)
+		return
+	}
+	w.beginTables(unix.NFT_MSG_DELRULE, 0, d.Family) // all rules
+	w.text(unix.NFTA_RULE_TABLE, d.Family.TableOf(d.Name))
+	w.text(unix.NFTA_RULE_CHAIN, d.Name)
+	w.beginTables(unix.NFT_MSG_DELCHAIN, 0, d.Family)
+	w.text(unix.NFTA_CHAIN_TABLE, d.Family.TableOf(d.Name))
+	w.text(unix.NFTA_CHAIN_NAME, d.Name)
+}
+
+// deleteEmpty deletes a shared table. The kernel refuses that if something is in it (EBUSY).
+func (w *nftWriter) deleteEmpty(f firewall.Family) {
+	w.beginTables(unix.NFT_MSG_DELTABLE, unix.NLM_F_NONREC, f)
+	w.text(unix.NFTA_TABLE_NAME, f.TableOf(""))
+}
+
+// readShared puts what the wiring with the name has in shared tables in the place of these tables. A table without its
+// chain is not the wiring's. What else is in the table is others', but a dormant table keeps all chains out of force.
+func (n *Namespace) readShared(found map[firewall.Family]firewall.Image, name string) error {
+	for _, family := range []firewall.Family{firewall.Mangle4, firewall.Mangle6} {
+		image, there := found[family]
+		if !there {
+			continue
+		}
+		delete(found, family)
+		question := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, 0, nfgenmsg{families[family]},
+			nl.NewRtAttr(unix.NFTA_CHAIN_TABLE, nl.ZeroTerminated(image.Name)), nl.NewRtAttr(unix.NFTA_CHAIN_NAME, nl.ZeroTerminated(name)))
+		err := n.filter.dump(question, func() { delete(found, family) }, func(m []byte) error {
+			chain, _, err := parseChain(m)
+			found[family] = firewall.Image{Family: family, Name: name, Flags: image.Flags & unix.NFT_TABLE_F_DORMANT, Chains: []firewall.ChainImage{chain}}
+			return err
+		})
+		if err != nil && !answers(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return nil
+}
+
+// isOwn reports whether the chain is one of guestwire's, of any NIC.
+func isOwn(table, chain string) bool {
+	const prefix = "guestwire-" // netstate.Names.Table
+	return strings.HasPrefix(table, prefix) || table == firewall.Mangle4.TableOf("") && strings.HasPrefix(chain, prefix)
+}
+
+// checksum is the target of iptables that completes checksums (linux/netfilter/xt_CHECKSUM.h).
+const checksum = "CHECKSUM"
+
+// completeChecksum writes the expression of firewall.CompleteChecksum.
+func (w *nftWriter) completeChecksum() {
+	const fill = 1 // XT_CHECKSUM_OP_FILL; struct xt_CHECKSUM_info, aligned to 8 octets
+	element, data := w.openExpression("target")
+	w.text(unix.NFTA_TARGET_NAME, checksum)
+	w.number32(unix.NFTA_TARGET_REV, 0)
+	w.bytes(unix.NFTA_TARGET_INFO, []byte{fill, 0, 0, 0, 0, 0, 0, 0})
+	w.closeExpression(element, data)
+}
+
+// CompletesChecksums returns the versions of IP, 4 or 6, whose packets a rule can complete the checksums of. The kernel
+// loads the modules for the question.
+func (n *Namespace) CompletesChecksums() (versions []int, err error) {
+	const compatGet, ofTarget = 0, 1 // NFNL_MSG_COMPAT_GET, linux/netfilter/nf_tables_compat.h
+	if n.filter == nil {
+		return nil, nil
+	}
+	for _, f := range []struct {
+		version int
+		family  firewall.Family
+	}{{4, firewall.Mangle4}, {6, firewall.Mangle6}} {
+		question := request(unix.NFNL_SUBSYS_NFT_COMPAT<<8|compatGet, 0, nfgenmsg{families[f.family]},
+			nl.NewRtAttr(unix.NFTA_COMPAT_NAME, nl.ZeroTerminated(checksum)),
+			nl.NewRtAttr(unix.NFTA_COMPAT_REV, []byte{0, 0, 0, 0}), nl.NewRtAttr(unix.NFTA_COMPAT_TYPE, []byte{0, 0, 0, ofTarget}))
+		switch err := n.filter.ask(question); { // an answer ends with the acknowledgement alone
+		case err == nil:
+			versions = append(versions, f.version)
+		case !answers(err, unix.ENOENT) && !answers(err, unix.EINVAL): // EINVAL: nfnetlink without nft_compat
+			return nil, fmt.Errorf("ask for the target %s: %w", checksum, err)
+		}
+	}
+	return versions, nil
+}
