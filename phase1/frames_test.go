@@ -34,10 +34,11 @@ import (
 
 // wire is a guest's tap, and everything around it.
 type wire struct {
-	t    *testing.T
-	n    nstest.Network
-	link frames.Link
-	port *os.File
+	t      *testing.T
+	n      nstest.Network
+	link   frames.Link
+	port   *os.File
+	virtio bool // its frames have a virtio header
 
 	masquerade bool // the namespace is the guest's gateway
 	routed     bool // and the guest has the NIC's addresses
@@ -63,6 +64,12 @@ func attach(t *testing.T, n nstest.Network, v4, v6 bool) *wire {
 
 // attachDeaf only attaches to the tap.
 func attachDeaf(t *testing.T, n nstest.Network, v4, v6 bool) *wire {
+	t.Helper()
+	return attachPort(t, n, v4, v6, false)
+}
+
+// attachPort is attachDeaf, also by frames with a virtio header.
+func attachPort(t *testing.T, n nstest.Network, v4, v6, virtio bool) *wire {
 	t.Helper()
 	r := record(t, n)
 	w := &wire{t: t, n: n, masquerade: r.Binding == cache.BindingMasquerade || r.Binding == cache.BindingRouted, routed: r.Binding == cache.BindingRouted}
@@ -117,13 +124,17 @@ func attachDeaf(t *testing.T, n nstest.Network, v4, v6 bool) *wire {
 	if !v6 {
 		w.link.IPv6 = netip.Addr{}
 	}
-	w.port = openPort(t, n, r.Tap)
+	if w.virtio = virtio; virtio {
+		w.port = openOffloads(t, n, r, 0)
+	} else {
+		w.port = openPort(t, n, r.Tap)
+	}
 	w.inject = n.World.Injector(t, w.gateway)
 	world := receive(t, n)
 	oneProcessor(t)
 	// Until carriers have been noticed and neighbours found, frames are lost.
 	nstest.Eventually(t, func() error {
-		if _, err := w.port.Write(w.link.Sentinel(w.address(), 0)); err != nil {
+		if err := w.put(w.link.Sentinel(w.address(), 0)); err != nil {
 			return err
 		}
 		if err := world.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
@@ -192,13 +203,22 @@ func oneProcessor(t *testing.T) {
 // nextProcessor spreads the tests over the processors.
 var nextProcessor atomic.Int32
 
+// put sends a frame that is complete.
+func (w *wire) put(f []byte) error {
+	if w.virtio {
+		f = virtioHeader{}.before(f)
+	}
+	_, err := w.port.Write(f)
+	return err
+}
+
 // send sends frames and then a sentinel, and returns what came out before that: in the world, and in
 // the namespace on other links than the taps.
 func (w *wire) send(list ...[]byte) (world, pod []nstest.Sniffed) {
 	w.t.Helper()
 	w.sentinels++
 	write := func(f []byte) {
-		if _, err := w.port.Write(f); err != nil {
+		if err := w.put(f); err != nil {
 			w.t.Fatal(err)
 		}
 	}

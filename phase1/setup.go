@@ -192,6 +192,11 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 		}
 		again.Found.FlowTables = !watched
 	}
+	if hasEgress(spec) { // the first policy may come with this Setup
+		if again.Found.Checksums, err = s.ns.CompletesChecksums(); err != nil {
+			return nil, netstate.Snapshot{}, err
+		}
+	}
 	plan, err := again.Plan()
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
@@ -291,6 +296,11 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 	}
 	if questions.FlowTables && !found.NoNFTables {
 		if found.FlowTables, err = s.ns.CanOffload(); err != nil {
+			return err
+		}
+	}
+	if questions.Checksums {
+		if found.Checksums, err = s.ns.CompletesChecksums(); err != nil {
 			return err
 		}
 	}

@@ -61,11 +61,11 @@ const (
 
 // Priorities of nftables (nft(8), "standard priority names").
 const (
-	// BeforeRaw is after packets are defragmented (-400).
-	BeforeRaw = -350
-	Raw       = -300
-	DstNAT    = -100
-	Filter    = 0
+	// BeforeDefrag is before connection tracking puts fragments together (-400, NF_IP_PRI_CONNTRACK_DEFRAG).
+	BeforeDefrag = -450
+	Raw          = -300
+	DstNAT       = -100
+	Filter       = 0
 	// AfterFilter is for chains that only see what iptables has let pass.
 	AfterFilter = 10
 	SrcNAT      = 100

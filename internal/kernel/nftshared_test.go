@@ -18,7 +18,7 @@ import (
 func sharedTable(f firewall.Family, nic string) firewall.Table {
 	name := netstate.NamesFor(nic, "").Table
 	return firewall.Table{Family: f, Name: name, Chains: []firewall.Chain{
-		{Name: name, Type: "filter", Hook: firewall.Prerouting, Priority: firewall.BeforeRaw, Rules: []firewall.Rule{
+		{Name: name, Type: "filter", Hook: firewall.Prerouting, Priority: firewall.BeforeDefrag, Rules: []firewall.Rule{
 			{Matches: []firewall.Match{firewall.InInterface{Name: nic + "-tap"}}, Verdict: firewall.CompleteChecksum{}},
 		}},
 	}}

@@ -65,6 +65,9 @@ type Snapshot struct {
 	// FlowTables says that the kernel has flow tables, and that no rules of other programs see each packet that the
 	// namespace forwards. Only the Snapshots of a first plan have it.
 	FlowTables bool `json:"flowTables,omitempty"`
+	// Checksums are the versions of IP, 4 or 6, whose packets a rule can complete the checksums of
+	// (firewall.CompleteChecksum). Only the Snapshots of plans with a policy have them.
+	Checksums []int `json:"checksums,omitempty"`
 	// Dummy says that the kernel has the link kind dummy.
 	Dummy bool `json:"dummy"`
 	// Needed are the shared sysctls that the wirings of other NICs need. The undoing leaves them alone.

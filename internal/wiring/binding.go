@@ -47,6 +47,8 @@ type Questions struct {
 	// FlowTables asks whether the kernel has flow tables, and whether rules of other programs see each packet that the
 	// namespace forwards.
 	FlowTables bool
+	// Checksums asks for which versions of IP a rule can complete checksums. Each Setup asks again.
+	Checksums bool
 }
 
 // traits are what the comparison and the undoing have to know of a binding.
@@ -119,7 +121,7 @@ func kindsOf(a infra.Auto) []cache.Kind {
 
 // Ask returns the questions for the first plan of a NIC.
 func Ask(nic string, spec infra.Spec) Questions {
-	var q Questions
+	q := Questions{Checksums: len(spec.Egress)+len(spec.EgressWithin) > 0}
 	for _, b := range triesOf(spec.Binding) {
 		asked := bindingOf(b).asks(netstate.NamesFor(nic, spec.Tap))
 		q.Sysctls = append(q.Sysctls, asked.Sysctls...)

@@ -116,8 +116,9 @@ func learned(addr string, m cache.MAC) netstate.Neighbour {
 // flannel is a NIC of the CNI bridge plugin: a prefix of each family, a cluster route, an MTU.
 func flannel() netstate.Snapshot {
 	return netstate.Snapshot{
-		Dummy: true,
-		Links: []netstate.Link{lo(), with(veth(), func(l *netstate.Link) { l.MTU = 1450 })},
+		Dummy:     true,
+		Checksums: []int{4, 6},
+		Links:     []netstate.Link{lo(), with(veth(), func(l *netstate.Link) { l.MTU = 1450 })},
 		Addresses: []netstate.Address{
 			withAddress(address("10.244.1.7/24"), func(a *netstate.Address) { a.Broadcast = ip("10.244.1.255") }),
 			address("fd00:244:1::7/64"), linkLocal(),
@@ -239,6 +240,7 @@ func masqueradeWithAll(firewall cache.Firewall) asked {
 func lan4() netstate.Snapshot {
 	return netstate.Snapshot{
 		Dummy:     true,
+		Checksums: []int{4, 6},
 		Links:     []netstate.Link{lo(), veth()},
 		Addresses: []netstate.Address{address("10.244.1.7/24"), linkLocal()},
 		Routes:    []netstate.Route{via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24"), connected6("fe80::/64")},
@@ -608,6 +610,7 @@ var cases = []testCase{
 	{"routed-egress", flannel(), withSpec(routed(), func(s *asked) {
 		s.Egress = policy("refuse metadata", "allow 198.51.100.0/24 443", "allow nic-networks", "refuse all")
 	})},
+	{"routed-egress-incomplete", flannelWith(func(s *netstate.Snapshot) { s.Checksums = []int{4} }), withSpec(routed(), func(s *asked) { s.EgressWithin = policy("refuse all") })},
 	{"masquerade-egress", lan4(), withSpec(masquerade(), func(s *asked) { s.Egress = policy("refuse private", "refuse all 25", "allow all") })},
 	{"masquerade-egress-iptables", lan4(), withSpec(masquerade(), func(s *asked) {
 		s.Binding, s.Egress = infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}, policy("refuse all")

@@ -281,6 +281,7 @@ func (p *Plan) forwarding(nic netstate.Link, ends []end, most int) (t forwarding
 	if t.egress, err = p.egress(nic, ends); err != nil {
 		return t, err
 	}
+	p.completeChecksums(t)
 	t.pinnable, err = p.pinnable(nic, ends)
 	return t, err
 }
