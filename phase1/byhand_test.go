@@ -25,7 +25,11 @@ func TestByHand(t *testing.T) {
 		n := nstest.NewNetwork(t)
 		n.Pod.Exec("sysctl", "-qw", "net.ipv4.conf.eth0.forwarding=0") // a namespace inherits the machine's
 		before := settled(t, n)
-		setup(t, config(n, b))
+		c := config(n, b)
+		if k := b.Kind(); k == cache.BindingRouted || k == cache.BindingMasquerade {
+			c.Egress = policy(t, "allow 198.51.100.9 53/udp", "refuse all")
+		}
+		setup(t, c)
 		journal(t, n)
 		script := "set -eu\n" + nstest.Commands(t, page, "All bindings")
 		for _, heading := range parts[b.Kind()] {
