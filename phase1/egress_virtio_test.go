@@ -193,6 +193,7 @@ func virtioEvasions(w *wire, port uint16) (list []evasion) {
 	add("the address, UDP", w.rewriting(udp(), last, last, balance, bad))
 	add("the protocol", w.rewriting(udp(), 20, 20, balance, unix.IPPROTO_GRE<<8|63))
 	add("the address, an echo request", w.rewriting(w.link.Packet(unix.IPPROTO_ICMPV6, own, far, append([]byte{128, 0, 0, 0, 9, 9, 0, 1}, data()...)), last, last, balance, bad))
+	add("the source, UDP", w.rewriting(udp(), 36, 36, balance, bad))
 	if w.routed {
 		for _, protocol := range []uint8{unix.IPPROTO_GRE, unix.IPPROTO_ESP, unix.IPPROTO_UDPLITE} {
 			add(fmt.Sprintf("the address, protocol %d", protocol), w.rewriting(w.link.Packet(protocol, own, openHost6, append(portHeader(next(), 0), append(make([]byte, 4), data()...)...)), last, last, balance, bad))
@@ -260,9 +261,11 @@ func (w *wire) awaitAtTap(part []byte) {
 // allowedByOpen reports whether the policy of openNetwork allows a packet, and where it goes.
 func allowedByOpen(f []byte) (to string, ok bool) {
 	protocol, head := f[23], 34
+	source, _ := netip.AddrFromSlice(f[26:30])
 	address, _ := netip.AddrFromSlice(f[30:34])
 	if f[14]>>4 == 6 {
 		protocol, head = f[20], 54
+		source, _ = netip.AddrFromSlice(f[22:38])
 		address, _ = netip.AddrFromSlice(f[38:54])
 		if protocol == unix.IPPROTO_FRAGMENT {
 			protocol, head = f[54], 62
@@ -272,6 +275,9 @@ func allowedByOpen(f []byte) (to string, ok bool) {
 		}
 	} else if binary.BigEndian.Uint16(f[20:])&0x1fff != 0 {
 		return fmt.Sprintf("%v", address), address == nstest.Beyond4
+	}
+	if source != nstest.Pod4 && source != nstest.Pod6 {
+		return fmt.Sprintf("%v, from %v", address, source), false
 	}
 	port := binary.BigEndian.Uint16(f[head+2:])
 	to = fmt.Sprintf("protocol %d of %v, %d", protocol, address, port)
