@@ -123,7 +123,27 @@ func TestSharedTable(t *testing.T) {
 		if watched, err := n.Watched(); watched || err != nil {
 			t.Errorf("the chain is said to watch: %v, %v", watched, err)
 		}
+		names := netstate.NamesFor("eth0", "")
+		if _, err := n.Snapshot(names, nil, made(table)); err != nil {
+			t.Error(err)
+		}
+		seen := n.Sight()
+		stays := func(want bool) {
+			t.Helper()
+			fresh, err := Open()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer fresh.Close()
+			fresh.ExpectNothingNew(seen)
+			if s, err := fresh.Snapshot(names, nil, made(table)); s.TablesStay != want || err != nil {
+				t.Errorf("the tables stay: %v, %v; want %v", s.TablesStay, err, want)
+			}
+		}
+		stays(true)
 		apply(t, n, netstate.TableSet{Table: other})
+		stays(false)
 		wanted(table, "eth0")
 		wanted(other, "net1")
 
