@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Table is one nftables table of guestwire, or guestwire's chains in the tables of iptables. It is applied
-// and replaced as a whole.
+// Table is one nftables table of guestwire, or one chain in a table of others ([Family.Shared]), or guestwire's chains in
+// the tables of iptables. It is applied and replaced as a whole.
 type Table struct {
 	Family Family
 	Name   string
@@ -24,7 +24,8 @@ type Table struct {
 	Destinations []Destinations
 }
 
-// Family is the nftables family of a table, or the iptables program that holds the chains.
+// Family is the nftables family of a table, with the table that others share if it is one, or the iptables program that
+// holds the chains.
 type Family string
 
 // The families in use.

@@ -44,8 +44,8 @@ type Snapshot struct {
 	Filters []Filter `json:"filters,omitempty"`
 	// Ingress are the indices of those taps that have an ingress qdisc of their own.
 	Ingress []int `json:"ingress,omitempty"`
-	// Tables are the nftables tables with the wiring's name, and the wiring's chains in the tables of
-	// iptables if the plan wants some.
+	// Tables are the nftables tables with the wiring's name, the wiring's chains in tables that others share, and those in
+	// the tables of iptables if the plan wants some.
 	Tables []firewall.Image `json:"tables,omitempty"`
 	// TablesStay says that the tables are as an earlier comparison with the same plan found and wanted them. Then Tables
 	// is empty.
