@@ -301,9 +301,9 @@ func allowedByOpen(f []byte) (to string, ok bool) {
 }
 
 // TestHostileVirtio: a guest says in the header of a frame where a device writes a checksum. Beside a policy that is no
-// way round it, behind a card that computes checksums: not to another port, address or protocol, by any protocol, in new
-// and established flows, in fragments and segments. Without the policy the same frames leave for these places. What is
-// allowed is answered, also if the guest leaves its checksum to the device.
+// way round it, behind a card that computes checksums: not to another port, address or protocol, by any protocol, in
+// new and established flows, in fragments and segments. Without the policy the same frames leave for these places. What
+// is allowed is answered, also if the guest leaves its checksum to the device.
 func TestHostileVirtio(t *testing.T) {
 	nstest.KernelDecides(t, "where checksums are written")
 	nstest.Need(t, "ethtool")

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Table is one nftables table of guestwire, or one chain in a table of others ([Family.Shared]), or guestwire's chains in
-// the tables of iptables. It is applied and replaced as a whole.
+// Table is one nftables table of guestwire, or one chain in a table of others ([Family.Shared]), or guestwire's chains
+// in the tables of iptables. It is applied and replaced as a whole.
 type Table struct {
 	Family Family
 	Name   string

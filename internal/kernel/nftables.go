@@ -179,7 +179,8 @@ func (m nfgenmsg) Len() int { return sizeofNfgenmsg }
 func (m nfgenmsg) Serialize() []byte { return []byte{m.family, unix.NFNETLINK_V0, 0, 0} }
 
 // readTables reads the nftables tables with the name, of all families in use, and the chains with the name in tables
-// that others share. Rules that equal a rule of the wanted tables get that rule's text. Unless whole is set, readTables reads no more than the tables' families.
+// that others share. Rules that equal a rule of the wanted tables get that rule's text. Unless whole is set, readTables
+// reads no more than the tables' families.
 func (n *Namespace) readTables(s *netstate.Snapshot, names netstate.Names, wanted func() []firewall.Table, whole bool) error {
 	name, awaited := names.Table, n.expected
 	n.expected, n.sight = expected{}, Sight{}
