@@ -113,6 +113,8 @@ type evasion struct {
 	frames [][]byte
 	// inert: the kernel drops it in any case.
 	inert bool
+	// early: the checksum begins before the packet, which a record warns of if the kernel takes such a frame.
+	early bool
 }
 
 const (
@@ -175,7 +177,7 @@ func virtioEvasions(w *wire, port uint16) (list []evasion) {
 		}
 		// Where the link-layer header is, and where the kernel may look for none.
 		for start := range 20 {
-			list = append(list, evasion{name: fmt.Sprintf("%s, from octet %d", ip, start), inert: true,
+			list = append(list, evasion{name: fmt.Sprintf("%s, from octet %d", ip, start), inert: true, early: start < 14,
 				frames: [][]byte{partial(start, head+2).before(udp(next(), openPort53))}})
 		}
 		// What others have opened, and the guest answers.
@@ -320,7 +322,8 @@ func TestHostileVirtio(t *testing.T) {
 		c.Egress = policy(t, append(texts, "refuse all")...)
 		setup(t, c)
 		r := record(t, n)
-		if slices.ContainsFunc(r.Warnings, func(text string) bool { return strings.Contains(text, "checksum") }) {
+		early := slices.ContainsFunc(r.Warnings, func(text string) bool { return strings.Contains(text, "begins before the packet") })
+		if slices.ContainsFunc(r.Warnings, func(text string) bool { return strings.Contains(text, "cannot complete checksums") }) {
 			t.Fatalf("this kernel completes no checksums: %q", r.Warnings)
 		}
 		n.World.Serve("beyond", "udp", netip.AddrPortFrom(nstest.Beyond4, openPort53), netip.AddrPortFrom(nstest.Beyond6, openPort53))
@@ -329,12 +332,18 @@ func TestHostileVirtio(t *testing.T) {
 		w.send()
 
 		before := counted(t, c)
-		tries := 0
+		tries, leftEarly := 0, 0
 		for _, e := range virtioEvasions(w, 20000) {
-			if left := w.try(e); len(left) > 0 {
+			left := w.try(e)
+			if e.early && len(left) > 0 {
+				leftEarly++
+			} else if len(left) > 0 {
 				t.Errorf("%s: left for %q", e.name, left)
 			}
 			tries++
+		}
+		if early != (leftEarly > 0) {
+			t.Errorf("%d packets left by a checksum that begins before them; the record warns of them: %v", leftEarly, early)
 		}
 		have := counted(t, c)
 		// Connection tracking takes a packet with a wrong checksum for one of no connection, before the policy looks.
@@ -355,7 +364,10 @@ func TestHostileVirtio(t *testing.T) {
 				binary.BigEndian.PutUint16(q[head+6:], ^sum(slices.Concat(own.AsSlice(), far.AsSlice(), []byte{0, unix.IPPROTO_UDP}, q[head+4:head+6])))
 				h := partial(head, head+6)
 				h.segments, h.headers, h.segment = unix.VIRTIO_NET_HDR_GSO_UDP_L4, uint16(head+8), length
-				if _, err := w.port.Write(h.before(q)); err != nil {
+				if _, err := w.port.Write(h.before(q)); errors.Is(err, unix.EINVAL) {
+					t.Log("this kernel takes no segments of UDP") // before Linux 6.2
+					continue
+				} else if err != nil {
 					t.Fatal(err)
 				}
 				for range 3000 / length {

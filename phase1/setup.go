@@ -193,7 +193,7 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 		again.Found.FlowTables = !watched
 	}
 	if hasEgress(spec) { // the first policy may come with this Setup
-		if again.Found.Checksums, err = s.ns.CompletesChecksums(); err != nil {
+		if err := s.askChecksums(&again.Found); err != nil {
 			return nil, netstate.Snapshot{}, err
 		}
 	}
@@ -300,7 +300,7 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 		}
 	}
 	if questions.Checksums {
-		if found.Checksums, err = s.ns.CompletesChecksums(); err != nil {
+		if err := s.askChecksums(found); err != nil {
 			return err
 		}
 	}
@@ -320,6 +320,14 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 		}
 	}
 	return nil
+}
+
+// askChecksums adds to the snapshot what a plan with a policy needs.
+func (s *session) askChecksums(found *netstate.Snapshot) (err error) {
+	if found.Checksums, err = s.ns.CompletesChecksums(); err == nil {
+		found.EarlyChecksums, err = kernel.TakesEarlyChecksums()
+	}
+	return err
 }
 
 // tries is how often the namespace is looked at again, which is more than the kernel is known to need.

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/tap"
 )
 
 // Tables of firewall.Mangle4 and Mangle6 are one chain in a table that iptables-nft and other NICs use as well. The
@@ -178,4 +180,41 @@ func (n *Namespace) CompletesChecksums() (versions []int, err error) {
 		}
 	}
 	return versions, nil
+}
+
+// TakesEarlyChecksums reports whether the kernel takes frames whose checksum begins before the packet, in the
+// link-layer header. Of such a packet a rule does not complete the checksum (skb_checksum_help in net/core/dev.c finds
+// no place), and a device still writes it. Linux 6.18 refuses such a frame, and Linux 6.1 does not.
+//
+// For the question there is a tap for a moment, which is down: a frame that the kernel takes ends there.
+func TakesEarlyChecksums() (bool, error) {
+	failed := func(err error) (bool, error) {
+		return false, fmt.Errorf("ask for checksums before the packet: %w", err)
+	}
+	fd, err := unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return failed(err)
+	}
+	defer unix.Close(fd)
+	ifr, err := unix.NewIfreq("gw-probe%d")
+	if err != nil {
+		return failed(err)
+	}
+	ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
+		return failed(err)
+	}
+	var answers [2]error
+	for i, start := range []uint16{34, 0} {
+		frame := make([]byte, 10+14+20+8) // struct virtio_net_hdr, Ethernet, IPv4, UDP
+		frame[0] = unix.VIRTIO_NET_HDR_F_NEEDS_CSUM
+		binary.NativeEndian.PutUint16(frame[6:], start)
+		binary.NativeEndian.PutUint16(frame[8:], 40-start)
+		frame[10+12], frame[10+14] = 0x08, 0x45
+		_, answers[i] = unix.Write(fd, frame)
+	}
+	if answers[0] != unix.EIO {
+		return failed(fmt.Errorf("a frame to a link that is down: %v", answers[0]))
+	}
+	return answers[1] != unix.EINVAL, nil
 }

@@ -68,6 +68,8 @@ type Snapshot struct {
 	// Checksums are the versions of IP, 4 or 6, whose packets a rule can complete the checksums of
 	// (firewall.CompleteChecksum). Only the Snapshots of plans with a policy have them.
 	Checksums []int `json:"checksums,omitempty"`
+	// EarlyChecksums says that the kernel takes frames for whose checksums no such rule does anything.
+	EarlyChecksums bool `json:"earlyChecksums,omitempty"`
 	// Dummy says that the kernel has the link kind dummy.
 	Dummy bool `json:"dummy"`
 	// Needed are the shared sysctls that the wirings of other NICs need. The undoing leaves them alone.

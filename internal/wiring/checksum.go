@@ -33,6 +33,10 @@ func (p *Plan) completeChecksums(t forwarding) {
 			Rules: []firewall.Rule{rule(firewall.CompleteChecksum{}, t.fromGuest())},
 		}}})
 	}
+	if p.found.EarlyChecksums && len(tables) > 0 {
+		p.warn("%s of %s does not hold against the guest's root: this kernel takes frames whose checksum begins before the packet, and the guest can change the port, the protocol and the address of a packet after the rules have looked; a newer kernel, such as Linux 6.18, refuses them",
+			p.egressField(), p.names.NIC)
+	}
 	p.makeTables = append(p.makeTables, func() []firewall.Table { return tables })
 }
 

@@ -75,3 +75,16 @@ func TestCompleteChecksums(t *testing.T) {
 		t.Error("the target works in the table mangle alone")
 	}
 }
+
+// TestEarlyChecksums: a kernel for which the rule is not enough is in the record's warnings.
+func TestEarlyChecksums(t *testing.T) {
+	found := flannelWith(func(s *netstate.Snapshot) { s.EarlyChecksums = true })
+	warned := func(spec asked) bool {
+		return slices.ContainsFunc(newPlan(t, found, spec).Record.Warnings, func(w string) bool {
+			return strings.Contains(w, "does not hold against the guest's root: this kernel takes frames whose checksum begins before the packet")
+		})
+	}
+	if !warned(withSpec(routed(), func(s *asked) { s.Egress = policy("refuse all") })) || warned(routed()) {
+		t.Error("the record has to warn beside a policy, and nowhere else")
+	}
+}
