@@ -198,6 +198,7 @@ func virtioEvasions(w *wire, port uint16) (list []evasion) {
 	add("the source, UDP", w.rewriting(udp(), 36, 36, balance, bad))
 	if w.routed {
 		for _, protocol := range []uint8{unix.IPPROTO_GRE, unix.IPPROTO_ESP, unix.IPPROTO_UDPLITE} {
+			add(fmt.Sprintf("the source, protocol %d", protocol), w.rewriting(w.link.Packet(protocol, own, openHost6, append(portHeader(next(), 0), append(make([]byte, 4), data()...)...)), 36, 36, balance, bad))
 			add(fmt.Sprintf("the address, protocol %d", protocol), w.rewriting(w.link.Packet(protocol, own, openHost6, append(portHeader(next(), 0), append(make([]byte, 4), data()...)...)), last, last, balance, bad))
 		}
 	}
