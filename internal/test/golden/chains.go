@@ -345,7 +345,7 @@ var values = regexp.MustCompile(`[0-9a-f.:/-]*[0-9][0-9a-fx.:/-]*`)
 
 // The lines that begin and end a table.
 var (
-	nftTable  = regexp.MustCompile(`^table ([a-z]+) \S+ \{$`)
+	nftTable  = regexp.MustCompile(`^table ([a-z0-9]+) \S+ \{$`)
 	nftObject = regexp.MustCompile(`^\t(set|map|flowtable) (\S+) \{`)
 	nftChain  = regexp.MustCompile(`^\tchain (\S+) \{$`)
 	restore   = regexp.MustCompile(`^(ip6?tables)-\S*restore `)
@@ -589,7 +589,7 @@ func expand(short string, all map[string]map[string]int) string {
 				}
 			}
 		}
-		if strings.HasPrefix(list[0].key, "ip") {
+		if file, _, _ := strings.Cut(list[0].key, " "); strings.HasSuffix(file, "tables") {
 			lines = append(lines, restoreLines(refs)...)
 		} else {
 			lines = append(lines, tableLines(refs)...)
