@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -147,14 +148,16 @@ func TestDumpOfShiftingList(t *testing.T) {
 	}
 }
 
-// load carries out commands of nft(8).
+// load carries out commands of nft(8), a line each, in transactions that fit the socket of an ordinary user.
 func load(t *testing.T, pod *nstest.Namespace, commands string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "ruleset")
-	if err := os.WriteFile(file, []byte(commands), 0o600); err != nil {
-		t.Fatal(err)
+	for part := range slices.Chunk(slices.Collect(strings.Lines(commands)), 500) {
+		if err := os.WriteFile(file, []byte(strings.Join(part, "")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		pod.Exec("nft", "-f", file)
 	}
-	pod.Exec("nft", "-f", file)
 }
 
 // within calls f with the pod's namespace.

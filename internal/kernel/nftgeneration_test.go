@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -311,10 +309,6 @@ func TestForeignChains(t *testing.T) {
 	for i := range 3000 {
 		fmt.Fprintf(&more, "add chain inet guestwire-eth0 drop-r%d\nadd rule inet guestwire-eth0 drop-r%[1]d counter drop\nadd rule inet guestwire-eth0 plain tcp dport %[1]d counter drop\n", i)
 	}
-	path := filepath.Join(t.TempDir(), "more")
-	if err := os.WriteFile(path, []byte(more.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	pod := nstest.New(t, "pod")
 	look := func(f func(n *Namespace) error) {
 		t.Helper()
@@ -333,7 +327,7 @@ func TestForeignChains(t *testing.T) {
 	look(func(n *Namespace) error {
 		return n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: table}})
 	})
-	pod.Exec("nft", "-f", path)
+	load(t, pod, more.String())
 	look(func(n *Namespace) error {
 		counts, err := n.Counts(table.Name)
 		if err != nil || len(counts.Drops) != 1 || counts.Drops[0].Reason != firewall.MACSpoof {

@@ -75,10 +75,16 @@ func Read(t testing.TB, path string) string {
 // Type types the commands of the text of a page.
 func Type(t testing.TB, text string) {
 	t.Helper()
+	need(t)
+	typeAt(t, text, here(t), true)
+}
+
+// need skips the test where Type cannot type.
+func need(t testing.TB) {
+	t.Helper()
 	nstest.Need(t, "unshare", "nsenter")
 	nstest.NeedTaps(t)
 	nstest.NeedRoot(t, "a page has several users")
-	typeAt(t, text, here(t), true)
 }
 
 // Shells returns a command that runs a script of bash in the reader's clone, with the reader's environment. A page has
