@@ -166,6 +166,24 @@ func TestTapName(t *testing.T) {
 	})
 }
 
+// TestTapNameOfRoot: a tap without an owner is not the one that Setup made for root, as whose user it looks.
+func TestTapNameOfRoot(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	c.Owner, c.Tap = infra.Owner{Root: true}, "tap0"
+	setup(t, c)
+	n.Pod.IP("link del tap0")
+	n.Pod.IP("tuntap add tap0 mode tap")
+	var drift *phase1.DriftError
+	if err := c.Check(t.Context()); !errors.As(err, &drift) || !strings.Contains(err.Error(), "tap tap0 has no owner, not user 0, group 0") {
+		t.Errorf("%v, want a DriftError", err)
+	}
+	if err := c.NIC.Teardown(t.Context(), phase1.TeardownOptions{}); err != nil || !strings.Contains(n.Pod.IP("-br link"), "tap0") {
+		t.Errorf("another program's tap: %v\n%s", err, n.Pod.IP("-br link"))
+	}
+}
+
 // TestSetupInOtherWords: a later Setup may leave out what the guest has by default, or name it.
 func TestSetupInOtherWords(t *testing.T) {
 	t.Parallel()

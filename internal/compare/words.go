@@ -147,6 +147,8 @@ func (w *words) describeMissing(kind, name string, tap *netstate.Tap) {
 		w.add("link-other", name, "%s is not the %s of the wiring", name, kind)
 	case !now.Ethernet: // TUNSETLINK of its owner
 		w.add("link-other", name, "tap %s is no Ethernet link any more", name)
+	case now.Tap.Owner.UID == 0 && !now.Tap.Owner.Root:
+		w.add("tap-owner", name, "tap %s has no owner, not user %d, group %d", name, tap.Owner.UID, tap.Owner.GID)
 	case now.Tap.Owner != tap.Owner:
 		w.add("tap-owner", name, "tap %s is of user %d, group %d, not of %d, %d", name, now.Tap.Owner.UID, now.Tap.Owner.GID, tap.Owner.UID, tap.Owner.GID)
 	case now.Tap.MultiQueue != tap.MultiQueue:

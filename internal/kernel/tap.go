@@ -61,6 +61,7 @@ func parseTap(b []byte, l *netstate.Link) error {
 		switch a {
 		case tunOwner:
 			t.Owner.UID = u32(v)
+			t.Owner.Root = t.Owner.UID == 0 // a tap without an owner has no such attribute
 		case tunGroup:
 			t.Owner.GID = u32(v)
 		case tunType:

@@ -186,6 +186,7 @@ const (
 
 // Tap is what only a tap has.
 type Tap struct {
+	// Owner.Root is set if the owner is user 0. A tap without an owner, which another program made, has only zeros.
 	Owner      infra.Owner `json:"owner"`
 	MultiQueue bool        `json:"multiQueue,omitempty"`
 }

@@ -17,11 +17,11 @@ func (p *Plan) addTaps(nic netstate.Link) {
 	mtu := p.linkMTU(nic)
 	tap := p.newLink(nic, compare.NewTap, r.Tap, "tun", mtu)
 	tap.MAC = netstate.DeriveMAC(nic, "tap") // not the guest's: the kernel would keep frames for the tap's own MAC
-	tap.Tap = &netstate.Tap{Owner: infra.Owner{UID: owner.UID, GID: owner.GID}, MultiQueue: r.Queues > 1}
+	tap.Tap = &netstate.Tap{Owner: infra.Owner{UID: owner.UID, GID: owner.GID, Root: owner.UID == 0}, MultiQueue: r.Queues > 1}
 	p.wanted.TapContext = p.spec.Owner.SELinux
 	if r.ResponderTap != "" {
 		port := p.newLink(nic, compare.NewResponder, r.ResponderTap, "tun", mtu)
-		port.Tap = &netstate.Tap{Owner: infra.Owner{UID: owner.UID}}
+		port.Tap = &netstate.Tap{Owner: infra.Owner{UID: owner.UID, Root: owner.UID == 0}}
 		port.QueueLength = responderQueue
 		p.wanted.Links = append(p.wanted.Links, port)
 		p.wanted.Filters = responderFilters(r)
