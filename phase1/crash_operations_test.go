@@ -337,7 +337,7 @@ func forget(t *testing.T, byName bool) *operation {
 	gone.Dir = c.Dir
 	setup(t, gone)
 	name := namespaceName(t, old)
-	old.Pod.End()
+	old.Pod.Gone()
 	files := map[string]string{
 		filepath.Join(c.Dir, "4026531999"):                               "",
 		filepath.Join(c.Dir, "state-0011223344556677"):                   "",

@@ -3,6 +3,7 @@ package phase1_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os/exec"
 	"strings"
@@ -78,7 +79,7 @@ func TestErrorsNameTheCall(t *testing.T) {
 		{"forget: nic: ", as[*cache.FieldError], func() error { return phase1.Forget(ctx, phase1.Gone{NIC: "eth0"}) }},
 		{"forget: NIC eth0: the namespace is not gone: ", is(phase1.ErrAlive), func() error { return phase1.Forget(ctx, phase1.Gone{NIC: "eth0", State: n.State}) }},
 		{"lock of vm1: dir: ", as[*cache.FieldError], func() error { _, err := phase1.Lock(ctx, "here", "vm1", nil); return err }},
-		{"start /nowhere as user 4711: ", is(fs.ErrNotExist), func() error { return phase1.Launch(exec.Command("/nowhere"), nil, infra.Owner{UID: 4711}) }},
+		{fmt.Sprintf("start /nowhere as user %d: ", nstest.LauncherUID), is(fs.ErrNotExist), func() error { return phase1.Launch(exec.Command("/nowhere"), nil, nstest.Owner()) }},
 	} {
 		err := row.call()
 		if err == nil || !row.want(err) || !strings.HasPrefix(err.Error(), row.begin) {

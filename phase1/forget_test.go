@@ -111,7 +111,7 @@ func TestForgetWithoutJournal(t *testing.T) {
 		if err := phase1.Forget(t.Context(), g); !errors.Is(err, phase1.ErrAlive) {
 			t.Errorf("of a namespace that lives: %v, want ErrAlive", err)
 		}
-		n.Pod.End()
+		n.Pod.Gone()
 		if err := phase1.Forget(t.Context(), g); err != nil {
 			t.Error(err)
 		}
@@ -137,7 +137,7 @@ func TestForgetThroughLink(t *testing.T) {
 	if err := phase1.Forget(t.Context(), phase1.Gone{State: c.State, NIC: "eth0"}); !errors.Is(err, phase1.ErrAlive) {
 		t.Errorf("of a namespace that lives: %v, want ErrAlive", err)
 	}
-	n.Pod.End()
+	n.Pod.Gone()
 	if err := phase1.Forget(t.Context(), phase1.Gone{State: c.State, NIC: "eth0"}); err != nil {
 		t.Error(err)
 	}
@@ -179,7 +179,7 @@ func TestForgetRecordOfAnotherVersion(t *testing.T) {
 	c := config(next, infra.Redirect{})
 	c.State = old.State
 	g := phase1.Gone{State: old.State, NIC: "eth0"}
-	old.Pod.End()
+	old.Pod.Gone()
 	if err := setupAlone(t.Context(), c); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "Forget") {
 		t.Errorf("%v, want ErrWired, and that Forget helps", err)
 	}

@@ -234,8 +234,8 @@ func TestInsideOwn(t *testing.T) {
 	setup(t, c)
 	check(t, c)
 	report, err := c.Status(t.Context())
-	if err != nil || report.OnNode != nstest.Owner() {
-		t.Errorf("%+v, %v; want OnNode %+v", report, err, nstest.Owner())
+	if want := nstest.Owner(); err != nil || report.OnNode.UID != want.UID || report.OnNode.GID != want.GID {
+		t.Errorf("%+v, %v; want OnNode with the numbers of %+v", report, err, want)
 	}
 	g, _ := online(t, n, nstest.Beyond4)
 	end(t, g)

@@ -195,6 +195,8 @@ func (w *wire) frames() (list [][]byte) {
 // address without a lifetime.
 func TestDHCPv6Owner(t *testing.T) {
 	t.Parallel()
+	nstest.Need(t)
+	nstest.NeedRoot(t, "the test needs two users")
 	for name, lifetime := range map[string]string{"leased": " valid_lft 9000 preferred_lft 9000", "static": ""} {
 		t.Run(name, func(t *testing.T) {
 			n := nstest.NewNetwork(t)

@@ -139,7 +139,7 @@ func TestLateDEL(t *testing.T) {
 		}
 	}
 	oldJournal, _ := journal(t, old)
-	old.Pod.End()
+	old.Pod.Gone()
 	before := settled(t, next)
 	setup(t, config(next, infra.Masquerade{})) // the next sandbox comes before the old one's DEL
 	path, text := journal(t, next)
@@ -181,7 +181,7 @@ func TestForget(t *testing.T) {
 	if err := errors.Join(os.Mkdir(killed, 0o700), os.WriteFile(filepath.Join(killed, ".eth0.journal.new"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	n.Pod.End()
+	n.Pod.Gone()
 	var said []string
 	g := phase1.Gone{Dir: dir, Progress: func(text string) { said = append(said, text) }}
 	for range 2 {

@@ -177,7 +177,7 @@ func TestOwnAgain(t *testing.T) {
 	dir := filepath.Join(nstest.Dir(t), "journals") // of the container alone
 	a, b := container{Network: first}, container{Network: second}
 	a.mustAgent(t, "setup", "-own", "-binding", "redirect", "-dir", dir)
-	first.Pod.End()
+	first.Pod.Gone()
 	if out, err := b.agent(t, "setup", "-own", "-binding", "redirect", "-dir", dir); err == nil || !strings.Contains(out, "agent forget -own") {
 		t.Errorf("with the record of another namespace: %v, %s", err, out)
 	}

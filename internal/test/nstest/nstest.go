@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/sandbox"
 )
@@ -124,6 +125,27 @@ func (n *Namespace) End() {
 	if err := errors.Join(unix.Unmount(n.Path(), unix.MNT_DETACH), os.Remove(n.Path())); err != nil {
 		n.t.Error(err)
 	}
+}
+
+// Gone ends the namespace, and waits until the kernel has freed it. A child of another test has a copy of its file
+// between fork and exec, and a busy kernel frees namespaces late.
+func (n *Namespace) Gone() {
+	n.t.Helper()
+	id, err := netns.Identify(n.File)
+	if err == nil {
+		err = netns.Do(n.File, id.AddCookie)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.End()
+	Eventually(n.t, func() error {
+		found, _, err := netns.Find(n.t.Context(), []netns.Identity{id})
+		if f := found[id]; f != nil {
+			return fmt.Errorf("%s is at %q", n.Name, f.Places())
+		}
+		return err
+	})
 }
 
 // Path is where the namespace is mounted.
