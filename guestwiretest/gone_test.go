@@ -91,6 +91,9 @@ func TestVictim(t *testing.T) {
 
 // TestGone: nothing is left of a test process that panics or is killed in the middle of a wiring.
 func TestGone(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and -short is set")
+	}
 	guestwiretest.NewPod(t, guestwiretest.Veth) // or the test is skipped
 	program := copyTests(t)
 	for how, signal := range map[string]syscall.Signal{"panic": 0, "kill": 0, "wait, and be killed": syscall.SIGKILL, "wait, and be ended": syscall.SIGTERM, "wait, and quit": syscall.SIGQUIT, "wait, and hang up": syscall.SIGHUP} {

@@ -19,6 +19,7 @@ import (
 
 // TestStatusWithoutNIC: a NIC that has gone is not reported as whole, neither to people nor to Prometheus.
 func TestStatusWithoutNIC(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	agent := nstest.Program(t, "examples/agent")
 	n := nstest.NewNetwork(t)
@@ -69,6 +70,7 @@ func TestStatusFoundAt(t *testing.T) {
 // TestForeignChain: whoever is root in the namespace can add chains to guestwire's table. Their names reach no
 // terminal, and do not end the metrics of the node.
 func TestForeignChain(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	agent := nstest.Program(t, "examples/agent")
 	n := nstest.NewNetwork(t)

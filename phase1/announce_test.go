@@ -17,6 +17,7 @@ import (
 // a guest has taken over can send there. What has the guest's MAC passes the guest filter, is counted for the same
 // reasons and leaves by the NIC; under masquerade, and with another MAC, nothing leaves.
 func TestResponderAsGuest(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)

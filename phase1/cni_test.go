@@ -46,6 +46,7 @@ func tryCNI(n nstest.Network, command, container, netns, config, prev string) (s
 // TestCNIDelete creates the pod's network with each plugin, some chained, and lets them delete it after
 // Teardown and before it. Nothing stays, in the namespace or of the leases.
 func TestCNIDelete(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	if _, err := os.Stat(cniDir); err != nil {
 		nstest.Skip(t, "no CNI plugins in "+cniDir+": install containernetworking-plugins")

@@ -77,6 +77,7 @@ func nothingHeld(t *testing.T, f func()) {
 // TestAtOnce calls Setup, Check and Teardown of one NIC at the same time, from this process and from
 // others: each finds the NIC wired or not, and never half.
 func TestAtOnce(t *testing.T) {
+	nstest.Long(t)
 	agent := nstest.Program(t, "examples/agent")
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)

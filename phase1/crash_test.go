@@ -550,6 +550,7 @@ var phases = []struct {
 // TestCrash kills Setup, Teardown, forced Teardown, Pin and Forget, and fails them, at their system calls, without any
 // help of theirs: strace does it. Whatever was done, the next call ends as if nothing had happened.
 func TestCrash(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	nstest.Need(t, "strace")
 	nstest.NeedTaps(t)

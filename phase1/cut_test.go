@@ -48,6 +48,7 @@ func (s *scene) arrivals(t *testing.T, match string) func() int {
 
 // TestCutRefused: what the policy allows no more ends. What it allows goes on, and what others have opened.
 func TestCutRefused(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachRouter(t, []string{"allow all"}, func(t *testing.T, s *scene, c wired.NIC) {
 		protocols := []string{"tcp", "udp"}

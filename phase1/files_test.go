@@ -85,6 +85,7 @@ var planted = map[string]func(path, canary string) error{
 // TestPlantedFiles has something else lie under each name that Setup uses for its files. It works, or says where it
 // does not; it does not wait, and what a link leads to stays as it is.
 func TestPlantedFiles(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	n := nstest.NewNetwork(t)
 	before := settled(t, n)

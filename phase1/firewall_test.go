@@ -35,6 +35,7 @@ var everyLimit = cache.Limits{
 
 // TestFirewallText: what nft makes of the text in the plan is what Setup puts into the kernel.
 func TestFirewallText(t *testing.T) {
+	nstest.Long(t)
 	nstest.KernelDecides(t, "rules as that kernel has them")
 	t.Parallel()
 	loose := infra.Guard{
@@ -134,6 +135,7 @@ func loadTexts(t *testing.T, ns *nstest.Namespace, steps []infra.Step) (texts []
 // TestChanges: what differs in a later Setup changes in place. nft makes the same of the text in the plan, and after
 // Teardown a first Setup makes the same. A chain that does not differ keeps its rules, with what they have counted.
 func TestChanges(t *testing.T) {
+	nstest.Long(t)
 	nstest.KernelDecides(t, "changes of that kernel's tables")
 	t.Parallel()
 	list := []string{"nft", "-s", "list", "ruleset"}

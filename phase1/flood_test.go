@@ -25,6 +25,7 @@ import (
 // TestHostileFramesWhileWiring sends everything hostile from the first moment in which the tap can be opened
 // to the last, while the wiring is made and taken down again and again.
 func TestHostileFramesWhileWiring(t *testing.T) {
+	nstest.Long(t)
 	const rounds = 12
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)

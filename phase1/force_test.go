@@ -367,6 +367,7 @@ func TestForceTeardownInterrupted(t *testing.T) {
 
 // TestForceTeardownIPTables removes the rules of a masquerade by iptables, and leaves those of others.
 func TestForceTeardownIPTables(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {
 		n := nstest.NewNetwork(t)

@@ -427,6 +427,7 @@ func eachFirewall(t *testing.T, f func(t *testing.T, firewall cache.Firewall)) {
 
 // TestForwarding asks from every side, and judges by who answers and whom it sees.
 func TestForwarding(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	for _, f := range forwardings {
 		t.Run(f.name, func(t *testing.T) {
@@ -456,6 +457,7 @@ func TestForwarding(t *testing.T) {
 
 // TestManyMasquerades has three NICs with rules of their own; one NIC leaves and comes back.
 func TestManyMasquerades(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		s := newScene(t)
@@ -566,6 +568,7 @@ func TestClones(t *testing.T) {
 // TestWithin has a guest with an address of the NIC's network, where a station has the same one, and the network's
 // gateway.
 func TestWithin(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		s := newScene(t)
@@ -730,6 +733,7 @@ func TestEcho(t *testing.T) {
 // TestMaxConnections wants one connection too many to be refused, whichever side opens it, and the others to
 // go on. Each side has a limit of its own.
 func TestMaxConnections(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		if firewall == cache.FirewallNFTables {

@@ -401,6 +401,7 @@ func (w *wire) translated(f []byte) bool {
 // TestHostileFrames sends everything that a guest could send from its tap: nothing hostile comes out anywhere
 // and changes anything, and nothing legitimate is lost.
 func TestHostileFrames(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
@@ -438,6 +439,7 @@ func TestHostileFrames(t *testing.T) {
 // TestGuardLoosened gives the guest another MAC and more addresses: the guest can send with these too, and with no
 // others.
 func TestGuardLoosened(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
@@ -514,6 +516,7 @@ func (w *wire) settledState() string {
 // keeps some of it (frames of no station, to bridges, larger than the MTU), and the responder. What a guest that is the
 // pod cannot send leaves by the responder's tap as well, so TestResponderAsGuest would see it.
 func TestGuardOff(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)

@@ -32,6 +32,7 @@ var within = infra.Masquerade{
 // TestGenerated creates namespaces by chance: Setup and Teardown leave them as they were, down to the
 // last byte of what ip, bridge, tc, nft and sysctl print.
 func TestGenerated(t *testing.T) {
+	nstest.Long(t)
 	nstest.KernelDecides(t, "what Teardown gives back, by chance")
 	t.Parallel()
 	nstest.Need(t)

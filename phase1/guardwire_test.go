@@ -17,6 +17,7 @@ import (
 // TestGuardWire: the EtherTypes and VLANs of the guard pass unchanged in both directions, and no others. Frames with a
 // priority tag have to pass the filter as those without a tag have.
 func TestGuardWire(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
 		for _, c := range []struct {

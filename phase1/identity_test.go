@@ -132,6 +132,7 @@ func sources(s *nstest.Sniffer) map[cache.MAC]int {
 // TestMACOfKinds gives NICs of several kinds the guest's MAC under redirect, and takes it back. A kind that is not
 // known to take a MAC while it is up goes down for it, and gets its addresses and routes back.
 func TestMACOfKinds(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	for kind, live := range map[string]bool{"bridge": false, "vxlan": false, "dummy": true, "vlan": true, "veth": true} {
 		t.Run(kind, func(t *testing.T) {

@@ -58,6 +58,7 @@ func others(n *nstest.Namespace, programs ...string) {
 // TestIPTables sets up by iptables beside rules of others: again it changes nothing, what is damaged is
 // said and repaired, and Teardown leaves the others' rules as they were.
 func TestIPTables(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {
 		n := nstest.NewNetwork(t)
@@ -187,6 +188,7 @@ func TestIPTablesMissing(t *testing.T) {
 // fail. After a failure the namespace is as it was; after a kill, Setup and Teardown end as if nothing
 // had happened.
 func TestIPTablesInterrupted(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	agent := nstest.Program(t, "examples/agent")
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {

@@ -24,6 +24,7 @@ import (
 // it receives what the network's servers send, and they receive what it sends. The guest receives none of it, the
 // namespace answers nothing, and nothing else of what the network sends gets to the client's sockets.
 func TestLeaseOwner(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
 		for _, guard := range []infra.Guard{{}, {Off: true}} {

@@ -34,6 +34,7 @@ func tracked(t *testing.T, n *nstest.Namespace) (count int) {
 // TestConnectionsOfOthers: what the network opens to the guest takes nothing from what the guest may open, and the
 // other way round. What the guest opens to itself is the guest's.
 func TestConnectionsOfOthers(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		in, out := exchange{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"}, exchange{from: "guest", to: "gateway:9000", want: "world:9000 sees pod"}
@@ -82,6 +83,7 @@ func TestConnectionsOfOthers(t *testing.T) {
 // TestEndedConnections has a guest that plays both ends of TCP connections, by the NIC's address, and opens and closes
 // one after another. The kernel keeps each for two minutes.
 func TestEndedConnections(t *testing.T) {
+	nstest.Long(t)
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		n := nstest.NewNetwork(t)
 		const most, tries = 50, 600

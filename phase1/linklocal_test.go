@@ -34,6 +34,7 @@ func stablePrivacy(n int) (list []netip.Addr) {
 // TestLinkLocal: the guest may use four link-local addresses that it has announced by duplicate address detection, once
 // their owners could have objected, and none of another station.
 func TestLinkLocal(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name    string

@@ -25,6 +25,7 @@ func untouched(t *testing.T, c wired.NIC, journalPath, journalText string) {
 
 // TestTypedNamespace: a path that does not open is no proof that a namespace is gone.
 func TestTypedNamespace(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	n := nstest.NewNetwork(t)
 	agent := nstest.Program(t, "examples/agent")
@@ -123,6 +124,7 @@ func TestLostState(t *testing.T) {
 // TestLateDEL: an engine's second and late call for a sandbox that is gone never concerns the next sandbox, which has
 // the same State and NIC.
 func TestLateDEL(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	old, next := nstest.NewNetwork(t), nstest.NewNetwork(t)
 	next.State = old.State

@@ -29,6 +29,7 @@ func tooLong(l frames.Link) []frames.Kind {
 // TestMTU: what is longer than the guest's MTU does not pass from the guest or to it, and each frame is counted. What
 // is shorter passes. It holds without the guard as well.
 func TestMTU(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	for _, off := range []bool{false, true} {
 		t.Run(fmt.Sprintf("guard.off %v", off), func(t *testing.T) {
@@ -95,6 +96,7 @@ func TestMTU(t *testing.T) {
 // TestSegments has a guest that ignores the MTU which it got. TCP in both directions keeps to it nevertheless,
 // with segments that the kernel cuts late (GSO).
 func TestSegments(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)

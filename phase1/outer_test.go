@@ -18,6 +18,7 @@ import (
 // TestOuterServers has the network offer addresses and routes to a guest that is the pod. One with a responder does not
 // learn of it, and the drops are counted; one without receives everything. What is legitimate comes to both.
 func TestOuterServers(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	for name, c := range map[string]infra.Spec{
 		"bridge, served":       {Binding: infra.Bridge{}},

@@ -643,6 +643,7 @@ func TestRestore(t *testing.T) {
 
 // TestShapes are NICs that are not like the usual one.
 func TestShapes(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	t.Run("no addresses", func(t *testing.T) {
 		n := nstest.NewNetwork(t)

@@ -80,6 +80,7 @@ func act(t *testing.T, name string, f func(t *testing.T)) {
 // pin opens, even one that is in the set. Pins are no drift, and live through a Setup with another list and through the
 // repair of their set.
 func TestPin(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachRouter(t, []string{"refuse private", "allow 198.51.100.9 9000", "allow 2001:db8:9::9 9000", "refuse all"}, func(t *testing.T, s *scene, c wired.NIC) {
 		s.serveWorld("tcp", 9000, 9001, 9002, 9003)

@@ -175,6 +175,7 @@ func TestLimitsUnderConnections(t *testing.T) {
 
 // TestLimitedLease: a guest whose bucket is empty gets its addresses, as what the responder answers is not counted.
 func TestLimitedLease(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)

@@ -134,6 +134,7 @@ func TestAuto(t *testing.T) {
 // TestRulesOfTheNamespace: what the namespace's own rules drop they do not drop for a guest that is the
 // pod, and they stay.
 func TestRulesOfTheNamespace(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
 		t.Run(string(b.Kind()), func(t *testing.T) {
@@ -255,6 +256,7 @@ var otherMasquerade = infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"
 // whole namespace shares gets its old value back when no wiring needs it any more, in whichever order the NICs are torn
 // down.
 func TestSharedSysctls(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	const calls = "net.bridge.bridge-nf-call-iptables"
 	for name, test := range map[string]struct {

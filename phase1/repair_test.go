@@ -227,6 +227,7 @@ func damagesTo(b infra.Binding) []damage {
 // TestRepair damages a wiring. Check says what is otherwise, and Setup repairs it: the namespace looks
 // as it did before the damage, and so it does after Teardown of what is damaged.
 func TestRepair(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		if b.Kind() == "bridge" || b.Kind() == "redirect" {

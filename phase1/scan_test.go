@@ -69,6 +69,7 @@ func serve(t *testing.T, n nstest.Network) (sockets []net.PacketConn) {
 // TestScan asks the namespace from the guest, at all its addresses and all its ports: the opened
 // ports answer, and nothing else.
 func TestScan(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name    string

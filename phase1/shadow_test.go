@@ -160,6 +160,7 @@ func TestShadowedConnection(t *testing.T) {
 // TestPortShadowing has a guest that sends from the port of a service of the namespace to a client's port, so that the
 // client's next packets would be answers to the guest. They reach the service.
 func TestPortShadowing(t *testing.T) {
+	nstest.Long(t)
 	// A port that the kernel gives to clients, one above these, and a low one.
 	ports := []uint16{53, 8080, 40000, 62000}
 	excluded := make([]infra.Ports, 0, 2*len(ports))

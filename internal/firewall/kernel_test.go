@@ -309,6 +309,7 @@ func TestNFTables(t *testing.T) {
 // TestChangedBoxes: a change of few boxes and of many leaves the set as a new table has it, and so does nft with the
 // change's text, with ports and without. Few boxes change while the others, and the rules, stay.
 func TestChangedBoxes(t *testing.T) {
+	nstest.Long(t)
 	nstest.Need(t, "nft")
 	table := func(allPorts bool, boxes ...firewall.Box) firewall.Table {
 		set := firewall.Destinations{Name: "egress-4", Version: 4, AllPorts: allPorts}

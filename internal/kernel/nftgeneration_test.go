@@ -211,6 +211,7 @@ func whole(images []firewall.Image) (all []firewall.Image) {
 // TestHolds: a table is read as held only if nft has changed nothing of it. What a counter has counted and what is in a
 // set is no change. If it is not held, a change in place, or else a new table, makes nft list what it listed before.
 func TestHolds(t *testing.T) {
+	nstest.Long(t)
 	nstest.Need(t)
 	names := netstate.Names{Table: testTable.Name}
 	counted := testTable

@@ -22,6 +22,14 @@ func Need(t testing.TB, programs ...string) {
 	}
 }
 
+// Long is for a test that takes more than two seconds on two idle cores. With -short it is left out.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		LeaveOut(t, "long, and -short is set")
+	}
+}
+
 // NeedTaps skips the test if no tap can be made: an ordinary user's sandbox has the machine's device.
 func NeedTaps(t testing.TB) {
 	t.Helper()
