@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm test lab test-all crash networks kubernetes bench image vm-image lint fuzz pictures site install install-test FORCE
+.PHONY: help demo demo-vm test test-user lab test-all crash networks kubernetes bench image vm-image lint fuzz pictures site install install-test FORCE
 
 MODULE := github.com/guestwire/guestwire
 MODULES := . examples examples/kubevirt internal/rig
@@ -19,7 +19,8 @@ RACE := ^$(MODULE)/(phase2|dhcp|guestwiretest|internal/kernel|internal/netns|int
 PROGRAMS := bin/agent bin/launcher bin/exporter bin/guestwire bin/guestwire-node
 LAB_PROGRAMS := $(PROGRAMS) bin/qemu bin/cri bin/quickstart bin/stockkernel
 
-# Each fuzz target's time, as -fuzztime takes it.
+# What make fuzz gives to each target, as -fuzztime takes it. lab and test-all give a number of inputs: the last moment of a time
+# sometimes fails (context deadline exceeded).
 FUZZTIME ?= 20s
 
 help: ## list the targets
@@ -42,6 +43,7 @@ install: install-test ## what the tests call: Debian packages, kernels, machines
 test lab test-all crash networks kubernetes: export GUESTWIRE_REQUIRE = 1
 test lab test-all crash networks kubernetes: export GUESTWIRE_BIN = $(CURDIR)/bin
 test: install-test $(PROGRAMS) $(GOTESTSUM)
+test-user: install-test $(GOTESTSUM)
 lab test-all crash networks kubernetes: install $(LAB_PROGRAMS) $(GOTESTSUM)
 
 # Under Debian's kernel run the tests in which the kernel has a say; SELECT= means all.
@@ -60,7 +62,13 @@ packages=$$(go list ./... | grep -vE '$(RACE)') && $(GO_TEST) ./phase1 $$package
 $(GO_TEST) -race -run 'Launch|Once|FollowDrops|Progress|HostileEgress' ./phase1
 endef
 
+# What an ordinary user has to leave out is skipped, and says why; make test runs that.
+define ORDINARY
+internal/test/asuser.sh $(GO_TEST) -short ./...
+endef
+
 define LAB
+internal/test/fuzz.sh 20000x -json
 $(GO_TEST) ./internal/rig/guests ./internal/rig/podnet ./internal/rig/...
 $(STOCK_TEST) phase1 -crash few -test.v=test2json | go tool test2json -t -p debian/phase1
 $(STOCK_TEST) internal/rig/podnet -test.v=test2json | go tool test2json -t -p debian/podnet
@@ -74,7 +82,9 @@ DEVICES := ^(TestVhost|TestFunction)$$
 
 define ALL
 $(TEST)
+$(ORDINARY)
 $(LAB)
+internal/test/fuzz.sh 5000000x -json
 $(GO_TEST) -race -timeout 2h ./phase1 -crash few
 $(GO_TEST) -timeout 2h -run '$(CRASH)' ./phase1 -crash all
 $(GO_TEST) -run '^TestCrash$$' ./examples/cni -crash all
@@ -89,11 +99,14 @@ go test -count=1 -v -timeout 60m ./internal/rig/kubernetes | tee bin/kubernetes.
 $(GO_TEST) ./internal/rig/node
 endef
 
-export TEST LAB ALL KUBERNETES
+export TEST ORDINARY LAB ALL KUBERNETES
 export STARTED := $(shell date +%s)
 
 test: ## the library and the examples on this machine's kernel (root, Debian)
 	@internal/test/report.sh $@ <<<"$$TEST"
+
+test-user: ## the library as an ordinary user with an empty HOME, without the long tests (root, Debian)
+	@internal/test/report.sh $@ <<<"$$ORDINARY"
 
 lab: ## what boots machines or Debian's kernel, and what starts engines and containers (root, Debian)
 	@internal/test/report.sh $@ <<<"$$LAB"
@@ -143,12 +156,7 @@ bench: bin/bench bin/stockkernel ## print what docs/results/performance.md shows
 	[ -n "$(ONLY)" ] || bin/stockkernel -- $(CURDIR)/bin/bench -only datapath -runs 1
 
 fuzz: ## each fuzz target for FUZZTIME
-	@go list $(MODULES:%=./%/...) | while read -r p; do \
-		go test -list '^Fuzz' "$$p" | { grep '^Fuzz' || true; } | while read -r f; do \
-			echo "$$p $$f"; \
-			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$p"; \
-		done; \
-	done
+	@internal/test/fuzz.sh $(FUZZTIME)
 
 # The reference under which engines import the image of guestwire-node; the manifests of examples/kubernetes name this one.
 IMAGE ?= localhost/guestwire-node:dev
