@@ -3,7 +3,6 @@ package examples_test
 import (
 	"bytes"
 	"encoding/json"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,6 +13,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -98,11 +98,11 @@ func TestSchema(t *testing.T) {
 func objects(t *testing.T) map[string][]json.RawMessage {
 	t.Helper()
 	all := map[string][]json.RawMessage{}
-	err := filepath.WalkDir(nstest.Root(t), func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() && (d.Name() == ".git" || d.Name() == "bin") {
-			return filepath.SkipDir
+	err := golden.Walk(nstest.Root(t), func(path string) error {
+		if strings.HasPrefix(path, filepath.Join(nstest.Root(t), "bin")+"/") {
+			return nil
 		}
-		if !slices.Contains([]string{".go", ".md", ".json", ".yaml"}, filepath.Ext(path)) || d.Name() == "schema_test.go" {
+		if !slices.Contains([]string{".go", ".md", ".json", ".yaml"}, filepath.Ext(path)) || filepath.Base(path) == "schema_test.go" {
 			return nil
 		}
 		text, err := os.ReadFile(path)

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -23,11 +25,29 @@ type goPackage struct {
 	Deps         []string // of all imports, tests aside
 }
 
+// goCommand is a call of the go command in the repository's root, with its go.work. GOWORK=off of the caller, and -mod=mod in
+// GOFLAGS, which a go.work excludes, do not count.
+func goCommand(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := slices.DeleteFunc(strings.Fields(os.Getenv("GOFLAGS")), func(f string) bool { return strings.HasPrefix(f, "-mod=") })
+	cmd := exec.Command("go", args...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "GOWORK="+filepath.Join(root, "go.work"), "GOFLAGS="+strings.Join(flags, " "))
+	return cmd
+}
+
+// everything are the packages of all rooms. A pattern of import paths would match those of a module cache below the root.
+var everything = []string{"./...", "./examples/...", "./examples/kubevirt/...", "./internal/rig/..."}
+
 // list asks the go command.
 func list(t *testing.T, patterns ...string) []goPackage {
 	t.Helper()
 	fields := "ImportPath,Imports,TestImports,XTestImports,Deps"
-	out, err := exec.Command("go", append([]string{"list", "-json=" + fields}, patterns...)...).Output()
+	out, err := goCommand(t, append([]string{"list", "-json=" + fields}, patterns...)...).Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		t.Fatalf("go list: %v: %s", err, exit.Stderr)
@@ -182,7 +202,7 @@ func TestPure(t *testing.T) {
 func TestKernelAlone(t *testing.T) {
 	may := []string{module + "/internal/kernel", module + "/internal/test/lab"}
 	users := 0
-	for _, p := range list(t, module+"/...") {
+	for _, p := range list(t, everything...) {
 		if within(p.ImportPath, laboratory) {
 			continue
 		}

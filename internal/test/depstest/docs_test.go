@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,9 +22,9 @@ import (
 func TestNamed(t *testing.T) {
 	tests := map[string]bool{}
 	function := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
-	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
-			return err
+	err := golden.Walk("../../..", func(path string) error {
+		if !strings.HasSuffix(path, "_test.go") {
+			return nil
 		}
 		text, err := os.ReadFile(path)
 		for _, m := range function.FindAllSubmatch(text, -1) {
@@ -55,12 +54,10 @@ func TestNamed(t *testing.T) {
 func TestNamedCode(t *testing.T) {
 	var code strings.Builder
 	files := map[string]bool{"hold.go": true} // the example of a new binding
-	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		files[d.Name()], files[strings.TrimPrefix(filepath.ToSlash(path), "../../../")] = true, true
-		if name := d.Name(); strings.HasSuffix(name, ".go") || name == "Makefile" {
+	err := golden.Walk("../../..", func(path string) error {
+		name := filepath.Base(path)
+		files[name], files[strings.TrimPrefix(filepath.ToSlash(path), "../../../")] = true, true
+		if strings.HasSuffix(name, ".go") || name == "Makefile" {
 			text, err := os.ReadFile(path)
 			code.Write(text)
 			return err
@@ -159,9 +156,9 @@ func TestMeasured(t *testing.T) {
 // of a package, after a slash with what the package's files have in quotes. The table at the head counts the rows.
 func TestClaims(t *testing.T) {
 	packages := map[string]string{} // the Go files of all folders of a name
-	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
-			return err
+	err := golden.Walk("../../..", func(path string) error {
+		if !strings.HasSuffix(path, ".go") {
+			return nil
 		}
 		text, err := os.ReadFile(path)
 		packages[filepath.Base(filepath.Dir(path))] += string(text)

@@ -6,7 +6,6 @@ import (
 	"go/types"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -68,7 +67,7 @@ func typesOf(t *testing.T, pkgs ...string) []*types.Package {
 	for _, pkg := range pkgs {
 		args = append(args, module+pkg)
 	}
-	out, err := exec.Command("go", args...).Output()
+	out, err := goCommand(t, args...).Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}

@@ -19,7 +19,7 @@ const (
 // TestRooms: what the rooms of docs/contributing/developing.md import of each other, their tests included.
 func TestRooms(t *testing.T) {
 	seen := map[string]int{}
-	for _, p := range list(t, module+"/...") {
+	for _, p := range list(t, everything...) {
 		room := "library"
 		var closed []string
 		switch {
@@ -55,7 +55,7 @@ func TestRooms(t *testing.T) {
 // internal/test.
 func TestTestsAlone(t *testing.T) {
 	linked := 0
-	for _, p := range list(t, module+"/...") {
+	for _, p := range list(t, everything...) {
 		if within(p.ImportPath, laboratory) || within(p.ImportPath, module+"/internal/test") {
 			continue
 		}

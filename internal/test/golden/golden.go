@@ -66,12 +66,9 @@ func Parts(t testing.TB, path, pkg string, parts map[string]string) {
 func Documents(t testing.TB, root string) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.Name() == "node_modules" {
-			return fs.SkipDir // of other projects
-		}
-		if err != nil || !strings.HasSuffix(path, ".md") {
-			return err
+	err := Walk(root, func(path string) error {
+		if !strings.HasSuffix(path, ".md") {
+			return nil
 		}
 		text, err := os.ReadFile(path)
 		texts[path] = string(text)
@@ -81,6 +78,22 @@ func Documents(t testing.TB, root string) map[string]string {
 		t.Fatal(len(texts), err)
 	}
 	return texts
+}
+
+// Walk calls visit with the path of each file of the repository, whose root is named. It leaves out other projects:
+// node_modules, and the modules of a module cache below the root, whose directories have an @ in their names.
+func Walk(root string, visit func(path string) error) error {
+	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "node_modules" || d.Name() == ".git" || strings.Contains(d.Name(), "@")):
+			return fs.SkipDir
+		case d.IsDir():
+			return nil
+		}
+		return visit(path)
+	})
 }
 
 // Only wants testdata to have the named files with that ending, such as ".txt", and no others.
