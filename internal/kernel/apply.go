@@ -161,11 +161,11 @@ func (n *Namespace) applyBatch(ctx context.Context, c carrier, ops []netstate.Op
 	if c == deletion {
 		return nil, n.deleteGroup(ops[0].(netstate.GroupDel))
 	}
-	messages, acknowledge, err := Encode(ops)
+	messages, _, err := Encode(ops)
 	if err != nil {
 		return nil, err
 	}
-	failures, err := n.sendRoute(messages, acknowledge)
+	failures, err := n.sendRoute(messages)
 	if err != nil {
 		return failures, err
 	}

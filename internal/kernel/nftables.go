@@ -44,12 +44,16 @@ func (w *nftWriter) beginTransaction(generation uint32) {
 
 // writeTransaction writes the messages of encodeTables. See beginTransaction.
 func (w *nftWriter) writeTransaction(ops []netstate.Op, generation uint32) error {
-	w.octets, w.starts = slices.Grow(w.octets[:0], sizeOf(ops)), w.starts[:0]
+	w.reset()
+	w.octets = slices.Grow(w.octets, sizeOf(ops))
 	w.beginTransaction(generation)
-	for _, op := range ops {
+	for i, op := range ops {
 		switch o := op.(type) {
 		case netstate.TableSet:
-			w.writeTable(o.Table)
+			w.writeTable(o.Table, !slices.ContainsFunc(ops[:i], func(op netstate.Op) bool {
+				d, deletes := op.(netstate.TableDel)
+				return deletes && d.Family == o.Table.Family
+			}))
 		case netstate.TableChange:
 			w.writeChange(o.Change)
 		case netstate.TableDel:
@@ -102,14 +106,15 @@ func (w *nftWriter) beginTables(kind, flags uint16, family firewall.Family) {
 }
 
 // writeTable writes the messages of a table: all sets, maps, flow tables and chains before all rules, as a rule can
-// name each of them.
-func (w *nftWriter) writeTable(t firewall.Table) {
+// name each of them. New says that the table does not replace another one of the transaction.
+func (w *nftWriter) writeTable(t firewall.Table, new bool) {
+	w.ahead = new && !t.Family.Shared() // an empty one that a killed call leaves would be nobody's
 	w.beginTables(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t.Family)
 	w.text(unix.NFTA_TABLE_NAME, t.Family.TableOf(t.Name))
 	if !t.Family.Shared() { // see wake
 		w.number32(unix.NFTA_TABLE_FLAGS, 0)
 	}
-	w.writeContent(t, nil)
+	w.writeContent(t, nil, func(string) bool { return new })
 }
 
 // writeChange writes the messages of a change. A chain or a set is deleted when no rule names it any more.
@@ -132,25 +137,30 @@ func (w *nftWriter) writeChange(c firewall.Change) {
 		w.writeBoxes(unix.NFT_MSG_NEWSETELEM, t.Family, t.Name, b.Added, 0)
 	}
 	each(unix.NFT_MSG_DELSET, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, c.Replaced)
-	w.writeContent(t, c.Flushed)
+	w.writeContent(t, c.Flushed, func(set string) bool { return !slices.Contains(c.Replaced, set) })
 	each(unix.NFT_MSG_DELCHAIN, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, c.GoneChains)
 	each(unix.NFT_MSG_DELSET, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, slices.Concat(c.GoneSets, c.GoneMaps))
 	each(nftables.NFT_MSG_DELFLOWTABLE, nftables.NFTA_FLOWTABLE_TABLE, nftables.NFTA_FLOWTABLE_NAME, c.GoneFlows)
 }
 
-// writeContent writes what is in a table whose chains have those names already.
-func (w *nftWriter) writeContent(t firewall.Table, have []string) {
+// writeContent writes what is in a table whose chains have those names already. New reports whether there is no set with
+// a name before the transaction.
+func (w *nftWriter) writeContent(t firewall.Table, have []string, new func(set string) bool) {
 	for i, s := range t.Sets {
+		w.ahead = new(s.Name)
 		w.beginTables(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, t.Family)
 		w.writeSet(t.Name, s, uint32(i+1))
 		w.writeElements(unix.NFT_MSG_NEWSETELEM, t.Family, t.Name, s.Name, uint32(i+1), s.Elements)
 	}
 	for i, m := range t.Maps {
+		w.ahead = new(m.Name)
 		w.writePortMap(t.Family, t.Name, m, uint32(len(t.Sets)+i+1))
 	}
 	for i, d := range t.Destinations {
+		w.ahead = new(d.Name)
 		w.writeDestinations(t.Family, t.Name, d, uint32(len(t.Sets)+len(t.Maps)+i+1))
 	}
+	w.ahead = false
 	for _, f := range t.Flows {
 		w.beginTables(nftables.NFT_MSG_NEWFLOWTABLE, unix.NLM_F_CREATE, t.Family)
 		w.writeFlowTable(t.Name, f)

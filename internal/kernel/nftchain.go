@@ -169,9 +169,7 @@ func (n *Namespace) transact(ops []netstate.Op, generation uint32) (failures []f
 		_, adds := op.(netstate.TableSet)
 		return !adds
 	})
-	messages := w.messages()
-	first := n.filter.number(messages, len(messages)-2) // the last message ends the transaction
-	failures, err = n.filter.sendBatch(w.octets, first, len(messages))
+	messages, failures, err := n.sendTransaction(w)
 	for i, f := range failures {
 		kind := u16(messages[f.message][4:])
 		noLink = noLink || kind == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWCHAIN && errors.Is(f.err, unix.ENOENT)
@@ -179,6 +177,31 @@ func (n *Namespace) transact(ops []netstate.Op, generation uint32) (failures []f
 		failures[i].message = 0
 	}
 	return failures, noLink, err
+}
+
+// sendTransaction sends what w has, and returns the messages to which the failures belong. A transaction that the kernel does
+// not take from this process is sent in several ones, see split.
+func (n *Namespace) sendTransaction(w *nftWriter) (messages [][]byte, failures []failure, err error) {
+	room, err := n.filter.room(len(w.octets))
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(w.octets) <= room {
+		messages = w.messages()
+		first := n.filter.number(messages, len(messages)-2) // the last message ends the transaction
+		failures, err = n.filter.sendBatch(w.octets, first, len(messages))
+		return messages, failures, err
+	}
+	transactions := w.split(room)
+	if transactions == nil {
+		return nil, nil, tooLong(len(w.octets))
+	}
+	for _, messages = range transactions {
+		if failures, err = n.filter.send(messages, len(messages)-2); err != nil || len(failures) > 0 {
+			break
+		}
+	}
+	return messages, failures, err
 }
 
 // writeChain writes the attributes of a chain (NFTA_CHAIN_*), without its rules.

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"encoding/binary"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -13,8 +14,16 @@ import (
 // Numbers are in network order (linux/netfilter/nf_tables.h). Each value is padded to 4 octets.
 type nftWriter struct {
 	octets []byte
-	starts []int // of the messages in octets
+	starts []int  // of the messages in octets
+	early  []bool // for each message: it may be carried out in a transaction before the others, see split
 	list   [][]byte
+
+	ahead bool // the messages that begin are early
+}
+
+// reset drops all messages.
+func (w *nftWriter) reset() {
+	w.octets, w.starts, w.early, w.ahead = w.octets[:0], w.starts[:0], w.early[:0], false
 }
 
 // nftWriters are writers whose buffers are used again: the tables of a NIC are some 80 kB.
@@ -23,7 +32,7 @@ var nftWriters = sync.Pool{New: func() any { return new(nftWriter) }}
 // begin begins a message: struct nlmsghdr, and struct nfgenmsg with family and resource. What is written next are its
 // attributes.
 func (w *nftWriter) begin(kind, flags uint16, family uint8, resource uint16) {
-	w.starts = append(w.starts, len(w.octets))
+	w.starts, w.early = append(w.starts, len(w.octets)), append(w.early, w.ahead)
 	w.octets = append(w.octets, 0, 0, 0, 0) // the length is known at the end
 	w.octets = binary.NativeEndian.AppendUint16(w.octets, kind)
 	w.octets = binary.NativeEndian.AppendUint16(w.octets, unix.NLM_F_REQUEST|flags)
@@ -45,6 +54,48 @@ func (w *nftWriter) messages() [][]byte {
 	}
 	return w.list
 }
+
+// split returns the messages as transactions that each have at most room octets, in their order; nil: there are none. The
+// transactions before the last one have the messages that are early: new sets and their elements, for which no rule asks
+// before the last transaction, so that they change nothing for packets. A transaction of a generation is not split: an early
+// one changes nothing the second time, and then does not count.
+func (w *nftWriter) split(room int) (transactions [][][]byte) {
+	messages := w.messages()
+	begin, end := messages[0], messages[len(messages)-1]
+	room -= len(begin) + len(end)
+	if len(begin) > sizeofBegin {
+		return nil
+	}
+	var early, last [][]byte
+	octets, octetsOfLast := 0, 0
+	finish := func() {
+		transactions = append(transactions, slices.Concat([][]byte{begin}, early, [][]byte{end}))
+		early, octets = nil, 0
+	}
+	for i, m := range messages[1 : len(messages)-1] {
+		if !w.early[i+1] {
+			last, octetsOfLast = append(last, m), octetsOfLast+len(m)
+			continue
+		}
+		if octets > 0 && octets+len(m) > room {
+			finish()
+		}
+		early, octets = append(early, m), octets+len(m)
+		if len(m) > room {
+			return nil
+		}
+	}
+	if octets == 0 || octetsOfLast > room {
+		return nil
+	}
+	finish()
+	early = last
+	finish()
+	return transactions
+}
+
+// sizeofBegin is the size of a message that begins a transaction of any generation.
+const sizeofBegin = unix.SizeofNlMsghdr + sizeofNfgenmsg
 
 // bytes writes an attribute with octets.
 func (w *nftWriter) bytes(kind uint16, value []byte) {

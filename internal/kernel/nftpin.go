@@ -236,7 +236,7 @@ func (n *Namespace) addPin(table string, s *pinSet, p firewall.Pin, life time.Du
 func (n *Namespace) sendPins(table string, sets map[int]*pinSet, generation uint32) error {
 	w := nftWriters.Get().(*nftWriter)
 	defer nftWriters.Put(w)
-	w.octets, w.starts = w.octets[:0], w.starts[:0]
+	w.reset()
 	w.beginTransaction(generation)
 	w.beginTables(unix.NFT_MSG_NEWTABLE, 0, firewall.Inet)
 	w.text(unix.NFTA_TABLE_NAME, table)

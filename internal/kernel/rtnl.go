@@ -14,14 +14,14 @@ import (
 // several namespaces in one process would use up the processors so, and together be slower than one after the other.
 var rtnl sync.Mutex
 
-// sendRoute is socket.send of rtnetlink, with rtnl held. A batch that deletes links goes without rtnl: it waits for the
+// sendRoute is socket.sendParts of rtnetlink, with rtnl held. A batch that deletes links goes without rtnl: it waits for the
 // kernel's grace periods, also after the kernel has given its lock back.
-func (n *Namespace) sendRoute(messages [][]byte, acknowledge int) ([]failure, error) {
+func (n *Namespace) sendRoute(messages [][]byte) ([]failure, error) {
 	if !slices.ContainsFunc(messages, deletesLink) {
 		rtnl.Lock()
 		defer rtnl.Unlock()
 	}
-	return n.route.send(messages, acknowledge)
+	return n.route.sendParts(messages)
 }
 
 func deletesLink(message []byte) bool {

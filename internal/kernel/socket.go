@@ -19,6 +19,7 @@ type socket struct {
 	fd     int
 	seq    uint32
 	buffer *[bufferSize]byte // for answers
+	most   int               // octets of a batch, for tests; 0: as many as the kernel takes
 }
 
 const bufferSize = 64 << 10
@@ -113,6 +114,7 @@ const (
 	defaultBatch   = 64 << 10         // of the batches that fit a socket's default buffer
 	defaultAnswers = 2 * defaultBatch // less than what fits a socket's default buffer
 	answerSize     = 2 << 10          // more than the kernel counts for one answer
+	sendOverhead   = 32               // that the kernel keeps of a send buffer (netlink_sendmsg, net/netlink/af_netlink.c)
 )
 
 // failure is the kernel's error for one message of a batch. message is the index in the batch.
@@ -161,6 +163,63 @@ func (s *socket) number(messages [][]byte, acknowledge int) (first uint32) {
 	return first
 }
 
+// sendParts is send for messages of rtnetlink, which need not go in one call: if the kernel does not take them at once, each
+// call has as many as it takes.
+func (s *socket) sendParts(messages [][]byte) ([]failure, error) {
+	size := 0
+	for _, m := range messages {
+		size += aligned(len(m))
+	}
+	room, err := s.room(size)
+	if err != nil {
+		return nil, err
+	}
+	var failures []failure
+	for done := 0; done < len(messages); {
+		end, octets := done+1, aligned(len(messages[done]))
+		for end < len(messages) && octets+aligned(len(messages[end])) <= room {
+			octets += aligned(len(messages[end]))
+			end++
+		}
+		part, err := s.send(messages[done:end], end-done-1)
+		for _, f := range part {
+			failures = append(failures, failure{done + f.message, f.err})
+		}
+		if err != nil {
+			return failures, err
+		}
+		done = end
+	}
+	return failures, nil
+}
+
+func aligned(size int) int { return (size + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
+
+// room returns how many octets a batch can have, where size are wanted. It is less than size only without CAP_NET_ADMIN in
+// the machine's user namespace.
+func (s *socket) room(size int) (int, error) {
+	if size > defaultAnswers {
+		if err := s.enlarge(size); err != nil {
+			return 0, err
+		}
+	}
+	buffer, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
+	if err != nil {
+		return 0, fmt.Errorf("netlink send buffer: %w", err)
+	}
+	room := buffer - sendOverhead
+	if s.most > 0 {
+		room = min(room, s.most)
+	}
+	return room, nil
+}
+
+// tooLong is the error for a batch with that many octets.
+func tooLong(size int) error {
+	wanted := (size + sendOverhead + 1) / 2 // socket(7): the kernel doubles the number
+	return &callError{"netlink send", fmt.Errorf("%d octets: %w: a process without CAP_NET_ADMIN on the machine needs there sysctl -w net.core.wmem_max=%d", size, unix.EMSGSIZE, wanted)}
+}
+
 // sendBatch is send for messages that lie one after the other in batch, with sequence numbers from the first one on.
 func (s *socket) sendBatch(batch []byte, first uint32, messages int) ([]failure, error) {
 	// The kernel counts each octet that is sent twice. Each message can fail, and then is answered.
@@ -171,7 +230,7 @@ func (s *socket) sendBatch(batch []byte, first uint32, messages int) ([]failure,
 	}
 	err := unix.Sendto(s.fd, batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	if err == unix.EMSGSIZE {
-		return nil, &callError{"netlink send", fmt.Errorf("%d octets: %w (in a user namespace, net.core.wmem_max of the machine is the limit)", len(batch), err)}
+		return nil, tooLong(len(batch))
 	}
 	if err != nil {
 		return nil, &callError{"netlink send", err}
@@ -213,7 +272,8 @@ func (s *socket) sendBatch(batch []byte, first uint32, messages int) ([]failure,
 }
 
 // enlarge asks for larger buffers. Only a process with CAP_NET_ADMIN in the machine's user namespace gets all that it
-// asks for. Others get at most net.core.wmem_max and rmem_max (socket(7)), which suffice for the rules of a NIC.
+// asks for. Others get at most twice net.core.wmem_max and rmem_max (socket(7)), which suffice for the rules of a NIC
+// without long lists.
 func (s *socket) enlarge(size int) error {
 	for _, buffer := range []struct {
 		name          string
@@ -224,13 +284,34 @@ func (s *socket) enlarge(size int) error {
 	} {
 		err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, buffer.forced, size)
 		if err == unix.EPERM {
-			err = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, buffer.plain, size)
+			err = enlargePlain(s.fd, buffer.plain, size)
 		}
 		if err != nil {
 			return fmt.Errorf("netlink %s buffer: %w", buffer.name, err)
 		}
 	}
 	return nil
+}
+
+// enlargePlain asks for a larger buffer without a capability. Such a call makes a buffer smaller if the default
+// (wmem_default) is more than what the kernel gives, and the default does not come back: another socket shows that.
+func enlargePlain(fd, option, size int) error {
+	probe, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(probe)
+	if err := unix.SetsockoptInt(probe, unix.SOL_SOCKET, option, size); err != nil {
+		return err
+	}
+	given, err := unix.GetsockoptInt(probe, unix.SOL_SOCKET, option)
+	if err != nil {
+		return err
+	}
+	if has, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, option); err != nil || has >= given {
+		return err
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, size)
 }
 
 // dump sends one request and calls f with the body of each message of the answer.

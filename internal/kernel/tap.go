@@ -112,7 +112,7 @@ func (n *Namespace) takesCarrier(tap netstate.Link) (bool, error) {
 		r := request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, tap.Index), nl.NewRtAttr(unix.IFLA_CARRIER, []byte{on}))
 		batch = append(batch, r.Serialize())
 	}
-	failures, err := n.sendRoute(batch, len(batch)-1)
+	failures, err := n.sendRoute(batch)
 	if err != nil {
 		return false, fmt.Errorf("ask whether a process has tap %s open: %w", tap.Name, err)
 	}

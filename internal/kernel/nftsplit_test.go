@@ -1,0 +1,166 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+)
+
+// manyBoxes returns a table with that many ranges of destinations.
+func manyBoxes(boxes int) firewall.Table {
+	set := firewall.Destinations{Name: "egress-4", Version: 4}
+	for i := range boxes {
+		a := netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0})
+		set.Boxes = append(set.Boxes, firewall.Box{First: a, Last: a.Next(), FirstProtocol: 6, LastProtocol: 6, FirstPort: uint16(i), LastPort: uint16(i)})
+	}
+	return firewall.Table{Family: firewall.Inet, Name: testTable.Name, Destinations: []firewall.Destinations{set}, Chains: []firewall.Chain{
+		{Name: "forward", Type: "filter", Hook: firewall.Forward, Rules: []firewall.Rule{{Matches: []firewall.Match{set.Lookup()}, Verdict: firewall.Accept{}}, {Verdict: firewall.Drop{}}}},
+	}}
+}
+
+// TestSplitTransaction: a process whose send buffer takes no whole transaction sends new sets before the chains, and the
+// kernel has the same tables then.
+func TestSplitTransaction(t *testing.T) {
+	nstest.Need(t)
+	const most = 70 << 10
+	many, without := manyBoxes(3000), manyBoxes(0)
+	without.Destinations = nil
+	without.Chains[0].Rules = without.Chains[0].Rules[1:]
+	change := func(from, to firewall.Table) netstate.Op {
+		c, can := from.Held().ChangeTo(to)
+		if !can {
+			t.Fatal("no change")
+		}
+		return netstate.TableChange{Table: to, Change: c}
+	}
+	for name, ops := range map[string][]netstate.Op{
+		"ports":         {netstate.TableSet{Table: testTable}},
+		"destinations":  {netstate.TableSet{Table: many}},
+		"with a device": {netstate.TableSet{Table: testDeviceTable}, netstate.TableSet{Table: many}},
+		"a new set":     {netstate.TableSet{Table: without}, change(without, many)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			list := func(most int) string {
+				pod := nstest.New(t, "pod")
+				pod.IP("link add eth0 type veth peer name away")
+				err := within(pod, func(n *Namespace) error {
+					n.filter.most = most
+					if name != "a new set" {
+						return n.Apply(context.Background(), ops)
+					}
+					for _, op := range ops { // two transactions
+						if err := n.Apply(context.Background(), []netstate.Op{op}); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					t.Fatalf("with %d octets: %v", most, err)
+				}
+				lines := strings.FieldsFunc(pod.Exec("nft", "list", "ruleset"), func(r rune) bool { return strings.ContainsRune(",\n", r) })
+				return strings.Join(slices.Sorted(slices.Values(lines)), "\n")
+			}
+			if whole, split := list(0), list(most); whole != split {
+				t.Errorf("in several transactions the tables differ: %v", nstest.Difference(whole, split))
+			}
+		})
+	}
+}
+
+// TestSplitAgain: after a try that ended before its last transaction, the next one has the same result.
+func TestSplitAgain(t *testing.T) {
+	nstest.Need(t)
+	pod := nstest.New(t, "pod")
+	many := manyBoxes(3000)
+	broken := many
+	broken.Chains = []firewall.Chain{{Name: "forward", Rules: []firewall.Rule{{Verdict: firewall.Jump{Chain: "none"}}}}}
+	err := within(pod, func(n *Namespace) error {
+		n.filter.most = 70 << 10
+		if err := n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: broken}}); !errors.Is(err, unix.ENOENT) {
+			t.Errorf("%v, want ENOENT", err)
+		}
+		if list := pod.Exec("nft", "list", "ruleset"); strings.Contains(list, "chain") || !strings.Contains(list, "set egress-4") {
+			t.Errorf("after a try:\n%.500s", list)
+		}
+		return n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: many}})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list := pod.Exec("nft", "list", "ruleset"); strings.Count(list, "chain") != 1 || strings.Count(list, " tcp ") != 3000 {
+		t.Errorf("%.500s", list)
+	}
+}
+
+// TestNoSplit: what a running guest has is changed in one transaction or not at all. The error says what helps.
+func TestNoSplit(t *testing.T) {
+	nstest.Need(t)
+	pod := nstest.New(t, "pod")
+	many := manyBoxes(3000)
+	err := within(pod, func(n *Namespace) error {
+		if err := n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: many}}); err != nil {
+			return err
+		}
+		before := pod.Exec("nft", "list", "ruleset")
+		n.filter.most = 70 << 10
+		replaced := []netstate.Op{netstate.TableDel{Family: many.Family, Name: many.Name}, netstate.TableSet{Table: many}}
+		size := len(bytesOf(t, replaced)) + 8 // of the generation in which the elements to keep were read
+		err := n.Apply(context.Background(), replaced)
+		if want := fmt.Sprintf("sysctl -w net.core.wmem_max=%d", (size+33)/2); !errors.Is(err, unix.EMSGSIZE) || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%v; want EMSGSIZE and %s", err, want)
+		}
+		if after := pod.Exec("nft", "list", "ruleset"); after != before {
+			t.Errorf("the tables differ: %v", nstest.Difference(before, after))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bytesOf are the octets of a transaction.
+func bytesOf(t *testing.T, ops []netstate.Op) []byte {
+	t.Helper()
+	messages, err := encodeTables(ops)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Concat(messages...)
+}
+
+// TestBatchInParts: a batch of rtnetlink that the send buffer does not take goes in several calls, and each failure
+// belongs to its operation.
+func TestBatchInParts(t *testing.T) {
+	nstest.Need(t)
+	pod := nstest.New(t, "pod")
+	var ops []netstate.Op
+	for i := range 1000 {
+		to := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
+		if i == 700 {
+			to = netip.MustParsePrefix("10.0.0.1/24") // which has bits beside the prefix
+		}
+		ops = append(ops, netstate.RouteAdd{Route: netstate.Route{Link: 1, Destination: to, Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_STATIC, Scope: unix.RT_SCOPE_LINK, Type: unix.RTN_UNICAST}})
+	}
+	err := within(pod, func(n *Namespace) error {
+		n.route.most = 4 << 10
+		return n.Apply(context.Background(), ops)
+	})
+	if err == nil || !strings.Contains(err.Error(), "step 701 of 1000: ") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v; want the error of step 701 alone", err)
+	}
+	if routes := strings.Count(pod.IP("route show dev lo"), "\n"); routes != 999 {
+		t.Errorf("%d routes, want 999", routes)
+	}
+}
