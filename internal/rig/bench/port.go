@@ -88,21 +88,23 @@ func (s *scope) newPort(file *os.File) (*port, error) {
 
 // receive returns the next frame, or nil if none comes in time. The frame is valid until the next call.
 func (p *port) receive(wait time.Duration) ([]byte, error) {
-	n, err := unix.Read(p.fd, p.in)
-	if err == unix.EAGAIN && wait > 0 {
-		timeout := unix.NsecToTimespec(int64(wait))
-		_, err = unix.Ppoll([]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}, &timeout, nil)
-		if err == nil {
-			n, err = unix.Read(p.fd, p.in)
+	end := time.Now().Add(wait)
+	for {
+		n, err := unix.Read(p.fd, p.in)
+		left := time.Until(end)
+		switch {
+		case err == nil:
+			return p.in[:n], nil
+		case err == unix.EAGAIN && left <= 0:
+			return nil, nil
+		case err == unix.EAGAIN:
+			timeout := unix.NsecToTimespec(int64(left))
+			_, err = unix.Ppoll([]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}, &timeout, nil)
+		}
+		if err != nil && err != unix.EINTR { // Go's runtime signals its threads
+			return nil, fmt.Errorf("read a frame: %w", err)
 		}
 	}
-	if err == unix.EAGAIN || err == unix.EINTR {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read a frame: %w", err)
-	}
-	return p.in[:n], nil
 }
 
 func (p *port) send(frame []byte) error {
