@@ -84,7 +84,7 @@ define ALL
 $(TEST)
 $(ORDINARY)
 $(LAB)
-internal/test/fuzz.sh 5000000x -json
+internal/test/fuzz.sh 1000000x -json
 $(GO_TEST) -race -timeout 2h ./phase1 -crash few
 $(GO_TEST) -timeout 2h -run '$(CRASH)' ./phase1 -crash all
 $(GO_TEST) -run '^TestCrash$$' ./examples/cni -crash all
