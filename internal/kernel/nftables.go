@@ -143,8 +143,8 @@ func (w *nftWriter) writeChange(c firewall.Change) {
 	each(nftables.NFT_MSG_DELFLOWTABLE, nftables.NFTA_FLOWTABLE_TABLE, nftables.NFTA_FLOWTABLE_NAME, c.GoneFlows)
 }
 
-// writeContent writes what is in a table whose chains have those names already. New reports whether there is no set with
-// a name before the transaction.
+// writeContent writes what is in a table whose chains have those names already. New reports whether there is no set
+// with a name before the transaction.
 func (w *nftWriter) writeContent(t firewall.Table, have []string, new func(set string) bool) {
 	for i, s := range t.Sets {
 		w.ahead = new(s.Name)

@@ -179,8 +179,8 @@ func (n *Namespace) transact(ops []netstate.Op, generation uint32) (failures []f
 	return failures, noLink, err
 }
 
-// sendTransaction sends what w has, and returns the messages to which the failures belong. A transaction that the kernel does
-// not take from this process is sent in several ones, see split.
+// sendTransaction sends what w has, and returns the messages to which the failures belong. A transaction that the
+// kernel does not take from this process is sent in several ones, see split.
 func (n *Namespace) sendTransaction(w *nftWriter) (messages [][]byte, failures []failure, err error) {
 	room, err := n.filter.room(len(w.octets))
 	if err != nil {

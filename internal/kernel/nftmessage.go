@@ -55,10 +55,10 @@ func (w *nftWriter) messages() [][]byte {
 	return w.list
 }
 
-// split returns the messages as transactions that each have at most room octets, in their order; nil: there are none. The
-// transactions before the last one have the messages that are early: new sets and their elements, for which no rule asks
-// before the last transaction, so that they change nothing for packets. A transaction of a generation is not split: an early
-// one changes nothing the second time, and then does not count.
+// split returns the messages as transactions that each have at most room octets, in their order; nil: there are none.
+// The transactions before the last one have the messages that are early: new sets and their elements, for which no rule
+// asks before the last transaction, so that they change nothing for packets. A transaction of a generation is not
+// split: an early one changes nothing the second time, and then does not count.
 func (w *nftWriter) split(room int) (transactions [][][]byte) {
 	messages := w.messages()
 	begin, end := messages[0], messages[len(messages)-1]

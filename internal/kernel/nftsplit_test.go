@@ -28,8 +28,8 @@ func manyBoxes(boxes int) firewall.Table {
 	}}
 }
 
-// TestSplitTransaction: a process whose send buffer takes no whole transaction sends new sets before the chains, and the
-// kernel has the same tables then.
+// TestSplitTransaction: a process whose send buffer takes no whole transaction sends new sets before the chains, and
+// the kernel has the same tables then.
 func TestSplitTransaction(t *testing.T) {
 	nstest.Need(t)
 	const most = 70 << 10

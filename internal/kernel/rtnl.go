@@ -14,8 +14,8 @@ import (
 // several namespaces in one process would use up the processors so, and together be slower than one after the other.
 var rtnl sync.Mutex
 
-// sendRoute is socket.sendParts of rtnetlink, with rtnl held. A batch that deletes links goes without rtnl: it waits for the
-// kernel's grace periods, also after the kernel has given its lock back.
+// sendRoute is socket.sendParts of rtnetlink, with rtnl held. A batch that deletes links goes without rtnl: it waits
+// for the kernel's grace periods, also after the kernel has given its lock back.
 func (n *Namespace) sendRoute(messages [][]byte) ([]failure, error) {
 	if !slices.ContainsFunc(messages, deletesLink) {
 		rtnl.Lock()

@@ -163,8 +163,8 @@ func (s *socket) number(messages [][]byte, acknowledge int) (first uint32) {
 	return first
 }
 
-// sendParts is send for messages of rtnetlink, which need not go in one call: if the kernel does not take them at once, each
-// call has as many as it takes.
+// sendParts is send for messages of rtnetlink, which need not go in one call: if the kernel does not take them at once,
+// each call has as many as it takes.
 func (s *socket) sendParts(messages [][]byte) ([]failure, error) {
 	size := 0
 	for _, m := range messages {
@@ -195,19 +195,24 @@ func (s *socket) sendParts(messages [][]byte) ([]failure, error) {
 
 func aligned(size int) int { return (size + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
 
-// room returns how many octets a batch can have, where size are wanted. It is less than size only without CAP_NET_ADMIN in
-// the machine's user namespace.
+// room returns how many octets a batch can have, where size are wanted. It is less than size only without CAP_NET_ADMIN
+// in the machine's user namespace.
 func (s *socket) room(size int) (int, error) {
-	if size > defaultAnswers {
-		if err := s.enlarge(size); err != nil {
-			return 0, err
+	room := 0
+	for _, enlarge := range []bool{false, true} {
+		if enlarge && size > room {
+			if err := s.enlarge(size); err != nil {
+				return 0, err
+			}
+		}
+		buffer, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
+		if err != nil {
+			return 0, fmt.Errorf("netlink send buffer: %w", err)
+		}
+		if room = buffer - sendOverhead; size <= room {
+			break
 		}
 	}
-	buffer, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
-	if err != nil {
-		return 0, fmt.Errorf("netlink send buffer: %w", err)
-	}
-	room := buffer - sendOverhead
 	if s.most > 0 {
 		room = min(room, s.most)
 	}

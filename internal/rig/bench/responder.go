@@ -177,7 +177,8 @@ func (s *server) ask(ctx context.Context, leg int, wait time.Duration, kind dhcp
 	return nil, fmt.Errorf("no %v: %w", answers[leg], errors.Join(context.Cause(ctx), os.ErrDeadlineExceeded))
 }
 
-// exchange gets the guest's lease once more. A question without an answer is counted, and asked again, as a client does.
+// exchange gets the guest's lease once more. A question without an answer is counted, and asked again, as a client
+// does.
 func (s *server) exchange(id uint32) error {
 	const patience, tries = time.Second, 10
 	for leg := range s.questions {

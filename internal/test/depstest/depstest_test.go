@@ -25,8 +25,8 @@ type goPackage struct {
 	Deps         []string // of all imports, tests aside
 }
 
-// goCommand is a call of the go command in the repository's root, with its go.work. GOWORK=off of the caller, and -mod=mod in
-// GOFLAGS, which a go.work excludes, do not count.
+// goCommand is a call of the go command in the repository's root, with its go.work. GOWORK=off of the caller, and
+// -mod=mod in GOFLAGS, which a go.work excludes, do not count.
 func goCommand(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	root, err := filepath.Abs("../../..")
@@ -40,7 +40,8 @@ func goCommand(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// everything are the packages of all rooms. A pattern of import paths would match those of a module cache below the root.
+// everything are the packages of all rooms. A pattern of import paths would match those of a module cache below the
+// root.
 var everything = []string{"./...", "./examples/...", "./examples/kubevirt/...", "./internal/rig/..."}
 
 // list asks the go command.
