@@ -86,9 +86,18 @@ func TestVisitWithoutWayBack(t *testing.T) {
 		}
 		return inside
 	}
+	left := func(who string) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); threads() > 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s stays in the namespace", who)
+			}
+		}
+	}
+	left("the thread that made it") // it ends after the call
 	err = netns.Visit(ns.File, func() error {
-		if threads() != 1 {
-			return fmt.Errorf("%d threads in the namespace, want one", threads())
+		if n := threads(); n != 1 {
+			return fmt.Errorf("%d threads in the namespace, want one", n)
 		}
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		return unix.Capset(&header, &make([]unix.CapUserData, 2)[0])
@@ -96,11 +105,7 @@ func TestVisitWithoutWayBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); threads() > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("a thread stays in the namespace")
-		}
-	}
+	left("a thread")
 	if err := netns.Visit(ns.File, func() error { return nil }); err != nil {
 		t.Error(err)
 	}
