@@ -10,6 +10,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain/internal/refusal"
 )
 
 // defaultModel is the device's model if the record names none: virtio 1.0 without the legacy interface.
@@ -45,15 +46,16 @@ var (
 // A *cache.FieldError: the record is not valid, or its device's model cannot have what the record wants. Source:
 // libvirt formatdomain#network-interfaces.
 func Interface(rec *cache.Record) (*libvirtxml.DomainInterface, error) {
-	if err := rec.Validate(); err != nil {
-		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)
-	}
+	return refusal.Describe(rec, newInterface)
+}
+
+func newInterface(rec *cache.Record) (*libvirtxml.DomainInterface, error) {
 	model := rec.Device.Model
 	if model == "" && rec.SRIOV == nil {
 		model = defaultModel
 	}
 	if err := checkModel(rec, model); err != nil {
-		return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
+		return nil, err
 	}
 
 	device := rec.Device
@@ -69,7 +71,7 @@ func Interface(rec *cache.Record) (*libvirtxml.DomainInterface, error) {
 		setPasst(iface, rec)
 	case rec.Slirp != nil:
 		if err := setSlirp(iface, rec); err != nil {
-			return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
+			return nil, err
 		}
 	default:
 		iface.Source = &libvirtxml.DomainInterfaceSource{Ethernet: &libvirtxml.DomainInterfaceSourceEthernet{}}
@@ -144,11 +146,11 @@ func setPasst(iface *libvirtxml.DomainInterface, rec *cache.Record) {
 // setSlirp connects the guest's device to QEMU's user network. libvirt has words for its networks alone.
 func setSlirp(iface *libvirtxml.DomainInterface, rec *cache.Record) error {
 	const instead = " out, or start QEMU without libvirt (package domain/qemu)"
-	if len(rec.Slirp.Forwards) > 0 {
-		return &cache.FieldError{Field: "slirp.forwards", Reason: "libvirt forwards no port to a guest of slirp: leave binding.slirp.ports" + instead + ", or want the binding passt"}
-	}
-	if rec.DNS != nil && len(rec.DNS.Search) > 0 {
-		return &cache.FieldError{Field: "dns.search", Reason: "libvirt names no search domains to slirp: leave it" + instead}
+	var r refusal.First
+	r.If(len(rec.Slirp.Forwards) > 0, "slirp.forwards", "libvirt forwards no port to a guest of slirp: leave binding.slirp.ports"+instead+", or want the binding passt")
+	r.If(rec.DNS != nil && len(rec.DNS.Search) > 0, "dns.search", "libvirt names no search domains to slirp: leave it"+instead)
+	if err := r.Err(); err != nil {
+		return err
 	}
 	iface.Source = &libvirtxml.DomainInterfaceSource{User: &libvirtxml.DomainInterfaceSourceUser{}}
 	for _, network := range []netip.Prefix{rec.Slirp.IPv4, rec.Slirp.IPv6} {
@@ -166,29 +168,12 @@ func setSlirp(iface *libvirtxml.DomainInterface, rec *cache.Record) error {
 
 // checkModel refuses what the model cannot have. libvirt ignores some of it without an error.
 func checkModel(rec *cache.Record, model string) error {
-	if slices.Contains(romlessModels, model) && rec.Device.ROM != "" {
-		return &cache.FieldError{
-			Field:  "device.rom",
-			Reason: fmt.Sprintf("%q, but model %s is not on a PCI bus and has no option ROM: leave this field empty", rec.Device.ROM, model),
-		}
-	}
-	if slices.Contains(virtioModels, model) {
-		return nil
-	}
-	if rec.Queues > 1 {
-		return &cache.FieldError{
-			Field: "queues",
-			Reason: fmt.Sprintf("%d, but model %s has a single queue: run Setup again with one queue, or set device.model to %s",
-				rec.Queues, model, defaultModel),
-		}
-	}
-	if rec.Device.Driver == "vhost" {
-		return &cache.FieldError{
-			Field:  "device.driver",
-			Reason: fmt.Sprintf("vhost, but model %s cannot have it as its backend: leave this field empty, or set device.model to %s", model, defaultModel),
-		}
-	}
-	return nil
+	virtio := slices.Contains(virtioModels, model)
+	var r refusal.First
+	r.If(slices.Contains(romlessModels, model) && rec.Device.ROM != "", "device.rom", "%q, but model %s is not on a PCI bus and has no option ROM: leave this field empty", rec.Device.ROM, model)
+	r.If(!virtio && rec.Queues > 1, "queues", "%d, but model %s has a single queue: run Setup again with one queue, or set device.model to %s", rec.Queues, model, defaultModel)
+	r.If(!virtio && rec.Device.Driver == "vhost", "device.driver", "vhost, but model %s cannot have it as its backend: leave this field empty, or set device.model to %s", model, defaultModel)
+	return r.Err()
 }
 
 // optionROM returns the <rom> element, for each device that can have a ROM. Without the element, QEMU loads its

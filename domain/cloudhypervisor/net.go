@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain/internal/refusal"
 )
 
 // Options is what the record does not have. The zero value has Cloud Hypervisor open the tap by its name.
@@ -54,11 +55,12 @@ type Net struct {
 // A *cache.FieldError: the record is not valid, or Cloud Hypervisor cannot have what the record or the options want.
 // Source: cloud-hypervisor.yaml (vmm/src/api/openapi), net_util/src/open_tap.rs.
 func NewNet(rec *cache.Record, o Options) (*Net, error) {
-	if err := rec.Validate(); err != nil {
-		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)
-	}
+	return refusal.Describe(rec, func(rec *cache.Record) (*Net, error) { return newNet(rec, o) })
+}
+
+func newNet(rec *cache.Record, o Options) (*Net, error) {
 	if err := check(rec, o); err != nil {
-		return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
+		return nil, err
 	}
 	n := &Net{Tap: rec.Tap, MAC: rec.MAC, NumQueues: 2 * rec.Queues, ID: rec.Device.Alias}
 	if n.ID == "" {
@@ -70,7 +72,7 @@ func NewNet(rec *cache.Record, o Options) (*Net, error) {
 	if address := rec.Device.PCIAddress; address != "" {
 		segment, device, err := place(address)
 		if err != nil {
-			return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
+			return nil, err
 		}
 		n.PCISegment, n.PCIDeviceID = &segment, &device
 	}
@@ -103,31 +105,23 @@ func (n *Net) Arg() string {
 // check refuses what Cloud Hypervisor cannot have.
 func check(rec *cache.Record, o Options) error {
 	d := rec.Device
-	for _, f := range []struct {
-		wrong         bool
-		field, reason string
-	}{
-		{rec.SRIOV != nil, "binding", "sriov, which is no network device to Cloud Hypervisor: bind the function to vfio-pci, and use --device path=/sys/bus/pci/devices/ADDRESS"},
-		{rec.Passt != nil, "binding", "passt, whose socket Cloud Hypervisor does not speak: use the masquerade binding, or QEMU"},
-		{rec.Slirp != nil, "binding", "slirp, which is a part of QEMU: use the masquerade binding, or QEMU"},
-		{rec.Binding == cache.BindingMacvtap && len(o.FDs) == 0, "options.fds", "missing, and Cloud Hypervisor opens no macvtap by its name: open its queues, and name the descriptors here"},
-		{len(o.FDs) > 0 && len(o.FDs) != rec.Queues, "options.fds", fmt.Sprintf("%d descriptors, but the record has %d queues: want one for each queue", len(o.FDs), rec.Queues)},
-		{slices.ContainsFunc(o.FDs, func(fd int) bool { return fd < 3 }), "options.fds", fmt.Sprintf("%d, want numbers of 3 or higher", o.FDs)},
-		{o.VCPUs < 0, "options.vcpus", fmt.Sprintf("%d, want a number of CPUs, or 0: not known", o.VCPUs)},
-		{o.VCPUs > 0 && rec.Queues > o.VCPUs, "queues", fmt.Sprintf("%d, and Cloud Hypervisor wants at most one for each of the guest's %d CPUs: run Setup again with fewer queues, or boot with more CPUs", rec.Queues, o.VCPUs)},
-		{!slices.Contains([]string{"", "virtio", "virtio-non-transitional"}, d.Model), "device.model", fmt.Sprintf("%q, and Cloud Hypervisor has virtio 1.0 alone: leave this field empty", d.Model)},
-		{d.Driver == "vhost", "device.driver", "vhost, which Cloud Hypervisor does not use: leave this field empty"},
-		{d.BootOrder != 0, "device.bootOrder", fmt.Sprintf("%d, and Cloud Hypervisor does not boot from a network: leave this field out", d.BootOrder)},
-		{d.ROM != "" && d.ROM != "off", "device.rom", fmt.Sprintf("%q, and Cloud Hypervisor's devices have no option ROM: leave this field empty", d.ROM)},
-		{d.ACPIIndex != 0, "device.acpiIndex", fmt.Sprintf("%d, and Cloud Hypervisor's devices have none: leave this field out, and let the guest find its device by the MAC", d.ACPIIndex)},
-		{d.LinkState == "down", "device.linkState", "down, and Cloud Hypervisor cannot take a link down: plug the device later, or leave this field empty"},
-		{strings.HasPrefix(d.Alias, "_"), "device.alias", fmt.Sprintf("%q, and Cloud Hypervisor keeps names with an underscore in front for itself: name another one", d.Alias)},
-	} {
-		if f.wrong {
-			return &cache.FieldError{Field: f.field, Reason: f.reason}
-		}
-	}
-	return nil
+	var r refusal.First
+	r.If(rec.SRIOV != nil, "binding", "sriov, which is no network device to Cloud Hypervisor: bind the function to vfio-pci, and use --device path=/sys/bus/pci/devices/ADDRESS")
+	r.If(rec.Passt != nil, "binding", "passt, whose socket Cloud Hypervisor does not speak: use the masquerade binding, or QEMU")
+	r.If(rec.Slirp != nil, "binding", "slirp, which is a part of QEMU: use the masquerade binding, or QEMU")
+	r.If(rec.Binding == cache.BindingMacvtap && len(o.FDs) == 0, "options.fds", "missing, and Cloud Hypervisor opens no macvtap by its name: open its queues, and name the descriptors here")
+	r.If(len(o.FDs) > 0 && len(o.FDs) != rec.Queues, "options.fds", "%d descriptors, but the record has %d queues: want one for each queue", len(o.FDs), rec.Queues)
+	r.If(slices.ContainsFunc(o.FDs, func(fd int) bool { return fd < 3 }), "options.fds", "%d, want numbers of 3 or higher", o.FDs)
+	r.If(o.VCPUs < 0, "options.vcpus", "%d, want a number of CPUs, or 0: not known", o.VCPUs)
+	r.If(o.VCPUs > 0 && rec.Queues > o.VCPUs, "queues", "%d, and Cloud Hypervisor wants at most one for each of the guest's %d CPUs: run Setup again with fewer queues, or boot with more CPUs", rec.Queues, o.VCPUs)
+	r.If(!slices.Contains([]string{"", "virtio", "virtio-non-transitional"}, d.Model), "device.model", "%q, and Cloud Hypervisor has virtio 1.0 alone: leave this field empty", d.Model)
+	r.If(d.Driver == "vhost", "device.driver", "vhost, which Cloud Hypervisor does not use: leave this field empty")
+	r.If(d.BootOrder != 0, "device.bootOrder", "%d, and Cloud Hypervisor does not boot from a network: leave this field out", d.BootOrder)
+	r.If(d.ROM != "" && d.ROM != "off", "device.rom", "%q, and Cloud Hypervisor's devices have no option ROM: leave this field empty", d.ROM)
+	r.If(d.ACPIIndex != 0, "device.acpiIndex", "%d, and Cloud Hypervisor's devices have none: leave this field out, and let the guest find its device by the MAC", d.ACPIIndex)
+	r.If(d.LinkState == "down", "device.linkState", "down, and Cloud Hypervisor cannot take a link down: plug the device later, or leave this field empty")
+	r.If(strings.HasPrefix(d.Alias, "_"), "device.alias", "%q, and Cloud Hypervisor keeps names with an underscore in front for itself: name another one", d.Alias)
+	return r.Err()
 }
 
 // place returns the segment and the device of an address of the form 0000:00:05.0, which Validate has checked. Each

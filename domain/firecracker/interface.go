@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain/internal/refusal"
 )
 
 // NetworkInterface is a network device. Embed it to add rate limiters.
@@ -33,11 +34,12 @@ type NetworkInterface struct {
 // A *cache.FieldError: the record is not valid, or Firecracker cannot have what it wants. Source: firecracker.yaml
 // (src/firecracker/swagger).
 func NewNetworkInterface(rec *cache.Record) (*NetworkInterface, error) {
-	if err := rec.Validate(); err != nil {
-		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)
-	}
+	return refusal.Describe(rec, newInterface)
+}
+
+func newInterface(rec *cache.Record) (*NetworkInterface, error) {
 	if err := check(rec); err != nil {
-		return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
+		return nil, err
 	}
 	id := rec.Device.Alias
 	if id == "" {
@@ -52,29 +54,21 @@ func (n *NetworkInterface) Path() string { return "/network-interfaces/" + n.ID 
 // check refuses what Firecracker cannot have.
 func check(rec *cache.Record) error {
 	d := rec.Device
-	for _, f := range []struct {
-		wrong         bool
-		field, reason string
-	}{
-		{rec.SRIOV != nil, "binding", "sriov, and Firecracker passes no PCI device to a guest: use a binding with a tap, or another VMM"},
-		{rec.Passt != nil, "binding", "passt, whose socket Firecracker does not speak: use the masquerade binding, or QEMU"},
-		{rec.Slirp != nil, "binding", "slirp, which is a part of QEMU: use the masquerade binding, or QEMU"},
-		{rec.Binding == cache.BindingMacvtap, "binding", "macvtap, and Firecracker opens taps by their names alone: use the redirect binding, or another VMM"},
-		{rec.Queues > 1, "queues", fmt.Sprintf("%d, and Firecracker's device has one: run Setup again with one queue", rec.Queues)},
-		{d.Model != "" && d.Model != "virtio" && d.Model != "virtio-non-transitional", "device.model", fmt.Sprintf("%q, and Firecracker has virtio 1.0 alone: leave this field empty", d.Model)},
-		{d.Driver == "vhost", "device.driver", "vhost, which Firecracker does not use: leave this field empty"},
-		{d.BootOrder != 0, "device.bootOrder", fmt.Sprintf("%d, and Firecracker does not boot from a network: leave this field out", d.BootOrder)},
-		{d.ROM != "" && d.ROM != "off", "device.rom", fmt.Sprintf("%q, and Firecracker's devices have no option ROM: leave this field empty", d.ROM)},
-		{d.PCIAddress != "", "device.pciAddress", fmt.Sprintf("%q, and Firecracker places its devices itself: leave this field empty", d.PCIAddress)},
-		{d.ACPIIndex != 0, "device.acpiIndex", fmt.Sprintf("%d, and Firecracker's devices have none: leave this field out, and let the guest find its device by the MAC", d.ACPIIndex)},
-		{d.LinkState == "down", "device.linkState", "down, and Firecracker cannot take a link down: leave this field empty"},
-		{strings.ContainsFunc(d.Alias, isForeign), "device.alias", fmt.Sprintf("%q, and Firecracker takes letters, digits and underscores: name another one, or leave this field empty", d.Alias)},
-	} {
-		if f.wrong {
-			return &cache.FieldError{Field: f.field, Reason: f.reason}
-		}
-	}
-	return nil
+	var r refusal.First
+	r.If(rec.SRIOV != nil, "binding", "sriov, and Firecracker passes no PCI device to a guest: use a binding with a tap, or another VMM")
+	r.If(rec.Passt != nil, "binding", "passt, whose socket Firecracker does not speak: use the masquerade binding, or QEMU")
+	r.If(rec.Slirp != nil, "binding", "slirp, which is a part of QEMU: use the masquerade binding, or QEMU")
+	r.If(rec.Binding == cache.BindingMacvtap, "binding", "macvtap, and Firecracker opens taps by their names alone: use the redirect binding, or another VMM")
+	r.If(rec.Queues > 1, "queues", "%d, and Firecracker's device has one: run Setup again with one queue", rec.Queues)
+	r.If(d.Model != "" && d.Model != "virtio" && d.Model != "virtio-non-transitional", "device.model", "%q, and Firecracker has virtio 1.0 alone: leave this field empty", d.Model)
+	r.If(d.Driver == "vhost", "device.driver", "vhost, which Firecracker does not use: leave this field empty")
+	r.If(d.BootOrder != 0, "device.bootOrder", "%d, and Firecracker does not boot from a network: leave this field out", d.BootOrder)
+	r.If(d.ROM != "" && d.ROM != "off", "device.rom", "%q, and Firecracker's devices have no option ROM: leave this field empty", d.ROM)
+	r.If(d.PCIAddress != "", "device.pciAddress", "%q, and Firecracker places its devices itself: leave this field empty", d.PCIAddress)
+	r.If(d.ACPIIndex != 0, "device.acpiIndex", "%d, and Firecracker's devices have none: leave this field out, and let the guest find its device by the MAC", d.ACPIIndex)
+	r.If(d.LinkState == "down", "device.linkState", "down, and Firecracker cannot take a link down: leave this field empty")
+	r.If(strings.ContainsFunc(d.Alias, isForeign), "device.alias", "%q, and Firecracker takes letters, digits and underscores: name another one, or leave this field empty", d.Alias)
+	return r.Err()
 }
 
 // isForeign reports whether Firecracker does not take the character in a name.

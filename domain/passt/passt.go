@@ -3,11 +3,11 @@
 package passt
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain/internal/refusal"
 )
 
 // maxSocket is the length of the longest path of a Unix socket (unix(7)).
@@ -24,20 +24,16 @@ const maxSocket = 107
 // guest's MAC. A *cache.FieldError: the record is not valid or of another binding, or the path cannot be a socket's.
 // Source: passt(1).
 func Args(rec *cache.Record, socket string) ([]string, error) {
-	if err := rec.Validate(); err != nil {
-		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)
-	}
-	for _, f := range []struct {
-		wrong         bool
-		field, reason string
-	}{
-		{rec.Passt == nil, "binding", fmt.Sprintf("%s, want passt: the guest of another binding needs no passt", rec.Binding)},
-		{socket == "", "socket", "missing, want the path at which passt makes its socket"},
-		{len(socket) > maxSocket, "socket", fmt.Sprintf("%q has %d bytes, want at most %d: name a directory with a shorter path", socket, len(socket), maxSocket)},
-	} {
-		if f.wrong {
-			return nil, fmt.Errorf("interface %s: %w", rec.Name, &cache.FieldError{Field: f.field, Reason: f.reason})
-		}
+	return refusal.Describe(rec, func(rec *cache.Record) ([]string, error) { return newArgs(rec, socket) })
+}
+
+func newArgs(rec *cache.Record, socket string) ([]string, error) {
+	var r refusal.First
+	r.If(rec.Passt == nil, "binding", "%s, want passt: the guest of another binding needs no passt", rec.Binding)
+	r.If(socket == "", "socket", "missing, want the path at which passt makes its socket")
+	r.If(len(socket) > maxSocket, "socket", "%q has %d bytes, want at most %d: name a directory with a shorter path", socket, len(socket), maxSocket)
+	if err := r.Err(); err != nil {
+		return nil, err
 	}
 	args := []string{"--foreground", "--one-off", "--socket", socket, "--interface", rec.Name, "--mtu", strconv.Itoa(rec.MTU)}
 	for _, protocol := range []string{"tcp", "udp"} {

@@ -1,11 +1,11 @@
 package qemu
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain/internal/refusal"
 )
 
 // defaultModel is the device's model if the record names none: virtio 1.0 without the legacy interface.
@@ -51,30 +51,14 @@ func modelOf(rec *cache.Record) model {
 // check refuses what the model cannot have, and what QEMU leaves to others.
 func (m model) check(rec *cache.Record) error {
 	d := rec.Device
-	for _, f := range []struct {
-		wrong         bool
-		field, reason string
-	}{
-		{slices.Contains(fixed, m.name), "device.model",
-			fmt.Sprintf("%s, which QEMU makes with the machine alone: set this field to %s", m.name, defaultModel)},
-		{!m.virtio && rec.Queues > 1, "queues",
-			fmt.Sprintf("%d, but model %s has a single queue: run Setup again with one queue, or set device.model to %s", rec.Queues, m.name, defaultModel)},
-		{!m.virtio && d.Driver == "vhost", "device.driver",
-			fmt.Sprintf("vhost, but model %s cannot have it as its backend: leave this field empty, or set device.model to %s", m.name, defaultModel)},
-		{!m.pci && d.ROM != "", "device.rom",
-			fmt.Sprintf("%q, but model %s is not on a PCI bus and has no option ROM: leave this field empty", d.ROM, m.name)},
-		{!m.pci && d.PCIAddress != "", "device.pciAddress",
-			fmt.Sprintf("%q, but model %s is not on a PCI bus: leave this field empty", d.PCIAddress, m.name)},
-		{!m.pci && d.ACPIIndex != 0, "device.acpiIndex",
-			fmt.Sprintf("%d, but model %s is not on a PCI bus: leave this field empty", d.ACPIIndex, m.name)},
-		{rec.SRIOV != nil && rec.SRIOV.VLAN != 0, "sriov.vlan",
-			"QEMU does not set the VLAN: set it at the card (ip link set PF vf N vlan ID), then leave this field out of the record that QEMU gets"},
-		{rec.SRIOV != nil && rec.SRIOV.Managed, "sriov.managed",
-			"QEMU does not bind the function to vfio-pci: bind it, then leave this field out of the record that QEMU gets"},
-	} {
-		if f.wrong {
-			return &cache.FieldError{Field: f.field, Reason: f.reason}
-		}
-	}
-	return nil
+	var r refusal.First
+	r.If(slices.Contains(fixed, m.name), "device.model", "%s, which QEMU makes with the machine alone: set this field to %s", m.name, defaultModel)
+	r.If(!m.virtio && rec.Queues > 1, "queues", "%d, but model %s has a single queue: run Setup again with one queue, or set device.model to %s", rec.Queues, m.name, defaultModel)
+	r.If(!m.virtio && d.Driver == "vhost", "device.driver", "vhost, but model %s cannot have it as its backend: leave this field empty, or set device.model to %s", m.name, defaultModel)
+	r.If(!m.pci && d.ROM != "", "device.rom", "%q, but model %s is not on a PCI bus and has no option ROM: leave this field empty", d.ROM, m.name)
+	r.If(!m.pci && d.PCIAddress != "", "device.pciAddress", "%q, but model %s is not on a PCI bus: leave this field empty", d.PCIAddress, m.name)
+	r.If(!m.pci && d.ACPIIndex != 0, "device.acpiIndex", "%d, but model %s is not on a PCI bus: leave this field empty", d.ACPIIndex, m.name)
+	r.If(rec.SRIOV != nil && rec.SRIOV.VLAN != 0, "sriov.vlan", "QEMU does not set the VLAN: set it at the card (ip link set PF vf N vlan ID), then leave this field out of the record that QEMU gets")
+	r.If(rec.SRIOV != nil && rec.SRIOV.Managed, "sriov.managed", "QEMU does not bind the function to vfio-pci: bind it, then leave this field out of the record that QEMU gets")
+	return r.Err()
 }

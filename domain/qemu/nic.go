@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain/internal/refusal"
 )
 
 // Options is what the record does not have. The zero value has QEMU open the tap by its name.
@@ -67,14 +68,7 @@ type NIC struct {
 // A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. A *cache.FieldError: a field of the record
 // or the options is wrong. Source: qemu(1), -netdev and -device; qemu-qmp-ref(7).
 func NewNIC(rec *cache.Record, o Options) (*NIC, error) {
-	if err := rec.Validate(); err != nil {
-		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)
-	}
-	nic, err := newNIC(rec, o)
-	if err != nil {
-		return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
-	}
-	return nic, nil
+	return refusal.Describe(rec, func(rec *cache.Record) (*NIC, error) { return newNIC(rec, o) })
 }
 
 func newNIC(rec *cache.Record, o Options) (*NIC, error) {
@@ -313,27 +307,19 @@ func setPlace(device Object, d cache.Device, o Options) error {
 func (o Options) check(rec *cache.Record, m model) error {
 	tap := rec.Tap != ""
 	vhost := tap && m.virtio && o.Vhost && rec.Device.Driver != "qemu"
-	for _, f := range []struct {
-		wrong         bool
-		field, reason string
-	}{
-		{len(o.FDs) > 0 && !tap, "options.fds", fmt.Sprintf("%d descriptors, but the %s binding has no tap: leave this field empty", len(o.FDs), rec.Binding)},
-		{len(o.FDs) > 0 && tap && len(o.FDs) != rec.Queues, "options.fds", fmt.Sprintf("%d descriptors, but the record has %d queues: want one for each queue", len(o.FDs), rec.Queues)},
-		{len(o.FDs) == 0 && rec.Binding == cache.BindingMacvtap, "options.fds", "none, but QEMU cannot open a macvtap: open its queues (phase2.OpenTap), and name the descriptors here"},
-		{len(o.VhostFDs) > 0 && !vhost, "options.vhostFDs", "want none: this field needs Vhost, a tap, a virtio model and a device.driver other than qemu"},
-		{len(o.VhostFDs) > 0 && len(o.VhostFDs) != len(o.FDs), "options.vhostFDs", fmt.Sprintf("%d descriptors of /dev/vhost-net and %d of the tap: want as many", len(o.VhostFDs), len(o.FDs))},
-		{rec.Device.Driver == "vhost" && !vhost, "device.driver", "vhost, but Options.Vhost does not say that QEMU can open /dev/vhost-net: set Options.Vhost, or leave this field empty"},
-		{o.Socket == "" && rec.Passt != nil, "options.socket", "missing, want the path of passt's socket"},
-		{o.Socket != "" && rec.Passt == nil, "options.socket", fmt.Sprintf("%q, but the %s binding has no passt: leave this field empty", o.Socket, rec.Binding)},
-	} {
-		if f.wrong {
-			return &cache.FieldError{Field: f.field, Reason: f.reason}
-		}
-	}
-	for field, list := range map[string][]string{"options.fds": o.FDs, "options.vhostFDs": o.VhostFDs} {
-		if slices.ContainsFunc(list, func(fd string) bool { return fd == "" || strings.Contains(fd, ":") }) {
-			return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%q, want numbers, or names of QMP's getfd, which have no colon", list)}
-		}
-	}
-	return nil
+	var r refusal.First
+	r.If(len(o.FDs) > 0 && !tap, "options.fds", "%d descriptors, but the %s binding has no tap: leave this field empty", len(o.FDs), rec.Binding)
+	r.If(len(o.FDs) > 0 && tap && len(o.FDs) != rec.Queues, "options.fds", "%d descriptors, but the record has %d queues: want one for each queue", len(o.FDs), rec.Queues)
+	r.If(len(o.FDs) == 0 && rec.Binding == cache.BindingMacvtap, "options.fds", "none, but QEMU cannot open a macvtap: open its queues (phase2.OpenTap), and name the descriptors here")
+	r.If(len(o.VhostFDs) > 0 && !vhost, "options.vhostFDs", "want none: this field needs Vhost, a tap, a virtio model and a device.driver other than qemu")
+	r.If(len(o.VhostFDs) > 0 && len(o.VhostFDs) != len(o.FDs), "options.vhostFDs", "%d descriptors of /dev/vhost-net and %d of the tap: want as many", len(o.VhostFDs), len(o.FDs))
+	r.If(rec.Device.Driver == "vhost" && !vhost, "device.driver", "vhost, but Options.Vhost does not say that QEMU can open /dev/vhost-net: set Options.Vhost, or leave this field empty")
+	r.If(o.Socket == "" && rec.Passt != nil, "options.socket", "missing, want the path of passt's socket")
+	r.If(o.Socket != "" && rec.Passt == nil, "options.socket", "%q, but the %s binding has no passt: leave this field empty", o.Socket, rec.Binding)
+	r.If(slices.ContainsFunc(o.FDs, unnamed), "options.fds", "%q, want numbers, or names of QMP's getfd, which have no colon", o.FDs)
+	r.If(slices.ContainsFunc(o.VhostFDs, unnamed), "options.vhostFDs", "%q, want numbers, or names of QMP's getfd, which have no colon", o.VhostFDs)
+	return r.Err()
 }
+
+// unnamed reports whether the command line cannot name the descriptor.
+func unnamed(fd string) bool { return fd == "" || strings.Contains(fd, ":") }
