@@ -1,7 +1,6 @@
 package domain_test
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -15,21 +14,10 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/records"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }
-
-func record() *cache.Record {
-	return &cache.Record{
-		Version: cache.Version,
-		Name:    "eth0",
-		Binding: cache.BindingBridge,
-		Tap:     "eth0-tap",
-		Queues:  1,
-		MAC:     cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0c},
-		MTU:     1450,
-	}
-}
 
 // cases are the elements in testdata, with the names of their files.
 var cases = []struct {
@@ -62,49 +50,35 @@ var cases = []struct {
 			ACPIIndex: 1, Alias: "ua-a", LinkState: "up",
 		}
 	}},
-	{"macvtap", macvtap},
-	{"macvtap-queues", func(r *cache.Record) { macvtap(r); r.Queues, r.Device.Driver = 2, "vhost" }},
-	{"sriov", sriov},
-	{"sriov-managed", func(r *cache.Record) { sriov(r); r.SRIOV.Managed = true }},
+	{"macvtap", records.Macvtap},
+	{"macvtap-queues", func(r *cache.Record) { records.Macvtap(r); r.Queues, r.Device.Driver = 2, "vhost" }},
+	{"sriov", records.SRIOV},
+	{"sriov-managed", func(r *cache.Record) { records.SRIOV(r); r.SRIOV.Managed = true }},
 	{"sriov-everything", func(r *cache.Record) {
-		sriov(r)
+		records.SRIOV(r)
 		r.SRIOV = &cache.SRIOV{PCIAddress: "00a1:3f:1e.7", VLAN: 42}
 		r.Device = cache.Device{BootOrder: 1, ROM: "/rom", PCIAddress: "0000:01:00.0", ACPIIndex: 1, Alias: "ua-a"}
 	}},
-	{"passt", passt},
+	{"passt", func(r *cache.Record) { records.Passt(r) }},
 	{"passt-forwards", func(r *cache.Record) {
-		passt(r)
+		records.Passt(r)
 		r.Passt.Forwards = []cache.Forward{
 			{Protocol: "tcp", First: 80, Last: 80, Guest: 80}, {Protocol: "udp", First: 53, Last: 53, Guest: 5353},
 			{Protocol: "tcp", First: 8000, Last: 8100, Guest: 8000}, {Protocol: "tcp", First: 9000, Last: 9009, Guest: 90},
 		}
 	}},
-	{"slirp", slirp},
+	{"slirp", records.Slirp},
 	{"slirp-4", func(r *cache.Record) {
-		slirp(r)
+		records.Slirp(r)
 		r.Slirp = &cache.Slirp{IPv4: netip.MustParsePrefix("10.9.0.0/27")}
 		r.Device.Model, r.Device.LinkState = "e1000e", "down"
 	}},
-	{"passt-e1000e", func(r *cache.Record) { passt(r); r.Device.Model, r.Device.LinkState = "e1000e", "down" }},
-}
-
-// macvtap, sriov, passt and slirp make the record one of that binding.
-func macvtap(r *cache.Record) { r.Binding, r.Tap = cache.BindingMacvtap, r.Name }
-
-func sriov(r *cache.Record) {
-	r.Binding, r.Tap, r.MTU, r.SRIOV = cache.BindingSRIOV, "", 0, &cache.SRIOV{PCIAddress: "0000:03:10.1"}
-}
-
-func passt(r *cache.Record) { r.Binding, r.Tap, r.Passt = cache.BindingPasst, "", &cache.Passt{} }
-
-func slirp(r *cache.Record) {
-	r.Binding, r.Tap, r.MTU = cache.BindingSlirp, "", 1500
-	r.Slirp = &cache.Slirp{IPv4: netip.MustParsePrefix("10.0.2.0/24"), IPv6: netip.MustParsePrefix("fd10:0:2::/64")}
+	{"passt-e1000e", func(r *cache.Record) { records.Passt(r); r.Device.Model, r.Device.LinkState = "e1000e", "down" }},
 }
 
 func element(t *testing.T, edit func(*cache.Record)) string {
 	t.Helper()
-	rec := record()
+	rec := records.Bridge()
 	edit(rec)
 	iface, err := domain.Interface(rec)
 	if err != nil {
@@ -157,44 +131,6 @@ func TestSchema(t *testing.T) {
 	}
 	if out, err := validate(strings.Replace(element(t, cases[0].edit), "managed", "unmanaged", 1)); err == nil {
 		t.Errorf("the schema accepts an attribute that libvirt does not have:\n%s", out)
-	}
-}
-
-func TestInterfaceErrors(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		edit  func(*cache.Record)
-		field string
-		words string // what the message asks the user to do
-	}{
-		{"invalid record", func(r *cache.Record) { r.Tap = "" }, "tap", "want 1 to 15"},
-		{"newer record", func(r *cache.Record) { r.Version++ }, "version", "use the version of guestwire that wrote it"},
-		{"queues of e1000", func(r *cache.Record) { r.Device.Model, r.Queues = "e1000", 2 }, "queues", "set device.model to virtio-non-transitional"},
-		{"queues of usb-net", func(r *cache.Record) { r.Device.Model, r.Queues = "usb-net", 2 }, "queues", "run Setup again with one queue"},
-		{"vhost of e1000e", func(r *cache.Record) { r.Device.Model, r.Device.Driver = "e1000e", "vhost" }, "device.driver", "leave this field empty"},
-		{"rom of usb-net", func(r *cache.Record) { r.Device.Model, r.Device.ROM = "usb-net", "off" }, "device.rom", "leave this field empty"},
-		{"model of a virtual function", func(r *cache.Record) { sriov(r); r.Device.Model = "virtio" }, "device.model", "leave it out"},
-		{"forwards of slirp", func(r *cache.Record) {
-			slirp(r)
-			r.Slirp.Forwards = []cache.Forward{{Protocol: "tcp", First: 80, Last: 80, Guest: 80}}
-		}, "slirp.forwards", "leave binding.slirp.ports out"},
-		{"search domains of slirp", func(r *cache.Record) { slirp(r); r.DNS = &cache.DNS{Search: []string{"pod.example"}} }, "dns.search", "leave it out"},
-		{"vhost of passt", func(r *cache.Record) { passt(r); r.Device.Driver = "vhost" }, "device.driver", "leave it out"},
-		{"place of a virtual function", func(r *cache.Record) { sriov(r); r.SRIOV.PCIAddress = "3:10.1" }, "sriov.pciAddress", "want the form 0000:03:10.1"},
-		{"place", func(r *cache.Record) { r.Device.PCIAddress = "1:0.0" }, "device.pciAddress", "want the form 0000:03:10.1"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			rec := record()
-			c.edit(rec)
-			iface, err := domain.Interface(rec)
-			var field *cache.FieldError
-			if !errors.As(err, &field) {
-				t.Fatalf("got %v, %v, want a *cache.FieldError", iface, err)
-			}
-			if field.Field != c.field || !strings.Contains(err.Error(), c.words) || !strings.Contains(err.Error(), "eth0") {
-				t.Errorf("got %q, want field %s and %q", err, c.field, c.words)
-			}
-		})
 	}
 }
 

@@ -3,9 +3,7 @@ package cloudhypervisor_test
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"maps"
-	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,14 +12,8 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/cloudhypervisor"
 	"github.com/guestwire/guestwire/internal/test/golden"
+	"github.com/guestwire/guestwire/internal/test/records"
 )
-
-func record() *cache.Record {
-	return &cache.Record{
-		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge, Tap: "eth0-tap", Queues: 1,
-		MAC: cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0c}, MTU: 1450,
-	}
-}
 
 // everything makes a device with all that it can have.
 func everything(r *cache.Record, o *cloudhypervisor.Options) {
@@ -50,7 +42,7 @@ func TestNet(t *testing.T) {
 		file := c.name + ".txt"
 		files = append(files, file)
 		t.Run(c.name, func(t *testing.T) {
-			rec, o := record(), cloudhypervisor.Options{}
+			rec, o := records.Bridge(), cloudhypervisor.Options{}
 			c.edit(rec, &o)
 			before := *rec
 			n, err := cloudhypervisor.NewNet(rec, o)
@@ -89,7 +81,7 @@ var chosen = []string{"tap", "mac", "num_queues", "id", "pci_segment", "pci_devi
 func TestSchema(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range cases {
-		rec, o := record(), cloudhypervisor.Options{}
+		rec, o := records.Bridge(), cloudhypervisor.Options{}
 		c.edit(rec, &o)
 		n, err := cloudhypervisor.NewNet(rec, o)
 		if err != nil {
@@ -144,52 +136,4 @@ func typeOf(value any) string {
 		return "number"
 	}
 	return "object"
-}
-
-func TestErrors(t *testing.T) {
-	type edit = func(*cache.Record, *cloudhypervisor.Options)
-	device := func(d cache.Device) edit {
-		return func(r *cache.Record, _ *cloudhypervisor.Options) { r.Device = d }
-	}
-	for _, c := range []struct {
-		edit        edit
-		field, text string
-	}{
-		{func(r *cache.Record, _ *cloudhypervisor.Options) { r.MTU = 1 }, "mtu", "record of interface"},
-		{func(r *cache.Record, _ *cloudhypervisor.Options) {
-			r.Binding, r.Tap, r.MTU, r.SRIOV = cache.BindingSRIOV, "", 0, &cache.SRIOV{PCIAddress: "0000:03:10.1"}
-		}, "binding", "--device path="},
-		{func(r *cache.Record, _ *cloudhypervisor.Options) {
-			r.Binding, r.Tap, r.Passt = cache.BindingPasst, "", &cache.Passt{}
-		}, "binding", "masquerade"},
-		{func(r *cache.Record, _ *cloudhypervisor.Options) {
-			r.Binding, r.Tap, r.Slirp = cache.BindingSlirp, "", &cache.Slirp{IPv4: netip.MustParsePrefix("10.0.2.0/24")}
-		}, "binding", "masquerade"},
-		{func(r *cache.Record, _ *cloudhypervisor.Options) { r.Binding, r.Tap = cache.BindingMacvtap, r.Name }, "options.fds", "open its queues"},
-		{func(_ *cache.Record, o *cloudhypervisor.Options) { o.FDs = []int{3, 4} }, "options.fds", "one for each queue"},
-		{func(r *cache.Record, o *cloudhypervisor.Options) { r.Queues, o.FDs = 2, []int{3} }, "options.fds", "one for each queue"},
-		{func(_ *cache.Record, o *cloudhypervisor.Options) { o.FDs = []int{2} }, "options.fds", "3 or higher"},
-		{func(r *cache.Record, o *cloudhypervisor.Options) { r.Queues, o.VCPUs = 3, 2 }, "queues", "more CPUs"},
-		{func(_ *cache.Record, o *cloudhypervisor.Options) { o.VCPUs = -1 }, "options.vcpus", "not known"},
-		{device(cache.Device{Model: "e1000"}), "device.model", "leave this field empty"},
-		{device(cache.Device{Model: "virtio-transitional"}), "device.model", "virtio 1.0 alone"},
-		{device(cache.Device{Driver: "vhost"}), "device.driver", "leave this field empty"},
-		{device(cache.Device{BootOrder: 1}), "device.bootOrder", "leave this field out"},
-		{device(cache.Device{ROM: "on"}), "device.rom", "leave this field empty"},
-		{device(cache.Device{ROM: "/rom"}), "device.rom", "leave this field empty"},
-		{device(cache.Device{ACPIIndex: 1}), "device.acpiIndex", "by the MAC"},
-		{device(cache.Device{LinkState: "down"}), "device.linkState", "plug the device later"},
-		{device(cache.Device{Alias: "_net0"}), "device.alias", "name another one"},
-		{device(cache.Device{PCIAddress: "0000:01:05.0"}), "device.pciAddress", "bus 00"},
-		{device(cache.Device{PCIAddress: "0000:00:05.1"}), "device.pciAddress", "function 0"},
-		{device(cache.Device{PCIAddress: "0000:00:00.0"}), "device.pciAddress", "devices 01"},
-	} {
-		rec, o := record(), cloudhypervisor.Options{}
-		c.edit(rec, &o)
-		n, err := cloudhypervisor.NewNet(rec, o)
-		var field *cache.FieldError
-		if n != nil || !errors.As(err, &field) || field.Field != c.field || !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), "interface ") {
-			t.Errorf("%+v: %v, %v; want an error of %s with %q", *rec, n, err, c.field, c.text)
-		}
-	}
 }

@@ -3,9 +3,7 @@ package firecracker_test
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"maps"
-	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,14 +13,8 @@ import (
 	"github.com/guestwire/guestwire/domain/firecracker"
 	"github.com/guestwire/guestwire/internal/syntax"
 	"github.com/guestwire/guestwire/internal/test/golden"
+	"github.com/guestwire/guestwire/internal/test/records"
 )
-
-func record() *cache.Record {
-	return &cache.Record{
-		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge, Tap: "eth0-tap", Queues: 1,
-		MAC: cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0c}, MTU: 1450,
-	}
-}
 
 // cases are the devices in testdata, with the names of their files.
 var cases = []struct {
@@ -44,7 +36,7 @@ func TestNetworkInterface(t *testing.T) {
 		file := c.name + ".txt"
 		files = append(files, file)
 		t.Run(c.name, func(t *testing.T) {
-			rec := record()
+			rec := records.Bridge()
 			c.edit(rec)
 			before := *rec
 			n, err := firecracker.NewNetworkInterface(rec)
@@ -90,7 +82,7 @@ var chosen = []string{"iface_id", "host_dev_name", "guest_mac", "mtu"}
 func TestSchema(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range cases {
-		rec := record()
+		rec := records.Bridge()
 		c.edit(rec)
 		n, err := firecracker.NewNetworkInterface(rec)
 		if err != nil {
@@ -141,7 +133,7 @@ func TestSchema(t *testing.T) {
 
 // TestOldVersion: a Firecracker before 1.16 gets no MTU.
 func TestOldVersion(t *testing.T) {
-	n, err := firecracker.NewNetworkInterface(record())
+	n, err := firecracker.NewNetworkInterface(records.Bridge())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +147,7 @@ func TestOldVersion(t *testing.T) {
 func TestNames(t *testing.T) {
 	seen := map[string]string{}
 	for _, name := range []string{"eth0", "eth_0", "eth-0", "eth.0", "eth_2d0", "eth_5f2d0", "ETH0", "_eth0", "-eth0"} {
-		rec := record()
+		rec := records.Bridge()
 		rec.Name = name
 		n, err := firecracker.NewNetworkInterface(rec)
 		if err != nil {
@@ -167,41 +159,6 @@ func TestNames(t *testing.T) {
 		seen[n.ID] = name
 		if strings.ContainsAny(n.ID, "-./") {
 			t.Errorf("%s: Firecracker does not take the ID %s", name, n.ID)
-		}
-	}
-}
-
-func TestErrors(t *testing.T) {
-	device := func(d cache.Device) func(*cache.Record) { return func(r *cache.Record) { r.Device = d } }
-	for _, c := range []struct {
-		edit        func(*cache.Record)
-		field, text string
-	}{
-		{func(r *cache.Record) { r.MTU = 1 }, "mtu", "record of interface"},
-		{func(r *cache.Record) {
-			r.Binding, r.Tap, r.MTU, r.SRIOV = cache.BindingSRIOV, "", 0, &cache.SRIOV{PCIAddress: "0000:03:10.1"}
-		}, "binding", "another VMM"},
-		{func(r *cache.Record) {
-			r.Binding, r.Tap, r.Slirp = cache.BindingSlirp, "", &cache.Slirp{IPv4: netip.MustParsePrefix("10.0.2.0/24")}
-		}, "binding", "masquerade"},
-		{func(r *cache.Record) { r.Binding, r.Tap, r.Passt = cache.BindingPasst, "", &cache.Passt{} }, "binding", "masquerade"},
-		{func(r *cache.Record) { r.Binding, r.Tap = cache.BindingMacvtap, r.Name }, "binding", "redirect"},
-		{func(r *cache.Record) { r.Queues = 2 }, "queues", "run Setup again with one queue"},
-		{device(cache.Device{Model: "rtl8139"}), "device.model", "leave this field empty"},
-		{device(cache.Device{Driver: "vhost"}), "device.driver", "leave this field empty"},
-		{device(cache.Device{BootOrder: 1}), "device.bootOrder", "leave this field out"},
-		{device(cache.Device{ROM: "/rom"}), "device.rom", "leave this field empty"},
-		{device(cache.Device{PCIAddress: "0000:00:05.0"}), "device.pciAddress", "leave this field empty"},
-		{device(cache.Device{ACPIIndex: 1}), "device.acpiIndex", "by the MAC"},
-		{device(cache.Device{LinkState: "down"}), "device.linkState", "leave this field empty"},
-		{device(cache.Device{Alias: "ua-blue"}), "device.alias", "letters, digits and underscores"},
-	} {
-		rec := record()
-		c.edit(rec)
-		n, err := firecracker.NewNetworkInterface(rec)
-		var field *cache.FieldError
-		if n != nil || !errors.As(err, &field) || field.Field != c.field || !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), "interface ") {
-			t.Errorf("%+v: %v, %v; want an error of %s with %q", *rec, n, err, c.field, c.text)
 		}
 	}
 }

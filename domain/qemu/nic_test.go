@@ -15,32 +15,14 @@ import (
 	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/internal/syntax"
 	"github.com/guestwire/guestwire/internal/test/golden"
+	"github.com/guestwire/guestwire/internal/test/records"
 )
 
-func record() *cache.Record {
-	return &cache.Record{
-		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge, Tap: "eth0-tap", Queues: 1,
-		MAC: cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0c}, MTU: 1450,
-	}
-}
-
 // macvtap, sriov, passt and slirp make the record one of that binding, and the options those that the record needs.
-func macvtap(r *cache.Record, o *qemu.Options) {
-	r.Binding, r.Tap, o.FDs = cache.BindingMacvtap, r.Name, []string{"3"}
-}
-
-func sriov(r *cache.Record, _ *qemu.Options) {
-	r.Binding, r.Tap, r.MTU, r.SRIOV = cache.BindingSRIOV, "", 0, &cache.SRIOV{PCIAddress: "0000:03:10.1"}
-}
-
-func passt(r *cache.Record, o *qemu.Options) {
-	r.Binding, r.Tap, r.Passt, o.Socket = cache.BindingPasst, "", &cache.Passt{}, "/run/passt,1.sock"
-}
-
-func slirp(r *cache.Record, _ *qemu.Options) {
-	r.Binding, r.Tap, r.MTU = cache.BindingSlirp, "", 1500
-	r.Slirp = &cache.Slirp{IPv4: netip.MustParsePrefix("10.0.2.0/24"), IPv6: netip.MustParsePrefix("fd10:0:2::/64")}
-}
+func macvtap(r *cache.Record, o *qemu.Options) { records.Macvtap(r); o.FDs = []string{"3"} }
+func sriov(r *cache.Record, _ *qemu.Options)   { records.SRIOV(r) }
+func passt(r *cache.Record, o *qemu.Options)   { records.Passt(r); o.Socket = "/run/passt,1.sock" }
+func slirp(r *cache.Record, _ *qemu.Options)   { records.Slirp(r) }
 
 // cases are the devices in testdata, with the names of their files.
 var cases = []struct {
@@ -133,7 +115,7 @@ func TestNIC(t *testing.T) {
 		file := c.name + ".txt"
 		files = append(files, file)
 		t.Run(c.name, func(t *testing.T) {
-			rec, o := record(), qemu.Options{}
+			rec, o := records.Bridge(), qemu.Options{}
 			c.edit(rec, &o)
 			before := *rec
 			nic, err := qemu.NewNIC(rec, o)
@@ -150,74 +132,6 @@ func TestNIC(t *testing.T) {
 	golden.Only(t, ".txt", files...)
 }
 
-func TestErrors(t *testing.T) {
-	model := func(name string) func(*cache.Record, *qemu.Options) {
-		return func(r *cache.Record, _ *qemu.Options) { r.Device.Model = name }
-	}
-	for _, c := range []struct {
-		name  string
-		edit  func(*cache.Record, *qemu.Options)
-		field string
-		words string // what the message asks the user to do
-	}{
-		{"invalid record", func(r *cache.Record, _ *qemu.Options) { r.Tap = "" }, "tap", "want 1 to 15"},
-		{"newer record", func(r *cache.Record, _ *qemu.Options) { r.Version++ }, "version", "use the version of guestwire that wrote it"},
-		{"queues of e1000", func(r *cache.Record, _ *qemu.Options) { r.Device.Model, r.Queues = "e1000", 2 }, "queues", "set device.model to virtio-non-transitional"},
-		{"vhost of e1000e", func(r *cache.Record, o *qemu.Options) {
-			r.Device.Model, r.Device.Driver, o.Vhost = "e1000e", "vhost", true
-		}, "device.driver", "leave this field empty"},
-		{"vhost without Vhost", func(r *cache.Record, _ *qemu.Options) { r.Device.Driver = "vhost" }, "device.driver", "set Options.Vhost"},
-		{"vhost of passt", func(r *cache.Record, o *qemu.Options) { passt(r, o); r.Device.Driver = "vhost" }, "device.driver", "leave it out"},
-		{"rom of usb-net", func(r *cache.Record, _ *qemu.Options) { r.Device.Model, r.Device.ROM = "usb-net", "off" }, "device.rom", "leave this field empty"},
-		{"place of usb-net", func(r *cache.Record, _ *qemu.Options) {
-			r.Device.Model, r.Device.PCIAddress = "usb-net", "0000:00:02.0"
-		}, "device.pciAddress", "leave this field empty"},
-		{"index of usb-net", func(r *cache.Record, _ *qemu.Options) { r.Device.Model, r.Device.ACPIIndex = "usb-net", 1 }, "device.acpiIndex", "leave this field empty"},
-		{"a board's device", model("lan9118"), "device.model", "set this field to virtio-non-transitional"},
-		{"another board's device", model("smc91c111"), "device.model", "set this field to"},
-		{"place on another bus", func(r *cache.Record, _ *qemu.Options) { r.Device.PCIAddress = "0000:01:00.0" }, "device.pciAddress", "set Options.Bus"},
-		{"place in another domain", func(r *cache.Record, _ *qemu.Options) { r.Device.PCIAddress = "0001:00:00.0" }, "device.pciAddress", "set Options.Bus"},
-		{"macvtap by name", func(r *cache.Record, o *qemu.Options) { macvtap(r, o); o.FDs = nil }, "options.fds", "phase2.OpenTap"},
-		{"too few descriptors", func(r *cache.Record, o *qemu.Options) { r.Queues, o.FDs = 2, []string{"3"} }, "options.fds", "want one for each queue"},
-		{"too many descriptors", func(_ *cache.Record, o *qemu.Options) { o.FDs = []string{"3", "4"} }, "options.fds", "want one for each queue"},
-		{"two descriptors in one", func(_ *cache.Record, o *qemu.Options) { o.FDs = []string{"3:4"} }, "options.fds", "no colon"},
-		{"no descriptor", func(_ *cache.Record, o *qemu.Options) { o.FDs = []string{""} }, "options.fds", "want numbers"},
-		{"descriptors of passt", func(r *cache.Record, o *qemu.Options) { passt(r, o); o.FDs = []string{"3"} }, "options.fds", "leave this field empty"},
-		{"descriptors of a function", func(r *cache.Record, o *qemu.Options) { sriov(r, o); o.FDs = []string{"3"} }, "options.fds", "leave this field empty"},
-		{"vhost's descriptors without the tap's", func(_ *cache.Record, o *qemu.Options) { o.Vhost, o.VhostFDs = true, []string{"3"} }, "options.vhostFDs", "want as many"},
-		{"vhost's descriptors without Vhost", func(_ *cache.Record, o *qemu.Options) { o.FDs, o.VhostFDs = []string{"3"}, []string{"4"} }, "options.vhostFDs", "needs Vhost"},
-		{"vhost's descriptors of rtl8139", func(r *cache.Record, o *qemu.Options) {
-			r.Device.Model, o.Vhost, o.FDs, o.VhostFDs = "rtl8139", true, []string{"3"}, []string{"4"}
-		}, "options.vhostFDs", "virtio model"},
-		{"vhost's descriptors of passt", func(r *cache.Record, o *qemu.Options) { passt(r, o); o.Vhost, o.VhostFDs = true, []string{"4"} }, "options.vhostFDs", "a tap"},
-		{"vhost's descriptors with a colon", func(_ *cache.Record, o *qemu.Options) {
-			o.Vhost, o.FDs, o.VhostFDs = true, []string{"3"}, []string{":"}
-		}, "options.vhostFDs", "no colon"},
-		{"passt without a socket", func(r *cache.Record, o *qemu.Options) { passt(r, o); o.Socket = "" }, "options.socket", "want the path"},
-		{"a socket of slirp", func(r *cache.Record, o *qemu.Options) { slirp(r, o); o.Socket = "/run/passt" }, "options.socket", "leave this field empty"},
-		{"a socket without passt", func(_ *cache.Record, o *qemu.Options) { o.Socket = "/run/passt" }, "options.socket", "leave this field empty"},
-		{"VLAN of a function", func(r *cache.Record, o *qemu.Options) { sriov(r, o); r.SRIOV.VLAN = 5 }, "sriov.vlan", "set it at the card"},
-		{"managed function", func(r *cache.Record, o *qemu.Options) { sriov(r, o); r.SRIOV.Managed = true }, "sriov.managed", "bind it"},
-		{"id", func(_ *cache.Record, o *qemu.Options) { o.ID = "a,b" }, "options.id", "set Options.ID"},
-		{"id of a digit", func(_ *cache.Record, o *qemu.Options) { o.ID = "0a" }, "options.id", "wants a letter"},
-		{"alias that is no id", func(r *cache.Record, _ *qemu.Options) { r.Device.Alias = "_a" }, "device.alias", "set Options.ID"},
-		{"name that is no id", func(r *cache.Record, _ *qemu.Options) { r.Name = "3com" }, "name", "set Options.ID"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			rec, o := record(), qemu.Options{}
-			c.edit(rec, &o)
-			nic, err := qemu.NewNIC(rec, o)
-			var field *cache.FieldError
-			if !errors.As(err, &field) {
-				t.Fatalf("got %v, %v, want a *cache.FieldError", nic, err)
-			}
-			if field.Field != c.field || !strings.Contains(err.Error(), c.words) || !strings.Contains(err.Error(), rec.Name) {
-				t.Errorf("got %q, want field %s and %q", err, c.field, c.words)
-			}
-		})
-	}
-}
-
 // queue is an open queue of a tap.
 type queue struct{ closed bool }
 
@@ -226,7 +140,7 @@ func (q *queue) Close() error { q.closed = true; return nil }
 // TestArgs: the taps of all records have numbers in order, records without a tap have none, and an error leaves no tap
 // open.
 func TestArgs(t *testing.T) {
-	tap, queues, card, sockets, down := record(), record(), record(), record(), record()
+	tap, queues, card, sockets, down := records.Bridge(), records.Bridge(), records.Bridge(), records.Bridge(), records.Bridge()
 	queues.Name, queues.Queues = "eth1", 2
 	card.Name, sockets.Name, down.Name = "eth2", "eth3", "eth4"
 	sriov(card, &qemu.Options{})
@@ -281,7 +195,7 @@ func TestArgs(t *testing.T) {
 
 // TestLinkDown: the command line cannot take a link down, so Args refuses until the caller has taken SetLink.
 func TestLinkDown(t *testing.T) {
-	rec := record()
+	rec := records.Bridge()
 	rec.Device.LinkState = "down"
 	nic, err := qemu.NewNIC(rec, qemu.Options{})
 	if err != nil {
@@ -299,7 +213,7 @@ func TestLinkDown(t *testing.T) {
 
 // TestPlug: the commands come in order, and a failure takes back what came before it.
 func TestPlug(t *testing.T) {
-	rec := record()
+	rec := records.Bridge()
 	rec.Device.LinkState = "down"
 	tap, err := qemu.NewNIC(rec, qemu.Options{})
 	if err != nil {
@@ -339,7 +253,7 @@ func TestPlug(t *testing.T) {
 // TestUnplug: the tap's backend goes after the device, and never before. A device_del that the guest ignores is sent
 // again.
 func TestUnplug(t *testing.T) {
-	tap, err := qemu.NewNIC(record(), qemu.Options{})
+	tap, err := qemu.NewNIC(records.Bridge(), qemu.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
