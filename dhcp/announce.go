@@ -5,15 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"syscall"
 	"time"
 
-	"github.com/mdlayher/ndp"
-
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 const (
@@ -24,9 +22,7 @@ const (
 	rarpPause        = 50 * time.Millisecond // QEMU's announce-initial and announce-step
 	rarpRequests     = 5                     // QEMU's announce-rounds
 
-	etherRARP   = 0x8035
-	rarpRequest = 3
-	minFrame    = 60 // octets of an Ethernet frame without its checksum
+	minFrame = 60 // octets of an Ethernet frame without its checksum
 )
 
 // ErrStandby is the error of Announce while the guest is on standby. Activate of phase1.NIC ends the standby.
@@ -84,22 +80,19 @@ type round struct {
 }
 
 // newRounds returns the announcement for a record.
-func newRounds(rec cache.Record, neighbours map[netip.Addr]neighbour) ([]round, error) {
+func newRounds(rec cache.Record, neighbours map[netip.Addr]neighbour) []round {
 	var arp, nd, rarp [][]byte
 	if rec.Announces() {
-		var err error
-		if nd, err = announcements6(rec, neighbours); err != nil {
-			return nil, err
-		}
+		nd = announcements6(rec, neighbours)
 		arp = announcements4(rec, neighbours)
-		rarp = [][]byte{arpFrame(etherRARP, rarpRequest, rec.MAC, netip.IPv4Unspecified(), rec.MAC, netip.IPv4Unspecified())}
+		rarp = [][]byte{arpFrame(frame.TypeRARP, frame.RARPRequest, rec.MAC, netip.IPv4Unspecified(), rec.MAC, netip.IPv4Unspecified())}
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(neighbours), netip.Addr.Compare) {
 		n := neighbours[a]
 		if a.Is4() {
 			arp = append(arp, announcement4(n.mac, a)...)
 		} else {
-			nd = append(nd, appendICMPv6(nil, multicastMAC(allNodes), n.mac, allNodes, a, n.unsolicited))
+			nd = append(nd, toAllNodes(nil, n.mac, a, n.unsolicited))
 		}
 	}
 	if a := gateway4(rec); a.IsValid() && !rec.GatewayMAC.IsZero() {
@@ -107,14 +100,10 @@ func newRounds(rec cache.Record, neighbours map[netip.Addr]neighbour) ([]round, 
 	}
 	if rec.IPv6 != nil && rec.IPv6.Router != nil && !rec.IPv6.Router.MAC.IsZero() {
 		if _, announced := neighbours[rec.IPv6.Router.Address]; !announced {
-			frame, err := announcement6(rec.IPv6.Router.MAC, rec.IPv6.Router.Address, true)
-			if err != nil {
-				return nil, err
-			}
-			nd = append(nd, frame)
+			nd = append(nd, announcement6(rec.IPv6.Router.MAC, rec.IPv6.Router.Address, frame.Override|frame.Router))
 		}
 	}
-	return inTime(arp, nd, rarp), nil
+	return inTime(arp, nd, rarp)
 }
 
 // inTime puts the frames in the order of time: the RARP requests at 0, 50, 200, 450 and 800 ms, as QEMU sends them.
@@ -199,7 +188,7 @@ func announcements4(rec cache.Record, neighbours map[netip.Addr]neighbour) (fram
 	}
 	for _, g := range gateways {
 		if len(own) > 0 {
-			frames = append(frames, arpFrame(etherARP, arpRequest, rec.MAC, own[0], cache.MAC{}, g))
+			frames = append(frames, arpFrame(frame.TypeARP, frame.ARPRequest, rec.MAC, own[0], cache.MAC{}, g))
 		}
 	}
 	return frames
@@ -208,56 +197,39 @@ func announcements4(rec cache.Record, neighbours map[netip.Addr]neighbour) (fram
 // announcement4 is an announcement as a request and as a reply: some stations learn from only one of them.
 func announcement4(mac cache.MAC, a netip.Addr) [][]byte {
 	return [][]byte{
-		arpFrame(etherARP, arpRequest, mac, a, cache.MAC{}, a),
-		arpFrame(etherARP, arpReply, mac, a, mac, a),
+		arpFrame(frame.TypeARP, frame.ARPRequest, mac, a, cache.MAC{}, a),
+		arpFrame(frame.TypeARP, frame.ARPReply, mac, a, mac, a),
 	}
 }
 
 // announcements6 are the guest's neighbour advertisements, and its solicitations for its gateways.
-func announcements6(rec cache.Record, neighbours map[netip.Addr]neighbour) (frames [][]byte, err error) {
+func announcements6(rec cache.Record, neighbours map[netip.Addr]neighbour) (frames [][]byte) {
 	own, gateways := addressesOf(rec, neighbours, false)
 	for _, a := range own {
-		frame, err := announcement6(rec.MAC, a, false)
-		if err != nil {
-			return nil, err
-		}
-		frames = append(frames, frame)
+		frames = append(frames, announcement6(rec.MAC, a, frame.Override))
 	}
 	for _, g := range gateways {
-		if len(own) == 0 {
-			break
+		if len(own) > 0 {
+			frames = append(frames, frame.AppendSolicitation(nil, rec.MAC, own[0], g))
 		}
-		msg, err := ndp.MarshalMessage(&ndp.NeighborSolicitation{
-			TargetAddress: g,
-			Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: net.HardwareAddr(rec.MAC[:])}},
-		})
-		if err != nil {
-			return nil, fmt.Errorf("neighbour solicitation for %v: %w", g, err)
-		}
-		to := solicitedNode(g)
-		frames = append(frames, appendICMPv6(nil, multicastMAC(to), rec.MAC, to, own[0], msg))
 	}
-	return frames, nil
+	return frames
 }
 
 // announcement6 is an unsolicited neighbour advertisement.
-func announcement6(mac cache.MAC, a netip.Addr, router bool) ([]byte, error) {
-	msg, err := ndp.MarshalMessage(&ndp.NeighborAdvertisement{
-		Router: router, Override: true, TargetAddress: a,
-		Options: []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: net.HardwareAddr(mac[:])}},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("neighbour advertisement for %v: %w", a, err)
-	}
-	return appendICMPv6(nil, multicastMAC(allNodes), mac, allNodes, a, msg), nil
+func announcement6(mac cache.MAC, a netip.Addr, flags byte) []byte {
+	return toAllNodes(nil, mac, a, frame.Advertisement(flags, a, mac))
+}
+
+// toAllNodes appends a frame with an ICMPv6 message to all nodes of the link.
+func toAllNodes(b []byte, mac cache.MAC, src netip.Addr, msg []byte) []byte {
+	return frame.AppendICMPv6(b, frame.MulticastMAC(frame.AllNodes), mac, frame.AllNodes, src, msg)
 }
 
 // arpFrame returns a broadcast frame with an ARP or RARP packet (RFC 826, RFC 903), with padding.
-func arpFrame(etherType uint16, operation byte, sender cache.MAC, senderIP netip.Addr, target cache.MAC, targetIP netip.Addr) []byte {
-	from, to := senderIP.As4(), targetIP.As4()
-	b := appendEthernet(nil, broadcastMAC, sender, etherType)
-	b = append(append(b, arpHead[:]...), 0, operation)
-	b = append(append(append(append(b, sender[:]...), from[:]...), target[:]...), to[:]...)
+func arpFrame(etherType, operation uint16, sender cache.MAC, senderIP netip.Addr, target cache.MAC, targetIP netip.Addr) []byte {
+	b := frame.AppendEthernet(nil, frame.Broadcast, sender, etherType)
+	b = frame.ARP{Operation: operation, SenderMAC: sender, Sender: senderIP, TargetMAC: target, Target: targetIP}.Append(b)
 	return append(b, make([]byte, minFrame-len(b))...)
 }
 

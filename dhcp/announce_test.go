@@ -15,34 +15,35 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 // wordsOf names a frame of an announcement; an advertisement of a router is left out.
 func wordsOf(t *testing.T, f []byte) string {
 	t.Helper()
-	names := map[cache.MAC]string{guestMAC: "guest", gatewayMAC: "gateway", responderMAC: "responder", broadcastMAC: "all", {}: "none"}
+	names := map[cache.MAC]string{guestMAC: "guest", gatewayMAC: "gateway", responderMAC: "responder", frame.Broadcast: "all", {}: "none"}
 	name := func(b []byte) string {
 		if n, ok := names[cache.MAC(b)]; ok {
 			return n
 		}
 		return cache.MAC(b).String()
 	}
-	from, body := name(f[6:12]), f[ethLen:]
+	from, body := name(f[6:12]), f[frame.EthernetLen:]
 	switch kind := binary.BigEndian.Uint16(f[12:]); kind {
-	case etherARP, etherRARP:
-		if len(f) != 60 || [6]byte(body) != arpHead || name(f) != "all" || name(body[8:]) != from {
+	case frame.TypeARP, frame.TypeRARP:
+		if len(f) != 60 || [6]byte(body) != [6]byte{0, 1, 8, 0, 6, 4} || name(f) != "all" || name(body[8:]) != from {
 			t.Errorf("ARP %x", f)
 		}
 		return fmt.Sprintf("%s %#x %d %v > %s %v", from, kind, body[7], netip.AddrFrom4([4]byte(body[14:])), name(body[18:]), netip.AddrFrom4([4]byte(body[24:])))
-	case etherIPv6:
-		p, ok := parseIPv6(body)
-		if !ok || p.hops != 255 || !validChecksum(pseudo6(p.src, p.dst, protoICMPv6, len(p.body)), p.body, 2) || cache.MAC(f) != multicastMAC(p.dst) {
+	case frame.TypeIPv6:
+		p, ok := frame.ParseIPv6(body)
+		if !ok || p.Hops != 255 || !validChecksum(frame.Pseudo6(p.Src, p.Dst, frame.ICMPv6, len(p.Body)), p.Body, 2) || cache.MAC(f) != frame.MulticastMAC(p.Dst) {
 			t.Errorf("ICMPv6 %x", f)
 		}
-		if p.body[0] == 134 {
+		if p.Body[0] == 134 {
 			return ""
 		}
-		return fmt.Sprintf("%s %d %v > %v %v %x %d %s", from, p.body[0], p.src, p.dst, netip.AddrFrom16([16]byte(p.body[8:])), p.body[4], p.body[24], name(p.body[26:32]))
+		return fmt.Sprintf("%s %d %v > %v %v %x %d %s", from, p.Body[0], p.Src, p.Dst, netip.AddrFrom16([16]byte(p.Body[8:])), p.Body[4], p.Body[24], name(p.Body[26:32]))
 	}
 	t.Errorf("frame %x", f)
 	return ""
@@ -162,18 +163,18 @@ func FuzzAnnounce(f *testing.F) {
 			own[rec.IPv6.Address] = rec.MAC
 		}
 		for _, round := range r.answers.Load().rounds {
-			for _, frame := range round.frames {
-				source, from := cache.MAC(frame[6:12]), netip.Addr{}
-				switch binary.BigEndian.Uint16(frame[12:]) {
-				case etherARP:
-					from = netip.AddrFrom4([4]byte(frame[ethLen+14:]))
-				case etherIPv6:
-					from = netip.AddrFrom16([16]byte(frame[ethLen+8:]))
+			for _, f := range round.frames {
+				source, from := cache.MAC(f[6:12]), netip.Addr{}
+				switch binary.BigEndian.Uint16(f[12:]) {
+				case frame.TypeARP:
+					from = netip.AddrFrom4([4]byte(f[frame.EthernetLen+14:]))
+				case frame.TypeIPv6:
+					from = netip.AddrFrom16([16]byte(f[frame.EthernetLen+8:]))
 				}
 				if from.IsValid() && own[from] != source || source == rec.MAC && !rec.Announces() {
-					t.Fatalf("%v of %v in the name of %v: %x", from, own[from], source, frame)
+					t.Fatalf("%v of %v in the name of %v: %x", from, own[from], source, f)
 				}
-				wordsOf(t, frame)
+				wordsOf(t, f)
 			}
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 // captures returns the frames of real clients, by the name of the file, with the guest's MAC of newRecord:
@@ -42,7 +43,7 @@ func readPcap(t testing.TB, file string) (frames [][]byte) {
 	}
 	for b = b[24:]; len(b) >= 16; {
 		n := int(binary.LittleEndian.Uint32(b[8:]))
-		if n < ethLen || n > len(b)-16 {
+		if n < frame.EthernetLen || n > len(b)-16 {
 			t.Fatalf("%s: a frame of %d octets", file, n)
 		}
 		frames = append(frames, b[16:16+n])
@@ -56,21 +57,21 @@ func TestCaptures(t *testing.T) {
 	r := newResponder(t, newRecord(), resolvConf)
 	for name, frames := range captures(t) {
 		first := 0
-		for i, frame := range frames {
+		for i, f := range frames {
 			var begins bool
-			switch ip := frame[ethLen:]; binary.BigEndian.Uint16(frame[12:]) {
-			case etherIPv4:
-				begins = ip[9] == protoUDP && len(ip) > ip4Len+udpLen+fixedLen4+2 && ip[23] == portServer4 && ip[ip4Len+udpLen+fixedLen4+2] == 1
-			case etherIPv6:
-				begins = ip[6] == protoUDP && binary.BigEndian.Uint16(ip[ip6Len+2:]) == portServer6 && ip[ip6Len+udpLen] == 1 ||
-					ip[6] == protoICMPv6 && ip[ip6Len] == icmpRouterSolicitation
+			switch ip := f[frame.EthernetLen:]; binary.BigEndian.Uint16(f[12:]) {
+			case frame.TypeIPv4:
+				begins = ip[9] == frame.UDP && len(ip) > frame.IPv4Len+frame.UDPLen+fixedLen4+2 && ip[23] == portServer4 && ip[frame.IPv4Len+frame.UDPLen+fixedLen4+2] == 1
+			case frame.TypeIPv6:
+				begins = ip[6] == frame.UDP && binary.BigEndian.Uint16(ip[frame.IPv6Len+2:]) == portServer6 && ip[frame.IPv6Len+frame.UDPLen] == 1 ||
+					ip[6] == frame.ICMPv6 && ip[frame.IPv6Len] == frame.RouterSolicitation
 			}
 			if !begins {
 				continue
 			}
 			first++
-			if _, silent := ask(t, r, frame); silent {
-				t.Errorf("%s: frame %d gets no answer: %x", name, i, frame)
+			if _, silent := ask(t, r, f); silent {
+				t.Errorf("%s: frame %d gets no answer: %x", name, i, f)
 			}
 		}
 		if first == 0 {

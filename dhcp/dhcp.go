@@ -5,7 +5,6 @@
 package dhcp
 
 import (
-	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"math"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 // Responder answers one guest. Its methods can be called at the same time. Set its fields before Serve.
@@ -95,7 +95,7 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 	res := newResolver(dns, &rec)
 	r := &answers{
 		guest:     rec.MAC,
-		frameSize: ethLen + max(rec.MTU, 1500),
+		frameSize: frame.EthernetLen + max(rec.MTU, 1500),
 		standby:   rec.Standby,
 		warnings:  res.warnings,
 	}
@@ -113,13 +113,8 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 		}
 		r.warnings = append(r.warnings, warnings...)
 	}
-	var err error
-	if r.neighbours, err = newNeighbours(rec); err != nil {
-		return nil, fmt.Errorf("responder for %s: %w", rec.Name, err)
-	}
-	if r.rounds, err = newRounds(rec, r.neighbours); err != nil {
-		return nil, fmt.Errorf("responder for %s: %w", rec.Name, err)
-	}
+	r.neighbours = newNeighbours(rec)
+	r.rounds = newRounds(rec, r.neighbours)
 	return r, nil
 }
 
@@ -130,21 +125,21 @@ func (r *Responder) Reply(dst, frame []byte) []byte {
 	return dst
 }
 
-func (r *answers) answer(dst, frame []byte) ([]byte, result) {
-	if len(frame) < ethLen {
+func (r *answers) answer(dst, received []byte) ([]byte, result) {
+	f, ok := frame.ParseEthernet(received)
+	if !ok {
 		return dst, result{ignored: malformed}
 	}
-	if cache.MAC(frame[6:12]) != r.guest {
+	if f.Src != r.guest {
 		return dst, result{ignored: otherMAC, kind: otherMACSeen}
 	}
-	body := frame[ethLen:]
-	switch binary.BigEndian.Uint16(frame[12:]) {
-	case etherIPv4:
-		return r.answerIPv4(dst, body)
-	case etherARP:
-		return r.answerARP(dst, body)
-	case etherIPv6:
-		return r.answerIPv6(dst, body)
+	switch f.Type {
+	case frame.TypeIPv4:
+		return r.answerIPv4(dst, f.Body)
+	case frame.TypeARP:
+		return r.answerARP(dst, f.Body)
+	case frame.TypeIPv6:
+		return r.answerIPv6(dst, f.Body)
 	}
 	return dst, result{ignored: otherProtocol}
 }
@@ -161,12 +156,12 @@ func (r *answers) answerIPv4(dst, body []byte) ([]byte, result) {
 }
 
 func (r *answers) answerIPv6(dst, body []byte) ([]byte, result) {
-	p, ok := parseIPv6(body)
+	p, ok := frame.ParseIPv6(body)
 	if !ok {
 		return dst, result{ignored: malformed}
 	}
-	switch p.next {
-	case protoUDP:
+	switch p.Next {
+	case frame.UDP:
 		if r.v6 == nil {
 			return dst, result{ignored: noIPv6}
 		}
@@ -175,21 +170,21 @@ func (r *answers) answerIPv6(dst, body []byte) ([]byte, result) {
 			return dst, result{ignored: why}
 		}
 		return r.v6.answer(dst, p, msg)
-	case protoICMPv6:
-		// RFC 4861 sections 6.1.1 and 7.1.1: a hop limit of 255, as no router has forwarded
-		// the packet, a correct checksum, and the code 0.
+	case frame.ICMPv6:
+		// RFC 4861 sections 6.1.1 and 7.1.1: a hop limit of 255, as no router has forwarded the packet,
+		// a correct checksum, and the code 0.
 		switch {
-		case len(p.body) < 8:
+		case len(p.Body) < 8:
 			return dst, result{ignored: malformed}
-		case p.body[0] != icmpRouterSolicitation && p.body[0] != icmpNeighbourSolicitation:
+		case p.Body[0] != frame.RouterSolicitation && p.Body[0] != frame.NeighbourSolicitation:
 			return dst, result{ignored: otherProtocol}
-		case p.hops != 255:
+		case p.Hops != 255:
 			return dst, result{ignored: badHopLimit}
-		case p.body[1] != 0:
+		case p.Body[1] != 0:
 			return dst, result{ignored: malformed}
-		case !validChecksum(pseudo6(p.src, p.dst, protoICMPv6, len(p.body)), p.body, 2):
+		case !validChecksum(frame.Pseudo6(p.Src, p.Dst, frame.ICMPv6, len(p.Body)), p.Body, 2):
 			return dst, result{ignored: badChecksum}
-		case p.body[0] == icmpRouterSolicitation:
+		case p.Body[0] == frame.RouterSolicitation:
 			return r.answerRouterSolicitation(dst, p)
 		}
 		return r.answerNeighbourSolicitation(dst, p)

@@ -12,6 +12,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 // The fixed part of a DHCPv4 message (RFC 2131 section 2), offsets and sizes in octets.
@@ -412,7 +413,7 @@ func (s *server4) appendLease(dst []byte, q request4, kind dhcpv4.MessageType, r
 	case kind == dhcpv4.MessageTypeAck && !rapid && q.ciaddr == s.address:
 		copy(fixed[offCiaddr:], q.msg[offCiaddr:offYiaddr])
 	case fixed[offFlags] != 0:
-		to, mac = broadcastIP, broadcastMAC
+		to, mac = broadcastIP, frame.Broadcast
 	}
 	b = append(b, s.lease...)
 	b = s.appendOptions(b, len(dst), q, s.configurationFor(q), rapid)
@@ -434,7 +435,7 @@ func (s *server4) appendNak(dst []byte, q request4) []byte {
 	b, _ := s.appendHead(dst, q, dhcpv4.MessageTypeNak)
 	b = appendOption4(b, uint8(dhcpv4.OptionMessage), []byte("this is not the address of this guest"))
 	b = appendClientIdentifier(b, q)
-	return s.finish(b, len(dst), broadcastMAC, broadcastIP)
+	return s.finish(b, len(dst), frame.Broadcast, broadcastIP)
 }
 
 // appendClientIdentifier appends the guest's option 61 again (RFC 6842). One of more than 255 octets is
@@ -482,7 +483,7 @@ func (s *server4) appendOptions(b []byte, start int, q request4, c *configuratio
 	for _, code := range asked {
 		wanted[code] = true
 	}
-	room := s.limit(q) - (len(b) - start - ethLen) - 1
+	room := s.limit(q) - (len(b) - start - frame.EthernetLen) - 1
 	for _, first := range [...]bool{true, false} {
 		for i, o := range c.options {
 			if wanted[o.code] == first && (first || i < c.unasked) && len(o.wire) <= room {

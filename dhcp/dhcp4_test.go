@@ -14,6 +14,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 // client4 is a message of a DHCPv4 client, by default the guest.
@@ -709,7 +710,7 @@ func TestDHCPv4Frames(t *testing.T) {
 	good := client4{kind: discover}.frame()
 	resum := func(f []byte) {
 		f[24], f[25] = 0, 0
-		putChecksum(0, f[14:14+int(f[14]&15)*4], 10)
+		frame.PutChecksum(0, f[14:14+int(f[14]&15)*4], 10)
 	}
 	for _, c := range []struct {
 		name   string
@@ -743,7 +744,7 @@ func TestDHCPv4Frames(t *testing.T) {
 		{"no UDP checksum", func(f []byte) []byte { f[40], f[41] = 0, 0; return f }, ""},
 		{"UDP checksum left to the device", func(f []byte) []byte {
 			n := len(f) - 34
-			binary.BigEndian.PutUint16(f[40:], fold(sum(17+uint32(n), f[26:34])))
+			binary.BigEndian.PutUint16(f[40:], frame.Fold(frame.Sum(17+uint32(n), f[26:34])))
 			return f
 		}, ""},
 	} {

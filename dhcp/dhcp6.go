@@ -15,6 +15,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 const (
@@ -61,7 +62,7 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 		source: eui64.LinkLocal(rec.ResponderMAC),
 		// RFC 9915 section 11.4: a DUID without a time in it is the same after a restart.
 		duid:  (&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: rec.ResponderMAC[:]}).ToBytes(),
-		limit: max(rec.MTU, minMTU6) - ip6Len - udpLen,
+		limit: max(rec.MTU, minMTU6) - frame.IPv6Len - frame.UDPLen,
 	}
 	_, configured := rec.Options.DHCPv6[uint16(dhcpv6.OptionVendorClass)]
 	s.bootsByHTTP = !configured && isHTTP(rec.Options.BootFileURL)
@@ -221,13 +222,13 @@ func (q *request6) wants(wanted dhcpv6.OptionCode) bool {
 
 // answer answers one DHCPv6 message (RFC 9915 section 18.3). Section 16 says which identifiers a
 // message must and must not have.
-func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, result) {
+func (s *server6) answer(dst []byte, p frame.IPv6, msg []byte) ([]byte, result) {
 	switch {
 	case len(msg) < headLen6:
 		return dst, result{ignored: malformed}
-	case !p.dst.IsMulticast():
+	case !p.Dst.IsMulticast():
 		return dst, result{ignored: unicast}
-	case !isStation(p.src):
+	case !isStation(p.Src):
 		return dst, result{ignored: badSource}
 	}
 	switch dhcpv6.MessageType(msg[0]) {
@@ -301,7 +302,7 @@ func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, result) {
 		w.appendConfiguration()
 		e.kind = informed6
 	}
-	putUDP6(w.b[w.start:], s.guest, s.self, p.src, s.source)
+	putUDP6(w.b[w.start:], s.guest, s.self, p.Src, s.source)
 	return w.b, e
 }
 

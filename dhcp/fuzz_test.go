@@ -13,6 +13,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 // seeds returns frames of every kind that the responder answers, some that it must not answer, and those
@@ -34,8 +35,8 @@ func seeds(t testing.TB) [][]byte {
 		arp(1, guestMAC, anyone, addr("10.244.1.7")),
 		routerSolicitation(guestLL, append([]byte{1, 1}, guestMAC[:]...)...),
 		routerSolicitation(addr("::")),
-		solicitation(guestLL, solicitedNode(router), router, append([]byte{1, 1}, guestMAC[:]...)...),
-		solicitation(addr("::"), solicitedNode(router), router),
+		solicitation(guestLL, frame.SolicitedNode(router), router, append([]byte{1, 1}, guestMAC[:]...)...),
+		solicitation(addr("::"), frame.SolicitedNode(router), router),
 		from6(guestLL, servers6, append([]byte{12, 0}, make([]byte, 32)...)),
 	}
 	for kind := range byte(12) {
@@ -68,9 +69,9 @@ func FuzzReply(f *testing.F) {
 	}
 	full.IPv6.Others = severalRecord().IPv6.Others
 	responders := []*Responder{newResponder(f, newRecord(), resolvConf), newResponder(f, full, dns)}
-	f.Fuzz(func(t *testing.T, frame []byte) {
+	f.Fuzz(func(t *testing.T, raw []byte) {
 		for _, r := range responders {
-			for _, in := range [][]byte{frame, repair(frame)} {
+			for _, in := range [][]byte{raw, repair(raw)} {
 				before := bytes.Clone(in)
 				got, silent := ask(t, r, in)
 				if !bytes.Equal(in, before) {
@@ -90,7 +91,7 @@ func FuzzReply(f *testing.F) {
 				if n := len(got.frame) - 14; n > 1450 {
 					t.Fatalf("a packet of %d octets", n)
 				}
-				if got.dstMAC != guestMAC && got.dstMAC != broadcastMAC && got.dstMAC != multicastMAC(allNodes) {
+				if got.dstMAC != guestMAC && got.dstMAC != frame.Broadcast && got.dstMAC != frame.MulticastMAC(frame.AllNodes) {
 					t.Fatalf("an answer to %v", got.dstMAC)
 				}
 				if got.srcMAC != responderMAC && got.srcMAC != gatewayMAC {
@@ -105,8 +106,8 @@ func FuzzReply(f *testing.F) {
 }
 
 // repair returns the frame with the guest's MAC as its source and, if the lengths allow it, with correct checksums.
-func repair(frame []byte) []byte {
-	f := bytes.Clone(frame)
+func repair(raw []byte) []byte {
+	f := bytes.Clone(raw)
 	if len(f) < 14 {
 		return f
 	}
@@ -117,7 +118,7 @@ func repair(frame []byte) []byte {
 		head := int(ip[0]&15) * 4
 		if head >= 20 {
 			ip[10], ip[11] = 0, 0
-			putChecksum(0, ip[:head], 10)
+			frame.PutChecksum(0, ip[:head], 10)
 		}
 		if len(ip) >= head+8 {
 			ip[head+6], ip[head+7] = 0, 0
@@ -125,12 +126,12 @@ func repair(frame []byte) []byte {
 	case f[12] == 0x86 && f[13] == 0xdd && len(ip) >= 48:
 		src, dst := netip.AddrFrom16([16]byte(ip[8:24])), netip.AddrFrom16([16]byte(ip[24:40]))
 		n := min(int(ip[4])<<8|int(ip[5]), len(ip)-40)
-		at := map[byte]int{protoUDP: 6, protoICMPv6: 2}[ip[6]]
+		at := map[byte]int{frame.UDP: 6, frame.ICMPv6: 2}[ip[6]]
 		if at == 0 || n < 8 {
 			return f
 		}
 		body := ip[40 : 40+n]
-		if ip[6] == protoUDP {
+		if ip[6] == frame.UDP {
 			n = min(int(body[4])<<8|int(body[5]), n)
 			if n < 8 {
 				return f
@@ -138,7 +139,7 @@ func repair(frame []byte) []byte {
 			body = body[:n]
 		}
 		body[at], body[at+1] = 0, 0
-		putChecksum(pseudo6(src, dst, ip[6], n), body, at)
+		frame.PutChecksum(frame.Pseudo6(src, dst, ip[6], n), body, at)
 	}
 	return f
 }
@@ -171,7 +172,7 @@ func FuzzDHCPv4(f *testing.F) {
 
 func FuzzDHCPv6(f *testing.F) {
 	for _, s := range seeds(f) {
-		if len(s) > 62 && s[12] == 0x86 && s[20] == protoUDP {
+		if len(s) > 62 && s[12] == 0x86 && s[20] == frame.UDP {
 			f.Add(s[62:])
 		}
 	}
@@ -209,7 +210,7 @@ func FuzzOptions(f *testing.F) {
 		if len(s) > 42+240 && s[12] == 8 {
 			f.Add(s[42+240:])
 		}
-		if len(s) > 66 && s[12] == 0x86 && s[20] == protoUDP {
+		if len(s) > 66 && s[12] == 0x86 && s[20] == frame.UDP {
 			f.Add(s[66:])
 		}
 	}

@@ -15,13 +15,14 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 func arp(op byte, sender cache.MAC, from, target netip.Addr) []byte {
 	b := []byte{0, 1, 8, 0, 6, 4, 0, op}
 	b = append(append(b, sender[:]...), from.AsSlice()...)
 	b = append(append(b, make([]byte, 6)...), target.AsSlice()...)
-	return ethernet(broadcastMAC, guestMAC, header.ARPProtocolNumber, b)
+	return ethernet(frame.Broadcast, guestMAC, header.ARPProtocolNumber, b)
 }
 
 // situation is a row of a table: what the guest sends, and the answer in words, or the reason why there is none.
@@ -72,7 +73,7 @@ func TestARP(t *testing.T) {
 		t.Error("an answer for the guest's own IPv4 address")
 	}
 	for _, a := range []netip.Addr{rec.IPv6.Address, guestLL} {
-		if _, silent := ask(t, r, solicitation(addr("::"), solicitedNode(a), a)); !silent {
+		if _, silent := ask(t, r, solicitation(addr("::"), frame.SolicitedNode(a), a)); !silent {
 			t.Errorf("an answer for the guest's own address %v", a)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 // Intervals and lifetimes of router advertisements (RFC 4861 section 6.2.1). The interval is the longest
@@ -61,7 +62,7 @@ func newRouter(rec cache.Record, res resolver) (*router, []string, error) {
 			ra.RouterLifetime = raLifetime
 		}
 	}
-	room := max(rec.MTU, minMTU6) - ip6Len - icmpLenRA
+	room := max(rec.MTU, minMTU6) - frame.IPv6Len - icmpLenRA
 	var left []string
 	add := func(what string, size int, o ndp.Option) {
 		if size > room {
@@ -171,12 +172,10 @@ func (r *router) takenBack(before *router) []byte {
 
 // contains reports whether the advertisement has the option.
 func (r *router) contains(option []byte) bool {
-	for options := r.icmp[icmpLenRA:]; len(options) > 0; {
-		n := 8 * int(options[1])
-		if bytes.Equal(options[:n], option) {
+	for o := range frame.Options(r.icmp[icmpLenRA:]) {
+		if bytes.Equal(o, option) {
 			return true
 		}
-		options = options[n:]
 	}
 	return false
 }
@@ -214,27 +213,27 @@ func searchOptions(names []string) (options []*ndp.RawOption, long []string) {
 
 // appendAdvertisement appends an advertisement to dst.
 func (r *router) appendAdvertisement(dst []byte, mac cache.MAC, to netip.Addr) []byte {
-	return appendICMPv6(dst, mac, r.mac, to, r.source, r.icmp)
+	return frame.AppendICMPv6(dst, mac, r.mac, to, r.source, r.icmp)
 }
 
 // appendWithdrawal appends the last advertisement to dst.
 func (r *router) appendWithdrawal(dst []byte) []byte {
-	return appendICMPv6(dst, multicastMAC(allNodes), r.mac, allNodes, r.source, r.last)
+	return toAllNodes(dst, r.mac, r.source, r.last)
 }
 
 // answerRouterSolicitation answers to the guest's source address, or to all nodes if the guest has none yet
 // (RFC 4861 section 6.2.6).
-func (r *answers) answerRouterSolicitation(dst []byte, p packet6) ([]byte, result) {
+func (r *answers) answerRouterSolicitation(dst []byte, p frame.IPv6) ([]byte, result) {
 	switch {
 	case r.router == nil:
 		return dst, result{ignored: noIPv6}
-	case p.src.IsMulticast():
+	case p.Src.IsMulticast():
 		return dst, result{ignored: badSource}
-	case !validOptionsND(p.body[8:], p.src):
+	case !validOptionsND(p.Body[8:], p.Src):
 		return dst, result{ignored: malformed}
 	}
-	if p.src.IsUnspecified() {
-		return r.router.appendAdvertisement(dst, multicastMAC(allNodes), allNodes), result{kind: advertised}
+	if p.Src.IsUnspecified() {
+		return r.router.appendAdvertisement(dst, frame.MulticastMAC(frame.AllNodes), frame.AllNodes), result{kind: advertised}
 	}
-	return r.router.appendAdvertisement(dst, r.guest, p.src), result{kind: advertised}
+	return r.router.appendAdvertisement(dst, r.guest, p.Src), result{kind: advertised}
 }

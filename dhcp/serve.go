@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 // Port is the connection to the guest. It reads and writes whole Ethernet frames. An *os.File of an open tap is one, if
@@ -267,7 +268,7 @@ func (l *loop) advertise(now time.Time) {
 	r := l.answers.router
 	if l.advertised != nil && l.advertised != r {
 		if msg := r.takenBack(l.advertised); msg != nil {
-			out := appendICMPv6(l.out[:0], multicastMAC(allNodes), r.mac, allNodes, r.source, msg)
+			out := toAllNodes(l.out[:0], r.mac, r.source, msg)
 			l.out = out[:0]
 			if !l.write(out) {
 				l.schedule(now)
@@ -276,7 +277,7 @@ func (l *loop) advertise(now time.Time) {
 			l.report(Event{Kind: advertised})
 		}
 	}
-	out := r.appendAdvertisement(l.out[:0], multicastMAC(allNodes), allNodes)
+	out := r.appendAdvertisement(l.out[:0], frame.MulticastMAC(frame.AllNodes), frame.AllNodes)
 	l.out = out[:0]
 	l.schedule(now)
 	if l.write(out) {

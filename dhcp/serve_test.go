@@ -25,6 +25,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/frame"
 	"github.com/guestwire/guestwire/internal/test/leak"
 )
 
@@ -160,7 +161,7 @@ func TestServePace(t *testing.T) {
 			t.Fatalf("%d advertisements in a day, want 48 to 66", len(out))
 		}
 		for i, at := range times {
-			if got := readReply(t, out[i]); got.dst != allNodes || got.payload[0] != 134 {
+			if got := readReply(t, out[i]); got.dst != frame.AllNodes || got.payload[0] != 134 {
 				t.Errorf("type %d to %v", got.payload[0], got.dst)
 			}
 			var gap time.Duration
@@ -478,7 +479,7 @@ func TestServeWithdraws(t *testing.T) {
 				t.Fatal(err)
 			}
 			ra := msg.(*ndp.RouterAdvertisement)
-			if got.src != addr("fe80::1") || got.dst != allNodes || ra.RouterLifetime != 0 {
+			if got.src != addr("fe80::1") || got.dst != frame.AllNodes || ra.RouterLifetime != 0 {
 				t.Errorf("from %v to %v with a lifetime of %v", got.src, got.dst, ra.RouterLifetime)
 			}
 			seen := 0
@@ -723,10 +724,10 @@ func TestServeIgnored(t *testing.T) {
 }
 
 // firstFragment returns the IPv4 packet with the flag that more fragments follow.
-func firstFragment(frame []byte) []byte {
-	frame[20], frame[24], frame[25] = 0x20, 0, 0
-	putChecksum(0, frame[14:34], 10)
-	return frame
+func firstFragment(f []byte) []byte {
+	f[20], f[24], f[25] = 0x20, 0, 0
+	frame.PutChecksum(0, f[14:34], 10)
+	return f
 }
 
 // noted are the events that Notify got.

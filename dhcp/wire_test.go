@@ -11,6 +11,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 // Frames as the guest sends and reads them, by another library than the code under test uses.
@@ -68,7 +69,7 @@ func ipv6(src, dst netip.Addr, proto tcpip.TransportProtocolNumber, hops uint8, 
 }
 
 func from4(src, dst netip.Addr, msg []byte) []byte {
-	return ethernet(broadcastMAC, guestMAC, header.IPv4ProtocolNumber, ipv4(src, dst, udp(src, dst, 68, 67, msg)))
+	return ethernet(frame.Broadcast, guestMAC, header.IPv4ProtocolNumber, ipv4(src, dst, udp(src, dst, 68, 67, msg)))
 }
 
 func from6(src, dst netip.Addr, msg []byte) []byte {

@@ -185,7 +185,7 @@ func TestLinks(t *testing.T) {
 // TestPure: what a plan is computed with imports nothing by which a kernel, a file or a clock can be reached.
 // What the packages link in addition comes by way of cache, which reads and writes records, and of fmt.
 func TestPure(t *testing.T) {
-	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/domain/internal/refusal", module+"/internal/eui64", module+"/internal/privatenet", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/guestfilter", module+"/internal/wiring") {
+	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/domain/internal/refusal", module+"/internal/eui64", module+"/internal/privatenet", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/frame", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/guestfilter", module+"/internal/wiring") {
 		for _, imported := range p.Imports {
 			for _, tree := range []string{"os", "io/ioutil", "time", "syscall", "unsafe", "log", "runtime", "math/rand", "crypto/rand", "golang.org/x"} {
 				if within(imported, tree) {
@@ -256,6 +256,7 @@ func TestLayers(t *testing.T) {
 		"/phase1":                 {"/phase2", "/dhcp", "/domain", "/guestconfig"},
 
 		"/domain/internal/refusal": {"/phase2", "/dhcp", "/domain"},
+		"/internal/frame":          {"/infra", "/phase1", "/phase2", "/dhcp", "/domain", "/internal/kernel", "/internal/firewall"},
 	}
 	for pkg := range bottom {
 		above[pkg] = []string{""} // all of the module
