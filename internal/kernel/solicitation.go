@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 // Solicitation is a question for the MAC of a neighbour, in the name of a guest.
@@ -46,14 +46,14 @@ func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, boo
 		return cache.MAC{}, false, fmt.Errorf("ask for neighbour %v: %w", q.Target, err)
 	}
 	defer inBackground(func() { unix.Close(fd) }) // packet_release in the kernel waits
-	frame := make([]byte, 1<<11)
+	received := make([]byte, 1<<11)
 	var other cache.MAC // than the known one
 	questions := solicitations
 	if q.Once {
 		questions = 1
 	}
 	for range questions {
-		err := unix.Sendto(fd, q.frame(), 0, &unix.SockaddrLinklayer{Ifindex: q.Link})
+		err := unix.Sendto(fd, q.encode(), 0, &unix.SockaddrLinklayer{Ifindex: q.Link})
 		if noLink(err) {
 			return cache.MAC{}, false, nil
 		}
@@ -68,7 +68,7 @@ func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, boo
 			if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, min(slice, int(time.Until(end).Milliseconds())+1)); err != nil && err != unix.EINTR {
 				return cache.MAC{}, false, fmt.Errorf("wait for neighbour %v: %w", q.Target, err)
 			}
-			size, from, err := unix.Recvfrom(fd, frame, 0)
+			size, from, err := unix.Recvfrom(fd, received, 0)
 			if err == unix.EAGAIN || err == unix.EINTR {
 				continue
 			}
@@ -81,7 +81,7 @@ func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, boo
 			if link, ok := from.(*unix.SockaddrLinklayer); !ok || link.Pkttype == unix.PACKET_OUTGOING {
 				continue
 			}
-			a, err := parseAnswer(frame[:size])
+			a, err := parseAnswer(received[:size])
 			forGuest := a.receiver == q.MAC || !a.receiver.Unicast()
 			if err == nil && forGuest && a.target == q.Target && a.mac != q.MAC && a.sender != q.MAC {
 				if a.mac == q.Known || q.Known.IsZero() {
@@ -120,15 +120,15 @@ func openForAdvertisements(link int, arp bool) (int, error) {
 	}
 	filter := []unix.SockFilter{
 		load(unix.BPF_H, 12), drop(unix.ETH_P_IPV6, 5),
-		load(unix.BPF_B, ethernetHeader+6), drop(unix.IPPROTO_ICMPV6, 3),
-		load(unix.BPF_B, ethernetHeader+ipv6Header), drop(neighbourAdvertisement, 1),
+		load(unix.BPF_B, frame.EthernetLen+6), drop(unix.IPPROTO_ICMPV6, 3),
+		load(unix.BPF_B, frame.EthernetLen+frame.IPv6Len), drop(frame.NeighbourAdvertisement, 1),
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffff},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
 	if arp {
 		filter = []unix.SockFilter{
 			load(unix.BPF_H, 12), drop(unix.ETH_P_ARP, 3),
-			load(unix.BPF_H, ethernetHeader+6), drop(arpReply, 1),
+			load(unix.BPF_H, frame.EthernetLen+6), drop(frame.ARPReply, 1),
 			{Code: unix.BPF_RET | unix.BPF_K, K: 0xffff},
 			{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 		}
@@ -146,107 +146,13 @@ func openForAdvertisements(link int, arp bool) (int, error) {
 	return fd, nil
 }
 
-// Sizes of headers, and numbers of ICMPv6 (RFC 4861 sections 4.3, 4.4 and 4.6.1).
-const (
-	ethernetHeader = 14
-	ipv6Header     = 40
-
-	neighbourSolicitation  = 135
-	neighbourAdvertisement = 136
-	icmpTarget             = 8  // where the target is in both
-	icmpOptions            = 24 // where the options begin
-	sourceLinkAddress      = 1
-	targetLinkAddress      = 2
-)
-
-// ARP (RFC 826).
-const (
-	arpLen     = 28
-	arpRequest = 1
-	arpReply   = 2
-)
-
-// arpHead begins each ARP packet for IPv4 on Ethernet.
-var arpHead = [6]byte{0, 1, unix.ETH_P_IP >> 8, unix.ETH_P_IP & 0xff, 6, 4}
-
-func (q Solicitation) frame() []byte {
-	if q.Target.Is4() {
-		return encodeARPRequest(q)
+// encode returns the frame of the question: an ARP request, or a neighbour solicitation.
+func (q Solicitation) encode() []byte {
+	if !q.Target.Is4() {
+		return frame.AppendSolicitation(nil, q.MAC, q.Source, q.Target)
 	}
-	return encodeSolicitation(q)
-}
-
-// encodeARPRequest makes the frame of an ARP request.
-func encodeARPRequest(q Solicitation) []byte {
-	b := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	b = append(b, q.MAC[:]...)
-	b = binary.BigEndian.AppendUint16(b, unix.ETH_P_ARP)
-	b = append(b, arpHead[:]...)
-	b = append(b, 0, arpRequest)
-	b = append(b, q.MAC[:]...)
-	b = append(b, q.Source.AsSlice()...)
-	b = append(b, make([]byte, 6)...)
-	return append(b, q.Target.AsSlice()...)
-}
-
-// parseAnswer parses the frame of an ARP reply or of a neighbour advertisement.
-func parseAnswer(frame []byte) (advertisement, error) {
-	if len(frame) < ethernetHeader+arpLen || binary.BigEndian.Uint16(frame[12:]) != unix.ETH_P_ARP {
-		return parseAdvertisement(frame)
-	}
-	b := frame[ethernetHeader:]
-	a := advertisement{
-		receiver: cache.MAC(frame[:6]), sender: cache.MAC(frame[6:12]),
-		target: netip.AddrFrom4([4]byte(b[14:18])), mac: cache.MAC(b[8:14]),
-	}
-	if [6]byte(b) != arpHead || binary.BigEndian.Uint16(b[6:]) != arpReply || !a.mac.Unicast() {
-		return advertisement{}, errNoAdvertisement
-	}
-	return a, nil
-}
-
-// encodeSolicitation makes the frame of a neighbour solicitation, which goes to the solicited-node multicast
-// address of the target.
-func encodeSolicitation(q Solicitation) []byte {
-	source, target := q.Source.As16(), q.Target.As16()
-	to := [16]byte{0: 0xff, 1: 0x02, 11: 0x01, 12: 0xff, 13: target[13], 14: target[14], 15: target[15]}
-	icmp := []byte{neighbourSolicitation, 0, 0, 0, 0, 0, 0, 0}
-	icmp = append(icmp, target[:]...)
-	icmp = append(icmp, sourceLinkAddress, 1)
-	icmp = append(icmp, q.MAC[:]...)
-	return encodeICMPv6(cache.MAC{0x33, 0x33, to[12], to[13], to[14], to[15]}, q.MAC, source, to, icmp)
-}
-
-// encodeICMPv6 makes the frame of a message of neighbour discovery, and sets the message's checksum.
-func encodeICMPv6(toMAC, fromMAC cache.MAC, from, to [16]byte, icmp []byte) []byte {
-	var b []byte
-	b = append(b, toMAC[:]...)
-	b = append(b, fromMAC[:]...)
-	b = binary.BigEndian.AppendUint16(b, unix.ETH_P_IPV6)
-	b = append(b, 0x60, 0, 0, 0)
-	b = binary.BigEndian.AppendUint16(b, uint16(len(icmp)))
-	b = append(b, unix.IPPROTO_ICMPV6, 255)
-	b = append(b, from[:]...)
-	b = append(b, to[:]...)
-	b = append(b, icmp...)
-	sum := ^checksumICMPv6(b[ethernetHeader:][:ipv6Header], icmp)
-	binary.BigEndian.PutUint16(b[ethernetHeader+ipv6Header+2:], sum)
-	return b
-}
-
-// checksumICMPv6 is the sum over the pseudo-header and a message (RFC 4443 section 2.3). It is 0xffff for a
-// message with the right checksum.
-func checksumICMPv6(ip, icmp []byte) uint16 {
-	sum := uint32(len(icmp)) + unix.IPPROTO_ICMPV6
-	for _, b := range [][]byte{ip[8:ipv6Header], icmp} {
-		for i, octet := range b {
-			sum += uint32(octet) << (8 * (1 - i%2))
-		}
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return uint16(sum)
+	request := frame.ARP{Operation: frame.ARPRequest, SenderMAC: q.MAC, Sender: q.Source, Target: q.Target}
+	return request.Append(frame.AppendEthernet(nil, frame.Broadcast, q.MAC, frame.TypeARP))
 }
 
 // advertisement is what a frame with a neighbour advertisement, or with an ARP reply, says.
@@ -259,39 +165,47 @@ type advertisement struct {
 // errNoAdvertisement is the error of a frame that is no valid neighbour advertisement or ARP reply with a MAC.
 var errNoAdvertisement = errors.New("no neighbour advertisement, and no ARP reply")
 
-// parseAdvertisement parses an Ethernet frame, and checks it as RFC 4861 section 7.1.2 demands.
-func parseAdvertisement(frame []byte) (advertisement, error) {
-	if len(frame) < ethernetHeader+ipv6Header+icmpOptions {
+// parseAnswer parses the frame of an ARP reply or of a neighbour advertisement.
+func parseAnswer(b []byte) (advertisement, error) {
+	f, ok := frame.ParseEthernet(b)
+	if !ok {
 		return advertisement{}, errNoAdvertisement
 	}
-	ip := frame[ethernetHeader:]
-	const nextHeader, hopLimit = 6, 7
-	if binary.BigEndian.Uint16(frame[12:]) != unix.ETH_P_IPV6 || ip[0]>>4 != 6 || ip[nextHeader] != unix.IPPROTO_ICMPV6 || ip[hopLimit] != 255 {
-		return advertisement{}, errNoAdvertisement
+	a := advertisement{receiver: f.Dst, sender: f.Src}
+	switch f.Type {
+	case frame.TypeARP:
+		var reply frame.ARP
+		reply, ok = frame.ParseARP(f.Body)
+		ok = ok && reply.Operation == frame.ARPReply
+		a.target, a.mac = reply.Sender, reply.SenderMAC
+	case frame.TypeIPv6:
+		a.target, a.mac, ok = parseAdvertisement(f.Body)
+	default:
+		ok = false
 	}
-	icmp, size := ip[ipv6Header:], int(binary.BigEndian.Uint16(ip[4:]))
-	if size < icmpOptions || size > len(icmp) {
-		return advertisement{}, errNoAdvertisement
-	}
-	icmp = icmp[:size] // padding follows
-	if icmp[0] != neighbourAdvertisement || icmp[1] != 0 || checksumICMPv6(ip, icmp) != 0xffff {
-		return advertisement{}, errNoAdvertisement
-	}
-	a := advertisement{
-		receiver: cache.MAC(frame[:6]), sender: cache.MAC(frame[6:12]),
-		target: netip.AddrFrom16([16]byte(icmp[icmpTarget:icmpOptions])),
-	}
-	for options := icmp[icmpOptions:]; len(options) > 0; {
-		if len(options) < 2 || options[1] == 0 || len(options) < 8*int(options[1]) {
-			return advertisement{}, errNoAdvertisement
-		}
-		if options[0] == targetLinkAddress && options[1] == 1 {
-			a.mac = cache.MAC(options[2:8])
-		}
-		options = options[8*int(options[1]):]
-	}
-	if !a.mac.Unicast() || a.target.IsMulticast() {
+	if !ok || !a.mac.Unicast() {
 		return advertisement{}, errNoAdvertisement
 	}
 	return a, nil
+}
+
+// parseAdvertisement checks an IPv6 packet as RFC 4861 section 7.1.2 demands. The MAC is zero if no option has it.
+func parseAdvertisement(b []byte) (target netip.Addr, mac cache.MAC, ok bool) {
+	p, ok := frame.ParseIPv6(b)
+	if !ok || p.Next != frame.ICMPv6 || p.Hops != 255 || len(p.Body) < frame.NeighbourLen {
+		return target, mac, false
+	}
+	if p.Body[0] != frame.NeighbourAdvertisement || p.Body[1] != 0 || frame.Fold(frame.Sum(frame.Pseudo6(p.Src, p.Dst, frame.ICMPv6, len(p.Body)), p.Body)) != 0xffff {
+		return target, mac, false
+	}
+	target, options := netip.AddrFrom16([16]byte(p.Body[8:frame.NeighbourLen])), p.Body[frame.NeighbourLen:]
+	if target.IsMulticast() || !frame.ValidOptions(options) {
+		return target, mac, false
+	}
+	for option := range frame.Options(options) {
+		if option[0] == frame.TargetLinkLayer && len(option) == 8 {
+			mac = cache.MAC(option[2:])
+		}
+	}
+	return target, mac, true
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/mdlayher/ndp"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 var (
@@ -17,17 +18,17 @@ var (
 	guestMAC   = cache.MAC{2, 0, 0, 0, 0, 7}
 )
 
-// TestSolicitation: another implementation reads what encodeSolicitation writes. That a kernel answers is what
+// TestSolicitation: another implementation reads what encode writes. That a kernel answers is what
 // TestGateway of package phase1 shows.
 func TestSolicitation(t *testing.T) {
-	b := encodeSolicitation(Solicitation{MAC: guestMAC, Source: guest6, Target: neighbour6})
+	b := Solicitation{MAC: guestMAC, Source: guest6, Target: neighbour6}.encode()
 	if to := (cache.MAC{0x33, 0x33, 0xff, 2, 0, 3}); cache.MAC(b[:6]) != to || cache.MAC(b[6:12]) != guestMAC {
 		t.Errorf("from %v to %v, want from %v to %v", cache.MAC(b[6:12]), cache.MAC(b[:6]), guestMAC, to)
 	}
 	if from, to := netip.AddrFrom16([16]byte(b[22:38])), netip.AddrFrom16([16]byte(b[38:54])); from != guest6 || to != netip.MustParseAddr("ff02::1:ff02:3") {
 		t.Errorf("from %v to %v", from, to)
 	}
-	if checksumICMPv6(b[14:54], b[54:]) != 0xffff {
+	if frame.Fold(frame.Sum(frame.Pseudo6(guest6, frame.SolicitedNode(neighbour6), frame.ICMPv6, len(b)-54), b[54:])) != 0xffff {
 		t.Error("wrong checksum")
 	}
 	m, err := ndp.ParseMessage(b[54:])
@@ -45,25 +46,24 @@ func TestSolicitation(t *testing.T) {
 
 // advertisementReport is the frame of a neighbour's advertisement, with the options given.
 func advertisementReport(target netip.Addr, options ...byte) []byte {
-	to := target.As16()
-	icmp := append([]byte{neighbourAdvertisement, 0, 0, 0, 0x60, 0, 0, 0}, to[:]...)
-	return encodeICMPv6(guestMAC, mac6, to, guest6.As16(), append(icmp, options...))
+	icmp := append([]byte{136, 0, 0, 0, 0x60, 0, 0, 0}, target.AsSlice()...)
+	return frame.AppendICMPv6(nil, guestMAC, mac6, guest6, target, append(icmp, options...))
 }
 
 // mac6Reported is the option with the MAC.
-var mac6Reported = append([]byte{targetLinkAddress, 1}, mac6[:]...)
+var mac6Reported = append([]byte{2, 1}, mac6[:]...)
 
 // TestAdvertisement: a valid answer is read, and nothing else is taken for one (RFC 4861 section 7.1.2).
 func TestAdvertisement(t *testing.T) {
 	want := advertisement{receiver: guestMAC, sender: mac6, target: neighbour6, mac: mac6}
 	unknown := []byte{14, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	valid := advertisementReport(neighbour6, mac6Reported...)
-	for name, frame := range map[string][]byte{
+	for name, b := range map[string][]byte{
 		"one option":            valid,
 		"padding":               append(slices.Clone(valid), 0, 0, 0),
 		"an unknown option too": advertisementReport(neighbour6, slices.Concat(unknown, mac6Reported)...),
 	} {
-		if have, err := parseAdvertisement(frame); err != nil || have != want {
+		if have, err := parseAnswer(b); err != nil || have != want {
 			t.Errorf("%s: have %+v, %v\nwant %+v", name, have, err, want)
 		}
 	}
@@ -72,27 +72,27 @@ func TestAdvertisement(t *testing.T) {
 		b[at] = to
 		return b
 	}
-	for name, frame := range map[string][]byte{
+	for name, b := range map[string][]byte{
 		"cut short":              valid[:len(valid)-1],
 		"no options":             advertisementReport(neighbour6),
 		"another option alone":   advertisementReport(neighbour6, unknown...),
 		"option without length":  advertisementReport(neighbour6, append([]byte{14, 0, 0, 0, 0, 0, 0, 0}, mac6Reported...)...),
 		"option cut short":       advertisementReport(neighbour6, append(slices.Clone(mac6Reported), 14)...),
 		"option longer than all": advertisementReport(neighbour6, append(slices.Clone(mac6Reported), 14, 9, 0, 0, 0, 0, 0, 0)...),
-		"multicast MAC":          advertisementReport(neighbour6, targetLinkAddress, 1, 1, 0, 0, 0, 0, 1),
-		"no MAC":                 advertisementReport(neighbour6, targetLinkAddress, 1, 0, 0, 0, 0, 0, 0),
-		"source's option":        advertisementReport(neighbour6, append([]byte{sourceLinkAddress, 1}, mac6[:]...)...),
+		"multicast MAC":          advertisementReport(neighbour6, 2, 1, 1, 0, 0, 0, 0, 1),
+		"no MAC":                 advertisementReport(neighbour6, 2, 1, 0, 0, 0, 0, 0, 0),
+		"source's option":        advertisementReport(neighbour6, append([]byte{1, 1}, mac6[:]...)...),
 		"multicast target":       advertisementReport(netip.MustParseAddr("ff02::1"), mac6Reported...),
 		"IPv4":                   edited(13, 0),
 		"version 4":              edited(14, 0x40),
 		"UDP":                    edited(20, 17),
 		"hop limit 64":           edited(21, 64),
-		"solicitation":           edited(54, neighbourSolicitation),
+		"solicitation":           edited(54, 135),
 		"code 1":                 edited(55, 1),
 		"wrong checksum":         edited(56, valid[56]+1),
 		"length of 24":           edited(19, 24),
 	} {
-		if have, err := parseAdvertisement(frame); err == nil {
+		if have, err := parseAnswer(b); err == nil {
 			t.Errorf("%s: %+v", name, have)
 		}
 	}
@@ -104,7 +104,7 @@ func TestARPRequest(t *testing.T) {
 	mac := cache.MAC{2, 0, 0, 0, 0, 9}
 	want := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, guestMAC[:], []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1},
 		guestMAC[:], guest.AsSlice(), make([]byte, 6), gateway.AsSlice())
-	if have := (Solicitation{MAC: guestMAC, Source: guest, Target: gateway}).frame(); !bytes.Equal(have, want) {
+	if have := (Solicitation{MAC: guestMAC, Source: guest, Target: gateway}).encode(); !bytes.Equal(have, want) {
 		t.Errorf("have %x\nwant %x", have, want)
 	}
 	answer := slices.Concat(guestMAC[:], mac[:], []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 2}, mac[:], gateway.AsSlice(), guestMAC[:], guest.AsSlice())
