@@ -4,15 +4,9 @@ package frametext
 import (
 	"encoding/binary"
 	"fmt"
-	"net"
 	"net/netip"
-)
 
-// EtherTypes (www.iana.org/assignments/ieee-802-numbers).
-const (
-	typeIPv4 = 0x0800
-	typeARP  = 0x0806
-	typeIPv6 = 0x86dd
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 // IP protocols and IPv6 extension headers (www.iana.org/assignments/protocol-numbers).
@@ -21,10 +15,8 @@ const (
 	icmp        = 1
 	igmp        = 2
 	tcp         = 6
-	udp         = 17
 	routing     = 43
 	fragment    = 44
-	icmp6       = 58
 	destination = 60
 	sctp        = 132
 )
@@ -35,10 +27,9 @@ const (
 // for none. packet are the first octets after that header, of the type etherType. What cannot be read is left out.
 func Line(ethernet []byte, tag [2]uint16, etherType uint16, packet []byte) string {
 	line := ""
-	if len(ethernet) >= 14 {
-		line = fmt.Sprintf("%v > %v ", net.HardwareAddr(ethernet[6:12]), net.HardwareAddr(ethernet[:6]))
-		// The kernel knows no type of LLC frames. The header has their length.
-		etherType = binary.BigEndian.Uint16(ethernet[12:])
+	if f, ok := frame.ParseEthernet(ethernet); ok {
+		line = fmt.Sprintf("%v > %v ", f.Src, f.Dst)
+		etherType = f.Type // the kernel knows no type of LLC frames; the header has their length
 	}
 	switch tag[0] {
 	case 0:
@@ -48,11 +39,11 @@ func Line(ethernet []byte, tag [2]uint16, etherType uint16, packet []byte) strin
 		line += fmt.Sprintf("VLAN %d of %#04x ", tag[1]&0xfff, tag[0])
 	}
 	switch {
-	case etherType == typeARP:
+	case etherType == frame.TypeARP:
 		return line + "ARP" + arp(packet)
-	case etherType == typeIPv4:
+	case etherType == frame.TypeIPv4:
 		return line + "IPv4" + ipv4(packet)
-	case etherType == typeIPv6:
+	case etherType == frame.TypeIPv6:
 		return line + "IPv6" + ipv6(packet)
 	case etherType < 0x0600:
 		return line + "LLC"
@@ -62,25 +53,23 @@ func Line(ethernet []byte, tag [2]uint16, etherType uint16, packet []byte) strin
 
 // arp describes ARP for IPv4 and Ethernet (RFC 826).
 func arp(b []byte) string {
-	if len(b) < 28 {
+	if len(b) < frame.ARPLen {
 		return ", cut short"
 	}
-	if [6]byte(b) != [6]byte{0, 1, 8, 0, 6, 4} {
+	a, ok := frame.ParseARP(b)
+	switch {
+	case !ok:
 		return ", not for IPv4 and Ethernet"
+	case a.Operation == frame.ARPRequest:
+		return fmt.Sprintf(" %v (%v) asks for %v", a.Sender, a.SenderMAC, a.Target)
+	case a.Operation == frame.ARPReply:
+		return fmt.Sprintf(" %v is at %v, says to %v", a.Sender, a.SenderMAC, a.Target)
 	}
-	sender, target := netip.AddrFrom4([4]byte(b[14:])), netip.AddrFrom4([4]byte(b[24:]))
-	switch operation := binary.BigEndian.Uint16(b[6:]); operation {
-	case 1:
-		return fmt.Sprintf(" %v (%v) asks for %v", sender, net.HardwareAddr(b[8:14]), target)
-	case 2:
-		return fmt.Sprintf(" %v is at %v, says to %v", sender, net.HardwareAddr(b[8:14]), target)
-	default:
-		return fmt.Sprintf(" operation %d", operation)
-	}
+	return fmt.Sprintf(" operation %d", a.Operation)
 }
 
 func ipv4(b []byte) string {
-	if len(b) < 20 || b[0]>>4 != 4 || b[0]&15 < 5 {
+	if len(b) < frame.IPv4Len || b[0]>>4 != 4 || b[0]&15 < 5 {
 		return ", header cannot be read"
 	}
 	protocol, rest := b[9], b[min(len(b), int(b[0]&15)*4):]
@@ -93,7 +82,7 @@ func ipv4(b []byte) string {
 }
 
 func ipv6(b []byte) string {
-	if len(b) < 40 || b[0]>>4 != 6 {
+	if len(b) < frame.IPv6Len || b[0]>>4 != 6 {
 		return ", header cannot be read"
 	}
 	from, to := netip.AddrFrom16([16]byte(b[8:])), netip.AddrFrom16([16]byte(b[24:]))
@@ -120,7 +109,7 @@ func ipv6(b []byte) string {
 // transport describes a packet from its addresses on. Later says that it is a fragment without a transport header.
 func transport(from, to netip.Addr, protocol uint8, b []byte, later bool) string {
 	plain := fmt.Sprintf(" %v > %v", from, to)
-	name, ok := map[uint8]string{tcp: "TCP", udp: "UDP", sctp: "SCTP", icmp: "ICMP", icmp6: "ICMPv6", igmp: "IGMP"}[protocol]
+	name, ok := map[uint8]string{tcp: "TCP", frame.UDP: "UDP", sctp: "SCTP", icmp: "ICMP", frame.ICMPv6: "ICMPv6", igmp: "IGMP"}[protocol]
 	switch {
 	case !ok:
 		return fmt.Sprintf("%s protocol %d", plain, protocol)
@@ -128,12 +117,12 @@ func transport(from, to netip.Addr, protocol uint8, b []byte, later bool) string
 		return plain + " " + name
 	}
 	switch protocol {
-	case tcp, udp, sctp:
+	case tcp, frame.UDP, sctp:
 		source, destination := binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 		return fmt.Sprintf(" %v > %v %s", netip.AddrPortFrom(from, source), netip.AddrPortFrom(to, destination), name)
 	}
 	text := fmt.Sprintf("%s %s type %d", plain, name, b[0])
-	if protocol == icmp6 && (b[0] == 135 || b[0] == 136) && len(b) >= 24 { // neighbour solicitation, advertisement
+	if protocol == frame.ICMPv6 && (b[0] == frame.NeighbourSolicitation || b[0] == frame.NeighbourAdvertisement) && len(b) >= frame.NeighbourLen {
 		text += fmt.Sprintf(" about %v", netip.AddrFrom16([16]byte(b[8:])))
 	}
 	return text

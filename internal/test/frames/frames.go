@@ -12,6 +12,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 // Link is the guest's link: the addresses of the guest, of its gateway and of hosts behind the gateway.
@@ -159,9 +160,7 @@ var (
 )
 
 func ethernet(to, from cache.MAC, kind uint16, payload ...[]byte) []byte {
-	b := append(append([]byte(nil), to[:]...), from[:]...)
-	b = binary.BigEndian.AppendUint16(b, kind)
-	return append(b, slices.Concat(payload...)...)
+	return append(frame.AppendEthernet(nil, to, from, kind), slices.Concat(payload...)...)
 }
 
 // withSource returns the frame with another source MAC.
@@ -198,7 +197,7 @@ func (b *builder) macFor(a netip.Addr) cache.MAC {
 	case a.Is4() && a.IsMulticast():
 		return cache.MAC{0x01, 0x00, 0x5e, octets[1] & 0x7f, octets[2], octets[3]}
 	case a.IsMulticast():
-		return cache.MAC{0x33, 0x33, octets[12], octets[13], octets[14], octets[15]}
+		return frame.MulticastMAC(a)
 	}
 	return b.Gateway
 }
@@ -446,17 +445,9 @@ func withChecksum(protocol uint8, from, to netip.Addr, message []byte) []byte {
 func checksum(parts ...[]byte) uint16 {
 	var acc uint32
 	for _, b := range parts {
-		for ; len(b) > 1; b = b[2:] {
-			acc += uint32(b[0])<<8 | uint32(b[1])
-		}
-		if len(b) == 1 {
-			acc += uint32(b[0]) << 8
-		}
+		acc = frame.Sum(acc, b)
 	}
-	for acc > 0xffff {
-		acc = acc>>16 + acc&0xffff
-	}
-	return uint16(acc)
+	return frame.Fold(acc)
 }
 
 // Ask returns a frame with a TCP SYN, or with a UDP datagram whose data is the target address and port.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 // Legitimate returns what a guest may send on the link, for the address families that the guest has.
@@ -256,9 +257,4 @@ func (b *builder) advertisement(from, to, target netip.Addr, flags byte, options
 // linkLayer returns the source (1) or target (2) link-layer address option.
 func linkLayer(number byte, mac cache.MAC) []byte { return append([]byte{number, 1}, mac[:]...) }
 
-// solicited returns the solicited-node multicast address (RFC 4291 section 2.7.1).
-func solicited(a netip.Addr) netip.Addr {
-	octets, group := a.As16(), netip.MustParseAddr("ff02::1:ff00:0").As16()
-	copy(group[13:], octets[13:])
-	return netip.AddrFrom16(group)
-}
+func solicited(a netip.Addr) netip.Addr { return frame.SolicitedNode(a) }
