@@ -51,13 +51,17 @@ func TestVersion(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			copied := func(path string) string {
+				return strings.ReplaceAll(read(path), "github.com/guestwire/guestwire/examples/", "example.com/"+program+"/")
+			}
 			for _, path := range files {
-				write(filepath.Base(path), strings.ReplaceAll(read(path), "github.com/guestwire/guestwire/examples/", "example.com/"+program+"/"))
+				write(filepath.Base(path), copied(path))
 			}
-			if err := os.CopyFS(filepath.Join(dir, "schema"), os.DirFS("schema")); err != nil { // the agent's
-				t.Fatal(err)
+			for _, shared := range []string{"schema", "commandline"} {
+				if err := os.CopyFS(filepath.Join(dir, shared), os.DirFS(shared)); err != nil {
+					t.Fatal(err)
+				}
 			}
-			source := read(filepath.Join(program, "main.go"))
 			mod := strings.Replace(read("go.mod"), "module github.com/guestwire/guestwire/examples", "module example.com/"+program, 1)
 			write("go.mod", strings.Replace(mod, "=> ..", "=> "+root, 1))
 			write("go.sum", read("go.sum"))
@@ -77,7 +81,7 @@ func TestVersion(t *testing.T) {
 				}
 			}
 			check(`v0\.1\.0, revision `+revision, "-buildvcs=true")
-			write("main.go", source+"// changed\n")
+			write("main.go", copied(filepath.Join(program, "main.go"))+"// changed\n")
 			check(`v0\.1\.0\+dirty, revision `+revision+", modified", "-buildvcs=true")
 			check(`\(devel\)`, "-buildvcs=false")
 		})

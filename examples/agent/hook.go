@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -25,7 +26,7 @@ type container struct {
 func hook(ctx context.Context, o *options) error {
 	var c container
 	if err := json.NewDecoder(os.Stdin).Decode(&c); err != nil || c.ID == "" {
-		return usageError{fmt.Errorf("standard input has no container's state (%v): an OCI runtime calls agent hook", err)}
+		return commandline.Errorf("standard input has no container's state (%v): an OCI runtime calls agent hook", err)
 	}
 	if err := c.called(ctx, o); err != nil {
 		return fmt.Errorf("container %s: %w", c.ID, err)
@@ -37,7 +38,7 @@ func (c container) called(ctx context.Context, o *options) error {
 	const key = "guestwire/state"
 	name := c.Annotations[key]
 	if name == "" || name != filepath.Base(name) || name[0] == '.' {
-		return usageError{fmt.Errorf("annotation %s: %q, want the name of a directory in %s", key, name, o.State)}
+		return commandline.Errorf("annotation %s: %q, want the name of a directory in %s", key, name, o.State)
 	}
 	var err error
 	if o.State, err = filepath.EvalSymlinks(filepath.Join(o.State, name)); err != nil { // journals have the real path
@@ -52,7 +53,7 @@ func (c container) called(ctx context.Context, o *options) error {
 	case c.Status == "creating" || c.Status == "created":
 		return c.wire(ctx, o)
 	case c.Status != "stopped":
-		return usageError{fmt.Errorf("is %q: call agent hook as createRuntime and poststop", c.Status)}
+		return commandline.Errorf("is %q: call agent hook as createRuntime and poststop", c.Status)
 	case !c.owns(o.State, o.Name): // another container may use the State by now
 		return nil
 	}

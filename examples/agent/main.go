@@ -7,19 +7,18 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -57,14 +56,9 @@ func main() {
 // errSaid is wrapped by an error that is on standard output already.
 var errSaid = errors.New("said")
 
-// usageError is a mistake in the command line.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
 func exitCode(err error) int {
 	var (
-		usage   usageError
+		usage   *commandline.Error
 		field   *cache.FieldError
 		drift   *phase1.DriftError
 		refused *infra.RefusedError
@@ -92,51 +86,25 @@ func exitCode(err error) int {
 }
 
 func run(ctx context.Context, args []string) error {
-	if len(args) == 0 {
-		return usageError{fmt.Errorf("a verb is missing: %s; see agent help", verbNames())}
-	}
-	name, args := args[0], args[1:]
-	if name == "-h" || name == "-help" || name == "--help" {
-		name = "help"
-	}
-	if name == "help" {
-		return help(stdout, args)
-	}
-	if strings.HasPrefix(name, "-") {
-		return usageError{fmt.Errorf("%q before the verb: the verb comes first, then its flags; see agent help", name)}
-	}
-	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == name })
-	if i < 0 {
-		return usageError{fmt.Errorf("%q is none of %s; see agent help", name, verbNames())}
-	}
-	v := verbs[i]
-	o := &options{}
-	flags := o.flagSet(v)
-	flags.SetOutput(io.Discard) // the error is printed once, by main
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return help(stdout, []string{name})
-	case err != nil:
-		return usageError{fmt.Errorf("%w; see agent help %s", err, name)}
-	case v.command && flags.NArg() == 0:
-		return usageError{fmt.Errorf("the command is missing; see agent help %s", name)}
-	case flags.NArg() > 0 && !v.command:
-		return usageError{fmt.Errorf("%q is no flag; see agent help %s", flags.Arg(0), name)}
+	v, o, flags, err := program.Parse(stdout, args)
+	if v == nil {
+		return err
 	}
 	if err := o.fill(flags); err != nil {
-		return usageError{err}
+		return commandline.Errorf("%w", err)
 	}
-	has := func(name string) bool { return slices.Contains(strings.Fields(v.flags), name) }
-	if named := o.netns != "" || o.Own; has("netns") && (named || !v.optional) {
-		if has("nic") && o.Name == "" && named {
-			return usageError{errors.New("-nic is missing: name the NIC in the namespace, such as eth0")}
+	// Without -netns, status says where to find one, and exec runs the command in the agent's own namespace.
+	optional := slices.Contains([]string{"status", "exec", "teardown"}, v.Name)
+	if named := o.netns != "" || o.Own; v.Has("netns") && (named || !optional) {
+		if v.Has("nic") && o.Name == "" && named {
+			return commandline.Errorf("-nic is missing: name the NIC in the namespace, such as eth0")
 		}
 		if err := o.openNetNS(); err != nil {
-			return usageError{err}
+			return commandline.Errorf("%w", err)
 		}
 		defer o.NetNS.Close()
 	}
-	return v.do(ctx, o)
+	return v.Do(ctx, o)
 }
 
 // options are the values of the flags.
@@ -160,14 +128,14 @@ type options struct {
 
 // flagSet has the verb's flags.
 func (o *options) flagSet(v verb) *flag.FlagSet {
-	set := flag.NewFlagSet(v.name, flag.ContinueOnError)
-	for _, name := range strings.Fields(v.flags) {
+	set := flag.NewFlagSet(v.Name, flag.ContinueOnError)
+	for _, name := range strings.Fields(v.Flags) {
 		switch name {
 		case "netns":
 			set.StringVar(&o.netns, name, "", "the network namespace: a `PATH` such as /run/netns/pod or /proc/PID/ns/net")
 		case "own":
 			usage := "instead of -netns: the network namespace in which the agent runs, as in a container whose network is the guest's"
-			if v.name == "forget" || v.name == "hook" {
+			if v.Name == "forget" || v.Name == "hook" {
 				usage = "the -dir is the container's own, so a namespace that no process here can see is gone"
 			}
 			set.BoolVar(&o.Own, name, false, usage)
@@ -175,7 +143,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.StringVar(&o.Name, name, "", "the NIC's `NAME` in the namespace")
 		case "state":
 			dir, usage := "", "the `DIR` of the record, an absolute path"
-			if v.name == "hook" {
+			if v.Name == "hook" {
 				dir, usage = "/run/guestwire", "the `DIR` that has the containers' directories, an absolute path"
 			}
 			set.StringVar(&o.State, name, dir, usage)
@@ -338,22 +306,4 @@ func (o *options) openNetNS() error {
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
-}
-
-// version is the program's version and revision, as the go command noted them: "v0.1.0, revision 1f3a...".
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "(unknown)"
-	}
-	text := info.Main.Version
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			text += ", revision " + s.Value
-		case s.Key == "vcs.modified" && s.Value == "true":
-			text += ", modified"
-		}
-	}
-	return text + ", " + info.GoVersion
 }

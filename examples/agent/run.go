@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/phase1"
 )
 
 // runWired wires the NIC for as long as the command runs.
 func runWired(ctx context.Context, o *options) error {
 	if o.Owner.Inside {
-		return usageError{errors.New("owner.inside: run starts the command in the agent's own user namespace: leave owner.inside out, or use setup")}
+		return commandline.Errorf("owner.inside: run starts the command in the agent's own user namespace: leave owner.inside out, or use setup")
 	}
 	signals, stop := passedOn() // one that comes between setup and the command is not lost
 	defer stop()

@@ -13,29 +13,20 @@ import (
 	"unicode/utf16"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/examples/schema"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
 
 // verb is what the agent can do.
-type verb struct {
-	name  string
-	short string // a line for the list of verbs
-	flags string // the names of its flags, in the order of the help
-	long  string // what the help of the verb says before the flags
-	// command says that a command follows the flags.
-	command bool
-	// optional says that the verb does something without -netns.
-	optional bool
-	do       func(context.Context, *options) error
-}
+type verb = commandline.Verb[options]
 
 var verbs = []verb{
 	{
-		name: "setup", short: "wire a NIC to a tap, and write the record for the launcher",
-		flags: "netns own nic binding state uid gid inside from standby cut config json dir", do: setup,
-		long: `setup wires the NIC, and writes the record into the -state directory. It creates that directory, but not its
+		Name: "setup", Short: "wire a NIC to a tap, and write the record for the launcher",
+		Flags: "netns own nic binding state uid gid inside from standby cut config json dir", Do: setup,
+		Long: `setup wires the NIC, and writes the record into the -state directory. It creates that directory, but not its
 parent (mkdir -p /run/guestwire). Called again with the same configuration, it repairs what is missing. On an error of a
 first setup the namespace is as it was found. -json prints the record. Another egress holds for new connections; with -cut
 also for those that are open, and setup reports on standard error how many it has cut.
@@ -67,9 +58,9 @@ NIC's, and noDefaultRoute of options for a second NIC that must not take the fir
 `,
 	},
 	{
-		name: "plan", short: "print what setup would do, and change nothing",
-		flags: "netns own nic binding state uid gid inside from standby config full json dir", do: plan,
-		long: `plan prints the commands that setup would carry out, after comments that name the binding, why an earlier one
+		Name: "plan", Short: "print what setup would do, and change nothing",
+		Flags: "netns own nic binding state uid gid inside from standby config full json dir", Do: plan,
+		Long: `plan prints the commands that setup would carry out, after comments that name the binding, why an earlier one
 cannot work, and what the guest does not get. A table of rules is one line, which says what the table does; -full prints
 the rules. -json prints all steps with their rules, the record and the refused bindings.
 
@@ -78,9 +69,9 @@ the rules. -json prints all steps with their rules, the record and the refused b
 ` + kinds,
 	},
 	{
-		name: "config", short: "check a configuration, or print the JSON schema of all",
-		flags: "binding state uid gid inside config schema", do: config,
-		long: `config checks the form of a configuration without a namespace; setup checks more. -schema prints the JSON schema, by
+		Name: "config", Short: "check a configuration, or print the JSON schema of all",
+		Flags: "binding state uid gid inside config schema", Do: config,
+		Long: `config checks the form of a configuration without a namespace; setup checks more. -schema prints the JSON schema, by
 which an editor completes and checks a FILE.json.
 
   agent config -config vm1.json
@@ -88,9 +79,9 @@ which an editor completes and checks a FILE.json.
 `,
 	},
 	{
-		name: "deactivate", short: "make a guest inactive that will be active in another namespace",
-		flags: "netns own nic json dir", do: deactivate,
-		long: `deactivate takes the guest's tap down, so that nothing passes between the guest and the network, and writes the record
+		Name: "deactivate", Short: "make a guest inactive that will be active in another namespace",
+		Flags: "netns own nic json dir", Do: deactivate,
+		Long: `deactivate takes the guest's tap down, so that nothing passes between the guest and the network, and writes the record
 as one of a NIC on standby. The wiring stays, and QEMU can keep the tap open. -json prints the record: it is the proof that
 agent activate asks for on the guest's other side. Each call gives the record a higher turn, and so the records of the guest
 that were made before allow activate here no more.
@@ -99,9 +90,9 @@ that were made before allow activate here no more.
 `,
 	},
 	{
-		name: "activate", short: "end a NIC's standby, once the guest is inactive elsewhere",
-		flags: "netns own nic inactive gone json dir", do: activate,
-		long: `activate brings the guest's tap up, after it has repaired what of the wiring is missing. The guest must be inactive
+		Name: "activate", Short: "end a NIC's standby, once the guest is inactive elsewhere",
+		Flags: "netns own nic inactive gone json dir", Do: activate,
+		Long: `activate brings the guest's tap up, after it has repaired what of the wiring is missing. The guest must be inactive
 everywhere else: -inactive names the record that agent deactivate -json printed there, or - for standard input. -gone instead
 vouches that the guest is active in no other namespace and will not be: the other node is fenced, the namespace is
 gone, or the guest is restored from a file. Nothing checks that, and two active guests with one address harm the network.
@@ -114,40 +105,40 @@ agent activate on the source.
 `,
 	},
 	{
-		name: "check", short: "compare the kernel with what setup left",
-		flags: "netns own nic json dir", do: check,
-		long: `check exits with 0 only if kernel and record still are as setup left them, with 4 if they differ, and with 3 if
+		Name: "check", Short: "compare the kernel with what setup left",
+		Flags: "netns own nic json dir", Do: check,
+		Long: `check exits with 0 only if kernel and record still are as setup left them, with 4 if they differ, and with 3 if
 the NIC is not wired. A NIC that is gone is an error (1). -json prints the differences, and the steps by which setup
 would repair them.
 `,
 	},
 	{
-		name: "status", short: "report who wired a NIC, whether the wiring is complete, and its counters",
-		flags: "netns own nic json dir", do: status, optional: true,
-		long: `status prints what the journal and the kernel know of one NIC. The exit code is that of check. The program exporter prints
+		Name: "status", Short: "report who wired a NIC, whether the wiring is complete, and its counters",
+		Flags: "netns own nic json dir", Do: status,
+		Long: `status prints what the journal and the kernel know of one NIC. The exit code is that of check. The program exporter prints
 the same of all NICs as metrics.
 
   agent status -netns /run/netns/pod -nic eth0
 `,
 	},
 	{
-		name: "list", short: "list the wired NICs of the node",
-		flags: "json dir", do: list,
-		long: "list prints a line for each wired NIC of the node, also of namespaces that are gone.\n",
+		Name: "list", Short: "list the wired NICs of the node",
+		Flags: "json dir", Do: list,
+		Long: "list prints a line for each wired NIC of the node, also of namespaces that are gone.\n",
 	},
 	{
-		name: "drops", short: "follow the packets that a NIC's rules drop, with the reason",
-		flags: "netns own nic", do: drops,
-		long: `drops prints a line for each packet that is dropped, until it is interrupted: time, reason, and who sent what.
+		Name: "drops", Short: "follow the packets that a NIC's rules drop, with the reason",
+		Flags: "netns own nic", Do: drops,
+		Long: `drops prints a line for each packet that is dropped, until it is interrupted: time, reason, and who sent what.
 The kernel reports 20 packets a second of each reason; agent status has the counters, which count all.
 
   agent drops -netns /run/netns/pod -nic eth0
 `,
 	},
 	{
-		name: "pin", short: "let the guest connect to addresses for a time, where egress refuses the rest",
-		flags: "netns own nic addresses ports life", do: pin,
-		long: `pin lets the guest open connections to the ports of the addresses for a time, where only the last entry of egress, "refuse all",
+		Name: "pin", Short: "let the guest connect to addresses for a time, where egress refuses the rest",
+		Flags: "netns own nic addresses ports life", Do: pin,
+		Long: `pin lets the guest open connections to the ports of the addresses for a time, where only the last entry of egress, "refuse all",
 refuses them. What an earlier entry or egressWithin refuses is left out: the exit code is 1, the error names these
 addresses, and the others are pinned. What is pinned already keeps the longer time.
 
@@ -155,9 +146,9 @@ addresses, and the others are pinned. What is pinned already keeps the longer ti
 `,
 	},
 	{
-		name: "run", short: "wire a NIC for as long as a command runs, as the entry point of a VM's container",
-		flags: "netns own nic binding state uid gid groups config dir", command: true, do: runWired,
-		long: `run is setup, exec and teardown. It wires the NIC, runs the command without capabilities as the -uid, in the same
+		Name: "run", Short: "wire a NIC for as long as a command runs, as the entry point of a VM's container",
+		Flags: "netns own nic binding state uid gid groups config dir", Command: true, Do: runWired,
+		Long: `run is setup, exec and teardown. It wires the NIC, runs the command without capabilities as the -uid, in the same
 namespace, and gives the namespace back when the command has ended. Signals are passed on as by exec. As process 1 of a
 container it waits for orphans, too. The exit code is the command's, and 128 and the signal's number if a signal ended the
 command; without a command's end, it is that of setup.
@@ -173,9 +164,9 @@ container's network from -state and -dir, which therefore have to be the contain
 ` + kinds,
 	},
 	{
-		name: "hook", short: "wire a container's NIC for as long as the container lives, as a hook of an OCI runtime",
-		flags: "nic binding state uid gid config own dir", do: hook,
-		long: `An OCI runtime, or podman, calls hook with the container's state on standard input. As a createRuntime hook it does what setup
+		Name: "hook", Short: "wire a container's NIC for as long as the container lives, as a hook of an OCI runtime",
+		Flags: "nic binding state uid gid config own dir", Do: hook,
+		Long: `An OCI runtime, or podman, calls hook with the container's state on standard input. As a createRuntime hook it does what setup
 does, in the container's network namespace. As a poststop hook it does what teardown -cut-off does, or what forget does if the
 namespace is gone. It finds the namespace by the journal, and so what a hook that was killed has left.
 
@@ -190,9 +181,9 @@ container with the same directory is refused as long as the first one's network 
 ` + kinds,
 	},
 	{
-		name: "exec", short: "run a command in a namespace, as a user without privileges",
-		flags: "netns uid gid groups", command: true, optional: true, do: execute,
-		long: `exec runs a command without capabilities, in the namespace and as the user that are named. Without -netns the command
+		Name: "exec", Short: "run a command in a namespace, as a user without privileges",
+		Flags: "netns uid gid groups", Command: true, Do: execute,
+		Long: `exec runs a command without capabilities, in the namespace and as the user that are named. Without -netns the command
 stays in the agent's own. SIGTERM, SIGINT, SIGQUIT, SIGHUP and SIGWINCH are passed on to the command; Ctrl-Z does nothing. If
 the agent is killed, the command is, too. The exit code is the command's, and 128 and the signal's number if a signal ended
 the command.
@@ -205,9 +196,9 @@ is not trusted with that have pipes or files.
 `,
 	},
 	{
-		name: "teardown", short: "give the namespace back as setup found it",
-		flags: "netns own nic state force cut-off discard dir", optional: true, do: teardown,
-		long: `teardown gives the namespace back as setup found it, and removes the record. Stop the VM first, or detach the NIC from
+		Name: "teardown", Short: "give the namespace back as setup found it",
+		Flags: "netns own nic state force cut-off discard dir", Do: teardown,
+		Long: `teardown gives the namespace back as setup found it, and removes the record. Stop the VM first, or detach the NIC from
 the VM: teardown deletes the VM's tap, and the tap of a later setup is another one. As long as a process has the tap open,
 teardown changes nothing and exits with 7, and so as long as agent run, or another launcher that holds the NIC, lives;
 -cut-off deletes the tap nevertheless. A NIC that is not wired is no error.
@@ -230,9 +221,9 @@ kernel still knows it: under bridge without the NIC's routes. -discard and -forc
 `,
 	},
 	{
-		name: "forget", short: "remove what is left of wirings whose namespace is gone",
-		flags: "namespace state nic own dir", do: forget,
-		long: `forget removes journals, records and locks of namespaces that are gone, and prints what it removes. It looks for
+		Name: "forget", Short: "remove what is left of wirings whose namespace is gone",
+		Flags: "namespace state nic own dir", Do: forget,
+		Long: `forget removes journals, records and locks of namespaces that are gone, and prints what it removes. It looks for
 the namespace first, in all processes and mounts, and refuses if the namespace is there. Without flags it does so for
 all wirings of the node. In a container it cannot see the node's processes, and refuses, unless -own says that the
 journals are the container's own.
@@ -240,16 +231,13 @@ journals are the container's own.
   agent forget -state /run/guestwire/vm1 -nic eth0
 `,
 	},
-}
-
-func init() {
-	verbs = append(verbs, verb{
-		name: "version", short: "print the program's version and revision",
-		do: func(context.Context, *options) error {
-			fmt.Fprintln(stdout, "agent", version())
+	{
+		Name: "version", Short: "print the program's version and revision",
+		Do: func(context.Context, *options) error {
+			fmt.Fprintln(stdout, "agent", commandline.Version())
 			return nil
 		},
-	})
+	},
 }
 
 const kinds = `KIND is bridge, redirect, routed or masquerade, or auto for the first of these four that can work:
@@ -273,43 +261,13 @@ With the other kinds libvirt or QEMU attaches the guest, and guestwire neither s
               forwards no ports
 `
 
-func verbNames() string {
-	var names []string
-	for _, v := range verbs {
-		names = append(names, v.name)
-	}
-	return strings.Join(names, ", ") + ", help"
-}
-
-// help prints the help of the agent, or that of one verb.
-func help(w io.Writer, args []string) error {
-	if len(args) > 1 {
-		return usageError{errors.New("help takes one verb")}
-	}
-	for _, v := range verbs {
-		if len(args) == 1 && args[0] == v.name {
-			fmt.Fprintf(w, "agent %s: %s\n\n%s", v.name, v.short, v.long)
-			if v.flags != "" {
-				fmt.Fprint(w, "\nFlags:\n")
-				flags := new(options).flagSet(v)
-				flags.SetOutput(w)
-				flags.PrintDefaults()
-			}
-			return nil
-		}
-	}
-	if len(args) == 1 && args[0] != "help" {
-		return usageError{fmt.Errorf("%q is none of %s", args[0], verbNames())}
-	}
-	fmt.Fprint(w, `agent wires a NIC of a network namespace to a tap for a virtual machine, and gives it back. It runs as root.
-
-`)
-	for _, v := range verbs {
-		fmt.Fprintf(w, "  agent %-10s %s\n", v.name, v.short)
-	}
-	fmt.Fprint(w, `  agent help VERB  print the flags of a verb, and more about it
-
-For example, with a pod's namespace in /run/netns/pod:
+// program is the agent's command line.
+var program = commandline.Program[options]{
+	Name: "agent",
+	Before: `agent wires a NIC of a network namespace to a tap for a virtual machine, and gives it back. It runs as root.
+`,
+	Verbs: verbs,
+	After: `For example, with a pod's namespace in /run/netns/pod:
 
   mkdir -p /run/guestwire
   agent plan     -netns /run/netns/pod -nic eth0 -binding auto -uid 107
@@ -321,8 +279,8 @@ The exit code is 0: done, 1: failed, 2: a flag or a field of the configuration i
 4: the kernel is not as recorded, 5: the binding cannot work on the NIC, 6: the guest may be active elsewhere,
 7: a process has the guest's tap open, or another process holds the NIC. That of exec and run is their command's. What takes
 longer than a second is reported on standard error.
-`)
-	return nil
+`,
+	FlagSet: (*options).flagSet,
 }
 
 func setup(ctx context.Context, o *options) error {
@@ -364,7 +322,7 @@ func activate(ctx context.Context, o *options) error {
 	if o.inactive != "" {
 		inactive, err := readRecord(o.inactive)
 		if err != nil {
-			return usageError{fmt.Errorf("-inactive %s: %w", o.inactive, err)}
+			return commandline.Errorf("-inactive %s: %w", o.inactive, err)
 		}
 		other.Inactive = &inactive
 	}
@@ -428,7 +386,7 @@ func config(_ context.Context, o *options) error {
 	case o.schema:
 		return printJSON(schema.New(infra.Spec{}))
 	case o.file == "":
-		return usageError{errors.New("-config is missing: name the file to check, or print the schema by -schema")}
+		return commandline.Errorf("-config is missing: name the file to check, or print the schema by -schema")
 	}
 	return o.Spec.Validate()
 }
@@ -458,7 +416,7 @@ func said(err error) error {
 
 func status(ctx context.Context, o *options) error {
 	if o.NetNS == nil && !o.Own {
-		return usageError{errors.New("-netns is missing: name the network namespace, or -own for the agent's own; agent list shows all wired NICs")}
+		return commandline.Errorf("-netns is missing: name the network namespace, or -own for the agent's own; agent list shows all wired NICs")
 	}
 	report, err := o.Status(ctx)
 	if report == nil {
@@ -502,7 +460,7 @@ func pin(ctx context.Context, o *options) error { return o.Pin(ctx, o.addresses,
 
 func teardown(ctx context.Context, o *options) error {
 	if o.force && o.down.Discard {
-		return usageError{errors.New("-discard and -force exclude each other: -discard needs the journal, -force does without")}
+		return commandline.Errorf("-discard and -force exclude each other: -discard needs the journal, -force does without")
 	}
 	if o.NetNS == nil && !o.Own {
 		if o.State == "" || o.Name == "" || o.force || o.down.Discard {

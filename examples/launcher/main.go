@@ -13,13 +13,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/phase2"
 )
 
@@ -71,7 +71,7 @@ func main() {
 		os.Exit(status.status) // QEMU has said why
 	}
 	fmt.Fprintln(os.Stderr, "launcher:", err)
-	var usage usageError
+	var usage *commandline.Error
 	if errors.As(err, &usage) {
 		os.Exit(2)
 	}
@@ -88,9 +88,6 @@ func (o *output) Write(b []byte) (int, error) {
 	o.failed = cmp.Or(o.failed, err)
 	return n, err
 }
-
-// usageError is a mistake in the command line.
-type usageError struct{ error }
 
 func run(ctx context.Context, args []string) error {
 	verb := ""
@@ -120,26 +117,26 @@ func run(ctx context.Context, args []string) error {
 		flags.PrintDefaults()
 		return nil
 	case err != nil:
-		return usageError{fmt.Errorf("%w; see launcher -help", err)}
+		return commandline.Errorf("%w; see launcher -help", err)
 	case verb == "" && len(args) > 0:
-		return usageError{fmt.Errorf("%q before the verb: the verb comes first, then its flags; see launcher -help", args[0])}
+		return commandline.Errorf("%q before the verb: the verb comes first, then its flags; see launcher -help", args[0])
 	case verb == "":
-		return usageError{errors.New("a verb is missing: xml, serve, qemu, config, version, help; see launcher -help")}
+		return commandline.Errorf("a verb is missing: xml, serve, qemu, config, version, help; see launcher -help")
 	case verb != "xml" && verb != "serve" && verb != "qemu" && verb != "config" && verb != "version":
-		return usageError{fmt.Errorf("%q is none of xml, serve, qemu, config, version, help; see launcher -help", verb)}
+		return commandline.Errorf("%q is none of xml, serve, qemu, config, version, help; see launcher -help", verb)
 	case verb == "qemu" && flags.NArg() == 0:
-		return usageError{errors.New("QEMU's command line is missing: name it after --, such as -- qemu-system-x86_64 -m 1G")}
+		return commandline.Errorf("QEMU's command line is missing: name it after --, such as -- qemu-system-x86_64 -m 1G")
 	case verb != "qemu" && flags.NArg() > 0:
-		return usageError{fmt.Errorf("%q is no flag; see launcher -help", flags.Arg(0))}
+		return commandline.Errorf("%q is no flag; see launcher -help", flags.Arg(0))
 	case verb == "version":
-		fmt.Fprintln(stdout, "launcher", version())
+		fmt.Fprintln(stdout, "launcher", commandline.Version())
 		return nil
 	case *shutdown < 0:
-		return usageError{fmt.Errorf("-shutdown %v is negative: name the time that the guest has to shut down, such as 50s", *shutdown)}
+		return commandline.Errorf("-shutdown %v is negative: name the time that the guest has to shut down, such as 50s", *shutdown)
 	case !slices.Contains(formats, *format):
-		return usageError{fmt.Errorf("-format %q is none of %s", *format, strings.Join(formats, ", "))}
+		return commandline.Errorf("-format %q is none of %s", *format, strings.Join(formats, ", "))
 	case *state == "":
-		return usageError{errors.New("-state is missing: name the agent's state directory; in a Kubernetes pod it is /run/guestwire")}
+		return commandline.Errorf("-state is missing: name the agent's state directory; in a Kubernetes pod it is /run/guestwire")
 	}
 	vm, err := phase2.Open(*state)
 	if err != nil {
@@ -183,24 +180,6 @@ func logCounters(vm *phase2.VM) {
 	for nic, c := range vm.Counters() {
 		vm.Log.Info("served", "nic", nic, "received", c.Received, "sent", c.Sent, "failed", c.Failed, "ignored", c.Ignored)
 	}
-}
-
-// version is the program's version and revision, as the go command noted them: "v0.1.0, revision 1f3a...".
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "(unknown)"
-	}
-	text := info.Main.Version
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			text += ", revision " + s.Value
-		case s.Key == "vcs.modified" && s.Value == "true":
-			text += ", modified"
-		}
-	}
-	return text + ", " + info.GoVersion
 }
 
 // printEvent writes a line at once.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/passt"
 	"github.com/guestwire/guestwire/domain/qemu"
+	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/phase2"
 )
 
@@ -27,7 +27,7 @@ const patience = 10 * time.Second
 // QEMU's device is plugged and unplugged at the buses; without a bus, runQEMU warns.
 func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, buses, command []string) error {
 	if slices.Contains(command, "-daemonize") || slices.Contains(command, "--daemonize") {
-		return usageError{errors.New("-daemonize: leave it out, as QEMU has to stay in the foreground")}
+		return commandline.Errorf("-daemonize: leave it out, as QEMU has to stay in the foreground")
 	}
 	// What QEMU cannot have is reported before anything starts.
 	records := vm.Records()

@@ -13,13 +13,12 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
+	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -40,13 +39,8 @@ func main() {
 	os.Exit(exitCode(err))
 }
 
-// usageError is a mistake in the command line.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
 func exitCode(err error) int {
-	var usage usageError
+	var usage *commandline.Error
 	switch {
 	case err == nil:
 		return exitDone
@@ -57,44 +51,25 @@ func exitCode(err error) int {
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer, log *slog.Logger) error {
-	if len(args) == 0 {
-		return usageError{fmt.Errorf("a verb is missing: %s; see guestwire-node help", verbNames())}
-	}
-	name, args := args[0], args[1:]
-	if name == "help" || name == "-h" || name == "-help" || name == "--help" {
-		return help(stdout, args)
-	}
-	if strings.HasPrefix(name, "-") {
-		return usageError{fmt.Errorf("%q before the verb: the verb comes first, then its flags; see guestwire-node help", name)}
-	}
-	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == name })
-	if i < 0 {
-		return usageError{fmt.Errorf("%q is none of %s; see guestwire-node help", name, verbNames())}
-	}
-	v := verbs[i]
-	o, err := parse(v, args)
-	if errors.Is(err, flag.ErrHelp) {
-		return help(stdout, []string{name})
-	}
-	if err != nil {
-		return usageError{fmt.Errorf("%w; see guestwire-node help %s", err, name)}
+	v, o, err := parse(stdout, args)
+	if v == nil || err != nil {
+		return err
 	}
 	o.stdout, o.log = stdout, log
-	return v.do(ctx, o)
+	return v.Do(ctx, o)
 }
 
-// parse returns the values of the verb's flags, checked as far as they can be without the node.
-func parse(v verb, args []string) (*options, error) {
-	o := &options{}
-	flags := o.flagSet(v)
-	flags.SetOutput(io.Discard) // the error is printed once, by main
-	if err := flags.Parse(args); err != nil {
-		return nil, err
+// parse returns the verb and the values of its flags, checked as far as they can be without the node. The verb is nil
+// if help was asked for.
+func parse(stdout io.Writer, args []string) (*verb, *options, error) {
+	v, o, _, err := program.Parse(stdout, args)
+	if v == nil {
+		return nil, nil, err
 	}
-	if flags.NArg() > 0 {
-		return nil, fmt.Errorf("%q is no flag", flags.Arg(0))
+	if err := o.check(); err != nil {
+		return nil, nil, commandline.Errorf("%w; see guestwire-node help %s", err, v.Name)
 	}
-	return o, o.check()
+	return v, o, nil
 }
 
 // options are the values of the flags.
@@ -117,8 +92,8 @@ type options struct {
 
 // flagSet has the verb's flags.
 func (o *options) flagSet(v verb) *flag.FlagSet {
-	set := flag.NewFlagSet(v.name, flag.ContinueOnError)
-	for _, name := range strings.Fields(v.flags) {
+	set := flag.NewFlagSet(v.Name, flag.ContinueOnError)
+	for _, name := range strings.Fields(v.Flags) {
 		switch name {
 		case "from":
 			set.StringVar(&o.from, name, "", "the `DIR` with the binaries guestwire and, if wanted, agent; without it the directory of guestwire-node")
@@ -219,22 +194,4 @@ func listEntry(o *options) (json.RawMessage, error) {
 		entry.Spec = json.RawMessage(o.spec)
 	}
 	return json.Marshal(entry)
-}
-
-// version is the program's version and revision, as the go command noted them: "v0.1.0, revision 1f3a...".
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "(unknown)"
-	}
-	text := info.Main.Version
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			text += ", revision " + s.Value
-		case s.Key == "vcs.modified" && s.Value == "true":
-			text += ", modified"
-		}
-	}
-	return text + ", " + info.GoVersion
 }

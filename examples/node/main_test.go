@@ -127,24 +127,24 @@ func TestHelp(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, v := range verbs {
-		if !strings.Contains(out.String(), "guestwire-node "+v.name+" ") {
-			t.Errorf("help does not list %s", v.name)
+		if !strings.Contains(out.String(), "guestwire-node "+v.Name+" ") {
+			t.Errorf("help does not list %s", v.Name)
 		}
 		var long bytes.Buffer
-		for _, line := range [][]string{{"help", v.name}, {v.name, "-help"}} {
+		for _, line := range [][]string{{"help", v.Name}, {v.Name, "-help"}} {
 			long.Reset()
 			if err := run(t.Context(), line, &long, discard()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for _, name := range strings.Fields(v.flags) {
+		for _, name := range strings.Fields(v.Flags) {
 			if !strings.Contains(long.String(), "\n  -"+name) {
-				t.Errorf("help %s does not have -%s", v.name, name)
+				t.Errorf("help %s does not have -%s", v.Name, name)
 			}
 		}
 		new(options).flagSet(v).VisitAll(func(f *flag.Flag) {
-			if !slices.Contains(strings.Fields(v.flags), f.Name) || f.Usage == "" {
-				t.Errorf("%s: flag %s without help", v.name, f.Name)
+			if !slices.Contains(strings.Fields(v.Flags), f.Name) || f.Usage == "" {
+				t.Errorf("%s: flag %s without help", v.Name, f.Name)
 			}
 		})
 	}

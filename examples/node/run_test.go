@@ -45,8 +45,8 @@ func newNode(t *testing.T) *testNode {
 func (n *testNode) args(name string, more ...string) []string {
 	all := map[string]string{"from": n.from, "cni-bin": n.bin, "cni-conf": n.conf, "state": n.state, "dir": n.dir, "ready": n.ready, "nri": n.socket}
 	args := []string{name}
-	v := verbs[slices.IndexFunc(verbs, func(v verb) bool { return v.name == name })]
-	for _, flag := range strings.Fields(v.flags) {
+	v := verbs[slices.IndexFunc(verbs, func(v verb) bool { return v.Name == name })]
+	for _, flag := range strings.Fields(v.Flags) {
 		if all[flag] != "" {
 			args = append(args, "-"+flag, all[flag])
 		}
