@@ -1,11 +1,13 @@
 package examples_test
 
 import (
-	"bufio"
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
 	"os"
@@ -19,6 +21,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
@@ -27,6 +30,7 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/guest"
+	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -77,62 +81,98 @@ func matches(text, output string) bool {
 	return regexp.MustCompile(pattern).MatchString(inOneLine(output))
 }
 
-// trial is one row of the document: what it says, and the commands run for it.
+// trial is a NIC with a fault. The row of a table says what a command prints, and what was run.
 type trial struct {
 	t            *testing.T
 	n            nstest.Network
 	text         string // that a command of the row prints
 	ran          []string
 	said, healed bool
+
+	script  *testscript.TestScript
+	printed string // by the last command
+	started map[string]*beside
+	port    *os.File // the guest's tap
+	guest   *guest.Guest
+}
+
+// beside is a program that runs beside the script.
+type beside struct {
+	*nstest.Process
+	in io.Closer
 }
 
 // command runs a program, and notes it.
 func (p *trial) command(want int, program string, args ...string) string {
 	p.t.Helper()
-	p.ran = append(p.ran, strings.Join(append([]string{filepath.Base(program)}, args...), " "))
-	out, status := run(p.t, program, args...)
-	if status != want {
+	cmd := exec.Command(program, args...)
+	if p.script != nil {
+		cmd.Dir = p.script.MkAbs(".")
+	}
+	p.note(program, args)
+	out, err := cmd.CombinedOutput()
+	if p.printed = string(out); err != nil && cmd.ProcessState == nil {
+		p.t.Fatal(err)
+	}
+	if status := cmd.ProcessState.ExitCode(); status != want {
 		p.t.Fatalf("%s: status %d, want %d:\n%s", p.ran[len(p.ran)-1], status, want, out)
 	}
-	return out
+	return p.printed
 }
 
-// agent calls it for the pod's eth0, unless the arguments name another namespace, or the verb needs none.
+// note notes a command line, and that of the launcher in it.
+func (p *trial) note(program string, args []string) {
+	line := filepath.Base(program)
+	for _, arg := range args {
+		if filepath.Base(arg) == "launcher" {
+			p.ran = append(p.ran, line)
+			line = "launcher"
+			continue
+		}
+		line += " " + arg
+	}
+	p.ran = append(p.ran, line)
+}
+
+// withDefaults returns the agent's arguments for the trial's NIC, its owner and its state directory, but for those that
+// are there. What follows "--" is a command.
+func (p *trial) withDefaults(args []string) []string {
+	args, command := slices.Clone(args), []string(nil)
+	if i := slices.Index(args, "--"); i >= 0 {
+		args, command = args[:i:i], args[i:]
+	}
+	set := func(flag, value string, instead ...string) {
+		for _, f := range append(instead, flag) {
+			if slices.Contains(args, f) {
+				return
+			}
+		}
+		args = append(args, flag, value)
+	}
+	verb := args[0]
+	if verb == "list" || verb == "help" {
+		return args
+	}
+	if verb != "forget" {
+		set("-netns", p.n.Pod.Path())
+	}
+	if verb != "exec" {
+		set("-nic", "eth0")
+	}
+	if verb == "setup" || verb == "run" {
+		set("-binding", "bridge", "-config")
+		set("-state", p.n.State)
+	}
+	if verb == "setup" || verb == "run" || verb == "exec" {
+		set("-uid", strconv.Itoa(nstest.LauncherUID))
+	}
+	return append(args, command...)
+}
+
+// agent calls it for the trial's NIC.
 func (p *trial) agent(want int, args ...string) string {
 	p.t.Helper()
-	if args[0] != "list" && args[0] != "forget" && !slices.Contains(args, "-netns") {
-		args = append(args, "-netns", p.n.Pod.Path())
-	}
-	if args[0] != "list" && !slices.Contains(args, "-nic") {
-		args = append(args, "-nic", "eth0")
-	}
-	return p.command(want, nstest.Program(p.t, "examples/agent"), args...)
-}
-
-// setup calls setup with the same flags each time; more comes before them.
-func (p *trial) setup(want int, more ...string) string {
-	p.t.Helper()
-	args := append([]string{"setup"}, more...)
-	if !slices.Contains(args, "-binding") && !slices.Contains(args, "-config") {
-		args = append(args, "-binding", "bridge")
-	}
-	if !slices.Contains(args, "-state") {
-		args = append(args, "-state", p.n.State)
-	}
-	return p.agent(want, append(args, "-uid", strconv.Itoa(nstest.LauncherUID))...)
-}
-
-// moving wires a guest in another pod, from which it will move to the trial's. It returns the agent of that pod, and
-// the file with the record there.
-func (p *trial) moving() (source func(want int, args ...string) string, record string) {
-	p.t.Helper()
-	n := nstest.NewNetwork(p.t)
-	source = func(want int, args ...string) string {
-		p.t.Helper()
-		return p.agent(want, append(args, "-netns", n.Pod.Path())...)
-	}
-	source(0, "setup", "-binding", "bridge", "-state", n.State, "-uid", strconv.Itoa(nstest.LauncherUID))
-	return source, filepath.Join(n.State, "eth0.json")
+	return p.command(want, nstest.Program(p.t, "examples/agent"), p.withDefaults(args)...)
 }
 
 // config calls setup with a configuration.
@@ -142,67 +182,7 @@ func (p *trial) config(want int, text string) string {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		p.t.Fatal(err)
 	}
-	return p.setup(want, "-config", path)
-}
-
-func (p *trial) ip(line string) string {
-	p.t.Helper()
-	return p.command(0, "ip", append([]string{"-n", p.n.Pod.Name}, strings.Fields(line)...)...)
-}
-
-// serve starts the launcher.
-func (p *trial) serve() *nstest.Process {
-	p.t.Helper()
-	p.ran = append(p.ran, "launcher serve")
-	return p.n.Serve(p.t, nstest.LauncherUID)
-}
-
-// cannotServe starts a launcher that ends with an error, and returns what it printed.
-func (p *trial) cannotServe(netns string, uid int, state string) string {
-	p.t.Helper()
-	p.ran = append(p.ran, "launcher serve")
-	agent, user := nstest.Program(p.t, "examples/agent"), strconv.Itoa(uid)
-	p.ran = append(p.ran, "agent exec -netns "+netns)
-	out, status := run(p.t, agent, "exec", "-netns", netns, "-uid", user, "-gid", user, "--",
-		"timeout", "60", nstest.Program(p.t, "examples/launcher"), "serve", "-state", state)
-	if status != 1 {
-		p.t.Fatalf("launcher serve: status %d, want 1:\n%s", status, out)
-	}
-	return out
-}
-
-// says wants the text of the row in the output of one of its commands.
-func (p *trial) says(output string) {
-	p.t.Helper()
-	if p.said = matches(p.text, output); !p.said {
-		p.t.Fatalf("no %q in\n%s", p.text, output)
-	}
-}
-
-// saysSoon is says for output that is yet to come.
-func (p *trial) saysSoon(output func() string) {
-	p.t.Helper()
-	nstest.Eventually(p.t, func() error {
-		out := output()
-		if p.said = matches(p.text, out); !p.said {
-			return fmt.Errorf("no %q in\n%s", p.text, out)
-		}
-		return nil
-	})
-}
-
-// wantWired wants the wiring as setup left it.
-func (p *trial) wantWired() {
-	p.t.Helper()
-	p.agent(0, "check")
-	p.healed = true
-}
-
-// unwired wants no trace of a wiring.
-func (p *trial) unwired() {
-	p.t.Helper()
-	p.agent(3, "check")
-	p.healed = true
+	return p.agent(want, "setup", "-config", path)
 }
 
 func (p *trial) record() cache.Record {
@@ -216,63 +196,6 @@ func (p *trial) guestTap() *os.File {
 	return nstest.OpenTap(p.t, p.n.Pod.File, "eth0-tap")
 }
 
-// boot starts the guest of the record.
-func (p *trial) boot() *guest.Guest {
-	p.t.Helper()
-	return nstest.Boot(p.t, p.n.Pod.File, p.record(), "guest")
-}
-
-// leases wants the guest of the record to get an address.
-func (p *trial) leases() {
-	p.t.Helper()
-	g := p.boot()
-	defer g.Close()
-	if _, err := g.DHCPv4(p.t.Context()); err != nil {
-		p.t.Error(err)
-	}
-	p.healed = true
-}
-
-// journal is the path of the wiring's journal.
-func (p *trial) journal() string {
-	p.t.Helper()
-	return filepath.Join(phase1.DefaultDir, p.record().Namespace, "eth0.journal")
-}
-
-// edit replaces text in a file, and returns a function that brings the file back.
-func (p *trial) edit(path, from, to string) (back func()) {
-	p.t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil || !strings.Contains(string(text), from) {
-		p.t.Fatalf("no %q in %s: %v\n%s", from, path, err, text)
-	}
-	write := func(text string) {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			p.t.Fatal(err)
-		}
-		if err := os.Chmod(path, 0o644); err != nil {
-			p.t.Fatal(err)
-		}
-	}
-	write(strings.Replace(string(text), from, to, 1))
-	return func() { write(string(text)) }
-}
-
-func (p *trial) chmod(path string, mode os.FileMode) {
-	p.t.Helper()
-	if err := os.Chmod(path, mode); err != nil {
-		p.t.Fatal(err)
-	}
-}
-
-func (p *trial) mkdir(path string, mode os.FileMode) {
-	p.t.Helper()
-	if err := os.Mkdir(path, mode); err != nil {
-		p.t.Fatal(err)
-	}
-	p.chmod(path, mode)
-}
-
 // stranger is a MAC such as QEMU gives a guest if no MAC is named.
 var stranger = cache.MAC{0x52, 0x54, 0, 0x12, 0x34, 0x56}
 
@@ -280,7 +203,7 @@ var stranger = cache.MAC{0x52, 0x54, 0, 0x12, 0x34, 0x56}
 func (p *trial) attachAsQEMU() *os.File {
 	p.t.Helper()
 	fd := -1
-	err := netns.Do(p.n.Pod.File, func() (err error) {
+	p.check(netns.Do(p.n.Pod.File, func() (err error) {
 		if fd, err = unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
 			return err
 		}
@@ -289,25 +212,38 @@ func (p *trial) attachAsQEMU() *os.File {
 			return err
 		}
 		ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+		lab.AwaitForks() // a child of another test has a copy of the tap that was closed before
 		return unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
-	})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	}))
 	return os.NewFile(uintptr(fd), "eth0-tap")
 }
 
-// receives reports whether the port gets a broadcast of the world.
-func (p *trial) receives(port *os.File, within time.Duration) bool {
+// filterTap leaves an address filter on the tap, as a process does that has used the tap and ends.
+func (p *trial) filterTap() {
+	p.t.Helper()
+	before := p.attachAsQEMU()
+	defer before.Close()
+	filter := struct {
+		flags, count uint16
+		address      cache.MAC
+	}{count: 1, address: stranger}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, before.Fd(), unix.TUNSETTXFILTER, uintptr(unsafe.Pointer(&filter))); errno != 0 {
+		p.t.Fatal(errno)
+	}
+	p.sends(before, make([]byte, 60)) // Serve leaves a tap alone that was never used
+}
+
+// receives reports whether the guest's tap gets a broadcast of the world.
+func (p *trial) receives(within time.Duration) bool {
 	p.t.Helper()
 	end := time.Now().Add(within)
 	for time.Now().Before(end) {
 		p.n.World.IP("neigh flush dev pod")
 		p.n.World.Exec("bash", "-c", "echo >/dev/udp/10.244.1.99/9")
-		if err := port.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+		if err := p.port.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
 			p.t.Fatal(err)
 		}
-		if _, err := port.Read(make([]byte, 2000)); err == nil {
+		if _, err := p.port.Read(make([]byte, 2000)); err == nil {
 			return true
 		}
 	}
@@ -327,786 +263,235 @@ func (p *trial) txDropped() (dropped int) {
 	return links[0].Stats.TX.Dropped
 }
 
-// trials are the rows of the tables with a column "says", by that text.
-var trials = map[string]func(p *trial){
-	// The guest gets no address.
+// boot starts the guest of the record, and wants it to get an address.
+func (p *trial) boot() *guest.Guest {
+	p.t.Helper()
+	g := nstest.Boot(p.t, p.n.Pod.File, p.record(), "guest")
+	if _, err := g.DHCPv4(p.t.Context()); err != nil {
+		p.t.Error(err)
+	}
+	return g
+}
 
-	"eth0-dhcp: <NO-CARRIER": func(p *trial) {
-		p.setup(0)
-		p.says(p.ip("link show eth0-dhcp"))
-		p.serve()
-		p.leases()
+// says wants a text in what was printed; a row's own text counts.
+func (p *trial) says(printed, text string) error {
+	if !matches(text, printed) {
+		return fmt.Errorf("no %q in\n%s", text, printed)
+	}
+	p.said = p.said || text == p.text
+	return nil
+}
+
+// check ends the test with an error.
+func (p *trial) check(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// verbs are what a script of testdata/troubleshooting can say, in addition to the commands of testscript. not: a "!" is
+// before it.
+var verbs = map[string]func(p *trial, not bool, args []string){
+	// agent, for the trial's NIC, ip, in its pod, launcher and exporter are commands; exits STATUS COMMAND wants another
+	// status than 0 of one. pod COMMAND does what ip netns exec does, which has a mount namespace of its own: that would
+	// keep other tests' namespaces.
+	"exits": func(p *trial, _ bool, args []string) {
+		want, err := strconv.Atoi(args[0])
+		p.check(err)
+		p.do(want, args[1:])
 	},
-	"eth0-tap: <NO-CARRIER": func(p *trial) {
-		p.setup(0)
-		p.says(p.ip("link show eth0-tap"))
-		p.command(0, nstest.Program(p.t, "examples/launcher"), "xml", "-state", p.n.State)
-		p.serve()
-		p.leases()
+
+	"pod": func(p *trial, _ bool, args []string) {
+		p.note("ip", append([]string{"netns", "exec", p.n.Pod.Name}, args...))
+		p.printed = p.n.Pod.Exec(args...)
 	},
-	// A frame on the tap stands for the VM, which takes long to boot.
-	"another MAC than the record's speaks on the tap: the guest of the record is ..., this is ...; start the VM with mac=...": func(p *trial) {
-		p.setup(0)
-		launcher := p.serve()
+	"world": func(p *trial, _ bool, args []string) { p.n.World.Exec(args...) },
+
+	// says [TEXT]: the last command printed it; without TEXT it is the row's. until NAME [TEXT]: the program prints it.
+	// soon TEXT COMMAND: the command, if it is repeated.
+	"says": func(p *trial, _ bool, args []string) {
+		p.check(p.says(p.printed, cmp.Or(strings.Join(args, " "), p.text)))
+	},
+	"until": func(p *trial, _ bool, args []string) {
+		nstest.Eventually(p.t, func() error {
+			return p.says(p.started[args[0]].Output.String(), cmp.Or(strings.Join(args[1:], " "), p.text))
+		})
+	},
+	"soon": func(p *trial, _ bool, args []string) {
+		nstest.Eventually(p.t, func() error { p.do(0, args[1:]); return p.says(p.printed, args[0]) })
+	},
+
+	// start NAME COMMAND: a program beside the script. serve: the launcher. ended NAME: its input ends, and it ends well.
+	// terminate NAME: it gets SIGTERM.
+	"start": func(p *trial, _ bool, args []string) {
+		words := p.words(args[1:])
+		cmd := exec.Command(words[0], words[1:]...)
+		in, err := cmd.StdinPipe()
+		p.check(err)
+		p.note(words[0], words[1:])
+		p.started[args[0]] = &beside{p.n.Pod.StartCommand(cmd), in}
+	},
+	"serve": func(p *trial, _ bool, _ []string) {
+		p.ran = append(p.ran, "launcher serve")
+		p.started["launcher"] = &beside{Process: p.n.Serve(p.t, nstest.LauncherUID)}
+		p.script.Setenv("PID", strconv.Itoa(p.started["launcher"].Process.Process.Pid))
+	},
+	"terminate": func(p *trial, _ bool, args []string) { p.started[args[0]].Stop(p.t) },
+	"ended": func(p *trial, _ bool, args []string) {
+		p.check(p.started[args[0]].in.Close())
+		p.started[args[0]].Await(p.t)
+	},
+
+	// How a script ends: the guest gets an address; the wiring is as setup left it; there is none; none is left of a
+	// namespace that is gone; or what the commands before it have shown.
+	"leases": func(p *trial, _ bool, _ []string) {
+		p.boot().Close()
+		p.healed = true
+	},
+	"wired": func(p *trial, _ bool, args []string) {
+		p.agent(0, append([]string{"check"}, args...)...)
+		p.healed = true
+	},
+	"unwired": func(p *trial, _ bool, args []string) {
+		p.agent(3, append([]string{"check"}, args...)...)
+		p.healed = true
+	},
+	"forgotten": func(p *trial, _ bool, _ []string) {
+		p.check(p.says(p.agent(0, "forget", "-state", p.n.State), "record "+p.n.State+"/eth0.json ... journal ..."))
+		p.check(p.says(p.agent(0, "forget", "-state", p.n.State), "nothing is left"))
+		p.healed = !strings.Contains(p.agent(0, "list"), p.n.State)
+	},
+	"healed": func(p *trial, _ bool, _ []string) { p.healed = true },
+
+	// edit FILE FROM TO: the file keeps its mode.
+	"edit": func(p *trial, _ bool, args []string) {
+		text, err := os.ReadFile(args[0])
+		p.check(err)
+		if !bytes.Contains(text, []byte(args[1])) {
+			p.t.Fatalf("no %q in %s:\n%s", args[1], args[0], text)
+		}
+		p.check(os.WriteFile(args[0], bytes.Replace(text, []byte(args[1]), []byte(args[2]), 1), 0))
+	},
+
+	// another-pod: $SOURCE; another-guest: wired there, with the record $RECORD. end-pod: the trial's pod loses its name.
+	// gone: agent list says so of it, once no program that another test starts has copies of its files.
+	"another-pod": func(p *trial, _ bool, _ []string) { p.anotherPod() },
+	"another-guest": func(p *trial, _ bool, _ []string) {
+		n := p.anotherPod()
+		p.agent(0, "setup", "-netns", n.Pod.Path(), "-state", n.State)
+		p.script.Setenv("RECORD", filepath.Join(n.State, "eth0.json"))
+	},
+	"end-pod": func(p *trial, _ bool, _ []string) { p.n.Pod.End() },
+	"gone": func(p *trial, _ bool, _ []string) {
+		nstest.Eventually(p.t, func() error {
+			for line := range strings.Lines(p.agent(0, "list")) {
+				if strings.Contains(line, p.n.State) && strings.Contains(line, "(gone)") {
+					return nil
+				}
+			}
+			return errors.New(p.printed)
+		})
+	},
+	"read-only": func(p *trial, _ bool, args []string) {
+		nstest.Run(p.t, "mount", "-t", "tmpfs", "-o", "ro,mode=755", "none", args[0])
+		p.script.Defer(func() { nstest.Run(p.t, "umount", args[0]) })
+	},
+	"needs": func(p *trial, _ bool, args []string) {
+		if args[0] == "root" {
+			nstest.NeedRoot(p.t, "the test needs two users")
+		} else if _, err := os.Stat(args[1]); err == nil {
+			nstest.LeaveOut(p.t, "the machine has "+args[1])
+		}
+	},
+
+	// tap open, attach (as QEMU, which leaves the tap's filter), filter, close; [!] tap receives; tap sends, as another
+	// station.
+	"tap": func(p *trial, not bool, args []string) {
+		switch args[0] {
+		case "open":
+			p.port = p.guestTap()
+		case "attach":
+			p.port = p.attachAsQEMU()
+		case "close":
+			p.check(p.port.Close())
+		case "filter":
+			p.filterTap()
+		case "receives":
+			before := p.txDropped()
+			if not {
+				if p.receives(2*time.Second) || p.txDropped() <= before {
+					p.t.Errorf("the guest receives the world, or nothing was dropped: %d packets before, %d after", before, p.txDropped())
+				}
+			} else if !p.receives(time.Minute) {
+				p.t.Error("the guest does not receive the world")
+			}
+		case "sends":
+			l := p.link()
+			l.MAC = stranger
+			p.sends(p.port, l.Ask(unix.IPPROTO_UDP, l.IPv4, l.Far4, 5001))
+		}
+	},
+	// strange-guest: a guest with another MAC asks for an address until the launcher says the row's text. A frame stands
+	// for the VM, which takes long to boot.
+	"strange-guest": func(p *trial, _ bool, _ []string) {
 		port := p.guestTap()
-		p.saysSoon(func() string {
-			arp := slices.Concat([]byte{255, 255, 255, 255, 255, 255}, stranger[:], []byte{8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0},
+		defer port.Close()
+		nstest.Eventually(p.t, func() error {
+			discover := slices.Concat([]byte{255, 255, 255, 255, 255, 255}, stranger[:], []byte{8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0},
 				make([]byte, 4), []byte{255, 255, 255, 255}, []byte{0, 68, 0, 67, 0, 8, 0, 0})
-			if _, err := port.Write(arp); err != nil && !errors.Is(err, unix.EIO) {
-				p.t.Fatal(err)
+			if _, err := port.Write(discover); err != nil && !errors.Is(err, unix.EIO) {
+				return err
 			}
-			return launcher.Output.String()
+			return p.says(p.started["launcher"].Output.String(), p.text)
 		})
-		port.Close()
-		p.leases()
 	},
-	"filter ... of eth0-tap is gone": func(p *trial) {
-		p.setup(0)
-		p.serve()
-		p.n.Pod.Exec("tc", "filter", "del", "dev", "eth0-tap", "ingress")
-		p.says(p.agent(4, "check"))
-		p.setup(0)
-		p.leases()
-	},
-	"TX: bytes ... dropped": func(p *trial) {
-		p.setup(0)
-		before := p.attachAsQEMU()
-		filter := struct {
-			flags, count uint16
-			address      cache.MAC
-		}{count: 1, address: stranger}
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, before.Fd(), unix.TUNSETTXFILTER, uintptr(unsafe.Pointer(&filter))); errno != 0 {
-			p.t.Fatal(errno)
+	// guest boots; [!] guest pings its gateway.
+	"guest": func(p *trial, not bool, args []string) {
+		if args[0] == "boots" {
+			p.guest = p.boot()
+			p.script.Defer(func() { p.guest.Close() })
+			return
 		}
-		p.sends(before, make([]byte, 60)) // Serve leaves a tap alone that was never used
-		before.Close()
-		port := p.attachAsQEMU()
-		dropped := p.txDropped()
-		if p.receives(port, 2*time.Second) {
-			p.t.Error("the guest receives the world in spite of the filter")
+		ctx, cancel := p.t.Context(), context.CancelFunc(func() {})
+		if not {
+			ctx, cancel = context.WithTimeout(ctx, time.Second)
 		}
-		if p.txDropped() <= dropped {
-			p.t.Error("the number of dropped packets has not grown")
-		}
-		p.says(p.ip("-s link show eth0-tap"))
-		port.Close()
-		launcher := p.serve()
-		nstest.Eventually(p.t, func() error {
-			if out := launcher.Output.String(); !strings.Contains(out, "event=ready") {
-				return errors.New(out)
-			}
-			return nil
-		})
-		port = p.attachAsQEMU()
-		defer port.Close()
-		p.healed = p.receives(port, time.Minute)
-	},
-
-	// The launcher ends, or warns.
-
-	"run Phase1's Setup with this state directory first": func(p *trial) {
-		p.setup(0)
-		p.says(p.cannotServe(p.n.Pod.Path(), nstest.LauncherUID, nstest.Dir(p.t)))
-		if out := p.agent(0, "list"); !strings.Contains(out, p.n.State) {
-			p.t.Errorf("no %s in\n%s", p.n.State, out)
-		}
-		p.serve()
-		p.leases()
-	},
-	"records: user ... cannot enter the directory: open ...: permission denied": func(p *trial) {
-		p.setup(0)
-		p.chmod(p.n.State, 0o700)
-		p.says(p.cannotServe(p.n.Pod.Path(), nstest.LauncherUID, p.n.State))
-		if out := p.agent(4, "check"); !strings.Contains(out, "chmod o+rx "+p.n.State) {
-			p.t.Errorf("check says\n%s", out)
-		}
-		p.chmod(p.n.State, 0o755)
-		p.serve()
-		p.leases()
-	},
-	"user ... is not its owner: operation not permitted": func(p *trial) {
-		p.setup(0)
-		p.says(p.cannotServe(p.n.Pod.Path(), nstest.LauncherUID+1, p.n.State))
-		if out := p.agent(0, "status"); !strings.Contains(inOneLine(out), "owner user "+strconv.Itoa(nstest.LauncherUID)) {
-			p.t.Errorf("status says\n%s", out)
-		}
-		p.serve()
-		p.leases()
-	},
-	"user ... cannot open the device (chmod 0666 /dev/net/tun, or a group that may): open /dev/net/tun: permission denied": func(p *trial) {
-		p.setup(0)
-		p.chmod(tap.Device, 0o600)
-		defer p.chmod(tap.Device, 0o666)
-		p.says(p.cannotServe(p.n.Pod.Path(), nstest.LauncherUID, p.n.State))
-		p.chmod(tap.Device, 0o666)
-		p.serve()
-		p.leases()
-	},
-	"the calling thread is in the network namespace ..., and the tap is in ...: enter the namespace of the record first": func(p *trial) {
-		p.setup(0)
-		p.agent(0, "list")
-		p.says(p.cannotServe(p.n.World.Path(), nstest.LauncherUID, p.n.State))
-		p.serve()
-		p.leases()
-	},
-	"another process is attached: device or resource busy": func(p *trial) {
-		p.setup(0)
-		first := p.serve()
-		nstest.Eventually(p.t, func() error {
-			// The process's own name is launcher.
-			if out := p.ip("-d tuntap show"); !strings.Contains(out, fmt.Sprintf("launcher(%d)", first.Process.Pid)) {
-				return fmt.Errorf("no launcher(%d) in\n%s", first.Process.Pid, out)
-			}
-			return nil
-		})
-		p.says(p.cannotServe(p.n.Pod.Path(), nstest.LauncherUID, p.n.State))
-		first.Stop(p.t)
-		p.serve()
-		p.leases()
-	},
-	"attach to tap eth0-tap: another process is attached": func(p *trial) {
-		p.setup(0)
-		first := p.guestTap()
-		p.ip("-d tuntap show")
-		qemu := func(want int) string {
-			p.t.Helper()
-			return p.command(want, nstest.Program(p.t, "examples/agent"), "exec", "-netns", p.n.Pod.Path(), "-uid", strconv.Itoa(nstest.LauncherUID), "--",
-				nstest.Program(p.t, "examples/launcher"), "qemu", "-state", p.n.State, "--", "true")
-		}
-		p.ran = append(p.ran, "launcher qemu")
-		p.says(qemu(1))
-		first.Close()
-		qemu(0)
-		p.healed = true
-	},
-	"the responder's tap was deleted; the guest is served again when the tap is back": func(p *trial) {
-		p.setup(0)
-		launcher := p.serve()
-		p.leases()
-		p.ip("link del eth0-dhcp")
-		p.saysSoon(launcher.Output.String)
-		p.setup(0)
-		p.leases()
-	},
-	"the record was removed: the guest is no longer served": func(p *trial) {
-		p.setup(0)
-		launcher := p.serve()
-		p.leases()
-		if err := os.Remove(filepath.Join(p.n.State, "eth0.json")); err != nil {
-			p.t.Fatal(err)
-		}
-		p.saysSoon(launcher.Output.String)
-		p.setup(0)
-		p.leases()
-	},
-	"version: ..., and this program reads ...: use the version of guestwire that wrote it": func(p *trial) {
-		p.setup(0)
-		back := p.edit(filepath.Join(p.n.State, "eth0.json"), fmt.Sprintf(`"version": %d`, cache.Version), `"version": 99`)
-		p.says(p.cannotServe(p.n.Pod.Path(), nstest.LauncherUID, p.n.State))
-		p.agent(0, "list")
-		back() // which stands for the launcher of that version
-		p.serve()
-		p.leases()
-	},
-
-	// The guest has an address, and reaches nothing.
-
-	"the IPv6 gateway ... has the MAC ..., the record's router is of ...": func(p *trial) {
-		p.setup(0)
-		p.n.World.IP("link set pod address 02:00:00:00:6a:02")
-		p.says(p.agent(4, "check"))
-		p.setup(0)
-		p.wantWired()
-	},
-	"the IPv4 gateway ... has the MAC ..., the record's stand-in is of ...": func(p *trial) {
-		p.n.World.IP("addr add 169.254.1.1/32 dev pod")
-		p.ip("-4 addr flush dev eth0")
-		p.ip("addr add 10.244.1.7/32 dev eth0")
-		p.ip("route add 169.254.1.1 dev eth0 scope link")
-		p.ip("route add default via 169.254.1.1")
-		p.n.World.IP("route replace 10.244.1.7 dev pod")
-		p.setup(0)
-		p.n.World.IP("link set pod address 02:00:00:00:6a:02")
-		p.says(p.agent(4, "check"))
-		p.setup(0)
-		p.wantWired()
-	},
-	"veth1 has [...] of eth0 too": func(p *trial) {
-		p.ip("link add veth1 type veth peer name veth1peer")
-		p.ip("addr add 10.244.1.7/32 dev veth1")
-		p.ip("link set veth1 up")
-		p.says(p.setup(0))
-		p.says(p.agent(0, "status"))
-		p.agent(0, "teardown")
-		p.ip("link del veth1")
-		p.setup(0)
-		p.wantWired()
-	},
-	"eth0-tap is down": func(p *trial) {
-		p.setup(0)
-		p.ip("link set eth0-tap down")
-		p.says(p.agent(4, "check"))
-		p.setup(0)
-		p.wantWired()
-	},
-	"table ... is gone": func(p *trial) {
-		p.setup(0)
-		p.n.Pod.Exec("nft", "flush", "ruleset")
-		p.says(p.agent(4, "check"))
-		p.setup(0)
-		p.wantWired()
-	},
-	"no such link any more in this namespace": func(p *trial) {
-		p.setup(0)
-		p.ip("link del eth0-nic")
-		p.says(p.agent(1, "check"))
-		p.says(p.agent(1, "status"))
-		metric := fmt.Sprintf(`guestwire_differences{netns="%s",nic="eth0",state="%s"} 1`, p.record().Namespace, p.n.State)
-		if out, status := stdout(p.t, nstest.Program(p.t, "examples/exporter")); status != 0 || !strings.Contains(out, metric) {
-			p.t.Errorf("status %d, no %s in\n%s", status, metric, out)
-		}
-		p.agent(0, "teardown")
-		p.ip("link add eth0 type veth peer name eth0peer")
-		p.setup(0, "-binding", "redirect")
-		p.wantWired()
-	},
-	"route default via ... dev eth0 is gone": func(p *trial) {
-		p.setup(0, "-binding", "redirect")
-		p.ip("route replace default via 10.244.1.99")
-		p.says(p.agent(4, "check"))
-		p.setup(0, "-binding", "redirect")
-		p.wantWired()
-		p.agent(0, "teardown")
-		p.ip("route del default via 10.244.1.1")
-		p.setup(0, "-binding", "redirect")
-		p.wantWired()
-		if routes := fmt.Sprint(p.record().IPv4.Routes); !strings.Contains(routes, "10.244.1.99") || strings.Contains(routes, "10.244.1.1}") {
-			p.t.Errorf("the record has the routes %s", routes)
-		}
-	},
-	"hook forward priority filter; policy drop": func(p *trial) {
-		p.setup(0, "-binding", "routed")
-		nft := func(args ...string) string {
-			return p.command(0, "ip", append([]string{"netns", "exec", p.n.Pod.Name, "nft"}, args...)...)
-		}
-		nft("add table ip other")
-		nft("add chain ip other forward { type filter hook forward priority filter; policy drop; }")
-		p.serve()
-		g := p.boot()
-		defer g.Close()
-		if _, err := g.DHCPv4(p.t.Context()); err != nil {
-			p.t.Fatal(err)
-		}
-		short, cancel := context.WithTimeout(p.t.Context(), time.Second)
 		defer cancel()
-		if _, err := g.Ping(short, nstest.Gateway4); err == nil {
-			p.t.Error("the guest reaches its gateway past the other program's rules")
+		if _, err := p.guest.Ping(ctx, nstest.Gateway4); (err == nil) == not {
+			p.t.Errorf("ping: %v", err)
 		}
-		if out := p.agent(0, "status"); !strings.Contains(out, "dropped    nothing") {
-			p.t.Errorf("want nothing dropped, in\n%s", out)
-		}
-		p.says(nft("list", "chains"))
-		nft("add rule ip other forward iifname eth0-tap accept")
-		nft("add rule ip other forward oifname eth0-tap accept")
-		if _, err := g.Ping(p.t.Context(), nstest.Gateway4); err != nil {
-			p.t.Error(err)
-		}
-		p.wantWired()
-	},
-	"dropped ... packet...: ...": func(p *trial) {
-		p.setup(0)
-		port := p.guestTap()
-		defer port.Close()
-		link := p.link()
-		link.MAC = stranger
-		p.sends(port, link.Ask(unix.IPPROTO_UDP, link.IPv4, link.Far4, 5001))
-		p.says(p.agent(0, "status"))
-		p.healed = true // TestTroubleshootingReasons goes on
-	},
-
-	// Setup fails.
-
-	"waits for another call, which holds ...: process ... (...)": func(p *trial) {
-		p.setup(0)
-		var stat unix.Stat_t
-		if err := unix.Fstat(int(p.n.Pod.File.Fd()), &stat); err != nil {
-			p.t.Fatal(err)
-		}
-		lock, err := os.Create(filepath.Join(phase1.DefaultDir, fmt.Sprint(stat.Ino)))
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		defer lock.Close()
-		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-			p.t.Fatal(err)
-		}
-		var out nstest.Output
-		waiting := exec.Command(nstest.Program(p.t, "examples/agent"), "check", "-netns", p.n.Pod.Path(), "-nic", "eth0")
-		waiting.Stdout, waiting.Stderr = &out, &out
-		if err := waiting.Start(); err != nil {
-			p.t.Fatal(err)
-		}
-		p.saysSoon(out.String)
-		lock.Close()
-		if err := waiting.Wait(); err != nil {
-			p.t.Error(err)
-		}
-		p.wantWired()
-	},
-	"user ... is not root": func(p *trial) {
-		args := []string{"--reuid", "64055", "--clear-groups", nstest.Program(p.t, "examples/agent"), "setup", "-netns", p.n.Pod.Path(), "-nic", "eth0",
-			"-uid", "64055", "-binding", "bridge", "-state", p.n.State}
-		p.says(p.command(1, "setpriv", args...))
-		p.setup(0)
-		p.wantWired()
-	},
-	"the caller's own network namespace": func(p *trial) {
-		p.says(p.setup(1, "-netns", "/proc/self/ns/net"))
-		p.setup(0)
-		p.wantWired()
-	},
-	"no such link; the namespace has ...": func(p *trial) {
-		p.says(p.setup(1, "-nic", "eth9"))
-		p.ip("link")
-		p.setup(0)
-		p.wantWired()
-	},
-	"... binding: ...; ... would work": func(p *trial) {
-		p.says(p.setup(5, "-binding", "macvtap"))
-		p.setup(0, "-binding", "auto")
-		p.wantWired()
-	},
-	"no such field in this version": func(p *trial) {
-		p.says(p.config(2, `{"routed": {}}`))
-		p.command(0, nstest.Program(p.t, "examples/agent"), "help", "setup")
-		p.config(0, `{"binding": {"routed": {}}}`)
-		p.wantWired()
-	},
-	"network in use": func(p *trial) {
-		p.says(p.config(1, `{"binding": {"masquerade": {"ipv4": "10.244.0.0/16"}}}`))
-		p.config(0, `{"binding": {"masquerade": {"ipv4": "10.99.0.0/24"}}}`)
-		p.agent(0, "teardown")
-		p.config(0, `{"binding": {"masquerade": {"ipv4": "10.244.0.0/16", "guest": ["10.244.9.9"]}}}`)
-		p.wantWired()
-	},
-	"which the routed binding gives to the namespace, is an address of": func(p *trial) {
-		p.ip("addr add 169.254.75.1/32 dev lo")
-		p.says(p.setup(5, "-binding", "routed"))
-		p.setup(0, "-binding", "masquerade")
-		p.agent(0, "teardown")
-		p.ip("addr del 169.254.75.1/32 dev lo")
-		p.setup(0, "-binding", "routed")
-		p.wantWired()
-	},
-	"cannot open /dev/net/tun (...), so the launcher could not use a tap": func(p *trial) {
-		p.chmod(tap.Device, 0o600)
-		defer p.chmod(tap.Device, 0o666)
-		p.says(p.setup(1))
-		p.chmod(tap.Device, 0o666)
-		p.setup(0)
-		p.wantWired()
-	},
-	"held by another process": func(p *trial) {
-		user := strconv.Itoa(nstest.LauncherUID)
-		held := exec.Command(nstest.Program(p.t, "examples/agent"), "run", "-netns", p.n.Pod.Path(), "-nic", "eth0", "-binding", "bridge", "-state", p.n.State,
-			"-uid", user, "--", "sh", "-c", "echo runs; read line")
-		in, err := held.StdinPipe()
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		out, err := held.StdoutPipe()
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		if err := held.Start(); err != nil {
-			p.t.Fatal(err)
-		}
-		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-			p.t.Fatal(line, err)
-		}
-		p.says(p.agent(7, "teardown"))
-		p.says(p.agent(7, "run", "-netns", p.n.Pod.Path(), "-nic", "eth0", "-binding", "bridge", "-state", p.n.State, "-uid", user, "--", "true"))
-		p.agent(0, "check")
-		p.agent(0, "teardown", "-cut-off")
-		in.Close()
-		held.Wait() // the shell's status is that of read
-		p.setup(0)
-		p.wantWired()
-	},
-	"already wired, and not by ...": func(p *trial) {
-		p.setup(0)
-		run := func(want int) string {
-			p.t.Helper()
-			user := strconv.Itoa(nstest.LauncherUID)
-			return p.agent(want, "run", "-netns", p.n.Pod.Path(), "-nic", "eth0", "-binding", "bridge", "-state", p.n.State, "-uid", user, "--", "true")
-		}
-		p.says(run(1))
-		p.agent(0, "check")
-		p.command(0, nstest.Program(p.t, "examples/agent"), "exec", "-netns", p.n.Pod.Path(), "-uid", strconv.Itoa(nstest.LauncherUID), "--", "true")
-		p.agent(0, "teardown")
-		run(0)
-		p.setup(0)
-		p.wantWired()
-	},
-	"device.driver vhost: open /dev/vhost-net: ...": func(p *trial) {
-		if _, err := os.Stat("/dev/vhost-net"); err == nil {
-			nstest.LeaveOut(p.t, "the machine has the device")
-		}
-		owner := fmt.Sprintf(`"owner": {"uid": %d, "ownDevices": true}`, nstest.LauncherUID)
-		qemu := func(want int) string {
-			p.t.Helper()
-			return p.command(want, nstest.Program(p.t, "examples/agent"), "exec", "-netns", p.n.Pod.Path(), "-uid", strconv.Itoa(nstest.LauncherUID),
-				"-groups", "36", "--", nstest.Program(p.t, "examples/launcher"), "qemu", "-state", p.n.State, "--", "true")
-		}
-		p.ran = append(p.ran, "launcher qemu")
-		p.config(0, `{"binding": {"bridge": {}}, `+owner+`, "device": {"driver": "vhost"}}`)
-		p.says(qemu(1))
-		p.config(0, `{"binding": {"bridge": {}}, `+owner+`, "device": {"driver": "qemu"}}`)
-		qemu(0)
-		p.healed = true
-	},
-	"device.driver vhost: stat /dev/vhost-net: no such file or directory": func(p *trial) {
-		if _, err := os.Stat("/dev/vhost-net"); err == nil {
-			nstest.LeaveOut(p.t, "the machine has the device")
-		}
-		p.says(p.config(1, `{"binding": {"bridge": {}}, "device": {"driver": "vhost"}}`))
-		p.config(0, `{"binding": {"bridge": {}}, "device": {"driver": "qemu"}}`)
-		p.wantWired()
-	},
-	"owner.selinux: context ...: this kernel runs without SELinux": func(p *trial) {
-		if _, err := os.Stat("/sys/fs/selinux/enforce"); err == nil {
-			nstest.LeaveOut(p.t, "the machine has SELinux")
-		}
-		p.says(p.config(2, `{"binding": {"bridge": {}}, "owner": {"selinux": "system_u:system_r:container_t:s0"}}`))
-		p.setup(0)
-		p.wantWired()
-	},
-	"cannot enter ... (...), so the launcher could not read the record": func(p *trial) {
-		p.chmod(p.n.State, 0o750)
-		p.says(p.setup(1))
-		p.chmod(p.n.State, 0o755)
-		p.setup(0)
-		p.wantWired()
-	},
-	"is not there: make it first (mkdir -p ...)": func(p *trial) {
-		state := filepath.Join(p.n.State, "above", "vm1")
-		p.says(p.setup(1, "-state", state))
-		p.mkdir(filepath.Dir(state), 0o755)
-		p.setup(0, "-state", state)
-		p.wantWired()
-	},
-	"state directory: ...: owner ..., mode ..., want owner 0 and mode 0755 or less": func(p *trial) {
-		p.chmod(p.n.State, 0o777)
-		p.says(p.setup(1))
-		p.chmod(p.n.State, 0o755)
-		p.setup(0)
-		p.wantWired()
-	},
-	"journal directory: ...: owner ..., mode ..., want owner 0 and mode 0700 or less": func(p *trial) {
-		dir := filepath.Join(p.n.State, "node")
-		p.mkdir(dir, 0o755)
-		p.says(p.setup(1, "-dir", dir))
-		p.chmod(dir, 0o700)
-		p.setup(0, "-dir", dir)
-		p.agent(0, "check", "-dir", dir)
-		p.healed = true
-	},
-	"journal directory (name another one where ... cannot be written)": func(p *trial) {
-		dir := filepath.Join(nstest.Dir(p.t), "ro")
-		p.mkdir(dir, 0o755)
-		nstest.Run(p.t, "mount", "-t", "tmpfs", "-o", "ro,mode=755", "none", dir)
-		defer nstest.Run(p.t, "umount", dir)
-		p.says(p.setup(1, "-dir", filepath.Join(dir, "node")))
-		other := filepath.Join(p.n.State, "node")
-		p.setup(0, "-dir", other)
-		p.agent(0, "check", "-dir", other)
-		p.healed = true
-	},
-	"as from is the record of an active guest": func(p *trial) {
-		source, record := p.moving()
-		p.says(p.setup(6, "-from", record))
-		p.setup(0, "-standby", "-from", record)
-		source(0, "deactivate")
-		p.agent(0, "activate", "-inactive", record)
-		p.wantWired()
-	},
-	"is of an active guest: call Deactivate there": func(p *trial) {
-		source, record := p.moving()
-		p.setup(0, "-standby", "-from", record)
-		p.says(p.agent(6, "activate", "-inactive", record))
-		source(0, "deactivate")
-		p.agent(0, "activate", "-inactive", record)
-		p.wantWired()
-	},
-	"a guest of the routed binding cannot move": func(p *trial) {
-		source, record := p.moving()
-		p.says(p.setup(2, "-binding", "routed", "-standby", "-from", record))
-		p.setup(0, "-standby", "-from", record)
-		source(0, "deactivate")
-		p.agent(0, "activate", "-inactive", record)
-		p.wantWired()
-	},
-	"under the routed binding the namespace answers for the guest's addresses all the time": func(p *trial) {
-		p.says(p.setup(2, "-binding", "routed", "-standby"))
-		p.setup(0, "-binding", "routed")
-		p.says(p.agent(2, "deactivate"))
-		p.agent(0, "teardown")
-		p.setup(0)
-		p.agent(0, "deactivate")
-		p.agent(0, "activate", "-gone")
-		p.wantWired()
-	},
-	"has the turn ..., and this namespace knows the turn ...": func(p *trial) {
-		source, record := p.moving()
-		p.setup(0, "-standby", "-from", record)
-		source(0, "deactivate")
-		for range 3 {
-			p.agent(0, "deactivate")
-		}
-		p.says(p.agent(6, "activate", "-inactive", record))
-		for range 3 {
-			source(0, "deactivate")
-		}
-		p.agent(0, "activate", "-inactive", record)
-		p.wantWired()
-	},
-	"the record is of this namespace": func(p *trial) {
-		source, record := p.moving()
-		p.setup(0, "-standby", "-from", record)
-		source(0, "deactivate")
-		p.says(p.agent(6, "activate", "-inactive", filepath.Join(p.n.State, "eth0.json")))
-		p.agent(0, "activate", "-inactive", record)
-		p.wantWired()
-	},
-	"the record is of the guest ..., and this one is ...": func(p *trial) {
-		source, record := p.moving()
-		p.setup(0, "-standby")
-		source(0, "deactivate")
-		p.says(p.agent(6, "activate", "-inactive", record))
-		p.agent(0, "teardown")
-		p.setup(0, "-standby", "-from", record)
-		p.agent(0, "activate", "-inactive", record)
-		p.wantWired()
-	},
-	"and from is the record of the guest ...: Teardown first": func(p *trial) {
-		_, record := p.moving()
-		p.setup(0, "-standby")
-		p.says(p.setup(1, "-standby", "-from", record))
-		p.agent(0, "teardown")
-		p.setup(0, "-standby", "-from", record)
-		p.wantWired()
-	},
-	"the guest that moves here keeps its ..., but eth0 has ...": func(p *trial) {
-		_, record := p.moving()
-		p.ip("link set eth0 mtu 1400")
-		p.says(p.setup(2, "-standby", "-from", record))
-		p.ip("link set eth0 mtu 1450")
-		p.setup(0, "-standby", "-from", record)
-		p.wantWired()
-	},
-	"already wired with the ... binding": func(p *trial) {
-		p.setup(0, "-binding", "redirect")
-		p.says(p.setup(1))
-		p.setup(0, "-binding", "redirect")
-		p.agent(0, "teardown")
-		p.setup(0)
-		p.wantWired()
-	},
-	"already wired: state: ..., but the record of eth0 is in ...": func(p *trial) {
-		p.setup(0)
-		other := nstest.Dir(p.t)
-		p.says(p.setup(2, "-state", other))
-		p.setup(0)
-		p.agent(0, "teardown")
-		p.setup(0, "-state", other)
-		p.wantWired()
-	},
-	"already wired in another namespace (...), which has the record ...": func(p *trial) {
-		first := nstest.NewNetwork(p.t)
-		p.setup(0, "-netns", first.Pod.Path())
-		p.says(p.setup(1))
-		p.setup(0, "-state", nstest.Dir(p.t))
-		p.wantWired()
-		p.agent(0, "teardown")
-		p.agent(0, "teardown", "-netns", first.Pod.Path())
-		p.setup(0)
-		p.wantWired()
-	},
-	"already wired by another version of guestwire": func(p *trial) {
-		p.setup(0)
-		back := p.edit(filepath.Join(p.n.State, "eth0.json"), fmt.Sprintf(`"version": %d`, cache.Version), `"version": 99`)
-		p.says(p.setup(1))
-		back() // which stands for the agent of that version
-		p.agent(0, "teardown")
-		p.setup(0)
-		p.wantWired()
-	},
-	"version ..., and this program reads ...: use the version of guestwire that wrote it": func(p *trial) {
-		p.setup(0)
-		p.edit(p.journal(), `"version":`, `"version":9`)
-		p.says(p.setup(1))
-		if out := p.agent(0, "list"); !matches("eth0 in "+p.n.Pod.Path()+": journal ...", out) {
-			p.t.Errorf("list says\n%s", out)
-		}
-		p.agent(0, "teardown", "-force")
-		p.setup(0)
-		p.wantWired()
-	},
-	"already wired, as links and tables of it say, but ... has no journal of it": func(p *trial) {
-		other := filepath.Join(p.n.State, "node")
-		p.setup(0, "-dir", other)
-		p.says(p.setup(1))
-		p.setup(0, "-dir", other)
-		p.agent(0, "teardown", "-force")
-		p.setup(0)
-		p.wantWired()
-	},
-	"its forced Teardown was interrupted: call Teardown first": func(p *trial) {
-		p.setup(0)
-		p.edit(p.journal(), `"spec":`, `"salvaged":true,"spec":`)
-		p.says(p.setup(1))
-		p.agent(0, "teardown")
-		p.setup(0)
-		p.wantWired()
-	},
-	"already wired, it is a port of ...: take it off first": func(p *trial) {
-		p.n.Pod.IP("link add br0 type bridge")
-		p.n.Pod.IP("link set eth0 master br0")
-		p.says(p.setup(1))
-		p.ip("link set eth0 nomaster")
-		p.setup(0)
-		p.wantWired()
-	},
-	"already wired, it is the wired NIC ... under another name": func(p *trial) {
-		p.setup(0)
-		p.says(p.agent(1, "setup", "-uid", "0", "-binding", "bridge", "-state", p.n.State+"-2", "-nic", "eth0-nic"))
-		p.wantWired()
-	},
-	"already wired, a link called ... is there": func(p *trial) {
-		p.n.Pod.IP("link add eth0-br type bridge")
-		p.says(p.setup(1))
-		p.ip("link del eth0-br")
-		p.setup(0)
-		p.wantWired()
-	},
-
-	// Teardown fails, or an engine's DEL.
-
-	"network namespace: open ...: no such file or directory": func(p *trial) {
-		p.setup(0)
-		p.says(p.agent(2, "teardown", "-netns", p.n.Pod.Path()+"-typo"))
-		if out := p.agent(0, "list"); !strings.Contains(out, p.n.Pod.Path()) {
-			p.t.Errorf("list says\n%s", out)
-		}
-		p.agent(0, "teardown")
-		p.setup(0)
-		p.n.Pod.End()
-		p.says(p.agent(2, "teardown"))
-		if out := p.agent(0, "list"); !strings.Contains(out, "(gone)") {
-			p.t.Errorf("list says\n%s", out)
-		}
-		p.forget()
-	},
-	"network namespace: open ...: no such file or directory (want a path: -netns ...)": func(p *trial) {
-		p.setup(0)
-		p.says(p.agent(2, "teardown", "-netns", filepath.Base(p.n.Pod.Path())))
-		p.agent(0, "teardown", "-netns", p.n.Pod.Path())
-		p.unwired()
-	},
-	"the namespace is not gone: ... is at ...; Teardown takes it down": func(p *trial) {
-		p.setup(0)
-		p.says(p.agent(1, "forget", "-state", p.n.State))
-		p.agent(0, "teardown")
-		p.unwired()
-	},
-	"is not wired in this namespace: nothing is taken down": func(p *trial) {
-		p.says(p.agent(0, "teardown"))
-		p.agent(0, "list")
-		p.unwired()
-	},
-	"in use: a process has tap eth0-tap open": func(p *trial) {
-		p.setup(0)
-		vmm := p.guestTap()
-		defer vmm.Close()
-		p.says(p.agent(7, "teardown"))
-		p.agent(0, "check")
-		p.agent(0, "teardown", "-cut-off")
-		p.unwired()
-	},
-	"eth0 has gone; everything else is removed": func(p *trial) {
-		p.setup(0)
-		p.ip("link del eth0-nic")
-		p.says(p.agent(0, "teardown"))
-		p.unwired()
-	},
-	"state: ..., but the record of eth0 is in ...: name that directory; a teardown needs none": func(p *trial) {
-		p.setup(0)
-		p.says(p.agent(2, "teardown", "-state", p.n.State+"-typo"))
-		p.agent(0, "teardown")
-		p.unwired()
-	},
-	"has no journal of it: name the directory that Setup used (agent -dir); if the journal is lost, or was discarded (agent teardown -discard), take the NIC down by force": func(p *trial) {
-		p.setup(0)
-		if err := os.Remove(p.journal()); err != nil {
-			p.t.Fatal(err)
-		}
-		p.says(p.agent(1, "teardown"))
-		p.agent(0, "teardown", "-force", "-state", p.n.State)
-		p.unwired()
-	},
-	"the file is damaged, and how the namespace was before Setup is not known": func(p *trial) {
-		p.setup(0)
-		if err := os.Truncate(p.journal(), 100); err != nil {
-			p.t.Fatal(err)
-		}
-		p.says(p.agent(1, "teardown"))
-		p.agent(0, "teardown", "-force")
-		p.unwired()
-	},
-
-	// What is on this node.
-
-	"NIC NAMESPACE BINDING OWNER SINCE VERSION STATE": func(p *trial) {
-		p.setup(0)
-		out := p.agent(0, "list")
-		p.says(out)
-		if !matches("eth0 "+p.n.Pod.Path()+" bridge "+strconv.Itoa(nstest.LauncherUID)+":0 ... "+p.n.State, out) {
-			p.t.Errorf("list says\n%s", out)
-		}
-		p.wantWired()
-	},
-	"(gone)": func(p *trial) {
-		p.setup(0)
-		p.n.Pod.End()
-		p.says(p.agent(0, "list"))
-		p.forget()
-	},
-	"/proc/.../ns/net": func(p *trial) {
-		p.setup(0)
-		launcher := p.serve()
-		p.leases()
-		p.healed = false
-		p.n.Pod.End()
-		p.says(p.agent(0, "list"))
-		path := fmt.Sprintf("/proc/%d/ns/net", launcher.Process.Pid)
-		p.agent(0, "teardown", "-netns", path)
-		p.agent(3, "check", "-netns", path)
-		p.healed = true
 	},
 }
 
-// forget wants the wiring of the namespace that is gone to be forgotten.
-func (p *trial) forget() {
+func (p *trial) anotherPod() nstest.Network {
+	n := nstest.NewNetwork(p.t)
+	p.script.Setenv("SOURCE", n.Pod.Path())
+	return n
+}
+
+// words returns a command of a script as it is typed: with the flags that the script leaves out, and programs' paths.
+func (p *trial) words(args []string) []string {
+	switch args[0] {
+	case "agent":
+		args = append([]string{"agent"}, p.withDefaults(args[1:])...)
+	case "ip":
+		args = append([]string{"ip", "-n", p.n.Pod.Name}, args[1:]...)
+	}
+	args = slices.Clone(args)
+	for i, arg := range args {
+		if slices.Contains([]string{"agent", "launcher", "exporter"}, arg) {
+			args[i] = nstest.Program(p.t, "examples/"+arg)
+		}
+	}
+	return args
+}
+
+// do runs a command of a script.
+func (p *trial) do(want int, args []string) {
 	p.t.Helper()
-	out := p.agent(0, "forget", "-state", p.n.State)
-	if !matches("record "+p.n.State+"/eth0.json ... journal ...", out) {
-		p.t.Errorf("forget says\n%s", out)
-	}
-	if out := p.agent(0, "forget", "-state", p.n.State); !strings.Contains(out, "nothing is left") {
-		p.t.Errorf("forget says once more\n%s", out)
-	}
-	out = p.agent(0, "list")
-	p.healed = !strings.Contains(out, p.n.State)
+	words := p.words(args)
+	p.command(want, words[0], words[1:]...)
 }
 
 // link is the guest's link under bridge and redirect.
@@ -1131,44 +516,63 @@ func (p *trial) sends(port *os.File, frame []byte) {
 	})
 }
 
-// needsTwoUsers are the rows about another user than root.
-var needsTwoUsers = []string{
-	"records: user ... cannot enter the directory: open ...: permission denied",
-	"user ... is not its owner: operation not permitted",
-	"user ... cannot open the device (chmod 0666 /dev/net/tun, or a group that may): open /dev/net/tun: permission denied",
-	"user ... is not root",
-	"cannot open /dev/net/tun (...), so the launcher could not use a tap",
-	"cannot enter ... (...), so the launcher could not read the record",
-}
-
 const troubleshooting = "../docs/how-to/troubleshooting.md"
 
-// TestTroubleshooting makes the fault of each row of the document, and wants the text that the row promises, and the
-// repair to help.
+// scripts are the files of testdata/troubleshooting, by the text in their first line.
+func scripts(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("testdata/troubleshooting/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	byText := map[string]string{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		line, _, _ := strings.Cut(strings.TrimPrefix(string(text), "# "), "\n")
+		if byText[line] != "" {
+			t.Errorf("%s and %s are about %q", byText[line], file, line)
+		}
+		byText[line] = file
+	}
+	return byText
+}
+
+// inTest runs a script in the test itself: it has the row's name.
+type inTest struct{ *testing.T }
+
+func (inTest) Parallel()                              {}
+func (inTest) Verbose() bool                          { return false }
+func (t inTest) Run(_ string, f func(t testscript.T)) { f(t) }
+
+// TestTroubleshooting runs the script of each row of the document. It makes the fault, and wants the text that the row
+// promises, and the repair to help.
 func TestTroubleshooting(t *testing.T) {
-	nstest.Need(t)
-	left := maps.Clone(trials)
+	nstest.Need(t, "flock")
+	left := scripts(t)
 	for _, row := range tables(t, troubleshooting) {
 		cell, ok := row["says"]
 		if !ok {
 			continue
 		}
 		text := strings.Trim(quoted.FindString(cell), "`")
-		try := left[text]
-		if try == nil {
-			t.Errorf("%q of the document is not tried", text)
+		file := left[text]
+		if file == "" {
+			t.Errorf("%q of the document has no script", text)
 			continue
 		}
 		delete(left, text)
 		t.Run(strings.Map(wordsOnly, text), func(t *testing.T) {
-			if slices.Contains(needsTwoUsers, text) {
-				nstest.NeedRoot(t, "the test needs two users")
-			}
-			if !strings.Contains(text, tap.Device) { // which has one mode for all
+			if !strings.Contains(text, tap.Device) {
 				t.Parallel()
+			} else { // which has one mode for all
+				t.Cleanup(func() { os.Chmod(tap.Device, 0o666) })
 			}
-			p := &trial{t: t, n: nstest.NewNetwork(t), text: text}
-			try(p)
+			p := &trial{t: t, n: nstest.NewNetwork(t), text: text, started: map[string]*beside{}}
+			t.Log(file)
+			p.runScript(file)
 			if !p.said || !p.healed {
 				t.Errorf("said: %v, healed: %v", p.said, p.healed)
 			}
@@ -1179,9 +583,46 @@ func TestTroubleshooting(t *testing.T) {
 			}
 		})
 	}
-	for text := range left {
-		t.Errorf("%q is tried, and not in the document", text)
+	for text, file := range left {
+		t.Errorf("%s is about %q, which is not in the document", file, text)
 	}
+}
+
+// runScript runs the script. Its variables: $POD and $WORLD are the paths of the namespaces, $STATE and $OTHER
+// directories for the record, $LOCK is the namespace's lock; after setup $NETNS is its name, and $JOURNAL its journal.
+func (p *trial) runScript(file string) {
+	var pod unix.Stat_t
+	if err := unix.Fstat(int(p.n.Pod.File.Fd()), &pod); err != nil {
+		p.t.Fatal(err)
+	}
+	cmds := map[string]func(*testscript.TestScript, bool, []string){}
+	add := func(name string, do func(p *trial, not bool, args []string)) {
+		cmds[name] = func(ts *testscript.TestScript, not bool, args []string) {
+			p.script = ts
+			do(p, not, args)
+			var record struct{ Namespace string }
+			if text, err := os.ReadFile(filepath.Join(p.n.State, "eth0.json")); err == nil && json.Unmarshal(text, &record) == nil {
+				ts.Setenv("NETNS", record.Namespace)
+				ts.Setenv("JOURNAL", filepath.Join(phase1.DefaultDir, record.Namespace, "eth0.journal"))
+			}
+		}
+	}
+	for _, program := range []string{"agent", "launcher", "exporter", "ip"} {
+		add(program, func(p *trial, _ bool, args []string) { p.do(0, append([]string{program}, args...)) })
+	}
+	for name, do := range verbs {
+		add(name, do)
+	}
+	testscript.RunT(inTest{p.t}, testscript.Params{Files: []string{file}, Cmds: cmds, Setup: func(env *testscript.Env) error {
+		for name, value := range map[string]string{
+			"POD": p.n.Pod.Path(), "WORLD": p.n.World.Path(), "STATE": p.n.State, "OTHER": nstest.Dir(p.t),
+			"NAME": p.n.Pod.Name, "UID": strconv.Itoa(nstest.LauncherUID), "STRANGER": strconv.Itoa(nstest.LauncherUID + 1),
+			"VERSION": strconv.Itoa(cache.Version), "LOCK": filepath.Join(phase1.DefaultDir, fmt.Sprint(pod.Ino)),
+		} {
+			env.Setenv(name, value)
+		}
+		return nil
+	}})
 }
 
 // wordsOnly makes the name of a subtest.
@@ -1298,7 +739,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	if err := os.WriteFile(config, []byte(`{"binding": {"routed": {}}, "egress": ["refuse all"]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.setup(0, "-config", config)
+	p.agent(0, "setup", "-config", config)
 	if err := calls.Count(t.Context(), phase1.DefaultDir, "ADD", 0, time.Second); err != nil {
 		t.Fatal(err)
 	}
