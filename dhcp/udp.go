@@ -39,17 +39,12 @@ func parseUDP4(b []byte, port uint16) (payload []byte, ignored Reason) {
 	if frame.Fold(frame.Sum(0, b[:head])) != 0xffff {
 		return nil, badChecksum
 	}
-	udp := b[head:total]
-	n := int(binary.BigEndian.Uint16(udp[4:]))
-	if n < frame.UDPLen || n > len(udp) {
-		return nil, malformed
+	udp, ignored := datagram(b[head:total], port)
+	if ignored != "" {
+		return nil, ignored
 	}
-	if binary.BigEndian.Uint16(udp[2:]) != port {
-		return nil, otherProtocol
-	}
-	udp = udp[:n]
 	if binary.BigEndian.Uint16(udp[6:]) != 0 && // RFC 768: 0 means that there is no checksum
-		!validChecksum(frame.Sum(frame.UDP+uint32(n), b[12:20]), udp, 6) {
+		!validChecksum(frame.Sum(frame.UDP+uint32(len(udp)), b[12:20]), udp, 6) {
 		return nil, badChecksum
 	}
 	return udp[frame.UDPLen:], ""
@@ -57,23 +52,30 @@ func parseUDP4(b []byte, port uint16) (payload []byte, ignored Reason) {
 
 // parseUDP6 does for IPv6 what parseUDP4 does for IPv4.
 func parseUDP6(p frame.IPv6, port uint16) (payload []byte, ignored Reason) {
-	udp := p.Body
-	if len(udp) < frame.UDPLen {
-		return nil, malformed
+	udp, ignored := datagram(p.Body, port)
+	if ignored != "" {
+		return nil, ignored
 	}
-	n := int(binary.BigEndian.Uint16(udp[4:]))
-	if n < frame.UDPLen || n > len(udp) {
-		return nil, malformed
-	}
-	if binary.BigEndian.Uint16(udp[2:]) != port {
-		return nil, otherProtocol
-	}
-	udp = udp[:n]
 	if binary.BigEndian.Uint16(udp[6:]) == 0 || // RFC 8200 section 8.1: the checksum is not optional
-		!validChecksum(frame.Pseudo6(p.Src, p.Dst, frame.UDP, n), udp, 6) {
+		!validChecksum(frame.Pseudo6(p.Src, p.Dst, frame.UDP, len(udp)), udp, 6) {
 		return nil, badChecksum
 	}
 	return udp[frame.UDPLen:], ""
+}
+
+// datagram returns the UDP datagram to the port, without padding and with its header.
+func datagram(b []byte, port uint16) (udp []byte, ignored Reason) {
+	if len(b) < frame.UDPLen {
+		return nil, malformed
+	}
+	n := int(binary.BigEndian.Uint16(b[4:]))
+	if n < frame.UDPLen || n > len(b) {
+		return nil, malformed
+	}
+	if binary.BigEndian.Uint16(b[2:]) != port {
+		return nil, otherProtocol
+	}
+	return b[:n], ""
 }
 
 // validChecksum checks the checksum of b, whose field is at the offset at.
