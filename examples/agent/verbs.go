@@ -464,7 +464,7 @@ func teardown(ctx context.Context, o *options) error {
 	}
 	if o.NetNS == nil && !o.Own {
 		if o.State == "" || o.Name == "" || o.force || o.down.Discard {
-			return usageError{errors.New("-netns is missing: name the network namespace, such as /run/netns/pod, or -own for the agent's own; or name -state and -nic, without -force and -discard, and the journal leads to the namespace")}
+			return commandline.Errorf("-netns is missing: name the network namespace, such as /run/netns/pod, or -own for the agent's own; or name -state and -nic, without -force and -discard, and the journal leads to the namespace")
 		}
 		return teardownOf(ctx, o)
 	}
