@@ -51,7 +51,13 @@ func (s *stepper) losesChain(t firewall.Table) bool {
 func (s *stepper) setFilters() {
 	for _, l := range s.want.Links {
 		now, want := netstate.FiltersOf(s.now.Filters, l.Index), netstate.FiltersOf(s.want.Filters, l.Index)
-		if len(want) == 0 {
+		if len(want) == 0 { // what others have there stays
+			now = slices.DeleteFunc(now, func(f netstate.Filter) bool { return !f.Clears })
+			for i, f := range now {
+				if !slices.ContainsFunc(now[:i], f.Beside) {
+					s.add(netstate.FilterDel{Link: l.Name, Filter: f})
+				}
+			}
 			continue
 		}
 		ingress := slices.Contains(s.now.Ingress, l.Index)

@@ -26,6 +26,17 @@ const (
 	stolen          = 4 // TC_ACT_STOLEN, linux/pkt_cls.h
 )
 
+// How struct tc_vlan is set for a filter that clears checksums, and where (linux/tc_act/tc_vlan.h).
+const (
+	vlanAction  = 8
+	vlanVaction = 20
+	sizeofVLAN  = 24
+
+	goOn       = 0xffffffff // TC_ACT_UNSPEC, linux/pkt_cls.h: the next filter looks
+	modifyVLAN = 3          // TCA_VLAN_ACT_MODIFY
+	someVLAN   = 1          // which no frame gets
+)
+
 // Offsets in struct tc_mirred and its size, in octets (linux/tc_act/tc_mirred.h). nl's struct has a wrong size
 // of 30 octets.
 const (
@@ -126,7 +137,7 @@ func filterHeader(f netstate.Filter) *nl.TcMsg {
 	}
 }
 
-// encodeFilterAdd adds a u32 classifier (tc-u32(8)) with one action, mirred (tc-mirred(8)).
+// encodeFilterAdd adds a u32 classifier (tc-u32(8)) with one action, mirred or vlan (tc-mirred(8), tc-vlan(8)).
 func encodeFilterAdd(o netstate.FilterAdd) *nl.NetlinkRequest {
 	f := o.Filter
 	selector := nl.TcU32Sel{Flags: nl.TC_U32_TERMINAL, Nkeys: uint8(len(f.Keys))}
@@ -136,12 +147,22 @@ func encodeFilterAdd(o netstate.FilterAdd) *nl.NetlinkRequest {
 	options := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
 	options.AddRtAttr(nl.TCA_U32_SEL, selector.Serialize())
 	action := options.AddRtAttr(nl.TCA_U32_ACT, nil).AddRtAttr(1, nil)
-	action.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated("mirred"))
-	redirect := make([]byte, sizeofMirred)
-	binary.NativeEndian.PutUint32(redirect[mirredAction:], stolen)
-	binary.NativeEndian.PutUint32(redirect[mirredEaction:], redirection(f.Ingress))
-	binary.NativeEndian.PutUint32(redirect[mirredIfindex:], uint32(f.Target))
-	action.AddRtAttr(nl.TCA_ACT_OPTIONS, nil).AddRtAttr(nl.TCA_MIRRED_PARMS, redirect)
+	if f.Clears {
+		action.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated("vlan"))
+		modify := make([]byte, sizeofVLAN)
+		binary.NativeEndian.PutUint32(modify[vlanAction:], goOn)
+		binary.NativeEndian.PutUint32(modify[vlanVaction:], modifyVLAN)
+		options := action.AddRtAttr(nl.TCA_ACT_OPTIONS, nil)
+		options.AddRtAttr(nl.TCA_VLAN_PARMS, modify)
+		options.AddRtAttr(nl.TCA_VLAN_PUSH_VLAN_ID, nl.Uint16Attr(someVLAN))
+	} else {
+		action.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated("mirred"))
+		redirect := make([]byte, sizeofMirred)
+		binary.NativeEndian.PutUint32(redirect[mirredAction:], stolen)
+		binary.NativeEndian.PutUint32(redirect[mirredEaction:], redirection(f.Ingress))
+		binary.NativeEndian.PutUint32(redirect[mirredIfindex:], uint32(f.Target))
+		action.AddRtAttr(nl.TCA_ACT_OPTIONS, nil).AddRtAttr(nl.TCA_MIRRED_PARMS, redirect)
+	}
 	return request(unix.RTM_NEWTFILTER, create, filterHeader(f),
 		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")), options)
 }
@@ -195,7 +216,7 @@ func parseFilter(m []byte) (f netstate.Filter, whole bool, err error) {
 
 // parseU32Options parses TCA_OPTIONS of a u32 classifier into a copy of f (linux/pkt_cls.h, TCA_U32_*).
 func parseU32Options(options []byte, f netstate.Filter) (_ netstate.Filter, whole bool, err error) {
-	redirects := false
+	acts := false
 	err = eachAttribute(options, 0, func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.TCA_U32_SEL:
@@ -214,48 +235,83 @@ func parseU32Options(options []byte, f netstate.Filter) (_ netstate.Filter, whol
 				}
 			}
 		case nl.TCA_U32_ACT:
-			redirects, err = parseRedirect(v, &f)
+			acts, err = parseActions(v, &f)
 			return err
 		case nl.TCA_U32_CLASSID, nl.TCA_U32_LINK, nl.TCA_U32_POLICE, nl.TCA_U32_INDEV, nl.TCA_U32_MARK:
 			f.Foreign = fmt.Sprintf("u32 with attribute %d", kind)
 		}
 		return nil
 	})
-	if !redirects && f.Foreign == "" {
+	if !acts && f.Foreign == "" {
 		f.Foreign = "u32 that does not redirect"
 	}
 	return f, whole, err
 }
 
-// parseRedirect parses the list of actions into f. redirects is true for mirred that redirects. A second action makes f
-// foreign.
-func parseRedirect(actions []byte, f *netstate.Filter) (redirects bool, err error) {
+// parseActions parses the list of actions into f. acts is true for mirred that redirects, and for vlan as
+// encodeFilterAdd has it. A second action makes f foreign.
+func parseActions(actions []byte, f *netstate.Filter) (acts bool, err error) {
 	count := 0
 	err = eachAttribute(actions, 0, func(_ uint16, action []byte) error {
 		if count++; count > 1 {
 			f.Foreign = "u32 with more actions"
 		}
-		return eachAttribute(action, 0, func(kind uint16, v []byte) error {
+		var name string
+		var options []byte
+		err := eachAttribute(action, 0, func(kind uint16, v []byte) error {
 			switch kind {
 			case nl.TCA_ACT_KIND:
-				if name := unix.ByteSliceToString(v); name != "mirred" {
-					f.Foreign = "u32 with the action " + name
-				}
+				name = unix.ByteSliceToString(v)
 			case nl.TCA_ACT_OPTIONS:
-				return eachAttribute(v, 0, func(kind uint16, v []byte) error {
-					if kind != nl.TCA_MIRRED_PARMS || len(v) < sizeofMirred || u32(v[mirredAction:]) != stolen {
-						return nil
-					}
-					f.Ingress = u32(v[mirredEaction:]) == redirectIngress
-					redirects = u32(v[mirredEaction:]) == redirection(f.Ingress)
-					f.Target = int(u32(v[mirredIfindex:])) // 0: the target link is gone
-					return nil
-				})
+				options = v
 			}
 			return nil
 		})
+		if err != nil {
+			return err
+		}
+		switch name {
+		case "mirred":
+			acts, err = parseRedirect(options, f)
+		case "vlan":
+			acts, err = parseVLAN(options, f)
+		default:
+			f.Foreign = "u32 with the action " + name
+		}
+		return err
+	})
+	return acts, err
+}
+
+// parseRedirect parses the options of mirred (TCA_MIRRED_*).
+func parseRedirect(options []byte, f *netstate.Filter) (redirects bool, err error) {
+	err = eachAttribute(options, 0, func(kind uint16, v []byte) error {
+		if kind != nl.TCA_MIRRED_PARMS || len(v) < sizeofMirred || u32(v[mirredAction:]) != stolen {
+			return nil
+		}
+		f.Ingress = u32(v[mirredEaction:]) == redirectIngress
+		redirects = u32(v[mirredEaction:]) == redirection(f.Ingress)
+		f.Target = int(u32(v[mirredIfindex:])) // 0: the target link is gone
+		return nil
 	})
 	return redirects, err
+}
+
+// parseVLAN parses the options of vlan (TCA_VLAN_*). The protocol and the priority of the tag that no frame gets are
+// left out.
+func parseVLAN(options []byte, f *netstate.Filter) (clears bool, err error) {
+	modifies, id := false, uint16(0)
+	err = eachAttribute(options, 0, func(kind uint16, v []byte) error {
+		switch {
+		case kind == nl.TCA_VLAN_PARMS && len(v) >= sizeofVLAN:
+			modifies = u32(v[vlanAction:]) == goOn && u32(v[vlanVaction:]) == modifyVLAN
+		case kind == nl.TCA_VLAN_PUSH_VLAN_ID && len(v) >= 2:
+			id = binary.NativeEndian.Uint16(v)
+		}
+		return nil
+	})
+	f.Clears = modifies && id == someVLAN
+	return f.Clears, err
 }
 
 // networkOrder16 and networkOrder32 convert to network order and back (htons(3), htonl(3)).

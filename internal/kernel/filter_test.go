@@ -18,8 +18,10 @@ var testFilter = netstate.Filter{
 	},
 }
 
+var clearingFilter = netstate.Filter{Link: 7, Priority: 3, Protocol: netstate.EthernetIPv4, Keys: []netstate.Key{{}}, Clears: true}
+
 func TestFilterRoundTrip(t *testing.T) {
-	for _, want := range []netstate.Filter{testFilter, {Link: 7, Priority: 1, Protocol: netstate.EthernetAll, Target: 9}, {Link: 7, Priority: 1, Protocol: netstate.EthernetAll, Target: 9, Ingress: true}} {
+	for _, want := range []netstate.Filter{testFilter, clearingFilter, {Link: 7, Priority: 1, Protocol: netstate.EthernetAll, Target: 9}, {Link: 7, Priority: 1, Protocol: netstate.EthernetAll, Target: 9, Ingress: true}} {
 		have, whole, err := parseFilter(body(t, netstate.FilterAdd{Filter: want}))
 		if err != nil || !whole || !reflect.DeepEqual(have, want) {
 			t.Errorf("have %+v, %t, %v\nwant %+v", have, whole, err, want)
@@ -60,6 +62,19 @@ func TestForeignFilter(t *testing.T) {
 		message := slices.Concat(header("u32"), attribute(nl.TCA_OPTIONS, slices.Concat(attribute(nl.TCA_U32_SEL, selector), attribute(nl.TCA_U32_ACT, mirrors))))
 		if f, whole, err := parseFilter(message); err != nil || !whole || f.Foreign != "u32 that does not redirect" {
 			t.Errorf("mirror %d: have %q, %t, %v", mirror, f.Foreign, whole, err)
+		}
+	}
+	clears := inside(t, inside(t, body(t, netstate.FilterAdd{Filter: clearingFilter}), nl.SizeofTcMsg, nl.TCA_OPTIONS), 0, nl.TCA_U32_ACT)
+	for name, change := range map[string][2][]byte{
+		"ends the frame's way": {nl.Uint32Attr(goOn), nl.Uint32Attr(stolen)},
+		"takes tags off":       {nl.Uint32Attr(modifyVLAN), nl.Uint32Attr(1)},
+		"another tag":          {attribute(nl.TCA_VLAN_PUSH_VLAN_ID, nl.Uint16Attr(someVLAN)), attribute(nl.TCA_VLAN_PUSH_VLAN_ID, nl.Uint16Attr(2))},
+	} {
+		at := bytes.LastIndex(clears, change[0])
+		other := slices.Concat(clears[:at], change[1], clears[at+len(change[1]):])
+		message := slices.Concat(header("u32"), attribute(nl.TCA_OPTIONS, slices.Concat(attribute(nl.TCA_U32_SEL, selector), attribute(nl.TCA_U32_ACT, other))))
+		if f, whole, err := parseFilter(message); err != nil || !whole || f.Foreign != "u32 that does not redirect" {
+			t.Errorf("%s: have %+v, %t, %v", name, f, whole, err)
 		}
 	}
 	if _, whole, err := parseFilter(header("u32")); err != nil || whole {

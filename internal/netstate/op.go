@@ -168,7 +168,7 @@ type (
 		Index int
 		Link  string
 	}
-	// FilterAdd adds a filter that redirects matching frames.
+	// FilterAdd adds a filter that redirects matching frames to Target, or clears their checksums.
 	FilterAdd struct {
 		Link   string
 		Filter Filter
@@ -501,6 +501,9 @@ func (o FilterAdd) String() string {
 	text := fmt.Sprintf("tc filter add dev %s ingress pref %d protocol %s u32", o.Link, o.Filter.Priority, protocolText(o.Filter.Protocol))
 	for _, k := range o.Filter.Keys {
 		text += fmt.Sprintf(" match u32 %#x %#x at %d", k.Value, k.Mask, k.Offset)
+	}
+	if o.Filter.Clears {
+		return text + " action vlan modify id 1 continue"
 	}
 	side := "egress"
 	if o.Filter.Ingress {

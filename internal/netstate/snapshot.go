@@ -348,7 +348,7 @@ type Listener struct {
 }
 
 // Filter is one u32 classifier at a link's ingress that redirects what matches to another link's
-// egress, or ingress.
+// egress, or ingress, or that clears its checksum.
 type Filter struct {
 	// Foreign names what lies at the ingress and is no such classifier ("flower", "u32 with police",
 	// "clsact qdisc"); then the other fields but Link are zero.
@@ -360,6 +360,9 @@ type Filter struct {
 	Target   int    `json:"target"` // index
 	// Ingress: to the target's ingress, as if the frame had come in there. Its filters see the frame.
 	Ingress bool `json:"ingress,omitempty"`
+	// Clears says that the filter redirects nothing: a checksum of an untagged frame that a device would compute from
+	// the Ethernet header on is not computed, and the frame goes on.
+	Clears bool `json:"clears,omitempty"`
 }
 
 // Key compares 32 bits at an offset from the network header, a multiple of 4, in network order.

@@ -187,7 +187,7 @@ func (k *fakeKernel) apply(op netstate.Op) error {
 		k.s.Filters = slices.DeleteFunc(k.s.Filters, func(f netstate.Filter) bool { return f.Link == o.Index })
 		return remove(&k.s.Ingress, nil, func(i int) bool { return i == o.Index }) // or a foreign one
 	case netstate.FilterAdd:
-		if _, err := k.link(o.Filter.Target); err != nil {
+		if _, err := k.link(o.Filter.Target); err != nil && !o.Filter.Clears {
 			return err
 		}
 		if !slices.Contains(k.s.Ingress, o.Filter.Link) {
