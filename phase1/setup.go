@@ -325,7 +325,7 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 // askChecksums adds to the snapshot what a plan with a policy needs.
 func (s *session) askChecksums(found *netstate.Snapshot) (err error) {
 	if found.Checksums, err = s.ns.CompletesChecksums(); err == nil {
-		found.EarlyChecksums, err = kernel.TakesEarlyChecksums()
+		found.EarlyChecksums, found.ClearsChecksums, err = s.ns.EarlyChecksums()
 	}
 	return err
 }

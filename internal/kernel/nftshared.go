@@ -182,14 +182,16 @@ func (n *Namespace) CompletesChecksums() (versions []int, err error) {
 	return versions, nil
 }
 
-// TakesEarlyChecksums reports whether the kernel takes frames whose checksum begins before the packet, in the
-// link-layer header. Of such a packet a rule does not complete the checksum (skb_checksum_help in net/core/dev.c finds
-// no place), and a device still writes it. Linux 6.18 refuses such a frame, and Linux 6.1 does not.
+// EarlyChecksums reports whether the kernel takes frames whose checksum begins before the packet, in the link-layer
+// header. Of such a packet a rule does not complete the checksum (skb_checksum_help in net/core/dev.c finds no place),
+// and a device still writes it. Linux 6.18 refuses such a frame, and Linux 6.1 does not. If it takes them, clears reports
+// whether the kernel has the modules for a filter that clears such checksums; it loads them for the question.
 //
-// For the question there is a tap for a moment, which is down: a frame that the kernel takes ends there.
-func TakesEarlyChecksums() (bool, error) {
-	failed := func(err error) (bool, error) {
-		return false, fmt.Errorf("ask for checksums before the packet: %w", err)
+// For the question there is a tap for a moment, which is down: a frame that the kernel takes ends there. The calling
+// thread is in the namespace.
+func (n *Namespace) EarlyChecksums() (takes, clears bool, err error) {
+	failed := func(err error) (bool, bool, error) {
+		return false, false, fmt.Errorf("ask for checksums before the packet: %w", err)
 	}
 	fd, err := unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -216,5 +218,31 @@ func TakesEarlyChecksums() (bool, error) {
 	if answers[0] != unix.EIO {
 		return failed(fmt.Errorf("a frame to a link that is down: %v", answers[0]))
 	}
-	return answers[1] != unix.EINVAL, nil
+	if answers[1] == unix.EINVAL {
+		return false, false, nil
+	}
+	if err := unix.IoctlIfreq(n.route.fd, unix.SIOCGIFINDEX, ifr); err != nil {
+		return failed(err)
+	}
+	if clears, err = n.clearsChecksums(int(ifr.Uint32())); err != nil {
+		return failed(err)
+	}
+	return true, clears, nil
+}
+
+// clearsChecksums adds a filter that clears checksums to the link, and reports whether the kernel can.
+func (n *Namespace) clearsChecksums(link int) (bool, error) {
+	for _, r := range []*nl.NetlinkRequest{
+		encodeIngressAdd(netstate.IngressAdd{Index: link}),
+		encodeFilterAdd(netstate.FilterAdd{Filter: netstate.Filter{Link: link, Priority: 1, Protocol: netstate.EthernetIPv4, Keys: []netstate.Key{{}}, Clears: true}}),
+	} {
+		err := n.route.ask(r)
+		if answers(err, unix.ENOENT) || answers(err, unix.EOPNOTSUPP) || answers(err, unix.EINVAL) { // as the module is missing
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }

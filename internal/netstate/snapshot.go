@@ -70,6 +70,8 @@ type Snapshot struct {
 	Checksums []int `json:"checksums,omitempty"`
 	// EarlyChecksums says that the kernel takes frames for whose checksums no such rule does anything.
 	EarlyChecksums bool `json:"earlyChecksums,omitempty"`
+	// ClearsChecksums says that the kernel has what a Filter with Clears needs. Only asked of kernels with EarlyChecksums.
+	ClearsChecksums bool `json:"clearsChecksums,omitempty"`
 	// Dummy says that the kernel has the link kind dummy.
 	Dummy bool `json:"dummy"`
 	// Needed are the shared sysctls that the wirings of other NICs need. The undoing leaves them alone.

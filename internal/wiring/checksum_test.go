@@ -76,15 +76,60 @@ func TestCompleteChecksums(t *testing.T) {
 	}
 }
 
-// TestEarlyChecksums: a kernel for which the rule is not enough is in the record's warnings.
+// TestEarlyChecksums: on a kernel for which the rule is not enough, filters clear the checksums beside a policy, and go
+// with it. A kernel that cannot do it is in the record's warnings.
 func TestEarlyChecksums(t *testing.T) {
-	found := flannelWith(func(s *netstate.Snapshot) { s.EarlyChecksums = true })
-	warned := func(spec asked) bool {
-		return slices.ContainsFunc(newPlan(t, found, spec).Record.Warnings, func(w string) bool {
-			return strings.Contains(w, "does not hold against the guest's root: this kernel takes frames whose checksum begins before the packet")
-		})
+	refused := func(spec asked) asked {
+		return withSpec(spec, func(s *asked) { s.Egress = policy("refuse all") })
 	}
-	if !warned(withSpec(routed(), func(s *asked) { s.Egress = policy("refuse all") })) || warned(routed()) {
-		t.Error("the record has to warn beside a policy, and nowhere else")
+	alone := func(spec asked) asked {
+		return withSpec(spec, func(s *asked) { s.Options.NoResponder = true })
+	}
+	for name, c := range map[string]struct {
+		spec         asked
+		takes, clear bool
+		want         int // filters
+		warned       bool
+	}{
+		"routed":               {refused(routed()), true, true, 2, false},
+		"masquerade":           {refused(masquerade()), true, true, 2, false},
+		"without a responder":  {alone(refused(routed())), true, true, 2, false},
+		"without modules":      {refused(routed()), true, false, 0, true},
+		"the kernel refuses":   {refused(routed()), false, false, 0, false},
+		"no policy":            {routed(), true, true, 0, false},
+		"no policy, no module": {routed(), true, false, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := flannelWith(func(s *netstate.Snapshot) { s.EarlyChecksums, s.ClearsChecksums = c.takes, c.clear })
+			clearing := func(ops []netstate.Op) (added, deleted int) {
+				for _, op := range ops {
+					switch o := op.(type) {
+					case netstate.FilterAdd:
+						if o.Filter.Clears && o.Link == "eth0-tap" {
+							added++
+						}
+					case netstate.FilterDel:
+						if o.Filter.Clears {
+							deleted++
+						}
+					}
+				}
+				return added, deleted
+			}
+			plan := newPlan(t, found, c.spec)
+			if have, _ := clearing(mustSteps(t, plan, boot(found))); have != c.want {
+				t.Errorf("%d filters, want %d", have, c.want)
+			}
+			if have := slices.ContainsFunc(plan.Record.Warnings, func(w string) bool {
+				return strings.Contains(w, "does not hold against the guest's root: this kernel takes frames whose checksum begins before the packet")
+			}); have != c.warned {
+				t.Errorf("warned: %t", have)
+			}
+			wired := wire(t, plan, found)
+			without := withSpec(c.spec, func(s *asked) { s.Egress = nil })
+			if _, have := clearing(mustSteps(t, newPlan(t, found, without), wired)); have != c.want {
+				t.Errorf("without the policy, %d filters are deleted, want %d", have, c.want)
+			}
+		})
 	}
 }
