@@ -611,6 +611,9 @@ var cases = []testCase{
 		s.Egress = policy("refuse metadata", "allow 198.51.100.0/24 443", "allow nic-networks", "refuse all")
 	})},
 	{"routed-egress-incomplete", flannelWith(func(s *netstate.Snapshot) { s.Checksums = []int{4} }), withSpec(routed(), func(s *asked) { s.EgressWithin = policy("refuse all") })},
+	{"routed-egress-early", flannelWith(func(s *netstate.Snapshot) { s.EarlyChecksums, s.ClearsChecksums = true, true }), withSpec(routed(), func(s *asked) {
+		s.Egress = policy("refuse metadata", "allow 198.51.100.0/24 443", "allow nic-networks", "refuse all")
+	})},
 	{"masquerade-egress", lan4(), withSpec(masquerade(), func(s *asked) { s.Egress = policy("refuse private", "refuse all 25", "allow all") })},
 	{"masquerade-egress-iptables", lan4(), withSpec(masquerade(), func(s *asked) {
 		s.Binding, s.Egress = infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}, policy("refuse all")
