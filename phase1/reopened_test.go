@@ -271,23 +271,28 @@ func TestGatewayIsTheGuests(t *testing.T) {
 		check(t, c)
 	}
 	open := []infra.Ports{{First: 53, Protocol: "udp"}}
-	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
-		s := newScene(t)
+	addOther := func(s *scene) {
 		secondNIC(s.Network, "192.168.9.2/24", "fd00:9::2/64")
 		s.World.IP("addr add 192.168.9.1/24 dev pod2")
 		s.World.IP("addr add fd00:9::1/64 dev pod2 nodad")
 		s.Pod.Settle("net1")
+	}
+	by := append(addresses("192.168.9.2", "fd00:9::2"), nstest.Pod4, nstest.Pod6)
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
+		s := newScene(t)
+		addOther(s)
 		c := config(s.Network, infra.Masquerade{Firewall: firewall})
 		c.Guard.Open = open
 		s.wire(t, "guest", c)
-		try(t, s, c, addresses("10.0.2.1", "fd10:0:2::1"), append(addresses("192.168.9.2", "fd00:9::2"), nstest.Pod4, nstest.Pod6))
+		try(t, s, c, addresses("10.0.2.1", "fd10:0:2::1"), by)
 	})
 	t.Run("routed", func(t *testing.T) {
 		s, c := newRouted(t, func(s *scene) wired.NIC {
+			addOther(s)
 			c := config(s.Network, infra.Routed{})
 			c.Guard.Open = open
 			return c
 		})
-		try(t, s, c, []netip.Addr{lease.RoutedIPv4, lease.RoutedIPv6}, []netip.Addr{nstest.Pod4, nstest.Pod6})
+		try(t, s, c, []netip.Addr{lease.RoutedIPv4, lease.RoutedIPv6}, by)
 	})
 }

@@ -317,13 +317,15 @@ func (t routing) toProxies() []firewall.Rule {
 	return []firewall.Rule{rule(firewall.Goto{Chain: "accepted"}, t.fromGuest(), firewall.Translated{})}
 }
 
-// first is before connections are tracked and packets are routed. The NIC's network reaches the namespace at the NIC's
-// addresses alone. Neighbour discovery for the NIC is the namespace's, and would be routed to the guest.
+// first is before connections are tracked and packets are routed. The gateway's addresses are for the guest and the
+// namespace's own processes, as in translation.toNamespace: no link but the tap and the loopback brings packets for
+// them. Neighbour discovery for the NIC is the namespace's, and would be routed to the guest.
 func (t routing) first() []firewall.Rule {
 	nic := firewall.InInterface{Name: t.names.NIC}
 	rules := t.loopback()
 	for _, e := range t.ends {
-		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: version(e.guest)}, firewall.Destination{Prefix: single(e.gateway)}))
+		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.InInterface{Name: t.names.Tap, Inverted: true}, firewall.InInterface{Name: "lo", Inverted: true},
+			firewall.IP{Version: version(e.guest)}, firewall.Destination{Prefix: single(e.gateway)}))
 	}
 	rules = append(rules, t.completed()...)
 	if t.noARP {
