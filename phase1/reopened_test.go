@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -140,6 +141,51 @@ func TestEgressUnanswered(t *testing.T) {
 		c.Egress = policy(t, fmt.Sprintf("allow 198.51.100.9 %d/udp", frames.SentinelPort), fmt.Sprintf("allow 2001:db8:9::9 %d/udp", frames.SentinelPort), "refuse all")
 		setup(t, c)
 		leave("refused", false)
+	})
+}
+
+// TestEgressAuthenticated: an authentication header hides no beginning of a connection, of the guest's or the other
+// side's.
+func TestEgressAuthenticated(t *testing.T) {
+	eachTracking(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		c.Egress = policy(t, "allow all")
+		setup(t, c)
+		n.World.Serve("beyond", "tcp", netip.AddrPortFrom(nstest.Beyond6, 9000))
+		w := attach(t, n, true, true)
+		behindAH := func(f []byte) []byte {
+			return withHeader(f, unix.IPPROTO_AH, append([]byte{0, 4, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}, make([]byte, 12)...)...)
+		}
+		segment := func(flags byte) []byte {
+			return w.link.Packet(unix.IPPROTO_TCP, w.link.IPv6, nstest.Beyond6, frames.Segment(5000, 9000, flags, nil))
+		}
+		nstest.Eventually(t, func() error { // the world's answer makes it known
+			w.send(segment(2))
+			if list := connections(n.Pod, "dport=9000 "); len(list) == 0 || strings.Contains(list[0], "UNREPLIED") {
+				return fmt.Errorf("it is not answered: %q", list)
+			}
+			return nil
+		})
+		stays := func(what string, f []byte, want bool) {
+			t.Helper()
+			if world, _ := w.send(f); (len(world) == 0) != want {
+				t.Errorf("%s: it leaves: %t", what, want)
+			}
+		}
+		stays("allowed", behindAH(segment(2)), false)
+		c.Egress = policy(t, fmt.Sprintf("allow 198.51.100.9 %d/udp", frames.SentinelPort), fmt.Sprintf("allow 2001:db8:9::9 %d/udp", frames.SentinelPort), "refuse all")
+		setup(t, c)
+		stays("the guest's beginning", behindAH(segment(2)), true)
+		if _, err := c.CutRefused(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		fromWorld := func(f []byte) []byte { return slices.Concat(w.own[0][:], w.router[:], f[12:]) }
+		if err := w.inject(fromWorld(behindAH(w.link.Packet(unix.IPPROTO_TCP, nstest.Beyond6, nstest.Pod6, frames.Segment(9000, 5000, 0x10, nil))))); err != nil {
+			t.Fatal(err)
+		}
+		w.send()
+		stays("an answer to what the other side sends after a cut", segment(0x10), true)
 	})
 }
 

@@ -161,6 +161,14 @@ var (
 
 const protocolDCCP = 33
 
+// authenticated matches IPv6 packets with an authentication header (RFC 4302). For nf_tables that is the packet's
+// protocol (nft_set_pktinfo_ipv6 in net/netfilter), and for connection tracking the one behind it. So no rule sees where
+// such a packet begins a connection.
+func (t forwarding) authenticated() []firewall.Match {
+	const protocolAH = 51
+	return []firewall.Match{firewall.IP{Version: 6}, firewall.Protocol{Number: protocolAH}}
+}
+
 // reopened judges a connection that begins between the addresses and ports of one that connection tracking has not
 // forgotten: the kernel calls each of its packets established. A guest can make the other side forget at any time. So
 // the beginning is looked up like that of a new connection, and counts for MaxConnections' rate, in both directions. It
@@ -178,6 +186,9 @@ func (t forwarding) reopened() []firewall.Rule {
 			begins(look, firewall.ProtocolTCP, synAlone, out...),
 			begins(look, firewall.ProtocolSCTP, initSCTP, out...),
 			begins(look, protocolDCCP, askDCCP, out...))
+		if t.has(6) {
+			rules = append(rules, rule(look, slices.Concat(out, t.authenticated(), []firewall.Match{known})...))
+		}
 	}
 	return append(rules,
 		begins(firewall.Jump{Chain: "outgoing"}, firewall.ProtocolTCP, synAlone, t.fromGuest()),
