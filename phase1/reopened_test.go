@@ -138,9 +138,28 @@ func TestEgressUnanswered(t *testing.T) {
 		}
 		leave("allowed", true)
 		leave("allowed, once more", true)
+		// Errors about answers, which lead to the connections.
+		wrong := func(protocol uint8, own, far netip.Addr, kind, code byte) []byte {
+			body := frames.Datagram(5353, 5555, []byte("an answer"))
+			w.send(w.link.Packet(unix.IPPROTO_UDP, own, far, frames.Datagram(5555, 5353, []byte("a question"))))
+			return w.link.Packet(protocol, own, far, append([]byte{kind, code, 0, 0, 0, 0, 0, 0}, w.link.Packet(unix.IPPROTO_UDP, far, own, body)[14:]...))
+		}
+		wrongs := [][]byte{ // port unreachable
+			wrong(unix.IPPROTO_ICMP, w.link.IPv4, nstest.Beyond4, 3, 3), wrong(unix.IPPROTO_ICMPV6, w.link.IPv6, nstest.Beyond6, 1, 4),
+		}
+		for family, f := range wrongs {
+			if world, _ := w.send(f); len(world) == 0 {
+				t.Errorf("IPv%d: an error does not leave that is allowed", 4+2*family)
+			}
+		}
 		c.Egress = policy(t, fmt.Sprintf("allow 198.51.100.9 %d/udp", frames.SentinelPort), fmt.Sprintf("allow 2001:db8:9::9 %d/udp", frames.SentinelPort), "refuse all")
 		setup(t, c)
 		leave("refused", false)
+		for family, f := range wrongs {
+			if world, _ := w.send(f); len(world) > 0 {
+				t.Errorf("IPv%d: an error about an answer that has not come leaves", 4+2*family)
+			}
+		}
 	})
 }
 

@@ -96,6 +96,9 @@ type (
 	// Unconfirmed holds for the first packet of a connection, which the kernel's table does not have yet. The
 	// state [New] holds for all packets up to the first answer.
 	Unconfirmed struct{}
+	// Unanswered holds for a connection that nobody has answered. For an ICMP error it is the connection that the error
+	// is about.
+	Unanswered struct{}
 	// Connections holds if the rule counts more than Over connections.
 	Connections struct{ Over uint32 }
 	// Opening is a TCP segment with SYN and without RST.
@@ -199,6 +202,7 @@ func (State) match()           {}
 func (Translated) match()      {}
 func (Origin) match()          {}
 func (Unconfirmed) match()     {}
+func (Unanswered) match()      {}
 func (Connections) match()     {}
 func (Opening) match()         {}
 func (Count) match()           {}
@@ -373,6 +377,7 @@ func (m Origin) String() string {
 
 func (Translated) String() string    { return "ct status dnat" }
 func (Unconfirmed) String() string   { return "ct status ! confirmed" }
+func (Unanswered) String() string    { return "ct status ! seen-reply" }
 func (m Connections) String() string { return fmt.Sprintf("ct count over %d", m.Over) }
 
 func (m Opening) String() string {

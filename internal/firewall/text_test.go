@@ -40,6 +40,7 @@ func samples() []Rule {
 		drop(IP{Version: 4}, Origin{Prefix: netip.MustParsePrefix("10.0.2.2/32")}),
 		drop(IP{Version: 6}, Origin{Prefix: netip.MustParsePrefix("fd00::/20"), Reply: true}),
 		drop(Unconfirmed{}),
+		drop(Unanswered{}),
 		drop(Assured{}),
 		drop(Lasting{Seconds: 120}),
 		drop(Connections{Over: 5}),
@@ -88,7 +89,7 @@ func nftablesOnly(r Rule) bool {
 	}
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {
 		switch m.(type) {
-		case EtherType, Multicast, Carries, Bytes, SocketUser, Fragment, RoutingHeader, Longer, Assured, Lasting, Count, Rate, Faster, InSet, AddToSet, InDestinations:
+		case EtherType, Multicast, Carries, Bytes, SocketUser, Fragment, RoutingHeader, Longer, Unanswered, Assured, Lasting, Count, Rate, Faster, InSet, AddToSet, InDestinations:
 			return true
 		}
 		return false

@@ -267,6 +267,12 @@ func encodeMatch(m firewall.Match) []expr.Any {
 			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
 			masked(binary.NativeEndian.AppendUint32(nil, confirmed)), compare(false, make([]byte, 4)),
 		}
+	case firewall.Unanswered:
+		const seenReply = 1 << 1 // IPS_SEEN_REPLY, linux/netfilter/nf_conntrack_common.h
+		return []expr.Any{
+			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
+			masked(binary.NativeEndian.AppendUint32(nil, seenReply)), compare(false, make([]byte, 4)),
+		}
 	case firewall.Assured:
 		const assured = 1 << 2 // IPS_ASSURED, linux/netfilter/nf_conntrack_common.h
 		return bits(expr.CtKeySTATUS, assured)

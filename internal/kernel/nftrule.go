@@ -235,6 +235,10 @@ func (w *nftWriter) writeMatch(m firewall.Match) {
 		const confirmed = 1 << 3 // IPS_CONFIRMED, linux/netfilter/nf_conntrack_common.h
 		w.connection(unix.NFT_CT_STATUS)
 		w.bits(confirmed, false)
+	case firewall.Unanswered:
+		const seenReply = 1 << 1 // IPS_SEEN_REPLY, linux/netfilter/nf_conntrack_common.h
+		w.connection(unix.NFT_CT_STATUS)
+		w.bits(seenReply, false)
 	case firewall.Assured:
 		const assured = 1 << 2 // IPS_ASSURED, linux/netfilter/nf_conntrack_common.h
 		w.connection(unix.NFT_CT_STATUS)

@@ -119,7 +119,7 @@ func (t forwarding) addEgress(table *firewall.Table) {
 	}
 	table.Destinations = slices.Concat(t.egress, t.pinnable)
 	table.Sets = append(table.Sets, t.pins()...)
-	table.Chains = append(table.Chains, t.destinations(), allowedChain(), t.behindTap())
+	table.Chains = append(table.Chains, t.destinations(), allowedChain(), t.behindTap(), t.unanswered())
 }
 
 // sourceRoutes drops the guest's packets with a routing header before they are routed. The namespace would send such a
@@ -133,7 +133,7 @@ func (t forwarding) sourceRoutes() []firewall.Rule {
 
 // checked looks up what the guest sends before the other side has answered: each packet, as another list may hold by
 // then. A connection that connection tracking expects, as of FTP, is looked up like any other one; an ICMP error belongs
-// to the connection that it is about. The first packet of what is allowed is counted. Packets that go back to the guest's
+// to the connection that it is about, see unanswered. The first packet of what is allowed is counted. Packets that go back to the guest's
 // tap are no egress: see behindTap.
 func (t forwarding) checked(more ...firewall.Match) []firewall.Rule {
 	if len(t.egress) == 0 {
@@ -147,6 +147,7 @@ func (t forwarding) checked(more ...firewall.Match) []firewall.Rule {
 		rule(firewall.Jump{Chain: behindTapChain}, toTap...),
 		with(firewall.Jump{Chain: "egress"}, firewall.State{States: firewall.New}),
 		with(firewall.Jump{Chain: "egress"}, append([]firewall.Match{firewall.State{States: firewall.Related}}, noError...)...),
+		with(firewall.Jump{Chain: unansweredChain}, firewall.State{States: firewall.Related}, firewall.Unanswered{}),
 		with(firewall.Jump{Chain: firewall.Allowed}, firewall.Unconfirmed{}),
 	}
 }
@@ -193,6 +194,19 @@ func (t forwarding) reopened() []firewall.Rule {
 	return append(rules,
 		begins(firewall.Jump{Chain: "outgoing"}, firewall.ProtocolTCP, synAlone, t.fromGuest()),
 		begins(firewall.Jump{Chain: "incoming"}, firewall.ProtocolTCP, synAlone, t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}))
+}
+
+// unansweredChain looks up the guest's ICMP errors about connections of its own that nobody has answered: an error about
+// a packet that has not come carries the guest's data, wherever the policy leads by then. The guest may say to others
+// that their first packet failed.
+const unansweredChain = "unanswered"
+
+func (t forwarding) unanswered() firewall.Chain {
+	c := firewall.Chain{Name: unansweredChain}
+	for _, p := range t.sources() {
+		c.Rules = append(c.Rules, rule(firewall.Jump{Chain: "egress"}, firewall.IP{Version: version(p.Addr())}, firewall.Origin{Prefix: p}))
+	}
+	return c
 }
 
 // behindTapChain drops what the guest sends to itself in the name of a host that is not behind its tap. Such a packet
