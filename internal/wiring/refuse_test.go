@@ -224,7 +224,7 @@ func TestRefused(t *testing.T) {
 		{"an address's network", lan4With(func(s *netstate.Snapshot) {
 			s.Addresses = append(s.Addresses, address("10.0.2.9/32"))
 		}), masquerade(), is(infra.ErrCollision), in4 + "|10.0.2.0/24|10.0.2.9"},
-		{"a route's network, and how to have it", flannel(), networks("10.244.1.0/24", ""), is(infra.ErrCollision), in4 + "|10.244.1.0/24|guest"},
+		{"a route's network, and how to have it", flannel(), networks("10.244.1.0/24", ""), is(infra.ErrCollision), in4 + "|10.244.1.0/24|or name the guest's address in binding.masquerade.guest"},
 		{"the NIC's own address", flannel(), masqueradeWithin("10.244.1.0/24", "10.244.1.7"), is(infra.ErrCollision), in4 + "|10.244.1.7|choose another address"},
 		{"the broadcast address of the NIC's network", flannel(), masqueradeWithin("10.244.0.0/16", "10.244.1.255"), is(infra.ErrCollision), in4 + "|10.244.1.7|choose another"},
 		{"the NIC's next hop", flannel(), masqueradeWithin("10.244.1.0/24", "10.244.1.1"), is(infra.ErrCollision), in4 + "|10.244.1.1|next hop|another address"},
@@ -318,6 +318,20 @@ func TestAutoBehindRouted(t *testing.T) {
 		address, _, _ := strings.Cut(taken, "/")
 		if last := plan.Refused[2]; last.Binding != cache.BindingRouted || !strings.Contains(last.Reason, address) || !strings.Contains(last.Reason, " lo ") {
 			t.Errorf("%s: the last refusal is %v", taken, last)
+		}
+	}
+}
+
+// TestOtherGuestsNetwork: the network of another guest of the namespace is no place for a guest, whatever its address.
+func TestOtherGuestsNetwork(t *testing.T) {
+	found := lan4With(func(s *netstate.Snapshot) {
+		s.Links = append(s.Links, netstate.Link{Index: 9, Name: "eth1-tap", Kind: "tun", Ethernet: true, Alias: netstate.Mark("eth1")})
+		s.Routes = append(s.Routes, netstate.Route{Link: 9, Table: netstate.TableMain, Destination: pfx("10.0.2.0/24"), Type: netstate.RouteUnicast})
+	})
+	for _, spec := range []asked{masquerade(), masqueradeWithin("10.0.2.0/24", "10.0.2.7")} {
+		_, err := tryPlan(found, spec)
+		if !errors.Is(err, infra.ErrCollision) || !strings.HasSuffix(err.Error(), "choose another network") {
+			t.Errorf("%v, want a collision that another network alone avoids", err)
 		}
 	}
 }

@@ -25,13 +25,13 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 		return false, fmt.Errorf("binding.masquerade.ipv%d: %s: %w, choose %s", version(own), fmt.Sprintf(format, args...), infra.ErrCollision, otherwise)
 	}
 	const another = "another address for the guest"
-	otherwise := "another network"
+	otherwise, naming := "another network", ""
 	switch {
 	case own.Is6() && named:
 		otherwise += ", as no neighbour discovery answers the guest for a whole one"
 		named = false
 	case own.Is4() && !named:
-		otherwise += ", or name the guest's address in guest: a station with that address is lost then"
+		naming = ", or name the guest's address in binding.masquerade.guest: a station with that address is lost then"
 	}
 	within := false
 	for _, r := range p.found.Routes {
@@ -44,8 +44,11 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 		}
 		within = true
 		link, _ := p.found.Link(r.Link)
-		if !named || r.Type != netstate.RouteUnicast || p.isWired(link) {
+		if r.Type != netstate.RouteUnicast || p.isWired(link) {
 			return refuse(otherwise, "%v overlaps the route to %v of the namespace", network, r.Destination)
+		}
+		if !named {
+			return refuse(otherwise+naming, "%v overlaps the route to %v of the namespace", network, r.Destination)
 		}
 		if r.Destination == single(own) {
 			return refuse(another, "the namespace has a route to %v", own)
@@ -57,7 +60,7 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 		}
 		within = true
 		if !named {
-			return refuse(otherwise, "%v contains the namespace's address %v", network, a.Prefix.Addr())
+			return refuse(otherwise+naming, "%v contains the namespace's address %v", network, a.Prefix.Addr())
 		}
 		if a.Prefix.Addr() == own || isEdge(a.Prefix, own) {
 			return refuse(another, "%v is the namespace's own, with %v", own, a.Prefix)
