@@ -84,6 +84,9 @@ func (s Spec) validateEgress(field string, list []Egress) error {
 	}
 	switch b := s.Binding.(type) {
 	case Auto:
+		if !slices.ContainsFunc(b.order(), func(k cache.Kind) bool { return k == cache.BindingRouted || k == cache.BindingMasquerade }) {
+			return refuse("with the kinds of binding.auto.order nobody tracks the guest's connections: add routed or masquerade there, or leave this field out")
+		}
 	case Masquerade:
 		if b.Sidecar != nil {
 			return refuse("the proxies of binding.masquerade.sidecar open the guest's connections, and no rule sees where to: leave one of the two out, or configure the mesh")

@@ -81,6 +81,8 @@ func TestEgressValidate(t *testing.T) {
 		{infra.Spec{Binding: infra.Masquerade{}, Egress: egress(t, "refuse metadata", "allow all")}, "", ""},
 		{infra.Spec{Binding: infra.Routed{}, DNS: dns, Egress: egress(t, "allow resolvers 53", "allow all icmp", "refuse all")}, "", ""},
 		{infra.Spec{Binding: infra.Auto{}, Egress: egress(t, "refuse all")}, "", ""},
+		{infra.Spec{Binding: infra.Auto{Order: []cache.Kind{"bridge", "masquerade"}}, Egress: egress(t, "refuse all")}, "", ""},
+		{infra.Spec{Binding: infra.Auto{Order: []cache.Kind{"bridge", "redirect"}}, Egress: egress(t, "refuse all")}, "egress", "add routed or masquerade"},
 		{infra.Spec{Binding: infra.Routed{}, Egress: []infra.Egress{}}, "egress", "an empty list"},
 		{infra.Spec{Binding: infra.Bridge{}, Egress: egress(t, "allow all")}, "egress", "with the bridge binding"},
 		{infra.Spec{Binding: infra.Redirect{}, Egress: egress(t, "allow all")}, "egress", "want the binding masquerade or routed"},
