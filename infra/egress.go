@@ -213,7 +213,7 @@ func (e Egress) check(dns *cache.DNS) string {
 		return fmt.Sprintf("%v: icmp has no ports, and a port is 1 to 65535", e.Ports)
 	}
 	if p := e.Ports.Protocol; p != "" && p != "icmp" && !slices.Contains(transports, p) {
-		return fmt.Sprintf("unknown protocol %q, want tcp, udp, sctp or icmp", p)
+		return fmt.Sprintf("unknown protocol %q, want tcp, udp, sctp or icmp, or a port such as 443 or 53/udp", p)
 	}
 	return ""
 }

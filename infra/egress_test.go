@@ -98,6 +98,8 @@ func TestEgressValidate(t *testing.T) {
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow internet", "refuse all")}, "egress[0]", "or all, private, link-local"},
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow resolvers", "refuse all")}, "egress[0]", "dns.servers"},
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all gre", "refuse all")}, "egress[0]", "want tcp, udp, sctp or icmp"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all https", "refuse all")}, "egress[0]", "or a port such as 443"},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all udp/53", "refuse all")}, "egress[0]", "or 53/udp"},
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all 7/gre", "refuse all")}, "egress[0]", "want tcp, udp or sctp"},
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all 7/icmp", "refuse all")}, "egress[0]", "icmp has no ports"},
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all 80:81/tcp", "refuse all")}, "egress[0]", "leave :81 out"},
