@@ -104,7 +104,7 @@ func (s Spec) validateEgress(field string, list []Egress) error {
 	if last := list[len(list)-1]; last.To != "all" || last.Ports != (Ports{}) {
 		return refuse("the last entry, %q, leaves the rest open: want \"refuse all\" or \"allow all\" at the end", last)
 	}
-	above := decided{first: map[about]int{}}
+	above := decided{dns: s.DNS, first: map[about]int{}}
 	for i, e := range list {
 		for _, at := range above.before(e) {
 			if list[at].Refuse != e.Refuse {
@@ -119,7 +119,7 @@ func (s Spec) validateEgress(field string, list []Egress) error {
 	return nil
 }
 
-// about is what an entry decides: the destination is a network, or the name of a list whose networks are not known yet.
+// about is what an entry decides. The destination is a network, or the name of a list whose networks are not known yet.
 type about struct {
 	network netip.Prefix
 	name    string
@@ -128,12 +128,13 @@ type about struct {
 
 // decided are the places of the first entries about something.
 type decided struct {
+	dns     *cache.DNS // whose servers are the resolvers
 	first   map[about]int
 	lengths [129]bool // of the networks in first
 }
 
 func (d *decided) add(at int, e Egress) {
-	for _, a := range e.about() {
+	for _, a := range e.about(d.dns) {
 		if _, before := d.first[a]; !before {
 			d.first[a] = at
 		}
@@ -144,8 +145,15 @@ func (d *decided) add(at int, e Egress) {
 }
 
 // about are all networks of the entry, or the name.
-func (e Egress) about() (list []about) {
-	for _, n := range syntax.Destinations(e.To) {
+func (e Egress) about(dns *cache.DNS) (list []about) {
+	networks := syntax.Destinations(e.To)
+	if e.To == syntax.Resolvers && dns != nil {
+		for _, a := range dns.Servers {
+			a = a.Unmap().WithZone("")
+			networks = append(networks, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	for _, n := range networks {
 		list = append(list, about{network: n, ports: e.Ports})
 	}
 	if list == nil {
@@ -157,9 +165,9 @@ func (e Egress) about() (list []about) {
 // before returns the places of the entries that decide all that e is about; none: e decides something, as far as
 // networks and whole protocols say.
 func (d *decided) before(e Egress) (places []int) {
-	list := e.about()
+	list := e.about(d.dns)
 	if _, is := d.decides(list[0]); !is && list[0].name != "" { // whatever its networks are, these have them
-		list = Egress{To: "all", Ports: e.Ports}.about()
+		list = Egress{To: "all", Ports: e.Ports}.about(nil)
 	}
 	for _, a := range list {
 		at, is := d.decides(a)

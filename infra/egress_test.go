@@ -72,6 +72,7 @@ func FuzzEgress(f *testing.F) {
 // alike.
 func TestEgressValidate(t *testing.T) {
 	dns := &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("10.96.0.10")}}
+	near := &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.96.0.10")}}
 	long := make([]infra.Egress, 16385)
 	for _, c := range []struct {
 		spec  infra.Spec
@@ -113,6 +114,10 @@ func TestEgressValidate(t *testing.T) {
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow private", "refuse private 80", "refuse all")}, "egress[1]", `as "allow private" comes before it`},
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow all 80", "refuse private 80", "refuse all")}, "egress[1]", `as "allow all 80/tcp" comes before it`},
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "refuse private 80", "allow private", "refuse all")}, "", ""},
+		{infra.Spec{Binding: infra.Routed{}, DNS: near, Egress: egress(t, "refuse link-local", "refuse private", "allow resolvers 53/udp", "refuse all")}, "egress[2]", `"allow resolvers 53/udp" never decides, as "refuse link-local" comes before it`},
+		{infra.Spec{Binding: infra.Routed{}, DNS: near, Egress: egress(t, "allow resolvers", "refuse 10.96.0.10 53/udp", "refuse all")}, "egress[1]", `as "allow resolvers" comes before it`},
+		{infra.Spec{Binding: infra.Routed{}, DNS: near, Egress: egress(t, "refuse link-local", "allow resolvers 53/udp", "refuse all")}, "", ""}, // 10.96.0.10
+		{infra.Spec{Binding: infra.Routed{}, DNS: near, Egress: egress(t, "allow resolvers 53/udp", "refuse link-local", "refuse private", "refuse all")}, "", ""},
 	} {
 		c.spec.Owner.UID = 107
 		alone, beside := c.spec, c.spec
