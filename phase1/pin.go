@@ -149,7 +149,7 @@ func checkPinned(p infra.Ports) string {
 	case p.First == 0 || p.Last != 0 && p.Last < p.First:
 		return "want ports from 1 to 65535, the first one first"
 	case p.Guest != 0:
-		return "a destination's port cannot become another one"
+		return fmt.Sprintf("a destination's port cannot become another one: leave :%d out", p.Guest)
 	}
 	return ""
 }

@@ -242,6 +242,11 @@ func TestPinRefused(t *testing.T) {
 	refuse("zero address", "addresses[1]", []netip.Addr{hosts[0], {}}, https, time.Hour)
 	refuse("zone", "addresses[0]", []netip.Addr{netip.MustParseAddr("fe80::1%eth0")}, https, time.Hour)
 	refuse("no port", "ports", hosts, nil, time.Hour)
+	act(t, "a way out", func(t *testing.T) {
+		if err := c.Pin(ctx, hosts, []infra.Ports{{First: 80, Guest: 81}}, time.Hour); !strings.HasSuffix(fmt.Sprint(err), "leave :81 out") {
+			t.Error(err)
+		}
+	})
 	refuse("many ports", "ports", hosts, []infra.Ports{{First: 1, Last: 513}}, time.Hour)
 	for name, p := range map[string]infra.Ports{"zero ports": {}, "ports backwards": {First: 2, Last: 1}, "ICMP": {First: 80, Protocol: "icmp"}, "port of the guest": {First: 80, Guest: 81}} {
 		refuse(name, "ports[1]", hosts, []infra.Ports{https[0], p}, time.Hour)
