@@ -228,7 +228,11 @@ func checkFree(found netstate.Snapshot, nic netstate.Link, names netstate.Names)
 	}
 	for _, name := range names.Links() {
 		if _, taken := found.Named(name); taken {
-			return fmt.Errorf("%w, a link called %s is there: take its NIC down first (Teardown, ForceTeardown), or rename it", infra.ErrWired, name)
+			otherwise := ""
+			if name != netstate.NamesFor(nic.Name, "").Tap && name == names.Tap {
+				otherwise = ", or name another one in tap"
+			}
+			return fmt.Errorf("%w, a link called %s is there: take its NIC down first (Teardown, ForceTeardown), or rename it%s", infra.ErrWired, name, otherwise)
 		}
 	}
 	if len(found.Tables) > 0 {

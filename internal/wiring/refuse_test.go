@@ -98,7 +98,7 @@ func TestRefused(t *testing.T) {
 		}), withSpec(bridge(), func(s *asked) { s.NIC = "eth0-nic" }), is(infra.ErrWired), "wired NIC eth0|name eth0"},
 		{"moved name taken", beside(netstate.Link{Index: 7, Name: "eth0-nic"}), bridge(), is(infra.ErrWired), "eth0-nic|Teardown|rename"},
 		{"bridge name taken", beside(netstate.Link{Index: 7, Name: "eth0-br"}), masquerade(), is(infra.ErrWired), "eth0-br|Teardown|rename"},
-		{"another tap name taken", beside(netstate.Link{Index: 7, Name: "tap0"}), withSpec(masquerade(), func(s *asked) { s.Tap = "tap0" }), is(infra.ErrWired), "tap0|rename"},
+		{"another tap name taken", beside(netstate.Link{Index: 7, Name: "tap0"}), withSpec(masquerade(), func(s *asked) { s.Tap = "tap0" }), is(infra.ErrWired), "tap0|rename|or name another one in tap"},
 		{"tap of the NIC's name", flannel(), withSpec(redirect(), func(s *asked) { s.Tap = "eth0" }), field("tap"), "eth0|another link"},
 		{"tap of the responder's name", flannel(), withSpec(redirect(), func(s *asked) { s.Tap = "eth0-dhcp" }), field("tap"), "eth0-dhcp|another link"},
 		{"tap name taken", beside(netstate.Link{Index: 7, Name: "eth0-tap"}), masquerade(), is(infra.ErrWired), "eth0-tap|Teardown|rename"},
