@@ -208,8 +208,8 @@ func TestEgressAuthenticated(t *testing.T) {
 	})
 }
 
-// TestEgressOwnSource: a packet that the guest sends to itself in the name of a refused host opens no connection to that
-// host, where the guest may send from any address, or from those of a short prefix.
+// TestEgressOwnSource: a packet that the guest sends to itself in the name of a refused host opens no connection to
+// that host, where the guest may send from any address, or from those of a short prefix.
 func TestEgressOwnSource(t *testing.T) {
 	for name, guard := range map[string]infra.Guard{
 		"no guard":       {Off: true},

@@ -132,9 +132,9 @@ func (t forwarding) sourceRoutes() []firewall.Rule {
 }
 
 // checked looks up what the guest sends before the other side has answered: each packet, as another list may hold by
-// then. A connection that connection tracking expects, as of FTP, is looked up like any other one; an ICMP error belongs
-// to the connection that it is about, see unanswered. The first packet of what is allowed is counted. Packets that go back to the guest's
-// tap are no egress: see behindTap.
+// then. A connection that connection tracking expects, as of FTP, is looked up like any other one; an ICMP error
+// belongs to the connection that it is about, see unanswered. The first packet of what is allowed is counted. Packets
+// that go back to the guest's tap are no egress: see behindTap.
 func (t forwarding) checked(more ...firewall.Match) []firewall.Rule {
 	if len(t.egress) == 0 {
 		return nil
@@ -163,8 +163,8 @@ var (
 const protocolDCCP = 33
 
 // authenticated matches IPv6 packets with an authentication header (RFC 4302). For nf_tables that is the packet's
-// protocol (nft_set_pktinfo_ipv6 in net/netfilter), and for connection tracking the one behind it. So no rule sees where
-// such a packet begins a connection.
+// protocol (nft_set_pktinfo_ipv6 in net/netfilter), and for connection tracking the one behind it. So no rule sees
+// where such a packet begins a connection.
 func (t forwarding) authenticated() []firewall.Match {
 	const protocolAH = 51
 	return []firewall.Match{firewall.IP{Version: 6}, firewall.Protocol{Number: protocolAH}}
@@ -196,9 +196,9 @@ func (t forwarding) reopened() []firewall.Rule {
 		begins(firewall.Jump{Chain: "incoming"}, firewall.ProtocolTCP, synAlone, t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}))
 }
 
-// unansweredChain looks up the guest's ICMP errors about connections of its own that nobody has answered: an error about
-// a packet that has not come carries the guest's data, wherever the policy leads by then. The guest may say to others
-// that their first packet failed.
+// unansweredChain looks up the guest's ICMP errors about connections of its own that nobody has answered: an error
+// about a packet that has not come carries the guest's data, wherever the policy leads by then. The guest may say to
+// others that their first packet failed.
 const unansweredChain = "unanswered"
 
 func (t forwarding) unanswered() firewall.Chain {

@@ -314,10 +314,10 @@ func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
 	})
 }
 
-// offloads reports whether established connections pass by a flow table. Before them no rules pass but those at
-// the ingress of NIC and tap, so limits of what goes to the guest, which are counted after the routes, need each
-// packet. A policy needs each packet of the guest: its checksum is completed first, and it may begin another connection.
-// A link without Ethernet has no room for the header that the flow table writes.
+// offloads reports whether established connections pass by a flow table. Before them no rules pass but those at the
+// ingress of NIC and tap, so limits of what goes to the guest, which are counted after the routes, need each packet. A
+// policy needs each packet of the guest: its checksum is completed first, and it may begin another connection. A link
+// without Ethernet has no room for the header that the flow table writes.
 func (p *Plan) offloads() bool {
 	return p.found.FlowTables && p.nic().Ethernet && p.spec.Limits.ToGuest == (cache.Limit{}) && !p.hasEgress()
 }

@@ -323,8 +323,8 @@ func (t translation) rewritten(v int) []netip.Prefix {
 }
 
 // toNamespace drops what comes to the ports that are left to the guest's connections, and what the guest may not send
-// to the namespace. The gateway's addresses are for the guest and the namespace's own processes: what listens there, such
-// as a DNS proxy, must not answer a neighbour in the guest's place.
+// to the namespace. The gateway's addresses are for the guest and the namespace's own processes: what listens there,
+// such as a DNS proxy, must not answer a neighbour in the guest's place.
 func (t translation) toNamespace() []firewall.Rule {
 	rules := []firewall.Rule{rule(firewall.Return{}, firewall.InInterface{Name: "lo"})}
 	for _, e := range t.ends {
