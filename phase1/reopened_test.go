@@ -2,6 +2,7 @@ package phase1_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -206,6 +207,55 @@ func TestEgressAuthenticated(t *testing.T) {
 		w.send()
 		stays("an answer to what the other side sends after a cut", segment(0x10), true)
 	})
+}
+
+// TestEgressCookie: a server that keeps nothing of a SYN opens the connection by a later segment, which has the server's
+// cookie. After the policy has changed a guest can keep such a segment back, and CutRefused ends that.
+func TestEgressCookie(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Routed{})
+	c.Egress = policy(t, "allow all")
+	setup(t, c)
+	n.World.Exec("sysctl", "-qw", "net.ipv4.tcp_syncookies=2") // always
+	server := listen(t, n.World, netip.AddrPortFrom(nstest.Beyond4, 9000)).(*net.TCPListener)
+	w := attach(t, n, true, false)
+	segment := func(flags byte, sequence, acknowledged uint32) []byte {
+		b := frames.Segment(5000, 9000, flags, nil)
+		binary.BigEndian.PutUint32(b[4:], sequence)
+		binary.BigEndian.PutUint32(b[8:], acknowledged)
+		return w.link.Packet(unix.IPPROTO_TCP, w.link.IPv4, nstest.Beyond4, b)
+	}
+	opens := func(f []byte, wait time.Duration) bool {
+		w.send(f)
+		server.SetDeadline(time.Now().Add(wait))
+		conn, err := server.Accept()
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	}
+	w.send(segment(2, 1000, 0))
+	if err := w.port.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	f := make([]byte, 2048)
+	for f[23] != unix.IPPROTO_TCP || f[47] != 0x12 { // SYN and ACK
+		if _, err := w.port.Read(f); err != nil {
+			t.Fatalf("the server does not answer: %v", err)
+		}
+	}
+	cookie := binary.BigEndian.Uint32(f[38:])
+	c.Egress = policy(t, fmt.Sprintf("allow 198.51.100.9 %d/udp", frames.SentinelPort), "refuse all")
+	setup(t, c)
+	if !opens(segment(0x10, 1001, cookie+1), patience) {
+		t.Error("no connection opens by its cookie: the page says that it does")
+	}
+	if _, err := c.CutRefused(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if opens(segment(0x10, 1001, cookie+1), 100*time.Millisecond) {
+		t.Error("a connection opens by its cookie after a cut")
+	}
 }
 
 // TestEgressOwnSource: a packet that the guest sends to itself in the name of a refused host opens no connection to
