@@ -96,7 +96,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	// Without -netns, status says where to find one, and exec runs the command in the agent's own namespace.
 	optional := slices.Contains([]string{"status", "exec", "teardown"}, v.Name)
-	if named := o.netns != "" || o.Own; v.Has("netns") && (named || !optional) {
+	named := o.Own
+	flags.Visit(func(f *flag.Flag) { named = named || f.Name == "netns" }) // an empty one, of an empty variable, is a mistake
+	if v.Has("netns") && (named || !optional) {
 		if v.Has("nic") && o.Name == "" && named {
 			return commandline.Errorf("-nic is missing: name the NIC in the namespace, such as eth0")
 		}
