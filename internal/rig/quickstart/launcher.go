@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -29,6 +30,11 @@ func serve(state string) error {
 		return err
 	}
 	vm.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	vm.Notify = func(e phase2.Event) {
+		if e.Kind == "ready" {
+			fmt.Println(e.Kind)
+		}
+	}
 	return vm.Serve(ctx)
 }
 
@@ -38,12 +44,20 @@ type launcher struct {
 	log bytes.Buffer
 }
 
-// startLauncher starts this program as the launcher: in the pod's namespace, as the owner, without privileges.
+// startLauncher starts this program as the launcher: in the pod's namespace, as the owner, without privileges. It
+// returns when the launcher is ready: before that, the launcher opens the guest's tap for a moment.
 func startLauncher(pod namespace, state string, owner infra.Owner) (*launcher, error) {
 	l := &launcher{cmd: exec.Command("/proc/self/exe", serveCommand, state)}
 	l.cmd.Stderr = &l.log
+	ready, err := l.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
 	if err := phase1.Launch(l.cmd, pod.File, owner); err != nil {
 		return nil, err
+	}
+	if _, err := io.ReadFull(ready, make([]byte, len("ready"))); err != nil {
+		return nil, errors.Join(fmt.Errorf("the launcher is not ready: %w", err), l.stop())
 	}
 	return l, nil
 }
