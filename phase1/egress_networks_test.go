@@ -67,6 +67,7 @@ func wantNetworks(t *testing.T, drift *phase1.DriftError, words []string) {
 // there, or lets it go there. The same holds for a next hop, which is not of nic-networks. Teardown leaves what was
 // added.
 func TestEgressNetworks(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachRouter(t, []string{"refuse nic-networks", "allow all"}, func(t *testing.T, s *scene, c wired.NIC) {
 		check(t, c) // the wiring's own addresses at the NIC are no networks
@@ -146,6 +147,7 @@ func TestEgressPresent(t *testing.T) {
 // too. A rule by the launcher's user binds that, in a table of the namespace's own, which is no difference and which
 // leaves the guest alone.
 func TestEgressLauncher(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Masquerade{}, infra.Routed{}} {
 		t.Run(string(b.Kind()), func(t *testing.T) {

@@ -21,6 +21,7 @@ func byNFTables(b infra.Binding) bool {
 // first policy and goes with the last one, also by ForceTeardown. What other NICs and other programs have there stays.
 // What is done to the chain, Check finds and Setup repairs.
 func TestChecksumTable(t *testing.T) {
+	nstest.Long(t)
 	nstest.Need(t, "iptables-nft")
 	eachTracking(t, func(t *testing.T, b infra.Binding) {
 		if byNFTables(b) {

@@ -312,6 +312,7 @@ func allowedByOpen(f []byte) (to string, ok bool) {
 // new and established flows, in fragments and segments. Without the policy the same frames leave for these places. What
 // is allowed is answered, also if the guest leaves its checksum to the device.
 func TestHostileVirtio(t *testing.T) {
+	nstest.Long(t)
 	nstest.Need(t, "ethtool")
 	eachTracking(t, func(t *testing.T, b infra.Binding) {
 		if byNFTables(b) {

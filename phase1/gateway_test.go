@@ -138,6 +138,7 @@ func TestGateway4(t *testing.T) {
 // Setup gets into the record when it does. A neighbour entry with a MAC that no station can have, which any station of
 // the link can make by its answer, counts as no answer.
 func TestGatewaySilent(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	for name, neighbour := range map[string]string{
 		"none":      "neigh flush dev eth0",

@@ -358,6 +358,7 @@ func TestPinBesideSetup(t *testing.T) {
 // TestPinForeign: where another program has put sets of its own in the place of the wiring's, Pin and CutRefused name
 // the set and the way out, which works, and change nothing.
 func TestPinForeign(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	n := nstest.NewNetwork(t)
 	c := config(n, infra.Masquerade{})

@@ -51,6 +51,7 @@ func forgotten(t *testing.T, sides map[*nstest.Namespace]net.Conn) {
 // TestEgressReopened: a connection between addresses and ports that connection tracking still knows is a new one. It is
 // refused once the policy has changed, and once a pin has ended.
 func TestEgressReopened(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	eachRouter(t, []string{"allow all"}, func(t *testing.T, s *scene, c wired.NIC) {
 		guest := s.who["guest"]
@@ -122,6 +123,7 @@ func (a acceptor) Accept() (net.Conn, error) {
 // TestEgressUnanswered: what nobody has answered is looked up packet by packet, so it ends when the policy changes.
 // What was answered goes on.
 func TestEgressUnanswered(t *testing.T) {
+	nstest.Long(t)
 	eachTracking(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		c := config(n, b)
@@ -167,6 +169,7 @@ func TestEgressUnanswered(t *testing.T) {
 // TestEgressAuthenticated: an authentication header hides no beginning of a connection, of the guest's or the other
 // side's.
 func TestEgressAuthenticated(t *testing.T) {
+	nstest.Long(t)
 	eachTracking(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		c := config(n, b)
@@ -261,6 +264,7 @@ func TestEgressCookie(t *testing.T) {
 // TestEgressOwnSource: a packet that the guest sends to itself in the name of a refused host opens no connection to
 // that host, where the guest may send from any address, or from those of a short prefix.
 func TestEgressOwnSource(t *testing.T) {
+	nstest.Long(t)
 	for name, guard := range map[string]infra.Guard{
 		"no guard":       {Off: true},
 		"short prefixes": {Prefixes: []netip.Prefix{netip.MustParsePrefix("196.0.0.0/6"), netip.MustParsePrefix("2000::/3")}},
@@ -306,6 +310,7 @@ func TestEgressOwnSource(t *testing.T) {
 
 // TestReopenedRate: MaxConnections' rate counts a TCP connection also where connection tracking knows its ports.
 func TestReopenedRate(t *testing.T) {
+	nstest.Long(t)
 	const most = 4
 	eachTracking(t, func(t *testing.T, b infra.Binding) {
 		switch of := b.(type) {
@@ -341,6 +346,7 @@ func TestReopenedRate(t *testing.T) {
 
 // TestGatewayIsTheGuests: what listens at the gateway's address answers the guest and the namespace, and no neighbour.
 func TestGatewayIsTheGuests(t *testing.T) {
+	nstest.Long(t)
 	addresses := func(texts ...string) (list []netip.Addr) {
 		for _, text := range texts {
 			list = append(list, netip.MustParseAddr(text))

@@ -31,6 +31,7 @@ const silence = 3 * time.Second
 // frames, the responder serves, the network floods the guest: nothing comes out, and nothing of the flood reaches the
 // guest later.
 func TestStandbyIsSilent(t *testing.T) {
+	nstest.Long(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		binding infra.Binding
