@@ -212,8 +212,8 @@ func TestEgressAuthenticated(t *testing.T) {
 	})
 }
 
-// TestEgressCookie: a server that keeps nothing of a SYN opens the connection by a later segment, which has the server's
-// cookie. After the policy has changed a guest can keep such a segment back, and CutRefused ends that.
+// TestEgressCookie: a server that keeps nothing of a SYN opens the connection by a later segment, which has the
+// server's cookie. After the policy has changed a guest can keep such a segment back, and CutRefused ends that.
 func TestEgressCookie(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	c := config(n, infra.Routed{})
