@@ -244,15 +244,7 @@ func TestCutFrames(t *testing.T) {
 			setup(t, c)
 			w := attach(t, n, true, true)
 			kinds := openings(w)
-			leave := func(when string, want bool) {
-				t.Helper()
-				for _, k := range kinds {
-					if world, _ := w.send(k.Frames...); (len(world) > 0) != want {
-						t.Errorf("%s, %s: it leaves: %t", when, k.Name, !want)
-					}
-				}
-			}
-			leave("allowed", true)
+			w.leave("allowed", true, kinds)
 			for _, k := range kinds {
 				world, _ := w.send(k.Frames...)
 				for _, s := range world {
@@ -264,11 +256,21 @@ func TestCutFrames(t *testing.T) {
 			w.send()
 			c.Egress = policy(t, fmt.Sprintf("allow 198.51.100.9 %d/udp", frames.SentinelPort), fmt.Sprintf("allow 2001:db8:9::9 %d/udp", frames.SentinelPort), "refuse all")
 			setup(t, c)
-			leave("open", true)
+			w.leave("open", true, kinds)
 			cut(t, c, len(kinds))
-			leave("cut", false)
-			leave("cut, once more", false)
+			w.leave("cut", false, kinds)
+			w.leave("cut, once more", false, kinds)
 		})
+	}
+}
+
+// leave wants each kind to leave, or none.
+func (w *wire) leave(when string, want bool, kinds []frames.Kind) {
+	w.t.Helper()
+	for _, k := range kinds {
+		if world, _ := w.send(k.Frames...); (len(world) > 0) != want {
+			w.t.Errorf("%s, %s: it leaves: %t", when, k.Name, !want)
+		}
 	}
 }
 

@@ -57,19 +57,20 @@ func TestEgressReopened(t *testing.T) {
 		guest := s.who["guest"]
 		for family := range 2 {
 			at := func(port int) netip.AddrPort { return netip.AddrPortFrom(s.addresses["beyond"][family], uint16(port)) }
-			tries := func(when string, source int, to netip.AddrPort, want error) {
+			server := listen(t, s.World, at(9300))
+			refused := func(when string, source int) {
 				t.Helper()
-				conn, err := dialFrom(t, guest, source, to)
+				conn, err := dialFrom(t, guest, source, at(9300))
 				if err == nil {
 					conn.Close()
 				}
-				if !errors.Is(err, want) {
-					t.Errorf("IPv%d, %s: %v, want %v", 4+2*family, when, err, want)
+				if !errors.Is(err, syscall.ECONNREFUSED) {
+					t.Errorf("IPv%d, %s: %v, want %v", 4+2*family, when, err, syscall.ECONNREFUSED)
 				}
 			}
-			open := func(source int, to netip.AddrPort, server net.Listener) {
+			open := func(source int) {
 				t.Helper()
-				client, err := dialFrom(t, guest, source, to)
+				client, err := dialFrom(t, guest, source, at(9300))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -79,45 +80,30 @@ func TestEgressReopened(t *testing.T) {
 				}
 				forgotten(t, map[*nstest.Namespace]net.Conn{guest: client, s.World: peer})
 			}
-			server := listen(t, s.World, at(9300))
-			open(5000, at(9300), server)
-			tries("allowed once more", 5000, at(9300), nil)
-			open(5001, at(9300), acceptor{server})
+			open(5000)
+			open(5000) // as long as it is allowed
 
 			c.Egress = policy(t, "refuse all")
 			setup(t, c)
-			tries("refused, from a port that is known", 5001, at(9300), syscall.ECONNREFUSED)
-			tries("refused, from another port", 5002, at(9300), syscall.ECONNREFUSED)
+			refused("from a port that is known", 5000)
+			refused("from another port", 5001)
 			before := counted(t, c)["egress"]
-			tries("refused once more", 5001, at(9300), syscall.ECONNREFUSED)
+			refused("once more", 5000)
 			if n := counted(t, c)["egress"]; n != before+1 {
 				t.Errorf("%d packets are counted, want 1", n-before)
 			}
 
-			const life = time.Second
-			if err := c.Pin(t.Context(), []netip.Addr{at(0).Addr()}, []infra.Ports{{First: 9300}}, life); err != nil {
+			far := at(0).Addr()
+			if err := c.Pin(t.Context(), []netip.Addr{far}, []infra.Ports{{First: 9300}}, time.Hour); err != nil {
 				t.Fatal(err)
 			}
-			open(5003, at(9300), acceptor{server})
-			nstest.Eventually(t, func() error {
-				if pins := s.pins(); strings.Contains(pins, at(0).Addr().String()) {
-					return fmt.Errorf("still pinned: %s", pins)
-				}
-				return nil
-			})
-			tries("after the pin, from a port that is known", 5003, at(9300), syscall.ECONNREFUSED)
+			open(5002)
+			s.Pod.Exec("nft", "delete", "element", "inet", "guestwire-eth0", fmt.Sprintf("pins-%d", 4+2*family), fmt.Sprintf("{ %v . tcp . 9300 }", far)) // it has ended
+			refused("after the pin, from a port that is known", 5002)
 			c.Egress = policy(t, "allow all")
 			setup(t, c)
 		}
 	})
-}
-
-// acceptor accepts the connection that was asked for last: those before it have ended.
-type acceptor struct{ net.Listener }
-
-func (a acceptor) Accept() (net.Conn, error) {
-	a.Listener.(*net.TCPListener).SetDeadline(time.Now().Add(patience))
-	return a.Listener.Accept()
 }
 
 // TestEgressUnanswered: what nobody has answered is looked up packet by packet, so it ends when the policy changes.
@@ -131,16 +117,8 @@ func TestEgressUnanswered(t *testing.T) {
 		setup(t, c)
 		w := attach(t, n, true, true)
 		kinds := openings(w)
-		leave := func(when string, want bool) {
-			t.Helper()
-			for _, k := range kinds {
-				if world, _ := w.send(k.Frames...); (len(world) > 0) != want {
-					t.Errorf("%s, %s: it leaves: %t", when, k.Name, !want)
-				}
-			}
-		}
-		leave("allowed", true)
-		leave("allowed, once more", true)
+		w.leave("allowed", true, kinds)
+		w.leave("allowed, once more", true, kinds)
 		// Errors about answers, which lead to the connections.
 		wrong := func(protocol uint8, own, far netip.Addr, kind, code byte) []byte {
 			body := frames.Datagram(5353, 5555, []byte("an answer"))
@@ -157,7 +135,7 @@ func TestEgressUnanswered(t *testing.T) {
 		}
 		c.Egress = policy(t, fmt.Sprintf("allow 198.51.100.9 %d/udp", frames.SentinelPort), fmt.Sprintf("allow 2001:db8:9::9 %d/udp", frames.SentinelPort), "refuse all")
 		setup(t, c)
-		leave("refused", false)
+		w.leave("refused", false, kinds)
 		for family, f := range wrongs {
 			if world, _ := w.send(f); len(world) > 0 {
 				t.Errorf("IPv%d: an error about an answer that has not come leaves", 4+2*family)

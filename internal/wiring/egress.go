@@ -173,7 +173,7 @@ func (t forwarding) authenticated() []firewall.Match {
 // reopened judges a connection that begins between the addresses and ports of one that connection tracking has not
 // forgotten: the kernel calls each of its packets established. A guest can make the other side forget at any time. So
 // the beginning is looked up like that of a new connection, and counts for MaxConnections' rate, in both directions. It
-// comes before what accepts established connections. Toward has matches for packets to the guest.
+// comes before what accepts established connections.
 func (t forwarding) reopened() []firewall.Rule {
 	known := firewall.State{States: firewall.Established}
 	begins := func(v firewall.Verdict, protocol uint8, sign firewall.Match, more ...firewall.Match) firewall.Rule {
