@@ -260,7 +260,7 @@ func answerIn(message []byte, id uint16, q dnsmessage.Question) (a Answer, ok bo
 		case *dnsmessage.AAAAResource:
 			to = netip.AddrFrom16(b.AAAA)
 		}
-		if r.Header.Type == q.Type && !to.Is4In6() {
+		if r.Header.Type == q.Type && int(r.Header.Length) == to.BitLen()/8 && !to.Is4In6() {
 			a.Addresses = append(a.Addresses, to)
 		}
 		a.Life = max(shortest, min(a.Life, time.Duration(r.Header.TTL)*time.Second))
