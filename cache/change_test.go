@@ -13,7 +13,7 @@ import (
 
 // unnoticed are the fields of a record that a guest does not notice.
 var unnoticed = []string{
-	"version", "name", "namespace", "binding", "firewall", "tap", "sriov", "passt", "slirp", "responderTap", "standby", "inactive", "turn", "warnings",
+	"version", "name", "namespace", "binding", "firewall", "tap", "sriov", "passt", "slirp", "responderTap", "standby", "inactive", "turn", "losses", "warnings",
 }
 
 // TestChanges: each field of the record is a change, but for those that a guest does not notice, and a new field has to
@@ -62,7 +62,7 @@ func TestChangeText(t *testing.T) {
 	to.DNS = &DNS{Servers: []netip.Addr{ip("10.96.0.11")}, Search: []string{}}
 	to.Options.Hostname = ""
 	to.Options.DHCPv4 = map[uint8]Data{}
-	to.Namespace, to.Warnings, to.Standby, to.Inactive, to.Turn = "", nil, false, false, 0
+	to.Namespace, to.Losses, to.Warnings, to.Standby, to.Inactive, to.Turn = "", nil, nil, false, false, 0
 	var have []string
 	for _, c := range Changes(from, to) {
 		have = append(have, c.String())

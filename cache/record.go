@@ -141,7 +141,10 @@ type Record struct {
 	// Limits bound what passes between the guest and its network.
 	Limits Limits `json:"limits,omitzero"`
 
-	// Warnings name what the guest could not be given, a sentence each.
+	// Losses are what the namespace has and the guest does not get, as Setup found it.
+	Losses []Loss `json:"losses,omitempty"`
+
+	// Warnings are risks and advice, a sentence each.
 	Warnings []string `json:"warnings,omitempty"`
 }
 

@@ -99,6 +99,9 @@ func (g Guest) nics(format string) ([]*nic, error) {
 			}
 		case r.IPv4 != nil || r.IPv6 != nil:
 			n.was = ofLease(r)
+			for _, l := range r.Losses {
+				n.warn("%v", l)
+			}
 			for _, w := range r.Warnings {
 				n.warn("%s", w)
 			}

@@ -7,9 +7,10 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Auto is the first of [Bridge], [Redirect], [Routed] and [Masquerade] that can work on the NIC. If Spec.Egress or
-// Spec.EgressWithin is set, it is the first of Routed and Masquerade. The first Setup chooses, and later ones keep the
-// choice.
+// Auto is the first of [Bridge], [Redirect], [Routed] and [Masquerade] that can work on the NIC and loses nothing
+// (Record.Losses). If each of them loses something, it is the one with the fewest losses. A loss for which a binding is
+// refused counts more than any number of others, and a gateway that does not answer counts nothing. If Spec.Egress or
+// Spec.EgressWithin is set, Auto is Routed or Masquerade. The first Setup chooses, and later ones keep the choice.
 type Auto struct {
 	// Order are the kinds to try, in this order. Empty: bridge, redirect, routed, masquerade.
 	// For CNI's CHECK leave out bridge, and set no MAC: CHECK compares the pod's NIC with what

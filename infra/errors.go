@@ -30,11 +30,14 @@ type sentinel struct {
 func (e sentinel) Error() string        { return e.text }
 func (e sentinel) Is(target error) bool { return target == e.is }
 
-// RefusedError reports a binding that cannot work on a NIC.
+// RefusedError reports a binding that cannot work on a NIC, or with which the guest would lose too much.
 type RefusedError struct {
 	NIC     string     `json:"nic"`
 	Binding cache.Kind `json:"binding"`
 	Reason  string     `json:"reason"`
+
+	// Losses are what the guest would not get. Empty: the binding cannot work.
+	Losses []cache.Loss `json:"losses,omitempty"`
 
 	// Instead is a binding that would work. Empty: none would.
 	Instead cache.Kind `json:"instead,omitempty"`

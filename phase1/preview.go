@@ -65,8 +65,8 @@ type Preview struct {
 	Steps  []infra.Step `json:"steps"`
 	Record cache.Record `json:"record"`
 
-	// Refused are the bindings that infra.Auto tried in a first Setup before the one that
-	// works.
+	// Refused are the bindings that infra.Auto tried in a first Setup and did not take: those
+	// that cannot work, and those with which the guest would lose more (Losses).
 	Refused []*infra.RefusedError `json:"refused"`
 
 	// Changes are what a guest that moves here notices. Empty without Moving.From.
@@ -85,6 +85,9 @@ func (p *Preview) String() string {
 	b.WriteString("# binding: " + string(p.Record.Binding) + "\n")
 	for _, r := range p.Refused {
 		b.WriteString("# not " + string(r.Binding) + ": " + r.Reason + "\n")
+	}
+	for _, l := range p.Record.Losses {
+		b.WriteString("# lost: " + l.String() + "\n")
 	}
 	for _, w := range p.Record.Warnings {
 		b.WriteString("# warning: " + w + "\n")

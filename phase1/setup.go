@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -226,35 +227,20 @@ func (s *session) firstPlan(ctx context.Context, c request, owner resolvedOwner)
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
 	}
+	planWith := func(questions wiring.Questions, earlier []netstate.Neighbour) (*wiring.Plan, netstate.Snapshot, []netstate.Neighbour, error) {
+		now, found, err := s.readFirst(ctx, c, owner, questions, earlier)
+		if err != nil {
+			return nil, now, nil, err
+		}
+		plan, err := wiring.Journal{NIC: c.Name, Found: found, Spec: spec, Turn: wiring.Turn{Standby: c.Standby, Turn: turn}}.Plan()
+		return plan, now, found.Neighbours, err
+	}
 	questions := wiring.Ask(c.Name, spec)
-	now, err := s.ns.Snapshot(netstate.NamesFor(c.Name, spec.Tap), questions.Sysctls, nil)
-	if err != nil {
-		return nil, now, err
+	plan, now, neighbours, err := planWith(questions, nil)
+	if more, needed := wiring.AskOthers(c.Name, spec, plan, err); needed {
+		more.Gateways = more.Gateways && !questions.Gateways // each is asked once
+		plan, now, _, err = planWith(more, neighbours)
 	}
-	found := now
-	if link, ok := found.Named(c.Name); ok && c.From != nil {
-		if err := c.checkMovedMTU(link.MTU); err != nil {
-			return nil, now, err
-		}
-		if questions.Gateways {
-			wiring.KnownGateways(&found, link, *c.From)
-		}
-	}
-	questions.Gateways = questions.Gateways && !c.Standby // to ask is to send
-	if spec.Owner.Inside {
-		found.OnNode = infra.Owner{UID: owner.UID, GID: owner.GID}
-	}
-	others, _, err := s.otherJournals() // one that cannot be read concerns its own NIC
-	if err != nil {
-		return nil, now, err
-	}
-	for _, other := range others {
-		wiring.Inherit(&found, other.Journal)
-	}
-	if err := s.answer(ctx, &found, c.Name, questions); err != nil {
-		return nil, now, err
-	}
-	plan, err := wiring.Journal{NIC: c.Name, Found: found, Spec: spec, Turn: wiring.Turn{Standby: c.Standby, Turn: turn}}.Plan()
 	if errors.Is(err, infra.ErrWired) {
 		return nil, now, s.explainMark(now, err)
 	}
@@ -262,6 +248,42 @@ func (s *session) firstPlan(ctx context.Context, c request, owner resolvedOwner)
 		return nil, now, err
 	}
 	return plan, now, kernel.HavePrograms(plan.Tables())
+}
+
+// readFirst reads the namespace for a first plan: as it is now, and as it was found, which has the answers and what an
+// earlier wiring of another NIC has changed.
+func (s *session) readFirst(ctx context.Context, c request, owner resolvedOwner, questions wiring.Questions, known []netstate.Neighbour) (now, found netstate.Snapshot, err error) {
+	now, err = s.ns.Snapshot(netstate.NamesFor(c.Name, c.Tap), questions.Sysctls, nil)
+	if err != nil {
+		return now, found, err
+	}
+	found = now
+	for _, n := range known {
+		same := func(o netstate.Neighbour) bool { return o.Link == n.Link && o.Address == n.Address }
+		if !slices.ContainsFunc(found.Neighbours, same) {
+			found.Neighbours = append(slices.Clip(found.Neighbours), n)
+		}
+	}
+	if link, ok := found.Named(c.Name); ok && c.From != nil {
+		if err := c.checkMovedMTU(link.MTU); err != nil {
+			return now, found, err
+		}
+		if questions.Gateways {
+			wiring.KnownGateways(&found, link, *c.From)
+		}
+	}
+	questions.Gateways = questions.Gateways && !c.Standby // to ask is to send
+	if c.Owner.Inside {
+		found.OnNode = infra.Owner{UID: owner.UID, GID: owner.GID}
+	}
+	others, _, err := s.otherJournals() // one that cannot be read concerns its own NIC
+	if err != nil {
+		return now, found, err
+	}
+	for _, other := range others {
+		wiring.Inherit(&found, other.Journal)
+	}
+	return now, found, s.answer(ctx, &found, c.Name, questions)
 }
 
 // answer adds to the snapshot what a first plan needs too.

@@ -202,8 +202,11 @@ func (s *server) clearTap(r cache.Record) {
 	}
 }
 
-// logWarnings logs what Setup warned of.
+// logWarnings logs what the guest does not get, and what Setup warned of.
 func (s *server) logWarnings(r cache.Record) {
+	for _, l := range r.Losses {
+		s.log.Warn("lost: "+l.String(), "nic", r.Name)
+	}
 	for _, w := range r.Warnings {
 		s.log.Warn(w, "nic", r.Name)
 	}

@@ -171,6 +171,9 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 			}
 		}
 	}
+	for _, l := range r.Record.Losses {
+		line("lost", "%v", l)
+	}
 	for _, warning := range r.Record.Warnings {
 		line("warning", "%s", warning)
 	}

@@ -306,6 +306,9 @@ func printWired(o *options, record cache.Record) error {
 	if _, auto := o.Binding.(infra.Auto); auto {
 		fmt.Fprintln(stderr, "agent: binding:", record.Binding)
 	}
+	for _, l := range record.Losses {
+		fmt.Fprintln(stderr, "agent: lost:", l)
+	}
 	for _, w := range record.Warnings {
 		fmt.Fprintln(stderr, "agent: warning:", w)
 	}

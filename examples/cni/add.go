@@ -94,6 +94,9 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 				return c.setupError(nic.name, args, err)
 			}
 			records[nic.name] = record
+			for _, l := range record.Losses {
+				say("NIC %s: lost: %v", nic.name, l)
+			}
 			for _, warning := range record.Warnings {
 				say("NIC %s: warning: %s", nic.name, warning)
 			}

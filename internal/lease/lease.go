@@ -13,13 +13,27 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
+// lose adds a loss to the record.
+func lose(r *cache.Record, kind, what, why string, args ...any) {
+	r.Losses = append(r.Losses, cache.Loss{Kind: kind, What: what, Why: fmt.Sprintf(why, args...)})
+}
+
+// loseRoute adds a route that the guest does not get.
+func loseRoute(r *cache.Record, to netip.Prefix, why string, args ...any) {
+	kind := "route"
+	if to.Bits() == 0 {
+		kind = "default-route"
+	}
+	lose(r, kind, to.String(), why, args...)
+}
+
 // Fill puts what the NIC has into the record of a guest with a responder: addresses, routes, permanent neighbours.
 func (n NIC) Fill(r *cache.Record) {
 	v4, v6 := n.Addresses()
 	learned := n.Tables()
 	for _, route := range n.found.Routes {
 		if kind, ok := noWay[route.Type]; ok && learned[route.Table] {
-			r.Warnings = append(r.Warnings, fmt.Sprintf("the %s route to %v is not the guest's: DHCP cannot say it", kind, route.Destination))
+			lose(r, "route", fmt.Sprintf("%s %v", kind, route.Destination), "a lease has no such routes, so the guest sends what the namespace would not")
 		}
 	}
 	if n.NoARP {
@@ -49,15 +63,14 @@ var noWay = map[uint8]string{6: "blackhole", 7: "unreachable", 8: "prohibit"}
 // gateway's MAC if the gateway is a permanent neighbour, else at the NIC's own MAC, as the kernel sends.
 func (n NIC) addLeaseBehind(r *cache.Record, v4, v6 []netip.Prefix) {
 	if len(v4) > 0 {
-		routes, warnings := guestRoutes(n.Routes(true))
-		r.Warnings = append(append(r.Warnings, secondAddresses(v4)...), warnings...)
+		loseSecond(r, v4)
+		routes := n.learned(r, true)
 		hop := n.server()
 		r.IPv4 = leaseBehind4(v4[0].Addr(), hop, routes)
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: hop, MAC: n.hopMAC(r, true)})
 	}
 	if len(v6) > 0 {
-		routes, warnings := guestRoutes(n.Routes(false))
-		r.Warnings = append(r.Warnings, warnings...)
+		routes := n.learned(r, false)
 		router := cache.Router{Address: eui64.LinkLocal(netstate.DeriveMACOf(r.MAC.String(), n.Name, "router")), MAC: n.hopMAC(r, false)}
 		r.IPv6 = leaseBehind6(v6, router, routes)
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC})
@@ -78,7 +91,7 @@ func (n NIC) FillRouted(r *cache.Record) {
 		router := cache.Router{Address: eui64.LinkLocal(r.GatewayMAC), MAC: r.GatewayMAC}
 		r.IPv6 = leaseBehind6(v6, router, destinations(n.Routes(false)))
 	}
-	r.Warnings = append(r.Warnings, secondAddresses(v4)...)
+	loseSecond(r, v4)
 }
 
 // destinations are the routes without their next hops.
@@ -185,9 +198,8 @@ func (n NIC) server() netip.Addr {
 // gateway lies outside of it, the guest gets a /32 and each route by itself, on-link routes first: all clients
 // can install them in that order.
 func (n NIC) addLease4(r *cache.Record, addresses []netip.Prefix) {
-	r.Warnings = append(r.Warnings, secondAddresses(addresses)...)
-	routes, warnings := guestRoutes(n.Routes(true))
-	r.Warnings = append(r.Warnings, warnings...)
+	loseSecond(r, addresses)
+	routes := n.learned(r, true)
 	address, gateway, routes := asLeased(addresses[0], routes)
 
 	server := gateway
@@ -263,14 +275,12 @@ func (n NIC) Gateways() []netip.Addr {
 		return nil
 	}
 	if v4, _ := n.Addresses(); len(v4) > 0 {
-		routes, _ := guestRoutes(n.Routes(true))
-		address, gateway, _ := asLeased(v4[0], routes)
+		address, gateway, _ := asLeased(v4[0], n.learned(&cache.Record{}, true))
 		if gateway.IsValid() && address.Bits() == 32 && gateway != otherOfPair(address.Addr()) {
 			needed = append(needed, gateway)
 		}
 	}
-	routes, _ := guestRoutes(n.Routes(false))
-	if gateway := gateway6(routes); gateway.IsValid() && (!gateway.IsLinkLocalUnicast() || n.Kind == "ipvlan") {
+	if gateway := gateway6(n.learned(&cache.Record{}, false)); gateway.IsValid() && (!gateway.IsLinkLocalUnicast() || n.Kind == "ipvlan") {
 		needed = append(needed, gateway)
 	}
 	return needed
@@ -298,29 +308,33 @@ func (n NIC) neighbours() iter.Seq[netstate.Neighbour] {
 	}
 }
 
-// guestRoutes are the routes as DHCP can carry them, a destination and one next hop each, and warnings of what is
+// learned are the NIC's routes as DHCP can carry them, a destination and one next hop each. The record gets what is
 // lost.
-func guestRoutes(routes []netstate.Route) ([]cache.Route, []string) {
+func (n NIC) learned(r *cache.Record, v4 bool) []cache.Route {
+	return n.asGuest(r, n.Routes(v4))
+}
+
+func (n NIC) asGuest(r *cache.Record, routes []netstate.Route) []cache.Route {
 	var guest []cache.Route
-	var warnings []string
 	known := map[netip.Prefix]bool{}
 	for _, route := range routes {
+		if known[route.Destination] {
+			continue // the route has a higher metric
+		}
 		g := cache.Route{Destination: route.Destination, Gateway: route.Gateway}
 		if len(route.Hops) > 0 {
-			g.Gateway = route.Hops[0].Gateway
-			warnings = append(warnings, fmt.Sprintf("the route to %v has %d next hops: the guest gets the first, %v", route.Destination, len(route.Hops), g.Gateway))
+			here := slices.IndexFunc(route.Hops, func(h netstate.Hop) bool { return h.Link == n.Index })
+			g.Gateway = route.Hops[here].Gateway
+			lose(r, "next-hop", route.Destination.String(), "the guest gets one of %d, %v", len(route.Hops), g.Gateway)
 		}
 		if g.Gateway.IsValid() && g.Gateway.Is4() != g.Destination.Addr().Is4() {
-			warnings = append(warnings, fmt.Sprintf("the route to %v by way of %v is not the guest's: DHCP cannot say it", route.Destination, g.Gateway))
+			loseRoute(r, route.Destination, "DHCP cannot say the next hop %v, of another family", g.Gateway)
 			continue
-		}
-		if known[g.Destination] {
-			continue // the route has a higher metric
 		}
 		guest = append(guest, g)
 		known[g.Destination] = true
 	}
-	return guest, warnings
+	return guest
 }
 
 // installable puts the routes into an order in which each next hop can be reached when its route
@@ -356,8 +370,7 @@ func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) 
 // advertisement's source, which has to be link-local. So a gateway with a global address gets the link-local
 // address of its MAC, for which the responder answers.
 func (n NIC) addLease6(r *cache.Record, addresses []netip.Prefix) {
-	routes, warnings := guestRoutes(n.Routes(false))
-	r.Warnings = append(r.Warnings, warnings...)
+	routes := n.learned(r, false)
 	r.IPv6 = newIPv6(addresses)
 
 	gateway := gateway6(routes)
@@ -365,11 +378,11 @@ func (n NIC) addLease6(r *cache.Record, addresses []netip.Prefix) {
 		switch d := route.Destination; {
 		case d.Addr().IsLinkLocalUnicast(), isOwn(addresses, d):
 		case route.Default() && !route.Gateway.IsValid():
-			r.Warnings = append(r.Warnings, "the IPv6 default route has no next hop: the guest has none")
+			loseRoute(r, d, "it has no next hop, and a router advertisement names its sender")
 		case !route.Gateway.IsValid():
 			r.IPv6.OnLink = append(r.IPv6.OnLink, d)
 		case route.Gateway != gateway:
-			r.Warnings = append(r.Warnings, fmt.Sprintf("the route to %v by way of %v is not the guest's: its router is %v", d, route.Gateway, gateway))
+			loseRoute(r, d, "its next hop is %v, and the guest has one router, %v", route.Gateway, gateway)
 		}
 	}
 	if gateway.IsValid() {
@@ -413,7 +426,7 @@ func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: gateway, MAC: router.MAC})
 	case !gateway.IsLinkLocalUnicast():
 		if router.MAC.IsZero() {
-			r.Warnings = append(r.Warnings, fmt.Sprintf("the gateway %v does not answer, or was not asked, as on standby, so its MAC is not known: the guest gets no IPv6 next hop", gateway))
+			lose(r, "gateway", gateway.String(), "it does not answer, or was not asked, as on standby, so its MAC is not known: the guest gets no IPv6 next hop until a later Setup")
 			return
 		}
 		router.Address = eui64.LinkLocal(router.MAC)
@@ -439,18 +452,18 @@ func otherOfPair(a netip.Addr) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// secondAddresses warns of the IPv4 addresses that DHCP does not give the guest.
-func secondAddresses(addresses []netip.Prefix) []string {
-	var w []string
+// loseSecond adds the IPv4 addresses that DHCP does not give the guest.
+func loseSecond(r *cache.Record, addresses []netip.Prefix) {
 	for _, a := range addresses[min(1, len(addresses)):] {
-		w = append(w, fmt.Sprintf("the address %v is not the guest's: DHCPv4 hands out one address, %v: configure it in the guest, or choose masquerade", a, addresses[0]))
+		lose(r, "address", a.Addr().String(), "DHCPv4 leases one address, %v: configure it in the guest", addresses[0].Addr())
 	}
-	return w
 }
 
 // RemoveDefaultRoutes removes what would lead the guest's traffic to the world through this NIC. The server and the
 // router stay as they are: the guest asks the one, and prefixes and other routes come from the other.
 func RemoveDefaultRoutes(r *cache.Record) {
+	isDefault := func(l cache.Loss) bool { return l.Kind == "default-route" }
+	r.Losses = slices.DeleteFunc(r.Losses, isDefault) // the guest must have none
 	if r.IPv4 != nil {
 		r.IPv4.Routes = slices.DeleteFunc(r.IPv4.Routes, cache.Route.Default)
 		if standIn := r.IPv4.StandIn; standIn.IsValid() {

@@ -159,8 +159,7 @@ func (n NIC) routesIn(v4 bool, tables ...uint32) []netstate.Route {
 
 // NextHops are the routes through the NIC for packets from the address, as a guest would get them.
 func (n NIC) NextHops(from netip.Addr) []cache.Route {
-	routes, _ := guestRoutes(n.routesIn(from.Is4(), n.lookups(from)...))
-	return routes
+	return n.asGuest(&cache.Record{}, n.routesIn(from.Is4(), n.lookups(from)...))
 }
 
 // Tables are the tables whose routes the guest gets: the main table, and those that the policy rules name

@@ -123,17 +123,21 @@ func kindsOf(a infra.Auto) []cache.Kind {
 func Ask(nic string, spec infra.Spec) Questions {
 	q := Questions{Checksums: len(spec.Egress)+len(spec.EgressWithin) > 0}
 	for _, b := range triesOf(spec.Binding) {
-		asked := bindingOf(b).asks(netstate.NamesFor(nic, spec.Tap))
-		q.Sysctls = append(q.Sysctls, asked.Sysctls...)
-		q.Listeners = q.Listeners || asked.Listeners
-		q.Connections = q.Connections || asked.Connections
-		q.Dummy = q.Dummy || asked.Dummy
-		q.Log = q.Log || asked.Log
-		q.FlowTables = q.FlowTables || asked.FlowTables
-		q.Gateways = q.Gateways || asked.Gateways
+		q = q.and(bindingOf(b).asks(netstate.NamesFor(nic, spec.Tap)))
 	}
-	slices.Sort(q.Sysctls)
-	q.Sysctls = slices.Compact(q.Sysctls)
+	return q
+}
+
+// and returns the questions of both.
+func (q Questions) and(o Questions) Questions {
+	q.Sysctls = slices.Compact(slices.Sorted(slices.Values(slices.Concat(q.Sysctls, o.Sysctls))))
+	q.Listeners = q.Listeners || o.Listeners
+	q.Connections = q.Connections || o.Connections
+	q.Dummy = q.Dummy || o.Dummy
+	q.Gateways = q.Gateways || o.Gateways
+	q.Log = q.Log || o.Log
+	q.FlowTables = q.FlowTables || o.FlowTables
+	q.Checksums = q.Checksums || o.Checksums
 	return q
 }
 

@@ -42,7 +42,7 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 		return err
 	}
 	if why := p.whyNotReturned(nic); why != "" {
-		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: why + ", and could not be given back", Instead: p.insteadOfBridge(nic)}
+		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: why + ", and could not be given back"}
 	}
 	special := p.specialRoutes()
 	for _, r := range p.found.Routes {
@@ -50,7 +50,7 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 			continue
 		}
 		if why := p.whyLost(r, nic, special); why != "" {
-			return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Instead: p.insteadOfBridge(nic),
+			return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge,
 				Reason: fmt.Sprintf("the route to %v %s, and could not be given back", r.Destination, why)}
 		}
 	}
@@ -116,7 +116,7 @@ func (p *Plan) checkBridge(nic netstate.Link) error {
 	case nic.Kind == kindMacvtap:
 		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: "a macvtap can be no bridge's port", Instead: cache.BindingMacvtap}
 	case p.found.NoNFTables:
-		reason = "this kernel has no nf_tables, without which the namespace would answer for the guest"
+		reason = "this kernel has no nf_tables, without which the namespace would answer for the guest; load them (modprobe nf_tables), or choose masquerade with guard.off"
 	case !nic.Ethernet || nic.NoARP:
 		reason = "it carries no Ethernet with ARP"
 	case nic.Kind == kindIPVLAN:
@@ -132,15 +132,7 @@ func (p *Plan) checkBridge(nic netstate.Link) error {
 	default:
 		return nil
 	}
-	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: reason, Instead: p.insteadOfBridge(nic)}
-}
-
-// insteadOfBridge is the binding that works where Bridge does not.
-func (p *Plan) insteadOfBridge(nic netstate.Link) cache.Kind {
-	if p.checkRedirect(nic) == nil {
-		return cache.BindingRedirect
-	}
-	return p.insteadOfFrames(nic)
+	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: reason}
 }
 
 // special are the routes of type local, broadcast, anycast and multicast.

@@ -49,7 +49,7 @@ func TestDifferences(t *testing.T) {
 	ofTap := func(s *netstate.Snapshot) netstate.Filter {
 		return netstate.FiltersOf(s.Filters, index(s, "eth0-tap"))[0]
 	}
-	documented, kinds := documentedKinds(t, "Difference"), map[string]bool{}
+	documented, kinds := documentedKinds(t, "infra/step.go", "Difference"), map[string]bool{}
 	bridged, hidden, redirected := bridge(), masquerade(), redirect()
 	for _, c := range []struct {
 		name   string

@@ -32,7 +32,7 @@ func (p *Plan) checkEgress(nic netstate.Link) error {
 		return &cache.FieldError{Field: p.egressField(), Reason: "this kernel has no nf_tables, which would look up where the guest's connections go: load them (modprobe nf_tables), then take the NIC down if it is wired (Teardown), and call Setup; or leave this field out"}
 	}
 	if !p.binding.traits().routes {
-		return &infra.RefusedError{NIC: nic.Name, Binding: p.spec.Binding.Kind(), Reason: "egress is about connections, and nobody tracks the guest's there", Instead: cache.BindingMasquerade}
+		return &infra.RefusedError{NIC: nic.Name, Binding: p.spec.Binding.Kind(), Reason: "egress is about connections, and nobody tracks the guest's there"}
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 func TestStepKinds(t *testing.T) {
 	withAddress := netstate.Neighbour{Address: netip.MustParseAddr("10.0.0.1")}
 	types, kinds := map[string]bool{}, map[string]bool{}
-	documented := documentedKinds(t, "Step")
+	documented := documentedKinds(t, "infra/step.go", "Step")
 	for _, op := range []netstate.Op{
 		netstate.TapAdd{}, netstate.LinkAdd{}, netstate.LinkSet{}, netstate.LinkDel{}, netstate.GroupDel{}, netstate.BridgeSet{}, netstate.BridgePortSet{},
 		netstate.ConfSet{}, netstate.SysctlSet{}, netstate.AddressAdd{}, netstate.AddressDel{}, netstate.RouteAdd{}, netstate.RouteDel{},
@@ -59,9 +59,9 @@ func TestStepKinds(t *testing.T) {
 }
 
 // documentedKinds are the kinds in the table that the documentation of a type of infra has. Each has a meaning.
-func documentedKinds(t *testing.T, name string) []string {
+func documentedKinds(t *testing.T, path, name string) []string {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "../../infra/step.go", nil, parser.ParseComments)
+	file, err := parser.ParseFile(token.NewFileSet(), "../../"+path, nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,14 +78,14 @@ func documentedKinds(t *testing.T, name string) []string {
 			}
 			kind, meaning, _ := strings.Cut(strings.TrimSpace(row), " ")
 			if meaning == "" || slices.Contains(kinds, kind) {
-				t.Errorf("infra.%s lists %s without a meaning, or twice", name, kind)
+				t.Errorf("%s lists %s without a meaning, or twice", name, kind)
 			}
 			kinds = append(kinds, kind)
 		}
 		return false
 	})
 	if len(kinds) < 10 {
-		t.Fatalf("infra.%s lists the kinds %q: has the test found all?", name, kinds)
+		t.Fatalf("%s lists the kinds %q: has the test found all?", name, kinds)
 	}
 	return kinds
 }

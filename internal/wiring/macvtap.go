@@ -30,7 +30,7 @@ func (macvtap) takeOver(string, cache.Record) (infra.Binding, error) { return in
 func (macvtap) wire(p *Plan, nic netstate.Link) error {
 	if nic.Kind != kindMacvtap {
 		kind := cmp.Or(nic.Kind, "card of the machine")
-		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMacvtap, Instead: p.insteadOfDirect(nic),
+		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMacvtap,
 			Reason: fmt.Sprintf("it is a %s: the program that made it would have to make a macvtap", kind)}
 	}
 	p.Record = p.record(nic, nic.MAC)
@@ -42,12 +42,4 @@ func (macvtap) wire(p *Plan, nic netstate.Link) error {
 	nic.AllMulticast = true // otherwise it receives the groups of the namespace's addresses, and not the guest's
 	p.wanted.Links = []netstate.Link{nic}
 	return nil
-}
-
-// insteadOfDirect is what works with a NIC of another kind.
-func (p *Plan) insteadOfDirect(nic netstate.Link) cache.Kind {
-	if p.checkBridge(nic) == nil {
-		return cache.BindingBridge
-	}
-	return p.insteadOfBridge(nic)
 }

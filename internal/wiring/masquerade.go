@@ -294,9 +294,8 @@ func (b masquerade) lease(p *Plan, nic netstate.Link, v4, v6 bool) (networks []i
 	return networks, nil
 }
 
-// refuseMasquerade is a refusal that names a binding that works, if there is one.
 func (p *Plan) refuseMasquerade(nic netstate.Link, reason string) error {
-	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMasquerade, Reason: reason, Instead: p.insteadOfRouter(nic)}
+	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMasquerade, Reason: reason}
 }
 
 // routedByEBPF reports whether the NIC looks like one of Cilium's: a single address, a gateway outside of its

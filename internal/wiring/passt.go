@@ -42,7 +42,7 @@ func (b passt) takeOver(prefix string, from cache.Record) (infra.Binding, error)
 func (b passt) wire(p *Plan, nic netstate.Link) error {
 	v4, v6 := lease.Of(p.found, nic).Addresses()
 	if len(v4)+len(v6) == 0 {
-		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address that passt could give to the guest", Instead: p.insteadOfDirect(nic)}
+		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address that passt could give to the guest"}
 	}
 	if b.MAC.IsZero() {
 		b.MAC = p.guestMAC(nic)
@@ -53,7 +53,7 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 	p.warnSockets(nic)
 	for _, addresses := range [][]netip.Prefix{v4, v6} {
 		if len(addresses) > 1 {
-			p.warn("%s has the addresses %v: passt gives the guest one of a family", nic.Name, addresses)
+			p.loseFurther(addresses, "passt gives the guest one address of a family, %v", addresses[0].Addr())
 		}
 	}
 	for _, l := range p.found.Listeners {

@@ -129,30 +129,56 @@ func planBy(networks *Networks, found netstate.Snapshot, nic string, spec infra.
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	asked := spec.Binding.Kind()
+	asked := spec
+	var plans []*Plan
 	var refused []*infra.RefusedError
 	for _, b := range triesOf(spec.Binding) {
 		spec.Binding = b
 		p, err := newPlan(networks, found, nic, spec)
 		var refusal *infra.RefusedError
-		if errors.As(err, &refusal) {
+		if err != nil && !errors.As(err, &refusal) {
+			return nil, err
+		}
+		if err == nil {
+			refusal = p.refuseLosses()
+		}
+		if refusal != nil {
 			refused = append(refused, refusal)
 			continue
 		}
-		if err != nil {
-			return nil, err
+		plans = append(plans, p)
+		if p.weigh() == 0 {
+			break
 		}
-		p.Refused = refused
-		return p, nil
 	}
+	if len(plans) == 0 {
+		return nil, refusalOf(refused, asked, func() []*Plan { return others(networks, found, nic, asked) })
+	}
+	p, passed := choose(plans)
+	p.Refused = append(refused, passed...)
+	if len(p.Record.Losses) > 0 {
+		p.nameKeepers(others(networks, found, nic, p.spec))
+	}
+	return p, nil
+}
+
+// refusalOf is the error for a Spec all of whose bindings are refused.
+func refusalOf(refused []*infra.RefusedError, asked infra.Spec, others func() []*Plan) error {
 	last := *refused[len(refused)-1]
-	if last.Binding != asked { // Auto's Order has the kinds that may work
+	if last.Binding != asked.Binding.Kind() { // Auto's Order has the kinds that may work
 		last.Instead = ""
+	} else if last.Instead == "" {
+		for _, o := range others() {
+			if o.refuseLosses() == nil {
+				last.Instead = o.spec.Binding.Kind()
+				break
+			}
+		}
 	}
 	for _, r := range refused[:len(refused)-1] {
 		last.Reason += fmt.Sprintf("; %s: %s", r.Binding, r.Reason)
 	}
-	return nil, &last
+	return &last
 }
 
 // newPlan is planBy for a valid Spec with another binding than Auto.
@@ -194,6 +220,7 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 		lease.RemoveDefaultRoutes(&p.Record)
 	}
 	if !p.binding.traits().direct {
+		p.loseOfNamespace(nic)
 		p.Record.Warnings = append(p.Record.Warnings, p.warnings(nic)...)
 	}
 	if err := p.Record.Validate(); err != nil {

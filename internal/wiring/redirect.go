@@ -71,7 +71,7 @@ func (p *Plan) checkRedirect(nic netstate.Link) error {
 	reason := ""
 	switch {
 	case p.found.NoNFTables:
-		reason = "this kernel has no nf_tables, which would forward the frames"
+		reason = "this kernel has no nf_tables, which would forward the frames; load them (modprobe nf_tables), or choose masquerade with guard.off"
 	case !nic.Ethernet:
 		reason = "it carries no Ethernet"
 	case !nic.MAC.Unicast():
@@ -81,16 +81,7 @@ func (p *Plan) checkRedirect(nic netstate.Link) error {
 	default:
 		return nil
 	}
-	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRedirect, Reason: reason, Instead: p.insteadOfFrames(nic)}
-}
-
-// insteadOfFrames is the binding that works where none that passes frames does. A NIC without Ethernet keeps its
-// addresses for the guest only under Routed.
-func (p *Plan) insteadOfFrames(nic netstate.Link) cache.Kind {
-	if reason, _ := p.whyNotRouted(nic); !nic.Ethernet && reason == "" {
-		return cache.BindingRouted
-	}
-	return cache.BindingMasquerade
+	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRedirect, Reason: reason}
 }
 
 // checkOtherMAC refuses a guest's MAC that is not the NIC's where the NIC cannot take it.
@@ -107,11 +98,7 @@ func (p *Plan) checkOtherMAC(nic netstate.Link, mac cache.MAC) error {
 	default:
 		return nil
 	}
-	instead := cache.BindingMasquerade
-	if p.checkBridge(nic) == nil {
-		instead = cache.BindingBridge
-	}
-	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRedirect, Instead: instead,
+	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRedirect,
 		Reason: fmt.Sprintf("it is a %s with the MAC %v, and the guest must have %v: %s", nic.Kind, nic.MAC, mac, reason)}
 }
 

@@ -107,7 +107,7 @@ func TestRefused(t *testing.T) {
 			s.Tables = []firewall.Image{{Family: firewall.Inet, Name: "guestwire-eth0"}}
 		}), masquerade(), is(infra.ErrWired), "inet guestwire-eth0|Teardown|delete"},
 
-		{"masquerade of what is routed by its source", sourceRouted(), masquerade(), refused("masquerade", "bridge"), "policy rules|10.244.1.7|bridge would work"},
+		{"masquerade of what is routed by its source", sourceRouted(), masquerade(), refused("masquerade", "routed"), "policy rules|10.244.1.7|routed would work"},
 		{"bridge on NOARP", nicWith(func(l *netstate.Link) { l.NoARP = true }), bridge(), refused("bridge", "redirect"), "ARP|redirect would work"},
 		{"bridge on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), bridge(), refused("bridge", "routed"), "Ethernet|routed would work"},
 		{"bridge on tun where routed's address is in use", flannelWith(func(s *netstate.Snapshot) {
@@ -116,7 +116,7 @@ func TestRefused(t *testing.T) {
 		}), bridge(), refused("bridge", "masquerade"), "Ethernet|masquerade would work"},
 		{"bridge on tun without nf_tables", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Kind, s.Links[1].Ethernet, s.NoNFTables = "tun", false, true
-		}), bridge(), refused("bridge", "masquerade"), "nf_tables|masquerade would work"},
+		}), bridge(), refused("bridge", ""), "nf_tables|modprobe|masquerade with guard.off"},
 		{"bridge on ipvlan", nicWith(func(l *netstate.Link) { l.Kind = "ipvlan" }), bridge(), refused("bridge", "redirect"), "ipvlan|redirect would work"},
 		{"bridge on macvlan", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvlan", "private" }), bridge(), refused("bridge", "redirect"), "macvlan|private|redirect would work"},
 		{"bridge on bridge", nicWith(func(l *netstate.Link) { l.Kind = "bridge" }), bridge(), refused("bridge", "redirect"), "redirect would work"},
@@ -127,7 +127,7 @@ func TestRefused(t *testing.T) {
 		{"bridge on a NIC that is down and in a multipath route", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Up = false
 			s.Routes = []netstate.Route{{Table: netstate.TableMain, Type: netstate.RouteUnicast, Destination: pfx("192.0.2.0/24"), Hops: []netstate.Hop{{Link: 2, Gateway: ip("10.244.1.1")}, {Link: 7}}}}
-		}), bridge(), refused("bridge", "redirect"), "192.0.2.0/24|down|redirect would work"},
+		}), bridge(), refused("bridge", "routed"), "192.0.2.0/24|down|routed would work"},
 		{"bridge with a gateway that is the namespace's own", flannelWith(func(s *netstate.Snapshot) {
 			s.Routes = append(s.Routes, netstate.Route{Link: 2, Table: netstate.TableMain, Type: 2, Scope: 254, Destination: pfx("10.244.1.0/25")})
 		}), bridge(), refused("bridge", "redirect"), "10.244.1.1|itself|redirect would work"},
@@ -144,7 +144,7 @@ func TestRefused(t *testing.T) {
 		{"passt with sysctls read-only", sysctlsReadOnly(func(s *netstate.Snapshot) {
 			s.Sysctls = map[string]string{netstate.PortStart: "1024", netstate.PingGroups: "1 0"}
 			s.ReadOnly = []string{netstate.PortStart, netstate.PingGroups}
-		}), eth0(infra.Spec{Binding: infra.Passt{}}), refused("passt", ""), `--sysctl "net.ipv4.ping_group_range=0 2147483647"`},
+		}), eth0(infra.Spec{Binding: infra.Passt{}}), refused("passt", "redirect"), `--sysctl "net.ipv4.ping_group_range=0 2147483647"`},
 		{"redirect on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), redirect(), refused("redirect", "routed"), "Ethernet|routed would work"},
 		{"redirect on tun where routed's address is in use", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Kind, s.Links[1].Ethernet = "tun", false
@@ -152,9 +152,9 @@ func TestRefused(t *testing.T) {
 		}), redirect(), refused("redirect", "masquerade"), "Ethernet|masquerade would work"},
 		{"redirect on tun without nf_tables", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Kind, s.Links[1].Ethernet, s.NoNFTables = "tun", false, true
-		}), redirect(), refused("redirect", "masquerade"), "nf_tables|masquerade would work"},
-		{"redirect without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), redirect(), refused("redirect", "masquerade"), "MAC|masquerade would work"},
-		{"redirect without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), redirect(), refused("redirect", "masquerade"), "nf_tables|masquerade would work"},
+		}), redirect(), refused("redirect", ""), "nf_tables|modprobe|masquerade with guard.off"},
+		{"redirect without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), redirect(), refused("redirect", "routed"), "MAC|routed would work"},
+		{"redirect without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), redirect(), refused("redirect", ""), "nf_tables|modprobe|masquerade with guard.off"},
 		{"auto, other frames on a NIC for masquerade alone", nicWith(func(l *netstate.Link) { l.Ethernet = false }), withSpec(auto(), framesPass), refused("masquerade", ""), "guard.etherTypes"},
 		{"auto, and nothing works", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Kind, s.Links[1].Ethernet, s.Addresses = "tun", false, nil
@@ -162,22 +162,22 @@ func TestRefused(t *testing.T) {
 		{"auto of redirect alone, and bridge would work", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }),
 			withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []cache.Kind{"redirect"}} }), refused("redirect", ""), "carries no Ethernet"},
 		{"masquerade of an ipvlan without address", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Addresses = "ipvlan", nil }), masquerade(), refused("masquerade", "redirect"), "no address|redirect would work"},
-		{"bridge below a macvlan", beside(netstate.Link{Index: 7, Name: "child", Kind: "macvlan", Parent: 2}), bridge(), refused("bridge", "masquerade"), "child|masquerade would work"},
-		{"redirect below a VLAN", beside(netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), redirect(), refused("redirect", "masquerade"), "eth0.5|masquerade would work"},
-		{"bridge without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), bridge(), refused("bridge", "masquerade"), "MAC|masquerade would work"},
+		{"bridge below a macvlan", beside(netstate.Link{Index: 7, Name: "child", Kind: "macvlan", Parent: 2}), bridge(), refused("bridge", "routed"), "child|routed would work"},
+		{"redirect below a VLAN", beside(netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), redirect(), refused("redirect", "bridge"), "eth0.5|bridge would work"},
+		{"bridge without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), bridge(), refused("bridge", "routed"), "MAC|routed would work"},
 		{"routed without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), routed(), refused("routed", "bridge"), "no address|bridge would work"},
-		{"routed without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), routed(), refused("routed", "masquerade"), "nf_tables|masquerade would work"},
+		{"routed without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), routed(), refused("routed", ""), "nf_tables|modprobe|masquerade with guard.off"},
 		{"routed of IPv6 with a small MTU", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 1200 }), routed(), refused("routed", "bridge"), "1200|bridge would work"},
 		{"routed where its address is in use", flannelWith(func(s *netstate.Snapshot) {
 			s.Addresses = append(s.Addresses, netstate.Address{Link: 1, Prefix: pfx("169.254.75.1/32"), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
-		}), routed(), refused("routed", "masquerade"), "169.254.75.1|lo|masquerade would work"},
+		}), routed(), refused("routed", "bridge"), "169.254.75.1|lo|bridge would work"},
 		{"routed with sysctls read-only", sysctlsReadOnly(nil), routed(), refused("routed", "redirect"), "net.ipv6.conf.all.forwarding=1|redirect would work"},
 		{"a proxy of a family that is missing", lan4(), withSpec(routed(), func(s *asked) {
 			s.Binding = infra.Routed{Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("::6")}}}
 		}), field("binding.routed.sidecar.sources[0]"), "::6|eth0"},
 		{"masquerade without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), masquerade(), refused("masquerade", "bridge"), "no address|bridge would work"},
 		{"masquerade of IPv6 with a small MTU", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 1200 }), masquerade(), refused("masquerade", "bridge"), "1200|bridge would work"},
-		{"bridge without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), bridge(), refused("bridge", "masquerade"), "nf_tables|masquerade would work"},
+		{"bridge without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), bridge(), refused("bridge", ""), "nf_tables|modprobe|masquerade with guard.off"},
 		{"guard without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), masquerade(), field("guard"), "nf_tables|guard.off"},
 		{"nftables without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), translatedBy("nftables"), field("binding.masquerade.firewall"), "nftables|iptables-legacy"},
 		{"iptables-nft without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), translatedBy("iptables-nft"), field("binding.masquerade.firewall"), "iptables-nft|iptables-legacy"},
@@ -251,7 +251,7 @@ func TestRefused(t *testing.T) {
 		{"macvtap on hardware", function(), direct(infra.Macvtap{}), refused("macvtap", "bridge"), "card of the machine|macvtap|bridge would work"},
 		{"macvtap on an ipvlan", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind = "ipvlan" }), direct(infra.Macvtap{}), refused("macvtap", "redirect"), "ipvlan|redirect would work"},
 		{"bridge on a macvtap", macvtapWith(unchanged), bridge(), refused("bridge", "macvtap"), "bridge binding|no bridge's port|macvtap would work"},
-		{"function of a veth", flannel(), direct(infra.SRIOV{}), refused("sriov", ""), "sriov binding|no PCI device|binding.sriov.pci"},
+		{"function of a veth", flannel(), direct(infra.SRIOV{}), refused("sriov", "bridge"), "sriov binding|no PCI device|binding.sriov.pci"},
 		{"another function", function(), direct(infra.SRIOV{PCI: "0000:03:10.2"}), field("binding.sriov.pci"), "0000:03:10.2|eth0 is 0000:03:10.1|leave it out"},
 		{"function without form", flannel(), direct(infra.SRIOV{PCI: "3:10.1"}), field("binding.sriov.pci"), "want the form 0000:03:10.1"},
 		{"function without MAC", flannel(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.2"}), func(s *asked) { s.NIC = "net1" }), field("binding.sriov.mac"), "net1 is not there to take it from"},
@@ -284,6 +284,13 @@ func TestRefused(t *testing.T) {
 			for word := range strings.SplitSeq(c.words, "|") {
 				if !strings.Contains(err.Error(), word) {
 					t.Errorf("%q does not say %q", err, word)
+				}
+			}
+			var r *infra.RefusedError
+			if errors.As(err, &r) && r.Instead != "" {
+				instead := withSpec(c.spec, func(s *asked) { s.Binding, _ = infra.NewBinding(r.Instead) })
+				if _, err := tryPlan(c.found, instead); err != nil {
+					t.Errorf("%v, and then: %v", r, err)
 				}
 			}
 		})

@@ -100,48 +100,32 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 
 // checkRouted refuses a NIC whose addresses the namespace cannot route to a guest.
 func (p *Plan) checkRouted(nic netstate.Link) error {
-	reason, instead := p.whyNotRouted(nic)
-	switch {
-	case reason == "":
-		return nil
-	case instead == "":
-		instead = p.insteadOfRouter(nic)
+	if reason := p.whyNotRouted(nic); reason != "" {
+		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRouted, Reason: reason}
 	}
-	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRouted, Reason: reason, Instead: instead}
+	return nil
 }
 
-// whyNotRouted is why the namespace cannot route the NIC's addresses to a guest, and what works then for sure; both
-// empty: it can.
-func (p *Plan) whyNotRouted(nic netstate.Link) (reason string, instead cache.Kind) {
+// whyNotRouted is why the namespace cannot route the NIC's addresses to a guest; empty: it can.
+func (p *Plan) whyNotRouted(nic netstate.Link) string {
 	v4, v6 := lease.Of(p.found, nic).Addresses()
 	switch {
 	case len(p.spec.Guard.EtherTypes)+len(p.spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
-		return "it carries IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames", ""
+		return "it carries IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames"
 	case p.found.NoNFTables:
-		return "this kernel has no nf_tables, which would distinguish the guest's packets from the namespace's", cache.BindingMasquerade
+		return "this kernel has no nf_tables, which would distinguish the guest's packets from the namespace's; load them (modprobe nf_tables), or choose masquerade with guard.off"
 	case len(v4)+len(v6) == 0:
-		return "it has no address that the guest could get", ""
+		return "it has no address that the guest could get"
 	case len(v6) > 0 && p.lacksIPv6(nic) != "":
-		return p.lacksIPv6(nic), ""
+		return p.lacksIPv6(nic)
 	}
 	for _, a := range p.found.Addresses {
 		own := a.Prefix.Addr()
 		if hop4 := len(v4) > 0 && own == lease.Hop(v4[0].Addr()); hop4 || len(v6) > 0 && own == lease.RoutedIPv6 {
 			if l, _ := p.found.Link(a.Link); !p.isWired(l) {
-				return fmt.Sprintf("%v, which the routed binding gives to the namespace, is an address of %s already", own, l.Name), cache.BindingMasquerade
+				return fmt.Sprintf("%v, which the routed binding gives to the namespace, is an address of %s already", own, l.Name)
 			}
 		}
-	}
-	return "", ""
-}
-
-// insteadOfRouter is the binding that works where the namespace cannot be the guest's router; empty: none.
-func (p *Plan) insteadOfRouter(nic netstate.Link) cache.Kind {
-	switch {
-	case p.checkBridge(nic) == nil:
-		return cache.BindingBridge
-	case p.checkRedirect(nic) == nil:
-		return cache.BindingRedirect
 	}
 	return ""
 }

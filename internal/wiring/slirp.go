@@ -52,7 +52,7 @@ func (b slirp) wire(p *Plan, nic netstate.Link) error {
 	v4, v6 := lease.Of(p.found, nic).Addresses()
 	switch {
 	case len(v4)+len(v6) == 0:
-		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address from which slirp could send", Instead: p.insteadOfDirect(nic)}
+		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address from which slirp could send"}
 	case len(v4) == 0 && len(b.Ports) > 0:
 		return &cache.FieldError{Field: "binding.slirp.ports", Reason: fmt.Sprintf("%s has no IPv4 address, and QEMU forwards no port of IPv6: leave this field out, or want the binding passt or masquerade", nic.Name)}
 	}

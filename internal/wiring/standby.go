@@ -15,7 +15,7 @@ import (
 // *infra.RefusedError if the binding has no tap that Setup makes, and a *cache.FieldError for the routed binding.
 func (p *Plan) SetTurn(t Turn) error {
 	if t.Standby && p.binding.traits().direct {
-		return &infra.RefusedError{NIC: p.names.NIC, Binding: p.spec.Binding.Kind(), Instead: p.insteadOfDirect(p.nic()),
+		return &infra.RefusedError{NIC: p.names.NIC, Binding: p.spec.Binding.Kind(), Instead: p.instead(),
 			Reason: "guestwire makes no tap for the guest, so it cannot keep the guest on standby"}
 	}
 	if t.Standby && p.binding.traits().offStack {

@@ -8,28 +8,11 @@ import (
 
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// warnings report what of the namespace the guest does not get.
+// warnings report what of the namespace goes on without the guest.
 func (p *Plan) warnings(nic netstate.Link) []string {
 	var w []string
-	learned := lease.Of(p.found, nic).Tables()
-	rules := 0
-	for _, r := range p.found.Rules {
-		if r.Other || !learned[r.Table] {
-			rules++
-		}
-	}
-	if rules > 0 {
-		w = append(w, fmt.Sprintf("the namespace's own policy rules (%d) stay there: a guest cannot learn them by DHCP", rules))
-	}
-	for _, r := range p.found.Routes {
-		if r.Uses(nic.Index) && !learned[r.Table] {
-			learned[r.Table] = true
-			w = append(w, fmt.Sprintf("the routes of table %d through %s are not the guest's: no policy rule sends all of the guest's packets there", r.Table, nic.Name))
-		}
-	}
 	for _, r := range p.found.Routes {
 		if r.Uses(nic.Index) && slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index }) {
 			w = append(w, fmt.Sprintf("the route to %v leads through other links too: the namespace is without it until Teardown", r.Destination))
@@ -48,9 +31,6 @@ func (p *Plan) warnings(nic netstate.Link) []string {
 		if both := sharedAddresses(p.found, nic, other); len(both) > 0 {
 			w = append(w, fmt.Sprintf("%s has %v of %s too: packets that arrive at %[1]s reach the namespace and not the guest, until %[1]s is wired too", other.Name, both, nic.Name))
 		}
-	}
-	if nic.MTU > syntax.MaxMTU {
-		w = append(w, fmt.Sprintf("the MTU is %d and not %s's %d: a tap has no more", syntax.MaxMTU, nic.Name, nic.MTU))
 	}
 	return w
 }

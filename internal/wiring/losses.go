@@ -1,0 +1,183 @@
+package wiring
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/lease"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
+)
+
+// A plan knows what the namespace reaches and the guest will not. Each such thing is a loss in the record. A binding
+// with a grave loss is refused, and Auto takes the binding with the fewest losses. Which binding keeps a thing is known
+// by a plan of that binding, and by nothing else.
+
+// lose adds a loss to the record.
+func (p *Plan) lose(kind, what, why string, args ...any) {
+	p.Record.Losses = append(p.Record.Losses, cache.Loss{Kind: kind, What: what, Why: fmt.Sprintf(why, args...)})
+}
+
+// isGrave reports whether a binding is refused for the loss.
+func isGrave(l cache.Loss) bool { return l.Kind == "family" || l.Kind == "default-route" }
+
+// graveLosses are those for which the binding is refused.
+func (p *Plan) graveLosses() []cache.Loss {
+	return slices.DeleteFunc(slices.Clone(p.Record.Losses), func(l cache.Loss) bool { return !isGrave(l) })
+}
+
+// isTemporary reports whether a later Setup may give the guest what is lost, with the same binding.
+func isTemporary(l cache.Loss) bool { return l.Kind == "gateway" }
+
+// weigh returns a number that is higher for a plan that loses more; 0: nothing that Auto would choose by.
+func (p *Plan) weigh() int {
+	const grave = 1 << 20 // more than any number of other losses
+	weight := 0
+	for _, l := range p.Record.Losses {
+		switch {
+		case isGrave(l):
+			weight += grave
+		case !isTemporary(l):
+			weight++
+		}
+	}
+	return weight
+}
+
+// keeps reports whether the guest of the plan gets what another plan loses.
+func (p *Plan) keeps(lost cache.Loss) bool {
+	return !slices.ContainsFunc(p.Record.Losses, func(l cache.Loss) bool { return l.Kind == lost.Kind && l.What == lost.What })
+}
+
+// refuseLosses returns the refusal of a plan whose guest would lose too much; nil: it does not, or the Spec accepts it.
+func (p *Plan) refuseLosses() *infra.RefusedError {
+	if grave := p.graveLosses(); len(grave) > 0 && !p.spec.AcceptLosses {
+		refusal := p.refusedFor(grave)
+		refusal.Reason += "; set acceptLosses to take that"
+		return refusal
+	}
+	return nil
+}
+
+// refusedFor is the refusal of a binding for its losses.
+func (p *Plan) refusedFor(losses []cache.Loss) *infra.RefusedError {
+	var texts []string
+	for _, l := range losses {
+		l.Keeps = ""
+		texts = append(texts, l.String())
+	}
+	reason := "the guest would lose " + strings.Join(texts, ", ")
+	return &infra.RefusedError{NIC: p.names.NIC, Binding: p.spec.Binding.Kind(), Reason: reason, Losses: losses}
+}
+
+// others are the plans of the other bindings that would work on the NIC, with the MAC that the Spec's binding names.
+// The one that loses least comes first.
+func others(networks *Networks, found netstate.Snapshot, nic string, spec infra.Spec) []*Plan {
+	var plans []*Plan
+	asked := spec.Binding.Kind()
+	auto := infra.Auto{}
+	if b := answersOf(spec.Binding); b != nil {
+		auto.MAC = b.givenMAC()
+	}
+	for _, b := range auto.Bindings() {
+		spec.Binding = b
+		if b.Kind() == asked || spec.Validate() != nil {
+			continue
+		}
+		if p, err := newPlan(networks, found, nic, spec); err == nil {
+			plans = append(plans, p)
+		}
+	}
+	slices.SortStableFunc(plans, func(a, b *Plan) int { return a.weigh() - b.weigh() })
+	return plans
+}
+
+// instead is the binding that would work in the place of the plan's, with a tap that can be down; empty: none would.
+func (p *Plan) instead() cache.Kind {
+	for _, o := range others(p.networks, p.found, p.names.NIC, p.spec) {
+		if o.refuseLosses() == nil && !o.binding.traits().offStack {
+			return o.spec.Binding.Kind()
+		}
+	}
+	return ""
+}
+
+// nameKeepers names for each loss a binding that keeps it.
+func (p *Plan) nameKeepers(others []*Plan) {
+	losses := slices.Clone(p.Record.Losses)
+	for i, l := range losses {
+		for _, o := range others {
+			if o.keeps(l) && len(o.graveLosses()) == 0 {
+				losses[i].Keeps = o.spec.Binding.Kind()
+				break
+			}
+		}
+	}
+	p.Record.Losses = losses
+}
+
+// choose returns the plan for Auto: the first one without a loss, else the one that loses least. The others say what
+// they lose in comparison.
+func choose(plans []*Plan) (chosen *Plan, passed []*infra.RefusedError) {
+	chosen = slices.MinFunc(plans, func(a, b *Plan) int { return a.weigh() - b.weigh() })
+	for _, p := range plans {
+		if p == chosen {
+			break
+		}
+		lost := slices.DeleteFunc(slices.Clone(p.Record.Losses), func(l cache.Loss) bool { return isTemporary(l) || !chosen.keeps(l) })
+		if len(lost) > 0 {
+			passed = append(passed, p.refusedFor(lost))
+		}
+	}
+	return chosen, passed
+}
+
+// AskOthers are the questions for the plans of the other bindings, which say what would work in the place of a
+// binding that is refused or loses something. None: err is another one, or Auto has asked them.
+func AskOthers(nic string, spec infra.Spec, p *Plan, err error) (q Questions, needed bool) {
+	var refused *infra.RefusedError
+	lossless := err == nil && len(p.Record.Losses) == 0
+	if _, auto := spec.Binding.(infra.Auto); auto || lossless || err != nil && !errors.As(err, &refused) {
+		return Questions{}, false
+	}
+	q = Ask(nic, spec)
+	spec.Binding = infra.Auto{}
+	more := Ask(nic, spec)
+	return q.and(more), true
+}
+
+// loseFurther adds the addresses of a family but the first.
+func (p *Plan) loseFurther(addresses []netip.Prefix, why string, args ...any) {
+	for _, a := range addresses[1:] {
+		p.lose("address", a.Addr().String(), why, args...)
+	}
+}
+
+// loseOfNamespace adds what of the namespace no guest of the NIC can learn, whatever the binding's lease has.
+func (p *Plan) loseOfNamespace(nic netstate.Link) {
+	learned := lease.Of(p.found, nic).Tables()
+	routes := p.binding.traits().routes // the namespace's rules and tables decide
+	rules := 0
+	for _, r := range p.found.Rules {
+		if r.Other || !learned[r.Table] {
+			rules++
+		}
+	}
+	if rules > 0 && !routes {
+		p.lose("policy-rule", fmt.Sprintf("%d of the namespace", rules), "a guest cannot learn them by DHCP")
+	}
+	for _, r := range p.found.Routes {
+		if r.Uses(nic.Index) && !learned[r.Table] && !routes {
+			learned[r.Table] = true
+			p.lose("policy-rule", fmt.Sprintf("table %d", r.Table), "its routes through %s are not the guest's, as no policy rule sends all of the guest's packets there", nic.Name)
+		}
+	}
+	if nic.MTU > syntax.MaxMTU {
+		p.lose("mtu", fmt.Sprint(nic.MTU), "the guest gets %d, as a tap has no more", syntax.MaxMTU)
+	}
+}

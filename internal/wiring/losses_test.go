@@ -1,0 +1,154 @@
+package wiring_test
+
+import (
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// TestAutoByLosses: auto takes the first binding without a loss, else the one that loses least, and says why.
+func TestAutoByLosses(t *testing.T) {
+	order := func(kinds ...cache.Kind) asked {
+		return withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: kinds} })
+	}
+	with := func(edit func(*netstate.Snapshot)) netstate.Snapshot { return lan4With(edit) }
+	second := func(s *netstate.Snapshot) { s.Addresses = append(s.Addresses, address("10.99.0.7/16")) }
+	multipath := func(s *netstate.Snapshot) {
+		s.Routes = append(s.Routes, netstate.Route{Table: netstate.TableMain, Type: netstate.RouteUnicast, Destination: pfx("10.96.0.0/12"),
+			Hops: []netstate.Hop{{Link: 2, Gateway: ip("10.244.1.2")}, {Link: 2, Gateway: ip("10.244.1.3")}}})
+	}
+	both := func(s *netstate.Snapshot) { second(s); multipath(s) }
+	noDefault := func(s *netstate.Snapshot) { s.Routes[2] = onLink("::/0") }
+	for _, c := range []struct {
+		name  string
+		found netstate.Snapshot
+		spec  asked
+		want  cache.Kind
+		why   []string // a word of each refusal
+	}{
+		{"nothing is lost", lan4(), auto(), cache.BindingBridge, nil},
+		{"a route that routed keeps", with(multipath), auto(), cache.BindingRouted, []string{"bridge: next-hop 10.96.0.0/12", "redirect: next-hop 10.96.0.0/12"}},
+		{"an address that masquerade keeps", with(second), auto(), cache.BindingMasquerade, []string{"bridge: address 10.99.0.7", "redirect: address", "routed: address"}},
+		{"what loses least", with(both), order(cache.BindingBridge, cache.BindingRouted), cache.BindingRouted, []string{"bridge: next-hop"}},
+		{"each loses as much", with(second), order(cache.BindingRedirect, cache.BindingBridge), cache.BindingRedirect, nil},
+		{"a gateway that does not answer yet", lan6("2001:db8:1::1"), auto(), cache.BindingBridge, nil},
+		{"a default route", lan6With(noDefault), auto(), cache.BindingRouted, []string{"bridge: default-route ::/0", "redirect: default-route ::/0"}},
+		{"a default route, accepted", lan6With(noDefault), withSpec(order(cache.BindingBridge, cache.BindingRedirect), func(s *asked) { s.AcceptLosses = true }), cache.BindingBridge, nil},
+	} {
+		plan := newPlan(t, c.found, c.spec)
+		var why []string
+		for _, r := range plan.Refused {
+			why = append(why, string(r.Binding)+": "+r.Reason)
+		}
+		ok := func(have, want string) bool {
+			binding, lost, _ := strings.Cut(want, ": ")
+			return strings.HasPrefix(have, binding+": the guest would lose "+lost)
+		}
+		if plan.Record.Binding != c.want || !slices.EqualFunc(why, c.why, ok) {
+			t.Errorf("%s: %s, %q; want %s, %q", c.name, plan.Record.Binding, why, c.want, c.why)
+		}
+	}
+}
+
+// TestGraveLosses: a binding that loses a default route is refused, and the refusal names a binding that keeps it; the
+// Spec can accept the loss, and the record lists it in either case.
+func TestGraveLosses(t *testing.T) {
+	found := lan6With(func(s *netstate.Snapshot) { s.Routes[2] = onLink("::/0") })
+	for _, spec := range []asked{bridge(), redirect()} {
+		_, err := tryPlan(found, spec)
+		var r *infra.RefusedError
+		if !errors.As(err, &r) || r.Instead != cache.BindingRouted || len(r.Losses) != 1 || r.Losses[0].What != "::/0" || !strings.Contains(err.Error(), "acceptLosses") {
+			t.Errorf("%s: %v", spec.Binding.Kind(), err)
+		}
+		plan := newPlan(t, found, withSpec(spec, func(s *asked) { s.AcceptLosses = true }))
+		if l := plan.Record.Losses; len(l) != 1 || l[0].Kind != "default-route" || l[0].Keeps != cache.BindingRouted {
+			t.Errorf("%s, accepted: %v", spec.Binding.Kind(), l)
+		}
+		plan = newPlan(t, found, withSpec(spec, noDefaultRoute))
+		if len(plan.Record.Losses) > 0 {
+			t.Errorf("%s, without a default route: %v", spec.Binding.Kind(), plan.Record.Losses)
+		}
+		again, err := plan.Journal().Plan()
+		if err != nil || !reflect.DeepEqual(again.Record, plan.Record) {
+			t.Errorf("%s: the journal's plan has another record: %v, %v", spec.Binding.Kind(), again, err)
+		}
+	}
+	for _, spec := range []asked{routed(), masquerade()} {
+		if l := newPlan(t, found, spec).Record.Losses; len(l) > 0 {
+			t.Errorf("%s: %v", spec.Binding.Kind(), l)
+		}
+	}
+	_, err := tryPlan(found, withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []cache.Kind{"bridge", "redirect"}} }))
+	var r *infra.RefusedError
+	if !errors.As(err, &r) || r.Instead != "" || !strings.Contains(err.Error(), "bridge: the guest would lose") {
+		t.Errorf("auto without a binding that keeps it: %v", err)
+	}
+}
+
+// TestLossKinds: each kind of loss that a plan or a lease adds is one that cache.Loss lists, and each of those has a row
+// on the page of losses.
+func TestLossKinds(t *testing.T) {
+	documented := documentedKinds(t, "cache/loss.go", "Loss")
+	used := map[string]bool{}
+	for _, folder := range []string{".", "../lease"} {
+		files, err := filepath.Glob(folder + "/*.go")
+		if err != nil || len(files) == 0 {
+			t.Fatal(folder, err)
+		}
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok || !strings.HasSuffix(types.ExprString(call.Fun), "lose") {
+					return true
+				}
+				for _, a := range call.Args[:2] { // the kind comes first, or after the record
+					if text, ok := a.(*ast.BasicLit); ok {
+						kind, _ := strconv.Unquote(text.Value)
+						used[kind] = used[kind] || !strings.Contains(kind, " ") // salvage.go has a lose of its own
+						return true
+					}
+				}
+				return true
+			})
+		}
+	}
+	maps.DeleteFunc(used, func(_ string, is bool) bool { return !is })
+	for kind := range used {
+		if !slices.Contains(documented, kind) {
+			t.Errorf("a plan loses %q, which cache.Loss does not list", kind)
+		}
+	}
+	page, err := os.ReadFile("../../docs/reference/losses.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range documented {
+		if !strings.Contains(string(page), "\n| "+kind+" |") {
+			t.Errorf("docs/reference/losses.md has no row for %s", kind)
+		}
+	}
+	if len(used) < 5 {
+		t.Errorf("the plans lose %v: has the test found all?", used)
+	}
+}
