@@ -27,6 +27,14 @@ func loseRoute(r *cache.Record, to netip.Prefix, why string, args ...any) {
 	lose(r, kind, to.String(), why, args...)
 }
 
+// loseGateway adds a next hop whose MAC is not known.
+func loseGateway(r *cache.Record, gateway netip.Addr, version int) {
+	if l := len(r.Losses); l > 0 && r.Losses[l-1].What == gateway.String() {
+		return // another route by way of it
+	}
+	lose(r, "gateway", gateway.String(), "it does not answer, or was not asked, as on standby, so its MAC is not known: the guest gets no IPv%d next hop until a later Setup", version)
+}
+
 // Fill puts what the NIC has into the record of a guest with a responder: addresses, routes, permanent neighbours.
 func (n NIC) Fill(r *cache.Record) {
 	v4, v6 := n.Addresses()
@@ -205,7 +213,10 @@ func (n NIC) addLease4(r *cache.Record, addresses []netip.Prefix) {
 	server := gateway
 	if !server.IsValid() {
 		server = n.server()
-		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: server, MAC: r.ResponderMAC})
+		isServer := func(o cache.Neighbour) bool { return o.Address == server } // the next hop of another route
+		if !slices.ContainsFunc(r.Neighbours, isServer) {
+			r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: server, MAC: r.ResponderMAC})
+		}
 	}
 	r.IPv4 = &cache.IPv4{
 		Address: address,
@@ -268,20 +279,29 @@ func (n NIC) addStandIn(r *cache.Record) {
 	r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: standIn, MAC: mac})
 }
 
-// Gateways are the next hops whose MACs the record holds: of IPv4 as addStandIn, of IPv6 as addRouter needs it.
+// Gateways are the next hops whose MACs the record holds: of IPv4 as addStandIn needs it, or if it is an IPv6 address,
+// and of IPv6 as addRouter needs it.
 func (n NIC) Gateways() []netip.Addr {
 	var needed []netip.Addr
 	if n.NoARP {
 		return nil
 	}
-	if v4, _ := n.Addresses(); len(v4) > 0 {
+	v4, v6 := n.Addresses()
+	if len(v4) > 0 {
 		address, gateway, _ := asLeased(v4[0], n.learned(&cache.Record{}, true))
-		if gateway.IsValid() && address.Bits() == 32 && gateway != otherOfPair(address.Addr()) {
+		hop := hop6(n.Routes(true))
+		if hop.IsValid() {
+			needed = append(needed, hop)
+		}
+		if gateway.IsValid() && address.Bits() == 32 && gateway != otherOfPair(address.Addr()) && (!hop.IsValid() || gateway != n.server()) {
 			needed = append(needed, gateway)
 		}
 	}
-	if gateway := gateway6(n.learned(&cache.Record{}, false)); gateway.IsValid() && (!gateway.IsLinkLocalUnicast() || n.Kind == "ipvlan") {
-		needed = append(needed, gateway)
+	if len(v6) > 0 {
+		gateway := gateway6(n.learned(&cache.Record{}, false))
+		if gateway.IsValid() && (!gateway.IsLinkLocalUnicast() || n.Kind == "ipvlan") && !slices.Contains(needed, gateway) {
+			needed = append(needed, gateway)
+		}
 	}
 	return needed
 }
@@ -308,6 +328,17 @@ func (n NIC) neighbours() iter.Seq[netstate.Neighbour] {
 	}
 }
 
+// hop6 is the IPv6 next hop of IPv4 routes (RFC 8950), that of the default route if there is one; zero: there is none.
+func hop6(routes []netstate.Route) netip.Addr {
+	hop := netip.Addr{}
+	for _, route := range routes { // the default route comes last
+		if route.Destination.Addr().Is4() && route.Gateway.Is6() && (route.Default() || !hop.IsValid()) {
+			hop = route.Gateway
+		}
+	}
+	return hop
+}
+
 // learned are the NIC's routes as DHCP can carry them, a destination and one next hop each. The record gets what is
 // lost.
 func (n NIC) learned(r *cache.Record, v4 bool) []cache.Route {
@@ -327,9 +358,21 @@ func (n NIC) asGuest(r *cache.Record, routes []netstate.Route) []cache.Route {
 			g.Gateway = route.Hops[here].Gateway
 			lose(r, "next-hop", route.Destination.String(), "the guest gets one of %d, %v", len(route.Hops), g.Gateway)
 		}
-		if g.Gateway.IsValid() && g.Gateway.Is4() != g.Destination.Addr().Is4() {
-			loseRoute(r, route.Destination, "DHCP cannot say the next hop %v, of another family", g.Gateway)
-			continue
+		if g.Gateway.Is6() && g.Destination.Addr().Is4() && !n.NoARP {
+			known, answers := n.Neighbour(g.Gateway)
+			switch hop := hop6(routes); {
+			case g.Gateway != hop:
+				loseRoute(r, route.Destination, "its next hop is %v, and the guest has one of IPv6, %v", g.Gateway, hop)
+				continue
+			case !answers:
+				loseGateway(r, hop, 4)
+				continue
+			}
+			// The guest's next hop is an address for which the responder answers with the MAC of the IPv6 next hop.
+			g.Gateway = n.server()
+			if standIn := (cache.Neighbour{Address: g.Gateway, MAC: known.MAC}); !slices.Contains(r.Neighbours, standIn) {
+				r.Neighbours = append(r.Neighbours, standIn)
+			}
 		}
 		guest = append(guest, g)
 		known[g.Destination] = true
@@ -426,7 +469,7 @@ func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: gateway, MAC: router.MAC})
 	case !gateway.IsLinkLocalUnicast():
 		if router.MAC.IsZero() {
-			lose(r, "gateway", gateway.String(), "it does not answer, or was not asked, as on standby, so its MAC is not known: the guest gets no IPv6 next hop until a later Setup")
+			loseGateway(r, gateway, 6)
 			return
 		}
 		router.Address = eui64.LinkLocal(router.MAC)

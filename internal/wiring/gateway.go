@@ -18,7 +18,7 @@ func Gateways(s netstate.Snapshot, nic netstate.Link) []netip.Addr {
 	})
 }
 
-// Gateway is a gateway and its MAC, from which a part of the record is made: of IPv6 the router, of IPv4 the stand-in.
+// Gateway is a gateway and its MAC, from which a part of the record is made: of IPv6 the router, of IPv4 the stand-in, or the next hop if that is an IPv6 address.
 type Gateway struct {
 	Link    int // the NIC
 	Address netip.Addr
@@ -35,7 +35,7 @@ func (p *Plan) Gateways() []Gateway {
 	}
 	var list []Gateway
 	for _, address := range nic.Gateways() {
-		if address.Is4() && (p.Record.IPv4 == nil || !p.Record.IPv4.Gateway().IsValid()) || address.Is6() && p.Record.IPv6 == nil {
+		if address.Is4() && (p.Record.IPv4 == nil || !p.Record.IPv4.Gateway().IsValid()) || address.Is6() && p.Record.IPv6 == nil && p.Record.IPv4 == nil {
 			continue
 		}
 		g := Gateway{Link: nic.Index, Address: address}

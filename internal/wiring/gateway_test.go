@@ -40,6 +40,10 @@ func TestGateway(t *testing.T) {
 		{"IPv4, silent", calico4("169.254.1.1"), redirect(), wiring.Gateway{Link: nic, Address: ip("169.254.1.1")}},
 		{"IPv4, beside the guest", calico4("10.244.1.6"), bridge(), wiring.Gateway{}},
 		{"IPv4, permanent", calico4("169.254.1.1", permanent("169.254.1.1", mac(9))), bridge(), wiring.Gateway{}},
+		{"IPv4 by way of IPv6", lan4With(func(s *netstate.Snapshot) {
+			s.Routes[0].Gateway, s.Neighbours = ip("fe80::1"), []netstate.Neighbour{learned("fe80::1", mac(9))}
+		}), bridge(), wiring.Gateway{Link: nic, Address: ip("fe80::1"), MAC: mac(9)}},
+		{"IPv4 by way of IPv6, silent", lan4With(func(s *netstate.Snapshot) { s.Routes[0].Gateway = ip("fe80::1") }), redirect(), wiring.Gateway{Link: nic, Address: ip("fe80::1")}},
 		{"IPv4, no default route", calico4("169.254.1.1"), withSpec(bridge(), func(s *asked) { s.Options.NoDefaultRoute = true }), wiring.Gateway{}},
 	} {
 		var want []wiring.Gateway

@@ -207,10 +207,50 @@ neighbour fe80::ff:fe00:1 at 02:00:00:00:00:01
   2001:db8:1::/64
 loss: gateway 2001:db8:1::1: it does not answer, or was not asked, as on standby, so its MAC is not known: the guest gets no IPv6 next hop until a later Setup
 `},
-		{"IPv4 by way of an IPv6 router", lan4With(func(s *netstate.Snapshot) { s.Routes[0].Gateway = ip("fe80::1") }), `IPv4 10.244.1.7/24 from 169.254.75.2
+		{"IPv4 by way of an IPv6 router", lan4With(func(s *netstate.Snapshot) {
+			s.Routes[0].Gateway, s.Neighbours = ip("fe80::1"), []netstate.Neighbour{learned("fe80::1", mac(9))}
+		}), `IPv4 10.244.1.7/32 from 169.254.75.2
+  10.244.1.0/24
+  169.254.75.2/32
+  0.0.0.0/0 via 169.254.75.2
+  gateway 169.254.75.2
+neighbour 169.254.75.2 at 02:00:00:00:00:09
+`},
+		{"IPv4 by way of an IPv6 router that does not answer", lan4With(func(s *netstate.Snapshot) { s.Routes[0].Gateway = ip("fe80::1") }), `IPv4 10.244.1.7/24 from 169.254.75.2
   169.254.75.2/32
 neighbour 169.254.75.2 at f2:4f:b4:8e:e1:b5
-loss: default-route 0.0.0.0/0: DHCP cannot say the next hop fe80::1, of another family
+loss: gateway fe80::1: it does not answer, or was not asked, as on standby, so its MAC is not known: the guest gets no IPv4 next hop until a later Setup
+`},
+		{"a /32 by way of an IPv6 router", lan4With(func(s *netstate.Snapshot) {
+			s.Addresses[0], s.Neighbours = address("10.244.1.7/32"), []netstate.Neighbour{learned("fe80::1", mac(9))}
+			s.Routes = []netstate.Route{via("0.0.0.0/0", "fe80::1")}
+		}), `IPv4 10.244.1.7/32 from 169.254.75.2
+  169.254.75.2/32
+  0.0.0.0/0 via 169.254.75.2
+  gateway 169.254.75.2
+  or a /31 and 10.244.1.6
+neighbour 169.254.75.2 at 02:00:00:00:00:09
+neighbour 10.244.1.6 at 02:00:00:00:00:09
+`},
+		{"parts of IPv4 by way of IPv6 routers", lan4With(func(s *netstate.Snapshot) {
+			s.Neighbours = []netstate.Neighbour{learned("fe80::1", mac(9)), learned("fe80::2", mac(8))}
+			s.Routes = append(s.Routes, via("10.96.0.0/12", "fe80::1"), via("10.97.0.0/16", "fe80::1"), via("10.98.0.0/16", "fe80::2"))
+		}), `IPv4 10.244.1.7/24 from 10.244.1.1
+  169.254.75.2/32
+  10.97.0.0/16 via 169.254.75.2
+  10.96.0.0/12 via 169.254.75.2
+  0.0.0.0/0 via 10.244.1.1
+  gateway 10.244.1.1
+neighbour 169.254.75.2 at 02:00:00:00:00:09
+loss: route 10.98.0.0/16: its next hop is fe80::2, and the guest has one of IPv6, fe80::1
+`},
+		{"a part of IPv4 by way of an IPv6 router, and no default route", lan4With(func(s *netstate.Snapshot) {
+			s.Neighbours = []netstate.Neighbour{learned("fe80::1", mac(9))}
+			s.Routes[0] = via("10.96.0.0/12", "fe80::1")
+		}), `IPv4 10.244.1.7/24 from 169.254.75.2
+  169.254.75.2/32
+  10.96.0.0/12 via 169.254.75.2
+neighbour 169.254.75.2 at 02:00:00:00:00:09
 `},
 		{"the responder's usual address", lan4With(func(s *netstate.Snapshot) {
 			s.Addresses[0], s.Routes = address("169.254.75.1/16"), []netstate.Route{connected("169.254.75.1/16")}
