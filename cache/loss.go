@@ -7,8 +7,7 @@ type Loss struct {
 	// Kind is what the guest does not get:
 	//
 	//	family         IPv4 or IPv6 as a whole
-	//	default-route  the NIC's default route of a family
-	//	route          another route through the NIC
+	//	route          a route through the NIC
 	//	next-hop       next hops of a route that has several
 	//	gateway        a next hop that did not answer Setup, until a later Setup finds it
 	//	policy-rule    policy rules, or the routes of a table that they lead to

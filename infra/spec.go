@@ -74,9 +74,9 @@ type Spec struct {
 	// only if both lists allow it. Empty: there is no second list.
 	EgressWithin []Egress `json:"egressWithin,omitempty"`
 
-	// AcceptLosses takes a binding with which the guest lacks IPv4, IPv6 or the NIC's default
-	// route. Without it Setup refuses such a binding (*RefusedError). Record.Losses lists what
-	// is lost, with it and without it.
+	// AcceptLosses takes a binding with which the guest lacks all of IPv4 or IPv6. Without it
+	// Setup refuses such a binding (*RefusedError). Record.Losses lists what is lost, with it and
+	// without it.
 	AcceptLosses bool `json:"acceptLosses,omitempty"`
 
 	// State is the directory for the record, an absolute path. Only root may be able to write

@@ -236,8 +236,8 @@ func TestChildren(t *testing.T) {
 	before := settled(t, n)
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
 		var refused *infra.RefusedError
-		if _, err := config(n, b).Setup(t.Context()); !errors.As(err, &refused) || refused.Instead != "masquerade" || !strings.Contains(err.Error(), "child") {
-			t.Errorf("%s: %v, want a RefusedError that names the child, and masquerade", b.Kind(), err)
+		if _, err := config(n, b).Setup(t.Context()); !errors.As(err, &refused) || refused.Instead != "routed" || !strings.Contains(err.Error(), "child") {
+			t.Errorf("%s: %v, want a RefusedError that names the child, and routed", b.Kind(), err)
 		}
 		asFound(t, n, before)
 	}

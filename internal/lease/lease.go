@@ -18,15 +18,6 @@ func lose(r *cache.Record, kind, what, why string, args ...any) {
 	r.Losses = append(r.Losses, cache.Loss{Kind: kind, What: what, Why: fmt.Sprintf(why, args...)})
 }
 
-// loseRoute adds a route that the guest does not get.
-func loseRoute(r *cache.Record, to netip.Prefix, why string, args ...any) {
-	kind := "route"
-	if to.Bits() == 0 {
-		kind = "default-route"
-	}
-	lose(r, kind, to.String(), why, args...)
-}
-
 // loseGateway adds a next hop whose MAC is not known.
 func loseGateway(r *cache.Record, gateway netip.Addr, version int) {
 	if l := len(r.Losses); l > 0 && r.Losses[l-1].What == gateway.String() {
@@ -289,7 +280,7 @@ func (n NIC) Gateways() []netip.Addr {
 	v4, v6 := n.Addresses()
 	if len(v4) > 0 {
 		address, gateway, _ := asLeased(v4[0], n.learned(&cache.Record{}, true))
-		hop := hop6(n.Routes(true))
+		hop := n.hop6(n.Routes(true))
 		if hop.IsValid() {
 			needed = append(needed, hop)
 		}
@@ -328,15 +319,23 @@ func (n NIC) neighbours() iter.Seq[netstate.Neighbour] {
 	}
 }
 
+// hop is the route's next hop on the NIC's link, the first one of several.
+func (n NIC) hop(route netstate.Route) netip.Addr {
+	if i := slices.IndexFunc(route.Hops, func(h netstate.Hop) bool { return h.Link == n.Index }); i >= 0 {
+		return route.Hops[i].Gateway
+	}
+	return route.Gateway
+}
+
 // hop6 is the IPv6 next hop of IPv4 routes (RFC 8950), that of the default route if there is one; zero: there is none.
-func hop6(routes []netstate.Route) netip.Addr {
-	hop := netip.Addr{}
+func (n NIC) hop6(routes []netstate.Route) netip.Addr {
+	first := netip.Addr{}
 	for _, route := range routes { // the default route comes last
-		if route.Destination.Addr().Is4() && route.Gateway.Is6() && (route.Default() || !hop.IsValid()) {
-			hop = route.Gateway
+		if hop := n.hop(route); route.Destination.Addr().Is4() && hop.Is6() && (route.Default() || !first.IsValid()) {
+			first = hop
 		}
 	}
-	return hop
+	return first
 }
 
 // learned are the NIC's routes as DHCP can carry them, a destination and one next hop each. The record gets what is
@@ -352,17 +351,15 @@ func (n NIC) asGuest(r *cache.Record, routes []netstate.Route) []cache.Route {
 		if known[route.Destination] {
 			continue // the route has a higher metric
 		}
-		g := cache.Route{Destination: route.Destination, Gateway: route.Gateway}
+		g := cache.Route{Destination: route.Destination, Gateway: n.hop(route)}
 		if len(route.Hops) > 0 {
-			here := slices.IndexFunc(route.Hops, func(h netstate.Hop) bool { return h.Link == n.Index })
-			g.Gateway = route.Hops[here].Gateway
 			lose(r, "next-hop", route.Destination.String(), "the guest gets one of %d, %v", len(route.Hops), g.Gateway)
 		}
 		if g.Gateway.Is6() && g.Destination.Addr().Is4() && !n.NoARP {
 			known, answers := n.Neighbour(g.Gateway)
-			switch hop := hop6(routes); {
+			switch hop := n.hop6(routes); {
 			case g.Gateway != hop:
-				loseRoute(r, route.Destination, "its next hop is %v, and the guest has one of IPv6, %v", g.Gateway, hop)
+				lose(r, "route", route.Destination.String(), "its next hop is %v, and the guest has one of IPv6, %v", g.Gateway, hop)
 				continue
 			case !answers:
 				loseGateway(r, hop, 4)
@@ -420,12 +417,10 @@ func (n NIC) addLease6(r *cache.Record, addresses []netip.Prefix) {
 	for _, route := range routes {
 		switch d := route.Destination; {
 		case d.Addr().IsLinkLocalUnicast(), isOwn(addresses, d):
-		case route.Default() && !route.Gateway.IsValid():
-			loseRoute(r, d, "it has no next hop, and a router advertisement names its sender")
 		case !route.Gateway.IsValid():
 			r.IPv6.OnLink = append(r.IPv6.OnLink, d)
 		case route.Gateway != gateway:
-			loseRoute(r, d, "its next hop is %v, and the guest has one router, %v", route.Gateway, gateway)
+			lose(r, "route", d.String(), "its next hop is %v, and the guest has one router, %v", route.Gateway, gateway)
 		}
 	}
 	if gateway.IsValid() {
@@ -505,8 +500,6 @@ func loseSecond(r *cache.Record, addresses []netip.Prefix) {
 // RemoveDefaultRoutes removes what would lead the guest's traffic to the world through this NIC. The server and the
 // router stay as they are: the guest asks the one, and prefixes and other routes come from the other.
 func RemoveDefaultRoutes(r *cache.Record) {
-	isDefault := func(l cache.Loss) bool { return l.Kind == "default-route" }
-	r.Losses = slices.DeleteFunc(r.Losses, isDefault) // the guest must have none
 	if r.IPv4 != nil {
 		r.IPv4.Routes = slices.DeleteFunc(r.IPv4.Routes, cache.Route.Default)
 		if standIn := r.IPv4.StandIn; standIn.IsValid() {
@@ -516,6 +509,9 @@ func RemoveDefaultRoutes(r *cache.Record) {
 	}
 	if r.IPv6 != nil && r.IPv6.Router != nil {
 		r.IPv6.Router.Default = false
+	}
+	if r.IPv6 != nil {
+		r.IPv6.OnLink = slices.DeleteFunc(r.IPv6.OnLink, func(p netip.Prefix) bool { return p.Bits() == 0 })
 	}
 	if r.Static != nil {
 		r.Static.Routes = slices.DeleteFunc(r.Static.Routes, func(s cache.StaticRoute) bool {

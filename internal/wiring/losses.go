@@ -24,7 +24,7 @@ func (p *Plan) lose(kind, what, why string, args ...any) {
 }
 
 // isGrave reports whether a binding is refused for the loss.
-func isGrave(l cache.Loss) bool { return l.Kind == "family" || l.Kind == "default-route" }
+func isGrave(l cache.Loss) bool { return l.Kind == "family" }
 
 // graveLosses are those for which the binding is refused.
 func (p *Plan) graveLosses() []cache.Loss {
@@ -177,7 +177,26 @@ func (p *Plan) loseOfNamespace(nic netstate.Link) {
 			p.lose("policy-rule", fmt.Sprintf("table %d", r.Table), "its routes through %s are not the guest's, as no policy rule sends all of the guest's packets there", nic.Name)
 		}
 	}
+	p.loseFamily(nic, 4)
+	p.loseFamily(nic, 6)
 	if nic.MTU > syntax.MaxMTU {
 		p.lose("mtu", fmt.Sprint(nic.MTU), "the guest gets %d, as a tap has no more", syntax.MaxMTU)
+	}
+}
+
+// loseFamily adds a family of which the NIC has no address, though the namespace sends by it: the addresses are another
+// link's, such as the loopback's (unnumbered, BGP to the host).
+func (p *Plan) loseFamily(nic netstate.Link, of int) {
+	on := lease.Of(p.found, nic)
+	v4, v6 := on.Addresses()
+	if own := map[int][]netip.Prefix{4: v4, 6: v6}[of]; len(own) > 0 || len(on.Routes(of == 4)) == 0 {
+		return
+	}
+	for _, a := range p.found.Addresses {
+		link, _ := p.found.Link(a.Link)
+		if (link.Loopback || link.Kind == "dummy") && version(a.Prefix.Addr()) == of && a.Prefix.Addr().IsGlobalUnicast() {
+			p.lose("family", fmt.Sprintf("IPv%d", of), "%s has no IPv%d address, and the namespace sends by it from %v of %s", nic.Name, of, a.Prefix.Addr(), link.Name)
+			return
+		}
 	}
 }

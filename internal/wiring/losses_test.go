@@ -32,7 +32,6 @@ func TestAutoByLosses(t *testing.T) {
 			Hops: []netstate.Hop{{Link: 2, Gateway: ip("10.244.1.2")}, {Link: 2, Gateway: ip("10.244.1.3")}}})
 	}
 	both := func(s *netstate.Snapshot) { second(s); multipath(s) }
-	noDefault := func(s *netstate.Snapshot) { s.Routes[2] = onLink("::/0") }
 	for _, c := range []struct {
 		name  string
 		found netstate.Snapshot
@@ -46,8 +45,7 @@ func TestAutoByLosses(t *testing.T) {
 		{"what loses least", with(both), order(cache.BindingBridge, cache.BindingRouted), cache.BindingRouted, []string{"bridge: next-hop"}},
 		{"each loses as much", with(second), order(cache.BindingRedirect, cache.BindingBridge), cache.BindingRedirect, nil},
 		{"a gateway that does not answer yet", lan6("2001:db8:1::1"), auto(), cache.BindingBridge, nil},
-		{"a default route", lan6With(noDefault), auto(), cache.BindingRouted, []string{"bridge: default-route ::/0", "redirect: default-route ::/0"}},
-		{"a default route, accepted", lan6With(noDefault), withSpec(order(cache.BindingBridge, cache.BindingRedirect), func(s *asked) { s.AcceptLosses = true }), cache.BindingBridge, nil},
+		{"a family, accepted", unnumbered(), withSpec(auto(), func(s *asked) { s.AcceptLosses = true }), cache.BindingBridge, nil},
 	} {
 		plan := newPlan(t, c.found, c.spec)
 		var why []string
@@ -64,38 +62,36 @@ func TestAutoByLosses(t *testing.T) {
 	}
 }
 
-// TestGraveLosses: a binding that loses a default route is refused, and the refusal names a binding that keeps it; the
-// Spec can accept the loss, and the record lists it in either case.
+// unnumbered is a NIC without an IPv4 address, by which the namespace sends from an address of the loopback.
+func unnumbered() netstate.Snapshot {
+	return flannelWith(func(s *netstate.Snapshot) {
+		s.Addresses = slices.DeleteFunc(s.Addresses, func(a netstate.Address) bool { return a.Prefix.Addr().Is4() })
+		s.Addresses = append(s.Addresses, netstate.Address{Link: 1, Prefix: pfx("10.244.1.7/32"), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
+	})
+}
+
+// TestGraveLosses: a binding that loses a family is refused, the Spec can accept the loss, and the record lists it then.
 func TestGraveLosses(t *testing.T) {
-	found := lan6With(func(s *netstate.Snapshot) { s.Routes[2] = onLink("::/0") })
-	for _, spec := range []asked{bridge(), redirect()} {
-		_, err := tryPlan(found, spec)
+	accept := func(s *asked) { s.AcceptLosses = true }
+	for _, spec := range []asked{bridge(), redirect(), routed(), masquerade()} {
+		_, err := tryPlan(unnumbered(), spec)
 		var r *infra.RefusedError
-		if !errors.As(err, &r) || r.Instead != cache.BindingRouted || len(r.Losses) != 1 || r.Losses[0].What != "::/0" || !strings.Contains(err.Error(), "acceptLosses") {
+		if !errors.As(err, &r) || r.Instead != "" || len(r.Losses) != 1 || r.Losses[0].What != "IPv4" || !strings.HasSuffix(err.Error(), "set acceptLosses to take that") {
 			t.Errorf("%s: %v", spec.Binding.Kind(), err)
 		}
-		plan := newPlan(t, found, withSpec(spec, func(s *asked) { s.AcceptLosses = true }))
-		if l := plan.Record.Losses; len(l) != 1 || l[0].Kind != "default-route" || l[0].Keeps != cache.BindingRouted {
+		plan := newPlan(t, unnumbered(), withSpec(spec, accept)) // the way out
+		if l := plan.Record.Losses; len(l) != 1 || l[0].Kind != "family" || l[0].Keeps != "" {
 			t.Errorf("%s, accepted: %v", spec.Binding.Kind(), l)
-		}
-		plan = newPlan(t, found, withSpec(spec, noDefaultRoute))
-		if len(plan.Record.Losses) > 0 {
-			t.Errorf("%s, without a default route: %v", spec.Binding.Kind(), plan.Record.Losses)
 		}
 		again, err := plan.Journal().Plan()
 		if err != nil || !reflect.DeepEqual(again.Record, plan.Record) {
 			t.Errorf("%s: the journal's plan has another record: %v, %v", spec.Binding.Kind(), again, err)
 		}
 	}
-	for _, spec := range []asked{routed(), masquerade()} {
-		if l := newPlan(t, found, spec).Record.Losses; len(l) > 0 {
-			t.Errorf("%s: %v", spec.Binding.Kind(), l)
-		}
-	}
-	_, err := tryPlan(found, withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []cache.Kind{"bridge", "redirect"}} }))
+	_, err := tryPlan(unnumbered(), auto())
 	var r *infra.RefusedError
-	if !errors.As(err, &r) || r.Instead != "" || !strings.Contains(err.Error(), "bridge: the guest would lose") {
-		t.Errorf("auto without a binding that keeps it: %v", err)
+	if !errors.As(err, &r) || r.Instead != "" || !strings.Contains(err.Error(), "bridge: the guest would lose family IPv4") {
+		t.Errorf("auto: %v", err)
 	}
 }
 
