@@ -89,6 +89,7 @@ func TestInUse(t *testing.T) {
 		{"two queues, one closed", infra.Bridge{}, 2, func(t *testing.T, _ nstest.Network, f []*os.File) { f[0].Close() }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // a tap counts as in use after two seconds
 			if c.name == "two queues, both switched off, no carrier" || c.name == "one queue, down and no carrier" {
 				nstest.KernelDecides(t, "whether the kernel reports a tap's queues")
 			}
@@ -223,8 +224,9 @@ func TestSetupWhileForking(t *testing.T) {
 	unwire(t, c)
 }
 
-// TestInUseByFork: a program that this process is starting has a copy of the tap's descriptor until it is executed.
-// Teardown waits for that. The test holds the lock that a fork holds, and such a copy.
+// TestInUseByFork: a program that this process is starting has a copy of the tap's descriptor until its exec has closed
+// it, which is after the fork. Teardown waits for that. The test holds the lock that a fork holds, and such a copy, which
+// it closes after the fork.
 func TestInUseByFork(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)
@@ -237,14 +239,18 @@ func TestInUseByFork(t *testing.T) {
 	closeTap()
 	done := make(chan error, 1)
 	go func() { done <- c.Teardown(t.Context()) }()
-	select {
-	case err := <-done:
-		t.Errorf("Teardown while a program is being started: %v; want it to wait", err)
-		done <- nil
-	case <-time.After(200 * time.Millisecond): // without the wait Teardown takes some milliseconds
+	for _, has := range []string{"is being started", "has not closed its copy"} {
+		select {
+		case err := <-done:
+			t.Errorf("Teardown while a program %s: %v; want it to wait", has, err)
+			done <- nil
+		case <-time.After(200 * time.Millisecond): // without the wait Teardown takes some milliseconds
+		}
+		if has == "is being started" {
+			syscall.ForkLock.Unlock()
+		}
 	}
 	unix.Close(copied)
-	syscall.ForkLock.Unlock()
 	if err := errors.Join(err, <-done); err != nil {
 		t.Fatal(err)
 	}

@@ -49,14 +49,7 @@ func check(t *testing.T, c wired.NIC) {
 // unwire wants Teardown to succeed; teardown looks at what is left, too.
 func unwire(t *testing.T, c wired.NIC) {
 	t.Helper()
-	err := c.Teardown(t.Context())
-	// A program that a test beside this one starts has the files of this process until its exec, also a tap that was
-	// closed here.
-	for end := time.Now().Add(5 * time.Second); errors.Is(err, phase1.ErrInUse) && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-		err = c.Teardown(t.Context())
-	}
-	if err != nil {
+	if err := c.Teardown(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 // Teardown gives the namespace back as Setup found it, and removes the record and the journal. A NIC that is not wired
 // is no error: Progress reports it. After the first three errors nothing has changed.
 //
-//	ErrInUse           a process has the guest's tap open: end the VM or unplug the NIC first
+//	ErrInUse           a process has the guest's tap open for two seconds: end the VM or unplug the NIC first
 //	ErrHeld            another process holds the NIC
 //	*cache.FieldError  the wiring has another State than TeardownOptions
 //	infra.ErrNoNIC     the NIC is gone; everything else is removed

@@ -80,7 +80,7 @@ func (c *systemCalls) inThread() error {
 }
 
 // awaitForks waits until no program that this process is starting has copies of descriptors that this process has
-// closed before. It has them until it is executed.
+// closed before. In the exec, which may go on when awaitForks returns, it closes them.
 func awaitForks() {
 	syscall.ForkLock.RLock()
 	//lint:ignore SA2001 to wait is all that is wanted
