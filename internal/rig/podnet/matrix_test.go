@@ -722,6 +722,9 @@ func measure(t *testing.T, n Network) row {
 		works[string(b.Kind())] = ok && refused[string(b.Kind())] == nil
 		if !ok {
 			t.Errorf("%s does not work", b.Kind())
+			if err := l.changed(before); err != nil {
+				t.Fatalf("so the namespace is not as before, and the other bindings are not measured:\n%v", err)
+			}
 		}
 	}
 	for _, b := range bindings {
@@ -793,18 +796,23 @@ func (l *network) checkBinding(t *testing.T, b infra.Binding, baseline answers, 
 // keepsNIC reports whether CNI CHECK passes while the NIC is wired by the binding.
 func keepsNIC(b infra.Binding) bool { return b.Kind() != cache.BindingBridge }
 
-// checkRestored waits until the namespace is as before. The order of routes to fe80::/64 by several NICs may
-// differ.
+// checkRestored waits until the namespace is as before.
 func (l *Instance) checkRestored(t *testing.T, state, before string) {
 	t.Helper()
+	nstest.Eventually(t, func() error { return l.changed(before) })
+	if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
+		t.Errorf("state directory has %v, %v; want nothing", left, err)
+	}
+}
+
+// changed returns how the namespace differs from the dump of before. The order of routes to fe80::/64 by several NICs
+// may differ.
+func (l *Instance) changed(before string) error {
 	same := func(dump string) string { return dump }
 	if strings.Count(l.Pod.IP("-br link show up"), "\n") > 2 { // more than lo and one NIC
 		same = func(dump string) string { return strings.Join(slices.Sorted(strings.Lines(dump)), "") }
 	}
-	nstest.Eventually(t, func() error { return nstest.Difference(same(before), same(l.Pod.Dump())) })
-	if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
-		t.Errorf("state directory has %v, %v; want nothing", left, err)
-	}
+	return nstest.Difference(same(before), same(l.Pod.Dump()))
 }
 
 // specialNotes lists what the record has for the guest in addition to an address and a gateway. A link-local address

@@ -73,7 +73,8 @@ func (w *wiring) bootAnswering(ctx context.Context, t *testing.T) *guest.Guest {
 	return g
 }
 
-// end ends the guest and the launcher, and gives the network back.
+// end ends the guest and the launcher, and gives the network back. If Teardown fails, the test ends: what comes next
+// would fail too, and say less.
 func (w *wiring) end(ctx context.Context, t *testing.T) {
 	t.Helper()
 	if err := w.guest.Close(); err != nil {
@@ -81,6 +82,6 @@ func (w *wiring) end(ctx context.Context, t *testing.T) {
 	}
 	w.launcher.Stop(t)
 	if err := w.config.Teardown(ctx); err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
 }

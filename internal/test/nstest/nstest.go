@@ -208,12 +208,19 @@ func (n *Namespace) text(text string, err error) string {
 // Stable takes out of a dump what time changes: the seconds that are left of a lifetime.
 var Stable = lab.Stable
 
-// Difference says where two dumps differ, or nothing.
+// Difference says where two dumps differ, or nothing. Of many lines it says the first ones: what was said before them
+// would be cut off where a log shows its end alone.
 func Difference(want, got string) error {
-	if diff := lab.Diff(want, got); diff != "" {
-		return errors.New(diff)
+	const most = 40
+	diff := lab.Diff(want, got)
+	if diff == "" {
+		return nil
 	}
-	return nil
+	lines := strings.SplitAfter(diff, "\n")
+	if len(lines) > most {
+		lines = append(lines[:most], fmt.Sprintf("and %d lines more", len(lines)-most))
+	}
+	return errors.New(strings.Join(lines, ""))
 }
 
 // Listen serves TCP in the namespace until the test ends: each connection gets a line, who serves it
