@@ -26,11 +26,9 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/cni/calls"
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/guest"
-	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -203,18 +201,22 @@ var stranger = cache.MAC{0x52, 0x54, 0, 0x12, 0x34, 0x56}
 func (p *trial) attachAsQEMU() *os.File {
 	p.t.Helper()
 	fd := -1
-	p.check(netns.Do(p.n.Pod.File, func() (err error) {
+	nstest.Attach(p.t, p.n.Pod.File, func() (err error) {
 		if fd, err = unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
 			return err
 		}
+		defer func() {
+			if err != nil {
+				unix.Close(fd)
+			}
+		}()
 		ifr, err := unix.NewIfreq("eth0-tap")
 		if err != nil {
 			return err
 		}
 		ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
-		lab.AwaitForks() // a child of another test has a copy of the tap that was closed before
 		return unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
-	}))
+	})
 	return os.NewFile(uintptr(fd), "eth0-tap")
 }
 

@@ -26,7 +26,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/frames"
-	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
@@ -478,7 +477,6 @@ func TestGuardLoosened(t *testing.T) {
 			setup(t, c)
 		}
 		w.port.Close()
-		lab.AwaitForks()
 		teardown(t, n, c, before)
 	})
 }

@@ -11,9 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/tap"
-	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -21,13 +19,10 @@ import (
 // openTap opens the queues of the guest's tap as a VMM does. close closes them, also if the test has ended.
 func openTap(t *testing.T, n nstest.Network, name string, queues int) (files []*os.File, close func()) {
 	t.Helper()
-	err := netns.Do(n.Pod.File, func() (err error) {
+	nstest.Attach(t, n.Pod.File, func() (err error) {
 		files, err = tap.OpenQueues(name, queues)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	close = func() {
 		for _, f := range files {
 			f.Close()
@@ -143,7 +138,6 @@ func TestInUseWithoutJournal(t *testing.T) {
 			t.Errorf("the journal directory has %v; want nothing", left)
 		}
 		closeTap()
-		lab.AwaitForks() // they would be taken for users of the tap
 		if _, err := c.ForceTeardown(t.Context()); err != nil {
 			t.Error(err)
 		}

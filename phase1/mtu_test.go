@@ -13,7 +13,6 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/test/frames"
-	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -86,7 +85,6 @@ func TestMTU(t *testing.T) {
 					check(t, c)
 				}
 				w.port.Close()
-				lab.AwaitForks()
 				teardown(t, n, c, before)
 			})
 		})

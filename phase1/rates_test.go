@@ -16,7 +16,6 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/guest"
-	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -104,7 +103,6 @@ func TestLimits(t *testing.T) {
 					}
 					check(t, c) // after the buckets have been used
 					w.port.Close()
-					lab.AwaitForks()
 					teardown(t, n, c, before)
 				})
 			})

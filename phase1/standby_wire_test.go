@@ -17,7 +17,6 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/tap"
-	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
@@ -267,7 +266,6 @@ func (w *silentWire) test() {
 	}
 	wantNoFlood("after the second Activate")
 	w.vmm.Close()
-	lab.AwaitForks()
 	launcher.Stop(w.T)
 }
 

@@ -29,16 +29,22 @@ func Record(t testing.TB, state, nic string) cache.Record {
 }
 
 // OpenTap opens a tap in a pod's namespace. The caller closes it.
-func OpenTap(t testing.TB, pod *os.File, name string) *os.File {
+func OpenTap(t testing.TB, pod *os.File, name string) (port *os.File) {
 	t.Helper()
-	var port *os.File
+	Attach(t, pod, func() (err error) {
+		port, err = tap.Open(name)
+		return err
+	})
+	return port
+}
+
+// Attach attaches to a tap in a pod's namespace as f does. Until its exec has closed them, a child of another test has
+// copies of the files that were closed meanwhile: as long as that, f is called again.
+func Attach(t testing.TB, pod *os.File, f func() error) {
+	t.Helper()
 	var err error
 	Eventually(t, func() error {
-		err = netns.Do(pod, func() (err error) {
-			port, err = tap.Open(name)
-			return err
-		})
-		if errors.Is(err, unix.EBUSY) { // between fork and exec a child of another test has a copy of a file that is closed
+		if err = netns.Do(pod, f); errors.Is(err, unix.EBUSY) {
 			return err
 		}
 		return nil
@@ -46,7 +52,6 @@ func OpenTap(t testing.TB, pod *os.File, name string) *os.File {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return port
 }
 
 // Boot attaches the embedded guest to the tap of a record in the pod's namespace. The guest ends with the test, if the

@@ -103,8 +103,8 @@ func Root(t testing.TB) string {
 }
 
 // Program returns the path of a program that every user can run. The program comes from GUESTWIRE_BIN
-// if that is set, else it is built once from its folder in the repository, such as "examples/agent". To a program that
-// is started then, a tap that the test has closed is closed.
+// if that is set, else it is built once from its folder in the repository, such as "examples/agent". Program
+// waits for the programs that are being started, which have copies of a tap that the test has closed.
 func Program(t testing.TB, folder string) string {
 	t.Helper()
 	lab.AwaitForks()
