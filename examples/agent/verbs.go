@@ -240,7 +240,7 @@ journals are the container's own.
 	},
 }
 
-const kinds = `KIND is bridge, redirect, routed or masquerade, or auto for the first of these four that can work:
+const kinds = `KIND is bridge, redirect, routed or masquerade, or auto for the first of these four that can work and loses nothing:
 
   bridge      the guest is the pod: NIC and tap are ports of a bridge
   redirect    the guest is the pod, and the NIC stays as it is, for CNI's CHECK
