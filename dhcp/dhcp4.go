@@ -67,6 +67,21 @@ type option4 struct {
 	wire []byte
 }
 
+// appendList4 appends an option whose value is a list of items of 1 to 255 octets. It cuts a long option between two
+// items, as some clients read each part by itself.
+func appendList4(b []byte, code uint8, items [][]byte) []byte {
+	for len(items) > 0 {
+		n, size := 0, 0
+		for n < len(items) && size+len(items[n]) <= 255 {
+			size += len(items[n])
+			n++
+		}
+		b = appendOption4(b, code, slices.Concat(items[:n]...))
+		items = items[n:]
+	}
+	return b
+}
+
 func appendOption4(b []byte, code uint8, value []byte) []byte {
 	for {
 		n := min(len(value), 255)
@@ -107,39 +122,40 @@ func newServer4(rec cache.Record, res resolver) *server4 {
 
 // newConfiguration4 returns what a guest learns that has the address, the gateway, if there is one, and the content of
 // option 121.
-func newConfiguration4(rec cache.Record, res resolver, address netip.Prefix, gateway netip.Addr, routes []byte) configuration4 {
+func newConfiguration4(rec cache.Record, res resolver, address netip.Prefix, gateway netip.Addr, routes [][]byte) configuration4 {
 	c := configuration4{mask: appendOption4(nil, uint8(dhcpv4.OptionSubnetMask), net.CIDRMask(address.Bits(), 32))}
 	// In the order of importance: appendOptions leaves out the last ones if a message is too
 	// small.
-	add := func(code uint8, value []byte) {
-		if len(value) == 0 {
-			return
-		}
-		c.options = append(c.options, option4{code, appendOption4(nil, code, value)})
+	addWire := func(code uint8, wire []byte) {
+		c.options = append(c.options, option4{code, wire})
 		c.at[code] = uint8(len(c.options))
+	}
+	add := func(code uint8, value []byte) {
+		if len(value) > 0 {
+			addWire(code, appendOption4(nil, code, value))
+		}
+	}
+	addList := func(code uint8, items [][]byte) {
+		if len(items) > 0 {
+			addWire(code, appendList4(nil, code, items))
+		}
 	}
 	if gateway.IsValid() {
 		add(uint8(dhcpv4.OptionRouter), gateway.AsSlice())
 	}
-	add(uint8(dhcpv4.OptionClasslessStaticRoute), routes)
-	add(optionMicrosoftRoutes, routes)
-	add(uint8(dhcpv4.OptionDomainNameServer), addresses(res.servers4))
+	addList(uint8(dhcpv4.OptionClasslessStaticRoute), routes)
+	addList(optionMicrosoftRoutes, routes)
+	addList(uint8(dhcpv4.OptionDomainNameServer), addresses4(res.servers4))
 	add(uint8(dhcpv4.OptionInterfaceMTU), binary.BigEndian.AppendUint16(nil, uint16(rec.MTU)))
 	if len(res.search) > 0 {
 		add(uint8(dhcpv4.OptionDomainName), []byte(res.search[0]))
-		add(uint8(dhcpv4.OptionDNSDomainSearchList), encodeNames(res.search, true))
+		addList(uint8(dhcpv4.OptionDNSDomainSearchList), searchList4(res.search))
 	}
 	o := rec.Options
 	add(uint8(dhcpv4.OptionHostName), []byte(o.Hostname))
 	add(uint8(dhcpv4.OptionTFTPServerName), []byte(o.TFTPServer))
 	add(uint8(dhcpv4.OptionBootfileName), []byte(o.BootFile))
-	var ntp []netip.Addr
-	for _, a := range o.NTP {
-		if a.Is4() {
-			ntp = append(ntp, a)
-		}
-	}
-	add(uint8(dhcpv4.OptionNTPServers), addresses(ntp))
+	addList(uint8(dhcpv4.OptionNTPServers), addresses4(o.NTP))
 	if address.Bits() < 31 {
 		add(uint8(dhcpv4.OptionBroadcastAddress), broadcast(address))
 	}
@@ -176,12 +192,15 @@ func leaseOptions4(seconds uint32) []byte {
 	return u32(b, uint8(dhcpv4.OptionRebindingTimeValue), uint32(uint64(seconds)*7/8))
 }
 
-func addresses(list []netip.Addr) []byte {
-	var b []byte
+// addresses4 returns the IPv4 addresses of the list, as they are sent.
+func addresses4(list []netip.Addr) [][]byte {
+	var items [][]byte
 	for _, a := range list {
-		b = append(b, a.AsSlice()...)
+		if a.Is4() {
+			items = append(items, a.AsSlice())
+		}
 	}
-	return b
+	return items
 }
 
 func broadcast(p netip.Prefix) []byte {
@@ -193,25 +212,21 @@ func broadcast(p netip.Prefix) []byte {
 // routes4 returns the content of option 121 (RFC 3442): the record's routes in the record's order, as
 // clients install them one after the other. The content is empty if it would say no more than options
 // 1 and 3 do.
-func routes4(v4 *cache.IPv4) []byte {
+func routes4(v4 *cache.IPv4) [][]byte {
 	if len(v4.Routes) == 1 && v4.Gateway().IsValid() {
 		return nil
 	}
-	var routes dhcpv4.Routes
+	var routes [][]byte
 	for _, route := range v4.Routes {
 		hop := netip.IPv4Unspecified() // the destination is on the link
 		if route.Gateway.IsValid() {
 			hop = route.Gateway
 		}
-		routes = append(routes, &dhcpv4.Route{
-			Dest: &net.IPNet{
-				IP:   route.Destination.Addr().AsSlice(),
-				Mask: net.CIDRMask(route.Destination.Bits(), 32),
-			},
-			Router: hop.AsSlice(),
-		})
+		bits := route.Destination.Bits()
+		item := append([]byte{byte(bits)}, route.Destination.Addr().AsSlice()[:(bits+7)/8]...)
+		routes = append(routes, append(item, hop.AsSlice()...))
 	}
-	return routes.ToBytes()
+	return routes
 }
 
 // answer answers one DHCPv4 message (RFC 2131 section 4.3).

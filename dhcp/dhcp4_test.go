@@ -94,6 +94,18 @@ func order4(t testing.TB, msg []byte) []int {
 	return codes
 }
 
+// parts4 returns the values of an option that is given several times.
+func parts4(t testing.TB, options []byte, code uint8) [][]byte {
+	t.Helper()
+	var parts [][]byte
+	for b := options; len(b) > 0 && b[0] != 255; b = b[2+int(b[1]):] {
+		if b[0] == code {
+			parts = append(parts, b[2:2+int(b[1])])
+		}
+	}
+	return parts
+}
+
 const (
 	discover = dhcpv4.MessageTypeDiscover
 	offer    = dhcpv4.MessageTypeOffer
@@ -607,26 +619,70 @@ func TestDHCPv4HTTPBoot(t *testing.T) {
 	}
 }
 
-// RFC 3396: an option of more than 255 octets is sent in several parts, one after the other.
+// RFC 3396: an option of more than 255 octets is sent in several parts, one after the other. A part ends with an item
+// of the list, so that each part by itself has a meaning.
 func TestDHCPv4Split(t *testing.T) {
-	rec := newRecord()
-	want := 0
-	for i := range 60 {
-		rec.IPv4.Routes = slices.Insert(rec.IPv4.Routes, 1, cache.Route{
-			Destination: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100, byte(i), 0}), 24), Gateway: addr("169.254.1.1"),
-		})
-		want += 8
-	}
-	want += 9 + 5
-	got, m := acked(t, rec, resolvConf, map[uint8][]byte{57: {0x05, 0xdc}, 55: {121}})
-	if n := len(m.Options[121]); n != want {
-		t.Errorf("option 121 of %d octets, want %d", n, want)
-	}
-	if codes := order4(t, got.payload); !slices.Equal(codes[4:6], []int{121, 121}) {
-		t.Errorf("options %v", codes)
+	for _, n := range []int{1, 24, 25, 31, 32, 45, 60, 90} {
+		rec := newRecord()
+		dns := cache.DNS{}
+		for i := range n {
+			bits := []int{24, 32, 16, 25, 12}[i%5]
+			to := netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(20 + i), byte(3 * i), byte(i), byte(i)}), bits).Masked()
+			rec.IPv4.Routes = slices.Insert(rec.IPv4.Routes, 1, cache.Route{Destination: to, Gateway: addr("169.254.1.1")})
+			dns.Servers = append(dns.Servers, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
+			rec.Options.NTP = append(rec.Options.NTP, netip.AddrFrom4([4]byte{192, 0, 3, byte(i)}))
+		}
+		for _, code := range []uint8{121, 249, 6, 42} {
+			got, _ := acked(t, rec, dns, map[uint8][]byte{57: {0x05, 0xdc}, 55: {code}})
+			if codes := order4(t, got.payload); n > 25 && code > 100 && !slices.Equal(codes[4:6], []int{int(code), int(code)}) {
+				t.Errorf("%d items: options %v", n, codes)
+			}
+			var have, want []string
+			for _, part := range parts4(t, got.payload[240:], code) {
+				var ips dhcpv4.IPs
+				var routes dhcpv4.Routes
+				var err error
+				if code > 100 {
+					err = routes.FromBytes(part)
+				} else {
+					err = ips.FromBytes(part)
+				}
+				if err != nil {
+					t.Errorf("%d items: a part of option %d: %v", n, code, err)
+				}
+				for _, a := range ips {
+					have = append(have, a.String())
+				}
+				for _, r := range routes {
+					have = append(have, r.Dest.String()+" "+r.Router.String())
+				}
+			}
+			switch code {
+			case 6:
+				want = strings.Fields(strings.Trim(fmt.Sprint(dns.Servers), "[]"))
+			case 42:
+				want = strings.Fields(strings.Trim(fmt.Sprint(rec.Options.NTP), "[]"))
+			default:
+				for _, r := range rec.IPv4.Routes {
+					hop := anyone
+					if r.Gateway.IsValid() {
+						hop = r.Gateway
+					}
+					want = append(want, r.Destination.String()+" "+hop.String())
+				}
+			}
+			if !slices.Equal(have, want) {
+				t.Errorf("%d items: option %d, part by part, is\n%q, want\n%q", n, code, have, want)
+			}
+		}
 	}
 	// In the smallest message it does not fit, and the guest still gets option 3.
-	_, m = acked(t, rec, resolvConf, map[uint8][]byte{55: {121, 3}})
+	rec := newRecord()
+	for i := range 60 {
+		to := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100, byte(i), 0}), 24)
+		rec.IPv4.Routes = slices.Insert(rec.IPv4.Routes, 1, cache.Route{Destination: to, Gateway: addr("169.254.1.1")})
+	}
+	_, m := acked(t, rec, resolvConf, map[uint8][]byte{55: {121, 3}})
 	if m.Options.Has(dhcpv4.OptionClasslessStaticRoute) || len(m.Router()) != 1 {
 		t.Errorf("121 of %d octets, router %v", len(m.Options[121]), m.Router())
 	}

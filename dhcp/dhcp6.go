@@ -99,8 +99,8 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 		room -= len(wire)
 		s.options = append(s.options, option6{code, wire})
 	}
-	add(dhcpv6.OptionDNSRecursiveNameServer, addresses(res.servers6))
-	add(dhcpv6.OptionDomainSearchList, encodeNames(res.search, false))
+	add(dhcpv6.OptionDNSRecursiveNameServer, addresses6(res.servers6))
+	add(dhcpv6.OptionDomainSearchList, encodeNames(res.search))
 	var ntp []netip.Addr
 	var ntpOptions dhcpv6.Options
 	for _, a := range rec.Options.NTP {
@@ -111,12 +111,20 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 	}
 	add(dhcpv6.OptionNTPServer, ntpOptions.ToBytes())
 	add(dhcpv6.OptionBootfileURL, []byte(rec.Options.BootFileURL))
-	add(dhcpv6.OptionSNTPServerList, addresses(ntp))
+	add(dhcpv6.OptionSNTPServerList, addresses6(ntp))
 	add(optionCaptivePortal6, []byte(rec.Options.CaptivePortal))
 	for _, code := range slices.Sorted(maps.Keys(rec.Options.DHCPv6)) {
 		add(dhcpv6.OptionCode(code), []byte(rec.Options.DHCPv6[code]))
 	}
 	return s, warnings
+}
+
+func addresses6(list []netip.Addr) []byte {
+	var b []byte
+	for _, a := range list {
+		b = append(b, a.AsSlice()...)
+	}
+	return b
 }
 
 func appendAddress6(b []byte, a netip.Addr, seconds uint32) []byte {

@@ -83,7 +83,7 @@ func appendName(b []byte, name string, offsets map[string]int) []byte {
 		if at, ok := offsets[known]; ok {
 			return append(b, 0xc0|byte(at>>8), byte(at))
 		}
-		if offsets != nil && len(b) < 1<<14 {
+		if offsets != nil {
 			offsets[known] = len(b)
 		}
 		label, rest, _ := strings.Cut(name, ".")
@@ -94,15 +94,29 @@ func appendName(b []byte, name string, offsets map[string]int) []byte {
 	return append(b, 0)
 }
 
-// encodeNames returns the value of an option with a search list.
-func encodeNames(names []string, compress bool) []byte {
-	var offsets map[string]int
-	if compress {
-		offsets = map[string]int{}
-	}
+// encodeNames returns the names without compression.
+func encodeNames(names []string) []byte {
 	var b []byte
 	for _, name := range names {
-		b = appendName(b, name, offsets)
+		b = appendName(b, name, nil)
 	}
 	return b
+}
+
+// searchList4 returns the names of option 119 (RFC 3397). Names in the first 255 octets are compressed, the others are
+// not. So pointers are right for clients that join the parts of an option, and for those that read each part by itself.
+func searchList4(names []string) [][]byte {
+	var items [][]byte
+	var b []byte
+	offsets := map[string]int{}
+	for _, name := range names {
+		start := len(b)
+		b = appendName(b, name, offsets)
+		if len(b) > 255 {
+			offsets = nil
+			b = appendName(b[:start], name, nil)
+		}
+		items = append(items, slices.Clone(b[start:]))
+	}
+	return items
 }

@@ -61,10 +61,10 @@ func TestResolver(t *testing.T) {
 func TestEncodeNames(t *testing.T) {
 	names := []string{"default.svc.cluster.local", "svc.Cluster.local", "other.cluster.local", "cluster.local"}
 	want := []byte("\x07default\x03svc\x07cluster\x05local\x00\xc0\x08\x05other\xc0\x0c\xc0\x0c")
-	if got := encodeNames(names, true); !bytes.Equal(got, want) {
+	if got := slices.Concat(searchList4(names)...); !bytes.Equal(got, want) {
 		t.Errorf("compressed %q, want %q", got, want)
 	}
-	plain := encodeNames(names, false)
+	plain := encodeNames(names)
 	if bytes.ContainsAny(plain, "\xc0") {
 		t.Errorf("not compressed %q", plain)
 	}
@@ -74,18 +74,35 @@ func TestEncodeNames(t *testing.T) {
 	}
 }
 
-// A pointer has 14 bits, so it cannot point to a name after 16 KiB.
+// TestEncodeManyNames: pointers end with the first 255 octets, so that a list of any length can be read.
 func TestEncodeManyNames(t *testing.T) {
 	var names []string
 	for i := range 1500 {
 		names = append(names, fmt.Sprintf("zone-number-%d.of.net-%d", i, i/2))
 	}
-	b := encodeNames(names, true)
-	if len(b) < 1<<14 {
-		t.Fatalf("%d octets prove nothing", len(b))
+	wire := appendList4(nil, 119, searchList4(names))
+	if len(wire) < 1<<14 {
+		t.Fatalf("%d octets prove nothing", len(wire))
 	}
-	if got := expand(t, b); !slices.Equal(got, names) {
-		t.Error("the names came back different")
+	checkNames(t, wire, names)
+}
+
+// checkNames checks that both kinds of clients read the names from the parts of an option: those that join the parts,
+// and those that read each by itself.
+func checkNames(t *testing.T, wire []byte, names []string) {
+	t.Helper()
+	var joined []byte
+	var each []string
+	for _, part := range parts4(t, wire, 119) {
+		joined = append(joined, part...)
+		each = append(each, expand(t, part)...)
+	}
+	same := func(list []string) bool { return slices.EqualFunc(list, names, strings.EqualFold) }
+	if got := expand(t, joined); !same(got) {
+		t.Fatalf("joined, the parts of %q are %q", names, got)
+	}
+	if !same(each) {
+		t.Fatalf("one by one, the parts of %q are %q", names, each)
 	}
 }
 
@@ -104,13 +121,11 @@ func FuzzNames(f *testing.F) {
 		if len(res.search) == 0 {
 			return
 		}
-		got, err := rfc1035label.FromBytes(encodeNames(res.search, false))
+		got, err := rfc1035label.FromBytes(encodeNames(res.search))
 		if err != nil || !slices.Equal(got.Labels, res.search) {
 			t.Fatalf("%q became %v, %v", res.search, got, err)
 		}
-		if got := expand(t, encodeNames(res.search, true)); !slices.EqualFunc(got, res.search, strings.EqualFold) {
-			t.Fatalf("%q became %q", res.search, got)
-		}
+		checkNames(t, appendList4(nil, 119, searchList4(res.search)), res.search)
 	})
 }
 
