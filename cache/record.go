@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // Version is the version of the record's schema. It changes when fields change, not with each release.
@@ -221,9 +223,10 @@ type IPv4 struct {
 	StandIn netip.Addr `json:"standIn,omitzero"`
 }
 
-// Gateway returns the next hop of the default route. Zero: there is none.
+// Gateway returns the next hop of the default route. If the routes have both halves of a default
+// route, it is that of the first half. Zero: there is none.
 func (v *IPv4) Gateway() netip.Addr {
-	if i := slices.IndexFunc(v.Routes, Route.Default); i >= 0 {
+	if i := syntax.DefaultIndex(v.Routes, func(r Route) netip.Prefix { return r.Destination }); i >= 0 {
 		return v.Routes[i].Gateway
 	}
 	return netip.Addr{}
@@ -235,8 +238,8 @@ type Route struct {
 	Gateway     netip.Addr   `json:"gateway,omitzero"` // zero: the destination is on the link
 }
 
-// Default reports whether r is a default route.
-func (r Route) Default() bool { return r.Destination.IsValid() && r.Destination.Bits() == 0 }
+// Default reports whether r is a default route, or a half of one, such as 128.0.0.0/1.
+func (r Route) Default() bool { return syntax.IsDefault(r.Destination) }
 
 // IPv6 is what the guest gets by DHCPv6 and router advertisements.
 type IPv6 struct {
@@ -297,8 +300,8 @@ type Options struct {
 	// Under bridge and redirect the network's DHCP servers and routers then reach the guest.
 	NoResponder bool `json:"noResponder,omitempty"`
 
-	// NoDefaultRoute gives the guest no default route by this NIC, in either family. It is for
-	// a second NIC. The guest still reaches the NIC's network and its other routes. Behind a
+	// NoDefaultRoute gives the guest no default route by this NIC, in either family, and no half
+	// of one, such as 128.0.0.0/1. It is for a second NIC. The guest still reaches the NIC's network and its other routes. Behind a
 	// masquerade it reaches the gateway alone. Answers to others leave by the guest's other
 	// NIC.
 	NoDefaultRoute bool `json:"noDefaultRoute,omitempty"`

@@ -197,7 +197,7 @@ func (v *IPv4) checkOrder() error {
 	for i, route := range v.Routes {
 		field := fmt.Sprintf("ipv4.routes[%d]", i)
 		switch {
-		case route.Default() && i < len(v.Routes)-1:
+		case route.Default() && i < len(v.Routes)-1 && (route.Destination.Bits() == 0 || !v.Routes[i+1].Default()):
 			return fieldErrorf(field, "the default route, want it last")
 		case route.Gateway.IsValid() && !reachable(route.Gateway):
 			return fieldErrorf(field+".gateway", "%v is not on the link: want a route to it, without a gateway, before this one", route.Gateway)

@@ -3,9 +3,9 @@ package guestconfig
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // Flat is the IPv4 configuration of a guest without routes, such as a unikernel.
@@ -58,10 +58,13 @@ func (n *nic) flat(format, name string) (Flat, error) {
 	for _, a := range addresses[1:] {
 		n.warn("the address %v is left out: %s has one, %v", a.Address, name, own.Address)
 	}
-	f, isDefault := Flat{Address: own.Address}, func(r cache.StaticRoute) bool {
-		return r.Table == tableMain && r.Destination == netip.PrefixFrom(netip.IPv4Unspecified(), 0) && r.Gateway.Is4()
-	}
-	first := slices.IndexFunc(n.was.Routes, isDefault)
+	f := Flat{Address: own.Address}
+	first := syntax.DefaultIndex(n.was.Routes, func(r cache.StaticRoute) netip.Prefix {
+		if r.Table != tableMain || !r.Gateway.Is4() {
+			return netip.Prefix{}
+		}
+		return r.Destination
+	})
 	if first >= 0 {
 		f.Gateway = n.was.Routes[first].Gateway
 	}

@@ -232,6 +232,16 @@ func TestFlat(t *testing.T) {
 	}}
 	alone := plain()
 	alone.Static.Addresses, alone.Static.Routes = alone.Static.Addresses[:1], nil
+	half := plain()
+	for i, r := range half.Static.Routes {
+		if r.Destination == pfx("0.0.0.0/0") {
+			half.Static.Routes[i].Destination = pfx("0.0.0.0/1")
+			other := half.Static.Routes[i]
+			other.Destination = pfx("128.0.0.0/1")
+			half.Static.Routes = append(half.Static.Routes, other)
+			break
+		}
+	}
 	only6 := plain()
 	only6.Static.Addresses = only6.Static.Addresses[1:]
 	const v6, noRoute = "the address fd", "the route to ::/0 "
@@ -241,6 +251,7 @@ func TestFlat(t *testing.T) {
 		warnings []string // what each of them has
 	}{
 		"plain":            {plain(), "10.244.1.7/24 10.244.1.1", []string{v6, noRoute}},
+		"halves":           {half, "10.244.1.7/24 10.244.1.1", []string{v6, noRoute}},
 		"routed":           {routed, "10.244.1.7/31 10.244.1.6", []string{"the gateway 169.254.75.1 is replaced by 10.244.1.6"}},
 		"routed, unserved": {unserved, "the gateway 169.254.75.1 is not in the network of 10.244.1.7/32", nil},
 		"outside":          {outside, "10.22.0.20/31 10.22.0.21", []string{v6, "the gateway 169.254.1.1 is replaced by 10.22.0.21", noRoute, "neighbour 169.254.1.1", "neighbour fe80::1"}},

@@ -11,6 +11,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // lose adds a loss to the record.
@@ -120,13 +121,12 @@ func leaseBehind4(guest, hop netip.Addr, routes []cache.Route) *cache.IPv4 {
 func leaseBehind6(own []netip.Prefix, router cache.Router, routes []cache.Route) *cache.IPv6 {
 	for _, route := range routes {
 		switch d := route.Destination; {
-		case d.Addr().IsLinkLocalUnicast(), isOwn(own, d):
-		case route.Default():
-			router.Default = true
+		case d.Addr().IsLinkLocalUnicast(), isOwn(own, d), d.Bits() == 0:
 		default:
 			router.Routes = append(router.Routes, d)
 		}
 	}
+	router.Default = defaultIndex(routes) >= 0
 	guest := newIPv6(own)
 	guest.Router = &router
 	return guest
@@ -220,10 +220,7 @@ func (n NIC) addLease4(r *cache.Record, addresses []netip.Prefix) {
 // routes that the address does not imply.
 func asLeased(address netip.Prefix, routes []cache.Route) (netip.Prefix, netip.Addr, []cache.Route) {
 	network := address.Masked()
-	gateway := netip.Addr{}
-	if i := slices.IndexFunc(routes, cache.Route.Default); i >= 0 {
-		gateway = routes[i].Gateway
-	}
+	gateway := (&cache.IPv4{Routes: routes}).Gateway()
 	isConnected := func(route cache.Route) bool { return route.Destination == network && !route.Gateway.IsValid() }
 	if slices.ContainsFunc(routes, isConnected) && (!gateway.IsValid() || network.Contains(gateway)) {
 		return address, gateway, slices.DeleteFunc(routes, isConnected)
@@ -444,13 +441,16 @@ func isOwn(addresses []netip.Prefix, network netip.Prefix) bool {
 
 // gateway6 is the next hop of the default route, else of any route; zero: there is none.
 func gateway6(routes []cache.Route) netip.Addr {
-	gateway := netip.Addr{}
-	for _, route := range routes { // the default route comes last
-		if route.Gateway.IsValid() && (route.Default() || !gateway.IsValid()) {
-			gateway = route.Gateway
-		}
+	routes = slices.DeleteFunc(slices.Clone(routes), func(r cache.Route) bool { return !r.Gateway.IsValid() })
+	if len(routes) == 0 {
+		return netip.Addr{}
 	}
-	return gateway
+	return routes[max(0, defaultIndex(routes))].Gateway
+}
+
+// defaultIndex is the index of the default route among routes of a family, and negative if there is none.
+func defaultIndex(routes []cache.Route) int {
+	return syntax.DefaultIndex(routes, func(r cache.Route) netip.Prefix { return r.Destination })
 }
 
 func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr) {
@@ -470,13 +470,10 @@ func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr
 		router.Address = eui64.LinkLocal(router.MAC)
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC})
 	}
+	routes = slices.DeleteFunc(slices.Clone(routes), func(r cache.Route) bool { return r.Gateway != gateway })
+	router.Default = defaultIndex(routes) >= 0
 	for _, route := range routes {
-		if route.Gateway != gateway {
-			continue
-		}
-		if route.Default() {
-			router.Default = true
-		} else {
+		if route.Destination.Bits() > 0 {
 			router.Routes = append(router.Routes, route.Destination)
 		}
 	}
@@ -509,13 +506,14 @@ func RemoveDefaultRoutes(r *cache.Record) {
 	}
 	if r.IPv6 != nil && r.IPv6.Router != nil {
 		r.IPv6.Router.Default = false
+		r.IPv6.Router.Routes = slices.DeleteFunc(r.IPv6.Router.Routes, syntax.IsDefault)
 	}
 	if r.IPv6 != nil {
 		r.IPv6.OnLink = slices.DeleteFunc(r.IPv6.OnLink, func(p netip.Prefix) bool { return p.Bits() == 0 })
 	}
 	if r.Static != nil {
 		r.Static.Routes = slices.DeleteFunc(r.Static.Routes, func(s cache.StaticRoute) bool {
-			return s.Destination.Bits() == 0 && s.Table == netstate.TableMain
+			return syntax.IsDefault(s.Destination) && s.Table == netstate.TableMain
 		})
 	}
 }

@@ -418,7 +418,7 @@ func (o RouteDel) String() string { return "ip route del " + RouteText(o.Route, 
 // RouteText is the route in the words of ip-route(8). Hops are the links of Route.Hops.
 func RouteText(r Route, link string, hops []string) string {
 	text := networkText(r.Destination)
-	if r.Default() && r.Destination.Addr().Is6() {
+	if r.Destination.Bits() == 0 && r.Destination.Addr().Is6() {
 		text = "::/0"
 	}
 	if name, ok := map[uint8]string{2: "local", 3: "broadcast", 5: "multicast", 6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}[r.Type]; ok {

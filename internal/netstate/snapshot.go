@@ -11,6 +11,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // Snapshot is what a namespace holds, as far as the wiring of one NIC needs it. A journal keeps it on disk
@@ -307,8 +308,8 @@ func (r Route) Uses(link int) bool {
 	return r.Link == link || slices.ContainsFunc(r.Hops, func(h Hop) bool { return h.Link == link })
 }
 
-// Default reports whether the route is a default route.
-func (r Route) Default() bool { return r.Destination.Bits() == 0 }
+// Default reports whether the route is a default route, or a half of one.
+func (r Route) Default() bool { return syntax.IsDefault(r.Destination) }
 
 // Rule is a policy rule: packets that match it are looked up in a table (ip-rule(8)).
 type Rule struct {

@@ -72,6 +72,23 @@ func calico4(gateway string, neighbours ...netstate.Neighbour) netstate.Snapshot
 	})
 }
 
+// halves has the two halves of each default route in its place.
+func halves(s netstate.Snapshot) netstate.Snapshot {
+	var routes []netstate.Route
+	for _, r := range s.Routes {
+		if d := r.Destination; d.Bits() == 0 {
+			for _, half := range map[bool][]string{true: {"0.0.0.0/1", "128.0.0.0/1"}, false: {"::/1", "8000::/1"}}[d.Addr().Is4()] {
+				r.Destination = pfx(half)
+				routes = append(routes, r)
+			}
+			continue
+		}
+		routes = append(routes, r)
+	}
+	s.Routes = routes
+	return s
+}
+
 // TestStandIn: a guest that knows no classless routes gets the address beside its own as its router, at the MAC of the
 // gateway. It gets none if the gateway is in its network, if the MAC is not known, or if another station has the
 // address.
@@ -103,6 +120,8 @@ func TestStandIn(t *testing.T) {
 		{"a station beside", with(func(s *netstate.Snapshot) { s.Neighbours = append(s.Neighbours, permanent(standIn, mac(8))) }), bridge(), "", cache.MAC{}},
 		{"a network on the link beside", with(func(s *netstate.Snapshot) { s.Routes = append(s.Routes, onLink("10.244.1.0/29")) }), bridge(), "", cache.MAC{}},
 		{"without ARP", with(func(s *netstate.Snapshot) { s.Links[1].NoARP = true }), redirect(), standIn, veth().MAC},
+		{"halves", halves(calico4(gateway, known)), bridge(), standIn, mac(9)},
+		{"one half", with(func(s *netstate.Snapshot) { s.Routes[0] = via("128.0.0.0/1", gateway) }), bridge(), "", cache.MAC{}},
 		{"masquerade", calico4(gateway, known), masquerade(), "", cache.MAC{}},
 		{"no responder", calico4(gateway, known), withSpec(bridge(), func(s *asked) { s.Options.NoResponder = true }), "", cache.MAC{}},
 		{"no default route", calico4(gateway, known), withSpec(bridge(), func(s *asked) { s.Options.NoDefaultRoute = true }), "", cache.MAC{}},
@@ -166,6 +185,36 @@ func TestLease(t *testing.T) {
   2001:db8:2::/48 via fe80::1
   default via fe80::1
 loss: route 2001:db8:3::/48: its next hop is fe80::2, and the guest has one router, fe80::1
+`},
+		{"halves of default routes", halves(flannel()), `IPv4 10.244.1.7/24 from 10.244.1.1
+  10.244.0.0/16 via 10.244.1.1
+  0.0.0.0/1 via 10.244.1.1
+  128.0.0.0/1 via 10.244.1.1
+  gateway 10.244.1.1
+IPv6 fd00:244:1::7
+  fd00:244:1::/64
+  ::/1 via fe80::ff:fe00:1
+  8000::/1 via fe80::ff:fe00:1
+  default via fe80::ff:fe00:1
+neighbour fe80::ff:fe00:1 at 02:00:00:00:00:01
+`},
+		{"halves by way of another router", lan4With(func(s *netstate.Snapshot) {
+			s.Routes = append(s.Routes, via("0.0.0.0/1", "10.244.1.9"), via("128.0.0.0/1", "10.244.1.9"))
+		}), `IPv4 10.244.1.7/24 from 10.244.1.9
+  0.0.0.0/1 via 10.244.1.9
+  128.0.0.0/1 via 10.244.1.9
+  0.0.0.0/0 via 10.244.1.1
+  gateway 10.244.1.9
+`},
+		{"one half", lan6With(func(s *netstate.Snapshot) { s.Routes = append(s.Routes, via("8000::/1", "fe80::2")) }), `IPv6 2001:db8:1::7
+  2001:db8:1::/64
+  default via fe80::1
+warning: the route to 8000::/1 by way of fe80::2 is not the guest's: its router is fe80::1
+`},
+		{"halves on the link", halves(lan6With(func(s *netstate.Snapshot) { s.Routes[2] = onLink("::/0") })), `IPv6 2001:db8:1::7
+  2001:db8:1::/64
+warning: the IPv6 default route has no next hop: the guest has none
+warning: the IPv6 default route has no next hop: the guest has none
 `},
 		{"IPv6 router of a part", lan6With(func(s *netstate.Snapshot) { s.Routes[2] = via("2001:db8:2::/48", "fe80::2") }), `IPv6 2001:db8:1::7
   2001:db8:1::/64
@@ -467,6 +516,14 @@ func TestRoutedPorts(t *testing.T) {
 	}
 }
 
+// halvesBeside has the two halves of each default route beside it, as a VPN leaves them.
+func halvesBeside(s netstate.Snapshot) netstate.Snapshot {
+	routes := s.Routes
+	s = halves(s)
+	s.Routes = append(s.Routes, routes[0], routes[len(routes)-1])
+	return s
+}
+
 func noDefaultRoute(s *asked) { s.Options.NoDefaultRoute = true }
 
 // TestNoDefaultRoute: with the option the record differs by its default routes alone, and still has a router where
@@ -481,6 +538,9 @@ func TestNoDefaultRoute(t *testing.T) {
 		{"redirect", flannel(), redirect()},
 		{"redirect, with source routing", sourceRouted(), redirect()},
 		{"masquerade", flannel(), masquerade()},
+		{"bridge, halves", halves(flannel()), bridge()},
+		{"redirect, halves and a whole one", halvesBeside(flannel()), redirect()},
+		{"routed, halves", halves(flannel()), routed()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			with := newPlan(t, c.found, c.spec).Record
@@ -489,7 +549,7 @@ func TestNoDefaultRoute(t *testing.T) {
 				t.Fatalf("without the option there is no default route either: %+v, %+v", with.IPv4, with.IPv6.Router)
 			}
 			for _, r := range without.IPv4.Routes {
-				if r.Default() {
+				if r.Destination.Bits() < 2 {
 					t.Errorf("the guest gets %v", r)
 				}
 			}
@@ -498,13 +558,18 @@ func TestNoDefaultRoute(t *testing.T) {
 			}
 			if without.Static != nil {
 				for _, r := range without.Static.Routes {
-					if r.Destination.Bits() == 0 && r.Table == netstate.TableMain {
+					if r.Destination.Bits() < 2 && r.Table == netstate.TableMain {
 						t.Errorf("static has %+v", r)
 					}
 				}
 			}
 			with.IPv4.Routes = slices.DeleteFunc(with.IPv4.Routes, cache.Route.Default)
+			if standIn := with.IPv4.StandIn; standIn.IsValid() {
+				with.IPv4.StandIn = netip.Addr{}
+				with.Neighbours = slices.DeleteFunc(with.Neighbours, func(n cache.Neighbour) bool { return n.Address == standIn })
+			}
 			with.IPv6.Router.Default = false
+			with.IPv6.Router.Routes = slices.DeleteFunc(with.IPv6.Router.Routes, func(p netip.Prefix) bool { return p.Bits() < 2 })
 			with.Options.NoDefaultRoute = true
 			with.Static, without.Static = nil, nil
 			if !reflect.DeepEqual(with, without) {
