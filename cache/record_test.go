@@ -196,6 +196,7 @@ func TestValidate(t *testing.T) {
 		{"ipv4.server", func(r *Record) { r.IPv4.Server = ip("169.254.75.1") }},
 		{"ipv4.standIn", func(r *Record) { r.IPv4.StandIn = ip("10.244.1.8") }},
 		{"ipv4.standIn", func(r *Record) { r.IPv4.StandIn = ip("fd00::6") }},
+		{"options.ipv6OnlySeconds", func(r *Record) { r.IPv6 = nil }},
 		{"ipv4.standIn", func(r *Record) { r.IPv4.Routes = r.IPv4.Routes[:1] }},
 		{"ipv4.routes[1].destination", func(r *Record) { r.IPv4.Routes[1].Destination = netip.Prefix{} }},
 		{"ipv4.routes[1].destination", func(r *Record) { r.IPv4.Routes[1].Destination = pfx("10.0.0.1/8") }},

@@ -138,6 +138,9 @@ func (r *Record) Validate() error {
 	if err := r.Options.Validate(); err != nil {
 		return within("options", err)
 	}
+	if r.Options.IPv6OnlySeconds > 0 && r.IPv4 != nil && r.IPv6 == nil {
+		return fieldErrorf("options.ipv6OnlySeconds", "%d, but the guest has no IPv6 address, and would give up its IPv4 address: leave this field out", r.Options.IPv6OnlySeconds)
+	}
 	if err := r.Limits.Validate(); err != nil {
 		return within("limits", err)
 	}

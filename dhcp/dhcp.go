@@ -42,7 +42,7 @@ type Responder struct {
 type answers struct {
 	guest      cache.MAC
 	frameSize  int
-	v4         *server4 // nil: no DHCPv4
+	v4         *server4 // nil: no answer by DHCPv4
 	v6         *server6 // nil: no DHCPv6 and no advertisements
 	router     *router  // nil exactly if v6 is
 	neighbours map[netip.Addr]neighbour
@@ -99,7 +99,7 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 		standby:   rec.Standby,
 		warnings:  res.warnings,
 	}
-	if rec.IPv4 != nil {
+	if rec.IPv4 != nil || rec.IPv6 != nil && rec.Options.IPv6OnlySeconds > 0 {
 		r.v4 = newServer4(rec, res)
 	}
 	if rec.IPv6 != nil {

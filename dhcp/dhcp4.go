@@ -50,6 +50,7 @@ type server4 struct {
 	exact           configuration4
 	standIn         *configuration4 // nil: every guest gets exact
 	bootsByHTTP     bool            // the boot file is a URL, and no option 60 is configured
+	only6           []byte          // option 108 of a guest that has no IPv4 address; nil: it has one
 	mtu             int
 }
 
@@ -93,8 +94,24 @@ func appendOption4(b []byte, code uint8, value []byte) []byte {
 	}
 }
 
+// noServer is the server of a guest without an IPv4 address, which sends it nothing.
+var noServer = netip.AddrFrom4([4]byte{169, 254, 75, 1})
+
+// ipv6Only returns option 108 (RFC 8925).
+func ipv6Only(o cache.Options) []byte {
+	return appendOption4(nil, uint8(dhcpv4.OptionIPv6OnlyPreferred), binary.BigEndian.AppendUint32(nil, o.IPv6OnlySeconds))
+}
+
+// newServer4 returns the server of a record with an IPv4 address, or with Options.IPv6OnlySeconds.
 func newServer4(rec cache.Record, res resolver) *server4 {
 	v4 := rec.IPv4
+	if v4 == nil {
+		return &server4{
+			guest: rec.MAC, self: rec.ResponderMAC, address: netip.IPv4Unspecified(), server: noServer,
+			identifier: appendOption4(nil, uint8(dhcpv4.OptionServerIdentifier), noServer.AsSlice()),
+			only6:      ipv6Only(rec.Options),
+		}
+	}
 	s := &server4{guest: rec.MAC, self: rec.ResponderMAC, address: v4.Address.Addr(), server: v4.Server, mtu: rec.MTU}
 	s.identifier = appendOption4(nil, uint8(dhcpv4.OptionServerIdentifier), s.server.AsSlice())
 	s.lease = leaseOptions4(leaseSeconds(rec.Options))
@@ -165,7 +182,7 @@ func newConfiguration4(rec cache.Record, res resolver, address netip.Prefix, gat
 	c.unasked = len(c.options)
 	add(optionCaptivePortal, []byte(o.CaptivePortal))
 	if o.IPv6OnlySeconds > 0 {
-		add(uint8(dhcpv4.OptionIPv6OnlyPreferred), binary.BigEndian.AppendUint32(nil, o.IPv6OnlySeconds))
+		addWire(uint8(dhcpv4.OptionIPv6OnlyPreferred), ipv6Only(o))
 	}
 	return c
 }
@@ -253,6 +270,13 @@ func (s *server4) answer(dst, msg []byte) ([]byte, result) {
 		return dst, result{ignored: malformed}
 	}
 	q := request4{msg: msg, options: options, ciaddr: netip.AddrFrom4([4]byte(msg[offCiaddr:offYiaddr]))}
+	if s.only6 != nil {
+		asked, _ := options.get(uint8(dhcpv4.OptionParameterRequestList))
+		if dhcpv4.MessageType(kind[0]) != dhcpv4.MessageTypeDiscover || bytes.IndexByte(asked, uint8(dhcpv4.OptionIPv6OnlyPreferred)) < 0 {
+			return dst, result{ignored: noIPv4}
+		}
+		return s.appendNoAddress(dst, q), result{kind: offered4, address: s.address}
+	}
 	switch dhcpv4.MessageType(kind[0]) {
 	case dhcpv4.MessageTypeDiscover:
 		if _, rapid := options.get(uint8(dhcpv4.OptionRapidCommit)); rapid { // RFC 4039
@@ -442,6 +466,15 @@ func (s *server4) appendInform(dst []byte, q request4) []byte {
 	copy(fixed[offCiaddr:], q.msg[offCiaddr:offYiaddr])
 	b = s.appendOptions(b, len(dst), q, &s.exact, false) // the guest has its address and its router
 	return s.finish(b, len(dst), s.guest, q.ciaddr)
+}
+
+// appendNoAddress appends the offer for a guest that wants no IPv4 where there is IPv6 (RFC 8925 section 3.3.1): its
+// yiaddr is 0.0.0.0. It goes to broadcast, as the guest has no address.
+func (s *server4) appendNoAddress(dst []byte, q request4) []byte {
+	b, _ := s.appendHead(dst, q, dhcpv4.MessageTypeOffer)
+	b = append(b, s.only6...)
+	b = appendClientIdentifier(b, q)
+	return s.finish(b, len(dst), frame.Broadcast, broadcastIP)
 }
 
 // appendNak appends a DHCPNAK: no address, no parameters (RFC 2131 table 3). It goes to broadcast, as the

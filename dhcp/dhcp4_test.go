@@ -764,6 +764,42 @@ func TestDHCPv4FurtherOptions(t *testing.T) {
 	}
 }
 
+// RFC 8925 section 3.3.1: a guest without an IPv4 address that asks for option 108 gets an offer without an address. No
+// other message gets an answer.
+func TestDHCPv4IPv6Only(t *testing.T) {
+	rec := newRecord()
+	rec.IPv4, rec.Options.IPv6OnlySeconds, rec.Options.Hostname = nil, 1800, "vm1"
+	r := newResponder(t, rec, resolvConf)
+	dhcpcd := map[uint8][]byte{55: {1, 121, 3, 6, 12, 15, 26, 28, 33, 51, 54, 58, 59, 108, 119}, 61: {1, 2, 3}, 80: {}}
+	for _, q := range []client4{{kind: discover, options: dhcpcd}, {kind: discover, flags: 0x8000, options: dhcpcd}} {
+		if e := resultOf(r, q.frame()); e.kind != offered4 || e.address != anyone {
+			t.Errorf("event %q of %v", e.kind, e.address)
+		}
+		got, silent := ask(t, r, q.frame())
+		if silent {
+			t.Fatal("no answer")
+		}
+		m := read4(t, got)
+		if m.MessageType() != offer || !m.YourIPAddr.IsUnspecified() || got.dst != everybody || !bytes.Equal(m.TransactionID[:], xid) {
+			t.Errorf("a %v of %v to %v", m.MessageType(), m.YourIPAddr, got.dst)
+		}
+		if codes := order4(t, got.payload); !slices.Equal(codes, []int{53, 54, 108, 61}) || !bytes.Equal(m.Options[108], []byte{0, 0, 7, 8}) {
+			t.Errorf("options %v, 108 %x", codes, m.Options[108])
+		}
+		if !m.ServerIdentifier().Equal(net.IP(got.src.AsSlice())) {
+			t.Errorf("server %v, source %v", m.ServerIdentifier(), got.src)
+		}
+	}
+	for _, q := range []client4{
+		{kind: discover}, {kind: discover, options: map[uint8][]byte{55: {1, 3, 6}}}, {kind: request, options: map[uint8][]byte{50: {10, 0, 0, 7}, 55: {108}}},
+		{kind: dhcpv4.MessageTypeInform, ciaddr: "10.0.0.7", options: map[uint8][]byte{55: {108}}}, {kind: dhcpv4.MessageTypeDecline, options: map[uint8][]byte{55: {108}}},
+	} {
+		judge(t, r, fmt.Sprint(q.kind, q.options), q.frame(), noIPv4)
+	}
+	rec.Options.IPv6OnlySeconds = 0
+	judge(t, newResponder(t, rec, resolvConf), "not configured", client4{kind: discover, options: dhcpcd}.frame(), noIPv4)
+}
+
 // The parser of the frame, RFC 791, RFC 768.
 func TestDHCPv4Frames(t *testing.T) {
 	r := newResponder(t, newRecord(), resolvConf)

@@ -13,6 +13,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
+func ipv6Only(s *asked) { s.Options.IPv6OnlySeconds = 1800 }
+
 // TestRefused: every refusal names the object and the way out, and can be distinguished from the others.
 func TestRefused(t *testing.T) {
 	field := func(name string) func(error) bool {
@@ -75,6 +77,10 @@ func TestRefused(t *testing.T) {
 		{"MTU above the NIC's", flannel(), withSpec(redirect(), func(s *asked) { s.MTU = 1451 }), field("mtu"), "1451|eth0 has 1450|at most"},
 		{"MTU too small for IPv6", flannel(), withSpec(bridge(), func(s *asked) { s.MTU = 1279 }), field("mtu"), "1279|fd00:244:1::7|1280"},
 		{"MTU too small for IPv6, masquerade", flannel(), withSpec(masquerade(), func(s *asked) { s.MTU = 1279 }), field("mtu"), "1279|1280"},
+		{"IPv6 alone wanted, without IPv6", lan4(), withSpec(bridge(), ipv6Only), field("options.ipv6OnlySeconds"), "1800|no IPv6 address|leave this field out"},
+		{"IPv6 alone wanted, without IPv6, masquerade", lan4(), withSpec(masquerade(), ipv6Only), field("options.ipv6OnlySeconds"), "1800|no IPv6 address"},
+		{"IPv6 alone wanted, without IPv6, auto", lan4(), withSpec(bridge(), func(s *asked) { s.Binding = infra.Auto{}; ipv6Only(s) }),
+			field("options.ipv6OnlySeconds"), "1800|no IPv6 address"},
 		{"MTU without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *asked) { s.MTU, s.Guard.Off = 1400, true }),
 			field("mtu"), "1400|nf_tables|modprobe"},
 		{"limits without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *asked) { limited(s); s.Guard.Off = true }),
