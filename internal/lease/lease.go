@@ -417,7 +417,11 @@ func (n NIC) addLease6(r *cache.Record, addresses []netip.Prefix) {
 		case !route.Gateway.IsValid():
 			r.IPv6.OnLink = append(r.IPv6.OnLink, d)
 		case route.Gateway != gateway:
-			lose(r, "route", d.String(), "its next hop is %v, and the guest has one router, %v", route.Gateway, gateway)
+			kind := "route"
+			if syntax.IsDefault(d) && defaultIndex(by(routes, gateway)) < 0 { // the guest gets the other half
+				kind = "default-route"
+			}
+			lose(r, kind, d.String(), "its next hop is %v, and the guest has one router, %v", route.Gateway, gateway)
 		}
 	}
 	if gateway.IsValid() {
@@ -448,6 +452,11 @@ func gateway6(routes []cache.Route) netip.Addr {
 	return routes[max(0, defaultIndex(routes))].Gateway
 }
 
+// by are the routes by way of the gateway.
+func by(routes []cache.Route, gateway netip.Addr) []cache.Route {
+	return slices.DeleteFunc(slices.Clone(routes), func(r cache.Route) bool { return r.Gateway != gateway })
+}
+
 // defaultIndex is the index of the default route among routes of a family, and negative if there is none.
 func defaultIndex(routes []cache.Route) int {
 	return syntax.DefaultIndex(routes, func(r cache.Route) netip.Prefix { return r.Destination })
@@ -470,7 +479,7 @@ func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr
 		router.Address = eui64.LinkLocal(router.MAC)
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC})
 	}
-	routes = slices.DeleteFunc(slices.Clone(routes), func(r cache.Route) bool { return r.Gateway != gateway })
+	routes = by(routes, gateway)
 	router.Default = defaultIndex(routes) >= 0
 	for _, route := range routes {
 		if route.Destination.Bits() > 0 {
@@ -509,7 +518,7 @@ func RemoveDefaultRoutes(r *cache.Record) {
 		r.IPv6.Router.Routes = slices.DeleteFunc(r.IPv6.Router.Routes, syntax.IsDefault)
 	}
 	if r.IPv6 != nil {
-		r.IPv6.OnLink = slices.DeleteFunc(r.IPv6.OnLink, func(p netip.Prefix) bool { return p.Bits() == 0 })
+		r.IPv6.OnLink = slices.DeleteFunc(r.IPv6.OnLink, syntax.IsDefault)
 	}
 	if r.Static != nil {
 		r.Static.Routes = slices.DeleteFunc(r.Static.Routes, func(s cache.StaticRoute) bool {

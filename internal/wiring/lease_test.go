@@ -209,12 +209,20 @@ neighbour fe80::ff:fe00:1 at 02:00:00:00:00:01
 		{"one half", lan6With(func(s *netstate.Snapshot) { s.Routes = append(s.Routes, via("8000::/1", "fe80::2")) }), `IPv6 2001:db8:1::7
   2001:db8:1::/64
   default via fe80::1
-warning: the route to 8000::/1 by way of fe80::2 is not the guest's: its router is fe80::1
+loss: route 8000::/1: its next hop is fe80::2, and the guest has one router, fe80::1
+`},
+		{"halves by way of two routers", lan6With(func(s *netstate.Snapshot) {
+			s.Routes[2] = via("::/1", "fe80::1")
+			s.Routes = append(s.Routes, via("8000::/1", "fe80::2"))
+		}), `IPv6 2001:db8:1::7
+  2001:db8:1::/64
+  ::/1 via fe80::1
+loss: default-route 8000::/1: its next hop is fe80::2, and the guest has one router, fe80::1
 `},
 		{"halves on the link", halves(lan6With(func(s *netstate.Snapshot) { s.Routes[2] = onLink("::/0") })), `IPv6 2001:db8:1::7
   2001:db8:1::/64
-warning: the IPv6 default route has no next hop: the guest has none
-warning: the IPv6 default route has no next hop: the guest has none
+loss: default-route ::/1: it has no next hop, and a router advertisement names its sender
+loss: default-route 8000::/1: it has no next hop, and a router advertisement names its sender
 `},
 		{"IPv6 router of a part", lan6With(func(s *netstate.Snapshot) { s.Routes[2] = via("2001:db8:2::/48", "fe80::2") }), `IPv6 2001:db8:1::7
   2001:db8:1::/64
