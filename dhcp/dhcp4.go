@@ -3,16 +3,14 @@ package dhcp
 import (
 	"bytes"
 	"encoding/binary"
-	"maps"
-	"net"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/frame"
+	"github.com/guestwire/guestwire/internal/served"
 )
 
 // The fixed part of a DHCPv4 message (RFC 2131 section 2), offsets and sizes in octets.
@@ -30,13 +28,9 @@ const (
 	fixedLen4 = 240
 
 	minMessage4 = 300 // a BOOTP message (RFC 951); a shorter message is padded
-	minDatagram = 576 // the datagram that every client accepts (RFC 2131 section 2)
 
 	cookie4       = 0x63825363
 	flagBroadcast = 0x80
-
-	optionCaptivePortal   = 114 // RFC 8910 section 2.1
-	optionMicrosoftRoutes = 249 // [MS-DHCPE] section 2.2.8, the content of 121
 )
 
 // server4 answers DHCPv4 for one address.
@@ -47,60 +41,15 @@ type server4 struct {
 	sname, file     string
 	identifier      []byte // option 54
 	lease           []byte // options 51, 58, 59
-	exact           configuration4
-	standIn         *configuration4 // nil: every guest gets exact
+	exact           *served.Options
+	standIn         *served.Options // nil: every guest gets exact
 	bootsByHTTP     bool            // the boot file is a URL, and no option 60 is configured
 	only6           []byte          // option 108 of a guest that has no IPv4 address; nil: it has one
 	mtu             int
 }
 
-// configuration4 is what the guest learns of its network.
-type configuration4 struct {
-	mask    []byte // option 1
-	options []option4
-	unasked int        // options[:unasked] are sent without being asked for
-	at      [256]uint8 // at[code]-1 is the option's index in options; 0: there is none
-}
-
-// option4 is one option as it is sent: in several parts if the value has more than 255 octets (RFC 3396).
-type option4 struct {
-	code uint8
-	wire []byte
-}
-
-// appendList4 appends an option whose value is a list of items of 1 to 255 octets. It cuts a long option between two
-// items, as some clients read each part by itself.
-func appendList4(b []byte, code uint8, items [][]byte) []byte {
-	for len(items) > 0 {
-		n, size := 0, 0
-		for n < len(items) && size+len(items[n]) <= 255 {
-			size += len(items[n])
-			n++
-		}
-		b = appendOption4(b, code, slices.Concat(items[:n]...))
-		items = items[n:]
-	}
-	return b
-}
-
-func appendOption4(b []byte, code uint8, value []byte) []byte {
-	for {
-		n := min(len(value), 255)
-		b = append(b, code, byte(n))
-		b = append(b, value[:n]...)
-		if value = value[n:]; len(value) == 0 {
-			return b
-		}
-	}
-}
-
 // noServer is the server of a guest without an IPv4 address, which sends it nothing.
 var noServer = netip.AddrFrom4([4]byte{169, 254, 75, 1})
-
-// ipv6Only returns option 108 (RFC 8925).
-func ipv6Only(o cache.Options) []byte {
-	return appendOption4(nil, uint8(dhcpv4.OptionIPv6OnlyPreferred), binary.BigEndian.AppendUint32(nil, o.IPv6OnlySeconds))
-}
 
 // newServer4 returns the server of a record with an IPv4 address, or with Options.IPv6OnlySeconds.
 func newServer4(rec cache.Record, res resolver) *server4 {
@@ -108,18 +57,14 @@ func newServer4(rec cache.Record, res resolver) *server4 {
 	if v4 == nil {
 		return &server4{
 			guest: rec.MAC, self: rec.ResponderMAC, address: netip.IPv4Unspecified(), server: noServer,
-			identifier: appendOption4(nil, uint8(dhcpv4.OptionServerIdentifier), noServer.AsSlice()),
-			only6:      ipv6Only(rec.Options),
+			identifier: served.Append(nil, uint8(dhcpv4.OptionServerIdentifier), noServer.AsSlice()),
+			only6:      served.IPv6Only(&rec.Options),
 		}
 	}
 	s := &server4{guest: rec.MAC, self: rec.ResponderMAC, address: v4.Address.Addr(), server: v4.Server, mtu: rec.MTU}
-	s.identifier = appendOption4(nil, uint8(dhcpv4.OptionServerIdentifier), s.server.AsSlice())
-	s.lease = leaseOptions4(leaseSeconds(rec.Options))
-	s.exact = newConfiguration4(rec, res, v4.Address, v4.Gateway(), routes4(v4))
-	if v4.StandIn.IsValid() {
-		c := newConfiguration4(rec, res, netip.PrefixFrom(v4.Address.Addr(), 31), v4.StandIn, nil)
-		s.standIn = &c
-	}
+	s.identifier = served.Append(nil, uint8(dhcpv4.OptionServerIdentifier), s.server.AsSlice())
+	s.lease = served.Lease(leaseSeconds(rec.Options))
+	s.exact, s.standIn = served.Exact(&rec, res.servers4, res.search), served.StandIn(&rec, res.servers4, res.search)
 
 	// QEMU's iPXE boots by these fields of the header, not by options 66 and 67. Both texts end
 	// with a zero.
@@ -137,113 +82,14 @@ func newServer4(rec cache.Record, res resolver) *server4 {
 	return s
 }
 
-// newConfiguration4 returns what a guest learns that has the address, the gateway, if there is one, and the content of
-// option 121.
-func newConfiguration4(rec cache.Record, res resolver, address netip.Prefix, gateway netip.Addr, routes [][]byte) configuration4 {
-	c := configuration4{mask: appendOption4(nil, uint8(dhcpv4.OptionSubnetMask), net.CIDRMask(address.Bits(), 32))}
-	// In the order of importance: appendOptions leaves out the last ones if a message is too
-	// small.
-	addWire := func(code uint8, wire []byte) {
-		c.options = append(c.options, option4{code, wire})
-		c.at[code] = uint8(len(c.options))
-	}
-	add := func(code uint8, value []byte) {
-		if len(value) > 0 {
-			addWire(code, appendOption4(nil, code, value))
-		}
-	}
-	addList := func(code uint8, items [][]byte) {
-		if len(items) > 0 {
-			addWire(code, appendList4(nil, code, items))
-		}
-	}
-	if gateway.IsValid() {
-		add(uint8(dhcpv4.OptionRouter), gateway.AsSlice())
-	}
-	addList(uint8(dhcpv4.OptionClasslessStaticRoute), routes)
-	addList(optionMicrosoftRoutes, routes)
-	addList(uint8(dhcpv4.OptionDomainNameServer), addresses4(res.servers4))
-	add(uint8(dhcpv4.OptionInterfaceMTU), binary.BigEndian.AppendUint16(nil, uint16(rec.MTU)))
-	if len(res.search) > 0 {
-		add(uint8(dhcpv4.OptionDomainName), []byte(res.search[0]))
-		addList(uint8(dhcpv4.OptionDNSDomainSearchList), searchList4(res.search))
-	}
-	o := rec.Options
-	add(uint8(dhcpv4.OptionHostName), []byte(o.Hostname))
-	add(uint8(dhcpv4.OptionTFTPServerName), []byte(o.TFTPServer))
-	add(uint8(dhcpv4.OptionBootfileName), []byte(o.BootFile))
-	addList(uint8(dhcpv4.OptionNTPServers), addresses4(o.NTP))
-	if address.Bits() < 31 {
-		add(uint8(dhcpv4.OptionBroadcastAddress), broadcast(address))
-	}
-	for _, code := range slices.Sorted(maps.Keys(o.DHCPv4)) {
-		add(code, []byte(o.DHCPv4[code]))
-	}
-	c.unasked = len(c.options)
-	add(optionCaptivePortal, []byte(o.CaptivePortal))
-	if o.IPv6OnlySeconds > 0 {
-		addWire(uint8(dhcpv4.OptionIPv6OnlyPreferred), ipv6Only(o))
-	}
-	return c
-}
-
 // configurationFor returns what the guest gets with a lease. A guest that asks for no classless routes cannot use a
 // gateway outside of its network: it gets the stand-in as its router, and the network of both.
-func (s *server4) configurationFor(q request4) *configuration4 {
+func (s *server4) configurationFor(q request4) *served.Options {
 	asked, _ := q.options.get(uint8(dhcpv4.OptionParameterRequestList))
-	if s.standIn == nil || bytes.IndexByte(asked, uint8(dhcpv4.OptionClasslessStaticRoute)) >= 0 || bytes.IndexByte(asked, optionMicrosoftRoutes) >= 0 {
-		return &s.exact
+	if s.standIn == nil || bytes.IndexByte(asked, served.ClasslessRoutes) >= 0 || bytes.IndexByte(asked, served.MicrosoftRoutes) >= 0 {
+		return s.exact
 	}
 	return s.standIn
-}
-
-func leaseOptions4(seconds uint32) []byte {
-	u32 := func(b []byte, code uint8, v uint32) []byte {
-		return appendOption4(b, code, binary.BigEndian.AppendUint32(nil, v))
-	}
-	b := u32(nil, uint8(dhcpv4.OptionIPAddressLeaseTime), seconds)
-	if seconds == infinite {
-		return b
-	}
-	b = u32(b, uint8(dhcpv4.OptionRenewTimeValue), seconds/2)
-	return u32(b, uint8(dhcpv4.OptionRebindingTimeValue), uint32(uint64(seconds)*7/8))
-}
-
-// addresses4 returns the IPv4 addresses of the list, as they are sent.
-func addresses4(list []netip.Addr) [][]byte {
-	var items [][]byte
-	for _, a := range list {
-		if a.Is4() {
-			items = append(items, a.AsSlice())
-		}
-	}
-	return items
-}
-
-func broadcast(p netip.Prefix) []byte {
-	b := p.Addr().As4()
-	v := binary.BigEndian.Uint32(b[:]) | (1<<(32-p.Bits()) - 1)
-	return binary.BigEndian.AppendUint32(nil, v)
-}
-
-// routes4 returns the content of option 121 (RFC 3442): the record's routes in the record's order, as
-// clients install them one after the other. The content is empty if it would say no more than options
-// 1 and 3 do.
-func routes4(v4 *cache.IPv4) [][]byte {
-	if len(v4.Routes) == 1 && v4.Gateway().IsValid() {
-		return nil
-	}
-	var routes [][]byte
-	for _, route := range v4.Routes {
-		hop := netip.IPv4Unspecified() // the destination is on the link
-		if route.Gateway.IsValid() {
-			hop = route.Gateway
-		}
-		bits := route.Destination.Bits()
-		item := append([]byte{byte(bits)}, route.Destination.Addr().AsSlice()[:(bits+7)/8]...)
-		routes = append(routes, append(item, hop.AsSlice()...))
-	}
-	return routes
 }
 
 // answer answers one DHCPv4 message (RFC 2131 section 4.3).
@@ -464,7 +310,7 @@ func (s *server4) appendLease(dst []byte, q request4, kind dhcpv4.MessageType, r
 func (s *server4) appendInform(dst []byte, q request4) []byte {
 	b, fixed := s.appendHead(dst, q, dhcpv4.MessageTypeAck)
 	copy(fixed[offCiaddr:], q.msg[offCiaddr:offYiaddr])
-	b = s.appendOptions(b, len(dst), q, &s.exact, false) // the guest has its address and its router
+	b = s.appendOptions(b, len(dst), q, s.exact, false) // the guest has its address and its router
 	return s.finish(b, len(dst), s.guest, q.ciaddr)
 }
 
@@ -481,7 +327,7 @@ func (s *server4) appendNoAddress(dst []byte, q request4) []byte {
 // guest may have an address of another network.
 func (s *server4) appendNak(dst []byte, q request4) []byte {
 	b, _ := s.appendHead(dst, q, dhcpv4.MessageTypeNak)
-	b = appendOption4(b, uint8(dhcpv4.OptionMessage), []byte("this is not the address of this guest"))
+	b = served.Append(b, uint8(dhcpv4.OptionMessage), []byte("this is not the address of this guest"))
 	b = appendClientIdentifier(b, q)
 	return s.finish(b, len(dst), frame.Broadcast, broadcastIP)
 }
@@ -493,7 +339,7 @@ func appendClientIdentifier(b []byte, q request4) []byte {
 	if !ok || len(id) > 255 {
 		return b
 	}
-	return appendOption4(b, uint8(dhcpv4.OptionClientIdentifier), id)
+	return served.Append(b, uint8(dhcpv4.OptionClientIdentifier), id)
 }
 
 // httpClient is the vendor class of UEFI's HTTP boot. Such a client takes only offers with this class (UEFI
@@ -511,15 +357,15 @@ func (s *server4) appendClass(b []byte, q request4) []byte {
 	if !s.bootsByHTTP || !bytes.HasPrefix(class, []byte(httpClient)) {
 		return b
 	}
-	return appendOption4(b, uint8(dhcpv4.OptionClassIdentifier), []byte(httpClient))
+	return served.Append(b, uint8(dhcpv4.OptionClassIdentifier), []byte(httpClient))
 }
 
 // appendOptions appends the mask, the options that the guest asks for, in the guest's order, and the other
 // options, to the frame at b[start:]. If not all of them fit, those that the guest did not ask for are left
 // out first, and then those of less importance. The fields sname and file are for network boot and never hold
 // options.
-func (s *server4) appendOptions(b []byte, start int, q request4, c *configuration4, rapid bool) []byte {
-	b = append(b, c.mask...) // before the router: RFC 2132 section 3.3
+func (s *server4) appendOptions(b []byte, start int, q request4, c *served.Options, rapid bool) []byte {
+	b = append(b, c.Mask...) // before the router: RFC 2132 section 3.3
 	if rapid {
 		b = append(b, byte(dhcpv4.OptionRapidCommit), 0)
 	}
@@ -527,39 +373,26 @@ func (s *server4) appendOptions(b []byte, start int, q request4, c *configuratio
 	b = s.appendClass(b, q)
 
 	asked, _ := q.options.get(uint8(dhcpv4.OptionParameterRequestList))
-	var wanted, chosen [256]bool
-	for _, code := range asked {
-		wanted[code] = true
-	}
-	room := s.limit(q) - (len(b) - start - frame.EthernetLen) - 1
-	for _, first := range [...]bool{true, false} {
-		for i, o := range c.options {
-			if wanted[o.code] == first && (first || i < c.unasked) && len(o.wire) <= room {
-				chosen[o.code] = true
-				room -= len(o.wire)
-			}
-		}
-	}
+	chosen := c.Choose(asked, s.limit(q)-(len(b)-start-frame.EthernetLen)-1)
 	for _, code := range asked {
 		if chosen[code] {
-			b = append(b, c.options[c.at[code]-1].wire...)
+			b = append(b, c.Wire(code)...)
 			chosen[code] = false
 		}
 	}
-	for _, o := range c.options {
-		if chosen[o.code] {
-			b = append(b, o.wire...)
+	for _, o := range c.All() {
+		if chosen[o.Code] {
+			b = append(b, o.Wire...)
 		}
 	}
 	return b
 }
 
-// limit returns the size of the largest IPv4 datagram that the guest accepts: option 57 (RFC 2132 section
-// 9.10), at least minDatagram and at most the MTU.
+// limit returns the size of the largest IPv4 datagram that the guest accepts.
 func (s *server4) limit(q request4) int {
-	raw, _ := q.options.get(uint8(dhcpv4.OptionMaximumDHCPMessageSize))
-	if len(raw) != 2 {
-		return minDatagram
+	size := 0
+	if raw, _ := q.options.get(uint8(dhcpv4.OptionMaximumDHCPMessageSize)); len(raw) == 2 {
+		size = int(binary.BigEndian.Uint16(raw))
 	}
-	return max(minDatagram, min(int(binary.BigEndian.Uint16(raw)), s.mtu))
+	return served.Limit(size, s.mtu)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/served"
 )
 
 // resolver is the part of a DNS configuration that the guest gets.
@@ -72,51 +73,11 @@ func nameFault(name string) string {
 	return ""
 }
 
-// appendName appends the name as a sequence of labels (RFC 1035 section 3.1).
-//
-// With offsets the name is compressed (section 4.1.4): offsets maps the ends of names that are in the option,
-// which begins at b[0], to their places, and gets those of this name. Nil: no compression, as DHCPv6 and
-// router advertisements want it (RFC 9915 section 10, RFC 8106 section 5.2).
-func appendName(b []byte, name string, offsets map[string]int) []byte {
-	for name != "" {
-		known := strings.ToLower(name)
-		if at, ok := offsets[known]; ok {
-			return append(b, 0xc0|byte(at>>8), byte(at))
-		}
-		if offsets != nil {
-			offsets[known] = len(b)
-		}
-		label, rest, _ := strings.Cut(name, ".")
-		b = append(b, byte(len(label)))
-		b = append(b, label...)
-		name = rest
-	}
-	return append(b, 0)
-}
-
 // encodeNames returns the names without compression.
 func encodeNames(names []string) []byte {
 	var b []byte
 	for _, name := range names {
-		b = appendName(b, name, nil)
+		b = served.AppendName(b, name, nil)
 	}
 	return b
-}
-
-// searchList4 returns the names of option 119 (RFC 3397). Names in the first 255 octets are compressed, the others are
-// not. So pointers are right for clients that join the parts of an option, and for those that read each part by itself.
-func searchList4(names []string) [][]byte {
-	var items [][]byte
-	var b []byte
-	offsets := map[string]int{}
-	for _, name := range names {
-		start := len(b)
-		b = appendName(b, name, offsets)
-		if len(b) > 255 {
-			offsets = nil
-			b = appendName(b[:start], name, nil)
-		}
-		items = append(items, slices.Clone(b[start:]))
-	}
-	return items
 }

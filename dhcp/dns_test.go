@@ -12,6 +12,7 @@ import (
 	"github.com/mdlayher/ndp"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/served"
 )
 
 func TestResolver(t *testing.T) {
@@ -61,7 +62,7 @@ func TestResolver(t *testing.T) {
 func TestEncodeNames(t *testing.T) {
 	names := []string{"default.svc.cluster.local", "svc.Cluster.local", "other.cluster.local", "cluster.local"}
 	want := []byte("\x07default\x03svc\x07cluster\x05local\x00\xc0\x08\x05other\xc0\x0c\xc0\x0c")
-	if got := slices.Concat(searchList4(names)...); !bytes.Equal(got, want) {
+	if got := slices.Concat(served.SearchList(names)...); !bytes.Equal(got, want) {
 		t.Errorf("compressed %q, want %q", got, want)
 	}
 	plain := encodeNames(names)
@@ -80,7 +81,7 @@ func TestEncodeManyNames(t *testing.T) {
 	for i := range 1500 {
 		names = append(names, fmt.Sprintf("zone-number-%d.of.net-%d", i, i/2))
 	}
-	wire := appendList4(nil, 119, searchList4(names))
+	wire := served.AppendList(nil, 119, served.SearchList(names))
 	if len(wire) < 1<<14 {
 		t.Fatalf("%d octets prove nothing", len(wire))
 	}
@@ -125,7 +126,7 @@ func FuzzNames(f *testing.F) {
 		if err != nil || !slices.Equal(got.Labels, res.search) {
 			t.Fatalf("%q became %v, %v", res.search, got, err)
 		}
-		checkNames(t, appendList4(nil, 119, searchList4(res.search)), res.search)
+		checkNames(t, served.AppendList(nil, 119, served.SearchList(res.search)), res.search)
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/frame"
+	"github.com/guestwire/guestwire/internal/served"
 )
 
 // Intervals and lifetimes of router advertisements (RFC 4861 section 6.2.1). The interval is the longest
@@ -197,7 +198,7 @@ func searchOptions(names []string) (options []*ndp.RawOption, long []string) {
 		value = slices.Clone(head)
 	}
 	for _, name := range names {
-		wire := appendName(nil, name, nil)
+		wire := served.AppendName(nil, name, nil)
 		if 2+len(head)+len(wire) > maxOptionND {
 			long = append(long, name)
 			continue
