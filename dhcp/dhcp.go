@@ -7,14 +7,15 @@ package dhcp
 import (
 	"fmt"
 	"log/slog"
-	"math"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/frame"
+	"github.com/guestwire/guestwire/internal/served"
 )
 
 // Responder answers one guest. Its methods can be called at the same time. Set its fields before Serve.
@@ -113,9 +114,28 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 		}
 		r.warnings = append(r.warnings, warnings...)
 	}
+	r.warnings = append(r.warnings, unsent(&rec, res)...)
 	r.neighbours = newNeighbours(rec)
 	r.rounds = newRounds(rec, r.neighbours)
 	return r, nil
+}
+
+// unsent warns of what the guest does not get as it has no address of the family, and by DHCPv4 as it does not fit into
+// a message.
+func unsent(rec *cache.Record, res resolver) []string {
+	var warnings []string
+	for _, l := range append(served.OtherFamily(rec), served.TooLong4(rec, res.servers4, res.search)...) {
+		warnings = append(warnings, fmt.Sprintf("%s is left out: %s", l.What, l.Why))
+	}
+	for _, s := range append(slices.Clone(res.servers4), res.servers6...) {
+		switch {
+		case rec.IPv4 == nil && s.Is4():
+			warnings = append(warnings, fmt.Sprintf("DNS server %v is left out: the guest has no IPv4 address", s))
+		case rec.IPv6 == nil && s.Is6():
+			warnings = append(warnings, fmt.Sprintf("DNS server %v is left out: the guest has no IPv6 address", s))
+		}
+	}
+	return warnings
 }
 
 // Reply appends the answer to an Ethernet frame to dst, which must not overlap frame. If there is no answer, it returns
@@ -190,15 +210,4 @@ func (r *answers) answerIPv6(dst, body []byte) ([]byte, result) {
 		return r.answerNeighbourSolicitation(dst, p)
 	}
 	return dst, result{ignored: otherProtocol}
-}
-
-// infinite is the lifetime that does not end: RFC 2131 section 3.3, RFC 9915 section 7.7.
-const infinite = math.MaxUint32
-
-// leaseSeconds returns the lifetime of a lease.
-func leaseSeconds(o cache.Options) uint32 {
-	if o.LeaseSeconds == 0 {
-		return infinite
-	}
-	return o.LeaseSeconds
 }

@@ -63,7 +63,7 @@ func newServer4(rec cache.Record, res resolver) *server4 {
 	}
 	s := &server4{guest: rec.MAC, self: rec.ResponderMAC, address: v4.Address.Addr(), server: v4.Server, mtu: rec.MTU}
 	s.identifier = served.Append(nil, uint8(dhcpv4.OptionServerIdentifier), s.server.AsSlice())
-	s.lease = served.Lease(leaseSeconds(rec.Options))
+	s.lease = served.Lease(served.LeaseSeconds(&rec.Options))
 	s.exact, s.standIn = served.Exact(&rec, res.servers4, res.search), served.StandIn(&rec, res.servers4, res.search)
 
 	// QEMU's iPXE boots by these fields of the header, not by options 66 and 67. Both texts end

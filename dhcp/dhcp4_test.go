@@ -15,6 +15,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/frame"
+	"github.com/guestwire/guestwire/internal/served"
 )
 
 // client4 is a message of a DHCPv4 client, by default the guest.
@@ -292,7 +293,7 @@ func TestDHCPv4Lease(t *testing.T) {
 		want    []byte
 	}{
 		{0, []byte{51, 4, 255, 255, 255, 255, 1, 4}},
-		{infinite, []byte{51, 4, 255, 255, 255, 255, 1, 4}},
+		{served.Infinite, []byte{51, 4, 255, 255, 255, 255, 1, 4}},
 		{3600, []byte{51, 4, 0, 0, 0x0e, 0x10, 58, 4, 0, 0, 0x07, 0x08, 59, 4, 0, 0, 0x0c, 0x4e, 1, 4}},
 		{4294967294, []byte{51, 4, 255, 255, 255, 254, 58, 4, 0x7f, 255, 255, 255, 59, 4, 0xdf, 255, 255, 254, 1, 4}},
 	} {

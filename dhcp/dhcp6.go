@@ -16,6 +16,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/frame"
+	"github.com/guestwire/guestwire/internal/served"
 )
 
 const (
@@ -66,18 +67,16 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 	}
 	_, configured := rec.Options.DHCPv6[uint16(dhcpv6.OptionVendorClass)]
 	s.bootsByHTTP = !configured && isHTTP(rec.Options.BootFileURL)
-	seconds := leaseSeconds(rec.Options)
-	t1, t2 := uint32(infinite), uint32(infinite)
-	if seconds != infinite { // RFC 9915 section 21.4: 0.5 and 0.8 of the preferred lifetime
+	seconds := served.LeaseSeconds(&rec.Options)
+	t1, t2 := served.Infinite, served.Infinite
+	if seconds != served.Infinite { // RFC 9915 section 21.4: 0.5 and 0.8 of the preferred lifetime
 		t1, t2 = seconds/2, uint32(uint64(seconds)*4/5)
 	}
 	s.times = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, t1), t2)
 
 	var warnings []string
-	// The addresses fill half of a message at most. The other half is for identifiers, DNS and
-	// the other options.
 	s.addresses = rec.IPv6.Addresses()
-	if most := s.limit / 2 / (4 + iaAddrLen); len(s.addresses) > most {
+	if most := served.MostAddresses6(rec.MTU); len(s.addresses) > most {
 		warnings = append(warnings, fmt.Sprintf("DHCPv6 leases %d of the %d addresses: more do not fit into a message", most, len(s.addresses)))
 		s.addresses = s.addresses[:most]
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/served"
 )
 
 var (
@@ -102,7 +103,7 @@ func outline(m *dhcpv6.Message) string {
 }
 
 func seconds(d time.Duration) string {
-	if d == infinite*time.Second {
+	if d == time.Duration(served.Infinite)*time.Second {
 		return "inf"
 	}
 	return fmt.Sprint(int(d / time.Second))

@@ -97,7 +97,7 @@ func newRouter(rec cache.Record, res resolver) (*router, []string, error) {
 		add("DNS servers", 8+16*len(chunk), &ndp.RecursiveDNSServer{Lifetime: raLifetime, Servers: chunk})
 	}
 	for _, p := range routes {
-		add("route "+p.String(), 8+(p.Bits()+63)/64*8, &ndp.RouteInformation{
+		add("route "+p.String(), served.RouteInformationLen(p), &ndp.RouteInformation{
 			Prefix:        p.Addr(),
 			PrefixLength:  uint8(p.Bits()),
 			RouteLifetime: raLifetime,

@@ -14,27 +14,29 @@ import (
 
 // Codes of DHCPv4 options (RFC 2132 and others).
 const (
-	SubnetMask               = 1
-	router                   = 3
-	domainNameServer         = 6
-	hostName                 = 12
-	domainName               = 15
-	interfaceMTU             = 26
-	broadcastAddress         = 28
-	ntpServers               = 42
-	leaseTime                = 51
-	renewalTime              = 58
-	rebindingTime            = 59
-	tftpServerName           = 66
-	bootfileName             = 67
-	ipv6OnlyPreferred        = 108 // RFC 8925
-	captivePortal            = 114 // RFC 8910 section 2.1
-	domainSearch             = 119 // RFC 3397
-	ClasslessRoutes          = 121 // RFC 3442
-	MicrosoftRoutes          = 249 // [MS-DHCPE] section 2.2.8, the content of 121
-	minDatagram              = 576 // the datagram that every client accepts (RFC 2131 section 2)
-	infinite          uint32 = 0xffffffff
+	SubnetMask        = 1
+	router            = 3
+	domainNameServer  = 6
+	hostName          = 12
+	domainName        = 15
+	interfaceMTU      = 26
+	broadcastAddress  = 28
+	ntpServers        = 42
+	leaseTime         = 51
+	renewalTime       = 58
+	rebindingTime     = 59
+	tftpServerName    = 66
+	bootfileName      = 67
+	ipv6OnlyPreferred = 108 // RFC 8925
+	captivePortal     = 114 // RFC 8910 section 2.1
+	domainSearch      = 119 // RFC 3397
+	ClasslessRoutes   = 121 // RFC 3442
+	MicrosoftRoutes   = 249 // [MS-DHCPE] section 2.2.8, the content of 121
+	minDatagram       = 576 // the datagram that every client accepts (RFC 2131 section 2)
 )
+
+// Infinite is the lifetime that does not end: RFC 2131 section 3.3, RFC 9915 section 7.7.
+const Infinite uint32 = 0xffffffff
 
 // Option is one option as it is sent: in several parts if the value has more than 255 octets (RFC 3396).
 type Option struct {
@@ -147,13 +149,21 @@ func IPv6Only(o *cache.Options) []byte {
 	return Append(nil, ipv6OnlyPreferred, binary.BigEndian.AppendUint32(nil, o.IPv6OnlySeconds))
 }
 
+// LeaseSeconds returns the time of a lease.
+func LeaseSeconds(o *cache.Options) uint32 {
+	if o.LeaseSeconds == 0 {
+		return Infinite
+	}
+	return o.LeaseSeconds
+}
+
 // Lease returns the options 51, 58 and 59 (RFC 2131 section 4.4.5). The time is infinite without 58 and 59.
 func Lease(seconds uint32) []byte {
 	u32 := func(b []byte, code uint8, v uint32) []byte {
 		return Append(b, code, binary.BigEndian.AppendUint32(nil, v))
 	}
 	b := u32(nil, leaseTime, seconds)
-	if seconds == infinite {
+	if seconds == Infinite {
 		return b
 	}
 	b = u32(b, renewalTime, seconds/2)

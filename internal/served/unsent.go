@@ -1,0 +1,172 @@
+package served
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// client is a DHCPv4 client: what it asks for (option 55), the largest message that it takes (option 57; 0: it says
+// none), and the length of its identifier (option 61).
+type client struct {
+	name       string
+	asked      []byte
+	size       int
+	identifier int
+}
+
+// clients are those of the captures in package dhcp, and Windows as its documentation has it.
+var clients = []client{
+	{"dhclient", []byte{1, 28, 2, 3, 15, 6, 119, 12, 44, 47, 26, 121, 42}, 0, 0},
+	{"udhcpc", []byte{1, 3, 6, 12, 15, 26, 28, 42, 119, 121}, 576, 7},
+	{"Windows", []byte{1, 3, 6, 15, 31, 33, 43, 44, 46, 47, 119, 121, 249, 252}, 0, 7},
+	{"systemd-networkd", []byte{1, 3, 6, 12, 15, 26, 33, 42, 119, 120, 121}, 1472, 19},
+	{"dhcpcd", []byte{1, 121, 3, 6, 12, 15, 26, 28, 33, 51, 54, 58, 59, 119}, 1472, 19},
+	{"iPXE", []byte{1, 3, 6, 7, 12, 15, 17, 26, 43, 60, 66, 67, 119, 128, 129, 130, 131, 132, 133, 134, 135, 175, 203}, 1472, 7},
+}
+
+// fixed4 is the size of an answer without the options that Choose chooses: headers, fixed part, options 53 and 54, END.
+const fixed4 = 20 + 8 + 240 + 3 + 6 + 1
+
+// left returns the options that do not fit into the answer to the client. An option that no client asks for by itself
+// counts for each, as a guest can be configured to ask for it.
+func (c client) left(rec *cache.Record, exact, standIn *Options) []Option {
+	o := exact
+	if standIn != nil && !slices.Contains(c.asked, ClasslessRoutes) && !slices.Contains(c.asked, MicrosoftRoutes) {
+		o = standIn
+	}
+	room := Limit(c.size, rec.MTU) - fixed4 - len(o.Mask) - len(Lease(LeaseSeconds(&rec.Options)))
+	if c.identifier > 0 {
+		room -= 2 + c.identifier
+	}
+	asked := slices.AppendSeq(slices.Clone(c.asked), maps.Keys(rec.Options.DHCPv4))
+	chosen := o.Choose(asked, room)
+	return slices.DeleteFunc(slices.Clone(o.options), func(o Option) bool {
+		return chosen[o.Code] || !slices.Contains(asked, o.Code) || o.Code == MicrosoftRoutes && chosen[ClasslessRoutes]
+	})
+}
+
+// names are what options hold that can be long.
+var names = map[uint8]string{domainNameServer: "DNS servers", ntpServers: "time servers", domainSearch: "search domains", ClasslessRoutes: "routes", MicrosoftRoutes: "routes"}
+
+// TooLong4 returns the options of DHCPv4 that some clients do not get, as they do not fit into a message.
+func TooLong4(rec *cache.Record, servers []netip.Addr, search []string) []cache.Loss {
+	if rec.IPv4 == nil {
+		return nil
+	}
+	exact, standIn := Exact(rec, servers, search), StandIn(rec, servers, search)
+	lost, octets, asking := map[uint8][]string{}, map[uint8]int{}, map[uint8]int{}
+	for _, c := range clients {
+		for _, code := range slices.AppendSeq(slices.Clone(c.asked), maps.Keys(rec.Options.DHCPv4)) {
+			asking[code]++
+		}
+		for _, o := range c.left(rec, exact, standIn) {
+			lost[o.Code] = append(lost[o.Code], c.name)
+			octets[o.Code] = len(o.Wire)
+		}
+	}
+	var losses []cache.Loss
+	for _, code := range slices.Sorted(maps.Keys(lost)) {
+		l := cache.Loss{Kind: "option", What: fmt.Sprintf("DHCPv4 option %d", code)}
+		if name := names[code]; name != "" {
+			l.What += " (" + name + ")"
+		}
+		to := strings.Join(lost[code], ", ")
+		if len(lost[code]) == asking[code] {
+			to = "any client"
+			if code == ClasslessRoutes { // the guest has the default route alone, whatever its client
+				l.Kind = "route"
+			}
+		}
+		l.Why = fmt.Sprintf("its %d octets do not fit into the answer to %s", octets[code], to)
+		losses = append(losses, l)
+	}
+	return losses
+}
+
+// OtherFamily returns the options of the family that the record does not have.
+func OtherFamily(rec *cache.Record) []cache.Loss {
+	o, version := &rec.Options, 4
+	var losses []cache.Loss
+	lose := func(set bool, what string, args ...any) {
+		if set {
+			why := fmt.Sprintf("the guest has no IPv%d address", version)
+			losses = append(losses, cache.Loss{Kind: "option", What: fmt.Sprintf(what, args...), Why: why})
+		}
+	}
+	switch {
+	case rec.IPv4 == nil && rec.IPv6 != nil:
+		lose(o.Hostname != "", "hostname")
+		lose(o.TFTPServer != "", "tftpServer")
+		lose(o.BootFile != "", "bootFile")
+		for _, code := range slices.Sorted(maps.Keys(o.DHCPv4)) {
+			lose(true, "dhcpv4.%d", code)
+		}
+	case rec.IPv6 == nil && rec.IPv4 != nil:
+		version = 6
+		lose(o.BootFileURL != "", "bootFileURL")
+		for _, code := range slices.Sorted(maps.Keys(o.DHCPv6)) {
+			lose(true, "dhcpv6.%d", code)
+		}
+	default:
+		return nil
+	}
+	for _, a := range o.NTP {
+		lose(a.Is4() == (version == 4), "ntp %v", a)
+	}
+	return losses
+}
+
+const minMTU6 = 1280 // RFC 8200 section 5
+
+// MostAddresses6 is the number of addresses that DHCPv6 leases: they fill half of a message. The other half is for
+// identifiers, DNS and the other options.
+func MostAddresses6(mtu int) int {
+	const headers, address = 40 + 8, 4 + 24
+	return (max(mtu, minMTU6) - headers) / 2 / address
+}
+
+// TooMany6 returns the addresses that DHCPv6 does not lease, and the prefixes that do not fit into a router
+// advertisement beside the others. DNS servers may take the room of more.
+func TooMany6(rec *cache.Record) []cache.Loss {
+	if rec.IPv6 == nil {
+		return nil
+	}
+	var losses []cache.Loss
+	all := rec.IPv6.Addresses()
+	for _, a := range all[min(len(all), MostAddresses6(rec.MTU)):] {
+		losses = append(losses, cache.Loss{Kind: "address", What: a.String(), Why: fmt.Sprintf("DHCPv6 leases %d addresses, as more do not fit into a message", MostAddresses6(rec.MTU))})
+	}
+	room := max(rec.MTU, minMTU6) - 40 - 16 // headers
+	if rec.IPv6.Router == nil || !rec.IPv6.Router.MAC.IsZero() {
+		room -= 8 // the link-layer address
+	}
+	if rec.MTU >= minMTU6 {
+		room -= 8
+	}
+	add := func(p netip.Prefix, size int) {
+		if size > room {
+			losses = append(losses, cache.Loss{Kind: "route", What: p.String(), Why: "it does not fit into a router advertisement beside the others"})
+			return
+		}
+		room -= size
+	}
+	for _, p := range rec.IPv6.OnLink {
+		if !p.Addr().IsLinkLocalUnicast() {
+			add(p, 32)
+		}
+	}
+	if rec.IPv6.Router != nil {
+		for _, p := range rec.IPv6.Router.Routes {
+			add(p, RouteInformationLen(p))
+		}
+	}
+	return losses
+}
+
+// RouteInformationLen is the length of the option for a route (RFC 4191 section 2.3).
+func RouteInformationLen(p netip.Prefix) int { return 8 + (p.Bits()+63)/64*8 }
