@@ -11,22 +11,22 @@ import (
 )
 
 // client is a DHCPv4 client: what it asks for (option 55), the largest message that it takes (option 57; 0: it says
-// none), and the length of its identifier (option 61).
+// none), and the octets of its options 61 and 80, which the answer has too.
 type client struct {
-	name       string
-	asked      []byte
-	size       int
-	identifier int
+	name   string
+	asked  []byte
+	size   int
+	echoed int
 }
 
 // clients are those of the captures in package dhcp, and Windows as its documentation has it.
 var clients = []client{
 	{"dhclient", []byte{1, 28, 2, 3, 15, 6, 119, 12, 44, 47, 26, 121, 42}, 0, 0},
-	{"udhcpc", []byte{1, 3, 6, 12, 15, 26, 28, 42, 119, 121}, 576, 7},
-	{"Windows", []byte{1, 3, 6, 15, 31, 33, 43, 44, 46, 47, 119, 121, 249, 252}, 0, 7},
-	{"systemd-networkd", []byte{1, 3, 6, 12, 15, 26, 33, 42, 119, 120, 121}, 1472, 19},
-	{"dhcpcd", []byte{1, 121, 3, 6, 12, 15, 26, 28, 33, 51, 54, 58, 59, 119}, 1472, 19},
-	{"iPXE", []byte{1, 3, 6, 7, 12, 15, 17, 26, 43, 60, 66, 67, 119, 128, 129, 130, 131, 132, 133, 134, 135, 175, 203}, 1472, 7},
+	{"udhcpc", []byte{1, 3, 6, 12, 15, 26, 28, 42, 119, 121}, 576, 9},
+	{"Windows", []byte{1, 3, 6, 15, 31, 33, 43, 44, 46, 47, 119, 121, 249, 252}, 0, 9},
+	{"systemd-networkd", []byte{1, 3, 6, 12, 15, 26, 33, 42, 119, 120, 121}, 1472, 21},
+	{"dhcpcd", []byte{1, 121, 3, 6, 12, 15, 26, 28, 33, 51, 54, 58, 59, 119}, 1472, 23},
+	{"iPXE", []byte{1, 3, 6, 7, 12, 15, 17, 26, 43, 60, 66, 67, 119, 128, 129, 130, 131, 132, 133, 134, 135, 175, 203}, 1472, 9},
 }
 
 // fixed4 is the size of an answer without the options that Choose chooses: headers, fixed part, options 53 and 54, END.
@@ -39,19 +39,16 @@ func (c client) left(rec *cache.Record, exact, standIn *Options) []Option {
 	if standIn != nil && !slices.Contains(c.asked, ClasslessRoutes) && !slices.Contains(c.asked, MicrosoftRoutes) {
 		o = standIn
 	}
-	room := Limit(c.size, rec.MTU) - fixed4 - len(o.Mask) - len(Lease(LeaseSeconds(&rec.Options)))
-	if c.identifier > 0 {
-		room -= 2 + c.identifier
-	}
+	room := Limit(c.size, rec.MTU) - fixed4 - len(o.Mask) - len(Lease(LeaseSeconds(&rec.Options))) - c.echoed
 	asked := slices.AppendSeq(slices.Clone(c.asked), maps.Keys(rec.Options.DHCPv4))
 	chosen := o.Choose(asked, room)
 	return slices.DeleteFunc(slices.Clone(o.options), func(o Option) bool {
-		return chosen[o.Code] || !slices.Contains(asked, o.Code) || o.Code == MicrosoftRoutes && chosen[ClasslessRoutes]
+		return chosen[o.Code] || !slices.Contains(asked, o.Code) || o.Code == MicrosoftRoutes // which says the same as 121
 	})
 }
 
 // names are what options hold that can be long.
-var names = map[uint8]string{domainNameServer: "DNS servers", ntpServers: "time servers", domainSearch: "search domains", ClasslessRoutes: "routes", MicrosoftRoutes: "routes"}
+var names = map[uint8]string{domainNameServer: "DNS servers", ntpServers: "time servers", domainSearch: "search domains", ClasslessRoutes: "routes"}
 
 // TooLong4 returns the options of DHCPv4 that some clients do not get, as they do not fit into a message.
 func TooLong4(rec *cache.Record, servers []netip.Addr, search []string) []cache.Loss {

@@ -11,6 +11,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/served"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -34,6 +35,9 @@ func (p *Plan) graveLosses() []cache.Loss {
 // isTemporary reports whether a later Setup may give the guest what is lost, with the same binding.
 func isTemporary(l cache.Loss) bool { return l.Kind == "gateway" }
 
+// isOfClient reports whether the loss depends on the guest's DHCP client or on the Spec alone, and not on the binding.
+func isOfClient(l cache.Loss) bool { return l.Kind == "option" }
+
 // weigh returns a number that is higher for a plan that loses more; 0: nothing that Auto would choose by.
 func (p *Plan) weigh() int {
 	const grave = 1 << 20 // more than any number of other losses
@@ -42,7 +46,7 @@ func (p *Plan) weigh() int {
 		switch {
 		case isGrave(l):
 			weight += grave
-		case !isTemporary(l):
+		case !isTemporary(l) && !isOfClient(l):
 			weight++
 		}
 	}
@@ -129,7 +133,7 @@ func choose(plans []*Plan) (chosen *Plan, passed []*infra.RefusedError) {
 		if p == chosen {
 			break
 		}
-		lost := slices.DeleteFunc(slices.Clone(p.Record.Losses), func(l cache.Loss) bool { return isTemporary(l) || !chosen.keeps(l) })
+		lost := slices.DeleteFunc(slices.Clone(p.Record.Losses), func(l cache.Loss) bool { return isTemporary(l) || isOfClient(l) || !chosen.keeps(l) })
 		if len(lost) > 0 {
 			passed = append(passed, p.refusedFor(lost))
 		}
@@ -155,6 +159,14 @@ func AskOthers(nic string, spec infra.Spec, p *Plan, err error) (q Questions, ne
 func (p *Plan) loseFurther(addresses []netip.Prefix, why string, args ...any) {
 	for _, a := range addresses[1:] {
 		p.lose("address", a.Addr().String(), why, args...)
+	}
+}
+
+// loseUnsent adds what the responder cannot send. What takes the room beside DNS is known to the responder alone, which
+// warns of it.
+func (p *Plan) loseUnsent() {
+	if r := &p.Record; r.ResponderTap != "" {
+		r.Losses = slices.Concat(r.Losses, served.OtherFamily(r), served.TooLong4(r, nil, nil), served.TooMany6(r))
 	}
 }
 

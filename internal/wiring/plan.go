@@ -226,6 +226,7 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	if err := p.Record.Validate(); err != nil {
 		return nil, err
 	}
+	p.loseUnsent()
 	return p, nil
 }
 
