@@ -2,11 +2,13 @@ package wiring_test
 
 import (
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"go/types"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -146,5 +148,61 @@ func TestLossKinds(t *testing.T) {
 	}
 	if len(used) < 5 {
 		t.Errorf("the plans lose %v: has the test found all?", used)
+	}
+}
+
+// TestUnsent: the plan says what the responder cannot send. auto chooses by what no client gets, and not by what some
+// clients do not get.
+func TestUnsent(t *testing.T) {
+	routes := func(n int) netstate.Snapshot {
+		return flannelWith(func(s *netstate.Snapshot) {
+			for i := range n {
+				s.Routes = append(s.Routes, via(fmt.Sprintf("10.100.%d.0/24", i), "10.244.1.1"))
+			}
+		})
+	}
+	routes6 := flannelWith(func(s *netstate.Snapshot) {
+		for i := range 100 {
+			s.Routes = append(s.Routes, via(fmt.Sprintf("2001:db8:%x::/48", i), "fd00:244:1::1"))
+		}
+	})
+	addresses6 := flannelWith(func(s *netstate.Snapshot) {
+		for i := range 30 {
+			s.Addresses = append(s.Addresses, address(fmt.Sprintf("fd00:244:1::%x/64", 0x100+i)))
+		}
+	})
+	options := withSpec(bridge(), func(s *asked) {
+		s.Options = cache.Options{Hostname: "vm1", BootFileURL: "tftp://x/y", NTP: []netip.Addr{ip("192.0.2.7"), ip("fd00::7")}}
+	})
+	auto := withSpec(bridge(), func(s *asked) { s.Binding = infra.Auto{} })
+	for _, c := range []struct {
+		name    string
+		found   netstate.Snapshot
+		spec    asked
+		binding cache.Kind
+		losses  int
+		first   string // what the text of the first loss ends with
+	}{
+		{"some routes", routes(20), bridge(), "bridge", 0, ""},
+		{"45 routes", routes(45), bridge(), "bridge", 1, "option DHCPv4 option 121 (routes): its 376 octets do not fit into the answer to dhclient, udhcpc, Windows; masquerade keeps it"},
+		{"45 routes, auto", routes(45), auto, "bridge", 1, "dhclient, udhcpc, Windows; masquerade keeps it"},
+		{"45 routes, masquerade", routes(45), masquerade(), "masquerade", 0, ""},
+		{"45 routes, no responder", routes(45), withSpec(bridge(), func(s *asked) { s.Options.NoResponder = true }), "bridge", 0, ""},
+		{"180 routes", routes(180), redirect(), "redirect", 1, "to any client; masquerade keeps it"},
+		{"180 routes, auto", routes(180), auto, "masquerade", 0, ""},
+		{"IPv6 routes", routes6, bridge(), "bridge", 16, "route 2001:db8:54::/48: it does not fit into a router advertisement beside the others; masquerade keeps it"},
+		{"IPv6 addresses", addresses6, bridge(), "bridge", 6, "address fd00:244:1::118: DHCPv6 leases 25 addresses, as more do not fit into a message; masquerade keeps it"},
+		{"options of both families", flannel(), options, "bridge", 0, ""},
+		{"options without IPv6", lan4(), options, "bridge", 2, "option bootFileURL: the guest has no IPv6 address"},
+		{"options without IPv4", lan6With(func(*netstate.Snapshot) {}), options, "bridge", 2, "option hostname: the guest has no IPv4 address"},
+	} {
+		r := newPlan(t, c.found, c.spec).Record
+		first := ""
+		if len(r.Losses) > 0 {
+			first = r.Losses[0].String()
+		}
+		if r.Binding != c.binding || len(r.Losses) != c.losses || !strings.HasSuffix(first, c.first) {
+			t.Errorf("%s: %s, %d losses, %q", c.name, r.Binding, len(r.Losses), first)
+		}
 	}
 }
