@@ -121,11 +121,14 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 }
 
 // unsent warns of what the guest does not get as it has no address of the family, and by DHCPv4 as it does not fit into
-// a message.
+// a message. What the record names as a loss is known.
 func unsent(rec *cache.Record, res resolver) []string {
 	var warnings []string
 	for _, l := range append(served.OtherFamily(rec), served.TooLong4(rec, res.servers4, res.search)...) {
-		warnings = append(warnings, fmt.Sprintf("%s is left out: %s", l.What, l.Why))
+		isKnown := func(k cache.Loss) bool { return k.What == l.What && k.Why == l.Why }
+		if !slices.ContainsFunc(rec.Losses, isKnown) {
+			warnings = append(warnings, fmt.Sprintf("%s is left out: %s", l.What, l.Why))
+		}
 	}
 	for _, s := range append(slices.Clone(res.servers4), res.servers6...) {
 		switch {

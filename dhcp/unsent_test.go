@@ -144,6 +144,12 @@ func TestTooMany6(t *testing.T) {
 	}
 }
 
+// known has the losses that the plan found.
+func known(rec cache.Record) cache.Record {
+	rec.Losses = served.TooLong4(&rec, nil, nil)
+	return rec
+}
+
 // TestUnsentWarnings: New warns of each value that is for a family without an address, and of what is too long.
 func TestUnsentWarnings(t *testing.T) {
 	all := cache.Options{
@@ -165,6 +171,7 @@ func TestUnsentWarnings(t *testing.T) {
 		{"IPv4 alone, resolvers of IPv6 alone", only4, cache.Options{}, cache.DNS{Servers: dns.Servers[1:2]}, []string{"DNS server fd00::53"}},
 		{"IPv6 alone", only6, all, dns, []string{"hostname", "tftpServer", "bootFile", "dhcpv4.43", "dhcpv4.224", "ntp 192.0.2.7", "DNS server 10.96.0.10"}},
 		{"45 routes", withRoutes(newRecord(), 45), cache.Options{}, dns, []string{"DHCPv4 option 121 (routes)"}},
+		{"known losses", known(withRoutes(newRecord(), 45)), cache.Options{}, dns, nil},
 		{"180 routes", withRoutes(newRecord(), 180), cache.Options{}, dns, []string{"DHCPv4 option 121 (routes)"}},
 	} {
 		c.rec.Options = c.options
