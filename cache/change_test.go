@@ -72,6 +72,7 @@ func TestChangeText(t *testing.T) {
 		"ipv4.address: 10.244.1.7/24 becomes 10.244.2.9/24",
 		"ipv6.address: fd00::7 becomes nothing",
 		`ipv6.others: ["fd00::17","fd02::7"] becomes nothing`,
+		`ipv6.deprecated: ["fd02::7"] becomes nothing`,
 		"ipv6.gateway: fd00::1 becomes nothing",
 		`ipv6.onLink: ["fd00::/64"] becomes nothing`,
 		`ipv6.router: {"address":"fe80::1","mac":"02:00:00:00:00:01","default":true,"routes":["fd01::/48"]} becomes nothing`,

@@ -249,6 +249,10 @@ type IPv6 struct {
 	// Others are the NIC's further addresses. DHCPv6 leases them together with Address.
 	Others []netip.Addr `json:"others,omitempty"`
 
+	// Deprecated are those of Address and Others that the guest sends from only if no other
+	// address fits. DHCPv6 leases them with a preferred lifetime of 0.
+	Deprecated []netip.Addr `json:"deprecated,omitempty"`
+
 	// Gateway is an address of the gateway in addition to Router.Address, with
 	// BindingMasquerade. It is a next hop for a guest without router advertisements. Zero:
 	// there is none.

@@ -25,7 +25,7 @@ func full() Record {
 			StandIn: ip("10.244.1.6"),
 		},
 		IPv6: &IPv6{
-			Address: ip("fd00::7"), Others: []netip.Addr{ip("fd00::17"), ip("fd02::7")}, Gateway: ip("fd00::1"), OnLink: []netip.Prefix{pfx("fd00::/64")},
+			Address: ip("fd00::7"), Others: []netip.Addr{ip("fd00::17"), ip("fd02::7")}, Deprecated: []netip.Addr{ip("fd02::7")}, Gateway: ip("fd00::1"), OnLink: []netip.Prefix{pfx("fd00::/64")},
 			Router: &Router{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}, Default: true, Routes: []netip.Prefix{pfx("fd01::/48")}},
 		},
 		Neighbours: []Neighbour{{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}}},
@@ -220,6 +220,7 @@ func TestValidate(t *testing.T) {
 		{"ipv6.others[1]", func(r *Record) { r.IPv6.Others[1] = ip("fe80::1%eth0") }},
 		{"ipv6.others[0]", func(r *Record) { r.IPv6.Others[0] = r.IPv6.Address }},
 		{"ipv6.others[1]", func(r *Record) { r.IPv6.Others[1] = r.IPv6.Others[0] }},
+		{"ipv6.deprecated[0]", func(r *Record) { r.IPv6.Deprecated[0] = r.IPv6.Gateway }},
 		{"ipv6.gateway", func(r *Record) { r.IPv6.Gateway = ip("10.0.0.1") }},
 		{"ipv6.onLink[0]", func(r *Record) { r.IPv6.OnLink[0] = pfx("fd00::1/64") }},
 		{"ipv6.onLink[0]", func(r *Record) { r.IPv6.OnLink[0] = pfx("10.0.0.0/8") }},

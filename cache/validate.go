@@ -233,6 +233,11 @@ func (v *IPv6) validate() error {
 			return fieldErrorf(field, "%v is listed before", a)
 		}
 	}
+	for i, a := range v.Deprecated {
+		if !slices.Contains(v.Addresses(), a) {
+			return fieldErrorf(fmt.Sprintf("ipv6.deprecated[%d]", i), "%v, want ipv6.address or one of ipv6.others", a)
+		}
+	}
 	if v.Gateway.IsValid() && (!v.Gateway.Is6() || !isUnicast(v.Gateway)) {
 		return fieldErrorf("ipv6.gateway", "%v, want a unicast IPv6 address", v.Gateway)
 	}

@@ -81,7 +81,11 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 		s.addresses = s.addresses[:most]
 	}
 	for _, a := range s.addresses {
-		s.iaAddresses = appendAddress6(s.iaAddresses, a, seconds)
+		preferred := seconds
+		if slices.Contains(rec.IPv6.Deprecated, a) {
+			preferred = 0 // RFC 9915 section 21.6
+		}
+		s.iaAddresses = appendAddress6(s.iaAddresses, a, preferred, seconds)
 	}
 	// The room beside the longest client identifier and one IA_NA. A guest that asks for
 	// several associations has less room: those come first.
@@ -126,13 +130,13 @@ func addresses6(list []netip.Addr) []byte {
 	return b
 }
 
-func appendAddress6(b []byte, a netip.Addr, seconds uint32) []byte {
+func appendAddress6(b []byte, a netip.Addr, preferred, valid uint32) []byte {
 	b = binary.BigEndian.AppendUint16(b, uint16(dhcpv6.OptionIAAddr))
 	b = binary.BigEndian.AppendUint16(b, iaAddrLen)
 	address := a.As16()
 	b = append(b, address[:]...)
-	b = binary.BigEndian.AppendUint32(b, seconds) // preferred
-	return binary.BigEndian.AppendUint32(b, seconds)
+	b = binary.BigEndian.AppendUint32(b, preferred)
+	return binary.BigEndian.AppendUint32(b, valid)
 }
 
 // options6 are the options of a message, or of an option, in their encoded form. The library's decoder would
@@ -463,7 +467,7 @@ func (w *writer6) appendLease(ia []byte) bool {
 	if w.q.kind == dhcpv6.MessageTypeRenew || w.q.kind == dhcpv6.MessageTypeRebind {
 		for code, value := range options6(ia[iaHeadLen:]).all() {
 			if a, ok := address6(code, value); ok && !slices.Contains(w.server.addresses, a) && 4+iaAddrLen <= w.room() {
-				w.b = appendAddress6(w.b, a, 0)
+				w.b = appendAddress6(w.b, a, 0, 0)
 			}
 		}
 	}

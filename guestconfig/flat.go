@@ -3,6 +3,7 @@ package guestconfig
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/syntax"
@@ -54,8 +55,10 @@ func (n *nic) flat(format, name string) (Flat, error) {
 	if len(addresses) == 0 || !addresses[0].Address.Addr().Is4() {
 		return Flat{}, &formatError{Format: format, NIC: n.Name, Reason: fmt.Sprintf("it has no IPv4 address, and %s has no other", name)}
 	}
-	own := addresses[0]
-	for _, a := range addresses[1:] {
+	isLeased := func(a cache.StaticAddress) bool { return n.IPv4 != nil && a.Address.Addr() == n.IPv4.Address.Addr() }
+	at := max(0, slices.IndexFunc(addresses, isLeased)) // the kernel lists addresses of the scope link first
+	own := addresses[at]
+	for _, a := range slices.Delete(addresses, at, at+1) {
 		n.warn("the address %v is left out: %s has one, %v", a.Address, name, own.Address)
 	}
 	f := Flat{Address: own.Address}

@@ -173,7 +173,7 @@ func ofLease(r cache.Record) cache.Static {
 					own = netip.PrefixFrom(a, min(own.Bits(), p.Bits()))
 				}
 			}
-			s.Addresses = append(s.Addresses, cache.StaticAddress{Address: own})
+			s.Addresses = append(s.Addresses, cache.StaticAddress{Address: own, Deprecated: slices.Contains(v.Deprecated, a)})
 			implied = append(implied, own.Masked())
 		}
 		add := func(to netip.Prefix, gateway netip.Addr) {

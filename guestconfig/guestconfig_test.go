@@ -242,6 +242,9 @@ func TestFlat(t *testing.T) {
 			break
 		}
 	}
+	ofLink := plain()
+	ofLink.Static.Addresses = append([]cache.StaticAddress{{Address: pfx("169.254.7.7/32"), Scope: 253}}, ofLink.Static.Addresses...)
+	ofLink.IPv4 = &cache.IPv4{Address: pfx("10.244.1.7/24"), Server: ip("10.244.1.1")}
 	only6 := plain()
 	only6.Static.Addresses = only6.Static.Addresses[1:]
 	const v6, noRoute = "the address fd", "the route to ::/0 "
@@ -255,6 +258,7 @@ func TestFlat(t *testing.T) {
 		"routed":           {routed, "10.244.1.7/31 10.244.1.6", []string{"the gateway 169.254.75.1 is replaced by 10.244.1.6"}},
 		"routed, unserved": {unserved, "the gateway 169.254.75.1 is not in the network of 10.244.1.7/32", nil},
 		"outside":          {outside, "10.22.0.20/31 10.22.0.21", []string{v6, "the gateway 169.254.1.1 is replaced by 10.22.0.21", noRoute, "neighbour 169.254.1.1", "neighbour fe80::1"}},
+		"of the link":      {ofLink, "10.244.1.7/24 10.244.1.1", []string{"the address 169.254.7.7/32 is left out", v6, noRoute}},
 		"no default route": {alone, "10.244.1.7/24 invalid IP", nil},
 		"no IPv4":          {only6, "it has no IPv4 address", nil},
 	} {

@@ -72,7 +72,7 @@ func (n NIC) addLeaseBehind(r *cache.Record, v4, v6 []netip.Prefix) {
 	if len(v6) > 0 {
 		routes := n.learned(r, false)
 		router := cache.Router{Address: eui64.LinkLocal(netstate.DeriveMACOf(r.MAC.String(), n.Name, "router")), MAC: n.hopMAC(r, false)}
-		r.IPv6 = leaseBehind6(v6, router, routes)
+		r.IPv6 = n.leaseBehind6(v6, router, routes)
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC})
 	}
 }
@@ -89,7 +89,7 @@ func (n NIC) FillRouted(r *cache.Record) {
 	}
 	if len(v6) > 0 {
 		router := cache.Router{Address: eui64.LinkLocal(r.GatewayMAC), MAC: r.GatewayMAC}
-		r.IPv6 = leaseBehind6(v6, router, destinations(n.Routes(false)))
+		r.IPv6 = n.leaseBehind6(v6, router, destinations(n.Routes(false)))
 	}
 	loseSecond(r, v4)
 }
@@ -118,7 +118,7 @@ func leaseBehind4(guest, hop netip.Addr, routes []cache.Route) *cache.IPv4 {
 }
 
 // leaseBehind6 is the IPv6 configuration of such a guest.
-func leaseBehind6(own []netip.Prefix, router cache.Router, routes []cache.Route) *cache.IPv6 {
+func (n NIC) leaseBehind6(own []netip.Prefix, router cache.Router, routes []cache.Route) *cache.IPv6 {
 	for _, route := range routes {
 		switch d := route.Destination; {
 		case d.Addr().IsLinkLocalUnicast(), isOwn(own, d), d.Bits() == 0:
@@ -127,7 +127,7 @@ func leaseBehind6(own []netip.Prefix, router cache.Router, routes []cache.Route)
 		}
 	}
 	router.Default = defaultIndex(routes) >= 0
-	guest := newIPv6(own)
+	guest := n.newIPv6(own)
 	guest.Router = &router
 	return guest
 }
@@ -408,7 +408,7 @@ func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) 
 // address of its MAC, for which the responder answers.
 func (n NIC) addLease6(r *cache.Record, addresses []netip.Prefix) {
 	routes := n.learned(r, false)
-	r.IPv6 = newIPv6(addresses)
+	r.IPv6 = n.newIPv6(addresses)
 
 	gateway := gateway6(routes)
 	for _, route := range routes {
@@ -430,10 +430,15 @@ func (n NIC) addLease6(r *cache.Record, addresses []netip.Prefix) {
 }
 
 // newIPv6 has all of the NIC's addresses, at least one.
-func newIPv6(addresses []netip.Prefix) *cache.IPv6 {
+func (n NIC) newIPv6(addresses []netip.Prefix) *cache.IPv6 {
 	v6 := &cache.IPv6{Address: addresses[0].Addr()}
 	for _, a := range addresses[1:] {
 		v6.Others = append(v6.Others, a.Addr())
+	}
+	for _, a := range n.found.Addresses {
+		if a.Link == n.Index && isDeprecated(a) && slices.Contains(addresses, a.Prefix) {
+			v6.Deprecated = append(v6.Deprecated, a.Prefix.Addr())
+		}
 	}
 	return v6
 }

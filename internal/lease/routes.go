@@ -18,11 +18,13 @@ type NIC struct {
 // Of returns the NIC, which need not be in the namespace.
 func Of(found netstate.Snapshot, nic netstate.Link) NIC { return NIC{nic, found} }
 
-// Addresses returns the NIC's addresses, without IPv6 link-local ones.
+// Addresses returns the NIC's addresses, without IPv6 link-local ones. The first of each family is one that the
+// namespace itself sends from to the network, if there is such an address.
 func (n NIC) Addresses() (v4, v6 []netip.Prefix) {
-	for _, a := range n.found.Addresses {
+	own := slices.DeleteFunc(slices.Clone(n.found.Addresses), func(a netstate.Address) bool { return a.Link != n.Index })
+	slices.SortStableFunc(own, func(a, b netstate.Address) int { return cmp.Compare(lastResort(a), lastResort(b)) })
+	for _, a := range own {
 		switch addr := a.Prefix.Addr(); {
-		case a.Link != n.Index:
 		case addr.Is4():
 			v4 = append(v4, a.Prefix)
 		case !addr.IsLinkLocalUnicast():
@@ -31,6 +33,25 @@ func (n NIC) Addresses() (v4, v6 []netip.Prefix) {
 	}
 	return v4, v6
 }
+
+// lastResort is higher for an address that is less fit to be the guest's first one. The kernel lists the IPv6 address
+// that came last first, and an IPv4 address of the scope link before those of the scope global. Secondary addresses of
+// IPv4 come last.
+func lastResort(a netstate.Address) int {
+	switch {
+	case isDeprecated(a):
+		return 2
+	case a.Temporary: // the kernel replaces it
+		return 1
+	case a.Prefix.Addr().Is4() && a.Scope != netstate.ScopeUniverse: // no source of what leaves by a gateway
+		return 1
+	}
+	return 0
+}
+
+// isDeprecated reports whether a station sends from the address only if no other fits (RFC 4862 section 5.5.4). IPv4
+// has no such state (RFC 6724 section 3.2).
+func isDeprecated(a netstate.Address) bool { return a.Prefix.Addr().Is6() && a.PreferredSeconds == 0 }
 
 // Leased are the NIC's addresses of the IP version that a DHCP client in the namespace has leased: they have a
 // lifetime, and do not come from a router advertisement. What CNI's dhcp plugin leases has no lifetime in the kernel.

@@ -83,6 +83,9 @@ func sourceTo(own []netstate.Address, to netip.Prefix, gateway netip.Addr) netip
 			n++
 		}
 		if to.Addr().Is4() {
+			if a.Scope == netstate.ScopeUniverse && (gateway.IsValid() || to.Bits() == 0) {
+				n += 2 // for a route on the link, the kernel takes an address of the scope link as well
+			}
 			return n
 		}
 		if a.PreferredSeconds > 0 {

@@ -38,6 +38,9 @@ func leased(r cache.Record) string {
 	}
 	if v6 := r.IPv6; v6 != nil {
 		add("IPv6 %v", strings.Trim(fmt.Sprint(v6.Addresses()), "[]"))
+		for _, a := range v6.Deprecated {
+			add("  deprecated %v", a)
+		}
 		for _, p := range v6.OnLink {
 			add("  %v", p)
 		}
@@ -326,6 +329,35 @@ IPv6 fd00:244:1::7 fd00:244:1::8 fd00:244:2::9
   default via fe80::ff:fe00:1
 neighbour fe80::ff:fe00:1 at 02:00:00:00:00:01
 loss: address 10.244.1.8: DHCPv4 leases one address, 10.244.1.7: configure it in the guest
+`},
+		{"floating addresses, as the kernel lists them", flannelWith(func(s *netstate.Snapshot) {
+			floating := withAddress(address("fd00:244:1::aaaa/128"), func(a *netstate.Address) { a.PreferredSeconds = 0 })
+			atRandom := withAddress(address("fd00:244:1::bbbb/64"), func(a *netstate.Address) { a.Temporary = true })
+			ofLink := withAddress(address("169.254.7.7/32"), func(a *netstate.Address) { a.Scope = netstate.ScopeLink })
+			s.Addresses = append([]netstate.Address{ofLink, floating, atRandom}, s.Addresses...)
+			s.Rules = []netstate.Rule{{Priority: 1, Table: 100, Source: pfx("fd00:244:1::7/128"), IPv6: true}, {Priority: 2, Table: 101, Source: pfx("fd00:244:1::aaaa/128"), IPv6: true}}
+			s.Routes = append(s.Routes, table(via("fd01::/48", "fd00:244:1::1"), 100), table(via("fd02::/48", "fd00:244:1::1"), 101))
+		}), `IPv4 10.244.1.7/24 from 10.244.1.1
+  10.244.0.0/16 via 10.244.1.1
+  0.0.0.0/0 via 10.244.1.1
+  gateway 10.244.1.1
+IPv6 fd00:244:1::7 fd00:244:1::bbbb fd00:244:1::aaaa
+  deprecated fd00:244:1::aaaa
+  fd00:244:1::/64
+  fd01::/48 via fe80::ff:fe00:1
+  default via fe80::ff:fe00:1
+neighbour fe80::ff:fe00:1 at 02:00:00:00:00:01
+loss: address 169.254.7.7: DHCPv4 leases one address, 10.244.1.7: configure it in the guest
+loss: policy-rule 1 of the namespace: a guest cannot learn them by DHCP
+loss: policy-rule table 101: its routes through eth0 are not the guest's, as no policy rule sends all of the guest's packets there
+`},
+		{"deprecated addresses alone", lan6With(func(s *netstate.Snapshot) {
+			s.Addresses[0].PreferredSeconds = 0
+			s.Addresses = append([]netstate.Address{withAddress(address("fe80::5/64"), func(a *netstate.Address) { a.PreferredSeconds = 0 })}, s.Addresses...)
+		}), `IPv6 2001:db8:1::7
+  deprecated 2001:db8:1::7
+  2001:db8:1::/64
+  default via fe80::1
 `},
 		{"next hops that no route reaches", lan4With(func(s *netstate.Snapshot) {
 			s.Routes = append(s.Routes, via("10.96.0.0/12", "192.0.2.1"), via("10.112.0.0/12", "192.0.2.1"), via("10.128.0.0/12", "10.244.1.2"))
