@@ -74,6 +74,11 @@ func TestLimits(t *testing.T) {
 		"text of 255 octets":        {func(r *Record) { r.Options.BootFile = strings.Repeat("a", 255) }, ""},
 		"text of 256 octets":        {func(r *Record) { r.Options.BootFile = strings.Repeat("a", 256) }, "options.bootFile"},
 		"hostname with a dot first": {func(r *Record) { r.Options.Hostname = ".vm" }, "options.hostname"},
+		"hostname of 64 octets":     {func(r *Record) { r.Options.Hostname = strings.Repeat("a", 60) + ".b-c" }, ""},
+		"hostname of 65 octets":     {func(r *Record) { r.Options.Hostname = strings.Repeat("a", 61) + ".b-c" }, "options.hostname"},
+		"hostname label of 64":      {func(r *Record) { r.Options.Hostname = strings.Repeat("a", 64) }, "options.hostname"},
+		"subdomain of 253 octets":   {func(r *Record) { r.Options.Subdomain = strings.Repeat("a.", 126) + "a" }, ""},
+		"subdomain of 254 octets":   {func(r *Record) { r.Options.Subdomain = strings.Repeat("a.", 126) + "aa" }, "options.subdomain"},
 		"hostname with a - first":   {func(r *Record) { r.Options.Hostname = "-vm" }, "options.hostname"},
 	} {
 		r := full()
@@ -99,7 +104,7 @@ func TestLimits(t *testing.T) {
 func TestHostnameCharacters(t *testing.T) {
 	allowed := regexp.MustCompile(`^[A-Za-z0-9._-]$`)
 	for c := range rune(0x250) {
-		o := Options{Hostname: "a" + string(c)}
+		o := Options{Hostname: "a" + string(c) + "b"}
 		if err := o.Validate(); (err == nil) != allowed.MatchString(string(c)) {
 			t.Errorf("%q: %v", o.Hostname, err)
 		}

@@ -310,7 +310,9 @@ type Options struct {
 	// NIC.
 	NoDefaultRoute bool `json:"noDefaultRoute,omitempty"`
 
-	// Hostname is DHCPv4 option 12.
+	// Hostname is DHCPv4 option 12: at most 64 octets, in labels of 1 to 63 letters, digits, -
+	// and _. A label has no - first or last. Subdomain and search domains are of such labels,
+	// too.
 	Hostname string `json:"hostname,omitempty"`
 
 	// Subdomain makes the guest's domain: the Subdomain before the first search domain. In a

@@ -134,6 +134,11 @@ func (r *Record) Validate() error {
 				return fieldErrorf(fmt.Sprintf("dns.servers[%d]", i), "missing, want an address")
 			}
 		}
+		for i, domain := range r.DNS.Search {
+			if _, err := syntax.SearchDomain(domain); err != nil {
+				return fieldErrorf(fmt.Sprintf("dns.search[%d]", i), "%q has %v", domain, err)
+			}
+		}
 	}
 	if err := r.Options.Validate(); err != nil {
 		return within("options", err)
@@ -278,16 +283,11 @@ func (o *Options) Validate() error {
 			return err
 		}
 	}
-	if err := checkHostname("hostname", o.Hostname); err != nil {
+	if err := checkName("hostname", o.Hostname, syntax.MaxHostname); err != nil {
 		return err
 	}
-	if err := checkHostname("subdomain", o.Subdomain); err != nil {
+	if err := checkName("subdomain", o.Subdomain, syntax.MaxName); err != nil {
 		return err
-	}
-	for label := range strings.SplitSeq(o.Subdomain, ".") {
-		if o.Subdomain != "" && (label == "" || len(label) > maxLabel) {
-			return fieldErrorf("subdomain", "%q, want labels of 1 to %d octets with a dot between two of them", o.Subdomain, maxLabel)
-		}
 	}
 	for i, a := range o.NTP {
 		if !isUnicast(a) {
@@ -316,9 +316,6 @@ var (
 	own6 = []uint16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 18, 19, 20, 23, 24, 25, 26, 31, 56, 59, 103}
 )
 
-// maxLabel is the length of a label (RFC 1035 section 2.3.4).
-const maxLabel = 63
-
 // maxData is the largest value of an option. The options of a message with the usual MTU have less room.
 const maxData = 1400
 
@@ -332,14 +329,13 @@ func checkOption(field string, code uint16, value Data, own []uint16) error {
 	return nil
 }
 
-// checkHostname refuses what cannot be a host's name, of one label or several (RFC 1123 section 2.1). Underscores are
-// in use and pass.
-func checkHostname(field, name string) error {
-	bad := func(c rune) bool {
-		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("-._", c)
+// checkName refuses a name that not all clients take. Empty: there is none.
+func checkName(field, name string, most int) error {
+	if name == "" {
+		return nil
 	}
-	if strings.ContainsFunc(name, bad) || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "-") {
-		return fieldErrorf(field, "%q is no host's name: want letters, digits, -, _ and dots, and neither - nor a dot first", name)
+	if err := syntax.CheckName(name, most); err != nil {
+		return fieldErrorf(field, "%q has %v", name, err)
 	}
 	return nil
 }

@@ -260,6 +260,11 @@ func (s Spec) validateDNS() error {
 		}
 		return &cache.FieldError{Field: fmt.Sprintf("dns.servers[%d]", i), Reason: reason}
 	}
+	for i, domain := range s.DNS.Search {
+		if _, err := syntax.SearchDomain(domain); err != nil {
+			return &cache.FieldError{Field: fmt.Sprintf("dns.search[%d]", i), Reason: fmt.Sprintf("%q has %v", domain, err)}
+		}
+	}
 	return nil
 }
 

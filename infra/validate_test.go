@@ -89,6 +89,7 @@ func TestValidate(t *testing.T) {
 		"resolver of slirp":  {infra.Spec{Binding: infra.Slirp{}, DNS: &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}, "dns.servers"},
 		"domains of slirp":   {infra.Spec{Binding: infra.Slirp{}, DNS: &cache.DNS{Search: []string{"example"}}}, ""},
 		"domains of passt":   {infra.Spec{Binding: infra.Passt{}, DNS: &cache.DNS{Search: []string{"example"}}}, "dns"},
+		"domain of a label":  {infra.Spec{DNS: &cache.DNS{Search: []string{"a.example.", ".", "a..b"}}}, "dns.search[2]"},
 		"hostname":           {infra.Spec{Options: cache.Options{Hostname: "a\nb"}}, "options.hostname"},
 		"device":             {infra.Spec{Device: cache.Device{ROM: "somewhere"}}, "device.rom"},
 		"pointer":            {infra.Spec{Binding: &infra.Bridge{}}, "binding"},
