@@ -104,17 +104,14 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 	}
 	add(dhcpv6.OptionDNSRecursiveNameServer, addresses6(res.servers6))
 	add(dhcpv6.OptionDomainSearchList, encodeNames(res.search))
-	var ntp []netip.Addr
 	var ntpOptions dhcpv6.Options
-	for _, a := range rec.Options.NTP {
-		if a.Is6() {
-			server := dhcpv6.NTPSuboptionSrvAddr(net.IP(a.AsSlice()))
-			ntp, ntpOptions = append(ntp, a), append(ntpOptions, &server)
-		}
+	for _, a := range res.ntp6 {
+		server := dhcpv6.NTPSuboptionSrvAddr(net.IP(a.AsSlice()))
+		ntpOptions = append(ntpOptions, &server)
 	}
 	add(dhcpv6.OptionNTPServer, ntpOptions.ToBytes())
 	add(dhcpv6.OptionBootfileURL, []byte(rec.Options.BootFileURL))
-	add(dhcpv6.OptionSNTPServerList, addresses6(ntp))
+	add(dhcpv6.OptionSNTPServerList, addresses6(res.ntp6))
 	add(optionCaptivePortal6, []byte(rec.Options.CaptivePortal))
 	for _, code := range slices.Sorted(maps.Keys(rec.Options.DHCPv6)) {
 		add(dhcpv6.OptionCode(code), []byte(rec.Options.DHCPv6[code]))

@@ -13,47 +13,58 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/served"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
+// TestResolver: each family has its servers, and what the guest cannot use has a warning.
 func TestResolver(t *testing.T) {
-	long := strings.Repeat("a.", 126) + "b" // 253 octets
-	for _, c := range []struct {
-		name     string
-		search   []string
-		want     []string
-		warnings int
-	}{
-		{"none", nil, nil, 0},
-		{"the root", []string{".", "", " "}, nil, 0},
-		{"trailing dots", []string{"cluster.local.", "a.b.."}, []string{"cluster.local", "a.b"}, 0},
-		{"upper case, once", []string{"Example.COM", "example.com"}, []string{"Example.COM"}, 0},
-		{"numeric labels", []string{"10.in-addr.arpa", "1.2"}, []string{"10.in-addr.arpa", "1.2"}, 0},
-		{"underscores", []string{"_tcp.a_b.example"}, []string{"_tcp.a_b.example"}, 0},
-		{"empty label", []string{"a..b", ".a", "ok"}, []string{"ok"}, 2},
-		{"label of 63 and 64", []string{strings.Repeat("x", 63) + ".y", strings.Repeat("x", 64) + ".y"}, []string{strings.Repeat("x", 63) + ".y"}, 1},
-		{"name of 253 and 254", []string{long, long + "c"}, []string{long}, 1},
-		{"other characters", []string{"a b", "ä.example", "$(reboot)", "a\x00b", "*.x"}, nil, 5},
-	} {
-		res := newResolver(cache.DNS{Search: c.search}, &cache.Record{})
-		if !slices.Equal(res.search, c.want) || len(res.warnings) != c.warnings {
-			t.Errorf("%s: %q with %q, want %q and %d warnings", c.name, res.search, res.warnings, c.want, c.warnings)
-		}
+	rec := newRecord()
+	rec.Options.NTP = []netip.Addr{addr("fd00::7"), addr("192.0.2.7"), addr("127.0.0.1")}
+	dns := cache.DNS{Servers: []netip.Addr{addr("10.0.0.1"), addr("::ffff:10.0.0.2"), addr("fe80::1%eth0"), addr("fe80::3%net1")}, Search: []string{"a.b.", "a..b"}}
+	res := newResolver(dns, &rec)
+	if have := fmt.Sprint(res.servers4, res.servers6, res.ntp6, res.search); have != "[10.0.0.1 10.0.0.2] [fe80::1] [fd00::7] [a.b]" {
+		t.Error(have)
 	}
-	dns := cache.DNS{Servers: []netip.Addr{
-		addr("10.0.0.1"), addr("10.0.0.1"), addr("::ffff:10.0.0.2"), addr("fe80::1%eth0"), addr("fe80::2"), addr("fe80::3%net1"), addr("fd00::1"),
-		addr("127.0.0.53"), addr("::1"), addr("0.0.0.0"), addr("224.0.0.1"), addr("255.255.255.255"), {},
-	}}
+	want := []string{
+		"DNS server fe80::3%net1 is left out: it is not on the guest's link",
+		"time server 127.0.0.1 is left out: for the guest, that is the guest itself",
+		`search domain "a..b" is left out: it has an empty label, want 1 to 63 octets between two dots`,
+	}
+	if !slices.Equal(res.warnings, want) {
+		t.Errorf("%q", res.warnings)
+	}
+}
+
+// TestServersOfASecondNIC: a NIC whose routes lead to no server offers none, in each of the protocols. systemd-networkd
+// 252 would route to the server by that NIC.
+func TestServersOfASecondNIC(t *testing.T) {
+	rec := newRecord()
+	rec.IPv4 = &cache.IPv4{Address: prefix("192.168.50.7/24"), Server: addr("192.168.50.2")}
+	rec.IPv6 = &cache.IPv6{Address: addr("fd50::7"), OnLink: []netip.Prefix{prefix("fd50::/64")}}
+	rec.Options.NTP = []netip.Addr{addr("10.96.0.11"), addr("fd00:10:96::b")}
 	for _, c := range []struct {
-		binding  cache.Kind
-		servers6 string
-		warnings int
+		dns  cache.DNS
+		want string
 	}{
-		{cache.BindingBridge, "[fe80::1 fe80::2 fd00::1]", 7},
-		{cache.BindingMasquerade, "[fe80::2 fd00::1]", 8},
+		{resolvConf, "[] [] [] []"},
+		{cache.DNS{Servers: []netip.Addr{addr("192.168.50.53"), addr("fd50::53"), addr("10.96.0.10")}}, "[192.168.50.53] [fd50::53] [] []"},
 	} {
-		res := newResolver(dns, &cache.Record{Name: "eth0", Binding: c.binding})
-		if fmt.Sprint(res.servers4) != "[10.0.0.1 10.0.0.2]" || fmt.Sprint(res.servers6) != c.servers6 || len(res.warnings) != c.warnings {
-			t.Errorf("%s: servers %v and %v, warnings %q", c.binding, res.servers4, res.servers6, res.warnings)
+		r := newResponder(t, rec, c.dns)
+		got, _ := ask(t, r, client4{kind: discover}.frame())
+		m := read4(t, got)
+		got, _ = ask(t, r, from6(guestLL, servers6, msg6(11)))
+		options := read6(t, got).Options
+		if have := fmt.Sprint(m.DNS(), options.DNS(), m.NTPServers(), options.NTPServers()); have != c.want {
+			t.Errorf("%v: %s, want %s", c.dns.Servers, have, c.want)
+		}
+		_, ra := advertisement(t, r)
+		for _, o := range ra.Options {
+			if list, ok := o.(*ndp.RecursiveDNSServer); ok && fmt.Sprint(list.Servers) != fmt.Sprint(options.DNS()) {
+				t.Errorf("the advertisement has %v, DHCPv6 %v", list.Servers, options.DNS())
+			}
+		}
+		if n := strings.Count(strings.Join(r.warnings(), "\n"), "no route of the guest by eth0 leads to it"); n != 2+len(c.dns.Servers)-len(m.DNS())-len(options.DNS()) {
+			t.Errorf("%v: %q", c.dns.Servers, r.warnings())
 		}
 	}
 }
@@ -115,8 +126,8 @@ func FuzzNames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		res := newResolver(cache.DNS{Search: strings.Split(text, " ")}, &cache.Record{})
 		for _, name := range res.search {
-			if reason := nameFault(name); reason != "" {
-				t.Fatalf("%q: %s", name, reason)
+			if err := syntax.CheckName(name, syntax.MaxName); err != nil {
+				t.Fatalf("%q: %v", name, err)
 			}
 		}
 		if len(res.search) == 0 {

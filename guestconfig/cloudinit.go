@@ -122,7 +122,7 @@ func (n *nic) ethernet() string {
 		y.line(2, "addresses:")
 		y.list(3, addresses)
 	}
-	if servers, search := n.servers(), n.search(); len(servers)+len(search) > 0 {
+	if servers, search := n.dns.Servers, n.dns.Search; len(servers)+len(search) > 0 {
 		y.line(2, "nameservers:")
 		if len(servers) > 0 {
 			y.line(3, "addresses:")
@@ -135,8 +135,8 @@ func (n *nic) ethernet() string {
 			y.list(4, search)
 		}
 	}
-	if len(n.Options.NTP) > 0 {
-		n.warn("the time servers %v are left out: network configuration has none, user-data can name them", n.Options.NTP)
+	if len(n.ntp) > 0 {
+		n.warn("the time servers %v are left out: network configuration has none, user-data can name them", n.ntp)
 	}
 	var written [][]pair
 	for _, r := range routes {

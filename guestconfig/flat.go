@@ -44,7 +44,7 @@ func FlatIPv4(r cache.Record, dns cache.DNS) (Flat, error) {
 	if err != nil {
 		return Flat{}, err
 	}
-	f.MTU, f.DNS = n.MTU, cache.DNS{Servers: n.servers(), Search: n.search()}
+	f.MTU, f.DNS = n.MTU, n.dns
 	f.Warnings = n.warns
 	return f, nil
 }

@@ -14,10 +14,10 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/servers"
 )
 
 // Numbers of rtnetlink(7), as in cache.Static.
@@ -63,7 +63,8 @@ func (e *formatError) Error() string {
 type nic struct {
 	cache.Record
 	was   cache.Static // the configuration
-	dns   cache.DNS
+	dns   cache.DNS    // what the guest can use
+	ntp   []netip.Addr // the same
 	warns []string
 }
 
@@ -113,6 +114,7 @@ func (g Guest) nics(format string) ([]*nic, error) {
 		if r.DNS != nil {
 			n.dns = *r.DNS
 		}
+		n.choose()
 		all = append(all, n)
 	}
 	for _, v4 := range []bool{true, false} {
@@ -239,36 +241,22 @@ func (n *nic) hasIPv6() bool {
 	return slices.ContainsFunc(n.was.Addresses, func(a cache.StaticAddress) bool { return a.Address.Addr().Is6() })
 }
 
-// servers are the DNS servers that a guest can reach, without zones, which are names of the namespace's links.
-func (n *nic) servers() []netip.Addr {
-	var servers []netip.Addr
-	for _, s := range n.dns.Servers {
-		if s.IsLoopback() || s.IsUnspecified() {
-			n.warn("the DNS server %v is left out: for the guest, that is the guest itself", s)
-			continue
+// choose sets the servers and search domains that the guest can use, and warns of others. A domain's name with other
+// characters could become another setting in the guest.
+func (n *nic) choose() {
+	warn := func(what string, left []servers.Left) {
+		for _, l := range left {
+			n.warn("the %s %s is left out: %s", what, l.What, l.Why)
 		}
-		servers = append(servers, s.WithZone(""))
 	}
-	return servers
-}
-
-// search are the search domains. A name with other characters could become another setting in the guest.
-func (n *nic) search() []string {
-	var search []string
-	for _, domain := range n.Options.Search(n.dns.Search) {
-		bad := func(c rune) bool {
-			return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("-._", c)
-		}
-		if domain = strings.TrimSuffix(domain, "."); domain == "" {
-			continue // the root, which is no search domain
-		}
-		if domain[0] == '-' || strings.ContainsFunc(domain, bad) {
-			n.warn("the search domain %q is left out: it is no domain's name", domain)
-			continue
-		}
-		search = append(search, domain)
-	}
-	return search
+	by := servers.Configured(&n.Record, n.was)
+	var left []servers.Left
+	n.dns.Servers, left = by.Reachable(n.dns.Servers)
+	warn("DNS server", left)
+	n.ntp, left = by.Reachable(n.Options.NTP)
+	warn("time server", left)
+	n.dns.Search, left = servers.Search(&n.Options, n.dns.Search)
+	warn("search domain", left)
 }
 
 // answered says who else answers for a neighbour that the format leaves out.

@@ -90,8 +90,8 @@ func everything() cache.Record {
 		Rules:    []cache.StaticRule{{Priority: 0, Table: 254}, {Priority: 9, Table: 254, IPv6: true}},
 		Warnings: []string{"a sentence of Phase1"},
 	})
-	r.DNS = &cache.DNS{Servers: []netip.Addr{ip("10.96.0.10"), ip("fe80::53%eth0"), ip("127.0.0.53"), ip("10.96.0.11"), ip("10.96.0.12")}, Search: []string{"pod.example.", ".", "a b", "evil\n[Route]"}}
-	r.Options.Hostname, r.Options.NTP = "vm1", []netip.Addr{ip("10.96.0.13"), ip("fd00::13")}
+	r.DNS = &cache.DNS{Servers: []netip.Addr{ip("10.96.0.10"), ip("fe80::53%eth0"), ip("127.0.0.53"), ip("fe80::54%net1"), ip("10.244.1.8"), ip("::ffff:10.96.0.10"), ip("10.96.0.11"), ip("10.96.0.12")}, Search: []string{"pod.example.", ".", "Pod.example"}}
+	r.Options.Hostname, r.Options.NTP = "vm1", []netip.Addr{ip("10.96.0.13"), ip("fd00::13"), ip("fd0f::13")}
 	return r
 }
 
@@ -218,7 +218,7 @@ func TestRefused(t *testing.T) {
 
 // TestFlat: what a guest without routes gets, and which of the namespace's routes the warnings name.
 func TestFlat(t *testing.T) {
-	hop, server := ip("169.254.75.1"), ip("10.96.0.10")
+	hop, server := ip("169.254.75.1"), ip("10.244.1.53") // on the link of a guest without a default route
 	routed := plain()
 	routed.Static, routed.Binding = nil, cache.BindingRouted
 	routed.IPv4 = &cache.IPv4{Address: pfx("10.244.1.7/32"), Server: hop, StandIn: ip("10.244.1.6"), Routes: []cache.Route{
@@ -322,7 +322,7 @@ func TestWarns(t *testing.T) {
 	}
 	hops := plain()
 	hops.Static.Routes = []cache.StaticRoute{{Destination: pfx("10.3.0.0/16"), Table: 254, Hops: []cache.StaticHop{{Weight: 1}, {Gateway: ip("10.244.1.2"), Weight: 5}}}}
-	_, kernel, err := guestconfig.KernelIP(ptp, cache.DNS{}, "")
+	_, kernel, err := guestconfig.KernelIP(ptp, cache.DNS{Search: []string{"evil\n[Route]"}}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,6 +340,7 @@ func TestWarns(t *testing.T) {
 	}{
 		{kernel, "the route to 10.244.1.0/24 of table 254 is left out"},
 		{kernel, "the guest gets a route to 10.244.1.0/24, which the namespace does not have"},
+		{kernel, `the search domain "evil\n[Route]" is left out: it has the label`},
 		{kernel, "the MTU and the source of the default route are left out"},
 		{files.Warnings, "the guest gets the first, on the link,"},
 		{default6.Warnings, "and the IPv6 default route"},

@@ -37,18 +37,18 @@ func KernelIP(r cache.Record, dns cache.DNS, device string) (argument string, wa
 		n.warn("the MTU %d is left out: let the VMM report it (virtio-net, host_mtu)", n.MTU)
 	}
 	var servers []string
-	for _, s := range n.servers() {
+	for _, s := range n.dns.Servers {
 		if s.Is4() && len(servers) < 2 {
 			servers = append(servers, s.String())
 		} else {
 			n.warn("the DNS server %v is left out: ip= has two of IPv4", s)
 		}
 	}
-	if search := n.search(); len(search) > 0 {
+	if search := n.dns.Search; len(search) > 0 {
 		n.warn("the search domains %v are left out: ip= has none", search)
 	}
 	var ntp []string
-	for _, s := range n.Options.NTP {
+	for _, s := range n.ntp {
 		if s.Is4() && len(ntp) == 0 {
 			ntp = append(ntp, s.String())
 		} else {

@@ -73,11 +73,11 @@ func (n *nic) networkd() string {
 	} else {
 		u.set("LinkLocalAddressing", "no")
 	}
-	for _, s := range n.servers() {
+	for _, s := range n.dns.Servers {
 		u.set("DNS", s)
 	}
-	u.set("Domains", strings.Join(n.search(), " "))
-	for _, a := range n.Options.NTP {
+	u.set("Domains", strings.Join(n.dns.Search, " "))
+	for _, a := range n.ntp {
 		u.set("NTP", a)
 	}
 	for _, a := range n.given() {

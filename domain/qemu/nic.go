@@ -10,6 +10,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/internal/refusal"
+	"github.com/guestwire/guestwire/internal/servers"
 )
 
 // Options is what the record does not have. The zero value has QEMU open the tap by its name.
@@ -262,7 +263,8 @@ func newUser(id string, rec *cache.Record) Object {
 		}
 	}
 	if rec.DNS != nil {
-		for _, domain := range rec.DNS.Search {
+		domains, _ := servers.Search(&rec.Options, rec.DNS.Search) // Validate has refused what the guest cannot get
+		for _, domain := range domains {
 			search = append(search, Object{"str": domain})
 		}
 	}

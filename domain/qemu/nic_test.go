@@ -71,7 +71,7 @@ var cases = []struct {
 	}},
 	{"slirp-forwards", func(r *cache.Record, o *qemu.Options) {
 		slirp(r, o)
-		r.DNS = &cache.DNS{Search: []string{"a.example", "b,c.example"}}
+		r.DNS = &cache.DNS{Search: []string{"a.example.", ".", "b.example", "A.example"}}
 		r.Slirp.Forwards = []cache.Forward{{Protocol: "tcp", First: 80, Last: 80, Guest: 8080}, {Protocol: "udp", First: 65534, Last: 65535, Guest: 1}}
 	}},
 	{"sriov", sriov},

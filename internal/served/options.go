@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/servers"
 )
 
 // Codes of DHCPv4 options (RFC 2132 and others).
@@ -80,21 +81,21 @@ type Options struct {
 }
 
 // Exact returns the options with the record's own address and routes.
-func Exact(rec *cache.Record, servers []netip.Addr, search []string) *Options {
-	return newOptions(rec, servers, search, rec.IPv4.Address, rec.IPv4.Gateway(), routes(rec.IPv4))
+func Exact(rec *cache.Record, resolvers []netip.Addr, search []string) *Options {
+	return newOptions(rec, resolvers, search, rec.IPv4.Address, rec.IPv4.Gateway(), routes(rec.IPv4))
 }
 
 // StandIn returns the options with the record's stand-in; nil: it has none.
-func StandIn(rec *cache.Record, servers []netip.Addr, search []string) *Options {
+func StandIn(rec *cache.Record, resolvers []netip.Addr, search []string) *Options {
 	if !rec.IPv4.StandIn.IsValid() {
 		return nil
 	}
-	return newOptions(rec, servers, search, netip.PrefixFrom(rec.IPv4.Address.Addr(), 31), rec.IPv4.StandIn, nil)
+	return newOptions(rec, resolvers, search, netip.PrefixFrom(rec.IPv4.Address.Addr(), 31), rec.IPv4.StandIn, nil)
 }
 
 // newOptions returns what a guest learns that has the address, the gateway, if there is one, and the content of option
 // 121.
-func newOptions(rec *cache.Record, servers []netip.Addr, search []string, address netip.Prefix, gateway netip.Addr, routes [][]byte) *Options {
+func newOptions(rec *cache.Record, resolvers []netip.Addr, search []string, address netip.Prefix, gateway netip.Addr, routes [][]byte) *Options {
 	c := &Options{Mask: Append(nil, SubnetMask, binary.BigEndian.AppendUint32(nil, maskOf(address)))}
 	// In the order of importance: Choose leaves out the last ones if a message is too small.
 	addWire := func(code uint8, wire []byte) {
@@ -116,7 +117,7 @@ func newOptions(rec *cache.Record, servers []netip.Addr, search []string, addres
 	}
 	addList(ClasslessRoutes, routes)
 	addList(MicrosoftRoutes, routes)
-	addList(domainNameServer, addresses(servers))
+	addList(domainNameServer, addresses(resolvers))
 	add(interfaceMTU, binary.BigEndian.AppendUint16(nil, uint16(rec.MTU)))
 	if len(search) > 0 {
 		add(domainName, []byte(search[0]))
@@ -126,7 +127,8 @@ func newOptions(rec *cache.Record, servers []netip.Addr, search []string, addres
 	add(hostName, []byte(o.Hostname))
 	add(tftpServerName, []byte(o.TFTPServer))
 	add(bootfileName, []byte(o.BootFile))
-	addList(ntpServers, addresses(o.NTP))
+	ntp, _ := servers.Leased(rec).Reachable(o.NTP)
+	addList(ntpServers, addresses(ntp))
 	if address.Bits() < 31 {
 		ip := address.Addr().As4()
 		add(broadcastAddress, binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(ip[:])|^maskOf(address)))

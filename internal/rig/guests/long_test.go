@@ -61,7 +61,9 @@ func TestLongRoutes(t *testing.T) {
 				}
 				return nil
 			})
-			nstest.Eventually(t, func() error { return checkOutput(s.launcher, "lost: option DHCPv4 option 121 (routes): its 369 octets do not fit into the answer to dhclient, udhcpc, Windows") })
+			nstest.Eventually(t, func() error {
+				return checkOutput(s.launcher, "lost: option DHCPv4 option 121 (routes): its 369 octets do not fit into the answer to dhclient, udhcpc, Windows")
+			})
 		})
 	}
 	if tried < 5 {

@@ -162,6 +162,7 @@ func TestLinks(t *testing.T) {
 		"/internal/compare":        pure,
 		"/internal/lease":          pure,
 		"/internal/guestfilter":    pure,
+		"/internal/servers":        pure,
 		"/internal/wiring":         pure,
 		"/guestconfig":             pure,
 	} {
@@ -185,7 +186,7 @@ func TestLinks(t *testing.T) {
 // TestPure: what a plan is computed with imports nothing by which a kernel, a file or a clock can be reached.
 // What the packages link in addition comes by way of cache, which reads and writes records, and of fmt.
 func TestPure(t *testing.T) {
-	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/domain/internal/refusal", module+"/internal/eui64", module+"/internal/privatenet", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/frame", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/guestfilter", module+"/internal/wiring") {
+	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/domain/internal/refusal", module+"/internal/eui64", module+"/internal/privatenet", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/frame", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/guestfilter", module+"/internal/servers", module+"/internal/wiring") {
 		for _, imported := range p.Imports {
 			for _, tree := range []string{"os", "io/ioutil", "time", "syscall", "unsafe", "log", "runtime", "math/rand", "crypto/rand", "golang.org/x"} {
 				if within(imported, tree) {
@@ -244,6 +245,7 @@ func TestLayers(t *testing.T) {
 		"/internal/compare":       {"/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/guestfilter":   {"/internal/lease", "/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/lease":         {"/internal/guestfilter", "/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/servers":       {"/infra", "/internal/lease", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain", "/guestconfig"},
 		"/internal/wiring":        {"/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/kernel":        {"/internal/compare", "/internal/wiring", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/dhcp":                   {"/phase2", "/domain"},

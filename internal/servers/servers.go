@@ -1,0 +1,148 @@
+// Package servers chooses the resolvers, time servers and search domains that a guest gets. It is pure.
+package servers
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/syntax"
+)
+
+// Left is a server or a search domain that the guest does not get.
+type Left struct{ What, Why string }
+
+// NIC is what decides which servers a guest reaches by one of its NICs.
+type NIC struct {
+	name     string         // in the namespace; it is the zone of addresses on the guest's link
+	own      []netip.Prefix // the guest's addresses
+	networks []netip.Prefix // to which its routes lead
+}
+
+var (
+	linkLocal = netip.MustParsePrefix("fe80::/10")
+	everyone  = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+)
+
+// Leased is the NIC of a guest with the addresses and routes of the record's lease.
+func Leased(r *cache.Record) NIC {
+	n := NIC{name: r.Name}
+	if v := r.IPv4; v != nil {
+		n.own, n.networks = append(n.own, v.Address), append(n.networks, v.Address.Masked())
+		for _, route := range v.Routes {
+			n.networks = append(n.networks, route.Destination)
+		}
+	}
+	if v := r.IPv6; v != nil {
+		for _, a := range v.Addresses() {
+			n.own = append(n.own, netip.PrefixFrom(a, a.BitLen()))
+		}
+		n.networks = append(n.networks, v.OnLink...)
+		if v.Router != nil {
+			n.networks = append(n.networks, v.Router.Routes...)
+			if v.Router.Default {
+				n.networks = append(n.networks, netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+			}
+		}
+		n.addLink(r)
+	}
+	return n
+}
+
+// Configured is the NIC of a guest with the record's MAC and another configuration.
+func Configured(r *cache.Record, s cache.Static) NIC {
+	n := NIC{name: r.Name}
+	for _, a := range s.Addresses {
+		n.own = append(n.own, a.Address)
+		if a.Peer.IsValid() {
+			n.networks = append(n.networks, a.Peer.Masked())
+		} else if !a.NoPrefixRoute {
+			n.networks = append(n.networks, a.Address.Masked())
+		}
+	}
+	for _, route := range s.Routes {
+		if route.Type == "" {
+			n.networks = append(n.networks, route.Destination)
+		}
+	}
+	if slices.ContainsFunc(n.own, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+		n.addLink(r)
+	}
+	return n
+}
+
+// addLink adds the guest's IPv6 link: that of the NIC, or one with the namespace alone as its other station.
+func (n *NIC) addLink(r *cache.Record) {
+	n.own = append(n.own, netip.PrefixFrom(eui64.LinkLocal(r.MAC), 128))
+	switch {
+	case r.Binding != cache.BindingMasquerade && r.Binding != cache.BindingRouted:
+		n.networks = append(n.networks, linkLocal)
+	case r.IPv6 != nil && r.IPv6.Router != nil:
+		n.networks = append(n.networks, netip.PrefixFrom(r.IPv6.Router.Address, 128))
+	}
+}
+
+// Reachable returns the servers that the guest can use by the NIC, each once, without zones and in the form of its
+// family.
+func (n NIC) Reachable(given []netip.Addr) (reachable []netip.Addr, left []Left) {
+	for _, g := range given {
+		a := g.WithZone("").Unmap()
+		why := n.whyNot(a, g.Zone())
+		switch {
+		case why != "":
+			left = append(left, Left{g.String(), why})
+		case !slices.Contains(reachable, a):
+			reachable = append(reachable, a)
+		}
+	}
+	return reachable, left
+}
+
+// whyNot is why the guest cannot use the server; empty: it can.
+func (n NIC) whyNot(a netip.Addr, zone string) string {
+	isOwn := func(p netip.Prefix) bool { return p.Addr() == a }
+	onLink := linkLocal.Contains(a)
+	leads := func(p netip.Prefix) bool { return p.Contains(a) && (!onLink || p.Addr().IsLinkLocalUnicast()) }
+	switch {
+	case !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a == everyone || slices.ContainsFunc(n.own, isLast(a)):
+		return "no server has this address"
+	case a.IsLoopback() || slices.ContainsFunc(n.own, isOwn):
+		return "for the guest, that is the guest itself"
+	case zone != "" && zone != n.name || onLink && !slices.ContainsFunc(n.networks, leads):
+		return "it is not on the guest's link"
+	case !slices.ContainsFunc(n.networks, leads):
+		return fmt.Sprintf("no route of the guest by %s leads to it", n.name)
+	}
+	return ""
+}
+
+// isLast reports whether the address is the broadcast address of a network.
+func isLast(a netip.Addr) func(netip.Prefix) bool {
+	return func(p netip.Prefix) bool {
+		if !p.Addr().Is4() || p.Bits() > 30 || !p.Contains(a) {
+			return false
+		}
+		b := a.As4()
+		host := ^uint32(0) >> p.Bits()
+		return binary.BigEndian.Uint32(b[:])&host == host
+	}
+}
+
+// Search returns the guest's search list, each domain once and without the root's dot.
+func Search(o *cache.Options, domains []string) (names []string, left []Left) {
+	for _, given := range o.Search(domains) {
+		name, err := syntax.SearchDomain(given)
+		same := func(other string) bool { return strings.EqualFold(other, name) }
+		switch {
+		case err != nil:
+			left = append(left, Left{fmt.Sprintf("%q", given), "it has " + err.Error()})
+		case name != "" && !slices.ContainsFunc(names, same):
+			names = append(names, name)
+		}
+	}
+	return names, left
+}
