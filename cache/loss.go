@@ -13,7 +13,7 @@ type Loss struct {
 	//	policy-rule    policy rules, or the routes of a table that they lead to
 	//	address        an address of the namespace
 	//	other-link     what the namespace reaches by another link
-	//	server         a server that the guest is told of, and cannot reach
+	//	server         a resolver or a time server that the guest cannot reach
 	//	option         a DHCP option that some clients cannot receive
 	//	port           the source port of what the guest sends
 	//	mtu            a part of the NIC's MTU

@@ -47,6 +47,7 @@ func TestServersOfASecondNIC(t *testing.T) {
 		want string
 	}{
 		{resolvConf, "[] [] [] []"},
+		{cache.DNS{}, "[] [] [] []"}, // the way out, of the Spec
 		{cache.DNS{Servers: []netip.Addr{addr("192.168.50.53"), addr("fd50::53"), addr("10.96.0.10")}}, "[192.168.50.53] [fd50::53] [] []"},
 	} {
 		r := newResponder(t, rec, c.dns)

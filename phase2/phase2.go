@@ -31,8 +31,9 @@ type VM struct {
 
 	// ResolvConf is the path of the resolv.conf(5) for records whose DNS is nil. Empty:
 	// /etc/resolv.conf, if it exists. Changes of the file are followed. While it is missing,
-	// empty or unreadable, the last configuration stays. Servers that the guest cannot reach,
-	// such as a loopback address or one on another link, are left out, with a warning in Log.
+	// empty or unreadable, the last configuration stays. Servers that the guest cannot reach
+	// are left out, with a warning in Log. That is so for a loopback address, one on another
+	// link, and one to which no route of the guest leads by the NIC.
 	ResolvConf string
 
 	// Notify is called with each event, one at a time. While it runs, no guest is answered:

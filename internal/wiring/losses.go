@@ -12,6 +12,7 @@ import (
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/served"
+	"github.com/guestwire/guestwire/internal/servers"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -167,6 +168,22 @@ func (p *Plan) loseFurther(addresses []netip.Prefix, why string, args ...any) {
 func (p *Plan) loseUnsent() {
 	if r := &p.Record; r.ResponderTap != "" {
 		r.Losses = slices.Concat(r.Losses, served.OtherFamily(r), served.TooLong4(r, nil, nil), served.TooMany6(r))
+	}
+}
+
+// loseServers adds the Spec's resolvers and time servers that the responder does not offer. Those of a resolv.conf are
+// known to Phase2 alone.
+func (p *Plan) loseServers() {
+	if p.Record.ResponderTap == "" {
+		return
+	}
+	given := p.Record.Options.NTP
+	if p.Record.DNS != nil {
+		given = slices.Concat(p.Record.DNS.Servers, given)
+	}
+	_, left := servers.Leased(&p.Record).Reachable(given)
+	for _, l := range left {
+		p.lose("server", l.What, "%s", l.Why)
 	}
 }
 

@@ -97,6 +97,53 @@ func TestGraveLosses(t *testing.T) {
 	}
 }
 
+// TestServerLosses: a resolver or a time server of the Spec that the guest cannot use is a loss. The ways out work: a
+// binding that leads there, and a Spec without servers.
+func TestServerLosses(t *testing.T) {
+	serving := func(s asked, edit func(*asked), resolvers ...string) asked {
+		return withSpec(s, func(s *asked) {
+			s.DNS = &cache.DNS{}
+			for _, r := range resolvers {
+				s.DNS.Servers = append(s.DNS.Servers, ip(r))
+			}
+			s.Options.NTP = []netip.Addr{ip("10.244.1.123")}
+			edit(s)
+		})
+	}
+	same := func(*asked) {}
+	noRoute := func(s *netstate.Snapshot) { s.Routes = s.Routes[1:] } // of a second NIC
+	for _, c := range []struct {
+		name  string
+		found netstate.Snapshot
+		spec  asked
+		want  string
+	}{
+		{"by the default route", lan4(), serving(bridge(), same, "10.96.0.10"), ""},
+		{"on the link", lan4With(noRoute), serving(bridge(), same, "10.244.1.53"), ""},
+		{"no route", lan4With(noRoute), serving(redirect(), same, "10.96.0.10"), "10.96.0.10"},
+		{"no default route", lan4(), serving(bridge(), noDefaultRoute, "10.96.0.10"), "10.96.0.10"},
+		{"no default route behind the namespace", lan4(), serving(masquerade(), noDefaultRoute, "10.96.0.10"), "10.96.0.10 10.244.1.123"},
+		{"the namespace leads everywhere", lan4With(noRoute), serving(masquerade(), same, "10.96.0.10"), ""},
+		{"the guest's address", lan4(), serving(bridge(), same, "10.244.1.7", "127.0.0.53"), "10.244.1.7 127.0.0.53"},
+		{"the other family", lan4(), serving(bridge(), same, "fd00:96::a"), "fd00:96::a"},
+		{"a time server", lan4(), serving(bridge(), func(s *asked) { s.Options.NTP = []netip.Addr{ip("fd00::123")} }), "fd00::123"},
+		{"no servers", lan4With(noRoute), serving(bridge(), same), ""},
+		{"a resolver of the link, and auto", flannel(), serving(auto(), same, "fe80::53%eth0"), ""},
+		{"a resolver of the link", flannel(), serving(routed(), same, "fe80::53%eth0"), "fe80::53%eth0"},
+		{"no responder", lan4(), serving(bridge(), func(s *asked) { s.Options.NoResponder = true }, "fd00:96::a"), ""},
+	} {
+		var have []string
+		for _, l := range newPlan(t, c.found, c.spec).Record.Losses {
+			if l.Kind == "server" {
+				have = append(have, l.What)
+			}
+		}
+		if strings.Join(have, " ") != c.want {
+			t.Errorf("%s: %q, want %s", c.name, have, c.want)
+		}
+	}
+}
+
 // TestLossKinds: each kind of loss that a plan or a lease adds is one that cache.Loss lists, and each of those has a row
 // on the page of losses.
 func TestLossKinds(t *testing.T) {

@@ -219,6 +219,7 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	if p.spec.Options.NoDefaultRoute {
 		lease.RemoveDefaultRoutes(&p.Record)
 	}
+	p.loseServers()
 	if !p.binding.traits().direct {
 		p.loseOfNamespace(nic)
 		p.Record.Warnings = append(p.Record.Warnings, p.warnings(nic)...)
