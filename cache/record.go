@@ -372,20 +372,20 @@ type Device struct {
 	// Driver is the backend, "qemu" or "vhost". Empty: libvirt chooses.
 	Driver string `json:"driver,omitempty"`
 
-	// BootOrder is the device's place among the boot devices, from 1. 0: the guest does not
-	// boot from it.
+	// BootOrder is the device's place among the boot devices, from 1 to 2147483647. 0: the
+	// guest does not boot from it.
 	BootOrder uint `json:"bootOrder,omitempty"`
 
 	// ROM is the option ROM: "on", "off" or the path of an image. Empty: on if BootOrder is
 	// set, else off.
 	ROM string `json:"rom,omitempty"`
 
-	// PCIAddress is the device's address in the guest, such as 0000:01:00.0. Empty: libvirt
-	// chooses.
+	// PCIAddress is the device's address in the guest, such as 0000:01:00.0. It is not
+	// 0000:00:00, the place of the host bridge. Empty: libvirt chooses.
 	PCIAddress string `json:"pciAddress,omitempty"`
 
 	// ACPIIndex is the index by which the guest can name the device: 7 can make the name eno7.
-	// 0: none.
+	// At most 16383. 0: none.
 	ACPIIndex uint `json:"acpiIndex,omitempty"`
 
 	// Alias is the device's name in libvirt, with or without the prefix ua-. Empty: libvirt

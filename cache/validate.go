@@ -3,6 +3,7 @@ package cache
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"path"
 	"slices"
@@ -352,16 +353,23 @@ func checkText(field, text string) error {
 }
 
 // Validate checks the device. The error is a [*FieldError] with a path in the Device, such as rom. Validate takes any
-// word as a model, as each version of libvirt and QEMU has its own.
+// word as a model, as each version of libvirt and QEMU has its own. It refuses numbers that libvirt accepts and QEMU
+// does not.
 func (d *Device) Validate() error {
-	if d.Model != "" && !syntax.IsWord(d.Model, "_.+-", maxWord) {
-		return fieldErrorf("model", "%q is no device model", d.Model)
+	if d.Model != "" && !syntax.IsWord(d.Model, "_-", maxWord) { // NET_MODEL_CHARS of libvirt
+		return fieldErrorf("model", "%q is no device model: want letters, digits, _ and -", d.Model)
+	}
+	if d.BootOrder > math.MaxInt32 {
+		return fieldErrorf("bootOrder", "%d, want at most %d", d.BootOrder, math.MaxInt32)
+	}
+	if d.ACPIIndex > maxACPIIndex {
+		return fieldErrorf("acpiIndex", "%d, want at most %d", d.ACPIIndex, maxACPIIndex)
 	}
 	if d.Driver != "" && d.Driver != "qemu" && d.Driver != "vhost" {
 		return fieldErrorf("driver", "%q, want qemu or vhost", d.Driver)
 	}
 	if d.ROM != "" && d.ROM != "on" && d.ROM != "off" {
-		if !path.IsAbs(d.ROM) {
+		if !path.IsAbs(d.ROM) || strings.HasSuffix(d.ROM, "/") {
 			return fieldErrorf("rom", "%q, want on, off or the absolute path of an image", d.ROM)
 		}
 		if err := checkText("rom", d.ROM); err != nil {
@@ -372,6 +380,9 @@ func (d *Device) Validate() error {
 		if err := checkPCIAddress("pciAddress", d.PCIAddress); err != nil {
 			return err
 		}
+		if bridge := "0000:00:00."; strings.HasPrefix(d.PCIAddress, bridge) { // libvirt would take it as no address
+			return fieldErrorf("pciAddress", "%q is the place of the host bridge: want another slot", d.PCIAddress)
+		}
 	}
 	if d.Alias != "" && !syntax.IsWord(d.Alias, "_-", maxWord) {
 		return fieldErrorf("alias", "%q, want letters, digits, _ and -", d.Alias)
@@ -381,6 +392,9 @@ func (d *Device) Validate() error {
 	}
 	return nil
 }
+
+// maxACPIIndex is QEMU's ONBOARD_INDEX_MAX.
+const maxACPIIndex = 16*1024 - 1
 
 // maxWord is longer than any name of a model or device.
 const maxWord = 64

@@ -2,6 +2,7 @@ package domain_test
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -50,6 +51,14 @@ var cases = []struct {
 			ACPIIndex: 1, Alias: "ua-a", LinkState: "up",
 		}
 	}},
+	{"extremes", func(r *cache.Record) {
+		r.Queues, r.MTU = syntax.MaxQueues, syntax.MinMTU
+		r.Device = cache.Device{
+			BootOrder: math.MaxInt32, ROM: "/" + strings.Repeat("r", 254), PCIAddress: "0000:00:1f.7",
+			ACPIIndex: 16383, Alias: "-" + strings.Repeat("a", 63),
+		}
+	}},
+	{"extreme-model", func(r *cache.Record) { r.Device.Model = strings.Repeat("m", 62) + "_-" }},
 	{"macvtap", records.Macvtap},
 	{"macvtap-queues", func(r *cache.Record) { records.Macvtap(r); r.Queues, r.Device.Driver = 2, "vhost" }},
 	{"sriov", records.SRIOV},

@@ -152,10 +152,10 @@ func TestServeRecords(t *testing.T) {
 
 	// A record is changed.
 	changed := record("net1")
-	changed.DNS = &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
+	changed.DNS = &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("10.7.0.53")}}
 	writeRecords(t, n.State, changed)
 	events.wait(t, "net1 record-changed")
-	if got := requestLease(t, n, changed); fmt.Sprint(got.DNS) != "[192.0.2.2]" {
+	if got := requestLease(t, n, changed); fmt.Sprint(got.DNS) != "[10.7.0.53]" {
 		t.Errorf("DNS after the change %v", got.DNS)
 	}
 
@@ -169,7 +169,7 @@ func TestServeRecords(t *testing.T) {
 	if !errors.As(damaged.Err, &bad) || !strings.Contains(damaged.Text, "net1.json") {
 		t.Errorf("the event of a damaged record: %+v", damaged)
 	}
-	if got := requestLease(t, n, changed); fmt.Sprint(got.DNS) != "[192.0.2.2]" {
+	if got := requestLease(t, n, changed); fmt.Sprint(got.DNS) != "[10.7.0.53]" {
 		t.Errorf("DNS with a damaged record %v", got.DNS)
 	}
 	writeRecords(t, n.State, changed)

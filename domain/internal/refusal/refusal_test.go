@@ -79,6 +79,11 @@ func TestRefusals(t *testing.T) {
 		{"libvirt/search domains of slirp", libvirt, func(r *cache.Record) { records.Slirp(r); r.DNS = &cache.DNS{Search: []string{"pod.example"}} }, "dns.search", "leave it out"},
 		{"libvirt/vhost of passt", libvirt, func(r *cache.Record) { records.Passt(r); r.Device.Driver = "vhost" }, "device.driver", "leave it out"},
 		{"libvirt/place of a virtual function", libvirt, func(r *cache.Record) { records.SRIOV(r); r.SRIOV.PCIAddress = "3:10.1" }, "sriov.pciAddress", "want the form 0000:03:10.1"},
+		{"libvirt/place in another domain", libvirt, device(cache.Device{PCIAddress: "0001:00:01.0"}), "device.pciAddress", "the domain 0000 alone"},
+		{"libvirt/place of usb-net", libvirt, device(cache.Device{Model: "usb-net", PCIAddress: "0000:00:02.0"}), "device.pciAddress", "leave this field empty"},
+		{"libvirt/index of usb-net", libvirt, device(cache.Device{Model: "usb-net", ACPIIndex: 1}), "device.acpiIndex", "leave this field out"},
+		{"libvirt/place of the bridge", libvirt, device(cache.Device{PCIAddress: "0000:00:00.0"}), "device.pciAddress", "want another slot"},
+		{"libvirt/boot order", libvirt, device(cache.Device{BootOrder: 1 << 31}), "device.bootOrder", "want at most 2147483647"},
 		{"libvirt/place", libvirt, device(cache.Device{PCIAddress: "1:0.0"}), "device.pciAddress", "want the form 0000:03:10.1"},
 
 		{"qemu/invalid record", plain, func(r *cache.Record) { r.Tap = "" }, "tap", "want 1 to 15"},
@@ -137,7 +142,7 @@ func TestRefusals(t *testing.T) {
 		{"cloudhypervisor/alias", cloud, device(cache.Device{Alias: "_net0"}), "device.alias", "name another one"},
 		{"cloudhypervisor/place on another bus", cloud, device(cache.Device{PCIAddress: "0000:01:05.0"}), "device.pciAddress", "bus 00"},
 		{"cloudhypervisor/place of another function", cloud, device(cache.Device{PCIAddress: "0000:00:05.1"}), "device.pciAddress", "function 0"},
-		{"cloudhypervisor/place of the bridge", cloud, device(cache.Device{PCIAddress: "0000:00:00.0"}), "device.pciAddress", "devices 01"},
+		{"cloudhypervisor/place of the bridge", cloud, device(cache.Device{PCIAddress: "0001:00:00.0"}), "device.pciAddress", "devices 01"},
 
 		{"firecracker/invalid record", fire, shortMTU, "mtu", "record of interface"},
 		{"firecracker/sriov", fire, records.SRIOV, "binding", "another VMM"},

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +66,35 @@ func TestQEMUGolden(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestQEMUBounds: QEMU accepts the golden device with the largest values, and refuses each value beyond. Validate has
+// the same bounds.
+func TestQEMUBounds(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
+		nstest.Skip(t, err.Error())
+	}
+	line, _ := readGolden(t, "../../../domain/qemu/testdata/extremes.txt")
+	for _, c := range []struct{ from, to, want string }{
+		{"", "", ""},
+		{"bootindex=2147483647", "bootindex=2147483648", "bootindex"},
+		{"acpi-index=16383", "acpi-index=16384", "acpi-index should be less"},
+		{"addr=1f.7", "addr=00.0", "slot 0 function 0 not available"},
+		{"addr=1f.7", "addr=00.1", "single function device"},
+	} {
+		device := slices.Clone(line)
+		for i := range device {
+			device[i] = strings.Replace(device[i], c.from, c.to, 1)
+		}
+		if c.from != "" && slices.Equal(device, line) {
+			t.Fatalf("%q has no %s", line, c.from)
+		}
+		if said, err := startQEMU(t, device); (err != nil) != (c.want != "") || !strings.Contains(said, c.want) {
+			t.Errorf("%s: %v: %s, want an error with %q", c.to, err, said, c.want)
+		}
 	}
 }
 
