@@ -224,7 +224,7 @@ const router = "ROUTER" // stands in routes6 for the link-local address of the g
 var networks = []network{
 	{
 		name: "bridge", binding: infra.Bridge{}, create: createWithRoutes,
-		address4: "10.244.1.7/24", address6: "fd00:244:1::7/128", others6: []string{"fd00:244:1::17", "fd00:244:1::27"},
+		address4: "10.244.1.7/24", address6: "fd00:244:1::7/128", others6: []string{"fd00:244:1::17", "fd00:244:1::27", floating6},
 		routes4: []string{"10.244.1.0/24", "203.0.113.0/24 via 10.244.1.254", "default via 10.244.1.1"},
 		routes6: []string{"fd00:244:1::/64", "2001:db8:7::/64 via " + router, "default via " + router},
 		search:  longSearch,
@@ -261,8 +261,11 @@ var longSearch = []string{
 	strings.Repeat("d", 60) + ".example", "pod.example",
 }
 
+// floating6 is an address that a station has for others, and does not send from, as keepalived adds it.
+const floating6 = "fd00:244:2::aaaa"
+
 // createWithRoutes returns a network with an IPv4 route through a second gateway, an IPv6 route in addition to the
-// default route, and three IPv6 addresses.
+// default route, three IPv6 addresses, and one that is deprecated.
 func createWithRoutes(t *testing.T) nstest.Network {
 	n := nstest.NewNetwork(t)
 	n.World.IP("addr add 203.0.113.9/32 dev lo")
@@ -272,6 +275,8 @@ func createWithRoutes(t *testing.T) nstest.Network {
 	n.Pod.IP("route add 2001:db8:7::/64 via fd00:244:1::1")
 	n.Pod.IP("addr add fd00:244:1::17/64 dev eth0 nodad")
 	n.Pod.IP("addr add fd00:244:1::27/64 dev eth0 nodad")
+	n.Pod.IP("addr add " + floating6 + "/128 dev eth0 nodad preferred_lft 0")
+	n.World.IP("route add " + floating6 + " dev pod")
 	return n
 }
 
