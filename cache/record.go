@@ -292,7 +292,8 @@ type Neighbour struct {
 	MAC     MAC        `json:"mac"`
 }
 
-// DNS is the guest's DNS configuration. Both fields may be empty.
+// DNS is the guest's DNS configuration. Both fields may be empty. A server to which no route of the guest leads by the
+// NIC is left out, as that of another NIC of the guest.
 type DNS struct {
 	Servers []netip.Addr `json:"servers,omitempty"` // the resolvers' addresses
 	Search  []string     `json:"search,omitempty"`  // the search domains, in order
@@ -324,7 +325,8 @@ type Options struct {
 	// LeaseSeconds is the time of a lease. 0: infinite.
 	LeaseSeconds uint32 `json:"leaseSeconds,omitempty"`
 
-	// NTP are time servers: DHCPv4 option 42, DHCPv6 options 31 and 56.
+	// NTP are time servers: DHCPv4 option 42, DHCPv6 options 31 and 56. One to which no route
+	// of the guest leads by the NIC is left out.
 	NTP []netip.Addr `json:"ntp,omitempty"`
 
 	// TFTPServer is a name or an IPv4 address: DHCPv4 option 66, siaddr and sname.
