@@ -2,6 +2,7 @@ package dhcp
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"iter"
@@ -80,12 +81,17 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 		warnings = append(warnings, fmt.Sprintf("DHCPv6 leases %d of the %d addresses: more do not fit into a message", most, len(s.addresses)))
 		s.addresses = s.addresses[:most]
 	}
-	for _, a := range s.addresses {
-		preferred := seconds
+	// The preferred lifetime: RFC 9915 section 21.6. Deprecated addresses come between the others, as connman takes the
+	// last address alone.
+	preferred := func(a netip.Addr) uint32 {
 		if slices.Contains(rec.IPv6.Deprecated, a) {
-			preferred = 0 // RFC 9915 section 21.6
+			return 0
 		}
-		s.iaAddresses = appendAddress6(s.iaAddresses, a, preferred, seconds)
+		return seconds
+	}
+	slices.SortStableFunc(s.addresses[1:], func(a, b netip.Addr) int { return cmp.Compare(preferred(a), preferred(b)) })
+	for _, a := range s.addresses {
+		s.iaAddresses = appendAddress6(s.iaAddresses, a, preferred(a), seconds)
 	}
 	// The room beside the longest client identifier and one IA_NA. A guest that asks for
 	// several associations has less room: those come first.

@@ -282,8 +282,8 @@ func TestDHCPv6Lifetimes(t *testing.T) {
 		{4294967294, "2147483647", "3435973835", "4294967294"},
 	} {
 		rec := newRecord()
-		rec.IPv6.Others = []netip.Addr{addr("fd00:10:244::aaaa")}
-		rec.IPv6.Deprecated = rec.IPv6.Others
+		rec.IPv6.Others = []netip.Addr{addr("fd00:10:244::8"), addr("fd00:10:244::aaaa")}
+		rec.IPv6.Deprecated = rec.IPv6.Others[1:]
 		rec.Options.LeaseSeconds = c.lease
 		got, _ := ask(t, newResponder(t, rec, resolvConf), from6(guestLL, servers6, msg6(1, tlv(1, clientDUID), iaNA(1))))
 		ia := read6(t, got).Options.OneIANA()
@@ -291,7 +291,7 @@ func TestDHCPv6Lifetimes(t *testing.T) {
 		if seconds(ia.T1) != c.t1 || seconds(ia.T2) != c.t2 || seconds(a.PreferredLifetime) != c.preferred || seconds(a.ValidLifetime) != c.preferred {
 			t.Errorf("lease %d: T1 %s, T2 %s, preferred %s, valid %s", c.lease, seconds(ia.T1), seconds(ia.T2), seconds(a.PreferredLifetime), seconds(a.ValidLifetime))
 		}
-		if d := ia.Options.Addresses()[1]; d.PreferredLifetime != 0 || seconds(d.ValidLifetime) != c.preferred { // section 21.6
+		if d := ia.Options.Addresses()[1]; d.IPv6Addr.String() != "fd00:10:244::aaaa" || d.PreferredLifetime != 0 || seconds(d.ValidLifetime) != c.preferred { // section 21.6
 			t.Errorf("lease %d: the deprecated address: preferred %s, valid %s", c.lease, seconds(d.PreferredLifetime), seconds(d.ValidLifetime))
 		}
 	}
