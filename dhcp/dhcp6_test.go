@@ -291,7 +291,8 @@ func TestDHCPv6Lifetimes(t *testing.T) {
 		if seconds(ia.T1) != c.t1 || seconds(ia.T2) != c.t2 || seconds(a.PreferredLifetime) != c.preferred || seconds(a.ValidLifetime) != c.preferred {
 			t.Errorf("lease %d: T1 %s, T2 %s, preferred %s, valid %s", c.lease, seconds(ia.T1), seconds(ia.T2), seconds(a.PreferredLifetime), seconds(a.ValidLifetime))
 		}
-		if d := ia.Options.Addresses()[1]; d.IPv6Addr.String() != "fd00:10:244::aaaa" || d.PreferredLifetime != 0 || seconds(d.ValidLifetime) != c.preferred { // section 21.6
+		d := ia.Options.Addresses()[1] // section 21.6
+		if d.IPv6Addr.String() != "fd00:10:244::aaaa" || d.PreferredLifetime != 0 || seconds(d.ValidLifetime) != c.preferred {
 			t.Errorf("lease %d: the deprecated address: preferred %s, valid %s", c.lease, seconds(d.PreferredLifetime), seconds(d.ValidLifetime))
 		}
 	}

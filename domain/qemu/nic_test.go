@@ -61,7 +61,7 @@ var cases = []struct {
 	{"id", func(r *cache.Record, o *qemu.Options) { r.Device.Alias, o.ID = "ua-blue", "nic.1" }},
 	{"link-down", func(r *cache.Record, _ *qemu.Options) { r.Device.LinkState = "down" }},
 	{"link-up", func(r *cache.Record, _ *qemu.Options) { r.Device.LinkState = "up" }},
-	{"extremes", func(r *cache.Record, _ *qemu.Options) { // what Validate takes at most; TestQEMUBounds in the laboratory tries more
+	{"extremes", func(r *cache.Record, _ *qemu.Options) { // what Validate takes at most; TestQEMUBounds tries more
 		r.Device = cache.Device{BootOrder: math.MaxInt32, ROM: "off", PCIAddress: "0000:00:1f.7", ACPIIndex: 16383, Alias: strings.Repeat("a", 64)}
 		r.MTU = syntax.MinMTU
 	}},

@@ -6,9 +6,10 @@ import (
 )
 
 const (
-	maxLabel    = 63  // RFC 1035 section 2.3.4
-	MaxName     = 253 // the same, as text without the root's dot
-	MaxHostname = 64  // HOST_NAME_MAX of Linux
+	// MaxName is the length of a name as text, without the root's dot.
+	MaxName     = 253
+	MaxHostname = 64 // HOST_NAME_MAX of Linux
+	maxLabel    = 63
 )
 
 // CheckName checks that name can be a domain's or a host's: at most that many octets, in labels with a dot between two.
@@ -34,8 +35,8 @@ func CheckName(name string, most int) error {
 	return nil
 }
 
-// SearchDomain returns a search domain as the guest gets it: without spaces around it and without dots at its end. Empty:
-// it is the root, which means no search domain.
+// SearchDomain returns a search domain as the guest gets it: without spaces around it and without dots at its end.
+// Empty: it is the root, which means no search domain.
 func SearchDomain(given string) (name string, err error) {
 	if name = strings.TrimRight(strings.TrimSpace(given), "."); name != "" {
 		err = CheckName(name, MaxName)
