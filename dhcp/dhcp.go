@@ -130,14 +130,6 @@ func unsent(rec *cache.Record, res resolver) []string {
 			warnings = append(warnings, fmt.Sprintf("%s is left out: %s", l.What, l.Why))
 		}
 	}
-	for _, s := range append(slices.Clone(res.servers4), res.servers6...) {
-		switch {
-		case rec.IPv4 == nil && s.Is4():
-			warnings = append(warnings, fmt.Sprintf("DNS server %v is left out: the guest has no IPv4 address", s))
-		case rec.IPv6 == nil && s.Is6():
-			warnings = append(warnings, fmt.Sprintf("DNS server %v is left out: the guest has no IPv6 address", s))
-		}
-	}
 	return warnings
 }
 

@@ -167,9 +167,9 @@ func TestUnsentWarnings(t *testing.T) {
 		want    []string
 	}{
 		{"both", newRecord(), all, dns, nil},
-		{"IPv4 alone", only4, all, dns, []string{"bootFileURL", "dhcpv6.17", "ntp fd00::7", "DNS server fd00::53", "DNS server fd00::54"}},
+		{"IPv4 alone", only4, all, dns, []string{"DNS server fd00::53", "DNS server fd00::54", "time server fd00::7", "bootFileURL", "dhcpv6.17"}},
 		{"IPv4 alone, resolvers of IPv6 alone", only4, cache.Options{}, cache.DNS{Servers: dns.Servers[1:2]}, []string{"DNS server fd00::53"}},
-		{"IPv6 alone", only6, all, dns, []string{"hostname", "tftpServer", "bootFile", "dhcpv4.43", "dhcpv4.224", "ntp 192.0.2.7", "DNS server 10.96.0.10"}},
+		{"IPv6 alone", only6, all, dns, []string{"DNS server 10.96.0.10", "time server 192.0.2.7", "hostname", "tftpServer", "bootFile", "dhcpv4.43", "dhcpv4.224"}},
 		{"45 routes", withRoutes(newRecord(), 45), cache.Options{}, dns, []string{"DHCPv4 option 121 (routes)"}},
 		{"known losses", known(withRoutes(newRecord(), 45)), cache.Options{}, dns, nil},
 		{"180 routes", withRoutes(newRecord(), 180), cache.Options{}, dns, []string{"DHCPv4 option 121 (routes)"}},

@@ -112,9 +112,6 @@ func OtherFamily(rec *cache.Record) []cache.Loss {
 	default:
 		return nil
 	}
-	for _, a := range o.NTP {
-		lose(a.Is4() == (version == 4), "ntp %v", a)
-	}
 	return losses
 }
 

@@ -114,6 +114,8 @@ func (n NIC) whyNot(a netip.Addr, zone string) string {
 		return "for the guest, that is the guest itself"
 	case zone != "" && zone != n.name || onLink && !slices.ContainsFunc(n.networks, leads):
 		return "it is not on the guest's link"
+	case !slices.ContainsFunc(n.own, func(p netip.Prefix) bool { return p.Addr().Is4() == a.Is4() }):
+		return fmt.Sprintf("the guest has no IPv%d address", map[bool]int{true: 4, false: 6}[a.Is4()])
 	case !slices.ContainsFunc(n.networks, leads):
 		return fmt.Sprintf("no route of the guest by %s leads to it", n.name)
 	}

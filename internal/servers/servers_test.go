@@ -80,9 +80,9 @@ func TestReachable(t *testing.T) {
 		{"on the pod's link", with(pod(), kind(cache.BindingRouted)), "fe80::53 fe80::1%eth0", "fe80::1", "not on the guest's link"},
 		{"a second NIC", second(), "10.96.0.10 fd00:96::a", "", "no route of the guest by eth0 leads to it"},
 		{"a second NIC that leads there", second(), "10.244.1.53 10.9.1.1 fd00::53 fd09::53 fe80::53", "10.244.1.53 10.9.1.1 fd00::53 fd09::53 fe80::53", ""},
-		{"IPv4 alone", with(pod(), func(r *cache.Record) { r.IPv6 = nil }), "10.96.0.10 fd00:96::a", "10.96.0.10", "no route"},
+		{"IPv4 alone", with(pod(), func(r *cache.Record) { r.IPv6 = nil }), "10.96.0.10 fd00:96::a", "10.96.0.10", "the guest has no IPv6 address"},
 		{"IPv4 alone, link-local", with(pod(), func(r *cache.Record) { r.IPv6 = nil }), "fe80::53", "", "not on the guest's link"},
-		{"IPv6 alone", with(pod(), func(r *cache.Record) { r.IPv4 = nil }), "10.96.0.10 fd00:96::a", "fd00:96::a", "no route"},
+		{"IPv6 alone", with(pod(), func(r *cache.Record) { r.IPv4 = nil }), "10.96.0.10 fd00:96::a", "fd00:96::a", "the guest has no IPv4 address"},
 		{"no router", with(pod(), func(r *cache.Record) { r.IPv6.Router, r.Binding = nil, cache.BindingMasquerade }), "fe80::1 fd00::53", "fd00::53", "not on"},
 	} {
 		var given []netip.Addr

@@ -240,8 +240,8 @@ func TestUnsent(t *testing.T) {
 		{"IPv6 routes", routes6, bridge(), "bridge", 16, "route 2001:db8:54::/48: it does not fit into a router advertisement beside the others; masquerade keeps it"},
 		{"IPv6 addresses", addresses6, bridge(), "bridge", 6, "address fd00:244:1::118: DHCPv6 leases 25 addresses, as more do not fit into a message; masquerade keeps it"},
 		{"options of both families", flannel(), options, "bridge", 0, ""},
-		{"options without IPv6", lan4(), options, "bridge", 2, "option bootFileURL: the guest has no IPv6 address"},
-		{"options without IPv4", lan6With(func(*netstate.Snapshot) {}), options, "bridge", 2, "option hostname: the guest has no IPv4 address"},
+		{"options without IPv6", lan4(), options, "bridge", 2, "server fd00::7: the guest has no IPv6 address"},
+		{"options without IPv4", lan6With(func(*netstate.Snapshot) {}), options, "bridge", 2, "server 192.0.2.7: the guest has no IPv4 address"},
 	} {
 		r := newPlan(t, c.found, c.spec).Record
 		first := ""
