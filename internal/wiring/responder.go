@@ -43,7 +43,7 @@ func responderFilters(r cache.Record) []netstate.Filter {
 		})
 	}
 
-	if r.IPv4 != nil {
+	if r.IPv4 != nil || r.Options.IPv6OnlySeconds > 0 { // RFC 8925
 		// IPv4 without options, the first fragment, UDP, to port 67.
 		fromGuest(netstate.EthernetIPv4, key(0, 0x0f000000, 0x05000000), key(4, 0x00001fff, 0), key(8, 0x00ff0000, 17<<16), key(20, 0x0000ffff, 67))
 	}
