@@ -58,6 +58,7 @@ func newServer4(rec cache.Record, res resolver) *server4 {
 		return &server4{
 			guest: rec.MAC, self: rec.ResponderMAC, address: netip.IPv4Unspecified(), server: noServer,
 			identifier: served.Append(nil, uint8(dhcpv4.OptionServerIdentifier), noServer.AsSlice()),
+			lease:      served.Lease(served.LeaseSeconds(&rec.Options)), // an offer has it: RFC 2131 table 3
 			only6:      served.IPv6Only(&rec.Options),
 		}
 	}
@@ -318,7 +319,7 @@ func (s *server4) appendInform(dst []byte, q request4) []byte {
 // yiaddr is 0.0.0.0. It goes to broadcast, as the guest has no address.
 func (s *server4) appendNoAddress(dst []byte, q request4) []byte {
 	b, _ := s.appendHead(dst, q, dhcpv4.MessageTypeOffer)
-	b = append(b, s.only6...)
+	b = append(append(b, s.lease...), s.only6...)
 	b = appendClientIdentifier(b, q)
 	return s.finish(b, len(dst), frame.Broadcast, broadcastIP)
 }

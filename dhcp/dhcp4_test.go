@@ -784,7 +784,7 @@ func TestDHCPv4IPv6Only(t *testing.T) {
 		if m.MessageType() != offer || !m.YourIPAddr.IsUnspecified() || got.dst != everybody || !bytes.Equal(m.TransactionID[:], xid) {
 			t.Errorf("a %v of %v to %v", m.MessageType(), m.YourIPAddr, got.dst)
 		}
-		if codes := order4(t, got.payload); !slices.Equal(codes, []int{53, 54, 108, 61}) || !bytes.Equal(m.Options[108], []byte{0, 0, 7, 8}) {
+		if codes := order4(t, got.payload); !slices.Equal(codes, []int{53, 54, 51, 108, 61}) || !bytes.Equal(m.Options[108], []byte{0, 0, 7, 8}) {
 			t.Errorf("options %v, 108 %x", codes, m.Options[108])
 		}
 		if !m.ServerIdentifier().Equal(net.IP(got.src.AsSlice())) {
