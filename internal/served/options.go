@@ -240,21 +240,24 @@ func Limit(size, mtu int) int { return max(minDatagram, min(size, mtu)) }
 // AppendName appends the name as a sequence of labels (RFC 1035 section 3.1).
 //
 // With offsets the name is compressed (section 4.1.4): offsets maps the ends of names that are in the option,
-// which begins at b[0], to their places, and gets those of this name. Nil: no compression, as DHCPv6 and
-// router advertisements want it (RFC 9915 section 10, RFC 8106 section 5.2).
+// which begins at b[0], to their places, and gets those of this name. A name with a pointer in it is not
+// pointed to, as some clients follow one pointer alone. Nil: no compression, as DHCPv6 and router
+// advertisements want it (RFC 9915 section 10, RFC 8106 section 5.2).
 func AppendName(b []byte, name string, offsets map[string]int) []byte {
+	own := map[string]int{}
 	for name != "" {
 		known := strings.ToLower(name)
 		if at, ok := offsets[known]; ok {
 			return append(b, 0xc0|byte(at>>8), byte(at))
 		}
-		if offsets != nil {
-			offsets[known] = len(b)
-		}
+		own[known] = len(b)
 		label, rest, _ := strings.Cut(name, ".")
 		b = append(b, byte(len(label)))
 		b = append(b, label...)
 		name = rest
+	}
+	if offsets != nil {
+		maps.Copy(offsets, own)
 	}
 	return append(b, 0)
 }
