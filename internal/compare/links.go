@@ -209,6 +209,9 @@ func (s *stepper) changeNIC() {
 	if now.MTU != want.MTU {
 		set.MTU = want.MTU
 	}
+	if now.Group != want.Group && (now.Group == netstate.GroupOfNICs || want.Group == netstate.GroupOfNICs) {
+		set.Group = &want.Group // another group is another program's
+	}
 	if now.NoARP != want.NoARP {
 		set.NoARP = &want.NoARP
 	}
@@ -265,7 +268,7 @@ func (s *stepper) addLinks() {
 			set.NoARP = &want.NoARP
 		}
 		if now.Group != want.Group {
-			set.Group = want.Group
+			set.Group = &want.Group
 		}
 		if now.Alias != want.Alias {
 			set.Alias = want.Alias

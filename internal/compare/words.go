@@ -185,8 +185,8 @@ func (w *words) describeLink(o netstate.LinkSet) {
 	if o.QueueLength != 0 {
 		w.add("txqueuelen", name, "txqueuelen of %s is %d, not %d", name, now.QueueLength, o.QueueLength)
 	}
-	if o.Group != 0 {
-		w.add("group", name, "group of %s is %d, not %d", name, now.Group, o.Group)
+	if o.Group != nil {
+		w.add("group", name, "group of %s is %d, not %d", name, now.Group, *o.Group)
 	}
 	if o.Alias != "" {
 		w.add("alias", name, "alias of %s is %q, not %q", name, now.Alias, o.Alias)

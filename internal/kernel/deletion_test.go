@@ -73,7 +73,7 @@ func TestGroupDeletion(t *testing.T) {
 		t.Errorf("%d links, %v: the operation after the deletion was not carried out", len(links), err)
 	}
 	// lo has a kind that the kernel never deletes.
-	err = n.Apply(t.Context(), []netstate.Op{netstate.LinkSet{Index: 1, Link: "lo", Group: other}, netstate.GroupDel{Group: other}})
+	err = n.Apply(t.Context(), []netstate.Op{netstate.LinkSet{Index: 1, Link: "lo", Group: pointer(uint32(other))}, netstate.GroupDel{Group: other}})
 	if !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "step 2 of 2: ip link del group") {
 		t.Errorf("a group that the kernel does not delete: %v", err)
 	}

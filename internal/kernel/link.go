@@ -26,6 +26,7 @@ const (
 	addrGenMode          = 8  // IFLA_INET6_ADDR_GEN_MODE
 	devconfMTU6          = 2  // DEVCONF_MTU6, linux/ipv6.h
 	devconfNoIPv6        = 26 // DEVCONF_DISABLE_IPV6, linux/ipv6.h
+	devconfForwarding6   = 59 // DEVCONF_FORCE_FORWARDING, since Linux 6.17
 	devconfForwarding    = 1  // IPV4_DEVCONF_FORWARDING, linux/ip.h
 	devconfProxyARP      = 3  // IPV4_DEVCONF_PROXY_ARP
 	devconfSourceRoute   = 9  // IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE
@@ -109,8 +110,8 @@ func encodeLinkSet(o netstate.LinkSet) *nl.NetlinkRequest {
 	if o.QueueLength != 0 {
 		parts = append(parts, attr32(unix.IFLA_TXQLEN, uint32(o.QueueLength)))
 	}
-	if o.Group != 0 {
-		parts = append(parts, attr32(unix.IFLA_GROUP, o.Group))
+	if o.Group != nil {
+		parts = append(parts, attr32(unix.IFLA_GROUP, *o.Group))
 	}
 	if o.Alias != "" {
 		parts = append(parts, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(o.Alias)))
@@ -289,6 +290,7 @@ func parseFamilies(b []byte, l *netstate.Link) error {
 					l.AddrGen = int(u8(v))
 				case inet6Conf:
 					l.NoIPv6 = u32(v[min(len(v), 4*devconfNoIPv6):]) != 0
+					l.Forwarding6 = u32(v[min(len(v), 4*devconfForwarding6):]) != 0
 					l.MTU6 = int(u32(v[min(len(v), 4*devconfMTU6):]))
 				}
 				return nil

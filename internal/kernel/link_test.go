@@ -29,7 +29,7 @@ func TestLinkRoundTrip(t *testing.T) {
 		},
 		{
 			netstate.LinkSet{
-				Index: 7, Name: "eth0-nic", MAC: mac6, MTU: 9000, Group: 9, Alias: "guestwire eth0", AddrGen: pointer(netstate.AddrGenNone),
+				Index: 7, Name: "eth0-nic", MAC: mac6, MTU: 9000, Group: pointer(uint32(9)), Alias: "guestwire eth0", AddrGen: pointer(netstate.AddrGenNone),
 				Master: pointer(8), NoARP: pointer(true), AllMulticast: pointer(true), Up: pointer(true),
 			},
 			netstate.Link{
@@ -94,7 +94,7 @@ func TestParseTraffic(t *testing.T) {
 // familiesReport is the kernel's message of a link with settings of IPv4 and IPv6.
 func familiesReport() []byte {
 	conf4, conf6 := make([]byte, 4*32), make([]byte, 4*64)
-	conf4[4*(devconfForwarding-1)], conf4[4*(devconfRouteLocalnet-1)], conf6[4*devconfNoIPv6] = 1, 1, 1
+	conf4[4*(devconfForwarding-1)], conf4[4*(devconfRouteLocalnet-1)], conf6[4*devconfNoIPv6], conf6[4*devconfForwarding6] = 1, 1, 1, 1
 	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, conf4)
 	six := spec.AddRtAttr(unix.AF_INET6, nil)
@@ -104,7 +104,7 @@ func familiesReport() []byte {
 }
 
 func TestParseFamilies(t *testing.T) {
-	want := netstate.Link{Index: 7, Forwarding4: true, NoSourceRoutes: true, RouteLocalnet: true, NoIPv6: true, AddrGen: 2}
+	want := netstate.Link{Index: 7, Forwarding4: true, NoSourceRoutes: true, RouteLocalnet: true, NoIPv6: true, Forwarding6: true, AddrGen: 2}
 	if l, err := parseLink(familiesReport()); err != nil || !reflect.DeepEqual(l, want) {
 		t.Errorf("have %+v, %v\nwant %+v", l, err, want)
 	}

@@ -53,6 +53,13 @@ func Marked(alias string) (nic string, ok bool) { return strings.CutPrefix(alias
 // groupBase marks guestwire's groups; the low 16 bits are the NIC's index.
 const groupBase = 0x67770000
 
+// GroupOfNICs is the group of all NICs by which the namespace forwards for a guest. Such a NIC is its owner's, so it
+// has no group that is deleted as a whole. With RouterMask it is the same as [Group].
+const (
+	GroupOfNICs = 0x67760000
+	RouterMask  = 0xfffe0000
+)
+
 // Group is the number of the group of all links that guestwire creates for the NIC with that index.
 func Group(index int) uint32 { return groupBase + uint32(index)&0xffff }
 

@@ -96,7 +96,7 @@ type (
 		Name        string
 		MAC         cache.MAC
 		MTU         int
-		Group       uint32
+		Group       *uint32
 		Alias       string
 		AddrGen     *int
 		Master      *int // 0: none
@@ -273,8 +273,8 @@ func (o LinkSet) String() string {
 	if o.QueueLength != 0 {
 		words = append(words, "txqueuelen", fmt.Sprint(o.QueueLength))
 	}
-	if o.Group != 0 {
-		words = append(words, "group", fmt.Sprint(o.Group))
+	if o.Group != nil {
+		words = append(words, "group", fmt.Sprint(*o.Group))
 	}
 	if o.Alias != "" {
 		words = append(words, "alias", fmt.Sprintf("%q", o.Alias))

@@ -14,7 +14,7 @@ import (
 func TestOpText(t *testing.T) {
 	on, off := true, false
 	zero, one, three, four := 0, 1, 3, 4
-	mac := cache.MAC{2, 0, 0, 0, 0, 7}
+	mac, group := cache.MAC{2, 0, 0, 0, 0, 7}, uint32(8)
 	addr := netip.MustParseAddr
 	address := func(edit func(*netstate.Address)) netstate.Op {
 		a := netstate.Address{Prefix: prefix("10.0.0.7/24"), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever}
@@ -46,7 +46,7 @@ func TestOpText(t *testing.T) {
 		"ip link set eth0 addrgenmode none":                                             netstate.LinkSet{Link: "eth0", AddrGen: &one},
 		"ip link set eth0 addrgenmode random":                                           netstate.LinkSet{Link: "eth0", AddrGen: &three},
 		"ip link set eth0 addrgenmode 4":                                                netstate.LinkSet{Link: "eth0", AddrGen: &four},
-		"ip link set eth0 name a address 02:00:00:00:00:07 mtu 9 group 8 alias \"b c\"": netstate.LinkSet{Link: "eth0", Name: "a", MAC: mac, MTU: 9, Group: 8, Alias: "b c"},
+		"ip link set eth0 name a address 02:00:00:00:00:07 mtu 9 group 8 alias \"b c\"": netstate.LinkSet{Link: "eth0", Name: "a", MAC: mac, MTU: 9, Group: &group, Alias: "b c"},
 
 		"conntrack -D --orig-src 10.0.2.0/24":                  netstate.ConnectionsDel{OrigSrc: prefix("10.0.2.0/24")},
 		"conntrack -D --reply-src fd00::2 --reply-dst fd00::1": netstate.ConnectionsDel{ReplySrc: prefix("fd00::2/128"), ReplyDst: prefix("fd00::1/128")},

@@ -114,6 +114,8 @@ type Link struct {
 	BridgePort Settings `json:"port,omitempty"`
 	// Forwarding4 is net.ipv4.conf.LINK.forwarding.
 	Forwarding4 bool `json:"forwarding4,omitempty"`
+	// Forwarding6 is net.ipv6.conf.LINK.force_forwarding, which Linux has since 6.17.
+	Forwarding6 bool `json:"forwarding6,omitempty"`
 	// AcceptLocal is net.ipv4.conf.LINK.accept_local: packets may come in from an address of the namespace.
 	AcceptLocal bool `json:"acceptLocal,omitempty"`
 	// NoSourceRoutes: net.ipv4.conf.LINK.accept_source_route is 0, so packets that choose their way are dropped.

@@ -377,8 +377,8 @@ func (k *fakeKernel) setLink(o netstate.LinkSet) error {
 	if o.NoARP != nil {
 		l.NoARP = *o.NoARP
 	}
-	if o.Group != 0 {
-		l.Group = o.Group
+	if o.Group != nil {
+		l.Group = *o.Group
 	}
 	if o.Alias != "" {
 		l.Alias = o.Alias
