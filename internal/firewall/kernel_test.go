@@ -138,6 +138,7 @@ func inetTable() firewall.Table {
 		{Name: "hops", Rules: rules{
 			rule(accept, firewall.SocketUser{UID: 107}),
 			rule(drop, firewall.SocketUser{UID: 0, Inverted: true}),
+			rule(drop, firewall.OutGroup{Group: 0x67760000, Mask: 0xfffe0000}),
 			rule(accept, ip4, firewall.AddToSet{Part: firewall.NextHop4, Set: "next-hops-4", Renew: true}),
 			rule(accept, ip6, firewall.AddToSet{Part: firewall.NextHop6, Set: "next-hops-6", Renew: true}),
 			rule(accept, ip4, firewall.AddToSet{Part: firewall.SourceAddress4, Set: "next-hops-4"}),

@@ -23,6 +23,8 @@ type (
 		Name     string
 		Inverted bool
 	}
+	// OutGroup is the group of the link by which the packet leaves, under a mask. It is for nftables.
+	OutGroup struct{ Group, Mask uint32 }
 	// EtherType is the type field of the Ethernet header; 0x8100 if the frame has a VLAN tag. It is for the
 	// family bridge; a netdev table compares Bytes.
 	EtherType struct{ Number uint16 }
@@ -183,6 +185,7 @@ var Transports = map[string]uint8{"tcp": ProtocolTCP, "udp": ProtocolUDP, "sctp"
 
 func (InInterface) match()     {}
 func (OutInterface) match()    {}
+func (OutGroup) match()        {}
 func (EtherType) match()       {}
 func (Multicast) match()       {}
 func (IP) match()              {}
@@ -214,6 +217,10 @@ func (m InInterface) String() string {
 }
 func (m OutInterface) String() string {
 	return "oifname " + negation(m.Inverted) + fmt.Sprintf("%q", m.Name)
+}
+
+func (m OutGroup) String() string {
+	return fmt.Sprintf("meta oifgroup & %#x == %#x", m.Mask, m.Group)
 }
 
 func negation(is bool) string {

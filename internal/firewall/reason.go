@@ -35,6 +35,7 @@ const (
 	NoIPv6              Reason = "no-ipv6"
 	NamespaceService    Reason = "namespace-service"
 	NoEgress            Reason = "egress"
+	OtherLink           Reason = "other-link"
 )
 
 // Packets in both directions, or of others:
@@ -81,6 +82,7 @@ var Reasons = []Described{
 	{NoIPv6, "the guest of masquerade or routed sent IPv6, and the pod has no IPv6 address"},
 	{NamespaceService, "the guest sent to a service of the namespace that guard.open does not open"},
 	{NoEgress, "the guest opened a connection that egress or egressWithin refuses; it got an answer"},
+	{OtherLink, "the guest of masquerade or routed opened a connection that would leave by a link other than its NIC, where no answer could come back; it got an answer"},
 	{NoConnection, "a packet of masquerade or routed that belongs to no connection, or an error of the guest about a connection of the namespace"},
 	{NoPorts, "the guest sent a protocol without ports (a tunnel, for example) to where the answer could be the namespace's"},
 	{ConnectionLimit, "a new connection of the guest or to the guest, above maxConnections, or more new TCP connections a minute"},

@@ -19,6 +19,7 @@ func samples() []Rule {
 	return []Rule{
 		drop(InInterface{Name: "eth0"}),
 		drop(OutInterface{Name: "eth0"}),
+		drop(OutGroup{Group: 0x67760000, Mask: 0xfffe0000}),
 		drop(EtherType{Number: 0x0806}),
 		drop(Multicast{}),
 		drop(IP{Version: 4}),
@@ -89,7 +90,7 @@ func nftablesOnly(r Rule) bool {
 	}
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {
 		switch m.(type) {
-		case EtherType, Multicast, Carries, Bytes, SocketUser, Fragment, RoutingHeader, Longer, Unanswered, Assured, Lasting, Count, Rate, Faster, InSet, AddToSet, InDestinations:
+		case OutGroup, EtherType, Multicast, Carries, Bytes, SocketUser, Fragment, RoutingHeader, Longer, Unanswered, Assured, Lasting, Count, Rate, Faster, InSet, AddToSet, InDestinations:
 			return true
 		}
 		return false

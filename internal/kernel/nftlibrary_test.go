@@ -209,6 +209,9 @@ func encodeMatch(m firewall.Match) []expr.Any {
 		return meta(expr.MetaKeyIIFNAME, m.Inverted, linkName(m.Name))
 	case firewall.OutInterface:
 		return meta(expr.MetaKeyOIFNAME, m.Inverted, linkName(m.Name))
+	case firewall.OutGroup:
+		four := binary.NativeEndian.AppendUint32
+		return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1}, masked(four(nil, m.Mask)), compare(false, four(nil, m.Group))}
 	case firewall.EtherType:
 		return payload(ether, 12, nil, false, be16(m.Number))
 	case firewall.Multicast:

@@ -19,6 +19,7 @@ import (
 // everyMatch has each type of match, with the values on which its expressions depend.
 var everyMatch = []firewall.Match{
 	firewall.InInterface{Name: "eth0"}, firewall.InInterface{Name: "a-name-of-15-oc", Inverted: true}, firewall.OutInterface{Name: "eth0"}, firewall.OutInterface{Name: "eth0", Inverted: true},
+	firewall.OutGroup{Group: 0x67760000, Mask: 0xfffe0000},
 	firewall.EtherType{Number: 0x0806}, firewall.Multicast{}, firewall.Multicast{Inverted: true}, firewall.IP{Version: 4}, firewall.IP{Version: 6}, firewall.Carries{Version: 4}, firewall.Carries{Version: 6},
 	firewall.Protocol{Number: 6}, firewall.Protocol{Number: 0, Inverted: true},
 	firewall.Source{Prefix: netip.MustParsePrefix("10.1.2.3/8")}, firewall.Source{Prefix: netip.MustParsePrefix("10.1.2.3/32")}, firewall.Source{Prefix: netip.MustParsePrefix("fd00::1/128")},

@@ -164,6 +164,10 @@ func (w *nftWriter) writeMatch(m firewall.Match) {
 	case firewall.OutInterface:
 		w.meta(unix.NFT_META_OIFNAME)
 		w.compareName(m.Inverted, m.Name)
+	case firewall.OutGroup:
+		w.meta(unix.NFT_META_OIFGROUP)
+		w.mask(binary.NativeEndian.AppendUint32(room[:0], m.Mask))
+		w.compare(false, binary.NativeEndian.AppendUint32(room[:0], m.Group))
 	case firewall.EtherType:
 		w.payload(ether, 12, 2)
 		w.compare(false, binary.BigEndian.AppendUint16(room[:0], m.Number))
