@@ -94,6 +94,7 @@ func TestDropsBehindTheFilter(t *testing.T) {
 		guest, world func(w *wire) [][]byte
 		namespace    string
 		other        bool // the namespace's routes lead by another link
+		forwards     bool // that link forwards
 		want         string
 	}{
 		{name: "a service of the namespace", spec: infra.Spec{Binding: infra.Masquerade{}}, want: "namespace-service 2",
@@ -111,7 +112,8 @@ func TestDropsBehindTheFilter(t *testing.T) {
 		{name: "tunnels where ports are listed", spec: infra.Spec{Binding: infra.Masquerade{Ports: []infra.Ports{{First: 80}}}}, want: "no-ports 3", guest: tunnels},
 		{name: "tunnels where everything is forwarded", spec: infra.Spec{Binding: infra.Masquerade{}}, want: "", guest: tunnels},
 		{name: "tunnels beside proxies", spec: infra.Spec{Binding: infra.Masquerade{Sidecar: &infra.Sidecar{}}}, want: "no-ports 3", guest: tunnels},
-		{name: "tunnels by another link", spec: infra.Spec{Binding: infra.Masquerade{}}, want: "no-ports 3", guest: tunnels, other: true},
+		{name: "tunnels by another link", spec: infra.Spec{Binding: infra.Masquerade{}}, want: "other-link 3", guest: tunnels, other: true},
+		{name: "tunnels by another link that forwards", spec: infra.Spec{Binding: infra.Masquerade{}}, want: "no-ports 3", guest: tunnels, other: true, forwards: true},
 		{name: "a connection too many", spec: infra.Spec{Binding: infra.Masquerade{MaxConnections: 1}}, want: "connection-limit 1",
 			guest: func(w *wire) [][]byte { return [][]byte{w.link.Ask(17, w.link.IPv4, w.link.Far4, 5001)} }},
 		{name: "IPv6 to a gateway without", spec: infra.Spec{Binding: infra.Masquerade{}}, want: "no-ipv6 1",
@@ -131,6 +133,9 @@ func TestDropsBehindTheFilter(t *testing.T) {
 			}
 			config := config(n, c.spec.Binding)
 			config.Guard = c.spec.Guard
+			if c.forwards {
+				n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.all.forwarding=1")
+			}
 			setup(t, config)
 			w := attachDeaf(t, n, true, len(c.create) == 0)
 			if c.other {
@@ -140,6 +145,10 @@ func TestDropsBehindTheFilter(t *testing.T) {
 				} {
 					n.Pod.IP(line)
 				}
+			}
+			if c.forwards {
+				n.Pod.Exec("sysctl", "-qw", "net.ipv4.conf.other.forwarding=1")
+				setup(t, config)
 			}
 			before := dropped(t, n.Pod)
 			if c.guest != nil {

@@ -243,6 +243,9 @@ func TestForceTeardownBesides(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if c.first.Kind() == cache.BindingMasquerade {
+				setup(t, second) // eth0 still forwards, so that guest may leave by it
+			}
 			check(t, second)
 			unwire(t, second)
 			giveLost(n, lost, were)

@@ -26,6 +26,8 @@ type forwarding struct {
 	noARP       bool                    // the NIC asks for no neighbours
 	egress      []firewall.Destinations // where the guest may open connections; none: everywhere
 	pinnable    []firewall.Destinations // where pins may lead; none: there are no pins
+	forwarders  Forwarders              // the other links by which the guest may leave
+	all6        bool                    // the whole namespace forwarded IPv6 before Setup
 	// iptables says that the table becomes chains of iptables.
 	iptables bool
 }
@@ -277,7 +279,8 @@ func loopbackChain(version int) string { return fmt.Sprintf("loopback-%d", versi
 
 // forwarding is that of the guest. Most is the binding's MaxConnections.
 func (p *Plan) forwarding(nic netstate.Link, ends []end, most int) (t forwarding, err error) {
-	t = forwarding{names: p.names, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP}
+	t = forwarding{names: p.names, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP,
+		forwarders: p.forwarders(), all6: p.forwardsAll6()}
 	if t.egress, err = p.egress(nic, ends); err != nil {
 		return t, err
 	}

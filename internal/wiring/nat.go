@@ -88,6 +88,7 @@ func (t translation) table() firewall.Table {
 	if !t.iptables {
 		t.limitNeighbours(&table)
 		t.addEgress(&table)
+		t.addOtherLinks(&table)
 	}
 	if t.flows {
 		table.Flows = []firewall.FlowTable{{Name: established, Devices: []string{t.names.NIC, t.names.Tap}, Priority: firewall.Last}}
@@ -107,7 +108,7 @@ func (t translation) tableBeside() firewall.Table {
 		{Name: "beside-input", Type: "filter", Hook: firewall.Input, Priority: firewall.AfterFilter, Rules: []firewall.Rule{
 			rule(firewall.Jump{Chain: "accepted"}, t.fromGuest(), isNew),
 		}},
-		{Name: "opening", Rules: append(t.toNeighbours(), rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))},
+		{Name: "opening", Rules: slices.Concat([]firewall.Rule{t.toOtherLinks()}, t.toNeighbours(), []firewall.Rule{rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{})})},
 		{Name: "accepted", Rules: append(t.fromNeighbours(), rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))},
 		{Name: "outgoing", Rules: []firewall.Rule{t.rate()}},
 		{Name: "incoming", Rules: []firewall.Rule{t.rate()}},
@@ -118,6 +119,7 @@ func (t translation) tableBeside() firewall.Table {
 	}
 	t.limitNeighbours(&table)
 	t.addEgress(&table)
+	t.addOtherLinks(&table)
 	return table
 }
 
@@ -248,7 +250,7 @@ func (t translation) opening() []firewall.Rule {
 	}
 	rules = append(rules, rule(firewall.Goto{Chain: "related"}, firewall.State{States: firewall.Related}))
 	if !t.iptables {
-		rules = append(rules, t.toNeighbours()...)
+		rules = append(append(rules, t.toOtherLinks()), t.toNeighbours()...)
 	}
 	rules = append(rules, rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))
 	// An answer without ports is forwarded to the guest only if everything is.

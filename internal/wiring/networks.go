@@ -13,11 +13,13 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// Networks are the networks of the NIC's link, and the next hops in them, which nic-networks leaves out. Both lists are
-// sorted.
+// Networks are what of the namespace each Setup reads anew: the networks of the NIC's link, the next hops in them, which
+// nic-networks leaves out, and the other links that forward. All lists are sorted.
 type Networks struct {
 	Networks []netip.Prefix `json:"networks,omitempty"`
 	NextHops []netip.Addr   `json:"nextHops,omitempty"`
+	// Forwarders are only read under masquerade and routed.
+	Forwarders Forwarders `json:"forwarders,omitzero"`
 }
 
 // networksOf are the networks of these addresses and routes of the NIC. A prefix so short that it is a part of a
@@ -56,15 +58,32 @@ func (n Networks) sorted() Networks {
 }
 
 func (n Networks) equal(o Networks) bool {
-	return slices.Equal(n.Networks, o.Networks) && slices.Equal(n.NextHops, o.NextHops)
+	return slices.Equal(n.Networks, o.Networks) && slices.Equal(n.NextHops, o.NextHops) && n.Forwarders.equal(o.Forwarders)
 }
 
-// nicNetworks are those by which the plan's policy was computed.
+// readsAnew are those of the lists that the plan depends on.
+func (p *Plan) readsAnew(n Networks) Networks {
+	if !NamesNetworks(p.spec) {
+		n.Networks, n.NextHops = nil, nil
+	}
+	if !p.binding.traits().routes {
+		n.Forwarders = Forwarders{}
+	}
+	return n
+}
+
+// nicNetworks are those by which the plan was computed.
 func (p *Plan) nicNetworks(nic netstate.Link) Networks {
 	if p.networks != nil {
 		return *p.networks
 	}
-	return networksOf(nic.Index, p.found.Addresses, p.found.Routes)
+	return p.foundNetworks(nic)
+}
+
+func (p *Plan) foundNetworks(nic netstate.Link) Networks {
+	n := networksOf(nic.Index, p.found.Addresses, p.found.Routes)
+	n.Forwarders = forwardersOf(p.found.Links, nic.Index, Forwarders{})
+	return n
 }
 
 // networksField is the list of the policy that names nic-networks; empty: neither does.
@@ -82,21 +101,22 @@ func networksField(s infra.Spec) string {
 // NamesNetworks reports whether the Spec's policy depends on the NIC's networks.
 func NamesNetworks(s infra.Spec) bool { return networksField(s) != "" }
 
-// Present returns the plan with a policy by the networks that the NIC has now, and the snapshot for that plan. If this
-// changes the policy, it also returns the difference. If the networks are the same, the plan is p itself.
+// Present returns the plan by the NIC's networks and by the forwarding links that the namespace has now, and the
+// snapshot for that plan. If this changes the guest's rules, it also returns the difference. If nothing has changed, the
+// plan is p itself.
 func (p *Plan) Present(now netstate.Snapshot) (*Plan, netstate.Snapshot, *infra.Difference, error) {
 	nic := p.nic()
 	link, there := now.Link(nic.Index)
-	if !NamesNetworks(p.spec) || !there || p.isReplacement(link) {
+	if !there || p.isReplacement(link) {
 		return p, now, nil, nil
 	}
-	was, is := p.nicNetworks(nic), p.networksNow(now, link)
+	was, is := p.readsAnew(p.nicNetworks(nic)), p.readsAnew(p.networksNow(now, link))
 	if is.equal(was) {
 		return p, now, nil, nil
 	}
 	j := p.Journal()
 	j.Networks = &is
-	if is.equal(networksOf(nic.Index, p.found.Addresses, p.found.Routes)) {
+	if is.equal(p.readsAnew(p.foundNetworks(nic))) {
 		j.Networks = nil
 	}
 	present, err := j.Plan()
@@ -104,8 +124,13 @@ func (p *Plan) Present(now netstate.Snapshot) (*Plan, netstate.Snapshot, *infra.
 		return p, now, nil, fmt.Errorf("by the present networks of %s: %w", nic.Name, err)
 	}
 	present.Record.Namespace = p.Record.Namespace
-	if reflect.DeepEqual(present.policy, p.policy) {
+	policy := !reflect.DeepEqual(present.policy, p.policy)
+	switch {
+	case !policy && is.Forwarders.equal(was.Forwarders):
 		return present, now, nil, nil
+	case !policy:
+		text := strings.Join(is.Forwarders.since(was.Forwarders), ", ")
+		return present, p.withTables(now), &infra.Difference{Kind: "forwarding", Link: p.names.NIC, Text: text}, nil
 	}
 	text := fmt.Sprintf("%s: nic-networks has changed: %s", networksField(p.spec), is.since(was))
 	return present, p.withTables(now), &infra.Difference{Kind: "networks", Link: p.names.NIC, Text: text}, nil
@@ -134,6 +159,7 @@ func (p *Plan) networksNow(now netstate.Snapshot, link netstate.Link) Networks {
 			is.NextHops = append(is.NextHops, h)
 		}
 	}
+	is.Forwarders = forwardersOf(now.Links, link.Index, was.Forwarders)
 	return is.sorted()
 }
 
@@ -142,7 +168,7 @@ const mostNamed = 8
 
 // since says what has changed.
 func (n Networks) since(was Networks) string {
-	var changes []string
+	changes := n.Forwarders.since(was.Forwarders)
 	for _, p := range n.Networks {
 		if !slices.Contains(was.Networks, p) {
 			changes = append(changes, fmt.Sprintf("%v is new", p))

@@ -35,7 +35,7 @@ type Plan struct {
 	wanted     compare.State // its Tables are those of Tables
 	// added are addresses and routes that a routed binding adds to the NIC, and that Undo removes.
 	added compare.Gone
-	// networks are those of the policy's nic-networks; nil: as found. policy has the policy's sets.
+	// networks are those of the last Setup; nil: as found. policy has the policy's sets.
 	networks *Networks
 	policy   []firewall.Destinations
 	// olderExchanges and ownConnections are what the methods of that name return.
@@ -49,7 +49,7 @@ type Journal struct {
 	Spec  infra.Spec        `json:"spec"`
 	// Salvaged says that Found is what Salvage could find, and not what Setup found.
 	Salvaged bool `json:"salvaged,omitempty"`
-	// Networks are those of the NIC at the last Setup, if the guest's policy names nic-networks; nil: as in Found.
+	// Networks are what the last Setup read anew; nil: as in Found.
 	Networks *Networks `json:"networks,omitempty"`
 	// Lost says what Salvage could not find out, a phrase each.
 	Lost []string `json:"lost,omitempty"`
@@ -124,7 +124,7 @@ func NewPlan(found netstate.Snapshot, nic string, spec infra.Spec) (*Plan, error
 	return planBy(nil, found, nic, spec)
 }
 
-// planBy is NewPlan for a policy by these networks of the NIC; nil: those that were found.
+// planBy is NewPlan by these networks; nil: those that were found.
 func planBy(networks *Networks, found netstate.Snapshot, nic string, spec infra.Spec) (*Plan, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -184,9 +184,7 @@ func refusalOf(refused []*infra.RefusedError, asked infra.Spec, others func() []
 // newPlan is planBy for a valid Spec with another binding than Auto.
 func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infra.Spec) (*Plan, error) {
 	p := emptyPlan(found, name, spec)
-	if NamesNetworks(spec) {
-		p.networks = networks
-	}
+	p.networks = networks
 	nic, ok := found.Named(name)
 	if !ok && !p.binding.traits().mayBeAbsent {
 		return nil, p.noNIC("")

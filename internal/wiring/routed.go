@@ -289,6 +289,7 @@ func (t routing) table() firewall.Table {
 	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: chains}
 	t.limitNeighbours(&table)
 	t.addEgress(&table)
+	t.addOtherLinks(&table)
 	return table
 }
 
@@ -385,6 +386,7 @@ func (t routing) through() []firewall.Rule {
 	rules = append(rules, t.reopened()...)
 	rules = append(rules,
 		rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), firewall.State{States: firewall.New | firewall.Related}),
+		t.toOtherLinks(t.fromGuest(), firewall.State{States: firewall.Untracked}),
 		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}, firewall.State{States: firewall.New}),
 		rule(firewall.ClampMSS{}, t.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
 		rule(firewall.ClampMSS{}, t.toTap(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
@@ -412,7 +414,7 @@ var reset = firewall.Bytes{Header: firewall.Transport, Offset: 13, Value: []byte
 // opening is what the guest sends that belongs to no established connection.
 func (t routing) opening() []firewall.Rule {
 	rules := append(t.checked(), rule(firewall.Goto{Chain: "related"}, firewall.State{States: firewall.Related}))
-	rules = append(rules, t.toNeighbours()...)
+	rules = append(append(rules, t.toOtherLinks()), t.toNeighbours()...)
 	return append(rules, rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))
 }
 

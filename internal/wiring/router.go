@@ -50,6 +50,9 @@ func (p *Plan) addRouter(nic netstate.Link, ends []end, loopback bool) netstate.
 	}
 	p.warnDown(nic)
 	nic.Forwarding4 = nic.Forwarding4 || v4
+	if nic.Group == 0 { // else it is another program's
+		nic.Group = netstate.GroupOfNICs
+	}
 	p.wanted.Links = append(p.wanted.Links, nic)
 	p.addTaps(nic)
 	tap := &p.wanted.Links[len(p.wanted.Links)-1]

@@ -118,6 +118,9 @@ func (s *salvage) shownNIC() (was netstate.Link, there bool) {
 	if s.traits.offStack {
 		takeBack(&s.j.Found, was)
 	}
+	if was.Group == netstate.GroupOfNICs {
+		was.Group = 0
+	}
 	// A NIC without IPv6 that the guest's MAC was given to looks the same.
 	silent := was.AddrGen == netstate.AddrGenNone || was.AddrGen == netstate.AddrGenNoIPv6 && !s.traits.managesAddresses
 	if silent && !s.traits.routes && !s.traits.direct && !s.takeMAC(&was) {

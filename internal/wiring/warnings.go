@@ -12,16 +12,11 @@ import (
 
 // warnings report what of the namespace goes on without the guest.
 func (p *Plan) warnings(nic netstate.Link) []string {
+	p.loseOtherLinks(nic)
 	var w []string
 	for _, r := range p.found.Routes {
 		if r.Uses(nic.Index) && slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index }) {
 			w = append(w, fmt.Sprintf("the route to %v leads through other links too: the namespace is without it until Teardown", r.Destination))
-		}
-		if other, ok := p.found.Link(r.Link); ok && other.Index != nic.Index && r.Default() && r.Table == netstate.TableMain && !p.isWired(other) {
-			text := fmt.Sprintf("the default route through %s is not this interface's", other.Name)
-			if !slices.Contains(w, text) { // the default route of the other family has said so
-				w = append(w, text)
-			}
 		}
 	}
 	for _, other := range p.found.Links {

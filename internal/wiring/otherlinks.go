@@ -1,0 +1,198 @@
+package wiring
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
+)
+
+// Under masquerade and routed, the namespace's routes can lead the guest's packets out by a link that is not the NIC.
+// The kernel drops the answers there, unless that link forwards. So the guest opens connections by the NIC and by links
+// that forward, and gets a refusal elsewhere.
+//
+// Who sets up forwarding of a link before Setup says that the link routes. The links of other guests' wirings count
+// too. These come and go after Setup, so the rules recognize them by their groups.
+
+// Forwarders are the names of the other links that forward, by the version of IP. The lists are sorted.
+type Forwarders struct {
+	IPv4 []string `json:"ipv4,omitempty"`
+	IPv6 []string `json:"ipv6,omitempty"`
+}
+
+func (f *Forwarders) of(v int) *[]string {
+	if v == 4 {
+		return &f.IPv4
+	}
+	return &f.IPv6
+}
+
+func (f Forwarders) equal(o Forwarders) bool {
+	return slices.Equal(f.IPv4, o.IPv4) && slices.Equal(f.IPv6, o.IPv6)
+}
+
+// isRouter reports whether rules recognize the link by its group: it is part of a guest's wiring.
+func isRouter(l netstate.Link) bool { return l.Group&netstate.RouterMask == netstate.GroupOfNICs }
+
+// forwards reports whether the link forwards packets of the version of IP.
+func forwards(l netstate.Link, v int) bool { return v == 4 && l.Forwarding4 || v == 6 && l.Forwarding6 }
+
+// forwardersOf are the links that forward. Before has those of an earlier Setup: a link of that list stays there while it
+// is gone, or wired.
+func forwardersOf(links []netstate.Link, nic int, before Forwarders) (f Forwarders) {
+	for _, v := range []int{4, 6} {
+		list := f.of(v)
+		for _, name := range *before.of(v) {
+			at := slices.IndexFunc(links, func(l netstate.Link) bool { return l.Name == name })
+			if at < 0 || isRouter(links[at]) {
+				*list = append(*list, name)
+			}
+		}
+		for _, l := range links {
+			if l.Index != nic && !l.Loopback && !isRouter(l) && forwards(l, v) {
+				*list = append(*list, l.Name)
+			}
+		}
+		slices.Sort(*list)
+	}
+	return f
+}
+
+// since says what has changed.
+func (f Forwarders) since(was Forwarders) (changes []string) {
+	for _, v := range []int{4, 6} {
+		for _, name := range *f.of(v) {
+			if !slices.Contains(*was.of(v), name) {
+				changes = append(changes, fmt.Sprintf("%s forwards IPv%d", name, v))
+			}
+		}
+		for _, name := range *was.of(v) {
+			if !slices.Contains(*f.of(v), name) {
+				changes = append(changes, fmt.Sprintf("%s does not forward IPv%d any more", name, v))
+			}
+		}
+	}
+	return changes
+}
+
+const otherLinkChain = "other-link"
+
+// toOtherLinks sends what leaves by another link than the NIC to the chain of otherLinks.
+func (t forwarding) toOtherLinks(more ...firewall.Match) firewall.Rule {
+	return rule(firewall.Jump{Chain: otherLinkChain}, append(more, firewall.OutInterface{Name: t.names.NIC, Inverted: true})...)
+}
+
+// otherLinks refuses what would leave by a link whose answers do not come back.
+func (t forwarding) otherLinks() firewall.Chain {
+	c := firewall.Chain{Name: otherLinkChain, Rules: []firewall.Rule{
+		rule(firewall.Return{}, firewall.OutGroup{Group: netstate.GroupOfNICs, Mask: netstate.RouterMask}),
+	}}
+	for _, e := range t.ends {
+		v := version(e.guest)
+		if v == 6 && t.all6 {
+			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: 6}))
+			continue
+		}
+		for _, name := range *t.forwarders.of(v) {
+			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.OutInterface{Name: name}))
+		}
+	}
+	c.Rules = append(c.Rules, rule(firewall.Refuse{Reason: firewall.OtherLink}))
+	return c
+}
+
+// addOtherLinks adds the chain of otherLinks.
+func (t forwarding) addOtherLinks(table *firewall.Table) {
+	table.Chains = append(table.Chains, t.otherLinks())
+}
+
+// forwardsAll6 reports whether the whole namespace forwarded IPv6 before Setup.
+func (p *Plan) forwardsAll6() bool { return p.found.Sysctls[netstate.Forwarding6] == "1" }
+
+// forwarders are the other links by which the plan's guest may leave.
+func (p *Plan) forwarders() Forwarders {
+	if p.networks != nil {
+		return p.networks.Forwarders
+	}
+	return forwardersOf(p.found.Links, p.nic().Index, Forwarders{})
+}
+
+// comesBack reports whether answers to the guest come back by the other link.
+func (p *Plan) comesBack(l netstate.Link, v int) bool {
+	f := p.forwarders()
+	return p.binding.traits().routes && (slices.Contains(*f.of(v), l.Name) || v == 6 && p.forwardsAll6())
+}
+
+// loseOtherLinks adds what the namespace reaches by other links and the guest does not: a loss for each link and version
+// of IP. The networks are those of the tables that a policy rule names, whichever packets the rule matches.
+func (p *Plan) loseOtherLinks(nic netstate.Link) {
+	tables := map[uint32]bool{netstate.TableMain: true}
+	for _, r := range p.found.Rules {
+		tables[r.Table] = true
+	}
+	for _, l := range p.found.Links {
+		if l.Index == nic.Index || l.Loopback || p.isWired(l) {
+			continue
+		}
+		for _, v := range []int{4, 6} {
+			var networks []netip.Prefix
+			aside := uint32(0) // a table that has a default route by the link, and that a policy rule names
+			for _, r := range p.found.Routes {
+				d := r.Destination
+				if version(d.Addr()) != v || !r.Uses(l.Index) || r.Type != netstate.RouteUnicast || !tables[r.Table] || d.Addr().IsLinkLocalUnicast() || d.Addr().IsMulticast() {
+					continue
+				}
+				if r.Table != netstate.TableMain && d.Bits() < syntax.MinNetwork {
+					aside = r.Table
+				}
+				if !slices.Contains(networks, d) {
+					networks = append(networks, d)
+				}
+			}
+			if len(networks) > 0 && !p.comesBack(l, v) {
+				p.lose("other-link", l.Name+": "+listNetworks(networks), "%s", p.whyOtherLink(nic, l, v, aside))
+			}
+		}
+	}
+}
+
+// whyOtherLink is why the guest does not reach the networks of the other link.
+func (p *Plan) whyOtherLink(nic, l netstate.Link, v int, aside uint32) string {
+	sysctl := fmt.Sprintf("net.ipv4.conf.%s.forwarding", l.Name)
+	if v == 6 {
+		sysctl = "net.ipv6.conf.all.forwarding"
+		if _, has := p.found.Sysctls[netstate.ForceForwarding(nic.Name)]; has {
+			sysctl = fmt.Sprintf("net.ipv6.conf.%s.force_forwarding", l.Name)
+		}
+	}
+	switch {
+	case p.binding.traits().routes && p.found.NoNFTables:
+		return fmt.Sprintf("no answers come back by it, and without nf_tables the guest gets no refusal: set %s=1 before Setup if %s routes", sysctl, l.Name)
+	case p.binding.traits().routes:
+		return fmt.Sprintf("no answers come back by it, so the guest gets a refusal: set %s=1 before Setup if %s routes", sysctl, l.Name)
+	case aside != 0:
+		return fmt.Sprintf("a policy rule leads to table %d and out by %s, and the guest's packets pass it by: they leave by %s", aside, l.Name, nic.Name)
+	}
+	return fmt.Sprintf("the guest sends by %s alone", nic.Name)
+}
+
+// listNetworks names the shortest prefixes first.
+func listNetworks(networks []netip.Prefix) string {
+	slices.SortStableFunc(networks, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() })
+	var words []string
+	for _, n := range networks {
+		words = append(words, n.String())
+	}
+	if more := len(words) - mostNamed; more > 0 {
+		words = append(words[:mostNamed], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(words, ", ")
+}
+
+func (p *Plan) lose(kind, what, why string, args ...any) {
+	p.warn("%s %s: %s", kind, what, fmt.Sprintf(why, args...))
+}

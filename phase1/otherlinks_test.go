@@ -1,0 +1,163 @@
+package phase1_test
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// addNeighbour adds net9 to the pod, and a neighbour there whose router is the pod.
+func (s *scene) addNeighbour(t *testing.T) {
+	t.Helper()
+	neighbour := nstest.New(t, "neighbour")
+	s.who["neighbour"] = neighbour
+	neighbour.IP("link add eth0 type veth peer name net9 netns " + s.Pod.Name)
+	neighbour.IP("link set eth0 up")
+	neighbour.IP("addr add 10.246.0.2/24 dev eth0")
+	neighbour.IP("addr add fd00:246::2/64 dev eth0 nodad")
+	s.Pod.IP("link set net9 up")
+	s.Pod.IP("addr add 10.246.0.7/24 dev net9")
+	s.Pod.IP("addr add fd00:246::7/64 dev net9 nodad")
+	neighbour.IP("route add default via 10.246.0.7")
+	neighbour.IP("route add default via fd00:246::7")
+	s.name("neighbour", "neighbour", netip.MustParseAddr("10.246.0.2"), netip.MustParseAddr("fd00:246::2"))
+	s.name("pod", "pod9", netip.MustParseAddr("10.246.0.7"), netip.MustParseAddr("fd00:246::7"))
+}
+
+// forwardsByLink reports whether the kernel has IPv6 forwarding of one link.
+func (s *scene) forwardsByLink() bool {
+	return s.Pod.Exec("sh", "-c", "cat /proc/sys/net/ipv6/conf/eth0/force_forwarding 2>/dev/null || echo none") != "none\n"
+}
+
+// otherLinkRefused wants the guest to get a refusal for each protocol and version of IP, which are counted.
+func (s *scene) otherLinkRefused(t *testing.T, c wired.NIC, families ...int) {
+	t.Helper()
+	count := func() uint64 {
+		drops := counters(t, c).Drops
+		if at := slices.IndexFunc(drops, func(d phase1.Count) bool { return d.Reason == "other-link" }); at >= 0 {
+			return drops[at].Packets
+		}
+		return 0
+	}
+	for _, family := range families {
+		before := count()
+		s.refused(t, "tcp", family, "neighbour:8000")
+		s.refused(t, "udp", family, "neighbour:8000")
+		out := s.who["guest"].Exec("sh", "-c", "ping -c1 -w20 "+s.addresses["neighbour"][family].String()+" || true")
+		if want := []string{"Packet filtered", "Administratively prohibited"}[family]; !strings.Contains(out, want) {
+			t.Errorf("ping by IPv%d: want %q\n%s", 4+2*family, want, out)
+		}
+		if n := count() - before; n < 3 {
+			t.Errorf("of IPv%d, %d packets are counted as other-link, want 3", 4+2*family, n)
+		}
+	}
+}
+
+// byBothLinks are the exchanges of the guest with the neighbour and with the world. Without IPv6 at the neighbour, only
+// is 4.
+func byBothLinks(c wired.NIC, only int) []exchange {
+	sees := "pod9" // the address of the link by which it leaves
+	if _, routed := c.Binding.(infra.Routed); routed {
+		sees = "pod"
+	}
+	return []exchange{
+		{from: "guest", to: "neighbour:8000", want: "neighbour:8000 sees " + sees, only: only},
+		{from: "guest", to: "beyond:8000", want: "world:8000 sees pod"},
+	}
+}
+
+// TestOtherLinks: what the guest sends by a link of the namespace that does not forward is refused, and counted. When
+// the link forwards, Check says so, and from the next Setup on the guest gets answers. It stays so while the link is
+// gone.
+func TestOtherLinks(t *testing.T) {
+	nstest.Long(t)
+	t.Parallel()
+	nstest.Need(t, "ping")
+	eachRouter(t, nil, func(t *testing.T, s *scene, c wired.NIC) {
+		s.addNeighbour(t)
+		s.ask(t, byBothLinks(c, 0)[1:])
+		s.otherLinkRefused(t, c, 0, 1)
+		check(t, c)
+
+		says, only := "net9 forwards IPv4", 4
+		s.Pod.Exec("sysctl", "-qw", "net.ipv4.conf.net9.forwarding=1")
+		if s.forwardsByLink() {
+			s.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.net9.force_forwarding=1")
+			says, only = says+", net9 forwards IPv6", 0
+		}
+		var drift *phase1.DriftError
+		if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "forwarding" || drift.Differs[0].Text != says {
+			t.Errorf("Check says %v, want one difference: %s", err, says)
+		}
+		setup(t, c)
+		check(t, c)
+		s.ask(t, byBothLinks(c, only))
+		if only == 4 {
+			s.otherLinkRefused(t, c, 1)
+		}
+
+		s.Pod.Exec("sysctl", "-qw", "net.ipv4.conf.net9.forwarding=0")
+		setup(t, c)
+		s.otherLinkRefused(t, c, 0)
+		s.Pod.IP("link del net9")
+		check(t, c)
+	})
+}
+
+// TestOtherLinksForward: in a namespace that forwards before Setup, the guest gets answers by each link.
+func TestOtherLinksForward(t *testing.T) {
+	t.Parallel()
+	for name, b := range map[string]infra.Binding{"masquerade": infra.Masquerade{}, "routed": infra.Routed{}} {
+		t.Run(name, func(t *testing.T) {
+			nstest.KernelDecides(t, "IPv6 forwards in the whole namespace before Linux 6.17")
+			s := newScene(t)
+			s.addNeighbour(t)
+			s.Pod.Exec("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+			c := config(s.Network, b)
+			if name == "routed" {
+				setup(t, c)
+				s.routedGuest(t, record(t, s.Network))
+			} else {
+				s.wire(t, "guest", c)
+			}
+			check(t, c)
+			s.ask(t, byBothLinks(c, 0))
+		})
+	}
+}
+
+// TestOtherLinksOfGuests: a guest reaches the network of another guest's NIC through the namespace, whichever of the
+// two is wired first, until that NIC is taken down. The NIC gets its group back.
+func TestOtherLinksOfGuests(t *testing.T) {
+	t.Parallel()
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
+		s := newScene(t)
+		s.addNeighbour(t)
+		first := config(s.Network, infra.Masquerade{Firewall: firewall})
+		second := config(s.Network, infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120"), Firewall: firewall})
+		second.Name = "net9"
+		s.wire(t, "guest", first)
+		before := s.Pod.IP("link show net9")
+		s.wire(t, "guest9", second)
+		check(t, first)
+		both := append(byBothLinks(first, 0),
+			exchange{from: "guest9", to: "beyond:8000", want: "world:8000 sees pod"},
+			exchange{from: "guest9", to: "neighbour:8000", want: "neighbour:8000 sees pod9"})
+		s.ask(t, both)
+		second.Down.CutOff = true // the guest has the tap open
+		unwire(t, second)
+		if after := s.Pod.IP("link show net9"); after != before {
+			t.Errorf("net9 is\n%swant\n%s", after, before)
+		}
+		check(t, first)
+		s.otherLinkRefused(t, first, 0, 1)
+	})
+}
