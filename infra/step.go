@@ -93,6 +93,7 @@ type Difference struct {
 	//	table-other          rules of a table are others than Setup's
 	//	gateway              a gateway has another MAC than the record
 	//	networks             what nic-networks means has changed since the last Setup
+	//	forwarding           another link forwards since the last Setup, or forwards no more
 	//	record               the record is gone or changed, or the launcher cannot read it
 	//	step                 none of these: Text has the operation that is missing
 	Kind string `json:"kind"`

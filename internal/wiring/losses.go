@@ -208,6 +208,7 @@ func (p *Plan) loseOfNamespace(nic netstate.Link) {
 	}
 	p.loseFamily(nic, 4)
 	p.loseFamily(nic, 6)
+	p.loseOtherLinks(nic)
 	if nic.MTU > syntax.MaxMTU {
 		p.lose("mtu", fmt.Sprint(nic.MTU), "the guest gets %d, as a tap has no more", syntax.MaxMTU)
 	}

@@ -143,7 +143,7 @@ func (p *Plan) loseOtherLinks(nic netstate.Link) {
 			aside := uint32(0) // a table that has a default route by the link, and that a policy rule names
 			for _, r := range p.found.Routes {
 				d := r.Destination
-				if version(d.Addr()) != v || !r.Uses(l.Index) || r.Type != netstate.RouteUnicast || !tables[r.Table] || d.Addr().IsLinkLocalUnicast() || d.Addr().IsMulticast() {
+				if version(d.Addr()) != v || !r.Uses(l.Index) || r.Uses(nic.Index) || r.Type != netstate.RouteUnicast || !tables[r.Table] || d.Addr().IsLinkLocalUnicast() || d.Addr().IsMulticast() {
 					continue
 				}
 				if r.Table != netstate.TableMain && d.Bits() < syntax.MinNetwork {
@@ -191,8 +191,4 @@ func listNetworks(networks []netip.Prefix) string {
 		words = append(words[:mostNamed], fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(words, ", ")
-}
-
-func (p *Plan) lose(kind, what, why string, args ...any) {
-	p.warn("%s %s: %s", kind, what, fmt.Sprintf(why, args...))
 }

@@ -12,7 +12,6 @@ import (
 
 // warnings report what of the namespace goes on without the guest.
 func (p *Plan) warnings(nic netstate.Link) []string {
-	p.loseOtherLinks(nic)
 	var w []string
 	for _, r := range p.found.Routes {
 		if r.Uses(nic.Index) && slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index }) {

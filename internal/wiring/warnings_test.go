@@ -8,29 +8,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// TestDefaultRouteElsewhere: the record warns of a default route through a NIC that no guest has.
-func TestDefaultRouteElsewhere(t *testing.T) {
-	const warning = "the default route through net1 is not this interface's"
-	for alias, want := range map[string]bool{"": true, netstate.Mark("net1"): false, netstate.Mark("net2"): true} {
-		found := flannelWith(func(s *netstate.Snapshot) {
-			s.Links = append(s.Links,
-				net1(),
-				netstate.Link{Index: 4, Name: "net1-tap", Kind: "tun", MAC: mac(4), MTU: 1500, Up: true, Ethernet: true, Alias: alias},
-			)
-			s.Routes = append(s.Routes,
-				netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("0.0.0.0/0"), Gateway: ip("10.50.0.1"), Type: netstate.RouteUnicast, Protocol: 3, Metric: 100},
-			)
-		})
-		plan, err := tryPlan(found, bridge())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := slices.Contains(plan.Record.Warnings, warning); got != want {
-			t.Errorf("with a link of alias %q: warnings %q, want this one: %t", alias, plan.Record.Warnings, want)
-		}
-	}
-}
-
 // TestAddressElsewhere: the record warns of another link with the NIC's address, as in a pod of Terway's exclusive ENI:
 // packets that arrive there do not reach the guest.
 func TestAddressElsewhere(t *testing.T) {

@@ -1,0 +1,170 @@
+package wiring_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// wg0 is a VPN's link, to which the policy rules lead everything but the VPN's own packets, as wg-quick(8) does.
+func wg0(s *netstate.Snapshot) {
+	s.Links = append(s.Links, netstate.Link{Index: 4, Name: "wg0", Kind: "wireguard", MTU: 1420, Up: true, NoARP: true})
+	s.Routes = append(s.Routes, netstate.Route{Link: 4, Table: 51820, Destination: pfx("0.0.0.0/0"), Type: netstate.RouteUnicast, Protocol: netstate.ProtocolBoot})
+	s.Rules = append(s.Rules, netstate.Rule{Priority: 32764, Table: netstate.TableMain, Other: true}, netstate.Rule{Priority: 32765, Table: 51820, Other: true})
+}
+
+// TestOtherLinkLosses: what the namespace reaches by a link that no guest has is a loss, unless the namespace is the
+// guest's router and the link forwards. Shorter prefixes are named first.
+func TestOtherLinkLosses(t *testing.T) {
+	byNet1 := func(routes ...netstate.Route) func(*netstate.Snapshot) {
+		return func(s *netstate.Snapshot) {
+			addNet1(s)
+			for _, r := range routes {
+				r.Link = 3
+				s.Routes = append(s.Routes, r)
+			}
+		}
+	}
+	edits := func(list ...func(*netstate.Snapshot)) netstate.Snapshot {
+		return flannelWith(func(s *netstate.Snapshot) {
+			for _, edit := range list {
+				edit(s)
+			}
+		})
+	}
+	forwards := func(s *netstate.Snapshot) { s.Links[2].Forwarding4 = true }
+	forwards6 := func(s *netstate.Snapshot) { s.Links[2].Forwarding6 = true }
+	all6 := func(s *netstate.Snapshot) { s.Sysctls[forwarding6] = "1" }
+	tap := func(alias string) func(*netstate.Snapshot) {
+		return func(s *netstate.Snapshot) {
+			s.Links = append(s.Links, netstate.Link{Index: 5, Name: "net1-tap", Kind: "tun", MAC: mac(4), MTU: 1500, Up: true, Ethernet: true, Alias: alias})
+		}
+	}
+	legacy := withSpec(masquerade(), func(s *asked) { s.Binding, s.Guard.Off = infra.Masquerade{Firewall: cache.FirewallIPTablesLegacy}, true })
+	both := byNet1(via("0.0.0.0/0", "10.50.0.1"), via("fd00:50::/64", "fe80::9"), connected6("fe80::/64"))
+	for _, c := range []struct {
+		name  string
+		found netstate.Snapshot
+		specs []asked
+		want  []string // WHAT: a part of the reason
+	}{
+		{"no other link", flannel(), []asked{bridge(), redirect(), masquerade(), routed()}, nil},
+		{"a link without routes", edits(func(s *netstate.Snapshot) { s.Links = append(s.Links, net1()) }), []asked{bridge(), masquerade()}, nil},
+		{"a network", edits(byNet1()), []asked{bridge(), redirect()}, []string{"net1: 10.50.0.0/24|the guest sends by eth0 alone"}},
+		{"a network", edits(byNet1()), []asked{masquerade(), routed()}, []string{"net1: 10.50.0.0/24|so the guest gets a refusal: set net.ipv4.conf.net1.forwarding=1 before Setup"}},
+		{"without nf_tables", edits(byNet1(), func(s *netstate.Snapshot) { s.NoNFTables = true }), []asked{legacy}, []string{"net1: 10.50.0.0/24|without nf_tables the guest gets no refusal"}},
+		{"both families", edits(both), []asked{bridge()}, []string{"net1: 0.0.0.0/0, 10.50.0.0/24|alone", "net1: fd00:50::/64|alone"}},
+		{"one forwards", edits(both, forwards), []asked{masquerade(), routed()}, []string{"net1: fd00:50::/64|net.ipv6.conf.all.forwarding=1"}},
+		{"the other forwards", edits(both, forwards6), []asked{masquerade(), routed()}, []string{"net1: 0.0.0.0/0, 10.50.0.0/24|net.ipv4"}},
+		{"both forward", edits(both, forwards, forwards6), []asked{masquerade(), routed()}, nil},
+		{"IPv6 forwards everywhere", edits(both, forwards, all6), []asked{masquerade(), routed()}, nil},
+		{"both forward", edits(both, forwards, all6), []asked{bridge(), redirect()}, []string{"net1: 0.0.0.0/0, 10.50.0.0/24|", "net1: fd00:50::/64|"}},
+		{"of another guest", edits(both, tap(netstate.Mark("net1"))), []asked{bridge(), redirect(), masquerade(), routed()}, nil},
+		{"of another NIC's guest", edits(byNet1(), tap(netstate.Mark("net2"))), []asked{bridge()}, []string{"net1: 10.50.0.0/24|"}},
+		{"a VPN", edits(wg0), []asked{bridge(), redirect()}, []string{"wg0: 0.0.0.0/0|a policy rule leads to table 51820 and out by wg0, and the guest's packets pass it by: they leave by eth0"}},
+		{"a VPN", edits(wg0), []asked{masquerade(), routed()}, []string{"wg0: 0.0.0.0/0|net.ipv4.conf.wg0.forwarding=1"}},
+		{"a table without a rule", edits(wg0, func(s *netstate.Snapshot) { s.Rules = nil }), []asked{bridge(), masquerade()}, nil},
+		{"half of everything each", edits(byNet1(via("128.0.0.0/1", "10.50.0.1"), via("0.0.0.0/1", "10.50.0.1"))), []asked{bridge()}, []string{"net1: 128.0.0.0/1, 0.0.0.0/1, 10.50.0.0/24|"}},
+	} {
+		for _, spec := range c.specs {
+			plan, err := tryPlan(c.found, spec)
+			if err != nil {
+				t.Errorf("%s, %s: %v", c.name, spec.Binding.Kind(), err)
+				continue
+			}
+			losses := slices.DeleteFunc(plan.Record.Losses, func(l cache.Loss) bool { return l.Kind != "other-link" })
+			ok := slices.EqualFunc(losses, c.want, func(l cache.Loss, want string) bool {
+				what, why, _ := strings.Cut(want, "|")
+				return l.What == what && strings.Contains(l.Why, why)
+			})
+			if !ok {
+				t.Errorf("%s, %s: losses %q, want %q", c.name, spec.Binding.Kind(), losses, c.want)
+			}
+		}
+	}
+	plan := newPlan(t, edits(byNet1(), forwards), bridge())
+	if l := plan.Record.Losses; len(l) != 1 || l[0].Keeps != cache.BindingRouted {
+		t.Errorf("a link that forwards: %v, want that routed keeps it", l)
+	}
+}
+
+// TestForwarders: each Setup reads anew by which other links the guest may leave. A link that is gone, or that another
+// guest has, changes nothing. The journal keeps what the last Setup has read.
+func TestForwarders(t *testing.T) {
+	link := func(edit func(*netstate.Link)) netstate.Snapshot {
+		return flannelWith(func(s *netstate.Snapshot) {
+			addNet1(s)
+			if edit == nil {
+				s.Links = slices.Delete(s.Links, 2, 3)
+				return
+			}
+			edit(&s.Links[2])
+		})
+	}
+	none := func(*netstate.Link) {}
+	on := func(l *netstate.Link) { l.Forwarding4, l.Forwarding6 = true, true }
+	wired := func(l *netstate.Link) { on(l); l.Group = netstate.GroupOfNICs }
+	for _, spec := range []asked{masquerade(), routed(), bridge()} {
+		for _, c := range []struct {
+			name       string
+			found, now func(*netstate.Link)
+			want       string // the difference
+		}{
+			{"nothing changes", none, none, ""},
+			{"nothing changes", on, on, ""},
+			{"it forwards", none, on, "net1 forwards IPv4, net1 forwards IPv6"},
+			{"it appears and forwards", nil, on, "net1 forwards IPv4, net1 forwards IPv6"},
+			{"it appears", nil, none, ""},
+			{"it forwards no more", on, none, "net1 does not forward IPv4 any more, net1 does not forward IPv6 any more"},
+			{"it goes", on, nil, ""},
+			{"a guest gets it", none, wired, ""},
+			{"a guest gets it", on, wired, ""},
+			{"a guest loses it", wired, none, ""},
+		} {
+			plan := newPlan(t, link(c.found), spec)
+			want := c.want
+			if spec.Binding.Kind() == cache.BindingBridge {
+				want = ""
+			}
+			now := link(c.now)
+			present, _, difference, err := plan.Present(now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := ""
+			if difference != nil {
+				text = difference.Text
+			}
+			if text != want || difference != nil && difference.Kind != "forwarding" {
+				t.Errorf("%s, %s: the difference is %v, want %q", spec.Binding.Kind(), c.name, difference, want)
+			}
+			again, err := present.Journal().Plan()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, _, difference, err := again.Present(now); difference != nil || err != nil {
+				t.Errorf("%s, %s: the journal's plan differs by %v, %v", spec.Binding.Kind(), c.name, difference, err)
+			}
+			if names := strings.Contains(again.String(), `oifname "net1" return`); names != (spec.Binding.Kind() != cache.BindingBridge && allows(c.found, c.now)) {
+				t.Errorf("%s, %s: the rules name net1: %t", spec.Binding.Kind(), c.name, names)
+			}
+		}
+	}
+}
+
+// allows reports whether the guest may leave by a link that was found and is now as these say.
+func allows(found, now func(*netstate.Link)) bool {
+	forwards := func(edit func(*netstate.Link)) (l netstate.Link) {
+		if edit != nil {
+			edit(&l)
+		}
+		return l
+	}
+	was, is := forwards(found), forwards(now)
+	byName := func(l netstate.Link) bool { return l.Forwarding4 && l.Group == 0 }
+	return byName(is) || byName(was) && (now == nil || is.Group != 0)
+}
