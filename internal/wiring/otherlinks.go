@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -127,6 +128,19 @@ func (p *Plan) comesBack(l netstate.Link, v int) bool {
 	return p.binding.traits().routes && (slices.Contains(*f.of(v), l.Name) || v == 6 && p.forwardsAll6())
 }
 
+// sendsTo reports whether the guest has a route to all of the networks.
+func (p *Plan) sendsTo(nic netstate.Link, networks []netip.Prefix) bool {
+	if p.binding.traits().routes && !p.binding.traits().offStack {
+		return true // a guest behind a masquerade has a default route
+	}
+	return !slices.ContainsFunc(networks, func(n netip.Prefix) bool {
+		covers := func(r netstate.Route) bool {
+			return r.Destination.Bits() <= n.Bits() && r.Destination.Contains(n.Addr())
+		}
+		return !slices.ContainsFunc(lease.Of(p.found, nic).Routes(n.Addr().Is4()), covers)
+	})
+}
+
 // loseOtherLinks adds what the namespace reaches by other links and the guest does not: a loss for each link and version
 // of IP. The networks are those of the tables that a policy rule names, whichever packets the rule matches.
 func (p *Plan) loseOtherLinks(nic netstate.Link) {
@@ -153,31 +167,37 @@ func (p *Plan) loseOtherLinks(nic netstate.Link) {
 					networks = append(networks, d)
 				}
 			}
-			if len(networks) > 0 && !p.comesBack(l, v) {
-				p.lose("other-link", l.Name+": "+listNetworks(networks), "%s", p.whyOtherLink(nic, l, v, aside))
+			if len(networks) > 0 && !(p.comesBack(l, v) && p.sendsTo(nic, networks)) {
+				p.lose("other-link", l.Name+": "+listNetworks(networks), "%s", p.whyOtherLink(nic, l, networks, aside))
 			}
 		}
 	}
 }
 
 // whyOtherLink is why the guest does not reach the networks of the other link.
-func (p *Plan) whyOtherLink(nic, l netstate.Link, v int, aside uint32) string {
-	sysctl := fmt.Sprintf("net.ipv4.conf.%s.forwarding", l.Name)
+func (p *Plan) whyOtherLink(nic, l netstate.Link, networks []netip.Prefix, aside uint32) string {
+	v := version(networks[0].Addr())
+	in := strings.ReplaceAll(l.Name, ".", "/") // as sysctl(8) takes it
+	sysctl := fmt.Sprintf("net.ipv4.conf.%s.forwarding", in)
 	if v == 6 {
 		sysctl = "net.ipv6.conf.all.forwarding"
 		if _, has := p.found.Sysctls[netstate.ForceForwarding(nic.Name)]; has {
-			sysctl = fmt.Sprintf("net.ipv6.conf.%s.force_forwarding", l.Name)
+			sysctl = fmt.Sprintf("net.ipv6.conf.%s.force_forwarding", in)
 		}
 	}
 	switch {
+	case p.comesBack(l, v):
+		return "the guest gets no route there, as it gets those of " + nic.Name + " alone"
 	case p.binding.traits().routes && p.found.NoNFTables:
 		return fmt.Sprintf("no answers come back by it, and without nf_tables the guest gets no refusal: set %s=1 before Setup if %s routes", sysctl, l.Name)
 	case p.binding.traits().routes:
 		return fmt.Sprintf("no answers come back by it, so the guest gets a refusal: set %s=1 before Setup if %s routes", sysctl, l.Name)
+	case aside != 0 && !p.sendsTo(nic, networks):
+		return fmt.Sprintf("a policy rule leads to table %d and out by %s before %s: the guest gets no default route", aside, l.Name, nic.Name)
 	case aside != 0:
 		return fmt.Sprintf("a policy rule leads to table %d and out by %s, and the guest's packets pass it by: they leave by %s", aside, l.Name, nic.Name)
 	}
-	return fmt.Sprintf("the guest sends by %s alone", nic.Name)
+	return fmt.Sprintf("the guest sends by %s alone, unless %s is wired too", nic.Name, l.Name)
 }
 
 // listNetworks names the shortest prefixes first.

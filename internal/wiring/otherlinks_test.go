@@ -44,7 +44,11 @@ func TestOtherLinkLosses(t *testing.T) {
 			s.Links = append(s.Links, netstate.Link{Index: 5, Name: "net1-tap", Kind: "tun", MAC: mac(4), MTU: 1500, Up: true, Ethernet: true, Alias: alias})
 		}
 	}
-	legacy := withSpec(masquerade(), func(s *asked) { s.Binding, s.Guard.Off = infra.Masquerade{Firewall: cache.FirewallIPTablesLegacy}, true })
+	wgForwards := func(s *netstate.Snapshot) { s.Links[len(s.Links)-1].Forwarding4 = true }
+	allToWG := func(s *netstate.Snapshot) { s.Rules = []netstate.Rule{{Priority: 100, Table: 51820}} }
+	legacy := withSpec(masquerade(), func(s *asked) {
+		s.Binding, s.Guard.Off = infra.Masquerade{Firewall: cache.FirewallIPTablesLegacy}, true
+	})
 	both := byNet1(via("0.0.0.0/0", "10.50.0.1"), via("fd00:50::/64", "fe80::9"), connected6("fe80::/64"))
 	for _, c := range []struct {
 		name  string
@@ -67,6 +71,10 @@ func TestOtherLinkLosses(t *testing.T) {
 		{"of another NIC's guest", edits(byNet1(), tap(netstate.Mark("net2"))), []asked{bridge()}, []string{"net1: 10.50.0.0/24|"}},
 		{"a VPN", edits(wg0), []asked{bridge(), redirect()}, []string{"wg0: 0.0.0.0/0|a policy rule leads to table 51820 and out by wg0, and the guest's packets pass it by: they leave by eth0"}},
 		{"a VPN", edits(wg0), []asked{masquerade(), routed()}, []string{"wg0: 0.0.0.0/0|net.ipv4.conf.wg0.forwarding=1"}},
+		{"a VPN that forwards", edits(wg0, wgForwards), []asked{masquerade(), routed()}, nil},
+		{"a VPN for all packets", edits(wg0, allToWG), []asked{bridge(), redirect()}, []string{"wg0: 0.0.0.0/0|out by wg0 before eth0: the guest gets no default route"}},
+		{"a VPN for all packets", edits(wg0, allToWG, wgForwards), []asked{routed()}, []string{"wg0: 0.0.0.0/0|the guest gets no route there, as it gets those of eth0 alone"}},
+		{"a VPN for all packets", edits(wg0, allToWG, wgForwards), []asked{masquerade()}, nil},
 		{"a table without a rule", edits(wg0, func(s *netstate.Snapshot) { s.Rules = nil }), []asked{bridge(), masquerade()}, nil},
 		{"half of everything each", edits(byNet1(via("128.0.0.0/1", "10.50.0.1"), via("0.0.0.0/1", "10.50.0.1"))), []asked{bridge()}, []string{"net1: 128.0.0.0/1, 0.0.0.0/1, 10.50.0.0/24|"}},
 	} {
