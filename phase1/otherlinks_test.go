@@ -2,6 +2,7 @@ package phase1_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -130,6 +131,74 @@ func TestOtherLinksForward(t *testing.T) {
 			}
 			check(t, c)
 			s.ask(t, byBothLinks(c, 0))
+		})
+	}
+}
+
+// TestVPN: policy rules lead all of the namespace's packets to another link, as wg-quick(8) does. A guest of bridge or
+// redirect passes that link by, which is a loss. If the link forwards, a guest of masquerade or routed goes there, and
+// auto becomes routed. If it does not, the guest gets a refusal, and sends nothing past the VPN.
+func TestVPN(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		binding  infra.Binding
+		forwards bool
+		sees     string // whom the VPN sees; empty: the guest is refused
+	}{
+		{"auto", infra.Auto{}, true, "pod"},
+		{"masquerade", infra.Masquerade{}, true, "pod9"},
+		{"routed", infra.Routed{}, false, ""},
+		{"masquerade", infra.Masquerade{}, false, ""},
+	} {
+		t.Run(fmt.Sprintf("%s, forwards %t", c.name, c.forwards), func(t *testing.T) {
+			s := newScene(t)
+			s.addNeighbour(t)
+			neighbour, far4, far6 := s.who["neighbour"], netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("2001:db8:9::9")
+			neighbour.IP("addr add 203.0.113.9/32 dev lo")
+			neighbour.IP("addr add 2001:db8:9::9/128 dev lo nodad")
+			s.name("neighbour", "far", far4, far6)
+			for _, line := range []string{
+				"-4 route add default via 10.246.0.2 table 51820", "-6 route add default via fd00:246::2 table 51820",
+				"-4 rule add not fwmark 0xca6c table 51820", "-6 rule add not fwmark 0xca6c table 51820",
+				"-4 rule add table main suppress_prefixlength 0", "-6 rule add table main suppress_prefixlength 0",
+			} {
+				s.Pod.IP(line)
+			}
+			if c.forwards {
+				s.Pod.Exec("sysctl", "-qw", "net.ipv4.conf.net9.forwarding=1", "net.ipv6.conf.all.forwarding=1")
+			}
+			for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
+				preview, err := config(s.Network, b).Plan(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				losses := fmt.Sprint(preview.Record.Losses)
+				for _, says := range []string{"other-link net9: 0.0.0.0/0, 10.246.0.0/24: a policy rule leads to table 51820 and out by net9", "other-link net9: ::/0, fd00:246::/64: a policy rule"} {
+					if !strings.Contains(losses, says) {
+						t.Errorf("%s loses %s, want %q", b.Kind(), losses, says)
+					}
+				}
+			}
+			config := config(s.Network, c.binding)
+			setup(t, config)
+			r := record(t, s.Network)
+			s.who["guest"] = recordsGuest(t, s.Network, r, r.MTU)
+			s.who["guest"].Settle("eth0")
+			if r.Binding == cache.BindingRouted {
+				s.at["pod"] = "guest"
+			}
+			if c.forwards != (len(r.Losses) == 0) || c.name == "auto" && r.Binding != cache.BindingRouted {
+				t.Errorf("%s loses %v", r.Binding, r.Losses)
+			}
+			if c.forwards {
+				s.ask(t, []exchange{{from: "guest", to: "far:8000", want: "neighbour:8000 sees " + c.sees}})
+				return
+			}
+			for family := range 2 {
+				s.refused(t, "tcp", family, "beyond:8000")
+				s.refused(t, "udp", family, "far:8000")
+			}
 		})
 	}
 }
