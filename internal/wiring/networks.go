@@ -82,7 +82,7 @@ func (p *Plan) nicNetworks(nic netstate.Link) Networks {
 
 func (p *Plan) foundNetworks(nic netstate.Link) Networks {
 	n := networksOf(nic.Index, p.found.Addresses, p.found.Routes)
-	n.Forwarders = forwardersOf(p.found.Links, nic.Index, Forwarders{})
+	n.Forwarders = forwardersOf(p.found, nic.Index, Forwarders{})
 	return n
 }
 
@@ -159,7 +159,7 @@ func (p *Plan) networksNow(now netstate.Snapshot, link netstate.Link) Networks {
 			is.NextHops = append(is.NextHops, h)
 		}
 	}
-	is.Forwarders = forwardersOf(now.Links, link.Index, was.Forwarders)
+	is.Forwarders = forwardersOf(now, link.Index, was.Forwarders)
 	return is.sorted()
 }
 

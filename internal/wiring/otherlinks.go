@@ -42,25 +42,33 @@ func isRouter(l netstate.Link) bool { return l.Group&netstate.RouterMask == nets
 // forwards reports whether the link forwards packets of the version of IP.
 func forwards(l netstate.Link, v int) bool { return v == 4 && l.Forwarding4 || v == 6 && l.Forwarding6 }
 
-// forwardersOf are the links that forward. Before has those of an earlier Setup: a link of that list stays there while it
-// is gone, or wired.
-func forwardersOf(links []netstate.Link, nic int, before Forwarders) (f Forwarders) {
+// forwardersOf are the links that forward and by which a route leads: in a namespace that forwards, links without routes
+// come and go. Before has those of an earlier Setup: a link of that list stays there until it forwards no more, also
+// while it is gone, down, or wired.
+func forwardersOf(s netstate.Snapshot, nic int, before Forwarders) (f Forwarders) {
 	for _, v := range []int{4, 6} {
 		list := f.of(v)
 		for _, name := range *before.of(v) {
-			at := slices.IndexFunc(links, func(l netstate.Link) bool { return l.Name == name })
-			if at < 0 || isRouter(links[at]) {
+			if l, there := s.Named(name); !there || isRouter(l) {
 				*list = append(*list, name)
 			}
 		}
-		for _, l := range links {
-			if l.Index != nic && !l.Loopback && !isRouter(l) && forwards(l, v) {
+		for _, l := range s.Links {
+			leads := func(r netstate.Route) bool { return r.Uses(l.Index) && isWay(r, v) }
+			known := slices.Contains(*before.of(v), l.Name)
+			if l.Index != nic && !l.Loopback && !isRouter(l) && forwards(l, v) && (known || slices.ContainsFunc(s.Routes, leads)) {
 				*list = append(*list, l.Name)
 			}
 		}
 		slices.Sort(*list)
 	}
 	return f
+}
+
+// isWay reports whether packets of the version of IP can be forwarded by the route.
+func isWay(r netstate.Route, v int) bool {
+	to := r.Destination.Addr()
+	return version(to) == v && r.Type == netstate.RouteUnicast && !to.IsMulticast() && !(v == 6 && to.IsLinkLocalUnicast())
 }
 
 // since says what has changed.
@@ -119,7 +127,7 @@ func (p *Plan) forwarders() Forwarders {
 	if p.networks != nil {
 		return p.networks.Forwarders
 	}
-	return forwardersOf(p.found.Links, p.nic().Index, Forwarders{})
+	return forwardersOf(p.found, p.nic().Index, Forwarders{})
 }
 
 // comesBack reports whether answers to the guest come back by the other link.
@@ -157,7 +165,7 @@ func (p *Plan) loseOtherLinks(nic netstate.Link) {
 			aside := uint32(0) // a table that has a default route by the link, and that a policy rule names
 			for _, r := range p.found.Routes {
 				d := r.Destination
-				if version(d.Addr()) != v || !r.Uses(l.Index) || r.Uses(nic.Index) || r.Type != netstate.RouteUnicast || !tables[r.Table] || d.Addr().IsLinkLocalUnicast() || d.Addr().IsMulticast() {
+				if !isWay(r, v) || !r.Uses(l.Index) || r.Uses(nic.Index) || !tables[r.Table] {
 					continue
 				}
 				if r.Table != netstate.TableMain && d.Bits() < syntax.MinNetwork {

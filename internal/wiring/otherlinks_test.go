@@ -113,6 +113,15 @@ func TestForwarders(t *testing.T) {
 			edit(&s.Links[2])
 		})
 	}
+	routes := func(yes bool, s netstate.Snapshot) netstate.Snapshot {
+		six := onLink("fd00:50::/64")
+		six.Link = 3
+		s.Routes = append(s.Routes, six)
+		if !yes {
+			s.Routes = slices.DeleteFunc(s.Routes, func(r netstate.Route) bool { return r.Link == 3 })
+		}
+		return s
+	}
 	none := func(*netstate.Link) {}
 	on := func(l *netstate.Link) { l.Forwarding4, l.Forwarding6 = true, true }
 	wired := func(l *netstate.Link) { on(l); l.Group = netstate.GroupOfNICs }
@@ -120,25 +129,28 @@ func TestForwarders(t *testing.T) {
 		for _, c := range []struct {
 			name       string
 			found, now func(*netstate.Link)
+			without    bool   // now, routes
 			want       string // the difference
 		}{
-			{"nothing changes", none, none, ""},
-			{"nothing changes", on, on, ""},
-			{"it forwards", none, on, "net1 forwards IPv4, net1 forwards IPv6"},
-			{"it appears and forwards", nil, on, "net1 forwards IPv4, net1 forwards IPv6"},
-			{"it appears", nil, none, ""},
-			{"it forwards no more", on, none, "net1 does not forward IPv4 any more, net1 does not forward IPv6 any more"},
-			{"it goes", on, nil, ""},
-			{"a guest gets it", none, wired, ""},
-			{"a guest gets it", on, wired, ""},
-			{"a guest loses it", wired, none, ""},
+			{"nothing changes", none, none, false, ""},
+			{"nothing changes", on, on, false, ""},
+			{"it forwards", none, on, false, "net1 forwards IPv4, net1 forwards IPv6"},
+			{"it appears and forwards", nil, on, false, "net1 forwards IPv4, net1 forwards IPv6"},
+			{"it appears", nil, none, false, ""},
+			{"it forwards no more", on, none, false, "net1 does not forward IPv4 any more, net1 does not forward IPv6 any more"},
+			{"it forwards, and no route leads there", none, on, true, ""},
+			{"it loses its routes", on, on, true, ""},
+			{"it goes", on, nil, false, ""},
+			{"a guest gets it", none, wired, false, ""},
+			{"a guest gets it", on, wired, false, ""},
+			{"a guest loses it", wired, none, false, ""},
 		} {
-			plan := newPlan(t, link(c.found), spec)
+			plan := newPlan(t, routes(true, link(c.found)), spec)
 			want := c.want
 			if spec.Binding.Kind() == cache.BindingBridge {
 				want = ""
 			}
-			now := link(c.now)
+			now := routes(!c.without, link(c.now))
 			present, _, difference, err := plan.Present(now)
 			if err != nil {
 				t.Fatal(err)
@@ -157,7 +169,7 @@ func TestForwarders(t *testing.T) {
 			if _, _, difference, err := again.Present(now); difference != nil || err != nil {
 				t.Errorf("%s, %s: the journal's plan differs by %v, %v", spec.Binding.Kind(), c.name, difference, err)
 			}
-			if names := strings.Contains(again.String(), `oifname "net1" return`); names != (spec.Binding.Kind() != cache.BindingBridge && allows(c.found, c.now)) {
+			if names := strings.Contains(again.String(), `oifname "net1" return`); names != (spec.Binding.Kind() != cache.BindingBridge && allows(c.found, c.now, c.without)) {
 				t.Errorf("%s, %s: the rules name net1: %t", spec.Binding.Kind(), c.name, names)
 			}
 		}
@@ -165,7 +177,7 @@ func TestForwarders(t *testing.T) {
 }
 
 // allows reports whether the guest may leave by a link that was found and is now as these say.
-func allows(found, now func(*netstate.Link)) bool {
+func allows(found, now func(*netstate.Link), without bool) bool {
 	forwards := func(edit func(*netstate.Link)) (l netstate.Link) {
 		if edit != nil {
 			edit(&l)
@@ -174,5 +186,5 @@ func allows(found, now func(*netstate.Link)) bool {
 	}
 	was, is := forwards(found), forwards(now)
 	byName := func(l netstate.Link) bool { return l.Forwarding4 && l.Group == 0 }
-	return byName(is) || byName(was) && (now == nil || is.Group != 0)
+	return byName(is) && (!without || byName(was)) || byName(was) && (now == nil || is.Group != 0)
 }
