@@ -135,9 +135,10 @@ func TestOtherLinksForward(t *testing.T) {
 	}
 }
 
-// TestVPN: policy rules lead all of the namespace's packets to another link, as wg-quick(8) does. A guest of bridge or
-// redirect passes that link by, which is a loss. If the link forwards, a guest of masquerade or routed goes there, and
-// auto becomes routed. If it does not, the guest gets a refusal, and sends nothing past the VPN. auto is routed there, too.
+// TestVPN: policy rules lead all of the namespace's packets to another link, as wg-quick(8) does. A guest of bridge
+// or redirect passes that link by, which is a loss. If the link forwards, a guest of masquerade or routed goes
+// there, and auto becomes routed. If it does not, the guest gets a refusal, and sends nothing past the VPN. auto is
+// routed there, too.
 func TestVPN(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -13,8 +13,8 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// Networks are what of the namespace each Setup reads anew: the networks of the NIC's link, the next hops in them, which
-// nic-networks leaves out, and the other links that forward. All lists are sorted.
+// Networks are what of the namespace each Setup reads anew: the networks of the NIC's link, the next hops in them,
+// which nic-networks leaves out, and the other links that forward. All lists are sorted.
 type Networks struct {
 	Networks []netip.Prefix `json:"networks,omitempty"`
 	NextHops []netip.Addr   `json:"nextHops,omitempty"`
@@ -102,8 +102,8 @@ func networksField(s infra.Spec) string {
 func NamesNetworks(s infra.Spec) bool { return networksField(s) != "" }
 
 // Present returns the plan by the NIC's networks and by the forwarding links that the namespace has now, and the
-// snapshot for that plan. If this changes the guest's rules, it also returns the difference. If nothing has changed, the
-// plan is p itself.
+// snapshot for that plan. If this changes the guest's rules, it also returns the difference. If nothing has changed,
+// the plan is p itself.
 func (p *Plan) Present(now netstate.Snapshot) (*Plan, netstate.Snapshot, *infra.Difference, error) {
 	nic := p.nic()
 	link, there := now.Link(nic.Index)

@@ -42,9 +42,9 @@ func isRouter(l netstate.Link) bool { return l.Group&netstate.RouterMask == nets
 // forwards reports whether the link forwards packets of the version of IP.
 func forwards(l netstate.Link, v int) bool { return v == 4 && l.Forwarding4 || v == 6 && l.Forwarding6 }
 
-// forwardersOf are the links that forward and by which a route leads: in a namespace that forwards, links without routes
-// come and go. Before has those of an earlier Setup: a link of that list stays there until it forwards no more, also
-// while it is gone, down, or wired.
+// forwardersOf are the links that forward and by which a route leads: in a namespace that forwards, links without
+// routes come and go. Before has those of an earlier Setup: a link of that list stays there until it forwards no
+// more, also while it is gone, down, or wired.
 func forwardersOf(s netstate.Snapshot, nic int, before Forwarders) (f Forwarders) {
 	for _, v := range []int{4, 6} {
 		list := f.of(v)
@@ -149,8 +149,8 @@ func (p *Plan) sendsTo(nic netstate.Link, networks []netip.Prefix) bool {
 	})
 }
 
-// loseOtherLinks adds what the namespace reaches by other links and the guest does not: a loss for each link and version
-// of IP. The networks are those of the tables that a policy rule names, whichever packets the rule matches.
+// loseOtherLinks adds what the namespace reaches by other links and the guest does not: a loss for each link and
+// version of IP. The networks are those of the tables that a policy rule names, whichever packets the rule matches.
 func (p *Plan) loseOtherLinks(nic netstate.Link) {
 	tables := map[uint32]bool{netstate.TableMain: true}
 	for _, r := range p.found.Rules {
