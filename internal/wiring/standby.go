@@ -36,10 +36,10 @@ func turnOf(r cache.Record) Turn { return Turn{r.Standby, r.Inactive, r.Turn} }
 
 // wantedNow is what is wanted of a namespace that is as in the snapshot: on standby the guest's tap is down.
 //
-// The forwarding by the NIC waits for Activate. With IPv6 forwarding of the whole namespace the kernel joins the group
-// of all routers on the NIC, and reports that to the network. When rtnetlink sets IPv4 forwarding of a link, the kernel
-// reports all groups there anew (ipv6_mc_up in addrconf_notify). A wiring that was active before keeps both, as the way
-// back is reported, too.
+// The forwarding by the NIC waits for Activate. With IPv6 forwarding of the whole namespace the kernel joins the
+// group of all routers on the NIC, and reports that to the network. When rtnetlink sets IPv4 forwarding of a link,
+// or the link's group, the kernel reports all multicast groups there anew (ipv6_mc_up in addrconf_notify). A wiring
+// that was active before keeps both, as the way back is reported, too.
 //
 // Addresses, routes and neighbours at the tap wait, too: a link that is down has no routes, and loses its IPv6
 // addresses.
@@ -59,7 +59,7 @@ func (p *Plan) wantedNow(now netstate.Snapshot) compare.State {
 			l.Up = false
 		case p.nic().Index:
 			nic, _ := now.Link(l.Index)
-			l.Forwarding4 = nic.Forwarding4
+			l.Forwarding4, l.Group = nic.Forwarding4, nic.Group
 			if found := p.nic(); l.MAC == p.Record.MAC && nic.MAC == found.MAC && netstate.ChangesMACUp(nic.Kind) {
 				l.MAC = nic.MAC
 			}

@@ -17,11 +17,12 @@ func setStandby(t *testing.T, plan *wiring.Plan, standby bool) {
 	}
 }
 
-// forwards reports whether the network learns that the namespace or the NIC forwards.
+// forwards reports whether the network learns that the namespace or the NIC forwards, or that the NIC has a group.
 func forwards(op netstate.Op) bool {
 	set, isSysctl := op.(netstate.SysctlSet)
 	conf, isConf := op.(netstate.ConfSet)
-	return isSysctl && set.Path == netstate.Forwarding6 || isConf && conf.Link == "eth0" && conf.Name == "forwarding"
+	link, isLink := op.(netstate.LinkSet)
+	return isLink && link.Link == "eth0" && link.Group != nil || isSysctl && set.Path == netstate.Forwarding6 || isConf && conf.Link == "eth0" && conf.Name == "forwarding"
 }
 
 // announces reports whether the kernel can announce with the step that the NIC has the guest's MAC (arp_notify).
