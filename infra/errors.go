@@ -17,7 +17,8 @@ var (
 	// ErrNoNIC: the namespace has no link with the NIC's name. It is fs.ErrNotExist as well.
 	ErrNoNIC error = sentinel{"no such link", fs.ErrNotExist}
 
-	// ErrCollision: the namespace already reaches a network or an address of the Spec.
+	// ErrCollision: the namespace already reaches a network or an address of the Spec, or a
+	// server lies in the guest's own network.
 	ErrCollision = errors.New("network in use")
 )
 

@@ -15,8 +15,9 @@ type Masquerade struct {
 	// IPv4 and IPv6 are the guest's networks: IPv4 is /8 to /30, IPv6 is /8 to /126. Zero:
 	// 10.0.2.0/24 and fd10:0:2::/120.
 	//
-	// ErrCollision: the namespace reaches the network already. If Guest has an IPv4 address,
-	// the IPv4 network may be one that the namespace reaches.
+	// ErrCollision: the namespace reaches the network already, or the Spec names a server in it
+	// that is not the gateway. If Guest has an IPv4 address, the IPv4 network may be one that
+	// the namespace reaches.
 	IPv4 netip.Prefix `json:"ipv4,omitzero"`
 	IPv6 netip.Prefix `json:"ipv6,omitzero"`
 

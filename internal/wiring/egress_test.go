@@ -425,7 +425,7 @@ func TestEgressTooMany(t *testing.T) {
 func TestManyNetworks(t *testing.T) {
 	var texts, hosts []string
 	for i := range 10_000 {
-		texts = append(texts, fmt.Sprintf("allow 10.%d.%d.%d/30 443", i%7*36, i/40%250, i%40*4))
+		texts = append(texts, fmt.Sprintf("allow 11.%d.%d.%d/30 443", i%7*36, i/40%250, i%40*4))
 		hosts = append(hosts, fmt.Sprintf("refuse 2001:db8:%x:5555:aaaa:5555:aaaa:5555", i))
 	}
 	sets := destinationsOf(t, lan4(), withSpec(masquerade(), func(s *asked) { s.Egress = policy(append(texts, "refuse all")...) }))

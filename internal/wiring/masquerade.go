@@ -275,7 +275,11 @@ func (b masquerade) lease(p *Plan, nic netstate.Link, v4, v6 bool) (networks []i
 		if err != nil {
 			return nil, err
 		}
-		networks = append(networks, inner{end{guest.Addr(), gateway}, guest.Bits(), within})
+		network := inner{end{guest.Addr(), gateway}, guest.Bits(), within}
+		if err := p.checkServers(network); err != nil {
+			return nil, err
+		}
+		networks = append(networks, network)
 		if v == 4 {
 			p.Record.IPv4 = &cache.IPv4{
 				Address: guest,

@@ -1,0 +1,81 @@
+package wiring
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/syntax"
+)
+
+// A guest behind a masquerade asks its own link for each address of its own network, where only the gateway answers.
+// The namespace reaches a server with such an address, by its default route.
+
+// server is what the guest wants to reach: an address, or a network of egress.
+type server struct {
+	field   string
+	network netip.Prefix
+}
+
+// namedServers are those that the Spec names by address.
+func namedServers(spec infra.Spec) (list []server) {
+	add := func(field string, a netip.Addr) {
+		if a = a.Unmap().WithZone(""); a.IsValid() {
+			list = append(list, server{field, single(a)})
+		}
+	}
+	parse := func(field, host string) {
+		a, _ := netip.ParseAddr(host) // zero: a name
+		add(field, a)
+	}
+	if spec.DNS != nil {
+		for i, a := range spec.DNS.Servers {
+			add(fmt.Sprintf("dns.servers[%d]", i), a)
+		}
+	}
+	for i, a := range spec.Options.NTP {
+		add(fmt.Sprintf("options.ntp[%d]", i), a)
+	}
+	parse("options.tftpServer", spec.Options.TFTPServer)
+	if u, err := url.Parse(spec.Options.BootFileURL); err == nil {
+		parse("options.bootFileURL", u.Hostname())
+	}
+	if u, err := url.Parse(spec.Options.CaptivePortal); err == nil {
+		parse("options.captivePortal", u.Hostname())
+	}
+	for i, entries := range [][]infra.Egress{spec.Egress, spec.EgressWithin} {
+		for j, e := range entries {
+			// A list such as metadata is about more than one place.
+			if to := syntax.Destinations(e.To); len(to) == 1 && !e.Refuse {
+				list = append(list, server{fmt.Sprintf("%s[%d]", []string{"egress", "egressWithin"}[i], j), to[0]})
+			}
+		}
+	}
+	return list
+}
+
+// checkServers refuses a server in the guest's network, other than the gateway. If the namespace reaches that network by
+// other links too, so does the guest, except its own address.
+func (p *Plan) checkServers(n inner) error {
+	network := netip.PrefixFrom(n.guest, n.bits).Masked()
+	without := network
+	if n.within {
+		without = single(n.guest)
+	}
+	for _, s := range namedServers(p.spec) {
+		if s.network == single(n.gateway) || s.network.Bits() < without.Bits() || !without.Contains(s.network.Addr()) {
+			continue
+		}
+		to := s.network.String()
+		if s.network.IsSingleIP() {
+			to = s.network.Addr().String()
+		}
+		if n.within {
+			return fmt.Errorf("%s: the guest cannot reach %s, which is its own address: %w, choose another address for the guest", s.field, to, infra.ErrCollision)
+		}
+		return fmt.Errorf("%s: the guest cannot reach %s, which lies in its own network %v: %w, choose another network in binding.masquerade.ipv%d",
+			s.field, to, network, infra.ErrCollision, version(n.guest))
+	}
+	return nil
+}
