@@ -57,7 +57,7 @@ func TestChangeText(t *testing.T) {
 	ip, pfx := netip.MustParseAddr, netip.MustParsePrefix
 	from, to := full(), full()
 	to.MTU = 1400
-	to.IPv4 = &IPv4{Address: pfx("10.244.2.9/24"), Server: from.IPv4.Server, Routes: from.IPv4.Routes, StandIn: from.IPv4.StandIn}
+	to.IPv4 = &IPv4{Address: pfx("10.244.2.9/24"), Server: from.IPv4.Server, Routes: from.IPv4.Routes, StandIn: from.IPv4.StandIn, Shared: true}
 	to.IPv6 = nil
 	to.DNS = &DNS{Servers: []netip.Addr{ip("10.96.0.11")}, Search: []string{}}
 	to.Options.Hostname = ""

@@ -221,6 +221,10 @@ type IPv4 struct {
 	// as its router. StandIn is the gateway itself, or the responder answers for it with the
 	// gateway's MAC (Neighbours). Zero: all guests get Address and the gateway.
 	StandIn netip.Addr `json:"standIn,omitzero"`
+
+	// Shared says that other stations have addresses of the guest's network, with
+	// BindingMasquerade. If it is false, the gateway alone is there.
+	Shared bool `json:"shared,omitempty"`
 }
 
 // Gateway returns the next hop of the default route. If the routes have both halves of a default

@@ -22,7 +22,7 @@ func full() Record {
 		IPv4: &IPv4{
 			Address: pfx("10.244.1.7/24"), Server: ip("10.244.1.1"),
 			Routes:  []Route{{Destination: pfx("10.9.9.9/32")}, {Destination: pfx("0.0.0.0/0"), Gateway: ip("10.244.1.1")}},
-			StandIn: ip("10.244.1.6"),
+			StandIn: ip("10.244.1.6"), Shared: true,
 		},
 		IPv6: &IPv6{
 			Address: ip("fd00::7"), Others: []netip.Addr{ip("fd00::17"), ip("fd02::7")}, Deprecated: []netip.Addr{ip("fd02::7")}, Gateway: ip("fd00::1"), OnLink: []netip.Prefix{pfx("fd00::/64")},

@@ -21,6 +21,8 @@ type NIC struct {
 	name     string         // in the namespace; it is the zone of addresses on the guest's link
 	own      []netip.Prefix // the guest's addresses
 	networks []netip.Prefix // to which its routes lead
+	alone    []netip.Prefix // in which the gateways are the only other stations
+	gateways []netip.Addr
 }
 
 var (
@@ -28,9 +30,24 @@ var (
 	everyone  = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 )
 
+// newNIC has the networks in which a guest behind masquerade is alone with its gateway.
+func newNIC(r *cache.Record) NIC {
+	n := NIC{name: r.Name}
+	if r.Binding != cache.BindingMasquerade {
+		return n
+	}
+	if v := r.IPv4; v != nil && !v.Shared {
+		n.alone, n.gateways = append(n.alone, v.Address.Masked()), append(n.gateways, v.Server)
+	}
+	if v := r.IPv6; v != nil {
+		n.alone, n.gateways = append(n.alone, v.OnLink...), append(n.gateways, v.Gateway)
+	}
+	return n
+}
+
 // Leased is the NIC of a guest with the addresses and routes of the record's lease.
 func Leased(r *cache.Record) NIC {
-	n := NIC{name: r.Name}
+	n := newNIC(r)
 	if v := r.IPv4; v != nil {
 		n.own, n.networks = append(n.own, v.Address), append(n.networks, v.Address.Masked())
 		for _, route := range v.Routes {
@@ -55,7 +72,7 @@ func Leased(r *cache.Record) NIC {
 
 // Configured is the NIC of a guest with the record's MAC and another configuration.
 func Configured(r *cache.Record, s cache.Static) NIC {
-	n := NIC{name: r.Name}
+	n := newNIC(r)
 	for _, a := range s.Addresses {
 		n.own = append(n.own, a.Address)
 		if a.Peer.IsValid() {
@@ -116,6 +133,8 @@ func (n NIC) whyNot(a netip.Addr, zone string) string {
 		return "it is not on the guest's link"
 	case !slices.ContainsFunc(n.own, func(p netip.Prefix) bool { return p.Addr().Is4() == a.Is4() }):
 		return fmt.Sprintf("the guest has no IPv%d address", map[bool]int{true: 4, false: 6}[a.Is4()])
+	case slices.ContainsFunc(n.alone, func(p netip.Prefix) bool { return p.Contains(a) }) && !slices.Contains(n.gateways, a):
+		return "it lies in the guest's own network, where the gateway alone is: choose another network in binding.masquerade"
 	case !slices.ContainsFunc(n.networks, leads):
 		return fmt.Sprintf("no route of the guest by %s leads to it", n.name)
 	}

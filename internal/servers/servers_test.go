@@ -83,7 +83,7 @@ func TestReachable(t *testing.T) {
 		{"IPv4 alone", with(pod(), func(r *cache.Record) { r.IPv6 = nil }), "10.96.0.10 fd00:96::a", "10.96.0.10", "the guest has no IPv6 address"},
 		{"IPv4 alone, link-local", with(pod(), func(r *cache.Record) { r.IPv6 = nil }), "fe80::53", "", "not on the guest's link"},
 		{"IPv6 alone", with(pod(), func(r *cache.Record) { r.IPv4 = nil }), "10.96.0.10 fd00:96::a", "fd00:96::a", "the guest has no IPv4 address"},
-		{"no router", with(pod(), func(r *cache.Record) { r.IPv6.Router, r.Binding = nil, cache.BindingMasquerade }), "fe80::1 fd00::53", "fd00::53", "not on"},
+		{"no router", with(pod(), func(r *cache.Record) { r.IPv6.Router, r.Binding = nil, cache.BindingRouted }), "fe80::1 fd00::53", "fd00::53", "not on"},
 	} {
 		var given []netip.Addr
 		for _, s := range strings.Fields(c.given) {
@@ -146,6 +146,39 @@ func TestSearch(t *testing.T) {
 		have, left := Search(&cache.Options{}, c.search)
 		if !slices.Equal(have, c.want) || len(left) != c.left {
 			t.Errorf("%s: %q without %q, want %q without %d", c.name, have, left, c.want, c.left)
+		}
+	}
+}
+
+// TestAlone: a guest behind masquerade reaches no server in its own network but the gateway, unless the network has other
+// stations.
+func TestAlone(t *testing.T) {
+	given := []netip.Addr{ip("10.0.2.10"), ip("10.0.2.1"), ip("10.0.2.2"), ip("10.0.3.1"), ip("fd10::10"), ip("fd10::1"), ip("fd11::1")}
+	const outside = "10.0.2.1 10.0.3.1 fd10::1 fd11::1"
+	for _, c := range []struct {
+		name    string
+		binding cache.Kind
+		shared  bool
+		want    string
+	}{
+		{"masquerade", cache.BindingMasquerade, false, outside},
+		{"masquerade in a network with stations", cache.BindingMasquerade, true, "10.0.2.10 " + outside},
+		{"another binding", cache.BindingBridge, false, "10.0.2.10 10.0.2.1 10.0.3.1 fd10::10 fd10::1 fd11::1"},
+	} {
+		r := with(pod(), func(r *cache.Record) {
+			r.Binding = c.binding
+			r.IPv4.Address, r.IPv4.Server, r.IPv4.Shared = pfx("10.0.2.2/24"), ip("10.0.2.1"), c.shared
+			r.IPv6 = &cache.IPv6{Address: ip("fd10::2"), Gateway: ip("fd10::1"), OnLink: []netip.Prefix{pfx("fd10::/120")}, Router: r.IPv6.Router}
+		})
+		for form, nic := range map[string]NIC{"leased": Leased(&r), "configured": Configured(&r, configured(r))} {
+			have, left := nic.Reachable(given)
+			var texts []string
+			for _, a := range have {
+				texts = append(texts, a.String())
+			}
+			if strings.Join(texts, " ") != c.want || len(left) != len(given)-len(have) {
+				t.Errorf("%s, %s: %s, left %v", c.name, form, texts, left)
+			}
 		}
 	}
 }

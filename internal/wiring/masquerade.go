@@ -284,6 +284,7 @@ func (b masquerade) lease(p *Plan, nic netstate.Link, v4, v6 bool) (networks []i
 			p.Record.IPv4 = &cache.IPv4{
 				Address: guest,
 				Server:  gateway,
+				Shared:  within,
 				Routes:  []cache.Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: gateway}},
 			}
 			continue
