@@ -17,6 +17,11 @@ import (
 // have a port only if the port is forwarded to the guest, or if the namespace does not use it. Otherwise the guest
 // could send from the port of a service of the namespace to a client, and get what the client sends to the service next
 // (CVE-2021-3773).
+//
+// The guest does not have the ports that the kernel gives to clients, even if they are forwarded: a TCP connection of
+// the namespace that is older than the rules is not known. Of UDP it has them. What arrives at a forwarded port and
+// belongs to no known exchange is for the guest in any case, and if the namespace has sent from that port to the same
+// peer, connection tracking gives the guest another one.
 type portChoice struct {
 	everything bool // all that arrives at the NIC is for the guest, but what is excluded
 	// kept are the ports that stay the same in packets that leave by the NIC.
@@ -145,8 +150,10 @@ func choosePorts(b infra.Masquerade, open []infra.Ports, found netstate.Snapshot
 			forwarded.include(b.Ports, protocol)
 		}
 		free.add(span{firstUnprivileged, 65535})
-		for _, s := range []*portSet{&forwarded, &free} {
+		kept := slices.Clone(forwarded)
+		for _, s := range []*portSet{&kept, &forwarded, &free} {
 			switch {
+			case s == &kept && protocol == "udp": // see portChoice
 			case !c.reserve:
 				s.cut(given)
 			case given.first < above.first:
@@ -165,7 +172,7 @@ func choosePorts(b infra.Masquerade, open []infra.Ports, found netstate.Snapshot
 				free.cut(span{l.Port, l.Port})
 			}
 		}
-		c.kept[protocol] = forwarded
+		c.kept[protocol] = kept
 		c.others[protocol] = above
 		if most := largest(free.portsFrom(above.first)); most.len() >= enoughPorts {
 			c.others[protocol] = most
@@ -180,7 +187,7 @@ func choosePorts(b infra.Masquerade, open []infra.Ports, found netstate.Snapshot
 	return c
 }
 
-// OutsideClients leaves out the ports that no guest gets in any case: those that the kernel gives to clients.
+// OutsideClients leaves out the ports that the kernel gives to clients: no older connection with one matters.
 func OutsideClients(found netstate.Snapshot, list []netstate.LocalPort) []netstate.LocalPort {
 	given := clientPorts(found)
 	return slices.DeleteFunc(list, func(l netstate.LocalPort) bool {
