@@ -209,10 +209,33 @@ func (p *Plan) loseOfNamespace(nic netstate.Link) {
 	p.loseFamily(nic, 4)
 	p.loseFamily(nic, 6)
 	p.loseOtherLinks(nic)
+	if !routes {
+		p.loseAddresses(nic)
+	}
 	if nic.MTU > syntax.MaxMTU {
 		p.lose("mtu", fmt.Sprint(nic.MTU), "the guest gets %d, as a tap has no more", syntax.MaxMTU)
 	}
 }
+
+// loseAddresses adds the addresses that the namespace has on a link without a way out, and at which it answers by the NIC
+// (anycast, direct server return, BGP to the host). A namespace that the network does not reach any more answers nothing.
+func (p *Plan) loseAddresses(nic netstate.Link) {
+	v4, v6 := lease.Of(p.found, nic).Addresses()
+	onNIC := func(a netip.Addr) bool { return slices.Contains(addressesIn(slices.Concat(v4, v6)), a) }
+	for _, a := range p.found.Addresses {
+		own := a.Prefix.Addr()
+		isFamily := func(l cache.Loss) bool { return l.Kind == "family" && l.What == fmt.Sprintf("IPv%d", version(own)) }
+		if slices.ContainsFunc(p.Record.Losses, isFamily) || onNIC(own) {
+			continue // that loss says it; the guest has the address
+		}
+		if link, _ := p.found.Link(a.Link); isInner(link) && !p.isWired(link) && own.IsGlobalUnicast() {
+			p.lose("address", own.String(), "it is on %s, and the namespace answers nothing by %s any more: add it in the guest, and to guard.prefixes", link.Name, p.names.NIC)
+		}
+	}
+}
+
+// isInner reports whether the link leads nowhere, so that its addresses are reached by the other links.
+func isInner(link netstate.Link) bool { return link.Loopback || link.Kind == "dummy" }
 
 // loseFamily adds a family of which the NIC has no address, though the namespace sends by it: the addresses are another
 // link's, such as the loopback's (unnumbered, BGP to the host).
@@ -224,7 +247,7 @@ func (p *Plan) loseFamily(nic netstate.Link, of int) {
 	}
 	for _, a := range p.found.Addresses {
 		link, _ := p.found.Link(a.Link)
-		if (link.Loopback || link.Kind == "dummy") && version(a.Prefix.Addr()) == of && a.Prefix.Addr().IsGlobalUnicast() {
+		if isInner(link) && version(a.Prefix.Addr()) == of && a.Prefix.Addr().IsGlobalUnicast() {
 			p.lose("family", fmt.Sprintf("IPv%d", of), "%s has no IPv%d address, and the namespace sends by it from %v of %s", nic.Name, of, a.Prefix.Addr(), link.Name)
 			return
 		}

@@ -72,6 +72,35 @@ func unnumbered() netstate.Snapshot {
 	})
 }
 
+// TestInnerAddressLosses: an address of a link that leads nowhere is lost under bridge and redirect. Those of the NIC, of
+// other NICs and of a wired NIC are not, nor what no other host can reach.
+func TestInnerAddressLosses(t *testing.T) {
+	found := flannelWith(func(s *netstate.Snapshot) {
+		s.Links = append(s.Links, netstate.Link{Index: 7, Name: "dummy0", Kind: "dummy"}, netstate.Link{Index: 8, Name: "net1", Kind: "veth", Ethernet: true},
+			netstate.Link{Index: 9, Name: "net2", Kind: "dummy"}, netstate.Link{Index: 10, Name: "net2-br", Kind: "bridge", Alias: netstate.Mark("net2")})
+		for link, list := range map[int][]string{1: {"127.0.0.1/8", "::1/128", "10.96.0.53/32", "fd00:96::53/128", "169.254.20.10/32", "10.244.1.7/32"}, 7: {"192.0.2.7/24", "fe80::7/64"}, 8: {"192.0.2.8/24"}, 9: {"192.0.2.9/24"}} {
+			for _, a := range list {
+				s.Addresses = append(s.Addresses, netstate.Address{Link: link, Prefix: pfx(a), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
+			}
+		}
+	})
+	for _, c := range []struct {
+		spec asked
+		want string
+	}{{bridge(), "10.96.0.53 192.0.2.7 fd00:96::53"}, {redirect(), "10.96.0.53 192.0.2.7 fd00:96::53"}, {routed(), ""}, {masquerade(), ""}} {
+		var lost []string
+		for _, l := range newPlan(t, found, c.spec).Record.Losses {
+			lost = append(lost, l.What)
+			if l.Kind != "address" || !strings.HasSuffix(l.Why, "any more: add it in the guest, and to guard.prefixes") {
+				t.Errorf("%s: %v", c.spec.Binding.Kind(), l)
+			}
+		}
+		if slices.Sort(lost); strings.Join(lost, " ") != c.want {
+			t.Errorf("%s: %q, want %q", c.spec.Binding.Kind(), lost, c.want)
+		}
+	}
+}
+
 // TestGraveLosses: a binding that loses a family is refused, the Spec can accept the loss, and the record lists it then.
 func TestGraveLosses(t *testing.T) {
 	accept := func(s *asked) { s.AcceptLosses = true }
