@@ -33,6 +33,7 @@ func (e *PinError) Error() string { return e.text }
 //	ErrNotWired        the namespace has no nftables table of this NIC
 //	*PinError          EgressWithin or an earlier entry refuses an address
 //	*PinError          the guest has no address of that family, or the address is not routed
+//	*PinError          behind Masquerade, the address lies in the guest's own network
 //	*cache.FieldError  a parameter is wrong, or Spec.Egress does not end with "refuse all"
 //	others             the NIC has no room for so many pins
 func (n NIC) Pin(ctx context.Context, addresses []netip.Addr, ports []infra.Ports, life time.Duration) error {
@@ -90,7 +91,7 @@ func unpinned(outside, refused, lacking []netip.Addr) error {
 		addresses []netip.Addr
 		text      string
 	}{
-		{outside, "no unicast address that is routed"}, {refused, "refused by egressWithin, or by an entry of egress before the last"}, {lacking, "the guest has no address of its family"},
+		{outside, "no unicast address that is routed"}, {refused, "refused by egressWithin, or by an entry of egress before the last, or in the guest's own network"}, {lacking, "the guest has no address of its family"},
 	} {
 		for _, a := range why.addresses {
 			texts = append(texts, fmt.Sprintf("%v: %s", a, why.text))

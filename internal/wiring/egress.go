@@ -43,23 +43,47 @@ func (p *Plan) egress(nic netstate.Link, ends []end) (sets []firewall.Destinatio
 	if !p.hasEgress() {
 		return nil, nil
 	}
-	return p.destinations(nic, ends, egressSet, allowed)
+	return p.destinations(ends, egressSet, func(v int) ([]firewall.Box, bool) { return p.boxes(nic, v, allowed) })
 }
 
-// pinnable are the destinations that a pin may open; none: Spec.Egress does not end with a refusal of all, and there
-// are no pins.
+// pinnable are the destinations that a pin may open, of those that the guest can reach; none: Spec.Egress does not end
+// with a refusal of all, and there are no pins.
 func (p *Plan) pinnable(nic netstate.Link, ends []end) (sets []firewall.Destinations, err error) {
 	if n := len(p.spec.Egress); n == 0 || !p.spec.Egress[n-1].Refuse {
 		return nil, nil
 	}
-	return p.destinations(nic, ends, firewall.PinnableSet, pinnable)
+	return p.destinations(ends, firewall.PinnableSet, func(v int) ([]firewall.Box, bool) {
+		boxes, ok := p.boxes(nic, v, pinnable)
+		for _, n := range p.unreached(v) {
+			boxes = without(boxes, n[0], n[1])
+		}
+		return boxes, ok
+	})
 }
 
-// destinations are the sets, for each family of the guest, of the boxes for which holds is true.
-func (p *Plan) destinations(nic netstate.Link, ends []end, name func(v int) string, holds func(by []entry) bool) (sets []firewall.Destinations, err error) {
+// without returns the boxes without the addresses from first to last.
+func without(boxes []firewall.Box, first, last netip.Addr) (rest []firewall.Box) {
+	for _, b := range boxes {
+		if last.Less(b.First) || b.Last.Less(first) {
+			rest = append(rest, b)
+			continue
+		}
+		before, after := b, b
+		if before.Last = first.Prev(); b.First.Less(first) {
+			rest = append(rest, before)
+		}
+		if after.First = last.Next(); last.Less(b.Last) {
+			rest = append(rest, after)
+		}
+	}
+	return rest
+}
+
+// destinations are the sets of the boxes, for each family of the guest.
+func (p *Plan) destinations(ends []end, name func(v int) string, boxesOf func(v int) ([]firewall.Box, bool)) (sets []firewall.Destinations, err error) {
 	for _, e := range ends {
 		v := version(e.guest)
-		boxes, ok := p.boxes(nic, v, holds)
+		boxes, ok := boxesOf(v)
 		if !ok {
 			return nil, &cache.FieldError{Field: p.egressField(), Reason: fmt.Sprintf("it makes more than %d ranges of addresses and ports of IPv%d, or too many for the kernel, as entries with ports overlap other networks: name fewer", maxBoxes, v)}
 		}

@@ -6,6 +6,7 @@ import (
 	"net/url"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -53,6 +54,28 @@ func namedServers(spec infra.Spec) (list []server) {
 		}
 	}
 	return list
+}
+
+// unreached are the addresses, from the first to the last, that a guest behind a masquerade looks for on its link in vain:
+// those of its network but the gateway. If the namespace reaches that network by other links too, so does the guest,
+// except its own address.
+func (p *Plan) unreached(v int) (ranges [][2]netip.Addr) {
+	b, is := p.binding.(masquerade)
+	if !is {
+		return nil
+	}
+	guest, gateway := networkOfGuest(b.Masquerade).Ends(v)
+	if v == 4 && p.Record.IPv4.Shared {
+		return [][2]netip.Addr{{guest.Addr(), guest.Addr()}}
+	}
+	network := guest.Masked()
+	if network.Addr() != gateway {
+		ranges = append(ranges, [2]netip.Addr{network.Addr(), gateway.Prev()})
+	}
+	if last := firewall.LastOf(network); last != gateway {
+		ranges = append(ranges, [2]netip.Addr{gateway.Next(), last})
+	}
+	return ranges
 }
 
 // checkServers refuses a server in the guest's network, other than the gateway. If the namespace reaches that network by
