@@ -7,13 +7,15 @@
 #   $GUESTWIRE_CACHE/connman/usr/sbin/connmand
 #   $GUESTWIRE_CACHE/ifupdown/sbin/ifup
 #
-# ISC's client and busybox come by internal/rig/vm/install.sh. Needs Debian 12 and root. When all is there it
-# changes nothing and takes no time.
+# ISC's client and busybox come by internal/rig/vm/install.sh, Debian 13's clients by debian13.sh. Needs Debian 12 and
+# root. When all is there it changes nothing and takes no time.
 set -euo pipefail
 
 cache=${GUESTWIRE_CACHE:-/var/cache/guestwire}
 export DEBIAN_FRONTEND=noninteractive
 apt() { apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >&2; }
+
+"$(dirname "$0")/debian13.sh"
 
 ready() {
 	[ -x "$cache/dhcpcd/usr/sbin/dhcpcd" ] && [ -x "$cache/udhcpc/etc/udhcpc/default.script" ] &&

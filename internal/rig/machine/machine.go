@@ -29,13 +29,28 @@ type Machine struct {
 // install.sh fill. The test is skipped if one is missing, or if the kernel has no overlay.
 func New(t testing.TB, n *nstest.Namespace, packages ...string) *Machine {
 	t.Helper()
+	return create(t, n, "/", packages)
+}
+
+// NewDebian13 makes a machine with the files that guests/debian13.sh has unpacked. Of this machine it has the kernel alone.
+func NewDebian13(t testing.TB, n *nstest.Namespace) *Machine {
+	t.Helper()
+	root := unpacked.Path("debian13")
+	if _, err := os.Stat(root); err != nil {
+		nstest.Skip(t, "no "+root+": make install")
+	}
+	return create(t, n, root, nil)
+}
+
+func create(t testing.TB, n *nstest.Namespace, root string, packages []string) *Machine {
+	t.Helper()
 	nstest.NeedRoot(t, "a copy of the machine has files of several users")
 	// It is a module in some kernels.
 	_ = exec.Command("modprobe", "-q", "overlay").Run()
 	if filesystems, err := os.ReadFile("/proc/filesystems"); err != nil || !strings.Contains(string(filesystems), "\toverlay\n") {
 		nstest.Skip(t, "no overlay in this kernel")
 	}
-	args := []string{"--net=" + n.Path(), "/bin/sh", "-c", createMachine, "machine"}
+	args := []string{"--net=" + n.Path(), "/bin/sh", "-c", createMachine, "machine", root}
 	for _, p := range packages {
 		dir := unpacked.Path(p)
 		if _, err := os.Stat(dir); err != nil {
@@ -78,15 +93,15 @@ func StartReady(t testing.TB, what string, cmd *exec.Cmd) {
 	}
 }
 
-// createMachine makes a root of its own, with the packages of the arguments. It is called localhost, as
-// clients leave another name alone, and has no DNS. Its /host is the directory for the
-// temporary files of this one.
+// createMachine makes a root of its own of the first argument, with the packages of the others. It is called localhost,
+// as clients leave another name alone, and has no DNS. Its /host is the directory for the temporary files of this one.
 const createMachine = `set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 machine /mnt
 mkdir /mnt/upper /mnt/work /mnt/root
-mount -t overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work machine /mnt/root
+mount -t overlay -o lowerdir="$1",upperdir=/mnt/upper,workdir=/mnt/work machine /mnt/root
 cd /mnt/root
+shift
 for package; do
 	tar -C "$package" -c . | tar -x --keep-directory-symlink
 done
