@@ -11,8 +11,8 @@ set -euo pipefail
 cache=${GUESTWIRE_CACHE:-/var/cache/guestwire}
 # The clients, what judges them, and the shell's programs.
 packages=(
-	systemd=257.* systemd-resolved=257.* dhcpcd-base=1:10.1.* busybox=1:1.37.* udhcpc klibc-utils=2.0.* cloud-init=25.1.* netplan.io=1.1.*
-	dbus-daemon iproute2 bash coreutils dash findutils grep gzip hostname libc-bin mawk mount passwd procps sed util-linux
+	"systemd=257.*" "systemd-resolved=257.*" "dhcpcd-base=1:10.1.*" "busybox=1:1.37.*" udhcpc "klibc-utils=2.0.*" "cloud-init=25.1.*" netplan.io
+	dbus-daemon iproute2 bash bsdutils coreutils dash findutils grep gzip hostname libc-bin mawk mount passwd procps sed util-linux
 )
 
 ready() {
@@ -60,6 +60,8 @@ ldconfig -r "$root"
 chroot "$root" systemd-sysusers 2>/dev/null
 chroot "$root" useradd --system --home /usr/lib/dhcpcd --shell /bin/false dhcpcd
 chroot "$root" python3 -m compileall -q /usr/lib/python3 /usr/lib/python3.13 >/dev/null
+# systemd-resolved's, which other clients would call although it does not run.
+rm "$root/usr/sbin/resolvconf"
 rm -rf "$root"/usr/share/{man,locale,i18n,zoneinfo}
 
 rm -rf "$cache/debian13"
