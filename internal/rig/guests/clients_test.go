@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -24,13 +25,15 @@ var clients = flag.String("clients", "few", "run the slow clients on a few of th
 // program is one DHCP client, started as its users start it, but in the foreground.
 type program struct {
 	packages []string // Debian packages of the machine
-	start    string   // command
+	start    string   // command, for the links in $LINKS
 	// Texts that the program prints each time it has got or renewed a lease. Empty: it does not ask for that family's.
 	bound4, bound6 string
 	renew          string // command; empty: the program renews by itself, after half of the lease
 	dump           string // command that prints what DHCPv4 alone has brought; empty: see /etc/resolv.conf
 	resolv         string // command that prints the DNS configuration in the form of resolv.conf; empty: the file has it
 	log            string // command that prints the program's output; empty: the file that start's output is written to
+	// second is a command that prints the DNS servers that the link eth1 has brought. Empty: the program runs on one link.
+	second string
 
 	setsHostname bool
 	// simple: the program does not know option 121.
@@ -40,6 +43,8 @@ type program struct {
 	// short: the program does not announce that it takes messages of more than 576 octets. Such a
 	// message has no room for a long search list.
 	short bool
+	// identifies: the program sends a client identifier of some twenty octets, which the answer has as well.
+	identifies bool
 }
 
 // system is the set of programs that configures a guest.
@@ -53,11 +58,15 @@ type system struct {
 	advertised bool
 	// hosts: the programs add routes to the gateway and to the DNS server.
 	hosts bool
-	// single: the programs take one IPv6 address alone, and give it the length of the prefix on the link.
+	// single: the programs take one IPv6 address alone, and give it the length of the prefix on the link. They take a
+	// deprecated one if there is one.
 	single bool
 	// anySource: of several IPv6 addresses, the guest sends from another one than the first.
 	anySource bool
-	// slow: the system runs only in the network whose gateway is outside of the guest's, unless all clients are wanted.
+	// both: the programs send no DHCPv6 message where there is no DHCPv4.
+	both bool
+	// slow: the system renews late. It runs only in the network whose gateway is outside of the guest's, unless all clients
+	// are wanted; networkd also where no client renews.
 	slow  bool
 	lease uint32 // seconds; 0: infinite
 	// debian13: the programs are Debian 13's. Else they are Debian 12's.
@@ -74,9 +83,10 @@ var systems = []system{
 		kernel: true,
 		programs: []program{{
 			packages: []string{"busybox", "udhcpc"},
-			start:    udhcpc + " -s /etc/udhcpc/classless.script -O staticroutes -O search",
+			start:    "for link in $LINKS; do " + udhcpc + " -s /etc/udhcpc/classless.script -O staticroutes -O search & done; wait",
 			bound4:   "lease of ",
-			renew:    "kill -USR1 $(cat /run/udhcpc.pid)",
+			renew:    "kill -USR1 $(cat /run/udhcpc.*.pid)",
+			second:   "sed -n '/^nameserver/p' /run/resolv4.eth1",
 			short:    true,
 		}},
 	},
@@ -86,9 +96,9 @@ var systems = []system{
 		kernel: true,
 		programs: []program{{
 			packages: []string{"busybox", "udhcpc"},
-			start:    udhcpc,
+			start:    "for link in $LINKS; do " + udhcpc + " & done; wait",
 			bound4:   "lease of ",
-			renew:    "kill -USR1 $(cat /run/udhcpc.pid)",
+			renew:    "kill -USR1 $(cat /run/udhcpc.*.pid)",
 			simple:   true,
 			first:    true,
 		}},
@@ -103,14 +113,16 @@ var systems = []system{
 			// ends on a busy machine, the routes go too, and Debian's script does not add them
 			// again with the next lease.
 			start: "echo 'supersede dhcp-lease-time 3600; supersede dhcp-rebinding-time 3000; " +
-				"initial-interval 1; backoff-cutoff 2;' >>/etc/dhcp/dhclient.conf; dhclient -4 -d eth0",
+				"initial-interval 1; backoff-cutoff 2;' >>/etc/dhcp/dhclient.conf; dhclient -4 -d $LINKS",
 			bound4:       "bound to ",
+			second:       "awk '/interface/ { link = $2 } /domain-name-servers/ && link ~ /eth1/' /var/lib/dhcp/dhclient.leases",
 			setsHostname: true,
 			short:        true,
 		}, {
 			packages: []string{"dhclient"},
-			start:    "dhclient -6 -d eth0",
+			start:    "dhclient -6 -d $LINKS",
 			bound6:   "RCV: Reply",
+			second:   "awk '/interface/ { link = $2 } /name-servers/ && link ~ /eth1/' /var/lib/dhcp/dhclient6.leases",
 		}},
 	},
 	{
@@ -119,12 +131,13 @@ var systems = []system{
 			packages: []string{"dhcpcd"},
 			// The package's installation creates the user; the machine has the files alone.
 			start: "useradd --system --home /usr/lib/dhcpcd --shell /bin/false dhcpcd; " +
-				"echo nodelay >>/etc/dhcpcd.conf; dhcpcd --nobackground --debug eth0",
+				"echo nodelay >>/etc/dhcpcd.conf; dhcpcd --nobackground --nodev --debug $LINKS",
 			bound4: "eth0: leased 10.",
 			bound6: "REPLY6 received",
 			// dhcpcd loses a signal that arrives while one of its scripts runs.
 			renew: "taken() { grep -c SIGUSR1 /run/log; }; before=$(taken); " +
 				"until test $(taken) -gt $before; do dhcpcd --renew eth0; sleep 0.5; done",
+			second:       "cat /run/dhcpcd/hook-state/resolv.conf/eth1.* 2>/dev/null | sed -n '/^nameserver/p'",
 			dump:         "cat /run/dhcpcd/hook-state/resolv.conf/eth0.dhcp",
 			setsHostname: true,
 		}},
@@ -162,20 +175,21 @@ func startCloudInit(python, renderer, protocols string) string {
 func init() {
 	networkd := program{
 		packages: []string{"managers"},
-		start: "mkdir -p /run/systemd/network; printf '[Match]\\nName=eth0\\n[Network]\\nDHCP=yes\\n[DHCPv4]\\nUseDomains=yes\\nUseMTU=yes\\n[DHCPv6]\\nUseDomains=yes\\n' " +
+		start: "mkdir -p /run/systemd/network; printf \"[Match]\\nName=$LINKS\\n[Network]\\nDHCP=yes\\n[DHCPv4]\\nUseDomains=yes\\nUseMTU=yes\\n[DHCPv6]\\nUseDomains=yes\\n\" " +
 			">/run/systemd/network/10-eth0.network; " + startNetworkd,
 		bound4: "DHCPv4 client: ACK",
 		bound6: "DHCPv6 client: State changed: ",
 		resolv: networkdResolv,
+		second: "sed -n 's/^DNS=//p' /run/systemd/netif/links/$(cat /sys/class/net/eth1/ifindex)",
 	}
 	byCloudInit := networkd
-	byCloudInit.packages = []string{"managers", "cloudinit"}
+	byCloudInit.packages, byCloudInit.second = []string{"managers", "cloudinit"}, ""
 	const python12 = "PYTHONHOME=/usr /usr/bin/python3.11"
 	byCloudInit.start = startCloudInit(python12, "networkd", overrides) + startNetworkd
 	ifupdown := func(family string) program {
 		p := program{packages: []string{"dhclient", "ifupdown"}, log: "cat /var/lib/dhcp/*.leases"}
 		if family == "inet" {
-			p.bound4, p.setsHostname, p.short = "lease {", true, true
+			p.bound4, p.setsHostname, p.short, p.identifies = "lease {", true, true, true
 		} else {
 			p.bound6 = "lease6 {"
 		}
@@ -194,7 +208,7 @@ func init() {
 		system{name: "cloud-init-networkd", slow: true, advertised: true, hosts: true, anySource: true, lease: 12, programs: []program{byCloudInit}},
 		system{name: "ifupdown", slow: true, kernel: true, lease: 8, programs: []program{ifupdown("inet"), ifupdown("inet6")}},
 		system{name: "cloud-init-ifupdown", slow: true, kernel: true, lease: 8, programs: []program{eni("inet", "dhcp4"), eni("inet6", "dhcp6")}},
-		system{name: "connman", slow: true, hosts: true, single: true, lease: 12, programs: []program{{
+		system{name: "connman", slow: true, both: true, hosts: true, single: true, lease: 12, programs: []program{{
 			packages: []string{"connman"},
 			start:    "mount -o remount,bind,ro /sys; " + startBus + "connmand --nodaemon --nodnsproxy --device=eth0 -d",
 			bound4:   "Lease available",
@@ -209,8 +223,9 @@ func init() {
 // debian13 returns the systems of Debian 13. networkd is that of Debian 12.
 func debian13(networkd program) []system {
 	// As systemd-resolved has it.
-	networkd.resolv = "cat /run/systemd/resolve/resolv.conf"
+	networkd.resolv, networkd.second = "cat /run/systemd/resolve/resolv.conf", "resolvectl dns eth1 | sed 's/.*)://'"
 	byCloudInit := networkd
+	byCloudInit.second = ""
 	byCloudInit.start = startCloudInit("/usr/bin/python3", "networkd", overrides) + startResolved + startNetworkd
 	networkd.start = startResolved + networkd.start
 	var list []system
@@ -222,7 +237,7 @@ func debian13(networkd program) []system {
 			sys.programs[0].first, sys.programs[0].short = false, true
 		case "dhcpcd":
 			sys.programs = slices.Clone(sys.programs)
-			sys.programs[0].start = "dhcpcd --nobackground --debug eth0"
+			sys.programs[0].start = "dhcpcd --nobackground --nodev --debug $LINKS"
 		case "networkd":
 			sys.programs = []program{networkd}
 		case "cloud-init-networkd":
@@ -234,15 +249,16 @@ func debian13(networkd program) []system {
 		list = append(list, sys)
 	}
 	return append(list, system{name: "ipconfig-13", debian13: true, kernel: true, once: true, cuts: true, programs: []program{{
-		start:  "/usr/lib/klibc/bin/ipconfig -d eth0; cat /run/net-eth0.conf",
+		start:  "for link in $LINKS; do /usr/lib/klibc/bin/ipconfig -d $link; cat /run/net-$link.conf; done",
 		bound4: "DEVICE=",
 		short:  true,
-		resolv: ". /run/net-eth0.conf; echo nameserver $IPV4DNS0; echo search $DOMAINSEARCH",
+		second: "sed -n 's/IPV4DNS.=//p' /run/net-eth1.conf | grep -v \"'0.0.0.0'\" || :",
+		resolv: ". /run/net-eth0.conf; echo nameserver $IPV4DNS0; echo search ${DOMAINSEARCH:-$DNSDOMAIN}",
 	}}})
 }
 
 // udhcpc sends its first requests fast, and does not give up.
-const udhcpc = "udhcpc -f -i eth0 -p /run/udhcpc.pid -t 20 -T 1 -A 1 -O mtu"
+const udhcpc = "udhcpc -f -i $link -p /run/udhcpc.$link.pid -t 20 -T 1 -A 1 -O mtu"
 
 // network is a pod's network, and what the guest must get from it.
 type network struct {
@@ -261,6 +277,16 @@ type network struct {
 	subdomain     string // makes a further search domain, which comes first
 	// Further hosts that must answer, in addition to nstest's Beyond4 and Beyond6.
 	beyond []string
+	// long: the routes are more than a message of 576 octets has room for.
+	long bool
+	// full: the routes fit into such a message, and the names do not.
+	full bool
+	// deprecated is a further IPv6 address of the guest, from which it must not send.
+	deprecated string
+	// second: the guest has a second NIC, eth1, without a gateway.
+	second bool
+	// once: the clients start there and do not renew their leases, which are infinite.
+	once bool
 }
 
 const router = "ROUTER" // stands in routes6 for the link-local address of the guest's router
@@ -297,6 +323,27 @@ var networks = []network{
 		routes6: []string{"fd10:0:2::/120", "default via " + router},
 		search:  []string{"pod.example"}, subdomain: "vms",
 	},
+}
+
+// in returns the system as it runs in a network: the programs that get something there.
+func (s system) in(n network) system {
+	var run []program
+	for _, p := range s.programs {
+		if n.address4 == "" {
+			p.bound4 = ""
+		}
+		if n.address6 == "" {
+			p.bound6 = ""
+		}
+		if p.bound4 == "" && s.both || s.single && n.deprecated != "" {
+			continue
+		}
+		if (p.bound4 != "" || p.bound6 != "") && (!n.second || p.second != "") {
+			run = append(run, p)
+		}
+	}
+	s.programs = run
+	return s
 }
 
 // longSearch is longer than one DHCPv4 option, and than one option of a router advertisement.
@@ -379,8 +426,13 @@ func TestClients(t *testing.T) {
 	for _, sys := range systems {
 		t.Run(sys.name, func(t *testing.T) {
 			t.Parallel()
-			for _, n := range networks {
-				if sys.slow && n.name != "bridge-on-link" && *clients != "all" || sys.cuts && len(n.search[0]) > 63 {
+			for _, n := range slices.Concat(networks, pods) {
+				sys := sys.in(n)
+				if len(sys.programs) == 0 {
+					continue
+				}
+				few := !sys.slow || n.name == "bridge-on-link" || n.once && strings.HasPrefix(sys.name, "networkd")
+				if !few && *clients != "all" || sys.cuts && len(n.search[0]) > 63 {
 					continue
 				}
 				t.Run(n.name, func(t *testing.T) {
@@ -389,6 +441,9 @@ func TestClients(t *testing.T) {
 					s.serve(t, launcher)
 					s.boot(t)
 					s.check(t)
+					if n.once {
+						return
+					}
 					s.renew(t)
 
 					s.launcher.Stop(t)
@@ -408,11 +463,13 @@ func TestClients(t *testing.T) {
 // scene is a network with a guest.
 type scene struct {
 	nstest.Network
-	network  network
-	system   system
-	launcher *nstest.Process
-	guest    *nstest.Namespace
-	clients  []client
+	network network
+	system  system
+	// resolvConf is the pod's resolv.conf.
+	resolvConf string
+	launcher   *nstest.Process
+	guest      *nstest.Namespace
+	clients    []client
 }
 
 // client is a running program.
@@ -426,23 +483,41 @@ const dns4, dns6 = "192.0.2.53", "2001:db8::53"
 func newScene(t *testing.T, sys system, n network) *scene {
 	t.Helper()
 	s := &scene{Network: n.create(t), network: n, system: sys}
-	_, err := (phase1.NIC{NetNS: s.Pod.File, Name: "eth0"}).Setup(t.Context(), infra.Spec{
-		Binding: n.binding, State: s.State,
-		Owner:   nstest.Owner(),
-		DNS:     &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr(dns4), netip.MustParseAddr(dns6)}, Search: n.search},
-		Options: cache.Options{Hostname: "alice", Subdomain: n.subdomain, LeaseSeconds: sys.lease},
-	})
-	if err != nil {
+	s.resolvConf = filepath.Join(nstest.Dir(t), "resolv.conf")
+	text := fmt.Sprintf("nameserver %s\nnameserver %s\nsearch %s\n", dns4, dns6, strings.Join(n.search, " "))
+	if err := os.WriteFile(s.resolvConf, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
+	}
+	lease := sys.lease
+	if n.once {
+		lease = 0
+	}
+	for _, nic := range s.nics() {
+		_, err := (phase1.NIC{NetNS: s.Pod.File, Name: nic}).Setup(t.Context(), infra.Spec{
+			Binding: n.binding, State: s.State,
+			Owner:   nstest.Owner(),
+			Options: cache.Options{Hostname: "alice", Subdomain: n.subdomain, LeaseSeconds: lease},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	s.World.Listen("world", ":7")
 	return s
 }
 
+// nics returns the names of the guest's NICs, which are those of the pod's.
+func (s *scene) nics() []string {
+	if s.network.second {
+		return []string{"eth0", "eth1"}
+	}
+	return []string{"eth0"}
+}
+
 // serve starts a launcher and waits until it serves.
 func (s *scene) serve(t *testing.T, program string) {
 	t.Helper()
-	p := s.Pod.Start(nstest.LauncherUID, program, "serve", "-state", s.State)
+	p := s.Pod.Start(nstest.LauncherUID, program, "serve", "-state", s.State, "-resolv-conf", s.resolvConf)
 	s.launcher = p
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -468,11 +543,16 @@ func (s *scene) boot(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.guest = s.Guest(t, vm.Records()[0])
+	if s.network.second {
+		s.Attach(t, s.guest, "eth1", vm.Records()[1])
+	}
 	s.guest.Listen("guest", ":7")
-	if s.system.kernel {
-		s.guest.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.accept_ra_rt_info_max_plen=128")
-		s.guest.IP("link set eth0 up")
-		s.guest.Settle("eth0")
+	for _, nic := range s.nics() {
+		if s.system.kernel {
+			s.guest.Exec("sysctl", "-qw", "net.ipv6.conf."+nic+".accept_ra_rt_info_max_plen=128")
+			s.guest.IP("link set " + nic + " up")
+			s.guest.Settle(nic)
+		}
 	}
 	for _, p := range s.system.programs {
 		s.start(t, p)
@@ -502,7 +582,7 @@ func (s *scene) start(t *testing.T, p program) {
 	if err := c.machine.Write("/etc/udhcpc/classless.script", script); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.machine.Run(":>/run/log; (" + c.start + ") >>/run/log 2>&1 &"); err != nil {
+	if _, err := c.machine.Run("export LINKS='" + strings.Join(s.nics(), " ") + "'; :>/run/log; (" + c.start + ") >>/run/log 2>&1 &"); err != nil {
 		t.Fatal(err)
 	}
 	nstest.Eventually(t, c.hasLeases(leases{}))
@@ -572,7 +652,7 @@ func (s *scene) check(t *testing.T) {
 	t.Helper()
 	nstest.Eventually(t, s.hasRouter)
 	for _, c := range s.clients {
-		nstest.Eventually(t, func() error { return errors.Join(s.hasName(c), s.hasDNS(c)) })
+		nstest.Eventually(t, func() error { return errors.Join(s.hasName(c), s.hasDNS(c), s.hasSecond(c)) })
 		if c.bound4 != "" {
 			nstest.Eventually(t, func() error { return s.has4(c) })
 			s.traffic(t, nstest.Pod4)
@@ -589,13 +669,16 @@ func (s *scene) check(t *testing.T) {
 
 // hasRouter checks what only router advertisements have: the IPv6 routes and the MTU.
 func (s *scene) hasRouter() error {
+	if s.network.address6 == "" {
+		return nil
+	}
 	address := linkLocal(s.World, "pod")
 	if s.network.binding.Kind() == cache.BindingMasquerade {
 		address = linkLocal(s.Pod, "eth0-tap")
 	}
 	out := s.guest.IP("-6 route show dev eth0")
 	for _, want := range s.network.routes6 {
-		if !s.system.kernel && !s.system.advertised && strings.HasPrefix(want, "2001:db8:7::") {
+		if !s.system.kernel && !s.system.advertised && strings.HasPrefix(want, "2001:db8:") {
 			continue
 		}
 		if want = strings.ReplaceAll(want, router, address); !slices.Contains(routes(out), want) {
@@ -623,8 +706,8 @@ func (s *scene) has4(c client) error {
 	switch {
 	case c.simple && s.network.simple4 != "":
 		address, want = s.network.simple4, s.network.simpleRoutes4
-	case c.simple:
-		want = slices.DeleteFunc(slices.Clone(want), func(r string) bool { return strings.HasPrefix(r, "203.") })
+	case c.simple, c.short && (s.network.long || s.network.full && c.identifies):
+		want = slices.DeleteFunc(slices.Clone(want), func(r string) bool { return strings.Contains(r, "/24 via ") })
 	}
 	got := routes(s.guest.IP("-4 route show dev eth0"))
 	if s.system.hosts {
@@ -667,6 +750,52 @@ func (s *scene) has6() error {
 			return fmt.Errorf("not the address %s:\n%s", a, out)
 		}
 	}
+	if a := s.network.deprecated; a != "" && !deprecated(out, a) {
+		return fmt.Errorf("not the deprecated address %s:\n%s", a, out)
+	}
+	if deprecated(out, want.Addr().String()) {
+		return fmt.Errorf("%v is deprecated:\n%s", want, out)
+	}
+	return nil
+}
+
+// deprecated reports whether ip address shows the address as deprecated: it answers, and no connection begins there.
+func deprecated(text, address string) bool {
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, " "+address+"/") {
+			return strings.Contains(line, " deprecated ")
+		}
+	}
+	return false
+}
+
+// hasSecond checks the link eth1: it has an address of its own network, and nothing of the rest leads there.
+func (s *scene) hasSecond(c client) error {
+	if !s.network.second {
+		return nil
+	}
+	if c.bound4 != "" {
+		got, want := routes(s.guest.IP("-4 route show dev eth1")), []string{"192.168.50.0/24"}
+		// The DHCP server has an address of its own on each link.
+		got = slices.DeleteFunc(got, func(r string) bool { return strings.HasPrefix(r, "169.254.75.") })
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("routes of eth1 %q, want %q", got, want)
+		}
+		if out := s.guest.IP("-4 addr show dev eth1"); !strings.Contains(out, " 192.168.50.7/24 ") {
+			return fmt.Errorf("not the address of eth1:\n%s", out)
+		}
+	}
+	if c.bound6 != "" {
+		if out := s.guest.IP("-6 addr show dev eth1"); !strings.Contains(out, " fd00:50::7/128 ") {
+			return fmt.Errorf("not the address of eth1:\n%s", out)
+		}
+	}
+	if got := routes(s.guest.IP("-6 route show dev eth1")); !slices.Contains(got, "fd00:50::/64") || slices.ContainsFunc(got, func(r string) bool { return strings.Contains(r, " via ") }) {
+		return fmt.Errorf("routes of eth1 %q, want fd00:50::/64, and none by a router", got)
+	}
+	if out, err := c.machine.Run(c.second); err != nil || strings.TrimSpace(out) != "" {
+		return fmt.Errorf("DNS servers of eth1 %q, %v; want none, as no route of eth1 leads there", out, err)
+	}
 	return nil
 }
 
@@ -696,7 +825,10 @@ func isHost(route string) bool {
 
 // hasName checks the machine's host name. dhcpcd appends the domain.
 func (s *scene) hasName(c client) error {
-	if out, err := c.machine.Run("hostname"); c.setsHostname && (err != nil || !strings.HasPrefix(out, "alice")) {
+	if c.short && s.network.full {
+		return nil
+	}
+	if out, err := c.machine.Run("hostname"); c.setsHostname && c.bound4 != "" && (err != nil || !strings.HasPrefix(out, "alice")) {
 		return fmt.Errorf("host name %q, %v; want alice", out, err)
 	}
 	return nil
@@ -737,6 +869,9 @@ func (s *scene) hasDNS(c client) error {
 	if !slices.Equal(servers, want) {
 		return fmt.Errorf("DNS servers %v, want %v:\n%s", servers, want, out)
 	}
+	if c.short && s.network.full {
+		return nil
+	}
 	want = s.network.search
 	if s.network.subdomain != "" {
 		want = append([]string{s.network.subdomain + "." + want[0]}, want...)
@@ -747,7 +882,7 @@ func (s *scene) hasDNS(c client) error {
 	if !slices.Equal(search, want) {
 		return fmt.Errorf("search list %v, want %v:\n%s", search, want, out)
 	}
-	if c.dump == "" {
+	if c.dump == "" || c.bound4 == "" {
 		return nil
 	}
 	if out, err = c.machine.Run(c.dump); err != nil || !strings.Contains(out, strings.Join(want, " ")) {
