@@ -311,15 +311,15 @@ func TestDHCPv4Order(t *testing.T) {
 	rec := newRecord()
 	rec.Options.Hostname = "vm1"
 	rec.Options.DHCPv4 = map[uint8]cache.Data{252: "http://wpad/", 224: "x"}
-	everything := []int{53, 54, 51, 1, 3, 121, 249, 6, 26, 15, 119, 12, 224, 252}
+	everything := []int{53, 54, 51, 1, 26, 6, 121, 3, 249, 15, 119, 12, 224, 252}
 	for _, c := range []struct {
 		asked []byte
 		want  []int
 	}{
 		{nil, everything},
 		{[]byte{}, everything},
-		{[]byte{252, 15, 6, 3, 1, 51}, []int{53, 54, 51, 1, 252, 15, 6, 3, 121, 249, 26, 119, 12, 224}},
-		{[]byte{26, 26, 77, 26, 249, 121}, []int{53, 54, 51, 1, 26, 249, 121, 3, 6, 15, 119, 12, 224, 252}},
+		{[]byte{252, 15, 6, 3, 1, 51}, []int{53, 54, 51, 1, 252, 15, 6, 3, 26, 121, 249, 119, 12, 224}},
+		{[]byte{26, 26, 77, 26, 249, 121}, []int{53, 54, 51, 1, 26, 249, 121, 6, 3, 15, 119, 12, 224, 252}},
 	} {
 		options := map[uint8][]byte{}
 		if c.asked != nil {
@@ -424,6 +424,26 @@ func TestDHCPv4Priority(t *testing.T) {
 		}
 		if m.Options.Has(dhcpv4.OptionOptionOverload) || m.ServerHostName != "" || m.BootFileName != "" {
 			t.Errorf("options in sname or file: %q %q", m.ServerHostName, m.BootFileName)
+		}
+	}
+}
+
+// The MTU and the servers go before routes, and before the router if the guest gets routes.
+func TestDHCPv4PriorityOfRoutes(t *testing.T) {
+	for count, want := range map[int][]int{31: {121, 26, 6}, 45: {3, 26, 6}} {
+		rec := newRecord()
+		rec.Options.Hostname = "alice"
+		for i := range count {
+			route := cache.Route{Destination: netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i), 0}), 24), Gateway: rec.IPv4.Gateway()}
+			rec.IPv4.Routes = slices.Insert(rec.IPv4.Routes, 1, route)
+		}
+		// As udhcpc asks, routes first.
+		got, _ := acked(t, rec, resolvConf, map[uint8][]byte{55: {121, 1, 3, 12, 15, 28, 119, 6, 26}, 61: bytes.Repeat([]byte{7}, 7)})
+		codes := order4(t, got.payload)
+		for _, code := range []int{3, 6, 26, 121} {
+			if slices.Contains(codes, code) != slices.Contains(want, code) {
+				t.Errorf("%d routes: options %v, want of these %v", count, codes, want)
+			}
 		}
 	}
 }

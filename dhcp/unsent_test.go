@@ -69,8 +69,8 @@ func TestTooLong(t *testing.T) {
 				big := client4{kind: discover, options: map[uint8][]byte{55: asked, 57: {255, 255}}}
 				got, _ = ask(t, whole, big.frame())
 				for _, code := range order4(t, got.payload) {
-					if !slices.Contains(asked, byte(code)) {
-						continue
+					if !slices.Contains(asked, byte(code)) || code == 3 && slices.Contains(have, 121) {
+						continue // RFC 3442: the client ignores the router
 					}
 					lost := slices.ContainsFunc(losses, func(l cache.Loss) bool {
 						return strings.HasPrefix(l.What+" ", fmt.Sprintf("DHCPv4 option %d ", code)) && (strings.Contains(l.Why, client) || strings.HasSuffix(l.Why, "any client"))

@@ -112,13 +112,14 @@ func newOptions(rec *cache.Record, resolvers []netip.Addr, search []string, addr
 			addWire(code, AppendList(nil, code, items))
 		}
 	}
+	// The MTU and the servers take few octets, and routes can take all.
+	add(interfaceMTU, binary.BigEndian.AppendUint16(nil, uint16(rec.MTU)))
+	addList(domainNameServer, addresses(resolvers))
+	addList(ClasslessRoutes, routes)
 	if gateway.IsValid() {
 		add(router, gateway.AsSlice())
 	}
-	addList(ClasslessRoutes, routes)
 	addList(MicrosoftRoutes, routes)
-	addList(domainNameServer, addresses(resolvers))
-	add(interfaceMTU, binary.BigEndian.AppendUint16(nil, uint16(rec.MTU)))
 	if len(search) > 0 {
 		add(domainName, []byte(search[0]))
 		addList(domainSearch, SearchList(search))
@@ -215,7 +216,8 @@ func (c *Options) Wire(code uint8) []byte {
 func (c *Options) All() []Option { return c.options }
 
 // Choose chooses the options that fit into the room: those that the guest asks for first, and then the others, each
-// time the important ones first. Routes in Microsoft's form are less important if the guest gets option 121.
+// time the important ones first. A guest that gets option 121 needs neither routes in Microsoft's form nor a router (RFC
+// 3442).
 func (c *Options) Choose(asked []byte, room int) (chosen [256]bool) {
 	var wanted [256]bool
 	for _, code := range asked {
@@ -223,7 +225,7 @@ func (c *Options) Choose(asked []byte, room int) (chosen [256]bool) {
 	}
 	for _, first := range [...]bool{true, false} {
 		for i, o := range c.options {
-			again := o.Code == MicrosoftRoutes && chosen[ClasslessRoutes]
+			again := (o.Code == MicrosoftRoutes || o.Code == router) && chosen[ClasslessRoutes]
 			if !chosen[o.Code] && (wanted[o.Code] && !again) == first && (first || i < c.unasked) && len(o.Wire) <= room {
 				chosen[o.Code] = true
 				room -= len(o.Wire)

@@ -43,7 +43,8 @@ func (c client) left(rec *cache.Record, exact, standIn *Options) []Option {
 	asked := slices.AppendSeq(slices.Clone(c.asked), maps.Keys(rec.Options.DHCPv4))
 	chosen := o.Choose(asked, room)
 	return slices.DeleteFunc(slices.Clone(o.options), func(o Option) bool {
-		return chosen[o.Code] || !slices.Contains(asked, o.Code) || o.Code == MicrosoftRoutes // which says the same as 121
+		// Option 249 says the same as 121, and the guest ignores the router if it gets 121.
+		return chosen[o.Code] || !slices.Contains(asked, o.Code) || o.Code == MicrosoftRoutes || o.Code == router && chosen[ClasslessRoutes]
 	})
 }
 
