@@ -285,6 +285,8 @@ type network struct {
 	deprecated string
 	// second: the guest has a second NIC, eth1, without a gateway.
 	second bool
+	// lost is what the launcher's log says of the routes; empty: nothing.
+	lost string
 	// once: the clients start there and do not renew their leases, which are infinite.
 	once bool
 }
@@ -650,6 +652,7 @@ func (s *scene) renew(t *testing.T) {
 // check checks what the guest has got, and who answers whom.
 func (s *scene) check(t *testing.T) {
 	t.Helper()
+	nstest.Eventually(t, func() error { return checkOutput(s.launcher, s.network.lost) })
 	nstest.Eventually(t, s.hasRouter)
 	for _, c := range s.clients {
 		nstest.Eventually(t, func() error { return errors.Join(s.hasName(c), s.hasDNS(c), s.hasSecond(c)) })

@@ -1,6 +1,8 @@
 package guests_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/guestwire/guestwire/infra"
@@ -30,4 +32,38 @@ var pods = []network{
 		address6: "fd00:244:1::7/128",
 		routes6:  []string{"fd00:244:1::/64", "default via " + router},
 	},
+	manyRoutes(32),
+	manyRoutes(45),
+}
+
+// manyRoutes is a network with so many routes of each family beside the default route. From 32 on they do not fit into
+// one DHCPv4 option, and 45 do not fit into a message of 576 octets.
+func manyRoutes(count int) network {
+	n := network{
+		name: fmt.Sprintf("routes-%d", count), binding: infra.Bridge{}, once: true, full: count <= 32, long: count > 32, search: []string{"pod.example"},
+		address4: "10.244.1.7/24", address6: "fd00:244:1::7/128",
+		routes4: []string{"10.244.1.0/24", "default via 10.244.1.1"},
+		routes6: []string{"fd00:244:1::/64", "default via " + router},
+		beyond:  []string{"172.16.1.9", "2001:db8:1::9"},
+	}
+	if n.long {
+		n.lost = "lost: option DHCPv4 option 121 (routes): its 369 octets do not fit into the answer to dhclient, udhcpc, Windows"
+	}
+	for i := range count {
+		n.routes4 = append(n.routes4, fmt.Sprintf("172.16.%d.0/24 via 10.244.1.254", i+1))
+		n.routes6 = append(n.routes6, fmt.Sprintf("2001:db8:%d::/64 via %s", i+1, router))
+	}
+	slices.Sort(n.routes4)
+	n.create = func(t *testing.T) nstest.Network {
+		net := nstest.NewNetwork(t)
+		net.World.IP("addr add 10.244.1.254/24 dev pod")
+		net.World.IP("addr add 172.16.1.9/32 dev lo")
+		net.World.IP("addr add 2001:db8:1::9/128 dev lo nodad")
+		for i := range count {
+			net.Pod.IP(fmt.Sprintf("route add 172.16.%d.0/24 via 10.244.1.254", i+1))
+			net.Pod.IP(fmt.Sprintf("route add 2001:db8:%d::/64 via fd00:244:1::1", i+1))
+		}
+		return net
+	}
+	return n
 }
