@@ -32,8 +32,38 @@ var pods = []network{
 		address6: "fd00:244:1::7/128",
 		routes6:  []string{"fd00:244:1::/64", "default via " + router},
 	},
+	{
+		name: "second", binding: infra.Bridge{}, once: true, second: true, search: []string{"pod.example"}, create: createSecond,
+		address4: "10.244.1.7/24", address6: "fd00:244:1::7/128",
+		routes4: []string{"10.244.1.0/24", "default via 10.244.1.1"},
+		routes6: []string{"fd00:244:1::/64", "default via " + router},
+	},
+	{
+		name: "deprecated", binding: infra.Bridge{}, once: true, deprecated: "fd00:244:1::aaaa", search: []string{"pod.example"},
+		create: func(t *testing.T) nstest.Network {
+			n := nstest.NewNetwork(t)
+			n.Pod.IP("addr add fd00:244:1::aaaa/64 dev eth0 nodad preferred_lft 0")
+			return n
+		},
+		address4: "10.244.1.7/24", address6: "fd00:244:1::7/128",
+		routes4: []string{"10.244.1.0/24", "default via 10.244.1.1"},
+		routes6: []string{"fd00:244:1::/64", "default via " + router},
+	},
 	manyRoutes(32),
 	manyRoutes(45),
+}
+
+// createSecond returns a network whose pod has a second NIC without a gateway.
+func createSecond(t *testing.T) nstest.Network {
+	n := nstest.NewNetwork(t)
+	n.World.IP("link add net1 type veth peer name eth1 netns " + n.Pod.Name)
+	n.World.IP("addr add 192.168.50.1/24 dev net1")
+	n.World.IP("link set net1 up")
+	n.Pod.IP("addr add 192.168.50.7/24 dev eth1")
+	n.Pod.IP("addr add fd00:50::7/64 dev eth1 nodad")
+	n.Pod.IP("link set eth1 up")
+	n.Pod.Settle("eth1")
+	return n
 }
 
 // manyRoutes is a network with so many routes of each family beside the default route. From 32 on they do not fit into
