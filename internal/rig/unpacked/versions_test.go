@@ -56,10 +56,12 @@ func TestVersions(t *testing.T) {
 		{name: "QEMU", versions: versions(installed("qemu-system-x86"))},
 		{name: "libvirt", versions: versions(installed("libvirt-daemon"), backport)},
 		{name: "podman", versions: versions(debian("podman", "podman"))},
-		{name: "systemd-networkd", versions: versions(debian("managers", "systemd"))},
+		{name: "systemd-networkd", versions: versions(debian("managers", "systemd"), debian("debian13", "systemd"))},
+		{name: "dhcpcd", versions: versions(debian("dhcpcd", "dhcpcd-base"), debian("debian13", "dhcpcd-base"))},
+		{name: "klibc", versions: versions(debian("debian13", "libklibc"))},
 		{name: "NetworkManager", versions: versions(debian("managers", "network-manager"))},
 		{name: "connman", versions: versions(debian("connman", "connman"))},
-		{name: "cloud-init", versions: versions(debian("cloudinit", "cloud-init"))},
+		{name: "cloud-init", versions: versions(debian("cloudinit", "cloud-init"), debian("debian13", "cloud-init"))},
 		{name: "OVMF", versions: versions(debian("firmware", "ovmf"))},
 	} {
 		t.Run(p.name, func(t *testing.T) {
