@@ -216,8 +216,8 @@ func (c *Options) Wire(code uint8) []byte {
 func (c *Options) All() []Option { return c.options }
 
 // Choose chooses the options that fit into the room: those that the guest asks for first, and then the others, each
-// time the important ones first. A guest that gets option 121 needs neither routes in Microsoft's form nor a router (RFC
-// 3442).
+// time the important ones first. A guest that gets option 121 needs neither routes in Microsoft's form nor a router
+// (RFC 3442).
 func (c *Options) Choose(asked []byte, room int) (chosen [256]bool) {
 	var wanted [256]bool
 	for _, code := range asked {

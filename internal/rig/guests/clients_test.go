@@ -65,8 +65,8 @@ type system struct {
 	anySource bool
 	// both: the programs send no DHCPv6 message where there is no DHCPv4.
 	both bool
-	// slow: the system renews late. It runs only in the network whose gateway is outside of the guest's, unless all clients
-	// are wanted; networkd also where no client renews.
+	// slow: the system renews late. It runs only in the network whose gateway is outside of the guest's, unless all
+	// clients are wanted; networkd also where no client renews.
 	slow  bool
 	lease uint32 // seconds; 0: infinite
 	// debian13: the programs are Debian 13's. Else they are Debian 12's.

@@ -32,7 +32,8 @@ func New(t testing.TB, n *nstest.Namespace, packages ...string) *Machine {
 	return create(t, n, "/", packages)
 }
 
-// NewDebian13 makes a machine with the files that guests/debian13.sh has unpacked. Of this machine it has the kernel alone.
+// NewDebian13 makes a machine with the files that guests/debian13.sh has unpacked. Of this machine it has the kernel
+// alone.
 func NewDebian13(t testing.TB, n *nstest.Namespace) *Machine {
 	t.Helper()
 	root := unpacked.Path("debian13")
