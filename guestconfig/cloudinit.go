@@ -3,6 +3,7 @@ package guestconfig
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,8 +31,9 @@ type Instance struct {
 // With netplan (Ubuntu, Debian's cloud images) the files find the guest's link by its MAC, and its name does not
 // change. With networkd, ifupdown and ifcfg the link must have the record's Name.
 //
-// cloud-init's renderers other than netplan leave out tables, rules, routes without a gateway, and more. They turn the
-// IPv6 default route into a route to ::/64 (seen in cloud-init 22.4). A warning names what such a guest lacks.
+// cloud-init's renderers for networkd, NetworkManager, ifcfg and ifupdown take the files too, and a warning names what
+// such a guest lacks. For their sake a route without a gateway has the gateway 0.0.0.0 or ::, which means none, and a
+// gateway outside of the NIC's networks has a route of its own.
 //
 // Version 2 has no permanent neighbours, peers and multipath routes, and not all attributes. Version 2 gives each
 // address a route to its network. So an address without that route becomes a /32 or /128. A ConfigDrive has no version
@@ -113,7 +115,7 @@ func (n *nic) ethernet() string {
 	if !n.hasIPv6() {
 		y.line(2, "link-local: []")
 	}
-	routes := n.was.Routes
+	routes := n.sayable()
 	var addresses []string
 	for _, a := range n.given() {
 		addresses = append(addresses, n.version2Address(a, &routes))
@@ -138,16 +140,11 @@ func (n *nic) ethernet() string {
 	if len(n.ntp) > 0 {
 		n.warn("the time servers %v are left out: network configuration has none, user-data can name them", n.ntp)
 	}
-	var written [][]pair
-	for _, r := range routes {
-		if pairs := n.version2Route(r); pairs != nil {
-			written = append(written, pairs)
-		}
-	}
-	if len(written) > 0 {
+	routes = n.forRenderers(routes)
+	if len(routes) > 0 {
 		y.line(2, "routes:")
-		for _, pairs := range written {
-			y.item(3, pairs)
+		for _, r := range routes {
+			y.item(3, version2Route(r))
 		}
 	}
 	if len(n.was.Rules) > 0 {
@@ -156,9 +153,7 @@ func (n *nic) ethernet() string {
 			y.item(3, version2Rule(r))
 		}
 	}
-	if n.needsNetplan(routes) {
-		n.warn("the guest's cloud-init has to write for netplan: its other renderers leave out tables, rules, routes without a gateway, the source and MTU of routes, and the IPv6 default route")
-	}
+	n.warnRenderers(routes)
 	for _, o := range n.was.Neighbours {
 		n.warn("the permanent neighbour %v (%v) is left out, as version 2 has none: %s", o.Address, o.MAC, n.answered(o.Address))
 	}
@@ -198,27 +193,73 @@ func connected(to netip.Prefix) cache.StaticRoute {
 	return r
 }
 
-// version2Route is the route as version 2 can say it; nil: it cannot.
-func (n *nic) version2Route(r cache.StaticRoute) []pair {
-	if len(r.Hops) > 0 {
-		hop := r.Hops[0]
-		r.Gateway, r.OnLink = hop.Gateway, hop.OnLink
-		if len(r.Hops) > 1 {
-			first := "on the link"
-			if hop.Gateway.IsValid() {
-				first = hop.Gateway.String()
+// sayable are the NIC's routes as far as version 2 can say them.
+func (n *nic) sayable() []cache.StaticRoute {
+	var routes []cache.StaticRoute
+	for _, r := range n.was.Routes {
+		if len(r.Hops) > 0 {
+			hop := r.Hops[0]
+			r.Gateway, r.OnLink = hop.Gateway, hop.OnLink
+			if len(r.Hops) > 1 {
+				first := "on the link"
+				if hop.Gateway.IsValid() {
+					first = hop.Gateway.String()
+				}
+				n.warn("the route to %v of table %d has %d next hops: the guest gets the first, %s, as version 2 has no multipath routes", r.Destination, r.Table, len(r.Hops), first)
 			}
-			n.warn("the route to %v of table %d has %d next hops: the guest gets the first, %s, as version 2 has no multipath routes", r.Destination, r.Table, len(r.Hops), first)
+		}
+		switch {
+		case r.Gateway.IsValid() && r.Gateway.Is4() != r.Destination.Addr().Is4():
+			n.warn("the route to %v of table %d is left out: version 2 cannot say its gateway %v, of another family", r.Destination, r.Table, r.Gateway)
+		case r.From.IsValid():
+			n.warn("the route to %v of table %d is left out: version 2 cannot say that it is for packets from %v alone", r.Destination, r.Table, r.From)
+		default:
+			routes = append(routes, r)
 		}
 	}
-	if r.Gateway.IsValid() && r.Gateway.Is4() != r.Destination.Addr().Is4() {
-		n.warn("the route to %v of table %d is left out: version 2 cannot say its gateway %v, of another family", r.Destination, r.Table, r.Gateway)
-		return nil
+	return routes
+}
+
+// forRenderers adds the routes without which cloud-init's renderers other than netplan's lose one of these.
+func (n *nic) forRenderers(routes []cache.StaticRoute) []cache.StaticRoute {
+	var all []cache.StaticRoute
+	// The renderer for NetworkManager ends with an error at an IPv6 default route with a metric, unless another IPv6 route
+	// precedes it (seen in cloud-init 25.1). The guest has this one in any case.
+	if slices.ContainsFunc(routes, func(r cache.StaticRoute) bool { return isDefault6(r) && hasMetric(r) }) {
+		all = append(all, connected(netip.MustParsePrefix("fe80::/64")))
 	}
-	if r.From.IsValid() {
-		n.warn("the route to %v of table %d is left out: version 2 cannot say that it is for packets from %v alone", r.Destination, r.Table, r.From)
-		return nil
+	for _, r := range routes {
+		// The renderer for networkd leaves out on-link, and networkd waits for a route to the gateway.
+		if r.Gateway.IsValid() && r.OnLink && r.Table == tableMain && !n.inside(r.Gateway) {
+			hop := netip.PrefixFrom(r.Gateway, r.Gateway.BitLen())
+			if !slices.ContainsFunc(routes, func(r cache.StaticRoute) bool { return r.Destination == hop && r.Table == tableMain }) {
+				all = append(all, connected(hop))
+			}
+		}
+		all = append(all, r)
 	}
+	return all
+}
+
+// inside reports whether an address of the NIC makes a route to the gateway.
+func (n *nic) inside(gateway netip.Addr) bool {
+	return gateway.Is6() && gateway.IsLinkLocalUnicast() || slices.ContainsFunc(n.was.Addresses, func(a cache.StaticAddress) bool {
+		return !a.NoPrefixRoute && !a.Peer.IsValid() && a.Address.Masked().Contains(gateway)
+	})
+}
+
+func isDefault6(r cache.StaticRoute) bool {
+	return r.Destination.Bits() == 0 && r.Destination.Addr().Is6()
+}
+
+// hasMetric reports whether the route's metric is written. The one that the kernel gives an IPv6 route is not.
+func hasMetric(r cache.StaticRoute) bool {
+	return r.Metric != 0 && (r.Metric != metric6 || r.Destination.Addr().Is4())
+}
+
+// version2Route is the route. Where it has no gateway, it gets 0.0.0.0 or ::, which the programs take for none:
+// cloud-init's renderers for ifcfg and ifupdown end with an error if a route has no via.
+func version2Route(r cache.StaticRoute) []pair {
 	pairs := []pair{{"to", quoted(r.Destination.String())}}
 	add := func(key string, given bool, value any) {
 		if given {
@@ -226,13 +267,18 @@ func (n *nic) version2Route(r cache.StaticRoute) []pair {
 		}
 	}
 	add("type", r.Type != "", quoted(r.Type))
-	add("via", r.Gateway.IsValid(), quoted(r.Gateway.String()))
+	via := r.Gateway
+	if !via.IsValid() {
+		if via = netip.IPv6Unspecified(); r.Destination.Addr().Is4() {
+			via = netip.IPv4Unspecified()
+		}
+	}
+	add("via", true, quoted(via.String()))
 	add("on-link", onLink(r), true)
-	// netplan takes no route without a gateway but for this scope, which IPv6 does not have.
-	add("scope", r.Type == "" && !r.Gateway.IsValid(), "link")
+	add("scope", r.Type == "" && via.Is4() && via.IsUnspecified(), "link")
 	add("from", r.Source.IsValid(), quoted(r.Source.String()))
 	add("table", r.Table != tableMain, r.Table)
-	add("metric", r.Metric != 0, r.Metric)
+	add("metric", hasMetric(r), r.Metric)
 	add("mtu", r.MTU != 0, r.MTU)
 	return pairs
 }
@@ -249,16 +295,39 @@ func version2Rule(r cache.StaticRule) []pair {
 	return []pair{{"from", quoted(from.String())}, {"table", fmt.Sprint(r.Table)}, {"priority", fmt.Sprint(r.Priority)}}
 }
 
-// needsNetplan reports whether the network-config has what only netplan's renderer of cloud-init takes over. Of ::/0
-// the others make ::/64: cloud-init normalizes a route twice, and the second time takes the length 0 for a missing one.
-func (n *nic) needsNetplan(routes []cache.StaticRoute) bool {
-	for _, r := range routes {
-		if r.Destination.Addr().Is6() && r.Destination.Bits() == 0 {
-			return true
-		}
-		if r.Table != tableMain || r.Source.IsValid() || r.MTU != 0 || r.Type != "" || !r.Gateway.IsValid() || r.OnLink {
-			return true
+// warnRenderers warns of what a guest lacks for which cloud-init does not write netplan's configuration.
+func (n *nic) warnRenderers(routes []cache.StaticRoute) {
+	var lacks []string
+	add := func(is bool, format string, args ...any) {
+		if is {
+			lacks = append(lacks, fmt.Sprintf(format, args...))
 		}
 	}
-	return len(n.was.Rules) > 0
+	some := func(is func(r cache.StaticRoute) bool) bool { return slices.ContainsFunc(routes, is) }
+	is6 := func(r cache.StaticRoute) bool { return r.Destination.Addr().Is6() }
+	both := slices.ContainsFunc(n.given(), func(a cache.StaticAddress) bool { return a.Address.Addr().Is4() })
+	add(len(n.was.Rules) > 0, "leaves out the policy rules")
+	add(some(func(r cache.StaticRoute) bool { return r.Table != tableMain }), "writes the routes of other tables into the table main")
+	add(some(func(r cache.StaticRoute) bool { return r.Source.IsValid() }), "leaves out the source of routes")
+	add(some(func(r cache.StaticRoute) bool { return r.MTU != 0 }), "leaves out, except for NetworkManager, the MTU of routes")
+	add(some(func(r cache.StaticRoute) bool { return hasMetric(r) && r.Table == tableMain }), "leaves out the metric of routes (in version 22.4)")
+	add(both && some(func(r cache.StaticRoute) bool { return isDefault6(r) && hasMetric(r) }), "gives, for ifcfg, the metric of the IPv6 default route to that of IPv4")
+	for _, kind := range []string{"blackhole", "unreachable", "prohibit", "throw"} {
+		add(some(func(r cache.StaticRoute) bool { return r.Type == kind }), "makes a route on the link of a route of type %s", kind)
+	}
+	add(some(isDefault6), "writes ::/64 for the IPv6 default route (in version 22.4)")
+	add(some(is6) && both, "leaves out, for NetworkManager, IPv6 routes (in version 22.4)")
+	var failing []netip.Prefix // ifup adds routes after the first address, by route(8) without a link
+	for _, r := range routes {
+		if is6(r) && both || !r.Gateway.IsValid() || r.Gateway.IsLinkLocalUnicast() && is6(r) || !n.inside(r.Gateway) {
+			failing = append(failing, r.Destination)
+		}
+	}
+	add(len(failing) > 0, "leaves out, for ifupdown, the routes to %v", failing)
+	if some(func(r cache.StaticRoute) bool { return r.Type != "" }) {
+		n.warn("netplan refuses the whole file if it writes for NetworkManager, which has no routes of a type")
+	}
+	if len(lacks) > 0 {
+		n.warn("where the guest's cloud-init does not write for netplan, it %s", strings.Join(lacks, "; "))
+	}
 }

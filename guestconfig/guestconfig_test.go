@@ -124,6 +124,30 @@ var guests = map[string][]cache.Record{
 		r.IPv6.Others = []netip.Addr{ip("fd10:0:2::3"), ip("2001:db8:1::7")}
 		return r
 	}()},
+	"calico": {record("eth0", 7, cache.Static{
+		Addresses: []cache.StaticAddress{{Address: pfx("10.244.1.7/32")}, {Address: pfx("fd00:244::7/128")}},
+		Routes: []cache.StaticRoute{
+			{Destination: pfx("169.254.1.1/32"), Table: 254, Scope: 253},
+			{Destination: pfx("0.0.0.0/0"), Table: 254, Gateway: ip("169.254.1.1")},
+			{Destination: pfx("::/0"), Table: 254, Gateway: ip("fe80::1"), Metric: 1024},
+		},
+	})},
+	"metrics": {func() cache.Record {
+		r := plain()
+		r.Static.Routes[0].Metric, r.Static.Routes[1].Metric = 50, 100
+		return r
+	}()},
+	"source-and-mtu": {func() cache.Record {
+		r := plain()
+		r.Static.Routes = append(r.Static.Routes, cache.StaticRoute{Destination: pfx("10.9.0.0/16"), Table: 254, Gateway: ip("10.244.1.9"), Source: ip("10.244.1.7"), MTU: 1400})
+		return r
+	}()},
+	"ipv6-alone": {func() cache.Record {
+		r := plain()
+		r.Static.Addresses = r.Static.Addresses[1:]
+		r.Static.Routes = append(r.Static.Routes[1:], cache.StaticRoute{Destination: pfx("fd00:9::/64"), Table: 254, Metric: 7}, cache.StaticRoute{Destination: pfx("fd00:8::/64"), Table: 254, Gateway: ip("fe80::1"), Metric: 1024})
+		return r
+	}()},
 	"ipv4-alone": {func() cache.Record {
 		r := plain()
 		r.Static.Addresses = r.Static.Addresses[:1]
@@ -343,7 +367,7 @@ func TestWarns(t *testing.T) {
 		{kernel, `the search domain "evil\n[Route]" is left out: it has the label`},
 		{kernel, "the MTU and the source of the default route are left out"},
 		{files.Warnings, "the guest gets the first, on the link,"},
-		{default6.Warnings, "and the IPv6 default route"},
+		{default6.Warnings, "for the IPv6 default route"},
 	} {
 		if !strings.Contains(strings.Join(c.have, "\n"), c.words) {
 			t.Errorf("no warning has %q: %q", c.words, c.have)

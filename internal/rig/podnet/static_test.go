@@ -61,6 +61,7 @@ func TestStatic(t *testing.T) {
 		}, []string{"netplan"}},
 		{"several addresses, networkd", severalAddresses, infra.Bridge{}, vm.BootNetworkd, nil, nil},
 		{"Terway, cloud-init", terway, infra.Bridge{}, vm.BootCloudInit, []string{
+			"+ route 169.254.1.1 dev NIC scope link", // for cloud-init without netplan
 			"- neighbour 169.254.1.1 lladdr ee:ff:ff:ff:ff:14 PERMANENT", "- neighbour fe80::1 lladdr ee:ff:ff:ff:ff:14 PERMANENT",
 		}, []string{"netplan", "neighbour 169.254.1.1", "neighbour fe80::1"}},
 		{"Terway, networkd", terway, infra.Redirect{}, vm.BootNetworkd, nil, nil},
