@@ -6,6 +6,8 @@
 #   $GUESTWIRE_CACHE/udhcpc/etc/udhcpc/default.script      Debian's script for busybox's client
 #   $GUESTWIRE_CACHE/connman/usr/sbin/connmand
 #   $GUESTWIRE_CACHE/ifupdown/sbin/ifup
+#   $GUESTWIRE_CACHE/net-tools/sbin/route                  which cloud-init has ifupdown call
+#   $GUESTWIRE_CACHE/klibc/usr/lib/klibc/bin/ipconfig      which reads ip= in an initramfs
 #
 # ISC's client and busybox come by internal/rig/vm/install.sh, Debian 13's clients by debian13.sh. Needs Debian 12 and
 # root. When all is there it changes nothing and takes no time.
@@ -20,6 +22,7 @@ apt() { apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >&2; }
 ready() {
 	[ -x "$cache/dhcpcd/usr/sbin/dhcpcd" ] && [ -x "$cache/udhcpc/etc/udhcpc/default.script" ] &&
 		[ -x "$cache/connman/usr/sbin/connmand" ] && [ -x "$cache/ifupdown/sbin/ifup" ] &&
+		[ -x "$cache/net-tools/sbin/route" ] && [ -x "$cache/klibc/usr/lib/klibc/bin/ipconfig" ] &&
 		[ -d /usr/lib/debian-installer/images/12/amd64/text ]
 }
 
@@ -34,11 +37,18 @@ trap 'rm -rf "$tmp"' EXIT
 apt update
 apt install debian-installer-12-netboot-amd64
 # apt's sandbox user has to write to the directory of the download.
-(cd "$tmp" && apt -o APT::Sandbox::User=root download dhcpcd-base udhcpc connman ifupdown)
-for package in dhcpcd-base udhcpc connman ifupdown; do
-	mkdir "$tmp/$package"
-	dpkg -x "$tmp/$package"_*.deb "$tmp/$package"
-	rm -rf "${cache:?}/${package%-base}"
-	mv "$tmp/$package" "$cache/${package%-base}"
+(cd "$tmp" && apt -o APT::Sandbox::User=root download dhcpcd-base udhcpc connman ifupdown net-tools klibc-utils libklibc)
+unpack() { # DIRECTORY PACKAGE...
+	mkdir "$tmp/$1"
+	for package in "${@:2}"; do
+		dpkg -x "$tmp/$package"_*.deb "$tmp/$1"
+	done
+	rm -rf "${cache:?}/$1"
+	mv "$tmp/$1" "$cache/$1"
+}
+unpack dhcpcd dhcpcd-base
+for package in udhcpc connman ifupdown net-tools; do
+	unpack "$package" "$package"
 done
+unpack klibc klibc-utils libklibc
 ready || { echo "install: files are missing in $cache" >&2; exit 1; }
