@@ -15,6 +15,8 @@ import (
 //
 //	ip=10.244.1.7::10.244.1.1:255.255.255.0:vm1:eth0:off:10.96.0.10
 //
+// systemd and klibc's ipconfig read it too. So it has no time server, as systemd 252 refuses an argument with one.
+//
 // dns is for a record that has none. device is the link's name in the guest. Empty: the first link.
 //
 // It is an error if the record has no IPv4 address. It is also an error if the gateway is outside of the network, and
@@ -47,20 +49,14 @@ func KernelIP(r cache.Record, dns cache.DNS, device string) (argument string, wa
 	if search := n.dns.Search; len(search) > 0 {
 		n.warn("the search domains %v are left out: ip= has none", search)
 	}
-	var ntp []string
 	for _, s := range n.ntp {
-		if s.Is4() && len(ntp) == 0 {
-			ntp = append(ntp, s.String())
-		} else {
-			n.warn("the time server %v is left out: ip= has one of IPv4", s)
-		}
+		n.warn("the time server %v is left out: systemd 252 refuses the whole of an ip= that has one", s)
 	}
-	fields := []string{f.Address.Addr().String(), "", "", mask(f.Address.Bits()), n.Options.Hostname, device, "off", "", "", ""}
+	fields := []string{f.Address.Addr().String(), "", "", mask(f.Address.Bits()), n.Options.Hostname, device, "off", "", ""}
 	if f.Gateway.IsValid() {
 		fields[2] = f.Gateway.String()
 	}
-	copy(fields[7:9], servers)
-	copy(fields[9:], ntp)
+	copy(fields[7:], servers)
 	return "ip=" + strings.TrimRight(strings.Join(fields, ":"), ":"), n.warns, nil
 }
 
