@@ -62,6 +62,8 @@ func TestVersions(t *testing.T) {
 		{name: "NetworkManager", versions: versions(debian("managers", "network-manager"))},
 		{name: "connman", versions: versions(debian("connman", "connman"))},
 		{name: "cloud-init", versions: versions(debian("cloudinit", "cloud-init"), debian("debian13", "cloud-init"))},
+		{name: "netplan", versions: versions(debian("cloudinit", "netplan.io"), debian("debian13", "netplan.io"))},
+		{name: "klibc", versions: versions(debian("klibc", "klibc-utils"), debian("debian13", "klibc-utils"))},
 		{name: "OVMF", versions: versions(debian("firmware", "ovmf"))},
 	} {
 		t.Run(p.name, func(t *testing.T) {
