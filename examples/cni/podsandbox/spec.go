@@ -226,6 +226,8 @@ func (d Defaults) apply(spec *infra.Spec, w *Wish) error {
 			if spec.EgressWithin = w.spec.EgressWithin; !d.TrustPods {
 				err = onlyTrusted("egressWithin")
 			}
+		case "acceptLosses": // of the pod's own network
+			spec.AcceptLosses = w.spec.AcceptLosses
 		default: // a field that is new in infra waits here until it is said what a pod may do with it
 			err = onlyTrusted(field)
 		}

@@ -58,7 +58,6 @@ func TestVersions(t *testing.T) {
 		{name: "podman", versions: versions(debian("podman", "podman"))},
 		{name: "systemd-networkd", versions: versions(debian("managers", "systemd"), debian("debian13", "systemd"))},
 		{name: "dhcpcd", versions: versions(debian("dhcpcd", "dhcpcd-base"), debian("debian13", "dhcpcd-base"))},
-		{name: "klibc", versions: versions(debian("debian13", "libklibc"))},
 		{name: "NetworkManager", versions: versions(debian("managers", "network-manager"))},
 		{name: "connman", versions: versions(debian("connman", "connman"))},
 		{name: "cloud-init", versions: versions(debian("cloudinit", "cloud-init"), debian("debian13", "cloud-init"))},
