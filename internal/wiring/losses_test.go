@@ -286,7 +286,9 @@ func TestUnsent(t *testing.T) {
 // TestIPv6OnlyRedirect: the DHCPv4 requests of a guest with IPv6 alone reach the responder if it gets IPv6-only mode.
 func TestIPv6OnlyRedirect(t *testing.T) {
 	for _, spec := range []asked{bridge(), redirect(), masquerade()} {
-		filters := func(spec asked) int { return strings.Count(newPlan(t, lan6With(func(*netstate.Snapshot) {}), spec).String(), "protocol ip ") }
+		filters := func(spec asked) int {
+			return strings.Count(newPlan(t, lan6With(func(*netstate.Snapshot) {}), spec).String(), "protocol ip ")
+		}
 		if without, with := filters(spec), filters(withSpec(spec, ipv6Only)); with != without+1 {
 			t.Errorf("%s: %d filters of IPv4, and %d with IPv6-only mode; want one more", spec.Binding.Kind(), without, with)
 		}
