@@ -395,7 +395,7 @@ func (c *comparison) boot(b infra.Binding, r cache.Record) (*guest.Guest, func()
 	if err == nil && learned.IPv6 != nil { // a lease has all addresses, of which Configure uses one
 		for _, a := range learned.IPv6.Message.Options.OneIANA().Options.Addresses() {
 			_, failed := g.Run("ip", "addr", "replace", a.IPv6Addr.String()+"/128", "dev", guest.NIC, "nodad",
-				"preferred_lft", fmt.Sprint(min(a.PreferredLifetime.Seconds(), 1<<30)))
+				"preferred_lft", fmt.Sprint(int(min(a.PreferredLifetime.Seconds(), 1<<30))))
 			err = errors.Join(err, failed)
 		}
 	}

@@ -36,6 +36,7 @@ func (n NIC) Fill(r *cache.Record) {
 			lose(r, "route", fmt.Sprintf("%s %v", kind, route.Destination), "a lease has no such routes, so the guest sends what the namespace would not")
 		}
 	}
+	n.loseConditional(r, v4, v6)
 	if n.NoARP {
 		n.addLeaseBehind(r, v4, v6)
 		n.addStandIn(r)

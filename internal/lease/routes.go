@@ -2,6 +2,7 @@ package lease
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -75,9 +76,44 @@ func (n NIC) Routes(v4 bool) []netstate.Route {
 		from = v6
 	}
 	if len(from) == 0 {
-		return n.routesIn(v4, netstate.TableMain)
+		return n.routesIn(v4, nil, netstate.TableMain)
 	}
-	return n.routesIn(v4, n.lookups(from[0].Addr())...)
+	return n.routesIn(v4, addressesOf(from), n.lookups(from[0].Addr())...)
+}
+
+func addressesOf(prefixes []netip.Prefix) []netip.Addr {
+	var list []netip.Addr
+	for _, p := range prefixes {
+		list = append(list, p.Addr())
+	}
+	return list
+}
+
+// isPlain reports whether the route is one for all packets from the addresses: it does not ask for a TOS, or for a
+// source that not all of them have.
+func isPlain(r netstate.Route, from []netip.Addr) bool {
+	return r.TOS == 0 && !slices.ContainsFunc(from, func(a netip.Addr) bool { return r.Source.Bits() > 0 && !r.Source.Contains(a) })
+}
+
+// loseConditional adds the NIC's routes that some of the guest's packets would take: those with a TOS, or from some of
+// its addresses.
+func (n NIC) loseConditional(r *cache.Record, v4, v6 []netip.Prefix) {
+	learned := n.Tables()
+	for _, route := range n.found.Routes {
+		from := addressesOf(v6)
+		if route.Destination.Addr().Is4() {
+			from = addressesOf(v4)
+		}
+		if !route.Uses(n.Index) || route.Type != netstate.RouteUnicast || !learned[route.Table] || isPlain(route, from) {
+			continue
+		}
+		switch {
+		case route.TOS != 0:
+			lose(r, "route", fmt.Sprintf("tos %#x %v", route.TOS, route.Destination), "a lease has no routes for some packets to a destination")
+		case slices.ContainsFunc(from, route.Source.Contains):
+			lose(r, "route", fmt.Sprintf("from %v to %v", route.Source, route.Destination), "a lease has no routes for some of the guest's addresses")
+		}
+	}
 }
 
 // lookups are the tables in which the namespace looks up a route for packets from the address, in order.
@@ -130,7 +166,9 @@ type decision struct {
 func (n NIC) decisions() decisions {
 	d := make(decisions, len(n.found.Routes))
 	for _, r := range n.found.Routes {
-		d[decision{r.Table, r.Destination.Masked()}] = r.Type
+		if r.TOS == 0 && r.Source.Bits() <= 0 {
+			d[decision{r.Table, r.Destination.Masked()}] = r.Type
+		}
 	}
 	return d
 }
@@ -154,9 +192,9 @@ func (n networks) contain(a netip.Addr) bool {
 	return false
 }
 
-// routesIn are the tables' unicast routes through the NIC, without those whose whole destination an
-// earlier table decides.
-func (n NIC) routesIn(v4 bool, tables ...uint32) []netstate.Route {
+// routesIn are the tables' unicast routes through the NIC for all packets from the addresses, without those whose whole
+// destination an earlier table decides. Of two with one destination, that with a source is first, as in the kernel.
+func (n NIC) routesIn(v4 bool, from []netip.Addr, tables ...uint32) []netstate.Route {
 	var routes []netstate.Route
 	var d decisions
 	for i, table := range tables {
@@ -164,13 +202,16 @@ func (n NIC) routesIn(v4 bool, tables ...uint32) []netstate.Route {
 			d = n.decisions()
 		}
 		for _, r := range n.found.Routes {
-			if r.Table == table && r.Destination.Addr().Is4() == v4 && r.Uses(n.Index) && r.Type == netstate.RouteUnicast && !d.isDecided(r.Destination, tables[:i]) {
+			if r.Table == table && r.Destination.Addr().Is4() == v4 && r.Uses(n.Index) && r.Type == netstate.RouteUnicast && isPlain(r, from) && !d.isDecided(r.Destination, tables[:i]) {
 				routes = append(routes, r)
 			}
 		}
 	}
 	slices.SortStableFunc(routes, func(a, b netstate.Route) int {
 		if d := b.Destination.Bits() - a.Destination.Bits(); d != 0 {
+			return d
+		}
+		if d := b.Source.Bits() - a.Source.Bits(); d != 0 {
 			return d
 		}
 		return int(a.Metric) - int(b.Metric)
@@ -180,7 +221,7 @@ func (n NIC) routesIn(v4 bool, tables ...uint32) []netstate.Route {
 
 // NextHops are the routes through the NIC for packets from the address, as a guest would get them.
 func (n NIC) NextHops(from netip.Addr) []cache.Route {
-	return n.asGuest(&cache.Record{}, n.routesIn(from.Is4(), n.lookups(from)...))
+	return n.asGuest(&cache.Record{}, n.routesIn(from.Is4(), []netip.Addr{from}, n.lookups(from)...))
 }
 
 // Tables are the tables whose routes the guest gets: the main table, and those that the policy rules name

@@ -36,7 +36,7 @@ func (n NIC) Sources(hop netip.Addr) []Source {
 			chosen[to] = true
 		}
 	}
-	for _, r := range n.routesIn(hop.Is4(), n.lookups(hop)...) {
+	for _, r := range n.routesIn(hop.Is4(), []netip.Addr{hop}, n.lookups(hop)...) {
 		if r.Destination.Addr().IsLinkLocalUnicast() && hop.Is6() {
 			continue // the kernel chooses the NIC's link-local address
 		}

@@ -148,6 +148,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 		return err
 	}
 	b.warn(p, nic)
+	p.loseScoped(nic)
 
 	p.keepNIC(nic)
 	tap := p.addRouter(nic, ends, b.Loopback || b.Sidecar != nil)
@@ -209,6 +210,24 @@ func (p *Plan) checkNextHops(nic netstate.Link, ends []end) error {
 		}
 	}
 	return nil
+}
+
+// loseScoped adds IPv4 if none of the NIC's addresses has the scope global: the kernel masquerades by no other, and takes
+// one of another link, or drops the packet.
+func (p *Plan) loseScoped(nic netstate.Link) {
+	var scoped netip.Prefix
+	for _, a := range p.found.Addresses {
+		switch {
+		case a.Link != nic.Index || !a.Prefix.Addr().Is4():
+		case a.Scope == netstate.ScopeUniverse:
+			return
+		default:
+			scoped = a.Prefix
+		}
+	}
+	if scoped.IsValid() {
+		p.lose("family", "IPv4", "%v of %s has no global scope, and the kernel masquerades by no other address", scoped.Addr(), nic.Name)
+	}
 }
 
 // warn of what the guest does not get, and of what does not work.
