@@ -465,13 +465,14 @@ neighbour fe80::d476:65ff:fe19:84d7 at 0a:58:0a:f4:01:07
 	}
 }
 
-// TestGuestMTU: the guest has one MTU for all, so it is the smallest of its routes, but none that no link may have.
+// TestGuestMTU: the guest has one MTU for all, so it is the smallest of its routes, but none that no link may have, or
+// that takes IPv6 from the guest.
 func TestGuestMTU(t *testing.T) {
 	for _, c := range []struct {
 		link, route, route6, want int
 	}{
 		{1500, 0, 0, 1500}, {1500, 1400, 0, 1400}, {1500, 0, 1300, 1300}, {1500, 1400, 1300, 1300}, {1500, 9000, 0, 1500},
-		{1500, syntax.MinMTU, 0, syntax.MinMTU}, {1500, syntax.MinMTU - 1, 0, 1500}, {syntax.MaxMTU, 0, 0, syntax.MaxMTU}, {syntax.MaxMTU + 1, 0, 0, syntax.MaxMTU},
+		{1500, syntax.MinMTU, 0, 1280}, {1500, syntax.MinMTU - 1, 0, 1500}, {syntax.MaxMTU, 0, 0, syntax.MaxMTU}, {syntax.MaxMTU + 1, 0, 0, syntax.MaxMTU},
 	} {
 		plan := newPlan(t, flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].MTU, s.Routes[0].MTU, s.Routes[5].MTU = c.link, c.route, c.route6

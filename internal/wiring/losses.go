@@ -211,6 +211,12 @@ func (p *Plan) loseOfNamespace(nic netstate.Link) {
 	p.loseOtherLinks(nic)
 	if !routes {
 		p.loseAddresses(nic)
+		guest := p.Record.MTU // with routes the namespace says what fits
+		for _, r := range lease.Of(p.found, nic).Routes(true) {
+			if r.MTU >= syntax.MinMTU && r.MTU < guest {
+				p.lose("mtu", fmt.Sprintf("%d to %v", r.MTU, r.Destination), "the guest gets %d, as IPv6 needs that", guest)
+			}
+		}
 	}
 	if nic.MTU > syntax.MaxMTU {
 		p.lose("mtu", fmt.Sprint(nic.MTU), "the guest gets %d, as a tap has no more", syntax.MaxMTU)

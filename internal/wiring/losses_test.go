@@ -173,6 +173,61 @@ func TestServerLosses(t *testing.T) {
 	}
 }
 
+// TestConditionalLosses: a route for some of the guest's packets is lost, one from all of its addresses is not, and one from
+// others is none of the guest's. The kernel does not masquerade by each address.
+func TestConditionalLosses(t *testing.T) {
+	route := func(edit func(*netstate.Route)) func(*netstate.Snapshot) {
+		return func(s *netstate.Snapshot) {
+			r := netstate.Route{Link: 2, Table: netstate.TableMain, Type: netstate.RouteUnicast, Destination: pfx("2001:db8:2::/48"), Gateway: ip("fe80::1")}
+			edit(&r)
+			s.Routes = append(s.Routes, r)
+		}
+	}
+	from := func(source string) func(*netstate.Snapshot) {
+		return route(func(r *netstate.Route) { r.Source = pfx(source) })
+	}
+	second := func(s *netstate.Snapshot) { s.Addresses = append(s.Addresses, address("2001:db8:3::7/64")) }
+	deprecated := func(s *netstate.Snapshot) {
+		for i := range s.Addresses {
+			s.Addresses[i].PreferredSeconds = 0
+		}
+	}
+	scoped := func(s *netstate.Snapshot) {
+		for i := range s.Addresses {
+			s.Addresses[i].Scope = netstate.ScopeLink
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		found netstate.Snapshot
+		edits []func(*netstate.Snapshot)
+		spec  asked
+		want  string
+	}{
+		{"a TOS", lan4(), []func(*netstate.Snapshot){route(func(r *netstate.Route) {
+			r.Destination, r.Gateway, r.TOS = pfx("192.0.2.0/24"), ip("10.244.1.2"), 0x10
+		})}, bridge(), "route tos 0x10 192.0.2.0/24"},
+		{"from the guest's address", lan6("fe80::1"), []func(*netstate.Snapshot){from("2001:db8:1::/64")}, bridge(), ""},
+		{"from one of two", lan6("fe80::1"), []func(*netstate.Snapshot){second, from("2001:db8:3::/64")}, bridge(), "route from 2001:db8:3::/64 to 2001:db8:2::/48"},
+		{"from no address of the guest", lan6("fe80::1"), []func(*netstate.Snapshot){from("2001:db8:9::/64")}, bridge(), ""},
+		{"all are deprecated", lan6("fe80::1"), []func(*netstate.Snapshot){deprecated}, masquerade(), "family IPv6"},
+		{"no scope global", lan4(), []func(*netstate.Snapshot){scoped}, masquerade(), "family IPv4"},
+		{"an MTU that takes IPv6", flannelWith(func(s *netstate.Snapshot) { s.Routes[0].MTU = 1200 }), nil, bridge(), "mtu 1200 to "},
+	} {
+		for _, edit := range c.edits {
+			edit(&c.found)
+		}
+		plan := newPlan(t, c.found, withSpec(c.spec, func(s *asked) { s.AcceptLosses = true }))
+		var have []string
+		for _, l := range plan.Record.Losses {
+			have = append(have, l.Kind+" "+l.What)
+		}
+		if text := strings.Join(have, ", "); text != c.want && (c.want == "" || len(have) != 1 || !strings.HasPrefix(text, c.want)) {
+			t.Errorf("%s: %q, want %q", c.name, text, c.want)
+		}
+	}
+}
+
 // TestLossKinds: each kind of loss that a plan or a lease adds is one that cache.Loss lists, and each of those has a row
 // on the page of losses.
 func TestLossKinds(t *testing.T) {

@@ -148,7 +148,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 		return err
 	}
 	b.warn(p, nic)
-	p.loseScoped(nic)
+	p.loseHidden(nic)
 
 	p.keepNIC(nic)
 	tap := p.addRouter(nic, ends, b.Loopback || b.Sidecar != nil)
@@ -212,21 +212,23 @@ func (p *Plan) checkNextHops(nic netstate.Link, ends []end) error {
 	return nil
 }
 
-// loseScoped adds IPv4 if none of the NIC's addresses has the scope global: the kernel masquerades by no other, and takes
-// one of another link, or drops the packet.
-func (p *Plan) loseScoped(nic netstate.Link) {
-	var scoped netip.Prefix
-	for _, a := range p.found.Addresses {
-		switch {
-		case a.Link != nic.Index || !a.Prefix.Addr().Is4():
-		case a.Scope == netstate.ScopeUniverse:
-			return
-		default:
-			scoped = a.Prefix
+// loseHidden adds a family if the kernel masquerades by none of the NIC's addresses, but by one of another link: for IPv4
+// it takes an address of the scope global, for IPv6 one that is not deprecated, the tap's own if there is no other.
+func (p *Plan) loseHidden(nic netstate.Link) {
+	for _, of := range []int{4, 6} {
+		var unfit netip.Addr
+		fits := func(a netstate.Address) bool {
+			if unfit = a.Prefix.Addr(); of == 4 {
+				return a.Scope == netstate.ScopeUniverse
+			}
+			return a.PreferredSeconds > 0
 		}
-	}
-	if scoped.IsValid() {
-		p.lose("family", "IPv4", "%v of %s has no global scope, and the kernel masquerades by no other address", scoped.Addr(), nic.Name)
+		isOwn := func(a netstate.Address) bool {
+			return a.Link == nic.Index && version(a.Prefix.Addr()) == of && (of == 4 || !a.Prefix.Addr().IsLinkLocalUnicast())
+		}
+		if !slices.ContainsFunc(p.found.Addresses, func(a netstate.Address) bool { return isOwn(a) && fits(a) }) && unfit.IsValid() {
+			p.lose("family", fmt.Sprintf("IPv%d", of), "the kernel masquerades by no address without the scope global or with the preferred lifetime 0, such as %v of %s", unfit, nic.Name)
+		}
 	}
 }
 

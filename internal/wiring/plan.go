@@ -302,13 +302,18 @@ func (p *Plan) record(nic netstate.Link, mac cache.MAC) cache.Record {
 }
 
 // mtu is the guest's. A route's own MTU takes precedence over the link's. The guest has one MTU for all its
-// routes, so it is the smallest.
+// routes, so it is the smallest, and at least what IPv6 needs if the guest has that.
 func (p *Plan) mtu(nic netstate.Link) int {
 	mtu := p.linkMTU(nic)
+	least := syntax.MinMTU
+	on := lease.Of(p.found, nic)
+	if _, v6 := on.Addresses(); len(v6) > 0 {
+		least = min(mtu, minMTUIPv6)
+	}
 	for _, v4 := range []bool{true, false} {
-		for _, route := range lease.Of(p.found, nic).Routes(v4) {
+		for _, route := range on.Routes(v4) {
 			if route.MTU >= syntax.MinMTU {
-				mtu = min(mtu, route.MTU)
+				mtu = min(mtu, max(least, route.MTU))
 			}
 		}
 	}
