@@ -173,8 +173,8 @@ func TestServerLosses(t *testing.T) {
 	}
 }
 
-// TestConditionalLosses: a route for some of the guest's packets is lost, one from all of its addresses is not, and one from
-// others is none of the guest's. The kernel does not masquerade by each address.
+// TestConditionalLosses: a route for some of the guest's packets is lost, one from all of its addresses is not, and one
+// from others is none of the guest's. The kernel does not masquerade by each address.
 func TestConditionalLosses(t *testing.T) {
 	route := func(edit func(*netstate.Route)) func(*netstate.Snapshot) {
 		return func(s *netstate.Snapshot) {
