@@ -78,8 +78,6 @@ type lan struct {
 	stations map[string]*nstest.Namespace
 }
 
-var routers = []string{"r1", "r2", "r3"}
-
 // answerPort is where the stations, the pod and the guest answer.
 const answerPort = 9000
 
