@@ -310,9 +310,9 @@ type Options struct {
 	NoResponder bool `json:"noResponder,omitempty"`
 
 	// NoDefaultRoute gives the guest no default route by this NIC, in either family, and no half
-	// of one, such as 128.0.0.0/1. It is for a second NIC. The guest still reaches the NIC's network and its other routes. Behind a
-	// masquerade it reaches the gateway alone. Answers to others leave by the guest's other
-	// NIC.
+	// of one, such as 128.0.0.0/1. It is for a second NIC. The guest still reaches the NIC's
+	// network and its other routes. Behind a masquerade it reaches the gateway alone. Answers to
+	// others leave by the guest's other NIC.
 	NoDefaultRoute bool `json:"noDefaultRoute,omitempty"`
 
 	// Hostname is DHCPv4 option 12: at most 64 octets, in labels of 1 to 63 letters, digits, -

@@ -219,8 +219,8 @@ func TestSetupWhileForking(t *testing.T) {
 }
 
 // TestInUseByFork: a program that this process is starting has a copy of the tap's descriptor until its exec has closed
-// it, which is after the fork. Teardown waits for that. The test holds the lock that a fork holds, and such a copy, which
-// it closes after the fork.
+// it, which is after the fork. Teardown waits for that. The test holds the lock that a fork holds, and such a copy,
+// which it closes after the fork.
 func TestInUseByFork(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)

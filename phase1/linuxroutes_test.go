@@ -9,8 +9,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestRoutesOfALinuxGuest: a Linux guest that listens to router advertisements takes the default route, and other routes
-// only with a sysctl (RFC 4191 section 3). limits.md names the sysctl.
+// TestRoutesOfALinuxGuest: a Linux guest that listens to router advertisements takes the default route, and other
+// routes only with a sysctl (RFC 4191 section 3). limits.md names the sysctl.
 func TestRoutesOfALinuxGuest(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()

@@ -10,8 +10,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestServerInTheGuestsNetwork: the namespace reaches a server by its default route whose address lies in the guest's own
-// network. Setup refuses that, and with the network that the error asks for the guest reaches the server.
+// TestServerInTheGuestsNetwork: the namespace reaches a server by its default route whose address lies in the guest's
+// own network. Setup refuses that, and with the network that the error asks for the guest reaches the server.
 func TestServerInTheGuestsNetwork(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)

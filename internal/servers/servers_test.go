@@ -150,8 +150,8 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestAlone: a guest behind masquerade reaches no server in its own network but the gateway, unless the network has other
-// stations.
+// TestAlone: a guest behind masquerade reaches no server in its own network but the gateway, unless the network has
+// other stations.
 func TestAlone(t *testing.T) {
 	given := []netip.Addr{ip("10.0.2.10"), ip("10.0.2.1"), ip("10.0.2.2"), ip("10.0.3.1"), ip("fd10::10"), ip("fd10::1"), ip("fd11::1")}
 	const outside = "10.0.2.1 10.0.3.1 fd10::1 fd11::1"

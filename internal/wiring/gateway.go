@@ -18,7 +18,8 @@ func Gateways(s netstate.Snapshot, nic netstate.Link) []netip.Addr {
 	})
 }
 
-// Gateway is a gateway and its MAC, from which a part of the record is made: of IPv6 the router, of IPv4 the stand-in, or the next hop if that is an IPv6 address.
+// Gateway is a gateway and its MAC, from which a part of the record is made: of IPv6 the router, of IPv4 the stand-in,
+// or the next hop if that is an IPv6 address.
 type Gateway struct {
 	Link    int // the NIC
 	Address netip.Addr

@@ -223,8 +223,9 @@ func (p *Plan) loseOfNamespace(nic netstate.Link) {
 	}
 }
 
-// loseAddresses adds the addresses that the namespace has on a link without a way out, and at which it answers by the NIC
-// (anycast, direct server return, BGP to the host). A namespace that the network does not reach any more answers nothing.
+// loseAddresses adds the addresses that the namespace has on a link without a way out, and at which it answers by the
+// NIC (anycast, direct server return, BGP to the host). A namespace that the network does not reach any more answers
+// nothing.
 func (p *Plan) loseAddresses(nic netstate.Link) {
 	v4, v6 := lease.Of(p.found, nic).Addresses()
 	onNIC := func(a netip.Addr) bool { return slices.Contains(addressesIn(slices.Concat(v4, v6)), a) }

@@ -72,8 +72,8 @@ func unnumbered() netstate.Snapshot {
 	})
 }
 
-// TestInnerAddressLosses: an address of a link that leads nowhere is lost under bridge and redirect. Those of the NIC, of
-// other NICs and of a wired NIC are not, nor what no other host can reach.
+// TestInnerAddressLosses: an address of a link that leads nowhere is lost under bridge and redirect. Those of the NIC,
+// of other NICs and of a wired NIC are not, nor what no other host can reach.
 func TestInnerAddressLosses(t *testing.T) {
 	found := flannelWith(func(s *netstate.Snapshot) {
 		s.Links = append(s.Links, netstate.Link{Index: 7, Name: "dummy0", Kind: "dummy"}, netstate.Link{Index: 8, Name: "net1", Kind: "veth", Ethernet: true},
@@ -101,7 +101,8 @@ func TestInnerAddressLosses(t *testing.T) {
 	}
 }
 
-// TestGraveLosses: a binding that loses a family is refused, the Spec can accept the loss, and the record lists it then.
+// TestGraveLosses: a binding that loses a family is refused, the Spec can accept the loss, and the record lists it
+// then.
 func TestGraveLosses(t *testing.T) {
 	accept := func(s *asked) { s.AcceptLosses = true }
 	for _, spec := range []asked{bridge(), redirect(), routed(), masquerade()} {
@@ -228,8 +229,8 @@ func TestConditionalLosses(t *testing.T) {
 	}
 }
 
-// TestLossKinds: each kind of loss that a plan or a lease adds is one that cache.Loss lists, and each of those has a row
-// on the page of losses.
+// TestLossKinds: each kind of loss that a plan or a lease adds is one that cache.Loss lists, and each of those has a
+// row on the page of losses.
 func TestLossKinds(t *testing.T) {
 	documented := documentedKinds(t, "cache/loss.go", "Loss")
 	used := map[string]bool{}

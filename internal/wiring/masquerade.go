@@ -213,7 +213,8 @@ func (p *Plan) checkNextHops(nic netstate.Link, ends []end) error {
 }
 
 // loseHidden adds a family if the kernel masquerades by none of the NIC's addresses, but by one of another link: for
-// IPv4 it takes an address of the scope global, for IPv6 one that is not deprecated, the tap's own if there is no other.
+// IPv4 it takes an address of the scope global, for IPv6 one that is not deprecated, the tap's own if there is no
+// other.
 func (p *Plan) loseHidden(nic netstate.Link) {
 	for _, of := range []int{4, 6} {
 		var unfit netip.Addr

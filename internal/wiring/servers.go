@@ -56,9 +56,9 @@ func namedServers(spec infra.Spec) (list []server) {
 	return list
 }
 
-// unreached are the addresses, from the first to the last, that a guest behind a masquerade looks for on its link in vain:
-// those of its network but the gateway. If the namespace reaches that network by other links too, so does the guest,
-// except its own address.
+// unreached are the addresses, from the first to the last, that a guest behind a masquerade looks for on its link in
+// vain: those of its network but the gateway. If the namespace reaches that network by other links too, so does the
+// guest, except its own address.
 func (p *Plan) unreached(v int) (ranges [][2]netip.Addr) {
 	b, is := p.binding.(masquerade)
 	if !is {
@@ -78,8 +78,8 @@ func (p *Plan) unreached(v int) (ranges [][2]netip.Addr) {
 	return ranges
 }
 
-// checkServers refuses a server in the guest's network, other than the gateway. If the namespace reaches that network by
-// other links too, so does the guest, except its own address.
+// checkServers refuses a server in the guest's network, other than the gateway. If the namespace reaches that network
+// by other links too, so does the guest, except its own address.
 func (p *Plan) checkServers(n inner) error {
 	network := netip.PrefixFrom(n.guest, n.bits).Masked()
 	without := network

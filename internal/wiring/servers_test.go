@@ -11,8 +11,8 @@ import (
 	"github.com/guestwire/guestwire/infra"
 )
 
-// TestServersInTheGuestsNetwork: a server that the Spec names, and that lies in the guest's own network, is refused. The
-// refusal names a field whose other value works. The gateway, and what lies elsewhere, are accepted.
+// TestServersInTheGuestsNetwork: a server that the Spec names, and that lies in the guest's own network, is refused.
+// The refusal names a field whose other value works. The gateway, and what lies elsewhere, are accepted.
 func TestServersInTheGuestsNetwork(t *testing.T) {
 	named := infra.Masquerade{IPv4: pfx("172.30.0.0/16"), IPv6: pfx("fd77::/64"), Guest: addresses("172.30.0.9", "fd77::9"), Gateway: addresses("172.30.0.8", "fd77::8")}
 	const network = ", which lies in its own network "

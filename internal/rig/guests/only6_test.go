@@ -14,8 +14,8 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// TestIPv6Only: in a pod with IPv6 alone and options.ipv6OnlySeconds, a client that knows RFC 8925 stops asking for IPv4.
-// systemd-networkd 257 ignores an offer without an address.
+// TestIPv6Only: in a pod with IPv6 alone and options.ipv6OnlySeconds, a client that knows RFC 8925 stops asking for
+// IPv4. systemd-networkd 257 ignores an offer without an address.
 func TestIPv6Only(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
