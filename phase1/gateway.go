@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
@@ -27,11 +28,15 @@ func (s *session) askGateways(ctx context.Context, plan *wiring.Plan, once bool)
 			Link: gateway.Link, MAC: plan.Record.MAC, Target: gateway.Address, Known: gateway.MAC, Once: once && !gateway.MAC.IsZero(),
 		}
 		part, family := "router", "IPv6"
-		if gateway.Address.Is4() {
+		switch {
+		case gateway.Address.Is4():
 			part, family = "stand-in", "IPv4"
 			q.Source = plan.Record.IPv4.Address.Addr()
-		} else {
+		case plan.Record.IPv6 != nil:
 			q.Source = plan.Record.IPv6.Address
+		default: // of IPv4 routes (RFC 8950)
+			part = "IPv4 next hop"
+			q.Source = eui64.LinkLocal(plan.Record.MAC)
 		}
 		mac, answered, err := s.ns.Solicit(ctx, q)
 		if err != nil {

@@ -327,3 +327,30 @@ func linkMAC(n *nstest.Namespace, link string) string {
 	mac, _, _ := strings.Cut(rest, " ")
 	return mac
 }
+
+// TestGatewayOfAnotherFamily: the next hop of IPv4 is an IPv6 address, and the NIC has no other IPv6. The guest's next
+// hop has the MAC of that station, and later calls ask for it too.
+func TestGatewayOfAnotherFamily(t *testing.T) {
+	t.Parallel()
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
+		t.Run(string(b.Kind()), func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			n.Pod.IP("-6 addr flush dev eth0 scope global")
+			hop, _, _ := strings.Cut(strings.Fields(n.World.IP("-br -6 addr show scope link dev pod"))[2], "/")
+			n.Pod.IP("-4 route replace default via inet6 " + hop + " dev eth0")
+			before := settled(t, n)
+			c := config(n, b)
+			setup(t, c)
+			want := strings.Fields(n.World.IP("-br link show dev pod"))[2]
+			r := record(t, n)
+			isHop := func(o cache.Neighbour) bool { return o.Address == r.IPv4.Gateway() && o.MAC.String() == want }
+			isLost := func(l cache.Loss) bool { return l.Kind != "server" } // of the configuration's IPv6
+			if r.IPv6 != nil || slices.ContainsFunc(r.Losses, isLost) || !slices.ContainsFunc(r.Neighbours, isHop) {
+				t.Errorf("IPv6 %v, losses %v, gateway %v, neighbours %v; want a neighbour of the MAC %s", r.IPv6, r.Losses, r.IPv4.Gateway(), r.Neighbours, want)
+			}
+			check(t, c)
+			setup(t, c)
+			teardown(t, n, c, before)
+		})
+	}
+}

@@ -63,7 +63,7 @@ func (p *Plan) keeps(lost cache.Loss) bool {
 func (p *Plan) refuseLosses() *infra.RefusedError {
 	if grave := p.graveLosses(); len(grave) > 0 && !p.spec.AcceptLosses {
 		refusal := p.refusedFor(grave)
-		refusal.Reason += "; set acceptLosses to take that"
+		refusal.Reason += `; "acceptLosses": true in the configuration takes that`
 		return refusal
 	}
 	return nil

@@ -132,15 +132,19 @@ func planBy(networks *Networks, found netstate.Snapshot, nic string, spec infra.
 	asked := spec
 	var plans []*Plan
 	var refused []*infra.RefusedError
-	for _, b := range triesOf(spec.Binding) {
+	tries := triesOf(spec.Binding)
+	for _, b := range tries {
 		spec.Binding = b
 		p, err := newPlan(networks, found, nic, spec)
 		var refusal *infra.RefusedError
-		if err != nil && !errors.As(err, &refusal) {
-			return nil, err
-		}
-		if err == nil {
+		switch {
+		case err == nil:
 			refusal = p.refuseLosses()
+		case errors.As(err, &refusal):
+		case errors.Is(err, infra.ErrCollision) && len(tries) > 1: // another of Auto's has no such network
+			refusal = &infra.RefusedError{NIC: nic, Binding: b.Kind(), Reason: err.Error()}
+		default:
+			return nil, err
 		}
 		if refusal != nil {
 			refused = append(refused, refusal)
@@ -162,23 +166,39 @@ func planBy(networks *Networks, found netstate.Snapshot, nic string, spec infra.
 	return p, nil
 }
 
-// refusalOf is the error for a Spec all of whose bindings are refused.
+// refusalOf is the error for a Spec all of whose bindings are refused. For Auto it has the reason of each.
 func refusalOf(refused []*infra.RefusedError, asked infra.Spec, others func() []*Plan) error {
-	last := *refused[len(refused)-1]
-	if last.Binding != asked.Binding.Kind() { // Auto's Order has the kinds that may work
-		last.Instead = ""
-	} else if last.Instead == "" {
-		for _, o := range others() {
-			if o.refuseLosses() == nil {
-				last.Instead = o.spec.Binding.Kind()
-				break
-			}
+	r := *refused[0]
+	if kind := asked.Binding.Kind(); r.Binding != kind { // Auto's Order has the kinds that may work
+		r.Instead, r.Losses = "", nil
+		r.Binding, r.Reason = kind, "no binding works: "+strings.Join(reasonsOf(refused), "; ")
+		return &r
+	}
+	for _, o := range others() {
+		if r.Instead == "" && o.refuseLosses() == nil {
+			r.Instead = o.spec.Binding.Kind()
 		}
 	}
-	for _, r := range refused[:len(refused)-1] {
-		last.Reason += fmt.Sprintf("; %s: %s", r.Binding, r.Reason)
+	return &r
+}
+
+// reasonsOf are the reasons of the refusals, each once, after the bindings that it is for.
+func reasonsOf(refused []*infra.RefusedError) []string {
+	var list []string
+	for i, r := range refused {
+		same := func(o *infra.RefusedError) bool { return o.Reason == r.Reason }
+		if slices.IndexFunc(refused, same) < i {
+			continue
+		}
+		var kinds []string
+		for _, o := range refused {
+			if same(o) {
+				kinds = append(kinds, string(o.Binding))
+			}
+		}
+		list = append(list, strings.Join(kinds, ", ")+": "+r.Reason)
 	}
-	return &last
+	return list
 }
 
 // newPlan is planBy for a valid Spec with another binding than Auto.

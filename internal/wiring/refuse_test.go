@@ -146,7 +146,7 @@ func TestRefused(t *testing.T) {
 		{"redirect on tun, sysctls read-only", readOnly(nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false })), redirect(), refused("redirect", ""), "Ethernet"},
 		{"auto with sysctls read-only, where redirect cannot either", sysctlsReadOnly(func(s *netstate.Snapshot) {
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2})
-		}), auto(), refused("masquerade", ""), "--sysctl net.ipv6.conf.all.forwarding=1|bridge: it needs|redirect: eth0.5 lies on it"},
+		}), auto(), refused("auto", ""), "--sysctl net.ipv6.conf.all.forwarding=1|bridge: it needs|redirect: eth0.5 lies on it"},
 		{"passt with sysctls read-only", sysctlsReadOnly(func(s *netstate.Snapshot) {
 			s.Sysctls = map[string]string{netstate.PortStart: "1024", netstate.PingGroups: "1 0"}
 			s.ReadOnly = []string{netstate.PortStart, netstate.PingGroups}
@@ -161,12 +161,12 @@ func TestRefused(t *testing.T) {
 		}), redirect(), refused("redirect", ""), "nf_tables|modprobe|masquerade with guard.off"},
 		{"redirect without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), redirect(), refused("redirect", "routed"), "MAC|routed would work"},
 		{"redirect without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), redirect(), refused("redirect", ""), "nf_tables|modprobe|masquerade with guard.off"},
-		{"auto, other frames on a NIC for masquerade alone", nicWith(func(l *netstate.Link) { l.Ethernet = false }), withSpec(auto(), framesPass), refused("masquerade", ""), "guard.etherTypes"},
+		{"auto, other frames on a NIC for masquerade alone", nicWith(func(l *netstate.Link) { l.Ethernet = false }), withSpec(auto(), framesPass), refused("auto", ""), "guard.etherTypes"},
 		{"auto, and nothing works", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Kind, s.Links[1].Ethernet, s.Addresses = "tun", false, nil
-		}), withSpec(bridge(), func(s *asked) { s.Binding = infra.Auto{} }), refused("masquerade", ""), "no address|bridge: |redirect: "},
+		}), withSpec(bridge(), func(s *asked) { s.Binding = infra.Auto{} }), refused("auto", ""), "no address|bridge: |redirect: "},
 		{"auto of redirect alone, and bridge would work", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }),
-			withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []cache.Kind{"redirect"}} }), refused("redirect", ""), "carries no Ethernet"},
+			withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []cache.Kind{"redirect"}} }), refused("auto", ""), "carries no Ethernet"},
 		{"masquerade of an ipvlan without address", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Addresses = "ipvlan", nil }), masquerade(), refused("masquerade", "redirect"), "no address|redirect would work"},
 		{"bridge below a macvlan", beside(netstate.Link{Index: 7, Name: "child", Kind: "macvlan", Parent: 2}), bridge(), refused("bridge", "routed"), "child|routed would work"},
 		{"redirect below a VLAN", beside(netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), redirect(), refused("redirect", "bridge"), "eth0.5|bridge would work"},
@@ -198,7 +198,7 @@ func TestRefused(t *testing.T) {
 		{"redirect of a macvtap with a MAC", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvtap", "bridge" }), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(7)} }),
 			refused("redirect", "masquerade"), "macvtap|02:00:00:00:00:07"},
 		{"auto with a MAC that no kind can give", nicWith(func(l *netstate.Link) { l.Kind = "ipvlan" }), withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{MAC: mac(7), Order: []cache.Kind{"bridge", "redirect"}} }),
-			refused("redirect", ""), "shares the MAC|bridge: an ipvlan can be no bridge's port"},
+			refused("auto", ""), "shares the MAC|bridge: an ipvlan can be no bridge's port"},
 		{"group MAC under bridge", flannel(), withSpec(bridge(), func(s *asked) { s.Binding = infra.Bridge{MAC: cache.MAC{1}} }), field("binding.bridge.mac"), "01:00:00:00:00:00"},
 		{"group MAC of the gateway", flannel(), withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{GatewayMAC: cache.MAC{1}} }), field("binding.masquerade.gatewayMAC"), "01:00:00:00:00:00"},
 		{"the gateway's MAC for the guest", flannel(), withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{MAC: mac(0)} }), field("binding.masquerade.mac"), "02:00:00:00:00:00|gatewayMAC"},

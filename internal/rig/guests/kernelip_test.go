@@ -26,7 +26,7 @@ func TestKernelIPReaders(t *testing.T) {
 			address = "10.244.1.7/31" // beside a stand-in
 		}
 		r := cache.Record{
-			Version: cache.Version, Name: "eth0", Binding: cache.BindingMasquerade, Tap: "eth0-tap", Queues: 1, MAC: cache.MAC{2, 0, 0, 0, 0, 7}, MTU: 1500,
+			Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge, Tap: "eth0-tap", Queues: 1, MAC: cache.MAC{2, 0, 0, 0, 0, 7}, MTU: 1500,
 			IPv4: &cache.IPv4{Address: netip.MustParsePrefix(address), Server: gateway},
 		}
 		device, want := "", []string{"address " + address}
