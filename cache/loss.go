@@ -29,7 +29,9 @@ type Loss struct {
 	Keeps Kind `json:"keeps,omitempty"`
 }
 
-// String is the loss as a phrase: "default-route ::/0: it has no next hop; routed keeps it".
+// String is the loss as a phrase, such as
+//
+//	next-hop 10.96.0.0/12: the guest gets one of 2, 10.244.1.2; routed keeps it
 func (l Loss) String() string {
 	text := fmt.Sprintf("%s %s: %s", l.Kind, l.What, l.Why)
 	if l.Keeps != "" {

@@ -276,7 +276,7 @@ var program = commandline.Program[options]{
   agent teardown -netns /run/netns/pod -nic eth0
 
 The exit code is 0: done, 1: failed, 2: a flag or a field of the configuration is wrong, 3: the NIC is not wired,
-4: the kernel is not as recorded, 5: the binding cannot work on the NIC, 6: the guest may be active elsewhere,
+4: the kernel is not as recorded, 5: the binding cannot work on the NIC, or loses a family, 6: the guest may be active elsewhere,
 7: a process has the guest's tap open, or another process holds the NIC. That of exec and run is their command's. What takes
 longer than a second is reported on standard error.
 `,

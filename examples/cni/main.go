@@ -42,7 +42,7 @@ import (
 const (
 	codeFailed  uint = 100 // the kernel, a file, a lock
 	codeWish    uint = 101 // what the pod wants is wrong: an annotation, args.cni
-	codeRefused uint = 102 // the binding cannot work on the NIC
+	codeRefused uint = 102 // the binding cannot work on the NIC, or the guest would lose a family
 	codeDrift   uint = 103 // CHECK: kernel or record are not as ADD left them
 )
 

@@ -198,7 +198,7 @@ func (p *Plan) loseOfNamespace(nic netstate.Link) {
 		}
 	}
 	if rules > 0 && !routes {
-		p.lose("policy-rule", fmt.Sprintf("%d of the namespace", rules), "a guest cannot learn them by DHCP")
+		p.lose("policy-rule", fmt.Sprintf("rules of the namespace (%d)", rules), "a guest cannot learn policy rules by DHCP")
 	}
 	for _, r := range p.found.Routes {
 		if r.Uses(nic.Index) && !learned[r.Table] && !routes {
@@ -236,7 +236,7 @@ func (p *Plan) loseAddresses(nic netstate.Link) {
 			continue // that loss says it; the guest has the address
 		}
 		if link, _ := p.found.Link(a.Link); isInner(link) && !p.isWired(link) && own.IsGlobalUnicast() {
-			p.lose("address", own.String(), "it is on %s, and the namespace answers nothing by %s any more: add it in the guest, and to guard.prefixes", link.Name, p.names.NIC)
+			p.lose("address", own.String(), "it is on %s, and the namespace answers nothing by %s any more: add it in the guest, and %v to guard.prefixes", link.Name, p.names.NIC, single(own))
 		}
 	}
 }

@@ -96,7 +96,7 @@ func TestInnerAddressLosses(t *testing.T) {
 		var lost []string
 		for _, l := range newPlan(t, found, c.spec).Record.Losses {
 			lost = append(lost, l.What)
-			if l.Kind != "address" || !strings.HasSuffix(l.Why, "any more: add it in the guest, and to guard.prefixes") {
+			if l.Kind != "address" || !strings.HasSuffix(l.Why, "any more: add it in the guest, and "+l.What+map[bool]string{true: "/32", false: "/128"}[strings.Contains(l.What, ".")]+" to guard.prefixes") {
 				t.Errorf("%s: %v", c.spec.Binding.Kind(), l)
 			}
 		}

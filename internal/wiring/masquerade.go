@@ -228,7 +228,7 @@ func (p *Plan) loseHidden(nic netstate.Link) {
 			return a.Link == nic.Index && version(a.Prefix.Addr()) == of && (of == 4 || !a.Prefix.Addr().IsLinkLocalUnicast())
 		}
 		if !slices.ContainsFunc(p.found.Addresses, func(a netstate.Address) bool { return isOwn(a) && fits(a) }) && unfit.IsValid() {
-			p.lose("family", fmt.Sprintf("IPv%d", of), "the kernel masquerades by no address without the scope global or with the preferred lifetime 0, such as %v of %s", unfit, nic.Name)
+			p.lose("family", fmt.Sprintf("IPv%d", of), "masquerading needs a global address that is not deprecated, and %v of %s is none", unfit, nic.Name)
 		}
 	}
 }
