@@ -306,6 +306,9 @@ func (s *stepper) addLinks() {
 		if want.NoSourceRoutes && !now.NoSourceRoutes {
 			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "accept_source_route"})
 		}
+		if want.Index != s.Index && want.Forwarding4 && now.IgnoresARP { // the guest asks for its gateway
+			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "arp_ignore"})
+		}
 		if want.Index != s.Index && want.ProxyARP != now.ProxyARP {
 			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "proxy_arp", On: want.ProxyARP})
 		}

@@ -30,6 +30,7 @@ const (
 	devconfForwarding    = 1  // IPV4_DEVCONF_FORWARDING, linux/ip.h
 	devconfProxyARP      = 3  // IPV4_DEVCONF_PROXY_ARP
 	devconfSourceRoute   = 9  // IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE
+	devconfARPIgnore     = 19 // IPV4_DEVCONF_ARP_IGNORE
 	devconfAcceptLocal   = 23 // IPV4_DEVCONF_ACCEPT_LOCAL
 	devconfRouteLocalnet = 26 // IPV4_DEVCONF_ROUTE_LOCALNET
 )
@@ -140,7 +141,7 @@ func encodeGroupDel(o netstate.GroupDel) *nl.NetlinkRequest {
 func encodeConfSet(o netstate.ConfSet) (*nl.NetlinkRequest, error) {
 	number, ok := map[string]int{
 		"forwarding": devconfForwarding, "route_localnet": devconfRouteLocalnet, "accept_local": devconfAcceptLocal, "proxy_arp": devconfProxyARP,
-		"accept_source_route": devconfSourceRoute,
+		"accept_source_route": devconfSourceRoute, "arp_ignore": devconfARPIgnore,
 	}[o.Name]
 	if !ok {
 		return nil, fmt.Errorf("no netlink attribute for %s", o.Name)
@@ -278,6 +279,7 @@ func parseFamilies(b []byte, l *netstate.Link) error {
 					l.Forwarding4 = u32(v[min(len(v), 4*(devconfForwarding-1)):]) != 0
 					l.ProxyARP = u32(v[min(len(v), 4*(devconfProxyARP-1)):]) != 0
 					l.NoSourceRoutes = u32(v[min(len(v), 4*(devconfSourceRoute-1)):]) == 0
+					l.IgnoresARP = u32(v[min(len(v), 4*(devconfARPIgnore-1)):]) != 0
 					l.AcceptLocal = u32(v[min(len(v), 4*(devconfAcceptLocal-1)):]) != 0
 					l.RouteLocalnet = u32(v[min(len(v), 4*(devconfRouteLocalnet-1)):]) != 0
 				}

@@ -117,8 +117,8 @@ type (
 		Link     string
 		Settings Settings
 	}
-	// ConfSet switches an IPv4 setting of a link: "forwarding", "route_localnet", "accept_local", "proxy_arp" or
-	// "accept_source_route".
+	// ConfSet switches an IPv4 setting of a link: "forwarding", "route_localnet", "accept_local", "proxy_arp",
+	// "accept_source_route" or "arp_ignore".
 	ConfSet struct {
 		Index int
 		Link  string

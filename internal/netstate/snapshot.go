@@ -120,6 +120,8 @@ type Link struct {
 	AcceptLocal bool `json:"acceptLocal,omitempty"`
 	// NoSourceRoutes: net.ipv4.conf.LINK.accept_source_route is 0, so packets that choose their way are dropped.
 	NoSourceRoutes bool `json:"noSourceRoutes,omitempty"`
+	// IgnoresARP: net.ipv4.conf.LINK.arp_ignore is not 0, so the kernel may leave ARP requests unanswered.
+	IgnoresARP bool `json:"-"`
 	// ProxyARP is net.ipv4.conf.LINK.proxy_arp: the kernel answers ARP requests for what it reaches by other links.
 	ProxyARP bool `json:"proxyARP,omitempty"`
 	// NoIPv6 is net.ipv6.conf.LINK.disable_ipv6.

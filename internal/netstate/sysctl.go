@@ -16,6 +16,8 @@ const (
 	ReservedPorts = "net/ipv4/ip_local_reserved_ports"
 	// ProxyARP has all links answer ARP requests for what the namespace reaches by others, as Link.ProxyARP has one.
 	ProxyARP = "net/ipv4/conf/all/proxy_arp"
+	// IgnoreARP has all links leave ARP requests unanswered. A link has the larger one of this value and its own.
+	IgnoreARP = "net/ipv4/conf/all/arp_ignore"
 	// PingGroups are the groups whose processes may open ping sockets.
 	PingGroups = "net/ipv4/ping_group_range"
 )

@@ -141,6 +141,8 @@ func (k *fakeKernel) apply(op netstate.Op) error {
 			l.AcceptLocal = o.On
 		case "accept_source_route":
 			l.NoSourceRoutes = !o.On
+		case "arp_ignore":
+			l.IgnoresARP = o.On
 		case "proxy_arp":
 			l.ProxyARP = o.On
 		default:
