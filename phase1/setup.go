@@ -106,6 +106,9 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 			s.forgetConnections(ctx, plan.OlderExchanges())
 			err = s.writeRecord(plan.Record)
 		}
+		if err == nil && earlier != nil {
+			err = plan.Hindered(now) // all else is repaired
+		}
 		if err != nil && earlier == nil {
 			err = errors.Join(err, s.undoFailed(plan))
 		}
@@ -253,7 +256,7 @@ func (s *session) firstPlan(ctx context.Context, c request, owner resolvedOwner)
 // readFirst reads the namespace for a first plan: as it is now, and as it was found, which has the answers and what an
 // earlier wiring of another NIC has changed.
 func (s *session) readFirst(ctx context.Context, c request, owner resolvedOwner, questions wiring.Questions, known []netstate.Neighbour) (now, found netstate.Snapshot, err error) {
-	now, err = s.ns.Snapshot(netstate.NamesFor(c.Name, c.Tap), questions.Sysctls, nil)
+	now, err = s.ns.Snapshot(netstate.NamesFor(c.Name, c.Tap), slices.Concat(questions.Sysctls, questions.Hinders), nil)
 	if err != nil {
 		return now, found, err
 	}

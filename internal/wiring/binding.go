@@ -34,6 +34,8 @@ type binding interface {
 type Questions struct {
 	// Sysctls are paths below /proc/sys, with slashes.
 	Sysctls []string
+	// Hinders are sysctls that only decide which bindings are refused. A journal has no values of them.
+	Hinders []string
 	// Listeners asks which ports the namespace's own processes serve.
 	Listeners bool
 	// Connections asks for the ports of connections that are older than the wiring.
@@ -121,7 +123,7 @@ func kindsOf(a infra.Auto) []cache.Kind {
 
 // Ask returns the questions for the first plan of a NIC.
 func Ask(nic string, spec infra.Spec) Questions {
-	q := Questions{Checksums: len(spec.Egress)+len(spec.EgressWithin) > 0}
+	q := Questions{Hinders: hinders(), Checksums: len(spec.Egress)+len(spec.EgressWithin) > 0}
 	for _, b := range triesOf(spec.Binding) {
 		q = q.and(bindingOf(b).asks(netstate.NamesFor(nic, spec.Tap)))
 	}

@@ -483,7 +483,13 @@ func (p *Plan) nic() netstate.Link {
 }
 
 // SysctlPaths are the sysctls that a Snapshot needs for comparing with the plan.
-func (p *Plan) SysctlPaths() []string { return p.binding.asks(p.names).Sysctls }
+func (p *Plan) SysctlPaths() []string {
+	paths := p.binding.asks(p.names).Sysctls
+	if p.binding.traits().routes {
+		paths = append(paths, hinders()...)
+	}
+	return paths
+}
 
 // Shared are the sysctls of netstate.Shared that the wiring needs.
 func (p *Plan) Shared() []string {

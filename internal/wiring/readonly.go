@@ -11,7 +11,13 @@ import (
 // wire asks the binding for the wanted state. It refuses one that needs a sysctl that the namespace lacks and that
 // cannot be written, as in a container: engines mount /proc/sys read-only, and set sysctls at the container's start.
 func (p *Plan) wire(nic netstate.Link) error {
+	if err := p.checkShown(nic); err != nil {
+		return err
+	}
 	if err := p.binding.wire(p, nic); err != nil {
+		return err
+	}
+	if err := p.checkSysctls(nic); err != nil {
 		return err
 	}
 	if missing := p.unwritable(p.wanted.Sysctls); len(missing) > 0 {
