@@ -62,15 +62,17 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 // as many bytes as that has.
 func (n *Namespace) Serve(name, protocol string, at ...netip.AddrPort) {
 	n.t.Helper()
-	var serving sync.WaitGroup
-	var sockets []io.Closer
-	n.t.Cleanup(func() {
-		for _, s := range sockets {
-			s.Close()
-		}
-		serving.Wait()
-	})
-	err := netns.Do(n.File, func() error {
+	stop, err := n.TryServe(name, protocol, at...)
+	n.t.Cleanup(stop)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// TryServe is Serve until stop is called, which closes connections too. The error says which address cannot be had.
+func (n *Namespace) TryServe(name, protocol string, at ...netip.AddrPort) (stop func(), err error) {
+	s := &service{}
+	err = netns.Do(n.File, func() error {
 		for _, a := range at {
 			name := fmt.Sprintf("%s:%d", name, a.Port())
 			f, err := listen(protocol, a)
@@ -83,8 +85,8 @@ func (n *Namespace) Serve(name, protocol string, at ...netip.AddrPort) {
 				if err != nil {
 					return err
 				}
-				sockets = append(sockets, c)
-				serving.Go(func() { answerDatagrams(name, c) })
+				s.add(c)
+				s.serving.Go(func() { answerDatagrams(name, c) })
 				continue
 			}
 			l, err := net.FileListener(f)
@@ -92,14 +94,40 @@ func (n *Namespace) Serve(name, protocol string, at ...netip.AddrPort) {
 			if err != nil {
 				return err
 			}
-			sockets = append(sockets, l)
-			serving.Go(func() { answerConnections(name, l, &serving) })
+			s.add(l)
+			s.serving.Go(func() { s.answerConnections(name, l) })
 		}
 		return nil
 	})
-	if err != nil {
-		n.t.Fatal(err)
+	return s.stop, err
+}
+
+// service is what TryServe began.
+type service struct {
+	serving sync.WaitGroup
+	mu      sync.Mutex
+	sockets []io.Closer
+	stopped bool
+}
+
+// add keeps a socket until stop.
+func (s *service) add(c io.Closer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sockets = append(s.sockets, c)
+	if s.stopped {
+		c.Close()
 	}
+}
+
+func (s *service) stop() {
+	s.mu.Lock()
+	s.stopped = true
+	for _, c := range s.sockets {
+		c.Close()
+	}
+	s.mu.Unlock()
+	s.serving.Wait()
 }
 
 func listen(protocol string, a netip.AddrPort) (*os.File, error) {
@@ -146,13 +174,14 @@ func answerDatagrams(name string, c net.PacketConn) {
 	}
 }
 
-func answerConnections(name string, l net.Listener, serving *sync.WaitGroup) {
+func (s *service) answerConnections(name string, l net.Listener) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
-		serving.Go(func() {
+		s.add(c)
+		s.serving.Go(func() {
 			defer c.Close()
 			c.SetDeadline(time.Now().Add(time.Minute))
 			fmt.Fprintf(c, "%s sees %s\n", name, seen(c.RemoteAddr()))

@@ -1,0 +1,457 @@
+package phase1_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// setting is a value of a sysctl, whose path is below /proc/sys/net.
+type setting struct{ path, value string }
+
+func (s setting) String() string { return s.path + "=" + s.value }
+
+// write sets them in the order of the list. What the kernel does not take is left out.
+func write(n *nstest.Namespace, list []setting) {
+	for _, s := range list {
+		_ = netns.Do(n.File, func() error { return os.WriteFile("/proc/sys/net/"+s.path, []byte(s.value+"\n"), 0) })
+	}
+}
+
+// station is somebody whose traffic is compared before and after Setup: the pod, and then its guest.
+type station struct {
+	*nstest.Namespace
+	name string
+}
+
+// talk is a question that is asked in both families, in one direction.
+type talk struct {
+	way, protocol string
+	size          int
+	to            string
+}
+
+// talks are asked in three turns: with the first, each side has to find the other.
+var talks = []talk{
+	{"in", "tcp", 1, "pod"}, {"in", "udp", 1, "pod"}, {"in", "udp", 4000, "pod"},
+	{"out", "tcp", 1, "gateway"}, {"out", "tcp", 1, "beyond"}, {"out", "udp", 1, "beyond"}, {"out", "udp", 4000, "beyond"},
+	{"own", "tcp", 1, "gateway"}, {"own", "udp", 1, "beyond"}, // the namespace's processes
+}
+
+// heard is a talk of one family: "in udp 4000 IPv4".
+func (k talk) heard(family int) string {
+	return fmt.Sprintf("%s %s %d IPv%d %s", k.way, k.protocol, k.size, 4+2*family, k.to)
+}
+
+// talksOf returns which talks the station's network answers in time, of those that are asked for.
+func talksOf(t *testing.T, n nstest.Network, at station, asked func(string) bool, patience time.Duration) map[string]bool {
+	t.Helper()
+	addresses := map[string][2]netip.Addr{"pod": {nstest.Pod4, nstest.Pod6}, "gateway": {nstest.Gateway4, nstest.Gateway6}, "beyond": {nstest.Beyond4, nstest.Beyond6}}
+	ports := map[string]uint16{"tcp": 8000, "udp": 8001}
+	got := map[string]bool{}
+	for way, from := range map[string]*nstest.Namespace{"in": n.World, "out": at.Namespace, "own": n.Pod} {
+		n.World.IP("neigh flush dev pod")
+		n.Pod.IP("neigh flush dev eth0")
+		pending := map[string]func() (*nstest.Question, error){}
+		for _, k := range talks {
+			for family := range 2 {
+				if k.way == way && asked(k.heard(family)) {
+					pending[k.heard(family)] = func() (*nstest.Question, error) {
+						return from.Question(k.protocol, netip.Addr{}, netip.AddrPortFrom(addresses[k.to][family], ports[k.protocol]), k.size)
+					}
+				}
+			}
+		}
+		want := "world:"
+		if way == "in" {
+			want = at.name + ":"
+		}
+		// A datagram may be lost, as when a link has just come up: it is asked again.
+		for end := time.Now().Add(patience); len(pending) > 0 && time.Now().Before(end); {
+			questions := map[string]*nstest.Question{}
+			for heard, ask := range pending {
+				if q, err := ask(); err == nil {
+					questions[heard] = q
+				}
+			}
+			round := time.Now().Add(min(patience, 1500*time.Millisecond))
+			for heard, q := range questions {
+				if answer, err := q.Answer(max(0, time.Until(round))); err == nil && strings.HasPrefix(answer, want) {
+					got[heard] = true
+					delete(pending, heard)
+				}
+				q.Close()
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return got
+}
+
+// serveAt has the station answer at the addresses, until the returned function is called.
+func serveAt(t *testing.T, at station, addresses ...netip.Addr) (stop func()) {
+	t.Helper()
+	var stops []func()
+	for protocol, port := range map[string]uint16{"tcp": 8000, "udp": 8001} {
+		for _, a := range addresses {
+			if stop, err := at.TryServe(at.name, protocol, netip.AddrPortFrom(a, port)); err == nil { // else it has not the address
+				stops = append(stops, stop)
+			}
+		}
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
+}
+
+// routes reports whether the namespace is the guest's router.
+func routes(kind cache.Kind) bool {
+	return kind == cache.BindingMasquerade || kind == cache.BindingRouted
+}
+
+// guestOf puts a guest behind the wired NIC, which answers.
+func guestOf(t *testing.T, n nstest.Network) station {
+	t.Helper()
+	r := record(t, n)
+	g := station{name: "guest"}
+	if routes(r.Binding) {
+		g.Namespace = recordsGuest(t, n, r, r.MTU)
+	} else {
+		g.Namespace = n.Guest(t, r)
+		for _, line := range []string{
+			"link set eth0 mtu 1450 up", "addr add 10.244.1.7/24 dev eth0", "addr add fd00:244:1::7/64 dev eth0 nodad",
+			"route add default via 10.244.1.1", "route add default via fd00:244:1::1",
+		} {
+			g.IP(line)
+		}
+	}
+	g.Settle("eth0")
+	var addresses []netip.Addr
+	if !routes(r.Binding) {
+		addresses = []netip.Addr{nstest.Pod4, nstest.Pod6}
+	} else {
+		if r.IPv4 != nil {
+			addresses = append(addresses, r.IPv4.Address.Addr())
+		}
+		if r.IPv6 != nil {
+			addresses = append(addresses, r.IPv6.Address)
+		}
+	}
+	t.Cleanup(serveAt(t, g, addresses...))
+	return g
+}
+
+// under is a pod with sysctls, and what it could do before Setup.
+type under struct {
+	nstest.Network
+	could map[string]bool
+}
+
+// newUnder sets the sysctls, and wants the pod to lose what they take from it, and nothing else.
+func newUnder(t *testing.T, list []setting, lost []string) (u under, fault error) {
+	t.Helper()
+	u.Network = nstest.NewNetwork(t)
+	u.World.Serve("world", "tcp", netip.AddrPortFrom(nstest.Gateway4, 8000), netip.AddrPortFrom(nstest.Gateway6, 8000), netip.AddrPortFrom(nstest.Beyond4, 8000), netip.AddrPortFrom(nstest.Beyond6, 8000))
+	u.World.Serve("world", "udp", netip.AddrPortFrom(nstest.Gateway4, 8001), netip.AddrPortFrom(nstest.Gateway6, 8001), netip.AddrPortFrom(nstest.Beyond4, 8001), netip.AddrPortFrom(nstest.Beyond6, 8001))
+	write(u.Pod, list)
+	pod := station{u.Pod, "pod"}
+	defer serveAt(t, pod, nstest.Pod4, nstest.Pod6)()
+	isLost := func(heard string) bool {
+		return slices.ContainsFunc(lost, func(pattern string) bool { return regexp.MustCompile(pattern).MatchString(heard) })
+	}
+	u.could = talksOf(t, u.Network, pod, func(heard string) bool { return !isLost(heard) }, patience)
+	for _, k := range talks {
+		for family := range 2 {
+			if heard := k.heard(family); !isLost(heard) && !u.could[heard] {
+				fault = errors.Join(fault, fmt.Errorf("the pod itself loses %s: put the sysctl into the table of those that are tried alone", heard))
+			}
+		}
+	}
+	if len(lost) > 0 {
+		for heard := range talksOf(t, u.Network, pod, isLost, 300*time.Millisecond) {
+			fault = errors.Join(fault, fmt.Errorf("the pod does not lose %s", heard))
+		}
+	}
+	return u, fault
+}
+
+// compare wants the guest to do what the pod could.
+func (u under) compare(t *testing.T, kind cache.Kind, patience time.Duration) (fault error) {
+	t.Helper()
+	asked := func(heard string) bool { return u.could[heard] && (routes(kind) || !strings.HasPrefix(heard, "own")) }
+	got := talksOf(t, u.Network, guestOf(t, u.Network), asked, patience)
+	for heard := range u.could {
+		if asked(heard) && !got[heard] {
+			fault = errors.Join(fault, fmt.Errorf("the guest loses %s", heard))
+		}
+	}
+	return fault
+}
+
+// before has Setup find the sysctls. The guest can do what the pod could, and Teardown gives everything back.
+func before(t *testing.T, b infra.Binding, list []setting) (fault error) {
+	t.Helper()
+	u, fault := newUnder(t, list, nil)
+	if fault != nil {
+		return fault
+	}
+	found := steady(settled(t, u.Network))
+	c := config(u.Network, b)
+	if _, err := c.Setup(t.Context()); err != nil {
+		return err
+	}
+	fault = errors.Join(u.compare(t, b.Kind(), patience), c.Check(t.Context()))
+	c.Down.CutOff = true
+	if err := c.Teardown(t.Context()); err != nil {
+		return errors.Join(fault, err)
+	}
+	var left error
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if left = difference(found, steady(u.Pod.Dump())); left == nil {
+			break
+		}
+	}
+	return errors.Join(fault, left)
+}
+
+// after has the sysctls change after Setup. The guest can do what it could, or Check says what differs. After another
+// Setup it can.
+func after(t *testing.T, b infra.Binding, list []setting) (fault error) {
+	t.Helper()
+	u, fault := newUnder(t, nil, nil)
+	if fault != nil {
+		return fault
+	}
+	c := config(u.Network, b)
+	if _, err := c.Setup(t.Context()); err != nil {
+		return err
+	}
+	write(u.Pod, list)
+	var drift *phase1.DriftError
+	if err := c.Check(t.Context()); errors.As(err, &drift) {
+		if _, err := c.Setup(t.Context()); err != nil {
+			return err
+		}
+		fault = c.Check(t.Context())
+	} else {
+		fault = err
+	}
+	return errors.Join(fault, u.compare(t, b.Kind(), patience))
+}
+
+// TestSysctls sets the sysctls that a namespace has to small and large values, at all links, at those to come and at
+// the NIC, before Setup and after it. Most are set together, and the guest can do what the pod could. With -crash all,
+// each is set alone.
+func TestSysctls(t *testing.T) {
+	nstest.Long(t)
+	nstest.KernelDecides(t, "what a sysctl does, and which there are")
+	t.Parallel()
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	var here []string
+	for _, path := range sysctlsOf(t, nstest.NewNetwork(t).Pod) {
+		if decision(path).tried {
+			here = append(here, path)
+		}
+	}
+	var bundles [][]setting
+	for _, value := range []string{"0", "1", "2", "3", "8", "2147483647"} {
+		for _, place := range []string{"all", "default", "eth0"} {
+			var list []setting
+			for _, path := range here {
+				if at, of := strings.Replace(path, "/*/", "/"+place+"/", 1), strings.Contains(path, "/*/"); of || place == "all" {
+					list = append(list, setting{at, value})
+				}
+			}
+			bundles = append(bundles, list)
+		}
+	}
+	if *crash == "all" {
+		var each [][]setting
+		for _, bundle := range bundles {
+			for _, s := range bundle {
+				each = append(each, []setting{s})
+			}
+		}
+		bundles = each
+	}
+	for name, judge := range map[string]func(*testing.T, infra.Binding, []setting) error{"before Setup": before, "after Setup": after} {
+		t.Run(name, func(t *testing.T) {
+			eachBinding(t, func(t *testing.T, b infra.Binding) {
+				t.Parallel()
+				for _, bundle := range bundles {
+					// Subtests end what a judge begins.
+					fault := func(list []setting) (fault error) {
+						if !t.Run(fmt.Sprint(list[0], " and ", len(list)-1), func(t *testing.T) { fault = judge(t, b, list) }) {
+							return errors.New("the subtest failed")
+						}
+						return fault
+					}
+					if err := fault(bundle); err != nil {
+						t.Errorf("%v: %v", smallest(bundle, fault), err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// smallest is the smallest part of the list that is at fault, if a half of it is.
+func smallest(list []setting, fault func([]setting) error) []setting {
+	for len(list) > 1 {
+		half := len(list) / 2
+		switch {
+		case fault(list[:half]) != nil:
+			list = list[:half]
+		case fault(list[half:]) != nil:
+			list = list[half:]
+		default:
+			return list
+		}
+	}
+	return list
+}
+
+// sysctlsOf are the sysctls that a namespace has, with * for the names of its links, once each.
+func sysctlsOf(t *testing.T, n *nstest.Namespace) (list []string) {
+	t.Helper()
+	err := netns.Do(n.File, func() error {
+		return filepath.WalkDir("/proc/sys/net", func(path string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				list = append(list, ofLink.ReplaceAllString(strings.TrimPrefix(path, "/proc/sys/net/"), "$1/*/"))
+			}
+			return err
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+var ofLink = regexp.MustCompile(`^(ipv[46]/(?:conf|neigh))/[^/]+/`)
+
+// TestSysctlsDecided: each sysctl of a namespace stands in the table.
+func TestSysctlsDecided(t *testing.T) {
+	nstest.KernelDecides(t, "which sysctls there are")
+	t.Parallel()
+	for _, path := range sysctlsOf(t, nstest.NewNetwork(t).Pod) {
+		if decision(path).why == "" {
+			t.Errorf("net/%s is undecided: does the guest depend on it? Try it, and put it into the table", path)
+		}
+	}
+}
+
+// TestSysctlsRefused are values with which no guest can work under some bindings, or with which the pod itself loses
+// something. A refusal names the sysctl. What it says to do works, and so do the binding that it names and auto.
+func TestSysctlsRefused(t *testing.T) {
+	nstest.Long(t)
+	nstest.KernelDecides(t, "what a sysctl does")
+	t.Parallel()
+	both, none := []cache.Kind{cache.BindingMasquerade, cache.BindingRouted}, []cache.Kind{}
+	const in4, in6, fragments4, fragments6 = "^in .* IPv4", "IPv6", "^in udp 4000 IPv4", "^in udp 4000 IPv6"
+	zero := func(names string) (list []setting) {
+		for _, name := range strings.Fields(names) {
+			list = append(list, setting{name, "0"})
+		}
+		return list
+	}
+	for _, c := range []struct {
+		set     []setting
+		lost    []string
+		refused []cache.Kind
+	}{
+		{[]setting{{"ipv4/conf/all/arp_ignore", "2"}}, nil, []cache.Kind{cache.BindingRouted}},
+		{[]setting{{"ipv4/conf/all/arp_ignore", "8"}}, []string{in4}, both},
+		{[]setting{{"ipv4/conf/default/arp_ignore", "2"}}, nil, none},
+		{[]setting{{"ipv4/conf/default/arp_ignore", "8"}}, nil, none},
+		{[]setting{{"ipv4/conf/eth0/arp_ignore", "2"}}, nil, none},
+		{[]setting{{"ipv6/conf/eth0/disable_ipv6", "1"}}, []string{in6}, none},
+		{zero("ipv4/ipfrag_low_thresh ipv4/ipfrag_high_thresh"), []string{fragments4}, both},
+		{zero("ipv6/ip6frag_low_thresh ipv6/ip6frag_high_thresh"), []string{fragments6}, none},
+		{zero("netfilter/nf_conntrack_frag6_low_thresh netfilter/nf_conntrack_frag6_high_thresh"), nil, both},
+		{zero("netfilter/nf_conntrack_udp_timeout"), nil, both},
+		{zero("netfilter/nf_conntrack_tcp_timeout_established netfilter/nf_conntrack_generic_timeout netfilter/nf_conntrack_icmp_timeout"), nil, both},
+	} {
+		t.Run(fmt.Sprint(c.set), func(t *testing.T) {
+			t.Parallel()
+			eachBinding(t, func(t *testing.T, b infra.Binding) {
+				u, fault := newUnder(t, c.set, c.lost)
+				if fault != nil {
+					t.Fatal(fault)
+				}
+				nic := config(u.Network, b)
+				_, err := nic.Setup(t.Context())
+				var refused *infra.RefusedError
+				if wants := slices.Contains(c.refused, b.Kind()); errors.As(err, &refused) != wants || !wants && err != nil {
+					t.Fatalf("Setup says %v, want a refusal: %v", err, wants)
+				}
+				if err != nil {
+					for _, s := range c.set {
+						if name := strings.ReplaceAll(s.path, "/", "."); !strings.HasSuffix(name, "low_thresh") && !strings.Contains(refused.Reason, "net."+name+" is "+s.value) {
+							t.Errorf("the refusal does not name %s: %v", name, err)
+						}
+					}
+					other := nic
+					other.Binding = infra.Auto{Order: []cache.Kind{b.Kind(), refused.Instead}}
+					if r, err := other.Setup(t.Context()); err != nil || r.Binding != refused.Instead {
+						t.Fatalf("auto becomes %s, %v, want %s", r.Binding, err, refused.Instead)
+					}
+					if err := u.compare(t, refused.Instead, patience); err != nil {
+						t.Errorf("%s: %v", refused.Instead, err)
+					}
+					return
+				}
+				if err := u.compare(t, b.Kind(), patience); err != nil {
+					t.Error(err)
+				}
+			})
+			for _, kind := range c.refused { // what the refusal says to do
+				t.Run("the way out of "+string(kind), func(t *testing.T) {
+					u, fault := newUnder(t, c.set, c.lost)
+					if fault != nil {
+						t.Fatal(fault)
+					}
+					nic := config(u.Network, bindings[slices.IndexFunc(bindings, func(b infra.Binding) bool { return b.Kind() == kind })])
+					_, err := nic.Setup(t.Context())
+					if err == nil {
+						t.Fatal("no refusal")
+					}
+					for _, command := range regexp.MustCompile(`sysctl -w (\S+=\w+)`).FindAllStringSubmatch(err.Error(), -1) {
+						u.Pod.Exec("sysctl", "-qw", command[1])
+					}
+					setup(t, nic)
+					if err := u.compare(t, kind, patience); err != nil {
+						t.Error(err)
+					}
+					// The value comes back while the guest is wired: Check and Setup name it.
+					write(u.Pod, c.set)
+					last := c.set[len(c.set)-1]
+					name := "net." + strings.ReplaceAll(last.path, "/", ".") + " is " + last.value
+					for verb, err := range map[string]error{"check": nic.Check(t.Context()), "setup": setupAlone(t.Context(), nic)} {
+						if err == nil || !strings.Contains(err.Error(), name) {
+							t.Errorf("%s says %v, want %q", verb, err, name)
+						}
+					}
+				})
+			}
+		})
+	}
+}
