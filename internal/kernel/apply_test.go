@@ -40,7 +40,7 @@ func TestUnknown(t *testing.T) {
 			t.Errorf("%v: Encode knows it", op)
 		}
 	}
-	if _, _, err := Encode([]netstate.Op{netstate.ConfSet{Name: "arp_ignore"}}); err == nil {
-		t.Error("Encode knows arp_ignore")
+	if _, _, err := Encode([]netstate.Op{netstate.ConfSet{Name: "arp_announce"}}); err == nil {
+		t.Error("Encode knows arp_announce")
 	}
 }
