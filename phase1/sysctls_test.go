@@ -455,3 +455,60 @@ func TestSysctlsRefused(t *testing.T) {
 		})
 	}
 }
+
+// TestHiddenNexthop: the kernel does not show by which link a route of a nexthop object leads. Under masquerade the guest
+// has the namespace's routes; the other bindings are refused, and what they say to do works.
+func TestHiddenNexthop(t *testing.T) {
+	nstest.KernelDecides(t, "what the kernel shows of a nexthop object")
+	t.Parallel()
+	const hides = "ipv4/nexthop_compat_mode"
+	pod := func(t *testing.T) under {
+		u, fault := newUnder(t, nil, nil)
+		if fault != nil {
+			t.Fatal(fault)
+		}
+		u.Pod.IP("route del default")
+		u.Pod.IP("nexthop add id 1 via 10.244.1.1 dev eth0")
+		u.Pod.IP("route add default nhid 1")
+		write(u.Pod, []setting{{hides, "0"}})
+		return u
+	}
+	for _, b := range []infra.Binding{infra.Redirect{}, infra.Masquerade{}} {
+		t.Run(string(b.Kind()), func(t *testing.T) {
+			u := pod(t)
+			c := config(u.Network, b)
+			_, err := c.Setup(t.Context())
+			if refused := new(infra.RefusedError); b.Kind() == cache.BindingMasquerade {
+				if err != nil {
+					t.Fatal(err)
+				}
+			} else if !errors.As(err, &refused) || refused.Instead != cache.BindingMasquerade || !strings.Contains(refused.Reason, "sysctl -w net.ipv4.nexthop_compat_mode=1") {
+				t.Fatalf("%v, want a refusal that names %s and masquerade", err, hides)
+			} else {
+				write(u.Pod, []setting{{hides, "1"}})
+				setup(t, c)
+			}
+			if err := u.compare(t, b.Kind(), patience); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestModeWithoutSecret: what the page of limits says of addr_gen_mode.
+func TestModeWithoutSecret(t *testing.T) {
+	nstest.KernelDecides(t, "which modes a link takes")
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	write(n.Pod, []setting{{"ipv6/conf/all/addr_gen_mode", "2"}})
+	c := config(n, infra.Bridge{})
+	setup(t, c)
+	if err := c.Teardown(t.Context()); err == nil || !strings.Contains(err.Error(), "addrgenmode") {
+		t.Errorf("Teardown says %v, want the mode: has the kernel changed?", err)
+	}
+	write(n.Pod, []setting{{"ipv6/conf/eth0/stable_secret", "2001:db8::1"}})
+	unwire(t, c)
+	n.Pod.IP("link set eth0 addrgenmode eui64")
+	setup(t, c)
+	unwire(t, c)
+}
