@@ -103,6 +103,10 @@ var decisions = []struct {
 		bridge-nf-filter-vlan-tagged bridge-nf-pass-vlan-input-dev
 	`},
 	{"connection tracking of what the namespace forwards", true, `
+		netfilter: nf_conntrack_dccp_loose nf_conntrack_dccp_timeout_closereq nf_conntrack_dccp_timeout_closing
+		nf_conntrack_dccp_timeout_open nf_conntrack_dccp_timeout_partopen nf_conntrack_dccp_timeout_request
+		nf_conntrack_dccp_timeout_respond nf_conntrack_dccp_timeout_timewait nf_conntrack_helper
+		nf_conntrack_sctp_timeout_heartbeat_acked nf_flowtable_tcp_timeout nf_flowtable_udp_timeout
 		netfilter: nf_conntrack_acct nf_conntrack_checksum nf_conntrack_events nf_conntrack_frag6_timeout
 		nf_conntrack_log_invalid nf_conntrack_sctp_timeout_closed nf_conntrack_sctp_timeout_heartbeat_sent
 		nf_conntrack_sctp_timeout_shutdown_ack_sent nf_conntrack_sctp_timeout_shutdown_recd

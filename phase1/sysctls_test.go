@@ -260,10 +260,10 @@ func after(t *testing.T, b infra.Binding, list []setting) (fault error) {
 // each is set alone.
 func TestSysctls(t *testing.T) {
 	nstest.Long(t)
-	nstest.KernelDecides(t, "what a sysctl does, and which there are")
 	t.Parallel()
 	nstest.Need(t)
 	nstest.NeedTaps(t)
+	withConntrack(t)
 	var here []string
 	for _, path := range sysctlsOf(t, nstest.NewNetwork(t).Pod) {
 		if decision(path).tried {
@@ -328,6 +328,12 @@ func smallest(list []setting, fault func([]setting) error) []setting {
 	return list
 }
 
+// withConntrack has the kernel load connection tracking, which comes with sysctls for each namespace.
+func withConntrack(t *testing.T) {
+	t.Helper()
+	nstest.New(t, "tracking").Exec("nft", "add table inet t; add chain inet t c; add rule inet t c ct state new")
+}
+
 // sysctlsOf are the sysctls that a namespace has, with * for the names of its links, once each.
 func sysctlsOf(t *testing.T, n *nstest.Namespace) (list []string) {
 	t.Helper()
@@ -352,6 +358,7 @@ var ofLink = regexp.MustCompile(`^(ipv[46]/(?:conf|neigh))/[^/]+/`)
 func TestSysctlsDecided(t *testing.T) {
 	nstest.KernelDecides(t, "which sysctls there are")
 	t.Parallel()
+	withConntrack(t)
 	for _, path := range sysctlsOf(t, nstest.NewNetwork(t).Pod) {
 		if decision(path).why == "" {
 			t.Errorf("net/%s is undecided: does the guest depend on it? Try it, and put it into the table", path)
@@ -365,6 +372,7 @@ func TestSysctlsRefused(t *testing.T) {
 	nstest.Long(t)
 	nstest.KernelDecides(t, "what a sysctl does")
 	t.Parallel()
+	withConntrack(t)
 	both, none := []cache.Kind{cache.BindingMasquerade, cache.BindingRouted}, []cache.Kind{}
 	const in4, in6, fragments4, fragments6 = "^in .* IPv4", "IPv6", "udp 4000 IPv4", "udp 4000 IPv6"
 	zero := func(names string) (list []setting) {
