@@ -32,7 +32,11 @@ func (n NIC) Fill(r *cache.Record) {
 	v4, v6 := n.Addresses()
 	learned := n.Tables()
 	for _, route := range n.found.Routes {
-		if kind, ok := noWay[route.Type]; ok && learned[route.Table] {
+		has := len(v6) > 0
+		if route.Destination.Addr().Is4() {
+			has = len(v4) > 0
+		}
+		if kind, ok := noWay[route.Type]; ok && has && learned[route.Table] {
 			lose(r, "route", fmt.Sprintf("%s %v", kind, route.Destination), "a lease has no such routes, so the guest sends what the namespace would not")
 		}
 	}

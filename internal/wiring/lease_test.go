@@ -396,7 +396,7 @@ neighbour 10.244.1.1 at 02:00:00:00:00:01
   10.244.1.9/32
   0.0.0.0/0 via 10.244.1.9
   gateway 10.244.1.9
-loss: policy-rule rules of the namespace (2): a guest cannot learn policy rules by DHCP
+loss: policy-rule rules of the namespace (1): a guest cannot learn policy rules by DHCP
 loss: policy-rule table 101: its routes through eth0 are not the guest's, as no policy rule sends all of the guest's packets there
 loss: policy-rule table 102: its routes through eth0 are not the guest's, as no policy rule sends all of the guest's packets there
 `},
@@ -406,7 +406,6 @@ loss: policy-rule table 102: its routes through eth0 are not the guest's, as no 
 		}), `IPv4 10.244.1.7/24 from 10.244.1.1
   0.0.0.0/0 via 10.244.1.1
   gateway 10.244.1.1
-loss: policy-rule rules of the namespace (1): a guest cannot learn policy rules by DHCP
 loss: policy-rule table 100: its routes through eth0 are not the guest's, as no policy rule sends all of the guest's packets there
 `},
 		{"no ARP", flannelWith(func(s *netstate.Snapshot) {

@@ -39,8 +39,8 @@ func isTemporary(l cache.Loss) bool { return l.Kind == "gateway" }
 // isOfClient reports whether the loss depends on the guest's DHCP client or on the Spec alone, and not on the binding.
 func isOfClient(l cache.Loss) bool { return l.Kind == "option" }
 
-// weigh returns a number that is higher for a plan that loses more; 0: nothing that Auto would choose by.
-func (p *Plan) weigh() int {
+// lost returns a number that is higher for a plan that loses more; 0: nothing that Auto would choose by.
+func (p *Plan) lost() int {
 	const grave = 1 << 20 // more than any number of other losses
 	weight := 0
 	for _, l := range p.Record.Losses {
@@ -52,6 +52,16 @@ func (p *Plan) weigh() int {
 		}
 	}
 	return weight
+}
+
+// weigh is lost, and more for a masquerade: that it hides the NIC's address counts more than what else can be lost,
+// except a family.
+func (p *Plan) weigh() int {
+	const hidden = 1 << 19
+	if t := p.binding.traits(); t.routes && !t.offStack {
+		return p.lost() + hidden
+	}
+	return p.lost()
 }
 
 // keeps reports whether the guest of the plan gets what another plan loses.
@@ -147,12 +157,14 @@ func choose(plans []*Plan) (chosen *Plan, passed []*infra.RefusedError) {
 func AskOthers(nic string, spec infra.Spec, p *Plan, err error) (q Questions, needed bool) {
 	var refused *infra.RefusedError
 	lossless := err == nil && len(p.Record.Losses) == 0
-	if _, auto := spec.Binding.(infra.Auto); auto || lossless || err != nil && !errors.As(err, &refused) {
+	auto, is := spec.Binding.(infra.Auto)
+	if all := is && len(auto.Bindings()) == len(infra.Auto{}.Bindings()); all || lossless || err != nil && !errors.As(err, &refused) {
 		return Questions{}, false
 	}
 	q = Ask(nic, spec)
 	spec.Binding = infra.Auto{}
 	more := Ask(nic, spec)
+	more.Gateways = false // to ask is to send and to wait, and a gateway that did not answer is no reason to choose by
 	return q.and(more), true
 }
 
@@ -191,9 +203,12 @@ func (p *Plan) loseServers() {
 func (p *Plan) loseOfNamespace(nic netstate.Link) {
 	learned := lease.Of(p.found, nic).Tables()
 	routes := p.binding.traits().routes // the namespace's rules and tables decide
+	v4, v6 := lease.Of(p.found, nic).Addresses()
+	own := map[bool][]netip.Prefix{false: v4, true: v6}
 	rules := 0
 	for _, r := range p.found.Rules {
-		if r.Other || !learned[r.Table] {
+		ofGuest := func(a netip.Prefix) bool { return !r.Source.IsValid() || r.Source.Contains(a.Addr()) }
+		if (r.Other || !learned[r.Table]) && slices.ContainsFunc(own[r.IPv6], ofGuest) {
 			rules++
 		}
 	}
@@ -201,6 +216,13 @@ func (p *Plan) loseOfNamespace(nic netstate.Link) {
 		p.lose("policy-rule", fmt.Sprintf("rules of the namespace (%d)", rules), "a guest cannot learn policy rules by DHCP")
 	}
 	for _, r := range p.found.Routes {
+		refused := func(h netstate.Hop) bool {
+			l, _ := p.found.Link(h.Link)
+			return h.Link != nic.Index && !p.isWired(l) && !p.comesBack(l, version(r.Destination.Addr()))
+		}
+		if routes && r.Uses(nic.Index) && slices.ContainsFunc(r.Hops, refused) {
+			p.lose("next-hop", r.Destination.String(), "the guest gets a refusal where the route leads out by another link than %s", nic.Name)
+		}
 		if r.Uses(nic.Index) && !learned[r.Table] && !routes {
 			learned[r.Table] = true
 			p.lose("policy-rule", fmt.Sprintf("table %d", r.Table), "its routes through %s are not the guest's, as no policy rule sends all of the guest's packets there", nic.Name)

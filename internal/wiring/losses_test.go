@@ -43,7 +43,8 @@ func TestAutoByLosses(t *testing.T) {
 	}{
 		{"nothing is lost", lan4(), auto(), cache.BindingBridge, nil},
 		{"a route that routed keeps", with(multipath), auto(), cache.BindingRouted, []string{"bridge: next-hop 10.96.0.0/12", "redirect: next-hop 10.96.0.0/12"}},
-		{"an address that masquerade keeps", with(second), auto(), cache.BindingMasquerade, []string{"bridge: address 10.99.0.7", "redirect: address", "routed: address"}},
+		{"an address that masquerade alone keeps, which hides the other", with(second), auto(), cache.BindingBridge, nil},
+		{"the same, masquerade first", with(second), order(cache.BindingMasquerade, cache.BindingBridge), cache.BindingMasquerade, nil},
 		{"an address that masquerade keeps, and a network that is in use", with(func(s *netstate.Snapshot) {
 			second(s)
 			s.Links = append(s.Links, net1())
@@ -326,8 +327,8 @@ func TestUnsent(t *testing.T) {
 		{"45 routes, masquerade", routes(45), masquerade(), "masquerade", 0, ""},
 		{"45 routes, no responder", routes(45), withSpec(bridge(), func(s *asked) { s.Options.NoResponder = true }), "bridge", 0, ""},
 		{"180 routes", routes(180), redirect(), "redirect", 1, "to any client; masquerade keeps it"},
-		{"180 routes, auto", routes(180), auto, "masquerade", 0, ""},
-		{"IPv6 routes", routes6, bridge(), "bridge", 16, "route 2001:db8:54::/48: it does not fit into a router advertisement beside the others; masquerade keeps it"},
+		{"180 routes, auto", routes(180), auto, "bridge", 1, "to any client; masquerade keeps it"},
+		{"IPv6 routes", routes6, bridge(), "bridge", 16, "route 2001:db8:54::/48: it does not fit into a router advertisement beside the others; routed keeps it"},
 		{"IPv6 addresses", addresses6, bridge(), "bridge", 6, "address fd00:244:1::118: DHCPv6 leases 25 addresses, as more do not fit into a message; masquerade keeps it"},
 		{"options of both families", flannel(), options, "bridge", 0, ""},
 		{"options without IPv6", lan4(), options, "bridge", 2, "server fd00::7: the guest has no IPv6 address"},

@@ -141,11 +141,17 @@ func (p *Plan) sendsTo(nic netstate.Link, networks []netip.Prefix) bool {
 	if p.binding.traits().routes && !p.binding.traits().offStack {
 		return true // a guest behind a masquerade has a default route
 	}
+	given := map[netip.Prefix]bool{}
+	for _, r := range lease.Of(p.found, nic).Routes(networks[0].Addr().Is4()) { // all are of one version of IP
+		given[r.Destination.Masked()] = true
+	}
 	return !slices.ContainsFunc(networks, func(n netip.Prefix) bool {
-		covers := func(r netstate.Route) bool {
-			return r.Destination.Bits() <= n.Bits() && r.Destination.Contains(n.Addr())
+		for bits := n.Bits(); bits >= 0; bits-- {
+			if given[netip.PrefixFrom(n.Addr(), bits).Masked()] {
+				return false
+			}
 		}
-		return !slices.ContainsFunc(lease.Of(p.found, nic).Routes(n.Addr().Is4()), covers)
+		return true
 	})
 }
 
@@ -162,6 +168,7 @@ func (p *Plan) loseOtherLinks(nic netstate.Link) {
 		}
 		for _, v := range []int{4, 6} {
 			var networks []netip.Prefix
+			listed := map[netip.Prefix]bool{}
 			aside := uint32(0) // a table that has a default route by the link, and that a policy rule names
 			for _, r := range p.found.Routes {
 				d := r.Destination
@@ -171,8 +178,8 @@ func (p *Plan) loseOtherLinks(nic netstate.Link) {
 				if r.Table != netstate.TableMain && d.Bits() < syntax.MinNetwork {
 					aside = r.Table
 				}
-				if !slices.Contains(networks, d) {
-					networks = append(networks, d)
+				if !listed[d] {
+					networks, listed[d] = append(networks, d), true
 				}
 			}
 			if len(networks) > 0 && !(p.comesBack(l, v) && p.sendsTo(nic, networks)) {

@@ -141,7 +141,7 @@ func planBy(networks *Networks, found netstate.Snapshot, nic string, spec infra.
 		case err == nil:
 			refusal = p.refuseLosses()
 		case errors.As(err, &refusal):
-		case errors.Is(err, infra.ErrCollision) && len(tries) > 1: // another of Auto's has no such network
+		case len(plans) > 0, errors.Is(err, infra.ErrCollision) && len(tries) > 1: // another of Auto's works, or may
 			refusal = &infra.RefusedError{NIC: nic, Binding: b.Kind(), Reason: err.Error()}
 		default:
 			return nil, err
@@ -151,7 +151,7 @@ func planBy(networks *Networks, found netstate.Snapshot, nic string, spec infra.
 			continue
 		}
 		plans = append(plans, p)
-		if p.weigh() == 0 {
+		if p.lost() == 0 {
 			break
 		}
 	}
@@ -503,10 +503,13 @@ func (p *Plan) Shared() []string {
 // earlier. So the last Teardown, of either NIC, leaves the namespace as it was before both.
 func Inherit(found *netstate.Snapshot, earlier Journal) {
 	found.Sysctls = maps.Clone(found.Sysctls)
+	binding := bindingOf(earlier.Spec.Binding)
+	changed := binding.asks(netstate.NamesFor(earlier.NIC, earlier.Spec.Tap)).Sysctls // others are there for a comparison
 	for _, path := range netstate.Shared() {
 		_, there := found.Sysctls[path]
 		value, known := earlier.Found.Sysctls[path]
-		if !known && slices.Contains(netstate.BridgeCalls(), path) && bindingOf(earlier.Spec.Binding).traits().bridged {
+		known = known && slices.Contains(changed, path)
+		if !known && slices.Contains(netstate.BridgeCalls(), path) && binding.traits().bridged {
 			value, known = netstate.DefaultBridgeCall, true // they came with the other NIC's bridge
 		}
 		if there && known {

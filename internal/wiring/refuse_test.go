@@ -113,7 +113,7 @@ func TestRefused(t *testing.T) {
 			s.Tables = []firewall.Image{{Family: firewall.Inet, Name: "guestwire-eth0"}}
 		}), masquerade(), is(infra.ErrWired), "inet guestwire-eth0|Teardown|delete"},
 
-		{"masquerade of what is routed by its source", sourceRouted(), masquerade(), refused("masquerade", "routed"), "policy rules|10.244.1.7|routed would work"},
+		{"masquerade of what is routed by its source", sourceRouted(), masquerade(), refused("masquerade", "bridge"), "policy rules|10.244.1.7|bridge would work"},
 		{"bridge on NOARP", nicWith(func(l *netstate.Link) { l.NoARP = true }), bridge(), refused("bridge", "redirect"), "ARP|redirect would work"},
 		{"bridge on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), bridge(), refused("bridge", "routed"), "Ethernet|routed would work"},
 		{"bridge on tun where routed's address is in use", flannelWith(func(s *netstate.Snapshot) {
@@ -133,7 +133,7 @@ func TestRefused(t *testing.T) {
 		{"bridge on a NIC that is down and in a multipath route", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Up = false
 			s.Routes = []netstate.Route{{Table: netstate.TableMain, Type: netstate.RouteUnicast, Destination: pfx("192.0.2.0/24"), Hops: []netstate.Hop{{Link: 2, Gateway: ip("10.244.1.1")}, {Link: 7}}}}
-		}), bridge(), refused("bridge", "routed"), "192.0.2.0/24|down|routed would work"},
+		}), bridge(), refused("bridge", "redirect"), "192.0.2.0/24|down|redirect would work"},
 		{"bridge with a gateway that is the namespace's own", flannelWith(func(s *netstate.Snapshot) {
 			s.Routes = append(s.Routes, netstate.Route{Link: 2, Table: netstate.TableMain, Type: 2, Scope: 254, Destination: pfx("10.244.1.0/25")})
 		}), bridge(), refused("bridge", "redirect"), "10.244.1.1|itself|redirect would work"},

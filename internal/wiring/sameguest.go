@@ -48,6 +48,7 @@ func SameGuest(nic string, wired, wanted infra.Spec) (infra.Spec, error) {
 	}
 	if len(other) == 0 {
 		wanted.Tap = wired.Tap
+		wanted.AcceptLosses = wanted.AcceptLosses || wired.AcceptLosses // the guest lives without since then
 		if b, ok := wanted.Binding.(infra.Masquerade); ok {
 			is := wired.Binding.(infra.Masquerade)
 			b.Guest, b.Gateway = is.Guest, is.Gateway
