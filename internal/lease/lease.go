@@ -87,14 +87,14 @@ func (n NIC) addLeaseBehind(r *cache.Record, v4, v6 []netip.Prefix) {
 func (n NIC) FillRouted(r *cache.Record) {
 	v4, v6 := n.Addresses()
 	if len(v4) > 0 {
-		r.IPv4 = leaseBehind4(v4[0].Addr(), Hop(v4[0].Addr()), destinations(n.Routes(true)))
+		r.IPv4 = leaseBehind4(v4[0].Addr(), Hop(v4[0].Addr()), destinations(n.Behind(true)))
 		if r.ResponderTap != "" {
 			n.addStandIn(r)
 		}
 	}
 	if len(v6) > 0 {
 		router := cache.Router{Address: eui64.LinkLocal(r.GatewayMAC), MAC: r.GatewayMAC}
-		r.IPv6 = n.leaseBehind6(v6, router, destinations(n.Routes(false)))
+		r.IPv6 = n.leaseBehind6(v6, router, destinations(n.Behind(false)))
 	}
 	loseSecond(r, v4)
 }

@@ -219,6 +219,33 @@ func (n NIC) routesIn(v4 bool, from []netip.Addr, tables ...uint32) []netstate.R
 	return routes
 }
 
+// Behind are the routes through the NIC to what a guest behind the namespace reaches. The namespace chooses the route for
+// each of the guest's packets. So the routes count that some of the packets take: by a TOS, by one of the NIC's
+// addresses, or from a table to which a rule leads some packets. More specific routes come first.
+func (n NIC) Behind(v4 bool) []netstate.Route {
+	routes := n.Routes(v4)
+	own, v6 := n.Addresses()
+	if !v4 {
+		own = v6
+	}
+	from := addressesOf(own)
+	isFrom := func(p netip.Prefix) bool { return p.Bits() <= 0 || slices.ContainsFunc(from, p.Contains) }
+	looked := map[uint32]bool{netstate.TableMain: true}
+	for _, r := range n.found.Rules {
+		if r.IPv6 != v4 && isFrom(r.Source) {
+			looked[r.Table] = true
+		}
+	}
+	for _, r := range n.found.Routes {
+		isKnown := func(k netstate.Route) bool { return k.Destination == r.Destination }
+		if looked[r.Table] && r.Destination.Addr().Is4() == v4 && r.Uses(n.Index) && r.Type == netstate.RouteUnicast && isFrom(r.Source) && !slices.ContainsFunc(routes, isKnown) {
+			routes = append(routes, r)
+		}
+	}
+	slices.SortStableFunc(routes, func(a, b netstate.Route) int { return b.Destination.Bits() - a.Destination.Bits() })
+	return routes
+}
+
 // NextHops are the routes through the NIC for packets from the address, as a guest would get them.
 func (n NIC) NextHops(from netip.Addr) []cache.Route {
 	return n.asGuest(&cache.Record{}, n.routesIn(from.Is4(), []netip.Addr{from}, n.lookups(from)...))

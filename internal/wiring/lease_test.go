@@ -464,6 +464,41 @@ neighbour fe80::d476:65ff:fe19:84d7 at 0a:58:0a:f4:01:07
 	}
 }
 
+// TestRoutedDestinations: a guest behind the namespace gets the destinations that some of its packets reach, as the
+// namespace chooses the route for each.
+func TestRoutedDestinations(t *testing.T) {
+	plan := newPlan(t, flannelWith(func(s *netstate.Snapshot) {
+		s.Routes = slices.DeleteFunc(s.Routes, netstate.Route.Default)
+		s.Rules = []netstate.Rule{{Priority: 1, Table: 100, Other: true}, {Priority: 2, Table: 101, Other: true, Source: pfx("10.9.0.0/16")}, {Priority: 3, Table: 102, Other: true, IPv6: true}}
+		add := func(edit func(*netstate.Route), r netstate.Route) { s.Routes = append(s.Routes, withRoute(r, edit)) }
+		in := func(table uint32) func(*netstate.Route) { return func(r *netstate.Route) { r.Table = table } }
+		add(in(100), via("0.0.0.0/0", "10.244.1.9"))
+		add(in(101), via("10.1.0.0/16", "10.244.1.9"))
+		add(in(103), via("10.3.0.0/16", "10.244.1.9"))
+		add(func(r *netstate.Route) { r.TOS = 0x10 }, via("192.0.2.0/24", "10.244.1.9"))
+		add(in(102), via("::/0", "fe80::9"))
+		add(func(r *netstate.Route) { r.Source = pfx("fd00:244:1::/64") }, via("fd01::/48", "fe80::9"))
+		add(func(r *netstate.Route) { r.Source = pfx("fd00:9::/64") }, via("fd02::/48", "fe80::9"))
+	}), routed())
+	const want = `IPv4 10.244.1.7/32 from 169.254.75.1
+  169.254.75.1/32
+  10.244.1.0/24 via 169.254.75.1
+  192.0.2.0/24 via 169.254.75.1
+  10.244.0.0/16 via 169.254.75.1
+  0.0.0.0/0 via 169.254.75.1
+  gateway 169.254.75.1
+  or a /31 and 10.244.1.6
+IPv6 fd00:244:1::7
+  fd00:244:1::/64 via fe80::ff:fe00:0
+  fd01::/48 via fe80::ff:fe00:0
+  default via fe80::ff:fe00:0
+neighbour 10.244.1.6 at 02:00:00:00:00:00
+`
+	if have := leased(plan.Record); have != want {
+		t.Error(golden.Diff(want, have))
+	}
+}
+
 // TestGuestMTU: the guest has one MTU for all, so it is the smallest of its routes, but none that no link may have, or
 // that takes IPv6 from the guest.
 func TestGuestMTU(t *testing.T) {

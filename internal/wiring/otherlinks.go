@@ -141,8 +141,13 @@ func (p *Plan) sendsTo(nic netstate.Link, networks []netip.Prefix) bool {
 	if p.binding.traits().routes && !p.binding.traits().offStack {
 		return true // a guest behind a masquerade has a default route
 	}
+	on := lease.Of(p.found, nic)
+	routes := on.Routes
+	if p.binding.traits().routes {
+		routes = on.Behind
+	}
 	given := map[netip.Prefix]bool{}
-	for _, r := range lease.Of(p.found, nic).Routes(networks[0].Addr().Is4()) { // all are of one version of IP
+	for _, r := range routes(networks[0].Addr().Is4()) { // all are of one version of IP
 		given[r.Destination.Masked()] = true
 	}
 	return !slices.ContainsFunc(networks, func(n netip.Prefix) bool {
