@@ -246,6 +246,38 @@ func (n NIC) Behind(v4 bool) []netstate.Route {
 	return routes
 }
 
+// Ahead are the policy rules that come before the one for the table main, and send what is for an address behind the
+// namespace elsewhere. All says that none of these packets is looked up in main: the last rule takes the rest, or no
+// rule leads to main.
+func (n NIC) Ahead(behind netip.Addr) (ahead []netstate.Rule, all bool) {
+	version := 4
+	if behind.Is6() {
+		version = 6
+	}
+	rules := slices.Clone(n.found.Rules)
+	if !slices.Contains(n.found.NoMain, version) {
+		rules = append(rules, netstate.Rule{Priority: netstate.PriorityMain, Table: netstate.TableMain, IPv6: behind.Is6()})
+	}
+	slices.SortStableFunc(rules, func(a, b netstate.Rule) int { return cmp.Compare(a.Priority, b.Priority) })
+	isOwn := func(p netip.Prefix) bool { // answers come from others
+		return p.IsSingleIP() && slices.ContainsFunc(n.found.Addresses, func(a netstate.Address) bool { return a.Prefix.Addr() == p.Addr() })
+	}
+	d := n.decisions()
+	for _, r := range rules {
+		switch {
+		case r.IPv6 != behind.Is6() || isOwn(r.Source):
+		case r.Table == netstate.TableMain && r.Source.Bits() <= 0:
+			return ahead, false // also one that leaves default routes out, as wg-quick(8) adds
+		case d.isDecided(netip.PrefixFrom(behind, behind.BitLen()), []uint32{r.Table}):
+			ahead = append(ahead, r)
+			if !r.Other && r.Source.Bits() <= 0 {
+				return ahead, true
+			}
+		}
+	}
+	return ahead, true
+}
+
 // NextHops are the routes through the NIC for packets from the address, as a guest would get them.
 func (n NIC) NextHops(from netip.Addr) []cache.Route {
 	return n.asGuest(&cache.Record{}, n.routesIn(from.Is4(), []netip.Addr{from}, n.lookups(from)...))

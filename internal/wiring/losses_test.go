@@ -204,6 +204,15 @@ func TestConditionalLosses(t *testing.T) {
 			s.Addresses[i].Scope = netstate.ScopeLink
 		}
 	}
+	rule := func(edit func(*netstate.Rule)) func(*netstate.Snapshot) {
+		return func(s *netstate.Snapshot) {
+			r := netstate.Rule{Priority: 1000, Table: 100}
+			edit(&r)
+			s.Rules = append(s.Rules, r)
+			s.Routes = append(s.Routes, withRoute(via("0.0.0.0/0", "10.244.1.9"), func(r *netstate.Route) { r.Table = 100 }))
+		}
+	}
+	some := func(r *netstate.Rule) { r.Other = true }
 	for _, c := range []struct {
 		name  string
 		found netstate.Snapshot
@@ -219,6 +228,13 @@ func TestConditionalLosses(t *testing.T) {
 		{"from no address of the guest", lan6("fe80::1"), []func(*netstate.Snapshot){from("2001:db8:9::/64")}, bridge(), ""},
 		{"all are deprecated", lan6("fe80::1"), []func(*netstate.Snapshot){deprecated}, masquerade(), "family IPv6"},
 		{"no scope global", lan4(), []func(*netstate.Snapshot){scoped}, masquerade(), "family IPv4"},
+		{"a rule for some packets before main", lan4(), []func(*netstate.Snapshot){rule(some)}, masquerade(), "policy-rule table 100"},
+		{"a rule for some packets after main", lan4(), []func(*netstate.Snapshot){rule(func(r *netstate.Rule) { r.Other, r.Priority = true, 40000 })}, masquerade(), ""},
+		{"a rule for some sources before main", lan4(), []func(*netstate.Snapshot){rule(func(r *netstate.Rule) { r.Source = pfx("192.0.2.0/24") })}, masquerade(), "policy-rule table 100"},
+		{"a rule for an address of the namespace", lan4(), []func(*netstate.Snapshot){func(s *netstate.Snapshot) { s.Addresses = append(s.Addresses, address("10.244.1.8/24")) },
+			rule(func(r *netstate.Rule) { r.Source = pfx("10.244.1.8/32") })}, masquerade(), ""},
+		{"a VPN's rules", lan4(), []func(*netstate.Snapshot){rule(func(r *netstate.Rule) { r.Other, r.Table = true, netstate.TableMain }), rule(some)}, masquerade(), ""},
+		{"a rule for some packets", lan4(), []func(*netstate.Snapshot){rule(some)}, routed(), ""},
 		{"an MTU that takes IPv6", flannelWith(func(s *netstate.Snapshot) { s.Routes[0].MTU = 1200 }), nil, bridge(), "mtu 1200 to "},
 	} {
 		for _, edit := range c.edits {

@@ -208,8 +208,32 @@ func (p *Plan) checkNextHops(nic netstate.Link, ends []end) error {
 		if hidden := own[0].Addr(); !slices.Equal(on.NextHops(hidden), on.NextHops(e.guest)) {
 			return p.refuseMasquerade(nic, fmt.Sprintf("policy rules give other routes to what comes from %v than to what comes from a guest behind it", hidden))
 		}
+		if err := p.checkAhead(nic, e); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// checkAhead refuses a NIC if no packets for the guest are looked up in the table main, where the route to the guest is.
+// A table before it that gets some of them is a loss.
+func (p *Plan) checkAhead(nic netstate.Link, e end) error {
+	ahead, all := lease.Of(p.found, nic).Ahead(e.guest)
+	if !all {
+		for _, r := range ahead {
+			what := fmt.Sprintf("table %d", r.Table)
+			if !slices.ContainsFunc(p.Record.Losses, func(l cache.Loss) bool { return l.Kind == "policy-rule" && l.What == what }) {
+				p.lose("policy-rule", what, "the policy rule with the preference %d comes before main, where the route to the guest is: what it matches of the packets for the guest goes elsewhere", r.Priority)
+			}
+		}
+		return nil
+	}
+	why := "no policy rule leads to the table main"
+	if len(ahead) > 0 {
+		last := ahead[len(ahead)-1]
+		why = fmt.Sprintf("the policy rule with the preference %d leads to table %d and comes before main", last.Priority, last.Table)
+	}
+	return p.refuseMasquerade(nic, fmt.Sprintf("%s, where the route to the guest is: so IPv%d packets for the guest go elsewhere", why, version(e.guest)))
 }
 
 // loseHidden adds a family if the kernel masquerades by none of the NIC's addresses, but by one of another link: for
