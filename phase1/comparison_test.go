@@ -452,7 +452,7 @@ func (c *comparison) covers(l cache.Loss, r cache.Record, a asked, pod reply) bo
 		v4 := strings.Contains(l.Why, "IPv4")
 		return out && a.to.Is4() == v4
 	case "policy-rule":
-		return out
+		return out || r.Binding == cache.BindingMasquerade // whose guest is one of the destinations
 	case "address":
 		lost, err := netip.ParseAddr(l.What)
 		return err == nil && (a.to == lost || a.from == lost || pod.source == lost)
@@ -614,13 +614,13 @@ func (c *comparison) route6() {
 	}
 }
 
-// policy makes rules. None is by a port: before the table main, it would send on what masquerade has for the guest.
+// policy makes rules.
 func (c *comparison) policy() {
 	c.add("route add default via 10.20.0.%d dev eth0 table 100", 1+c.IntN(3))
 	c.add("-6 route add default via fe80::%d dev eth0 table 100", 1+c.IntN(3))
 	c.add("rule add pref %d %s", 1000+39000*c.IntN(2), c.one("from all lookup 100", "from 10.20.0.7 lookup 100", "from 10.21.0.7 lookup 100", "to 198.51.100.0/24 lookup 100",
-		"fwmark 0x10 lookup 100", "iif eth0 lookup 100", "tos 0x10 lookup 100", "from all lookup main suppress_prefixlength 0", "to 192.0.2.0/24 prohibit"))
-	c.add("-6 rule add pref %d %s", 1000+39000*c.IntN(2), c.one("from all lookup 100", "from fd00:20::7 lookup 100", "from fd00:21::7 lookup 100", "to 2001:db8:1::/48 lookup 100", "fwmark 0x10 lookup 100"))
+		"fwmark 0x10 lookup 100", "iif eth0 lookup 100", "tos 0x10 lookup 100", "from all lookup main suppress_prefixlength 0", "to 192.0.2.0/24 prohibit", "ipproto tcp dport 9000 lookup 100"))
+	c.add("-6 rule add pref %d %s", 1000+39000*c.IntN(2), c.one("from all lookup 100", "from fd00:20::7 lookup 100", "from fd00:21::7 lookup 100", "to 2001:db8:1::/48 lookup 100", "fwmark 0x10 lookup 100", "ipproto tcp dport 9000 lookup 100"))
 }
 
 func (c *comparison) settings() []string {
