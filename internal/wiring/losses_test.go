@@ -212,6 +212,11 @@ func TestConditionalLosses(t *testing.T) {
 			s.Routes = append(s.Routes, withRoute(via("0.0.0.0/0", "10.244.1.9"), func(r *netstate.Route) { r.Table = 100 }))
 		}
 	}
+	byOther := func(s *netstate.Snapshot) {
+		s.Links = append(s.Links, net1())
+		s.Routes = append(s.Routes, netstate.Route{Table: netstate.TableMain, Type: netstate.RouteUnicast, Destination: pfx("192.0.2.0/24"),
+			Hops: []netstate.Hop{{Link: 2, Gateway: ip("10.244.1.2")}, {Link: 3, Gateway: ip("10.50.0.1")}}})
+	}
 	some := func(r *netstate.Rule) { r.Other = true }
 	for _, c := range []struct {
 		name  string
@@ -234,6 +239,8 @@ func TestConditionalLosses(t *testing.T) {
 		{"a rule for an address of the namespace", lan4(), []func(*netstate.Snapshot){func(s *netstate.Snapshot) { s.Addresses = append(s.Addresses, address("10.244.1.8/24")) },
 			rule(func(r *netstate.Rule) { r.Source = pfx("10.244.1.8/32") })}, masquerade(), ""},
 		{"a VPN's rules", lan4(), []func(*netstate.Snapshot){rule(func(r *netstate.Rule) { r.Other, r.Table = true, netstate.TableMain }), rule(some)}, masquerade(), ""},
+		{"a next hop by another link", lan4(), []func(*netstate.Snapshot){byOther}, masquerade(), "next-hop 192.0.2.0/24"},
+		{"a next hop by another link that forwards", lan4(), []func(*netstate.Snapshot){byOther, func(s *netstate.Snapshot) { s.Links[len(s.Links)-1].Forwarding4 = true }}, masquerade(), ""},
 		{"a rule for some packets", lan4(), []func(*netstate.Snapshot){rule(some)}, routed(), ""},
 		{"an MTU that takes IPv6", flannelWith(func(s *netstate.Snapshot) { s.Routes[0].MTU = 1200 }), nil, bridge(), "mtu 1200 to "},
 	} {

@@ -177,7 +177,13 @@ func (p *Plan) loseOtherLinks(nic netstate.Link) {
 			aside := uint32(0) // a table that has a default route by the link, and that a policy rule names
 			for _, r := range p.found.Routes {
 				d := r.Destination
-				if !isWay(r, v) || !r.Uses(l.Index) || r.Uses(nic.Index) || !tables[r.Table] {
+				if !isWay(r, v) || !r.Uses(l.Index) || !tables[r.Table] {
+					continue
+				}
+				if r.Uses(nic.Index) { // a lease has one next hop, by the NIC, and says so
+					if p.binding.traits().routes && !p.comesBack(l, v) {
+						p.lose("next-hop", d.String(), "the namespace sends a part by %s, where no answers come back, so the guest gets a refusal for that part", l.Name)
+					}
 					continue
 				}
 				if r.Table != netstate.TableMain && d.Bits() < syntax.MinNetwork {
