@@ -430,6 +430,9 @@ func (c *comparison) differs(r cache.Record, a asked, pod, guest reply) bool {
 	if routes && guest.by != "" && strings.Contains(strings.Join(c.lines, "\n"), " nexthop ") {
 		guest.by = pod.by // the namespace chooses one of several by the source
 	}
+	if routes && guest.by == pod.by && c.onLoopback(pod.source) {
+		return false // if those of eth0 are deprecated, the namespace sends from one of lo, which it keeps
+	}
 	return guest.by != pod.by || guest.source != pod.source && r.Binding != cache.BindingMasquerade
 }
 
