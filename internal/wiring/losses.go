@@ -216,13 +216,6 @@ func (p *Plan) loseOfNamespace(nic netstate.Link) {
 		p.lose("policy-rule", fmt.Sprintf("rules of the namespace (%d)", rules), "a guest cannot learn policy rules by DHCP")
 	}
 	for _, r := range p.found.Routes {
-		refused := func(h netstate.Hop) bool {
-			l, _ := p.found.Link(h.Link)
-			return h.Link != nic.Index && !p.isWired(l) && !p.comesBack(l, version(r.Destination.Addr()))
-		}
-		if routes && r.Uses(nic.Index) && slices.ContainsFunc(r.Hops, refused) {
-			p.lose("next-hop", r.Destination.String(), "the guest gets a refusal where the route leads out by another link than %s", nic.Name)
-		}
 		if r.Uses(nic.Index) && !learned[r.Table] && !routes {
 			learned[r.Table] = true
 			p.lose("policy-rule", fmt.Sprintf("table %d", r.Table), "its routes through %s are not the guest's, as no policy rule sends all of the guest's packets there", nic.Name)
