@@ -138,7 +138,7 @@ func TestRefused(t *testing.T) {
 		{"bridge on a NIC that is down and in a multipath route", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Up = false
 			s.Routes = []netstate.Route{{Table: netstate.TableMain, Type: netstate.RouteUnicast, Destination: pfx("192.0.2.0/24"), Hops: []netstate.Hop{{Link: 2, Gateway: ip("10.244.1.1")}, {Link: 7}}}}
-		}), bridge(), refused("bridge", "redirect"), "192.0.2.0/24|down|redirect would work"},
+		}), bridge(), refused("bridge", "routed"), "192.0.2.0/24|down|routed would work"},
 		{"bridge with a gateway that is the namespace's own", flannelWith(func(s *netstate.Snapshot) {
 			s.Routes = append(s.Routes, netstate.Route{Link: 2, Table: netstate.TableMain, Type: 2, Scope: 254, Destination: pfx("10.244.1.0/25")})
 		}), bridge(), refused("bridge", "redirect"), "10.244.1.1|itself|redirect would work"},
