@@ -464,8 +464,8 @@ func TestSysctlsRefused(t *testing.T) {
 	}
 }
 
-// TestHiddenNexthop: the kernel does not show by which link a route of a nexthop object leads. Under masquerade the guest
-// has the namespace's routes; the other bindings are refused, and what they say to do works.
+// TestHiddenNexthop: the kernel does not show by which link a route of a nexthop object leads. Under masquerade the
+// guest has the namespace's routes; the other bindings are refused, and what they say to do works.
 func TestHiddenNexthop(t *testing.T) {
 	nstest.KernelDecides(t, "what the kernel shows of a nexthop object")
 	t.Parallel()

@@ -219,8 +219,8 @@ func (n NIC) routesIn(v4 bool, from []netip.Addr, tables ...uint32) []netstate.R
 	return routes
 }
 
-// Behind are the routes through the NIC to what a guest behind the namespace reaches. The namespace chooses the route for
-// each of the guest's packets. So the routes count that some of the packets take: by a TOS, by one of the NIC's
+// Behind are the routes through the NIC to what a guest behind the namespace reaches. The namespace chooses the route
+// for each of the guest's packets. So the routes count that some of the packets take: by a TOS, by one of the NIC's
 // addresses, or from a table to which a rule leads some packets. More specific routes come first.
 func (n NIC) Behind(v4 bool) []netstate.Route {
 	routes := n.Routes(v4)

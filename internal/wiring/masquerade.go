@@ -215,8 +215,8 @@ func (p *Plan) checkNextHops(nic netstate.Link, ends []end) error {
 	return nil
 }
 
-// checkAhead refuses a NIC if no packets for the guest are looked up in the table main, where the route to the guest is.
-// A table before it that gets some of them is a loss.
+// checkAhead refuses a NIC if no packets for the guest are looked up in the table main, where the route to the guest
+// is. A table before it that gets some of them is a loss.
 func (p *Plan) checkAhead(nic netstate.Link, e end) error {
 	ahead, all := lease.Of(p.found, nic).Ahead(e.guest)
 	if !all {
