@@ -15,11 +15,10 @@ type Loss struct {
 	//	other-link     what the namespace reaches by another link
 	//	server         a resolver or a time server that the guest cannot reach
 	//	option         a DHCP option that some clients cannot receive
-	//	port           the source port of what the guest sends
 	//	mtu            a part of the NIC's MTU
 	Kind string `json:"kind"`
 
-	// What is lost, such as ::/0, 10.96.0.53 or net1.
+	// What is lost, such as 10.96.0.0/12, 10.96.0.53 or net1.
 	What string `json:"what"`
 
 	// Why is the reason, a phrase.
