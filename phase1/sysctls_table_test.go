@@ -1,6 +1,9 @@
 package phase1_test
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // decisions are of all sysctls that a namespace has, below /proc/sys/net, with * for the name of a link.
 var decisions = []struct {
@@ -147,6 +150,9 @@ func decision(path string) decided {
 				return decided{d.why, d.tried}
 			}
 		}
+	}
+	if dir, _, _ := strings.Cut(path, "/"); !slices.Contains([]string{"bridge", "core", "ipv4", "ipv6", "mptcp", "netfilter", "unix"}, dir) {
+		return decided{why: "sockets of a protocol whose module another program has loaded, such as SCTP"}
 	}
 	return decided{}
 }
