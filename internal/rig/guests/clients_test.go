@@ -285,7 +285,7 @@ type network struct {
 	deprecated string
 	// second: the guest has a second NIC, eth1, without a gateway.
 	second bool
-	// lost is what the launcher's log says of the routes; empty: nothing.
+	// lost is what the launcher's log says of routes or search domains that are too long; empty: nothing.
 	lost string
 	// once: the clients start there and do not renew their leases, which are infinite.
 	once bool
@@ -300,6 +300,7 @@ var networks = []network{
 		routes4: []string{"10.244.1.0/24", "203.0.113.0/24 via 10.244.1.254", "default via 10.244.1.1"},
 		routes6: []string{"fd00:244:1::/64", "2001:db8:7::/64 via " + router, "default via " + router},
 		search:  longSearch,
+		lost:    "DHCPv4 option 119 (search domains) is left out: its 283 octets do not fit into the answer to dhclient, udhcpc, Windows",
 		beyond:  []string{"203.0.113.9", "2001:db8:7::9"},
 	},
 	{
@@ -644,8 +645,10 @@ func (s *scene) renew(t *testing.T) {
 			nstest.Eventually(t, func() error { return checkOutput(s.launcher, "DHCPv6 lease renewed") })
 		}
 	}
-	if out := s.launcher.Output.String(); strings.Contains(out, "level=WARN") {
-		t.Errorf("launcher:\n%s", out)
+	for line := range strings.Lines(s.launcher.Output.String()) {
+		if known := s.network.lost != "" && strings.Contains(line, s.network.lost); strings.Contains(line, "level=WARN") && !known {
+			t.Errorf("launcher: %s", line)
+		}
 	}
 }
 
