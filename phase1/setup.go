@@ -241,7 +241,6 @@ func (s *session) firstPlan(ctx context.Context, c request, owner resolvedOwner)
 	questions := wiring.Ask(c.Name, spec)
 	plan, now, neighbours, err := planWith(questions, nil)
 	if more, needed := wiring.AskOthers(c.Name, spec, plan, err); needed {
-		more.Gateways = more.Gateways && !questions.Gateways // each is asked once
 		plan, now, _, err = planWith(more, neighbours)
 	}
 	if errors.Is(err, infra.ErrWired) {

@@ -163,9 +163,9 @@ func AskOthers(nic string, spec infra.Spec, p *Plan, err error) (q Questions, ne
 	}
 	q = Ask(nic, spec)
 	spec.Binding = infra.Auto{}
-	more := Ask(nic, spec)
-	more.Gateways = false // to ask is to send and to wait, and a gateway that did not answer is no reason to choose by
-	return q.and(more), true
+	q = q.and(Ask(nic, spec))
+	q.Gateways = false // asked before, or no reason to send and to wait: auto does not choose by a gateway that is silent
+	return q, true
 }
 
 // loseFurther adds the addresses of a family but the first.
@@ -224,6 +224,7 @@ func (p *Plan) loseOfNamespace(nic netstate.Link) {
 	p.loseFamily(nic, 4)
 	p.loseFamily(nic, 6)
 	p.loseOtherLinks(nic)
+	p.loseShared(nic)
 	if !routes {
 		p.loseAddresses(nic)
 		guest := p.Record.MTU // with routes the namespace says what fits
@@ -252,6 +253,18 @@ func (p *Plan) loseAddresses(nic netstate.Link) {
 		}
 		if link, _ := p.found.Link(a.Link); isInner(link) && !p.isWired(link) && own.IsGlobalUnicast() {
 			p.lose("address", own.String(), "it is on %s, and the namespace answers nothing by %s any more: add it in the guest, and %v to guard.prefixes", link.Name, p.names.NIC, single(own))
+		}
+	}
+}
+
+// loseShared adds the NIC's addresses that another link has too, at which the namespace answers there.
+func (p *Plan) loseShared(nic netstate.Link) {
+	for _, other := range p.found.Links {
+		if other.Index == nic.Index || other.Loopback || p.isWired(other) {
+			continue
+		}
+		if both := sharedAddresses(p.found, nic, other); len(both) > 0 {
+			p.lose("other-link", fmt.Sprintf("%s: %v", other.Name, both), "it has these addresses too, and packets that arrive there reach the namespace: wire it too")
 		}
 	}
 }

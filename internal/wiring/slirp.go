@@ -75,7 +75,7 @@ func (b slirp) wire(p *Plan, nic netstate.Link) error {
 	p.Record.Slirp = guest
 	p.warnSockets(nic)
 	if len(v6) > 0 && len(b.Ports) > 0 {
-		p.warn("QEMU forwards no port of IPv6: nothing reaches the guest at %v", v6[0].Addr())
+		p.lose("address", v6[0].Addr().String(), "QEMU forwards no port of IPv6, so nothing reaches the guest there")
 	}
 	for _, l := range p.found.Listeners {
 		if containsPort(b.Ports, l.Protocol, l.Port) && (l.Address.Is4() || l.Address.IsUnspecified()) {

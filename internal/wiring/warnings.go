@@ -18,14 +18,6 @@ func (p *Plan) warnings(nic netstate.Link) []string {
 			w = append(w, fmt.Sprintf("the route to %v leads through other links too: the namespace is without it until Teardown", r.Destination))
 		}
 	}
-	for _, other := range p.found.Links {
-		if other.Index == nic.Index || other.Loopback || p.isWired(other) {
-			continue
-		}
-		if both := sharedAddresses(p.found, nic, other); len(both) > 0 {
-			w = append(w, fmt.Sprintf("%s has %v of %s too: packets that arrive at %[1]s reach the namespace and not the guest, until %[1]s is wired too", other.Name, both, nic.Name))
-		}
-	}
 	return w
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// TestAddressElsewhere: the record warns of another link with the NIC's address, as in a pod of Terway's exclusive ENI:
+// TestAddressElsewhere: another link with the NIC's address is a loss, as in a pod of Terway's exclusive ENI:
 // packets that arrive there do not reach the guest.
 func TestAddressElsewhere(t *testing.T) {
 	for _, test := range []struct {
@@ -18,7 +18,7 @@ func TestAddressElsewhere(t *testing.T) {
 		alias    string // of a third link
 		want     string
 	}{
-		{"same IPv4", "10.244.1.7/32", false, "", "net1 has [10.244.1.7] of eth0 too: packets that arrive at net1 reach the namespace and not the guest, until net1 is wired too"},
+		{"same IPv4", "10.244.1.7/32", false, "", "other-link net1: [10.244.1.7]"},
 		{"another IPv4", "10.244.1.8/32", false, "", ""},
 		{"loopback", "10.244.1.7/32", true, "", ""},
 		{"wired", "10.244.1.7/32", false, netstate.Mark("net1"), ""},
@@ -34,9 +34,14 @@ func TestAddressElsewhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := slices.DeleteFunc(slices.Clone(plan.Record.Warnings), func(w string) bool { return !strings.Contains(w, " has [") })
+		var got []string
+		for _, l := range plan.Record.Losses {
+			if strings.HasPrefix(l.What, "net1: [") {
+				got = append(got, l.Kind+" "+l.What)
+			}
+		}
 		if want := slices.DeleteFunc([]string{test.want}, func(w string) bool { return w == "" }); !slices.Equal(got, want) {
-			t.Errorf("%s: warnings %q, want %q", test.name, got, want)
+			t.Errorf("%s: losses %q, want %q", test.name, got, want)
 		}
 	}
 }

@@ -54,8 +54,8 @@ func TestVeth1(t *testing.T) {
 				return c, r
 			}
 			first, r := wire("eth0")
-			if !strings.Contains(strings.Join(r.Warnings, "\n"), "veth1 has [10.22.0.30 fd00:22::30] of eth0 too") {
-				t.Errorf("warnings %q: want one that names veth1", r.Warnings)
+			if !strings.Contains(fmt.Sprint(r.Losses), "other-link veth1: [10.22.0.30 fd00:22::30]: ") {
+				t.Errorf("losses %v: want one that names veth1 and both addresses", r.Losses)
 			}
 			configs := []wired.NIC{first}
 			if test.both {
