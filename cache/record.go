@@ -348,7 +348,7 @@ type Options struct {
 
 	// IPv6OnlySeconds is DHCPv4 option 108 (RFC 8925), for a guest that asks for it. Such a
 	// guest uses no IPv4 for that time. A guest with IPv4 alone cannot have it. A guest with
-	// IPv6 alone that asks for it gets an offer without an address, and stops asking.
+	// IPv6 alone that asks for it gets an offer without an address, after which it may stop asking.
 	IPv6OnlySeconds uint32 `json:"ipv6OnlySeconds,omitempty"`
 
 	// DHCPv4 and DHCPv6 are further options by their code. Examples in DHCPv4 are 43

@@ -157,6 +157,10 @@ func TestUnsentWarnings(t *testing.T) {
 		CaptivePortal: "https://portal.example/api", DHCPv4: map[uint8]cache.Data{43: "a", 224: "b"}, DHCPv6: map[uint16]cache.Data{17: "a"},
 	}
 	dns := cache.DNS{Servers: []netip.Addr{addr("10.96.0.10"), addr("fd00::53"), addr("fd00::54")}, Search: []string{"a.example"}}
+	long := cache.DNS{Servers: dns.Servers[:1]}
+	for _, c := range "abcd" {
+		long.Search = append(long.Search, strings.Repeat(string(c), 60)+".example")
+	}
 	only4, only6 := newRecord(), newRecord()
 	only4.IPv6, only6.IPv4 = nil, nil
 	for _, c := range []struct {
@@ -170,6 +174,8 @@ func TestUnsentWarnings(t *testing.T) {
 		{"IPv4 alone", only4, all, dns, []string{"DNS server fd00::53", "DNS server fd00::54", "time server fd00::7", "bootFileURL", "dhcpv6.17"}},
 		{"IPv4 alone, resolvers of IPv6 alone", only4, cache.Options{}, cache.DNS{Servers: dns.Servers[1:2]}, []string{"DNS server fd00::53"}},
 		{"IPv6 alone", only6, all, dns, []string{"DNS server 10.96.0.10", "time server 192.0.2.7", "hostname", "tftpServer", "bootFile", "dhcpv4.43", "dhcpv4.224"}},
+		{"a long search list", newRecord(), cache.Options{}, long, []string{"DHCPv4 option 119 (search domains)"}},
+		{"a long search list, IPv4 alone", only4, cache.Options{}, long, []string{"DHCPv4 option 119 (search domains)", "part of DHCPv4 option 119 (search domains)"}},
 		{"45 routes", withRoutes(newRecord(), 45), cache.Options{}, dns, []string{"DHCPv4 option 121 (routes)"}},
 		{"known losses", known(withRoutes(newRecord(), 45)), cache.Options{}, dns, nil},
 		{"180 routes", withRoutes(newRecord(), 180), cache.Options{}, dns, []string{"DHCPv4 option 121 (routes)"}},

@@ -51,6 +51,9 @@ func (c client) left(rec *cache.Record, exact, standIn *Options) []Option {
 // names are what options hold that can be long.
 var names = map[uint8]string{domainNameServer: "DNS servers", ntpServers: "time servers", domainSearch: "search domains", ClasslessRoutes: "routes"}
 
+// maxPart is the size of an option of one part, with its code and its length.
+const maxPart = 2 + 255
+
 // TooLong4 returns the options of DHCPv4 that some clients do not get, as they do not fit into a message.
 func TooLong4(rec *cache.Record, servers []netip.Addr, search []string) []cache.Loss {
 	if rec.IPv4 == nil {
@@ -82,6 +85,14 @@ func TooLong4(rec *cache.Record, servers []netip.Addr, search []string) []cache.
 		}
 		l.Why = fmt.Sprintf("its %d octets do not fit into the answer to %s", octets[code], to)
 		losses = append(losses, l)
+	}
+	if rec.IPv6 == nil { // else DHCPv6 and router advertisements have all
+		for _, o := range exact.options {
+			if name := names[o.Code]; name != "" && o.Code != ClasslessRoutes && len(o.Wire) > maxPart {
+				losses = append(losses, cache.Loss{Kind: "option", What: fmt.Sprintf("part of DHCPv4 option %d (%s)", o.Code, name),
+					Why: fmt.Sprintf("it has %d octets, and systemd-networkd reads the last part of such an option alone", len(o.Wire))})
+			}
+		}
 	}
 	return losses
 }

@@ -885,6 +885,9 @@ func (s *scene) hasDNS(c client) error {
 	if c.first || c.short && len(strings.Join(want, " ")) > 255 {
 		want = want[:1]
 	}
+	if strings.Contains(s.system.name, "networkd") && s.network.address6 == "" && len(strings.Join(want, " ")) > 255 {
+		want = slices.Concat(want[:1], want[3:]) // the domain of option 15, and the last part of 119
+	}
 	if !slices.Equal(search, want) {
 		return fmt.Errorf("search list %v, want %v:\n%s", search, want, out)
 	}

@@ -12,7 +12,8 @@ import (
 // pods are pods of further kinds.
 var pods = []network{
 	{
-		name: "ipv4", binding: infra.Bridge{}, once: true, search: []string{"pod.example"},
+		name: "ipv4", binding: infra.Bridge{}, once: true, search: longSearch,
+		lost: "part of DHCPv4 option 119 (search domains) is left out: it has 283 octets, and systemd-networkd reads the last part of such an option alone",
 		create: func(t *testing.T) nstest.Network {
 			n := nstest.NewNetwork(t)
 			n.Pod.IP("addr del fd00:244:1::7/64 dev eth0")
