@@ -175,12 +175,19 @@ func (p *Plan) loseFurther(addresses []netip.Prefix, why string, args ...any) {
 	}
 }
 
-// loseUnsent adds what the responder cannot send. What takes the room beside DNS is known to the responder alone, which
-// warns of it.
+// loseUnsent adds what the responder cannot send. What does not fit beside a resolv.conf is known to the responder
+// alone, which warns of it.
 func (p *Plan) loseUnsent() {
-	if r := &p.Record; r.ResponderTap != "" {
-		r.Losses = slices.Concat(r.Losses, served.OtherFamily(r), served.TooLong4(r, nil, nil), served.TooMany6(r))
+	r := &p.Record
+	if r.ResponderTap == "" {
+		return
 	}
+	var dns cache.DNS
+	if r.DNS != nil {
+		dns.Servers, _ = servers.Leased(r).Reachable(r.DNS.Servers) // loseServers says what is left out
+		dns.Search, _ = servers.Search(&r.Options, r.DNS.Search)    // Validate has refused a bad name
+	}
+	r.Losses = slices.Concat(r.Losses, served.OtherFamily(r), served.TooLong4(r, dns.Servers, dns.Search), served.TooMany6(r))
 }
 
 // loseServers adds the Spec's resolvers and time servers that the responder does not offer. Those of a resolv.conf are

@@ -361,6 +361,12 @@ func TestUnsent(t *testing.T) {
 		{"180 routes, auto", routes(180), auto, "bridge", 1, "to any client; masquerade keeps it"},
 		{"IPv6 routes", routes6, bridge(), "bridge", 16, "route 2001:db8:54::/48: it does not fit into a router advertisement beside the others; routed keeps it"},
 		{"IPv6 addresses", addresses6, bridge(), "bridge", 6, "address fd00:244:1::118: DHCPv6 leases 25 addresses, as more do not fit into a message; masquerade keeps it"},
+		{"a long search list", flannel(), withSpec(bridge(), func(s *asked) {
+			s.DNS = &cache.DNS{}
+			for _, c := range "abcde" {
+				s.DNS.Search = append(s.DNS.Search, strings.Repeat(string(c), 60)+".example")
+			}
+		}), "bridge", 1, "do not fit into the answer to dhclient, udhcpc, Windows"},
 		{"options of both families", flannel(), options, "bridge", 0, ""},
 		{"options without IPv6", lan4(), options, "bridge", 2, "server fd00::7: the guest has no IPv6 address"},
 		{"options without IPv4", lan6With(func(*netstate.Snapshot) {}), options, "bridge", 2, "server 192.0.2.7: the guest has no IPv4 address"},
