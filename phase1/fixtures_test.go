@@ -47,6 +47,7 @@ func TestJournals(t *testing.T) {
 			t.Fatal(err)
 		}
 		record.Warnings, plan.Record.Warnings = nil, nil // their words may change
+		record.Losses, plan.Record.Losses = nil, nil     // each version judges anew what the guest does not get
 		if !reflect.DeepEqual(plan.Record, record) {
 			have, _ := json.Marshal(plan.Record)
 			want, _ := json.Marshal(record)
