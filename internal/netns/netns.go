@@ -242,21 +242,29 @@ func Enter(ns *os.File) error {
 }
 
 // OnThread calls f on a thread that ends with the call, and returns the error of f. So f may change what belongs to
-// the thread. Goroutines that f starts run on other threads.
+// the thread. Goroutines that f starts run on other threads. If f ends its goroutine by runtime.Goexit, as t.Fatal
+// does, so does the caller's.
 func OnThread(f func() error) error {
 	result := make(chan error, 1)
 	go onThread(f, result)
-	return <-result
+	err, returned := <-result
+	if !returned {
+		runtime.Goexit()
+	}
+	return err
 }
 
 func onThread(f func() error, result chan<- error) {
+	defer close(result)
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
 		// /proc/PID shows the main thread's namespace and capabilities, and the main thread cannot end before
 		// the process. While this goroutine holds the main thread, the inner one gets another thread.
 		inner := make(chan error, 1)
 		go onThread(f, inner)
-		result <- <-inner
+		if err, returned := <-inner; returned {
+			result <- err
+		}
 		runtime.UnlockOSThread()
 		return
 	}

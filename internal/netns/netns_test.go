@@ -111,6 +111,21 @@ func TestVisitWithoutWayBack(t *testing.T) {
 	}
 }
 
+// TestGoexit: a function that ends its goroutine, as t.Fatal does, ends the caller's too, which would wait for ever.
+func TestGoexit(t *testing.T) {
+	ended := make(chan error, 1)
+	go func() {
+		defer close(ended)
+		ended <- netns.OnThread(func() error {
+			runtime.Goexit()
+			return nil
+		})
+	}()
+	if err, returned := <-ended; returned {
+		t.Errorf("OnThread returned %v", err)
+	}
+}
+
 // TestIdentifyAgain: what could not be read once is read later. The limit is of a process of its own.
 func TestIdentifyAgain(t *testing.T) {
 	const child = "GUESTWIRE_TEST_IDENTIFY"
