@@ -149,6 +149,9 @@ func inetTable() firewall.Table {
 			rule(accept, ip6, firewall.InDestinations{Version: 6, Set: "egress-6-all", AllPorts: true}),
 			rule(accept, ip4, firewall.InDestinations{Version: 4, Set: "pins-4"}),
 			rule(accept, ip6, firewall.InDestinations{Version: 6, Set: "pins-6"}),
+			rule(accept, tcp, firewall.Assured{}, firewall.Lasting{Seconds: 120}),
+			rule(accept, udp, firewall.Unanswered{}),
+			rule(drop, firewall.Rate{Packets: 20, PerMinute: true, Burst: 5, Over: true}),
 			rule(firewall.Refuse{Reset: true}, tcp),
 			rule(firewall.Refuse{}),
 		}},
@@ -187,6 +190,7 @@ func ingressTable() firewall.Table {
 		{Name: "neighbours", Rules: rules{
 			rule(drop, carries6, firewall.Protocol{Number: 0}),
 			rule(drop, firewall.Longer{Octets: 1500}),
+			rule(firewall.Log{Prefix: "guestwire eth0 mac-spoof", Group: firewall.LogGroup}),
 			rule(drop, firewall.Faster{Octets: 12_500_000_000, Burst: 1<<32 - 1}),
 			rule(drop, firewall.Faster{Octets: 1000, Burst: 65536}),
 			rule(drop, firewall.Rate{Packets: 10_000_000, Burst: 10_000_000, Over: true}),

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/nftables"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -93,7 +92,7 @@ func parsers(t testing.TB) []parser {
 			func(b []byte) error { _, err := parseTable(b); return err }},
 		{"parseSet", slices.Concat(table[unix.NFT_MSG_NEWSET], deviceTable[unix.NFT_MSG_NEWSET]),
 			func(b []byte) error { _, _, err := parseSet(b); return err }},
-		{"parseFlowTable", flowTable[nftables.NFT_MSG_NEWFLOWTABLE],
+		{"parseFlowTable", flowTable[unix.NFT_MSG_NEWFLOWTABLE],
 			func(b []byte) error { _, _, err := parseFlowTable(b); return err }},
 		{"watches", chains,
 			func(b []byte) error { _, err := watches(b); return err }},

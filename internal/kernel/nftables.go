@@ -66,7 +66,7 @@ func (w *nftWriter) writeTransaction(ops []netstate.Op, generation uint32) error
 		}
 	}
 	w.begin(unix.NFNL_MSG_BATCH_END, 0, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
-	return nil
+	return w.failed
 }
 
 // sizeOf is about the length of the messages of the operations, in octets.
@@ -140,7 +140,7 @@ func (w *nftWriter) writeChange(c firewall.Change) {
 	w.writeContent(t, c.Flushed, func(set string) bool { return !slices.Contains(c.Replaced, set) })
 	each(unix.NFT_MSG_DELCHAIN, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, c.GoneChains)
 	each(unix.NFT_MSG_DELSET, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, slices.Concat(c.GoneSets, c.GoneMaps))
-	each(nftables.NFT_MSG_DELFLOWTABLE, nftables.NFTA_FLOWTABLE_TABLE, nftables.NFTA_FLOWTABLE_NAME, c.GoneFlows)
+	each(unix.NFT_MSG_DELFLOWTABLE, nftables.NFTA_FLOWTABLE_TABLE, nftables.NFTA_FLOWTABLE_NAME, c.GoneFlows)
 }
 
 // writeContent writes what is in a table whose chains have those names already. New reports whether there is no set
@@ -162,7 +162,7 @@ func (w *nftWriter) writeContent(t firewall.Table, have []string, new func(set s
 	}
 	w.ahead = false
 	for _, f := range t.Flows {
-		w.beginTables(nftables.NFT_MSG_NEWFLOWTABLE, unix.NLM_F_CREATE, t.Family)
+		w.beginTables(unix.NFT_MSG_NEWFLOWTABLE, unix.NLM_F_CREATE, t.Family)
 		w.writeFlowTable(t.Name, f)
 	}
 	for _, c := range t.Chains {
@@ -285,7 +285,7 @@ func (n *Namespace) readContent(image *firewall.Image, wanted []firewall.Table) 
 	if err := n.readHeld(image, wanted); err != nil {
 		return err
 	}
-	image.Flows, err = n.readDeclarations(image, nftables.NFT_MSG_GETFLOWTABLE, parseFlowTable)
+	image.Flows, err = n.readDeclarations(image, unix.NFT_MSG_GETFLOWTABLE, parseFlowTable)
 	return err
 }
 

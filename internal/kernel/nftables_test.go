@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -99,7 +98,7 @@ func TestTableRoundTrip(t *testing.T) {
 			}
 			image.Sets = append(image.Sets, set)
 		}
-		for _, m := range reported[nftables.NFT_MSG_NEWFLOWTABLE] {
+		for _, m := range reported[unix.NFT_MSG_NEWFLOWTABLE] {
 			flows, of, err := parseFlowTable(m)
 			if err != nil || of != table.Name {
 				t.Fatalf("a flow table of %q: %v", of, err)

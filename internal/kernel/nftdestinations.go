@@ -124,23 +124,6 @@ func appendKey(b []byte, a netip.Addr, protocol uint8, port uint16) []byte {
 	return append(binary.BigEndian.AppendUint16(b, port), 0, 0)
 }
 
-// destination loads what the match looks up in the packet as a key into the registers from 1 on.
-func (w *nftWriter) destination(m firewall.InDestinations) {
-	const protocol4, port4, protocol6, port6 = unix.NFT_REG32_01, unix.NFT_REG32_02, unix.NFT_REG_2, unix.NFT_REG32_05
-	protocol, port := uint32(protocol4), uint32(port4)
-	if m.Version == 4 {
-		w.payload(network, 16, 4)
-	} else {
-		protocol, port = protocol6, port6
-		w.payload(network, 24, 16)
-	}
-	if m.AllPorts {
-		return
-	}
-	w.expression("meta", field{unix.NFTA_META_KEY, unix.NFT_META_L4PROTO}, field{unix.NFTA_META_DREG, protocol})
-	w.payloadInto(port, transport, 2, 2)
-}
-
 // destinationsHead is the head of destinations in the kernel without boxes; ok is false for another set.
 func destinationsHead(flags, key, length uint32, fields []uint32) (head string, ok bool) {
 	for _, version := range []int{4, 6} {

@@ -19,11 +19,14 @@ type nftWriter struct {
 	list   [][]byte
 
 	ahead bool // the messages that begin are early
+
+	failed error // the first expression that the library did not encode
 }
 
 // reset drops all messages.
 func (w *nftWriter) reset() {
 	w.octets, w.starts, w.early, w.ahead = w.octets[:0], w.starts[:0], w.early[:0], false
+	w.failed = nil
 }
 
 // nftWriters are writers whose buffers are used again: the tables of a NIC are some 80 kB.

@@ -10,10 +10,7 @@ import (
 	"reflect"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // everyMatch has each type of match, with the values on which its expressions depend.
@@ -95,51 +92,4 @@ func TestEveryRule(t *testing.T) {
 	if !reflect.DeepEqual(have, found) {
 		t.Errorf("the lists have %v\nthe package has %v", have, found)
 	}
-}
-
-// compareLibrary compares the messages of a transaction with those that github.com/google/nftables makes of the same
-// operations.
-func compareLibrary(t *testing.T, ops ...netstate.Op) {
-	t.Helper()
-	have, err := encodeTables(ops)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := libraryTables(ops)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(have) != len(want) {
-		t.Fatalf("%d messages, want %d", len(have), len(want))
-	}
-	for i := range want {
-		clear(want[i][8:16]) // sequence number and port, which our socket sets
-		// The library marks an element's flags as attributes, which nft(8) does not.
-		want[i] = bytes.ReplaceAll(want[i], []byte{8, 0, unix.NFTA_SET_ELEM_FLAGS, 0x80, 0, 0, 0, 1}, []byte{8, 0, unix.NFTA_SET_ELEM_FLAGS, 0, 0, 0, 0, 1})
-		if !bytes.Equal(have[i], want[i]) {
-			t.Errorf("message %d\nhave %x\nwant %x", i, have[i], want[i])
-		}
-	}
-}
-
-// TestRuleMessages: the message of a rule has the octets that the library makes.
-func TestRuleMessages(t *testing.T) {
-	for _, family := range []firewall.Family{firewall.Inet, firewall.NetDev} {
-		for _, r := range everyRule() {
-			t.Run(string(family)+" "+r.String(), func(t *testing.T) {
-				compareLibrary(t, netstate.TableSet{Table: firewall.Table{Family: family, Name: "guestwire-eth0", Chains: []firewall.Chain{{Name: "all", Rules: []firewall.Rule{r}}}}})
-			})
-		}
-	}
-}
-
-// TestTransaction: the messages of a transaction have the octets that the library makes.
-func TestTransaction(t *testing.T) {
-	compareLibrary(t, netstate.TableDel{Family: firewall.Bridge, Name: "guestwire-eth0"})
-	compareLibrary(t, netstate.TableDel{Family: testTable.Family, Name: testTable.Name}, netstate.TableSet{Table: testTable}, netstate.TableSet{Table: testFlowTable},
-		netstate.TableSet{Table: testDeviceTable}, netstate.TableSet{Table: firewall.Table{Family: firewall.Inet, Name: "empty"}})
-	pin := firewall.Element{Key: bytes.Repeat([]byte{8}, 12), Milliseconds: 4000}
-	compareLibrary(t, netstate.TableSet{Table: firewall.Table{Family: firewall.Inet, Name: "pins", Sets: []firewall.Set{
-		{Name: "pins-4", Of: firewall.Destination4, Size: 2, Milliseconds: 60_000, Elements: []firewall.Element{pin}},
-	}}})
 }

@@ -148,16 +148,6 @@ func isOwn(table, chain string) bool {
 // checksum is the target of iptables that completes checksums (linux/netfilter/xt_CHECKSUM.h).
 const checksum = "CHECKSUM"
 
-// completeChecksum writes the expression of firewall.CompleteChecksum.
-func (w *nftWriter) completeChecksum() {
-	const fill = 1 // XT_CHECKSUM_OP_FILL; struct xt_CHECKSUM_info, aligned to 8 octets
-	element, data := w.openExpression("target")
-	w.text(unix.NFTA_TARGET_NAME, checksum)
-	w.number32(unix.NFTA_TARGET_REV, 0)
-	w.bytes(unix.NFTA_TARGET_INFO, []byte{fill, 0, 0, 0, 0, 0, 0, 0})
-	w.closeExpression(element, data)
-}
-
 // CompletesChecksums returns the versions of IP, 4 or 6, whose packets a rule can complete the checksums of. The kernel
 // loads the modules for the question.
 func (n *Namespace) CompletesChecksums() (versions []int, err error) {
