@@ -11,7 +11,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -41,11 +40,9 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	calls := sandboxCalls{p, args.ContainerID, dir, ns}
 	var errs []error
 	for _, nic := range nics {
-		of := podsandbox.Attachment{Network: p.Name, IfName: args.IfName}
-		if nic.Of != of && (nic.Of != podsandbox.Attachment{} || nic.Name != args.IfName) {
-			continue
+		if nic.BelongsTo(args.IfName) {
+			errs = append(errs, calls.nic(nic.Name).Check(ctx))
 		}
-		errs = append(errs, calls.nic(nic.Name).Check(ctx))
 	}
 	if len(errs) == 0 {
 		return errNothing

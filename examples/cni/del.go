@@ -12,7 +12,6 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -55,8 +54,7 @@ func (p paths) end(ctx context.Context, args *skel.CmdArgs) error {
 	calls := sandboxCalls{p, args.ContainerID, dir, ns}
 	var errs []error
 	for _, nic := range nics {
-		of := podsandbox.Attachment{Network: p.Name, IfName: args.IfName}
-		if whole || nic.Of == of || nic.Of == (podsandbox.Attachment{}) && nic.Name == args.IfName {
+		if whole || nic.BelongsTo(args.IfName) {
 			errs = append(errs, calls.end(ctx, nic.Name))
 		}
 	}

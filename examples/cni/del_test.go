@@ -184,6 +184,49 @@ func TestDelete(t *testing.T) {
 	}
 }
 
+// TestRenamedList: an operator renames the list while a pod runs. CHECK, ADD and DEL by the new name find the NICs of
+// their CNI_IFNAME, and no others. A GC by the new name takes none of them down.
+func TestRenamedList(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s, list, rt := wiredPod(n, "u1", "redirect")
+	second := n.list("1.0.0", "second", n.bridge("cni1", "10.23.0.0/16", "fd00:23::/64"), n.guestwire(owner("")))
+	rt2 := s.runtime("net1", "guestwire/nic.net1", "masquerade")
+	s.add(second, rt2)
+	result, err := n.cni.GetNetworkListCachedResult(list, rt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := strings.Replace(s.configuration(list.Plugins[1].Bytes, result, rt), `"podnet"`, `"renamed"`, 1)
+	call := func(command string) *types.Error {
+		_, err := n.guestwireCalled(config, s.environ(command, "eth0")...)
+		return err
+	}
+	if err := call("CHECK"); err != nil {
+		t.Error(err)
+	}
+	s.ns.IP("link del eth0-tap")
+	if err := call("CHECK"); err == nil || err.Code != 103 {
+		t.Errorf("CHECK without a tap: %v", err)
+	}
+	if err := call("ADD"); err != nil {
+		t.Error(err)
+	}
+	if out, err := n.gc(n.list("1.1.0", "renamed", n.guestwire("")), []types.GCAttachment{}); err != nil || out != "" {
+		t.Errorf("GC: %v, %s", err, out)
+	}
+	if err := call("CHECK"); err != nil {
+		t.Error(err)
+	}
+	if err := call("DEL"); err != nil {
+		t.Error(err)
+	}
+	s.wired("net1")
+	s.del(second, rt2)
+	s.del(list, rt)
+	n.clean()
+}
+
 // ours is a DEL of guestwire alone. It has to succeed.
 func (s *sandboxOf) ours(list *networkList, rt *runtimeConf) {
 	s.Helper()

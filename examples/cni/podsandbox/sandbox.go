@@ -38,8 +38,8 @@ const podsDir = "pods"
 
 // Attachment is a sandbox's place in a network, as CNI counts: a DEL removes one, and a GC names those that stay.
 type Attachment struct {
-	Network string // the name of the CNI list
-	IfName  string // CNI_IFNAME
+	Network string // the name of the CNI list at the first ADD; an operator can rename the list while pods run
+	IfName  string // CNI_IFNAME, which a sandbox has once
 }
 
 // CheckID refuses a name of a sandbox or of a pod that is no name of a file: want 1 to 255 of A-Z a-z 0-9 _ . - and a
@@ -104,6 +104,11 @@ type NIC struct {
 	Of Attachment
 }
 
+// BelongsTo reports whether a call with the CNI_IFNAME is about the NIC. Without a note the NIC's own name decides.
+func (n NIC) BelongsTo(ifName string) bool {
+	return n.Of.IfName == ifName || n.Of == (Attachment{}) && n.Name == ifName
+}
+
 // NICs returns the NICs of a sandbox, sorted by name; none if the sandbox has no directory.
 func (s State) NICs(id string) ([]NIC, error) {
 	dir, err := s.Dir(id)
@@ -149,7 +154,8 @@ func (s State) NICs(id string) ([]NIC, error) {
 	return list, nil
 }
 
-// Begin notes that a NIC of a sandbox is going to be wired for an attachment, and makes the directories, mode 0755.
+// Begin notes that a NIC of a sandbox is going to be wired for an attachment, and makes the directories, mode 0755. A
+// note with the same CNI_IFNAME stays as it is. One with another is an error.
 func (s State) Begin(id, nic string, of Attachment) error {
 	dir, err := s.Dir(id)
 	if err != nil {
@@ -162,7 +168,7 @@ func (s State) Begin(id, nic string, of Attachment) error {
 		}
 	}
 	text, path := of.Network+"/"+of.IfName, filepath.Join(dir, "."+nic)
-	if old, err := os.Readlink(path); err == nil && old == text {
+	if old, err := os.Readlink(path); err == nil && strings.HasSuffix(old, "/"+of.IfName) {
 		return nil
 	}
 	for range 10 { // another call may end the sandbox's last attachment meanwhile, and remove the directory

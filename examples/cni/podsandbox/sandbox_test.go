@@ -92,8 +92,11 @@ func TestSandbox(t *testing.T) {
 	if nics, err := s.NICs("a"); err != nil || !reflect.DeepEqual(nics, want) {
 		t.Errorf("%v, %v, want %v", nics, err, want)
 	}
-	if err := s.Begin("a", "eth0", podsandbox.Attachment{Network: "other", IfName: "eth0"}); !errors.Is(err, fs.ErrExist) {
+	if err := s.Begin("a", "eth0", podsandbox.Attachment{Network: "podnet", IfName: "net1"}); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("another attachment's NIC: %v", err)
+	}
+	if err := s.Begin("a", "eth0", podsandbox.Attachment{Network: "renamed", IfName: "eth0"}); err != nil {
+		t.Error(err)
 	}
 	begin(t, s, "b", "pod1", "eth0") // the pod's next sandbox
 	if ids, err := s.IDs(); err != nil || !slices.Equal(ids, []string{"a", "b"}) {
