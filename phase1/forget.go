@@ -164,7 +164,7 @@ func (g Gone) orphan(ctx context.Context, list []Wiring) (w Wiring, ok bool, err
 	if err != nil || r.Namespace == "" {
 		return Wiring{}, false, err
 	}
-	w = Wiring{NIC: g.NIC, Namespace: r.Namespace, State: g.State}
+	w = Wiring{NIC: g.NIC, Namespace: r.Namespace, State: g.State, orphan: true}
 	found, err := find(ctx, r.Namespace)
 	w.setFound(found)
 	return w, err == nil, err
@@ -196,7 +196,13 @@ func (n node) forget(ctx context.Context, w Wiring, g Gone) error {
 	if err := n.forgetRecord(ctx, w, report); err != nil {
 		return fmt.Errorf("NIC %s of the namespace %s, which is gone: %w", w.NIC, w.Namespace, err)
 	}
-	report.say("removes the journal %s", n.path(w.Namespace, w.NIC))
+	if w.orphan {
+		report.say("NIC %s of the namespace %s has no journal in %s: if Setup used another directory, Forget with that one removes it", w.NIC, w.Namespace, n.Name())
+		return nil
+	}
+	if _, err := n.Lstat(filepath.Join(w.Namespace, w.NIC+journalSuffix)); err == nil { // no other Forget has been here meanwhile
+		report.say("removes the journal %s", n.path(w.Namespace, w.NIC))
+	}
 	return n.removeJournal(w.Namespace, w.NIC)
 }
 
@@ -259,11 +265,14 @@ func (n node) sweepLock(name string, report progress) error {
 		}
 		defer unlock()
 	}
-	unlock, err := n.tryLock(name)
+	unlock, err := n.tryLockFile(name, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // its call has ended meanwhile
+	}
 	if err != nil {
 		return err
 	}
-	report.say("removes the lock %s of a call that was killed", filepath.Join(n.Name(), name))
+	report.say("removes the lock %s, which no call holds", filepath.Join(n.Name(), name))
 	unlock()
 	return nil
 }
@@ -284,7 +293,10 @@ func (n node) sweepNamespace(name string, g Gone, seen lookup) error {
 	} else if err != nil {
 		return err
 	}
-	progress(g.Progress).say("removes the directory %s of a call that was killed", filepath.Join(n.Name(), name))
+	if _, err := n.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+		return nil // another Forget has removed it meanwhile
+	}
+	progress(g.Progress).say("removes the directory %s, which has no journal", filepath.Join(n.Name(), name))
 	if err := n.RemoveAll(name); err != nil {
 		return fmt.Errorf("journal directory: %w", err)
 	}

@@ -2,10 +2,12 @@ package phase1_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -107,7 +109,8 @@ func TestForgetWithoutJournal(t *testing.T) {
 		if err := os.RemoveAll(filepath.Clean(paths[0])); err != nil {
 			t.Fatal(err)
 		}
-		g := phase1.Gone{State: n.State, NIC: "eth0", Dir: c.Dir}
+		said := ""
+		g := phase1.Gone{State: n.State, NIC: "eth0", Dir: c.Dir, Progress: func(text string) { said += text + "\n" }}
 		if err := phase1.Forget(t.Context(), g); !errors.Is(err, phase1.ErrAlive) {
 			t.Errorf("of a namespace that lives: %v, want ErrAlive", err)
 		}
@@ -116,6 +119,48 @@ func TestForgetWithoutJournal(t *testing.T) {
 			t.Error(err)
 		}
 		empty(t, n.State)
+		if strings.Contains(said, "removes the journal") || !strings.Contains(said, "has no journal in "+c.Dir) {
+			t.Errorf("Forget said %s", said)
+		}
+	}
+}
+
+// TestForgetSaysWhatIsTrue: Forget reports what it removes, and nothing of what another call has removed since Forget
+// listed the directory. A journal that is not there is not removed, either.
+func TestForgetSaysWhatIsTrue(t *testing.T) {
+	dir := filepath.Join(nstest.Dir(t), "node")
+	locks := []string{"4026532281", "4026532282", "hold-4026532281-eth0", "hold-4026532282-eth0", "name-a", "name-b", "state-a", "state-b"}
+	empty := []string{"00000000-4026531999-5", "00000000-4026531999-6"}
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.Mkdir(filepath.Join(dir, empty[0]), 0o700), os.Mkdir(filepath.Join(dir, empty[1]), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range locks {
+		writeFile(t, filepath.Join(dir, name), "")
+	}
+	var said []string
+	g := phase1.Gone{State: "/run/guestwire/none", Dir: dir, Progress: func(text string) {
+		said = append(said, text)
+		for _, all := range [][]string{locks, empty} {
+			for i := range all {
+				if i%2 == 1 && strings.Contains(text, "/"+all[i-1]) { // the next one goes before Forget gets there
+					os.RemoveAll(filepath.Join(dir, all[i]))
+				}
+			}
+		}
+	}}
+	if err := phase1.Forget(t.Context(), g); err != nil {
+		t.Error(err)
+	}
+	want := []string{"nothing is left to forget: no wiring of the node is selected"}
+	for _, name := range []string{empty[0], locks[0], locks[2], locks[4], locks[6]} {
+		what := map[bool]string{true: "directory %s, which has no journal", false: "lock %s, which no call holds"}[name == empty[0]]
+		want = append(want, "removes the "+fmt.Sprintf(what, filepath.Join(dir, name)))
+	}
+	if !slices.Equal(said, want) {
+		t.Errorf("Forget said\n%q, want\n%q", said, want)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("%v are left, %v", left, err)
 	}
 }
 

@@ -57,6 +57,7 @@ type Wiring struct {
 
 	// unread is the error by which the journal could not be read at all; nil: it has the fields above, or is damaged.
 	unread error
+	orphan bool         // known by its record alone
 	found  *netns.Found // nil: the namespace is gone, or it was not looked for
 }
 

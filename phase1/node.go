@@ -201,7 +201,12 @@ func (n node) lock(ctx context.Context, name string, report progress) (unlock fu
 // tryLock returns unix.EWOULDBLOCK if another call holds the lock. The holder removes the file, so that none is
 // left; a lock on a file that has lost its name is not the lock any more.
 func (n node) tryLock(name string) (unlock func(), err error) {
-	f, err := n.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
+	return n.tryLockFile(name, os.O_CREATE)
+}
+
+// tryLockFile is tryLock. Without os.O_CREATE the error is fs.ErrNotExist if no call has left the file.
+func (n node) tryLockFile(name string, create int) (unlock func(), err error) {
+	f, err := n.OpenFile(name, os.O_RDWR|create|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock in %s: %w", n.Name(), err)
 	}
