@@ -99,6 +99,9 @@ func (p *paths) complete() error {
 	if !filepath.IsAbs(string(p.State)) {
 		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%q in the CNI list, want an absolute path, such as %s", p.State, podsandbox.DefaultState)}
 	}
+	if p.Dir != "" && !filepath.IsAbs(p.Dir) {
+		return &cache.FieldError{Field: "dir", Reason: fmt.Sprintf("%q in the CNI list, want an absolute path, such as %s", p.Dir, phase1.DefaultDir)}
+	}
 	return nil
 }
 

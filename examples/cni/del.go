@@ -1,34 +1,99 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
 
+// delArgs are those of a DEL. They are not read by skel, which refuses versions, variables and namespaces that a DEL can do
+// without.
+func delArgs() *skel.CmdArgs {
+	text, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		say("DEL: standard input: %v", err)
+	}
+	return &skel.CmdArgs{
+		ContainerID: os.Getenv("CNI_CONTAINERID"), Netns: os.Getenv("CNI_NETNS"), IfName: os.Getenv("CNI_IFNAME"),
+		Args: os.Getenv("CNI_ARGS"), StdinData: text,
+	}
+}
+
 // del gives back what add has wired for the attachment. To the engine it succeeds whatever happens: an error would keep
 // the engine from calling the plugins before this one, the pod from ending, and the pod's addresses from being used
-// again. What could not be given back is reported on standard error, and stays for the next DEL or GC.
+// again. What could not be given back is reported on standard error, and stays for the next DEL or GC. What cannot be
+// read of the list counts as left out.
 func del(ctx context.Context, args *skel.CmdArgs) error {
-	p, err := readPaths(args)
-	if err != nil {
-		say("DEL does nothing: %v", err)
-		return err
+	p, wrong := readPaths(args)
+	if wrong != nil {
+		if !filepath.IsAbs(string(p.State)) {
+			p.State = podsandbox.DefaultState
+		}
+		if !filepath.IsAbs(p.Dir) {
+			p.Dir = phase1.DefaultDir
+		}
+		wrong = fmt.Errorf("%w; DEL takes the state %s and the dir %s", wrong, p.State, p.Dir)
 	}
-	if err = p.end(ctx, args); err != nil && err != errNothing {
-		say("DEL of %s in sandbox %s, which goes on without: %v", args.IfName, args.ContainerID, err)
+	err := p.end(ctx, args)
+	if wrong != nil && (err == nil || err == errNothing) {
+		err = wrong
+	} else if wrong != nil {
+		err = errors.Join(wrong, err)
+	}
+	if err != nil && err != errNothing {
+		say("DEL of %s in sandbox %s, which goes on without: %v%s", shown(args.IfName), shown(args.ContainerID), err, p.left(ctx, args))
 	}
 	return err
+}
+
+// shown is a text of the engine's as a log can show it.
+func shown(text string) string {
+	const most = 100
+	if text == "" {
+		return "no name"
+	}
+	return text[:min(len(text), most)]
+}
+
+// left names the journals that a DEL may have meant and that are still there, and how they go: those of the sandbox,
+// and of NICs in the namespace.
+func (p paths) left(ctx context.Context, args *skel.CmdArgs) string {
+	const most = 5 * time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
+	defer cancel()
+	wirings, err := phase1.List(ctx, p.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Sprintf("; what is left is not known: %v", err)
+	}
+	text := ""
+	for _, w := range wirings {
+		if filepath.Base(w.State) != args.ContainerID && !slices.Contains(w.FoundAt, args.Netns) {
+			continue
+		}
+		way := "agent forget -namespace " + w.Namespace
+		if len(w.FoundAt) > 0 {
+			way = "agent teardown -cut-off -netns " + w.FoundAt[0] + " -nic " + w.NIC
+		}
+		dir := cmp.Or(p.Dir, phase1.DefaultDir)
+		text += fmt.Sprintf("; left: the journal %s (%s -dir %s)", filepath.Join(dir, w.Namespace, w.NIC+".journal"), way, dir)
+	}
+	return text
 }
 
 // end takes the attachment's NICs down. If the namespace has no path any more, the whole sandbox ends. Without such a
@@ -36,22 +101,25 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 func (p paths) end(ctx context.Context, args *skel.CmdArgs) error {
 	dir, err := p.State.Dir(args.ContainerID)
 	if err != nil {
-		return err
+		return fmt.Errorf("CNI_CONTAINERID: %w", err)
 	}
+	ns, noNS := phase1.OpenNetNS(args.Netns)
+	if noNS == nil {
+		defer ns.Close()
+	}
+	calls := sandboxCalls{p, args.ContainerID, dir, ns}
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) && !p.leadsTo(arg(args, "K8S_POD_UID"), args.ContainerID) {
-		return errNothing
+		return calls.endLost(ctx, args.IfName)
 	}
 	nics, err := p.State.NICs(args.ContainerID)
 	if err != nil {
 		return err
 	}
-	ns, err := phase1.OpenNetNS(args.Netns)
-	if err == nil {
-		defer ns.Close()
-	}
 	var noPath *fs.PathError
-	whole := errors.As(err, &noPath)
-	calls := sandboxCalls{p, args.ContainerID, dir, ns}
+	whole := errors.As(noNS, &noPath)
+	if wrong := utils.ValidateInterfaceName(args.IfName); wrong != nil && !whole && len(nics) > 0 {
+		return fmt.Errorf("CNI_IFNAME: %w", wrong)
+	}
 	var errs []error
 	for _, nic := range nics {
 		if whole || nic.BelongsTo(args.IfName) {
@@ -83,6 +151,19 @@ type sandboxCalls struct {
 	ns  *os.File // nil: not known
 }
 
+// sameDir reports whether a wiring's directory, whose path is without symbolic links, is the other one.
+func sameDir(real, dir string) bool {
+	if real == filepath.Clean(dir) {
+		return true
+	}
+	a, err := os.Stat(real)
+	if err != nil {
+		return false
+	}
+	b, err := os.Stat(dir)
+	return err == nil && os.SameFile(a, b)
+}
+
 // nic is the NIC in the namespace that is open.
 func (s sandboxCalls) nic(name string) phase1.NIC {
 	return phase1.NIC{NetNS: s.ns, Name: name, Dir: s.Dir, Progress: progress}
@@ -105,6 +186,25 @@ func (s sandboxCalls) end(ctx context.Context, nic string) error {
 		return errors.Join(first, err)
 	}
 	return nil
+}
+
+// endLost takes a NIC down whose sandbox has no directory: the directory was removed, or the list has another state
+// since. The journal of the NIC, which the namespace leads to, then names a directory of the sandbox.
+func (s sandboxCalls) endLost(ctx context.Context, nic string) error {
+	if _, err := os.Lstat(cmp.Or(s.Dir, phase1.DefaultDir)); s.ns == nil || errors.Is(err, fs.ErrNotExist) {
+		return errNothing
+	}
+	report, err := phase1.NIC{NetNS: s.ns, Name: nic, Dir: s.Dir}.Status(ctx)
+	switch {
+	case errors.Is(err, phase1.ErrNotWired), errors.Is(err, phase1.ErrOwnNamespace):
+		return errNothing
+	case report == nil:
+		return err
+	case filepath.Base(report.State) != s.id:
+		return errNothing // the path is that of another sandbox by now
+	}
+	s.dir, s.State = report.State, podsandbox.State(filepath.Dir(report.State))
+	return errors.Join(s.end(ctx, nic), s.State.Release(ctx, s.lock, s.id))
 }
 
 // forget removes what is left of a NIC whose namespace is gone. The error is phase1.ErrAlive if the namespace is there.
@@ -133,7 +233,7 @@ func (s sandboxCalls) teardownFound(ctx context.Context, nic string) error {
 		return err
 	}
 	for _, w := range wirings {
-		if w.State != s.dir || w.NIC != nic {
+		if w.NIC != nic || !sameDir(w.State, s.dir) {
 			continue
 		}
 		err = fmt.Errorf("NIC %s: %w: it is at %s", nic, phase1.ErrAlive, strings.Join(w.FoundAt, ", "))

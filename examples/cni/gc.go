@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -36,7 +37,7 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 	}
 	for _, w := range wirings {
 		// A wiring can have lost its directory.
-		if id := filepath.Base(w.State); filepath.Dir(w.State) == filepath.Clean(string(p.State)) && !slices.Contains(ids, id) {
+		if id := filepath.Base(w.State); sameDir(filepath.Dir(w.State), string(p.State)) && !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
 	}
@@ -53,7 +54,7 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 		}
 		lives := map[string]bool{}
 		for _, w := range wirings {
-			if w.State != dir {
+			if filepath.Base(w.State) != id || !sameDir(filepath.Dir(w.State), string(p.State)) {
 				continue
 			}
 			lives[w.NIC] = len(w.FoundAt) > 0
@@ -100,6 +101,9 @@ func staleOf(args *skel.CmdArgs, network string) (func(id string, nic podsandbox
 	err := json.Unmarshal(args.StdinData, &said)
 	if err == nil && said.Valid != nil {
 		err = json.Unmarshal(said.Valid, &valid)
+	}
+	if i := slices.IndexFunc(valid, func(a types.GCAttachment) bool { return a.ContainerID == "" || a.IfName == "" }); err == nil && i >= 0 {
+		err = fmt.Errorf("[%d]: containerID or ifname is missing", i) // what it stands for would be taken down
 	}
 	if err != nil {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, "guestwire: cni.dev/valid-attachments: "+err.Error(), "")

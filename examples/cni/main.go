@@ -31,11 +31,13 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/cni/calls"
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // The codes of errors, in addition to those of the CNI specification.
@@ -69,13 +71,14 @@ func main() {
 		}
 		return
 	}
+	signal.Ignore(unix.SIGPIPE) // the engine's end of standard error can close before a call has ended
+	if os.Getenv("CNI_COMMAND") == "DEL" {
+		_ = counted("DEL", within(delTime, del))(delArgs()) // del has reported it
+		return
+	}
 	skel.PluginMainFuncs(skel.CNIFuncs{
-		Add:   counted("ADD", within(addTime, add)),
-		Check: counted("CHECK", within(checkTime, check)),
-		Del: func(args *skel.CmdArgs) error {
-			_ = counted("DEL", within(delTime, del))(args) // del has reported it
-			return nil
-		},
+		Add:    counted("ADD", within(addTime, add)),
+		Check:  counted("CHECK", within(checkTime, check)),
 		GC:     within(gcTime, gc),
 		Status: within(checkTime, status),
 	}, version.PluginSupports("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"), about)
@@ -135,6 +138,8 @@ func coded(err error) error {
 		return err
 	case errors.As(err, &done):
 		return done
+	case errors.Is(err, phase1.ErrOwnNamespace):
+		code = types.ErrInvalidNetNS
 	case errors.As(err, &refused):
 		code = codeRefused
 	case errors.As(err, &wish):

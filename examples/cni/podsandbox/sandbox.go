@@ -106,7 +106,10 @@ type NIC struct {
 
 // BelongsTo reports whether a call with the CNI_IFNAME is about the NIC. Without a note the NIC's own name decides.
 func (n NIC) BelongsTo(ifName string) bool {
-	return n.Of.IfName == ifName || n.Of == (Attachment{}) && n.Name == ifName
+	if n.Of == (Attachment{}) {
+		return n.Name == ifName
+	}
+	return n.Of.IfName == ifName
 }
 
 // NICs returns the NICs of a sandbox, sorted by name; none if the sandbox has no directory.
