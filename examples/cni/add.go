@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -80,14 +82,19 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 	if c.ofKubeVirt() && nics[0].name == args.IfName {
 		c.nameForKubeVirt(ctx, calls, &nics[0])
 	}
+	unlock, err := c.lock(ctx, dir) // without a lock of the node, a note could not be removed
+	if err != nil {
+		return nil, err
+	}
+	unlock()
 	var begun []string
 	records := map[string]cache.Record{}
 	err = func() error {
 		for _, nic := range nics {
-			begun = append(begun, nic.name)
 			if err := c.State.Begin(args.ContainerID, nic.name, podsandbox.Attachment{Network: c.Name, IfName: args.IfName}); err != nil {
 				return err
 			}
+			begun = append(begun, nic.name)
 			nic.spec.State = dir
 			record, err := calls.nic(nic.name).Setup(ctx, nic.spec)
 			if err != nil {
@@ -116,12 +123,7 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 		if wasWired(before, nic) {
 			continue
 		}
-		undo := calls.teardown(ctx, nic)
-		var field *cache.FieldError
-		if errors.As(undo, &field) { // the NIC is wired for another sandbox, as err says
-			undo = c.State.End(args.ContainerID, nic)
-		}
-		if undo != nil {
+		if undo := calls.undo(ctx, nic); undo != nil {
 			err = errors.Join(err, undo)
 		}
 	}
@@ -129,6 +131,19 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 		err = errors.Join(err, undo)
 	}
 	return nil, err
+}
+
+// undo ends a NIC with which a failed ADD has begun. Without a journal Setup has given all back, or was refused; the NIC
+// can be that of another sandbox.
+func (s sandboxCalls) undo(ctx context.Context, nic string) error {
+	wirings, err := phase1.List(ctx, s.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !slices.ContainsFunc(wirings, func(w phase1.Wiring) bool { return w.NIC == nic && sameDir(w.State, s.dir) }) {
+		return s.ended(nic)
+	}
+	return s.teardown(ctx, nic)
 }
 
 func wasWired(before []podsandbox.NIC, nic string) bool {

@@ -458,9 +458,11 @@ func TestErrors(t *testing.T) {
 		"a path":        {`"state": "run"`, "redirect", 7, `guestwire: state: "run" in the CNI list, want an absolute path`},
 		"a refusal":     {owner(""), "macvtap", 101, "guestwire: annotation guestwire/nic.eth0: binding.macvtap: not for a pod"},
 		"a NIC's kind":  {owner("") + `, "trustPods": true`, "macvtap", 102, "annotate the pod with guestwire/nic.eth0=bridge"},
-		"a collision":   {owner(""), `{"binding": {"masquerade": {"ipv4": "10.22.0.0/16"}}}`, 100, "10.22.0.0/16"},
-		"a device":      {owner(""), `{"device": {"driver": "vhost"}}`, 100, "/dev/vhost-net"},
+		"a collision":   {owner(""), `{"binding": {"masquerade": {"ipv4": "10.22.0.0/16"}}}`, 100, "10.22.0.0/16 overlaps"},
+		"a device":      {owner(""), `{"device": {"driver": "vhost"}}`, 100, "stat /dev/vhost-net"},
 		"another state": {owner("") + `, "state": "` + file + `"`, "redirect", 100, "guestwire: "},
+		"another dir":   {owner("") + `, "dir": "` + file + `"`, "redirect", 100, "journal directory: " + file},
+		"a path of dir": {owner("") + `, "dir": "run"`, "redirect", 7, `guestwire: dir: "run" in the CNI list, want an absolute path`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := os.Stat("/dev/vhost-net"); name == "a device" && err == nil {
@@ -475,7 +477,7 @@ func TestErrors(t *testing.T) {
 			result := s.add(plain, rt)
 			before := s.ns.Settled()
 			_, err := n.guestwireCalled(s.configuration(n.list("1.0.0", "podnet", n.guestwire(c.entry)).Plugins[0].Bytes, result, rt), s.environ("ADD", "eth0")...)
-			if err == nil || err.Code != c.code || !strings.Contains(err.Msg, c.says) || err.Details != "" || strings.Contains(err.Msg, "\n") || strings.Count(err.Msg, "guestwire: ") > 1 {
+			if err == nil || err.Code != c.code || strings.Count(err.Msg, c.says) != 1 || err.Details != "" || strings.Contains(err.Msg, "\n") || strings.Count(err.Msg, "guestwire: ") > 1 {
 				t.Errorf("%+v, want code %d, %s", err, c.code, c.says)
 			}
 			if err := nstest.Difference(before, s.ns.Settled()); err != nil {
@@ -485,9 +487,46 @@ func TestErrors(t *testing.T) {
 			n.clean()
 		})
 	}
-	for code, want := range map[uint]uint64{0: 0, 7: 4, 101: 4, 102: 1} {
+	for code, want := range map[uint]uint64{0: 0, 7: 4, 101: 4, 102: 1} { // without those that have another dir
 		n.wantCounted("ADD", code, want)
 	}
+}
+
+// TestRefusedAdd: an ADD that is refused after its notes were written leaves nothing, and says why once: in the plugin's
+// own namespace, and where a later NIC of the sandbox is refused. The State is named by a symbolic link.
+func TestRefusedAdd(t *testing.T) {
+	t.Parallel()
+	b := newInputBed(t)
+	s := b.pod()
+	before := s.ns.Settled()
+	for name, c := range map[string]struct {
+		netns, says string
+		code        uint
+	}{
+		"own":         {b.ns.Path(), "the caller's own network namespace", types.ErrInvalidNetNS},
+		"another NIC": {s.ns.Path(), "annotation guestwire/nic.net7: ", 101},
+	} {
+		in := b.right(s)
+		in.environ["CNI_NETNS"] = c.netns
+		in.members["state"] = filepath.Join(filepath.Dir(b.state), "link", filepath.Base(b.state))
+		in.members["everyNIC"] = true
+		in.members["runtimeConfig"] = map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{"guestwire/nic.eth0": "redirect", "guestwire/nic.net7": "redirect"}}
+		out, err := in.call(b.node, "ADD")
+		if err == nil || out != "" || err.Code != c.code || strings.Count(err.Msg, c.says) != 1 {
+			t.Errorf("%s: %v, %s; want code %d, and once %s", name, err, out, c.code, c.says)
+		}
+		if files := b.files(); !slices.Equal(files, b.unchanged) {
+			t.Errorf("%s: %q are left, want %q", name, files, b.unchanged)
+		}
+		if said := b.said(); strings.Contains(said, "is not wired") {
+			t.Errorf("%s: guestwire said %s", name, said)
+		}
+	}
+	if err := nstest.Difference(before, s.ns.Settled()); err != nil {
+		t.Error(err)
+	}
+	b.right(b.beside).call(b.node, "DEL")
+	b.clean()
 }
 
 // TestAnotherWish: an ADD that wants another wiring is refused, and what an earlier one has wired stays, for the guest
