@@ -164,6 +164,37 @@ func TestForgetSaysWhatIsTrue(t *testing.T) {
 	}
 }
 
+// TestNextNamespace: a Setup with the State of a namespace that is gone takes its record over, and its journal goes. One
+// with another State stays. After Teardown nothing is left without a Forget.
+func TestNextNamespace(t *testing.T) {
+	t.Parallel()
+	first, next := nstest.NewNetwork(t), nstest.NewNetwork(t)
+	c := config(first, infra.Redirect{})
+	c.Dir = filepath.Join(nstest.Dir(t), "node")
+	setup(t, c)
+	stray := filepath.Join(nstest.Dir(t), "stray") // names the first namespace as well, and is not its State
+	if err := os.Mkdir(stray, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(stray, "eth0.json"), readFile(t, filepath.Join(first.State, "eth0.json")))
+	first.Pod.Gone()
+
+	for _, state := range []string{stray, first.State} {
+		second := config(next, infra.Redirect{})
+		second.Dir, second.State = c.Dir, state
+		setup(t, second)
+		want := map[string]int{stray: 2, first.State: 1}[state]
+		if list, err := phase1.List(t.Context(), c.Dir); err != nil || len(list) != want {
+			t.Errorf("with the State %s: %v, %v; want %d", state, list, err, want)
+		}
+		if err := second.Teardown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		empty(t, state)
+	}
+	empty(t, c.Dir)
+}
+
 // TestForgetThroughLink: a State that was removed with its parent is the same State by another path.
 func TestForgetThroughLink(t *testing.T) {
 	t.Parallel()

@@ -15,7 +15,7 @@ import (
 
 // Setup wires the NIC, writes the record into spec.State, if that is set, and returns the record. Setup of a wired NIC
 // repairs what is missing. If a first Setup fails, the namespace is as it was found. If a later Setup fails, the wiring
-// stays.
+// stays. If State has the record of a namespace that is gone, Setup replaces it, and removes that wiring's journal.
 //
 // A wired NIC can get another DNS, Options, Device, MTU, Guard and Limits. Under masquerade and routed it can also get
 // other Ports, Excluded, Loopback, Sidecar, MaxConnections, Egress and EgressWithin. A running Serve follows the
@@ -104,6 +104,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		}
 		if err = s.converge(ctx, plan, ops); err == nil {
 			s.forgetConnections(ctx, plan.OlderExchanges())
+			s.forgetEarlier()
 			err = s.writeRecord(plan.Record)
 		}
 		if err == nil && earlier != nil {

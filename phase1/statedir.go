@@ -205,6 +205,28 @@ func (s *session) checkRecord(ctx context.Context) error {
 	return nil
 }
 
+// forgetEarlier removes the journal of a wiring whose record is about to be replaced, as no later call would find it by
+// the State. takeState has found that wiring's namespace gone. A journal that stays is the next Forget's.
+func (s *session) forgetEarlier() {
+	if s.state.Root == nil {
+		return
+	}
+	r, err := recordHead(s.state.Root, s.nic)
+	if err != nil || r.Namespace == s.identity.Name() {
+		return
+	}
+	if _, err := netns.Named(r.Namespace); err != nil {
+		return // no record, or a damaged one
+	}
+	if w, ok := s.node.describe(r.Namespace, s.nic); !ok || w.State != s.state.Name() {
+		return
+	}
+	s.report.say("removes the journal %s of a namespace that is gone", s.node.path(r.Namespace, s.nic))
+	if err := s.node.removeJournal(r.Namespace, s.nic); err != nil {
+		s.report.say("%v", err)
+	}
+}
+
 // head is the part of a record that says whose it is. It is read of a record of another version, too.
 type head struct {
 	Version   int
