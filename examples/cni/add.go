@@ -87,6 +87,11 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 		return nil, err
 	}
 	unlock()
+	for _, nic := range nics {
+		if slices.ContainsFunc(before, func(n podsandbox.NIC) bool { return n.Name == nic.name && !n.Record }) {
+			calls.forgetKilled(ctx, nic.name)
+		}
+	}
 	var begun []string
 	records := map[string]cache.Record{}
 	err = func() error {

@@ -108,9 +108,6 @@ func (p paths) end(ctx context.Context, args *skel.CmdArgs) error {
 		defer ns.Close()
 	}
 	calls := sandboxCalls{p, args.ContainerID, dir, ns}
-	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) && !p.leadsTo(arg(args, "K8S_POD_UID"), args.ContainerID) {
-		return calls.endLost(ctx, args.IfName)
-	}
 	nics, err := p.State.NICs(args.ContainerID)
 	if err != nil {
 		return err
@@ -121,6 +118,15 @@ func (p paths) end(ctx context.Context, args *skel.CmdArgs) error {
 		return fmt.Errorf("CNI_IFNAME: %w", wrong)
 	}
 	var errs []error
+	if len(nics) == 0 {
+		err := calls.endLost(ctx, args.IfName)
+		if _, absent := os.Lstat(dir); errors.Is(absent, fs.ErrNotExist) && !p.leadsTo(arg(args, "K8S_POD_UID"), args.ContainerID) {
+			return err
+		}
+		if err != errNothing {
+			errs = append(errs, err)
+		}
+	}
 	for _, nic := range nics {
 		if whole || nic.BelongsTo(args.IfName) {
 			errs = append(errs, calls.end(ctx, nic.Name))
@@ -174,7 +180,8 @@ func (s sandboxCalls) end(ctx context.Context, nic string) error {
 	var first error
 	if s.ns != nil {
 		// Another namespace can have the path by now. Teardown changes nothing there, and the record stays.
-		if first = s.teardown(ctx, nic); first == nil && !s.hasRecord(nic) {
+		had := s.hasRecord(nic)
+		if first = s.teardown(ctx, nic); first == nil && had && !s.hasRecord(nic) {
 			return nil
 		}
 	}
@@ -205,6 +212,15 @@ func (s sandboxCalls) endLost(ctx context.Context, nic string) error {
 	}
 	s.dir, s.State = report.State, podsandbox.State(filepath.Dir(report.State))
 	return errors.Join(s.end(ctx, nic), s.State.Release(ctx, s.lock, s.id))
+}
+
+// forgetKilled removes the journal of an ADD that was killed before it had a record, if its namespace is gone: nothing
+// in the directory leads to it. An error is reported: the journal is then a GC's.
+func (s sandboxCalls) forgetKilled(ctx context.Context, nic string) {
+	err := phase1.Forget(ctx, phase1.Gone{NIC: nic, State: s.dir, Dir: s.Dir, Progress: progress})
+	if err != nil && !errors.Is(err, phase1.ErrAlive) && !errors.Is(err, fs.ErrNotExist) {
+		say("what an earlier ADD has left of NIC %s: %v", nic, err)
+	}
 }
 
 // forget removes what is left of a NIC whose namespace is gone. The error is phase1.ErrAlive if the namespace is there.

@@ -144,8 +144,37 @@ func TestDelete(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.del(list, rt)
+		},
+		"with the directory of the records and the namespace lost": func(t *testing.T, n *node) {
+			s, list, rt := wiredPod(n, "u1", "redirect")
+			if err := os.RemoveAll(s.dirOf()); err != nil {
+				t.Fatal(err)
+			}
 			s.ns.End()
-			n.collect(list) // the journal is GC's, as DEL looks nowhere else
+			s.del(list, rt)
+			n.collect(list) // nothing leads a DEL to the journal
+		},
+		"with no one at the end of standard error": func(t *testing.T, n *node) {
+			s, list, rt := wiredPod(n, "u1", "redirect")
+			s.ns.End()
+			reader, writer, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			reader.Close()
+			cmd := exec.CommandContext(t.Context(), "nsenter", "--net="+n.ns.Path(), filepath.Join(n.plugins, "guestwire"))
+			cmd.Env, cmd.Stderr = append(os.Environ(), s.environ("DEL", "eth0")...), writer
+			cmd.Stdin = strings.NewReader(s.configuration(list.Plugins[1].Bytes, nil, rt))
+			if err := cmd.Run(); err != nil {
+				t.Error(err)
+			}
+			writer.Close()
+			for _, file := range n.files() {
+				if !strings.HasPrefix(file, "leases/") {
+					t.Errorf("%s is left", file)
+				}
+			}
+			s.del(list, rt)
 		},
 		"with the journal lost": func(t *testing.T, n *node) {
 			s, list, rt := wiredPod(n, "u1", "redirect")
