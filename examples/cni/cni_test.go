@@ -165,6 +165,7 @@ func TestWants(t *testing.T) {
 		"the list":                   {owner(`, "binding": {"masquerade": {}}`), nil, "", "masquerade"},
 		"args over the list":         {owner(`, "binding": {"masquerade": {}}`), nil, `"redirect"`, "redirect"},
 		"an annotation over args":    {owner(`, "binding": {"redirect": {}}`), []string{"guestwire/nic.eth0", "masquerade"}, `"bridge"`, "masquerade"},
+		"an unknown member":          {owner("") + `, "colour": "blue"`, []string{"guestwire/nic.eth0", "redirect"}, "", "redirect"},
 		"none over the list":         {owner(`, "binding": {"redirect": {}}`), []string{"guestwire/nic.eth0", "none"}, "", ""},
 		"none of args over the list": {owner(`, "binding": {"redirect": {}}`), nil, `"none"`, ""},
 		"auto":                       {owner(""), []string{"guestwire/nic.eth0", "auto"}, "", "redirect"},

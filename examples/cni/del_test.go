@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
@@ -405,17 +406,7 @@ func TestDeleteLocked(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	s, list, rt := wiredPod(n, "u1", "redirect")
-	info, err := os.Stat(s.ns.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
-	lock, err := os.OpenFile(filepath.Join(n.dir, strconv.FormatUint(info.Sys().(*syscall.Stat_t).Ino, 10)), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	release := s.lock()
 	cmd := exec.CommandContext(t.Context(), "nsenter", "--net="+n.ns.Path(), filepath.Join(n.plugins, "guestwire"))
 	cmd.Env = append(os.Environ(), append(s.environ("DEL", "eth0"), "CNI_PATH="+n.plugins)...)
 	cmd.Stdin = strings.NewReader(s.configuration(list.Plugins[1].Bytes, nil, rt))
@@ -439,10 +430,50 @@ func TestDeleteLocked(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	lock.Close()
+	release()
 	s.wired("eth0")
 	s.del(list, rt)
 	n.clean()
+}
+
+// TestDeleteLimit: a DEL whose namespace another call has locked gives up after its time. It exits with 0, and names the
+// journal that stays.
+func TestDeleteLimit(t *testing.T) {
+	nstest.Long(t)
+	t.Parallel()
+	n := newNode(t)
+	s, list, rt := wiredPod(n, "u1", "redirect")
+	release := s.lock()
+	const limit, most = 20 * time.Second, 60 * time.Second
+	begin := time.Now()
+	s.ours(list, rt)
+	if took := time.Since(begin); took < limit || took > most {
+		t.Errorf("DEL took %v, want %v", took, limit)
+	}
+	if said := n.said(); !strings.Contains(said, "another call works on it") || !strings.Contains(said, "left: the journal "+n.dir) {
+		t.Errorf("guestwire said %s", said)
+	}
+	s.wired("eth0")
+	release()
+	s.del(list, rt)
+	n.clean()
+}
+
+// lock holds the namespace as a call of phase1 does, until release is called.
+func (s *sandboxOf) lock() (release func()) {
+	s.Helper()
+	info, err := os.Stat(s.ns.Path())
+	if err != nil {
+		s.Fatal(err)
+	}
+	lock, err := os.OpenFile(filepath.Join(s.dir, strconv.FormatUint(info.Sys().(*syscall.Stat_t).Ino, 10)), os.O_RDWR|os.O_CREATE, 0o600)
+	if err == nil {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	return func() { lock.Close() }
 }
 
 // TestLockIsOurs: an ordinary user holds a lock on whatever it can open of the State, and pods come and go.
