@@ -164,8 +164,8 @@ func TestForgetSaysWhatIsTrue(t *testing.T) {
 	}
 }
 
-// TestNextNamespace: a Setup with the State of a namespace that is gone takes its record over, and its journal goes. One
-// with another State stays. After Teardown nothing is left without a Forget.
+// TestNextNamespace: a Setup with the State of a namespace that is gone replaces its record, and its journal goes. The
+// journal stays if its State is another. After Teardown nothing is left without a Forget.
 func TestNextNamespace(t *testing.T) {
 	t.Parallel()
 	first, next := nstest.NewNetwork(t), nstest.NewNetwork(t)

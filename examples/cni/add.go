@@ -138,8 +138,8 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 	return nil, err
 }
 
-// undo ends a NIC with which a failed ADD has begun. Without a journal Setup has given all back, or was refused; the NIC
-// can be that of another sandbox.
+// undo ends a NIC with which a failed ADD has begun. Without a journal Setup has given all back, or was refused; the
+// NIC can be that of another sandbox.
 func (s sandboxCalls) undo(ctx context.Context, nic string) error {
 	wirings, err := phase1.List(ctx, s.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -199,8 +199,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestKnownSandbox: an engine calls ADD for a sandbox that it knows, with a new namespace, and without a DEL: the earlier
-// ADD was whole, or killed, and so may be the later one. One DEL leaves nothing, before any GC.
+// TestKnownSandbox: an engine calls ADD for a sandbox that it knows, with a new namespace, and without a DEL. The
+// earlier ADD was whole, or killed, and so may be the later one. One DEL leaves nothing, before any GC.
 func TestKnownSandbox(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()

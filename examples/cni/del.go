@@ -22,8 +22,8 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// delArgs are those of a DEL. They are not read by skel, which refuses versions, variables and namespaces that a DEL can do
-// without.
+// delArgs are those of a DEL. They are not read by skel, which refuses versions, variables and namespaces that do not
+// matter to a DEL.
 func delArgs() *skel.CmdArgs {
 	text, err := io.ReadAll(os.Stdin)
 	if err != nil {

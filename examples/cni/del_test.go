@@ -436,8 +436,8 @@ func TestDeleteLocked(t *testing.T) {
 	n.clean()
 }
 
-// TestDeleteLimit: a DEL whose namespace another call has locked gives up after its time. It exits with 0, and names the
-// journal that stays.
+// TestDeleteLimit: a DEL whose namespace another call has locked gives up after its time. It exits with 0, and names
+// the journal that stays.
 func TestDeleteLimit(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()
@@ -552,8 +552,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestRefusedAdd: an ADD that is refused after its notes were written leaves nothing, and says why once: in the plugin's
-// own namespace, and where a later NIC of the sandbox is refused. The State is named by a symbolic link.
+// TestRefusedAdd: an ADD that is refused after its notes were written leaves nothing, and says why once. It is refused
+// in the plugin's own namespace, and for a later NIC of the sandbox. The State is named by a symbolic link.
 func TestRefusedAdd(t *testing.T) {
 	t.Parallel()
 	b := newInputBed(t)
