@@ -115,7 +115,6 @@ type inputBed struct {
 	*node
 	list      *networkList
 	beside    *sandboxOf
-	besideRT  *runtimeConf
 	unchanged []string // the files of the pod beside
 }
 
