@@ -139,6 +139,30 @@ func TestDelete(t *testing.T) {
 			}
 			s.del(list, rt)
 		},
+		// The engine has made a new namespace, and the first one is still ending.
+		"of a namespace to which an ADD could not move": func(t *testing.T, n *node) {
+			s, list, rt := wiredPod(n, "u1", "redirect")
+			b := &inputBed{node: n, list: n.list("1.0.0", "podnet", n.guestwire(owner("")))}
+			next := b.pod()
+			next.id, next.uid = s.id, s.uid
+			before, files := next.ns.Settled(), n.files()
+			if out, err := b.right(next).call(n, "ADD"); err == nil || !strings.Contains(err.Msg, "already wired in another namespace") {
+				t.Errorf("ADD: %v, %s", err, out)
+			}
+			if now := n.files(); !slices.Equal(now, files) {
+				t.Errorf("ADD makes it %q, want %q", now, files)
+			}
+			if out, err := b.right(next).call(n, "DEL"); err != nil || out != "" {
+				t.Errorf("DEL: %v, %s", err, out)
+			}
+			if err := nstest.Difference(before, next.ns.Settled()); err != nil {
+				t.Error(err)
+			}
+			if links := s.ns.IP("-br link"); strings.Contains(links, "eth0-tap") {
+				t.Errorf("the tap is left:\n%s", links)
+			}
+			s.del(list, rt)
+		},
 		"with the directory of the records lost": func(t *testing.T, n *node) {
 			s, list, rt := wiredPod(n, "u1", "redirect")
 			if err := os.RemoveAll(s.dirOf()); err != nil {
