@@ -77,6 +77,18 @@ func readPaths(args *skel.CmdArgs) (paths, error) {
 	return p, p.complete()
 }
 
+// readAnyPaths is readPaths for a call that goes on after its error, with the defaults for what cannot be read.
+func readAnyPaths(args *skel.CmdArgs) (paths, error) {
+	p, err := readPaths(args)
+	if err != nil && !filepath.IsAbs(string(p.State)) {
+		p.State = podsandbox.DefaultState
+	}
+	if err != nil && !filepath.IsAbs(p.Dir) {
+		p.Dir = phase1.DefaultDir
+	}
+	return p, err
+}
+
 // agentCall is the agent's command line for a NIC.
 func (p paths) agentCall(verb, netns, nic string) string {
 	call := fmt.Sprintf("agent %s -netns %s -nic %s", verb, netns, nic)
@@ -97,10 +109,10 @@ func (p *paths) complete() error {
 		p.State = podsandbox.DefaultState
 	}
 	if !filepath.IsAbs(string(p.State)) {
-		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%q in the CNI list, want an absolute path, such as %s", p.State, podsandbox.DefaultState)}
+		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%.100q in the CNI list, want an absolute path, such as %s", p.State, podsandbox.DefaultState)}
 	}
 	if p.Dir != "" && !filepath.IsAbs(p.Dir) {
-		return &cache.FieldError{Field: "dir", Reason: fmt.Sprintf("%q in the CNI list, want an absolute path, such as %s", p.Dir, phase1.DefaultDir)}
+		return &cache.FieldError{Field: "dir", Reason: fmt.Sprintf("%.100q in the CNI list, want an absolute path, such as %s", p.Dir, phase1.DefaultDir)}
 	}
 	return nil
 }

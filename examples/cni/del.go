@@ -40,14 +40,8 @@ func delArgs() *skel.CmdArgs {
 // again. What could not be given back is reported on standard error, and stays for the next DEL or GC. What cannot be
 // read of the list counts as left out.
 func del(ctx context.Context, args *skel.CmdArgs) error {
-	p, wrong := readPaths(args)
+	p, wrong := readAnyPaths(args)
 	if wrong != nil {
-		if !filepath.IsAbs(string(p.State)) {
-			p.State = podsandbox.DefaultState
-		}
-		if !filepath.IsAbs(p.Dir) {
-			p.Dir = phase1.DefaultDir
-		}
 		wrong = fmt.Errorf("%w; DEL takes the state %s and the dir %s", wrong, p.State, p.Dir)
 	}
 	err := p.end(ctx, args)

@@ -220,6 +220,9 @@ func (b *inputBed) tryDelete(f fault, place string) {
 		s.ns.Gone()
 	}
 	said := delete(true)
+	if len(said) > fieldTooLong {
+		b.Errorf("%s: DEL says %d octets", at, len(said))
+	}
 	_, err := os.Lstat(journal)
 	cleaned := slices.Equal(b.files(), b.unchanged)
 	switch stays := f.other && !cleaned || f.moved && place != "alive"; {

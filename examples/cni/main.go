@@ -116,7 +116,7 @@ func counted(operation string, call func(*skel.CmdArgs) error) func(*skel.CmdArg
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), countTime)
 		defer cancel()
-		p, _ := readPaths(args) // its error is that of the call, too
+		p, _ := readAnyPaths(args) // its error is that of the call, too
 		if uncounted := calls.Count(ctx, p.Dir, operation, code, took); uncounted != nil {
 			say("this %s is not counted: %v", operation, uncounted)
 		}

@@ -49,7 +49,7 @@ func CheckID(id string) error {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("_.-", c)
 	}
 	if id == "" || len(id) > 255 || strings.ContainsFunc(id, bad) || strings.ContainsRune("_.-", rune(id[0])) {
-		return fmt.Errorf("%q is no name: want 1 to 255 of A-Z a-z 0-9 _ . - and a letter or digit first", id)
+		return fmt.Errorf("%.100q is no name: want 1 to 255 of A-Z a-z 0-9 _ . - and a letter or digit first", id)
 	}
 	return nil
 }
