@@ -19,8 +19,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// crash is how much of TestCrash runs.
-var crash = flag.String("crash", "few", "kill guestwire at a few of its system calls, or at all of them")
+// crash is how much of the tests with generated kills and inputs runs.
+var crash = flag.String("crash", "few", "kill guestwire at a few of its system calls, and try a few wrong inputs, or all of them")
 
 // traced are the system calls by which guestwire changes anything.
 var traced = []string{

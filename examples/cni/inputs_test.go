@@ -76,11 +76,23 @@ func faults() []fault {
 	add(fault{name: "CNI_CONTAINERID another", other: true, do: func(in *input) { in.environ["CNI_CONTAINERID"] = "c-another" }})
 	add(fault{name: "CNI_IFNAME another", other: true, do: func(in *input) { in.environ["CNI_IFNAME"] = "net7" }})
 
-	for _, name := range []string{"cniVersion", "name", "type", "state", "dir", "spec", "trustPods", "everyNIC", "tapResult", "capabilities", "runtimeConfig", "args", "prevResult"} {
+	members := [][]string{{"cniVersion"}, {"name"}, {"state"}, {"dir"}}
+	others := []string{"type", "spec", "trustPods", "everyNIC", "tapResult", "capabilities", "runtimeConfig", "args", "prevResult"}
+	if *crash == "few" {
+		members = append(members, others) // all of them at once
+	} else {
+		for _, name := range others {
+			members = append(members, []string{name})
+		}
+	}
+	for _, names := range members {
 		for kind, value := range map[string]any{"missing": nil, "of a wrong type": []any{7}, "wrong": "../ \x01", "huge": strings.Repeat("a", fieldTooLong)} {
+			name := strings.Join(names, ", ")
 			f := fault{name: name + " " + kind, do: func(in *input) {
-				if in.members[name] = value; value == nil {
-					delete(in.members, name)
+				for _, name := range names {
+					if in.members[name] = value; value == nil {
+						delete(in.members, name)
+					}
 				}
 			}}
 			f.moved = name == "state" && value == nil
