@@ -65,8 +65,8 @@ func shown(text string) string {
 	return text[:min(len(text), most)]
 }
 
-// left names the journals that a DEL may have meant and that are still there, and how they go: those of the sandbox,
-// and of NICs in the namespace.
+// left names the journals that a DEL has meant and that are still there, and how they go. They are those of the sandbox,
+// or, if its name cannot be read, of the namespace, which can be another sandbox's by now.
 func (p paths) left(ctx context.Context, args *skel.CmdArgs) string {
 	const most = 5 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
@@ -77,7 +77,11 @@ func (p paths) left(ctx context.Context, args *skel.CmdArgs) string {
 	}
 	text := ""
 	for _, w := range wirings {
-		if filepath.Base(w.State) != args.ContainerID && !slices.Contains(w.FoundAt, args.Netns) {
+		meant := filepath.Base(w.State) == args.ContainerID
+		if podsandbox.CheckID(args.ContainerID) != nil {
+			meant = slices.Contains(w.FoundAt, args.Netns)
+		}
+		if !meant {
 			continue
 		}
 		way := "agent forget -namespace " + w.Namespace
@@ -85,7 +89,7 @@ func (p paths) left(ctx context.Context, args *skel.CmdArgs) string {
 			way = "agent teardown -cut-off -netns " + w.FoundAt[0] + " -nic " + w.NIC
 		}
 		dir := cmp.Or(p.Dir, phase1.DefaultDir)
-		text += fmt.Sprintf("; left: the journal %s (%s -dir %s)", filepath.Join(dir, w.Namespace, w.NIC+".journal"), way, dir)
+		text += fmt.Sprintf("; left: the journal %s of %s (%s -dir %s)", filepath.Join(dir, w.Namespace, w.NIC+".journal"), w.State, way, dir)
 	}
 	return text
 }

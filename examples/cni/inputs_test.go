@@ -241,11 +241,14 @@ func (b *inputBed) tryDelete(f fault, place string) {
 	case stays && err != nil:
 		b.Errorf("%s: the journal of another attachment: %v", at, err)
 	case stays, cleaned:
-	case f.says != "" && strings.Contains(said, f.says), strings.Contains(said, journal+" (agent "):
+	case f.says != "" && strings.Contains(said, f.says), strings.Contains(said, journal+" of "+s.dirOf()+" (agent "):
 	default:
 		b.Errorf("%s: %q are left, the journal %s (%v), and DEL says %s", at, b.files(), journal, err, said)
 	}
-	if way := wayOut(said, journal); way != nil {
+	if of := b.beside.dirOf(); strings.Contains(said, of+" (agent ") && !strings.Contains(f.name, "CNI_CONTAINERID") {
+		b.Errorf("%s: DEL names %s: %s", at, of, said)
+	}
+	if way := wayOut(said, journal+" of "+s.dirOf()); way != nil {
 		nstest.Run(b, nstest.Program(b, "examples/agent"), way...)
 	}
 	delete(false)
@@ -264,9 +267,9 @@ func (b *inputBed) tryDelete(f fault, place string) {
 	}
 }
 
-// wayOut is the call of the agent that the text names for the journal; nil: it names none.
-func wayOut(said, journal string) []string {
-	_, rest, ok := strings.Cut(said, journal+" (agent ")
+// wayOut is the call of the agent that the text names for a journal; nil: it names none.
+func wayOut(said, left string) []string {
+	_, rest, ok := strings.Cut(said, left+" (agent ")
 	if !ok {
 		return nil
 	}
