@@ -65,8 +65,8 @@ func shown(text string) string {
 	return text[:min(len(text), most)]
 }
 
-// left names the journals that a DEL has meant and that are still there, and how they go. They are those of the sandbox,
-// or, if its name cannot be read, of the namespace, which can be another sandbox's by now.
+// left names the journals that a DEL has meant and that are still there, and how they go. They are those of the
+// sandbox, or, if its name cannot be read, of the namespace, which can be another sandbox's by now.
 func (p paths) left(ctx context.Context, args *skel.CmdArgs) string {
 	const most = 5 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
