@@ -12,6 +12,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/utils"
+	"github.com/containernetworking/cni/pkg/version"
 )
 
 // The endings of the files that container engines read from a CNI configuration directory.
@@ -89,9 +93,10 @@ func (l cniLists) write(ctx context.Context) (did string, err error) {
 	case err != nil:
 		return "", err
 	}
-	text, err := derive(source.name, source.text, l.entry)
+	text, err := source.derive(l.entry)
 	if errors.Is(err, errNamed) {
-		return l.removeOwn(ctx, l.path(), source.path+" names guestwire itself")
+		did, remove := l.removeOwn(ctx, l.path(), source.path+" names guestwire itself")
+		return did, errors.Join(source.checkLast(), remove)
 	}
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", source.path, err)
@@ -100,7 +105,8 @@ func (l cniLists) write(ctx context.Context) (did string, err error) {
 	if err != nil || !changed {
 		return "", err
 	}
-	return fmt.Sprintf("%s written: %s and guestwire", l.path(), source.name), nil
+	parts := append([]string{filepath.Base(source.path)}, source.dropIns...)
+	return fmt.Sprintf("%s written: %s and guestwire", l.path(), strings.Join(parts, ", ")), nil
 }
 
 // drain gives all derived lists another entry, where they are.
@@ -149,40 +155,64 @@ func joined(texts []string) string {
 
 // derived returns the paths of the lists that guestwire-node has made, by whichever -list-name.
 func (l cniLists) derived() ([]string, error) {
-	return l.find(isDerived)
+	return l.find(func(_ string, text []byte) bool { return isDerived(text) })
 }
 
-// named returns the paths of the lists that name guestwire, also in a list within, as Multus copies one.
+// named returns the paths of the lists and drop-ins that name guestwire, also in a list within, as Multus copies one.
 func (l cniLists) named() ([]string, error) {
-	return l.find(func(text []byte) bool {
-		var list any
-		return json.Unmarshal(text, &list) == nil && namesGuestwire(list)
+	var named []string
+	_, err := l.find(func(path string, text []byte) bool {
+		for _, path := range append([]string{path}, dropIns(path, text)...) {
+			text, err := os.ReadFile(path)
+			var conf any
+			if err == nil && json.Unmarshal(text, &conf) == nil && namesGuestwire(conf) && !slices.Contains(named, path) {
+				named = append(named, path)
+			}
+		}
+		return false
 	})
+	return named, err
 }
 
 // namesGuestwire reports whether a plugin in the configuration is guestwire.
 func namesGuestwire(conf any) bool {
 	switch c := conf.(type) {
 	case map[string]any:
-		return c["type"] == "guestwire" || slices.ContainsFunc(slices.Collect(maps.Values(c)), namesGuestwire)
+		for name, value := range c {
+			if strings.EqualFold(name, "type") && value == "guestwire" || namesGuestwire(value) { // libcni ignores case there
+				return true
+			}
+		}
 	case []any:
 		return slices.ContainsFunc(c, namesGuestwire)
 	}
 	return false
 }
 
-// find returns the paths of the files whose text is selected, in both directories.
-func (l cniLists) find(selected func(text []byte) bool) ([]string, error) {
+// dropInDirs returns the directories of drop-ins of all lists, whether they are there or not.
+func (l cniLists) dropInDirs() ([]string, error) {
+	var dirs []string
+	_, err := l.find(func(path string, text []byte) bool {
+		if name := dropInName(path, text); name != "" {
+			dirs = append(dirs, filepath.Join(l.conf, name), filepath.Join(l.to, name))
+		}
+		return false
+	})
+	slices.Sort(dirs)
+	return slices.Compact(dirs), err
+}
+
+// find returns the paths of the files that are selected, in both directories.
+func (l cniLists) find(selected func(path string, text []byte) bool) ([]string, error) {
 	var paths []string
 	for _, dir := range slices.Compact([]string{l.to, l.conf}) {
-		names, err := confNames(dir)
+		names, err := libcni.ConfFiles(dir, confEndings)
 		if err != nil {
 			return nil, err
 		}
-		for _, name := range names {
-			path := filepath.Join(dir, name)
+		for _, path := range names {
 			// One that cannot be read, such as a symbolic link to nowhere, is another program's.
-			if text, err := os.ReadFile(path); err == nil && selected(text) {
+			if text, err := os.ReadFile(path); err == nil && selected(path, text) {
 				paths = append(paths, path)
 			}
 		}
@@ -221,124 +251,175 @@ func (l cniLists) checkOwn(path string) error {
 	return nil
 }
 
-// confFile is a file of the CNI configuration directory.
-type confFile struct {
-	name, path string
-	text       []byte
-	mode       fs.FileMode
+// source is a list of the node's network plugin, as libcni 1.3 reads it.
+type source struct {
+	path string
+	mode fs.FileMode // what all its files allow
+	list map[string]json.RawMessage
+	// plugins are those of the list, then those of the drop-ins, with their texts as the files have them.
+	plugins []*libcni.PluginConfig
+	dropIns []string // directory and name
+	version string
 }
 
 // source returns the list to which guestwire is added: the one that the engine would take without the derived one. With
 // Multus, unless everyNIC is set, it is the one after Multus, which Multus takes for the pod's first network.
-func (l cniLists) source() (confFile, error) {
-	names, err := confNames(l.conf)
+func (l cniLists) source() (source, error) {
+	paths, err := libcni.ConfFiles(l.conf, confEndings) // sorted by name, as an engine reads them
 	if err != nil {
-		return confFile{}, err
+		return source{}, err
 	}
-	for _, name := range names {
+	for _, path := range paths {
+		name := filepath.Base(path)
 		if name == l.name {
 			continue
 		}
-		path := filepath.Join(l.conf, name)
-		info, err := os.Stat(path)
-		if err != nil {
-			return confFile{}, err
-		}
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return confFile{}, err
+			return source{}, err
 		}
 		if isDerived(text) { // of another -list-name
 			continue
 		}
+		s, err := l.read(path, text)
+		if err != nil {
+			return source{}, fmt.Errorf("%s: %w", path, err)
+		}
 		after := l.to != l.conf || name > l.name
-		multus := !l.everyNIC && isMultus(text)
+		multus := !l.everyNIC && slices.Contains([]string{"multus", "multus-shim"}, s.plugins[0].Network.Type)
 		switch {
 		case multus && l.to == l.conf && after:
-			return confFile{}, fmt.Errorf("%s is Multus and sorts after %s, so the engine would pass Multus over: name a file between Multus and the next list, such as -list-name 01-guestwire.conflist, or say -every-nic and name Multus' own master plugin in its configuration", path, l.name)
+			return source{}, fmt.Errorf("%s is Multus and sorts after %s, so the engine would pass Multus over: name a file between Multus and the next list, such as -list-name 01-guestwire.conflist, or say -every-nic and name Multus' own master plugin in its configuration", path, l.name)
 		case multus:
 			continue
 		case !after:
-			return confFile{}, fmt.Errorf("%s sorts before %s, and the engine takes the first file: rename it, or name an earlier one with -list-name", path, l.name)
+			return source{}, fmt.Errorf("%s sorts before %s, and the engine takes the first file: rename it, or name an earlier one with -list-name", path, l.name)
 		}
-		return confFile{name, path, text, info.Mode().Perm()}, nil
+		return s, nil
 	}
-	return confFile{}, fmt.Errorf("%s: %w yet: the node's network plugin writes one", l.conf, errNoSource)
+	return source{}, fmt.Errorf("%s: %w yet: the node's network plugin writes one", l.conf, errNoSource)
 }
 
-// confNames returns the names of the directory's CNI configurations in the order in which an engine reads them.
-func confNames(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+// read returns what libcni makes of a list's file and its drop-ins. The drop-ins of the derived list's directory count
+// as well.
+func (l cniLists) read(path string, text []byte) (source, error) {
+	s := source{path: path}
+	err := s.addMode(path)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
-	var names []string
-	for _, e := range entries { // sorted by name
-		if !e.IsDir() && slices.Contains(confEndings, filepath.Ext(e.Name())) {
-			names = append(names, e.Name())
+	inlined := false
+	if filepath.Ext(path) != ".conflist" {
+		plugin, err := libcni.NetworkPluginConfFromBytes(text)
+		if err != nil {
+			return s, err
 		}
-	}
-	return names, nil
-}
-
-func isMultus(text []byte) bool {
-	var conf struct {
-		Type    string
-		Plugins []struct{ Type string }
-	}
-	if json.Unmarshal(text, &conf) != nil {
-		return false
-	}
-	kind := conf.Type
-	if len(conf.Plugins) > 0 {
-		kind = conf.Plugins[0].Type
-	}
-	return kind == "multus" || kind == "multus-shim"
-}
-
-// derive returns the list of a file of the node's network plugin with one entry more. The error is errNamed if
-// guestwire is an entry already.
-func derive(name string, text []byte, entry json.RawMessage) ([]byte, error) {
-	var conf map[string]json.RawMessage
-	if err := json.Unmarshal(text, &conf); err != nil {
-		return nil, fmt.Errorf("no JSON object: %w", err)
-	}
-	list := conf
-	var plugins []json.RawMessage
-	if filepath.Ext(name) == ".conflist" {
-		if err := json.Unmarshal(conf["plugins"], &plugins); err != nil || len(plugins) == 0 {
-			return nil, errors.New("no plugins")
-		}
+		s.plugins, s.version = []*libcni.PluginConfig{plugin}, plugin.Network.CNIVersion
+		s.list = map[string]json.RawMessage{"name": quote(plugin.Network.Name), "cniVersion": quote(s.version)}
 	} else {
-		plugins = []json.RawMessage{text}
-		list = map[string]json.RawMessage{}
-		for _, member := range []string{"name", "cniVersion"} {
-			if value, ok := conf[member]; ok {
-				list[member] = value
-			}
+		list, err := libcni.NetworkConfFromBytes(text)
+		if err != nil {
+			return s, err
 		}
-	}
-	for i, plugin := range plugins {
-		var p struct{ Type string }
-		if err := json.Unmarshal(plugin, &p); err != nil || p.Type == "" {
-			return nil, fmt.Errorf("plugin %d has no type", i+1)
+		if err := json.Unmarshal(text, &s.list); err != nil {
+			return s, err
 		}
-		if p.Type == "guestwire" {
-			return nil, errNamed
+		var texts []json.RawMessage // libcni's own have lost digits of long numbers
+		if err := json.Unmarshal(s.list["plugins"], &texts); err != nil && s.list["plugins"] != nil {
+			return s, err
 		}
+		for i, plugin := range list.Plugins {
+			plugin.Bytes = texts[i]
+		}
+		s.plugins, s.version, inlined = list.Plugins, list.CNIVersion, list.LoadOnlyInlinedPlugins
 	}
-	var listName string
-	if err := json.Unmarshal(list["name"], &listName); err != nil || listName == "" {
-		return nil, errors.New("no name")
+	var name string
+	if err := json.Unmarshal(s.list["name"], &name); err != nil {
+		return s, err
 	}
-	if err := checkVersion(list); err != nil {
+	if utils.ValidateNetworkName(name) != nil {
+		return s, fmt.Errorf("name %q: an engine wants letters, digits, _, . and -, and a letter or a digit first", name)
+	}
+	if dropInName(path, text) != "" {
+		err = s.addDropIns(l.conf, name)
+	}
+	if l.to != l.conf && !inlined {
+		err = errors.Join(err, s.addDropIns(l.to, name))
+	}
+	if err == nil && len(s.plugins) == 0 {
+		err = errors.New("no plugins")
+	}
+	return s, err
+}
+
+// addDropIns adds the files that libcni appends to the list of that name in the directory.
+func (s *source) addDropIns(dir, name string) error {
+	plugins, err := libcni.NetworkPluginConfsFromFiles(dir, name)
+	if err != nil {
+		return fmt.Errorf("drop-ins %s/*.conf: %w", filepath.Join(dir, name), err)
+	}
+	files, err := libcni.ConfFiles(filepath.Join(dir, name), []string{".conf"})
+	for _, path := range files {
+		err = errors.Join(err, s.addMode(path))
+		s.dropIns = append(s.dropIns, filepath.Join(name, filepath.Base(path)))
+	}
+	s.plugins = append(s.plugins, plugins...)
+	return err
+}
+
+// addMode takes from the mode what the file does not allow, as the text of a file of root alone may be secret.
+func (s *source) addMode(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if s.mode == 0 {
+		s.mode = fs.ModePerm
+	}
+	s.mode &= info.Mode().Perm()
+	return nil
+}
+
+// dropInName returns the name of the directory whose files libcni appends to the list; "": it appends none.
+func dropInName(path string, text []byte) string {
+	list, err := libcni.NetworkConfFromBytes(text)
+	if filepath.Ext(path) != ".conflist" || err != nil || list.LoadOnlyInlinedPlugins || utils.ValidateNetworkName(list.Name) != nil {
+		return ""
+	}
+	return list.Name
+}
+
+// dropIns returns the files that libcni appends to the list.
+func dropIns(path string, text []byte) []string {
+	name := dropInName(path, text)
+	if name == "" {
+		return nil
+	}
+	files, _ := libcni.ConfFiles(filepath.Join(filepath.Dir(path), name), []string{".conf"}) // no directory: none
+	return files
+}
+
+// checkLast refuses a list that names guestwire and has drop-ins after it, which change the pod's network once it is
+// wired.
+func (s *source) checkLast() error {
+	if len(s.dropIns) == 0 || s.plugins[len(s.plugins)-1].Network.Type == "guestwire" {
+		return nil
+	}
+	return fmt.Errorf("%s names guestwire itself, and libcni appends %s after it, so guests do not get what these change: take guestwire out of the list, or write it into a drop-in that sorts last", s.path, strings.Join(s.dropIns, ", "))
+}
+
+// derive returns the list with one entry more. Its drop-ins are members of the derived list: libcni would append them
+// after guestwire. The error is errNamed if guestwire is a plugin already.
+func (s *source) derive(entry json.RawMessage) ([]byte, error) {
+	if slices.ContainsFunc(s.plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type == "guestwire" }) {
+		return nil, errNamed
+	}
+	if err := checkVersion(s.version); err != nil {
 		return nil, err
 	}
-	list = maps.Clone(list)
-	list[derivedFrom] = quote(name)
+	list := maps.Clone(s.list)
+	list[derivedFrom] = quote(filepath.Base(s.path))
+	list["loadOnlyInlinedPlugins"] = json.RawMessage("true")
 	delete(list, "plugins")
 
 	var out bytes.Buffer
@@ -347,8 +428,8 @@ func derive(name string, text []byte, entry json.RawMessage) ([]byte, error) {
 		fmt.Fprintf(&out, "%s:%s,", quote(member), list[member])
 	}
 	fmt.Fprintf(&out, `"plugins":[`)
-	for _, plugin := range plugins {
-		fmt.Fprintf(&out, "%s,", plugin)
+	for _, plugin := range s.plugins {
+		fmt.Fprintf(&out, "%s,", plugin.Bytes)
 	}
 	fmt.Fprintf(&out, "%s]}\n", entry)
 	var indented bytes.Buffer
@@ -357,25 +438,12 @@ func derive(name string, text []byte, entry json.RawMessage) ([]byte, error) {
 }
 
 // checkVersion refuses what guestwire's ADD would refuse for each pod.
-func checkVersion(list map[string]json.RawMessage) error {
-	var version string
-	var versions []string
-	if text, ok := list["cniVersion"]; ok {
-		if err := json.Unmarshal(text, &version); err != nil {
-			return fmt.Errorf("cniVersion: %w", err)
-		}
+func checkVersion(v string) error {
+	known := version.VersionsStartingFrom("0.3.1").SupportedVersions()
+	if slices.Contains(known, v) {
+		return nil
 	}
-	if text, ok := list["cniVersions"]; ok {
-		if err := json.Unmarshal(text, &versions); err != nil {
-			return fmt.Errorf("cniVersions: %w", err)
-		}
-	}
-	for _, v := range append(versions, version) {
-		if !slices.Contains([]string{"", "0.1.0", "0.2.0", "0.3.0"}, v) {
-			return nil
-		}
-	}
-	return fmt.Errorf("cniVersion %q: a chained plugin needs 0.3.1 or later: set it there", version)
+	return fmt.Errorf("cniVersion %q: guestwire needs one of %s: set it there, or in cniVersions", v, strings.Join(known, ", "))
 }
 
 func quote(text string) json.RawMessage {

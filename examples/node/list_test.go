@@ -140,22 +140,28 @@ func TestListRefused(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"half a file":     {map[string]string{"10-net.conflist": flannel[:40]}, "10-net.conflist: no JSON object"},
-		"empty":           {map[string]string{"10-net.conflist": ""}, "no JSON object"},
-		"an array":        {map[string]string{"10-net.conflist": "[]"}, "no JSON object"},
-		"null":            {map[string]string{"10-net.conflist": "null"}, "no plugins"},
+		"half a file":     {map[string]string{"10-net.conflist": flannel[:40]}, "10-net.conflist: error parsing configuration list: unexpected end"},
+		"empty":           {map[string]string{"10-net.conflist": ""}, "unexpected end"},
+		"an array":        {map[string]string{"10-net.conflist": "[]"}, "cannot unmarshal array"},
+		"null":            {map[string]string{"10-net.conflist": "null"}, "no name"},
 		"no plugins":      {map[string]string{"10-net.conflist": `{"name": "a", "cniVersion": "1.0.0", "plugins": []}`}, "no plugins"},
 		"no list":         {map[string]string{"10-net.conflist": bridge}, "no plugins"},
-		"no type":         {map[string]string{"10-net.conf": flannel}, "plugin 1 has no type"},
-		"no name":         {map[string]string{"10-net.conf": `{"type": "bridge", "cniVersion": "1.0.0"}`}, "no name"},
-		"old":             {map[string]string{"10-net.conf": `{"type": "bridge", "name": "a", "cniVersion": "0.3.0"}`}, `cniVersion "0.3.0": a chained plugin needs 0.3.1 or later`},
-		"OpenShift SDN's": {map[string]string{"10-net.conf": `{"type": "openshift-sdn", "name": "a", "cniVersion": "0.2.0"}`}, `cniVersion "0.2.0": a chained plugin needs 0.3.1 or later`},
+		"no type":         {map[string]string{"10-net.conf": flannel}, "missing 'type'"},
+		"no name":         {map[string]string{"10-net.conf": `{"type": "bridge", "cniVersion": "1.0.0"}`}, `name "": an engine wants letters`},
+		"old":             {map[string]string{"10-net.conf": `{"type": "bridge", "name": "a", "cniVersion": "0.3.0"}`}, `cniVersion "0.3.0": guestwire needs one of 0.3.1, `},
+		"OpenShift SDN's": {map[string]string{"10-net.conf": `{"type": "openshift-sdn", "name": "a", "cniVersion": "0.2.0"}`}, `cniVersion "0.2.0": guestwire needs one of 0.3.1, `},
 		"no version":      {map[string]string{"10-net.conf": `{"type": "bridge", "name": "a"}`}, `cniVersion ""`},
-		"no text":         {map[string]string{"10-net.conf": `{"type": "bridge", "name": "a", "cniVersion": 1}`}, "cniVersion: "},
-		"before ours":     {map[string]string{"00-aaa.conflist": flannel}, "sorts before 00-guestwire.conflist"},
-		"Multus":          {map[string]string{"00-multus.conf": multus, "10-net.conflist": flannel}, "would pass Multus over"},
-		"not ours":        {map[string]string{"10-net.conflist": flannel, "00-guestwire.conflist": flannel}, "was not made by guestwire-node"},
-		"not ours, empty": {map[string]string{"10-net.conflist": flannel, "00-guestwire.conflist": ""}, "was not made by guestwire-node"},
+		"too new":         {map[string]string{"10-net.conf": `{"type": "bridge", "name": "a", "cniVersion": "2.0.0"}`}, `cniVersion "2.0.0"`},
+		"all too old": {map[string]string{"10-net.conflist": `{"name": "a", "cniVersion": "0.3.0", "cniVersions": ["0.2.0", "2.0.0"], "plugins": [{"type": "bridge"}]}`},
+			`cniVersion "0.3.0"`},
+		"a directory's name": {map[string]string{"10-net.conflist": strings.Replace(flannel, "cbr0", "../net.d", 1)}, `name "../net.d": an engine wants`},
+		"half a drop-in":     {map[string]string{"10-net.conflist": flannel, "cbr0/50-a.conf": `{"type": "tun`}, "cbr0/*.conf: error parsing configuration: unexpected end"},
+		"a list as drop-in":  {map[string]string{"10-net.conflist": flannel, "cbr0/50-a.conf": flannel}, "cbr0/*.conf: error parsing configuration: missing 'type'"},
+		"no text":            {map[string]string{"10-net.conf": `{"type": "bridge", "name": "a", "cniVersion": 1}`}, "cniVersion of type string"},
+		"before ours":        {map[string]string{"00-aaa.conflist": flannel}, "sorts before 00-guestwire.conflist"},
+		"Multus":             {map[string]string{"00-multus.conf": multus, "10-net.conflist": flannel}, "would pass Multus over"},
+		"not ours":           {map[string]string{"10-net.conflist": flannel, "00-guestwire.conflist": flannel}, "was not made by guestwire-node"},
+		"not ours, empty":    {map[string]string{"10-net.conflist": flannel, "00-guestwire.conflist": ""}, "was not made by guestwire-node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := testLists(t, map[string]string{"10-net.conflist": flannel})
@@ -239,6 +245,139 @@ func TestListChanges(t *testing.T) {
 	}
 	if have := names(t, l.to); len(have) > 0 {
 		t.Errorf("%q", have)
+	}
+}
+
+// engineList is what libcni finds in the file and its drop-ins: versions and switches, then each plugin.
+func engineList(t *testing.T, path string) []string {
+	t.Helper()
+	read := libcni.NetworkConfFromFile
+	if filepath.Ext(path) != ".conflist" {
+		read = func(path string) (*libcni.NetworkConfigList, error) {
+			//lint:ignore SA1019 engines call it
+			one, err := libcni.ConfFromFile(path)
+			if err != nil {
+				return nil, err
+			}
+			//lint:ignore SA1019 engines call it
+			return libcni.ConfListFromConf(one)
+		}
+	}
+	list, err := read(path)
+	if err != nil {
+		return nil
+	}
+	texts := []string{fmt.Sprint(list.Name, list.CNIVersion, list.DisableCheck, list.DisableGC)}
+	for _, p := range list.Plugins {
+		passed, err := libcni.InjectConf(p, map[string]any{"name": "a"}) // as libcni does for each call
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(passed.Bytes))
+	}
+	return texts
+}
+
+// TestDropIns: for each list, version and set of drop-ins, libcni finds in the derived list the plugins that it finds
+// in the source, in their order, and guestwire after them. The list follows its drop-ins, and uninstall sees them.
+func TestDropIns(t *testing.T) {
+	const (
+		tuning  = `{"type": "tuning", "mtu": 1400, "n": 12345678901234567890}`
+		portmap = `{"capabilities": {"portMappings": true}, "type": "portmap"}`
+		own     = `{"Type": "guestwire"}` // libcni takes any case
+	)
+	type files map[string]string
+	versions := []string{`"cniVersion": "0.3.1"`, `"cniVersion": "1.1.0"`, `"cniVersions": ["0.4.0", "1.0.0"]`, `"cniVersion": "0.2.0", "cniVersions": ["1.0.0", "2.0.0"]`}
+	sets := []files{
+		{},
+		{"podnet/50-tuning.conf": tuning},
+		{"podnet/9-portmap.conf": portmap, "podnet/50-tuning.conf": tuning},
+		{"podnet/50-tuning.conflist": tuning, "podnet/50-tuning.json": tuning, "podnet/README": "", "podnet2/10-a.conf": tuning, "podnet/sub.conf/10-a.conf": tuning},
+		{"podnet/50-tuning.conf": tuning, "podnet/60-guestwire.conf": own},
+		{"podnet/05-guestwire.conf": own, "podnet/50-tuning.conf": tuning},
+	}
+	count := 0
+	for _, list := range []string{
+		`{"name": "podnet", VERSION, "plugins": [{"type": "bridge", "n": 98765432109876543210}, {"type": "firewall"}]}`,
+		`{"name": "podnet", VERSION}`,
+		`{"name": "podnet", VERSION, "loadOnlyInlinedPlugins": true, "plugins": [{"type": "bridge"}]}`,
+		`{"name": "podnet", VERSION, "loadOnlyInlinedPlugins": "False", "plugins": [{"type": "bridge"}]}`,
+		`{"name": "podnet", VERSION, "disableCheck": "true", "disableGC": true, "other": {"a": [1, "<&>"]}, "plugins": [{"type": "bridge"}]}`,
+		`{"name": "podnet", VERSION, "plugins": [{"type": "bridge"}, {"type": "guestwire"}]}`,
+		`{"name": "podnet", "cniVersion": "1.0.0", "type": "bridge"}`,
+	} {
+		for _, set := range sets {
+			list, file := strings.Replace(list, "VERSION", versions[count%len(versions)], 1), "10-net.conflist"
+			if !strings.Contains(list, "plugins") && strings.Contains(list, "type") {
+				file = "10-net.conf"
+			}
+			count++
+			l := testLists(t, files{file: list})
+			for name, text := range set {
+				write(t, filepath.Join(l.conf, name), text)
+			}
+			source := filepath.Join(l.conf, file)
+			check := func() {
+				t.Helper()
+				want := engineList(t, source)
+				did, err := l.update(t.Context())
+				have := engineList(t, l.path())
+				names := func(plugin string) bool { return strings.Contains(plugin, `ype":"guestwire"`) }
+				if want == nil || slices.ContainsFunc(want, names) { // what cannot be read leaves the derived list alone
+					if want != nil && have != nil || (err == nil) != (want != nil && names(want[len(want)-1])) {
+						t.Errorf("%s with %q: %q, %v; libcni finds %q", list, set, did, err, want)
+					}
+				} else if err != nil || len(have) == 0 || !names(have[len(have)-1]) || !slices.Equal(have[:len(have)-1], want) {
+					t.Errorf("%s with %q: %q, %v; libcni finds\n%s\nwant, and guestwire\n%s", list, set, did, err, strings.Join(have, "\n"), strings.Join(want, "\n"))
+				}
+				named, err := l.named()
+				named = slices.DeleteFunc(named, func(path string) bool { return path == l.path() })
+				if err != nil || (len(named) > 0) != slices.ContainsFunc(want, names) {
+					t.Errorf("%s with %q: %q name guestwire, %v", list, set, named, err)
+				}
+			}
+			check()
+			late := filepath.Join(l.conf, "podnet/20-late.conf")
+			write(t, late, `{"type": "late"}`)
+			check()
+			if err := os.Remove(late); err != nil {
+				t.Fatal(err)
+			}
+			check()
+		}
+	}
+	t.Log(count, "cases")
+}
+
+// TestDropInsElsewhere: the list of a RuntimeClass has the drop-ins of the node's list, and those of its own directory.
+func TestDropInsElsewhere(t *testing.T) {
+	class := t.TempDir()
+	l := testLists(t, map[string]string{"10-net.conflist": flannel, "cbr0/50-a.conf": `{"type": "a"}`}, "-list-to", class)
+	write(t, class+"/cbr0/10-b.conf", `{"type": "b"}`)
+	did, err := l.update(t.Context())
+	if err != nil || !strings.HasSuffix(did, "10-net.conflist, cbr0/50-a.conf, cbr0/10-b.conf and guestwire") {
+		t.Errorf("%q, %v", did, err)
+	}
+	have := engineList(t, l.path())
+	want := append(engineList(t, l.conf+"/10-net.conflist"), `{"name":"a","type":"b"}`)
+	if !slices.Equal(have[:len(have)-1], want) || len(want) != 5 {
+		t.Errorf("libcni finds\n%s\nwant, and guestwire\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestDropInMode: a text that root alone may read is in a list that root alone may read.
+func TestDropInMode(t *testing.T) {
+	l := testLists(t, map[string]string{"10-net.conflist": flannel, "cbr0/50-tuning.conf": `{"type": "tuning"}`})
+	for _, mode := range []os.FileMode{0o600, 0o644} {
+		if err := os.Chmod(filepath.Join(l.conf, "cbr0/50-tuning.conf"), mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.update(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Lstat(l.path()); err != nil || info.Mode() != mode {
+			t.Errorf("%v, %v, want %v", info.Mode(), err, mode)
+		}
 	}
 }
 
