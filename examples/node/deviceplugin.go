@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -49,20 +48,13 @@ func (p *devicePlugins) run(ctx context.Context) {
 			plugin.stop()
 		}
 	}()
-	watch, err := fsnotify.NewWatcher()
-	if err != nil { // the ticker is slower, but enough
-		p.log.Warn("device plugins: no watch", "error", err)
-		watch = &fsnotify.Watcher{}
-	} else {
-		defer watch.Close()
-	}
+	watch := &dirWatch{what: "device plugins", log: p.log}
+	defer watch.close()
 	tick := time.NewTicker(p.look)
 	defer tick.Stop()
 	said := ""
 	for {
-		if err == nil {
-			_ = watch.Add(p.dir) // where it is not there yet, serve says so
-		}
+		watch.add(p.dir) // where it is not there yet, serve says so
 		var errs []error
 		for _, plugin := range plugins {
 			plugin.checkHealth()
@@ -82,8 +74,8 @@ func (p *devicePlugins) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-watch.Events:
-		case <-watch.Errors:
+		case <-watch.events():
+		case <-watch.errors():
 		case <-tick.C:
 		}
 	}
@@ -110,6 +102,9 @@ func (p *devicePlugin) socket() string { return filepath.Join(p.dir, "guestwire-
 // serve listens and registers where this is not done, or was undone by a start of the kubelet.
 func (p *devicePlugin) serve(ctx context.Context) error {
 	there, err := os.Lstat(filepath.Join(p.dir, kubeletSocket))
+	if removed := checkMounted(p.dir); removed != nil {
+		return removed
+	}
 	if err != nil {
 		return fmt.Errorf("%w: no kubelet runs, or its directory of device plugins is another one", err)
 	}

@@ -88,6 +88,9 @@ func (o *options) updateList(ctx context.Context) (changed bool, err error) {
 
 // install installs once. The binaries come first, as a list that names a missing one breaks every pod.
 func install(ctx context.Context, o *options) error {
+	if err := checkMounted(o.mounted()...); err != nil {
+		return err
+	}
 	if err := o.installBinaries(ctx); err != nil {
 		return err
 	}
@@ -164,7 +167,13 @@ func (o *options) removeLists(ctx context.Context) error {
 // uninstall removes what install has installed, when nothing needs it any more. Until then the list wires nothing new.
 func uninstall(ctx context.Context, o *options) error {
 	said := ""
-	for !o.force {
+	for {
+		if err := checkMounted(o.mounted()...); err != nil { // where records seem to be gone that are there
+			return err
+		}
+		if o.force {
+			break
+		}
 		drained := o.drainList(ctx) // first, so that no ADD comes between the look and the removal
 		what, err := o.needed(ctx)
 		if err != nil {

@@ -109,6 +109,16 @@ func (l cniLists) write(ctx context.Context) (did string, err error) {
 	return fmt.Sprintf("%s written: %s and guestwire", l.path(), strings.Join(parts, ", ")), nil
 }
 
+// wanted is the text that the derived list shall have; nil: there shall be none, or it cannot be said.
+func (l cniLists) wanted() []byte {
+	source, err := l.source()
+	if err != nil {
+		return nil
+	}
+	text, _ := source.derive(l.entry)
+	return text
+}
+
 // drain gives all derived lists another entry, where they are.
 func (l cniLists) drain(ctx context.Context, entry json.RawMessage) (did string, err error) {
 	paths, err := l.derived()

@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 	if socket := os.Getenv(engineAt); socket != "" {
 		engineUntilKilled(socket)
 	}
+	if args := os.Getenv(runArgs); args != "" {
+		runLimited(args)
+	}
 	leak.Main(m)
 }
 

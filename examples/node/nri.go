@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -63,6 +64,9 @@ func (p *nriPlugin) run(ctx context.Context) {
 }
 
 func explainNRI(socket string, err error) error {
+	if removed := checkMounted(filepath.Dir(socket)); removed != nil {
+		return removed
+	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return fmt.Errorf("%w: the engine has no NRI (containerd before 1.7), has it switched off, or does not run; -nri= does without, see guestwire-node help run", err)
 	}

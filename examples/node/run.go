@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,8 @@ const (
 	recheck = 30 * time.Second
 )
 
-// runNode does all that the flags name until ctx is done. Nothing that is missing on the node ends it.
+// runNode does all that the flags name until ctx is done. Nothing that is missing on the node ends it, except a mounted
+// directory that was removed.
 func runNode(ctx context.Context, o *options) error {
 	r := &readiness{file: o.ready, log: o.log}
 	if err := r.clear(); err != nil {
@@ -44,6 +46,8 @@ func runNode(ctx context.Context, o *options) error {
 	defer r.clear()
 	var working sync.WaitGroup
 	defer working.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	listed := r.part()
 	if o.nri != "" {
 		// A pod that starts before the engine has the plugin fails once.
@@ -60,45 +64,43 @@ func runNode(ctx context.Context, o *options) error {
 	if o.sweep > 0 {
 		working.Go(func() { o.keepSwept(ctx) })
 	}
-	o.keepInstalled(ctx, listed)
-	return nil
+	return o.keepInstalled(ctx, listed)
 }
 
 // keepInstalled installs, and does so again whenever another program changes the node's CNI lists.
-func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
-	watch, err := fsnotify.NewWatcher()
-	if err != nil { // the ticker is slower, but enough
-		o.log.Warn("CNI lists: no watch", "error", err)
-		watch = &fsnotify.Watcher{}
-	} else {
-		defer watch.Close()
-	}
-	watched := err == nil
+func (o *options) keepInstalled(ctx context.Context, ready func(bool)) error {
+	watch := &dirWatch{what: "CNI lists", log: o.log}
+	defer watch.close()
 	said := ""
 	var d dispute
 	for installed := false; ; {
-		if watched {
-			for _, dir := range []string{o.cniConf, o.listTo} {
-				_ = watch.Add(dir) // one that is not there is looked at by the ticker
-			}
+		if err := checkMounted(o.mounted()...); err != nil {
+			return err
 		}
+		dirs, _ := o.lists().dropInDirs() // updateList reports what cannot be read
+		dirs = append(dirs, o.cniConf, o.listTo, o.cniBin)
+		watch.add(slices.DeleteFunc(dirs, func(dir string) bool { return dir == "" })...)
 		var err error
 		if !installed || !o.hasBinaries() {
 			err = o.installBinaries(ctx)
 			installed = err == nil
 		}
-		events, wait, text := watch.Events, recheck, ""
+		disputed := false
 		if err == nil {
 			var changed bool
-			if changed, err = o.updateList(ctx); d.lasts(changed) {
-				events = nil
+			changed, err = o.updateList(ctx)
+			if disputed = d.lasts(changed, o.lists().wanted()); disputed {
 				err = errors.Join(err, errDispute)
 			}
 		}
+		events, wait, text := watch.events(), recheck, ""
 		if err != nil {
 			text = err.Error()
 		}
-		if err != nil && events != nil {
+		switch {
+		case disputed:
+			events = nil
+		case err != nil:
 			wait = retry
 		}
 		if text != said && text != "" {
@@ -108,10 +110,10 @@ func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
 		ready(err == nil)
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-events:
-			drain(ctx, watch)
-		case <-watch.Errors:
+			drain(ctx, events)
+		case <-watch.errors():
 		case <-time.After(wait):
 		}
 	}
@@ -123,12 +125,17 @@ var errDispute = fmt.Errorf("another program removes or changes the derived list
 
 // dispute is whether another program undoes what is written. Each write of a list makes the engine load all lists anew.
 type dispute struct {
+	wanted  []byte
 	changes []time.Time
 	on      bool
 }
 
-// lasts receives whether the derived list had to be changed, and returns whether this is a dispute.
-func (d *dispute) lasts(changed bool) bool {
+// lasts receives whether the derived list had to be changed, and the text that it shall have. It returns whether this is
+// a dispute: a list that changes with its source is none.
+func (d *dispute) lasts(changed bool, wanted []byte) bool {
+	if !bytes.Equal(wanted, d.wanted) {
+		d.wanted, d.changes = wanted, nil
+	}
 	d.changes = slices.DeleteFunc(d.changes, func(at time.Time) bool { return time.Since(at) > recheck })
 	if changed {
 		d.changes = append(d.changes, time.Now())
@@ -138,11 +145,11 @@ func (d *dispute) lasts(changed bool) bool {
 }
 
 // drain waits until no file has changed for a moment, but not long.
-func drain(ctx context.Context, watch *fsnotify.Watcher) {
+func drain(ctx context.Context, events <-chan fsnotify.Event) {
 	limit := time.After(10 * settle)
 	for {
 		select {
-		case <-watch.Events:
+		case <-events:
 		case <-limit:
 			return
 		case <-time.After(settle):

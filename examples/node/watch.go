@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// dirWatch reports changes of directories, as far as the kernel has room for a watch.
+type dirWatch struct {
+	what    string // in the log
+	log     *slog.Logger
+	watcher *fsnotify.Watcher // nil: the kernel had no room
+	said    string
+}
+
+// add watches the directories, or watches those anew that were removed and made again. It leaves out those that are not
+// there, and reports once the first for which the kernel has no room.
+func (w *dirWatch) add(dirs ...string) {
+	err := w.tryAdd(dirs)
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != w.said && text != "" {
+		w.log.Warn(w.what+": no watch, so changes are seen later", "error", text)
+	}
+	w.said = text
+}
+
+func (w *dirWatch) tryAdd(dirs []string) (err error) {
+	if w.watcher == nil {
+		if w.watcher, err = fsnotify.NewWatcher(); err != nil {
+			return fmt.Errorf("%w: raise fs.inotify.max_user_instances", err)
+		}
+	}
+	for _, dir := range dirs {
+		err := w.watcher.Add(dir)
+		switch {
+		case errors.Is(err, syscall.ENOSPC):
+			return fmt.Errorf("%s: %w: raise fs.inotify.max_user_watches", dir, err)
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("%s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+func (w *dirWatch) events() <-chan fsnotify.Event {
+	if w.watcher == nil {
+		return nil
+	}
+	return w.watcher.Events
+}
+
+func (w *dirWatch) errors() <-chan error {
+	if w.watcher == nil {
+		return nil
+	}
+	return w.watcher.Errors
+}
+
+func (w *dirWatch) close() {
+	if w.watcher != nil {
+		w.watcher.Close()
+	}
+}
+
+// checkMounted refuses a directory that was removed while a mount of it stays, such as that of a container. Others make
+// it again elsewhere, and nothing of what they write comes here.
+func checkMounted(dirs ...string) error {
+	for _, dir := range dirs {
+		info, err := os.Stat(dir)
+		if err != nil {
+			continue // who needs it reports it
+		}
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok && info.IsDir() && stat.Nlink == 0 {
+			return fmt.Errorf("%s was removed on the node, and what is mounted here is the removed directory: start guestwire-node again, as the kubelet does with the DaemonSet's container", dir)
+		}
+	}
+	return nil
+}
+
+// mounted are the directories of the node that other programs may remove.
+func (o *options) mounted() []string {
+	dirs := []string{o.cniBin, o.cniConf, o.listTo, o.state, o.dir, o.devicePlugins}
+	if o.nri != "" {
+		dirs = append(dirs, filepath.Dir(o.nri))
+	}
+	return dirs
+}
