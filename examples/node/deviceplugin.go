@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -71,10 +72,14 @@ func (p *devicePlugins) run(ctx context.Context) {
 		}
 		said = text
 		p.ready(text == "")
+		events := watch.events()
+		if text != "" {
+			events = nil // which a try makes itself
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-watch.events():
+		case <-events:
 		case <-watch.errors():
 		case <-tick.C:
 		}
@@ -91,15 +96,19 @@ type devicePlugin struct {
 	served     chan struct{}
 	own        os.FileInfo // the socket that the server listens at
 	registered os.FileInfo // the kubelet's socket at the time of the registration
+	older      bool        // than a process that has the socket now, as it has registered before
 
-	mu      sync.Mutex
-	problem string // empty: the device is there
-	changed chan struct{}
+	mu       sync.Mutex
+	problem  string // empty: the device is there
+	changed  chan struct{}
+	streams  int  // of a kubelet that watches the device
+	listened bool // there was one since the registration
 }
 
 func (p *devicePlugin) socket() string { return filepath.Join(p.dir, "guestwire-"+p.name+".sock") }
 
-// serve listens and registers where this is not done, or was undone by a start of the kubelet.
+// serve listens and registers where this is not done, or was undone: by a start of the kubelet, or by another process
+// that served the resource. It gives way to a process that has taken the resource.
 func (p *devicePlugin) serve(ctx context.Context) error {
 	there, err := os.Lstat(filepath.Join(p.dir, kubeletSocket))
 	if removed := checkMounted(p.dir); removed != nil {
@@ -108,9 +117,17 @@ func (p *devicePlugin) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w: no kubelet runs, or its directory of device plugins is another one", err)
 	}
-	own, err := os.Lstat(p.socket())
-	if err == nil && p.own != nil && os.SameFile(own, p.own) && p.registered != nil && os.SameFile(there, p.registered) {
-		return nil
+	now, err := os.Lstat(p.socket())
+	own := err == nil && p.own != nil && os.SameFile(now, p.own)
+	if own && p.registered != nil && os.SameFile(there, p.registered) {
+		if !p.left() {
+			return nil
+		}
+		return p.register(ctx) // a kubelet ends the newer connection when the older one of two processes ends
+	}
+	if err == nil && !own && p.older && isServed(p.socket()) {
+		p.stop()
+		return fmt.Errorf("another process has taken it over at %s, so this one gives way: end one of the two", p.socket())
 	}
 	p.stop()
 	if err := os.Remove(p.socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -134,9 +151,25 @@ func (p *devicePlugin) serve(ctx context.Context) error {
 		p.stop()
 		return err
 	}
-	p.registered = there
+	p.registered, p.older = there, true
 	p.log.Info("device plugin: registered", "resource", "guestwire/"+p.name)
 	return nil
+}
+
+// isServed reports whether a process listens at the socket. Who is killed leaves one at which nobody does.
+func isServed(socket string) bool {
+	conn, err := net.Dial("unix", socket)
+	if err == nil {
+		conn.Close()
+	}
+	return !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist)
+}
+
+// left reports whether the kubelet has watched the device since the registration, and does no more.
+func (p *devicePlugin) left() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.listened && p.streams == 0
 }
 
 func (p *devicePlugin) register(ctx context.Context) error {
@@ -147,6 +180,9 @@ func (p *devicePlugin) register(ctx context.Context) error {
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
+	p.mu.Lock()
+	p.listened = false
+	p.mu.Unlock()
 	_, err = kubelet.NewRegistrationClient(conn).Register(ctx, &kubelet.RegisterRequest{
 		Version: kubelet.Version, Endpoint: filepath.Base(p.socket()), ResourceName: "guestwire/" + p.name,
 	})
@@ -198,6 +234,15 @@ func (p *devicePlugin) GetDevicePluginOptions(context.Context, *kubelet.Empty) (
 }
 
 func (p *devicePlugin) ListAndWatch(_ *kubelet.Empty, stream grpc.ServerStreamingServer[kubelet.ListAndWatchResponse]) error {
+	p.mu.Lock()
+	p.streams++
+	p.listened = true
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.streams--
+	}()
 	for {
 		problem, changed := p.health()
 		health := kubelet.Healthy

@@ -4,17 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // fakeKubelet is the part of a kubelet with which device plugins talk. internal/rig/kubernetes has the real one.
@@ -25,9 +30,14 @@ type fakeKubelet struct {
 	server *grpc.Server
 	served chan struct{}
 
-	mu      sync.Mutex
-	plugins map[string]string // resource -> socket
-	refuse  bool
+	mu            sync.Mutex
+	plugins       map[string]string           // resource -> socket
+	clients       map[string]*grpc.ClientConn // resource -> the newest connection
+	devices       map[string]int              // resource -> what it has
+	registrations int
+	refused       int
+	refuse        bool
+	watching      sync.WaitGroup
 }
 
 // startFakeKubelet does what a kubelet does at its start: it removes what is in the directory, and listens.
@@ -42,7 +52,7 @@ func startFakeKubelet(t *testing.T, dir string) *fakeKubelet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &fakeKubelet{t: t, dir: dir, server: grpc.NewServer(), served: make(chan struct{}), plugins: map[string]string{}}
+	k := &fakeKubelet{t: t, dir: dir, server: grpc.NewServer(), served: make(chan struct{}), plugins: map[string]string{}, clients: map[string]*grpc.ClientConn{}, devices: map[string]int{}}
 	kubelet.RegisterRegistrationServer(k.server, k)
 	go func() {
 		k.server.Serve(l)
@@ -55,19 +65,56 @@ func startFakeKubelet(t *testing.T, dir string) *fakeKubelet {
 func (k *fakeKubelet) stop() {
 	k.server.Stop()
 	<-k.served
+	k.mu.Lock()
+	for _, conn := range k.clients {
+		conn.Close()
+	}
+	k.mu.Unlock()
+	k.watching.Wait()
 }
 
 func (k *fakeKubelet) Register(_ context.Context, r *kubelet.RegisterRequest) (*kubelet.Empty, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.refuse {
+		k.refused++
 		return nil, errors.New("refused")
 	}
 	if r.GetVersion() != kubelet.Version {
 		return nil, fmt.Errorf("version %s", r.GetVersion())
 	}
-	k.plugins[r.GetResourceName()] = filepath.Join(k.dir, r.GetEndpoint())
+	k.registrations++
+	name, socket := r.GetResourceName(), filepath.Join(k.dir, r.GetEndpoint())
+	k.plugins[name] = socket
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	k.clients[name] = conn
+	k.watching.Go(func() { k.watch(name, conn) })
 	return &kubelet.Empty{}, nil
+}
+
+// watch follows a device, as runClient in pkg/kubelet/cm/devicemanager/plugin/v1beta1 does (Kubernetes 1.36): the end of
+// any connection of a resource ends the newest one.
+func (k *fakeKubelet) watch(name string, conn *grpc.ClientConn) {
+	defer conn.Close()
+	stream, err := kubelet.NewDevicePluginClient(conn).ListAndWatch(context.Background(), &kubelet.Empty{})
+	for err == nil {
+		var list *kubelet.ListAndWatchResponse
+		if list, err = stream.Recv(); err == nil {
+			k.mu.Lock()
+			k.devices[name] = len(list.Devices)
+			k.mu.Unlock()
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if newest := k.clients[name]; newest != nil {
+		newest.Close()
+		delete(k.clients, name)
+		k.devices[name] = 0
+	}
 }
 
 // registered waits until these resources are registered, and no others.
@@ -212,4 +259,105 @@ func TestDevicePlugin(t *testing.T) {
 	if have := names(t, dir); !slices.Equal(have, []string{kubeletSocket}) {
 		t.Errorf("%q is left", have)
 	}
+}
+
+// TestTwoDevicePlugins: of two processes that offer the same resource, the older one gives way to the newer one and says
+// so. It serves again when the newer one ends, also by a kill. The kubelet is not asked all the time.
+func TestTwoDevicePlugins(t *testing.T) {
+	dir := shortDir(t)
+	k := startFakeKubelet(t, dir)
+	type process struct {
+		log   *nstest.Output
+		ready atomic.Bool
+		end   func()
+	}
+	start := func() *process {
+		p := &process{log: &nstest.Output{}}
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan struct{})
+		plugins := &devicePlugins{dir: dir, devices: testDevices(t, ""), log: slog.New(slog.NewTextHandler(p.log, nil)), look: 10 * time.Millisecond, ready: p.ready.Store}
+		go func() {
+			plugins.run(ctx)
+			close(ended)
+		}()
+		p.end = func() { cancel(); <-ended }
+		t.Cleanup(p.end)
+		return p
+	}
+	// serves waits until one process has the resource, and the other one has given way.
+	serves := func(k *fakeKubelet, p, other *process) {
+		t.Helper()
+		const text = "another process has taken it over"
+		steady := 0
+		eventually(t, func() error {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			if steady++; k.devices["guestwire/tun"] != pods || !p.ready.Load() || other != nil && (other.ready.Load() || !strings.Contains(other.log.String(), text)) {
+				steady = 0
+				return fmt.Errorf("%d devices, %d registrations; this process says\n%s", k.devices["guestwire/tun"], k.registrations, p.log)
+			}
+			if steady < 20 {
+				return errors.New("for a moment alone")
+			}
+			return nil
+		})
+	}
+	older := start()
+	serves(k, older, nil)
+	newer := start()
+	serves(k, newer, older)
+	if _, err := k.allocate("guestwire/tun"); err != nil {
+		t.Error(err)
+	}
+	newer.end()
+	serves(k, older, nil)
+	newest := start()
+	serves(k, newest, older)
+	if have := k.registrations; have > 12 {
+		t.Errorf("%d registrations", have)
+	}
+	if count := strings.Count(older.log.String(), "gives way"); count != 2 {
+		t.Errorf("the older one says %d times that it gives way:\n%s", count, older.log)
+	}
+	newest.end()
+	serves(k, older, nil)
+
+	// The socket of a process that was killed is another one's.
+	older.end()
+	l, err := net.Listen("unix", filepath.Join(dir, "guestwire-tun.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	last := start()
+	serves(k, last, nil)
+}
+
+// TestRefusingKubelet: what a try changes in the directory is no reason for the next one.
+func TestRefusingKubelet(t *testing.T) {
+	dir := shortDir(t)
+	k := startFakeKubelet(t, dir)
+	k.refuse = true
+	const look = 50 * time.Millisecond
+	p := &devicePlugins{dir: dir, devices: testDevices(t, ""), log: discard(), look: look, ready: func(bool) {}}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	begin := time.Now()
+	go func() {
+		p.run(ctx)
+		close(ended)
+	}()
+	defer func() { cancel(); <-ended }()
+	eventually(t, func() error {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if took := time.Since(begin); k.refused > 1+int(took/look) {
+			t.Fatalf("asked %d times in %v, want once in %v", k.refused, took, look)
+		}
+		if k.refused < 6 {
+			return fmt.Errorf("asked %d times", k.refused)
+		}
+		return nil
+	})
 }
