@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -98,11 +99,11 @@ type devicePlugin struct {
 	registered os.FileInfo // the kubelet's socket at the time of the registration
 	older      bool        // than a process that has the socket now, as it has registered before
 
-	mu       sync.Mutex
-	problem  string // empty: the device is there
-	changed  chan struct{}
-	streams  int  // of a kubelet that watches the device
-	listened bool // there was one since the registration
+	mu      sync.Mutex
+	problem string // empty: the device is there
+	changed chan struct{}
+	streams int       // of a kubelet that watches the device
+	since   time.Time // when there was one, or the registration, at last
 }
 
 func (p *devicePlugin) socket() string { return filepath.Join(p.dir, "guestwire-"+p.name+".sock") }
@@ -118,41 +119,56 @@ func (p *devicePlugin) serve(ctx context.Context) error {
 		return fmt.Errorf("%w: no kubelet runs, or its directory of device plugins is another one", err)
 	}
 	now, err := os.Lstat(p.socket())
-	own := err == nil && p.own != nil && os.SameFile(now, p.own)
-	if own && p.registered != nil && os.SameFile(there, p.registered) {
-		if !p.left() {
-			return nil
-		}
-		return p.register(ctx) // a kubelet ends the newer connection when the older one of two processes ends
-	}
-	if err == nil && !own && p.older && isServed(p.socket()) {
-		p.stop()
-		return fmt.Errorf("another process has taken it over at %s, so this one gives way: end one of the two", p.socket())
-	}
-	p.stop()
-	if err := os.Remove(p.socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	listener, err := net.Listen("unix", p.socket())
+	taken := err == nil
+	if taken && p.own != nil && os.SameFile(now, p.own) {
+		if p.registered != nil && os.SameFile(there, p.registered) && !p.left() {
+			return nil
+		}
+		return p.register(ctx, there)
+	}
+	p.stop()
+	if taken && p.older && isServed(p.socket()) {
+		return fmt.Errorf("another process has taken it over at %s, so this one gives way: end one of the two", p.socket())
+	}
+	if err := p.listen(taken); err != nil {
+		return err
+	}
+	if err := p.register(ctx, there); err != nil {
+		p.stop()
+		return err
+	}
+	p.log.Info("device plugin: registered", "resource", "guestwire/"+p.name)
+	return nil
+}
+
+// listen serves at the socket, or at one that takes its place in one step: where there is none for a moment, another
+// process would serve.
+func (p *devicePlugin) listen(taken bool) error {
+	path := p.socket()
+	if taken {
+		path = filepath.Join(p.dir, "."+rand.Text())
+	}
+	listener, err := net.Listen("unix", path)
 	if err != nil {
 		return err
 	}
 	listener.(*net.UnixListener).SetUnlinkOnClose(false) // the name may be another's by then
-	p.server, p.served = grpc.NewServer(), make(chan struct{})
+	own, err := os.Lstat(path)
+	if err == nil && taken {
+		err = os.Rename(path, p.socket())
+	}
+	if err != nil {
+		return errors.Join(err, listener.Close(), os.Remove(path))
+	}
+	p.own, p.server, p.served = own, grpc.NewServer(), make(chan struct{})
 	kubelet.RegisterDevicePluginServer(p.server, p)
 	go func() {
 		p.server.Serve(listener)
 		close(p.served)
 	}()
-	if p.own, err = os.Lstat(p.socket()); err == nil {
-		err = p.register(ctx)
-	}
-	if err != nil {
-		p.stop()
-		return err
-	}
-	p.registered, p.older = there, true
-	p.log.Info("device plugin: registered", "resource", "guestwire/"+p.name)
 	return nil
 }
 
@@ -165,14 +181,23 @@ func isServed(socket string) bool {
 	return !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist)
 }
 
-// left reports whether the kubelet has watched the device since the registration, and does no more.
+// left reports whether the kubelet does not watch the device, though it has had the time. When any connection of a
+// resource ends, a kubelet ends the newest one, which may be that of another process.
 func (p *devicePlugin) left() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.listened && p.streams == 0
+	return p.streams == 0 && time.Since(p.since) > 5*p.look
 }
 
-func (p *devicePlugin) register(ctx context.Context) error {
+func (p *devicePlugin) count(streams int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.streams += streams
+	p.since = time.Now()
+}
+
+// register registers with the kubelet of that socket.
+func (p *devicePlugin) register(ctx context.Context, at os.FileInfo) error {
 	conn, err := grpc.NewClient("unix://"+filepath.Join(p.dir, kubeletSocket), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
@@ -180,13 +205,15 @@ func (p *devicePlugin) register(ctx context.Context) error {
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	p.mu.Lock()
-	p.listened = false
-	p.mu.Unlock()
 	_, err = kubelet.NewRegistrationClient(conn).Register(ctx, &kubelet.RegisterRequest{
 		Version: kubelet.Version, Endpoint: filepath.Base(p.socket()), ResourceName: "guestwire/" + p.name,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	p.count(0)
+	p.registered, p.older = at, true
+	return nil
 }
 
 // stop ends the server, if there is one, and removes its socket.
@@ -234,15 +261,8 @@ func (p *devicePlugin) GetDevicePluginOptions(context.Context, *kubelet.Empty) (
 }
 
 func (p *devicePlugin) ListAndWatch(_ *kubelet.Empty, stream grpc.ServerStreamingServer[kubelet.ListAndWatchResponse]) error {
-	p.mu.Lock()
-	p.streams++
-	p.listened = true
-	p.mu.Unlock()
-	defer func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.streams--
-	}()
+	p.count(1)
+	defer p.count(-1)
 	for {
 		problem, changed := p.health()
 		health := kubelet.Healthy

@@ -294,7 +294,11 @@ func TestTwoDevicePlugins(t *testing.T) {
 			defer k.mu.Unlock()
 			if steady++; k.devices["guestwire/tun"] != pods || !p.ready.Load() || other != nil && (other.ready.Load() || !strings.Contains(other.log.String(), text)) {
 				steady = 0
-				return fmt.Errorf("%d devices, %d registrations; this process says\n%s", k.devices["guestwire/tun"], k.registrations, p.log)
+				others := ""
+				if other != nil {
+					others = fmt.Sprintf("; the other one, ready %v, says\n%s", other.ready.Load(), other.log)
+				}
+				return fmt.Errorf("%d devices, %d registrations; this process, ready %v, says\n%s%s", k.devices["guestwire/tun"], k.registrations, p.ready.Load(), p.log, others)
 			}
 			if steady < 20 {
 				return errors.New("for a moment alone")

@@ -20,7 +20,8 @@ containers of VM pods what their launcher needs: the pod's records at /run/guest
 /dev/net/tun and, where the pod's annotation guestwire/devices asks for them, /dev/kvm and /dev/vhost-net.
 
 No guest depends on it: run can end and start while guests run. New VM pods wait for it, as their launchers find no record.
-It starts before the engine and the kubelet as well, says what is missing, and connects when they come.
+It starts before the engine and the kubelet as well, says what is missing, and connects when they come. It ends with 1 where a
+mounted directory of the node was removed, so that the kubelet starts its container with the directory that is there now.
 
   guestwire-node run
   guestwire-node run -spec '{"owner": {"uid": 107}, "queues": 2}' -devices kvm,vhost-net
@@ -38,8 +39,9 @@ To leave all pods alone except those of one RuntimeClass (containerd), give its 
 		Name: "install", Short: "install the binaries and extend the node's CNI list, once",
 		Flags: "from cni-bin cni-conf list-to list-name state dir spec trust-pods every-nic", Do: install,
 		Long: `install copies guestwire, and agent as guestwire-agent, to the -cni-bin. Then it reads the list that the engine takes from
--cni-conf, the first file of the directory, adds guestwire as the last plugin, and writes the result as 00-guestwire.conflist,
-which the engine takes from then on. The first file stays as it is. All files are replaced in one step.
+-cni-conf, the first file of the directory, with its drop-ins (NAME/*.conf there, of libcni 1.3), adds guestwire as the last
+plugin, and writes the result as 00-guestwire.conflist, which the engine takes from then on. The first file and the drop-ins stay
+as they are. All files are replaced in one step.
 
   guestwire-node install
 `,
