@@ -399,13 +399,16 @@ func dropInName(path string, text []byte) string {
 	return list.Name
 }
 
-// dropIns returns the files that libcni appends to the list.
-func dropIns(path string, text []byte) []string {
-	name := dropInName(path, text)
-	if name == "" {
-		return nil
+// dropIns returns the files that libcni appends to the list, or Multus to the pod's first network.
+func dropIns(path string, text []byte) (files []string) {
+	var multus struct{ AuxiliaryCNIChainName string }
+	_ = json.Unmarshal(text, &multus) // what libcni cannot read has no drop-ins
+	for _, name := range []string{dropInName(path, text), multus.AuxiliaryCNIChainName} {
+		if utils.ValidateNetworkName(name) == nil {
+			more, _ := libcni.ConfFiles(filepath.Join(filepath.Dir(path), name), []string{".conf"}) // no directory: none
+			files = append(files, more...)
+		}
 	}
-	files, _ := libcni.ConfFiles(filepath.Join(filepath.Dir(path), name), []string{".conf"}) // no directory: none
 	return files
 }
 

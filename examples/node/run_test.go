@@ -360,11 +360,18 @@ func TestBinaryFirst(t *testing.T) {
 	stop := start(t, n.args("run")...)
 	write(t, n.from+"/guestwire", "build 1") // the agent is optional
 	n.becomes(false, "guestwire", "00-guestwire.conflist", "10-net.conflist")
-	if err := os.Remove(n.bin + "/guestwire"); err != nil {
-		t.Fatal(err)
+	for i := range 5 { // also twice in a moment
+		if err := os.Remove(n.bin + "/guestwire"); err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 {
+			write(t, n.bin+"/guestwire", "")
+			if err := os.Remove(n.bin + "/guestwire"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.becomes(false, "guestwire", "00-guestwire.conflist", "10-net.conflist")
 	}
-	write(t, n.conf+"/20-more.conflist", flannel) // some change
-	n.becomes(false, "guestwire", "00-guestwire.conflist", "10-net.conflist", "20-more.conflist")
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
@@ -558,6 +565,20 @@ func TestUninstallAll(t *testing.T) {
 	if err := os.Remove(n.conf + "/00-multus.conf"); err != nil {
 		t.Fatal(err)
 	}
+
+	// Drop-ins of a list, and of Multus, which names their directory.
+	for dir, file := range map[string]string{"cbr0": flannel, "vendor-chain": `{"type": "multus-shim", "name": "m", "cniVersion": "1.0.0", "auxiliaryCNIChainName": "vendor-chain"}`} {
+		write(t, n.conf+"/10-net.conflist", file)
+		write(t, n.conf+"/"+dir+"/50-guestwire.conf", `{"type": "guestwire"}`)
+		if err := run(t.Context(), n.args("uninstall"), nil, discard()); err == nil || !strings.Contains(err.Error(), n.conf+"/"+dir+"/50-guestwire.conf names guestwire") {
+			t.Errorf("drop-in of %s: %v", dir, err)
+		}
+		n.becomes(false, "guestwire", "guestwire-agent", "10-net.conflist", dir)
+		if err := os.RemoveAll(n.conf + "/" + dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, n.conf+"/10-net.conflist", flannel)
 
 	// CRI-O ends a pod by the list that the pod was made with.
 	for _, args := range [][]string{n.args("install"), n.args("uninstall", "-keep-plugin")} {
