@@ -88,7 +88,7 @@ func (o *options) updateList(ctx context.Context) (changed bool, err error) {
 
 // install installs once. The binaries come first, as a list that names a missing one breaks every pod.
 func install(ctx context.Context, o *options) error {
-	if err := checkMounted(o.mounted()...); err != nil {
+	if err := o.mounts().check(); err != nil {
 		return err
 	}
 	if err := o.installBinaries(ctx); err != nil {
@@ -167,8 +167,9 @@ func (o *options) removeLists(ctx context.Context) error {
 // uninstall removes what install has installed, when nothing needs it any more. Until then the list wires nothing new.
 func uninstall(ctx context.Context, o *options) error {
 	said := ""
+	mounts := o.mounts()
 	for {
-		if err := checkMounted(o.mounted()...); err != nil { // where records seem to be gone that are there
+		if err := mounts.check(); err != nil { // where records seem to be gone that are there
 			return err
 		}
 		if o.force {

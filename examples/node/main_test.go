@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		engineUntilKilled(socket)
 	}
 	if args := os.Getenv(runArgs); args != "" {
-		runLimited(args)
+		runInside(args)
 	}
 	leak.Main(m)
 }

@@ -37,7 +37,7 @@ const (
 )
 
 // runNode does all that the flags name until ctx is done. Nothing that is missing on the node ends it, except a mounted
-// directory that was removed.
+// directory that was removed or renamed.
 func runNode(ctx context.Context, o *options) error {
 	r := &readiness{file: o.ready, log: o.log}
 	if err := r.clear(); err != nil {
@@ -72,9 +72,10 @@ func (o *options) keepInstalled(ctx context.Context, ready func(bool)) error {
 	watch := &dirWatch{what: "CNI lists", log: o.log}
 	defer watch.close()
 	said := ""
+	mounts := o.mounts()
 	var d dispute
 	for installed := false; ; {
-		if err := checkMounted(o.mounted()...); err != nil {
+		if err := mounts.check(); err != nil {
 			return err
 		}
 		dirs, _ := o.lists().dropInDirs() // updateList reports what cannot be read

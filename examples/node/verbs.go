@@ -21,7 +21,7 @@ containers of VM pods what their launcher needs: the pod's records at /run/guest
 
 No guest depends on it: run can end and start while guests run. New VM pods wait for it, as their launchers find no record.
 It starts before the engine and the kubelet as well, says what is missing, and connects when they come. It ends with 1 where a
-mounted directory of the node was removed, so that the kubelet starts its container with the directory that is there now.
+mounted directory of the node was removed or renamed, so that the kubelet starts its container with the one that is there now.
 
   guestwire-node run
   guestwire-node run -spec '{"owner": {"uid": 107}, "queues": 2}' -devices kvm,vhost-net

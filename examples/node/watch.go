@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/fsnotify/fsnotify"
@@ -74,24 +75,54 @@ func (w *dirWatch) close() {
 
 // checkMounted refuses a directory that was removed while a mount of it stays, such as that of a container. Others make
 // it again elsewhere, and nothing of what they write comes here.
-func checkMounted(dirs ...string) error {
-	for _, dir := range dirs {
-		info, err := os.Stat(dir)
-		if err != nil {
-			continue // who needs it reports it
+func checkMounted(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return nil // who needs it reports it
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && info.IsDir() && stat.Nlink == 0 {
+		return fmt.Errorf("%s was removed on the node, and what is mounted here is the removed directory: start guestwire-node again, as the kubelet does with the DaemonSet's container", dir)
+	}
+	return nil
+}
+
+// mounts are directories of the node that other programs may remove or rename.
+type mounts struct {
+	dirs  []string
+	roots map[string]string // what is mounted at a directory: its path in its file system
+}
+
+func (o *options) mounts() mounts {
+	m := mounts{[]string{o.cniBin, o.cniConf, o.listTo, o.state, o.dir, o.devicePlugins}, mountRoots()}
+	if o.nri != "" {
+		m.dirs = append(m.dirs, filepath.Dir(o.nri))
+	}
+	return m
+}
+
+// check refuses a directory that was removed or renamed since.
+func (m mounts) check() error {
+	now := mountRoots()
+	for _, dir := range m.dirs {
+		if err := checkMounted(dir); err != nil {
+			return err
 		}
-		if stat, ok := info.Sys().(*syscall.Stat_t); ok && info.IsDir() && stat.Nlink == 0 {
-			return fmt.Errorf("%s was removed on the node, and what is mounted here is the removed directory: start guestwire-node again, as the kubelet does with the DaemonSet's container", dir)
+		if before, root := m.roots[dir], now[dir]; before != "" && root != "" && root != before {
+			return fmt.Errorf("%s was renamed on the node, from %s to %s, and what is mounted here is the renamed directory: start guestwire-node again, as the kubelet does with the DaemonSet's container", dir, before, root)
 		}
 	}
 	return nil
 }
 
-// mounted are the directories of the node that other programs may remove.
-func (o *options) mounted() []string {
-	dirs := []string{o.cniBin, o.cniConf, o.listTo, o.state, o.dir, o.devicePlugins}
-	if o.nri != "" {
-		dirs = append(dirs, filepath.Dir(o.nri))
+// mountRoots returns what is mounted at each directory; the kernel follows renames (proc_pid_mountinfo(5)).
+func mountRoots() map[string]string {
+	roots := map[string]string{}
+	text, _ := os.ReadFile("/proc/self/mountinfo") // without it nothing is known of renames
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 4 {
+			roots[unescape.Replace(f[4])] = unescape.Replace(f[3])
+		}
 	}
-	return dirs
+	return roots
 }

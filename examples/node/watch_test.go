@@ -137,18 +137,71 @@ func TestMountRemoved(t *testing.T) {
 
 const runArgs = "GUESTWIRE_NODE_TEST_RUN"
 
-// runLimited runs guestwire-node with the arguments in a user namespace whose limits of inotify are set.
-func runLimited(args string) {
+// runInside runs guestwire-node in namespaces of its own: with a limit of inotify, or a mount.
+func runInside(args string) {
 	list := strings.Split(args, "\n")
-	for _, limit := range strings.Fields(list[0]) {
-		name, value, _ := strings.Cut(limit, "=")
-		if err := os.WriteFile("/proc/sys/user/"+name, []byte(value), 0o644); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(exitUsage)
-		}
+	name, value, _ := strings.Cut(list[0], "=")
+	err := error(nil)
+	if from, ok := strings.CutPrefix(name, "mount "); ok {
+		err = syscall.Mount(from, value, "", syscall.MS_BIND, "")
+	} else {
+		err = os.WriteFile("/proc/sys/user/"+name, []byte(value), 0o644)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, list[0], err)
+		os.Exit(exitUsage)
 	}
 	os.Args = append(os.Args[:1], list[1:]...)
 	main()
+}
+
+// startInside starts it, with what runInside has to do first.
+func startInside(t *testing.T, first string, args []string) (node *exec.Cmd, log *nstest.Output) {
+	t.Helper()
+	log = &nstest.Output{}
+	node = exec.Command(os.Args[0])
+	node.Env = append(os.Environ(), runArgs+"="+strings.Join(append([]string{first}, args...), "\n"))
+	node.Stderr = log
+	node.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}},
+	}
+	err := node.Start()
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) {
+		nstest.Skip(t, "no user namespace can be made: "+err.Error())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node, log
+}
+
+// TestMountRenamed: run ends when the directory of a mount, or one above it, is renamed, and so does one that is
+// removed.
+func TestMountRenamed(t *testing.T) {
+	for name, change := range map[string]func(above string) error{
+		"was renamed on the node, from ":   func(above string) error { return os.Rename(above+"/net.d", above+"/former") },
+		"/former/net.d, and what is":       func(above string) error { return os.Rename(above, filepath.Dir(above)+"/former") },
+		"/mounted was removed on the node": func(above string) error { return os.RemoveAll(above) },
+	} {
+		n := newNode(t)
+		mounted, above := filepath.Dir(n.conf)+"/mounted", filepath.Dir(n.conf)+"/above"
+		n.conf = above + "/net.d"
+		write(t, n.conf+"/10-net.conflist", flannel)
+		if err := os.Mkdir(mounted, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		node, log := startInside(t, "mount "+n.conf+"="+mounted, n.args("run", "-nri=", "-cni-conf", mounted))
+		n.becomes(true, "guestwire", "guestwire-agent", "00-guestwire.conflist", "10-net.conflist")
+		if err := change(above); err != nil {
+			t.Fatal(err)
+		}
+		ended := time.AfterFunc(patience, func() { node.Process.Kill() })
+		if err := node.Wait(); err == nil || node.ProcessState.ExitCode() != exitFailed || !strings.Contains(log.String(), name) {
+			t.Errorf("%s: %v, %s", name, err, log)
+		}
+		ended.Stop()
+	}
 }
 
 // TestWithoutInotify: where the kernel has no room for another watch, run says so with the way out, and tries again as
@@ -159,24 +212,10 @@ func TestWithoutInotify(t *testing.T) {
 		"max_inotify_watches=0":   "raise fs.inotify.max_user_watches",
 	} {
 		n := newNode(t)
-		var log nstest.Output
-		node := exec.Command(os.Args[0])
-		node.Env = append(os.Environ(), runArgs+"="+strings.Join(append([]string{limit}, n.args("run", "-nri=")...), "\n"))
-		node.Stderr = &log
-		node.SysProcAttr = &syscall.SysProcAttr{
-			Cloneflags:  syscall.CLONE_NEWUSER,
-			UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}},
-		}
-		err := node.Start()
-		if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) {
-			nstest.Skip(t, "no user namespace can be made: "+err.Error())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		node, log := startInside(t, limit, n.args("run", "-nri="))
 		eventually(t, func() error {
 			if !strings.Contains(log.String(), want) || !strings.Contains(log.String(), "no CNI list yet") {
-				return fmt.Errorf("want %s and that there is no list in %s", want, &log)
+				return fmt.Errorf("want %s and that there is no list in %s", want, log)
 			}
 			return nil
 		})
@@ -190,10 +229,10 @@ func TestWithoutInotify(t *testing.T) {
 			t.Error(err)
 		}
 		if err := node.Wait(); err != nil {
-			t.Errorf("%s: %v, %s", limit, err, &log)
+			t.Errorf("%s: %v, %s", limit, err, log)
 		}
 		if count := strings.Count(log.String(), "no watch"); count != 1 {
-			t.Errorf("%s: said %d times in %s", limit, count, &log)
+			t.Errorf("%s: said %d times in %s", limit, count, log)
 		}
 	}
 }
