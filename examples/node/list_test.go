@@ -284,7 +284,7 @@ func TestDropIns(t *testing.T) {
 	const (
 		tuning  = `{"type": "tuning", "mtu": 1400, "n": 12345678901234567890}`
 		portmap = `{"capabilities": {"portMappings": true}, "type": "portmap"}`
-		own     = `{"Type": "guestwire"}` // libcni takes any case
+		own     = "{\"Type\": \"guestwire\"}" // libcni takes any case
 	)
 	type files map[string]string
 	versions := []string{`"cniVersion": "0.3.1"`, `"cniVersion": "1.1.0"`, `"cniVersions": ["0.4.0", "1.0.0"]`, `"cniVersion": "0.2.0", "cniVersions": ["1.0.0", "2.0.0"]`}
