@@ -12,11 +12,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/phase1"
 )
 
 // execute runs the command of the command line.
 func execute(_ context.Context, o *options) error {
+	queueLog()
 	signals, stop := passedOn()
 	defer stop()
 	cmd := exec.Command(o.command[0], o.command[1:]...)
@@ -27,12 +29,7 @@ func execute(_ context.Context, o *options) error {
 // passedOn are the signals that the command gets, and SIGTSTP.
 func passedOn() (signals <-chan os.Signal, stop func()) {
 	c := make(chan os.Signal, 8)
-	signal.Notify(c, syscall.SIGTERM, syscall.SIGINT, syscall.SIGWINCH, syscall.SIGTSTP)
-	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGQUIT} {
-		if !signal.Ignored(s) { // as by nohup(1)
-			signal.Notify(c, s)
-		}
-	}
+	signal.Notify(c, commandline.NotIgnored(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGWINCH, syscall.SIGTSTP)...)
 	return c, func() { signal.Stop(c) }
 }
 

@@ -10,12 +10,10 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"os/signal"
 	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
@@ -42,7 +40,7 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := commandline.Signals(context.Background())
 	defer stop()
 	err := run(ctx, os.Args[1:])
 	if stdout.failed != nil && (err == nil || errors.Is(err, errSaid)) {
@@ -50,6 +48,9 @@ func main() {
 	}
 	if err != nil && !errors.Is(err, errSaid) {
 		fmt.Fprintln(stderr, "agent:", err)
+	}
+	if log != nil {
+		_ = log.Close() // what the reader has not taken is lost
 	}
 	os.Exit(exitCode(err))
 }

@@ -12,6 +12,7 @@ import (
 	"unicode"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -19,6 +20,17 @@ import (
 // Output for people. Names of links, chains and mounts are those that a program in the namespace has chosen, so they
 // could hold control characters of a terminal.
 var stdout, stderr = &plain{to: os.Stdout}, &plain{to: os.Stderr}
+
+// log is standard error while a command runs.
+var log *commandline.Queue
+
+// queueLog has standard error written by a queue from now on, as its reader must not end or delay a guest.
+func queueLog() {
+	log = commandline.NewQueue(os.Stderr, func(lines int) string {
+		return fmt.Sprintf("agent: %d lines were lost: the reader of standard error was too slow, or gone\n", lines)
+	})
+	stderr.to = log
+}
 
 // plain writes text without control characters but the end of a line and the tabulator. failed is the first error of a
 // write.

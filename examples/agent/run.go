@@ -19,6 +19,7 @@ func runWired(ctx context.Context, o *options) error {
 	if o.Owner.Inside {
 		return commandline.Errorf("owner.inside: run starts the command in the agent's own user namespace: leave owner.inside out, or use setup")
 	}
+	queueLog()
 	signals, stop := passedOn() // one that comes between setup and the command is not lost
 	defer stop()
 	if o.Own && o.State != "" {

@@ -9,14 +9,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
-	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/examples/metrics"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -39,7 +38,7 @@ Flags:
 `
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := commandline.Signals(context.Background())
 	defer stop()
 	flags := flag.NewFlagSet("exporter", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error is printed once, here
@@ -64,15 +63,23 @@ func main() {
 		fmt.Fprintf(os.Stderr, "exporter: %v; see exporter -help\n", err)
 		os.Exit(2)
 	}
-	nic := phase1.NIC{Dir: *dir, Own: *own, Progress: func(text string) { fmt.Fprintf(os.Stderr, "exporter: %q\n", text) }}
-	if err := printMetrics(ctx, os.Stdout, nic); err != nil {
-		fmt.Fprintln(os.Stderr, "exporter:", err)
+	// Progress is written while a NIC is locked, and an agent that waits for the lock must not wait for a reader.
+	log := commandline.NewQueue(os.Stderr, func(lines int) string {
+		return fmt.Sprintf("exporter: %d lines were lost: the reader of standard error was too slow, or gone\n", lines)
+	})
+	nic := phase1.NIC{Dir: *dir, Own: *own, Progress: func(text string) { fmt.Fprintf(log, "exporter: %q\n", text) }}
+	err = printMetrics(ctx, os.Stdout, nic)
+	status := 0
+	if err != nil {
+		fmt.Fprintln(log, "exporter:", err)
+		status = 1
 		var field *cache.FieldError
 		if errors.As(err, &field) {
-			os.Exit(2)
+			status = 2
 		}
-		os.Exit(1)
 	}
+	_ = log.Close() // what the reader has not taken is lost
+	os.Exit(status)
 }
 
 // ofNamespace returns the wirings of the exporter's own namespace: containers may share a directory.

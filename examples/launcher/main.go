@@ -12,11 +12,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/guestwire/guestwire/examples/commandline"
@@ -56,26 +54,32 @@ Flags:
 `
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process even if its standard output blocks
-	err := run(ctx, os.Args[1:])
+	err := run(os.Args[1:])
 	if err == nil {
 		err = stdout.failed
 	}
-	if err == nil {
-		return
+	status := exitStatus(err)
+	for _, q := range queues {
+		_ = q.Close() // what the reader has not taken is lost
 	}
+	os.Exit(status)
+}
+
+// exitStatus prints the error, unless QEMU has said why.
+func exitStatus(err error) int {
 	var status statusError
-	if errors.As(err, &status) {
-		os.Exit(status.status) // QEMU has said why
-	}
-	fmt.Fprintln(os.Stderr, "launcher:", err)
 	var usage *commandline.Error
-	if errors.As(err, &usage) {
-		os.Exit(2)
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &status):
+		return status.status
 	}
-	os.Exit(1)
+	fmt.Fprintln(stderr, "launcher:", err)
+	if errors.As(err, &usage) {
+		return 2
+	}
+	return 1
 }
 
 // stdout is standard output; failed is the first error of a write.
@@ -89,7 +93,28 @@ func (o *output) Write(b []byte) (int, error) {
 	return n, err
 }
 
-func run(ctx context.Context, args []string) error {
+// stderr is standard error. While a guest is served it is a queue, and so are the events.
+var (
+	stderr io.Writer = os.Stderr
+	queues []*commandline.Queue
+)
+
+// newQueue returns a queue for the file.
+func newQueue(file *os.File, lost func(lines int) string) io.Writer {
+	q := commandline.NewQueue(file, lost)
+	queues = append(queues, q)
+	return q
+}
+
+func linesLost(lines int) string {
+	return fmt.Sprintf("launcher: %d lines were lost: the reader of standard error was too slow, or gone\n", lines)
+}
+
+func eventsLost(lines int) string {
+	return eventLine(phase2.Event{Time: time.Now(), Kind: "events-lost", Text: fmt.Sprintf("%d events were lost: their reader was too slow, or gone", lines)})
+}
+
+func run(args []string) error {
 	verb := ""
 	if len(args) > 0 && len(args[0]) > 0 && args[0][0] != '-' {
 		verb, args = args[0], args[1:]
@@ -138,14 +163,21 @@ func run(ctx context.Context, args []string) error {
 	case *state == "":
 		return commandline.Errorf("-state is missing: name the agent's state directory; in a Kubernetes pod it is /run/guestwire")
 	}
+	ctx, stop := context.Background(), func() {}
+	if verb == "serve" || verb == "qemu" {
+		ctx, stop = commandline.Signals(ctx)
+		stderr = newQueue(os.Stderr, linesLost)
+	}
+	defer stop()
 	vm, err := phase2.Open(*state)
 	if err != nil {
 		return notOpened(err)
 	}
 	vm.ResolvConf = *resolvConf
-	vm.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if *events {
-		vm.Notify = printEvent
+	vm.Log = slog.New(slog.NewTextHandler(stderr, nil))
+	if *events && (verb == "serve" || verb == "qemu") {
+		lines := newQueue(os.Stdout, eventsLost)
+		vm.Notify = func(e phase2.Event) { io.WriteString(lines, eventLine(e)) }
 	}
 	switch verb {
 	case "serve":
@@ -182,11 +214,11 @@ func logCounters(vm *phase2.VM) {
 	}
 }
 
-// printEvent writes a line at once.
-func printEvent(e phase2.Event) {
+// eventLine is the event as a line of JSON.
+func eventLine(e phase2.Event) string {
 	text, err := json.Marshal(e)
 	if err != nil {
 		text = []byte(strconv.Quote(err.Error()))
 	}
-	os.Stdout.Write(append(text, '\n'))
+	return string(text) + "\n"
 }

@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // process is a program that dies with the launcher.
@@ -14,9 +16,11 @@ type process struct {
 	ended chan struct{} // closed when it has ended
 }
 
-// start starts the command. It gets SIGKILL when the launcher ends, in whatever way.
+// start starts the command. It gets SIGKILL when the launcher ends, in whatever way. A terminal's Ctrl-C reaches it by
+// the launcher alone, unless it reads from the launcher's terminal.
 func start(cmd *exec.Cmd) (*process, error) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: cmd.Stdin == nil || !readsTerminal()}
+	cmd.WaitDelay = time.Second // for its standard error, which a process that it started may keep open
 	p, started := &process{cmd, make(chan struct{})}, make(chan error)
 	go func() {
 		// The kernel sends the signal when the thread ends that started the command, so this thread stays.
@@ -30,6 +34,13 @@ func start(cmd *exec.Cmd) (*process, error) {
 		}
 	}()
 	return p, <-started
+}
+
+// readsTerminal reports whether standard input is the terminal of the launcher's session. From another process group,
+// a read of it would stop the process.
+func readsTerminal() bool {
+	_, err := unix.IoctlGetInt(0, unix.TIOCGPGRP)
+	return err == nil
 }
 
 // stop ends the process by SIGTERM, or by SIGKILL if that takes too long. It returns when the process has ended.

@@ -6,9 +6,11 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
@@ -116,7 +118,7 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 		monitor, files = m, append(files, end)
 	}
 	cmd := exec.Command(command[0], slices.Concat(command[1:], args)...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, files
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, stderr, files
 	vmm, err := start(cmd)
 	if err != nil {
 		return err
@@ -137,12 +139,21 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 			<-ended
 		}()
 	}
-	select {
-	case <-vmm.ended:
-	case <-ctx.Done():
-		if shutdown == 0 || !monitor.shutDown(vmm, shutdown) {
-			log.Info("QEMU is asked to end")
-			vmm.stop()
+	resized := make(chan os.Signal, 1)
+	signal.Notify(resized, syscall.SIGWINCH) // agent exec has it from the terminal
+	defer signal.Stop(resized)
+	for running := true; running; {
+		select {
+		case <-vmm.ended:
+			running = false
+		case <-resized:
+			_ = vmm.Process.Signal(syscall.SIGWINCH) // QEMU may have ended
+		case <-ctx.Done():
+			if shutdown == 0 || !monitor.shutDown(vmm, shutdown) {
+				log.Info("QEMU is asked to end")
+				vmm.stop()
+			}
+			running = false
 		}
 	}
 	log.Info("QEMU ended", "status", cmd.ProcessState.String())
@@ -211,7 +222,7 @@ func (b *backends) start(ctx context.Context, r *cache.Record) (socket string, e
 		return "", err
 	}
 	cmd := exec.Command("passt", append(args, "--pid", listens)...)
-	cmd.Stderr = os.Stderr
+	cmd.Stderr = stderr
 	p, err := start(cmd)
 	if err != nil {
 		return "", fmt.Errorf("passt of %s: %w", r.Name, err)

@@ -9,12 +9,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	stdlog "log"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
@@ -30,12 +29,17 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := commandline.Signals(context.Background())
 	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdout, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	text := commandline.NewQueue(os.Stderr, func(lines int) string {
+		return fmt.Sprintf("guestwire-node: %d lines were lost: the reader of standard error was too slow, or gone\n", lines)
+	})
+	stdlog.SetOutput(text) // what net/http says
+	err := run(ctx, os.Args[1:], os.Stdout, slog.New(slog.NewTextHandler(text, nil)))
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "guestwire-node:", err)
+		fmt.Fprintln(text, "guestwire-node:", err)
 	}
+	_ = text.Close() // what the reader has not taken is lost
 	os.Exit(exitCode(err))
 }
 
