@@ -17,7 +17,7 @@ const (
 	// mostQueued is the number of bytes that wait for the reader.
 	mostQueued = 256 << 10
 	// closing is the time that the reader has for what is queued when the program ends.
-	closing = 2 * time.Second
+	closing = time.Second
 )
 
 // Queue is a Writer for the log of a program that must not wait for the log's reader. Write queues the text and
@@ -72,7 +72,7 @@ func (q *Queue) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Close gives the reader two seconds for what is queued. The error is os.ErrDeadlineExceeded if that was too short; the
+// Close gives the reader a second for what is queued. The error is os.ErrDeadlineExceeded if that was too short; the
 // goroutine then stays until the process ends.
 func (q *Queue) Close() error {
 	q.mu.Lock()
