@@ -20,7 +20,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -414,52 +413,4 @@ func TestEvents(t *testing.T) {
 	if got := read(); got[0] != "attached" || !slices.Contains(got, "router-advertised") || got[len(got)-1] != "router-withdrawn" {
 		t.Errorf("events %q", got)
 	}
-}
-
-// TestLauncherBlocked wants a launcher to end whose events no program reads: by the second signal, as the first one
-// waits for the guest's last event to be written.
-func TestLauncherBlocked(t *testing.T) {
-	n := nstest.NewNetwork(t)
-	setup := []string{"setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "bridge", "-state", n.State}
-	if out, status := run(t, nstest.Program(t, "examples/agent"), setup...); status != 0 {
-		t.Fatal(out)
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	defer w.Close()
-	if err := w.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
-	for err == nil { // until it is full
-		_, err = w.Write(make([]byte, 1))
-	}
-	launcher := exec.Command(nstest.Program(t, "examples/launcher"), "serve", "-events", "-state", n.State)
-	launcher.Stdout = w
-	log, err := launcher.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := netns.Do(n.Pod.File, launcher.Start); err != nil {
-		t.Fatal(err)
-	}
-	defer launcher.Process.Kill()                        // if it is still there
-	if _, err := log.Read(make([]byte, 1)); err != nil { // it serves
-		t.Error(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- launcher.Wait() }()
-	nstest.Eventually(t, func() error {
-		select {
-		case <-ended:
-			return nil
-		default:
-		}
-		if err := launcher.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			t.Error(err)
-		}
-		return errors.New("the launcher is still there")
-	})
 }

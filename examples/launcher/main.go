@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/guestwire/guestwire/examples/commandline"
@@ -59,9 +60,11 @@ func main() {
 		err = stdout.failed
 	}
 	status := exitStatus(err)
+	var closing sync.WaitGroup
 	for _, q := range queues {
-		_ = q.Close() // what the reader has not taken is lost
+		closing.Go(func() { _ = q.Close() }) // what the reader has not taken is lost
 	}
+	closing.Wait()
 	os.Exit(status)
 }
 
