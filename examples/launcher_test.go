@@ -352,19 +352,6 @@ func TestQEMUSignals(t *testing.T) {
 		}
 		s.end(t, 128+9)
 	})
-	t.Run("two signals", func(t *testing.T) {
-		s := startUnderLauncher(t, create(t), "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", "qemu")
-		nstest.Eventually(t, func() error {
-			if strings.Contains(s.log.String(), "QEMU is asked to end") {
-				return nil
-			}
-			return errors.Join(errors.New(s.log.String()), s.Process.Signal(syscall.SIGTERM))
-		})
-		if err := s.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Error(err)
-		}
-		s.end(t, 128+15)
-	})
 	t.Run("SIGKILL", func(t *testing.T) {
 		s := startUnderLauncher(t, create(t), "sh", "-c", "echo ready; exec sleep 1000", "qemu")
 		if err := s.Process.Kill(); err != nil {
