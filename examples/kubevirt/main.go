@@ -27,7 +27,10 @@ import (
 )
 
 func main() {
-	s := &server{log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	text := NewQueue(os.Stderr, func(lines int) string {
+		return fmt.Sprintf("kubevirt: %d lines were lost: the reader of standard error was too slow, or gone\n", lines)
+	})
+	s := &server{log: slog.New(slog.NewTextHandler(text, nil))}
 	flag.StringVar(&s.binding, "binding", cmp.Or(os.Getenv("NETWORK_BINDING_PLUGIN_NAME"), "guestwire"), "the `NAME` of the network binding in KubeVirt's configuration")
 	flag.StringVar(&s.state, "state", "/run/guestwire", "the `DIR` of the pod's records; with -agent, that of a directory for each pod's UID")
 	flag.StringVar(&s.agent, "agent", "", "the `PROGRAM` agent, which the node hook calls")
@@ -35,8 +38,12 @@ func main() {
 	flag.StringVar(&s.proc, "proc", "/proc", "with -agent: where the node's /proc `DIR` is")
 	socket := flag.String("socket", "/var/run/kubevirt-hooks/guestwire.sock", "the `PATH` of the socket")
 	flag.Parse()
-	if err := s.serve(*socket); err != nil {
+	err := s.serve(*socket)
+	if err != nil {
 		s.log.Error("serve", "error", err)
+	}
+	_ = text.Close() // what the reader has not taken is lost
+	if err != nil {
 		os.Exit(1)
 	}
 }
@@ -53,14 +60,17 @@ type server struct {
 	vm *phase2.VM // nil: the guest is not answered yet
 }
 
-// serve answers calls until SIGTERM or KubeVirt's Shutdown.
+// ending are the signals that end the server before KubeVirt has asked for its hooks.
+var ending = []os.Signal{syscall.SIGTERM, syscall.SIGHUP, os.Interrupt}
+
+// serve answers calls until KubeVirt's Shutdown, or one of the signals.
 func (s *server) serve(socket string) error {
 	_ = os.Remove(socket) // of a process before this one
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		return err
 	}
-	s.ctx, s.stop = signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	s.ctx, s.stop = signal.NotifyContext(context.Background(), ending...)
 	defer s.stop()
 	g := grpc.NewServer(grpc.ForceServerCodec(codec{}), grpc.UnknownServiceHandler(s.handle))
 	context.AfterFunc(s.ctx, g.GracefulStop)
@@ -86,7 +96,7 @@ func (s *server) answer(ctx context.Context, method string, in message) (message
 	switch method {
 	case "/kubevirt.hooks.info.Info/Info":
 		// A pod's containers get SIGTERM at once, when the guest has yet to shut down; Shutdown comes after that.
-		signal.Ignore(syscall.SIGTERM)
+		signal.Ignore(ending...)
 		point := func(name string) string { return string(encode(message{1: {name}})) }
 		return message{1: {"guestwire"}, 3: {point("OnDefineDomain"), point("Shutdown")}, 4: {"v1alpha3"}}, nil
 	case "/kubevirt.hooks.v1alpha3.Callbacks/OnDefineDomain":

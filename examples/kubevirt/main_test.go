@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -228,6 +229,95 @@ func wire(t *testing.T, pod *guestwiretest.Pod) map[string]cache.Record {
 	return records
 }
 
+// harmless are the signals that do nothing, as docs/reference/signals.md says.
+func harmless(t *testing.T) (signals []syscall.Signal) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/reference/signals.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range regexp.MustCompile(`(?m)^\| ([A-Z0-9, ]+) \|.*\| nothing \|$`).FindAllStringSubmatch(string(text), -1) {
+		for name := range strings.SplitSeq(row[1], ", ") {
+			signals = append(signals, unix.SignalNum("SIG"+name))
+		}
+	}
+	if !slices.Contains(signals, syscall.SIGTERM) || !slices.Contains(signals, syscall.SIGHUP) || slices.Contains(signals, 0) {
+		t.Fatalf("the table says that %v do nothing", signals)
+	}
+	return signals
+}
+
+// TestQueue: who copies this program copies the queue of examples/commandline with it.
+func TestQueue(t *testing.T) {
+	own, err := os.ReadFile("queue.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.ReadFile("../commandline/queue.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.Replace(string(other), "package commandline\n", "package main\n", 1); string(own) != want {
+		t.Error("queue.go is not examples/commandline/queue.go with package main: copy it")
+	}
+}
+
+// TestSidecarReaders: what reads the log can close it and stop. The guest is answered until Shutdown.
+func TestSidecarReaders(t *testing.T) {
+	for name, full := range map[string]bool{"closed": false, "full": true} {
+		t.Run(name, func(t *testing.T) {
+			pod := newPod(t)
+			records := wire(t, pod)
+			dir := nstest.Dir(t)
+			if err := os.Chmod(dir, 0o777); err != nil {
+				t.Fatal(err)
+			}
+			socket := filepath.Join(dir, "hook.sock")
+			var log [2]int
+			if err := unix.Pipe2(log[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(log[0])
+			for full {
+				if _, err := unix.Write(log[1], []byte{'.'}); err != nil {
+					break
+				}
+			}
+			if err := unix.SetNonblock(log[1], false); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command("/proc/self/exe", "-state", pod.State, "-socket", socket)
+			cmd.Args[0] = "kubevirt"
+			cmd.Stderr = os.NewFile(uintptr(log[1]), "log")
+			if err := phase1.Launch(cmd, pod.NetNS, pod.Owner); err != nil {
+				t.Fatal(err)
+			}
+			defer cmd.Process.Kill() // if it is still there
+			cmd.Stderr.(*os.File).Close()
+			if !full {
+				unix.Close(log[0])
+				log[0] = -1
+			}
+			nstest.Eventually(t, func() error {
+				_, err := os.Stat(socket)
+				return err
+			})
+			if _, err := call(t, socket, hooks+"OnDefineDomain", recorded(t, "OnDefineDomain-amd64")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := guestwiretest.NewGuest(t, pod, records["eth0"]).DHCPv4(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if _, err := call(t, socket, hooks+"Shutdown", nil); err != nil {
+				t.Error(err)
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // TestSidecar: the calls of a VM's life. The guest is answered from OnDefineDomain on, also after the SIGTERM that a
 // pod's containers get when the pod is deleted, until Shutdown.
 func TestSidecar(t *testing.T) {
@@ -241,8 +331,10 @@ func TestSidecar(t *testing.T) {
 	if m, err := call(t, socket, hooks+"PreCloudInitIso", encode(message{1: {"{}"}, 2: {"vmi"}, 3: {"data"}})); err != nil || m.get(1) != "{}" || m.get(2) != "" || m.get(3) != "data" {
 		t.Errorf("PreCloudInitIso: %q, %v", m, err)
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
+	for _, signal := range harmless(t) {
+		if err := cmd.Process.Signal(signal); err != nil {
+			t.Fatalf("%v: %v", signal, err)
+		}
 	}
 	if _, err := call(t, socket, hooks+"OnDefineDomain", recorded(t, "OnDefineDomain-amd64")); err != nil {
 		t.Fatal(err)
