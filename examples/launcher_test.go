@@ -202,6 +202,41 @@ func TestQEMURecords(t *testing.T) {
 	s.end(t, 0)
 }
 
+// TestQEMUNames: NICs have names that QEMU does not take as ids. Two with one id are refused, and another alias is the
+// way out.
+func TestQEMUNames(t *testing.T) {
+	dir, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	write := func(name, alias string) {
+		t.Helper()
+		err := cache.Write(dir, cache.Record{Version: cache.Version, Name: name, Binding: cache.BindingSRIOV, Queues: 1,
+			MAC: cache.MAC{2, 0, 0, 0, 0, 7}, SRIOV: &cache.SRIOV{PCIAddress: "0000:03:10.1"}, Device: cache.Device{Alias: alias}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := func(status int, texts ...string) {
+		t.Helper()
+		out, got := run(t, nstest.Program(t, "examples/launcher"), "qemu", "-state", dir.Name(), "--", "sh", "-c", describe, "qemu")
+		for _, text := range texts {
+			if got != status || !strings.Contains(out, text) {
+				t.Errorf("status %d, want %d and %q:\n%s", got, status, text, out)
+			}
+		}
+	}
+	write("1net", "")
+	write("_net", "")
+	write("net-1", "")
+	start(7, "vfio-pci,id=guestwire-device-1net,", "vfio-pci,id=guestwire-device-_net,", "vfio-pci,id=net-1,")
+	write("_net", "net-1")
+	start(1, `NICs _net and net-1 both have the id net-1 in QEMU: name another device.alias`)
+	write("_net", "net-2")
+	start(7, "vfio-pci,id=net-2,")
+}
+
 // TestQEMUWithoutTap: a virtual function needs no tap and no namespace, and brings no other NIC; what QEMU does not do
 // for it is an error that says who does.
 func TestQEMUWithoutTap(t *testing.T) {

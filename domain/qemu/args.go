@@ -19,12 +19,20 @@ import (
 //	cmd.Args, cmd.ExtraFiles = append(cmd.Args, args...), taps
 //
 // The error is that of open, NewNIC or NIC.Args, and then no tap is open. A record of passt is an error: use NewNIC,
-// with Options.Socket.
+// with Options.Socket. Two records with one id are an error, a *cache.FieldError.
 func Args[File io.Closer](records []cache.Record, first int, open func(cache.Record) ([]File, error)) ([]string, []File, error) {
 	var args []string
 	var taps []File
+	ids := map[string]string{} // the records' names
 	for _, r := range records {
 		more, queues, err := recordArgs(&r, first+len(taps), open)
+		if id, failed := deviceID(&r, Options{}); failed == nil && err == nil {
+			if ids[id] != "" {
+				err = fmt.Errorf("NICs %s and %s: %w", ids[id], r.Name, &cache.FieldError{Field: "device.alias",
+					Reason: fmt.Sprintf("both have the id %q in QEMU: name another alias in the Spec of one, and run Setup again", id)})
+			}
+			ids[id] = r.Name
+		}
 		args, taps = append(args, more...), append(taps, queues...)
 		if err != nil {
 			for _, f := range taps {

@@ -11,13 +11,15 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/internal/refusal"
 	"github.com/guestwire/guestwire/internal/servers"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // Options is what the record does not have. The zero value has QEMU open the tap by its name.
 type Options struct {
 	// ID is the device's id in QEMU: a letter, then letters, digits, '-', '.' and '_'. Empty:
-	// the record's Device.Alias, or its Name. The netdev's id is the same with "-netdev" at the
-	// end.
+	// the record's Device.Alias, or its Name. Those that are no id in QEMU get a prefix: an
+	// alias "ua-", as libvirt's have, and a Name "guestwire-device-". No other NIC of a VM has
+	// the id of a Name. The netdev's id is the same with "-netdev" at the end.
 	ID string
 
 	// Bus is the id of the device's bus. Empty: QEMU chooses. To plug a device into a running
@@ -194,23 +196,38 @@ func (n *NIC) Unplug(do func(command string, arguments Object) error, deleted fu
 // Link returns the arguments of set_link, which sets the carrier that the guest sees.
 func (n *NIC) Link(up bool) Object { return Object{"name": n.Device["id"], "up": up} }
 
-// deviceID returns the device's id. The id has to be one by QEMU's id_wellformed.
+// The prefixes of ids are longer than any record's Name, so no derived id is another record's Name.
+const (
+	ofName   = "guestwire-device-"
+	ofNetdev = "guestwire-netdev-" // of a Name that ends as the ids of netdevs do
+)
+
+// deviceID returns the device's id. The id has to be one by QEMU's id_wellformed. Another NIC's netdev must not have it,
+// as set_link takes the names of both.
 func deviceID(rec *cache.Record, o Options) (string, error) {
-	id, field := o.ID, "options.id"
+	const netdev = "-netdev"
 	switch {
-	case id != "":
+	case o.ID != "" && !isID(o.ID):
+		return "", &cache.FieldError{Field: "options.id",
+			Reason: fmt.Sprintf("%q is no id in QEMU, which wants a letter, then letters, digits, '-', '.' and '_': set Options.ID to one, or leave it empty", o.ID)}
+	case o.ID != "":
+		return o.ID, nil
+	case rec.Device.Alias != "" && !isID(rec.Device.Alias):
+		return "ua-" + rec.Device.Alias, nil
 	case rec.Device.Alias != "":
-		id, field = rec.Device.Alias, "device.alias"
-	default:
-		id, field = rec.Name, "name"
+		return rec.Device.Alias, nil
+	case strings.HasSuffix(rec.Name, netdev):
+		return ofNetdev + strings.TrimSuffix(rec.Name, netdev) + ".netdev", nil
+	case !isID(rec.Name):
+		return ofName + rec.Name, nil
 	}
-	letter := func(c rune) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
-	other := func(c rune) bool { return !letter(c) && (c < '0' || c > '9') && !strings.ContainsRune("-._", c) }
-	if !letter(rune(id[0])) || strings.ContainsFunc(id, other) {
-		return "", &cache.FieldError{Field: field,
-			Reason: fmt.Sprintf("%q is no id in QEMU, which wants a letter, then letters, digits, '-', '.' and '_': set Options.ID", id)}
-	}
-	return id, nil
+	return rec.Name, nil
+}
+
+// isID reports whether QEMU takes the text as an id. The text is not empty.
+func isID(text string) bool {
+	first := text[0] | 0x20 // a capital letter becomes a small one
+	return 'a' <= first && first <= 'z' && syntax.IsWord(text, "-._", len(text))
 }
 
 // newNetdev returns the backend of a tap, of passt or of slirp.

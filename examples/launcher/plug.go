@@ -177,7 +177,7 @@ func (p *plugger) plug(ctx context.Context, r cache.Record) (d plugged, err erro
 func (p *plugger) give(ctx context.Context, nic string, queues []*os.File) ([]string, error) {
 	var names []string
 	for i, f := range queues {
-		name := fmt.Sprintf("%s-%d", nic, i)
+		name := fmt.Sprintf("nic-%s-%d", nic, i) // QEMU takes no name that starts with a digit
 		if err := p.monitor.execute(ctx, "getfd", qemu.Object{"fdname": name}, f); err != nil {
 			return nil, fmt.Errorf("getfd: %w", err)
 		}

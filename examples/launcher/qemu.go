@@ -33,10 +33,16 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, buses, 
 	}
 	// What QEMU cannot have is reported before anything starts.
 	records := vm.Records()
+	ids := map[any]string{} // the records' names
 	for _, r := range records {
-		if err := check(&r); err != nil {
+		id, err := check(&r)
+		if err != nil {
 			return err
 		}
+		if ids[id] != "" {
+			return fmt.Errorf("NICs %s and %s both have the id %v in QEMU: name another device.alias in the configuration of one, and run agent setup again", ids[id], r.Name, id)
+		}
+		ids[id] = r.Name
 		if r.Standby && !slices.Contains(command, "-incoming") && !slices.Contains(command, "--incoming") {
 			return fmt.Errorf("NIC %s is on standby, so its guest may be active in another namespace: to wait for that guest, give QEMU -incoming; to start a guest, end the standby first (agent activate)", r.Name)
 		}
@@ -160,12 +166,12 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 	return vmm.err()
 }
 
-// check makes QEMU's arguments with options of the form that the record's real ones will have.
-func check(r *cache.Record) error {
+// check makes QEMU's arguments with options of the form that the record's real ones will have. It returns the device's
+// id.
+func check(r *cache.Record) (id any, err error) {
 	var o qemu.Options
-	var err error
 	if o.Vhost, err = vhost(r); err != nil {
-		return err
+		return nil, err
 	}
 	if r.Tap != "" {
 		o.FDs = slices.Repeat([]string{"3"}, r.Queues)
@@ -174,10 +180,11 @@ func check(r *cache.Record) error {
 		o.Socket = "passt"
 	}
 	nic, err := qemu.NewNIC(r, o)
-	if err == nil {
-		_, err = nic.Args()
+	if err != nil {
+		return nil, err
 	}
-	return err
+	_, err = nic.Args()
+	return nic.Device["id"], err
 }
 
 // vhost reports whether QEMU, as this process, can open the device of vhost for the record's tap. It is an error that

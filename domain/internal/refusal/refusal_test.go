@@ -118,8 +118,6 @@ func TestRefusals(t *testing.T) {
 		{"qemu/managed function", plain, func(r *cache.Record) { records.SRIOV(r); r.SRIOV.Managed = true }, "sriov.managed", "bind it"},
 		{"qemu/id", qemuWith(qemu.Options{ID: "a,b"}), same, "options.id", "set Options.ID"},
 		{"qemu/id of a digit", qemuWith(qemu.Options{ID: "0a"}), same, "options.id", "wants a letter"},
-		{"qemu/alias that is no id", plain, device(cache.Device{Alias: "_a"}), "device.alias", "set Options.ID"},
-		{"qemu/name that is no id", plain, func(r *cache.Record) { r.Name = "3com" }, "name", "set Options.ID"},
 
 		{"cloudhypervisor/invalid record", cloud, shortMTU, "mtu", "record of interface"},
 		{"cloudhypervisor/sriov", cloud, records.SRIOV, "binding", "--device path="},
