@@ -21,8 +21,8 @@ import (
 // Responder answers one guest. Its methods can be called at the same time. Set its fields before Serve.
 type Responder struct {
 	// Log gets the events that Notify gets. Offers and router advertisements are on the debug
-	// level. It also gets warnings, such as of DNS servers that the guest cannot use. Nil
-	// discards.
+	// level. It also gets warnings, such as of DNS servers that the guest cannot use. No frame
+	// is answered until its handler returns. Nil discards.
 	Log *slog.Logger
 
 	// Notify is called with each event, in Serve's goroutine: no frame is answered until it

@@ -26,7 +26,9 @@ import (
 // VM is the network of a virtual machine. Set the fields before Start or Serve.
 type VM struct {
 	// Log gets the events that Notify gets, and warnings about what a guest does not learn.
-	// Nil: they are discarded.
+	// Nil: they are discarded. While its handler runs, no guest is answered and Serve does not
+	// end. So a handler must not wait for a reader, as a write to a full pipe does. The
+	// package commandline of the examples has a writer that drops and counts lines instead.
 	Log *slog.Logger
 
 	// ResolvConf is the path of the resolv.conf(5) for records whose DNS is nil. Empty:
@@ -36,8 +38,8 @@ type VM struct {
 	// link, and one to which no route of the guest leads by the NIC.
 	ResolvConf string
 
-	// Notify is called with each event, one at a time. While it runs, no guest is answered:
-	// pass the event on. Nil: no calls.
+	// Notify is called with each event, one at a time. While it runs, no guest is answered and
+	// Serve does not end: pass the event on. Nil: no calls.
 	Notify func(Event)
 
 	dir       string     // of the records; empty: they are fixed

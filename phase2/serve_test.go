@@ -332,6 +332,74 @@ func TestStopCause(t *testing.T) {
 	}
 }
 
+// TestBlocked: while the handler of Log or Notify blocks, no guest is answered. The guest is answered
+// when it returns.
+func TestBlocked(t *testing.T) {
+	for name, block := range map[string]func(vm *phase2.VM, wait func(kind string)){
+		"Log": func(vm *phase2.VM, wait func(string)) {
+			vm.Log = slog.New(slog.NewTextHandler(writerFunc(func(line []byte) (int, error) {
+				wait(string(line))
+				return len(line), nil
+			}), nil))
+		},
+		"Notify": func(vm *phase2.VM, wait func(string)) {
+			vm.Notify = func(e phase2.Event) { wait(string(e.Kind)) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			nic := phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}
+			r, err := nic.Setup(t.Context(), infra.Spec{Binding: infra.Redirect{}, Owner: infra.Owner{Root: true}, State: n.State, DNS: &cache.DNS{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			vm := phase2.New(r)
+			blocked, release := make(chan struct{}), make(chan struct{})
+			var once sync.Once
+			block(vm, func(text string) {
+				if strings.Contains(text, "dhcpv4-leased") {
+					once.Do(func() {
+						close(blocked)
+						<-release
+					})
+				}
+			})
+			ctx, stop := context.WithCancel(t.Context())
+			served := make(chan error, 1)
+			go func() { served <- netns.Do(n.Pod.File, func() error { return vm.Serve(ctx) }) }()
+			defer func() {
+				stop()
+				if served != nil {
+					<-served
+				}
+			}()
+			g := nstest.Boot(t, n.Pod.File, r, "guest")
+			soon := func(limit time.Duration) error {
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				defer cancel()
+				_, err := g.DHCPv4(ctx)
+				return err
+			}
+			if err := soon(time.Minute); err != nil { // the answer is sent before it is reported
+				t.Error(err)
+			}
+			<-blocked
+			if err := soon(100 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("an answer while it blocks: %v", err)
+			}
+			close(release)
+			if err := soon(time.Minute); err != nil {
+				t.Errorf("no answer when it has returned: %v", err)
+			}
+			stop()
+			if err := <-served; err != nil {
+				t.Error(err)
+			}
+			served = nil
+		})
+	}
+}
+
 // TestServeDirectory: the state directory can be removed and made again. Other files in the directory cause
 // no reading of the records. Otherwise a launcher that writes its log there would loop for ever: a damaged
 // record causes a log line, and the line causes the next read.
