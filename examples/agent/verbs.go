@@ -184,9 +184,9 @@ container with the same directory is refused as long as the first one's network 
 		Name: "exec", Short: "run a command in a namespace, as a user without privileges",
 		Flags: "netns uid gid groups", Command: true, Do: execute,
 		Long: `exec runs a command without capabilities, in the namespace and as the user that are named. Without -netns the command
-stays in the agent's own. SIGTERM, SIGINT, SIGQUIT, SIGHUP and SIGWINCH are passed on to the command; Ctrl-Z does nothing. If
-the agent is killed, the command is, too. The exit code is the command's, and 128 and the signal's number if a signal ended
-the command.
+stays in the agent's own. SIGTERM, SIGINT, SIGQUIT, SIGHUP and SIGWINCH are passed on to the command; other signals and Ctrl-Z
+do nothing. If the agent is killed, the command is, too. The exit code is the command's, and 128 and the signal's number if a
+signal ended the command.
 
 The command has a session of its own, so it cannot push input into the agent's terminal. But it can read what is typed at a
 terminal that it gets as standard input, output or error. Its child processes can, too, when it has ended: let a command that

@@ -25,12 +25,15 @@ import (
 const usage = `launcher describes and serves the interfaces of a virtual machine, and runs QEMU. It needs no privileges.
 
   launcher xml   -state DIR    the libvirt <interface> elements
-  launcher serve -state DIR    DHCP, DHCPv6 and router advertisements until SIGTERM; the log is on standard error;
-                               -events prints what Serve did and what the guest got, as lines of JSON on standard output:
+  launcher serve -state DIR    DHCP, DHCPv6 and router advertisements until SIGTERM, SIGINT or SIGHUP; the log is on standard
+                               error; -events prints what Serve did and what the guest got, as lines of JSON on standard output:
                                {"time": ..., "nic": "eth0", "event": "dhcpv4-leased", "text": ..., "address": ...}
+                               A reader of either that stops or ends does not end or delay the guest. It gets the number of
+                               lines that were lost, as a line of the log or as the event events-lost
   launcher qemu  -state DIR -- qemu-system-x86_64 ARGS...
                                serves the guest and runs QEMU, with -netdev and -device for each interface that has a
-                               record at the start. They end together: SIGTERM ends QEMU, and the exit code is QEMU's.
+                               record at the start. They end together: SIGTERM, SIGINT and SIGHUP end QEMU in order, and the exit
+                               code is QEMU's. Further ones change nothing; SIGQUIT is a power cut.
                                On standby QEMU starts only with -incoming, to wait for the guest that moves here.
                                -plug rp1,rp2 names root ports of QEMU's command line (-device pcie-root-port,id=rp1,chassis=1):
                                there QEMU gets the NICs that are set up while it runs. When a record is removed
@@ -128,7 +131,7 @@ func run(args []string) error {
 	resolvConf := flags.String("resolv-conf", "", "the file with the guest's DNS configuration, if the record has none; changes are followed (default /etc/resolv.conf, if it exists)")
 	events := flags.Bool("events", false, "serve, qemu: print events as lines of JSON")
 	shutdown := new(time.Duration)
-	flags.Func("shutdown", "qemu: the `TIME` that the guest has to shut down after SIGTERM, before QEMU is ended, such as 50s (default 0: none)", func(text string) (err error) {
+	flags.Func("shutdown", "qemu: the `TIME` that the guest has to shut down after such a signal, before QEMU is ended, such as 50s (default 0: none)", func(text string) (err error) {
 		if *shutdown, err = time.ParseDuration(text); err != nil {
 			return errors.New("want a time with its unit, such as 50s")
 		}
