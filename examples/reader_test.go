@@ -17,18 +17,25 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// A reader is what becomes of the pipe that a program has as standard output and standard error. It gets what the test
-// has put into the pipe before.
+// A reader is what becomes of the other end of a program's standard output and standard error.
 type reader struct {
 	name string
-	full bool                          // the pipe is full from the start
-	read func(r *os.File) (end func()) // reads, or does not
+	full bool                                              // it takes nothing from the start
+	open func(t *testing.T) (outputs *os.File, end func()) // end is called at the end of the test
 }
 
 var readers = []reader{
-	{"closed", false, func(r *os.File) func() { r.Close(); return func() {} }},
-	{"full", true, func(*os.File) func() { return func() {} }},
-	{"slow", true, func(r *os.File) func() {
+	{"closed", false, func(t *testing.T) (*os.File, func()) {
+		r, w := newPipe(t, false)
+		r.Close()
+		return w, func() {}
+	}},
+	{"full", true, func(t *testing.T) (*os.File, func()) {
+		r, w := newPipe(t, true)
+		return w, func() { r.Close() }
+	}},
+	{"slow", true, func(t *testing.T) (*os.File, func()) {
+		r, w := newPipe(t, true)
 		stop, ended := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -41,32 +48,57 @@ var readers = []reader{
 				}
 			}
 		}()
-		return func() { close(stop); <-ended }
+		return w, func() {
+			close(stop)
+			<-ended
+			r.Close()
+		}
 	}},
+	{"socket", false, func(t *testing.T) (*os.File, func()) { // as of a journald that was restarted
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(pair[0])
+		return os.NewFile(uintptr(pair[1]), "socket"), func() {}
+	}},
+	{"no space", false, func(t *testing.T) (*os.File, func()) {
+		f, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f, func() {}
+	}},
+}
+
+func newPipe(t *testing.T, full bool) (r, w *os.File) {
+	t.Helper()
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	for full {
+		if _, err := unix.Write(fds[1], []byte{'.'}); err != nil {
+			break
+		}
+	}
+	for _, fd := range fds {
+		if err := unix.SetNonblock(fd, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return os.NewFile(uintptr(fds[0]), "reader"), os.NewFile(uintptr(fds[1]), "outputs")
 }
 
 // start starts the command with the reader at both of its outputs.
 func (r reader) start(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
-	from, to := os.NewFile(uintptr(fds[0]), "reader"), os.NewFile(uintptr(fds[1]), "outputs")
-	defer to.Close()
-	unix.SetNonblock(fds[1], true)
-	for r.full {
-		if _, err := unix.Write(fds[1], []byte{'.'}); err != nil {
-			break
-		}
-	}
-	unix.SetNonblock(fds[1], false)
-	stop := r.read(from)
-	cmd.Stdout, cmd.Stderr = to, to
+	outputs, end := r.open(t)
+	defer outputs.Close()
+	cmd.Stdout, cmd.Stderr = outputs, outputs
 	err := cmd.Start()
 	t.Cleanup(func() {
-		stop()
-		from.Close()
+		end()
 		if err == nil && cmd.ProcessState == nil {
 			cmd.Process.Kill()
 			cmd.Wait()
