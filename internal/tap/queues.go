@@ -60,8 +60,8 @@ func driver(name string) (string, error) {
 }
 
 // OpenQueues attaches to the tap called name in the network namespace of the calling thread as a VMM does: with a
-// struct virtio_net_hdr of 10 octets in front of each frame and without offloads, whatever an earlier process has set,
-// and without an address filter. It returns a file for each queue. With several, the tap has to be multi-queue.
+// struct virtio_net_hdr of 10 octets in front of each frame, without offloads and filters, whatever an earlier process
+// has set (see [Initial]). It returns a file for each queue. With several, the tap has to be multi-queue.
 //
 // The errors are those of [Open]; unix.EBUSY also if another process attaches to a multi-queue tap at the same time,
 // where the kernel reports (see [Queues]); unix.EINVAL if the tap is multi-queue and one queue is asked for, or the
@@ -96,28 +96,11 @@ func OpenQueues(name string, queues int) (files []*os.File, err error) {
 	if attached > queues { // another process attached at the same time
 		return files, busy(name)
 	}
-	fd := int(files[0].Fd())
-	if err := removeAddressFilter(fd, name); err != nil {
-		return files, err
-	}
-	if err := resetHeader(fd, name); err != nil {
+	if err := undo(int(files[0].Fd()), name); err != nil {
 		return files, err
 	}
 	hasReader(name)
 	return files, nil
-}
-
-// resetHeader undoes what an earlier process has set, and what stays at the tap: the size of the header, and which
-// unfinished checksums and segments the process takes.
-func resetHeader(fd int, name string) error {
-	const size = 10 // of struct virtio_net_hdr
-	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, size); err != nil {
-		return fmt.Errorf("size of the header of tap %s: %w", name, err)
-	}
-	if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, 0); err != nil {
-		return fmt.Errorf("offloads of tap %s: %w", name, err)
-	}
-	return nil
 }
 
 func busy(name string) error {

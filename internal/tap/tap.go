@@ -18,7 +18,7 @@ const Device = "/dev/net/tun"
 // Open attaches to the tap called name in the network namespace of the calling thread. A read returns one Ethernet
 // frame, a write sends one; deadlines work. The tap is opened without vnet_hdr and without offloads: checksums are
 // complete, and no frame exceeds the MTU. From then on, a read returns each frame that the kernel sends to the tap:
-// Open removes an address filter that an earlier process left, and waits until the kernel has noticed the process.
+// Open undoes what an earlier process left (see [Initial]), and waits until the kernel has noticed the process.
 //
 // Open needs no capability if the caller's user owns the tap. The error is fs.ErrNotExist if there is no such
 // link, fs.ErrPermission if the tap belongs to another user, and unix.EBUSY if another process is attached.
@@ -27,7 +27,7 @@ func Open(name string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := removeAddressFilter(fd, name); err != nil {
+	if err := undo(fd, name); err != nil {
 		unix.Close(fd)
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func attach(name string, flags uint16) (fd int, err error) {
 		unix.Close(fd)
 		return -1, fmt.Errorf("tap %s: %w", name, err)
 	}
-	ifr.SetUint16(flags)
+	ifr.SetUint16(flags | NoFilter)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
 		unix.Close(fd)
 		switch err {
@@ -85,22 +85,67 @@ func openDevice(path, permit, provide string) (int, error) {
 	return -1, wrapped
 }
 
-// removeAddressFilter removes the filter of destination MACs that an earlier process set. The filter belongs to the
-// tap, and stays when that process ends (struct tun_filter of linux/if_tun.h).
-func removeAddressFilter(fd int, name string) error {
-	var none struct{ flags, count uint16 }
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TUNSETTXFILTER, uintptr(unsafe.Pointer(&none))); errno != 0 {
-		return fmt.Errorf("remove the address filter of tap %s: %w", name, errno)
+// NoFilter is IFF_NOFILTER of linux/if_tun.h: without it the kernel attaches the socket filter of an earlier process
+// anew (TUNATTACHFILTER), and reads its program in the memory of this one, where it is not: EFAULT.
+const NoFilter = 0x1000
+
+// Setting is an ioctl on the file of a tap, with a value or the address of one.
+type Setting struct {
+	Name           string
+	Request, Value uintptr
+	// Unknown is the error of a kernel that has no such setting; 0: each has it.
+	Unknown unix.Errno
+}
+
+// Initial are the ioctls that give a tap the settings of a new one. The kernel keeps them for the tap, and not for the
+// process, so those of a process that ended hold for the next.
+//
+// The kernel does not keep the carrier, the limit of what is on its way (TUNSETSNDBUF), the queues that are switched
+// off, and the flags of TUNSETIFF. It keeps what it logs (TUNSETDEBUG), which concerns no frame. Owner, group, MAC and
+// type of the link are kept as well, and can be read without a process at the tap.
+func Initial() []Setting { return initial }
+
+var (
+	noAddresses   struct{ flags, count uint16 } // struct tun_filter: no address filter
+	noProgram     int32                         = -1
+	headerSize    int32                         = 10 // of struct virtio_net_hdr
+	nativeHeaders int32
+
+	initial = []Setting{
+		{Name: "TUNDETACHFILTER", Request: unix.TUNDETACHFILTER},
+		{Name: "TUNSETTXFILTER", Request: unix.TUNSETTXFILTER, Value: uintptr(unsafe.Pointer(&noAddresses))},
+		{Name: "TUNSETFILTEREBPF", Request: unix.TUNSETFILTEREBPF, Value: uintptr(unsafe.Pointer(&noProgram))},
+		{Name: "TUNSETSTEERINGEBPF", Request: unix.TUNSETSTEERINGEBPF, Value: uintptr(unsafe.Pointer(&noProgram))},
+		{Name: "TUNSETVNETHDRSZ", Request: unix.TUNSETVNETHDRSZ, Value: uintptr(unsafe.Pointer(&headerSize))},
+		{Name: "TUNSETVNETLE", Request: unix.TUNSETVNETLE, Value: uintptr(unsafe.Pointer(&nativeHeaders))},
+		{Name: "TUNSETOFFLOAD", Request: unix.TUNSETOFFLOAD},
+		{Unknown: unix.EINVAL /* without CONFIG_TUN_VNET_CROSS_LE */, Name: "TUNSETVNETBE", Request: unix.TUNSETVNETBE, Value: uintptr(unsafe.Pointer(&nativeHeaders))},
+	}
+)
+
+// undo gives a tap the settings of a new one.
+func undo(fd int, name string) error {
+	for _, s := range initial {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), s.Request, s.Value); errno != 0 && errno != s.Unknown {
+			return fmt.Errorf("undo what an earlier process has set at tap %s: %s: %w", name, s.Name, errno)
+		}
 	}
 	return nil
+}
+
+// Offloads reports whether the kernel leaves checksums of what it sends to the tap unfinished, as a process has asked
+// it to (TUNSETOFFLOAD). The question needs no process at the tap.
+func Offloads(name string) bool {
+	value := struct{ command, data uint32 }{command: unix.ETHTOOL_GTXCSUM}
+	return ethtool(name, unsafe.Pointer(&value)) == nil && value.data != 0
 }
 
 // clearing is held while Clear has a tap open: OpenQueues of this process waits.
 var clearing sync.Mutex
 
-// Clear removes the address filter that an earlier process left at a tap which another process is about to open.
-// MultiQueue says that the tap has several queues. A tap that a process has open is left alone. Clear opens the tap for
-// a moment, in which another process cannot open it. The errors are those of Open, but for unix.EBUSY.
+// Clear undoes what an earlier process left at a tap which another process is about to open (see [Initial]). MultiQueue
+// says that the tap has several queues. A tap that a process has open is left alone. Clear opens the tap for a moment,
+// in which another process cannot open it. The errors are those of Open, but for unix.EBUSY.
 func Clear(name string, multiQueue bool) error {
 	clearing.Lock()
 	defer clearing.Unlock()
@@ -122,7 +167,7 @@ func Clear(name string, multiQueue bool) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(removeAddressFilter(fd, name), unix.Close(fd))
+	return errors.Join(undo(fd, name), unix.Close(fd))
 }
 
 // hasReader reports whether a process has the tap open. ETHTOOL_GLINK makes the kernel look now (linkwatch_sync_dev):
