@@ -34,7 +34,7 @@ func (c *systemCalls) inContext(context string) error {
 	const attribute = "/proc/self/attr/current" // proc_pid_attr(5)
 	enter := &systemCalls{}
 	enter.open(attribute)
-	enter.list = append(enter.list, systemCall{"write " + attribute, unix.SYS_WRITE, [3]uintptr{opened, enter.text(context), uintptr(len(context))}})
+	enter.list = append(enter.list, systemCall{"write " + attribute, unix.SYS_WRITE, [3]uintptr{opened, enter.text(context), uintptr(len(context))}, 0})
 	calls := append(enter.list, c.list...)
 	p, err := inChild(calls, nil)
 	runtime.KeepAlive(enter)

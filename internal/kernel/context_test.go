@@ -21,7 +21,7 @@ func TestForked(t *testing.T) {
 	defer signal.Stop(children)
 	path := t.TempDir() + "/file"
 	write := func(calls *systemCalls, text string) {
-		calls.list = append(calls.list, systemCall{"write " + text, unix.SYS_WRITE, [3]uintptr{opened, calls.text(text), uintptr(len(text))}})
+		calls.list = append(calls.list, systemCall{"write " + text, unix.SYS_WRITE, [3]uintptr{opened, calls.text(text), uintptr(len(text))}, 0})
 	}
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)

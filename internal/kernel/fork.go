@@ -15,6 +15,8 @@ type systemCall struct {
 	name   string // in errors
 	number uintptr
 	args   [3]uintptr
+	// ignored is an error that does not end the series; 0: there is none.
+	ignored uintptr
 }
 
 // opened as the first argument of a call stands for the file that the last openat of the series has opened.
@@ -35,11 +37,11 @@ func callsOn(path string) *systemCalls {
 
 func (c *systemCalls) open(path string) {
 	at := unix.AT_FDCWD
-	c.list = append(c.list, systemCall{"open " + path, unix.SYS_OPENAT, [3]uintptr{uintptr(at), c.text(path), unix.O_RDWR | unix.O_CLOEXEC}})
+	c.list = append(c.list, systemCall{"open " + path, unix.SYS_OPENAT, [3]uintptr{uintptr(at), c.text(path), unix.O_RDWR | unix.O_CLOEXEC}, 0})
 }
 
 func (c *systemCalls) ioctl(name string, request, value uintptr) {
-	c.list = append(c.list, systemCall{name, unix.SYS_IOCTL, [3]uintptr{opened, request, value}})
+	c.list = append(c.list, systemCall{name, unix.SYS_IOCTL, [3]uintptr{opened, request, value}, 0})
 }
 
 // text is the address of the text with a NUL after it.
@@ -69,7 +71,7 @@ func (c *systemCalls) inThread() error {
 			first = uintptr(file)
 		}
 		result, _, errno := unix.Syscall(call.number, first, call.args[1], call.args[2])
-		if errno != 0 {
+		if errno != 0 && uintptr(errno) != call.ignored {
 			return fmt.Errorf("%s: %w", call.name, errno)
 		}
 		if call.number == unix.SYS_OPENAT {
@@ -167,7 +169,7 @@ func fork(calls []systemCall, p *progress) (pid int, errno syscall.Errno) {
 			first = file
 		}
 		result, _, errno := syscall.RawSyscall(c.number, first, c.args[1], c.args[2])
-		if errno != 0 {
+		if errno != 0 && uintptr(errno) != c.ignored {
 			p.errno = uintptr(errno)
 			break
 		}

@@ -84,15 +84,15 @@ func withChild(ctx context.Context, users *os.File, f func(pid int) error) error
 	letter := new([1]byte)
 	at, enter := uintptr(unsafe.Pointer(letter)), "enter the user namespace of the network namespace"
 	calls := []systemCall{
-		{"close the socket", unix.SYS_CLOSE, [3]uintptr{uintptr(pair[0])}},
+		{"close the socket", unix.SYS_CLOSE, [3]uintptr{uintptr(pair[0])}, 0},
 		// The child has a copy of this process's memory, and root of the user namespace could trace it there
 		// (ptrace(2)).
-		{"refuse to be traced", unix.SYS_PRCTL, [3]uintptr{unix.PR_SET_DUMPABLE, 0}},
-		{enter, unix.SYS_SETNS, [3]uintptr{users.Fd(), unix.CLONE_NEWUSER}},
+		{"refuse to be traced", unix.SYS_PRCTL, [3]uintptr{unix.PR_SET_DUMPABLE, 0}, 0},
+		{enter, unix.SYS_SETNS, [3]uintptr{users.Fd(), unix.CLONE_NEWUSER}, 0},
 		// A child that is stopped does not notice that the socket is closed. To enter takes this signal away.
-		{"end with the parent", unix.SYS_PRCTL, [3]uintptr{unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL)}},
-		{"answer", unix.SYS_WRITE, [3]uintptr{uintptr(pair[1]), at, 1}},
-		{"wait", unix.SYS_READ, [3]uintptr{uintptr(pair[1]), at, 1}},
+		{"end with the parent", unix.SYS_PRCTL, [3]uintptr{unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL)}, 0},
+		{"answer", unix.SYS_WRITE, [3]uintptr{uintptr(pair[1]), at, 1}, 0},
+		{"wait", unix.SYS_READ, [3]uintptr{uintptr(pair[1]), at, 1}, 0},
 	}
 	answered := false
 	var failed error
