@@ -11,6 +11,7 @@ type Step struct {
 	// Kind is what the operation does:
 	//
 	//	tap-add          creates a persistent tap
+	//	tap-reset        undoes what a VMM that has ended left at a tap, such as offloads
 	//	link-add         creates a dummy or a bridge
 	//	link-set         sets properties of a link, such as name, MAC, MTU, bridge and state
 	//	link-del         deletes a link
@@ -72,6 +73,7 @@ type Difference struct {
 	//	alias                a link has another alias, which is guestwire's mark
 	//	tap-owner            a tap is of another user or group
 	//	tap-queues           a tap is of one queue and must be of several, or the reverse
+	//	tap-offloads         a VMM that has ended left offloads at a tap
 	//	bridge-setting       a property of a bridge has another value
 	//	bridge-port-setting  a property of a bridge's port has another value
 	//	sysctl               a value below /proc/sys/net is another

@@ -102,6 +102,9 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		if err := s.writeJournal(s.withState(plan.Journal()), j); err != nil {
 			return err
 		}
+		if earlier != nil {
+			s.resetTap(plan, now)
+		}
 		if err = s.converge(ctx, plan, ops); err == nil {
 			s.forgetConnections(ctx, plan.OlderExchanges())
 			s.forgetEarlier()
@@ -353,6 +356,19 @@ func (s *session) askChecksums(found *netstate.Snapshot) (err error) {
 		found.EarlyChecksums, found.ClearsChecksums, err = s.ns.EarlyChecksums()
 	}
 	return err
+}
+
+// resetTap undoes what a VMM that has ended left at the guest's tap, as most of it is not to be seen (tap.Initial).
+func (s *session) resetTap(plan *wiring.Plan, now netstate.Snapshot) {
+	spec := plan.Journal().Spec
+	l, there := now.Named(plan.Record.Tap)
+	if !there || l.Tap == nil || !wiring.MakesTaps(spec.Binding) {
+		return
+	}
+	reset := netstate.TapReset{Index: l.Index, Link: l.Name, MultiQueue: l.Tap.MultiQueue, Context: spec.Owner.SELinux}
+	if err := s.ns.ResetTap(reset); err != nil {
+		s.report.say("what a VMM that has ended set at tap %s may still be set: %v", l.Name, err)
+	}
 }
 
 // tries is how often the namespace is looked at again, which is more than the kernel is known to need.

@@ -99,10 +99,14 @@ func (s *stepper) wantedLink(index int) (netstate.Link, bool) {
 	return s.want.Links[i], true
 }
 
-// addTaps comes first, as taps are created by ioctl and not by netlink.
+// addTaps comes first, as taps are created and reset by ioctl and not by netlink.
 func (s *stepper) addTaps() {
 	for _, l := range s.want.Links {
-		if _, there := s.now.Link(l.Index); !there && l.Tap != nil {
+		now, there := s.now.Link(l.Index)
+		if there && now.Offloads && l.Tap != nil {
+			s.add(netstate.TapReset{Index: l.Index, Link: l.Name, MultiQueue: l.Tap.MultiQueue, Context: s.want.TapContext})
+		}
+		if !there && l.Tap != nil {
 			s.add(netstate.TapAdd{Index: l.Index, Link: l.Name, Tap: *l.Tap, VNetHeader: l.Name == s.Names.Tap, Context: s.want.TapContext})
 		}
 	}

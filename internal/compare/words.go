@@ -56,6 +56,8 @@ func (w *words) describe(op netstate.Op) {
 	switch o := op.(type) {
 	case netstate.TapAdd:
 		w.describeMissing("tap", o.Link, &o.Tap)
+	case netstate.TapReset:
+		w.add("tap-offloads", o.Link, "tap %s leaves checksums and segments to a VMM that has ended", o.Link)
 	case netstate.LinkAdd:
 		w.describeMissing(o.Kind, o.Name, nil)
 	case netstate.LinkDel:

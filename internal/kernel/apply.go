@@ -118,7 +118,7 @@ const (
 // carrierOf names every operation, as a new one must not be taken for one of rtnetlink.
 func carrierOf(op netstate.Op) (carrier, error) {
 	switch op := op.(type) {
-	case netstate.TapAdd, netstate.SysctlSet:
+	case netstate.TapAdd, netstate.TapReset, netstate.SysctlSet:
 		return ofItsOwn, nil
 	case netstate.TableSet:
 		return tableCarrier(op.Table.Family)
@@ -149,6 +149,9 @@ func tableCarrier(f firewall.Family) (carrier, error) {
 }
 
 func (n *Namespace) applyBatch(ctx context.Context, c carrier, ops []netstate.Op) ([]failure, error) {
+	if reset, is := ops[0].(netstate.TapReset); is {
+		return nil, n.ResetTap(reset)
+	}
 	if c == ofItsOwn {
 		return nil, applyOne(ops[0])
 	}

@@ -109,7 +109,12 @@ func (n *Namespace) snapshot(names netstate.Names, sysctls []string, wanted func
 		}
 	}
 	var taps []int
-	for _, l := range s.Links {
+	for i, l := range s.Links {
+		if l.Tap != nil && l.Name == names.Tap {
+			if err := n.readOffloads(&s.Links[i]); err != nil {
+				return netstate.Snapshot{}, err
+			}
+		}
 		if l.Tap != nil && (l.Name == names.Tap || l.Name == names.Responder || l.Alias == netstate.Mark(names.NIC)) {
 			taps = append(taps, l.Index)
 		}

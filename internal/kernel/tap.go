@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
 	"time"
 	"unsafe"
@@ -15,10 +16,6 @@ import (
 // addTap makes a persistent tap with a certain index (Documentation/networking/tuntap.rst), labelled with o.Context if
 // there is one. After an error there is no tap.
 func addTap(o netstate.TapAdd) error {
-	ifr, err := unix.NewIfreq(o.Link)
-	if err != nil {
-		return err
-	}
 	flags := unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_TUN_EXCL
 	if o.VNetHeader {
 		flags |= unix.IFF_VNET_HDR
@@ -26,21 +23,77 @@ func addTap(o netstate.TapAdd) error {
 	if o.Tap.MultiQueue {
 		flags |= unix.IFF_MULTI_QUEUE
 	}
-	ifr.SetUint16(uint16(flags))
 	index := int32(o.Index)
 	calls := callsOn(tap.Device) // closing it deletes the tap unless it is persistent by then
-	calls.keep = append(calls.keep, &index, ifr)
+	calls.keep = append(calls.keep, &index)
 	calls.ioctl("TUNSETIFINDEX", unix.TUNSETIFINDEX, uintptr(unsafe.Pointer(&index)))
-	calls.ioctl("TUNSETIFF", unix.TUNSETIFF, uintptr(unsafe.Pointer(ifr)))
+	if err := calls.setInterface(o.Link, flags); err != nil {
+		return err
+	}
 	calls.ioctl("TUNSETOWNER", unix.TUNSETOWNER, uintptr(o.Tap.Owner.UID))
 	if o.Tap.Owner.GID != 0 {
 		calls.ioctl("TUNSETGROUP", unix.TUNSETGROUP, uintptr(o.Tap.Owner.GID))
 	}
 	calls.ioctl("TUNSETPERSIST", unix.TUNSETPERSIST, 1)
-	if o.Context != "" {
-		return calls.inContext(o.Context) // the kernel labels a tap with the context of the process that makes it
+	return calls.labelled(o.Context)
+}
+
+// setInterface adds the call that makes the file that of a tap.
+func (c *systemCalls) setInterface(name string, flags int) error {
+	ifr, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
 	}
-	return calls.inThread()
+	ifr.SetUint16(uint16(flags))
+	c.keep = append(c.keep, ifr)
+	c.ioctl("TUNSETIFF", unix.TUNSETIFF, uintptr(unsafe.Pointer(ifr)))
+	return nil
+}
+
+// labelled makes the calls in the context, if there is one: the kernel labels a tap with that of the process which
+// makes it, and of each that opens it.
+func (c *systemCalls) labelled(context string) error {
+	if context != "" {
+		return c.inContext(context)
+	}
+	return c.inThread()
+}
+
+// ResetTap gives a tap that no process has open the settings of a new one: the kernel keeps what a VMM has set, which
+// the next one may not know of. A tap that a process has open is left alone.
+func (n *Namespace) ResetTap(o netstate.TapReset) error {
+	link := netstate.Link{Index: o.Index, Name: o.Link, Tap: &netstate.Tap{MultiQueue: o.MultiQueue}}
+	if used, err := n.isOpen(link); err != nil || used {
+		return err
+	}
+	flags := unix.IFF_TAP | unix.IFF_NO_PI | tap.NoFilter
+	if o.MultiQueue {
+		flags |= unix.IFF_MULTI_QUEUE
+	}
+	calls := callsOn(tap.Device)
+	if err := calls.setInterface(o.Link, flags); err != nil {
+		return err
+	}
+	for _, s := range tap.Initial() {
+		calls.ioctl(s.Name, s.Request, s.Value)
+		calls.list[len(calls.list)-1].ignored = uintptr(s.Unknown)
+	}
+	err := calls.labelled(o.Context)
+	if errors.Is(err, unix.EBUSY) { // opened meanwhile
+		return nil
+	}
+	return err
+}
+
+// readOffloads finds out whether a VMM that has ended left offloads at the guest's tap. The question is cheap for a tap
+// without offloads.
+func (n *Namespace) readOffloads(l *netstate.Link) error {
+	if !tap.Offloads(l.Name) {
+		return nil
+	}
+	used, err := n.isOpen(*l)
+	l.Offloads = err == nil && !used
+	return err
 }
 
 // Attributes of a tap (linux/if_link.h, IFLA_TUN_*) in a link's IFLA_INFO_DATA.

@@ -75,6 +75,15 @@ type (
 		// Context is the tap's SELinux context; empty: that of the process which creates the tap.
 		Context string
 	}
+	// TapReset gives a tap that no process has open the settings of a new one. Of a tap that a process has open, it
+	// changes nothing.
+	TapReset struct {
+		Index      int
+		Link       string
+		MultiQueue bool
+		// Context is as that of TapAdd: the kernel labels a tap with the context of each process that opens it.
+		Context string
+	}
 	// LinkAdd creates a link of the kind dummy or bridge.
 	LinkAdd struct {
 		Index int
@@ -200,6 +209,7 @@ type (
 )
 
 func (o TapAdd) kind() (kind, link string)         { return "tap-add", o.Link }
+func (o TapReset) kind() (kind, link string)       { return "tap-reset", o.Link }
 func (o LinkAdd) kind() (kind, link string)        { return "link-add", o.Name }
 func (o BridgeSet) kind() (kind, link string)      { return "bridge-set", o.Link }
 func (o LinkSet) kind() (kind, link string)        { return "link-set", o.Link }
@@ -247,6 +257,9 @@ func (o TapAdd) String() string {
 	}
 	return text
 }
+
+// String is the part of the operation that a command has.
+func (o TapReset) String() string { return fmt.Sprintf("ethtool -K %s tx off", o.Link) }
 
 func (o LinkAdd) String() string {
 	text := fmt.Sprintf("ip link add %s address %v mtu %d group %d type %s", o.Name, o.MAC, o.MTU, o.Group, o.Kind)

@@ -31,6 +31,7 @@ func TestOpText(t *testing.T) {
 		return netstate.BridgePortSet{Link: "tap0", Settings: settings}
 	}
 	for want, op := range map[string]netstate.Op{
+		"ethtool -K tap0 tx off":                                                         netstate.TapReset{Link: "tap0"},
 		"ip tuntap add tap0 mode tap user 107":                                           netstate.TapAdd{Link: "tap0", Tap: netstate.Tap{Owner: infra.Owner{UID: 107}}},
 		"ip tuntap add tap0 mode tap user 107 group 36 vnet_hdr multi_queue":             netstate.TapAdd{Link: "tap0", VNetHeader: true, Tap: netstate.Tap{Owner: infra.Owner{UID: 107, GID: 36}, MultiQueue: true}},
 		"runcon system_u:system_r:svirt_t:s0:c1,c2 ip tuntap add tap0 mode tap user 107": netstate.TapAdd{Link: "tap0", Tap: netstate.Tap{Owner: infra.Owner{UID: 107}}, Context: "system_u:system_r:svirt_t:s0:c1,c2"},

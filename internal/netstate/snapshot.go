@@ -109,6 +109,9 @@ type Link struct {
 	// QueueLength is the number of frames that can wait for a tap's process; 0 for a link that is no tap. Of a wanted
 	// link, 0 is any number.
 	QueueLength int `json:"queueLength,omitempty"`
+	// Offloads says that a VMM has asked a tap to leave checksums unfinished, and has ended: the next one may not know.
+	// Only the wiring's own guest's tap has it.
+	Offloads bool `json:"-"`
 	// Bridge are the settings of a bridge, BridgePort those of a bridge's port; nil for other links.
 	Bridge     Settings `json:"bridge,omitempty"`
 	BridgePort Settings `json:"port,omitempty"`

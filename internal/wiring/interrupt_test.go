@@ -150,7 +150,7 @@ func TestInterrupted(t *testing.T) {
 // after one that failed.
 func batched(op netstate.Op) bool {
 	switch op.(type) {
-	case netstate.TapAdd, netstate.SysctlSet, netstate.TableSet, netstate.TableChange, netstate.TableDel:
+	case netstate.TapAdd, netstate.TapReset, netstate.SysctlSet, netstate.TableSet, netstate.TableChange, netstate.TableDel:
 		return false
 	}
 	return true

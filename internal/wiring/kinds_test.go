@@ -19,7 +19,7 @@ func TestStepKinds(t *testing.T) {
 	types, kinds := map[string]bool{}, map[string]bool{}
 	documented := documentedKinds(t, "infra/step.go", "Step")
 	for _, op := range []netstate.Op{
-		netstate.TapAdd{}, netstate.LinkAdd{}, netstate.LinkSet{}, netstate.LinkDel{}, netstate.GroupDel{}, netstate.BridgeSet{}, netstate.BridgePortSet{},
+		netstate.TapAdd{}, netstate.TapReset{}, netstate.LinkAdd{}, netstate.LinkSet{}, netstate.LinkDel{}, netstate.GroupDel{}, netstate.BridgeSet{}, netstate.BridgePortSet{},
 		netstate.ConfSet{}, netstate.SysctlSet{}, netstate.AddressAdd{}, netstate.AddressDel{}, netstate.RouteAdd{}, netstate.RouteDel{},
 		netstate.NeighbourAdd{}, netstate.NeighbourDel{}, netstate.NeighbourAdd{Neighbour: withAddress}, netstate.NeighbourDel{Neighbour: withAddress},
 		netstate.IngressAdd{}, netstate.IngressDel{}, netstate.FilterAdd{}, netstate.FilterDel{}, netstate.TableSet{}, netstate.TableChange{}, netstate.TableDel{}, netstate.ConnectionsDel{},

@@ -259,7 +259,7 @@ func presentNames(ops []netstate.Op) []netstate.Op {
 // socketKind returns the netlink socket for an operation; empty: the operation is an ioctl or a write to a file.
 func socketKind(op netstate.Op) string {
 	switch op.(type) {
-	case netstate.TapAdd, netstate.SysctlSet:
+	case netstate.TapAdd, netstate.TapReset, netstate.SysctlSet:
 		return ""
 	case netstate.TableSet, netstate.TableDel:
 		return "nftables"

@@ -30,15 +30,23 @@ func (n Network) Attach(t testing.TB, guest *Namespace, link string, r cache.Rec
 	t.Helper()
 	guest.IP("tuntap add " + link + " mode tap vnet_hdr")
 	guest.IP("link set " + link + " address " + r.MAC.String())
-	inside, outside := guest.attach(t, link), n.Pod.attach(t, r.Tap)
+	Connect(t, guest.attach(t, link), n.Pod.attach(t, r.Tap))
+}
+
+// Connect forwards frames between two taps whose frames have the same headers, until disconnect is called or the test
+// ends, which closes them.
+func Connect(t testing.TB, inside, outside *os.File) (disconnect func()) {
+	t.Helper()
 	var forwarding sync.WaitGroup
 	forwarding.Go(func() { forward(t, outside, inside) })
 	forwarding.Go(func() { forward(t, inside, outside) })
-	t.Cleanup(func() {
+	disconnect = func() {
 		inside.Close()
 		outside.Close()
 		forwarding.Wait()
-	})
+	}
+	t.Cleanup(disconnect)
+	return disconnect
 }
 
 // attach opens a tap with vnet_hdr, as QEMU does.
