@@ -3,6 +3,7 @@ package cache
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -10,7 +11,7 @@ import (
 	"github.com/guestwire/guestwire/internal/eui64"
 )
 
-// Change is what a guest notices when one record takes the place of another.
+// Change is what a guest or its VMM notices when one record takes the place of another.
 type Change struct {
 	// Field is the field's path in the record's JSON, such as ipv4.address.
 	Field string `json:"field"`
@@ -33,8 +34,10 @@ func (c Change) String() string {
 }
 
 // Changes returns what a guest notices if the record to replaces the record from. The changes are in the order of the
-// fields. Nil: the guest notices nothing. Changes leaves out fields that concern only the namespace and the launcher,
-// such as the taps' names.
+// fields. Nil: the guest notices nothing. Changes leaves out fields that concern only the namespace and the launcher.
+//
+// A snapshot of a VMM has its NIC's name, the tap's name and the PCI address of a network card's function. So name, tap
+// and sriov.pciAddress are changes, which a guest does not notice.
 func Changes(from, to Record) []Change {
 	var list []Change
 	add := func(field string, a, b any) {
@@ -42,6 +45,25 @@ func Changes(from, to Record) []Change {
 			list = append(list, Change{field, a, b})
 		}
 	}
+	add("name", from.Name, to.Name)
+	add("tap", from.Tap, to.Tap)
+	function := func(r Record) (pciAddress string) {
+		if r.SRIOV != nil {
+			pciAddress = r.SRIOV.PCIAddress
+		}
+		return pciAddress
+	}
+	add("sriov.pciAddress", function(from), function(to))
+	networks := func(r Record) (v4, v6 netip.Prefix) {
+		if r.Slirp != nil {
+			v4, v6 = r.Slirp.IPv4, r.Slirp.IPv6
+		}
+		return v4, v6
+	}
+	from4, from6 := networks(from)
+	to4, to6 := networks(to)
+	add("slirp.ipv4", from4, to4)
+	add("slirp.ipv6", from6, to6)
 	add("mac", from.MAC, to.MAC)
 	add("gatewayMAC", from.GatewayMAC, to.GatewayMAC)
 	add("responderMAC", from.ResponderMAC, to.ResponderMAC)

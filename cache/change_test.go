@@ -11,9 +11,9 @@ import (
 	"github.com/guestwire/guestwire/internal/eui64"
 )
 
-// unnoticed are the fields of a record that a guest does not notice.
+// unnoticed are the fields of a record that neither a guest nor a snapshot of its VMM has.
 var unnoticed = []string{
-	"version", "name", "namespace", "binding", "firewall", "tap", "sriov", "passt", "slirp", "responderTap", "standby", "inactive", "turn", "losses", "warnings",
+	"version", "namespace", "binding", "firewall", "passt", "responderTap", "standby", "inactive", "turn", "losses", "warnings",
 }
 
 // TestChanges: each field of the record is a change, but for those that a guest does not notice, and a new field has to
@@ -23,6 +23,8 @@ func TestChanges(t *testing.T) {
 		t.Errorf("the same record: %v", have)
 	}
 	none, all := Record{}, full()
+	all.SRIOV = &SRIOV{PCIAddress: "0000:03:10.1"} // full has another binding
+	all.Slirp = &Slirp{IPv4: netip.MustParsePrefix("10.0.2.0/24")}
 	found := map[string]bool{}
 	for _, c := range Changes(none, all) {
 		field, _, _ := strings.Cut(c.Field, ".")

@@ -69,7 +69,7 @@ type Preview struct {
 	// that cannot work, and those with which the guest would lose more (Losses).
 	Refused []*infra.RefusedError `json:"refused"`
 
-	// Changes are what a guest that moves here notices. Empty without Moving.From.
+	// Changes are what a guest that moves here, or a snapshot of its VMM, notices. Empty without Moving.From.
 	Changes []cache.Change `json:"changes,omitempty"`
 
 	// Owner is the Spec's Owner if Inside is set there. Otherwise it is zero.
@@ -93,7 +93,7 @@ func (p *Preview) String() string {
 		b.WriteString("# warning: " + w + "\n")
 	}
 	for _, c := range p.Changes {
-		b.WriteString("# the guest notices: " + c.String() + "\n")
+		b.WriteString("# " + noticed(c) + "\n")
 	}
 	if p.Owner.Inside {
 		fmt.Fprintf(&b, "# owner: %v\n", resolvedOwner{Owner: p.OnNode, given: p.Owner})

@@ -47,7 +47,7 @@ func (s side) wantStandby(t *testing.T, standby bool, turn uint64) {
 	if r := record(t, s.Network); r.Standby != standby || r.Turn != turn {
 		t.Errorf("the record has standby %v, turn %d; want %v, %d", r.Standby, r.Turn, standby, turn)
 	}
-	if flags := s.Pod.IP("-o link show eth0-tap"); strings.Contains(flags, ",UP") == standby {
+	if flags := s.Pod.IP("-o link show " + record(t, s.Network).Tap); strings.Contains(flags, ",UP") == standby {
 		t.Errorf("standby is %v, and the tap is %s", standby, flags)
 	}
 	report, err := s.c.Status(t.Context())

@@ -1,7 +1,9 @@
 package phase1
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -26,7 +28,7 @@ func (c request) firstTurn(namespace string) (uint64, error) {
 
 // takeOver returns the Spec for a Setup of a NIC that is wired already. The record From of the first Setup counts. If
 // that Setup had none, the guest comes back to its source: then the binding is the call's, or the journal's if the
-// call has none, so a MAC that was left out stays out.
+// call has none, so a MAC that was left out stays out, and so is the tap's name.
 func (j *journal) takeOver(c request, taken infra.Spec) (infra.Spec, error) {
 	switch {
 	case j.From != nil:
@@ -35,10 +37,11 @@ func (j *journal) takeOver(c request, taken infra.Spec) (infra.Spec, error) {
 			from.MTU = c.MTU // which Setup can change in both directions
 		}
 		return wiring.TakeOver(c.Spec, from)
-	case c.From != nil && c.Binding == nil:
-		taken.Binding = j.Spec.Binding
 	case c.From != nil:
-		taken.Binding = c.Binding
+		taken.Binding, taken.Tap = c.Binding, cmp.Or(c.Tap, j.Spec.Tap)
+		if c.Binding == nil {
+			taken.Binding = j.Spec.Binding
+		}
 	}
 	return taken, nil
 }
@@ -74,6 +77,15 @@ func (s *session) reportChanges(from *cache.Record, r cache.Record) {
 		return
 	}
 	for _, change := range cache.Changes(*from, r) {
-		s.report.say("the guest notices: %v", change)
+		s.report.say("%s", noticed(change))
 	}
+}
+
+// noticed says who notices the change: the guest, or its VMM, if it starts from a snapshot.
+func noticed(c cache.Change) string {
+	who := "the guest"
+	if slices.Contains([]string{"name", "tap", "sriov.pciAddress"}, c.Field) {
+		who = "a snapshot of the VMM"
+	}
+	return who + " notices: " + c.String()
 }

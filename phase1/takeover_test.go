@@ -99,6 +99,49 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
+// TestTakeOverTap: a snapshot of a VMM has the name of its tap. A named one is taken over, also by the source when the
+// guest comes back. One that is made of the NIC's name is another at a NIC with another name, which Setup and Plan say.
+func TestTakeOverTap(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	source := side{n, config(n, infra.Redirect{}), settled(t, n)}
+	source.c.Tap = "vmtap0"
+	setup(t, source.c)
+	inactive := source.deactivate(t, 1)
+	s := target(t, *inactive)
+	s.c.Progress = func(text string) { t.Errorf("Setup reports %s", text) }
+	setup(t, s.c)
+	s.Pod.IP("link show vmtap0")
+	setup(t, s.c)
+	back := s.deactivate(t, 2)
+	c := source.c
+	c.From, c.Standby, c.Binding, c.Tap = back, true, nil, ""
+	setup(t, c)
+	source.activate(t, back)
+	teardown(t, s.Network, s.c, s.before)
+	inactive = source.deactivate(t, 3)
+	teardown(t, source.Network, source.c, source.before)
+
+	inactive.Tap = "eth0-tap"
+	s = target(t, *inactive)
+	s.Pod.IP("link set eth0 down")
+	s.Pod.IP("link set eth0 name net1 up")
+	s.Pod.IP("route replace default via 10.244.1.1")
+	s.c.Name = "net1"
+	const name, tap = "a snapshot of the VMM notices: name: eth0 becomes net1\n", "a snapshot of the VMM notices: tap: eth0-tap becomes net1-tap\n"
+	preview, err := s.c.Plan(t.Context())
+	if err != nil || !strings.Contains(preview.String(), "# "+name+"# "+tap) {
+		t.Errorf("Plan: %v\n%v", err, preview)
+	}
+	reported := ""
+	s.c.Progress = func(text string) { reported += text + "\n" }
+	setup(t, s.c)
+	if !strings.Contains(reported, name+tap) {
+		t.Errorf("Setup reports %q", reported)
+	}
+	unwire(t, s.c)
+}
+
 // TestTakeOverGateway: on standby the guest's IPv6 router is the one that the guest knows. When the gateway has another
 // MAC on this node, Activate repairs that.
 func TestTakeOverGateway(t *testing.T) {

@@ -8,11 +8,12 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // TakeOver returns the Spec with what it leaves zero as in the record of a guest that moves here: the kind of the
 // binding, also where Auto is asked for, the guest's MAC, a Masquerade's networks, Guest, Gateway and GatewayMAC,
-// Queues, MTU, Limits, DNS, and each field of Options and Device. Guard, Egress, EgressWithin, and what a Masquerade
+// Queues, MTU, Limits, DNS, and each field of Options and Device, and Tap, if the caller has named it there. Guard, Egress, EgressWithin, and what a Masquerade
 // forwards, are in no record, so that the Spec has to have them.
 //
 // The error is a *cache.FieldError if the Spec contradicts what a running guest has: another MAC, GatewayMAC or number
@@ -55,6 +56,9 @@ func TakeOver(spec infra.Spec, from cache.Record) (infra.Spec, error) {
 	fill(&spec.Device, from.Device)
 	if !MakesTaps(binding) {
 		return spec, nil // Validate takes none of the rest
+	}
+	if named := from.Tap != netstate.NamesFor(from.Name, "").Tap; spec.Tap == "" && named && from.Tap != from.Name { // that is a macvtap
+		spec.Tap = from.Tap
 	}
 	if spec.MTU == 0 {
 		spec.MTU = from.MTU
