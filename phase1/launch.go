@@ -30,6 +30,8 @@ func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error 
 // Launch is cmd.Start for an unprivileged command, such as the launcher. The command
 //
 //   - is in the namespace of the open file ns. If ns is nil, it is in the process's own;
+//   - sees the links of ns in /sys, in a mount namespace of its own, if the caller may mount that. Most containers may
+//     not: there a VMM takes the tap's descriptors ([phase2.OpenTap]);
 //   - has owner's user and group. GID 0 is the user's group in the user database, or else the user's number;
 //   - has no other groups than the named ones. If the user namespace denies setgroups(2), it has the caller's;
 //   - has no capability, also as user 0;
@@ -274,6 +276,7 @@ func dropPrivileges(ns *os.File, c *syscall.Credential) error {
 		if err := netns.Enter(ns); err != nil {
 			return err
 		}
+		showLinks()
 	}
 	if r, e, s := unix.Getresuid(); slices.ContainsFunc([]int{r, e, s}, func(id int) bool { return uint32(id) != c.Uid }) {
 		if err := need(unix.CAP_SETUID, "CAP_SETUID", "changes the user"); err != nil {

@@ -567,3 +567,44 @@ func TestLaunchOneUser(t *testing.T) {
 		}
 	}
 }
+
+// TestLaunchSys: in /sys a command finds the links of its namespace, as a VMM does that asks there for its tap. All
+// that is mounted below /sys is there as before, and the caller's mounts stay.
+func TestLaunchSys(t *testing.T) {
+	nstest.Need(t)
+	pod := nstest.New(t, "pod")
+	pod.IP("link add vmtap0 type bridge")
+	mounts := func(of string) (paths []string) {
+		for line := range strings.Lines(of) {
+			if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4]+"/", "/sys/") {
+				options, _, _ := strings.Cut(f[5], ",")
+				paths = append(paths, f[4]+" "+options+" "+f[len(f)-3])
+			}
+		}
+		slices.Sort(paths)
+		return slices.Compact(paths)
+	}
+	before, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if may := exec.Command("ip", "netns", "exec", pod.Name, "true").Run(); may != nil {
+		nstest.LeaveOut(t, "this user may not mount a /sys")
+	}
+	cmd := exec.Command("sh", "-c", "ls -m /sys/class/net; cat /proc/self/mountinfo")
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if err := phase1.Run(cmd, pod.File, nstest.Owner()); err != nil {
+		t.Fatal(err)
+	}
+	links, table, _ := strings.Cut(out.String(), "\n")
+	if links != "lo, vmtap0" {
+		t.Errorf("/sys/class/net has %s, want lo, vmtap0", links)
+	}
+	if have, want := mounts(table), mounts(string(before)); !slices.Equal(have, want) {
+		t.Errorf("below /sys is mounted\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+	}
+	if after, err := os.ReadFile("/proc/self/mountinfo"); err != nil || !slices.Equal(mounts(string(after)), mounts(string(before))) {
+		t.Errorf("the caller's mounts are\n%s\nand were\n%s", after, before)
+	}
+}

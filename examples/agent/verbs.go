@@ -188,6 +188,8 @@ stays in the agent's own. SIGTERM, SIGINT, SIGQUIT, SIGHUP and SIGWINCH are pass
 do nothing. If the agent is killed, the command is, too. The exit code is the command's, and 128 and the signal's number if a
 signal ended the command.
 
+/sys shows the links of the namespace that is named, if the agent may mount it. Most containers may not.
+
 The command has a session of its own, so it cannot push input into the agent's terminal. But it can read what is typed at a
 terminal that it gets as standard input, output or error. Its child processes can, too, when it has ended: let a command that
 is not trusted with that have pipes or files.
