@@ -190,15 +190,26 @@ func (s *server) addService(r cache.Record) error {
 	return nil
 }
 
-// clearTap removes what an earlier VMM may have left at the guest's tap: an address filter with the MACs of its guest
-// (TUNSETTXFILTER). The tap of a VMM that runs is left alone, and so is a macvtap, which Setup did not make.
+// clearTaps is clearTap for all NICs at the end, when the VMM may have ended, too: what it left would be a difference
+// for Check. A process that takes over does it when it begins.
+func (s *server) clearTaps(ctx context.Context) {
+	if errors.Is(context.Cause(ctx), dhcp.ErrHandover) {
+		return
+	}
+	for _, r := range s.vm.Records() {
+		s.clearTap(r)
+	}
+}
+
+// clearTap undoes what an earlier VMM may have left at the guest's tap, such as offloads, and an address filter with the
+// MACs of its guest. The tap of a VMM that runs is left alone, and so is a macvtap, which Setup did not make.
 func (s *server) clearTap(r cache.Record) {
 	if r.Tap == "" || r.Tap == r.Name || checkNamespace(r.Namespace) != nil {
 		return
 	}
 	// attach, or the VMM, reports a tap that is not there, or is another user's.
 	if err := tap.Clear(r.Tap, r.Queues > 1); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
-		s.log.Warn("an address filter may be left at the guest's tap", "nic", r.Name, "error", err)
+		s.log.Warn("what an earlier VMM has set at the guest's tap may still be set", "nic", r.Name, "error", err)
 	}
 }
 
@@ -269,6 +280,7 @@ func (s *server) detachAll(ctx context.Context) {
 
 // followChanges reacts to changes of records, resolv.conf and taps until ctx is done. Then it ends all services.
 func (s *server) followChanges(ctx context.Context) {
+	defer s.clearTaps(ctx)
 	defer s.detachAll(ctx)
 	var events <-chan fsnotify.Event
 	var errs <-chan error

@@ -2,12 +2,46 @@ package phase2_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os/exec"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/phase1"
 )
+
+// TestServeEndClearsTap: a VMM ends, and then Serve: Check finds nothing of the VMM.
+func TestServeEndClearsTap(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	vm := wire(t, n)
+	pod := phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}
+	var events eventLog
+	vm.Notify = events.add
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	served := make(chan error, 1)
+	go func() { served <- netns.Do(n.Pod.File, func() error { return vm.Serve(ctx) }) }()
+	events.wait(t, " ready")
+	guest := openTap(t, n, vm.Records()[0].Tap)
+	if err := unix.IoctlSetInt(int(guest.Fd()), unix.TUNSETOFFLOAD, unix.TUN_F_CSUM); err != nil {
+		t.Fatal(err)
+	}
+	if err := pod.Check(t.Context()); err != nil {
+		t.Errorf("while the VMM runs: %v", err)
+	}
+	guest.Close()
+	if err := pod.Check(t.Context()); err == nil {
+		t.Error("the VMM left nothing: this test shows nothing")
+	}
+	stop()
+	if err := errors.Join(<-served, pod.Check(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
 
 // TestServeClearsTap: a VMM that ended has left an address filter at the guest's tap. The next guest receives its
 // network once Serve is ready, and nothing without Serve.
