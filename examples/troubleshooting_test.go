@@ -407,7 +407,7 @@ var verbs = map[string]func(p *trial, not bool, args []string){
 		}
 	},
 
-	// tap open, attach (as QEMU, which leaves the tap's filter), filter, close; [!] tap receives; tap sends, as another
+	// tap open, attach (as QEMU, which leaves the tap's filter), filter, offload (each by a VM that has ended), close; [!] tap receives; tap sends, as another
 	// station.
 	"tap": func(p *trial, not bool, args []string) {
 		switch args[0] {
@@ -419,6 +419,9 @@ var verbs = map[string]func(p *trial, not bool, args []string){
 			p.check(p.port.Close())
 		case "filter":
 			p.filterTap()
+		case "offload":
+			vm := p.attachAsQEMU()
+			p.check(errors.Join(unix.IoctlSetInt(int(vm.Fd()), unix.TUNSETOFFLOAD, unix.TUN_F_CSUM), vm.Close()))
 		case "receives":
 			before := p.txDropped()
 			if not {
