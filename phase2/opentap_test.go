@@ -200,6 +200,43 @@ func TestOpenTapMacvtap(t *testing.T) {
 		t.Fatalf("%d files, %v, want 2", len(files), err)
 	}
 	asksGateway(t, files, r)
+	for _, f := range files {
+		f.Close()
+	}
+
+	earlier, err := openTapAs(t, n.Pod, nstest.LauncherUID, nstest.LauncherUID, r, node(0o600, own, nstest.LauncherUID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetInt(int(earlier[0].Fd()), unix.TUNSETOFFLOAD, unix.TUN_F_CSUM|unix.TUN_F_TSO4|unix.TUN_F_TSO6); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range earlier {
+		f.Close()
+	}
+	r.Queues = 1 // which gets all frames
+	files, err = openTapAs(t, n.Pod, nstest.LauncherUID, nstest.LauncherUID, r, node(0o600, own, nstest.LauncherUID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.World.IP("neigh replace 10.244.1.7 lladdr " + r.MAC.String() + " dev " + strings.Fields(n.World.IP("-o route get 10.244.1.7"))[2])
+	q, err := n.World.Question("udp", netip.Addr{}, netip.MustParseAddrPort("10.244.1.7:9"), 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if err := files[0].SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	for frame := make([]byte, 2000); frame[10+23] != unix.IPPROTO_UDP; {
+		if _, err := files[0].Read(frame); err != nil {
+			t.Fatal(err)
+		}
+		if frame[0] != 0 {
+			t.Errorf("the header of a datagram is %x, want a finished checksum", frame[:10])
+		}
+	}
+	r.Queues = 2
 
 	n.World.IP("link add link lower name other type macvtap mode bridge")
 	other := macvtapNumber(t, n.World, "other")

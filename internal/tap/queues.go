@@ -153,6 +153,10 @@ func OpenMacvtap(name string, queues int) (files []*os.File, err error) {
 			return files, fmt.Errorf("attach to macvtap %s: %w", name, err)
 		}
 	}
+	// All else is the file's. A new macvtap has all offloads.
+	if err := unix.IoctlSetInt(int(files[0].Fd()), unix.TUNSETOFFLOAD, 0); err != nil {
+		return files, fmt.Errorf("offloads of macvtap %s: %w", name, err)
+	}
 	return files, nil
 }
 
