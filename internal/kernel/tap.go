@@ -59,14 +59,14 @@ func (c *systemCalls) labelled(context string) error {
 	return c.inThread()
 }
 
-// ResetTap gives a tap that no process has open the settings of a new one: the kernel keeps what a VMM has set, which
+// ResetTap gives a guest's tap that no process has open the settings of a new one: the kernel keeps what a VMM has set, which
 // the next one may not know of. A tap that a process has open is left alone.
 func (n *Namespace) ResetTap(o netstate.TapReset) error {
 	link := netstate.Link{Index: o.Index, Name: o.Link, Tap: &netstate.Tap{MultiQueue: o.MultiQueue}}
 	if used, err := n.isOpen(link); err != nil || used {
 		return err
 	}
-	flags := unix.IFF_TAP | unix.IFF_NO_PI | tap.NoFilter
+	flags := unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR | tap.NoFilter // which the kernel keeps
 	if o.MultiQueue {
 		flags |= unix.IFF_MULTI_QUEUE
 	}

@@ -156,11 +156,11 @@ func Clear(name string, multiQueue bool) error {
 	if _, attached, err := Queues(name); err != nil || attached > 0 || hasReader(name) {
 		return err
 	}
-	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI)
+	queues := 1
 	if multiQueue {
-		flags |= unix.IFF_MULTI_QUEUE
+		queues = 2
 	}
-	fd, err := attach(name, flags)
+	fd, err := attach(name, flagsOf(queues))
 	if errors.Is(err, unix.EBUSY) {
 		return nil
 	}
