@@ -66,7 +66,7 @@ func (n *Namespace) ResetTap(o netstate.TapReset) error {
 	if used, err := n.isOpen(link); err != nil || used {
 		return err
 	}
-	flags := unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR | tap.NoFilter // which the kernel keeps
+	flags := unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR | tap.NoFilter | tap.NoCarrier // the kernel keeps vnet_hdr
 	if o.MultiQueue {
 		flags |= unix.IFF_MULTI_QUEUE
 	}

@@ -85,6 +85,10 @@ func openDevice(path, permit, provide string) (int, error) {
 	return -1, wrapped
 }
 
+// NoCarrier is IFF_NO_CARRIER of linux/if_tun.h, which Linux has since 6.1, and earlier kernels ignore: a tap that is
+// opened for a moment keeps its carrier away, for which the kernel would make routes and tell the bridge.
+const NoCarrier = 0x40
+
 // NoFilter is IFF_NOFILTER of linux/if_tun.h: without it the kernel attaches the socket filter of an earlier process
 // anew (TUNATTACHFILTER), and reads its program in the memory of this one, where it is not: EFAULT.
 const NoFilter = 0x1000
@@ -160,7 +164,7 @@ func Clear(name string, multiQueue bool) error {
 	if multiQueue {
 		queues = 2
 	}
-	fd, err := attach(name, flagsOf(queues))
+	fd, err := attach(name, flagsOf(queues)|NoCarrier)
 	if errors.Is(err, unix.EBUSY) {
 		return nil
 	}
