@@ -64,6 +64,7 @@ func TestDifferences(t *testing.T) {
 		{"no tap", bridged, link("eth0-tap", func(l *netstate.Link) { l.Tap, l.Kind = nil, "veth" }), "eth0-tap is not the tap of the wiring\nfilter 1 of eth0-dhcp is another\nfilter 5 of eth0-dhcp is another"},
 		{"another owner", bridged, link("eth0-tap", func(l *netstate.Link) { l.Tap = &netstate.Tap{Owner: infra.Owner{UID: 5, GID: 6}} }), "tap eth0-tap is of user 5, group 6, not of 107, 0\nfilter 1 of eth0-dhcp is another\nfilter 5 of eth0-dhcp is another"},
 		{"more queues", bridged, link("eth0-tap", func(l *netstate.Link) { l.Tap = &netstate.Tap{Owner: launcher, MultiQueue: true} }), "multi_queue of tap eth0-tap is on, not off\nfilter 1 of eth0-dhcp is another\nfilter 5 of eth0-dhcp is another"},
+		{"offloads", bridged, link("eth0-tap", func(l *netstate.Link) { l.Offloads = true }), "tap eth0-tap leaves checksums and segments to a VMM that has ended"},
 		{"MTU", bridged, link("eth0-tap", func(l *netstate.Link) { l.MTU = 1300 }), "MTU of eth0-tap is 1300, not 1450"},
 		{"MAC", bridged, link("eth0-br", func(l *netstate.Link) { l.MAC = mac(9) }), "MAC of eth0-br is 02:00:00:00:00:09, not 56:2e:d0:09:a5:0a"},
 		{"queue", hidden, link("eth0-dhcp", func(l *netstate.Link) { l.QueueLength = 1000 }), "txqueuelen of eth0-dhcp is 1000, not 16"},

@@ -82,6 +82,12 @@ func (k *fakeKernel) apply(op netstate.Op) error {
 	case netstate.TapAdd:
 		tap := o.Tap
 		return k.addLink(netstate.Link{Index: o.Index, Name: o.Link, Kind: "tun", MAC: cache.MAC{0x02, 0xff, 0, 0, 0, byte(len(o.Link))}, MTU: 1500, Tap: &tap})
+	case netstate.TapReset:
+		l, err := k.link(o.Index)
+		if err == nil {
+			l.Offloads = false
+		}
+		return err
 	case netstate.LinkAdd:
 		if o.Kind == "dummy" && !k.s.Dummy {
 			return syscall.EOPNOTSUPP
