@@ -77,6 +77,7 @@ func (r *Record) checkAbsent() error {
 		{"responderTap", r.ResponderTap != "", attachedDirectly, unserved},
 		{"ipv4", r.IPv4 != nil, attachedDirectly, unserved},
 		{"ipv6", r.IPv6 != nil, attachedDirectly, unserved},
+		{"macs", len(r.MACs) > 0, attachedDirectly, unserved},
 		{"neighbours", len(r.Neighbours) > 0, attachedDirectly, unserved},
 		{"dns", r.DNS != nil, []Kind{BindingMacvtap, BindingSRIOV, BindingPasst}, unserved},
 		{"dns.servers", r.DNS != nil && len(r.DNS.Servers) > 0, []Kind{BindingSlirp}, "slirp is the guest's resolver, and asks those of QEMU's resolv.conf"},

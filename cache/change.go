@@ -65,6 +65,7 @@ func Changes(from, to Record) []Change {
 	add("slirp.ipv4", from4, to4)
 	add("slirp.ipv6", from6, to6)
 	add("mac", from.MAC, to.MAC)
+	add("macs", from.MACs, to.MACs)
 	add("gatewayMAC", from.GatewayMAC, to.GatewayMAC)
 	add("responderMAC", from.ResponderMAC, to.ResponderMAC)
 	add("queues", from.Queues, to.Queues)

@@ -53,8 +53,8 @@ type Record struct {
 	Namespace string `json:"namespace,omitempty"`
 
 	// Binding is how the guest is attached. With BindingMacvtap, BindingSRIOV, BindingPasst and
-	// BindingSlirp there is no responder. ResponderTap, IPv4, IPv6, Neighbours, DNS and Options
-	// are empty then, except that BindingSlirp can have DNS.Search.
+	// BindingSlirp there is no responder. ResponderTap, MACs, IPv4, IPv6, Neighbours, DNS and
+	// Options are empty then, except that BindingSlirp can have DNS.Search.
 	Binding Kind `json:"binding"`
 
 	// Firewall is the program whose rules translate the guest's addresses, with
@@ -95,6 +95,10 @@ type Record struct {
 
 	// MAC is the guest's.
 	MAC MAC `json:"mac"`
+
+	// MACs are further MACs of the guest, which the guard allows, such as that of a bridge in
+	// the guest. The responder serves each of them as it serves MAC.
+	MACs []MAC `json:"macs,omitempty"`
 
 	// GatewayMAC is the MAC of the guest's gateway, IPv4 and IPv6, with BindingMasquerade and
 	// BindingRouted. Zero: the gateway is a station of the network.

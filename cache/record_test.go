@@ -18,7 +18,7 @@ func full() Record {
 	ip, pfx := netip.MustParseAddr, netip.MustParsePrefix
 	return Record{
 		Version: Version, Name: "eth0", Namespace: "1f3a9c02-4026532281-17", Binding: BindingMasquerade, Firewall: FirewallIPTablesNFT, Tap: "eth0-tap", Queues: 4,
-		ResponderTap: "eth0-dhcp", ResponderMAC: MAC{2, 0, 0, 0, 0, 9}, MAC: MAC{2, 0, 0, 0, 0, 7}, GatewayMAC: MAC{2, 0, 0, 0, 0, 1}, MTU: 1450,
+		ResponderTap: "eth0-dhcp", ResponderMAC: MAC{2, 0, 0, 0, 0, 9}, MAC: MAC{2, 0, 0, 0, 0, 7}, MACs: []MAC{{2, 0, 0, 0, 0, 8}}, GatewayMAC: MAC{2, 0, 0, 0, 0, 1}, MTU: 1450,
 		IPv4: &IPv4{
 			Address: pfx("10.244.1.7/24"), Server: ip("10.244.1.1"),
 			Routes:  []Route{{Destination: pfx("10.9.9.9/32")}, {Destination: pfx("0.0.0.0/0"), Gateway: ip("10.244.1.1")}},
@@ -183,6 +183,10 @@ func TestValidate(t *testing.T) {
 		{"responderTap", func(r *Record) { r.ResponderTap = "a b" }},
 		{"responderTap", func(r *Record) { r.ResponderTap = r.Tap }},
 		{"responderTap", func(r *Record) { r.Options.NoResponder = true }},
+		{"macs[0]", func(r *Record) { r.MACs = []MAC{r.MAC} }},
+		{"macs[0]", func(r *Record) { r.MACs = []MAC{r.ResponderMAC} }},
+		{"macs[0]", func(r *Record) { r.MACs = []MAC{r.GatewayMAC} }},
+		{"macs[1]", func(r *Record) { r.MACs = []MAC{{2, 0, 0, 0, 0, 8}, {1}} }},
 		{"responderMAC", func(r *Record) { r.ResponderMAC = MAC{} }},
 		{"responderMAC", func(r *Record) { r.ResponderMAC = r.MAC }},
 		{"responderMAC", func(r *Record) { r.ResponderMAC = MAC{1} }},

@@ -94,6 +94,11 @@ func (r *Record) Validate() error {
 	if !r.MAC.Unicast() {
 		return fieldErrorf("mac", "%v, want a unicast address", r.MAC)
 	}
+	for i, m := range r.MACs {
+		if !m.Unicast() || m == r.MAC || m == r.ResponderMAC || m == r.GatewayMAC {
+			return fieldErrorf(fmt.Sprintf("macs[%d]", i), "%v, want a unicast address other than mac, responderMAC and gatewayMAC", m)
+		}
+	}
 	if !r.GatewayMAC.IsZero() && r.Binding != BindingMasquerade && r.Binding != BindingRouted {
 		return fieldErrorf("gatewayMAC", "%v, but with the %s binding the gateway is a station of the network: leave this field out", r.GatewayMAC, r.Binding)
 	}

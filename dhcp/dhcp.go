@@ -1,7 +1,7 @@
 // Package dhcp is the responder: it answers one guest's DHCPv4, DHCPv6, router solicitations, ARP and neighbour
 // solicitations, as the record wants. The guest gets the same addresses whatever client identifier, DUID or IAID it
 // sends. The responder reads and writes Ethernet frames, and needs no capability, address or socket. It answers frames
-// from the guest's MAC alone, each with one frame at most.
+// from the guest's MACs alone, which are those of the record, each with one frame at most.
 package dhcp
 
 import (
@@ -42,6 +42,7 @@ type Responder struct {
 // do not change.
 type answers struct {
 	guest      cache.MAC
+	guests     stations
 	frameSize  int
 	v4         *server4 // nil: no answer by DHCPv4
 	v6         *server6 // nil: no DHCPv6 and no advertisements
@@ -96,6 +97,7 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 	res := newResolver(dns, &rec)
 	r := &answers{
 		guest:     rec.MAC,
+		guests:    stationsOf(rec),
 		frameSize: frame.EthernetLen + max(rec.MTU, 1500),
 		standby:   rec.Standby,
 		warnings:  res.warnings,
@@ -145,7 +147,7 @@ func (r *answers) answer(dst, received []byte) ([]byte, result) {
 	if !ok {
 		return dst, result{ignored: malformed}
 	}
-	if f.Src != r.guest {
+	if !r.guests.have(f.Src) {
 		return dst, result{ignored: otherMAC, kind: otherMACSeen}
 	}
 	switch f.Type {
@@ -154,10 +156,17 @@ func (r *answers) answer(dst, received []byte) ([]byte, result) {
 	case frame.TypeARP:
 		return r.answerARP(dst, f.Body)
 	case frame.TypeIPv6:
-		return r.answerIPv6(dst, f.Body)
+		return r.answerIPv6(dst, f.Src, f.Body)
 	}
 	return dst, result{ignored: otherProtocol}
 }
+
+// stations are the MACs of the guest, which are those that the guard allows.
+type stations []cache.MAC
+
+func stationsOf(rec cache.Record) stations { return append(stations{rec.MAC}, rec.MACs...) }
+
+func (s stations) have(m cache.MAC) bool { return slices.Contains(s, m) }
 
 func (r *answers) answerIPv4(dst, body []byte) ([]byte, result) {
 	if r.v4 == nil {
@@ -170,7 +179,7 @@ func (r *answers) answerIPv4(dst, body []byte) ([]byte, result) {
 	return r.v4.answer(dst, msg)
 }
 
-func (r *answers) answerIPv6(dst, body []byte) ([]byte, result) {
+func (r *answers) answerIPv6(dst []byte, from cache.MAC, body []byte) ([]byte, result) {
 	p, ok := frame.ParseIPv6(body)
 	if !ok {
 		return dst, result{ignored: malformed}
@@ -184,7 +193,7 @@ func (r *answers) answerIPv6(dst, body []byte) ([]byte, result) {
 		if why != "" {
 			return dst, result{ignored: why}
 		}
-		return r.v6.answer(dst, p, msg)
+		return r.v6.answer(dst, from, p, msg)
 	case frame.ICMPv6:
 		// RFC 4861 sections 6.1.1 and 7.1.1: a hop limit of 255, as no router has forwarded the packet,
 		// a correct checksum, and the code 0.
@@ -200,9 +209,9 @@ func (r *answers) answerIPv6(dst, body []byte) ([]byte, result) {
 		case !validChecksum(frame.Pseudo6(p.Src, p.Dst, frame.ICMPv6, len(p.Body)), p.Body, 2):
 			return dst, result{ignored: badChecksum}
 		case p.Body[0] == frame.RouterSolicitation:
-			return r.answerRouterSolicitation(dst, p)
+			return r.answerRouterSolicitation(dst, from, p)
 		}
-		return r.answerNeighbourSolicitation(dst, p)
+		return r.answerNeighbourSolicitation(dst, from, p)
 	}
 	return dst, result{ignored: otherProtocol}
 }

@@ -35,7 +35,8 @@ const (
 
 // server4 answers DHCPv4 for one address.
 type server4 struct {
-	guest, self     cache.MAC
+	guests          stations
+	self            cache.MAC
 	address, server netip.Addr
 	siaddr          [4]byte
 	sname, file     string
@@ -56,13 +57,13 @@ func newServer4(rec cache.Record, res resolver) *server4 {
 	v4 := rec.IPv4
 	if v4 == nil {
 		return &server4{
-			guest: rec.MAC, self: rec.ResponderMAC, address: netip.IPv4Unspecified(), server: noServer,
+			guests: stationsOf(rec), self: rec.ResponderMAC, address: netip.IPv4Unspecified(), server: noServer,
 			identifier: served.Append(nil, uint8(dhcpv4.OptionServerIdentifier), noServer.AsSlice()),
 			lease:      served.Lease(served.LeaseSeconds(&rec.Options)), // an offer has it: RFC 2131 table 3
 			only6:      served.IPv6Only(&rec.Options),
 		}
 	}
-	s := &server4{guest: rec.MAC, self: rec.ResponderMAC, address: v4.Address.Addr(), server: v4.Server, mtu: rec.MTU}
+	s := &server4{guests: stationsOf(rec), self: rec.ResponderMAC, address: v4.Address.Addr(), server: v4.Server, mtu: rec.MTU}
 	s.identifier = served.Append(nil, uint8(dhcpv4.OptionServerIdentifier), s.server.AsSlice())
 	s.lease = served.Lease(served.LeaseSeconds(&rec.Options))
 	s.exact, s.standIn = served.Exact(&rec, res.servers4, res.search), served.StandIn(&rec, res.servers4, res.search)
@@ -96,11 +97,11 @@ func (s *server4) configurationFor(q request4) *served.Options {
 // answer answers one DHCPv4 message (RFC 2131 section 4.3).
 func (s *server4) answer(dst, msg []byte) ([]byte, result) {
 	switch {
-	case len(msg) < fixedLen4 || msg[2] != byte(len(s.guest)) || binary.BigEndian.Uint32(msg[offCookie:]) != cookie4:
+	case len(msg) < fixedLen4 || msg[2] != byte(len(s.self)) || binary.BigEndian.Uint32(msg[offCookie:]) != cookie4:
 		return dst, result{ignored: malformed}
 	case dhcpv4.OpcodeType(msg[0]) != dhcpv4.OpcodeBootRequest:
 		return dst, result{ignored: otherMessage}
-	case cache.MAC(msg[offChaddr:offChaddr+6]) != s.guest:
+	case !s.guests.have(cache.MAC(msg[offChaddr : offChaddr+6])):
 		return dst, result{ignored: otherHardwareAddress}
 	case [4]byte(msg[offGiaddr:offChaddr]) != [4]byte{}:
 		return dst, result{ignored: relayed} // this link has no relay
@@ -216,6 +217,9 @@ type request4 struct {
 	ciaddr  netip.Addr
 }
 
+// mac is the client's MAC, to which answers go (RFC 2131 section 4.1). The frame's source can be another of the guest's.
+func (q request4) mac() cache.MAC { return cache.MAC(q.msg[offChaddr : offChaddr+6]) }
+
 // isForServer reports whether the options name this server, or none.
 func (s *server4) isForServer(options options4) bool {
 	id, ok := options.get(uint8(dhcpv4.OptionServerIdentifier))
@@ -294,7 +298,7 @@ func (s *server4) appendLease(dst []byte, q request4, kind dhcpv4.MessageType, r
 	b, fixed := s.appendHead(dst, q, kind)
 	copy(fixed[offYiaddr:], s.address.AsSlice())
 	// RFC 2131 section 4.1. A guest that discovers has no address yet, whatever ciaddr is.
-	to, mac := s.address, s.guest
+	to, mac := s.address, q.mac()
 	switch {
 	case kind == dhcpv4.MessageTypeAck && !rapid && q.ciaddr == s.address:
 		copy(fixed[offCiaddr:], q.msg[offCiaddr:offYiaddr])
@@ -312,7 +316,7 @@ func (s *server4) appendInform(dst []byte, q request4) []byte {
 	b, fixed := s.appendHead(dst, q, dhcpv4.MessageTypeAck)
 	copy(fixed[offCiaddr:], q.msg[offCiaddr:offYiaddr])
 	b = s.appendOptions(b, len(dst), q, s.exact, false) // the guest has its address and its router
-	return s.finish(b, len(dst), s.guest, q.ciaddr)
+	return s.finish(b, len(dst), q.mac(), q.ciaddr)
 }
 
 // appendNoAddress appends the offer for a guest that wants no IPv4 where there is IPv6 (RFC 8925 section 3.3.1): its

@@ -35,7 +35,7 @@ const (
 
 // server6 answers DHCPv6 for the guest's addresses.
 type server6 struct {
-	guest, self cache.MAC
+	self        cache.MAC
 	source      netip.Addr
 	addresses   []netip.Addr // one at least
 	duid        []byte       // of this server
@@ -59,7 +59,6 @@ func appendOption6(b []byte, code dhcpv6.OptionCode, value []byte) []byte {
 
 func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 	s := &server6{
-		guest:  rec.MAC,
 		self:   rec.ResponderMAC,
 		source: eui64.LinkLocal(rec.ResponderMAC),
 		// RFC 9915 section 11.4: a DUID without a time in it is the same after a restart.
@@ -236,7 +235,7 @@ func (q *request6) wants(wanted dhcpv6.OptionCode) bool {
 
 // answer answers one DHCPv6 message (RFC 9915 section 18.3). Section 16 says which identifiers a
 // message must and must not have.
-func (s *server6) answer(dst []byte, p frame.IPv6, msg []byte) ([]byte, result) {
+func (s *server6) answer(dst []byte, from cache.MAC, p frame.IPv6, msg []byte) ([]byte, result) {
 	switch {
 	case len(msg) < headLen6:
 		return dst, result{ignored: malformed}
@@ -316,7 +315,7 @@ func (s *server6) answer(dst []byte, p frame.IPv6, msg []byte) ([]byte, result) 
 		w.appendConfiguration()
 		e.kind = informed6
 	}
-	putUDP6(w.b[w.start:], s.guest, s.self, p.Src, s.source)
+	putUDP6(w.b[w.start:], from, s.self, p.Src, s.source)
 	return w.b, e
 }
 

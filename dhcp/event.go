@@ -56,7 +56,7 @@ type Event struct {
 //	router-advertised  router advertisement
 //	router-withdrawn   the last router advertisement, which ends the router's lifetime
 //	announced          the guest's place is announced, by Announce or at the end of a standby
-//	other-mac-seen     a frame whose source is not the MAC of the record; it is ignored
+//	other-mac-seen     a frame whose source is no MAC of the record; it is ignored
 //	read-failed        the port cannot be read; Serve tries again
 //	write-failed       a frame cannot be sent, for example because the tap is down
 type Kind string
@@ -137,7 +137,7 @@ type result struct {
 func (e Event) sentence(text string, guest cache.MAC) string {
 	switch {
 	case e.Kind == otherMACSeen:
-		return fmt.Sprintf("%s: the guest of the record is %v, this is %v; start the VM with mac=%v", text, guest, e.MAC, guest)
+		return fmt.Sprintf("%s: the guest of the record is %v, this is %v; start the VM with mac=%v, or add that of a bridge in the guest to guard.macs", text, guest, e.MAC, guest)
 	case e.Err != nil:
 		return text + ": " + e.Err.Error()
 	}

@@ -2,7 +2,7 @@ package dhcp
 
 // Reason is why a frame was ignored: a name for programs, which does not change. If several fit, it is the first.
 //
-//	other-mac               the frame's source is not the MAC of the record
+//	other-mac               the frame's source is no MAC of the record
 //	other-hardware-address  the frame names another DHCPv4 client or ARP sender
 //	other-protocol          another EtherType, IP protocol, port or ICMPv6 type, or an ARP reply
 //	other-message           a DHCP message that no client sends: a server's, or an unknown type

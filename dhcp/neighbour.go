@@ -22,7 +22,7 @@ func newNeighbours(rec cache.Record) map[netip.Addr]neighbour {
 		// An answer for the guest's own address would say to the guest that another station
 		// has the address (RFC 5227, RFC 4862 section 5.4).
 		if rec.IPv4 != nil && n.Address == rec.IPv4.Address.Addr() || rec.IPv6 != nil && slices.Contains(rec.IPv6.Addresses(), n.Address) ||
-			n.Address == eui64.LinkLocal(rec.MAC) {
+			slices.ContainsFunc(stationsOf(rec), func(m cache.MAC) bool { return n.Address == eui64.LinkLocal(m) }) {
 			continue
 		}
 		made := neighbour{mac: n.MAC}
@@ -50,20 +50,20 @@ func (r *answers) answerARP(dst, b []byte) ([]byte, result) {
 		return dst, result{ignored: malformed}
 	case q.Operation != frame.ARPRequest:
 		return dst, result{ignored: otherProtocol}
-	case q.SenderMAC != r.guest:
+	case !r.guests.have(q.SenderMAC):
 		return dst, result{ignored: otherHardwareAddress}
 	}
 	n, ok := r.neighbours[q.Target]
 	if !ok {
 		return dst, result{ignored: otherTarget}
 	}
-	dst = frame.AppendEthernet(dst, r.guest, n.mac, frame.TypeARP)
+	dst = frame.AppendEthernet(dst, q.SenderMAC, n.mac, frame.TypeARP)
 	return frame.ARP{Operation: frame.ARPReply, SenderMAC: n.mac, Sender: q.Target, TargetMAC: q.SenderMAC, Target: q.Sender}.Append(dst), result{}
 }
 
 // answerNeighbourSolicitation answers for a neighbour (RFC 4861 section 7.2.4). A solicitation from :: asks
 // whether the neighbour's address is free, and the answer to all nodes says that it is in use.
-func (r *answers) answerNeighbourSolicitation(dst []byte, p frame.IPv6) ([]byte, result) {
+func (r *answers) answerNeighbourSolicitation(dst []byte, from cache.MAC, p frame.IPv6) ([]byte, result) {
 	switch {
 	case p.Src.IsMulticast():
 		return dst, result{ignored: badSource}
@@ -81,7 +81,7 @@ func (r *answers) answerNeighbourSolicitation(dst []byte, p frame.IPv6) ([]byte,
 	if p.Src.IsUnspecified() {
 		return toAllNodes(dst, n.mac, target, n.unsolicited), result{}
 	}
-	return frame.AppendICMPv6(dst, r.guest, n.mac, p.Src, target, n.solicited), result{}
+	return frame.AppendICMPv6(dst, from, n.mac, p.Src, target, n.solicited), result{}
 }
 
 // validOptionsND checks the options of a solicitation (RFC 4861 sections 6.1.1 and 7.1.1): no option has the

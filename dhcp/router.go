@@ -224,7 +224,7 @@ func (r *router) appendWithdrawal(dst []byte) []byte {
 
 // answerRouterSolicitation answers to the guest's source address, or to all nodes if the guest has none yet
 // (RFC 4861 section 6.2.6).
-func (r *answers) answerRouterSolicitation(dst []byte, p frame.IPv6) ([]byte, result) {
+func (r *answers) answerRouterSolicitation(dst []byte, from cache.MAC, p frame.IPv6) ([]byte, result) {
 	switch {
 	case r.router == nil:
 		return dst, result{ignored: noIPv6}
@@ -236,5 +236,5 @@ func (r *answers) answerRouterSolicitation(dst []byte, p frame.IPv6) ([]byte, re
 	if p.Src.IsUnspecified() {
 		return r.router.appendAdvertisement(dst, frame.MulticastMAC(frame.AllNodes), frame.AllNodes), result{kind: advertised}
 	}
-	return r.router.appendAdvertisement(dst, r.guest, p.Src), result{kind: advertised}
+	return r.router.appendAdvertisement(dst, from, p.Src), result{kind: advertised}
 }

@@ -764,7 +764,7 @@ func TestServeOtherMAC(t *testing.T) {
 	r.Notify = events.add
 	stranger := cache.MAC{0x52, 0x54, 0, 0x12, 0x34, 0x56}
 	const text = "another MAC than the record's speaks on the tap: the guest of the record is 02:00:00:00:00:01, " +
-		"this is 52:54:00:12:34:56; start the VM with mac=02:00:00:00:00:01"
+		"this is 52:54:00:12:34:56; start the VM with mac=02:00:00:00:00:01, or add that of a bridge in the guest to guard.macs"
 	serve(t, r, func(t *testing.T, p *fakePort) {
 		frames := [][]byte{
 			client4{kind: discover}.frame(),
@@ -804,6 +804,52 @@ func TestServeOtherMAC(t *testing.T) {
 	if n := strings.Count(log.String(), "level=WARN msg=\""+text); n != 6 {
 		t.Errorf("%d lines, want 6:\n%s", n, &log)
 	}
+}
+
+// A guest whose guard allows further MACs is served with each of them: the answer goes to the MAC in the message, or to
+// that of the frame where the message has none. A MAC that the guard refuses gets nothing, in neither place.
+func TestFurtherMACs(t *testing.T) {
+	rec := newRecord()
+	bridge, stranger := cache.MAC{2, 0, 0, 0, 0, 0x77}, cache.MAC{0x52, 0x54, 0, 0x12, 0x34, 0x56}
+	rec.MACs = []cache.MAC{bridge}
+	r := newResponder(t, rec, resolvConf)
+	for _, c := range []struct {
+		name  string
+		frame func(inside cache.MAC) []byte
+		names bool // the message names a MAC
+	}{
+		{"DHCPv4", func(m cache.MAC) []byte {
+			return client4{kind: discover, change: func(msg []byte) { copy(msg[offChaddr:], m[:]) }}.frame()
+		}, true},
+		{"ARP", func(m cache.MAC) []byte { return arp(1, m, anyone, addr("169.254.1.1")) }, true},
+		{"DHCPv6", func(cache.MAC) []byte { return from6(guestLL, servers6, msg6(1, tlv(1, clientDUID), iaNA(1))) }, false},
+		{"router solicitation", func(cache.MAC) []byte { return routerSolicitation(guestLL) }, false},
+		{"neighbour solicitation", func(cache.MAC) []byte { return solicitation(guestLL, addr("ff02::1:ff00:1"), addr("fe80::1")) }, false},
+	} {
+		for _, from := range []cache.MAC{guestMAC, bridge, stranger} {
+			for _, inside := range []cache.MAC{guestMAC, bridge, stranger} {
+				f, to, why := c.frame(inside), from, Reason("")
+				copy(f[6:], from[:])
+				if c.names {
+					to = inside
+				}
+				switch {
+				case from == stranger:
+					why = otherMAC
+				case c.names && inside == stranger:
+					why = otherHardwareAddress
+				}
+				got, answered := judge(t, r, fmt.Sprintf("%s of %v from %v", c.name, inside, from), f, why)
+				if answered && got.dstMAC != to {
+					t.Errorf("%s of %v from %v: the answer goes to %v", c.name, inside, from, got.dstMAC)
+				}
+			}
+		}
+	}
+	// It answers for no address that the guest makes of such a MAC.
+	rec.Neighbours = append(rec.Neighbours, cache.Neighbour{Address: eui64.LinkLocal(bridge), MAC: gatewayMAC})
+	a := eui64.LinkLocal(bridge)
+	judge(t, newResponder(t, rec, resolvConf), "the bridge's own address", solicitation(addr("::"), frame.SolicitedNode(a), a), otherTarget)
 }
 
 // A flood of one kind of event is held back, and hides no other kind.

@@ -19,8 +19,10 @@ type Guard struct {
 	// other-mac-seen.
 	Off bool `json:"off,omitempty"`
 
-	// MACs are further MACs of the guest, in addition to the record's. Each of them may use
-	// each of the guest's addresses.
+	// MACs are further MACs of the guest, in addition to the record's, such as that of a bridge
+	// in the guest. Each of them may use each of the guest's addresses, and the responder
+	// serves it. All of them get the same addresses. Under Masquerade and Routed, the network's
+	// packets to the guest's addresses still go to the record's MAC.
 	MACs []cache.MAC `json:"macs,omitempty"`
 
 	// Prefixes are sources in addition to the guest's addresses, such as those of containers in

@@ -88,6 +88,7 @@ func (p *Plan) addFilter(nic netstate.Link, g guestfilter.Guest) error {
 	for _, r := range lease.Of(p.found, nic).Routes(false) {
 		g.Gateways = append(g.Gateways, r.Gateway)
 	}
+	p.Record.MACs = guard.MACs
 	p.makeTables = append(p.makeTables, func() []firewall.Table { return guestfilter.Tables(g) })
 	return nil
 }
