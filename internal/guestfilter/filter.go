@@ -143,7 +143,9 @@ func newGuest(d Guest) guest {
 	for _, a := range d.Addresses {
 		g.prefixes = append(g.prefixes, single(a))
 	}
-	g.prefixes = append(g.prefixes, single(eui64.LinkLocal(d.MAC)))
+	for _, m := range g.macs {
+		g.prefixes = append(g.prefixes, single(eui64.LinkLocal(m)))
+	}
 	g.prefixes = append(g.prefixes, d.Guard.Prefixes...)
 	slices.SortFunc(g.prefixes, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
