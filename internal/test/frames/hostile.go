@@ -438,6 +438,13 @@ func (b *builder) addForeignSources4() {
 	b.drop(firewall.Malformed, 4, "IPv4 without options that it announces", ill, withOctets(good[:14+20], 14, 0x46, 0, 0, 20))
 }
 
+// relayed is a DHCPv4 message of a client, through a relay with an address (giaddr).
+func relayed(by netip.Addr) []byte {
+	b := append(append([]byte{1, 1, 6, 0}, make([]byte, 232)...), 99, 130, 83, 99, 53, 1, 1, 255)
+	copy(b[24:], by.AsSlice())
+	return b
+}
+
 // addServers4 adds messages of DHCP servers, routers and multicast routers.
 func (b *builder) addServers4() {
 	const server = "the guest hands out addresses and routes (CVE-2016-5362)"
@@ -455,8 +462,17 @@ func (b *builder) addServers4() {
 	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer as the gateway", server, b.v4(ip4{from: b.Gateway4, to: all4, body: udp(67, 68, mark())}))
 	b.drop(firewall.DHCPServer, 4, "UDP datagram without ports", "a filter cannot see whether a server sent it", b.v4(ip4{sealed: true, body: []byte{0, 67}}))
 	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer with UDP length 0", server, b.v4(ip4{to: all4, sealed: true, body: withOctets(udp(67, 68, mark()), 4, 0, 0)}))
+	const through = "a relay would send it to the clients of its network"
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer to a relay", through, b.v4(ip4{body: udp(67, 67, mark())}))
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 discover of a relay elsewhere", "the answer goes to another host", b.v4(ip4{body: udp(67, 67, append(relayed(foreign4), b.marker()...))}))
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 discover of a relay to broadcast", "who listens for clients would answer",
+		b.v4(ip4{to: all4, options: []byte{1, 1, 1, 0}, body: udp(67, 67, append(relayed(b.own4), b.marker()...))}))
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 discover of a relay to broadcast in a frame to one station", "who listens for clients would answer",
+		withDestination(b.Gateway, b.v4(ip4{to: all4, options: []byte{1, 1, 1, 0}, body: udp(67, 67, append(relayed(b.own4), b.marker()...))})))
 	if b.Served {
 		const around = "a client's message that avoids the responder and reaches other servers"
+		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover to another server", around, b.v4(ip4{body: udp(68, 67, append(relayed(unspecified4), b.marker()...))}))
+		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover from another port with another relay's address", around, b.v4(ip4{body: udp(6700, 67, append(relayed(foreign4), b.marker()...))}))
 		ask := func(p ip4) [][]byte {
 			p.to = all4
 			p.body = udp(68, 67, append(append([]byte{1, 1, 6, 0}, make([]byte, 232)...), append([]byte{99, 130, 83, 99, 53, 1, 1, 255}, b.marker()...)...))
@@ -837,9 +853,15 @@ func (b *builder) addServers6() {
 	b.drop(firewall.HiddenFragment, 6, "DHCPv6 reply after options cut in two", server+" (RFC 7112)",
 		b.fragments6(ip6{from: b.local6, to: nodes, before: []extension{{destination, append([]byte{0, 2, 1, 20}, make([]byte, 20)...)}}, body: udp(547, 546, reply())}, 16, 1000)...)
 	b.drop(firewall.Malformed, 6, "IPv6 UDP datagram without ports", "a filter cannot see whether a server sent it", b.v6(ip6{sealed: true, body: []byte{0}}))
+	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply to a relay", "a relay would send it to the clients of its network", b.v6(ip6{body: udp(547, 547, append([]byte{13}, reply()...))}))
 	if b.Served {
 		const around = "a client's message that avoids the responder and reaches other servers"
 		solicit := func() []byte { return append([]byte{1, 0, 0, 1}, b.marker()...) }
+		for _, to := range []netip.Addr{b.Far6, dhcp6SiteServers} {
+			b.drop(firewall.DHCPRequest, 6, "DHCPv6 solicit to "+to.String(), around, b.v6(ip6{to: to, body: udp(546, 547, solicit())}))
+		}
+		b.drop(firewall.DHCPRequest, 6, "DHCPv6 message of a relay to the link after options", around,
+			b.v6(ip6{from: b.local6, to: dhcp6Servers, before: []extension{options}, body: udp(546, 547, append([]byte{12}, b.data(40)...))}))
 		for _, e := range extensions {
 			b.drop(firewall.DHCPRequest, 6, "DHCPv6 solicit after "+e.name, around, b.v6(ip6{from: b.local6, to: dhcp6Servers, before: e.headers, body: udp(546, 547, solicit())}))
 		}

@@ -106,6 +106,8 @@ func (b *builder) addTraffic4() {
 	beyond("IPv4 ESP", "a tunnel", b.v4(ip4{protocol: protoESP, body: append([]byte{0, 0, 1, 0, 0, 0, 0, 1}, b.data(64)...)}))
 	beyond("IPv4 in IPv4", "a tunnel", b.v4(ip4{protocol: protoIPIP, body: b.v4(ip4{})[14:]}))
 	beyond("IPv6 in IPv4", "a tunnel", b.v4(ip4{protocol: 41, body: b.v6(ip6{})[14:]}))
+	beyond("DHCPv4 message of a relay", "the guest relays for stations that it serves", b.v4(ip4{body: udp(67, 67, append(relayed(b.own4), b.marker()...))}))
+	beyond("DHCPv4 message of a relay from another port", "RFC 8357", b.v4(ip4{body: udp(5013, 67, append(relayed(b.own4), b.marker()...))}))
 	here("IPv4 broadcast", "to find a server", b.v4(ip4{to: all4}))
 	here("IPv4 multicast DNS", "to find a service", b.v4(ip4{to: netip.MustParseAddr("224.0.0.251"), body: udp(5353, 5353, b.data(0))}))
 	for _, kind := range []struct {
@@ -229,6 +231,7 @@ func (b *builder) addTraffic6() {
 	beyond("IPv6 ESP", "a tunnel", b.v6(ip6{protocol: protoESP, body: append([]byte{0, 0, 1, 0, 0, 0, 0, 1}, b.data(64)...)}))
 	beyond("IPv6 in IPv6", "a tunnel", b.v6(ip6{protocol: 41, body: b.v6(ip6{})[14:]}))
 	beyond("IPv6 GRE", "a tunnel", b.v6(ip6{protocol: protoGRE, body: append([]byte{0, 0, 0x86, 0xdd}, b.v6(ip6{})[14:]...)}))
+	beyond("DHCPv6 message of a relay", "the guest relays for stations that it serves", b.v6(ip6{body: udp(547, 547, append([]byte{12}, b.data(40)...))}))
 	here("IPv6 multicast DNS", "to find a service", b.v6(ip6{from: b.local6, to: netip.MustParseAddr("ff02::fb"), body: udp(5353, 5353, b.data(0))}))
 	here("IPv6 echo request to all nodes", "to ping a host", b.v6(ip6{from: b.local6, to: nodes, protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 3, 0, 1}, b.data(0))}))
 	if !b.Served {
@@ -239,7 +242,11 @@ func (b *builder) addTraffic6() {
 	}
 }
 
-var dhcp6Servers = netip.MustParseAddr("ff02::1:2")
+// RFC 8415 section 7.1.
+var (
+	dhcp6Servers     = netip.MustParseAddr("ff02::1:2")
+	dhcp6SiteServers = netip.MustParseAddr("ff05::1:3")
+)
 
 // neighbour returns a frame with a neighbour discovery message (RFC 4861).
 func (b *builder) neighbour(from, to netip.Addr, message []byte, before ...extension) []byte {
