@@ -465,19 +465,48 @@ var (
 	loopback6Octets = firewall.Bytes{Header: firewall.Network, Offset: 24, Value: make([]byte, 4)}
 )
 
-// udp drops what a DHCP server sends, and with a responder also what is for a server. After these rules are the
+// udp drops what a DHCP server sends, and with a responder also what is for a server, but for what is relayed. After these rules are the
 // packets whose ports cannot be read, except later fragments.
-func (g guest) udp(server, client uint16, later firewall.Match, next firewall.Goto) []firewall.Rule {
-	rules := []firewall.Rule{
-		rule(drop(firewall.DHCPServer), firewall.SourcePort{First: server, Last: server}),
-		rule(drop(firewall.DHCPServer), firewall.DestinationPort{First: client, Last: client}),
+func (g guest) udp(server, client uint16, relayed [][]firewall.Match, later firewall.Match, next firewall.Goto) []firewall.Rule {
+	var rules []firewall.Rule
+	for _, m := range relayed {
+		rules = append(rules, rule(next, append([]firewall.Match{firewall.DestinationPort{First: server, Last: server}}, m...)...))
 	}
+	rules = append(rules,
+		rule(drop(firewall.DHCPServer), firewall.SourcePort{First: server, Last: server}),
+		rule(drop(firewall.DHCPServer), firewall.DestinationPort{First: client, Last: client}))
 	if g.Served {
 		rules = append(rules, rule(drop(firewall.DHCPRequest), firewall.DestinationPort{First: server, Last: server}))
 	}
 	return append(rules,
 		rule(next, firewall.DestinationPort{Inverted: true}),
 		rule(next, later))
+}
+
+// relayed4 are DHCPv4 messages to one server from a relay in the guest, for stations that the guest serves itself: a
+// request (op 1) whose giaddr, to which the server answers, is the guest's. A message of a client has none (RFC 2131
+// section 2), and a server's is a reply (op 2).
+func (g guest) relayed4() (list [][]firewall.Match) {
+	const op, giaddr = 8, 8 + 24 // from the UDP header
+	for _, p := range g.prefixesOf(4) {
+		list = append(list, []firewall.Match{
+			firewall.Bytes{Header: firewall.Ethernet, Value: []byte{0}, Mask: []byte{1}}, // to one station
+			firewall.Bytes{Header: firewall.Network, Offset: 16, Value: []byte{255, 255, 255, 255}, Inverted: true},
+			firewall.Bytes{Header: firewall.Transport, Offset: op, Value: []byte{1}},
+			firewall.Bytes{Header: firewall.Transport, Offset: giaddr, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)},
+		})
+	}
+	return list
+}
+
+// relayed6 are DHCPv6 messages from a relay in the guest (RELAY-FORW), except to ff02::1:2, where clients ask. A server
+// answers to the source, which is the guest's, by RELAY-REPL.
+func relayed6() [][]firewall.Match {
+	const relayForward = 12
+	return [][]firewall.Match{{
+		firewall.Bytes{Header: firewall.Network, Offset: 24, Value: allDHCP6.AsSlice(), Inverted: true},
+		firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: []byte{relayForward}},
+	}}
 }
 
 // laterFragment4 is an IPv4 fragment that is not the first.
@@ -510,7 +539,7 @@ func (g guest) filter4(add chainAdder) {
 		rule(firewall.Goto{Chain: "from-igmp"}, ofProtocol(firewall.ProtocolIGMP)),
 		rule(next, wellFormed),
 		rule(drop(firewall.Malformed)))...)
-	add("from-udp", append(g.udp(server4, firewall.DHCPClient4, laterFragment4, next), rule(drop(firewall.Malformed)))...)
+	add("from-udp", append(g.udp(server4, firewall.DHCPClient4, g.relayed4(), laterFragment4, next), rule(drop(firewall.Malformed)))...)
 	// Other types are obsolete (RFC 6633, RFC 6918), or for routers. An address mask reply, for example, changes the
 	// network of a host that believes it.
 	add("from-icmp",
@@ -573,7 +602,7 @@ func (g guest) filter6(add chainAdder) {
 	add("from-ip6", append(rules,
 		rule(next, wellFormed),
 		rule(unreadable6))...)
-	add("from-udp6", append(g.udp(server6, firewall.DHCPClient6, firewall.Fragment{}, next), rule(unreadable6))...)
+	add("from-udp6", append(g.udp(server6, firewall.DHCPClient6, relayed6(), firewall.Fragment{}, next), rule(unreadable6))...)
 	add("unreadable6",
 		rule(drop(firewall.HiddenFragment), firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{44}}),
 		rule(drop(firewall.Malformed)))

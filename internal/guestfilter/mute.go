@@ -35,14 +35,16 @@ func mute(chain string, hook firewall.Hook, links ...string) firewall.Chain {
 	return c
 }
 
+// allDHCP6 is All_DHCP_Relay_Agents_and_Servers, RFC 8415 section 7.1.
+var allDHCP6 = netip.MustParseAddr("ff02::1:2")
+
 // renewal6 are the rules by which a DHCPv6 client in the namespace can ask for more time for the NIC's address. Such a
 // client has no packet socket. The launcher, which a guest may have taken over, cannot use them.
 func (g guest) renewal6() []firewall.Rule {
 	if !g.Renewed {
 		return nil
 	}
-	all := netip.MustParseAddr("ff02::1:2") // All_DHCP_Relay_Agents_and_Servers, RFC 8415 section 7.1
-	return []firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.NIC}, firewall.IP{Version: 6}, firewall.Destination{Prefix: single(all)}, ofProtocol(firewall.ProtocolUDP),
+	return []firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.NIC}, firewall.IP{Version: 6}, firewall.Destination{Prefix: single(allDHCP6)}, ofProtocol(firewall.ProtocolUDP),
 		firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: firewall.DHCPClient6, Last: firewall.DHCPClient6},
 		firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: server6, Last: server6},
 		firewall.SocketUser{UID: g.Launcher, Inverted: true})}

@@ -2,6 +2,8 @@ package wiring
 
 import (
 	"encoding/binary"
+	"net/netip"
+	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/compare"
@@ -34,6 +36,9 @@ func (p *Plan) addLease(nic netstate.Link) {
 // What the responder sends with the guest's MAC goes to the ingress of the guest's tap, as if the guest had sent it:
 // the guest filter checks the frame, and it leaves by the NIC.
 //
+// DHCP to other servers is not the responder's: the guest filter drops it with a reason, or lets it pass if it is a
+// relay's. A router solicitation is for every router on the link, and the guest has one.
+//
 // Offsets are from the network header, as u32 has them (tc-u32(8)).
 func responderFilters(r cache.Record) []netstate.Filter {
 	var filters []netstate.Filter
@@ -43,13 +48,18 @@ func responderFilters(r cache.Record) []netstate.Filter {
 		})
 	}
 
+	// IPv4 without options, the first fragment, UDP, to port 67 of an address.
+	dhcp4 := func(to netip.Addr) {
+		a := to.As4()
+		fromGuest(netstate.EthernetIPv4, key(0, 0x0f000000, 0x05000000), key(4, 0x00001fff, 0), key(8, 0x00ff0000, 17<<16),
+			key(16, 0xffffffff, binary.BigEndian.Uint32(a[:])), key(20, 0x0000ffff, 67))
+	}
 	if r.IPv4 != nil || r.Options.IPv6OnlySeconds > 0 { // RFC 8925
-		// IPv4 without options, the first fragment, UDP, to port 67.
-		fromGuest(netstate.EthernetIPv4, key(0, 0x0f000000, 0x05000000), key(4, 0x00001fff, 0), key(8, 0x00ff0000, 17<<16), key(20, 0x0000ffff, 67))
+		dhcp4(netip.AddrFrom4([4]byte{255, 255, 255, 255}))
 	}
 	if r.IPv6 != nil {
-		// UDP to port 547; a router solicitation.
-		fromGuest(netstate.EthernetIPv6, key(4, 0x0000ff00, 17<<8), key(40, 0x0000ffff, 547))
+		// UDP to port 547 of ff02::1:2 (RFC 9915 section 7.1); a router solicitation.
+		fromGuest(netstate.EthernetIPv6, slices.Concat([]netstate.Key{key(4, 0x0000ff00, 17<<8)}, address6(24, allDHCP6), []netstate.Key{key(40, 0x0000ffff, 547)})...)
 		fromGuest(netstate.EthernetIPv6, key(4, 0x0000ff00, 58<<8), key(40, 0xff000000, 133<<24))
 	}
 	for _, n := range r.Neighbours {
@@ -59,22 +69,20 @@ func responderFilters(r cache.Record) []netstate.Filter {
 			fromGuest(netstate.EthernetARP, key(4, 0x0000ffff, 1), key(24, 0xffffffff, binary.BigEndian.Uint32(target[:])))
 		} else {
 			// A neighbour solicitation with this target.
-			target := a.As16()
-			keys := []netstate.Key{key(4, 0x0000ff00, 58<<8), key(40, 0xff000000, 135<<24)}
-			for i := 0; i < 16; i += 4 {
-				keys = append(keys, key(48+i, 0xffffffff, binary.BigEndian.Uint32(target[i:])))
-			}
-			fromGuest(netstate.EthernetIPv6, keys...)
+			fromGuest(netstate.EthernetIPv6, append([]netstate.Key{key(4, 0x0000ff00, 58<<8), key(40, 0xff000000, 135<<24)}, address6(48, a)...)...)
 		}
 	}
 	toResponder := len(filters) // at least one, as the guest has an address
+	if r.IPv4 != nil {
+		dhcp4(r.IPv4.Server) // a renewal
+	}
 	fromResponder := netstate.Filter{Link: compare.NewResponder, Protocol: netstate.EthernetAll, Target: compare.NewTap}
 	if r.Announces() {
 		asGuest := fromResponder
 		asGuest.Priority, asGuest.Keys, asGuest.Ingress = 1, sourceMAC(r.MAC), true
 		filters = append(filters, asGuest)
 	}
-	// The number is that of wirings without the filter before: so to add that one leaves this one in place.
+	// The number is that of wirings without the filters before and the renewal's: so to add those leaves this one in place.
 	fromResponder.Priority, fromResponder.Keys = uint16(toResponder+1), []netstate.Key{key(0, 0, 0)}
 	return append(filters, fromResponder)
 }
@@ -85,6 +93,19 @@ func sourceMAC(m cache.MAC) []netstate.Key {
 		key(-8, 0xffffffff, binary.BigEndian.Uint32(m[:4])),
 		key(-4, 0xffff0000, uint32(binary.BigEndian.Uint16(m[4:]))<<16),
 	}
+}
+
+// allDHCP6 is All_DHCP_Relay_Agents_and_Servers.
+var allDHCP6 = netip.MustParseAddr("ff02::1:2")
+
+// address6 compares an IPv6 address.
+func address6(offset int, a netip.Addr) []netstate.Key {
+	var keys []netstate.Key
+	b := a.As16()
+	for i := 0; i < 16; i += 4 {
+		keys = append(keys, key(offset+i, 0xffffffff, binary.BigEndian.Uint32(b[i:])))
+	}
+	return keys
 }
 
 // key compares the 32 bits at an offset from the network header.
