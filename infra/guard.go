@@ -26,8 +26,9 @@ type Guard struct {
 	MACs []cache.MAC `json:"macs,omitempty"`
 
 	// Prefixes are sources in addition to the guest's addresses, such as those of containers in
-	// the guest. The filter learns up to four link-local addresses by itself (RFC 7217). Add
-	// fe80::/64 for a guest that uses more.
+	// the guest. The filter learns link-local addresses by itself (RFC 7217): four for a week,
+	// and others for an hour, after the last use. Add fe80::/64 for a guest that uses more than
+	// 256 others in an hour, or 16 under Masquerade and Routed.
 	//
 	// Under Masquerade and Routed, Setup adds a route through the guest to each prefix that is
 	// not link-local. ErrCollision: the namespace has a route that overlaps the prefix. A

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,8 +32,8 @@ func stablePrivacy(n int) (list []netip.Addr) {
 	return list
 }
 
-// TestLinkLocal: the guest may use four link-local addresses that it has announced by duplicate address detection, once
-// their owners could have objected, and none of another station.
+// TestLinkLocal: the guest may use link-local addresses that it has announced by duplicate address detection, once their
+// owners could have objected, and none of another station. There are places for so many, and time makes room.
 func TestLinkLocal(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()
@@ -73,35 +74,49 @@ var linkLocalWays = []struct {
 	ofNeighbours bool
 	judge        func(*testing.T, *wire, wired.NIC)
 }{
-	{"four learned", false, learnsFour},
+	{"learned", false, learnsMany},
 	{"forged", false, learnsNoForged},
 	{"unreceived", false, learnsNoUnreceived},
 	{"seen in the network", true, learnsNoNeighbours},
 	{"in use", true, keepsWhatItUses},
+	{"in use after many", true, func(t *testing.T, w *wire, c wired.NIC) {
+		family := map[cache.Kind]string{cache.BindingBridge: "bridge", cache.BindingRedirect: "netdev"}[c.Spec.Binding.Kind()]
+		var elements []string
+		for i := range 16 {
+			elements = append(elements, fmt.Sprintf("fe80::%x:5a3c:91d2:77e4", 0x1000+i))
+		}
+		w.n.Pod.Exec("nft", "add element "+family+" guestwire-eth0 link-local-used { "+strings.Join(elements, ", ")+" }")
+		keepsWhatItUses(t, w, c)
+	}},
 	{"defended", true, func(t *testing.T, w *wire, _ wired.NIC) {
 		learnsNoDefended(t, w, func(n frames.Link, a netip.Addr) []byte { return n.FromLinkLocal(a)[3].Frames[0] })
 	}},
 	{"detected by another", true, func(t *testing.T, w *wire, _ wired.NIC) { learnsNoDefended(t, w, frames.Link.Detection) }},
 }
 
-// learnsFour announces addresses one after another.
-func learnsFour(t *testing.T, w *wire, c wired.NIC) {
-	all := stablePrivacy(5)
+// learnsMany announces addresses one after another, as VMs do in turn.
+func learnsMany(t *testing.T, w *wire, c wired.NIC) {
+	all := stablePrivacy(6)
 	for _, a := range all {
 		w.noneLeaks(w.link.FromLinkLocal(a)) // not announced yet
 	}
-	for i, a := range all[:4] {
-		w.held(a)
-		w.learned(a)
-		for _, earlier := range all[:i+1] {
-			w.legitimate(w.link.FromLinkLocal(earlier))
-			w.legitimate([]frames.Kind{{Name: "second detection of " + earlier.String(), Frames: [][]byte{w.link.Detection(earlier)}}})
+	for _, some := range [][]netip.Addr{all[:4], all[4:5]} { // a kernel that tries four, and another one
+		for _, a := range some {
+			w.held(a)
+		}
+		for _, a := range some {
+			w.learned(a)
 		}
 	}
-	w.noneLeaks(append(w.link.FromLinkLocal(all[4]), w.detection(all[4])))
+	for _, a := range all[:5] {
+		w.legitimate(w.link.FromLinkLocal(a))
+		w.legitimate([]frames.Kind{{Name: "second detection of " + a.String(), Frames: [][]byte{w.link.Detection(a)}}})
+	}
+	w.fill(all[4], "1h", "1h")
+	w.noneLeaks(append(w.link.FromLinkLocal(all[5]), w.detection(all[5])))
 	check(t, c) // after addresses were learned
 	setup(t, c)
-	for _, a := range all[:4] {
+	for _, a := range all[:5] {
 		if lost := w.legitimate(w.link.FromLinkLocal(a)); len(lost) > 0 {
 			t.Errorf("after another Setup: %q", lost)
 		}
@@ -111,13 +126,48 @@ func learnsFour(t *testing.T, w *wire, c wired.NIC) {
 	setup(t, c)
 	c.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16")}
 	setup(t, c)
-	for _, a := range all[:4] {
+	for _, a := range all[:5] {
 		w.learned(a)
 		if lost := w.legitimate(w.link.FromLinkLocal(a)); len(lost) > 0 {
 			t.Errorf("after the table was made anew: %q", lost)
 		}
 	}
-	w.noneLeaks(w.link.FromLinkLocal(all[4]))
+	w.noneLeaks(append(w.link.FromLinkLocal(all[5]), w.detection(all[5])))
+
+	// Whatever has filled the places, time makes room; and an address that is in use keeps its place.
+	w.fill(all[4], "2m", "2s")
+	w.learnedInTime(all[5])
+	w.learned(all[4])
+	if out := w.n.Pod.Exec("nft", "get", "element", "netdev", "guestwire-eth0", "link-local-more", "{ "+all[4].String()+" }"); !strings.Contains(out, " expires 59m") {
+		t.Errorf("the use of %v did not make its life longer:\n%s", all[4], out)
+	}
+}
+
+// fill takes the places that time frees: one by an address, the others by further ones. Lives is what is left of the
+// life of each.
+func (w *wire) fill(kept netip.Addr, keptLives, lives string) {
+	w.t.Helper()
+	places := 256
+	if w.masquerade {
+		places = 16
+	}
+	const set = "set netdev guestwire-eth0 link-local-more"
+	element := func(a, lives string) string { return a + " timeout 1h expires " + lives }
+	elements := []string{element(kept.String(), keptLives)}
+	for i := range places - 1 {
+		elements = append(elements, element(fmt.Sprintf("fe80::%x:5a3c:91d2:77e4", 0x1000+i), lives))
+	}
+	w.n.Pod.Exec("nft", "flush "+set+"; add element"+strings.TrimPrefix(set, "set")+" { "+strings.Join(elements, ", ")+" }")
+}
+
+// learnedInTime announces an address again and again, until there is a place for it.
+func (w *wire) learnedInTime(a netip.Addr) {
+	w.t.Helper()
+	nstest.Eventually(w.t, func() error {
+		w.send(w.link.Detection(a))
+		time.Sleep(hold)
+		return w.arrives(w.link.FromLinkLocal(a)[0])
+	})
 }
 
 // learnsNoForged announces addresses that no stable-privacy generator makes: such are others'.

@@ -686,6 +686,9 @@ func (g guest) filterICMP6(add chainAdder) {
 	if g.local.learns {
 		add("new-local", append(g.local.learn(g.pass), spoof)...)
 	}
+	if g.local.seesNetwork {
+		add("note-used", used()...)
+	}
 	add("advertisement", append([]firewall.Rule{rule(checked)}, about(source, g.local.advertised(source))...)...)
 	if !g.Served {
 		router := append(firstOption(8), g.foreignMAC(8)...)

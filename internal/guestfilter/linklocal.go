@@ -13,8 +13,13 @@ import (
 // use it after the time in which an owner would have answered. An address belongs to who uses it first, the guest or
 // another station: so a guest gets no neighbour's address, and a neighbour that claims the guest's does not silence the
 // guest.
+//
+// A guest that makes up another address at each boot, or each VM in turn in one namespace, uses many, one after another.
+// The first ones are known for long, as a guest may be silent for long. When their places are taken, further ones are
+// known for an hour after their last use: so there is room again after an hour, whatever the guest has sent.
 type linkLocal struct {
 	learns      bool
+	more        int            // places of setMoreLocal
 	seesNetwork bool           // the table of the guest filter also sees what the network sends
 	routers     []netip.Addr   // link-local addresses that are the routers'
 	macs        []cache.MAC    // the guest's
@@ -23,28 +28,34 @@ type linkLocal struct {
 
 // Sets of link-local addresses.
 const (
-	setLocal      = "link-local"       // the guest's
-	setNewLocal   = "link-local-new"   // those of the guest's whose owner could still answer
-	setUsed       = "link-local-used"  // those from which the guest has sent
-	setNeighbours = "link-local-other" // those of other stations
+	setLocal      = "link-local"           // the guest's
+	setMoreLocal  = "link-local-more"      // the guest's beside them
+	setNewLocal   = "link-local-new"       // those of the guest's whose owner could still answer
+	setUsed       = "link-local-used"      // those from which the guest has sent
+	setMoreUsed   = "link-local-used-more" // and more of them
+	setNeighbours = "link-local-other"     // those of other stations
 )
 
 const (
-	maxLocal      = 4 // a kernel tries four addresses if others answer for them (IDGEN_RETRIES)
+	maxLocal      = 4  // a kernel tries four addresses if others answer for them (IDGEN_RETRIES)
+	maxNew        = 16 // an element takes its place until the kernel removes it, a second or two after its life
 	maxUsed       = 16
+	maxMore       = 256
+	maxMoreRouted = 16 // the namespace notes each as a neighbour, see MostSources
 	maxNeighbours = 1024
 
 	// Lives of elements, in milliseconds. A host waits for an answer for one second (RetransTimer, RFC 4861 section
 	// 10).
 	detectionTime = 900
 	localTime     = 7 * 24 * 60 * 60 * 1000
+	moreTime      = 60 * 60 * 1000
 	neighbourTime = 60 * 60 * 1000
 )
 
 var linkLocal64 = netip.MustParsePrefix("fe80::/64")
 
 func (g guest) linkLocal() linkLocal {
-	l := linkLocal{macs: g.macs}
+	l := linkLocal{macs: g.macs, more: maxMore}
 	l.learns = !g.anyAddress && !slices.ContainsFunc(g.prefixes, func(p netip.Prefix) bool {
 		return p.Bits() <= linkLocal64.Bits() && p.Overlaps(linkLocal64)
 	})
@@ -54,6 +65,7 @@ func (g guest) linkLocal() linkLocal {
 		}
 	}
 	if g.Routed {
+		l.more = maxMoreRouted
 		return l // the guest's only neighbour is the namespace's link, whose address comes from its MAC
 	}
 	for _, r := range g.Gateways {
@@ -72,7 +84,8 @@ func (l linkLocal) sets() []firewall.Set {
 	}
 	sets := []firewall.Set{
 		{Name: setLocal, Of: firewall.DiscoveryTarget, Size: maxLocal, Milliseconds: localTime},
-		{Name: setNewLocal, Of: firewall.DiscoveryTarget, Size: maxLocal, Milliseconds: detectionTime},
+		{Name: setMoreLocal, Of: firewall.DiscoveryTarget, Size: l.more, Milliseconds: moreTime},
+		{Name: setNewLocal, Of: firewall.DiscoveryTarget, Size: maxNew, Milliseconds: detectionTime},
 	}
 	if l.seesNetwork {
 		sets = append(sets, usageSets...)
@@ -83,6 +96,7 @@ func (l linkLocal) sets() []firewall.Set {
 // usageSets are those of the table that sees what the network sends.
 var usageSets = []firewall.Set{
 	{Name: setUsed, Of: firewall.DiscoveryTarget, Size: maxUsed, Milliseconds: localTime},
+	{Name: setMoreUsed, Of: firewall.DiscoveryTarget, Size: maxMore, Milliseconds: moreTime},
 	{Name: setNeighbours, Of: firewall.DiscoveryTarget, Size: maxNeighbours, Milliseconds: neighbourTime},
 }
 
@@ -126,21 +140,31 @@ func (l linkLocal) detected() []firewall.Rule {
 	return append(rules, rule(firewall.Goto{Chain: "new-local"}, m...))
 }
 
-// learn takes an address that detected has let pass.
+// learn takes an address that detected has let pass. It is new first: without a place there, it is not learned.
 func (l linkLocal) learn(pass firewall.Verdict) []firewall.Rule {
-	add := []firewall.Match{firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: setLocal}, firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: setNewLocal}}
-	return []firewall.Rule{
-		rule(pass, firewall.InSet{Part: firewall.DiscoveryTarget, Set: setLocal}),
-		rule(pass, append([]firewall.Match{firewall.Bytes{Header: firewall.Network, Offset: 4, Value: []byte{0, 24}}}, add...)...),
-		rule(pass, append([]firewall.Match{firewall.Bytes{Header: firewall.Network, Offset: 4, Value: []byte{0, 32}},
-			firewall.Bytes{Header: firewall.Transport, Offset: 25, Value: []byte{1}}}, add...)...), // with one option, such as a nonce
+	var rules []firewall.Rule
+	for _, set := range setsOfGuest {
+		rules = append(rules, rule(pass, firewall.InSet{Part: firewall.DiscoveryTarget, Set: set}))
 	}
+	for _, form := range [][]firewall.Match{
+		{firewall.Bytes{Header: firewall.Network, Offset: 4, Value: []byte{0, 24}}},
+		{firewall.Bytes{Header: firewall.Network, Offset: 4, Value: []byte{0, 32}}, firewall.Bytes{Header: firewall.Transport, Offset: 25, Value: []byte{1}}}, // with one option, such as a nonce
+	} {
+		for _, set := range setsOfGuest {
+			rules = append(rules, rule(pass, append(slices.Clone(form),
+				firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: setNewLocal}, firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: set})...))
+		}
+	}
+	return rules
 }
 
-// ofGuest matches an address that is the guest's.
-func (l linkLocal) ofGuest(part firewall.Part) []firewall.Match {
+// setsOfGuest are the sets of the guest's addresses. An address takes the first place that is free.
+var setsOfGuest = []string{setLocal, setMoreLocal}
+
+// ofGuest matches an address of the set that is the guest's.
+func (l linkLocal) ofGuest(part firewall.Part, set string) []firewall.Match {
 	m := []firewall.Match{
-		firewall.InSet{Part: part, Set: setLocal},
+		firewall.InSet{Part: part, Set: set},
 		firewall.InSet{Part: part, Set: setNewLocal, Inverted: true},
 	}
 	if l.seesNetwork {
@@ -154,23 +178,37 @@ func (l linkLocal) source(pass firewall.Verdict) []firewall.Rule {
 	if !l.learns {
 		return nil
 	}
-	own := l.ofGuest(firewall.RawSource6)
 	var rules []firewall.Rule
-	if l.seesNetwork {
-		rules = append(rules, rule(firewall.Continue{}, append(slices.Clone(own), used)...))
+	for _, set := range setsOfGuest {
+		own := l.ofGuest(firewall.RawSource6, set)
+		if l.seesNetwork {
+			rules = append(rules, rule(noteUsed, own...))
+		}
+		rules = append(rules, rule(pass, append(slices.Clone(own), firewall.AddToSet{Part: firewall.RawSource6, Set: set, Renew: true})...))
 	}
-	return append(rules, rule(pass, append(own, firewall.AddToSet{Part: firewall.RawSource6, Set: setLocal, Renew: true})...))
+	return rules
 }
 
-// used notes that the guest has sent from an address.
-var used = firewall.AddToSet{Part: firewall.RawSource6, Set: setUsed, Renew: true}
+// noteUsed notes that the guest has sent from an address, in the first set with a place.
+var noteUsed = firewall.Jump{Chain: "note-used"}
+
+func used() []firewall.Rule {
+	return []firewall.Rule{
+		rule(firewall.Return{}, firewall.AddToSet{Part: firewall.RawSource6, Set: setUsed, Renew: true}),
+		rule(firewall.Return{}, firewall.AddToSet{Part: firewall.RawSource6, Set: setMoreUsed, Renew: true}),
+	}
+}
 
 // advertised continues with an advertisement of such an address.
 func (l linkLocal) advertised(next firewall.Goto) []firewall.Rule {
 	if !l.learns {
 		return nil
 	}
-	return []firewall.Rule{rule(next, l.ofGuest(firewall.DiscoveryTarget)...)}
+	var rules []firewall.Rule
+	for _, set := range setsOfGuest {
+		rules = append(rules, rule(next, l.ofGuest(firewall.DiscoveryTarget, set)...))
+	}
+	return rules
 }
 
 // noteOthers notes the addresses of other stations from what they send in ICMPv6: from their sources, and from the
@@ -187,7 +225,7 @@ func (l linkLocal) noteOthers() []firewall.Rule {
 		for _, p := range l.static {
 			rules = append(rules, rule(firewall.Return{}, firewall.Bytes{Header: header, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 		}
-		rules = append(rules, rule(firewall.Return{}, firewall.InSet{Part: part, Set: setUsed}))
+		rules = append(rules, rule(firewall.Return{}, firewall.InSet{Part: part, Set: setUsed}), rule(firewall.Return{}, firewall.InSet{Part: part, Set: setMoreUsed}))
 	}
 	note := func(part firewall.Part, m ...firewall.Match) {
 		rules = append(rules, rule(firewall.Continue{}, append(m, firewall.AddToSet{Part: part, Set: setNeighbours, Renew: true})...))
@@ -216,7 +254,7 @@ func (l linkLocal) defend() []firewall.Rule {
 		rule(drop(firewall.NeighbourSpoof), v6, fromUnspecified, icmp6, messageType(firewall.ICMP6Solicitation), target),
 		rule(drop(firewall.NeighbourSpoof), v6, icmp6, messageType(firewall.ICMP6Advertisement), target),
 		rule(drop(firewall.IPSpoof), v6, localSource, firewall.InSet{Part: firewall.RawSource6, Set: setNeighbours}),
-		rule(firewall.Accept{}, v6, localSource, used),
+		rule(noteUsed, v6, localSource),
 	}
 }
 

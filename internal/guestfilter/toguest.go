@@ -46,7 +46,11 @@ func (g guest) addBetween(t firewall.Table) firewall.Table {
 	}
 	t.Chains = append(t.Chains, firewall.Chain{Name: "between", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: between},
 		firewall.Chain{Name: "to-guest"})
-	return g.addToGuest(t, len(t.Chains)-1, firewall.Accept{}, nil, func(kind uint16) firewall.Match { return firewall.EtherType{Number: kind} })
+	to := len(t.Chains) - 1
+	if g.local.learns {
+		t.Chains = append(t.Chains, firewall.Chain{Name: "note-used", Rules: used()})
+	}
+	return g.addToGuest(t, to, firewall.Accept{}, nil, func(kind uint16) firewall.Match { return firewall.EtherType{Number: kind} })
 }
 
 // toLeaseOwner is the chain that takes DHCP of the network from the bridge and leaves it to the namespace, where a DHCP
