@@ -357,7 +357,7 @@ func TestWiring(t *testing.T) {
 		if out := n.Pod.Exec("bridge", "-d", "link"); strings.Count(out, "learning off") != 2 {
 			t.Errorf("bridge ports:\n%s", out)
 		}
-		filters(t, n, 4) // DHCPv4, DHCPv6, router solicitations, the gateway's link-local address
+		filters(t, n, 5) // DHCPv4 by broadcast and unicast, DHCPv6, router solicitations, the gateway's link-local address
 		owner(t, n)
 	})
 	t.Run("masquerade", func(t *testing.T) {
@@ -384,7 +384,7 @@ func TestWiring(t *testing.T) {
 				t.Errorf("nftables has not %s:\n%s", want, rules)
 			}
 		}
-		filters(t, n, 3)
+		filters(t, n, 4)
 		owner(t, n)
 	})
 }
