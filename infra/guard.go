@@ -13,10 +13,10 @@ import (
 //
 // Macvtap, SRIOV, Passt and Slirp have no filter. Their records warn of that, unless Off is set.
 type Guard struct {
-	// Off lets everything pass. The other fields must be empty then. The guest still needs the
-	// record's MAC: the responder answers no other MAC. Under Masquerade and Routed, the
-	// namespace answers no other MAC either. Serve reports another MAC as the event
-	// other-mac-seen.
+	// Off lets everything pass. The other fields except MACs must be empty then. The guest
+	// still needs the record's MAC, or one of MACs: the responder answers no other MAC. Under
+	// Masquerade and Routed, the namespace answers the record's MAC alone. Serve reports
+	// another MAC as the event other-mac-seen.
 	Off bool `json:"off,omitempty"`
 
 	// MACs are further MACs of the guest, in addition to the record's, such as that of a bridge
@@ -83,8 +83,8 @@ func (g Guard) validate() error {
 			return &cache.FieldError{Field: fmt.Sprintf("guard.open[%d]", i), Reason: fmt.Sprintf("%v: a port of the namespace cannot become another one: leave :%d out", p, p.Guest)}
 		}
 	}
-	if g.Off && len(g.MACs)+len(g.Prefixes)+len(g.EtherTypes)+len(g.VLANs)+len(g.Open) > 0 {
-		return &cache.FieldError{Field: "guard.off", Reason: "a guard that is off has nothing to loosen: leave macs, prefixes, etherTypes, vlans and open out"}
+	if g.Off && len(g.Prefixes)+len(g.EtherTypes)+len(g.VLANs)+len(g.Open) > 0 {
+		return &cache.FieldError{Field: "guard.off", Reason: "a guard that is off has nothing to loosen: leave prefixes, etherTypes, vlans and open out"}
 	}
 	return nil
 }

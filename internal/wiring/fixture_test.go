@@ -436,7 +436,7 @@ var cases = []testCase{
 	{"masquerade-everything", flannelWith(served), masqueradeWithAll("")},
 	{"masquerade-iptables", flannelWith(served), masqueradeWithAll(cache.FirewallIPTablesNFT)},
 	{"masquerade-without-nftables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *asked) { s.Guard.Off = true })},
-	{"masquerade-4-without-nftables", lan4With(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *asked) { s.Guard.Off = true })},
+	{"masquerade-4-without-nftables", lan4With(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *asked) { s.Guard.Off, s.Guard.MACs = true, []cache.MAC{mac(9)} })},
 	{"masquerade-sidecar", flannel(), withSpec(masquerade(), func(s *asked) {
 		s.Binding = infra.Masquerade{
 			Excluded: []infra.Ports{{First: 15000, Last: 15001}, {First: 15006}, {First: 15020, Last: 15021}, {First: 15053}, {First: 15090}},

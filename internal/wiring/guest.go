@@ -68,16 +68,16 @@ func (p *Plan) addFilter(nic netstate.Link, g guestfilter.Guest) error {
 		return err
 	}
 	guard := p.spec.Guard
+	if err := p.checkMACs(); err != nil {
+		return err
+	}
+	p.Record.MACs = guard.MACs
 	switch {
 	case p.found.NoNFTables && guard.Off:
 		return nil
 	case p.found.NoNFTables:
 		return &cache.FieldError{Field: "guard", Reason: "this kernel has no nf_tables, without which no filter keeps the guest from sending with other addresses: " +
 			"load them (modprobe nf_tables), or set guard.off if the guest may do that"}
-	case !guard.Off:
-		if err := p.checkMACs(); err != nil {
-			return err
-		}
 	}
 	t := p.binding.traits()
 	g.Names, g.NIC, g.Bridged, g.Routed = p.names, nic.Index, t.bridged, t.routes
@@ -88,7 +88,6 @@ func (p *Plan) addFilter(nic netstate.Link, g guestfilter.Guest) error {
 	for _, r := range lease.Of(p.found, nic).Routes(false) {
 		g.Gateways = append(g.Gateways, r.Gateway)
 	}
-	p.Record.MACs = guard.MACs
 	p.makeTables = append(p.makeTables, func() []firewall.Table { return guestfilter.Tables(g) })
 	return nil
 }

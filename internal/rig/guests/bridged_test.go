@@ -38,19 +38,26 @@ func TestBridgeInGuest(t *testing.T) {
 	nstest.NeedTaps(t)
 	launcher := nstest.Program(t, "examples/launcher")
 	mac := cache.MAC{2, 0, 0x5e, 0, 0x53, 9}
+	ways := []struct {
+		name  string
+		guard infra.Guard
+		all   bool // programs; else udhcpc alone
+	}{
+		{"named", infra.Guard{MACs: []cache.MAC{mac}}, true},
+		{"named, guard off", infra.Guard{MACs: []cache.MAC{mac}, Off: true}, false},
+		{"not named", infra.Guard{}, false},
+		{"not named, guard off", infra.Guard{Off: true}, false},
+	}
 	for _, binding := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}, infra.Routed{}} {
 		for _, p := range bridged {
-			for _, named := range []bool{true, false} {
-				if !named && p.name != "udhcpc" {
+			for _, way := range ways {
+				if !way.all && p.name != "udhcpc" {
 					continue
 				}
-				t.Run(fmt.Sprintf("%s/%s/%v", binding.Kind(), p.name, named), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s/%s/%s", binding.Kind(), p.name, way.name), func(t *testing.T) {
 					t.Parallel()
 					s := &scene{Network: nstest.NewNetwork(t)}
-					spec := infra.Spec{Binding: binding, State: s.State, Owner: nstest.Owner()}
-					if named {
-						spec.Guard.MACs = []cache.MAC{mac}
-					}
+					spec := infra.Spec{Binding: binding, State: s.State, Owner: nstest.Owner(), Guard: way.guard}
 					if _, err := (phase1.NIC{NetNS: s.Pod.File, Name: "eth0"}).Setup(t.Context(), spec); err != nil {
 						t.Fatal(err)
 					}
@@ -79,7 +86,7 @@ func TestBridgeInGuest(t *testing.T) {
 							t.Logf("%v\n%s\n%s", err, out, s.Pod.Exec("nft", "list", "ruleset"))
 						}
 					})
-					if !named {
+					if len(way.guard.MACs) == 0 {
 						nstest.Eventually(t, func() error { return checkOutput(s.launcher, mac.String()) })
 						if out := s.guest.IP("-4 addr show dev br0"); strings.Contains(out, "inet ") {
 							t.Errorf("the responder serves a MAC that guard.macs does not name:\n%s", out)
