@@ -141,7 +141,7 @@ func TestFailedMigration(t *testing.T) {
 }
 
 // preSwitchover waits until the source has stopped the guest.
-func preSwitchover(ctx context.Context, t *testing.T, m *vm.Migration) {
+func preSwitchover(ctx context.Context, t testing.TB, m *vm.Migration) {
 	t.Helper()
 	if _, err := m.Await(ctx, vm.StatePreSwitchover); err != nil {
 		t.Fatal(err)

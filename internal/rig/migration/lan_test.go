@@ -35,6 +35,8 @@ type lan struct {
 	t     testing.TB
 	world *nstest.Namespace
 	pods  int
+	// backport: the nodes run the QEMU of Debian's backports, else Debian 12's.
+	backport bool
 }
 
 func newLAN(t testing.TB) *lan {

@@ -2,6 +2,7 @@ package migration
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -17,9 +18,12 @@ const gapLimit = 5 * time.Second
 
 // TestMigration moves a guest, with its addresses and its MAC, to the pod of another node, whose NIC has another MAC.
 func TestMigration(t *testing.T) {
-	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
-		t.Run(string(b.Kind()), func(t *testing.T) {
-			m := moveWired(t, b, true, b.Kind() == cache.BindingRedirect)
+	for _, tr := range []trip{
+		{binding: infra.Bridge{}, capture: true},
+		{binding: infra.Redirect{}, capture: true, back: true, postcopy: true},
+	} {
+		t.Run(string(tr.binding.Kind()), func(t *testing.T) {
+			m := moveWired(t, tr)
 			if m.pings.Twice > 0 {
 				t.Errorf("%d frames came twice", m.pings.Twice)
 			}
@@ -30,20 +34,32 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// moveWired moves a guest between two wired pods. Capture says to see what the target sends before the switch, which
-// takes time. Back says to move the guest back then, to a port that the network opens for the guest's RARP.
-func moveWired(t testing.TB, b infra.Binding, capture, back bool) measures {
+// trip is what moveWired does.
+type trip struct {
+	binding infra.Binding
+	// capture: see what the target sends before the switch, which takes time.
+	capture bool
+	// back: move the guest back then, to a port that the network opens for the guest's RARP.
+	back bool
+	// postcopy: move the guest before its memory, by the QEMU of Debian's backports, and at last to a QEMU that ends before
+	// it has all of it.
+	postcopy bool
+}
+
+// moveWired moves a guest between two wired pods.
+func moveWired(t testing.TB, tr trip) measures {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	l := newLAN(t)
-	from := source(ctx, l.pod(guestMAC, podAddresses...), b)
+	l.backport = tr.postcopy
+	from := source(ctx, l.pod(guestMAC, podAddresses...), tr.binding)
 	active := from.record
 	traffic := l.traffic(ctx, from.guest, nstest.Pod6)
 
 	p := l.pod(otherMAC, podAddresses...)
 	atSwitch, unwatch := func() {}, func() {}
-	if capture {
+	if tr.capture {
 		watcher := p.watch(nil)
 		before := watcher.settled()
 		unwatch = watcher.end
@@ -55,20 +71,24 @@ func moveWired(t testing.TB, b infra.Binding, capture, back bool) measures {
 	}
 	to := from.standby(ctx, p)
 	to.await(ctx)
-	gap := traffic.gap(func() { move(ctx, t, from, to, atSwitch) })
+	var capabilities []string
+	if tr.postcopy {
+		capabilities = append(capabilities, vm.Postcopy)
+	}
+	gap := traffic.gap(func() { move(ctx, t, from, to, atSwitch, capabilities...) })
 	unwatch()
 	onePasses(t, "after the move", from, to)
 	if changes := cache.Changes(active, to.record); len(changes) > 0 {
 		t.Errorf("the guest notices %v", changes)
 	}
 	renews(ctx, t, to)
-	if back {
+	if tr.back {
 		if err := from.guest.Destroy(); err != nil {
 			t.Fatal(err)
 		}
 		from.await(ctx)
 		opener := from.connectAtRARP()
-		move(ctx, t, to, from, func() {})
+		move(ctx, t, to, from, func() {}, capabilities...)
 		for _, s := range []*Stream{traffic.in, traffic.out} {
 			if err := s.Progress(); err != nil {
 				t.Fatal(err)
@@ -82,14 +102,55 @@ func moveWired(t testing.TB, b infra.Binding, capture, back bool) measures {
 	from.end(ctx)
 	measured := traffic.end()
 	measured.gap = gap
+	if tr.postcopy {
+		lose(ctx, t, to, to.standby(ctx, l.pod(guestMAC, podAddresses...)))
+	}
 	to.end(ctx)
 	return measured
 }
 
-// move moves the guest; atSwitch is called when the source is inactive and the target is not active yet.
-func move(ctx context.Context, t testing.TB, from, to *node, atSwitch func()) {
+// lose kills the target's QEMU when it runs the guest with a part of the memory. The source's does not go on then.
+func lose(ctx context.Context, t testing.TB, from, to *node) {
 	t.Helper()
-	m, err := vm.NewMigration(ctx, from.guest, to.guest, true)
+	to.await(ctx)
+	m, err := vm.NewMigration(ctx, from.guest, to.guest, true, vm.Postcopy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := errors.Join(m.Slow(ctx), m.Begin(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	preSwitchover(ctx, t, m)
+	from.deactivate(ctx)
+	to.activate(ctx, from)
+	if err := m.Continue(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Await(ctx, vm.StatePostcopyActive); err != nil {
+		t.Fatal(err)
+	}
+	if err := to.guest.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Await(ctx, vm.StatePostcopyPaused); err != nil {
+		t.Fatal(err)
+	}
+	to.deactivate(ctx)
+	from.activate(ctx, to)
+	onePasses(t, "without the whole guest", from, to)
+	if err := m.Cancel(ctx); err == nil {
+		t.Error("the source ends a migration whose guest has gone on at the target")
+	}
+	if status, err := m.SourceStatus(ctx); err != nil || status != "finish-migrate" {
+		t.Errorf("the source's guest is %q, %v; a guest that stands still was wanted", status, err)
+	}
+}
+
+// move moves the guest; atSwitch is called when the source is inactive and the target is not active yet.
+func move(ctx context.Context, t testing.TB, from, to *node, atSwitch func(), capabilities ...string) {
+	t.Helper()
+	m, err := vm.NewMigration(ctx, from.guest, to.guest, true, capabilities...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,9 +158,7 @@ func move(ctx context.Context, t testing.TB, from, to *node, atSwitch func()) {
 	if err := m.Begin(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Await(ctx, vm.StatePreSwitchover); err != nil {
-		t.Fatal(err)
-	}
+	preSwitchover(ctx, t, m)
 	begin := time.Now()
 	from.deactivate(ctx)
 	inactive := time.Since(begin)
@@ -141,7 +200,7 @@ func BenchmarkMigration(b *testing.B) {
 			var wired, bare []time.Duration
 			for b.Loop() {
 				bare = append(bare, moveBare(b).gap)
-				wired = append(wired, moveWired(b, binding, false, false).gap)
+				wired = append(wired, moveWired(b, trip{binding: binding}).gap)
 			}
 			b.ReportMetric(median(bare).Seconds()*1e3, "bare-ms")
 			b.ReportMetric(median(wired).Seconds()*1e3, "wired-ms")

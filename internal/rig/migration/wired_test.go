@@ -43,7 +43,7 @@ func (n *node) config() wired.NIC {
 }
 
 func (n *node) vm() vm.Config {
-	return vm.Config{NetNS: n.Pod.File, UID: n.uid, GID: n.gid, Name: "guest1"}
+	return vm.Config{NetNS: n.Pod.File, UID: n.uid, GID: n.gid, Name: "guest1", Backport: n.lan.backport}
 }
 
 // source wires a pod, and boots a guest that has its leases.

@@ -80,6 +80,9 @@ const (
 	// pauseBeforeSwitchover stops the guest in the state pre-switchover until migrate-continue.
 	pauseBeforeSwitchover = "pause-before-switchover"
 	events                = "events"
+	// Postcopy starts the guest at the target before its memory is there. QEMU's user needs /dev/userfaultfd for it, which
+	// the QEMU of Config.Backport opens.
+	Postcopy = "postcopy-ram"
 )
 
 // States of a migration (MigrationStatus).
@@ -89,8 +92,12 @@ const (
 	StatePreSwitchover = "pre-switchover"
 	StateDevice        = "device"
 	StateCompleted     = "completed"
-	StateFailed        = "failed"
-	StateCancelled     = "cancelled"
+	// StatePostcopyActive: the guest runs at the target, with a part of its memory. StatePostcopyPaused: the connection of
+	// the two has ended meanwhile, and no QEMU has the whole guest.
+	StatePostcopyActive = "postcopy-active"
+	StatePostcopyPaused = "postcopy-paused"
+	StateFailed         = "failed"
+	StateCancelled      = "cancelled"
 )
 
 // Migration moves a guest from one QEMU to another one, by a Unix socket.
@@ -103,9 +110,9 @@ type Migration struct {
 }
 
 // NewMigration connects to the source, and to the target of BootIncoming. If pause is set the source stops the guest in
-// StatePreSwitchover and waits for Continue. The caller calls Close.
-func NewMigration(ctx context.Context, source, target *Guest, pause bool) (m *Migration, err error) {
-	m = &Migration{source: source, target: target, capabilities: []string{returnPath, events}}
+// StatePreSwitchover and waits for Continue. Further capabilities: Postcopy. The caller calls Close.
+func NewMigration(ctx context.Context, source, target *Guest, pause bool, capabilities ...string) (m *Migration, err error) {
+	m = &Migration{source: source, target: target, capabilities: append([]string{returnPath, events}, capabilities...)}
 	if pause {
 		m.capabilities = append(m.capabilities, pauseBeforeSwitchover)
 	}
@@ -140,9 +147,22 @@ func (m *Migration) Close() error {
 	return errors.Join(errs...)
 }
 
-// Begin starts the migration.
+// Begin starts the migration. With Postcopy the switch is next, as the source is too slow to have sent the memory before.
 func (m *Migration) Begin(ctx context.Context) error {
-	return m.sourceQMP.Execute(ctx, "migrate", qemu.Object{"uri": "unix:" + m.socket})
+	migrate := func() error { return m.sourceQMP.Execute(ctx, "migrate", qemu.Object{"uri": "unix:" + m.socket}) }
+	if !slices.Contains(m.capabilities, Postcopy) {
+		return migrate()
+	}
+	return errors.Join(
+		m.sourceQMP.Execute(ctx, "migrate-set-parameters", qemu.Object{"max-bandwidth": 1 << 20}),
+		migrate(),
+		m.sourceQMP.Execute(ctx, "migrate-start-postcopy", nil),
+	)
+}
+
+// Slow makes the source send a page a second after Postcopy's switch, and what the target asks for.
+func (m *Migration) Slow(ctx context.Context) error {
+	return m.sourceQMP.Execute(ctx, "migrate-set-parameters", qemu.Object{"max-postcopy-bandwidth": os.Getpagesize()})
 }
 
 // Await waits until the source's migration is in one of the states, and returns the state. A migration that has ended

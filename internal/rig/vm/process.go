@@ -24,14 +24,16 @@ type process struct {
 
 // enclosure is the script of the namespaces' first process. It mounts /proc and /sys of the namespaces and reaps
 // orphans. Like a container engine it creates a /dev, with a /dev/net/tun that all users can open, and with the
-// machine's vhost-net and VFIO; like a device plugin it gives the character devices of macvtaps to the user.
+// machine's vhost-net, VFIO and userfaultfd; like a device plugin it gives the latter, and the character devices of
+// macvtaps, to the user.
 const enclosure = `set -e
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t tmpfs -o mode=755 tmpfs /mnt
-for device in /dev/vhost-net /dev/vfio; do
+for device in /dev/vhost-net /dev/vfio /dev/userfaultfd; do
 	test ! -e $device || cp -a $device /mnt
 done
+test ! -e /mnt/userfaultfd || chown "$DEVICE_OWNER" /mnt/userfaultfd
 mount --move /mnt /dev
 mkdir /dev/net /dev/pts /dev/shm
 mount -t devpts -o newinstance,ptmxmode=666 devpts /dev/pts

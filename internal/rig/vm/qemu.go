@@ -13,6 +13,17 @@ import (
 
 const vmm = "qemu-system-x86_64"
 
+// backportVMM is that of Debian's backports, relative to the cache.
+const backportVMM = "qemu/usr/bin/" + vmm
+
+// program returns QEMU, and its first arguments. That of Debian's backports has the firmware elsewhere.
+func (c Config) program() []string {
+	if c.Backport {
+		return []string{unpacked.Path(backportVMM), "-L", "/usr/share/seabios"}
+	}
+	return []string{vmm}
+}
+
 // accelerator runs all CPUs on one thread. With a thread for each, QEMU 7.2 may translate code while another CPU
 // patches it, and the guest stops for ever, mostly at its boot.
 const accelerator = "tcg,thread=single"
@@ -43,12 +54,12 @@ func launchQEMU(cfg Config, nics []*qemu.NIC, more ...string) (*Guest, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := append(slices.Clone(cfg.Launcher), []string{
-		vmm, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+	args := slices.Concat(cfg.Launcher, cfg.program(), []string{
+		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-machine", "q35", "-accel", accelerator, "-m", strconv.Itoa(Memory), "-smp", strconv.Itoa(cfg.cpus()),
 		"-chardev", "socket,id=console,path=" + filepath.Join(g.dir, "console"), "-serial", "chardev:console",
 		"-qmp", "unix:" + g.qmpSocket() + ",server=on,wait=off", "-device", "pcie-root-port,chassis=1,id=" + PlugBus,
-	}...)
+	})
 	switch cfg.Boot {
 	case BootNetwork:
 		args = append(args, "-machine", "graphics=off") // the firmware prints on the serial line

@@ -89,7 +89,8 @@ type Config struct {
 	Launcher []string
 	// PlugPorts is the number of devices that can be attached while the guest of BootLibvirt runs.
 	PlugPorts int
-	// Backport selects the libvirt of Debian's backports, which supports passt. Debian 12's does not.
+	// Backport selects the libvirt of Debian's backports, which supports passt, and Debian 12's does not; or under
+	// BootQEMU the QEMU of them.
 	Backport bool
 }
 
@@ -146,7 +147,7 @@ func Missing() error {
 			missing = append(missing, err)
 		}
 	}
-	for _, file := range []string{"kernel/lib/modules", autoconfKernel, "busybox/bin/busybox", "dhclient/sbin/dhclient", "libvirt/usr/sbin/libvirtd", seedMaker, uefiCode, uefiVars, grubImage} {
+	for _, file := range []string{"kernel/lib/modules", autoconfKernel, "busybox/bin/busybox", "dhclient/sbin/dhclient", "libvirt/usr/sbin/libvirtd", backportVMM, seedMaker, uefiCode, uefiVars, grubImage} {
 		if _, err := os.Stat(unpacked.Path(file)); err != nil {
 			missing = append(missing, err)
 		}
