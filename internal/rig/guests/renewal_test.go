@@ -23,7 +23,18 @@ type renewing struct {
 	link func(ctx context.Context, up bool) error // nil: the client takes no notice of the link, and cannot be told to ask
 	// renew makes the client ask again; nil: the client does so by itself when the link comes back.
 	renew func(ctx context.Context) error
+	// outages stop the guest for longer than the lease, or set its clock. The client asks again afterwards.
+	outages []outage
 }
+
+// outage is what a guest may see of its VMM's life. Without an end it is over at once.
+type outage struct {
+	name       string
+	begin, end func(ctx context.Context) error
+}
+
+// outageLease is the time of the lease before an outage, in seconds.
+const outageLease = 2
 
 // renewalLease is how long the lease before a move is, in seconds. A client asks again after half of that time.
 const renewalLease = 20
@@ -70,19 +81,45 @@ func checkRenewal(ctx context.Context, t *testing.T, state string, g renewing) {
 		return
 	}
 	move("10.244.1.9/24", 0)
-	if err := g.link(ctx, false); err != nil {
-		t.Fatal(err)
+	relink := func() {
+		t.Helper()
+		if err := g.link(ctx, false); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(500 * time.Millisecond) // a client that polls the link has to see it down
+		if err := g.link(ctx, true); err != nil {
+			t.Fatal(err)
+		}
 	}
-	time.Sleep(500 * time.Millisecond) // a client that polls the link has to see it down
-	if err := g.link(ctx, true); err != nil {
-		t.Fatal(err)
-	}
+	relink()
 	if g.renew != nil {
 		if err := g.renew(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
 	has("the link down and up", "10.244.1.9/24")
+	if g.outages == nil {
+		return
+	}
+	next := netip.MustParsePrefix("10.244.1.10/24")
+	move(next.String(), outageLease)
+	relink()
+	has("the link down and up", next.String())
+	for _, o := range g.outages {
+		if err := o.begin(ctx); err != nil {
+			t.Fatalf("%s: %v", o.name, err)
+		}
+		// The guest gets another address only if it asks afterwards.
+		next = netip.PrefixFrom(next.Addr().Next(), next.Bits())
+		move(next.String(), outageLease)
+		if o.end != nil {
+			time.Sleep(2 * outageLease * time.Second)
+			if err := o.end(ctx); err != nil {
+				t.Fatalf("%s: %v", o.name, err)
+			}
+		}
+		has(o.name, next.String())
+	}
 }
 
 // TestRenewal: which DHCP clients take another address after a move, and when.
@@ -121,7 +158,8 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// TestRenewalManagers is TestRenewal with systemd-networkd in a guest in QEMU. NetworkManager is left out: after the
+// TestRenewalManagers is TestRenewal with systemd-networkd in a guest in QEMU, which is also stopped for longer than its
+// lease, and whose clock is set. NetworkManager is left out: after the
 // refusal of its earlier address it asks for that address again, with pauses that grow, and has not taken the other
 // within a minute.
 func TestRenewalManagers(t *testing.T) {
@@ -146,8 +184,23 @@ func TestRenewalManagers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Close()
+	qmp := func(command string) func(context.Context) error {
+		return func(ctx context.Context) error { return q.Execute(ctx, command, nil) }
+	}
+	set := func(change string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := guest.Run(ctx, "date -s @$(($(date +%s) "+change+"))")
+			return err
+		}
+	}
 	checkRenewal(ctx, t, n.State, renewing{
 		run:  guest.Run,
 		link: func(ctx context.Context, up bool) error { return q.Execute(ctx, "set_link", nic.Link(up)) },
+		outages: []outage{
+			{"QMP stop, longer than the lease", qmp("stop"), qmp("cont")},
+			{"QEMU stopped by SIGSTOP, longer than the lease", func(context.Context) error { return guest.Freeze() }, func(context.Context) error { return guest.Thaw() }},
+			{"the clock three days forward", set("+ 259200"), nil},
+			{"the clock six days back", set("- 518400"), nil},
+		},
 	})
 }

@@ -54,8 +54,15 @@ func (g *Guest) awaitQMP(ctx context.Context) (*QMP, error) {
 // Kill ends the guest's VMM at once, as a crash does. Destroy is still to be called.
 func (g *Guest) Kill() error { return g.vmm.kill() }
 
-// Freeze stops the VMM of BootQEMU or BootIncoming, which then answers nothing until Kill.
-func (g *Guest) Freeze() error {
+// Freeze stops the VMM of BootQEMU or BootIncoming, which then answers nothing until Thaw or Kill. The guest's clock
+// goes on meanwhile, and does not after Stop.
+func (g *Guest) Freeze() error { return g.signal(unix.SIGSTOP) }
+
+// Thaw lets the VMM go on.
+func (g *Guest) Thaw() error { return g.signal(unix.SIGCONT) }
+
+// signal signals the VMM.
+func (g *Guest) signal(signal unix.Signal) error {
 	first := g.vmm.cmd.Process.Pid
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", first))
 	if err != nil {
@@ -64,7 +71,7 @@ func (g *Guest) Freeze() error {
 	for _, child := range strings.Fields(string(children)) {
 		pid, err := strconv.Atoi(child)
 		if err == nil {
-			err = unix.Kill(pid, unix.SIGSTOP)
+			err = unix.Kill(pid, signal)
 		}
 		if err != nil {
 			return fmt.Errorf("VMM of guest %s: %w", g.name, err)
