@@ -153,9 +153,14 @@ func (e *Engine) Kill() error { return e.process.Kill() }
 // the field names of the CRI; nil: an empty message, and a response that does not matter. The error is the engine's
 // text.
 func (e *Engine) CRI(method string, request, response any) error {
+	return e.callCRI(runTime-time.Second, method, request, response)
+}
+
+// callCRI gives the call up at the limit, as a kubelet does.
+func (e *Engine) callCRI(limit time.Duration, method string, request, response any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), runTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, e.config.CRI, "-socket", e.Node.Path(Socket), "-timeout", (runTime - time.Second).String(), method)
+	cmd := exec.CommandContext(ctx, e.config.CRI, "-socket", e.Node.Path(Socket), "-timeout", limit.String(), method)
 	if request != nil {
 		text, err := json.Marshal(request)
 		if err != nil {

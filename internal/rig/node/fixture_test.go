@@ -236,6 +236,11 @@ func (x *engine) dump(p *Pod) string {
 	ns, err := os.Open(x.Node.Path(p.NetNS))
 	x.must(err)
 	defer ns.Close()
+	return x.settled(ns)
+}
+
+func (x *engine) settled(ns *os.File) string {
+	x.t.Helper()
 	text, err := lab.Namespace{File: ns}.Settled()
 	x.must(err)
 	return lab.Stable(text)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -254,61 +255,132 @@ func TestEngineRestart(t *testing.T) {
 	}
 }
 
-// TestEngineKilledInADD: the engine ends while its call of ADD runs. It may know nothing of the sandbox afterwards,
-// whose namespace is there. The kubelet runs the pod again, and a GC takes the rest of the wiring down.
-func TestEngineKilledInADD(t *testing.T) {
-	x := newEngine(t, Config{}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0, entry, `{"type": "gate"}`)})
-	const gate = "#!/bin/sh\n" + `echo "$$ $CNI_CONTAINERID $CNI_NETNS" >/run/gate.new && mv /run/gate.new /run/gate && exec sleep inf`
-	x.must(x.Node.WriteFile(CNIBin+"/gate", gate, 0o755))
-	c := PodConfig{Name: "interrupted", UID: "uid-of-interrupted", Annotations: redirect}
-	ended := make(chan error)
-	go func() {
-		_, err := x.RunPod(c)
-		ended <- err
-	}()
-	var pid int
-	var a attachment
-	nstest.Eventually(t, func() error {
-		text, err := os.ReadFile(x.Node.Path("/run/gate"))
+// TestEngineEndsInADD: the engine ends while its call of ADD runs, or gives the call up. It may know nothing of the
+// sandbox afterwards, whose namespace is there. After SIGKILL the call goes on without the engine, and may end when the
+// next engine has made another sandbox for the pod. A GC, or the engine itself, takes the rest of the wiring down.
+func TestEngineEndsInADD(t *testing.T) {
+	x := newEngine(t, Config{}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0, entry)})
+	x.must(os.Rename(x.Node.Path(CNIBin+"/guestwire"), x.Node.Path(CNIBin+"/real")))
+	x.must(x.Node.WriteFile(CNIBin+"/guestwire", gate, 0o755))
+	type call string
+	const (
+		killed   call = "the engine kills the call"
+		goesOn   call = "the call ends before the next engine starts"
+		endsLate call = "the call ends when the pod runs again"
+	)
+	for _, c := range []struct {
+		end  string
+		call call
+	}{{"given up", killed}, {"SIGTERM", killed}, {"SIGKILL", goesOn}, {"SIGKILL", endsLate}} {
+		t.Run(fmt.Sprintf("%s, %s", c.end, c.call), func(t *testing.T) {
+			x := x.as(t)
+			pod := PodConfig{Name: "interrupted", UID: "uid-of-interrupted", Annotations: redirect}
+			limit := runTime - time.Second
+			if c.end == "given up" {
+				limit = 2 * time.Second
+			}
+			x.Node.MustRun(t, "touch", gateClosed)
+			ended := make(chan error, 1)
+			go func() { ended <- x.callCRI(limit, "RunPodSandbox", map[string]any{"config": pod.sandbox()}, nil) }()
+			pid, id, ns := x.atGate()
+			switch c.end {
+			case "SIGTERM":
+				x.must(x.Stop())
+			case "SIGKILL":
+				x.must(x.Kill())
+			}
+			if err := <-ended; err == nil {
+				t.Fatal("RunPodSandbox succeeded")
+			}
+			// From now on the gate is open to other sandboxes.
+			x.Node.MustRun(t, "mv", gateClosed, gateClosed+"."+id)
+			open := func() {
+				x.Node.MustRun(t, "rm", gateClosed+"."+id)
+				x.awaitGone(pid)
+			}
+			switch c.call {
+			case killed:
+				x.awaitGone(pid)
+				open()
+			case goesOn:
+				open()
+				if text := x.settled(ns); !strings.Contains(text, "guestwire") {
+					t.Errorf("the call of ADD has not wired its sandbox:\n%s", text)
+				}
+			}
+			if c.end != "given up" {
+				x.must(x.Start())
+			}
+			pod.Attempt = 1
+			p := x.pod(pod)
+			x.launcher(p, 0)
+			g := x.guest(p, "eth0")
+			s := x.dial(p.Name, p.Addresses[0])
+			if c.call == endsLate {
+				open()
+			}
+			x.gc(x.attachment(p, "pods", "eth0"), p)
+			for _, line := range x.leftovers() {
+				if strings.Contains(line, id) && strings.HasPrefix(line, "file: ") {
+					t.Error(line)
+				}
+			}
+			if text := x.settled(ns); strings.Contains(text, "guestwire") {
+				t.Errorf("left in the namespace:\n%s", text)
+			}
+			ns.Close()
+			x.removeOthers(p)
+			x.echo(s)
+			x.leases(g)
+			g.Close()
+			x.must(p.End())
+			x.nothingLeft()
+		})
+	}
+}
+
+// gate is a script in the place of the plugin, which is called real. While gateClosed is a file, an ADD writes
+// gateReached: its process, the container's ID, and the namespace. Then it waits while that file is there, or that name
+// with the container's ID.
+const (
+	gateClosed  = "/run/gate-closed"
+	gateReached = "/run/gate-reached"
+	gate        = `#!/bin/bash
+if [ "$CNI_COMMAND" = ADD ] && [ -e ` + gateClosed + ` ]; then
+	echo "$$ $CNI_CONTAINERID $CNI_NETNS" >/run/gate-new && mv /run/gate-new ` + gateReached + `
+	while [ -e ` + gateClosed + ` ] || [ -e ` + gateClosed + `.$CNI_CONTAINERID ]; do sleep 0.02; done
+fi
+exec -a "$0" "${0%/*}/real"
+`
+)
+
+// atGate waits for a call of ADD at the gate, and returns its process, the container's ID and the open namespace.
+func (x *engine) atGate() (pid int, id string, ns *os.File) {
+	x.t.Helper()
+	var path string
+	nstest.Eventually(x.t, func() error {
+		text, err := os.ReadFile(x.Node.Path(gateReached))
 		if err == nil {
-			_, err = fmt.Sscan(string(text), &pid, &a.ContainerID, &a.netns)
+			_, err = fmt.Sscan(string(text), &pid, &id, &path)
 		}
 		return err
 	})
-	x.must(x.Kill())
-	if err := <-ended; err == nil {
-		t.Fatal("RunPodSandbox succeeded without an engine")
-	}
-	x.kill(pid)
-	wired := x.dump(&Pod{NetNS: a.netns, engine: x.Engine})
-	if !strings.Contains(wired, "guestwire") {
-		t.Fatalf("the sandbox is not wired:\n%s", wired)
-	}
+	x.Node.MustRun(x.t, "rm", gateReached)
+	ns, err := os.Open(x.Node.Path(path))
+	x.must(err)
+	x.t.Cleanup(func() { ns.Close() })
+	return pid, id, ns
+}
 
-	x.must(x.Node.WriteFile(CNIConf+"/10-pods.conflist", list("pods", 0, entry), 0o644))
-	x.must(x.Start())
-	c.Attempt = 1
-	p := x.pod(c)
-	x.launcher(p, 0)
-	g := x.guest(p, "eth0")
-	s := x.dial(p.Name, p.Addresses[0])
-	x.gc(x.attachment(p, "pods", "eth0"), p)
-	for _, line := range x.leftovers() {
-		if strings.Contains(line, a.ContainerID) && strings.HasPrefix(line, "file: ") {
-			t.Error(line)
+// awaitGone waits for the end of a process of the node.
+func (x *engine) awaitGone(pid int) {
+	x.t.Helper()
+	nstest.Eventually(x.t, func() error {
+		if _, err := os.Stat(x.Node.Path(fmt.Sprintf("/proc/%d", pid))); err == nil {
+			return fmt.Errorf("process %d runs", pid)
 		}
-	}
-	if _, err := os.Stat(x.Node.Path(a.netns)); err == nil { // containerd 2 removes the sandbox itself
-		if left := x.dump(&Pod{NetNS: a.netns, engine: x.Engine}); strings.Contains(left, "guestwire") {
-			t.Errorf("left in the namespace:\n%s", left)
-		}
-	}
-	x.removeOthers(p)
-	x.echo(s)
-	x.leases(g)
-	g.Close()
-	x.must(p.End())
-	x.nothingLeft()
+		return nil
+	})
 }
 
 // TestNodeCrash: the node ends with pods on it.
