@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -97,6 +98,41 @@ func testError(x *engine) {
 			}
 		}
 	}
+}
+
+// TestListMistakes: a list that the plugin cannot use fails ADD, and its DEL too has nothing to work with. The engine
+// then ends what the plugins before it have made: no address is left.
+func TestListMistakes(t *testing.T) {
+	handlers, lists := map[string]string{}, map[string]string{"10-pods.conflist": list("pods", 0)}
+	for name, m := range listMistakes {
+		handlers[name] = "/etc/cni/" + name + ".d"
+		lists["../"+name+".d/10-pods.conflist"] = list("pods", 0, strings.TrimSuffix(entry, "}")+", "+m.members+"}")
+	}
+	x := newEngine(t, Config{}, EngineConfig{Handlers: handlers}, lists)
+	x.Node.MustRun(t, "sh", "-ec", "touch /run/file && mkdir /run/read-only && mount -t tmpfs -o ro none /run/read-only")
+	for name, m := range listMistakes {
+		t.Run(name, func(t *testing.T) {
+			x := x.as(t)
+			_, err := x.RunPod(PodConfig{Name: name, UID: "uid-of-" + name, Handler: name, Annotations: redirect})
+			if err == nil || !strings.Contains(err.Error(), m.want) {
+				t.Errorf("%v, want %q", err, m.want)
+			}
+			if left := x.leftovers(); len(left) > 0 {
+				t.Fatalf("left:\n%s", strings.Join(left, "\n"))
+			}
+		})
+	}
+}
+
+// listMistakes are members of an entry that are wrong, and a part of the error.
+var listMistakes = map[string]struct{ members, want string }{
+	"owner":     {`"spec": {"owner": "vm"}`, "owner"},
+	"binding":   {`"spec": {"binding": {"redirekt": {}}}`, "redirekt"},
+	"type":      {`"trustPods": "yes"`, "trustPods"},
+	"relative":  {`"state": "guestwire"`, "guestwire"},
+	"state":     {`"state": "/run/file/state"`, "/run/file"},
+	"read-only": {`"state": "/run/read-only/guestwire"`, "read-only file system"},
+	"beside":    {`"binding": {"redirect": {}}`, "binding"},
 }
 
 // testLauncherKilled: another launcher serves the same guest.
@@ -228,12 +264,18 @@ func (x *engine) files(p *Pod) string {
 		filepath.Join(x.state, p.ID), filepath.Join(journals, x.record(p, "eth0").Namespace))
 }
 
-// TestEngineRestart: the engine ends and starts under a running guest, and then removes the pod.
+// TestEngineRestart: the engine ends and starts under a running guest, and then removes the pod. Sandboxes of the same
+// name that the plugin has refused do not keep it from starting.
 func TestEngineRestart(t *testing.T) {
 	x := newEngine(t, Config{}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0, entry)})
 	for name, end := range map[string]func() error{"SIGTERM": x.Stop, "SIGKILL": x.Kill} {
 		t.Run(name, func(t *testing.T) {
 			x := x.as(t)
+			for range 2 {
+				if _, err := x.RunPod(PodConfig{Name: "restart", UID: "uid-of-restart", Annotations: map[string]string{"guestwire/nic.eth0": "redirekt"}}); err == nil {
+					t.Fatal("no error")
+				}
+			}
 			p := x.pod(PodConfig{Name: "restart", Annotations: redirect})
 			x.launcher(p, 0)
 			g := x.guest(p, "eth0")
@@ -247,6 +289,10 @@ func TestEngineRestart(t *testing.T) {
 			x.leases(g)
 			if err := nstest.Difference(before, x.dump(p)); err != nil {
 				t.Error(err)
+			}
+			addresses := p.Addresses
+			if x.must(p.inspect()); !slices.Equal(p.Addresses, addresses) {
+				t.Errorf("the engine reports the addresses %v, and has reported %v", p.Addresses, addresses)
 			}
 			g.Close()
 			x.must(p.End())
