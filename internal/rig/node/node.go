@@ -275,7 +275,7 @@ func (n *Node) Command(ctx context.Context, program string, args ...string) *exe
 	cmd := exec.CommandContext(ctx, "/bin/sh", words...)
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second // more than a busy machine needs to read the rest of the output
 	return cmd
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -94,6 +95,13 @@ func TestNRI(t *testing.T) {
 			err := daemon.Kill()
 			daemon = x.daemon("-devices", "")
 			return err
+		},
+		// The engine waits two seconds for a plugin's answer, and then leaves the plugin out.
+		"daemon slow": func(x *engine) error {
+			err := daemon.Signal(syscall.SIGSTOP)
+			p := x.pod(PodConfig{Name: "meanwhile", Annotations: redirect})
+			_, _ = p.StartContainer(annotated(p)) // without records, as if no daemon ran
+			return errors.Join(err, daemon.Signal(syscall.SIGCONT), p.End())
 		},
 	} {
 		run(name, func(x *engine) {

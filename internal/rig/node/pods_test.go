@@ -306,8 +306,7 @@ func TestEngineRestart(t *testing.T) {
 // next engine has made another sandbox for the pod. A GC, or the engine itself, takes the rest of the wiring down.
 func TestEngineEndsInADD(t *testing.T) {
 	x := newEngine(t, Config{}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0, entry)})
-	x.must(os.Rename(x.Node.Path(CNIBin+"/guestwire"), x.Node.Path(CNIBin+"/real")))
-	x.must(x.Node.WriteFile(CNIBin+"/guestwire", gate, 0o755))
+	gate := x.Node.NewGate(t, "guestwire")
 	type call string
 	const (
 		killed   call = "the engine kills the call"
@@ -325,10 +324,10 @@ func TestEngineEndsInADD(t *testing.T) {
 			if c.end == "given up" {
 				limit = 2 * time.Second
 			}
-			x.Node.MustRun(t, "touch", gateClosed)
+			gate.Close(t)
 			ended := make(chan error, 1)
 			go func() { ended <- x.callCRI(limit, "RunPodSandbox", map[string]any{"config": pod.sandbox()}, nil) }()
-			pid, id, ns := x.atGate()
+			held := gate.Reached(t)
 			switch c.end {
 			case "SIGTERM":
 				x.must(x.Stop())
@@ -338,19 +337,14 @@ func TestEngineEndsInADD(t *testing.T) {
 			if err := <-ended; err == nil {
 				t.Fatal("RunPodSandbox succeeded")
 			}
-			// From now on the gate is open to other sandboxes.
-			x.Node.MustRun(t, "mv", gateClosed, gateClosed+"."+id)
-			open := func() {
-				x.Node.MustRun(t, "rm", gateClosed+"."+id)
-				x.awaitGone(pid)
-			}
 			switch c.call {
 			case killed:
-				x.awaitGone(pid)
-				open()
+				held.Ended(t)
+				held.Open(t)
 			case goesOn:
-				open()
-				if text := x.settled(ns); !strings.Contains(text, "guestwire") {
+				held.Open(t)
+				held.Ended(t)
+				if text := x.settled(held.NetNS); !strings.Contains(text, "guestwire") {
 					t.Errorf("the call of ADD has not wired its sandbox:\n%s", text)
 				}
 			}
@@ -363,18 +357,19 @@ func TestEngineEndsInADD(t *testing.T) {
 			g := x.guest(p, "eth0")
 			s := x.dial(p.Name, p.Addresses[0])
 			if c.call == endsLate {
-				open()
+				held.Open(t)
+				held.Ended(t)
 			}
 			x.gc(x.attachment(p, "pods", "eth0"), p)
 			for _, line := range x.leftovers() {
-				if strings.Contains(line, id) && strings.HasPrefix(line, "file: ") {
+				if strings.Contains(line, held.ID) && strings.HasPrefix(line, "file: ") {
 					t.Error(line)
 				}
 			}
-			if text := x.settled(ns); strings.Contains(text, "guestwire") {
+			if text := x.settled(held.NetNS); strings.Contains(text, "guestwire") {
 				t.Errorf("left in the namespace:\n%s", text)
 			}
-			ns.Close()
+			held.NetNS.Close()
 			x.removeOthers(p)
 			x.echo(s)
 			x.leases(g)
@@ -383,50 +378,6 @@ func TestEngineEndsInADD(t *testing.T) {
 			x.nothingLeft()
 		})
 	}
-}
-
-// gate is a script in the place of the plugin, which is called real. While gateClosed is a file, an ADD writes
-// gateReached: its process, the container's ID, and the namespace. Then it waits while that file is there, or that name
-// with the container's ID.
-const (
-	gateClosed  = "/run/gate-closed"
-	gateReached = "/run/gate-reached"
-	gate        = `#!/bin/bash
-if [ "$CNI_COMMAND" = ADD ] && [ -e ` + gateClosed + ` ]; then
-	echo "$$ $CNI_CONTAINERID $CNI_NETNS" >/run/gate-new && mv /run/gate-new ` + gateReached + `
-	while [ -e ` + gateClosed + ` ] || [ -e ` + gateClosed + `.$CNI_CONTAINERID ]; do sleep 0.02; done
-fi
-exec -a "$0" "${0%/*}/real"
-`
-)
-
-// atGate waits for a call of ADD at the gate, and returns its process, the container's ID and the open namespace.
-func (x *engine) atGate() (pid int, id string, ns *os.File) {
-	x.t.Helper()
-	var path string
-	nstest.Eventually(x.t, func() error {
-		text, err := os.ReadFile(x.Node.Path(gateReached))
-		if err == nil {
-			_, err = fmt.Sscan(string(text), &pid, &id, &path)
-		}
-		return err
-	})
-	x.Node.MustRun(x.t, "rm", gateReached)
-	ns, err := os.Open(x.Node.Path(path))
-	x.must(err)
-	x.t.Cleanup(func() { ns.Close() })
-	return pid, id, ns
-}
-
-// awaitGone waits for the end of a process of the node.
-func (x *engine) awaitGone(pid int) {
-	x.t.Helper()
-	nstest.Eventually(x.t, func() error {
-		if _, err := os.Stat(x.Node.Path(fmt.Sprintf("/proc/%d", pid))); err == nil {
-			return fmt.Errorf("process %d runs", pid)
-		}
-		return nil
-	})
 }
 
 // TestNodeCrash: the node ends with pods on it.
@@ -546,7 +497,15 @@ func TestUserNamespace(t *testing.T) {
 		p := x.pod(PodConfig{Name: binding, Annotations: map[string]string{"guestwire/nic.eth0": binding}, UserNamespace: 200000})
 		x.launcher(p, 0)
 		g := x.guest(p, "eth0")
-		x.echo(x.dial(p.Name, p.Addresses[0]))
+		s := x.dial(p.Name, p.Addresses[0])
+		x.echo(s)
+		addresses := p.Addresses
+		x.must(errors.Join(x.Kill(), x.Start(), p.inspect()))
+		if !slices.Equal(p.Addresses, addresses) {
+			t.Errorf("after a restart the engine reports the addresses %v, and has reported %v", p.Addresses, addresses)
+		}
+		x.echo(s)
+		x.leases(g)
 		g.Close()
 		x.must(p.End())
 		x.nothingLeft()

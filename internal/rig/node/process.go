@@ -24,6 +24,8 @@ type Process struct {
 	Ended chan struct{}
 	// Err is nil if the program ended with 0.
 	Err error
+
+	enter int // nsenter's process
 }
 
 // Start starts a program in the node, which runs until Stop, Kill or the node's end. The name is that of its log,
@@ -64,6 +66,7 @@ func (n *Node) Start(name string, words ...string) (*Process, error) {
 		<-p.Ended
 		return nil, fmt.Errorf("start %s: %w\n%s", name, err, p.Tail(20))
 	}
+	p.enter = cmd.Process.Pid
 	n.parts = append(n.parts, p)
 	return p, nil
 }
@@ -90,8 +93,15 @@ func (p *Process) child(cmd *exec.Cmd) (int, error) {
 // stopTime is how long Stop waits.
 const stopTime = time.Minute
 
-// Signal sends a signal to the program.
-func (p *Process) Signal(s syscall.Signal) error { return syscall.Kill(p.Pid, s) }
+// Signal sends a signal to the program. nsenter(1) stops when the program stops, and then wakes the program when it is
+// woken itself.
+func (p *Process) Signal(s syscall.Signal) error {
+	err := syscall.Kill(p.Pid, s)
+	if err == nil && s == syscall.SIGCONT {
+		err = syscall.Kill(p.enter, s)
+	}
+	return err
+}
 
 // Stop ends the program by SIGTERM and waits for its end. Its exit status does not matter.
 func (p *Process) Stop() error { return p.end(syscall.SIGTERM) }

@@ -140,3 +140,90 @@ func (n *Node) Network(t testing.TB) *nstest.Namespace {
 	t.Helper()
 	return nstest.Adopt(t, "node", fmt.Sprintf("/proc/%d/ns/net", n.Pid))
 }
+
+// Gate is a script in the place of a CNI plugin. It can hold a call of ADD before the plugin begins.
+type Gate struct{ node *Node }
+
+// The files of a gate. While gateClosed is there, the next ADD writes gateReached. It waits while gateHeld and its
+// container's ID is a file.
+const (
+	gateClosed  = "/run/gate-closed"
+	gateReached = "/run/gate-reached"
+	gateHeld    = "/run/gate-held-"
+)
+
+const gateScript = `#!/bin/bash
+if [ "$CNI_COMMAND" = ADD ] && mv ` + gateClosed + " " + gateHeld + `$CNI_CONTAINERID 2>/dev/null; then
+	echo "$$ $CNI_CONTAINERID $CNI_NETNS" >/run/gate-new && mv /run/gate-new ` + gateReached + `
+	while [ -e ` + gateHeld + `$CNI_CONTAINERID ]; do sleep 0.02; done
+fi
+exec -a "$0" "$0-real"
+`
+
+// NewGate puts a gate before a plugin of CNIBin for as long as the test.
+func (n *Node) NewGate(t testing.TB, plugin string) Gate {
+	t.Helper()
+	plugin = filepath.Join(CNIBin, plugin)
+	n.MustRun(t, "mv", plugin, plugin+"-real")
+	t.Cleanup(func() { n.MustRun(t, "mv", plugin+"-real", plugin) })
+	if err := n.WriteFile(plugin, gateScript, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return Gate{n}
+}
+
+// Close holds the next call of ADD, and no other.
+func (g Gate) Close(t testing.TB) {
+	t.Helper()
+	g.node.MustRun(t, "touch", gateClosed)
+}
+
+// Held is a call of ADD at a gate.
+type Held struct {
+	// Pid is the plugin's process in the node.
+	Pid int
+	// ID is the container's.
+	ID string
+	// NetNS is CNI_NETNS, open for as long as the test.
+	NetNS *os.File
+
+	gate Gate
+}
+
+// Reached waits for the call that the gate holds.
+func (g Gate) Reached(t testing.TB) *Held {
+	t.Helper()
+	h := &Held{gate: g}
+	var path string
+	nstest.Eventually(t, func() error {
+		text, err := os.ReadFile(g.node.Path(gateReached))
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &h.Pid, &h.ID, &path)
+		}
+		return err
+	})
+	g.node.MustRun(t, "rm", gateReached)
+	var err error
+	if h.NetNS, err = os.Open(g.node.Path(path)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.NetNS.Close() })
+	return h
+}
+
+// Open lets the call go on.
+func (h *Held) Open(t testing.TB) {
+	t.Helper()
+	h.gate.node.MustRun(t, "rm", gateHeld+h.ID)
+}
+
+// Ended waits until the call has ended.
+func (h *Held) Ended(t testing.TB) {
+	t.Helper()
+	nstest.Eventually(t, func() error {
+		if _, err := os.Stat(h.gate.node.Path(fmt.Sprintf("/proc/%d", h.Pid))); err == nil {
+			return fmt.Errorf("process %d runs", h.Pid)
+		}
+		return nil
+	})
+}
