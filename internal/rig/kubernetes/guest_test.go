@@ -2,7 +2,10 @@ package kubernetes
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -114,7 +117,7 @@ func (c *Cluster) testScale(t *testing.T) {
 		c.wait(t, "scale", fmt.Sprintf("jsonpath={.status.readyReplicas}=%d", replicas), "deployment/vm")
 		c.took(fmt.Sprintf("a Deployment is scaled from 0 to %d VM pods, until all are ready", replicas), began)
 		t.Run("guests", func(t *testing.T) {
-			names := strings.Fields(c.Kubectl(t, "", "get", "--namespace=scale", "pods", "--output=jsonpath={.items[*].metadata.name}"))
+			names := strings.Fields(c.pods(t, "scale", "vm"))
 			if len(names) != replicas {
 				t.Fatalf("pods: %q", names)
 			}
@@ -150,11 +153,14 @@ func (c *Cluster) testErrors(t *testing.T) {
 	})
 }
 
+// tunLimit asks the device plugin for /dev/net/tun.
+const tunLimit = "    resources: {limits: {guestwire/tun: 1}}"
+
 // testRestarts restarts what a running guest does not need: kubelet, engine and DaemonSet.
 func (c *Cluster) testRestarts(t *testing.T) {
 	c.wantNoLeftovers(t, func(t *testing.T) {
 		c.namespace(t, "restarts", restricted)
-		c.apply(t, "restarts", idle("client"), launcher{name: "vm"}.pod(), service("vm"))
+		c.apply(t, "restarts", idle("client"), launcher{name: "vm", container: tunLimit}.pod(), service("vm"))
 		p, s := c.guestRuns(t, "restarts", "vm")
 		pings := newPings(t, c.pod(t, "restarts", "client").Namespace, p.address)
 
@@ -170,7 +176,7 @@ func (c *Cluster) testRestarts(t *testing.T) {
 			return nil
 		})
 		s.goesOn(t)
-		c.apply(t, "restarts", launcher{name: "kubelet", container: "    resources: {limits: {guestwire/tun: 1}}"}.pod())
+		c.apply(t, "restarts", launcher{name: "kubelet", container: tunLimit}.pod())
 		c.pod(t, "restarts", "kubelet")
 
 		t.Log("the engine is restarted")
@@ -202,6 +208,75 @@ func (c *Cluster) testRestarts(t *testing.T) {
 	})
 }
 
+// testInterrupted restarts kubelet and engine while the plugin's ADD runs for a pod. The kubelet runs the pod again.
+func (c *Cluster) testInterrupted(t *testing.T) {
+	c.wantNoLeftovers(t, func(t *testing.T) {
+		c.namespace(t, "interrupted", restricted)
+		gate := c.NewGate(t, "portmap") // the plugin before guestwire
+		kubelet := func() { c.Start(t, "kubelet") }
+		engine := func() {
+			if err := c.Engine.Start(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, restart := range []struct {
+			name  string
+			end   func() error
+			start func()
+		}{
+			{"kubelet-term", func() error { return c.parts["kubelet"].Stop() }, kubelet},
+			{"kubelet-kill", func() error { return c.parts["kubelet"].Kill() }, kubelet},
+			{"engine-term", c.Engine.Stop, engine},
+			{"engine-kill", c.Engine.Kill, engine},
+		} {
+			gate.Close(t)
+			c.apply(t, "interrupted", launcher{name: restart.name}.pod())
+			held := gate.Reached(t)
+			release := c.holdNamespace(t, held.NetNS)
+			held.Open(t)
+			nstest.Eventually(t, func() error {
+				_, err := c.Run("pgrep", "-x", "guestwire")
+				return err
+			})
+			if err := restart.end(); err != nil {
+				t.Fatal(err)
+			}
+			release()
+			restart.start()
+			p := c.pod(t, "interrupted", restart.name)
+			if p.sandbox == held.ID {
+				t.Errorf("%s: the pod has the sandbox whose ADD was interrupted", restart.name)
+			}
+			c.boot(t, p, "eth0")
+			c.Kubectl(t, "", "delete", "--namespace=interrupted", "pod", restart.name, "--timeout="+patience.String())
+		}
+	})
+}
+
+// holdNamespace keeps guestwire's calls from working on a namespace until it is released.
+func (c *Cluster) holdNamespace(t testing.TB, ns *os.File) (release func()) {
+	t.Helper()
+	info, err := ns.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := c.Path(fmt.Sprintf("/run/guestwire.lock/%d", info.Sys().(*syscall.Stat_t).Ino))
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil { // the first pod's ADD would
+		t.Fatal(err)
+	}
+	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err == nil {
+		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		os.Remove(path)
+		lock.Close()
+	}
+}
+
 // pluginSocket is the device plugin's, which the kubelet removes when it starts.
 const pluginSocket = "/var/lib/kubelet/device-plugins/guestwire-tun.sock"
 
@@ -215,13 +290,20 @@ func (c *Cluster) inode(t testing.TB, path string) string {
 	return strings.TrimSpace(out)
 }
 
+// pods returns the names of the pods with a label app.
+func (c *Cluster) pods(t testing.TB, namespace, app string) string {
+	t.Helper()
+	return c.Kubectl(t, "", "get", "--namespace="+namespace, "pods", "--selector=app="+app, "--output=jsonpath={.items[*].metadata.name}")
+}
+
 // testReboot kills the whole node and starts it again, with all of its files but those of /run.
 func (c *Cluster) testReboot(t *testing.T) {
 	c.wantNoLeftovers(t, func(t *testing.T) {
 		c.namespace(t, "reboot", restricted)
-		c.apply(t, "reboot", launcher{name: "vm"}.deployment(2))
+		c.apply(t, "reboot", launcher{name: "vm"}.deployment(2), launcher{name: "device", container: tunLimit}.deployment(1))
 		c.wait(t, "reboot", "jsonpath={.status.readyReplicas}=2", "deployment/vm")
-		names := strings.Fields(c.Kubectl(t, "", "get", "--namespace=reboot", "pods", "--output=jsonpath={.items[*].metadata.name}"))
+		c.wait(t, "reboot", "jsonpath={.status.readyReplicas}=1", "deployment/device")
+		names, device := strings.Fields(c.pods(t, "reboot", "vm")), c.pods(t, "reboot", "device")
 		began := time.Now()
 		c.Reboot(t)
 		for _, name := range names {
@@ -234,5 +316,15 @@ func (c *Cluster) testReboot(t *testing.T) {
 				c.boot(t, c.pod(t, "reboot", name), "eth0")
 			}
 		})
+		// The kubelet admits pods before the device plugin is there. Those that ask it for a device do not come back.
+		c.event(t, "reboot", device, "Allocate failed", "guestwire/tun")
+		var next string
+		nstest.Eventually(t, func() error {
+			if next = strings.Trim(strings.ReplaceAll(c.pods(t, "reboot", "device"), device, ""), " "); next == "" {
+				return fmt.Errorf("the Deployment has no pod instead of %s", device)
+			}
+			return nil
+		})
+		c.boot(t, c.pod(t, "reboot", next), "eth0")
 	})
 }

@@ -34,6 +34,7 @@ func TestKubernetes(t *testing.T) {
 		{"vm", c.testVM},
 		{"errors", c.testErrors},
 		{"restarts", c.testRestarts},
+		{"interrupted", c.testInterrupted},
 		{"upgrade", c.testUpgrade},
 		{"scale", c.testScale},
 		{"reboot", c.testReboot},
