@@ -105,25 +105,3 @@ func (list boxes) has(to netip.AddrPort, protocol uint8) bool {
 	}
 	return false
 }
-
-// resumed drops a first packet from outside that is not the first one of its connection. When a connection of the
-// guest is cut, the other side's next packet may come before the guest's. Connection tracking would take the rest of
-// the connection for one that others have opened, and the guest's packets for answers. UDP has no such beginning. Where
-// an authentication header hides the beginning, the packet is dropped.
-func (t forwarding) resumed(more ...firewall.Match) []firewall.Rule {
-	if len(t.egress) == 0 {
-		return nil
-	}
-	const chunk, initiation = 12, 1 // where the type of the first chunk is, and INIT (RFC 9260 section 3.2)
-	of := func(protocol uint8, m firewall.Match) firewall.Rule {
-		return rule(drop(firewall.NoConnection), append(slices.Clone(more), firewall.Protocol{Number: protocol}, m)...)
-	}
-	rules := []firewall.Rule{
-		of(firewall.ProtocolTCP, firewall.Opening{Inverted: true}),
-		of(firewall.ProtocolSCTP, firewall.Bytes{Header: firewall.Transport, Offset: chunk, Value: []byte{initiation}, Inverted: true}),
-	}
-	if t.has(6) {
-		rules = append(rules, rule(drop(firewall.NoConnection), slices.Concat(more, t.authenticated())...))
-	}
-	return rules
-}
