@@ -37,7 +37,7 @@ func (p *Plan) completeChecksums(t forwarding) {
 	}
 	if p.found.EarlyChecksums && !p.found.ClearsChecksums && len(tables) > 0 {
 		p.warn("%s of %s does not hold against the guest's root: this kernel takes frames whose checksum begins before the packet, and the guest can change the port, the protocol and the address of a packet after the rules have looked; load the modules (modprobe -a sch_ingress cls_u32 act_vlan) and call Setup again, or use a newer kernel, such as Linux 6.18, which refuses such frames",
-			p.egressField(), p.names.NIC)
+			policyOf(p.spec, Networks{}).Field(), p.names.NIC)
 	}
 	p.makeTables = append(p.makeTables, func() []firewall.Table { return tables })
 }
@@ -49,7 +49,7 @@ func (p *Plan) warnIncomplete(v int) {
 		what = "the port, the protocol and the address"
 	}
 	p.warn("%s of %s does not hold against the guest's root for IPv%d, as this kernel cannot complete checksums by a rule: the guest can change %s of a packet after the rules have looked; load the modules (modprobe -a nft_compat xt_CHECKSUM) and call Setup again",
-		p.egressField(), p.names.NIC, v, what)
+		policyOf(p.spec, Networks{}).Field(), p.names.NIC, v, what)
 }
 
 // clearingFilters do for checksums that begin in the Ethernet header what completeChecksums does for the others. Some
@@ -62,7 +62,7 @@ func (p *Plan) warnIncomplete(v int) {
 //
 // The filters come after those of the responder, and one number has one protocol.
 func (p *Plan) clearingFilters() []netstate.Filter {
-	if !p.hasEgress() || !p.found.EarlyChecksums || !p.found.ClearsChecksums {
+	if !policyOf(p.spec, Networks{}).IsSet() || !p.found.EarlyChecksums || !p.found.ClearsChecksums {
 		return nil
 	}
 	var filters []netstate.Filter

@@ -9,21 +9,42 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// egressSets are the names of the sets by which the chain egress decides: what egressSet has is allowed, else what
+// judging are the names of the sets by which the kernel decides: what allowedSet has is allowed, else what
 // PinnableSet and PinSet have, and the rest is refused. A set may be missing.
-var egressSets = []func(version int) string{egressSet, firewall.PinnableSet, firewall.PinSet}
+var judging = []func(version int) string{allowedSet, firewall.PinnableSet, firewall.PinSet}
 
-// EgressSets are the sets of the kernel for Judge, without boxes; none: every connection is allowed.
-func (p *Plan) EgressSets() (sets []firewall.Destinations) {
-	if !slices.ContainsFunc(p.Tables(), func(t firewall.Table) bool { return len(t.Destinations) > 0 }) {
-		return nil
-	}
-	for _, name := range egressSets {
+// Judging are the sets of the kernel for Judge, without boxes.
+func Judging() (sets []firewall.Destinations) {
+	for _, name := range judging {
 		for _, v := range []int{4, 6} {
 			sets = append(sets, firewall.DestinationsOf(name(v), v, nil)...)
 		}
 	}
 	return sets
+}
+
+// Judge returns a function that reports whether the sets refuse the first packet of a connection. The sets are those of
+// Judging, with the kernel's boxes.
+func Judge(sets []firewall.Destinations) (refused func(to netip.AddrPort, protocol uint8) bool) {
+	of := map[string]boxes{}
+	for _, s := range sets {
+		of[s.Name] = sorted(s.Boxes)
+	}
+	return func(to netip.AddrPort, protocol uint8) bool {
+		has := func(name func(version int) string) bool {
+			set := name(version(to.Addr()))
+			return of[set].has(to, protocol) || of[firewall.AllPortsSet(set)].has(to, protocol)
+		}
+		return !has(allowedSet) && !(has(firewall.PinnableSet) && has(firewall.PinSet))
+	}
+}
+
+// EgressSets are the sets of the kernel for Judge, without boxes; none: every connection is allowed.
+func (p *Plan) EgressSets() []firewall.Destinations {
+	if !slices.ContainsFunc(p.Tables(), func(t firewall.Table) bool { return len(t.Destinations) > 0 }) {
+		return nil
+	}
+	return Judging()
 }
 
 // Judge returns a function that reports of a tracked connection whether the chain egress would refuse its first
@@ -33,20 +54,13 @@ func (p *Plan) EgressSets() (sets []firewall.Destinations) {
 func (p *Plan) Judge(now netstate.Snapshot, sets []firewall.Destinations) func(from netip.Addr, to netip.AddrPort, protocol uint8) bool {
 	behind, local := p.behindTap(), addressesOf(now)
 	own := slices.Concat(behind, p.spec.Guard.Prefixes)
-	of := map[string]boxes{}
-	for _, s := range sets {
-		of[s.Name] = sorted(s.Boxes)
-	}
+	refused := Judge(sets)
 	return func(from netip.Addr, to netip.AddrPort, protocol uint8) bool {
 		a := to.Addr()
 		if !contains(own, from) || local[from] || contains(behind, a) || local[a] || a.IsLoopback() {
 			return false
 		}
-		has := func(name func(version int) string) bool {
-			set := name(version(a))
-			return of[set].has(to, protocol) || of[firewall.AllPortsSet(set)].has(to, protocol)
-		}
-		return !has(egressSet) && !(has(firewall.PinnableSet) && has(firewall.PinSet))
+		return refused(to, protocol)
 	}
 }
 

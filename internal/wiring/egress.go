@@ -9,60 +9,61 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-func (p *Plan) hasEgress() bool { return len(p.spec.Egress)+len(p.spec.EgressWithin) > 0 }
+// Policy is where a guest may open connections: the lists of a Spec, and what their names mean in a namespace. Without
+// entries it allows everything.
+type Policy struct {
+	Egress, Within []infra.Egress // Spec.Egress and Spec.EgressWithin
+	// Networks are those of the NIC's link, without the next hops in them: what nic-networks means.
+	Networks []netip.Prefix
+	NextHops []netip.Addr
+	// Resolvers are the Spec's.
+	Resolvers []netip.Addr
+}
 
-// egressField is the field of the policy, for errors about all of it.
-func (p *Plan) egressField() string {
-	if len(p.spec.Egress) == 0 {
+// IsSet reports whether the policy has entries.
+func (p Policy) IsSet() bool { return len(p.Egress)+len(p.Within) > 0 }
+
+// Field is the field of the policy, for errors about all of it.
+func (p Policy) Field() string {
+	if len(p.Egress) == 0 {
 		return "egressWithin"
 	}
 	return "egress"
 }
 
-// checkEgress refuses a policy that no rule can keep. Another binding of infra.Auto may be able to.
-func (p *Plan) checkEgress(nic netstate.Link) error {
-	if !p.hasEgress() {
-		return nil
-	}
-	if p.found.NoNFTables {
-		return &cache.FieldError{Field: p.egressField(), Reason: "this kernel has no nf_tables, which would look up where the guest's connections go: load them (modprobe nf_tables), then take the NIC down if it is wired (Teardown), and call Setup; or leave this field out"}
-	}
-	if !p.binding.traits().routes {
-		return &infra.RefusedError{NIC: nic.Name, Binding: p.spec.Binding.Kind(), Reason: "egress is about connections, and nobody tracks the guest's there"}
-	}
-	return nil
-}
-
-// egress are the destinations to which the guest may open connections, a set for each family of the guest; none:
-// everything.
-func (p *Plan) egress(nic netstate.Link, ends []end) (sets []firewall.Destinations, err error) {
-	if !p.hasEgress() {
+// Allowed are the destinations to which the guest may open connections, by the versions of IP; none: everything. The
+// error is a *cache.FieldError for a policy that makes too many sets or too large ones.
+func (p Policy) Allowed(versions []int) (sets []firewall.Destinations, err error) {
+	if !p.IsSet() {
 		return nil, nil
 	}
-	return p.destinations(ends, egressSet, func(v int) ([]firewall.Box, bool) { return p.boxes(nic, v, allowed) })
+	return p.destinations(versions, allowedSet, func(v int) ([]firewall.Box, bool) { return p.boxes(v, allowed) })
 }
 
-// pinnable are the destinations that a pin may open, of those that the guest can reach; none: Spec.Egress does not end
-// with a refusal of all, and there are no pins.
-func (p *Plan) pinnable(nic netstate.Link, ends []end) (sets []firewall.Destinations, err error) {
-	if n := len(p.spec.Egress); n == 0 || !p.spec.Egress[n-1].Refuse {
+// Pinnable are the destinations that a pin may open, without the ranges that the guest cannot reach; none: Egress does
+// not end with a refusal of all, and there are no pins.
+func (p Policy) Pinnable(versions []int, unreached []Range) (sets []firewall.Destinations, err error) {
+	if n := len(p.Egress); n == 0 || !p.Egress[n-1].Refuse {
 		return nil, nil
 	}
-	return p.destinations(ends, firewall.PinnableSet, func(v int) ([]firewall.Box, bool) {
-		boxes, ok := p.boxes(nic, v, pinnable)
-		for _, n := range p.unreached(v) {
-			boxes = without(boxes, n[0], n[1])
+	return p.destinations(versions, firewall.PinnableSet, func(v int) ([]firewall.Box, bool) {
+		boxes, ok := p.boxes(v, pinnable)
+		for _, r := range unreached {
+			boxes = r.without(boxes)
 		}
 		return boxes, ok
 	})
 }
 
-// without returns the boxes without the addresses from first to last.
-func without(boxes []firewall.Box, first, last netip.Addr) (rest []firewall.Box) {
+// Range are addresses of one version of IP, both ends included.
+type Range struct{ First, Last netip.Addr }
+
+// without returns the boxes without the addresses of the range.
+func (r Range) without(boxes []firewall.Box) (rest []firewall.Box) {
+	first, last := r.First, r.Last
 	for _, b := range boxes {
 		if last.Less(b.First) || b.Last.Less(first) {
 			rest = append(rest, b)
@@ -79,17 +80,15 @@ func without(boxes []firewall.Box, first, last netip.Addr) (rest []firewall.Box)
 	return rest
 }
 
-// destinations are the sets of the boxes, for each family of the guest.
-func (p *Plan) destinations(ends []end, name func(v int) string, boxesOf func(v int) ([]firewall.Box, bool)) (sets []firewall.Destinations, err error) {
-	for _, e := range ends {
-		v := version(e.guest)
+// destinations are the sets of the boxes, by the versions of IP.
+func (p Policy) destinations(versions []int, name func(v int) string, boxesOf func(v int) ([]firewall.Box, bool)) (sets []firewall.Destinations, err error) {
+	for _, v := range versions {
 		boxes, ok := boxesOf(v)
 		if !ok {
-			return nil, &cache.FieldError{Field: p.egressField(), Reason: fmt.Sprintf("it makes more than %d ranges of addresses and ports of IPv%d, or too many for the kernel, as entries with ports overlap other networks: name fewer", maxBoxes, v)}
+			return nil, &cache.FieldError{Field: p.Field(), Reason: fmt.Sprintf("it makes more than %d ranges of addresses and ports of IPv%d, or too many for the kernel, as entries with ports overlap other networks: name fewer", maxBoxes, v)}
 		}
 		sets = append(sets, firewall.DestinationsOf(name(v), v, boxes)...)
 	}
-	p.policy = append(p.policy, sets...)
 	return sets, nil
 }
 
@@ -103,9 +102,9 @@ const (
 	mostKnown = 256 // segments that differ and are kept
 )
 
-func egressSet(v int) string { return fmt.Sprintf("egress-%d", v) }
+func allowedSet(v int) string { return fmt.Sprintf("egress-%d", v) }
 
-// addressRange are the addresses that an entry of Spec.Egress or EgressWithin is about.
+// addressRange are the addresses that an entry is about.
 type addressRange struct {
 	first, last netip.Addr
 	entry       int
@@ -122,8 +121,8 @@ func translated(a netip.Addr) netip.Addr {
 }
 
 // ranges are those of all entries, in one version of IP.
-func (p *Plan) ranges(nic netstate.Link, v int) (ranges []addressRange) {
-	for i, e := range slices.Concat(p.spec.Egress, p.spec.EgressWithin) {
+func (p Policy) ranges(v int) (ranges []addressRange) {
+	for i, e := range slices.Concat(p.Egress, p.Within) {
 		add := func(first, last netip.Addr) {
 			if first.Is4() && v == 6 {
 				first, last = translated(first), translated(last)
@@ -134,9 +133,9 @@ func (p *Plan) ranges(nic netstate.Link, v int) (ranges []addressRange) {
 		}
 		switch e.To {
 		case syntax.NICNetworks:
-			p.addNetworks(nic, add)
+			p.addNetworks(add)
 		case syntax.Resolvers:
-			for _, a := range p.spec.DNS.Servers {
+			for _, a := range p.Resolvers {
 				a = a.Unmap().WithZone("")
 				add(a, a)
 			}
@@ -150,11 +149,10 @@ func (p *Plan) ranges(nic netstate.Link, v int) (ranges []addressRange) {
 }
 
 // addNetworks adds the networks of the NIC's link without the next hops in them.
-func (p *Plan) addNetworks(nic netstate.Link, add func(first, last netip.Addr)) {
-	on := p.nicNetworks(nic)
-	for _, n := range on.Networks {
+func (p Policy) addNetworks(add func(first, last netip.Addr)) {
+	for _, n := range p.Networks {
 		first, last := n.Addr(), firewall.LastOf(n)
-		for _, h := range on.NextHops {
+		for _, h := range p.NextHops {
 			if !first.IsValid() || !n.Contains(h) {
 				continue
 			}
@@ -171,10 +169,10 @@ func (p *Plan) addNetworks(nic netstate.Link, add func(first, last netip.Addr)) 
 	}
 }
 
-// entry is one of Spec.Egress, or of EgressWithin, in one version of IP.
+// entry is one of Egress, or of Within, in one version of IP.
 type entry struct {
-	refuse, within bool   // within: of EgressWithin
-	rest           bool   // the last one of Spec.Egress
+	refuse, within bool   // within: of Within
+	rest           bool   // the last one of Egress
 	protocol       int    // or everyProtocol
 	first, last    int    // ports
 	class          uint16 // the same for equal entries
@@ -183,13 +181,13 @@ type entry struct {
 const everyProtocol = 256
 
 // entries are those of both lists, in order.
-func (p *Plan) entries(v int) (all []entry) {
+func (p Policy) entries(v int) (all []entry) {
 	icmp := firewall.ProtocolICMP
 	if v == 6 {
 		icmp = firewall.ProtocolICMPv6
 	}
 	classes := map[entry]uint16{} // fewer than 65536, as Validate limits the lists
-	for i, list := range [][]infra.Egress{p.spec.Egress, p.spec.EgressWithin} {
+	for i, list := range [][]infra.Egress{p.Egress, p.Within} {
 		for j, e := range list {
 			one := entry{refuse: e.Refuse, within: i > 0, rest: i == 0 && j == len(list)-1, last: 65535}
 			switch {
@@ -220,7 +218,7 @@ func allowed(by []entry) bool {
 	return !slices.ContainsFunc(by, func(e entry) bool { return e.refuse })
 }
 
-// pinnable reports whether nothing but the last entry of Spec.Egress refuses a connection.
+// pinnable reports whether nothing but the last entry of Egress refuses a connection.
 func pinnable(by []entry) bool {
 	return !slices.ContainsFunc(by, func(e entry) bool { return e.refuse && !e.rest })
 }
@@ -228,14 +226,14 @@ func pinnable(by []entry) bool {
 // boxes are those of one version of IP for which holds is true, as few as the order of the entries makes. It goes
 // through the addresses at which an entry begins or ends. In between all addresses are alike. Not ok: there are too
 // many.
-func (p *Plan) boxes(nic netstate.Link, v int, holds func(by []entry) bool) (boxes []firewall.Box, ok bool) {
+func (p Policy) boxes(v int, holds func(by []entry) bool) (boxes []firewall.Box, ok bool) {
 	type event struct {
 		at     netip.Addr
 		entry  int
 		begins bool
 	}
 	var events []event
-	for _, s := range p.ranges(nic, v) {
+	for _, s := range p.ranges(v) {
 		events = append(events, event{s.first, s.entry, true})
 		if after := s.last.Next(); after.IsValid() {
 			events = append(events, event{after, s.entry, false})
@@ -243,7 +241,7 @@ func (p *Plan) boxes(nic netstate.Link, v int, holds func(by []entry) bool) (box
 	}
 	slices.SortFunc(events, func(a, b event) int { return a.at.Compare(b.at) })
 	s := segments{all: p.entries(v), lists: 1, holds: holds, known: map[string][]firewall.Box{}}
-	if len(p.spec.Egress) > 0 && len(p.spec.EgressWithin) > 0 {
+	if len(p.Egress) > 0 && len(p.Within) > 0 {
 		s.lists = 2
 	}
 	var open []firewall.Box

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -277,16 +278,50 @@ func (t forwarding) loopbacks() []firewall.Chain {
 
 func loopbackChain(version int) string { return fmt.Sprintf("loopback-%d", version) }
 
-// forwarding is that of the guest. Most is the binding's MaxConnections.
-func (p *Plan) forwarding(nic netstate.Link, ends []end, most int) (t forwarding, err error) {
+// forwarding is that of the guest. Most is the binding's MaxConnections. Unreached are the addresses that the guest
+// looks for on its link in vain.
+func (p *Plan) forwarding(nic netstate.Link, ends []end, most int, unreached []Range) (t forwarding, err error) {
 	t = forwarding{names: p.names, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP,
 		forwarders: p.forwarders(), all6: p.forwardsAll6()}
-	if t.egress, err = p.egress(nic, ends); err != nil {
+	policy := policyOf(p.spec, p.nicNetworks(nic))
+	if t.egress, err = policy.Allowed(versionsOf(ends)); err != nil {
 		return t, err
 	}
 	p.completeChecksums(t)
-	t.pinnable, err = p.pinnable(nic, ends)
+	t.pinnable, err = policy.Pinnable(versionsOf(ends), unreached)
+	p.policy = slices.Concat(t.egress, t.pinnable)
 	return t, err
+}
+
+// policyOf is the policy of the Spec for a NIC with the networks.
+func policyOf(spec infra.Spec, on Networks) Policy {
+	p := Policy{Egress: spec.Egress, Within: spec.EgressWithin, Networks: on.Networks, NextHops: on.NextHops}
+	if spec.DNS != nil {
+		p.Resolvers = spec.DNS.Servers
+	}
+	return p
+}
+
+// checkPolicy refuses a policy that no rule can keep. Another binding of infra.Auto may be able to.
+func checkPolicy(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {
+	policy := policyOf(spec, Networks{})
+	if !policy.IsSet() {
+		return nil
+	}
+	if found.NoNFTables {
+		return &cache.FieldError{Field: policy.Field(), Reason: "this kernel has no nf_tables, which would look up where the guest's connections go: load them (modprobe nf_tables), then take the NIC down if it is wired (Teardown), and call Setup; or leave this field out"}
+	}
+	if !bindingOf(spec.Binding).traits().routes {
+		return &infra.RefusedError{NIC: nic.Name, Binding: spec.Binding.Kind(), Reason: "egress is about connections, and nobody tracks the guest's there"}
+	}
+	return nil
+}
+
+func versionsOf(ends []end) (list []int) {
+	for _, e := range ends {
+		list = append(list, version(e.guest))
+	}
+	return list
 }
 
 // checkSources refuses proxies' sources of a family in which the guest has no address.

@@ -166,7 +166,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	p.ownConnections = networkConnections(guestNetworks(tap, p.wanted.Addresses, p.wanted.Routes))
 
 	t := translation{Masquerade: b.Masquerade, addresses: slices.Concat(v4, v6), ports: choosePorts(b.Masquerade, p.spec.Guard.Open, p.found)}
-	if t.forwarding, err = p.forwarding(nic, ends, b.MaxConnections); err != nil {
+	if t.forwarding, err = p.forwarding(nic, ends, b.MaxConnections, unreached(networks)); err != nil {
 		return err
 	}
 	if err := t.checkSources(b.Sidecar, b.Kind()); err != nil {
@@ -369,7 +369,7 @@ func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
 // policy needs each packet of the guest: its checksum is completed first, and it may begin another connection. A link
 // without Ethernet has no room for the header that the flow table writes.
 func (p *Plan) offloads() bool {
-	return p.found.FlowTables && p.nic().Ethernet && p.spec.Limits.ToGuest == (cache.Limit{}) && !p.hasEgress()
+	return p.found.FlowTables && p.nic().Ethernet && p.spec.Limits.ToGuest == (cache.Limit{}) && !policyOf(p.spec, Networks{}).IsSet()
 }
 
 // addTranslation wants the NAT table, in the form of the program that translates, and names the program in the

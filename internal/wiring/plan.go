@@ -227,7 +227,7 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	if err := p.checkLimits(); err != nil {
 		return nil, err
 	}
-	if err := p.checkEgress(nic); err != nil {
+	if err := checkPolicy(spec, found, nic); err != nil {
 		return nil, err
 	}
 	if err := p.wire(nic); err != nil {

@@ -79,7 +79,7 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	}
 
 	var err error
-	if r.forwarding, err = p.forwarding(nic, r.ends, b.MaxConnections); err != nil {
+	if r.forwarding, err = p.forwarding(nic, r.ends, b.MaxConnections, nil); err != nil {
 		return err
 	}
 	r.further = slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return slices.Contains(guestsOf(r.ends), a) })

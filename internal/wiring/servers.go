@@ -56,24 +56,21 @@ func namedServers(spec infra.Spec) (list []server) {
 	return list
 }
 
-// unreached are the addresses, from the first to the last, that a guest behind a masquerade looks for on its link in
-// vain: those of its network but the gateway. If the namespace reaches that network by other links too, so does the
-// guest, except its own address.
-func (p *Plan) unreached(v int) (ranges [][2]netip.Addr) {
-	b, is := p.binding.(masquerade)
-	if !is {
-		return nil
-	}
-	guest, gateway := networkOfGuest(b.Masquerade).Ends(v)
-	if v == 4 && p.Record.IPv4.Shared {
-		return [][2]netip.Addr{{guest.Addr(), guest.Addr()}}
-	}
-	network := guest.Masked()
-	if network.Addr() != gateway {
-		ranges = append(ranges, [2]netip.Addr{network.Addr(), gateway.Prev()})
-	}
-	if last := firewall.LastOf(network); last != gateway {
-		ranges = append(ranges, [2]netip.Addr{gateway.Next(), last})
+// unreached are the addresses that a guest behind a masquerade looks for on its link in vain: those of its networks but
+// the gateways. If the namespace reaches a network by other links too, so does the guest, except its own address.
+func unreached(networks []inner) (ranges []Range) {
+	for _, n := range networks {
+		if n.within {
+			ranges = append(ranges, Range{n.guest, n.guest})
+			continue
+		}
+		network := netip.PrefixFrom(n.guest, n.bits).Masked()
+		if network.Addr() != n.gateway {
+			ranges = append(ranges, Range{network.Addr(), n.gateway.Prev()})
+		}
+		if last := firewall.LastOf(network); last != n.gateway {
+			ranges = append(ranges, Range{n.gateway.Next(), last})
+		}
 	}
 	return ranges
 }
