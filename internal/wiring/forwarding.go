@@ -12,6 +12,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/policy"
 )
 
 // forwarding is what the namespace forwards from and to a guest that has the namespace as its next hop: the limits of a
@@ -280,22 +281,22 @@ func loopbackChain(version int) string { return fmt.Sprintf("loopback-%d", versi
 
 // forwarding is that of the guest. Most is the binding's MaxConnections. Unreached are the addresses that the guest
 // looks for on its link in vain.
-func (p *Plan) forwarding(nic netstate.Link, ends []end, most int, unreached []Range) (t forwarding, err error) {
+func (p *Plan) forwarding(nic netstate.Link, ends []end, most int, unreached []policy.Range) (t forwarding, err error) {
 	t = forwarding{names: p.names, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP,
 		forwarders: p.forwarders(), all6: p.forwardsAll6()}
-	policy := policyOf(p.spec, p.nicNetworks(nic))
-	if t.egress, err = policy.Allowed(versionsOf(ends)); err != nil {
+	by := policyOf(p.spec, p.nicNetworks(nic))
+	if t.egress, err = by.Allowed(versionsOf(ends)); err != nil {
 		return t, err
 	}
 	p.completeChecksums(t)
-	t.pinnable, err = policy.Pinnable(versionsOf(ends), unreached)
+	t.pinnable, err = by.Pinnable(versionsOf(ends), unreached)
 	p.policy = slices.Concat(t.egress, t.pinnable)
 	return t, err
 }
 
 // policyOf is the policy of the Spec for a NIC with the networks.
-func policyOf(spec infra.Spec, on Networks) Policy {
-	p := Policy{Egress: spec.Egress, Within: spec.EgressWithin, Networks: on.Networks, NextHops: on.NextHops}
+func policyOf(spec infra.Spec, on Networks) policy.Policy {
+	p := policy.Policy{Egress: spec.Egress, Within: spec.EgressWithin, Networks: on.Networks, NextHops: on.NextHops}
 	if spec.DNS != nil {
 		p.Resolvers = spec.DNS.Servers
 	}
@@ -304,12 +305,12 @@ func policyOf(spec infra.Spec, on Networks) Policy {
 
 // checkPolicy refuses a policy that no rule can keep. Another binding of infra.Auto may be able to.
 func checkPolicy(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {
-	policy := policyOf(spec, Networks{})
-	if !policy.IsSet() {
+	by := policyOf(spec, Networks{})
+	if !by.IsSet() {
 		return nil
 	}
 	if found.NoNFTables {
-		return &cache.FieldError{Field: policy.Field(), Reason: "this kernel has no nf_tables, which would look up where the guest's connections go: load them (modprobe nf_tables), then take the NIC down if it is wired (Teardown), and call Setup; or leave this field out"}
+		return &cache.FieldError{Field: by.Field(), Reason: "this kernel has no nf_tables, which would look up where the guest's connections go: load them (modprobe nf_tables), then take the NIC down if it is wired (Teardown), and call Setup; or leave this field out"}
 	}
 	if !bindingOf(spec.Binding).traits().routes {
 		return &infra.RefusedError{NIC: nic.Name, Binding: spec.Binding.Kind(), Reason: "egress is about connections, and nobody tracks the guest's there"}

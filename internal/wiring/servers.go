@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/policy"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -58,18 +59,18 @@ func namedServers(spec infra.Spec) (list []server) {
 
 // unreached are the addresses that a guest behind a masquerade looks for on its link in vain: those of its networks but
 // the gateways. If the namespace reaches a network by other links too, so does the guest, except its own address.
-func unreached(networks []inner) (ranges []Range) {
+func unreached(networks []inner) (ranges []policy.Range) {
 	for _, n := range networks {
 		if n.within {
-			ranges = append(ranges, Range{n.guest, n.guest})
+			ranges = append(ranges, policy.Range{First: n.guest, Last: n.guest})
 			continue
 		}
 		network := netip.PrefixFrom(n.guest, n.bits).Masked()
 		if network.Addr() != n.gateway {
-			ranges = append(ranges, Range{network.Addr(), n.gateway.Prev()})
+			ranges = append(ranges, policy.Range{First: network.Addr(), Last: n.gateway.Prev()})
 		}
 		if last := firewall.LastOf(network); last != n.gateway {
-			ranges = append(ranges, Range{n.gateway.Next(), last})
+			ranges = append(ranges, policy.Range{First: n.gateway.Next(), Last: last})
 		}
 	}
 	return ranges

@@ -1,0 +1,129 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/syntax"
+)
+
+// addressRange are the addresses that an entry is about.
+type addressRange struct {
+	first, last netip.Addr
+	entry       int
+}
+
+// nat64 is the network in which a translator gives IPv4 addresses to hosts of IPv6 (RFC 6052 section 2.1).
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+// translated is the IPv4 address as hosts of IPv6 see it.
+func translated(a netip.Addr) netip.Addr {
+	octets, four := nat64.Addr().As16(), a.As4()
+	copy(octets[12:], four[:])
+	return netip.AddrFrom16(octets)
+}
+
+// ranges are those of all entries, in one version of IP.
+func (p Policy) ranges(v int) (ranges []addressRange) {
+	for i, e := range slices.Concat(p.Egress, p.Within) {
+		add := func(first, last netip.Addr) {
+			if first.Is4() && v == 6 {
+				first, last = translated(first), translated(last)
+			}
+			if version(first) == v {
+				ranges = append(ranges, addressRange{first, last, i})
+			}
+		}
+		switch e.To {
+		case syntax.NICNetworks:
+			p.addNetworks(add)
+		case syntax.Resolvers:
+			for _, a := range p.Resolvers {
+				a = a.Unmap().WithZone("")
+				add(a, a)
+			}
+		default:
+			for _, n := range syntax.Destinations(e.To) {
+				add(n.Addr(), firewall.LastOf(n))
+			}
+		}
+	}
+	return ranges
+}
+
+// addNetworks adds the networks of the NIC's link without the next hops in them.
+func (p Policy) addNetworks(add func(first, last netip.Addr)) {
+	for _, n := range p.Networks {
+		first, last := n.Addr(), firewall.LastOf(n)
+		for _, h := range p.NextHops {
+			if !first.IsValid() || !n.Contains(h) {
+				continue
+			}
+			if first.Less(h) {
+				add(first, h.Prev())
+			}
+			if first = h.Next(); last.Less(first) {
+				first = netip.Addr{}
+			}
+		}
+		if first.IsValid() {
+			add(first, last)
+		}
+	}
+}
+
+// entry is one of Egress, or of Within, in one version of IP.
+type entry struct {
+	refuse, within bool   // within: of Within
+	rest           bool   // the last one of Egress
+	protocol       int    // or everyProtocol
+	first, last    int    // ports
+	class          uint16 // the same for equal entries
+}
+
+const everyProtocol = 256
+
+// entries are those of both lists, in order.
+func (p Policy) entries(v int) (all []entry) {
+	icmp := firewall.ProtocolICMP
+	if v == 6 {
+		icmp = firewall.ProtocolICMPv6
+	}
+	classes := map[entry]uint16{} // fewer than 65536, as Validate limits the lists
+	for i, list := range [][]infra.Egress{p.Egress, p.Within} {
+		for j, e := range list {
+			one := entry{refuse: e.Refuse, within: i > 0, rest: i == 0 && j == len(list)-1, last: 65535}
+			switch {
+			case e.Ports == infra.Ports{}:
+				one.protocol = everyProtocol
+			case e.Ports.Protocol == "icmp":
+				one.protocol = icmp
+			default:
+				one.protocol = int(firewall.Transports[syntax.Ports(e.Ports).Full().Protocol])
+			}
+			if e.Ports.First != 0 {
+				one.first, one.last = int(e.Ports.First), int(syntax.Ports(e.Ports).Full().Last)
+			}
+			class, known := classes[one]
+			if !known {
+				class = uint16(len(classes))
+				classes[one] = class
+			}
+			one.class = class
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// allowed reports whether the guest may open a connection. By has the first entry of each list that matches it.
+func allowed(by []entry) bool {
+	return !slices.ContainsFunc(by, func(e entry) bool { return e.refuse })
+}
+
+// pinnable reports whether nothing but the last entry of Egress refuses a connection.
+func pinnable(by []entry) bool {
+	return !slices.ContainsFunc(by, func(e entry) bool { return e.refuse && !e.rest })
+}
