@@ -1,14 +1,16 @@
 package wiring
 
 import (
+	"fmt"
 	"slices"
 
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// completeChecksums wants the checksums of what the guest sends to be complete before the policy looks.
+// completeChecksums are the tables that complete the checksums of what the guest sends before the policy looks.
 //
 // The header of a virtio frame (struct virtio_net_hdr, linux/virtio_net.h) names two octets of the frame, in which a
 // later device writes a checksum. They can be the destination port or a part of an IPv6 address. What is written is the
@@ -18,15 +20,10 @@ import (
 // The rule comes before all others, before fragments are put together too: the kernel moves the headers of IPv6 then,
 // and what the virtio header says of them becomes wrong. The rule leaves out packets that are cut into segments. The
 // kernel drops such a packet if its checksum is not to be where its protocol has it.
-func (p *Plan) completeChecksums(t forwarding) {
-	if len(t.egress) == 0 {
-		return
-	}
-	var tables []firewall.Table
+func (t forwarding) completeChecksums() (tables []firewall.Table) {
 	for _, e := range t.ends {
 		v := version(e.guest)
-		if !slices.Contains(p.found.Checksums, v) {
-			p.warnIncomplete(v)
+		if len(t.egress) == 0 || !slices.Contains(t.checksums, v) {
 			continue
 		}
 		family := map[int]firewall.Family{4: firewall.Mangle4, 6: firewall.Mangle6}[v]
@@ -35,21 +32,31 @@ func (p *Plan) completeChecksums(t forwarding) {
 			Rules: []firewall.Rule{rule(firewall.CompleteChecksum{}, t.fromGuest())},
 		}}})
 	}
-	if p.found.EarlyChecksums && !p.found.ClearsChecksums && len(tables) > 0 {
-		p.warn("%s of %s does not hold against the guest's root: this kernel takes frames whose checksum begins before the packet, and the guest can change the port, the protocol and the address of a packet after the rules have looked; load the modules (modprobe -a sch_ingress cls_u32 act_vlan) and call Setup again, or use a newer kernel, such as Linux 6.18, which refuses such frames",
-			policyOf(p.spec, Networks{}).Field(), p.names.NIC)
-	}
-	p.makeTables = append(p.makeTables, func() []firewall.Table { return tables })
+	return tables
 }
 
-// warnIncomplete warns of what the guest's root can go round without completeChecksums.
-func (p *Plan) warnIncomplete(v int) {
-	what := "the port"
-	if v == 6 {
-		what = "the port, the protocol and the address"
+// warnIncomplete are the warnings of what the guest's root can go round, on kernels that cannot complete all checksums
+// before the policy looks.
+func warnIncomplete(field string, found netstate.Snapshot, names netstate.Names, ends []end) (warnings []string) {
+	completed := false
+	for _, e := range ends {
+		v := version(e.guest)
+		if slices.Contains(found.Checksums, v) {
+			completed = true
+			continue
+		}
+		what := "the port"
+		if v == 6 {
+			what = "the port, the protocol and the address"
+		}
+		warnings = append(warnings, fmt.Sprintf("%s of %s does not hold against the guest's root for IPv%d, as this kernel cannot complete checksums by a rule: the guest can change %s of a packet after the rules have looked; load the modules (modprobe -a nft_compat xt_CHECKSUM) and call Setup again",
+			field, names.NIC, v, what))
 	}
-	p.warn("%s of %s does not hold against the guest's root for IPv%d, as this kernel cannot complete checksums by a rule: the guest can change %s of a packet after the rules have looked; load the modules (modprobe -a nft_compat xt_CHECKSUM) and call Setup again",
-		policyOf(p.spec, Networks{}).Field(), p.names.NIC, v, what)
+	if found.EarlyChecksums && !found.ClearsChecksums && completed {
+		warnings = append(warnings, fmt.Sprintf("%s of %s does not hold against the guest's root: this kernel takes frames whose checksum begins before the packet, and the guest can change the port, the protocol and the address of a packet after the rules have looked; load the modules (modprobe -a sch_ingress cls_u32 act_vlan) and call Setup again, or use a newer kernel, such as Linux 6.18, which refuses such frames",
+			field, names.NIC))
+	}
+	return warnings
 }
 
 // clearingFilters do for checksums that begin in the Ethernet header what completeChecksums does for the others. Some
@@ -61,8 +68,8 @@ func (p *Plan) warnIncomplete(v int) {
 // filters look, so tagged frames need no filter: to them, those of IPv4 and IPv6 do not apply.
 //
 // The filters come after those of the responder, and one number has one protocol.
-func (p *Plan) clearingFilters() []netstate.Filter {
-	if !policyOf(p.spec, Networks{}).IsSet() || !p.found.EarlyChecksums || !p.found.ClearsChecksums {
+func clearingFilters(spec infra.Spec, found netstate.Snapshot) []netstate.Filter {
+	if !policyOf(spec, Networks{}).IsSet() || !found.EarlyChecksums || !found.ClearsChecksums {
 		return nil
 	}
 	var filters []netstate.Filter

@@ -30,6 +30,7 @@ type forwarding struct {
 	pinnable    []firewall.Destinations // where pins may lead; none: there are no pins
 	forwarders  Forwarders              // the other links by which the guest may leave
 	all6        bool                    // the whole namespace forwarded IPv6 before Setup
+	checksums   []int                   // IP versions of which a rule can complete checksums
 	// iptables says that the table becomes chains of iptables.
 	iptables bool
 }
@@ -283,12 +284,14 @@ func loopbackChain(version int) string { return fmt.Sprintf("loopback-%d", versi
 // looks for on its link in vain.
 func (p *Plan) forwarding(nic netstate.Link, ends []end, most int, unreached []policy.Range) (t forwarding, err error) {
 	t = forwarding{names: p.names, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP,
-		forwarders: p.forwarders(), all6: p.forwardsAll6()}
+		forwarders: p.forwarders(), all6: p.forwardsAll6(), checksums: p.found.Checksums}
 	by := policyOf(p.spec, p.nicNetworks(nic))
 	if t.egress, err = by.Allowed(versionsOf(ends)); err != nil {
 		return t, err
 	}
-	p.completeChecksums(t)
+	if len(t.egress) > 0 {
+		p.Record.Warnings = append(p.Record.Warnings, warnIncomplete(by.Field(), p.found, p.names, ends)...)
+	}
 	t.pinnable, err = by.Pinnable(versionsOf(ends), unreached)
 	p.policy = slices.Concat(t.egress, t.pinnable)
 	return t, err

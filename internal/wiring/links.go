@@ -26,7 +26,7 @@ func (p *Plan) addTaps(nic netstate.Link) {
 		p.wanted.Links = append(p.wanted.Links, port)
 		p.wanted.Filters = responderFilters(r)
 	}
-	p.wanted.Filters = append(p.wanted.Filters, p.clearingFilters()...)
+	p.wanted.Filters = append(p.wanted.Filters, clearingFilters(p.spec, p.found)...)
 	if p.binding.traits().bridged {
 		tap.Master, tap.BridgePort = compare.NewBridge, portSettings
 		for _, mac := range append([]cache.MAC{r.MAC}, p.spec.Guard.MACs...) {

@@ -176,9 +176,12 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if b.Sidecar == nil { // whose proxies take what the network sends
 		p.olderExchanges = untranslated(t.forwardedAddresses(), forwardedUDP(b.Masquerade))
 	}
-	if err := p.addTranslation(t, b.Firewall); err != nil {
+	if p.Record.Firewall, t.families, err = chooseFirewall(b.Firewall, p.found); err != nil {
 		return err
 	}
+	t.iptables, t.alone, t.noIPv6AtTap = len(t.families) > 0, p.found.NoNFTables, p.lacksIPv6(nic) != ""
+	t.flows = !t.iptables && p.offloads()
+	p.makeTables = append(p.makeTables, t.tables)
 	return p.addFilter(nic, guestfilter.Guest{Addresses: guestsOf(ends)})
 }
 
@@ -372,44 +375,17 @@ func (p *Plan) offloads() bool {
 	return p.found.FlowTables && p.nic().Ethernet && p.spec.Limits.ToGuest == (cache.Limit{}) && !policyOf(p.spec, Networks{}).IsSet()
 }
 
-// addTranslation wants the NAT table, in the form of the program that translates, and names the program in the
-// record.
-func (p *Plan) addTranslation(t translation, by cache.Firewall) error {
+// chooseFirewall returns the program that translates, and the families of iptables whose chains do; none: those of
+// nftables.
+func chooseFirewall(by cache.Firewall, found netstate.Snapshot) (cache.Firewall, []firewall.Family, error) {
 	const legacy = cache.FirewallIPTablesLegacy
-	if p.found.NoNFTables && by != "" && by != legacy {
-		return &cache.FieldError{Field: "binding.masquerade.firewall", Reason: fmt.Sprintf("this kernel has no nf_tables, which %s needs: want %s", by, legacy)}
-	}
-	families := []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT}
 	switch {
-	case by == legacy || by == "" && p.found.NoNFTables:
-		by, families = legacy, []firewall.Family{firewall.IPTablesLegacy, firewall.IP6TablesLegacy}
+	case found.NoNFTables && by != "" && by != legacy:
+		return "", nil, &cache.FieldError{Field: "binding.masquerade.firewall", Reason: fmt.Sprintf("this kernel has no nf_tables, which %s needs: want %s", by, legacy)}
+	case by == legacy || by == "" && found.NoNFTables:
+		return legacy, []firewall.Family{firewall.IPTablesLegacy, firewall.IP6TablesLegacy}, nil
 	case by == "" || by == cache.FirewallNFTables:
-		by, families = cache.FirewallNFTables, nil
-		t.flows = p.offloads()
+		return cache.FirewallNFTables, nil, nil
 	}
-	p.Record.Firewall = by
-	t.iptables = by != cache.FirewallNFTables
-	p.makeTables = append(p.makeTables, func() []firewall.Table { return p.translate(t, families) })
-	return nil
-}
-
-// translate returns the NAT tables: of nftables, and beside iptables; of the families of iptables.
-func (p *Plan) translate(t translation, families []firewall.Family) (tables []firewall.Table) {
-	switch {
-	case !t.iptables:
-		tables = append(tables, t.table())
-	case !p.found.NoNFTables:
-		tables = append(tables, t.tableBeside())
-	}
-	for _, f := range families {
-		table := t.table()
-		if f.IPTables() == 6 && !t.has(6) {
-			if !p.found.NoNFTables || p.lacksIPv6(p.nic()) != "" {
-				continue // beside, or there is no IPv6 at the tap
-			}
-			table.Chains = []firewall.Chain{{Name: "loopback", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: t.noIPv6()}}
-		}
-		tables = append(tables, table.IPTables(f, p.names.Chains()))
-	}
-	return tables
+	return by, []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT}, nil
 }

@@ -19,6 +19,12 @@ type translation struct {
 	ports     portChoice
 	// flows says that established connections pass by a flow table.
 	flows bool
+	// families are those of iptables whose chains translate; none: a table of nftables does.
+	families []firewall.Family
+	// alone says that there is no nftables beside iptables.
+	alone bool
+	// noIPv6AtTap says that the tap has no IPv6.
+	noIPv6AtTap bool
 }
 
 // established is the flow table of the guest's connections by the NIC.
@@ -50,6 +56,28 @@ func rule(v firewall.Verdict, m ...firewall.Match) firewall.Rule {
 }
 
 func drop(why firewall.Reason) firewall.Drop { return firewall.Drop{Reason: why} }
+
+// tables are those of nftables, and of iptables if that translates.
+func (t translation) tables() []firewall.Table {
+	tables := t.completeChecksums()
+	switch {
+	case !t.iptables:
+		tables = append(tables, t.table())
+	case !t.alone:
+		tables = append(tables, t.tableBeside())
+	}
+	for _, f := range t.families {
+		table := t.table()
+		if f.IPTables() == 6 && !t.has(6) {
+			if !t.alone || t.noIPv6AtTap {
+				continue // beside, or not needed
+			}
+			table.Chains = []firewall.Chain{{Name: "loopback", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: t.noIPv6()}}
+		}
+		tables = append(tables, table.IPTables(f, t.names.Chains()))
+	}
+	return tables
+}
 
 func (t translation) table() firewall.Table {
 	chains := []firewall.Chain{

@@ -90,7 +90,7 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	if err := r.checkSources(b.Sidecar, b.Kind()); err != nil {
 		return err
 	}
-	p.makeTables = append(p.makeTables, func() []firewall.Table { return []firewall.Table{r.table()} })
+	p.makeTables = append(p.makeTables, r.tables)
 	g := guestfilter.Guest{Addresses: all, Hop: r.hop4}
 	if nic.Ethernet && !nic.NoARP {
 		g.Announced = r.own4
@@ -259,6 +259,8 @@ func (t routing) hop(a netip.Addr) netip.Addr {
 	}
 	return t.hop6
 }
+
+func (t routing) tables() []firewall.Table { return append(t.completeChecksums(), t.table()) }
 
 func (t routing) table() firewall.Table {
 	chains := []firewall.Chain{
