@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -50,22 +51,33 @@ func hopConnections(own, hop netip.Addr) []netstate.Op {
 	}
 }
 
-// forwardedUDP are the UDP ports that a masquerade forwards.
-func forwardedUDP(b infra.Masquerade) []infra.Ports {
+// older are the UDP exchanges with ports that a masquerade forwards. A sidecar's proxies take what the network sends.
+func (t translation) older() []netstate.Op {
+	if t.Sidecar != nil {
+		return nil
+	}
 	var forwarded portSet
-	if b.Ports == nil {
+	if t.Ports == nil {
 		forwarded.add(span{1, 65535})
 	}
-	forwarded.include(b.Ports, "udp")
-	forwarded.remove(b.Excluded, "udp")
-	return forwarded.udp()
+	forwarded.include(t.Ports, "udp")
+	forwarded.remove(t.Excluded, "udp")
+	return untranslated(t.forwardedAddresses(), forwarded.udp())
 }
 
-// excludedUDP are the UDP ports that a routed binding leaves to the namespace.
-func excludedUDP(b infra.Routed) []infra.Ports {
+// older are the UDP exchanges with ports that a routed binding leaves to the namespace.
+func (t routing) older() []netstate.Op {
 	var excluded portSet
-	excluded.include(b.Excluded, "udp")
-	return excluded.udp()
+	excluded.include(t.excluded, "udp")
+	return untranslated(slices.Concat(t.own4, t.own6), excluded.udp())
+}
+
+// own are the connections of a routed binding's addresses.
+func (t routing) own() (ops []netstate.Op) {
+	for _, a := range slices.Concat(t.own4, t.own6) {
+		ops = append(ops, hopConnections(a, t.hop(a))...)
+	}
+	return ops
 }
 
 func (s portSet) udp() []infra.Ports {

@@ -28,7 +28,7 @@ type forwarding struct {
 	noARP       bool                    // the NIC asks for no neighbours
 	egress      []firewall.Destinations // where the guest may open connections; none: everywhere
 	pinnable    []firewall.Destinations // where pins may lead; none: there are no pins
-	forwarders  Forwarders              // the other links by which the guest may leave
+	leave       map[int][]string        // by IP version: the other links by which the guest may leave
 	all6        bool                    // the whole namespace forwarded IPv6 before Setup
 	checksums   []int                   // IP versions of which a rule can complete checksums
 	// iptables says that the table becomes chains of iptables.
@@ -283,8 +283,9 @@ func loopbackChain(version int) string { return fmt.Sprintf("loopback-%d", versi
 // forwarding is that of the guest. Most is the binding's MaxConnections. Unreached are the addresses that the guest
 // looks for on its link in vain.
 func (p *Plan) forwarding(nic netstate.Link, ends []end, most int, unreached []policy.Range) (t forwarding, err error) {
+	forwarders := p.forwarders()
 	t = forwarding{names: p.names, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP,
-		forwarders: p.forwarders(), all6: p.forwardsAll6(), checksums: p.found.Checksums}
+		leave: map[int][]string{4: forwarders.IPv4, 6: forwarders.IPv6}, all6: p.forwardsAll6(), checksums: p.found.Checksums}
 	by := policyOf(p.spec, p.nicNetworks(nic))
 	if t.egress, err = by.Allowed(versionsOf(ends)); err != nil {
 		return t, err

@@ -165,7 +165,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.ownConnections = networkConnections(guestNetworks(tap, p.wanted.Addresses, p.wanted.Routes))
 
-	t := translation{Masquerade: b.Masquerade, addresses: slices.Concat(v4, v6), ports: choosePorts(b.Masquerade, p.spec.Guard.Open, p.found)}
+	t := translation{Masquerade: b.Masquerade, addresses: addressesIn(slices.Concat(v4, v6)), ports: choosePorts(b.Masquerade, p.spec.Guard.Open, portsInUse(p.found))}
 	if t.forwarding, err = p.forwarding(nic, ends, b.MaxConnections, unreached(networks)); err != nil {
 		return err
 	}
@@ -173,9 +173,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 		return err
 	}
 	p.reservePorts(t)
-	if b.Sidecar == nil { // whose proxies take what the network sends
-		p.olderExchanges = untranslated(t.forwardedAddresses(), forwardedUDP(b.Masquerade))
-	}
+	p.olderExchanges = t.older()
 	if p.Record.Firewall, t.families, err = chooseFirewall(b.Firewall, p.found); err != nil {
 		return err
 	}
@@ -277,9 +275,9 @@ func (b masquerade) warn(p *Plan, nic netstate.Link) {
 // reservePorts keeps the namespace's sockets from the ports of the guest's connections, and warns of ports that are
 // taken.
 func (p *Plan) reservePorts(t translation) {
-	for _, name := range []string{"tcp", "udp"} {
-		if n := t.ports.others[name].len(); n < enoughPorts {
-			p.warn("%d ports are left for the guest's %s connections: sockets of the namespace have the ports between", n, name)
+	for _, protocol := range []string{"tcp", "udp"} {
+		if n, enough := t.ports.left(protocol); !enough {
+			p.warn("%d ports are left for the guest's %s connections: sockets of the namespace have the ports between", n, protocol)
 		}
 	}
 	if t.ports.reserve {

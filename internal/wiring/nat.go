@@ -15,7 +15,7 @@ import (
 type translation struct {
 	forwarding
 	infra.Masquerade
-	addresses []netip.Prefix // the NIC's
+	addresses []netip.Addr // the NIC's
 	ports     portChoice
 	// flows says that established connections pass by a flow table.
 	flows bool
@@ -161,7 +161,7 @@ func (t translation) fromNetwork() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, in := range from {
 		for _, a := range t.addresses {
-			rules = append(rules, t.forwarded(a.Addr(), in)...)
+			rules = append(rules, t.forwarded(a, in)...)
 		}
 	}
 	return rules
@@ -179,7 +179,7 @@ func (t translation) fromNamespace() []firewall.Rule {
 
 // forwardedAddresses are the addresses whose forwarded ports lead to the guest.
 func (t translation) forwardedAddresses() []netip.Addr {
-	all := addressesIn(t.addresses)
+	all := slices.Clone(t.addresses)
 	if t.Loopback {
 		all = append(all, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
 	}

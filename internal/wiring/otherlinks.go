@@ -106,7 +106,7 @@ func (t forwarding) otherLinks() firewall.Chain {
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: 6}))
 			continue
 		}
-		for _, name := range *t.forwarders.of(v) {
+		for _, name := range t.leave[v] {
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.OutInterface{Name: name}))
 		}
 	}

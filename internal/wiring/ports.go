@@ -59,7 +59,7 @@ func portMaps(list []infra.Ports) []portMap {
 }
 
 // warnTakenPorts warns of the namespace's services whose connections go to the guest instead.
-func warnTakenPorts(b infra.Masquerade, listeners []netstate.Listener, addresses []netip.Prefix) []string {
+func warnTakenPorts(b infra.Masquerade, listeners []netstate.Listener, addresses []netip.Addr) []string {
 	if b.Sidecar != nil {
 		return nil
 	}
@@ -80,7 +80,7 @@ func warnTakenPorts(b infra.Masquerade, listeners []netstate.Listener, addresses
 
 // warnRoutedPorts is warnTakenPorts for a routed binding. What comes to an excluded port gets another destination, so a
 // service that listens at the NIC's address alone does not receive it. A sidecar takes only what its rules redirect.
-func warnRoutedPorts(b infra.Routed, listeners []netstate.Listener, addresses []netip.Prefix) []string {
+func warnRoutedPorts(b infra.Routed, listeners []netstate.Listener, addresses []netip.Addr) []string {
 	var warnings []string
 	for _, l := range listeners {
 		if containsPort(b.Excluded, l.Protocol, l.Port) && l.Address.IsUnspecified() || !reached(l, addresses) {
@@ -96,8 +96,8 @@ func warnRoutedPorts(b infra.Routed, listeners []netstate.Listener, addresses []
 }
 
 // reached reports whether the service listens at one of the addresses.
-func reached(l netstate.Listener, addresses []netip.Prefix) bool {
-	return l.Address.IsUnspecified() || slices.ContainsFunc(addresses, func(p netip.Prefix) bool { return p.Addr() == l.Address })
+func reached(l netstate.Listener, addresses []netip.Addr) bool {
+	return l.Address.IsUnspecified() || slices.Contains(addresses, l.Address)
 }
 
 // distinct are the texts without those that were there before.
@@ -109,4 +109,14 @@ func distinct(texts []string) []string {
 		}
 	}
 	return list
+}
+
+// portsInUse are those of the namespace's sockets.
+func portsInUse(found netstate.Snapshot) inUse {
+	return inUse{clients: found.Sysctls[netstate.PortRange], older: found.Connections, listeners: found.Listeners}
+}
+
+// OutsideClients leaves out the ports that the kernel gives to clients: no older connection with one matters.
+func OutsideClients(found netstate.Snapshot, list []netstate.LocalPort) []netstate.LocalPort {
+	return outsideClients(found.Sysctls[netstate.PortRange], list)
 }

@@ -65,7 +65,7 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 		r.ends = append(r.ends, end{v6[0].Addr(), r.hop6})
 	}
 	all := slices.Concat(r.own4, r.own6)
-	p.Record.Warnings = append(p.Record.Warnings, warnRoutedPorts(b.Routed, p.found.Listeners, slices.Concat(v4, v6))...)
+	p.Record.Warnings = append(p.Record.Warnings, warnRoutedPorts(b.Routed, p.found.Listeners, all)...)
 	p.warnSourceRules(slices.Concat(v4, v6))
 
 	tap := p.addRouter(nic, r.ends, b.Sidecar != nil)
@@ -73,19 +73,18 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	if err := p.addRoutesToGuest(tap, r.ends); err != nil {
 		return err
 	}
-	p.olderExchanges = untranslated(all, excludedUDP(b.Routed))
-	for _, a := range all {
-		p.ownConnections = append(p.ownConnections, hopConnections(a, r.hop(a))...)
-	}
+	p.olderExchanges, p.ownConnections = r.older(), r.own()
 
 	var err error
 	if r.forwarding, err = p.forwarding(nic, r.ends, b.MaxConnections, nil); err != nil {
 		return err
 	}
 	r.further = slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return slices.Contains(guestsOf(r.ends), a) })
-	r.sources = map[int][]lease.Source{}
+	r.sources = map[int][]source{}
 	for _, e := range r.ends {
-		r.sources[version(e.guest)] = on.Sources(e.gateway)
+		for _, s := range on.Sources(e.gateway) {
+			r.sources[version(e.guest)] = append(r.sources[version(e.guest)], source(s))
+		}
 	}
 	if err := r.checkSources(b.Sidecar, b.Kind()); err != nil {
 		return err
@@ -247,9 +246,15 @@ type routing struct {
 	forwarding
 	sidecar    *infra.Sidecar
 	excluded   []infra.Ports
-	own4, own6 []netip.Addr           // the NIC's, which are the guest's
-	hop4, hop6 netip.Addr             // the namespace's; zero: the NIC has no address of the family
-	sources    map[int][]lease.Source // by IP version: what hop4 and hop6 become at the NIC
+	own4, own6 []netip.Addr     // the NIC's, which are the guest's
+	hop4, hop6 netip.Addr       // the namespace's; zero: the NIC has no address of the family
+	sources    map[int][]source // by IP version: what hop4 and hop6 become at the NIC
+}
+
+// source is the address that the namespace's own packets get when they leave by the NIC.
+type source struct {
+	To      netip.Prefix // zero: all other destinations of the family
+	Address netip.Addr
 }
 
 // hop is the namespace's address of the same family.
@@ -465,7 +470,7 @@ func (t routing) last() []firewall.Rule {
 }
 
 // toNIC matches the namespace's own packets that leave by the NIC and get the source.
-func (t routing) toNIC(e end, s lease.Source) []firewall.Match {
+func (t routing) toNIC(e end, s source) []firewall.Match {
 	m := []firewall.Match{firewall.OutInterface{Name: t.names.NIC}, firewall.IP{Version: version(e.guest)}, firewall.Source{Prefix: single(e.gateway)}}
 	if s.To.IsValid() {
 		m = append(m, firewall.Destination{Prefix: s.To})

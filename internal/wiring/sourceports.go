@@ -120,10 +120,17 @@ func largest(list []span) span {
 	return slices.MaxFunc(list, func(a, b span) int { return a.len() - b.len() })
 }
 
-// clientPorts are the ports that the kernel gives to clients in the namespace as found.
-func clientPorts(found netstate.Snapshot) span {
+// inUse are the ports that sockets of the namespace have, or may get.
+type inUse struct {
+	clients   string               // net.ipv4.ip_local_port_range; empty: not known
+	older     []netstate.LocalPort // of connections that are older than the rules
+	listeners []netstate.Listener
+}
+
+// clientPorts are the ports that the kernel gives to clients.
+func clientPorts(sysctl string) span {
 	var first, last uint16
-	if n, err := fmt.Sscan(found.Sysctls[netstate.PortRange], &first, &last); n == 2 && err == nil && first <= last {
+	if n, err := fmt.Sscan(sysctl, &first, &last); n == 2 && err == nil && first <= last {
 		return span{first, last}
 	}
 	return clients // the kernel does not show its range here
@@ -131,12 +138,12 @@ func clientPorts(found netstate.Snapshot) span {
 
 // choosePorts chooses the source ports. Ports of services and of older connections of the namespace are left out, as
 // connection tracking does not know these connections.
-func choosePorts(b infra.Masquerade, open []infra.Ports, found netstate.Snapshot) portChoice {
+func choosePorts(b infra.Masquerade, open []infra.Ports, used inUse) portChoice {
 	c := portChoice{
 		everything: b.Ports == nil && b.Sidecar == nil,
 		kept:       map[string][]span{}, byNIC: map[string]span{}, others: map[string]span{},
 	}
-	given := clientPorts(found)
+	given := clientPorts(used.clients)
 	above := span{given.last + 1, 65535}
 	if given.last > 65535-enoughPorts {
 		above, c.reserve = spare, true
@@ -160,14 +167,14 @@ func choosePorts(b infra.Masquerade, open []infra.Ports, found netstate.Snapshot
 				s.cut(span{given.first, above.first - 1})
 			}
 			s.remove(b.Excluded, protocol)
-			for _, l := range found.Connections {
+			for _, l := range used.older {
 				if l.Protocol == protocol {
 					s.cut(span{l.Port, l.Port})
 				}
 			}
 		}
 		free.remove(open, protocol)
-		for _, l := range found.Listeners {
+		for _, l := range used.listeners {
 			if l.Protocol == protocol && !l.Address.IsLoopback() { // nothing from outside comes to a loopback address
 				free.cut(span{l.Port, l.Port})
 			}
@@ -187,12 +194,18 @@ func choosePorts(b infra.Masquerade, open []infra.Ports, found netstate.Snapshot
 	return c
 }
 
-// OutsideClients leaves out the ports that the kernel gives to clients: no older connection with one matters.
-func OutsideClients(found netstate.Snapshot, list []netstate.LocalPort) []netstate.LocalPort {
-	given := clientPorts(found)
+// outsideClients leaves out the ports that the kernel gives to clients: no older connection with one matters.
+func outsideClients(clients string, list []netstate.LocalPort) []netstate.LocalPort {
+	given := clientPorts(clients)
 	return slices.DeleteFunc(list, func(l netstate.LocalPort) bool {
 		return given.first <= l.Port && l.Port <= given.last && l.Port < spare.first
 	})
+}
+
+// left is the number of ports for the guest's connections by other links than the NIC, and whether it is enough.
+func (c portChoice) left(protocol string) (n int, enough bool) {
+	n = c.others[protocol].len()
+	return n, n >= enoughPorts
 }
 
 // reserved adds the spare ports to a list of reserved ones (net.ipv4.ip_local_reserved_ports), in the words in which
