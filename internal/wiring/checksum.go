@@ -20,15 +20,15 @@ import (
 // The rule comes before all others, before fragments are put together too: the kernel moves the headers of IPv6 then,
 // and what the virtio header says of them becomes wrong. The rule leaves out packets that are cut into segments. The
 // kernel drops such a packet if its checksum is not to be where its protocol has it.
-func (t forwarding) completeChecksums() (tables []firewall.Table) {
-	for _, e := range t.ends {
-		v := version(e.guest)
-		if len(t.egress) == 0 || !slices.Contains(t.checksums, v) {
+func (t Router) completeChecksums() (tables []firewall.Table) {
+	for _, e := range t.Ends {
+		v := version(e.Guest)
+		if len(t.Allowed) == 0 || !slices.Contains(t.Checksums, v) {
 			continue
 		}
 		family := map[int]firewall.Family{4: firewall.Mangle4, 6: firewall.Mangle6}[v]
-		tables = append(tables, firewall.Table{Family: family, Name: t.names.Table, Chains: []firewall.Chain{{
-			Name: t.names.Table, Type: "filter", Hook: firewall.Prerouting, Priority: firewall.BeforeDefrag,
+		tables = append(tables, firewall.Table{Family: family, Name: t.Names.Table, Chains: []firewall.Chain{{
+			Name: t.Names.Table, Type: "filter", Hook: firewall.Prerouting, Priority: firewall.BeforeDefrag,
 			Rules: []firewall.Rule{rule(firewall.CompleteChecksum{}, t.fromGuest())},
 		}}})
 	}
@@ -37,10 +37,10 @@ func (t forwarding) completeChecksums() (tables []firewall.Table) {
 
 // warnIncomplete are the warnings of what the guest's root can go round, on kernels that cannot complete all checksums
 // before the policy looks.
-func warnIncomplete(field string, found netstate.Snapshot, names netstate.Names, ends []end) (warnings []string) {
+func warnIncomplete(field string, found netstate.Snapshot, names netstate.Names, ends Ends) (warnings []string) {
 	completed := false
 	for _, e := range ends {
-		v := version(e.guest)
+		v := version(e.Guest)
 		if slices.Contains(found.Checksums, v) {
 			completed = true
 			continue

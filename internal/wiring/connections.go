@@ -30,17 +30,17 @@ func untranslated(addresses []netip.Addr, ports []infra.Ports) (ops []netstate.O
 	return ops
 }
 
-// networkConnections are the connections of networks that only the wiring has.
-func networkConnections(networks []netip.Prefix) (ops []netstate.Op) {
+// NetworkConnections are the connections of networks that only the wiring has.
+func NetworkConnections(networks []netip.Prefix) (ops []netstate.Op) {
 	for _, n := range networks {
 		ops = append(ops, netstate.ConnectionsDel{OrigSrc: n}, netstate.ConnectionsDel{ReplySrc: n})
 	}
 	return ops
 }
 
-// hopConnections are the connections that a routed binding has translated between an address of the NIC and the
+// HopConnections are the connections that a routed binding has translated between an address of the NIC and the
 // namespace's, and those between the two. Other routed NICs have the same address of the namespace.
-func hopConnections(own, hop netip.Addr) []netstate.Op {
+func HopConnections(own, hop netip.Addr) []netstate.Op {
 	nic, inside := single(own), single(hop)
 	return []netstate.Op{
 		netstate.ConnectionsDel{OrigSrc: nic, ReplySrc: inside},
@@ -51,8 +51,8 @@ func hopConnections(own, hop netip.Addr) []netstate.Op {
 	}
 }
 
-// older are the UDP exchanges with ports that a masquerade forwards. A sidecar's proxies take what the network sends.
-func (t translation) older() []netstate.Op {
+// Older are the UDP exchanges with ports that a masquerade forwards. A sidecar's proxies take what the network sends.
+func (t Masquerade) Older() []netstate.Op {
 	if t.Sidecar != nil {
 		return nil
 	}
@@ -65,17 +65,17 @@ func (t translation) older() []netstate.Op {
 	return untranslated(t.forwardedAddresses(), forwarded.udp())
 }
 
-// older are the UDP exchanges with ports that a routed binding leaves to the namespace.
-func (t routing) older() []netstate.Op {
+// Older are the UDP exchanges with ports that a routed binding leaves to the namespace.
+func (t Routed) Older() []netstate.Op {
 	var excluded portSet
-	excluded.include(t.excluded, "udp")
-	return untranslated(slices.Concat(t.own4, t.own6), excluded.udp())
+	excluded.include(t.Excluded, "udp")
+	return untranslated(slices.Concat(t.Own4, t.Own6), excluded.udp())
 }
 
-// own are the connections of a routed binding's addresses.
-func (t routing) own() (ops []netstate.Op) {
-	for _, a := range slices.Concat(t.own4, t.own6) {
-		ops = append(ops, hopConnections(a, t.hop(a))...)
+// Own are the connections of a routed binding's addresses.
+func (t Routed) Own() (ops []netstate.Op) {
+	for _, a := range slices.Concat(t.Own4, t.Own6) {
+		ops = append(ops, HopConnections(a, t.Hop(a))...)
 	}
 	return ops
 }

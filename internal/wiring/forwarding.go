@@ -15,39 +15,71 @@ import (
 	"github.com/guestwire/guestwire/internal/policy"
 )
 
-// forwarding is what the namespace forwards from and to a guest that has the namespace as its next hop: the limits of a
-// guest, and what the guest may send to the namespace itself.
-type forwarding struct {
-	names       netstate.Names
-	unforwarded []int // IP versions that the NIC did not forward before: only the guest's packets may pass
-	ends        []end
-	guard       infra.Guard
-	mac         cache.MAC               // the guest's
-	further     []netip.Addr            // of the guest, in addition to ends
-	most        int                     // connections; 0: infra.DefaultMaxConnections
-	noARP       bool                    // the NIC asks for no neighbours
-	egress      []firewall.Destinations // where the guest may open connections; none: everywhere
-	pinnable    []firewall.Destinations // where pins may lead; none: there are no pins
-	leave       map[int][]string        // by IP version: the other links by which the guest may leave
-	all6        bool                    // the whole namespace forwarded IPv6 before Setup
-	checksums   []int                   // IP versions of which a rule can complete checksums
-	// iptables says that the table becomes chains of iptables.
-	iptables bool
+// Router is a namespace that forwards what a guest sends and receives: the limits of the guest, and what it may send to
+// the namespace itself.
+type Router struct {
+	Names netstate.Names
+	Ends  Ends
+	// Further are the guest's addresses in addition to those of Ends.
+	Further []netip.Addr
+	MAC     cache.MAC // the guest's
+	Guard   infra.Guard
+	// Most is the number of connections; 0: infra.DefaultMaxConnections.
+	Most int
+	// Unforwarded are the IP versions that the NIC did not forward before: only the guest's packets may pass.
+	Unforwarded []int
+	// NoARP: the NIC asks for no neighbours.
+	NoARP bool
+	// Allowed is where the guest may open connections; none: everywhere. Pinnable is where pins may lead; none: there
+	// are no pins.
+	Allowed, Pinnable []firewall.Destinations
+	// Checksums are the IP versions of which a rule can complete checksums.
+	Checksums []int
+	// OtherLinks are, by IP version, the names of the other links by which the guest may leave. All6 says that the whole
+	// namespace forwarded IPv6 before Setup.
+	OtherLinks map[int][]string
+	All6       bool
+
+	iptables bool // the table becomes chains of iptables
 }
 
-// end is the guest's address and the gateway's, of one family.
-type end struct{ guest, gateway netip.Addr }
+// End is the guest's address and the gateway's, of one family.
+type End struct{ Guest, Gateway netip.Addr }
+
+// Ends are those of a guest, one for each family that it has.
+type Ends []End
+
+// Has reports whether there is one of the version of IP.
+func (list Ends) Has(v int) bool {
+	return slices.ContainsFunc(list, func(e End) bool { return version(e.Guest) == v })
+}
+
+// Versions are those of IP.
+func (list Ends) Versions() (versions []int) {
+	for _, e := range list {
+		versions = append(versions, version(e.Guest))
+	}
+	return versions
+}
+
+// Guests are the guest's addresses.
+func (list Ends) Guests() (guests []netip.Addr) {
+	for _, e := range list {
+		guests = append(guests, e.Guest)
+	}
+	return guests
+}
 
 // mostNextHops is the number of next hops that a guest may use, for the reason of guestfilter.MostSources.
 const mostNextHops = 64
 
 // has reports whether the guest has an address of the version of IP.
-func (t forwarding) has(v int) bool {
-	return hasEnd(t.ends, v)
+func (t Router) has(v int) bool {
+	return t.Ends.Has(v)
 }
 
-func (t forwarding) mostConnections() int {
-	return cmp.Or(t.most, infra.DefaultMaxConnections)
+func (t Router) mostConnections() int {
+	return cmp.Or(t.Most, infra.DefaultMaxConnections)
 }
 
 // answered accepts what the rules after it would accept: TCP and UDP of established connections, except the segments
@@ -62,7 +94,7 @@ func answered() []firewall.Rule {
 
 // limit drops a connection's first packet above MaxConnections. The kernel does not count TCP connections that have
 // ended, though they stay in its table for two minutes (net/netfilter/nf_conncount.c). So their rate is limited, too.
-func (t forwarding) limit() []firewall.Rule {
+func (t Router) limit() []firewall.Rule {
 	count := rule(drop(firewall.ConnectionLimit), firewall.Connections{Over: uint32(t.mostConnections())})
 	if t.iptables {
 		return []firewall.Rule{count}
@@ -70,18 +102,18 @@ func (t forwarding) limit() []firewall.Rule {
 	return []firewall.Rule{t.rate(), count}
 }
 
-func (t forwarding) rate() firewall.Rule {
+func (t Router) rate() firewall.Rule {
 	most := t.mostConnections()
 	return rule(drop(firewall.ConnectionLimit), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Rate{Packets: most, PerMinute: true, Burst: most, Over: true})
 }
 
 // toNeighbours limits the next hops and sources of what the guest sends through the namespace.
-func (t forwarding) toNeighbours() []firewall.Rule {
-	return append([]firewall.Rule{rule(firewall.Jump{Chain: "next-hop"}, firewall.OutInterface{Name: t.names.Tap, Inverted: true})}, t.fromNeighbours()...)
+func (t Router) toNeighbours() []firewall.Rule {
+	return append([]firewall.Rule{rule(firewall.Jump{Chain: "next-hop"}, firewall.OutInterface{Name: t.Names.Tap, Inverted: true})}, t.fromNeighbours()...)
 }
 
 // fromNeighbours limits the sources for which the namespace has to ask when it answers the guest.
-func (t forwarding) fromNeighbours() []firewall.Rule {
+func (t Router) fromNeighbours() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, p := range t.manySources() {
 		rules = append(rules, rule(firewall.Jump{Chain: "from-source"}, firewall.IP{Version: version(p.Addr())}, firewall.Source{Prefix: p}))
@@ -92,9 +124,9 @@ func (t forwarding) fromNeighbours() []firewall.Rule {
 // manySources are prefixes with more than guestfilter.MostSources link-local addresses of the guest. Other addresses
 // are routed by way of the guest's own, so the namespace asks for none of them. Without a guard nothing limits the
 // sources.
-func (t forwarding) manySources() []netip.Prefix {
+func (t Router) manySources() []netip.Prefix {
 	var list []netip.Prefix
-	for _, p := range t.guard.Prefixes {
+	for _, p := range t.Guard.Prefixes {
 		if p.Addr().IsLinkLocalUnicast() && t.has(version(p.Addr())) && guestfilter.HasMany(p) {
 			list = append(list, p)
 		}
@@ -103,14 +135,14 @@ func (t forwarding) manySources() []netip.Prefix {
 }
 
 // limitNeighbours adds the sets and chains of toNeighbours.
-func (t forwarding) limitNeighbours(table *firewall.Table) {
+func (t Router) limitNeighbours(table *firewall.Table) {
 	limit := func(chain, set string, size int, parts map[int]firewall.Part) {
 		c := firewall.Chain{Name: chain}
-		if t.noARP && chain == "next-hop" {
-			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.OutInterface{Name: t.names.NIC}))
+		if t.NoARP && chain == "next-hop" {
+			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.OutInterface{Name: t.Names.NIC}))
 		}
-		for _, e := range t.ends {
-			v := version(e.guest)
+		for _, e := range t.Ends {
+			v := version(e.Guest)
 			name := fmt.Sprintf("%s-%d", set, v)
 			table.Sets = append(table.Sets, firewall.Set{Name: name, Of: parts[v], Size: size, Milliseconds: guestfilter.NeighbourLife})
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.AddToSet{Part: parts[v], Set: name, Renew: true}))
@@ -124,12 +156,12 @@ func (t forwarding) limitNeighbours(table *firewall.Table) {
 	}
 }
 
-func (t forwarding) fromGuest() firewall.Match { return firewall.InInterface{Name: t.names.Tap} }
+func (t Router) fromGuest() firewall.Match { return firewall.InInterface{Name: t.Names.Tap} }
 
-func (t forwarding) toTap() firewall.Match { return firewall.OutInterface{Name: t.names.Tap} }
+func (t Router) toTap() firewall.Match { return firewall.OutInterface{Name: t.Names.Tap} }
 
 // accepted is what the guest may send to the namespace.
-func (t forwarding) accepted() []firewall.Rule {
+func (t Router) accepted() []firewall.Rule {
 	var rules []firewall.Rule
 	if !t.iptables {
 		rules = t.fromNeighbours()
@@ -138,7 +170,7 @@ func (t forwarding) accepted() []firewall.Rule {
 }
 
 // opened is what others send to the guest that belongs to no connection.
-func (t forwarding) opened() []firewall.Rule {
+func (t Router) opened() []firewall.Rule {
 	rules := []firewall.Rule{rule(drop(firewall.NoConnection), firewall.State{States: firewall.Invalid | firewall.Untracked})}
 	if !t.iptables {
 		rules = append(rules, t.resumed(firewall.Unconfirmed{})...)
@@ -148,7 +180,7 @@ func (t forwarding) opened() []firewall.Rule {
 
 // related passes errors about the guest's connections, and drops those about the namespace's own: the kernel calls an
 // error related by the packet in it, whoever sends it.
-func (t forwarding) related() []firewall.Rule {
+func (t Router) related() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, p := range t.sources() {
 		for _, reply := range []bool{false, true} {
@@ -161,11 +193,11 @@ func (t forwarding) related() []firewall.Rule {
 // errors are those of the guest to the namespace. One about a smaller MTU is dropped: between the guest and the
 // namespace no link is smaller, and the kernel would believe the error for the namespace's own addresses, as the packet
 // in the error is translated back.
-func (t forwarding) errors() []firewall.Rule {
+func (t Router) errors() []firewall.Rule {
 	var rules []firewall.Rule
-	for _, e := range t.ends {
+	for _, e := range t.Ends {
 		tooBig, protocol := firewall.ICMP{Version: 4, Type: firewall.ICMPUnreachable, Code: icmpTooBig}, uint8(firewall.ProtocolICMP)
-		if e.guest.Is6() {
+		if e.Guest.Is6() {
 			tooBig, protocol = firewall.ICMP{Version: 6, Type: icmp6TooBig}, firewall.ProtocolICMPv6
 		}
 		rules = append(rules, rule(drop(firewall.NoConnection), firewall.IP{Version: tooBig.Version}, firewall.Protocol{Number: protocol}, tooBig))
@@ -174,18 +206,18 @@ func (t forwarding) errors() []firewall.Rule {
 }
 
 // sources are the addresses that the guest sends from.
-func (t forwarding) sources() []netip.Prefix {
+func (t Router) sources() []netip.Prefix {
 	var list []netip.Prefix
-	for _, e := range t.ends {
-		list = append(list, single(e.guest))
-		if e.guest.Is6() {
-			list = append(list, single(eui64.LinkLocal(t.mac)))
+	for _, e := range t.Ends {
+		list = append(list, single(e.Guest))
+		if e.Guest.Is6() {
+			list = append(list, single(eui64.LinkLocal(t.MAC)))
 		}
 	}
-	for _, a := range t.further {
+	for _, a := range t.Further {
 		list = append(list, single(a))
 	}
-	for _, p := range t.guard.Prefixes {
+	for _, p := range t.Guard.Prefixes {
 		if t.has(version(p.Addr())) {
 			list = append(list, p)
 		}
@@ -196,17 +228,17 @@ func (t forwarding) sources() []netip.Prefix {
 // toNamespace is what the guest may send to the namespace itself: in addition to the rules of more, what belongs to
 // connections of the namespace, echo requests, neighbour discovery and Guard.Open. MaxConnections counts here too: each
 // identifier of an echo request is a connection.
-func (t forwarding) toNamespace(more ...firewall.Rule) []firewall.Rule {
+func (t Router) toNamespace(more ...firewall.Rule) []firewall.Rule {
 	from := t.fromGuest()
-	if t.guard.Off {
+	if t.Guard.Off {
 		return []firewall.Rule{rule(firewall.Jump{Chain: "accepted"}, from, firewall.State{States: firewall.New})}
 	}
 	rules := append([]firewall.Rule{
 		rule(firewall.Accept{}, from, firewall.State{States: firewall.Established}),
 		rule(firewall.Goto{Chain: "errors"}, from, firewall.State{States: firewall.Related}),
 	}, more...)
-	for _, e := range t.ends {
-		if e.guest.Is4() {
+	for _, e := range t.Ends {
+		if e.Guest.Is4() {
 			rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, from, firewall.IP{Version: 4},
 				firewall.Protocol{Number: firewall.ProtocolICMP}, firewall.ICMP{Version: 4, Type: firewall.ICMPEcho}))
 			continue
@@ -218,7 +250,7 @@ func (t forwarding) toNamespace(more ...firewall.Rule) []firewall.Rule {
 				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))
 		}
 	}
-	for _, p := range t.guard.Open {
+	for _, p := range t.Guard.Open {
 		rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, append([]firewall.Match{from}, matchPorts(p)...)...))
 	}
 	return append(rules, rule(drop(firewall.NamespaceService), from))
@@ -227,16 +259,16 @@ func (t forwarding) toNamespace(more ...firewall.Rule) []firewall.Rule {
 // output drops what processes of the namespace send to the guest, or in the guest's place, by the links of the wiring.
 // A process needs no capability to choose a link (SO_BINDTODEVICE, socket(7)). By the tap the namespace speaks to its
 // guest, but not as a DHCP server.
-func (t forwarding) output() []firewall.Rule {
+func (t Router) output() []firewall.Rule {
 	no := drop(firewall.NamespaceOutput)
 	udp := firewall.Protocol{Number: firewall.ProtocolUDP}
-	rules := []firewall.Rule{rule(no, firewall.OutInterface{Name: t.names.Responder})}
-	for _, e := range t.ends {
+	rules := []firewall.Rule{rule(no, firewall.OutInterface{Name: t.Names.Responder})}
+	for _, e := range t.Ends {
 		client := uint16(firewall.DHCPClient4)
-		if e.guest.Is6() {
+		if e.Guest.Is6() {
 			client = firewall.DHCPClient6
 		}
-		rules = append(rules, rule(no, t.toTap(), firewall.IP{Version: version(e.guest)}, udp, firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client}))
+		rules = append(rules, rule(no, t.toTap(), firewall.IP{Version: version(e.Guest)}, udp, firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client}))
 	}
 	return rules
 }
@@ -244,16 +276,16 @@ func (t forwarding) output() []firewall.Rule {
 // loopback is before connections are tracked. A packet of the guest goes to the chain of its family, so packets to the
 // guest meet one comparison a family. Without IPv6 for the guest, one router advertisement would give the namespace a
 // default route through the guest. (With IPv6 forwarding on, a link takes no routes.)
-func (t forwarding) loopback() []firewall.Rule {
+func (t Router) loopback() []firewall.Rule {
 	var rules []firewall.Rule
-	for _, e := range t.ends {
-		v := version(e.guest)
+	for _, e := range t.Ends {
+		v := version(e.Guest)
 		rules = append(rules, rule(firewall.Jump{Chain: loopbackChain(v)}, t.fromGuest(), firewall.IP{Version: v}))
 	}
 	return append(rules, t.noIPv6()...)
 }
 
-func (t forwarding) noIPv6() []firewall.Rule {
+func (t Router) noIPv6() []firewall.Rule {
 	if t.has(6) {
 		return nil
 	}
@@ -262,10 +294,10 @@ func (t forwarding) noIPv6() []firewall.Rule {
 
 // loopbacks are the chains that drop the guest's packets to and from the namespace's loopback addresses, and those of
 // sourceRoutes. The guest's answers of a translated connection pass: here they still have the gateway's address.
-func (t forwarding) loopbacks() []firewall.Chain {
+func (t Router) loopbacks() []firewall.Chain {
 	var chains []firewall.Chain
-	for _, e := range t.ends {
-		v := version(e.guest)
+	for _, e := range t.Ends {
+		v := version(e.Guest)
 		rules := []firewall.Rule{
 			rule(drop(firewall.LoopbackAddress), firewall.IP{Version: v}, firewall.Destination{Prefix: loopback(v)}),
 			rule(drop(firewall.LoopbackAddress), firewall.IP{Version: v}, firewall.Source{Prefix: loopback(v)}),
@@ -282,19 +314,19 @@ func loopbackChain(version int) string { return fmt.Sprintf("loopback-%d", versi
 
 // forwarding is that of the guest. Most is the binding's MaxConnections. Unreached are the addresses that the guest
 // looks for on its link in vain.
-func (p *Plan) forwarding(nic netstate.Link, ends []end, most int, unreached []policy.Range) (t forwarding, err error) {
+func (p *Plan) forwarding(nic netstate.Link, ends Ends, most int, unreached []policy.Range) (t Router, err error) {
 	forwarders := p.forwarders()
-	t = forwarding{names: p.names, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP,
-		leave: map[int][]string{4: forwarders.IPv4, 6: forwarders.IPv6}, all6: p.forwardsAll6(), checksums: p.found.Checksums}
+	t = Router{Names: p.names, Unforwarded: p.unforwarded(nic.Index), Ends: ends, Guard: p.spec.Guard, MAC: p.Record.MAC, Most: most, NoARP: nic.NoARP,
+		OtherLinks: map[int][]string{4: forwarders.IPv4, 6: forwarders.IPv6}, All6: p.forwardsAll6(), Checksums: p.found.Checksums}
 	by := policyOf(p.spec, p.nicNetworks(nic))
-	if t.egress, err = by.Allowed(versionsOf(ends)); err != nil {
+	if t.Allowed, err = by.Allowed(ends.Versions()); err != nil {
 		return t, err
 	}
-	if len(t.egress) > 0 {
+	if len(t.Allowed) > 0 {
 		p.Record.Warnings = append(p.Record.Warnings, warnIncomplete(by.Field(), p.found, p.names, ends)...)
 	}
-	t.pinnable, err = by.Pinnable(versionsOf(ends), unreached)
-	p.policy = slices.Concat(t.egress, t.pinnable)
+	t.Pinnable, err = by.Pinnable(ends.Versions(), unreached)
+	p.policy = slices.Concat(t.Allowed, t.Pinnable)
 	return t, err
 }
 
@@ -322,21 +354,14 @@ func checkPolicy(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) er
 	return nil
 }
 
-func versionsOf(ends []end) (list []int) {
-	for _, e := range ends {
-		list = append(list, version(e.guest))
-	}
-	return list
-}
-
 // checkSources refuses proxies' sources of a family in which the guest has no address.
-func (t forwarding) checkSources(s *infra.Sidecar, kind cache.Kind) error {
+func checkSources(s *infra.Sidecar, kind cache.Kind, nic netstate.Link, ends Ends) error {
 	if s == nil {
 		return nil
 	}
 	for i, a := range s.Sources {
-		if v := version(a); !t.has(v) {
-			return &cache.FieldError{Field: fmt.Sprintf("binding.%s.sidecar.sources[%d]", kind, i), Reason: fmt.Sprintf("%v: %s has no IPv%d address to forward", a, t.names.NIC, v)}
+		if v := version(a); !ends.Has(v) {
+			return &cache.FieldError{Field: fmt.Sprintf("binding.%s.sidecar.sources[%d]", kind, i), Reason: fmt.Sprintf("%v: %s has no IPv%d address to forward", a, nic.Name, v)}
 		}
 	}
 	return nil

@@ -140,9 +140,9 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if err != nil {
 		return err
 	}
-	var ends []end
+	var ends Ends
 	for _, n := range networks {
-		ends = append(ends, n.end)
+		ends = append(ends, n.End)
 	}
 	if err := p.checkNextHops(nic, ends); err != nil {
 		return err
@@ -156,31 +156,31 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 		if n.within {
 			p.addWithin(tap, n)
 		} else {
-			p.addAddress(tap, netip.PrefixFrom(n.gateway, n.bits), netstate.ScopeUniverse)
+			p.addAddress(tap, netip.PrefixFrom(n.Gateway, n.bits), netstate.ScopeUniverse)
 		}
-		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: n.guest, MAC: p.Record.MAC, Permanent: true})
+		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: n.Guest, MAC: p.Record.MAC, Permanent: true})
 	}
 	if err := p.addRoutesToGuest(tap, ends); err != nil {
 		return err
 	}
-	p.ownConnections = networkConnections(guestNetworks(tap, p.wanted.Addresses, p.wanted.Routes))
+	p.ownConnections = NetworkConnections(guestNetworks(tap, p.wanted.Addresses, p.wanted.Routes))
 
-	t := translation{Masquerade: b.Masquerade, addresses: addressesIn(slices.Concat(v4, v6)), ports: choosePorts(b.Masquerade, p.spec.Guard.Open, portsInUse(p.found))}
-	if t.forwarding, err = p.forwarding(nic, ends, b.MaxConnections, unreached(networks)); err != nil {
+	t := Masquerade{Masquerade: b.Masquerade, Addresses: addressesIn(slices.Concat(v4, v6)), SourcePorts: ChoosePorts(b.Masquerade, p.spec.Guard.Open, portsInUse(p.found))}
+	if t.Router, err = p.forwarding(nic, ends, b.MaxConnections, unreached(networks)); err != nil {
 		return err
 	}
-	if err := t.checkSources(b.Sidecar, b.Kind()); err != nil {
+	if err := checkSources(b.Sidecar, b.Kind(), nic, ends); err != nil {
 		return err
 	}
 	p.reservePorts(t)
-	p.olderExchanges = t.older()
-	if p.Record.Firewall, t.families, err = chooseFirewall(b.Firewall, p.found); err != nil {
+	p.olderExchanges = t.Older()
+	if p.Record.Firewall, t.Families, err = chooseFirewall(b.Firewall, p.found); err != nil {
 		return err
 	}
-	t.iptables, t.alone, t.noIPv6AtTap = len(t.families) > 0, p.found.NoNFTables, p.lacksIPv6(nic) != ""
-	t.flows = !t.iptables && p.offloads()
-	p.makeTables = append(p.makeTables, t.tables)
-	return p.addFilter(nic, guestfilter.Guest{Addresses: guestsOf(ends)})
+	t.NoNFTables, t.NoIPv6AtTap = p.found.NoNFTables, p.lacksIPv6(nic) != ""
+	t.Flows = len(t.Families) == 0 && p.offloads()
+	p.makeTables = append(p.makeTables, t.Tables)
+	return p.addFilter(nic, guestfilter.Guest{Addresses: ends.Guests()})
 }
 
 // checkMasquerade refuses a NIC behind whose addresses no guest can be.
@@ -198,15 +198,15 @@ func (p *Plan) checkMasquerade(nic netstate.Link) error {
 }
 
 // checkNextHops refuses a NIC whose address has other routes than the guest's.
-func (p *Plan) checkNextHops(nic netstate.Link, ends []end) error {
+func (p *Plan) checkNextHops(nic netstate.Link, ends Ends) error {
 	on := lease.Of(p.found, nic)
 	v4, v6 := on.Addresses()
 	for _, e := range ends {
 		own := v4
-		if e.guest.Is6() {
+		if e.Guest.Is6() {
 			own = v6
 		}
-		if hidden := own[0].Addr(); !slices.Equal(on.NextHops(hidden), on.NextHops(e.guest)) {
+		if hidden := own[0].Addr(); !slices.Equal(on.NextHops(hidden), on.NextHops(e.Guest)) {
 			return p.refuseMasquerade(nic, fmt.Sprintf("policy rules give other routes to what comes from %v than to what comes from a guest behind it", hidden))
 		}
 		if err := p.checkAhead(nic, e); err != nil {
@@ -218,8 +218,8 @@ func (p *Plan) checkNextHops(nic netstate.Link, ends []end) error {
 
 // checkAhead refuses a NIC if no packets for the guest are looked up in the table main, where the route to the guest
 // is. A table before it that gets some of them is a loss.
-func (p *Plan) checkAhead(nic netstate.Link, e end) error {
-	ahead, all := lease.Of(p.found, nic).Ahead(e.guest)
+func (p *Plan) checkAhead(nic netstate.Link, e End) error {
+	ahead, all := lease.Of(p.found, nic).Ahead(e.Guest)
 	if !all {
 		for _, r := range ahead {
 			what := fmt.Sprintf("table %d", r.Table)
@@ -234,7 +234,7 @@ func (p *Plan) checkAhead(nic netstate.Link, e end) error {
 		last := ahead[len(ahead)-1]
 		why = fmt.Sprintf("the policy rule with the preference %d leads to table %d and comes before main", last.Priority, last.Table)
 	}
-	return p.refuseMasquerade(nic, fmt.Sprintf("%s, where the route to the guest is: so IPv%d packets for the guest go elsewhere", why, version(e.guest)))
+	return p.refuseMasquerade(nic, fmt.Sprintf("%s, where the route to the guest is: so IPv%d packets for the guest go elsewhere", why, version(e.Guest)))
 }
 
 // loseHidden adds a family if the kernel masquerades by none of the NIC's addresses, but by one of another link: for
@@ -274,16 +274,16 @@ func (b masquerade) warn(p *Plan, nic netstate.Link) {
 
 // reservePorts keeps the namespace's sockets from the ports of the guest's connections, and warns of ports that are
 // taken.
-func (p *Plan) reservePorts(t translation) {
+func (p *Plan) reservePorts(t Masquerade) {
 	for _, protocol := range []string{"tcp", "udp"} {
-		if n, enough := t.ports.left(protocol); !enough {
+		if n, enough := t.SourcePorts.Left(protocol); !enough {
 			p.warn("%d ports are left for the guest's %s connections: sockets of the namespace have the ports between", n, protocol)
 		}
 	}
-	if t.ports.reserve {
-		p.wanted.Sysctls[netstate.ReservedPorts] = reserved(p.found.Sysctls[netstate.ReservedPorts])
+	if list, needed := t.SourcePorts.Reserve(p.found.Sysctls[netstate.ReservedPorts]); needed {
+		p.wanted.Sysctls[netstate.ReservedPorts] = list
 	}
-	p.Record.Warnings = append(p.Record.Warnings, warnTakenPorts(t.Masquerade, p.found.Listeners, t.addresses)...)
+	p.Record.Warnings = append(p.Record.Warnings, warnTakenPorts(t.Masquerade, p.found.Listeners, t.Addresses)...)
 }
 
 // guestNetworks are those of the guest at the tap, and its addresses to which a route leads.
@@ -304,7 +304,7 @@ func guestNetworks(tap netstate.Link, addresses []netstate.Address, routes []net
 
 // inner is the guest's network of one family.
 type inner struct {
-	end
+	End
 	bits int
 	// within says that the namespace reaches the network already, so that a route leads to the guest alone.
 	within bool
@@ -322,7 +322,7 @@ func (b masquerade) lease(p *Plan, nic netstate.Link, v4, v6 bool) (networks []i
 		if err != nil {
 			return nil, err
 		}
-		network := inner{end{guest.Addr(), gateway}, guest.Bits(), within}
+		network := inner{End{guest.Addr(), gateway}, guest.Bits(), within}
 		if err := p.checkServers(network); err != nil {
 			return nil, err
 		}

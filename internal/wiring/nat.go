@@ -10,21 +10,21 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// translation is the NAT of a masquerade binding. Packets for the NIC's addresses go to the guest, if their
-// port is forwarded. Packets of the guest leave with the address of the link that they leave by, or not at all.
-type translation struct {
-	forwarding
+// Masquerade is a router that translates the guest's addresses. Packets for the NIC's addresses go to the guest, if
+// their port is forwarded. Packets of the guest leave with the address of the link that they leave by, or not at all.
+type Masquerade struct {
+	Router
 	infra.Masquerade
-	addresses []netip.Addr // the NIC's
-	ports     portChoice
-	// flows says that established connections pass by a flow table.
-	flows bool
-	// families are those of iptables whose chains translate; none: a table of nftables does.
-	families []firewall.Family
-	// alone says that there is no nftables beside iptables.
-	alone bool
-	// noIPv6AtTap says that the tap has no IPv6.
-	noIPv6AtTap bool
+	// Addresses are the NIC's.
+	Addresses   []netip.Addr
+	SourcePorts SourcePorts
+	// Flows says that established connections pass by a flow table.
+	Flows bool
+	// Families are those of iptables whose chains translate; none: a table of nftables does. With NoNFTables there is
+	// none beside them. With NoIPv6AtTap the tap has no IPv6.
+	Families    []firewall.Family
+	NoNFTables  bool
+	NoIPv6AtTap bool
 }
 
 // established is the flow table of the guest's connections by the NIC.
@@ -57,29 +57,30 @@ func rule(v firewall.Verdict, m ...firewall.Match) firewall.Rule {
 
 func drop(why firewall.Reason) firewall.Drop { return firewall.Drop{Reason: why} }
 
-// tables are those of nftables, and of iptables if that translates.
-func (t translation) tables() []firewall.Table {
+// Tables are those of nftables, and of iptables if that translates.
+func (t Masquerade) Tables() []firewall.Table {
+	t.iptables = len(t.Families) > 0
 	tables := t.completeChecksums()
 	switch {
 	case !t.iptables:
 		tables = append(tables, t.table())
-	case !t.alone:
+	case !t.NoNFTables:
 		tables = append(tables, t.tableBeside())
 	}
-	for _, f := range t.families {
+	for _, f := range t.Families {
 		table := t.table()
 		if f.IPTables() == 6 && !t.has(6) {
-			if !t.alone || t.noIPv6AtTap {
+			if !t.NoNFTables || t.NoIPv6AtTap {
 				continue // beside, or not needed
 			}
 			table.Chains = []firewall.Chain{{Name: "loopback", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: t.noIPv6()}}
 		}
-		tables = append(tables, table.IPTables(f, t.names.Chains()))
+		tables = append(tables, table.IPTables(f, t.Names.Chains()))
 	}
 	return tables
 }
 
-func (t translation) table() firewall.Table {
+func (t Masquerade) table() firewall.Table {
 	chains := []firewall.Chain{
 		{Name: "loopback", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: t.loopback()},
 		{Name: "from-network", Type: "nat", Hook: firewall.Prerouting, Priority: firewall.DstNAT, Rules: t.fromNetwork()},
@@ -92,14 +93,14 @@ func (t translation) table() firewall.Table {
 		chains = append(chains, t.last())
 	}
 	chains = append(chains, t.loopbacks()...)
-	for _, e := range t.ends {
-		chains = append(chains, firewall.Chain{Name: toGuest(version(e.guest)), Rules: t.toGuest(e.guest)})
+	for _, e := range t.Ends {
+		chains = append(chains, firewall.Chain{Name: toGuest(version(e.Guest)), Rules: t.toGuest(e.Guest)})
 	}
 	chains = append(chains, firewall.Chain{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: t.toNamespace()})
-	if !t.guard.Off {
+	if !t.Guard.Off {
 		chains = append(chains, firewall.Chain{Name: "errors", Rules: t.errors()})
 	}
-	if !t.ports.everything {
+	if !t.SourcePorts.everything {
 		chains = append(chains, firewall.Chain{Name: "reserved", Rules: t.reserved()})
 	}
 	chains = append(chains,
@@ -109,7 +110,7 @@ func (t translation) table() firewall.Table {
 		firewall.Chain{Name: "related", Rules: t.related()},
 		firewall.Chain{Name: "outgoing", Rules: t.limit()},
 		firewall.Chain{Name: "incoming", Rules: t.limit()})
-	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: chains}
+	table := firewall.Table{Family: firewall.Inet, Name: t.Names.Table, Chains: chains}
 	for _, m := range portMaps(t.Ports) {
 		table.Maps = append(table.Maps, m.PortMap)
 	}
@@ -118,17 +119,17 @@ func (t translation) table() firewall.Table {
 		t.addEgress(&table)
 		t.addOtherLinks(&table)
 	}
-	if t.flows {
-		table.Flows = []firewall.FlowTable{{Name: established, Devices: []string{t.names.NIC, t.names.Tap}, Priority: firewall.Last}}
+	if t.Flows {
+		table.Flows = []firewall.FlowTable{{Name: established, Devices: []string{t.Names.NIC, t.Names.Tap}, Priority: firewall.Last}}
 	}
 	return table
 }
 
 // tableBeside is the table of nftables beside the chains of iptables, for what these cannot express.
-func (t translation) tableBeside() firewall.Table {
+func (t Masquerade) tableBeside() firewall.Table {
 	isNew := firewall.State{States: firewall.New}
-	toGuest := []firewall.Match{t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}, isNew, firewall.Unconfirmed{}}
-	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: []firewall.Chain{
+	toGuest := []firewall.Match{t.toTap(), firewall.InInterface{Name: t.Names.Tap, Inverted: true}, isNew, firewall.Unconfirmed{}}
+	table := firewall.Table{Family: firewall.Inet, Name: t.Names.Table, Chains: []firewall.Chain{
 		{Name: "beside-forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.AfterFilter, Rules: slices.Concat(t.reopened(), t.checked(t.fromGuest()), t.resumed(toGuest...), []firewall.Rule{
 			rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), isNew),
 			rule(firewall.Jump{Chain: "incoming"}, toGuest...),
@@ -153,14 +154,14 @@ func (t translation) tableBeside() firewall.Table {
 
 // fromNetwork forwards packets that come from outside, unless proxies take them, and packets that the guest
 // sends to the NIC's addresses.
-func (t translation) fromNetwork() []firewall.Rule {
-	from := []firewall.Match{firewall.InInterface{Name: t.names.NIC}, t.fromGuest()}
+func (t Masquerade) fromNetwork() []firewall.Rule {
+	from := []firewall.Match{firewall.InInterface{Name: t.Names.NIC}, t.fromGuest()}
 	if t.Sidecar != nil {
 		from = from[1:]
 	}
 	var rules []firewall.Rule
 	for _, in := range from {
-		for _, a := range t.addresses {
+		for _, a := range t.Addresses {
 			rules = append(rules, t.forwarded(a, in)...)
 		}
 	}
@@ -169,7 +170,7 @@ func (t translation) fromNetwork() []firewall.Rule {
 
 // fromNamespace forwards packets that the namespace's own processes send to the NIC's addresses, and with
 // Loopback to the loopback addresses.
-func (t translation) fromNamespace() []firewall.Rule {
+func (t Masquerade) fromNamespace() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, a := range t.forwardedAddresses() {
 		rules = append(rules, t.forwarded(a)...)
@@ -178,8 +179,8 @@ func (t translation) fromNamespace() []firewall.Rule {
 }
 
 // forwardedAddresses are the addresses whose forwarded ports lead to the guest.
-func (t translation) forwardedAddresses() []netip.Addr {
-	all := slices.Clone(t.addresses)
+func (t Masquerade) forwardedAddresses() []netip.Addr {
+	all := slices.Clone(t.Addresses)
 	if t.Loopback {
 		all = append(all, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
 	}
@@ -188,7 +189,7 @@ func (t translation) forwardedAddresses() []netip.Addr {
 
 // forwarded sends packets for an address that meet the conditions to the guest, if the guest has an address of
 // that family.
-func (t translation) forwarded(to netip.Addr, where ...firewall.Match) []firewall.Rule {
+func (t Masquerade) forwarded(to netip.Addr, where ...firewall.Match) []firewall.Rule {
 	v := version(to)
 	if !t.has(v) {
 		return nil
@@ -201,7 +202,7 @@ func toGuest(v int) string { return fmt.Sprintf("to-guest-%d", v) }
 
 // toGuest translates the ports that are forwarded, and nothing else. A TCP packet that opens no connection and
 // belongs to no tracked one is the namespace's own: its connection is older than the rules.
-func (t translation) toGuest(guest netip.Addr) []firewall.Rule {
+func (t Masquerade) toGuest(guest netip.Addr) []firewall.Rule {
 	if t.Ports != nil && len(t.Ports) == 0 {
 		return nil
 	}
@@ -227,25 +228,25 @@ func (t translation) toGuest(guest netip.Addr) []firewall.Rule {
 // through is what the namespace forwards from and to the guest. A packet of the guest that belongs to no
 // connection is dropped, as it would leave untranslated. To the guest pass only known connections and
 // translated packets. What else comes in by the NIC is dropped, if the NIC did not forward before Setup.
-func (t translation) through() []firewall.Rule {
+func (t Masquerade) through() []firewall.Rule {
 	known := firewall.State{States: firewall.Established | firewall.Related}
-	nic := firewall.InInterface{Name: t.names.NIC}
+	nic := firewall.InInterface{Name: t.Names.NIC}
 	rules := append(t.offloaded(), answered()...)
 	if !t.iptables {
 		rules = append(rules, t.reopened()...)
 	}
 	rules = append(rules,
 		rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), firewall.State{States: firewall.Invalid | firewall.Untracked | firewall.New | firewall.Related}),
-		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}, firewall.State{States: firewall.Invalid | firewall.Untracked | firewall.New}),
+		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.Names.Tap, Inverted: true}, firewall.State{States: firewall.Invalid | firewall.Untracked | firewall.New}),
 		rule(firewall.ClampMSS{}, t.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
 		rule(firewall.ClampMSS{}, t.toTap(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
-		rule(firewall.Accept{}, t.fromGuest(), firewall.OutInterface{Name: t.names.Tap, Inverted: true}),
+		rule(firewall.Accept{}, t.fromGuest(), firewall.OutInterface{Name: t.Names.Tap, Inverted: true}),
 		rule(firewall.Accept{}, t.toTap(), known),
 		rule(firewall.Accept{}, t.toTap(), firewall.Translated{}),
 		rule(drop(firewall.NotForwarded), t.toTap()),
 		rule(firewall.Accept{}, nic, known),
 	)
-	for _, v := range t.unforwarded {
+	for _, v := range t.Unforwarded {
 		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: v}))
 	}
 	return rules
@@ -259,11 +260,11 @@ const closingSeconds = 120
 // and the answers come with them. Of TCP, a connection that is ending stays with connection tracking: in the flow table
 // its last packets would pass unseen, and so would the first of the next connection between the same ports. Of UDP, a
 // question with one answer stays as well: the flow table would keep it four times as long.
-func (t translation) offloaded() []firewall.Rule {
-	if !t.flows {
+func (t Masquerade) offloaded() []firewall.Rule {
+	if !t.Flows {
 		return nil
 	}
-	add, out := firewall.Offload{Table: established}, firewall.OutInterface{Name: t.names.NIC}
+	add, out := firewall.Offload{Table: established}, firewall.OutInterface{Name: t.Names.NIC}
 	return []firewall.Rule{
 		rule(add, firewall.Protocol{Number: firewall.ProtocolTCP}, t.fromGuest(), out, firewall.Assured{}, firewall.Lasting{Seconds: closingSeconds}),
 		rule(add, firewall.Protocol{Number: firewall.ProtocolUDP}, t.fromGuest(), out, firewall.Assured{}),
@@ -271,7 +272,7 @@ func (t translation) offloaded() []firewall.Rule {
 }
 
 // opening is what the guest sends that belongs to no established connection.
-func (t translation) opening() []firewall.Rule {
+func (t Masquerade) opening() []firewall.Rule {
 	rules := []firewall.Rule{rule(drop(firewall.NoConnection), firewall.State{States: firewall.Invalid | firewall.Untracked})}
 	if !t.iptables {
 		rules = append(rules, t.checked()...)
@@ -282,44 +283,44 @@ func (t translation) opening() []firewall.Rule {
 	}
 	rules = append(rules, rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))
 	// An answer without ports is forwarded to the guest only if everything is.
-	if t.ports.everything {
-		rules = append(rules, rule(firewall.Return{}, firewall.OutInterface{Name: t.names.NIC}))
+	if t.SourcePorts.everything {
+		rules = append(rules, rule(firewall.Return{}, firewall.OutInterface{Name: t.Names.NIC}))
 	}
 	for _, protocol := range []uint8{firewall.ProtocolTCP, firewall.ProtocolUDP, firewall.ProtocolSCTP} {
 		rules = append(rules, rule(firewall.Return{}, firewall.Protocol{Number: protocol}))
 	}
-	for _, e := range t.ends {
+	for _, e := range t.Ends {
 		echo := uint8(firewall.ProtocolICMP)
-		if e.guest.Is6() {
+		if e.Guest.Is6() {
 			echo = firewall.ProtocolICMPv6
 		}
-		rules = append(rules, rule(firewall.Return{}, firewall.IP{Version: version(e.guest)}, firewall.Protocol{Number: echo}))
+		rules = append(rules, rule(firewall.Return{}, firewall.IP{Version: version(e.Guest)}, firewall.Protocol{Number: echo}))
 	}
 	return append(rules, rule(drop(firewall.NoPorts)))
 }
 
-// source hides the guest's address, and chooses the source ports of the guest's connections: see portChoice. Packets to
+// source hides the guest's address, and chooses the source ports of the guest's connections: see SourcePorts. Packets to
 // the guest from an address that the guest cannot answer get the gateway's address as their source.
-func (t translation) source() []firewall.Rule {
-	from, out := t.fromGuest(), firewall.OutInterface{Name: t.names.NIC}
+func (t Masquerade) source() []firewall.Rule {
+	from, out := t.fromGuest(), firewall.OutInterface{Name: t.Names.NIC}
 	var rules []firewall.Rule
 	for _, name := range []string{"tcp", "udp", "sctp"} {
 		number := firewall.Transports[name]
 		protocol := firewall.Protocol{Number: number}
-		for _, k := range t.ports.kept[name] {
+		for _, k := range t.SourcePorts.kept[name] {
 			rules = append(rules, rule(firewall.Masquerade{First: k.first, Last: k.last}, from, out, protocol,
 				firewall.SourcePort{Protocol: number, First: k.first, Last: k.last}))
 		}
-		if by := t.ports.byNIC[name]; by != t.ports.others[name] {
+		if by := t.SourcePorts.byNIC[name]; by != t.SourcePorts.others[name] {
 			rules = append(rules, rule(firewall.Masquerade{First: by.first, Last: by.last}, from, out, protocol))
 		}
-		o := t.ports.others[name]
+		o := t.SourcePorts.others[name]
 		rules = append(rules, rule(firewall.Masquerade{First: o.first, Last: o.last}, from, protocol))
 	}
 	rules = append(rules, rule(firewall.Masquerade{}, from))
-	for _, e := range t.ends {
-		for _, from := range t.rewritten(version(e.guest)) {
-			rules = append(rules, rule(firewall.SNAT{Address: e.gateway}, t.toTap(), firewall.IP{Version: version(e.guest)}, firewall.Source{Prefix: from}))
+	for _, e := range t.Ends {
+		for _, from := range t.rewritten(version(e.Guest)) {
+			rules = append(rules, rule(firewall.SNAT{Address: e.Gateway}, t.toTap(), firewall.IP{Version: version(e.Guest)}, firewall.Source{Prefix: from}))
 		}
 	}
 	return rules
@@ -327,17 +328,17 @@ func (t translation) source() []firewall.Rule {
 
 // last drops packets for the guest's address that leave by another link. A default route would send them there while
 // the tap is down on standby, or deleted by the launcher.
-func (t translation) last() firewall.Chain {
+func (t Masquerade) last() firewall.Chain {
 	c := firewall.Chain{Name: "last", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.SrcNAT + 1}
-	for _, e := range t.ends {
-		c.Rules = append(c.Rules, rule(drop(firewall.NotForwarded), firewall.IP{Version: version(e.guest)}, firewall.Destination{Prefix: single(e.guest)},
-			firewall.OutInterface{Name: t.names.Tap, Inverted: true}))
+	for _, e := range t.Ends {
+		c.Rules = append(c.Rules, rule(drop(firewall.NotForwarded), firewall.IP{Version: version(e.Guest)}, firewall.Destination{Prefix: single(e.Guest)},
+			firewall.OutInterface{Name: t.Names.Tap, Inverted: true}))
 	}
 	return c
 }
 
 // rewritten are the sources that get the gateway's address.
-func (t translation) rewritten(v int) []netip.Prefix {
+func (t Masquerade) rewritten(v int) []netip.Prefix {
 	var list []netip.Prefix
 	if t.Loopback {
 		list = append(list, loopback(v))
@@ -355,26 +356,26 @@ func (t translation) rewritten(v int) []netip.Prefix {
 // toNamespace drops what comes to the ports that are left to the guest's connections, and what the guest may not send
 // to the namespace. The gateway's addresses are for the guest and the namespace's own processes: what listens there,
 // such as a DNS proxy, must not answer a neighbour in the guest's place.
-func (t translation) toNamespace() []firewall.Rule {
+func (t Masquerade) toNamespace() []firewall.Rule {
 	rules := []firewall.Rule{rule(firewall.Return{}, firewall.InInterface{Name: "lo"})}
-	for _, e := range t.ends {
-		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.InInterface{Name: t.names.Tap, Inverted: true},
-			firewall.IP{Version: version(e.gateway)}, firewall.Destination{Prefix: single(e.gateway)}))
+	for _, e := range t.Ends {
+		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.InInterface{Name: t.Names.Tap, Inverted: true},
+			firewall.IP{Version: version(e.Gateway)}, firewall.Destination{Prefix: single(e.Gateway)}))
 	}
-	rules = append(rules, t.forwarding.toNamespace()...)
-	if t.ports.everything {
+	rules = append(rules, t.Router.toNamespace()...)
+	if t.SourcePorts.everything {
 		return rules
 	}
-	return append([]firewall.Rule{rule(firewall.Jump{Chain: "reserved"}, firewall.InInterface{Name: t.names.NIC}, firewall.State{States: firewall.New})}, rules...)
+	return append([]firewall.Rule{rule(firewall.Jump{Chain: "reserved"}, firewall.InInterface{Name: t.Names.NIC}, firewall.State{States: firewall.New})}, rules...)
 }
 
 // reserved drops what the network opens to the ports that are left to the guest's connections. Otherwise each such
 // packet would become a connection of the namespace, and keep the guest from using the port to the same peer for half a
 // minute: a few packets could cut the guest off from its DNS server.
-func (t translation) reserved() []firewall.Rule {
+func (t Masquerade) reserved() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, name := range []string{"tcp", "udp", "sctp"} {
-		number, of := firewall.Transports[name], t.ports.others[name]
+		number, of := firewall.Transports[name], t.SourcePorts.others[name]
 		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.Protocol{Number: number}, firewall.DestinationPort{Protocol: number, First: of.first, Last: of.last}))
 	}
 	return rules

@@ -91,22 +91,22 @@ func (f Forwarders) since(was Forwarders) (changes []string) {
 const otherLinkChain = "other-link"
 
 // toOtherLinks sends what leaves by another link than the NIC to the chain of otherLinks.
-func (t forwarding) toOtherLinks(more ...firewall.Match) firewall.Rule {
-	return rule(firewall.Jump{Chain: otherLinkChain}, append(more, firewall.OutInterface{Name: t.names.NIC, Inverted: true})...)
+func (t Router) toOtherLinks(more ...firewall.Match) firewall.Rule {
+	return rule(firewall.Jump{Chain: otherLinkChain}, append(more, firewall.OutInterface{Name: t.Names.NIC, Inverted: true})...)
 }
 
 // otherLinks refuses what would leave by a link whose answers do not come back.
-func (t forwarding) otherLinks() firewall.Chain {
+func (t Router) otherLinks() firewall.Chain {
 	c := firewall.Chain{Name: otherLinkChain, Rules: []firewall.Rule{
 		rule(firewall.Return{}, firewall.OutGroup{Group: netstate.GroupOfNICs, Mask: netstate.RouterMask}),
 	}}
-	for _, e := range t.ends {
-		v := version(e.guest)
-		if v == 6 && t.all6 {
+	for _, e := range t.Ends {
+		v := version(e.Guest)
+		if v == 6 && t.All6 {
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: 6}))
 			continue
 		}
-		for _, name := range t.leave[v] {
+		for _, name := range t.OtherLinks[v] {
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.OutInterface{Name: name}))
 		}
 	}
@@ -115,7 +115,7 @@ func (t forwarding) otherLinks() firewall.Chain {
 }
 
 // addOtherLinks adds the chain of otherLinks.
-func (t forwarding) addOtherLinks(table *firewall.Table) {
+func (t Router) addOtherLinks(table *firewall.Table) {
 	table.Chains = append(table.Chains, t.otherLinks())
 }
 

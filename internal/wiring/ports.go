@@ -112,11 +112,11 @@ func distinct(texts []string) []string {
 }
 
 // portsInUse are those of the namespace's sockets.
-func portsInUse(found netstate.Snapshot) inUse {
-	return inUse{clients: found.Sysctls[netstate.PortRange], older: found.Connections, listeners: found.Listeners}
+func portsInUse(found netstate.Snapshot) InUse {
+	return InUse{Clients: found.Sysctls[netstate.PortRange], Older: found.Connections, Listeners: found.Listeners}
 }
 
 // OutsideClients leaves out the ports that the kernel gives to clients: no older connection with one matters.
 func OutsideClients(found netstate.Snapshot, list []netstate.LocalPort) []netstate.LocalPort {
-	return outsideClients(found.Sysctls[netstate.PortRange], list)
+	return OutsideClientsOf(found.Sysctls[netstate.PortRange], list)
 }

@@ -55,44 +55,44 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.newRouterRecord(nic, guest, gateway)
 	on.FillRouted(&p.Record)
-	r := routing{own4: addressesIn(v4), own6: addressesIn(v6), sidecar: b.Sidecar, excluded: b.Excluded}
+	r := Routed{Own4: addressesIn(v4), Own6: addressesIn(v6), Sidecar: b.Sidecar, Excluded: b.Excluded}
 	if len(v4) > 0 {
-		r.hop4 = p.Record.IPv4.Server
-		r.ends = append(r.ends, end{v4[0].Addr(), r.hop4})
+		r.Hop4 = p.Record.IPv4.Server
+		r.Ends = append(r.Ends, End{v4[0].Addr(), r.Hop4})
 	}
 	if len(v6) > 0 {
-		r.hop6 = lease.RoutedIPv6
-		r.ends = append(r.ends, end{v6[0].Addr(), r.hop6})
+		r.Hop6 = lease.RoutedIPv6
+		r.Ends = append(r.Ends, End{v6[0].Addr(), r.Hop6})
 	}
-	all := slices.Concat(r.own4, r.own6)
+	all := slices.Concat(r.Own4, r.Own6)
 	p.Record.Warnings = append(p.Record.Warnings, warnRoutedPorts(b.Routed, p.found.Listeners, all)...)
 	p.warnSourceRules(slices.Concat(v4, v6))
 
-	tap := p.addRouter(nic, r.ends, b.Sidecar != nil)
+	tap := p.addRouter(nic, r.Ends, b.Sidecar != nil)
 	p.handOver(nic, tap, r)
-	if err := p.addRoutesToGuest(tap, r.ends); err != nil {
+	if err := p.addRoutesToGuest(tap, r.Ends); err != nil {
 		return err
 	}
-	p.olderExchanges, p.ownConnections = r.older(), r.own()
+	p.olderExchanges, p.ownConnections = r.Older(), r.Own()
 
 	var err error
-	if r.forwarding, err = p.forwarding(nic, r.ends, b.MaxConnections, nil); err != nil {
+	if r.Router, err = p.forwarding(nic, r.Ends, b.MaxConnections, nil); err != nil {
 		return err
 	}
-	r.further = slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return slices.Contains(guestsOf(r.ends), a) })
-	r.sources = map[int][]source{}
-	for _, e := range r.ends {
-		for _, s := range on.Sources(e.gateway) {
-			r.sources[version(e.guest)] = append(r.sources[version(e.guest)], source(s))
+	r.Further = slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return slices.Contains(r.Ends.Guests(), a) })
+	r.Sources = map[int][]Source{}
+	for _, e := range r.Ends {
+		for _, s := range on.Sources(e.Gateway) {
+			r.Sources[version(e.Guest)] = append(r.Sources[version(e.Guest)], Source(s))
 		}
 	}
-	if err := r.checkSources(b.Sidecar, b.Kind()); err != nil {
+	if err := checkSources(b.Sidecar, b.Kind(), nic, r.Ends); err != nil {
 		return err
 	}
-	p.makeTables = append(p.makeTables, r.tables)
-	g := guestfilter.Guest{Addresses: all, Hop: r.hop4}
+	p.makeTables = append(p.makeTables, r.Tables)
+	g := guestfilter.Guest{Addresses: all, Hop: r.Hop4}
 	if nic.Ethernet && !nic.NoARP {
-		g.Announced = r.own4
+		g.Announced = r.Own4
 	}
 	return p.addFilter(nic, g)
 }
@@ -164,8 +164,8 @@ func addressesIn(prefixes []netip.Prefix) []netip.Addr {
 //
 // The namespace's own sockets get their IPv4 source from the routes. An IPv6 address that is deprecated is not chosen
 // if there is another one.
-func (p *Plan) handOver(nic, tap netstate.Link, r routing) {
-	for _, hop := range []netip.Addr{r.hop4, r.hop6} {
+func (p *Plan) handOver(nic, tap netstate.Link, r Routed) {
+	for _, hop := range []netip.Addr{r.Hop4, r.Hop6} {
 		if !hop.IsValid() {
 			continue
 		}
@@ -197,7 +197,7 @@ func (p *Plan) handOver(nic, tap netstate.Link, r routing) {
 		}
 		p.wanted.Addresses = append(p.wanted.Addresses, a)
 		p.wanted.OffStack = append(p.wanted.OffStack, netstate.OffStack{Link: nic.Index, Address: addr})
-		to := netstate.Route{Link: tap.Index, Table: netstate.TableLocal, Destination: single(addr), PrefSrc: r.hop(addr),
+		to := netstate.Route{Link: tap.Index, Table: netstate.TableLocal, Destination: single(addr), PrefSrc: r.Hop(addr),
 			Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic}
 		if addr.Is4() {
 			to.Scope, to.Metric = netstate.ScopeLink, metricTap
@@ -221,9 +221,9 @@ const metricTap = 1
 
 // resource wants the route of the NIC with a source that is the namespace's. Routes that change by themselves are left
 // alone, and so are those that the kernel would not add again.
-func (p *Plan) resource(nic netstate.Link, route netstate.Route, r routing, special special) {
+func (p *Plan) resource(nic netstate.Link, route netstate.Route, r Routed, special special) {
 	v4 := route.Destination.Addr().Is4()
-	fromGuest := slices.Contains(r.own4, route.PrefSrc) || slices.Contains(r.own6, route.PrefSrc)
+	fromGuest := slices.Contains(r.Own4, route.PrefSrc) || slices.Contains(r.Own6, route.PrefSrc)
 	lost := p.whyLost(route, nic, special)
 	if slices.ContainsFunc(route.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index }) {
 		lost = "leads through other links too"
@@ -231,9 +231,9 @@ func (p *Plan) resource(nic netstate.Link, route netstate.Route, r routing, spec
 	switch {
 	case lost != "" && (fromGuest || v4):
 		p.warn("the route to %v %s, and stays as it is: the namespace's own packets get the guest's address there, and no answers", route.Destination, lost)
-	case fromGuest || v4 && !route.PrefSrc.IsValid() && r.hop4.IsValid():
+	case fromGuest || v4 && !route.PrefSrc.IsValid() && r.Hop4.IsValid():
 		p.wanted.Unwanted.Routes = append(p.wanted.Unwanted.Routes, route)
-		route.PrefSrc = r.hop(route.Destination.Addr())
+		route.PrefSrc = r.Hop(route.Destination.Addr())
 		p.added.Routes = append(p.added.Routes, route)
 		p.wanted.Routes = append(p.wanted.Routes, route)
 	case lost == "" && route.Protocol != netstate.ProtocolRA && route.ExpiresSeconds == 0:
@@ -241,33 +241,37 @@ func (p *Plan) resource(nic netstate.Link, route netstate.Route, r routing, spec
 	}
 }
 
-// routing are the rules of a routed binding.
-type routing struct {
-	forwarding
-	sidecar    *infra.Sidecar
-	excluded   []infra.Ports
-	own4, own6 []netip.Addr     // the NIC's, which are the guest's
-	hop4, hop6 netip.Addr       // the namespace's; zero: the NIC has no address of the family
-	sources    map[int][]source // by IP version: what hop4 and hop6 become at the NIC
+// Routed is a router whose guest has the NIC's addresses.
+type Routed struct {
+	Router
+	Sidecar  *infra.Sidecar
+	Excluded []infra.Ports
+	// Own4 and Own6 are the NIC's addresses, which are the guest's.
+	Own4, Own6 []netip.Addr
+	// Hop4 and Hop6 are the namespace's addresses; zero: the NIC has no address of the family.
+	Hop4, Hop6 netip.Addr
+	// Sources are what Hop4 and Hop6 become at the NIC, by the version of IP.
+	Sources map[int][]Source
 }
 
-// source is the address that the namespace's own packets get when they leave by the NIC.
-type source struct {
+// Source is the address that the namespace's own packets get when they leave by the NIC.
+type Source struct {
 	To      netip.Prefix // zero: all other destinations of the family
 	Address netip.Addr
 }
 
-// hop is the namespace's address of the same family.
-func (t routing) hop(a netip.Addr) netip.Addr {
+// Hop is the namespace's address of the same family.
+func (t Routed) Hop(a netip.Addr) netip.Addr {
 	if a.Is4() {
-		return t.hop4
+		return t.Hop4
 	}
-	return t.hop6
+	return t.Hop6
 }
 
-func (t routing) tables() []firewall.Table { return append(t.completeChecksums(), t.table()) }
+// Tables are those of nftables.
+func (t Routed) Tables() []firewall.Table { return append(t.completeChecksums(), t.table()) }
 
-func (t routing) table() firewall.Table {
+func (t Routed) table() firewall.Table {
 	chains := []firewall.Chain{
 		{Name: "first", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: t.first()},
 		{Name: "through", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: t.through()},
@@ -276,7 +280,7 @@ func (t routing) table() firewall.Table {
 		{Name: "last", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.SrcNAT + 1, Rules: t.last()},
 		{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: t.toNamespace(t.toProxies()...)},
 	}
-	if !t.guard.Off {
+	if !t.Guard.Off {
 		chains = append(chains, firewall.Chain{Name: "errors", Rules: t.errors()})
 	}
 	chains = append(chains,
@@ -286,14 +290,14 @@ func (t routing) table() firewall.Table {
 		firewall.Chain{Name: "related", Rules: t.related()},
 		firewall.Chain{Name: "outgoing", Rules: t.limit()},
 		firewall.Chain{Name: "incoming", Rules: t.limit()})
-	if len(t.excluded) > 0 {
+	if len(t.Excluded) > 0 {
 		chains = append(chains,
-			firewall.Chain{Name: "excluded", Type: "nat", Hook: firewall.Prerouting, Priority: firewall.DstNAT, Rules: t.ownPorts(firewall.InInterface{Name: t.names.NIC})},
+			firewall.Chain{Name: "excluded", Type: "nat", Hook: firewall.Prerouting, Priority: firewall.DstNAT, Rules: t.ownPorts(firewall.InInterface{Name: t.Names.NIC})},
 			firewall.Chain{Name: "own-excluded", Type: "nat", Hook: firewall.Output, Priority: firewall.DstNAT, Rules: t.ownPorts()})
 	}
 	chains = append(chains, t.loopbacks()...)
 	chains = append(chains, t.completedSources()...)
-	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: chains}
+	table := firewall.Table{Family: firewall.Inet, Name: t.Names.Table, Chains: chains}
 	t.limitNeighbours(&table)
 	t.addEgress(&table)
 	t.addOtherLinks(&table)
@@ -302,34 +306,34 @@ func (t routing) table() firewall.Table {
 
 // toProxies accepts what a proxy's rule has sent to the namespace. The proxy's own connections are not the guest's, so
 // Spec.Egress could not check them, and with it no proxy is reached.
-func (t routing) toProxies() []firewall.Rule {
-	if len(t.egress) > 0 {
+func (t Routed) toProxies() []firewall.Rule {
+	if len(t.Allowed) > 0 {
 		return nil
 	}
 	return []firewall.Rule{rule(firewall.Goto{Chain: "accepted"}, t.fromGuest(), firewall.Translated{})}
 }
 
 // first is before connections are tracked and packets are routed. The gateway's addresses are for the guest and the
-// namespace's own processes, as in translation.toNamespace: no link but the tap and the loopback brings packets for
+// namespace's own processes, as in Masquerade.toNamespace: no link but the tap and the loopback brings packets for
 // them. Neighbour discovery for the NIC is the namespace's, and would be routed to the guest.
-func (t routing) first() []firewall.Rule {
-	nic := firewall.InInterface{Name: t.names.NIC}
+func (t Routed) first() []firewall.Rule {
+	nic := firewall.InInterface{Name: t.Names.NIC}
 	rules := t.loopback()
-	for _, e := range t.ends {
-		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.InInterface{Name: t.names.Tap, Inverted: true}, firewall.InInterface{Name: "lo", Inverted: true},
-			firewall.IP{Version: version(e.guest)}, firewall.Destination{Prefix: single(e.gateway)}))
+	for _, e := range t.Ends {
+		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.InInterface{Name: t.Names.Tap, Inverted: true}, firewall.InInterface{Name: "lo", Inverted: true},
+			firewall.IP{Version: version(e.Guest)}, firewall.Destination{Prefix: single(e.Gateway)}))
 	}
 	rules = append(rules, t.completed()...)
-	if t.noARP {
+	if t.NoARP {
 		return rules
 	}
-	if t.hop6.IsValid() { // as in asked
+	if t.Hop6.IsValid() { // as in asked
 		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: 6}, firewall.Protocol{Number: firewall.ProtocolICMPv6},
-			firewall.ICMP{Version: 6, Type: firewall.ICMP6Solicitation}, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: t.hop6.AsSlice()}))
+			firewall.ICMP{Version: 6, Type: firewall.ICMP6Solicitation}, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: t.Hop6.AsSlice()}))
 	}
-	for _, a := range t.own6 {
+	for _, a := range t.Own6 {
 		for _, kind := range []uint8{firewall.ICMP6Solicitation, firewall.ICMP6Advertisement} {
-			rules = append(rules, rule(firewall.SetDestination{Address: t.hop6}, nic, firewall.IP{Version: 6}, firewall.Destination{Prefix: single(a)},
+			rules = append(rules, rule(firewall.SetDestination{Address: t.Hop6}, nic, firewall.IP{Version: 6}, firewall.Destination{Prefix: single(a)},
 				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))
 		}
 	}
@@ -338,34 +342,34 @@ func (t routing) first() []firewall.Rule {
 
 // completed checks the sources of the guest's packets once more, in a chain for each family. Where the kernel completes
 // checksums before this chain, it may have written into the source, after the guest filter has seen it.
-func (t routing) completed() []firewall.Rule {
+func (t Routed) completed() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range t.completes() {
-		v := version(e.guest)
+		v := version(e.Guest)
 		rules = append(rules, rule(firewall.Jump{Chain: sourceChain(v)}, t.fromGuest(), firewall.IP{Version: v}))
 	}
 	return rules
 }
 
 // completes are the ends whose packets' sources are checked once more.
-func (t routing) completes() []end {
-	if len(t.egress) == 0 || t.guard.Off {
+func (t Routed) completes() Ends {
+	if len(t.Allowed) == 0 || t.Guard.Off {
 		return nil
 	}
-	return t.ends
+	return t.Ends
 }
 
 func sourceChain(version int) string { return fmt.Sprintf("source-%d", version) }
 
 // completedSources are the chains of completed. What is not forwarded passes: packets without a source, and those of
 // link-local addresses, of which the guest filter knows more.
-func (t routing) completedSources() []firewall.Chain {
+func (t Routed) completedSources() []firewall.Chain {
 	local := map[int][]netip.Prefix{4: {single(netip.IPv4Unspecified())}, 6: {single(netip.IPv6Unspecified()), linkLocal6}}
 	var chains []firewall.Chain
 	for _, e := range t.completes() {
-		v := version(e.guest)
+		v := version(e.Guest)
 		c := firewall.Chain{Name: sourceChain(v)}
-		for _, p := range slices.Concat(t.forwarding.sources(), local[v]) {
+		for _, p := range slices.Concat(t.Router.sources(), local[v]) {
 			if version(p.Addr()) == v && !(v == 6 && p.Addr().IsLinkLocalUnicast() && p != linkLocal6) {
 				c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.Source{Prefix: p}))
 			}
@@ -384,23 +388,23 @@ var linkLocal6 = netip.MustParsePrefix("fe80::/10")
 // A segment that connection tracking does not know may be one of the namespace's own connections: such a segment is not
 // translated back to the namespace's address. The guest would receive it, and its answer would reset the connection.
 // Neither passes.
-func (t routing) through() []firewall.Rule {
-	nic := firewall.InInterface{Name: t.names.NIC}
+func (t Routed) through() []firewall.Rule {
+	nic := firewall.InInterface{Name: t.Names.NIC}
 	invalid := []firewall.Match{firewall.State{States: firewall.Invalid}, firewall.Protocol{Number: firewall.ProtocolTCP}}
 	rules := append(answered(),
-		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}}, invalid)...),
+		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.toTap(), firewall.InInterface{Name: t.Names.Tap, Inverted: true}}, invalid)...),
 		rule(drop(firewall.NoConnection), t.strays(invalid)...))
 	rules = append(rules, t.reopened()...)
 	rules = append(rules,
 		rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), firewall.State{States: firewall.New | firewall.Related}),
 		t.toOtherLinks(t.fromGuest(), firewall.State{States: firewall.Untracked}),
-		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.names.Tap, Inverted: true}, firewall.State{States: firewall.New}),
+		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.Names.Tap, Inverted: true}, firewall.State{States: firewall.New}),
 		rule(firewall.ClampMSS{}, t.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
 		rule(firewall.ClampMSS{}, t.toTap(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
 		rule(firewall.Accept{}, t.fromGuest()),
 		rule(firewall.Accept{}, t.toTap()),
 		rule(firewall.Accept{}, nic, firewall.State{States: firewall.Established | firewall.Related}))
-	for _, v := range t.unforwarded {
+	for _, v := range t.Unforwarded {
 		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: v}))
 	}
 	return rules
@@ -408,8 +412,8 @@ func (t routing) through() []firewall.Rule {
 
 // strays matches the guest's packets without a connection that must not pass: those that could reset one, and with
 // Spec.Egress, which checks connections alone, all.
-func (t routing) strays(invalid []firewall.Match) []firewall.Match {
-	if len(t.egress) > 0 {
+func (t Routed) strays(invalid []firewall.Match) []firewall.Match {
+	if len(t.Allowed) > 0 {
 		return []firewall.Match{t.fromGuest(), firewall.State{States: firewall.Invalid | firewall.Untracked}}
 	}
 	return slices.Concat([]firewall.Match{t.fromGuest()}, invalid, []firewall.Match{reset})
@@ -419,7 +423,7 @@ func (t routing) strays(invalid []firewall.Match) []firewall.Match {
 var reset = firewall.Bytes{Header: firewall.Transport, Offset: 13, Value: []byte{0}, Mask: []byte{4}, Inverted: true}
 
 // opening is what the guest sends that belongs to no established connection.
-func (t routing) opening() []firewall.Rule {
+func (t Routed) opening() []firewall.Rule {
 	rules := append(t.checked(), rule(firewall.Goto{Chain: "related"}, firewall.State{States: firewall.Related}))
 	rules = append(append(rules, t.toOtherLinks()), t.toNeighbours()...)
 	return append(rules, rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))
@@ -427,18 +431,18 @@ func (t routing) opening() []firewall.Rule {
 
 // source gives the namespace's own connections the NIC's addresses. Connection tracking keeps them apart from the
 // guest's. A proxy's connection from a loopback address gets a source that the guest can answer.
-func (t routing) source() []firewall.Rule {
+func (t Routed) source() []firewall.Rule {
 	var rules []firewall.Rule
-	for _, e := range t.ends {
-		for _, s := range t.sources[version(e.guest)] {
+	for _, e := range t.Ends {
+		for _, s := range t.Sources[version(e.Guest)] {
 			rules = append(rules, rule(firewall.SNAT{Address: s.Address}, t.toNIC(e, s)...))
 		}
-		if t.sidecar == nil {
+		if t.Sidecar == nil {
 			continue
 		}
-		for _, a := range t.sidecar.Sources {
-			if version(a) == version(e.guest) {
-				rules = append(rules, rule(firewall.SNAT{Address: e.gateway}, t.toTap(), firewall.IP{Version: version(a)}, firewall.Source{Prefix: single(a)}))
+		for _, a := range t.Sidecar.Sources {
+			if version(a) == version(e.Guest) {
+				rules = append(rules, rule(firewall.SNAT{Address: e.Gateway}, t.toTap(), firewall.IP{Version: version(a)}, firewall.Source{Prefix: single(a)}))
 			}
 		}
 	}
@@ -446,12 +450,12 @@ func (t routing) source() []firewall.Rule {
 }
 
 // ownPorts sends what comes to the excluded ports of the NIC's addresses to the namespace's own address.
-func (t routing) ownPorts(where ...firewall.Match) []firewall.Rule {
+func (t Routed) ownPorts(where ...firewall.Match) []firewall.Rule {
 	var rules []firewall.Rule
-	for _, a := range slices.Concat(t.own4, t.own6) {
+	for _, a := range slices.Concat(t.Own4, t.Own6) {
 		to := append(slices.Clone(where), firewall.IP{Version: version(a)}, firewall.Destination{Prefix: single(a)})
-		for _, p := range t.excluded {
-			rules = append(rules, rule(firewall.DNAT{Address: t.hop(a)}, append(slices.Clone(to), matchPorts(p)...)...))
+		for _, p := range t.Excluded {
+			rules = append(rules, rule(firewall.DNAT{Address: t.Hop(a)}, append(slices.Clone(to), matchPorts(p)...)...))
 		}
 	}
 	return rules
@@ -459,10 +463,10 @@ func (t routing) ownPorts(where ...firewall.Match) []firewall.Rule {
 
 // last gives the NIC's addresses to what leaves untranslated, such as the namespace's ICMP errors about packets of the
 // guest.
-func (t routing) last() []firewall.Rule {
+func (t Routed) last() []firewall.Rule {
 	var rules []firewall.Rule
-	for _, e := range t.ends {
-		for _, s := range t.sources[version(e.guest)] {
+	for _, e := range t.Ends {
+		for _, s := range t.Sources[version(e.Guest)] {
 			rules = append(rules, rule(firewall.SetSource{Address: s.Address}, t.toNIC(e, s)...))
 		}
 	}
@@ -470,8 +474,8 @@ func (t routing) last() []firewall.Rule {
 }
 
 // toNIC matches the namespace's own packets that leave by the NIC and get the source.
-func (t routing) toNIC(e end, s source) []firewall.Match {
-	m := []firewall.Match{firewall.OutInterface{Name: t.names.NIC}, firewall.IP{Version: version(e.guest)}, firewall.Source{Prefix: single(e.gateway)}}
+func (t Routed) toNIC(e End, s Source) []firewall.Match {
+	m := []firewall.Match{firewall.OutInterface{Name: t.Names.NIC}, firewall.IP{Version: version(e.Guest)}, firewall.Source{Prefix: single(e.Gateway)}}
 	if s.To.IsValid() {
 		m = append(m, firewall.Destination{Prefix: s.To})
 	}
@@ -539,7 +543,7 @@ func (p *Plan) addedConnections() (ops []netstate.Op) {
 	for _, a := range p.found.Addresses {
 		for _, hopAddress := range p.added.Addresses {
 			if own, hop := a.Prefix.Addr(), hopAddress.Prefix.Addr(); a.Link == p.nic().Index && own.Is4() == hop.Is4() {
-				ops = append(ops, hopConnections(own, hop)...)
+				ops = append(ops, HopConnections(own, hop)...)
 			}
 		}
 	}

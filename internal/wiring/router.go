@@ -41,8 +41,8 @@ func (p *Plan) newRouterRecord(nic netstate.Link, guest, gateway cache.MAC) {
 
 // addRouter wants the NIC and the taps, and makes both ways forward. With loopback, the guest answers loopback
 // addresses of the namespace. It returns the guest's tap.
-func (p *Plan) addRouter(nic netstate.Link, ends []end, loopback bool) netstate.Link {
-	v4, v6 := hasEnd(ends, 4), hasEnd(ends, 6)
+func (p *Plan) addRouter(nic netstate.Link, ends Ends, loopback bool) netstate.Link {
+	v4, v6 := ends.Has(4), ends.Has(6)
 	if v6 {
 		p.enableIPv6()
 		p.enableForwarding6(nic)
@@ -64,22 +64,10 @@ func (p *Plan) addRouter(nic netstate.Link, ends []end, loopback bool) netstate.
 	return *tap
 }
 
-func hasEnd(ends []end, v int) bool {
-	return slices.ContainsFunc(ends, func(e end) bool { return version(e.guest) == v })
-}
-
-func guestsOf(ends []end) []netip.Addr {
-	var list []netip.Addr
-	for _, e := range ends {
-		list = append(list, e.guest)
-	}
-	return list
-}
-
 // addRoutesToGuest gives the tap its link-local address, after its other addresses, and leads the guest's other
 // addresses to the guest.
-func (p *Plan) addRoutesToGuest(tap netstate.Link, ends []end) error {
-	if hasEnd(ends, 6) {
+func (p *Plan) addRoutesToGuest(tap netstate.Link, ends Ends) error {
+	if ends.Has(6) {
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: eui64.LinkLocal(p.Record.MAC), MAC: p.Record.MAC, Permanent: true})
 		p.addAddress(tap, netip.PrefixFrom(eui64.LinkLocal(tap.MAC), 64), netstate.ScopeLink)
 	}
@@ -88,9 +76,9 @@ func (p *Plan) addRoutesToGuest(tap netstate.Link, ends []end) error {
 
 // routeGuardPrefixes routes the guest's other addresses by way of the guest, so the guest answers no ARP for them.
 // Where the namespace has a route of its own, the answers to these addresses would not come to the guest.
-func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends []end) error {
+func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends Ends) error {
 	for i, prefix := range p.spec.Guard.Prefixes {
-		at := slices.IndexFunc(ends, func(e end) bool { return version(e.guest) == version(prefix.Addr()) })
+		at := slices.IndexFunc(ends, func(e End) bool { return version(e.Guest) == version(prefix.Addr()) })
 		switch {
 		case prefix.Addr().IsLinkLocalUnicast():
 			continue // on the link
@@ -102,11 +90,11 @@ func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends []end) error {
 			continue
 		}
 		r := netstate.Route{
-			Link: tap.Index, Table: netstate.TableMain, Destination: prefix, Gateway: ends[at].guest,
+			Link: tap.Index, Table: netstate.TableMain, Destination: prefix, Gateway: ends[at].Guest,
 			Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic,
 		}
 		if p.binding.traits().offStack {
-			r.PrefSrc = ends[at].gateway // the kernel would choose the guest's address
+			r.PrefSrc = ends[at].Gateway // the kernel would choose the guest's address
 			if prefix.Addr().Is6() {
 				r.Gateway = eui64.LinkLocal(p.Record.MAC) // an address of the namespace can be no gateway
 			}

@@ -251,7 +251,7 @@ func (j Journal) salvagedPlan() *Plan {
 	}
 	t := p.binding.traits()
 	if tap, tapped := p.found.Named(p.names.Tap); tapped && t.routes {
-		p.ownConnections = networkConnections(guestNetworks(tap, j.Found.Addresses, j.Found.Routes))
+		p.ownConnections = NetworkConnections(guestNetworks(tap, j.Found.Addresses, j.Found.Routes))
 	}
 	if t.offStack {
 		p.added = addedByRouted(j.Found, p.nic())

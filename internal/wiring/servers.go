@@ -62,15 +62,15 @@ func namedServers(spec infra.Spec) (list []server) {
 func unreached(networks []inner) (ranges []policy.Range) {
 	for _, n := range networks {
 		if n.within {
-			ranges = append(ranges, policy.Range{First: n.guest, Last: n.guest})
+			ranges = append(ranges, policy.Range{First: n.Guest, Last: n.Guest})
 			continue
 		}
-		network := netip.PrefixFrom(n.guest, n.bits).Masked()
-		if network.Addr() != n.gateway {
-			ranges = append(ranges, policy.Range{First: network.Addr(), Last: n.gateway.Prev()})
+		network := netip.PrefixFrom(n.Guest, n.bits).Masked()
+		if network.Addr() != n.Gateway {
+			ranges = append(ranges, policy.Range{First: network.Addr(), Last: n.Gateway.Prev()})
 		}
-		if last := firewall.LastOf(network); last != n.gateway {
-			ranges = append(ranges, policy.Range{First: n.gateway.Next(), Last: last})
+		if last := firewall.LastOf(network); last != n.Gateway {
+			ranges = append(ranges, policy.Range{First: n.Gateway.Next(), Last: last})
 		}
 	}
 	return ranges
@@ -79,13 +79,13 @@ func unreached(networks []inner) (ranges []policy.Range) {
 // checkServers refuses a server in the guest's network, other than the gateway. If the namespace reaches that network
 // by other links too, so does the guest, except its own address.
 func (p *Plan) checkServers(n inner) error {
-	network := netip.PrefixFrom(n.guest, n.bits).Masked()
+	network := netip.PrefixFrom(n.Guest, n.bits).Masked()
 	without := network
 	if n.within {
-		without = single(n.guest)
+		without = single(n.Guest)
 	}
 	for _, s := range namedServers(p.spec) {
-		if s.network == single(n.gateway) || s.network.Bits() < without.Bits() || !without.Contains(s.network.Addr()) {
+		if s.network == single(n.Gateway) || s.network.Bits() < without.Bits() || !without.Contains(s.network.Addr()) {
 			continue
 		}
 		to := s.network.String()
@@ -96,7 +96,7 @@ func (p *Plan) checkServers(n inner) error {
 			return fmt.Errorf("%s: the guest cannot reach %s, which is its own address: %w, choose another address for the guest", s.field, to, infra.ErrCollision)
 		}
 		return fmt.Errorf("%s: the guest cannot reach %s, which lies in its own network %v: %w, choose another network in binding.masquerade.ipv%d",
-			s.field, to, network, infra.ErrCollision, version(n.guest))
+			s.field, to, network, infra.ErrCollision, version(n.Guest))
 	}
 	return nil
 }

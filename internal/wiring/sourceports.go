@@ -12,7 +12,7 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// portChoice are the source ports of the guest's connections behind a masquerade, by protocol. An answer goes to the
+// SourcePorts are the source ports of the guest's connections behind a masquerade, by protocol. An answer goes to the
 // guest if connection tracking knows a connection of the guest from the port that the answer is for. So the guest may
 // have a port only if the port is forwarded to the guest, or if the namespace does not use it. Otherwise the guest
 // could send from the port of a service of the namespace to a client, and get what the client sends to the service next
@@ -22,7 +22,7 @@ import (
 // the namespace that is older than the rules is not known. Of UDP it has them. What arrives at a forwarded port and
 // belongs to no known exchange is for the guest in any case, and if the namespace has sent from that port to the same
 // peer, connection tracking gives the guest another one.
-type portChoice struct {
+type SourcePorts struct {
 	everything bool // all that arrives at the NIC is for the guest, but what is excluded
 	// kept are the ports that stay the same in packets that leave by the NIC.
 	kept map[string][]span
@@ -120,11 +120,11 @@ func largest(list []span) span {
 	return slices.MaxFunc(list, func(a, b span) int { return a.len() - b.len() })
 }
 
-// inUse are the ports that sockets of the namespace have, or may get.
-type inUse struct {
-	clients   string               // net.ipv4.ip_local_port_range; empty: not known
-	older     []netstate.LocalPort // of connections that are older than the rules
-	listeners []netstate.Listener
+// InUse are the ports that sockets of the namespace have, or may get.
+type InUse struct {
+	Clients   string               // net.ipv4.ip_local_port_range; empty: not known
+	Older     []netstate.LocalPort // of connections that are older than the rules
+	Listeners []netstate.Listener
 }
 
 // clientPorts are the ports that the kernel gives to clients.
@@ -136,14 +136,14 @@ func clientPorts(sysctl string) span {
 	return clients // the kernel does not show its range here
 }
 
-// choosePorts chooses the source ports. Ports of services and of older connections of the namespace are left out, as
+// ChoosePorts chooses the source ports. Ports of services and of older connections of the namespace are left out, as
 // connection tracking does not know these connections.
-func choosePorts(b infra.Masquerade, open []infra.Ports, used inUse) portChoice {
-	c := portChoice{
+func ChoosePorts(b infra.Masquerade, open []infra.Ports, used InUse) SourcePorts {
+	c := SourcePorts{
 		everything: b.Ports == nil && b.Sidecar == nil,
 		kept:       map[string][]span{}, byNIC: map[string]span{}, others: map[string]span{},
 	}
-	given := clientPorts(used.clients)
+	given := clientPorts(used.Clients)
 	above := span{given.last + 1, 65535}
 	if given.last > 65535-enoughPorts {
 		above, c.reserve = spare, true
@@ -160,21 +160,21 @@ func choosePorts(b infra.Masquerade, open []infra.Ports, used inUse) portChoice 
 		kept := slices.Clone(forwarded)
 		for _, s := range []*portSet{&kept, &forwarded, &free} {
 			switch {
-			case s == &kept && protocol == "udp": // see portChoice
+			case s == &kept && protocol == "udp": // see SourcePorts
 			case !c.reserve:
 				s.cut(given)
 			case given.first < above.first:
 				s.cut(span{given.first, above.first - 1})
 			}
 			s.remove(b.Excluded, protocol)
-			for _, l := range used.older {
+			for _, l := range used.Older {
 				if l.Protocol == protocol {
 					s.cut(span{l.Port, l.Port})
 				}
 			}
 		}
 		free.remove(open, protocol)
-		for _, l := range used.listeners {
+		for _, l := range used.Listeners {
 			if l.Protocol == protocol && !l.Address.IsLoopback() { // nothing from outside comes to a loopback address
 				free.cut(span{l.Port, l.Port})
 			}
@@ -194,23 +194,26 @@ func choosePorts(b infra.Masquerade, open []infra.Ports, used inUse) portChoice 
 	return c
 }
 
-// outsideClients leaves out the ports that the kernel gives to clients: no older connection with one matters.
-func outsideClients(clients string, list []netstate.LocalPort) []netstate.LocalPort {
+// OutsideClientsOf leaves out the ports that the kernel gives to clients: no older connection with one matters.
+func OutsideClientsOf(clients string, list []netstate.LocalPort) []netstate.LocalPort {
 	given := clientPorts(clients)
 	return slices.DeleteFunc(list, func(l netstate.LocalPort) bool {
 		return given.first <= l.Port && l.Port <= given.last && l.Port < spare.first
 	})
 }
 
-// left is the number of ports for the guest's connections by other links than the NIC, and whether it is enough.
-func (c portChoice) left(protocol string) (n int, enough bool) {
+// Left is the number of ports for the guest's connections by other links than the NIC, and whether it is enough.
+func (c SourcePorts) Left(protocol string) (n int, enough bool) {
 	n = c.others[protocol].len()
 	return n, n >= enoughPorts
 }
 
-// reserved adds the spare ports to a list of reserved ones (net.ipv4.ip_local_reserved_ports), in the words in which
-// the kernel prints the list.
-func reserved(list string) string {
+// Reserve adds the spare ports to a list of reserved ones (net.ipv4.ip_local_reserved_ports), in the words in which
+// the kernel prints the list. Not needed: the kernel gives none of the guest's ports to sockets of the namespace.
+func (c SourcePorts) Reserve(list string) (value string, needed bool) {
+	if !c.reserve {
+		return list, false
+	}
 	var s portSet
 	s.add(spare)
 	for word := range strings.SplitSeq(list, ",") {
@@ -228,7 +231,7 @@ func reserved(list string) string {
 	for _, r := range s {
 		words = append(words, r.String())
 	}
-	return strings.Join(words, ",")
+	return strings.Join(words, ","), true
 }
 
 func (r span) String() string {

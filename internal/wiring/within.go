@@ -104,11 +104,11 @@ func (p *Plan) addWithin(tap netstate.Link, n inner) {
 	if delay := netstate.ProxyDelay(p.names.NIC); p.found.Sysctls[delay] != "" && !slices.Contains(p.found.ReadOnly, delay) {
 		p.wanted.Sysctls[netstate.ProxyDelay(tap.Name)] = "0"
 	}
-	if !p.reaches(n.gateway) {
-		p.addAddress(tap, single(n.gateway), netstate.ScopeUniverse)
+	if !p.reaches(n.Gateway) {
+		p.addAddress(tap, single(n.Gateway), netstate.ScopeUniverse)
 	}
 	p.wanted.Routes = append(p.wanted.Routes, netstate.Route{
-		Link: tap.Index, Table: netstate.TableMain, Destination: single(n.guest), Scope: netstate.ScopeLink,
+		Link: tap.Index, Table: netstate.TableMain, Destination: single(n.Guest), Scope: netstate.ScopeLink,
 		Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic,
 	})
 }
