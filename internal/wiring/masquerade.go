@@ -15,6 +15,7 @@ import (
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/privatenet"
+	"github.com/guestwire/guestwire/internal/router"
 )
 
 // defaultGatewayMAC is the gateway's MAC of a routed guest, and of a masquerade without GatewayMAC. Each guest is alone
@@ -140,7 +141,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if err != nil {
 		return err
 	}
-	var ends Ends
+	var ends router.Ends
 	for _, n := range networks {
 		ends = append(ends, n.End)
 	}
@@ -163,9 +164,9 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if err := p.addRoutesToGuest(tap, ends); err != nil {
 		return err
 	}
-	p.ownConnections = NetworkConnections(guestNetworks(tap, p.wanted.Addresses, p.wanted.Routes))
+	p.ownConnections = router.NetworkConnections(guestNetworks(tap, p.wanted.Addresses, p.wanted.Routes))
 
-	t := Masquerade{Masquerade: b.Masquerade, Addresses: addressesIn(slices.Concat(v4, v6)), SourcePorts: ChoosePorts(b.Masquerade, p.spec.Guard.Open, portsInUse(p.found))}
+	t := router.Masquerade{Masquerade: b.Masquerade, Addresses: addressesIn(slices.Concat(v4, v6)), SourcePorts: router.ChoosePorts(b.Masquerade, p.spec.Guard.Open, portsInUse(p.found))}
 	if t.Router, err = p.forwarding(nic, ends, b.MaxConnections, unreached(networks)); err != nil {
 		return err
 	}
@@ -198,7 +199,7 @@ func (p *Plan) checkMasquerade(nic netstate.Link) error {
 }
 
 // checkNextHops refuses a NIC whose address has other routes than the guest's.
-func (p *Plan) checkNextHops(nic netstate.Link, ends Ends) error {
+func (p *Plan) checkNextHops(nic netstate.Link, ends router.Ends) error {
 	on := lease.Of(p.found, nic)
 	v4, v6 := on.Addresses()
 	for _, e := range ends {
@@ -218,7 +219,7 @@ func (p *Plan) checkNextHops(nic netstate.Link, ends Ends) error {
 
 // checkAhead refuses a NIC if no packets for the guest are looked up in the table main, where the route to the guest
 // is. A table before it that gets some of them is a loss.
-func (p *Plan) checkAhead(nic netstate.Link, e End) error {
+func (p *Plan) checkAhead(nic netstate.Link, e router.End) error {
 	ahead, all := lease.Of(p.found, nic).Ahead(e.Guest)
 	if !all {
 		for _, r := range ahead {
@@ -274,7 +275,7 @@ func (b masquerade) warn(p *Plan, nic netstate.Link) {
 
 // reservePorts keeps the namespace's sockets from the ports of the guest's connections, and warns of ports that are
 // taken.
-func (p *Plan) reservePorts(t Masquerade) {
+func (p *Plan) reservePorts(t router.Masquerade) {
 	for _, protocol := range []string{"tcp", "udp"} {
 		if n, enough := t.SourcePorts.Left(protocol); !enough {
 			p.warn("%d ports are left for the guest's %s connections: sockets of the namespace have the ports between", n, protocol)
@@ -304,7 +305,7 @@ func guestNetworks(tap netstate.Link, addresses []netstate.Address, routes []net
 
 // inner is the guest's network of one family.
 type inner struct {
-	End
+	router.End
 	bits int
 	// within says that the namespace reaches the network already, so that a route leads to the guest alone.
 	within bool
@@ -322,7 +323,7 @@ func (b masquerade) lease(p *Plan, nic netstate.Link, v4, v6 bool) (networks []i
 		if err != nil {
 			return nil, err
 		}
-		network := inner{End{guest.Addr(), gateway}, guest.Bits(), within}
+		network := inner{router.End{Guest: guest.Addr(), Gateway: gateway}, guest.Bits(), within}
 		if err := p.checkServers(network); err != nil {
 			return nil, err
 		}

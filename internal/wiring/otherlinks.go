@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
@@ -86,37 +85,6 @@ func (f Forwarders) since(was Forwarders) (changes []string) {
 		}
 	}
 	return changes
-}
-
-const otherLinkChain = "other-link"
-
-// toOtherLinks sends what leaves by another link than the NIC to the chain of otherLinks.
-func (t Router) toOtherLinks(more ...firewall.Match) firewall.Rule {
-	return rule(firewall.Jump{Chain: otherLinkChain}, append(more, firewall.OutInterface{Name: t.Names.NIC, Inverted: true})...)
-}
-
-// otherLinks refuses what would leave by a link whose answers do not come back.
-func (t Router) otherLinks() firewall.Chain {
-	c := firewall.Chain{Name: otherLinkChain, Rules: []firewall.Rule{
-		rule(firewall.Return{}, firewall.OutGroup{Group: netstate.GroupOfNICs, Mask: netstate.RouterMask}),
-	}}
-	for _, e := range t.Ends {
-		v := version(e.Guest)
-		if v == 6 && t.All6 {
-			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: 6}))
-			continue
-		}
-		for _, name := range t.OtherLinks[v] {
-			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.OutInterface{Name: name}))
-		}
-	}
-	c.Rules = append(c.Rules, rule(firewall.Refuse{Reason: firewall.OtherLink}))
-	return c
-}
-
-// addOtherLinks adds the chain of otherLinks.
-func (t Router) addOtherLinks(table *firewall.Table) {
-	table.Chains = append(table.Chains, t.otherLinks())
 }
 
 // forwardsAll6 reports whether the whole namespace forwarded IPv6 before Setup.

@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/router"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -22,40 +22,6 @@ func containsPort(list []infra.Ports, protocol string, port uint16) bool {
 // equalPorts reports whether the lists say the same, with or without their defaults.
 func equalPorts(a, b []infra.Ports) bool {
 	return slices.EqualFunc(a, b, func(p, q infra.Ports) bool { return p.String() == q.String() })
-}
-
-// matchPorts are the conditions of a rule for the ports.
-func matchPorts(ports infra.Ports) []firewall.Match {
-	p := syntax.Ports(ports).Full()
-	number := firewall.Transports[p.Protocol]
-	return []firewall.Match{
-		firewall.Protocol{Number: number},
-		firewall.DestinationPort{Protocol: number, First: p.First, Last: p.Last},
-	}
-}
-
-// portMap is the map of the ports of a protocol that become other ports.
-type portMap struct {
-	protocol string
-	firewall.PortMap
-}
-
-// portMaps are the maps of the protocols that need one. A map costs each packet one look, where a rule for each port
-// would cost as many.
-func portMaps(list []infra.Ports) []portMap {
-	var maps []portMap
-	for _, protocol := range []string{"tcp", "udp", "sctp"} {
-		m := portMap{protocol, firewall.PortMap{Name: protocol + "-ports"}}
-		for _, p := range list {
-			if p := syntax.Ports(p).Full(); p.Guest != p.First && p.Protocol == protocol {
-				m.Ranges = append(m.Ranges, firewall.PortRange{First: p.First, Last: p.Last, To: p.Guest})
-			}
-		}
-		if len(m.Ranges) > 0 {
-			maps = append(maps, m)
-		}
-	}
-	return maps
 }
 
 // warnTakenPorts warns of the namespace's services whose connections go to the guest instead.
@@ -112,11 +78,11 @@ func distinct(texts []string) []string {
 }
 
 // portsInUse are those of the namespace's sockets.
-func portsInUse(found netstate.Snapshot) InUse {
-	return InUse{Clients: found.Sysctls[netstate.PortRange], Older: found.Connections, Listeners: found.Listeners}
+func portsInUse(found netstate.Snapshot) router.InUse {
+	return router.InUse{Clients: found.Sysctls[netstate.PortRange], Older: found.Connections, Listeners: found.Listeners}
 }
 
 // OutsideClients leaves out the ports that the kernel gives to clients: no older connection with one matters.
 func OutsideClients(found netstate.Snapshot, list []netstate.LocalPort) []netstate.LocalPort {
-	return OutsideClientsOf(found.Sysctls[netstate.PortRange], list)
+	return router.OutsideClients(found.Sysctls[netstate.PortRange], list)
 }

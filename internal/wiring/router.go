@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/router"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -41,7 +42,7 @@ func (p *Plan) newRouterRecord(nic netstate.Link, guest, gateway cache.MAC) {
 
 // addRouter wants the NIC and the taps, and makes both ways forward. With loopback, the guest answers loopback
 // addresses of the namespace. It returns the guest's tap.
-func (p *Plan) addRouter(nic netstate.Link, ends Ends, loopback bool) netstate.Link {
+func (p *Plan) addRouter(nic netstate.Link, ends router.Ends, loopback bool) netstate.Link {
 	v4, v6 := ends.Has(4), ends.Has(6)
 	if v6 {
 		p.enableIPv6()
@@ -66,7 +67,7 @@ func (p *Plan) addRouter(nic netstate.Link, ends Ends, loopback bool) netstate.L
 
 // addRoutesToGuest gives the tap its link-local address, after its other addresses, and leads the guest's other
 // addresses to the guest.
-func (p *Plan) addRoutesToGuest(tap netstate.Link, ends Ends) error {
+func (p *Plan) addRoutesToGuest(tap netstate.Link, ends router.Ends) error {
 	if ends.Has(6) {
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: eui64.LinkLocal(p.Record.MAC), MAC: p.Record.MAC, Permanent: true})
 		p.addAddress(tap, netip.PrefixFrom(eui64.LinkLocal(tap.MAC), 64), netstate.ScopeLink)
@@ -76,9 +77,9 @@ func (p *Plan) addRoutesToGuest(tap netstate.Link, ends Ends) error {
 
 // routeGuardPrefixes routes the guest's other addresses by way of the guest, so the guest answers no ARP for them.
 // Where the namespace has a route of its own, the answers to these addresses would not come to the guest.
-func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends Ends) error {
+func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends router.Ends) error {
 	for i, prefix := range p.spec.Guard.Prefixes {
-		at := slices.IndexFunc(ends, func(e End) bool { return version(e.Guest) == version(prefix.Addr()) })
+		at := slices.IndexFunc(ends, func(e router.End) bool { return version(e.Guest) == version(prefix.Addr()) })
 		switch {
 		case prefix.Addr().IsLinkLocalUnicast():
 			continue // on the link
@@ -128,7 +129,7 @@ func (p *Plan) answerLoopback(tap *netstate.Link, v6 bool) {
 	tap.RouteLocalnet = true
 	if v6 {
 		p.wanted.Routes = append(p.wanted.Routes, netstate.Route{
-			Link: tap.Index, Table: netstate.TableLocal, Destination: loopback6,
+			Link: tap.Index, Table: netstate.TableLocal, Destination: single(netip.IPv6Loopback()),
 			Type: netstate.RouteLocal, Protocol: netstate.ProtocolStatic, Metric: metricLocal,
 			Other: []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}, // medium, as the kernel reports it
 		})

@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/router"
 )
 
 // AskSalvage returns what a Snapshot for Salvage has to hold in addition to links, addresses and routes: sysctls, and
@@ -251,7 +252,7 @@ func (j Journal) salvagedPlan() *Plan {
 	}
 	t := p.binding.traits()
 	if tap, tapped := p.found.Named(p.names.Tap); tapped && t.routes {
-		p.ownConnections = NetworkConnections(guestNetworks(tap, j.Found.Addresses, j.Found.Routes))
+		p.ownConnections = router.NetworkConnections(guestNetworks(tap, j.Found.Addresses, j.Found.Routes))
 	}
 	if t.offStack {
 		p.added = addedByRouted(j.Found, p.nic())

@@ -88,6 +88,7 @@ var privileged = map[string]string{
 	module + "/internal/guestfilter": "only Phase1 makes rules",
 	module + "/internal/lease":       "only Phase1 plans",
 	module + "/internal/policy":      "only Phase1 plans",
+	module + "/internal/router":      "only Phase1 makes rules",
 	module + "/internal/wiring":      "only Phase1 plans",
 	module + "/internal/netns":       "Phase2 works in the namespace it was started in",
 }
@@ -164,6 +165,7 @@ func TestLinks(t *testing.T) {
 		"/internal/lease":          pure,
 		"/internal/guestfilter":    pure,
 		"/internal/policy":         pure,
+		"/internal/router":         pure,
 		"/internal/servers":        pure,
 		"/internal/wiring":         pure,
 		"/guestconfig":             pure,
@@ -188,7 +190,7 @@ func TestLinks(t *testing.T) {
 // TestPure: what a plan is computed with imports nothing by which a kernel, a file or a clock can be reached.
 // What the packages link in addition comes by way of cache, which reads and writes records, and of fmt.
 func TestPure(t *testing.T) {
-	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/domain/internal/refusal", module+"/internal/eui64", module+"/internal/privatenet", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/frame", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/guestfilter", module+"/internal/policy", module+"/internal/servers", module+"/internal/wiring") {
+	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/domain/internal/refusal", module+"/internal/eui64", module+"/internal/privatenet", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/frame", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/guestfilter", module+"/internal/policy", module+"/internal/router", module+"/internal/servers", module+"/internal/wiring") {
 		for _, imported := range p.Imports {
 			for _, tree := range []string{"os", "io/ioutil", "time", "syscall", "unsafe", "log", "runtime", "math/rand", "crypto/rand", "golang.org/x"} {
 				if within(imported, tree) {
@@ -248,6 +250,7 @@ func TestLayers(t *testing.T) {
 		"/internal/guestfilter":   {"/internal/lease", "/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/lease":         {"/internal/guestfilter", "/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/policy":        {"/internal/netstate", "/internal/guestfilter", "/internal/lease", "/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/router":        {"/internal/lease", "/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/servers":       {"/infra", "/internal/lease", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain", "/guestconfig"},
 		"/internal/wiring":        {"/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/kernel":        {"/internal/compare", "/internal/wiring", "/phase1", "/phase2", "/dhcp", "/domain"},

@@ -1,4 +1,4 @@
-package wiring
+package router
 
 import (
 	"fmt"
@@ -29,33 +29,6 @@ type Masquerade struct {
 
 // established is the flow table of the guest's connections by the NIC.
 const established = "established"
-
-func version(a netip.Addr) int {
-	if a.Is4() {
-		return 4
-	}
-	return 6
-}
-
-func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
-
-var (
-	loopback4 = netip.MustParsePrefix("127.0.0.0/8")
-	loopback6 = netip.MustParsePrefix("::1/128")
-)
-
-func loopback(v int) netip.Prefix {
-	if v == 4 {
-		return loopback4
-	}
-	return loopback6
-}
-
-func rule(v firewall.Verdict, m ...firewall.Match) firewall.Rule {
-	return firewall.Rule{Matches: m, Verdict: v}
-}
-
-func drop(why firewall.Reason) firewall.Drop { return firewall.Drop{Reason: why} }
 
 // Tables are those of nftables, and of iptables if that translates.
 func (t Masquerade) Tables() []firewall.Table {
@@ -380,9 +353,3 @@ func (t Masquerade) reserved() []firewall.Rule {
 	}
 	return rules
 }
-
-// Numbers that only a masquerade needs: a code of ICMP and a type of ICMPv6 (RFC 792, RFC 4443).
-const (
-	icmpTooBig  = 4
-	icmp6TooBig = 2
-)

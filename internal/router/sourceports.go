@@ -1,4 +1,4 @@
-package wiring
+package router
 
 import (
 	"fmt"
@@ -194,8 +194,8 @@ func ChoosePorts(b infra.Masquerade, open []infra.Ports, used InUse) SourcePorts
 	return c
 }
 
-// OutsideClientsOf leaves out the ports that the kernel gives to clients: no older connection with one matters.
-func OutsideClientsOf(clients string, list []netstate.LocalPort) []netstate.LocalPort {
+// OutsideClients leaves out the ports that the kernel gives to clients: no older connection with one matters.
+func OutsideClients(clients string, list []netstate.LocalPort) []netstate.LocalPort {
 	given := clientPorts(clients)
 	return slices.DeleteFunc(list, func(l netstate.LocalPort) bool {
 		return given.first <= l.Port && l.Port <= given.last && l.Port < spare.first

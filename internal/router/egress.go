@@ -1,4 +1,4 @@
-package wiring
+package router
 
 import (
 	"slices"

@@ -1,0 +1,77 @@
+package router
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// untranslated are the UDP exchanges with ports of the addresses.
+func untranslated(addresses []netip.Addr, ports []infra.Ports) (ops []netstate.Op) {
+	for _, a := range addresses {
+		if len(ports) > 0 {
+			ops = append(ops, netstate.ConnectionsDel{OrigDst: single(a), ReplySrc: single(a), Ports: ports})
+		}
+	}
+	return ops
+}
+
+// NetworkConnections are the connections of networks that only the wiring has.
+func NetworkConnections(networks []netip.Prefix) (ops []netstate.Op) {
+	for _, n := range networks {
+		ops = append(ops, netstate.ConnectionsDel{OrigSrc: n}, netstate.ConnectionsDel{ReplySrc: n})
+	}
+	return ops
+}
+
+// HopConnections are the connections that a routed binding has translated between an address of the NIC and the
+// namespace's, and those between the two. Other routed NICs have the same address of the namespace.
+func HopConnections(own, hop netip.Addr) []netstate.Op {
+	nic, inside := single(own), single(hop)
+	return []netstate.Op{
+		netstate.ConnectionsDel{OrigSrc: nic, ReplySrc: inside},
+		netstate.ConnectionsDel{OrigSrc: inside, ReplyDst: nic},
+		netstate.ConnectionsDel{OrigDst: nic, ReplySrc: inside},
+		netstate.ConnectionsDel{OrigSrc: inside, OrigDst: nic},
+		netstate.ConnectionsDel{ReplySrc: nic, ReplyDst: inside},
+	}
+}
+
+// Older are the UDP exchanges with ports that a masquerade forwards. A sidecar's proxies take what the network sends.
+func (t Masquerade) Older() []netstate.Op {
+	if t.Sidecar != nil {
+		return nil
+	}
+	var forwarded portSet
+	if t.Ports == nil {
+		forwarded.add(span{1, 65535})
+	}
+	forwarded.include(t.Ports, "udp")
+	forwarded.remove(t.Excluded, "udp")
+	return untranslated(t.forwardedAddresses(), forwarded.udp())
+}
+
+// Older are the UDP exchanges with ports that a routed binding leaves to the namespace.
+func (t Routed) Older() []netstate.Op {
+	var excluded portSet
+	excluded.include(t.Excluded, "udp")
+	return untranslated(slices.Concat(t.Own4, t.Own6), excluded.udp())
+}
+
+// Own are the connections of a routed binding's addresses.
+func (t Routed) Own() (ops []netstate.Op) {
+	for _, a := range slices.Concat(t.Own4, t.Own6) {
+		ops = append(ops, HopConnections(a, t.Hop(a))...)
+	}
+	return ops
+}
+
+func (s portSet) udp() []infra.Ports {
+	var list []infra.Ports
+	for _, r := range s {
+		list = append(list, infra.Ports{Protocol: "udp", First: r.first, Last: r.last})
+	}
+	return list
+}

@@ -1,0 +1,251 @@
+package router
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+)
+
+// Routed is a router whose guest has the NIC's addresses.
+type Routed struct {
+	Router
+	Sidecar  *infra.Sidecar
+	Excluded []infra.Ports
+	// Own4 and Own6 are the NIC's addresses, which are the guest's.
+	Own4, Own6 []netip.Addr
+	// Hop4 and Hop6 are the namespace's addresses; zero: the NIC has no address of the family.
+	Hop4, Hop6 netip.Addr
+	// Sources are what Hop4 and Hop6 become at the NIC, by the version of IP.
+	Sources map[int][]Source
+}
+
+// Source is the address that the namespace's own packets get when they leave by the NIC.
+type Source struct {
+	To      netip.Prefix // zero: all other destinations of the family
+	Address netip.Addr
+}
+
+// Hop is the namespace's address of the same family.
+func (t Routed) Hop(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return t.Hop4
+	}
+	return t.Hop6
+}
+
+// Tables are those of nftables.
+func (t Routed) Tables() []firewall.Table { return append(t.completeChecksums(), t.table()) }
+
+func (t Routed) table() firewall.Table {
+	chains := []firewall.Chain{
+		{Name: "first", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: t.first()},
+		{Name: "through", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: t.through()},
+		{Name: "output", Type: "filter", Hook: firewall.Output, Priority: firewall.Filter, Rules: t.output()},
+		{Name: "source", Type: "nat", Hook: firewall.Postrouting, Priority: firewall.SrcNAT, Rules: t.source()},
+		{Name: "last", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.SrcNAT + 1, Rules: t.last()},
+		{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: t.toNamespace(t.toProxies()...)},
+	}
+	if !t.Guard.Off {
+		chains = append(chains, firewall.Chain{Name: "errors", Rules: t.errors()})
+	}
+	chains = append(chains,
+		firewall.Chain{Name: "accepted", Rules: t.accepted()},
+		firewall.Chain{Name: "opening", Rules: t.opening()},
+		firewall.Chain{Name: "opened", Rules: append(t.resumed(firewall.Unconfirmed{}), rule(firewall.Jump{Chain: "incoming"}, firewall.Unconfirmed{}))},
+		firewall.Chain{Name: "related", Rules: t.related()},
+		firewall.Chain{Name: "outgoing", Rules: t.limit()},
+		firewall.Chain{Name: "incoming", Rules: t.limit()})
+	if len(t.Excluded) > 0 {
+		chains = append(chains,
+			firewall.Chain{Name: "excluded", Type: "nat", Hook: firewall.Prerouting, Priority: firewall.DstNAT, Rules: t.ownPorts(firewall.InInterface{Name: t.Names.NIC})},
+			firewall.Chain{Name: "own-excluded", Type: "nat", Hook: firewall.Output, Priority: firewall.DstNAT, Rules: t.ownPorts()})
+	}
+	chains = append(chains, t.loopbacks()...)
+	chains = append(chains, t.completedSources()...)
+	table := firewall.Table{Family: firewall.Inet, Name: t.Names.Table, Chains: chains}
+	t.limitNeighbours(&table)
+	t.addEgress(&table)
+	t.addOtherLinks(&table)
+	return table
+}
+
+// toProxies accepts what a proxy's rule has sent to the namespace. The proxy's own connections are not the guest's, so
+// Spec.Egress could not check them, and with it no proxy is reached.
+func (t Routed) toProxies() []firewall.Rule {
+	if len(t.Allowed) > 0 {
+		return nil
+	}
+	return []firewall.Rule{rule(firewall.Goto{Chain: "accepted"}, t.fromGuest(), firewall.Translated{})}
+}
+
+// first is before connections are tracked and packets are routed. The gateway's addresses are for the guest and the
+// namespace's own processes, as in Masquerade.toNamespace: no link but the tap and the loopback brings packets for
+// them. Neighbour discovery for the NIC is the namespace's, and would be routed to the guest.
+func (t Routed) first() []firewall.Rule {
+	nic := firewall.InInterface{Name: t.Names.NIC}
+	rules := t.loopback()
+	for _, e := range t.Ends {
+		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.InInterface{Name: t.Names.Tap, Inverted: true}, firewall.InInterface{Name: "lo", Inverted: true},
+			firewall.IP{Version: version(e.Guest)}, firewall.Destination{Prefix: single(e.Gateway)}))
+	}
+	rules = append(rules, t.completed()...)
+	if t.NoARP {
+		return rules
+	}
+	if t.Hop6.IsValid() { // as in asked
+		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: 6}, firewall.Protocol{Number: firewall.ProtocolICMPv6},
+			firewall.ICMP{Version: 6, Type: firewall.ICMP6Solicitation}, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: t.Hop6.AsSlice()}))
+	}
+	for _, a := range t.Own6 {
+		for _, kind := range []uint8{firewall.ICMP6Solicitation, firewall.ICMP6Advertisement} {
+			rules = append(rules, rule(firewall.SetDestination{Address: t.Hop6}, nic, firewall.IP{Version: 6}, firewall.Destination{Prefix: single(a)},
+				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))
+		}
+	}
+	return rules
+}
+
+// completed checks the sources of the guest's packets once more, in a chain for each family. Where the kernel completes
+// checksums before this chain, it may have written into the source, after the guest filter has seen it.
+func (t Routed) completed() []firewall.Rule {
+	var rules []firewall.Rule
+	for _, e := range t.completes() {
+		v := version(e.Guest)
+		rules = append(rules, rule(firewall.Jump{Chain: sourceChain(v)}, t.fromGuest(), firewall.IP{Version: v}))
+	}
+	return rules
+}
+
+// completes are the ends whose packets' sources are checked once more.
+func (t Routed) completes() Ends {
+	if len(t.Allowed) == 0 || t.Guard.Off {
+		return nil
+	}
+	return t.Ends
+}
+
+func sourceChain(version int) string { return fmt.Sprintf("source-%d", version) }
+
+// completedSources are the chains of completed. What is not forwarded passes: packets without a source, and those of
+// link-local addresses, of which the guest filter knows more.
+func (t Routed) completedSources() []firewall.Chain {
+	local := map[int][]netip.Prefix{4: {single(netip.IPv4Unspecified())}, 6: {single(netip.IPv6Unspecified()), linkLocal6}}
+	var chains []firewall.Chain
+	for _, e := range t.completes() {
+		v := version(e.Guest)
+		c := firewall.Chain{Name: sourceChain(v)}
+		for _, p := range slices.Concat(t.Router.sources(), local[v]) {
+			if version(p.Addr()) == v && !(v == 6 && p.Addr().IsLinkLocalUnicast() && p != linkLocal6) {
+				c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.Source{Prefix: p}))
+			}
+		}
+		c.Rules = append(c.Rules, rule(drop(firewall.IPSpoof)))
+		chains = append(chains, c)
+	}
+	return chains
+}
+
+var linkLocal6 = netip.MustParsePrefix("fe80::/10")
+
+// through limits the connections of the guest and to the guest. What else comes in by the NIC is dropped, if the NIC
+// did not forward before Setup.
+//
+// A segment that connection tracking does not know may be one of the namespace's own connections: such a segment is not
+// translated back to the namespace's address. The guest would receive it, and its answer would reset the connection.
+// Neither passes.
+func (t Routed) through() []firewall.Rule {
+	nic := firewall.InInterface{Name: t.Names.NIC}
+	invalid := []firewall.Match{firewall.State{States: firewall.Invalid}, firewall.Protocol{Number: firewall.ProtocolTCP}}
+	rules := append(answered(),
+		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.toTap(), firewall.InInterface{Name: t.Names.Tap, Inverted: true}}, invalid)...),
+		rule(drop(firewall.NoConnection), t.strays(invalid)...))
+	rules = append(rules, t.reopened()...)
+	rules = append(rules,
+		rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), firewall.State{States: firewall.New | firewall.Related}),
+		t.toOtherLinks(t.fromGuest(), firewall.State{States: firewall.Untracked}),
+		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.Names.Tap, Inverted: true}, firewall.State{States: firewall.New}),
+		rule(firewall.ClampMSS{}, t.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
+		rule(firewall.ClampMSS{}, t.toTap(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
+		rule(firewall.Accept{}, t.fromGuest()),
+		rule(firewall.Accept{}, t.toTap()),
+		rule(firewall.Accept{}, nic, firewall.State{States: firewall.Established | firewall.Related}))
+	for _, v := range t.Unforwarded {
+		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: v}))
+	}
+	return rules
+}
+
+// strays matches the guest's packets without a connection that must not pass: those that could reset one, and with
+// Spec.Egress, which checks connections alone, all.
+func (t Routed) strays(invalid []firewall.Match) []firewall.Match {
+	if len(t.Allowed) > 0 {
+		return []firewall.Match{t.fromGuest(), firewall.State{States: firewall.Invalid | firewall.Untracked}}
+	}
+	return slices.Concat([]firewall.Match{t.fromGuest()}, invalid, []firewall.Match{reset})
+}
+
+// reset matches a TCP segment with RST (RFC 9293 section 3.1), in a rule that matches TCP.
+var reset = firewall.Bytes{Header: firewall.Transport, Offset: 13, Value: []byte{0}, Mask: []byte{4}, Inverted: true}
+
+// opening is what the guest sends that belongs to no established connection.
+func (t Routed) opening() []firewall.Rule {
+	rules := append(t.checked(), rule(firewall.Goto{Chain: "related"}, firewall.State{States: firewall.Related}))
+	rules = append(append(rules, t.toOtherLinks()), t.toNeighbours()...)
+	return append(rules, rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))
+}
+
+// source gives the namespace's own connections the NIC's addresses. Connection tracking keeps them apart from the
+// guest's. A proxy's connection from a loopback address gets a source that the guest can answer.
+func (t Routed) source() []firewall.Rule {
+	var rules []firewall.Rule
+	for _, e := range t.Ends {
+		for _, s := range t.Sources[version(e.Guest)] {
+			rules = append(rules, rule(firewall.SNAT{Address: s.Address}, t.toNIC(e, s)...))
+		}
+		if t.Sidecar == nil {
+			continue
+		}
+		for _, a := range t.Sidecar.Sources {
+			if version(a) == version(e.Guest) {
+				rules = append(rules, rule(firewall.SNAT{Address: e.Gateway}, t.toTap(), firewall.IP{Version: version(a)}, firewall.Source{Prefix: single(a)}))
+			}
+		}
+	}
+	return rules
+}
+
+// ownPorts sends what comes to the excluded ports of the NIC's addresses to the namespace's own address.
+func (t Routed) ownPorts(where ...firewall.Match) []firewall.Rule {
+	var rules []firewall.Rule
+	for _, a := range slices.Concat(t.Own4, t.Own6) {
+		to := append(slices.Clone(where), firewall.IP{Version: version(a)}, firewall.Destination{Prefix: single(a)})
+		for _, p := range t.Excluded {
+			rules = append(rules, rule(firewall.DNAT{Address: t.Hop(a)}, append(slices.Clone(to), matchPorts(p)...)...))
+		}
+	}
+	return rules
+}
+
+// last gives the NIC's addresses to what leaves untranslated, such as the namespace's ICMP errors about packets of the
+// guest.
+func (t Routed) last() []firewall.Rule {
+	var rules []firewall.Rule
+	for _, e := range t.Ends {
+		for _, s := range t.Sources[version(e.Guest)] {
+			rules = append(rules, rule(firewall.SetSource{Address: s.Address}, t.toNIC(e, s)...))
+		}
+	}
+	return rules
+}
+
+// toNIC matches the namespace's own packets that leave by the NIC and get the source.
+func (t Routed) toNIC(e End, s Source) []firewall.Match {
+	m := []firewall.Match{firewall.OutInterface{Name: t.Names.NIC}, firewall.IP{Version: version(e.Guest)}, firewall.Source{Prefix: single(e.Gateway)}}
+	if s.To.IsValid() {
+		m = append(m, firewall.Destination{Prefix: s.To})
+	}
+	return m
+}
