@@ -38,10 +38,10 @@ func (b bridge) takeOver(prefix string, from cache.Record) (infra.Binding, error
 // wire gives the NIC's name, addresses and MAC to a link that stays down, the holder. The NIC takes another
 // MAC, as a bridge delivers frames for a port's own MAC to the namespace and not to the guest.
 func (b bridge) wire(p *Plan, nic netstate.Link) error {
-	if err := p.checkBridge(nic); err != nil {
+	if err := checkBridge(p.found, nic); err != nil {
 		return err
 	}
-	if why := p.whyNotReturned(nic); why != "" {
+	if why := whyNotReturned(p.found, nic); why != "" {
 		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: why + ", and could not be given back"}
 	}
 	special := p.specialRoutes()
@@ -72,14 +72,14 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 		moved.AddrGen = netstate.AddrGenNone
 	}
 
-	holder := p.newLink(nic, compare.NewHolder, nic.Name, "bridge", nic.MTU)
+	holder := newLink(nic, compare.NewHolder, nic.Name, "bridge", nic.MTU)
 	if p.found.Dummy {
 		holder.Kind, holder.Bridge, holder.NoARP = "dummy", nil, true
 	}
 	holder.MAC = nic.MAC
 	holder.Up = false
 
-	br := p.newLink(nic, compare.NewBridge, p.names.Bridge, "bridge", p.linkMTU(nic))
+	br := newLink(nic, compare.NewBridge, p.names.Bridge, "bridge", linkMTU(p.spec, nic))
 	br.MAC = netstate.DeriveMAC(nic, "bridge")
 
 	p.wanted.Links = append(p.wanted.Links, moved, holder, br)
@@ -110,12 +110,12 @@ func (p *Plan) warnLeased(nic netstate.Link) {
 }
 
 // checkBridge refuses a NIC that cannot be a bridge's port with another MAC.
-func (p *Plan) checkBridge(nic netstate.Link) error {
+func checkBridge(found netstate.Snapshot, nic netstate.Link) error {
 	reason := ""
 	switch {
 	case nic.Kind == kindMacvtap:
 		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: "a macvtap can be no bridge's port", Instead: cache.BindingMacvtap}
-	case p.found.NoNFTables:
+	case found.NoNFTables:
 		reason = "this kernel has no nf_tables, without which the namespace would answer for the guest; load them (modprobe nf_tables), or choose masquerade with guard.off"
 	case !nic.Ethernet || nic.NoARP:
 		reason = "it carries no Ethernet with ARP"
@@ -127,8 +127,8 @@ func (p *Plan) checkBridge(nic netstate.Link) error {
 		reason = "a bridge can be no bridge's port"
 	case !nic.MAC.Unicast():
 		reason = "it has no MAC"
-	case p.child(nic, kindMacvlan, kindMacvtap, kindIPVLAN) != "":
-		reason = fmt.Sprintf("%s lies on it, and a link has either such children or a bridge", p.child(nic, kindMacvlan, kindMacvtap, kindIPVLAN))
+	case child(found, nic, kindMacvlan, kindMacvtap, kindIPVLAN) != "":
+		reason = fmt.Sprintf("%s lies on it, and a link has either such children or a bridge", child(found, nic, kindMacvlan, kindMacvtap, kindIPVLAN))
 	default:
 		return nil
 	}
@@ -185,11 +185,11 @@ func (p *Plan) whyLost(r netstate.Route, nic netstate.Link, special special) str
 }
 
 // whyNotReturned says what of the NIC's IPv6 the kernel alone can make, by router advertisements; empty: nothing.
-func (p *Plan) whyNotReturned(nic netstate.Link) string {
+func whyNotReturned(found netstate.Snapshot, nic netstate.Link) string {
 	if nic.MTU6 != 0 && nic.MTU6 != nic.MTU {
 		return fmt.Sprintf("its MTU of IPv6 is %d (net.ipv6.conf.%s.mtu), as a router advertises it", nic.MTU6, nic.Name)
 	}
-	for _, a := range p.found.Addresses {
+	for _, a := range found.Addresses {
 		if a.Link == nic.Index && a.Temporary {
 			return fmt.Sprintf("the temporary address %v is made by the kernel", a.Prefix)
 		}
@@ -199,7 +199,7 @@ func (p *Plan) whyNotReturned(nic netstate.Link) string {
 		table, metric       uint32
 	}
 	apart, ofNIC := map[group]int{}, map[group]bool{}
-	for _, r := range p.found.Routes {
+	for _, r := range found.Routes {
 		if r.Destination.Addr().Is6() && (r.Gateway.IsValid() || len(r.Hops) > 0) && !nexthopObject(r) {
 			g := group{r.Destination, r.Source, r.Table, r.Metric}
 			apart[g]++

@@ -15,8 +15,8 @@ import (
 // looks for on its link in vain.
 func (p *Plan) forwarding(nic netstate.Link, ends router.Ends, most int, unreached []policy.Range) (t router.Router, err error) {
 	forwarders := p.forwarders()
-	t = router.Router{Names: p.names, Unforwarded: p.unforwarded(nic.Index), Ends: ends, Guard: p.spec.Guard, MAC: p.Record.MAC, Most: most, NoARP: nic.NoARP,
-		OtherLinks: map[int][]string{4: forwarders.IPv4, 6: forwarders.IPv6}, All6: p.forwardsAll6(), Checksums: p.found.Checksums}
+	t = router.Router{Names: p.names, Unforwarded: unforwarded(p.found, p.names, nic.Index), Ends: ends, Guard: p.spec.Guard, MAC: p.Record.MAC, Most: most, NoARP: nic.NoARP,
+		OtherLinks: map[int][]string{4: forwarders.IPv4, 6: forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums}
 	by := policyOf(p.spec, p.nicNetworks(nic))
 	if t.Allowed, err = by.Allowed(ends.Versions()); err != nil {
 		return t, err

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/lease"
@@ -13,39 +14,39 @@ import (
 )
 
 // linkMTU is the MTU of the guest's link.
-func (p *Plan) linkMTU(nic netstate.Link) int {
+func linkMTU(spec infra.Spec, nic netstate.Link) int {
 	mtu := min(nic.MTU, syntax.MaxMTU)
-	if p.spec.MTU != 0 {
-		mtu = min(mtu, p.spec.MTU)
+	if spec.MTU != 0 {
+		mtu = min(mtu, spec.MTU)
 	}
 	return mtu
 }
 
 // lowersMTU reports whether the guest's link has a smaller MTU than the NIC because the Spec says so.
-func (p *Plan) lowersMTU(nic netstate.Link) bool { return p.spec.MTU != 0 && p.spec.MTU < nic.MTU }
+func lowersMTU(spec infra.Spec, nic netstate.Link) bool { return spec.MTU != 0 && spec.MTU < nic.MTU }
 
 // checkMTU refuses an MTU that the guest's link cannot have.
-func (p *Plan) checkMTU(nic netstate.Link) error {
+func checkMTU(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {
 	refuse := func(format string, args ...any) error {
-		return &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("%d, ", p.spec.MTU) + fmt.Sprintf(format, args...)}
+		return &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("%d, ", spec.MTU) + fmt.Sprintf(format, args...)}
 	}
-	_, v6 := lease.Of(p.found, nic).Addresses()
+	_, v6 := lease.Of(found, nic).Addresses()
 	switch {
-	case p.spec.MTU == 0:
+	case spec.MTU == 0:
 		return nil
-	case p.spec.MTU > nic.MTU:
+	case spec.MTU > nic.MTU:
 		return refuse("but %s has %d: want at most that, or 0 for the same", nic.Name, nic.MTU)
-	case p.spec.MTU < minMTUIPv6 && len(v6) > 0:
+	case spec.MTU < minMTUIPv6 && len(v6) > 0:
 		return refuse("but the guest gets IPv6 (%v), which needs %d: want at least that", v6[0], minMTUIPv6)
-	case p.lowersMTU(nic) && p.found.NoNFTables:
+	case lowersMTU(spec, nic) && found.NoNFTables:
 		return refuse("but this kernel has no nf_tables, without which longer packets of the guest pass: load them (modprobe nf_tables), or leave this field out")
 	}
 	return nil
 }
 
 // checkLimits refuses limits that no rule can keep.
-func (p *Plan) checkLimits() error {
-	if p.found.NoNFTables && p.spec.Limits != (cache.Limits{}) {
+func checkLimits(spec infra.Spec, found netstate.Snapshot) error {
+	if found.NoNFTables && spec.Limits != (cache.Limits{}) {
 		return &cache.FieldError{Field: "limits", Reason: "this kernel has no nf_tables, which would count: load them (modprobe nf_tables), or leave this field out"}
 	}
 	return nil
@@ -82,8 +83,8 @@ func (p *Plan) addFilter(nic netstate.Link, g guestfilter.Guest) error {
 	t := p.binding.traits()
 	g.Names, g.NIC, g.Bridged, g.Routed = p.names, nic.Index, t.bridged, t.routes
 	g.MAC, g.Served, g.Guard, g.Limits = p.Record.MAC, p.Record.ResponderTap != "", guard, p.spec.Limits
-	if p.lowersMTU(nic) {
-		g.MTU = p.linkMTU(nic)
+	if lowersMTU(p.spec, nic) {
+		g.MTU = linkMTU(p.spec, nic)
 	}
 	for _, r := range lease.Of(p.found, nic).Routes(false) {
 		g.Gateways = append(g.Gateways, r.Gateway)

@@ -7,13 +7,14 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // guestMAC makes up the MAC of a guest that no other station than its gateway sees.
-func (p *Plan) guestMAC(nic netstate.Link) cache.MAC {
-	station := cmp.Or(p.spec.Guest, nic.MAC.String())
+func guestMAC(spec infra.Spec, nic netstate.Link) cache.MAC {
+	station := cmp.Or(spec.Guest, nic.MAC.String())
 	return netstate.DeriveMACOf(station, nic.Name, "guest")
 }
 
@@ -53,7 +54,7 @@ func (p *Plan) warnOtherMAC(nic netstate.Link) {
 		p.warn("%s's MAC, %v, is made of its address, as OVN-Kubernetes and OpenShift make it: if that network checks MACs (port security), it drops what the guest sends with %v", nic.Name, nic.MAC, p.Record.MAC)
 	case nic.MAC[0] == 0 && nic.MAC[1] == 0 && nic.MAC[2] == 0:
 		p.warn("%s's MAC, %v, looks like one of Kube-OVN: if its subnet checks MACs (port security), it drops what the guest sends with %v", nic.Name, nic.MAC, p.Record.MAC)
-	case p.routedByEBPF(nic, v4):
+	case routedByEBPF(p.found, nic, v4):
 		p.warn("%s looks like a NIC of Cilium, which knows the MAC %v: nothing reaches a guest with %v", nic.Name, nic.MAC, p.Record.MAC)
 	case nic.Kind == "":
 		p.warn("%s is no virtual link: a cloud, or a switch with port security, may know the MAC %v alone, and drop what the guest sends with %v", nic.Name, nic.MAC, p.Record.MAC)

@@ -13,14 +13,14 @@ import (
 // addTaps wants the guest's tap, as a port of the bridge if the binding has one, and if the record has a
 // responder also its tap and the filters between the two.
 func (p *Plan) addTaps(nic netstate.Link) {
-	r, owner := p.Record, p.owner()
-	mtu := p.linkMTU(nic)
-	tap := p.newLink(nic, compare.NewTap, r.Tap, "tun", mtu)
+	r, owner := p.Record, owner(p.spec, p.found)
+	mtu := linkMTU(p.spec, nic)
+	tap := newLink(nic, compare.NewTap, r.Tap, "tun", mtu)
 	tap.MAC = netstate.DeriveMAC(nic, "tap") // not the guest's: the kernel would keep frames for the tap's own MAC
 	tap.Tap = &netstate.Tap{Owner: infra.Owner{UID: owner.UID, GID: owner.GID, Root: owner.UID == 0}, MultiQueue: r.Queues > 1}
 	p.wanted.TapContext = p.spec.Owner.SELinux
 	if r.ResponderTap != "" {
-		port := p.newLink(nic, compare.NewResponder, r.ResponderTap, "tun", mtu)
+		port := newLink(nic, compare.NewResponder, r.ResponderTap, "tun", mtu)
 		port.Tap = &netstate.Tap{Owner: infra.Owner{UID: owner.UID, Root: owner.UID == 0}}
 		port.QueueLength = responderQueue
 		p.wanted.Links = append(p.wanted.Links, port)
@@ -37,11 +37,11 @@ func (p *Plan) addTaps(nic netstate.Link) {
 }
 
 // owner has the numbers by which a tap is given to the Spec's owner.
-func (p *Plan) owner() infra.Owner {
-	if p.spec.Owner.Inside {
-		return p.found.OnNode
+func owner(spec infra.Spec, found netstate.Snapshot) infra.Owner {
+	if spec.Owner.Inside {
+		return found.OnNode
 	}
-	return p.spec.Owner
+	return spec.Owner
 }
 
 // responderQueue is the number of requests that wait for a responder that is stopped. The guest's frames have up to 64
@@ -49,7 +49,7 @@ func (p *Plan) owner() infra.Owner {
 const responderQueue = 16
 
 // newLink is a link that Setup creates.
-func (p *Plan) newLink(nic netstate.Link, index int, name, kind string, mtu int) netstate.Link {
+func newLink(nic netstate.Link, index int, name, kind string, mtu int) netstate.Link {
 	l := netstate.Link{
 		Index: index, Name: name, Kind: kind, MTU: mtu, Up: true,
 		Alias: netstate.Mark(nic.Name), Group: netstate.Group(nic.Index), AddrGen: netstate.AddrGenNone,

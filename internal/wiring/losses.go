@@ -258,7 +258,7 @@ func (p *Plan) loseAddresses(nic netstate.Link) {
 		if slices.ContainsFunc(p.Record.Losses, isFamily) || onNIC(own) {
 			continue // that loss says it; the guest has the address
 		}
-		if link, _ := p.found.Link(a.Link); isInner(link) && !p.isWired(link) && own.IsGlobalUnicast() {
+		if link, _ := p.found.Link(a.Link); isInner(link) && !isWired(p.found, link) && own.IsGlobalUnicast() {
 			p.lose("address", own.String(), "it is on %s, and the namespace answers nothing by %s any more: add it in the guest, and %v to guard.prefixes", link.Name, p.names.NIC, single(own))
 		}
 	}
@@ -267,7 +267,7 @@ func (p *Plan) loseAddresses(nic netstate.Link) {
 // loseShared adds the NIC's addresses that another link has too, at which the namespace answers there.
 func (p *Plan) loseShared(nic netstate.Link) {
 	for _, other := range p.found.Links {
-		if other.Index == nic.Index || other.Loopback || p.isWired(other) {
+		if other.Index == nic.Index || other.Loopback || isWired(p.found, other) {
 			continue
 		}
 		if both := sharedAddresses(p.found, nic, other); len(both) > 0 {

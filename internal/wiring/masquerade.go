@@ -124,10 +124,10 @@ func networkOf(v6 *cache.IPv6) netip.Prefix {
 func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	on := lease.Of(p.found, nic)
 	v4, v6 := on.Addresses()
-	if err := p.checkMasquerade(nic); err != nil {
+	if err := checkMasquerade(p.spec, p.found, nic); err != nil {
 		return err
 	}
-	guest := cmp.Or(b.MAC, p.guestMAC(nic))
+	guest := cmp.Or(b.MAC, guestMAC(p.spec, nic))
 	if b.NICMAC {
 		guest = nic.MAC
 	}
@@ -178,22 +178,22 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if p.Record.Firewall, t.Families, err = chooseFirewall(b.Firewall, p.found); err != nil {
 		return err
 	}
-	t.NoNFTables, t.NoIPv6AtTap = p.found.NoNFTables, p.lacksIPv6(nic) != ""
+	t.NoNFTables, t.NoIPv6AtTap = p.found.NoNFTables, lacksIPv6(p.spec, nic) != ""
 	t.Flows = len(t.Families) == 0 && p.offloads()
 	p.makeTables = append(p.makeTables, t.Tables)
 	return p.addFilter(nic, guestfilter.Guest{Addresses: ends.Guests()})
 }
 
 // checkMasquerade refuses a NIC behind whose addresses no guest can be.
-func (p *Plan) checkMasquerade(nic netstate.Link) error {
-	v4, v6 := lease.Of(p.found, nic).Addresses()
+func checkMasquerade(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {
+	v4, v6 := lease.Of(found, nic).Addresses()
 	switch {
-	case len(p.spec.Guard.EtherTypes)+len(p.spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
-		return p.refuseMasquerade(nic, "it translates IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames")
+	case len(spec.Guard.EtherTypes)+len(spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
+		return refuseMasquerade(nic, "it translates IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames")
 	case len(v4)+len(v6) == 0:
-		return p.refuseMasquerade(nic, "it has no address to hide a guest behind")
-	case len(v6) > 0 && p.lacksIPv6(nic) != "":
-		return p.refuseMasquerade(nic, p.lacksIPv6(nic))
+		return refuseMasquerade(nic, "it has no address to hide a guest behind")
+	case len(v6) > 0 && lacksIPv6(spec, nic) != "":
+		return refuseMasquerade(nic, lacksIPv6(spec, nic))
 	}
 	return nil
 }
@@ -208,7 +208,7 @@ func (p *Plan) checkNextHops(nic netstate.Link, ends router.Ends) error {
 			own = v6
 		}
 		if hidden := own[0].Addr(); !slices.Equal(on.NextHops(hidden), on.NextHops(e.Guest)) {
-			return p.refuseMasquerade(nic, fmt.Sprintf("policy rules give other routes to what comes from %v than to what comes from a guest behind it", hidden))
+			return refuseMasquerade(nic, fmt.Sprintf("policy rules give other routes to what comes from %v than to what comes from a guest behind it", hidden))
 		}
 		if err := p.checkAhead(nic, e); err != nil {
 			return err
@@ -235,7 +235,7 @@ func (p *Plan) checkAhead(nic netstate.Link, e router.End) error {
 		last := ahead[len(ahead)-1]
 		why = fmt.Sprintf("the policy rule with the preference %d leads to table %d and comes before main", last.Priority, last.Table)
 	}
-	return p.refuseMasquerade(nic, fmt.Sprintf("%s, where the route to the guest is: so IPv%d packets for the guest go elsewhere", why, version(e.Guest)))
+	return refuseMasquerade(nic, fmt.Sprintf("%s, where the route to the guest is: so IPv%d packets for the guest go elsewhere", why, version(e.Guest)))
 }
 
 // loseHidden adds a family if the kernel masquerades by none of the NIC's addresses, but by one of another link: for
@@ -268,7 +268,7 @@ func (b masquerade) warn(p *Plan, nic netstate.Link) {
 	if b.IPv6.IsValid() && len(v6) == 0 {
 		p.warn("the guest gets no IPv6 address: %s has none", nic.Name)
 	}
-	if p.routedByEBPF(nic, v4) {
+	if routedByEBPF(p.found, nic, v4) {
 		p.warn("%s looks like a NIC of Cilium: with eBPF host routing, answers to packets that the namespace forwards are lost; then choose redirect or bridge", nic.Name)
 	}
 }
@@ -324,7 +324,7 @@ func (b masquerade) lease(p *Plan, nic netstate.Link, v4, v6 bool) (networks []i
 			return nil, err
 		}
 		network := inner{router.End{Guest: guest.Addr(), Gateway: gateway}, guest.Bits(), within}
-		if err := p.checkServers(network); err != nil {
+		if err := checkServers(p.spec, network); err != nil {
 			return nil, err
 		}
 		networks = append(networks, network)
@@ -347,17 +347,17 @@ func (b masquerade) lease(p *Plan, nic netstate.Link, v4, v6 bool) (networks []i
 	return networks, nil
 }
 
-func (p *Plan) refuseMasquerade(nic netstate.Link, reason string) error {
+func refuseMasquerade(nic netstate.Link, reason string) error {
 	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMasquerade, Reason: reason}
 }
 
 // routedByEBPF reports whether the NIC looks like one of Cilium's: a single address, a gateway outside of its
 // network that has a route of its own, and a default route with an MTU.
-func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
+func routedByEBPF(found netstate.Snapshot, nic netstate.Link, v4 []netip.Prefix) bool {
 	if len(v4) != 1 || !v4[0].IsSingleIP() {
 		return false
 	}
-	routes := lease.Of(p.found, nic).Routes(true)
+	routes := lease.Of(found, nic).Routes(true)
 	onLink := func(a netip.Addr) bool {
 		return slices.ContainsFunc(routes, func(r netstate.Route) bool { return r.Destination == single(a) && !r.Gateway.IsValid() })
 	}

@@ -77,12 +77,12 @@ func (p *Plan) nicNetworks(nic netstate.Link) Networks {
 	if p.networks != nil {
 		return *p.networks
 	}
-	return p.foundNetworks(nic)
+	return foundNetworks(p.found, nic)
 }
 
-func (p *Plan) foundNetworks(nic netstate.Link) Networks {
-	n := networksOf(nic.Index, p.found.Addresses, p.found.Routes)
-	n.Forwarders = forwardersOf(p.found, nic.Index, Forwarders{})
+func foundNetworks(found netstate.Snapshot, nic netstate.Link) Networks {
+	n := networksOf(nic.Index, found.Addresses, found.Routes)
+	n.Forwarders = forwardersOf(found, nic.Index, Forwarders{})
 	return n
 }
 
@@ -116,7 +116,7 @@ func (p *Plan) Present(now netstate.Snapshot) (*Plan, netstate.Snapshot, *infra.
 	}
 	j := p.Journal()
 	j.Networks = &is
-	if is.equal(p.readsAnew(p.foundNetworks(nic))) {
+	if is.equal(p.readsAnew(foundNetworks(p.found, nic))) {
 		j.Networks = nil
 	}
 	present, err := j.Plan()

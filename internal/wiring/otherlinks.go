@@ -88,7 +88,7 @@ func (f Forwarders) since(was Forwarders) (changes []string) {
 }
 
 // forwardsAll6 reports whether the whole namespace forwarded IPv6 before Setup.
-func (p *Plan) forwardsAll6() bool { return p.found.Sysctls[netstate.Forwarding6] == "1" }
+func forwardsAll6(found netstate.Snapshot) bool { return found.Sysctls[netstate.Forwarding6] == "1" }
 
 // forwarders are the other links by which the plan's guest may leave.
 func (p *Plan) forwarders() Forwarders {
@@ -101,7 +101,7 @@ func (p *Plan) forwarders() Forwarders {
 // comesBack reports whether answers to the guest come back by the other link.
 func (p *Plan) comesBack(l netstate.Link, v int) bool {
 	f := p.forwarders()
-	return p.binding.traits().routes && (slices.Contains(*f.of(v), l.Name) || v == 6 && p.forwardsAll6())
+	return p.binding.traits().routes && (slices.Contains(*f.of(v), l.Name) || v == 6 && forwardsAll6(p.found))
 }
 
 // sendsTo reports whether the guest has a route to all of the networks.
@@ -136,7 +136,7 @@ func (p *Plan) loseOtherLinks(nic netstate.Link) {
 		tables[r.Table] = true
 	}
 	for _, l := range p.found.Links {
-		if l.Index == nic.Index || l.Loopback || p.isWired(l) {
+		if l.Index == nic.Index || l.Loopback || isWired(p.found, l) {
 			continue
 		}
 		for _, v := range []int{4, 6} {

@@ -45,7 +45,7 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address that passt could give to the guest"}
 	}
 	if b.MAC.IsZero() {
-		b.MAC = p.guestMAC(nic)
+		b.MAC = guestMAC(p.spec, nic)
 	}
 	p.Record = p.record(nic, b.MAC)
 	p.Record.Tap = ""

@@ -207,7 +207,7 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	p.networks = networks
 	nic, ok := found.Named(name)
 	if !ok && !p.binding.traits().mayBeAbsent {
-		return nil, p.noNIC("")
+		return nil, noNIC(found, "")
 	}
 	if !ok {
 		nic.Name = name // the guest may have it already
@@ -221,10 +221,10 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	if err := checkFree(found, nic, p.names); err != nil {
 		return nil, err
 	}
-	if err := p.checkMTU(nic); err != nil {
+	if err := checkMTU(spec, found, nic); err != nil {
 		return nil, err
 	}
-	if err := p.checkLimits(); err != nil {
+	if err := checkLimits(spec, found); err != nil {
 		return nil, err
 	}
 	if err := checkPolicy(spec, found, nic); err != nil {
@@ -240,7 +240,7 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	p.loseServers()
 	if !p.binding.traits().direct {
 		p.loseOfNamespace(nic)
-		p.Record.Warnings = append(p.Record.Warnings, p.warnings(nic)...)
+		p.Record.Warnings = append(p.Record.Warnings, partialRoutes(found, nic)...)
 	}
 	if err := p.Record.Validate(); err != nil {
 		return nil, err
@@ -289,8 +289,8 @@ func checkFree(found netstate.Snapshot, nic netstate.Link, names netstate.Names)
 }
 
 // noNIC is the error for a NIC that is not in the namespace.
-func (p *Plan) noNIC(hint string) error {
-	return fmt.Errorf("%w; the namespace has %s%s", infra.ErrNoNIC, linkNames(p.found), hint)
+func noNIC(found netstate.Snapshot, hint string) error {
+	return fmt.Errorf("%w; the namespace has %s%s", infra.ErrNoNIC, linkNames(found), hint)
 }
 
 func linkNames(s netstate.Snapshot) string {
@@ -313,7 +313,7 @@ func (p *Plan) record(nic netstate.Link, mac cache.MAC) cache.Record {
 		Tap:     p.names.Tap,
 		Queues:  max(1, p.spec.Queues),
 		MAC:     mac,
-		MTU:     p.mtu(nic),
+		MTU:     guestMTU(p.spec, p.found, nic),
 		DNS:     p.spec.DNS,
 		Options: p.spec.Options,
 		Device:  p.spec.Device,
@@ -321,12 +321,12 @@ func (p *Plan) record(nic netstate.Link, mac cache.MAC) cache.Record {
 	}
 }
 
-// mtu is the guest's. A route's own MTU takes precedence over the link's. The guest has one MTU for all its
+// guestMTU is the guest's. A route's own MTU takes precedence over the link's. The guest has one MTU for all its
 // routes, so it is the smallest, and at least what IPv6 needs if the guest has that.
-func (p *Plan) mtu(nic netstate.Link) int {
-	mtu := p.linkMTU(nic)
+func guestMTU(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) int {
+	mtu := linkMTU(spec, nic)
 	least := syntax.MinMTU
-	on := lease.Of(p.found, nic)
+	on := lease.Of(found, nic)
 	if _, v6 := on.Addresses(); len(v6) > 0 {
 		least = min(mtu, minMTUIPv6)
 	}

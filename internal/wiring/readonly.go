@@ -11,7 +11,7 @@ import (
 // wire asks the binding for the wanted state. It refuses one that needs a sysctl that the namespace lacks and that
 // cannot be written, as in a container: engines mount /proc/sys read-only, and set sysctls at the container's start.
 func (p *Plan) wire(nic netstate.Link) error {
-	if err := p.checkShown(nic); err != nil {
+	if err := checkShown(p.spec, p.found, nic); err != nil {
 		return err
 	}
 	if err := p.binding.wire(p, nic); err != nil {
@@ -20,7 +20,7 @@ func (p *Plan) wire(nic netstate.Link) error {
 	if err := p.checkSysctls(nic); err != nil {
 		return err
 	}
-	if missing := p.unwritable(p.wanted.Sysctls); len(missing) > 0 {
+	if missing := unwritable(p.found, p.wanted.Sysctls); len(missing) > 0 {
 		return &infra.RefusedError{
 			NIC: nic.Name, Binding: p.spec.Binding.Kind(),
 			Reason: "it needs sysctls that cannot be written here: start the container with " + strings.Join(missing, " "),
@@ -31,10 +31,10 @@ func (p *Plan) wire(nic netstate.Link) error {
 
 // unwritable are the flags by which container engines set those of the wanted sysctls that differ in the namespace and
 // cannot be written: "--sysctl net.ipv6.conf.all.forwarding=1", sorted.
-func (p *Plan) unwritable(wanted map[string]string) []string {
+func unwritable(found netstate.Snapshot, wanted map[string]string) []string {
 	var flags []string
 	for path, value := range wanted {
-		if p.found.Sysctls[path] == value || !slices.Contains(p.found.ReadOnly, path) {
+		if found.Sysctls[path] == value || !slices.Contains(found.ReadOnly, path) {
 			continue
 		}
 		flag := strings.ReplaceAll(path, "/", ".") + "=" + value

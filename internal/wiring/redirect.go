@@ -35,10 +35,10 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	if b.MAC.IsZero() {
 		b.MAC = nic.MAC
 	}
-	if err := p.checkRedirect(nic); err != nil {
+	if err := checkRedirect(p.found, nic); err != nil {
 		return err
 	}
-	if err := p.checkOtherMAC(nic, b.MAC); err != nil {
+	if err := checkOtherMAC(nic, b.MAC); err != nil {
 		return err
 	}
 	p.Record = p.record(nic, b.MAC)
@@ -53,8 +53,8 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	p.warnDown(nic)
 	p.warnOtherMAC(nic)
 	p.addTaps(nic)
-	g := guestfilter.Guest{Addresses: p.guestAddresses(nic), Renewed: len(lease.Of(p.found, nic).Leased(6)) > 0, Launcher: p.owner().UID}
-	if !p.lowersMTU(nic) { // otherwise the rules for MTU drop shorter frames
+	g := guestfilter.Guest{Addresses: p.guestAddresses(nic), Renewed: len(lease.Of(p.found, nic).Leased(6)) > 0, Launcher: owner(p.spec, p.found).UID}
+	if !lowersMTU(p.spec, nic) { // otherwise the rules for MTU drop shorter frames
 		g.Longest = nic.MTU
 	}
 	if err := p.addFilter(nic, g); err != nil {
@@ -67,17 +67,17 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 }
 
 // checkRedirect refuses a NIC through which a guest's frames cannot pass.
-func (p *Plan) checkRedirect(nic netstate.Link) error {
+func checkRedirect(found netstate.Snapshot, nic netstate.Link) error {
 	reason := ""
 	switch {
-	case p.found.NoNFTables:
+	case found.NoNFTables:
 		reason = "this kernel has no nf_tables, which would forward the frames; load them (modprobe nf_tables), or choose masquerade with guard.off"
 	case !nic.Ethernet:
 		reason = "it carries no Ethernet"
 	case !nic.MAC.Unicast():
 		reason = "it has no MAC"
-	case p.child(nic, "vlan", kindMacvlan, kindMacvtap, kindIPVLAN) != "":
-		reason = fmt.Sprintf("%s lies on it, and would receive nothing", p.child(nic, "vlan", kindMacvlan, kindMacvtap, kindIPVLAN))
+	case child(found, nic, "vlan", kindMacvlan, kindMacvtap, kindIPVLAN) != "":
+		reason = fmt.Sprintf("%s lies on it, and would receive nothing", child(found, nic, "vlan", kindMacvlan, kindMacvtap, kindIPVLAN))
 	default:
 		return nil
 	}
@@ -85,7 +85,7 @@ func (p *Plan) checkRedirect(nic netstate.Link) error {
 }
 
 // checkOtherMAC refuses a guest's MAC that is not the NIC's where the NIC cannot take it.
-func (p *Plan) checkOtherMAC(nic netstate.Link, mac cache.MAC) error {
+func checkOtherMAC(nic netstate.Link, mac cache.MAC) error {
 	if mac == nic.MAC {
 		return nil
 	}
@@ -117,8 +117,8 @@ func (p *Plan) takeMAC(nic *netstate.Link, mac cache.MAC) {
 }
 
 // child is the name of a link of one of the kinds that lies on the NIC; empty: there is none.
-func (p *Plan) child(nic netstate.Link, kinds ...string) string {
-	for _, l := range p.found.Links {
+func child(found netstate.Snapshot, nic netstate.Link, kinds ...string) string {
+	for _, l := range found.Links {
 		if l.Parent == nic.Index && nic.Index != 0 && slices.Contains(kinds, l.Kind) {
 			return l.Name
 		}

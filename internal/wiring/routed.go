@@ -46,10 +46,10 @@ func (routed) takeOver(string, cache.Record) (infra.Binding, error) {
 func (b routed) wire(p *Plan, nic netstate.Link) error {
 	on := lease.Of(p.found, nic)
 	v4, v6 := on.Addresses()
-	if err := p.checkRouted(nic); err != nil {
+	if err := checkRouted(p.spec, p.found, nic); err != nil {
 		return err
 	}
-	guest, gateway := p.routedMAC(nic), defaultGatewayMAC
+	guest, gateway := routedMAC(p.spec, nic), defaultGatewayMAC
 	if guest == gateway {
 		gateway = netstate.DeriveMAC(nic, "router")
 	}
@@ -98,30 +98,30 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 }
 
 // checkRouted refuses a NIC whose addresses the namespace cannot route to a guest.
-func (p *Plan) checkRouted(nic netstate.Link) error {
-	if reason := p.whyNotRouted(nic); reason != "" {
+func checkRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {
+	if reason := whyNotRouted(spec, found, nic); reason != "" {
 		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRouted, Reason: reason}
 	}
 	return nil
 }
 
 // whyNotRouted is why the namespace cannot route the NIC's addresses to a guest; empty: it can.
-func (p *Plan) whyNotRouted(nic netstate.Link) string {
-	v4, v6 := lease.Of(p.found, nic).Addresses()
+func whyNotRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) string {
+	v4, v6 := lease.Of(found, nic).Addresses()
 	switch {
-	case len(p.spec.Guard.EtherTypes)+len(p.spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
+	case len(spec.Guard.EtherTypes)+len(spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
 		return "it carries IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames"
-	case p.found.NoNFTables:
+	case found.NoNFTables:
 		return "this kernel has no nf_tables, which would distinguish the guest's packets from the namespace's; load them (modprobe nf_tables), or choose masquerade with guard.off"
 	case len(v4)+len(v6) == 0:
 		return "it has no address that the guest could get"
-	case len(v6) > 0 && p.lacksIPv6(nic) != "":
-		return p.lacksIPv6(nic)
+	case len(v6) > 0 && lacksIPv6(spec, nic) != "":
+		return lacksIPv6(spec, nic)
 	}
-	for _, a := range p.found.Addresses {
+	for _, a := range found.Addresses {
 		own := a.Prefix.Addr()
 		if hop4 := len(v4) > 0 && own == lease.Hop(v4[0].Addr()); hop4 || len(v6) > 0 && own == lease.RoutedIPv6 {
-			if l, _ := p.found.Link(a.Link); !p.isWired(l) {
+			if l, _ := found.Link(a.Link); !isWired(found, l) {
 				return fmt.Sprintf("%v, which the routed binding gives to the namespace, is an address of %s already", own, l.Name)
 			}
 		}
@@ -130,11 +130,11 @@ func (p *Plan) whyNotRouted(nic netstate.Link) string {
 }
 
 // routedMAC is the guest's: the NIC's, so that the guest's answers to ARP requests at the NIC name the NIC.
-func (p *Plan) routedMAC(nic netstate.Link) cache.MAC {
+func routedMAC(spec infra.Spec, nic netstate.Link) cache.MAC {
 	if nic.Ethernet && !nic.NoARP && nic.MAC.Unicast() {
 		return nic.MAC
 	}
-	return p.guestMAC(nic)
+	return guestMAC(spec, nic)
 }
 
 // warnSourceRules warns of policy rules that chose routes by the NIC's addresses, which the namespace's own packets do

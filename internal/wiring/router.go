@@ -24,9 +24,9 @@ func sysctlsOfRouter(n netstate.Names) []string {
 }
 
 // lacksIPv6 returns why the guest's link could have no IPv6; empty: it has.
-func (p *Plan) lacksIPv6(nic netstate.Link) string {
-	if nic.AddrGen == netstate.AddrGenNoIPv6 || p.linkMTU(nic) < minMTUIPv6 {
-		return fmt.Sprintf("it has IPv6 addresses, and with its MTU of %d the guest's link could have none", p.linkMTU(nic))
+func lacksIPv6(spec infra.Spec, nic netstate.Link) string {
+	if nic.AddrGen == netstate.AddrGenNoIPv6 || linkMTU(spec, nic) < minMTUIPv6 {
+		return fmt.Sprintf("it has IPv6 addresses, and with its MTU of %d the guest's link could have none", linkMTU(spec, nic))
 	}
 	return ""
 }
@@ -143,12 +143,12 @@ const routePreference = 20
 const metricLocal = 1024
 
 // unforwarded are the IP versions that the NIC did not forward before Setup.
-func (p *Plan) unforwarded(nic int) []int {
+func unforwarded(found netstate.Snapshot, names netstate.Names, nic int) []int {
 	var list []int
-	if l, _ := p.found.Link(nic); !l.Forwarding4 {
+	if l, _ := found.Link(nic); !l.Forwarding4 {
 		list = append(list, 4)
 	}
-	if p.found.Sysctls[netstate.Forwarding6] != "1" && p.found.Sysctls[netstate.ForceForwarding(p.names.NIC)] != "1" {
+	if found.Sysctls[netstate.Forwarding6] != "1" && found.Sysctls[netstate.ForceForwarding(names.NIC)] != "1" {
 		list = append(list, 6)
 	}
 	return list

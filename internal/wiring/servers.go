@@ -78,13 +78,13 @@ func unreached(networks []inner) (ranges []policy.Range) {
 
 // checkServers refuses a server in the guest's network, other than the gateway. If the namespace reaches that network
 // by other links too, so does the guest, except its own address.
-func (p *Plan) checkServers(n inner) error {
+func checkServers(spec infra.Spec, n inner) error {
 	network := netip.PrefixFrom(n.Guest, n.bits).Masked()
 	without := network
 	if n.within {
 		without = single(n.Guest)
 	}
-	for _, s := range namedServers(p.spec) {
+	for _, s := range namedServers(spec) {
 		if s.network == single(n.Gateway) || s.network.Bits() < without.Bits() || !without.Contains(s.network.Addr()) {
 			continue
 		}

@@ -56,7 +56,7 @@ func (b slirp) wire(p *Plan, nic netstate.Link) error {
 	case len(v4) == 0 && len(b.Ports) > 0:
 		return &cache.FieldError{Field: "binding.slirp.ports", Reason: fmt.Sprintf("%s has no IPv4 address, and QEMU forwards no port of IPv6: leave this field out, or want the binding passt or masquerade", nic.Name)}
 	}
-	p.Record = p.record(nic, cmp.Or(b.MAC, p.guestMAC(nic)))
+	p.Record = p.record(nic, cmp.Or(b.MAC, guestMAC(p.spec, nic)))
 	p.Record.Tap, p.Record.MTU = "", slirpMTU
 	guest := &cache.Slirp{}
 	network4, network6 := b.networks()
@@ -67,7 +67,7 @@ func (b slirp) wire(p *Plan, nic netstate.Link) error {
 		guest.IPv6 = network6
 	}
 	for _, network := range []netip.Prefix{guest.IPv4, guest.IPv6} {
-		if err := p.checkHidden(network); err != nil {
+		if err := checkHidden(p.found, network); err != nil {
 			return err
 		}
 	}
@@ -86,8 +86,8 @@ func (b slirp) wire(p *Plan, nic netstate.Link) error {
 }
 
 // checkHidden refuses a network of the guest that would hide one of the namespace from it.
-func (p *Plan) checkHidden(network netip.Prefix) error {
-	for _, r := range p.found.Routes {
+func checkHidden(found netstate.Snapshot, network netip.Prefix) error {
+	for _, r := range found.Routes {
 		if network.IsValid() && r.Destination.Bits() >= syntax.MinNetwork && r.Destination.Overlaps(network) {
 			return fmt.Errorf("binding.slirp.ipv%d: %v overlaps the route to %v of the namespace: %w, choose another network", version(network.Addr()), network, r.Destination, infra.ErrCollision)
 		}

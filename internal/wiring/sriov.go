@@ -32,7 +32,7 @@ func (b sriov) wire(p *Plan, nic netstate.Link) error {
 	const field = "binding.sriov."
 	switch {
 	case b.PCI == "" && nic.Index == 0:
-		return p.noNIC(": name one of them, or in binding.sriov the function's pci and mac")
+		return noNIC(p.found, ": name one of them, or in binding.sriov the function's pci and mac")
 	case b.PCI == "" && nic.PCI == "":
 		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it is no PCI device: " + field + "pci can name one"}
 	case b.PCI == "":

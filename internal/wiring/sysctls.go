@@ -149,13 +149,13 @@ func (p *Plan) unanswered(ignore string) (zero netip.Addr) {
 }
 
 // checkShown refuses a NIC if the kernel does not show by which link a route leads, as that may be the guest's.
-func (p *Plan) checkShown(nic netstate.Link) error {
-	if p.binding.traits().direct || p.spec.Binding.Kind() == cache.BindingMasquerade {
+func checkShown(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {
+	if bindingOf(spec.Binding).traits().direct || spec.Binding.Kind() == cache.BindingMasquerade {
 		return nil
 	}
-	for _, r := range p.found.Routes {
+	for _, r := range found.Routes {
 		if nexthopObject(r) && r.Link == 0 && len(r.Hops) == 0 && r.Type == netstate.RouteUnicast {
-			return &infra.RefusedError{NIC: nic.Name, Binding: p.spec.Binding.Kind(),
+			return &infra.RefusedError{NIC: nic.Name, Binding: spec.Binding.Kind(),
 				Reason: fmt.Sprintf("net.ipv4.nexthop_compat_mode is 0, so the kernel does not show where the route to %v leads, which uses a nexthop object: set it first (sysctl -w net.ipv4.nexthop_compat_mode=1)", r.Destination)}
 		}
 	}

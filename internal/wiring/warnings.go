@@ -10,10 +10,10 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// warnings report what of the namespace goes on without the guest.
-func (p *Plan) warnings(nic netstate.Link) []string {
+// partialRoutes report what of the namespace goes on without the guest.
+func partialRoutes(found netstate.Snapshot, nic netstate.Link) []string {
 	var w []string
-	for _, r := range p.found.Routes {
+	for _, r := range found.Routes {
 		if r.Uses(nic.Index) && slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index }) {
 			w = append(w, fmt.Sprintf("the route to %v leads through other links too: the namespace is without it until Teardown", r.Destination))
 		}
@@ -35,8 +35,8 @@ func sharedAddresses(s netstate.Snapshot, a, b netstate.Link) (both []netip.Addr
 }
 
 // isWired reports whether the link is part of another NIC's wiring, or is a wired NIC: a guest has its routes.
-func (p *Plan) isWired(link netstate.Link) bool {
-	return slices.ContainsFunc(p.found.Links, func(l netstate.Link) bool {
+func isWired(found netstate.Snapshot, link netstate.Link) bool {
+	return slices.ContainsFunc(found.Links, func(l netstate.Link) bool {
 		return l.Alias == netstate.Mark(link.Name) || l.Index == link.Index && strings.HasPrefix(l.Alias, netstate.Mark(""))
 	})
 }

@@ -44,7 +44,7 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 		}
 		within = true
 		link, _ := p.found.Link(r.Link)
-		if r.Type != netstate.RouteUnicast || p.isWired(link) {
+		if r.Type != netstate.RouteUnicast || isWired(p.found, link) {
 			return refuse(otherwise, "%v overlaps the route to %v of the namespace", network, r.Destination)
 		}
 		if !named {
@@ -66,7 +66,7 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 			return refuse(another, "%v is the namespace's own, with %v", own, a.Prefix)
 		}
 	}
-	if link := p.answeringARP(nic); within && link != "" {
+	if link := answeringARP(p.found, nic); within && link != "" {
 		return refuse(otherwise+", or switch proxy_arp off (net.ipv4.conf."+link+", net.ipv4.conf.all)",
 			"%s would answer its network's ARP requests for the guest's %v", link, own)
 	}
@@ -78,11 +78,11 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 
 // answeringARP returns the name of a link that would answer its network's ARP requests for a guest that a route leads
 // to; empty: there is none. It may be any link but a guest's tap, whose guest has no neighbours to ask for.
-func (p *Plan) answeringARP(nic netstate.Link) string {
-	if nic.ProxyARP || p.found.Sysctls[netstate.ProxyARP] == "1" {
+func answeringARP(found netstate.Snapshot, nic netstate.Link) string {
+	if nic.ProxyARP || found.Sysctls[netstate.ProxyARP] == "1" {
 		return nic.Name
 	}
-	for _, l := range p.found.Links {
+	for _, l := range found.Links {
 		if _, marked := netstate.Marked(l.Alias); l.ProxyARP && !marked && !l.Loopback {
 			return l.Name
 		}
@@ -104,7 +104,7 @@ func (p *Plan) addWithin(tap netstate.Link, n inner) {
 	if delay := netstate.ProxyDelay(p.names.NIC); p.found.Sysctls[delay] != "" && !slices.Contains(p.found.ReadOnly, delay) {
 		p.wanted.Sysctls[netstate.ProxyDelay(tap.Name)] = "0"
 	}
-	if !p.reaches(n.Gateway) {
+	if !reaches(p.found, n.Gateway) {
 		p.addAddress(tap, single(n.Gateway), netstate.ScopeUniverse)
 	}
 	p.wanted.Routes = append(p.wanted.Routes, netstate.Route{
@@ -114,8 +114,8 @@ func (p *Plan) addWithin(tap netstate.Link, n inner) {
 }
 
 // reaches reports whether the namespace has the address, or reaches it other than by a default route.
-func (p *Plan) reaches(a netip.Addr) bool {
-	return slices.ContainsFunc(p.found.Routes, func(r netstate.Route) bool {
+func reaches(found netstate.Snapshot, a netip.Addr) bool {
+	return slices.ContainsFunc(found.Routes, func(r netstate.Route) bool {
 		return r.Destination.Bits() >= syntax.MinNetwork && r.Destination.Contains(a)
-	}) || slices.ContainsFunc(p.found.Addresses, func(o netstate.Address) bool { return o.Prefix.Masked().Contains(a) })
+	}) || slices.ContainsFunc(found.Addresses, func(o netstate.Address) bool { return o.Prefix.Masked().Contains(a) })
 }
