@@ -44,12 +44,12 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 	if why := whyNotReturned(p.found, nic); why != "" {
 		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: why + ", and could not be given back"}
 	}
-	special := p.specialRoutes()
+	routes := routesIn(p.found)
 	for _, r := range p.found.Routes {
 		if !r.Uses(nic.Index) {
 			continue
 		}
-		if why := p.whyLost(r, nic, special); why != "" {
+		if why := routes.whyLost(r, nic); why != "" {
 			return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge,
 				Reason: fmt.Sprintf("the route to %v %s, and could not be given back", r.Destination, why)}
 		}
@@ -96,7 +96,7 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 	p.warnOtherMAC(nic)
 	p.warnLeased(nic)
 	p.addTaps(nic)
-	return p.addFilter(nic, guestfilter.Guest{Addresses: p.guestAddresses(nic)})
+	return p.addFilter(nic, guestfilter.Guest{Addresses: guestAddresses(p.found, nic, p.Record.MAC)})
 }
 
 // warnLeased warns of a DHCP client in the namespace, which under bridge takes the holder for the NIC. A client
@@ -135,10 +135,12 @@ func checkBridge(found netstate.Snapshot, nic netstate.Link) error {
 	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: reason}
 }
 
-// special are the routes of type local, broadcast, anycast and multicast.
-type special struct {
-	routes []netstate.Route
-	known  map[lookup]bool // answers of isOwnAddress
+// routesOf are the routes of a namespace, for the question whether the kernel would add one of them again.
+type routesOf struct {
+	all []netstate.Route
+	// special are those of type local, broadcast, anycast and multicast.
+	special []netstate.Route
+	known   map[lookup]bool // answers of isOwnAddress
 }
 
 // lookup is the question which route of a table leads to a gateway.
@@ -147,20 +149,20 @@ type lookup struct {
 	table   uint32
 }
 
-// specialRoutes are few, if any, and looked at before all routes are.
-func (p *Plan) specialRoutes() special {
-	found := special{known: map[lookup]bool{}}
-	for _, r := range p.found.Routes {
-		if r.Type > netstate.RouteUnicast && r.Type <= netstate.RouteMulticast {
-			found.routes = append(found.routes, r)
+// routesIn looks for the special routes, which are few, if any, before all routes are looked at.
+func routesIn(found netstate.Snapshot) routesOf {
+	r := routesOf{all: found.Routes, known: map[lookup]bool{}}
+	for _, route := range found.Routes {
+		if route.Type > netstate.RouteUnicast && route.Type <= netstate.RouteMulticast {
+			r.special = append(r.special, route)
 		}
 	}
-	return found
+	return r
 }
 
 // whyLost says why the kernel would refuse the route through the NIC when it is added again; empty: the
 // kernel would not.
-func (p *Plan) whyLost(r netstate.Route, nic netstate.Link, special special) string {
+func (routes routesOf) whyLost(r netstate.Route, nic netstate.Link) string {
 	switch {
 	case nexthopObject(r):
 		return "uses a nexthop object"
@@ -172,10 +174,10 @@ func (p *Plan) whyLost(r netstate.Route, nic netstate.Link, special special) str
 			continue
 		}
 		at := lookup{h.Gateway, r.Table}
-		own, known := special.known[at]
+		own, known := routes.known[at]
 		if !known {
-			own = p.isOwnAddress(h.Gateway, r.Table, special.routes)
-			special.known[at] = own
+			own = routes.isOwnAddress(at)
+			routes.known[at] = own
 		}
 		if own {
 			return fmt.Sprintf("has the gateway %v, which another route gives to the namespace itself", h.Gateway)
@@ -220,17 +222,17 @@ func nexthopObject(r netstate.Route) bool {
 // routeNexthopID is RTA_NH_ID (linux/rtnetlink.h).
 const routeNexthopID = 30
 
-// isOwnAddress reports whether a special route covers the address, so that the kernel takes it for the namespace's
+// isOwnAddress reports whether a special route covers the gateway, so that the kernel takes it for the namespace's
 // own, a broadcast address or the like, and refuses it as a gateway.
-func (p *Plan) isOwnAddress(gateway netip.Addr, table uint32, special []netstate.Route) bool {
+func (routes routesOf) isOwnAddress(at lookup) bool {
 	leads := func(r netstate.Route) bool {
-		return (r.Table == table || r.Table == netstate.TableLocal) && r.Type <= netstate.RouteMulticast && r.Destination.Contains(gateway)
+		return (r.Table == at.table || r.Table == netstate.TableLocal) && r.Type <= netstate.RouteMulticast && r.Destination.Contains(at.gateway)
 	}
-	if !slices.ContainsFunc(special, leads) {
+	if !slices.ContainsFunc(routes.special, leads) {
 		return false
 	}
 	best, own := -1, false
-	for _, r := range p.found.Routes {
+	for _, r := range routes.all {
 		if !leads(r) {
 			continue
 		}
@@ -251,13 +253,13 @@ const (
 
 // guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known. A guest
 // with another MAC than the NIC's makes another link-local address.
-func (p *Plan) guestAddresses(nic netstate.Link) []netip.Addr {
-	if v4, v6 := lease.Of(p.found, nic).Addresses(); len(v4)+len(v6) == 0 {
+func guestAddresses(found netstate.Snapshot, nic netstate.Link, mac cache.MAC) []netip.Addr {
+	if v4, v6 := lease.Of(found, nic).Addresses(); len(v4)+len(v6) == 0 {
 		return nil
 	}
 	var own []netip.Addr
-	for _, a := range p.found.Addresses {
-		if a.Link == nic.Index && (a.Prefix.Addr() != eui64.LinkLocal(nic.MAC) || p.Record.MAC == nic.MAC) {
+	for _, a := range found.Addresses {
+		if a.Link == nic.Index && (a.Prefix.Addr() != eui64.LinkLocal(nic.MAC) || mac == nic.MAC) {
 			own = append(own, a.Prefix.Addr())
 		}
 	}

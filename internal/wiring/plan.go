@@ -404,11 +404,7 @@ func (p *Plan) Undo(now netstate.Snapshot) ([]netstate.Op, error) {
 			want.Routes = append(want.Routes, r)
 		}
 	}
-	for _, n := range p.found.Neighbours {
-		if n.Link == nic.Index && n.Permanent {
-			want.Neighbours = append(want.Neighbours, n)
-		}
-	}
+	want.Neighbours = permanentNeighbours(p.found, nic)
 	return p.compare(now, want, p.binding.traits().restoresAddresses)
 }
 

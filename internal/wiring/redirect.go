@@ -45,7 +45,8 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	wired := nic
 	wired.AllMulticast = nic.AllMulticast || nic.Kind != "veth" // a veth filters no multicast
 	if b.MAC != nic.MAC {
-		p.takeMAC(&wired, b.MAC)
+		wired = withMAC(wired, b.MAC)
+		p.wanted.Neighbours = append(p.wanted.Neighbours, permanentNeighbours(p.found, nic)...) // the kernel forgets them
 	}
 	p.keepNIC(nic)
 	p.wanted.Links = append(p.wanted.Links, wired)
@@ -53,7 +54,7 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	p.warnDown(nic)
 	p.warnOtherMAC(nic)
 	p.addTaps(nic)
-	g := guestfilter.Guest{Addresses: p.guestAddresses(nic), Renewed: len(lease.Of(p.found, nic).Leased(6)) > 0, Launcher: owner(p.spec, p.found).UID}
+	g := guestfilter.Guest{Addresses: guestAddresses(p.found, nic, p.Record.MAC), Renewed: len(lease.Of(p.found, nic).Leased(6)) > 0, Launcher: owner(p.spec, p.found).UID}
 	if !lowersMTU(p.spec, nic) { // otherwise the rules for MTU drop shorter frames
 		g.Longest = nic.MTU
 	}
@@ -102,18 +103,23 @@ func checkOtherMAC(nic netstate.Link, mac cache.MAC) error {
 		Reason: fmt.Sprintf("it is a %s with the MAC %v, and the guest must have %v: %s", nic.Kind, nic.MAC, mac, reason)}
 }
 
-// takeMAC gives the NIC the guest's MAC. The kernel must make no link-local address of it, which is the guest's. The
-// NIC keeps its permanent neighbours, which the kernel forgets when the MAC changes.
-func (p *Plan) takeMAC(nic *netstate.Link, mac cache.MAC) {
+// withMAC is the NIC with the guest's MAC. The kernel must make no link-local address of it, which is the guest's.
+func withMAC(nic netstate.Link, mac cache.MAC) netstate.Link {
 	nic.MAC = mac
 	if nic.AddrGen != netstate.AddrGenNoIPv6 {
 		nic.AddrGen = netstate.AddrGenNone
 	}
-	for _, n := range p.found.Neighbours {
+	return nic
+}
+
+// permanentNeighbours are those of the NIC.
+func permanentNeighbours(found netstate.Snapshot, nic netstate.Link) (list []netstate.Neighbour) {
+	for _, n := range found.Neighbours {
 		if n.Link == nic.Index && n.Permanent {
-			p.wanted.Neighbours = append(p.wanted.Neighbours, n)
+			list = append(list, n)
 		}
 	}
+	return list
 }
 
 // child is the name of a link of one of the kinds that lies on the NIC; empty: there is none.

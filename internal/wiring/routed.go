@@ -199,10 +199,10 @@ func (p *Plan) handOver(nic, tap netstate.Link, r router.Routed) {
 		p.wanted.Routes = append(p.wanted.Routes, to)
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: addr, MAC: p.Record.MAC, Permanent: true})
 	}
-	special := p.specialRoutes()
+	routes := routesIn(p.found)
 	for _, route := range p.found.Routes {
 		if route.Uses(nic.Index) && route.Type == netstate.RouteUnicast {
-			p.resource(nic, route, r, special)
+			p.resource(nic, route, r, routes)
 		}
 	}
 }
@@ -213,10 +213,10 @@ const metricTap = 1
 
 // resource wants the route of the NIC with a source that is the namespace's. Routes that change by themselves are left
 // alone, and so are those that the kernel would not add again.
-func (p *Plan) resource(nic netstate.Link, route netstate.Route, r router.Routed, special special) {
+func (p *Plan) resource(nic netstate.Link, route netstate.Route, r router.Routed, routes routesOf) {
 	v4 := route.Destination.Addr().Is4()
 	fromGuest := slices.Contains(r.Own4, route.PrefSrc) || slices.Contains(r.Own6, route.PrefSrc)
-	lost := p.whyLost(route, nic, special)
+	lost := routes.whyLost(route, nic)
 	if slices.ContainsFunc(route.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index }) {
 		lost = "leads through other links too"
 	}
