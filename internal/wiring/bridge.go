@@ -93,20 +93,21 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 		}
 	}
 	p.addLease(nic)
-	p.warnOtherMAC(nic)
-	p.warnLeased(nic)
+	p.addWarnings(warnOtherMAC(p.found, nic, p.Record.MAC)...)
+	p.addWarnings(warnLeased(p.found, nic)...)
 	p.addTaps(nic)
 	return p.addFilter(nic, guestfilter.Guest{Addresses: guestAddresses(p.found, nic, p.Record.MAC)})
 }
 
 // warnLeased warns of a DHCP client in the namespace, which under bridge takes the holder for the NIC. A client
 // outside, such as CNI's dhcp daemon, keeps the NIC by its number.
-func (p *Plan) warnLeased(nic netstate.Link) {
+func warnLeased(found netstate.Snapshot, nic netstate.Link) (list texts) {
 	for _, version := range []int{4, 6} {
-		for _, a := range lease.Of(p.found, nic).Leased(version) {
-			p.warn("the address %v of %s has a lifetime, and a DHCP client in the namespace cannot renew it under bridge, where another link has the name %[2]s: choose redirect", a, nic.Name)
+		for _, a := range lease.Of(found, nic).Leased(version) {
+			list.add("the address %v of %s has a lifetime, and a DHCP client in the namespace cannot renew it under bridge, where another link has the name %[2]s: choose redirect", a, nic.Name)
 		}
 	}
+	return list
 }
 
 // checkBridge refuses a NIC that cannot be a bridge's port with another MAC.

@@ -1,7 +1,6 @@
 package wiring
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/guestwire/guestwire/infra"
@@ -12,7 +11,7 @@ import (
 
 // warnIncomplete are the warnings of what the guest's root can go round, on kernels that cannot complete all checksums
 // before the policy looks.
-func warnIncomplete(field string, found netstate.Snapshot, names netstate.Names, ends router.Ends) (warnings []string) {
+func warnIncomplete(field string, found netstate.Snapshot, names netstate.Names, ends router.Ends) (list texts) {
 	completed := false
 	for _, e := range ends {
 		v := version(e.Guest)
@@ -24,14 +23,14 @@ func warnIncomplete(field string, found netstate.Snapshot, names netstate.Names,
 		if v == 6 {
 			what = "the port, the protocol and the address"
 		}
-		warnings = append(warnings, fmt.Sprintf("%s of %s does not hold against the guest's root for IPv%d, as this kernel cannot complete checksums by a rule: the guest can change %s of a packet after the rules have looked; load the modules (modprobe -a nft_compat xt_CHECKSUM) and call Setup again",
-			field, names.NIC, v, what))
+		list.add("%s of %s does not hold against the guest's root for IPv%d, as this kernel cannot complete checksums by a rule: the guest can change %s of a packet after the rules have looked; load the modules (modprobe -a nft_compat xt_CHECKSUM) and call Setup again",
+			field, names.NIC, v, what)
 	}
 	if found.EarlyChecksums && !found.ClearsChecksums && completed {
-		warnings = append(warnings, fmt.Sprintf("%s of %s does not hold against the guest's root: this kernel takes frames whose checksum begins before the packet, and the guest can change the port, the protocol and the address of a packet after the rules have looked; load the modules (modprobe -a sch_ingress cls_u32 act_vlan) and call Setup again, or use a newer kernel, such as Linux 6.18, which refuses such frames",
-			field, names.NIC))
+		list.add("%s of %s does not hold against the guest's root: this kernel takes frames whose checksum begins before the packet, and the guest can change the port, the protocol and the address of a packet after the rules have looked; load the modules (modprobe -a sch_ingress cls_u32 act_vlan) and call Setup again, or use a newer kernel, such as Linux 6.18, which refuses such frames",
+			field, names.NIC)
 	}
-	return warnings
+	return list
 }
 
 // clearingFilters do for checksums that begin in the Ethernet header what completeChecksums does for the others. Some

@@ -22,7 +22,7 @@ func (p *Plan) forwarding(nic netstate.Link, ends router.Ends, most int, unreach
 		return t, err
 	}
 	if len(t.Allowed) > 0 {
-		p.Record.Warnings = append(p.Record.Warnings, warnIncomplete(by.Field(), p.found, p.names, ends)...)
+		p.addWarnings(warnIncomplete(by.Field(), p.found, p.names, ends)...)
 	}
 	t.Pinnable, err = by.Pinnable(ends.Versions(), unreached)
 	p.policy = slices.Concat(t.Allowed, t.Pinnable)

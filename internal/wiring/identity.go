@@ -44,21 +44,22 @@ func (p *Plan) checkGuestMAC() error {
 }
 
 // warnOtherMAC warns of networks that seem to know the NIC's MAC, and drop the frames of a guest with another one.
-func (p *Plan) warnOtherMAC(nic netstate.Link) {
-	if p.Record.MAC == nic.MAC {
-		return
+func warnOtherMAC(found netstate.Snapshot, nic netstate.Link, mac cache.MAC) (list texts) {
+	if mac == nic.MAC {
+		return list
 	}
-	v4, _ := lease.Of(p.found, nic).Addresses()
+	v4, _ := lease.Of(found, nic).Addresses()
 	switch {
 	case slices.ContainsFunc(v4, func(a netip.Prefix) bool { return derivedFrom(nic.MAC, a.Addr()) }):
-		p.warn("%s's MAC, %v, is made of its address, as OVN-Kubernetes and OpenShift make it: if that network checks MACs (port security), it drops what the guest sends with %v", nic.Name, nic.MAC, p.Record.MAC)
+		list.add("%s's MAC, %v, is made of its address, as OVN-Kubernetes and OpenShift make it: if that network checks MACs (port security), it drops what the guest sends with %v", nic.Name, nic.MAC, mac)
 	case nic.MAC[0] == 0 && nic.MAC[1] == 0 && nic.MAC[2] == 0:
-		p.warn("%s's MAC, %v, looks like one of Kube-OVN: if its subnet checks MACs (port security), it drops what the guest sends with %v", nic.Name, nic.MAC, p.Record.MAC)
-	case routedByEBPF(p.found, nic, v4):
-		p.warn("%s looks like a NIC of Cilium, which knows the MAC %v: nothing reaches a guest with %v", nic.Name, nic.MAC, p.Record.MAC)
+		list.add("%s's MAC, %v, looks like one of Kube-OVN: if its subnet checks MACs (port security), it drops what the guest sends with %v", nic.Name, nic.MAC, mac)
+	case routedByEBPF(found, nic, v4):
+		list.add("%s looks like a NIC of Cilium, which knows the MAC %v: nothing reaches a guest with %v", nic.Name, nic.MAC, mac)
 	case nic.Kind == "":
-		p.warn("%s is no virtual link: a cloud, or a switch with port security, may know the MAC %v alone, and drop what the guest sends with %v", nic.Name, nic.MAC, p.Record.MAC)
+		list.add("%s is no virtual link: a cloud, or a switch with port security, may know the MAC %v alone, and drop what the guest sends with %v", nic.Name, nic.MAC, mac)
 	}
+	return list
 }
 
 // derivedFrom reports whether the MAC is 0a:58 and the address, as the CNI plugins of OVN-Kubernetes and OpenShift SDN

@@ -35,8 +35,8 @@ func (macvtap) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.Record = p.record(nic, nic.MAC)
 	p.Record.Tap = nic.Name
-	p.warnUnfiltered("the guest can send with every MAC and address")
-	p.warnNotServed(nic)
+	p.addWarnings(warnUnfiltered(p.spec, "the guest can send with every MAC and address")...)
+	p.addWarnings(warnNotServed(p.found, nic)...)
 	p.Record.Static = lease.Of(p.found, nic).Static(p.Record.MAC)
 	nic.Up = true
 	nic.AllMulticast = true // otherwise it receives the groups of the namespace's addresses, and not the guest's

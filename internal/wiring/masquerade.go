@@ -148,7 +148,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if err := p.checkNextHops(nic, ends); err != nil {
 		return err
 	}
-	b.warn(p, nic)
+	p.addWarnings(b.warnings(p.found, nic)...)
 	p.loseHidden(nic)
 
 	p.keepNIC(nic)
@@ -259,18 +259,19 @@ func (p *Plan) loseHidden(nic netstate.Link) {
 	}
 }
 
-// warn of what the guest does not get, and of what does not work.
-func (b masquerade) warn(p *Plan, nic netstate.Link) {
-	v4, v6 := lease.Of(p.found, nic).Addresses()
+// warnings are of what the guest does not get, and of what does not work.
+func (b masquerade) warnings(found netstate.Snapshot, nic netstate.Link) (list texts) {
+	v4, v6 := lease.Of(found, nic).Addresses()
 	if b.IPv4.IsValid() && len(v4) == 0 {
-		p.warn("the guest gets no IPv4 address: %s has none", nic.Name)
+		list.add("the guest gets no IPv4 address: %s has none", nic.Name)
 	}
 	if b.IPv6.IsValid() && len(v6) == 0 {
-		p.warn("the guest gets no IPv6 address: %s has none", nic.Name)
+		list.add("the guest gets no IPv6 address: %s has none", nic.Name)
 	}
-	if routedByEBPF(p.found, nic, v4) {
-		p.warn("%s looks like a NIC of Cilium: with eBPF host routing, answers to packets that the namespace forwards are lost; then choose redirect or bridge", nic.Name)
+	if routedByEBPF(found, nic, v4) {
+		list.add("%s looks like a NIC of Cilium: with eBPF host routing, answers to packets that the namespace forwards are lost; then choose redirect or bridge", nic.Name)
 	}
+	return list
 }
 
 // reservePorts keeps the namespace's sockets from the ports of the guest's connections, and warns of ports that are
@@ -284,7 +285,7 @@ func (p *Plan) reservePorts(t router.Masquerade) {
 	if list, needed := t.SourcePorts.Reserve(p.found.Sysctls[netstate.ReservedPorts]); needed {
 		p.wanted.Sysctls[netstate.ReservedPorts] = list
 	}
-	p.Record.Warnings = append(p.Record.Warnings, warnTakenPorts(t.Masquerade, p.found.Listeners, t.Addresses)...)
+	p.addWarnings(warnTakenPorts(t.Masquerade, p.found.Listeners, t.Addresses)...)
 }
 
 // guestNetworks are those of the guest at the tap, and its addresses to which a route leads.

@@ -3,6 +3,7 @@ package wiring
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/guestwire/guestwire/cache"
@@ -50,7 +51,7 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 	p.Record = p.record(nic, b.MAC)
 	p.Record.Tap = ""
 	p.Record.Passt = &cache.Passt{Forwards: p.openSockets(b.Ports)}
-	p.warnSockets(nic)
+	p.addWarnings(warnSockets(p.spec, p.found, nic)...)
 	for _, addresses := range [][]netip.Prefix{v4, v6} {
 		if len(addresses) > 1 {
 			p.loseFurther(addresses, "passt gives the guest one address of a family, %v", addresses[0].Addr())
@@ -81,24 +82,24 @@ func (p *Plan) openSockets(ports []infra.Ports) (forwards []cache.Forward) {
 }
 
 // warnSockets warns of what a guest lacks, or reaches, by the namespace's sockets.
-func (p *Plan) warnSockets(nic netstate.Link) {
-	p.warnPings()
-	p.warnDown(nic)
-	p.warnUnfiltered("it reaches what the namespace reaches, and by its gateway's address the namespace's own loopback")
+func warnSockets(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) []string {
+	return slices.Concat(warnPings(spec, found), warnDown(nic),
+		warnUnfiltered(spec, "it reaches what the namespace reaches, and by its gateway's address the namespace's own loopback"))
 }
 
 // warnPings warns of a range of groups that another program has chosen, or that a user namespace shows instead of the
 // kernel's default: it has neither of the groups 1 and 0 there, and writes 65534.
-func (p *Plan) warnPings() {
-	groups := p.found.Sysctls[netstate.PingGroups]
+func warnPings(spec infra.Spec, found netstate.Snapshot) (list texts) {
+	groups := found.Sysctls[netstate.PingGroups]
 	var first, last uint32
 	if _, err := fmt.Sscan(groups, &first, &last); err != nil || groups == noGroup || groups == everyGroup {
-		return
+		return list
 	}
-	o := p.spec.Owner
+	o := spec.Owner
 	if known := o.GID != 0 || o.UID == 0; !known || o.GID < first || o.GID > last {
-		p.warn("a process can ping only with one of the groups %d to %d (sysctl net.ipv4.ping_group_range): without one, %s drops the guest's pings", first, last, p.spec.Binding.Kind())
+		list.add("a process can ping only with one of the groups %d to %d (sysctl net.ipv4.ping_group_range): without one, %s drops the guest's pings", first, last, spec.Binding.Kind())
 	}
+	return list
 }
 
 const (

@@ -240,7 +240,7 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	p.loseServers()
 	if !p.binding.traits().direct {
 		p.loseOfNamespace(nic)
-		p.Record.Warnings = append(p.Record.Warnings, partialRoutes(found, nic)...)
+		p.addWarnings(partialRoutes(found, nic)...)
 	}
 	if err := p.Record.Validate(); err != nil {
 		return nil, err

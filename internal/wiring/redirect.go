@@ -51,8 +51,8 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	p.keepNIC(nic)
 	p.wanted.Links = append(p.wanted.Links, wired)
 	p.addLease(nic)
-	p.warnDown(nic)
-	p.warnOtherMAC(nic)
+	p.addWarnings(warnDown(nic)...)
+	p.addWarnings(warnOtherMAC(p.found, nic, p.Record.MAC)...)
 	p.addTaps(nic)
 	g := guestfilter.Guest{Addresses: guestAddresses(p.found, nic, p.Record.MAC), Renewed: len(lease.Of(p.found, nic).Leased(6)) > 0, Launcher: owner(p.spec, p.found).UID}
 	if !lowersMTU(p.spec, nic) { // otherwise the rules for MTU drop shorter frames

@@ -65,8 +65,8 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 		r.Ends = append(r.Ends, router.End{Guest: v6[0].Addr(), Gateway: r.Hop6})
 	}
 	all := slices.Concat(r.Own4, r.Own6)
-	p.Record.Warnings = append(p.Record.Warnings, warnRoutedPorts(b.Routed, p.found.Listeners, all)...)
-	p.warnSourceRules(slices.Concat(v4, v6))
+	p.addWarnings(warnRoutedPorts(b.Routed, p.found.Listeners, all)...)
+	p.addWarnings(warnSourceRules(p.found, slices.Concat(v4, v6))...)
 
 	tap := p.addRouter(nic, r.Ends, b.Sidecar != nil)
 	p.handOver(nic, tap, r)
@@ -139,12 +139,13 @@ func routedMAC(spec infra.Spec, nic netstate.Link) cache.MAC {
 
 // warnSourceRules warns of policy rules that chose routes by the NIC's addresses, which the namespace's own packets do
 // not have any more when their route is chosen.
-func (p *Plan) warnSourceRules(own []netip.Prefix) {
-	for _, r := range p.found.Rules {
+func warnSourceRules(found netstate.Snapshot, own []netip.Prefix) (list texts) {
+	for _, r := range found.Rules {
 		if r.Source.IsValid() && r.Source.Bits() > 0 && slices.ContainsFunc(own, func(a netip.Prefix) bool { return r.Source.Contains(a.Addr()) }) {
-			p.warn("a policy rule for packets from %v is in force for the guest's packets, and not for the namespace's own", r.Source)
+			list.add("a policy rule for packets from %v is in force for the guest's packets, and not for the namespace's own", r.Source)
 		}
 	}
+	return list
 }
 
 // handOver wants the NIC's addresses to lead to the guest, and gives the namespace others.

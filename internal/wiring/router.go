@@ -49,7 +49,7 @@ func (p *Plan) addRouter(nic netstate.Link, ends router.Ends, loopback bool) net
 		p.enableForwarding6(nic)
 		p.refuseSourceRoutes6()
 	}
-	p.warnDown(nic)
+	p.addWarnings(warnDown(nic)...)
 	nic.Forwarding4 = nic.Forwarding4 || v4
 	if nic.Group == 0 { // else it is another program's
 		nic.Group = netstate.GroupOfNICs

@@ -73,7 +73,7 @@ func (b slirp) wire(p *Plan, nic netstate.Link) error {
 	}
 	guest.Forwards = p.openSockets(b.Ports)
 	p.Record.Slirp = guest
-	p.warnSockets(nic)
+	p.addWarnings(warnSockets(p.spec, p.found, nic)...)
 	if len(v6) > 0 && len(b.Ports) > 0 {
 		p.lose("address", v6[0].Addr().String(), "QEMU forwards no port of IPv6, so nothing reaches the guest there")
 	}

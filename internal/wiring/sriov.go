@@ -52,8 +52,8 @@ func (b sriov) wire(p *Plan, nic netstate.Link) error {
 	p.Record = p.record(nic, b.MAC)
 	p.Record.Tap = ""
 	p.Record.SRIOV = &cache.SRIOV{PCIAddress: b.PCI, VLAN: b.VLAN, Managed: b.Managed}
-	p.warnUnfiltered("the guest can send with every address, and with every MAC that the card lets pass")
-	p.warnNotServed(nic)
+	p.addWarnings(warnUnfiltered(p.spec, "the guest can send with every address, and with every MAC that the card lets pass")...)
+	p.addWarnings(warnNotServed(p.found, nic)...)
 	p.Record.Static = lease.Of(p.found, nic).Static(p.Record.MAC)
 	if nic.Kind != "" {
 		p.warn("%s is a %s and no network card's: the guest gets %s with its MAC and MTU", nic.Name, nic.Kind, b.PCI)

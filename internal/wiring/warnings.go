@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -41,29 +42,38 @@ func isWired(found netstate.Snapshot, link netstate.Link) bool {
 	})
 }
 
+// texts are sentences for an administrator.
+type texts []string
+
+func (t *texts) add(format string, args ...any) { *t = append(*t, fmt.Sprintf(format, args...)) }
+
 // warn adds a sentence to the record.
-func (p *Plan) warn(format string, args ...any) {
-	p.Record.Warnings = append(p.Record.Warnings, fmt.Sprintf(format, args...))
-}
+func (p *Plan) warn(format string, args ...any) { p.addWarnings(fmt.Sprintf(format, args...)) }
+
+// addWarnings adds sentences to the record.
+func (p *Plan) addWarnings(list ...string) { p.Record.Warnings = append(p.Record.Warnings, list...) }
 
 // warnUnfiltered warns of what the guest can do without a filter, unless the guard is off: then the caller
 // knows.
-func (p *Plan) warnUnfiltered(what string) {
-	if !p.spec.Guard.Off {
-		p.warn("no filter lies between the guest and its network: %s; set guard.off to accept that", what)
+func warnUnfiltered(spec infra.Spec, what string) (list texts) {
+	if !spec.Guard.Off {
+		list.add("no filter lies between the guest and its network: %s; set guard.off to accept that", what)
 	}
+	return list
 }
 
 // warnDown warns of a NIC that is down.
-func (p *Plan) warnDown(nic netstate.Link) {
+func warnDown(nic netstate.Link) (list texts) {
 	if !nic.Up {
-		p.warn("%s is down, and Setup leaves it down: the guest has no network until it is up (ip link set %[1]s up)", nic.Name)
+		list.add("%s is down, and Setup leaves it down: the guest has no network until it is up (ip link set %[1]s up)", nic.Name)
 	}
+	return list
 }
 
 // warnNotServed warns of addresses that no responder of guestwire gives to the guest.
-func (p *Plan) warnNotServed(nic netstate.Link) {
-	if v4, v6 := lease.Of(p.found, nic).Addresses(); len(v4)+len(v6) > 0 {
-		p.warn("guestwire does not give the guest the addresses %[2]v of %[1]s: the guest gets them from that network, or is configured with them", nic.Name, slices.Concat(v4, v6))
+func warnNotServed(found netstate.Snapshot, nic netstate.Link) (list texts) {
+	if v4, v6 := lease.Of(found, nic).Addresses(); len(v4)+len(v6) > 0 {
+		list.add("guestwire does not give the guest the addresses %[2]v of %[1]s: the guest gets them from that network, or is configured with them", nic.Name, slices.Concat(v4, v6))
 	}
+	return list
 }
