@@ -20,17 +20,22 @@ import (
 // with a grave loss is refused, and Auto takes the binding with the fewest losses. Which binding keeps a thing is known
 // by a plan of that binding, and by nothing else.
 
-// lose adds a loss to the record.
-func (p *Plan) lose(kind, what, why string, args ...any) {
-	p.Record.Losses = append(p.Record.Losses, cache.Loss{Kind: kind, What: what, Why: fmt.Sprintf(why, args...)})
+// losses are what a guest lacks, in the order in which the record has them.
+type losses []cache.Loss
+
+func (l *losses) lose(kind, what, why string, args ...any) {
+	*l = append(*l, cache.Loss{Kind: kind, What: what, Why: fmt.Sprintf(why, args...)})
 }
+
+// addLosses adds losses to the record.
+func (p *Plan) addLosses(list ...cache.Loss) { p.Record.Losses = append(p.Record.Losses, list...) }
 
 // isGrave reports whether a binding is refused for the loss.
 func isGrave(l cache.Loss) bool { return l.Kind == "family" }
 
-// graveLosses are those for which the binding is refused.
-func (p *Plan) graveLosses() []cache.Loss {
-	return slices.DeleteFunc(slices.Clone(p.Record.Losses), func(l cache.Loss) bool { return !isGrave(l) })
+// grave are those for which the binding is refused.
+func (l losses) grave() []cache.Loss {
+	return slices.DeleteFunc(slices.Clone(l), func(l cache.Loss) bool { return !isGrave(l) })
 }
 
 // isTemporary reports whether a later Setup may give the guest what is lost, with the same binding.
@@ -39,39 +44,42 @@ func isTemporary(l cache.Loss) bool { return l.Kind == "gateway" }
 // isOfClient reports whether the loss depends on the guest's DHCP client or on the Spec alone, and not on the binding.
 func isOfClient(l cache.Loss) bool { return l.Kind == "option" }
 
-// lost returns a number that is higher for a plan that loses more; 0: nothing that Auto would choose by.
-func (p *Plan) lost() int {
+// weight is a number that is higher for a guest that loses more; 0: nothing that Auto would choose by.
+func (l losses) weight() int {
 	const grave = 1 << 20 // more than any number of other losses
 	weight := 0
-	for _, l := range p.Record.Losses {
+	for _, one := range l {
 		switch {
-		case isGrave(l):
+		case isGrave(one):
 			weight += grave
-		case !isTemporary(l) && !isOfClient(l):
+		case !isTemporary(one) && !isOfClient(one):
 			weight++
 		}
 	}
 	return weight
 }
 
-// weigh is lost, and more for a masquerade: that it hides the NIC's address counts more than what else can be lost,
-// except a family.
+// has reports whether the thing of another loss is lost here too.
+func (l losses) has(kind, what string) bool {
+	return slices.ContainsFunc(l, func(own cache.Loss) bool { return own.Kind == kind && own.What == what })
+}
+
+// losses are those of the record.
+func (p *Plan) losses() losses { return p.Record.Losses }
+
+// weigh is the losses' weight, and more for a masquerade: that it hides the NIC's address counts more than what else can
+// be lost, except a family.
 func (p *Plan) weigh() int {
 	const hidden = 1 << 19
 	if t := p.binding.traits(); t.routes && !t.offStack {
-		return p.lost() + hidden
+		return p.losses().weight() + hidden
 	}
-	return p.lost()
-}
-
-// keeps reports whether the guest of the plan gets what another plan loses.
-func (p *Plan) keeps(lost cache.Loss) bool {
-	return !slices.ContainsFunc(p.Record.Losses, func(l cache.Loss) bool { return l.Kind == lost.Kind && l.What == lost.What })
+	return p.losses().weight()
 }
 
 // refuseLosses returns the refusal of a plan whose guest would lose too much; nil: it does not, or the Spec accepts it.
 func (p *Plan) refuseLosses() *infra.RefusedError {
-	if grave := p.graveLosses(); len(grave) > 0 && !p.spec.AcceptLosses {
+	if grave := p.losses().grave(); len(grave) > 0 && !p.spec.AcceptLosses {
 		refusal := p.refusedFor(grave)
 		refusal.Reason += `; "acceptLosses": true in the configuration takes that`
 		return refusal
@@ -124,16 +132,16 @@ func (p *Plan) instead() cache.Kind {
 
 // nameKeepers names for each loss a binding that keeps it.
 func (p *Plan) nameKeepers(others []*Plan) {
-	losses := slices.Clone(p.Record.Losses)
-	for i, l := range losses {
+	named := slices.Clone(p.Record.Losses)
+	for i, l := range named {
 		for _, o := range others {
-			if o.keeps(l) && len(o.graveLosses()) == 0 {
-				losses[i].Keeps = o.spec.Binding.Kind()
+			if !o.losses().has(l.Kind, l.What) && len(o.losses().grave()) == 0 {
+				named[i].Keeps = o.spec.Binding.Kind()
 				break
 			}
 		}
 	}
-	p.Record.Losses = losses
+	p.Record.Losses = named
 }
 
 // choose returns the plan for Auto: the first one without a loss, else the one that loses least. The others say what
@@ -144,7 +152,7 @@ func choose(plans []*Plan) (chosen *Plan, passed []*infra.RefusedError) {
 		if p == chosen {
 			break
 		}
-		lost := slices.DeleteFunc(slices.Clone(p.Record.Losses), func(l cache.Loss) bool { return isTemporary(l) || isOfClient(l) || !chosen.keeps(l) })
+		lost := slices.DeleteFunc(slices.Clone(p.Record.Losses), func(l cache.Loss) bool { return isTemporary(l) || isOfClient(l) || chosen.losses().has(l.Kind, l.What) })
 		if len(lost) > 0 {
 			passed = append(passed, p.refusedFor(lost))
 		}
@@ -168,130 +176,131 @@ func AskOthers(nic string, spec infra.Spec, p *Plan, err error) (q Questions, ne
 	return q, true
 }
 
-// loseFurther adds the addresses of a family but the first.
-func (p *Plan) loseFurther(addresses []netip.Prefix, why string, args ...any) {
+// furtherLosses are the addresses of a family but the first.
+func furtherLosses(addresses []netip.Prefix, why string, args ...any) (list losses) {
 	for _, a := range addresses[1:] {
-		p.lose("address", a.Addr().String(), why, args...)
+		list.lose("address", a.Addr().String(), why, args...)
 	}
+	return list
 }
 
-// loseUnsent adds what the responder cannot send. What does not fit beside a resolv.conf is known to the responder
+// unsentLosses are what the responder cannot send. What does not fit beside a resolv.conf is known to the responder
 // alone, which warns of it.
-func (p *Plan) loseUnsent() {
-	r := &p.Record
+func unsentLosses(r *cache.Record) losses {
 	if r.ResponderTap == "" {
-		return
+		return nil
 	}
 	var dns cache.DNS
 	if r.DNS != nil {
-		dns.Servers, _ = servers.Leased(r).Reachable(r.DNS.Servers) // loseServers says what is left out
+		dns.Servers, _ = servers.Leased(r).Reachable(r.DNS.Servers) // serverLosses says what is left out
 		dns.Search, _ = servers.Search(&r.Options, r.DNS.Search)    // Validate has refused a bad name
 	}
-	r.Losses = slices.Concat(r.Losses, served.OtherFamily(r), served.TooLong4(r, dns.Servers, dns.Search), served.TooMany6(r))
+	return slices.Concat(served.OtherFamily(r), served.TooLong4(r, dns.Servers, dns.Search), served.TooMany6(r))
 }
 
-// loseServers adds the Spec's resolvers and time servers that the responder does not offer. Those of a resolv.conf are
+// serverLosses are the Spec's resolvers and time servers that the responder does not offer. Those of a resolv.conf are
 // known to Phase2 alone.
-func (p *Plan) loseServers() {
-	if p.Record.ResponderTap == "" {
-		return
+func serverLosses(r *cache.Record) (list losses) {
+	if r.ResponderTap == "" {
+		return nil
 	}
-	given := p.Record.Options.NTP
-	if p.Record.DNS != nil {
-		given = slices.Concat(p.Record.DNS.Servers, given)
+	given := r.Options.NTP
+	if r.DNS != nil {
+		given = slices.Concat(r.DNS.Servers, given)
 	}
-	_, left := servers.Leased(&p.Record).Reachable(given)
+	_, left := servers.Leased(r).Reachable(given)
 	for _, l := range left {
-		p.lose("server", l.What, "%s", l.Why)
+		list.lose("server", l.What, "%s", l.Why)
 	}
+	return list
 }
 
-// loseOfNamespace adds what of the namespace no guest of the NIC can learn, whatever the binding's lease has.
-func (p *Plan) loseOfNamespace(nic netstate.Link) {
-	learned := lease.Of(p.found, nic).Tables()
-	routes := p.binding.traits().routes // the namespace's rules and tables decide
-	v4, v6 := lease.Of(p.found, nic).Addresses()
+// namespaceLosses are what of the namespace no guest of the NIC can learn, whatever the binding's lease has. Before are
+// the losses that the binding itself names.
+func namespaceLosses(found netstate.Snapshot, nic netstate.Link, way ways, mtu int, before losses) (list losses) {
+	learned := lease.Of(found, nic).Tables()
+	routes := way.traits.routes // the namespace's rules and tables decide
+	v4, v6 := lease.Of(found, nic).Addresses()
 	own := map[bool][]netip.Prefix{false: v4, true: v6}
 	rules := 0
-	for _, r := range p.found.Rules {
+	for _, r := range found.Rules {
 		ofGuest := func(a netip.Prefix) bool { return !r.Source.IsValid() || r.Source.Contains(a.Addr()) }
 		if (r.Other || !learned[r.Table]) && slices.ContainsFunc(own[r.IPv6], ofGuest) {
 			rules++
 		}
 	}
 	if rules > 0 && !routes {
-		p.lose("policy-rule", fmt.Sprintf("rules of the namespace (%d)", rules), "a guest cannot learn policy rules by DHCP")
+		list.lose("policy-rule", fmt.Sprintf("rules of the namespace (%d)", rules), "a guest cannot learn policy rules by DHCP")
 	}
-	for _, r := range p.found.Routes {
+	for _, r := range found.Routes {
 		if r.Uses(nic.Index) && !learned[r.Table] && !routes {
 			learned[r.Table] = true
-			p.lose("policy-rule", fmt.Sprintf("table %d", r.Table), "its routes through %s are not the guest's, as no policy rule sends all of the guest's packets there", nic.Name)
+			list.lose("policy-rule", fmt.Sprintf("table %d", r.Table), "its routes through %s are not the guest's, as no policy rule sends all of the guest's packets there", nic.Name)
 		}
 	}
-	p.loseFamily(nic, 4)
-	p.loseFamily(nic, 6)
-	p.loseOtherLinks(nic)
-	p.loseShared(nic)
+	list = slices.Concat(list, familyLosses(found, nic, 4), familyLosses(found, nic, 6), way.losses(), sharedLosses(found, nic))
 	if !routes {
-		p.loseAddresses(nic)
-		guest := p.Record.MTU // with routes the namespace says what fits
-		for _, r := range lease.Of(p.found, nic).Routes(true) {
-			if r.MTU >= syntax.MinMTU && r.MTU < guest {
-				p.lose("mtu", fmt.Sprintf("%d to %v", r.MTU, r.Destination), "the guest gets %d, as IPv6 needs that", guest)
+		list = append(list, addressLosses(found, nic, slices.Concat(before, list))...)
+		for _, r := range lease.Of(found, nic).Routes(true) {
+			if r.MTU >= syntax.MinMTU && r.MTU < mtu { // with routes the namespace says what fits
+				list.lose("mtu", fmt.Sprintf("%d to %v", r.MTU, r.Destination), "the guest gets %d, as IPv6 needs that", mtu)
 			}
 		}
 	}
 	if nic.MTU > syntax.MaxMTU {
-		p.lose("mtu", fmt.Sprint(nic.MTU), "the guest gets %d, as a tap has no more", syntax.MaxMTU)
+		list.lose("mtu", fmt.Sprint(nic.MTU), "the guest gets %d, as a tap has no more", syntax.MaxMTU)
 	}
+	return list
 }
 
-// loseAddresses adds the addresses that the namespace has on a link without a way out, and at which it answers by the
+// addressLosses are the addresses that the namespace has on a link without a way out, and at which it answers by the
 // NIC (anycast, direct server return, BGP to the host). A namespace that the network does not reach any more answers
 // nothing.
-func (p *Plan) loseAddresses(nic netstate.Link) {
-	v4, v6 := lease.Of(p.found, nic).Addresses()
+func addressLosses(found netstate.Snapshot, nic netstate.Link, before losses) (list losses) {
+	v4, v6 := lease.Of(found, nic).Addresses()
 	onNIC := func(a netip.Addr) bool { return slices.Contains(addressesIn(slices.Concat(v4, v6)), a) }
-	for _, a := range p.found.Addresses {
+	for _, a := range found.Addresses {
 		own := a.Prefix.Addr()
-		isFamily := func(l cache.Loss) bool { return l.Kind == "family" && l.What == fmt.Sprintf("IPv%d", version(own)) }
-		if slices.ContainsFunc(p.Record.Losses, isFamily) || onNIC(own) {
+		if before.has("family", fmt.Sprintf("IPv%d", version(own))) || onNIC(own) {
 			continue // that loss says it; the guest has the address
 		}
-		if link, _ := p.found.Link(a.Link); isInner(link) && !isWired(p.found, link) && own.IsGlobalUnicast() {
-			p.lose("address", own.String(), "it is on %s, and the namespace answers nothing by %s any more: add it in the guest, and %v to guard.prefixes", link.Name, p.names.NIC, single(own))
+		if link, _ := found.Link(a.Link); isInner(link) && !isWired(found, link) && own.IsGlobalUnicast() {
+			list.lose("address", own.String(), "it is on %s, and the namespace answers nothing by %s any more: add it in the guest, and %v to guard.prefixes", link.Name, nic.Name, single(own))
 		}
 	}
+	return list
 }
 
-// loseShared adds the NIC's addresses that another link has too, at which the namespace answers there.
-func (p *Plan) loseShared(nic netstate.Link) {
-	for _, other := range p.found.Links {
-		if other.Index == nic.Index || other.Loopback || isWired(p.found, other) {
+// sharedLosses are the NIC's addresses that another link has too, at which the namespace answers there.
+func sharedLosses(found netstate.Snapshot, nic netstate.Link) (list losses) {
+	for _, other := range found.Links {
+		if other.Index == nic.Index || other.Loopback || isWired(found, other) {
 			continue
 		}
-		if both := sharedAddresses(p.found, nic, other); len(both) > 0 {
-			p.lose("other-link", fmt.Sprintf("%s: %v", other.Name, both), "it has these addresses too, and packets that arrive there reach the namespace: wire it too")
+		if both := sharedAddresses(found, nic, other); len(both) > 0 {
+			list.lose("other-link", fmt.Sprintf("%s: %v", other.Name, both), "it has these addresses too, and packets that arrive there reach the namespace: wire it too")
 		}
 	}
+	return list
 }
 
 // isInner reports whether the link leads nowhere, so that its addresses are reached by the other links.
 func isInner(link netstate.Link) bool { return link.Loopback || link.Kind == "dummy" }
 
-// loseFamily adds a family of which the NIC has no address, though the namespace sends by it: the addresses are another
+// familyLosses are a family of which the NIC has no address, though the namespace sends by it: the addresses are another
 // link's, such as the loopback's (unnumbered, BGP to the host).
-func (p *Plan) loseFamily(nic netstate.Link, of int) {
-	on := lease.Of(p.found, nic)
+func familyLosses(found netstate.Snapshot, nic netstate.Link, of int) (list losses) {
+	on := lease.Of(found, nic)
 	v4, v6 := on.Addresses()
 	if own := map[int][]netip.Prefix{4: v4, 6: v6}[of]; len(own) > 0 || len(on.Routes(of == 4)) == 0 {
-		return
+		return nil
 	}
-	for _, a := range p.found.Addresses {
-		link, _ := p.found.Link(a.Link)
+	for _, a := range found.Addresses {
+		link, _ := found.Link(a.Link)
 		if isInner(link) && version(a.Prefix.Addr()) == of && a.Prefix.Addr().IsGlobalUnicast() {
-			p.lose("family", fmt.Sprintf("IPv%d", of), "%s has no IPv%d address, and the namespace sends by it from %v of %s", nic.Name, of, a.Prefix.Addr(), link.Name)
-			return
+			list.lose("family", fmt.Sprintf("IPv%d", of), "%s has no IPv%d address, and the namespace sends by it from %v of %s", nic.Name, of, a.Prefix.Addr(), link.Name)
+			return list
 		}
 	}
+	return nil
 }

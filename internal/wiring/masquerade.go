@@ -145,11 +145,13 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	for _, n := range networks {
 		ends = append(ends, n.End)
 	}
-	if err := p.checkNextHops(nic, ends); err != nil {
+	ahead, err := checkNextHops(p.found, nic, ends)
+	if err != nil {
 		return err
 	}
+	p.addLosses(ahead...)
 	p.addWarnings(b.warnings(p.found, nic)...)
-	p.loseHidden(nic)
+	p.addLosses(hiddenLosses(p.found, nic)...)
 
 	p.keepNIC(nic)
 	tap := p.addRouter(nic, ends, b.Loopback || b.Sidecar != nil)
@@ -198,9 +200,10 @@ func checkMasquerade(spec infra.Spec, found netstate.Snapshot, nic netstate.Link
 	return nil
 }
 
-// checkNextHops refuses a NIC whose address has other routes than the guest's.
-func (p *Plan) checkNextHops(nic netstate.Link, ends router.Ends) error {
-	on := lease.Of(p.found, nic)
+// checkNextHops refuses a NIC whose address has other routes than the guest's. The losses are the tables before the
+// route to the guest that get some of its packets.
+func checkNextHops(found netstate.Snapshot, nic netstate.Link, ends router.Ends) (list losses, err error) {
+	on := lease.Of(found, nic)
 	v4, v6 := on.Addresses()
 	for _, e := range ends {
 		own := v4
@@ -208,40 +211,34 @@ func (p *Plan) checkNextHops(nic netstate.Link, ends router.Ends) error {
 			own = v6
 		}
 		if hidden := own[0].Addr(); !slices.Equal(on.NextHops(hidden), on.NextHops(e.Guest)) {
-			return refuseMasquerade(nic, fmt.Sprintf("policy rules give other routes to what comes from %v than to what comes from a guest behind it", hidden))
+			return nil, refuseMasquerade(nic, fmt.Sprintf("policy rules give other routes to what comes from %v than to what comes from a guest behind it", hidden))
 		}
-		if err := p.checkAhead(nic, e); err != nil {
-			return err
+		ahead, all := on.Ahead(e.Guest)
+		if all {
+			return nil, refuseMasquerade(nic, fmt.Sprintf("%s, where the route to the guest is: so IPv%d packets for the guest go elsewhere", whyAhead(ahead), version(e.Guest)))
 		}
-	}
-	return nil
-}
-
-// checkAhead refuses a NIC if no packets for the guest are looked up in the table main, where the route to the guest
-// is. A table before it that gets some of them is a loss.
-func (p *Plan) checkAhead(nic netstate.Link, e router.End) error {
-	ahead, all := lease.Of(p.found, nic).Ahead(e.Guest)
-	if !all {
 		for _, r := range ahead {
-			what := fmt.Sprintf("table %d", r.Table)
-			if !slices.ContainsFunc(p.Record.Losses, func(l cache.Loss) bool { return l.Kind == "policy-rule" && l.What == what }) {
-				p.lose("policy-rule", what, "the policy rule with the preference %d comes before main, where the route to the guest is: what it matches of the packets for the guest goes elsewhere", r.Priority)
+			if what := fmt.Sprintf("table %d", r.Table); !list.has("policy-rule", what) {
+				list.lose("policy-rule", what, "the policy rule with the preference %d comes before main, where the route to the guest is: what it matches of the packets for the guest goes elsewhere", r.Priority)
 			}
 		}
-		return nil
 	}
-	why := "no policy rule leads to the table main"
-	if len(ahead) > 0 {
-		last := ahead[len(ahead)-1]
-		why = fmt.Sprintf("the policy rule with the preference %d leads to table %d and comes before main", last.Priority, last.Table)
-	}
-	return refuseMasquerade(nic, fmt.Sprintf("%s, where the route to the guest is: so IPv%d packets for the guest go elsewhere", why, version(e.Guest)))
+	return list, nil
 }
 
-// loseHidden adds a family if the kernel masquerades by none of the NIC's addresses, but by one of another link: for
+// whyAhead is why no packets for the guest are looked up in the table main.
+func whyAhead(ahead []netstate.Rule) string {
+	if len(ahead) == 0 {
+		return "no policy rule leads to the table main"
+	}
+	last := ahead[len(ahead)-1]
+	return fmt.Sprintf("the policy rule with the preference %d leads to table %d and comes before main", last.Priority, last.Table)
+}
+
+// hiddenLosses are a family if the kernel masquerades by none of the NIC's addresses, but by one of another link: for
 // IPv4 it takes an address of the scope global, for IPv6 one that is not deprecated, the tap's own if there is no
 // other.
-func (p *Plan) loseHidden(nic netstate.Link) {
+func hiddenLosses(found netstate.Snapshot, nic netstate.Link) (list losses) {
 	for _, of := range []int{4, 6} {
 		var unfit netip.Addr
 		fits := func(a netstate.Address) bool {
@@ -253,10 +250,11 @@ func (p *Plan) loseHidden(nic netstate.Link) {
 		isOwn := func(a netstate.Address) bool {
 			return a.Link == nic.Index && version(a.Prefix.Addr()) == of && (of == 4 || !a.Prefix.Addr().IsLinkLocalUnicast())
 		}
-		if !slices.ContainsFunc(p.found.Addresses, func(a netstate.Address) bool { return isOwn(a) && fits(a) }) && unfit.IsValid() {
-			p.lose("family", fmt.Sprintf("IPv%d", of), "masquerading needs a global address that is not deprecated, and %v of %s is none", unfit, nic.Name)
+		if !slices.ContainsFunc(found.Addresses, func(a netstate.Address) bool { return isOwn(a) && fits(a) }) && unfit.IsValid() {
+			list.lose("family", fmt.Sprintf("IPv%d", of), "masquerading needs a global address that is not deprecated, and %v of %s is none", unfit, nic.Name)
 		}
 	}
+	return list
 }
 
 // warnings are of what the guest does not get, and of what does not work.

@@ -72,6 +72,14 @@ func (p *Plan) readsAnew(n Networks) Networks {
 	return n
 }
 
+// forwarders are the other links by which the plan's guest may leave.
+func (p *Plan) forwarders() Forwarders {
+	if p.networks != nil {
+		return p.networks.Forwarders
+	}
+	return forwardersOf(p.found, p.nic().Index, Forwarders{})
+}
+
 // nicNetworks are those by which the plan was computed.
 func (p *Plan) nicNetworks(nic netstate.Link) Networks {
 	if p.networks != nil {

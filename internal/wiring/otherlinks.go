@@ -90,28 +90,27 @@ func (f Forwarders) since(was Forwarders) (changes []string) {
 // forwardsAll6 reports whether the whole namespace forwarded IPv6 before Setup.
 func forwardsAll6(found netstate.Snapshot) bool { return found.Sysctls[netstate.Forwarding6] == "1" }
 
-// forwarders are the other links by which the plan's guest may leave.
-func (p *Plan) forwarders() Forwarders {
-	if p.networks != nil {
-		return p.networks.Forwarders
-	}
-	return forwardersOf(p.found, p.nic().Index, Forwarders{})
+// ways are those out of a namespace, seen from a guest of the NIC.
+type ways struct {
+	found      netstate.Snapshot
+	nic        netstate.Link
+	traits     traits
+	forwarders Forwarders // the other links by which the guest may leave
 }
 
-// comesBack reports whether answers to the guest come back by the other link.
-func (p *Plan) comesBack(l netstate.Link, v int) bool {
-	f := p.forwarders()
-	return p.binding.traits().routes && (slices.Contains(*f.of(v), l.Name) || v == 6 && forwardsAll6(p.found))
+// comeBack reports whether answers to the guest come back by the other link.
+func (w ways) comeBack(l netstate.Link, v int) bool {
+	return w.traits.routes && (slices.Contains(*w.forwarders.of(v), l.Name) || v == 6 && forwardsAll6(w.found))
 }
 
-// sendsTo reports whether the guest has a route to all of the networks.
-func (p *Plan) sendsTo(nic netstate.Link, networks []netip.Prefix) bool {
-	if p.binding.traits().routes && !p.binding.traits().offStack {
+// sendTo reports whether the guest has a route to all of the networks.
+func (w ways) sendTo(networks []netip.Prefix) bool {
+	if w.traits.routes && !w.traits.offStack {
 		return true // a guest behind a masquerade has a default route
 	}
-	on := lease.Of(p.found, nic)
+	on := lease.Of(w.found, w.nic)
 	routes := on.Routes
-	if p.binding.traits().routes {
+	if w.traits.routes {
 		routes = on.Behind
 	}
 	given := map[netip.Prefix]bool{}
@@ -128,29 +127,29 @@ func (p *Plan) sendsTo(nic netstate.Link, networks []netip.Prefix) bool {
 	})
 }
 
-// loseOtherLinks adds what the namespace reaches by other links and the guest does not: a loss for each link and
-// version of IP. The networks are those of the tables that a policy rule names, whichever packets the rule matches.
-func (p *Plan) loseOtherLinks(nic netstate.Link) {
+// losses are what the namespace reaches by other links and the guest does not: one for each link and version of IP. The
+// networks are those of the tables that a policy rule names, whichever packets the rule matches.
+func (w ways) losses() (list losses) {
 	tables := map[uint32]bool{netstate.TableMain: true}
-	for _, r := range p.found.Rules {
+	for _, r := range w.found.Rules {
 		tables[r.Table] = true
 	}
-	for _, l := range p.found.Links {
-		if l.Index == nic.Index || l.Loopback || isWired(p.found, l) {
+	for _, l := range w.found.Links {
+		if l.Index == w.nic.Index || l.Loopback || isWired(w.found, l) {
 			continue
 		}
 		for _, v := range []int{4, 6} {
 			var networks []netip.Prefix
 			listed := map[netip.Prefix]bool{}
 			aside := uint32(0) // a table that has a default route by the link, and that a policy rule names
-			for _, r := range p.found.Routes {
+			for _, r := range w.found.Routes {
 				d := r.Destination
 				if !isWay(r, v) || !r.Uses(l.Index) || !tables[r.Table] {
 					continue
 				}
-				if r.Uses(nic.Index) { // a lease has one next hop, by the NIC, and says so
-					if p.binding.traits().routes && !p.comesBack(l, v) {
-						p.lose("next-hop", d.String(), "the namespace sends a part by %s, where no answers come back, so the guest gets a refusal for that part", l.Name)
+				if r.Uses(w.nic.Index) { // a lease has one next hop, by the NIC, and says so
+					if w.traits.routes && !w.comeBack(l, v) {
+						list.lose("next-hop", d.String(), "the namespace sends a part by %s, where no answers come back, so the guest gets a refusal for that part", l.Name)
 					}
 					continue
 				}
@@ -161,37 +160,38 @@ func (p *Plan) loseOtherLinks(nic netstate.Link) {
 					networks, listed[d] = append(networks, d), true
 				}
 			}
-			if len(networks) > 0 && !(p.comesBack(l, v) && p.sendsTo(nic, networks)) {
-				p.lose("other-link", l.Name+": "+listNetworks(networks), "%s", p.whyOtherLink(nic, l, networks, aside))
+			if len(networks) > 0 && !(w.comeBack(l, v) && w.sendTo(networks)) {
+				list.lose("other-link", l.Name+": "+listNetworks(networks), "%s", w.why(l, networks, aside))
 			}
 		}
 	}
+	return list
 }
 
-// whyOtherLink is why the guest does not reach the networks of the other link.
-func (p *Plan) whyOtherLink(nic, l netstate.Link, networks []netip.Prefix, aside uint32) string {
+// why is why the guest does not reach the networks of the other link.
+func (w ways) why(l netstate.Link, networks []netip.Prefix, aside uint32) string {
 	v := version(networks[0].Addr())
 	in := strings.ReplaceAll(l.Name, ".", "/") // as sysctl(8) takes it
 	sysctl := fmt.Sprintf("net.ipv4.conf.%s.forwarding", in)
 	if v == 6 {
 		sysctl = "net.ipv6.conf.all.forwarding"
-		if _, has := p.found.Sysctls[netstate.ForceForwarding(nic.Name)]; has {
+		if _, has := w.found.Sysctls[netstate.ForceForwarding(w.nic.Name)]; has {
 			sysctl = fmt.Sprintf("net.ipv6.conf.%s.force_forwarding", in)
 		}
 	}
 	switch {
-	case p.comesBack(l, v):
-		return "the guest gets no route there, as it gets those of " + nic.Name + " alone"
-	case p.binding.traits().routes && p.found.NoNFTables:
+	case w.comeBack(l, v):
+		return "the guest gets no route there, as it gets those of " + w.nic.Name + " alone"
+	case w.traits.routes && w.found.NoNFTables:
 		return fmt.Sprintf("no answers come back by it, and without nf_tables the guest gets no refusal: set %s=1 before Setup if %s routes", sysctl, l.Name)
-	case p.binding.traits().routes:
+	case w.traits.routes:
 		return fmt.Sprintf("no answers come back by it, so the guest gets a refusal: set %s=1 before Setup if %s routes", sysctl, l.Name)
-	case aside != 0 && !p.sendsTo(nic, networks):
-		return fmt.Sprintf("a policy rule leads to table %d and out by %s before %s: the guest gets no default route", aside, l.Name, nic.Name)
+	case aside != 0 && !w.sendTo(networks):
+		return fmt.Sprintf("a policy rule leads to table %d and out by %s before %s: the guest gets no default route", aside, l.Name, w.nic.Name)
 	case aside != 0:
-		return fmt.Sprintf("a policy rule leads to table %d and out by %s, and the guest's packets pass it by: they leave by %s", aside, l.Name, nic.Name)
+		return fmt.Sprintf("a policy rule leads to table %d and out by %s, and the guest's packets pass it by: they leave by %s", aside, l.Name, w.nic.Name)
 	}
-	return fmt.Sprintf("the guest sends by %s alone, unless %s is wired too", nic.Name, l.Name)
+	return fmt.Sprintf("the guest sends by %s alone, unless %s is wired too", w.nic.Name, l.Name)
 }
 
 // listNetworks names the shortest prefixes first.

@@ -54,7 +54,7 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 	p.addWarnings(warnSockets(p.spec, p.found, nic)...)
 	for _, addresses := range [][]netip.Prefix{v4, v6} {
 		if len(addresses) > 1 {
-			p.loseFurther(addresses, "passt gives the guest one address of a family, %v", addresses[0].Addr())
+			p.addLosses(furtherLosses(addresses, "passt gives the guest one address of a family, %v", addresses[0].Addr())...)
 		}
 	}
 	for _, l := range p.found.Listeners {

@@ -151,7 +151,7 @@ func planBy(networks *Networks, found netstate.Snapshot, nic string, spec infra.
 			continue
 		}
 		plans = append(plans, p)
-		if p.lost() == 0 {
+		if p.losses().weight() == 0 {
 			break
 		}
 	}
@@ -237,15 +237,16 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	if p.spec.Options.NoDefaultRoute {
 		lease.RemoveDefaultRoutes(&p.Record)
 	}
-	p.loseServers()
+	p.addLosses(serverLosses(&p.Record)...)
 	if !p.binding.traits().direct {
-		p.loseOfNamespace(nic)
+		way := ways{found: p.found, nic: nic, traits: p.binding.traits(), forwarders: p.forwarders()}
+		p.addLosses(namespaceLosses(p.found, nic, way, p.Record.MTU, p.losses())...)
 		p.addWarnings(partialRoutes(found, nic)...)
 	}
 	if err := p.Record.Validate(); err != nil {
 		return nil, err
 	}
-	p.loseUnsent()
+	p.addLosses(unsentLosses(&p.Record)...)
 	return p, nil
 }
 

@@ -75,7 +75,7 @@ func (b slirp) wire(p *Plan, nic netstate.Link) error {
 	p.Record.Slirp = guest
 	p.addWarnings(warnSockets(p.spec, p.found, nic)...)
 	if len(v6) > 0 && len(b.Ports) > 0 {
-		p.lose("address", v6[0].Addr().String(), "QEMU forwards no port of IPv6, so nothing reaches the guest there")
+		p.addLosses(cache.Loss{Kind: "address", What: v6[0].Addr().String(), Why: "QEMU forwards no port of IPv6, so nothing reaches the guest there"})
 	}
 	for _, l := range p.found.Listeners {
 		if containsPort(b.Ports, l.Protocol, l.Port) && (l.Address.Is4() || l.Address.IsUnspecified()) {
