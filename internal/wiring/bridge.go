@@ -88,7 +88,7 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 			a.Link = compare.NewHolder
 			p.wanted.Addresses = append(p.wanted.Addresses, a)
 			if a.Prefix.Addr().Is6() {
-				p.enableIPv6()
+				enableIPv6(p.found, p.wanted.Sysctls)
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/policy"
@@ -22,7 +23,7 @@ func (p *Plan) EgressSets() []firewall.Destinations {
 // itself, is not egress. The sets are those of EgressSets, with the kernel's boxes. Without a guard, a guest that sends
 // from addresses of others is not recognized.
 func (p *Plan) Judge(now netstate.Snapshot, sets []firewall.Destinations) func(from netip.Addr, to netip.AddrPort, protocol uint8) bool {
-	behind, local := p.behindTap(), addressesOf(now)
+	behind, local := behindTap(p.wanted, p.names.Tap), addressesOf(now)
 	own := slices.Concat(behind, p.spec.Guard.Prefixes)
 	refused := policy.Judge(sets)
 	return func(from netip.Addr, to netip.AddrPort, protocol uint8) bool {
@@ -35,19 +36,19 @@ func (p *Plan) Judge(now netstate.Snapshot, sets []firewall.Destinations) func(f
 }
 
 // behindTap are the networks that lie behind the guest's tap.
-func (p *Plan) behindTap() (list []netip.Prefix) {
-	at := slices.IndexFunc(p.wanted.Links, func(l netstate.Link) bool { return l.Name == p.names.Tap })
+func behindTap(wanted compare.State, tap string) (list []netip.Prefix) {
+	at := slices.IndexFunc(wanted.Links, func(l netstate.Link) bool { return l.Name == tap })
 	if at < 0 {
 		return list
 	}
-	tap := p.wanted.Links[at].Index
-	for _, a := range p.wanted.Addresses {
-		if a.Link == tap && !a.Prefix.Addr().IsLinkLocalUnicast() {
+	index := wanted.Links[at].Index
+	for _, a := range wanted.Addresses {
+		if a.Link == index && !a.Prefix.Addr().IsLinkLocalUnicast() {
 			list = append(list, a.Prefix.Masked())
 		}
 	}
-	for _, r := range p.wanted.Routes {
-		if r.Link == tap && r.Type == netstate.RouteUnicast {
+	for _, r := range wanted.Routes {
+		if r.Link == index && r.Type == netstate.RouteUnicast {
 			list = append(list, r.Destination)
 		}
 	}

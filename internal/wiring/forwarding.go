@@ -14,10 +14,10 @@ import (
 // forwarding is that of the guest. Most is the binding's MaxConnections. Unreached are the addresses that the guest
 // looks for on its link in vain.
 func (p *Plan) forwarding(nic netstate.Link, ends router.Ends, most int, unreached []policy.Range) (t router.Router, err error) {
-	forwarders := p.forwarders()
+	on := p.nicNetworks(nic)
 	t = router.Router{Names: p.names, Unforwarded: unforwarded(p.found, p.names, nic.Index), Ends: ends, Guard: p.spec.Guard, MAC: p.Record.MAC, Most: most, NoARP: nic.NoARP,
-		OtherLinks: map[int][]string{4: forwarders.IPv4, 6: forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums}
-	by := policyOf(p.spec, p.nicNetworks(nic))
+		OtherLinks: map[int][]string{4: on.Forwarders.IPv4, 6: on.Forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums}
+	by := policyOf(p.spec, on)
 	if t.Allowed, err = by.Allowed(ends.Versions()); err != nil {
 		return t, err
 	}

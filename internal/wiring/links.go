@@ -74,9 +74,9 @@ var (
 const minMTUIPv6 = 1280
 
 // enableIPv6 enables IPv6 for new links, as some container engines enable it for the NIC alone.
-func (p *Plan) enableIPv6() {
-	if p.found.Sysctls[netstate.NoIPv6] == "1" {
-		p.wanted.Sysctls[netstate.NoIPv6] = "0"
+func enableIPv6(found netstate.Snapshot, wanted map[string]string) {
+	if found.Sysctls[netstate.NoIPv6] == "1" {
+		wanted[netstate.NoIPv6] = "0"
 	}
 }
 

@@ -175,13 +175,13 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if err := checkSources(b.Sidecar, b.Kind(), nic, ends); err != nil {
 		return err
 	}
-	p.reservePorts(t)
+	p.addWarnings(reservePorts(t, p.found, p.wanted.Sysctls)...)
 	p.olderExchanges = t.Older()
 	if p.Record.Firewall, t.Families, err = chooseFirewall(b.Firewall, p.found); err != nil {
 		return err
 	}
 	t.NoNFTables, t.NoIPv6AtTap = p.found.NoNFTables, lacksIPv6(p.spec, nic) != ""
-	t.Flows = len(t.Families) == 0 && p.offloads()
+	t.Flows = len(t.Families) == 0 && offloads(p.spec, p.found, nic)
 	p.makeTables = append(p.makeTables, t.Tables)
 	return p.addFilter(nic, guestfilter.Guest{Addresses: ends.Guests()})
 }
@@ -274,16 +274,16 @@ func (b masquerade) warnings(found netstate.Snapshot, nic netstate.Link) (list t
 
 // reservePorts keeps the namespace's sockets from the ports of the guest's connections, and warns of ports that are
 // taken.
-func (p *Plan) reservePorts(t router.Masquerade) {
+func reservePorts(t router.Masquerade, found netstate.Snapshot, wanted map[string]string) (list texts) {
 	for _, protocol := range []string{"tcp", "udp"} {
 		if n, enough := t.SourcePorts.Left(protocol); !enough {
-			p.warn("%d ports are left for the guest's %s connections: sockets of the namespace have the ports between", n, protocol)
+			list.add("%d ports are left for the guest's %s connections: sockets of the namespace have the ports between", n, protocol)
 		}
 	}
-	if list, needed := t.SourcePorts.Reserve(p.found.Sysctls[netstate.ReservedPorts]); needed {
-		p.wanted.Sysctls[netstate.ReservedPorts] = list
+	if value, needed := t.SourcePorts.Reserve(found.Sysctls[netstate.ReservedPorts]); needed {
+		wanted[netstate.ReservedPorts] = value
 	}
-	p.addWarnings(warnTakenPorts(t.Masquerade, p.found.Listeners, t.Addresses)...)
+	return append(list, warnTakenPorts(t.Masquerade, found.Listeners, t.Addresses)...)
 }
 
 // guestNetworks are those of the guest at the tap, and its addresses to which a route leads.
@@ -318,9 +318,12 @@ func (b masquerade) lease(p *Plan, nic netstate.Link, v4, v6 bool) (networks []i
 		}
 		guest, gateway := networkOfGuest(b.Masquerade).Ends(v)
 		named := slices.ContainsFunc(b.Guest, func(a netip.Addr) bool { return version(a) == v })
-		within, err := p.liesWithin(nic, guest, named)
+		within, err := liesWithin(p.found, nic, guest, named)
 		if err != nil {
 			return nil, err
+		}
+		if within {
+			p.warn("the guest has %v, and the namespace reaches %v by other links too: a station there with the guest's address is lost to both", guest.Addr(), guest.Masked())
 		}
 		network := inner{router.End{Guest: guest.Addr(), Gateway: gateway}, guest.Bits(), within}
 		if err := checkServers(p.spec, network); err != nil {
@@ -369,8 +372,8 @@ func routedByEBPF(found netstate.Snapshot, nic netstate.Link, v4 []netip.Prefix)
 // ingress of NIC and tap, so limits of what goes to the guest, which are counted after the routes, need each packet. A
 // policy needs each packet of the guest: its checksum is completed first, and it may begin another connection. A link
 // without Ethernet has no room for the header that the flow table writes.
-func (p *Plan) offloads() bool {
-	return p.found.FlowTables && p.nic().Ethernet && p.spec.Limits.ToGuest == (cache.Limit{}) && !policyOf(p.spec, Networks{}).IsSet()
+func offloads(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) bool {
+	return found.FlowTables && nic.Ethernet && spec.Limits.ToGuest == (cache.Limit{}) && !policyOf(spec, Networks{}).IsSet()
 }
 
 // chooseFirewall returns the program that translates, and the families of iptables whose chains do; none: those of

@@ -61,23 +61,15 @@ func (n Networks) equal(o Networks) bool {
 	return slices.Equal(n.Networks, o.Networks) && slices.Equal(n.NextHops, o.NextHops) && n.Forwarders.equal(o.Forwarders)
 }
 
-// readsAnew are those of the lists that the plan depends on.
-func (p *Plan) readsAnew(n Networks) Networks {
-	if !NamesNetworks(p.spec) {
+// readsAnew are those of the lists that a plan depends on.
+func readsAnew(spec infra.Spec, n Networks) Networks {
+	if !NamesNetworks(spec) {
 		n.Networks, n.NextHops = nil, nil
 	}
-	if !p.binding.traits().routes {
+	if !bindingOf(spec.Binding).traits().routes {
 		n.Forwarders = Forwarders{}
 	}
 	return n
-}
-
-// forwarders are the other links by which the plan's guest may leave.
-func (p *Plan) forwarders() Forwarders {
-	if p.networks != nil {
-		return p.networks.Forwarders
-	}
-	return forwardersOf(p.found, p.nic().Index, Forwarders{})
 }
 
 // nicNetworks are those by which the plan was computed.
@@ -118,13 +110,13 @@ func (p *Plan) Present(now netstate.Snapshot) (*Plan, netstate.Snapshot, *infra.
 	if !there || p.isReplacement(link) {
 		return p, now, nil, nil
 	}
-	was, is := p.readsAnew(p.nicNetworks(nic)), p.readsAnew(p.networksNow(now, link))
+	was, is := readsAnew(p.spec, p.nicNetworks(nic)), readsAnew(p.spec, p.networksNow(now, link))
 	if is.equal(was) {
 		return p, now, nil, nil
 	}
 	j := p.Journal()
 	j.Networks = &is
-	if is.equal(p.readsAnew(foundNetworks(p.found, nic))) {
+	if is.equal(readsAnew(p.spec, foundNetworks(p.found, nic))) {
 		j.Networks = nil
 	}
 	present, err := j.Plan()

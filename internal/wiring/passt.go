@@ -50,7 +50,7 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.Record = p.record(nic, b.MAC)
 	p.Record.Tap = ""
-	p.Record.Passt = &cache.Passt{Forwards: p.openSockets(b.Ports)}
+	p.Record.Passt = &cache.Passt{Forwards: openSockets(p.found, b.Ports, p.wanted.Sysctls)}
 	p.addWarnings(warnSockets(p.spec, p.found, nic)...)
 	for _, addresses := range [][]netip.Prefix{v4, v6} {
 		if len(addresses) > 1 {
@@ -65,18 +65,18 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 	return nil
 }
 
-// openSockets lets the launcher's user open sockets for the ports, and for pings. It returns the ports as the record
-// has them.
-func (p *Plan) openSockets(ports []infra.Ports) (forwards []cache.Forward) {
+// openSockets lets the launcher's user open sockets for the ports, and for pings, by the wanted sysctls. It returns the
+// ports as the record has them.
+func openSockets(found netstate.Snapshot, ports []infra.Ports, wanted map[string]string) (forwards []cache.Forward) {
 	for _, f := range ports {
 		forwards = append(forwards, cache.Forward(syntax.Ports(f).Full()))
 		// Another NIC's wiring may have opened the ports already, and may be torn down first.
-		if start, err := strconv.Atoi(p.found.Sysctls[netstate.PortStart]); err == nil && int(f.First) < max(start, privilegedPorts) && (start == 0 || int(f.First) < start) {
-			p.wanted.Sysctls[netstate.PortStart] = "0" // otherwise passt skips such ports and says nothing, and QEMU ends
+		if start, err := strconv.Atoi(found.Sysctls[netstate.PortStart]); err == nil && int(f.First) < max(start, privilegedPorts) && (start == 0 || int(f.First) < start) {
+			wanted[netstate.PortStart] = "0" // otherwise passt skips such ports and says nothing, and QEMU ends
 		}
 	}
-	if groups := p.found.Sysctls[netstate.PingGroups]; groups == noGroup || groups == everyGroup {
-		p.wanted.Sysctls[netstate.PingGroups] = everyGroup
+	if groups := found.Sysctls[netstate.PingGroups]; groups == noGroup || groups == everyGroup {
+		wanted[netstate.PingGroups] = everyGroup
 	}
 	return forwards
 }

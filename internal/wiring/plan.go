@@ -233,13 +233,13 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	if err := p.wire(nic); err != nil {
 		return nil, err
 	}
-	p.keepOffStack(nic)
+	p.found.OffStack = offStackOf(p.found, nic, p.binding.traits())
 	if p.spec.Options.NoDefaultRoute {
 		lease.RemoveDefaultRoutes(&p.Record)
 	}
 	p.addLosses(serverLosses(&p.Record)...)
 	if !p.binding.traits().direct {
-		way := ways{found: p.found, nic: nic, traits: p.binding.traits(), forwarders: p.forwarders()}
+		way := ways{found: p.found, nic: nic, traits: p.binding.traits(), forwarders: p.nicNetworks(nic).Forwarders}
 		p.addLosses(namespaceLosses(p.found, nic, way, p.Record.MTU, p.losses())...)
 		p.addWarnings(partialRoutes(found, nic)...)
 	}
@@ -250,16 +250,15 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	return p, nil
 }
 
-// keepOffStack keeps what the journal needs of OffStack, so that other journals do not depend on the time at which an
-// address was added.
-func (p *Plan) keepOffStack(nic netstate.Link) {
-	var own []netstate.OffStack
-	for _, o := range p.found.OffStack {
-		if p.binding.traits().offStack && o.Link == nic.Index && !o.Tentative {
+// offStackOf is what the journal needs of OffStack, so that other journals do not depend on the time at which an address
+// was added.
+func offStackOf(found netstate.Snapshot, nic netstate.Link, t traits) (own []netstate.OffStack) {
+	for _, o := range found.OffStack {
+		if t.offStack && o.Link == nic.Index && !o.Tentative {
 			own = append(own, o)
 		}
 	}
-	p.found.OffStack = own
+	return own
 }
 
 // checkFree refuses a NIC that is wired or a bridge's port already, and a wiring whose names are in use.
@@ -424,7 +423,7 @@ func (p *Plan) compare(now netstate.Snapshot, want compare.State, restore bool) 
 	now.Links = slices.DeleteFunc(slices.Clone(now.Links), p.isReplacement)
 	found := p.nic()
 	t := p.binding.traits()
-	want.Routes, want.UptimeMS = p.withoutGone(now, want.Routes), p.found.UptimeMS
+	want.Routes, want.UptimeMS = withoutGone(p.found, now, found, want.Routes), p.found.UptimeMS
 	nic := compare.NIC{Names: p.names, Index: found.Index, ManageAddresses: t.managesAddresses, RestoreAddresses: restore, MayLeave: t.mayBeAbsent, Direct: t.direct, OffStack: t.offStack}
 	for _, l := range p.wanted.Links {
 		if l.Tap != nil && l.Name == p.spec.Tap {
@@ -440,11 +439,11 @@ func (p *Plan) compare(now netstate.Snapshot, want compare.State, restore bool) 
 
 // withoutGone removes the routes through another link that has gone since the namespace was found. Like the kernel, it
 // removes an IPv4 route with several next hops as a whole, and of an IPv6 route the next hop.
-func (p *Plan) withoutGone(now netstate.Snapshot, routes []netstate.Route) []netstate.Route {
+func withoutGone(found, now netstate.Snapshot, nic netstate.Link, routes []netstate.Route) []netstate.Route {
 	missing := map[int]bool{}
-	for _, l := range p.found.Links {
+	for _, l := range found.Links {
 		_, there := now.Link(l.Index)
-		missing[l.Index] = !there && l.Index != p.nic().Index
+		missing[l.Index] = !there && l.Index != nic.Index
 	}
 	gone := func(index int) bool { return missing[index] }
 	var left []netstate.Route

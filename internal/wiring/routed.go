@@ -290,11 +290,11 @@ func addedByRouted(found netstate.Snapshot, nic netstate.Link) (added compare.Go
 	return added
 }
 
-// addedConnections are the connections between the NIC's addresses and those that the plan has added.
-func (p *Plan) addedConnections() (ops []netstate.Op) {
-	for _, a := range p.found.Addresses {
-		for _, hopAddress := range p.added.Addresses {
-			if own, hop := a.Prefix.Addr(), hopAddress.Prefix.Addr(); a.Link == p.nic().Index && own.Is4() == hop.Is4() {
+// addedConnections are the connections between the NIC's addresses and those that a plan has added.
+func addedConnections(found netstate.Snapshot, nic netstate.Link, added compare.Gone) (ops []netstate.Op) {
+	for _, a := range found.Addresses {
+		for _, hopAddress := range added.Addresses {
+			if own, hop := a.Prefix.Addr(), hopAddress.Prefix.Addr(); a.Link == nic.Index && own.Is4() == hop.Is4() {
 				ops = append(ops, router.HopConnections(own, hop)...)
 			}
 		}

@@ -45,9 +45,9 @@ func (p *Plan) newRouterRecord(nic netstate.Link, guest, gateway cache.MAC) {
 func (p *Plan) addRouter(nic netstate.Link, ends router.Ends, loopback bool) netstate.Link {
 	v4, v6 := ends.Has(4), ends.Has(6)
 	if v6 {
-		p.enableIPv6()
-		p.enableForwarding6(nic)
-		p.refuseSourceRoutes6()
+		enableIPv6(p.found, p.wanted.Sysctls)
+		enableForwarding6(p.found, p.names, nic, p.wanted.Sysctls)
+		p.addWarnings(refuseSourceRoutes6(p.found, p.names, p.wanted.Sysctls)...)
 	}
 	p.addWarnings(warnDown(nic)...)
 	nic.Forwarding4 = nic.Forwarding4 || v4
@@ -59,8 +59,8 @@ func (p *Plan) addRouter(nic netstate.Link, ends router.Ends, loopback bool) net
 	tap := &p.wanted.Links[len(p.wanted.Links)-1]
 	tap.MAC, tap.Forwarding4, tap.AcceptLocal = p.Record.GatewayMAC, v4, v4 && p.binding.traits().offStack
 	tap.NoSourceRoutes = v4 // else the guest could choose the way of a connection that is open
-	if loopback {
-		p.answerLoopback(tap, v6)
+	if tap.RouteLocalnet = loopback; loopback && v6 {
+		p.wanted.Routes = append(p.wanted.Routes, loopbackRoute(*tap))
 	}
 	return *tap
 }
@@ -122,17 +122,14 @@ func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends router.Ends) error {
 // metricPrefix is the metric that the kernel gives to an IPv6 route without one.
 const metricPrefix = 1024
 
-// answerLoopback lets the guest's answers to a loopback address into the namespace. They arrive for the
-// gateway, and are translated back to the loopback address. For ::1 the kernel needs a route through the
-// tap itself (ip6_route_input looks the route up by the incoming link).
-func (p *Plan) answerLoopback(tap *netstate.Link, v6 bool) {
-	tap.RouteLocalnet = true
-	if v6 {
-		p.wanted.Routes = append(p.wanted.Routes, netstate.Route{
-			Link: tap.Index, Table: netstate.TableLocal, Destination: single(netip.IPv6Loopback()),
-			Type: netstate.RouteLocal, Protocol: netstate.ProtocolStatic, Metric: metricLocal,
-			Other: []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}, // medium, as the kernel reports it
-		})
+// loopbackRoute lets the guest's answers to ::1 into the namespace. They arrive for the gateway, and are translated back
+// to the loopback address. The kernel needs a route through the tap itself (ip6_route_input looks the route up by the
+// incoming link). For IPv4 the tap's RouteLocalnet does the same.
+func loopbackRoute(tap netstate.Link) netstate.Route {
+	return netstate.Route{
+		Link: tap.Index, Table: netstate.TableLocal, Destination: single(netip.IPv6Loopback()),
+		Type: netstate.RouteLocal, Protocol: netstate.ProtocolStatic, Metric: metricLocal,
+		Other: []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}, // medium, as the kernel reports it
 	}
 }
 
@@ -157,34 +154,35 @@ func unforwarded(found netstate.Snapshot, names netstate.Names, nic int) []int {
 // enableForwarding6 enables IPv6 forwarding for the NIC and the guest's tap where the kernel can (force_forwarding),
 // and else for the whole namespace. Either way the kernel removes the routes that routers have advertised. With
 // forwarding for the whole namespace, a link takes no more advertisements unless its accept_ra is 2.
-func (p *Plan) enableForwarding6(nic netstate.Link) {
-	learns := slices.ContainsFunc(p.found.Routes, func(r netstate.Route) bool { return r.Uses(nic.Index) && r.Protocol == netstate.ProtocolRA })
-	if learns && p.found.Sysctls[netstate.Forwarding6] == "0" && p.found.Sysctls[netstate.AcceptRA(nic.Name)] == "1" {
-		p.wanted.Sysctls[netstate.AcceptRA(nic.Name)] = "2"
+func enableForwarding6(found netstate.Snapshot, names netstate.Names, nic netstate.Link, wanted map[string]string) {
+	learns := slices.ContainsFunc(found.Routes, func(r netstate.Route) bool { return r.Uses(nic.Index) && r.Protocol == netstate.ProtocolRA })
+	if learns && found.Sysctls[netstate.Forwarding6] == "0" && found.Sysctls[netstate.AcceptRA(nic.Name)] == "1" {
+		wanted[netstate.AcceptRA(nic.Name)] = "2"
 	}
 	// Where sysctls cannot be written, those of the future tap cannot either.
 	force := netstate.ForceForwarding(nic.Name)
-	if _, can := p.found.Sysctls[force]; !can || slices.Contains(p.found.ReadOnly, force) {
-		p.wanted.Sysctls[netstate.Forwarding6] = "1"
+	if _, can := found.Sysctls[force]; !can || slices.Contains(found.ReadOnly, force) {
+		wanted[netstate.Forwarding6] = "1"
 		return
 	}
-	p.wanted.Sysctls[force] = "1"
-	p.wanted.Sysctls[netstate.ForceForwarding(p.names.Tap)] = "1"
-	p.wanted.Sysctls[netstate.Forwards6(p.names.Tap)] = "1"
+	wanted[force] = "1"
+	wanted[netstate.ForceForwarding(names.Tap)] = "1"
+	wanted[netstate.Forwards6(names.Tap)] = "1"
 }
 
 // refuseSourceRoutes6 keeps the guest from choosing by which addresses its packets go on, where the namespace lets new
 // links take such packets: no rule would see where these go.
-func (p *Plan) refuseSourceRoutes6() {
-	ofTap := netstate.SourceRoutes6(p.names.Tap)
+func refuseSourceRoutes6(found netstate.Snapshot, names netstate.Names, wanted map[string]string) (list texts) {
+	ofTap := netstate.SourceRoutes6(names.Tap)
 	for i, path := range netstate.SourceRoutes6("default") {
-		value, has := p.found.Sysctls[path]
+		value, has := found.Sysctls[path]
 		switch {
 		case !has || value == "0":
-		case slices.Contains(p.found.ReadOnly, path):
-			p.warn("the guest can choose the way of its IPv6 packets: sysctl %s is %s, and cannot be written here", strings.ReplaceAll(path, "/", "."), value)
+		case slices.Contains(found.ReadOnly, path):
+			list.add("the guest can choose the way of its IPv6 packets: sysctl %s is %s, and cannot be written here", strings.ReplaceAll(path, "/", "."), value)
 		default:
-			p.wanted.Sysctls[ofTap[i]] = "0"
+			wanted[ofTap[i]] = "0"
 		}
 	}
+	return list
 }

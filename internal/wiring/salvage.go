@@ -256,7 +256,7 @@ func (j Journal) salvagedPlan() *Plan {
 	}
 	if t.offStack {
 		p.added = addedByRouted(j.Found, p.nic())
-		p.ownConnections = p.addedConnections()
+		p.ownConnections = addedConnections(p.found, p.nic(), p.added)
 	}
 	return p
 }

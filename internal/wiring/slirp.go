@@ -71,7 +71,7 @@ func (b slirp) wire(p *Plan, nic netstate.Link) error {
 			return err
 		}
 	}
-	guest.Forwards = p.openSockets(b.Ports)
+	guest.Forwards = openSockets(p.found, b.Ports, p.wanted.Sysctls)
 	p.Record.Slirp = guest
 	p.addWarnings(warnSockets(p.spec, p.found, nic)...)
 	if len(v6) > 0 && len(b.Ports) > 0 {

@@ -116,8 +116,8 @@ func (p *Plan) hindrances(now netstate.Snapshot) (list []string) {
 			continue
 		}
 		if path == netstate.IgnoreARP {
-			if unanswered := p.unanswered(value); unanswered.IsValid() {
-				add(path, "1", "the namespace does not answer the guest's ARP requests for %v", unanswered)
+			if gateway := unanswered(p.Record.IPv4, p.wanted.Addresses, value); gateway.IsValid() {
+				add(path, "1", "the namespace does not answer the guest's ARP requests for %v", gateway)
 			}
 			continue
 		}
@@ -133,16 +133,15 @@ func (p *Plan) hindrances(now netstate.Snapshot) (list []string) {
 // arp_ignore of all links has this value; zero: it answers. A link has the larger one of this value and its own, which
 // is 0. With 2, the kernel answers whoever has an address of the gateway's network, with 8 nobody (arp_ignore in
 // net/ipv4/arp.c).
-func (p *Plan) unanswered(ignore string) (zero netip.Addr) {
-	v4 := p.Record.IPv4
+func unanswered(v4 *cache.IPv4, wanted []netstate.Address, ignore string) (zero netip.Addr) {
 	if v4 == nil {
 		return zero
 	}
-	at := slices.IndexFunc(p.wanted.Addresses, func(a netstate.Address) bool { return a.Link == compare.NewTap && a.Prefix.Addr() == v4.Server })
+	at := slices.IndexFunc(wanted, func(a netstate.Address) bool { return a.Link == compare.NewTap && a.Prefix.Addr() == v4.Server })
 	if at < 0 {
 		return zero // the kernel answers for another station
 	}
-	if prefix := p.wanted.Addresses[at].Prefix; ignore == "8" || ignore == "2" && !prefix.Contains(v4.Address.Addr()) {
+	if prefix := wanted[at].Prefix; ignore == "8" || ignore == "2" && !prefix.Contains(v4.Address.Addr()) {
 		return prefix.Addr()
 	}
 	return zero

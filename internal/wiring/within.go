@@ -19,7 +19,7 @@ import (
 // liesWithin reports whether the guest's network is one that the namespace reaches already, wholly or in part. The
 // error is ErrCollision if the guest cannot have its address then. Named says that the caller has named the guest's
 // address, and so knows that a station with that address is lost.
-func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bool, error) {
+func liesWithin(found netstate.Snapshot, nic netstate.Link, guest netip.Prefix, named bool) (bool, error) {
 	network, own := guest.Masked(), guest.Addr()
 	refuse := func(otherwise, format string, args ...any) (bool, error) {
 		return false, fmt.Errorf("binding.masquerade.ipv%d: %s: %w, choose %s", version(own), fmt.Sprintf(format, args...), infra.ErrCollision, otherwise)
@@ -34,7 +34,7 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 		naming = ", or name the guest's address in binding.masquerade.guest: a station with that address is lost then"
 	}
 	within := false
-	for _, r := range p.found.Routes {
+	for _, r := range found.Routes {
 		isHop := func(h netstate.Hop) bool { return h.Gateway == own }
 		if r.Gateway == own || slices.ContainsFunc(r.Hops, isHop) {
 			return refuse(another, "the guest would get %v, the next hop of the namespace's route to %v", own, r.Destination)
@@ -43,8 +43,8 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 			continue
 		}
 		within = true
-		link, _ := p.found.Link(r.Link)
-		if r.Type != netstate.RouteUnicast || isWired(p.found, link) {
+		link, _ := found.Link(r.Link)
+		if r.Type != netstate.RouteUnicast || isWired(found, link) {
 			return refuse(otherwise, "%v overlaps the route to %v of the namespace", network, r.Destination)
 		}
 		if !named {
@@ -54,7 +54,7 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 			return refuse(another, "the namespace has a route to %v", own)
 		}
 	}
-	for _, a := range p.found.Addresses {
+	for _, a := range found.Addresses {
 		if !network.Contains(a.Prefix.Addr()) {
 			continue
 		}
@@ -66,12 +66,9 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 			return refuse(another, "%v is the namespace's own, with %v", own, a.Prefix)
 		}
 	}
-	if link := answeringARP(p.found, nic); within && link != "" {
+	if link := answeringARP(found, nic); within && link != "" {
 		return refuse(otherwise+", or switch proxy_arp off (net.ipv4.conf."+link+", net.ipv4.conf.all)",
 			"%s would answer its network's ARP requests for the guest's %v", link, own)
-	}
-	if within {
-		p.warn("the guest has %v, and the namespace reaches %v by other links too: a station there with the guest's address is lost to both", own, network)
 	}
 	return within, nil
 }
