@@ -57,7 +57,7 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 	if b.MAC.IsZero() {
 		b.MAC = nic.MAC
 	}
-	p.Record = p.record(nic, b.MAC)
+	p.Record = leasedRecord(p.spec, p.found, nic, b.MAC)
 	for _, path := range netstate.BridgeCalls() {
 		p.wanted.Sysctls[path] = "0" // the kernel has them now, or gets them with the bridge
 	}
@@ -92,10 +92,14 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 			}
 		}
 	}
-	p.addLease(nic)
 	p.addWarnings(warnOtherMAC(p.found, nic, p.Record.MAC)...)
 	p.addWarnings(warnLeased(p.found, nic)...)
-	p.addTaps(nic)
+	tap := tapOf(p.spec, p.found, nic, p.Record)
+	tap.Master, tap.BridgePort = compare.NewBridge, portSettings
+	for _, mac := range append([]cache.MAC{b.MAC}, p.spec.Guard.MACs...) {
+		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, MAC: mac, Permanent: true})
+	}
+	p.addTaps(nic, tap)
 	return p.addFilter(nic, guestfilter.Guest{Addresses: guestAddresses(p.found, nic, p.Record.MAC)})
 }
 

@@ -10,29 +10,27 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// addTaps wants the guest's tap, as a port of the bridge if the binding has one, and if the record has a
-// responder also its tap and the filters between the two.
-func (p *Plan) addTaps(nic netstate.Link) {
-	r, owner := p.Record, owner(p.spec, p.found)
-	mtu := linkMTU(p.spec, nic)
-	tap := newLink(nic, compare.NewTap, r.Tap, "tun", mtu)
+// tapOf is the guest's tap.
+func tapOf(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, r cache.Record) netstate.Link {
+	owner := owner(spec, found)
+	tap := newLink(nic, compare.NewTap, r.Tap, "tun", linkMTU(spec, nic))
 	tap.MAC = netstate.DeriveMAC(nic, "tap") // not the guest's: the kernel would keep frames for the tap's own MAC
 	tap.Tap = &netstate.Tap{Owner: infra.Owner{UID: owner.UID, GID: owner.GID, Root: owner.UID == 0}, MultiQueue: r.Queues > 1}
+	return tap
+}
+
+// addTaps wants the guest's tap, and if the record has a responder also its tap and the filters between the two.
+func (p *Plan) addTaps(nic, tap netstate.Link) {
+	r, owner := p.Record, owner(p.spec, p.found)
 	p.wanted.TapContext = p.spec.Owner.SELinux
 	if r.ResponderTap != "" {
-		port := newLink(nic, compare.NewResponder, r.ResponderTap, "tun", mtu)
+		port := newLink(nic, compare.NewResponder, r.ResponderTap, "tun", tap.MTU)
 		port.Tap = &netstate.Tap{Owner: infra.Owner{UID: owner.UID, Root: owner.UID == 0}}
 		port.QueueLength = responderQueue
 		p.wanted.Links = append(p.wanted.Links, port)
 		p.wanted.Filters = responderFilters(r)
 	}
 	p.wanted.Filters = append(p.wanted.Filters, clearingFilters(p.spec, p.found)...)
-	if p.binding.traits().bridged {
-		tap.Master, tap.BridgePort = compare.NewBridge, portSettings
-		for _, mac := range append([]cache.MAC{r.MAC}, p.spec.Guard.MACs...) {
-			p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: compare.NewTap, MAC: mac, Permanent: true})
-		}
-	}
 	p.wanted.Links = append(p.wanted.Links, tap) // last: it comes up when everything else is there
 }
 

@@ -33,7 +33,7 @@ func (macvtap) wire(p *Plan, nic netstate.Link) error {
 		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMacvtap,
 			Reason: fmt.Sprintf("it is a %s: the program that made it would have to make a macvtap", kind)}
 	}
-	p.Record = p.record(nic, nic.MAC)
+	p.Record = recordOf(p.spec, p.found, nic, nic.MAC)
 	p.Record.Tap = nic.Name
 	p.addWarnings(warnUnfiltered(p.spec, "the guest can send with every MAC and address")...)
 	p.addWarnings(warnNotServed(p.found, nic)...)

@@ -136,11 +136,12 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	}
 	// The gateway's MAC does not depend on the NIC: a guest that moves to another namespace keeps what its neighbour
 	// tables say, and the gateway's link-local address.
-	p.newRouterRecord(nic, guest, cmp.Or(b.GatewayMAC, defaultGatewayMAC))
-	networks, err := b.lease(p, nic, len(v4) > 0, len(v6) > 0)
+	p.Record = routerRecord(p.spec, p.found, nic, guest, cmp.Or(b.GatewayMAC, defaultGatewayMAC))
+	networks, err := b.networks(p.spec, p.found, nic)
 	if err != nil {
 		return err
 	}
+	p.addWarnings(fillMasqueraded(&p.Record, networks)...)
 	var ends router.Ends
 	for _, n := range networks {
 		ends = append(ends, n.End)
@@ -154,7 +155,10 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	p.addLosses(hiddenLosses(p.found, nic)...)
 
 	p.keepNIC(nic)
-	tap := p.addRouter(nic, ends, b.Loopback || b.Sidecar != nil)
+	tap := gatewayTap(p.spec, p.found, nic, p.Record, ends)
+	tap.RouteLocalnet = b.Loopback || b.Sidecar != nil
+	tap.ProxyARP = slices.ContainsFunc(networks, func(n inner) bool { return n.within })
+	p.addRouter(nic, tap, ends)
 	for _, n := range networks {
 		if n.within {
 			p.addWithin(tap, n)
@@ -168,20 +172,26 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.ownConnections = router.NetworkConnections(guestNetworks(tap, p.wanted.Addresses, p.wanted.Routes))
 
-	t := router.Masquerade{Masquerade: b.Masquerade, Addresses: addressesIn(slices.Concat(v4, v6)), SourcePorts: router.ChoosePorts(b.Masquerade, p.spec.Guard.Open, portsInUse(p.found))}
-	if t.Router, err = p.forwarding(nic, ends, b.MaxConnections, unreached(networks)); err != nil {
+	forwarding, err := p.forwarding(nic, ends, b.MaxConnections, unreached(networks))
+	if err != nil {
 		return err
 	}
 	if err := checkSources(b.Sidecar, b.Kind(), nic, ends); err != nil {
 		return err
 	}
-	p.addWarnings(reservePorts(t, p.found, p.wanted.Sysctls)...)
-	p.olderExchanges = t.Older()
-	if p.Record.Firewall, t.Families, err = chooseFirewall(b.Firewall, p.found); err != nil {
+	by, families, err := chooseFirewall(b.Firewall, p.found)
+	if err != nil {
 		return err
 	}
-	t.NoNFTables, t.NoIPv6AtTap = p.found.NoNFTables, lacksIPv6(p.spec, nic) != ""
-	t.Flows = len(t.Families) == 0 && offloads(p.spec, p.found, nic)
+	t := router.Masquerade{
+		Router: forwarding, Masquerade: b.Masquerade, Addresses: addressesIn(slices.Concat(v4, v6)),
+		SourcePorts: router.ChoosePorts(b.Masquerade, p.spec.Guard.Open, portsInUse(p.found)),
+		Flows:       len(families) == 0 && offloads(p.spec, p.found, nic),
+		Families:    families, NoNFTables: p.found.NoNFTables, NoIPv6AtTap: lacksIPv6(p.spec, nic) != "",
+	}
+	p.Record.Firewall = by
+	p.addWarnings(reservePorts(t, p.found, p.wanted.Sysctls)...)
+	p.olderExchanges = t.Older()
 	p.makeTables = append(p.makeTables, t.Tables)
 	return p.addFilter(nic, guestfilter.Guest{Addresses: ends.Guests()})
 }
@@ -310,43 +320,52 @@ type inner struct {
 	within bool
 }
 
-// lease puts the guest's addresses into the record, and returns the guest's networks.
-func (b masquerade) lease(p *Plan, nic netstate.Link, v4, v6 bool) (networks []inner, err error) {
+// networks are those of the guest, one for each family in which the NIC has an address.
+func (b masquerade) networks(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) (networks []inner, err error) {
+	v4, v6 := lease.Of(found, nic).Addresses()
 	for _, v := range []int{4, 6} {
-		if v == 4 && !v4 || v == 6 && !v6 {
+		if v == 4 && len(v4) == 0 || v == 6 && len(v6) == 0 {
 			continue
 		}
 		guest, gateway := networkOfGuest(b.Masquerade).Ends(v)
 		named := slices.ContainsFunc(b.Guest, func(a netip.Addr) bool { return version(a) == v })
-		within, err := liesWithin(p.found, nic, guest, named)
+		within, err := liesWithin(found, nic, guest, named)
 		if err != nil {
 			return nil, err
 		}
-		if within {
-			p.warn("the guest has %v, and the namespace reaches %v by other links too: a station there with the guest's address is lost to both", guest.Addr(), guest.Masked())
-		}
 		network := inner{router.End{Guest: guest.Addr(), Gateway: gateway}, guest.Bits(), within}
-		if err := checkServers(p.spec, network); err != nil {
+		if err := checkServers(spec, network); err != nil {
 			return nil, err
 		}
 		networks = append(networks, network)
-		if v == 4 {
-			p.Record.IPv4 = &cache.IPv4{
+	}
+	return networks, nil
+}
+
+// fillMasqueraded gives the guest its addresses in the networks.
+func fillMasqueraded(r *cache.Record, networks []inner) (warnings texts) {
+	for _, n := range networks {
+		guest := netip.PrefixFrom(n.Guest, n.bits)
+		if n.within {
+			warnings.add("the guest has %v, and the namespace reaches %v by other links too: a station there with the guest's address is lost to both", n.Guest, guest.Masked())
+		}
+		if n.Guest.Is4() {
+			r.IPv4 = &cache.IPv4{
 				Address: guest,
-				Server:  gateway,
-				Shared:  within,
-				Routes:  []cache.Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: gateway}},
+				Server:  n.Gateway,
+				Shared:  n.within,
+				Routes:  []cache.Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: n.Gateway}},
 			}
 			continue
 		}
-		p.Record.IPv6 = &cache.IPv6{
-			Address: guest.Addr(),
-			Gateway: gateway,
+		r.IPv6 = &cache.IPv6{
+			Address: n.Guest,
+			Gateway: n.Gateway,
 			OnLink:  []netip.Prefix{guest.Masked()},
-			Router:  &cache.Router{Address: eui64.LinkLocal(p.Record.GatewayMAC), MAC: p.Record.GatewayMAC, Default: true},
+			Router:  &cache.Router{Address: eui64.LinkLocal(r.GatewayMAC), MAC: r.GatewayMAC, Default: true},
 		}
 	}
-	return networks, nil
+	return warnings
 }
 
 func refuseMasquerade(nic netstate.Link, reason string) error {

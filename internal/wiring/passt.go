@@ -48,7 +48,7 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 	if b.MAC.IsZero() {
 		b.MAC = guestMAC(p.spec, nic)
 	}
-	p.Record = p.record(nic, b.MAC)
+	p.Record = recordOf(p.spec, p.found, nic, b.MAC)
 	p.Record.Tap = ""
 	p.Record.Passt = &cache.Passt{Forwards: openSockets(p.found, b.Ports, p.wanted.Sysctls)}
 	p.addWarnings(warnSockets(p.spec, p.found, nic)...)

@@ -304,20 +304,20 @@ func linkNames(s netstate.Snapshot) string {
 	return strings.Join(names, ", ")
 }
 
-// record is the part of a record that does not depend on the binding.
-func (p *Plan) record(nic netstate.Link, mac cache.MAC) cache.Record {
+// recordOf is the part of a record that does not depend on the binding.
+func recordOf(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, mac cache.MAC) cache.Record {
 	return cache.Record{
 		Version: cache.Version,
-		Name:    p.names.NIC,
-		Binding: p.spec.Binding.Kind(),
-		Tap:     p.names.Tap,
-		Queues:  max(1, p.spec.Queues),
+		Name:    nic.Name,
+		Binding: spec.Binding.Kind(),
+		Tap:     netstate.NamesFor(nic.Name, spec.Tap).Tap,
+		Queues:  max(1, spec.Queues),
 		MAC:     mac,
-		MTU:     guestMTU(p.spec, p.found, nic),
-		DNS:     p.spec.DNS,
-		Options: p.spec.Options,
-		Device:  p.spec.Device,
-		Limits:  p.spec.Limits,
+		MTU:     guestMTU(spec, found, nic),
+		DNS:     spec.DNS,
+		Options: spec.Options,
+		Device:  spec.Device,
+		Limits:  spec.Limits,
 	}
 }
 

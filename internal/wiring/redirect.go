@@ -41,7 +41,7 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	if err := checkOtherMAC(nic, b.MAC); err != nil {
 		return err
 	}
-	p.Record = p.record(nic, b.MAC)
+	p.Record = leasedRecord(p.spec, p.found, nic, b.MAC)
 	wired := nic
 	wired.AllMulticast = nic.AllMulticast || nic.Kind != "veth" // a veth filters no multicast
 	if b.MAC != nic.MAC {
@@ -50,10 +50,9 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.keepNIC(nic)
 	p.wanted.Links = append(p.wanted.Links, wired)
-	p.addLease(nic)
 	p.addWarnings(warnDown(nic)...)
 	p.addWarnings(warnOtherMAC(p.found, nic, p.Record.MAC)...)
-	p.addTaps(nic)
+	p.addTaps(nic, tapOf(p.spec, p.found, nic, p.Record))
 	g := guestfilter.Guest{Addresses: guestAddresses(p.found, nic, p.Record.MAC), Renewed: len(lease.Of(p.found, nic).Leased(6)) > 0, Launcher: owner(p.spec, p.found).UID}
 	if !lowersMTU(p.spec, nic) { // otherwise the rules for MTU drop shorter frames
 		g.Longest = nic.MTU

@@ -53,48 +53,73 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	if guest == gateway {
 		gateway = netstate.DeriveMAC(nic, "router")
 	}
-	p.newRouterRecord(nic, guest, gateway)
+	p.Record = routerRecord(p.spec, p.found, nic, guest, gateway)
 	on.FillRouted(&p.Record)
-	r := router.Routed{Own4: addressesIn(v4), Own6: addressesIn(v6), Sidecar: b.Sidecar, Excluded: b.Excluded}
+	h := hops{own4: addressesIn(v4), own6: addressesIn(v6)}
+	var ends router.Ends
 	if len(v4) > 0 {
-		r.Hop4 = p.Record.IPv4.Server
-		r.Ends = append(r.Ends, router.End{Guest: v4[0].Addr(), Gateway: r.Hop4})
+		h.hop4 = p.Record.IPv4.Server
+		ends = append(ends, router.End{Guest: h.own4[0], Gateway: h.hop4})
 	}
 	if len(v6) > 0 {
-		r.Hop6 = lease.RoutedIPv6
-		r.Ends = append(r.Ends, router.End{Guest: v6[0].Addr(), Gateway: r.Hop6})
+		h.hop6 = lease.RoutedIPv6
+		ends = append(ends, router.End{Guest: h.own6[0], Gateway: h.hop6})
 	}
-	all := slices.Concat(r.Own4, r.Own6)
+	all := slices.Concat(h.own4, h.own6)
 	p.addWarnings(warnRoutedPorts(b.Routed, p.found.Listeners, all)...)
-	p.addWarnings(warnSourceRules(p.found, slices.Concat(v4, v6))...)
+	p.addWarnings(warnSourceRules(p.found, all)...)
 
-	tap := p.addRouter(nic, r.Ends, b.Sidecar != nil)
-	p.handOver(nic, tap, r)
-	if err := p.addRoutesToGuest(tap, r.Ends); err != nil {
+	tap := gatewayTap(p.spec, p.found, nic, p.Record, ends)
+	tap.RouteLocalnet = b.Sidecar != nil
+	p.addRouter(nic, tap, ends)
+	p.handOver(nic, tap, h)
+	if err := p.addRoutesToGuest(tap, ends); err != nil {
 		return err
 	}
+	forwarding, err := p.forwarding(nic, ends, b.MaxConnections, nil)
+	if err != nil {
+		return err
+	}
+	forwarding.Further = slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return slices.Contains(ends.Guests(), a) })
+	if err := checkSources(b.Sidecar, b.Kind(), nic, ends); err != nil {
+		return err
+	}
+	r := router.Routed{Router: forwarding, Sidecar: b.Sidecar, Excluded: b.Excluded,
+		Own4: h.own4, Own6: h.own6, Hop4: h.hop4, Hop6: h.hop6, Sources: sourcesOf(on, ends)}
 	p.olderExchanges, p.ownConnections = r.Older(), r.Own()
-
-	var err error
-	if r.Router, err = p.forwarding(nic, r.Ends, b.MaxConnections, nil); err != nil {
-		return err
-	}
-	r.Further = slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return slices.Contains(r.Ends.Guests(), a) })
-	r.Sources = map[int][]router.Source{}
-	for _, e := range r.Ends {
-		for _, s := range on.Sources(e.Gateway) {
-			r.Sources[version(e.Guest)] = append(r.Sources[version(e.Guest)], router.Source(s))
-		}
-	}
-	if err := checkSources(b.Sidecar, b.Kind(), nic, r.Ends); err != nil {
-		return err
-	}
 	p.makeTables = append(p.makeTables, r.Tables)
-	g := guestfilter.Guest{Addresses: all, Hop: r.Hop4}
+	g := guestfilter.Guest{Addresses: all, Hop: h.hop4}
 	if nic.Ethernet && !nic.NoARP {
-		g.Announced = r.Own4
+		g.Announced = h.own4
 	}
 	return p.addFilter(nic, g)
+}
+
+// hops are the addresses that become the guest's, and those that the namespace gets in their place; zero: the NIC has no
+// address of the family.
+type hops struct {
+	own4, own6 []netip.Addr
+	hop4, hop6 netip.Addr
+}
+
+// of is the namespace's address of the same family.
+func (h hops) of(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return h.hop4
+	}
+	return h.hop6
+}
+
+// sourcesOf are what the namespace's addresses become at the NIC, by the version of IP.
+func sourcesOf(on lease.NIC, ends router.Ends) map[int][]router.Source {
+	sources := map[int][]router.Source{}
+	for _, e := range ends {
+		v := version(e.Guest)
+		for _, s := range on.Sources(e.Gateway) {
+			sources[v] = append(sources[v], router.Source(s))
+		}
+	}
+	return sources
 }
 
 // checkRouted refuses a NIC whose addresses the namespace cannot route to a guest.
@@ -139,9 +164,9 @@ func routedMAC(spec infra.Spec, nic netstate.Link) cache.MAC {
 
 // warnSourceRules warns of policy rules that chose routes by the NIC's addresses, which the namespace's own packets do
 // not have any more when their route is chosen.
-func warnSourceRules(found netstate.Snapshot, own []netip.Prefix) (list texts) {
+func warnSourceRules(found netstate.Snapshot, own []netip.Addr) (list texts) {
 	for _, r := range found.Rules {
-		if r.Source.IsValid() && r.Source.Bits() > 0 && slices.ContainsFunc(own, func(a netip.Prefix) bool { return r.Source.Contains(a.Addr()) }) {
+		if r.Source.IsValid() && r.Source.Bits() > 0 && slices.ContainsFunc(own, r.Source.Contains) {
 			list.add("a policy rule for packets from %v is in force for the guest's packets, and not for the namespace's own", r.Source)
 		}
 	}
@@ -157,8 +182,8 @@ func warnSourceRules(found netstate.Snapshot, own []netip.Prefix) (list texts) {
 //
 // The namespace's own sockets get their IPv4 source from the routes. An IPv6 address that is deprecated is not chosen
 // if there is another one.
-func (p *Plan) handOver(nic, tap netstate.Link, r router.Routed) {
-	for _, hop := range []netip.Addr{r.Hop4, r.Hop6} {
+func (p *Plan) handOver(nic, tap netstate.Link, h hops) {
+	for _, hop := range []netip.Addr{h.hop4, h.hop6} {
 		if !hop.IsValid() {
 			continue
 		}
@@ -190,7 +215,7 @@ func (p *Plan) handOver(nic, tap netstate.Link, r router.Routed) {
 		}
 		p.wanted.Addresses = append(p.wanted.Addresses, a)
 		p.wanted.OffStack = append(p.wanted.OffStack, netstate.OffStack{Link: nic.Index, Address: addr})
-		to := netstate.Route{Link: tap.Index, Table: netstate.TableLocal, Destination: single(addr), PrefSrc: r.Hop(addr),
+		to := netstate.Route{Link: tap.Index, Table: netstate.TableLocal, Destination: single(addr), PrefSrc: h.of(addr),
 			Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic}
 		if addr.Is4() {
 			to.Scope, to.Metric = netstate.ScopeLink, metricTap
@@ -203,7 +228,7 @@ func (p *Plan) handOver(nic, tap netstate.Link, r router.Routed) {
 	routes := routesIn(p.found)
 	for _, route := range p.found.Routes {
 		if route.Uses(nic.Index) && route.Type == netstate.RouteUnicast {
-			p.resource(nic, route, r, routes)
+			p.resource(nic, route, h, routes)
 		}
 	}
 }
@@ -214,9 +239,9 @@ const metricTap = 1
 
 // resource wants the route of the NIC with a source that is the namespace's. Routes that change by themselves are left
 // alone, and so are those that the kernel would not add again.
-func (p *Plan) resource(nic netstate.Link, route netstate.Route, r router.Routed, routes routesOf) {
+func (p *Plan) resource(nic netstate.Link, route netstate.Route, h hops, routes routesOf) {
 	v4 := route.Destination.Addr().Is4()
-	fromGuest := slices.Contains(r.Own4, route.PrefSrc) || slices.Contains(r.Own6, route.PrefSrc)
+	fromGuest := slices.Contains(h.own4, route.PrefSrc) || slices.Contains(h.own6, route.PrefSrc)
 	lost := routes.whyLost(route, nic)
 	if slices.ContainsFunc(route.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index }) {
 		lost = "leads through other links too"
@@ -224,9 +249,9 @@ func (p *Plan) resource(nic netstate.Link, route netstate.Route, r router.Routed
 	switch {
 	case lost != "" && (fromGuest || v4):
 		p.warn("the route to %v %s, and stays as it is: the namespace's own packets get the guest's address there, and no answers", route.Destination, lost)
-	case fromGuest || v4 && !route.PrefSrc.IsValid() && r.Hop4.IsValid():
+	case fromGuest || v4 && !route.PrefSrc.IsValid() && h.hop4.IsValid():
 		p.wanted.Unwanted.Routes = append(p.wanted.Unwanted.Routes, route)
-		route.PrefSrc = r.Hop(route.Destination.Addr())
+		route.PrefSrc = h.of(route.Destination.Addr())
 		p.added.Routes = append(p.added.Routes, route)
 		p.wanted.Routes = append(p.wanted.Routes, route)
 	case lost == "" && route.Protocol != netstate.ProtocolRA && route.ExpiresSeconds == 0:

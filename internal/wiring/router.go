@@ -31,18 +31,16 @@ func lacksIPv6(spec infra.Spec, nic netstate.Link) string {
 	return ""
 }
 
-// newRouterRecord begins the record with the MACs of the guest, of its gateway and of the responder.
-func (p *Plan) newRouterRecord(nic netstate.Link, guest, gateway cache.MAC) {
-	p.Record = p.record(nic, guest)
-	p.Record.GatewayMAC = gateway
-	if !p.spec.Options.NoResponder {
-		p.addResponder(&p.Record, nic)
-	}
+// gatewayTap is the tap of a guest with these addresses, whose gateway it is.
+func gatewayTap(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, r cache.Record, ends router.Ends) netstate.Link {
+	tap, v4 := tapOf(spec, found, nic, r), ends.Has(4)
+	tap.MAC, tap.Forwarding4, tap.AcceptLocal = r.GatewayMAC, v4, v4 && bindingOf(spec.Binding).traits().offStack
+	tap.NoSourceRoutes = v4 // else the guest could choose the way of a connection that is open
+	return tap
 }
 
-// addRouter wants the NIC and the taps, and makes both ways forward. With loopback, the guest answers loopback
-// addresses of the namespace. It returns the guest's tap.
-func (p *Plan) addRouter(nic netstate.Link, ends router.Ends, loopback bool) netstate.Link {
+// addRouter wants the NIC and the taps, and makes both ways forward.
+func (p *Plan) addRouter(nic, tap netstate.Link, ends router.Ends) {
 	v4, v6 := ends.Has(4), ends.Has(6)
 	if v6 {
 		enableIPv6(p.found, p.wanted.Sysctls)
@@ -55,14 +53,10 @@ func (p *Plan) addRouter(nic netstate.Link, ends router.Ends, loopback bool) net
 		nic.Group = netstate.GroupOfNICs
 	}
 	p.wanted.Links = append(p.wanted.Links, nic)
-	p.addTaps(nic)
-	tap := &p.wanted.Links[len(p.wanted.Links)-1]
-	tap.MAC, tap.Forwarding4, tap.AcceptLocal = p.Record.GatewayMAC, v4, v4 && p.binding.traits().offStack
-	tap.NoSourceRoutes = v4 // else the guest could choose the way of a connection that is open
-	if tap.RouteLocalnet = loopback; loopback && v6 {
-		p.wanted.Routes = append(p.wanted.Routes, loopbackRoute(*tap))
+	p.addTaps(nic, tap)
+	if v6 && tap.RouteLocalnet {
+		p.wanted.Routes = append(p.wanted.Routes, loopbackRoute(tap))
 	}
-	return *tap
 }
 
 // addRoutesToGuest gives the tap its link-local address, after its other addresses, and leads the guest's other

@@ -56,7 +56,7 @@ func (b slirp) wire(p *Plan, nic netstate.Link) error {
 	case len(v4) == 0 && len(b.Ports) > 0:
 		return &cache.FieldError{Field: "binding.slirp.ports", Reason: fmt.Sprintf("%s has no IPv4 address, and QEMU forwards no port of IPv6: leave this field out, or want the binding passt or masquerade", nic.Name)}
 	}
-	p.Record = p.record(nic, cmp.Or(b.MAC, guestMAC(p.spec, nic)))
+	p.Record = recordOf(p.spec, p.found, nic, cmp.Or(b.MAC, guestMAC(p.spec, nic)))
 	p.Record.Tap, p.Record.MTU = "", slirpMTU
 	guest := &cache.Slirp{}
 	network4, network6 := b.networks()

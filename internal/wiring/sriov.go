@@ -49,7 +49,7 @@ func (b sriov) wire(p *Plan, nic netstate.Link) error {
 	if !b.MAC.Unicast() { // the NIC's
 		return &cache.FieldError{Field: field + "mac", Reason: fmt.Sprintf("%v is no station's address", b.MAC)}
 	}
-	p.Record = p.record(nic, b.MAC)
+	p.Record = recordOf(p.spec, p.found, nic, b.MAC)
 	p.Record.Tap = ""
 	p.Record.SRIOV = &cache.SRIOV{PCIAddress: b.PCI, VLAN: b.VLAN, Managed: b.Managed}
 	p.addWarnings(warnUnfiltered(p.spec, "the guest can send with every address, and with every MAC that the card lets pass")...)

@@ -93,10 +93,9 @@ func isEdge(network netip.Prefix, a netip.Addr) bool {
 	return network.Bits() < 31 && network.Contains(a) && (a == network.Masked().Addr() || !network.Contains(a.Next()))
 }
 
-// addWithin wants the ways between the tap and a guest whose network the namespace reaches.
+// addWithin wants the ways between the tap, which answers ARP requests for others, and a guest whose network the
+// namespace reaches.
 func (p *Plan) addWithin(tap netstate.Link, n inner) {
-	last := &p.wanted.Links[len(p.wanted.Links)-1] // the tap
-	last.ProxyARP = true
 	// Without a delay: no other station could answer. Where it cannot be set, the first answer takes up to 0.8 s.
 	if delay := netstate.ProxyDelay(p.names.NIC); p.found.Sysctls[delay] != "" && !slices.Contains(p.found.ReadOnly, delay) {
 		p.wanted.Sysctls[netstate.ProxyDelay(tap.Name)] = "0"
