@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/policy"
 	"github.com/guestwire/guestwire/internal/router"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -179,4 +180,35 @@ func refuseSourceRoutes6(found netstate.Snapshot, names netstate.Names, wanted m
 		}
 	}
 	return list
+}
+
+// forwarding is that of the guest. Most is the binding's MaxConnections. Unreached are the addresses that the guest
+// looks for on its link in vain.
+func (p *Plan) forwarding(nic netstate.Link, ends router.Ends, most int, unreached []policy.Range) (t router.Router, err error) {
+	on := p.nicNetworks(nic)
+	t = router.Router{Names: p.names, Unforwarded: unforwarded(p.found, p.names, nic.Index), Ends: ends, Guard: p.spec.Guard, MAC: p.Record.MAC, Most: most, NoARP: nic.NoARP,
+		OtherLinks: map[int][]string{4: on.Forwarders.IPv4, 6: on.Forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums}
+	by := policyOf(p.spec, on)
+	if t.Allowed, err = by.Allowed(ends.Versions()); err != nil {
+		return t, err
+	}
+	if len(t.Allowed) > 0 {
+		p.addWarnings(warnIncomplete(by.Field(), p.found, p.names, ends)...)
+	}
+	t.Pinnable, err = by.Pinnable(ends.Versions(), unreached)
+	p.policy = slices.Concat(t.Allowed, t.Pinnable)
+	return t, err
+}
+
+// checkSources refuses proxies' sources of a family in which the guest has no address.
+func checkSources(s *infra.Sidecar, kind cache.Kind, nic netstate.Link, ends router.Ends) error {
+	if s == nil {
+		return nil
+	}
+	for i, a := range s.Sources {
+		if v := version(a); !ends.Has(v) {
+			return &cache.FieldError{Field: fmt.Sprintf("binding.%s.sidecar.sources[%d]", kind, i), Reason: fmt.Sprintf("%v: %s has no IPv%d address to forward", a, nic.Name, v)}
+		}
+	}
+	return nil
 }

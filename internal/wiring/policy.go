@@ -1,0 +1,32 @@
+package wiring
+
+import (
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/policy"
+)
+
+// policyOf is the policy of the Spec for a NIC with the networks.
+func policyOf(spec infra.Spec, on Networks) policy.Policy {
+	p := policy.Policy{Egress: spec.Egress, Within: spec.EgressWithin, Networks: on.Networks, NextHops: on.NextHops}
+	if spec.DNS != nil {
+		p.Resolvers = spec.DNS.Servers
+	}
+	return p
+}
+
+// checkPolicy refuses a policy that no rule can keep. Another binding of infra.Auto may be able to.
+func checkPolicy(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {
+	by := policyOf(spec, Networks{})
+	if !by.IsSet() {
+		return nil
+	}
+	if found.NoNFTables {
+		return &cache.FieldError{Field: by.Field(), Reason: "this kernel has no nf_tables, which would look up where the guest's connections go: load them (modprobe nf_tables), then take the NIC down if it is wired (Teardown), and call Setup; or leave this field out"}
+	}
+	if !bindingOf(spec.Binding).traits().routes {
+		return &infra.RefusedError{NIC: nic.Name, Binding: spec.Binding.Kind(), Reason: "egress is about connections, and nobody tracks the guest's there"}
+	}
+	return nil
+}
