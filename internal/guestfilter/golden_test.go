@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -114,6 +113,10 @@ var changes = []struct {
 	{"forwarded", func(g *Guest) { g.Launcher = 0 }},
 }
 
+// inputs are the fields of Guest, one by one.
+var inputs = golden.Inputs{Groups: []reflect.Type{reflect.TypeFor[Guest](), reflect.TypeFor[netstate.Names](), reflect.TypeFor[infra.Guard](),
+	reflect.TypeFor[cache.Limits](), reflect.TypeFor[cache.Limit]()}}
+
 // TestGolden compares with testdata the tables of a guest, and what others change in them. Each field of Guest changes
 // alone in one of the others at least, and changes something.
 func TestGolden(t *testing.T) {
@@ -126,8 +129,8 @@ func TestGolden(t *testing.T) {
 	for _, c := range changes {
 		from, g := guests[c.from], guests[c.from]
 		c.edit(&g)
-		names, values := changed(reflect.ValueOf(from), reflect.ValueOf(g), "")
-		diff := diffText(tablesText(from), tablesText(g))
+		names, values := inputs.Changed(from, g)
+		diff := golden.DiffTables(tablesText(from), tablesText(g))
 		if diff == "" {
 			t.Errorf("%s: %v changes nothing", c.from, values)
 		}
@@ -144,7 +147,7 @@ func TestGolden(t *testing.T) {
 	}
 	golden.Compare(t, "changes", text.String())
 
-	for _, field := range fields(reflect.TypeFor[Guest](), "") {
+	for _, field := range inputs.Names(reflect.TypeFor[Guest]()) {
 		if !shown[field] && field != "Guard.Open" {
 			t.Errorf("no guest of changes has another %s alone", field)
 		}
@@ -156,7 +159,7 @@ func TestOpenChangesNothing(t *testing.T) {
 	for _, g := range []Guest{bridged, forwarded, routed} {
 		before := tablesText(g)
 		g.Guard.Open = []infra.Ports{{Protocol: "udp", First: 53}}
-		if diff := diffText(before, tablesText(g)); diff != "" {
+		if diff := golden.DiffTables(before, tablesText(g)); diff != "" {
 			t.Errorf("changes:\n%s", diff)
 		}
 	}
@@ -180,129 +183,6 @@ func tablesText(g Guest) string {
 	return b.String()
 }
 
-// isGroup reports whether the fields of a struct are inputs of their own.
-func isGroup(t reflect.Type) bool {
-	return slices.Contains([]reflect.Type{reflect.TypeFor[Guest](), reflect.TypeFor[netstate.Names](), reflect.TypeFor[infra.Guard](),
-		reflect.TypeFor[cache.Limits](), reflect.TypeFor[cache.Limit]()}, t)
-}
-
-// fields are the names of the inputs.
-func fields(t reflect.Type, name string) (all []string) {
-	if !isGroup(t) {
-		return []string{name[1:]}
-	}
-	for i := range t.NumField() {
-		all = append(all, fields(t.Field(i).Type, name+"."+t.Field(i).Name)...)
-	}
-	return all
-}
-
-// changed are the inputs that differ, and their values.
-func changed(was, is reflect.Value, name string) (names, values []string) {
-	if !isGroup(was.Type()) {
-		if reflect.DeepEqual(was.Interface(), is.Interface()) {
-			return nil, nil
-		}
-		return []string{name[1:]}, []string{fmt.Sprintf("%s %v", name[1:], is.Interface())}
-	}
-	for i := range was.NumField() {
-		n, v := changed(was.Field(i), is.Field(i), name+"."+was.Type().Field(i).Name)
-		names, values = append(names, n...), append(values, v...)
-	}
-	return names, values
-}
-
 const changesHead = `# What other guests change in the tables of bridged.txt. The guests called forwarded and routed are the first two. "-2":
 # rule 2 of a chain goes. "+2": this becomes rule 2. A base chain's rule 0 is its hook, a table's line 0 its name.
 `
-
-// block is a table's head with its sets, or a chain.
-type block struct {
-	name  string // "netdev", "netdev guest"
-	lines []string
-	first int // the number of the first line
-}
-
-// blocks finds them in the text of tables.
-func blocks(text string) (all []block) {
-	family := ""
-	for l := range strings.Lines(text) {
-		words := strings.Fields(l)
-		switch {
-		case words[0] == "table":
-			family = words[1]
-			all = append(all, block{name: family, lines: []string{strings.TrimSuffix(l, " {\n")}})
-		case words[0] == "chain":
-			all = append(all, block{name: family + " " + words[1], first: 1})
-		case words[0] == "}":
-		default:
-			last := &all[len(all)-1]
-			if words[0] == "type" {
-				last.first = 0
-			}
-			last.lines = append(last.lines, strings.TrimSpace(l))
-		}
-	}
-	return all
-}
-
-// diffText is what differs, a line each, below the chain's name.
-func diffText(was, is string) string {
-	var text strings.Builder
-	before, after := blocks(was), blocks(is)
-	find := func(in []block, name string) block {
-		if at := slices.IndexFunc(in, func(b block) bool { return b.name == name }); at >= 0 {
-			return in[at]
-		}
-		return block{name: name}
-	}
-	var gone []string
-	for _, b := range before {
-		if now := find(after, b.name); now.lines != nil {
-			text.WriteString(diffLines(b, now))
-		} else {
-			gone = append(gone, b.name)
-		}
-	}
-	for _, b := range after {
-		if find(before, b.name).lines == nil {
-			text.WriteString(diffLines(block{name: b.name}, b))
-		}
-	}
-	if gone != nil {
-		text.WriteString("gone: " + strings.Join(gone, ", ") + "\n")
-	}
-	return text.String()
-}
-
-func diffLines(was, is block) string {
-	a, b := was.lines, is.lines
-	best := make([][]int, len(a)+1) // lines that stay, of those from there
-	for x := range best {
-		best[x] = make([]int, len(b)+1)
-	}
-	for x := len(a) - 1; x >= 0; x-- {
-		for y := len(b) - 1; y >= 0; y-- {
-			if best[x][y] = max(best[x+1][y], best[x][y+1]); a[x] == b[y] {
-				best[x][y] = best[x+1][y+1] + 1
-			}
-		}
-	}
-	var text strings.Builder
-	for x, y := 0, 0; x < len(a) || y < len(b); {
-		switch {
-		case x < len(a) && y < len(b) && a[x] == b[y]:
-			x, y = x+1, y+1
-		case y == len(b) || x < len(a) && best[x+1][y] >= best[x][y+1]:
-			fmt.Fprintf(&text, "-%d\t%s\n", was.first+x, a[x])
-			x++
-		default:
-			fmt.Fprintf(&text, "+%d\t%s\n", is.first+y, b[y])
-			y++
-		}
-	}
-	if text.Len() == 0 {
-		return ""
-	}
-	return is.name + "\n" + text.String()
-}
