@@ -21,6 +21,9 @@ func (i Inputs) names(t reflect.Type, name string) (all []string) {
 		return []string{name[1:]}
 	}
 	for n := range t.NumField() {
+		if !t.Field(n).IsExported() {
+			continue // computed
+		}
 		all = append(all, i.names(t.Field(n).Type, name+"."+t.Field(n).Name)...)
 	}
 	return all
@@ -39,6 +42,9 @@ func (i Inputs) changed(was, is reflect.Value, name string) (names, values []str
 		return []string{name[1:]}, []string{fmt.Sprintf("%s %v", name[1:], is.Interface())}
 	}
 	for f := range was.NumField() {
+		if !was.Type().Field(f).IsExported() {
+			continue
+		}
 		n, v := i.changed(was.Field(f), is.Field(f), name+"."+was.Type().Field(f).Name)
 		names, values = append(names, n...), append(values, v...)
 	}

@@ -1,0 +1,238 @@
+package router
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/test/golden"
+)
+
+func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func addrs(list ...string) (all []netip.Addr) {
+	for _, a := range list {
+		all = append(all, ip(a))
+	}
+	return all
+}
+
+func prefixes(list ...string) (all []netip.Prefix) {
+	for _, p := range list {
+		all = append(all, netip.MustParsePrefix(p))
+	}
+	return all
+}
+
+// sets are those of a policy, without boxes: the rules are the same whatever these are.
+func sets(name string) []firewall.Destinations {
+	return slices.Concat(firewall.DestinationsOf(name+"-4", 4, nil), firewall.DestinationsOf(name+"-6", 6, nil))
+}
+
+// description is a Masquerade or a Routed.
+type description struct {
+	masquerade Masquerade
+	routed     Routed
+	isRouted   bool
+}
+
+func (d *description) router() *Router {
+	if d.isRouted {
+		return &d.routed.Router
+	}
+	return &d.masquerade.Router
+}
+
+// text is what nft and iptables-restore would load, with the reasons of drops and without their chains.
+func (d description) text() string {
+	tables := d.masquerade.Tables
+	if d.isRouted {
+		tables = d.routed.Tables
+	}
+	var b strings.Builder
+	for _, t := range tables() {
+		if own := len(t.Chains); t.Family.IPTables() == 0 {
+			t = t.Counted(d.router().Names.NIC, true)
+			t.Chains = t.Chains[:own]
+		}
+		b.WriteString(t.String())
+	}
+	return b.String()
+}
+
+func (d description) values() any {
+	if d.isRouted {
+		return d.routed
+	}
+	return d.masquerade
+}
+
+// descriptionOf is the one from which the others of its binding differ.
+func descriptionOf(isRouted bool) description {
+	r := Router{
+		Names: netstate.NamesFor("eth0", ""), MAC: cache.MAC{0x0a, 0x58, 0x0a, 0xf4, 0x01, 0x07}, Unforwarded: []int{4, 6}, Checksums: []int{4, 6},
+	}
+	if isRouted {
+		r.Ends = Ends{{ip("10.244.1.7"), ip("169.254.75.1")}, {ip("fd00:244:1::7"), ip("fd00:a9fe:4b01::1")}}
+		return description{isRouted: true, routed: Routed{
+			Router: r, Own4: addrs("10.244.1.7"), Own6: addrs("fd00:244:1::7"), Hop4: r.Ends[0].Gateway, Hop6: r.Ends[1].Gateway,
+			Sources: map[int][]Source{4: {{Address: ip("10.244.1.7")}}, 6: {{Address: ip("fd00:244:1::7")}}},
+		}}
+	}
+	r.Ends = Ends{{ip("10.0.2.2"), ip("10.0.2.1")}, {ip("fd10:0:2::2"), ip("fd10:0:2::1")}}
+	return description{masquerade: Masquerade{
+		Router: r, Addresses: addrs("10.244.1.7", "fd00:244:1::7"), SourcePorts: ChoosePorts(infra.Masquerade{}, nil, InUse{}),
+	}}
+}
+
+// ofBoth are changes of a description, whatever its binding is: what is said of it, and how it is made.
+var ofBoth = []struct {
+	what string
+	edit func(*Router)
+}{
+	{"another NIC", func(r *Router) { r.Names.NIC = "net1" }},
+	{"another tap", func(r *Router) { r.Names.Tap = "vm1" }},
+	{"another responder", func(r *Router) { r.Names.Responder = "net1-dhcp" }},
+	{"another table", func(r *Router) { r.Names.Table = "guestwire-net1" }},
+	{"IPv4 alone", func(r *Router) { r.Ends = r.Ends[:1] }},
+	{"IPv6 alone", func(r *Router) { r.Ends = r.Ends[1:] }},
+	{"a further address", func(r *Router) { r.Further = addrs("10.244.1.8") }},
+	{"another MAC", func(r *Router) { r.MAC = cache.MAC{2, 0, 0, 0, 0, 0x77} }},
+	{"guard.off", func(r *Router) { r.Guard.Off = true }},
+	{"guard.prefixes", func(r *Router) { r.Guard.Prefixes = prefixes("10.9.0.0/20", "fe80::/64") }},
+	{"guard.open", func(r *Router) { r.Guard.Open = []infra.Ports{{Protocol: "udp", First: 53}} }},
+	{"the most connections", func(r *Router) { r.Most = 7 }},
+	{"a NIC that forwarded IPv4", func(r *Router) { r.Unforwarded = []int{6} }},
+	{"guard.prefixes, a NIC without ARP", func(r *Router) { r.NoARP, r.Guard.Prefixes = true, prefixes("fe80::/64") }},
+	{"a NIC without ARP", func(r *Router) { r.NoARP = true }},
+	{"a policy", func(r *Router) { r.Allowed = sets("egress") }},
+	{"a policy with pins", func(r *Router) { r.Allowed, r.Pinnable = sets("egress"), sets("pinnable") }},
+	{"a policy, checksums of IPv4 alone", func(r *Router) { r.Allowed, r.Checksums = sets("egress"), []int{4} }},
+	{"another link forwards", func(r *Router) { r.OtherLinks = map[int][]string{4: {"net1"}, 6: {"net1", "net2"}} }},
+	{"the whole namespace forwards IPv6", func(r *Router) { r.All6 = true }},
+}
+
+// ofMasquerade and ofRouted are changes of one binding.
+var ofMasquerade = []struct {
+	what string
+	edit func(*Masquerade)
+}{
+	{"another address", func(m *Masquerade) { m.Addresses = addrs("10.244.1.7", "10.244.1.8") }},
+	{"ports", func(m *Masquerade) { m.Ports = []infra.Ports{{First: 80}, {First: 8080, Last: 8081, Guest: 90}} }},
+	{"no ports", func(m *Masquerade) { m.Ports = []infra.Ports{} }},
+	{"excluded ports", func(m *Masquerade) { m.Excluded = []infra.Ports{{First: 22}} }},
+	{"loopback", func(m *Masquerade) { m.Loopback = true }},
+	{"a sidecar", func(m *Masquerade) { m.Sidecar = &infra.Sidecar{Sources: addrs("127.0.0.6", "::6")} }},
+	{"source ports for a guest to whom port 80 is forwarded", func(m *Masquerade) {
+		m.SourcePorts = ChoosePorts(infra.Masquerade{Ports: []infra.Ports{{First: 80}}}, nil, InUse{})
+	}},
+	{"a flow table", func(m *Masquerade) { m.Flows = true }},
+}
+
+var ofRouted = []struct {
+	what string
+	edit func(*Routed)
+}{
+	{"a sidecar", func(r *Routed) { r.Sidecar = &infra.Sidecar{Sources: addrs("127.0.0.6", "::6")} }},
+	{"excluded ports", func(r *Routed) { r.Excluded = []infra.Ports{{First: 22}} }},
+	{"excluded ports, two IPv4 addresses", func(r *Routed) { r.Excluded, r.Own4 = []infra.Ports{{First: 22}}, addrs("10.244.1.7", "10.244.1.8") }},
+	{"two IPv6 addresses", func(r *Routed) { r.Own6 = addrs("fd00:244:1::7", "fd00:244:1::8") }},
+	{"excluded ports, another address of the namespace", func(r *Routed) { r.Excluded, r.Hop4 = []infra.Ports{{First: 22}}, ip("169.254.75.9") }},
+	{"another IPv6 address of the namespace", func(r *Routed) { r.Hop6 = ip("fd00:a9fe:4b01::9") }},
+	{"a source by destination", func(r *Routed) {
+		r.Sources = map[int][]Source{4: {{prefixes("10.9.0.0/16")[0], ip("10.244.1.8")}, {Address: ip("10.244.1.7")}}}
+	}},
+}
+
+// inputs are the fields of the descriptions, one by one.
+var inputs = golden.Inputs{Groups: []reflect.Type{reflect.TypeFor[Masquerade](), reflect.TypeFor[Routed](), reflect.TypeFor[Router](),
+	reflect.TypeFor[netstate.Names](), reflect.TypeFor[infra.Guard](), reflect.TypeFor[infra.Masquerade]()}}
+
+// elsewhere are fields by which no rule here differs: names and fields for guestfilter, and a binding's fields from
+// which wiring computes others.
+var elsewhere = []string{
+	"Router.Names.Moved", "Router.Names.Bridge", "Router.Guard.MACs", "Router.Guard.EtherTypes", "Router.Guard.VLANs",
+	"Masquerade.IPv4", "Masquerade.IPv6", "Masquerade.Guest", "Masquerade.Gateway", "Masquerade.MAC", "Masquerade.NICMAC", "Masquerade.GatewayMAC",
+	"Masquerade.MaxConnections", "Masquerade.Firewall", "Families", "NoNFTables", "NoIPv6AtTap", // the last three: TestIPTables
+}
+
+// TestGolden compares with testdata the tables of both bindings, and what each change makes of them. Each field changes
+// in one of the changes at least.
+func TestGolden(t *testing.T) {
+	var names []string
+	for kind, isRouted := range map[string]bool{"masquerade": false, "routed": true} {
+		t.Run(kind, func(t *testing.T) {
+			var text strings.Builder
+			changed := map[string]bool{}
+			was := descriptionOf(isRouted)
+			change := func(what string, edit func(*description)) {
+				is := descriptionOf(isRouted)
+				edit(&is)
+				fields, _ := inputs.Changed(was.values(), is.values())
+				for _, f := range fields {
+					changed[f] = true
+				}
+				diff := golden.DiffTables(was.text(), is.text())
+				if diff == "" {
+					t.Errorf("%s changes nothing", what)
+				}
+				text.WriteString("\n== " + what + "\n" + diff)
+			}
+			for _, c := range ofBoth {
+				change(c.what, func(d *description) { c.edit(d.router()) })
+			}
+			for _, c := range ofMasquerade {
+				if !isRouted {
+					change(c.what, func(d *description) { c.edit(&d.masquerade) })
+				}
+			}
+			for _, c := range ofRouted {
+				if isRouted {
+					change(c.what, func(d *description) { c.edit(&d.routed) })
+				}
+			}
+			golden.Compare(t, kind+".txt", was.text())
+			golden.Compare(t, kind+".changes", "# What each change makes of "+kind+`.txt. "-2": rule 2 of a chain goes. "+2": this becomes rule 2.`+"\n"+text.String())
+			for _, field := range inputs.Names(reflect.TypeOf(was.values())) {
+				if !changed[field] && !slices.Contains(elsewhere, field) {
+					t.Errorf("no change is about %s", field)
+				}
+			}
+		})
+		names = append(names, kind+".txt")
+	}
+	golden.Only(t, ".txt", append(names, "iptables.txt", "iptables-alone.txt")...)
+}
+
+// TestIPTables: iptables translate, with a table of nftables beside them for what they cannot express, or alone. A guest
+// without IPv6 needs a rule of ip6tables that drops its IPv6, if the tap has IPv6 and nftables does not drop it.
+func TestIPTables(t *testing.T) {
+	d := descriptionOf(false)
+	d.masquerade.Families = []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT}
+	golden.Compare(t, "iptables.txt", d.text())
+	d.masquerade.Ends = d.masquerade.Ends[:1]
+	families := func() (list []firewall.Family) {
+		for _, t := range d.masquerade.Tables() {
+			list = append(list, t.Family)
+		}
+		return list
+	}
+	if have := families(); !slices.Equal(have, []firewall.Family{firewall.Inet, firewall.IPTablesNFT}) {
+		t.Errorf("IPv4 alone: %v", have)
+	}
+	d.masquerade.NoNFTables = true
+	golden.Compare(t, "iptables-alone.txt", d.text())
+	if have := families(); !slices.Equal(have, d.masquerade.Families) {
+		t.Errorf("IPv4 and iptables alone: %v", have)
+	}
+	d.masquerade.NoIPv6AtTap = true
+	if have := families(); !slices.Equal(have, d.masquerade.Families[:1]) {
+		t.Errorf("no IPv6 at the tap: %v", have)
+	}
+}
