@@ -17,7 +17,7 @@ import (
 // kernel that cannot do it is in the record's warnings.
 func TestCompleteChecksums(t *testing.T) {
 	refused := func(spec asked) asked {
-		return withSpec(spec, func(s *asked) { s.Egress = policy("refuse all") })
+		return withSpec(spec, func(s *asked) { s.Egress = egressOf("refuse all") })
 	}
 	by := func(f cache.Firewall) asked {
 		return refused(withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{Firewall: f} }))
@@ -35,7 +35,7 @@ func TestCompleteChecksums(t *testing.T) {
 		"masquerade":            {flannel(), refused(masquerade()), "ip mangle, ip6 mangle", ""},
 		"iptables-nft":          {flannel(), by(cache.FirewallIPTablesNFT), "ip mangle, ip6 mangle", ""},
 		"iptables-legacy":       {flannel(), by(cache.FirewallIPTablesLegacy), "ip mangle, ip6 mangle", ""},
-		"a list within":         {flannel(), withSpec(routed(), func(s *asked) { s.EgressWithin = policy("refuse all") }), "ip mangle, ip6 mangle", ""},
+		"a list within":         {flannel(), withSpec(routed(), func(s *asked) { s.EgressWithin = egressOf("refuse all") }), "ip mangle, ip6 mangle", ""},
 		"a guest of IPv4":       {lan4(), refused(masquerade()), "ip mangle", ""},
 		"no policy":             {flannel(), routed(), "", ""},
 		"no policy, masquerade": {without(), masquerade(), "", ""},
@@ -80,7 +80,7 @@ func TestCompleteChecksums(t *testing.T) {
 // with it. A kernel that cannot do it is in the record's warnings.
 func TestEarlyChecksums(t *testing.T) {
 	refused := func(spec asked) asked {
-		return withSpec(spec, func(s *asked) { s.Egress = policy("refuse all") })
+		return withSpec(spec, func(s *asked) { s.Egress = egressOf("refuse all") })
 	}
 	alone := func(spec asked) asked {
 		return withSpec(spec, func(s *asked) { s.Options.NoResponder = true })

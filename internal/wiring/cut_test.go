@@ -68,7 +68,7 @@ func TestJudge(t *testing.T) {
 			now.Addresses = append(now.Addresses, address("169.254.75.1/32"))
 		}
 		plan := newPlan(t, flannel(), withSpec(spec, func(s *asked) {
-			s.Egress, s.Guard.Prefixes = policy("refuse all"), []netip.Prefix{pfx("10.9.0.0/24")}
+			s.Egress, s.Guard.Prefixes = egressOf("refuse all"), []netip.Prefix{pfx("10.9.0.0/24")}
 		}))
 		have := plan.EgressSets()
 		for i := range have {
@@ -79,7 +79,7 @@ func TestJudge(t *testing.T) {
 		}
 	}
 	wide := newPlan(t, flannel(), withSpec(masquerade(), func(s *asked) {
-		s.Egress, s.Guard.Prefixes = policy("refuse all"), []netip.Prefix{pfx("0.0.0.0/0")}
+		s.Egress, s.Guard.Prefixes = egressOf("refuse all"), []netip.Prefix{pfx("0.0.0.0/0")}
 	}))
 	if is := wide.Judge(flannel(), wide.EgressSets())(ip(behind), netip.MustParseAddrPort("198.51.100.8:443"), 6); !is {
 		t.Error("what the guest may send from is taken for where the guest is")

@@ -608,15 +608,15 @@ var cases = []testCase{
 	})},
 	{"routed-guard-off", flannel(), withSpec(routed(), func(s *asked) { s.Guard.Off = true })},
 	{"routed-egress", flannel(), withSpec(routed(), func(s *asked) {
-		s.Egress = policy("refuse metadata", "allow 198.51.100.0/24 443", "allow nic-networks", "refuse all")
+		s.Egress = egressOf("refuse metadata", "allow 198.51.100.0/24 443", "allow nic-networks", "refuse all")
 	})},
-	{"routed-egress-incomplete", flannelWith(func(s *netstate.Snapshot) { s.Checksums = []int{4} }), withSpec(routed(), func(s *asked) { s.EgressWithin = policy("refuse all") })},
+	{"routed-egress-incomplete", flannelWith(func(s *netstate.Snapshot) { s.Checksums = []int{4} }), withSpec(routed(), func(s *asked) { s.EgressWithin = egressOf("refuse all") })},
 	{"routed-egress-early", flannelWith(func(s *netstate.Snapshot) { s.EarlyChecksums, s.ClearsChecksums = true, true }), withSpec(routed(), func(s *asked) {
-		s.Egress = policy("refuse metadata", "allow 198.51.100.0/24 443", "allow nic-networks", "refuse all")
+		s.Egress = egressOf("refuse metadata", "allow 198.51.100.0/24 443", "allow nic-networks", "refuse all")
 	})},
-	{"masquerade-egress", lan4(), withSpec(masquerade(), func(s *asked) { s.Egress = policy("refuse private", "refuse all 25", "allow all") })},
+	{"masquerade-egress", lan4(), withSpec(masquerade(), func(s *asked) { s.Egress = egressOf("refuse private", "refuse all 25", "allow all") })},
 	{"masquerade-egress-iptables", lan4(), withSpec(masquerade(), func(s *asked) {
-		s.Binding, s.Egress = infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}, policy("refuse all")
+		s.Binding, s.Egress = infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}, egressOf("refuse all")
 	})},
 	{"routed-limits-mtu", flannel(), withSpec(routed(), func(s *asked) { limited(s); s.MTU = 1400 })},
 	{"routed-several-addresses", netstate.Snapshot{

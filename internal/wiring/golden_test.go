@@ -54,7 +54,7 @@ func TestGoldenChanges(t *testing.T) {
 		return withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{Ports: ports} })
 	}
 	egress := func(entries ...string) asked {
-		return withSpec(masquerade(), func(s *asked) { s.Egress = policy(entries...) })
+		return withSpec(masquerade(), func(s *asked) { s.Egress = egressOf(entries...) })
 	}
 	var text strings.Builder
 	for _, c := range []struct {
@@ -68,7 +68,7 @@ func TestGoldenChanges(t *testing.T) {
 		{"a port", forwarding(infra.Ports{First: 80}), forwarding(infra.Ports{First: 80}, infra.Ports{First: 443})},
 		{"a port that becomes another", forwarding(infra.Ports{First: 80}), forwarding(infra.Ports{First: 80, Guest: 8080})},
 		{"another port", forwarding(infra.Ports{First: 80, Guest: 8080}), forwarding(infra.Ports{First: 80, Last: 82, Guest: 9090})},
-		{"a list within", egress("allow 10.0.0.0/8 443", "refuse all"), withSpec(egress("allow 10.0.0.0/8 443", "refuse all"), func(s *asked) { s.EgressWithin = policy("refuse 10.9.0.0/16", "allow all") })},
+		{"a list within", egress("allow 10.0.0.0/8 443", "refuse all"), withSpec(egress("allow 10.0.0.0/8 443", "refuse all"), func(s *asked) { s.EgressWithin = egressOf("refuse 10.9.0.0/16", "allow all") })},
 		{"another destination", egress("allow 10.0.0.0/8 443", "refuse all"), egress("allow 10.0.0.0/8 443", "allow 192.0.2.1 53/udp", "refuse all")},
 	} {
 		k := wire(t, newPlan(t, flannel(), c.from), flannel())
