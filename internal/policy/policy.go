@@ -1,6 +1,6 @@
-// Package policy computes where a guest may open connections. It takes the lists of a Spec and what their names mean in a
-// namespace, and returns the sets of destinations by which rules decide. It also judges, by these sets, the connections
-// that are open already. It is pure, and knows no rule.
+// Package policy computes where a guest may open connections. It takes the lists of a Spec and what their names mean in
+// a namespace, and returns the sets of destinations by which rules decide. It also judges, by these sets, the
+// connections that are open already. It is pure, and knows no rule.
 package policy
 
 import (

@@ -210,8 +210,8 @@ func TestGolden(t *testing.T) {
 	golden.Only(t, ".txt", append(names, "iptables.txt", "iptables-alone.txt")...)
 }
 
-// TestIPTables: iptables translate, with a table of nftables beside them for what they cannot express, or alone. A guest
-// without IPv6 needs a rule of ip6tables that drops its IPv6, if the tap has IPv6 and nftables does not drop it.
+// TestIPTables: iptables translate, with a table of nftables beside them for what they cannot express, or alone. A
+// guest without IPv6 needs a rule of ip6tables that drops its IPv6, if the tap has IPv6 and nftables does not drop it.
 func TestIPTables(t *testing.T) {
 	d := descriptionOf(false)
 	d.masquerade.Families = []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT}

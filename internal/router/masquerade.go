@@ -272,8 +272,8 @@ func (t Masquerade) opening() []firewall.Rule {
 	return append(rules, rule(drop(firewall.NoPorts)))
 }
 
-// source hides the guest's address, and chooses the source ports of the guest's connections: see SourcePorts. Packets to
-// the guest from an address that the guest cannot answer get the gateway's address as their source.
+// source hides the guest's address, and chooses the source ports of the guest's connections: see SourcePorts. Packets
+// to the guest from an address that the guest cannot answer get the gateway's address as their source.
 func (t Masquerade) source() []firewall.Rule {
 	from, out := t.fromGuest(), firewall.OutInterface{Name: t.Names.NIC}
 	var rules []firewall.Rule

@@ -67,8 +67,8 @@ func (l losses) has(kind, what string) bool {
 // losses are those of the record.
 func (p *Plan) losses() losses { return p.Record.Losses }
 
-// weigh is the losses' weight, and more for a masquerade: that it hides the NIC's address counts more than what else can
-// be lost, except a family.
+// weigh is the losses' weight, and more for a masquerade: that it hides the NIC's address counts more than what else
+// can be lost, except a family.
 func (p *Plan) weigh() int {
 	const hidden = 1 << 19
 	if t := p.binding.traits(); t.routes && !t.offStack {
@@ -287,8 +287,8 @@ func sharedLosses(found netstate.Snapshot, nic netstate.Link) (list losses) {
 // isInner reports whether the link leads nowhere, so that its addresses are reached by the other links.
 func isInner(link netstate.Link) bool { return link.Loopback || link.Kind == "dummy" }
 
-// familyLosses are a family of which the NIC has no address, though the namespace sends by it: the addresses are another
-// link's, such as the loopback's (unnumbered, BGP to the host).
+// familyLosses are a family of which the NIC has no address, though the namespace sends by it: the addresses are
+// another link's, such as the loopback's (unnumbered, BGP to the host).
 func familyLosses(found netstate.Snapshot, nic netstate.Link, of int) (list losses) {
 	on := lease.Of(found, nic)
 	v4, v6 := on.Addresses()

@@ -250,8 +250,8 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	return p, nil
 }
 
-// offStackOf is what the journal needs of OffStack, so that other journals do not depend on the time at which an address
-// was added.
+// offStackOf is what the journal needs of OffStack, so that other journals do not depend on the time at which an
+// address was added.
 func offStackOf(found netstate.Snapshot, nic netstate.Link, t traits) (own []netstate.OffStack) {
 	for _, o := range found.OffStack {
 		if t.offStack && o.Link == nic.Index && !o.Tentative {

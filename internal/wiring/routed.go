@@ -95,8 +95,8 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	return p.addFilter(nic, g)
 }
 
-// hops are the addresses that become the guest's, and those that the namespace gets in their place; zero: the NIC has no
-// address of the family.
+// hops are the addresses that become the guest's, and those that the namespace gets in their place; zero: the NIC has
+// no address of the family.
 type hops struct {
 	own4, own6 []netip.Addr
 	hop4, hop6 netip.Addr

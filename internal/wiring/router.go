@@ -117,9 +117,9 @@ func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends router.Ends) error {
 // metricPrefix is the metric that the kernel gives to an IPv6 route without one.
 const metricPrefix = 1024
 
-// loopbackRoute lets the guest's answers to ::1 into the namespace. They arrive for the gateway, and are translated back
-// to the loopback address. The kernel needs a route through the tap itself (ip6_route_input looks the route up by the
-// incoming link). For IPv4 the tap's RouteLocalnet does the same.
+// loopbackRoute lets the guest's answers to ::1 into the namespace. They arrive for the gateway, and are translated
+// back to the loopback address. The kernel needs a route through the tap itself (ip6_route_input looks the route up by
+// the incoming link). For IPv4 the tap's RouteLocalnet does the same.
 func loopbackRoute(tap netstate.Link) netstate.Route {
 	return netstate.Route{
 		Link: tap.Index, Table: netstate.TableLocal, Destination: single(netip.IPv6Loopback()),
