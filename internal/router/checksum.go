@@ -16,16 +16,16 @@ import (
 // The rule comes before all others, before fragments are put together too: the kernel moves the headers of IPv6 then,
 // and what the virtio header says of them becomes wrong. The rule leaves out packets that are cut into segments. The
 // kernel drops such a packet if its checksum is not to be where its protocol has it.
-func (t Router) completeChecksums() (tables []firewall.Table) {
-	for _, e := range t.Ends {
+func (r Router) completeChecksums() (tables []firewall.Table) {
+	for _, e := range r.Ends {
 		v := version(e.Guest)
-		if len(t.Allowed) == 0 || !slices.Contains(t.Checksums, v) {
+		if len(r.Allowed) == 0 || !slices.Contains(r.Checksums, v) {
 			continue
 		}
 		family := map[int]firewall.Family{4: firewall.Mangle4, 6: firewall.Mangle6}[v]
-		tables = append(tables, firewall.Table{Family: family, Name: t.Names.Table, Chains: []firewall.Chain{{
-			Name: t.Names.Table, Type: "filter", Hook: firewall.Prerouting, Priority: firewall.BeforeDefrag,
-			Rules: []firewall.Rule{rule(firewall.CompleteChecksum{}, t.fromGuest())},
+		tables = append(tables, firewall.Table{Family: family, Name: r.Names.Table, Chains: []firewall.Chain{{
+			Name: r.Names.Table, Type: "filter", Hook: firewall.Prerouting, Priority: firewall.BeforeDefrag,
+			Rules: []firewall.Rule{rule(firewall.CompleteChecksum{}, r.fromGuest())},
 		}}})
 	}
 	return tables

@@ -40,30 +40,30 @@ func HopConnections(own, hop netip.Addr) []netstate.Op {
 }
 
 // Older are the UDP exchanges with ports that a masquerade forwards. A sidecar's proxies take what the network sends.
-func (t Masquerade) Older() []netstate.Op {
-	if t.Sidecar != nil {
+func (m Masquerade) Older() []netstate.Op {
+	if m.Sidecar != nil {
 		return nil
 	}
 	var forwarded portSet
-	if t.Ports == nil {
+	if m.Ports == nil {
 		forwarded.add(span{1, 65535})
 	}
-	forwarded.include(t.Ports, "udp")
-	forwarded.remove(t.Excluded, "udp")
-	return untranslated(t.forwardedAddresses(), forwarded.udp())
+	forwarded.include(m.Ports, "udp")
+	forwarded.remove(m.Excluded, "udp")
+	return untranslated(m.forwardedAddresses(), forwarded.udp())
 }
 
 // Older are the UDP exchanges with ports that a routed binding leaves to the namespace.
-func (t Routed) Older() []netstate.Op {
+func (r Routed) Older() []netstate.Op {
 	var excluded portSet
-	excluded.include(t.Excluded, "udp")
-	return untranslated(slices.Concat(t.Own4, t.Own6), excluded.udp())
+	excluded.include(r.Excluded, "udp")
+	return untranslated(slices.Concat(r.Own4, r.Own6), excluded.udp())
 }
 
 // Own are the connections of a routed binding's addresses.
-func (t Routed) Own() (ops []netstate.Op) {
-	for _, a := range slices.Concat(t.Own4, t.Own6) {
-		ops = append(ops, HopConnections(a, t.Hop(a))...)
+func (r Routed) Own() (ops []netstate.Op) {
+	for _, a := range slices.Concat(r.Own4, r.Own6) {
+		ops = append(ops, HopConnections(a, r.Hop(a))...)
 	}
 	return ops
 }

@@ -8,13 +8,13 @@ import (
 )
 
 // destinations is the chain of what the guest opens: it returns if the guest may.
-func (t Router) destinations() firewall.Chain {
+func (r Router) destinations() firewall.Chain {
 	c := firewall.Chain{Name: "egress"}
 	allow := firewall.Return{}
-	for _, s := range t.Allowed {
+	for _, s := range r.Allowed {
 		c.Rules = append(c.Rules, rule(allow, firewall.IP{Version: s.Version}, s.Lookup()))
 	}
-	for _, s := range t.Pinnable { // a set that the kernel replaces is empty for a moment, in which nothing is pinnable
+	for _, s := range r.Pinnable { // a set that the kernel replaces is empty for a moment, in which nothing is pinnable
 		v := s.Version
 		c.Rules = append(c.Rules, rule(allow, firewall.IP{Version: v}, s.Lookup(), firewall.InDestinations{Version: v, Set: firewall.PinSet(v)}))
 	}
@@ -23,8 +23,8 @@ func (t Router) destinations() firewall.Chain {
 }
 
 // pins are the sets of what is pinned.
-func (t Router) pins() (sets []firewall.Set) {
-	for _, s := range t.Pinnable {
+func (r Router) pins() (sets []firewall.Set) {
+	for _, s := range r.Pinnable {
 		if s.AllPorts {
 			continue
 		}
@@ -39,34 +39,34 @@ func allowedChain() firewall.Chain {
 }
 
 // addEgress adds the sets and the chain to a table that has a chain with the rules of checked.
-func (t Router) addEgress(table *firewall.Table) {
-	if len(t.Allowed) == 0 {
+func (r Router) addEgress(table *firewall.Table) {
+	if len(r.Allowed) == 0 {
 		return
 	}
-	table.Destinations = slices.Concat(t.Allowed, t.Pinnable)
-	table.Sets = append(table.Sets, t.pins()...)
-	table.Chains = append(table.Chains, t.destinations(), allowedChain(), t.behindTap(), t.unanswered())
+	table.Destinations = slices.Concat(r.Allowed, r.Pinnable)
+	table.Sets = append(table.Sets, r.pins()...)
+	table.Chains = append(table.Chains, r.destinations(), allowedChain(), r.behindTap(), r.unanswered())
 }
 
 // sourceRoutes drops the guest's packets with a routing header before they are routed. The namespace would send such a
 // packet on to a destination of the guest's choice, which no rule has checked.
-func (t Router) sourceRoutes() []firewall.Rule {
-	if len(t.Allowed) == 0 || !t.has(6) {
+func (r Router) sourceRoutes() []firewall.Rule {
+	if len(r.Allowed) == 0 || !r.has(6) {
 		return nil
 	}
-	return []firewall.Rule{rule(drop(firewall.ExtensionHeader), t.fromGuest(), firewall.IP{Version: 6}, firewall.RoutingHeader{})}
+	return []firewall.Rule{rule(drop(firewall.ExtensionHeader), r.fromGuest(), firewall.IP{Version: 6}, firewall.RoutingHeader{})}
 }
 
 // checked looks up what the guest sends before the other side has answered: each packet, as another list may hold by
 // then. A connection that connection tracking expects, as of FTP, is looked up like any other one; an ICMP error
 // belongs to the connection that it is about, see unanswered. The first packet of what is allowed is counted. Packets
 // that go back to the guest's tap are no egress: see behindTap.
-func (t Router) checked(more ...firewall.Match) []firewall.Rule {
-	if len(t.Allowed) == 0 {
+func (r Router) checked(more ...firewall.Match) []firewall.Rule {
+	if len(r.Allowed) == 0 {
 		return nil
 	}
-	toTap := append(slices.Clone(more), t.toTap())
-	out := append(slices.Clone(more), firewall.OutInterface{Name: t.Names.Tap, Inverted: true})
+	toTap := append(slices.Clone(more), r.toTap())
+	out := append(slices.Clone(more), firewall.OutInterface{Name: r.Names.Tap, Inverted: true})
 	with := func(v firewall.Verdict, m ...firewall.Match) firewall.Rule { return rule(v, slices.Concat(out, m)...) }
 	noError := []firewall.Match{firewall.Protocol{Number: firewall.ProtocolICMP, Inverted: true}, firewall.Protocol{Number: firewall.ProtocolICMPv6, Inverted: true}}
 	return []firewall.Rule{
@@ -91,7 +91,7 @@ const protocolDCCP = 33
 // authenticated matches IPv6 packets with an authentication header (RFC 4302). For nf_tables that is the packet's
 // protocol (nft_set_pktinfo_ipv6 in net/netfilter), and for connection tracking the one behind it. So no rule sees
 // where such a packet begins a connection.
-func (t Router) authenticated() []firewall.Match {
+func (r Router) authenticated() []firewall.Match {
 	const protocolAH = 51
 	return []firewall.Match{firewall.IP{Version: 6}, firewall.Protocol{Number: protocolAH}}
 }
@@ -100,26 +100,26 @@ func (t Router) authenticated() []firewall.Match {
 // forgotten: the kernel calls each of its packets established. A guest can make the other side forget at any time. So
 // the beginning is looked up like that of a new connection, and counts for MaxConnections' rate, in both directions. It
 // comes before what accepts established connections.
-func (t Router) reopened() []firewall.Rule {
+func (r Router) reopened() []firewall.Rule {
 	known := firewall.State{States: firewall.Established}
 	begins := func(v firewall.Verdict, protocol uint8, sign firewall.Match, more ...firewall.Match) firewall.Rule {
 		return rule(v, append(more, firewall.Protocol{Number: protocol}, sign, known)...)
 	}
 	var rules []firewall.Rule
-	if len(t.Allowed) > 0 {
-		out := []firewall.Match{t.fromGuest(), firewall.OutInterface{Name: t.Names.Tap, Inverted: true}}
+	if len(r.Allowed) > 0 {
+		out := []firewall.Match{r.fromGuest(), firewall.OutInterface{Name: r.Names.Tap, Inverted: true}}
 		look := firewall.Jump{Chain: "egress"}
 		rules = append(rules,
 			begins(look, firewall.ProtocolTCP, synAlone, out...),
 			begins(look, firewall.ProtocolSCTP, initSCTP, out...),
 			begins(look, protocolDCCP, askDCCP, out...))
-		if t.has(6) {
-			rules = append(rules, rule(look, slices.Concat(out, t.authenticated(), []firewall.Match{known})...))
+		if r.has(6) {
+			rules = append(rules, rule(look, slices.Concat(out, r.authenticated(), []firewall.Match{known})...))
 		}
 	}
 	return append(rules,
-		begins(firewall.Jump{Chain: "outgoing"}, firewall.ProtocolTCP, synAlone, t.fromGuest()),
-		begins(firewall.Jump{Chain: "incoming"}, firewall.ProtocolTCP, synAlone, t.toTap(), firewall.InInterface{Name: t.Names.Tap, Inverted: true}))
+		begins(firewall.Jump{Chain: "outgoing"}, firewall.ProtocolTCP, synAlone, r.fromGuest()),
+		begins(firewall.Jump{Chain: "incoming"}, firewall.ProtocolTCP, synAlone, r.toTap(), firewall.InInterface{Name: r.Names.Tap, Inverted: true}))
 }
 
 // unansweredChain looks up the guest's ICMP errors about connections of its own that nobody has answered: an error
@@ -127,9 +127,9 @@ func (t Router) reopened() []firewall.Rule {
 // others that their first packet failed.
 const unansweredChain = "unanswered"
 
-func (t Router) unanswered() firewall.Chain {
+func (r Router) unanswered() firewall.Chain {
 	c := firewall.Chain{Name: unansweredChain}
-	for _, p := range t.sources() {
+	for _, p := range r.sources() {
 		c.Rules = append(c.Rules, rule(firewall.Jump{Chain: "egress"}, firewall.IP{Version: version(p.Addr())}, firewall.Origin{Prefix: p}))
 	}
 	return c
@@ -139,9 +139,9 @@ func (t Router) unanswered() firewall.Chain {
 // would be a connection that the host has opened, and the guest's packets to the host its answers.
 const behindTapChain = "own-source"
 
-func (t Router) behindTap() firewall.Chain {
+func (r Router) behindTap() firewall.Chain {
 	c := firewall.Chain{Name: behindTapChain}
-	for _, p := range t.sources() {
+	for _, p := range r.sources() {
 		if p.Bits() >= syntax.MinNetwork { // no route leads to a shorter one: see routeGuardPrefixes
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: version(p.Addr())}, firewall.Source{Prefix: p}))
 		}
@@ -154,8 +154,8 @@ func (t Router) behindTap() firewall.Chain {
 // guest is cut, the other side's next packet may come before the guest's. Connection tracking would take the rest of
 // the connection for one that others have opened, and the guest's packets for answers. UDP has no such beginning. Where
 // an authentication header hides the beginning, the packet is dropped.
-func (t Router) resumed(more ...firewall.Match) []firewall.Rule {
-	if len(t.Allowed) == 0 {
+func (r Router) resumed(more ...firewall.Match) []firewall.Rule {
+	if len(r.Allowed) == 0 {
 		return nil
 	}
 	const chunk, initiation = 12, 1 // where the type of the first chunk is, and INIT (RFC 9260 section 3.2)
@@ -166,8 +166,8 @@ func (t Router) resumed(more ...firewall.Match) []firewall.Rule {
 		of(firewall.ProtocolTCP, firewall.Opening{Inverted: true}),
 		of(firewall.ProtocolSCTP, firewall.Bytes{Header: firewall.Transport, Offset: chunk, Value: []byte{initiation}, Inverted: true}),
 	}
-	if t.has(6) {
-		rules = append(rules, rule(drop(firewall.NoConnection), slices.Concat(more, t.authenticated())...))
+	if r.has(6) {
+		rules = append(rules, rule(drop(firewall.NoConnection), slices.Concat(more, r.authenticated())...))
 	}
 	return rules
 }

@@ -9,14 +9,14 @@ import (
 )
 
 // toNeighbours limits the next hops and sources of what the guest sends through the namespace.
-func (t Router) toNeighbours() []firewall.Rule {
-	return append([]firewall.Rule{rule(firewall.Jump{Chain: "next-hop"}, firewall.OutInterface{Name: t.Names.Tap, Inverted: true})}, t.fromNeighbours()...)
+func (r Router) toNeighbours() []firewall.Rule {
+	return append([]firewall.Rule{rule(firewall.Jump{Chain: "next-hop"}, firewall.OutInterface{Name: r.Names.Tap, Inverted: true})}, r.fromNeighbours()...)
 }
 
 // fromNeighbours limits the sources for which the namespace has to ask when it answers the guest.
-func (t Router) fromNeighbours() []firewall.Rule {
+func (r Router) fromNeighbours() []firewall.Rule {
 	var rules []firewall.Rule
-	for _, p := range t.manySources() {
+	for _, p := range r.manySources() {
 		rules = append(rules, rule(firewall.Jump{Chain: "from-source"}, firewall.IP{Version: version(p.Addr())}, firewall.Source{Prefix: p}))
 	}
 	return rules
@@ -25,10 +25,10 @@ func (t Router) fromNeighbours() []firewall.Rule {
 // manySources are prefixes with more than guestfilter.MostSources link-local addresses of the guest. Other addresses
 // are routed by way of the guest's own, so the namespace asks for none of them. Without a guard nothing limits the
 // sources.
-func (t Router) manySources() []netip.Prefix {
+func (r Router) manySources() []netip.Prefix {
 	var list []netip.Prefix
-	for _, p := range t.Guard.Prefixes {
-		if p.Addr().IsLinkLocalUnicast() && t.has(version(p.Addr())) && guestfilter.HasMany(p) {
+	for _, p := range r.Guard.Prefixes {
+		if p.Addr().IsLinkLocalUnicast() && r.has(version(p.Addr())) && guestfilter.HasMany(p) {
 			list = append(list, p)
 		}
 	}
@@ -36,13 +36,13 @@ func (t Router) manySources() []netip.Prefix {
 }
 
 // limitNeighbours adds the sets and chains of toNeighbours.
-func (t Router) limitNeighbours(table *firewall.Table) {
+func (r Router) limitNeighbours(table *firewall.Table) {
 	limit := func(chain, set string, size int, parts map[int]firewall.Part) {
 		c := firewall.Chain{Name: chain}
-		if t.NoARP && chain == "next-hop" {
-			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.OutInterface{Name: t.Names.NIC}))
+		if r.NoARP && chain == "next-hop" {
+			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.OutInterface{Name: r.Names.NIC}))
 		}
-		for _, e := range t.Ends {
+		for _, e := range r.Ends {
 			v := version(e.Guest)
 			name := fmt.Sprintf("%s-%d", set, v)
 			table.Sets = append(table.Sets, firewall.Set{Name: name, Of: parts[v], Size: size, Milliseconds: guestfilter.NeighbourLife})
@@ -52,7 +52,7 @@ func (t Router) limitNeighbours(table *firewall.Table) {
 		table.Chains = append(table.Chains, c)
 	}
 	limit("next-hop", "next-hops", mostNextHops, map[int]firewall.Part{4: firewall.NextHop4, 6: firewall.NextHop6})
-	if len(t.manySources()) > 0 {
+	if len(r.manySources()) > 0 {
 		limit("from-source", "sources", guestfilter.MostSources, map[int]firewall.Part{4: firewall.SourceAddress4, 6: firewall.SourceAddress6})
 	}
 }

@@ -8,22 +8,22 @@ import (
 const otherLinkChain = "other-link"
 
 // toOtherLinks sends what leaves by another link than the NIC to the chain of otherLinks.
-func (t Router) toOtherLinks(more ...firewall.Match) firewall.Rule {
-	return rule(firewall.Jump{Chain: otherLinkChain}, append(more, firewall.OutInterface{Name: t.Names.NIC, Inverted: true})...)
+func (r Router) toOtherLinks(more ...firewall.Match) firewall.Rule {
+	return rule(firewall.Jump{Chain: otherLinkChain}, append(more, firewall.OutInterface{Name: r.Names.NIC, Inverted: true})...)
 }
 
 // otherLinks refuses what would leave by a link whose answers do not come back.
-func (t Router) otherLinks() firewall.Chain {
+func (r Router) otherLinks() firewall.Chain {
 	c := firewall.Chain{Name: otherLinkChain, Rules: []firewall.Rule{
 		rule(firewall.Return{}, firewall.OutGroup{Group: netstate.GroupOfNICs, Mask: netstate.RouterMask}),
 	}}
-	for _, e := range t.Ends {
+	for _, e := range r.Ends {
 		v := version(e.Guest)
-		if v == 6 && t.All6 {
+		if v == 6 && r.All6 {
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: 6}))
 			continue
 		}
-		for _, name := range t.OtherLinks[v] {
+		for _, name := range r.OtherLinks[v] {
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.OutInterface{Name: name}))
 		}
 	}
@@ -32,6 +32,6 @@ func (t Router) otherLinks() firewall.Chain {
 }
 
 // addOtherLinks adds the chain of otherLinks.
-func (t Router) addOtherLinks(table *firewall.Table) {
-	table.Chains = append(table.Chains, t.otherLinks())
+func (r Router) addOtherLinks(table *firewall.Table) {
+	table.Chains = append(table.Chains, r.otherLinks())
 }

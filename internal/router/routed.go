@@ -29,79 +29,79 @@ type Source struct {
 }
 
 // Hop is the namespace's address of the same family.
-func (t Routed) Hop(a netip.Addr) netip.Addr {
+func (r Routed) Hop(a netip.Addr) netip.Addr {
 	if a.Is4() {
-		return t.Hop4
+		return r.Hop4
 	}
-	return t.Hop6
+	return r.Hop6
 }
 
 // Tables are those of nftables.
-func (t Routed) Tables() []firewall.Table { return append(t.completeChecksums(), t.table()) }
+func (r Routed) Tables() []firewall.Table { return append(r.completeChecksums(), r.table()) }
 
-func (t Routed) table() firewall.Table {
+func (r Routed) table() firewall.Table {
 	chains := []firewall.Chain{
-		{Name: "first", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: t.first()},
-		{Name: "through", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: t.through()},
-		{Name: "output", Type: "filter", Hook: firewall.Output, Priority: firewall.Filter, Rules: t.output()},
-		{Name: "source", Type: "nat", Hook: firewall.Postrouting, Priority: firewall.SrcNAT, Rules: t.source()},
-		{Name: "last", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.SrcNAT + 1, Rules: t.last()},
-		{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: t.toNamespace(t.toProxies()...)},
+		{Name: "first", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: r.first()},
+		{Name: "through", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: r.through()},
+		{Name: "output", Type: "filter", Hook: firewall.Output, Priority: firewall.Filter, Rules: r.output()},
+		{Name: "source", Type: "nat", Hook: firewall.Postrouting, Priority: firewall.SrcNAT, Rules: r.source()},
+		{Name: "last", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.SrcNAT + 1, Rules: r.last()},
+		{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: r.toNamespace(r.toProxies()...)},
 	}
-	if !t.Guard.Off {
-		chains = append(chains, firewall.Chain{Name: "errors", Rules: t.errors()})
+	if !r.Guard.Off {
+		chains = append(chains, firewall.Chain{Name: "errors", Rules: r.errors()})
 	}
 	chains = append(chains,
-		firewall.Chain{Name: "accepted", Rules: t.accepted()},
-		firewall.Chain{Name: "opening", Rules: t.opening()},
-		firewall.Chain{Name: "opened", Rules: append(t.resumed(firewall.Unconfirmed{}), rule(firewall.Jump{Chain: "incoming"}, firewall.Unconfirmed{}))},
-		firewall.Chain{Name: "related", Rules: t.related()},
-		firewall.Chain{Name: "outgoing", Rules: t.limit()},
-		firewall.Chain{Name: "incoming", Rules: t.limit()})
-	if len(t.Excluded) > 0 {
+		firewall.Chain{Name: "accepted", Rules: r.accepted()},
+		firewall.Chain{Name: "opening", Rules: r.opening()},
+		firewall.Chain{Name: "opened", Rules: append(r.resumed(firewall.Unconfirmed{}), rule(firewall.Jump{Chain: "incoming"}, firewall.Unconfirmed{}))},
+		firewall.Chain{Name: "related", Rules: r.related()},
+		firewall.Chain{Name: "outgoing", Rules: r.limit()},
+		firewall.Chain{Name: "incoming", Rules: r.limit()})
+	if len(r.Excluded) > 0 {
 		chains = append(chains,
-			firewall.Chain{Name: "excluded", Type: "nat", Hook: firewall.Prerouting, Priority: firewall.DstNAT, Rules: t.ownPorts(firewall.InInterface{Name: t.Names.NIC})},
-			firewall.Chain{Name: "own-excluded", Type: "nat", Hook: firewall.Output, Priority: firewall.DstNAT, Rules: t.ownPorts()})
+			firewall.Chain{Name: "excluded", Type: "nat", Hook: firewall.Prerouting, Priority: firewall.DstNAT, Rules: r.ownPorts(firewall.InInterface{Name: r.Names.NIC})},
+			firewall.Chain{Name: "own-excluded", Type: "nat", Hook: firewall.Output, Priority: firewall.DstNAT, Rules: r.ownPorts()})
 	}
-	chains = append(chains, t.loopbacks()...)
-	chains = append(chains, t.completedSources()...)
-	table := firewall.Table{Family: firewall.Inet, Name: t.Names.Table, Chains: chains}
-	t.limitNeighbours(&table)
-	t.addEgress(&table)
-	t.addOtherLinks(&table)
+	chains = append(chains, r.loopbacks()...)
+	chains = append(chains, r.completedSources()...)
+	table := firewall.Table{Family: firewall.Inet, Name: r.Names.Table, Chains: chains}
+	r.limitNeighbours(&table)
+	r.addEgress(&table)
+	r.addOtherLinks(&table)
 	return table
 }
 
 // toProxies accepts what a proxy's rule has sent to the namespace. The proxy's own connections are not the guest's, so
 // Spec.Egress could not check them, and with it no proxy is reached.
-func (t Routed) toProxies() []firewall.Rule {
-	if len(t.Allowed) > 0 {
+func (r Routed) toProxies() []firewall.Rule {
+	if len(r.Allowed) > 0 {
 		return nil
 	}
-	return []firewall.Rule{rule(firewall.Goto{Chain: "accepted"}, t.fromGuest(), firewall.Translated{})}
+	return []firewall.Rule{rule(firewall.Goto{Chain: "accepted"}, r.fromGuest(), firewall.Translated{})}
 }
 
 // first is before connections are tracked and packets are routed. The gateway's addresses are for the guest and the
 // namespace's own processes, as in Masquerade.toNamespace: no link but the tap and the loopback brings packets for
 // them. Neighbour discovery for the NIC is the namespace's, and would be routed to the guest.
-func (t Routed) first() []firewall.Rule {
-	nic := firewall.InInterface{Name: t.Names.NIC}
-	rules := t.loopback()
-	for _, e := range t.Ends {
-		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.InInterface{Name: t.Names.Tap, Inverted: true}, firewall.InInterface{Name: "lo", Inverted: true},
+func (r Routed) first() []firewall.Rule {
+	nic := firewall.InInterface{Name: r.Names.NIC}
+	rules := r.loopback()
+	for _, e := range r.Ends {
+		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.InInterface{Name: r.Names.Tap, Inverted: true}, firewall.InInterface{Name: "lo", Inverted: true},
 			firewall.IP{Version: version(e.Guest)}, firewall.Destination{Prefix: single(e.Gateway)}))
 	}
-	rules = append(rules, t.completed()...)
-	if t.NoARP {
+	rules = append(rules, r.completed()...)
+	if r.NoARP {
 		return rules
 	}
-	if t.Hop6.IsValid() { // as in asked
+	if r.Hop6.IsValid() { // as in asked
 		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: 6}, firewall.Protocol{Number: firewall.ProtocolICMPv6},
-			firewall.ICMP{Version: 6, Type: firewall.ICMP6Solicitation}, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: t.Hop6.AsSlice()}))
+			firewall.ICMP{Version: 6, Type: firewall.ICMP6Solicitation}, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: r.Hop6.AsSlice()}))
 	}
-	for _, a := range t.Own6 {
+	for _, a := range r.Own6 {
 		for _, kind := range []uint8{firewall.ICMP6Solicitation, firewall.ICMP6Advertisement} {
-			rules = append(rules, rule(firewall.SetDestination{Address: t.Hop6}, nic, firewall.IP{Version: 6}, firewall.Destination{Prefix: single(a)},
+			rules = append(rules, rule(firewall.SetDestination{Address: r.Hop6}, nic, firewall.IP{Version: 6}, firewall.Destination{Prefix: single(a)},
 				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))
 		}
 	}
@@ -110,34 +110,34 @@ func (t Routed) first() []firewall.Rule {
 
 // completed checks the sources of the guest's packets once more, in a chain for each family. Where the kernel completes
 // checksums before this chain, it may have written into the source, after the guest filter has seen it.
-func (t Routed) completed() []firewall.Rule {
+func (r Routed) completed() []firewall.Rule {
 	var rules []firewall.Rule
-	for _, e := range t.completes() {
+	for _, e := range r.completes() {
 		v := version(e.Guest)
-		rules = append(rules, rule(firewall.Jump{Chain: sourceChain(v)}, t.fromGuest(), firewall.IP{Version: v}))
+		rules = append(rules, rule(firewall.Jump{Chain: sourceChain(v)}, r.fromGuest(), firewall.IP{Version: v}))
 	}
 	return rules
 }
 
 // completes are the ends whose packets' sources are checked once more.
-func (t Routed) completes() Ends {
-	if len(t.Allowed) == 0 || t.Guard.Off {
+func (r Routed) completes() Ends {
+	if len(r.Allowed) == 0 || r.Guard.Off {
 		return nil
 	}
-	return t.Ends
+	return r.Ends
 }
 
 func sourceChain(version int) string { return fmt.Sprintf("source-%d", version) }
 
 // completedSources are the chains of completed. What is not forwarded passes: packets without a source, and those of
 // link-local addresses, of which the guest filter knows more.
-func (t Routed) completedSources() []firewall.Chain {
+func (r Routed) completedSources() []firewall.Chain {
 	local := map[int][]netip.Prefix{4: {single(netip.IPv4Unspecified())}, 6: {single(netip.IPv6Unspecified()), linkLocal6}}
 	var chains []firewall.Chain
-	for _, e := range t.completes() {
+	for _, e := range r.completes() {
 		v := version(e.Guest)
 		c := firewall.Chain{Name: sourceChain(v)}
-		for _, p := range slices.Concat(t.Router.sources(), local[v]) {
+		for _, p := range slices.Concat(r.Router.sources(), local[v]) {
 			if version(p.Addr()) == v && !(v == 6 && p.Addr().IsLinkLocalUnicast() && p != linkLocal6) {
 				c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.Source{Prefix: p}))
 			}
@@ -156,23 +156,23 @@ var linkLocal6 = netip.MustParsePrefix("fe80::/10")
 // A segment that connection tracking does not know may be one of the namespace's own connections: such a segment is not
 // translated back to the namespace's address. The guest would receive it, and its answer would reset the connection.
 // Neither passes.
-func (t Routed) through() []firewall.Rule {
-	nic := firewall.InInterface{Name: t.Names.NIC}
+func (r Routed) through() []firewall.Rule {
+	nic := firewall.InInterface{Name: r.Names.NIC}
 	invalid := []firewall.Match{firewall.State{States: firewall.Invalid}, firewall.Protocol{Number: firewall.ProtocolTCP}}
 	rules := append(answered(),
-		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.toTap(), firewall.InInterface{Name: t.Names.Tap, Inverted: true}}, invalid)...),
-		rule(drop(firewall.NoConnection), t.strays(invalid)...))
-	rules = append(rules, t.reopened()...)
+		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{r.toTap(), firewall.InInterface{Name: r.Names.Tap, Inverted: true}}, invalid)...),
+		rule(drop(firewall.NoConnection), r.strays(invalid)...))
+	rules = append(rules, r.reopened()...)
 	rules = append(rules,
-		rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), firewall.State{States: firewall.New | firewall.Related}),
-		t.toOtherLinks(t.fromGuest(), firewall.State{States: firewall.Untracked}),
-		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.Names.Tap, Inverted: true}, firewall.State{States: firewall.New}),
-		rule(firewall.ClampMSS{}, t.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
-		rule(firewall.ClampMSS{}, t.toTap(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
-		rule(firewall.Accept{}, t.fromGuest()),
-		rule(firewall.Accept{}, t.toTap()),
+		rule(firewall.Jump{Chain: "opening"}, r.fromGuest(), firewall.State{States: firewall.New | firewall.Related}),
+		r.toOtherLinks(r.fromGuest(), firewall.State{States: firewall.Untracked}),
+		rule(firewall.Jump{Chain: "opened"}, r.toTap(), firewall.InInterface{Name: r.Names.Tap, Inverted: true}, firewall.State{States: firewall.New}),
+		rule(firewall.ClampMSS{}, r.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
+		rule(firewall.ClampMSS{}, r.toTap(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
+		rule(firewall.Accept{}, r.fromGuest()),
+		rule(firewall.Accept{}, r.toTap()),
 		rule(firewall.Accept{}, nic, firewall.State{States: firewall.Established | firewall.Related}))
-	for _, v := range t.Unforwarded {
+	for _, v := range r.Unforwarded {
 		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: v}))
 	}
 	return rules
@@ -180,37 +180,37 @@ func (t Routed) through() []firewall.Rule {
 
 // strays matches the guest's packets without a connection that must not pass: those that could reset one, and with
 // Spec.Egress, which checks connections alone, all.
-func (t Routed) strays(invalid []firewall.Match) []firewall.Match {
-	if len(t.Allowed) > 0 {
-		return []firewall.Match{t.fromGuest(), firewall.State{States: firewall.Invalid | firewall.Untracked}}
+func (r Routed) strays(invalid []firewall.Match) []firewall.Match {
+	if len(r.Allowed) > 0 {
+		return []firewall.Match{r.fromGuest(), firewall.State{States: firewall.Invalid | firewall.Untracked}}
 	}
-	return slices.Concat([]firewall.Match{t.fromGuest()}, invalid, []firewall.Match{reset})
+	return slices.Concat([]firewall.Match{r.fromGuest()}, invalid, []firewall.Match{reset})
 }
 
 // reset matches a TCP segment with RST (RFC 9293 section 3.1), in a rule that matches TCP.
 var reset = firewall.Bytes{Header: firewall.Transport, Offset: 13, Value: []byte{0}, Mask: []byte{4}, Inverted: true}
 
 // opening is what the guest sends that belongs to no established connection.
-func (t Routed) opening() []firewall.Rule {
-	rules := append(t.checked(), rule(firewall.Goto{Chain: "related"}, firewall.State{States: firewall.Related}))
-	rules = append(append(rules, t.toOtherLinks()), t.toNeighbours()...)
+func (r Routed) opening() []firewall.Rule {
+	rules := append(r.checked(), rule(firewall.Goto{Chain: "related"}, firewall.State{States: firewall.Related}))
+	rules = append(append(rules, r.toOtherLinks()), r.toNeighbours()...)
 	return append(rules, rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))
 }
 
 // source gives the namespace's own connections the NIC's addresses. Connection tracking keeps them apart from the
 // guest's. A proxy's connection from a loopback address gets a source that the guest can answer.
-func (t Routed) source() []firewall.Rule {
+func (r Routed) source() []firewall.Rule {
 	var rules []firewall.Rule
-	for _, e := range t.Ends {
-		for _, s := range t.Sources[version(e.Guest)] {
-			rules = append(rules, rule(firewall.SNAT{Address: s.Address}, t.toNIC(e, s)...))
+	for _, e := range r.Ends {
+		for _, s := range r.Sources[version(e.Guest)] {
+			rules = append(rules, rule(firewall.SNAT{Address: s.Address}, r.toNIC(e, s)...))
 		}
-		if t.Sidecar == nil {
+		if r.Sidecar == nil {
 			continue
 		}
-		for _, a := range t.Sidecar.Sources {
+		for _, a := range r.Sidecar.Sources {
 			if version(a) == version(e.Guest) {
-				rules = append(rules, rule(firewall.SNAT{Address: e.Gateway}, t.toTap(), firewall.IP{Version: version(a)}, firewall.Source{Prefix: single(a)}))
+				rules = append(rules, rule(firewall.SNAT{Address: e.Gateway}, r.toTap(), firewall.IP{Version: version(a)}, firewall.Source{Prefix: single(a)}))
 			}
 		}
 	}
@@ -218,12 +218,12 @@ func (t Routed) source() []firewall.Rule {
 }
 
 // ownPorts sends what comes to the excluded ports of the NIC's addresses to the namespace's own address.
-func (t Routed) ownPorts(where ...firewall.Match) []firewall.Rule {
+func (r Routed) ownPorts(where ...firewall.Match) []firewall.Rule {
 	var rules []firewall.Rule
-	for _, a := range slices.Concat(t.Own4, t.Own6) {
+	for _, a := range slices.Concat(r.Own4, r.Own6) {
 		to := append(slices.Clone(where), firewall.IP{Version: version(a)}, firewall.Destination{Prefix: single(a)})
-		for _, p := range t.Excluded {
-			rules = append(rules, rule(firewall.DNAT{Address: t.Hop(a)}, append(slices.Clone(to), matchPorts(p)...)...))
+		for _, p := range r.Excluded {
+			rules = append(rules, rule(firewall.DNAT{Address: r.Hop(a)}, append(slices.Clone(to), matchPorts(p)...)...))
 		}
 	}
 	return rules
@@ -231,19 +231,19 @@ func (t Routed) ownPorts(where ...firewall.Match) []firewall.Rule {
 
 // last gives the NIC's addresses to what leaves untranslated, such as the namespace's ICMP errors about packets of the
 // guest.
-func (t Routed) last() []firewall.Rule {
+func (r Routed) last() []firewall.Rule {
 	var rules []firewall.Rule
-	for _, e := range t.Ends {
-		for _, s := range t.Sources[version(e.Guest)] {
-			rules = append(rules, rule(firewall.SetSource{Address: s.Address}, t.toNIC(e, s)...))
+	for _, e := range r.Ends {
+		for _, s := range r.Sources[version(e.Guest)] {
+			rules = append(rules, rule(firewall.SetSource{Address: s.Address}, r.toNIC(e, s)...))
 		}
 	}
 	return rules
 }
 
 // toNIC matches the namespace's own packets that leave by the NIC and get the source.
-func (t Routed) toNIC(e End, s Source) []firewall.Match {
-	m := []firewall.Match{firewall.OutInterface{Name: t.Names.NIC}, firewall.IP{Version: version(e.Guest)}, firewall.Source{Prefix: single(e.Gateway)}}
+func (r Routed) toNIC(e End, s Source) []firewall.Match {
+	m := []firewall.Match{firewall.OutInterface{Name: r.Names.NIC}, firewall.IP{Version: version(e.Guest)}, firewall.Source{Prefix: single(e.Gateway)}}
 	if s.To.IsValid() {
 		m = append(m, firewall.Destination{Prefix: s.To})
 	}

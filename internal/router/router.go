@@ -76,12 +76,12 @@ func (list Ends) Guests() (guests []netip.Addr) {
 const mostNextHops = 64
 
 // has reports whether the guest has an address of the version of IP.
-func (t Router) has(v int) bool {
-	return t.Ends.Has(v)
+func (r Router) has(v int) bool {
+	return r.Ends.Has(v)
 }
 
-func (t Router) mostConnections() int {
-	return cmp.Or(t.Most, infra.DefaultMaxConnections)
+func (r Router) mostConnections() int {
+	return cmp.Or(r.Most, infra.DefaultMaxConnections)
 }
 
 // answered accepts what the rules after it would accept: TCP and UDP of established connections, except the segments
@@ -96,46 +96,46 @@ func answered() []firewall.Rule {
 
 // limit drops a connection's first packet above MaxConnections. The kernel does not count TCP connections that have
 // ended, though they stay in its table for two minutes (net/netfilter/nf_conncount.c). So their rate is limited, too.
-func (t Router) limit() []firewall.Rule {
-	count := rule(drop(firewall.ConnectionLimit), firewall.Connections{Over: uint32(t.mostConnections())})
-	if t.iptables {
+func (r Router) limit() []firewall.Rule {
+	count := rule(drop(firewall.ConnectionLimit), firewall.Connections{Over: uint32(r.mostConnections())})
+	if r.iptables {
 		return []firewall.Rule{count}
 	}
-	return []firewall.Rule{t.rate(), count}
+	return []firewall.Rule{r.rate(), count}
 }
 
-func (t Router) rate() firewall.Rule {
-	most := t.mostConnections()
+func (r Router) rate() firewall.Rule {
+	most := r.mostConnections()
 	return rule(drop(firewall.ConnectionLimit), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Rate{Packets: most, PerMinute: true, Burst: most, Over: true})
 }
 
-func (t Router) fromGuest() firewall.Match { return firewall.InInterface{Name: t.Names.Tap} }
+func (r Router) fromGuest() firewall.Match { return firewall.InInterface{Name: r.Names.Tap} }
 
-func (t Router) toTap() firewall.Match { return firewall.OutInterface{Name: t.Names.Tap} }
+func (r Router) toTap() firewall.Match { return firewall.OutInterface{Name: r.Names.Tap} }
 
 // accepted is what the guest may send to the namespace.
-func (t Router) accepted() []firewall.Rule {
+func (r Router) accepted() []firewall.Rule {
 	var rules []firewall.Rule
-	if !t.iptables {
-		rules = t.fromNeighbours()
+	if !r.iptables {
+		rules = r.fromNeighbours()
 	}
 	return append(rules, rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}), rule(firewall.Accept{}))
 }
 
 // opened is what others send to the guest that belongs to no connection.
-func (t Router) opened() []firewall.Rule {
+func (r Router) opened() []firewall.Rule {
 	rules := []firewall.Rule{rule(drop(firewall.NoConnection), firewall.State{States: firewall.Invalid | firewall.Untracked})}
-	if !t.iptables {
-		rules = append(rules, t.resumed(firewall.Unconfirmed{})...)
+	if !r.iptables {
+		rules = append(rules, r.resumed(firewall.Unconfirmed{})...)
 	}
 	return append(rules, rule(firewall.Jump{Chain: "incoming"}, firewall.Unconfirmed{}))
 }
 
 // related passes errors about the guest's connections, and drops those about the namespace's own: the kernel calls an
 // error related by the packet in it, whoever sends it.
-func (t Router) related() []firewall.Rule {
+func (r Router) related() []firewall.Rule {
 	var rules []firewall.Rule
-	for _, p := range t.sources() {
+	for _, p := range r.sources() {
 		for _, reply := range []bool{false, true} {
 			rules = append(rules, rule(firewall.Accept{}, firewall.IP{Version: version(p.Addr())}, firewall.Origin{Prefix: p, Reply: reply}))
 		}
@@ -146,9 +146,9 @@ func (t Router) related() []firewall.Rule {
 // errors are those of the guest to the namespace. One about a smaller MTU is dropped: between the guest and the
 // namespace no link is smaller, and the kernel would believe the error for the namespace's own addresses, as the packet
 // in the error is translated back.
-func (t Router) errors() []firewall.Rule {
+func (r Router) errors() []firewall.Rule {
 	var rules []firewall.Rule
-	for _, e := range t.Ends {
+	for _, e := range r.Ends {
 		tooBig, protocol := firewall.ICMP{Version: 4, Type: firewall.ICMPUnreachable, Code: icmpTooBig}, uint8(firewall.ProtocolICMP)
 		if e.Guest.Is6() {
 			tooBig, protocol = firewall.ICMP{Version: 6, Type: icmp6TooBig}, firewall.ProtocolICMPv6
@@ -159,19 +159,19 @@ func (t Router) errors() []firewall.Rule {
 }
 
 // sources are the addresses that the guest sends from.
-func (t Router) sources() []netip.Prefix {
+func (r Router) sources() []netip.Prefix {
 	var list []netip.Prefix
-	for _, e := range t.Ends {
+	for _, e := range r.Ends {
 		list = append(list, single(e.Guest))
 		if e.Guest.Is6() {
-			list = append(list, single(eui64.LinkLocal(t.MAC)))
+			list = append(list, single(eui64.LinkLocal(r.MAC)))
 		}
 	}
-	for _, a := range t.Further {
+	for _, a := range r.Further {
 		list = append(list, single(a))
 	}
-	for _, p := range t.Guard.Prefixes {
-		if t.has(version(p.Addr())) {
+	for _, p := range r.Guard.Prefixes {
+		if r.has(version(p.Addr())) {
 			list = append(list, p)
 		}
 	}
@@ -181,16 +181,16 @@ func (t Router) sources() []netip.Prefix {
 // toNamespace is what the guest may send to the namespace itself: in addition to the rules of more, what belongs to
 // connections of the namespace, echo requests, neighbour discovery and Guard.Open. MaxConnections counts here too: each
 // identifier of an echo request is a connection.
-func (t Router) toNamespace(more ...firewall.Rule) []firewall.Rule {
-	from := t.fromGuest()
-	if t.Guard.Off {
+func (r Router) toNamespace(more ...firewall.Rule) []firewall.Rule {
+	from := r.fromGuest()
+	if r.Guard.Off {
 		return []firewall.Rule{rule(firewall.Jump{Chain: "accepted"}, from, firewall.State{States: firewall.New})}
 	}
 	rules := append([]firewall.Rule{
 		rule(firewall.Accept{}, from, firewall.State{States: firewall.Established}),
 		rule(firewall.Goto{Chain: "errors"}, from, firewall.State{States: firewall.Related}),
 	}, more...)
-	for _, e := range t.Ends {
+	for _, e := range r.Ends {
 		if e.Guest.Is4() {
 			rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, from, firewall.IP{Version: 4},
 				firewall.Protocol{Number: firewall.ProtocolICMP}, firewall.ICMP{Version: 4, Type: firewall.ICMPEcho}))
@@ -203,7 +203,7 @@ func (t Router) toNamespace(more ...firewall.Rule) []firewall.Rule {
 				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))
 		}
 	}
-	for _, p := range t.Guard.Open {
+	for _, p := range r.Guard.Open {
 		rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, append([]firewall.Match{from}, matchPorts(p)...)...))
 	}
 	return append(rules, rule(drop(firewall.NamespaceService), from))
@@ -212,16 +212,16 @@ func (t Router) toNamespace(more ...firewall.Rule) []firewall.Rule {
 // output drops what processes of the namespace send to the guest, or in the guest's place, by the links of the wiring.
 // A process needs no capability to choose a link (SO_BINDTODEVICE, socket(7)). By the tap the namespace speaks to its
 // guest, but not as a DHCP server.
-func (t Router) output() []firewall.Rule {
+func (r Router) output() []firewall.Rule {
 	no := drop(firewall.NamespaceOutput)
 	udp := firewall.Protocol{Number: firewall.ProtocolUDP}
-	rules := []firewall.Rule{rule(no, firewall.OutInterface{Name: t.Names.Responder})}
-	for _, e := range t.Ends {
+	rules := []firewall.Rule{rule(no, firewall.OutInterface{Name: r.Names.Responder})}
+	for _, e := range r.Ends {
 		client := uint16(firewall.DHCPClient4)
 		if e.Guest.Is6() {
 			client = firewall.DHCPClient6
 		}
-		rules = append(rules, rule(no, t.toTap(), firewall.IP{Version: version(e.Guest)}, udp, firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client}))
+		rules = append(rules, rule(no, r.toTap(), firewall.IP{Version: version(e.Guest)}, udp, firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client}))
 	}
 	return rules
 }
@@ -229,34 +229,34 @@ func (t Router) output() []firewall.Rule {
 // loopback is before connections are tracked. A packet of the guest goes to the chain of its family, so packets to the
 // guest meet one comparison a family. Without IPv6 for the guest, one router advertisement would give the namespace a
 // default route through the guest. (With IPv6 forwarding on, a link takes no routes.)
-func (t Router) loopback() []firewall.Rule {
+func (r Router) loopback() []firewall.Rule {
 	var rules []firewall.Rule
-	for _, e := range t.Ends {
+	for _, e := range r.Ends {
 		v := version(e.Guest)
-		rules = append(rules, rule(firewall.Jump{Chain: loopbackChain(v)}, t.fromGuest(), firewall.IP{Version: v}))
+		rules = append(rules, rule(firewall.Jump{Chain: loopbackChain(v)}, r.fromGuest(), firewall.IP{Version: v}))
 	}
-	return append(rules, t.noIPv6()...)
+	return append(rules, r.noIPv6()...)
 }
 
-func (t Router) noIPv6() []firewall.Rule {
-	if t.has(6) {
+func (r Router) noIPv6() []firewall.Rule {
+	if r.has(6) {
 		return nil
 	}
-	return []firewall.Rule{rule(drop(firewall.NoIPv6), t.fromGuest(), firewall.IP{Version: 6})}
+	return []firewall.Rule{rule(drop(firewall.NoIPv6), r.fromGuest(), firewall.IP{Version: 6})}
 }
 
 // loopbacks are the chains that drop the guest's packets to and from the namespace's loopback addresses, and those of
 // sourceRoutes. The guest's answers of a translated connection pass: here they still have the gateway's address.
-func (t Router) loopbacks() []firewall.Chain {
+func (r Router) loopbacks() []firewall.Chain {
 	var chains []firewall.Chain
-	for _, e := range t.Ends {
+	for _, e := range r.Ends {
 		v := version(e.Guest)
 		rules := []firewall.Rule{
 			rule(drop(firewall.LoopbackAddress), firewall.IP{Version: v}, firewall.Destination{Prefix: loopback(v)}),
 			rule(drop(firewall.LoopbackAddress), firewall.IP{Version: v}, firewall.Source{Prefix: loopback(v)}),
 		}
-		if v == 6 && !t.iptables { // here, and not in a chain of its own, a packet of IPv4 and one to the guest do not meet it
-			rules = append(rules, t.sourceRoutes()...)
+		if v == 6 && !r.iptables { // here, and not in a chain of its own, a packet of IPv4 and one to the guest do not meet it
+			rules = append(rules, r.sourceRoutes()...)
 		}
 		chains = append(chains, firewall.Chain{Name: loopbackChain(v), Rules: rules})
 	}
