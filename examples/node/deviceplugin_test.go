@@ -95,8 +95,8 @@ func (k *fakeKubelet) Register(_ context.Context, r *kubelet.RegisterRequest) (*
 	return &kubelet.Empty{}, nil
 }
 
-// watch follows a device, as runClient in pkg/kubelet/cm/devicemanager/plugin/v1beta1 does (Kubernetes 1.36): the end of
-// any connection of a resource ends the newest one.
+// watch follows a device, as runClient in pkg/kubelet/cm/devicemanager/plugin/v1beta1 does (Kubernetes 1.36): the end
+// of any connection of a resource ends the newest one.
 func (k *fakeKubelet) watch(name string, conn *grpc.ClientConn) {
 	defer conn.Close()
 	stream, err := kubelet.NewDevicePluginClient(conn).ListAndWatch(context.Background(), &kubelet.Empty{})
@@ -261,8 +261,8 @@ func TestDevicePlugin(t *testing.T) {
 	}
 }
 
-// TestTwoDevicePlugins: of two processes that offer the same resource, the older one gives way to the newer one and says
-// so. It serves again when the newer one ends, also by a kill. The kubelet is not asked all the time.
+// TestTwoDevicePlugins: of two processes that offer the same resource, the older one gives way to the newer one and
+// says so. It serves again when the newer one ends, also by a kill. The kubelet is not asked all the time.
 func TestTwoDevicePlugins(t *testing.T) {
 	dir := shortDir(t)
 	k := startFakeKubelet(t, dir)

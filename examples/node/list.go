@@ -109,7 +109,7 @@ func (l cniLists) write(ctx context.Context) (did string, err error) {
 	return fmt.Sprintf("%s written: %s and guestwire", l.path(), strings.Join(parts, ", ")), nil
 }
 
-// wanted is the text that the derived list shall have; nil: there shall be none, or it cannot be said.
+// wanted is the wanted text of the derived list; nil: none is wanted, or it cannot be read.
 func (l cniLists) wanted() []byte {
 	source, err := l.source()
 	if err != nil {

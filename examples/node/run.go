@@ -131,8 +131,8 @@ type dispute struct {
 	on      bool
 }
 
-// lasts receives whether the derived list had to be changed, and the text that it shall have. It returns whether this is
-// a dispute: a list that changes with its source is none.
+// lasts receives whether the derived list had to be changed, and its wanted text. It returns whether this is a dispute:
+// a list that changes with its source is none.
 func (d *dispute) lasts(changed bool, wanted []byte) bool {
 	if !bytes.Equal(wanted, d.wanted) {
 		d.wanted, d.changes = wanted, nil
