@@ -202,7 +202,7 @@ const (
 	ofNetdev = "guestwire-netdev-" // of a Name that ends as the ids of netdevs do
 )
 
-// deviceID returns the device's id. The id has to be one by QEMU's id_wellformed. Another NIC's netdev must not have it,
+// deviceID returns the device's id. It has to be one by QEMU's id_wellformed. Another NIC's netdev must not have it,
 // as set_link takes the names of both.
 func deviceID(rec *cache.Record, o Options) (string, error) {
 	const netdev = "-netdev"
