@@ -407,8 +407,8 @@ var verbs = map[string]func(p *trial, not bool, args []string){
 		}
 	},
 
-	// tap open, attach (as QEMU, which leaves the tap's filter), filter, offload (each by a VM that has ended), close; [!] tap receives; tap sends, as another
-	// station.
+	// tap open, attach (as QEMU, which leaves the tap's filter), filter, offload (each by a VM that has ended), close;
+	// [!] tap receives; tap sends, as another station.
 	"tap": func(p *trial, not bool, args []string) {
 		switch args[0] {
 		case "open":

@@ -46,8 +46,8 @@ func (n NIC) Setup(ctx context.Context, spec infra.Spec) (cache.Record, error) {
 // the guest will notice.
 //
 // A field that spec leaves zero is taken from the first call's m.From: the binding's kind, the guest's MAC and inner
-// addresses, Queues, Tap, MTU, Limits, DNS, Options and Device. Guard, Egress, EgressWithin and what a masquerade forwards
-// are in no record: name them again. A later Setup can set another value, but not zero.
+// addresses, Queues, Tap, MTU, Limits, DNS, Options and Device. Guard, Egress, EgressWithin and what a masquerade
+// forwards are in no record: name them again. A later Setup can set another value, but not zero.
 //
 // The errors are those of Setup, and
 //

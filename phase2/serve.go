@@ -201,8 +201,8 @@ func (s *server) clearTaps(ctx context.Context) {
 	}
 }
 
-// clearTap undoes what an earlier VMM may have left at the guest's tap, such as offloads, and an address filter with the
-// MACs of its guest. The tap of a VMM that runs is left alone, and so is a macvtap, which Setup did not make.
+// clearTap undoes what an earlier VMM may have left at the guest's tap, such as offloads, and an address filter with
+// the MACs of its guest. The tap of a VMM that runs is left alone, and so is a macvtap, which Setup did not make.
 func (s *server) clearTap(r cache.Record) {
 	if r.Tap == "" || r.Tap == r.Name || checkNamespace(r.Namespace) != nil {
 		return

@@ -59,8 +59,8 @@ func (c *systemCalls) labelled(context string) error {
 	return c.inThread()
 }
 
-// ResetTap gives a guest's tap that no process has open the settings of a new one: the kernel keeps what a VMM has set, which
-// the next one may not know of. A tap that a process has open is left alone.
+// ResetTap gives a guest's tap that no process has open the settings of a new one: the kernel keeps what a VMM has set,
+// which the next one may not know of. A tap that a process has open is left alone.
 func (n *Namespace) ResetTap(o netstate.TapReset) error {
 	link := netstate.Link{Index: o.Index, Name: o.Link, Tap: &netstate.Tap{MultiQueue: o.MultiQueue}}
 	if used, err := n.isOpen(link); err != nil || used {

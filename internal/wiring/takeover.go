@@ -13,8 +13,8 @@ import (
 
 // TakeOver returns the Spec with what it leaves zero as in the record of a guest that moves here: the kind of the
 // binding, also where Auto is asked for, the guest's MAC, a Masquerade's networks, Guest, Gateway and GatewayMAC,
-// Queues, MTU, Limits, DNS, and each field of Options and Device, and Tap, if the caller has named it there. Guard, Egress, EgressWithin, and what a Masquerade
-// forwards, are in no record, so that the Spec has to have them.
+// Queues, MTU, Limits, DNS, and each field of Options and Device, and Tap, if the caller has named it there. Guard,
+// Egress, EgressWithin, and what a Masquerade forwards, are in no record, so that the Spec has to have them.
 //
 // The error is a *cache.FieldError if the Spec contradicts what a running guest has: another MAC, GatewayMAC or number
 // of queues, a smaller MTU, another model or address of the device, or SRIOV on one side alone. The guest learns of
