@@ -22,7 +22,7 @@ import (
 //
 // A read returns one Ethernet frame with a struct virtio_net_hdr of 10 octets in front, and a write sends one
 // (IFF_VNET_HDR, IFF_NO_PI). The VMM may choose a longer header, and offloads. OpenTap undoes those of an earlier VMM,
-// and its address filter. The files do not block, and Go's deadlines work.
+// and its filters. The files do not block, and Go's deadlines work.
 //
 //	*cache.FieldError  the record is not valid
 //	*cache.FieldError  the binding has no tap: sriov, passt, slirp
