@@ -240,24 +240,49 @@ func (s *stream) close(t testing.TB) {
 
 // pings counts the answers to ping(8).
 type pings struct {
-	cmd *exec.Cmd
-	out bytes.Buffer
+	cmd   *exec.Cmd
+	ended chan struct{} // out is valid then
+	out   []string      // what is no answer
 }
 
-// newPings sends 50 echo requests a second from a namespace.
+// newPings sends 50 echo requests a second from a namespace. It waits for the first answer.
 func newPings(t testing.TB, from *nstest.Namespace, to netip.Addr) *pings {
 	t.Helper()
-	p := &pings{cmd: exec.Command("nsenter", "--net="+from.Path(), "ping", "-n", "-q", "-i", "0.02", to.String())}
-	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
-	if err := p.cmd.Start(); err != nil {
+	p := &pings{cmd: exec.Command("nsenter", "--net="+from.Path(), "ping", "-n", "-i", "0.02", to.String()), ended: make(chan struct{})}
+	out, err := p.cmd.StdoutPipe()
+	p.cmd.Stderr = p.cmd.Stdout
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
+	answered := make(chan struct{})
+	go func() {
+		defer close(p.ended)
+		first := sync.OnceFunc(func() { close(answered) })
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if line := lines.Text(); strings.Contains(line, " bytes from ") {
+				first()
+			} else {
+				p.out = append(p.out, line)
+			}
+		}
+	}()
 	t.Cleanup(func() {
 		if p.cmd.ProcessState == nil {
 			p.cmd.Process.Kill()
+			<-p.ended
 			p.cmd.Wait()
 		}
 	})
+	select {
+	case <-answered:
+	case <-p.ended:
+		t.Fatalf("ping: %q", p.out)
+	case <-time.After(patience):
+		t.Fatalf("%v answers no ping", to)
+	}
 	return p
 }
 
@@ -267,16 +292,17 @@ func (p *pings) end(t testing.TB) (sent int) {
 	if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
+	<-p.ended
 	p.cmd.Wait() // the status reports whether anything has answered
-	for line := range strings.Lines(p.out.String()) {
-		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[1], "packets") {
+	for _, line := range p.out {
+		if f := strings.Fields(line); len(f) > 4 && f[1] == "packets" {
 			sent, _ = strconv.Atoi(f[0])
-			if received, _ := strconv.Atoi(f[3]); received >= sent-1 && sent > 1 {
+			if received, _ := strconv.Atoi(f[3]); received >= max(1, sent-1) {
 				return sent
 			}
 		}
 	}
-	t.Errorf("pings are lost: %s", p.out.String())
+	t.Errorf("pings are lost: %q", p.out)
 	return sent
 }
 
