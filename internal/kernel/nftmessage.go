@@ -115,11 +115,6 @@ func (w *nftWriter) text(kind uint16, value string) {
 	w.pad()
 }
 
-func (w *nftWriter) number16(kind, value uint16) {
-	w.header(kind, 2)
-	w.octets = append(binary.BigEndian.AppendUint16(w.octets, value), 0, 0)
-}
-
 func (w *nftWriter) number32(kind uint16, value uint32) {
 	w.header(kind, 4)
 	w.octets = binary.BigEndian.AppendUint32(w.octets, value)
