@@ -217,7 +217,8 @@ type request4 struct {
 	ciaddr  netip.Addr
 }
 
-// mac is the client's MAC, to which answers go (RFC 2131 section 4.1). The frame's source can be another of the guest's.
+// mac is the client's MAC, to which answers go (RFC 2131 section 4.1). The frame's source can be another of the
+// guest's.
 func (q request4) mac() cache.MAC { return cache.MAC(q.msg[offChaddr : offChaddr+6]) }
 
 // isForServer reports whether the options name this server, or none.

@@ -33,8 +33,8 @@ func stablePrivacy(n int) (list []netip.Addr) {
 	return list
 }
 
-// TestLinkLocal: the guest may use link-local addresses that it has announced by duplicate address detection, once their
-// owners could have objected, and none of another station. There are places for so many, and time makes room.
+// TestLinkLocal: the guest may use link-local addresses that it has announced by duplicate address detection, once
+// their owners could have objected, and none of another station. There are places for so many, and time makes room.
 func TestLinkLocal(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()

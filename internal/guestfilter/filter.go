@@ -465,8 +465,8 @@ var (
 	loopback6Octets = firewall.Bytes{Header: firewall.Network, Offset: 24, Value: make([]byte, 4)}
 )
 
-// udp drops what a DHCP server sends, and with a responder also what is for a server, but for what is relayed. After these rules are the
-// packets whose ports cannot be read, except later fragments.
+// udp drops what a DHCP server sends, and with a responder also what is for a server, but for what is relayed. After
+// these rules are the packets whose ports cannot be read, except later fragments.
 func (g guest) udp(server, client uint16, relayed [][]firewall.Match, later firewall.Match, next firewall.Goto) []firewall.Rule {
 	var rules []firewall.Rule
 	for _, m := range relayed {

@@ -14,9 +14,9 @@ import (
 // another station: so a guest gets no neighbour's address, and a neighbour that claims the guest's does not silence the
 // guest.
 //
-// A guest that makes up another address at each boot, or each VM in turn in one namespace, uses many, one after another.
-// The first ones are known for long, as a guest may be silent for long. When their places are taken, further ones are
-// known for an hour after their last use: so there is room again after an hour, whatever the guest has sent.
+// A guest that makes up another address at each boot, or each VM in turn in one namespace, uses many, one after
+// another. The first ones are known for long, as a guest may be silent for long. When their places are taken, further
+// ones are known for an hour after their last use: so there is room again after an hour, whatever the guest has sent.
 type linkLocal struct {
 	learns      bool
 	more        int            // places of setMoreLocal

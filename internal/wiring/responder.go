@@ -95,7 +95,8 @@ func responderFilters(r cache.Record) []netstate.Filter {
 		asGuest.Priority, asGuest.Keys, asGuest.Ingress = 1, sourceMAC(r.MAC), true
 		filters = append(filters, asGuest)
 	}
-	// The number is that of wirings without the filters before and the renewal's: so to add those leaves this one in place.
+	// The number is that of wirings without the filters before and the renewal's: so to add those leaves this one in
+	// place.
 	fromResponder.Priority, fromResponder.Keys = uint16(toResponder+1), []netstate.Key{key(0, 0, 0)}
 	return append(filters, fromResponder)
 }

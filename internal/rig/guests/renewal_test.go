@@ -158,10 +158,9 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// TestRenewalManagers is TestRenewal with systemd-networkd in a guest in QEMU, which is also stopped for longer than its
-// lease, and whose clock is set. NetworkManager is left out: after the
-// refusal of its earlier address it asks for that address again, with pauses that grow, and has not taken the other
-// within a minute.
+// TestRenewalManagers is TestRenewal with systemd-networkd in a guest in QEMU, which is also stopped for longer than
+// its lease, and whose clock is set. NetworkManager is left out: after the refusal of its earlier address it asks for
+// that address again, with pauses that grow, and has not taken the other within a minute.
 func TestRenewalManagers(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)

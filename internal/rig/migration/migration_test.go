@@ -41,8 +41,8 @@ type trip struct {
 	capture bool
 	// back: move the guest back then, to a port that the network opens for the guest's RARP.
 	back bool
-	// postcopy: move the guest before its memory, by the QEMU of Debian's backports, and at last to a QEMU that ends before
-	// it has all of it.
+	// postcopy: move the guest before its memory, by the QEMU of Debian's backports, and at last to a QEMU that ends
+	// before it has all of it.
 	postcopy bool
 }
 

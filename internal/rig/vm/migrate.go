@@ -154,7 +154,8 @@ func (m *Migration) Close() error {
 	return errors.Join(errs...)
 }
 
-// Begin starts the migration. With Postcopy the switch is next, as the source is too slow to have sent the memory before.
+// Begin starts the migration. With Postcopy the switch is next, as the source is too slow to have sent the memory
+// before.
 func (m *Migration) Begin(ctx context.Context) error {
 	migrate := func() error { return m.sourceQMP.Execute(ctx, "migrate", qemu.Object{"uri": "unix:" + m.socket}) }
 	if !slices.Contains(m.capabilities, Postcopy) {
