@@ -132,6 +132,7 @@ var listMistakes = map[string]struct{ members, want string }{
 	"relative":  {`"state": "guestwire"`, "guestwire"},
 	"state":     {`"state": "/run/file/state"`, "/run/file"},
 	"read-only": {`"state": "/run/read-only/guestwire"`, "read-only file system"},
+	"journals":  {`"dir": "/run/file/journals"`, "/run/file"},
 	"beside":    {`"binding": {"redirect": {}}`, "binding"},
 }
 
