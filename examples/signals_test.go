@@ -290,6 +290,7 @@ func TestSignals(t *testing.T) {
 			cmd := exec.Command(launcher, "serve", "-state", n.State)
 			var log nstest.Output
 			cmd.Stdout, cmd.Stderr = &log, &log
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // SIGTSTP does not stop an orphaned group, as this test's may be
 			if err := netns.Do(n.Pod.File, cmd.Start); err != nil {
 				t.Fatal(err)
 			}

@@ -2,6 +2,7 @@ package phase1_test
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ func TestStoppedResponder(t *testing.T) {
 		responder := openPort(t, n, "eth0-dhcp")
 		ask := func(times, size int) (kept, octets int) {
 			t.Helper()
-			request := append(w.link.Ask(unix.IPPROTO_UDP, w.link.IPv4, w.link.Far4, 67), make([]byte, size)...) // as for a DHCP server
+			request := append(w.link.Ask(unix.IPPROTO_UDP, w.link.IPv4, netip.MustParseAddr("255.255.255.255"), 67), make([]byte, size)...) // as for a DHCP server
 			for range times {
 				if _, err := w.port.Write(request); err != nil {
 					t.Fatal(err)

@@ -490,21 +490,23 @@ func (g guest) relayed4() (list [][]firewall.Match) {
 	const op, giaddr = 8, 8 + 24 // from the UDP header
 	for _, p := range g.prefixesOf(4) {
 		list = append(list, []firewall.Match{
-			firewall.Bytes{Header: firewall.Ethernet, Value: []byte{0}, Mask: []byte{1}}, // to one station
-			firewall.Bytes{Header: firewall.Network, Offset: 16, Value: []byte{255, 255, 255, 255}, Inverted: true},
+			firewall.Bytes{Header: firewall.Ethernet, Value: []byte{0}, Mask: []byte{1}},                                // to one station
+			firewall.Bytes{Header: firewall.Network, Offset: 16, Value: []byte{224}, Mask: []byte{224}, Inverted: true}, // nor by IP a group or broadcast
 			firewall.Bytes{Header: firewall.Transport, Offset: op, Value: []byte{1}},
+			firewall.Bytes{Header: firewall.Transport, Offset: giaddr, Value: make([]byte, 4), Inverted: true}, // a prefix may be 0.0.0.0/0
 			firewall.Bytes{Header: firewall.Transport, Offset: giaddr, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)},
 		})
 	}
 	return list
 }
 
-// relayed6 are DHCPv6 messages from a relay in the guest (RELAY-FORW), except to ff02::1:2, where clients ask. A server
-// answers to the source, which is the guest's, by RELAY-REPL.
+// relayed6 are DHCPv6 messages to one server from a relay in the guest (RELAY-FORW). The server answers to the source,
+// which is the guest's, by RELAY-REPL.
 func relayed6() [][]firewall.Match {
 	const relayForward = 12
 	return [][]firewall.Match{{
-		firewall.Bytes{Header: firewall.Network, Offset: 24, Value: allDHCP6.AsSlice(), Inverted: true},
+		firewall.Bytes{Header: firewall.Ethernet, Value: []byte{0}, Mask: []byte{1}}, // to one station
+		firewall.Bytes{Header: firewall.Network, Offset: 24, Value: []byte{0xff}, Inverted: true},
 		firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: []byte{relayForward}},
 	}}
 }

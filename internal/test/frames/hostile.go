@@ -467,6 +467,7 @@ func (b *builder) addServers4() {
 	b.drop(firewall.DHCPServer, 4, "DHCPv4 discover of a relay elsewhere", "the answer goes to another host", b.v4(ip4{body: udp(67, 67, append(relayed(foreign4), b.marker()...))}))
 	b.drop(firewall.DHCPServer, 4, "DHCPv4 discover of a relay to broadcast", "who listens for clients would answer",
 		b.v4(ip4{to: all4, options: []byte{1, 1, 1, 0}, body: udp(67, 67, append(relayed(b.own4), b.marker()...))}))
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 discover of a relay without an address", "a client's message, which no relay sends", b.v4(ip4{body: udp(67, 67, append(relayed(unspecified4), b.marker()...))}))
 	b.drop(firewall.DHCPServer, 4, "DHCPv4 discover of a relay to broadcast in a frame to one station", "who listens for clients would answer",
 		withDestination(b.Gateway, b.v4(ip4{to: all4, options: []byte{1, 1, 1, 0}, body: udp(67, 67, append(relayed(b.own4), b.marker()...))})))
 	if b.Served {
@@ -854,6 +855,10 @@ func (b *builder) addServers6() {
 		b.fragments6(ip6{from: b.local6, to: nodes, before: []extension{{destination, append([]byte{0, 2, 1, 20}, make([]byte, 20)...)}}, body: udp(547, 546, reply())}, 16, 1000)...)
 	b.drop(firewall.Malformed, 6, "IPv6 UDP datagram without ports", "a filter cannot see whether a server sent it", b.v6(ip6{sealed: true, body: []byte{0}}))
 	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply to a relay", "a relay would send it to the clients of its network", b.v6(ip6{body: udp(547, 547, append([]byte{13}, reply()...))}))
+	for _, to := range []netip.Addr{nodes, dhcp6SiteServers} {
+		b.drop(firewall.DHCPServer, 6, "DHCPv6 message of a relay to "+to.String()+" in a frame to one station", "who listens for clients would answer",
+			withDestination(b.Gateway, b.v6(ip6{to: to, body: udp(547, 547, append([]byte{12}, b.data(40)...))})))
+	}
 	if b.Served {
 		const around = "a client's message that avoids the responder and reaches other servers"
 		solicit := func() []byte { return append([]byte{1, 0, 0, 1}, b.marker()...) }
