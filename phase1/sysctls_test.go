@@ -64,8 +64,8 @@ func talksOf(t *testing.T, n nstest.Network, at station, asked func(string) bool
 	ports := map[string]uint16{"tcp": 8000, "udp": 8001}
 	got := map[string]bool{}
 	for way, from := range map[string]*nstest.Namespace{"in": n.World, "out": at.Namespace, "own": n.Pod} {
+		n.Pod.IP("neigh flush dev eth0") // first: its probes would teach the world its MAC again
 		n.World.IP("neigh flush dev pod")
-		n.Pod.IP("neigh flush dev eth0")
 		pending := map[string]func() (*nstest.Question, error){}
 		for _, k := range talks {
 			for family := range 2 {

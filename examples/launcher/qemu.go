@@ -125,6 +125,9 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 	}
 	cmd := exec.Command(command[0], slices.Concat(command[1:], args)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, stderr, files
+	resized := make(chan os.Signal, 1)
+	signal.Notify(resized, syscall.SIGWINCH) // agent exec has it from the terminal
+	defer signal.Stop(resized)
 	vmm, err := start(cmd)
 	if err != nil {
 		return err
@@ -145,9 +148,6 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 			<-ended
 		}()
 	}
-	resized := make(chan os.Signal, 1)
-	signal.Notify(resized, syscall.SIGWINCH) // agent exec has it from the terminal
-	defer signal.Stop(resized)
 	for running := true; running; {
 		select {
 		case <-vmm.ended:
