@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +22,8 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// openAs opens a tap as a VMM does by its name, which knows nothing of an earlier one.
+// openAs opens a tap as a VMM does by its name, which knows nothing of an earlier one. A program that another test starts
+// may have a copy of an earlier file for a moment.
 func openAs(ns *nstest.Namespace, name string, flags uint16) (f *os.File, err error) {
 	err = netns.Do(ns.File, func() error {
 		fd, err := unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -31,7 +33,11 @@ func openAs(ns *nstest.Namespace, name string, flags uint16) (f *os.File, err er
 		ifr, err := unix.NewIfreq(name)
 		if err == nil {
 			ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | flags)
-			err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
+			for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+				if err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != unix.EBUSY || time.Now().After(end) {
+					break
+				}
+			}
 		}
 		if err != nil {
 			unix.Close(fd)
