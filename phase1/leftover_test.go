@@ -22,8 +22,8 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// openAs opens a tap as a VMM does by its name, which knows nothing of an earlier one. A program that another test starts
-// may have a copy of an earlier file for a moment.
+// openAs opens a tap as a VMM does by its name, which knows nothing of an earlier one. A program that another test
+// starts may have a copy of an earlier file for a moment.
 func openAs(ns *nstest.Namespace, name string, flags uint16) (f *os.File, err error) {
 	err = netns.Do(ns.File, func() error {
 		fd, err := unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
