@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netns"
 )
 
 // showLinks makes the calling thread see the links of its network namespace in /sys, as ip-netns(8) does, in a mount
@@ -60,10 +62,9 @@ func mountsOn(path string) (on []string, err error) {
 			id = f[0] // the last one lies on top
 		}
 	}
-	octal := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Fields(line); f[1] == id {
-			on = append(on, octal.Replace(f[4]))
+			on = append(on, netns.MountPath(f[4]))
 		}
 	}
 	return on, nil

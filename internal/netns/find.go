@@ -448,10 +448,13 @@ func parseMount(line string) (id file, path string, ok bool) {
 	high, err1 := strconv.ParseUint(major, 10, 32)
 	low, err2 := strconv.ParseUint(minor, 10, 32)
 	inode, err3 := strconv.ParseUint(number, 10, 64)
-	// Blanks and backslashes are octal in the path.
-	path = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(fields[4])
-	return file{unix.Mkdev(uint32(high), uint32(low)), inode}, path, err1 == nil && err2 == nil && err3 == nil
+	return file{unix.Mkdev(uint32(high), uint32(low)), inode}, MountPath(fields[4]), err1 == nil && err2 == nil && err3 == nil
 }
+
+// MountPath returns the path that a field of mountinfo stands for. Blanks and backslashes are octal there.
+func MountPath(field string) string { return unescape.Replace(field) }
+
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 // printable keeps a container's path from writing control characters to a terminal.
 func printable(path string) string {
