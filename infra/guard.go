@@ -3,6 +3,7 @@ package infra
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 )
@@ -62,6 +63,9 @@ func (g Guard) validate() error {
 	for i, m := range g.MACs {
 		if !m.Unicast() {
 			return &cache.FieldError{Field: fmt.Sprintf("guard.macs[%d]", i), Reason: fmt.Sprintf("%v is no station's address", m)}
+		}
+		if j := slices.Index(g.MACs, m); j < i {
+			return &cache.FieldError{Field: fmt.Sprintf("guard.macs[%d]", i), Reason: fmt.Sprintf("%v is entry %d already", m, j)}
 		}
 	}
 	for i, p := range g.Prefixes {

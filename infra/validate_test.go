@@ -142,6 +142,7 @@ func TestValidate(t *testing.T) {
 		"off with a prefix":             {infra.Spec{Guard: infra.Guard{Off: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}}}, "guard.off"},
 		"off with an open port":         {infra.Spec{Guard: infra.Guard{Off: true, Open: open.Open}}, "guard.off"},
 		"guard of a group's MAC":        {infra.Spec{Guard: infra.Guard{MACs: []cache.MAC{guestMAC, {1}}}}, "guard.macs[1]"},
+		"guard of a MAC twice":          {infra.Spec{Guard: infra.Guard{MACs: []cache.MAC{guestMAC, {2}, guestMAC}}}, "guard.macs[2]"},
 		"guard of every IPv4 address":   {infra.Spec{Guard: prefixes(netip.MustParsePrefix("0.0.0.0/0"))}, ""},
 		"guard of link-local addresses": {infra.Spec{Guard: prefixes(netip.MustParsePrefix("fe80::/64"))}, ""},
 		"guard of no prefix":            {infra.Spec{Guard: prefixes(netip.Prefix{})}, "guard.prefixes[0]"},
