@@ -70,6 +70,8 @@ func TestValidate(t *testing.T) {
 		"tap":                         {infra.Spec{Tap: "tap0"}, ""},
 		"tap of sixteen":              {infra.Spec{Tap: "sixteencharacter"}, "tap"},
 		"tap of a path":               {infra.Spec{Tap: "../x"}, "tap"},
+		"tap called all":              {infra.Spec{Tap: "all"}, "tap"},
+		"tap called default":          {infra.Spec{Tap: "default"}, "tap"},
 		"tap of macvtap":              {infra.Spec{Binding: infra.Macvtap{}, Tap: "tap0"}, "tap"},
 		"no owner":                    {infra.Spec{}, "owner"},
 		"no user, but a group":        {infra.Spec{Owner: infra.Owner{GID: 107}}, "owner"},
