@@ -4,6 +4,7 @@ go 1.25.0
 
 require (
 	github.com/guestwire/guestwire v0.0.0
+	github.com/guestwire/guestwire/examples v0.0.0
 	golang.org/x/sys v0.45.0
 	google.golang.org/grpc v1.79.3
 	google.golang.org/protobuf v1.36.10
@@ -31,4 +32,7 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20251202230838-ff82c1b0f217 // indirect
 )
 
-replace github.com/guestwire/guestwire => ../..
+replace (
+	github.com/guestwire/guestwire => ../..
+	github.com/guestwire/guestwire/examples => ..
+)

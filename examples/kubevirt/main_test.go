@@ -247,21 +247,6 @@ func harmless(t *testing.T) (signals []syscall.Signal) {
 	return signals
 }
 
-// TestQueue: who copies this program copies the queue of examples/commandline with it.
-func TestQueue(t *testing.T) {
-	own, err := os.ReadFile("queue.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := os.ReadFile("../commandline/queue.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := strings.Replace(string(other), "package commandline\n", "package main\n", 1); string(own) != want {
-		t.Error("queue.go is not examples/commandline/queue.go with package main: copy it")
-	}
-}
-
 // TestSidecarReaders: what reads the log can close it and stop. The guest is answered until Shutdown.
 func TestSidecarReaders(t *testing.T) {
 	for name, full := range map[string]bool{"closed": false, "full": true} {
