@@ -124,6 +124,17 @@ type (
 	}
 )
 
+// Version returns the IP version of an address: 4 or 6.
+func Version(a netip.Addr) int {
+	if a.Is4() {
+		return 4
+	}
+	return 6
+}
+
+// HostPrefix returns the prefix that has the address alone.
+func HostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
 // Mask returns the prefix's mask for [Bytes]: nil for a single address, otherwise 4 or 16 octets.
 func Mask(p netip.Prefix) []byte {
 	if p.IsSingleIP() {

@@ -135,16 +135,16 @@ func newGuest(d Guest) guest {
 		g.pass = firewall.Fwd{Device: d.Names.NIC}
 	}
 	for _, v := range []int{4, 6} {
-		at := slices.IndexFunc(d.Addresses, func(a netip.Addr) bool { return version(a) == v && !a.IsLinkLocalUnicast() })
+		at := slices.IndexFunc(d.Addresses, func(a netip.Addr) bool { return firewall.Version(a) == v && !a.IsLinkLocalUnicast() })
 		if at >= 0 {
 			g.primary = append(g.primary, d.Addresses[at])
 		}
 	}
 	for _, a := range d.Addresses {
-		g.prefixes = append(g.prefixes, single(a))
+		g.prefixes = append(g.prefixes, firewall.HostPrefix(a))
 	}
 	for _, m := range g.macs {
-		g.prefixes = append(g.prefixes, single(eui64.LinkLocal(m)))
+		g.prefixes = append(g.prefixes, firewall.HostPrefix(eui64.LinkLocal(m)))
 	}
 	g.prefixes = append(g.prefixes, d.Guard.Prefixes...)
 	slices.SortFunc(g.prefixes, func(a, b netip.Prefix) int {
@@ -175,7 +175,7 @@ func (g guest) addAnnounced(at *firewall.Table) {
 func (g guest) prefixesOf(v int) []netip.Prefix {
 	var list []netip.Prefix
 	for _, p := range g.prefixes {
-		if version(p.Addr()) == v {
+		if firewall.Version(p.Addr()) == v {
 			list = append(list, p)
 		}
 	}
@@ -239,15 +239,6 @@ func rule(v firewall.Verdict, m ...firewall.Match) firewall.Rule {
 	return firewall.Rule{Matches: m, Verdict: v}
 }
 
-func version(a netip.Addr) int {
-	if a.Is4() {
-		return 4
-	}
-	return 6
-}
-
-func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
-
 type chainAdder func(name string, rules ...firewall.Rule)
 
 // filterARP lets ARP pass if the sender's MAC and address are the guest's.
@@ -260,7 +251,7 @@ func (g guest) filterARP(add chainAdder) {
 	// A probe (RFC 5227 section 2.1.1) is a request whose sender has no address yet. A station that is about to use
 	// the address in the probe gives it up, so the guest may probe for its own addresses only.
 	probe := func(more ...firewall.Match) firewall.Rule {
-		return rule(g.pass, append([]firewall.Match{arpOperation(1), sender(single(netip.IPv4Unspecified()))}, more...)...)
+		return rule(g.pass, append([]firewall.Match{arpOperation(1), sender(firewall.HostPrefix(netip.IPv4Unspecified()))}, more...)...)
 	}
 	addresses = append(addresses, g.answers()...)
 	for _, p := range g.prefixesOf(4) {
@@ -288,11 +279,11 @@ func (g guest) filterARP(add chainAdder) {
 func (g guest) answers(m ...firewall.Match) []firewall.Rule {
 	var rules []firewall.Rule
 	for _, a := range g.Announced {
-		own := single(a)
+		own := firewall.HostPrefix(a)
 		for _, also := range [][]firewall.Match{
 			{arpOperation(2), arpSender(own)},
 			{arpOperation(1), arpSender(own), arpTarget(own)},
-			{arpOperation(1), arpSender(single(netip.IPv4Unspecified())), arpTarget(own)},
+			{arpOperation(1), arpSender(firewall.HostPrefix(netip.IPv4Unspecified())), arpTarget(own)},
 		} {
 			rules = append(rules, rule(firewall.Fwd{Device: g.Names.NIC}, append(slices.Clone(m), also...)...))
 		}
@@ -305,9 +296,9 @@ func (g guest) answers(m ...firewall.Match) []firewall.Rule {
 func (g guest) asked() firewall.Chain {
 	c := firewall.Chain{Name: "asked", Type: "filter", Hook: firewall.Ingress, Device: g.Names.NIC, Priority: firewall.Filter}
 	arp := etherType(netstate.EthernetARP)
-	c.Rules = append(c.Rules, rule(drop(firewall.NotForwarded), arp, arpOperation(1), arpTarget(single(g.Hop))))
+	c.Rules = append(c.Rules, rule(drop(firewall.NotForwarded), arp, arpOperation(1), arpTarget(firewall.HostPrefix(g.Hop))))
 	for _, a := range g.Announced {
-		c.Rules = append(c.Rules, rule(firewall.Fwd{Device: g.Names.Tap}, arp, arpOperation(1), arpTarget(single(a))))
+		c.Rules = append(c.Rules, rule(firewall.Fwd{Device: g.Names.Tap}, arp, arpOperation(1), arpTarget(firewall.HostPrefix(a))))
 	}
 	return c
 }
@@ -358,7 +349,7 @@ func (g guest) limitSenders(pass firewall.Verdict, p netip.Prefix, part firewall
 	if !g.Routed || !HasMany(p) {
 		return []firewall.Rule{rule(pass, sender...)}
 	}
-	note := firewall.AddToSet{Part: part, Set: setOfAskers(version(p.Addr())), Renew: true}
+	note := firewall.AddToSet{Part: part, Set: setOfAskers(firewall.Version(p.Addr())), Renew: true}
 	return []firewall.Rule{
 		rule(pass, append(slices.Clone(sender), note)...),
 		rule(drop(firewall.NeighbourLimit), sender...),
@@ -416,7 +407,7 @@ func farFrom(offset int, port, mask uint16) firewall.Match {
 // The matches are those that the kernel evaluates without a call of a function, before the others: one, two or four
 // octets of the network or transport header, with a mask of four (nft_do_chain in net/netfilter/nf_tables_core.c).
 func (g guest) frequent(v int) []firewall.Rule {
-	at := slices.IndexFunc(g.primary, func(a netip.Addr) bool { return version(a) == v })
+	at := slices.IndexFunc(g.primary, func(a netip.Addr) bool { return firewall.Version(a) == v })
 	if at < 0 {
 		return nil
 	}
@@ -565,7 +556,7 @@ func (g guest) filter4(add chainAdder) {
 		rules = append(rules, rule(g.pass, firewall.Bytes{Header: firewall.Network, Offset: 12, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 	}
 	if !g.Served { // a DHCP client without a lease
-		rules = append(rules, rule(g.pass, v4, firewall.Source{Prefix: single(netip.IPv4Unspecified())}, ofProtocol(firewall.ProtocolUDP),
+		rules = append(rules, rule(g.pass, v4, firewall.Source{Prefix: firewall.HostPrefix(netip.IPv4Unspecified())}, ofProtocol(firewall.ProtocolUDP),
 			firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: firewall.DHCPClient4, Last: firewall.DHCPClient4},
 			firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: server4, Last: server4}))
 	}

@@ -44,7 +44,7 @@ func (g guest) renewal6() []firewall.Rule {
 	if !g.Renewed {
 		return nil
 	}
-	return []firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.NIC}, firewall.IP{Version: 6}, firewall.Destination{Prefix: single(allDHCP6)}, ofProtocol(firewall.ProtocolUDP),
+	return []firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.NIC}, firewall.IP{Version: 6}, firewall.Destination{Prefix: firewall.HostPrefix(allDHCP6)}, ofProtocol(firewall.ProtocolUDP),
 		firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: firewall.DHCPClient6, Last: firewall.DHCPClient6},
 		firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: server6, Last: server6},
 		firewall.SocketUser{UID: g.Launcher, Inverted: true})}

@@ -123,7 +123,7 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 			if err != nil || !sure || slices.Contains(refused, p.To) || slices.Contains(lacking, p.To) {
 				continue
 			}
-			err = n.addPin(table, sets[versionOf(p.To)], p, life)
+			err = n.addPin(table, sets[firewall.Version(p.To)], p, life)
 		}
 		if answers(err, unix.EINVAL) { // another set has come in the place of this one meanwhile
 			continue
@@ -150,13 +150,6 @@ type pinSet struct {
 	name           string
 	pinnable       []firewall.Box
 	renewed, added []firewall.Element // all that are renewed are added
-}
-
-func versionOf(a netip.Addr) int {
-	if a.Is4() {
-		return 4
-	}
-	return 6
 }
 
 // readPinSets returns the sets by version of IP, at least one.
@@ -194,7 +187,7 @@ func (n *Namespace) readPinSets(table string) (map[int]*pinSet, error) {
 // unpinned are the addresses that are not pinned.
 func unpinned(sets map[int]*pinSet, pins []firewall.Pin) (refused, lacking []netip.Addr) {
 	for _, p := range pins {
-		switch s := sets[versionOf(p.To)]; {
+		switch s := sets[firewall.Version(p.To)]; {
 		case s == nil && !slices.Contains(lacking, p.To):
 			lacking = append(lacking, p.To)
 		case s != nil && !slices.Contains(refused, p.To) && !slices.ContainsFunc(s.pinnable, func(b firewall.Box) bool { return b.Has(p) }):

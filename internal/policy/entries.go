@@ -32,7 +32,7 @@ func (p Policy) ranges(v int) (ranges []addressRange) {
 			if first.Is4() && v == 6 {
 				first, last = translated(first), translated(last)
 			}
-			if version(first) == v {
+			if firewall.Version(first) == v {
 				ranges = append(ranges, addressRange{first, last, i})
 			}
 		}

@@ -31,7 +31,7 @@ func Judge(sets []firewall.Destinations) (refused func(to netip.AddrPort, protoc
 	}
 	return func(to netip.AddrPort, protocol uint8) bool {
 		has := func(name func(version int) string) bool {
-			set := name(version(to.Addr()))
+			set := name(firewall.Version(to.Addr()))
 			return of[set].has(to, protocol) || of[firewall.AllPortsSet(set)].has(to, protocol)
 		}
 		return !has(allowedSet) && !(has(firewall.PinnableSet) && has(firewall.PinSet))

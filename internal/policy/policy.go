@@ -103,10 +103,3 @@ const (
 )
 
 func allowedSet(v int) string { return fmt.Sprintf("egress-%d", v) }
-
-func version(a netip.Addr) int {
-	if a.Is4() {
-		return 4
-	}
-	return 6
-}

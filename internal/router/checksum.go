@@ -18,7 +18,7 @@ import (
 // kernel drops such a packet if its checksum is not to be where its protocol has it.
 func (r Router) completeChecksums() (tables []firewall.Table) {
 	for _, e := range r.Ends {
-		v := version(e.Guest)
+		v := firewall.Version(e.Guest)
 		if len(r.Allowed) == 0 || !slices.Contains(r.Checksums, v) {
 			continue
 		}

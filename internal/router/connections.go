@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -12,7 +13,7 @@ import (
 func untranslated(addresses []netip.Addr, ports []infra.Ports) (ops []netstate.Op) {
 	for _, a := range addresses {
 		if len(ports) > 0 {
-			ops = append(ops, netstate.ConnectionsDel{OrigDst: single(a), ReplySrc: single(a), Ports: ports})
+			ops = append(ops, netstate.ConnectionsDel{OrigDst: firewall.HostPrefix(a), ReplySrc: firewall.HostPrefix(a), Ports: ports})
 		}
 	}
 	return ops
@@ -29,7 +30,7 @@ func NetworkConnections(networks []netip.Prefix) (ops []netstate.Op) {
 // HopConnections are the connections that a routed binding has translated between an address of the NIC and the
 // namespace's, and those between the two. Other routed NICs have the same address of the namespace.
 func HopConnections(own, hop netip.Addr) []netstate.Op {
-	nic, inside := single(own), single(hop)
+	nic, inside := firewall.HostPrefix(own), firewall.HostPrefix(hop)
 	return []netstate.Op{
 		netstate.ConnectionsDel{OrigSrc: nic, ReplySrc: inside},
 		netstate.ConnectionsDel{OrigSrc: inside, ReplyDst: nic},

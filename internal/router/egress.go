@@ -130,7 +130,7 @@ const unansweredChain = "unanswered"
 func (r Router) unanswered() firewall.Chain {
 	c := firewall.Chain{Name: unansweredChain}
 	for _, p := range r.sources() {
-		c.Rules = append(c.Rules, rule(firewall.Jump{Chain: "egress"}, firewall.IP{Version: version(p.Addr())}, firewall.Origin{Prefix: p}))
+		c.Rules = append(c.Rules, rule(firewall.Jump{Chain: "egress"}, firewall.IP{Version: firewall.Version(p.Addr())}, firewall.Origin{Prefix: p}))
 	}
 	return c
 }
@@ -143,7 +143,7 @@ func (r Router) behindTap() firewall.Chain {
 	c := firewall.Chain{Name: behindTapChain}
 	for _, p := range r.sources() {
 		if p.Bits() >= syntax.MinNetwork { // no route leads to a shorter one: see routeGuardPrefixes
-			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: version(p.Addr())}, firewall.Source{Prefix: p}))
+			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: firewall.Version(p.Addr())}, firewall.Source{Prefix: p}))
 		}
 	}
 	c.Rules = append(c.Rules, rule(drop(firewall.IPSpoof)))

@@ -67,7 +67,7 @@ func (m Masquerade) table() firewall.Table {
 	}
 	chains = append(chains, m.loopbacks()...)
 	for _, e := range m.Ends {
-		chains = append(chains, firewall.Chain{Name: toGuest(version(e.Guest)), Rules: m.toGuest(e.Guest)})
+		chains = append(chains, firewall.Chain{Name: toGuest(firewall.Version(e.Guest)), Rules: m.toGuest(e.Guest)})
 	}
 	chains = append(chains, firewall.Chain{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: m.toNamespace()})
 	if !m.Guard.Off {
@@ -157,18 +157,18 @@ func (m Masquerade) forwardedAddresses() []netip.Addr {
 	if m.Loopback {
 		all = append(all, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
 	}
-	return slices.DeleteFunc(all, func(a netip.Addr) bool { return !m.has(version(a)) })
+	return slices.DeleteFunc(all, func(a netip.Addr) bool { return !m.has(firewall.Version(a)) })
 }
 
 // forwarded sends packets for an address that meet the conditions to the guest, if the guest has an address of
 // that family.
 func (m Masquerade) forwarded(to netip.Addr, where ...firewall.Match) []firewall.Rule {
-	v := version(to)
+	v := firewall.Version(to)
 	if !m.has(v) {
 		return nil
 	}
 	return []firewall.Rule{rule(firewall.Jump{Chain: toGuest(v)},
-		append(where[:len(where):len(where)], firewall.IP{Version: v}, firewall.Destination{Prefix: single(to)})...)}
+		append(where[:len(where):len(where)], firewall.IP{Version: v}, firewall.Destination{Prefix: firewall.HostPrefix(to)})...)}
 }
 
 func toGuest(v int) string { return fmt.Sprintf("to-guest-%d", v) }
@@ -267,7 +267,7 @@ func (m Masquerade) opening() []firewall.Rule {
 		if e.Guest.Is6() {
 			echo = firewall.ProtocolICMPv6
 		}
-		rules = append(rules, rule(firewall.Return{}, firewall.IP{Version: version(e.Guest)}, firewall.Protocol{Number: echo}))
+		rules = append(rules, rule(firewall.Return{}, firewall.IP{Version: firewall.Version(e.Guest)}, firewall.Protocol{Number: echo}))
 	}
 	return append(rules, rule(drop(firewall.NoPorts)))
 }
@@ -292,8 +292,8 @@ func (m Masquerade) source() []firewall.Rule {
 	}
 	rules = append(rules, rule(firewall.Masquerade{}, from))
 	for _, e := range m.Ends {
-		for _, from := range m.rewritten(version(e.Guest)) {
-			rules = append(rules, rule(firewall.SNAT{Address: e.Gateway}, m.toTap(), firewall.IP{Version: version(e.Guest)}, firewall.Source{Prefix: from}))
+		for _, from := range m.rewritten(firewall.Version(e.Guest)) {
+			rules = append(rules, rule(firewall.SNAT{Address: e.Gateway}, m.toTap(), firewall.IP{Version: firewall.Version(e.Guest)}, firewall.Source{Prefix: from}))
 		}
 	}
 	return rules
@@ -304,7 +304,7 @@ func (m Masquerade) source() []firewall.Rule {
 func (m Masquerade) last() firewall.Chain {
 	c := firewall.Chain{Name: "last", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.SrcNAT + 1}
 	for _, e := range m.Ends {
-		c.Rules = append(c.Rules, rule(drop(firewall.NotForwarded), firewall.IP{Version: version(e.Guest)}, firewall.Destination{Prefix: single(e.Guest)},
+		c.Rules = append(c.Rules, rule(drop(firewall.NotForwarded), firewall.IP{Version: firewall.Version(e.Guest)}, firewall.Destination{Prefix: firewall.HostPrefix(e.Guest)},
 			firewall.OutInterface{Name: m.Names.Tap, Inverted: true}))
 	}
 	return c
@@ -318,8 +318,8 @@ func (m Masquerade) rewritten(v int) []netip.Prefix {
 	}
 	if m.Sidecar != nil {
 		for _, a := range m.Sidecar.Sources {
-			if version(a) == v && !(m.Loopback && loopback(v).Contains(a)) {
-				list = append(list, single(a))
+			if firewall.Version(a) == v && !(m.Loopback && loopback(v).Contains(a)) {
+				list = append(list, firewall.HostPrefix(a))
 			}
 		}
 	}
@@ -333,7 +333,7 @@ func (m Masquerade) toNamespace() []firewall.Rule {
 	rules := []firewall.Rule{rule(firewall.Return{}, firewall.InInterface{Name: "lo"})}
 	for _, e := range m.Ends {
 		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.InInterface{Name: m.Names.Tap, Inverted: true},
-			firewall.IP{Version: version(e.Gateway)}, firewall.Destination{Prefix: single(e.Gateway)}))
+			firewall.IP{Version: firewall.Version(e.Gateway)}, firewall.Destination{Prefix: firewall.HostPrefix(e.Gateway)}))
 	}
 	rules = append(rules, m.Router.toNamespace()...)
 	if m.SourcePorts.everything {

@@ -17,7 +17,7 @@ func (r Router) toNeighbours() []firewall.Rule {
 func (r Router) fromNeighbours() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, p := range r.manySources() {
-		rules = append(rules, rule(firewall.Jump{Chain: "from-source"}, firewall.IP{Version: version(p.Addr())}, firewall.Source{Prefix: p}))
+		rules = append(rules, rule(firewall.Jump{Chain: "from-source"}, firewall.IP{Version: firewall.Version(p.Addr())}, firewall.Source{Prefix: p}))
 	}
 	return rules
 }
@@ -28,7 +28,7 @@ func (r Router) fromNeighbours() []firewall.Rule {
 func (r Router) manySources() []netip.Prefix {
 	var list []netip.Prefix
 	for _, p := range r.Guard.Prefixes {
-		if p.Addr().IsLinkLocalUnicast() && r.has(version(p.Addr())) && guestfilter.HasMany(p) {
+		if p.Addr().IsLinkLocalUnicast() && r.has(firewall.Version(p.Addr())) && guestfilter.HasMany(p) {
 			list = append(list, p)
 		}
 	}
@@ -43,7 +43,7 @@ func (r Router) limitNeighbours(table *firewall.Table) {
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.OutInterface{Name: r.Names.NIC}))
 		}
 		for _, e := range r.Ends {
-			v := version(e.Guest)
+			v := firewall.Version(e.Guest)
 			name := fmt.Sprintf("%s-%d", set, v)
 			table.Sets = append(table.Sets, firewall.Set{Name: name, Of: parts[v], Size: size, Milliseconds: guestfilter.NeighbourLife})
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.AddToSet{Part: parts[v], Set: name, Renew: true}))

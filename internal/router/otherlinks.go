@@ -18,7 +18,7 @@ func (r Router) otherLinks() firewall.Chain {
 		rule(firewall.Return{}, firewall.OutGroup{Group: netstate.GroupOfNICs, Mask: netstate.RouterMask}),
 	}}
 	for _, e := range r.Ends {
-		v := version(e.Guest)
+		v := firewall.Version(e.Guest)
 		if v == 6 && r.All6 {
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: 6}))
 			continue

@@ -89,7 +89,7 @@ func (r Routed) first() []firewall.Rule {
 	rules := r.loopback()
 	for _, e := range r.Ends {
 		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.InInterface{Name: r.Names.Tap, Inverted: true}, firewall.InInterface{Name: "lo", Inverted: true},
-			firewall.IP{Version: version(e.Guest)}, firewall.Destination{Prefix: single(e.Gateway)}))
+			firewall.IP{Version: firewall.Version(e.Guest)}, firewall.Destination{Prefix: firewall.HostPrefix(e.Gateway)}))
 	}
 	rules = append(rules, r.completed()...)
 	if r.NoARP {
@@ -101,7 +101,7 @@ func (r Routed) first() []firewall.Rule {
 	}
 	for _, a := range r.Own6 {
 		for _, kind := range []uint8{firewall.ICMP6Solicitation, firewall.ICMP6Advertisement} {
-			rules = append(rules, rule(firewall.SetDestination{Address: r.Hop6}, nic, firewall.IP{Version: 6}, firewall.Destination{Prefix: single(a)},
+			rules = append(rules, rule(firewall.SetDestination{Address: r.Hop6}, nic, firewall.IP{Version: 6}, firewall.Destination{Prefix: firewall.HostPrefix(a)},
 				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))
 		}
 	}
@@ -113,7 +113,7 @@ func (r Routed) first() []firewall.Rule {
 func (r Routed) completed() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range r.completes() {
-		v := version(e.Guest)
+		v := firewall.Version(e.Guest)
 		rules = append(rules, rule(firewall.Jump{Chain: sourceChain(v)}, r.fromGuest(), firewall.IP{Version: v}))
 	}
 	return rules
@@ -132,13 +132,13 @@ func sourceChain(version int) string { return fmt.Sprintf("source-%d", version) 
 // completedSources are the chains of completed. What is not forwarded passes: packets without a source, and those of
 // link-local addresses, of which the guest filter knows more.
 func (r Routed) completedSources() []firewall.Chain {
-	local := map[int][]netip.Prefix{4: {single(netip.IPv4Unspecified())}, 6: {single(netip.IPv6Unspecified()), linkLocal6}}
+	local := map[int][]netip.Prefix{4: {firewall.HostPrefix(netip.IPv4Unspecified())}, 6: {firewall.HostPrefix(netip.IPv6Unspecified()), linkLocal6}}
 	var chains []firewall.Chain
 	for _, e := range r.completes() {
-		v := version(e.Guest)
+		v := firewall.Version(e.Guest)
 		c := firewall.Chain{Name: sourceChain(v)}
 		for _, p := range slices.Concat(r.Router.sources(), local[v]) {
-			if version(p.Addr()) == v && !(v == 6 && p.Addr().IsLinkLocalUnicast() && p != linkLocal6) {
+			if firewall.Version(p.Addr()) == v && !(v == 6 && p.Addr().IsLinkLocalUnicast() && p != linkLocal6) {
 				c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.Source{Prefix: p}))
 			}
 		}
@@ -202,15 +202,15 @@ func (r Routed) opening() []firewall.Rule {
 func (r Routed) source() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range r.Ends {
-		for _, s := range r.Sources[version(e.Guest)] {
+		for _, s := range r.Sources[firewall.Version(e.Guest)] {
 			rules = append(rules, rule(firewall.SNAT{Address: s.Address}, r.toNIC(e, s)...))
 		}
 		if r.Sidecar == nil {
 			continue
 		}
 		for _, a := range r.Sidecar.Sources {
-			if version(a) == version(e.Guest) {
-				rules = append(rules, rule(firewall.SNAT{Address: e.Gateway}, r.toTap(), firewall.IP{Version: version(a)}, firewall.Source{Prefix: single(a)}))
+			if firewall.Version(a) == firewall.Version(e.Guest) {
+				rules = append(rules, rule(firewall.SNAT{Address: e.Gateway}, r.toTap(), firewall.IP{Version: firewall.Version(a)}, firewall.Source{Prefix: firewall.HostPrefix(a)}))
 			}
 		}
 	}
@@ -221,7 +221,7 @@ func (r Routed) source() []firewall.Rule {
 func (r Routed) ownPorts(where ...firewall.Match) []firewall.Rule {
 	var rules []firewall.Rule
 	for _, a := range slices.Concat(r.Own4, r.Own6) {
-		to := append(slices.Clone(where), firewall.IP{Version: version(a)}, firewall.Destination{Prefix: single(a)})
+		to := append(slices.Clone(where), firewall.IP{Version: firewall.Version(a)}, firewall.Destination{Prefix: firewall.HostPrefix(a)})
 		for _, p := range r.Excluded {
 			rules = append(rules, rule(firewall.DNAT{Address: r.hop(a)}, append(slices.Clone(to), matchPorts(p)...)...))
 		}
@@ -234,7 +234,7 @@ func (r Routed) ownPorts(where ...firewall.Match) []firewall.Rule {
 func (r Routed) last() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range r.Ends {
-		for _, s := range r.Sources[version(e.Guest)] {
+		for _, s := range r.Sources[firewall.Version(e.Guest)] {
 			rules = append(rules, rule(firewall.SetSource{Address: s.Address}, r.toNIC(e, s)...))
 		}
 	}
@@ -243,7 +243,7 @@ func (r Routed) last() []firewall.Rule {
 
 // toNIC matches the namespace's own packets that leave by the NIC and get the source.
 func (r Routed) toNIC(e End, s Source) []firewall.Match {
-	m := []firewall.Match{firewall.OutInterface{Name: r.Names.NIC}, firewall.IP{Version: version(e.Guest)}, firewall.Source{Prefix: single(e.Gateway)}}
+	m := []firewall.Match{firewall.OutInterface{Name: r.Names.NIC}, firewall.IP{Version: firewall.Version(e.Guest)}, firewall.Source{Prefix: firewall.HostPrefix(e.Gateway)}}
 	if s.To.IsValid() {
 		m = append(m, firewall.Destination{Prefix: s.To})
 	}

@@ -53,13 +53,13 @@ type Ends []End
 
 // Has reports whether there is one of the version of IP.
 func (list Ends) Has(v int) bool {
-	return slices.ContainsFunc(list, func(e End) bool { return version(e.Guest) == v })
+	return slices.ContainsFunc(list, func(e End) bool { return firewall.Version(e.Guest) == v })
 }
 
 // Versions are those of IP.
 func (list Ends) Versions() (versions []int) {
 	for _, e := range list {
-		versions = append(versions, version(e.Guest))
+		versions = append(versions, firewall.Version(e.Guest))
 	}
 	return versions
 }
@@ -137,7 +137,7 @@ func (r Router) related() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, p := range r.sources() {
 		for _, reply := range []bool{false, true} {
-			rules = append(rules, rule(firewall.Accept{}, firewall.IP{Version: version(p.Addr())}, firewall.Origin{Prefix: p, Reply: reply}))
+			rules = append(rules, rule(firewall.Accept{}, firewall.IP{Version: firewall.Version(p.Addr())}, firewall.Origin{Prefix: p, Reply: reply}))
 		}
 	}
 	return append(rules, rule(drop(firewall.NoConnection)))
@@ -162,16 +162,16 @@ func (r Router) errors() []firewall.Rule {
 func (r Router) sources() []netip.Prefix {
 	var list []netip.Prefix
 	for _, e := range r.Ends {
-		list = append(list, single(e.Guest))
+		list = append(list, firewall.HostPrefix(e.Guest))
 		if e.Guest.Is6() {
-			list = append(list, single(eui64.LinkLocal(r.MAC)))
+			list = append(list, firewall.HostPrefix(eui64.LinkLocal(r.MAC)))
 		}
 	}
 	for _, a := range r.Further {
-		list = append(list, single(a))
+		list = append(list, firewall.HostPrefix(a))
 	}
 	for _, p := range r.Guard.Prefixes {
-		if r.has(version(p.Addr())) {
+		if r.has(firewall.Version(p.Addr())) {
 			list = append(list, p)
 		}
 	}
@@ -221,7 +221,7 @@ func (r Router) output() []firewall.Rule {
 		if e.Guest.Is6() {
 			client = firewall.DHCPClient6
 		}
-		rules = append(rules, rule(no, r.toTap(), firewall.IP{Version: version(e.Guest)}, udp, firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client}))
+		rules = append(rules, rule(no, r.toTap(), firewall.IP{Version: firewall.Version(e.Guest)}, udp, firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client}))
 	}
 	return rules
 }
@@ -232,7 +232,7 @@ func (r Router) output() []firewall.Rule {
 func (r Router) loopback() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range r.Ends {
-		v := version(e.Guest)
+		v := firewall.Version(e.Guest)
 		rules = append(rules, rule(firewall.Jump{Chain: loopbackChain(v)}, r.fromGuest(), firewall.IP{Version: v}))
 	}
 	return append(rules, r.noIPv6()...)
@@ -250,7 +250,7 @@ func (r Router) noIPv6() []firewall.Rule {
 func (r Router) loopbacks() []firewall.Chain {
 	var chains []firewall.Chain
 	for _, e := range r.Ends {
-		v := version(e.Guest)
+		v := firewall.Version(e.Guest)
 		rules := []firewall.Rule{
 			rule(drop(firewall.LoopbackAddress), firewall.IP{Version: v}, firewall.Destination{Prefix: loopback(v)}),
 			rule(drop(firewall.LoopbackAddress), firewall.IP{Version: v}, firewall.Source{Prefix: loopback(v)}),
@@ -264,15 +264,6 @@ func (r Router) loopbacks() []firewall.Chain {
 }
 
 func loopbackChain(version int) string { return fmt.Sprintf("loopback-%d", version) }
-
-func version(a netip.Addr) int {
-	if a.Is4() {
-		return 4
-	}
-	return 6
-}
-
-func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 var (
 	loopback4 = netip.MustParsePrefix("127.0.0.0/8")

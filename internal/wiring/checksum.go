@@ -5,6 +5,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/router"
 )
@@ -14,7 +15,7 @@ import (
 func warnIncomplete(field string, found netstate.Snapshot, names netstate.Names, ends router.Ends) (list texts) {
 	completed := false
 	for _, e := range ends {
-		v := version(e.Guest)
+		v := firewall.Version(e.Guest)
 		if slices.Contains(found.Checksums, v) {
 			completed = true
 			continue

@@ -9,6 +9,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/served"
@@ -261,11 +262,11 @@ func addressLosses(found netstate.Snapshot, nic netstate.Link, before losses) (l
 	onNIC := func(a netip.Addr) bool { return slices.Contains(addressesIn(slices.Concat(v4, v6)), a) }
 	for _, a := range found.Addresses {
 		own := a.Prefix.Addr()
-		if before.has("family", fmt.Sprintf("IPv%d", version(own))) || onNIC(own) {
+		if before.has("family", fmt.Sprintf("IPv%d", firewall.Version(own))) || onNIC(own) {
 			continue // that loss says it; the guest has the address
 		}
 		if link, _ := found.Link(a.Link); isInner(link) && !isWired(found, link) && own.IsGlobalUnicast() {
-			list.lose("address", own.String(), "it is on %s, and the namespace answers nothing by %s any more: add it in the guest, and %v to guard.prefixes", link.Name, nic.Name, single(own))
+			list.lose("address", own.String(), "it is on %s, and the namespace answers nothing by %s any more: add it in the guest, and %v to guard.prefixes", link.Name, nic.Name, firewall.HostPrefix(own))
 		}
 	}
 	return list
@@ -297,7 +298,7 @@ func familyLosses(found netstate.Snapshot, nic netstate.Link, of int) (list loss
 	}
 	for _, a := range found.Addresses {
 		link, _ := found.Link(a.Link)
-		if isInner(link) && version(a.Prefix.Addr()) == of && a.Prefix.Addr().IsGlobalUnicast() {
+		if isInner(link) && firewall.Version(a.Prefix.Addr()) == of && a.Prefix.Addr().IsGlobalUnicast() {
 			list.lose("family", fmt.Sprintf("IPv%d", of), "%s has no IPv%d address, and the namespace sends by it from %v of %s", nic.Name, of, a.Prefix.Addr(), link.Name)
 			return list
 		}

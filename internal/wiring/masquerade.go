@@ -225,7 +225,7 @@ func checkNextHops(found netstate.Snapshot, nic netstate.Link, ends router.Ends)
 		}
 		ahead, all := on.Ahead(e.Guest)
 		if all {
-			return nil, refuseMasquerade(nic, fmt.Sprintf("%s, where the route to the guest is: so IPv%d packets for the guest go elsewhere", whyAhead(ahead), version(e.Guest)))
+			return nil, refuseMasquerade(nic, fmt.Sprintf("%s, where the route to the guest is: so IPv%d packets for the guest go elsewhere", whyAhead(ahead), firewall.Version(e.Guest)))
 		}
 		for _, r := range ahead {
 			if what := fmt.Sprintf("table %d", r.Table); !list.has("policy-rule", what) {
@@ -258,7 +258,7 @@ func hiddenLosses(found netstate.Snapshot, nic netstate.Link) (list losses) {
 			return a.PreferredSeconds > 0
 		}
 		isOwn := func(a netstate.Address) bool {
-			return a.Link == nic.Index && version(a.Prefix.Addr()) == of && (of == 4 || !a.Prefix.Addr().IsLinkLocalUnicast())
+			return a.Link == nic.Index && firewall.Version(a.Prefix.Addr()) == of && (of == 4 || !a.Prefix.Addr().IsLinkLocalUnicast())
 		}
 		if !slices.ContainsFunc(found.Addresses, func(a netstate.Address) bool { return isOwn(a) && fits(a) }) && unfit.IsValid() {
 			list.lose("family", fmt.Sprintf("IPv%d", of), "masquerading needs a global address that is not deprecated, and %v of %s is none", unfit, nic.Name)
@@ -328,7 +328,7 @@ func (b masquerade) networks(spec infra.Spec, found netstate.Snapshot, nic netst
 			continue
 		}
 		guest, gateway := networkOfGuest(b.Masquerade).Ends(v)
-		named := slices.ContainsFunc(b.Guest, func(a netip.Addr) bool { return version(a) == v })
+		named := slices.ContainsFunc(b.Guest, func(a netip.Addr) bool { return firewall.Version(a) == v })
 		within, err := liesWithin(found, nic, guest, named)
 		if err != nil {
 			return nil, err
@@ -380,7 +380,7 @@ func routedByEBPF(found netstate.Snapshot, nic netstate.Link, v4 []netip.Prefix)
 	}
 	routes := lease.Of(found, nic).Routes(true)
 	onLink := func(a netip.Addr) bool {
-		return slices.ContainsFunc(routes, func(r netstate.Route) bool { return r.Destination == single(a) && !r.Gateway.IsValid() })
+		return slices.ContainsFunc(routes, func(r netstate.Route) bool { return r.Destination == firewall.HostPrefix(a) && !r.Gateway.IsValid() })
 	}
 	return slices.ContainsFunc(routes, func(r netstate.Route) bool {
 		return r.Default() && r.MTU != 0 && r.Gateway.IsValid() && !r.Gateway.IsLinkLocalUnicast() && onLink(r.Gateway)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
@@ -67,7 +68,7 @@ func forwardersOf(s netstate.Snapshot, nic int, before Forwarders) (f Forwarders
 // isWay reports whether packets of the version of IP can be forwarded by the route.
 func isWay(r netstate.Route, v int) bool {
 	to := r.Destination.Addr()
-	return version(to) == v && r.Type == netstate.RouteUnicast && !to.IsMulticast() && !(v == 6 && to.IsLinkLocalUnicast())
+	return firewall.Version(to) == v && r.Type == netstate.RouteUnicast && !to.IsMulticast() && !(v == 6 && to.IsLinkLocalUnicast())
 }
 
 // since says what has changed.
@@ -170,7 +171,7 @@ func (w ways) losses() (list losses) {
 
 // why is why the guest does not reach the networks of the other link.
 func (w ways) why(l netstate.Link, networks []netip.Prefix, aside uint32) string {
-	v := version(networks[0].Addr())
+	v := firewall.Version(networks[0].Addr())
 	in := strings.ReplaceAll(l.Name, ".", "/") // as sysctl(8) takes it
 	sysctl := fmt.Sprintf("net.ipv4.conf.%s.forwarding", in)
 	if v == 6 {

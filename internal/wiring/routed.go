@@ -8,6 +8,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -114,7 +115,7 @@ func (h hops) of(a netip.Addr) netip.Addr {
 func sourcesOf(on lease.NIC, ends router.Ends) map[int][]router.Source {
 	sources := map[int][]router.Source{}
 	for _, e := range ends {
-		v := version(e.Guest)
+		v := firewall.Version(e.Guest)
 		for _, s := range on.Sources(e.Gateway) {
 			sources[v] = append(sources[v], router.Source(s))
 		}
@@ -187,7 +188,7 @@ func (p *Plan) handOver(nic, tap netstate.Link, h hops) {
 		if !hop.IsValid() {
 			continue
 		}
-		a := netstate.Address{Link: nic.Index, Prefix: single(hop), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever}
+		a := netstate.Address{Link: nic.Index, Prefix: firewall.HostPrefix(hop), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever}
 		if hop.Is4() {
 			a.Scope, a.Label = netstate.ScopeHost, nic.Name
 		} else {
@@ -215,7 +216,7 @@ func (p *Plan) handOver(nic, tap netstate.Link, h hops) {
 		}
 		p.wanted.Addresses = append(p.wanted.Addresses, a)
 		p.wanted.OffStack = append(p.wanted.OffStack, netstate.OffStack{Link: nic.Index, Address: addr})
-		to := netstate.Route{Link: tap.Index, Table: netstate.TableLocal, Destination: single(addr), PrefSrc: h.of(addr),
+		to := netstate.Route{Link: tap.Index, Table: netstate.TableLocal, Destination: firewall.HostPrefix(addr), PrefSrc: h.of(addr),
 			Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic}
 		if addr.Is4() {
 			to.Scope, to.Metric = netstate.ScopeLink, metricTap
@@ -304,7 +305,7 @@ func takeBack(found *netstate.Snapshot, nic netstate.Link) {
 // addedByRouted is what a routed binding may have added to a NIC whose journal is lost.
 func addedByRouted(found netstate.Snapshot, nic netstate.Link) (added compare.Gone) {
 	for _, hop := range []netip.Addr{lease.RoutedIPv4, lease.RoutedIPv4.Next(), lease.RoutedIPv6} {
-		added.Addresses = append(added.Addresses, netstate.Address{Link: nic.Index, Prefix: single(hop)})
+		added.Addresses = append(added.Addresses, netstate.Address{Link: nic.Index, Prefix: firewall.HostPrefix(hop)})
 		for _, r := range found.Routes {
 			if r.Uses(nic.Index) && r.Destination.Addr().Is4() == hop.Is4() {
 				r.PrefSrc = hop

@@ -9,6 +9,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/policy"
 	"github.com/guestwire/guestwire/internal/router"
@@ -74,12 +75,12 @@ func (p *Plan) addRoutesToGuest(tap netstate.Link, ends router.Ends) error {
 // Where the namespace has a route of its own, the answers to these addresses would not come to the guest.
 func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends router.Ends) error {
 	for i, prefix := range p.spec.Guard.Prefixes {
-		at := slices.IndexFunc(ends, func(e router.End) bool { return version(e.Guest) == version(prefix.Addr()) })
+		at := slices.IndexFunc(ends, func(e router.End) bool { return firewall.Version(e.Guest) == firewall.Version(prefix.Addr()) })
 		switch {
 		case prefix.Addr().IsLinkLocalUnicast():
 			continue // on the link
 		case at < 0:
-			p.warn("no route leads to guard.prefixes[%d], %v: the guest has no IPv%d address", i, prefix, version(prefix.Addr()))
+			p.warn("no route leads to guard.prefixes[%d], %v: the guest has no IPv%d address", i, prefix, firewall.Version(prefix.Addr()))
 			continue
 		case prefix.Bits() < syntax.MinNetwork:
 			p.warn("no route leads to guard.prefixes[%d], %v: it is part of a default route, so only what the guest opens is answered", i, prefix)
@@ -122,7 +123,7 @@ const metricPrefix = 1024
 // the incoming link). For IPv4 the tap's RouteLocalnet does the same.
 func loopbackRoute(tap netstate.Link) netstate.Route {
 	return netstate.Route{
-		Link: tap.Index, Table: netstate.TableLocal, Destination: single(netip.IPv6Loopback()),
+		Link: tap.Index, Table: netstate.TableLocal, Destination: firewall.HostPrefix(netip.IPv6Loopback()),
 		Type: netstate.RouteLocal, Protocol: netstate.ProtocolStatic, Metric: metricLocal,
 		Other: []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}, // medium, as the kernel reports it
 	}
@@ -206,7 +207,7 @@ func checkSources(s *infra.Sidecar, kind cache.Kind, nic netstate.Link, ends rou
 		return nil
 	}
 	for i, a := range s.Sources {
-		if v := version(a); !ends.Has(v) {
+		if v := firewall.Version(a); !ends.Has(v) {
 			return &cache.FieldError{Field: fmt.Sprintf("binding.%s.sidecar.sources[%d]", kind, i), Reason: fmt.Sprintf("%v: %s has no IPv%d address to forward", a, nic.Name, v)}
 		}
 	}

@@ -24,7 +24,7 @@ type server struct {
 func namedServers(spec infra.Spec) (list []server) {
 	add := func(field string, a netip.Addr) {
 		if a = a.Unmap().WithZone(""); a.IsValid() {
-			list = append(list, server{field, single(a)})
+			list = append(list, server{field, firewall.HostPrefix(a)})
 		}
 	}
 	parse := func(field, host string) {
@@ -82,10 +82,10 @@ func checkServers(spec infra.Spec, n inner) error {
 	network := netip.PrefixFrom(n.Guest, n.bits).Masked()
 	without := network
 	if n.within {
-		without = single(n.Guest)
+		without = firewall.HostPrefix(n.Guest)
 	}
 	for _, s := range namedServers(spec) {
-		if s.network == single(n.Gateway) || s.network.Bits() < without.Bits() || !without.Contains(s.network.Addr()) {
+		if s.network == firewall.HostPrefix(n.Gateway) || s.network.Bits() < without.Bits() || !without.Contains(s.network.Addr()) {
 			continue
 		}
 		to := s.network.String()
@@ -96,7 +96,7 @@ func checkServers(spec infra.Spec, n inner) error {
 			return fmt.Errorf("%s: the guest cannot reach %s, which is its own address: %w, choose another address for the guest", s.field, to, infra.ErrCollision)
 		}
 		return fmt.Errorf("%s: the guest cannot reach %s, which lies in its own network %v: %w, choose another network in binding.masquerade.ipv%d",
-			s.field, to, network, infra.ErrCollision, version(n.Guest))
+			s.field, to, network, infra.ErrCollision, firewall.Version(n.Guest))
 	}
 	return nil
 }

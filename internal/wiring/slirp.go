@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
@@ -89,7 +90,7 @@ func (b slirp) wire(p *Plan, nic netstate.Link) error {
 func checkHidden(found netstate.Snapshot, network netip.Prefix) error {
 	for _, r := range found.Routes {
 		if network.IsValid() && r.Destination.Bits() >= syntax.MinNetwork && r.Destination.Overlaps(network) {
-			return fmt.Errorf("binding.slirp.ipv%d: %v overlaps the route to %v of the namespace: %w, choose another network", version(network.Addr()), network, r.Destination, infra.ErrCollision)
+			return fmt.Errorf("binding.slirp.ipv%d: %v overlaps the route to %v of the namespace: %w, choose another network", firewall.Version(network.Addr()), network, r.Destination, infra.ErrCollision)
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -22,7 +23,7 @@ import (
 func liesWithin(found netstate.Snapshot, nic netstate.Link, guest netip.Prefix, named bool) (bool, error) {
 	network, own := guest.Masked(), guest.Addr()
 	refuse := func(otherwise, format string, args ...any) (bool, error) {
-		return false, fmt.Errorf("binding.masquerade.ipv%d: %s: %w, choose %s", version(own), fmt.Sprintf(format, args...), infra.ErrCollision, otherwise)
+		return false, fmt.Errorf("binding.masquerade.ipv%d: %s: %w, choose %s", firewall.Version(own), fmt.Sprintf(format, args...), infra.ErrCollision, otherwise)
 	}
 	const another = "another address for the guest"
 	otherwise, naming := "another network", ""
@@ -50,7 +51,7 @@ func liesWithin(found netstate.Snapshot, nic netstate.Link, guest netip.Prefix, 
 		if !named {
 			return refuse(otherwise+naming, "%v overlaps the route to %v of the namespace", network, r.Destination)
 		}
-		if r.Destination == single(own) {
+		if r.Destination == firewall.HostPrefix(own) {
 			return refuse(another, "the namespace has a route to %v", own)
 		}
 	}
@@ -101,10 +102,10 @@ func (p *Plan) addWithin(tap netstate.Link, n inner) {
 		p.wanted.Sysctls[netstate.ProxyDelay(tap.Name)] = "0"
 	}
 	if !reaches(p.found, n.Gateway) {
-		p.addAddress(tap, single(n.Gateway), netstate.ScopeUniverse)
+		p.addAddress(tap, firewall.HostPrefix(n.Gateway), netstate.ScopeUniverse)
 	}
 	p.wanted.Routes = append(p.wanted.Routes, netstate.Route{
-		Link: tap.Index, Table: netstate.TableMain, Destination: single(n.Guest), Scope: netstate.ScopeLink,
+		Link: tap.Index, Table: netstate.TableMain, Destination: firewall.HostPrefix(n.Guest), Scope: netstate.ScopeLink,
 		Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic,
 	})
 }
