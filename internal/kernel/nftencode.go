@@ -42,9 +42,9 @@ func encodeMatch(m firewall.Match) []expr.Any {
 	case firewall.Multicast:
 		return meta(expr.MetaKeyPKTTYPE, m.Inverted, []byte{unix.PACKET_MULTICAST})
 	case firewall.IP:
-		return meta(expr.MetaKeyNFPROTO, false, []byte{map[int]byte{4: unix.NFPROTO_IPV4, 6: unix.NFPROTO_IPV6}[m.Version]})
+		return meta(expr.MetaKeyNFPROTO, false, []byte{ofVersion[uint8](m.Version, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6)})
 	case firewall.Carries:
-		return meta(expr.MetaKeyPROTOCOL, false, be16(map[int]uint16{4: unix.ETH_P_IP, 6: unix.ETH_P_IPV6}[m.Version]))
+		return meta(expr.MetaKeyPROTOCOL, false, be16(ofVersion[uint16](m.Version, unix.ETH_P_IP, unix.ETH_P_IPV6)))
 	case firewall.Protocol:
 		return meta(expr.MetaKeyL4PROTO, m.Inverted, []byte{m.Number})
 	case firewall.Source:
@@ -61,7 +61,7 @@ func encodeMatch(m firewall.Match) []expr.Any {
 		}
 		return payload(transport, 0, nil, false, []byte{m.Type})
 	case firewall.Bytes:
-		base := map[firewall.Header]expr.PayloadBase{firewall.Ethernet: ether, firewall.Network: network, firewall.Transport: transport}[m.Header]
+		base := payloadBases[m.Header]
 		if m.Last != nil {
 			return append(octets(base, m.Offset, m.Mask, len(m.Value)), between(m.Inverted, m.Value, m.Last))
 		}
@@ -79,37 +79,23 @@ func encodeMatch(m firewall.Match) []expr.Any {
 			compare(false, []byte{1}),
 		}
 	case firewall.Longer:
-		return []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyLEN, Register: 1},
-			&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 4, Size: 4},
-			&expr.Cmp{Op: expr.CmpOpGt, Register: 1, Data: binary.BigEndian.AppendUint32(nil, m.Octets)},
-		}
+		return above(&expr.Meta{Key: expr.MetaKeyLEN, Register: 1}, m.Octets)
 	case firewall.State:
-		return bits(expr.CtKeySTATE, uint32(m.States))
+		return bits(expr.CtKeySTATE, uint32(m.States), true)
 	case firewall.Translated:
 		const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
-		return bits(expr.CtKeySTATUS, dstNAT)
+		return bits(expr.CtKeySTATUS, dstNAT, true)
 	case firewall.Unconfirmed:
 		const confirmed = 1 << 3 // IPS_CONFIRMED, linux/netfilter/nf_conntrack_common.h
-		return []expr.Any{
-			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
-			masked(binary.NativeEndian.AppendUint32(nil, confirmed)), compare(false, make([]byte, 4)),
-		}
+		return bits(expr.CtKeySTATUS, confirmed, false)
 	case firewall.Unanswered:
 		const seenReply = 1 << 1 // IPS_SEEN_REPLY, linux/netfilter/nf_conntrack_common.h
-		return []expr.Any{
-			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
-			masked(binary.NativeEndian.AppendUint32(nil, seenReply)), compare(false, make([]byte, 4)),
-		}
+		return bits(expr.CtKeySTATUS, seenReply, false)
 	case firewall.Assured:
 		const assured = 1 << 2 // IPS_ASSURED, linux/netfilter/nf_conntrack_common.h
-		return bits(expr.CtKeySTATUS, assured)
+		return bits(expr.CtKeySTATUS, assured, true)
 	case firewall.Lasting:
-		return []expr.Any{
-			&expr.Ct{Key: expr.CtKeyEXPIRATION, Register: 1}, // milliseconds
-			&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 4, Size: 4},
-			&expr.Cmp{Op: expr.CmpOpGt, Register: 1, Data: binary.BigEndian.AppendUint32(nil, 1000*m.Seconds)},
-		}
+		return above(&expr.Ct{Key: expr.CtKeyEXPIRATION, Register: 1}, 1000*m.Seconds) // milliseconds
 	case firewall.Connections:
 		return []expr.Any{&expr.Connlimit{Count: m.Over, Flags: 1}} // NFT_CONNLIMIT_F_INV: over
 	case firewall.Count:
@@ -146,6 +132,10 @@ func encodeMatch(m firewall.Match) []expr.Any {
 		return payload(transport, 13, []byte{0x06}, m.Inverted, []byte{0x02})
 	}
 	panic(fmt.Sprintf("no expression for %T", m)) // a new type of match is missing above
+}
+
+var payloadBases = map[firewall.Header]expr.PayloadBase{
+	firewall.Ethernet: expr.PayloadBaseLLHeader, firewall.Network: expr.PayloadBaseNetworkHeader, firewall.Transport: expr.PayloadBaseTransportHeader,
 }
 
 // encodeVerdict returns the library's expressions of a verdict. Those with arguments load them into registers 1 and 2.
@@ -206,7 +196,7 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 // encodeUp returns the expressions of firewall.Up.
 func encodeUp(port bool) (e []expr.Any) {
 	if port {
-		e = append(e, &expr.Immediate{Register: 1, Data: firewall.NearestBridge}, &expr.Payload{
+		e = append(e, immediate(1, firewall.NearestBridge), &expr.Payload{
 			OperationType: expr.PayloadWrite, SourceRegister: 1, Base: expr.PayloadBaseLLHeader, Offset: 0, Len: uint32(len(firewall.NearestBridge)),
 		})
 	}
@@ -254,11 +244,20 @@ func masked(mask []byte) *expr.Bitwise {
 	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
 }
 
-// bits matches a connection with at least one of the bits.
-func bits(key expr.CtKey, set uint32) []expr.Any {
+// bits matches a connection with some of the bits, or with none.
+func bits(key expr.CtKey, set uint32, some bool) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: key, Register: 1},
-		masked(binary.NativeEndian.AppendUint32(nil, set)), compare(true, make([]byte, 4)),
+		masked(binary.NativeEndian.AppendUint32(nil, set)), compare(some, make([]byte, 4)),
+	}
+}
+
+// above matches a number, which the kernel has in its own octet order, that is above the limit.
+func above(load expr.Any, limit uint32) []expr.Any {
+	return []expr.Any{
+		load,
+		&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 4, Size: 4},
+		&expr.Cmp{Op: expr.CmpOpGt, Register: 1, Data: binary.BigEndian.AppendUint32(nil, limit)},
 	}
 }
 

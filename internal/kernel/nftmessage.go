@@ -156,29 +156,12 @@ func (w *nftWriter) data(kind uint16, value []byte) {
 	w.close(at)
 }
 
-// field is an attribute with a number of 4 octets.
-type field struct {
-	kind  uint16
-	value uint32
-}
-
-// expression writes an expression whose attributes are all such fields.
-func (w *nftWriter) expression(name string, fields ...field) {
-	w.closeExpression(w.openExpression(name, fields...))
-}
-
-// openExpression begins an expression of a rule with its first attributes, and returns what closeExpression needs.
-func (w *nftWriter) openExpression(name string, fields ...field) (element, data int) {
-	element = w.open(unix.NFTA_LIST_ELEM)
+// expression writes an expression of a rule, whose attributes the function writes.
+func (w *nftWriter) expression(name string, attributes func()) {
+	element := w.open(unix.NFTA_LIST_ELEM)
 	w.text(unix.NFTA_EXPR_NAME, name)
-	data = w.open(unix.NFTA_EXPR_DATA)
-	for _, f := range fields {
-		w.number32(f.kind, f.value)
-	}
-	return element, data
-}
-
-func (w *nftWriter) closeExpression(element, data int) {
+	data := w.open(unix.NFTA_EXPR_DATA)
+	attributes()
 	w.close(data)
 	w.close(element)
 }

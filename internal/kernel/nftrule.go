@@ -243,7 +243,7 @@ func (w *nftWriter) add(expressions ...expr.Any) {
 // fwd sends the frame to another link. The library has no such expression.
 func (w *nftWriter) fwd(v firewall.Fwd) {
 	w.add(immediate(1, binary.NativeEndian.AppendUint32(nil, uint32(v.Index))))
-	w.expression("fwd", field{unix.NFTA_FWD_SREG_DEV, 1})
+	w.expression("fwd", func() { w.number32(unix.NFTA_FWD_SREG_DEV, 1) })
 }
 
 // masquerade translates the source address. The library writes no flags beside ports, and without them the kernel
@@ -259,20 +259,26 @@ func (w *nftWriter) masquerade(v firewall.Masquerade) {
 		last = 2
 		w.add(immediate(last, be16(v.Last)))
 	}
-	w.expression("masq", field{unix.NFTA_MASQ_REG_PROTO_MIN, 1}, field{unix.NFTA_MASQ_REG_PROTO_MAX, last}, field{unix.NFTA_MASQ_FLAGS, specifiedPorts})
+	w.expression("masq", func() {
+		w.number32(unix.NFTA_MASQ_REG_PROTO_MIN, 1)
+		w.number32(unix.NFTA_MASQ_REG_PROTO_MAX, last)
+		w.number32(unix.NFTA_MASQ_FLAGS, specifiedPorts)
+	})
 }
 
 // origin matches the source address of a direction of the connection. The library writes the direction with four
 // octets; the kernel reads the first, and complains of the others in its log (nft_ct_policy in net/netfilter/nft_ct.c).
 // A prefix of whole octets is compared without a mask.
 func (w *nftWriter) origin(m firewall.Origin) {
-	element, data := w.openExpression("ct", field{unix.NFTA_CT_KEY, unix.NFT_CT_SRC}, field{unix.NFTA_CT_DREG, 1})
 	direction := []byte{0} // IP_CT_DIR_ORIGINAL, linux/netfilter/nf_conntrack_tuple_common.h
 	if m.Reply {
 		direction[0] = 1 // IP_CT_DIR_REPLY
 	}
-	w.bytes(unix.NFTA_CT_DIRECTION, direction)
-	w.closeExpression(element, data)
+	w.expression("ct", func() {
+		w.number32(unix.NFTA_CT_KEY, unix.NFT_CT_SRC)
+		w.number32(unix.NFTA_CT_DREG, 1)
+		w.bytes(unix.NFTA_CT_DIRECTION, direction)
+	})
 	address := m.Prefix.Masked().Addr().AsSlice()
 	if bits := m.Prefix.Bits(); bits%8 == 0 && bits > 0 {
 		w.add(compare(false, address[:bits/8]))
@@ -291,9 +297,15 @@ func (w *nftWriter) setAddress(a netip.Addr, v4, v6 uint32) {
 			CsumType: expr.CsumTypeInet, CsumOffset: 10, CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR})
 		return
 	}
-	w.expression("payload", field{unix.NFTA_PAYLOAD_SREG, 1}, field{unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_NETWORK_HEADER},
-		field{unix.NFTA_PAYLOAD_OFFSET, v6}, field{unix.NFTA_PAYLOAD_LEN, 16}, field{unix.NFTA_PAYLOAD_CSUM_TYPE, unix.NFT_PAYLOAD_CSUM_NONE},
-		field{unix.NFTA_PAYLOAD_CSUM_OFFSET, 0}, field{unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR})
+	w.expression("payload", func() {
+		w.number32(unix.NFTA_PAYLOAD_SREG, 1)
+		w.number32(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_NETWORK_HEADER)
+		w.number32(unix.NFTA_PAYLOAD_OFFSET, v6)
+		w.number32(unix.NFTA_PAYLOAD_LEN, 16)
+		w.number32(unix.NFTA_PAYLOAD_CSUM_TYPE, unix.NFT_PAYLOAD_CSUM_NONE)
+		w.number32(unix.NFTA_PAYLOAD_CSUM_OFFSET, 0)
+		w.number32(unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR)
+	})
 }
 
 // Verdicts that unix does not name (NF_DROP, NF_ACCEPT, linux/netfilter.h).
