@@ -51,7 +51,7 @@ func (list boxes) has(to netip.AddrPort, protocol uint8) bool {
 		switch {
 		case b.Last.Less(to.Addr()):
 			return false
-		case b.FirstProtocol <= protocol && protocol <= b.LastProtocol && b.FirstPort <= to.Port() && to.Port() <= b.LastPort:
+		case b.Has(firewall.Pin{To: to.Addr(), Protocol: protocol, Port: to.Port()}):
 			return true
 		}
 	}
