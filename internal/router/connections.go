@@ -64,7 +64,7 @@ func (r Routed) Older() []netstate.Op {
 // Own are the connections of a routed binding's addresses.
 func (r Routed) Own() (ops []netstate.Op) {
 	for _, a := range slices.Concat(r.Own4, r.Own6) {
-		ops = append(ops, HopConnections(a, r.hop(a))...)
+		ops = append(ops, HopConnections(a, r.Hop(a))...)
 	}
 	return ops
 }

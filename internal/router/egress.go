@@ -51,7 +51,7 @@ func (r Router) addEgress(table *firewall.Table) {
 // sourceRoutes drops the guest's packets with a routing header before they are routed. The namespace would send such a
 // packet on to a destination of the guest's choice, which no rule has checked.
 func (r Router) sourceRoutes() []firewall.Rule {
-	if len(r.Allowed) == 0 || !r.has(6) {
+	if len(r.Allowed) == 0 || !r.Ends.Has(6) {
 		return nil
 	}
 	return []firewall.Rule{rule(drop(firewall.ExtensionHeader), r.fromGuest(), firewall.IP{Version: 6}, firewall.RoutingHeader{})}
@@ -113,7 +113,7 @@ func (r Router) reopened() []firewall.Rule {
 			begins(look, firewall.ProtocolTCP, synAlone, out...),
 			begins(look, firewall.ProtocolSCTP, initSCTP, out...),
 			begins(look, protocolDCCP, askDCCP, out...))
-		if r.has(6) {
+		if r.Ends.Has(6) {
 			rules = append(rules, rule(look, slices.Concat(out, r.authenticated(), []firewall.Match{known})...))
 		}
 	}
@@ -158,15 +158,16 @@ func (r Router) resumed(more ...firewall.Match) []firewall.Rule {
 	if len(r.Allowed) == 0 {
 		return nil
 	}
-	const chunk, initiation = 12, 1 // where the type of the first chunk is, and INIT (RFC 9260 section 3.2)
+	goesOn := initSCTP
+	goesOn.Inverted = true
 	of := func(protocol uint8, m firewall.Match) firewall.Rule {
 		return rule(drop(firewall.NoConnection), append(slices.Clone(more), firewall.Protocol{Number: protocol}, m)...)
 	}
 	rules := []firewall.Rule{
 		of(firewall.ProtocolTCP, firewall.Opening{Inverted: true}),
-		of(firewall.ProtocolSCTP, firewall.Bytes{Header: firewall.Transport, Offset: chunk, Value: []byte{initiation}, Inverted: true}),
+		of(firewall.ProtocolSCTP, goesOn),
 	}
-	if r.has(6) {
+	if r.Ends.Has(6) {
 		rules = append(rules, rule(drop(firewall.NoConnection), slices.Concat(more, r.authenticated())...))
 	}
 	return rules

@@ -42,7 +42,7 @@ func (m Masquerade) Tables() []firewall.Table {
 	}
 	for _, f := range m.Families {
 		table := m.table()
-		if f.IPTables() == 6 && !m.has(6) {
+		if f.IPTables() == 6 && !m.Ends.Has(6) {
 			if !m.NoNFTables || m.NoIPv6AtTap {
 				continue // beside, or not needed
 			}
@@ -157,14 +157,14 @@ func (m Masquerade) forwardedAddresses() []netip.Addr {
 	if m.Loopback {
 		all = append(all, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
 	}
-	return slices.DeleteFunc(all, func(a netip.Addr) bool { return !m.has(firewall.Version(a)) })
+	return slices.DeleteFunc(all, func(a netip.Addr) bool { return !m.Ends.Has(firewall.Version(a)) })
 }
 
 // forwarded sends packets for an address that meet the conditions to the guest, if the guest has an address of
 // that family.
 func (m Masquerade) forwarded(to netip.Addr, where ...firewall.Match) []firewall.Rule {
 	v := firewall.Version(to)
-	if !m.has(v) {
+	if !m.Ends.Has(v) {
 		return nil
 	}
 	return []firewall.Rule{rule(firewall.Jump{Chain: toGuest(v)},
@@ -277,7 +277,7 @@ func (m Masquerade) opening() []firewall.Rule {
 func (m Masquerade) source() []firewall.Rule {
 	from, out := m.fromGuest(), firewall.OutInterface{Name: m.Names.NIC}
 	var rules []firewall.Rule
-	for _, name := range []string{"tcp", "udp", "sctp"} {
+	for _, name := range transports {
 		number := firewall.Transports[name]
 		protocol := firewall.Protocol{Number: number}
 		for _, k := range m.SourcePorts.kept[name] {
@@ -347,7 +347,7 @@ func (m Masquerade) toNamespace() []firewall.Rule {
 // minute: a few packets could cut the guest off from its DNS server.
 func (m Masquerade) reserved() []firewall.Rule {
 	var rules []firewall.Rule
-	for _, name := range []string{"tcp", "udp", "sctp"} {
+	for _, name := range transports {
 		number, of := firewall.Transports[name], m.SourcePorts.others[name]
 		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.Protocol{Number: number}, firewall.DestinationPort{Protocol: number, First: of.first, Last: of.last}))
 	}

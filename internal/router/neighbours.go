@@ -28,7 +28,7 @@ func (r Router) fromNeighbours() []firewall.Rule {
 func (r Router) manySources() []netip.Prefix {
 	var list []netip.Prefix
 	for _, p := range r.Guard.Prefixes {
-		if p.Addr().IsLinkLocalUnicast() && r.has(firewall.Version(p.Addr())) && guestfilter.HasMany(p) {
+		if p.Addr().IsLinkLocalUnicast() && r.Ends.Has(firewall.Version(p.Addr())) && guestfilter.HasMany(p) {
 			list = append(list, p)
 		}
 	}

@@ -6,6 +6,9 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
+// transports are the names of firewall.Transports, in the order of rules.
+var transports = []string{"tcp", "udp", "sctp"}
+
 // matchPorts are the conditions of a rule for the ports.
 func matchPorts(ports infra.Ports) []firewall.Match {
 	p := syntax.Ports(ports).Full()
@@ -26,7 +29,7 @@ type portMap struct {
 // would cost as many.
 func portMaps(list []infra.Ports) []portMap {
 	var maps []portMap
-	for _, protocol := range []string{"tcp", "udp", "sctp"} {
+	for _, protocol := range transports {
 		m := portMap{protocol, firewall.PortMap{Name: protocol + "-ports"}}
 		for _, p := range list {
 			if p := syntax.Ports(p).Full(); p.Guest != p.First && p.Protocol == protocol {

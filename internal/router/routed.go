@@ -28,8 +28,8 @@ type Source struct {
 	Address netip.Addr
 }
 
-// hop is the namespace's address of the same family.
-func (r Routed) hop(a netip.Addr) netip.Addr {
+// Hop returns the namespace's address of the same family.
+func (r Routed) Hop(a netip.Addr) netip.Addr {
 	if a.Is4() {
 		return r.Hop4
 	}
@@ -223,7 +223,7 @@ func (r Routed) ownPorts(where ...firewall.Match) []firewall.Rule {
 	for _, a := range slices.Concat(r.Own4, r.Own6) {
 		to := append(slices.Clone(where), firewall.IP{Version: firewall.Version(a)}, firewall.Destination{Prefix: firewall.HostPrefix(a)})
 		for _, p := range r.Excluded {
-			rules = append(rules, rule(firewall.DNAT{Address: r.hop(a)}, append(slices.Clone(to), matchPorts(p)...)...))
+			rules = append(rules, rule(firewall.DNAT{Address: r.Hop(a)}, append(slices.Clone(to), matchPorts(p)...)...))
 		}
 	}
 	return rules

@@ -75,11 +75,6 @@ func (list Ends) Guests() (guests []netip.Addr) {
 // mostNextHops is the number of next hops that a guest may use, for the reason of guestfilter.MostSources.
 const mostNextHops = 64
 
-// has reports whether the guest has an address of the version of IP.
-func (r Router) has(v int) bool {
-	return r.Ends.Has(v)
-}
-
 func (r Router) mostConnections() int {
 	return cmp.Or(r.Most, infra.DefaultMaxConnections)
 }
@@ -147,6 +142,7 @@ func (r Router) related() []firewall.Rule {
 // namespace no link is smaller, and the kernel would believe the error for the namespace's own addresses, as the packet
 // in the error is translated back.
 func (r Router) errors() []firewall.Rule {
+	const icmpTooBig, icmp6TooBig = 4, 2 // a code of ICMP (RFC 792), a type of ICMPv6 (RFC 4443)
 	var rules []firewall.Rule
 	for _, e := range r.Ends {
 		tooBig, protocol := firewall.ICMP{Version: 4, Type: firewall.ICMPUnreachable, Code: icmpTooBig}, uint8(firewall.ProtocolICMP)
@@ -171,7 +167,7 @@ func (r Router) sources() []netip.Prefix {
 		list = append(list, firewall.HostPrefix(a))
 	}
 	for _, p := range r.Guard.Prefixes {
-		if r.has(firewall.Version(p.Addr())) {
+		if r.Ends.Has(firewall.Version(p.Addr())) {
 			list = append(list, p)
 		}
 	}
@@ -239,7 +235,7 @@ func (r Router) loopback() []firewall.Rule {
 }
 
 func (r Router) noIPv6() []firewall.Rule {
-	if r.has(6) {
+	if r.Ends.Has(6) {
 		return nil
 	}
 	return []firewall.Rule{rule(drop(firewall.NoIPv6), r.fromGuest(), firewall.IP{Version: 6})}
@@ -282,9 +278,3 @@ func rule(v firewall.Verdict, m ...firewall.Match) firewall.Rule {
 }
 
 func drop(why firewall.Reason) firewall.Drop { return firewall.Drop{Reason: why} }
-
-// Numbers that only a masquerade needs: a code of ICMP and a type of ICMPv6 (RFC 792, RFC 4443).
-const (
-	icmpTooBig  = 4
-	icmp6TooBig = 2
-)

@@ -56,59 +56,43 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.Record = routerRecord(p.spec, p.found, nic, guest, gateway)
 	on.FillRouted(&p.Record)
-	h := hops{own4: addressesIn(v4), own6: addressesIn(v6)}
+	r := router.Routed{Sidecar: b.Sidecar, Excluded: b.Excluded, Own4: addressesIn(v4), Own6: addressesIn(v6)}
 	var ends router.Ends
 	if len(v4) > 0 {
-		h.hop4 = p.Record.IPv4.Server
-		ends = append(ends, router.End{Guest: h.own4[0], Gateway: h.hop4})
+		r.Hop4 = p.Record.IPv4.Server
+		ends = append(ends, router.End{Guest: r.Own4[0], Gateway: r.Hop4})
 	}
 	if len(v6) > 0 {
-		h.hop6 = lease.RoutedIPv6
-		ends = append(ends, router.End{Guest: h.own6[0], Gateway: h.hop6})
+		r.Hop6 = lease.RoutedIPv6
+		ends = append(ends, router.End{Guest: r.Own6[0], Gateway: r.Hop6})
 	}
-	all := slices.Concat(h.own4, h.own6)
+	all := slices.Concat(r.Own4, r.Own6)
 	p.addWarnings(warnRoutedPorts(b.Routed, p.found.Listeners, all)...)
 	p.addWarnings(warnSourceRules(p.found, all)...)
 
 	tap := gatewayTap(p.spec, p.found, nic, p.Record, ends)
 	tap.RouteLocalnet = b.Sidecar != nil
 	p.addRouter(nic, tap, ends)
-	p.handOver(nic, tap, h)
+	p.handOver(nic, tap, r)
 	if err := p.addRoutesToGuest(tap, ends); err != nil {
 		return err
 	}
-	forwarding, err := p.forwarding(nic, ends, b.MaxConnections, nil)
-	if err != nil {
+	var err error
+	if r.Router, err = p.forwarding(nic, ends, b.MaxConnections, nil); err != nil {
 		return err
 	}
-	forwarding.Further = slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return slices.Contains(ends.Guests(), a) })
+	r.Further = slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return slices.Contains(ends.Guests(), a) })
 	if err := checkSources(b.Sidecar, b.Kind(), nic, ends); err != nil {
 		return err
 	}
-	r := router.Routed{Router: forwarding, Sidecar: b.Sidecar, Excluded: b.Excluded,
-		Own4: h.own4, Own6: h.own6, Hop4: h.hop4, Hop6: h.hop6, Sources: sourcesOf(on, ends)}
+	r.Sources = sourcesOf(on, ends)
 	p.olderExchanges, p.ownConnections = r.Older(), r.Own()
 	p.makeTables = append(p.makeTables, r.Tables)
-	g := guestfilter.Guest{Addresses: all, Hop: h.hop4}
+	g := guestfilter.Guest{Addresses: all, Hop: r.Hop4}
 	if nic.Ethernet && !nic.NoARP {
-		g.Announced = h.own4
+		g.Announced = r.Own4
 	}
 	return p.addFilter(nic, g)
-}
-
-// hops are the addresses that become the guest's, and those that the namespace gets in their place; zero: the NIC has
-// no address of the family.
-type hops struct {
-	own4, own6 []netip.Addr
-	hop4, hop6 netip.Addr
-}
-
-// of is the namespace's address of the same family.
-func (h hops) of(a netip.Addr) netip.Addr {
-	if a.Is4() {
-		return h.hop4
-	}
-	return h.hop6
 }
 
 // sourcesOf are what the namespace's addresses become at the NIC, by the version of IP.
@@ -183,8 +167,8 @@ func warnSourceRules(found netstate.Snapshot, own []netip.Addr) (list texts) {
 //
 // The namespace's own sockets get their IPv4 source from the routes. An IPv6 address that is deprecated is not chosen
 // if there is another one.
-func (p *Plan) handOver(nic, tap netstate.Link, h hops) {
-	for _, hop := range []netip.Addr{h.hop4, h.hop6} {
+func (p *Plan) handOver(nic, tap netstate.Link, r router.Routed) {
+	for _, hop := range []netip.Addr{r.Hop4, r.Hop6} {
 		if !hop.IsValid() {
 			continue
 		}
@@ -216,7 +200,7 @@ func (p *Plan) handOver(nic, tap netstate.Link, h hops) {
 		}
 		p.wanted.Addresses = append(p.wanted.Addresses, a)
 		p.wanted.OffStack = append(p.wanted.OffStack, netstate.OffStack{Link: nic.Index, Address: addr})
-		to := netstate.Route{Link: tap.Index, Table: netstate.TableLocal, Destination: firewall.HostPrefix(addr), PrefSrc: h.of(addr),
+		to := netstate.Route{Link: tap.Index, Table: netstate.TableLocal, Destination: firewall.HostPrefix(addr), PrefSrc: r.Hop(addr),
 			Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic}
 		if addr.Is4() {
 			to.Scope, to.Metric = netstate.ScopeLink, metricTap
@@ -229,7 +213,7 @@ func (p *Plan) handOver(nic, tap netstate.Link, h hops) {
 	routes := routesIn(p.found)
 	for _, route := range p.found.Routes {
 		if route.Uses(nic.Index) && route.Type == netstate.RouteUnicast {
-			p.resource(nic, route, h, routes)
+			p.resource(nic, route, r, routes)
 		}
 	}
 }
@@ -240,9 +224,9 @@ const metricTap = 1
 
 // resource wants the route of the NIC with a source that is the namespace's. Routes that change by themselves are left
 // alone, and so are those that the kernel would not add again.
-func (p *Plan) resource(nic netstate.Link, route netstate.Route, h hops, routes routesOf) {
+func (p *Plan) resource(nic netstate.Link, route netstate.Route, r router.Routed, routes routesOf) {
 	v4 := route.Destination.Addr().Is4()
-	fromGuest := slices.Contains(h.own4, route.PrefSrc) || slices.Contains(h.own6, route.PrefSrc)
+	fromGuest := slices.Contains(r.Own4, route.PrefSrc) || slices.Contains(r.Own6, route.PrefSrc)
 	lost := routes.whyLost(route, nic)
 	if slices.ContainsFunc(route.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index }) {
 		lost = "leads through other links too"
@@ -250,9 +234,9 @@ func (p *Plan) resource(nic netstate.Link, route netstate.Route, h hops, routes 
 	switch {
 	case lost != "" && (fromGuest || v4):
 		p.warn("the route to %v %s, and stays as it is: the namespace's own packets get the guest's address there, and no answers", route.Destination, lost)
-	case fromGuest || v4 && !route.PrefSrc.IsValid() && h.hop4.IsValid():
+	case fromGuest || v4 && !route.PrefSrc.IsValid() && r.Hop4.IsValid():
 		p.wanted.Unwanted.Routes = append(p.wanted.Unwanted.Routes, route)
-		route.PrefSrc = h.of(route.Destination.Addr())
+		route.PrefSrc = r.Hop(route.Destination.Addr())
 		p.added.Routes = append(p.added.Routes, route)
 		p.wanted.Routes = append(p.wanted.Routes, route)
 	case lost == "" && route.Protocol != netstate.ProtocolRA && route.ExpiresSeconds == 0:
