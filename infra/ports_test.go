@@ -17,7 +17,7 @@ func TestPortsText(t *testing.T) {
 		"5000-5100/udp":      {Protocol: "udp", First: 5000, Last: 5100},
 		"8080-8081:9090":     {First: 8080, Last: 8081, Guest: 9090},
 		"65535:1/sctp":       {Protocol: "sctp", First: 65535, Guest: 1},
-		"1-65535/everything": {Protocol: "everything", First: 1, Last: 65535}, // NewPlan refuses it
+		"1-65535/everything": {Protocol: "everything", First: 1, Last: 65535}, // Validate refuses it
 	} {
 		var have infra.Ports
 		if err := have.UnmarshalText([]byte(text)); err != nil || have != want {

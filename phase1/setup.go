@@ -334,7 +334,7 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 	}
 	link, ok := found.Named(nic)
 	if !ok || !questions.Gateways {
-		return nil // without the NIC, NewPlan says so
+		return nil // without the NIC, the plan says so
 	}
 	for _, gateway := range wiring.Gateways(*found, link) {
 		end := s.report.during("asks for the MAC of the gateway %v, for up to five seconds", gateway)

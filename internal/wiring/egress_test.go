@@ -282,7 +282,7 @@ func TestEgressWithoutNFTables(t *testing.T) {
 		spec := withSpec(masquerade(), func(s *asked) {
 			s.Binding, s.Guard.Off, s.Egress = infra.Masquerade{Firewall: by}, true, egressOf("refuse all")
 		})
-		_, err := wiring.NewPlan(flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), spec.NIC, spec.Spec)
+		_, err := tryPlan(flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), spec)
 		var field *cache.FieldError
 		if !errors.As(err, &field) || field.Field != "egress" || !strings.Contains(field.Reason, "modprobe nf_tables") {
 			t.Errorf("%q: %v", by, err)

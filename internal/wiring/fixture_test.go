@@ -279,7 +279,7 @@ func eth0(s infra.Spec) asked {
 }
 
 func tryPlan(found netstate.Snapshot, a asked) (*wiring.Plan, error) {
-	return wiring.NewPlan(found, a.NIC, a.Spec)
+	return wiring.Journal{NIC: a.NIC, Found: found, Spec: a.Spec}.Plan()
 }
 
 func bridge() asked {

@@ -9,7 +9,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Gateways are the next hops of the NIC's routes whose MACs NewPlan needs and the snapshot does not have.
+// Gateways are the next hops of the NIC's routes whose MACs a plan needs and the snapshot does not have.
 func Gateways(s netstate.Snapshot, nic netstate.Link) []netip.Addr {
 	n := lease.Of(s, nic)
 	return slices.DeleteFunc(n.Gateways(), func(a netip.Addr) bool {

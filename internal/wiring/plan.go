@@ -61,7 +61,11 @@ func (p *Plan) Journal() Journal {
 	return Journal{NIC: p.names.NIC, Found: p.found, Spec: p.spec, Networks: p.networks, Turn: turnOf(p.Record)}
 }
 
-// Plan is the plan that the journal was made of. That of a salvaged journal can be undone and nothing else.
+// Plan computes the plan that the journal is made of. That of a salvaged journal can be undone and nothing else.
+//
+// For Auto it is the first plan without a loss, else the one that loses least: see choose. Nothing else decides, so that
+// the plans' refusals are the whole reason. The errors: *cache.FieldError for a bad Spec, infra.ErrNoNIC,
+// infra.ErrWired, infra.ErrCollision, *infra.RefusedError.
 func (j Journal) Plan() (*Plan, error) {
 	if j.Salvaged {
 		return j.salvagedPlan(), nil
@@ -115,16 +119,7 @@ func emptyPlan(found netstate.Snapshot, nic string, spec infra.Spec) *Plan {
 	}
 }
 
-// NewPlan computes the wiring of the NIC in the namespace that was found. For Auto it is the first plan that is not
-// refused. Nothing else decides, so that the plans' refusals are the whole reason.
-//
-// The errors: *cache.FieldError for a bad Spec, infra.ErrNoNIC, infra.ErrWired, infra.ErrCollision,
-// *infra.RefusedError.
-func NewPlan(found netstate.Snapshot, nic string, spec infra.Spec) (*Plan, error) {
-	return planBy(nil, found, nic, spec)
-}
-
-// planBy is NewPlan by these networks; nil: those that were found.
+// planBy computes the wiring of the NIC in the namespace that was found, by these networks; nil: those that were found.
 func planBy(networks *Networks, found netstate.Snapshot, nic string, spec infra.Spec) (*Plan, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -342,7 +337,7 @@ func guestMTU(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) int {
 
 // nic is the NIC as it was found.
 func (p *Plan) nic() netstate.Link {
-	nic, _ := p.found.Named(p.names.NIC) // NewPlan has seen it, or the binding does without
+	nic, _ := p.found.Named(p.names.NIC) // Journal.Plan has seen it, or the binding does without
 	return nic
 }
 

@@ -153,7 +153,7 @@ func TestTakeOverCollides(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := wiring.NewPlan(flannel(), "eth0", spec); !errors.Is(err, want) {
+		if _, err := tryPlan(flannel(), asked{"eth0", spec}); !errors.Is(err, want) {
 			t.Errorf("%v: %v, want %v", b, err, want)
 		}
 	}
