@@ -13,19 +13,10 @@ import (
 	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
-func addrs(list ...string) (all []netip.Addr) {
-	for _, a := range list {
-		all = append(all, netip.MustParseAddr(a))
-	}
-	return all
-}
-
-func prefixes(list ...string) (all []netip.Prefix) {
-	for _, p := range list {
-		all = append(all, netip.MustParsePrefix(p))
-	}
-	return all
-}
+var (
+	addrs    = golden.Values[netip.Addr]
+	prefixes = golden.Values[netip.Prefix]
+)
 
 // The guests from which the others differ, one for each way in which frames get to the network. The second has limits,
 // a DHCPv6 client beside it and a bound of its frames' length. The third answers ARP at the NIC.

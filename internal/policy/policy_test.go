@@ -14,19 +14,11 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/policy"
 	"github.com/guestwire/guestwire/internal/syntax"
+	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
 // entries are an Egress of texts.
-func entries(texts ...string) (list []infra.Egress) {
-	for _, text := range texts {
-		var e infra.Egress
-		if err := e.UnmarshalText([]byte(text)); err != nil {
-			panic(err)
-		}
-		list = append(list, e)
-	}
-	return list
-}
+var entries = golden.Values[infra.Egress]
 
 var both = []int{4, 6}
 

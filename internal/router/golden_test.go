@@ -16,19 +16,10 @@ import (
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-func addrs(list ...string) (all []netip.Addr) {
-	for _, a := range list {
-		all = append(all, ip(a))
-	}
-	return all
-}
-
-func prefixes(list ...string) (all []netip.Prefix) {
-	for _, p := range list {
-		all = append(all, netip.MustParsePrefix(p))
-	}
-	return all
-}
+var (
+	addrs    = golden.Values[netip.Addr]
+	prefixes = golden.Values[netip.Prefix]
+)
 
 // sets are those of a policy, without boxes: the rules are the same whatever these are.
 func sets(name string) []firewall.Destinations {

@@ -18,18 +18,6 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// egressOf is a Spec's list of texts.
-func egressOf(texts ...string) (list []infra.Egress) {
-	for _, text := range texts {
-		var e infra.Egress
-		if err := e.UnmarshalText([]byte(text)); err != nil {
-			panic(err)
-		}
-		list = append(list, e)
-	}
-	return list
-}
-
 // destinationsOf are the sets of the plan's table by which the guest is forwarded.
 func destinationsOf(t *testing.T, found netstate.Snapshot, spec asked) (sets []firewall.Destinations) {
 	t.Helper()

@@ -9,6 +9,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -27,6 +28,12 @@ func limited(s *asked) {
 
 func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }
 func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// addresses and egressOf are lists of texts.
+var (
+	addresses = golden.Values[netip.Addr]
+	egressOf  = golden.Values[infra.Egress]
+)
 
 func mac(last byte) cache.MAC { return cache.MAC{0x02, 0, 0, 0, 0, last} }
 

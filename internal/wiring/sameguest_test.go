@@ -12,14 +12,6 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// addresses are those of the texts.
-func addresses(texts ...string) (list []netip.Addr) {
-	for _, text := range texts {
-		list = append(list, netip.MustParseAddr(text))
-	}
-	return list
-}
-
 var guestMAC = cache.MAC{0x02, 0, 0, 0, 0, 0x77}
 
 // TestSameGuest: under a running guest that can change which does not change who the guest is.
