@@ -18,8 +18,8 @@ import (
 // ErrNoProgram means that a program is not installed.
 var ErrNoProgram = errors.New("not in PATH")
 
-// Need says which of the programs are missing. The error is ErrNoProgram.
-func Need(programs ...string) error {
+// need says which of the programs are missing. The error is ErrNoProgram.
+func need(programs ...string) error {
 	var missing []string
 	for _, p := range programs {
 		if _, err := exec.LookPath(p); err != nil {
@@ -38,7 +38,7 @@ func Need(programs ...string) error {
 //
 // Dump runs ip(8), bridge(8), tc(8) and nft(8), and reads sysctls. The error is ErrNoProgram if a program is missing.
 func (n Namespace) Dump() (string, error) {
-	if err := Need("ip", "bridge", "tc", "nft"); err != nil {
+	if err := need("ip", "bridge", "tc", "nft"); err != nil {
 		return "", fmt.Errorf("a dump is made by ip, bridge and tc (Debian's package iproute2) and nft (nftables): %w", err)
 	}
 	var text string

@@ -15,8 +15,8 @@ import (
 // NIC is the pod's link in every network.
 const NIC = "eth0"
 
-// MTU is that of the pod's NIC in every network.
-const MTU = 1450
+// nicMTU is that of the pod's NIC in every network.
+const nicMTU = 1450
 
 // User is a user, and a group, for a launcher. No account has this number on purpose.
 const User = 64055
@@ -151,7 +151,7 @@ func Macvlan(pod, world Namespace) error {
 		}
 		return withHandle(func(h *handle) error {
 			attributes := netlink.NewLinkAttrs()
-			attributes.Name, attributes.MTU = "lan", MTU
+			attributes.Name, attributes.MTU = "lan", nicMTU
 			err := errors.Join(
 				h.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "lower"}),
 				h.addresses("lan", netip.PrefixFrom(Gateway4, 24), netip.PrefixFrom(Gateway6, 64)),
@@ -209,7 +209,7 @@ func withHandle(f func(*handle) error) error {
 // veth makes one, whose other end is the NIC of the pod.
 func (h *handle) veth(name, mac string, pod Namespace) error {
 	attributes := netlink.NewLinkAttrs()
-	attributes.Name, attributes.MTU = name, MTU
+	attributes.Name, attributes.MTU = name, nicMTU
 	if mac != "" {
 		var err error
 		if attributes.HardwareAddr, err = net.ParseMAC(mac); err != nil {

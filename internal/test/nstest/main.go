@@ -111,13 +111,13 @@ var leftOut struct {
 	reasons map[string]int
 }
 
-// Require is set where nothing may be skipped for want of a namespace or a program.
-var Require = os.Getenv("GUESTWIRE_REQUIRE") != ""
+// required is set where nothing may be skipped for want of a namespace or a program.
+var required = os.Getenv("GUESTWIRE_REQUIRE") != ""
 
 // Skip skips the test, or fails it where nothing may be skipped.
 func Skip(t testing.TB, why string) {
 	t.Helper()
-	if Require {
+	if required {
 		t.Fatal(why)
 	}
 	LeaveOut(t, why)

@@ -9,9 +9,6 @@ import (
 	"hash/crc32"
 )
 
-// Protocol is SCTP's number in the IP header.
-const Protocol = 132
-
 // The chunk types of an INIT and of its answer.
 const (
 	chunkInit    = 1

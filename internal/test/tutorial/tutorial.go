@@ -47,8 +47,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// MaxWords is how long a page may be, outside of its code.
-const MaxWords = 350
+// maxWords is how long a page may be, outside of its code.
+const maxWords = 350
 
 // patience bounds the wait for one block's output. A page builds programs and boots emulated machines.
 const patience = 10 * time.Minute
@@ -56,7 +56,7 @@ const patience = 10 * time.Minute
 // TypePage types the page, a path in the repository, and fails if the page is too long.
 func TypePage(t testing.TB, path string) {
 	t.Helper()
-	Type(t, Read(t, path))
+	typePage(t, Read(t, path))
 }
 
 // Read returns the text of a page, a path in the repository. A page that is too long fails the test.
@@ -66,20 +66,20 @@ func Read(t testing.TB, path string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, words := parse(string(text)); words > MaxWords {
-		t.Errorf("%s has %d words outside of its code; at most %d", path, words, MaxWords)
+	if _, words := parse(string(text)); words > maxWords {
+		t.Errorf("%s has %d words outside of its code; at most %d", path, words, maxWords)
 	}
 	return string(text)
 }
 
-// Type types the commands of the text of a page.
-func Type(t testing.TB, text string) {
+// typePage types the commands of the text of a page.
+func typePage(t testing.TB, text string) {
 	t.Helper()
 	need(t)
 	typeAt(t, text, here(t), true)
 }
 
-// need skips the test where Type cannot type.
+// need skips the test where TypePage cannot type.
 func need(t testing.TB) {
 	t.Helper()
 	nstest.Need(t, "unshare", "nsenter")
@@ -111,7 +111,7 @@ func here(t testing.TB) Shells {
 	}
 }
 
-// TypeAt is Type on another machine, which goes on when the page has ended.
+// TypeAt is TypePage for the text of a page on another machine, which goes on when the page has ended.
 func TypeAt(t testing.TB, text string, shells Shells) {
 	t.Helper()
 	typeAt(t, text, shells, false)

@@ -48,7 +48,7 @@ func TestType(t *testing.T) {
 			ended := make(chan bool)
 			go func() {
 				defer close(ended)
-				Type(r, test.page)
+				typePage(r, test.page)
 			}()
 			<-ended
 			if (r.failed != "") != (test.failure != "") || !strings.Contains(r.failed, test.failure) {
