@@ -191,6 +191,9 @@ const (
 	DHCPClient6 = 546
 )
 
+// AllDHCP6 is All_DHCP_Relay_Agents_and_Servers (RFC 9915 section 7.1).
+var AllDHCP6 = netip.MustParseAddr("ff02::1:2")
+
 // Transports are the protocols with ports, by the names that infra.Ports has.
 var Transports = map[string]uint8{"tcp": ProtocolTCP, "udp": ProtocolUDP, "sctp": ProtocolSCTP}
 

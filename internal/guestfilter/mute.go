@@ -1,10 +1,6 @@
 package guestfilter
 
-import (
-	"net/netip"
-
-	"github.com/guestwire/guestwire/internal/firewall"
-)
+import "github.com/guestwire/guestwire/internal/firewall"
 
 // muteNamespace is the table that drops what the namespace sends by the link, by which a packet gets to the network,
 // and by the taps of the wiring. Such a packet would have the guest's address, and under redirect the guest's MAC as
@@ -35,16 +31,13 @@ func mute(chain string, hook firewall.Hook, links ...string) firewall.Chain {
 	return c
 }
 
-// allDHCP6 is All_DHCP_Relay_Agents_and_Servers, RFC 8415 section 7.1.
-var allDHCP6 = netip.MustParseAddr("ff02::1:2")
-
 // renewal6 are the rules by which a DHCPv6 client in the namespace can ask for more time for the NIC's address. Such a
 // client has no packet socket. The launcher, which a guest may have taken over, cannot use them.
 func (g guest) renewal6() []firewall.Rule {
 	if !g.Renewed {
 		return nil
 	}
-	return []firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.NIC}, firewall.IP{Version: 6}, firewall.Destination{Prefix: firewall.HostPrefix(allDHCP6)}, ofProtocol(firewall.ProtocolUDP),
+	return []firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.NIC}, firewall.IP{Version: 6}, firewall.Destination{Prefix: firewall.HostPrefix(firewall.AllDHCP6)}, ofProtocol(firewall.ProtocolUDP),
 		firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: firewall.DHCPClient6, Last: firewall.DHCPClient6},
 		firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: server6, Last: server6},
 		firewall.SocketUser{UID: g.Launcher, Inverted: true})}

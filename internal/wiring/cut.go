@@ -36,23 +36,12 @@ func (p *Plan) Judge(now netstate.Snapshot, sets []firewall.Destinations) func(f
 }
 
 // behindTap are the networks that lie behind the guest's tap.
-func behindTap(wanted compare.State, tap string) (list []netip.Prefix) {
+func behindTap(wanted compare.State, tap string) []netip.Prefix {
 	at := slices.IndexFunc(wanted.Links, func(l netstate.Link) bool { return l.Name == tap })
 	if at < 0 {
-		return list
+		return nil
 	}
-	index := wanted.Links[at].Index
-	for _, a := range wanted.Addresses {
-		if a.Link == index && !a.Prefix.Addr().IsLinkLocalUnicast() {
-			list = append(list, a.Prefix.Masked())
-		}
-	}
-	for _, r := range wanted.Routes {
-		if r.Link == index && r.Type == netstate.RouteUnicast {
-			list = append(list, r.Destination)
-		}
-	}
-	return list
+	return guestNetworks(wanted.Links[at], wanted.Addresses, wanted.Routes)
 }
 
 func contains(networks []netip.Prefix, a netip.Addr) bool {

@@ -296,7 +296,7 @@ func reservePorts(t router.Masquerade, found netstate.Snapshot, wanted map[strin
 	return append(list, warnTakenPorts(t.Masquerade, found.Listeners, t.Addresses)...)
 }
 
-// guestNetworks are those of the guest at the tap, and its addresses to which a route leads.
+// guestNetworks are those of the guest at the tap, and its addresses to which a route of the wiring leads.
 func guestNetworks(tap netstate.Link, addresses []netstate.Address, routes []netstate.Route) []netip.Prefix {
 	var networks []netip.Prefix
 	for _, a := range addresses {
@@ -305,7 +305,7 @@ func guestNetworks(tap netstate.Link, addresses []netstate.Address, routes []net
 		}
 	}
 	for _, r := range routes {
-		if r.Link == tap.Index && r.Table == netstate.TableMain && r.Protocol == netstate.ProtocolStatic {
+		if r.Link == tap.Index && r.Type == netstate.RouteUnicast && r.Protocol == netstate.ProtocolStatic {
 			networks = append(networks, r.Destination)
 		}
 	}

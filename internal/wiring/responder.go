@@ -9,6 +9,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -71,8 +72,8 @@ func responderFilters(r cache.Record) []netstate.Filter {
 		dhcp4(netip.AddrFrom4([4]byte{255, 255, 255, 255}))
 	}
 	if r.IPv6 != nil {
-		// UDP to port 547 of ff02::1:2 (RFC 9915 section 7.1); a router solicitation.
-		fromGuest(netstate.EthernetIPv6, slices.Concat([]netstate.Key{key(4, 0x0000ff00, 17<<8)}, address6(24, allDHCP6), []netstate.Key{key(40, 0x0000ffff, 547)})...)
+		// UDP to port 547 of all servers on the link; a router solicitation.
+		fromGuest(netstate.EthernetIPv6, slices.Concat([]netstate.Key{key(4, 0x0000ff00, 17<<8)}, address6(24, firewall.AllDHCP6), []netstate.Key{key(40, 0x0000ffff, 547)})...)
 		fromGuest(netstate.EthernetIPv6, key(4, 0x0000ff00, 58<<8), key(40, 0xff000000, 133<<24))
 	}
 	for _, n := range r.Neighbours {
@@ -108,9 +109,6 @@ func sourceMAC(m cache.MAC) []netstate.Key {
 		key(-4, 0xffff0000, uint32(binary.BigEndian.Uint16(m[4:]))<<16),
 	}
 }
-
-// allDHCP6 is All_DHCP_Relay_Agents_and_Servers.
-var allDHCP6 = netip.MustParseAddr("ff02::1:2")
 
 // address6 compares an IPv6 address.
 func address6(offset int, a netip.Addr) []netstate.Key {
