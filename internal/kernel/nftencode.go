@@ -3,7 +3,6 @@ package kernel
 import (
 	"encoding/binary"
 	"fmt"
-	"net/netip"
 
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
@@ -48,9 +47,9 @@ func encodeMatch(m firewall.Match) []expr.Any {
 	case firewall.Protocol:
 		return meta(expr.MetaKeyL4PROTO, m.Inverted, []byte{m.Number})
 	case firewall.Source:
-		return payload(network, addressOffset(m.Prefix, 12, 8), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
+		return payload(network, ofVersion(firewall.Version(m.Prefix.Addr()), 12, 8), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
 	case firewall.Destination:
-		return payload(network, addressOffset(m.Prefix, 16, 24), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
+		return payload(network, ofVersion(firewall.Version(m.Prefix.Addr()), 16, 24), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
 	case firewall.SourcePort:
 		return encodePort(0, m.First, m.Last, m.Inverted)
 	case firewall.DestinationPort:
@@ -277,14 +276,6 @@ func between(not bool, first, last []byte) *expr.Range {
 		op = expr.CmpOpNeq
 	}
 	return &expr.Range{Op: op, Register: 1, FromData: first, ToData: last}
-}
-
-// addressOffset is the offset of an address in the IPv4 or in the IPv6 header.
-func addressOffset(p netip.Prefix, v4, v6 int) int {
-	if p.Addr().Is4() {
-		return v4
-	}
-	return v6
 }
 
 // linkName is a link's name with zeros up to IFNAMSIZ: the kernel compares all octets.

@@ -318,7 +318,7 @@ const (
 const specifiedPorts = 2
 
 // ofVersion is the number for an IP version.
-func ofVersion[N uint8 | uint16](version int, v4, v6 N) N {
+func ofVersion[N uint8 | uint16 | int](version int, v4, v6 N) N {
 	switch version {
 	case 4:
 		return v4
