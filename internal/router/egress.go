@@ -142,7 +142,7 @@ const behindTapChain = "own-source"
 func (r Router) behindTap() firewall.Chain {
 	c := firewall.Chain{Name: behindTapChain}
 	for _, p := range r.sources() {
-		if p.Bits() >= syntax.MinNetwork { // no route leads to a shorter one: see routeGuardPrefixes
+		if p.Bits() >= syntax.MinNetwork { // no route leads to a shorter one: see the wiring's routeGuardPrefixes
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: firewall.Version(p.Addr())}, firewall.Source{Prefix: p}))
 		}
 	}

@@ -95,7 +95,7 @@ func (r Routed) first() []firewall.Rule {
 	if r.NoARP {
 		return rules
 	}
-	if r.Hop6.IsValid() { // as in asked
+	if r.Hop6.IsValid() { // as in the guest filter's chain asked
 		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: 6}, firewall.Protocol{Number: firewall.ProtocolICMPv6},
 			firewall.ICMP{Version: 6, Type: firewall.ICMP6Solicitation}, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: r.Hop6.AsSlice()}))
 	}

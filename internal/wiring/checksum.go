@@ -34,8 +34,8 @@ func warnIncomplete(field string, found netstate.Snapshot, names netstate.Names,
 	return list
 }
 
-// clearingFilters do for checksums that begin in the Ethernet header what completeChecksums does for the others. Some
-// kernels take such frames, the rule does nothing for them, and a later device would write.
+// clearingFilters do for checksums that begin in the Ethernet header what the router's completeChecksums does for the
+// others. Some kernels take such frames, the rule does nothing for them, and a later device would write.
 //
 // The action vlan takes the Ethernet header off again after it has looked for a tag. The kernel then writes no checksum
 // any more that begins before what is left (skb_postpull_rcsum, linux/skbuff.h). Without a tag it changes nothing else

@@ -63,8 +63,8 @@ func (p *Plan) Journal() Journal {
 
 // Plan computes the plan that the journal is made of. That of a salvaged journal can be undone and nothing else.
 //
-// For Auto it is the first plan without a loss, else the one that loses least: see choose. Nothing else decides, so that
-// the plans' refusals are the whole reason. The errors: *cache.FieldError for a bad Spec, infra.ErrNoNIC,
+// For Auto it is the first plan without a loss, else the one that loses least: see choose. Nothing else decides, so
+// that the plans' refusals are the whole reason. The errors: *cache.FieldError for a bad Spec, infra.ErrNoNIC,
 // infra.ErrWired, infra.ErrCollision, *infra.RefusedError.
 func (j Journal) Plan() (*Plan, error) {
 	if j.Salvaged {
