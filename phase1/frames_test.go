@@ -481,6 +481,29 @@ func TestGuardLoosened(t *testing.T) {
 	})
 }
 
+// TestGuardWithAllAddresses: a guest that may have any address is no DHCP client of other servers all the same, though
+// the 0.0.0.0 that a client writes for a relay's address is of 0.0.0.0/0.
+func TestGuardWithAllAddresses(t *testing.T) {
+	t.Parallel()
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
+		t.Run(string(b.Kind()), func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			c := config(n, b)
+			c.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+			setup(t, c)
+			w := attach(t, n, true, true)
+			names := []string{"DHCPv4 discover of a relay without an address", "DHCPv4 discover to another server"}
+			chosen := slices.DeleteFunc(frames.Hostile(w.link), func(k frames.Kind) bool { return !slices.Contains(names, k.Name) })
+			if len(chosen) != len(names) {
+				t.Fatalf("%d kinds, want %q", len(chosen), names)
+			}
+			for _, name := range w.hostile(chosen) {
+				t.Errorf("leaked: %s", name)
+			}
+		})
+	}
+}
+
 // guestIsItself sends everything.
 func guestIsItself(t *testing.T, w *wire) {
 	t.Helper()
