@@ -67,6 +67,14 @@ func driver(name string) (string, error) {
 // where the kernel reports (see [Queues]); unix.EINVAL if the tap is multi-queue and one queue is asked for, or the
 // other way round.
 func OpenQueues(name string, queues int) (files []*os.File, err error) {
+	err = patiently(func() (err error) {
+		files, err = openQueues(name, queues)
+		return err
+	})
+	return files, err
+}
+
+func openQueues(name string, queues int) (files []*os.File, err error) {
 	clearing.Lock()
 	defer clearing.Unlock()
 	defer func() {

@@ -2,9 +2,11 @@ package tap_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -79,6 +81,68 @@ func TestQueues(t *testing.T) {
 	}
 }
 
+// TestOpenWaits: a process that has the tap only for a moment, as one that resets it, makes no attempt to open it fail.
+// One that keeps it does, after a number of attempts.
+func TestOpenWaits(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	ns := nstest.New(t, "tap")
+	ns.IP("tuntap add single mode tap vnet_hdr")
+	ns.IP("tuntap add wide mode tap vnet_hdr multi_queue")
+	ns.IP("tuntap add plain mode tap")
+	for _, name := range []string{"single", "wide", "plain"} {
+		ns.IP("link set " + name + " addrgenmode none up")
+	}
+	queues := func(name string, n int) func() ([]*os.File, error) {
+		return func() ([]*os.File, error) { return tap.OpenQueues(name, n) }
+	}
+	before := *tap.Sleep
+	defer func() { *tap.Sleep = before }()
+	for name, open := range map[string]func() ([]*os.File, error){
+		"single": queues("single", 1),
+		"wide":   queues("wide", 2),
+		"plain": func() ([]*os.File, error) {
+			f, err := tap.Open("plain")
+			return []*os.File{f}, err
+		},
+	} {
+		for _, keeps := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, the other process keeps it: %t", name, keeps), func(t *testing.T) {
+				var had, have []*os.File
+				closeAll := func(files []*os.File) {
+					for _, f := range files {
+						f.Close()
+					}
+				}
+				var slept time.Duration
+				*tap.Sleep = func(d time.Duration) {
+					if slept += d; !keeps {
+						closeAll(had)
+					}
+				}
+				err := netns.Do(ns.File, func() (err error) {
+					if had, err = open(); err != nil {
+						t.Errorf("the first process: %v", err)
+					}
+					have, err = open()
+					return err
+				})
+				defer closeAll(had)
+				if keeps {
+					if !errors.Is(err, unix.EBUSY) || slept < 100*time.Millisecond || slept > 200*time.Millisecond {
+						t.Errorf("%v after %v, want unix.EBUSY after 0.1 s", err, slept)
+					}
+					return
+				}
+				if err != nil || slept == 0 {
+					t.Errorf("%v after %v, want none", err, slept)
+				}
+				closeAll(have)
+			})
+		}
+	}
+}
+
 // TestQueuesAtOnce: of two that open a tap at once, at most one gets it, and the other leaves no queue open.
 func TestQueuesAtOnce(t *testing.T) {
 	nstest.Need(t)
@@ -86,7 +150,7 @@ func TestQueuesAtOnce(t *testing.T) {
 	ns := nstest.New(t, "tap")
 	ns.IP("tuntap add wide mode tap vnet_hdr multi_queue")
 	refused := 0
-	for range 50 {
+	for range 20 {
 		var opened [2][]*os.File
 		var errs [2]error
 		var both sync.WaitGroup
@@ -125,5 +189,5 @@ func TestQueuesAtOnce(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d of 100 are refused", refused)
+	t.Logf("%d of 40 are refused", refused)
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -21,9 +22,14 @@ const Device = "/dev/net/tun"
 // Open undoes what an earlier process left (see [Initial]), and waits until the kernel has noticed the process.
 //
 // Open needs no capability if the caller's user owns the tap. The error is fs.ErrNotExist if there is no such
-// link, fs.ErrPermission if the tap belongs to another user, and unix.EBUSY if another process is attached.
+// link, fs.ErrPermission if the tap belongs to another user, and unix.EBUSY if another process is attached, and not
+// only for the moment in which it resets the tap.
 func Open(name string) (*os.File, error) {
-	fd, err := attach(name, unix.IFF_TAP|unix.IFF_NO_PI)
+	var fd int
+	err := patiently(func() (err error) {
+		fd, err = attach(name, unix.IFF_TAP|unix.IFF_NO_PI)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -33,6 +39,21 @@ func Open(name string) (*os.File, error) {
 	}
 	hasReader(name)
 	return os.NewFile(uintptr(fd), name), nil
+}
+
+// sleep is a variable for tests.
+var sleep = time.Sleep
+
+// patiently tries again for 0.1 s while another process has the tap open: one that resets the tap, as [Clear] does, has
+// it for well below 1 ms.
+func patiently(open func() error) error {
+	for pause := time.Millisecond; ; pause *= 2 {
+		err := open()
+		if !errors.Is(err, unix.EBUSY) || pause > 64*time.Millisecond {
+			return err
+		}
+		sleep(pause)
+	}
 }
 
 // attach opens the tap. The errors are those of Open.
