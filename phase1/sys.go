@@ -18,7 +18,8 @@ func showLinks() {
 	if unix.Statfs("/sys", &had) != nil || had.Type != unix.SYSFS_MAGIC || unix.Unshare(unix.CLONE_NEWNS) != nil {
 		return
 	}
-	// What others mount and unmount later, they do here, too, and not the reverse.
+	// What others mount and unmount later, they do here, too, except on the /sys that is covered below, and not the
+	// reverse.
 	if unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "") != nil {
 		return
 	}
