@@ -26,6 +26,11 @@ const opened = ^uintptr(0)
 type systemCalls struct {
 	list []systemCall
 	keep []any // what args point to: on the heap, where nothing moves
+
+	// check, if it is not nil, is called before the call of the number checked, and its error ends the series. It is
+	// for inThread alone, as a child process cannot call it.
+	check   func() error
+	checked int
 }
 
 // callsOn are those that open the file.
@@ -65,7 +70,12 @@ func (c *systemCalls) inThread() error {
 			awaitForks()
 		}
 	}()
-	for _, call := range c.list {
+	for i, call := range c.list {
+		if c.check != nil && i == c.checked {
+			if err := c.check(); err != nil {
+				return err
+			}
+		}
 		first := call.args[0]
 		if first == opened {
 			first = uintptr(file)

@@ -66,6 +66,13 @@ func (n *Namespace) ResetTap(o netstate.TapReset) error {
 	if used, err := n.isOpen(link); err != nil || used {
 		return err
 	}
+	return n.resetTap(o, link)
+}
+
+// resetTap is ResetTap of a tap that no process had open a moment ago. The kernel lets another process attach to a
+// multi-queue tap all the same, so resetTap looks again once it has attached. With a context it does not: a child
+// process cannot ask.
+func (n *Namespace) resetTap(o netstate.TapReset, link netstate.Link) error {
 	flags := unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR | tap.NoFilter | tap.NoCarrier // the kernel keeps vnet_hdr
 	if o.MultiQueue {
 		flags |= unix.IFF_MULTI_QUEUE
@@ -74,6 +81,12 @@ func (n *Namespace) ResetTap(o netstate.TapReset) error {
 	if err := calls.setInterface(o.Link, flags); err != nil {
 		return err
 	}
+	calls.check, calls.checked = func() error {
+		if _, queues, err := n.readUse(link); err != nil || queues <= 1 { // its own
+			return err
+		}
+		return unix.EBUSY
+	}, len(calls.list)
 	for _, s := range tap.Initial() {
 		calls.ioctl(s.Name, s.Request, s.Value)
 		calls.list[len(calls.list)-1].ignored = uintptr(s.Unknown)
@@ -154,23 +167,27 @@ func (n *Namespace) InUse(tap netstate.Link) (bool, error) {
 // The kernel reports the number of open queues of a multi-queue tap. Other taps have a carrier as long as a process has
 // them open, also if the tap is down; but the process can take the carrier away (TUNSETCARRIER).
 func (n *Namespace) isOpen(tap netstate.Link) (bool, error) {
-	var carrier bool
-	var queues uint32
-	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, tap.Index), attr32(unix.IFLA_EXT_MASK, skipStatistics))
-	err := n.route.dump(r, func() { carrier, queues = false, 0 }, func(m []byte) (err error) {
-		carrier, queues, err = parseUse(m)
-		return err
-	})
+	carrier, queues, err := n.readUse(tap)
 	if answers(err, unix.ENODEV) {
 		return false, nil
 	}
-	if err != nil {
-		return false, fmt.Errorf("read whether a process has tap %s open: %w", tap.Name, err)
-	}
-	if carrier || queues > 0 || tap.Tap.MultiQueue {
-		return carrier || queues > 0, nil
+	if err != nil || carrier || queues > 0 || tap.Tap.MultiQueue {
+		return carrier || queues > 0, err
 	}
 	return n.takesCarrier(tap)
+}
+
+// readUse returns the tap's carrier, and how many queues of a multi-queue tap are open.
+func (n *Namespace) readUse(tap netstate.Link) (carrier bool, queues uint32, err error) {
+	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, tap.Index), attr32(unix.IFLA_EXT_MASK, skipStatistics))
+	err = n.route.dump(r, func() { carrier, queues = false, 0 }, func(m []byte) (err error) {
+		carrier, queues, err = parseUse(m)
+		return err
+	})
+	if err != nil {
+		return false, 0, fmt.Errorf("read whether a process has tap %s open: %w", tap.Name, err)
+	}
+	return carrier, queues, nil
 }
 
 // takesCarrier asks the kernel to give a tap its carrier and to take it away again, in one batch. The kernel refuses

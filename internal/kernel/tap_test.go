@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"net"
 	"reflect"
 	"testing"
 
@@ -9,6 +10,8 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // tapReport is the kernel's message of a tap.
@@ -45,5 +48,47 @@ func TestParseUse(t *testing.T) {
 	reported = append(reported, info.Serialize()...)
 	if carrier, queues, err := parseUse(reported); err != nil || !carrier || queues != 3 {
 		t.Errorf("a carrier and three queues: %t, %d, %v", carrier, queues, err)
+	}
+}
+
+// TestResetTapBeside: a VMM attaches to the tap after the look at who has it open, and before the reset attaches. The
+// kernel lets both attach to a multi-queue tap. What the VMM has set stays.
+func TestResetTapBeside(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	pod := nstest.New(t, "pod")
+	for name, queues := range map[string]int{"single": 1, "wide": 2} {
+		options := ""
+		if queues > 1 {
+			options = " multi_queue"
+		}
+		pod.IP("tuntap add " + name + " mode tap vnet_hdr" + options)
+		err := within(pod, func(n *Namespace) error {
+			link, err := net.InterfaceByName(name)
+			if err != nil {
+				return err
+			}
+			reset := netstate.TapReset{Index: link.Index, Link: name, MultiQueue: queues > 1}
+			vmm, err := tap.OpenQueues(name, queues)
+			if err != nil {
+				return err
+			}
+			if err := unix.IoctlSetInt(int(vmm[0].Fd()), unix.TUNSETOFFLOAD, unix.TUN_F_CSUM); err != nil {
+				return err
+			}
+			if err := n.resetTap(reset, netstate.Link{Index: link.Index, Name: name}); err != nil || !tap.Offloads(name) {
+				t.Errorf("%s, with a VMM: %v, offloads %t; want none, true", name, err, tap.Offloads(name))
+			}
+			for _, f := range vmm {
+				f.Close()
+			}
+			if err := n.resetTap(reset, netstate.Link{Index: link.Index, Name: name}); err != nil || tap.Offloads(name) {
+				t.Errorf("%s, when the VMM has ended: %v, offloads %t; want none, false", name, err, tap.Offloads(name))
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }
