@@ -143,6 +143,57 @@ func TestOpenWaits(t *testing.T) {
 	}
 }
 
+// TestClearBeside: a VMM attaches after Clear's look at who has the tap open. What the VMM has set stays.
+func TestClearBeside(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	ns := nstest.New(t, "tap")
+	for name, queues := range map[string]int{"single": 1, "wide": 2} {
+		t.Run(name, func(t *testing.T) {
+			ns.IP("tuntap add " + name + " mode tap vnet_hdr" + map[bool]string{true: " multi_queue"}[queues > 1])
+			most := 0
+			var vmm []*os.File
+			err := netns.Do(ns.File, func() (err error) {
+				if most, _, err = tap.Queues(name); err != nil {
+					return err
+				}
+				if vmm, err = tap.OpenQueues(name, queues); err != nil {
+					return err
+				}
+				return unix.IoctlSetInt(int(vmm[0].Fd()), unix.TUNSETOFFLOAD, unix.TUN_F_CSUM)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeVMM := func() {
+				for _, f := range vmm {
+					f.Close()
+				}
+			}
+			defer closeVMM()
+			clear := func(when string, want bool) {
+				t.Helper()
+				err := netns.Do(ns.File, func() error {
+					err := tap.ClearUnlessShared(name, queues)
+					if have := tap.Offloads(name); have != want {
+						t.Errorf("%s the offloads are there: %t, want %t", when, have, want)
+					}
+					return err
+				})
+				if err != nil {
+					t.Errorf("%s: %v", when, err)
+				}
+			}
+			if most == 0 && queues > 1 {
+				nstest.Skip(t, "the kernel does not report a tap's queues")
+			}
+			clear("with a VMM", true)
+			closeVMM()
+			clear("when the VMM has ended", false)
+		})
+	}
+}
+
 // TestQueuesAtOnce: of two that open a tap at once, at most one gets it, and the other leaves no queue open.
 func TestQueuesAtOnce(t *testing.T) {
 	nstest.Need(t)

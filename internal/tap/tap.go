@@ -185,6 +185,12 @@ func Clear(name string, multiQueue bool) error {
 	if multiQueue {
 		queues = 2
 	}
+	return clearUnlessShared(name, queues)
+}
+
+// clearUnlessShared is Clear of a tap that no process had open a moment ago. The kernel lets another process attach to
+// a multi-queue tap all the same.
+func clearUnlessShared(name string, queues int) error {
 	fd, err := attach(name, flagsOf(queues)|NoCarrier)
 	if errors.Is(err, unix.EBUSY) {
 		return nil
@@ -192,7 +198,11 @@ func Clear(name string, multiQueue bool) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(undo(fd, name), unix.Close(fd))
+	_, attached, err := Queues(name)
+	if err == nil && attached <= 1 {
+		err = undo(fd, name)
+	}
+	return errors.Join(err, unix.Close(fd))
 }
 
 // hasReader reports whether a process has the tap open. ETHTOOL_GLINK makes the kernel look now (linkwatch_sync_dev):
