@@ -64,8 +64,6 @@ func talksOf(t *testing.T, n nstest.Network, at station, asked func(string) bool
 	ports := map[string]uint16{"tcp": 8000, "udp": 8001}
 	got := map[string]bool{}
 	for way, from := range map[string]*nstest.Namespace{"in": n.World, "out": at.Namespace, "own": n.Pod} {
-		n.Pod.IP("neigh flush dev eth0") // first: its probes would teach the world its MAC again
-		n.World.IP("neigh flush dev pod")
 		pending := map[string]func() (*nstest.Question, error){}
 		for _, k := range talks {
 			for family := range 2 {
@@ -82,6 +80,10 @@ func talksOf(t *testing.T, n nstest.Network, at station, asked func(string) bool
 		}
 		// A datagram may be lost, as when a link has just come up: it is asked again.
 		for end := time.Now().Add(patience); len(pending) > 0 && time.Now().Before(end); {
+			// The pod forgets first: its probes would teach the world its MAC again. What the pod sends between the two
+			// makes it know a world that does not know the pod, and then it asks for no address: each round forgets.
+			n.Pod.IP("neigh flush dev eth0")
+			n.World.IP("neigh flush dev pod")
 			questions := map[string]*nstest.Question{}
 			for heard, ask := range pending {
 				if q, err := ask(); err == nil {
