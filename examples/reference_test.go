@@ -35,7 +35,7 @@ const reference = "../docs/reference/"
 func TestReference(t *testing.T) {
 	golden.Parts(t, reference+"configuration.md", "examples", map[string]string{"fields": fieldsOf(t)})
 	golden.Parts(t, reference+"commands.md", "examples", map[string]string{
-		"agent": verbHelps(t, "agent", "examples/agent"), "launcher": fenced(help(t, "examples/launcher", "-help")),
+		"agent": verbHelps(t, "agent", "examples/agent"), "launcher": verbHelps(t, "launcher", "examples/launcher"),
 		"exporter": fenced(help(t, "examples/exporter", "-help")), "guestwire": fenced(help(t, "examples/cni", "-help")),
 		"guestwire-node": verbHelps(t, "guestwire-node", "examples/node"),
 	})
@@ -424,7 +424,7 @@ func verbHelps(t *testing.T, name, folder string) string {
 	flags, shared := map[string][]string{}, "" // the verbs of each flag; what the kinds are
 	for _, m := range regexp.MustCompile(`(?m)^  `+name+` ([a-z]+) +\S`).FindAllStringSubmatch(general, -1) {
 		verb := m[1]
-		if verb == "help" || strings.Contains(text, "\n### "+name+" "+verb+"\n") {
+		if verb == "help" || verb == "version" || strings.Contains(text, "\n### "+name+" "+verb+"\n") {
 			continue
 		}
 		said, listed, _ := strings.Cut(help(t, folder, "help", verb), "\nFlags:\n")
@@ -435,8 +435,8 @@ func verbHelps(t *testing.T, name, folder string) string {
 		}
 		shared = cmp.Or(shared, kinds)
 		text += "\n### " + name + " " + verb + "\n\n" + fenced(said)
-		for _, f := range regexp.MustCompile(`(?m)^  -(\S+)(.*)\n    \t(.*)$`).FindAllStringSubmatch(listed, -1) {
-			row := strings.TrimSpace("-"+f[1]+f[2]) + "` | " + strings.ReplaceAll(f[3], "|", `\|`)
+		for _, f := range regexp.MustCompile(`(?m)^  (-\S+(?: [A-Z]+)?) {3,}(\S.*(?:\n {6,}\S.*)*)$`).FindAllStringSubmatch(listed, -1) {
+			row := f[1] + "` | " + strings.ReplaceAll(strings.Join(strings.Fields(f[2]), " "), "|", `\|`)
 			flags[row] = append(flags[row], verb)
 		}
 	}

@@ -24,13 +24,13 @@ func DropMeaning(reason string) string {
 
 // Drop is a packet that a NIC's nftables dropped.
 type Drop struct {
-	Time   time.Time // of the packet's arrival
-	Reason string    // see DropMeaning
-	Text   string    // who sent what to whom, in one line
+	Time   time.Time `json:"time"`             // of the packet's arrival
+	Reason string    `json:"reason,omitempty"` // see DropMeaning
+	Text   string    `json:"text,omitempty"`   // who sent what to whom, in one line
 
 	// Lost is the number of drops in this namespace, since the previous Drop, that were not
 	// reported because f was too slow.
-	Lost int
+	Lost int `json:"lost,omitempty"`
 }
 
 // FollowDrops calls f with packets that the NIC's nftables drop, at most 20 a second of each reason. It works until ctx

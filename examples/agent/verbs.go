@@ -26,263 +26,321 @@ var verbs = []verb{
 	{
 		Name: "setup", Short: "wire a NIC to a tap, and write the record for the launcher",
 		Flags: "netns own nic binding state uid gid inside from standby cut config json dir", Do: setup,
-		Long: `setup wires the NIC, and writes the record into the -state directory. It creates that directory, but not its
-parent (mkdir -p /run/guestwire). Called again with the same configuration, it repairs what is missing. On an error of a
-first setup the namespace is as it was found. -json prints the record. Another egress holds for new connections; with -cut
-also for those that are open, and setup reports on standard error how many it has cut.
+		Example: `  agent setup -netns /run/netns/pod -nic eth0 -binding bridge \
+      -state /run/guestwire/vm1 -uid 107
+`,
+		Long: `setup wires the NIC, and writes the record into the -state directory. It creates
+that directory, but not its parent (mkdir -p /run/guestwire). Called again with
+the same configuration, it repairs what is missing. On an error of a first setup
+the namespace is as it was found. -json prints the record. Another egress holds
+for new connections; with -cut also for those that are open, and setup reports
+on standard error how many it has cut.
 
-  agent setup -netns /run/netns/pod -nic eth0 -binding bridge -state /run/guestwire/vm1 -uid 107
+In a Kubernetes pod with hostUsers: false, the launcher's user 107 is another
+one on the node. With -inside, setup finds out which, and plan and status show
+both numbers.
 
-In a Kubernetes pod with hostUsers: false, the launcher's user 107 is another one on the node. With -inside, setup finds
-out which, and plan and status show both numbers.
+A guest that moves here from another namespace: -from names its record there, a
+copy of the file NIC.json in that -state directory, and -standby keeps the
+guest's tap down until agent activate. What the configuration leaves out is
+taken from the record, except guard, egress, egressWithin and what a masquerade
+forwards: these are in no record, so name the source's -config as well. What the
+guest will notice is reported on standard error. Both flags count at the first
+setup; a later one keeps what the first one took over. Under routed, macvtap,
+sriov, passt and slirp a guest cannot move.
 
-A guest that moves here from another namespace: -from names its record there, a copy of the file NIC.json in that -state
-directory, and -standby keeps the guest's tap down until agent activate. What the configuration leaves out is taken from the
-record, except guard, egress, egressWithin and what a masquerade forwards: these are in no record, so name the source's
--config as well. What the guest will notice is reported on standard error. Both flags count at the first setup; a later
-one keeps what the first one took over.
-Under routed, macvtap, sriov, passt and slirp a guest cannot move.
-
-  agent setup -netns /run/netns/pod -nic eth0 -from source.json -standby -state /run/guestwire/vm1 -uid 107
+  agent setup -netns /run/netns/pod -nic eth0 -from source.json -standby \
+      -state /run/guestwire/vm1 -uid 107
 
 ` + kinds + `
-FILE.json holds the configuration. docs/reference/configuration.md describes its fields, and agent config -schema
-prints its JSON schema. tap names the guest's tap. guard.vlans lets VLAN tags pass, under bridge and redirect. subdomain
-of options and the first search domain make the guest's own domain. mtu is for a guest with a smaller MTU than the
-NIC's, and noDefaultRoute of options for a second NIC that must not take the first one's traffic.
+FILE.json holds the configuration. docs/reference/configuration.md describes its
+fields, and agent config -schema prints its JSON schema. tap names the guest's
+tap. guard.vlans lets VLAN tags pass, under bridge and redirect. subdomain of
+options and the first search domain make the guest's own domain. mtu is for a
+guest with a smaller MTU than the NIC's, and noDefaultRoute of options for a
+second NIC that must not take the first one's traffic.
 
-  {"binding": {"masquerade": {"ipv4": "10.0.2.0/24", "ports": ["80", "8080-8090/udp"]}},
-   "owner": {"uid": 107}, "queues": 2, "guard": {"open": ["53/udp"]}, "device": {"model": "virtio"}, "mtu": 1400,
-   "limits": {"fromGuest": {"bitsPerSecond": 100000000}, "toGuest": {"packetsPerSecond": 50000}},
-   "options": {"hostname": "vm1", "subdomain": "vms", "dhcpv4": {"252": "http://wpad/x", "43": "0x0102"}}}
+  {"binding": {"masquerade": {"ipv4": "10.0.2.0/24",
+                              "ports": ["80", "8080-8090/udp"]}},
+   "owner": {"uid": 107}, "queues": 2, "guard": {"open": ["53/udp"]},
+   "device": {"model": "virtio"}, "mtu": 1400,
+   "limits": {"fromGuest": {"bitsPerSecond": 100000000},
+              "toGuest": {"packetsPerSecond": 50000}},
+   "options": {"hostname": "vm1", "subdomain": "vms",
+               "dhcpv4": {"252": "http://wpad/x", "43": "0x0102"}}}
 `,
 	},
 	{
 		Name: "plan", Short: "print what setup would do, and change nothing",
 		Flags: "netns own nic binding state uid gid inside from standby config full json dir", Do: plan,
-		Long: `plan prints the commands that setup would carry out, after comments that name the binding, why an earlier one
-cannot work, and what the guest does not get. A table of rules is one line, which says what the table does; -full prints
-the rules. -json prints all steps with their rules, the record and the refused bindings.
-
-  agent plan -netns /run/netns/pod -nic eth0 -binding auto -uid 107
+		Example: `  agent plan -netns /run/netns/pod -nic eth0 -binding auto -uid 107
+`,
+		Long: `plan prints the commands that setup would carry out, after comments that name
+the binding, why an earlier one cannot work, and what the guest does not get. A
+table of rules is one line, which says what the table does; -full prints the
+rules. -json prints all steps with their rules, the record and the refused
+bindings.
 
 ` + kinds,
 	},
 	{
 		Name: "config", Short: "check a configuration, or print the JSON schema of all",
 		Flags: "binding state uid gid inside config schema", Do: config,
-		Long: `config checks the form of a configuration without a namespace; setup checks more. -schema prints the JSON schema, by
-which an editor completes and checks a FILE.json.
-
-  agent config -config vm1.json
+		Example: `  agent config -config vm1.json
   agent config -schema >guestwire.schema.json
+`,
+		Long: `config checks the form of a configuration without a namespace; setup checks
+more. -schema prints the JSON schema, by which an editor completes and checks a
+FILE.json.
 `,
 	},
 	{
-		Name: "deactivate", Short: "make a guest inactive that will be active in another namespace",
+		Name: "deactivate", Short: "make a guest inactive that will be active elsewhere",
 		Flags: "netns own nic json dir", Do: deactivate,
-		Long: `deactivate takes the guest's tap down, so that nothing passes between the guest and the network, and writes the record
-as one of a NIC on standby. The wiring stays, and QEMU can keep the tap open. -json prints the record: it is the proof that
-agent activate asks for on the guest's other side. Each call gives the record a higher turn, and so the records of the guest
-that were made before allow activate here no more.
-
-  agent deactivate -netns /run/netns/pod -nic eth0 -json >inactive.json
+		Example: `  agent deactivate -netns /run/netns/pod -nic eth0 -json >inactive.json
+`,
+		Long: `deactivate takes the guest's tap down, so that nothing passes between the guest
+and the network, and writes the record as one of a NIC on standby. The wiring
+stays, and QEMU can keep the tap open. -json prints the record: it is the proof
+that agent activate asks for on the guest's other side. Each call gives the
+record a higher turn, and so the records of the guest that were made before
+allow activate here no more.
 `,
 	},
 	{
 		Name: "activate", Short: "end a NIC's standby, once the guest is inactive elsewhere",
 		Flags: "netns own nic inactive gone json dir", Do: activate,
-		Long: `activate brings the guest's tap up, after it has repaired what of the wiring is missing. The guest must be inactive
-everywhere else: -inactive names the record that agent deactivate -json printed there, or - for standard input. -gone instead
-vouches that the guest is active in no other namespace and will not be: the other node is fenced, the namespace is
-gone, or the guest is restored from a file. Nothing checks that, and two active guests with one address harm the network.
-A NIC that is active already stays so. -json prints the record.
+		Example: `  agent activate -netns /run/netns/pod -nic eth0 -inactive inactive.json
+`,
+		Long: `activate brings the guest's tap up, after it has repaired what of the wiring is
+missing. The guest must be inactive everywhere else: -inactive names the record
+that agent deactivate -json printed there, or - for standard input. -gone
+instead vouches that the guest is active in no other namespace and will not be:
+the other node is fenced, the namespace is gone, or the guest is restored from a
+file. Nothing checks that, and two active guests with one address harm the
+network. A NIC that is active already stays so. -json prints the record.
 
-  agent activate -netns /run/netns/pod -nic eth0 -inactive inactive.json
-
-If a move is given up, the way back to the source is the same: agent deactivate on the target, whose record allows
-agent activate on the source.
+If a move is given up, the way back to the source is the same: agent deactivate
+on the target, whose record allows agent activate on the source.
 `,
 	},
 	{
 		Name: "check", Short: "compare the kernel with what setup left",
 		Flags: "netns own nic json dir", Do: check,
-		Long: `check exits with 0 only if kernel and record still are as setup left them, with 4 if they differ, and with 3 if
-the NIC is not wired. A NIC that is gone is an error (1). -json prints the differences, and the steps by which setup
-would repair them.
+		Example: `  agent check -netns /run/netns/pod -nic eth0
+`,
+		Long: `check exits with 0 only if kernel and record still are as setup left them, with
+4 if they differ, and with 3 if the NIC is not wired. A NIC that is gone is an
+error (1). -json prints the differences, and the steps by which setup would
+repair them.
 `,
 	},
 	{
-		Name: "status", Short: "report who wired a NIC, whether the wiring is complete, and its counters",
+		Name: "status", Short: "report who wired a NIC, what differs, and its counters",
 		Flags: "netns own nic json dir", Do: status,
-		Long: `status prints what the journal and the kernel know of one NIC. The exit code is that of check. The program exporter prints
-the same of all NICs as metrics.
-
-  agent status -netns /run/netns/pod -nic eth0
+		Example: `  agent status -netns /run/netns/pod -nic eth0
+`,
+		Long: `status prints what the journal and the kernel know of one NIC. The exit code is
+that of check. The program exporter prints the same of all NICs as metrics.
 `,
 	},
 	{
 		Name: "list", Short: "list the wired NICs of the node",
 		Flags: "json dir", Do: list,
-		Long: "list prints a line for each wired NIC of the node, also of namespaces that are gone.\n",
+		Example: `  agent list
+`,
+		Long: `list prints a line for each wired NIC of the node, also of namespaces that are
+gone.
+`,
 	},
 	{
 		Name: "drops", Short: "follow the packets that a NIC's rules drop, with the reason",
-		Flags: "netns own nic", Do: drops,
-		Long: `drops prints a line for each packet that is dropped, until it is interrupted: time, reason, and who sent what.
-The kernel reports 20 packets a second of each reason; agent status has the counters, which count all.
-
-  agent drops -netns /run/netns/pod -nic eth0
+		Flags: "netns own nic json", Do: drops,
+		Example: `  agent drops -netns /run/netns/pod -nic eth0
+`,
+		Long: `drops prints a line for each packet that is dropped, until it is interrupted:
+time, reason, and who sent what. The kernel reports 20 packets a second of each
+reason; agent status has the counters, which count all.
 `,
 	},
 	{
-		Name: "pin", Short: "let the guest connect to addresses for a time, where egress refuses the rest",
+		Name: "pin", Short: "let the guest connect to addresses for a time, past egress",
 		Flags: "netns own nic addresses ports life", Do: pin,
-		Long: `pin lets the guest open connections to the ports of the addresses for a time, where only the last entry of egress, "refuse all",
-refuses them. What an earlier entry or egressWithin refuses is left out: the exit code is 1, the error names these
-addresses, and the others are pinned. What is pinned already keeps the longer time.
-
-  agent pin -netns /run/netns/pod -nic eth0 -addresses 198.51.100.7,2001:db8::7 -ports 443,53/udp -life 5m
+		Example: `  agent pin -netns /run/netns/pod -nic eth0 \
+      -addresses 198.51.100.7,2001:db8::7 -ports 443,53/udp -life 5m
+`,
+		Long: `pin lets the guest open connections to the ports of the addresses for a time,
+where only the last entry of egress, "refuse all", refuses them. What an earlier
+entry or egressWithin refuses is left out: the exit code is 1, the error names
+these addresses, and the others are pinned. What is pinned already keeps the
+longer time.
 `,
 	},
 	{
-		Name: "run", Short: "wire a NIC for as long as a command runs, as the entry point of a VM's container",
+		Name: "run", Short: "wire a NIC while a command runs, as an entry point",
 		Flags: "netns own nic binding state uid gid groups config dir", Command: true, Do: runWired,
-		Long: `run is setup, exec and teardown. It wires the NIC, runs the command without capabilities as the -uid, in the same
-namespace, and gives the namespace back when the command has ended. Signals are passed on as by exec. As process 1 of a
-container it waits for orphans, too. The exit code is the command's, and 128 and the signal's number if a signal ended the
-command; without a command's end, it is that of setup.
+		Example: `  agent run -own -nic eth0 -binding redirect -state /run/vm1 -uid 107 -- \
+      launcher serve -state /run/vm1
+`,
+		Long: `run is setup, exec and teardown. It wires the NIC, runs the command without
+capabilities as the -uid, in the same namespace, and gives the namespace back
+when the command has ended. Signals are passed on as by exec. As process 1 of a
+container it waits for orphans, too. The exit code is the command's, and 128 and
+the signal's number if a signal ended the command; without a command's end, it
+is that of setup.
 
-run holds the NIC: as long as it lives, another run is refused, and teardown without -cut-off. If run was killed, the next
-run finds the wiring and uses it; one of another configuration is taken down first. A wiring is refused if agent setup was
-the last to make or repair it: a setup beside a run that lives leaves the wiring run's, a setup after a killed run takes it
-over. With -own it also removes the record and the journal of an earlier
-container's network from -state and -dir, which therefore have to be the container's own.
-
-  agent run -own -nic eth0 -binding redirect -state /run/vm1 -uid 107 -- launcher serve -state /run/vm1
+run holds the NIC: as long as it lives, another run is refused, and teardown
+without -cut-off. If run was killed, the next run finds the wiring and uses it;
+one of another configuration is taken down first. A wiring is refused if agent
+setup was the last to make or repair it: a setup beside a run that lives leaves
+the wiring run's, a setup after a killed run takes it over. With -own it also
+removes the record and the journal of an earlier container's network from -state
+and -dir, which therefore have to be the container's own.
 
 ` + kinds,
 	},
 	{
-		Name: "hook", Short: "wire a container's NIC for as long as the container lives, as a hook of an OCI runtime",
+		Name: "hook", Short: "wire a container's NIC while it lives, as an OCI hook",
 		Flags: "nic binding state uid gid config own dir", Do: hook,
-		Long: `An OCI runtime, or podman, calls hook with the container's state on standard input. As a createRuntime hook it does what setup
-does, in the container's network namespace. As a poststop hook it does what teardown -cut-off does, or what forget does if the
-namespace is gone. It finds the namespace by the journal, and so what a hook that was killed has left.
+		Example: `  agent hook -nic eth0 -binding redirect -uid 107
+`,
+		Long: `An OCI runtime, or podman, calls hook with the container's state on standard
+input. As a createRuntime hook it does what setup does, in the container's
+network namespace. As a poststop hook it does what teardown -cut-off does, or
+what forget does if the namespace is gone. It finds the namespace by the
+journal, and so what a hook that was killed has left.
 
-The container's annotation guestwire/state names the directory of the record, one in the -state directory, which is there
-already, and which the container mounts. Beside the record a symbolic link, NIC.container, names the container. Another
-container with the same directory is refused as long as the first one's network is alive.
+The container's annotation guestwire/state names the directory of the record,
+one in the -state directory, which is there already, and which the container
+mounts. Beside the record a symbolic link, NIC.container, names the container.
+Another container with the same directory is refused as long as the first one's
+network is alive.
 
-  agent hook -nic eth0 -binding redirect -uid 107
-
--own is for an engine that itself runs in a container. docs/how-to/oci-hook.md has a hook of podman's.
+-own is for an engine that itself runs in a container. docs/how-to/oci-hook.md
+has a hook of podman's.
 
 ` + kinds,
 	},
 	{
 		Name: "exec", Short: "run a command in a namespace, as a user without privileges",
 		Flags: "netns uid gid groups", Command: true, Do: execute,
-		Long: `exec runs a command without capabilities, in the namespace and as the user that are named. Without -netns the command
-stays in the agent's own. SIGTERM, SIGINT, SIGQUIT, SIGHUP and SIGWINCH are passed on to the command; other signals and Ctrl-Z
-do nothing. If the agent is killed, the command is, too. The exit code is the command's, and 128 and the signal's number if a
-signal ended the command.
+		Example: `  agent exec -netns /run/netns/pod -uid 107 -- \
+      launcher serve -state /run/guestwire/vm1
+`,
+		Long: `exec runs a command without capabilities, in the namespace and as the user that
+are named. Without -netns the command stays in the agent's own. SIGTERM, SIGINT,
+SIGQUIT, SIGHUP and SIGWINCH are passed on to the command; other signals and
+Ctrl-Z do nothing. If the agent is killed, the command is, too. The exit code is
+the command's, and 128 and the signal's number if a signal ended the command.
 
-/sys shows the links of the namespace that is named, if the agent may mount it. Most containers may not.
+/sys shows the links of the namespace that is named, if the agent may mount it.
+Most containers may not.
 
-The command has a session of its own, so it cannot push input into the agent's terminal. But it can read what is typed at a
-terminal that it gets as standard input, output or error. Its child processes can, too, when it has ended: let a command that
-is not trusted with that have pipes or files.
-
-  agent exec -netns /run/netns/pod -uid 107 -- launcher serve -state /run/guestwire/vm1
+The command has a session of its own, so it cannot push input into the agent's
+terminal. But it can read what is typed at a terminal that it gets as standard
+input, output or error. Its child processes can, too, when it has ended: let a
+command that is not trusted with that have pipes or files.
 `,
 	},
 	{
 		Name: "teardown", Short: "give the namespace back as setup found it",
 		Flags: "netns own nic state force cut-off discard dir", Do: teardown,
-		Long: `teardown gives the namespace back as setup found it, and removes the record. Stop the VM first, or detach the NIC from
-the VM: teardown deletes the VM's tap, and the tap of a later setup is another one. As long as a process has the tap open,
-teardown changes nothing and exits with 7, and so as long as agent run, or another launcher that holds the NIC, lives;
--cut-off deletes the tap nevertheless. A NIC that is not wired is no error.
--state is not needed; one that is named has to be the one of setup.
+		Example: `  agent teardown -state /run/guestwire/vm1 -nic eth0
+`,
+		Long: `teardown gives the namespace back as setup found it, and removes the record.
+Stop the VM first, or detach the NIC from the VM: teardown deletes the VM's tap,
+and the tap of a later setup is another one. As long as a process has the tap
+open, teardown changes nothing and exits with 7, and so as long as agent run, or
+another launcher that holds the NIC, lives; -cut-off deletes the tap
+nevertheless. A NIC that is not wired is no error. -state is not needed; one
+that is named has to be the one of setup.
 
-Without -netns, teardown finds the namespace by the journal that has this -state: perhaps no process is left in the namespace,
-or the processes are not trusted. If the namespace is gone, teardown does what forget does.
+Without -netns, teardown finds the namespace by the journal that has this
+-state: perhaps no process is left in the namespace, or the processes are not
+trusted. If the namespace is gone, teardown does what forget does.
 
-  agent teardown -state /run/guestwire/vm1 -nic eth0
+-force does without the journal: it removes what bears guestwire's mark, gives
+the NIC its name, MAC and addresses back as far as the kernel still shows them,
+and prints what is not known and stays as it is, such as sysctls of forwarding.
+It exits with 3 if the NIC is not wired. -state lets it remove the record, too,
+if the journal does not say where the record is.
 
--force does without the journal: it removes what bears guestwire's mark, gives the NIC its name, MAC and addresses
-back as far as the kernel still shows them, and prints what is not known and stays as it is, such as sysctls of
-forwarding. It exits with 3 if the NIC is not wired. -state lets it remove the record, too, if the journal does not say
-where the record is.
-
--discard is for a namespace that is deleted right after: it removes record and journal alone, and leaves the wiring to end
-with the namespace. If the NIC outlives the namespace, as a PCI device does, the whole teardown is done, and so with
--cut-off if a process has the tap open. If the namespace stays nevertheless, teardown -force gives it back as far as the
-kernel still knows it: under bridge without the NIC's routes. -discard and -force exclude each other.
+-discard is for a namespace that is deleted right after: it removes record and
+journal alone, and leaves the wiring to end with the namespace. If the NIC
+outlives the namespace, as a PCI device does, the whole teardown is done, and so
+with -cut-off if a process has the tap open. If the namespace stays
+nevertheless, teardown -force gives it back as far as the kernel still knows it:
+under bridge without the NIC's routes. -discard and -force exclude each other.
 `,
 	},
 	{
 		Name: "forget", Short: "remove what is left of wirings whose namespace is gone",
 		Flags: "namespace state nic own dir", Do: forget,
-		Long: `forget removes journals, records and locks of namespaces that are gone, and prints what it removes. It looks for
-the namespace first, in all processes and mounts, and refuses if the namespace is there. Without flags it does so for
-all wirings of the node. In a container it cannot see the node's processes, and refuses, unless -own says that the
-journals are the container's own.
-
-  agent forget -state /run/guestwire/vm1 -nic eth0
+		Example: `  agent forget -state /run/guestwire/vm1 -nic eth0
 `,
-	},
-	{
-		Name: "version", Short: "print the program's version and revision",
-		Do: func(context.Context, *options) error {
-			fmt.Fprintln(stdout, "agent", commandline.Version())
-			return nil
-		},
+		Long: `forget removes journals, records and locks of namespaces that are gone, and
+prints what it removes. It looks for the namespace first, in all processes and
+mounts, and refuses if the namespace is there. Without flags it does so for all
+wirings of the node. In a container it cannot see the node's processes, and
+refuses, unless -own says that the journals are the container's own.
+`,
 	},
 }
 
-const kinds = `KIND is bridge, redirect, routed or masquerade, or auto for the first of these four that can work and loses nothing:
+const kinds = `KIND is bridge, redirect, routed or masquerade, or auto for the first of these
+four that can work and loses nothing:
 
   bridge      the guest is the pod: NIC and tap are ports of a bridge
   redirect    the guest is the pod, and the NIC stays as it is, for CNI's CHECK
-  routed      the guest has the pod's addresses, and the namespace routes: for service meshes, and NICs without Ethernet
+  routed      the guest has the pod's addresses, and the namespace routes: for
+              service meshes, and NICs without Ethernet
   masquerade  the guest is behind the pod, in a network of its own
 
-The configuration (-config) can give the guest another MAC than the pod's under bridge and redirect,
-{"binding": {"bridge": {"mac": "02:00:00:00:00:07"}}}, and name the guest, {"guest": "default/vm1"}: then masquerade gives it the same MAC in each pod.
-Under routed all ports of the pod's addresses are the guest's except those of {"binding": {"routed": {"excluded": ["15008"]}}}.
+The configuration (-config) can give the guest another MAC than the pod's under
+bridge and redirect, {"binding": {"bridge": {"mac": "02:00:00:00:00:07"}}}, and
+name the guest, {"guest": "default/vm1"}: then masquerade gives it the same MAC
+in each pod. Under routed all ports of the pod's addresses are the guest's
+except those of {"binding": {"routed": {"excluded": ["15008"]}}}.
 
-With the other kinds libvirt or QEMU attaches the guest, and guestwire neither serves nor filters it:
+With the other kinds libvirt or QEMU attaches the guest, and guestwire neither
+serves nor filters it:
 
-  macvtap     the NIC is a macvtap; the launcher's user needs its device to read and write (go doc infra.Macvtap)
-  sriov       the NIC is a virtual function, or was: {"binding": {"sriov": {"pci": "0000:03:10.1", "vlan": 42}}}
-  passt       the guest uses the namespace's sockets: {"binding": {"passt": {"ports": ["80:8080", "53/udp"]}}}; without
-              ports nothing reaches the guest
-  slirp       QEMU uses the namespace's sockets itself: {"binding": {"slirp": {"ports": ["80:8080"]}}}; libvirt
-              forwards no ports
+  macvtap     the NIC is a macvtap; the launcher's user needs its device to read
+              and write (go doc infra.Macvtap)
+  sriov       the NIC is a virtual function, or was:
+              {"binding": {"sriov": {"pci": "0000:03:10.1", "vlan": 42}}}
+  passt       the guest uses the namespace's sockets:
+              {"binding": {"passt": {"ports": ["80:8080", "53/udp"]}}};
+              without ports nothing reaches the guest
+  slirp       QEMU uses the namespace's sockets itself:
+              {"binding": {"slirp": {"ports": ["80:8080"]}}};
+              libvirt forwards no ports
 `
 
 // program is the agent's command line.
 var program = commandline.Program[options]{
-	Name: "agent",
-	Before: `agent wires a NIC of a network namespace to a tap for a virtual machine, and gives it back. It runs as root.
+	Name: "agent", Short: "wire a NIC of a network namespace to a tap for a virtual machine",
+	Before: `agent wires a NIC of a network namespace to a tap for a virtual machine, and
+gives it back. It runs as root.
 `,
 	Verbs: verbs,
 	After: `For example, with a pod's namespace in /run/netns/pod:
 
   mkdir -p /run/guestwire
   agent plan     -netns /run/netns/pod -nic eth0 -binding auto -uid 107
-  agent setup    -netns /run/netns/pod -nic eth0 -binding auto -uid 107 -state /run/guestwire/vm1
+  agent setup    -netns /run/netns/pod -nic eth0 -binding auto -uid 107 \
+                 -state /run/guestwire/vm1
   agent status   -netns /run/netns/pod -nic eth0
   agent teardown -netns /run/netns/pod -nic eth0
 
-The exit code is 0: done, 1: failed, 2: a flag or a field of the configuration is wrong, 3: the NIC is not wired,
-4: the kernel is not as recorded, 5: the binding cannot work on the NIC, or loses a family, 6: the guest may be active elsewhere,
-7: a process has the guest's tap open, or another process holds the NIC. That of exec and run is their command's. What takes
-longer than a second is reported on standard error.
+The exit code is 0: done, 1: failed, 2: a flag or a field of the configuration
+is wrong, 3: the NIC is not wired, 4: the kernel is not as recorded, 5: the
+binding cannot work on the NIC, or loses a family, 6: the guest may be active
+elsewhere, 7: a process has the guest's tap open, or another process holds the
+NIC. That of exec and run is their command's. What takes longer than a second is
+reported on standard error.
 `,
-	FlagSet: (*options).flagSet,
+	FlagSet: (*options).flagSet, Values: values,
 }
 
 func setup(ctx context.Context, o *options) error {
@@ -453,6 +511,10 @@ func list(ctx context.Context, o *options) error {
 }
 
 func drops(ctx context.Context, o *options) error {
+	if o.json {
+		lines := json.NewEncoder(stdout)
+		return o.FollowDrops(ctx, func(d phase1.Drop) { _ = lines.Encode(d) }) // stdout keeps the error
+	}
 	return o.FollowDrops(ctx, func(d phase1.Drop) {
 		if d.Lost > 0 {
 			fmt.Fprintf(stderr, "agent: not reported: %s\n", count(d.Lost, "packet"))

@@ -1,5 +1,5 @@
 // Package commandline is what the command lines of agent, launcher and guestwire-node have in common: verbs with flags
-// and a help of their own, and the version.
+// and a help of their own, completion, manual pages and the version.
 package commandline
 
 import (
@@ -11,6 +11,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+
+	"github.com/spf13/cobra"
 )
 
 // Error is a mistake in the command line.
@@ -27,6 +29,7 @@ type Verb[Options any] struct {
 	Name    string
 	Short   string // a line for the list of verbs
 	Flags   string // the names of its flags, in the order of the help
+	Example string // commands, set in
 	Long    string // what the help of the verb says before the flags
 	Command bool   // a command follows the flags
 	Do      func(context.Context, *Options) error
@@ -35,30 +38,54 @@ type Verb[Options any] struct {
 // Has reports whether the verb has the flag.
 func (v *Verb[Options]) Has(name string) bool { return slices.Contains(strings.Fields(v.Flags), name) }
 
-// Program is a program whose command line is a verb and the verb's flags.
+// Program is a program whose command line is a verb and the verb's flags, or flags alone.
 type Program[Options any] struct {
 	Name          string
+	Short         string // what it does, a line for the manual page
 	Before, After string // what the help says before and after the list of verbs
-	Verbs         []Verb[Options]
+	// Verbs are in the order of the help. A program without verbs has one whose name is empty.
+	Verbs []Verb[Options]
 	// FlagSet returns the verb's flags, which set the options.
 	FlagSet func(*Options, Verb[Options]) *flag.FlagSet
+	// Values returns what can follow the flag, for a shell's completion, after the flags that were given already. Nil
+	// stands for files.
+	Values func(verb, flag string, given *Options) []string
 }
 
-// Parse returns the verb with the values of its flags. The verb is nil if help was asked for: Parse prints it.
+// Parse returns the verb with the values of its flags. The verb is nil if help, the version, the manual page or a
+// shell's completion was asked for: Parse prints it.
 func (p *Program[Options]) Parse(stdout io.Writer, args []string) (*Verb[Options], *Options, *flag.FlagSet, error) {
-	if len(args) == 0 {
-		return nil, nil, nil, Errorf("a verb is missing: %s; see %s help", p.names(), p.Name)
+	name := ""
+	if len(args) > 0 {
+		name = args[0]
 	}
-	name, args := args[0], args[1:]
+	switch name {
+	case "help", "-h", "-help", "--help":
+		return nil, nil, nil, p.help(stdout, args[1:])
+	case "version", "-version", "--version":
+		if len(args) > 1 {
+			return nil, nil, nil, Errorf("%q after %s: it takes nothing", args[1], name)
+		}
+		_, err := fmt.Fprintln(stdout, p.Name, Version())
+		return nil, nil, nil, err
+	case "man":
+		_, err := stdout.Write(p.manual())
+		return nil, nil, nil, err
+	case "completion", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
+		return nil, nil, nil, p.complete(stdout, args)
+	}
+	v := p.verb("")
 	switch {
-	case slices.Contains([]string{"help", "-h", "-help", "--help"}, name):
-		return nil, nil, nil, p.help(stdout, args)
+	case v != nil:
+		name = ""
+	case name == "":
+		return nil, nil, nil, Errorf("a verb is missing: %s; see %s help", p.names(), p.Name)
 	case strings.HasPrefix(name, "-"):
 		return nil, nil, nil, Errorf("%q before the verb: the verb comes first, then its flags; see %s help", name, p.Name)
-	}
-	v := p.verb(name)
-	if v == nil {
-		return nil, nil, nil, Errorf("%q is none of %s; see %s help", name, p.names(), p.Name)
+	default:
+		if v, args = p.verb(name), args[1:]; v == nil {
+			return nil, nil, nil, Errorf("%q is none of %s%s; see %s help", name, p.names(), p.meant(name), p.Name)
+		}
 	}
 	o := new(Options)
 	flags := p.FlagSet(o, *v)
@@ -67,11 +94,11 @@ func (p *Program[Options]) Parse(stdout io.Writer, args []string) (*Verb[Options
 	case errors.Is(err, flag.ErrHelp):
 		return nil, nil, nil, p.help(stdout, []string{name})
 	case err != nil:
-		return nil, nil, nil, Errorf("%w; see %s help %s", err, p.Name, name)
+		return nil, nil, nil, Errorf("%w; see %s", err, p.helpOf(name))
 	case v.Command && flags.NArg() == 0:
-		return nil, nil, nil, Errorf("the command is missing; see %s help %s", p.Name, name)
+		return nil, nil, nil, Errorf("the command is missing; see %s", p.helpOf(name))
 	case !v.Command && flags.NArg() > 0:
-		return nil, nil, nil, Errorf("%q is no flag; see %s help %s", flags.Arg(0), p.Name, name)
+		return nil, nil, nil, Errorf("%q is no flag; see %s", flags.Arg(0), p.helpOf(name))
 	}
 	return v, o, flags, nil
 }
@@ -90,39 +117,73 @@ func (p *Program[Options]) names() string {
 	for _, v := range p.Verbs {
 		names = append(names, v.Name)
 	}
-	return strings.Join(names, ", ") + ", help"
+	return strings.Join(names, ", ") + ", version, help"
+}
+
+// meant asks whether one of the verbs was meant that differ little from the name.
+func (p *Program[Options]) meant(name string) string {
+	if near := p.tree().SuggestionsFor(name); len(near) > 0 {
+		return " (did you mean " + strings.Join(near, " or ") + "?)"
+	}
+	return ""
+}
+
+// helpOf is the command that prints the help of a verb.
+func (p *Program[Options]) helpOf(name string) string {
+	if p.verb("") != nil {
+		return p.Name + " -help"
+	}
+	return strings.TrimSpace(p.Name + " help " + name)
 }
 
 // help prints the help of the program, or that of one verb.
-func (p *Program[Options]) help(w io.Writer, args []string) error {
-	if len(args) > 1 {
+func (p *Program[Options]) help(w io.Writer, args []string) (err error) {
+	name := strings.Join(args, " ")
+	v := p.verb(name)
+	switch {
+	case len(args) > 1:
 		return Errorf("help takes one verb")
+	case v == nil && name != "" && name != "help" && p.verb("") != nil:
+		return Errorf("%q is no verb: the program has flags alone", name)
+	case v == nil && name != "" && name != "help":
+		return Errorf("%q is none of %s%s", name, p.names(), p.meant(name))
+	case v == nil:
+		_, err = fmt.Fprint(w, p.Before, "\n", p.list(), "\n", p.After)
+	case name == "":
+		_, err = fmt.Fprint(w, p.Before, p.flags(v), "\n", p.After)
+	default:
+		_, err = fmt.Fprintf(w, "%s %s: %s\n\n%s\n%s%s", p.Name, name, v.Short, v.Example, v.Long, p.flags(v))
 	}
-	if len(args) == 1 && args[0] != "help" {
-		v := p.verb(args[0])
-		if v == nil {
-			return Errorf("%q is none of %s", args[0], p.names())
-		}
-		fmt.Fprintf(w, "%s %s: %s\n\n%s", p.Name, v.Name, v.Short, v.Long)
-		if v.Flags != "" {
-			fmt.Fprint(w, "\nFlags:\n")
-			flags := p.FlagSet(new(Options), *v)
-			flags.SetOutput(w)
-			flags.PrintDefaults()
-		}
-		return nil
-	}
-	width := 0
+	return err
+}
+
+// list has a line for each verb.
+func (p *Program[Options]) list() (text string) {
+	width := len("help VERB")
 	for _, v := range p.Verbs {
 		width = max(width, len(v.Name))
 	}
-	fmt.Fprint(w, p.Before, "\n")
+	line := func(name, short string) { text += fmt.Sprintf("  %s %-*s  %s\n", p.Name, width, name, short) }
 	for _, v := range p.Verbs {
-		fmt.Fprintf(w, "  %s %-*s %s\n", p.Name, width, v.Name, v.Short)
+		line(v.Name, v.Short)
 	}
-	fmt.Fprintf(w, "  %s help VERB  print the flags of a verb, and more about it\n\n%s", p.Name, p.After)
-	return nil
+	line("version", "print the version and the revision")
+	line("help VERB", "print the flags of a verb, and more about it")
+	return text
 }
+
+// flags are a verb's flags with their meaning, in lines of 80 columns.
+func (p *Program[Options]) flags(v *Verb[Options]) string {
+	set := p.tree(*v).Flags()
+	if !set.HasFlags() {
+		return ""
+	}
+	text := strings.ReplaceAll("\n"+set.FlagUsagesWrapped(80+inset), "\n      --", "\n       -")
+	return "\nFlags:\n" + strings.ReplaceAll(text, "\n"+strings.Repeat(" ", inset), "\n")[1:]
+}
+
+// inset is how far pflag moves a name of many letters in, for a name of one letter before it, and its second hyphen.
+const inset = 5
 
 // Version returns the program's version and revision, as the go command noted them: "v0.1.0, revision 1f3a...".
 func Version() string {

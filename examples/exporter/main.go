@@ -20,66 +20,76 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-const usage = `exporter prints the metrics of all wired NICs of the node, and of the calls of its CNI plugin, in Prometheus' text format, such
-as for the textfile collector of node_exporter:
+// options are the values of the flags.
+type options struct {
+	dir string
+	own bool
+}
+
+// program is the exporter's command line, which has no verbs.
+var program = commandline.Program[options]{
+	Name: "exporter", Short: "print the metrics of a node's wired NICs",
+	Before: `exporter prints the metrics of all wired NICs of the node, and of the calls of
+its CNI plugin, in Prometheus' text format, such as for the textfile collector
+of node_exporter:
 
   exporter >/var/lib/node_exporter/guestwire.prom.new &&
-      mv /var/lib/node_exporter/guestwire.prom.new /var/lib/node_exporter/guestwire.prom
+      mv /var/lib/node_exporter/guestwire.prom.new \
+         /var/lib/node_exporter/guestwire.prom
 
-It compares each NIC as agent check does, and exits with 0 also if kernel and record differ. A NIC that cannot be looked at has
-no guestwire_differences, and standard error says why. On Kubernetes' nodes guestwire-node serves the same metrics.
+It compares each NIC as agent check does, and exits with 0 also if kernel and
+record differ. A NIC that cannot be looked at has no guestwire_differences, and
+standard error says why. On Kubernetes' nodes guestwire-node serves the same
+metrics.
 
-It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH: without the last two, or
-in a container, a namespace may seem gone that is there. With -own, CAP_NET_ADMIN is enough.
-
-The exit code is 0: done, 1: failed, 2: a flag is wrong.
-
-Flags:
-`
+It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN,
+CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH: without the last two, or in a container, a
+namespace may seem gone that is there. With -own, CAP_NET_ADMIN is enough.
+`,
+	Verbs: []commandline.Verb[options]{{Flags: "dir own"}},
+	After: "The exit code is 0: done, 1: failed, 2: a flag is wrong.\n",
+	FlagSet: func(o *options, _ commandline.Verb[options]) *flag.FlagSet {
+		set := flag.NewFlagSet("exporter", flag.ContinueOnError)
+		set.StringVar(&o.dir, "dir", phase1.DefaultDir, "the node's `DIR` for journals and locks, that of agent setup")
+		set.BoolVar(&o.own, "own", false, "the NICs are in the network namespace in which the exporter runs, as in a container whose network is the guest's")
+		return set
+	},
+}
 
 func main() {
 	ctx, stop := commandline.Signals(context.Background())
 	defer stop()
-	flags := flag.NewFlagSet("exporter", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error is printed once, here
-	dir := flags.String("dir", phase1.DefaultDir, "the node's `DIR` for journals and locks, that of agent setup")
-	own := flags.Bool("own", false, "the NICs are in the network namespace in which the exporter runs, as in a container whose network is the guest's")
-	err := flags.Parse(os.Args[1:])
-	if err == nil && flags.NArg() > 0 {
-		err = fmt.Errorf("%q is no flag", flags.Arg(0))
+	v, o, _, err := program.Parse(os.Stdout, os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "exporter:", err)
+		os.Exit(exitCode(err))
 	}
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		var help bytes.Buffer
-		help.WriteString(usage)
-		flags.SetOutput(&help)
-		flags.PrintDefaults()
-		if _, err := help.WriteTo(os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, "exporter:", err)
-			os.Exit(1)
-		}
+	if v == nil {
 		return
-	case err != nil:
-		fmt.Fprintf(os.Stderr, "exporter: %v; see exporter -help\n", err)
-		os.Exit(2)
 	}
 	// Progress is written while a NIC is locked, and an agent that waits for the lock must not wait for a reader.
 	log := commandline.NewQueue(os.Stderr, func(lines int) string {
 		return fmt.Sprintf("exporter: %d lines were lost: the reader of standard error was too slow, or gone\n", lines)
 	})
-	nic := phase1.NIC{Dir: *dir, Own: *own, Progress: func(text string) { fmt.Fprintf(log, "exporter: %q\n", text) }}
+	nic := phase1.NIC{Dir: o.dir, Own: o.own, Progress: func(text string) { fmt.Fprintf(log, "exporter: %q\n", text) }}
 	err = printMetrics(ctx, os.Stdout, nic)
-	status := 0
 	if err != nil {
 		fmt.Fprintln(log, "exporter:", err)
-		status = 1
-		var field *cache.FieldError
-		if errors.As(err, &field) {
-			status = 2
-		}
 	}
 	_ = log.Close() // what the reader has not taken is lost
-	os.Exit(status)
+	os.Exit(exitCode(err))
+}
+
+func exitCode(err error) int {
+	var usage *commandline.Error
+	var field *cache.FieldError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &usage), errors.As(err, &field):
+		return 2
+	}
+	return 1
 }
 
 // ofNamespace returns the wirings of the exporter's own namespace: containers may share a directory.

@@ -18,44 +18,134 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/phase2"
 )
 
-const usage = `launcher describes and serves the interfaces of a virtual machine, and runs QEMU. It needs no privileges.
+// options are the values of the flags.
+type options struct {
+	state, resolvConf, plug, format, out, logTo string
+	events, quiet                               bool
+	shutdown                                    time.Duration
+	command                                     []string
+}
 
-  launcher xml   -state DIR    the libvirt <interface> elements
-  launcher serve -state DIR    DHCP, DHCPv6 and router advertisements until SIGTERM, SIGINT or SIGHUP; the log is on standard
-                               error; -events prints what Serve did and what the guest got, as lines of JSON on standard output:
-                               {"time": ..., "nic": "eth0", "event": "dhcpv4-leased", "text": ..., "address": ...}
-                               A reader of either that stops or ends does not end or delay the guest. It gets the number of
-                               lines that were lost, as a line of the log or as the event events-lost
-  launcher qemu  -state DIR -- qemu-system-x86_64 ARGS...
-                               serves the guest and runs QEMU, with -netdev and -device for each interface that has a
-                               record at the start. They end together: SIGTERM, SIGINT and SIGHUP end QEMU in order, and the exit
-                               code is QEMU's. Further ones change nothing; SIGQUIT is a power cut.
-                               On standby QEMU starts only with -incoming, to wait for the guest that moves here.
-                               -plug rp1,rp2 names root ports of QEMU's command line (-device pcie-root-port,id=rp1,chassis=1):
-                               there QEMU gets the NICs that are set up while it runs. When a record is removed
-                               (rm DIR/net1.json), the NIC is unplugged, also one of the start that lies at a root port,
-                               as soon as the guest gives the device up; then agent teardown -nic net1 succeeds.
-                               -shutdown 50s gives the guest that time to shut down first, as by its power button.
-                               A script in QEMU's place has to exec QEMU. -events as with serve
-  launcher config -state DIR   the network configuration of a guest without DHCP, by -format: cloud-init (network-config
-                               version 2), networkd, kernel (ip=). -out writes the files: of cloud-init those of a NoCloud
-                               disk. What the format leaves out is reported on standard error
-  launcher version             the program's version and revision
-  launcher help                this text
+// verb is what the launcher can do.
+type verb = commandline.Verb[options]
 
-DIR is the agent's state directory, in a Kubernetes pod /run/guestwire. serve and qemu run in the pod's namespace as the user
-named in agent setup -uid:
+// program is the launcher's command line.
+var program = commandline.Program[options]{
+	Name: "launcher", Short: "describe and serve the interfaces of a virtual machine",
+	Before: `launcher describes and serves the interfaces of a virtual machine, and runs
+QEMU. It needs no privileges.
+`,
+	Verbs: []verb{
+		{
+			Name: "xml", Short: "print the libvirt <interface> elements", Flags: "state", Do: printXML,
+			Example: `  launcher xml -state /run/guestwire/vm1
+`,
+			Long: `xml prints an element for each NIC that agent setup has wired.
+`,
+		},
+		{
+			Name: "serve", Short: "answer the guest: DHCP, DHCPv6 and router advertisements", Flags: "state resolv-conf events quiet log", Do: serve,
+			Example: `  launcher serve -state /run/guestwire/vm1
+`,
+			Long: `serve answers until SIGTERM, SIGINT or SIGHUP. The log is on standard error.
+-events prints what Serve did and what the guest got, as lines of JSON on
+standard output:
 
-  agent exec -netns /run/netns/pod -uid 107 -- launcher serve -state /run/guestwire/vm1
+  {"time": ..., "nic": "eth0", "event": "dhcpv4-leased", "text": ...,
+   "address": ...}
+
+A reader of either that stops or ends does not end or delay the guest. It gets
+the number of lines that were lost, as a line of the log or as the event
+events-lost.
+`,
+		},
+		{
+			Name: "qemu", Short: "answer the guest, and run QEMU with it", Flags: "state resolv-conf events quiet log shutdown plug", Command: true, Do: runGuest,
+			Example: `  launcher qemu -state /run/guestwire/vm1 -- qemu-system-x86_64 -m 1G disk.img
+`,
+			Long: `qemu answers the guest as serve does, and runs QEMU, with -netdev and -device
+for each interface that has a record at the start.
+
+They end together: SIGTERM, SIGINT and SIGHUP end QEMU in order, and the exit
+code is QEMU's. Further ones change nothing; SIGQUIT is a power cut. With
+-shutdown 50s the guest has that time to shut down first, as by its power
+button. A script in QEMU's place has to exec QEMU.
+
+On standby QEMU starts only with -incoming, to wait for the guest that moves
+here.
+
+-plug rp1,rp2 names root ports of QEMU's command line (-device
+pcie-root-port,id=rp1,chassis=1). There QEMU gets the NICs that are set up while
+it runs. When a record is removed (rm DIR/net1.json), the NIC is unplugged, also
+one of the start that lies at a root port, as soon as the guest gives the device
+up; then agent teardown -nic net1 succeeds.
+`,
+		},
+		{
+			Name: "config", Short: "print the network configuration of a guest without DHCP", Flags: "state resolv-conf format out", Do: config,
+			Example: `  launcher config -state /run/guestwire/vm1 -format networkd
+`,
+			Long: `config prints it in the -format: cloud-init (network-config version 2),
+networkd, kernel (ip=). -out writes the files: of cloud-init those of a NoCloud
+disk. What the format leaves out is reported on standard error.
+`,
+		},
+	},
+	After: `-state is the agent's state directory, in a Kubernetes pod /run/guestwire. serve
+and qemu run in the pod's namespace as the user named in agent setup -uid:
+
+  agent exec -netns /run/netns/pod -uid 107 -- \
+      launcher serve -state /run/guestwire/vm1
 
 The exit code is 0: done, 1: failed, 2: a flag is wrong.
+`,
+	FlagSet: (*options).flagSet,
+	Values: func(_, flag string, _ *options) []string {
+		if flag == "format" {
+			return formats
+		}
+		return nil
+	},
+}
 
-Flags:
-`
+// flagSet has the verb's flags.
+func (o *options) flagSet(v verb) *flag.FlagSet {
+	set := flag.NewFlagSet(v.Name, flag.ContinueOnError)
+	for _, name := range strings.Fields(v.Flags) {
+		switch name {
+		case "state":
+			set.StringVar(&o.state, name, "", "the agent's state `DIR`")
+		case "resolv-conf":
+			set.StringVar(&o.resolvConf, name, "", "the `FILE` with the guest's DNS configuration, if the record has none; changes are followed; without it /etc/resolv.conf, if it exists")
+		case "events":
+			set.BoolVar(&o.events, name, false, "print events as lines of JSON")
+		case "quiet":
+			set.BoolVar(&o.quiet, name, false, "log warnings and errors alone")
+		case "log":
+			set.StringVar(&o.logTo, name, "", "append the log to the `FILE`, in place of standard error")
+		case "shutdown":
+			set.Func(name, "the `TIME` that the guest has to shut down after such a signal, before QEMU is ended, such as 50s; without it none", func(text string) (err error) {
+				if o.shutdown, err = time.ParseDuration(text); err != nil {
+					return errors.New("want a time with its unit, such as 50s")
+				}
+				return nil
+			})
+		case "plug":
+			set.StringVar(&o.plug, name, "", "the `BUSES` for NICs that come while QEMU runs, ids with commas between, one for each NIC")
+		case "format":
+			set.StringVar(&o.format, name, formats[0], "the `FORMAT`: "+strings.Join(formats, ", "))
+		case "out":
+			set.StringVar(&o.out, name, "", "the `DIR` to which the files are written, in place of standard output")
+		}
+	}
+	return set
+}
 
 func main() {
 	err := run(os.Args[1:])
@@ -121,83 +211,59 @@ func eventsLost(lines int) string {
 }
 
 func run(args []string) error {
-	verb := ""
-	if len(args) > 0 && len(args[0]) > 0 && args[0][0] != '-' {
-		verb, args = args[0], args[1:]
-	}
-	flags := flag.NewFlagSet("launcher", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error is printed once, by main
-	state := flags.String("state", "", "the agent's state directory")
-	resolvConf := flags.String("resolv-conf", "", "the file with the guest's DNS configuration, if the record has none; changes are followed (default /etc/resolv.conf, if it exists)")
-	events := flags.Bool("events", false, "serve, qemu: print events as lines of JSON")
-	shutdown := new(time.Duration)
-	flags.Func("shutdown", "qemu: the `TIME` that the guest has to shut down after such a signal, before QEMU is ended, such as 50s (default 0: none)", func(text string) (err error) {
-		if *shutdown, err = time.ParseDuration(text); err != nil {
-			return errors.New("want a time with its unit, such as 50s")
-		}
-		return nil
-	})
-	plug := flags.String("plug", "", "qemu: the `BUSES` for NICs that come while QEMU runs, ids with commas between, one for each NIC (default: none)")
-	format := flags.String("format", formats[0], "config: "+strings.Join(formats, ", "))
-	out := flags.String("out", "", "config: the directory to which the files are written (default: standard output)")
-	err := flags.Parse(args)
+	v, o, flags, err := program.Parse(stdout, args)
 	switch {
-	case errors.Is(err, flag.ErrHelp), verb == "help":
-		fmt.Fprint(stdout, usage)
-		flags.SetOutput(stdout)
-		flags.PrintDefaults()
-		return nil
-	case err != nil:
-		return commandline.Errorf("%w; see launcher -help", err)
-	case verb == "" && len(args) > 0:
-		return commandline.Errorf("%q before the verb: the verb comes first, then its flags; see launcher -help", args[0])
-	case verb == "":
-		return commandline.Errorf("a verb is missing: xml, serve, qemu, config, version, help; see launcher -help")
-	case verb != "xml" && verb != "serve" && verb != "qemu" && verb != "config" && verb != "version":
-		return commandline.Errorf("%q is none of xml, serve, qemu, config, version, help; see launcher -help", verb)
-	case verb == "qemu" && flags.NArg() == 0:
-		return commandline.Errorf("QEMU's command line is missing: name it after --, such as -- qemu-system-x86_64 -m 1G")
-	case verb != "qemu" && flags.NArg() > 0:
-		return commandline.Errorf("%q is no flag; see launcher -help", flags.Arg(0))
-	case verb == "version":
-		fmt.Fprintln(stdout, "launcher", commandline.Version())
-		return nil
-	case *shutdown < 0:
-		return commandline.Errorf("-shutdown %v is negative: name the time that the guest has to shut down, such as 50s", *shutdown)
-	case !slices.Contains(formats, *format):
-		return commandline.Errorf("-format %q is none of %s", *format, strings.Join(formats, ", "))
-	case *state == "":
+	case v == nil:
+		return err
+	case o.shutdown < 0:
+		return commandline.Errorf("-shutdown %v is negative: name the time that the guest has to shut down, such as 50s", o.shutdown)
+	case v.Has("format") && !slices.Contains(formats, o.format):
+		return commandline.Errorf("-format %q is none of %s", o.format, strings.Join(formats, ", "))
+	case o.state == "":
 		return commandline.Errorf("-state is missing: name the agent's state directory; in a Kubernetes pod it is /run/guestwire")
 	}
-	ctx, stop := context.Background(), func() {}
-	if verb == "serve" || verb == "qemu" {
-		ctx, stop = commandline.Signals(ctx)
-		stderr = newQueue(os.Stderr, linesLost)
-	}
-	defer stop()
-	vm, err := phase2.Open(*state)
+	o.command = flags.Args()
+	return v.Do(context.Background(), o)
+}
+
+// open reads the records. The log goes to standard error.
+func open(o *options) (*phase2.VM, error) {
+	vm, err := phase2.Open(o.state)
 	if err != nil {
-		return notOpened(err)
+		return nil, notOpened(err)
 	}
-	vm.ResolvConf = *resolvConf
-	vm.Log = slog.New(slog.NewTextHandler(stderr, nil))
-	if *events && (verb == "serve" || verb == "qemu") {
+	vm.ResolvConf = o.resolvConf
+	level := slog.LevelInfo
+	if o.quiet {
+		level = slog.LevelWarn
+	}
+	vm.Log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	return vm, nil
+}
+
+// openLasting is open for a guest that is served: log and events wait for no reader.
+func openLasting(o *options) (*phase2.VM, error) {
+	log := os.Stderr
+	if o.logTo != "" {
+		file, err := os.OpenFile(o.logTo, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NONBLOCK, 0o644) // a FIFO without a reader is an error
+		if err != nil {
+			return nil, commandline.Errorf("-log: %w", err)
+		}
+		log = file
+	}
+	stderr = newQueue(log, linesLost)
+	vm, err := open(o)
+	if err == nil && o.events {
 		lines := newQueue(os.Stdout, eventsLost)
 		vm.Notify = func(e phase2.Event) { io.WriteString(lines, eventLine(e)) }
 	}
-	switch verb {
-	case "serve":
-		if err := vm.Serve(ctx); err != nil {
-			return notServed(err) // from the start: no guest was served
-		}
-		logCounters(vm)
-		return nil
-	case "qemu":
-		err := runQEMU(ctx, vm, *shutdown, strings.FieldsFunc(*plug, func(c rune) bool { return c == ',' }), flags.Args())
-		logCounters(vm)
+	return vm, err
+}
+
+func printXML(_ context.Context, o *options) error {
+	vm, err := open(o)
+	if err != nil {
 		return err
-	case "config":
-		return printConfig(vm, *format, *state, *out)
 	}
 	elements, err := vm.Interfaces()
 	if err != nil {
@@ -211,6 +277,40 @@ func run(args []string) error {
 		fmt.Fprintln(stdout, xml)
 	}
 	return nil
+}
+
+func serve(ctx context.Context, o *options) error {
+	ctx, stop := commandline.Signals(ctx)
+	defer stop()
+	vm, err := openLasting(o)
+	if err != nil {
+		return err
+	}
+	if err := vm.Serve(ctx); err != nil {
+		return notServed(err) // from the start: no guest was served
+	}
+	logCounters(vm)
+	return nil
+}
+
+func runGuest(ctx context.Context, o *options) error {
+	ctx, stop := commandline.Signals(ctx)
+	defer stop()
+	vm, err := openLasting(o)
+	if err != nil {
+		return err
+	}
+	err = runQEMU(ctx, vm, o.shutdown, strings.FieldsFunc(o.plug, func(c rune) bool { return c == ',' }), o.command)
+	logCounters(vm)
+	return err
+}
+
+func config(_ context.Context, o *options) error {
+	vm, err := open(o)
+	if err != nil {
+		return err
+	}
+	return printConfig(vm, o.format, o.state, o.out)
 }
 
 // logCounters logs each NIC's counters.

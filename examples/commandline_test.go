@@ -1,0 +1,119 @@
+package examples_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/test/nstest"
+)
+
+// withVerbs are the programs of package commandline, with the names by which they call themselves.
+var withVerbs = map[string]string{"agent": "agent", "launcher": "launcher", "exporter": "exporter", "node": "guestwire-node"}
+
+// TestHelp80: the help of each program and verb fits into 80 columns, and a verb's help begins with an example.
+func TestHelp80(t *testing.T) {
+	for folder, name := range withVerbs {
+		general := help(t, "examples/"+folder, "-help")
+		texts := map[string]string{"": general}
+		for line := range strings.Lines(general) {
+			words := strings.Fields(line)
+			if !regexp.MustCompile("^  "+name+" [a-z]+  ").MatchString(line) || words[1] == "version" {
+				continue
+			}
+			text := help(t, "examples/"+folder, "help", words[1])
+			texts[words[1]] = text
+			if _, after, _ := strings.Cut(text, "\n\n"); !strings.HasPrefix(after, "  "+name+" "+words[1]) {
+				t.Errorf("%s help %s does not begin with an example:\n%s", name, words[1], text)
+			}
+		}
+		if len(texts) < 4 && folder != "exporter" {
+			t.Errorf("%s: %d helps", name, len(texts))
+		}
+		for verb, text := range texts {
+			for line := range strings.Lines(text) {
+				if len([]rune(strings.TrimSuffix(line, "\n"))) > 80 {
+					t.Errorf("%s help %s: longer than 80 columns: %s", name, verb, line)
+				}
+			}
+		}
+	}
+}
+
+// TestNearVerb: a mistyped verb gets the one that was meant, which is one.
+func TestNearVerb(t *testing.T) {
+	for line, meant := range map[string]string{"agent setpu": "setup", "agent statsu": "status", "agent help tear": "teardown", "launcher quemu": "qemu", "node instal": "install"} {
+		folder, args, _ := strings.Cut(line, " ")
+		out, status := run(t, nstest.Program(t, "examples/"+folder), strings.Fields(args)...)
+		if status != 2 || !strings.Contains(out, "(did you mean "+meant+"?)") {
+			t.Errorf("%s: status %d, want %s: %s", line, status, meant, out)
+		}
+		help(t, "examples/"+folder, "help", meant)
+	}
+	if out, _ := run(t, nstest.Program(t, "examples/agent"), "quantum"); strings.Contains(out, "did you mean") {
+		t.Errorf("nothing is near: %s", out)
+	}
+}
+
+// TestVersionFlag: version, -version and --version print the same.
+func TestVersionFlag(t *testing.T) {
+	for folder, name := range withVerbs {
+		want := help(t, "examples/"+folder, "version")
+		if !strings.HasPrefix(want, name+" ") || !strings.Contains(want, "go1.") {
+			t.Errorf("%s version: %q", name, want)
+		}
+		for _, flag := range []string{"-version", "--version"} {
+			if out := help(t, "examples/"+folder, flag); out != want {
+				t.Errorf("%s %s: %q, want %q", name, flag, out, want)
+			}
+		}
+	}
+}
+
+// TestCompletion: bash itself completes verbs, flags with one hyphen and with two, and their values.
+func TestCompletion(t *testing.T) {
+	nstest.Need(t, "bash")
+	n, agent := nstest.NewNetwork(t), nstest.Program(t, "examples/agent")
+	path := n.Pod.Path()
+	if out, status := run(t, agent, "setup", "-netns", path, "-nic", "eth0", "-binding", "redirect", "-uid", "107", "-state", n.State); status != 0 {
+		t.Fatal(out)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(agent, filepath.Join(dir, "agent")); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for _, c := range []struct {
+		line string
+		want []string
+	}{
+		{"agent tea", []string{"teardown"}},
+		{"agent dr", []string{"drops"}},
+		{"agent setup -bi", []string{"-binding"}},
+		{"agent setup --bi", []string{"--binding"}},
+		{"agent setup -binding red", []string{"redirect"}},
+		{"agent setup --binding red", []string{"redirect"}},
+		{"agent plan -netns " + path + " -nic e", []string{"eth0", "eth0-dhcp", "eth0-tap"}},
+		{"agent status -netns " + path + " -nic ", []string{"eth0"}},
+		{"agent status -netns " + path[:len(path)-1], []string{path}},
+		{"agent exec -uid 0 -- l", nil},
+	} {
+		// The function is bash-completion's, as far as a line without quotes needs it.
+		out, err := exec.Command("bash", "-c", `line=$1
+_init_completion() {
+	COMPREPLY=() cur=${line##* }
+	read -ra words <<<"$line"
+	[ -n "$cur" ] || words+=("")
+	cword=$((${#words[@]} - 1)) prev=${words[cword - 1]}
+}
+source <(agent completion bash)
+COMP_TYPE=9 __start_agent
+printf '%s\n' "${COMPREPLY[@]}"`, "bash", c.line).Output() // compopt says on standard error that no shell completes
+		if got := strings.Fields(string(out)); err != nil || strings.Join(got, " ") != strings.Join(c.want, " ") {
+			t.Errorf("%s: %q, %v, want %q", c.line, got, err, c.want)
+		}
+	}
+}
