@@ -6,8 +6,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -114,6 +119,55 @@ COMP_TYPE=9 __start_agent
 printf '%s\n' "${COMPREPLY[@]}"`, "bash", c.line).Output() // compopt says on standard error that no shell completes
 		if got := strings.Fields(string(out)); err != nil || strings.Join(got, " ") != strings.Join(c.want, " ") {
 			t.Errorf("%s: %q, %v, want %q", c.line, got, err, c.want)
+		}
+	}
+}
+
+// TestLauncherLog: -log appends to a file in place of standard error, and -quiet leaves out what is as it should be.
+func TestLauncherLog(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	wire(t, n, infra.Redirect{}, func(s *infra.Spec) { s.Owner = infra.Owner{Root: true} })
+	file := filepath.Join(n.State, "log")
+	g := nstest.Boot(t, n.Pod.File, nstest.Record(t, n.State, "eth0"), "guest")
+	serve := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command(nstest.Program(t, "examples/launcher"), append([]string{"serve", "-state", n.State}, args...)...)
+		var said nstest.Output
+		cmd.Stdout, cmd.Stderr = &said, &said
+		if err := netns.Do(n.Pod.File, cmd.Start); err != nil {
+			t.Fatal(err)
+		}
+		defer cmd.Process.Kill() // if it is still there
+		if _, err := g.DHCPv4(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Fatal(err, said.String())
+		}
+		return said.String()
+	}
+	for range 2 {
+		if said := serve("-log", file); said != "" {
+			t.Errorf("standard error has %q", said)
+		}
+	}
+	text, err := os.ReadFile(file)
+	if got := strings.Count(string(text), "router-withdrawn"); err != nil || got != 2 {
+		t.Errorf("the file says of %d ends, want 2: %v\n%s", got, err, text)
+	}
+	if said := serve("-quiet"); said != "" {
+		t.Errorf("-quiet: %s", said)
+	}
+	fifo := filepath.Join(n.State, "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{fifo, n.State, n.State + "/none/log"} {
+		if out, status := run(t, nstest.Program(t, "examples/launcher"), "serve", "-state", n.State, "-log", path); status != 2 || !strings.Contains(out, "launcher: -log: open "+path) {
+			t.Errorf("-log %s: status %d: %s", path, status, out)
 		}
 	}
 }

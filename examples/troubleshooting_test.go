@@ -691,7 +691,10 @@ func TestTroubleshootingReasons(t *testing.T) {
 			p.config(0, "{"+c.before+"}")
 			port := p.guestTap()
 			defer port.Close()
-			follow := exec.CommandContext(t.Context(), nstest.Program(t, "examples/agent"), "drops", "-netns", p.n.Pod.Path(), "-nic", "eth0")
+			follow, line := exec.CommandContext(t.Context(), nstest.Program(t, "examples/agent"), "drops", "-netns", p.n.Pod.Path(), "-nic", "eth0"), " "+c.reason+" "
+			if c.reason == "rate-limit" {
+				follow.Args, line = append(follow.Args, "-json"), `","reason":"`+c.reason+`","text":"`
+			}
 			var followed, said nstest.Output
 			follow.Stdout, follow.Stderr = &followed, &said
 			follow.Cancel = func() error { return follow.Process.Signal(unix.SIGTERM) }
@@ -700,7 +703,7 @@ func TestTroubleshootingReasons(t *testing.T) {
 			}
 			nstest.Eventually(t, func() error {
 				p.sends(port, c.frame(p.link()))
-				if !strings.Contains(followed.String(), " "+c.reason+" ") {
+				if !strings.Contains(followed.String(), line) {
 					return fmt.Errorf("agent drops says\n%s", followed.String())
 				}
 				return nil
