@@ -138,7 +138,7 @@ func TestQEMUErrors(t *testing.T) {
 		{"in the background", nil, []string{"true", "-daemonize"}, 2, "-daemonize: leave it out"},
 		{"what QEMU cannot have", func(s *infra.Spec) { s.Device.LinkState = "down" }, []string{"true"}, 1, "device.linkState: down"},
 		{"killed", nil, []string{"sh", "-c", "kill -KILL $$"}, 128 + 9, "signal: killed"},
-		{"no command", nil, nil, 2, "QEMU's command line is missing"},
+		{"no command", nil, nil, 2, "the command is missing: name it after --"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

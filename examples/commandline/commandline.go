@@ -96,7 +96,7 @@ func (p *Program[Options]) Parse(stdout io.Writer, args []string) (*Verb[Options
 	case err != nil:
 		return nil, nil, nil, Errorf("%w; see %s", err, p.helpOf(name))
 	case v.Command && flags.NArg() == 0:
-		return nil, nil, nil, Errorf("the command is missing; see %s", p.helpOf(name))
+		return nil, nil, nil, Errorf("the command is missing: name it after --; see %s", p.helpOf(name))
 	case !v.Command && flags.NArg() > 0:
 		return nil, nil, nil, Errorf("%q is no flag; see %s", flags.Arg(0), p.helpOf(name))
 	}
