@@ -424,7 +424,7 @@ func verbHelps(t *testing.T, name, folder string) string {
 	flags, shared := map[string][]string{}, "" // the verbs of each flag; what the kinds are
 	for _, m := range regexp.MustCompile(`(?m)^  `+name+` ([a-z]+) +\S`).FindAllStringSubmatch(general, -1) {
 		verb := m[1]
-		if verb == "help" || verb == "version" || strings.Contains(text, "\n### "+name+" "+verb+"\n") {
+		if slices.Contains([]string{"completion", "man", "version", "help"}, verb) || strings.Contains(text, "\n### "+name+" "+verb+"\n") {
 			continue
 		}
 		said, listed, _ := strings.Cut(help(t, folder, "help", verb), "\nFlags:\n")

@@ -159,7 +159,7 @@ func (p *Program[Options]) help(w io.Writer, args []string) (err error) {
 
 // list has a line for each verb.
 func (p *Program[Options]) list() (text string) {
-	width := len("help VERB")
+	width := len("completion")
 	for _, v := range p.Verbs {
 		width = max(width, len(v.Name))
 	}
@@ -167,6 +167,8 @@ func (p *Program[Options]) list() (text string) {
 	for _, v := range p.Verbs {
 		line(v.Name, v.Short)
 	}
+	line("completion", "print what completes commands in "+strings.Join(shells, ", "))
+	line("man", "print the manual page")
 	line("version", "print the version and the revision")
 	line("help VERB", "print the flags of a verb, and more about it")
 	return text
