@@ -27,7 +27,7 @@ func TestHelp80(t *testing.T) {
 		texts := map[string]string{"": general}
 		for line := range strings.Lines(general) {
 			words := strings.Fields(line)
-			if !regexp.MustCompile("^  "+name+" [a-z]+  ").MatchString(line) || slices.Contains([]string{"man", "version"}, words[1]) {
+			if !regexp.MustCompile("^  "+name+" [a-z]+  ").MatchString(line) || slices.Contains([]string{"completion", "man", "version"}, words[1]) {
 				continue
 			}
 			text := help(t, "examples/"+folder, "help", words[1])

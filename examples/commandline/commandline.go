@@ -140,6 +140,12 @@ func (p *Program[Options]) helpOf(name string) string {
 func (p *Program[Options]) help(w io.Writer, args []string) (err error) {
 	name := strings.Join(args, " ")
 	v := p.verb(name)
+	for _, b := range builtin {
+		if b[0] == name {
+			_, err := fmt.Fprintf(w, "%s %s: %s\n", p.Name, name, b[1])
+			return err
+		}
+	}
 	switch {
 	case len(args) > 1:
 		return Errorf("help takes one verb")
@@ -157,6 +163,13 @@ func (p *Program[Options]) help(w io.Writer, args []string) (err error) {
 	return err
 }
 
+// builtin are the verbs of each program, and what they do.
+var builtin = [][2]string{
+	{"completion", "print what completes commands in " + strings.Join(shells, ", ")},
+	{"man", "print the manual page"},
+	{"version", "print the version and the revision"},
+}
+
 // list has a line for each verb.
 func (p *Program[Options]) list() (text string) {
 	width := len("completion")
@@ -167,9 +180,9 @@ func (p *Program[Options]) list() (text string) {
 	for _, v := range p.Verbs {
 		line(v.Name, v.Short)
 	}
-	line("completion", "print what completes commands in "+strings.Join(shells, ", "))
-	line("man", "print the manual page")
-	line("version", "print the version and the revision")
+	for _, b := range builtin {
+		line(b[0], b[1])
+	}
 	line("help VERB", "print the flags of a verb, and more about it")
 	return text
 }
