@@ -26,13 +26,13 @@ func TryContext(context string) error {
 	if !strings.Contains(string(known), "\tselinuxfs\n") { // as is_selinux_enabled(3) asks
 		return fmt.Errorf("context %s: %w", context, ErrNoSELinux)
 	}
-	return callsOn(tap.Device).inContext(context)
+	return CallsOn(tap.Device).inContext(context)
 }
 
 // inContext makes the calls in the SELinux context.
-func (c *systemCalls) inContext(context string) error {
+func (c *Calls) inContext(context string) error {
 	const attribute = "/proc/self/attr/current" // proc_pid_attr(5)
-	enter := &systemCalls{}
+	enter := &Calls{}
 	enter.open(attribute)
 	enter.list = append(enter.list, systemCall{"write " + attribute, unix.SYS_WRITE, [3]uintptr{opened, enter.text(context), uintptr(len(context))}, 0})
 	calls := append(enter.list, c.list...)

@@ -20,16 +20,16 @@ func TestForked(t *testing.T) {
 	signal.Notify(children, syscall.SIGCHLD)
 	defer signal.Stop(children)
 	path := t.TempDir() + "/file"
-	write := func(calls *systemCalls, text string) {
+	write := func(calls *Calls, text string) {
 		calls.list = append(calls.list, systemCall{"write " + text, unix.SYS_WRITE, [3]uintptr{opened, calls.text(text), uintptr(len(text))}, 0})
 	}
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	calls := callsOn(path)
+	calls := CallsOn(path)
 	write(calls, "abc")
 	write(calls, "def")
-	calls.ioctl("TUNSETOWNER", unix.TUNSETOWNER, 0)
+	calls.Ioctl("TUNSETOWNER", unix.TUNSETOWNER, 0)
 	write(calls, "ghi")
 	defer runtime.KeepAlive(calls)
 	p, err := inChild(calls.list, nil)
@@ -42,7 +42,7 @@ func TestForked(t *testing.T) {
 	if err := calls.inThread(); !errors.Is(err, unix.ENOTTY) || !strings.HasPrefix(err.Error(), "TUNSETOWNER: ") {
 		t.Errorf("the same calls in this process: %v", err)
 	}
-	if err := callsOn(path + "/none").inThread(); !errors.Is(err, unix.ENOTDIR) {
+	if err := CallsOn(path + "/none").inThread(); !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 	select {
@@ -74,7 +74,7 @@ func TestForkedOften(t *testing.T) {
 	for range 4 {
 		forks.Go(func() {
 			for range 100 {
-				calls := callsOn("/dev/null")
+				calls := CallsOn("/dev/null")
 				calls.open("/nowhere")
 				p, err := inChild(calls.list, nil)
 				runtime.KeepAlive(calls)
@@ -102,8 +102,8 @@ func grow(depth int, b []byte) byte {
 // TestRules: an error names the rules that the policy lacks.
 func TestRules(t *testing.T) {
 	const context = "system_u:system_r:svirt_t:s0:c1,c2"
-	calls := callsOn("/dev/net/tun")
-	calls.ioctl("TUNSETIFF", unix.TUNSETIFF, 0)
+	calls := CallsOn("/dev/net/tun")
+	calls.Ioctl("TUNSETIFF", unix.TUNSETIFF, 0)
 	write := systemCall{number: unix.SYS_WRITE}
 	for _, c := range []struct {
 		call  systemCall

@@ -22,10 +22,11 @@ type systemCall struct {
 // opened as the first argument of a call stands for the file that the last openat of the series has opened.
 const opened = ^uintptr(0)
 
-// systemCalls are prepared, so that a child process that cannot allocate memory can make them.
-type systemCalls struct {
+// Calls is a series of system calls on one file. They are prepared, so that a child process that cannot allocate memory
+// can make them.
+type Calls struct {
 	list []systemCall
-	keep []any // what args point to: on the heap, where nothing moves
+	keep []unsafe.Pointer // what args point to: on the heap, where nothing moves
 
 	// check, if it is not nil, is called before the call of the number checked, and its error ends the series. It is
 	// for inThread alone, as a child process cannot call it.
@@ -33,27 +34,50 @@ type systemCalls struct {
 	checked int
 }
 
-// callsOn are those that open the file.
-func callsOn(path string) *systemCalls {
-	c := &systemCalls{}
+// CallsOn returns a series that opens the file. The series grows by Ioctl, IoctlPointer and TryIoctl.
+func CallsOn(path string) *Calls {
+	c := &Calls{}
 	c.open(path)
 	return c
 }
 
-func (c *systemCalls) open(path string) {
+// Make makes the calls in order, until one fails, and closes the file. Its error names the call that failed. An SELinux
+// context is that of the process that makes them, a child of this one. If it is empty, this thread makes them.
+func (c *Calls) Make(context string) error {
+	if context != "" {
+		return c.inContext(context)
+	}
+	return c.inThread()
+}
+
+func (c *Calls) open(path string) {
 	at := unix.AT_FDCWD
 	c.list = append(c.list, systemCall{"open " + path, unix.SYS_OPENAT, [3]uintptr{uintptr(at), c.text(path), unix.O_RDWR | unix.O_CLOEXEC}, 0})
 }
 
-func (c *systemCalls) ioctl(name string, request, value uintptr) {
-	c.list = append(c.list, systemCall{name, unix.SYS_IOCTL, [3]uintptr{opened, request, value}, 0})
+// Ioctl adds an ioctl(2) with a number.
+func (c *Calls) Ioctl(name string, request, value uintptr) { c.TryIoctl(name, request, value, 0) }
+
+// IoctlPointer adds an ioctl(2) with an address. What is there stays as long as c.
+func (c *Calls) IoctlPointer(name string, request uintptr, value unsafe.Pointer) {
+	c.Ioctl(name, request, c.at(value))
+}
+
+// TryIoctl adds an ioctl(2) that may fail with the error ignored. 0 ignores none.
+func (c *Calls) TryIoctl(name string, request, value uintptr, ignored unix.Errno) {
+	c.list = append(c.list, systemCall{name, unix.SYS_IOCTL, [3]uintptr{opened, request, value}, uintptr(ignored)})
 }
 
 // text is the address of the text with a NUL after it.
-func (c *systemCalls) text(s string) uintptr {
+func (c *Calls) text(s string) uintptr {
 	b := append([]byte(s), 0)
-	c.keep = append(c.keep, &b[0])
-	return uintptr(unsafe.Pointer(&b[0]))
+	return c.at(unsafe.Pointer(&b[0]))
+}
+
+// at is the address as an argument.
+func (c *Calls) at(p unsafe.Pointer) uintptr {
+	c.keep = append(c.keep, p)
+	return uintptr(p)
 }
 
 // progress is how far a series has come: the call that is being made, and the error of the one that failed.
@@ -61,13 +85,13 @@ type progress struct{ call, errno uintptr }
 
 // inThread makes the calls in this thread, and closes the file. A program that this process is starting may have a copy
 // of it until it is executed. Until then the tap is in use for other processes, so inThread waits.
-func (c *systemCalls) inThread() error {
+func (c *Calls) inThread() error {
 	defer runtime.KeepAlive(c)
 	file := -1
 	defer func() {
 		if file >= 0 {
 			unix.Close(file)
-			awaitForks()
+			AwaitForks()
 		}
 	}()
 	for i, call := range c.list {
@@ -91,9 +115,9 @@ func (c *systemCalls) inThread() error {
 	return nil
 }
 
-// awaitForks waits until no program that this process is starting has copies of descriptors that this process has
-// closed before. In the exec, which may go on when awaitForks returns, it closes them.
-func awaitForks() {
+// AwaitForks waits until no program that this process is starting has copies of descriptors that this process has
+// closed before. In the exec, which may go on when AwaitForks returns, it closes them.
+func AwaitForks() {
 	syscall.ForkLock.RLock()
 	//lint:ignore SA2001 to wait is all that is wanted
 	syscall.ForkLock.RUnlock()

@@ -13,8 +13,9 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
-// addTap makes a persistent tap with a certain index (Documentation/networking/tuntap.rst), labelled with o.Context if
-// there is one. After an error there is no tap.
+// addTap makes a persistent tap with a certain index (Documentation/networking/tuntap.rst). After an error there is no
+// tap. The kernel labels a tap with the SELinux context of the process that makes it, and of each that opens it:
+// o.Context, if there is one.
 func addTap(o netstate.TapAdd) error {
 	flags := unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_TUN_EXCL
 	if o.VNetHeader {
@@ -24,39 +25,28 @@ func addTap(o netstate.TapAdd) error {
 		flags |= unix.IFF_MULTI_QUEUE
 	}
 	index := int32(o.Index)
-	calls := callsOn(tap.Device) // closing it deletes the tap unless it is persistent by then
-	calls.keep = append(calls.keep, &index)
-	calls.ioctl("TUNSETIFINDEX", unix.TUNSETIFINDEX, uintptr(unsafe.Pointer(&index)))
-	if err := calls.setInterface(o.Link, flags); err != nil {
+	calls := CallsOn(tap.Device) // closing it deletes the tap unless it is persistent by then
+	calls.IoctlPointer("TUNSETIFINDEX", unix.TUNSETIFINDEX, unsafe.Pointer(&index))
+	if err := setInterface(calls, o.Link, flags); err != nil {
 		return err
 	}
-	calls.ioctl("TUNSETOWNER", unix.TUNSETOWNER, uintptr(o.Tap.Owner.UID))
+	calls.Ioctl("TUNSETOWNER", unix.TUNSETOWNER, uintptr(o.Tap.Owner.UID))
 	if o.Tap.Owner.GID != 0 {
-		calls.ioctl("TUNSETGROUP", unix.TUNSETGROUP, uintptr(o.Tap.Owner.GID))
+		calls.Ioctl("TUNSETGROUP", unix.TUNSETGROUP, uintptr(o.Tap.Owner.GID))
 	}
-	calls.ioctl("TUNSETPERSIST", unix.TUNSETPERSIST, 1)
-	return calls.labelled(o.Context)
+	calls.Ioctl("TUNSETPERSIST", unix.TUNSETPERSIST, 1)
+	return calls.Make(o.Context)
 }
 
 // setInterface adds the call that makes the file that of a tap.
-func (c *systemCalls) setInterface(name string, flags int) error {
+func setInterface(calls *Calls, name string, flags int) error {
 	ifr, err := unix.NewIfreq(name)
 	if err != nil {
 		return err
 	}
 	ifr.SetUint16(uint16(flags))
-	c.keep = append(c.keep, ifr)
-	c.ioctl("TUNSETIFF", unix.TUNSETIFF, uintptr(unsafe.Pointer(ifr)))
+	calls.IoctlPointer("TUNSETIFF", unix.TUNSETIFF, unsafe.Pointer(ifr))
 	return nil
-}
-
-// labelled makes the calls in the context, if there is one: the kernel labels a tap with that of the process which
-// makes it, and of each that opens it.
-func (c *systemCalls) labelled(context string) error {
-	if context != "" {
-		return c.inContext(context)
-	}
-	return c.inThread()
 }
 
 // ResetTap gives a guest's tap that no process has open the settings of a new one: the kernel keeps what a VMM has set,
@@ -77,8 +67,8 @@ func (n *Namespace) resetTap(o netstate.TapReset, link netstate.Link) error {
 	if o.MultiQueue {
 		flags |= unix.IFF_MULTI_QUEUE
 	}
-	calls := callsOn(tap.Device)
-	if err := calls.setInterface(o.Link, flags); err != nil {
+	calls := CallsOn(tap.Device)
+	if err := setInterface(calls, o.Link, flags); err != nil {
 		return err
 	}
 	calls.check, calls.checked = func() error {
@@ -88,10 +78,9 @@ func (n *Namespace) resetTap(o netstate.TapReset, link netstate.Link) error {
 		return unix.EBUSY
 	}, len(calls.list)
 	for _, s := range tap.Initial() {
-		calls.ioctl(s.Name, s.Request, s.Value)
-		calls.list[len(calls.list)-1].ignored = uintptr(s.Unknown)
+		calls.TryIoctl(s.Name, s.Request, s.Value, s.Unknown)
 	}
-	err := calls.labelled(o.Context)
+	err := calls.Make(o.Context)
 	if errors.Is(err, unix.EBUSY) { // opened meanwhile
 		return nil
 	}
@@ -152,7 +141,7 @@ func parseTap(b []byte, l *netstate.Link) error {
 // with two CPUs and 12 programs that start all the time took up to 0.75 s to close a copy.
 func (n *Namespace) InUse(tap netstate.Link) (bool, error) {
 	const lasts = 2 * time.Second
-	awaitForks()
+	AwaitForks()
 	for pause := time.Millisecond; ; pause *= 2 { // few looks: each may change the carrier twice
 		used, err := n.isOpen(tap)
 		if err != nil || !used || pause > lasts {
