@@ -13,7 +13,7 @@ D2 := bin/d2-v0.7.1
 
 # The packages with goroutines of their own: the race detector watches their tests. Of phase1 it watches those with processes,
 # with calls at once, with logs and with a guest that tries to get round a policy; test-all has it watch all.
-RACE := ^$(MODULE)/(phase2|dhcp|guestwiretest|internal/kernel|internal/netns|internal/tap|internal/test|examples)(/|$$$$)
+RACE := ^$(MODULE)/(phase2|dhcp|guestwiretest|internal/child|internal/kernel|internal/netns|internal/tap|internal/test|examples)(/|$$$$)
 
 # What the tests execute.
 PROGRAMS := bin/agent bin/launcher bin/exporter bin/guestwire bin/guestwire-node

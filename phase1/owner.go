@@ -17,7 +17,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/kernel"
+	"github.com/guestwire/guestwire/internal/child"
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
@@ -60,7 +60,7 @@ func (c request) resolveOwner(ctx context.Context) (resolvedOwner, error) {
 	if err := checkRoot(); err != nil {
 		return o, fmt.Errorf("namespace %s: %w", n.NetNS.Name(), err)
 	}
-	_, err = kernel.InUserNamespace(ctx, n.NetNS, func(pid int) error {
+	_, err = child.InUserNamespace(ctx, n.NetNS, func(pid int) error {
 		uid, errUID := onNode("owner.uid", fmt.Sprintf("/proc/%d/uid_map", pid), o.UID)
 		gid, errGID := onNode("owner.gid", fmt.Sprintf("/proc/%d/gid_map", pid), o.GID)
 		if o.UID = uid; o.GID != 0 {
@@ -69,7 +69,7 @@ func (c request) resolveOwner(ctx context.Context) (resolvedOwner, error) {
 		}
 		return errUID
 	})
-	if errors.Is(err, kernel.ErrNoUserNamespace) {
+	if errors.Is(err, child.ErrNoUserNamespace) {
 		return o, fmt.Errorf("owner.inside: namespace %s: %w: call Setup in a user namespace around it", n.NetNS.Name(), err)
 	}
 	if errors.Is(err, unix.EPERM) {
@@ -147,8 +147,8 @@ func checkContext(context string) error {
 	if context == "" {
 		return nil
 	}
-	err := kernel.TryContext(context)
-	if errors.Is(err, kernel.ErrNoSELinux) || errors.Is(err, unix.EINVAL) {
+	err := child.TryContext(context)
+	if errors.Is(err, child.ErrNoSELinux) || errors.Is(err, unix.EINVAL) {
 		return &cache.FieldError{Field: "owner.selinux", Reason: err.Error() + ": leave the field empty, or name the launcher's context (ps -Z)"}
 	}
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/child"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/tap"
 )
@@ -25,7 +26,7 @@ func addTap(o netstate.TapAdd) error {
 		flags |= unix.IFF_MULTI_QUEUE
 	}
 	index := int32(o.Index)
-	calls := CallsOn(tap.Device) // closing it deletes the tap unless it is persistent by then
+	calls := child.CallsOn(tap.Device) // closing it deletes the tap unless it is persistent by then
 	calls.IoctlPointer("TUNSETIFINDEX", unix.TUNSETIFINDEX, unsafe.Pointer(&index))
 	if err := setInterface(calls, o.Link, flags); err != nil {
 		return err
@@ -39,7 +40,7 @@ func addTap(o netstate.TapAdd) error {
 }
 
 // setInterface adds the call that makes the file that of a tap.
-func setInterface(calls *Calls, name string, flags int) error {
+func setInterface(calls *child.Calls, name string, flags int) error {
 	ifr, err := unix.NewIfreq(name)
 	if err != nil {
 		return err
@@ -67,16 +68,16 @@ func (n *Namespace) resetTap(o netstate.TapReset, link netstate.Link) error {
 	if o.MultiQueue {
 		flags |= unix.IFF_MULTI_QUEUE
 	}
-	calls := CallsOn(tap.Device)
+	calls := child.CallsOn(tap.Device)
 	if err := setInterface(calls, o.Link, flags); err != nil {
 		return err
 	}
-	calls.check, calls.checked = func() error {
+	calls.Check(func() error {
 		if _, queues, err := n.readUse(link); err != nil || queues <= 1 { // its own
 			return err
 		}
 		return unix.EBUSY
-	}, len(calls.list)
+	})
 	for _, s := range tap.Initial() {
 		calls.TryIoctl(s.Name, s.Request, s.Value, s.Unknown)
 	}
@@ -141,7 +142,7 @@ func parseTap(b []byte, l *netstate.Link) error {
 // with two CPUs and 12 programs that start all the time took up to 0.75 s to close a copy.
 func (n *Namespace) InUse(tap netstate.Link) (bool, error) {
 	const lasts = 2 * time.Second
-	AwaitForks()
+	child.AwaitForks()
 	for pause := time.Millisecond; ; pause *= 2 { // few looks: each may change the carrier twice
 		used, err := n.isOpen(tap)
 		if err != nil || !used || pause > lasts {

@@ -1,4 +1,13 @@
-package kernel
+// Package child makes system calls in a child process with one thread, where the kernel or SELinux wants that.
+//
+//   - [Calls.Make] takes a series of calls on one file, and an SELinux context. It returns the error of the call that
+//     failed. Taps are made by it. Without a context there is no child.
+//   - [TryContext] takes an SELinux context, and returns why no tap can be made in it.
+//   - [InUserNamespace] takes a network namespace and a function. It calls the function with the number of a child in
+//     the user namespace that owns the network namespace.
+//
+// The child is a copy of this process without its other threads. Nothing of Go's runtime may run in it: see fork.
+package child
 
 import (
 	"fmt"
@@ -28,11 +37,13 @@ type Calls struct {
 	list []systemCall
 	keep []unsafe.Pointer // what args point to: on the heap, where nothing moves
 
-	// check, if it is not nil, is called before the call of the number checked, and its error ends the series. It is
-	// for inThread alone, as a child process cannot call it.
-	check   func() error
-	checked int
+	check   func() error // see Check
+	checked int          // the number of the call after check
 }
+
+// Check has f called before the next call of the series. Its error ends the series. A child process does not call it:
+// Make with a context leaves it out.
+func (c *Calls) Check(f func() error) { c.check, c.checked = f, len(c.list) }
 
 // CallsOn returns a series that opens the file. The series grows by Ioctl, IoctlPointer and TryIoctl.
 func CallsOn(path string) *Calls {

@@ -1,4 +1,4 @@
-package kernel
+package child
 
 import (
 	"errors"
@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestForked: the child makes the calls in order until one fails, the error says which, and the program notices nothing
@@ -122,3 +124,5 @@ func TestRules(t *testing.T) {
 		}
 	}
 }
+
+func TestMain(m *testing.M) { nstest.Main(m) }
