@@ -83,6 +83,7 @@ var privileged = map[string]string{
 	module + "/infra":                "the phases meet in the record alone",
 	module + "/phase1":               "the phases meet in the record alone",
 	module + "/internal/kernel":      "only Phase1 changes a kernel",
+	module + "/internal/child":       "only Phase1 needs a child process",
 	module + "/internal/firewall":    "only Phase1 makes rules",
 	module + "/internal/netstate":    "only Phase1 plans",
 	module + "/internal/guestfilter": "only Phase1 makes rules",
@@ -104,6 +105,7 @@ var pure = map[string]string{
 	"net":                           "the package opens no socket",
 	module + "/phase1":              "phase1 calls the package",
 	module + "/internal/kernel":     "internal/kernel talks to the kernel",
+	module + "/internal/child":      "the package starts no process",
 	module + "/internal/netns":      "the package enters no namespace",
 }
 
@@ -229,6 +231,30 @@ func TestKernelAlone(t *testing.T) {
 	}
 }
 
+// TestChildAlone: two packages use child processes that are copies of this one. The package that makes them needs no
+// other package than internal/tap, whose ioctls it makes.
+func TestChildAlone(t *testing.T) {
+	const child, tap = module + "/internal/child", module + "/internal/tap"
+	for pkg, may := range map[string][]string{child: {tap, "golang.org/x/sys/unix"}, tap: {"golang.org/x/sys/unix"}} {
+		for _, imported := range list(t, pkg)[0].Imports {
+			host, _, _ := strings.Cut(imported, "/")
+			standard := !strings.Contains(host, ".") && imported != "net" && imported != "os/exec" && imported != "os/signal"
+			if !standard && !slices.Contains(may, imported) {
+				t.Errorf("%s imports %s: want %q and the standard library, without what starts threads and processes", pkg, imported, may)
+			}
+		}
+	}
+	var users []string
+	for _, p := range list(t, everything...) {
+		if slices.Contains(p.Imports, child) {
+			users = append(users, strings.TrimPrefix(p.ImportPath, module))
+		}
+	}
+	if want := []string{"/internal/kernel", "/phase1"}; !slices.Equal(users, want) {
+		t.Errorf("internal/child is imported by %q, want %q", users, want)
+	}
+}
+
 // bottom are the internal packages below cache and infra: what both need, or phase1 as well, and what is
 // no part of their API. They link nothing else of the module.
 var bottom = map[string]string{
@@ -253,6 +279,7 @@ func TestLayers(t *testing.T) {
 		"/internal/router":        {"/internal/lease", "/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/servers":       {"/infra", "/internal/lease", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain", "/guestconfig"},
 		"/internal/wiring":        {"/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/child":         {"/cache", "/infra", "/internal/kernel", "/internal/netns", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/kernel":        {"/internal/compare", "/internal/wiring", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/dhcp":                   {"/phase2", "/domain"},
 		"/domain":                 {"/phase2", "/dhcp", "/domain/qemu", "/domain/cloudhypervisor", "/domain/firecracker", "/domain/passt"},
