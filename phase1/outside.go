@@ -48,9 +48,8 @@ func isOutside(info fs.FileInfo) bool {
 // then the two cannot be distinguished.
 func mayBeOutside(uid uint32) bool {
 	ids, err := readIDs("/proc/self/uid_map")
-	all := len(ids) == 1 && ids[0] == idRange{0, 0, 1<<32 - 1}
 	number, _ := outsideUID()
-	return err == nil && !all && uid == number && uid != 0
+	return err == nil && !ids.all() && uid == number && uid != 0
 }
 
 // checkTrusted accepts a file that root owns. It also accepts a file of an unmapped user, if only that user or root can
@@ -88,6 +87,11 @@ func readIDs(path string) (ids, error) {
 		list = append(list, r)
 	}
 	return list, nil
+}
+
+// all reports whether these are the numbers of the machine's own user namespace, which has each of them.
+func (l ids) all() bool {
+	return len(l) == 1 && l[0] == idRange{0, 0, 1<<32 - 1}
 }
 
 func (l ids) has(id uint32) bool {
