@@ -16,6 +16,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/idmap"
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
@@ -171,17 +172,17 @@ func credentialFor(owner infra.Owner, groups []uint32) (*syscall.Credential, err
 	if owner.UID == 0 && !owner.Root {
 		return nil, &cache.FieldError{Field: "owner", Reason: "missing: name the command's user (Owner.UID, or Owner.Root; agent -uid, where 0 is root)"}
 	}
-	if err := checkIDs(owner); err != nil {
+	if err := idmap.CheckOwner(owner); err != nil {
 		return nil, err
 	}
 	groups = slices.Compact(slices.Sorted(slices.Values(groups)))
 	c := &syscall.Credential{Uid: owner.UID, Gid: groupOf(owner), Groups: groups}
 	// The owner is checked. The group may be one of the user database.
-	if err := checkMapped("owner.gid", "/proc/self/gid_map", c.Gid); err != nil {
+	if err := idmap.Check("owner.gid", "/proc/self/gid_map", c.Gid); err != nil {
 		return nil, err
 	}
 	for _, g := range groups {
-		if err := checkMapped("groups", "/proc/self/gid_map", g); err != nil {
+		if err := idmap.Check("groups", "/proc/self/gid_map", g); err != nil {
 			return nil, err
 		}
 	}
@@ -213,19 +214,6 @@ func groupOf(o infra.Owner) uint32 {
 		}
 	}
 	return o.UID
-}
-
-// checkMapped refuses a number that this user namespace does not have. The file is its uid_map or gid_map.
-func checkMapped(field, path string, id uint32) error {
-	mapped, err := readIDs(path)
-	var unread *fs.PathError
-	if errors.As(err, &unread) || err == nil && mapped.has(id) {
-		return nil // without the file, the kernel decides
-	}
-	if err != nil {
-		return err
-	}
-	return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%d is not mapped in this user namespace, which has %v (%s): name one of these", id, mapped, path)}
 }
 
 // setgroupsDenied reports whether the user namespace denies setgroups(2) to everybody (user_namespaces(7)).

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/guestwire/guestwire/internal/idmap"
 )
 
 // An owner from outside is a user whom this user namespace does not have: the kernel shows all such users as one number
@@ -34,8 +36,8 @@ var outsideUID = sync.OnceValues(func() (uid uint32, only bool) {
 	if err != nil {
 		return 0, false
 	}
-	ids, err := readIDs("/proc/self/uid_map")
-	return uint32(number), err == nil && !ids.has(uint32(number))
+	ids, err := idmap.Read("/proc/self/uid_map")
+	return uint32(number), err == nil && !ids.Has(uint32(number))
 })
 
 func isOutside(info fs.FileInfo) bool {
@@ -47,9 +49,9 @@ func isOutside(info fs.FileInfo) bool {
 // mayBeOutside reports whether files of users from outside have the number of this user, whom the user namespace has:
 // then the two cannot be distinguished.
 func mayBeOutside(uid uint32) bool {
-	ids, err := readIDs("/proc/self/uid_map")
+	ids, err := idmap.Read("/proc/self/uid_map")
 	number, _ := outsideUID()
-	return err == nil && !ids.all() && uid == number && uid != 0
+	return err == nil && !ids.All() && uid == number && uid != 0
 }
 
 // checkTrusted accepts a file that root owns. It also accepts a file of an unmapped user, if only that user or root can
@@ -66,56 +68,4 @@ func checkTrusted(path string, info fs.FileInfo, bits fs.FileMode) error {
 		err = fmt.Errorf("%s: any user outside of this user namespace may have put it into %s, which others can write to: name another path: %w", path, filepath.Dir(path), fs.ErrPermission)
 	}
 	return err
-}
-
-// ids are the numbers of users, or of groups, that a user namespace has (user_namespaces(7)).
-type ids []idRange
-
-type idRange struct{ inside, outside, size uint64 }
-
-func readIDs(path string) (ids, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	var list ids
-	for line := range strings.Lines(string(text)) {
-		var r idRange
-		if _, err := fmt.Sscan(line, &r.inside, &r.outside, &r.size); err != nil {
-			return nil, fmt.Errorf("%s: the line %q: %w", path, line, err)
-		}
-		list = append(list, r)
-	}
-	return list, nil
-}
-
-// all reports whether these are the numbers of the machine's own user namespace, which has each of them.
-func (l ids) all() bool {
-	return len(l) == 1 && l[0] == idRange{0, 0, 1<<32 - 1}
-}
-
-func (l ids) has(id uint32) bool {
-	_, ok := l.outside(id)
-	return ok
-}
-
-// outside is the number outside.
-func (l ids) outside(id uint32) (number uint32, ok bool) {
-	for _, r := range l {
-		if uint64(id) >= r.inside && uint64(id) < r.inside+r.size {
-			return uint32(r.outside + uint64(id) - r.inside), true
-		}
-	}
-	return 0, false
-}
-
-func (l ids) String() string {
-	if len(l) == 0 {
-		return "none"
-	}
-	var ranges []string
-	for _, r := range l {
-		ranges = append(ranges, fmt.Sprintf("%d to %d", r.inside, r.inside+r.size-1))
-	}
-	return strings.Join(ranges, ", ")
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/child"
+	"github.com/guestwire/guestwire/internal/idmap"
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
@@ -47,7 +48,7 @@ func (c request) resolveOwner(ctx context.Context) (resolvedOwner, error) {
 	o := resolvedOwner{Owner: c.Owner, given: c.Owner}
 	o.Inside = false
 	if !c.Owner.Inside {
-		return o, checkIDs(o.Owner)
+		return o, idmap.CheckOwner(o.Owner)
 	}
 	n, release, err := c.openOwn()
 	if err != nil {
@@ -78,30 +79,21 @@ func (c request) resolveOwner(ctx context.Context) (resolvedOwner, error) {
 	if err != nil {
 		return o, err
 	}
-	return o, checkIDs(o.Owner)
+	return o, idmap.CheckOwner(o.Owner)
 }
 
 // onNode is the number that a user or group of another user namespace has in this one. The file is the uid_map or
 // gid_map of a process there.
 func onNode(field, path string, id uint32) (uint32, error) {
-	mapped, err := readIDs(path)
+	mapped, err := idmap.Read(path)
 	if err != nil {
 		return id, err
 	}
-	number, ok := mapped.outside(id)
+	number, ok := mapped.Outside(id)
 	if !ok {
 		return id, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%d is not mapped in the user namespace that owns the network namespace, which has %v: name one of these, or leave owner.inside out if %[1]d is the number on the node", id, mapped)}
 	}
 	return number, nil
-}
-
-// checkIDs refuses the number that means "no change" to the kernel, and users and groups that this user namespace does
-// not have, to whom no tap can be given.
-func checkIDs(o infra.Owner) error {
-	if o.UID == 1<<32-1 || o.GID == 1<<32-1 {
-		return &cache.FieldError{Field: "owner", Reason: fmt.Sprintf("%d is no user's or group's number", uint32(1<<32-1))}
-	}
-	return errors.Join(checkMapped("owner.uid", "/proc/self/uid_map", o.UID), checkMapped("owner.gid", "/proc/self/gid_map", o.GID))
 }
 
 // checkTaps refuses an owner who could not open the devices of a tap, and a context in which no tap can be made.
