@@ -13,7 +13,7 @@ D2 := bin/d2-v0.7.1
 
 # The packages with goroutines of their own: the race detector watches their tests. Of phase1 it watches those with processes,
 # with calls at once, with logs and with a guest that tries to get round a policy; test-all has it watch all.
-RACE := ^$(MODULE)/(phase2|dhcp|guestwiretest|internal/child|internal/kernel|internal/netns|internal/tap|internal/test|examples)(/|$$$$)
+RACE := ^$(MODULE)/(phase1/launch|phase2|dhcp|guestwiretest|internal/child|internal/kernel|internal/netns|internal/tap|internal/test|examples)(/|$$$$)
 
 # What the tests execute.
 PROGRAMS := bin/agent bin/launcher bin/exporter bin/guestwire bin/guestwire-node
@@ -59,7 +59,7 @@ GO_TEST := go test -json -count=1 -p 3 -timeout 45m
 define TEST
 packages=$$(go list ./... ./examples/... ./examples/kubevirt/... | grep -E '$(RACE)') && $(GO_TEST) -race $$packages
 packages=$$(go list ./... | grep -vE '$(RACE)') && $(GO_TEST) ./phase1 $$packages
-$(GO_TEST) -race -run 'Launch|Once|FollowDrops|Progress|HostileEgress' ./phase1
+$(GO_TEST) -race -run 'Once|FollowDrops|Progress|HostileEgress' ./phase1
 endef
 
 # What an ordinary user has to leave out is skipped, and says why; make test runs that.

@@ -20,7 +20,7 @@ func Example() {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pod.Serve() // or the launcher that is tested, by phase1.Launch
+		pod.Serve() // or the launcher that is tested, by launch.Start
 
 		guest := guestwiretest.NewGuest(t, pod, record)
 		if err := guest.Configure(t.Context()); err != nil {

@@ -2,7 +2,7 @@
 // guest without a VM on the tap that Setup made. examples/launchertest is a test to copy. TestMain has to call [Main].
 //
 // Nothing stays on the machine, also after a panic or a kill. A test must end the processes that it starts.
-// phase1.Launch does that: its command is killed when the test's process ends.
+// launch.Start does that: its command is killed when the test's process ends.
 //
 // A fixture that cannot be made fails the test. What a guest or a namespace does returns an error within a minute. A
 // test that the machine cannot run is skipped, with the reason. If GUESTWIRE_REQUIRE is not empty, it fails.

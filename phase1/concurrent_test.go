@@ -3,10 +3,7 @@ package phase1_test
 import (
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -37,43 +34,6 @@ func together(f func(caller int) error) error {
 	return errors.Join(errs...)
 }
 
-// holds says what this process has open, and in how many namespaces its threads are.
-func holds() (files, goroutines, namespaces int, err error) {
-	open, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return 0, 0, 0, err
-	}
-	threads, err := filepath.Glob("/proc/self/task/*/ns/net")
-	if err != nil {
-		return 0, 0, 0, err
-	}
-	seen := map[string]bool{}
-	for _, thread := range threads {
-		if ns, err := os.Readlink(thread); err == nil { // else it has ended
-			seen[ns] = true
-		}
-	}
-	return len(open), runtime.NumGoroutine(), len(seen), nil
-}
-
-// nothingHeld wants what f took to be given back: descriptors, goroutines, threads in a namespace.
-func nothingHeld(t *testing.T, f func()) {
-	t.Helper()
-	files, goroutines, _, err := holds()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f()
-	nstest.Eventually(t, func() error {
-		nowFiles, nowGoroutines, namespaces, err := holds()
-		if err == nil && (nowFiles > files || nowGoroutines > goroutines || namespaces > 1) {
-			err = fmt.Errorf("%d open files, %d goroutines, threads in %d namespaces; there were %d, %d, 1",
-				nowFiles, nowGoroutines, namespaces, files, goroutines)
-		}
-		return err
-	})
-}
-
 // TestAtOnce calls Setup, Check and Teardown of one NIC at the same time, from this process and from
 // others: each finds the NIC wired or not, and never half.
 func TestAtOnce(t *testing.T) {
@@ -96,7 +56,7 @@ func TestAtOnce(t *testing.T) {
 			return nil
 		}
 		owner := []string{"-state", n.State, "-binding", string(b.Kind()), "-uid", fmt.Sprint(c.Owner.UID), "-gid", fmt.Sprint(c.Owner.GID)}
-		nothingHeld(t, func() {
+		nstest.NothingHeld(t, func() {
 			for range 3 {
 				err := together(func(caller int) error {
 					switch caller % 6 {
@@ -140,7 +100,7 @@ func TestManyAtOnce(t *testing.T) {
 		befores[i] = settled(t, n)
 	}
 	for range 2 {
-		nothingHeld(t, func() {
+		nstest.NothingHeld(t, func() {
 			err := together(func(caller int) error {
 				c := config(networks[caller], bindings[caller%len(bindings)])
 				if _, err := c.Setup(t.Context()); err != nil {

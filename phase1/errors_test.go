@@ -13,6 +13,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase1/launch"
 )
 
 // TestErrorsNameTheCall: each error names its operation once and the NIC once, and callers can branch on it.
@@ -79,7 +80,7 @@ func TestErrorsNameTheCall(t *testing.T) {
 		{"forget: nic: ", as[*cache.FieldError], func() error { return phase1.Forget(ctx, phase1.Gone{NIC: "eth0"}) }},
 		{"forget: NIC eth0: the namespace is not gone: ", is(phase1.ErrAlive), func() error { return phase1.Forget(ctx, phase1.Gone{NIC: "eth0", State: n.State}) }},
 		{"lock of vm1: dir: ", as[*cache.FieldError], func() error { _, err := phase1.Lock(ctx, "here", "vm1", nil); return err }},
-		{fmt.Sprintf("start /nowhere as user %d: ", nstest.LauncherUID), is(fs.ErrNotExist), func() error { return phase1.Launch(exec.Command("/nowhere"), nil, nstest.Owner()) }},
+		{fmt.Sprintf("start /nowhere as user %d: ", nstest.LauncherUID), is(fs.ErrNotExist), func() error { return launch.Start(exec.Command("/nowhere"), nil, nstest.Owner()) }},
 	} {
 		err := row.call()
 		if err == nil || !row.want(err) || !strings.HasPrefix(err.Error(), row.begin) {

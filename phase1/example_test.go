@@ -13,6 +13,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase1/launch"
 )
 
 // The privileged side before the machine starts. A Setup that was interrupted is called again.
@@ -186,7 +187,7 @@ func ExampleNIC_While() {
 		// A launcher with a responder starts itself here, and QEMU from there: see package phase2.
 		vm := exec.Command("qemu-system-x86_64", "-netdev", "tap,id=net0,script=no,downscript=no,ifname="+r.Tap,
 			"-device", "virtio-net-pci,netdev=net0,mac="+r.MAC.String())
-		return phase1.Run(vm, ns, spec.Owner)
+		return launch.Run(vm, ns, spec.Owner)
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase1/launch"
 )
 
 // The user namespace of a pod has users from nodeUsers and groups from nodeGroups on.
@@ -214,7 +215,7 @@ func TestInsideRefused(t *testing.T) {
 	}
 
 	var field *cache.FieldError
-	err := phase1.Launch(exec.Command("true"), n.Pod.File, infra.Owner{UID: 107, Inside: true})
+	err := launch.Start(exec.Command("true"), n.Pod.File, infra.Owner{UID: 107, Inside: true})
 	if !errors.As(err, &field) || field.Field != "owner.inside" {
 		t.Errorf("Launch: %v, want a FieldError of owner.inside", err)
 	}

@@ -16,7 +16,7 @@ type NetworkInterface struct {
 	ID string `json:"iface_id"`
 
 	// HostDevName is the tap's name. Firecracker opens the tap by its name alone. So run
-	// Firecracker in the namespace, by phase1.Launch or by the jailer's --netns.
+	// Firecracker in the namespace, by launch.Start or by the jailer's --netns.
 	HostDevName string `json:"host_dev_name"`
 
 	// GuestMAC is the guest's MAC.

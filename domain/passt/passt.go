@@ -16,7 +16,7 @@ const maxSocket = 107
 // Args returns passt's arguments, without the program's name. socket is the path at which passt creates its socket, and
 // to which the VMM connects (domain/qemu: Options.Socket). No file may be there.
 //
-// Start passt in the namespace, as the launcher's user, before the VMM: by phase1.Launch, for example. passt stays in
+// Start passt in the namespace, as the launcher's user, before the VMM: by launch.Start, for example. passt stays in
 // the foreground, dies with its parent, and ends when the VMM disconnects. It needs user namespaces
 // (user.max_user_namespaces).
 //

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/examples/commandline"
-	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase1/launch"
 )
 
 // execute runs the command of the command line.
@@ -36,7 +36,7 @@ func passedOn() (signals <-chan os.Signal, stop func()) {
 // runCommand starts the command as the owner, in the namespace if one is named, and waits for its end. Signals are
 // passed on. The error is a commandError if the command ends with another status than 0.
 func runCommand(cmd *exec.Cmd, o *options, signals <-chan os.Signal) error {
-	if err := phase1.Launch(cmd, o.NetNS, o.Owner, o.groups...); err != nil {
+	if err := launch.Start(cmd, o.NetNS, o.Owner, o.groups...); err != nil {
 		return err
 	}
 	if os.Getpid() == 1 {

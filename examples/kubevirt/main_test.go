@@ -25,6 +25,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase1/launch"
 )
 
 func TestMain(m *testing.M) {
@@ -70,7 +71,7 @@ func startServer(t *testing.T, pod *guestwiretest.Pod, args ...string) (socket s
 		t.Fatal(err)
 	}
 	if pod != nil {
-		err = phase1.Launch(cmd, pod.NetNS, pod.Owner)
+		err = launch.Start(cmd, pod.NetNS, pod.Owner)
 	} else {
 		err = cmd.Start()
 	}
@@ -274,7 +275,7 @@ func TestSidecarReaders(t *testing.T) {
 			cmd := exec.Command("/proc/self/exe", "-state", pod.State, "-socket", socket)
 			cmd.Args[0] = "kubevirt"
 			cmd.Stderr = os.NewFile(uintptr(log[1]), "log")
-			if err := phase1.Launch(cmd, pod.NetNS, pod.Owner); err != nil {
+			if err := launch.Start(cmd, pod.NetNS, pod.Owner); err != nil {
 				t.Fatal(err)
 			}
 			defer cmd.Process.Kill() // if it is still there

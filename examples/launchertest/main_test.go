@@ -12,6 +12,7 @@ import (
 	"github.com/guestwire/guestwire/guestwiretest"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase1/launch"
 )
 
 func TestMain(m *testing.M) {
@@ -76,7 +77,7 @@ func startLauncher(t *testing.T, pod *guestwiretest.Pod) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := phase1.Launch(cmd, pod.NetNS, pod.Owner); err != nil {
+	if err := launch.Start(cmd, pod.NetNS, pod.Owner); err != nil {
 		t.Fatal(err)
 	}
 	stop = func() {

@@ -19,6 +19,7 @@ import (
 	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase1/launch"
 	"github.com/guestwire/guestwire/phase2"
 )
 
@@ -29,7 +30,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	side, name := launch, "launch"
+	side, name := wire, "launch"
 	if os.Args[1] == "serve" {
 		side, name, os.Args = serve, "serve", os.Args[1:]
 	}
@@ -39,8 +40,8 @@ func main() {
 	}
 }
 
-// launch is the privileged side: it wires the NIC for as long as this program runs again, without privileges.
-func launch(ctx context.Context, netns string, vmm []string) error {
+// wire is the privileged side: it wires the NIC for as long as this program runs again, without privileges.
+func wire(ctx context.Context, netns string, vmm []string) error {
 	ns, err := phase1.OpenNetNS(netns)
 	if err != nil {
 		return err
@@ -51,7 +52,7 @@ func launch(ctx context.Context, netns string, vmm []string) error {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{"serve", spec.State}, vmm...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Cancel = func() error { cmd.Process.Signal(syscall.SIGTERM); return os.ErrProcessDone } // Run reports its end
-	return nic.While(ctx, spec, func(cache.Record) error { return phase1.Run(cmd, ns, spec.Owner) })
+	return nic.While(ctx, spec, func(cache.Record) error { return launch.Run(cmd, ns, spec.Owner) })
 }
 
 // serve is the unprivileged side: it answers the guest, and runs QEMU on the guest's taps.

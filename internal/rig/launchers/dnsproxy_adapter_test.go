@@ -19,6 +19,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase1/launch"
 )
 
 const (
@@ -71,7 +72,7 @@ func runOnce(ctx context.Context, nic phase1.NIC, owner infra.Owner, ports []inf
 	ours, theirs := os.NewFile(uintptr(pair[0]), "proxy"), os.NewFile(uintptr(pair[1]), "launcher")
 	defer ours.Close()
 	proxy.ExtraFiles = []*os.File{theirs} // its file 3
-	err = phase1.Launch(proxy, nic.NetNS, owner)
+	err = launch.Start(proxy, nic.NetNS, owner)
 	theirs.Close()
 	if err != nil {
 		return err

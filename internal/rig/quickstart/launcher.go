@@ -14,7 +14,7 @@ import (
 	"syscall"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase1/launch"
 	"github.com/guestwire/guestwire/phase2"
 )
 
@@ -53,7 +53,7 @@ func startLauncher(pod namespace, state string, owner infra.Owner) (*launcher, e
 	if err != nil {
 		return nil, err
 	}
-	if err := phase1.Launch(l.cmd, pod.File, owner); err != nil {
+	if err := launch.Start(l.cmd, pod.File, owner); err != nil {
 		return nil, err
 	}
 	if _, err := io.ReadFull(ready, make([]byte, len("ready"))); err != nil {

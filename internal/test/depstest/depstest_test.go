@@ -288,7 +288,8 @@ func TestLayers(t *testing.T) {
 		"/domain/firecracker":     {"/phase2", "/dhcp"},
 		"/domain/passt":           {"/phase2", "/dhcp"},
 		"/guestconfig":            {"/infra", "/phase1", "/phase2", "/dhcp", "/domain"},
-		"/phase1":                 {"/phase2", "/dhcp", "/domain", "/guestconfig"},
+		"/phase1":                 {"/phase1/launch", "/phase2", "/dhcp", "/domain", "/guestconfig"},
+		"/phase1/launch":          {"/phase1", "/phase2", "/dhcp", "/domain", "/guestconfig", "/internal/wiring", "/internal/kernel"},
 
 		"/domain/internal/refusal": {"/phase2", "/dhcp", "/domain"},
 		"/internal/frame":          {"/infra", "/phase1", "/phase2", "/dhcp", "/domain", "/internal/kernel", "/internal/firewall"},

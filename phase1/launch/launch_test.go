@@ -1,4 +1,4 @@
-package phase1_test
+package launch_test
 
 import (
 	"bufio"
@@ -24,8 +24,10 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/sandbox"
-	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase1/launch"
 )
+
+func TestMain(m *testing.M) { nstest.Main(m) }
 
 // privileges are the lines of /proc/PID/status about users and capabilities.
 func privileges(status string) map[string]string {
@@ -102,7 +104,7 @@ func TestLaunch(t *testing.T) {
 			io.WriteString(w, "extra\n")
 			w.Close()
 			cmd.ExtraFiles = []*os.File{r}
-			if err := phase1.Launch(cmd, test.ns, test.owner, test.groups...); err != nil {
+			if err := launch.Start(cmd, test.ns, test.owner, test.groups...); err != nil {
 				t.Fatal(err)
 			}
 			if err := cmd.Wait(); err != nil {
@@ -224,7 +226,7 @@ func launchAndWait(t *testing.T, path string) {
 	}
 	cmd := exec.Command("sleep", "1000")
 	// The thread of this caller ends before the command.
-	if err := netns.OnThread(func() error { return phase1.Launch(cmd, ns, nstest.Owner()) }); err != nil {
+	if err := netns.OnThread(func() error { return launch.Start(cmd, ns, nstest.Owner()) }); err != nil {
 		t.Fatal(err)
 	}
 	for range 100 { // the threads that Go starts and ends meanwhile
@@ -258,7 +260,7 @@ func TestLaunchFromThread(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := phase1.Launch(cmd, test.ns, nstest.Owner()); err != nil {
+			if err := launch.Start(cmd, test.ns, nstest.Owner()); err != nil {
 				return err
 			}
 			got, err := io.ReadAll(out) // also after the command's end, until Wait is called
@@ -367,13 +369,13 @@ func TestLaunchErrors(t *testing.T) {
 		{"mapped groups", attributes(syscall.SysProcAttr{GidMappings: []syscall.SysProcIDMap{{Size: 1}}}), nil, nstest.Owner(), nil, "GidMappings", nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			nothingHeld(t, func() {
+			nstest.NothingHeld(t, func() {
 				cmd := exec.Command("true")
 				if test.change != nil {
 					test.change(cmd)
 				}
 				given := cmd.SysProcAttr
-				err := phase1.Launch(cmd, test.ns, test.owner, test.groups...)
+				err := launch.Start(cmd, test.ns, test.owner, test.groups...)
 				if err == nil {
 					cmd.Wait()
 				}
@@ -388,10 +390,10 @@ func TestLaunchErrors(t *testing.T) {
 	}
 	t.Run("started already", func(t *testing.T) {
 		cmd := exec.Command("true")
-		if err := phase1.Launch(cmd, nil, nstest.Owner()); err != nil {
+		if err := launch.Start(cmd, nil, nstest.Owner()); err != nil {
 			t.Fatal(err)
 		}
-		if err := phase1.Launch(cmd, nil, nstest.Owner()); err == nil {
+		if err := launch.Start(cmd, nil, nstest.Owner()); err == nil {
 			t.Error("a command is started twice")
 		}
 		if err := cmd.Wait(); err != nil {
@@ -418,7 +420,7 @@ func TestLaunchKeepsAttributes(t *testing.T) {
 		cmd.SysProcAttr = &test.attributes
 		var out bytes.Buffer
 		cmd.Stdout = &out
-		if err := phase1.Launch(cmd, nil, nstest.Owner()); err != nil {
+		if err := launch.Start(cmd, nil, nstest.Owner()); err != nil {
 			t.Fatal(err)
 		}
 		if err := cmd.Wait(); err != nil {
@@ -453,7 +455,7 @@ func TestLaunchFiles(t *testing.T) {
 	cmd.ExtraFiles = []*os.File{w}
 	var out bytes.Buffer
 	cmd.Stdout = &out
-	if err := phase1.Launch(cmd, nil, nstest.Owner()); err != nil {
+	if err := launch.Start(cmd, nil, nstest.Owner()); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
@@ -594,7 +596,7 @@ func TestLaunchSys(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "ls -m /sys/class/net; cat /proc/self/mountinfo")
 	var out bytes.Buffer
 	cmd.Stdout = &out
-	if err := phase1.Run(cmd, pod.File, nstest.Owner()); err != nil {
+	if err := launch.Run(cmd, pod.File, nstest.Owner()); err != nil {
 		t.Fatal(err)
 	}
 	links, table, _ := strings.Cut(out.String(), "\n")

@@ -1,4 +1,4 @@
-package phase1_test
+package launch_test
 
 import (
 	"bufio"
@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase1/launch"
 )
 
 // TestLaunchTerminal: a command that has the caller's terminal as its standard files can use the terminal as QEMU's
@@ -29,7 +29,7 @@ func TestLaunchTerminal(t *testing.T) {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestLaunchTerminal$")
 		cmd.Env = append(os.Environ(), helper+"=command")
 		cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, []*os.File{report}
-		if err := phase1.Launch(cmd, nil, nstest.Owner()); err != nil {
+		if err := launch.Start(cmd, nil, nstest.Owner()); err != nil {
 			t.Fatal(err)
 		}
 		if err := cmd.Wait(); err != nil {

@@ -1,4 +1,5 @@
-package phase1
+// Package launch starts an unprivileged command, such as a launcher or a VMM, in a network namespace.
+package launch
 
 import (
 	"errors"
@@ -20,15 +21,15 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// Run calls Launch, then cmd.Wait. It returns the error of the one that fails.
+// Run calls Start, then cmd.Wait. It returns the error of the one that fails.
 func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
-	if err := Launch(cmd, ns, owner, groups...); err != nil {
+	if err := Start(cmd, ns, owner, groups...); err != nil {
 		return err
 	}
 	return cmd.Wait()
 }
 
-// Launch is cmd.Start for an unprivileged command, such as the launcher. The command
+// Start is cmd.Start for an unprivileged command, such as the launcher. The command
 //
 //   - is in the namespace of the open file ns. If ns is nil, it is in the process's own;
 //   - sees the links of ns in /sys, in a mount namespace of its own, if the caller may mount that. Most containers may
@@ -51,14 +52,14 @@ func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error 
 //	*cache.FieldError  owner names no user, or one that this user namespace does not have
 //	*cache.FieldError  owner.Inside is set
 //	others             a field of cmd.SysProcAttr contradicts this list; the error names it
-func Launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
-	if err := launch(cmd, ns, owner, groups); err != nil {
+func Start(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
+	if err := startAs(cmd, ns, owner, groups); err != nil {
 		return fmt.Errorf("start %s as user %d: %w", cmd.Path, owner.UID, err)
 	}
 	return nil
 }
 
-func launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups []uint32) error {
+func startAs(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups []uint32) error {
 	given := cmd.SysProcAttr
 	attributes := &syscall.SysProcAttr{}
 	if given != nil {
@@ -138,7 +139,7 @@ func awaitEnd(pid int) {
 	}
 }
 
-// checkAttributes refuses what contradicts Launch.
+// checkAttributes refuses what contradicts Start.
 func checkAttributes(a *syscall.SysProcAttr) error {
 	const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNET
 	for _, f := range []struct {
