@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,6 +22,9 @@ func replaceFile(ctx context.Context, path string, text []byte, mode fs.FileMode
 		return false, nil
 	}
 	unlock, err := lockFile(ctx, path)
+	if dir := filepath.Dir(path); errors.Is(err, fs.ErrNotExist) && isGone(dir) {
+		return false, fmt.Errorf("no directory %s for %s: create it (mkdir -p %s), or name another one with its flag", dir, filepath.Base(path), dir)
+	}
 	if err != nil {
 		return false, err
 	}
@@ -138,6 +142,19 @@ func syncDir(path string) error {
 	return dir.Sync()
 }
 
+// readRegular reads a file that another program has made. It waits for nobody: a FIFO, among others, is an error.
+func readRegular(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%s is not a regular file: move it away", path))
+	}
+	return io.ReadAll(f)
+}
+
 func isGone(path string) bool {
 	_, err := os.Lstat(path)
 	return errors.Is(err, fs.ErrNotExist)
@@ -148,7 +165,7 @@ func isSame(path string, text []byte, mode fs.FileMode) bool {
 	if err != nil || info.Mode() != mode || info.Size() != int64(len(text)) {
 		return false
 	}
-	old, err := os.ReadFile(path)
+	old, err := readRegular(path)
 	return err == nil && bytes.Equal(old, text)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -209,4 +210,39 @@ func TestLockIsOurs(t *testing.T) {
 	if have := names(t, dir); len(have) > 0 {
 		t.Errorf("%q is left", have)
 	}
+}
+
+// TestMissing: what is not there is named with the way out, which works.
+func TestMissing(t *testing.T) {
+	n := newNode(t)
+	write(t, n.conf+"/10-net.conflist", flannel)
+	class := filepath.Dir(n.conf) + "/class.d"
+	install := func(want string) {
+		t.Helper()
+		err := run(t.Context(), n.args("install", "-list-to", class), io.Discard, discard())
+		if text := fmt.Sprint(err); !strings.Contains(text, want) {
+			t.Errorf("%s, want %q", text, want)
+		}
+	}
+	if err := os.Remove(n.from + "/guestwire"); err != nil {
+		t.Fatal(err)
+	}
+	install("build examples/cni as " + n.from + "/guestwire, or name its directory with -from")
+	write(t, n.from+"/guestwire", "build 1")
+	for _, dir := range []string{n.bin, class} {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		install("create it (mkdir -p " + dir + ")")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install("<nil>")
+	if err := os.RemoveAll(n.conf); err != nil {
+		t.Fatal(err)
+	}
+	install(n.conf + ": no CNI list, and no such directory")
+	write(t, n.conf+"/10-net.conflist", flannel)
+	install("<nil>")
 }

@@ -42,9 +42,12 @@ func (o *options) installBinaries(ctx context.Context) error {
 	}
 	for _, b := range binaries {
 		path := filepath.Join(o.cniBin, b.installed)
-		text, err := os.ReadFile(filepath.Join(from, b.file))
-		if b.optional && errors.Is(err, fs.ErrNotExist) {
-			continue
+		text, err := readRegular(filepath.Join(from, b.file))
+		if errors.Is(err, fs.ErrNotExist) {
+			if b.optional {
+				continue
+			}
+			return fmt.Errorf("binary %s: %w: build examples/cni as %s, or name its directory with -from", b.file, err, filepath.Join(from, b.file))
 		}
 		if err != nil {
 			return fmt.Errorf("binary %s: %w", b.file, err)

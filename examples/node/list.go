@@ -95,8 +95,9 @@ func (l cniLists) write(ctx context.Context) (did string, err error) {
 	}
 	text, err := source.derive(l.entry)
 	if errors.Is(err, errNamed) {
-		did, remove := l.removeOwn(ctx, l.path(), source.path+" names guestwire itself")
-		return did, errors.Join(source.checkLast(), remove)
+		named := source.named()
+		did, remove := l.removeOwn(ctx, l.path(), named[0]+" names guestwire itself")
+		return did, errors.Join(source.checkNamed(named), remove)
 	}
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", source.path, err)
@@ -105,7 +106,10 @@ func (l cniLists) write(ctx context.Context) (did string, err error) {
 	if err != nil || !changed {
 		return "", err
 	}
-	parts := append([]string{filepath.Base(source.path)}, source.dropIns...)
+	parts := []string{filepath.Base(source.path)}
+	for _, path := range source.dropIns {
+		parts = append(parts, filepath.Join(filepath.Base(filepath.Dir(path)), filepath.Base(path)))
+	}
 	return fmt.Sprintf("%s written: %s and guestwire", l.path(), strings.Join(parts, ", ")), nil
 }
 
@@ -173,7 +177,7 @@ func (l cniLists) named() ([]string, error) {
 	var named []string
 	_, err := l.find(func(path string, text []byte) bool {
 		for _, path := range append([]string{path}, dropIns(path, text)...) {
-			text, err := os.ReadFile(path)
+			text, err := readRegular(path)
 			var conf any
 			if err == nil && json.Unmarshal(text, &conf) == nil && namesGuestwire(conf) && !slices.Contains(named, path) {
 				named = append(named, path)
@@ -222,7 +226,7 @@ func (l cniLists) find(selected func(path string, text []byte) bool) ([]string, 
 		}
 		for _, path := range names {
 			// One that cannot be read, such as a symbolic link to nowhere, is another program's.
-			if text, err := os.ReadFile(path); err == nil && selected(path, text) {
+			if text, err := readRegular(path); err == nil && selected(path, text) {
 				paths = append(paths, path)
 			}
 		}
@@ -248,7 +252,7 @@ func (l cniLists) removeOwn(ctx context.Context, path, why string) (did string, 
 
 // checkOwn refuses a file at the path that guestwire-node has not made.
 func (l cniLists) checkOwn(path string) error {
-	text, err := os.ReadFile(path)
+	text, err := readRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -268,7 +272,7 @@ type source struct {
 	list map[string]json.RawMessage
 	// plugins are those of the list, then those of the drop-ins, with their texts as the files have them.
 	plugins []*libcni.PluginConfig
-	dropIns []string // directory and name
+	dropIns []string // the paths
 	version string
 }
 
@@ -284,7 +288,7 @@ func (l cniLists) source() (source, error) {
 		if name == l.name {
 			continue
 		}
-		text, err := os.ReadFile(path)
+		text, err := readRegular(path)
 		if err != nil {
 			return source{}, err
 		}
@@ -306,6 +310,9 @@ func (l cniLists) source() (source, error) {
 			return source{}, fmt.Errorf("%s sorts before %s, and the engine takes the first file: rename it, or name an earlier one with -list-name", path, l.name)
 		}
 		return s, nil
+	}
+	if isGone(l.conf) {
+		return source{}, fmt.Errorf("%s: %w, and no such directory: the node's network plugin makes it, or -cni-conf is another one", l.conf, errNoSource)
 	}
 	return source{}, fmt.Errorf("%s: %w yet: the node's network plugin writes one", l.conf, errNoSource)
 }
@@ -364,17 +371,25 @@ func (l cniLists) read(path string, text []byte) (source, error) {
 
 // addDropIns adds the files that libcni appends to the list of that name in the directory.
 func (s *source) addDropIns(dir, name string) error {
-	plugins, err := libcni.NetworkPluginConfsFromFiles(dir, name)
+	files, err := libcni.ConfFiles(filepath.Join(dir, name), []string{".conf"})
 	if err != nil {
 		return fmt.Errorf("drop-ins %s/*.conf: %w", filepath.Join(dir, name), err)
 	}
-	files, err := libcni.ConfFiles(filepath.Join(dir, name), []string{".conf"})
 	for _, path := range files {
-		err = errors.Join(err, s.addMode(path))
-		s.dropIns = append(s.dropIns, filepath.Join(name, filepath.Base(path)))
+		text, err := readRegular(path)
+		if err == nil {
+			err = s.addMode(path)
+		}
+		if err != nil {
+			return fmt.Errorf("drop-in: %w", err)
+		}
+		plugin, err := libcni.NetworkPluginConfFromBytes(text)
+		if err != nil {
+			return fmt.Errorf("drop-in %s: %w", path, err)
+		}
+		s.plugins, s.dropIns = append(s.plugins, plugin), append(s.dropIns, path)
 	}
-	s.plugins = append(s.plugins, plugins...)
-	return err
+	return nil
 }
 
 // addMode takes from the mode what the file does not allow, as the text of a file of root alone may be secret.
@@ -412,19 +427,37 @@ func dropIns(path string, text []byte) (files []string) {
 	return files
 }
 
-// checkLast refuses a list that names guestwire and has drop-ins after it, which change the pod's network once it is
-// wired.
-func (s *source) checkLast() error {
-	if len(s.dropIns) == 0 || s.plugins[len(s.plugins)-1].Network.Type == "guestwire" {
+// named returns the files that name guestwire, one for each of its entries.
+func (s *source) named() (paths []string) {
+	inlined := len(s.plugins) - len(s.dropIns)
+	for i, p := range s.plugins {
+		switch {
+		case p.Network.Type != "guestwire":
+		case i < inlined:
+			paths = append(paths, s.path)
+		default:
+			paths = append(paths, s.dropIns[i-inlined])
+		}
+	}
+	return paths
+}
+
+// checkNamed refuses drop-ins after guestwire, which change the pod's network once it is wired, and a second guestwire.
+func (s *source) checkNamed(named []string) error {
+	if len(named) > 1 {
+		return fmt.Errorf("%s name guestwire, and one entry is enough: take the others out", strings.Join(named, " and "))
+	}
+	after := s.dropIns[slices.Index(s.dropIns, named[0])+1:]
+	if len(after) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s names guestwire itself, and libcni appends %s after it, so guests do not get what these change: take guestwire out of the list, or write it into a drop-in that sorts last", s.path, strings.Join(s.dropIns, ", "))
+	return fmt.Errorf("%s names guestwire itself, and libcni appends %s after it, so guests do not get what these change: take guestwire out of the file, or write it into a drop-in that sorts last", named[0], strings.Join(after, ", "))
 }
 
 // derive returns the list with one entry more. Its drop-ins are members of the derived list: libcni would append them
 // after guestwire. The error is errNamed if guestwire is a plugin already.
 func (s *source) derive(entry json.RawMessage) ([]byte, error) {
-	if slices.ContainsFunc(s.plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type == "guestwire" }) {
+	if len(s.named()) > 0 {
 		return nil, errNamed
 	}
 	if err := checkVersion(s.version); err != nil {

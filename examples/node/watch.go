@@ -41,16 +41,18 @@ func (w *dirWatch) tryAdd(dirs []string) (err error) {
 			return fmt.Errorf("%w: raise fs.inotify.max_user_instances", err)
 		}
 	}
+	var failed error // of the first directory; the others are watched
 	for _, dir := range dirs {
 		err := w.watcher.Add(dir)
 		switch {
+		case err == nil, errors.Is(err, fs.ErrNotExist), failed != nil:
 		case errors.Is(err, syscall.ENOSPC):
-			return fmt.Errorf("%s: %w: raise fs.inotify.max_user_watches", dir, err)
-		case err != nil && !errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("%s: %w", dir, err)
+			failed = fmt.Errorf("%s: %w: raise fs.inotify.max_user_watches", dir, err)
+		default:
+			failed = fmt.Errorf("%s: %w", dir, err)
 		}
 	}
-	return nil
+	return failed
 }
 
 func (w *dirWatch) events() <-chan fsnotify.Event {
