@@ -88,7 +88,7 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 	}
 	unlock()
 	for _, nic := range nics {
-		if slices.ContainsFunc(before, func(n podsandbox.NIC) bool { return n.Name == nic.name && !n.Record }) {
+		if slices.ContainsFunc(before, func(n podsandbox.NIC) bool { return n.Name == nic.name }) {
 			calls.forgetKilled(ctx, nic.name)
 		}
 	}
