@@ -179,15 +179,6 @@ func (w *nftWriter) writeContent(t firewall.Table, have []string, new func(set s
 	}
 }
 
-// nfgenmsg is struct nfgenmsg (linux/netfilter/nfnetlink.h), the header of all messages of nftables.
-type nfgenmsg struct{ family uint8 }
-
-const sizeofNfgenmsg = 4
-
-func (m nfgenmsg) Len() int { return sizeofNfgenmsg }
-
-func (m nfgenmsg) Serialize() []byte { return []byte{m.family, unix.NFNETLINK_V0, 0, 0} }
-
 // readTables reads the nftables tables with the name, of all families in use, and the chains with the name in tables
 // that others share. Rules that equal a rule of the wanted tables get that rule's text. Unless whole is set, readTables
 // reads no more than the tables' families.

@@ -83,7 +83,7 @@ func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, rena
 				present, renamed = slices.Clone(ops), true
 			}
 			if !taken {
-				if taken, err = n.route.hasLink(c.Device); err != nil {
+				if taken, err = hasLink(n.route, c.Device); err != nil {
 					return nil, false, false, fmt.Errorf("chain %s: link %s: %w", c.Name, c.Device, err)
 				}
 			}

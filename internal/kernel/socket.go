@@ -59,21 +59,6 @@ func (s *socket) linkName(index int) (string, error) {
 	return request.Name(), nil
 }
 
-// hasLink reports whether a link has the name. An ioctl would start modprobe(8) for a name that no link has.
-func (s *socket) hasLink(name string) (bool, error) {
-	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_EXT_MASK, skipStatistics), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	return s.finds(r)
-}
-
-// finds reports whether there is the link that the question names.
-func (s *socket) finds(r *nl.NetlinkRequest) (bool, error) {
-	err := s.dump(r, func() {}, func([]byte) error { return nil })
-	if answers(err, unix.ENODEV) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 func (s *socket) close() {
 	unix.Close(s.fd)
 	buffers.Put(s.buffer)

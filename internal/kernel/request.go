@@ -1,0 +1,33 @@
+package kernel
+
+import (
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// The first call of nl.NativeEndian sets a variable without a lock. This call prevents a race between two
+// concurrent Setups.
+var _ = nl.NativeEndian()
+
+// Flags of a request that adds an object (linux/netlink.h).
+const (
+	create = unix.NLM_F_CREATE | unix.NLM_F_EXCL    // an object that exists is an error
+	put    = unix.NLM_F_CREATE | unix.NLM_F_REPLACE // an object that exists is replaced
+)
+
+// request returns a message (struct nlmsghdr, linux/netlink.h): a type, flags, and a body of parts. The
+// socket sets the sequence number.
+func request(kind uint16, flags int, parts ...nl.NetlinkRequestData) *nl.NetlinkRequest {
+	r := nl.NewNetlinkRequest(int(kind), flags)
+	r.Data = parts
+	return r
+}
+
+// nfgenmsg is struct nfgenmsg (linux/netfilter/nfnetlink.h), the header of all messages of nftables.
+type nfgenmsg struct{ family uint8 }
+
+const sizeofNfgenmsg = 4
+
+func (m nfgenmsg) Len() int { return sizeofNfgenmsg }
+
+func (m nfgenmsg) Serialize() []byte { return []byte{m.family, unix.NFNETLINK_V0, 0, 0} }
