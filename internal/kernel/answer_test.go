@@ -19,19 +19,6 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestAnswers: a system call that fails says nothing of what the kernel was asked. Setup on a kernel with nf_tables
-// would otherwise take EINVAL of sendto for a kernel without.
-func TestAnswers(t *testing.T) {
-	if !answers(fmt.Errorf("%w (invalid argument)", unix.EINVAL), unix.EINVAL) {
-		t.Error("an answer is none")
-	}
-	s := &socket{fd: -1, buffer: new([bufferSize]byte)}
-	_, err := s.send([][]byte{make([]byte, 16)}, 0)
-	if err == nil || answers(err, unix.EBADF) || err.Error() != "netlink send: bad file descriptor" {
-		t.Errorf("a socket that is closed: %v", err)
-	}
-}
-
 // TestDumpBesideTransactions: what transactions about something else interrupt is read nevertheless, and whole.
 func TestDumpBesideTransactions(t *testing.T) {
 	nstest.Need(t)

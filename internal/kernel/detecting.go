@@ -63,10 +63,10 @@ func (n *Namespace) linkIn(namespace uint32, index int) (l netstate.Link, err er
 // detectsIn reports whether a link of the namespace with a number has the address and still detects duplicates of it.
 func (n *Namespace) detectsIn(namespace uint32, link int, address netip.Addr) (detects bool) {
 	// The kernel takes the number, and the index, from a strict question alone.
-	if unix.SetsockoptInt(n.route.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1) != nil {
+	if unix.SetsockoptInt(n.route.descriptor(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1) != nil {
 		return false
 	}
-	defer unix.SetsockoptInt(n.route.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 0)
+	defer unix.SetsockoptInt(n.route.descriptor(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 0)
 	head := nl.NewIfAddrmsg(unix.AF_INET6)
 	head.Index = uint32(link)
 	r := request(unix.RTM_GETADDR, unix.NLM_F_DUMP, head, attr32(unix.IFA_TARGET_NETNSID, namespace))

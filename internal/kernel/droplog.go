@@ -91,13 +91,13 @@ func OpenDropLog(nic string) (*DropLog, error) {
 		err = ErrListened
 	}
 	if err == nil {
-		err = unix.SetNonblock(s.fd, true)
+		err = unix.SetNonblock(s.descriptor(), true)
 	}
 	if err != nil {
 		s.close()
 		return nil, fmt.Errorf("nflog group %d: %w", firewall.LogGroup, err)
 	}
-	return &DropLog{file: os.NewFile(uintptr(s.fd), "nflog"), nic: nic}, nil
+	return &DropLog{file: os.NewFile(uintptr(s.descriptor()), "nflog"), nic: nic}, nil
 }
 
 // encodeLogBind is the message that makes a socket the listener. Reports come one by one, at once, with the

@@ -126,12 +126,6 @@ func parsers(t testing.TB) []parser {
 			func(b []byte) error { _, err := parseConnection(b); return err }},
 		{"parseAnswer", [][]byte{advertisementReport(neighbour6, mac6Reported...)},
 			func(b []byte) error { _, err := parseAnswer(b); return err }},
-		{"answerError", [][]byte{make([]byte, unix.SizeofNlMsgerr)},
-			func(b []byte) error { return answerError(answer(b)) }},
-		{"answerError with text", [][]byte{refusal},
-			func(b []byte) error { answerError(answer(b)); return nil }},
-		{"doneError", [][]byte{make([]byte, 4)},
-			func(b []byte) error { return doneError(answer(b)) }},
 		{"parseChains", [][]byte{[]byte(strings.Join(iptablesLines, "\n"))},
 			func(b []byte) error {
 				parseChains(strings.Split(string(b), "\n"), "filter", "guestwire-eth0")

@@ -211,7 +211,7 @@ func (n *Namespace) EarlyChecksums() (takes, clears bool, err error) {
 	if answers[1] == unix.EINVAL {
 		return false, false, nil
 	}
-	if err := unix.IoctlIfreq(n.route.fd, unix.SIOCGIFINDEX, ifr); err != nil {
+	if err := unix.IoctlIfreq(n.route.descriptor(), unix.SIOCGIFINDEX, ifr); err != nil {
 		return failed(err)
 	}
 	if clears, err = n.clearsChecksums(int(ifr.Uint32())); err != nil {

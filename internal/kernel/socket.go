@@ -46,6 +46,12 @@ func openSocket(protocol int) (*socket, error) {
 	return s, nil
 }
 
+// asked is the number of the messages that were sent.
+func (s *socket) asked() uint32 { return s.seq }
+
+// descriptor is the socket's, for options.
+func (s *socket) descriptor() int { return s.fd }
+
 // linkName returns the present name of the link with the index (netdevice(7), SIOCGIFNAME).
 func (s *socket) linkName(index int) (string, error) {
 	request, err := unix.NewIfreq("any") // the kernel replaces the name
