@@ -6,6 +6,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -17,8 +18,8 @@ const (
 
 // readAddresses reads all addresses of the namespace. Each is in OffStack too, until readRoutes finds its route.
 func (n *Namespace) readAddresses(s *netstate.Snapshot) error {
-	r := request(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC))
-	return n.route.dump(r, func() { s.Addresses, s.OffStack = nil, nil }, func(m []byte) error {
+	r := netlink.NewRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC))
+	return n.route.Dump(r, func() { s.Addresses, s.OffStack = nil, nil }, func(m []byte) error {
 		a, tentative, err := parseAddress(m)
 		if err != nil {
 			return err
@@ -32,21 +33,21 @@ func (n *Namespace) readAddresses(s *netstate.Snapshot) error {
 // encodeAddressAdd adds an address. An IPv6 address that exists gets the flags and lifetimes of the
 // operation; an IPv4 address that exists is an error.
 func encodeAddressAdd(o netstate.AddressAdd) *nl.NetlinkRequest {
-	flags := create
+	flags := netlink.Create
 	if o.Address.Prefix.Addr().Is6() {
-		flags = put
+		flags = netlink.Put
 	}
-	return request(unix.RTM_NEWADDR, flags, addressParts(o.Address)...)
+	return netlink.NewRequest(unix.RTM_NEWADDR, flags, addressParts(o.Address)...)
 }
 
 func encodeAddressDel(o netstate.AddressDel) *nl.NetlinkRequest {
-	return request(unix.RTM_DELADDR, 0, addressParts(o.Address)...)
+	return netlink.NewRequest(unix.RTM_DELADDR, 0, addressParts(o.Address)...)
 }
 
 // addressParts are struct ifaddrmsg (linux/if_addr.h) and the attributes of an address. With a peer,
 // IFA_ADDRESS and the prefix length are the peer's.
 func addressParts(a netstate.Address) []nl.NetlinkRequestData {
-	head := nl.NewIfAddrmsg(int(addressFamily(a.Prefix.Addr())))
+	head := nl.NewIfAddrmsg(int(netlink.Family(a.Prefix.Addr())))
 	head.Index = uint32(a.Link)
 	head.Prefixlen = uint8(a.Prefix.Bits())
 	head.Scope = a.Scope
@@ -60,7 +61,7 @@ func addressParts(a netstate.Address) []nl.NetlinkRequestData {
 		head,
 		nl.NewRtAttr(unix.IFA_LOCAL, local),
 		nl.NewRtAttr(unix.IFA_ADDRESS, peer),
-		attr32(unix.IFA_FLAGS, a.Flags),
+		netlink.Attr32(unix.IFA_FLAGS, a.Flags),
 	}
 	if a.Broadcast.IsValid() {
 		parts = append(parts, nl.NewRtAttr(unix.IFA_BROADCAST, a.Broadcast.AsSlice()))
@@ -69,7 +70,7 @@ func addressParts(a netstate.Address) []nl.NetlinkRequestData {
 		parts = append(parts, nl.NewRtAttr(unix.IFA_LABEL, nl.ZeroTerminated(a.Label)))
 	}
 	if a.Metric != 0 {
-		parts = append(parts, attr32(addrRoutePriority, a.Metric))
+		parts = append(parts, netlink.Attr32(addrRoutePriority, a.Metric))
 	}
 	if a.Protocol != 0 {
 		parts = append(parts, nl.NewRtAttr(addrProto, []byte{a.Protocol}))
@@ -85,7 +86,7 @@ func addressParts(a netstate.Address) []nl.NetlinkRequestData {
 // has a peer; IPv4 always has IFA_LOCAL. tentative reports whether duplicate address detection is under way.
 func parseAddress(m []byte) (a netstate.Address, tentative bool, err error) {
 	if len(m) < unix.SizeofIfAddrmsg {
-		return a, false, errCutShort
+		return a, false, netlink.ErrCutShort
 	}
 	head := nl.DeserializeIfAddrmsg(m)
 	a = netstate.Address{
@@ -93,24 +94,24 @@ func parseAddress(m []byte) (a netstate.Address, tentative bool, err error) {
 		ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever,
 	}
 	var local, other netip.Addr
-	err = eachAttribute(m, unix.SizeofIfAddrmsg, func(kind uint16, v []byte) error {
+	err = netlink.EachAttribute(m, unix.SizeofIfAddrmsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.IFA_LOCAL:
-			local = addr(v)
+			local = netlink.Addr(v)
 		case unix.IFA_ADDRESS:
-			other = addr(v)
+			other = netlink.Addr(v)
 		case unix.IFA_BROADCAST:
-			a.Broadcast = addr(v)
+			a.Broadcast = netlink.Addr(v)
 		case unix.IFA_LABEL:
 			a.Label = unix.ByteSliceToString(v)
 		case unix.IFA_FLAGS:
-			a.Flags = u32(v)
+			a.Flags = netlink.U32(v)
 		case addrRoutePriority:
-			a.Metric = u32(v)
+			a.Metric = netlink.U32(v)
 		case addrProto:
-			a.Protocol = u8(v)
+			a.Protocol = netlink.U8(v)
 		case unix.IFA_CACHEINFO:
-			a.PreferredSeconds, a.ValidSeconds = u32(v), u32(v[min(len(v), 4):])
+			a.PreferredSeconds, a.ValidSeconds = netlink.U32(v), netlink.U32(v[min(len(v), 4):])
 		}
 		return nil
 	})

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -44,8 +45,8 @@ func TestDumpBesideTransactions(t *testing.T) {
 	err := within(pod, func(n *Namespace) error {
 		for range 5 {
 			read := 0
-			rules := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_INET})
-			err := n.filter.dump(rules, func() { read = 0 }, func([]byte) error {
+			rules := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, netlink.Netfilter(unix.NFPROTO_INET))
+			err := n.filter.Dump(rules, func() { read = 0 }, func([]byte) error {
 				read++
 				return nil
 			})
@@ -115,8 +116,8 @@ func TestDumpOfShiftingList(t *testing.T) {
 	err := within(pod, func(n *Namespace) error {
 		for range 100 {
 			chains := map[string]bool{}
-			list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_INET})
-			err := n.filter.dump(list, func() { clear(chains) }, func(m []byte) error {
+			list := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, netlink.Netfilter(unix.NFPROTO_INET))
+			err := n.filter.Dump(list, func() { clear(chains) }, func(m []byte) error {
 				chain, table, err := parseChain(m)
 				if table == "b" {
 					chains[chain.Name] = true

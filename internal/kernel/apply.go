@@ -10,6 +10,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -42,11 +43,11 @@ func (n *Namespace) Apply(ctx context.Context, ops []netstate.Op) error {
 		}
 		failures, err := n.applyBatch(ctx, carriers[done], ops[done:end])
 		if err != nil {
-			failures = append(failures, failure{0, err})
+			failures = append(failures, netlink.Failure{Message: 0, Err: err})
 		}
 		var errs []error
 		for _, f := range failures {
-			errs = append(errs, stepError(ops, done+f.message, f.err))
+			errs = append(errs, stepError(ops, done+f.Message, f.Err))
 		}
 		if err := errors.Join(errs...); err != nil {
 			return err
@@ -148,7 +149,7 @@ func tableCarrier(f firewall.Family) (carrier, error) {
 	return nfnetlink, nil
 }
 
-func (n *Namespace) applyBatch(ctx context.Context, c carrier, ops []netstate.Op) ([]failure, error) {
+func (n *Namespace) applyBatch(ctx context.Context, c carrier, ops []netstate.Op) ([]netlink.Failure, error) {
 	if reset, is := ops[0].(netstate.TapReset); is {
 		return nil, n.ResetTap(reset)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -61,7 +62,7 @@ func encodeBridgeSet(o netstate.BridgeSet) (*nl.NetlinkRequest, error) {
 	if err := encodeSettings(info.AddRtAttr(nl.IFLA_INFO_DATA, nil), bridgeSettings, o.Settings); err != nil {
 		return nil, err
 	}
-	return request(unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), info), nil
+	return netlink.NewRequest(unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), info), nil
 }
 
 // encodeBridgePortSet encodes the settings of a bridge's port (bridge link set). The kernel takes them in
@@ -71,7 +72,7 @@ func encodeBridgePortSet(o netstate.BridgePortSet) (*nl.NetlinkRequest, error) {
 	if err := encodeSettings(protinfo, portSettings, o.Settings); err != nil {
 		return nil, err
 	}
-	return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_BRIDGE, o.Index), protinfo), nil
+	return netlink.NewRequest(unix.RTM_SETLINK, 0, ifInfo(unix.AF_BRIDGE, o.Index), protinfo), nil
 }
 
 // encodeSettings adds the settings to an attribute, in the order of their names.
@@ -97,7 +98,7 @@ func encodeSettings(to *nl.RtAttr, known []setting, settings netstate.Settings) 
 // parseSettings parses the attributes of a bridge or of a port. Attributes that are not known are left out.
 func parseSettings(b []byte, known []setting) (netstate.Settings, error) {
 	settings := netstate.Settings{}
-	err := eachAttribute(b, 0, func(kind uint16, v []byte) error {
+	err := netlink.EachAttribute(b, 0, func(kind uint16, v []byte) error {
 		at := slices.IndexFunc(known, func(s setting) bool { return s.attribute == kind })
 		if at < 0 {
 			return nil
@@ -108,11 +109,11 @@ func parseSettings(b []byte, known []setting) (netstate.Settings, error) {
 		}
 		switch s.size {
 		case 1:
-			settings[s.name] = uint32(u8(v))
+			settings[s.name] = uint32(netlink.U8(v))
 		case 2:
-			settings[s.name] = uint32(u16(v))
+			settings[s.name] = uint32(netlink.U16(v))
 		default:
-			settings[s.name] = u32(v)
+			settings[s.name] = netlink.U32(v)
 		}
 		return nil
 	})

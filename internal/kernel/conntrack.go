@@ -17,6 +17,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -41,8 +42,8 @@ type tuple struct {
 // parseConnection parses the message of a connection (struct nfgenmsg, CTA_*: linux/netfilter/nfnetlink_conntrack.h).
 // The octets share memory with the message.
 func parseConnection(m []byte) (connection, error) {
-	c := connection{family: u8(m)}
-	err := eachAttribute(m, sizeofNfgenmsg, func(kind uint16, v []byte) (err error) {
+	c := connection{family: netlink.U8(m)}
+	err := netlink.EachAttribute(m, netlink.SizeofNetfilter, func(kind uint16, v []byte) (err error) {
 		switch kind {
 		case nl.CTA_TUPLE_ORIG:
 			c.first = v
@@ -65,15 +66,15 @@ func parseConnection(m []byte) (connection, error) {
 const tupleMaster = 14
 
 func parseTuple(b []byte) (t tuple, err error) {
-	err = eachAttribute(b, 0, func(kind uint16, part []byte) error {
-		return eachAttribute(part, 0, func(inner uint16, v []byte) error {
+	err = netlink.EachAttribute(b, 0, func(kind uint16, part []byte) error {
+		return netlink.EachAttribute(part, 0, func(inner uint16, v []byte) error {
 			switch {
 			case kind == nl.CTA_TUPLE_IP && (inner == nl.CTA_IP_V4_SRC || inner == nl.CTA_IP_V6_SRC):
-				t.source = addr(v)
+				t.source = netlink.Addr(v)
 			case kind == nl.CTA_TUPLE_IP && (inner == nl.CTA_IP_V4_DST || inner == nl.CTA_IP_V6_DST):
-				t.destination = addr(v)
+				t.destination = netlink.Addr(v)
 			case kind == nl.CTA_TUPLE_PROTO && inner == nl.CTA_PROTO_NUM:
-				t.protocol = u8(v)
+				t.protocol = netlink.U8(v)
 			case kind == nl.CTA_TUPLE_PROTO && inner == nl.CTA_PROTO_SRC_PORT && len(v) == 2:
 				t.sourcePort = binary.BigEndian.Uint16(v)
 			case kind == nl.CTA_TUPLE_PROTO && inner == nl.CTA_PROTO_DST_PORT && len(v) == 2:
@@ -103,7 +104,7 @@ func (c connection) matches(o netstate.ConnectionsDel) bool {
 
 // encodeConnectionDel names the connection by its identity as well: another one may have taken its place.
 func encodeConnectionDel(c connection) []byte {
-	r := request(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_DELETE, 0, nfgenmsg{c.family}, nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, c.first), nl.NewRtAttr(nl.CTA_ID, c.id))
+	r := netlink.NewRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_DELETE, 0, netlink.Netfilter(c.family), nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, c.first), nl.NewRtAttr(nl.CTA_ID, c.id))
 	if c.zone != nil {
 		r.AddData(nl.NewRtAttr(nl.CTA_ZONE, c.zone))
 	}
@@ -115,7 +116,7 @@ func encodeConnectionDel(c connection) []byte {
 //
 // Kernels before Linux 6.4 refuse with EBUSY to delete what is in a flow table, and a flow table that is deleted lets
 // go of its connections later. So forgetConnections tries again for some seconds.
-func (n *Namespace) forgetConnections(ctx context.Context, ops []netstate.Op) ([]failure, error) {
+func (n *Namespace) forgetConnections(ctx context.Context, ops []netstate.Op) ([]netlink.Failure, error) {
 	if !tracks() {
 		return nil, nil
 	}
@@ -129,7 +130,7 @@ func (n *Namespace) forgetConnections(ctx context.Context, ops []netstate.Op) ([
 			return nil, err
 		}
 		failures, err := n.deleteConnections(found)
-		busy := slices.ContainsFunc(failures, func(f failure) bool { return errors.Is(f.err, unix.EBUSY) })
+		busy := slices.ContainsFunc(failures, func(f netlink.Failure) bool { return errors.Is(f.Err, unix.EBUSY) })
 		if err != nil || !busy || time.Now().After(end) {
 			return failures, err
 		}
@@ -175,15 +176,15 @@ func (n *Namespace) listConnections(ops []netstate.Op) (found []forgotten, err e
 
 // eachConnection calls f with the connections of the namespace, once more after each call of restart.
 func (n *Namespace) eachConnection(restart func(), f func(connection)) error {
-	list := request(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfgenmsg{unix.AF_UNSPEC})
-	err := n.filter.dump(list, restart, func(m []byte) error {
+	list := netlink.NewRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, netlink.Netfilter(unix.AF_UNSPEC))
+	err := n.filter.Dump(list, restart, func(m []byte) error {
 		c, err := parseConnection(m)
 		if err == nil {
 			f(c)
 		}
 		return err
 	})
-	if answers(err, unix.EINVAL) {
+	if netlink.Answers(err, unix.EINVAL) {
 		return errNoConntrack
 	}
 	if err != nil {
@@ -193,21 +194,21 @@ func (n *Namespace) eachConnection(restart func(), f func(connection)) error {
 }
 
 // deleteConnections deletes the connections, and returns the first failure of each operation.
-func (n *Namespace) deleteConnections(found []forgotten) (first []failure, err error) {
+func (n *Namespace) deleteConnections(found []forgotten) (first []netlink.Failure, err error) {
 	for batch := range slices.Chunk(found, connectionsAtOnce) {
 		var messages [][]byte
 		for _, f := range batch {
 			messages = append(messages, f.message)
 		}
-		failures, err := n.filter.send(messages, len(messages)-1)
+		failures, err := n.filter.Send(messages, len(messages)-1)
 		if err != nil {
 			return first, err
 		}
 		for _, f := range failures {
-			op := batch[f.message].op
-			known := slices.ContainsFunc(first, func(other failure) bool { return other.message == op })
-			if !known && !answers(f.err, unix.ENOENT) { // it has ended by itself
-				first = append(first, failure{op, f.err})
+			op := batch[f.Message].op
+			known := slices.ContainsFunc(first, func(other netlink.Failure) bool { return other.Message == op })
+			if !known && !netlink.Answers(f.Err, unix.ENOENT) { // it has ended by itself
+				first = append(first, netlink.Failure{Message: op, Err: f.Err})
 			}
 		}
 	}
@@ -254,7 +255,7 @@ func (n *Namespace) CutConnections(ctx context.Context, refused func(Connection)
 			return cut, err
 		}
 		if len(failures) > 0 {
-			return cut, fmt.Errorf("delete tracked connections: %w", failures[0].err)
+			return cut, fmt.Errorf("delete tracked connections: %w", failures[0].Err)
 		}
 	}
 	return cut, nil

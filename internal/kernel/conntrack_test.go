@@ -9,11 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vishvananda/netlink"
+	library "github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -32,13 +33,13 @@ func connectionReport(source, destination, translated netip.Addr) []byte {
 		addresses.AddRtAttr(ip[1], to.AsSlice())
 		protocol := t.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
 		protocol.AddRtAttr(nl.CTA_PROTO_NUM, []byte{unix.IPPROTO_UDP})
-		protocol.AddRtAttr(nl.CTA_PROTO_SRC_PORT, be16(40000))
-		protocol.AddRtAttr(nl.CTA_PROTO_DST_PORT, be16(53))
+		protocol.AddRtAttr(nl.CTA_PROTO_SRC_PORT, netlink.EncodeBE16(40000))
+		protocol.AddRtAttr(nl.CTA_PROTO_DST_PORT, netlink.EncodeBE16(53))
 		return t
 	}
-	return slices.Concat(nfgenmsg{addressFamily(source)}.Serialize(),
+	return slices.Concat(netlink.Netfilter(netlink.Family(source)).Serialize(),
 		tuple(nl.CTA_TUPLE_ORIG, source, destination).Serialize(), tuple(nl.CTA_TUPLE_REPLY, translated, source).Serialize(),
-		nl.NewRtAttr(nl.CTA_ID, []byte{1, 2, 3, 4}).Serialize(), nl.NewRtAttr(nl.CTA_ZONE, be16(7)).Serialize())
+		nl.NewRtAttr(nl.CTA_ID, []byte{1, 2, 3, 4}).Serialize(), nl.NewRtAttr(nl.CTA_ZONE, netlink.EncodeBE16(7)).Serialize())
 }
 
 // TestConnectionIs: which connections an operation names.
@@ -93,10 +94,10 @@ func TestForgetConnections(t *testing.T) {
 		return err
 	}
 	list := func() (lines []string, err error) {
-		for _, family := range []netlink.InetFamily{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-			flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
-			for errors.Is(err, netlink.ErrDumpInterrupted) {
-				flows, err = netlink.ConntrackTableList(netlink.ConntrackTable, family)
+		for _, family := range []library.InetFamily{library.FAMILY_V4, library.FAMILY_V6} {
+			flows, err := library.ConntrackTableList(library.ConntrackTable, family)
+			for errors.Is(err, library.ErrDumpInterrupted) {
+				flows, err = library.ConntrackTableList(library.ConntrackTable, family)
 			}
 			if err != nil {
 				return nil, err
@@ -148,8 +149,8 @@ func TestForgetConnections(t *testing.T) {
 			}
 		}
 		// What the kernel answers for a subsystem that it does not have.
-		err = n.filter.dump(request(0xff<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfgenmsg{unix.AF_UNSPEC}), func() {}, func([]byte) error { return nil })
-		if !answers(err, unix.EINVAL) {
+		err = n.filter.Dump(netlink.NewRequest(0xff<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, netlink.Netfilter(unix.AF_UNSPEC)), func() {}, func([]byte) error { return nil })
+		if !netlink.Answers(err, unix.EINVAL) {
 			t.Errorf("a subsystem that no kernel has: %v, want EINVAL", err)
 		}
 		return nil

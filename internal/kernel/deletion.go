@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -24,15 +25,15 @@ func (n *Namespace) deleteGroup(op netstate.GroupDel) error {
 		return err
 	}
 	members := slices.DeleteFunc(links, func(l netstate.Link) bool { return l.Group != op.Group })
-	s, err := openSocket(unix.NETLINK_ROUTE) // here, as a goroutine may run in another namespace
+	s, err := netlink.Open(unix.NETLINK_ROUTE) // here, as a goroutine may run in another namespace
 	if err != nil {
 		return err
 	}
 	answer := make(chan error, 1)
 	n.deletions.Go(func() {
-		defer s.close()
-		err := s.ask(encodeGroupDel(op))
-		if answers(err, unix.ENODEV) {
+		defer s.Close()
+		err := s.Ask(encodeGroupDel(op))
+		if netlink.Answers(err, unix.ENODEV) {
 			err = nil
 		}
 		answer <- err
@@ -56,7 +57,7 @@ func (n *Namespace) deleteGroup(op netstate.GroupDel) error {
 // haveGone reports whether none of the links is left. Of no links it is false: then the kernel's answer is awaited.
 func (n *Namespace) haveGone(links []netstate.Link) (bool, error) {
 	for _, l := range links {
-		r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, l.Index), attr32(unix.IFLA_EXT_MASK, skipStatistics))
+		r := netlink.NewRequest(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, l.Index), netlink.Attr32(unix.IFLA_EXT_MASK, skipStatistics))
 		if there, err := finds(n.route, r); err != nil {
 			return false, fmt.Errorf("read whether link %s has gone: %w", l.Name, err)
 		} else if there {

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -31,18 +32,18 @@ func (n *Namespace) detecting(veth int, address netip.Addr) (cache.MAC, bool) {
 // otherEnd returns the number that the namespace of a veth's other end has in this one, and the index of that end
 // there.
 func (n *Namespace) otherEnd(veth int) (namespace uint32, index int, ok bool) {
-	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, veth), attr32(unix.IFLA_EXT_MASK, skipStatistics))
-	err := n.route.dump(r, func() {}, func(m []byte) error {
+	r := netlink.NewRequest(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, veth), netlink.Attr32(unix.IFLA_EXT_MASK, skipStatistics))
+	err := n.route.Dump(r, func() {}, func(m []byte) error {
 		l, err := parseLink(m)
 		if err != nil || l.Kind != "veth" {
 			return err
 		}
-		return eachAttribute(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
+		return netlink.EachAttribute(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
 			switch kind {
 			case unix.IFLA_LINK:
-				index = int(u32(v))
+				index = int(netlink.U32(v))
 			case unix.IFLA_LINK_NETNSID:
-				namespace, ok = u32(v), true
+				namespace, ok = netlink.U32(v), true
 			}
 			return nil
 		})
@@ -52,8 +53,8 @@ func (n *Namespace) otherEnd(veth int) (namespace uint32, index int, ok bool) {
 
 // linkIn returns a link of the namespace with a number.
 func (n *Namespace) linkIn(namespace uint32, index int) (l netstate.Link, err error) {
-	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, index), attr32(unix.IFLA_EXT_MASK, skipStatistics), attr32(unix.IFLA_TARGET_NETNSID, namespace))
-	err = n.route.dump(r, func() {}, func(m []byte) error {
+	r := netlink.NewRequest(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, index), netlink.Attr32(unix.IFLA_EXT_MASK, skipStatistics), netlink.Attr32(unix.IFLA_TARGET_NETNSID, namespace))
+	err = n.route.Dump(r, func() {}, func(m []byte) error {
 		l, err = parseLink(m)
 		return err
 	})
@@ -63,14 +64,14 @@ func (n *Namespace) linkIn(namespace uint32, index int) (l netstate.Link, err er
 // detectsIn reports whether a link of the namespace with a number has the address and still detects duplicates of it.
 func (n *Namespace) detectsIn(namespace uint32, link int, address netip.Addr) (detects bool) {
 	// The kernel takes the number, and the index, from a strict question alone.
-	if unix.SetsockoptInt(n.route.descriptor(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1) != nil {
+	if unix.SetsockoptInt(n.route.Descriptor(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1) != nil {
 		return false
 	}
-	defer unix.SetsockoptInt(n.route.descriptor(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 0)
+	defer unix.SetsockoptInt(n.route.Descriptor(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 0)
 	head := nl.NewIfAddrmsg(unix.AF_INET6)
 	head.Index = uint32(link)
-	r := request(unix.RTM_GETADDR, unix.NLM_F_DUMP, head, attr32(unix.IFA_TARGET_NETNSID, namespace))
-	err := n.route.dump(r, func() { detects = false }, func(m []byte) error {
+	r := netlink.NewRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP, head, netlink.Attr32(unix.IFA_TARGET_NETNSID, namespace))
+	err := n.route.Dump(r, func() { detects = false }, func(m []byte) error {
 		a, tentative, err := parseAddress(m)
 		if err == nil && a.Prefix.Addr() == address {
 			failed := nl.DeserializeIfAddrmsg(m).IfAddrmsg.Flags&unix.IFA_F_DADFAILED != 0 // another station has it

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 )
 
 // Messages and attributes of nfnetlink_log (linux/netfilter/nfnetlink_log.h).
@@ -42,10 +43,10 @@ const (
 // logMessage is struct nfgenmsg of a message about an nflog group.
 type logMessage struct{ group uint16 }
 
-func (m logMessage) Len() int { return sizeofNfgenmsg }
+func (m logMessage) Len() int { return netlink.SizeofNetfilter }
 
 func (m logMessage) Serialize() []byte {
-	return append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, be16(m.group)...)
+	return append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, netlink.EncodeBE16(m.group)...)
 }
 
 // HasLog reports whether the kernel has nflog groups. The kernel loads the module for the question.
@@ -56,11 +57,11 @@ func (n *Namespace) HasLog() (bool, error) {
 	if n.filter == nil {
 		return false, nil
 	}
-	err := n.filter.ask(request(logConfig, unix.NLM_F_REQUEST, logMessage{firewall.LogGroup}))
+	err := n.filter.Ask(netlink.NewRequest(logConfig, unix.NLM_F_REQUEST, logMessage{firewall.LogGroup}))
 	switch {
-	case answers(err, unix.ENODEV), answers(err, unix.EPERM):
+	case netlink.Answers(err, unix.ENODEV), netlink.Answers(err, unix.EPERM):
 		return true, nil
-	case answers(err, unix.EINVAL):
+	case netlink.Answers(err, unix.EINVAL):
 		return false, nil
 	case err == nil:
 		err = errors.New("the kernel changed a group that does not exist")
@@ -82,32 +83,32 @@ var ErrListened = errors.New("another FollowDrops (agent drops -follow) follows 
 // OpenDropLog becomes the listener of the namespace of the calling thread, for packets of one NIC. A namespace
 // has one listener: for a second one the error is ErrListened. The caller has to call Close.
 func OpenDropLog(nic string) (*DropLog, error) {
-	s, err := openSocket(unix.NETLINK_NETFILTER)
+	s, err := netlink.Open(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, err
 	}
-	err = s.ask(encodeLogBind())
+	err = s.Ask(encodeLogBind())
 	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EPERM) {
 		err = ErrListened
 	}
 	if err == nil {
-		err = unix.SetNonblock(s.descriptor(), true)
+		err = unix.SetNonblock(s.Descriptor(), true)
 	}
 	if err != nil {
-		s.close()
+		s.Close()
 		return nil, fmt.Errorf("nflog group %d: %w", firewall.LogGroup, err)
 	}
-	return &DropLog{file: os.NewFile(uintptr(s.descriptor()), "nflog"), nic: nic}, nil
+	return &DropLog{file: os.NewFile(uintptr(s.Descriptor()), "nflog"), nic: nic}, nil
 }
 
 // encodeLogBind is the message that makes a socket the listener. Reports come one by one, at once, with the
 // first octets of the packet, and numbered.
 func encodeLogBind() *nl.NetlinkRequest {
-	return request(logConfig, unix.NLM_F_REQUEST, logMessage{firewall.LogGroup},
+	return netlink.NewRequest(logConfig, unix.NLM_F_REQUEST, logMessage{firewall.LogGroup},
 		nl.NewRtAttr(logCommand, []byte{logBind}),
 		nl.NewRtAttr(logMode, append(binary.BigEndian.AppendUint32(nil, logOctets), logCopy, 0)),
 		nl.NewRtAttr(logQueueLength, binary.BigEndian.AppendUint32(nil, 1)),
-		nl.NewRtAttr(logFlags, be16(logSequence)))
+		nl.NewRtAttr(logFlags, netlink.EncodeBE16(logSequence)))
 }
 
 // Close closes the socket.
@@ -176,7 +177,7 @@ func (l *DropLog) Follow(ctx context.Context, f func(Drop)) error {
 // parseDrop parses struct nfgenmsg and the attributes of a report (NFULA_*). NIC is empty for a report of another
 // program's rule.
 func parseDrop(m []byte) (d Drop, err error) {
-	err = eachAttribute(m, sizeofNfgenmsg, func(kind uint16, v []byte) error {
+	err = netlink.EachAttribute(m, netlink.SizeofNetfilter, func(kind uint16, v []byte) error {
 		switch kind {
 		case logPacketHeader:
 			if len(v) >= 2 {
@@ -191,11 +192,11 @@ func parseDrop(m []byte) (d Drop, err error) {
 		case logPrefix:
 			d.NIC, d.Reason, _ = firewall.ParseLogPrefix(unix.ByteSliceToString(v))
 		case logNumber:
-			d.number = be32(v)
+			d.number = netlink.BE32(v)
 		case logHardware:
 			d.Ethernet = append([]byte(nil), v...)
 		case logVLAN:
-			return eachAttribute(v, 0, func(kind uint16, v []byte) error {
+			return netlink.EachAttribute(v, 0, func(kind uint16, v []byte) error {
 				if (kind == 1 || kind == 2) && len(v) >= 2 {
 					d.Tag[kind-1] = binary.BigEndian.Uint16(v)
 				}

@@ -10,21 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 )
 
 // dropReport is the kernel's report of a dropped packet, without struct nlmsghdr.
 func dropReport(d Drop) []byte {
-	message := nfgenmsg{unix.NFPROTO_NETDEV}.Serialize()
+	message := netlink.Netfilter(unix.NFPROTO_NETDEV).Serialize()
 	add := func(kind int, value []byte) { message = append(message, nl.NewRtAttr(kind, value).Serialize()...) }
-	add(logPacketHeader, append(be16(d.EtherType), 0, 0))
+	add(logPacketHeader, append(netlink.EncodeBE16(d.EtherType), 0, 0))
 	add(logPrefix, nl.ZeroTerminated(firewall.LogPrefix(d.NIC, d.Reason)))
 	if d.Ethernet != nil {
 		add(logHardware, d.Ethernet)
 	}
 	if d.Tag != [2]uint16{} {
 		tag := nl.NewRtAttr(logVLAN, nil)
-		tag.AddRtAttr(1, be16(d.Tag[0]))
-		tag.AddRtAttr(2, be16(d.Tag[1]))
+		tag.AddRtAttr(1, netlink.EncodeBE16(d.Tag[0]))
+		tag.AddRtAttr(2, netlink.EncodeBE16(d.Tag[1]))
 		message = append(message, tag.Serialize()...)
 	}
 	if !d.Time.IsZero() {
@@ -49,7 +50,7 @@ func TestDropRoundTrip(t *testing.T) {
 			t.Errorf("have %+v, %v\nwant %+v", have, err, want)
 		}
 	}
-	theirs := append(nfgenmsg{unix.NFPROTO_IPV4}.Serialize(), nl.NewRtAttr(logPrefix, nl.ZeroTerminated("theirs: ")).Serialize()...)
+	theirs := append(netlink.Netfilter(unix.NFPROTO_IPV4).Serialize(), nl.NewRtAttr(logPrefix, nl.ZeroTerminated("theirs: ")).Serialize()...)
 	if d, err := parseDrop(theirs); err != nil || d.NIC != "" {
 		t.Errorf("another program's: %+v, %v", d, err)
 	}

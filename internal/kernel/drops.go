@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 )
 
 // Counts are what the tables of a wiring have counted.
@@ -36,7 +37,7 @@ func (n *Namespace) Counts(table string) (c Counts, err error) {
 			continue
 		}
 		earlier := maps.Clone(counts)
-		err := n.filter.dump(listRules(family, table), func() { counts = maps.Clone(earlier) }, func(m []byte) error {
+		err := n.filter.Dump(listRules(family, table), func() { counts = maps.Clone(earlier) }, func(m []byte) error {
 			rule, err := parseChainRule(m)
 			chain := string(rule.chain)
 			reason, ok := firewall.ReasonOf(chain)
@@ -48,7 +49,7 @@ func (n *Namespace) Counts(table string) (c Counts, err error) {
 			counts[reason] = count
 			return err
 		})
-		if answers(err, unix.EINVAL) { // nfnetlink without nf_tables
+		if netlink.Answers(err, unix.EINVAL) { // nfnetlink without nf_tables
 			return c, nil
 		}
 		if err != nil {
@@ -75,10 +76,10 @@ const (
 
 // add adds what the counters among the expressions of a rule have counted.
 func (c *DropCount) add(expressions []byte) error {
-	return eachAttribute(expressions, 0, func(_ uint16, element []byte) error {
+	return netlink.EachAttribute(expressions, 0, func(_ uint16, element []byte) error {
 		var name string
 		var data []byte
-		err := eachAttribute(element, 0, func(kind uint16, v []byte) error {
+		err := netlink.EachAttribute(element, 0, func(kind uint16, v []byte) error {
 			switch kind {
 			case unix.NFTA_EXPR_NAME:
 				name = unix.ByteSliceToString(v)
@@ -93,7 +94,7 @@ func (c *DropCount) add(expressions []byte) error {
 		case name == "log":
 			c.Logged = true
 		case name == "counter":
-			return eachAttribute(data, 0, func(kind uint16, v []byte) error {
+			return netlink.EachAttribute(data, 0, func(kind uint16, v []byte) error {
 				switch kind {
 				case counterBytes:
 					c.Bytes += be64(v)

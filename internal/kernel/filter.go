@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -54,8 +55,8 @@ func (n *Namespace) readFilters(s *netstate.Snapshot, links []int) error {
 	}
 	ingress, filters := s.Ingress, s.Filters
 	var some []int
-	r := request(unix.RTM_GETQDISC, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC})
-	err := n.route.dump(r, func() { s.Ingress, s.Filters, some = ingress, filters, nil }, func(m []byte) error {
+	r := netlink.NewRequest(unix.RTM_GETQDISC, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC})
+	err := n.route.Dump(r, func() { s.Ingress, s.Filters, some = ingress, filters, nil }, func(m []byte) error {
 		q, err := parseQdisc(m)
 		if err != nil || q.parent != ingressParent || !slices.Contains(links, q.link) {
 			return err
@@ -73,8 +74,8 @@ func (n *Namespace) readFilters(s *netstate.Snapshot, links []int) error {
 	}
 	for _, link := range some {
 		filters := s.Filters
-		r := request(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link), Parent: ingressHandle})
-		err := n.route.dump(r, func() { s.Filters = filters }, func(m []byte) error {
+		r := netlink.NewRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link), Parent: ingressHandle})
+		err := n.route.Dump(r, func() { s.Filters = filters }, func(m []byte) error {
 			f, whole, err := parseFilter(m)
 			if whole {
 				s.Filters = append(s.Filters, f)
@@ -90,14 +91,14 @@ func (n *Namespace) readFilters(s *netstate.Snapshot, links []int) error {
 
 // encodeIngressAdd adds an ingress qdisc (tc qdisc add ... ingress).
 func encodeIngressAdd(o netstate.IngressAdd) *nl.NetlinkRequest {
-	return request(unix.RTM_NEWQDISC, create,
+	return netlink.NewRequest(unix.RTM_NEWQDISC, netlink.Create,
 		&nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Handle: ingressHandle, Parent: ingressParent},
 		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("ingress")))
 }
 
 // encodeIngressDel deletes the qdisc and all filters in it.
 func encodeIngressDel(o netstate.IngressDel) *nl.NetlinkRequest {
-	return request(unix.RTM_DELQDISC, 0, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Parent: ingressParent})
+	return netlink.NewRequest(unix.RTM_DELQDISC, 0, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Parent: ingressParent})
 }
 
 // qdisc is the place of a queueing discipline, an index and a parent. foreign describes a qdisc that is no plain
@@ -111,11 +112,11 @@ type qdisc struct {
 // parseQdisc parses struct tcmsg (linux/rtnetlink.h) and the attributes of a qdisc (TCA_*).
 func parseQdisc(m []byte) (q qdisc, err error) {
 	if len(m) < nl.SizeofTcMsg {
-		return q, errCutShort
+		return q, netlink.ErrCutShort
 	}
 	head := nl.DeserializeTcMsg(m)
 	q.link, q.parent = int(head.Ifindex), head.Parent
-	err = eachAttribute(m, nl.SizeofTcMsg, func(kind uint16, v []byte) error {
+	err = netlink.EachAttribute(m, nl.SizeofTcMsg, func(kind uint16, v []byte) error {
 		switch name := unix.ByteSliceToString(v); {
 		case kind == nl.TCA_KIND && name != "ingress":
 			q.foreign = name + " qdisc"
@@ -163,7 +164,7 @@ func encodeFilterAdd(o netstate.FilterAdd) *nl.NetlinkRequest {
 		binary.NativeEndian.PutUint32(redirect[mirredIfindex:], uint32(f.Target))
 		action.AddRtAttr(nl.TCA_ACT_OPTIONS, nil).AddRtAttr(nl.TCA_MIRRED_PARMS, redirect)
 	}
-	return request(unix.RTM_NEWTFILTER, create, filterHeader(f),
+	return netlink.NewRequest(unix.RTM_NEWTFILTER, netlink.Create, filterHeader(f),
 		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")), options)
 }
 
@@ -177,7 +178,7 @@ func redirection(ingress bool) uint32 {
 
 // encodeFilterDel deletes the u32 classifiers of a priority and a protocol.
 func encodeFilterDel(o netstate.FilterDel) *nl.NetlinkRequest {
-	return request(unix.RTM_DELTFILTER, 0, filterHeader(o.Filter), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")))
+	return netlink.NewRequest(unix.RTM_DELTFILTER, 0, filterHeader(o.Filter), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")))
 }
 
 // parseFilter parses struct tcmsg and the attributes of a classifier. whole is false for a message
@@ -186,21 +187,21 @@ func encodeFilterDel(o netstate.FilterDel) *nl.NetlinkRequest {
 // Foreign describes the first thing found that a classifier of encodeFilterAdd does not have.
 func parseFilter(m []byte) (f netstate.Filter, whole bool, err error) {
 	if len(m) < nl.SizeofTcMsg {
-		return f, false, errCutShort
+		return f, false, netlink.ErrCutShort
 	}
 	head := nl.DeserializeTcMsg(m)
 	f.Link = int(head.Ifindex)
 	f.Priority = uint16(head.Info >> 16)
 	f.Protocol = networkOrder16(uint16(head.Info))
 	var options []byte
-	err = eachAttribute(m, nl.SizeofTcMsg, func(kind uint16, v []byte) error {
+	err = netlink.EachAttribute(m, nl.SizeofTcMsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.TCA_KIND:
 			if name := unix.ByteSliceToString(v); name != "u32" {
 				f.Foreign = name
 			}
 		case nl.TCA_CHAIN:
-			if chain := u32(v); chain != 0 && f.Foreign == "" {
+			if chain := netlink.U32(v); chain != 0 && f.Foreign == "" {
 				f.Foreign = fmt.Sprintf("u32 in chain %d", chain)
 			}
 		case nl.TCA_OPTIONS:
@@ -217,7 +218,7 @@ func parseFilter(m []byte) (f netstate.Filter, whole bool, err error) {
 // parseU32Options parses TCA_OPTIONS of a u32 classifier into a copy of f (linux/pkt_cls.h, TCA_U32_*).
 func parseU32Options(options []byte, f netstate.Filter) (_ netstate.Filter, whole bool, err error) {
 	acts := false
-	err = eachAttribute(options, 0, func(kind uint16, v []byte) error {
+	err = netlink.EachAttribute(options, 0, func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.TCA_U32_SEL:
 			if len(v) < nl.SizeofTcU32Sel || len(v) < nl.SizeofTcU32Sel+int(v[2])*nl.SizeofTcU32Key {
@@ -252,13 +253,13 @@ func parseU32Options(options []byte, f netstate.Filter) (_ netstate.Filter, whol
 // encodeFilterAdd has it. A second action makes f foreign.
 func parseActions(actions []byte, f *netstate.Filter) (acts bool, err error) {
 	count := 0
-	err = eachAttribute(actions, 0, func(_ uint16, action []byte) error {
+	err = netlink.EachAttribute(actions, 0, func(_ uint16, action []byte) error {
 		if count++; count > 1 {
 			f.Foreign = "u32 with more actions"
 		}
 		var name string
 		var options []byte
-		err := eachAttribute(action, 0, func(kind uint16, v []byte) error {
+		err := netlink.EachAttribute(action, 0, func(kind uint16, v []byte) error {
 			switch kind {
 			case nl.TCA_ACT_KIND:
 				name = unix.ByteSliceToString(v)
@@ -285,13 +286,13 @@ func parseActions(actions []byte, f *netstate.Filter) (acts bool, err error) {
 
 // parseRedirect parses the options of mirred (TCA_MIRRED_*).
 func parseRedirect(options []byte, f *netstate.Filter) (redirects bool, err error) {
-	err = eachAttribute(options, 0, func(kind uint16, v []byte) error {
-		if kind != nl.TCA_MIRRED_PARMS || len(v) < sizeofMirred || u32(v[mirredAction:]) != stolen {
+	err = netlink.EachAttribute(options, 0, func(kind uint16, v []byte) error {
+		if kind != nl.TCA_MIRRED_PARMS || len(v) < sizeofMirred || netlink.U32(v[mirredAction:]) != stolen {
 			return nil
 		}
-		f.Ingress = u32(v[mirredEaction:]) == redirectIngress
-		redirects = u32(v[mirredEaction:]) == redirection(f.Ingress)
-		f.Target = int(u32(v[mirredIfindex:])) // 0: the target link is gone
+		f.Ingress = netlink.U32(v[mirredEaction:]) == redirectIngress
+		redirects = netlink.U32(v[mirredEaction:]) == redirection(f.Ingress)
+		f.Target = int(netlink.U32(v[mirredIfindex:])) // 0: the target link is gone
 		return nil
 	})
 	return redirects, err
@@ -301,10 +302,10 @@ func parseRedirect(options []byte, f *netstate.Filter) (redirects bool, err erro
 // left out.
 func parseVLAN(options []byte, f *netstate.Filter) (clears bool, err error) {
 	modifies, id := false, uint16(0)
-	err = eachAttribute(options, 0, func(kind uint16, v []byte) error {
+	err = netlink.EachAttribute(options, 0, func(kind uint16, v []byte) error {
 		switch {
 		case kind == nl.TCA_VLAN_PARMS && len(v) >= sizeofVLAN:
-			modifies = u32(v[vlanAction:]) == goOn && u32(v[vlanVaction:]) == modifyVLAN
+			modifies = netlink.U32(v[vlanAction:]) == goOn && netlink.U32(v[vlanVaction:]) == modifyVLAN
 		case kind == nl.TCA_VLAN_PUSH_VLAN_ID && len(v) >= 2:
 			id = binary.NativeEndian.Uint16(v)
 		}

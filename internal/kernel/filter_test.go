@@ -8,6 +8,7 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -87,7 +88,7 @@ func TestQdiscRoundTrip(t *testing.T) {
 	if have, err := parseQdisc(m); err != nil || have != (qdisc{link: 7, parent: ingressParent}) {
 		t.Errorf("have %+v, %v", have, err)
 	}
-	shared := append(m, attr32(nl.TCA_INGRESS_BLOCK, 1).Serialize()...)
+	shared := append(m, netlink.Attr32(nl.TCA_INGRESS_BLOCK, 1).Serialize()...)
 	if have, err := parseQdisc(shared); err != nil || have.foreign != "qdisc with a shared block" {
 		t.Errorf("have %+v, %v", have, err)
 	}

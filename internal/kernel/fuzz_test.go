@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -43,7 +44,7 @@ func parsers(t testing.TB) []parser {
 	table, flowTable, deviceTable := tableReport(t, testTable), tableReport(t, testFlowTable), tableReport(t, testDeviceTable)
 	var expressions [][]byte
 	for _, m := range slices.Concat(table[unix.NFT_MSG_NEWRULE], flowTable[unix.NFT_MSG_NEWRULE], deviceTable[unix.NFT_MSG_NEWRULE]) {
-		expressions = append(expressions, inside(t, m, sizeofNfgenmsg, unix.NFTA_RULE_EXPRESSIONS))
+		expressions = append(expressions, inside(t, m, netlink.SizeofNetfilter, unix.NFTA_RULE_EXPRESSIONS))
 	}
 	chains := slices.Concat(table[unix.NFT_MSG_NEWCHAIN], deviceTable[unix.NFT_MSG_NEWCHAIN])
 	rules, err := knowRules([]firewall.Table{testTable, testDeviceTable})
@@ -110,7 +111,7 @@ func parsers(t testing.TB) []parser {
 			}},
 		{"parseChain", chains,
 			func(b []byte) error { _, _, err := parseChain(b); return err }},
-		{"parseHook", [][]byte{inside(t, chains[0], sizeofNfgenmsg, unix.NFTA_CHAIN_HOOK)},
+		{"parseHook", [][]byte{inside(t, chains[0], netlink.SizeofNetfilter, unix.NFTA_CHAIN_HOOK)},
 			func(b []byte) error { return parseHook(b, true, &firewall.Chain{}) }},
 		{"parseChainRule", table[unix.NFT_MSG_NEWRULE],
 			func(b []byte) error { _, err := parseChainRule(b); return err }},

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vishvananda/netlink"
+	library "github.com/vishvananda/netlink"
 
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -17,27 +17,27 @@ import (
 // is not by the functions of vishvananda/netlink. A test that fails because the library is exact by now says that the
 // row about rtnetlink in docs/explanation/engine.md is out of date.
 func TestExactness(t *testing.T) {
-	addresses := func(l netlink.Link) error {
-		list, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	addresses := func(l library.Link) error {
+		list, err := library.AddrList(l, library.FAMILY_ALL)
 		for _, a := range list {
-			if a.Scope == int(netlink.SCOPE_UNIVERSE) {
-				err = errors.Join(err, netlink.AddrDel(l, &a), netlink.AddrAdd(l, &a))
+			if a.Scope == int(library.SCOPE_UNIVERSE) {
+				err = errors.Join(err, library.AddrDel(l, &a), library.AddrAdd(l, &a))
 			}
 		}
 		return err
 	}
-	routes := func(l netlink.Link) error {
-		list, err := netlink.RouteList(l, netlink.FAMILY_V6)
+	routes := func(l library.Link) error {
+		list, err := library.RouteList(l, library.FAMILY_V6)
 		for _, r := range list {
 			if r.Protocol == 4 { // static
-				err = errors.Join(err, netlink.RouteDel(&r), netlink.RouteAdd(&r))
+				err = errors.Join(err, library.RouteDel(&r), library.RouteAdd(&r))
 			}
 		}
 		return err
 	}
 	for _, c := range []struct {
 		add, show string
-		library   func(netlink.Link) error
+		library   func(library.Link) error
 	}{
 		{"addr add 10.0.0.2/24 metric 77 dev eth0", "-o addr show dev eth0 scope global", addresses},
 		{"-6 route add 2001:db8:1::/48 via fe80::1 dev eth0 proto static pref high", "-6 route show proto static", routes},
@@ -79,7 +79,7 @@ func TestExactness(t *testing.T) {
 			}
 
 			if err := netns.Do(pod.File, func() error {
-				l, err := netlink.LinkByName("eth0")
+				l, err := library.LinkByName("eth0")
 				if err != nil {
 					return err
 				}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -44,8 +45,8 @@ func ifInfo(family, index int) *nl.IfInfomsg {
 
 // readLinks reads all links, without their counters, which would be most of the answer.
 func (n *Namespace) readLinks(s *netstate.Snapshot) error {
-	r := request(unix.RTM_GETLINK, unix.NLM_F_DUMP, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_EXT_MASK, skipStatistics))
-	return n.route.dump(r, func() { s.Links = nil }, func(m []byte) error {
+	r := netlink.NewRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP, ifInfo(unix.AF_UNSPEC, 0), netlink.Attr32(unix.IFLA_EXT_MASK, skipStatistics))
+	return n.route.Dump(r, func() { s.Links = nil }, func(m []byte) error {
 		l, err := parseLink(m)
 		s.Links = append(s.Links, l)
 		return err
@@ -69,11 +70,11 @@ func encodeLinkAdd(o netstate.LinkAdd) *nl.NetlinkRequest {
 	if o.Kind == "bridge" {
 		info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_BR_MCAST_SNOOPING, []byte{0})
 	}
-	return request(unix.RTM_NEWLINK, create, ifInfo(unix.AF_UNSPEC, o.Index),
+	return netlink.NewRequest(unix.RTM_NEWLINK, netlink.Create, ifInfo(unix.AF_UNSPEC, o.Index),
 		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(o.Name)),
 		nl.NewRtAttr(unix.IFLA_ADDRESS, o.MAC[:]),
-		attr32(unix.IFLA_MTU, uint32(o.MTU)),
-		attr32(unix.IFLA_GROUP, o.Group),
+		netlink.Attr32(unix.IFLA_MTU, uint32(o.MTU)),
+		netlink.Attr32(unix.IFLA_GROUP, o.Group),
 		info)
 }
 
@@ -106,34 +107,34 @@ func encodeLinkSet(o netstate.LinkSet) *nl.NetlinkRequest {
 		parts = append(parts, nl.NewRtAttr(unix.IFLA_ADDRESS, o.MAC[:]))
 	}
 	if o.MTU != 0 {
-		parts = append(parts, attr32(unix.IFLA_MTU, uint32(o.MTU)))
+		parts = append(parts, netlink.Attr32(unix.IFLA_MTU, uint32(o.MTU)))
 	}
 	if o.QueueLength != 0 {
-		parts = append(parts, attr32(unix.IFLA_TXQLEN, uint32(o.QueueLength)))
+		parts = append(parts, netlink.Attr32(unix.IFLA_TXQLEN, uint32(o.QueueLength)))
 	}
 	if o.Group != nil {
-		parts = append(parts, attr32(unix.IFLA_GROUP, *o.Group))
+		parts = append(parts, netlink.Attr32(unix.IFLA_GROUP, *o.Group))
 	}
 	if o.Alias != "" {
 		parts = append(parts, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(o.Alias)))
 	}
 	if o.Master != nil {
-		parts = append(parts, attr32(unix.IFLA_MASTER, uint32(*o.Master)))
+		parts = append(parts, netlink.Attr32(unix.IFLA_MASTER, uint32(*o.Master)))
 	}
 	if o.AddrGen != nil {
 		spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{byte(*o.AddrGen)})
 		parts = append(parts, spec)
 	}
-	return request(unix.RTM_SETLINK, 0, parts...)
+	return netlink.NewRequest(unix.RTM_SETLINK, 0, parts...)
 }
 
 func encodeLinkDel(o netstate.LinkDel) *nl.NetlinkRequest {
-	return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index))
+	return netlink.NewRequest(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index))
 }
 
 func encodeGroupDel(o netstate.GroupDel) *nl.NetlinkRequest {
-	return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_GROUP, o.Group))
+	return netlink.NewRequest(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, 0), netlink.Attr32(unix.IFLA_GROUP, o.Group))
 }
 
 // encodeConfSet encodes an IPv4 setting of a link. By rtnetlink the setting is part of the batch; a write below
@@ -152,13 +153,13 @@ func encodeConfSet(o netstate.ConfSet) (*nl.NetlinkRequest, error) {
 		value = 1
 	}
 	conf.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(number, nl.Uint32Attr(value))
-	return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), conf), nil
+	return netlink.NewRequest(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), conf), nil
 }
 
 // parseLink parses struct ifinfomsg and its attributes (linux/if_link.h, IFLA_*).
 func parseLink(m []byte) (netstate.Link, error) {
 	if len(m) < unix.SizeofIfInfomsg {
-		return netstate.Link{}, errCutShort
+		return netstate.Link{}, netlink.ErrCutShort
 	}
 	head := nl.DeserializeIfInfomsg(m)
 	l := netstate.Link{
@@ -174,10 +175,10 @@ func parseLink(m []byte) (netstate.Link, error) {
 	hasCarrier, queue := false, 0
 	var parent, bus string
 	parentElsewhere := false
-	err := eachAttribute(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
+	err := netlink.EachAttribute(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.IFLA_OPERSTATE:
-			hasCarrier = u8(v) == operUp
+			hasCarrier = netlink.U8(v) == operUp
 		case unix.IFLA_IFNAME:
 			l.Name = unix.ByteSliceToString(v)
 		case unix.IFLA_ADDRESS:
@@ -185,19 +186,19 @@ func parseLink(m []byte) (netstate.Link, error) {
 				l.MAC = cache.MAC(v)
 			}
 		case unix.IFLA_MTU:
-			l.MTU = int(u32(v))
+			l.MTU = int(netlink.U32(v))
 		case unix.IFLA_TXQLEN:
-			queue = int(u32(v))
+			queue = int(netlink.U32(v))
 		case unix.IFLA_MASTER:
-			l.Master = int(u32(v))
+			l.Master = int(netlink.U32(v))
 		case unix.IFLA_LINK:
-			l.Parent = int(u32(v))
+			l.Parent = int(netlink.U32(v))
 		case unix.IFLA_LINK_NETNSID:
 			parentElsewhere = true
 		case unix.IFLA_IFALIAS:
 			l.Alias = unix.ByteSliceToString(v)
 		case unix.IFLA_GROUP:
-			l.Group = u32(v)
+			l.Group = netlink.U32(v)
 		case unix.IFLA_PARENT_DEV_NAME:
 			parent = unix.ByteSliceToString(v)
 		case unix.IFLA_PARENT_DEV_BUS_NAME:
@@ -230,7 +231,7 @@ func parseLink(m []byte) (netstate.Link, error) {
 func parseLinkInfo(b []byte, l *netstate.Link) error {
 	var data, portData []byte
 	var portKind string
-	err := eachAttribute(b, 0, func(kind uint16, v []byte) error {
+	err := netlink.EachAttribute(b, 0, func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.IFLA_INFO_KIND:
 			l.Kind = unix.ByteSliceToString(v)
@@ -256,9 +257,9 @@ func parseLinkInfo(b []byte, l *netstate.Link) error {
 		l.Bridge, err = parseSettings(data, bridgeSettings)
 		return err
 	case "macvlan", "macvtap":
-		return eachAttribute(data, 0, func(kind uint16, v []byte) error {
+		return netlink.EachAttribute(data, 0, func(kind uint16, v []byte) error {
 			if kind == nl.IFLA_MACVLAN_MODE {
-				l.Mode = macvlanModes[u32(v)]
+				l.Mode = macvlanModes[netlink.U32(v)]
 			}
 			return nil
 		})
@@ -271,29 +272,29 @@ func parseLinkInfo(b []byte, l *netstate.Link) error {
 // parseFamilies parses IFLA_AF_SPEC into l. The settings of a family are an array of 4 octets each; a setting
 // that the array does not reach is off.
 func parseFamilies(b []byte, l *netstate.Link) error {
-	return eachAttribute(b, 0, func(family uint16, spec []byte) error {
+	return netlink.EachAttribute(b, 0, func(family uint16, spec []byte) error {
 		switch family {
 		case unix.AF_INET:
-			return eachAttribute(spec, 0, func(kind uint16, v []byte) error {
+			return netlink.EachAttribute(spec, 0, func(kind uint16, v []byte) error {
 				if kind == inetConf {
-					l.Forwarding4 = u32(v[min(len(v), 4*(devconfForwarding-1)):]) != 0
-					l.ProxyARP = u32(v[min(len(v), 4*(devconfProxyARP-1)):]) != 0
-					l.NoSourceRoutes = u32(v[min(len(v), 4*(devconfSourceRoute-1)):]) == 0
-					l.IgnoresARP = u32(v[min(len(v), 4*(devconfARPIgnore-1)):]) != 0
-					l.AcceptLocal = u32(v[min(len(v), 4*(devconfAcceptLocal-1)):]) != 0
-					l.RouteLocalnet = u32(v[min(len(v), 4*(devconfRouteLocalnet-1)):]) != 0
+					l.Forwarding4 = netlink.U32(v[min(len(v), 4*(devconfForwarding-1)):]) != 0
+					l.ProxyARP = netlink.U32(v[min(len(v), 4*(devconfProxyARP-1)):]) != 0
+					l.NoSourceRoutes = netlink.U32(v[min(len(v), 4*(devconfSourceRoute-1)):]) == 0
+					l.IgnoresARP = netlink.U32(v[min(len(v), 4*(devconfARPIgnore-1)):]) != 0
+					l.AcceptLocal = netlink.U32(v[min(len(v), 4*(devconfAcceptLocal-1)):]) != 0
+					l.RouteLocalnet = netlink.U32(v[min(len(v), 4*(devconfRouteLocalnet-1)):]) != 0
 				}
 				return nil
 			})
 		case unix.AF_INET6:
-			return eachAttribute(spec, 0, func(kind uint16, v []byte) error {
+			return netlink.EachAttribute(spec, 0, func(kind uint16, v []byte) error {
 				switch kind {
 				case addrGenMode:
-					l.AddrGen = int(u8(v))
+					l.AddrGen = int(netlink.U8(v))
 				case inet6Conf:
-					l.NoIPv6 = u32(v[min(len(v), 4*devconfNoIPv6):]) != 0
-					l.Forwarding6 = u32(v[min(len(v), 4*devconfForwarding6):]) != 0
-					l.MTU6 = int(u32(v[min(len(v), 4*devconfMTU6):]))
+					l.NoIPv6 = netlink.U32(v[min(len(v), 4*devconfNoIPv6):]) != 0
+					l.Forwarding6 = netlink.U32(v[min(len(v), 4*devconfForwarding6):]) != 0
+					l.MTU6 = int(netlink.U32(v[min(len(v), 4*devconfMTU6):]))
 				}
 				return nil
 			})
@@ -309,14 +310,14 @@ func parseFamilies(b []byte, l *netstate.Link) error {
 func (n *Namespace) HasDummy() (bool, error) {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("dummy"))
-	probe := request(unix.RTM_NEWLINK, create, ifInfo(unix.AF_UNSPEC, 0),
+	probe := netlink.NewRequest(unix.RTM_NEWLINK, netlink.Create, ifInfo(unix.AF_UNSPEC, 0),
 		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("guestwire-probe")),
-		attr32(unix.IFLA_NUM_TX_QUEUES, 1<<16), info)
-	err := n.route.ask(probe)
+		netlink.Attr32(unix.IFLA_NUM_TX_QUEUES, 1<<16), info)
+	err := n.route.Ask(probe)
 	switch {
-	case answers(err, unix.EINVAL):
+	case netlink.Answers(err, unix.EINVAL):
 		return true, nil
-	case answers(err, unix.EOPNOTSUPP):
+	case netlink.Answers(err, unix.EOPNOTSUPP):
 		return false, nil
 	case err == nil:
 		err = errors.New("the kernel made an impossible link")
@@ -325,15 +326,15 @@ func (n *Namespace) HasDummy() (bool, error) {
 }
 
 // hasLink reports whether a link has the name. An ioctl would start modprobe(8) for a name that no link has.
-func hasLink(s *socket, name string) (bool, error) {
-	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_EXT_MASK, skipStatistics), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+func hasLink(s *netlink.Socket, name string) (bool, error) {
+	r := netlink.NewRequest(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, 0), netlink.Attr32(unix.IFLA_EXT_MASK, skipStatistics), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
 	return finds(s, r)
 }
 
 // finds reports whether there is the link that the question names.
-func finds(s *socket, r *nl.NetlinkRequest) (bool, error) {
-	err := s.dump(r, func() {}, func([]byte) error { return nil })
-	if answers(err, unix.ENODEV) {
+func finds(s *netlink.Socket, r *nl.NetlinkRequest) (bool, error) {
+	err := s.Dump(r, func() {}, func([]byte) error { return nil })
+	if netlink.Answers(err, unix.ENODEV) {
 		return false, nil
 	}
 	return err == nil, err

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -81,17 +82,17 @@ type socketKind struct {
 
 // readSockets reads sockets of the thread's namespace, of IPv4 and IPv6.
 func readSockets(kinds []socketKind) ([]netstate.Listener, error) {
-	s, err := openSocket(unix.NETLINK_SOCK_DIAG)
+	s, err := netlink.Open(unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return nil, fmt.Errorf("ask for the namespace's sockets: %w", err)
 	}
-	defer s.close()
+	defer s.Close()
 	var all []netstate.Listener
 	for _, p := range kinds {
 		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 			var list []netstate.Listener
-			r := request(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, diagRequest{family, p.number, p.states})
-			err := s.dump(r, func() { list = nil }, func(m []byte) error {
+			r := netlink.NewRequest(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, diagRequest{family, p.number, p.states})
+			err := s.Dump(r, func() { list = nil }, func(m []byte) error {
 				l, err := parseListener(m)
 				l.Protocol = p.name
 				list = append(list, l)

@@ -4,14 +4,15 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // listenerReport is the kernel's message of a socket, struct inet_diag_msg.
 func listenerReport(l netstate.Listener) []byte {
 	b := make([]byte, sizeofDiagMessage)
-	b[0] = addressFamily(l.Address)
-	copy(b[4:], be16(l.Port))
+	b[0] = netlink.Family(l.Address)
+	copy(b[4:], netlink.EncodeBE16(l.Port))
 	copy(b[8:], l.Address.AsSlice())
 	return b
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -27,7 +28,7 @@ func inside(t testing.TB, message []byte, n int, kinds ...uint16) []byte {
 	t.Helper()
 	for _, want := range kinds {
 		var found []byte
-		err := eachAttribute(message, n, func(kind uint16, v []byte) error {
+		err := netlink.EachAttribute(message, n, func(kind uint16, v []byte) error {
 			if kind == want {
 				found = v
 			}

@@ -20,13 +20,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // Namespace is a network namespace, as two netlink sockets in it.
 type Namespace struct {
-	route  *socket
-	filter *socket // nil: the kernel has no nfnetlink
+	route  *netlink.Socket
+	filter *netlink.Socket // nil: the kernel has no nfnetlink
 	latest latestTables
 	// sight is what the last Snapshot saw, and expected the sight of one that another process has made.
 	sight    Sight
@@ -40,13 +41,13 @@ type Namespace struct {
 // Open returns the namespace of the calling thread. The caller needs CAP_NET_ADMIN in the namespace, and
 // has to call Close.
 func Open() (*Namespace, error) {
-	route, err := openSocket(unix.NETLINK_ROUTE)
+	route, err := netlink.Open(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}
-	filter, err := openSocket(unix.NETLINK_NETFILTER)
+	filter, err := netlink.Open(unix.NETLINK_NETFILTER)
 	if err != nil && !errors.Is(err, unix.EPROTONOSUPPORT) {
-		route.close()
+		route.Close()
 		return nil, err
 	}
 	return &Namespace{route: route, filter: filter}, nil
@@ -55,13 +56,13 @@ func Open() (*Namespace, error) {
 // Close closes the sockets, and waits for deletions of links. It does not wait until the kernel has freed what
 // transactions have deleted (nft_rcv_nl_event, net/netfilter/nf_tables_api.c).
 func (n *Namespace) Close() {
-	n.route.close()
+	n.route.Close()
 	switch {
 	case n.filter == nil:
 	case n.frees:
-		inBackground(n.filter.close)
+		netlink.InBackground(n.filter.Close)
 	default:
-		n.filter.close()
+		n.filter.Close()
 	}
 	n.deletions.Wait()
 }

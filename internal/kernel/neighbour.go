@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -37,9 +38,9 @@ func (m ndMsg) Serialize() []byte {
 // parseNdMsg parses the header. Attributes follow it.
 func parseNdMsg(m []byte) (ndMsg, error) {
 	if len(m) < (ndMsg{}).Len() {
-		return ndMsg{}, errCutShort
+		return ndMsg{}, netlink.ErrCutShort
 	}
-	return ndMsg{family: m[0], index: u32(m[4:]), state: u16(m[8:]), flags: m[10]}, nil
+	return ndMsg{family: m[0], index: netlink.U32(m[4:]), state: netlink.U16(m[8:]), flags: m[10]}, nil
 }
 
 // readNeighbours reads the ARP and NDP entries that have a MAC, and the static entries of bridges' forwarding
@@ -51,8 +52,8 @@ func (n *Namespace) readNeighbours(s *netstate.Snapshot) error {
 	}
 	for _, family := range families {
 		have := s.Neighbours
-		r := request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, ndMsg{family: family})
-		err := n.route.dump(r, func() { s.Neighbours = have }, func(m []byte) error {
+		r := netlink.NewRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, ndMsg{family: family})
+		err := n.route.Dump(r, func() { s.Neighbours = have }, func(m []byte) error {
 			entry, err := parseNeighbour(m)
 			if family == unix.AF_BRIDGE && slices.Contains(s.Neighbours, entry) {
 				return err // the same of another VLAN, with which it is deleted
@@ -70,11 +71,11 @@ func (n *Namespace) readNeighbours(s *netstate.Snapshot) error {
 }
 
 func encodeNeighbourAdd(o netstate.NeighbourAdd) *nl.NetlinkRequest {
-	return request(unix.RTM_NEWNEIGH, put, neighbourParts(o.Neighbour)...)
+	return netlink.NewRequest(unix.RTM_NEWNEIGH, netlink.Put, neighbourParts(o.Neighbour)...)
 }
 
 func encodeNeighbourDel(o netstate.NeighbourDel) *nl.NetlinkRequest {
-	return request(unix.RTM_DELNEIGH, 0, neighbourParts(o.Neighbour)...)
+	return netlink.NewRequest(unix.RTM_DELNEIGH, 0, neighbourParts(o.Neighbour)...)
 }
 
 // neighbourParts are struct ndmsg and the attributes of a permanent neighbour, or, without an address, of a
@@ -86,7 +87,7 @@ func neighbourParts(n netstate.Neighbour) []nl.NetlinkRequestData {
 			nl.NewRtAttr(unix.NDA_LLADDR, n.MAC[:]),
 		}
 	}
-	head := ndMsg{family: addressFamily(n.Address), index: uint32(n.Link), state: unix.NUD_PERMANENT, flags: n.Flags}
+	head := ndMsg{family: netlink.Family(n.Address), index: uint32(n.Link), state: unix.NUD_PERMANENT, flags: n.Flags}
 	return []nl.NetlinkRequestData{
 		head,
 		nl.NewRtAttr(unix.NDA_DST, n.Address.AsSlice()),
@@ -111,10 +112,10 @@ func parseNeighbour(m []byte) (netstate.Neighbour, error) {
 	if head.state&(unix.NUD_NOARP|unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 {
 		return entry, nil
 	}
-	err = eachAttribute(m, head.Len(), func(kind uint16, v []byte) error {
+	err = netlink.EachAttribute(m, head.Len(), func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NDA_DST:
-			entry.Address = addr(v)
+			entry.Address = netlink.Addr(v)
 		case unix.NDA_LLADDR:
 			if len(v) == len(entry.MAC) {
 				entry.MAC = cache.MAC(v)
@@ -133,7 +134,7 @@ func parseForwarding(m []byte) (netstate.Neighbour, error) {
 	if err != nil {
 		return entry, err
 	}
-	err = eachAttribute(m, head.Len(), func(kind uint16, v []byte) error {
+	err = netlink.EachAttribute(m, head.Len(), func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NDA_LLADDR:
 			if len(v) == len(entry.MAC) {
@@ -187,6 +188,6 @@ func (n *Namespace) Resolve(ctx context.Context, link int, address netip.Addr) (
 
 // probeNeighbour makes the kernel ask for a MAC, unless it knows the MAC (NTF_USE).
 func (n *Namespace) probeNeighbour(link int, address netip.Addr) error {
-	head := ndMsg{family: addressFamily(address), index: uint32(link), flags: unix.NTF_USE}
-	return n.route.ask(request(unix.RTM_NEWNEIGH, put, head, nl.NewRtAttr(unix.NDA_DST, address.AsSlice())))
+	head := ndMsg{family: netlink.Family(address), index: uint32(link), flags: unix.NTF_USE}
+	return n.route.Ask(netlink.NewRequest(unix.RTM_NEWNEIGH, netlink.Put, head, nl.NewRtAttr(unix.NDA_DST, address.AsSlice())))
 }

@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -18,7 +19,7 @@ var testNeighbours = []netstate.Neighbour{
 func neighbourReport(t testing.TB, op netstate.Op) []byte {
 	b := body(t, op)
 	if b[0] == unix.AF_BRIDGE {
-		b = append(b, attr32(unix.NDA_MASTER, 3).Serialize()...)
+		b = append(b, netlink.Attr32(unix.NDA_MASTER, 3).Serialize()...)
 	}
 	return b
 }

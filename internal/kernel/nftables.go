@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -196,7 +197,7 @@ func (n *Namespace) readTables(s *netstate.Snapshot, names netstate.Names, wante
 		}
 	}
 	generation, err := n.generation()
-	if answers(err, unix.EINVAL) { // nfnetlink without nf_tables (nfnetlink_rcv_msg in the kernel)
+	if netlink.Answers(err, unix.EINVAL) { // nfnetlink without nf_tables (nfnetlink_rcv_msg in the kernel)
 		s.NoNFTables = true
 		return nil
 	}
@@ -204,8 +205,8 @@ func (n *Namespace) readTables(s *netstate.Snapshot, names netstate.Names, wante
 		return err
 	}
 	found := map[firewall.Family]firewall.Image{}
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_UNSPEC})
-	err = n.filter.dump(list, func() { clear(found) }, func(m []byte) error {
+	list := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, netlink.Netfilter(unix.NFPROTO_UNSPEC))
+	err = n.filter.Dump(list, func() { clear(found) }, func(m []byte) error {
 		image, err := parseTable(m)
 		if image.Family != "" && image.Name == image.Family.TableOf(name) {
 			found[image.Family] = image
@@ -286,8 +287,8 @@ func (n *Namespace) readDeclarations(image *firewall.Image, question uint16, par
 	if image.Others == 0 {
 		return nil, nil
 	}
-	r := request(unix.NFNL_SUBSYS_NFTABLES<<8|question, unix.NLM_F_DUMP, nfgenmsg{families[image.Family]})
-	err = n.filter.dump(r, func() { list = nil }, func(m []byte) error {
+	r := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|question, unix.NLM_F_DUMP, netlink.Netfilter(families[image.Family]))
+	err = n.filter.Dump(r, func() { list = nil }, func(m []byte) error {
 		declaration, table, err := parse(m)
 		if table == image.Name {
 			list = append(list, declaration)
@@ -316,14 +317,14 @@ func (n *Namespace) readRulesOf(image firewall.Image, wanted []firewall.Table) (
 // NFTA_TABLE_*). Others is the number of all objects in the table, its chains and sets included. Family is empty for a
 // family that is not in use.
 func parseTable(m []byte) (image firewall.Image, err error) {
-	err = eachAttribute(m, sizeofNfgenmsg, func(kind uint16, v []byte) error {
+	err = netlink.EachAttribute(m, netlink.SizeofNetfilter, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NFTA_TABLE_NAME:
 			image.Name = unix.ByteSliceToString(v)
 		case unix.NFTA_TABLE_FLAGS:
-			image.Flags = be32(v)
+			image.Flags = netlink.BE32(v)
 		case unix.NFTA_TABLE_USE:
-			image.Others = int(be32(v))
+			image.Others = int(netlink.BE32(v))
 		}
 		return nil
 	})

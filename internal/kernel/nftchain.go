@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -42,8 +43,8 @@ const mostChains = 1024
 // readChains reads the chains of a table into the image, without their rules. What is left of Others are
 // sets, maps, objects and flowtables.
 func (n *Namespace) readChains(image *firewall.Image) error {
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfgenmsg{families[image.Family]})
-	err := n.filter.dump(list, func() { image.Chains = nil }, func(m []byte) error {
+	list := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, netlink.Netfilter(families[image.Family]))
+	err := n.filter.Dump(list, func() { image.Chains = nil }, func(m []byte) error {
 		chain, table, err := parseChain(m)
 		if table == image.Name && len(image.Chains) < mostChains {
 			image.Chains = append(image.Chains, chain)
@@ -72,7 +73,7 @@ func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, rena
 			if c.Link == 0 {
 				continue
 			}
-			name, err := n.route.linkName(c.Link)
+			name, err := n.route.LinkName(c.Link)
 			if err != nil {
 				return nil, false, false, fmt.Errorf("chain %s: link %d: %w", c.Name, c.Link, err)
 			}
@@ -98,7 +99,7 @@ func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, rena
 // sendTables carries the operations out in one transaction. If a replaced table keeps its elements, the kernel
 // accepts the transaction only in the generation in which they were read: otherwise a pin that came meanwhile would be
 // lost. The last try is for any generation, so that a program that keeps pinning cannot keep a table from being set.
-func (n *Namespace) sendTables(ctx context.Context, ops []netstate.Op) ([]failure, error) {
+func (n *Namespace) sendTables(ctx context.Context, ops []netstate.Op) ([]netlink.Failure, error) {
 	if err := n.wake(ops); err != nil {
 		return nil, err
 	}
@@ -114,7 +115,7 @@ func (n *Namespace) sendTables(ctx context.Context, ops []netstate.Op) ([]failur
 			generation = 0
 		}
 		failures, err := n.sendKept(kept, generation)
-		if err != nil || !slices.ContainsFunc(failures, func(f failure) bool { return answers(f.err, unix.ERESTART) }) {
+		if err != nil || !slices.ContainsFunc(failures, func(f netlink.Failure) bool { return netlink.Answers(f.Err, unix.ERESTART) }) {
 			return failures, err
 		}
 	}
@@ -125,7 +126,7 @@ func (n *Namespace) sendTables(ctx context.Context, ops []netstate.Op) ([]failur
 // names. A question to the kernel beforehand would cost as much as the transaction, and so does a refusal. A kernel
 // that binds names in spite of an older release gets the chain with the present name, and loses it when the link is
 // renamed: the next comparison repairs that.
-func (n *Namespace) sendKept(ops []netstate.Op, generation uint32) ([]failure, error) {
+func (n *Namespace) sendKept(ops []netstate.Op, generation uint32) ([]netlink.Failure, error) {
 	present, renamed, taken, err := n.presentNames(ops)
 	if err != nil {
 		return nil, err
@@ -158,7 +159,7 @@ var BindsNames = sync.OnceValue(func() bool {
 
 // transact sends one transaction. See beginTransaction. noLink says that the kernel refused a chain because a name in
 // it is unknown.
-func (n *Namespace) transact(ops []netstate.Op, generation uint32) (failures []failure, noLink bool, err error) {
+func (n *Namespace) transact(ops []netstate.Op, generation uint32) (failures []netlink.Failure, noLink bool, err error) {
 	w := nftWriters.Get().(*nftWriter)
 	defer nftWriters.Put(w)
 	if err := w.writeTransaction(ops, generation); err != nil {
@@ -171,33 +172,33 @@ func (n *Namespace) transact(ops []netstate.Op, generation uint32) (failures []f
 	})
 	messages, failures, err := n.sendTransaction(w)
 	for i, f := range failures {
-		kind := u16(messages[f.message][4:])
-		noLink = noLink || kind == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWCHAIN && errors.Is(f.err, unix.ENOENT)
+		kind := netlink.U16(messages[f.Message][4:])
+		noLink = noLink || kind == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWCHAIN && errors.Is(f.Err, unix.ENOENT)
 		// One table is many messages, so the number of the message is not the number of the operation.
-		failures[i].message = 0
+		failures[i].Message = 0
 	}
 	return failures, noLink, err
 }
 
 // sendTransaction sends what w has, and returns the messages to which the failures belong. A transaction that the
 // kernel does not take from this process is sent in several ones, see split.
-func (n *Namespace) sendTransaction(w *nftWriter) (messages [][]byte, failures []failure, err error) {
-	room, err := n.filter.room(len(w.octets))
+func (n *Namespace) sendTransaction(w *nftWriter) (messages [][]byte, failures []netlink.Failure, err error) {
+	room, err := n.filter.Room(len(w.octets))
 	if err != nil {
 		return nil, nil, err
 	}
 	if len(w.octets) <= room {
 		messages = w.messages()
-		first := n.filter.number(messages, len(messages)-2) // the last message ends the transaction
-		failures, err = n.filter.sendBatch(w.octets, first, len(messages))
+		first := n.filter.Number(messages, len(messages)-2) // the last message ends the transaction
+		failures, err = n.filter.SendBatch(w.octets, first, len(messages))
 		return messages, failures, err
 	}
 	transactions := w.split(room)
 	if transactions == nil {
-		return nil, nil, tooLong(len(w.octets))
+		return nil, nil, netlink.TooLong(len(w.octets))
 	}
 	for _, messages = range transactions {
-		if failures, err = n.filter.send(messages, len(messages)-2); err != nil || len(failures) > 0 {
+		if failures, err = n.filter.Send(messages, len(messages)-2); err != nil || len(failures) > 0 {
 			break
 		}
 	}
@@ -232,7 +233,7 @@ func parseChain(m []byte) (chain firewall.ChainImage, table string, err error) {
 	var base firewall.Chain
 	var hook []byte
 	var flags uint32
-	err = eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
+	err = netlink.EachAttribute(m, netlink.SizeofNetfilter, func(attribute uint16, v []byte) error {
 		switch attribute {
 		case unix.NFTA_CHAIN_TABLE:
 			table = unix.ByteSliceToString(v)
@@ -243,9 +244,9 @@ func parseChain(m []byte) (chain firewall.ChainImage, table string, err error) {
 		case unix.NFTA_CHAIN_HOOK:
 			hook = v
 		case unix.NFTA_CHAIN_POLICY:
-			base.Drops = be32(v) == drop
+			base.Drops = netlink.BE32(v) == drop
 		case chainFlags:
-			flags = be32(v)
+			flags = netlink.BE32(v)
 		}
 		return nil
 	})
@@ -262,12 +263,12 @@ func parseChain(m []byte) (chain firewall.ChainImage, table string, err error) {
 
 // parseHook parses NFTA_CHAIN_HOOK into base: hook, priority, device.
 func parseHook(b []byte, ofDevice bool, base *firewall.Chain) error {
-	return eachAttribute(b, 0, func(kind uint16, v []byte) error {
+	return netlink.EachAttribute(b, 0, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NFTA_HOOK_HOOKNUM:
-			base.Hook = hookName(be32(v), ofDevice)
+			base.Hook = hookName(netlink.BE32(v), ofDevice)
 		case unix.NFTA_HOOK_PRIORITY:
-			base.Priority = int(int32(be32(v)))
+			base.Priority = int(int32(netlink.BE32(v)))
 		case unix.NFTA_HOOK_DEV:
 			base.Device = unix.ByteSliceToString(v)
 		}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 )
 
 // Numbers of nft(8), see typePort.
@@ -190,7 +191,7 @@ func joined(s firewall.Destinations) firewall.Destinations {
 func (n *Namespace) Boxes(table string, s firewall.Destinations) ([]firewall.Box, error) {
 	others := false // elements for all keys, which are another program's
 	err := n.dumpElements(firewall.Inet, table, s.Name, func() { s.Boxes = nil }, func(m []byte) error { return appendBoxes(&s, &others, m) })
-	if err != nil && !answers(err, unix.ENOENT) {
+	if err != nil && !netlink.Answers(err, unix.ENOENT) {
 		return nil, fmt.Errorf("read the set %s: %w", s.Name, err)
 	}
 	return joined(s).Boxes, nil

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 )
 
 // encodeMatch returns the library's expressions of a match: they load a part of the packet into register 1 and compare
@@ -37,13 +38,13 @@ func encodeMatch(m firewall.Match) []expr.Any {
 		four := binary.NativeEndian.AppendUint32
 		return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1}, masked(four(nil, m.Mask)), compare(false, four(nil, m.Group))}
 	case firewall.EtherType:
-		return payload(ether, 12, nil, false, be16(m.Number))
+		return payload(ether, 12, nil, false, netlink.EncodeBE16(m.Number))
 	case firewall.Multicast:
 		return meta(expr.MetaKeyPKTTYPE, m.Inverted, []byte{unix.PACKET_MULTICAST})
 	case firewall.IP:
 		return meta(expr.MetaKeyNFPROTO, false, []byte{ofVersion[uint8](m.Version, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6)})
 	case firewall.Carries:
-		return meta(expr.MetaKeyPROTOCOL, false, be16(ofVersion[uint16](m.Version, unix.ETH_P_IP, unix.ETH_P_IPV6)))
+		return meta(expr.MetaKeyPROTOCOL, false, netlink.EncodeBE16(ofVersion[uint16](m.Version, unix.ETH_P_IP, unix.ETH_P_IPV6)))
 	case firewall.Protocol:
 		return meta(expr.MetaKeyL4PROTO, m.Inverted, []byte{m.Number})
 	case firewall.Source:
@@ -165,19 +166,19 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 	case firewall.Jump:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: v.Chain}}
 	case firewall.DNAT:
-		nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(addressFamily(v.Address)), RegAddrMin: 1}
+		nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(netlink.Family(v.Address)), RegAddrMin: 1}
 		e := []expr.Any{immediate(1, v.Address.AsSlice())}
 		if v.Port != 0 {
 			nat.RegProtoMin, nat.Specified = 2, true
-			e = append(e, immediate(2, be16(v.Port)))
+			e = append(e, immediate(2, netlink.EncodeBE16(v.Port)))
 		}
 		return append(e, nat)
 	case firewall.DNATMap:
 		return []expr.Any{immediate(1, v.Address.AsSlice()), &expr.Payload{DestRegister: 2, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 			&expr.Lookup{SourceRegister: 2, DestRegister: 2, IsDestRegSet: true, SetName: v.Map},
-			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(addressFamily(v.Address)), RegAddrMin: 1, RegProtoMin: 2, Specified: true}}
+			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(netlink.Family(v.Address)), RegAddrMin: 1, RegProtoMin: 2, Specified: true}}
 	case firewall.SNAT:
-		return []expr.Any{immediate(1, v.Address.AsSlice()), &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(addressFamily(v.Address)), RegAddrMin: 1}}
+		return []expr.Any{immediate(1, v.Address.AsSlice()), &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(netlink.Family(v.Address)), RegAddrMin: 1}}
 	case firewall.Return:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}}
 	case firewall.ClampMSS:
@@ -187,7 +188,7 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 			setMSS,
 		}
 	case firewall.LowerMSS:
-		return []expr.Any{immediate(1, be16(v.To)), setMSS}
+		return []expr.Any{immediate(1, netlink.EncodeBE16(v.To)), setMSS}
 	}
 	panic(fmt.Sprintf("no expression for %T", v)) // a new type of verdict is missing above
 }
@@ -264,9 +265,9 @@ func above(load expr.Any, limit uint32) []expr.Any {
 func encodePort(offset uint32, first, last uint16, not bool) []expr.Any {
 	load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2}
 	if first == last {
-		return []expr.Any{load, compare(not, be16(first))}
+		return []expr.Any{load, compare(not, netlink.EncodeBE16(first))}
 	}
-	return []expr.Any{load, between(not, be16(first), be16(last))}
+	return []expr.Any{load, between(not, netlink.EncodeBE16(first), netlink.EncodeBE16(last))}
 }
 
 // between compares register 1 with the values from first to last.

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netlink"
 )
 
 // expression is an expression of an nftables rule, with its attributes in the order of their numbers.
@@ -51,7 +53,7 @@ func appendExpressions(text, list []byte) ([]byte, error) {
 	e := scratch.Get().(*expression)
 	defer e.release()
 	for len(list) >= unix.SizeofRtAttr {
-		_, element, rest, err := cutAttribute(list)
+		_, element, rest, err := netlink.CutAttribute(list)
 		if err == nil {
 			err = e.read(element)
 		}
@@ -74,7 +76,7 @@ func sameExpressions(a, b []byte) (bool, error) {
 			list *[]byte
 			e    *expression
 		}{{&a, first}, {&b, second}} {
-			_, element, rest, err := cutAttribute(*side.list)
+			_, element, rest, err := netlink.CutAttribute(*side.list)
 			if err == nil {
 				err = side.e.read(element)
 			}
@@ -98,7 +100,7 @@ func (e *expression) read(element []byte) error {
 	e.name, e.attributes = nil, e.attributes[:0]
 	var data []byte
 	for len(element) >= unix.SizeofRtAttr {
-		kind, v, rest, err := cutAttribute(element)
+		kind, v, rest, err := netlink.CutAttribute(element)
 		if err != nil {
 			return err
 		}
@@ -130,12 +132,12 @@ func (e *expression) release() {
 
 // parse adds the attributes in b to the expression. around is the number of the attribute that holds b.
 func (e *expression) parse(around uint32, b []byte) error {
-	last := uint16(typeMask)
+	last := uint16(netlink.TypeMask)
 	if newest, ok := newest[string(e.name)]; ok && around == 0 {
 		last = newest
 	}
 	for len(b) >= unix.SizeofRtAttr {
-		kind, v, rest, err := cutAttribute(b)
+		kind, v, rest, err := netlink.CutAttribute(b)
 		if err != nil {
 			return err
 		}
@@ -165,15 +167,15 @@ func (e *expression) normalise() {
 		e.without(func(a attribute) bool {
 			return a.number == unix.NFTA_NAT_REG_ADDR_MAX && bytes.Equal(a.value, address) ||
 				a.number == unix.NFTA_NAT_REG_PROTO_MAX && bytes.Equal(a.value, port) ||
-				a.number == unix.NFTA_NAT_FLAGS && be32(a.value)&^ranges == 0
+				a.number == unix.NFTA_NAT_FLAGS && netlink.BE32(a.value)&^ranges == 0
 		})
 	case "lookup":
 		e.without(func(a attribute) bool {
-			return a.number == unix.NFTA_LOOKUP_SET_ID || a.number == unix.NFTA_LOOKUP_FLAGS && be32(a.value) == 0
+			return a.number == unix.NFTA_LOOKUP_SET_ID || a.number == unix.NFTA_LOOKUP_FLAGS && netlink.BE32(a.value) == 0
 		})
 	case "dynset":
 		e.without(func(a attribute) bool {
-			return a.number == unix.NFTA_DYNSET_SET_ID || a.number == unix.NFTA_DYNSET_FLAGS && be32(a.value) == 0 ||
+			return a.number == unix.NFTA_DYNSET_SET_ID || a.number == unix.NFTA_DYNSET_FLAGS && netlink.BE32(a.value) == 0 ||
 				a.number == unix.NFTA_DYNSET_TIMEOUT && be64(a.value) == 0
 		})
 	case "reject": // by a reset
@@ -181,9 +183,9 @@ func (e *expression) normalise() {
 			return a.number == unix.NFTA_REJECT_ICMP_CODE && slices.Equal(a.value, []byte{0})
 		})
 	case "payload": // a write gets a checksum of type 0: none
-		e.without(func(a attribute) bool { return a.number >= unix.NFTA_PAYLOAD_CSUM_TYPE && be32(a.value) == 0 })
+		e.without(func(a attribute) bool { return a.number >= unix.NFTA_PAYLOAD_CSUM_TYPE && netlink.BE32(a.value) == 0 })
 	case "exthdr":
-		e.without(func(a attribute) bool { return a.number == unix.NFTA_EXTHDR_FLAGS && be32(a.value) == 0 })
+		e.without(func(a attribute) bool { return a.number == unix.NFTA_EXTHDR_FLAGS && netlink.BE32(a.value) == 0 })
 	}
 }
 

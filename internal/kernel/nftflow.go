@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -38,23 +39,23 @@ func (w *nftWriter) writeFlowTable(table string, f firewall.FlowTable) {
 func parseFlowTable(m []byte) (image firewall.Declaration, table string, err error) {
 	var f firewall.FlowTable
 	var flags, hook uint32
-	err = eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
+	err = netlink.EachAttribute(m, netlink.SizeofNetfilter, func(attribute uint16, v []byte) error {
 		switch attribute {
 		case nftables.NFTA_FLOWTABLE_TABLE:
 			table = unix.ByteSliceToString(v)
 		case nftables.NFTA_FLOWTABLE_NAME:
 			image.Name = unix.ByteSliceToString(v)
 		case nftables.NFTA_FLOWTABLE_FLAGS:
-			flags = be32(v)
+			flags = netlink.BE32(v)
 		case nftables.NFTA_FLOWTABLE_HOOK:
-			return eachAttribute(v, 0, func(attribute uint16, v []byte) error {
+			return netlink.EachAttribute(v, 0, func(attribute uint16, v []byte) error {
 				switch attribute {
 				case nftables.NFTA_FLOWTABLE_HOOK_NUM:
-					hook = be32(v)
+					hook = netlink.BE32(v)
 				case nftables.NFTA_FLOWTABLE_PRIORITY:
-					f.Priority = int(int32(be32(v)))
+					f.Priority = int(int32(netlink.BE32(v)))
 				case nftables.NFTA_FLOWTABLE_DEVS:
-					return eachAttribute(v, 0, func(attribute uint16, device []byte) error {
+					return netlink.EachAttribute(v, 0, func(attribute uint16, device []byte) error {
 						name := unix.ByteSliceToString(device)
 						if attribute != nftables.NFTA_DEVICE_NAME {
 							name += "*" // the beginning of names (NFTA_DEVICE_PREFIX, since Linux 6.17)
@@ -118,10 +119,10 @@ func (n *Namespace) CanOffload() (bool, error) {
 	case len(failures) == 0:
 		n.latest.generation++
 		return true, nil
-	case errors.Is(failures[0].err, unix.ENOENT), errors.Is(failures[0].err, unix.EOPNOTSUPP), errors.Is(failures[0].err, unix.EINVAL):
+	case errors.Is(failures[0].Err, unix.ENOENT), errors.Is(failures[0].Err, unix.EOPNOTSUPP), errors.Is(failures[0].Err, unix.EINVAL):
 		return false, nil // before Linux 5.8 a flow table without links is invalid
 	default:
-		err = failures[0].err
+		err = failures[0].Err
 	}
 	return false, fmt.Errorf("ask for flow tables: %w", err)
 }
@@ -139,8 +140,8 @@ func exists(path string) (bool, error) {
 // iptables-legacy, also if the caller may not read which there are.
 func (n *Namespace) Watched() (bool, error) {
 	found := false
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_UNSPEC})
-	err := n.filter.dump(list, func() { found = false }, func(m []byte) error {
+	list := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, netlink.Netfilter(unix.NFPROTO_UNSPEC))
+	err := n.filter.Dump(list, func() { found = false }, func(m []byte) error {
 		sees, err := watches(m)
 		found = found || sees
 		return err

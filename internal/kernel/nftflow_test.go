@@ -33,11 +33,11 @@ func TestCanOffload(t *testing.T) {
 		if err := n.Apply(t.Context(), []netstate.Op{netstate.TableSet{Table: testTable}}); err != nil {
 			return err
 		}
-		asked := n.filter.asked()
+		asked := n.filter.Asked()
 		if _, err := n.Snapshot(names, nil, nil); err != nil {
 			return err
 		}
-		if n.filter.asked()-asked > 1 {
+		if n.filter.Asked()-asked > 1 {
 			t.Error("the tables were read back")
 		}
 		// What sees each forwarded packet.

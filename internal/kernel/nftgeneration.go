@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -144,11 +145,11 @@ func linksOf(s *netstate.Snapshot, names netstate.Names) map[string]int {
 func (n *Namespace) generation() (uint32, error) {
 	const nftaGenID = 1 // linux/netfilter/nf_tables.h
 	var generation uint32
-	question := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0, nfgenmsg{unix.NFPROTO_UNSPEC})
-	err := n.filter.dump(question, func() {}, func(m []byte) error {
-		return eachAttribute(m, sizeofNfgenmsg, func(kind uint16, v []byte) error {
+	question := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0, netlink.Netfilter(unix.NFPROTO_UNSPEC))
+	err := n.filter.Dump(question, func() {}, func(m []byte) error {
+		return netlink.EachAttribute(m, netlink.SizeofNetfilter, func(kind uint16, v []byte) error {
 			if kind == nftaGenID {
-				generation = be32(v)
+				generation = netlink.BE32(v)
 			}
 			return nil
 		})

@@ -87,7 +87,7 @@ func TestOwnTables(t *testing.T) {
 					}
 					other(c.after)
 					for look := range 2 {
-						asked := n.filter.asked()
+						asked := n.filter.Asked()
 						have, err := n.Snapshot(names, nil, made(tables...))
 						if err != nil {
 							return err
@@ -99,7 +99,7 @@ func TestOwnTables(t *testing.T) {
 						if !reflect.DeepEqual(whole(have.Tables), whole(want.Tables)) {
 							t.Errorf("look %d:\nhave %+v\nwant %+v", look+1, whole(have.Tables), whole(want.Tables))
 						}
-						if read := n.filter.asked()-asked > 1; read != (c.read || look > 0) {
+						if read := n.filter.Asked()-asked > 1; read != (c.read || look > 0) {
 							t.Errorf("look %d: the tables were read: %v", look+1, read)
 						}
 					}
@@ -175,12 +175,12 @@ func TestExpect(t *testing.T) {
 			}
 			look(func(n *Namespace) error {
 				n.Expect(seen, tables)
-				asked := n.filter.asked()
+				asked := n.filter.Asked()
 				have, err := n.Snapshot(names, nil, made(tables...))
 				if err != nil {
 					return err
 				}
-				if read := n.filter.asked()-asked > 2; read != c.read { // the generation, and the list of tables
+				if read := n.filter.Asked()-asked > 2; read != c.read { // the generation, and the list of tables
 					t.Errorf("the tables were read: %v", read)
 				}
 				n.ExpectNothingNew(seen)
@@ -363,9 +363,9 @@ func forUndo(t *testing.T, n *Namespace, names netstate.Names, tables []firewall
 	for _, i := range s.Tables {
 		want = append(want, firewall.Image{Family: i.Family, Name: i.Name})
 	}
-	asked := n.filter.asked()
+	asked := n.filter.Asked()
 	undo, err := n.SnapshotForUndo(names, nil, tables)
-	if asked = n.filter.asked() - asked; asked != 2 || !reflect.DeepEqual(undo.Tables, want) { // the generation, and the list
+	if asked = n.filter.Asked() - asked; asked != 2 || !reflect.DeepEqual(undo.Tables, want) { // the generation, and the list
 		t.Errorf("for Undo %d questions find %+v, want %+v", asked, undo.Tables, want)
 	}
 	return err
@@ -445,12 +445,12 @@ func TestOwnTablesOfRenamedLink(t *testing.T) {
 				return err
 			}
 			pod.IP("link set eth0 name eth0-nic")
-			asked := n.filter.asked()
+			asked := n.filter.Asked()
 			have, err := n.Snapshot(names, nil, made(table))
 			if err != nil {
 				return err
 			}
-			if read := n.filter.asked()-asked > 1; read == binds {
+			if read := n.filter.Asked()-asked > 1; read == binds {
 				t.Errorf("binds names: %v; the tables were read: %v", binds, read)
 			}
 			want, err := n.Snapshot(names, nil, made(table))

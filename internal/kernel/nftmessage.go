@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netlink"
 )
 
 // nftWriter writes messages of nftables one after the other into one buffer. A slice for each attribute, and for each
@@ -98,11 +100,11 @@ func (w *nftWriter) split(room int) (transactions [][][]byte) {
 }
 
 // sizeofBegin is the size of a message that begins a transaction of any generation.
-const sizeofBegin = unix.SizeofNlMsghdr + sizeofNfgenmsg
+const sizeofBegin = unix.SizeofNlMsghdr + netlink.SizeofNetfilter
 
 // bytes writes an attribute with octets.
 func (w *nftWriter) bytes(kind uint16, value []byte) {
-	w.octets = appendAttribute(w.octets, kind, value)
+	w.octets = netlink.AppendAttribute(w.octets, kind, value)
 }
 
 // text writes an attribute with a text that a zero ends.

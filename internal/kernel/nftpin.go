@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 )
 
 // Errors of [Namespace.Pin]. After each nothing is pinned.
@@ -61,16 +62,16 @@ func (n *Namespace) declaredSets(table string) (map[string]string, error) {
 		return nil, ErrNoTable
 	}
 	heads := map[string]string{}
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_INET},
+	list := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, netlink.Netfilter(unix.NFPROTO_INET),
 		nl.NewRtAttr(unix.NFTA_SET_TABLE, nl.ZeroTerminated(table)))
-	err := n.filter.dump(list, func() { clear(heads) }, func(m []byte) error {
+	err := n.filter.Dump(list, func() { clear(heads) }, func(m []byte) error {
 		set, of, err := parseSet(m)
 		if of == table {
 			heads[set.Name] = set.Head
 		}
 		return err
 	})
-	if answers(err, unix.ENOENT) || answers(err, unix.EINVAL) { // EINVAL: nfnetlink without nf_tables
+	if netlink.Answers(err, unix.ENOENT) || netlink.Answers(err, unix.EINVAL) { // EINVAL: nfnetlink without nf_tables
 		return nil, ErrNoTable
 	}
 	return heads, err
@@ -99,14 +100,14 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 			return nil, nil, context.Cause(ctx)
 		}
 		generation, err := n.generation()
-		if answers(err, unix.EINVAL) { // nfnetlink without nf_tables
+		if netlink.Answers(err, unix.EINVAL) { // nfnetlink without nf_tables
 			err = ErrNoTable
 		}
 		var sets map[int]*pinSet
 		if err == nil {
 			sets, err = n.readPinSets(table)
 		}
-		if answers(err, unix.ENOENT) { // the table was replaced meanwhile
+		if netlink.Answers(err, unix.ENOENT) { // the table was replaced meanwhile
 			continue
 		}
 		var other *SetError
@@ -125,7 +126,7 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 			}
 			err = n.addPin(table, sets[firewall.Version(p.To)], p, life)
 		}
-		if answers(err, unix.EINVAL) { // another set has come in the place of this one meanwhile
+		if netlink.Answers(err, unix.EINVAL) { // another set has come in the place of this one meanwhile
 			continue
 		}
 		if err != nil {
@@ -136,9 +137,9 @@ func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, 
 			return refused, lacking, nil
 		case err == nil:
 			filled = generation
-		case answers(err, unix.ENFILE):
+		case netlink.Answers(err, unix.ENFILE):
 			return nil, nil, ErrPinsFull
-		case !answers(err, unix.ERESTART) && !answers(err, unix.ENOENT): // another generation; a pin has ended meanwhile
+		case !netlink.Answers(err, unix.ERESTART) && !netlink.Answers(err, unix.ENOENT): // another generation; a pin has ended meanwhile
 			return nil, nil, err
 		}
 	}
@@ -204,14 +205,14 @@ func (n *Namespace) addPin(table string, s *pinSet, p firewall.Pin, life time.Du
 	key.AddRtAttr(unix.NFTA_DATA_VALUE, pin.Key)
 	list := nl.NewRtAttr(unix.NLA_F_NESTED|unix.NFTA_SET_ELEM_LIST_ELEMENTS, nil)
 	list.AddRtAttr(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, nil).AddChild(key)
-	question := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, 0, nfgenmsg{unix.NFPROTO_INET},
+	question := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, 0, netlink.Netfilter(unix.NFPROTO_INET),
 		nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(table)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(s.name)), list)
 	var there []firewall.Element
-	err := n.filter.dump(question, func() { there = nil }, func(m []byte) (err error) {
+	err := n.filter.Dump(question, func() { there = nil }, func(m []byte) (err error) {
 		there, err = parseElements(m)
 		return err
 	})
-	if err != nil && !answers(err, unix.ENOENT) {
+	if err != nil && !netlink.Answers(err, unix.ENOENT) {
 		return err
 	}
 	if len(there) > 0 {
@@ -240,9 +241,9 @@ func (n *Namespace) sendPins(table string, sets map[int]*pinSet, generation uint
 	}
 	w.begin(unix.NFNL_MSG_BATCH_END, 0, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	messages := w.messages()
-	failures, err := n.filter.send(messages, len(messages)-2)
+	failures, err := n.filter.Send(messages, len(messages)-2)
 	if err == nil && len(failures) > 0 {
-		err = failures[0].err
+		err = failures[0].Err
 	}
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 )
 
 // mostForeign is how many rules are read into an image in addition to as many as the wanted tables have, to name them.
@@ -41,7 +42,7 @@ func (n *Namespace) readChainRules(image *firewall.Image, wanted []firewall.Tabl
 			image.Chains[i].Rules = nil
 		}
 	}
-	return n.filter.dump(listRules(image.Family, image.Name), none, func(m []byte) error {
+	return n.filter.Dump(listRules(image.Family, image.Name), none, func(m []byte) error {
 		rule, err := parseChainRule(m)
 		at, there := index[string(rule.chain)]
 		if err != nil || string(rule.table) != image.Family.TableOf(image.Name) || !there {
@@ -59,8 +60,8 @@ func (n *Namespace) readChainRules(image *firewall.Image, wanted []firewall.Tabl
 
 // listRules is the question for the rules of a table.
 func listRules(family firewall.Family, table string) *nl.NetlinkRequest {
-	r := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP,
-		nfgenmsg{families[family]}, nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(family.TableOf(table))))
+	r := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP,
+		netlink.Netfilter(families[family]), nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(family.TableOf(table))))
 	if family.Shared() {
 		r.AddData(nl.NewRtAttr(unix.NFTA_RULE_CHAIN, nl.ZeroTerminated(table)))
 	}
@@ -75,7 +76,7 @@ func (n *Namespace) holdsRules(t firewall.Table) (bool, error) {
 	w.reset()
 	passed := make([]int, len(t.Chains)) // so many rules of each chain
 	differs, at := false, 0
-	err := n.filter.dump(listRules(t.Family, t.Name), func() { clear(passed); differs = false }, func(m []byte) error {
+	err := n.filter.Dump(listRules(t.Family, t.Name), func() { clear(passed); differs = false }, func(m []byte) error {
 		rule, err := parseChainRule(m)
 		if err != nil || differs || string(rule.table) != t.Family.TableOf(t.Name) {
 			return err
@@ -113,11 +114,11 @@ type chainRule struct{ table, chain, expressions []byte }
 
 // parseChainRule parses struct nfgenmsg and the attributes of a rule (NFTA_RULE_*).
 func parseChainRule(m []byte) (r chainRule, err error) {
-	if len(m) < sizeofNfgenmsg {
-		return r, errCutShort
+	if len(m) < netlink.SizeofNetfilter {
+		return r, netlink.ErrCutShort
 	}
-	for m = m[sizeofNfgenmsg:]; len(m) >= unix.SizeofRtAttr; {
-		kind, v, rest, err := cutAttribute(m)
+	for m = m[netlink.SizeofNetfilter:]; len(m) >= unix.SizeofRtAttr; {
+		kind, v, rest, err := netlink.CutAttribute(m)
 		if err != nil {
 			return r, err
 		}
@@ -253,11 +254,11 @@ func (w *nftWriter) masquerade(v firewall.Masquerade) {
 		w.add(&expr.Masq{})
 		return
 	}
-	w.add(immediate(1, be16(v.First)))
+	w.add(immediate(1, netlink.EncodeBE16(v.First)))
 	last := uint32(1) // the register
 	if v.First != v.Last {
 		last = 2
-		w.add(immediate(last, be16(v.Last)))
+		w.add(immediate(last, netlink.EncodeBE16(v.Last)))
 	}
 	w.expression("masq", func() {
 		w.number32(unix.NFTA_MASQ_REG_PROTO_MIN, 1)

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -84,33 +85,33 @@ func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 	var key, length, flags, data, dataLength uint32
 	var fields []uint32 // of a concatenation
 	var others []string
-	err = eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
+	err = netlink.EachAttribute(m, netlink.SizeofNetfilter, func(attribute uint16, v []byte) error {
 		switch attribute {
 		case unix.NFTA_SET_TABLE:
 			table = unix.ByteSliceToString(v)
 		case unix.NFTA_SET_NAME:
 			image.Name = unix.ByteSliceToString(v)
 		case unix.NFTA_SET_FLAGS:
-			flags = be32(v)
+			flags = netlink.BE32(v)
 		case unix.NFTA_SET_KEY_TYPE:
-			key = be32(v)
+			key = netlink.BE32(v)
 		case unix.NFTA_SET_KEY_LEN:
-			length = be32(v)
+			length = netlink.BE32(v)
 		case unix.NFTA_SET_DATA_TYPE:
-			data = be32(v)
+			data = netlink.BE32(v)
 		case unix.NFTA_SET_DATA_LEN:
-			dataLength = be32(v)
+			dataLength = netlink.BE32(v)
 		case unix.NFTA_SET_TIMEOUT:
 			s.Milliseconds = be64(v)
 		case unix.NFTA_SET_DESC:
-			return eachAttribute(v, 0, func(attribute uint16, v []byte) error {
+			return netlink.EachAttribute(v, 0, func(attribute uint16, v []byte) error {
 				switch attribute {
 				case unix.NFTA_SET_DESC_SIZE:
-					s.Size = int(be32(v))
+					s.Size = int(netlink.BE32(v))
 				case descConcat:
-					return eachAttribute(v, 0, func(_ uint16, v []byte) error {
-						return eachAttribute(v, 0, func(_ uint16, v []byte) error {
-							fields = append(fields, be32(v))
+					return netlink.EachAttribute(v, 0, func(_ uint16, v []byte) error {
+						return netlink.EachAttribute(v, 0, func(_ uint16, v []byte) error {
+							fields = append(fields, netlink.BE32(v))
 							return nil
 						})
 					})
@@ -214,7 +215,7 @@ func (n *Namespace) readElements(t firewall.Table, s *firewall.Set) error {
 			}
 			return err
 		})
-		if answers(err, unix.ENOENT) {
+		if netlink.Answers(err, unix.ENOENT) {
 			return nil
 		}
 		if err != nil {
@@ -226,9 +227,9 @@ func (n *Namespace) readElements(t firewall.Table, s *firewall.Set) error {
 
 // dumpElements calls f with each message about the elements of a set. Before each try it calls reset.
 func (n *Namespace) dumpElements(family firewall.Family, table, set string, reset func(), f func(m []byte) error) error {
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfgenmsg{families[family]},
+	list := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, netlink.Netfilter(families[family]),
 		nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(table)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(set)))
-	return n.filter.dump(list, reset, f)
+	return n.filter.Dump(list, reset, f)
 }
 
 func keyLength(p firewall.Part) int {
@@ -289,7 +290,7 @@ func (n *Namespace) completeHead(image *firewall.Image, set string, held func() 
 	}
 	others := false
 	err := n.dumpElements(image.Family, image.Name, set, func() { others = false; restart() }, func(m []byte) error { return add(m, &others) })
-	if err != nil && !answers(err, unix.ENOENT) {
+	if err != nil && !netlink.Answers(err, unix.ENOENT) {
 		return err
 	}
 	image.Sets[at].Head += held()
@@ -310,21 +311,21 @@ type element struct {
 
 // eachElement parses struct nfgenmsg and a list of elements (NFTA_SET_ELEM_LIST_ELEMENTS), and calls f with each.
 func eachElement(m []byte, f func(element)) error {
-	return eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
+	return netlink.EachAttribute(m, netlink.SizeofNetfilter, func(attribute uint16, v []byte) error {
 		if attribute != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			return nil
 		}
-		return eachAttribute(v, 0, func(_ uint16, attributes []byte) error {
+		return netlink.EachAttribute(v, 0, func(_ uint16, attributes []byte) error {
 			var parts [elementKeyEnd + 1][]byte
 			milliseconds, ends := uint64(0), false
-			err := eachAttribute(attributes, 0, func(attribute uint16, v []byte) error {
+			err := netlink.EachAttribute(attributes, 0, func(attribute uint16, v []byte) error {
 				switch attribute {
 				case unix.NFTA_SET_ELEM_FLAGS:
-					ends = be32(v)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+					ends = netlink.BE32(v)&unix.NFT_SET_ELEM_INTERVAL_END != 0
 				case unix.NFTA_SET_ELEM_EXPIRATION:
 					milliseconds = max(1, be64(v))
 				case unix.NFTA_SET_ELEM_KEY, elementKeyEnd, unix.NFTA_SET_ELEM_DATA:
-					return eachAttribute(v, 0, func(_ uint16, value []byte) error {
+					return netlink.EachAttribute(v, 0, func(_ uint16, value []byte) error {
 						parts[attribute] = value
 						return nil
 					})

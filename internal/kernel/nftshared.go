@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/tap"
 )
@@ -49,13 +50,13 @@ func (n *Namespace) findLast(ops []netstate.Op) (generation uint32, err error) {
 
 // readTable returns a shared table as parseTable does; the zero value: there is none.
 func (n *Namespace) readTable(f firewall.Family) (image firewall.Image, err error) {
-	question := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, 0, nfgenmsg{families[f]},
+	question := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, 0, netlink.Netfilter(families[f]),
 		nl.NewRtAttr(unix.NFTA_TABLE_NAME, nl.ZeroTerminated(f.TableOf(""))))
-	err = n.filter.dump(question, func() {}, func(m []byte) (err error) {
+	err = n.filter.Dump(question, func() {}, func(m []byte) (err error) {
 		image, err = parseTable(m)
 		return err
 	})
-	if answers(err, unix.ENOENT) {
+	if netlink.Answers(err, unix.ENOENT) {
 		return firewall.Image{}, nil
 	}
 	return image, err
@@ -83,9 +84,9 @@ func (n *Namespace) wake(ops []netstate.Op) error {
 		w.number32(unix.NFTA_TABLE_FLAGS, 0)
 		w.begin(unix.NFNL_MSG_BATCH_END, 0, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 		messages := w.messages()
-		failures, err := n.filter.send(messages, len(messages)-2)
+		failures, err := n.filter.Send(messages, len(messages)-2)
 		if err == nil && len(failures) > 0 {
-			err = failures[0].err
+			err = failures[0].Err
 		}
 		if err != nil {
 			return fmt.Errorf("wake the dormant table %s: %w", set.Table.Family, err)
@@ -125,14 +126,14 @@ func (n *Namespace) readShared(found map[firewall.Family]firewall.Image, name st
 			continue
 		}
 		delete(found, family)
-		question := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, 0, nfgenmsg{families[family]},
+		question := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, 0, netlink.Netfilter(families[family]),
 			nl.NewRtAttr(unix.NFTA_CHAIN_TABLE, nl.ZeroTerminated(image.Name)), nl.NewRtAttr(unix.NFTA_CHAIN_NAME, nl.ZeroTerminated(name)))
-		err := n.filter.dump(question, func() { delete(found, family) }, func(m []byte) error {
+		err := n.filter.Dump(question, func() { delete(found, family) }, func(m []byte) error {
 			chain, _, err := parseChain(m)
 			found[family] = firewall.Image{Family: family, Name: name, Flags: image.Flags & unix.NFT_TABLE_F_DORMANT, Chains: []firewall.ChainImage{chain}}
 			return err
 		})
-		if err != nil && !answers(err, unix.ENOENT) {
+		if err != nil && !netlink.Answers(err, unix.ENOENT) {
 			return err
 		}
 	}
@@ -159,13 +160,13 @@ func (n *Namespace) CompletesChecksums() (versions []int, err error) {
 		version int
 		family  firewall.Family
 	}{{4, firewall.Mangle4}, {6, firewall.Mangle6}} {
-		question := request(unix.NFNL_SUBSYS_NFT_COMPAT<<8|compatGet, 0, nfgenmsg{families[f.family]},
+		question := netlink.NewRequest(unix.NFNL_SUBSYS_NFT_COMPAT<<8|compatGet, 0, netlink.Netfilter(families[f.family]),
 			nl.NewRtAttr(unix.NFTA_COMPAT_NAME, nl.ZeroTerminated(checksum)),
 			nl.NewRtAttr(unix.NFTA_COMPAT_REV, []byte{0, 0, 0, 0}), nl.NewRtAttr(unix.NFTA_COMPAT_TYPE, []byte{0, 0, 0, ofTarget}))
-		switch err := n.filter.ask(question); { // an answer ends with the acknowledgement alone
+		switch err := n.filter.Ask(question); { // an answer ends with the acknowledgement alone
 		case err == nil:
 			versions = append(versions, f.version)
-		case !answers(err, unix.ENOENT) && !answers(err, unix.EINVAL): // EINVAL: nfnetlink without nft_compat
+		case !netlink.Answers(err, unix.ENOENT) && !netlink.Answers(err, unix.EINVAL): // EINVAL: nfnetlink without nft_compat
 			return nil, fmt.Errorf("ask for the target %s: %w", checksum, err)
 		}
 	}
@@ -211,7 +212,7 @@ func (n *Namespace) EarlyChecksums() (takes, clears bool, err error) {
 	if answers[1] == unix.EINVAL {
 		return false, false, nil
 	}
-	if err := unix.IoctlIfreq(n.route.descriptor(), unix.SIOCGIFINDEX, ifr); err != nil {
+	if err := unix.IoctlIfreq(n.route.Descriptor(), unix.SIOCGIFINDEX, ifr); err != nil {
 		return failed(err)
 	}
 	if clears, err = n.clearsChecksums(int(ifr.Uint32())); err != nil {
@@ -226,8 +227,8 @@ func (n *Namespace) clearsChecksums(link int) (bool, error) {
 		encodeIngressAdd(netstate.IngressAdd{Index: link}),
 		encodeFilterAdd(netstate.FilterAdd{Filter: netstate.Filter{Link: link, Priority: 1, Protocol: netstate.EthernetIPv4, Keys: []netstate.Key{{}}, Clears: true}}),
 	} {
-		err := n.route.ask(r)
-		if answers(err, unix.ENOENT) || answers(err, unix.EOPNOTSUPP) || answers(err, unix.EINVAL) { // as the module is missing
+		err := n.route.Ask(r)
+		if netlink.Answers(err, unix.ENOENT) || netlink.Answers(err, unix.EOPNOTSUPP) || netlink.Answers(err, unix.EINVAL) { // as the module is missing
 			return false, nil
 		}
 		if err != nil {

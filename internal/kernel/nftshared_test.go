@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -205,7 +206,7 @@ func TestLastInShared(t *testing.T) {
 		}
 		nft("add chain " + string(family) + " PREROUTING { type filter hook prerouting priority mangle; }")
 		for g, want := range map[uint32]unix.Errno{generation: unix.ERESTART, 0: unix.EBUSY} {
-			if failures, err := n.sendKept(kept, g); err != nil || len(failures) != 1 || !answers(failures[0].err, want) {
+			if failures, err := n.sendKept(kept, g); err != nil || len(failures) != 1 || !netlink.Answers(failures[0].Err, want) {
 				t.Errorf("in generation %d: %v, %v; want %v", g, failures, err, want)
 			}
 			if _, there := image(t, family, "eth0"); !there {

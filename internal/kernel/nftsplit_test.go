@@ -54,7 +54,7 @@ func TestSplitTransaction(t *testing.T) {
 				pod := nstest.New(t, "pod")
 				pod.IP("link add eth0 type veth peer name away")
 				err := within(pod, func(n *Namespace) error {
-					n.filter.most = most
+					n.filter.Most = most
 					if name != "a new set" {
 						return n.Apply(context.Background(), ops)
 					}
@@ -86,7 +86,7 @@ func TestSplitAgain(t *testing.T) {
 	broken := many
 	broken.Chains = []firewall.Chain{{Name: "forward", Rules: []firewall.Rule{{Verdict: firewall.Jump{Chain: "none"}}}}}
 	err := within(pod, func(n *Namespace) error {
-		n.filter.most = 70 << 10
+		n.filter.Most = 70 << 10
 		if err := n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: broken}}); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("%v, want ENOENT", err)
 		}
@@ -113,7 +113,7 @@ func TestNoSplit(t *testing.T) {
 			return err
 		}
 		before := pod.Exec("nft", "list", "ruleset")
-		n.filter.most = 70 << 10
+		n.filter.Most = 70 << 10
 		replaced := []netstate.Op{netstate.TableDel{Family: many.Family, Name: many.Name}, netstate.TableSet{Table: many}}
 		size := len(bytesOf(t, replaced)) + 8 // of the generation in which the elements to keep were read
 		err := n.Apply(context.Background(), replaced)
@@ -154,7 +154,7 @@ func TestBatchInParts(t *testing.T) {
 		ops = append(ops, netstate.RouteAdd{Route: netstate.Route{Link: 1, Destination: to, Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_STATIC, Scope: unix.RT_SCOPE_LINK, Type: unix.RTN_UNICAST}})
 	}
 	err := within(pod, func(n *Namespace) error {
-		n.route.most = 4 << 10
+		n.route.Most = 4 << 10
 		return n.Apply(context.Background(), ops)
 	})
 	if err == nil || !strings.Contains(err.Error(), "step 701 of 1000: ") || strings.Contains(err.Error(), "\n") {

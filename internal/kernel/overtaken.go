@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -20,18 +21,18 @@ import (
 //
 // What is there already has to be the same in all properties, so the namespace is read: IPv6 also refuses a route with
 // the destination, metric and next hop of a route that has another MTU.
-func (n *Namespace) withoutOvertaken(ops []netstate.Op, failures []failure) ([]failure, error) {
+func (n *Namespace) withoutOvertaken(ops []netstate.Op, failures []netlink.Failure) ([]netlink.Failure, error) {
 	// The answer counts for what is removed, and not the namespace: a route that comes late may be there by now.
-	failures = slices.DeleteFunc(failures, func(f failure) bool {
-		switch ops[f.message].(type) {
+	failures = slices.DeleteFunc(failures, func(f netlink.Failure) bool {
+		switch ops[f.Message].(type) {
 		case netstate.RouteDel:
-			return errors.Is(f.err, unix.ESRCH)
+			return errors.Is(f.Err, unix.ESRCH)
 		case netstate.AddressDel:
-			return errors.Is(f.err, unix.EADDRNOTAVAIL)
+			return errors.Is(f.Err, unix.EADDRNOTAVAIL)
 		}
 		return false
 	})
-	if !slices.ContainsFunc(failures, func(f failure) bool { return errors.Is(f.err, unix.EEXIST) }) {
+	if !slices.ContainsFunc(failures, func(f netlink.Failure) bool { return errors.Is(f.Err, unix.EEXIST) }) {
 		return failures, nil
 	}
 	var now netstate.Snapshot
@@ -39,12 +40,12 @@ func (n *Namespace) withoutOvertaken(ops []netstate.Op, failures []failure) ([]f
 		return failures, fmt.Errorf("read the namespace after a failure: %w", err)
 	}
 	routes := netstate.IndexRoutes(now.Routes)
-	return slices.DeleteFunc(failures, func(f failure) bool {
-		switch o := ops[f.message].(type) {
+	return slices.DeleteFunc(failures, func(f netlink.Failure) bool {
+		switch o := ops[f.Message].(type) {
 		case netstate.RouteAdd:
-			return errors.Is(f.err, unix.EEXIST) && routes.Has(o.Route)
+			return errors.Is(f.Err, unix.EEXIST) && routes.Has(o.Route)
 		case netstate.AddressAdd:
-			return errors.Is(f.err, unix.EEXIST) && slices.ContainsFunc(now.Addresses, o.Address.Same)
+			return errors.Is(f.Err, unix.EEXIST) && slices.ContainsFunc(now.Addresses, o.Address.Same)
 		}
 		return false
 	}), nil

@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -16,9 +17,9 @@ const userHZ = 100 // USER_HZ: ticks of rta_cacheinfo in a second
 // readRoutes reads all routes, without cached routes and without the local routes that the kernel makes of
 // addresses. It leaves the addresses in OffStack that have no such local route.
 func (n *Namespace) readRoutes(s *netstate.Snapshot) error {
-	r := request(unix.RTM_GETROUTE, unix.NLM_F_DUMP, &nl.RtMsg{})
+	r := netlink.NewRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP, &nl.RtMsg{})
 	onStack := map[netstate.OffStack]bool{}
-	err := n.route.dump(r, func() { s.Routes = nil; clear(onStack) }, func(m []byte) error {
+	err := n.route.Dump(r, func() { s.Routes = nil; clear(onStack) }, func(m []byte) error {
 		route, err := parseRoute(m)
 		ofAddress := route.Table == netstate.TableLocal && route.Protocol == netstate.ProtocolKernel
 		if ofAddress && route.Type == netstate.RouteLocal {
@@ -40,18 +41,18 @@ func (n *Namespace) readRoutes(s *netstate.Snapshot) error {
 
 func encodeRouteAdd(o netstate.RouteAdd) *nl.NetlinkRequest {
 	// Without NLM_F_EXCL, as another route to the same destination may exist.
-	return request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, routeParts(o.Route)...)
+	return netlink.NewRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, routeParts(o.Route)...)
 }
 
 func encodeRouteDel(o netstate.RouteDel) *nl.NetlinkRequest {
-	return request(unix.RTM_DELROUTE, 0, routeParts(o.Route)...)
+	return netlink.NewRequest(unix.RTM_DELROUTE, 0, routeParts(o.Route)...)
 }
 
 // routeParts are struct rtmsg (linux/rtnetlink.h) and the attributes of a route. The metrics are in
 // Route.Other, so Route.MTU is not encoded.
 func routeParts(r netstate.Route) []nl.NetlinkRequestData {
 	head := &nl.RtMsg{RtMsg: unix.RtMsg{
-		Family:   addressFamily(r.Destination.Addr()),
+		Family:   netlink.Family(r.Destination.Addr()),
 		Dst_len:  uint8(r.Destination.Bits()),
 		Tos:      r.TOS,
 		Table:    uint8(min(r.Table, unix.RT_TABLE_UNSPEC+255)),
@@ -65,7 +66,7 @@ func routeParts(r netstate.Route) []nl.NetlinkRequestData {
 	if r.OnLink {
 		head.Flags |= unix.RTNH_F_ONLINK
 	}
-	parts := []nl.NetlinkRequestData{head, attr32(unix.RTA_TABLE, r.Table)}
+	parts := []nl.NetlinkRequestData{head, netlink.Attr32(unix.RTA_TABLE, r.Table)}
 	if r.Destination.Bits() > 0 {
 		parts = append(parts, nl.NewRtAttr(unix.RTA_DST, r.Destination.Addr().AsSlice()))
 	}
@@ -77,19 +78,19 @@ func routeParts(r netstate.Route) []nl.NetlinkRequestData {
 		parts = append(parts, encodeGateway(r.Gateway, head.Family))
 	}
 	if r.Link != 0 && len(r.Hops) == 0 {
-		parts = append(parts, attr32(unix.RTA_OIF, uint32(r.Link)))
+		parts = append(parts, netlink.Attr32(unix.RTA_OIF, uint32(r.Link)))
 	}
 	if r.PrefSrc.IsValid() {
 		parts = append(parts, nl.NewRtAttr(unix.RTA_PREFSRC, r.PrefSrc.AsSlice()))
 	}
 	if r.Metric != 0 {
-		parts = append(parts, attr32(unix.RTA_PRIORITY, r.Metric))
+		parts = append(parts, netlink.Attr32(unix.RTA_PRIORITY, r.Metric))
 	}
 	if len(r.Hops) > 0 {
 		parts = append(parts, nl.NewRtAttr(unix.RTA_MULTIPATH, encodeHops(r.Hops, head.Family)))
 	}
 	if r.ExpiresSeconds != 0 {
-		parts = append(parts, attr32(unix.RTA_EXPIRES, r.ExpiresSeconds))
+		parts = append(parts, netlink.Attr32(unix.RTA_EXPIRES, r.ExpiresSeconds))
 	}
 	for _, o := range r.Other {
 		parts = append(parts, nl.NewRtAttr(int(o.Type), o.Data))
@@ -99,7 +100,7 @@ func routeParts(r netstate.Route) []nl.NetlinkRequestData {
 
 // encodeGateway encodes a gateway as RTA_GATEWAY, or as RTA_VIA if its family is not the route's (RFC 5549).
 func encodeGateway(gateway netip.Addr, routeFamily uint8) *nl.RtAttr {
-	f := addressFamily(gateway)
+	f := netlink.Family(gateway)
 	if f == routeFamily {
 		return nl.NewRtAttr(unix.RTA_GATEWAY, gateway.AsSlice())
 	}
@@ -111,7 +112,7 @@ func encodeGateway(gateway netip.Addr, routeFamily uint8) *nl.RtAttr {
 // of multicast routing, and for cached routes.
 func parseRoute(m []byte) (netstate.Route, error) {
 	if len(m) < unix.SizeofRtMsg {
-		return netstate.Route{}, errCutShort
+		return netstate.Route{}, netlink.ErrCutShort
 	}
 	head := nl.DeserializeRtMsg(m)
 	if (head.Family != unix.AF_INET && head.Family != unix.AF_INET6) || head.Flags&unix.RTM_F_CLONED != 0 {
@@ -126,28 +127,28 @@ func parseRoute(m []byte) (netstate.Route, error) {
 		zero = netip.IPv6Unspecified()
 	}
 	r.Destination = netip.PrefixFrom(zero, int(head.Dst_len))
-	err := eachAttribute(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
+	err := netlink.EachAttribute(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.RTA_DST:
-			r.Destination = netip.PrefixFrom(addr(v), int(head.Dst_len))
+			r.Destination = netip.PrefixFrom(netlink.Addr(v), int(head.Dst_len))
 		case unix.RTA_SRC:
-			r.Source = netip.PrefixFrom(addr(v), int(head.Src_len))
+			r.Source = netip.PrefixFrom(netlink.Addr(v), int(head.Src_len))
 		case unix.RTA_GATEWAY:
-			r.Gateway = addr(v)
+			r.Gateway = netlink.Addr(v)
 		case unix.RTA_VIA:
-			r.Gateway = addr(v[min(len(v), 2):])
+			r.Gateway = netlink.Addr(v[min(len(v), 2):])
 		case unix.RTA_OIF:
-			r.Link = int(u32(v))
+			r.Link = int(netlink.U32(v))
 		case unix.RTA_PREFSRC:
-			r.PrefSrc = addr(v)
+			r.PrefSrc = netlink.Addr(v)
 		case unix.RTA_PRIORITY:
-			r.Metric = u32(v)
+			r.Metric = netlink.U32(v)
 		case unix.RTA_TABLE:
-			r.Table = u32(v)
+			r.Table = netlink.U32(v)
 		case unix.RTA_MULTIPATH:
 			return parseHops(v, &r)
 		case unix.RTA_CACHEINFO: // struct rta_cacheinfo: clntref, lastuse, expires in 1/100 s, ...; 4 octets each
-			if ticks := int32(u32(v[min(len(v), 8):])); ticks > 0 {
+			if ticks := int32(netlink.U32(v[min(len(v), 8):])); ticks > 0 {
 				r.ExpiresSeconds = uint32(ticks+userHZ-1) / userHZ
 			}
 		default:
@@ -163,9 +164,9 @@ func parseRoute(m []byte) (netstate.Route, error) {
 
 // parseMetrics parses RTA_METRICS into r, which has a field for the MTU alone.
 func parseMetrics(b []byte, r *netstate.Route) error {
-	return eachAttribute(b, 0, func(kind uint16, v []byte) error {
+	return netlink.EachAttribute(b, 0, func(kind uint16, v []byte) error {
 		if kind == unix.RTAX_MTU {
-			r.MTU = int(u32(v))
+			r.MTU = int(netlink.U32(v))
 		}
 		return nil
 	})
@@ -196,12 +197,12 @@ func parseHops(b []byte, r *netstate.Route) error {
 			return errors.New("netlink: a next hop was cut short")
 		}
 		hop := netstate.Hop{Link: int(head.Ifindex), Weight: head.Hops, OnLink: head.Flags&unix.RTNH_F_ONLINK != 0}
-		err := eachAttribute(b[:size], unix.SizeofRtNexthop, func(kind uint16, v []byte) error {
+		err := netlink.EachAttribute(b[:size], unix.SizeofRtNexthop, func(kind uint16, v []byte) error {
 			switch kind {
 			case unix.RTA_GATEWAY:
-				hop.Gateway = addr(v)
+				hop.Gateway = netlink.Addr(v)
 			case unix.RTA_VIA:
-				hop.Gateway = addr(v[min(len(v), 2):])
+				hop.Gateway = netlink.Addr(v[min(len(v), 2):])
 			}
 			return nil
 		})

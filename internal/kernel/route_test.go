@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -45,10 +46,10 @@ func routeReport(t testing.TB, op netstate.Op, r netstate.Route) []byte {
 	if r.ExpiresSeconds == 0 {
 		return b
 	}
-	if have := u32(inside(t, b, unix.SizeofRtMsg, unix.RTA_EXPIRES)); have != r.ExpiresSeconds {
+	if have := netlink.U32(inside(t, b, unix.SizeofRtMsg, unix.RTA_EXPIRES)); have != r.ExpiresSeconds {
 		t.Errorf("%v: expires in %d s, want %d", op, have, r.ExpiresSeconds)
 	}
-	sent := attr32(unix.RTA_EXPIRES, r.ExpiresSeconds).Serialize()
+	sent := netlink.Attr32(unix.RTA_EXPIRES, r.ExpiresSeconds).Serialize()
 	at := len(b) - len(sent)
 	for _, o := range r.Other {
 		at -= len(nl.NewRtAttr(int(o.Type), o.Data).Serialize())

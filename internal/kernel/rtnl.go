@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netlink"
 )
 
 // rtnl is held for writes to sysctls and for batches of rtnetlink that delete no link. The kernel has one lock for the
@@ -16,12 +18,12 @@ var rtnl sync.Mutex
 
 // sendRoute is socket.sendParts of rtnetlink, with rtnl held. A batch that deletes links goes without rtnl: it waits
 // for the kernel's grace periods, also after the kernel has given its lock back.
-func (n *Namespace) sendRoute(messages [][]byte) ([]failure, error) {
+func (n *Namespace) sendRoute(messages [][]byte) ([]netlink.Failure, error) {
 	if !slices.ContainsFunc(messages, deletesLink) {
 		rtnl.Lock()
 		defer rtnl.Unlock()
 	}
-	return n.route.sendParts(messages)
+	return n.route.SendParts(messages)
 }
 
 func deletesLink(message []byte) bool {

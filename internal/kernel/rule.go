@@ -6,6 +6,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -28,9 +29,9 @@ const (
 // readRules reads the policy rules without the kernel's own, and for which versions of IP the kernel's rule
 // for table main is missing.
 func (n *Namespace) readRules(s *netstate.Snapshot) error {
-	r := request(unix.RTM_GETRULE, unix.NLM_F_DUMP, &nl.RtMsg{})
+	r := netlink.NewRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP, &nl.RtMsg{})
 	var main4, main6 bool
-	err := n.route.dump(r, func() { s.Rules, main4, main6 = nil, false, false }, func(m []byte) error {
+	err := n.route.Dump(r, func() { s.Rules, main4, main6 = nil, false, false }, func(m []byte) error {
 		rule, ofIP, err := parseRule(m)
 		switch {
 		case err != nil || !ofIP:
@@ -63,7 +64,7 @@ func isOwnRule(r netstate.Rule) bool {
 // rule of multicast routing, which has a family of its own.
 func parseRule(m []byte) (rule netstate.Rule, ofIP bool, err error) {
 	if len(m) < unix.SizeofRtMsg {
-		return rule, false, errCutShort
+		return rule, false, netlink.ErrCutShort
 	}
 	head := nl.DeserializeRtMsg(m)
 	if head.Family != unix.AF_INET && head.Family != unix.AF_INET6 {
@@ -72,18 +73,18 @@ func parseRule(m []byte) (rule netstate.Rule, ofIP bool, err error) {
 	rule = netstate.Rule{Table: uint32(head.Table), IPv6: head.Family == unix.AF_INET6}
 	// struct fib_rule_hdr has the shape of struct rtmsg, with the action in the place of the type.
 	rule.Other = head.Type != ruleLookup || head.Flags&ruleInvert != 0 || head.Tos != 0 || head.Dst_len != 0
-	err = eachAttribute(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
+	err = netlink.EachAttribute(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case rulePriority:
-			rule.Priority = u32(v)
+			rule.Priority = netlink.U32(v)
 		case ruleTable:
-			rule.Table = u32(v)
+			rule.Table = netlink.U32(v)
 		case ruleSource:
 			if a, ok := netip.AddrFromSlice(v); ok {
 				rule.Source = netip.PrefixFrom(a, int(head.Src_len))
 			}
 		case ruleSuppressPrefix:
-			rule.Other = rule.Other || int32(u32(v)) != -1
+			rule.Other = rule.Other || int32(netlink.U32(v)) != -1
 		case rulePad, ruleProtocol:
 		default:
 			rule.Other = true

@@ -7,15 +7,16 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // ruleReport is the kernel's message of a policy rule, without a source if source is not valid.
 func ruleReport(family uint8, priority, table uint32, source netip.Prefix, more ...*nl.RtAttr) []byte {
 	head := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family, Table: uint8(table), Type: ruleLookup}}
-	parts := []*nl.RtAttr{attr32(ruleTable, table), attr32(ruleSuppressPrefix, 1<<32-1), nl.NewRtAttr(ruleProtocol, []byte{2})}
+	parts := []*nl.RtAttr{netlink.Attr32(ruleTable, table), netlink.Attr32(ruleSuppressPrefix, 1<<32-1), nl.NewRtAttr(ruleProtocol, []byte{2})}
 	if priority != 0 {
-		parts = append(parts, attr32(rulePriority, priority))
+		parts = append(parts, netlink.Attr32(rulePriority, priority))
 	}
 	if source.IsValid() {
 		head.Src_len = uint8(source.Bits())
@@ -45,7 +46,7 @@ func TestParseRule(t *testing.T) {
 			netstate.Rule{Priority: 32766, Table: 254, Other: true}, false,
 		},
 		{
-			ruleReport(unix.AF_INET, 32766, 254, netip.Prefix{}, attr32(ruleSuppressPrefix, 0)),
+			ruleReport(unix.AF_INET, 32766, 254, netip.Prefix{}, netlink.Attr32(ruleSuppressPrefix, 0)),
 			netstate.Rule{Priority: 32766, Table: 254, Other: true}, false,
 		},
 	} {

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -36,26 +37,26 @@ func TestManyFailures(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		failures, err := n.route.send(messages, last)
+		failures, err := n.route.Send(messages, last)
 		if err != nil || len(failures) != len(ops) {
 			t.Errorf("%d failures of %d, %v", len(failures), len(ops), err)
 		}
-		small, err := openSocket(unix.NETLINK_ROUTE)
+		small, err := netlink.Open(unix.NETLINK_ROUTE)
 		if err != nil {
 			return err
 		}
-		defer small.close()
-		if err := unix.SetsockoptInt(small.descriptor(), unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil { // the least that the kernel gives
+		defer small.Close()
+		if err := unix.SetsockoptInt(small.Descriptor(), unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil { // the least that the kernel gives
 			return err
 		}
 		messages = messages[:64] // what fits the default buffer
-		failures, err = small.send(messages, len(messages)-1)
+		failures, err = small.Send(messages, len(messages)-1)
 		if err != nil || len(failures) == 0 || len(failures) == len(messages) {
 			t.Errorf("%d failures of %d by a small buffer, %v", len(failures), len(messages), err)
 		}
 		for i, f := range failures {
-			if f.message != i || !errors.Is(f.err, unix.ESRCH) {
-				t.Errorf("failure %d is of message %d: %v", i, f.message, f.err)
+			if f.Message != i || !errors.Is(f.Err, unix.ESRCH) {
+				t.Errorf("failure %d is of message %d: %v", i, f.Message, f.Err)
 			}
 		}
 		return nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/frame"
+	"github.com/guestwire/guestwire/internal/netlink"
 )
 
 // Solicitation is a question for the MAC of a neighbour, in the name of a guest.
@@ -45,7 +46,7 @@ func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, boo
 	if err != nil {
 		return cache.MAC{}, false, fmt.Errorf("ask for neighbour %v: %w", q.Target, err)
 	}
-	defer inBackground(func() { unix.Close(fd) }) // packet_release in the kernel waits
+	defer netlink.InBackground(func() { unix.Close(fd) }) // packet_release in the kernel waits
 	received := make([]byte, 1<<11)
 	var other cache.MAC // than the known one
 	questions := solicitations

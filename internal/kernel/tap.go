@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/child"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/tap"
 )
@@ -114,17 +115,17 @@ const (
 func parseTap(b []byte, l *netstate.Link) error {
 	var t netstate.Tap
 	var kind uint8
-	err := eachAttribute(b, 0, func(a uint16, v []byte) error {
+	err := netlink.EachAttribute(b, 0, func(a uint16, v []byte) error {
 		switch a {
 		case tunOwner:
-			t.Owner.UID = u32(v)
+			t.Owner.UID = netlink.U32(v)
 			t.Owner.Root = t.Owner.UID == 0 // a tap without an owner has no such attribute
 		case tunGroup:
-			t.Owner.GID = u32(v)
+			t.Owner.GID = netlink.U32(v)
 		case tunType:
-			kind = u8(v)
+			kind = netlink.U8(v)
 		case tunMultiQueue:
-			t.MultiQueue = u8(v) != 0
+			t.MultiQueue = netlink.U8(v) != 0
 		}
 		return nil
 	})
@@ -158,7 +159,7 @@ func (n *Namespace) InUse(tap netstate.Link) (bool, error) {
 // them open, also if the tap is down; but the process can take the carrier away (TUNSETCARRIER).
 func (n *Namespace) isOpen(tap netstate.Link) (bool, error) {
 	carrier, queues, err := n.readUse(tap)
-	if answers(err, unix.ENODEV) {
+	if netlink.Answers(err, unix.ENODEV) {
 		return false, nil
 	}
 	if err != nil || carrier || queues > 0 || tap.Tap.MultiQueue {
@@ -169,8 +170,8 @@ func (n *Namespace) isOpen(tap netstate.Link) (bool, error) {
 
 // readUse returns the tap's carrier, and how many queues of a multi-queue tap are open.
 func (n *Namespace) readUse(tap netstate.Link) (carrier bool, queues uint32, err error) {
-	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, tap.Index), attr32(unix.IFLA_EXT_MASK, skipStatistics))
-	err = n.route.dump(r, func() { carrier, queues = false, 0 }, func(m []byte) (err error) {
+	r := netlink.NewRequest(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, tap.Index), netlink.Attr32(unix.IFLA_EXT_MASK, skipStatistics))
+	err = n.route.Dump(r, func() { carrier, queues = false, 0 }, func(m []byte) (err error) {
 		carrier, queues, err = parseUse(m)
 		return err
 	})
@@ -185,32 +186,32 @@ func (n *Namespace) readUse(tap netstate.Link) (carrier bool, queues uint32, err
 func (n *Namespace) takesCarrier(tap netstate.Link) (bool, error) {
 	var batch [][]byte
 	for _, on := range []byte{1, 0} {
-		r := request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, tap.Index), nl.NewRtAttr(unix.IFLA_CARRIER, []byte{on}))
+		r := netlink.NewRequest(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, tap.Index), nl.NewRtAttr(unix.IFLA_CARRIER, []byte{on}))
 		batch = append(batch, r.Serialize())
 	}
 	failures, err := n.sendRoute(batch)
 	if err != nil {
 		return false, fmt.Errorf("ask whether a process has tap %s open: %w", tap.Name, err)
 	}
-	refused := len(failures) > 0 && failures[0].message == 0
+	refused := len(failures) > 0 && failures[0].Message == 0
 	return !refused, nil
 }
 
 // parseUse returns the carrier of the link that the message describes, and how many queues of a multi-queue tap are
 // open.
 func parseUse(m []byte) (carrier bool, queues uint32, err error) {
-	err = eachAttribute(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
+	err = netlink.EachAttribute(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.IFLA_CARRIER:
-			carrier = u8(v) != 0
+			carrier = netlink.U8(v) != 0
 		case unix.IFLA_LINKINFO:
-			return eachAttribute(v, 0, func(kind uint16, v []byte) error {
+			return netlink.EachAttribute(v, 0, func(kind uint16, v []byte) error {
 				if kind != nl.IFLA_INFO_DATA {
 					return nil
 				}
-				return eachAttribute(v, 0, func(kind uint16, v []byte) error {
+				return netlink.EachAttribute(v, 0, func(kind uint16, v []byte) error {
 					if kind == tunQueues || kind == tunDisabled {
-						queues += u32(v)
+						queues += netlink.U32(v)
 					}
 					return nil
 				})

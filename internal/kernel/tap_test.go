@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -23,7 +24,7 @@ func tapReport() []byte {
 	data.AddRtAttr(tunGroup, nl.Uint32Attr(108))
 	data.AddRtAttr(tunType, []byte{unix.IFF_TAP})
 	data.AddRtAttr(tunMultiQueue, []byte{1})
-	reported := append(ifInfo(unix.AF_UNSPEC, 7).Serialize(), attr32(unix.IFLA_TXQLEN, 16).Serialize()...)
+	reported := append(ifInfo(unix.AF_UNSPEC, 7).Serialize(), netlink.Attr32(unix.IFLA_TXQLEN, 16).Serialize()...)
 	return append(reported, info.Serialize()...)
 }
 

@@ -5,6 +5,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netlink"
 )
 
 // Traffic is what a link has received and sent, in frames with their Ethernet header. What a tap received, a process
@@ -13,12 +15,12 @@ type Traffic struct{ InPackets, OutPackets, InBytes, OutBytes uint64 }
 
 // Traffic reads the counters of the link with the name; nil: there is none.
 func (n *Namespace) Traffic(link string) (t *Traffic, err error) {
-	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, 0), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(link)))
-	err = n.route.dump(r, func() {}, func(m []byte) (err error) {
+	r := netlink.NewRequest(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, 0), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(link)))
+	err = n.route.Dump(r, func() {}, func(m []byte) (err error) {
 		t, err = parseTraffic(m)
 		return err
 	})
-	if answers(err, unix.ENODEV) {
+	if netlink.Answers(err, unix.ENODEV) {
 		return nil, nil
 	}
 	return t, err
@@ -27,9 +29,9 @@ func (n *Namespace) Traffic(link string) (t *Traffic, err error) {
 // parseTraffic parses the counters in a link's message: the first fields of struct rtnl_link_stats64 (linux/if_link.h).
 func parseTraffic(m []byte) (t *Traffic, err error) {
 	if len(m) < unix.SizeofIfInfomsg {
-		return nil, errCutShort
+		return nil, netlink.ErrCutShort
 	}
-	err = eachAttribute(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
+	err = netlink.EachAttribute(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
 		if kind != unix.IFLA_STATS64 {
 			return nil
 		}

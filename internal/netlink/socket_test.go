@@ -1,4 +1,4 @@
-package kernel
+package netlink
 
 import (
 	"encoding/binary"
@@ -20,12 +20,12 @@ import (
 // TestAnswers: a system call that fails says nothing of what the kernel was asked. Setup on a kernel with nf_tables
 // would otherwise take EINVAL of sendto for a kernel without.
 func TestAnswers(t *testing.T) {
-	if !answers(fmt.Errorf("%w (invalid argument)", unix.EINVAL), unix.EINVAL) {
+	if !Answers(fmt.Errorf("%w (invalid argument)", unix.EINVAL), unix.EINVAL) {
 		t.Error("an answer is none")
 	}
-	s := &socket{fd: -1, buffer: new([bufferSize]byte)}
-	_, err := s.send([][]byte{make([]byte, 16)}, 0)
-	if err == nil || answers(err, unix.EBADF) || err.Error() != "netlink send: bad file descriptor" {
+	s := &Socket{fd: -1, buffer: new([bufferSize]byte)}
+	_, err := s.Send([][]byte{make([]byte, 16)}, 0)
+	if err == nil || Answers(err, unix.EBADF) || err.Error() != "netlink send: bad file descriptor" {
 		t.Errorf("a socket that is closed: %v", err)
 	}
 }
@@ -75,11 +75,11 @@ func TestBatchInUserNamespace(t *testing.T) {
 		return
 	}
 	for size, want := range map[int]error{2 * defaultBatch: nil, 300 << 10: nil, 64 << 20: unix.EMSGSIZE} {
-		s, err := openSocket(unix.NETLINK_ROUTE)
+		s, err := Open(unix.NETLINK_ROUTE)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.close()
+		defer s.Close()
 		// Messages that do nothing (netlink(7)).
 		messages := make([][]byte, size/unix.SizeofNlMsghdr)
 		for i := range messages {
@@ -89,7 +89,7 @@ func TestBatchInUserNamespace(t *testing.T) {
 			binary.NativeEndian.PutUint16(m[6:], unix.NLM_F_REQUEST)
 			messages[i] = m
 		}
-		failures, err := s.send(messages, len(messages)-1)
+		failures, err := s.Send(messages, len(messages)-1)
 		if !errors.Is(err, want) || len(failures) > 0 {
 			t.Errorf("%d octets: %v, %v; want %v", size, failures, err, want)
 		}
@@ -135,7 +135,7 @@ func FuzzAnswers(f *testing.F) {
 			if len(more) >= len(rest) {
 				t.Fatalf("%x: the rest of %x", more, rest)
 			}
-			_ = eachAttribute(m.Data, 0, func(uint16, []byte) error { return nil })
+			_ = EachAttribute(m.Data, 0, func(uint16, []byte) error { return nil })
 			rest = more
 		}
 	})

@@ -1,4 +1,6 @@
-package kernel
+// Package netlink is a socket of netlink(7) that sends many messages in one call, and reads attributes. It takes and
+// returns octets; what they mean is for its callers.
+package netlink
 
 import (
 	"encoding/binary"
@@ -13,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is a netlink socket that sends many messages in one call. The kernel works on all messages
+// Socket is a netlink socket that sends many messages in one call. The kernel works on all messages
 // before the call returns, even if the sending process is killed meanwhile.
-type socket struct {
+type Socket struct {
 	fd     int
 	seq    uint32
 	buffer *[bufferSize]byte // for answers
-	most   int               // octets of a batch, for tests; 0: as many as the kernel takes
+	Most   int               // octets of a batch, for tests; 0: as many as the kernel takes
 }
 
 const bufferSize = 64 << 10
@@ -27,33 +29,33 @@ const bufferSize = 64 << 10
 // buffers are those of closed sockets. They are larger than all else that a Setup allocates.
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-func openSocket(protocol int) (*socket, error) {
+func Open(protocol int) (*Socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return nil, fmt.Errorf("netlink socket: %w", err)
 	}
-	s := &socket{fd: fd, buffer: buffers.Get().(*[bufferSize]byte)}
+	s := &Socket{fd: fd, buffer: buffers.Get().(*[bufferSize]byte)}
 	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK} {
 		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1); err != nil {
-			s.close()
+			s.Close()
 			return nil, fmt.Errorf("netlink socket option %d: %w", option, err)
 		}
 	}
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		s.close()
+		s.Close()
 		return nil, fmt.Errorf("netlink socket: %w", err)
 	}
 	return s, nil
 }
 
-// asked is the number of the messages that were sent.
-func (s *socket) asked() uint32 { return s.seq }
+// Asked is the number of the messages that were sent.
+func (s *Socket) Asked() uint32 { return s.seq }
 
-// descriptor is the socket's, for options.
-func (s *socket) descriptor() int { return s.fd }
+// Descriptor is the socket's, for options.
+func (s *Socket) Descriptor() int { return s.fd }
 
-// linkName returns the present name of the link with the index (netdevice(7), SIOCGIFNAME).
-func (s *socket) linkName(index int) (string, error) {
+// LinkName returns the present name of the link with the index (netdevice(7), SIOCGIFNAME).
+func (s *Socket) LinkName(index int) (string, error) {
 	request, err := unix.NewIfreq("any") // the kernel replaces the name
 	if err != nil {
 		return "", err
@@ -65,16 +67,16 @@ func (s *socket) linkName(index int) (string, error) {
 	return request.Name(), nil
 }
 
-func (s *socket) close() {
+func (s *Socket) Close() {
 	unix.Close(s.fd)
 	buffers.Put(s.buffer)
 	s.buffer = nil
 }
 
-// inBackground calls the close of a socket for which the kernel waits, 7 to 23 ms (synchronize_rcu), in a goroutine.
-// What the caller has done is in force before. The goroutines of the process are few: at their number inBackground
+// InBackground calls the close of a socket for which the kernel waits, 7 to 23 ms (synchronize_rcu), in a goroutine.
+// What the caller has done is in force before. The goroutines of the process are few: at their number InBackground
 // waits.
-func inBackground(close func()) {
+func InBackground(close func()) {
 	closing <- struct{}{}
 	go func() {
 		close()
@@ -94,8 +96,8 @@ type callError struct {
 func (e *callError) Error() string { return e.call + ": " + e.err.Error() }
 func (e *callError) Unwrap() error { return e.err }
 
-// answers reports whether err is the kernel's answer with the errno.
-func answers(err error, code unix.Errno) bool {
+// Answers reports whether err is the kernel's answer with the errno.
+func Answers(err error, code unix.Errno) bool {
 	var call *callError
 	return errors.Is(err, code) && !errors.As(err, &call)
 }
@@ -108,19 +110,19 @@ const (
 	sendOverhead   = 32               // that the kernel keeps of a send buffer (netlink_sendmsg, net/netlink/af_netlink.c)
 )
 
-// failure is the kernel's error for one message of a batch. message is the index in the batch.
-type failure struct {
-	message int
-	err     error
+// Failure is the kernel's error for one message of a batch. Message is the index in the batch.
+type Failure struct {
+	Message int
+	Err     error
 }
 
-// send sends all messages in one call and returns the failures.
+// Send sends all messages in one call and returns the failures.
 //
-// acknowledge is the index of the one message that the kernel acknowledges, so that a lost batch is
-// noticed. If one message fails, rtnetlink carries out the others, and nftables carries out none. send
+// Acknowledge is the index of the one message that the kernel acknowledges, so that a lost batch is
+// noticed. If one message fails, rtnetlink carries out the others, and nftables carries out none. Send
 // sets the sequence numbers in messages.
-func (s *socket) send(messages [][]byte, acknowledge int) ([]failure, error) {
-	first := s.number(messages, acknowledge)
+func (s *Socket) Send(messages [][]byte, acknowledge int) ([]Failure, error) {
+	first := s.Number(messages, acknowledge)
 	batch := s.buffer[:0] // the answers come when all is sent; a larger batch takes a buffer from the heap
 	for _, m := range messages {
 		batch = append(batch, m...)
@@ -128,20 +130,20 @@ func (s *socket) send(messages [][]byte, acknowledge int) ([]failure, error) {
 			batch = append(batch, 0)
 		}
 	}
-	return s.sendBatch(batch, first, len(messages))
+	return s.SendBatch(batch, first, len(messages))
 }
 
-// ask sends one message and returns the kernel's answer to it; nil is an acknowledgement. See answers.
-func (s *socket) ask(r *nl.NetlinkRequest) error {
-	failures, err := s.send([][]byte{r.Serialize()}, 0)
+// Ask sends one message and returns the kernel's answer to it; nil is an acknowledgement. See Answers.
+func (s *Socket) Ask(r *nl.NetlinkRequest) error {
+	failures, err := s.Send([][]byte{r.Serialize()}, 0)
 	if err == nil && len(failures) > 0 {
-		err = failures[0].err
+		err = failures[0].Err
 	}
 	return err
 }
 
-// number sets the sequence numbers of messages, and asks for the acknowledgement. It returns the first number.
-func (s *socket) number(messages [][]byte, acknowledge int) (first uint32) {
+// Number sets the sequence numbers of messages, and asks for the acknowledgement. It returns the first number.
+func (s *Socket) Number(messages [][]byte, acknowledge int) (first uint32) {
 	first = s.seq + 1
 	for i, m := range messages {
 		s.seq++
@@ -154,27 +156,27 @@ func (s *socket) number(messages [][]byte, acknowledge int) (first uint32) {
 	return first
 }
 
-// sendParts is send for messages of rtnetlink, which need not go in one call: if the kernel does not take them at once,
+// SendParts is Send for messages of rtnetlink, which need not go in one call: if the kernel does not take them at once,
 // each call has as many as it takes.
-func (s *socket) sendParts(messages [][]byte) ([]failure, error) {
+func (s *Socket) SendParts(messages [][]byte) ([]Failure, error) {
 	size := 0
 	for _, m := range messages {
 		size += aligned(len(m))
 	}
-	room, err := s.room(size)
+	room, err := s.Room(size)
 	if err != nil {
 		return nil, err
 	}
-	var failures []failure
+	var failures []Failure
 	for done := 0; done < len(messages); {
 		end, octets := done+1, aligned(len(messages[done]))
 		for end < len(messages) && octets+aligned(len(messages[end])) <= room {
 			octets += aligned(len(messages[end]))
 			end++
 		}
-		part, err := s.send(messages[done:end], end-done-1)
+		part, err := s.Send(messages[done:end], end-done-1)
 		for _, f := range part {
-			failures = append(failures, failure{done + f.message, f.err})
+			failures = append(failures, Failure{done + f.Message, f.Err})
 		}
 		if err != nil {
 			return failures, err
@@ -186,9 +188,9 @@ func (s *socket) sendParts(messages [][]byte) ([]failure, error) {
 
 func aligned(size int) int { return (size + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
 
-// room returns how many octets a batch can have, where size are wanted. It is less than size only without CAP_NET_ADMIN
+// Room returns how many octets a batch can have, where size are wanted. It is less than size only without CAP_NET_ADMIN
 // in the machine's user namespace.
-func (s *socket) room(size int) (int, error) {
+func (s *Socket) Room(size int) (int, error) {
 	room := 0
 	for _, enlarge := range []bool{false, true} {
 		if enlarge && size > room {
@@ -204,20 +206,20 @@ func (s *socket) room(size int) (int, error) {
 			break
 		}
 	}
-	if s.most > 0 {
-		room = min(room, s.most)
+	if s.Most > 0 {
+		room = min(room, s.Most)
 	}
 	return room, nil
 }
 
-// tooLong is the error for a batch with that many octets.
-func tooLong(size int) error {
+// TooLong is the error for a batch with that many octets.
+func TooLong(size int) error {
 	wanted := (size + sendOverhead + 1) / 2 // socket(7): the kernel doubles the number
 	return &callError{"netlink send", fmt.Errorf("%d octets: %w: a process without CAP_NET_ADMIN on the machine needs there sysctl -w net.core.wmem_max=%d", size, unix.EMSGSIZE, wanted)}
 }
 
-// sendBatch is send for messages that lie one after the other in batch, with sequence numbers from the first one on.
-func (s *socket) sendBatch(batch []byte, first uint32, messages int) ([]failure, error) {
+// SendBatch is Send for messages that lie one after the other in batch, with sequence numbers from the first one on.
+func (s *Socket) SendBatch(batch []byte, first uint32, messages int) ([]Failure, error) {
 	// The kernel counts each octet that is sent twice. Each message can fail, and then is answered.
 	if size := min(max(2*len(batch), messages*answerSize), math.MaxInt32/2); size > defaultAnswers {
 		if err := s.enlarge(size); err != nil {
@@ -226,12 +228,12 @@ func (s *socket) sendBatch(batch []byte, first uint32, messages int) ([]failure,
 	}
 	err := unix.Sendto(s.fd, batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	if err == unix.EMSGSIZE {
-		return nil, tooLong(len(batch))
+		return nil, TooLong(len(batch))
 	}
 	if err != nil {
 		return nil, &callError{"netlink send", err}
 	}
-	var failures []failure
+	var failures []Failure
 	acknowledged, overflowed := false, false
 	for {
 		answers, err := s.receive(unix.MSG_DONTWAIT)
@@ -255,7 +257,7 @@ func (s *socket) sendBatch(batch []byte, first uint32, messages int) ([]failure,
 				continue
 			}
 			if err := answerError(a); err != nil {
-				failures = append(failures, failure{i, err})
+				failures = append(failures, Failure{i, err})
 			} else {
 				acknowledged = true
 			}
@@ -270,7 +272,7 @@ func (s *socket) sendBatch(batch []byte, first uint32, messages int) ([]failure,
 // enlarge asks for larger buffers. Only a process with CAP_NET_ADMIN in the machine's user namespace gets all that it
 // asks for. Others get at most twice net.core.wmem_max and rmem_max (socket(7)), which suffice for the rules of a NIC
 // without long lists.
-func (s *socket) enlarge(size int) error {
+func (s *Socket) enlarge(size int) error {
 	for _, buffer := range []struct {
 		name          string
 		forced, plain int
@@ -310,13 +312,13 @@ func enlargePlain(fd, option, size int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, size)
 }
 
-// dump sends one request and calls f with the body of each message of the answer.
+// Dump sends one request and calls f with the body of each message of the answer.
 //
-// If the namespace changed during the answer (NLM_F_DUMP_INTR), dump sends the request again. For what one table of
+// If the namespace changed during the answer (NLM_F_DUMP_INTR), Dump sends the request again. For what one table of
 // nftables holds, two equal answers suffice: then something else changed, such as pins in a set. In a list of all
 // tables a chain that comes and goes elsewhere shifts the others, and answers may lack the same one. Before each try
-// dump calls reset, which must drop what f collected.
-func (s *socket) dump(r *nl.NetlinkRequest, reset func(), f func([]byte) error) error {
+// Dump calls reset, which must drop what f collected.
+func (s *Socket) Dump(r *nl.NetlinkRequest, reset func(), f func([]byte) error) error {
 	const ofOneTable = unix.NFNL_SUBSYS_NFTABLES << 8
 	suffice := r.Type == ofOneTable|unix.NFT_MSG_GETRULE || r.Type == ofOneTable|unix.NFT_MSG_GETSETELEM
 	var last uint64
@@ -325,7 +327,7 @@ func (s *socket) dump(r *nl.NetlinkRequest, reset func(), f func([]byte) error) 
 		var answer maphash.Hash
 		answer.SetSeed(answerSeed)
 		whole, err := s.dumpOnce(r, func(m []byte) error {
-			answer.Write(m[min(sizeofNfgenmsg, len(m)):]) // before is the generation
+			answer.Write(m[min(SizeofNetfilter, len(m)):]) // before is the generation
 			return f(m)
 		})
 		if err != nil || whole || suffice && try > 0 && answer.Sum64() == last {
@@ -340,7 +342,7 @@ const dumpTries = 64 // until a namespace that keeps changing is an error
 
 var answerSeed = maphash.MakeSeed()
 
-func (s *socket) dumpOnce(r *nl.NetlinkRequest, f func([]byte) error) (whole bool, err error) {
+func (s *Socket) dumpOnce(r *nl.NetlinkRequest, f func([]byte) error) (whole bool, err error) {
 	s.seq++
 	r.Seq = s.seq
 	if err := unix.Sendto(s.fd, r.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
@@ -380,7 +382,7 @@ func (s *socket) dumpOnce(r *nl.NetlinkRequest, f func([]byte) error) (whole boo
 }
 
 // receive returns the messages of one datagram, until the next call.
-func (s *socket) receive(flags int) ([]byte, error) {
+func (s *Socket) receive(flags int) ([]byte, error) {
 	for {
 		n, _, err := unix.Recvfrom(s.fd, s.buffer[:], flags)
 		if err == unix.EINTR {
@@ -397,12 +399,12 @@ func (s *socket) receive(flags int) ([]byte, error) {
 // datagram.
 func nextMessage(b []byte) (m syscall.NetlinkMessage, rest []byte, err error) {
 	if len(b) < unix.SizeofNlMsghdr {
-		return m, nil, errCutShort
+		return m, nil, ErrCutShort
 	}
-	m.Header = syscall.NlMsghdr{Len: u32(b), Type: u16(b[4:]), Flags: u16(b[6:]), Seq: u32(b[8:]), Pid: u32(b[12:])}
+	m.Header = syscall.NlMsghdr{Len: U32(b), Type: U16(b[4:]), Flags: U16(b[6:]), Seq: U32(b[8:]), Pid: U32(b[12:])}
 	size := int(m.Header.Len)
 	if size < unix.SizeofNlMsghdr || size > len(b) {
-		return m, nil, errCutShort
+		return m, nil, ErrCutShort
 	}
 	m.Data = b[unix.SizeofNlMsghdr:size]
 	return m, b[min(len(b), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):], nil
@@ -439,7 +441,7 @@ func answerError(m syscall.NetlinkMessage) error {
 		return err
 	}
 	text := ""
-	parseErr := eachAttribute(m.Data, header, func(kind uint16, v []byte) error {
+	parseErr := EachAttribute(m.Data, header, func(kind uint16, v []byte) error {
 		if kind == nl.NLMSGERR_ATTR_MSG {
 			text = unix.ByteSliceToString(v)
 		}
