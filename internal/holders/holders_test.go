@@ -1,0 +1,142 @@
+package holders_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/holders"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+)
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv("HOLDERS_TAP"); name != "" {
+		hold(name)
+	}
+	nstest.Main(m)
+}
+
+// hold is a process that has a tap open by a thread in the namespace of file 3, or in its own, until it is killed.
+func hold(name string) {
+	var files []*os.File
+	open := func() (err error) {
+		files, err = tap.OpenQueues(name, 1)
+		return err
+	}
+	err := open
+	if os.Getenv("HOLDERS_OUTSIDE") != "" {
+		err = func() error { return netns.Do(os.NewFile(3, "ns"), open) }
+	}
+	if err := err(); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("open")
+	time.Sleep(time.Hour)
+	runtime.KeepAlive(files)
+}
+
+// start starts this test's program as a process that holds the tap. Outside says that the process stays in the tests'
+// namespace, as a launcher that serves many guests by threads does.
+func start(t *testing.T, ns *nstest.Namespace, name string, outside bool) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	if !outside {
+		cmd = exec.Command("nsenter", "--net="+ns.Path(), os.Args[0])
+	}
+	cmd.Env = append(os.Environ(), "HOLDERS_TAP="+name)
+	if outside {
+		cmd.Env = append(cmd.Env, "HOLDERS_OUTSIDE=1")
+	}
+	cmd.ExtraFiles = []*os.File{ns.File}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	line := make([]byte, 200)
+	if n, err := out.Read(line); err != nil || string(line[:n]) != "open\n" {
+		t.Fatalf("the holder says %q, %v", line[:n], err)
+	}
+	return cmd
+}
+
+// TestOf: of two namespaces whose taps have one name, each has its own process, inside of the namespace or outside, and
+// a process that was killed is none.
+func TestOf(t *testing.T) {
+	nstest.SkipUndecided(t)
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	one, other := nstest.New(t, "one"), nstest.New(t, "other")
+	for _, ns := range []*nstest.Namespace{one, other} {
+		ns.IP("tuntap add eth0-tap mode tap vnet_hdr")
+	}
+	of := func(ns *nstest.Namespace, open bool) (found map[string][]holders.Process, text string) {
+		t.Helper()
+		err := netns.Do(ns.File, func() (err error) {
+			found, err = holders.Of(t.Context(), map[string]bool{"eth0-tap": open})
+			text = holders.Name("eth0-tap")
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found, text
+	}
+	for _, outside := range []bool{false, true} {
+		t.Run(fmt.Sprintf("outside %t", outside), func(t *testing.T) {
+			begin := time.Now().Add(-2 * time.Second)
+			first, second := start(t, one, "eth0-tap", outside), start(t, other, "eth0-tap", outside)
+			for cmd, ns := range map[*exec.Cmd]*nstest.Namespace{first: one, second: other} {
+				found, text := of(ns, true)
+				have := found["eth0-tap"]
+				if len(have) != 1 || have[0].PID != cmd.Process.Pid || have[0].Command != "holders.test" ||
+					have[0].Started.Before(begin) || have[0].Started.After(time.Now().Add(2*time.Second)) {
+					t.Errorf("%+v, want process %d", found, cmd.Process.Pid)
+				}
+				if want := fmt.Sprintf("process %d (holders.test)", cmd.Process.Pid); text != want {
+					t.Errorf("%q, want %q", text, want)
+				}
+			}
+			// The processes of the namespace alone, of a tap that is not said to be open.
+			if found, _ := of(one, false); (len(found) == 0) != outside {
+				t.Errorf("a tap that is not said to be open: %v", found)
+			}
+			first.Process.Kill()
+			unix.Waitid(unix.P_PID, first.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) // it stays a zombie
+			if found, text := of(one, true); len(found) != 0 || text != holders.Unseen {
+				t.Errorf("after the process was killed: %v, %q", found, text)
+			}
+			second.Process.Kill()
+			second.Wait()
+		})
+	}
+	t.Run("this process", func(t *testing.T) {
+		var held []*os.File
+		nstest.Attach(t, one.File, func() (err error) {
+			held, err = tap.OpenQueues("eth0-tap", 1)
+			return err
+		})
+		defer held[0].Close()
+		if _, text := of(one, true); !strings.HasSuffix(text, ", this one)") || !strings.Contains(text, fmt.Sprint(os.Getpid())) {
+			t.Errorf("%q, want this process", text)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := holders.Of(ended, nil); err == nil {
+			t.Error("no error after the context's end")
+		}
+	})
+}
