@@ -31,7 +31,7 @@ func TestTeardownInUse(t *testing.T) {
 	defer vmm[0].Close()
 	for _, flags := range [][]string{nil, {"-force"}} {
 		out, status := run(t, agent, append(append([]string{"teardown"}, named...), flags...)...)
-		if status != 7 || !strings.Contains(out, "a process has tap eth0-tap open") || !strings.Contains(out, "-cut-off") {
+		if status != 7 || !strings.Contains(out, "(examples.test) has tap eth0-tap open") || !strings.Contains(out, "-cut-off") {
 			t.Errorf("teardown %v: status %d, %s; want 7 and the way out", flags, status, out)
 		}
 	}

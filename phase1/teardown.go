@@ -8,6 +8,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/holders"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/tap"
@@ -235,8 +236,8 @@ func (s *session) checkUnused(links []netstate.Link, ops []netstate.Op) error {
 			return err
 		}
 		if used {
-			return fmt.Errorf("%w: a process has tap %s open: detach the NIC from the VM or end the VM first, or cut the guest off (TeardownOptions.CutOff, agent teardown -cut-off)",
-				ErrInUse, l.Name)
+			return fmt.Errorf("%w: %s has tap %s open: detach the NIC from the VM or end the VM first, or cut the guest off (TeardownOptions.CutOff, agent teardown -cut-off)",
+				ErrInUse, holders.Name(l.Name), l.Name)
 		}
 	}
 	return nil

@@ -71,7 +71,7 @@ func OpenQueues(name string, queues int) (files []*os.File, err error) {
 		files, err = openQueues(name, queues)
 		return err
 	})
-	return files, err
+	return files, named(name, err)
 }
 
 func openQueues(name string, queues int) (files []*os.File, err error) {
@@ -89,7 +89,7 @@ func openQueues(name string, queues int) (files []*os.File, err error) {
 		return nil, err
 	}
 	if attached > 0 || hasReader(name) {
-		return nil, busy(name)
+		return nil, busyError{tap: name}
 	}
 	for range queues {
 		fd, err := attach(name, flagsOf(queues))
@@ -102,17 +102,13 @@ func openQueues(name string, queues int) (files []*os.File, err error) {
 		return files, err
 	}
 	if attached > queues { // another process attached at the same time
-		return files, busy(name)
+		return files, busyError{tap: name}
 	}
 	if err := undo(int(files[0].Fd()), name); err != nil {
 		return files, err
 	}
 	hasReader(name)
 	return files, nil
-}
-
-func busy(name string) error {
-	return fmt.Errorf("attach to tap %s: another process is attached: %w", name, unix.EBUSY)
 }
 
 func closeAll(files []*os.File) {

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/holders"
 )
 
 // Device is the character device by which a process attaches to a tap (Documentation/networking/tuntap.rst).
@@ -31,7 +33,7 @@ func Open(name string) (*os.File, error) {
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, named(name, err)
 	}
 	if err := undo(fd, name); err != nil {
 		unix.Close(fd)
@@ -80,11 +82,31 @@ func attach(name string, flags uint16) (fd int, err error) {
 		case unix.EACCES:
 			err = fmt.Errorf("SELinux denies it to this process's domain (Setup's Owner.SELinux gives the tap the launcher's context; ausearch -m AVC shows the rule): %w", err)
 		case unix.EBUSY:
-			err = fmt.Errorf("another process is attached: %w", err)
+			return -1, busyError{tap: name}
 		}
 		return -1, fmt.Errorf("attach to tap %s: %w", name, err)
 	}
 	return fd, nil
+}
+
+// busyError says that another process is attached to the tap.
+type busyError struct{ tap, by string }
+
+func (e busyError) Error() string {
+	return fmt.Sprintf("attach to tap %s: another process is attached%s: %v", e.tap, e.by, unix.EBUSY)
+}
+
+func (busyError) Unwrap() error { return unix.EBUSY }
+
+// named adds the processes that are attached to the tap to a busyError: they are those that have the tap open now. A
+// user sees only its own processes.
+func named(tap string, err error) error {
+	var busy busyError
+	if errors.As(err, &busy) {
+		busy.by = ": " + holders.Name(tap) + ": end it first"
+		return busy
+	}
+	return err
 }
 
 // openDevice opens a character device without blocking. To the error of a device that the user cannot open, or that
