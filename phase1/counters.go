@@ -4,13 +4,15 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
+	"github.com/guestwire/guestwire/internal/holders"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Counters are what a NIC's tap, or its macvtap, and its rules have counted. A tap or a rule that Setup creates again
-// counts from zero.
+// Counters are what a NIC's tap, or its macvtap, and its rules have counted, and whether processes are at the taps. A
+// tap or a rule that Setup creates again counts from zero.
 type Counters struct {
 	// FromGuest is what the VMM wrote, also if rules drop it. Nil: there is no tap.
 	FromGuest *Count `json:"fromGuest,omitempty"`
@@ -25,6 +27,29 @@ type Counters struct {
 	// Drops are the packets that rules dropped, one entry for each reason. What Spec.Egress
 	// refused has the reason "egress".
 	Drops []Count `json:"drops"`
+
+	// Attached has an entry for the guest's tap, and one for the responder's. A tap that the
+	// wiring does not have, or that is gone, has no entry.
+	Attached []struct {
+		// Side is "vmm" for the guest's tap, and "responder" for the responder's.
+		Side string `json:"side"`
+		Tap  string `json:"tap"`
+
+		// State is "attached" if a process has the tap open, else "none". It is "unknown" for a
+		// macvtap: the kernel does not report who has its device open.
+		State string `json:"state"`
+
+		// Processes are those that have the tap open, as far as this process can see them.
+		// Counters has none. With "attached" none means that the process is not visible here, as
+		// outside of a container.
+		Processes []struct {
+			PID     int    `json:"pid"`
+			Command string `json:"command"`
+
+			// Started is when the process started, to a second. It opened the tap later.
+			Started time.Time `json:"started,omitzero"`
+		} `json:"processes,omitempty"`
+	} `json:"attached"`
 }
 
 // Count is a number of packets.
@@ -50,7 +75,7 @@ func (n NIC) Counters(ctx context.Context) (*Counters, error) {
 		if err != nil {
 			return err
 		}
-		c, err = counters(ns, n.Name, tapAmong(links, n.Name))
+		c, err = counters(ns, n.Name, tapAmong(links, n.Name), responderAmong(links, n.Name))
 		return err
 	})
 	if err != nil {
@@ -74,28 +99,83 @@ func tapAmong(links []netstate.Link, nic string) string {
 	return links[tap].Name
 }
 
-// counters reads those of the NIC's rules and of its tap; empty: there is none.
-func counters(ns *kernel.Namespace, nic, tap string) (c Counters, err error) {
+// responderAmong is the name of the responder's tap; empty: there is none.
+func responderAmong(links []netstate.Link, nic string) string {
+	name := netstate.NamesFor(nic, "").Responder
+	if slices.ContainsFunc(links, func(l netstate.Link) bool { return l.Tap != nil && l.Name == name }) {
+		return name
+	}
+	return ""
+}
+
+// counters reads those of the NIC's rules and of its tap, and whether the two taps are open; empty: there is none.
+func counters(ns *kernel.Namespace, nic, tap, responder string) (c Counters, err error) {
 	counts, err := ns.Counts(netstate.NamesFor(nic, "").Table)
 	if err != nil {
 		return c, fmt.Errorf("counters of nftables: %w", err)
 	}
 	c = Counters{Opened: counts.Opened, Drops: []Count{}}
+	c.Attached = slices.Grow(c.Attached, 2)
 	for _, d := range counts.Drops {
 		c.Drops = append(c.Drops, Count{Reason: string(d.Reason), Packets: d.Packets, Bytes: d.Bytes})
 	}
-	if tap == "" {
-		return c, nil
-	}
-	t, err := ns.Traffic(tap)
-	if err != nil {
-		return c, fmt.Errorf("counters of %s: %w", tap, err)
-	}
-	if t != nil {
-		c.FromGuest, c.ToGuest = &Count{Packets: t.InPackets, Bytes: t.InBytes}, &Count{Packets: t.OutPackets, Bytes: t.OutBytes}
+	for _, side := range []struct{ name, tap string }{{"vmm", tap}, {"responder", responder}} {
+		if side.tap == "" {
+			continue
+		}
+		t, open, err := ns.Traffic(side.tap)
+		if err != nil {
+			return c, fmt.Errorf("counters of %s: %w", side.tap, err)
+		}
+		if t == nil {
+			continue
+		}
+		state := "none"
+		switch {
+		case side.tap == nic:
+			state = "unknown"
+		case open:
+			state = "attached"
+		}
+		c.attach(side.name, side.tap, state)
+		if side.name == "vmm" {
+			c.FromGuest, c.ToGuest = &Count{Packets: t.InPackets, Bytes: t.InBytes}, &Count{Packets: t.OutPackets, Bytes: t.OutBytes}
+		}
 	}
 	if tap == nic { // a macvtap, which sends what the guest sends
 		c.FromGuest, c.ToGuest = c.ToGuest, c.FromGuest
 	}
 	return c, nil
+}
+
+func (c *Counters) attach(side, tap, state string) {
+	last := len(c.Attached)
+	c.Attached = slices.Grow(c.Attached, 1)[:last+1]
+	a := &c.Attached[last]
+	a.Side, a.Tap, a.State = side, tap, state
+}
+
+// findProcesses adds the processes that have the taps open. Call it in the namespace.
+func (c *Counters) findProcesses(ctx context.Context) error {
+	open := map[string]bool{}
+	for _, a := range c.Attached {
+		if a.State != "unknown" {
+			open[a.Tap] = a.State == "attached"
+		}
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	found, err := holders.Of(ctx, open)
+	if err != nil {
+		return err
+	}
+	for i := range c.Attached {
+		a := &c.Attached[i]
+		for _, p := range found[a.Tap] {
+			a.State = "attached" // also if the process has taken the carrier away
+			a.Processes = append(a.Processes, p)
+		}
+	}
+	return nil
 }

@@ -205,6 +205,9 @@ func TestCountersOfMacvtap(t *testing.T) {
 		v.drain(t)
 		received, sent := linkCounters(t, n.Pod, "eth0")
 		have := counters(t, c)
+		if len(have.Attached) != 1 || have.Attached[0].Side != "vmm" || have.Attached[0].State != "unknown" {
+			t.Fatalf("who has the macvtap open: %+v, want one that is not known", have.Attached)
+		}
 		if again, also := linkCounters(t, n.Pod, "eth0"); v.read.Packets < 2 || received != again || sent != also {
 			return fmt.Errorf("the VMM has read %+v", v.read)
 		}

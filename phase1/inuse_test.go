@@ -2,6 +2,7 @@ package phase1_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -251,4 +253,59 @@ func TestInUseByFork(t *testing.T) {
 	if err := difference(before, settled(t, n)); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestAttached: Status and Counters report who has the two taps open. Status names the process, as ErrInUse does. A
+// macvtap is not known, and the other bindings have no tap.
+func TestAttached(t *testing.T) {
+	t.Parallel()
+	want := func(t *testing.T, c wired.NIC, when, vmm, responder string) {
+		t.Helper()
+		nstest.Eventually(t, func() error { // a child of another test has copies of files until its exec has closed them
+			report, err := c.Status(t.Context())
+			if err != nil {
+				return fmt.Errorf("%s: %w", when, err)
+			}
+			for from, counted := range map[string]*phase1.Counters{"Status": &report.Counters, "Counters": counters(t, c)} {
+				have := map[string]string{}
+				for _, a := range counted.Attached {
+					have[a.Side] = a.Tap + " " + a.State
+					named := len(a.Processes) == 1 && a.Processes[0].PID == os.Getpid() && a.Processes[0].Command == "phase1.test"
+					if named != (from == "Status" && a.State == "attached") || !named && len(a.Processes) > 0 {
+						return fmt.Errorf("%s, %s, %s: processes %v", when, from, a.Side, a.Processes)
+					}
+				}
+				if have["vmm"] != vmm || have["responder"] != responder {
+					return fmt.Errorf("%s: %s reports %v, want vmm %q, responder %q", when, from, have, vmm, responder)
+				}
+			}
+			return nil
+		})
+	}
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		for _, queues := range []int{1, 2} {
+			n := nstest.NewNetwork(t)
+			c := config(n, b)
+			c.Queues = queues
+			setup(t, c)
+			want(t, c, "no process", "eth0-tap none", "eth0-dhcp none")
+			_, closeResponder := openTap(t, n, "eth0-dhcp", 1)
+			want(t, c, "a responder", "eth0-tap none", "eth0-dhcp attached")
+			files, closeTap := openTap(t, n, "eth0-tap", queues)
+			want(t, c, "both", "eth0-tap attached", "eth0-dhcp attached")
+			closeResponder()
+			want(t, c, "a VMM", "eth0-tap attached", "eth0-dhcp none")
+			if queues > 1 {
+				files[0].Close()
+				want(t, c, "a VMM with a queue less", "eth0-tap attached", "eth0-dhcp none")
+			}
+			err := c.Teardown(t.Context())
+			if who := fmt.Sprintf("in use: process %d (phase1.test, this one)", os.Getpid()); !errors.Is(err, phase1.ErrInUse) || !strings.Contains(err.Error(), who) {
+				t.Errorf("%v, want ErrInUse with %q", err, who)
+			}
+			closeTap()
+			want(t, c, "none again", "eth0-tap none", "eth0-dhcp none")
+			unwire(t, c)
+		}
+	})
 }

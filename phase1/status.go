@@ -44,7 +44,10 @@ func (n NIC) Status(ctx context.Context) (*Report, error) {
 			return err
 		}
 		report = &Report{Wiring: w, Record: plan.Record, Egress: j.Spec.Egress, EgressWithin: j.Spec.EgressWithin}
-		if report.Counters, err = counters(s.ns, s.nic, plan.Record.Tap); err != nil {
+		if report.Counters, err = counters(s.ns, s.nic, plan.Record.Tap, plan.Record.ResponderTap); err != nil {
+			return err
+		}
+		if err := report.findProcesses(ctx); err != nil {
 			return err
 		}
 		err = s.check(ctx, j, plan)

@@ -13,17 +13,22 @@ import (
 // wrote.
 type Traffic struct{ InPackets, OutPackets, InBytes, OutBytes uint64 }
 
-// Traffic reads the counters of the link with the name; nil: there is none.
-func (n *Namespace) Traffic(link string) (t *Traffic, err error) {
+// Traffic reads the counters of the link with the name; nil: there is none. Open reports whether a process has the tap
+// of that name open. It is false of a tap with one queue whose process has taken the carrier away (TUNSETCARRIER).
+func (n *Namespace) Traffic(link string) (t *Traffic, open bool, err error) {
 	r := netlink.NewRequest(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, 0), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(link)))
 	err = n.route.Dump(r, func() {}, func(m []byte) (err error) {
-		t, err = parseTraffic(m)
+		if t, err = parseTraffic(m); err != nil {
+			return err
+		}
+		carrier, queues, err := parseUse(m)
+		open = carrier || queues > 0
 		return err
 	})
 	if netlink.Answers(err, unix.ENODEV) {
-		return nil, nil
+		return nil, false, nil
 	}
-	return t, err
+	return t, open, err
 }
 
 // parseTraffic parses the counters in a link's message: the first fields of struct rtnl_link_stats64 (linux/if_link.h).
