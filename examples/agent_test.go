@@ -220,7 +220,7 @@ func TestSee(t *testing.T) {
 	}
 	spoofed := func() uint64 {
 		report.Drops = nil
-		decode(t, call(0, "status", "-json"), &report)
+		decode(t, call(8, "status", "-json"), &report)
 		for _, d := range report.Drops {
 			if d.Reason == "mac-spoof" {
 				return d.Packets
@@ -235,14 +235,14 @@ func TestSee(t *testing.T) {
 	if report.FromGuest.Packets != 1 || report.FromGuest.Bytes != 60 || report.ToGuest == nil {
 		t.Errorf("status -json: want 1 packet of 60 octets from the guest: %+v", report)
 	}
-	if out := call(0, "status"); !regexp.MustCompile(`(?s)tap +eth0-tap, 1 queue\n.*traffic +from the guest: 1 packet, 60 octets\ntraffic +to the guest: .*dropped +1 packet: mac-spoof, .*start the VM with the record's MAC`).MatchString(out) {
+	if out := call(8, "status"); !regexp.MustCompile(`(?s)tap +eth0-tap, 1 queue\nVMM +process \d+ \(examples.test\) has eth0-tap open, started .*\nresponder +none, .*traffic +from the guest: 1 packet, 60 octets\ntraffic +to the guest: .*dropped +1 packet: mac-spoof, .*start the VM with the record's MAC`).MatchString(out) {
 		t.Errorf("status:\n%s", out)
 	}
 	exporter := nstest.Program(t, "examples/exporter")
 	out, status := stdout(t, exporter, "-dir", dir)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(out))
-	sample := fmt.Sprintf(`guestwire_dropped_packets_total{netns="%s",nic="eth0",reason="mac-spoof",state="%s"} 1`, w.Namespace, n.State)
+	sample := fmt.Sprintf(`guestwire_dropped_packets_total{expected="false",netns="%s",nic="eth0",reason="mac-spoof",state="%s"} 1`, w.Namespace, n.State)
 	traffic := fmt.Sprintf(`guestwire_traffic_bytes_total{direction="from-guest",netns="%s",nic="eth0",state="%s"} 60`, w.Namespace, n.State)
 	if err != nil || status != 0 || !strings.Contains(out, sample) || !strings.Contains(out, traffic) || families["guestwire_differences"] == nil || families["guestwire_wired_info"] == nil {
 		t.Errorf("exporter: status %d, %v, want %s and %s in\n%s", status, err, sample, traffic, out)

@@ -527,12 +527,19 @@ func reasonsTable(t *testing.T) string {
 	for _, row := range tables(t, reference+"drop-reasons.md") {
 		todo[row["reason"]] = row["what to do"]
 	}
-	text := "| reason | packets | what to do |\n| --- | --- | --- |\n"
+	text := "| reason | packets | expected | what to do |\n| --- | --- | --- | --- |\n"
 	for _, r := range firewall.Reasons {
 		if todo[string(r.Reason)] == "" {
 			t.Errorf("drop-reasons.md does not say what to do about %s", r.Reason)
 		}
-		text += fmt.Sprintf("| %s | %s | %s |\n", r.Reason, r.Meaning, todo[string(r.Reason)])
+		if r.Reason.Expected() && !strings.HasPrefix(todo[string(r.Reason)], "Nothing") {
+			t.Errorf("%s is expected, and drop-reasons.md has something to do: %s", r.Reason, todo[string(r.Reason)])
+		}
+		expected := ""
+		if r.Reason.Expected() {
+			expected = "yes"
+		}
+		text += fmt.Sprintf("| %s | %s | %s | %s |\n", r.Reason, r.Meaning, expected, todo[string(r.Reason)])
 	}
 	return text
 }

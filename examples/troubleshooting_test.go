@@ -714,10 +714,10 @@ func TestTroubleshootingReasons(t *testing.T) {
 			if err := follow.Wait(); err != nil || !strings.Contains(said.String(), "follows what is dropped") {
 				t.Errorf("agent drops: %v, %s", err, said.String())
 			}
-			if out := p.agent(0, "status"); !matches("dropped ... packet...: "+c.reason, out) {
+			if out := p.agent(8, "status"); !matches("dropped ... packet...: "+c.reason, out) {
 				t.Errorf("status says\n%s", out)
 			}
-			if out := p.agent(0, "status"); c.reason == "rate-limit" && !strings.Contains(out, "from the guest: 1 packet a second") {
+			if out := p.agent(8, "status"); c.reason == "rate-limit" && !strings.Contains(out, "from the guest: 1 packet a second") {
 				t.Errorf("status says\n%s", out)
 			}
 			i := slices.IndexFunc(rows, func(row map[string]string) bool { return row["reason"] == c.reason })
@@ -725,7 +725,7 @@ func TestTroubleshootingReasons(t *testing.T) {
 				t.Errorf("the document does not name %s for %s", c.field, c.reason)
 			}
 			p.config(0, "{"+c.after+"}")
-			dropped := func() string { return regexp.MustCompile(`\d+ packets?: ` + c.reason).FindString(p.agent(0, "status")) }
+			dropped := func() string { return regexp.MustCompile(`\d+ packets?: ` + c.reason).FindString(p.agent(8, "status")) }
 			before := dropped()
 			for range 3 {
 				p.sends(port, c.frame(p.link()))

@@ -57,6 +57,10 @@ type Count struct {
 	// Reason, of an entry of Drops, is why the packets were dropped: see DropMeaning.
 	Reason string `json:"reason,omitempty"`
 
+	// Expected, of an entry of Drops, means that a healthy wiring drops such packets, and that
+	// nothing needs to be done.
+	Expected bool `json:"expected,omitempty"`
+
 	// Packets is their number. A segment that is cut later (offload) counts as one.
 	Packets uint64 `json:"packets"`
 
@@ -117,7 +121,7 @@ func counters(ns *kernel.Namespace, nic, tap, responder string) (c Counters, err
 	c = Counters{Opened: counts.Opened, Drops: []Count{}}
 	c.Attached = slices.Grow(c.Attached, 2)
 	for _, d := range counts.Drops {
-		c.Drops = append(c.Drops, Count{Reason: string(d.Reason), Packets: d.Packets, Bytes: d.Bytes})
+		c.Drops = append(c.Drops, Count{Reason: string(d.Reason), Expected: d.Reason.Expected(), Packets: d.Packets, Bytes: d.Bytes})
 	}
 	for _, side := range []struct{ name, tap string }{{"vmm", tap}, {"responder", responder}} {
 		if side.tap == "" {

@@ -32,6 +32,7 @@ const (
 	exitRefused  // the binding cannot work on this NIC
 	exitActive   // the guest may be active in another namespace
 	exitInUse    // a process has the guest's tap open, or another process holds the NIC
+	exitHalf     // of VMM and responder one is attached, and the other one is not
 )
 
 func main() {
@@ -65,6 +66,7 @@ func exitCode(err error) int {
 		drift   *phase1.DriftError
 		refused *infra.RefusedError
 		command commandError
+		half    halfError
 	)
 	switch {
 	case err == nil:
@@ -81,6 +83,8 @@ func exitCode(err error) int {
 		return exitRefused
 	case errors.Is(err, phase1.ErrInUse), errors.Is(err, phase1.ErrHeld):
 		return exitInUse
+	case errors.As(err, &half):
+		return exitHalf
 	case errors.As(err, &usage), errors.As(err, &field):
 		return exitUsage
 	}
@@ -127,6 +131,7 @@ type options struct {
 	inside                          bool
 	json, full, schema, force       bool
 	inactive, from                  string
+	all                             bool
 	gone, cut                       bool
 }
 
@@ -143,6 +148,8 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 				usage = "the -dir is the container's own, so a namespace that no process here can see is gone"
 			}
 			set.BoolVar(&o.Own, name, false, usage)
+		case "all":
+			set.BoolVar(&o.all, name, false, "all wired NICs of the node, instead of -netns and -nic")
 		case "nic":
 			set.StringVar(&o.Name, name, "", "the NIC's `NAME` in the namespace")
 		case "state":

@@ -54,11 +54,11 @@ func (p *plain) Write(b []byte) (int, error) {
 }
 
 // printList prints a table.
-func printList(w io.Writer, wirings []phase1.Wiring) error {
+func printList(w io.Writer, wirings []phase1.Wiring, attached map[int]string) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NIC\tNAMESPACE\tBINDING\tOWNER\tSINCE\tVERSION\tSTATE")
-	for _, l := range wirings {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.NIC, place(l), binding(l), owner(l), since(l), orDash(l.Version), orDash(l.State))
+	fmt.Fprintln(table, "NIC\tNAMESPACE\tBINDING\tATTACHED\tOWNER\tSINCE\tVERSION\tSTATE")
+	for i, l := range wirings {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.NIC, place(l), binding(l), orDash(attached[i]), owner(l), since(l), orDash(l.Version), orDash(l.State))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -159,6 +159,7 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 	if r.Record.Tap != "" {
 		line("tap", "%s, %s", r.Record.Tap, count(r.Record.Queues, "queue"))
 	}
+	printAttached(line, &r.Counters)
 	for _, l := range []struct {
 		way string
 		cache.Limit
@@ -212,13 +213,18 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 	}
 	dropped := false
 	for _, d := range r.Drops {
-		if d.Packets > 0 {
+		if d.Packets > 0 && !d.Expected {
 			line("dropped", "%s: %s, %s", count(d.Packets, "packet"), d.Reason, phase1.DropMeaning(d.Reason))
 			dropped = true
 		}
 	}
 	if !dropped {
 		line("dropped", "nothing")
+	}
+	for _, d := range r.Drops {
+		if d.Packets > 0 && d.Expected {
+			line("expected", "%s dropped, which needs nothing: %s, %s", count(d.Packets, "packet"), d.Reason, phase1.DropMeaning(d.Reason))
+		}
 	}
 	table.Flush()
 }

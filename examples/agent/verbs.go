@@ -136,12 +136,21 @@ repair them.
 `,
 	},
 	{
-		Name: "status", Short: "report who wired a NIC, what differs, and its counters",
-		Flags: "netns own nic json dir", Do: status,
+		Name: "status", Short: "report who wired a NIC and who serves its guest",
+		Flags: "netns own nic all json dir", Do: status,
 		Example: `  agent status -netns /run/netns/pod -nic eth0
+  agent status -all
 `,
-		Long: `status prints what the journal and the kernel know of one NIC. The exit code is
-that of check. The program exporter prints the same of all NICs as metrics.
+		Long: `status prints what the journal and the kernel know of one NIC, or with -all of
+each one of the node: who wired it, what differs, and the counters. It names the
+processes that have the guest's tap and the responder's open, as far as the
+agent can see them.
+
+The exit code is that of check. If that is 0, it is 8 if a VMM is attached and
+no responder, or a responder and no VMM. With options.noResponder the guest
+needs no responder; on standby it needs neither. With -all the code is that of
+the first NIC which has another than 0. The program exporter prints the same of
+all NICs as metrics.
 `,
 	},
 	{
@@ -150,7 +159,8 @@ that of check. The program exporter prints the same of all NICs as metrics.
 		Example: `  agent list
 `,
 		Long: `list prints a line for each wired NIC of the node, also of namespaces that are
-gone.
+gone. ATTACHED says which of VMM and responder is attached to its tap. agent
+status -all names the processes.
 `,
 	},
 	{
@@ -337,8 +347,8 @@ The exit code is 0: done, 1: failed, 2: a flag or a field of the configuration
 is wrong, 3: the NIC is not wired, 4: the kernel is not as recorded, 5: the
 binding cannot work on the NIC, or loses a family, 6: the guest may be active
 elsewhere, 7: a process has the guest's tap open, or another process holds the
-NIC. That of exec and run is their command's. What takes longer than a second is
-reported on standard error.
+NIC, 8: status: one of VMM and responder is missing. That of exec and run is
+their command's. What takes longer than a second is reported on standard error.
 `,
 	FlagSet: (*options).flagSet, Values: values,
 }
@@ -478,25 +488,27 @@ func said(err error) error {
 }
 
 func status(ctx context.Context, o *options) error {
+	if o.all {
+		return statusAll(ctx, o)
+	}
 	if o.NetNS == nil && !o.Own {
-		return commandline.Errorf("-netns is missing: name the network namespace, or -own for the agent's own; agent list shows all wired NICs")
+		return commandline.Errorf("-netns is missing: name the network namespace, or -own for the agent's own, or -all for all NICs; agent list shows them")
 	}
 	report, err := o.Status(ctx)
 	if report == nil {
 		return err
 	}
-	if o.json {
-		if err := printJSON(report); err != nil {
-			return err
-		}
-	} else {
+	if !o.json {
 		printReport(stdout, report, err)
-		err = said(err)
+		return said(verdict(report, err))
 	}
-	if report.Drift != nil {
-		return said(report.Drift)
+	if err := printJSON(report); err != nil {
+		return err
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return said(verdict(report, nil))
 }
 
 func list(ctx context.Context, o *options) error {
@@ -504,10 +516,21 @@ func list(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	if o.json {
-		return printJSON(wirings)
+	all := []listed{}
+	column := map[int]string{}
+	for i, w := range wirings {
+		c := countersOf(ctx, o, w)
+		column[i] = attached(w, c)
+		l := listed{Wiring: w}
+		if c != nil {
+			l.Attached = c.Attached
+		}
+		all = append(all, l)
 	}
-	return printList(stdout, wirings)
+	if o.json {
+		return printJSON(all)
+	}
+	return printList(stdout, wirings, column)
 }
 
 func drops(ctx context.Context, o *options) error {
