@@ -113,11 +113,17 @@ func countersOf(ctx context.Context, o *options, w phase1.Wiring) *phase1.Counte
 	return c
 }
 
-// reported is an entry of status -all -json.
-type reported struct {
-	*phase1.Report
-	Error string `json:"error,omitempty"` // why there is no more
-}
+// reported and unreported are entries of status -all -json. Error is why there is no more.
+type (
+	reported struct {
+		*phase1.Report
+		Error string `json:"error,omitempty"`
+	}
+	unreported struct {
+		phase1.Wiring
+		Error string `json:"error"`
+	}
+)
 
 // statusAll is status of all NICs of the node. The error is that of the first NIC which has one.
 func statusAll(ctx context.Context, o *options) (first error) {
@@ -128,26 +134,26 @@ func statusAll(ctx context.Context, o *options) (first error) {
 	if err != nil {
 		return err
 	}
-	reports := []reported{}
+	reports := []any{}
 	for i, w := range wirings {
 		report, err := statusIn(ctx, o, w)
-		r := reported{Report: report}
+		text := ""
 		if err != nil {
-			r.Error = err.Error()
+			text = err.Error()
 		}
 		if i > 0 && !o.json {
 			fmt.Fprintln(stdout)
 		}
 		switch {
+		case o.json && report == nil:
+			reports = append(reports, unreported{w, text})
+		case o.json:
+			reports = append(reports, reported{report, text})
 		case report == nil:
-			r.Report = &phase1.Report{Wiring: w}
-			if !o.json {
-				fmt.Fprintf(stdout, "NIC        %s\nnamespace  %s\nkernel     %v\n", w.NIC, place(w), err)
-			}
-		case !o.json:
+			fmt.Fprintf(stdout, "NIC        %s\nnamespace  %s\nkernel     %s\n", w.NIC, place(w), text)
+		default:
 			printReport(stdout, report, err)
 		}
-		reports = append(reports, r)
 		if err = verdict(report, err); first == nil {
 			first = err
 		}

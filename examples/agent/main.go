@@ -103,7 +103,7 @@ func run(ctx context.Context, args []string) error {
 	optional := slices.Contains([]string{"status", "exec", "teardown"}, v.Name)
 	named := o.Own
 	flags.Visit(func(f *flag.Flag) { named = named || f.Name == "netns" }) // an empty one, of an empty variable, is a mistake
-	if v.Has("netns") && (named || !optional) {
+	if v.Has("netns") && !o.all && (named || !optional) {
 		if v.Has("nic") && o.Name == "" && named {
 			return commandline.Errorf("-nic is missing: name the NIC in the namespace, such as eth0")
 		}

@@ -1,0 +1,63 @@
+package examples_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/test/nstest"
+)
+
+// TestAttached: list, status -all and the exporter report who serves the guests of the node, until the process is
+// killed. The exit code of status -all is that of the first NIC that has another than 0.
+func TestAttached(t *testing.T) {
+	nstest.SkipUndecided(t)
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	agent, exporter, dir := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/exporter"), nstest.Dir(t)+"/journals"
+	first, gone := nstest.NewNetwork(t), nstest.NewNetwork(t)
+	for _, n := range []nstest.Network{first, gone} {
+		nstest.Run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "64055", "-binding", "redirect", "-state", n.State, "-dir", dir)
+	}
+	want := func(when string, code int, list, metric string, says ...string) {
+		t.Helper()
+		out, status := run(t, agent, "status", "-all", "-dir", dir)
+		for _, text := range says {
+			if !matches(text, out) {
+				t.Errorf("%s: status -all lacks %q:\n%s", when, text, out)
+			}
+		}
+		if status != code {
+			t.Errorf("%s: status -all ends with %d, want %d:\n%s", when, status, code, out)
+		}
+		var reports []struct {
+			NIC, Error string
+			Attached   []struct{ Side, State string }
+		}
+		out, _ = stdout(t, agent, "status", "-all", "-json", "-dir", dir)
+		decode(t, out, &reports)
+		if len(reports) != 2 || reports[0].NIC != "eth0" {
+			t.Errorf("%s: status -all -json: %s", when, out)
+		}
+		if out, _ := stdout(t, agent, "list", "-dir", dir); !matches(first.Pod.Path()+" redirect "+list+" 64055:", out) {
+			t.Errorf("%s: list lacks %q:\n%s", when, list, out)
+		}
+		if out, _ := stdout(t, exporter, "-dir", dir); !strings.Contains(out, `side="responder",state="`+first.State+`"} `+metric) ||
+			!strings.Contains(out, `side="vmm",state="`+first.State+`"} 0`) {
+			t.Errorf("%s: the exporter lacks a responder that is %s:\n%s", when, metric, out)
+		}
+	}
+	want("no process", 0, "none", "0", "VMM none, eth0-tap is not open: start the VM", "responder none, eth0-dhcp is not open")
+	launcher := first.Serve(t, nstest.LauncherUID)
+	want("a responder", 8, "responder", "1", "VMM none", "responder process ... (launcher) has eth0-dhcp open, started 20")
+	launcher.Kill(t)
+	want("a responder that was killed", 0, "none", "0", "VMM none", "responder none")
+	gone.Pod.End()
+	want("a namespace that is gone", 1, "none", "0", "the namespace is gone: agent forget")
+	nstest.Run(t, agent, "forget", "-dir", dir)
+	for _, flags := range []string{"-own", "-nic eth0", "-netns " + first.Pod.Path()} {
+		if out, status := run(t, agent, append(strings.Fields("status -all "+flags), "-dir", dir)...); status != 2 || !strings.Contains(out, "leave -netns, -own and -nic out") {
+			t.Errorf("status -all %s: %d, %s", flags, status, out)
+		}
+	}
+	nstest.Run(t, agent, "teardown", "-netns", first.Pod.Path(), "-nic", "eth0", "-dir", dir)
+}
