@@ -234,10 +234,10 @@ func TestKernelAlone(t *testing.T) {
 }
 
 // TestChildAlone: two packages use child processes that are copies of this one. The package that makes them needs no
-// other package than internal/tap, whose ioctls it makes.
+// other package than internal/tap, whose ioctls it makes, and which names the process that has a tap open.
 func TestChildAlone(t *testing.T) {
-	const child, tap = module + "/internal/child", module + "/internal/tap"
-	for pkg, may := range map[string][]string{child: {tap, "golang.org/x/sys/unix"}, tap: {"golang.org/x/sys/unix"}} {
+	const child, tap, holders, unix = module + "/internal/child", module + "/internal/tap", module + "/internal/holders", "golang.org/x/sys/unix"
+	for pkg, may := range map[string][]string{child: {tap, unix}, tap: {holders, unix}, holders: {unix}} {
 		for _, imported := range list(t, pkg)[0].Imports {
 			host, _, _ := strings.Cut(imported, "/")
 			standard := !strings.Contains(host, ".") && imported != "net" && imported != "os/exec" && imported != "os/signal"
