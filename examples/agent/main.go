@@ -100,7 +100,7 @@ func run(ctx context.Context, args []string) error {
 		return commandline.Errorf("%w", err)
 	}
 	// Without -netns, status says where to find one, and exec runs the command in the agent's own namespace.
-	optional := slices.Contains([]string{"status", "exec", "teardown"}, v.Name)
+	optional := slices.Contains([]string{"status", "doctor", "exec", "teardown"}, v.Name)
 	named := o.Own
 	flags.Visit(func(f *flag.Flag) { named = named || f.Name == "netns" }) // an empty one, of an empty variable, is a mistake
 	if v.Has("netns") && !o.all && (named || !optional) {

@@ -154,6 +154,21 @@ all NICs as metrics.
 `,
 	},
 	{
+		Name: "doctor", Short: "look for what would be a fault later",
+		Flags: "netns own nic binding state uid gid inside config json dir", Do: doctor,
+		Example: `  agent doctor -uid 107
+  agent doctor -uid 107 -netns /run/netns/pod -nic eth0
+`,
+		Long: `doctor prints a line for each thing that it has looked at: ok, warning or fault.
+A warning and a fault have their way out. It looks at the kernel, the journals,
+namespaces that are gone, and who serves the guests of the node. It wires a NIC
+with each binding in a namespace of its own, for the launcher's user, and so the
+kernel may load modules. With -nic it also looks how that NIC is wired, or how
+it would be. Nothing on the node changes. The exit code is 1 if there is a
+fault, else 0.
+`,
+	},
+	{
 		Name: "list", Short: "list the wired NICs of the node",
 		Flags: "json dir", Do: list,
 		Example: `  agent list

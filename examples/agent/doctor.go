@@ -1,0 +1,373 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// The levels of a finding.
+const (
+	ok      = "ok"
+	warning = "warning"
+	fault   = "fault"
+)
+
+// finding is a line of doctor. The text of a warning or a fault has its way out.
+type finding struct {
+	Level   string `json:"level"`
+	Subject string `json:"subject"`
+	Text    string `json:"text"`
+}
+
+// findings are what doctor has found.
+type findings []finding
+
+func (f *findings) add(level, subject, format string, args ...any) {
+	*f = append(*f, finding{level, subject, fmt.Sprintf(format, args...)})
+}
+
+// faults is the number of faults.
+func (f findings) faults() (n int) {
+	for _, x := range f {
+		if x.Level == fault {
+			n++
+		}
+	}
+	return n
+}
+
+// doctor asks what a fault would ask later. What the engine checks, it lets the engine check: it wires a NIC of its own
+// in a namespace of its own, which ends with the call, and asks Status or Plan for the NIC that is named.
+func doctor(ctx context.Context, o *options) error {
+	if o.Name != "" && o.NetNS == nil && !o.Own {
+		return commandline.Errorf("-netns is missing: name the network namespace of %s, or -own for the agent's own", o.Name)
+	}
+	quiet := *o
+	quiet.Progress = nil
+	o = &quiet
+	var f findings
+	f.machine()
+	if unix.Geteuid() != 0 {
+		f.add(fault, "user", "%d is not root: run agent doctor as root", unix.Geteuid())
+	} else {
+		f.node(ctx, o)
+		if !o.Own {
+			f.bindings(ctx, o)
+		}
+		if o.Name != "" {
+			f.nic(ctx, o)
+		}
+	}
+	if o.json {
+		if err := printJSON(f); err != nil {
+			return err
+		}
+	} else {
+		table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+		for _, x := range f {
+			fmt.Fprintf(table, "%s\t%s\t%s\n", x.Level, x.Subject, x.Text)
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
+	if n := f.faults(); n > 0 {
+		return said(errors.New(count(n, fault)))
+	}
+	return nil
+}
+
+// machine looks at program, kernel and security modules.
+func (f *findings) machine() {
+	f.add(ok, "agent", "%s", commandline.Version())
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		f.add(fault, "kernel", "%v", err)
+		return
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	system := ""
+	if text, err := os.ReadFile("/etc/os-release"); err == nil {
+		for line := range strings.Lines(string(text)) {
+			if name, is := strings.CutPrefix(line, "PRETTY_NAME="); is {
+				system = ", " + strings.Trim(strings.TrimSpace(name), `"`)
+			}
+		}
+	}
+	var major, minor int
+	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n == 2 && (major < 5 || major == 5 && minor < 14) {
+		f.add(fault, "kernel", "Linux %s%s: guestwire needs Linux 5.14 or a later version: boot one", release, system)
+	} else {
+		f.add(ok, "kernel", "Linux %s, %s%s", release, unix.ByteSliceToString(u.Machine[:]), system)
+	}
+	modules, err := os.ReadFile("/sys/kernel/security/lsm")
+	if err != nil {
+		f.add(ok, "security", "modules not known (/sys/kernel/security is not mounted)")
+		return
+	}
+	confined := false
+	if slices.Contains(strings.Split(strings.TrimSpace(string(modules)), ","), "selinux") {
+		if mode, err := os.ReadFile("/sys/fs/selinux/enforce"); err == nil && string(mode) == "1" {
+			f.add(warning, "security", "SELinux enforces its policy: owner.selinux has to name the launcher's context (ps -Z); docs/how-to/confine.md has the rules")
+			confined = true
+		}
+	}
+	if label, err := os.ReadFile("/proc/self/attr/apparmor/current"); err == nil && !strings.HasPrefix(string(label), "unconfined") {
+		f.add(warning, "security", "AppArmor confines this program by %s: docs/how-to/confine.md has the rules", strings.TrimSpace(string(label)))
+		confined = true
+	}
+	if !confined {
+		f.add(ok, "security", "nothing confines this program")
+	}
+}
+
+// node looks at the journals of the node, and at who serves its guests.
+func (f *findings) node(ctx context.Context, o *options) {
+	wirings, err := phase1.List(ctx, o.Dir)
+	if err != nil {
+		f.add(fault, "journals", "%v", err)
+		return
+	}
+	f.add(ok, "journals", "%s, %s", o.Dir, count(len(wirings), "wired NIC"))
+	for _, w := range wirings {
+		subject := w.NIC + " in " + place(w)
+		if w.Unreadable != "" {
+			f.add(fault, subject, "%s", w.Unreadable)
+			continue
+		}
+		if len(w.FoundAt) == 0 {
+			f.add(warning, subject, "its namespace is gone: agent forget removes what is left")
+			continue
+		}
+		switch c := countersOf(ctx, o, w); {
+		case c == nil:
+			f.add(warning, subject, "its counters cannot be read here: agent status -netns PATH -nic %s says why", w.NIC)
+		case half(w, c) != nil:
+			f.add(warning, subject, "%v", half(w, c))
+		default:
+			f.add(ok, subject, "attached: %s", attached(w, c))
+		}
+	}
+}
+
+// bindings wires a NIC of its own with each binding that makes taps, for the owner.
+func (f *findings) bindings(ctx context.Context, o *options) {
+	owner := o.Owner
+	if owner == (infra.Owner{}) || owner.Inside {
+		owner = infra.Owner{Root: true, SELinux: owner.SELinux}
+		f.add(warning, "owner", "not named, so what follows is of root: name the launcher's user (agent doctor -uid UID)")
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(o.Dir), "guestwire-doctor-")
+	if err != nil {
+		f.add(fault, "journals", "%v: name another directory (agent -dir)", err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	ns, end, err := newNamespace()
+	if err != nil {
+		f.add(warning, "bindings", "not tried: %v: with -own and -nic, doctor plans the NIC of a container", err)
+		return
+	}
+	defer end()
+	nic := phase1.NIC{NetNS: ns, Name: "eth0", Dir: filepath.Join(dir, "journals")}
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{}, infra.Masquerade{}} {
+		if o.Binding != nil && o.Binding.Kind() != b.Kind() && o.Binding.Kind() != (infra.Auto{}).Kind() {
+			continue
+		}
+		record, err := nic.Setup(ctx, infra.Spec{Binding: b, Owner: owner})
+		if err == nil {
+			err = nic.Teardown(ctx, phase1.TeardownOptions{CutOff: true})
+		}
+		if err != nil {
+			f.add(fault, string(b.Kind()), "%v", err)
+			if errors.Is(err, os.ErrPermission) {
+				return // of the owner, and the same with each binding
+			}
+			continue
+		}
+		f.add(ok, string(b.Kind()), "wired a NIC of a namespace of its own, and took it down")
+		f.lost(string(b.Kind()), record)
+	}
+	vhost := infra.Spec{Binding: infra.Redirect{}, Owner: owner, Device: cache.Device{Driver: "vhost"}}
+	if _, err := nic.Plan(ctx, vhost); err != nil {
+		f.add(warning, "vhost", "%v", err)
+	} else {
+		f.add(ok, "vhost", "the launcher may use vhost")
+	}
+}
+
+// nic looks at the NIC that is named: how it is wired, or how it would be.
+func (f *findings) nic(ctx context.Context, o *options) {
+	report, err := o.Status(ctx)
+	switch {
+	case errors.Is(err, phase1.ErrNotWired):
+		f.plan(ctx, o)
+		return
+	case err != nil:
+		f.add(fault, o.Name, "%v", err)
+		return
+	case report.Drift != nil:
+		f.add(fault, o.Name, "%v: agent setup with the same configuration repairs it", report.Drift)
+	default:
+		f.add(ok, o.Name, "wired by %s, as recorded, MTU %d", report.Binding, report.Record.MTU)
+	}
+	f.lost(o.Name, report.Record)
+	printAttached(func(name, format string, args ...any) {
+		level := ok
+		if strings.HasPrefix(format, "none") {
+			level = warning
+		}
+		f.add(level, name, format, args...)
+	}, &report.Counters)
+	for _, d := range report.Drops {
+		if d.Packets > 0 && !d.Expected {
+			f.add(warning, o.Name, "dropped %s: %s, %s: agent drops shows them", count(d.Packets, "packet"), d.Reason, phase1.DropMeaning(d.Reason))
+		}
+	}
+}
+
+func (f *findings) plan(ctx context.Context, o *options) {
+	spec := o.Spec
+	if spec.Binding == nil {
+		spec.Binding = infra.Auto{}
+	}
+	if spec.Owner == (infra.Owner{}) {
+		spec.Owner.Root = true
+	}
+	preview, err := o.Plan(ctx, spec)
+	if err != nil {
+		f.add(fault, o.Name, "%v", err)
+		return
+	}
+	f.add(ok, o.Name, "not wired; %s can wire it, MTU %d", preview.Record.Binding, preview.Record.MTU)
+	for _, r := range preview.Refused {
+		f.add(warning, o.Name, "not %s: %s", r.Binding, r.Reason)
+	}
+	f.lost(o.Name, preview.Record)
+}
+
+// lost adds what the guest of a record does not get, and what Setup warns of.
+func (f *findings) lost(subject string, r cache.Record) {
+	for _, l := range r.Losses {
+		f.add(warning, subject, "lost: %v", l)
+	}
+	for _, w := range r.Warnings {
+		f.add(warning, subject, "%s", w)
+	}
+}
+
+// newNamespace makes a network namespace that ends with end, and in it the NIC eth0 with addresses: a tap, as that
+// needs nothing that a guest's tap does not need.
+func newNamespace() (ns *os.File, end func(), err error) {
+	result, done := make(chan error), make(chan struct{})
+	var nic int
+	onThread := func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocks: the thread ends with the goroutine
+		err := func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				return fmt.Errorf("a network namespace of its own needs CAP_SYS_ADMIN: %w", err)
+			}
+			if ns, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+				return err
+			}
+			nic, err = newNIC()
+			return err
+		}()
+		result <- err
+	}
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() { // the main thread cannot end: the other goroutine gets another one
+			go onThread()
+			<-done
+			runtime.UnlockOSThread()
+			return
+		}
+		onThread()
+	}()
+	if err := <-result; err != nil {
+		if ns != nil {
+			ns.Close()
+		}
+		return nil, nil, err
+	}
+	<-done
+	return ns, func() {
+		unix.Close(nic)
+		ns.Close()
+	}, nil
+}
+
+// newNIC makes eth0 in the calling thread's namespace. It is there as long as the file is open.
+func newNIC() (fd int, err error) {
+	const device = "/dev/net/tun"
+	if fd, err = unix.Open(device, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+		return -1, fmt.Errorf("open %s: %w (modprobe tun; in a container, --device %[1]s)", device, err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	ifr, err := unix.NewIfreq("eth0")
+	if err != nil {
+		return fd, err
+	}
+	ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
+		return fd, fmt.Errorf("a tap: %w", err)
+	}
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fd, err
+	}
+	defer unix.Close(s)
+	for _, set := range []struct {
+		request uint
+		address string
+	}{{unix.SIOCSIFADDR, "192.0.2.2"}, {unix.SIOCSIFNETMASK, "255.255.255.0"}} {
+		address := netip.MustParseAddr(set.address).As4()
+		if err := ifr.SetInet4Addr(address[:]); err != nil {
+			return fd, err
+		}
+		if err := unix.IoctlIfreq(s, set.request, ifr); err != nil {
+			return fd, fmt.Errorf("address of a NIC: %w", err)
+		}
+	}
+	if err := unix.IoctlIfreq(s, unix.SIOCGIFINDEX, ifr); err != nil {
+		return fd, err
+	}
+	in6 := struct { // struct in6_ifreq of linux/ipv6.h
+		address [16]byte
+		length  uint32
+		link    int32
+	}{netip.MustParseAddr("2001:db8::2").As16(), 64, int32(ifr.Uint32())}
+	ifr.SetUint16(unix.IFF_UP)
+	if err := unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, ifr); err != nil {
+		return fd, fmt.Errorf("start a NIC: %w", err)
+	}
+	s6, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fd, nil // a machine without IPv6
+	}
+	defer unix.Close(s6)
+	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(s6), unix.SIOCSIFADDR, uintptr(unsafe.Pointer(&in6)))
+	return fd, nil
+}
