@@ -1,10 +1,13 @@
 package examples_test
 
 import (
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/sandbox"
 )
 
 // TestAttached: list, status -all and the exporter report who serves the guests of the node, until the process is
@@ -49,6 +52,12 @@ func TestAttached(t *testing.T) {
 	want("no process", 0, "none", "0", "VMM none, eth0-tap is not open: start the VM", "responder none, eth0-dhcp is not open")
 	launcher := first.Serve(t, nstest.LauncherUID)
 	want("a responder", 8, "responder", "1", "VMM none", "responder process ... (launcher) has eth0-dhcp open, started 20")
+	if !sandbox.OneUser() { // who may not mount another /proc
+		out, status := run(t, "unshare", "--pid", "--fork", "--mount-proc", agent, "status", "-netns", first.Pod.Path(), "-nic", "eth0", "-dir", dir)
+		if status != 8 || !matches("responder attached, eth0-dhcp is open in a process that is not visible here", out) {
+			t.Errorf("in a PID namespace of its own, status ends with %d:\n%s", status, out)
+		}
+	}
 	launcher.Kill(t)
 	want("a responder that was killed", 0, "none", "0", "VMM none", "responder none")
 	gone.Pod.End()
@@ -60,4 +69,30 @@ func TestAttached(t *testing.T) {
 		}
 	}
 	nstest.Run(t, agent, "teardown", "-netns", first.Pod.Path(), "-nic", "eth0", "-dir", dir)
+}
+
+// TestDoctorChangesNothing: doctor leaves namespace, journals and links as they are, and prints JSON.
+func TestDoctorChangesNothing(t *testing.T) {
+	nstest.SkipUndecided(t)
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	n, agent, dir := nstest.NewNetwork(t), nstest.Program(t, "examples/agent"), nstest.Dir(t)
+	before := n.Pod.Settled()
+	out, status := stdout(t, agent, "doctor", "-uid", "0", "-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir+"/journals", "-json")
+	var found []struct{ Level, Subject, Text string }
+	decode(t, out, &found)
+	if status != 0 || !slices.ContainsFunc(found, func(f struct{ Level, Subject, Text string }) bool {
+		return f.Level == "ok" && f.Subject == "bridge" && f.Text != ""
+	}) {
+		t.Errorf("status %d: %s", status, out)
+	}
+	if err := nstest.Difference(before, n.Pod.Settled()); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("doctor leaves %v, %v", left, err)
+	}
+	if out, status := run(t, agent, "doctor", "-nic", "eth0"); status != 2 || !strings.Contains(out, "-netns is missing") {
+		t.Errorf("doctor -nic alone: %d, %s", status, out)
+	}
 }

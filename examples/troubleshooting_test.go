@@ -151,6 +151,10 @@ func (p *trial) withDefaults(args []string) []string {
 	if verb == "list" || verb == "help" {
 		return args
 	}
+	if verb == "doctor" {
+		set("-uid", strconv.Itoa(nstest.LauncherUID))
+		return args
+	}
 	if verb != "forget" {
 		set("-netns", p.n.Pod.Path())
 	}
@@ -314,6 +318,12 @@ var verbs = map[string]func(p *trial, not bool, args []string){
 	// soon TEXT COMMAND: the command, if it is repeated.
 	"says": func(p *trial, _ bool, args []string) {
 		p.check(p.says(p.printed, cmp.Or(strings.Join(args, " "), p.text)))
+	},
+	// lacks TEXT: the last command did not print it.
+	"lacks": func(p *trial, _ bool, args []string) {
+		if text := strings.Join(args, " "); matches(text, p.printed) {
+			p.t.Errorf("%q in\n%s", text, p.printed)
+		}
 	},
 	"until": func(p *trial, _ bool, args []string) {
 		nstest.Eventually(p.t, func() error {
@@ -523,10 +533,10 @@ func (p *trial) sends(port *os.File, frame []byte) {
 
 const troubleshooting = "../docs/how-to/troubleshooting.md"
 
-// scripts are the files of testdata/troubleshooting, by the text in their first line.
-func scripts(t *testing.T) map[string]string {
+// scripts are the files of a directory, by the text in their first line.
+func scripts(t *testing.T, dir string) map[string]string {
 	t.Helper()
-	files, err := filepath.Glob("testdata/troubleshooting/*.txtar")
+	files, err := filepath.Glob(dir + "/*.txtar")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -556,7 +566,7 @@ func (t inTest) Run(_ string, f func(t testscript.T)) { f(t) }
 // promises, and the repair to help.
 func TestTroubleshooting(t *testing.T) {
 	nstest.Need(t, "flock")
-	left := scripts(t)
+	left := scripts(t, "testdata/troubleshooting")
 	for _, row := range tables(t, troubleshooting) {
 		cell, ok := row["says"]
 		if !ok {
@@ -590,6 +600,25 @@ func TestTroubleshooting(t *testing.T) {
 	}
 	for text, file := range left {
 		t.Errorf("%s is about %q, which is not in the document", file, text)
+	}
+}
+
+// TestDoctor makes faults, wants agent doctor to say the text in the script's first line, and its way out to help.
+func TestDoctor(t *testing.T) {
+	nstest.Need(t)
+	for text, file := range scripts(t, "testdata/doctor") {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			if strings.Contains(text, tap.Device) { // which has one mode for all
+				t.Cleanup(func() { os.Chmod(tap.Device, 0o666) })
+			} else {
+				t.Parallel()
+			}
+			p := &trial{t: t, n: nstest.NewNetwork(t), text: text, started: map[string]*beside{}}
+			p.runScript(file)
+			if !p.said {
+				t.Error("the script does not want its text")
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -140,6 +141,10 @@ func (f *findings) machine() {
 // node looks at the journals of the node, and at who serves its guests.
 func (f *findings) node(ctx context.Context, o *options) {
 	wirings, err := phase1.List(ctx, o.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		f.add(ok, "journals", "%s is not there: a first setup makes it", o.Dir)
+		return
+	}
 	if err != nil {
 		f.add(fault, "journals", "%v", err)
 		return
@@ -195,7 +200,7 @@ func (f *findings) bindings(ctx context.Context, o *options) {
 			err = nic.Teardown(ctx, phase1.TeardownOptions{CutOff: true})
 		}
 		if err != nil {
-			f.add(fault, string(b.Kind()), "%v", err)
+			f.add(fault, string(b.Kind()), "%s", reason(nic.Name, err))
 			if errors.Is(err, os.ErrPermission) {
 				return // of the owner, and the same with each binding
 			}
@@ -204,12 +209,27 @@ func (f *findings) bindings(ctx context.Context, o *options) {
 		f.add(ok, string(b.Kind()), "wired a NIC of a namespace of its own, and took it down")
 		f.lost(string(b.Kind()), record)
 	}
-	vhost := infra.Spec{Binding: infra.Redirect{}, Owner: owner, Device: cache.Device{Driver: "vhost"}}
-	if _, err := nic.Plan(ctx, vhost); err != nil {
-		f.add(warning, "vhost", "%v", err)
-	} else {
-		f.add(ok, "vhost", "the launcher may use vhost")
+	if o.Device.Driver == "qemu" {
+		return
 	}
+	vhost := infra.Spec{Binding: infra.Redirect{}, Owner: owner, Device: cache.Device{Driver: "vhost"}}
+	switch _, err := nic.Plan(ctx, vhost); {
+	case err == nil:
+		f.add(ok, "vhost", "the launcher may use vhost")
+	case o.Device.Driver == "vhost":
+		f.add(fault, "vhost", "%s", reason(nic.Name, err))
+	default:
+		f.add(warning, "vhost", "%s", reason(nic.Name, err))
+	}
+}
+
+// reason is the text of an error about a NIC without the call that doctor made.
+func reason(nic string, err error) string {
+	text := err.Error()
+	if _, after, found := strings.Cut(text, " "+nic+": "); found {
+		return after
+	}
+	return text
 }
 
 // nic looks at the NIC that is named: how it is wired, or how it would be.
@@ -220,10 +240,12 @@ func (f *findings) nic(ctx context.Context, o *options) {
 		f.plan(ctx, o)
 		return
 	case err != nil:
-		f.add(fault, o.Name, "%v", err)
+		f.add(fault, o.Name, "%s", reason(o.Name, err))
 		return
 	case report.Drift != nil:
-		f.add(fault, o.Name, "%v: agent setup with the same configuration repairs it", report.Drift)
+		for _, d := range report.Drift.Differs {
+			f.add(fault, o.Name, "%s: agent setup with the same configuration repairs it", d.Text)
+		}
 	default:
 		f.add(ok, o.Name, "wired by %s, as recorded, MTU %d", report.Binding, report.Record.MTU)
 	}
@@ -252,7 +274,7 @@ func (f *findings) plan(ctx context.Context, o *options) {
 	}
 	preview, err := o.Plan(ctx, spec)
 	if err != nil {
-		f.add(fault, o.Name, "%v", err)
+		f.add(fault, o.Name, "%s", reason(o.Name, err))
 		return
 	}
 	f.add(ok, o.Name, "not wired; %s can wire it, MTU %d", preview.Record.Binding, preview.Record.MTU)
