@@ -259,6 +259,7 @@ func TestInUseByFork(t *testing.T) {
 // macvtap is not known, and the other bindings have no tap.
 func TestAttached(t *testing.T) {
 	t.Parallel()
+	nstest.KernelDecides(t, "whether a process has a tap open, and in which namespace the tap is")
 	want := func(t *testing.T, c wired.NIC, when, vmm, responder string) {
 		t.Helper()
 		nstest.Eventually(t, func() error { // a child of another test has copies of files until its exec has closed them

@@ -117,6 +117,7 @@ func (f *findings) machine() {
 	} else {
 		f.add(ok, "kernel", "Linux %s, %s%s", release, unix.ByteSliceToString(u.Machine[:]), system)
 	}
+	f.modules("/proc/sys/kernel")
 	modules, err := os.ReadFile("/sys/kernel/security/lsm")
 	if err != nil {
 		f.add(ok, "security", "modules not known (/sys/kernel/security is not mounted)")
@@ -135,6 +136,18 @@ func (f *findings) machine() {
 	}
 	if !confined {
 		f.add(ok, "security", "nothing confines this program")
+	}
+}
+
+// modules looks whether the kernel can load a module that a binding needs, by the settings in the directory. A kernel
+// without modules has none. The program that loads modules is the machine's, and not a file of a container's.
+func (f *findings) modules(settings string) {
+	if disabled, err := os.ReadFile(settings + "/modules_disabled"); err == nil && strings.TrimSpace(string(disabled)) == "1" {
+		f.add(warning, "modules", "kernel.modules_disabled is 1, so the kernel loads no more modules: boot without it if a fault names one")
+	}
+	loader, err := os.ReadFile(settings + "/modprobe")
+	if path := strings.TrimSpace(string(loader)); err == nil && filepath.Base(path) != "modprobe" {
+		f.add(warning, "modules", "kernel.modprobe is %q, so the kernel loads no module by itself: sysctl -w kernel.modprobe=/sbin/modprobe, or modprobe what a fault names", path)
 	}
 }
 

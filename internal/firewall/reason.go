@@ -95,8 +95,8 @@ var Reasons = []Described{
 	{NetworkFrame, "the network sent the guest a frame that is neither IPv4, IPv6 nor ARP, nor of guard.etherTypes and guard.vlans, IP with headers that cannot be read, or ARP that says the guest's own MAC and address"},
 }
 
-// Expected reports whether a healthy wiring drops packets for the reason: those of the namespace and of the network that
-// are not for the guest, and what a guest sends until it knows its network. Nothing needs to be done then.
+// Expected reports whether a healthy wiring drops packets for the reason: those of the namespace and of the network
+// that are not for the guest, and what a guest sends until it knows its network. Nothing needs to be done then.
 func (r Reason) Expected() bool {
 	switch r {
 	case BridgeControl, NoIPv6, NamespaceOutput, NetworkDHCP, NetworkRouter:

@@ -204,7 +204,8 @@ func isTun(at int, fd string) bool {
 	return err == nil && s.Mode&unix.S_IFMT == unix.S_IFCHR && s.Rdev_major == major && s.Rdev_minor == minor
 }
 
-// tapOf returns the name of the tap, which the line "iff:" of an fdinfo has (tun_chr_show_fdinfo); empty: there is none.
+// tapOf returns the name of the tap, which the line "iff:" of an fdinfo has (tun_chr_show_fdinfo); empty: there is
+// none.
 func tapOf(fdinfo string) string {
 	text, err := os.ReadFile(fdinfo)
 	if err != nil {

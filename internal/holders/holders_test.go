@@ -76,7 +76,7 @@ func start(t *testing.T, ns *nstest.Namespace, name string, outside bool) *exec.
 // TestOf: of two namespaces whose taps have one name, each has its own process, inside of the namespace or outside, and
 // a process that was killed is none.
 func TestOf(t *testing.T) {
-	nstest.SkipUndecided(t)
+	nstest.KernelDecides(t, "the namespace of the tap that another process has open")
 	nstest.Need(t)
 	nstest.NeedTaps(t)
 	one, other := nstest.New(t, "one"), nstest.New(t, "other")
