@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -79,6 +80,8 @@ func TestOf(t *testing.T) {
 	nstest.KernelDecides(t, "the namespace of the tap that another process has open")
 	nstest.Need(t)
 	nstest.NeedTaps(t)
+	command := filepath.Base(os.Args[0])
+	command = command[:min(15, len(command))] // as the kernel has it
 	one, other := nstest.New(t, "one"), nstest.New(t, "other")
 	for _, ns := range []*nstest.Namespace{one, other} {
 		ns.IP("tuntap add eth0-tap mode tap vnet_hdr")
@@ -102,11 +105,11 @@ func TestOf(t *testing.T) {
 			for cmd, ns := range map[*exec.Cmd]*nstest.Namespace{first: one, second: other} {
 				found, text := of(ns, true)
 				have := found["eth0-tap"]
-				if len(have) != 1 || have[0].PID != cmd.Process.Pid || have[0].Command != "holders.test" ||
+				if len(have) != 1 || have[0].PID != cmd.Process.Pid || have[0].Command != command ||
 					have[0].Started.Before(begin) || have[0].Started.After(time.Now().Add(2*time.Second)) {
 					t.Errorf("%+v, want process %d", found, cmd.Process.Pid)
 				}
-				if want := fmt.Sprintf("process %d (holders.test)", cmd.Process.Pid); text != want {
+				if want := fmt.Sprintf("process %d (%s)", cmd.Process.Pid, command); text != want {
 					t.Errorf("%q, want %q", text, want)
 				}
 			}
