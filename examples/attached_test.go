@@ -3,6 +3,7 @@ package examples_test
 import (
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,7 +20,7 @@ func TestAttached(t *testing.T) {
 	agent, exporter, dir := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/exporter"), nstest.Dir(t)+"/journals"
 	first, gone := nstest.NewNetwork(t), nstest.NewNetwork(t)
 	for _, n := range []nstest.Network{first, gone} {
-		nstest.Run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "64055", "-binding", "redirect", "-state", n.State, "-dir", dir)
+		nstest.Run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", strconv.Itoa(nstest.LauncherUID), "-binding", "redirect", "-state", n.State, "-dir", dir)
 	}
 	want := func(when string, code int, list, metric string, says ...string) {
 		t.Helper()
@@ -41,7 +42,7 @@ func TestAttached(t *testing.T) {
 		if len(reports) != 2 || reports[0].NIC != "eth0" {
 			t.Errorf("%s: status -all -json: %s", when, out)
 		}
-		if out, _ := stdout(t, agent, "list", "-dir", dir); !matches(first.Pod.Path()+" redirect "+list+" 64055:", out) {
+		if out, _ := stdout(t, agent, "list", "-dir", dir); !matches(first.Pod.Path()+" redirect "+list+" "+strconv.Itoa(nstest.LauncherUID)+":", out) {
 			t.Errorf("%s: list lacks %q:\n%s", when, list, out)
 		}
 		if out, _ := stdout(t, exporter, "-dir", dir); !strings.Contains(out, `side="responder",state="`+first.State+`"} `+metric) ||
