@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"unsafe"
@@ -63,7 +62,7 @@ func doctor(ctx context.Context, o *options) error {
 	quiet.Progress = nil
 	o = &quiet
 	var f findings
-	f.machine()
+	f.machine(o.Owner.SELinux)
 	if unix.Geteuid() != 0 {
 		f.add(fault, "user", "%d is not root: run agent doctor as root", unix.Geteuid())
 	} else {
@@ -94,8 +93,8 @@ func doctor(ctx context.Context, o *options) error {
 	return nil
 }
 
-// machine looks at program, kernel and security modules.
-func (f *findings) machine() {
+// machine looks at program, kernel and security modules. The context is that of owner.selinux.
+func (f *findings) machine(context string) {
 	f.add(ok, "agent", "%s", commandline.Version())
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -118,23 +117,29 @@ func (f *findings) machine() {
 		f.add(ok, "kernel", "Linux %s, %s%s", release, unix.ByteSliceToString(u.Machine[:]), system)
 	}
 	f.modules("/proc/sys/kernel")
-	modules, err := os.ReadFile("/sys/kernel/security/lsm")
-	if err != nil {
-		f.add(ok, "security", "modules not known (/sys/kernel/security is not mounted)")
-		return
-	}
-	confined := false
-	if slices.Contains(strings.Split(strings.TrimSpace(string(modules)), ","), "selinux") {
-		if mode, err := os.ReadFile("/sys/fs/selinux/enforce"); err == nil && string(mode) == "1" {
+	f.security("", context)
+}
+
+// security looks what confines this program, by the files below a root directory. The context is that of owner.selinux.
+func (f *findings) security(root, context string) {
+	known, confined := false, false
+	if mode, err := os.ReadFile(root + "/sys/fs/selinux/enforce"); err == nil {
+		known = true
+		if string(mode) == "1" && context == "" {
 			f.add(warning, "security", "SELinux enforces its policy: owner.selinux has to name the launcher's context (ps -Z); docs/how-to/confine.md has the rules")
 			confined = true
 		}
 	}
-	if label, err := os.ReadFile("/proc/self/attr/apparmor/current"); err == nil && !strings.HasPrefix(string(label), "unconfined") {
-		f.add(warning, "security", "AppArmor confines this program by %s: docs/how-to/confine.md has the rules", strings.TrimSpace(string(label)))
-		confined = true
+	if label, err := os.ReadFile(root + "/proc/self/attr/apparmor/current"); err == nil {
+		known = true
+		if !strings.HasPrefix(string(label), "unconfined") {
+			f.add(warning, "security", "AppArmor confines this program by %s: docs/how-to/confine.md has the rules", strings.TrimSpace(string(label)))
+			confined = true
+		}
 	}
-	if !confined {
+	if _, err := os.Stat(root + "/sys/kernel/security/lsm"); err != nil && !known {
+		f.add(ok, "security", "SELinux and AppArmor are not seen here")
+	} else if !confined {
 		f.add(ok, "security", "nothing confines this program")
 	}
 }
