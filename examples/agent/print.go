@@ -19,7 +19,8 @@ import (
 
 // Output for people. Names of links, chains and mounts are those that a program in the namespace has chosen, so they
 // could hold control characters of a terminal.
-var stdout, stderr = &plain{to: os.Stdout}, &plain{to: os.Stderr}
+// What standard error says names the programs as they were called.
+var stdout, stderr = &plain{to: os.Stdout}, &plain{to: os.Stderr, words: commandline.Called}
 
 // log is standard error while a command runs.
 var log *commandline.Queue
@@ -27,7 +28,7 @@ var log *commandline.Queue
 // queueLog has standard error written by a queue from now on, as its reader must not end or delay a guest.
 func queueLog() {
 	log = commandline.NewQueue(os.Stderr, func(lines int) string {
-		return fmt.Sprintf("agent: %d lines were lost: the reader of standard error was too slow, or gone\n", lines)
+		return commandline.Called(fmt.Sprintf("agent: %d lines were lost: the reader of standard error was too slow, or gone\n", lines))
 	})
 	stderr.to = log
 }
@@ -36,6 +37,7 @@ func queueLog() {
 // write.
 type plain struct {
 	to     io.Writer
+	words  func(string) string // nil: the text stays
 	failed error
 }
 
@@ -46,6 +48,9 @@ func (p *plain) Write(b []byte) (int, error) {
 		}
 		return unicode.ReplacementChar
 	}, string(b))
+	if p.words != nil {
+		text = p.words(text)
+	}
 	if _, err := io.WriteString(p.to, text); err != nil {
 		p.failed = cmp.Or(p.failed, err)
 		return 0, err

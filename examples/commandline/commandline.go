@@ -8,6 +8,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -66,7 +69,7 @@ func (p *Program[Options]) Parse(stdout io.Writer, args []string) (*Verb[Options
 		if len(args) > 1 {
 			return nil, nil, nil, Errorf("%q after %s: it takes nothing", args[1], name)
 		}
-		_, err := fmt.Fprintln(stdout, p.Name, Version())
+		_, err := fmt.Fprintln(stdout, p.called(), Version())
 		return nil, nil, nil, err
 	case "man":
 		_, err := stdout.Write(p.manual())
@@ -137,12 +140,13 @@ func (p *Program[Options]) helpOf(name string) string {
 }
 
 // help prints the help of the program, or that of one verb.
-func (p *Program[Options]) help(w io.Writer, args []string) (err error) {
+func (p *Program[Options]) help(w io.Writer, args []string) error {
+	text := ""
 	name := strings.Join(args, " ")
 	v := p.verb(name)
 	for _, b := range builtin {
 		if b[0] == name {
-			_, err := fmt.Fprintf(w, "%s %s: %s\n", p.Name, name, b[1])
+			_, err := io.WriteString(w, Called(fmt.Sprintf("%s %s: %s\n", p.Name, name, b[1])))
 			return err
 		}
 	}
@@ -154,12 +158,13 @@ func (p *Program[Options]) help(w io.Writer, args []string) (err error) {
 	case v == nil && name != "" && name != "help":
 		return Errorf("%q is none of %s%s", name, p.names(), p.meant(name))
 	case v == nil:
-		_, err = fmt.Fprint(w, p.Before, "\n", p.list(), "\n", p.After)
+		text = fmt.Sprint(p.Before, "\n", p.list(), "\n", p.After)
 	case name == "":
-		_, err = fmt.Fprint(w, p.Before, p.flags(v), "\n", p.After)
+		text = fmt.Sprint(p.Before, p.flags(v), "\n", p.After)
 	default:
-		_, err = fmt.Fprintf(w, "%s %s: %s\n\n%s\n%s%s", p.Name, name, v.Short, v.Example, v.Long, p.flags(v))
+		text = fmt.Sprintf("%s %s: %s\n\n%s\n%s%s", p.Name, name, v.Short, v.Example, v.Long, p.flags(v))
 	}
+	_, err := io.WriteString(w, Called(text))
 	return err
 }
 
@@ -199,6 +204,25 @@ func (p *Program[Options]) flags(v *Verb[Options]) string {
 
 // inset is how far pflag moves a name of many letters in, for a name of one letter before it, and its second hyphen.
 const inset = 5
+
+// Called returns the text with the programs' names as a package installs them, if the program was called by such a name:
+// guestwire-agent in place of agent.
+func Called(text string) string {
+	prefix, _, found := strings.Cut(filepath.Base(os.Args[0]), "-")
+	if !found || prefix != "guestwire" {
+		return text
+	}
+	return command.ReplaceAllString(text, "${1}guestwire-$2$3")
+}
+
+// called is the program's name, as a package installs it if it was called by such a name.
+func (p *Program[Options]) called() string {
+	return strings.TrimSuffix(Called(p.Name+":"), ":")
+}
+
+// command is a command line that a text names, or the name before an error.
+var command = regexp.MustCompile(`(?m)(^|[\s("` + "`" + `])(agent|launcher|exporter)([ \n](?:setup|plan|config|deactivate|activate|check|status|list|drops|pin|run|hook|exec|teardown|forget|` +
+	`xml|serve|qemu|wires|describes|help|version|completion|man|>|-[a-z])|:)`)
 
 // Version returns the program's version and revision, as the go command noted them: "v0.1.0, revision 1f3a...".
 func Version() string {

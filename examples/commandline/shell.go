@@ -17,7 +17,7 @@ import (
 // tree is the command line as cobra has it: completion, near verbs and the flags' help are cobra's. With verbs, it is
 // the first one's alone.
 func (p *Program[Options]) tree(only ...Verb[Options]) *cobra.Command {
-	root := &cobra.Command{Use: p.Name, Short: p.Short, Run: func(*cobra.Command, []string) {}, SuggestionsMinimumDistance: 2}
+	root := &cobra.Command{Use: p.called(), Short: p.Short, Run: func(*cobra.Command, []string) {}, SuggestionsMinimumDistance: 2}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetHelpCommand(&cobra.Command{Hidden: true})
 	for _, v := range append(only, p.Verbs...) {
@@ -84,7 +84,7 @@ func (p *Program[Options]) complete(stdout io.Writer, args []string) error {
 	}
 	switch {
 	case len(args) != 2 || !slices.Contains(shells, args[1]):
-		return Errorf("completion: name one shell of %s, as in %s completion bash >/etc/bash_completion.d/%s", strings.Join(shells, ", "), p.Name, p.Name)
+		return Errorf("completion: name one shell of %s, as in %s completion bash >/etc/bash_completion.d/%s", strings.Join(shells, ", "), p.called(), p.called())
 	case args[1] == "bash":
 		return root.GenBashCompletionV2(stdout, true)
 	case args[1] == "zsh":
@@ -107,12 +107,13 @@ func longFlags(args []string) (long []string) {
 // manual is the manual page of the program, in section 8.
 func (p *Program[Options]) manual() []byte {
 	var page strings.Builder
-	title := strings.ToUpper(p.Name)
-	fmt.Fprintf(&page, "%% %s 8 \"\" \"%s\" \"guestwire\"\n\n# NAME\n\n%s - %s\n\n# SYNOPSIS\n\n", title, Version(), p.Name, p.Short)
+	name := p.called()
+	title := strings.ToUpper(name)
+	fmt.Fprintf(&page, "%% %s 8 \"\" \"%s\" \"guestwire\"\n\n# NAME\n\n%s - %s\n\n# SYNOPSIS\n\n", title, Version(), name, p.Short)
 	if p.verb("") == nil {
-		fmt.Fprintf(&page, "**%s** *VERB* [*FLAG*...]\n\n", p.Name)
+		fmt.Fprintf(&page, "**%s** *VERB* [*FLAG*...]\n\n", name)
 	} else {
-		fmt.Fprintf(&page, "**%s** [*FLAG*...]\n\n", p.Name)
+		fmt.Fprintf(&page, "**%s** [*FLAG*...]\n\n", name)
 	}
 	fmt.Fprint(&page, "# DESCRIPTION\n\n", paragraphs(p.Before))
 	for _, v := range p.Verbs {
@@ -122,7 +123,7 @@ func (p *Program[Options]) manual() []byte {
 		fmt.Fprint(&page, paragraphs(strings.Replace(p.flags(&v), "Flags:\n", "Flags:\n\n", 1)))
 	}
 	fmt.Fprint(&page, "# MORE\n\n", paragraphs(cmp.Or(p.After, "See "+p.helpOf("")+".\n")))
-	return md2man.Render([]byte(page.String()))
+	return md2man.Render([]byte(Called(page.String())))
 }
 
 // paragraphs are the help's text in Markdown: lines that are set in stay as they are.

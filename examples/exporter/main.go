@@ -61,7 +61,7 @@ func main() {
 	defer stop()
 	v, o, _, err := program.Parse(os.Stdout, os.Args[1:])
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "exporter:", err)
+		fmt.Fprint(os.Stderr, commandline.Called(fmt.Sprintln("exporter:", err)))
 		os.Exit(exitCode(err))
 	}
 	if v == nil {
@@ -71,10 +71,10 @@ func main() {
 	log := commandline.NewQueue(os.Stderr, func(lines int) string {
 		return fmt.Sprintf("exporter: %d lines were lost: the reader of standard error was too slow, or gone\n", lines)
 	})
-	nic := phase1.NIC{Dir: o.dir, Own: o.own, Progress: func(text string) { fmt.Fprintf(log, "exporter: %q\n", text) }}
+	nic := phase1.NIC{Dir: o.dir, Own: o.own, Progress: func(text string) { fmt.Fprint(log, commandline.Called(fmt.Sprintf("exporter: %q\n", text))) }}
 	err = printMetrics(ctx, os.Stdout, nic)
 	if err != nil {
-		fmt.Fprintln(log, "exporter:", err)
+		fmt.Fprint(log, commandline.Called(fmt.Sprintln("exporter:", err)))
 	}
 	_ = log.Close() // what the reader has not taken is lost
 	os.Exit(exitCode(err))

@@ -171,7 +171,7 @@ func exitStatus(err error) int {
 	case errors.As(err, &status):
 		return status.status
 	}
-	fmt.Fprintln(stderr, "launcher:", err)
+	fmt.Fprint(stderr, commandline.Called(fmt.Sprintln("launcher:", err)))
 	if errors.As(err, &usage) {
 		return 2
 	}
@@ -203,7 +203,7 @@ func newQueue(file *os.File, lost func(lines int) string) io.Writer {
 }
 
 func linesLost(lines int) string {
-	return fmt.Sprintf("launcher: %d lines were lost: the reader of standard error was too slow, or gone\n", lines)
+	return commandline.Called(fmt.Sprintf("launcher: %d lines were lost: the reader of standard error was too slow, or gone\n", lines))
 }
 
 func eventsLost(lines int) string {

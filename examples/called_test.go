@@ -1,0 +1,34 @@
+package examples_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/test/nstest"
+)
+
+// TestCalled: a program that was called by the name of a package uses such names in its texts, and no others.
+func TestCalled(t *testing.T) {
+	dir := t.TempDir()
+	others := regexp.MustCompile(`(?m)(^|[\s("])(agent|launcher|exporter)(\s(setup|plan|check|status|list|exec|teardown|forget|xml|serve|qemu|help|wires|describes|-[a-z])|:)`)
+	for folder, name := range map[string]string{"agent": "guestwire-agent", "launcher": "guestwire-launcher", "exporter": "guestwire-exporter"} {
+		path := filepath.Join(dir, name)
+		if err := os.Symlink(nstest.Program(t, "examples/"+folder), path); err != nil {
+			t.Fatal(err)
+		}
+		texts := ""
+		for _, line := range []string{"help", "help setup", "help exec", "help teardown", "help qemu", "man", "version", "-nic eth0", "status", "teardown", "exec -uid qemu -- true", "xml -state /no-such", "config -state /no-such"} {
+			out, _ := run(t, path, strings.Fields(line)...)
+			texts += out
+		}
+		if found := others.FindString(texts); found != "" || !strings.Contains(texts, name+" version\n") && strings.Count(texts, name) < 5 {
+			t.Errorf("%s: %q in\n%s", name, found, texts)
+		}
+		if out, _ := run(t, path, "completion", "bash"); !strings.Contains(out, "-F __start_"+name+" "+name) {
+			t.Errorf("the completion of %s is for another name", name)
+		}
+	}
+}
