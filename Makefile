@@ -3,13 +3,15 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm test test-user lab test-all crash networks kubernetes bench image vm-image lint fuzz pictures site install install-test FORCE
+.PHONY: help demo demo-vm test test-user lab test-all crash networks kubernetes bench image vm-image release release-check lint fuzz pictures site install install-test FORCE
 
 MODULE := github.com/guestwire/guestwire
 MODULES := . examples examples/kubevirt internal/rig
 STATICCHECK := bin/staticcheck-v0.7.0
 GOTESTSUM := bin/gotestsum-v1.13.0
 D2 := bin/d2-v0.7.1
+NFPM := bin/nfpm-v2.43.4
+CYCLONEDX := bin/cyclonedx-gomod-v1.10.0
 
 # The packages with goroutines of their own: the race detector watches their tests. Of phase1 it watches those with processes,
 # with calls at once, with logs and with a guest that tries to get round a policy; test-all has it watch all.
@@ -197,6 +199,17 @@ lint: $(STATICCHECK) ## gofmt, go vet, staticcheck, go mod tidy, bash -n, commen
 	@! git grep -nP '^(?=\t*// \S+ \S).{121}' -- '*.go'
 	@go test -run '^TestPublicComments$$' ./internal/test/depstest
 
+release: $(NFPM) $(CYCLONEDX) ## dist: programs, .deb, .rpm, archives, SBOMs and checksums of the commit, for amd64 and arm64
+	@internal/rig/release/release.sh $(NFPM) $(CYCLONEDX) dist
+
+release-check: export GUESTWIRE_REQUIRE = 1
+release-check: export GUESTWIRE_RELEASE = $(CURDIR)/dist
+release-check: export GUESTWIRE_NFPM = $(CURDIR)/$(NFPM)
+release-check: export GUESTWIRE_CYCLONEDX = $(CURDIR)/$(CYCLONEDX)
+release-check: release ## dist made again, installed in clean Debian roots, used and removed; arm64 emulated (root, Debian)
+	@internal/rig/release/install.sh
+	go test -count=1 -v -timeout 60m ./internal/rig/release
+
 # Without -mod=mod the version would be looked up in this module's go.mod.
 bin/staticcheck-%:
 	GOBIN=$(CURDIR)/bin GOFLAGS=-mod=mod GOWORK=off go install honnef.co/go/tools/cmd/staticcheck@$*
@@ -207,6 +220,12 @@ bin/gotestsum-%:
 bin/d2-%:
 	GOBIN=$(CURDIR)/bin GOFLAGS=-mod=mod GOWORK=off go install oss.terrastruct.com/d2@$*
 	mv bin/d2 $@
+bin/nfpm-%:
+	GOBIN=$(CURDIR)/bin GOFLAGS=-mod=mod GOWORK=off go install github.com/goreleaser/nfpm/v2/cmd/nfpm@$*
+	mv bin/nfpm $@
+bin/cyclonedx-gomod-%:
+	GOBIN=$(CURDIR)/bin GOFLAGS=-mod=mod GOWORK=off go install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$*
+	mv bin/cyclonedx-gomod $@
 
 # Linked statically: it is the stock kernel's process 1 too.
 bin/stockkernel bin/quickstart bin/bench: FORCE

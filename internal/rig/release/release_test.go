@@ -1,0 +1,164 @@
+// Package release_test judges the packages of a release: make release-check.
+package release_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/test/nstest"
+)
+
+func TestMain(m *testing.M) { nstest.Main(m) }
+
+// made is the directory with the release that make release has written, or the test is skipped.
+func made(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("GUESTWIRE_RELEASE")
+	if dir == "" {
+		t.Skip("make release-check builds the packages, and calls this test")
+	}
+	return dir
+}
+
+func one(t *testing.T, pattern string) string {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	if err != nil || len(paths) != 1 {
+		t.Fatalf("%s: %q, %v", pattern, paths, err)
+	}
+	return paths[0]
+}
+
+func output(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// TestReproducible: a clone in another directory gives the same octets.
+func TestReproducible(t *testing.T) {
+	dir := made(t)
+	clone, again := filepath.Join(t.TempDir(), "clone"), filepath.Join(t.TempDir(), "again")
+	root := strings.TrimSpace(output(t, "git", "rev-parse", "--show-toplevel"))
+	output(t, "git", "clone", "--quiet", root, clone)
+	output(t, filepath.Join(clone, "internal/rig/release/release.sh"), os.Getenv("GUESTWIRE_NFPM"), os.Getenv("GUESTWIRE_CYCLONEDX"), again)
+	want, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	have, err := os.ReadFile(filepath.Join(again, "SHA256SUMS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(have, want) || bytes.Count(have, []byte("\n")) != 16 {
+		t.Errorf("the second time\n%s\nthe first time\n%s", have, want)
+	}
+	output(t, "sh", "-c", `cd "$0" && sha256sum --check --quiet SHA256SUMS`, dir)
+}
+
+// typed is what is typed in a root in which the package is installed: a namespace's NIC is wired, looked at, and given
+// back.
+const typed = `set -e
+ip netns add pod
+trap 'ip netns del pod' EXIT
+ip -n pod link add eth0 type veth peer name peer0
+ip -n pod addr add 10.0.0.2/24 dev eth0
+ip -n pod link set eth0 up
+mkdir -p /run/guestwire
+guestwire-agent plan -netns /run/netns/pod -nic eth0 -binding auto -uid 107
+guestwire-agent setup -netns /run/netns/pod -nic eth0 -binding auto -uid 107 -state /run/guestwire/vm1
+guestwire-agent list
+guestwire-agent exec -netns /run/netns/pod -uid 107 -- guestwire-launcher xml -state /run/guestwire/vm1
+guestwire-exporter
+! guestwire-agent setpu || exit 1
+guestwire-agent teardown -netns /run/netns/pod -nic eth0
+echo '{"cniVersion": "1.0.0", "name": "a"}' | CNI_COMMAND=VERSION /usr/lib/cni/guestwire
+man -P cat guestwire-agent guestwire-launcher guestwire-exporter guestwire-node
+bash -c '. /usr/share/bash-completion/bash_completion; . /usr/share/bash-completion/completions/guestwire-agent; complete -p guestwire-agent'
+systemd-analyze verify /usr/lib/systemd/system/guestwire*
+rm -r /run/guestwire /run/guestwire.lock`
+
+// TestDebian: the package is installed in a Debian without anything else, used, and removed without a trace.
+func TestDebian(t *testing.T) {
+	nstest.Need(t, "mmdebstrap", "unshare")
+	deb := one(t, filepath.Join(made(t), "*_amd64.deb"))
+	for _, suite := range []string{"bookworm", "trixie"} {
+		t.Run(suite, func(t *testing.T) {
+			root := filepath.Join(t.TempDir(), "root")
+			output(t, "mmdebstrap", "--quiet", "--variant=minbase", "--include=iproute2,systemd,man-db,bash-completion", suite, root)
+			output(t, "cp", deb, filepath.Join(root, "guestwire.deb"))
+			files := func() []string {
+				return strings.Fields(output(t, "find", root, "-xdev", "-path", root+"/proc", "-prune", "-o", "-path", root+"/var/log", "-prune", "-o",
+					"-path", root+"/var/lib/dpkg", "-prune", "-o", "-path", root+"/var/cache/man", "-prune", "-o", "-printf", "%y%m%p\n"))
+			}
+			inside := func(script string) string {
+				return output(t, "unshare", "--mount", "--net", "sh", "-c", `mount --bind "$0" "$0" && mount --rbind /proc "$0/proc" && mount --rbind /dev "$0/dev" && mount -t sysfs sysfs "$0/sys" &&
+mount -t tmpfs tmpfs "$0/run" && exec chroot "$0" bash -c "$1"`, root, script)
+			}
+			before := files()
+			inside("dpkg -i /guestwire.deb")
+			said := inside(typed)
+			for _, want := range []string{`ip link set eth0-tap`, `<interface type=`, `guestwire_wired_nics`, "guestwire-agent: \"setpu\" is none of", "did you mean setup", "GUESTWIRE-LAUNCHER(8)", "complete -o default -F __start_guestwire-agent guestwire-agent"} {
+				if !strings.Contains(said, want) {
+					t.Errorf("no %q in\n%s", want, said)
+				}
+			}
+			if old := regexp.MustCompile(`(?m)(^|[\s("])(agent|launcher|exporter) (setup|help|serve|-[a-z])`).FindString(said); old != "" {
+				t.Errorf("a program is named by another name than the installed one: %q in\n%s", old, said)
+			}
+			inside("dpkg --purge guestwire")
+			if after := files(); !slices.Equal(after, before) {
+				t.Errorf("left or lost: %q", slices.DeleteFunc(append(after, before...), func(f string) bool { return slices.Contains(after, f) && slices.Contains(before, f) }))
+			}
+		})
+	}
+}
+
+// TestRPM: the package has the files of Debian's, but for the directory of zsh.
+func TestRPM(t *testing.T) {
+	nstest.Need(t, "rpm2cpio", "cpio", "dpkg-deb")
+	dir := made(t)
+	for deb, rpm := range map[string]string{"amd64": "x86_64", "arm64": "aarch64"} {
+		have := strings.Fields(output(t, "sh", "-c", `rpm2cpio "$0" | cpio -t --quiet`, one(t, dir+"/*."+rpm+".rpm")))
+		var want []string
+		for line := range strings.Lines(output(t, "dpkg-deb", "-c", one(t, dir+"/*_"+deb+".deb"))) {
+			if words := strings.Fields(line); !strings.HasPrefix(line, "d") {
+				want = append(want, strings.Replace(strings.TrimPrefix(words[len(words)-1], "."), "zsh/vendor-completions", "zsh/site-functions", 1))
+			}
+		}
+		slices.Sort(want)
+		slices.Sort(have)
+		if len(want) < 20 || !slices.Equal(have, want) {
+			t.Errorf("%s: %q, want %q", rpm, have, want)
+		}
+	}
+}
+
+// TestARM64: the programs for arm64 run, as do the tests of what computes alone.
+func TestARM64(t *testing.T) {
+	nstest.Need(t, "qemu-aarch64-static", "dpkg-deb")
+	root := t.TempDir()
+	output(t, "dpkg-deb", "-x", one(t, filepath.Join(made(t), "*_arm64.deb")), root)
+	for _, name := range []string{"guestwire-agent", "guestwire-launcher", "guestwire-exporter", "guestwire-node"} {
+		program := filepath.Join(root, "usr/bin", name)
+		if said := output(t, "qemu-aarch64-static", program, "version"); !strings.HasPrefix(said, name+" v") {
+			t.Errorf("%s: %s", name, said)
+		}
+		output(t, "qemu-aarch64-static", program, "-help")
+	}
+	cmd := exec.Command("go", "test", "-short", "-exec", "qemu-aarch64-static", "./cache", "./infra", "./internal/wiring", "./internal/router", "./internal/guestfilter", "./domain/...", "./guestconfig")
+	cmd.Dir = strings.TrimSpace(output(t, "git", "rev-parse", "--show-toplevel"))
+	cmd.Env = append(os.Environ(), "GOARCH=arm64", "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
