@@ -212,8 +212,8 @@ func (s sandboxCalls) endLost(ctx context.Context, nic string) error {
 	return errors.Join(s.end(ctx, nic), s.State.Release(ctx, s.lock, s.id))
 }
 
-// forgetKilled removes the journals of earlier ADDs whose namespaces are gone: one that was killed before it had a record
-// is one to which nothing in the directory leads. An error is reported: the journals are then a GC's.
+// forgetKilled removes the journals of earlier ADDs whose namespaces are gone: nothing in the directory leads to that
+// of an ADD which was killed before it had a record. An error is reported: the journals are then a GC's.
 func (s sandboxCalls) forgetKilled(ctx context.Context, nic string) {
 	err := phase1.Forget(ctx, phase1.Gone{NIC: nic, State: s.dir, Dir: s.Dir, Progress: progress})
 	if err != nil && !errors.Is(err, phase1.ErrAlive) && !errors.Is(err, fs.ErrNotExist) {

@@ -205,8 +205,8 @@ func (p *Program[Options]) flags(v *Verb[Options]) string {
 // inset is how far pflag moves a name of many letters in, for a name of one letter before it, and its second hyphen.
 const inset = 5
 
-// Called returns the text with the programs' names as a package installs them, if the program was called by such a name:
-// guestwire-agent in place of agent.
+// Called returns the text with the programs' names as a package installs them, if the program was called by such a
+// name: guestwire-agent in place of agent.
 func Called(text string) string {
 	prefix, _, found := strings.Cut(filepath.Base(os.Args[0]), "-")
 	if !found || prefix != "guestwire" {

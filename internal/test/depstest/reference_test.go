@@ -65,8 +65,8 @@ func TestGlossary(t *testing.T) {
 	}
 }
 
-// TestReferenceCalls: the page about the packages has each function of phase1, its launch and phase2, and each method of
-// their main types. So have the rows of the walk through the tree.
+// TestReferenceCalls: the page about the packages has each function of phase1, its launch and phase2, and each method
+// of their main types. So have the rows of the walk through the tree.
 func TestReferenceCalls(t *testing.T) {
 	page, walk := documents(t)[docs+"reference/packages.md"], documents(t)[docs+"contributing/developing.md"]
 	for pkg, main := range map[string]string{"/phase1": "NIC", "/phase1/launch": "", "/phase2": "VM"} {
