@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Error is a mistake in the command line.
@@ -195,6 +196,7 @@ func (p *Program[Options]) list() (text string) {
 // flags are a verb's flags with their meaning, in lines of 80 columns.
 func (p *Program[Options]) flags(v *Verb[Options]) string {
 	set := p.tree(*v).Flags()
+	set.VisitAll(func(f *pflag.Flag) { f.Usage = Called(f.Usage) }) // before the lines are made
 	if !set.HasFlags() {
 		return ""
 	}

@@ -85,8 +85,8 @@ root, best as a DaemonSet (examples/kubernetes).
 	Verbs: verbs,
 	After: `A pod asks for it by annotations; eth0 is the name of the NIC in the pod:
 
-  guestwire/nic.eth0: redirect  the binding, or JSON as of agent setup -config,
-                                or none
+  guestwire/nic.eth0: redirect  the binding, or JSON as of agent setup
+                                -config, or none
   guestwire/devices: kvm        what the launcher gets beside /dev/net/tun: kvm,
                                 vhost-net
   guestwire/container: vm       the launcher's container; without it all
