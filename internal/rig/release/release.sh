@@ -19,6 +19,8 @@ hash=$(git rev-parse --short=12 HEAD)
 version=$(git describe --tags --exact-match --match 'v*' 2>/dev/null || echo "v0.0.0-$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S)-$hash")
 MTIME=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
 export SOURCE_DATE_EPOCH
+# The programs are of the module in examples: its tag makes the go command note the version. The clone alone has it.
+[[ $version == *-"$hash" ]] || git tag --force "examples/$version" >/dev/null
 echo "guestwire $version"
 
 # The name of each program, and its source.

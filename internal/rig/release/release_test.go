@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -63,6 +64,15 @@ func TestReproducible(t *testing.T) {
 		t.Errorf("the second time\n%s\nthe first time\n%s", have, want)
 	}
 	output(t, "sh", "-c", `cd "$0" && sha256sum --check --quiet SHA256SUMS`, dir)
+
+	// With a tag, packages and programs have its name.
+	output(t, "git", "-C", clone, "tag", "v9.8.7")
+	output(t, filepath.Join(clone, "internal/rig/release/release.sh"), os.Getenv("GUESTWIRE_NFPM"), os.Getenv("GUESTWIRE_CYCLONEDX"), again)
+	root = t.TempDir()
+	output(t, "dpkg-deb", "-x", one(t, again+"/guestwire_9.8.7_amd64.deb"), root)
+	if said := output(t, filepath.Join(root, "usr/bin/guestwire-agent"), "version"); !strings.HasPrefix(said, "guestwire-agent v9.8.7, ") {
+		t.Errorf("of the tag v9.8.7: %s", said)
+	}
 }
 
 // typed is what is typed in a root in which the package is installed: a namespace's NIC is wired, looked at, and given
@@ -155,10 +165,35 @@ func TestARM64(t *testing.T) {
 		}
 		output(t, "qemu-aarch64-static", program, "-help")
 	}
-	cmd := exec.Command("go", "test", "-short", "-exec", "qemu-aarch64-static", "./cache", "./infra", "./internal/wiring", "./internal/router", "./internal/guestfilter", "./domain/...", "./guestconfig")
-	cmd.Dir = strings.TrimSpace(output(t, "git", "rev-parse", "--show-toplevel"))
+	top := strings.TrimSpace(output(t, "git", "rev-parse", "--show-toplevel"))
+	cmd := exec.Command("go", "test", "-short", "-exec", "qemu-aarch64-static", "./cache", "./infra", "./internal/wiring", "./internal/router", "./internal/guestfilter", "./domain/...", "./guestconfig", "./dhcp")
+	cmd.Dir = top
 	cmd.Env = append(os.Environ(), "GOARCH=arm64", "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
+
+	// The tests of phase2 call themselves: in a user namespace of theirs the kernel gives programs of arm64 to the emulator. It has no
+	// NS_GET_NSTYPE and no TUNDETACHFILTER, so that what wires a NIC or opens a tap cannot run.
+	binary := filepath.Join(t.TempDir(), "phase2.test")
+	cmd = exec.Command("go", "test", "-c", "-o", binary, "./phase2")
+	cmd.Dir = top
+	cmd.Env = append(os.Environ(), "GOARCH=arm64", "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cmd = exec.Command("sh", "-c", emulated, binary)
+	cmd.Dir = filepath.Join(top, "phase2")
+	all := []syscall.SysProcIDMap{{Size: 65536}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS, UidMappings: all, GidMappings: all, GidMappingsEnableSetgroups: true}
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestServeDirectory") {
+		t.Errorf("%v\n%s", err, out)
+	}
 }
+
+// emulated registers the emulator in a user namespace and runs $0, a test of phase2.
+const emulated = `set -e
+mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
+printf %s ':arm64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:` +
+	`\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:'"$(command -v qemu-aarch64-static):F" >/proc/sys/fs/binfmt_misc/register
+exec "$0" -test.short -test.v -test.run '^(TestEvent.*|TestOpen|TestResolvConf|TestRereadResolvConf|TestFollow.*|TestStopCause|TestServeDirectory|Fuzz.*|Example.*)$'`
