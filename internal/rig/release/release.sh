@@ -5,6 +5,9 @@
 #   release.sh NFPM CYCLONEDX OUT
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
+# Whatever this machine's are.
+export LC_ALL=C TZ=UTC GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT=
+umask 022
 nfpm=$(realpath "$1") cyclonedx=$(realpath "$2")
 mkdir -p "$3"
 out=$(realpath "$3")

@@ -45,13 +45,15 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// TestReproducible: a clone in another directory gives the same octets.
+// TestReproducible: a clone in another directory gives the same octets, on a machine of another name, for a user of other
+// habits.
 func TestReproducible(t *testing.T) {
 	dir := made(t)
 	clone, again := filepath.Join(t.TempDir(), "clone"), filepath.Join(t.TempDir(), "again")
 	root := strings.TrimSpace(output(t, "git", "rev-parse", "--show-toplevel"))
 	output(t, "git", "clone", "--quiet", root, clone)
-	output(t, filepath.Join(clone, "internal/rig/release/release.sh"), os.Getenv("GUESTWIRE_NFPM"), os.Getenv("GUESTWIRE_CYCLONEDX"), again)
+	output(t, "unshare", "--uts", "sh", "-c", `hostname elsewhere && umask 077 && TZ=Asia/Tokyo GOAMD64=v3 exec "$@"`, "sh",
+		filepath.Join(clone, "internal/rig/release/release.sh"), os.Getenv("GUESTWIRE_NFPM"), os.Getenv("GUESTWIRE_CYCLONEDX"), again)
 	want, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
 	if err != nil {
 		t.Fatal(err)
@@ -66,12 +68,12 @@ func TestReproducible(t *testing.T) {
 	output(t, "sh", "-c", `cd "$0" && sha256sum --check --quiet SHA256SUMS`, dir)
 
 	// With a tag, packages and programs have its name.
-	output(t, "git", "-C", clone, "tag", "v9.8.7")
+	output(t, "git", "-C", clone, "tag", "v0.98.7")
 	output(t, filepath.Join(clone, "internal/rig/release/release.sh"), os.Getenv("GUESTWIRE_NFPM"), os.Getenv("GUESTWIRE_CYCLONEDX"), again)
 	root = t.TempDir()
-	output(t, "dpkg-deb", "-x", one(t, again+"/guestwire_9.8.7_amd64.deb"), root)
-	if said := output(t, filepath.Join(root, "usr/bin/guestwire-agent"), "version"); !strings.HasPrefix(said, "guestwire-agent v9.8.7, ") {
-		t.Errorf("of the tag v9.8.7: %s", said)
+	output(t, "dpkg-deb", "-x", one(t, again+"/guestwire_0.98.7_amd64.deb"), root)
+	if said := output(t, filepath.Join(root, "usr/bin/guestwire-agent"), "version"); !strings.HasPrefix(said, "guestwire-agent v0.98.7, ") {
+		t.Errorf("of the tag v0.98.7: %s", said)
 	}
 }
 
