@@ -58,7 +58,7 @@ func (n *Namespace) deleteGroup(op netstate.GroupDel) error {
 func (n *Namespace) haveGone(links []netstate.Link) (bool, error) {
 	for _, l := range links {
 		r := netlink.NewRequest(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, l.Index), netlink.Attr32(unix.IFLA_EXT_MASK, skipStatistics))
-		if there, err := finds(n.route, r); err != nil {
+		if there, err := n.route.Finds(r); err != nil {
 			return false, fmt.Errorf("read whether link %s has gone: %w", l.Name, err)
 		} else if there {
 			return false, nil

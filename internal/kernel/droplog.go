@@ -53,7 +53,7 @@ func (m logMessage) Serialize() []byte {
 //
 // HasLog changes nothing in a group that does not exist: the kernel refuses that (ENODEV), a kernel without
 // nfnetlink_log does not know the message (EINVAL). A listener of the group is another socket (EPERM).
-func (n *Namespace) HasLog() (bool, error) {
+func (n *Tables) HasLog() (bool, error) {
 	if n.filter == nil {
 		return false, nil
 	}

@@ -27,7 +27,7 @@ type DropCount struct {
 
 // Counts reads the counters of the nftables tables with the name, of all families. Without a table there are none. A
 // word that is none of firewall.Reasons is left out.
-func (n *Namespace) Counts(table string) (c Counts, err error) {
+func (n *Tables) Counts(table string) (c Counts, err error) {
 	if n.filter == nil {
 		return c, nil
 	}

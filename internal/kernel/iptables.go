@@ -46,11 +46,6 @@ func HavePrograms(tables []firewall.Table) error {
 	return nil
 }
 
-// legacyTables list the namespace's tables of iptables-legacy.
-var legacyTables = map[firewall.Family]string{
-	firewall.IPTablesLegacy: "/proc/thread-self/net/ip_tables_names", firewall.IP6TablesLegacy: "/proc/thread-self/net/ip6_tables_names",
-}
-
 // hasTable reports whether the namespace has a table of iptables. hasTable reads /proc for iptables-legacy, because
 // iptables-legacy would make the table when asked. iptables-nft does not make a table.
 func (p program) hasTable(table string) (bool, error) {

@@ -324,18 +324,3 @@ func (n *Namespace) HasDummy() (bool, error) {
 	}
 	return false, fmt.Errorf("ask for the link kind dummy: %w", err)
 }
-
-// hasLink reports whether a link has the name. An ioctl would start modprobe(8) for a name that no link has.
-func hasLink(s *netlink.Socket, name string) (bool, error) {
-	r := netlink.NewRequest(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, 0), netlink.Attr32(unix.IFLA_EXT_MASK, skipStatistics), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	return finds(s, r)
-}
-
-// finds reports whether there is the link that the question names.
-func finds(s *netlink.Socket, r *nl.NetlinkRequest) (bool, error) {
-	err := s.Dump(r, func() {}, func([]byte) error { return nil })
-	if netlink.Answers(err, unix.ENODEV) {
-		return false, nil
-	}
-	return err == nil, err
-}

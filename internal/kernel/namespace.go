@@ -13,7 +13,6 @@
 package kernel
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
@@ -26,16 +25,10 @@ import (
 
 // Namespace is a network namespace, as two netlink sockets in it.
 type Namespace struct {
-	route  *netlink.Socket
-	filter *netlink.Socket // nil: the kernel has no nfnetlink
-	latest latestTables
-	// sight is what the last Snapshot saw, and expected the sight of one that another process has made.
-	sight    Sight
-	expected expected
+	route *netlink.Socket
+	*Tables
 	// deletions are those of groups that the kernel has not ended yet.
 	deletions sync.WaitGroup
-	// frees: a transaction has deleted something, which the kernel frees later.
-	frees bool
 }
 
 // Open returns the namespace of the calling thread. The caller needs CAP_NET_ADMIN in the namespace, and
@@ -45,25 +38,19 @@ func Open() (*Namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	filter, err := netlink.Open(unix.NETLINK_NETFILTER)
-	if err != nil && !errors.Is(err, unix.EPROTONOSUPPORT) {
+	tables, err := OpenTables(route)
+	if err != nil {
 		route.Close()
 		return nil, err
 	}
-	return &Namespace{route: route, filter: filter}, nil
+	return &Namespace{route: route, Tables: tables}, nil
 }
 
 // Close closes the sockets, and waits for deletions of links. It does not wait until the kernel has freed what
 // transactions have deleted (nft_rcv_nl_event, net/netfilter/nf_tables_api.c).
 func (n *Namespace) Close() {
 	n.route.Close()
-	switch {
-	case n.filter == nil:
-	case n.frees:
-		netlink.InBackground(n.filter.Close)
-	default:
-		n.filter.Close()
-	}
+	n.Tables.Close()
 	n.deletions.Wait()
 }
 

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -14,6 +15,40 @@ import (
 	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
+
+// Tables are the nftables of a network namespace, as a netlink socket in it.
+type Tables struct {
+	filter *netlink.Socket // nil: the kernel has no nfnetlink
+	route  *netlink.Socket // which the links' names come from
+	latest latestTables
+	// sight is what the last Snapshot saw, and expected the sight of one that another process has made.
+	sight    Sight
+	expected expected
+	// frees: a transaction has deleted something, which the kernel frees later.
+	frees bool
+}
+
+// OpenTables returns the nftables of the calling thread's namespace. The caller needs CAP_NET_ADMIN in the namespace,
+// and has to call Close. The names of links come from a socket of rtnetlink, which stays the caller's.
+func OpenTables(route *netlink.Socket) (*Tables, error) {
+	filter, err := netlink.Open(unix.NETLINK_NETFILTER)
+	if err != nil && !errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, err
+	}
+	return &Tables{filter: filter, route: route}, nil
+}
+
+// Close closes the socket. It does not wait until the kernel has freed what transactions have deleted
+// (nft_rcv_nl_event, net/netfilter/nf_tables_api.c).
+func (n *Tables) Close() {
+	switch {
+	case n.filter == nil:
+	case n.frees:
+		netlink.InBackground(n.filter.Close)
+	default:
+		n.filter.Close()
+	}
+}
 
 // families are the nftables families in use, as numbers (NFPROTO_*, linux/netfilter.h).
 var families = map[firewall.Family]uint8{
@@ -183,7 +218,7 @@ func (w *nftWriter) writeContent(t firewall.Table, have []string, new func(set s
 // readTables reads the nftables tables with the name, of all families in use, and the chains with the name in tables
 // that others share. Rules that equal a rule of the wanted tables get that rule's text. Unless whole is set, readTables
 // reads no more than the tables' families.
-func (n *Namespace) readTables(s *netstate.Snapshot, names netstate.Names, wanted func() []firewall.Table, whole bool) error {
+func (n *Tables) readTables(s *netstate.Snapshot, names netstate.Names, wanted func() []firewall.Table, whole bool) error {
 	name, awaited := names.Table, n.expected
 	n.expected, n.sight = expected{}, Sight{}
 	if n.filter == nil {
@@ -243,7 +278,7 @@ func (n *Namespace) readTables(s *netstate.Snapshot, names netstate.Names, wante
 }
 
 // readFound reads what the tables hold.
-func (n *Namespace) readFound(s *netstate.Snapshot, found map[firewall.Family]firewall.Image, wanted []firewall.Table) (err error) {
+func (n *Tables) readFound(s *netstate.Snapshot, found map[firewall.Family]firewall.Image, wanted []firewall.Table) (err error) {
 	var resolved []firewall.Table
 	for _, t := range wanted {
 		resolved = append(resolved, t.Resolve(func(name string) int {
@@ -267,7 +302,7 @@ func (n *Namespace) readFound(s *netstate.Snapshot, found map[firewall.Family]fi
 }
 
 // readContent reads what a table holds but the rules.
-func (n *Namespace) readContent(image *firewall.Image, wanted []firewall.Table) (err error) {
+func (n *Tables) readContent(image *firewall.Image, wanted []firewall.Table) (err error) {
 	if err := n.readChains(image); err != nil {
 		return err
 	}
@@ -283,7 +318,7 @@ func (n *Namespace) readContent(image *firewall.Image, wanted []firewall.Table) 
 
 // readDeclarations reads the sets and maps of a table, or its flow tables, without their elements. The question is a
 // number of nftables (NFT_MSG_*). What is left of Others are the objects for which nothing asks, such as counters.
-func (n *Namespace) readDeclarations(image *firewall.Image, question uint16, parse func([]byte) (firewall.Declaration, string, error)) (list []firewall.Declaration, err error) {
+func (n *Tables) readDeclarations(image *firewall.Image, question uint16, parse func([]byte) (firewall.Declaration, string, error)) (list []firewall.Declaration, err error) {
 	if image.Others == 0 {
 		return nil, nil
 	}
@@ -302,7 +337,7 @@ func (n *Namespace) readDeclarations(image *firewall.Image, question uint16, par
 
 // readRulesOf returns the image of a table with its rules. Most often the table is as wanted; then no rule needs a
 // text.
-func (n *Namespace) readRulesOf(image firewall.Image, wanted []firewall.Table) (firewall.Image, error) {
+func (n *Tables) readRulesOf(image firewall.Image, wanted []firewall.Table) (firewall.Image, error) {
 	at := slices.IndexFunc(wanted, func(t firewall.Table) bool { return t.Family == image.Family })
 	if at >= 0 && reflect.DeepEqual(image, wanted[at].Outline()) {
 		holds, err := n.holdsRules(wanted[at])

@@ -42,7 +42,7 @@ const mostChains = 1024
 
 // readChains reads the chains of a table into the image, without their rules. What is left of Others are
 // sets, maps, objects and flowtables.
-func (n *Namespace) readChains(image *firewall.Image) error {
+func (n *Tables) readChains(image *firewall.Image) error {
 	list := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, netlink.Netfilter(families[image.Family]))
 	err := n.filter.Dump(list, func() { image.Chains = nil }, func(m []byte) error {
 		chain, table, err := parseChain(m)
@@ -62,7 +62,7 @@ func (n *Namespace) readChains(image *firewall.Image) error {
 // Before Linux 6.16 the kernel binds a chain to a link, and refuses a name that no link has (ENOENT). The chain then
 // goes with the link, whatever the link's name becomes. Since Linux 6.16 the kernel binds a chain to a name, also to
 // one that no link has.
-func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, renamed, taken bool, err error) {
+func (n *Tables) presentNames(ops []netstate.Op) (present []netstate.Op, renamed, taken bool, err error) {
 	present = ops
 	for i, op := range ops {
 		set, is := op.(netstate.TableSet)
@@ -84,7 +84,7 @@ func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, rena
 				present, renamed = slices.Clone(ops), true
 			}
 			if !taken {
-				if taken, err = hasLink(n.route, c.Device); err != nil {
+				if taken, err = n.route.HasLink(c.Device); err != nil {
 					return nil, false, false, fmt.Errorf("chain %s: link %s: %w", c.Name, c.Device, err)
 				}
 			}
@@ -99,7 +99,7 @@ func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, rena
 // sendTables carries the operations out in one transaction. If a replaced table keeps its elements, the kernel
 // accepts the transaction only in the generation in which they were read: otherwise a pin that came meanwhile would be
 // lost. The last try is for any generation, so that a program that keeps pinning cannot keep a table from being set.
-func (n *Namespace) sendTables(ctx context.Context, ops []netstate.Op) ([]netlink.Failure, error) {
+func (n *Tables) sendTables(ctx context.Context, ops []netstate.Op) ([]netlink.Failure, error) {
 	if err := n.wake(ops); err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (n *Namespace) sendTables(ctx context.Context, ops []netstate.Op) ([]netlin
 // names. A question to the kernel beforehand would cost as much as the transaction, and so does a refusal. A kernel
 // that binds names in spite of an older release gets the chain with the present name, and loses it when the link is
 // renamed: the next comparison repairs that.
-func (n *Namespace) sendKept(ops []netstate.Op, generation uint32) ([]netlink.Failure, error) {
+func (n *Tables) sendKept(ops []netstate.Op, generation uint32) ([]netlink.Failure, error) {
 	present, renamed, taken, err := n.presentNames(ops)
 	if err != nil {
 		return nil, err
@@ -159,7 +159,7 @@ var BindsNames = sync.OnceValue(func() bool {
 
 // transact sends one transaction. See beginTransaction. noLink says that the kernel refused a chain because a name in
 // it is unknown.
-func (n *Namespace) transact(ops []netstate.Op, generation uint32) (failures []netlink.Failure, noLink bool, err error) {
+func (n *Tables) transact(ops []netstate.Op, generation uint32) (failures []netlink.Failure, noLink bool, err error) {
 	w := nftWriters.Get().(*nftWriter)
 	defer nftWriters.Put(w)
 	if err := w.writeTransaction(ops, generation); err != nil {
@@ -182,7 +182,7 @@ func (n *Namespace) transact(ops []netstate.Op, generation uint32) (failures []n
 
 // sendTransaction sends what w has, and returns the messages to which the failures belong. A transaction that the
 // kernel does not take from this process is sent in several ones, see split.
-func (n *Namespace) sendTransaction(w *nftWriter) (messages [][]byte, failures []netlink.Failure, err error) {
+func (n *Tables) sendTransaction(w *nftWriter) (messages [][]byte, failures []netlink.Failure, err error) {
 	room, err := n.filter.Room(len(w.octets))
 	if err != nil {
 		return nil, nil, err

@@ -188,7 +188,7 @@ func joined(s firewall.Destinations) firewall.Destinations {
 }
 
 // Boxes returns what a set of the inet table holds whose keys are those of destinations; none if there is no such set.
-func (n *Namespace) Boxes(table string, s firewall.Destinations) ([]firewall.Box, error) {
+func (n *Tables) Boxes(table string, s firewall.Destinations) ([]firewall.Box, error) {
 	others := false // elements for all keys, which are another program's
 	err := n.dumpElements(firewall.Inet, table, s.Name, func() { s.Boxes = nil }, func(m []byte) error { return appendBoxes(&s, &others, m) })
 	if err != nil && !netlink.Answers(err, unix.ENOENT) {

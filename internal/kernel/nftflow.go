@@ -97,7 +97,7 @@ var flowProbe = firewall.Table{Family: firewall.Inet, Name: "guestwire/probe", F
 // A kernel can be built with flow tables and lack the modules. So CanOffload makes a flow table, and deletes it in the
 // same transaction: nobody can see the table, and the namespace's nftables get another generation. A kernel that was
 // built without flow tables is not asked so, as a transaction that the kernel gives up waits 10 ms.
-func (n *Namespace) CanOffload() (bool, error) {
+func (n *Tables) CanOffload() (bool, error) {
 	if n.filter == nil {
 		return false, nil
 	}
@@ -138,7 +138,7 @@ func exists(path string) (bool, error) {
 // Watched reports whether rules of another program see the packets of established connections that the namespace
 // forwards: chains of nftables other than those of NAT, which see a connection's first packet, and tables of
 // iptables-legacy, also if the caller may not read which there are.
-func (n *Namespace) Watched() (bool, error) {
+func (n *Tables) Watched() (bool, error) {
 	found := false
 	list := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, netlink.Netfilter(unix.NFPROTO_UNSPEC))
 	err := n.filter.Dump(list, func() { found = false }, func(m []byte) error {
@@ -162,6 +162,11 @@ func (n *Namespace) Watched() (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// legacyTables list the namespace's tables of iptables-legacy.
+var legacyTables = map[firewall.Family]string{
+	firewall.IPTablesLegacy: "/proc/thread-self/net/ip_tables_names", firewall.IP6TablesLegacy: "/proc/thread-self/net/ip6_tables_names",
 }
 
 // watches reports whether a chain (struct nfgenmsg, NFTA_CHAIN_*) is one of those that Watched looks for.

@@ -58,7 +58,7 @@ func (t *latestTables) commit(ops []netstate.Op, done bool) {
 }
 
 // knowTables puts the latest tables into the snapshot if they are what the kernel has.
-func (n *Namespace) knowTables(s *netstate.Snapshot, names netstate.Names) (known bool, err error) {
+func (n *Tables) knowTables(s *netstate.Snapshot, names netstate.Names) (known bool, err error) {
 	latest := n.latest
 	n.latest = latestTables{}
 	if latest.name != names.Table {
@@ -81,25 +81,25 @@ type Sight struct {
 }
 
 // see notes what is to be seen while the tables stay as s has them.
-func (n *Namespace) see(s *netstate.Snapshot, names netstate.Names, generation uint32) {
+func (n *Tables) see(s *netstate.Snapshot, names netstate.Names, generation uint32) {
 	if BindsNames() || !slices.ContainsFunc(s.Tables, firewall.Image.Offloads) {
 		n.sight = Sight{generation, linksOf(s, names), sizesOf(s.Tables)}
 	}
 }
 
 // Sight returns that of the last Snapshot, if no transaction has followed.
-func (n *Namespace) Sight() Sight { return n.sight }
+func (n *Tables) Sight() Sight { return n.sight }
 
 // Expect lets the next Snapshot take the tables for those in the kernel if it has the same sight as an earlier one that
 // found them, also one of another process. The kernel deletes the chain of a link that goes away, and keeps the
 // generation (before Linux 6.16): then another link has the name, or the table has a chain less. A flow table would
 // lose the link without a trace, so there is no sight of one.
-func (n *Namespace) Expect(seen Sight, tables []firewall.Table) {
+func (n *Tables) Expect(seen Sight, tables []firewall.Table) {
 	n.expected = expected{seen, tables, false}
 }
 
 // ExpectNothingNew is Expect for a caller that needs no tables then: the Snapshot has TablesStay. It reads no iptables.
-func (n *Namespace) ExpectNothingNew(seen Sight) { n.expected = expected{seen, nil, true} }
+func (n *Tables) ExpectNothingNew(seen Sight) { n.expected = expected{seen, nil, true} }
 
 type expected struct {
 	Sight
@@ -142,7 +142,7 @@ func linksOf(s *netstate.Snapshot, names netstate.Names) map[string]int {
 }
 
 // generation is the number of the namespace's nftables generation (NFT_MSG_GETGEN, NFTA_GEN_ID).
-func (n *Namespace) generation() (uint32, error) {
+func (n *Tables) generation() (uint32, error) {
 	const nftaGenID = 1 // linux/netfilter/nf_tables.h
 	var generation uint32
 	question := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0, netlink.Netfilter(unix.NFPROTO_UNSPEC))

@@ -35,7 +35,7 @@ func (e *SetError) Error() string {
 
 // CheckSets returns a *SetError if a set of the inet table has the name of a set of pins or of one of these
 // destinations, and is another one. The error is ErrNoTable if there is no table.
-func (n *Namespace) CheckSets(table string, destinations []firewall.Destinations) error {
+func (n *Tables) CheckSets(table string, destinations []firewall.Destinations) error {
 	heads, err := n.declaredSets(table)
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (n *Namespace) CheckSets(table string, destinations []firewall.Destinations
 }
 
 // declaredSets are the heads of the inet table's sets and maps, by name.
-func (n *Namespace) declaredSets(table string) (map[string]string, error) {
+func (n *Tables) declaredSets(table string) (map[string]string, error) {
 	if n.filter == nil {
 		return nil, ErrNoTable
 	}
@@ -90,7 +90,7 @@ const pinTries = 64
 // The kernel begins a generation, and then fills the sets with ranges (nf_tables_commit). It carries out the next
 // transaction after that. So Pin reads the refused destinations again after another transaction of the generation:
 // an empty one, as one that pins would begin another generation.
-func (n *Namespace) Pin(ctx context.Context, table string, pins []firewall.Pin, life time.Duration) (refused, lacking []netip.Addr, err error) {
+func (n *Tables) Pin(ctx context.Context, table string, pins []firewall.Pin, life time.Duration) (refused, lacking []netip.Addr, err error) {
 	if n.filter == nil {
 		return nil, nil, ErrNoTable
 	}
@@ -154,7 +154,7 @@ type pinSet struct {
 }
 
 // readPinSets returns the sets by version of IP, at least one.
-func (n *Namespace) readPinSets(table string) (map[int]*pinSet, error) {
+func (n *Tables) readPinSets(table string) (map[int]*pinSet, error) {
 	heads, err := n.declaredSets(table)
 	if err != nil {
 		return nil, err
@@ -199,7 +199,7 @@ func unpinned(sets map[int]*pinSet, pins []firewall.Pin) (refused, lacking []net
 }
 
 // addPin adds the pin to what the transaction does, unless the kernel has it for a longer time.
-func (n *Namespace) addPin(table string, s *pinSet, p firewall.Pin, life time.Duration) error {
+func (n *Tables) addPin(table string, s *pinSet, p firewall.Pin, life time.Duration) error {
 	pin := firewall.Element{Key: appendKey(nil, p.To, p.Protocol, p.Port), Milliseconds: uint64(life.Milliseconds())}
 	key := nl.NewRtAttr(unix.NLA_F_NESTED|unix.NFTA_SET_ELEM_KEY, nil)
 	key.AddRtAttr(unix.NFTA_DATA_VALUE, pin.Key)
@@ -227,7 +227,7 @@ func (n *Namespace) addPin(table string, s *pinSet, p firewall.Pin, life time.Du
 
 // sendPins carries the transaction out, unless another generation has come. A table that is there is added, which
 // changes nothing: so there is a transaction also if there is nothing to pin.
-func (n *Namespace) sendPins(table string, sets map[int]*pinSet, generation uint32) error {
+func (n *Tables) sendPins(table string, sets map[int]*pinSet, generation uint32) error {
 	w := nftWriters.Get().(*nftWriter)
 	defer nftWriters.Put(w)
 	w.reset()

@@ -21,7 +21,7 @@ import (
 const mostForeign = 256
 
 // readChainRules reads the rules of a table into the chains of the image.
-func (n *Namespace) readChainRules(image *firewall.Image, wanted []firewall.Table) error {
+func (n *Tables) readChainRules(image *firewall.Image, wanted []firewall.Table) error {
 	rules, err := knowRules(wanted)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func listRules(family firewall.Family, table string) *nl.NetlinkRequest {
 
 // holdsRules reports whether the chains of the table in the kernel have the rules that are wanted, in their order. The
 // kernel has the chains.
-func (n *Namespace) holdsRules(t firewall.Table) (bool, error) {
+func (n *Tables) holdsRules(t firewall.Table) (bool, error) {
 	w := nftWriters.Get().(*nftWriter)
 	defer nftWriters.Put(w)
 	w.reset()

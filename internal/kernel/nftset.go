@@ -163,7 +163,7 @@ func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 // keepElements returns the operations with the elements of each table that is replaced, and the generation in which
 // they were read; 0: no table is. Otherwise a guest would lose the address that its table has learned, and its pins,
 // when the table is repaired. It also finds out which deletions are lastDel, in the same generation.
-func (n *Namespace) keepElements(ops []netstate.Op) (kept []netstate.Op, generation uint32, err error) {
+func (n *Tables) keepElements(ops []netstate.Op) (kept []netstate.Op, generation uint32, err error) {
 	replaced := map[netstate.TableDel]bool{}
 	kept = slices.Clone(ops)
 	if generation, err = n.findLast(kept); err != nil {
@@ -200,7 +200,7 @@ func (n *Namespace) keepElements(ops []netstate.Op) (kept []netstate.Op, generat
 // A list of a set that grows lacks elements: the kernel counts those of earlier messages, and moves all to a larger
 // table of hashes meanwhile, without another generation (nft_rhash_walk, rht_deferred_worker). So the set is read until
 // a list has no new element.
-func (n *Namespace) readElements(t firewall.Table, s *firewall.Set) error {
+func (n *Tables) readElements(t firewall.Table, s *firewall.Set) error {
 	s.Elements = nil
 	seen := map[string]bool{}
 	for before := -1; len(seen) > before; {
@@ -226,7 +226,7 @@ func (n *Namespace) readElements(t firewall.Table, s *firewall.Set) error {
 }
 
 // dumpElements calls f with each message about the elements of a set. Before each try it calls reset.
-func (n *Namespace) dumpElements(family firewall.Family, table, set string, reset func(), f func(m []byte) error) error {
+func (n *Tables) dumpElements(family firewall.Family, table, set string, reset func(), f func(m []byte) error) error {
 	list := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, netlink.Netfilter(families[family]),
 		nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(table)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(set)))
 	return n.filter.Dump(list, reset, f)
@@ -255,7 +255,7 @@ const othersElements = " elements of another program;"
 
 // readHeld completes the heads of the maps of ports and the destinations that the wanted tables name by what the kernel
 // holds.
-func (n *Namespace) readHeld(image *firewall.Image, wanted []firewall.Table) error {
+func (n *Tables) readHeld(image *firewall.Image, wanted []firewall.Table) error {
 	for _, t := range wanted {
 		if t.Family != image.Family || t.Name != image.Name {
 			continue
@@ -283,7 +283,7 @@ func (n *Namespace) readHeld(image *firewall.Image, wanted []firewall.Table) err
 }
 
 // completeHead appends what a set holds to its head. Restart and add read the elements, and held is their text.
-func (n *Namespace) completeHead(image *firewall.Image, set string, held func() string, restart func(), add func(message []byte, others *bool) error) error {
+func (n *Tables) completeHead(image *firewall.Image, set string, held func() string, restart func(), add func(message []byte, others *bool) error) error {
 	at := slices.IndexFunc(image.Sets, func(d firewall.Declaration) bool { return d.Name == set })
 	if at < 0 {
 		return nil

@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/tap"
 )
 
 // Tables of firewall.Mangle4 and Mangle6 are one chain in a table that iptables-nft and other NICs use as well. The
@@ -23,7 +21,7 @@ type lastDel struct{ netstate.TableDel }
 
 // findLast makes a lastDel of each deletion that leaves a shared table empty. The generation is that in which it
 // looked; 0: it did not have to.
-func (n *Namespace) findLast(ops []netstate.Op) (generation uint32, err error) {
+func (n *Tables) findLast(ops []netstate.Op) (generation uint32, err error) {
 	for i, op := range ops {
 		d, is := op.(netstate.TableDel)
 		if !is || !d.Family.Shared() || slices.ContainsFunc(ops[i+1:], func(op netstate.Op) bool {
@@ -49,7 +47,7 @@ func (n *Namespace) findLast(ops []netstate.Op) (generation uint32, err error) {
 }
 
 // readTable returns a shared table as parseTable does; the zero value: there is none.
-func (n *Namespace) readTable(f firewall.Family) (image firewall.Image, err error) {
+func (n *Tables) readTable(f firewall.Family) (image firewall.Image, err error) {
 	question := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, 0, netlink.Netfilter(families[f]),
 		nl.NewRtAttr(unix.NFTA_TABLE_NAME, nl.ZeroTerminated(f.TableOf(""))))
 	err = n.filter.Dump(question, func() {}, func(m []byte) (err error) {
@@ -64,7 +62,7 @@ func (n *Namespace) readTable(f firewall.Family) (image firewall.Image, err erro
 
 // wake makes the shared tables in which chains are set not dormant. The kernel refuses that in the transaction that
 // changes a chain (nft_table_pending_update in net/netfilter/nf_tables_api.c).
-func (n *Namespace) wake(ops []netstate.Op) error {
+func (n *Tables) wake(ops []netstate.Op) error {
 	for _, op := range ops {
 		set, is := op.(netstate.TableSet)
 		if !is || !set.Table.Family.Shared() {
@@ -119,7 +117,7 @@ func (w *nftWriter) deleteEmpty(f firewall.Family) {
 
 // readShared puts what the wiring with the name has in shared tables in the place of these tables. A table without its
 // chain is not the wiring's. What else is in the table is others', but a dormant table keeps all chains out of force.
-func (n *Namespace) readShared(found map[firewall.Family]firewall.Image, name string) error {
+func (n *Tables) readShared(found map[firewall.Family]firewall.Image, name string) error {
 	for _, family := range []firewall.Family{firewall.Mangle4, firewall.Mangle6} {
 		image, there := found[family]
 		if !there {
@@ -151,7 +149,7 @@ const checksum = "CHECKSUM"
 
 // CompletesChecksums returns the versions of IP, 4 or 6, whose packets a rule can complete the checksums of. The kernel
 // loads the modules for the question.
-func (n *Namespace) CompletesChecksums() (versions []int, err error) {
+func (n *Tables) CompletesChecksums() (versions []int, err error) {
 	const compatGet, ofTarget = 0, 1 // NFNL_MSG_COMPAT_GET, linux/netfilter/nf_tables_compat.h
 	if n.filter == nil {
 		return nil, nil
@@ -171,69 +169,4 @@ func (n *Namespace) CompletesChecksums() (versions []int, err error) {
 		}
 	}
 	return versions, nil
-}
-
-// EarlyChecksums reports whether the kernel takes frames whose checksum begins before the packet, in the link-layer
-// header. Of such a packet a rule does not complete the checksum (skb_checksum_help in net/core/dev.c finds no place),
-// and a device still writes it. Linux 6.18 refuses such a frame, and Linux 6.1 does not. If it takes them, clears
-// reports whether the kernel has the modules for a filter that clears such checksums; it loads them for the question.
-//
-// For the question there is a tap for a moment, which is down: a frame that the kernel takes ends there. The calling
-// thread is in the namespace.
-func (n *Namespace) EarlyChecksums() (takes, clears bool, err error) {
-	failed := func(err error) (bool, bool, error) {
-		return false, false, fmt.Errorf("ask for checksums before the packet: %w", err)
-	}
-	fd, err := unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return failed(err)
-	}
-	defer unix.Close(fd)
-	ifr, err := unix.NewIfreq("gw-probe%d")
-	if err != nil {
-		return failed(err)
-	}
-	ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
-		return failed(err)
-	}
-	var answers [2]error
-	for i, start := range []uint16{34, 0} {
-		frame := make([]byte, 10+14+20+8) // struct virtio_net_hdr, Ethernet, IPv4, UDP
-		frame[0] = unix.VIRTIO_NET_HDR_F_NEEDS_CSUM
-		binary.NativeEndian.PutUint16(frame[6:], start)
-		binary.NativeEndian.PutUint16(frame[8:], 40-start)
-		frame[10+12], frame[10+14] = 0x08, 0x45
-		_, answers[i] = unix.Write(fd, frame)
-	}
-	if answers[0] != unix.EIO {
-		return failed(fmt.Errorf("a frame to a link that is down: %v", answers[0]))
-	}
-	if answers[1] == unix.EINVAL {
-		return false, false, nil
-	}
-	if err := unix.IoctlIfreq(n.route.Descriptor(), unix.SIOCGIFINDEX, ifr); err != nil {
-		return failed(err)
-	}
-	if clears, err = n.clearsChecksums(int(ifr.Uint32())); err != nil {
-		return failed(err)
-	}
-	return true, clears, nil
-}
-
-// clearsChecksums adds a filter that clears checksums to the link, and reports whether the kernel can.
-func (n *Namespace) clearsChecksums(link int) (bool, error) {
-	for _, r := range []*nl.NetlinkRequest{
-		encodeIngressAdd(netstate.IngressAdd{Index: link}),
-		encodeFilterAdd(netstate.FilterAdd{Filter: netstate.Filter{Link: link, Priority: 1, Protocol: netstate.EthernetIPv4, Keys: []netstate.Key{{}}, Clears: true}}),
-	} {
-		err := n.route.Ask(r)
-		if netlink.Answers(err, unix.ENOENT) || netlink.Answers(err, unix.EOPNOTSUPP) || netlink.Answers(err, unix.EINVAL) { // as the module is missing
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-	}
-	return true, nil
 }

@@ -67,6 +67,22 @@ func (s *Socket) LinkName(index int) (string, error) {
 	return request.Name(), nil
 }
 
+// HasLink reports whether a link has the name. An ioctl would start modprobe(8) for a name that no link has.
+func (s *Socket) HasLink(name string) (bool, error) {
+	const skipStatistics = 1 << 3 // RTEXT_FILTER_SKIP_STATS, linux/rtnetlink.h
+	return s.Finds(NewRequest(unix.RTM_GETLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC), Attr32(unix.IFLA_EXT_MASK, skipStatistics),
+		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name))))
+}
+
+// Finds reports whether there is the link that the question names.
+func (s *Socket) Finds(question *nl.NetlinkRequest) (bool, error) {
+	err := s.Dump(question, func() {}, func([]byte) error { return nil })
+	if Answers(err, unix.ENODEV) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 func (s *Socket) Close() {
 	unix.Close(s.fd)
 	buffers.Put(s.buffer)
