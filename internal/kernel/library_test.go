@@ -54,7 +54,7 @@ func TestExactness(t *testing.T) {
 				t.Fatalf("ip(8) shows %q", before)
 			}
 
-			if err := within(pod, func(n *Namespace) error {
+			if err := inPod(pod, func(n *Namespace) error {
 				s, err := n.Snapshot(netstate.NamesFor("eth0", ""), nil, nil)
 				if err != nil {
 					return err

@@ -10,7 +10,9 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netlink"
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // body is the message of an operation without struct nlmsghdr, which is what parsers get.
@@ -80,4 +82,16 @@ func TestEncode(t *testing.T) {
 			t.Errorf("%T: %d messages, acknowledge %d, %v", op, len(messages), acknowledge, err)
 		}
 	}
+}
+
+// inPod calls f with the pod's namespace.
+func inPod(pod *nstest.Namespace, f func(*Namespace) error) error {
+	return netns.Do(pod.File, func() error {
+		n, err := Open()
+		if err != nil {
+			return err
+		}
+		defer n.Close()
+		return f(n)
+	})
 }

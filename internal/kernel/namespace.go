@@ -13,6 +13,7 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -25,7 +26,8 @@ import (
 
 // Namespace is a network namespace, as two netlink sockets in it.
 type Namespace struct {
-	route *netlink.Socket
+	route  *netlink.Socket
+	filter *netlink.Socket // nil: the kernel has no nfnetlink
 	*Tables
 	// deletions are those of groups that the kernel has not ended yet.
 	deletions sync.WaitGroup
@@ -38,12 +40,12 @@ func Open() (*Namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	tables, err := OpenTables(route)
-	if err != nil {
+	filter, err := netlink.Open(unix.NETLINK_NETFILTER)
+	if err != nil && !errors.Is(err, unix.EPROTONOSUPPORT) {
 		route.Close()
 		return nil, err
 	}
-	return &Namespace{route: route, Tables: tables}, nil
+	return &Namespace{route: route, filter: filter, Tables: NewTables(filter, route)}, nil
 }
 
 // Close closes the sockets, and waits for deletions of links. It does not wait until the kernel has freed what

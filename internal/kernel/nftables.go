@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -28,15 +27,9 @@ type Tables struct {
 	frees bool
 }
 
-// OpenTables returns the nftables of the calling thread's namespace. The caller needs CAP_NET_ADMIN in the namespace,
-// and has to call Close. The names of links come from a socket of rtnetlink, which stays the caller's.
-func OpenTables(route *netlink.Socket) (*Tables, error) {
-	filter, err := netlink.Open(unix.NETLINK_NETFILTER)
-	if err != nil && !errors.Is(err, unix.EPROTONOSUPPORT) {
-		return nil, err
-	}
-	return &Tables{filter: filter, route: route}, nil
-}
+// NewTables returns the nftables of a namespace in which the two sockets were opened. The names of links come from the
+// one of rtnetlink. Filter is nil if the kernel has no nfnetlink. The caller has to call Close, which closes filter.
+func NewTables(filter, route *netlink.Socket) *Tables { return &Tables{filter: filter, route: route} }
 
 // Close closes the socket. It does not wait until the kernel has freed what transactions have deleted
 // (nft_rcv_nl_event, net/netfilter/nf_tables_api.c).

@@ -35,10 +35,10 @@ const (
 	chainBase  = 1  // NFT_CHAIN_BASE
 )
 
-// mostChains is how many chains of a table are read: more than a table of guestwire has, so that one with more differs.
+// MostChains is how many chains of a table are read: more than a table of guestwire has, so that one with more differs.
 // Another program with the right to change the namespace's nftables can add any number, and the reader would keep them
 // all. Those that are not read count as objects of others.
-const mostChains = 1024
+const MostChains = 1024
 
 // readChains reads the chains of a table into the image, without their rules. What is left of Others are
 // sets, maps, objects and flowtables.
@@ -46,7 +46,7 @@ func (n *Tables) readChains(image *firewall.Image) error {
 	list := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, netlink.Netfilter(families[image.Family]))
 	err := n.filter.Dump(list, func() { image.Chains = nil }, func(m []byte) error {
 		chain, table, err := parseChain(m)
-		if table == image.Name && len(image.Chains) < mostChains {
+		if table == image.Name && len(image.Chains) < MostChains {
 			image.Chains = append(image.Chains, chain)
 		}
 		return err

@@ -5,6 +5,7 @@ import (
 
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/nft/nfttest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -14,7 +15,7 @@ func TestCanOffload(t *testing.T) {
 	nstest.Need(t, "nft")
 	pod := nstest.New(t, "pod")
 	want := nstest.HasFlowTables()
-	names := netstate.Names{Table: testTable.Name}
+	names := netstate.Names{Table: nfttest.Table.Name}
 	err := netns.Do(pod.File, func() error {
 		n, err := Open()
 		if err != nil {
@@ -30,7 +31,7 @@ func TestCanOffload(t *testing.T) {
 		if list := pod.Exec("nft", "list", "ruleset"); list != "" {
 			t.Errorf("the question has left\n%s", list)
 		}
-		if err := n.Apply(t.Context(), []netstate.Op{netstate.TableSet{Table: testTable}}); err != nil {
+		if err := n.Apply(t.Context(), []netstate.Op{netstate.TableSet{Table: nfttest.Table}}); err != nil {
 			return err
 		}
 		asked := n.filter.Asked()

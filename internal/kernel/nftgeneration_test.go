@@ -13,6 +13,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/nft/nfttest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -21,12 +22,12 @@ import (
 // something, and in each later look.
 func TestOwnTables(t *testing.T) {
 	nstest.Need(t)
-	tables := []firewall.Table{testTable, {Family: firewall.NetDev, Name: testTable.Name, Chains: []firewall.Chain{
+	tables := []firewall.Table{nfttest.Table, {Family: firewall.NetDev, Name: nfttest.Table.Name, Chains: []firewall.Chain{
 		{Name: "guest", Type: "filter", Hook: firewall.Ingress, Device: "eth0", Priority: firewall.Filter, Rules: []firewall.Rule{
 			{Matches: []firewall.Match{firewall.EtherType{Number: netstate.EthernetARP}}, Verdict: firewall.Drop{}},
 		}},
 	}}}
-	names := netstate.Names{Table: testTable.Name}
+	names := netstate.Names{Table: nfttest.Table.Name}
 	for _, c := range []struct {
 		name          string
 		before, after string // what another program does
@@ -117,8 +118,8 @@ func TestOwnTables(t *testing.T) {
 // for what they hold, and finds what the kernel has whatever another program has done meanwhile.
 func TestExpect(t *testing.T) {
 	nstest.Need(t)
-	names := netstate.Names{NIC: "eth0", Tap: "eth0-tap", Table: testTable.Name}
-	tables := []firewall.Table{testTable, testDeviceTable}
+	names := netstate.Names{NIC: "eth0", Tap: "eth0-tap", Table: nfttest.Table.Name}
+	tables := []firewall.Table{nfttest.Table, nfttest.DeviceTable}
 	for name, c := range map[string]struct {
 		other []string // what another program does
 		read  bool
@@ -213,9 +214,9 @@ func whole(images []firewall.Image) (all []firewall.Image) {
 func TestHolds(t *testing.T) {
 	nstest.Long(t)
 	nstest.Need(t)
-	names := netstate.Names{Table: testTable.Name}
-	counted := testTable
-	counted.Chains = append(slices.Clone(testTable.Chains), firewall.Chain{Name: "counted", Rules: []firewall.Rule{
+	names := netstate.Names{Table: nfttest.Table.Name}
+	counted := nfttest.Table
+	counted.Chains = append(slices.Clone(nfttest.Table.Chains), firewall.Chain{Name: "counted", Rules: []firewall.Rule{
 		{Matches: []firewall.Match{firewall.IP{Version: 4}, firewall.Count{}}, Verdict: firewall.Drop{}},
 		{Matches: []firewall.Match{firewall.IP{Version: 6}, firewall.Count{}}, Verdict: firewall.Drop{}},
 	}})
@@ -304,7 +305,7 @@ func sortedLines(text string) string {
 // more memory than a bound.
 func TestForeignChains(t *testing.T) {
 	nstest.Need(t, "nft")
-	table := testTable.Counted("eth0", false)
+	table := nfttest.Table.Counted("eth0", false)
 	table.Chains = append(slices.Clone(table.Chains), firewall.Chain{Name: "drop-mac-spoof", Rules: []firewall.Rule{{Matches: []firewall.Match{firewall.Count{}}, Verdict: firewall.Drop{}}}})
 	var more strings.Builder
 	for i := range 3000 {
@@ -328,7 +329,7 @@ func TestForeignChains(t *testing.T) {
 	look(func(n *Namespace) error {
 		return n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: table}})
 	})
-	load(t, pod, more.String())
+	pod.LoadRules(more.String())
 	look(func(n *Namespace) error {
 		counts, err := n.Counts(table.Name)
 		if err != nil || len(counts.Drops) != 1 || counts.Drops[0].Reason != firewall.MACSpoof {
@@ -346,7 +347,7 @@ func TestForeignChains(t *testing.T) {
 		for _, c := range now.Tables[0].Chains {
 			rules += len(c.Rules)
 		}
-		if chains := len(now.Tables[0].Chains); chains > mostChains || rules > mostForeign+100 {
+		if chains := len(now.Tables[0].Chains); chains > MostChains || rules > MostForeign+100 {
 			t.Errorf("the image has %d chains and %d rules", chains, rules)
 		}
 		return nil
@@ -377,8 +378,8 @@ func TestChainThatGoesWithItsLink(t *testing.T) {
 	nstest.Need(t)
 	pod := nstest.New(t, "pod")
 	pod.IP("link add eth0 type veth peer name away")
-	names := netstate.Names{Table: testTable.Name}
-	tables := []firewall.Table{{Family: firewall.NetDev, Name: testTable.Name, Chains: []firewall.Chain{
+	names := netstate.Names{Table: nfttest.Table.Name}
+	tables := []firewall.Table{{Family: firewall.NetDev, Name: nfttest.Table.Name, Chains: []firewall.Chain{
 		{Name: "guest", Type: "filter", Hook: firewall.Ingress, Device: "eth0", Priority: firewall.Filter, Drops: true},
 	}}}
 	err := netns.Do(pod.File, func() error {
@@ -420,7 +421,7 @@ func TestChainThatGoesWithItsLink(t *testing.T) {
 // with the later name is as the kernel has it when the link is renamed.
 func TestOwnTablesOfRenamedLink(t *testing.T) {
 	nstest.Need(t)
-	names := netstate.Names{Table: testTable.Name}
+	names := netstate.Names{Table: nfttest.Table.Name}
 	before := BindsNames
 	t.Cleanup(func() { BindsNames = before })
 	for _, binds := range []bool{before(), false} {
@@ -438,7 +439,7 @@ func TestOwnTablesOfRenamedLink(t *testing.T) {
 				return err
 			}
 			link, _ := first.Named("eth0")
-			table := firewall.Table{Family: firewall.NetDev, Name: testTable.Name, Chains: []firewall.Chain{
+			table := firewall.Table{Family: firewall.NetDev, Name: nfttest.Table.Name, Chains: []firewall.Chain{
 				{Name: "in", Type: "filter", Hook: firewall.Ingress, Device: "eth0-nic", Link: link.Index, Priority: firewall.Filter},
 			}}
 			if err := n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: table}}); err != nil {

@@ -16,9 +16,9 @@ import (
 	"github.com/guestwire/guestwire/internal/netlink"
 )
 
-// mostForeign is how many rules are read into an image in addition to as many as the wanted tables have, to name them.
+// MostForeign is how many rules are read into an image in addition to as many as the wanted tables have, to name them.
 // One is enough to differ.
-const mostForeign = 256
+const MostForeign = 256
 
 // readChainRules reads the rules of a table into the chains of the image.
 func (n *Tables) readChainRules(image *firewall.Image, wanted []firewall.Table) error {
@@ -26,7 +26,7 @@ func (n *Tables) readChainRules(image *firewall.Image, wanted []firewall.Table) 
 	if err != nil {
 		return err
 	}
-	index, most, read := map[string]int{}, mostForeign, 0
+	index, most, read := map[string]int{}, MostForeign, 0
 	for i, c := range image.Chains {
 		index[c.Name] = i
 	}

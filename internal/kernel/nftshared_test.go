@@ -6,10 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -185,36 +182,6 @@ func TestSharedTable(t *testing.T) {
 		wanted(table, "eth0")
 		apply(t, n, deletion(table))
 		if list := nft("list tables"); list != "" {
-			t.Errorf("left is\n%s", list)
-		}
-	})
-}
-
-// TestLastInShared: what another program adds to the table before the last chain is deleted stays.
-func TestLastInShared(t *testing.T) {
-	inShared(t, func(t *testing.T, n *Namespace, family firewall.Family, nft func(string) string) {
-		table := sharedTable(family, "eth0")
-		apply(t, n, netstate.TableSet{Table: table})
-		ops := []netstate.Op{netstate.TableDel{Family: family, Name: table.Name}}
-		kept, generation, err := n.keepElements(ops)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		if _, is := kept[0].(lastDel); !is || generation == 0 {
-			t.Errorf("in generation %d: %T", generation, kept[0])
-		}
-		nft("add chain " + string(family) + " PREROUTING { type filter hook prerouting priority mangle; }")
-		for g, want := range map[uint32]unix.Errno{generation: unix.ERESTART, 0: unix.EBUSY} {
-			if failures, err := n.sendKept(kept, g); err != nil || len(failures) != 1 || !netlink.Answers(failures[0].Err, want) {
-				t.Errorf("in generation %d: %v, %v; want %v", g, failures, err, want)
-			}
-			if _, there := image(t, family, "eth0"); !there {
-				t.Error("the chain is gone")
-			}
-		}
-		apply(t, n, ops...)
-		if list := nft("list table " + string(family)); !strings.Contains(list, "PREROUTING") || strings.Contains(list, "guestwire") {
 			t.Errorf("left is\n%s", list)
 		}
 	})

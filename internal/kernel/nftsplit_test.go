@@ -13,6 +13,7 @@ import (
 
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/nft/nfttest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -23,7 +24,7 @@ func manyBoxes(boxes int) firewall.Table {
 		a := netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0})
 		set.Boxes = append(set.Boxes, firewall.Box{First: a, Last: a.Next(), FirstProtocol: 6, LastProtocol: 6, FirstPort: uint16(i), LastPort: uint16(i)})
 	}
-	return firewall.Table{Family: firewall.Inet, Name: testTable.Name, Destinations: []firewall.Destinations{set}, Chains: []firewall.Chain{
+	return firewall.Table{Family: firewall.Inet, Name: nfttest.Table.Name, Destinations: []firewall.Destinations{set}, Chains: []firewall.Chain{
 		{Name: "forward", Type: "filter", Hook: firewall.Forward, Rules: []firewall.Rule{{Matches: []firewall.Match{set.Lookup()}, Verdict: firewall.Accept{}}, {Verdict: firewall.Drop{}}}},
 	}}
 }
@@ -44,16 +45,16 @@ func TestSplitTransaction(t *testing.T) {
 		return netstate.TableChange{Table: to, Change: c}
 	}
 	for name, ops := range map[string][]netstate.Op{
-		"ports":         {netstate.TableSet{Table: testTable}},
+		"ports":         {netstate.TableSet{Table: nfttest.Table}},
 		"destinations":  {netstate.TableSet{Table: many}},
-		"with a device": {netstate.TableSet{Table: testDeviceTable}, netstate.TableSet{Table: many}},
+		"with a device": {netstate.TableSet{Table: nfttest.DeviceTable}, netstate.TableSet{Table: many}},
 		"a new set":     {netstate.TableSet{Table: without}, change(without, many)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			list := func(most int) string {
 				pod := nstest.New(t, "pod")
 				pod.IP("link add eth0 type veth peer name away")
-				err := within(pod, func(n *Namespace) error {
+				err := inPod(pod, func(n *Namespace) error {
 					n.filter.Most = most
 					if name != "a new set" {
 						return n.Apply(context.Background(), ops)
@@ -85,7 +86,7 @@ func TestSplitAgain(t *testing.T) {
 	many := manyBoxes(3000)
 	broken := many
 	broken.Chains = []firewall.Chain{{Name: "forward", Rules: []firewall.Rule{{Verdict: firewall.Jump{Chain: "none"}}}}}
-	err := within(pod, func(n *Namespace) error {
+	err := inPod(pod, func(n *Namespace) error {
 		n.filter.Most = 70 << 10
 		if err := n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: broken}}); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("%v, want ENOENT", err)
@@ -108,7 +109,7 @@ func TestNoSplit(t *testing.T) {
 	nstest.Need(t)
 	pod := nstest.New(t, "pod")
 	many := manyBoxes(3000)
-	err := within(pod, func(n *Namespace) error {
+	err := inPod(pod, func(n *Namespace) error {
 		if err := n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: many}}); err != nil {
 			return err
 		}
@@ -153,7 +154,7 @@ func TestBatchInParts(t *testing.T) {
 		}
 		ops = append(ops, netstate.RouteAdd{Route: netstate.Route{Link: 1, Destination: to, Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_STATIC, Scope: unix.RT_SCOPE_LINK, Type: unix.RTN_UNICAST}})
 	}
-	err := within(pod, func(n *Namespace) error {
+	err := inPod(pod, func(n *Namespace) error {
 		n.route.Most = 4 << 10
 		return n.Apply(context.Background(), ops)
 	})

@@ -25,7 +25,7 @@ func TestOvertaken(t *testing.T) {
 	pod.IP("addr add 10.0.0.2/24 dev eth0")
 	pod.IP("addr add fd00::2/64 dev eth0 nodad")
 	var link netstate.Link
-	err := within(pod, func(n *Namespace) error {
+	err := inPod(pod, func(n *Namespace) error {
 		var s netstate.Snapshot
 		err := n.readLinks(&s)
 		link, _ = s.Named("eth0")
@@ -100,7 +100,7 @@ func TestOvertaken(t *testing.T) {
 			}
 			after := netstate.SysctlSet{Path: "net/ipv4/conf/eth0/arp_filter", Value: "1"}
 			pod.Exec("sysctl", "-qw", "net.ipv4.conf.eth0.arp_filter=0")
-			err := within(pod, func(n *Namespace) error { return n.Apply(t.Context(), []netstate.Op{c.op, after}) })
+			err := inPod(pod, func(n *Namespace) error { return n.Apply(t.Context(), []netstate.Op{c.op, after}) })
 			done := strings.TrimSpace(pod.Exec("sysctl", "-n", "net.ipv4.conf.eth0.arp_filter"))
 			if c.want == nil && (err != nil || done != "1") {
 				t.Errorf("%v, and the next operation has left %s; want no error and 1", err, done)

@@ -3,9 +3,8 @@ package kernel
 import (
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/netstate"
 )

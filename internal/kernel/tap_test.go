@@ -64,7 +64,7 @@ func TestResetTapBeside(t *testing.T) {
 			options = " multi_queue"
 		}
 		pod.IP("tuntap add " + name + " mode tap vnet_hdr" + options)
-		err := within(pod, func(n *Namespace) error {
+		err := inPod(pod, func(n *Namespace) error {
 			link, err := net.InterfaceByName(name)
 			if err != nil {
 				return err

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -162,6 +163,18 @@ func (n *Namespace) Exec(args ...string) string {
 		return run(n.t, n.lab().Do, args[0], args[1:]...)
 	}
 	return n.ExecWithSys(args...)
+}
+
+// LoadRules carries out commands of nft(8), a line each, in transactions that fit the socket of an ordinary user.
+func (n *Namespace) LoadRules(commands string) {
+	n.t.Helper()
+	file := filepath.Join(n.t.TempDir(), "ruleset")
+	for part := range slices.Chunk(slices.Collect(strings.Lines(commands)), 500) {
+		if err := os.WriteFile(file, []byte(strings.Join(part, "")), 0o600); err != nil {
+			n.t.Fatal(err)
+		}
+		n.Exec("nft", "-f", file)
+	}
 }
 
 // ExecWithSys is Exec for a program of that list that reads /sys after all, such as "ip tuntap list".

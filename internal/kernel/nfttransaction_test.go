@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -27,11 +24,11 @@ func TestDumpBesideTransactions(t *testing.T) {
 	pod := nstest.New(t, "pod")
 	text := "add table inet a\nadd chain inet a many\nadd set inet a pins-4 { type ipv4_addr . inet_proto . inet_service; }\n" +
 		strings.Repeat("add rule inet a many ip daddr 10.9.9.9 accept\n", many)
-	load(t, pod, text)
+	pod.LoadRules(text)
 	ctx, stop := context.WithCancel(t.Context())
 	begun, ended := make(chan bool), make(chan error, 1)
 	go func() {
-		ended <- within(pod, func(n *Namespace) error {
+		ended <- within(pod, func(n *Tables) error {
 			pins := []firewall.Element{{Key: appendKey(nil, netip.MustParseAddr("10.9.9.9"), 6, 443)}}
 			err := n.sendPins("a", map[int]*pinSet{4: {name: "pins-4", added: pins}}, 0)
 			close(begun)
@@ -42,7 +39,7 @@ func TestDumpBesideTransactions(t *testing.T) {
 		})
 	}()
 	<-begun
-	err := within(pod, func(n *Namespace) error {
+	err := within(pod, func(n *Tables) error {
 		for range 5 {
 			read := 0
 			rules := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, netlink.Netfilter(unix.NFPROTO_INET))
@@ -68,7 +65,7 @@ func TestTablesWithoutPatience(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	pod := nstest.New(t, "pod")
-	err := within(pod, func(n *Namespace) error {
+	err := within(pod, func(n *Tables) error {
 		_, err := n.sendTables(ctx, []netstate.Op{netstate.TableSet{Table: firewall.Table{Family: firewall.Inet, Name: "a"}}})
 		return err
 	})
@@ -87,11 +84,11 @@ func TestDumpOfShiftingList(t *testing.T) {
 	for i := range many {
 		text += fmt.Sprintf("add chain inet b c%d\n", i)
 	}
-	load(t, pod, text)
+	pod.LoadRules(text)
 	ctx, stop := context.WithCancel(t.Context())
 	begun, ended := make(chan bool), make(chan error, 1)
 	go func() {
-		ended <- within(pod, func(n *Namespace) error {
+		ended <- within(pod, func(n *Tables) error {
 			for first := true; ctx.Err() == nil; first = false {
 				for _, op := range []netstate.Op{
 					netstate.TableSet{Table: firewall.Table{Family: firewall.Inet, Name: "a", Chains: []firewall.Chain{{Name: "another"}}}},
@@ -113,7 +110,7 @@ func TestDumpOfShiftingList(t *testing.T) {
 	case err := <-ended:
 		t.Fatal(err)
 	}
-	err := within(pod, func(n *Namespace) error {
+	err := within(pod, func(n *Tables) error {
 		for range 100 {
 			chains := map[string]bool{}
 			list := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, netlink.Netfilter(unix.NFPROTO_INET))
@@ -136,26 +133,71 @@ func TestDumpOfShiftingList(t *testing.T) {
 	}
 }
 
-// load carries out commands of nft(8), a line each, in transactions that fit the socket of an ordinary user.
-func load(t *testing.T, pod *nstest.Namespace, commands string) {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "ruleset")
-	for part := range slices.Chunk(slices.Collect(strings.Lines(commands)), 500) {
-		if err := os.WriteFile(file, []byte(strings.Join(part, "")), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		pod.Exec("nft", "-f", file)
-	}
-}
-
-// within calls f with the pod's namespace.
-func within(pod *nstest.Namespace, f func(*Namespace) error) error {
+// within calls f with the nftables of the pod's namespace.
+func within(pod *nstest.Namespace, f func(*Tables) error) error {
 	return netns.Do(pod.File, func() error {
-		n, err := Open()
+		filter, err := netlink.Open(unix.NETLINK_NETFILTER)
 		if err != nil {
 			return err
 		}
+		route, err := netlink.Open(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer route.Close()
+		n := NewTables(filter, route)
 		defer n.Close()
 		return f(n)
 	})
+}
+
+// TestLastInShared: what another program adds to the table before the last chain is deleted stays.
+func TestLastInShared(t *testing.T) {
+	nstest.KernelDecides(t, "iptables' CHECKSUM")
+	nstest.Need(t, "nft")
+	for _, family := range []firewall.Family{firewall.Mangle4, firewall.Mangle6} {
+		t.Run(string(family), func(t *testing.T) {
+			pod := nstest.New(t, "pod")
+			err := within(pod, func(n *Tables) error {
+				const name = "guestwire-eth0"
+				table := firewall.Table{Family: family, Name: name, Chains: []firewall.Chain{
+					{Name: name, Type: "filter", Hook: firewall.Prerouting, Priority: firewall.BeforeDefrag, Rules: []firewall.Rule{
+						{Matches: []firewall.Match{firewall.InInterface{Name: "eth0-tap"}}, Verdict: firewall.CompleteChecksum{}},
+					}},
+				}}
+				send := func(ops ...netstate.Op) {
+					t.Helper()
+					if failures, err := n.sendTables(t.Context(), ops); err != nil || len(failures) > 0 {
+						t.Errorf("%v, %v", failures, err)
+					}
+				}
+				send(netstate.TableSet{Table: table})
+				ops := []netstate.Op{netstate.TableDel{Family: family, Name: table.Name}}
+				kept, generation, err := n.keepElements(ops)
+				if err != nil {
+					return err
+				}
+				if _, is := kept[0].(lastDel); !is || generation == 0 {
+					t.Errorf("in generation %d: %T", generation, kept[0])
+				}
+				pod.Exec("nft", "add chain "+string(family)+" PREROUTING { type filter hook prerouting priority mangle; }")
+				for g, want := range map[uint32]unix.Errno{generation: unix.ERESTART, 0: unix.EBUSY} {
+					if failures, err := n.sendKept(kept, g); err != nil || len(failures) != 1 || !netlink.Answers(failures[0].Err, want) {
+						t.Errorf("in generation %d: %v, %v; want %v", g, failures, err, want)
+					}
+					if list := pod.Exec("nft", "list table "+string(family)); !strings.Contains(list, "chain "+name) {
+						t.Errorf("the chain is gone: %s", list)
+					}
+				}
+				send(ops...)
+				if list := pod.Exec("nft", "list table "+string(family)); !strings.Contains(list, "PREROUTING") || strings.Contains(list, "guestwire") {
+					t.Errorf("left is\n%s", list)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
 }
