@@ -143,7 +143,7 @@ func tableCarrier(f firewall.Family) (carrier, error) {
 	if f.IPTables() != 0 {
 		return ofItsOwn, nil
 	}
-	if _, ok := families[f]; !ok {
+	if !isFamily(f) {
 		return "", fmt.Errorf("unknown family of tables %q", f)
 	}
 	return nfnetlink, nil

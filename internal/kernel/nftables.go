@@ -43,6 +43,12 @@ func (n *Tables) Close() {
 	}
 }
 
+// isFamily reports whether the family is one of nftables, and not of iptables.
+func isFamily(f firewall.Family) bool {
+	_, is := families[f]
+	return is
+}
+
 // families are the nftables families in use, as numbers (NFPROTO_*, linux/netfilter.h).
 var families = map[firewall.Family]uint8{
 	firewall.Inet:    unix.NFPROTO_INET,

@@ -13,6 +13,8 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
+var router4, router6 = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fe80::1")
+
 // everyMatch has each type of match, with the values on which its expressions depend.
 var everyMatch = []firewall.Match{
 	firewall.InInterface{Name: "eth0"}, firewall.InInterface{Name: "a-name-of-15-oc", Inverted: true}, firewall.OutInterface{Name: "eth0"}, firewall.OutInterface{Name: "eth0", Inverted: true},
@@ -45,9 +47,9 @@ var everyMatch = []firewall.Match{
 var everyVerdict = []firewall.Verdict{
 	firewall.Accept{}, firewall.Drop{}, firewall.Refuse{}, firewall.Refuse{Reset: true}, firewall.Up{}, firewall.Up{Port: true},
 	firewall.Log{Prefix: "guestwire eth0 mac-spoof", Group: firewall.LogGroup}, firewall.Continue{}, firewall.Offload{Table: "flows"}, firewall.Goto{Chain: "abc"}, firewall.Jump{Chain: "abcd"}, firewall.Return{},
-	firewall.DNAT{Address: gateway4}, firewall.DNAT{Address: gateway4, Port: 80}, firewall.DNAT{Address: gateway6, Port: 80}, firewall.DNATMap{Address: gateway4, Protocol: 6, Map: "ports"}, firewall.DNATMap{Address: gateway6, Protocol: 17, Map: "ports"}, firewall.SNAT{Address: gateway4}, firewall.SNAT{Address: gateway6},
+	firewall.DNAT{Address: router4}, firewall.DNAT{Address: router4, Port: 80}, firewall.DNAT{Address: router6, Port: 80}, firewall.DNATMap{Address: router4, Protocol: 6, Map: "ports"}, firewall.DNATMap{Address: router6, Protocol: 17, Map: "ports"}, firewall.SNAT{Address: router4}, firewall.SNAT{Address: router6},
 	firewall.Masquerade{}, firewall.Masquerade{First: 1024, Last: 2048}, firewall.Masquerade{First: 1024, Last: 1024}, firewall.Fwd{Device: "eth0", Index: 7},
-	firewall.ClampMSS{}, firewall.LowerMSS{To: 1360}, firewall.SetSource{Address: gateway4}, firewall.SetSource{Address: gateway6}, firewall.SetDestination{Address: gateway4}, firewall.SetDestination{Address: gateway6}, firewall.CompleteChecksum{},
+	firewall.ClampMSS{}, firewall.LowerMSS{To: 1360}, firewall.SetSource{Address: router4}, firewall.SetSource{Address: router6}, firewall.SetDestination{Address: router4}, firewall.SetDestination{Address: router6}, firewall.CompleteChecksum{},
 }
 
 // everyRule has a rule with each match, a rule with each verdict, and a rule without a match.
