@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/kernel"
+	"github.com/guestwire/guestwire/internal/nft"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -42,11 +43,11 @@ func (s *session) cutRefused(ctx context.Context, plan *wiring.Plan) (cut int, e
 		return 0, err
 	}
 	table := plan.Names().Table
-	var other *kernel.SetError
+	var other *nft.SetError
 	switch err := s.ns.CheckSets(table, sets); {
 	case errors.As(err, &other):
 		return 0, foreignSet(other)
-	case errors.Is(err, kernel.ErrNoTable):
+	case errors.Is(err, nft.ErrNoTable):
 		return 0, fmt.Errorf("the nftables table inet %s is gone, and refuses nothing: call Setup, which makes it anew, and cut again", table)
 	case err != nil:
 		return 0, err

@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/frametext"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/nft"
 )
 
 // DropMeaning explains a reason in one line. Empty: there is no such reason.
@@ -40,7 +41,7 @@ type Drop struct {
 //	ErrNotWired  the namespace has no nftables table of this NIC, or one that drops nothing
 //	others       another call follows the namespace, or the kernel has no nfnetlink_log
 func (n NIC) FollowDrops(ctx context.Context, f func(Drop)) error {
-	var log *kernel.DropLog
+	var log *nft.DropLog
 	err := n.inspect(func(ns *kernel.Namespace) error {
 		counts, err := ns.Counts(netstate.NamesFor(n.Name, "").Table)
 		switch {
@@ -51,7 +52,7 @@ func (n NIC) FollowDrops(ctx context.Context, f func(Drop)) error {
 		case !counts.Drops[0].Logged:
 			return errors.New("this kernel could not report dropped packets at Setup (nfnetlink_log is missing): only the counters report them")
 		}
-		log, err = kernel.OpenDropLog(n.Name)
+		log, err = nft.OpenDropLog(n.Name)
 		return err
 	})
 	if err != nil {
@@ -59,7 +60,7 @@ func (n NIC) FollowDrops(ctx context.Context, f func(Drop)) error {
 	}
 	defer log.Close()
 	progress(n.Progress).say("NIC %s: follows what is dropped", n.Name)
-	return n.failed("drops", log.Follow(ctx, func(d kernel.Drop) {
+	return n.failed("drops", log.Follow(ctx, func(d nft.Drop) {
 		f(Drop{
 			Time: d.Time, Reason: string(d.Reason), Lost: int(d.Lost),
 			Text: frametext.Line(d.Ethernet, d.Tag, d.EtherType, d.Packet),

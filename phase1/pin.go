@@ -14,6 +14,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/nft"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -59,15 +60,15 @@ func (n NIC) pin(ctx context.Context, addresses []netip.Addr, ports []infra.Port
 		refused, lacking, err = ns.Pin(ctx, netstate.NamesFor(n.Name, "").Table, pins, life)
 		return err
 	})
-	var other *kernel.SetError
+	var other *nft.SetError
 	switch {
 	case errors.As(err, &other):
 		return foreignSet(other)
-	case errors.Is(err, kernel.ErrNoTable):
+	case errors.Is(err, nft.ErrNoTable):
 		return fmt.Errorf("%w by nftables, or its rules are gone (Check reports that, and Setup creates them again)", ErrNotWired)
-	case errors.Is(err, kernel.ErrNoPins):
+	case errors.Is(err, nft.ErrNoPins):
 		return &cache.FieldError{Field: "egress", Reason: `the NIC is wired without a list that ends with "refuse all", so there is nothing to pin (or another program has removed the sets, which Check reports, and Setup creates again): give Setup such a list, under masquerade or routed, such as ["refuse link-local", "refuse metadata", "refuse all"]`}
-	case errors.Is(err, kernel.ErrPinsFull):
+	case errors.Is(err, nft.ErrPinsFull):
 		return fmt.Errorf("%w: wait until some have ended, pin fewer ports, or allow the network in egress", err)
 	case err != nil:
 		return err
@@ -76,7 +77,7 @@ func (n NIC) pin(ctx context.Context, addresses []netip.Addr, ports []infra.Port
 }
 
 // foreignSet is the error about a set that another program has changed.
-func foreignSet(e *kernel.SetError) error {
+func foreignSet(e *nft.SetError) error {
 	return fmt.Errorf("%w, as another program has changed it: call Setup, which makes it anew (Check reports what differs)", e)
 }
 

@@ -11,7 +11,7 @@ import (
 	"syscall"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/kernel"
+	"github.com/guestwire/guestwire/internal/nft"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -22,7 +22,7 @@ const sightSuffix = ".sight"
 
 type sight struct {
 	Of string `json:"of"` // the journal and the program
-	kernel.Sight
+	nft.Sight
 }
 
 // sightOf is sight.Of for the text of a journal.

@@ -3,6 +3,7 @@ package firewall_test
 import (
 	"context"
 	"errors"
+	"github.com/guestwire/guestwire/internal/nft"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func TestLostReports(t *testing.T) {
 	}}
 	apply(t, ns, unlimited)
 	const packets = 20000
-	var log *kernel.DropLog
+	var log *nft.DropLog
 	send := func(port, count int) error {
 		return netns.Do(ns.File, func() error {
 			s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -46,7 +47,7 @@ func TestLostReports(t *testing.T) {
 		})
 	}
 	err := netns.Do(ns.File, func() (err error) {
-		log, err = kernel.OpenDropLog("eth0")
+		log, err = nft.OpenDropLog("eth0")
 		return err
 	})
 	if err != nil {
@@ -69,7 +70,7 @@ func TestLostReports(t *testing.T) {
 		}
 		sent <- n
 	}()
-	err = log.Follow(ctx, func(d kernel.Drop) {
+	err = log.Follow(ctx, func(d nft.Drop) {
 		if d.NIC != "eth0" || d.Reason != firewall.IPSpoof || d.EtherType != 0x0800 || len(d.Packet) < 20 || time.Since(d.Time) > time.Minute {
 			t.Errorf("report %+v", d)
 		}
@@ -102,7 +103,7 @@ func TestHasLog(t *testing.T) {
 				t.Errorf("%t, %v; want nflog groups", has, err)
 			}
 		}
-		log, err := kernel.OpenDropLog("eth0")
+		log, err := nft.OpenDropLog("eth0")
 		if err != nil {
 			return err
 		}
@@ -110,7 +111,7 @@ func TestHasLog(t *testing.T) {
 		if has, err := k.HasLog(); err != nil || !has {
 			t.Errorf("while another listens: %t, %v; want nflog groups", has, err)
 		}
-		if _, err := kernel.OpenDropLog("eth0"); !errors.Is(err, kernel.ErrListened) || !strings.Contains(err.Error(), "another FollowDrops") {
+		if _, err := nft.OpenDropLog("eth0"); !errors.Is(err, nft.ErrListened) || !strings.Contains(err.Error(), "another FollowDrops") {
 			t.Errorf("a second listener: %v", err)
 		}
 		return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/nft"
 )
 
 // Apply carries out the operations in order. Neighbouring nftables operations are one transaction, and neighbouring
@@ -143,7 +144,7 @@ func tableCarrier(f firewall.Family) (carrier, error) {
 	if f.IPTables() != 0 {
 		return ofItsOwn, nil
 	}
-	if !isFamily(f) {
+	if !nft.IsFamily(f) {
 		return "", fmt.Errorf("unknown family of tables %q", f)
 	}
 	return nfnetlink, nil
@@ -157,7 +158,7 @@ func (n *Namespace) applyBatch(ctx context.Context, c carrier, ops []netstate.Op
 		return nil, applyOne(ops[0])
 	}
 	if c == nfnetlink {
-		return n.sendTables(ctx, ops)
+		return n.Send(ctx, ops)
 	}
 	if c == conntrack {
 		return n.forgetConnections(ctx, ops)

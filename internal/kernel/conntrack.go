@@ -19,6 +19,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/nft"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -145,7 +146,7 @@ func (n *Namespace) forgetConnections(ctx context.Context, ops []netstate.Op) ([
 // tracks reports whether the kernel may track connections of the calling thread's namespace. The count cannot be read
 // in user namespaces of older kernels: there, all that is known is whether the kernel has connection tracking.
 func tracks() bool {
-	if count, err := os.ReadFile(trackedCount); err == nil {
+	if count, err := os.ReadFile(nft.TrackedCount); err == nil {
 		return strings.TrimSpace(string(count)) != "0"
 	}
 	if _, err := os.Stat("/sys/module"); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/nft"
 )
 
 // lockWait is how long iptables waits for its lock while another program holds it, in seconds.
@@ -49,7 +50,7 @@ func HavePrograms(tables []firewall.Table) error {
 // hasTable reports whether the namespace has a table of iptables. hasTable reads /proc for iptables-legacy, because
 // iptables-legacy would make the table when asked. iptables-nft does not make a table.
 func (p program) hasTable(table string) (bool, error) {
-	path := legacyTables[p.family]
+	path := nft.LegacyTables[p.family]
 	if path == "" {
 		return true, nil
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/nft"
 )
 
 // Encode returns the netlink messages of a batch, and the index of the message whose acknowledgement
@@ -18,7 +19,7 @@ func Encode(ops []netstate.Op) (messages [][]byte, acknowledge int, err error) {
 	case err != nil:
 		return nil, 0, err
 	case c == nfnetlink:
-		messages, err := encodeTables(ops)
+		messages, err := nft.Encode(ops)
 		return messages, len(messages) - 2, err // the last message ends the transaction
 	}
 	for _, op := range ops {

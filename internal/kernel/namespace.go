@@ -22,13 +22,14 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/nft"
 )
 
 // Namespace is a network namespace, as two netlink sockets in it.
 type Namespace struct {
 	route  *netlink.Socket
 	filter *netlink.Socket // nil: the kernel has no nfnetlink
-	*Tables
+	*nft.Tables
 	// deletions are those of groups that the kernel has not ended yet.
 	deletions sync.WaitGroup
 }
@@ -45,7 +46,7 @@ func Open() (*Namespace, error) {
 		route.Close()
 		return nil, err
 	}
-	return &Namespace{route: route, filter: filter, Tables: NewTables(filter, route)}, nil
+	return &Namespace{route: route, filter: filter, Tables: nft.New(filter, route)}, nil
 }
 
 // Close closes the sockets, and waits for deletions of links. It does not wait until the kernel has freed what
@@ -112,7 +113,7 @@ func (n *Namespace) snapshot(names netstate.Names, sysctls []string, wanted func
 	if err := n.readFilters(&s, taps); err != nil {
 		return netstate.Snapshot{}, fmt.Errorf("read the filters of %s: %w", names.Tap, err)
 	}
-	if err := n.readTables(&s, names, wanted, whole); err != nil {
+	if err := n.Read(&s, names, wanted, whole); err != nil {
 		return netstate.Snapshot{}, fmt.Errorf("read the namespace's nftables: %w", err)
 	}
 	if !s.TablesStay {

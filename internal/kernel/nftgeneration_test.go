@@ -13,6 +13,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/nft"
 	"github.com/guestwire/guestwire/internal/nft/nfttest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -130,7 +131,7 @@ func TestExpect(t *testing.T) {
 		"a deleted table":        {[]string{"nft delete table netdev guestwire-eth0"}, true},
 		"there and back":         {[]string{"nft add chain inet guestwire-eth0 x", "nft delete chain inet guestwire-eth0 x"}, true},
 		"the tap made anew":      {[]string{"ip link del eth0-tap", "ip link add eth0-tap type veth peer name p2"}, true},
-		"the tap with its index": {[]string{"I=$(cat /sys/class/net/eth0-tap/ifindex); ip link del eth0-tap; ip link add eth0-tap index $I type veth peer name p2"}, !BindsNames()},
+		"the tap with its index": {[]string{"I=$(cat /sys/class/net/eth0-tap/ifindex); ip link del eth0-tap; ip link add eth0-tap index $I type veth peer name p2"}, !nft.BindsNames()},
 		"no tap":                 {[]string{"ip link del eth0-tap"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +152,7 @@ func TestExpect(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			var seen Sight
+			var seen nft.Sight
 			look(func(n *Namespace) error {
 				now, err := n.Snapshot(names, nil, nil)
 				if err != nil {
@@ -347,7 +348,7 @@ func TestForeignChains(t *testing.T) {
 		for _, c := range now.Tables[0].Chains {
 			rules += len(c.Rules)
 		}
-		if chains := len(now.Tables[0].Chains); chains > MostChains || rules > MostForeign+100 {
+		if chains := len(now.Tables[0].Chains); chains > nft.MostChains || rules > nft.MostForeign+100 {
 			t.Errorf("the image has %d chains and %d rules", chains, rules)
 		}
 		return nil
@@ -422,10 +423,10 @@ func TestChainThatGoesWithItsLink(t *testing.T) {
 func TestOwnTablesOfRenamedLink(t *testing.T) {
 	nstest.Need(t)
 	names := netstate.Names{Table: nfttest.Table.Name}
-	before := BindsNames
-	t.Cleanup(func() { BindsNames = before })
+	before := nft.BindsNames
+	t.Cleanup(func() { nft.BindsNames = before })
 	for _, binds := range []bool{before(), false} {
-		BindsNames = func() bool { return binds }
+		nft.BindsNames = func() bool { return binds }
 		pod := nstest.New(t, "pod")
 		pod.IP("link add eth0 type veth peer name away")
 		err := netns.Do(pod.File, func() error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/nft"
 	"github.com/guestwire/guestwire/internal/nft/nfttest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -134,7 +135,7 @@ func TestNoSplit(t *testing.T) {
 // bytesOf are the octets of a transaction.
 func bytesOf(t *testing.T, ops []netstate.Op) []byte {
 	t.Helper()
-	messages, err := encodeTables(ops)
+	messages, err := nft.Encode(ops)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -140,3 +140,5 @@ func FuzzAnswers(f *testing.F) {
 		}
 	})
 }
+
+func TestMain(m *testing.M) { nstest.Main(m) }

@@ -22,6 +22,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/nft"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -243,7 +244,7 @@ var families = map[firewall.Family]int{firewall.Inet: unix.NFPROTO_INET, firewal
 func presentNames(ops []netstate.Op) []netstate.Op {
 	ops = slices.Clone(ops)
 	for i, op := range ops {
-		if set, is := op.(netstate.TableSet); is && !kernel.BindsNames() {
+		if set, is := op.(netstate.TableSet); is && !nft.BindsNames() {
 			set.Table.Chains = slices.Clone(set.Table.Chains)
 			for j, c := range set.Table.Chains {
 				if c.Link != 0 {

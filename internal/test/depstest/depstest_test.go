@@ -84,6 +84,7 @@ var privileged = map[string]string{
 	module + "/phase1":               "the phases meet in the record alone",
 	module + "/internal/kernel":      "only Phase1 changes a kernel",
 	module + "/internal/netlink":     "Phase2 has no capability that netlink needs",
+	module + "/internal/nft":         "only Phase1 makes rules",
 	module + "/internal/child":       "only Phase1 needs a child process",
 	module + "/internal/firewall":    "only Phase1 makes rules",
 	module + "/internal/netstate":    "only Phase1 plans",
@@ -107,6 +108,7 @@ var pure = map[string]string{
 	module + "/phase1":              "phase1 calls the package",
 	module + "/internal/kernel":     "internal/kernel talks to the kernel",
 	module + "/internal/netlink":    "internal/kernel talks to the kernel",
+	module + "/internal/nft":        "internal/kernel talks to the kernel",
 	module + "/internal/child":      "the package starts no process",
 	module + "/internal/netns":      "the package enters no namespace",
 }
@@ -208,9 +210,9 @@ func TestPure(t *testing.T) {
 	}
 }
 
-// TestKernelAlone: one package speaks netlink by the socket of another, and one that creates the namespaces of tests.
+// TestKernelAlone: two packages speak netlink by the socket of a third, and one that creates the namespaces of tests.
 func TestKernelAlone(t *testing.T) {
-	may := []string{module + "/internal/kernel", module + "/internal/netlink", module + "/internal/test/lab"}
+	may := []string{module + "/internal/kernel", module + "/internal/netlink", module + "/internal/nft", module + "/internal/test/lab"}
 	users := 0
 	for _, p := range list(t, everything...) {
 		if within(p.ImportPath, laboratory) {
@@ -282,7 +284,8 @@ func TestLayers(t *testing.T) {
 		"/internal/servers":       {"/infra", "/internal/lease", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain", "/guestconfig"},
 		"/internal/wiring":        {"/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/child":         {"/cache", "/infra", "/internal/kernel", "/internal/netns", "/phase1", "/phase2", "/dhcp", "/domain"},
-		"/internal/netlink":       {"/cache", "/infra", "/internal/netstate", "/internal/firewall", "/internal/kernel", "/internal/netns", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/netlink":       {"/cache", "/infra", "/internal/netstate", "/internal/firewall", "/internal/kernel", "/internal/nft", "/internal/netns", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/nft":           {"/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/kernel":        {"/internal/compare", "/internal/wiring", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/dhcp":                   {"/phase2", "/domain"},
 		"/domain":                 {"/phase2", "/dhcp", "/domain/qemu", "/domain/cloudhypervisor", "/domain/firecracker", "/domain/passt"},

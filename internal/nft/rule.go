@@ -1,4 +1,4 @@
-package kernel
+package nft
 
 import (
 	"bytes"
@@ -71,8 +71,8 @@ func listRules(family firewall.Family, table string) *nl.NetlinkRequest {
 // holdsRules reports whether the chains of the table in the kernel have the rules that are wanted, in their order. The
 // kernel has the chains.
 func (n *Tables) holdsRules(t firewall.Table) (bool, error) {
-	w := nftWriters.Get().(*nftWriter)
-	defer nftWriters.Put(w)
+	w := writers.Get().(*writer)
+	defer writers.Put(w)
 	w.reset()
 	passed := make([]int, len(t.Chains)) // so many rules of each chain
 	differs, at := false, 0
@@ -136,7 +136,7 @@ func parseChainRule(m []byte) (r chainRule, err error) {
 }
 
 // writeRule writes the attributes of a rule (NFTA_RULE_*). It has no comment: no program reads one.
-func (w *nftWriter) writeRule(table, chain string, r firewall.Rule) {
+func (w *writer) writeRule(table, chain string, r firewall.Rule) {
 	w.text(unix.NFTA_RULE_TABLE, table)
 	w.text(unix.NFTA_RULE_CHAIN, chain)
 	list := w.open(unix.NFTA_RULE_EXPRESSIONS)
@@ -146,7 +146,7 @@ func (w *nftWriter) writeRule(table, chain string, r firewall.Rule) {
 
 // writeExpressions writes the expressions of a rule: those of all matches, and then those of the verdict. The error is
 // the writer's first.
-func (w *nftWriter) writeExpressions(r firewall.Rule) error {
+func (w *writer) writeExpressions(r firewall.Rule) error {
 	for _, m := range r.Matches {
 		w.writeMatch(m)
 	}
@@ -155,7 +155,7 @@ func (w *nftWriter) writeExpressions(r firewall.Rule) error {
 }
 
 // writeMatch writes expressions that load a part of the packet into register 1 and compare the register.
-func (w *nftWriter) writeMatch(m firewall.Match) {
+func (w *writer) writeMatch(m firewall.Match) {
 	var key any = m
 	if b, is := m.(firewall.Bytes); is { // whose slices are no key
 		key = bytesKey{b.Header, b.Offset, string(b.Value), string(b.Last), string(b.Mask), b.Inverted}
@@ -178,7 +178,7 @@ type bytesKey struct {
 }
 
 // writeVerdict writes the expressions of a verdict. Those with arguments load them into registers 1 and 2.
-func (w *nftWriter) writeVerdict(v firewall.Verdict) {
+func (w *writer) writeVerdict(v firewall.Verdict) {
 	w.writeOnce(v, func() {
 		switch v := v.(type) {
 		case firewall.Fwd:
@@ -206,7 +206,7 @@ var encoded = struct {
 const mostEncoded = 4096
 
 // writeOnce writes what write writes, which the key names. It calls write for a new key alone.
-func (w *nftWriter) writeOnce(key any, write func()) {
+func (w *writer) writeOnce(key any, write func()) {
 	encoded.Lock()
 	octets, is := encoded.octets[key]
 	encoded.Unlock()
@@ -227,7 +227,7 @@ func (w *nftWriter) writeOnce(key any, write func()) {
 }
 
 // add writes expressions of the library.
-func (w *nftWriter) add(expressions ...expr.Any) {
+func (w *writer) add(expressions ...expr.Any) {
 	for _, e := range expressions {
 		octets, err := expr.Marshal(unix.NFPROTO_UNSPEC, e) // no expression in use depends on the family
 		if err != nil && w.failed == nil {
@@ -242,14 +242,14 @@ func (w *nftWriter) add(expressions ...expr.Any) {
 // What follows writes expressions that the library, v0.3.0, lacks.
 
 // fwd sends the frame to another link. The library has no such expression.
-func (w *nftWriter) fwd(v firewall.Fwd) {
+func (w *writer) fwd(v firewall.Fwd) {
 	w.add(immediate(1, binary.NativeEndian.AppendUint32(nil, uint32(v.Index))))
 	w.expression("fwd", func() { w.number32(unix.NFTA_FWD_SREG_DEV, 1) })
 }
 
 // masquerade translates the source address. The library writes no flags beside ports, and without them the kernel
 // ignores the ports.
-func (w *nftWriter) masquerade(v firewall.Masquerade) {
+func (w *writer) masquerade(v firewall.Masquerade) {
 	if v == (firewall.Masquerade{}) {
 		w.add(&expr.Masq{})
 		return
@@ -270,7 +270,7 @@ func (w *nftWriter) masquerade(v firewall.Masquerade) {
 // origin matches the source address of a direction of the connection. The library writes the direction with four
 // octets; the kernel reads the first, and complains of the others in its log (nft_ct_policy in net/netfilter/nft_ct.c).
 // A prefix of whole octets is compared without a mask.
-func (w *nftWriter) origin(m firewall.Origin) {
+func (w *writer) origin(m firewall.Origin) {
 	direction := []byte{0} // IP_CT_DIR_ORIGINAL, linux/netfilter/nf_conntrack_tuple_common.h
 	if m.Reply {
 		direction[0] = 1 // IP_CT_DIR_REPLY
@@ -291,7 +291,7 @@ func (w *nftWriter) origin(m firewall.Origin) {
 // setAddress writes an address into the IP header, at the offset of the IP version, and corrects the checksum of the
 // IPv4 header and that of the transport header, which covers the addresses. The library writes no flags of a checksum
 // without a checksum of the header's own, which an IPv6 header lacks.
-func (w *nftWriter) setAddress(a netip.Addr, v4, v6 uint32) {
+func (w *writer) setAddress(a netip.Addr, v4, v6 uint32) {
 	w.add(immediate(1, a.AsSlice()))
 	if a.Is4() {
 		w.add(&expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: v4, Len: 4,
@@ -346,7 +346,7 @@ type known map[string]string
 // encoding the wanted rules: decoding would need to understand every expression that a kernel has.
 func knowRules(tables []firewall.Table) (known, error) {
 	k := known{}
-	var own nftWriter // used again for each rule
+	var own writer // used again for each rule
 	var text []byte
 	for _, t := range tables {
 		if t.Family.IPTables() != 0 {

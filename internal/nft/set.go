@@ -1,4 +1,4 @@
-package kernel
+package nft
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ const (
 )
 
 // writeSet writes the attributes of a set (NFTA_SET_*), without its elements. Number is the set's in the transaction.
-func (w *nftWriter) writeSet(table string, s firewall.Set, number uint32) {
+func (w *writer) writeSet(table string, s firewall.Set, number uint32) {
 	flags, key := uint32(unix.NFT_SET_EVAL), uint32(typeIPv6Address)
 	if s.Milliseconds != 0 {
 		flags |= unix.NFT_SET_TIMEOUT
@@ -53,7 +53,7 @@ func (w *nftWriter) writeSet(table string, s firewall.Set, number uint32) {
 
 // writeElements writes the messages, of a type (NFT_MSG_*), about elements of a set with that number in the
 // transaction; 0: the set is there.
-func (w *nftWriter) writeElements(kind uint16, family firewall.Family, table, set string, number uint32, all []firewall.Element) {
+func (w *writer) writeElements(kind uint16, family firewall.Family, table, set string, number uint32, all []firewall.Element) {
 	flags := uint16(unix.NLM_F_CREATE)
 	if kind == unix.NFT_MSG_DELSETELEM {
 		flags = 0

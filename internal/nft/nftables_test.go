@@ -1,4 +1,4 @@
-package kernel
+package nft
 
 import (
 	"reflect"
@@ -11,12 +11,13 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/nft/nfttest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // tableReport are the messages of a table without struct nlmsghdr, by type (NFT_MSG_NEWTABLE, ...).
 func tableReport(t testing.TB, table firewall.Table) map[byte][][]byte {
 	t.Helper()
-	messages, err := encodeTables([]netstate.Op{netstate.TableSet{Table: table}})
+	messages, err := Encode([]netstate.Op{netstate.TableSet{Table: table}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,3 +119,5 @@ func TestTableRoundTrip(t *testing.T) {
 		}
 	}
 }
+
+func TestMain(m *testing.M) { nstest.Main(m) }

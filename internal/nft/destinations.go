@@ -1,4 +1,4 @@
-package kernel
+package nft
 
 import (
 	"cmp"
@@ -56,7 +56,7 @@ func keysOf(s firewall.Destinations) (flags, key, length uint32, fields []uint32
 }
 
 // writeDestinations writes the messages of a set and of its elements. Number is the set's in the transaction.
-func (w *nftWriter) writeDestinations(family firewall.Family, table string, s firewall.Destinations, number uint32) {
+func (w *writer) writeDestinations(family firewall.Family, table string, s firewall.Destinations, number uint32) {
 	flags, key, length, fields := keysOf(s)
 	w.beginTables(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, family)
 	w.text(unix.NFTA_SET_TABLE, table)
@@ -82,7 +82,7 @@ func (w *nftWriter) writeDestinations(family firewall.Family, table string, s fi
 
 // writeBoxes writes the messages of a kind with the elements of a set that has that number in the transaction; 0: the
 // set is there.
-func (w *nftWriter) writeBoxes(kind uint16, family firewall.Family, table string, s firewall.Destinations, number uint32) {
+func (w *writer) writeBoxes(kind uint16, family firewall.Family, table string, s firewall.Destinations, number uint32) {
 	flags := uint16(0)
 	if kind == unix.NFT_MSG_NEWSETELEM {
 		flags = unix.NLM_F_CREATE

@@ -1,4 +1,4 @@
-package kernel
+package nft
 
 import (
 	"reflect"
@@ -13,27 +13,27 @@ import (
 	"github.com/guestwire/guestwire/internal/nft/nfttest"
 )
 
-// nftParser is a function that parses bytes from the kernel, with seeds that
+// parser is a function that parses bytes from the kernel, with seeds that
 // the function accepts.
-type nftParser struct {
+type parser struct {
 	name  string
 	seeds [][]byte
 	parse func([]byte) error
 }
 
-// nftParsers are all parsers of this package. The encoders make the seeds of all messages that are also sent.
-func nftParsers(t testing.TB) []nftParser {
+// parsers are all parsers of this package. The encoders make the seeds of all messages that are also sent.
+func parsers(t testing.TB) []parser {
 	table, flowTable, deviceTable := tableReport(t, nfttest.Table), tableReport(t, nfttest.FlowTable), tableReport(t, nfttest.DeviceTable)
 	var expressions [][]byte
 	for _, m := range slices.Concat(table[unix.NFT_MSG_NEWRULE], flowTable[unix.NFT_MSG_NEWRULE], deviceTable[unix.NFT_MSG_NEWRULE]) {
-		expressions = append(expressions, nftInside(t, m, netlink.SizeofNetfilter, unix.NFTA_RULE_EXPRESSIONS))
+		expressions = append(expressions, inside(t, m, netlink.SizeofNetfilter, unix.NFTA_RULE_EXPRESSIONS))
 	}
 	chains := slices.Concat(table[unix.NFT_MSG_NEWCHAIN], deviceTable[unix.NFT_MSG_NEWCHAIN])
 	rules, err := knowRules([]firewall.Table{nfttest.Table, nfttest.DeviceTable})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return []nftParser{
+	return []parser{
 		{"parseTable", table[unix.NFT_MSG_NEWTABLE],
 			func(b []byte) error { _, err := parseTable(b); return err }},
 		{"parseSet", slices.Concat(table[unix.NFT_MSG_NEWSET], deviceTable[unix.NFT_MSG_NEWSET]),
@@ -56,7 +56,7 @@ func nftParsers(t testing.TB) []nftParser {
 			}},
 		{"parseChain", chains,
 			func(b []byte) error { _, _, err := parseChain(b); return err }},
-		{"parseHook", [][]byte{nftInside(t, chains[0], netlink.SizeofNetfilter, unix.NFTA_CHAIN_HOOK)},
+		{"parseHook", [][]byte{inside(t, chains[0], netlink.SizeofNetfilter, unix.NFTA_CHAIN_HOOK)},
 			func(b []byte) error { return parseHook(b, true, &firewall.Chain{}) }},
 		{"parseChainRule", table[unix.NFT_MSG_NEWRULE],
 			func(b []byte) error { _, err := parseChainRule(b); return err }},
@@ -69,9 +69,9 @@ func nftParsers(t testing.TB) []nftParser {
 	}
 }
 
-// TestNftSeeds: each parser accepts the messages that its fuzzing begins with.
-func TestNftSeeds(t *testing.T) {
-	for _, p := range nftParsers(t) {
+// TestSeeds: each parser accepts the messages that its fuzzing begins with.
+func TestSeeds(t *testing.T) {
+	for _, p := range parsers(t) {
 		if len(p.seeds) == 0 {
 			t.Errorf("%s: no seeds", p.name)
 		}
@@ -83,9 +83,9 @@ func TestNftSeeds(t *testing.T) {
 	}
 }
 
-// FuzzNftParse: no bytes make a parser panic or hang.
-func FuzzNftParse(f *testing.F) {
-	all := nftParsers(f)
+// FuzzParse: no bytes make a parser panic or hang.
+func FuzzParse(f *testing.F) {
+	all := parsers(f)
 	for _, p := range all {
 		for _, b := range p.seeds {
 			f.Add(b)
@@ -98,10 +98,10 @@ func FuzzNftParse(f *testing.F) {
 	})
 }
 
-// FuzzNftRoundTrip: a report that is parsed, encoded and parsed again is the same report. Rules with other texts are not
+// FuzzRoundTrip: a report that is parsed, encoded and parsed again is the same report. Rules with other texts are not
 // the same.
-func FuzzNftRoundTrip(f *testing.F) {
-	for _, p := range nftParsers(f) {
+func FuzzRoundTrip(f *testing.F) {
+	for _, p := range parsers(f) {
 		for _, b := range p.seeds {
 			f.Add(b)
 		}
@@ -133,8 +133,8 @@ func canBeReported(d Drop) bool {
 		(d.Time.IsZero() || d.Time.Unix() > 0 && d.Time.Equal(d.Time.Truncate(time.Microsecond)))
 }
 
-// nftInside is the value of the attribute that the kinds lead to, from attribute to attribute after a header of n bytes.
-func nftInside(t testing.TB, message []byte, n int, kinds ...uint16) []byte {
+// inside is the value of the attribute that the kinds lead to, from attribute to attribute after a header of n bytes.
+func inside(t testing.TB, message []byte, n int, kinds ...uint16) []byte {
 	t.Helper()
 	for _, want := range kinds {
 		var found []byte

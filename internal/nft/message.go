@@ -1,4 +1,4 @@
-package kernel
+package nft
 
 import (
 	"encoding/binary"
@@ -10,11 +10,11 @@ import (
 	"github.com/guestwire/guestwire/internal/netlink"
 )
 
-// nftWriter writes messages of nftables one after the other into one buffer. A slice for each attribute, and for each
+// writer writes messages of nftables one after the other into one buffer. A slice for each attribute, and for each
 // one around it, took more processor time than the kernel takes to read them.
 //
 // Numbers are in network order (linux/netfilter/nf_tables.h). Each value is padded to 4 octets.
-type nftWriter struct {
+type writer struct {
 	octets []byte
 	starts []int  // of the messages in octets
 	early  []bool // for each message: it may be carried out in a transaction before the others, see split
@@ -26,17 +26,17 @@ type nftWriter struct {
 }
 
 // reset drops all messages.
-func (w *nftWriter) reset() {
+func (w *writer) reset() {
 	w.octets, w.starts, w.early, w.ahead = w.octets[:0], w.starts[:0], w.early[:0], false
 	w.failed = nil
 }
 
-// nftWriters are writers whose buffers are used again: the tables of a NIC are some 80 kB.
-var nftWriters = sync.Pool{New: func() any { return new(nftWriter) }}
+// writers are writers whose buffers are used again: the tables of a NIC are some 80 kB.
+var writers = sync.Pool{New: func() any { return new(writer) }}
 
 // begin begins a message: struct nlmsghdr, and struct nfgenmsg with family and resource. What is written next are its
 // attributes.
-func (w *nftWriter) begin(kind, flags uint16, family uint8, resource uint16) {
+func (w *writer) begin(kind, flags uint16, family uint8, resource uint16) {
 	w.starts, w.early = append(w.starts, len(w.octets)), append(w.early, w.ahead)
 	w.octets = append(w.octets, 0, 0, 0, 0) // the length is known at the end
 	w.octets = binary.NativeEndian.AppendUint16(w.octets, kind)
@@ -47,7 +47,7 @@ func (w *nftWriter) begin(kind, flags uint16, family uint8, resource uint16) {
 }
 
 // messages returns the messages, which share the buffer, until the next call.
-func (w *nftWriter) messages() [][]byte {
+func (w *writer) messages() [][]byte {
 	w.list = w.list[:0]
 	for i, start := range w.starts {
 		end := len(w.octets)
@@ -64,7 +64,7 @@ func (w *nftWriter) messages() [][]byte {
 // The transactions before the last one have the messages that are early: new sets and their elements, for which no rule
 // asks before the last transaction, so that they change nothing for packets. A transaction of a generation is not
 // split: an early one changes nothing the second time, and then does not count.
-func (w *nftWriter) split(room int) (transactions [][][]byte) {
+func (w *writer) split(room int) (transactions [][][]byte) {
 	messages := w.messages()
 	begin, end := messages[0], messages[len(messages)-1]
 	room -= len(begin) + len(end)
@@ -103,12 +103,12 @@ func (w *nftWriter) split(room int) (transactions [][][]byte) {
 const sizeofBegin = unix.SizeofNlMsghdr + netlink.SizeofNetfilter
 
 // bytes writes an attribute with octets.
-func (w *nftWriter) bytes(kind uint16, value []byte) {
+func (w *writer) bytes(kind uint16, value []byte) {
 	w.octets = netlink.AppendAttribute(w.octets, kind, value)
 }
 
 // text writes an attribute with a text that a zero ends.
-func (w *nftWriter) text(kind uint16, value string) {
+func (w *writer) text(kind uint16, value string) {
 	at := len(w.octets)
 	w.octets = append(w.octets, 0, 0, 0, 0)
 	binary.NativeEndian.PutUint16(w.octets[at+2:], kind)
@@ -117,49 +117,49 @@ func (w *nftWriter) text(kind uint16, value string) {
 	w.pad()
 }
 
-func (w *nftWriter) number32(kind uint16, value uint32) {
+func (w *writer) number32(kind uint16, value uint32) {
 	w.header(kind, 4)
 	w.octets = binary.BigEndian.AppendUint32(w.octets, value)
 }
 
-func (w *nftWriter) number64(kind uint16, value uint64) {
+func (w *writer) number64(kind uint16, value uint64) {
 	w.header(kind, 8)
 	w.octets = binary.BigEndian.AppendUint64(w.octets, value)
 }
 
 // header writes struct nlattr of an attribute whose value has size octets.
-func (w *nftWriter) header(kind uint16, size int) {
+func (w *writer) header(kind uint16, size int) {
 	w.octets = binary.NativeEndian.AppendUint16(w.octets, uint16(unix.SizeofRtAttr+size))
 	w.octets = binary.NativeEndian.AppendUint16(w.octets, kind)
 }
 
-func (w *nftWriter) pad() {
+func (w *writer) pad() {
 	for len(w.octets)%unix.RTA_ALIGNTO != 0 {
 		w.octets = append(w.octets, 0)
 	}
 }
 
 // open begins an attribute that holds attributes, and returns what close needs.
-func (w *nftWriter) open(kind uint16) (at int) {
+func (w *writer) open(kind uint16) (at int) {
 	at = len(w.octets)
 	w.header(unix.NLA_F_NESTED|kind, 0)
 	return at
 }
 
 // close ends the attribute that open has begun.
-func (w *nftWriter) close(at int) {
+func (w *writer) close(at int) {
 	binary.NativeEndian.PutUint16(w.octets[at:], uint16(len(w.octets)-at))
 }
 
 // data writes an attribute that holds a value for a register (NFTA_DATA_VALUE).
-func (w *nftWriter) data(kind uint16, value []byte) {
+func (w *writer) data(kind uint16, value []byte) {
 	at := w.open(kind)
 	w.bytes(unix.NFTA_DATA_VALUE, value)
 	w.close(at)
 }
 
 // expression writes an expression of a rule, whose attributes the function writes.
-func (w *nftWriter) expression(name string, attributes func()) {
+func (w *writer) expression(name string, attributes func()) {
 	element := w.open(unix.NFTA_LIST_ELEM)
 	w.text(unix.NFTA_EXPR_NAME, name)
 	data := w.open(unix.NFTA_EXPR_DATA)

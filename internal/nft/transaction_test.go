@@ -1,4 +1,4 @@
-package kernel
+package nft
 
 import (
 	"context"
@@ -66,7 +66,7 @@ func TestTablesWithoutPatience(t *testing.T) {
 	stop()
 	pod := nstest.New(t, "pod")
 	err := within(pod, func(n *Tables) error {
-		_, err := n.sendTables(ctx, []netstate.Op{netstate.TableSet{Table: firewall.Table{Family: firewall.Inet, Name: "a"}}})
+		_, err := n.Send(ctx, []netstate.Op{netstate.TableSet{Table: firewall.Table{Family: firewall.Inet, Name: "a"}}})
 		return err
 	})
 	if tables := pod.Exec("nft", "list", "tables"); !errors.Is(err, context.Canceled) || tables != "" {
@@ -145,7 +145,7 @@ func within(pod *nstest.Namespace, f func(*Tables) error) error {
 			return err
 		}
 		defer route.Close()
-		n := NewTables(filter, route)
+		n := New(filter, route)
 		defer n.Close()
 		return f(n)
 	})
@@ -167,7 +167,7 @@ func TestLastInShared(t *testing.T) {
 				}}
 				send := func(ops ...netstate.Op) {
 					t.Helper()
-					if failures, err := n.sendTables(t.Context(), ops); err != nil || len(failures) > 0 {
+					if failures, err := n.Send(t.Context(), ops); err != nil || len(failures) > 0 {
 						t.Errorf("%v, %v", failures, err)
 					}
 				}

@@ -1,4 +1,4 @@
-package kernel
+package nft
 
 import (
 	"context"
@@ -96,10 +96,10 @@ func (n *Tables) presentNames(ops []netstate.Op) (present []netstate.Op, renamed
 	return present, renamed, taken, nil
 }
 
-// sendTables carries the operations out in one transaction. If a replaced table keeps its elements, the kernel
+// Send carries the operations out in one transaction. If a replaced table keeps its elements, the kernel
 // accepts the transaction only in the generation in which they were read: otherwise a pin that came meanwhile would be
 // lost. The last try is for any generation, so that a program that keeps pinning cannot keep a table from being set.
-func (n *Tables) sendTables(ctx context.Context, ops []netstate.Op) ([]netlink.Failure, error) {
+func (n *Tables) Send(ctx context.Context, ops []netstate.Op) ([]netlink.Failure, error) {
 	if err := n.wake(ops); err != nil {
 		return nil, err
 	}
@@ -160,8 +160,8 @@ var BindsNames = sync.OnceValue(func() bool {
 // transact sends one transaction. See beginTransaction. noLink says that the kernel refused a chain because a name in
 // it is unknown.
 func (n *Tables) transact(ops []netstate.Op, generation uint32) (failures []netlink.Failure, noLink bool, err error) {
-	w := nftWriters.Get().(*nftWriter)
-	defer nftWriters.Put(w)
+	w := writers.Get().(*writer)
+	defer writers.Put(w)
 	if err := w.writeTransaction(ops, generation); err != nil {
 		return nil, false, err
 	}
@@ -182,7 +182,7 @@ func (n *Tables) transact(ops []netstate.Op, generation uint32) (failures []netl
 
 // sendTransaction sends what w has, and returns the messages to which the failures belong. A transaction that the
 // kernel does not take from this process is sent in several ones, see split.
-func (n *Tables) sendTransaction(w *nftWriter) (messages [][]byte, failures []netlink.Failure, err error) {
+func (n *Tables) sendTransaction(w *writer) (messages [][]byte, failures []netlink.Failure, err error) {
 	room, err := n.filter.Room(len(w.octets))
 	if err != nil {
 		return nil, nil, err
@@ -206,7 +206,7 @@ func (n *Tables) sendTransaction(w *nftWriter) (messages [][]byte, failures []ne
 }
 
 // writeChain writes the attributes of a chain (NFTA_CHAIN_*), without its rules.
-func (w *nftWriter) writeChain(table string, chain firewall.Chain) {
+func (w *writer) writeChain(table string, chain firewall.Chain) {
 	w.text(unix.NFTA_CHAIN_TABLE, table)
 	w.text(unix.NFTA_CHAIN_NAME, chain.Name)
 	if chain.Hook == "" {

@@ -1,4 +1,7 @@
-package kernel
+// Package nft sends tables of rules to the nftables of a network namespace, and reads what is there: rules, sets,
+// counters, and what rules drop. It takes and returns the values of package firewall; rules are compared by the octets
+// of their expressions. How links are made it does not know.
+package nft
 
 import (
 	"fmt"
@@ -27,9 +30,9 @@ type Tables struct {
 	frees bool
 }
 
-// NewTables returns the nftables of a namespace in which the two sockets were opened. The names of links come from the
+// New returns the nftables of a namespace in which the two sockets were opened. The names of links come from the
 // one of rtnetlink. Filter is nil if the kernel has no nfnetlink. The caller has to call Close, which closes filter.
-func NewTables(filter, route *netlink.Socket) *Tables { return &Tables{filter: filter, route: route} }
+func New(filter, route *netlink.Socket) *Tables { return &Tables{filter: filter, route: route} }
 
 // Close closes the socket. It does not wait until the kernel has freed what transactions have deleted
 // (nft_rcv_nl_event, net/netfilter/nf_tables_api.c).
@@ -43,8 +46,8 @@ func (n *Tables) Close() {
 	}
 }
 
-// isFamily reports whether the family is one of nftables, and not of iptables.
-func isFamily(f firewall.Family) bool {
+// IsFamily reports whether the family is one of nftables, and not of iptables.
+func IsFamily(f firewall.Family) bool {
 	_, is := families[f]
 	return is
 }
@@ -58,10 +61,10 @@ var families = map[firewall.Family]uint8{
 	firewall.Mangle6: unix.NFPROTO_IPV6,
 }
 
-// encodeTables returns the messages of one transaction, with the messages that begin and end it
+// Encode returns the messages of one transaction, with the messages that begin and end it
 // (NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END).
-func encodeTables(ops []netstate.Op) ([][]byte, error) {
-	var w nftWriter
+func Encode(ops []netstate.Op) ([][]byte, error) {
+	var w writer
 	if err := w.writeTransaction(ops, 0); err != nil {
 		return nil, err
 	}
@@ -69,7 +72,7 @@ func encodeTables(ops []netstate.Op) ([][]byte, error) {
 }
 
 // beginTransaction begins one that the kernel refuses in another generation (ERESTART); 0: it is of any generation.
-func (w *nftWriter) beginTransaction(generation uint32) {
+func (w *writer) beginTransaction(generation uint32) {
 	const nfnlBatchGenID = 1 // linux/netfilter/nfnetlink.h
 	w.begin(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	if generation != 0 {
@@ -77,8 +80,8 @@ func (w *nftWriter) beginTransaction(generation uint32) {
 	}
 }
 
-// writeTransaction writes the messages of encodeTables. See beginTransaction.
-func (w *nftWriter) writeTransaction(ops []netstate.Op, generation uint32) error {
+// writeTransaction writes the messages of Encode. See beginTransaction.
+func (w *writer) writeTransaction(ops []netstate.Op, generation uint32) error {
 	w.reset()
 	w.octets = slices.Grow(w.octets, sizeOf(ops))
 	w.beginTransaction(generation)
@@ -136,13 +139,13 @@ func sizeOf(ops []netstate.Op) int {
 }
 
 // beginTables begins a message of nftables (NFT_MSG_*).
-func (w *nftWriter) beginTables(kind, flags uint16, family firewall.Family) {
+func (w *writer) beginTables(kind, flags uint16, family firewall.Family) {
 	w.begin(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, families[family], 0)
 }
 
 // writeTable writes the messages of a table: all sets, maps, flow tables and chains before all rules, as a rule can
 // name each of them. New says that the table does not replace another one of the transaction.
-func (w *nftWriter) writeTable(t firewall.Table, new bool) {
+func (w *writer) writeTable(t firewall.Table, new bool) {
 	w.ahead = new && !t.Family.Shared() // an empty one that a killed call leaves would be nobody's
 	w.beginTables(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t.Family)
 	w.text(unix.NFTA_TABLE_NAME, t.Family.TableOf(t.Name))
@@ -153,7 +156,7 @@ func (w *nftWriter) writeTable(t firewall.Table, new bool) {
 }
 
 // writeChange writes the messages of a change. A chain or a set is deleted when no rule names it any more.
-func (w *nftWriter) writeChange(c firewall.Change) {
+func (w *writer) writeChange(c firewall.Change) {
 	t := c.Added
 	each := func(message, nameOfTable, nameOfObject uint16, names []string) {
 		for _, name := range names {
@@ -180,7 +183,7 @@ func (w *nftWriter) writeChange(c firewall.Change) {
 
 // writeContent writes what is in a table whose chains have those names already. New reports whether there is no set
 // with a name before the transaction.
-func (w *nftWriter) writeContent(t firewall.Table, have []string, new func(set string) bool) {
+func (w *writer) writeContent(t firewall.Table, have []string, new func(set string) bool) {
 	for i, s := range t.Sets {
 		w.ahead = new(s.Name)
 		w.beginTables(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, t.Family)
@@ -214,10 +217,10 @@ func (w *nftWriter) writeContent(t firewall.Table, have []string, new func(set s
 	}
 }
 
-// readTables reads the nftables tables with the name, of all families in use, and the chains with the name in tables
-// that others share. Rules that equal a rule of the wanted tables get that rule's text. Unless whole is set, readTables
+// Read reads the nftables tables with the name, of all families in use, and the chains with the name in tables
+// that others share. Rules that equal a rule of the wanted tables get that rule's text. Unless whole is set, Read
 // reads no more than the tables' families.
-func (n *Tables) readTables(s *netstate.Snapshot, names netstate.Names, wanted func() []firewall.Table, whole bool) error {
+func (n *Tables) Read(s *netstate.Snapshot, names netstate.Names, wanted func() []firewall.Table, whole bool) error {
 	name, awaited := names.Table, n.expected
 	n.expected, n.sight = expected{}, Sight{}
 	if n.filter == nil {

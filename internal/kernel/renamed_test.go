@@ -13,6 +13,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/nft"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -56,10 +57,10 @@ func TestRenamedLink(t *testing.T) {
 	}
 	pod.Exec("nft", "flush", "ruleset")
 	pod.IP("link set eth0-nic name away")
-	was := BindsNames
-	defer func() { BindsNames = was }()
+	was := nft.BindsNames
+	defer func() { nft.BindsNames = was }()
 	for guess, guessed := range map[string]func() bool{"by release": was, "names": func() bool { return true }, "links": func() bool { return false }} {
-		BindsNames = guessed
+		nft.BindsNames = guessed
 		if err := apply(firewall.Rule{Verdict: firewall.Accept{}}); err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package kernel
+package nft
 
 import (
 	"context"
@@ -228,8 +228,8 @@ func (n *Tables) addPin(table string, s *pinSet, p firewall.Pin, life time.Durat
 // sendPins carries the transaction out, unless another generation has come. A table that is there is added, which
 // changes nothing: so there is a transaction also if there is nothing to pin.
 func (n *Tables) sendPins(table string, sets map[int]*pinSet, generation uint32) error {
-	w := nftWriters.Get().(*nftWriter)
-	defer nftWriters.Put(w)
+	w := writers.Get().(*writer)
+	defer writers.Put(w)
 	w.reset()
 	w.beginTransaction(generation)
 	w.beginTables(unix.NFT_MSG_NEWTABLE, 0, firewall.Inet)

@@ -1,4 +1,4 @@
-package kernel
+package nft
 
 import (
 	"errors"
@@ -17,7 +17,7 @@ import (
 )
 
 // writeFlowTable writes the attributes of a flow table (NFTA_FLOWTABLE_*).
-func (w *nftWriter) writeFlowTable(table string, f firewall.FlowTable) {
+func (w *writer) writeFlowTable(table string, f firewall.FlowTable) {
 	w.bytes(nftables.NFTA_FLOWTABLE_TABLE, []byte(table))
 	w.bytes(nftables.NFTA_FLOWTABLE_NAME, []byte(f.Name))
 	w.number32(nftables.NFTA_FLOWTABLE_FLAGS, 0)
@@ -82,7 +82,7 @@ func parseFlowTable(m []byte) (image firewall.Declaration, table string, err err
 // A kernel that tracks connections has trackedCount, and also flowTimeout if it was built with flow tables (since Linux
 // 5.14).
 const (
-	trackedCount = "/proc/sys/net/netfilter/nf_conntrack_count"
+	TrackedCount = "/proc/sys/net/netfilter/nf_conntrack_count"
 	flowTimeout  = "/proc/sys/net/netfilter/nf_flowtable_tcp_timeout"
 )
 
@@ -101,7 +101,7 @@ func (n *Tables) CanOffload() (bool, error) {
 	if n.filter == nil {
 		return false, nil
 	}
-	tracks, err := exists(trackedCount)
+	tracks, err := exists(TrackedCount)
 	if err != nil {
 		return false, fmt.Errorf("ask for flow tables: %w", err)
 	}
@@ -149,7 +149,7 @@ func (n *Tables) Watched() (bool, error) {
 	if found || err != nil {
 		return found, err
 	}
-	for _, path := range legacyTables {
+	for _, path := range LegacyTables {
 		tables, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrPermission) {
 			return true, nil
@@ -164,8 +164,8 @@ func (n *Tables) Watched() (bool, error) {
 	return false, nil
 }
 
-// legacyTables list the namespace's tables of iptables-legacy.
-var legacyTables = map[firewall.Family]string{
+// LegacyTables list the namespace's tables of iptables-legacy.
+var LegacyTables = map[firewall.Family]string{
 	firewall.IPTablesLegacy: "/proc/thread-self/net/ip_tables_names", firewall.IP6TablesLegacy: "/proc/thread-self/net/ip6_tables_names",
 }
 

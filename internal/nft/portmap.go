@@ -1,4 +1,4 @@
-package kernel
+package nft
 
 import (
 	"encoding/binary"
@@ -16,7 +16,7 @@ const (
 )
 
 // writePortMap writes the messages of a map and of its elements. Number is the map's in the transaction.
-func (w *nftWriter) writePortMap(family firewall.Family, table string, m firewall.PortMap, number uint32) {
+func (w *writer) writePortMap(family firewall.Family, table string, m firewall.PortMap, number uint32) {
 	w.beginTables(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, family)
 	w.text(unix.NFTA_SET_TABLE, table)
 	w.text(unix.NFTA_SET_NAME, m.Name)
@@ -33,7 +33,7 @@ func (w *nftWriter) writePortMap(family firewall.Family, table string, m firewal
 }
 
 // writePorts writes the messages of a map's elements. Number is 0 for a map that is there already.
-func (w *nftWriter) writePorts(family firewall.Family, table string, m firewall.PortMap, number uint32) {
+func (w *writer) writePorts(family firewall.Family, table string, m firewall.PortMap, number uint32) {
 	list, written := 0, 0
 	for _, r := range m.Ranges {
 		for i := range int(r.Last-r.First) + 1 {

@@ -1,4 +1,4 @@
-package kernel
+package nft
 
 import (
 	"errors"
@@ -96,7 +96,7 @@ func TestRuleText(t *testing.T) {
 func TestSameExpressions(t *testing.T) {
 	var lists [][]byte
 	for _, r := range everyRule() {
-		var w nftWriter
+		var w writer
 		w.writeExpressions(r)
 		lists = append(lists, w.octets)
 	}

@@ -1,4 +1,4 @@
-package kernel
+package nft
 
 import (
 	"fmt"
@@ -75,7 +75,7 @@ func (n *Tables) wake(ops []netstate.Op) error {
 		if table.Flags&unix.NFT_TABLE_F_DORMANT == 0 {
 			continue
 		}
-		var w nftWriter
+		var w writer
 		w.beginTransaction(0)
 		w.beginTables(unix.NFT_MSG_NEWTABLE, 0, set.Table.Family)
 		w.text(unix.NFTA_TABLE_NAME, table.Name)
@@ -94,7 +94,7 @@ func (n *Tables) wake(ops []netstate.Op) error {
 }
 
 // deleteTable writes the messages that delete a table.
-func (w *nftWriter) deleteTable(d netstate.TableDel) {
+func (w *writer) deleteTable(d netstate.TableDel) {
 	if !d.Family.Shared() {
 		w.beginTables(unix.NFT_MSG_DELTABLE, 0, d.Family)
 		w.text(unix.NFTA_TABLE_NAME, d.Name)
@@ -110,7 +110,7 @@ func (w *nftWriter) deleteTable(d netstate.TableDel) {
 }
 
 // deleteEmpty deletes a shared table. The kernel refuses that if something is in it (EBUSY).
-func (w *nftWriter) deleteEmpty(f firewall.Family) {
+func (w *writer) deleteEmpty(f firewall.Family) {
 	w.beginTables(unix.NFT_MSG_DELTABLE, unix.NLM_F_NONREC, f)
 	w.text(unix.NFTA_TABLE_NAME, f.TableOf(""))
 }
