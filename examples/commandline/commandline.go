@@ -223,7 +223,7 @@ func (p *Program[Options]) called() string {
 }
 
 // command is a command line that a text names, or the name before an error.
-var command = regexp.MustCompile(`(?m)(^|[\s("` + "`" + `])(agent|launcher|exporter)([ \n](?:setup|plan|config|deactivate|activate|check|status|list|drops|pin|run|hook|exec|teardown|forget|` +
+var command = regexp.MustCompile(`(?m)(^|[\s("` + "`" + `])(agent|launcher|exporter)([ \n](?:setup|plan|config|deactivate|activate|check|status|doctor|list|drops|pin|run|hook|exec|teardown|forget|` +
 	`xml|serve|qemu|wires|describes|help|version|completion|man|>|-[a-z])|:)`)
 
 // Version returns the program's version and revision, as the go command noted them: "v0.1.0, revision 1f3a...".
