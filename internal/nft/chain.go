@@ -1,18 +1,14 @@
 package nft
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netlink"
-	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // hooks are the hooks of base chains, as numbers.
@@ -54,155 +50,6 @@ func (n *Tables) readChains(image *firewall.Image) error {
 	image.Others -= len(image.Chains)
 	slices.SortFunc(image.Chains, func(a, b firewall.ChainImage) int { return strings.Compare(a.Name, b.Name) })
 	return err
-}
-
-// presentNames returns the operations with the present names of chains' links that have not got their later names yet.
-// renamed reports whether there is such a chain. taken says that another link has one of the later names.
-//
-// Before Linux 6.16 the kernel binds a chain to a link, and refuses a name that no link has (ENOENT). The chain then
-// goes with the link, whatever the link's name becomes. Since Linux 6.16 the kernel binds a chain to a name, also to
-// one that no link has.
-func (n *Tables) presentNames(ops []netstate.Op) (present []netstate.Op, renamed, taken bool, err error) {
-	present = ops
-	for i, op := range ops {
-		set, is := op.(netstate.TableSet)
-		if !is {
-			continue
-		}
-		for j, c := range set.Table.Chains {
-			if c.Link == 0 {
-				continue
-			}
-			name, err := n.route.LinkName(c.Link)
-			if err != nil {
-				return nil, false, false, fmt.Errorf("chain %s: link %d: %w", c.Name, c.Link, err)
-			}
-			if name == c.Device {
-				continue
-			}
-			if !renamed {
-				present, renamed = slices.Clone(ops), true
-			}
-			if !taken {
-				if taken, err = n.route.HasLink(c.Device); err != nil {
-					return nil, false, false, fmt.Errorf("chain %s: link %s: %w", c.Name, c.Device, err)
-				}
-			}
-			set.Table.Chains = slices.Clone(set.Table.Chains)
-			set.Table.Chains[j].Device = name
-			present[i] = set
-		}
-	}
-	return present, renamed, taken, nil
-}
-
-// Send carries the operations out in one transaction. If a replaced table keeps its elements, the kernel
-// accepts the transaction only in the generation in which they were read: otherwise a pin that came meanwhile would be
-// lost. The last try is for any generation, so that a program that keeps pinning cannot keep a table from being set.
-func (n *Tables) Send(ctx context.Context, ops []netstate.Op) ([]netlink.Failure, error) {
-	if err := n.wake(ops); err != nil {
-		return nil, err
-	}
-	for left := pinTries; ; left-- {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		kept, generation, err := n.keepElements(ops)
-		if err != nil {
-			return nil, err
-		}
-		if left == 0 {
-			generation = 0
-		}
-		failures, err := n.sendKept(kept, generation)
-		if err != nil || !slices.ContainsFunc(failures, func(f netlink.Failure) bool { return netlink.Answers(f.Err, unix.ERESTART) }) {
-			return failures, err
-		}
-	}
-}
-
-// sendKept sends the transaction. Chains of links that are yet to be renamed are sent with the later names, if kernels
-// of this release bind names. If the kernel refuses one of these chains, it binds chains to links, and gets the present
-// names. A question to the kernel beforehand would cost as much as the transaction, and so does a refusal. A kernel
-// that binds names in spite of an older release gets the chain with the present name, and loses it when the link is
-// renamed: the next comparison repairs that.
-func (n *Tables) sendKept(ops []netstate.Op, generation uint32) ([]netlink.Failure, error) {
-	present, renamed, taken, err := n.presentNames(ops)
-	if err != nil {
-		return nil, err
-	}
-	if taken || !BindsNames() { // taken: the kernel would bind the chain to the other link
-		failures, _, err := n.transact(present, generation)
-		n.latest.commit(present, err == nil && len(failures) == 0 && !renamed)
-		return failures, err
-	}
-	failures, refused, err := n.transact(ops, generation)
-	if err == nil && renamed && refused {
-		failures, _, err = n.transact(present, generation)
-		n.latest = latestTables{}
-	}
-	n.latest.commit(ops, err == nil && len(failures) == 0)
-	return failures, err
-}
-
-// BindsNames reports whether kernels of this release, since Linux 6.16, bind a chain to the name of a link, and not to
-// the link.
-var BindsNames = sync.OnceValue(func() bool {
-	var name unix.Utsname
-	var major, minor int
-	if unix.Uname(&name) != nil {
-		return true
-	}
-	_, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor)
-	return err != nil || major > 6 || major == 6 && minor >= 16
-})
-
-// transact sends one transaction. See beginTransaction. noLink says that the kernel refused a chain because a name in
-// it is unknown.
-func (n *Tables) transact(ops []netstate.Op, generation uint32) (failures []netlink.Failure, noLink bool, err error) {
-	w := writers.Get().(*writer)
-	defer writers.Put(w)
-	if err := w.writeTransaction(ops, generation); err != nil {
-		return nil, false, err
-	}
-	n.sight = Sight{}
-	n.frees = n.frees || slices.ContainsFunc(ops, func(op netstate.Op) bool {
-		_, adds := op.(netstate.TableSet)
-		return !adds
-	})
-	messages, failures, err := n.sendTransaction(w)
-	for i, f := range failures {
-		kind := netlink.U16(messages[f.Message][4:])
-		noLink = noLink || kind == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWCHAIN && errors.Is(f.Err, unix.ENOENT)
-		// One table is many messages, so the number of the message is not the number of the operation.
-		failures[i].Message = 0
-	}
-	return failures, noLink, err
-}
-
-// sendTransaction sends what w has, and returns the messages to which the failures belong. A transaction that the
-// kernel does not take from this process is sent in several ones, see split.
-func (n *Tables) sendTransaction(w *writer) (messages [][]byte, failures []netlink.Failure, err error) {
-	room, err := n.filter.Room(len(w.octets))
-	if err != nil {
-		return nil, nil, err
-	}
-	if len(w.octets) <= room {
-		messages = w.messages()
-		first := n.filter.Number(messages, len(messages)-2) // the last message ends the transaction
-		failures, err = n.filter.SendBatch(w.octets, first, len(messages))
-		return messages, failures, err
-	}
-	transactions := w.split(room)
-	if transactions == nil {
-		return nil, nil, netlink.TooLong(len(w.octets))
-	}
-	for _, messages = range transactions {
-		if failures, err = n.filter.Send(messages, len(messages)-2); err != nil || len(failures) > 0 {
-			break
-		}
-	}
-	return messages, failures, err
 }
 
 // writeChain writes the attributes of a chain (NFTA_CHAIN_*), without its rules.

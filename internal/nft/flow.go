@@ -1,19 +1,13 @@
 package nft
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"slices"
-	"strings"
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netlink"
-	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // writeFlowTable writes the attributes of a flow table (NFTA_FLOWTABLE_*).
@@ -77,109 +71,4 @@ func parseFlowTable(m []byte) (image firewall.Declaration, table string, err err
 		image.Head += fmt.Sprintf(" flags %#x;", flags)
 	}
 	return image, table, err
-}
-
-// A kernel that tracks connections has trackedCount, and also flowTimeout if it was built with flow tables (since Linux
-// 5.14).
-const (
-	TrackedCount = "/proc/sys/net/netfilter/nf_conntrack_count"
-	flowTimeout  = "/proc/sys/net/netfilter/nf_flowtable_tcp_timeout"
-)
-
-// flowProbe is a table with a flow table, without links. No NIC's table can have its name.
-var flowProbe = firewall.Table{Family: firewall.Inet, Name: "guestwire/probe", Flows: []firewall.FlowTable{{Name: "flows"}},
-	Chains: []firewall.Chain{{Name: "established", Rules: []firewall.Rule{{Verdict: firewall.Offload{Table: "flows"}}}}}}
-
-// CanOffload reports whether established connections can pass the namespace by a flow table, unseen by its rules: the
-// kernel has flow tables, and no rules of another program than guestwire see each packet that the namespace forwards.
-// The kernel loads the modules of flow tables for the question.
-//
-// A kernel can be built with flow tables and lack the modules. So CanOffload makes a flow table, and deletes it in the
-// same transaction: nobody can see the table, and the namespace's nftables get another generation. A kernel that was
-// built without flow tables is not asked so, as a transaction that the kernel gives up waits 10 ms.
-func (n *Tables) CanOffload() (bool, error) {
-	if n.filter == nil {
-		return false, nil
-	}
-	tracks, err := exists(TrackedCount)
-	if err != nil {
-		return false, fmt.Errorf("ask for flow tables: %w", err)
-	}
-	if built, err := exists(flowTimeout); err != nil {
-		return false, fmt.Errorf("ask for flow tables: %w", err)
-	} else if tracks && !built {
-		return false, nil
-	}
-	if watched, err := n.Watched(); watched || err != nil {
-		return false, err
-	}
-	failures, _, err := n.transact([]netstate.Op{netstate.TableSet{Table: flowProbe}, netstate.TableDel{Family: flowProbe.Family, Name: flowProbe.Name}}, 0)
-	switch {
-	case err != nil:
-	case len(failures) == 0:
-		n.latest.generation++
-		return true, nil
-	case errors.Is(failures[0].Err, unix.ENOENT), errors.Is(failures[0].Err, unix.EOPNOTSUPP), errors.Is(failures[0].Err, unix.EINVAL):
-		return false, nil // before Linux 5.8 a flow table without links is invalid
-	default:
-		err = failures[0].Err
-	}
-	return false, fmt.Errorf("ask for flow tables: %w", err)
-}
-
-func exists(path string) (bool, error) {
-	_, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// Watched reports whether rules of another program see the packets of established connections that the namespace
-// forwards: chains of nftables other than those of NAT, which see a connection's first packet, and tables of
-// iptables-legacy, also if the caller may not read which there are.
-func (n *Tables) Watched() (bool, error) {
-	found := false
-	list := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, netlink.Netfilter(unix.NFPROTO_UNSPEC))
-	err := n.filter.Dump(list, func() { found = false }, func(m []byte) error {
-		sees, err := watches(m)
-		found = found || sees
-		return err
-	})
-	if found || err != nil {
-		return found, err
-	}
-	for _, path := range LegacyTables {
-		tables, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrPermission) {
-			return true, nil
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return false, err
-		}
-		if slices.ContainsFunc(strings.Fields(string(tables)), func(name string) bool { return name != "nat" }) {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// LegacyTables list the namespace's tables of iptables-legacy.
-var LegacyTables = map[firewall.Family]string{
-	firewall.IPTablesLegacy: "/proc/thread-self/net/ip_tables_names", firewall.IP6TablesLegacy: "/proc/thread-self/net/ip6_tables_names",
-}
-
-// watches reports whether a chain (struct nfgenmsg, NFTA_CHAIN_*) is one of those that Watched looks for.
-func watches(m []byte) (bool, error) {
-	chain, table, err := parseChain(m)
-	if err != nil || chain.Head == "" || isOwn(table, chain.Name) || strings.HasPrefix(chain.Head, "type nat ") {
-		return false, err
-	}
-	switch m[0] {
-	case unix.NFPROTO_BRIDGE:
-		return true, nil
-	case unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6:
-		return !strings.Contains(chain.Head, " hook input ") && !strings.Contains(chain.Head, " hook output "), nil
-	}
-	return false, nil
 }

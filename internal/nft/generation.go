@@ -5,10 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -139,20 +136,4 @@ func linksOf(s *netstate.Snapshot, names netstate.Names) map[string]int {
 		}
 	}
 	return links
-}
-
-// generation is the number of the namespace's nftables generation (NFT_MSG_GETGEN, NFTA_GEN_ID).
-func (n *Tables) generation() (uint32, error) {
-	const nftaGenID = 1 // linux/netfilter/nf_tables.h
-	var generation uint32
-	question := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0, netlink.Netfilter(unix.NFPROTO_UNSPEC))
-	err := n.filter.Dump(question, func() {}, func(m []byte) error {
-		return netlink.EachAttribute(m, netlink.SizeofNetfilter, func(kind uint16, v []byte) error {
-			if kind == nftaGenID {
-				generation = netlink.BE32(v)
-			}
-			return nil
-		})
-	})
-	return generation, err
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netlink"
-	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // Numbers of nft(8) for the types of a set's elements, which the kernel only keeps (nftables, include/datatype.h).
@@ -160,40 +159,6 @@ func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 	return image, table, err
 }
 
-// keepElements returns the operations with the elements of each table that is replaced, and the generation in which
-// they were read; 0: no table is. Otherwise a guest would lose the address that its table has learned, and its pins,
-// when the table is repaired. It also finds out which deletions are lastDel, in the same generation.
-func (n *Tables) keepElements(ops []netstate.Op) (kept []netstate.Op, generation uint32, err error) {
-	replaced := map[netstate.TableDel]bool{}
-	kept = slices.Clone(ops)
-	if generation, err = n.findLast(kept); err != nil {
-		return nil, 0, err
-	}
-	for i, op := range ops {
-		switch o := op.(type) {
-		case netstate.TableDel:
-			replaced[o] = true
-		case netstate.TableSet:
-			if !replaced[netstate.TableDel{Family: o.Table.Family, Name: o.Table.Name}] {
-				continue
-			}
-			if generation == 0 {
-				if generation, err = n.generation(); err != nil {
-					return nil, 0, err
-				}
-			}
-			o.Table.Sets = slices.Clone(o.Table.Sets)
-			for j := range o.Table.Sets {
-				if err := n.readElements(o.Table, &o.Table.Sets[j]); err != nil {
-					return nil, 0, err
-				}
-			}
-			kept[i] = o
-		}
-	}
-	return kept, generation, nil
-}
-
 // readElements reads the elements of the set in the kernel, as many as the set may have. A set that the kernel does not
 // have has none.
 //
@@ -252,35 +217,6 @@ func parseElements(m []byte) (elements []firewall.Element, err error) {
 
 // othersElements is in the head of a set or a map with elements that guestwire makes none of, such as one for all keys.
 const othersElements = " elements of another program;"
-
-// readHeld completes the heads of the maps of ports and the destinations that the wanted tables name by what the kernel
-// holds.
-func (n *Tables) readHeld(image *firewall.Image, wanted []firewall.Table) error {
-	for _, t := range wanted {
-		if t.Family != image.Family || t.Name != image.Name {
-			continue
-		}
-		for _, m := range t.Maps {
-			have := firewall.PortMap{Name: m.Name}
-			err := n.completeHead(image, m.Name, func() string { return have.Held() }, func() { have.Ranges = nil }, func(message []byte, others *bool) error {
-				return appendPorts(&have.Ranges, others, message)
-			})
-			if err != nil {
-				return err
-			}
-		}
-		for _, d := range t.Destinations {
-			have := firewall.Destinations{Name: d.Name, Version: d.Version, AllPorts: d.AllPorts}
-			err := n.completeHead(image, d.Name, func() string { return joined(have).Held() }, func() { have.Boxes = nil }, func(message []byte, others *bool) error {
-				return appendBoxes(&have, others, message)
-			})
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
 
 // completeHead appends what a set holds to its head. Restart and add read the elements, and held is their text.
 func (n *Tables) completeHead(image *firewall.Image, set string, held func() string, restart func(), add func(message []byte, others *bool) error) error {

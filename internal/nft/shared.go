@@ -2,7 +2,6 @@ package nft
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink/nl"
@@ -15,36 +14,6 @@ import (
 
 // Tables of firewall.Mangle4 and Mangle6 are one chain in a table that iptables-nft and other NICs use as well. The
 // first one makes the kernel's table, and the last one deletes it. An empty table that was there before goes, too.
-
-// lastDel deletes a chain of a shared table, and the table, as nothing else is in it.
-type lastDel struct{ netstate.TableDel }
-
-// findLast makes a lastDel of each deletion that leaves a shared table empty. The generation is that in which it
-// looked; 0: it did not have to.
-func (n *Tables) findLast(ops []netstate.Op) (generation uint32, err error) {
-	for i, op := range ops {
-		d, is := op.(netstate.TableDel)
-		if !is || !d.Family.Shared() || slices.ContainsFunc(ops[i+1:], func(op netstate.Op) bool {
-			s, is := op.(netstate.TableSet)
-			return is && s.Table.Family == d.Family && s.Table.Name == d.Name
-		}) {
-			continue
-		}
-		if generation == 0 {
-			if generation, err = n.generation(); err != nil {
-				return 0, err
-			}
-		}
-		table, err := n.readTable(d.Family)
-		if err != nil {
-			return 0, err
-		}
-		if table.Others == 1 {
-			ops[i] = lastDel{d}
-		}
-	}
-	return generation, nil
-}
 
 // readTable returns a shared table as parseTable does; the zero value: there is none.
 func (n *Tables) readTable(f firewall.Family) (image firewall.Image, err error) {
@@ -142,31 +111,4 @@ func (n *Tables) readShared(found map[firewall.Family]firewall.Image, name strin
 func isOwn(table, chain string) bool {
 	const prefix = "guestwire-" // netstate.Names.Table
 	return strings.HasPrefix(table, prefix) || table == firewall.Mangle4.TableOf("") && strings.HasPrefix(chain, prefix)
-}
-
-// checksum is the target of iptables that completes checksums (linux/netfilter/xt_CHECKSUM.h).
-const checksum = "CHECKSUM"
-
-// CompletesChecksums returns the versions of IP, 4 or 6, whose packets a rule can complete the checksums of. The kernel
-// loads the modules for the question.
-func (n *Tables) CompletesChecksums() (versions []int, err error) {
-	const compatGet, ofTarget = 0, 1 // NFNL_MSG_COMPAT_GET, linux/netfilter/nf_tables_compat.h
-	if n.filter == nil {
-		return nil, nil
-	}
-	for _, f := range []struct {
-		version int
-		family  firewall.Family
-	}{{4, firewall.Mangle4}, {6, firewall.Mangle6}} {
-		question := netlink.NewRequest(unix.NFNL_SUBSYS_NFT_COMPAT<<8|compatGet, 0, netlink.Netfilter(families[f.family]),
-			nl.NewRtAttr(unix.NFTA_COMPAT_NAME, nl.ZeroTerminated(checksum)),
-			nl.NewRtAttr(unix.NFTA_COMPAT_REV, []byte{0, 0, 0, 0}), nl.NewRtAttr(unix.NFTA_COMPAT_TYPE, []byte{0, 0, 0, ofTarget}))
-		switch err := n.filter.Ask(question); { // an answer ends with the acknowledgement alone
-		case err == nil:
-			versions = append(versions, f.version)
-		case !netlink.Answers(err, unix.ENOENT) && !netlink.Answers(err, unix.EINVAL): // EINVAL: nfnetlink without nft_compat
-			return nil, fmt.Errorf("ask for the target %s: %w", checksum, err)
-		}
-	}
-	return versions, nil
 }
