@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -142,4 +143,10 @@ func (e *DriftError) Error() string {
 		b.WriteString("\n  " + s.String())
 	}
 	return b.String()
+}
+
+// hold is a NIC that this process holds, by the lock with that name in NIC.Dir.
+type hold struct {
+	dir, lock string
+	released  atomic.Bool
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -244,4 +245,26 @@ func (s *session) forgetConnections(ctx context.Context, ops []netstate.Op) {
 // read returns the namespace as it is now, as far as it concerns the plan.
 func (s *session) read(plan *wiring.Plan) (netstate.Snapshot, error) {
 	return s.ns.Snapshot(plan.Names(), plan.SysctlPaths(), plan.Tables)
+}
+
+// request is what one call of Setup or Plan asks for.
+type request struct {
+	NIC
+	infra.Spec
+	Moving
+}
+
+// state is the caller's directory for records. The zero value is none.
+type state struct {
+	*os.Root
+	unlock func() // nil: not locked
+}
+
+func (s state) close() {
+	if s.unlock != nil {
+		s.unlock()
+	}
+	if s.Root != nil {
+		s.Root.Close()
+	}
 }

@@ -59,13 +59,6 @@ func (n NIC) SetupMoving(ctx context.Context, spec infra.Spec, m Moving) (cache.
 	return record, n.failed("setup", err)
 }
 
-// request is what one call of Setup or Plan asks for.
-type request struct {
-	NIC
-	infra.Spec
-	Moving
-}
-
 func (c request) setup(ctx context.Context) (cache.Record, error) {
 	taken, owner, err := c.check(ctx)
 	if err != nil {

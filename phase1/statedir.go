@@ -21,21 +21,6 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// state is the caller's directory for records. The zero value is none.
-type state struct {
-	*os.Root
-	unlock func() // nil: not locked
-}
-
-func (s state) close() {
-	if s.unlock != nil {
-		s.unlock()
-	}
-	if s.Root != nil {
-		s.Root.Close()
-	}
-}
-
 // openState opens the directory at the path that realState returned. The error is fs.ErrNotExist if the directory
 // is not there. A directory that is not root's alone is refused: Serve believes what lies there.
 func (s *session) openState(path string) error {
