@@ -77,59 +77,6 @@ type traits struct {
 	unseen string
 }
 
-// answersOf returns the answers of the binding's kind; nil: the binding is Auto, which has none of its own, or unknown.
-// TestBindingsAreListed finds a kind that is missing here.
-func answersOf(b infra.Binding) binding {
-	switch b := b.(type) {
-	case infra.Bridge:
-		return bridge{b}
-	case infra.Redirect:
-		return redirect{b}
-	case infra.Masquerade:
-		return masquerade{b}
-	case infra.Routed:
-		return routed{b}
-	case infra.Macvtap:
-		return macvtap{}
-	case infra.SRIOV:
-		return sriov{b}
-	case infra.Passt:
-		return passt{b}
-	case infra.Slirp:
-		return slirp{b}
-	}
-	return nil
-}
-
-// bindingOf returns the binding's answers, and for Auto those of the first binding that it tries.
-func bindingOf(b infra.Binding) binding { return answersOf(triesOf(b)[0]) }
-
-// triesOf are the bindings that a first plan tries: those of Auto, or the binding itself.
-func triesOf(b infra.Binding) []infra.Binding {
-	if auto, ok := b.(infra.Auto); ok {
-		return auto.Bindings()
-	}
-	return []infra.Binding{b}
-}
-
-// kindsOf are the kinds that auto tries.
-func kindsOf(a infra.Auto) []cache.Kind {
-	var kinds []cache.Kind
-	for _, b := range a.Bindings() {
-		kinds = append(kinds, b.Kind())
-	}
-	return kinds
-}
-
-// Ask returns the questions for the first plan of a NIC.
-func Ask(nic string, spec infra.Spec) Questions {
-	q := Questions{Hinders: hinders(), Checksums: policyOf(spec, Networks{}).IsSet()}
-	for _, b := range triesOf(spec.Binding) {
-		q = q.and(bindingOf(b).asks(netstate.NamesFor(nic, spec.Tap)))
-	}
-	return q
-}
-
 // and returns the questions of both.
 func (q Questions) and(o Questions) Questions {
 	q.Sysctls = slices.Compact(slices.Sorted(slices.Values(slices.Concat(q.Sysctls, o.Sysctls))))
@@ -141,9 +88,4 @@ func (q Questions) and(o Questions) Questions {
 	q.FlowTables = q.FlowTables || o.FlowTables
 	q.Checksums = q.Checksums || o.Checksums
 	return q
-}
-
-// MakesTaps reports whether the binding creates taps, for which the launcher's user needs /dev/net/tun.
-func MakesTaps(b infra.Binding) bool {
-	return slices.ContainsFunc(triesOf(b), func(t infra.Binding) bool { return !bindingOf(t).traits().direct })
 }

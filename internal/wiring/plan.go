@@ -4,19 +4,13 @@
 package wiring
 
 import (
-	"errors"
-	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // Plan is the wiring of one NIC: how the namespace was found, how it must look, and what the guest gets.
@@ -40,48 +34,6 @@ type Plan struct {
 	policy   []firewall.Destinations
 	// olderExchanges and ownConnections are what the methods of that name return.
 	olderExchanges, ownConnections []netstate.Op
-}
-
-// Journal is what a plan was made of.
-type Journal struct {
-	NIC   string            `json:"nic"`
-	Found netstate.Snapshot `json:"found"`
-	Spec  infra.Spec        `json:"spec"`
-	// Salvaged says that Found is what Salvage could find, and not what Setup found.
-	Salvaged bool `json:"salvaged,omitempty"`
-	// Networks are what the last Setup read anew; nil: as in Found.
-	Networks *Networks `json:"networks,omitempty"`
-	// Lost says what Salvage could not find out, a phrase each.
-	Lost []string `json:"lost,omitempty"`
-	Turn
-}
-
-// Journal returns what must be kept while the plan is in force.
-func (p *Plan) Journal() Journal {
-	return Journal{NIC: p.names.NIC, Found: p.found, Spec: p.spec, Networks: p.networks, Turn: turnOf(p.Record)}
-}
-
-// Plan computes the plan that the journal is made of. That of a salvaged journal can be undone and nothing else.
-//
-// For Auto it is the first plan without a loss, else the one that loses least: see choose. Nothing else decides, so
-// that the plans' refusals are the whole reason. The errors: *cache.FieldError for a bad Spec, infra.ErrNoNIC,
-// infra.ErrWired, infra.ErrCollision, *infra.RefusedError.
-func (j Journal) Plan() (*Plan, error) {
-	if j.Salvaged {
-		return j.salvagedPlan(), nil
-	}
-	if auto, is := j.Spec.Binding.(infra.Auto); is && j.Standby {
-		left := slices.DeleteFunc(kindsOf(auto), func(kind cache.Kind) bool { return kind == cache.BindingRouted }) // SetTurn would refuse it
-		if len(left) > 0 {
-			auto.Order = left
-			j.Spec.Binding = auto
-		}
-	}
-	p, err := planBy(j.Networks, j.Found, j.NIC, j.Spec)
-	if err == nil {
-		err = p.SetTurn(j.Turn)
-	}
-	return p, err
 }
 
 // Binding is the Spec's binding, or what infra.Auto has become.
@@ -112,229 +64,6 @@ func (p *Plan) Tables() []firewall.Table {
 	return p.wanted.Tables
 }
 
-func emptyPlan(found netstate.Snapshot, nic string, spec infra.Spec) *Plan {
-	return &Plan{
-		spec: spec, binding: bindingOf(spec.Binding), names: netstate.NamesFor(nic, spec.Tap), found: found,
-		wanted: compare.State{Sysctls: map[string]string{}},
-	}
-}
-
-// planBy computes the wiring of the NIC in the namespace that was found, by these networks; nil: those that were found.
-func planBy(networks *Networks, found netstate.Snapshot, nic string, spec infra.Spec) (*Plan, error) {
-	if err := spec.Validate(); err != nil {
-		return nil, err
-	}
-	asked := spec
-	var plans []*Plan
-	var refused []*infra.RefusedError
-	tries := triesOf(spec.Binding)
-	for _, b := range tries {
-		spec.Binding = b
-		p, err := newPlan(networks, found, nic, spec)
-		var refusal *infra.RefusedError
-		switch {
-		case err == nil:
-			refusal = p.refuseLosses()
-		case errors.As(err, &refusal):
-		case len(plans) > 0, errors.Is(err, infra.ErrCollision) && len(tries) > 1: // another of Auto's works, or may
-			refusal = &infra.RefusedError{NIC: nic, Binding: b.Kind(), Reason: err.Error()}
-		default:
-			return nil, err
-		}
-		if refusal != nil {
-			refused = append(refused, refusal)
-			continue
-		}
-		plans = append(plans, p)
-		if p.losses().weight() == 0 {
-			break
-		}
-	}
-	if len(plans) == 0 {
-		return nil, refusalOf(refused, asked, func() []*Plan { return others(networks, found, nic, asked) })
-	}
-	p, passed := choose(plans)
-	p.Refused = append(refused, passed...)
-	if len(p.Record.Losses) > 0 {
-		p.nameKeepers(others(networks, found, nic, p.spec))
-	}
-	return p, nil
-}
-
-// refusalOf is the error for a Spec all of whose bindings are refused. For Auto it has the reason of each.
-func refusalOf(refused []*infra.RefusedError, asked infra.Spec, others func() []*Plan) error {
-	r := *refused[0]
-	if kind := asked.Binding.Kind(); r.Binding != kind { // Auto's Order has the kinds that may work
-		r.Instead, r.Losses = "", nil
-		r.Binding, r.Reason = kind, "no binding works: "+strings.Join(reasonsOf(refused), "; ")
-		return &r
-	}
-	for _, o := range others() {
-		if r.Instead == "" && o.refuseLosses() == nil {
-			r.Instead = o.spec.Binding.Kind()
-		}
-	}
-	return &r
-}
-
-// reasonsOf are the reasons of the refusals, each once, after the bindings that it is for.
-func reasonsOf(refused []*infra.RefusedError) []string {
-	var list []string
-	for i, r := range refused {
-		same := func(o *infra.RefusedError) bool { return o.Reason == r.Reason }
-		if slices.IndexFunc(refused, same) < i {
-			continue
-		}
-		var kinds []string
-		for _, o := range refused {
-			if same(o) {
-				kinds = append(kinds, string(o.Binding))
-			}
-		}
-		list = append(list, strings.Join(kinds, ", ")+": "+r.Reason)
-	}
-	return list
-}
-
-// newPlan is planBy for a valid Spec with another binding than Auto.
-func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infra.Spec) (*Plan, error) {
-	p := emptyPlan(found, name, spec)
-	p.networks = networks
-	nic, ok := found.Named(name)
-	if !ok && !p.binding.traits().mayBeAbsent {
-		return nil, noNIC(found, "")
-	}
-	if !ok {
-		nic.Name = name // the guest may have it already
-	}
-	if nic.Loopback {
-		return nil, &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is the loopback: name the link that leads out of the namespace, of %s", nic.Name, linkNames(found))}
-	}
-	if n := p.names; spec.Tap != "" && slices.Contains([]string{n.NIC, n.Moved, n.Bridge, n.Responder}, n.Tap) {
-		return nil, &cache.FieldError{Field: "tap", Reason: fmt.Sprintf("%s is the name of another link of the wiring of %s: name another one", n.Tap, n.NIC)}
-	}
-	if err := checkFree(found, nic, p.names); err != nil {
-		return nil, err
-	}
-	if err := checkMTU(spec, found, nic); err != nil {
-		return nil, err
-	}
-	if err := checkLimits(spec, found); err != nil {
-		return nil, err
-	}
-	if err := checkPolicy(spec, found, nic); err != nil {
-		return nil, err
-	}
-	if err := p.wire(nic); err != nil {
-		return nil, err
-	}
-	p.found.OffStack = offStackOf(p.found, nic, p.binding.traits())
-	if p.spec.Options.NoDefaultRoute {
-		lease.RemoveDefaultRoutes(&p.Record)
-	}
-	p.addLosses(serverLosses(&p.Record)...)
-	if !p.binding.traits().direct {
-		way := ways{found: p.found, nic: nic, traits: p.binding.traits(), forwarders: p.nicNetworks(nic).Forwarders}
-		p.addLosses(namespaceLosses(p.found, nic, way, p.Record.MTU, p.losses())...)
-		p.addWarnings(partialRoutes(found, nic)...)
-	}
-	if err := p.Record.Validate(); err != nil {
-		return nil, err
-	}
-	p.addLosses(unsentLosses(&p.Record)...)
-	return p, nil
-}
-
-// offStackOf is what the journal needs of OffStack, so that other journals do not depend on the time at which an
-// address was added.
-func offStackOf(found netstate.Snapshot, nic netstate.Link, t traits) (own []netstate.OffStack) {
-	for _, o := range found.OffStack {
-		if t.offStack && o.Link == nic.Index && !o.Tentative {
-			own = append(own, o)
-		}
-	}
-	return own
-}
-
-// checkFree refuses a NIC that is wired or a bridge's port already, and a wiring whose names are in use.
-func checkFree(found netstate.Snapshot, nic netstate.Link, names netstate.Names) error {
-	if strings.HasPrefix(nic.Alias, netstate.Mark("")) {
-		return fmt.Errorf("%w, its alias is %q: take it down first (Teardown, ForceTeardown), or name another NIC", infra.ErrWired, nic.Alias)
-	}
-	master, ok := found.Link(nic.Master)
-	if wired, marked := netstate.Marked(master.Alias); ok && nic.Master != 0 && marked {
-		return fmt.Errorf("%w, it is the wired NIC %s under another name: name %[2]s", infra.ErrWired, wired)
-	}
-	if ok && nic.Master != 0 {
-		return fmt.Errorf("%w, it is a port of %s: take it off first (ip link set %s nomaster)", infra.ErrWired, master.Name, nic.Name)
-	}
-	for _, name := range names.Links() {
-		if _, taken := found.Named(name); taken {
-			otherwise := ""
-			if name != netstate.NamesFor(nic.Name, "").Tap && name == names.Tap {
-				otherwise = ", or name another one in tap"
-			}
-			return fmt.Errorf("%w, a link called %s is there: take its NIC down first (Teardown, ForceTeardown), or rename it%s", infra.ErrWired, name, otherwise)
-		}
-	}
-	if len(found.Tables) > 0 {
-		return fmt.Errorf("%w, there is already the %s: take its NIC down first (Teardown, ForceTeardown), or delete it", infra.ErrWired, found.Tables[0].Family.Describe(found.Tables[0].Name))
-	}
-	return nil
-}
-
-// noNIC is the error for a NIC that is not in the namespace.
-func noNIC(found netstate.Snapshot, hint string) error {
-	return fmt.Errorf("%w; the namespace has %s%s", infra.ErrNoNIC, linkNames(found), hint)
-}
-
-func linkNames(s netstate.Snapshot) string {
-	var names []string
-	for _, l := range s.Links {
-		names = append(names, l.Name)
-	}
-	if len(names) == 0 {
-		return "no links"
-	}
-	return strings.Join(names, ", ")
-}
-
-// recordOf is the part of a record that does not depend on the binding.
-func recordOf(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, mac cache.MAC) cache.Record {
-	return cache.Record{
-		Version: cache.Version,
-		Name:    nic.Name,
-		Binding: spec.Binding.Kind(),
-		Tap:     netstate.NamesFor(nic.Name, spec.Tap).Tap,
-		Queues:  max(1, spec.Queues),
-		MAC:     mac,
-		MTU:     guestMTU(spec, found, nic),
-		DNS:     spec.DNS,
-		Options: spec.Options,
-		Device:  spec.Device,
-		Limits:  spec.Limits,
-	}
-}
-
-// guestMTU is the guest's. A route's own MTU takes precedence over the link's. The guest has one MTU for all its
-// routes, so it is the smallest, and at least what IPv6 needs if the guest has that.
-func guestMTU(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) int {
-	mtu := linkMTU(spec, nic)
-	least := syntax.MinMTU
-	on := lease.Of(found, nic)
-	if _, v6 := on.Addresses(); len(v6) > 0 {
-		least = min(mtu, minMTUIPv6)
-	}
-	for _, v4 := range []bool{true, false} {
-		for _, route := range on.Routes(v4) {
-			if route.MTU >= syntax.MinMTU {
-				mtu = min(mtu, max(least, route.MTU))
-			}
-		}
-	}
-	return mtu
-}
-
 // nic is the NIC as it was found.
 func (p *Plan) nic() netstate.Link {
 	nic, _ := p.found.Named(p.names.NIC) // Journal.Plan has seen it, or the binding does without
@@ -356,23 +85,4 @@ func (p *Plan) Shared() []string {
 		_, wanted := p.wanted.Sysctls[path]
 		return !wanted
 	})
-}
-
-// Inherit takes the values of the sysctls that the whole namespace shares from the journal of a NIC that was wired
-// earlier. So the last Teardown, of either NIC, leaves the namespace as it was before both.
-func Inherit(found *netstate.Snapshot, earlier Journal) {
-	found.Sysctls = maps.Clone(found.Sysctls)
-	binding := bindingOf(earlier.Spec.Binding)
-	changed := binding.asks(netstate.NamesFor(earlier.NIC, earlier.Spec.Tap)).Sysctls // others are there for a comparison
-	for _, path := range netstate.Shared() {
-		_, there := found.Sysctls[path]
-		value, known := earlier.Found.Sysctls[path]
-		known = known && slices.Contains(changed, path)
-		if !known && slices.Contains(netstate.BridgeCalls(), path) && binding.traits().bridged {
-			value, known = netstate.DefaultBridgeCall, true // they came with the other NIC's bridge
-		}
-		if there && known {
-			found.Sysctls[path] = value
-		}
-	}
 }

@@ -1,0 +1,110 @@
+package wiring
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// others are the plans of the other bindings that would work on the NIC, with the MAC that the Spec's binding names.
+// The one that loses least comes first.
+func others(networks *Networks, found netstate.Snapshot, nic string, spec infra.Spec) []*Plan {
+	var plans []*Plan
+	asked := spec.Binding.Kind()
+	auto := infra.Auto{}
+	if b := answersOf(spec.Binding); b != nil {
+		auto.MAC = b.givenMAC()
+	}
+	for _, b := range auto.Bindings() {
+		spec.Binding = b
+		if b.Kind() == asked || spec.Validate() != nil {
+			continue
+		}
+		if p, err := newPlan(networks, found, nic, spec); err == nil {
+			plans = append(plans, p)
+		}
+	}
+	slices.SortStableFunc(plans, func(a, b *Plan) int { return a.weigh() - b.weigh() })
+	return plans
+}
+
+// instead is the binding that would work in the place of the plan's, with a tap that can be down; empty: none would.
+func (p *Plan) instead() cache.Kind {
+	for _, o := range others(p.networks, p.found, p.names.NIC, p.spec) {
+		if o.refuseLosses() == nil && !o.binding.traits().offStack {
+			return o.spec.Binding.Kind()
+		}
+	}
+	return ""
+}
+
+// nameKeepers names for each loss a binding that keeps it.
+func (p *Plan) nameKeepers(others []*Plan) {
+	named := slices.Clone(p.Record.Losses)
+	for i, l := range named {
+		for _, o := range others {
+			if !o.losses().has(l.Kind, l.What) && len(o.losses().grave()) == 0 {
+				named[i].Keeps = o.spec.Binding.Kind()
+				break
+			}
+		}
+	}
+	p.Record.Losses = named
+}
+
+// choose returns the plan for Auto: the first one without a loss, else the one that loses least. The others say what
+// they lose in comparison.
+func choose(plans []*Plan) (chosen *Plan, passed []*infra.RefusedError) {
+	chosen = slices.MinFunc(plans, func(a, b *Plan) int { return a.weigh() - b.weigh() })
+	for _, p := range plans {
+		if p == chosen {
+			break
+		}
+		lost := slices.DeleteFunc(slices.Clone(p.Record.Losses), func(l cache.Loss) bool { return isTemporary(l) || isOfClient(l) || chosen.losses().has(l.Kind, l.What) })
+		if len(lost) > 0 {
+			passed = append(passed, p.refusedFor(lost))
+		}
+	}
+	return chosen, passed
+}
+
+// AskOthers are the questions for the plans of the other bindings, which say what would work in the place of a
+// binding that is refused or loses something. None: err is another one, or Auto has asked them.
+func AskOthers(nic string, spec infra.Spec, p *Plan, err error) (q Questions, needed bool) {
+	var refused *infra.RefusedError
+	lossless := err == nil && len(p.Record.Losses) == 0
+	auto, is := spec.Binding.(infra.Auto)
+	if all := is && len(auto.Bindings()) == len(infra.Auto{}.Bindings()); all || lossless || err != nil && !errors.As(err, &refused) {
+		return Questions{}, false
+	}
+	q = Ask(nic, spec)
+	spec.Binding = infra.Auto{}
+	q = q.and(Ask(nic, spec))
+	q.Gateways = false // asked before, or no reason to send and to wait: auto does not choose by a gateway that is silent
+	return q, true
+}
+
+// refuseLosses returns the refusal of a plan whose guest would lose too much; nil: it does not, or the Spec accepts it.
+func (p *Plan) refuseLosses() *infra.RefusedError {
+	if grave := p.losses().grave(); len(grave) > 0 && !p.spec.AcceptLosses {
+		refusal := p.refusedFor(grave)
+		refusal.Reason += `; "acceptLosses": true in the configuration takes that`
+		return refusal
+	}
+	return nil
+}
+
+// refusedFor is the refusal of a binding for its losses.
+func (p *Plan) refusedFor(losses []cache.Loss) *infra.RefusedError {
+	var texts []string
+	for _, l := range losses {
+		l.Keeps = ""
+		texts = append(texts, l.String())
+	}
+	reason := "the guest would lose " + strings.Join(texts, ", ")
+	return &infra.RefusedError{NIC: p.names.NIC, Binding: p.spec.Binding.Kind(), Reason: reason, Losses: losses}
+}
