@@ -17,9 +17,9 @@ const (
 )
 
 // readAddresses reads all addresses of the namespace. Each is in OffStack too, until readRoutes finds its route.
-func (n *Namespace) readAddresses(s *netstate.Snapshot) error {
+func readAddresses(route *netlink.Socket, s *netstate.Snapshot) error {
 	r := netlink.NewRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC))
-	return n.route.Dump(r, func() { s.Addresses, s.OffStack = nil, nil }, func(m []byte) error {
+	return route.Dump(r, func() { s.Addresses, s.OffStack = nil, nil }, func(m []byte) error {
 		a, tentative, err := parseAddress(m)
 		if err != nil {
 			return err

@@ -71,8 +71,8 @@ func settles(op netstate.Op) bool {
 func (n *Namespace) settle(ctx context.Context, ops []netstate.Op) error {
 	pending := func() (bool, error) {
 		var s netstate.Snapshot
-		for _, read := range []func(*netstate.Snapshot) error{n.readLinks, n.readAddresses, n.readRoutes} {
-			if err := read(&s); err != nil {
+		for _, read := range []func(*netlink.Socket, *netstate.Snapshot) error{readLinks, readAddresses, readRoutes} {
+			if err := read(n.route, &s); err != nil {
 				return false, err
 			}
 		}
@@ -170,11 +170,11 @@ func (n *Namespace) applyBatch(ctx context.Context, c carrier, ops []netstate.Op
 	if err != nil {
 		return nil, err
 	}
-	failures, err := n.sendRoute(messages)
+	failures, err := sendRoute(n.route, messages)
 	if err != nil {
 		return failures, err
 	}
-	return n.withoutOvertaken(ops, failures)
+	return withoutOvertaken(n.route, ops, failures)
 }
 
 // applyOne carries out an operation that does not go by netlink.

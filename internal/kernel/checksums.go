@@ -54,19 +54,19 @@ func (n *Namespace) EarlyChecksums() (takes, clears bool, err error) {
 	if err := unix.IoctlIfreq(n.route.Descriptor(), unix.SIOCGIFINDEX, ifr); err != nil {
 		return failed(err)
 	}
-	if clears, err = n.clearsChecksums(int(ifr.Uint32())); err != nil {
+	if clears, err = clearsChecksums(n.route, int(ifr.Uint32())); err != nil {
 		return failed(err)
 	}
 	return true, clears, nil
 }
 
 // clearsChecksums adds a filter that clears checksums to the link, and reports whether the kernel can.
-func (n *Namespace) clearsChecksums(link int) (bool, error) {
+func clearsChecksums(route *netlink.Socket, link int) (bool, error) {
 	for _, r := range []*nl.NetlinkRequest{
 		encodeIngressAdd(netstate.IngressAdd{Index: link}),
 		encodeFilterAdd(netstate.FilterAdd{Filter: netstate.Filter{Link: link, Priority: 1, Protocol: netstate.EthernetIPv4, Keys: []netstate.Key{{}}, Clears: true}}),
 	} {
-		err := n.route.Ask(r)
+		err := route.Ask(r)
 		if netlink.Answers(err, unix.ENOENT) || netlink.Answers(err, unix.EOPNOTSUPP) || netlink.Answers(err, unix.EINVAL) { // as the module is missing
 			return false, nil
 		}

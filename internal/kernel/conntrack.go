@@ -126,11 +126,11 @@ func (n *Namespace) forgetConnections(ctx context.Context, ops []netstate.Op) ([
 	}
 	end := time.Now().Add(LetGo)
 	for {
-		found, err := n.listConnections(ops)
+		found, err := listConnections(n.filter, ops)
 		if err != nil {
 			return nil, err
 		}
-		failures, err := n.deleteConnections(found)
+		failures, err := deleteConnections(n.filter, found)
 		busy := slices.ContainsFunc(failures, func(f netlink.Failure) bool { return errors.Is(f.Err, unix.EBUSY) })
 		if err != nil || !busy || time.Now().After(end) {
 			return failures, err
@@ -166,8 +166,8 @@ type forgotten struct {
 }
 
 // listConnections returns the connections of all operations.
-func (n *Namespace) listConnections(ops []netstate.Op) (found []forgotten, err error) {
-	err = n.eachConnection(func() { found = nil }, func(c connection) {
+func listConnections(filter *netlink.Socket, ops []netstate.Op) (found []forgotten, err error) {
+	err = eachConnection(filter, func() { found = nil }, func(c connection) {
 		if at := slices.IndexFunc(ops, func(o netstate.Op) bool { return c.matches(o.(netstate.ConnectionsDel)) }); at >= 0 {
 			found = append(found, forgotten{encodeConnectionDel(c), at})
 		}
@@ -176,9 +176,9 @@ func (n *Namespace) listConnections(ops []netstate.Op) (found []forgotten, err e
 }
 
 // eachConnection calls f with the connections of the namespace, once more after each call of restart.
-func (n *Namespace) eachConnection(restart func(), f func(connection)) error {
+func eachConnection(filter *netlink.Socket, restart func(), f func(connection)) error {
 	list := netlink.NewRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, netlink.Netfilter(unix.AF_UNSPEC))
-	err := n.filter.Dump(list, restart, func(m []byte) error {
+	err := filter.Dump(list, restart, func(m []byte) error {
 		c, err := parseConnection(m)
 		if err == nil {
 			f(c)
@@ -195,13 +195,13 @@ func (n *Namespace) eachConnection(restart func(), f func(connection)) error {
 }
 
 // deleteConnections deletes the connections, and returns the first failure of each operation.
-func (n *Namespace) deleteConnections(found []forgotten) (first []netlink.Failure, err error) {
+func deleteConnections(filter *netlink.Socket, found []forgotten) (first []netlink.Failure, err error) {
 	for batch := range slices.Chunk(found, connectionsAtOnce) {
 		var messages [][]byte
 		for _, f := range batch {
 			messages = append(messages, f.message)
 		}
-		failures, err := n.filter.Send(messages, len(messages)-1)
+		failures, err := filter.Send(messages, len(messages)-1)
 		if err != nil {
 			return first, err
 		}
@@ -247,11 +247,11 @@ func (n *Namespace) CutConnections(ctx context.Context, refused func(Connection)
 		if err := ctx.Err(); err != nil {
 			return cut, context.Cause(ctx)
 		}
-		found, err := n.listRefused(refused, ended)
+		found, err := listRefused(n.filter, refused, ended)
 		if err != nil || len(found) == 0 {
 			return cut, err
 		}
-		failures, err := n.deleteConnections(found)
+		failures, err := deleteConnections(n.filter, found)
 		if cut += len(found) - len(failures); err != nil {
 			return cut, err
 		}
@@ -266,14 +266,14 @@ const cutRounds = 4
 
 // listRefused adds the connections for which refused holds to ended, and returns them, each as an operation of its own,
 // and those that were expected because of one that has ended.
-func (n *Namespace) listRefused(refused func(Connection) bool, ended map[string]bool) (found []forgotten, err error) {
+func listRefused(filter *netlink.Socket, refused func(Connection) bool, ended map[string]bool) (found []forgotten, err error) {
 	type expected struct {
 		message []byte
 		master  string
 	}
 	var others []expected
 	add := func(message []byte) { found = append(found, forgotten{message, len(found)}) }
-	err = n.eachConnection(func() { found, others = nil, nil }, func(c connection) {
+	err = eachConnection(filter, func() { found, others = nil, nil }, func(c connection) {
 		switch {
 		case refused(Connection{c.original.source, netip.AddrPortFrom(c.reply.source, c.reply.sourcePort), c.original.protocol}):
 			ended[string(c.first)] = true

@@ -44,7 +44,7 @@ func (n *Namespace) deleteGroup(op netstate.GroupDel) error {
 			return err
 		case <-time.After(50 * time.Microsecond): // the kernel answers haveGone only when the first part is over, or has not begun
 		}
-		gone, err := n.haveGone(members)
+		gone, err := haveGone(n.route, members)
 		if err != nil {
 			return <-answer
 		}
@@ -55,10 +55,10 @@ func (n *Namespace) deleteGroup(op netstate.GroupDel) error {
 }
 
 // haveGone reports whether none of the links is left. Of no links it is false: then the kernel's answer is awaited.
-func (n *Namespace) haveGone(links []netstate.Link) (bool, error) {
+func haveGone(route *netlink.Socket, links []netstate.Link) (bool, error) {
 	for _, l := range links {
 		r := netlink.NewRequest(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, l.Index), netlink.Attr32(unix.IFLA_EXT_MASK, skipStatistics))
-		if there, err := n.route.Finds(r); err != nil {
+		if there, err := route.Finds(r); err != nil {
 			return false, fmt.Errorf("read whether link %s has gone: %w", l.Name, err)
 		} else if there {
 			return false, nil

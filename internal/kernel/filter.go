@@ -49,14 +49,14 @@ const (
 
 // readFilters reads the ingress qdiscs of links and the classifiers in them. The kernel lists the qdiscs of all links
 // whatever link the question names, so one question serves. A link without an ingress qdisc has no classifiers.
-func (n *Namespace) readFilters(s *netstate.Snapshot, links []int) error {
+func readFilters(route *netlink.Socket, s *netstate.Snapshot, links []int) error {
 	if len(links) == 0 {
 		return nil
 	}
 	ingress, filters := s.Ingress, s.Filters
 	var some []int
 	r := netlink.NewRequest(unix.RTM_GETQDISC, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC})
-	err := n.route.Dump(r, func() { s.Ingress, s.Filters, some = ingress, filters, nil }, func(m []byte) error {
+	err := route.Dump(r, func() { s.Ingress, s.Filters, some = ingress, filters, nil }, func(m []byte) error {
 		q, err := parseQdisc(m)
 		if err != nil || q.parent != ingressParent || !slices.Contains(links, q.link) {
 			return err
@@ -75,7 +75,7 @@ func (n *Namespace) readFilters(s *netstate.Snapshot, links []int) error {
 	for _, link := range some {
 		filters := s.Filters
 		r := netlink.NewRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link), Parent: ingressHandle})
-		err := n.route.Dump(r, func() { s.Filters = filters }, func(m []byte) error {
+		err := route.Dump(r, func() { s.Filters = filters }, func(m []byte) error {
 			f, whole, err := parseFilter(m)
 			if whole {
 				s.Filters = append(s.Filters, f)

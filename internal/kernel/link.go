@@ -44,9 +44,9 @@ func ifInfo(family, index int) *nl.IfInfomsg {
 }
 
 // readLinks reads all links, without their counters, which would be most of the answer.
-func (n *Namespace) readLinks(s *netstate.Snapshot) error {
+func readLinks(route *netlink.Socket, s *netstate.Snapshot) error {
 	r := netlink.NewRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP, ifInfo(unix.AF_UNSPEC, 0), netlink.Attr32(unix.IFLA_EXT_MASK, skipStatistics))
-	return n.route.Dump(r, func() { s.Links = nil }, func(m []byte) error {
+	return route.Dump(r, func() { s.Links = nil }, func(m []byte) error {
 		l, err := parseLink(m)
 		s.Links = append(s.Links, l)
 		return err
@@ -56,7 +56,7 @@ func (n *Namespace) readLinks(s *netstate.Snapshot) error {
 // Links returns all links of the namespace.
 func (n *Namespace) Links() ([]netstate.Link, error) {
 	var s netstate.Snapshot
-	if err := n.readLinks(&s); err != nil {
+	if err := readLinks(n.route, &s); err != nil {
 		return nil, fmt.Errorf("read the namespace's links: %w", err)
 	}
 	return s.Links, nil

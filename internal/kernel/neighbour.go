@@ -45,7 +45,7 @@ func parseNdMsg(m []byte) (ndMsg, error) {
 
 // readNeighbours reads the ARP and NDP entries that have a MAC, and the static entries of bridges' forwarding
 // databases, if s has a bridge.
-func (n *Namespace) readNeighbours(s *netstate.Snapshot) error {
+func readNeighbours(route *netlink.Socket, s *netstate.Snapshot) error {
 	families := []uint8{unix.AF_UNSPEC}
 	if slices.ContainsFunc(s.Links, func(l netstate.Link) bool { return l.Kind == "bridge" }) {
 		families = append(families, unix.AF_BRIDGE)
@@ -53,7 +53,7 @@ func (n *Namespace) readNeighbours(s *netstate.Snapshot) error {
 	for _, family := range families {
 		have := s.Neighbours
 		r := netlink.NewRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, ndMsg{family: family})
-		err := n.route.Dump(r, func() { s.Neighbours = have }, func(m []byte) error {
+		err := route.Dump(r, func() { s.Neighbours = have }, func(m []byte) error {
 			entry, err := parseNeighbour(m)
 			if family == unix.AF_BRIDGE && slices.Contains(s.Neighbours, entry) {
 				return err // the same of another VLAN, with which it is deleted
@@ -156,7 +156,7 @@ func parseForwarding(m []byte) (netstate.Neighbour, error) {
 // and a link that has just come up may not forward yet. ctx ends the wait with an error. A gateway that cannot answer
 // yet is not asked, if it is at the other end of a veth (see detecting).
 func (n *Namespace) Resolve(ctx context.Context, link int, address netip.Addr) (netstate.Neighbour, bool, error) {
-	if mac, ok := n.detecting(link, address); ok {
+	if mac, ok := detecting(n.route, link, address); ok {
 		return netstate.Neighbour{Link: link, Address: address, MAC: mac}, true, nil
 	}
 	var asked time.Time
@@ -164,12 +164,12 @@ func (n *Namespace) Resolve(ctx context.Context, link int, address netip.Addr) (
 	for wait := time.Millisecond; time.Now().Before(end); wait = min(2*wait, 20*time.Millisecond) {
 		if time.Since(asked) > time.Second {
 			asked = time.Now()
-			if err := n.probeNeighbour(link, address); err != nil {
+			if err := probeNeighbour(n.route, link, address); err != nil {
 				return netstate.Neighbour{}, false, fmt.Errorf("ask for neighbour %v: %w", address, err)
 			}
 		}
 		var s netstate.Snapshot
-		if err := n.readNeighbours(&s); err != nil {
+		if err := readNeighbours(n.route, &s); err != nil {
 			return netstate.Neighbour{}, false, fmt.Errorf("look for neighbour %v: %w", address, err)
 		}
 		for _, e := range s.Neighbours {
@@ -187,7 +187,7 @@ func (n *Namespace) Resolve(ctx context.Context, link int, address netip.Addr) (
 }
 
 // probeNeighbour makes the kernel ask for a MAC, unless it knows the MAC (NTF_USE).
-func (n *Namespace) probeNeighbour(link int, address netip.Addr) error {
+func probeNeighbour(route *netlink.Socket, link int, address netip.Addr) error {
 	head := ndMsg{family: netlink.Family(address), index: uint32(link), flags: unix.NTF_USE}
-	return n.route.Ask(netlink.NewRequest(unix.RTM_NEWNEIGH, netlink.Put, head, nl.NewRtAttr(unix.NDA_DST, address.AsSlice())))
+	return route.Ask(netlink.NewRequest(unix.RTM_NEWNEIGH, netlink.Put, head, nl.NewRtAttr(unix.NDA_DST, address.AsSlice())))
 }

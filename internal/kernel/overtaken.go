@@ -21,7 +21,7 @@ import (
 //
 // What is there already has to be the same in all properties, so the namespace is read: IPv6 also refuses a route with
 // the destination, metric and next hop of a route that has another MTU.
-func (n *Namespace) withoutOvertaken(ops []netstate.Op, failures []netlink.Failure) ([]netlink.Failure, error) {
+func withoutOvertaken(route *netlink.Socket, ops []netstate.Op, failures []netlink.Failure) ([]netlink.Failure, error) {
 	// The answer counts for what is removed, and not the namespace: a route that comes late may be there by now.
 	failures = slices.DeleteFunc(failures, func(f netlink.Failure) bool {
 		switch ops[f.Message].(type) {
@@ -36,7 +36,7 @@ func (n *Namespace) withoutOvertaken(ops []netstate.Op, failures []netlink.Failu
 		return failures, nil
 	}
 	var now netstate.Snapshot
-	if err := errors.Join(n.readAddresses(&now), n.readRoutes(&now)); err != nil {
+	if err := errors.Join(readAddresses(route, &now), readRoutes(route, &now)); err != nil {
 		return failures, fmt.Errorf("read the namespace after a failure: %w", err)
 	}
 	routes := netstate.IndexRoutes(now.Routes)

@@ -27,7 +27,7 @@ func TestOvertaken(t *testing.T) {
 	var link netstate.Link
 	err := inPod(pod, func(n *Namespace) error {
 		var s netstate.Snapshot
-		err := n.readLinks(&s)
+		err := readLinks(n.route, &s)
 		link, _ = s.Named("eth0")
 		return err
 	})

@@ -16,10 +16,10 @@ const userHZ = 100 // USER_HZ: ticks of rta_cacheinfo in a second
 
 // readRoutes reads all routes, without cached routes and without the local routes that the kernel makes of
 // addresses. It leaves the addresses in OffStack that have no such local route.
-func (n *Namespace) readRoutes(s *netstate.Snapshot) error {
+func readRoutes(route *netlink.Socket, s *netstate.Snapshot) error {
 	r := netlink.NewRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP, &nl.RtMsg{})
 	onStack := map[netstate.OffStack]bool{}
-	err := n.route.Dump(r, func() { s.Routes = nil; clear(onStack) }, func(m []byte) error {
+	err := route.Dump(r, func() { s.Routes = nil; clear(onStack) }, func(m []byte) error {
 		route, err := parseRoute(m)
 		ofAddress := route.Table == netstate.TableLocal && route.Protocol == netstate.ProtocolKernel
 		if ofAddress && route.Type == netstate.RouteLocal {

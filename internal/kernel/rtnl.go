@@ -18,12 +18,12 @@ var rtnl sync.Mutex
 
 // sendRoute is socket.sendParts of rtnetlink, with rtnl held. A batch that deletes links goes without rtnl: it waits
 // for the kernel's grace periods, also after the kernel has given its lock back.
-func (n *Namespace) sendRoute(messages [][]byte) ([]netlink.Failure, error) {
+func sendRoute(route *netlink.Socket, messages [][]byte) ([]netlink.Failure, error) {
 	if !slices.ContainsFunc(messages, deletesLink) {
 		rtnl.Lock()
 		defer rtnl.Unlock()
 	}
-	return n.route.SendParts(messages)
+	return route.SendParts(messages)
 }
 
 func deletesLink(message []byte) bool {

@@ -28,10 +28,10 @@ const (
 
 // readRules reads the policy rules without the kernel's own, and for which versions of IP the kernel's rule
 // for table main is missing.
-func (n *Namespace) readRules(s *netstate.Snapshot) error {
+func readRules(route *netlink.Socket, s *netstate.Snapshot) error {
 	r := netlink.NewRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP, &nl.RtMsg{})
 	var main4, main6 bool
-	err := n.route.Dump(r, func() { s.Rules, main4, main6 = nil, false, false }, func(m []byte) error {
+	err := route.Dump(r, func() { s.Rules, main4, main6 = nil, false, false }, func(m []byte) error {
 		rule, ofIP, err := parseRule(m)
 		switch {
 		case err != nil || !ofIP:

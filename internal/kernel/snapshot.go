@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -43,18 +44,18 @@ func (n *Namespace) snapshot(names netstate.Names, sysctls []string, wanted func
 	s.UptimeMS = clock.Nano() / 1e6
 	for _, step := range []struct {
 		what string
-		read func(*netstate.Snapshot) error
+		read func(*netlink.Socket, *netstate.Snapshot) error
 	}{
-		{"links", n.readLinks}, {"addresses", n.readAddresses}, {"routes", n.readRoutes}, {"rules", n.readRules}, {"neighbours", n.readNeighbours},
+		{"links", readLinks}, {"addresses", readAddresses}, {"routes", readRoutes}, {"rules", readRules}, {"neighbours", readNeighbours},
 	} {
-		if err := step.read(&s); err != nil {
+		if err := step.read(n.route, &s); err != nil {
 			return netstate.Snapshot{}, fmt.Errorf("read the namespace's %s: %w", step.what, err)
 		}
 	}
 	var taps []int
 	for i, l := range s.Links {
 		if l.Tap != nil && l.Name == names.Tap {
-			if err := n.readOffloads(&s.Links[i]); err != nil {
+			if err := readOffloads(n.route, &s.Links[i]); err != nil {
 				return netstate.Snapshot{}, err
 			}
 		}
@@ -62,7 +63,7 @@ func (n *Namespace) snapshot(names netstate.Names, sysctls []string, wanted func
 			taps = append(taps, l.Index)
 		}
 	}
-	if err := n.readFilters(&s, taps); err != nil {
+	if err := readFilters(n.route, &s, taps); err != nil {
 		return netstate.Snapshot{}, fmt.Errorf("read the filters of %s: %w", names.Tap, err)
 	}
 	if err := n.Read(&s, names, wanted, whole); err != nil {

@@ -55,16 +55,16 @@ func setInterface(calls *child.Calls, name string, flags int) error {
 // which the next one may not know of. A tap that a process has open is left alone.
 func (n *Namespace) ResetTap(o netstate.TapReset) error {
 	link := netstate.Link{Index: o.Index, Name: o.Link, Tap: &netstate.Tap{MultiQueue: o.MultiQueue}}
-	if used, err := n.isOpen(link); err != nil || used {
+	if used, err := isOpen(n.route, link); err != nil || used {
 		return err
 	}
-	return n.resetTap(o, link)
+	return resetTap(n.route, o, link)
 }
 
 // resetTap is ResetTap of a tap that no process had open a moment ago. The kernel lets another process attach to a
 // multi-queue tap all the same, so resetTap looks again once it has attached. With a context it does not: a child
 // process cannot ask.
-func (n *Namespace) resetTap(o netstate.TapReset, link netstate.Link) error {
+func resetTap(route *netlink.Socket, o netstate.TapReset, link netstate.Link) error {
 	flags := unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR | tap.NoFilter | tap.NoCarrier // the kernel keeps vnet_hdr
 	if o.MultiQueue {
 		flags |= unix.IFF_MULTI_QUEUE
@@ -74,7 +74,7 @@ func (n *Namespace) resetTap(o netstate.TapReset, link netstate.Link) error {
 		return err
 	}
 	calls.Check(func() error {
-		if _, queues, err := n.readUse(link); err != nil || queues <= 1 { // its own
+		if _, queues, err := readUse(route, link); err != nil || queues <= 1 { // its own
 			return err
 		}
 		return unix.EBUSY
@@ -91,11 +91,11 @@ func (n *Namespace) resetTap(o netstate.TapReset, link netstate.Link) error {
 
 // readOffloads finds out whether a VMM that has ended left offloads at the guest's tap. The question is cheap for a tap
 // without offloads.
-func (n *Namespace) readOffloads(l *netstate.Link) error {
+func readOffloads(route *netlink.Socket, l *netstate.Link) error {
 	if !tap.Offloads(l.Name) {
 		return nil
 	}
-	used, err := n.isOpen(*l)
+	used, err := isOpen(route, *l)
 	l.Offloads = err == nil && !used
 	return err
 }
@@ -145,7 +145,7 @@ func (n *Namespace) InUse(tap netstate.Link) (bool, error) {
 	const lasts = 2 * time.Second
 	child.AwaitForks()
 	for pause := time.Millisecond; ; pause *= 2 { // few looks: each may change the carrier twice
-		used, err := n.isOpen(tap)
+		used, err := isOpen(n.route, tap)
 		if err != nil || !used || pause > lasts {
 			return used, err
 		}
@@ -157,21 +157,21 @@ func (n *Namespace) InUse(tap netstate.Link) (bool, error) {
 //
 // The kernel reports the number of open queues of a multi-queue tap. Other taps have a carrier as long as a process has
 // them open, also if the tap is down; but the process can take the carrier away (TUNSETCARRIER).
-func (n *Namespace) isOpen(tap netstate.Link) (bool, error) {
-	carrier, queues, err := n.readUse(tap)
+func isOpen(route *netlink.Socket, tap netstate.Link) (bool, error) {
+	carrier, queues, err := readUse(route, tap)
 	if netlink.Answers(err, unix.ENODEV) {
 		return false, nil
 	}
 	if err != nil || carrier || queues > 0 || tap.Tap.MultiQueue {
 		return carrier || queues > 0, err
 	}
-	return n.takesCarrier(tap)
+	return takesCarrier(route, tap)
 }
 
 // readUse returns the tap's carrier, and how many queues of a multi-queue tap are open.
-func (n *Namespace) readUse(tap netstate.Link) (carrier bool, queues uint32, err error) {
+func readUse(route *netlink.Socket, tap netstate.Link) (carrier bool, queues uint32, err error) {
 	r := netlink.NewRequest(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, tap.Index), netlink.Attr32(unix.IFLA_EXT_MASK, skipStatistics))
-	err = n.route.Dump(r, func() { carrier, queues = false, 0 }, func(m []byte) (err error) {
+	err = route.Dump(r, func() { carrier, queues = false, 0 }, func(m []byte) (err error) {
 		carrier, queues, err = parseUse(m)
 		return err
 	})
@@ -183,13 +183,13 @@ func (n *Namespace) readUse(tap netstate.Link) (carrier bool, queues uint32, err
 
 // takesCarrier asks the kernel to give a tap its carrier and to take it away again, in one batch. The kernel refuses
 // that for a tap that no process has open (tun_net_change_carrier).
-func (n *Namespace) takesCarrier(tap netstate.Link) (bool, error) {
+func takesCarrier(route *netlink.Socket, tap netstate.Link) (bool, error) {
 	var batch [][]byte
 	for _, on := range []byte{1, 0} {
 		r := netlink.NewRequest(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, tap.Index), nl.NewRtAttr(unix.IFLA_CARRIER, []byte{on}))
 		batch = append(batch, r.Serialize())
 	}
-	failures, err := n.sendRoute(batch)
+	failures, err := sendRoute(route, batch)
 	if err != nil {
 		return false, fmt.Errorf("ask whether a process has tap %s open: %w", tap.Name, err)
 	}

@@ -77,13 +77,13 @@ func TestResetTapBeside(t *testing.T) {
 			if err := unix.IoctlSetInt(int(vmm[0].Fd()), unix.TUNSETOFFLOAD, unix.TUN_F_CSUM); err != nil {
 				return err
 			}
-			if err := n.resetTap(reset, netstate.Link{Index: link.Index, Name: name}); err != nil || !tap.Offloads(name) {
+			if err := resetTap(n.route, reset, netstate.Link{Index: link.Index, Name: name}); err != nil || !tap.Offloads(name) {
 				t.Errorf("%s, with a VMM: %v, offloads %t; want none, true", name, err, tap.Offloads(name))
 			}
 			for _, f := range vmm {
 				f.Close()
 			}
-			if err := n.resetTap(reset, netstate.Link{Index: link.Index, Name: name}); err != nil || tap.Offloads(name) {
+			if err := resetTap(n.route, reset, netstate.Link{Index: link.Index, Name: name}); err != nil || tap.Offloads(name) {
 				t.Errorf("%s, when the VMM has ended: %v, offloads %t; want none, false", name, err, tap.Offloads(name))
 			}
 			return nil
