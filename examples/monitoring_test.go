@@ -1,0 +1,66 @@
+package examples_test
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestMonitoring: alerts and dashboard name metrics and labels that are documented, and the page has each alert.
+func TestMonitoring(t *testing.T) {
+	labels := map[string][]string{}
+	page := ""
+	for _, row := range tables(t, reference+"metrics.md") {
+		if row["metric"] != "" {
+			labels[row["metric"]] = strings.Split(row["labels"], ", ")
+		}
+		page += row["alert"]
+	}
+	read := func(path string) string {
+		text, err := os.ReadFile("monitoring/" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	rules, dashboard := read("rules.yaml"), read("dashboard.json")
+	var parsed struct {
+		Panels []struct{ Targets []struct{ Expr string } }
+	}
+	if err := json.Unmarshal([]byte(dashboard), &parsed); err != nil || len(parsed.Panels) < 8 {
+		t.Errorf("%d panels, %v", len(parsed.Panels), err)
+	}
+	texts := rules
+	for _, p := range parsed.Panels {
+		for _, target := range p.Targets {
+			texts += "\n" + target.Expr
+		}
+	}
+	used := regexp.MustCompile(`\b(guestwire_\w+?)(?:_bucket|_count)?\b(?:\{([^}]*)\})?`).FindAllStringSubmatch(texts, -1)
+	if len(used) < 15 {
+		t.Errorf("%d uses of metrics", len(used))
+	}
+	for _, m := range used {
+		known, ok := labels[m[1]]
+		if !ok {
+			t.Errorf("no metric %s in the page", m[1])
+		}
+		for _, label := range regexp.MustCompile(`(\w+)\s*[!=]?[=~]`).FindAllStringSubmatch(m[2], -1) {
+			if !slices.Contains(known, label[1]) {
+				t.Errorf("%s has no label %s: %q", m[1], label[1], known)
+			}
+		}
+	}
+	alerts := regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(rules, -1)
+	for _, a := range alerts {
+		if !strings.Contains(page, "`"+a[1]+"`") {
+			t.Errorf("the page does not have the alert %s", a[1])
+		}
+	}
+	if len(alerts) < 6 {
+		t.Errorf("%d alerts", len(alerts))
+	}
+}
