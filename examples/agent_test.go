@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/tap"
@@ -300,6 +301,49 @@ func TestPin(t *testing.T) {
 			if !strings.Contains(list, host+" . "+port+" timeout 5m") || strings.Count(list, "timeout 5m") != 4 {
 				t.Errorf("want four ports, also %s, in\n%s", port, list)
 			}
+		}
+	}
+}
+
+// TestPipeAsFile: a configuration or a record can come by a pipe, and a signal ends the wait for one to which nobody
+// writes.
+func TestPipeAsFile(t *testing.T) {
+	agent := nstest.Program(t, "examples/agent")
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"config", "-config", fifo}, {"plan", "-own", "-nic", "eth0", "-config", fifo}, {"plan", "-own", "-nic", "eth0", "-from", fifo},
+		{"activate", "-own", "-nic", "eth0", "-inactive", fifo},
+	} {
+		cmd := exec.Command(agent, args...)
+		var said nstest.Output
+		cmd.Stdout, cmd.Stderr = &said, &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var writer *os.File
+		nstest.Eventually(t, func() (err error) { // fails as long as nobody reads
+			writer, err = os.OpenFile(fifo, os.O_WRONLY|unix.O_NONBLOCK, 0)
+			return err
+		})
+		if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		writer.Close()
+		if code := cmd.ProcessState.ExitCode(); code <= 0 || !strings.Contains(said.String(), "terminated") {
+			t.Errorf("%q: status %d: %s", args, code, said.String())
+		}
+	}
+	file := filepath.Join(t.TempDir(), "config.json")
+	if err := os.WriteFile(file, []byte(`{"binding": {"bridge": {}}, "owner": {"uid": 107}, "state": "/run/guestwire/vm1"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{`"$0" config -config <(cat "$1")`, `cat "$1" | "$0" config -config /dev/stdin`} {
+		if out, err := exec.Command("bash", "-c", line, agent, file).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", line, err, out)
 		}
 	}
 }

@@ -96,7 +96,7 @@ func run(ctx context.Context, args []string) error {
 	if v == nil {
 		return err
 	}
-	if err := o.fill(flags); err != nil {
+	if err := o.fill(ctx, flags); err != nil {
 		return commandline.Errorf("%w", err)
 	}
 	// Without -netns, status says where to find one, and exec runs the command in the agent's own namespace.
@@ -213,10 +213,10 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 }
 
 // fill makes the configuration of the file, if one is named, and the flags that were given.
-func (o *options) fill(flags *flag.FlagSet) error {
+func (o *options) fill(ctx context.Context, flags *flag.FlagSet) error {
 	state := o.State
 	if o.file != "" {
-		text, err := os.ReadFile(o.file)
+		text, err := readFile(ctx, o.file)
 		if err != nil {
 			return fmt.Errorf("configuration: %w", err)
 		}
@@ -242,7 +242,7 @@ func (o *options) fill(flags *flag.FlagSet) error {
 		}
 	})
 	if o.from != "" && err == nil {
-		from, failed := readRecord(o.from)
+		from, failed := readRecord(ctx, o.from)
 		if failed != nil {
 			return fmt.Errorf("-from %s: %w", o.from, failed)
 		}

@@ -408,7 +408,7 @@ func deactivate(ctx context.Context, o *options) error {
 func activate(ctx context.Context, o *options) error {
 	other := phase1.Other{Gone: o.gone}
 	if o.inactive != "" {
-		inactive, err := readRecord(o.inactive)
+		inactive, err := readRecord(ctx, o.inactive)
 		if err != nil {
 			return commandline.Errorf("-inactive %s: %w", o.inactive, err)
 		}
@@ -418,15 +418,34 @@ func activate(ctx context.Context, o *options) error {
 	return printRecord(o, record, err)
 }
 
-// readRecord reads a record from a file, or from standard input.
-func readRecord(path string) (cache.Record, error) {
-	var text []byte
-	var err error
-	if path == "-" {
-		text, err = io.ReadAll(os.Stdin)
-	} else {
-		text, err = os.ReadFile(path)
+// readFile reads a file, or standard input as -. A pipe may be one that nobody writes to: a signal ends the wait. The
+// goroutine then stays until the process ends.
+func readFile(ctx context.Context, path string) ([]byte, error) {
+	type result struct {
+		text []byte
+		err  error
 	}
+	read := make(chan result, 1)
+	go func() {
+		var r result
+		if path == "-" {
+			r.text, r.err = io.ReadAll(os.Stdin)
+		} else {
+			r.text, r.err = os.ReadFile(path)
+		}
+		read <- r
+	}()
+	select {
+	case r := <-read:
+		return r.text, r.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("read %s: %w", path, context.Cause(ctx))
+	}
+}
+
+// readRecord reads a record from a file, or from standard input.
+func readRecord(ctx context.Context, path string) (cache.Record, error) {
+	text, err := readFile(ctx, path)
 	if err != nil {
 		return cache.Record{}, err
 	}
