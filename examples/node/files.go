@@ -145,6 +145,9 @@ func syncDir(path string) error {
 // readRegular reads a file that another program has made. It waits for nobody: a FIFO, among others, is an error.
 func readRegular(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ENXIO) { // a socket
+		err = fmt.Errorf("%w: it is not a regular file: move it away", err)
+	}
 	if err != nil {
 		return nil, err
 	}

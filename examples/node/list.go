@@ -445,7 +445,7 @@ func (s *source) named() (paths []string) {
 // checkNamed refuses drop-ins after guestwire, which change the pod's network once it is wired, and a second guestwire.
 func (s *source) checkNamed(named []string) error {
 	if len(named) > 1 {
-		return fmt.Errorf("%s name guestwire, and one entry is enough: take the others out", strings.Join(named, " and "))
+		return fmt.Errorf("%s: guestwire is named %d times, and one entry is enough: take the others out", strings.Join(slices.Compact(named), " and "), len(named))
 	}
 	after := s.dropIns[slices.Index(s.dropIns, named[0])+1:]
 	if len(after) == 0 {

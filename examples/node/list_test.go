@@ -200,7 +200,7 @@ func TestSpecialFiles(t *testing.T) {
 			if err := unix.Mknod(path, mode|0o644, int(unix.Mkdev(1, 5))); err != nil {
 				t.Fatal(err)
 			}
-			if did, err := l.update(t.Context()); err == nil || did != "" || !strings.Contains(err.Error(), path) {
+			if did, err := l.update(t.Context()); err == nil || did != "" || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "not a regular file: move it away") {
 				t.Errorf("%s as a %s: %q, %v", name, kind, did, err)
 			}
 			if _, err := l.named(); err != nil {
@@ -233,8 +233,12 @@ func TestNamedInDropIn(t *testing.T) {
 	write(t, l.conf+"/cbr0/60-late.conf", `{"type": "tuning"}`)
 	steps(l.conf+"/cbr0/50-own.conf names guestwire itself, and libcni appends "+l.conf+"/cbr0/60-late.conf after it", true)
 	write(t, l.conf+"/cbr0/70-own.conf", `{"type": "guestwire"}`)
-	steps(l.conf+"/cbr0/50-own.conf and "+l.conf+"/cbr0/70-own.conf name guestwire, and one entry is enough", true)
-	if err := os.Remove(l.conf + "/cbr0/50-own.conf"); err != nil { // as both errors say
+	steps(l.conf+"/cbr0/50-own.conf and "+l.conf+"/cbr0/70-own.conf: guestwire is named 2 times, and one entry is enough", true)
+	twice := strings.Replace(flannel, `{"type": "portmap"`, `{"type": "guestwire"}, {"type": "guestwire"}, {"type": "portmap"`, 1)
+	write(t, l.conf+"/10-net.conflist", twice)
+	steps(l.conf+"/10-net.conflist and "+l.conf+"/cbr0/50-own.conf and "+l.conf+"/cbr0/70-own.conf: guestwire is named 4 times", true)
+	write(t, l.conf+"/10-net.conflist", flannel)
+	if err := os.Remove(l.conf + "/cbr0/50-own.conf"); err != nil { // as the errors say
 		t.Fatal(err)
 	}
 	steps("<nil>", false)
