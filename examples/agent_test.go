@@ -347,3 +347,32 @@ func TestPipeAsFile(t *testing.T) {
 		}
 	}
 }
+
+// TestWrongPlace: a configuration's error says at which line and column it is, or where a field belongs that stands
+// elsewhere, and there it is right.
+func TestWrongPlace(t *testing.T) {
+	agent, file := nstest.Program(t, "examples/agent"), filepath.Join(t.TempDir(), "config.json")
+	config := func(text string) (string, int) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return run(t, agent, "config", "-config", file, "-uid", "107", "-state", "/run/guestwire/vm1")
+	}
+	for _, c := range []struct{ wrong, says, right string }{
+		{`{"ports": ["80"], "binding": {"masquerade": {}}}`, ": ports: no such field in this version: it stands at binding.masquerade.ports or binding.passt.ports or binding.slirp.ports", `{"binding": {"masquerade": {"ports": ["80"]}}}`},
+		{`{"binding": {"bridge": {"guard": {}}}}`, ": binding.bridge.guard: no such field in this version: it stands at guard\n", `{"guard": {}, "binding": {"bridge": {}}}`},
+		{`{"binding": {"bridge": {}}, "hostname": "a"}`, ": hostname: no such field in this version: it stands at options.hostname\n", `{"binding": {"bridge": {}}, "options": {"hostname": "a"}}`},
+		{`{"binding": {"bridge": {}}, "colour": 1}`, ": colour: no such field in this version\n", `{"binding": {"bridge": {}}}`},
+		{"{\"binding\": {\"bridge\": {}},\n \"queues\": two}", file + ":2:13: invalid character 'w'", "{\"binding\": {\"bridge\": {}},\n \"queues\": 2}"},
+		{"{\"binding\": {\"bridge\": {}},\n\n}", file + ":3:1: invalid character '}'", "{\"binding\": {\"bridge\": {}}\n\n}"},
+		{"{", file + ":1:1: unexpected end", `{"binding": {"bridge": {}}}`},
+	} {
+		if out, status := config(c.wrong); status != 2 || !strings.Contains(out, c.says) {
+			t.Errorf("%s: status %d: %swant %q", c.wrong, status, out, c.says)
+		}
+		if out, status := config(c.right); status != 0 {
+			t.Errorf("%s: status %d: %s", c.right, status, out)
+		}
+	}
+}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/schema"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -221,7 +222,7 @@ func (o *options) fill(ctx context.Context, flags *flag.FlagSet) error {
 			return fmt.Errorf("configuration: %w", err)
 		}
 		if err := json.Unmarshal(text, &o.Spec); err != nil {
-			return fmt.Errorf("configuration %s: %w", o.file, err)
+			return fmt.Errorf("configuration %s%w", o.file, explained(err, text))
 		}
 	}
 	var err error
@@ -251,6 +252,23 @@ func (o *options) fill(ctx context.Context, flags *flag.FlagSet) error {
 	o.command = flags.Args()
 	o.Progress = func(text string) { fmt.Fprintln(stderr, "agent:", text) }
 	return err
+}
+
+// explained adds where in the text the error is, or where its field belongs. The text begins after the file's name.
+func explained(err error, text []byte) error {
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		before := string(text[:min(len(text), int(syntax.Offset))])
+		return fmt.Errorf(":%d:%d: %w", 1+strings.Count(before, "\n"), len(before)-1-strings.LastIndex(before, "\n"), err)
+	}
+	var field *cache.FieldError
+	if errors.As(err, &field) && field.Reason == "no such field in this version" {
+		name := field.Field[strings.LastIndex(field.Field, ".")+1:]
+		if places := schema.New(infra.Spec{}).Places(name); len(places) > 0 {
+			return fmt.Errorf(": %w: it stands at %s", err, strings.Join(places, " or "))
+		}
+	}
+	return fmt.Errorf(": %w", err)
 }
 
 // parseList parses words with commas between.

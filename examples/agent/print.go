@@ -101,6 +101,9 @@ func since(w phase1.Wiring) string {
 // owner is user and group, and of an owner inside of another user namespace both of the node as well.
 func owner(w phase1.Wiring) string {
 	text := fmt.Sprintf("%d:%d", w.Owner.UID, w.Owner.GID)
+	if w.Owner.GID == 0 && !w.Owner.Root {
+		text = fmt.Sprintf("%d, any group", w.Owner.UID)
+	}
 	if w.Owner.Inside {
 		text += fmt.Sprintf(" inside, %d:%d", w.OnNode.UID, w.OnNode.GID)
 	}

@@ -5,6 +5,7 @@ package schema
 import (
 	"encoding"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/guestwire/guestwire/infra"
@@ -93,4 +94,31 @@ func bindingSchema() Schema {
 	s := objectSchema(kinds)
 	s["minProperties"], s["maxProperties"] = 1, 1
 	return s
+}
+
+// Places returns where a member of the name can stand, as paths from the object on: "binding.masquerade.ports".
+func (s Schema) Places(name string) (paths []string) {
+	var walk func(at string, s Schema)
+	walk = func(at string, s Schema) {
+		properties, _ := s["properties"].(map[string]Schema)
+		for member, of := range properties {
+			path := strings.TrimPrefix(at+"."+member, ".")
+			if member == name {
+				paths = append(paths, path)
+			}
+			walk(path, of)
+		}
+		if items, is := s["items"].(Schema); is {
+			walk(at+"[]", items)
+		}
+		for _, list := range []string{"anyOf", "oneOf"} {
+			others, _ := s[list].([]Schema)
+			for _, other := range others {
+				walk(at, other)
+			}
+		}
+	}
+	walk("", s)
+	slices.Sort(paths)
+	return slices.Compact(paths)
 }
