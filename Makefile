@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm test test-user lab test-all crash networks kubernetes bench image vm-image release release-check lint fuzz pictures site install install-test FORCE
+.PHONY: help demo demo-vm test test-user lab test-all crash networks kubernetes bench image vm-image release release-check lint fuzz pictures site install install-test go-version FORCE
 
 MODULE := github.com/guestwire/guestwire
 MODULES := . examples examples/kubevirt internal/rig
@@ -27,6 +27,16 @@ FUZZTIME ?= 20s
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 10
+
+# A Go before 1.21 does not get a newer one by itself, and says of go.mod that its version has another format.
+go-version:
+	@case $$(go version 2>&1) in \
+		*' go1.'[0-9]' '* | *' go1.'[0-9].* | *' go1.1'[0-9]*  | *' go1.20'*) \
+			echo "$$(go version) is too old: guestwire needs Go 1.25 (https://go.dev/doc/install; Go gets it by itself from 1.21 on)"; exit 1;; \
+		*' go1.'*) ;; \
+		*) echo "no Go: guestwire needs Go 1.25 (https://go.dev/doc/install)"; exit 1;; \
+	esac
+demo demo-vm test test-user lab test-all release lint: go-version
 
 demo: ## a namespace's network is handed to a guest, used, and given back (root)
 	go run ./internal/rig/quickstart

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/test/golden"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestNamed: the tests that the documents name exist.
@@ -299,4 +300,29 @@ func TestFirstChange(t *testing.T) {
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	return golden.Documents(t, "../../..")
+}
+
+// TestOldGo: make says which Go it needs, where an older one would say of go.mod that its version has another format.
+func TestOldGo(t *testing.T) {
+	if _, err := exec.LookPath("make"); err != nil {
+		nstest.Skip(t, "no make on this machine")
+	}
+	for version, old := range map[string]bool{
+		"go1.9": true, "go1.19.8": true, "go1.20": true, "go1.21.0": false, "go1.25.1": false, "go1.26-devel_1f3a": false, "devel go1.30-1f3a": false, "": true,
+	} {
+		dir := t.TempDir()
+		script := "#!/bin/sh\necho go version " + version + " linux/amd64\n"
+		if version == "" {
+			script = "#!/bin/sh\necho go: not found\nexit 127\n"
+		}
+		if err := os.WriteFile(filepath.Join(dir, "go"), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("make", "-C", "../../..", "go-version")
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		if (err != nil) != old || old && !strings.Contains(string(out), "guestwire needs Go 1.25 (https://go.dev/doc/install") {
+			t.Errorf("%q: %v, %s", version, err, out)
+		}
+	}
 }
