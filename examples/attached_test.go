@@ -42,7 +42,7 @@ func TestAttached(t *testing.T) {
 		if len(reports) != 2 || reports[0].NIC != "eth0" {
 			t.Errorf("%s: status -all -json: %s", when, out)
 		}
-		if out, _ := stdout(t, agent, "list", "-dir", dir); !matches(first.Pod.Path()+" redirect "+list+" "+strconv.Itoa(nstest.LauncherUID)+":", out) {
+		if out, _ := stdout(t, agent, "list", "-dir", dir); !matches(first.Pod.Path()+" redirect "+list+" "+strconv.Itoa(nstest.LauncherUID)+", any group", out) {
 			t.Errorf("%s: list lacks %q:\n%s", when, list, out)
 		}
 		if out, _ := stdout(t, exporter, "-dir", dir); !strings.Contains(out, `side="responder",state="`+first.State+`"} `+metric) ||
