@@ -176,12 +176,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "ports":
 			set.Func(name, "`PORTS` with commas between, such as 443,53/udp,8000-8100; without a protocol they are those of TCP", parseList(&o.ports, parsePorts))
 		case "life":
-			set.Func(name, "the `TIME` for which the pins live: 1s to 168h", func(text string) (err error) {
-				if o.life, err = time.ParseDuration(text); err != nil {
-					return errors.New("want a time with its unit, such as 5m: 1s to 168h")
-				}
-				return nil
-			})
+			set.Func(name, "the `TIME` for which the pins live: 1s to 168h", commandline.Time(&o.life, "5m: 1s to 168h"))
 		case "config":
 			set.StringVar(&o.file, name, "", "the configuration, a `FILE` with JSON (infra.Spec); a flag takes precedence over its field")
 		case "namespace":

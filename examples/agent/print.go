@@ -13,6 +13,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/logqueue"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -23,11 +24,11 @@ import (
 var stdout, stderr = &plain{to: os.Stdout}, &plain{to: os.Stderr, words: commandline.Called}
 
 // log is standard error while a command runs.
-var log *commandline.Queue
+var log *logqueue.Queue
 
 // queueLog has standard error written by a queue from now on, as its reader must not end or delay a guest.
 func queueLog() {
-	log = commandline.NewQueue(os.Stderr, func(lines int) string {
+	log = logqueue.New(os.Stderr, func(lines int) string {
 		return commandline.Called(fmt.Sprintf("agent: %d lines were lost: the reader of standard error was too slow, or gone\n", lines))
 	})
 	stderr.to = log

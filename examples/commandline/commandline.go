@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -195,7 +196,7 @@ func (p *Program[Options]) list() (text string) {
 
 // flags are a verb's flags with their meaning, in lines of 80 columns.
 func (p *Program[Options]) flags(v *Verb[Options]) string {
-	set := p.tree(*v).Flags()
+	set := p.flagSet(new(Options), *v)
 	set.VisitAll(func(f *pflag.Flag) { f.Usage = Called(f.Usage) }) // before the lines are made
 	if !set.HasFlags() {
 		return ""
@@ -225,6 +226,16 @@ func (p *Program[Options]) called() string {
 // command is a command line that a text names, or the name before an error.
 var command = regexp.MustCompile(`(?m)(^|[\s("` + "`" + `])(agent|launcher|exporter)([ \n](?:setup|plan|config|deactivate|activate|check|status|doctor|list|drops|pin|run|hook|exec|teardown|forget|` +
 	`xml|serve|qemu|wires|describes|help|version|completion|man|>|-[a-z])|:)`)
+
+// Time sets the time of a flag, which has a unit such as the example has.
+func Time(to *time.Duration, example string) func(text string) error {
+	return func(text string) (err error) {
+		if *to, err = time.ParseDuration(text); err != nil {
+			return errors.New("want a time with its unit, such as " + example)
+		}
+		return nil
+	}
+}
 
 // Version returns the program's version and revision, as the go command noted them: "v0.1.0, revision 1f3a...".
 func Version() string {

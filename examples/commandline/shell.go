@@ -14,22 +14,29 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// tree is the command line as cobra has it: completion, near verbs and the flags' help are cobra's. With verbs, it is
-// the first one's alone.
-func (p *Program[Options]) tree(only ...Verb[Options]) *cobra.Command {
+// flagSet has the flags of a verb, which set the options, as pflag has them.
+func (p *Program[Options]) flagSet(o *Options, v Verb[Options]) *pflag.FlagSet {
+	set := pflag.NewFlagSet(v.Name, pflag.ContinueOnError)
+	set.SortFlags = false
+	set.AddGoFlagSet(p.FlagSet(o, v))
+	return set
+}
+
+// tree is the command line as cobra has it: completion and near verbs are cobra's.
+func (p *Program[Options]) tree() *cobra.Command {
 	root := &cobra.Command{Use: p.called(), Short: p.Short, Run: func(*cobra.Command, []string) {}, SuggestionsMinimumDistance: 2}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetHelpCommand(&cobra.Command{Hidden: true})
-	for _, v := range append(only, p.Verbs...) {
+	for _, v := range p.Verbs {
 		command := root
-		if v.Name != "" && len(only) == 0 {
+		if v.Name != "" {
 			command = &cobra.Command{Use: v.Name, Short: v.Short, Run: root.Run}
 			root.AddCommand(command)
 		}
 		given := new(Options)
-		command.Flags().AddGoFlagSet(p.FlagSet(given, v))
 		command.Flags().SortFlags = false
 		command.Flags().SetInterspersed(!v.Command)
+		command.Flags().AddFlagSet(p.flagSet(given, v))
 		command.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			if v.Command {
 				return nil, cobra.ShellCompDirectiveDefault
@@ -37,15 +44,13 @@ func (p *Program[Options]) tree(only ...Verb[Options]) *cobra.Command {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		for _, name := range strings.Fields(v.Flags) {
+			// The error is that of a flag that is not there, or has a function: neither can be.
 			_ = command.RegisterFlagCompletionFunc(name, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 				if values := p.values(v.Name, name, given); values != nil {
 					return values, cobra.ShellCompDirectiveNoFileComp
 				}
 				return nil, cobra.ShellCompDirectiveDefault
 			})
-		}
-		if len(only) > 0 {
-			break
 		}
 	}
 	return root

@@ -16,6 +16,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/logqueue"
 	"github.com/guestwire/guestwire/examples/metrics"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -68,7 +69,7 @@ func main() {
 		return
 	}
 	// Progress is written while a NIC is locked, and an agent that waits for the lock must not wait for a reader.
-	log := commandline.NewQueue(os.Stderr, func(lines int) string {
+	log := logqueue.New(os.Stderr, func(lines int) string {
 		return fmt.Sprintf("exporter: %d lines were lost: the reader of standard error was too slow, or gone\n", lines)
 	})
 	nic := phase1.NIC{Dir: o.dir, Own: o.own, Progress: func(text string) { fmt.Fprint(log, commandline.Called(fmt.Sprintf("exporter: %q\n", text))) }}

@@ -23,12 +23,12 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/logqueue"
 	"github.com/guestwire/guestwire/phase2"
 )
 
 func main() {
-	text := commandline.NewQueue(os.Stderr, func(lines int) string {
+	text := logqueue.New(os.Stderr, func(lines int) string {
 		return fmt.Sprintf("kubevirt: %d lines were lost: the reader of standard error was too slow, or gone\n", lines)
 	})
 	s := &server{log: slog.New(slog.NewTextHandler(text, nil))}

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/logqueue"
 	"github.com/guestwire/guestwire/phase2"
 )
 
@@ -130,12 +131,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "log":
 			set.StringVar(&o.logTo, name, "", "append the log to the `FILE`, in place of standard error")
 		case "shutdown":
-			set.Func(name, "the `TIME` that the guest has to shut down after such a signal, before QEMU is ended, such as 50s; without it none", func(text string) (err error) {
-				if o.shutdown, err = time.ParseDuration(text); err != nil {
-					return errors.New("want a time with its unit, such as 50s")
-				}
-				return nil
-			})
+			set.Func(name, "the `TIME` that the guest has to shut down after such a signal, before QEMU is ended, such as 50s; without it none", commandline.Time(&o.shutdown, "50s"))
 		case "plug":
 			set.StringVar(&o.plug, name, "", "the `BUSES` for NICs that come while QEMU runs, ids with commas between, one for each NIC")
 		case "format":
@@ -192,12 +188,12 @@ func (o *output) Write(b []byte) (int, error) {
 // stderr is standard error. While a guest is served it is a queue, and so are the events.
 var (
 	stderr io.Writer = os.Stderr
-	queues []*commandline.Queue
+	queues []*logqueue.Queue
 )
 
 // newQueue returns a queue for the file.
 func newQueue(file *os.File, lost func(lines int) string) io.Writer {
-	q := commandline.NewQueue(file, lost)
+	q := logqueue.New(file, lost)
 	queues = append(queues, q)
 	return q
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/logqueue"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -31,7 +32,7 @@ const (
 func main() {
 	ctx, stop := commandline.Signals(context.Background())
 	defer stop()
-	text := commandline.NewQueue(os.Stderr, func(lines int) string {
+	text := logqueue.New(os.Stderr, func(lines int) string {
 		return fmt.Sprintf("guestwire-node: %d lines were lost: the reader of standard error was too slow, or gone\n", lines)
 	})
 	stdlog.SetOutput(text) // what net/http says
@@ -132,12 +133,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.StringVar(&o.metrics, name, "", "the `ADDRESS` at which the metrics of the node's wired NICs are served as /metrics, such as 127.0.0.1:9476; empty: none. It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH")
 		case "sweep":
 			usage := "the `TIME` between two sweeps, which remove what is left of namespaces that are gone, as agent forget does, such as 1h; 0: never. It needs the node's PID namespace and CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH"
-			set.Func(name, usage, func(text string) (err error) {
-				if o.sweep, err = time.ParseDuration(text); err != nil {
-					return errors.New("want a time with its unit, such as 1h")
-				}
-				return nil
-			})
+			set.Func(name, usage, commandline.Time(&o.sweep, "1h"))
 		case "ready":
 			usage := "the `FILE` that is there while all is done, for a readiness probe; empty: none"
 			set.StringVar(&o.ready, name, "", usage)

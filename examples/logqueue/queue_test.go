@@ -1,4 +1,4 @@
-package commandline
+package logqueue
 
 import (
 	"bufio"
@@ -33,7 +33,7 @@ func newPipe(t *testing.T, full bool) (r *os.File, q *Queue, filled int) {
 	}
 	unix.SetNonblock(fds[1], false) // as standard error is
 	r, w := os.NewFile(uintptr(fds[0]), "reader"), os.NewFile(uintptr(fds[1]), "log")
-	q = NewQueue(w, func(lines int) string { return fmt.Sprintf("%d lost\n", lines) })
+	q = New(w, func(lines int) string { return fmt.Sprintf("%d lost\n", lines) })
 	t.Cleanup(func() {
 		r.Close() // ends a write that blocks
 		q.Close()
@@ -135,7 +135,7 @@ func TestQueueClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	q := NewQueue(w, func(lines int) string { return fmt.Sprintf("%d lost\n", lines) })
+	q := New(w, func(lines int) string { return fmt.Sprintf("%d lost\n", lines) })
 	write(t, q, 0, 3, 10)
 	if lost := want(t, r, 2); lost != 0 {
 		t.Errorf("%d lines are lost", lost)

@@ -1,4 +1,5 @@
-package commandline
+// Package logqueue writes the log of a program that must not wait for the log's reader.
+package logqueue
 
 import (
 	"bytes"
@@ -41,9 +42,9 @@ type part struct {
 	gap  int
 }
 
-// NewQueue starts a Queue for the file. From then on, a reader that closes standard output or standard error does not
+// New starts a Queue for the file. From then on, a reader that closes standard output or standard error does not
 // end the program by SIGPIPE. Programs that it starts have the signal's default.
-func NewQueue(file *os.File, lost func(lines int) string) *Queue {
+func New(file *os.File, lost func(lines int) string) *Queue {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // signal.Ignore would hold for programs that are started, too
 	q := &Queue{file: file, lost: lost, more: make(chan struct{}, 1), ended: make(chan struct{})}
 	go q.work()
