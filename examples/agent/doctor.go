@@ -408,6 +408,7 @@ func newNIC() (fd int, err error) {
 		return fd, nil // a machine without IPv6
 	}
 	defer unix.Close(s6)
+	// Where IPv6 is switched off for new links, the bindings are tried with IPv4 alone, as a NIC would be wired there.
 	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(s6), unix.SIOCSIFADDR, uintptr(unsafe.Pointer(&in6)))
 	return fd, nil
 }

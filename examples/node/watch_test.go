@@ -236,3 +236,24 @@ func TestWithoutInotify(t *testing.T) {
 		}
 	}
 }
+
+// TestOtherWatches: a directory that cannot be watched is reported, and those after it are watched.
+func TestOtherWatches(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/file", "")
+	w := &dirWatch{what: "test", log: discard()}
+	defer w.close()
+	w.add(dir+"/file/none", dir)
+	if !strings.Contains(w.said, dir+"/file/none") {
+		t.Errorf("said %q", w.said)
+	}
+	write(t, dir+"/new", "")
+	select {
+	case e := <-w.events():
+		if filepath.Base(e.Name) != "new" {
+			t.Errorf("%v", e)
+		}
+	case <-time.After(patience):
+		t.Error("the directory is not watched")
+	}
+}
