@@ -172,3 +172,29 @@ func TestLauncherLog(t *testing.T) {
 		}
 	}
 }
+
+// TestManual: the manual page has each verb with its flags, and no line of its text is taken for a request (man(7)).
+func TestManual(t *testing.T) {
+	for folder, name := range withVerbs {
+		page := help(t, "examples/"+folder, "man")
+		for line := range strings.Lines(page) {
+			if strings.HasPrefix(line, "'") || strings.HasPrefix(line, ".") && !regexp.MustCompile(`^\.(TH .*|SH [A-Z]+|PP|EX|EE)\n$`).MatchString(line) {
+				t.Errorf("%s man: %q is a request", name, line)
+			}
+		}
+		if strings.Count(page, ".EX\n") != strings.Count(page, ".EE\n") {
+			t.Errorf("%s man: a text that is set in does not end", name)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^  `+name+` ([a-z]+) `).FindAllStringSubmatch(help(t, "examples/"+folder, "-help"), -1) {
+			if verb := m[1]; !slices.Contains([]string{"completion", "man", "version", "help"}, verb) {
+				_, section, found := strings.Cut(page, "\n.SH "+strings.ToUpper(verb)+"\n")
+				section, _, _ = strings.Cut(section, "\n.SH ")
+				for _, f := range regexp.MustCompile(`(?m)^  -([a-z-]+)`).FindAllStringSubmatch(help(t, "examples/"+folder, "help", verb), -1) {
+					if flag := `  \-` + strings.ReplaceAll(f[1], "-", `\-`); !found || !strings.Contains(section, "\n"+flag) {
+						t.Errorf("%s man: %s lacks %s", name, verb, flag)
+					}
+				}
+			}
+		}
+	}
+}

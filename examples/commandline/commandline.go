@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -215,7 +216,7 @@ func Called(text string) string {
 	if !found || prefix != "guestwire" {
 		return text
 	}
-	return command.ReplaceAllString(text, "${1}guestwire-$2$3")
+	return command().ReplaceAllString(text, "${1}guestwire-$2$3")
 }
 
 // called is the program's name, as a package installs it if it was called by such a name.
@@ -224,8 +225,10 @@ func (p *Program[Options]) called() string {
 }
 
 // command is a command line that a text names, or the name before an error.
-var command = regexp.MustCompile(`(?m)(^|[\s("` + "`" + `])(agent|launcher|exporter)([ \n](?:setup|plan|config|deactivate|activate|check|status|doctor|list|drops|pin|run|hook|exec|teardown|forget|` +
-	`xml|serve|qemu|wires|describes|help|version|completion|man|>|-[a-z])|:)`)
+var command = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)(^|[\s("` + "`" + `])(agent|launcher|exporter)([ \n](?:setup|plan|config|deactivate|activate|check|status|doctor|list|drops|pin|run|hook|exec|teardown|forget|` +
+		`xml|serve|qemu|wires|describes|help|version|completion|man|>|-[a-z])|:)`)
+})
 
 // Time sets the time of a flag, which has a unit such as the example has.
 func Time(to *time.Duration, example string) func(text string) error {

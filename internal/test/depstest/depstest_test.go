@@ -131,6 +131,7 @@ func withoutExec(fence map[string]string) map[string]string {
 // small is what the agent and the CNI plugin do not link: an engine starts them several times for each pod.
 var small = map[string]string{
 	"github.com/prometheus":                         "metrics are the exporter's",
+	"github.com/russross":                           "its start takes a tenth of the agent's",
 	"github.com/containernetworking/cni/libcni":     "engines run lists, a plugin does not",
 	"github.com/containernetworking/cni/pkg/invoke": "engines run plugins, this plugin runs none",
 	"go.opentelemetry.io":                           "engines trace",
