@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/test/netlinktest"
 )
 
 func TestSettingsRoundTrip(t *testing.T) {
@@ -25,7 +26,7 @@ func TestSettingsRoundTrip(t *testing.T) {
 		t.Errorf("bridge:\nhave %v, %v\nwant %v", l.Bridge, err, bridge)
 	}
 	// What is sent in IFLA_PROTINFO is reported in IFLA_INFO_SLAVE_DATA.
-	data := inside(t, body(t, netstate.BridgePortSet{Settings: port}), unix.SizeofIfInfomsg, unix.IFLA_PROTINFO)
+	data := netlinktest.Inside(t, body(t, netstate.BridgePortSet{Settings: port}), unix.SizeofIfInfomsg, unix.IFLA_PROTINFO)
 	for _, up := range []bool{true, false} {
 		l, err := parseLink(portReport(data, up))
 		want := port

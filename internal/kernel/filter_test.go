@@ -10,6 +10,7 @@ import (
 
 	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/test/netlinktest"
 )
 
 var testFilter = netstate.Filter{
@@ -36,9 +37,9 @@ func TestForeignFilter(t *testing.T) {
 	header := func(kind string) []byte {
 		return append(filterHeader(netstate.Filter{Link: 7, Priority: 1}).Serialize(), attribute(nl.TCA_KIND, nl.ZeroTerminated(kind))...)
 	}
-	options := inside(t, body(t, netstate.FilterAdd{Filter: testFilter}), nl.SizeofTcMsg, nl.TCA_OPTIONS)
-	selector := inside(t, options, 0, nl.TCA_U32_SEL)
-	action := inside(t, options, 0, nl.TCA_U32_ACT)
+	options := netlinktest.Inside(t, body(t, netstate.FilterAdd{Filter: testFilter}), nl.SizeofTcMsg, nl.TCA_OPTIONS)
+	selector := netlinktest.Inside(t, options, 0, nl.TCA_U32_SEL)
+	action := netlinktest.Inside(t, options, 0, nl.TCA_U32_ACT)
 	other := slices.Clone(selector)
 	other[0] = 0 // not terminal
 	moving := slices.Clone(selector)
@@ -65,7 +66,7 @@ func TestForeignFilter(t *testing.T) {
 			t.Errorf("mirror %d: have %q, %t, %v", mirror, f.Foreign, whole, err)
 		}
 	}
-	clears := inside(t, inside(t, body(t, netstate.FilterAdd{Filter: clearingFilter}), nl.SizeofTcMsg, nl.TCA_OPTIONS), 0, nl.TCA_U32_ACT)
+	clears := netlinktest.Inside(t, netlinktest.Inside(t, body(t, netstate.FilterAdd{Filter: clearingFilter}), nl.SizeofTcMsg, nl.TCA_OPTIONS), 0, nl.TCA_U32_ACT)
 	for name, change := range map[string][2][]byte{
 		"ends the frame's way": {nl.Uint32Attr(goOn), nl.Uint32Attr(stolen)},
 		"takes tags off":       {nl.Uint32Attr(modifyVLAN), nl.Uint32Attr(1)},

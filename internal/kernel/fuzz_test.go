@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/test/netlinktest"
 )
 
 // parser is a function that parses bytes from the kernel, from iptables or from the network, with seeds that
@@ -35,22 +36,22 @@ func parsers(t testing.TB) []parser {
 		neighbours = append(neighbours, neighbourReport(t, netstate.NeighbourAdd{Neighbour: n}))
 	}
 	bridge := body(t, netstate.BridgeSet{Settings: netstate.Settings{"mcast_snooping": 0, "stp_state": 1, "group_fwd_mask": 8}})
-	port := inside(t, body(t, netstate.BridgePortSet{Settings: netstate.Settings{"learning": 0, netstate.StateSetting: 3}}), unix.SizeofIfInfomsg, unix.IFLA_PROTINFO)
+	port := netlinktest.Inside(t, body(t, netstate.BridgePortSet{Settings: netstate.Settings{"learning": 0, netstate.StateSetting: 3}}), unix.SizeofIfInfomsg, unix.IFLA_PROTINFO)
 	filter := body(t, netstate.FilterAdd{Filter: testFilter})
-	options := inside(t, filter, nl.SizeofTcMsg, nl.TCA_OPTIONS)
+	options := netlinktest.Inside(t, filter, nl.SizeofTcMsg, nl.TCA_OPTIONS)
 	link := &netstate.Link{}
 	return []parser{
 		{"parseLink", [][]byte{body(t, netstate.LinkAdd{Index: 7, Name: "eth0", Kind: "bridge", MAC: mac4}), bridge, portReport(port, true), tapReport(), familiesReport()},
 			func(b []byte) error { _, err := parseLink(b); return err }},
 		{"parseTraffic", [][]byte{trafficReport(1, 2, 3, 4), familiesReport()},
 			func(b []byte) error { _, err := parseTraffic(b); return err }},
-		{"parseLinkInfo", [][]byte{inside(t, bridge, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO), inside(t, tapReport(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO)},
+		{"parseLinkInfo", [][]byte{netlinktest.Inside(t, bridge, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO), netlinktest.Inside(t, tapReport(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO)},
 			func(b []byte) error { return parseLinkInfo(b, link) }},
-		{"parseTap", [][]byte{inside(t, tapReport(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)},
+		{"parseTap", [][]byte{netlinktest.Inside(t, tapReport(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)},
 			func(b []byte) error { return parseTap(b, link) }},
-		{"parseFamilies", [][]byte{inside(t, familiesReport(), unix.SizeofIfInfomsg, unix.IFLA_AF_SPEC)},
+		{"parseFamilies", [][]byte{netlinktest.Inside(t, familiesReport(), unix.SizeofIfInfomsg, unix.IFLA_AF_SPEC)},
 			func(b []byte) error { return parseFamilies(b, link) }},
-		{"parseSettings of a bridge", [][]byte{inside(t, bridge, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)},
+		{"parseSettings of a bridge", [][]byte{netlinktest.Inside(t, bridge, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)},
 			func(b []byte) error { _, err := parseSettings(b, bridgeSettings); return err }},
 		{"parseSettings of a port", [][]byte{port},
 			func(b []byte) error { _, err := parseSettings(b, portSettings); return err }},
@@ -58,7 +59,7 @@ func parsers(t testing.TB) []parser {
 			func(b []byte) error { _, _, err := parseAddress(b); return err }},
 		{"parseRoute", routes,
 			func(b []byte) error { _, err := parseRoute(b); return err }},
-		{"parseHops", [][]byte{inside(t, routes[2], unix.SizeofRtMsg, unix.RTA_MULTIPATH)},
+		{"parseHops", [][]byte{netlinktest.Inside(t, routes[2], unix.SizeofRtMsg, unix.RTA_MULTIPATH)},
 			func(b []byte) error { return parseHops(b, &netstate.Route{}) }},
 		{"parseMetrics", [][]byte{mtu1400},
 			func(b []byte) error { return parseMetrics(b, &netstate.Route{}) }},
@@ -74,7 +75,7 @@ func parsers(t testing.TB) []parser {
 			func(b []byte) error { _, _, err := parseFilter(b); return err }},
 		{"parseU32Options", [][]byte{options},
 			func(b []byte) error { _, _, err := parseU32Options(b, netstate.Filter{}); return err }},
-		{"parseActions", [][]byte{inside(t, options, 0, nl.TCA_U32_ACT), inside(t, inside(t, body(t, netstate.FilterAdd{Filter: clearingFilter}), nl.SizeofTcMsg, nl.TCA_OPTIONS), 0, nl.TCA_U32_ACT)},
+		{"parseActions", [][]byte{netlinktest.Inside(t, options, 0, nl.TCA_U32_ACT), netlinktest.Inside(t, netlinktest.Inside(t, body(t, netstate.FilterAdd{Filter: clearingFilter}), nl.SizeofTcMsg, nl.TCA_OPTIONS), 0, nl.TCA_U32_ACT)},
 			func(b []byte) error { _, err := parseActions(b, &netstate.Filter{}); return err }},
 		{"parseListener", [][]byte{listenerReport(netstate.Listener{Address: gateway4, Port: 53}), listenerReport(netstate.Listener{Address: gateway6, Port: 53})},
 			func(b []byte) error { _, err := parseListener(b); return err }},
@@ -158,7 +159,7 @@ func FuzzRoundTrip(f *testing.F) {
 			check(l.Bridge, again.Bridge, err)
 		}
 		if l, err := parseLink(b); err == nil && l.BridgePort != nil {
-			settings := inside(t, body(t, netstate.BridgePortSet{Settings: l.BridgePort}), unix.SizeofIfInfomsg, unix.IFLA_PROTINFO)
+			settings := netlinktest.Inside(t, body(t, netstate.BridgePortSet{Settings: l.BridgePort}), unix.SizeofIfInfomsg, unix.IFLA_PROTINFO)
 			again, err := parseLink(portReport(settings, true))
 			check(l.BridgePort, again.BridgePort, err)
 		}

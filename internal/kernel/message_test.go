@@ -9,7 +9,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -23,25 +22,6 @@ func body(t testing.TB, op netstate.Op) []byte {
 		t.Fatal(err)
 	}
 	return r.Serialize()[unix.NLMSG_HDRLEN:]
-}
-
-// inside is the value of the attribute that the kinds lead to, from attribute to attribute after a header of n bytes.
-func inside(t testing.TB, message []byte, n int, kinds ...uint16) []byte {
-	t.Helper()
-	for _, want := range kinds {
-		var found []byte
-		err := netlink.EachAttribute(message, n, func(kind uint16, v []byte) error {
-			if kind == want {
-				found = v
-			}
-			return nil
-		})
-		if err != nil || found == nil {
-			t.Fatalf("no attribute %d: %v", want, err)
-		}
-		message, n = found, 0
-	}
-	return message
 }
 
 func pointer[T any](v T) *T { return &v }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/test/netlinktest"
 )
 
 var testRoutes = []netstate.Route{
@@ -46,7 +47,7 @@ func routeReport(t testing.TB, op netstate.Op, r netstate.Route) []byte {
 	if r.ExpiresSeconds == 0 {
 		return b
 	}
-	if have := netlink.U32(inside(t, b, unix.SizeofRtMsg, unix.RTA_EXPIRES)); have != r.ExpiresSeconds {
+	if have := netlink.U32(netlinktest.Inside(t, b, unix.SizeofRtMsg, unix.RTA_EXPIRES)); have != r.ExpiresSeconds {
 		t.Errorf("%v: expires in %d s, want %d", op, have, r.ExpiresSeconds)
 	}
 	sent := netlink.Attr32(unix.RTA_EXPIRES, r.ExpiresSeconds).Serialize()

@@ -11,6 +11,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/nft/nfttest"
+	"github.com/guestwire/guestwire/internal/test/netlinktest"
 )
 
 // parser is a function that parses bytes from the kernel, with seeds that
@@ -26,7 +27,7 @@ func parsers(t testing.TB) []parser {
 	table, flowTable, deviceTable := tableReport(t, nfttest.Table), tableReport(t, nfttest.FlowTable), tableReport(t, nfttest.DeviceTable)
 	var expressions [][]byte
 	for _, m := range slices.Concat(table[unix.NFT_MSG_NEWRULE], flowTable[unix.NFT_MSG_NEWRULE], deviceTable[unix.NFT_MSG_NEWRULE]) {
-		expressions = append(expressions, inside(t, m, netlink.SizeofNetfilter, unix.NFTA_RULE_EXPRESSIONS))
+		expressions = append(expressions, netlinktest.Inside(t, m, netlink.SizeofNetfilter, unix.NFTA_RULE_EXPRESSIONS))
 	}
 	chains := slices.Concat(table[unix.NFT_MSG_NEWCHAIN], deviceTable[unix.NFT_MSG_NEWCHAIN])
 	rules, err := knowRules([]firewall.Table{nfttest.Table, nfttest.DeviceTable})
@@ -56,7 +57,7 @@ func parsers(t testing.TB) []parser {
 			}},
 		{"parseChain", chains,
 			func(b []byte) error { _, _, err := parseChain(b); return err }},
-		{"parseHook", [][]byte{inside(t, chains[0], netlink.SizeofNetfilter, unix.NFTA_CHAIN_HOOK)},
+		{"parseHook", [][]byte{netlinktest.Inside(t, chains[0], netlink.SizeofNetfilter, unix.NFTA_CHAIN_HOOK)},
 			func(b []byte) error { return parseHook(b, true, &firewall.Chain{}) }},
 		{"parseChainRule", table[unix.NFT_MSG_NEWRULE],
 			func(b []byte) error { _, err := parseChainRule(b); return err }},
@@ -131,23 +132,4 @@ func FuzzRoundTrip(f *testing.F) {
 func canBeReported(d Drop) bool {
 	return d.NIC != "" && len(d.Packet) > 0 && (d.Ethernet == nil || len(d.Ethernet) > 0) &&
 		(d.Time.IsZero() || d.Time.Unix() > 0 && d.Time.Equal(d.Time.Truncate(time.Microsecond)))
-}
-
-// inside is the value of the attribute that the kinds lead to, from attribute to attribute after a header of n bytes.
-func inside(t testing.TB, message []byte, n int, kinds ...uint16) []byte {
-	t.Helper()
-	for _, want := range kinds {
-		var found []byte
-		err := netlink.EachAttribute(message, n, func(kind uint16, v []byte) error {
-			if kind == want {
-				found = v
-			}
-			return nil
-		})
-		if err != nil || found == nil {
-			t.Fatalf("no attribute %d: %v", want, err)
-		}
-		message, n = found, 0
-	}
-	return message
 }
