@@ -198,3 +198,20 @@ func TestManual(t *testing.T) {
 		}
 	}
 }
+
+// TestLauncherLogOfFailure: with -log, why the launcher fails is on standard error, and in the file as well.
+func TestLauncherLogOfFailure(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "log")
+	for _, line := range []string{"serve", "qemu"} {
+		args := []string{line, "-state", dir + "/none", "-log", file}
+		if line == "qemu" {
+			args = append(args, "--", "true")
+		}
+		out, status := run(t, nstest.Program(t, "examples/launcher"), args...)
+		text, err := os.ReadFile(file)
+		if status != 1 || err != nil || !strings.Contains(out, "launcher: ") || !strings.HasSuffix(string(text), out) {
+			t.Errorf("%s: status %d, %q; the file has %q, %v", line, status, out, text, err)
+		}
+	}
+}

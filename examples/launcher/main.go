@@ -167,7 +167,11 @@ func exitStatus(err error) int {
 	case errors.As(err, &status):
 		return status.status
 	}
-	fmt.Fprint(stderr, commandline.Called(fmt.Sprintln("launcher:", err)))
+	text := commandline.Called(fmt.Sprintln("launcher:", err))
+	fmt.Fprint(stderr, text)
+	if logged != stderr {
+		fmt.Fprint(logged, text)
+	}
 	if errors.As(err, &usage) {
 		return 2
 	}
@@ -185,9 +189,11 @@ func (o *output) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// stderr is standard error. While a guest is served it is a queue, and so are the events.
+// stderr is standard error, and logged is where the log goes: the same, or the file of -log. While a guest is served
+// they are queues, and so are the events.
 var (
 	stderr io.Writer = os.Stderr
+	logged           = stderr
 	queues []*logqueue.Queue
 )
 
@@ -233,21 +239,21 @@ func open(o *options) (*phase2.VM, error) {
 	if o.quiet {
 		level = slog.LevelWarn
 	}
-	vm.Log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	vm.Log = slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: level}))
 	return vm, nil
 }
 
 // openLasting is open for a guest that is served: log and events wait for no reader.
 func openLasting(o *options) (*phase2.VM, error) {
-	log := os.Stderr
+	stderr = newQueue(os.Stderr, linesLost)
+	logged = stderr
 	if o.logTo != "" {
 		file, err := os.OpenFile(o.logTo, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NONBLOCK, 0o644) // a FIFO without a reader is an error
 		if err != nil {
 			return nil, commandline.Errorf("-log: %w", err)
 		}
-		log = file
+		logged = newQueue(file, linesLost)
 	}
-	stderr = newQueue(log, linesLost)
 	vm, err := open(o)
 	if err == nil && o.events {
 		lines := newQueue(os.Stdout, eventsLost)

@@ -124,7 +124,7 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 		monitor, files = m, append(files, end)
 	}
 	cmd := exec.Command(command[0], slices.Concat(command[1:], args)...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, stderr, files
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, logged, files
 	resized := make(chan os.Signal, 1)
 	signal.Notify(resized, syscall.SIGWINCH) // agent exec has it from the terminal
 	defer signal.Stop(resized)
@@ -229,7 +229,7 @@ func (b *backends) start(ctx context.Context, r *cache.Record) (socket string, e
 		return "", err
 	}
 	cmd := exec.Command("passt", append(args, "--pid", listens)...)
-	cmd.Stderr = stderr
+	cmd.Stderr = logged
 	p, err := start(cmd)
 	if err != nil {
 		return "", fmt.Errorf("passt of %s: %w", r.Name, err)
