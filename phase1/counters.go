@@ -114,7 +114,7 @@ func responderAmong(links []netstate.Link, nic string) string {
 
 // counters reads those of the NIC's rules and of its tap, and whether the two taps are open; empty: there is none.
 func counters(ns *kernel.Namespace, nic, tap, responder string) (c Counters, err error) {
-	counts, err := ns.Counts(netstate.NamesFor(nic, "").Table)
+	counts, err := ns.Tables.Counts(netstate.NamesFor(nic, "").Table)
 	if err != nil {
 		return c, fmt.Errorf("counters of nftables: %w", err)
 	}

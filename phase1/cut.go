@@ -44,7 +44,7 @@ func (s *session) cutRefused(ctx context.Context, plan *wiring.Plan) (cut int, e
 	}
 	table := plan.Names().Table
 	var other *nft.SetError
-	switch err := s.ns.CheckSets(table, sets); {
+	switch err := s.ns.Tables.CheckSets(table, sets); {
 	case errors.As(err, &other):
 		return 0, foreignSet(other)
 	case errors.Is(err, nft.ErrNoTable):
@@ -53,7 +53,7 @@ func (s *session) cutRefused(ctx context.Context, plan *wiring.Plan) (cut int, e
 		return 0, err
 	}
 	for i := range sets {
-		if sets[i].Boxes, err = s.ns.Boxes(table, sets[i]); err != nil {
+		if sets[i].Boxes, err = s.ns.Tables.Boxes(table, sets[i]); err != nil {
 			return 0, err
 		}
 	}

@@ -43,7 +43,7 @@ type Drop struct {
 func (n NIC) FollowDrops(ctx context.Context, f func(Drop)) error {
 	var log *nft.DropLog
 	err := n.inspect(func(ns *kernel.Namespace) error {
-		counts, err := ns.Counts(netstate.NamesFor(n.Name, "").Table)
+		counts, err := ns.Tables.Counts(netstate.NamesFor(n.Name, "").Table)
 		switch {
 		case err != nil:
 			return fmt.Errorf("counters of nftables: %w", err)

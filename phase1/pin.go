@@ -57,7 +57,7 @@ func (n NIC) pin(ctx context.Context, addresses []netip.Addr, ports []infra.Port
 	}
 	var refused, lacking []netip.Addr
 	err = n.inspect(func(ns *kernel.Namespace) (err error) {
-		refused, lacking, err = ns.Pin(ctx, netstate.NamesFor(n.Name, "").Table, pins, life)
+		refused, lacking, err = ns.Tables.Pin(ctx, netstate.NamesFor(n.Name, "").Table, pins, life)
 		return err
 	})
 	var other *nft.SetError

@@ -187,7 +187,7 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	again := earlier.Journal
 	again.Spec = spec
 	if again.Found.FlowTables {
-		watched, err := s.ns.Watched()
+		watched, err := s.ns.Tables.Watched()
 		if err != nil {
 			return nil, netstate.Snapshot{}, err
 		}
@@ -309,14 +309,14 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 		}
 	}
 	if questions.Log {
-		has, err := s.ns.HasLog()
+		has, err := s.ns.Tables.HasLog()
 		if err != nil {
 			return err
 		}
 		found.NoLog = !has
 	}
 	if questions.FlowTables && !found.NoNFTables {
-		if found.FlowTables, err = s.ns.CanOffload(); err != nil {
+		if found.FlowTables, err = s.ns.Tables.CanOffload(); err != nil {
 			return err
 		}
 	}
@@ -345,7 +345,7 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 
 // askChecksums adds to the snapshot what a plan with a policy needs.
 func (s *session) askChecksums(found *netstate.Snapshot) (err error) {
-	if found.Checksums, err = s.ns.CompletesChecksums(); err == nil {
+	if found.Checksums, err = s.ns.Tables.CompletesChecksums(); err == nil {
 		found.EarlyChecksums, found.ClearsChecksums, err = s.ns.EarlyChecksums()
 	}
 	return err

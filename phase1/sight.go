@@ -51,7 +51,7 @@ func (s *session) expect(j *journal, plan *wiring.Plan) {
 	}
 	same := reflect.DeepEqual(plan.Journal(), j.Journal)
 	if by := plan.Record.Firewall; same && (by == "" || by == cache.FirewallNFTables) {
-		s.ns.ExpectNothingNew(s.sight.Sight)
+		s.ns.Tables.ExpectNothingNew(s.sight.Sight)
 		return
 	}
 	if !same {
@@ -59,12 +59,12 @@ func (s *session) expect(j *journal, plan *wiring.Plan) {
 			return
 		}
 	}
-	s.ns.Expect(s.sight.Sight, plan.Tables())
+	s.ns.Tables.Expect(s.sight.Sight, plan.Tables())
 }
 
 // writeSight notes what the last Snapshot has seen, which found the tables as the journal wants them.
 func (s *session) writeSight() {
-	seen := sight{Of: sightOf(s.journal), Sight: s.ns.Sight()}
+	seen := sight{Of: sightOf(s.journal), Sight: s.ns.Tables.Sight()}
 	if seen.Links == nil || reflect.DeepEqual(seen, s.sight) {
 		return
 	}

@@ -99,7 +99,7 @@ func TestHasLog(t *testing.T) {
 		}
 		defer k.Close()
 		for range 2 {
-			if has, err := k.HasLog(); err != nil || !has {
+			if has, err := k.Tables.HasLog(); err != nil || !has {
 				t.Errorf("%t, %v; want nflog groups", has, err)
 			}
 		}
@@ -108,7 +108,7 @@ func TestHasLog(t *testing.T) {
 			return err
 		}
 		defer log.Close()
-		if has, err := k.HasLog(); err != nil || !has {
+		if has, err := k.Tables.HasLog(); err != nil || !has {
 			t.Errorf("while another listens: %t, %v; want nflog groups", has, err)
 		}
 		if _, err := nft.OpenDropLog("eth0"); !errors.Is(err, nft.ErrListened) || !strings.Contains(err.Error(), "another FollowDrops") {

@@ -158,7 +158,7 @@ func (n *Namespace) applyBatch(ctx context.Context, c carrier, ops []netstate.Op
 		return nil, applyOne(ops[0])
 	}
 	if c == nfnetlink {
-		return n.Send(ctx, ops)
+		return n.Tables.Send(ctx, ops)
 	}
 	if c == conntrack {
 		return n.forgetConnections(ctx, ops)

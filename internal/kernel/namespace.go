@@ -26,7 +26,7 @@ import (
 type Namespace struct {
 	route  *netlink.Socket
 	filter *netlink.Socket // nil: the kernel has no nfnetlink
-	*nft.Tables
+	Tables *nft.Tables
 	// deletions are those of groups that the kernel has not ended yet.
 	deletions sync.WaitGroup
 }

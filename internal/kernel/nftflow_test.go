@@ -25,7 +25,7 @@ func TestCanOffload(t *testing.T) {
 		if _, err := n.Snapshot(names, nil, nil); err != nil {
 			return err
 		}
-		if can, err := n.CanOffload(); can != want || err != nil {
+		if can, err := n.Tables.CanOffload(); can != want || err != nil {
 			t.Errorf("flow tables: %t, %v, want %t", can, err, want)
 		}
 		if list := pod.Exec("nft", "list", "ruleset"); list != "" {
@@ -52,7 +52,7 @@ func TestCanOffload(t *testing.T) {
 			{"add chain inet other first { type filter hook prerouting priority 0; }", true},
 		} {
 			pod.Exec("nft", "add table inet guestwire-eth1; add table inet other; "+c.line)
-			if watched, err := n.Watched(); watched != c.watched || err != nil {
+			if watched, err := n.Tables.Watched(); watched != c.watched || err != nil {
 				t.Errorf("%s: watched %t, %v", c.line, watched, err)
 			}
 		}

@@ -165,18 +165,18 @@ func TestExpect(t *testing.T) {
 				if err := n.Apply(context.Background(), ops); err != nil {
 					return err
 				}
-				if n.Sight().Links != nil {
+				if n.Tables.Sight().Links != nil {
 					t.Error("there is a sight after a transaction")
 				}
 				_, err = n.Snapshot(names, nil, made(tables...))
-				seen = n.Sight()
+				seen = n.Tables.Sight()
 				return err
 			})
 			for _, command := range c.other {
 				pod.ExecWithSys("sh", "-c", command)
 			}
 			look(func(n *Namespace) error {
-				n.Expect(seen, tables)
+				n.Tables.Expect(seen, tables)
 				asked := n.filter.Asked()
 				have, err := n.Snapshot(names, nil, made(tables...))
 				if err != nil {
@@ -185,7 +185,7 @@ func TestExpect(t *testing.T) {
 				if read := n.filter.Asked()-asked > 2; read != c.read { // the generation, and the list of tables
 					t.Errorf("the tables were read: %v", read)
 				}
-				n.ExpectNothingNew(seen)
+				n.Tables.ExpectNothingNew(seen)
 				want, err := n.Snapshot(names, nil, made(tables...))
 				if want.TablesStay == c.read {
 					t.Errorf("the tables stay: %v", want.TablesStay)
@@ -332,7 +332,7 @@ func TestForeignChains(t *testing.T) {
 	})
 	pod.LoadRules(more.String())
 	look(func(n *Namespace) error {
-		counts, err := n.Counts(table.Name)
+		counts, err := n.Tables.Counts(table.Name)
 		if err != nil || len(counts.Drops) != 1 || counts.Drops[0].Reason != firewall.MACSpoof {
 			t.Errorf("%d reasons, %v", len(counts.Drops), err)
 		}

@@ -35,7 +35,7 @@ func inShared(t *testing.T, f func(t *testing.T, n *Namespace, family firewall.F
 					return err
 				}
 				defer n.Close()
-				versions, err := n.CompletesChecksums()
+				versions, err := n.Tables.CompletesChecksums()
 				if err != nil {
 					return err
 				}
@@ -118,14 +118,14 @@ func TestSharedTable(t *testing.T) {
 		if list := nft("list table " + where); !strings.Contains(list, table.Chains[0].Rules[0].String()) || !strings.Contains(list, table.Chains[0].Head()[:40]) {
 			t.Errorf("nft lists\n%s", list)
 		}
-		if watched, err := n.Watched(); watched || err != nil {
+		if watched, err := n.Tables.Watched(); watched || err != nil {
 			t.Errorf("the chain is said to watch: %v, %v", watched, err)
 		}
 		names := netstate.NamesFor("eth0", "")
 		if _, err := n.Snapshot(names, nil, made(table)); err != nil {
 			t.Error(err)
 		}
-		seen := n.Sight()
+		seen := n.Tables.Sight()
 		stays := func(want bool) {
 			t.Helper()
 			fresh, err := Open()
@@ -134,7 +134,7 @@ func TestSharedTable(t *testing.T) {
 				return
 			}
 			defer fresh.Close()
-			fresh.ExpectNothingNew(seen)
+			fresh.Tables.ExpectNothingNew(seen)
 			if s, err := fresh.Snapshot(names, nil, made(table)); s.TablesStay != want || err != nil {
 				t.Errorf("the tables stay: %v, %v; want %v", s.TablesStay, err, want)
 			}
@@ -166,7 +166,7 @@ func TestSharedTable(t *testing.T) {
 
 		nft("add chain " + where + " PREROUTING { type filter hook prerouting priority mangle; }; add rule " + where + " PREROUTING counter")
 		wanted(table, "eth0")
-		if watched, err := n.Watched(); !watched || err != nil {
+		if watched, err := n.Tables.Watched(); !watched || err != nil {
 			t.Errorf("a chain of iptables is said not to watch: %v, %v", watched, err)
 		}
 		apply(t, n, deletion(table))

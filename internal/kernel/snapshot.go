@@ -66,7 +66,7 @@ func (n *Namespace) snapshot(names netstate.Names, sysctls []string, wanted func
 	if err := readFilters(n.route, &s, taps); err != nil {
 		return netstate.Snapshot{}, fmt.Errorf("read the filters of %s: %w", names.Tap, err)
 	}
-	if err := n.Read(&s, names, wanted, whole); err != nil {
+	if err := n.Tables.Read(&s, names, wanted, whole); err != nil {
 		return netstate.Snapshot{}, fmt.Errorf("read the namespace's nftables: %w", err)
 	}
 	if !s.TablesStay {
