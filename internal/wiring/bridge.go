@@ -219,11 +219,6 @@ func whyNotReturned(found netstate.Snapshot, nic netstate.Link) string {
 	return ""
 }
 
-// nexthopObject reports whether the route uses a nexthop object (ip-nexthop(8)), which a Snapshot does not hold.
-func nexthopObject(r netstate.Route) bool {
-	return slices.ContainsFunc(r.Other, func(a netstate.Attribute) bool { return a.Type == routeNexthopID })
-}
-
 // routeNexthopID is RTA_NH_ID (linux/rtnetlink.h).
 const routeNexthopID = 30
 

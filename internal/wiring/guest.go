@@ -10,17 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/syntax"
 )
-
-// linkMTU is the MTU of the guest's link.
-func linkMTU(spec infra.Spec, nic netstate.Link) int {
-	mtu := min(nic.MTU, syntax.MaxMTU)
-	if spec.MTU != 0 {
-		mtu = min(mtu, spec.MTU)
-	}
-	return mtu
-}
 
 // lowersMTU reports whether the guest's link has a smaller MTU than the NIC because the Spec says so.
 func lowersMTU(spec infra.Spec, nic netstate.Link) bool { return spec.MTU != 0 && spec.MTU < nic.MTU }

@@ -8,6 +8,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // tapOf is the guest's tap.
@@ -117,4 +118,13 @@ func (p *Plan) addAddress(l netstate.Link, prefix netip.Prefix, scope uint8) {
 	}
 	p.wanted.Addresses = append(p.wanted.Addresses, a)
 	p.wanted.Routes = append(p.wanted.Routes, netstate.Connected(a, l, p.wanted.Addresses[:len(p.wanted.Addresses)-1])...)
+}
+
+// linkMTU is the MTU of the guest's link.
+func linkMTU(spec infra.Spec, nic netstate.Link) int {
+	mtu := min(nic.MTU, syntax.MaxMTU)
+	if spec.MTU != 0 {
+		mtu = min(mtu, spec.MTU)
+	}
+	return mtu
 }

@@ -312,14 +312,6 @@ func guestNetworks(tap netstate.Link, addresses []netstate.Address, routes []net
 	return networks
 }
 
-// inner is the guest's network of one family.
-type inner struct {
-	router.End
-	bits int
-	// within says that the namespace reaches the network already, so that a route leads to the guest alone.
-	within bool
-}
-
 // networks are those of the guest, one for each family in which the NIC has an address.
 func (b masquerade) networks(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) (networks []inner, err error) {
 	v4, v6 := lease.Of(found, nic).Addresses()

@@ -207,3 +207,13 @@ func listNetworks(networks []netip.Prefix) string {
 	}
 	return strings.Join(words, ", ")
 }
+
+// child is the name of a link of one of the kinds that lies on the NIC; empty: there is none.
+func child(found netstate.Snapshot, nic netstate.Link, kinds ...string) string {
+	for _, l := range found.Links {
+		if l.Parent == nic.Index && nic.Index != 0 && slices.Contains(kinds, l.Kind) {
+			return l.Name
+		}
+	}
+	return ""
+}

@@ -2,7 +2,6 @@ package wiring
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -119,14 +118,4 @@ func permanentNeighbours(found netstate.Snapshot, nic netstate.Link) (list []net
 		}
 	}
 	return list
-}
-
-// child is the name of a link of one of the kinds that lies on the NIC; empty: there is none.
-func child(found netstate.Snapshot, nic netstate.Link, kinds ...string) string {
-	for _, l := range found.Links {
-		if l.Parent == nic.Index && nic.Index != 0 && slices.Contains(kinds, l.Kind) {
-			return l.Name
-		}
-	}
-	return ""
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/router"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -115,4 +116,12 @@ func reaches(found netstate.Snapshot, a netip.Addr) bool {
 	return slices.ContainsFunc(found.Routes, func(r netstate.Route) bool {
 		return r.Destination.Bits() >= syntax.MinNetwork && r.Destination.Contains(a)
 	}) || slices.ContainsFunc(found.Addresses, func(o netstate.Address) bool { return o.Prefix.Masked().Contains(a) })
+}
+
+// inner is the guest's network of one family.
+type inner struct {
+	router.End
+	bits int
+	// within says that the namespace reaches the network already, so that a route leads to the guest alone.
+	within bool
 }
