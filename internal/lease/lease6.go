@@ -1,0 +1,125 @@
+package lease
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
+)
+
+// lease6 puts the namespace's IPv6 routes into the record. The next hop of an advertised route is the
+// advertisement's source, which has to be link-local. So a gateway with a global address gets the link-local
+// address of its MAC, for which the responder answers.
+func (n NIC) addLease6(r *cache.Record, addresses []netip.Prefix) {
+	routes := n.learned(r, false)
+	r.IPv6 = n.newIPv6(addresses)
+
+	gateway := gateway6(routes)
+	for _, route := range routes {
+		switch d := route.Destination; {
+		case d.Addr().IsLinkLocalUnicast(), isOwn(addresses, d):
+		case !route.Gateway.IsValid():
+			r.IPv6.OnLink = append(r.IPv6.OnLink, d)
+		case route.Gateway != gateway:
+			kind := "route"
+			if syntax.IsDefault(d) && defaultIndex(by(routes, gateway)) < 0 { // the guest gets the other half
+				kind = "default-route"
+			}
+			lose(r, kind, d.String(), "its next hop is %v, and the guest has one router, %v", route.Gateway, gateway)
+		}
+	}
+	if gateway.IsValid() {
+		n.addRouter(r, routes, gateway)
+	}
+}
+
+// newIPv6 has all of the NIC's addresses, at least one.
+func (n NIC) newIPv6(addresses []netip.Prefix) *cache.IPv6 {
+	v6 := &cache.IPv6{Address: addresses[0].Addr()}
+	for _, a := range addresses[1:] {
+		v6.Others = append(v6.Others, a.Addr())
+	}
+	for _, a := range n.found.Addresses {
+		if a.Link == n.Index && isDeprecated(a) && slices.Contains(addresses, a.Prefix) {
+			v6.Deprecated = append(v6.Deprecated, a.Prefix.Addr())
+		}
+	}
+	return v6
+}
+
+// isOwn reports whether the network is one of the addresses alone.
+func isOwn(addresses []netip.Prefix, network netip.Prefix) bool {
+	return slices.ContainsFunc(addresses, func(a netip.Prefix) bool { return network.IsSingleIP() && network.Addr() == a.Addr() })
+}
+
+// gateway6 is the next hop of the default route, else of any route; zero: there is none.
+func gateway6(routes []cache.Route) netip.Addr {
+	routes = slices.DeleteFunc(slices.Clone(routes), func(r cache.Route) bool { return !r.Gateway.IsValid() })
+	if len(routes) == 0 {
+		return netip.Addr{}
+	}
+	return routes[max(0, defaultIndex(routes))].Gateway
+}
+
+func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr) {
+	router := cache.Router{Address: gateway}
+	if known, ok := n.Neighbour(gateway); ok {
+		router.MAC = known.MAC
+	}
+	switch {
+	case gateway.IsLinkLocalUnicast() && n.Kind == "ipvlan" && !router.MAC.IsZero():
+		// An ipvlan shares its parent's MAC, so answers to the guest's link-local address reach the parent.
+		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: gateway, MAC: router.MAC})
+	case !gateway.IsLinkLocalUnicast():
+		if router.MAC.IsZero() {
+			loseGateway(r, gateway, 6)
+			return
+		}
+		router.Address = eui64.LinkLocal(router.MAC)
+		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC})
+	}
+	routes = by(routes, gateway)
+	router.Default = defaultIndex(routes) >= 0
+	for _, route := range routes {
+		if route.Destination.Bits() > 0 {
+			router.Routes = append(router.Routes, route.Destination)
+		}
+	}
+	r.IPv6.Router = &router
+}
+
+// otherOfPair returns the other address of the /31.
+func otherOfPair(a netip.Addr) netip.Addr {
+	b := a.As4()
+	b[3] ^= 1
+	return netip.AddrFrom4(b)
+}
+
+// hop6 is the IPv6 next hop of IPv4 routes (RFC 8950), that of the default route if there is one; zero: there is none.
+func (n NIC) hop6(routes []netstate.Route) netip.Addr {
+	first := netip.Addr{}
+	for _, route := range routes { // the default route comes last
+		if hop := n.hop(route); route.Destination.Addr().Is4() && hop.Is6() && (route.Default() || !first.IsValid()) {
+			first = hop
+		}
+	}
+	return first
+}
+
+// leaseBehind6 is the IPv6 configuration of such a guest.
+func (n NIC) leaseBehind6(own []netip.Prefix, router cache.Router, routes []cache.Route) *cache.IPv6 {
+	for _, route := range routes {
+		switch d := route.Destination; {
+		case d.Addr().IsLinkLocalUnicast(), isOwn(own, d), d.Bits() == 0:
+		default:
+			router.Routes = append(router.Routes, d)
+		}
+	}
+	router.Default = defaultIndex(routes) >= 0
+	guest := n.newIPv6(own)
+	guest.Router = &router
+	return guest
+}

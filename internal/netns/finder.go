@@ -1,0 +1,408 @@
+package netns
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// finder is one run of Find.
+type finder struct {
+	ctx    context.Context
+	self   string // the caller's number in /proc
+	wanted map[file]*living
+	mounts map[mounts]bool // that were read already
+	tables tables          // of open files, that were read already
+	missed []miss
+}
+
+// scan looks at open files and at other mount namespaces only for a namespace that has no other place, as any user can
+// make very many of them.
+func (f *finder) scan() error {
+	if err := f.walk(false); err != nil {
+		return err
+	}
+	for _, l := range f.wanted {
+		if !l.known && l.places == [kinds]*place{} {
+			f.mounts, f.tables, f.missed = map[mounts]bool{}, nil, nil
+			return f.walk(true)
+		}
+	}
+	return nil
+}
+
+// await removes from found what ends within a second: a socket that is closed already keeps its namespace for a moment,
+// until the kernel has freed it, and nothing else does. It waits only for namespaces without a place.
+func (f *finder) await(h handles, found map[Identity]*Found) {
+	const moment = time.Second
+	for end := time.Now().Add(moment); f.ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		waits := false
+		for id := range found {
+			if l := f.wanted[file{id.Device, id.Inode}]; l.places != [kinds]*place{} {
+				continue
+			}
+			if alive, known := h.lives(id); known && !alive {
+				delete(found, id)
+			} else {
+				waits = true
+			}
+		}
+		if !waits || time.Now().After(end) {
+			return
+		}
+	}
+}
+
+// walk looks at the mounts last: a program that makes a namespace mounts it and then lets its thread end.
+func (f *finder) walk(all bool) error {
+	if !seesNode() {
+		f.missed = append(f.missed, miss{what: "processes outside of this PID namespace"})
+	}
+	var tasks []string // by their directories
+	err := f.each("/proc", func(_ int, pid string) {
+		if _, err := strconv.Atoi(pid); err == nil {
+			tasks = append(tasks, f.process(pid, all)...)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	f.readMounts("/proc/" + f.self)
+	for _, task := range tasks {
+		if all && f.ctx.Err() == nil {
+			f.readMounts(task)
+		}
+	}
+	if f.ctx.Err() != nil {
+		return context.Cause(f.ctx)
+	}
+	return nil
+}
+
+// each calls visit with the name of each entry of a directory, which is open as at. The names are read in parts. It
+// returns early if ctx ends.
+func (f *finder) each(directory string, visit func(at int, name string)) error {
+	const part = 512
+	d, err := os.Open(directory)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	at := int(d.Fd())
+	for f.ctx.Err() == nil {
+		names, err := d.Readdirnames(part)
+		for _, name := range names {
+			visit(at, name)
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// process looks at a process's threads and, if files is set, or it is the caller, at its open files. It returns the
+// directories of the threads.
+func (f *finder) process(pid string, files bool) []string {
+	directory := "/proc/" + pid
+	var tasks []string
+	err := f.each(directory+"/task", func(_ int, tid string) {
+		task := directory
+		if tid != pid {
+			task += "/task/" + tid
+		}
+		tasks = append(tasks, task)
+		if pid != f.self || tid == pid {
+			f.at(inProcess, "network namespaces of processes", unix.AT_FDCWD, task+"/ns/net", task+"/ns/net")
+		}
+		// The threads of a process share its open files, unless one has unshared them. A main thread that has ended has
+		// none.
+		if !files && pid != f.self || f.tables.has(tid) {
+			return
+		}
+		fds := task + "/fd"
+		err := f.each(fds, func(at int, fd string) {
+			f.at(openFile, "open files of processes", at, fd, fds+"/"+fd)
+		})
+		f.miss("open files of processes", directory, err)
+	})
+	f.miss("processes", directory, err)
+	return tasks
+}
+
+// tables are tables of open files, by a task that has each of them, in the kernel's order (kcmp(2)).
+type tables []int
+
+// has reports whether the task's table is among the tables, and adds it. It is false where the kernel cannot compare.
+func (t *tables) has(task string) bool {
+	tid, err := strconv.Atoi(task)
+	if err != nil {
+		return false
+	}
+	i, found := slices.BinarySearchFunc(*t, tid, func(have, want int) int {
+		const files = 2 // KCMP_FILES (linux/kcmp.h)
+		order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(have), uintptr(want), files, 0, 0, 0)
+		switch {
+		case errno != 0:
+			err = errno
+			return 1
+		case order == 0:
+			return 0
+		case order == 1: // less
+			return -1
+		}
+		return 1
+	})
+	if err != nil {
+		return false
+	}
+	if !found {
+		*t = slices.Insert(*t, i, tid)
+	}
+	return found
+}
+
+// at looks at a link of /proc that leads to a file without a path. Name is the link's below a directory that is open.
+func (f *finder) at(kind int, what string, directory int, name, path string) {
+	id, err := identify(directory, name)
+	if f.miss(what, path, err) {
+		return
+	}
+	f.place(kind, id, path, func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) })
+}
+
+// readMounts looks at the mounts that a task sees, if no other task has shown them.
+func (f *finder) readMounts(task string) {
+	namespace, err := identify(unix.AT_FDCWD, task+"/ns/mnt")
+	if f.miss("mounts of processes", task, err) {
+		return
+	}
+	root, err := identify(unix.AT_FDCWD, task+"/root")
+	if f.miss("mounts of processes", task, err) || f.mounts[mounts{namespace, root}] {
+		return
+	}
+	info, err := os.Open(task + "/mountinfo")
+	if errors.Is(err, unix.EINVAL) || f.miss("mounts of processes", task, err) { // EINVAL: it has ended
+		return
+	}
+	defer info.Close()
+	kind, of := otherMount, " in the mount namespace of process "+strings.Split(task, "/")[2]
+	if task == "/proc/"+f.self {
+		kind, of = ownMount, ""
+	}
+	lines := bufio.NewReader(info)
+	for f.ctx.Err() == nil {
+		line, err := lines.ReadString('\n')
+		if err == io.EOF {
+			f.mounts[mounts{namespace, root}] = true
+			return
+		}
+		if errors.Is(err, unix.EINVAL) || f.miss("mounts of processes", task, err) {
+			return
+		}
+		if id, path, ok := parseMount(line); ok {
+			f.place(kind, id, printable(path)+of, func() (int, error) { return openBelow(task+"/root", path, kind == otherMount) })
+		}
+	}
+}
+
+// parseMount returns the namespace that a line of mountinfo shows, if it is a network namespace, and the path
+// where it is mounted (proc_pid_mountinfo(5)).
+func parseMount(line string) (id file, path string, ok bool) {
+	if !strings.Contains(line, " net:[") {
+		return file{}, "", false
+	}
+	fields := strings.Fields(line)
+	if len(fields) < 10 {
+		return file{}, "", false
+	}
+	major, minor, _ := strings.Cut(fields[2], ":")
+	number, net := strings.CutPrefix(fields[3], "net:[")
+	number, closed := strings.CutSuffix(number, "]")
+	_, source, _ := strings.Cut(line, " - ")
+	if !net || !closed || !strings.HasPrefix(source, "nsfs ") {
+		return file{}, "", false
+	}
+	high, err1 := strconv.ParseUint(major, 10, 32)
+	low, err2 := strconv.ParseUint(minor, 10, 32)
+	inode, err3 := strconv.ParseUint(number, 10, 64)
+	return file{unix.Mkdev(uint32(high), uint32(low)), inode}, MountPath(fields[4]), err1 == nil && err2 == nil && err3 == nil
+}
+
+// MountPath returns the path that a field of mountinfo stands for. Blanks and backslashes are octal there.
+func MountPath(field string) string { return unescape.Replace(field) }
+
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+// printable keeps a container's path from writing control characters to a terminal.
+func printable(path string) string {
+	if quoted := strconv.Quote(path); quoted != `"`+path+`"` {
+		return quoted
+	}
+	return path
+}
+
+// place notes a place of a wanted inode number. Open opens the place as a reference (O_PATH).
+func (f *finder) place(kind int, id file, text string, open func() (int, error)) {
+	l := f.wanted[id]
+	if l == nil || l.places[kind] != nil && l.cookie != 0 {
+		return
+	}
+	if l.cookie == 0 {
+		ns, cookie, err := openPlace(id, text, open)
+		if err == nil {
+			ns.Close()
+		}
+		if err != nil && kind != ownMount && kind != otherMount && ended(err) {
+			return
+		}
+		l.cookie, l.closed = cookie, l.closed || err != nil
+	}
+	if l.places[kind] == nil {
+		l.places[kind] = &place{text, open}
+	}
+}
+
+// errMoved means that a place has another file by now.
+var errMoved = errors.New("another file")
+
+// openPlace opens the namespace with the inode number at a place, and returns its cookie; 0: this kernel has none.
+func openPlace(want file, text string, open func() (int, error)) (ns *os.File, cookie uint64, err error) {
+	fd, err := open()
+	if err != nil {
+		return nil, 0, err
+	}
+	defer unix.Close(fd)
+	ns, err = openReference(fd, text)
+	if errors.Is(err, ErrNotNetNS) {
+		err = errMoved
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	cookie, err = checkCookie(ns, want)
+	if err != nil {
+		ns.Close()
+		return nil, 0, err
+	}
+	return ns, cookie, nil
+}
+
+// checkCookie returns the namespace's cookie. The error is errMoved if it is another namespace than the wanted one.
+func checkCookie(ns *os.File, want file) (uint64, error) {
+	id, err := Identify(ns)
+	if err != nil {
+		return 0, err
+	}
+	if id.Device != want.device || id.Inode != want.inode {
+		return 0, errMoved
+	}
+	if own, err := identify(unix.AT_FDCWD, "/proc/thread-self/ns/net"); err == nil && own == want {
+		err := id.AddCookie() // a caller without CAP_SYS_ADMIN is in this namespace already
+		return id.Cookie, err
+	}
+	err = Do(ns, id.AddCookie)
+	if errors.Is(err, unix.EPERM) {
+		if cookie, ok := cookieOutside(ns); ok {
+			return cookie, nil
+		}
+	}
+	return id.Cookie, err
+}
+
+// openBelow opens a path below another root directory, as a reference only. No symbolic link is followed. In a
+// container's mounts nothing is waited for, as a file system in user space may never answer (RESOLVE_CACHED; the way to
+// a mount is in the cache, except on some file systems).
+func openBelow(root, path string, container bool) (int, error) {
+	at, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(at)
+	how := unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS,
+	}
+	if container {
+		how.Resolve |= 0x20 // RESOLVE_CACHED (linux/openat2.h)
+	}
+	// A mount or a rename anywhere on the machine disturbs the way, for a moment.
+	for try := 0; ; try++ {
+		fd, err := unix.Openat2(at, path, &how)
+		if err != unix.EAGAIN || try == disturbed {
+			return fd, err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// disturbed is how often a way is tried again.
+const disturbed = 20
+
+// identify follows a link of /proc below a directory that is open; with an empty link the file is the open one. It does
+// not ask the file system to which the link leads, which may be a remote one.
+func identify(directory int, link string) (file, error) {
+	var s unix.Statx_t
+	err := unix.Statx(directory, link, unix.AT_EMPTY_PATH|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &s)
+	return file{unix.Mkdev(s.Dev_major, s.Dev_minor), s.Ino}, err
+}
+
+// ended reports whether the error means that the process has ended, or has closed the file or left the namespace.
+func ended(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, errMoved)
+}
+
+// miss is what could not be looked at, of how many processes, for one reason.
+type miss struct {
+	what   string
+	reason error
+	first  string // a process
+	last   string
+	count  int
+}
+
+func (m miss) String() string {
+	if m.reason == nil {
+		return m.what
+	}
+	return fmt.Sprintf("%s: %d, such as process %s: %v", m.what, m.count, m.first, m.reason)
+}
+
+// miss notes what could not be looked at below a directory of /proc. It returns whether there is an error.
+func (f *finder) miss(what, path string, err error) bool {
+	if err == nil {
+		return false
+	}
+	if ended(err) {
+		return true
+	}
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		err = errno // without a path
+	}
+	pid := strings.Split(path, "/")[2]
+	for i := range f.missed {
+		m := &f.missed[i]
+		if m.what == what && m.reason == err {
+			if m.last != pid {
+				m.last = pid
+				m.count++
+			}
+			return true
+		}
+	}
+	f.missed = append(f.missed, miss{what: what, reason: err, first: pid, last: pid, count: 1})
+	return true
+}
