@@ -56,11 +56,7 @@ func openNode(path string) (node, error) {
 	if err := checkRootParent(path); err != nil {
 		return node{}, fmt.Errorf("journal directory: %w", err)
 	}
-	err = os.Mkdir(path, 0o700)
-	if err == nil {
-		err = os.Chmod(path, 0o700) // whatever the umask says
-	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
+	if _, err := makeDirectory(path, 0o700); err != nil {
 		return node{}, fmt.Errorf("journal directory (name another one where %s cannot be written): %w", filepath.Dir(path), err)
 	}
 	return openNodeAt(path)

@@ -425,14 +425,30 @@ func makeState(path string) (made bool, err error) {
 	if err := checkRootParent(path); err != nil {
 		return false, err
 	}
-	err = os.Mkdir(path, 0o755)
+	return makeDirectory(path, 0o755)
+}
+
+// makeDirectory makes the directory with this mode, whatever the umask says: the launcher reads in a State. Made is
+// false if the path was there.
+func makeDirectory(path string, mode fs.FileMode) (made bool, err error) {
+	err = os.Mkdir(path, mode)
 	if errors.Is(err, fs.ErrExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	return true, os.Chmod(path, 0o755) // whatever the umask says: the launcher reads there
+	return true, changeMode(path, mode)
+}
+
+// changeMode changes the mode of a directory that was just made, never of what a symbolic link in its place leads to.
+func changeMode(path string, mode fs.FileMode) error {
+	dir, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("replaced while it was made: %w: %w", fs.ErrPermission, err)
+	}
+	defer dir.Close()
+	return dir.Chmod(mode)
 }
 
 // checkRootOnly refuses a file that is not root's, or that has one of the bits in its mode.
