@@ -237,7 +237,7 @@ func (s *session) checkUnused(links []netstate.Link, ops []netstate.Op) error {
 		}
 		if used {
 			return fmt.Errorf("%w: %s has tap %s open: detach the NIC from the VM or end the VM first, or cut the guest off (TeardownOptions.CutOff, agent teardown -cut-off)",
-				ErrInUse, holders.Name(l.Name), l.Name)
+				ErrInUse, holders.Name(context.Background(), l.Name), l.Name)
 		}
 	}
 	return nil

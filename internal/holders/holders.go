@@ -38,13 +38,16 @@ func (p Process) String() string {
 }
 
 // Name names the processes that have the open tap of the calling thread's network namespace open, for an error's text.
-// It looks for a second at most.
-func Name(tap string) string {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+// It looks for ten seconds at most.
+func Name(ctx context.Context, tap string) string {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	found, err := Of(ctx, map[string]bool{tap: true})
+	if err != nil {
+		return fmt.Sprintf("a process that is not known (%v)", err)
+	}
 	processes := found[tap]
-	if err != nil || len(processes) == 0 {
+	if len(processes) == 0 {
 		return Unseen
 	}
 	var texts []string

@@ -90,7 +90,7 @@ func TestOf(t *testing.T) {
 		t.Helper()
 		err := netns.Do(ns.File, func() (err error) {
 			found, err = holders.Of(t.Context(), map[string]bool{"eth0-tap": open})
-			text = holders.Name("eth0-tap")
+			text = holders.Name(t.Context(), "eth0-tap")
 			return err
 		})
 		if err != nil {
@@ -117,6 +117,9 @@ func TestOf(t *testing.T) {
 			if found, _ := of(one, false); (len(found) == 0) != outside {
 				t.Errorf("a tap that is not said to be open: %v", found)
 			}
+			if text := nameUnknown(t, one); strings.Contains(text, holders.Unseen) || !strings.Contains(text, "canceled") {
+				t.Errorf("without the time to look: %q, want that it is not known", text)
+			}
 			first.Process.Kill()
 			unix.Waitid(unix.P_PID, first.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) // it stays a zombie
 			if found, text := of(one, true); len(found) != 0 || text != holders.Unseen {
@@ -142,4 +145,19 @@ func TestOf(t *testing.T) {
 			t.Error("no error after the context's end")
 		}
 	})
+}
+
+// nameUnknown is Name without the time to look.
+func nameUnknown(t *testing.T, ns *nstest.Namespace) (text string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := netns.Do(ns.File, func() error {
+		text = holders.Name(ctx, "eth0-tap")
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }

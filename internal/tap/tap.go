@@ -2,6 +2,7 @@
 package tap
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -103,7 +104,7 @@ func (busyError) Unwrap() error { return unix.EBUSY }
 func named(tap string, err error) error {
 	var busy busyError
 	if errors.As(err, &busy) {
-		busy.by = ": " + holders.Name(tap) + ": end it first"
+		busy.by = ": " + holders.Name(context.Background(), tap) + ": end it first"
 		return busy
 	}
 	return err
