@@ -180,6 +180,11 @@ type SRIOV struct {
 type Passt struct {
 	// Forwards are the ports that are forwarded to the guest. Empty: none.
 	Forwards []Forward `json:"forwards,omitempty"`
+
+	// VhostUser says that passt and the VMM share the guest's memory, in place of a socket for
+	// frames (passt(1), --vhost-user). The device must be virtio, and the VMM must share the
+	// guest's memory. False: a socket.
+	VhostUser bool `json:"vhostUser,omitempty"`
 }
 
 // Slirp is QEMU's user network. In each of the guest's networks, host 2 is the gateway and host 3 the resolver.

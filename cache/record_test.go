@@ -96,7 +96,7 @@ func direct() map[Kind]Record {
 		}),
 		BindingPasst: of(BindingPasst, func(r *Record) {
 			r.Device.Driver = "qemu"
-			r.Passt = &Passt{Forwards: []Forward{{"tcp", 80, 80, 8080}, {"udp", 1, 65535, 1}}}
+			r.Passt = &Passt{Forwards: []Forward{{"tcp", 80, 80, 8080}, {"udp", 1, 65535, 1}}, VhostUser: true}
 		}),
 		BindingSlirp: of(BindingSlirp, func(r *Record) {
 			r.DNS = &DNS{Search: []string{"pod.example"}}

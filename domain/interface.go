@@ -35,9 +35,13 @@ var (
 //	a tap               type ethernet. libvirt attaches to the tap, without a capability
 //	a virtual function  type hostdev. libvirt sets MAC and VLAN at the card
 //	passt               type user. libvirt starts passt as the guest's user
+//	passt, VhostUser    type vhostuser. The same, and the domain needs shared memory
 //	slirp               type user. libvirt knows no forwards and no search domains for it
 //
 // For a virtual function libvirt needs CAP_NET_ADMIN in the machine's own network namespace.
+//
+// VhostUser needs libvirt 11.1, and in the domain <memoryBacking><source type='memfd'/><access mode='shared'/>
+// </memoryBacking>: without it libvirt refuses the domain. An older libvirt refuses the element.
 //
 // The default model needs virtio 1.0 in the guest (Linux 4.10). If the machine has no PCI bus (s390x), set ROM to nil.
 // A usb-net device needs a port (Address.USB). To attach the element to a running machine of type q35, libvirt needs a
@@ -121,6 +125,9 @@ func setFunction(iface *libvirtxml.DomainInterface, v *cache.SRIOV) {
 // setPasst connects the guest's device to passt(1).
 func setPasst(iface *libvirtxml.DomainInterface, rec *cache.Record) {
 	iface.Source = &libvirtxml.DomainInterfaceSource{User: &libvirtxml.DomainInterfaceSourceUser{Dev: rec.Name}}
+	if rec.Passt.VhostUser {
+		iface.Source = &libvirtxml.DomainInterfaceSource{VHostUser: &libvirtxml.DomainInterfaceSourceVHostUser{Dev: rec.Name}}
+	}
 	iface.Backend = &libvirtxml.DomainInterfaceBackend{Type: "passt"}
 	for _, protocol := range []string{"tcp", "udp"} {
 		var ranges []libvirtxml.DomainInterfaceSourcePortForwardRange
@@ -175,6 +182,7 @@ func checkModel(rec *cache.Record, model string) error {
 	r.If(slices.Contains(romlessModels, model) && rec.Device.ACPIIndex != 0, "device.acpiIndex", "%d, but model %s is not on a PCI bus: leave this field out", rec.Device.ACPIIndex, model)
 	r.If(rec.Device.PCIAddress != "" && !strings.HasPrefix(rec.Device.PCIAddress, "0000:"), "device.pciAddress", "%q, and libvirt's machines have the domain 0000 alone: name an address of it, or leave this field empty", rec.Device.PCIAddress)
 	r.If(!virtio && rec.Queues > 1, "queues", "%d, but model %s has a single queue: run Setup again with one queue, or set device.model to %s", rec.Queues, model, defaultModel)
+	r.If(!virtio && rec.Passt != nil && rec.Passt.VhostUser, "passt.vhostUser", "true, but model %s cannot share the guest's memory with passt: set device.model to %s, or leave binding.passt.vhostUser out", model, defaultModel)
 	r.If(!virtio && rec.Device.Driver == "vhost", "device.driver", "vhost, but model %s cannot have it as its backend: leave this field empty, or set device.model to %s", model, defaultModel)
 	return r.Err()
 }

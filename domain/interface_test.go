@@ -76,6 +76,7 @@ var cases = []struct {
 			{Protocol: "tcp", First: 8000, Last: 8100, Guest: 8000}, {Protocol: "tcp", First: 9000, Last: 9009, Guest: 90},
 		}
 	}},
+	{"passt-vhost-user", func(r *cache.Record) { records.Passt(r); r.Passt.VhostUser = true }},
 	{"slirp", records.Slirp},
 	{"slirp-4", func(r *cache.Record) {
 		records.Slirp(r)
@@ -113,7 +114,8 @@ func TestInterface(t *testing.T) {
 	golden.Only(t, ".xml", files...)
 }
 
-// TestSchema: every golden file is valid by libvirt's own schema. An element that is not valid fails.
+// TestSchema: every golden file is valid by libvirt's own schema, but for one that needs libvirt 11.1: TestGolden of
+// internal/rig/vm has such a libvirt define it. An element that is not valid fails.
 func TestSchema(t *testing.T) {
 	for _, program := range []string{"virt-xml-validate", "xmllint"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -130,6 +132,9 @@ func TestSchema(t *testing.T) {
 		return string(out), err
 	}
 	for _, c := range cases {
+		if c.name == "passt-vhost-user" {
+			continue
+		}
 		golden, err := os.ReadFile(filepath.Join("testdata", c.name+".xml"))
 		if err != nil {
 			t.Fatal(err)

@@ -63,7 +63,7 @@ func recordArgs[File any](r *cache.Record, first int, open func(cache.Record) ([
 	return args, queues, err
 }
 
-// Args returns -netdev and -device for QEMU's command line. For a virtual function it returns -device and -nic none.
+// Args returns -netdev and -device for QEMU's command line, and before them -chardev if there is one. For a virtual function it returns -device and -nic none.
 //
 // A *cache.FieldError: SetLink is set, which QEMU takes by QMP alone. Start QEMU with -S, send set_link and cont, and
 // set SetLink to nil before you call Args.
@@ -76,7 +76,20 @@ func (n *NIC) Args() ([]string, error) {
 	if n.Netdev != nil {
 		backend = []string{"-netdev", option(n.Netdev, "type")}
 	}
-	return append(backend, "-device", option(n.Device, "driver")), nil
+	args := append(backend, "-device", option(n.Device, "driver"))
+	if n.Chardev != nil {
+		args = append([]string{"-chardev", option(n.chardevOptions(), "backend")}, args...)
+	}
+	return args, nil
+}
+
+// chardevOptions returns Chardev as the command line has it: QMP wraps the same in objects.
+func (n *NIC) chardevOptions() Object {
+	backend, _ := n.Chardev["backend"].(Object)
+	data, _ := backend["data"].(Object)
+	address, _ := data["addr"].(Object)
+	unix, _ := address["data"].(Object)
+	return Object{"backend": backend["type"], "id": n.Chardev["id"], "path": unix["path"]}
 }
 
 // option returns the object in the form VALUE,id=VALUE,key=value: first the value of the key that QEMU lets out there,

@@ -50,6 +50,11 @@ type Object map[string]any
 
 // NIC is a network device of QEMU. The caller can change the objects, for example to add rx_queue_size to Device.
 type NIC struct {
+	// Chardev is the connection to passt by which the backend shares the guest's memory: the
+	// arguments of chardev_add, before netdev_add. The command line has it as -chardev. Nil: the
+	// record has no Passt.VhostUser.
+	Chardev Object
+
 	// Netdev is the backend: the arguments of netdev_add, or of -netdev. Nil: the device is a
 	// virtual function.
 	Netdev Object
@@ -68,7 +73,11 @@ type NIC struct {
 // QEMU, such as vmxnet3. QEMU loads a ROM only if the record has one or the guest boots from the device. The caller
 // sets the MAC and the driver of a virtual function.
 //
-// A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. A *cache.FieldError: a field of the record
+// A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. Passt.VhostUser was tried with QEMU 10.0: 7.2
+// crashes. It also needs shared memory: -object memory-backend-memfd,id=ram,share=on,size=SIZE -machine
+// memory-backend=ram, with the size of -m.
+//
+// A *cache.FieldError: a field of the record
 // or the options is wrong. Source: qemu(1), -netdev and -device; qemu-qmp-ref(7).
 func NewNIC(rec *cache.Record, o Options) (*NIC, error) {
 	return refusal.Describe(rec, func(rec *cache.Record) (*NIC, error) { return newNIC(rec, o) })
@@ -92,6 +101,9 @@ func newNIC(rec *cache.Record, o Options) (*NIC, error) {
 	} else {
 		netdev := id + "-netdev"
 		nic.Netdev = newNetdev(netdev, rec, m, o)
+		if chardev, is := nic.Netdev["chardev"]; is {
+			nic.Chardev = newChardev(chardev.(string), o.Socket)
+		}
 		nic.Device["netdev"] = netdev
 		nic.Device["mac"] = rec.MAC.String()
 	}
@@ -126,19 +138,26 @@ func newNIC(rec *cache.Record, o Options) (*NIC, error) {
 // sends a QMP command, and returns QEMU's error. QEMU must know the names in Options.FDs before (getfd). If device_add
 // fails, Plug removes the backend (netdev_del).
 func (n *NIC) Plug(do func(command string, arguments Object) error) error {
-	if n.Netdev != nil {
-		if err := do("netdev_add", n.Netdev); err != nil {
-			return fmt.Errorf("netdev_add: %w", err)
+	steps := []struct {
+		command   string
+		arguments Object
+	}{{"chardev-add", n.Chardev}, {"netdev_add", n.Netdev}, {"device_add", n.Device}}
+	for _, s := range steps {
+		if s.arguments == nil {
+			continue
 		}
-	}
-	if err := do("device_add", n.Device); err != nil {
-		err = fmt.Errorf("device_add: %w", err)
-		if n.Netdev != nil {
-			if left := do("netdev_del", Object{"id": n.Netdev["id"]}); left != nil {
-				err = errors.Join(err, fmt.Errorf("netdev_del, which leaves the tap open: %w", left))
+		if err := do(s.command, s.arguments); err != nil {
+			err = fmt.Errorf("%s: %w", s.command, err)
+			if s.command == "device_add" && n.Netdev != nil {
+				if left := do("netdev_del", Object{"id": n.Netdev["id"]}); left != nil {
+					err = errors.Join(err, fmt.Errorf("netdev_del, which leaves the tap open: %w", left))
+				}
 			}
+			if s.command != "chardev-add" {
+				err = errors.Join(err, n.removeChardev(do))
+			}
+			return err
 		}
-		return err
 	}
 	if n.SetLink != nil {
 		if err := do("set_link", n.SetLink); err != nil {
@@ -190,6 +209,17 @@ func (n *NIC) Unplug(do func(command string, arguments Object) error, deleted fu
 	if err := do("netdev_del", Object{"id": n.Netdev["id"]}); err != nil {
 		return fmt.Errorf("netdev_del, without which the tap stays open: %w", err)
 	}
+	return n.removeChardev(do)
+}
+
+// removeChardev ends the connection to passt, if there is one, and so passt.
+func (n *NIC) removeChardev(do func(command string, arguments Object) error) error {
+	if n.Chardev == nil {
+		return nil
+	}
+	if err := do("chardev-remove", Object{"id": n.Chardev["id"]}); err != nil {
+		return fmt.Errorf("chardev-remove, without which passt goes on: %w", err)
+	}
 	return nil
 }
 
@@ -232,6 +262,9 @@ func isID(text string) bool {
 
 // newNetdev returns the backend of a tap, of passt or of slirp.
 func newNetdev(id string, rec *cache.Record, m model, o Options) Object {
+	if rec.Passt != nil && rec.Passt.VhostUser {
+		return Object{"type": "vhost-user", "id": id, "chardev": id + "-chardev"}
+	}
 	if rec.Passt != nil {
 		return Object{"type": "stream", "id": id, "server": false, "addr": Object{"type": "unix", "path": o.Socket}}
 	}
@@ -261,6 +294,12 @@ func newNetdev(id string, rec *cache.Record, m model, o Options) Object {
 		}
 	}
 	return netdev
+}
+
+// newChardev returns the connection to passt's socket (QMP's ChardevSocket).
+func newChardev(id, socket string) Object {
+	address := Object{"type": "unix", "data": Object{"path": socket}}
+	return Object{"id": id, "backend": Object{"type": "socket", "data": Object{"addr": address, "server": false}}}
 }
 
 // newUser returns the backend of slirp, QEMU's user network. Without a family's name, QEMU would give the guest one.

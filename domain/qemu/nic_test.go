@@ -69,6 +69,7 @@ var cases = []struct {
 	{"macvtap-queues", func(r *cache.Record, o *qemu.Options) { macvtap(r, o); r.Queues, o.FDs = 2, []string{"3", "4"} }},
 	{"passt", passt},
 	{"passt-e1000e", func(r *cache.Record, o *qemu.Options) { passt(r, o); r.Device.Model = "e1000e" }},
+	{"passt-vhost-user", func(r *cache.Record, o *qemu.Options) { passt(r, o); r.Passt.VhostUser = true }},
 	{"slirp", slirp},
 	{"slirp-6", func(r *cache.Record, o *qemu.Options) {
 		slirp(r, o)
@@ -101,7 +102,7 @@ func text(t *testing.T, nic *qemu.NIC) string {
 	for _, c := range []struct {
 		name string
 		args qemu.Object
-	}{{"netdev_add", nic.Netdev}, {"device_add", nic.Device}, {"set_link", nic.SetLink}} {
+	}{{"chardev-add", nic.Chardev}, {"netdev_add", nic.Netdev}, {"device_add", nic.Device}, {"set_link", nic.SetLink}} {
 		if c.args == nil {
 			continue
 		}

@@ -28,7 +28,7 @@ func (passt) traits() traits { return traits{direct: true} }
 
 func (b passt) sameGuest(other infra.Binding) bool {
 	o, ok := other.(infra.Passt)
-	return ok && b.MAC == o.MAC && equalPorts(b.Ports, o.Ports)
+	return ok && b.MAC == o.MAC && b.VhostUser == o.VhostUser && equalPorts(b.Ports, o.Ports)
 }
 
 func (b passt) wiredAs() string     { return fmt.Sprintf("%+v", b.Passt) }
@@ -50,7 +50,7 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.Record = recordOf(p.spec, p.found, nic, b.MAC)
 	p.Record.Tap = ""
-	p.Record.Passt = &cache.Passt{Forwards: openSockets(p.found, b.Ports, p.wanted.Sysctls)}
+	p.Record.Passt = &cache.Passt{Forwards: openSockets(p.found, b.Ports, p.wanted.Sysctls), VhostUser: b.VhostUser}
 	p.addWarnings(warnSockets(p.spec, p.found, nic)...)
 	for _, addresses := range [][]netip.Prefix{v4, v6} {
 		if len(addresses) > 1 {

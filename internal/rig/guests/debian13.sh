@@ -12,11 +12,11 @@ cache=${GUESTWIRE_CACHE:-/var/cache/guestwire}
 # The clients, what judges them, and the shell's programs.
 packages=(
 	"systemd=257.*" "systemd-resolved=257.*" "dhcpcd-base=1:10.1.*" "busybox=1:1.37.*" udhcpc "klibc-utils=2.0.*" "cloud-init=25.1.*" netplan.io
-	dbus-daemon iproute2 bash bsdutils coreutils dash findutils grep gzip hostname libc-bin mawk mount passwd procps sed util-linux
+	passt dbus-daemon iproute2 bash bsdutils coreutils dash findutils grep gzip hostname libc-bin mawk mount passwd procps sed util-linux
 )
 
 ready() {
-	for program in lib/systemd/systemd-networkd bin/resolvectl sbin/dhcpcd bin/busybox lib/klibc/bin/ipconfig bin/cloud-init sbin/netplan; do
+	for program in lib/systemd/systemd-networkd bin/resolvectl sbin/dhcpcd bin/busybox lib/klibc/bin/ipconfig bin/cloud-init sbin/netplan bin/passt; do
 		[ -x "$cache/debian13/usr/$program" ] || return
 	done
 }

@@ -33,16 +33,25 @@ func bootDirect(ctx context.Context, t *testing.T, n nstest.Network, c wired.NIC
 	return g
 }
 
-// TestPasst boots a guest behind passt, which an unprivileged libvirt starts. It tests passt's DHCP,
-// connections out, a port below 1024 (which needs the first sysctl) and pings (which need the second).
+// TestPasst boots a guest behind passt, which an unprivileged libvirt starts: Debian 12's by a socket, and Debian 13's
+// by shared memory. It tests passt's DHCP, connections out, a port below 1024 (which needs the first sysctl) and pings
+// (which need the second).
 func TestPasst(t *testing.T) {
-	t.Parallel()
+	for name, vhostUser := range map[string]bool{"socket": false, "vhost-user": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testPasst(t, vhostUser)
+		})
+	}
+}
+
+func testPasst(t *testing.T, vhostUser bool) {
 	uid, gid := vm.NeedGuest(t)
 	n := nstest.NewNetwork(t)
 	before := n.Pod.Dump()
 	ctx := bootTime(t)
-	c := configOf(n, "eth0", infra.Passt{Ports: []infra.Ports{{First: 80, Guest: vm.AnswerPort}}}, uid, gid)
-	g := bootDirect(ctx, t, n, c, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", Backport: true})
+	c := configOf(n, "eth0", infra.Passt{Ports: []infra.Ports{{First: 80, Guest: vm.AnswerPort}}, VhostUser: vhostUser}, uid, gid)
+	g := bootDirect(ctx, t, n, c, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", Backport: true, VhostUser: vhostUser})
 	lease4, err := g.Lease4(ctx, "eth0")
 	if err != nil || lease4["ip"] != nstest.Pod4.String() || lease4["router"] != nstest.Gateway4.String() {
 		t.Fatalf("DHCPv4 lease %v, %v, want %v", lease4, err, nstest.Pod4)

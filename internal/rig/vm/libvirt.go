@@ -78,7 +78,8 @@ func (g *Guest) startLibvirt(ctx context.Context, cfg Config) error {
 	if err := os.WriteFile(filepath.Join(conf, "qemu.conf"), []byte("stdio_handler = \"file\"\n"), 0o644); err != nil {
 		return err
 	}
-	if err := os.WriteFile(g.emulator(), []byte(emulatorScript), 0o755); err != nil {
+	emulator := strings.Replace(emulatorScript, "QEMU", strings.Join(Config{VhostUser: cfg.VhostUser}.program(), " "), 1)
+	if err := os.WriteFile(g.emulator(), []byte(emulator), 0o755); err != nil {
 		return err
 	}
 	env := []string{"LIBVIRT_AUTOSTART=0"}
@@ -86,7 +87,7 @@ func (g *Guest) startLibvirt(ctx context.Context, cfg Config) error {
 		env = append(env, variable+"="+g.dir)
 	}
 	program, libraries := "libvirtd", []string(nil)
-	if cfg.Backport {
+	if cfg.Backport || cfg.VhostUser {
 		usr := unpacked.Path("libvirt/usr")
 		lib := filepath.Join(usr, "lib/x86_64-linux-gnu")
 		program = filepath.Join(usr, "sbin/libvirtd")
@@ -118,7 +119,7 @@ for argument do
 	[ "$argument" != tcg ] || argument=` + accelerator + `
 	set -- "$@" "$argument"
 done
-exec ` + vmm + ` "$@"
+exec QEMU "$@"
 `
 
 // waitListening waits until the process listens on a socket.
@@ -171,6 +172,11 @@ func (g *Guest) definition(cfg Config, interfaces []string) (string, error) {
 		OnReboot: "destroy",
 		OnCrash:  "destroy",
 		Devices:  devices,
+	}
+	if cfg.VhostUser {
+		definition.MemoryBacking = &libvirtxml.DomainMemoryBacking{
+			MemorySource: &libvirtxml.DomainMemorySource{Type: "memfd"}, MemoryAccess: &libvirtxml.DomainMemoryAccess{Mode: "shared"},
+		}
 	}
 	if cfg.Boot == BootNetwork {
 		definition.OS.BIOS = &libvirtxml.DomainBIOS{UseSerial: "yes"}

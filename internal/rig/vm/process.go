@@ -47,6 +47,7 @@ mknod -m 666 /dev/random c 1 8
 mknod -m 666 /dev/urandom c 1 9
 mknod -m 666 /dev/tty c 5 0
 mknod -m 666 /dev/net/tun c 10 200
+test -z "$HIDDEN" || mount -t tmpfs tmpfs "$HIDDEN"
 for tap in /sys/class/net/*/tap*; do
 	if test -e "$tap/dev"; then
 		IFS=: read -r major minor <"$tap/dev"
@@ -71,7 +72,7 @@ func (g *Guest) start(cfg Config, env []string, program ...string) error {
 	}
 	p := &process{cmd: exec.Command("/bin/sh", append(args, program...)...), file: log.Name(), done: make(chan struct{})}
 	p.cmd.Dir = g.dir
-	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), fmt.Sprintf("DEVICE_OWNER=%d:%d", cfg.UID, cfg.GID)}, env...)
+	p.cmd.Env = append([]string{"PATH=" + g.programs() + ":" + os.Getenv("PATH"), fmt.Sprintf("DEVICE_OWNER=%d:%d", cfg.UID, cfg.GID), "HIDDEN=" + cfg.hidden()}, env...)
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = log, log, cfg.Files
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:   unix.CLONE_NEWPID,

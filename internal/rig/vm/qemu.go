@@ -18,10 +18,19 @@ const backportVMM = "qemu/usr/bin/" + vmm
 
 // program returns QEMU, and its first arguments. That of Debian's backports has the firmware elsewhere.
 func (c Config) program() []string {
-	if c.Backport {
+	if c.Backport || c.VhostUser {
 		return []string{unpacked.Path(backportVMM), "-L", "/usr/share/seabios"}
 	}
 	return []string{vmm}
+}
+
+// hidden is a directory that QEMU must not find; empty: none. That of the backports would end when libvirt asks for its
+// devices, as it would load the modules of Debian 12's.
+func (c Config) hidden() string {
+	if c.VhostUser {
+		return "/usr/lib/x86_64-linux-gnu/qemu"
+	}
+	return ""
 }
 
 // accelerator runs all CPUs on one thread. With a thread for each, QEMU 7.2 may translate code while another CPU
@@ -68,6 +77,9 @@ func launchQEMU(cfg Config, nics []*qemu.NIC, more ...string) (*Guest, error) {
 			"-drive", "if=pflash,format=raw,unit=1,file="+g.uefiVars())
 	default:
 		args = append(args, "-kernel", kernel, "-initrd", g.initramfs(), "-append", commandLine(cfg))
+	}
+	if cfg.VhostUser {
+		args = append(args, "-object", "memory-backend-memfd,id=ram,share=on,size="+strconv.Itoa(Memory)+"M", "-machine", "memory-backend=ram")
 	}
 	if cfg.Seed != nil {
 		args = append(args, "-drive", "if=virtio,readonly=on,format=raw,file="+g.seed())

@@ -92,6 +92,9 @@ type Config struct {
 	// Backport selects the libvirt of Debian's backports, which supports passt, and Debian 12's does not; or under
 	// BootQEMU the QEMU of them.
 	Backport bool
+	// VhostUser has the guest's memory shared, and selects the libvirt and the QEMU of Debian's backports and Debian
+	// 13's passt.
+	VhostUser bool
 }
 
 func (c Config) name() string {
@@ -233,6 +236,11 @@ func (g *Guest) writeFiles(cfg Config) error {
 		return err
 	}
 	var err error
+	if cfg.VhostUser {
+		if err := g.writePasst(); err != nil {
+			return err
+		}
+	}
 	if cfg.Boot == BootUEFI {
 		if err := copyFile(g.uefiVars(), unpacked.Path(uefiVars), cfg.UID, cfg.GID); err != nil {
 			return err
@@ -250,6 +258,22 @@ func (g *Guest) writeFiles(cfg Config) error {
 	}
 	g.console, err = listenConsole(filepath.Join(g.dir, "console"), cfg.UID, cfg.GID)
 	return err
+}
+
+// programs is a directory in which the VMM finds programs first.
+func (g *Guest) programs() string { return filepath.Join(g.dir, "bin") }
+
+// passtScript runs Debian 13's passt in its root, by the C library of that root.
+const passtScript = `#!/bin/sh
+exec ROOT/lib64/ld-linux-x86-64.so.2 --library-path ROOT/lib/x86_64-linux-gnu ROOT/bin/passt "$@"
+`
+
+func (g *Guest) writePasst() error {
+	if err := os.Mkdir(g.programs(), 0o755); err != nil {
+		return err
+	}
+	text := strings.ReplaceAll(passtScript, "ROOT", unpacked.Path("debian13/usr"))
+	return os.WriteFile(filepath.Join(g.programs(), "passt"), []byte(text), 0o755)
 }
 
 func (g *Guest) seed() string { return filepath.Join(g.dir, "seed.iso") }
