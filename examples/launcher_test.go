@@ -126,7 +126,10 @@ func TestQEMUStandby(t *testing.T) {
 
 // TestQEMUErrors: what cannot be started is reported, and the guest is not served then.
 func TestQEMUErrors(t *testing.T) {
-	nstest.Need(t)
+	nstest.Need(t, "qemu-system-x86_64", "passt")
+	// Debian 12's QEMU and passt are too old. internal/rig/guests runs newer ones.
+	vhostUser := func(s *infra.Spec) { s.Binding, s.DNS = infra.Passt{VhostUser: true}, nil }
+	shared := []string{"-object", "memory-backend-memfd,id=ram,share=on,size=64M", "-machine", "memory-backend=ram"}
 	for _, test := range []struct {
 		name    string
 		change  func(*infra.Spec)
@@ -137,6 +140,10 @@ func TestQEMUErrors(t *testing.T) {
 		{"no such program", nil, []string{"/no/such/qemu"}, 1, "/no/such/qemu: no such file"},
 		{"in the background", nil, []string{"true", "-daemonize"}, 2, "-daemonize: leave it out"},
 		{"what QEMU cannot have", func(s *infra.Spec) { s.Device.LinkState = "down" }, []string{"true"}, 1, "device.linkState: down"},
+		{"memory that is not shared", vhostUser, []string{"qemu-system-x86_64", "-m", "64"}, 1, "add -object memory-backend-memfd,id=ram,share=on,"},
+		{"a QEMU that would crash", vhostUser, append([]string{"qemu-system-x86_64", "-m", "64"}, shared...), 1, "QEMU 7.2 crashes with it: use QEMU 10"},
+		{"a passt that is too old", vhostUser, append([]string{"true"}, shared...), 1, "use passt of 2024-11-27 or later"},
+		{"no passt by shared memory", func(s *infra.Spec) { s.Binding, s.DNS = infra.Passt{}, nil }, []string{"sh", "-c", "exit 5"}, 5, "exit status 5"},
 		{"killed", nil, []string{"sh", "-c", "kill -KILL $$"}, 128 + 9, "signal: killed"},
 		{"no command", nil, nil, 2, "the command is missing: name it after --"},
 	} {

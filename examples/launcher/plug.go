@@ -24,6 +24,7 @@ type plugger struct {
 	vm      *phase2.VM
 	log     *slog.Logger
 	buses   []string      // at which a device can be plugged; one device at a time
+	command []string      // that runs QEMU
 	changed chan struct{} // has an element when a record has come or gone
 
 	monitor  *monitor // of the QEMU that runs
@@ -44,9 +45,9 @@ type plugged struct {
 // errKept says that the guest has not given a device up in the time that it has.
 var errKept = errors.New("the guest has not answered so far")
 
-func newPlugger(vm *phase2.VM, buses []string) *plugger {
+func newPlugger(vm *phase2.VM, buses, command []string) *plugger {
 	return &plugger{
-		vm: vm, log: vm.Log, buses: buses, changed: make(chan struct{}, 1), devices: map[string]plugged{}, removed: map[string]bool{},
+		vm: vm, log: vm.Log, buses: buses, command: command, changed: make(chan struct{}, 1), devices: map[string]plugged{}, removed: map[string]bool{},
 	}
 }
 
@@ -158,6 +159,9 @@ func (p *plugger) plug(ctx context.Context, r cache.Record) (d plugged, err erro
 			return d, err
 		}
 	case r.Passt != nil:
+		if err = checkShared(ctx, &r, p.command); err != nil {
+			return d, err
+		}
 		if o.Socket, err = p.backends.start(ctx, &r); err != nil {
 			return d, err
 		}

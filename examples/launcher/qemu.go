@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -36,6 +37,9 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, buses, 
 	ids := map[any]string{} // the records' names
 	for _, r := range records {
 		id, err := check(&r)
+		if err == nil {
+			err = checkShared(ctx, &r, command)
+		}
 		if err != nil {
 			return err
 		}
@@ -47,7 +51,7 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, buses, 
 			return fmt.Errorf("NIC %s is on standby, so its guest may be active in another namespace: to wait for that guest, give QEMU -incoming; to start a guest, end the standby first (agent activate)", r.Name)
 		}
 	}
-	plugger := newPlugger(vm, buses)
+	plugger := newPlugger(vm, buses, command)
 	notify := vm.Notify
 	vm.Notify = func(e phase2.Event) {
 		if notify != nil {
@@ -187,6 +191,33 @@ func check(r *cache.Record) (id any, err error) {
 	return nic.Device["id"], err
 }
 
+// checkShared refuses a command with which passt could not share the guest's memory: QEMU would start, and the guest
+// would have no network, or QEMU would crash.
+func checkShared(ctx context.Context, r *cache.Record, command []string) error {
+	if r.Passt == nil || !r.Passt.VhostUser {
+		return nil
+	}
+	const instead = "or leave binding.passt.vhostUser out and run agent setup again"
+	shares := func(argument string) bool {
+		return strings.Contains(argument, "share=on") || strings.Contains(argument, "share=yes")
+	}
+	if !slices.ContainsFunc(command, shares) {
+		return fmt.Errorf("NIC %s: passt.vhostUser: QEMU does not share the guest's memory: add -object memory-backend-memfd,id=ram,share=on,size=SIZE -machine memory-backend=ram with the size of -m, %s", r.Name, instead)
+	}
+	if !strings.HasPrefix(filepath.Base(command[0]), "qemu") {
+		return nil // a program that runs QEMU
+	}
+	out, err := exec.CommandContext(ctx, command[0], "-version").Output()
+	var version, minor int
+	if _, failed := fmt.Sscanf(string(out), "QEMU emulator version %d.%d", &version, &minor); err != nil || failed != nil {
+		return nil // its start says why
+	}
+	if version < 8 {
+		return fmt.Errorf("NIC %s: passt.vhostUser: QEMU %d.%d crashes with it: use QEMU 10, %s", r.Name, version, minor, instead)
+	}
+	return nil
+}
+
 // vhost reports whether QEMU, as this process, can open the device of vhost for the record's tap. It is an error that
 // QEMU cannot, if the record wants vhost.
 func vhost(r *cache.Record) (bool, error) {
@@ -244,7 +275,11 @@ func (b *backends) start(ctx context.Context, r *cache.Record) (socket string, e
 		}
 		select {
 		case <-p.ended:
-			return "", fmt.Errorf("passt of %s: ended at its start: %v", r.Name, cmd.ProcessState)
+			hint := ""
+			if r.Passt.VhostUser {
+				hint = ": if it does not know --vhost-user, use passt of 2024-11-27 or later, or leave binding.passt.vhostUser out and run agent setup again"
+			}
+			return "", fmt.Errorf("passt of %s: ended at its start: %v%s", r.Name, cmd.ProcessState, hint)
 		case <-ctx.Done():
 			return "", fmt.Errorf("passt of %s: does not listen: %w", r.Name, ctx.Err())
 		case <-time.After(10 * time.Millisecond):

@@ -91,6 +91,7 @@ func TestMake(t *testing.T) {
 		"the list's sriov":              {`{"binding": {"sriov": {"vlan": 5}}}`, "sriov", false, `{"binding":{"sriov":{"vlan":5}},` + owner + `}`},
 		"sriov, trusted":                {"", `{"binding": {"sriov": {"vlan": 6}}}`, true, `{"binding":{"sriov":{"vlan":6}},` + owner + `}`},
 		"passt":                         {"", `{"binding": {"passt": {"ports": ["80"]}}}`, false, `{"binding":{"passt":{"ports":["80/tcp"]}},` + owner + `}`},
+		"passt by shared memory":        {"", `{"binding": {"passt": {"vhostUser": true}}}`, false, `{"binding":{"passt":{"vhostUser":true}},` + owner + `}`},
 		"iptables":                      {"", `{"binding": {"masquerade": {"firewall": "iptables-legacy"}}}`, false, "!annotation guestwire/nic.eth0: binding.masquerade.firewall: not for a pod to say"},
 		"iptables, trusted":             {"", `{"binding": {"masquerade": {"firewall": "iptables-legacy"}}}`, true, `{"binding":{"masquerade":{"firewall":"iptables-legacy"}},` + owner + `}`},
 		"the list's iptables":           {`{"binding": {"masquerade": {"firewall": "iptables-nft", "maxConnections": 9}}}`, `{"binding": {"masquerade": {"ports": []}}}`, false, `{"binding":{"masquerade":{"ports":[],"maxConnections":9,"firewall":"iptables-nft"}},` + owner + `}`},
@@ -198,7 +199,7 @@ func TestEachFieldIsDecided(t *testing.T) {
 		knownFields(t, reflect.TypeOf(binding), decided)
 	}
 	knownFields(t, reflect.TypeFor[infra.Auto](), []string{"order", "mac"})
-	knownFields(t, reflect.TypeFor[infra.Passt](), []string{"mac", "ports"})
+	knownFields(t, reflect.TypeFor[infra.Passt](), []string{"mac", "ports", "vhostUser"})
 	knownFields(t, reflect.TypeFor[infra.Slirp](), []string{"ipv4", "ipv6", "mac", "ports"})
 	knownFields(t, reflect.TypeFor[infra.Owner](), []string{"uid", "gid", "root", "inside", "ownDevices", "selinux"})
 	knownFields(t, reflect.TypeFor[infra.Routed](), []string{"sidecar", "excluded", "maxConnections"})

@@ -49,7 +49,7 @@ func wireNIC(t *testing.T, n nstest.Network, nic string, b infra.Binding, change
 }
 
 // TestLauncher boots Linux under the launcher, and the launcher under the agent: several queues by descriptors, a
-// routed pod, a macvtap by its device, and passt, which the launcher starts. The guest's end is the launcher's, and
+// routed pod, a macvtap by its device, and passt, which the launcher starts, by a socket and by shared memory. The guest's end is the launcher's, and
 // then the pod gets its network back.
 func TestLauncher(t *testing.T) {
 	t.Parallel()
@@ -62,9 +62,11 @@ func TestLauncher(t *testing.T) {
 		{infra.Bridge{}, nstest.NewNetwork, 2},
 		{infra.Routed{}, nstest.NewNetwork, 0},
 		{infra.Passt{Ports: []infra.Ports{{First: 80, Guest: vm.AnswerPort}}}, nstest.NewNetwork, 0},
+		{infra.Passt{Ports: []infra.Ports{{First: 80, Guest: vm.AnswerPort}}, VhostUser: true}, nstest.NewNetwork, 0},
 		{infra.Macvtap{}, nstest.NewMacvtap, 2},
 	} {
-		t.Run(string(test.binding.Kind()), func(t *testing.T) {
+		passt, _ := test.binding.(infra.Passt)
+		t.Run(fmt.Sprintf("%s, vhost-user %t", test.binding.Kind(), passt.VhostUser), func(t *testing.T) {
 			t.Parallel()
 			n := test.create(t)
 			before := n.Pod.Settled()
@@ -80,7 +82,7 @@ func TestLauncher(t *testing.T) {
 				t.Fatal(err)
 			}
 			g, err := vm.BootQEMU(ctx, vm.Config{
-				NetNS: n.Pod.File, UID: uid, GID: gid, CPUs: max(1, test.queues),
+				NetNS: n.Pod.File, UID: uid, GID: gid, CPUs: max(1, test.queues), VhostUser: passt.VhostUser,
 				Launcher: append([]string{"env", "TMPDIR=" + temp}, underLauncher(t, uid, gid, n)...),
 			})
 			if err != nil {
