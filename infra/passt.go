@@ -19,8 +19,8 @@ type Passt struct {
 
 	// VhostUser has passt read and write the guest's memory, so that frames need no socket
 	// (vhost-user). False: a socket. It needs a virtio device, passt of 2024-11-27 or later, and
-	// libvirt 11.1 or later, or QEMU: 10.0 was tried, and 7.2 crashes. The guest's memory must
-	// be shared: libvirt's memoryBacking with the source memfd and the access shared, or QEMU's
+	// a libvirt since 11.1, or QEMU: 10.0 was tried, and 7.2 crashes. The guest's memory must be
+	// shared: libvirt's memoryBacking with the source memfd and the access shared, or QEMU's
 	// -object memory-backend-memfd,id=ram,share=on,size=SIZE -machine memory-backend=ram.
 	VhostUser bool `json:"vhostUser,omitempty"`
 }

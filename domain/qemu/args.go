@@ -63,7 +63,8 @@ func recordArgs[File any](r *cache.Record, first int, open func(cache.Record) ([
 	return args, queues, err
 }
 
-// Args returns -netdev and -device for QEMU's command line, and before them -chardev if there is one. For a virtual function it returns -device and -nic none.
+// Args returns -netdev and -device for QEMU's command line, and before them -chardev if there is a Chardev. For a
+// virtual function it returns -device and -nic none.
 //
 // A *cache.FieldError: SetLink is set, which QEMU takes by QMP alone. Start QEMU with -S, send set_link and cont, and
 // set SetLink to nil before you call Args.

@@ -73,9 +73,10 @@ type NIC struct {
 // QEMU, such as vmxnet3. QEMU loads a ROM only if the record has one or the guest boots from the device. The caller
 // sets the MAC and the driver of a virtual function.
 //
-// A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. Passt.VhostUser was tried with QEMU 10.0: 7.2
-// crashes. It also needs shared memory: -object memory-backend-memfd,id=ram,share=on,size=SIZE -machine
-// memory-backend=ram, with the size of -m.
+// A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2.
+//
+// Passt.VhostUser was tried with QEMU 10.0, and 7.2 crashes. It also needs shared memory, with the size of -m: -object
+// memory-backend-memfd,id=ram,share=on,size=SIZE -machine memory-backend=ram.
 //
 // A *cache.FieldError: a field of the record
 // or the options is wrong. Source: qemu(1), -netdev and -device; qemu-qmp-ref(7).

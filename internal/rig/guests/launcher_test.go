@@ -49,8 +49,8 @@ func wireNIC(t *testing.T, n nstest.Network, nic string, b infra.Binding, change
 }
 
 // TestLauncher boots Linux under the launcher, and the launcher under the agent: several queues by descriptors, a
-// routed pod, a macvtap by its device, and passt, which the launcher starts, by a socket and by shared memory. The guest's end is the launcher's, and
-// then the pod gets its network back.
+// routed pod, a macvtap by its device, and passt, which the launcher starts, by a socket and by shared memory. The
+// guest's end is the launcher's, and then the pod gets its network back.
 func TestLauncher(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)

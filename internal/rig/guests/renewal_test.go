@@ -33,8 +33,8 @@ type outage struct {
 	begin, end func(ctx context.Context) error
 }
 
-// outageLease is the time of the lease before an outage, in seconds. With 2 seconds, a guest on a busy machine lost each
-// lease before its address was seen.
+// outageLease is the time of the lease before an outage, in seconds. With 2 seconds, a guest on a busy machine lost
+// each lease before its address was seen.
 const outageLease = 8
 
 // renewalLease is how long the lease before a move is, in seconds. A client asks again after half of that time.
