@@ -142,7 +142,7 @@ func TestQEMUErrors(t *testing.T) {
 		{"what QEMU cannot have", func(s *infra.Spec) { s.Device.LinkState = "down" }, []string{"true"}, 1, "device.linkState: down"},
 		{"memory that is not shared", vhostUser, []string{"qemu-system-x86_64", "-m", "64"}, 1, "add -object memory-backend-memfd,id=ram,share=on,"},
 		{"a QEMU that would crash", vhostUser, append([]string{"qemu-system-x86_64", "-m", "64"}, shared...), 1, "QEMU 7.2 crashes with it: use QEMU 10"},
-		{"a passt that is too old", vhostUser, append([]string{"true"}, shared...), 1, "use passt of 2024-11-27 or later"},
+		{"a passt that is too old", vhostUser, append([]string{"true"}, shared...), 1, "use a newer passt, such as Debian 13's"},
 		{"no passt by shared memory", func(s *infra.Spec) { s.Binding, s.DNS = infra.Passt{}, nil }, []string{"sh", "-c", "exit 5"}, 5, "exit status 5"},
 		{"killed", nil, []string{"sh", "-c", "kill -KILL $$"}, 128 + 9, "signal: killed"},
 		{"no command", nil, nil, 2, "the command is missing: name it after --"},

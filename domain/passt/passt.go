@@ -18,7 +18,7 @@ const maxSocket = 107
 //
 // Start passt in the namespace, as the launcher's user, before the VMM: by launch.Start, for example. passt stays in
 // the foreground, dies with its parent, and ends when the VMM disconnects. It needs user namespaces
-// (user.max_user_namespaces). A passt before 2024-11-27 does not know --vhost-user, and ends with an error.
+// (user.max_user_namespaces). Debian 12's passt does not know --vhost-user, and ends with an error.
 //
 // The guest gets the NIC's addresses and routes, the record's MTU, and the DNS of /etc/resolv.conf. The VMM sets the
 // guest's MAC. A *cache.FieldError: the record is not valid or of another binding, or the path cannot be a socket's.

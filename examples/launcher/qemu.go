@@ -277,7 +277,7 @@ func (b *backends) start(ctx context.Context, r *cache.Record) (socket string, e
 		case <-p.ended:
 			hint := ""
 			if r.Passt.VhostUser {
-				hint = ": if it does not know --vhost-user, use passt of 2024-11-27 or later, or leave binding.passt.vhostUser out and run agent setup again"
+				hint = ": if it does not know --vhost-user, use a newer passt, such as Debian 13's, or leave binding.passt.vhostUser out and run agent setup again"
 			}
 			return "", fmt.Errorf("passt of %s: ended at its start: %v%s", r.Name, cmd.ProcessState, hint)
 		case <-ctx.Done():
