@@ -19,9 +19,10 @@ type Passt struct {
 
 	// VhostUser has passt read and write the guest's memory, so that frames need no socket
 	// (vhost-user). False: a socket. It needs a virtio device, a passt that knows --vhost-user,
-	// such as Debian 13's, and a libvirt since 11.1, or QEMU: 10.0 was tried, and 7.2 crashes. The guest's memory must be
-	// shared: libvirt's memoryBacking with the source memfd and the access shared, or QEMU's
-	// -object memory-backend-memfd,id=ram,share=on,size=SIZE -machine memory-backend=ram.
+	// such as Debian 13's, and a libvirt since 11.1, or QEMU: 10.0 was tried, and 7.2 crashes.
+	// The guest's memory must be shared: libvirt's memoryBacking with the source memfd and the
+	// access shared, or QEMU's -object memory-backend-memfd,id=ram,share=on,size=SIZE -machine
+	// memory-backend=ram.
 	VhostUser bool `json:"vhostUser,omitempty"`
 }
 
