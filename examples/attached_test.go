@@ -97,3 +97,31 @@ func TestDoctorChangesNothing(t *testing.T) {
 		t.Errorf("doctor -nic alone: %d, %s", status, out)
 	}
 }
+
+// TestColours: on a terminal doctor's and status' first words have colours, unless NO_COLOR is set.
+func TestColours(t *testing.T) {
+	nstest.SkipUndecided(t)
+	nstest.Need(t, "script")
+	n, agent, dir := nstest.NewNetwork(t), nstest.Program(t, "examples/agent"), nstest.Dir(t)+"/journals"
+	nstest.Run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-uid", "0", "-dir", dir)
+	defer nstest.Run(t, agent, "teardown", "-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir)
+	n.Pod.IP("link set eth0-tap mtu 1400")
+	for _, verb := range []struct{ line, word, colour string }{
+		{"doctor -uid 0 -dir " + dir, "ok", "32"},
+		{"status -netns " + n.Pod.Path() + " -nic eth0 -dir " + dir, "differs", "31"},
+	} {
+		for _, c := range []struct {
+			env    string
+			colour bool
+		}{{"-u NO_COLOR TERM=xterm", true}, {"NO_COLOR=1 TERM=xterm", false}, {"-u NO_COLOR TERM=dumb", false}} {
+			out, _ := run(t, "script", "--quiet", "--return", "--command", "env "+c.env+" "+agent+" "+verb.line, "/dev/null")
+			painted := "\x1b[" + verb.colour + "m" + verb.word + "\x1b[0m  "
+			if strings.Contains(out, painted) != c.colour || strings.Contains(out, "\x1b") != c.colour || !strings.Contains(out, verb.word) {
+				t.Errorf("%s of %s: %q, want colours %t", c.env, verb.line, out, c.colour)
+			}
+		}
+		if out, _ := run(t, agent, strings.Fields(verb.line)...); strings.Contains(out, "\x1b") || !strings.Contains(out, verb.word) {
+			t.Errorf("%s without a terminal: %q", verb.line, out)
+		}
+	}
+}

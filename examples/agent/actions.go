@@ -184,7 +184,7 @@ func status(ctx context.Context, o *options) error {
 		return err
 	}
 	if !o.json {
-		printReport(stdout, report, err)
+		printReport(report, err)
 		return said(verdict(report, err))
 	}
 	if err := printJSON(report); err != nil {

@@ -152,7 +152,7 @@ func statusAll(ctx context.Context, o *options) (first error) {
 		case report == nil:
 			fmt.Fprintf(stdout, "NIC        %s\nnamespace  %s\nkernel     %s\n", w.NIC, place(w), text)
 		default:
-			printReport(stdout, report, err)
+			printReport(report, err)
 		}
 		if err = verdict(report, err); first == nil {
 			first = err

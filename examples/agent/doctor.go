@@ -79,13 +79,11 @@ func doctor(ctx context.Context, o *options) error {
 			return err
 		}
 	} else {
-		table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-		for _, x := range f {
-			fmt.Fprintf(table, "%s\t%s\t%s\n", x.Level, x.Subject, x.Text)
-		}
-		if err := table.Flush(); err != nil {
-			return err
-		}
+		printLevels(func(table *tabwriter.Writer) {
+			for _, x := range f {
+				fmt.Fprintf(table, "%s\t%s\t%s\n", x.Level, x.Subject, x.Text)
+			}
+		})
 	}
 	if n := f.faults(); n > 0 {
 		return said(errors.New(count(n, fault)))

@@ -42,15 +42,18 @@ type plain struct {
 	failed error
 }
 
-func (p *plain) Write(b []byte) (int, error) {
+func (p *plain) Write(b []byte) (int, error) { return p.write(b, p.words) }
+
+// write changes the text, which is plain, by words.
+func (p *plain) write(b []byte, words func(string) string) (int, error) {
 	text := strings.Map(func(c rune) rune {
 		if c == '\n' || c == '\t' || unicode.IsPrint(c) {
 			return c
 		}
 		return unicode.ReplacementChar
 	}, string(b))
-	if p.words != nil {
-		text = p.words(text)
+	if words != nil {
+		text = words(text)
 	}
 	if _, err := io.WriteString(p.to, text); err != nil {
 		p.failed = cmp.Or(p.failed, err)
@@ -120,8 +123,11 @@ func orDash(text string) string {
 
 // printReport prints what status reports of one NIC. Failed is why kernel and record could not be compared; nil: they
 // were.
-func printReport(w io.Writer, r *phase1.Report, failed error) {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+func printReport(r *phase1.Report, failed error) {
+	printLevels(func(table *tabwriter.Writer) { writeReport(table, r, failed) })
+}
+
+func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(table, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
@@ -235,7 +241,6 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 			line("expected", "%s dropped, which needs nothing: %s, %s", count(d.Packets, "packet"), d.Reason, phase1.DropMeaning(d.Reason))
 		}
 	}
-	table.Flush()
 }
 
 // count is a number of things: 1 packet, 2 packets.
