@@ -2,7 +2,7 @@
 // repository elsewhere; a link to a file that is not there is an error. Indented code is code as any other.
 import fs from 'node:fs'
 import path from 'node:path'
-import { address, base, root, url } from './repository.mjs'
+import { address, base, pages, root, url } from './repository.mjs'
 
 export function github(markdown) {
   markdown.core.ruler.push('github', (state) => {
@@ -34,11 +34,12 @@ function target(folder, href) {
     throw new Error(`${path.relative(root, folder)} links to ${href}, which is not there`)
   }
   const anchor = hash ? '#' + hash : ''
-  if (file === 'README.md' || (file.startsWith('docs/') && file.endsWith('.md'))) {
-    return address(file) + anchor
+  const page = found.isDirectory() ? path.join(file, 'README.md') : file
+  if (pages.includes(page)) {
+    return address(page) + anchor
   }
   return `${url}/${found.isDirectory() ? 'tree' : 'blob'}/main/${file}${anchor}`
 }
 
 // VitePress adds this to the links of Markdown, and not to those of HTML in it.
-const whole = (href) => href.replace(/^\/([^#]*)/, (_, page) => base + (page && page + '.html'))
+const whole = (href) => href.replace(/^\/([^#]*)/, (_, page) => base + page.replace(/([^/])$/, '$1.html'))

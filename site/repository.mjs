@@ -1,4 +1,4 @@
-// What the site shows of the repository: README.md, and the pages of docs by folder.
+// What the site shows of the repository: README.md, the pages of docs, and the README.md of each example.
 import fs from 'node:fs'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -8,34 +8,38 @@ export const out = path.join(root, 'bin/site')
 export const base = process.env.SITE_BASE ?? '/'
 export const url = 'https://github.com/guestwire/guestwire'
 
-// The order of the folders that have one; others follow.
-const order = ['tutorials', 'how-to', 'reference', 'explanation', 'results', 'contributing']
+const read = (file) => fs.readFileSync(path.join(root, file), 'utf8')
+const below = (folder) => fs.readdirSync(path.join(root, folder), { recursive: true }).map((name) => path.join(folder, name))
 
-const title = (file) => fs.readFileSync(path.join(root, file), 'utf8').match(/^# (.*)$/m)?.[1].replaceAll('`', '') ?? file
+// The pages, as paths from the root.
+export const pages = [
+  'README.md',
+  ...below('docs').filter((file) => file.endsWith('.md')),
+  ...below('examples').filter((file) => path.basename(file) === 'README.md'),
+]
 
-// folders returns the folders of docs that hold pages, each with its pages; a page is its path from the root and its title.
-export function folders() {
-  const rank = (name) => (order.includes(name) ? order.indexOf(name) : order.length)
-  return fs
-    .readdirSync(path.join(root, 'docs'), { withFileTypes: true })
-    .filter((entry) => entry.isDirectory())
-    .map(({ name }) => ({ name, pages: pages(path.join('docs', name)) }))
-    .filter((folder) => folder.pages.length > 0)
-    .sort((a, b) => rank(a.name) - rank(b.name) || a.name.localeCompare(b.name))
-}
+export const title = (file) => read(file).match(/^# (.*)$/m)?.[1].replaceAll('`', '') ?? file
 
-// A page named first-... is the folder's first.
-function pages(folder) {
-  const first = (page) => (path.basename(page.file).startsWith('first-') ? 0 : 1)
-  return fs
-    .readdirSync(path.join(root, folder))
-    .filter((name) => name.endsWith('.md'))
-    .map((name) => ({ file: path.join(folder, name), title: title(path.join(folder, name)) }))
-    .sort((a, b) => first(a) - first(b) || a.title.localeCompare(b.title))
+// groups returns the rows of the table in README's section Documentation: the name of each, and the pages to which it links,
+// in their order. A row without links has those of the section Tutorials. It is an error if a page is in no row.
+export function groups() {
+  const sections = read('README.md').split(/^## /m)
+  const section = (name) => sections.find((text) => text.startsWith(name + '\n')) ?? ''
+  const links = (text) => [...text.matchAll(/\]\(([^)#]+)\)/g)].map(([, file]) => file).filter((file) => pages.includes(file))
+  const rows = [...section('Documentation').matchAll(/^\| (\w[\w ]*) \| (.*) \|$/gm)].slice(1)
+  const found = rows.map(([, name, text]) => {
+    const linked = links(text)
+    return { name: name[0].toUpperCase() + name.slice(1), pages: linked.length > 0 ? linked : links(section('Tutorials')) }
+  })
+  const missing = pages.slice(1).filter((file) => found.filter((group) => group.pages.includes(file)).length !== 1)
+  if (missing.length > 0) {
+    throw new Error(`README.md, Documentation: ${missing.join(', ')} has to be in one row`)
+  }
+  return found
 }
 
 // address returns a page's address on the site.
-export const address = (file) => (file === 'README.md' ? '/' : '/' + file.replace(/\.md$/, ''))
+export const address = (file) => '/' + file.replace(/(^|\/)README\.md$/, '$1').replace(/\.md$/, '')
 
 // heading returns the anchor that GitHub gives a heading.
 export const heading = (text) =>

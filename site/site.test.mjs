@@ -5,11 +5,11 @@ import http from 'node:http'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { chromium } from 'playwright-core'
-import { address, folders, out } from './repository.mjs'
+import { address, out, pages as files } from './repository.mjs'
 
 const types = { '.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css', '.svg': 'image/svg+xml', '.json': 'application/json' }
-const files = folders().flatMap((folder) => folder.pages.map((page) => page.file))
-const pages = ['README.md', ...files].map((file) => address(file).replace(/([^/])$/, '$1.html'))
+const where = (file) => address(file).replace(/([^/])$/, '$1.html')
+const pages = files.map(where)
 const errors = []
 let server, browser, origin
 
@@ -26,7 +26,10 @@ before(async () => {
   })
   await new Promise((listening) => server.listen(0, '127.0.0.1', listening))
   origin = `http://127.0.0.1:${server.address().port}`
-  browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] })
+  browser = await chromium.launch({
+    executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+    args: ['--no-sandbox'],
+  })
 })
 
 after(async () => {
@@ -75,15 +78,18 @@ test('search finds a binding', async () => {
   await page.close()
 })
 
-test('each page is in the navigation', async () => {
-  const page = await open(pages[1])
-  const links = await page.locator('.VPSidebar a').evaluateAll((all) => all.map((a) => new URL(a.href).pathname))
-  assert.deepEqual(links.sort(), pages.slice(1).sort())
-  await page.close()
+test('the navigation has each page, in the order of README', async () => {
+  const readme = await open('/')
+  const links = (selector) => readme.locator(selector).evaluateAll((all) => all.map((a) => new URL(a.href).pathname))
+  const navigation = await links('.VPSidebar a')
+  const listed = await links('#tutorials + table a, #documentation + table a')
+  assert.deepEqual(navigation, listed.filter((page) => pages.includes(page)))
+  assert.deepEqual([...navigation].sort(), pages.slice(1).sort())
+  await readme.close()
 })
 
 test('dark mode is one click away, for pictures too', async () => {
-  const page = await open(address('docs/pictures/README.md') + '.html', { colorScheme: 'light' })
+  const page = await open(where('docs/contributing/pictures.md'), { colorScheme: 'light' })
   const scheme = () => page.evaluate(() => getComputedStyle(document.documentElement).colorScheme)
   const picture = page.locator('.vp-doc img').first()
   const light = await picture.screenshot()

@@ -2,9 +2,7 @@ import fs from 'node:fs'
 import path from 'node:path'
 import { defineConfig } from 'vitepress'
 import { github } from '../markdown.mjs'
-import { address, base, folders, heading, out, root, url } from '../repository.mjs'
-
-const name = (folder) => folder[0].toUpperCase() + folder.slice(1)
+import { address, base, groups, heading, out, pages, root, title, url } from '../repository.mjs'
 
 export default defineConfig({
   title: 'guestwire',
@@ -14,11 +12,11 @@ export default defineConfig({
   srcDir: root,
   srcExclude: fs
     .readdirSync(root)
-    .filter((entry) => entry !== 'README.md' && entry !== 'docs')
+    .filter((entry) => !['README.md', 'docs', 'examples'].includes(entry))
     .flatMap((entry) => [entry, entry + '/**']),
   outDir: out,
   cacheDir: path.join(root, 'bin/site.cache'),
-  rewrites: { 'README.md': 'index.md' },
+  rewrites: Object.fromEntries(pages.filter((file) => /\bREADME\.md$/.test(file)).map((file) => [file, file.replace('README', 'index')])),
   cleanUrls: false,
   // The pages lie outside of this folder, so what they import is looked up as if they lay in it.
   vite: {
@@ -40,15 +38,15 @@ export default defineConfig({
     outline: [2, 3],
     search: { provider: 'local' },
     socialLinks: [{ icon: 'github', link: url }],
-    nav: folders().map(({ name: folder, pages }) => ({
-      text: name(folder),
-      link: address(pages[0].file),
-      activeMatch: `^/docs/${folder}/`,
+    nav: groups().map(({ name, pages }) => ({
+      text: name,
+      link: address(pages[0]),
+      activeMatch: `^(${pages.map(address).join('|')})(\\.html)?$`,
     })),
-    sidebar: folders().map(({ name: folder, pages }) => ({
-      text: name(folder),
+    sidebar: groups().map(({ name, pages }) => ({
+      text: name,
       collapsed: false,
-      items: pages.map(({ file, title }) => ({ text: title, link: address(file) })),
+      items: pages.map((file) => ({ text: title(file), link: address(file) })),
     })),
   },
 })
