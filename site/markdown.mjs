@@ -1,12 +1,17 @@
 // A plugin for markdown-it, for what GitHub shows in another way. Links lead to the site's pages where it has them, and to the
-// repository elsewhere; a link to a file that is not there is an error. Indented code is code as any other.
+// repository elsewhere; a link to a file that is not there is an error. Indented code is code as any other. README's first
+// paragraph says what the project is for; two buttons follow it.
 import fs from 'node:fs'
 import path from 'node:path'
 import { address, base, pages, root, url } from './repository.mjs'
 
 export function github(markdown) {
   markdown.core.ruler.push('github', (state) => {
-    const folder = path.dirname(state.env.realPath ?? state.env.path)
+    const file = state.env.realPath ?? state.env.path
+    const folder = path.dirname(file)
+    if (path.relative(root, file) === 'README.md') {
+      start(state)
+    }
     for (const token of state.tokens.flatMap((block) => [block, ...(block.children ?? [])])) {
       if (token.type === 'link_open') {
         token.attrSet('href', target(folder, token.attrGet('href')))
@@ -21,6 +26,14 @@ export function github(markdown) {
       }
     }
   })
+}
+
+function start(state) {
+  state.tokens.find((token) => token.type === 'paragraph_open').attrJoin('class', 'lead')
+  const buttons = new state.Token('html_block', '', 0)
+  buttons.content =
+    '<div class="start"><a href="docs/tutorials/first-vm.md">Start a first VM</a><a href="#in-go">Use it in Go</a></div>\n'
+  state.tokens.splice(state.tokens.findIndex((token) => token.type === 'paragraph_close') + 1, 0, buttons)
 }
 
 function target(folder, href) {

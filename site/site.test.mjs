@@ -29,6 +29,7 @@ before(async () => {
   browser = await chromium.launch({
     executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
     args: ['--no-sandbox'],
+    ignoreDefaultArgs: ['--hide-scrollbars'],
   })
 })
 
@@ -122,6 +123,67 @@ test('pages show their pictures, and fit a phone', async () => {
     assert.deepEqual(seen, { pictures: seen.pictures, missing: [], unnamed: [], width: 375, wide: [] }, where)
   }
   assert.ok(pictures > 0)
+  await page.close()
+})
+
+test('the first screen says what it is for, and has two buttons', async () => {
+  const page = await open('/', { viewport: { width: 375, height: 667 }, isMobile: true, hasTouch: true })
+  const bottom = (selector) => page.locator(selector).evaluateAll((all) => all.map((e) => e.getBoundingClientRect().bottom <= 667))
+  assert.deepEqual(await bottom('.vp-doc h1, .vp-doc .lead'), [true, true])
+  assert.deepEqual(await bottom('.vp-doc .start a'), [true, true])
+  assert.match(await page.locator('.vp-doc .lead').innerText(), /gives a virtual machine the network of /)
+  const buttons = await page.locator('.vp-doc .start a').evaluateAll((all) => all.map((a) => a.getBoundingClientRect().height >= 36))
+  assert.deepEqual(buttons, [true, true])
+  await page.close()
+})
+
+test('inline code does not look like a link', async () => {
+  const page = await open('/')
+  for (const where of pages) {
+    await visit(page, where)
+    const alike = await page.evaluate(() => {
+      const colour = (e) => getComputedStyle(e).color
+      const links = new Set([...document.querySelectorAll('.vp-doc p a, .vp-doc td a')].map(colour))
+      const code = [...document.querySelectorAll('.vp-doc :not(pre, a) > code')]
+      return code.filter((e) => links.has(colour(e)) || colour(e) !== colour(e.parentElement)).map((e) => e.innerText)
+    })
+    assert.deepEqual(alike, [], where)
+  }
+  await page.close()
+})
+
+test('a table that is wider than a phone shows that it scrolls, and its first column stays', async () => {
+  const page = await open('/', { viewport: { width: 375, height: 800 }, isMobile: true, hasTouch: true })
+  let wide = 0
+  for (const where of pages) {
+    await visit(page, where)
+    const tables = await page.evaluate(() =>
+      [...document.querySelectorAll('.vp-doc table')]
+        .filter((table) => table.scrollWidth > table.clientWidth)
+        .map((table) => {
+          const box = (e) => e.getBoundingClientRect()
+          const cells = [...table.rows].map((row) => [row.cells[0], row.cells[row.cells.length - 1]])
+          const before = cells.map(([first]) => box(first).left)
+          table.scrollLeft = table.scrollWidth
+          const end = box(table).left + table.clientWidth + table.clientLeft
+          return {
+            heading: cells[0][1].innerText,
+            bar: table.offsetHeight - table.clientHeight >= 6,
+            shadow: /local/.test(getComputedStyle(table).backgroundAttachment),
+            stays: cells.every(([first], i) => Math.abs(box(first).left - before[i]) < 1),
+            opaque: cells.every(([first]) => /^rgb\(/.test(getComputedStyle(first).backgroundColor)),
+            narrow: cells.every(([first]) => box(first).width <= 0.45 * table.clientWidth),
+            last: cells.every(([first, last]) => box(last).right <= end + 1 && box(last).right > box(first).right + 40),
+          }
+        }),
+    )
+    for (const table of tables) {
+      const right = { bar: true, shadow: true, stays: true, opaque: true, narrow: true, last: true }
+      assert.deepEqual(table, { heading: table.heading, ...right }, where)
+    }
+    wide += tables.length
+  }
+  assert.ok(wide > 0)
   await page.close()
 })
 
