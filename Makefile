@@ -188,9 +188,9 @@ vm-image: ## bin/guestwire-vm.tar: the image of examples/kubernetes/vm, Linux in
 pictures: $(D2) ## draw docs/pictures/*.svg, each from the D2 source beside it
 	go run ./internal/test/pictures $(D2) docs/pictures
 
-site: $(D2) ## README and docs as a site in bin/site, with its tests (Debian: nodejs, npm, chromium)
-	@for program in node npm $${CHROMIUM:-chromium}; do \
-		command -v $$program >/dev/null || { echo "$@: $$program is missing: apt-get install nodejs npm chromium"; exit 1; }; \
+site: $(D2) ## README and docs as a site in bin/site, with its tests (Debian: nodejs, npm, chromium, librsvg2-bin)
+	@for program in node npm $${CHROMIUM:-chromium} rsvg-convert; do \
+		command -v $$program >/dev/null || { echo "$@: $$program is missing: apt-get install nodejs npm chromium librsvg2-bin"; exit 1; }; \
 	done
 	GUESTWIRE_BIN=$(CURDIR)/bin go test -count=1 ./internal/test/pictures
 	@$(MAKE) site/node_modules/.package-lock.json

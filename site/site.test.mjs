@@ -1,11 +1,12 @@
 // Opens the built site in a headless Chromium, as a reader would. CHROMIUM is its path, if it is not the one of Debian.
 import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
 import fs from 'node:fs'
 import http from 'node:http'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { chromium } from 'playwright-core'
-import { address, out, pages as files } from './repository.mjs'
+import { address, out, pages as files, root } from './repository.mjs'
 
 const types = { '.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css', '.svg': 'image/svg+xml', '.json': 'application/json' }
 const where = (file) => address(file).replace(/([^/])$/, '$1.html')
@@ -184,6 +185,35 @@ test('a table that is wider than a phone shows that it scrolls, and its first co
     wide += tables.length
   }
   assert.ok(wide > 0)
+  await page.close()
+})
+
+test('librsvg shows the pictures as the browser does', async () => {
+  const page = await open('/', { colorScheme: 'light' })
+  const folder = path.join(root, 'docs/pictures')
+  for (const name of fs.readdirSync(folder).filter((name) => name.endsWith('.svg'))) {
+    const svg = fs.readFileSync(path.join(folder, name))
+    const png = execFileSync('rsvg-convert', [path.join(folder, name)])
+    const drawn = [`data:image/svg+xml;base64,${svg.toString('base64')}`, `data:image/png;base64,${png.toString('base64')}`]
+    const other = await page.evaluate(async (sources) => {
+      const [a, b] = await Promise.all(
+        sources.map(async (source) => {
+          const img = new Image()
+          img.src = source
+          await img.decode()
+          const canvas = new OffscreenCanvas(img.naturalWidth, img.naturalHeight).getContext('2d')
+          canvas.drawImage(img, 0, 0)
+          return canvas.getImageData(0, 0, img.naturalWidth, img.naturalHeight).data
+        }),
+      )
+      let other = a.length === b.length ? 0 : 4 * a.length
+      for (let i = 0; i < a.length; i += 4) {
+        other += [0, 1, 2, 3].some((c) => Math.abs(a[i + c] - b[i + c]) > 16) ? 4 : 0
+      }
+      return other / a.length
+    }, drawn)
+    assert.ok(other < 0.1, `${name}: ${(100 * other).toFixed(1)} % of the dots differ`) // of letters, the fonts differ
+  }
   await page.close()
 })
 

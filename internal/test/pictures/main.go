@@ -3,7 +3,8 @@
 //	pictures D2 DIRECTORY
 //
 // D2 is the program. In what it draws, the colours of its theme give way to style.css, which has each role of
-// classes.d2 light and dark. An SVG names the sum of all that it is made of.
+// classes.d2 light and dark. The variables of style.css become their values, as not each program that shows an SVG knows
+// them: librsvg draws such a colour black. An SVG names the sum of all that it is made of.
 package main
 
 import (
@@ -104,11 +105,56 @@ func draw(d2, source string) ([]byte, error) {
 			return nil, fmt.Errorf("%s: %d times %s in what D2 drew", source, n, expected)
 		}
 	}
-	svg = theme.ReplaceAllLiteralString(svg, "<style>\n"+string(style)+"</style>")
+	css, err := plain(string(style))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", source, err)
+	}
+	svg = theme.ReplaceAllLiteralString(svg, "<style>\n"+css+"</style>")
 	svg = font.ReplaceAllString(svg, "$0, system-ui, sans-serif") // where a page's policy refuses the letters inside
 	svg = page.ReplaceAllString(svg, `$1 rx="12" class="page" `)
 	svg = size.ReplaceAllString(svg, `${1}width="$3" height="$4" $2`) // else a browser makes it as wide as the page
 	svg = hidden.ReplaceAllString(svg, "")
 	svg = name.ReplaceAllString(svg, "")
 	return []byte(strings.TrimSpace(svg) + "\n" + comment + "\n"), nil
+}
+
+var (
+	// The parts of style.css: a comment, the light values, the dark ones, the rules.
+	styles   = regexp.MustCompile(`(?s)^(.*?\n)svg \{(.*?)\}\n@media (.*?) \{\n  svg \{(.*?)\}\n\}\n(.*)$`)
+	value    = regexp.MustCompile(`(--[a-z0-9-]+): ([^;]+);`)
+	variable = regexp.MustCompile(`var\((--[a-z0-9-]+)\)`)
+)
+
+// plain returns the style with values in place of variables: each rule with the light ones, and those that have a
+// variable once more with the dark ones.
+func plain(style string) (string, error) {
+	part := styles.FindStringSubmatch(style)
+	if part == nil {
+		return "", fmt.Errorf("style.css: no match of %s", styles)
+	}
+	var unknown []string
+	with := func(rules, values string) string {
+		known := map[string]string{}
+		for _, m := range value.FindAllStringSubmatch(values, -1) {
+			known[m[1]] = m[2]
+		}
+		return variable.ReplaceAllStringFunc(rules, func(use string) string {
+			name := variable.FindStringSubmatch(use)[1]
+			if known[name] == "" {
+				unknown = append(unknown, name)
+			}
+			return known[name]
+		})
+	}
+	var dark strings.Builder
+	for rule := range strings.Lines(part[5]) {
+		if variable.MatchString(rule) {
+			dark.WriteString("  " + rule)
+		}
+	}
+	css := part[1] + with(part[5], part[2]) + "@media " + part[3] + " {\n" + with(dark.String(), part[4]) + "}\n"
+	if len(unknown) > 0 {
+		return "", fmt.Errorf("style.css: no value of %s", strings.Join(unknown, ", "))
+	}
+	return css, nil
 }

@@ -17,7 +17,7 @@ const (
 	most  = 40 << 10 // octets of a picture
 )
 
-// TestDrawn: each picture was drawn from the source beside it, and no picture is without one. If d2 is in
+// TestDrawn: each picture was drawn from the source beside it with plain colours, and no picture is without one. If d2 is in
 // GUESTWIRE_BIN, what it draws now is what is there.
 func TestDrawn(t *testing.T) {
 	sources, err := list(dir)
@@ -41,6 +41,9 @@ func TestDrawn(t *testing.T) {
 		}
 		if !bytes.HasSuffix(svg, []byte(comment+"\n")) {
 			t.Errorf("%s is older than %s, %s or style.css: run make pictures", target(source), source, classes)
+		}
+		if bytes.Contains(svg, []byte("var(")) {
+			t.Errorf("%s has variables, which not each program that shows it knows", target(source))
 		}
 		if len(svg) > most {
 			t.Errorf("%s has %d octets, more than %d", target(source), len(svg), most)
