@@ -188,6 +188,21 @@ test('a table that is wider than a phone shows that it scrolls, and its first co
   await page.close()
 })
 
+test('a page of more than three screens of a phone has an outline', async () => {
+  const page = await open('/', { viewport: { width: 375, height: 800 }, isMobile: true, hasTouch: true })
+  const without = []
+  for (const where of pages) {
+    await visit(page, where)
+    await page.waitForTimeout(0)
+    const long = await page.evaluate(() => document.querySelector('.vp-doc').scrollHeight > 3 * innerHeight)
+    if (long && ((await page.locator('.VPDocAsideOutline a').count()) < 2 || !(await page.locator('.VPLocalNavOutlineDropdown').isVisible()))) {
+      without.push(where)
+    }
+  }
+  assert.deepEqual(without, [])
+  await page.close()
+})
+
 test('librsvg shows the pictures as the browser does', async () => {
   const page = await open('/', { colorScheme: 'light' })
   const folder = path.join(root, 'docs/pictures')
