@@ -127,6 +127,19 @@ test('pages show their pictures, and fit a phone', async () => {
   await page.close()
 })
 
+test('the bar at the top fits each window', async () => {
+  const page = await open('/')
+  for (const width of [375, 768, 800, 960, 1024, 1280]) {
+    await page.setViewportSize({ width, height: 800 })
+    const seen = await page.evaluate(() => ({
+      page: document.documentElement.scrollWidth <= innerWidth,
+      outside: [...document.querySelectorAll('.VPNavBar *')].filter((e) => e.getBoundingClientRect().right > innerWidth).map((e) => e.className),
+    }))
+    assert.deepEqual(seen, { page: true, outside: [] }, `${width} dots`)
+  }
+  await page.close()
+})
+
 test('the first screen says what it is for, and has two buttons', async () => {
   const page = await open('/', { viewport: { width: 375, height: 667 }, isMobile: true, hasTouch: true })
   const bottom = (selector) => page.locator(selector).evaluateAll((all) => all.map((e) => e.getBoundingClientRect().bottom <= 667))

@@ -38,11 +38,6 @@ export default defineConfig({
     outline: [2, 3],
     search: { provider: 'local' },
     socialLinks: [{ icon: 'github', link: url }],
-    nav: groups().map(({ name, pages }) => ({
-      text: name,
-      link: address(pages[0]),
-      activeMatch: `^(${pages.map(address).join('|')})(\\.html)?$`,
-    })),
     sidebar: groups().map(({ name, pages }) => ({
       text: name,
       collapsed: false,
