@@ -233,7 +233,9 @@ type shell struct {
 	t        testing.TB
 	terminal *os.File
 	pid      int
-	mounts   string // its mount namespace, if the page's machine is the shell's own
+	// mounts is its mount namespace, if the page's machine is the shell's own. While it is open, the kernel gives its
+	// number to no other one.
+	mounts *os.File
 	until    string // if its command goes on
 
 	mu   sync.Mutex
@@ -258,6 +260,7 @@ func open(t testing.TB, shells Shells, own bool) *shell {
 	reading.Go(s.read)
 	t.Cleanup(func() {
 		s.kill()
+		s.mounts.Close() // nil: it has none
 		cmd.Wait()
 		reading.Wait()
 	})
@@ -265,7 +268,11 @@ func open(t testing.TB, shells Shells, own bool) *shell {
 	s.send("PS1= PS2=; echo " + ended + "\n")
 	s.end(block{})
 	if own {
-		s.mounts = mountsOf(cmd.Process.Pid)
+		mounts, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", cmd.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.mounts = mounts
 	}
 	return s
 }
@@ -274,21 +281,27 @@ func open(t testing.TB, shells Shells, own bool) *shell {
 // a daemon.
 func (s *shell) kill() {
 	_ = exec.Command("pkill", "--signal", "KILL", "--session", strconv.Itoa(s.pid)).Run() // it may have ended
+	if s.mounts == nil {
+		return
+	}
+	own, err := s.mounts.Stat()
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
 	processes, err := os.ReadDir("/proc")
 	if err != nil {
 		s.t.Error(err)
 	}
 	for _, p := range processes {
-		if pid, err := strconv.Atoi(p.Name()); err == nil && s.mounts != "" && mountsOf(pid) == s.mounts {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil {
+			continue
+		}
+		if of, err := os.Stat(fmt.Sprintf("/proc/%d/ns/mnt", pid)); err == nil && os.SameFile(of, own) { // else it has ended
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
-}
-
-// mountsOf names the mount namespace of a process, or is empty if the process has ended.
-func mountsOf(pid int) string {
-	name, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-	return name
 }
 
 // aptConf lets a page install what is installed already, and leaves the machine as it is.

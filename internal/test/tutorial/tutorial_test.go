@@ -1,10 +1,15 @@
 package tutorial
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -62,5 +67,47 @@ func TestType(t *testing.T) {
 func TestWords(t *testing.T) {
 	if _, words := parse("# A page\n\nThree more words:\n\n```sh\ntrue\n```\n"); words != 6 {
 		t.Errorf("%d words; want 6", words)
+	}
+}
+
+// TestKill: the end of a shell whose machine has gone already kills no process of a machine that was made since then.
+func TestKill(t *testing.T) {
+	need(t)
+	s := open(t, here(t), true)
+	s.send("exit\n")
+	for done := false; !done; {
+		s.mu.Lock()
+		more := s.more
+		done = s.done
+		s.mu.Unlock()
+		if !done {
+			<-more
+		}
+	}
+	own, err := os.Stat("/proc/self/ns/mnt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		other := exec.Command("unshare", "--mount", "sleep", "1000")
+		if err := other.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			other.Process.Kill()
+			other.Wait()
+		})
+		nstest.Eventually(t, func() error {
+			of, err := os.Stat(fmt.Sprintf("/proc/%d/ns/mnt", other.Process.Pid))
+			if err == nil && os.SameFile(of, own) {
+				err = errors.New("it has no mounts of its own so far")
+			}
+			return err
+		})
+		s.kill()
+		var end unix.Siginfo
+		if err := unix.Waitid(unix.P_PID, other.Process.Pid, &end, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil || end.Signo != 0 {
+			t.Fatalf("a process of another machine has ended: %v, signal %d", err, end.Signo)
+		}
 	}
 }
