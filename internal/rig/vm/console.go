@@ -12,17 +12,26 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// console is the guest's serial console: a Unix socket to which the VMM connects.
+// line is the host's end of a serial console.
+type line interface {
+	io.ReadWriteCloser
+	SetWriteDeadline(time.Time) error
+}
+
+// console is the guest's serial console: a Unix socket to which the VMM connects, or a terminal that the VMM has.
 type console struct {
-	listener net.Listener
+	listener net.Listener  // nil: a terminal
 	done     chan struct{} // closed when no more output can come
 	running  sync.Mutex    // held while a command runs
 	commands int           // number of commands sent; guarded by running
 
 	mu     sync.Mutex
-	conn   net.Conn      // nil until the VMM has connected
+	conn   line          // nil until the VMM has connected
 	data   []byte        // all output, without carriage returns
 	more   chan struct{} // closed and replaced when data grows
 	closed error         // why no more output can come; nil: the line is open
@@ -39,13 +48,53 @@ func listenConsole(path string, uid, gid int) (*console, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	c := &console{listener: l, done: make(chan struct{}), more: make(chan struct{})}
-	go c.receive()
+	go c.receive(func() (line, error) { return l.Accept() })
 	return c, nil
 }
 
-func (c *console) receive() {
+// openTerminal returns a console and its terminal, for a VMM whose console is its standard input and output. The
+// terminal changes no octet. The caller closes it when the VMM has it.
+func openTerminal() (*console, *os.File, error) {
+	end, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	terminal, err := otherEnd(end)
+	if err != nil {
+		return nil, nil, errors.Join(err, end.Close())
+	}
+	c := &console{done: make(chan struct{}), more: make(chan struct{})}
+	go c.receive(func() (line, error) { return end, nil })
+	return c, terminal, nil
+}
+
+// otherEnd opens a terminal by its other end, see pts(4).
+func otherEnd(end *os.File) (*os.File, error) {
+	raw, err := end.SyscallConn() // and not Fd, after which the file has no deadlines
+	if err != nil {
+		return nil, err
+	}
+	var number int
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0)
+		if failed == nil {
+			number, failed = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
+		}
+		if failed == nil {
+			// No echo, no lines, no signals, and no translation of line ends.
+			failed = unix.IoctlSetTermios(int(fd), unix.TCSETS, &unix.Termios{Cflag: unix.CS8 | unix.CREAD})
+		}
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return nil, fmt.Errorf("terminal: %w", err)
+	}
+	return os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+}
+
+func (c *console) receive(open func() (line, error)) {
 	defer close(c.done)
-	conn, err := c.listener.Accept()
+	conn, err := open()
 	if errors.Is(err, net.ErrClosed) {
 		err = errEnded
 	}
@@ -62,7 +111,7 @@ func (c *console) receive() {
 		c.data = append(c.data, bytes.ReplaceAll(buf[:n], []byte("\r"), nil)...)
 		close(c.more)
 		c.more = make(chan struct{})
-		if err == io.EOF {
+		if err == io.EOF || errors.Is(err, unix.EIO) { // EIO: nobody has the terminal open any more
 			err = errEnded
 		}
 		c.closed = err
@@ -75,6 +124,9 @@ func (c *console) receive() {
 
 // stopAccepting closes the listener: no VMM will connect any more.
 func (c *console) stopAccepting() error {
+	if c.listener == nil {
+		return nil
+	}
 	err := c.listener.Close()
 	if errors.Is(err, net.ErrClosed) {
 		return nil

@@ -17,8 +17,10 @@ import (
 //go:embed guest
 var scripts embed.FS
 
-// The guest's drivers. The others are loaded only if a device has no driver after virtio's are loaded.
+// The guest's drivers. A machine without PCI loads mmioDrivers after virtio's. The others are loaded only if a device has
+// no driver after virtio's are loaded.
 var (
+	mmioDrivers   = []string{"virtio_mmio"}
 	virtioDrivers = []string{"virtio_pci", "virtio_net"}
 	otherDrivers  = []string{"e1000", "e1000e", "igb", "igbvf", "8139cp", "8139too", "vmxnet3", "pcnet32", "ne2k-pci"}
 )
@@ -179,7 +181,7 @@ func addModules(a *initramfs.Archive, root string, more []string) error {
 	for _, list := range []struct {
 		name    string
 		drivers []string
-	}{{"virtio", virtioDrivers}, {"others", otherDrivers}, {"more", more}} {
+	}{{"virtio", virtioDrivers}, {"mmio", mmioDrivers}, {"others", otherDrivers}, {"more", more}} {
 		files, err := initramfs.Modules(dir, list.drivers...)
 		if err != nil {
 			return fmt.Errorf("guest's kernel modules: %w", err)

@@ -24,16 +24,18 @@ type process struct {
 
 // enclosure is the script of the namespaces' first process. It mounts /proc and /sys of the namespaces and reaps
 // orphans. Like a container engine it creates a /dev, with a /dev/net/tun that all users can open, and with the
-// machine's vhost-net, VFIO and userfaultfd; like a device plugin it gives the latter, and the character devices of
-// macvtaps, to the user.
+// machine's KVM, vhost-net, VFIO and userfaultfd; like a device plugin it gives KVM and the latter, and the character
+// devices of macvtaps, to the user.
 const enclosure = `set -e
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t tmpfs -o mode=755 tmpfs /mnt
-for device in /dev/vhost-net /dev/vfio /dev/userfaultfd; do
+for device in /dev/kvm /dev/vhost-net /dev/vfio /dev/userfaultfd; do
 	test ! -e $device || cp -a $device /mnt
 done
-test ! -e /mnt/userfaultfd || chown "$DEVICE_OWNER" /mnt/userfaultfd
+for device in kvm userfaultfd; do
+	test ! -e /mnt/$device || chown "$DEVICE_OWNER" /mnt/$device
+done
 mount --move /mnt /dev
 mkdir /dev/net /dev/pts /dev/shm
 mount -t devpts -o newinstance,ptmxmode=666 devpts /dev/pts
@@ -55,7 +57,11 @@ for tap in /sys/class/net/*/tap*; do
 		chown "$DEVICE_OWNER" "/dev/${tap##*/}"
 	fi
 done
-"$@" &
+if test -t 1; then
+	"$@" <&1 & # a command in the background reads /dev/null otherwise
+else
+	"$@" &
+fi
 wait $!`
 
 // start starts the guest's VMM as the user of cfg without capabilities, in cfg's network namespace and in new mount
@@ -74,6 +80,10 @@ func (g *Guest) start(cfg Config, env []string, program ...string) error {
 	p.cmd.Dir = g.dir
 	p.cmd.Env = append([]string{"PATH=" + g.programs() + ":" + os.Getenv("PATH"), fmt.Sprintf("DEVICE_OWNER=%d:%d", cfg.UID, cfg.GID), "HIDDEN=" + cfg.hidden()}, env...)
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = log, log, cfg.Files
+	if g.terminal != nil {
+		p.cmd.Stdin, p.cmd.Stdout = g.terminal, g.terminal
+		defer g.terminal.Close()
+	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:   unix.CLONE_NEWPID,
 		Unshareflags: unix.CLONE_NEWNS,

@@ -37,6 +37,14 @@ func (c Config) hidden() string {
 // patches it, and the guest stops for ever, mostly at its boot.
 const accelerator = "tcg,thread=single"
 
+// acceleration returns the arguments for what runs the guest.
+func (c Config) acceleration() []string {
+	if c.KVM {
+		return []string{"-accel", "kvm", "-cpu", "host"}
+	}
+	return []string{"-accel", accelerator}
+}
+
 // PlugBus is the id of a bus for a device that is plugged while the guest of BootQEMU runs.
 const PlugBus = "plug"
 
@@ -63,9 +71,9 @@ func launchQEMU(cfg Config, nics []*qemu.NIC, more ...string) (*Guest, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := slices.Concat(cfg.Launcher, cfg.program(), []string{
+	args := slices.Concat(cfg.Launcher, cfg.program(), cfg.acceleration(), []string{
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-		"-machine", "q35", "-accel", accelerator, "-m", strconv.Itoa(Memory), "-smp", strconv.Itoa(cfg.cpus()),
+		"-machine", "q35", "-m", strconv.Itoa(Memory), "-smp", strconv.Itoa(cfg.cpus()),
 		"-chardev", "socket,id=console,path=" + filepath.Join(g.dir, "console"), "-serial", "chardev:console",
 		"-qmp", "unix:" + g.qmpSocket() + ",server=on,wait=off", "-device", "pcie-root-port,chassis=1,id=" + PlugBus,
 	})

@@ -1,6 +1,7 @@
 // Package vm boots real guests on taps, for tests and the demo: Linux with real DHCP clients, Linux with the kernel's
 // own DHCP client, or the firmware's network boot. The guests run under an unprivileged libvirt or under QEMU alone,
-// emulated without KVM. install.sh installs what the package needs.
+// emulated if the caller does not ask for KVM, or under Firecracker or Cloud Hypervisor, which need KVM. install.sh
+// installs what the package needs, except these two.
 package vm
 
 import (
@@ -89,6 +90,10 @@ type Config struct {
 	Launcher []string
 	// PlugPorts is the number of devices that can be attached while the guest of BootLibvirt runs.
 	PlugPorts int
+	// KVM has KVM run the guest of BootQEMU, which is emulated otherwise.
+	KVM bool
+	// terminal: the VMM gets its console as standard input and output.
+	terminal bool
 	// Backport selects the libvirt of Debian's backports, which supports passt, and Debian 12's does not; or under
 	// BootQEMU the QEMU of them.
 	Backport bool
@@ -114,7 +119,9 @@ type Guest struct {
 	name    string
 	dir     string
 	console *console
-	vmm     *process
+	// terminal is for the VMM, under Config.terminal.
+	terminal *os.File
+	vmm      *process
 	// virsh runs a command of virsh(1); nil: the guest is under QEMU alone.
 	virsh func(ctx context.Context, args ...string) (string, error)
 	// created: libvirt has started the guest.
@@ -255,6 +262,10 @@ func (g *Guest) writeFiles(cfg Config) error {
 		if err = writeSeed(g.seed(), cfg.Seed); err != nil {
 			return err
 		}
+	}
+	if cfg.terminal {
+		g.console, g.terminal, err = openTerminal()
+		return err
 	}
 	g.console, err = listenConsole(filepath.Join(g.dir, "console"), cfg.UID, cfg.GID)
 	return err
