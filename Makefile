@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm test test-user lab test-all crash networks kubernetes bench image vm-image release release-check lint fuzz pictures site install install-test go-version FORCE
+.PHONY: help demo demo-vm kvm-check test test-user lab test-all crash networks kubernetes bench image vm-image release release-check lint fuzz pictures site install install-test go-version FORCE
 
 MODULE := github.com/guestwire/guestwire
 MODULES := . examples examples/kubevirt internal/rig
@@ -19,7 +19,7 @@ RACE := ^$(MODULE)/(phase1/launch|phase2|dhcp|guestwiretest|internal/child|inter
 
 # What the tests execute.
 PROGRAMS := bin/agent bin/launcher bin/exporter bin/guestwire bin/guestwire-node
-LAB_PROGRAMS := $(PROGRAMS) bin/qemu bin/cri bin/quickstart bin/stockkernel
+LAB_PROGRAMS := $(PROGRAMS) bin/qemu bin/cri bin/quickstart bin/kvmcheck bin/stockkernel
 
 # What make fuzz gives to each target, as -fuzztime takes it. lab and test-all give a number of inputs: the last moment of a time
 # sometimes fails (context deadline exceeded).
@@ -36,7 +36,7 @@ go-version:
 		*' go1.'*) ;; \
 		*) echo "no Go: guestwire needs Go 1.25 (https://go.dev/doc/install)"; exit 1;; \
 	esac
-demo demo-vm test test-user lab test-all release lint: go-version
+demo demo-vm kvm-check test test-user lab test-all release lint: go-version
 
 demo: ## a namespace's network is handed to a guest, used, and given back (root)
 	go run ./internal/rig/quickstart
@@ -44,6 +44,13 @@ demo: ## a namespace's network is handed to a guest, used, and given back (root)
 demo-vm: ## the same with a guest that boots (root, Debian: installs QEMU and libvirt)
 	internal/rig/vm/install.sh
 	go run ./internal/rig/quickstart -vm
+
+# ONLY is one binding. EMULATED=1 is for a machine without KVM: the guests of QEMU are emulated.
+KVM_CHECK = bin/kvmcheck -agent bin/agent $(addprefix -only ,$(ONLY)) $(if $(EMULATED),-emulated)
+kvm-check: bin/kvmcheck bin/agent ## guests on KVM with each binding, and a report for an issue (root, Debian: installs QEMU and libvirt)
+	@$(KVM_CHECK) -plan
+	@internal/rig/vm/install.sh
+	@$(KVM_CHECK) | tee bin/kvm-check.md
 
 install-test:
 	@internal/test/install.sh
@@ -238,7 +245,7 @@ bin/cyclonedx-gomod-%:
 	mv bin/cyclonedx-gomod $@
 
 # Linked statically: it is the stock kernel's process 1 too.
-bin/stockkernel bin/quickstart bin/bench: FORCE
+bin/stockkernel bin/quickstart bin/bench bin/kvmcheck: FORCE
 	CGO_ENABLED=0 go build -o $@ ./internal/rig/$(@F)
 bin/cri: FORCE
 	CGO_ENABLED=0 go build -o $@ ./internal/rig/node/cri
