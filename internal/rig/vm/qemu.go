@@ -40,7 +40,8 @@ const accelerator = "tcg,thread=single"
 // acceleration returns the arguments for what runs the guest.
 func (c Config) acceleration() []string {
 	if c.KVM {
-		return []string{"-accel", "kvm", "-cpu", "host"}
+		// Under some nested KVMs QEMU 7.2 aborts when it sets the register of this feature.
+		return []string{"-accel", "kvm", "-cpu", "host,arch-capabilities=off"}
 	}
 	return []string{"-accel", accelerator}
 }
