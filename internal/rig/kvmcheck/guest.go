@@ -78,7 +78,7 @@ func (v vmm) missing() string {
 	return ""
 }
 
-// try wires a pod of its own, boots a guest, tests its connections, and takes the wiring down. It returns a row's texts.
+// try wires a pod of its own, boots a guest, tests it, and takes the wiring down. It returns a row's result.
 func (c check) try(ctx context.Context, v vmm, b infra.Binding) (what string, err error) {
 	limit := time.Minute
 	if c.emulated {

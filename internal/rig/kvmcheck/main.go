@@ -1,5 +1,5 @@
-// Kvmcheck boots guests on KVM with each of the bindings bridge, masquerade, redirect and routed, under each VMM that is
-// installed, and prints a report to paste into an issue.
+// Kvmcheck boots guests on KVM with each of the bindings bridge, masquerade, redirect and routed, under each VMM that
+// is installed, and prints a report to paste into an issue.
 package main
 
 import (

@@ -17,8 +17,8 @@ import (
 //go:embed guest
 var scripts embed.FS
 
-// The guest's drivers. A machine without PCI loads mmioDrivers after virtio's. The others are loaded only if a device has
-// no driver after virtio's are loaded.
+// The guest's drivers. A machine without PCI loads mmioDrivers after virtio's. The others are loaded only if a device
+// has no driver after virtio's are loaded.
 var (
 	mmioDrivers   = []string{"virtio_mmio"}
 	virtioDrivers = []string{"virtio_pci", "virtio_net"}
