@@ -20,8 +20,8 @@ func readme(t *testing.T) string {
 	return string(text)
 }
 
-// TestReadmeCode: the README shows a function of the program that TestReadmeLauncher runs, and what it shows compiles as
-// it is.
+// TestReadmeCode: the README shows a function of the program that TestReadmeLauncher runs. What it shows compiles as it
+// is.
 func TestReadmeCode(t *testing.T) {
 	program, err := os.ReadFile("qemu/main.go")
 	if err != nil {

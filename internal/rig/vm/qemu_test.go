@@ -3,7 +3,9 @@ package vm
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,9 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/records"
 )
 
 // refused says why QEMU cannot have a golden device here, where it cannot: a file or a card is missing. The words show
@@ -25,6 +29,8 @@ func refused(device string) string {
 		return `failed to find romfile "/usr/lib/ipxe/a,b=c ".rom"`
 	case "sriov", "sriov-everything":
 		return "0000:03:10.1: no such host device"
+	case "passt-vhost-user": // TestQEMUChardev has a socket
+		return "Failed to connect to '/run/passt,1.sock'"
 	case "vhost-fd", "vhost-fds": // the descriptors are of /dev/null
 		return "vhost-net requested but could not be initialized"
 	case "vhost":
@@ -98,6 +104,41 @@ func TestQEMUBounds(t *testing.T) {
 	}
 }
 
+// TestQEMUChardev: QEMU connects to passt's socket by the QMP object, and gives the connection up.
+func TestQEMUChardev(t *testing.T) {
+	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
+		nstest.Skip(t, err.Error())
+	}
+	socket := filepath.Join(t.TempDir(), "passt")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	rec := records.Bridge()
+	records.Passt(rec)
+	rec.Passt.VhostUser = true
+	nic, err := qemu.NewNIC(rec, qemu.Options{Socket: socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commands strings.Builder
+	for _, c := range []map[string]any{
+		{"execute": "qmp_capabilities"}, {"execute": "chardev-add", "arguments": nic.Chardev},
+		{"execute": "chardev-remove", "arguments": qemu.Object{"id": nic.Chardev["id"]}}, {"execute": "quit"},
+	} {
+		if err := json.NewEncoder(&commands).Encode(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("qemu-system-x86_64", "-S", "-machine", "none", "-accel", "tcg", "-nodefaults", "-display", "none", "-qmp", "stdio")
+	cmd.Stdin = strings.NewReader(commands.String())
+	out, err := cmd.CombinedOutput()
+	if err != nil || strings.Count(string(out), `{"return": {}}`) != 4 || strings.Contains(string(out), `"error"`) {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // readGolden returns the device of a golden file as two command lines. The first one is nil for a device whose link is
 // down.
 func readGolden(t *testing.T, path string) (line, objects []string) {
@@ -110,6 +151,8 @@ func readGolden(t *testing.T, path string) (line, objects []string) {
 	for s := bufio.NewScanner(f); s.Scan(); {
 		key, value, _ := strings.Cut(s.Text(), " ")
 		switch key {
+		case "-chardev":
+			line, objects = append(line, key, value), append(objects, key, value)
 		case "-netdev", "-device":
 			line = append(line, key, value)
 		case "netdev_add", "device_add":

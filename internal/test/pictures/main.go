@@ -3,8 +3,8 @@
 //	pictures D2 DIRECTORY
 //
 // D2 is the program. In what it draws, the colours of its theme give way to style.css, which has each role of
-// classes.d2 light and dark. The variables of style.css become their values, as not each program that shows an SVG knows
-// them: librsvg draws such a colour black. An SVG names the sum of all that it is made of.
+// classes.d2 light and dark. The variables of style.css become their values, as not each program that shows an SVG
+// knows them: librsvg draws such a colour black. An SVG names the sum of all that it is made of.
 package main
 
 import (

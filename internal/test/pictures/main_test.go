@@ -17,7 +17,7 @@ const (
 	most  = 40 << 10 // octets of a picture
 )
 
-// TestDrawn: each picture was drawn from the source beside it with plain colours, and no picture is without one. If d2 is in
+// TestDrawn: each picture was drawn from the source beside it with plain colours, and none is without one. If d2 is in
 // GUESTWIRE_BIN, what it draws now is what is there.
 func TestDrawn(t *testing.T) {
 	sources, err := list(dir)
