@@ -38,12 +38,12 @@ go-version:
 	esac
 demo demo-vm kvm-check test test-user lab test-all release lint: go-version
 
-demo: ## a namespace's network is handed to a guest, used, and given back (root)
-	go run ./internal/rig/quickstart
+demo: ## a namespace's network is handed to a guest, used, and given back; ARGS=-v prints the plans (root)
+	go run ./internal/rig/quickstart $(ARGS)
 
 demo-vm: ## the same with a guest that boots (root, Debian: installs QEMU and libvirt)
 	internal/rig/vm/install.sh
-	go run ./internal/rig/quickstart -vm
+	go run ./internal/rig/quickstart -vm $(ARGS)
 
 # ONLY is one binding. EMULATED=1 is for a machine without KVM: the guests of QEMU are emulated.
 KVM_CHECK = bin/kvmcheck -agent bin/agent $(addprefix -only ,$(ONLY)) $(if $(EMULATED),-emulated)

@@ -48,7 +48,8 @@ func (g embedded) describe(ctx context.Context) (string, error) {
 		return "", err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "DHCPv4   %v from %v, DNS %v, search %v, MTU %d\n", c.IPv4.Address, c.IPv4.Server, c.IPv4.DNS, c.IPv4.Search, c.IPv4.MTU)
+	fmt.Fprintf(&b, "DHCPv4   %v from %v, MTU %d\n", c.IPv4.Address, c.IPv4.Server, c.IPv4.MTU)
+	fmt.Fprintf(&b, "         DNS %v, search %v\n", c.IPv4.DNS, c.IPv4.Search)
 	fmt.Fprintf(&b, "DHCPv6   %v, DNS %v, search %v\n", c.IPv6.Address, c.IPv6.DNS, c.IPv6.Search)
 	fmt.Fprintf(&b, "RA       from %v, router lifetime %v\n", c.RA.Source, c.RA.RouterLifetime)
 	for _, r := range g.Routes() {
@@ -71,7 +72,6 @@ func (g embedded) close() error { return g.Close() }
 type booted struct{ *vm.Guest }
 
 func bootLibvirt(ctx context.Context, pod namespace, _ cache.Record, owner infra.Owner, xml string) (machine, error) {
-	step("a Linux guest boots under an unprivileged libvirt, without hardware help")
 	g, err := vm.BootLibvirt(ctx, vm.Config{NetNS: pod.File, UID: int(owner.UID), GID: int(owner.GID), Name: guestName}, xml)
 	if err != nil {
 		return nil, err

@@ -23,13 +23,19 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-const usage = `quickstart hands the network of a throw-away pod to a guest, and gives it back: with
-each of the bindings bridge, redirect, routed and masquerade. It needs root, and leaves the machine as it is.
+const usage = `quickstart hands the network of a throw-away pod to a guest, and gives it back:
+with each of the bindings bridge, redirect, routed and masquerade. It needs
+root, and leaves the machine as it is.
 
   quickstart        with a small guest in this program
-  quickstart -vm    with a Linux guest under an unprivileged libvirt (make demo-vm installs what that needs)
+  quickstart -vm    with a Linux guest under an unprivileged libvirt (make
+                    demo-vm installs what that needs)
 
 Flags:
+`
+
+const intro = `guestwire gives the network of a pod to a guest, once with each binding.
+The pod and the world around it are namespaces that end with this program.
 `
 
 func main() {
@@ -41,6 +47,7 @@ func main() {
 		return
 	}
 	withVM := flag.Bool("vm", false, "boot a Linux guest under libvirt")
+	verbose := flag.Bool("v", false, "print the plans, too")
 	flag.Usage = func() {
 		fmt.Fprint(flag.CommandLine.Output(), usage)
 		flag.PrintDefaults()
@@ -60,31 +67,33 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	s := newStory(os.Stdout, *verbose)
+	fmt.Fprint(s.out, intro)
 	started := time.Now()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{}, infra.Masquerade{}} {
-		if err := runBinding(ctx, b, *withVM); err != nil {
-			fmt.Printf("\nFAILED: %v\n", err)
+		if err := runBinding(ctx, s, b, *withVM); err != nil {
+			fmt.Fprintf(s.out, "\n%s %v\n", s.in(red, "FAILED:"), err)
 			os.Exit(1)
 		}
 	}
-	fmt.Printf("\nEverything held, in %.1f s: all guests had the pod's network, and all namespaces are as they were.\n",
-		time.Since(started).Seconds())
+	fmt.Fprintf(s.out, "\n%s in %.1f s: all guests had the pod's network,\nand all namespaces are as they were.\n",
+		s.in(bold, "Everything held,"), time.Since(started).Seconds())
 }
 
 // runBinding demonstrates one binding, from Plan to Teardown.
-func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
-	title(b)
+func runBinding(ctx context.Context, s story, b infra.Binding, withVM bool) (err error) {
+	s.title(b)
 	pod, world, err := createNetwork()
 	if err != nil {
 		return fmt.Errorf("create the network: %w", err)
 	}
 	defer func() { err = errors.Join(err, pod.close(), world.close()) }()
-	step("a CNI plugin has created the pod's network; the pod has")
+	s.step("a CNI plugin has created the pod's network; the pod has")
 	before, err := pod.describe()
 	if err != nil {
 		return err
 	}
-	quote(before)
+	s.quote(before.addresses)
 
 	boot := bootEmbedded
 	owner := infra.Owner{UID: lab.User, GID: lab.User}
@@ -112,8 +121,12 @@ func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	if err != nil {
 		return err
 	}
-	step("Plan: %d operations, nothing is changed yet", len(preview.Steps))
-	quote(preview.String())
+	if s.verbose {
+		s.step("Plan: %d operations, nothing is changed yet", len(preview.Steps))
+		s.quoteCommands(preview.String())
+	} else {
+		s.step("Plan: %d operations, nothing is changed yet (-v prints them)", len(preview.Steps))
+	}
 
 	started := time.Now()
 	if _, err := nic.Setup(ctx, spec); err != nil {
@@ -125,12 +138,12 @@ func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 			err = errors.Join(err, nic.Teardown(context.WithoutCancel(ctx), phase1.TeardownOptions{CutOff: true})) // the guest may be left
 		}
 	}()
-	step("Setup, as root: done in %.1f ms; the pod has", float64(time.Since(started).Microseconds())/1000)
+	s.step("Setup, as root: done in %.1f ms; the pod has", float64(time.Since(started).Microseconds())/1000)
 	after, err := pod.describe()
 	if err != nil {
 		return err
 	}
-	quote(after)
+	s.quote(after.addresses)
 
 	launcher, err := startLauncher(pod, spec.State, owner)
 	if err != nil {
@@ -141,7 +154,8 @@ func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	if err != nil {
 		return err
 	}
-	step("phase2.Serve, as user %d: %s", owner.UID, capabilities)
+	s.step("phase2.Serve, as user %d, which has no capabilities", owner.UID)
+	s.quote(capabilities)
 
 	vm, err := phase2.Open(spec.State)
 	if err != nil {
@@ -155,16 +169,19 @@ func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	if err != nil {
 		return err
 	}
-	step("phase2.Interfaces: what the VM's definition says")
-	quote(xml)
+	s.step("phase2.Interfaces: what the VM's definition says")
+	s.quote(xml)
 
-	if err := checkNetwork(ctx, boot, pod, world, vm.Records()[0], owner, xml); err != nil {
+	if withVM {
+		s.step("a Linux guest boots under an unprivileged libvirt, without hardware help")
+	}
+	if err := checkNetwork(ctx, s, boot, pod, world, vm.Records()[0], owner, xml); err != nil {
 		return fmt.Errorf("%w\nthe launcher said:\n%s", err, launcher.log.String())
 	}
 	if err := nic.Check(ctx); err != nil {
 		return err
 	}
-	step("Check: the kernel is as recorded")
+	s.step("Check: the kernel is as recorded")
 
 	if err := launcher.stop(); err != nil {
 		return err
@@ -174,8 +191,12 @@ func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	if err := nic.Teardown(ctx, phase1.TeardownOptions{}); err != nil {
 		return err
 	}
-	step("Teardown: done in %.0f ms; the pod has", float64(time.Since(started).Microseconds())/1000)
-	return pod.waitRestored(ctx, before)
+	took := time.Since(started)
+	if err := pod.waitRestored(ctx, before); err != nil {
+		return err
+	}
+	s.step("Teardown: done in %.0f ms; the pod is what it was before", float64(took.Microseconds())/1000)
+	return nil
 }
 
 // machine is the embedded guest or a Linux guest.
@@ -189,7 +210,7 @@ type machine interface {
 }
 
 // checkNetwork boots the guest and checks that it reaches, and is reached by, the world.
-func checkNetwork(ctx context.Context, boot bootFunc, pod, world namespace, r cache.Record, owner infra.Owner, xml string) (err error) {
+func checkNetwork(ctx context.Context, s story, boot bootFunc, pod, world namespace, r cache.Record, owner infra.Owner, xml string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	started := time.Now()
@@ -202,13 +223,13 @@ func checkNetwork(ctx context.Context, boot bootFunc, pod, world namespace, r ca
 	if err != nil {
 		return err
 	}
-	step("the guest has booted and configured itself in %.1f s", time.Since(started).Seconds())
-	quote(description)
+	s.step("the guest has booted and configured itself in %.1f s", time.Since(started).Seconds())
+	s.quote(description)
 	for _, to := range []netip.Addr{lab.Gateway4, lab.Gateway6, lab.Beyond4, lab.Beyond6} {
 		if err := g.ping(ctx, to); err != nil {
 			return fmt.Errorf("guest to %v: %w", to, err)
 		}
-		step("the guest pings %-16v answered", to)
+		s.step("the guest pings %-16v answered", to)
 	}
 	for _, to := range []netip.Addr{lab.Pod4, lab.Pod6} {
 		if _, err := world.Ping(ctx, to); err != nil {
@@ -221,7 +242,8 @@ func checkNetwork(ctx context.Context, boot bootFunc, pod, world namespace, r ca
 		if !strings.Contains(answer, guestName) {
 			return fmt.Errorf("world to %v: %q answered instead of the guest", to, answer)
 		}
-		step("the world pings %-16v answered, and its TCP connection too: %q", to, answer)
+		s.step("the world pings %-16v answered", to)
+		s.step("the world connects to %v: %q", to, answer)
 	}
 	return nil
 }

@@ -33,30 +33,32 @@ func createNetwork() (pod, world namespace, err error) {
 	return pod, world, err
 }
 
-// describe returns the links, addresses and routes, as ip(8) shows them.
-func (n namespace) describe() (string, error) {
+// state is what a namespace has, as ip(8) shows it. The links are compared alone: beside them, the addresses name each
+// link as well.
+type state struct{ links, addresses string }
+
+func (n namespace) describe() (s state, err error) {
+	if s.links, err = n.Run("ip", "-br", "link"); err != nil {
+		return s, err
+	}
 	var b strings.Builder
-	for _, line := range []string{"-br link", "-br addr", "-4 route", "-6 route"} {
+	for _, line := range []string{"-br addr", "-4 route", "-6 route"} {
 		out, err := n.Run("ip", strings.Fields(line)...)
 		if err != nil {
-			return "", err
+			return s, err
 		}
 		b.WriteString(out)
 	}
-	return b.String(), nil
+	s.addresses = b.String()
+	return s, nil
 }
 
-// waitRestored waits until the namespace is as before, and prints it.
-func (n namespace) waitRestored(ctx context.Context, want string) error {
+// waitRestored waits until the namespace is as before.
+func (n namespace) waitRestored(ctx context.Context, want state) error {
 	for range 100 {
 		now, err := n.describe()
-		if err != nil {
+		if err != nil || now == want {
 			return err
-		}
-		if now == want {
-			quote(now)
-			step("that is what it was before")
-			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -65,5 +67,5 @@ func (n namespace) waitRestored(ctx context.Context, want string) error {
 		}
 	}
 	now, err := n.describe()
-	return errors.Join(fmt.Errorf("the namespace is not as it was, but:\n%s", now), err)
+	return errors.Join(fmt.Errorf("the namespace is not as it was, but:\n%s%s", now.links, now.addresses), err)
 }
