@@ -1,10 +1,14 @@
 package examples_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -132,9 +136,55 @@ func TestHookRefusals(t *testing.T) {
 		cmd.Stdin = strings.NewReader(stdin)
 		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("%s\n%v, %s; want %q", stdin, err, out, want)
+		} else {
+			c.isKept(t, string(out))
 		}
 	}
 	c.asFound(t, before)
+}
+
+// isKept checks that the last line of hook.log is what the hook has printed, which crun drops.
+func (c container) isKept(t *testing.T, said string) {
+	t.Helper()
+	kept, err := os.ReadFile(filepath.Join(filepath.Dir(c.State), "hook.log"))
+	if at := bytes.LastIndex(bytes.TrimRight(kept, "\n"), []byte("\n")) + 1; err != nil || !regexp.MustCompile(`^\d{4}-\d\d-\d\dT[^ ]* `+regexp.QuoteMeta(said)+`$`).Match(kept[at:]) {
+		t.Errorf("hook.log: %v, %s\nwant %s", err, kept, said)
+	}
+}
+
+// TestHookLog: a mistake in the hook's args is kept as well, the file does not grow for ever, and other verbs have none.
+func TestHookLog(t *testing.T) {
+	t.Parallel()
+	var c container
+	c.State = filepath.Join(t.TempDir(), "run", "vm1")
+	path := filepath.Join(filepath.Dir(c.State), "hook.log")
+	mistaken := func(args ...string) {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), nstest.Program(t, "examples/agent"), args...).CombinedOutput()
+		if err == nil {
+			t.Fatalf("%q: no error, %s", args, out)
+		}
+		if args[0] == "hook" {
+			c.isKept(t, string(out))
+		}
+	}
+	mistaken("plan", "-state", filepath.Dir(c.State))
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after plan, hook.log: %v", err)
+	}
+	mistaken("hook", "-nik", "eth0", "-state", filepath.Dir(c.State))
+	mistaken("hook", "-nic", "eth0", "-config", "/none", "--state="+filepath.Dir(c.State))
+	if err := os.Truncate(path, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	mistaken("hook", "-nik", "eth0", "-state", filepath.Dir(c.State))
+	now, err := os.Stat(path)
+	if err != nil || now.Size() > 1<<10 || now.Mode() != 0o600 {
+		t.Errorf("after a full hook.log: %v, %v", now, err)
+	}
+	if old, err := os.Stat(path + ".old"); err != nil || old.Size() != 1<<20 {
+		t.Errorf("the full hook.log: %v, %v", old, err)
+	}
 }
 
 // TestHookNamespaceGone: poststop forgets a namespace that is gone. podman calls it when it has removed the NIC, and a

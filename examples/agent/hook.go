@@ -8,6 +8,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
 
 	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/infra"
@@ -20,6 +23,44 @@ type container struct {
 	Status      string // creating, created, running, stopped
 	PID         int    // of its first process, as the runtime sees it
 	Annotations map[string]string
+}
+
+// hookState is the directory that has the containers' directories, unless -state names another one.
+const hookState = "/run/guestwire"
+
+// mostLog is the size at which hook.log becomes hook.log.old: an engine may start a container again and again.
+const mostLog = 1 << 20
+
+// keepReason appends why a hook failed to hook.log in the directory of -state. crun drops what a hook prints, and no
+// engine has it in the container's log. The flags may be those that could not be parsed.
+func keepReason(flags []string, reason error) (err error) {
+	dir := hookState
+	for i, f := range flags {
+		name, value, has := strings.Cut(strings.TrimPrefix(f, "-"), "=")
+		switch {
+		case strings.TrimPrefix(name, "-") != "state" || !strings.HasPrefix(f, "-"):
+		case has:
+			dir = value
+		case i+1 < len(flags):
+			dir = flags[i+1]
+		}
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	path := filepath.Join(dir, "hook.log")
+	if s, err := os.Lstat(path); err == nil && s.Size() >= mostLog {
+		if err := os.Rename(path, path+".old"); err != nil {
+			return err
+		}
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	_, err = fmt.Fprintln(&plain{to: file, words: commandline.Called}, time.Now().Format(time.RFC3339), "agent:", reason)
+	return err
 }
 
 // hook wires the NIC of a container that is created, and unwires the one of a container that has stopped.

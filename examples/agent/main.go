@@ -50,6 +50,11 @@ func main() {
 	}
 	if err != nil && !errors.Is(err, errSaid) {
 		fmt.Fprintln(stderr, "agent:", err)
+		if len(os.Args) > 1 && os.Args[1] == "hook" {
+			if kept := keepReason(os.Args[2:], err); kept != nil {
+				fmt.Fprintln(stderr, "agent:", kept)
+			}
+		}
 	}
 	if log != nil {
 		_ = log.Close() // what the reader has not taken is lost
@@ -156,7 +161,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "state":
 			dir, usage := "", "the `DIR` of the record, an absolute path"
 			if v.Name == "hook" {
-				dir, usage = "/run/guestwire", "the `DIR` that has the containers' directories, an absolute path"
+				dir, usage = hookState, "the `DIR` that has the containers' directories, an absolute path"
 			}
 			set.StringVar(&o.State, name, dir, usage)
 		case "dir":

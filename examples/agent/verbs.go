@@ -226,6 +226,9 @@ mounts. Beside the record a symbolic link, NIC.container, names the container.
 Another container with the same directory is refused as long as the first one's
 network is alive.
 
+Why hook failed is on standard error, which crun drops, and in the -state
+directory: hook.log has a line for each failure, and the time.
+
 -own is for an engine that itself runs in a container. docs/how-to/oci-hook.md
 has a hook of podman's.
 

@@ -282,7 +282,7 @@ func TestRootful(t *testing.T) {
 		}
 		hooked := func(name, state, network string) string {
 			return fmt.Sprintf("run --detach --name %s --annotation guestwire/state=%s --volume /run/guestwire/%[2]s:/run/guestwire/%[2]s:ro "+
-				"--annotation run.oci.hooks.stderr=/tmp/hook.log --user 107 --cap-drop all --entrypoint sleep %s %s inf", name, state, network, Image)
+				"--user 107 --cap-drop all --entrypoint sleep %s %s inf", name, state, network, Image)
 		}
 		wired := func(container string) {
 			t.Helper()
@@ -304,7 +304,7 @@ func TestRootful(t *testing.T) {
 		refused := func(want, name, state, network string) {
 			t.Helper()
 			_, err := e.Podman(hooked(name, state, network))
-			if out, _ := e.machine.Run("cat /tmp/hook.log; rm /tmp/hook.log"); err == nil || !strings.Contains(out, want) {
+			if out, _ := e.machine.Run("cat /run/guestwire/hook.log; rm /run/guestwire/hook.log"); err == nil || !strings.Contains(out, want) {
 				t.Errorf("%v, %s; want %q", err, out, want)
 			}
 			e.MustPodman(t, "rm --force "+name)
