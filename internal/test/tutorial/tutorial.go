@@ -236,7 +236,7 @@ type shell struct {
 	// mounts is its mount namespace, if the page's machine is the shell's own. While it is open, the kernel gives its
 	// number to no other one.
 	mounts *os.File
-	until    string // if its command goes on
+	until  string // if its command goes on
 
 	mu   sync.Mutex
 	text []byte        // what the terminal shows, less what the reader took
