@@ -152,7 +152,8 @@ func (c container) isKept(t *testing.T, said string) {
 	}
 }
 
-// TestHookLog: a mistake in the hook's args is kept as well, the file does not grow for ever, and other verbs have none.
+// TestHookLog: a mistake in the hook's args is kept as well, the file does not grow for ever, and other verbs have
+// none.
 func TestHookLog(t *testing.T) {
 	t.Parallel()
 	var c container
