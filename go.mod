@@ -11,7 +11,7 @@ require (
 	github.com/vishvananda/netlink v1.3.1
 	github.com/vishvananda/netns v0.0.5
 	golang.org/x/net v0.55.0
-	golang.org/x/sys v0.45.0
+	golang.org/x/sys v0.47.0
 	gvisor.dev/gvisor v0.0.0-20250503011706-39ed1f5ac29c
 	libvirt.org/go/libvirtxml v1.11010.0
 )

@@ -5,7 +5,7 @@ go 1.25.0
 require (
 	github.com/guestwire/guestwire v0.0.0
 	github.com/guestwire/guestwire/examples v0.0.0
-	golang.org/x/sys v0.45.0
+	golang.org/x/sys v0.47.0
 	google.golang.org/grpc v1.79.3
 	google.golang.org/protobuf v1.36.10
 	libvirt.org/go/libvirtxml v1.11010.0
