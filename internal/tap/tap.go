@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -214,6 +215,10 @@ func Clear(name string, multiQueue bool) error {
 // clearUnlessShared is Clear of a tap that no process had open a moment ago. The kernel lets another process attach to
 // a multi-queue tap all the same.
 func clearUnlessShared(name string, queues int) error {
+	// A program that is being started has a copy of the file until it runs. With that copy a multi-queue tap would keep
+	// the flags that it has here, whatever the next process asks for (tun_set_iff).
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	fd, err := attach(name, flagsOf(queues)|NoCarrier)
 	if errors.Is(err, unix.EBUSY) {
 		return nil

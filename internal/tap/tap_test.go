@@ -3,7 +3,9 @@ package tap_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"sync"
 	"testing"
 	"time"
@@ -198,6 +200,48 @@ func TestOpenReceivesAtOnce(t *testing.T) {
 	}
 	if lost > 0 {
 		t.Errorf("%d of %d first frames are lost", lost, times)
+	}
+}
+
+// TestClearBesideForks: when Clear has returned, no program that the process starts meanwhile has the tap open, which
+// would keep a multi-queue tap as Clear had opened it.
+func TestClearBesideForks(t *testing.T) {
+	l := newLink(t)
+	l.ns.IP("link del tap0")
+	l = newLinkOf(t, l.ns, "multi_queue vnet_hdr")
+	stop := make(chan struct{})
+	var starting sync.WaitGroup
+	for range 4 {
+		starting.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := exec.Command("true").Run(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	defer starting.Wait()
+	defer close(stop)
+	for range 500 {
+		err := netns.Do(l.ns.File, func() error {
+			if err := tap.Clear("tap0", true); err != nil {
+				return err
+			}
+			_, attached, err := tap.Queues("tap0")
+			if attached > 0 {
+				err = fmt.Errorf("%d queues are open", attached)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
