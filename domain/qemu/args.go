@@ -79,18 +79,21 @@ func (n *NIC) Args() ([]string, error) {
 	}
 	args := append(backend, "-device", option(n.Device, "driver"))
 	if n.Chardev != nil {
-		args = append([]string{"-chardev", option(n.chardevOptions(), "backend")}, args...)
+		args = append([]string{"-chardev", option(n.chardevOptions(), "type")}, args...)
 	}
 	return args, nil
 }
 
-// chardevOptions returns Chardev as the command line has it: QMP wraps the same in objects.
+// chardevOptions returns Chardev as the command line has it: the members of QMP's objects side by side.
 func (n *NIC) chardevOptions() Object {
-	backend, _ := n.Chardev["backend"].(Object)
-	data, _ := backend["data"].(Object)
-	address, _ := data["addr"].(Object)
-	unix, _ := address["data"].(Object)
-	return Object{"backend": backend["type"], "id": n.Chardev["id"], "path": unix["path"]}
+	values, o := map[string][]string{}, Object{}
+	flatten(values, "", n.Chardev)
+	for key, value := range values {
+		if key != "backend.data.addr.type" {
+			o[key[strings.LastIndexByte(key, '.')+1:]] = value[0]
+		}
+	}
+	return o
 }
 
 // option returns the object in the form VALUE,id=VALUE,key=value: first the value of the key that QEMU lets out there,

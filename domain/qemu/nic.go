@@ -51,8 +51,8 @@ type Object map[string]any
 // NIC is a network device of QEMU. The caller can change the objects, for example to add rx_queue_size to Device.
 type NIC struct {
 	// Chardev is the connection to passt by which the backend shares the guest's memory: the
-	// arguments of chardev_add, before netdev_add. The command line has it as -chardev. Nil: the
-	// record has no Passt.VhostUser.
+	// arguments of chardev-add, before netdev_add, or of -chardev. netdev_del removes it, and
+	// passt ends. Nil: the record has no Passt.VhostUser.
 	Chardev Object
 
 	// Netdev is the backend: the arguments of netdev_add, or of -netdev. Nil: the device is a
@@ -78,8 +78,8 @@ type NIC struct {
 // Passt.VhostUser was tried with QEMU 10.0, and 7.2 crashes. It also needs shared memory, with the size of -m: -object
 // memory-backend-memfd,id=ram,share=on,size=SIZE -machine memory-backend=ram.
 //
-// A *cache.FieldError: a field of the record
-// or the options is wrong. Source: qemu(1), -netdev and -device; qemu-qmp-ref(7).
+// A *cache.FieldError: a field of the record or the options is wrong. Source: qemu(1), -netdev and -device;
+// qemu-qmp-ref(7).
 func NewNIC(rec *cache.Record, o Options) (*NIC, error) {
 	return refusal.Describe(rec, func(rec *cache.Record) (*NIC, error) { return newNIC(rec, o) })
 }
@@ -139,26 +139,30 @@ func newNIC(rec *cache.Record, o Options) (*NIC, error) {
 // sends a QMP command, and returns QEMU's error. QEMU must know the names in Options.FDs before (getfd). If device_add
 // fails, Plug removes the backend (netdev_del).
 func (n *NIC) Plug(do func(command string, arguments Object) error) error {
-	steps := []struct {
-		command   string
-		arguments Object
-	}{{"chardev-add", n.Chardev}, {"netdev_add", n.Netdev}, {"device_add", n.Device}}
-	for _, s := range steps {
-		if s.arguments == nil {
-			continue
+	if n.Chardev != nil {
+		if err := do("chardev-add", n.Chardev); err != nil {
+			return fmt.Errorf("chardev-add: %w", err)
 		}
-		if err := do(s.command, s.arguments); err != nil {
-			err = fmt.Errorf("%s: %w", s.command, err)
-			if s.command == "device_add" && n.Netdev != nil {
-				if left := do("netdev_del", Object{"id": n.Netdev["id"]}); left != nil {
-					err = errors.Join(err, fmt.Errorf("netdev_del, which leaves the tap open: %w", left))
+	}
+	if n.Netdev != nil {
+		if err := do("netdev_add", n.Netdev); err != nil {
+			err = fmt.Errorf("netdev_add: %w", err)
+			if n.Chardev != nil { // which goes with a netdev alone
+				if left := do("chardev-remove", Object{"id": n.Chardev["id"]}); left != nil {
+					err = errors.Join(err, fmt.Errorf("chardev-remove, without which passt goes on: %w", left))
 				}
-			}
-			if s.command != "chardev-add" {
-				err = errors.Join(err, n.removeChardev(do))
 			}
 			return err
 		}
+	}
+	if err := do("device_add", n.Device); err != nil {
+		err = fmt.Errorf("device_add: %w", err)
+		if n.Netdev != nil {
+			if left := do("netdev_del", Object{"id": n.Netdev["id"]}); left != nil {
+				err = errors.Join(err, fmt.Errorf("netdev_del, which leaves the tap open: %w", left))
+			}
+		}
+		return err
 	}
 	if n.SetLink != nil {
 		if err := do("set_link", n.SetLink); err != nil {
@@ -209,17 +213,6 @@ func (n *NIC) Unplug(do func(command string, arguments Object) error, deleted fu
 	// backend.
 	if err := do("netdev_del", Object{"id": n.Netdev["id"]}); err != nil {
 		return fmt.Errorf("netdev_del, without which the tap stays open: %w", err)
-	}
-	return n.removeChardev(do)
-}
-
-// removeChardev ends the connection to passt, if there is one, and so passt.
-func (n *NIC) removeChardev(do func(command string, arguments Object) error) error {
-	if n.Chardev == nil {
-		return nil
-	}
-	if err := do("chardev-remove", Object{"id": n.Chardev["id"]}); err != nil {
-		return fmt.Errorf("chardev-remove, without which passt goes on: %w", err)
 	}
 	return nil
 }

@@ -226,6 +226,13 @@ func TestPlug(t *testing.T) {
 		t.Fatal(err)
 	}
 	function := &qemu.NIC{Device: qemu.Object{"driver": "vfio-pci", "id": "eth0"}}
+	sockets := records.Bridge()
+	records.Passt(sockets)
+	sockets.Passt.VhostUser = true
+	shared, err := qemu.NewNIC(sockets, qemu.Options{Socket: "/run/passt"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		nic       *qemu.NIC
 		fail      string // the commands that do
@@ -236,6 +243,10 @@ func TestPlug(t *testing.T) {
 		{tap, "device_add", "netdev_add device_add netdev_del", "device_add: no"},
 		{tap, "device_add netdev_del", "netdev_add device_add netdev_del", "device_add: no\nnetdev_del, which leaves the tap open: no"},
 		{tap, "set_link", "netdev_add device_add set_link", "set_link of the device, which is plugged and whose link is up: no"},
+		{shared, "", "chardev-add netdev_add device_add", ""},
+		{shared, "chardev-add", "chardev-add", "chardev-add: no"},
+		{shared, "netdev_add", "chardev-add netdev_add chardev-remove", "netdev_add: no"},
+		{shared, "device_add", "chardev-add netdev_add device_add netdev_del", "device_add: no"},
 		{function, "", "device_add", ""},
 		{function, "device_add", "device_add", "device_add: no"},
 	} {
