@@ -45,6 +45,9 @@ func keepReason(flags []string, reason error) (err error) {
 			dir = flags[i+1]
 		}
 	}
+	if !filepath.IsAbs(dir) { // that is the mistake
+		dir = hookState
+	}
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
