@@ -275,6 +275,13 @@ func TestUnplug(t *testing.T) {
 		t.Fatal(err)
 	}
 	function := &qemu.NIC{Device: qemu.Object{"driver": "vfio-pci", "id": "eth0"}}
+	sockets := records.Bridge()
+	records.Passt(sockets)
+	sockets.Passt.VhostUser = true
+	shared, err := qemu.NewNIC(sockets, qemu.Options{Socket: "/run/passt"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	given := errors.New("given up")
 	for _, c := range []struct {
 		name      string
@@ -284,6 +291,7 @@ func TestUnplug(t *testing.T) {
 		sent, err string
 	}{
 		{"at once", tap, "", "yes", "device_del netdev_del", ""},
+		{"shared memory: the netdev takes the chardev along", shared, "", "yes", "device_del netdev_del", ""},
 		{"a function", function, "", "yes", "device_del", ""},
 		{"ignored twice", tap, "", "no no yes", "device_del device_del device_del netdev_del", ""},
 		{"ignored for ever", tap, "", "no error", "device_del device_del", "wait for the guest to give device eth0 up: given up"},

@@ -233,50 +233,6 @@ func TestLauncherPlug(t *testing.T) {
 	}
 }
 
-// TestLauncherPlugPasst: a NIC of passt by shared memory comes and goes, and passt goes with it.
-func TestLauncherPlugPasst(t *testing.T) {
-	t.Parallel()
-	uid, gid := vm.NeedGuest(t)
-	n := nstest.NewNetwork(t)
-	owner := infra.Owner{UID: uint32(uid), GID: uint32(gid)}
-	wire(t, n, infra.Redirect{}, func(s *infra.Spec) { s.Owner = owner })
-	n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
-	n.World.IP("link set pod2 up")
-	n.Pod.IP("addr add 10.7.0.2/24 dev net1")
-	n.Pod.IP("link set net1 up")
-	ctx := bootTime(t)
-	temp := nstest.Dir(t)
-	if err := os.Chown(temp, uid, gid); err != nil {
-		t.Fatal(err)
-	}
-	g, err := vm.BootQEMU(ctx, vm.Config{
-		NetNS: n.Pod.File, UID: uid, GID: gid, VhostUser: true,
-		Launcher: append([]string{"env", "TMPDIR=" + temp}, underLauncher(t, uid, gid, n, "-plug", vm.PlugBus)...),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Destroy()
-	wireNIC(t, n, "net1", infra.Passt{VhostUser: true}, func(s *infra.Spec) { s.Owner, s.DNS = owner, nil })
-	// The guest's driver has the device when the link has an address.
-	if _, err := g.Until(ctx, "ip link set eth1 up && ip -6 addr show dev eth1 | grep -q 'fe80.* scope link $'"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(n.State, "net1.json")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := g.Until(ctx, "! test -e /sys/class/net/eth1"); err != nil {
-		t.Error(err)
-	}
-	stop, done := context.WithTimeout(ctx, time.Second)
-	_, _ = g.Run(stop, "echo o >/proc/sysrq-trigger")
-	done()
-	status, log, err := g.Ended(ctx)
-	if err != nil || status != 0 || strings.Count(log, `msg="unplugged: the NIC can be taken down" nic=net1`) != 1 || strings.Contains(log, "QEMU keeps") {
-		t.Errorf("status %d, %v:\n%s", status, err, log)
-	}
-}
-
 // TestLauncherPlugKept: a guest that does not give a device up, as a machine without an operating system, keeps only
 // this device from being unplugged. A NIC that is set up meanwhile is plugged, and the launcher says what it waits for.
 func TestLauncherPlugKept(t *testing.T) {
