@@ -32,21 +32,6 @@ func (s *stepper) staysAsItIs(a netstate.Address) bool {
 	return f.stay && f.there[a.Kind()]
 }
 
-// familyKey is equal for addresses whose order among each other counts.
-type familyKey struct {
-	link int
-	v4   bool
-}
-
-func familyOf(a netstate.Address) familyKey { return familyKey{a.Link, a.Prefix.Addr().Is4()} }
-
-// family are the addresses of a link and IP version.
-type family struct {
-	want, now []netstate.Address // now has those that are wanted
-	there     map[netstate.Address]bool
-	stay      bool // they are as wanted, in their order
-}
-
 // isLearnedAddress reports whether the NIC's address, which is not wanted, comes and goes with router advertisements:
 // see isLearned.
 func (s *stepper) isLearnedAddress(a netstate.Address) bool {

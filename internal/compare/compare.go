@@ -13,65 +13,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// State is how a namespace must look: the links of one NIC's wiring and what hangs on them, and nothing
-// else. A link that must be created has a negative index, one of those below, until the comparison gives it
-// one.
-type State struct {
-	// Links end with the guest's tap, if there is one: it comes up when everything else is there.
-	Links      []netstate.Link
-	Addresses  []netstate.Address
-	Routes     []netstate.Route
-	Neighbours []netstate.Neighbour
-	Filters    []netstate.Filter
-	Tables     []firewall.Table
-	// UptimeMS is the Snapshot.UptimeMS at which the lifetimes of Addresses and Routes were left.
-	UptimeMS int64
-	// OffStack are addresses of the NIC that the namespace must not take as its own.
-	OffStack []netstate.OffStack
-	// Unwanted are addresses and routes to remove from a NIC whose other addresses stay.
-	Unwanted Gone
-	Sysctls  map[string]string
-	// TapContext is the SELinux context of taps that must be created. The kernel does not report the context of a tap
-	// that is there.
-	TapContext string
-}
-
-// Gone are addresses and routes that a wiring replaces, or has put there.
-type Gone struct {
-	Addresses []netstate.Address
-	Routes    []netstate.Route
-}
-
-// Indices of links that must be created.
-const (
-	NewHolder = -1 - iota
-	NewBridge
-	NewTap
-	NewResponder
-)
-
-// NIC is the NIC of a wiring, and what of it the wiring may change.
-type NIC struct {
-	Names netstate.Names
-	Index int // as found
-	// ManageAddresses: the NIC's addresses, routes and neighbours are the wiring's to add and to remove.
-	ManageAddresses bool
-	// RestoreAddresses: missing addresses, routes and permanent neighbours of the NIC are added, also without
-	// ManageAddresses.
-	RestoreAddresses bool
-	// MayLeave: the NIC can go away, because the guest has it.
-	MayLeave bool
-	// NamedTap is the guest's tap, where the caller has named it; nil: its name is made of the NIC's. Another program
-	// may make a tap with a name such as tap0.
-	NamedTap *netstate.Tap
-	// Direct: the wiring creates no link and no table.
-	Direct bool
-	// OffStack: the wiring takes the NIC's addresses off the namespace's stack.
-	OffStack bool
-	// AllMulticast: the wiring made the NIC receive all multicast groups. Raised: the wiring brought it up.
-	AllMulticast, Raised bool
-}
-
 // Steps returns the operations that lead from the namespace as it is now to the state, in order. There are
 // none if nothing differs. The error is infra.ErrNoNIC if the NIC has gone; then the operations are those
 // that do not need the NIC.
@@ -85,15 +26,6 @@ func Steps(now netstate.Snapshot, want State, nic NIC) ([]netstate.Op, error) {
 	s.want = s.remaining(want)
 	s.index()
 	return s.steps()
-}
-
-// stepper collects the operations that lead from one state of a namespace to another.
-type stepper struct {
-	NIC
-	now  netstate.Snapshot
-	want State
-	ops  []netstate.Op
-	indexes
 }
 
 // steps compares the namespace as it is with the state that is wanted. One order serves wiring and undoing. Rules are
@@ -137,30 +69,6 @@ func (s *stepper) setSysctls(paths []string, coming bool) {
 			s.add(netstate.SysctlSet{Path: path, Value: value})
 		}
 	}
-}
-
-// isNew reports whether a link with the name is created.
-func (s *stepper) isNew(name string) bool {
-	return slices.ContainsFunc(s.want.Links, func(l netstate.Link) bool {
-		_, there := s.now.Link(l.Index)
-		return l.Name == name && !there
-	})
-}
-
-func (s *stepper) add(op netstate.Op) { s.ops = append(s.ops, op) }
-
-// mayChange reports whether the wiring adds and removes the link's addresses, routes and neighbours.
-func (s *stepper) mayChange(index int) bool {
-	if index == s.Index {
-		return s.ManageAddresses
-	}
-	_, wanted := s.wantedLink(index)
-	return wanted
-}
-
-// mayAdd reports whether the wiring adds addresses, routes and neighbours that are missing at the link.
-func (s *stepper) mayAdd(index int) bool {
-	return s.mayChange(index) || s.RestoreAddresses && index == s.Index
 }
 
 // removeUnwanted removes routes, addresses and neighbours that are not wanted, one by one. Most would vanish

@@ -6,66 +6,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// indexes find routes, addresses and neighbours: a namespace can have many thousands.
-type indexes struct {
-	// have and wanted are the routes of now and of want, each next hop of an IPv6 route apart; unwanted those of
-	// Unwanted.
-	have, wanted, unwanted netstate.RouteIndex
-	// implied are the routes that the kernel may have added for a wanted address, coming those that it adds with the
-	// operations.
-	implied, coming netstate.RouteIndex
-	// scaffold are the host routes that addRoutes adds for the moment.
-	scaffold netstate.RouteIndex
-
-	// joined are the parts of IPv6 routes with several next hops in now, and wantedParts those of wanted IPv6 routes.
-	joined, wantedParts map[part]bool
-	// single are the wanted routes that had one next hop when they were read.
-	single map[part]bool
-	// beside are the next hops, in now and in want, of each group of routes that the kernel can join.
-	beside map[group]map[part]bool
-
-	// onLink are the wanted routes without a gateway, and onLinkBits which lengths they have, by whether they are IPv6.
-	onLink     map[linkPrefix]bool
-	onLinkBits map[bool][]bool
-
-	neighbours, wantedNeighbours map[netstate.Neighbour]bool
-	wantedAddresses              map[linkPrefix]bool
-	linksWith                    map[netip.Addr][]int // of the addresses of now
-	families                     map[familyKey]family // made when they are needed
-	replaced                     map[netip.Prefix]bool
-}
-
-type linkPrefix struct {
-	link   int
-	prefix netip.Prefix
-}
-
-// group is what IPv6 routes have in common that the kernel joins to one, if they have gateways.
-type group struct {
-	destination, source netip.Prefix
-	table, metric       uint32
-}
-
-func groupOf(r netstate.Route) group { return group{r.Destination, r.Source, r.Table, r.Metric} }
-
-// part is one route of a group. The zero value is that of a route that is in no group.
-type part struct {
-	group
-	hop netstate.Hop
-}
-
-// partOf returns the part that a route with one next hop is.
-func partOf(r netstate.Route) part {
-	hop := netstate.Hop{Link: r.Link, Gateway: r.Gateway, OnLink: r.OnLink}
-	if len(r.Hops) == 1 {
-		hop = r.Hops[0]
-	}
-	if !r.Destination.Addr().Is6() || !hop.Gateway.IsValid() {
-		return part{}
-	}
-	return part{groupOf(r), hop}
-}
-
 // joinedIn returns the parts of the IPv6 routes that have several next hops.
 func joinedIn(routes []netstate.Route) map[part]bool {
 	joined := map[part]bool{}

@@ -91,14 +91,6 @@ func placeLinks(want State, now netstate.Snapshot, ours []netstate.Link) State {
 	return placed
 }
 
-func (s *stepper) wantedLink(index int) (netstate.Link, bool) {
-	i := slices.IndexFunc(s.want.Links, func(l netstate.Link) bool { return l.Index == index })
-	if i < 0 {
-		return netstate.Link{}, false
-	}
-	return s.want.Links[i], true
-}
-
 // addTaps comes first, as taps are created and reset by ioctl and not by netlink.
 func (s *stepper) addTaps() {
 	for _, l := range s.want.Links {
@@ -159,27 +151,6 @@ func (s *stepper) allowIPv6() {
 			s.add(netstate.SysctlSet{Path: netstate.DisableIPv6(cmp.Or(now.Name, want.Name)), Value: "0"})
 		}
 	}
-}
-
-// linkName is the link's name before the operations, newName the one after them.
-func (s *stepper) linkName(index int) string {
-	l, _ := s.now.Link(index)
-	return l.Name
-}
-
-func (s *stepper) newName(index int) string {
-	if l, ok := s.wantedLink(index); ok {
-		return l.Name
-	}
-	return s.linkName(index)
-}
-
-func hopNames(r netstate.Route, name func(index int) string) []string {
-	var names []string
-	for _, h := range r.Hops {
-		names = append(names, name(h.Link))
-	}
-	return names
 }
 
 // takesDown reports whether changeNIC takes the NIC down: for another name, and for another MAC unless the NIC takes it

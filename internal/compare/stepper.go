@@ -1,0 +1,145 @@
+package compare
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// stepper collects the operations that lead from one state of a namespace to another.
+type stepper struct {
+	NIC
+	now  netstate.Snapshot
+	want State
+	ops  []netstate.Op
+	indexes
+}
+
+// indexes find routes, addresses and neighbours: a namespace can have many thousands.
+type indexes struct {
+	// have and wanted are the routes of now and of want, each next hop of an IPv6 route apart; unwanted those of
+	// Unwanted.
+	have, wanted, unwanted netstate.RouteIndex
+	// implied are the routes that the kernel may have added for a wanted address, coming those that it adds with the
+	// operations.
+	implied, coming netstate.RouteIndex
+	// scaffold are the host routes that addRoutes adds for the moment.
+	scaffold netstate.RouteIndex
+
+	// joined are the parts of IPv6 routes with several next hops in now, and wantedParts those of wanted IPv6 routes.
+	joined, wantedParts map[part]bool
+	// single are the wanted routes that had one next hop when they were read.
+	single map[part]bool
+	// beside are the next hops, in now and in want, of each group of routes that the kernel can join.
+	beside map[group]map[part]bool
+
+	// onLink are the wanted routes without a gateway, and onLinkBits which lengths they have, by whether they are IPv6.
+	onLink     map[linkPrefix]bool
+	onLinkBits map[bool][]bool
+
+	neighbours, wantedNeighbours map[netstate.Neighbour]bool
+	wantedAddresses              map[linkPrefix]bool
+	linksWith                    map[netip.Addr][]int // of the addresses of now
+	families                     map[familyKey]family // made when they are needed
+	replaced                     map[netip.Prefix]bool
+}
+
+type linkPrefix struct {
+	link   int
+	prefix netip.Prefix
+}
+
+// group is what IPv6 routes have in common that the kernel joins to one, if they have gateways.
+type group struct {
+	destination, source netip.Prefix
+	table, metric       uint32
+}
+
+func groupOf(r netstate.Route) group { return group{r.Destination, r.Source, r.Table, r.Metric} }
+
+// part is one route of a group. The zero value is that of a route that is in no group.
+type part struct {
+	group
+	hop netstate.Hop
+}
+
+// partOf returns the part that a route with one next hop is.
+func partOf(r netstate.Route) part {
+	hop := netstate.Hop{Link: r.Link, Gateway: r.Gateway, OnLink: r.OnLink}
+	if len(r.Hops) == 1 {
+		hop = r.Hops[0]
+	}
+	if !r.Destination.Addr().Is6() || !hop.Gateway.IsValid() {
+		return part{}
+	}
+	return part{groupOf(r), hop}
+}
+
+// familyKey is equal for addresses whose order among each other counts.
+type familyKey struct {
+	link int
+	v4   bool
+}
+
+func familyOf(a netstate.Address) familyKey { return familyKey{a.Link, a.Prefix.Addr().Is4()} }
+
+// family are the addresses of a link and IP version.
+type family struct {
+	want, now []netstate.Address // now has those that are wanted
+	there     map[netstate.Address]bool
+	stay      bool // they are as wanted, in their order
+}
+
+func (s *stepper) add(op netstate.Op) { s.ops = append(s.ops, op) }
+
+func (s *stepper) wantedLink(index int) (netstate.Link, bool) {
+	i := slices.IndexFunc(s.want.Links, func(l netstate.Link) bool { return l.Index == index })
+	if i < 0 {
+		return netstate.Link{}, false
+	}
+	return s.want.Links[i], true
+}
+
+// isNew reports whether a link with the name is created.
+func (s *stepper) isNew(name string) bool {
+	return slices.ContainsFunc(s.want.Links, func(l netstate.Link) bool {
+		_, there := s.now.Link(l.Index)
+		return l.Name == name && !there
+	})
+}
+
+// mayChange reports whether the wiring adds and removes the link's addresses, routes and neighbours.
+func (s *stepper) mayChange(index int) bool {
+	if index == s.Index {
+		return s.ManageAddresses
+	}
+	_, wanted := s.wantedLink(index)
+	return wanted
+}
+
+// mayAdd reports whether the wiring adds addresses, routes and neighbours that are missing at the link.
+func (s *stepper) mayAdd(index int) bool {
+	return s.mayChange(index) || s.RestoreAddresses && index == s.Index
+}
+
+// linkName is the link's name before the operations, newName the one after them.
+func (s *stepper) linkName(index int) string {
+	l, _ := s.now.Link(index)
+	return l.Name
+}
+
+func (s *stepper) newName(index int) string {
+	if l, ok := s.wantedLink(index); ok {
+		return l.Name
+	}
+	return s.linkName(index)
+}
+
+func hopNames(r netstate.Route, name func(index int) string) []string {
+	var names []string
+	for _, h := range r.Hops {
+		names = append(names, name(h.Link))
+	}
+	return names
+}
