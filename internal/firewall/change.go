@@ -218,3 +218,31 @@ func (c Change) Summary() string {
 	add("without", slices.Concat(c.GoneChains, c.GoneSets, c.GoneMaps, c.GoneFlows))
 	return fmt.Sprintf("table %s: %s", c.Added.Family.where(c.Added.Name), strings.Join(parts, "; "))
 }
+
+// subtract returns the boxes of the list that are not among the others.
+func subtract(list, others []Box) []Box {
+	in := map[Box]bool{}
+	for _, b := range others {
+		in[b] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(b Box) bool { return in[b] })
+}
+
+// boxesOf are those of the set with the name.
+func (t Table) boxesOf(set string) []Box {
+	at := slices.IndexFunc(t.Destinations, func(d Destinations) bool { return d.Name == set })
+	if at < 0 {
+		return nil
+	}
+	return t.Destinations[at].Boxes
+}
+
+// looksUp reports whether a rule of the chain looks the set up.
+func (c Chain) looksUp(set string) bool {
+	return slices.ContainsFunc(c.Rules, func(r Rule) bool {
+		return slices.ContainsFunc(r.Matches, func(m Match) bool {
+			in, is := m.(InDestinations)
+			return is && in.Set == set
+		})
+	})
+}

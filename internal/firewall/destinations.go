@@ -81,10 +81,6 @@ func (s Destinations) String() string {
 	return fmt.Sprintf("set %s { type %s%s }", s.Name, s.Declaration(), elements)
 }
 
-func destinationType(version int) string {
-	return fmt.Sprintf("ipv%d_addr . inet_proto . inet_service;", version)
-}
-
 func (s Destinations) elements() string { return s.Name + " { " + strings.Join(s.texts(), ", ") + " }" }
 
 // Head returns the set as an [Image] has it: the declaration, and what Held returns.
@@ -130,34 +126,6 @@ func (b Box) String() string {
 		protocols = ports(uint16(b.FirstProtocol), uint16(b.LastProtocol))
 	}
 	return addresses(b.First, b.Last) + " . " + protocols + " . " + ports(b.FirstPort, b.LastPort)
-}
-
-// subtract returns the boxes of the list that are not among the others.
-func subtract(list, others []Box) []Box {
-	in := map[Box]bool{}
-	for _, b := range others {
-		in[b] = true
-	}
-	return slices.DeleteFunc(slices.Clone(list), func(b Box) bool { return in[b] })
-}
-
-// boxesOf are those of the set with the name.
-func (t Table) boxesOf(set string) []Box {
-	at := slices.IndexFunc(t.Destinations, func(d Destinations) bool { return d.Name == set })
-	if at < 0 {
-		return nil
-	}
-	return t.Destinations[at].Boxes
-}
-
-// looksUp reports whether a rule of the chain looks the set up.
-func (c Chain) looksUp(set string) bool {
-	return slices.ContainsFunc(c.Rules, func(r Rule) bool {
-		return slices.ContainsFunc(r.Matches, func(m Match) bool {
-			in, is := m.(InDestinations)
-			return is && in.Set == set
-		})
-	})
 }
 
 // addresses returns a range of addresses, if possible as a prefix.

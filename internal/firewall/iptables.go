@@ -224,30 +224,6 @@ func iptablesTarget(v Verdict) string {
 	panic(fmt.Sprintf("iptables cannot express %T", v))
 }
 
-// restoreText returns what iptables-restore --noflush reads.
-func (t Table) restoreText() string {
-	var b strings.Builder
-	for _, name := range IPTablesTables {
-		var chains, rules, jumps []string
-		for _, c := range t.Chains {
-			if c.Type != name {
-				continue
-			}
-			chains = append(chains, ":"+c.Name+" - [0:0]\n")
-			for _, r := range c.Rules {
-				rules = append(rules, "-A "+c.Name+" "+r.IPTables()+"\n")
-			}
-			if c.Hook != "" {
-				jumps = append(jumps, fmt.Sprintf("-I %s 1 -j %s\n", c.Hook.BuiltIn(), c.Name))
-			}
-		}
-		if len(chains) > 0 {
-			b.WriteString("*" + name + "\n" + strings.Join(slices.Concat(chains, rules, jumps), "") + "COMMIT\n")
-		}
-	}
-	return b.String()
-}
-
 // IPTablesTables are the tables of iptables in which guestwire has chains.
 var IPTablesTables = []string{"raw", "filter", "nat"}
 
@@ -255,4 +231,30 @@ var IPTablesTables = []string{"raw", "filter", "nat"}
 // chain.
 func IPTablesHead(table string, from ...string) string {
 	return strings.Join(append([]string{table}, from...), " ")
+}
+
+// forIPTables returns the rules of iptables for a rule with a DNATMap, one for each range, and each other rule as it
+// is.
+func (t Table) forIPTables(r Rule) []Rule {
+	v, is := r.Verdict.(DNATMap)
+	if !is {
+		return []Rule{r}
+	}
+	var rules []Rule
+	for _, m := range t.Maps {
+		if m.Name != v.Map {
+			continue
+		}
+		for _, p := range m.merged() {
+			one := Rule{
+				Matches: append(slices.Clone(r.Matches), DestinationPort{Protocol: v.Protocol, First: p.First, Last: p.Last}),
+				Verdict: DNATRange{Address: v.Address, First: p.To, Last: p.To + (p.Last - p.First), Base: p.First},
+			}
+			if p.First == p.Last {
+				one.Verdict = DNAT{Address: v.Address, Port: p.To}
+			}
+			rules = append(rules, one)
+		}
+	}
+	return rules
 }

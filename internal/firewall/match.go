@@ -407,3 +407,10 @@ func (m Opening) String() string {
 	}
 	return "tcp flags & (syn | rst) == syn"
 }
+
+// etherTypes and transportNames are nft's names of the headers that follow.
+var (
+	etherTypes     = map[uint16]string{0x0800: "ip", 0x0806: "arp", 0x86dd: "ip6"}
+	transportNames = map[uint8]string{ProtocolICMP: "icmp", ProtocolIGMP: "igmp", ProtocolTCP: "tcp", ProtocolUDP: "udp",
+		ProtocolICMPv6: "icmpv6", ProtocolSCTP: "sctp"}
+)

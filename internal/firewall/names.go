@@ -56,13 +56,6 @@ var headerFields = map[string][]field{
 // routerSolicitation is the transport of ICMPv6's type 133.
 const routerSolicitation = "router solicitation"
 
-// etherTypes and transportNames are nft's names of the headers that follow.
-var (
-	etherTypes     = map[uint16]string{0x0800: "ip", 0x0806: "arp", 0x86dd: "ip6"}
-	transportNames = map[uint8]string{ProtocolICMP: "icmp", ProtocolIGMP: "igmp", ProtocolTCP: "tcp", ProtocolUDP: "udp",
-		ProtocolICMPv6: "icmpv6", ProtocolSCTP: "sctp"}
-)
-
 // contexts returns what is known of the packets that reach each chain, by the rules that go there.
 func (t Table) contexts() map[string]context {
 	contexts := map[string]context{}

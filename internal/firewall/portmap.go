@@ -109,29 +109,3 @@ func (m PortMap) merged() []PortRange {
 	}
 	return list
 }
-
-// forIPTables returns the rules of iptables for a rule with a DNATMap, one for each range, and each other rule as it
-// is.
-func (t Table) forIPTables(r Rule) []Rule {
-	v, is := r.Verdict.(DNATMap)
-	if !is {
-		return []Rule{r}
-	}
-	var rules []Rule
-	for _, m := range t.Maps {
-		if m.Name != v.Map {
-			continue
-		}
-		for _, p := range m.merged() {
-			one := Rule{
-				Matches: append(slices.Clone(r.Matches), DestinationPort{Protocol: v.Protocol, First: p.First, Last: p.Last}),
-				Verdict: DNATRange{Address: v.Address, First: p.To, Last: p.To + (p.Last - p.First), Base: p.First},
-			}
-			if p.First == p.Last {
-				one.Verdict = DNAT{Address: v.Address, Port: p.To}
-			}
-			rules = append(rules, one)
-		}
-	}
-	return rules
-}

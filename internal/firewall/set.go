@@ -113,8 +113,6 @@ func (s Set) Head() string {
 	return kind + " " + strings.Join(s.properties(), "; ") + ";"
 }
 
-// Declaration is a set of an [Image], without its elements, a map of ports or destinations with them, or a flow table.
-type Declaration struct {
-	Name string `json:"name"`
-	Head string `json:"head"` // [Set.Head], [PortMap.Head], [Destinations.Head] or [FlowTable.Head], then the properties that none of guestwire's has
+func destinationType(version int) string {
+	return fmt.Sprintf("ipv%d_addr . inet_proto . inet_service;", version)
 }

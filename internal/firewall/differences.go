@@ -1,0 +1,117 @@
+package firewall
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// dormant is NFT_TABLE_F_DORMANT (linux/netfilter/nf_tables.h): the table's chains are not in force.
+const dormant = 1
+
+// Differences describes how the image differs from the wanted one, a sentence each; none if they are equal.
+func (i Image) Differences(want Image) []string {
+	i = i.WithTexts()
+	var d []string
+	if i.Flags&dormant != 0 {
+		d = append(d, "the table is dormant")
+	}
+	if f := i.Flags &^ dormant; f != want.Flags {
+		d = append(d, fmt.Sprintf("the table has the flags %#x", f))
+	}
+	if i.Others != want.Others {
+		d = append(d, fmt.Sprintf("the table has %d objects of another program", i.Others))
+	}
+	d = append(d, differences("set", i.Sets, want.Sets)...)
+	d = append(d, differences("flow table", i.Flows, want.Flows)...)
+	for _, w := range want.Chains {
+		at := slices.IndexFunc(i.Chains, func(c ChainImage) bool { return c.Name == w.Name })
+		if at < 0 {
+			d = append(d, "chain "+w.Name+" is gone")
+			continue
+		}
+		d = append(d, i.Chains[at].differences(w)...)
+	}
+	for _, c := range i.Chains {
+		if !slices.ContainsFunc(want.Chains, func(w ChainImage) bool { return w.Name == c.Name }) {
+			d = append(d, "chain "+c.Name+" belongs to another program")
+		}
+	}
+	return d
+}
+
+// differences describes how the declarations of a kind differ.
+func differences(kind string, have, want []Declaration) []string {
+	var d []string
+	for _, w := range want {
+		at := slices.IndexFunc(have, func(h Declaration) bool { return h.Name == w.Name })
+		if at < 0 {
+			d = append(d, kind+" "+w.Name+" is gone")
+		} else if have[at].Head != w.Head {
+			d = append(d, kind+" "+w.Name+" "+differing(have[at].Head, w.Head))
+		}
+	}
+	for _, h := range have {
+		if !slices.ContainsFunc(want, func(w Declaration) bool { return w.Name == h.Name }) {
+			d = append(d, kind+" "+h.Name+" belongs to another program")
+		}
+	}
+	return d
+}
+
+// differing says how the head of a declaration differs. A long list of what a set holds is not written twice.
+func differing(have, want string) string {
+	const short = 8 // properties and elements of both
+	h, w := strings.Split(strings.TrimSuffix(have, ";"), "; "), strings.Split(strings.TrimSuffix(want, ";"), "; ")
+	lacks, extra := missing(w, h), missing(h, w)
+	if len(h)+len(w) <= short || len(lacks)+len(extra) == 0 {
+		return fmt.Sprintf("is %q, not %q", have, want)
+	}
+	var parts []string
+	if len(lacks) > 0 {
+		parts = append(parts, "lacks "+shortened(lacks))
+	}
+	if len(extra) > 0 {
+		parts = append(parts, "has "+shortened(extra)+", which is not guestwire's")
+	}
+	return strings.Join(parts, ", and ")
+}
+
+// missing are the words of list that other lacks.
+func missing(list, other []string) []string {
+	in := map[string]bool{}
+	for _, word := range other {
+		in[word] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(word string) bool { return in[word] })
+}
+
+// shortened are the first words, and how many there are.
+func shortened(words []string) string {
+	const most = 5
+	if len(words) <= most {
+		return strings.Join(words, "; ")
+	}
+	return fmt.Sprintf("%s; and %d more", strings.Join(words[:most], "; "), len(words)-most)
+}
+
+func (c ChainImage) differences(want ChainImage) []string {
+	var d []string
+	if c.Head != want.Head {
+		d = append(d, fmt.Sprintf("chain %s is %q, not %q", c.Name, c.Head, want.Head))
+	}
+	for _, r := range want.Rules {
+		if !slices.Contains(c.Rules, r) {
+			d = append(d, fmt.Sprintf("chain %s lacks the rule: %s", c.Name, r))
+		}
+	}
+	for _, r := range c.Rules {
+		if !slices.Contains(want.Rules, r) {
+			d = append(d, fmt.Sprintf("chain %s has an extra rule: %s", c.Name, r))
+		}
+	}
+	if len(d) == 0 && !slices.Equal(c.Rules, want.Rules) {
+		d = append(d, "chain "+c.Name+" has its rules in another order, or twice")
+	}
+	return d
+}
