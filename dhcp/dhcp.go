@@ -7,15 +7,12 @@ package dhcp
 import (
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/frame"
-	"github.com/guestwire/guestwire/internal/served"
 )
 
 // Responder answers one guest. Its methods can be called at the same time. Set its fields before Serve.
@@ -38,19 +35,17 @@ type Responder struct {
 	updated bool         // Update was called, and Serve has not taken its answers yet
 }
 
-// answers are all answers for one record and one DNS configuration. They are computed when they are made and
-// do not change.
-type answers struct {
-	guest      cache.MAC
-	guests     stations
-	frameSize  int
-	v4         *server4 // nil: no answer by DHCPv4
-	v6         *server6 // nil: no DHCPv6 and no advertisements
-	router     *router  // nil exactly if v6 is
-	neighbours map[netip.Addr]neighbour
-	rounds     []round // of an announcement
-	standby    bool
-	warnings   []string
+// Port is the connection to the guest. It reads and writes whole Ethernet frames. An *os.File of an open tap is one, if
+// the tap has no packet information and no vnet_hdr.
+type Port interface {
+	// Read reads one frame. After the deadline it returns os.ErrDeadlineExceeded.
+	Read(b []byte) (n int, err error)
+
+	// Write writes one frame. It does not wait for the guest.
+	Write(b []byte) (n int, err error)
+
+	// SetReadDeadline sets the deadline of Read, also of a Read that has begun. Zero: none.
+	SetReadDeadline(t time.Time) error
 }
 
 // New makes a responder for a record. dns is what the guest gets: pass Record.DNS, or what a resolv.conf says.
@@ -87,54 +82,6 @@ func (r *Responder) Update(rec cache.Record, dns cache.DNS) error {
 	return nil
 }
 
-func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
-	if err := rec.Validate(); err != nil {
-		return nil, fmt.Errorf("responder for %s: %w", rec.Name, err)
-	}
-	if rec.ResponderTap == "" {
-		return nil, fmt.Errorf("responder for %s: the record has no responderTap, as Setup had the option noResponder", rec.Name)
-	}
-	res := newResolver(dns, &rec)
-	r := &answers{
-		guest:     rec.MAC,
-		guests:    stationsOf(rec),
-		frameSize: frame.EthernetLen + max(rec.MTU, 1500),
-		standby:   rec.Standby,
-		warnings:  res.warnings,
-	}
-	if rec.IPv4 != nil || rec.IPv6 != nil && rec.Options.IPv6OnlySeconds > 0 {
-		r.v4 = newServer4(rec, res)
-	}
-	if rec.IPv6 != nil {
-		var warnings []string
-		r.v6, warnings = newServer6(rec, res)
-		r.warnings = append(r.warnings, warnings...)
-		var err error
-		r.router, warnings, err = newRouter(rec, res)
-		if err != nil {
-			return nil, fmt.Errorf("responder for %s: %w", rec.Name, err)
-		}
-		r.warnings = append(r.warnings, warnings...)
-	}
-	r.warnings = append(r.warnings, unsent(&rec, res)...)
-	r.neighbours = newNeighbours(rec)
-	r.rounds = newRounds(rec, r.neighbours)
-	return r, nil
-}
-
-// unsent warns of what the guest does not get as it has no address of the family, and by DHCPv4 as it does not fit into
-// a message. What the record names as a loss is known.
-func unsent(rec *cache.Record, res resolver) []string {
-	var warnings []string
-	for _, l := range append(served.OtherFamily(rec), served.TooLong4(rec, res.servers4, res.search)...) {
-		isKnown := func(k cache.Loss) bool { return k.What == l.What && k.Why == l.Why }
-		if !slices.ContainsFunc(rec.Losses, isKnown) {
-			warnings = append(warnings, fmt.Sprintf("%s is left out: %s", l.What, l.Why))
-		}
-	}
-	return warnings
-}
-
 // Reply appends the answer to an Ethernet frame to dst, which must not overlap frame. If there is no answer, it returns
 // dst as it is. Reply reads no clock and does no input or output.
 func (r *Responder) Reply(dst, frame []byte) []byte {
@@ -142,76 +89,29 @@ func (r *Responder) Reply(dst, frame []byte) []byte {
 	return dst
 }
 
-func (r *answers) answer(dst, received []byte) ([]byte, result) {
-	f, ok := frame.ParseEthernet(received)
-	if !ok {
-		return dst, result{ignored: malformed}
+// Counters returns the counters, also while Serve runs.
+func (r *Responder) Counters() Counters {
+	c := Counters{
+		Received: r.counters.received.Load(),
+		Sent:     r.counters.sent.Load(),
+		Failed:   r.counters.failed.Load(),
+		Events:   map[Kind]uint64{},
+		Ignored:  map[Reason]uint64{},
 	}
-	if !r.guests.have(f.Src) {
-		return dst, result{ignored: otherMAC, kind: otherMACSeen}
+	for i := range kinds {
+		if n := r.counters.events[i].Load(); n > 0 {
+			c.Events[kinds[i].kind] = n
+		}
 	}
-	switch f.Type {
-	case frame.TypeIPv4:
-		return r.answerIPv4(dst, f.Body)
-	case frame.TypeARP:
-		return r.answerARP(dst, f.Body)
-	case frame.TypeIPv6:
-		return r.answerIPv6(dst, f.Src, f.Body)
+	for i, reason := range reasons {
+		if n := r.counters.ignored[i].Load(); n > 0 {
+			c.Ignored[reason] = n
+		}
 	}
-	return dst, result{ignored: otherProtocol}
+	return c
 }
 
-// stations are the MACs of the guest, which are those that the guard allows.
-type stations []cache.MAC
-
-func stationsOf(rec cache.Record) stations { return append(stations{rec.MAC}, rec.MACs...) }
-
-func (s stations) have(m cache.MAC) bool { return slices.Contains(s, m) }
-
-func (r *answers) answerIPv4(dst, body []byte) ([]byte, result) {
-	if r.v4 == nil {
-		return dst, result{ignored: noIPv4}
-	}
-	msg, why := parseUDP4(body, portServer4)
-	if why != "" {
-		return dst, result{ignored: why}
-	}
-	return r.v4.answer(dst, msg)
-}
-
-func (r *answers) answerIPv6(dst []byte, from cache.MAC, body []byte) ([]byte, result) {
-	p, ok := frame.ParseIPv6(body)
-	if !ok {
-		return dst, result{ignored: malformed}
-	}
-	switch p.Next {
-	case frame.UDP:
-		if r.v6 == nil {
-			return dst, result{ignored: noIPv6}
-		}
-		msg, why := parseUDP6(p, portServer6)
-		if why != "" {
-			return dst, result{ignored: why}
-		}
-		return r.v6.answer(dst, from, p, msg)
-	case frame.ICMPv6:
-		// RFC 4861 sections 6.1.1 and 7.1.1: a hop limit of 255, as no router has forwarded the packet,
-		// a correct checksum, and the code 0.
-		switch {
-		case len(p.Body) < 8:
-			return dst, result{ignored: malformed}
-		case p.Body[0] != frame.RouterSolicitation && p.Body[0] != frame.NeighbourSolicitation:
-			return dst, result{ignored: otherProtocol}
-		case p.Hops != 255:
-			return dst, result{ignored: badHopLimit}
-		case p.Body[1] != 0:
-			return dst, result{ignored: malformed}
-		case !validChecksum(frame.Pseudo6(p.Src, p.Dst, frame.ICMPv6, len(p.Body)), p.Body, 2):
-			return dst, result{ignored: badChecksum}
-		case p.Body[0] == frame.RouterSolicitation:
-			return r.answerRouterSolicitation(dst, from, p)
-		}
-		return r.answerNeighbourSolicitation(dst, from, p)
-	}
-	return dst, result{ignored: otherProtocol}
+// countIgnored counts a frame that was ignored.
+func (r *Responder) countIgnored(why Reason) {
+	r.counters.ignored[slices.Index(reasons[:], why)].Add(1)
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -161,31 +160,4 @@ type counters struct {
 	received, sent, failed atomic.Uint64
 	events                 [len(kinds)]atomic.Uint64
 	ignored                [len(reasons)]atomic.Uint64
-}
-
-// Counters returns the counters, also while Serve runs.
-func (r *Responder) Counters() Counters {
-	c := Counters{
-		Received: r.counters.received.Load(),
-		Sent:     r.counters.sent.Load(),
-		Failed:   r.counters.failed.Load(),
-		Events:   map[Kind]uint64{},
-		Ignored:  map[Reason]uint64{},
-	}
-	for i := range kinds {
-		if n := r.counters.events[i].Load(); n > 0 {
-			c.Events[kinds[i].kind] = n
-		}
-	}
-	for i, reason := range reasons {
-		if n := r.counters.ignored[i].Load(); n > 0 {
-			c.Ignored[reason] = n
-		}
-	}
-	return c
-}
-
-// countIgnored counts a frame that was ignored.
-func (r *Responder) countIgnored(why Reason) {
-	r.counters.ignored[slices.Index(reasons[:], why)].Add(1)
 }

@@ -97,3 +97,15 @@ func validOptionsND(b []byte, src netip.Addr) bool {
 	}
 	return true
 }
+
+// stations are the MACs of the guest, which are those that the guard allows.
+type stations []cache.MAC
+
+func stationsOf(rec cache.Record) stations { return append(stations{rec.MAC}, rec.MACs...) }
+
+func (s stations) have(m cache.MAC) bool { return slices.Contains(s, m) }
+
+// toAllNodes appends a frame with an ICMPv6 message to all nodes of the link.
+func toAllNodes(b []byte, mac cache.MAC, src netip.Addr, msg []byte) []byte {
+	return frame.AppendICMPv6(b, frame.MulticastMAC(frame.AllNodes), mac, frame.AllNodes, src, msg)
+}

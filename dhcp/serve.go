@@ -15,19 +15,6 @@ import (
 	"github.com/guestwire/guestwire/internal/frame"
 )
 
-// Port is the connection to the guest. It reads and writes whole Ethernet frames. An *os.File of an open tap is one, if
-// the tap has no packet information and no vnet_hdr.
-type Port interface {
-	// Read reads one frame. After the deadline it returns os.ErrDeadlineExceeded.
-	Read(b []byte) (n int, err error)
-
-	// Write writes one frame. It does not wait for the guest.
-	Write(b []byte) (n int, err error)
-
-	// SetReadDeadline sets the deadline of Read, also of a Read that has begun. Zero: none.
-	SetReadDeadline(t time.Time) error
-}
-
 // The pause after a read that failed, which is doubled each time.
 const (
 	pauseMin = 100 * time.Millisecond
