@@ -15,29 +15,6 @@ import (
 // Version is the version of the record's schema. It changes when fields change, not with each release.
 const Version = 1
 
-// Kind is a kind of binding. Records and Specs name it.
-type Kind string
-
-const (
-	BindingBridge     Kind = "bridge"
-	BindingRedirect   Kind = "redirect"
-	BindingMasquerade Kind = "masquerade"
-	BindingRouted     Kind = "routed"
-	BindingMacvtap    Kind = "macvtap"
-	BindingSRIOV      Kind = "sriov"
-	BindingPasst      Kind = "passt"
-	BindingSlirp      Kind = "slirp"
-)
-
-// Firewall is a program whose rules translate addresses.
-type Firewall string
-
-const (
-	FirewallNFTables       Firewall = "nftables"
-	FirewallIPTablesNFT    Firewall = "iptables-nft"
-	FirewallIPTablesLegacy Firewall = "iptables-legacy"
-)
-
 const maxVLAN = 4094 // IEEE 802.1Q table 9-2
 
 // Record is one network interface of the guest.

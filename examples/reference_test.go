@@ -276,7 +276,7 @@ func typeText(of reflect.Type, path string, texts map[string]reflect.Type, paths
 // valuesOf returns those that a type of words can have.
 func valuesOf(t *testing.T, of reflect.Type) []string {
 	t.Helper()
-	source, err := os.ReadFile("../cache/record.go")
+	source, err := os.ReadFile("../cache/binding.go")
 	if err != nil {
 		t.Fatal(err)
 	}
