@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,13 +16,6 @@ type Found struct {
 	id     Identity
 	handle bool // it opens by its handle
 	places []place
-}
-
-// place is where a namespace was found. The text is for people: by the time that it is read, the path may lead to
-// another file, which another user has put there.
-type place struct {
-	text string
-	open func() (int, error) // as a reference (O_PATH)
 }
 
 // Find returns those of the wanted network namespaces that are alive. A namespace of another boot is never alive.
@@ -166,55 +160,24 @@ func CheckGone(id Identity) error {
 	return nil
 }
 
-// seesNode reports whether /proc shows the processes of the node's PID namespace, which is the first one.
-func seesNode() bool {
-	const first = 0xEFFFFFFC // PROC_PID_INIT_INO (linux/proc_ns.h)
-	pids, err := identify(unix.AT_FDCWD, "/proc/1/ns/pid")
-	if err != nil { // process 1 may have more rights than the caller
-		pids, err = identify(unix.AT_FDCWD, "/proc/self/ns/pid")
-	}
-	return err == nil && pids.inode == first
-}
-
-// The kinds of places, in the order of Find's result.
-const (
-	ownMount = iota
-	inProcess
-	openFile
-	otherMount
-	kinds
-)
-
-// mounts are what one mountinfo shows: the mounts of a mount namespace that are below a root directory.
-type mounts struct{ namespace, root file }
-
-// file is the identity of a file.
-type file struct{ device, inode uint64 }
-
-// living is the namespace that has an inode number now. One cookie that is read is the cookie of all places.
-type living struct {
-	places [kinds]*place
-	cookie uint64 // 0: not read
-	closed bool   // a place could not be opened
-	known  bool   // to be alive, so that it needs no place
-}
-
-// matches reports whether the namespace was found, and is the wanted one.
-func (l *living) matches(wanted Identity) bool {
-	return l.places != [kinds]*place{} && (l.cookie == 0 || wanted.Cookie == 0 || wanted.Cookie == l.cookie)
-}
-
-func (l *living) list() []place {
-	var list []place
-	for _, p := range l.places {
-		if p == nil {
-			continue
+// await removes from found what ends within a second: a socket that is closed already keeps its namespace for a moment,
+// until the kernel has freed it, and nothing else does. It waits only for namespaces without a place.
+func (f *finder) await(h handles, found map[Identity]*Found) {
+	const moment = time.Second
+	for end := time.Now().Add(moment); f.ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		waits := false
+		for id := range found {
+			if l := f.wanted[file{id.Device, id.Inode}]; l.places != [kinds]*place{} {
+				continue
+			}
+			if alive, known := h.lives(id); known && !alive {
+				delete(found, id)
+			} else {
+				waits = true
+			}
 		}
-		at := *p
-		if l.closed && l.cookie == 0 {
-			at.text += " (by its inode number)"
+		if !waits || time.Now().After(end) {
+			return
 		}
-		list = append(list, at)
 	}
-	return list
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,28 +37,6 @@ func (f *finder) scan() error {
 		}
 	}
 	return nil
-}
-
-// await removes from found what ends within a second: a socket that is closed already keeps its namespace for a moment,
-// until the kernel has freed it, and nothing else does. It waits only for namespaces without a place.
-func (f *finder) await(h handles, found map[Identity]*Found) {
-	const moment = time.Second
-	for end := time.Now().Add(moment); f.ctx.Err() == nil; time.Sleep(time.Millisecond) {
-		waits := false
-		for id := range found {
-			if l := f.wanted[file{id.Device, id.Inode}]; l.places != [kinds]*place{} {
-				continue
-			}
-			if alive, known := h.lives(id); known && !alive {
-				delete(found, id)
-			} else {
-				waits = true
-			}
-		}
-		if !waits || time.Now().After(end) {
-			return
-		}
-	}
 }
 
 // walk looks at the mounts last: a program that makes a namespace mounts it and then lets its thread end.
@@ -273,95 +250,6 @@ func (f *finder) place(kind int, id file, text string, open func() (int, error))
 	if l.places[kind] == nil {
 		l.places[kind] = &place{text, open}
 	}
-}
-
-// errMoved means that a place has another file by now.
-var errMoved = errors.New("another file")
-
-// openPlace opens the namespace with the inode number at a place, and returns its cookie; 0: this kernel has none.
-func openPlace(want file, text string, open func() (int, error)) (ns *os.File, cookie uint64, err error) {
-	fd, err := open()
-	if err != nil {
-		return nil, 0, err
-	}
-	defer unix.Close(fd)
-	ns, err = openReference(fd, text)
-	if errors.Is(err, ErrNotNetNS) {
-		err = errMoved
-	}
-	if err != nil {
-		return nil, 0, err
-	}
-	cookie, err = checkCookie(ns, want)
-	if err != nil {
-		ns.Close()
-		return nil, 0, err
-	}
-	return ns, cookie, nil
-}
-
-// checkCookie returns the namespace's cookie. The error is errMoved if it is another namespace than the wanted one.
-func checkCookie(ns *os.File, want file) (uint64, error) {
-	id, err := Identify(ns)
-	if err != nil {
-		return 0, err
-	}
-	if id.Device != want.device || id.Inode != want.inode {
-		return 0, errMoved
-	}
-	if own, err := identify(unix.AT_FDCWD, "/proc/thread-self/ns/net"); err == nil && own == want {
-		err := id.AddCookie() // a caller without CAP_SYS_ADMIN is in this namespace already
-		return id.Cookie, err
-	}
-	err = Do(ns, id.AddCookie)
-	if errors.Is(err, unix.EPERM) {
-		if cookie, ok := cookieOutside(ns); ok {
-			return cookie, nil
-		}
-	}
-	return id.Cookie, err
-}
-
-// openBelow opens a path below another root directory, as a reference only. No symbolic link is followed. In a
-// container's mounts nothing is waited for, as a file system in user space may never answer (RESOLVE_CACHED; the way to
-// a mount is in the cache, except on some file systems).
-func openBelow(root, path string, container bool) (int, error) {
-	at, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
-	}
-	defer unix.Close(at)
-	how := unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS,
-	}
-	if container {
-		how.Resolve |= 0x20 // RESOLVE_CACHED (linux/openat2.h)
-	}
-	// A mount or a rename anywhere on the machine disturbs the way, for a moment.
-	for try := 0; ; try++ {
-		fd, err := unix.Openat2(at, path, &how)
-		if err != unix.EAGAIN || try == disturbed {
-			return fd, err
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
-// disturbed is how often a way is tried again.
-const disturbed = 20
-
-// identify follows a link of /proc below a directory that is open; with an empty link the file is the open one. It does
-// not ask the file system to which the link leads, which may be a remote one.
-func identify(directory int, link string) (file, error) {
-	var s unix.Statx_t
-	err := unix.Statx(directory, link, unix.AT_EMPTY_PATH|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &s)
-	return file{unix.Mkdev(s.Dev_major, s.Dev_minor), s.Ino}, err
-}
-
-// ended reports whether the error means that the process has ended, or has closed the file or left the namespace.
-func ended(err error) bool {
-	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, errMoved)
 }
 
 // miss is what could not be looked at, of how many processes, for one reason.

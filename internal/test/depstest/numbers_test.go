@@ -19,7 +19,7 @@ func TestNumbers(t *testing.T) {
 		file, code string // a regular expression whose groups are the value, an expression of Go or words
 		as         func(values []string) string
 	}{
-		{page: limits, text: "Linux before % is refused", file: "internal/netns/netns.go", code: `guestwire needs Linux (\S+) or`},
+		{page: limits, text: "Linux before % is refused", file: "internal/netns/identity.go", code: `guestwire needs Linux (\S+) or`},
 		{page: limits, text: "Tests run on Linux %", file: "docs/results/crash.md", code: `(?s)### Linux (\d+\.\d+)\..*### Linux (\d+\.\d+)\.`,
 			as: func(kernels []string) string { return kernels[1] + " and " + kernels[0] }},
 		{page: limits, text: "(`maxConnections`) | . | . | % | % |", file: "infra/masquerade.go", code: `const DefaultMaxConnections = (.*)`},
