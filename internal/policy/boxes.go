@@ -194,3 +194,13 @@ func (s *segments) deciding(about []entry, port int) (by []entry) {
 	}
 	return by
 }
+
+const (
+	maxBoxes = 16384 // elements of a set
+	// maxPrefixes limits the prefixes of the addresses of elements with protocols and ports. The kernel makes a set of
+	// them, in a time that grows faster than their number and that no signal ends.
+	maxPrefixes = 1 << 18
+	maxLooks    = 1 << 26 // at entries, until the elements are known: less than a second
+
+	mostKnown = 256 // segments that differ and are kept
+)
