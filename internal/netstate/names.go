@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
@@ -76,4 +77,10 @@ func DeriveMACOf(station, nic, purpose string) cache.MAC {
 	copy(m[:], sum[:])
 	m[0] = m[0]&^1 | 2
 	return m
+}
+
+// Bears reports whether a link or a table of the namespace bears the mark of the NIC's wiring.
+func (s *Snapshot) Bears(nic string) bool {
+	marked := func(l Link) bool { return l.Alias == Mark(nic) }
+	return slices.ContainsFunc(s.Links, marked) || len(s.Tables) > 0
 }

@@ -391,12 +391,6 @@ const (
 	EthernetIPv6 = 0x86dd
 )
 
-// Bears reports whether a link or a table of the namespace bears the mark of the NIC's wiring.
-func (s *Snapshot) Bears(nic string) bool {
-	marked := func(l Link) bool { return l.Alias == Mark(nic) }
-	return slices.ContainsFunc(s.Links, marked) || len(s.Tables) > 0
-}
-
 // Link returns the link with the index.
 func (s *Snapshot) Link(index int) (Link, bool) {
 	i := slices.IndexFunc(s.Links, func(l Link) bool { return l.Index == index })
