@@ -6,7 +6,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
-	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -89,24 +88,6 @@ func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr
 		}
 	}
 	r.IPv6.Router = &router
-}
-
-// otherOfPair returns the other address of the /31.
-func otherOfPair(a netip.Addr) netip.Addr {
-	b := a.As4()
-	b[3] ^= 1
-	return netip.AddrFrom4(b)
-}
-
-// hop6 is the IPv6 next hop of IPv4 routes (RFC 8950), that of the default route if there is one; zero: there is none.
-func (n NIC) hop6(routes []netstate.Route) netip.Addr {
-	first := netip.Addr{}
-	for _, route := range routes { // the default route comes last
-		if hop := n.hop(route); route.Destination.Addr().Is4() && hop.Is6() && (route.Default() || !first.IsValid()) {
-			first = hop
-		}
-	}
-	return first
 }
 
 // leaseBehind6 is the IPv6 configuration of such a guest.

@@ -2,11 +2,9 @@ package lease
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 
-	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -93,27 +91,6 @@ func addressesOf(prefixes []netip.Prefix) []netip.Addr {
 // source that not all of them have.
 func isPlain(r netstate.Route, from []netip.Addr) bool {
 	return r.TOS == 0 && !slices.ContainsFunc(from, func(a netip.Addr) bool { return r.Source.Bits() > 0 && !r.Source.Contains(a) })
-}
-
-// loseConditional adds the NIC's routes that some of the guest's packets would take: those with a TOS, or from some of
-// its addresses.
-func (n NIC) loseConditional(r *cache.Record, v4, v6 []netip.Prefix) {
-	learned := n.Tables()
-	for _, route := range n.found.Routes {
-		from := addressesOf(v6)
-		if route.Destination.Addr().Is4() {
-			from = addressesOf(v4)
-		}
-		if !route.Uses(n.Index) || route.Type != netstate.RouteUnicast || !learned[route.Table] || isPlain(route, from) {
-			continue
-		}
-		switch {
-		case route.TOS != 0:
-			lose(r, "route", fmt.Sprintf("tos %#x %v", route.TOS, route.Destination), "a lease has no routes for some packets to a destination")
-		case slices.ContainsFunc(from, route.Source.Contains):
-			lose(r, "route", fmt.Sprintf("from %v to %v", route.Source, route.Destination), "a lease has no routes for some of the guest's addresses")
-		}
-	}
 }
 
 // lookups are the tables in which the namespace looks up a route for packets from the address, in order.
@@ -276,11 +253,6 @@ func (n NIC) Ahead(behind netip.Addr) (ahead []netstate.Rule, all bool) {
 		}
 	}
 	return ahead, true
-}
-
-// NextHops are the routes through the NIC for packets from the address, as a guest would get them.
-func (n NIC) NextHops(from netip.Addr) []cache.Route {
-	return n.asGuest(&cache.Record{}, n.routesIn(from.Is4(), []netip.Addr{from}, n.lookups(from)...))
 }
 
 // Tables are the tables whose routes the guest gets: the main table, and those that the policy rules name

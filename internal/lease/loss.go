@@ -1,0 +1,51 @@
+package lease
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// lose adds a loss to the record.
+func lose(r *cache.Record, kind, what, why string, args ...any) {
+	r.Losses = append(r.Losses, cache.Loss{Kind: kind, What: what, Why: fmt.Sprintf(why, args...)})
+}
+
+// loseGateway adds a next hop whose MAC is not known.
+func loseGateway(r *cache.Record, gateway netip.Addr, version int) {
+	if l := len(r.Losses); l > 0 && r.Losses[l-1].What == gateway.String() {
+		return // another route by way of it
+	}
+	lose(r, "gateway", gateway.String(), "it does not answer, or was not asked, as on standby, so its MAC is not known: the guest gets no IPv%d next hop until a later Setup", version)
+}
+
+// loseSecond adds the IPv4 addresses that DHCP does not give the guest.
+func loseSecond(r *cache.Record, addresses []netip.Prefix) {
+	for _, a := range addresses[min(1, len(addresses)):] {
+		lose(r, "address", a.Addr().String(), "DHCPv4 leases one address, %v: configure it in the guest", addresses[0].Addr())
+	}
+}
+
+// loseConditional adds the NIC's routes that some of the guest's packets would take: those with a TOS, or from some of
+// its addresses.
+func (n NIC) loseConditional(r *cache.Record, v4, v6 []netip.Prefix) {
+	learned := n.Tables()
+	for _, route := range n.found.Routes {
+		from := addressesOf(v6)
+		if route.Destination.Addr().Is4() {
+			from = addressesOf(v4)
+		}
+		if !route.Uses(n.Index) || route.Type != netstate.RouteUnicast || !learned[route.Table] || isPlain(route, from) {
+			continue
+		}
+		switch {
+		case route.TOS != 0:
+			lose(r, "route", fmt.Sprintf("tos %#x %v", route.TOS, route.Destination), "a lease has no routes for some packets to a destination")
+		case slices.ContainsFunc(from, route.Source.Contains):
+			lose(r, "route", fmt.Sprintf("from %v to %v", route.Source, route.Destination), "a lease has no routes for some of the guest's addresses")
+		}
+	}
+}
