@@ -1,8 +1,6 @@
 package phase2
 
 import (
-	"context"
-	"log/slog"
 	"net/netip"
 	"time"
 
@@ -47,33 +45,4 @@ type Event struct {
 	Held    uint64     `json:"held,omitzero"`
 
 	Err error `json:"-"` // what went wrong; nil: nothing
-}
-
-// report writes an event to the log, as a warning if there is an error, and gives the event to Notify.
-func (s *server) report(e Event, attrs ...any) {
-	level := slog.LevelInfo
-	all := []any{"event", string(e.Kind)}
-	if e.NIC != "" {
-		all = append(all, "nic", e.NIC)
-	}
-	if e.Err != nil {
-		level = slog.LevelWarn
-		all = append(all, "error", e.Err)
-	}
-	s.log.Log(context.Background(), level, e.Text, append(all, attrs...)...)
-	if e.Err != nil {
-		e.Text += ": " + e.Err.Error()
-	}
-	e.Time = time.Now()
-	s.vm.notify(e)
-}
-
-// notify calls Notify. Serve and each responder's loop call notify, so the lock keeps the calls apart.
-func (vm *VM) notify(e Event) {
-	if vm.Notify == nil {
-		return
-	}
-	vm.notifying.Lock()
-	defer vm.notifying.Unlock()
-	vm.Notify(e)
 }

@@ -164,3 +164,13 @@ func (vm *VM) Counters() map[string]dhcp.Counters {
 	}
 	return all
 }
+
+// notify calls Notify. Serve and each responder's loop call notify, so the lock keeps the calls apart.
+func (vm *VM) notify(e Event) {
+	if vm.Notify == nil {
+		return
+	}
+	vm.notifying.Lock()
+	defer vm.notifying.Unlock()
+	vm.Notify(e)
+}

@@ -461,3 +461,22 @@ func (s *server) attachMissing(ctx context.Context) time.Duration {
 	}
 	return wait
 }
+
+// report writes an event to the log, as a warning if there is an error, and gives the event to Notify.
+func (s *server) report(e Event, attrs ...any) {
+	level := slog.LevelInfo
+	all := []any{"event", string(e.Kind)}
+	if e.NIC != "" {
+		all = append(all, "nic", e.NIC)
+	}
+	if e.Err != nil {
+		level = slog.LevelWarn
+		all = append(all, "error", e.Err)
+	}
+	s.log.Log(context.Background(), level, e.Text, append(all, attrs...)...)
+	if e.Err != nil {
+		e.Text += ": " + e.Err.Error()
+	}
+	e.Time = time.Now()
+	s.vm.notify(e)
+}
