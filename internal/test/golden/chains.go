@@ -177,10 +177,6 @@ func (c *Chains) Compare(t testing.TB) {
 	}
 }
 
-const chainsHead = `# Each chain and set of the texts in the directory above, once. They name a chain and its number; without a number it
-# is #1. "#3" before a rule: only chain #3 has it. "not #3": all but #3 have it. Without: all have it.
-`
-
 // files are the texts by the names of their files.
 func (c *Chains) files() map[string]string {
 	files := map[string]string{}
@@ -226,18 +222,6 @@ func numbersText(sorted []int) string {
 		i = last + 1
 	}
 	return "#" + strings.Join(words, ",")
-}
-
-func parseNumbers(text string) (list []int) {
-	for word := range strings.SplitSeq(strings.TrimPrefix(text, "#"), ",") {
-		from, to, _ := strings.Cut(word, "-")
-		first, _ := strconv.Atoi(from)
-		last, _ := strconv.Atoi(cmp.Or(to, from))
-		for n := first; n <= last; n++ {
-			list = append(list, n)
-		}
-	}
-	return list
 }
 
 // free is the least number that nothing has.
@@ -331,11 +315,3 @@ func (i *item) add(n int, lines []string) {
 
 // values are the numbers and addresses of a rule.
 var values = regexp.MustCompile(`[0-9a-f.:/-]*[0-9][0-9a-fx.:/-]*`)
-
-// The lines that begin and end a table.
-var (
-	nftTable  = regexp.MustCompile(`^table ([a-z0-9]+) \S+ \{$`)
-	nftObject = regexp.MustCompile(`^\t(set|map|flowtable) (\S+) \{`)
-	nftChain  = regexp.MustCompile(`^\tchain (\S+) \{$`)
-	restore   = regexp.MustCompile(`^(ip6?tables)-\S*restore `)
-)

@@ -1,6 +1,7 @@
 package golden
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -134,3 +135,11 @@ func (d document) references() (refs []reference) {
 	}
 	return refs
 }
+
+// The lines that begin and end a table.
+var (
+	nftTable  = regexp.MustCompile(`^table ([a-z0-9]+) \S+ \{$`)
+	nftObject = regexp.MustCompile(`^\t(set|map|flowtable) (\S+) \{`)
+	nftChain  = regexp.MustCompile(`^\tchain (\S+) \{$`)
+	restore   = regexp.MustCompile(`^(ip6?tables)-\S*restore `)
+)

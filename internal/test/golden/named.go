@@ -1,6 +1,7 @@
 package golden
 
 import (
+	"cmp"
 	"maps"
 	"os"
 	"path/filepath"
@@ -135,4 +136,20 @@ func expand(short string, all map[string]map[string]int) string {
 		}
 	})
 	return strings.Join(lines, "\n")
+}
+
+const chainsHead = `# Each chain and set of the texts in the directory above, once. They name a chain and its number; without a number it
+# is #1. "#3" before a rule: only chain #3 has it. "not #3": all but #3 have it. Without: all have it.
+`
+
+func parseNumbers(text string) (list []int) {
+	for word := range strings.SplitSeq(strings.TrimPrefix(text, "#"), ",") {
+		from, to, _ := strings.Cut(word, "-")
+		first, _ := strconv.Atoi(from)
+		last, _ := strconv.Atoi(cmp.Or(to, from))
+		for n := first; n <= last; n++ {
+			list = append(list, n)
+		}
+	}
+	return list
 }
