@@ -40,12 +40,6 @@ func NeedTaps(t testing.TB) {
 	device.Close()
 }
 
-// NeedTaps is for tests that wire the pod.
-func (n Network) NeedTaps() {
-	n.Pod.t.Helper()
-	NeedTaps(n.Pod.t)
-}
-
 // NeedRoot skips the test where root is an ordinary user in a user namespace, and says why that is not enough.
 func NeedRoot(t testing.TB, why string) {
 	t.Helper()

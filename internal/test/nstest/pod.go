@@ -165,3 +165,9 @@ func (n Network) Serve(t testing.TB, uid int) *Process {
 	})
 	return p
 }
+
+// NeedTaps is for tests that wire the pod.
+func (n Network) NeedTaps() {
+	n.Pod.t.Helper()
+	NeedTaps(n.Pod.t)
+}
