@@ -95,9 +95,9 @@ func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 			return err
 		}
 		if j.Standby {
-			turn, err := other.turn(plan.Record)
+			turn, err := other.turn(ctx, plan.Record)
 			if err == nil {
-				err = j.checkSource(plan.Record, other.Inactive)
+				err = j.checkSource(ctx, plan.Record, other.Inactive)
 			}
 			if err != nil {
 				return err
@@ -158,22 +158,22 @@ func (o Other) check() error {
 }
 
 // turn returns the Turn of an active record, if the guest is inactive elsewhere.
-func (o Other) turn(own cache.Record) (uint64, error) {
+func (o Other) turn(ctx context.Context, own cache.Record) (uint64, error) {
 	switch q := o.Inactive; {
 	case o.Gone:
 		return own.Turn, nil
 	case q.MAC != own.MAC:
 		return 0, fmt.Errorf("%w: the record is of the guest %v, and this one is %v: name the record of this guest's other side; for a guest that moves here, Teardown, and Setup with its record as from (Moving.From, agent setup -from)", ErrActive, q.MAC, own.MAC)
 	case q.Namespace == own.Namespace:
-		return 0, fmt.Errorf("%w: the record is of this namespace, %s: name the record of the other side", ErrActive, q.Namespace)
+		return 0, fmt.Errorf("%w: the record is of this namespace, %s: name the record of the other side", ErrActive, withPlace(ctx, q.Namespace))
 	case q.Namespace == "":
 		return 0, fmt.Errorf("%w: the record names no namespace: name the one that Deactivate returned", ErrActive)
 	case q.Standby && !q.Inactive:
-		return 0, fmt.Errorf("%w: the record of namespace %s waits for its own Activate, and says nothing of the guest's source: call Deactivate where the guest is, and name the record that it returns", ErrActive, q.Namespace)
+		return 0, fmt.Errorf("%w: the record of namespace %s waits for its own Activate, and says nothing of the guest's source: call Deactivate where the guest is, and name the record that it returns", ErrActive, withPlace(ctx, q.Namespace))
 	case !q.Standby:
-		return 0, fmt.Errorf("%w: the record of namespace %s is of an active guest: call Deactivate there, and name the record that it returns", ErrActive, q.Namespace)
+		return 0, fmt.Errorf("%w: the record of namespace %s is of an active guest: call Deactivate there, and name the record that it returns", ErrActive, withPlace(ctx, q.Namespace))
 	case q.Turn <= own.Turn:
-		return 0, fmt.Errorf("%w: the record of namespace %s has the turn %d, and this namespace knows the turn %d: call Deactivate there until its turn is higher than %[4]d, and name the record that it returns", ErrActive, q.Namespace, q.Turn, own.Turn)
+		return 0, fmt.Errorf("%w: the record of namespace %s has the turn %d, and this namespace knows the turn %d: call Deactivate there until its turn is higher than %[4]d, and name the record that it returns", ErrActive, withPlace(ctx, q.Namespace), q.Turn, own.Turn)
 	default:
 		return q.Turn, nil
 	}
@@ -182,7 +182,7 @@ func (o Other) turn(own cache.Record) (uint64, error) {
 // checkSource refuses, when the guest comes here for the first time, the record of another namespace than its source:
 // the guest may be inactive there since an earlier move, and active elsewhere. Where the guest has been here, it can
 // come back from anywhere. A record From that was written for a target that waits does not name the source.
-func (j *journal) checkSource(own cache.Record, inactive *cache.Record) error {
+func (j *journal) checkSource(ctx context.Context, own cache.Record, inactive *cache.Record) error {
 	from := j.From
 	if from == nil || inactive == nil || own.Turn > from.Turn || from.Standby && !from.Inactive {
 		return nil
@@ -191,7 +191,7 @@ func (j *journal) checkSource(own cache.Record, inactive *cache.Record) error {
 		return nil
 	}
 	return fmt.Errorf("%w: the record is of namespace %s, and the guest comes from namespace %s (Moving.From, agent setup -from): call Deactivate there, and name the record that it returns",
-		ErrActive, inactive.Namespace, from.Namespace)
+		ErrActive, withPlace(ctx, inactive.Namespace), withPlace(ctx, from.Namespace))
 }
 
 // planOf returns the journal and its plan.

@@ -136,7 +136,9 @@ func TestMove(t *testing.T) {
 
 		active, own := record(t, source.Network), record(t, target.Network)
 		target.refuses(t, &active, "active")
+		target.refuses(t, &active, "("+source.Pod.Path()+")")
 		target.refuses(t, &own, "this namespace")
+		target.refuses(t, &own, "("+target.Pod.Path()+")")
 		other := active
 		other.MAC[5]++
 		other.Standby, other.Turn = true, 9

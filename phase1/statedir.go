@@ -248,6 +248,16 @@ func find(ctx context.Context, namespace string) (*netns.Found, error) {
 	return found[identity], err
 }
 
+// withPlace adds where the namespace is: "08f437ce-4026532178-17 (/run/netns/pod)". One that is gone, or is another
+// node's, has its name alone.
+func withPlace(ctx context.Context, namespace string) string {
+	found, err := find(ctx, namespace)
+	if err != nil || found == nil {
+		return namespace
+	}
+	return namespace + " (" + found.Places()[0] + ")"
+}
+
 // findState opens and locks the directory, unless it was removed or replaced by something else, or is not known: then
 // it has no record.
 func (s *session) findState(ctx context.Context, path string) error {

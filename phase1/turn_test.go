@@ -27,7 +27,7 @@ func TestTurns(t *testing.T) {
 			if !sides[i].Standby {
 				return nil
 			}
-			turn, err := Other{Inactive: &inactive}.turn(sides[i])
+			turn, err := Other{Inactive: &inactive}.turn(t.Context(), sides[i])
 			if err == nil {
 				sides[i].Standby, sides[i].Inactive, sides[i].Turn = false, false, turn
 				records = append(records, sides[i])
@@ -63,11 +63,11 @@ func TestTurns(t *testing.T) {
 // that of an earlier turn: one more Deactivate may not be enough, so the error names the turn.
 func TestWaiting(t *testing.T) {
 	waiting := cache.Record{Namespace: "waiting", Binding: cache.BindingRedirect, Tap: "eth0-tap", Standby: true, Turn: 4}
-	if turn, err := (Other{Inactive: &waiting}).turn(cache.Record{Namespace: "other", Standby: true}); !errors.Is(err, ErrActive) {
+	if turn, err := (Other{Inactive: &waiting}).turn(t.Context(), cache.Record{Namespace: "other", Standby: true}); !errors.Is(err, ErrActive) {
 		t.Errorf("Activate: turn %d, %v, want ErrActive", turn, err)
 	}
 	earlier := cache.Record{Namespace: "earlier", Binding: cache.BindingRedirect, Tap: "eth0-tap", Standby: true, Inactive: true, Turn: 4}
-	_, err := (Other{Inactive: &earlier}).turn(cache.Record{Namespace: "other", Standby: true, Turn: 7})
+	_, err := (Other{Inactive: &earlier}).turn(t.Context(), cache.Record{Namespace: "other", Standby: true, Turn: 7})
 	if want := "call Deactivate there until its turn is higher than 7"; !errors.Is(err, ErrActive) || !strings.Contains(err.Error(), want) {
 		t.Errorf("Activate with a turn of before: %v, want ErrActive and %q", err, want)
 	}

@@ -97,10 +97,33 @@ func checkNamespace(name string) error {
 		cookie = strconv.FormatUint(c, 10)
 	}
 	here := parts[0] + "-" + inode + "-" + cookie
+	if name != here && inode == parts[1] && cookie != parts[2] {
+		return fmt.Errorf("the record is of the network namespace %s, which is gone, and the calling thread is in %s: run Setup there: %w",
+			name, withPlace(here), fs.ErrNotExist)
+	}
 	if name != here {
-		return fmt.Errorf("the calling thread is in the network namespace %s, and the tap is in %s: enter the namespace of the record first: %w", here, name, fs.ErrNotExist)
+		return fmt.Errorf("the calling thread is in the network namespace %s, and the tap is in %s: enter the namespace of the record first: %w",
+			withPlace(here), withPlace(name), fs.ErrNotExist)
 	}
 	return nil
+}
+
+// withPlace adds the path at which the namespace BOOT-INODE-COOKIE is mounted, if it is in this mount namespace:
+// "08f437ce-4026532178-17 (/run/netns/pod)".
+//
+// Source: proc_pid_mountinfo(5); the root of a namespace's mount is net:[INODE].
+func withPlace(name string) string {
+	mounts, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return name
+	}
+	root := "net:[" + strings.Split(name, "-")[1] + "]"
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 4 && f[3] == root {
+			return name + " (" + f[4] + ")"
+		}
+	}
+	return name
 }
 
 // namespaceCookie is that of the calling thread's namespace; 0: a filter of system calls forbids the question.

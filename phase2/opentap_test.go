@@ -341,6 +341,7 @@ func TestOpenTapErrors(t *testing.T) {
 		{name: "several queues of a single one", record: edited(single, func(r *cache.Record) { r.Queues = 2 }), field: "queues", words: "has a single queue"},
 		{name: "one queue of several", record: edited(several, func(r *cache.Record) { r.Queues = 1 }), field: "queues", words: "was made for several queues"},
 		{name: "another namespace", record: edited(single, func(r *cache.Record) { r.Namespace = "12345678-1-1" }), kind: fs.ErrNotExist, words: "enter the namespace of the record first"},
+		{name: "an earlier namespace with this inode", record: edited(single, func(r *cache.Record) { r.Namespace += "0" }), kind: fs.ErrNotExist, words: "which is gone"},
 		{name: "no such link", record: edited(single, func(r *cache.Record) { r.Tap = "absent" }), kind: fs.ErrNotExist, words: "no such link in this network namespace"},
 		{name: "a bridge", record: edited(single, func(r *cache.Record) { r.Tap = "odd" }), kind: unix.EINVAL, words: "is no tap"},
 		{name: "a tun", record: edited(single, func(r *cache.Record) { r.Tap = "tun0" }), kind: unix.EINVAL, words: "is no tap"},

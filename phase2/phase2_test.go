@@ -95,6 +95,8 @@ func TestServeErrors(t *testing.T) {
 	wire(t, other) // a tap of the same name, of the same owner
 	if err := netns.Do(other.Pod.File, func() error { return vm.Serve(t.Context()) }); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "enter the namespace of the record first") {
 		t.Errorf("in the namespace of another guest: %v, want fs.ErrNotExist", err)
+	} else if here, there := other.Pod.Path(), n.Pod.Path(); !strings.Contains(err.Error(), "("+here+"), and the tap is in ") || !strings.Contains(err.Error(), "("+there+"): enter") {
+		t.Errorf("in the namespace of another guest: %v, want the paths %s and %s", err, here, there)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	first, log := make(chan error, 1), make(lineWriter, 8)
