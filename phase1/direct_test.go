@@ -78,6 +78,15 @@ func TestPasst(t *testing.T) {
 	n := nstest.NewVeth(t)
 	n.Pod.IP("link add net1 type veth peer name away")
 	n.Pod.IP("addr add 192.0.2.7/24 dev net1")
+	n.Pod.IP("link set net1 up")
+	n.Pod.IP("link set away up")
+	refused := direct(n, infra.Passt{})
+	refused.Name = "net1"
+	var r *infra.RefusedError
+	if _, err := refused.Setup(t.Context()); !errors.As(err, &r) || !strings.Contains(err.Error(), "a default route by net1") {
+		t.Errorf("without a default route: %v, want *infra.RefusedError", err)
+	}
+	n.Pod.IP("route add default via 192.0.2.1 dev net1 metric 9") // the way out
 	before := settled(t, n)
 	const portStart, pingGroups = "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range"
 	first := direct(n, infra.Passt{Ports: []infra.Ports{{First: 80, Guest: 8000}, {Protocol: "udp", First: 5000, Last: 5010}}})

@@ -17,8 +17,12 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/passt"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/frame"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }
@@ -30,34 +34,14 @@ func TestPasst(t *testing.T) {
 	nstest.Need(t, "passt")
 	n := nstest.NewVeth(t)
 	n.Pod.Exec("sysctl", "-qw", "net.ipv4.ip_unprivileged_port_start=0") // as Setup does
-	dir := nstest.Dir(t)
-	if err := os.Chown(dir, nstest.LauncherUID, nstest.LauncherUID); err != nil {
-		t.Fatal(err)
-	}
-	socket := filepath.Join(dir, "passt.sock")
 	rec := record(
 		cache.Forward{Protocol: "tcp", First: 80, Last: 80, Guest: 8080},
 		cache.Forward{Protocol: "tcp", First: 8000, Last: 8002, Guest: 9000},
 		cache.Forward{Protocol: "tcp", First: 443, Last: 443, Guest: 443},
 		cache.Forward{Protocol: "udp", First: 53, Last: 54, Guest: 5353},
 	)
-	args, err := passt.Args(rec, socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := n.Pod.Start(nstest.LauncherUID, append([]string{"passt", "--stderr"}, args...)...)
-	var conn net.Conn
-	nstest.Eventually(t, func() (err error) {
-		if conn, err = net.Dial("unix", socket); err != nil {
-			err = fmt.Errorf("%w; passt says %s", err, server.Output.String())
-		}
-		return err
-	})
+	conn, server := connect(t, n.Pod, rec)
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-
 	discover, err := dhcpv4.NewDiscovery(net.HardwareAddr(rec.MAC[:]), dhcpv4.WithRequestedOptions(dhcpv4.OptionInterfaceMTU, dhcpv4.OptionRouter))
 	if err != nil {
 		t.Fatal(err)
@@ -102,6 +86,102 @@ func TestPasst(t *testing.T) {
 
 	conn.Close()
 	server.Await(t)
+}
+
+// TestFamilies: what the plan calls lost is what passt does not serve. passt reads its questions in order, so an answer
+// to the second one says that there is none to the first.
+func TestFamilies(t *testing.T) {
+	nstest.Need(t, "passt")
+	gateway, routers := nstest.Gateway4.String(), netip.MustParseAddr("ff02::2")
+	for name, routes := range map[string][]string{
+		"both":                  nil,
+		"no default route, 4":   {"-4 route del default"},
+		"no default route, 6":   {"-6 route del default"},
+		"another table":         {"-4 route del default", "route add default via " + gateway + " table 100", "rule add from all lookup 100"},
+		"a route by the device": {"-4 route replace default dev eth0"},
+		"two gateways":          {"-4 route replace default nexthop via " + gateway + " nexthop via 10.244.1.99"},
+		"two halves":            {"-4 route del default", "route add 0.0.0.0/1 via " + gateway, "route add 128.0.0.0/1 via " + gateway},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := nstest.NewVeth(t)
+			for _, route := range routes {
+				n.Pod.IP(route)
+			}
+			nic := phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}
+			plan, err := nic.Plan(t.Context(), infra.Spec{Binding: infra.Passt{}, Owner: infra.Owner{Root: true}, AcceptLosses: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			lost := map[string]bool{}
+			for _, l := range plan.Record.Losses {
+				lost[l.What] = l.Kind == "family"
+			}
+			answers := map[string]bool{}
+			conn, _ := connect(t, n.Pod, &plan.Record)
+			defer conn.Close()
+			order := []string{"IPv4", "IPv6"}
+			if lost["IPv6"] {
+				order = []string{"IPv6", "IPv4"}
+			}
+			mac := plan.Record.MAC
+			discover, err := dhcpv4.NewDiscovery(net.HardwareAddr(mac[:]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			questions := map[string][]byte{
+				"IPv4": request(mac, discover.ToBytes()),
+				"IPv6": frame.AppendICMPv6(nil, frame.MulticastMAC(routers), mac, routers, eui64.LinkLocal(mac), []byte{frame.RouterSolicitation, 0, 0, 0, 0, 0, 0, 0}),
+			}
+			for _, of := range order {
+				if err := send(conn, questions[of]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for !answers[order[1]] {
+				f, err := next(conn)
+				if err != nil {
+					t.Fatal(err)
+				}
+				switch {
+				case len(f) > 42 && f[12] == 8 && f[23] == frame.UDP:
+					answers["IPv4"] = true
+				case len(f) > 54 && f[12] == 0x86 && f[54] == 134: // a router advertisement
+					answers["IPv6"] = true
+				}
+			}
+			for _, of := range order {
+				if answers[of] == lost[of] {
+					t.Errorf("%s: passt answers: %v; the plan calls it lost: %v", of, answers[of], lost[of])
+				}
+			}
+		})
+	}
+}
+
+// connect starts passt with the record's arguments as an ordinary user in the pod, and connects as its VMM.
+func connect(t *testing.T, pod *nstest.Namespace, rec *cache.Record) (net.Conn, *nstest.Process) {
+	t.Helper()
+	dir := nstest.Dir(t)
+	if err := os.Chown(dir, nstest.LauncherUID, nstest.LauncherUID); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "passt.sock")
+	args, err := passt.Args(rec, socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := pod.Start(nstest.LauncherUID, append([]string{"passt", "--stderr"}, args...)...)
+	var conn net.Conn
+	nstest.Eventually(t, func() (err error) {
+		if conn, err = net.Dial("unix", socket); err != nil {
+			err = fmt.Errorf("%w; passt says %s", err, server.Output.String())
+		}
+		return err
+	})
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	return conn, server
 }
 
 // send writes a frame as QEMU does: after its length.

@@ -218,6 +218,17 @@ func TestConditionalLosses(t *testing.T) {
 			Hops: []netstate.Hop{{Link: 2, Gateway: ip("10.244.1.2")}, {Link: 3, Gateway: ip("10.50.0.1")}}})
 	}
 	some := func(r *netstate.Rule) { r.Other = true }
+	without := func(of int) func(*netstate.Snapshot) {
+		return func(s *netstate.Snapshot) {
+			s.Routes = slices.DeleteFunc(s.Routes, func(r netstate.Route) bool {
+				return r.Destination.Bits() == 0 && r.Destination.Addr().Is4() == (of == 4)
+			})
+		}
+	}
+	several := func(s *netstate.Snapshot) {
+		s.Routes = append(s.Routes, netstate.Route{Table: netstate.TableMain, Type: netstate.RouteUnicast, Destination: pfx("0.0.0.0/0"),
+			Hops: []netstate.Hop{{Link: 2, Gateway: ip("10.244.1.1")}, {Link: 2, Gateway: ip("10.244.1.2")}}})
+	}
 	for _, c := range []struct {
 		name  string
 		found netstate.Snapshot
@@ -233,6 +244,12 @@ func TestConditionalLosses(t *testing.T) {
 		{"from no address of the guest", lan6("fe80::1"), []func(*netstate.Snapshot){from("2001:db8:9::/64")}, bridge(), ""},
 		{"all are deprecated", lan6("fe80::1"), []func(*netstate.Snapshot){deprecated}, masquerade(), "family IPv6"},
 		{"no scope global", lan4(), []func(*netstate.Snapshot){scoped}, masquerade(), "family IPv4"},
+		{"passt without a default route", passtWith(unchanged), []func(*netstate.Snapshot){without(4)}, direct(infra.Passt{}), "family IPv4"},
+		{"passt without a default route, IPv6", passtWith(unchanged), []func(*netstate.Snapshot){without(6)}, direct(infra.Passt{}), "family IPv6"},
+		{"passt with vhost-user without one", passtWith(unchanged), []func(*netstate.Snapshot){without(4)}, direct(infra.Passt{VhostUser: true}), "family IPv4"},
+		{"passt with vhost-user without one, IPv6", passtWith(unchanged), []func(*netstate.Snapshot){without(6)}, direct(infra.Passt{VhostUser: true}), ""},
+		{"passt with two gateways", passtWith(unchanged), []func(*netstate.Snapshot){without(4), several}, direct(infra.Passt{}), "family IPv4"},
+		{"passt with vhost-user with two gateways", passtWith(unchanged), []func(*netstate.Snapshot){without(4), several}, direct(infra.Passt{VhostUser: true}), ""},
 		{"a rule for some packets before main", lan4(), []func(*netstate.Snapshot){rule(some)}, masquerade(), "policy-rule table 100"},
 		{"a rule for some packets after main", lan4(), []func(*netstate.Snapshot){rule(func(r *netstate.Rule) { r.Other, r.Priority = true, 40000 })}, masquerade(), ""},
 		{"a rule for some sources before main", lan4(), []func(*netstate.Snapshot){rule(func(r *netstate.Rule) { r.Source = pfx("192.0.2.0/24") })}, masquerade(), "policy-rule table 100"},

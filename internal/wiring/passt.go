@@ -8,6 +8,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
@@ -57,12 +58,30 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 			p.addLosses(furtherLosses(addresses, "passt gives the guest one address of a family, %v", addresses[0].Addr())...)
 		}
 	}
+	p.addLosses(b.familyLosses(p.found, nic, v4, v6)...)
 	for _, l := range p.found.Listeners {
 		if containsPort(b.Ports, l.Protocol, l.Port) {
 			p.warn("the namespace serves %s port %d at %v, which passt can then not take for the guest", l.Protocol, l.Port, l.Address)
 		}
 	}
 	return nil
+}
+
+// familyLosses are the families in which passt gives the guest nothing: it looks in the table main for a default route by
+// the NIC with a single gateway. A passt that knows vhost-user takes one of several gateways, and none in IPv6.
+func (b passt) familyLosses(found netstate.Snapshot, nic netstate.Link, v4, v6 []netip.Prefix) (list losses) {
+	for i, addresses := range [][]netip.Prefix{v4, v6} {
+		of := 4 + 2*i
+		isGateway := func(r netstate.Route) bool {
+			isHop := func(h netstate.Hop) bool { return h.Link == nic.Index && h.Gateway.IsValid() }
+			return r.Table == netstate.TableMain && r.Destination.Bits() == 0 && firewall.Version(r.Destination.Addr()) == of &&
+				(r.Link == nic.Index && r.Gateway.IsValid() || b.VhostUser && slices.ContainsFunc(r.Hops, isHop))
+		}
+		if len(addresses) > 0 && !(of == 6 && b.VhostUser) && !slices.ContainsFunc(found.Routes, isGateway) {
+			list.lose("family", fmt.Sprintf("IPv%d", of), "passt serves it only with a default route by %s in the table main, with one gateway", nic.Name)
+		}
+	}
+	return list
 }
 
 // openSockets lets the launcher's user open sockets for the ports, and for pings, by the wanted sysctls. It returns the
