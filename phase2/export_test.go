@@ -34,6 +34,12 @@ func RereadResolvConf(path string, last cache.DNS) cache.DNS {
 	return f.last
 }
 
+// ReadResolvConf returns the error of the file, as Serve reads it.
+func ReadResolvConf(path string) error {
+	_, err := readResolvConf(path)
+	return err
+}
+
 // FollowResolvConf follows a resolv.conf without records, as Serve does with records. It calls watching once,
 // when the file is watched.
 func FollowResolvConf(ctx context.Context, path string, last cache.DNS, changed func(cache.DNS), watching func()) error {

@@ -49,11 +49,16 @@ func parseResolvConf(text []byte) (dns cache.DNS, bad []string) {
 }
 
 func readResolvConf(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would wait for a writer
 	if err != nil {
 		return nil, fmt.Errorf("DNS configuration: %w", err)
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return nil, fmt.Errorf("DNS configuration: %w", err)
+	} else if info.Mode()&fs.ModeNamedPipe != 0 {
+		return nil, fmt.Errorf("DNS configuration: %s is a FIFO, whose changes cannot be followed: name a file", path)
+	}
 	text, err := io.ReadAll(io.LimitReader(f, maxResolvConf))
 	if err != nil {
 		return nil, fmt.Errorf("DNS configuration: %w", err)

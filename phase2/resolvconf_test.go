@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -73,6 +74,26 @@ func TestRereadResolvConf(t *testing.T) {
 		}
 		if got := phase2.RereadResolvConf(path, old); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%q: %v, want %v", c.text, got, c.want)
+		}
+	}
+}
+
+// TestResolvConfWaits: what a reader could wait for is an error, at the start and later. A launcher that waits answers no
+// guest. /dev/null is a file without servers.
+func TestResolvConfWaits(t *testing.T) {
+	dir := t.TempDir()
+	fifo, socket := filepath.Join(dir, "fifo"), filepath.Join(dir, "socket")
+	if err := unix.Mkfifo(fifo, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for path, words := range map[string]string{fifo: "is a FIFO", socket: "no such device", dir: "is a directory", os.DevNull: ""} {
+		if err := phase2.ReadResolvConf(path); (err == nil) != (words == "") || err != nil && !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v, want %q", path, err, words)
 		}
 	}
 }
