@@ -8,6 +8,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -37,7 +38,8 @@ func main() {
 	flag.StringVar(&s.agent, "agent", "", "the `PROGRAM` agent, which the node hook calls")
 	flag.StringVar(&s.config, "config", "", "with -agent: the `FILE` with the configuration for agent setup")
 	flag.StringVar(&s.proc, "proc", "/proc", "with -agent: where the node's /proc `DIR` is")
-	socket := flag.String("socket", "/var/run/kubevirt-hooks/guestwire.sock", "the `PATH` of the socket")
+	// KubeVirt knows the sockets of a pod by their names alone, so those of two sidecars must differ.
+	socket := flag.String("socket", "/var/run/kubevirt-hooks/"+cmp.Or(os.Getenv("CONTAINER_NAME"), "guestwire")+".sock", "the `PATH` of the socket")
 	flag.Parse()
 	err := s.serve(*socket)
 	if err != nil {
@@ -154,7 +156,10 @@ func (s *server) records() ([]cache.Record, error) {
 			return nil, err
 		}
 		vm.Log = s.log
-		if _, err := vm.Start(s.ctx); err != nil {
+		if _, err := vm.Start(s.ctx); errors.Is(err, syscall.EBUSY) {
+			return nil, fmt.Errorf("binding %s: %w; the sidecar of another binding of the VM may be that process: "+
+				"give all interfaces of the VM the same binding", s.binding, err)
+		} else if err != nil {
 			return nil, err
 		}
 		s.vm = vm

@@ -341,6 +341,41 @@ func TestSidecar(t *testing.T) {
 	}
 }
 
+// TestTwoSidecars: KubeVirt starts a sidecar for each binding of a VM, and knows their sockets by the names alone. Only
+// one can answer the guest: the other one says so, and the VM does not start.
+func TestTwoSidecars(t *testing.T) {
+	for container, want := range map[string]string{"": "guestwire", "hook-sidecar-1": "hook-sidecar-1"} {
+		cmd := exec.Command("/proc/self/exe", "-h")
+		cmd.Args[0], cmd.Env = "kubevirt", append(os.Environ(), "CONTAINER_NAME="+container)
+		if said, _ := cmd.CombinedOutput(); !strings.Contains(string(said), `"/var/run/kubevirt-hooks/`+want+`.sock"`) {
+			t.Errorf("in container %q the usage is\n%s", container, said)
+		}
+	}
+	pod := newPod(t)
+	wire(t, pod)
+	in, err := decode(recorded(t, "OnDefineDomain-amd64"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in[2][0] = strings.Replace(in[2][0], `"name":"blue","binding":{"name":"guestwire"}`, `"name":"blue","binding":{"name":"other"}`, 1)
+	first, _ := startServer(t, pod, "-state", pod.State)
+	if _, err := call(t, first, hooks+"OnDefineDomain", encode(in)); err != nil {
+		t.Fatal(err)
+	}
+	second, _ := startServer(t, pod, "-state", pod.State, "-binding", "other")
+	if _, err := call(t, second, hooks+"OnDefineDomain", encode(in)); err == nil || !strings.Contains(err.Error(), "give all interfaces of the VM the same binding") {
+		t.Errorf("the second sidecar: %v", err)
+	}
+	in[2][0] = strings.ReplaceAll(in[2][0], `"binding":{"name":"guestwire"}`, `"binding":{"name":"other"}`)
+	if _, err := call(t, first, hooks+"Shutdown", nil); err != nil { // as in a VM without the first binding
+		t.Fatal(err)
+	}
+	nstest.Eventually(t, func() error {
+		_, err := call(t, second, hooks+"OnDefineDomain", encode(in))
+		return err
+	})
+}
+
 // TestNodeHook: PreVMStart wires the pod whose cgroup a process is in, and PostVMStop gives it back, also if no process
 // is left, or the pod is gone by then. A namespace that a user of the pod made is neither wired nor in the way.
 // KubeVirt repeats both.
