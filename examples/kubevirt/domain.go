@@ -24,6 +24,7 @@ type instance struct {
 		}
 		Networks []struct {
 			Name   string
+			Pod    *struct{}
 			Multus *struct{ Default bool }
 		}
 	}
@@ -35,7 +36,7 @@ type instance struct {
 
 // nic is a NIC of a pod that an interface of the instance is bound to.
 type nic struct {
-	network, name string // the interface's, and in the pod
+	network, name string // the interface's, and in the pod; an empty name: KubeVirt does not say it
 	mac           string // that the instance wants; empty: any
 }
 
@@ -52,11 +53,16 @@ func bound(vmi, binding string) (i instance, nics []nic, err error) {
 	return i, nics, nil
 }
 
-// podNIC returns the name of a network's NIC in the pod, as KubeVirt's pkg/network/namescheme does.
+// podNIC returns the name of a network's NIC in the pod, as KubeVirt's pkg/network/namescheme does. It is empty for a
+// network of another source than pod and multus: its NIC has the name that the driver of a resourceClaim gave it.
 func (i instance) podNIC(network string) string {
 	for _, n := range i.Spec.Networks {
-		if n.Name == network && n.Multus != nil && !n.Multus.Default {
+		switch {
+		case n.Name != network:
+		case n.Multus != nil && !n.Multus.Default:
 			return fmt.Sprintf("pod%x", sha256.Sum256([]byte(network)))[:len("pod")+11]
+		case n.Multus == nil && n.Pod == nil:
+			return ""
 		}
 	}
 	for _, s := range i.Status.Interfaces {
@@ -65,6 +71,12 @@ func (i instance) podNIC(network string) string {
 		}
 	}
 	return "eth0"
+}
+
+// errUnnamed is the error for a network whose NIC has no name.
+func (n nic) errUnnamed() error {
+	return fmt.Errorf("network %s: its source is neither pod nor multus, so KubeVirt does not say which NIC it is: "+
+		"give it one of these, or another binding", n.network)
 }
 
 // connect connects a domain's interface to the tap of the record. The rest of the text stays as it is, as libvirtxml

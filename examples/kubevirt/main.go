@@ -135,6 +135,9 @@ func (s *server) define(domain, vmi string) (string, error) {
 		return "", err
 	}
 	for _, n := range nics {
+		if n.name == "" {
+			return "", n.errUnnamed()
+		}
 		i := slices.IndexFunc(records, func(r cache.Record) bool { return r.Name == n.name })
 		if i < 0 {
 			return "", fmt.Errorf("network %s: NIC %s has no record in %s: it is not wired", n.network, n.name, s.state)

@@ -199,6 +199,7 @@ func TestDomains(t *testing.T) {
 		"a NIC without a tap":  {`"podInterfaceName":"eth0"`, `"podInterfaceName":"peer"`, "network default: NIC peer has no record in " + pod.State},
 		"without tap":          {"ua-blue", "ua-green", "network blue: the domain has no interface with the alias ua-blue: in KubeVirt's configuration the binding needs domainAttachmentType: tap"},
 		"no VM":                {`{"`, `["`, "VirtualMachineInstance: "},
+		"a claim's network":    {`"multus":{"networkName":"blue-net"}`, `"resourceClaim":{"claimName":"nic","requestName":"dev"}`, "network blue: its source is neither pod nor multus, so KubeVirt does not say which NIC it is: give it one of these"},
 		"absent, or of others": {`"binding":{"name":"guestwire"}`, `"binding":{"name":"passt"}`, ""},
 	} {
 		in, err := decode(recorded(t, "OnDefineDomain-amd64"))
@@ -419,6 +420,22 @@ func TestNodeHook(t *testing.T) {
 	}
 	if err := hook("PreVMStart"); err == nil || !strings.Contains(err.Error(), "pod "+podUID+": no process on this node") {
 		t.Errorf("without a pod: %v", err)
+	}
+	for name, c := range map[string]struct{ old, new, want string }{
+		"no active pod":     {`"node1"`, `"node2"`, "status.activePods has no pod on node node1"},
+		"a claim's network": {`"multus":{"networkName":"blue-net"}`, `"resourceClaim":{"claimName":"nic","requestName":"dev"}`, "network blue: its source is neither pod nor multus"},
+	} {
+		for _, point := range []string{"PreVMStart", "PostVMStop"} { // the VM can end nevertheless
+			in, err := decode(recorded(t, "ExecuteNodeHook-"+point))
+			if err != nil {
+				t.Fatal(err)
+			}
+			in[2][0] = strings.ReplaceAll(in[2][0], c.old, c.new)
+			_, err = call(t, socket, plugins+"NodeHookService/ExecuteNodeHook", encode(in))
+			if point == "PreVMStart" && (err == nil || !strings.Contains(err.Error(), c.want)) || point == "PostVMStop" && err != nil {
+				t.Errorf("%s, %s: %v", name, point, err)
+			}
+		}
 	}
 	fake("2", "/proc/self/ns/net", 10, slice) // in the pod's cgroup, as CRI-O's conmon can be, and in the node's network
 	attacker := func(number string, command ...string) {

@@ -22,12 +22,28 @@ import (
 // stopped. KubeVirt repeats the calls.
 func (s *server) nodeHook(ctx context.Context, point, vmi, node string) error {
 	i, nics, err := bound(vmi, s.binding)
+	if err != nil || len(nics) == 0 {
+		return err
+	}
+	pods := 0
 	for uid, on := range i.Status.ActivePods {
+		if on != node {
+			continue
+		}
+		pods++
 		for _, n := range nics {
-			if on == node {
+			switch {
+			case n.name != "":
 				err = errors.Join(err, s.callAgent(ctx, point, uid, n.name))
+			case point == "PreVMStart": // later there is nothing to give back
+				err = errors.Join(err, n.errUnnamed())
 			}
 		}
+	}
+	if pods == 0 && point == "PreVMStart" {
+		return fmt.Errorf("status.activePods has no pod on node %s", node)
+	} else if pods == 0 { // deleted by force. After an error KubeVirt would repeat the call for ever
+		s.log.Warn("status.activePods has no pod on this node: the records of a pod that is gone stay", "node", node, "in", s.state)
 	}
 	return err
 }
