@@ -344,6 +344,11 @@ func TestKubeVirt(t *testing.T) {
 			t.Errorf("CHECK of %s: %s, %v", c.name, out, err)
 		}
 	}
+	const unnamed = "network dra has no NIC of its own, as one of a resourceClaim: NIC eth0 of sandbox "
+	if out, err := call("ADD", "net3", "dra", "redirect"); err == nil || !strings.Contains(err.Error(), unnamed) {
+		t.Errorf("ADD for a network whose NIC is none of Multus': %s, %v", out, err)
+	}
+	s.wired("eth0", "pod16477688c0e")
 	for _, c := range networks {
 		if out, err := call("DEL", c.ifName, c.name, "redirect"); err != nil || out != "" {
 			t.Errorf("DEL of %s: %q, %v", c.name, out, err)
