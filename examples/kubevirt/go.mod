@@ -5,6 +5,7 @@ go 1.25.0
 require (
 	github.com/guestwire/guestwire v0.0.0
 	github.com/guestwire/guestwire/examples v0.0.0
+	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae
 	golang.org/x/sys v0.47.0
 	google.golang.org/grpc v1.79.3
 	google.golang.org/protobuf v1.36.10
@@ -16,7 +17,6 @@ require (
 	github.com/fsnotify/fsnotify v1.10.1 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/google/nftables v0.3.0 // indirect
-	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae // indirect
 	github.com/josharian/native v1.1.0 // indirect
 	github.com/mdlayher/ndp v1.1.0 // indirect
 	github.com/mdlayher/netlink v1.7.3-0.20250113171957-fbb4dce95f42 // indirect
