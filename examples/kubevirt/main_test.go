@@ -120,8 +120,8 @@ func call(t *testing.T, socket, method string, request []byte) (message, error) 
 }
 
 // recorded reads a request that KubeVirt's own code sent: its domain from its converter, the request by its
-// hooks.Manager, plugins.ApplyDomainHooks and NodeHookManager. Without a release in its name it is that of commit d923fdb.
-// The sidecar's requests of KubeVirt 1.8.4 and 1.9.0 have the same octets.
+// hooks.Manager, plugins.ApplyDomainHooks and NodeHookManager. Without a release in its name it is that of commit
+// d923fdb. The sidecar's requests of KubeVirt 1.8.4 and 1.9.0 have the same octets.
 func recorded(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name+".pb"))
