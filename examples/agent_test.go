@@ -86,6 +86,67 @@ func TestTeardownOfState(t *testing.T) {
 	}
 }
 
+// TestSeeByState: status and drops find the namespace by the record's directory, or by a link to it, as a pod has one.
+func TestSeeByState(t *testing.T) {
+	nstest.Need(t)
+	agent, dir := nstest.Program(t, "examples/agent"), filepath.Join(nstest.Dir(t), "node")
+	n := nstest.NewNetwork(t)
+	n.Pod.IP("link add net1 type veth peer name other")
+	n.Pod.IP("link set net1 up")
+	for _, nic := range []string{"eth0", "net1"} {
+		if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", nic, "-uid", "0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
+			t.Fatal(out)
+		}
+	}
+	link := filepath.Join(nstest.Dir(t), "pod")
+	if err := os.Symlink(n.State, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args   string
+		status int
+		says   string
+	}{
+		{"status", 2, "or -state"},
+		{"drops", 2, "-netns is missing"},
+		{"status -state " + link, 2, "-nic is missing: name one of the NICs that are wired with -state " + n.State + ", such as "},
+		{"status -state " + link + " -nic net1", 0, "NIC        net1, redirect\n"},
+		{"status -nic eth0 -state " + n.State, 0, "NIC        eth0, redirect\n"},
+		{"drops -nic eth1 -state " + n.State, 3, "no NIC eth1 with this directory (agent list"},
+		{"status -nic eth0 -state " + n.State + "x", 3, "not wired"},
+		{"status -nic eth0 -own -state " + n.State, 2, "name one of them"},
+		{"drops -netns " + n.Pod.Path() + " -state " + n.State, 2, "name one of them"},
+		{"teardown -nic net1 -state " + link, 0, ""},
+		{"status -state " + link, 0, "NIC        eth0, redirect\n"},
+	} {
+		if out, status := run(t, agent, append(strings.Fields(c.args), "-dir", dir)...); status != c.status || !strings.Contains(out, c.says) {
+			t.Errorf("%s: status %d, want %d, and no %q in\n%s", c.args, status, c.status, c.says, out)
+		}
+	}
+	follow := exec.CommandContext(t.Context(), agent, "drops", "-state", link, "-dir", dir)
+	var said nstest.Output
+	follow.Stdout, follow.Stderr = &said, &said
+	if err := follow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Eventually(t, func() error {
+		if !strings.Contains(said.String(), "follows what is dropped") {
+			return fmt.Errorf("agent drops says %s", said.String())
+		}
+		return nil
+	})
+	if err := follow.Process.Signal(unix.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := follow.Wait(); err != nil {
+		t.Errorf("agent drops: %v", err)
+	}
+	n.Pod.End()
+	if out, status := run(t, agent, "drops", "-state", link, "-dir", dir); status != 1 || !strings.Contains(out, "agent forget") {
+		t.Errorf("drops of a namespace that is gone: status %d, %s", status, out)
+	}
+}
+
 // TestSee asks the agent what there is, in text, in JSON and as metrics: of a whole wiring, of a damaged one, and of a
 // namespace that is gone.
 func TestSee(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"unicode"
 	"unicode/utf16"
@@ -177,7 +176,7 @@ func status(ctx context.Context, o *options) error {
 		return statusAll(ctx, o)
 	}
 	if o.NetNS == nil && !o.Own {
-		return commandline.Errorf("-netns is missing: name the network namespace, or -own for the agent's own, or -all for all NICs; agent list shows them")
+		return commandline.Errorf("-netns is missing: name the network namespace, or -own for the agent's own, or -state, or -all for all NICs; agent list shows them")
 	}
 	report, err := o.Status(ctx)
 	if report == nil {
@@ -263,14 +262,9 @@ func teardown(ctx context.Context, o *options) error {
 
 // teardownOf takes down what is wired with the State. It finds the namespace by the journal.
 func teardownOf(ctx context.Context, o *options) error {
-	if real, err := filepath.EvalSymlinks(o.State); err == nil { // journals have the real path
-		o.State = real
-	}
-	wirings, err := phase1.List(ctx, o.Dir)
+	wirings, err := o.wirings(ctx)
 	for _, w := range wirings {
-		if w.State == o.State && w.NIC == o.Name {
-			err = errors.Join(err, takeDown(ctx, o, w))
-		}
+		err = errors.Join(err, takeDown(ctx, o, w))
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -107,9 +108,20 @@ func run(ctx context.Context, args []string) error {
 	}
 	// Without -netns, status says where to find one, and exec runs the command in the agent's own namespace.
 	optional := slices.Contains([]string{"status", "doctor", "exec", "teardown"}, v.Name)
-	named := o.Own
-	flags.Visit(func(f *flag.Flag) { named = named || f.Name == "netns" }) // an empty one, of an empty variable, is a mistake
-	if v.Has("netns") && !o.all && (named || !optional) {
+	named, byState := o.Own, false
+	flags.Visit(func(f *flag.Flag) { // an empty one, of an empty variable, is a mistake
+		named = named || f.Name == "netns"
+		byState = byState || f.Name == "state" && slices.Contains([]string{"status", "drops"}, v.Name)
+	})
+	if byState && (named || o.all) {
+		return commandline.Errorf("-state stands instead of -netns, -own and -all: name one of them")
+	}
+	if byState {
+		if err := o.openWired(ctx); err != nil {
+			return err
+		}
+		defer o.NetNS.Close()
+	} else if v.Has("netns") && !o.all && (named || !optional) {
 		if v.Has("nic") && o.Name == "" && named {
 			return commandline.Errorf("-nic is missing: name the NIC in the namespace, such as eth0")
 		}
@@ -160,8 +172,11 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.StringVar(&o.Name, name, "", "the NIC's `NAME` in the namespace")
 		case "state":
 			dir, usage := "", "the `DIR` of the record, an absolute path"
-			if v.Name == "hook" {
+			switch v.Name {
+			case "hook":
 				dir, usage = hookState, "the `DIR` that has the containers' directories, an absolute path"
+			case "status", "drops":
+				usage = "instead of -netns: the `DIR` of the record, or a link to it; without -nic its only NIC"
 			}
 			set.StringVar(&o.State, name, dir, usage)
 		case "dir":
@@ -330,6 +345,35 @@ func (o *options) openNetNS() error {
 		return fmt.Errorf("network namespace: %w (ip netns list shows those in /run/netns, agent list where the wired ones are; agent forget removes what is left of one that is gone)", err)
 	}
 	return nil
+}
+
+// openWired opens the namespace of the NIC that is wired with the State.
+func (o *options) openWired(ctx context.Context) error {
+	wirings, err := o.wirings(ctx)
+	switch {
+	case err != nil:
+		return err
+	case len(wirings) == 0:
+		return fmt.Errorf("-state %s: %w: no NIC %swith this directory (agent list shows the directory of each NIC)", o.State, phase1.ErrNotWired, strings.TrimLeft(o.Name+" ", " "))
+	case len(wirings) > 1:
+		return commandline.Errorf("-nic is missing: name one of the NICs that are wired with -state %s, such as %s", o.State, wirings[0].NIC)
+	}
+	o.Name = wirings[0].NIC
+	if o.NetNS, err = wirings[0].Open(ctx); err != nil {
+		return fmt.Errorf("%w (agent forget removes what is left of a namespace that is gone)", err)
+	}
+	return nil
+}
+
+// wirings are the NICs that are wired with the State, and have the Name if there is one.
+func (o *options) wirings(ctx context.Context) ([]phase1.Wiring, error) {
+	if real, err := filepath.EvalSymlinks(o.State); err == nil { // journals have the real path
+		o.State = real
+	}
+	wirings, err := phase1.List(ctx, o.Dir)
+	return slices.DeleteFunc(wirings, func(w phase1.Wiring) bool {
+		return w.State != o.State || o.Name != "" && w.NIC != o.Name
+	}), err
 }
 
 func exists(path string) bool {

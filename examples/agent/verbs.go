@@ -122,8 +122,9 @@ repair them.
 	},
 	{
 		Name: "status", Short: "report who wired a NIC and who serves its guest",
-		Flags: "netns own nic all json dir", Do: status,
+		Flags: "netns own state nic all json dir", Do: status,
 		Example: `  agent status -netns /run/netns/pod -nic eth0
+  agent status -state /run/guestwire/vm1
   agent status -all
 `,
 		Long: `status prints what the journal and the kernel know of one NIC, or with -all of
@@ -165,8 +166,9 @@ status -all names the processes.
 	},
 	{
 		Name: "drops", Short: "follow the packets that a NIC's rules drop, with the reason",
-		Flags: "netns own nic json", Do: drops,
+		Flags: "netns own state nic json dir", Do: drops,
 		Example: `  agent drops -netns /run/netns/pod -nic eth0
+  agent drops -state /run/guestwire/vm1
 `,
 		Long: `drops prints a line for each packet that is dropped, until it is interrupted:
 time, reason, and who sent what. The kernel reports 20 packets a second of each
