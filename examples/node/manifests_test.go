@@ -167,6 +167,46 @@ func TestManifests(t *testing.T) {
 	}
 }
 
+// TestOwnKustomization: the kustomizations that examples/kubernetes/README.md shows render from a directory of their own,
+// without a change of the clone: the image is the reader's, and so are the arguments. They fetch the manifests by git.
+func TestOwnKustomization(t *testing.T) {
+	page := read(t, "../kubernetes/README.md")
+	shown := map[string]string{}
+	for _, m := range regexp.MustCompile("(?s)```yaml\n# (guestwire|uninstall)/kustomization.yaml.*?\n(.*?)```").FindAllStringSubmatch(page, -1) {
+		shown[m[1]] += m[2]
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir, c := range map[string]struct{ of, name, args string }{
+		"metrics":   {"guestwire", "guestwire-node", `-sweep=1h -spec={"owner": {"uid": 107}, "queues": 2} -devices=kvm,vhost-net`},
+		"uninstall": {"uninstall", "guestwire-uninstall", ""},
+	} {
+		t.Run(dir, func(t *testing.T) {
+			const remote, ref = "https://github.com/guestwire/guestwire//examples/kubernetes/", "?ref=main"
+			text, own := shown[c.of], t.TempDir()
+			if strings.Count(text, remote) != 1 || strings.Count(text, ref) != 1 {
+				t.Fatalf("the page shows %q", text)
+			}
+			text = strings.Replace(text, remote+"install", remote+dir, 1)
+			text = strings.NewReplacer(remote, "file://"+root+"//examples/kubernetes/", ref, "?ref=HEAD").Replace(text)
+			if err := os.WriteFile(filepath.Join(own, "kustomization.yaml"), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			_, d := render(t, own)
+			container := d.Spec.Template.Spec.Containers[0]
+			args := strings.Join(container.Args, " ")
+			if container.Image != "REGISTRY/guestwire-node:v1" || d.Metadata.Name != c.name || d.Metadata.Namespace != "guestwire" || !strings.HasSuffix(args, c.args) {
+				t.Errorf("%s/%s has the image %s and the arguments %s", d.Metadata.Namespace, d.Metadata.Name, container.Image, args)
+			}
+			if _, err := parseArgs(container.Args); err != nil {
+				t.Errorf("%q: %v", args, err)
+			}
+		})
+	}
+}
+
 // TestTutorialManifests: docs/tutorials/kubernetes.md shows the objects that its "kubectl apply" creates, and the VM's
 // pod has the image that the page builds.
 func TestTutorialManifests(t *testing.T) {

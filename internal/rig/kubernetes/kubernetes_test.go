@@ -30,6 +30,7 @@ func TestKubernetes(t *testing.T) {
 		{"services", c.testServices},
 		{"tutorial", c.testTutorial},
 		{"install", c.testInstall},
+		{"look", c.testLook},
 		{"guest", c.testGuest},
 		{"vm", c.testVM},
 		{"errors", c.testErrors},
