@@ -43,6 +43,35 @@ func TestReadmeCode(t *testing.T) {
 	nstest.Run(t, "go", "vet", pasted)
 }
 
+// TestWordsToVM: who has a VM reads at most 700 words until it runs: the README through its table of tutorials, and a page
+// until the heading or the sentence that is named here, with code and output.
+func TestWordsToVM(t *testing.T) {
+	until := func(text, end string) int {
+		text, _, ok := strings.Cut(text, "\n"+end)
+		if !ok {
+			t.Errorf("no line begins with %q", end)
+		}
+		return len(strings.Fields(text))
+	}
+	entrance := until(readme(t), "## What make demo prints")
+	for page, end := range map[string]string{
+		"tutorials/first-vm.md":   "## Give the network back",
+		"tutorials/qemu.md":       "## Look at it",
+		"tutorials/libvirt.md":    "## Give the network back",
+		"tutorials/container.md":  "## 5. What guestwire did",
+		"tutorials/kubernetes.md": "## 6. The end",
+		"how-to/install.md":       "The unit's end gives the NIC back",
+	} {
+		text, err := os.ReadFile("../docs/" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if words := entrance + until(string(text), end); words > 700 {
+			t.Errorf("docs/%s: %d words, %d of them in the README; at most 700", page, words, entrance)
+		}
+	}
+}
+
 // TestTutorials types the tutorials that boot no machine.
 func TestTutorials(t *testing.T) {
 	for _, page := range []string{"firecracker", "test-your-launcher"} {
