@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/tutorial"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }
@@ -77,8 +78,7 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// typed is what is typed in a root in which the package is installed: a namespace's NIC is wired, looked at, and given
-// back.
+// typed is what is typed where the package is installed: a namespace's NIC is wired, looked at, and given back.
 const typed = `set -e
 ip netns add pod
 trap 'ip netns del pod' EXIT
@@ -99,26 +99,75 @@ bash -c '. /usr/share/bash-completion/bash_completion; . /usr/share/bash-complet
 systemd-analyze verify /usr/lib/systemd/system/guestwire*
 rm -r /run/guestwire /run/guestwire.lock`
 
-// TestDebian: the package is installed in a Debian without anything else, used, and removed without a trace.
+// units starts each unit of the package. A program stands for QEMU, which the machine has not: as QEMU it ends well by
+// SIGTERM.
+const units = `set -e
+printf '#!/bin/bash\necho "QEMU: $*"\ntrap "exit 0" TERM\nsleep infinity &\nwait\n' >/usr/bin/qemu-system-x86_64
+chmod 755 /usr/bin/qemu-system-x86_64
+for name in vm1 vm2; do
+	ip netns add $name
+	ip -n $name link add eth0 type veth peer name peer0
+	ip -n $name addr add 10.0.0.2/24 dev eth0
+	ip -n $name link set eth0 up
+done
+mkdir -p /etc/guestwire /var/lib/prometheus/node-exporter
+printf 'OWNER=107\nVERB=qemu\nCOMMAND=-- qemu-system-x86_64 -m 1G -display none /disk.img\n' >/etc/guestwire/vm1.env
+printf 'OWNER=107\nBINDING=masquerade\n' >/etc/guestwire/vm2.env
+systemctl start guestwire@vm1 guestwire@vm2
+for n in $(seq 600); do
+	guestwire-agent list >/list
+	! grep ' bridge .* VMM, responder .*/run/guestwire/vm1$' /list || ! grep ' masquerade .* responder .*/run/guestwire/vm2$' /list || break
+	sleep 0.1
+done
+cat /list
+journalctl --no-pager -u guestwire@vm1
+! systemctl start guestwire@none || ! systemctl is-active guestwire@none
+systemctl start guestwire-exporter.service guestwire-forget.service
+grep 'guestwire_wired_nics 2' /var/lib/prometheus/node-exporter/guestwire.prom
+systemctl enable --now guestwire-exporter.timer guestwire-forget.timer guestwire@vm2
+systemctl is-active guestwire-exporter.timer guestwire-forget.timer
+systemctl disable --now guestwire-exporter.timer guestwire-forget.timer guestwire@vm2
+systemctl stop guestwire@vm1
+! guestwire-agent list | grep eth0 || exit 1
+systemctl list-units --failed --plain --no-legend 'guestwire*'
+ip netns del vm1
+ip netns del vm2
+rm -r /list /usr/bin/qemu-system-x86_64 /etc/guestwire /var/lib/prometheus /run/guestwire /run/guestwire.lock`
+
+// TestDebian: the package is installed in a Debian without anything else, used, and removed without a trace. Its
+// systemd starts the units. The page for operators is typed, from the installation to the removal.
 func TestDebian(t *testing.T) {
-	nstest.Need(t, "mmdebstrap", "unshare")
+	nstest.Need(t, "mmdebstrap", "unshare", "nsenter")
 	deb := one(t, filepath.Join(made(t), "*_amd64.deb"))
+	page, err := os.ReadFile(filepath.Join(nstest.Root(t), "docs/how-to/install.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, suite := range []string{"bookworm", "trixie"} {
 		t.Run(suite, func(t *testing.T) {
 			root := filepath.Join(t.TempDir(), "root")
 			output(t, "mmdebstrap", "--quiet", "--variant=minbase", "--include=iproute2,systemd,man-db,bash-completion", suite, root)
-			output(t, "cp", deb, filepath.Join(root, "guestwire.deb"))
-			files := func() []string {
-				return strings.Fields(output(t, "find", root, "-xdev", "-path", root+"/proc", "-prune", "-o", "-path", root+"/var/log", "-prune", "-o",
-					"-path", root+"/var/lib/dpkg", "-prune", "-o", "-path", root+"/var/cache/man", "-prune", "-o", "-printf", "%y%m%p\n"))
-			}
-			inside := func(script string) string {
-				return output(t, "unshare", "--mount", "--net", "sh", "-c", `mount --bind "$0" "$0" && mount --rbind /proc "$0/proc" && mount --rbind /dev "$0/dev" && mount -t sysfs sysfs "$0/sys" &&
-mount -t tmpfs tmpfs "$0/run" && exec chroot "$0" bash -c "$1"`, root, script)
+			output(t, "mkdir", filepath.Join(root, "dist"))
+			output(t, "cp", deb, filepath.Join(root, "dist"))
+			m := start(t, root)
+			files := func() (list []string) {
+				elsewhere := []string{"/proc", "/run", "/sys", "/dev", "/tmp", "/var/log", "/var/lib/dpkg", "/var/lib/systemd", "/var/cache/man"}
+				for path := range strings.Lines(output(t, "find", root, "-xdev", "-printf", "%P %y %m\n")) {
+					if !slices.ContainsFunc(elsewhere, func(dir string) bool { return strings.HasPrefix("/"+path, dir+"/") }) {
+						list = append(list, path)
+					}
+				}
+				return append(list, m.run(t, "ls -d /run/guestwire* 2>/dev/null || true"))
 			}
 			before := files()
-			inside("dpkg -i /guestwire.deb")
-			said := inside(typed)
+			unchanged := func(after string) {
+				if now := files(); !slices.Equal(now, before) {
+					t.Errorf("after %s, left or lost: %q", after, slices.DeleteFunc(append(now, before...), func(f string) bool { return slices.Contains(now, f) && slices.Contains(before, f) }))
+				}
+			}
+
+			m.run(t, "dpkg -i /dist/*.deb")
+			said := m.run(t, typed)
 			for _, want := range []string{`ip link set eth0-tap`, `<interface type=`, `guestwire_wired_nics`, "guestwire-agent: \"setpu\" is none of", "did you mean setup", "GUESTWIRE-LAUNCHER(8)", "complete -o default -F __start_guestwire-agent guestwire-agent"} {
 				if !strings.Contains(said, want) {
 					t.Errorf("no %q in\n%s", want, said)
@@ -127,30 +176,56 @@ mount -t tmpfs tmpfs "$0/run" && exec chroot "$0" bash -c "$1"`, root, script)
 			if old := regexp.MustCompile(`(?m)(^|[\s("])(agent|launcher|exporter) (setup|help|serve|-[a-z])`).FindString(said); old != "" {
 				t.Errorf("a program is named by another name than the installed one: %q in\n%s", old, said)
 			}
-			inside("dpkg --purge guestwire")
-			if after := files(); !slices.Equal(after, before) {
-				t.Errorf("left or lost: %q", slices.DeleteFunc(append(after, before...), func(f string) bool { return slices.Contains(after, f) && slices.Contains(before, f) }))
+			said = m.run(t, units)
+			if strings.Contains(said, " failed ") {
+				t.Errorf("a unit failed:\n%s", said)
 			}
+			for _, want := range []string{"QEMU: -m 1G -display none /disk.img -netdev tap,", "VMM, responder"} {
+				if !strings.Contains(said, want) {
+					t.Errorf("no %q in\n%s", want, said)
+				}
+			}
+			m.run(t, "dpkg --purge guestwire")
+			unchanged("the units")
+
+			tutorial.TypeAt(t, string(page), m.command)
+			unchanged("the page")
 		})
 	}
 }
 
-// TestRPM: the package has the files of Debian's, but for the directory of zsh.
+// TestRPM: the package has the files of Debian's, but for the directory of zsh. rpm installs it, finds each file as it is
+// recorded, and removes it without a trace.
 func TestRPM(t *testing.T) {
-	nstest.Need(t, "rpm2cpio", "cpio", "dpkg-deb")
+	nstest.Need(t, "rpm", "dpkg-deb")
 	dir := made(t)
-	for deb, rpm := range map[string]string{"amd64": "x86_64", "arm64": "aarch64"} {
-		have := strings.Fields(output(t, "sh", "-c", `rpm2cpio "$0" | cpio -t --quiet`, one(t, dir+"/*."+rpm+".rpm")))
+	for deb, arch := range map[string]string{"amd64": "x86_64", "arm64": "aarch64"} {
+		file, root := one(t, dir+"/*."+arch+".rpm"), t.TempDir()
+		rpm := func(args ...string) string { return output(t, "rpm", append([]string{"--root", root}, args...)...) }
+		list := func(what string) string {
+			return output(t, "find", root, "-path", root+"/db", "-prune", "-o", "-type", what, "-printf", "/%P\n")
+		}
+		sorted := func(text string) []string { return slices.Sorted(strings.Lines(text)) }
+		// Those of Fedora's packages filesystem and systemd.
+		for _, base := range []string{"bin", "lib/systemd/system", "share/bash-completion/completions", "share/zsh/site-functions", "share/fish/vendor_completions.d", "share/man/man8", "share/doc"} {
+			output(t, "mkdir", "-p", filepath.Join(root, "usr", base))
+		}
+		before := list("d,f")
+		rpm("--dbpath", "/db", "--install", "--nodeps", "--ignorearch", file)
+		rpm("--dbpath", "/db", "--verify", "guestwire")
 		var want []string
 		for line := range strings.Lines(output(t, "dpkg-deb", "-c", one(t, dir+"/*_"+deb+".deb"))) {
 			if words := strings.Fields(line); !strings.HasPrefix(line, "d") {
-				want = append(want, strings.Replace(strings.TrimPrefix(words[len(words)-1], "."), "zsh/vendor-completions", "zsh/site-functions", 1))
+				want = append(want, strings.Replace(strings.TrimPrefix(words[len(words)-1], "."), "zsh/vendor-completions", "zsh/site-functions", 1)+"\n")
 			}
 		}
 		slices.Sort(want)
-		slices.Sort(have)
-		if len(want) < 20 || !slices.Equal(have, want) {
-			t.Errorf("%s: %q, want %q", rpm, have, want)
+		if have := sorted(list("f")); len(want) < 20 || !slices.Equal(have, want) {
+			t.Errorf("%s: %q, want %q", arch, have, want)
+		}
+		rpm("--dbpath", "/db", "--erase", "--nodeps", "guestwire")
+		if after := list("d,f"); after != before {
+			t.Errorf("%s: after the removal there is\n%s\nand before the installation there was\n%s", arch, after, before)
 		}
 	}
 }
