@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -33,10 +32,13 @@ func (c *Cluster) testLook(t *testing.T) {
 		c.namespace(t, "look", restricted)
 		c.apply(t, "look", launcher{name: "vm"}.pod())
 		p := c.pod(t, "look", "vm")
-		out, err := look("status look vm").Output()
-		if err == nil || !strings.Contains(string(out), "VMM        none, eth0-tap is not open: start the VM") {
-			t.Errorf("status of a pod without a VM: %v\n%s", err, out)
-		}
+		nstest.Eventually(t, func() error {
+			out, err := look("status look vm").Output()
+			if err == nil || !regexp.MustCompile(`(?m)^VMM +none, .*\nresponder +process \d+ \(launcher\) has eth0-dhcp open`).Match(out) {
+				return fmt.Errorf("status of a pod without a VM: %w\n%s", err, out)
+			}
+			return nil
+		})
 		c.boot(t, p, "eth0")
 
 		master, terminal := nstest.Terminal(t)
