@@ -38,6 +38,7 @@ mount -t tmpfs -o mode=755 run run
 mkdir -m 1777 run/lock
 mount -t tmpfs -o mode=1777 tmp tmp
 cp --dereference /etc/resolv.conf etc/resolv.conf
+mount --bind /etc/ssl/certs etc/ssl/certs # what a network requires whose proxy has a certificate of its own
 pivot_root . mnt
 umount --lazy mnt
 cd "$directory"
