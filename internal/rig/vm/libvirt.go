@@ -87,7 +87,7 @@ func (g *Guest) startLibvirt(ctx context.Context, cfg Config) error {
 		env = append(env, variable+"="+g.dir)
 	}
 	program, libraries := "libvirtd", []string(nil)
-	if cfg.Backport || cfg.VhostUser {
+	if cfg.unpacked() {
 		usr := unpacked.Path("libvirt/usr")
 		lib := filepath.Join(usr, "lib/x86_64-linux-gnu")
 		program = filepath.Join(usr, "sbin/libvirtd")

@@ -18,7 +18,7 @@ const backportVMM = "qemu/usr/bin/" + vmm
 
 // program returns QEMU, and its first arguments. That of Debian's backports has the firmware elsewhere.
 func (c Config) program() []string {
-	if c.Backport || c.VhostUser {
+	if c.unpacked() {
 		return []string{unpacked.Path(backportVMM), "-L", "/usr/share/seabios"}
 	}
 	return []string{vmm}
@@ -27,7 +27,7 @@ func (c Config) program() []string {
 // hidden is a directory that QEMU must not find; empty: none. That of the backports would end when libvirt asks for its
 // devices, as it would load the modules of Debian 12's.
 func (c Config) hidden() string {
-	if c.VhostUser {
+	if c.VhostUser && c.unpacked() {
 		return "/usr/lib/x86_64-linux-gnu/qemu"
 	}
 	return ""

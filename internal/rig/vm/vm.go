@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
@@ -95,12 +96,21 @@ type Config struct {
 	// terminal: the VMM gets its console as standard input and output.
 	terminal bool
 	// Backport selects the libvirt of Debian's backports, which supports passt, and Debian 12's does not; or under
-	// BootQEMU the QEMU of them.
+	// BootQEMU the QEMU of them. On Debian 13 the installed ones are as new, and run.
 	Backport bool
 	// VhostUser has the guest's memory shared, and selects the libvirt and the QEMU of Debian's backports and Debian
 	// 13's passt.
 	VhostUser bool
 }
+
+// Debian12 reports whether this machine's programs are those of Debian 12.
+var Debian12 = sync.OnceValue(func() bool {
+	text, err := os.ReadFile("/etc/os-release")
+	return err == nil && strings.Contains(string(text), `VERSION_ID="12"`)
+})
+
+// unpacked reports whether the guest needs newer programs than those that are installed.
+func (c Config) unpacked() bool { return (c.Backport || c.VhostUser) && Debian12() }
 
 func (c Config) name() string {
 	if c.Name == "" {
@@ -243,7 +253,7 @@ func (g *Guest) writeFiles(cfg Config) error {
 		return err
 	}
 	var err error
-	if cfg.VhostUser {
+	if cfg.VhostUser && cfg.unpacked() {
 		if err := g.writePasst(); err != nil {
 			return err
 		}
