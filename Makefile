@@ -56,7 +56,7 @@ install-test:
 	@internal/test/install.sh
 
 install: install-test ## what the tests call: Debian packages, kernels, machines, engines (root, Debian)
-	@for rig in stockkernel vm guests podnet container confine monitoring node; do internal/rig/$$rig/install.sh; done
+	@for rig in stockkernel vm guests podnet container confine monitoring node debian13; do internal/rig/$$rig/install.sh; done
 
 # GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
 test lab test-all crash networks kubernetes: export GUESTWIRE_REQUIRE = 1
@@ -74,6 +74,11 @@ STOCK_TEST = GUESTWIRE_SELECT=$(SELECT) internal/rig/stockkernel/test.sh
 # The commands of a target, one a line. A package whose tests take long comes first. Three run at once, as tests wait for
 # most of their time.
 GO_TEST := go test -json -count=1 -p 3 -timeout 45m
+
+# The same with Debian 13's programs: nft, iptables, iproute2, libvirt, QEMU. Its tests are of packages called debian13/.
+TRIXIE_TEST := internal/rig/debian13/run.sh $(GO_TEST)
+TRIXIE_NAMES := sed 's,"$(MODULE)/,"debian13/,g'
+TRIXIE_PACKAGES := ./phase2/... ./domain/... ./dhcp ./cache ./internal/firewall ./internal/nft ./internal/kernel
 
 define TEST
 packages=$$(go list ./... ./examples/... ./examples/kubevirt/... | grep -E '$(RACE)') && $(GO_TEST) -race $$packages
@@ -93,11 +98,17 @@ $(STOCK_TEST) phase1 -crash few -test.v=test2json | go tool test2json -t -p debi
 $(STOCK_TEST) internal/rig/podnet -test.v=test2json | go tool test2json -t -p debian/podnet
 $(STOCK_TEST) internal/tap -test.v=test2json | go tool test2json -t -p debian/tap
 $(STOCK_TEST) internal/firewall -test.v=test2json | go tool test2json -t -p debian/firewall
+$(TRIXIE_TEST) $(TRIXIE_PACKAGES) | $(TRIXIE_NAMES)
+$(TRIXIE_TEST) -run 'FirewallText' ./phase1 | $(TRIXIE_NAMES)
+$(TRIXIE_TEST) -run 'TestTutorials/(first-vm|libvirt)' ./internal/rig/guests | $(TRIXIE_NAMES)
 endef
 
 CRASH := ^(TestCrash|TestGenerated|TestComparison)$$
 # Their guests need vhost-net, and a card with virtual functions: a machine of stockkernel has both.
 DEVICES := ^(TestVhost|TestFunction)$$
+
+# Guests under Debian 13's QEMU and libvirt.
+TRIXIE_GUESTS := ^(TestTutorials|TestReadmeLauncher|TestLauncher|TestLauncherPlug|TestLibvirt|TestLibvirtPlug|TestPasst|TestSlirp)$$
 
 define ALL
 $(TEST)
@@ -110,6 +121,8 @@ $(GO_TEST) -run '^TestCrash$$' ./examples/cni -crash all
 $(GO_TEST) ./internal/rig/guests -clients all
 MACHINE=-functions $(STOCK_TEST) internal/rig/guests -test.run '$(DEVICES)' -test.v=test2json | go tool test2json -t -p debian/guests
 $(GO_TEST) ./internal/rig/podnet -networks all -leases
+$(TRIXIE_TEST) ./phase1/... ./internal/tap ./guestwiretest/... ./examples/... | $(TRIXIE_NAMES)
+$(TRIXIE_TEST) -run '$(TRIXIE_GUESTS)' ./internal/rig/guests | $(TRIXIE_NAMES)
 ! internal/rig/kubernetes/install.sh -ready || GUESTWIRE_KUBERNETES=$$(internal/rig/kubernetes/install.sh) $(GO_TEST) ./internal/rig/kubernetes ./internal/rig/node
 endef
 
