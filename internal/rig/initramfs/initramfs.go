@@ -65,7 +65,7 @@ func ModuleName(file string) string {
 }
 
 // Modules returns the files of the named modules and of all that they depend on, in the order in which they can be
-// loaded, relative to the directory, which is .../lib/modules/RELEASE.
+// loaded, relative to the directory, which is .../lib/modules/RELEASE. What is built into the kernel has no file.
 //
 // A line of modules.dep(5) is "FILE: DEPENDENCY...", all dependencies, the innermost last.
 func Modules(dir string, names ...string) ([]string, error) {
@@ -84,6 +84,13 @@ func Modules(dir string, names ...string) ([]string, error) {
 	}
 	if err := s.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	builtin, err := os.ReadFile(filepath.Join(dir, "modules.builtin"))
+	if err != nil {
+		return nil, err
+	}
+	for file := range strings.FieldsSeq(string(builtin)) {
+		chain[ModuleName(file)] = []string{}
 	}
 	var order []string
 	for _, name := range names {

@@ -1,10 +1,11 @@
 #!/bin/bash
-# Installs the Debian packages that the stock kernel runs on: QEMU and kmod. Beside them it unpacks,
-# and does not install, Debian's kernel and the static busybox (which would replace an installed one):
+# Installs the Debian packages that the stock kernels run on: QEMU and kmod. Beside them it unpacks,
+# and does not install, Debian's kernels and the static busybox (which would replace an installed one):
 #
 #   $GUESTWIRE_CACHE/kernel/boot/vmlinuz-*     as it is packaged
 #   $GUESTWIRE_CACHE/kernel/boot/vmlinux-*     the same unpacked, for a boot 3 s shorter under emulation
 #   $GUESTWIRE_CACHE/kernel/lib/modules/*
+#   $GUESTWIRE_CACHE/kernel-6.12/...           the same of Debian 13's kernel, which Debian 12's backports have
 #   $GUESTWIRE_CACHE/busybox/bin/busybox
 #
 # Needs Debian 12 and root. When all is there it changes nothing and takes no time.
@@ -18,45 +19,72 @@ mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9
 
-# unpack DIR PACKAGE puts the package's files into $cache/DIR, all of them or none.
+tmp=$(mktemp -d "$cache/unpack.XXXXXX")
+trap 'rm -rf "$tmp"' EXIT
+chmod 755 "$tmp"
+
+# unpack DIR PACKAGE [OPTION]... puts the package's files into $cache/DIR, all of them or none. The options are apt's.
 unpack() {
-	tmp=$(mktemp -d "$cache/$1.XXXXXX")
-	trap 'rm -rf "$tmp"' EXIT
-	chmod 755 "$tmp"
+	local root=$tmp/$1/root
+	mkdir -p "$root"
 	# apt's sandbox user has to write to the directory of the download.
-	(cd "$tmp" && apt -o APT::Sandbox::User=root download "$2")
-	mkdir "$tmp/root"
-	dpkg -x "$tmp"/*.deb "$tmp/root"
-	if [ "$1" = kernel ]; then
-		local image offset
-		image=$(echo "$tmp"/root/boot/vmlinuz-*)
-		depmod -b "$tmp/root" "${image#*/vmlinuz-}"
-		# An ELF file behind a loader and the magic of xz; QEMU boots it as such (PVH).
-		offset=$(LC_ALL=C grep -aboP '\xfd7zXZ\x00' "$image" | cut -d: -f1)
-		xz -dc --single-stream < <(tail -c "+$((${offset%%$'\n'*} + 1))" "$image") >"${image/vmlinuz/vmlinux}"
+	(cd "$tmp/$1" && apt -o APT::Sandbox::User=root "${@:3}" download "$2")
+	dpkg -x "$tmp/$1"/*.deb "$root"
+	if [[ $1 == kernel* ]]; then
+		local image
+		image=$(echo "$root"/boot/vmlinuz-*)
+		# Under emulation a module that is unpacked loads sooner.
+		find "$root/lib/modules" -name '*.ko.xz' -exec xz -d {} +
+		depmod -b "$root" "${image#*/vmlinuz-}"
+		payload "$image" >"${image/vmlinuz/vmlinux}"
 		# A libvirt or QEMU of another user reads them; the package says 0600.
-		chmod 644 "$tmp"/root/boot/vmlinu*
+		chmod 644 "$root"/boot/vmlinu*
 	fi
 	rm -rf "${cache:?}/$1"
-	mv "$tmp/root" "$cache/$1"
-	rm -rf "$tmp"
+	mv "$root" "$cache/$1"
+}
+
+# payload IMAGE prints the ELF file in an image; QEMU boots it as such (PVH). The numbers are offsets of setup_sects,
+# payload_offset and payload_length (Linux, Documentation/arch/x86/boot.rst). A payload ends with its unpacked size.
+payload() {
+	local image=$1 start length program=xz
+	field() { od -An -v -tu"$2" -j "$(($1))" -N "$2" "$image"; }
+	start=$((($(field 0x1f1 1) + 1) * 512 + $(field 0x248 4)))
+	length=$(($(field 0x24c 4) - 4))
+	(($(field start 4) != 0xfd2fb528)) || program=zstd
+	dd if="$image" bs=1M iflag=skip_bytes,count_bytes skip="$start" count="$length" status=none | "$program" -dcq
 }
 
 packages=()
-for p in qemu-system-x86 kmod xz-utils; do
+for p in qemu-system-x86 kmod xz-utils zstd; do
 	[ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || packages+=("$p")
 done
-ready() {
-	[ -x "$cache/busybox/bin/busybox" ] &&
-		compgen -G "$cache/kernel/lib/modules/*/modules.dep" >/dev/null &&
-		compgen -G "$cache/kernel/boot/vmlinux-*" >/dev/null
+# kernel DIR succeeds if a kernel is there.
+kernel() {
+	compgen -G "$cache/$1/lib/modules/*/modules.dep" >/dev/null && compgen -G "$cache/$1/boot/vmlinux-*" >/dev/null
 }
+ready() { [ -x "$cache/busybox/bin/busybox" ] && kernel kernel && kernel kernel-6.12; }
 [ ${#packages[@]} = 0 ] && ready && exit
 
 apt update
 [ ${#packages[@]} = 0 ] || apt install --no-install-recommends "${packages[@]}"
+# image [OPTION]... prints the package after linux-image-amd64.
+image() { apt-cache "$@" depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -1; }
 [ -x "$cache/busybox/bin/busybox" ] || unpack busybox busybox-static
-image=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -1)
-compgen -G "$cache/kernel/boot/vmlinux-*" >/dev/null || unpack kernel "${image:?no kernel package behind linux-image-amd64}"
+if ! kernel kernel; then
+	package=$(image)
+	unpack kernel "${package:?no kernel package behind linux-image-amd64}"
+fi
+if ! kernel kernel-6.12; then
+	mkdir -p "$tmp/lists/partial"
+	# From where the machine has Debian itself.
+	apt-get indextargets --format 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(REPO_URI) bookworm-backports main' \
+		'Codename: bookworm' 'Component: main' 'Created-By: Packages' | head -n 1 >"$tmp/sources"
+	backports=(-o APT::Sandbox::User=root -o Dir::Etc::SourceList="$tmp/sources" -o Dir::Etc::SourceParts=- -o Dir::State::Lists="$tmp/lists")
+	apt "${backports[@]}" update
+	package=$(image "${backports[@]}")
+	[[ $package == linux-image-6.12.* ]] || { echo "install: Debian's backports have ${package:-no kernel} and not Linux 6.12" >&2; exit 1; }
+	unpack kernel-6.12 "$package" "${backports[@]}"
+fi
 ready || { echo "install: files are missing in $cache" >&2; exit 1; }
-echo "$image and busybox-static are unpacked in $cache" >&2
+echo "Debian's kernels and busybox-static are unpacked in $cache" >&2

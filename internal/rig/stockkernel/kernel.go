@@ -22,9 +22,9 @@ type kernel struct {
 	moduleDir string // .../lib/modules/RELEASE
 }
 
-// findKernel finds the newest one that install.sh left.
-func findKernel() (kernel, error) {
-	pattern := unpacked.Path("kernel/lib/modules/*/modules.dep")
+// findKernel finds the one that install.sh left in a directory of the cache.
+func findKernel(cached string) (kernel, error) {
+	pattern := unpacked.Path(cached, "lib/modules/*/modules.dep")
 	found, err := filepath.Glob(pattern)
 	if err != nil {
 		return kernel{}, fmt.Errorf("%s: %w", pattern, err)
@@ -33,7 +33,7 @@ func findKernel() (kernel, error) {
 		return kernel{}, fmt.Errorf("%s: %w", pattern, os.ErrNotExist)
 	}
 	dir := filepath.Dir(found[len(found)-1])
-	image := unpacked.Path("kernel/boot/vmlinux-" + filepath.Base(dir))
+	image := unpacked.Path(cached, "boot", "vmlinux-"+filepath.Base(dir))
 	if _, err := os.Stat(image); err != nil {
 		return kernel{}, err
 	}

@@ -1,7 +1,7 @@
-// Command stockkernel runs a command under the kernel that Debian ships, in QEMU, with this
+// Command stockkernel runs a command under a kernel that Debian ships, in QEMU, with this
 // machine's files: its root file system read-only by 9p under an overlay that forgets.
 //
-//	stockkernel [-v] [-timeout 10m] [-append ARGUMENTS] [-functions] [-env KEY=VALUE]... [--] COMMAND [ARGUMENT]...
+//	stockkernel [-v] [-kernel 6.12] [-timeout 10m] [-append ARGUMENTS] [-functions] [-env KEY=VALUE]... [--] COMMAND [ARGUMENT]...
 //
 // The command runs as root in the current directory with the caller's environment, all modules
 // of that kernel at hand and no network but lo. Its standard output and error arrive as they are
@@ -33,6 +33,9 @@ const (
 	statusFailed  = 125
 )
 
+// kernels are the directories of the cache in which install.sh puts the versions.
+var kernels = map[string]string{"6.1": "kernel", "6.12": "kernel-6.12"}
+
 // bootTimeout is far beyond the few seconds that a boot takes on two idle cores.
 const bootTimeout = 3 * time.Minute
 
@@ -45,6 +48,7 @@ func main() {
 	runtime.LockOSThread()
 	var (
 		verbose = flag.Bool("v", false, "show the kernel's console on standard error")
+		version = flag.String("kernel", "6.1", "`VERSION` of Linux: 6.1, which is Debian 12's, or 6.12, which is Debian 13's")
 		timeout = flag.Duration("timeout", 10*time.Minute, "end the kernel after this time, boot included")
 		cpus    = flag.Int("cpus", 2, "number of virtual CPUs")
 		memory  = flag.Int("memory", 2048, "MiB of memory, of which files that are written may take half")
@@ -62,6 +66,11 @@ func main() {
 		os.Exit(2)
 	}
 
+	cached, ok := kernels[*version]
+	if !ok {
+		fmt.Fprintf(os.Stderr, "stockkernel: -kernel %s: there are 6.1 and 6.12\n", *version)
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeoutCause(ctx, *timeout, errTimeout)
@@ -72,7 +81,7 @@ func main() {
 		// The kernel measures the second CPU's speed wrongly, and drivers of functions would not wait for the card.
 		*more += " lpj=10000000"
 	}
-	status, err := run(ctx, machine{cpus: *cpus, memory: *memory, arguments: *more, functions: *sriov, verbose: *verbose}, flag.Args(), env)
+	status, err := run(ctx, cached, machine{cpus: *cpus, memory: *memory, arguments: *more, functions: *sriov, verbose: *verbose}, flag.Args(), env)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "stockkernel:", err)
 		status = statusFailed
@@ -85,13 +94,13 @@ func main() {
 
 var errTimeout = errors.New("timeout")
 
-// run boots the machine, runs the command in it and returns its exit status.
-func run(ctx context.Context, m machine, args, env []string) (int, error) {
+// run boots the machine with a kernel of the cache, runs the command in it and returns its exit status.
+func run(ctx context.Context, cached string, m machine, args, env []string) (int, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return 0, fmt.Errorf("current directory: %w", err)
 	}
-	k, err := findKernel()
+	k, err := findKernel(cached)
 	if err != nil {
 		return 0, fmt.Errorf("stock kernel (internal/rig/stockkernel/install.sh fetches it): %w", err)
 	}
