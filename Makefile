@@ -65,11 +65,15 @@ test: install-test $(PROGRAMS) bin/qemu $(GOTESTSUM)
 test-user: install-test $(GOTESTSUM)
 lab test-all crash networks kubernetes: install $(LAB_PROGRAMS) $(GOTESTSUM)
 
-# Under Debian's kernel run the tests in which the kernel has a say; SELECT= means all.
+# Under Debian's kernels run the tests in which the kernel has a say; SELECT= means all.
 SELECT := kernels
 test-all crash: SELECT :=
 test-all: export TIMEOUT = 240
 STOCK_TEST = GUESTWIRE_SELECT=$(SELECT) internal/rig/stockkernel/test.sh
+# stock is the line for a package under Debian's kernel of a version.
+stock = KERNEL=$1 $(STOCK_TEST) $2 $3 -test.v=test2json | go tool test2json -t -p debian-$1/$(notdir $2)
+# Those in which 6.12 answers as neither 6.1 nor a newer one.
+BETWEEN := ^(@)$$
 
 # The commands of a target, one a line. A package whose tests take long comes first. Three run at once, as tests wait for
 # most of their time.
@@ -94,10 +98,11 @@ endef
 define LAB
 internal/test/fuzz.sh 20000x -json
 $(GO_TEST) ./internal/rig/guests ./internal/rig/podnet ./internal/rig/...
-$(STOCK_TEST) phase1 -crash few -test.v=test2json | go tool test2json -t -p debian/phase1
-$(STOCK_TEST) internal/rig/podnet -test.v=test2json | go tool test2json -t -p debian/podnet
-$(STOCK_TEST) internal/tap -test.v=test2json | go tool test2json -t -p debian/tap
-$(STOCK_TEST) internal/firewall -test.v=test2json | go tool test2json -t -p debian/firewall
+$(call stock,6.1,phase1,-crash few)
+$(call stock,6.1,internal/rig/podnet)
+$(call stock,6.1,internal/tap)
+$(call stock,6.1,internal/firewall)
+$(call stock,6.12,phase1,-test.run '$(BETWEEN)')
 $(TRIXIE_TEST) $(TRIXIE_PACKAGES) | $(TRIXIE_NAMES)
 $(TRIXIE_TEST) -run 'FirewallText' ./phase1 | $(TRIXIE_NAMES)
 $(TRIXIE_TEST) -run 'TestTutorials/(first-vm|libvirt)' ./internal/rig/guests | $(TRIXIE_NAMES)
@@ -114,12 +119,16 @@ define ALL
 $(TEST)
 $(ORDINARY)
 $(LAB)
+$(call stock,6.12,phase1,-crash few)
+$(call stock,6.12,internal/rig/podnet)
+$(call stock,6.12,internal/tap)
+$(call stock,6.12,internal/firewall)
 internal/test/fuzz.sh 1000000x -json
 $(GO_TEST) -race -timeout 2h ./phase1 -crash few
 $(GO_TEST) -timeout 2h -run '$(CRASH)' ./phase1 -crash all
 $(GO_TEST) -run '^TestCrash$$' ./examples/cni -crash all
 $(GO_TEST) ./internal/rig/guests -clients all
-MACHINE=-functions $(STOCK_TEST) internal/rig/guests -test.run '$(DEVICES)' -test.v=test2json | go tool test2json -t -p debian/guests
+MACHINE=-functions $(call stock,6.1,internal/rig/guests,-test.run '$(DEVICES)')
 $(GO_TEST) ./internal/rig/podnet -networks all -leases
 $(TRIXIE_TEST) ./phase1/... ./internal/tap ./guestwiretest/... ./examples/... | $(TRIXIE_NAMES)
 $(TRIXIE_TEST) -run '$(TRIXIE_GUESTS)' ./internal/rig/guests | $(TRIXIE_NAMES)
@@ -140,14 +149,15 @@ test: ## the library and the examples on this machine's kernel (root, Debian)
 test-user: ## the library as an ordinary user with an empty HOME, without the long tests (root, Debian)
 	@internal/test/report.sh $@ <<<"$$ORDINARY"
 
-lab: ## what boots machines or Debian's kernel, and what starts engines and containers (root, Debian)
+lab: ## what boots machines or Debian's kernels, and what starts engines and containers (root, Debian)
 	@internal/test/report.sh $@ <<<"$$LAB"
 
-test-all: ## both in full: all tests under both kernels, all crash points, all clients, Kubernetes if it is built: hours (root, Debian)
+test-all: ## both in full: all tests under three kernels, all crash points, all clients, Kubernetes if it is built: hours (root, Debian)
 	@internal/test/report.sh $@ <<<"$$ALL"
 
-# crash and networks run a test of PACKAGE on both kernels, and put what it prints as "doc: TEXT" into
+# crash and networks run a test of PACKAGE on this kernel and on those of Debian that KERNELS names, and put what it prints as "doc: TEXT" into
 # DOCUMENT, below that document's own text.
+crash: KERNELS = 6.1
 crash: PACKAGE = phase1
 crash: DOCUMENT = docs/results/crash.md
 crash: HERE = -timeout 3h -parallel 4 -run '$(if $(KINDS),^TestCrash$$/^at$$/$(KINDS),$(CRASH))' -crash all
@@ -157,18 +167,19 @@ crash: ROWS = { $(if $(KINDS),$(FORMER)) cat; } | awk -f internal/test/crash.awk
 # KINDS is a regular expression, such as '(Setup|undo),_bridge'; without it all kinds are tried.
 crash: ## kill and fail Setup and Teardown at every system call, and replace docs/results/crash.md; KINDS=',_bridge' makes some rows (root, Debian)
 
+networks: KERNELS = 6.1 6.12
 networks: PACKAGE = internal/rig/podnet
 networks: DOCUMENT = docs/results/networks.md
 networks: HERE = -run '^TestMatrix$$' -update
 networks: THERE = -update
 networks: ROWS = sort -u | cut -d' ' -f2-
-networks: ## measure each pod network with each binding on both kernels, and write docs/results/networks.md (root, Debian)
+networks: ## measure each pod network with each binding on three kernels, and write docs/results/networks.md (root, Debian)
 
 crash networks:
 	@status=0; \
 	{ \
 		go test -count=1 -v ./$(PACKAGE) $(HERE) || status=1; \
-		$(STOCK_TEST) $(PACKAGE) -test.v $(THERE) || status=1; \
+		for kernel in $(KERNELS); do KERNEL=$$kernel $(STOCK_TEST) $(PACKAGE) -test.v $(THERE) || status=1; done; \
 		exit $$status; \
 	} | tee bin/$@.log || status=1; \
 	{ sed '/^<!-- make $@/q' $(DOCUMENT); echo; sed -n 's/^doc: //p' bin/$@.log | $(ROWS); } >bin/$@.md; \

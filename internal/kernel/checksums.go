@@ -14,7 +14,7 @@ import (
 
 // EarlyChecksums reports whether the kernel takes frames whose checksum begins before the packet, in the link-layer
 // header. Of such a packet a rule does not complete the checksum (skb_checksum_help in net/core/dev.c finds no place),
-// and a device still writes it. Linux 6.18 refuses such a frame, and Linux 6.1 does not. If it takes them, clears
+// and a device still writes it. Linux 6.12 refuses such a frame, and Linux 6.1 does not. If it takes them, clears
 // reports whether the kernel has the modules for a filter that clears such checksums; it loads them for the question.
 //
 // For the question there is a tap for a moment, which is down: a frame that the kernel takes ends there. The calling

@@ -20,8 +20,8 @@ func TestNumbers(t *testing.T) {
 		as         func(values []string) string
 	}{
 		{page: limits, text: "Linux before % is refused", file: "internal/netns/identity.go", code: `guestwire needs Linux (\S+) or`},
-		{page: limits, text: "Tests run on Linux %", file: "docs/results/crash.md", code: `(?s)### Linux (\d+\.\d+)\..*### Linux (\d+\.\d+)\.`,
-			as: func(kernels []string) string { return kernels[1] + " and " + kernels[0] }},
+		{page: limits, text: "Tests run on Linux %", file: limits, code: `\| the kernel \| (\S+) \| (\S+) \| (\S+) \|`,
+			as: func(kernels []string) string { return kernels[0] + ", " + kernels[1] + " and " + kernels[2] }},
 		{page: limits, text: "(`maxConnections`) | . | . | % | % |", file: "infra/masquerade.go", code: `const DefaultMaxConnections = (.*)`},
 		{page: limits, text: "in a minute | . | . | % | % |", file: "internal/router/router.go", code: `const mostNextHops = (.*)`},
 		{page: limits, text: "Setup reserves %", file: "internal/router/sourceports.go", code: `spare = span{(\d+), (\d+)}`,

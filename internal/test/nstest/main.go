@@ -76,7 +76,7 @@ var Kernels = os.Getenv("GUESTWIRE_SELECT") == "kernels"
 var decided sync.Map
 
 // KernelDecides notes why a test has to run under each kernel. Where GUESTWIRE_SELECT is kernels, only such tests run,
-// and their subtests: "make lab" does so under Debian's kernel. All others are skipped where they make their first
+// and their subtests: "make lab" does so under Debian's kernels. All others are skipped where they make their first
 // namespace, so a test calls KernelDecides before that.
 func KernelDecides(t testing.TB, why string) {
 	t.Helper()
