@@ -19,10 +19,6 @@ mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9
 
-tmp=$(mktemp -d "$cache/unpack.XXXXXX")
-trap 'rm -rf "$tmp"' EXIT
-chmod 755 "$tmp"
-
 # unpack DIR PACKAGE [OPTION]... puts the package's files into $cache/DIR, all of them or none. The options are apt's.
 unpack() {
 	local root=$tmp/$1/root
@@ -59,29 +55,33 @@ packages=()
 for p in qemu-system-x86 kmod xz-utils zstd; do
 	[ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || packages+=("$p")
 done
-# kernel DIR succeeds if a kernel is there.
-kernel() {
+# has DIR succeeds if a kernel is unpacked there.
+has() {
 	compgen -G "$cache/$1/lib/modules/*/modules.dep" >/dev/null && compgen -G "$cache/$1/boot/vmlinux-*" >/dev/null
 }
-ready() { [ -x "$cache/busybox/bin/busybox" ] && kernel kernel && kernel kernel-6.12; }
+ready() { [ -x "$cache/busybox/bin/busybox" ] && has kernel && has kernel-6.12; }
 [ ${#packages[@]} = 0 ] && ready && exit
 
+tmp=$(mktemp -d "$cache/unpack.XXXXXX")
+trap 'rm -rf "$tmp"' EXIT
+chmod 755 "$tmp"
 apt update
 [ ${#packages[@]} = 0 ] || apt install --no-install-recommends "${packages[@]}"
 # image [OPTION]... prints the package after linux-image-amd64.
 image() { apt-cache "$@" depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -1; }
 [ -x "$cache/busybox/bin/busybox" ] || unpack busybox busybox-static
-if ! kernel kernel; then
+if ! has kernel; then
 	package=$(image)
 	unpack kernel "${package:?no kernel package behind linux-image-amd64}"
 fi
-if ! kernel kernel-6.12; then
+if ! has kernel-6.12; then
 	mkdir -p "$tmp/lists/partial"
 	# From where the machine has Debian itself.
 	apt-get indextargets --format 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(REPO_URI) bookworm-backports main' \
 		'Codename: bookworm' 'Component: main' 'Created-By: Packages' | head -n 1 >"$tmp/sources"
 	backports=(-o APT::Sandbox::User=root -o Dir::Etc::SourceList="$tmp/sources" -o Dir::Etc::SourceParts=- -o Dir::State::Lists="$tmp/lists")
 	apt "${backports[@]}" update
+	backports+=(-t bookworm-backports)
 	package=$(image "${backports[@]}")
 	[[ $package == linux-image-6.12.* ]] || { echo "install: Debian's backports have ${package:-no kernel} and not Linux 6.12" >&2; exit 1; }
 	unpack kernel-6.12 "$package" "${backports[@]}"

@@ -85,12 +85,13 @@ func (m machine) run(outer context.Context, k kernel, t task) (status int, err e
 	// One thread for all CPUs: with a thread for each, QEMU 7.2 may translate code while another CPU patches it, and go on
 	// with the half of it for ever. The kernel patches itself whenever the first chain of a hook comes and the last one
 	// goes.
+	// no_timer_check: on a busy machine the kernel waits too short for its timer's interrupts, and panics.
 	program, more := m.program()
 	qemu := exec.CommandContext(ctx, program, append(more,
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-machine", "q35", "-accel", "tcg,thread=single", "-cpu", "max",
 		"-smp", strconv.Itoa(m.cpus), "-m", strconv.Itoa(m.memory),
-		"-kernel", k.image, "-initrd", "/dev/fd/3", "-append", strings.TrimSpace("console=ttyS0 panic=-1 "+m.arguments),
+		"-kernel", k.image, "-initrd", "/dev/fd/3", "-append", strings.TrimSpace("console=ttyS0 panic=-1 no_timer_check "+m.arguments),
 		"-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
 		"-device", "virtio-serial-pci",
 		"-chardev", "file,id=channel,path=/dev/fd/4", "-device", "virtserialport,chardev=channel",
