@@ -13,7 +13,7 @@ require (
 	golang.org/x/net v0.58.0
 	golang.org/x/sys v0.47.0
 	gvisor.dev/gvisor v0.0.0-20250503011706-39ed1f5ac29c
-	libvirt.org/go/libvirtxml v1.11010.0
+	libvirt.org/go/libvirtxml v1.12008.0
 )
 
 require (

@@ -9,7 +9,7 @@ require (
 	golang.org/x/sys v0.47.0
 	google.golang.org/grpc v1.79.3
 	google.golang.org/protobuf v1.36.10
-	libvirt.org/go/libvirtxml v1.11010.0
+	libvirt.org/go/libvirtxml v1.12008.0
 )
 
 require (
