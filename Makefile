@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm kvm-check test test-user lab test-all crash networks kubernetes bench image vm-image release release-check lint fuzz pictures site install install-test go-version FORCE
+.PHONY: help demo demo-vm kvm-check test test-user lab test-all crash networks kubernetes bench image vm-image release release-check lint outdated vulncheck fuzz pictures site install install-test go-version FORCE
 
 MODULE := github.com/guestwire/guestwire
 MODULES := . examples examples/kubevirt internal/rig
@@ -12,6 +12,8 @@ GOTESTSUM := bin/gotestsum-v1.13.0
 D2 := bin/d2-v0.7.1
 NFPM := bin/nfpm-v2.43.4
 CYCLONEDX := bin/cyclonedx-gomod-v1.10.0
+# 1.8 needs Go 1.26.
+GOVULNCHECK := bin/govulncheck-v1.7.0
 
 # The packages with goroutines of their own: the race detector watches their tests. Of phase1 it watches those with processes,
 # with calls at once, with logs and with a guest that tries to get round a policy; test-all has it watch all.
@@ -36,7 +38,7 @@ go-version:
 		*' go1.'*) ;; \
 		*) echo "no Go: guestwire needs Go 1.25 (https://go.dev/doc/install)"; exit 1;; \
 	esac
-demo demo-vm kvm-check test test-user lab test-all release lint: go-version
+demo demo-vm kvm-check test test-user lab test-all release lint outdated vulncheck: go-version
 
 demo: ## a namespace's network is handed to a guest, used, and given back; ARGS=-v prints the plans (root)
 	go run ./internal/rig/quickstart $(ARGS)
@@ -240,6 +242,15 @@ lint: $(STATICCHECK) ## gofmt, go vet, staticcheck, go mod tidy, bash -n, commen
 	@! git grep -nP '^(?=\t*// \S+ \S).{121}' -- '*.go'
 	@go test -run '^TestPublicComments$$' ./internal/test/depstest
 
+# FOR is the longest time that it asks.
+FOR ?= 10m
+outdated: ## which requirements have a newer version, and which of these needs a newer Go; FOR=60s limits the time
+	@go run ./internal/test/outdated -for $(FOR) $(MODULES)
+
+# VULNDB is a database of vulnerabilities other than Go's own.
+vulncheck: $(GOVULNCHECK) ## govulncheck in each module; VULNDB=file:///DIRECTORY where its database is not reachable
+	@internal/test/vulncheck.sh $(CURDIR)/$(GOVULNCHECK) $(MODULES)
+
 release: $(NFPM) $(CYCLONEDX) ## dist: programs, .deb, .rpm, archives, SBOMs and checksums of the commit, for amd64 and arm64
 	@internal/rig/release/release.sh $(NFPM) $(CYCLONEDX) dist
 
@@ -267,6 +278,10 @@ bin/nfpm-%:
 bin/cyclonedx-gomod-%:
 	GOBIN=$(CURDIR)/bin GOFLAGS=-mod=mod GOWORK=off go install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$*
 	mv bin/cyclonedx-gomod $@
+
+bin/govulncheck-%:
+	GOBIN=$(CURDIR)/bin GOFLAGS=-mod=mod GOWORK=off go install golang.org/x/vuln/cmd/govulncheck@$*
+	mv bin/govulncheck $@
 
 # Linked statically: it is the stock kernel's process 1 too.
 bin/stockkernel bin/quickstart bin/bench bin/kvmcheck: FORCE
