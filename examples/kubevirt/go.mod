@@ -7,7 +7,7 @@ require (
 	github.com/guestwire/guestwire/examples v0.0.0
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae
 	golang.org/x/sys v0.47.0
-	google.golang.org/grpc v1.79.3
+	google.golang.org/grpc v1.84.0
 	google.golang.org/protobuf v1.36.12
 	libvirt.org/go/libvirtxml v1.12008.0
 )
@@ -29,7 +29,7 @@ require (
 	golang.org/x/net v0.58.0 // indirect
 	golang.org/x/sync v0.22.0 // indirect
 	golang.org/x/text v0.41.0 // indirect
-	google.golang.org/genproto/googleapis/rpc v0.0.0-20251202230838-ff82c1b0f217 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260706201446-f0a921348800 // indirect
 )
 
 replace (
