@@ -22,8 +22,11 @@ import (
 // cniDir is Debian's directory of the reference plugins.
 const cniDir = "/usr/lib/cni"
 
-// newerDir is the directory of a bridge plugin with vlanTrunk, which came with version 1.3.
-var newerDir = unpacked.Path("cni")
+// currentDir is the directory of the same plugins in the version of install.sh.
+var currentDir = unpacked.Path("cni-plugins")
+
+// current is a member of a plugin's configuration. The plugin ignores it, and call takes the plugin of currentDir.
+const current = `, "guestwire": "current"`
 
 // chain is a list of CNI plugins on a node, as a container runtime calls them.
 type chain struct {
@@ -40,6 +43,9 @@ func newChain(t testing.TB, node *nstest.Namespace, configs ...string) chain {
 	t.Helper()
 	if _, err := os.Stat(cniDir); err != nil {
 		nstest.Skip(t, "no CNI plugins in "+cniDir+": install containernetworking-plugins")
+	}
+	if _, err := os.Stat(currentDir); err != nil && strings.Contains(configs[0], current) {
+		nstest.Skip(t, "no CNI plugins in "+currentDir+": make install")
 	}
 	c := chain{node: node, leases: t.TempDir(), configs: slices.Clone(configs)}
 	if !strings.Contains(c.configs[0], `"ipam"`) {
@@ -115,12 +121,12 @@ func renewLinkLocal(t testing.TB, pod *nstest.Namespace, nic string) {
 	pod.Settle(nic)
 }
 
-// check runs CNI CHECK. It leaves out portmap: version 1.1 looks for the IPv4 address in its IPv6 rules, and for IPv6
-// rules in a pod without IPv6.
+// check runs CNI CHECK. It leaves out Debian's portmap: version 1.1 looks for the IPv4 address in its IPv6 rules, and
+// for IPv6 rules in a pod without IPv6.
 func (a *attachment) check(t testing.TB) {
 	t.Helper()
 	for i, config := range a.configs {
-		if !strings.Contains(config, `"portmap"`) {
+		if !strings.Contains(config, `"portmap"`) || strings.Contains(config, current) {
 			a.call(t, "CHECK", i)
 		}
 	}
@@ -158,16 +164,16 @@ func (a *attachment) call(t testing.TB, command string, plugin int) string {
 	if err := json.Unmarshal([]byte(config), &head); err != nil {
 		t.Fatalf("CNI configuration %s: %v", config, err)
 	}
-	dir := cniDir
+	dir, path := cniDir, cniDir
 	switch {
 	case head.Type == "flannel":
 		dir = flannelDir
-	case strings.Contains(config, `"vlanTrunk"`):
-		dir = newerDir
+	case strings.Contains(config, current):
+		dir, path = currentDir, currentDir
 	}
 	cmd := exec.Command("ip", "netns", "exec", a.node.Name, filepath.Join(dir, head.Type))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+a.pod.Name, "CNI_NETNS="+a.pod.Path(),
-		"CNI_IFNAME="+a.nic, "CNI_PATH="+cniDir)
+		"CNI_IFNAME="+a.nic, "CNI_PATH="+path)
 	if a.bus != "" {
 		cmd.Env = append(cmd.Env, "DBUS_SYSTEM_BUS_ADDRESS="+a.bus)
 	}
@@ -209,12 +215,7 @@ var plugins = []Network{
 		`{"address": "10.22.0.7/24", "gateway": "10.22.0.1"}, {"address": "fd00:22::7/64", "gateway": "fd00:22::1"}`,
 		`{"dst": "0.0.0.0/0"}, {"dst": "::/0"}`,
 		`"type": "tuning", "mac": "02:00:00:00:22:01", "mtu": 1300, "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"}`)},
-	{Name: "bridge, portmap", Origin: RealProgram, Create: func(t testing.TB) *Instance {
-		l := onNode(bridgePlugin, `"type": "portmap", "snat": true,
-			"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 8000, "protocol": "tcp"}]}`)(t)
-		l.Mapped = []netip.AddrPort{netip.MustParseAddrPort("10.23.0.1:8080"), netip.MustParseAddrPort("[fd00:23::1]:8080")}
-		return l
-	}},
+	{Name: "bridge, portmap", Origin: RealProgram, Create: mapped(bridgePlugin, portmapPlugin)},
 	{Name: "bridge, bandwidth", Origin: RealProgram, Create: onNode(bridgePlugin, `"type": "bandwidth",
 		"ingressRate": 100000000, "ingressBurst": 10000000, "egressRate": 100000000, "egressBurst": 10000000`)},
 	{Name: "bridge, firewall", Origin: RealProgram, Create: firewalled},
@@ -249,6 +250,27 @@ var plugins = []Network{
 	{Name: "host-device", Origin: RealProgram, Create: func(t testing.TB) *Instance {
 		return onLAN(t, `"type": "host-device", "device": "up0"`, false)
 	}},
+	// What the plugins do by other means than in Debian's version, and what is new.
+	{Name: "bridge, macspoofchk, current", Origin: RealProgram, Create: onNode(bridgePlugin + `, "macspoofchk": true` + current)},
+	{Name: "bridge, portIsolation, current", Origin: RealProgram, Create: onNode(bridgePlugin + `, "portIsolation": true` + current)},
+	{Name: "bridge, portmap by nftables, current", Origin: RealProgram, Create: mapped(
+		bridgePlugin+`, "ipMasq": true, "ipMasqBackend": "nftables"`+current, portmapPlugin+`, "backend": "nftables"`+current)},
+	{Name: "ptp, current", Origin: RealProgram, Create: onNode(`"type": "ptp"` + current)},
+	{Name: "macvlan, current", Origin: RealProgram, Create: func(t testing.TB) *Instance {
+		return onLAN(t, `"type": "macvlan", "master": "up0", "mode": "bridge"`+current, true)
+	}},
+}
+
+const portmapPlugin = `"type": "portmap", "snat": true,
+	"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 8000, "protocol": "tcp"}]}`
+
+// mapped creates a pod and a peer on a node, which maps a port to the pod.
+func mapped(configs ...string) func(t testing.TB) *Instance {
+	return func(t testing.TB) *Instance {
+		l := createOnNode(t, nstest.New(t, "node"), configs...)
+		l.Mapped = []netip.AddrPort{netip.MustParseAddrPort("10.23.0.1:8080"), netip.MustParseAddrPort("[fd00:23::1]:8080")}
+		return l
+	}
 }
 
 // onNode creates a pod and a peer on a node, which is their router.

@@ -7,7 +7,7 @@
 #   $GUESTWIRE_CACHE/openvswitch/usr/share/{openvswitch,ovn}/*.ovsschema
 #   $GUESTWIRE_CACHE/firewalld/usr/sbin/firewalld
 #   $GUESTWIRE_CACHE/flannel/flannel
-#   $GUESTWIRE_CACHE/cni/bridge     CNI's bridge plugin of a version that knows vlanTrunk
+#   $GUESTWIRE_CACHE/cni-plugins    CNI's reference plugins, newer than Debian's, and their version
 #
 # Needs Debian 12, Go and root. If everything is installed, the script changes nothing.
 set -euo pipefail
@@ -16,8 +16,8 @@ cache=${GUESTWIRE_CACHE:-/var/cache/guestwire}
 # The last version of this module that has the plugin; the plugin's later module, github.com/flannel-io/cni-plugin, is
 # not on every mirror.
 flannel=github.com/containernetworking/plugins/plugins/meta/flannel@v0.9.1
-# Debian's is older than vlanTrunk, which came with 1.3.
-bridge=github.com/containernetworking/plugins/plugins/main/bridge@v1.9.1
+# The current release. Debian's is 1.1.1.
+plugins=github.com/containernetworking/plugins/plugins@v1.10.0
 export DEBIAN_FRONTEND=noninteractive
 apt() { apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >&2; }
 
@@ -31,11 +31,16 @@ ready() { [ -x "$cache/openvswitch/usr/lib/openvswitch-switch/ovs-vswitchd" ] &&
 mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9
-build() { # DIRECTORY MODULE: outside of this module, whose go.sum does not have the plugin
-	(cd / && CGO_ENABLED=0 GOWORK=off GOTOOLCHAIN=local GOFLAGS=-trimpath GOBIN="$cache/$1" go install "$2")
+# Outside of this module, whose go.sum does not have the plugins. Go fetches a newer one of itself if they need it.
+build() { # DIRECTORY PACKAGE...
+	(cd / && CGO_ENABLED=0 GOWORK=off GOTOOLCHAIN=auto GOFLAGS=-trimpath GOBIN="$cache/$1" go install "${@:2}")
 }
 [ -x "$cache/flannel/flannel" ] || build flannel "$flannel"
-[ -x "$cache/cni/bridge" ] || build cni "$bridge"
+if [ "$(cat "$cache/cni-plugins/version" 2>/dev/null)" != "$plugins" ]; then
+	build cni-plugins "${plugins/@//main/bridge@}" "${plugins/@//main/ptp@}" "${plugins/@//main/macvlan@}" \
+		"${plugins/@//ipam/host-local@}" "${plugins/@//ipam/static@}" "${plugins/@//meta/portmap@}"
+	echo "$plugins" >"$cache/cni-plugins/version"
+fi
 [ ${#packages[@]} = 0 ] && ready && exit
 
 tmp=$(mktemp -d "$cache/unpack.XXXXXX")

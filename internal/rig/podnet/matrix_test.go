@@ -29,9 +29,10 @@ var (
 )
 
 // few are the networks that TestMatrix creates unless all are wanted: one of each kind of link, and of each way in
-// which a pod has its routes, addresses, neighbours and ports. The second line needs Debian's kernel.
+// which a pod has its routes, addresses, neighbours and ports. The third line needs Debian's kernel.
 var few = []string{
-	"bridge, ipMasq, hairpinMode", "bridge, IPv6 alone", "bridge, portmap", "bridge, firewall", "bridge, dhcp", "ptp", "macvlan", "macvtap", "host-device", "tun",
+	"bridge, ipMasq, hairpinMode", "bridge, IPv6 alone", "bridge, portmap", "bridge, portmap by nftables, current", "bridge, firewall", "bridge, dhcp",
+	"ptp", "macvlan", "macvtap", "host-device", "tun",
 	"ipvlan L2", "vlan", "WireGuard", "host-device, a network card",
 	"Calico, VXLAN", "flannel, VXLAN", "AWS VPC CNI", "Terway exclusive ENI", "Azure", "Docker's bridge", "two NICs, the second with sbr",
 	"OVN-Kubernetes", "OpenShift SDN",
