@@ -146,6 +146,7 @@ func (p *nriPlugin) connect(ctx context.Context, connected func()) error {
 
 // nriConnection answers the engine.
 type nriConnection struct {
+	nriUnasked
 	*nriPlugin
 	configured chan struct{}
 	engine     string
@@ -187,30 +188,8 @@ func (c *nriConnection) CreateContainer(_ context.Context, r *api.CreateContaine
 	return &api.CreateContainerResponse{Adjust: adjust}, nil
 }
 
-func (c *nriConnection) Shutdown(context.Context, *api.ShutdownRequest) (*api.ShutdownResponse, error) {
-	return &api.ShutdownResponse{}, nil
-}
-
-// What the plugin has not subscribed to is not called.
-
-func (c *nriConnection) UpdateContainer(context.Context, *api.UpdateContainerRequest) (*api.UpdateContainerResponse, error) {
-	return &api.UpdateContainerResponse{}, nil
-}
-
-func (c *nriConnection) StopContainer(context.Context, *api.StopContainerRequest) (*api.StopContainerResponse, error) {
-	return &api.StopContainerResponse{}, nil
-}
-
-func (c *nriConnection) UpdatePodSandbox(context.Context, *api.UpdatePodSandboxRequest) (*api.UpdatePodSandboxResponse, error) {
-	return &api.UpdatePodSandboxResponse{}, nil
-}
-
-func (c *nriConnection) StateChange(context.Context, *api.StateChangeEvent) (*api.Empty, error) {
+func (c *nriConnection) Shutdown(context.Context, *api.Empty) (*api.Empty, error) {
 	return &api.Empty{}, nil
-}
-
-func (c *nriConnection) ValidateContainerAdjustment(context.Context, *api.ValidateContainerAdjustmentRequest) (*api.ValidateContainerAdjustmentResponse, error) {
-	return &api.ValidateContainerAdjustmentResponse{}, nil
 }
 
 // adjust returns what the container gets in addition to what its pod says, nil for a container that is none of
