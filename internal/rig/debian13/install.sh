@@ -31,11 +31,12 @@ if ! command -v mmdebstrap >/dev/null; then
 	apt install --no-install-recommends mmdebstrap
 fi
 tmp=$(mktemp -d "$cache/trixie.XXXXXX")
-trap 'rm -rf "$tmp"' EXIT
+trap 'rm -rf --one-file-system "$tmp"' EXIT
 # From where the machine has Debian itself.
 source=$(apt-get indextargets --format 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(REPO_URI) trixie main' \
 	'Codename: bookworm' 'Component: main' 'Created-By: Packages' | head -n 1)
-mmdebstrap --quiet --mode=root --variant=apt --aptopt='APT::Install-Recommends "false"' --include="$(IFS=,; echo "${packages[*]}")" \
+# Its mounts end with it, also if it is killed.
+unshare --mount --propagation private mmdebstrap --quiet --mode=root --variant=apt --aptopt='APT::Install-Recommends "false"' --include="$(IFS=,; echo "${packages[*]}")" \
 	trixie "$tmp/root" "$source" 9>&-
 rm -rf "$tmp"/root/usr/lib/debian-installer/images/13/amd64/gtk # the installer with a mouse
 echo "${packages[*]}" >"$tmp/root/packages"
