@@ -150,7 +150,11 @@ func TestDomains(t *testing.T) {
 		for _, hook := range []struct {
 			method, file string
 			domain       protowire.Number
-		}{{hooks + "OnDefineDomain", "OnDefineDomain-", 1}, {plugins + "DomainHookService/MutateDomain", "MutateDomain-", 2}} {
+		}{
+			{hooks + "OnDefineDomain", "OnDefineDomain-", 1},
+			{hooks + "OnDefineDomain", "OnDefineDomain-v1.5.0-", 1},
+			{plugins + "DomainHookService/MutateDomain", "MutateDomain-", 2},
+		} {
 			t.Run(hook.file+arch, func(t *testing.T) {
 				request := recorded(t, hook.file+arch)
 				in, err := decode(request)
@@ -316,12 +320,15 @@ func TestSidecar(t *testing.T) {
 	if err != nil || m.get(1) != "guestwire" || m.get(4) != "v1alpha3" || strings.Join(m[3], "") != "\n\x0eOnDefineDomain\n\bShutdown" {
 		t.Fatalf("Info: %q, %v", m, err)
 	}
-	in, err := decode(recorded(t, "PreCloudInitIso-amd64"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m, err := call(t, socket, hooks+"PreCloudInitIso", encode(in)); err != nil || m.get(1) != in.get(1) || m[2] != nil || m.get(3) != in.get(3) || m.get(3) == "" {
-		t.Errorf("PreCloudInitIso: %q, %v", m, err)
+	for _, release := range []string{"", "v1.5.0-"} {
+		request := recorded(t, "PreCloudInitIso-"+release+"amd64")
+		in, err := decode(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m, err := call(t, socket, hooks+"PreCloudInitIso", request); err != nil || m.get(1) != in.get(1) || m[2] != nil || m.get(3) != in.get(3) || m.get(3) == "" {
+			t.Errorf("PreCloudInitIso: %q, %v", m, err)
+		}
 	}
 	for _, signal := range harmless(t) {
 		if err := cmd.Process.Signal(signal); err != nil {
