@@ -74,6 +74,9 @@ func TestTeardownOfState(t *testing.T) {
 	} {
 		if c.left == 0 {
 			other.Pod.End()
+			if out, status := run(t, agent, "status", "-state", other.State, "-dir", dir); status != 1 || !strings.Contains(out, "agent forget") {
+				t.Errorf("status of a namespace that is gone: status %d, %s", status, out)
+			}
 		}
 		out, status := run(t, agent, append([]string{"teardown", "-dir", dir}, c.args...)...)
 		list, _ := stdout(t, agent, "list", "-json", "-dir", dir)
@@ -135,15 +138,11 @@ func TestSeeByState(t *testing.T) {
 		}
 		return nil
 	})
-	if err := follow.Process.Signal(unix.SIGTERM); err != nil {
-		t.Error(err)
+	if out, status := run(t, agent, "teardown", "-state", link, "-nic", "eth0", "-dir", dir); status != 0 {
+		t.Fatal(out)
 	}
-	if err := follow.Wait(); err != nil {
-		t.Errorf("agent drops: %v", err)
-	}
-	n.Pod.End()
-	if out, status := run(t, agent, "drops", "-state", link, "-dir", dir); status != 1 || !strings.Contains(out, "agent forget") {
-		t.Errorf("drops of a namespace that is gone: status %d, %s", status, out)
+	if err := follow.Wait(); follow.ProcessState.ExitCode() != 3 || !strings.Contains(said.String(), n.State+"/eth0.json is gone") {
+		t.Errorf("drops after the teardown: %v, %s", err, said.String())
 	}
 }
 

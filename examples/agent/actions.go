@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf16"
 
@@ -218,16 +221,42 @@ func list(ctx context.Context, o *options) error {
 }
 
 func drops(ctx context.Context, o *options) error {
-	if o.json {
-		lines := json.NewEncoder(stdout)
-		return o.FollowDrops(ctx, func(d phase1.Drop) { _ = lines.Encode(d) }) // stdout keeps the error
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	if o.State != "" {
+		go func() { stop(o.whileRecorded(ctx)) }()
 	}
-	return o.FollowDrops(ctx, func(d phase1.Drop) {
+	lines := json.NewEncoder(stdout)
+	err := o.FollowDrops(ctx, func(d phase1.Drop) {
+		if o.json {
+			_ = lines.Encode(d) // stdout keeps the error
+			return
+		}
 		if d.Lost > 0 {
 			fmt.Fprintf(stderr, "agent: not reported: %s\n", count(d.Lost, "packet"))
 		}
 		fmt.Fprintf(stdout, "%s  %-20s  %s\n", d.Time.Format("15:04:05.000"), d.Reason, d.Text)
 	})
+	if cause := context.Cause(ctx); err == nil && errors.Is(cause, phase1.ErrNotWired) {
+		err = cause
+	}
+	return err
+}
+
+// whileRecorded returns when the record of the State is gone, or when ctx is done. An agent whose kubectl was killed
+// runs on, and would keep the network of a pod that has ended.
+func (o *options) whileRecorded(ctx context.Context) error {
+	record := filepath.Join(o.State, o.Name+".json")
+	for {
+		if _, err := os.Lstat(record); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("NIC %s: %w any more: %s is gone", o.Name, phase1.ErrNotWired, record)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 func pin(ctx context.Context, o *options) error { return o.Pin(ctx, o.addresses, o.ports, o.life) }

@@ -172,7 +172,9 @@ status -all names the processes.
 `,
 		Long: `drops prints a line for each packet that is dropped, until it is interrupted:
 time, reason, and who sent what. The kernel reports 20 packets a second of each
-reason; agent status has the counters, which count all.
+reason; agent status has the counters, which count all. The network namespace
+lives as long as drops runs. With -state, drops ends with 3 when the record is
+gone.
 `,
 	},
 	{
