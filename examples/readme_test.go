@@ -43,8 +43,8 @@ func TestReadmeCode(t *testing.T) {
 	nstest.Run(t, "go", "vet", pasted)
 }
 
-// TestWordsToVM: who has a VM reads at most 700 words until it runs: the README through its table of tutorials, and a page
-// until the heading or the sentence that is named here, with code and output.
+// TestWordsToVM: who has a VM reads at most 700 words until it runs: the README through its table of tutorials, and a
+// page until the heading or the sentence that is named here, with code and output.
 func TestWordsToVM(t *testing.T) {
 	until := func(text, end string) int {
 		text, _, ok := strings.Cut(text, "\n"+end)

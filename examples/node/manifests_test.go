@@ -167,8 +167,9 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// TestOwnKustomization: the kustomizations that examples/kubernetes/README.md shows render from a directory of their own,
-// without a change of the clone: the image is the reader's, and so are the arguments. They fetch the manifests by git.
+// TestOwnKustomization: the kustomizations that examples/kubernetes/README.md shows render from a directory of their
+// own, without a change of the clone: the image is the reader's, and so are the arguments. They fetch the manifests by
+// git.
 func TestOwnKustomization(t *testing.T) {
 	page := read(t, "../kubernetes/README.md")
 	shown := map[string]string{}

@@ -11,7 +11,8 @@ import (
 )
 
 // testLook is an operator with kubectl alone: the function of docs/how-to/kubernetes.md shows who serves a pod's guest,
-// and a packet while it is dropped. It needs the DaemonSet of metrics, which stands in the place of install's meanwhile.
+// and a packet while it is dropped. It needs the DaemonSet of metrics, which stands in the place of install's
+// meanwhile.
 func (c *Cluster) testLook(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/how-to/kubernetes.md")
 	if err != nil {

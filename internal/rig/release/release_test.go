@@ -194,8 +194,8 @@ func TestDebian(t *testing.T) {
 	}
 }
 
-// TestRPM: the package has the files of Debian's, but for the directory of zsh. rpm installs it, finds each file as it is
-// recorded, and removes it without a trace.
+// TestRPM: the package has the files of Debian's, but for the directory of zsh. rpm installs it, finds each file as it
+// is recorded, and removes it without a trace.
 func TestRPM(t *testing.T) {
 	nstest.Need(t, "rpm", "dpkg-deb")
 	dir := made(t)

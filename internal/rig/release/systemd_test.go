@@ -10,9 +10,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// boot is process 1 of a machine: it becomes systemd with $1 as its root, in namespaces and a cgroup of its own, called $2.
-// A cgroup namespace takes its process's cgroup for the root. Of the machine's sysctls those of the network alone can
-// be written, as they are the namespace's.
+// boot is process 1 of a machine: it becomes systemd with $1 as its root, in namespaces and a cgroup of its own, called
+// $2. A cgroup namespace takes its process's cgroup for the root. Of the machine's sysctls those of the network alone
+// can be written, as they are the namespace's.
 const boot = `set -e
 if [ -z "$entered" ]; then
 	mount -t cgroup2 cgroup2 /mnt
