@@ -263,10 +263,43 @@ func parseLinkInfo(b []byte, l *netstate.Link) error {
 			}
 			return nil
 		})
+	case "bond":
+		return parseBond(data, l)
+	case "vrf":
+		return netlink.EachAttribute(data, 0, func(kind uint16, v []byte) error {
+			if kind == nl.IFLA_VRF_TABLE {
+				l.VRF = netlink.U32(v)
+			}
+			return nil
+		})
 	case "tun":
 		return parseTap(data, l)
 	}
 	return nil
+}
+
+// parseBond parses the attributes of a bond that decide about MACs. Only the mode active-backup uses fail_over_mac.
+func parseBond(b []byte, l *netstate.Link) error {
+	const activeBackup, alb = 1, 6 // BOND_MODE_*, linux/if_bonding.h
+	var mode, failOver uint8
+	err := netlink.EachAttribute(b, 0, func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.IFLA_BOND_MODE:
+			mode = netlink.U8(v)
+		case nl.IFLA_BOND_FAIL_OVER_MAC:
+			failOver = netlink.U8(v)
+		}
+		return nil
+	})
+	switch {
+	case mode == alb:
+		l.Mode = netstate.ModeALB
+	case mode == activeBackup && failOver == 1:
+		l.Mode = netstate.ModeActive
+	case mode == activeBackup && failOver == 2:
+		l.Mode = netstate.ModeFollow
+	}
+	return err
 }
 
 // parseFamilies parses IFLA_AF_SPEC into l. The settings of a family are an array of 4 octets each; a setting

@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -107,5 +108,32 @@ func TestParseFamilies(t *testing.T) {
 	want := netstate.Link{Index: 7, Forwarding4: true, NoSourceRoutes: true, RouteLocalnet: true, NoIPv6: true, Forwarding6: true, AddrGen: 2}
 	if l, err := parseLink(familiesReport()); err != nil || !reflect.DeepEqual(l, want) {
 		t.Errorf("have %+v, %v\nwant %+v", l, err, want)
+	}
+}
+
+// TestParseUppers: a VRF has its table. The mode of a bond is noted if it decides about MACs, which fail_over_mac does
+// in the mode active-backup alone.
+func TestParseUppers(t *testing.T) {
+	bond := func(mode, failOver byte) []byte {
+		return append(nl.NewRtAttr(nl.IFLA_BOND_MODE, []byte{mode}).Serialize(), nl.NewRtAttr(nl.IFLA_BOND_FAIL_OVER_MAC, []byte{failOver}).Serialize()...)
+	}
+	for _, c := range []struct {
+		data []byte
+		want netstate.Link
+	}{
+		{netlink.Attr32(nl.IFLA_VRF_TABLE, 1000).Serialize(), netstate.Link{Kind: "vrf", VRF: 1000}},
+		{bond(0, 1), netstate.Link{Kind: "bond"}},
+		{bond(1, 0), netstate.Link{Kind: "bond"}},
+		{bond(1, 1), netstate.Link{Kind: "bond", Mode: netstate.ModeActive}},
+		{bond(1, 2), netstate.Link{Kind: "bond", Mode: netstate.ModeFollow}},
+		{bond(6, 1), netstate.Link{Kind: "bond", Mode: netstate.ModeALB}},
+	} {
+		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+		info.AddRtAttr(nl.IFLA_INFO_KIND, nl.ZeroTerminated(c.want.Kind))
+		info.AddRtAttr(nl.IFLA_INFO_DATA, c.data)
+		c.want.Index, c.want.AddrGen = 7, netstate.AddrGenNoIPv6
+		if l, err := parseLink(append(ifInfo(unix.AF_UNSPEC, 7).Serialize(), info.Serialize()...)); err != nil || !reflect.DeepEqual(l, c.want) {
+			t.Errorf("have %+v, %v\nwant %+v", l, err, c.want)
+		}
 	}
 }

@@ -20,6 +20,7 @@ const (
 	ruleSuppressPrefix = 14
 	ruleTable          = 15
 	rulePad            = 18
+	ruleVRF            = 19 // FRA_L3MDEV
 	ruleProtocol       = 21
 
 	ruleInvert = 2 // FIB_RULE_INVERT
@@ -85,6 +86,8 @@ func parseRule(m []byte) (rule netstate.Rule, ofIP bool, err error) {
 			}
 		case ruleSuppressPrefix:
 			rule.Other = rule.Other || int32(netlink.U32(v)) != -1
+		case ruleVRF:
+			rule.VRF = true
 		case rulePad, ruleProtocol:
 		default:
 			rule.Other = true

@@ -49,6 +49,7 @@ func TestParseRule(t *testing.T) {
 			ruleReport(unix.AF_INET, 32766, 254, netip.Prefix{}, netlink.Attr32(ruleSuppressPrefix, 0)),
 			netstate.Rule{Priority: 32766, Table: 254, Other: true}, false,
 		},
+		{ruleReport(unix.AF_INET, 1000, 0, netip.Prefix{}, nl.NewRtAttr(ruleVRF, []byte{1})), netstate.Rule{Priority: 1000, VRF: true}, false},
 	} {
 		have, ofIP, err := parseRule(c.message)
 		if err != nil || !ofIP || have != c.want || isOwnRule(have) != c.own {

@@ -100,8 +100,11 @@ type Link struct {
 	NoARP    bool `json:"noARP,omitempty"`
 	Ethernet bool `json:"ethernet,omitempty"`
 
-	// Mode is the mode of a macvlan or macvtap ("passthru", ...); empty for other kinds.
+	// Mode is the mode of a macvlan or macvtap ("passthru", ...), or ModeALB, ModeActive or ModeFollow of a bond; empty:
+	// another mode of a bond, or another kind.
 	Mode string `json:"mode,omitempty"`
+	// VRF is the table of a VRF device; 0 for other kinds.
+	VRF uint32 `json:"vrf,omitempty"`
 	// PCI is the PCI address of the link's device, of the form 0000:03:10.1; empty: the link is no PCI device.
 	PCI string `json:"pci,omitempty"`
 	// Tap is nil for a link that is no tap.
@@ -139,6 +142,14 @@ type Link struct {
 // ChangesMACUp reports whether links of the kind take another MAC while they are up (IFF_LIVE_ADDR_CHANGE, or a driver
 // that does not ask for it). Of other kinds, among them network cards, some refuse it with EBUSY.
 func ChangesMACUp(kind string) bool { return kind == "veth" || kind == "dummy" || kind == "vlan" }
+
+// Modes of a bond that decide about MACs, as ip(8) names them. A bond with ModeActive or ModeFollow takes no MAC that is
+// set. With ModeActive it takes that of its active port at each failover.
+const (
+	ModeALB    = "balance-alb"
+	ModeActive = "fail_over_mac active"
+	ModeFollow = "fail_over_mac follow"
+)
 
 // Settings are the settings of a bridge, or of its port, that decide which frames pass. A setting that the
 // kernel does not know is missing.
@@ -324,6 +335,8 @@ type Rule struct {
 	Table    uint32       `json:"table"`
 	IPv6     bool         `json:"ipv6,omitempty"`
 	Source   netip.Prefix `json:"source,omitzero"` // zero: any
+	// VRF says that the rule looks up the table of the VRF that a packet's link is in (l3mdev). Table is 0 then.
+	VRF bool `json:"vrf,omitempty"`
 	// Other says that the rule matches more than the source, or does not look up a table.
 	Other bool `json:"other,omitempty"`
 }
