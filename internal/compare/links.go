@@ -68,8 +68,11 @@ func placeLinks(want State, now netstate.Snapshot, ours []netstate.Link) State {
 		}
 		return i
 	}
-	for i := range placed.Links {
-		placed.Links[i].Master = resolve(placed.Links[i].Master)
+	for i, l := range placed.Links {
+		placed.Links[i].Master = resolve(l.Master)
+		if bond, _ := now.Link(l.Index); bond.Mode == netstate.ModeActive {
+			placed.Links[i].MAC = bond.MAC // as its ports have it
+		}
 	}
 	placed.Addresses = slices.Clone(want.Addresses)
 	for i := range placed.Addresses {

@@ -15,7 +15,30 @@ type NIC struct {
 }
 
 // Of returns the NIC, which need not be in the namespace.
-func Of(found netstate.Snapshot, nic netstate.Link) NIC { return NIC{nic, found} }
+func Of(found netstate.Snapshot, nic netstate.Link) NIC { return NIC{nic, Seen(found, nic)} }
+
+// Seen is the namespace as the packets of the NIC see it: the rule for VRFs leads to the table of the NIC's VRF, or is
+// left out. Also left out are the routes of that table that the kernel makes of addresses, as a Snapshot has none in the
+// table local.
+func Seen(found netstate.Snapshot, nic netstate.Link) netstate.Snapshot {
+	isVRF := func(r netstate.Rule) bool { return r.VRF }
+	if !slices.ContainsFunc(found.Rules, isVRF) {
+		return found
+	}
+	vrf, _ := found.Link(nic.Master)
+	rules := slices.Clone(found.Rules)
+	for i := range rules {
+		if rules[i].VRF && vrf.VRF != 0 {
+			rules[i].Table, rules[i].VRF = vrf.VRF, false
+		}
+	}
+	found.Rules = slices.DeleteFunc(rules, isVRF)
+	found.Routes = slices.DeleteFunc(slices.Clone(found.Routes), func(r netstate.Route) bool {
+		ofAddress := r.Protocol == netstate.ProtocolKernel && r.Type != netstate.RouteUnicast && r.Type <= netstate.RouteMulticast
+		return vrf.VRF != 0 && r.Table == vrf.VRF && ofAddress
+	})
+	return found
+}
 
 // Addresses returns the NIC's addresses, without IPv6 link-local ones. The first of each family is one that the
 // namespace itself sends from to the network, if there is such an address.

@@ -128,6 +128,8 @@ func checkBridge(found netstate.Snapshot, nic netstate.Link) error {
 		reason = "an ipvlan can be no bridge's port"
 	case nic.Kind == kindMacvlan && nic.Mode != "passthru":
 		reason = fmt.Sprintf("a macvlan in mode %s receives only for its own MAC", nic.Mode)
+	case nic.Mode == netstate.ModeActive, nic.Mode == netstate.ModeFollow:
+		reason = fmt.Sprintf("its MAC is that of a port (%s), and as a bridge's port it needs another one than the guest's", nic.Mode)
 	case nic.Kind == "bridge":
 		reason = "a bridge can be no bridge's port"
 	case !nic.MAC.Unicast():

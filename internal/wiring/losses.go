@@ -118,11 +118,12 @@ func serverLosses(r *cache.Record) (list losses) {
 // the losses that the binding itself names.
 func namespaceLosses(found netstate.Snapshot, nic netstate.Link, way ways, mtu int, before losses) (list losses) {
 	learned := lease.Of(found, nic).Tables()
+	seen := lease.Seen(found, nic)
 	routes := way.traits.routes // the namespace's rules and tables decide
 	v4, v6 := lease.Of(found, nic).Addresses()
 	own := map[bool][]netip.Prefix{false: v4, true: v6}
 	rules := 0
-	for _, r := range found.Rules {
+	for _, r := range seen.Rules {
 		ofGuest := func(a netip.Prefix) bool { return !r.Source.IsValid() || r.Source.Contains(a.Addr()) }
 		if (r.Other || !learned[r.Table]) && slices.ContainsFunc(own[r.IPv6], ofGuest) {
 			rules++
@@ -131,7 +132,7 @@ func namespaceLosses(found netstate.Snapshot, nic netstate.Link, way ways, mtu i
 	if rules > 0 && !routes {
 		list.lose("policy-rule", fmt.Sprintf("rules of the namespace (%d)", rules), "a guest cannot learn policy rules by DHCP")
 	}
-	for _, r := range found.Routes {
+	for _, r := range seen.Routes {
 		if r.Uses(nic.Index) && !learned[r.Table] && !routes {
 			learned[r.Table] = true
 			list.lose("policy-rule", fmt.Sprintf("table %d", r.Table), "its routes through %s are not the guest's, as no policy rule sends all of the guest's packets there", nic.Name)
@@ -163,7 +164,7 @@ func addressLosses(found netstate.Snapshot, nic netstate.Link, before losses) (l
 		if before.has("family", fmt.Sprintf("IPv%d", firewall.Version(own))) || onNIC(own) {
 			continue // that loss says it; the guest has the address
 		}
-		if link, _ := found.Link(a.Link); isInner(link) && !isWired(found, link) && own.IsGlobalUnicast() {
+		if link, _ := found.Link(a.Link); isInner(link) && vrfOf(found, link).VRF == vrfOf(found, nic).VRF && !isWired(found, link) && own.IsGlobalUnicast() {
 			list.lose("address", own.String(), "it is on %s, and the namespace answers nothing by %s any more: add it in the guest, and %v to guard.prefixes", link.Name, nic.Name, firewall.HostPrefix(own))
 		}
 	}

@@ -410,3 +410,51 @@ func TestIPv6OnlyRedirect(t *testing.T) {
 		}
 	}
 }
+
+// TestVRFs: a guest of a NIC in a VRF has the routes of the VRF's table, under redirect. A VRF beside the NIC takes no
+// rule, route or address from its guest, except what the namespace reaches by that VRF alone.
+func TestVRFs(t *testing.T) {
+	vrf := func(nicInside bool) netstate.Snapshot {
+		return flannelWith(func(s *netstate.Snapshot) {
+			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "red", Kind: "vrf", VRF: 10}, netstate.Link{Index: 8, Name: "dummy0", Kind: "dummy", Master: 7})
+			s.Rules = []netstate.Rule{{Priority: 1000, VRF: true}, {Priority: 1000, VRF: true, IPv6: true}}
+			s.Addresses = append(s.Addresses, netstate.Address{Link: 8, Prefix: pfx("10.9.0.1/24"), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
+			s.Routes = append(s.Routes, netstate.Route{Link: 8, Table: 10, Destination: pfx("10.9.0.0/24"), Type: netstate.RouteUnicast, Protocol: netstate.ProtocolKernel})
+			if !nicInside {
+				return
+			}
+			s.Links[1].Master, s.Links[2].Master = 7, 7
+			for i := range s.Routes {
+				s.Routes[i].Table = 10
+			}
+			s.Routes = append(s.Routes, netstate.Route{Link: nic, Table: 10, Destination: pfx("10.244.1.7/32"), Type: netstate.RouteLocal, Protocol: netstate.ProtocolKernel})
+		})
+	}
+	want := newPlan(t, flannel(), redirect()).Record
+	for _, c := range []struct {
+		inside bool
+		spec   asked
+		lost   string
+	}{
+		{true, redirect(), "address 10.9.0.1, other-link dummy0: 10.9.0.0/24"},
+		{false, redirect(), "other-link dummy0: 10.9.0.0/24"},
+		{false, bridge(), "other-link dummy0: 10.9.0.0/24"},
+		{false, masquerade(), "other-link dummy0: 10.9.0.0/24"},
+		{false, routed(), "other-link dummy0: 10.9.0.0/24"},
+	} {
+		r := newPlan(t, vrf(c.inside), c.spec).Record
+		var lost []string
+		for _, l := range r.Losses {
+			lost = append(lost, l.Kind+" "+l.What)
+			if l.Kind == "other-link" && !c.inside && l.Why != "dummy0 is in the VRF red, and the guest's packets are not" {
+				t.Errorf("%s: %v", c.spec.Binding.Kind(), l)
+			}
+		}
+		if slices.Sort(lost); strings.Join(lost, ", ") != c.lost {
+			t.Errorf("%s, inside %t: lost %q, want %q", c.spec.Binding.Kind(), c.inside, lost, c.lost)
+		}
+		if c.inside && (!reflect.DeepEqual(r.IPv4, want.IPv4) || !reflect.DeepEqual(r.IPv6, want.IPv6)) {
+			t.Errorf("in the VRF the guest has\n%+v\n%+v\nand without\n%+v\n%+v", r.IPv4, r.IPv6, want.IPv4, want.IPv6)
+		}
+	}
+}

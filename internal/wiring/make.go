@@ -77,6 +77,9 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	if err := checkFree(found, nic, p.names); err != nil {
 		return nil, err
 	}
+	if err := checkVRF(found, nic, spec.Binding.Kind()); err != nil {
+		return nil, err
+	}
 	if err := checkMTU(spec, found, nic); err != nil {
 		return nil, err
 	}
@@ -159,17 +162,13 @@ func offStackOf(found netstate.Snapshot, nic netstate.Link, t traits) (own []net
 	return own
 }
 
-// checkFree refuses a NIC that is wired or a bridge's port already, and a wiring whose names are in use.
+// checkFree refuses a NIC that is wired or another link's port already, and a wiring whose names are in use.
 func checkFree(found netstate.Snapshot, nic netstate.Link, names netstate.Names) error {
 	if strings.HasPrefix(nic.Alias, netstate.Mark("")) {
 		return fmt.Errorf("%w, its alias is %q: take it down first (Teardown, ForceTeardown), or name another NIC", infra.ErrWired, nic.Alias)
 	}
-	master, ok := found.Link(nic.Master)
-	if wired, marked := netstate.Marked(master.Alias); ok && nic.Master != 0 && marked {
-		return fmt.Errorf("%w, it is the wired NIC %s under another name: name %[2]s", infra.ErrWired, wired)
-	}
-	if ok && nic.Master != 0 {
-		return fmt.Errorf("%w, it is a port of %s: take it off first (ip link set %s nomaster)", infra.ErrWired, master.Name, nic.Name)
+	if err := checkPort(found, nic); err != nil {
+		return err
 	}
 	for _, name := range names.Links() {
 		if _, taken := found.Named(name); taken {

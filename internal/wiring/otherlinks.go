@@ -101,7 +101,7 @@ type ways struct {
 
 // comeBack reports whether answers to the guest come back by the other link.
 func (w ways) comeBack(l netstate.Link, v int) bool {
-	return w.traits.routes && (slices.Contains(*w.forwarders.of(v), l.Name) || v == 6 && forwardsAll6(w.found))
+	return w.traits.routes && vrfOf(w.found, l).VRF == vrfOf(w.found, w.nic).VRF && (slices.Contains(*w.forwarders.of(v), l.Name) || v == 6 && forwardsAll6(w.found))
 }
 
 // sendTo reports whether the guest has a route to all of the networks.
@@ -134,6 +134,9 @@ func (w ways) losses() (list losses) {
 	tables := map[uint32]bool{netstate.TableMain: true}
 	for _, r := range w.found.Rules {
 		tables[r.Table] = true
+	}
+	for _, l := range w.found.Links {
+		tables[l.VRF] = true
 	}
 	for _, l := range w.found.Links {
 		if l.Index == w.nic.Index || l.Loopback || isWired(w.found, l) {
@@ -180,7 +183,10 @@ func (w ways) why(l netstate.Link, networks []netip.Prefix, aside uint32) string
 			sysctl = fmt.Sprintf("net.ipv6.conf.%s.force_forwarding", in)
 		}
 	}
+	vrf := vrfOf(w.found, l)
 	switch {
+	case vrf.VRF != 0 && vrf.Index != w.nic.Master:
+		return fmt.Sprintf("%s is in the VRF %s, and the guest's packets are not", l.Name, vrf.Name)
 	case w.comeBack(l, v):
 		return "the guest gets no route there, as it gets those of " + w.nic.Name + " alone"
 	case w.traits.routes && w.found.NoNFTables:

@@ -75,6 +75,8 @@ func checkRedirect(found netstate.Snapshot, nic netstate.Link) error {
 		reason = "it carries no Ethernet"
 	case !nic.MAC.Unicast():
 		reason = "it has no MAC"
+	case whyPortsMAC(nic) != "":
+		reason = whyPortsMAC(nic)
 	case child(found, nic, "vlan", kindMacvlan, kindMacvtap, kindIPVLAN) != "":
 		reason = fmt.Sprintf("%s lies on it, and would receive nothing", child(found, nic, "vlan", kindMacvlan, kindMacvtap, kindIPVLAN))
 	default:
@@ -89,11 +91,13 @@ func checkOtherMAC(nic netstate.Link, mac cache.MAC) error {
 		return nil
 	}
 	reason := ""
-	switch nic.Kind {
-	case kindMacvlan, kindMacvtap:
+	switch {
+	case nic.Kind == kindMacvlan, nic.Kind == kindMacvtap:
 		reason = "the link below it passes frames by the MAC that the " + nic.Kind + " was made with"
-	case kindIPVLAN:
+	case nic.Kind == kindIPVLAN:
 		reason = "it shares the MAC of the link below it"
+	case nic.Mode == netstate.ModeFollow:
+		reason = "its MAC is that of a port (" + nic.Mode + ")"
 	default:
 		return nil
 	}

@@ -45,6 +45,16 @@ func TestRefused(t *testing.T) {
 	beside := func(l netstate.Link) netstate.Snapshot {
 		return flannelWith(func(s *netstate.Snapshot) { s.Links = append(s.Links, l) })
 	}
+	portOf := func(master netstate.Link) netstate.Snapshot {
+		master.Index, master.Name, master.MAC, master.MTU, master.Ethernet = 7, "up7", mac(9), 1500, true
+		return flannelWith(func(s *netstate.Snapshot) {
+			s.Links[1].Master = 7
+			s.Links = append(s.Links, master)
+		})
+	}
+	bondWith := func(mode string) netstate.Snapshot {
+		return nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "bond", mode })
+	}
 	networks := func(v4, v6 string) asked {
 		return withSpec(masquerade(), func(s *asked) {
 			var b infra.Masquerade
@@ -97,7 +107,21 @@ func TestRefused(t *testing.T) {
 		{"another bridge's port", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Master = 7
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "br7", Kind: "bridge"})
-		}), bridge(), is(infra.ErrWired), "br7|ip link set eth0 nomaster"},
+		}), bridge(), is(infra.ErrWired), "br7|ip link set eth0 nomaster|or name br7"},
+		{"a bond's port", portOf(netstate.Link{Kind: "bond"}), masquerade(), is(infra.ErrWired), "a port of up7: name up7 in its place"},
+		{"a team's port", portOf(netstate.Link{Kind: "team"}), redirect(), is(infra.ErrWired), "a port of up7: name up7 in its place"},
+		{"a port of Open vSwitch", portOf(netstate.Link{Kind: "openvswitch"}), bridge(), is(infra.ErrWired), "Open vSwitch|ovs-vsctl del-port eth0"},
+		{"a VRF", portOf(netstate.Link{Kind: "vrf", VRF: 10}), withSpec(redirect(), func(s *asked) { s.NIC = "up7" }), field("nic"), "up7 is a VRF|name a link in it, of eth0"},
+		{"bridge in a VRF", portOf(netstate.Link{Kind: "vrf", VRF: 10}), bridge(), refused("bridge", "redirect"), "VRF up7|redirect would work"},
+		{"routed in a VRF", portOf(netstate.Link{Kind: "vrf", VRF: 10}), routed(), refused("routed", "redirect"), "VRF up7|table main|redirect would work"},
+		{"masquerade in a VRF", portOf(netstate.Link{Kind: "vrf", VRF: 10}), masquerade(), refused("masquerade", "redirect"), "VRF up7|table main|redirect would work"},
+		{"passt in a VRF", portOf(netstate.Link{Kind: "vrf", VRF: 10}), direct(infra.Passt{}), refused("passt", "redirect"), "VRF up7|redirect would work"},
+		{"bridge on a bond with the MAC of its active port", bondWith(netstate.ModeActive), bridge(), refused("bridge", "masquerade"), "fail_over_mac active|masquerade would work"},
+		{"redirect on such a bond", bondWith(netstate.ModeActive), redirect(), refused("redirect", "masquerade"), "fail_over_mac active|masquerade would work"},
+		{"routed on such a bond", bondWith(netstate.ModeActive), routed(), refused("routed", "masquerade"), "fail_over_mac active|masquerade would work"},
+		{"bridge on a bond that gives its MAC to its ports", bondWith(netstate.ModeFollow), bridge(), refused("bridge", "redirect"), "fail_over_mac follow|redirect would work"},
+		{"a MAC for the guest at such a bond", bondWith(netstate.ModeFollow), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(7)} }),
+			refused("redirect", "masquerade"), "fail_over_mac follow|masquerade would work"},
 		{"a wired NIC by its new name", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Name, s.Links[1].Master = "eth0-nic", 7
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0-br", Kind: "bridge", Alias: netstate.Mark("eth0")})

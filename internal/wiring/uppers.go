@@ -1,0 +1,80 @@
+package wiring
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// kindVRF is a link that stands for a routing table, and the links with it as their master are looked up there.
+const kindVRF = "vrf"
+
+// checkPort refuses a NIC that is another link's port. A VRF has links and no ports: which binding works there is
+// checkVRF's.
+func checkPort(found netstate.Snapshot, nic netstate.Link) error {
+	master, ok := found.Link(nic.Master)
+	if !ok || nic.Master == 0 {
+		return nil
+	}
+	if wired, marked := netstate.Marked(master.Alias); marked {
+		return fmt.Errorf("%w, it is the wired NIC %s under another name: name %[2]s", infra.ErrWired, wired)
+	}
+	switch master.Kind {
+	case kindVRF:
+		return nil
+	case "bond", "team": // which has the addresses, and loses its network with its ports
+		return fmt.Errorf("%w, it is a port of %s: name %[2]s in its place", infra.ErrWired, master.Name)
+	case "openvswitch":
+		return fmt.Errorf("%w, it is a port of Open vSwitch: take it off first (ovs-vsctl del-port %s)", infra.ErrWired, nic.Name)
+	}
+	return fmt.Errorf("%w, it is a port of %s: take it off first (ip link set %s nomaster), or name %[2]s in its place", infra.ErrWired, master.Name, nic.Name)
+}
+
+// checkVRF refuses a VRF, and a NIC in a VRF with a binding that does not leave the NIC there, or that sends the
+// guest's packets by the table main.
+func checkVRF(found netstate.Snapshot, nic netstate.Link, binding cache.Kind) error {
+	if nic.Kind == kindVRF {
+		return &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is a VRF, which carries no frames: name a link in it, of %s", nic.Name, linkNames(netstate.Snapshot{Links: portsOf(found, nic)}))}
+	}
+	vrf := vrfOf(found, nic)
+	if vrf.VRF == 0 {
+		return nil
+	}
+	reason := ""
+	switch binding {
+	case cache.BindingBridge:
+		reason = fmt.Sprintf("it is in the VRF %s, and a bridge's port can be in none", vrf.Name)
+	case cache.BindingRouted, cache.BindingMasquerade, cache.BindingPasst, cache.BindingSlirp:
+		reason = fmt.Sprintf("it is in the VRF %s, and what the guest sends would be looked up in the table main", vrf.Name)
+	default:
+		return nil
+	}
+	return &infra.RefusedError{NIC: nic.Name, Binding: binding, Reason: reason}
+}
+
+// vrfOf is the VRF that the link is in; zero: none.
+func vrfOf(found netstate.Snapshot, l netstate.Link) netstate.Link {
+	if master, ok := found.Link(l.Master); ok && master.VRF != 0 {
+		return master
+	}
+	return netstate.Link{}
+}
+
+// portsOf are the links that have the link as their master.
+func portsOf(found netstate.Snapshot, master netstate.Link) []netstate.Link {
+	return slices.DeleteFunc(slices.Clone(found.Links), func(l netstate.Link) bool { return l.Master != master.Index })
+}
+
+// whyPortsMAC is why the MACs of a bond's ports keep frames from a guest with the bond's MAC; empty: they do not.
+func whyPortsMAC(nic netstate.Link) string {
+	switch nic.Mode {
+	case netstate.ModeActive:
+		return "it takes the MAC of another port at a failover (fail_over_mac active), and the guest keeps its own"
+	case netstate.ModeALB:
+		return "it gives stations the MACs of its ports (balance-alb), and the guest has one"
+	}
+	return ""
+}
