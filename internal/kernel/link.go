@@ -280,7 +280,7 @@ func parseLinkInfo(b []byte, l *netstate.Link) error {
 
 // parseBond parses the attributes of a bond that decide about MACs. Only the mode active-backup uses fail_over_mac.
 func parseBond(b []byte, l *netstate.Link) error {
-	const activeBackup, alb = 1, 6 // BOND_MODE_*, linux/if_bonding.h
+	const activeBackup, tlb, alb = 1, 5, 6 // BOND_MODE_*, linux/if_bonding.h
 	var mode, failOver uint8
 	err := netlink.EachAttribute(b, 0, func(kind uint16, v []byte) error {
 		switch kind {
@@ -292,6 +292,8 @@ func parseBond(b []byte, l *netstate.Link) error {
 		return nil
 	})
 	switch {
+	case mode == tlb:
+		l.Mode = netstate.ModeTLB
 	case mode == alb:
 		l.Mode = netstate.ModeALB
 	case mode == activeBackup && failOver == 1:

@@ -126,6 +126,7 @@ func TestParseUppers(t *testing.T) {
 		{bond(1, 0), netstate.Link{Kind: "bond"}},
 		{bond(1, 1), netstate.Link{Kind: "bond", Mode: netstate.ModeActive}},
 		{bond(1, 2), netstate.Link{Kind: "bond", Mode: netstate.ModeFollow}},
+		{bond(5, 0), netstate.Link{Kind: "bond", Mode: netstate.ModeTLB}},
 		{bond(6, 1), netstate.Link{Kind: "bond", Mode: netstate.ModeALB}},
 	} {
 		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)

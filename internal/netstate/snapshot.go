@@ -100,8 +100,8 @@ type Link struct {
 	NoARP    bool `json:"noARP,omitempty"`
 	Ethernet bool `json:"ethernet,omitempty"`
 
-	// Mode is the mode of a macvlan or macvtap ("passthru", ...), or ModeALB, ModeActive or ModeFollow of a bond; empty:
-	// another mode of a bond, or another kind.
+	// Mode is the mode of a macvlan or macvtap ("passthru", ...), or one of those below of a bond; empty: another mode of
+	// a bond, or another kind.
 	Mode string `json:"mode,omitempty"`
 	// VRF is the table of a VRF device; 0 for other kinds.
 	VRF uint32 `json:"vrf,omitempty"`
@@ -144,8 +144,10 @@ type Link struct {
 func ChangesMACUp(kind string) bool { return kind == "veth" || kind == "dummy" || kind == "vlan" }
 
 // Modes of a bond that decide about MACs, as ip(8) names them. A bond with ModeActive or ModeFollow takes no MAC that is
-// set. With ModeActive it takes that of its active port at each failover.
+// set. With ModeActive it takes that of its active port at each failover. With ModeTLB and ModeALB each port has a MAC of
+// its own, and a MAC that is set for a bond with ModeTLB replaces them all.
 const (
+	ModeTLB    = "balance-tlb"
 	ModeALB    = "balance-alb"
 	ModeActive = "fail_over_mac active"
 	ModeFollow = "fail_over_mac follow"

@@ -130,12 +130,16 @@ func checkBridge(found netstate.Snapshot, nic netstate.Link) error {
 		reason = fmt.Sprintf("a macvlan in mode %s receives only for its own MAC", nic.Mode)
 	case nic.Mode == netstate.ModeActive, nic.Mode == netstate.ModeFollow:
 		reason = fmt.Sprintf("its MAC is that of a port (%s), and as a bridge's port it needs another one than the guest's", nic.Mode)
+	case nic.Mode == netstate.ModeTLB:
+		reason = "as a bridge's port it needs another MAC, which would replace those of its ports for good (balance-tlb)"
 	case nic.Kind == "bridge":
 		reason = "a bridge can be no bridge's port"
 	case !nic.MAC.Unicast():
 		reason = "it has no MAC"
-	case child(found, nic, kindMacvlan, kindMacvtap, kindIPVLAN) != "":
-		reason = fmt.Sprintf("%s lies on it, and a link has either such children or a bridge", child(found, nic, kindMacvlan, kindMacvtap, kindIPVLAN))
+	case child(found, nic, receivers...) != "":
+		reason = fmt.Sprintf("%s lies on it, and a link has either such children or a bridge", child(found, nic, receivers...))
+	case nic.Up && child(found, nic, kindVLAN) != "": // the NIC goes down for another name
+		reason = fmt.Sprintf("%s lies on it, and would go down with it, which takes its routes and IPv6 addresses", child(found, nic, kindVLAN))
 	default:
 		return nil
 	}
@@ -249,9 +253,13 @@ func (routes routesOf) isOwnAddress(at lookup) bool {
 // Kinds of links, as rtnetlink names them.
 const (
 	kindIPVLAN  = "ipvlan" // shares its parent's MAC
+	kindVLAN    = "vlan"
 	kindMacvlan = "macvlan"
 	kindMacvtap = "macvtap" // is a tap already
 )
+
+// receivers are the kinds of links that take what arrives at the link below them, as a bridge does.
+var receivers = []string{kindMacvlan, kindMacvtap, kindIPVLAN, "ipvtap", "macsec"}
 
 // guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known. A guest
 // with another MAC than the NIC's makes another link-local address.

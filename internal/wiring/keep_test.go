@@ -278,7 +278,7 @@ func TestOpenedPorts(t *testing.T) {
 // TestChildren: what lies on the NIC would receive nothing any more, and keeps the binding from being wired.
 func TestChildren(t *testing.T) {
 	for kind, refusedBy := range map[string][]cache.Kind{
-		"macvlan": {"bridge", "redirect"}, "macvtap": {"bridge", "redirect"}, "ipvlan": {"bridge", "redirect"}, "vlan": {"redirect"}, "veth": {},
+		"macvlan": {"bridge", "redirect"}, "macvtap": {"bridge", "redirect"}, "ipvlan": {"bridge", "redirect"}, "vlan": {"bridge", "redirect"}, "ipvtap": {"bridge", "redirect"}, "macsec": {"bridge", "redirect"}, "veth": {},
 	} {
 		for _, spec := range []asked{bridge(), redirect(), masquerade()} {
 			found := flannelWith(func(s *netstate.Snapshot) {

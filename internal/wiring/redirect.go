@@ -77,8 +77,8 @@ func checkRedirect(found netstate.Snapshot, nic netstate.Link) error {
 		reason = "it has no MAC"
 	case whyPortsMAC(nic) != "":
 		reason = whyPortsMAC(nic)
-	case child(found, nic, "vlan", kindMacvlan, kindMacvtap, kindIPVLAN) != "":
-		reason = fmt.Sprintf("%s lies on it, and would receive nothing", child(found, nic, "vlan", kindMacvlan, kindMacvtap, kindIPVLAN))
+	case child(found, nic, append(receivers, kindVLAN)...) != "":
+		reason = fmt.Sprintf("%s lies on it, and would receive nothing", child(found, nic, append(receivers, kindVLAN)...))
 	default:
 		return nil
 	}
@@ -96,7 +96,7 @@ func checkOtherMAC(nic netstate.Link, mac cache.MAC) error {
 		reason = "the link below it passes frames by the MAC that the " + nic.Kind + " was made with"
 	case nic.Kind == kindIPVLAN:
 		reason = "it shares the MAC of the link below it"
-	case nic.Mode == netstate.ModeFollow:
+	case nic.Mode == netstate.ModeTLB, nic.Mode == netstate.ModeFollow:
 		reason = "its MAC is that of a port (" + nic.Mode + ")"
 	default:
 		return nil

@@ -120,7 +120,10 @@ func TestRefused(t *testing.T) {
 		{"redirect on such a bond", bondWith(netstate.ModeActive), redirect(), refused("redirect", "masquerade"), "fail_over_mac active|masquerade would work"},
 		{"routed on such a bond", bondWith(netstate.ModeActive), routed(), refused("routed", "masquerade"), "fail_over_mac active|masquerade would work"},
 		{"bridge on a bond that gives its MAC to its ports", bondWith(netstate.ModeFollow), bridge(), refused("bridge", "redirect"), "fail_over_mac follow|redirect would work"},
-		{"a MAC for the guest at such a bond", bondWith(netstate.ModeFollow), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(7)} }),
+		{"bridge on a bond whose ports have MACs of their own", bondWith(netstate.ModeTLB), bridge(), refused("bridge", "redirect"), "balance-tlb|redirect would work"},
+		{"a MAC for the guest at such a bond, by its ports' MACs", bondWith(netstate.ModeTLB), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(7)} }),
+			refused("redirect", "masquerade"), "balance-tlb|masquerade would work"},
+		{"a MAC for the guest at a bond that gives its MAC to its ports", bondWith(netstate.ModeFollow), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(7)} }),
 			refused("redirect", "masquerade"), "fail_over_mac follow|masquerade would work"},
 		{"a wired NIC by its new name", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Name, s.Links[1].Master = "eth0-nic", 7
@@ -170,10 +173,12 @@ func TestRefused(t *testing.T) {
 		{"masquerade with sysctls read-only", sysctlsReadOnly(nil), masquerade(), refused("masquerade", "redirect"), "start the container with --sysctl net.ipv6.conf.all.forwarding=1;|redirect would work"},
 		{"masquerade of what is routed by its source, sysctls read-only", readOnly(sourceRouted()), masquerade(), refused("masquerade", "redirect"), "policy rules|redirect would work"},
 		{"bridge with sysctls read-only, where redirect cannot either", sysctlsReadOnly(func(s *netstate.Snapshot) {
+			s.Links[1].Up = false
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2})
 		}), bridge(), refused("bridge", ""), "--sysctl"},
 		{"redirect on tun, sysctls read-only", readOnly(nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false })), redirect(), refused("redirect", ""), "Ethernet"},
 		{"auto with sysctls read-only, where redirect cannot either", sysctlsReadOnly(func(s *netstate.Snapshot) {
+			s.Links[1].Up = false
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2})
 		}), auto(), refused("auto", ""), "--sysctl net.ipv6.conf.all.forwarding=1|bridge: it needs|redirect: eth0.5 lies on it"},
 		{"passt with sysctls read-only", sysctlsReadOnly(func(s *netstate.Snapshot) {
@@ -198,7 +203,12 @@ func TestRefused(t *testing.T) {
 			withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []cache.Kind{"redirect"}} }), refused("auto", ""), "carries no Ethernet"},
 		{"masquerade of an ipvlan without address", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Addresses = "ipvlan", nil }), masquerade(), refused("masquerade", "redirect"), "no address|redirect would work"},
 		{"bridge below a macvlan", beside(netstate.Link{Index: 7, Name: "child", Kind: "macvlan", Parent: 2}), bridge(), refused("bridge", "routed"), "child|routed would work"},
-		{"redirect below a VLAN", beside(netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), redirect(), refused("redirect", "bridge"), "eth0.5|bridge would work"},
+		{"redirect below a VLAN", beside(netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), redirect(), refused("redirect", "routed"), "eth0.5|routed would work"},
+		{"bridge below a VLAN", beside(netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), bridge(), refused("bridge", "routed"), "eth0.5|routed would work"},
+		{"redirect below a VLAN, of a NIC that is down", flannelWith(func(s *netstate.Snapshot) {
+			s.Links[1].Up = false
+			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2})
+		}), redirect(), refused("redirect", "bridge"), "eth0.5|bridge would work"},
 		{"bridge without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), bridge(), refused("bridge", "routed"), "MAC|routed would work"},
 		{"routed without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), routed(), refused("routed", "bridge"), "no address|bridge would work"},
 		{"routed without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), routed(), refused("routed", ""), "nf_tables|modprobe|masquerade with guard.off"},
