@@ -130,6 +130,8 @@ func checkBridge(found netstate.Snapshot, nic netstate.Link) error {
 		reason = fmt.Sprintf("a macvlan in mode %s receives only for its own MAC", nic.Mode)
 	case nic.Mode == netstate.ModeActive, nic.Mode == netstate.ModeFollow:
 		reason = fmt.Sprintf("its MAC is that of a port (%s), and as a bridge's port it needs another one than the guest's", nic.Mode)
+	case nic.Kind == kindHSR:
+		reason = "as a bridge's port it needs another MAC, and an hsr takes none"
 	case nic.Mode == netstate.ModeTLB:
 		reason = "as a bridge's port it needs another MAC, which would replace those of its ports for good (balance-tlb)"
 	case nic.Kind == "bridge":
@@ -254,6 +256,7 @@ func (routes routesOf) isOwnAddress(at lookup) bool {
 const (
 	kindIPVLAN  = "ipvlan" // shares its parent's MAC
 	kindVLAN    = "vlan"
+	kindHSR     = "hsr" // a ring, IEC 62439-3
 	kindMacvlan = "macvlan"
 	kindMacvtap = "macvtap" // is a tap already
 )

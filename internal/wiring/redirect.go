@@ -96,6 +96,8 @@ func checkOtherMAC(nic netstate.Link, mac cache.MAC) error {
 		reason = "the link below it passes frames by the MAC that the " + nic.Kind + " was made with"
 	case nic.Kind == kindIPVLAN:
 		reason = "it shares the MAC of the link below it"
+	case nic.Kind == kindHSR:
+		reason = "an hsr takes no other MAC"
 	case nic.Mode == netstate.ModeTLB, nic.Mode == netstate.ModeFollow:
 		reason = "its MAC is that of a port (" + nic.Mode + ")"
 	default:
