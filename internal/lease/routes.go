@@ -18,8 +18,8 @@ type NIC struct {
 func Of(found netstate.Snapshot, nic netstate.Link) NIC { return NIC{nic, Seen(found, nic)} }
 
 // Seen is the namespace as the packets of the NIC see it: the rule for VRFs leads to the table of the NIC's VRF, or is
-// left out. Also left out are the routes of that table that the kernel makes of addresses, as a Snapshot has none in the
-// table local.
+// left out. So are the routes of that table that the kernel makes of addresses. A Snapshot has none of these in the
+// table local either.
 func Seen(found netstate.Snapshot, nic netstate.Link) netstate.Snapshot {
 	isVRF := func(r netstate.Rule) bool { return r.VRF }
 	if !slices.ContainsFunc(found.Rules, isVRF) {

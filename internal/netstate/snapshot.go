@@ -143,9 +143,9 @@ type Link struct {
 // that does not ask for it). Of other kinds, among them network cards, some refuse it with EBUSY.
 func ChangesMACUp(kind string) bool { return kind == "veth" || kind == "dummy" || kind == "vlan" }
 
-// Modes of a bond that decide about MACs, as ip(8) names them. A bond with ModeActive or ModeFollow takes no MAC that is
-// set. With ModeActive it takes that of its active port at each failover. With ModeTLB and ModeALB each port has a MAC of
-// its own, and a MAC that is set for a bond with ModeTLB replaces them all.
+// Modes of a bond that decide about MACs, as ip(8) names them. A bond with ModeActive or ModeFollow takes no MAC that
+// is set. With ModeActive it takes that of its active port at each failover. With ModeTLB and ModeALB each port has a
+// MAC of its own, and a MAC that is set for a bond with ModeTLB replaces them all.
 const (
 	ModeTLB    = "balance-tlb"
 	ModeALB    = "balance-alb"
