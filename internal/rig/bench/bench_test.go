@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
+	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -25,12 +26,15 @@ func TestParts(t *testing.T) {
 	nstest.NeedRoot(t, "launchers and passt have a user of their own")
 	exchanges, networks, streamWarm, streamCounted = 20, 100, 100*time.Millisecond, 150*time.Millisecond
 	runs := map[string]int{"memory": 2, "namespaces": 10}
-	needs := map[string][]string{"setup": {"gcc", "nft"}, "claim": {"nft"}, "egress": {"sysctl"}, "streams": {"passt"}, "responder": {"dnsmasq"}}
+	needs := map[string][]string{"setup": {"gcc", "nft"}, "claim": {"nft"}, "egress": {"sysctl"}, "streams": {"passt"}, "machine": {"gcc"}, "responder": {"dnsmasq"}}
 	for _, p := range parts {
 		t.Run(p.name, func(t *testing.T) {
 			nstest.Need(t, append(needs[p.name], "ip", "nsenter", "setpriv")...)
 			if _, err := os.Stat(unpacked.Path("containerd")); err != nil && p.name == "plugin" {
 				nstest.Skip(t, "no "+unpacked.Path("containerd")+": make install")
+			}
+			if err := vm.Missing(); err != nil && p.name == "machine" {
+				nstest.Skip(t, err.Error())
 			}
 			var out bytes.Buffer
 			err := runParts(t.Context(), &out, parts, p.name, max(1, runs[p.name]), "")

@@ -36,6 +36,7 @@ var parts = []part{
 	{"datapath", "a guest's frames with the guest filter, without it, and by a bare bridge", 8, measureDatapath},
 	{"egress", "a policy of egress, beside a guest that may open everything", 8, measureEgress},
 	{"streams", "a guest's TCP by each binding and by passt", 5, measureStreams},
+	{"machine", "the TCP of a virtual machine by redirect and by passt", 8, measureMachines},
 	{"responder", "Phase2's DHCP beside dnsmasq", 7, measureResponders},
 	{"memory", "the memory of Phase2 for one guest and for many", 50, measureMemory},
 	{"plugin", "what the CNI plugin adds to the start of a pod", 15, measurePlugin},

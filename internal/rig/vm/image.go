@@ -46,6 +46,9 @@ func writeImage(file, cache string, cfg Config) error {
 		{filepath.Join(cache, "dhclient/sbin/dhclient"), "sbin/dhclient"},
 		{"/sbin/ip", "sbin/ip"},
 	}
+	if cfg.Program != "" {
+		programs = append(programs, program{cfg.Program, "bin/" + filepath.Base(cfg.Program)})
+	}
 	m := managers[cfg.Boot]
 	if cfg.Networkd != nil {
 		m = m.with(cfg.Networkd)
@@ -144,7 +147,10 @@ func addLibraries(a *initramfs.Archive, done map[string]bool, file string, more 
 	ldd := exec.Command("ldd", file)
 	ldd.Env = append(os.Environ(), "LC_ALL=C", "LD_LIBRARY_PATH="+strings.Join(more, ":"))
 	out, err := ldd.CombinedOutput()
-	if err != nil && !strings.Contains(string(out), "not a dynamic executable") {
+	if strings.Contains(string(out), "not a dynamic executable") {
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("%v: %w: %s", ldd.Args, err, out)
 	}
 	for line := range strings.Lines(string(out)) {

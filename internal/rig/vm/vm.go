@@ -83,6 +83,8 @@ type Config struct {
 	Networkd map[string]string
 	// Seed are the files of the NoCloud disk, for BootCloudInit.
 	Seed map[string]string
+	// Program is a program of this machine, which the guest has in /bin; empty: none.
+	Program string
 	// CPUs is the number of virtual CPUs; 0: one.
 	CPUs int
 	// Files are what QEMU inherits, from descriptor 3 on, under BootQEMU.
