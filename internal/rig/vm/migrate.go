@@ -129,10 +129,10 @@ func NewMigration(ctx context.Context, source, target *Guest, pause bool, capabi
 		}
 	}()
 	if m.sourceQMP, err = source.QMP(ctx); err != nil {
-		return nil, err
+		return m, err
 	}
 	if m.targetQMP, err = target.QMP(ctx); err != nil {
-		return nil, err
+		return m, err
 	}
 	m.socket = filepath.Join(target.dir, "migration")
 	return m, errors.Join(
