@@ -3,7 +3,6 @@ package kernel
 import (
 	"math"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -15,16 +14,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/netlinktest"
 )
 
-// parser is a function that parses bytes from the kernel, from iptables or from the network, with seeds that
-// the function accepts.
-type parser struct {
-	name  string
-	seeds [][]byte
-	parse func([]byte) error
-}
-
 // parsers are all parsers of this package. The encoders make the seeds of all messages that are also sent.
-func parsers(t testing.TB) []parser {
+func parsers(t testing.TB) netlinktest.Parsers {
 	var addresses, routes, neighbours [][]byte
 	for _, a := range testAddresses {
 		addresses = append(addresses, body(t, netstate.AddressAdd{Address: a}))
@@ -40,51 +31,51 @@ func parsers(t testing.TB) []parser {
 	filter := body(t, netstate.FilterAdd{Filter: testFilter})
 	options := netlinktest.Inside(t, filter, nl.SizeofTcMsg, nl.TCA_OPTIONS)
 	link := &netstate.Link{}
-	return []parser{
-		{"parseLink", [][]byte{body(t, netstate.LinkAdd{Index: 7, Name: "eth0", Kind: "bridge", MAC: mac4}), bridge, portReport(port, true), tapReport(), familiesReport()},
-			func(b []byte) error { _, err := parseLink(b); return err }},
-		{"parseTraffic", [][]byte{trafficReport(1, 2, 3, 4), familiesReport()},
-			func(b []byte) error { _, err := parseTraffic(b); return err }},
-		{"parseLinkInfo", [][]byte{netlinktest.Inside(t, bridge, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO), netlinktest.Inside(t, tapReport(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO)},
-			func(b []byte) error { return parseLinkInfo(b, link) }},
-		{"parseTap", [][]byte{netlinktest.Inside(t, tapReport(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)},
-			func(b []byte) error { return parseTap(b, link) }},
-		{"parseFamilies", [][]byte{netlinktest.Inside(t, familiesReport(), unix.SizeofIfInfomsg, unix.IFLA_AF_SPEC)},
-			func(b []byte) error { return parseFamilies(b, link) }},
-		{"parseSettings of a bridge", [][]byte{netlinktest.Inside(t, bridge, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)},
-			func(b []byte) error { _, err := parseSettings(b, bridgeSettings); return err }},
-		{"parseSettings of a port", [][]byte{port},
-			func(b []byte) error { _, err := parseSettings(b, portSettings); return err }},
-		{"parseAddress", addresses,
-			func(b []byte) error { _, _, err := parseAddress(b); return err }},
-		{"parseRoute", routes,
-			func(b []byte) error { _, err := parseRoute(b); return err }},
-		{"parseHops", [][]byte{netlinktest.Inside(t, routes[2], unix.SizeofRtMsg, unix.RTA_MULTIPATH)},
-			func(b []byte) error { return parseHops(b, &netstate.Route{}) }},
-		{"parseMetrics", [][]byte{mtu1400},
-			func(b []byte) error { return parseMetrics(b, &netstate.Route{}) }},
-		{"parseRule", [][]byte{ruleReport(unix.AF_INET, 100, 1000, everywhere)},
-			func(b []byte) error { _, _, err := parseRule(b); return err }},
-		{"parseNeighbour", neighbours,
-			func(b []byte) error { _, err := parseNeighbour(b); return err }},
-		{"parseForwarding", neighbours[2:],
-			func(b []byte) error { _, err := parseForwarding(b); return err }},
-		{"parseQdisc", [][]byte{body(t, netstate.IngressAdd{Index: 7})},
-			func(b []byte) error { _, err := parseQdisc(b); return err }},
-		{"parseFilter", [][]byte{filter},
-			func(b []byte) error { _, _, err := parseFilter(b); return err }},
-		{"parseU32Options", [][]byte{options},
-			func(b []byte) error { _, _, err := parseU32Options(b, netstate.Filter{}); return err }},
-		{"parseActions", [][]byte{netlinktest.Inside(t, options, 0, nl.TCA_U32_ACT), netlinktest.Inside(t, netlinktest.Inside(t, body(t, netstate.FilterAdd{Filter: clearingFilter}), nl.SizeofTcMsg, nl.TCA_OPTIONS), 0, nl.TCA_U32_ACT)},
-			func(b []byte) error { _, err := parseActions(b, &netstate.Filter{}); return err }},
-		{"parseListener", [][]byte{listenerReport(netstate.Listener{Address: gateway4, Port: 53}), listenerReport(netstate.Listener{Address: gateway6, Port: 53})},
-			func(b []byte) error { _, err := parseListener(b); return err }},
-		{"parseConnection", [][]byte{connectionReport(gateway4, gateway4, gateway4), connectionReport(gateway6, gateway6, gateway6)},
-			func(b []byte) error { _, err := parseConnection(b); return err }},
-		{"parseAnswer", [][]byte{advertisementReport(neighbour6, mac6Reported...)},
-			func(b []byte) error { _, err := parseAnswer(b); return err }},
-		{"parseChains", [][]byte{[]byte(strings.Join(iptablesLines, "\n"))},
-			func(b []byte) error {
+	return netlinktest.Parsers{
+		{Name: "parseLink", Seeds: [][]byte{body(t, netstate.LinkAdd{Index: 7, Name: "eth0", Kind: "bridge", MAC: mac4}), bridge, portReport(port, true), tapReport(), familiesReport()},
+			Parse: func(b []byte) error { _, err := parseLink(b); return err }},
+		{Name: "parseTraffic", Seeds: [][]byte{trafficReport(1, 2, 3, 4), familiesReport()},
+			Parse: func(b []byte) error { _, err := parseTraffic(b); return err }},
+		{Name: "parseLinkInfo", Seeds: [][]byte{netlinktest.Inside(t, bridge, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO), netlinktest.Inside(t, tapReport(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO)},
+			Parse: func(b []byte) error { return parseLinkInfo(b, link) }},
+		{Name: "parseTap", Seeds: [][]byte{netlinktest.Inside(t, tapReport(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)},
+			Parse: func(b []byte) error { return parseTap(b, link) }},
+		{Name: "parseFamilies", Seeds: [][]byte{netlinktest.Inside(t, familiesReport(), unix.SizeofIfInfomsg, unix.IFLA_AF_SPEC)},
+			Parse: func(b []byte) error { return parseFamilies(b, link) }},
+		{Name: "parseSettings of a bridge", Seeds: [][]byte{netlinktest.Inside(t, bridge, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)},
+			Parse: func(b []byte) error { _, err := parseSettings(b, bridgeSettings); return err }},
+		{Name: "parseSettings of a port", Seeds: [][]byte{port},
+			Parse: func(b []byte) error { _, err := parseSettings(b, portSettings); return err }},
+		{Name: "parseAddress", Seeds: addresses,
+			Parse: func(b []byte) error { _, _, err := parseAddress(b); return err }},
+		{Name: "parseRoute", Seeds: routes,
+			Parse: func(b []byte) error { _, err := parseRoute(b); return err }},
+		{Name: "parseHops", Seeds: [][]byte{netlinktest.Inside(t, routes[2], unix.SizeofRtMsg, unix.RTA_MULTIPATH)},
+			Parse: func(b []byte) error { return parseHops(b, &netstate.Route{}) }},
+		{Name: "parseMetrics", Seeds: [][]byte{mtu1400},
+			Parse: func(b []byte) error { return parseMetrics(b, &netstate.Route{}) }},
+		{Name: "parseRule", Seeds: [][]byte{ruleReport(unix.AF_INET, 100, 1000, everywhere)},
+			Parse: func(b []byte) error { _, _, err := parseRule(b); return err }},
+		{Name: "parseNeighbour", Seeds: neighbours,
+			Parse: func(b []byte) error { _, err := parseNeighbour(b); return err }},
+		{Name: "parseForwarding", Seeds: neighbours[2:],
+			Parse: func(b []byte) error { _, err := parseForwarding(b); return err }},
+		{Name: "parseQdisc", Seeds: [][]byte{body(t, netstate.IngressAdd{Index: 7})},
+			Parse: func(b []byte) error { _, err := parseQdisc(b); return err }},
+		{Name: "parseFilter", Seeds: [][]byte{filter},
+			Parse: func(b []byte) error { _, _, err := parseFilter(b); return err }},
+		{Name: "parseU32Options", Seeds: [][]byte{options},
+			Parse: func(b []byte) error { _, _, err := parseU32Options(b, netstate.Filter{}); return err }},
+		{Name: "parseActions", Seeds: [][]byte{netlinktest.Inside(t, options, 0, nl.TCA_U32_ACT), netlinktest.Inside(t, netlinktest.Inside(t, body(t, netstate.FilterAdd{Filter: clearingFilter}), nl.SizeofTcMsg, nl.TCA_OPTIONS), 0, nl.TCA_U32_ACT)},
+			Parse: func(b []byte) error { _, err := parseActions(b, &netstate.Filter{}); return err }},
+		{Name: "parseListener", Seeds: [][]byte{listenerReport(netstate.Listener{Address: gateway4, Port: 53}), listenerReport(netstate.Listener{Address: gateway6, Port: 53})},
+			Parse: func(b []byte) error { _, err := parseListener(b); return err }},
+		{Name: "parseConnection", Seeds: [][]byte{connectionReport(gateway4, gateway4, gateway4), connectionReport(gateway6, gateway6, gateway6)},
+			Parse: func(b []byte) error { _, err := parseConnection(b); return err }},
+		{Name: "parseAnswer", Seeds: [][]byte{advertisementReport(neighbour6, mac6Reported...)},
+			Parse: func(b []byte) error { _, err := parseAnswer(b); return err }},
+		{Name: "parseChains", Seeds: [][]byte{[]byte(strings.Join(iptablesLines, "\n"))},
+			Parse: func(b []byte) error {
 				parseChains(strings.Split(string(b), "\n"), "filter", "guestwire-eth0")
 				return nil
 			}},
@@ -92,51 +83,15 @@ func parsers(t testing.TB) []parser {
 }
 
 // TestSeeds: each parser accepts the messages that its fuzzing begins with.
-func TestSeeds(t *testing.T) {
-	for _, p := range parsers(t) {
-		if len(p.seeds) == 0 {
-			t.Errorf("%s: no seeds", p.name)
-		}
-		for _, b := range p.seeds {
-			if err := p.parse(b); err != nil {
-				t.Errorf("%s: %v", p.name, err)
-			}
-		}
-	}
-}
+func TestSeeds(t *testing.T) { parsers(t).CheckSeeds(t) }
 
 // FuzzParse: no bytes make a parser panic or hang.
-func FuzzParse(f *testing.F) {
-	all := parsers(f)
-	for _, p := range all {
-		for _, b := range p.seeds {
-			f.Add(b)
-		}
-	}
-	f.Fuzz(func(_ *testing.T, b []byte) {
-		for _, p := range all {
-			p.parse(b)
-		}
-	})
-}
+func FuzzParse(f *testing.F) { parsers(f).Fuzz(f) }
 
 // FuzzRoundTrip: a value that is parsed, encoded and parsed again is the same value. Undo depends on that, as
 // Undo makes again what a Snapshot holds.
 func FuzzRoundTrip(f *testing.F) {
-	for _, p := range parsers(f) {
-		for _, b := range p.seeds {
-			f.Add(b)
-		}
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) > 1<<14 {
-			return // the encoded attributes could be too long for their 16 bits of length
-		}
-		check := func(first, again any, err error) {
-			if err != nil || !reflect.DeepEqual(first, again) {
-				t.Errorf("first %+v\nagain %+v, %v", first, again, err)
-			}
-		}
+	parsers(f).FuzzRoundTrip(f, func(t *testing.T, b []byte, check func(first, again any, err error)) {
 		if a, _, err := parseAddress(b); err == nil && a.Prefix.IsValid() && a.Peer.IsValid() == (a.Peer != netip.Prefix{}) {
 			again, _, err := parseAddress(body(t, netstate.AddressAdd{Address: a}))
 			a.Temporary = false // only the kernel makes a temporary address

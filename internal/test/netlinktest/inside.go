@@ -1,4 +1,4 @@
-// Package netlinktest takes netlink messages apart for tests.
+// Package netlinktest takes netlink messages apart for tests, and fuzzes parsers of messages.
 package netlinktest
 
 import (
