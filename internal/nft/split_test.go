@@ -1,4 +1,4 @@
-package kernel
+package nft
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/nft"
 	"github.com/guestwire/guestwire/internal/nft/nfttest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -28,6 +27,15 @@ func manyBoxes(boxes int) firewall.Table {
 	return firewall.Table{Family: firewall.Inet, Name: nfttest.Table.Name, Destinations: []firewall.Destinations{set}, Chains: []firewall.Chain{
 		{Name: "forward", Type: "filter", Hook: firewall.Forward, Rules: []firewall.Rule{{Matches: []firewall.Match{set.Lookup()}, Verdict: firewall.Accept{}}, {Verdict: firewall.Drop{}}}},
 	}}
+}
+
+// send sends the operations, and returns all failures.
+func send(n *Tables, ops ...netstate.Op) error {
+	failures, err := n.Send(context.Background(), ops)
+	for _, f := range failures {
+		err = errors.Join(err, f.Err)
+	}
+	return err
 }
 
 // TestSplitTransaction: a process whose send buffer takes no whole transaction sends new sets before the chains, and
@@ -55,13 +63,13 @@ func TestSplitTransaction(t *testing.T) {
 			list := func(most int) string {
 				pod := nstest.New(t, "pod")
 				pod.IP("link add eth0 type veth peer name away")
-				err := inPod(pod, func(n *Namespace) error {
+				err := within(pod, func(n *Tables) error {
 					n.filter.Most = most
 					if name != "a new set" {
-						return n.Apply(context.Background(), ops)
+						return send(n, ops...)
 					}
 					for _, op := range ops { // two transactions
-						if err := n.Apply(context.Background(), []netstate.Op{op}); err != nil {
+						if err := send(n, op); err != nil {
 							return err
 						}
 					}
@@ -87,15 +95,15 @@ func TestSplitAgain(t *testing.T) {
 	many := manyBoxes(3000)
 	broken := many
 	broken.Chains = []firewall.Chain{{Name: "forward", Rules: []firewall.Rule{{Verdict: firewall.Jump{Chain: "none"}}}}}
-	err := inPod(pod, func(n *Namespace) error {
+	err := within(pod, func(n *Tables) error {
 		n.filter.Most = 70 << 10
-		if err := n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: broken}}); !errors.Is(err, unix.ENOENT) {
+		if err := send(n, netstate.TableSet{Table: broken}); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("%v, want ENOENT", err)
 		}
 		if list := pod.Exec("nft", "list", "ruleset"); strings.Contains(list, "chain") || !strings.Contains(list, "set egress-4") {
 			t.Errorf("after a try:\n%.500s", list)
 		}
-		return n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: many}})
+		return send(n, netstate.TableSet{Table: many})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -110,15 +118,15 @@ func TestNoSplit(t *testing.T) {
 	nstest.Need(t)
 	pod := nstest.New(t, "pod")
 	many := manyBoxes(3000)
-	err := inPod(pod, func(n *Namespace) error {
-		if err := n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: many}}); err != nil {
+	err := within(pod, func(n *Tables) error {
+		if err := send(n, netstate.TableSet{Table: many}); err != nil {
 			return err
 		}
 		before := pod.Exec("nft", "list", "ruleset")
 		n.filter.Most = 70 << 10
 		replaced := []netstate.Op{netstate.TableDel{Family: many.Family, Name: many.Name}, netstate.TableSet{Table: many}}
 		size := len(bytesOf(t, replaced)) + 8 // of the generation in which the elements to keep were read
-		err := n.Apply(context.Background(), replaced)
+		err := send(n, replaced...)
 		if want := fmt.Sprintf("sysctl -w net.core.wmem_max=%d", (size+33)/2); !errors.Is(err, unix.EMSGSIZE) || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%v; want EMSGSIZE and %s", err, want)
 		}
@@ -135,34 +143,9 @@ func TestNoSplit(t *testing.T) {
 // bytesOf are the octets of a transaction.
 func bytesOf(t *testing.T, ops []netstate.Op) []byte {
 	t.Helper()
-	messages, err := nft.Encode(ops)
+	messages, err := Encode(ops)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return slices.Concat(messages...)
-}
-
-// TestBatchInParts: a batch of rtnetlink that the send buffer does not take goes in several calls, and each failure
-// belongs to its operation.
-func TestBatchInParts(t *testing.T) {
-	nstest.Need(t)
-	pod := nstest.New(t, "pod")
-	var ops []netstate.Op
-	for i := range 1000 {
-		to := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
-		if i == 700 {
-			to = netip.MustParsePrefix("10.0.0.1/24") // which has bits beside the prefix
-		}
-		ops = append(ops, netstate.RouteAdd{Route: netstate.Route{Link: 1, Destination: to, Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_STATIC, Scope: unix.RT_SCOPE_LINK, Type: unix.RTN_UNICAST}})
-	}
-	err := inPod(pod, func(n *Namespace) error {
-		n.route.Most = 4 << 10
-		return n.Apply(context.Background(), ops)
-	})
-	if err == nil || !strings.Contains(err.Error(), "step 701 of 1000: ") || strings.Contains(err.Error(), "\n") {
-		t.Errorf("%v; want the error of step 701 alone", err)
-	}
-	if routes := strings.Count(pod.IP("route show dev lo"), "\n"); routes != 999 {
-		t.Errorf("%d routes, want 999", routes)
-	}
 }
