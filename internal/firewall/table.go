@@ -1,7 +1,12 @@
-// Package firewall describes firewall tables as values, for nftables or iptables. The package is pure:
-// internal/kernel applies the tables and reads them back as an [Image].
+// Package firewall describes firewall tables as values, for nftables or iptables. It is pure: internal/nft sends the
+// tables to nftables and reads them back, and internal/kernel does so for iptables.
 //
-// The text of a [Table] can be loaded by nft(8) or iptables-restore(8).
+//   - A [Table] has sets, maps, flow tables and chains of rules. A [Rule] has matches and a [Verdict].
+//   - [Table.String] is its text, which nft(8) or iptables-restore(8) can load. [Table.Summary] is for people.
+//   - [Table.IPTables] returns the same rules for iptables.
+//   - [Table.Counted] adds the chains that count what is dropped, by [Reason].
+//   - An [Image] is a table as the kernel holds it. [Image.Equals] compares it with the wanted table,
+//     [Image.Differences] says how they differ, and [Image.ChangeTo] returns the [Change] between them.
 package firewall
 
 import (
