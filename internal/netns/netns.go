@@ -1,4 +1,9 @@
-// Package netns runs functions in network namespaces.
+// Package netns identifies, opens, enters and finds network namespaces.
+//
+//   - [Open] opens one by a path, and nothing but a network namespace. [Identify] returns its [Identity].
+//   - [Do] runs a function in a namespace, on a thread that ends with the call. [Visit] is for a function that leaves the
+//     thread as it was.
+//   - [Find] returns which of some identities are alive, and where. [Found.Open] opens one of them.
 package netns
 
 import (
