@@ -1,6 +1,11 @@
-// Package compare finds the operations that lead from the present namespace to the wanted one,
-// and says in words what differs. One comparison serves Setup, repair, Check, Teardown and the recovery
-// from a kill. It is pure.
+// Package compare finds the operations that lead from the present namespace to the wanted one, and says in words what
+// differs. One comparison serves Setup, repair, Check, Teardown and the recovery from a kill. It is pure.
+//
+//   - [Steps] takes the namespace as it is now (a Snapshot), the wanted [State] and the [NIC], and returns the operations.
+//   - [Differences] describes what the operations repair.
+//
+// To read: steps, in this file, is the order of the operations. A method of it in links.go, addresses.go, routes.go,
+// offstack.go or filters.go compares one kind of thing, by the indexes of index.go.
 package compare
 
 import (

@@ -10,13 +10,14 @@ import (
 // stepper collects the operations that lead from one state of a namespace to another.
 type stepper struct {
 	NIC
-	now  netstate.Snapshot
-	want State
-	ops  []netstate.Op
+	now  netstate.Snapshot // as it is
+	want State             // with indices for links that must be created, and without what has ended
+	ops  []netstate.Op     // the result
 	indexes
 }
 
-// indexes find routes, addresses and neighbours: a namespace can have many thousands.
+// indexes find routes, addresses and neighbours of now and want: a namespace can have many thousands. Steps and index
+// make them; families and replaced are made when they are needed.
 type indexes struct {
 	// have and wanted are the routes of now and of want, each next hop of an IPv6 route apart; unwanted those of
 	// Unwanted.
@@ -41,7 +42,7 @@ type indexes struct {
 	neighbours, wantedNeighbours map[netstate.Neighbour]bool
 	wantedAddresses              map[linkPrefix]bool
 	linksWith                    map[netip.Addr][]int // of the addresses of now
-	families                     map[familyKey]family // made when they are needed
+	families                     map[familyKey]family
 	replaced                     map[netip.Prefix]bool
 }
 
