@@ -1,6 +1,10 @@
-// Package nft sends tables of rules to the nftables of a network namespace, and reads what is there: rules, sets,
-// counters, and what rules drop. It takes and returns the values of package firewall; rules are compared by the octets
-// of their expressions. How links are made it does not know.
+// Package nft sends tables of rules to the nftables of a network namespace, and reads what is there. It takes and
+// returns the values of package firewall. It does not know how links are made.
+//
+//   - [Tables.Send] takes the operations on tables and sends them in one transaction.
+//   - [Tables.Read] reads the tables into a Snapshot. Rules are compared by the octets of their expressions.
+//   - [Tables.Counts] returns the counters, and [Tables.Pin] opens a destination for a time.
+//   - [OpenDropLog] follows the packets that rules drop.
 package nft
 
 import (
