@@ -20,7 +20,7 @@ func (p *Plan) String() string {
 // Steps are the operations left to wire the NIC, in order. The namespace may now be as it was found, half wired,
 // damaged, or wired; then there are none. The error is infra.ErrNoNIC if the NIC has gone.
 func (p *Plan) Steps(now netstate.Snapshot) ([]netstate.Op, error) {
-	if now.TablesStay {
+	if now.TablesStay { // compare without the tables first: to make them is most of a plan
 		steps, err := p.compare(now, p.wantedNow(now), true)
 		if err == nil && len(steps) == 0 {
 			return nil, nil
@@ -32,7 +32,7 @@ func (p *Plan) Steps(now netstate.Snapshot) ([]netstate.Op, error) {
 	return p.compare(now, want, true)
 }
 
-// withTables has the tables that stay.
+// withTables returns the Snapshot with the wanted tables, if it has none because they stay (Snapshot.TablesStay).
 func (p *Plan) withTables(now netstate.Snapshot) netstate.Snapshot {
 	if now.TablesStay {
 		now.TablesStay = false
