@@ -12,8 +12,8 @@ import (
 // PinnableSet and PinSet have, and the rest is refused. A set may be missing.
 var judging = []func(version int) string{allowedSet, firewall.PinnableSet, firewall.PinSet}
 
-// Judging are the sets of the kernel for Judge, without boxes.
-func Judging() (sets []firewall.Destinations) {
+// JudgedBy returns the sets whose boxes a caller reads from the kernel for Judge. They have none here.
+func JudgedBy() (sets []firewall.Destinations) {
 	for _, name := range judging {
 		for _, v := range []int{4, 6} {
 			sets = append(sets, firewall.DestinationsOf(name(v), v, nil)...)
@@ -23,7 +23,7 @@ func Judging() (sets []firewall.Destinations) {
 }
 
 // Judge returns a function that reports whether the sets refuse the first packet of a connection. The sets are those of
-// Judging, with the kernel's boxes.
+// JudgedBy, with the kernel's boxes.
 func Judge(sets []firewall.Destinations) (refused func(to netip.AddrPort, protocol uint8) bool) {
 	of := map[string]boxes{}
 	for _, s := range sets {

@@ -1,6 +1,8 @@
-// Package policy computes where a guest may open connections. It takes the lists of a Spec and what their names mean in
-// a namespace, and returns the sets of destinations by which rules decide. It also judges, by these sets, the
-// connections that are open already. It is pure, and knows no rule.
+// Package policy computes where a guest may open connections. It is pure, and knows no rule.
+//
+//   - A [Policy] has the lists of a Spec and what their names mean in a namespace. [Policy.Allowed] and [Policy.Pinnable]
+//     return the sets of destinations by which rules decide.
+//   - [Judge] judges, by these sets as the kernel has them, the connections that are open already.
 package policy
 
 import (

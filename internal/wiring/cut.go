@@ -10,12 +10,12 @@ import (
 	"github.com/guestwire/guestwire/internal/policy"
 )
 
-// EgressSets are the sets of the kernel for Judge, without boxes; none: every connection is allowed.
+// EgressSets returns the sets whose boxes a caller reads from the kernel for Judge. None: every connection is allowed.
 func (p *Plan) EgressSets() []firewall.Destinations {
 	if !slices.ContainsFunc(p.Tables(), func(t firewall.Table) bool { return len(t.Destinations) > 0 }) {
 		return nil
 	}
-	return policy.Judging()
+	return policy.JudgedBy()
 }
 
 // Judge returns a function that reports of a tracked connection whether the chain egress would refuse its first
