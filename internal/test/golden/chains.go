@@ -177,7 +177,7 @@ func (c *Chains) Compare(t testing.TB) {
 	}
 }
 
-// files are the texts by the names of their files.
+// files returns the texts of the files of chains, by their names. parseChains reads them.
 func (c *Chains) files() map[string]string {
 	files := map[string]string{}
 	for _, key := range c.order {

@@ -1,5 +1,5 @@
-// Package golden compares texts with the files of testdata, and with parts of documents. With the flag -update, these
-// are written instead.
+// Package golden compares texts with the files of testdata ([Compare]), and with parts of documents ([Parts]). With the
+// flag -update, these are written instead. [Chains] writes each chain of many texts once.
 package golden
 
 import (

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// readChains are the numbers of a directory's files, by key and content.
+// readChains returns the numbers that a directory's files give, by key and content. A key is a file's name and what has
+// numbers there, such as "netdev chain guest".
 func readChains(dir string) (map[string]map[string]int, error) {
 	all := map[string]map[string]int{}
 	files, err := filepath.Glob(filepath.Join(dir, "*.txt"))
@@ -27,7 +28,7 @@ func readChains(dir string) (map[string]map[string]int, error) {
 	return all, nil
 }
 
-// parseChains is the reverse of files.
+// parseChains reads a file that Chains.files has written, and returns what readChains does. File is its name.
 func parseChains(file, text string) map[string]map[string]int {
 	all := map[string]map[string]int{}
 	var numbers []int
@@ -60,8 +61,9 @@ func parseChains(file, text string) map[string]map[string]int {
 	return all
 }
 
-// lists finds the lists of a short text: the file of their names, and the words. Each is called for each line of the
-// text; refs is nil where there is no list.
+// lists calls each for each line of a short text. A line that lists what a table has, such as "guest #4, to-guest",
+// comes with what it names in refs; refs is nil for other lines. A list may have several lines: it comes with its last
+// one.
 func lists(short string, each func(line string, refs []named)) {
 	file, list := "", ""
 	for l := range strings.SplitSeq(short, "\n") {
@@ -96,13 +98,13 @@ func lists(short string, each func(line string, refs []named)) {
 	}
 }
 
-// named is a name and a number in a short text.
+// named is a key and a number that a short text names.
 type named struct {
 	key    string
 	number int
 }
 
-// namedIn are the numbers that a short text names.
+// namedIn returns the numbers that a short text names, by their keys.
 func namedIn(short string) map[string]int {
 	numbers := map[string]int{}
 	lists(short, func(_ string, refs []named) {
@@ -138,10 +140,12 @@ func expand(short string, all map[string]map[string]int) string {
 	return strings.Join(lines, "\n")
 }
 
+// chainsHead begins each file of chains.
 const chainsHead = `# Each chain and set of the texts in the directory above, once. They name a chain and its number; without a number it
 # is #1. "#3" before a rule: only chain #3 has it. "not #3": all but #3 have it. Without: all have it.
 `
 
+// parseNumbers returns the numbers of a text such as "#1-3,7".
 func parseNumbers(text string) (list []int) {
 	for word := range strings.SplitSeq(strings.TrimPrefix(text, "#"), ",") {
 		from, to, _ := strings.Cut(word, "-")
