@@ -9,7 +9,7 @@ import (
 
 // Clear undoes what an earlier process left at a tap which another process is about to open (see [Initial]). MultiQueue
 // says that the tap has several queues. A tap that a process has open is left alone. Clear opens the tap for a moment,
-// in which another process cannot open it. The errors are those of Open, but for unix.EBUSY.
+// in which another process cannot open it. The errors are those of Open, except unix.EBUSY.
 func Clear(name string, multiQueue bool) error {
 	clearing.Lock()
 	defer clearing.Unlock()

@@ -1,4 +1,9 @@
 // Package tap attaches to existing taps. It never creates one.
+//
+//   - [Open] opens a tap for the frames of one process, [OpenResponder] for the responder, and [OpenQueues] and [OpenMacvtap]
+//     for a VMM.
+//   - [Clear] undoes what an earlier process left at a tap that another process is about to open.
+//   - [Queues] and [Offloads] say what is set at a tap, without opening it.
 package tap
 
 import (
