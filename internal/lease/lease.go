@@ -1,5 +1,9 @@
-// Package lease says what a guest learns of a NIC: by DHCP, by router advertisements, or from files. It reads the
-// namespace as it was found. It is pure.
+// Package lease computes what a guest learns of a NIC: by DHCP, by router advertisements, or from files. It is pure.
+//
+//   - [Of] takes the namespace as it was found, and the NIC.
+//   - [NIC.Fill] fills the record of a guest on the NIC's link, [NIC.FillRouted] that of a guest behind the namespace.
+//     What a lease cannot carry becomes a loss of the record.
+//   - [NIC.Static] returns what a guest without DHCP gets.
 package lease
 
 import (
