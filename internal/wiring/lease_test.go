@@ -3,14 +3,11 @@ package wiring_test
 import (
 	"fmt"
 	"maps"
-	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 	"github.com/guestwire/guestwire/internal/test/golden"
@@ -90,66 +87,6 @@ func halves(s netstate.Snapshot) netstate.Snapshot {
 	}
 	s.Routes = routes
 	return s
-}
-
-// TestStandIn: a guest that knows no classless routes gets the address beside its own as its router, at the MAC of the
-// gateway. It gets none if the gateway is in its network, if the MAC is not known, or if another station has the
-// address.
-func TestStandIn(t *testing.T) {
-	const gateway, standIn = "169.254.1.1", "10.244.1.6"
-	known := learned(gateway, mac(9))
-	with := func(edit func(*netstate.Snapshot)) netstate.Snapshot {
-		s := calico4(gateway, known)
-		edit(&s)
-		return s
-	}
-	second := known // of another NIC
-	second.Link = 3
-	for _, c := range []struct {
-		name  string
-		found netstate.Snapshot
-		spec  asked
-		want  string    // empty: none
-		mac   cache.MAC // zero: not a neighbour of the record's
-	}{
-		{"learned", calico4(gateway, second, known), bridge(), standIn, mac(9)},
-		{"permanent", calico4(gateway, permanent(gateway, mac(9))), redirect(), standIn, mac(9)},
-		{"an odd address beside", with(func(s *netstate.Snapshot) { s.Addresses[0] = address("10.244.1.4/32") }), bridge(), "10.244.1.5", mac(9)},
-		{"not known", calico4(gateway), bridge(), "", cache.MAC{}},
-		{"of another NIC", calico4(gateway, second), bridge(), "", cache.MAC{}},
-		{"in the network", lan4With(func(s *netstate.Snapshot) { s.Neighbours = []netstate.Neighbour{learned("10.244.1.1", mac(9))} }), bridge(), "", cache.MAC{}},
-		{"no gateway", with(func(s *netstate.Snapshot) { s.Routes = s.Routes[1:] }), bridge(), "", cache.MAC{}},
-		{"the gateway is beside", calico4(standIn, learned(standIn, mac(9))), bridge(), standIn, cache.MAC{}},
-		{"a station beside", with(func(s *netstate.Snapshot) { s.Neighbours = append(s.Neighbours, permanent(standIn, mac(8))) }), bridge(), "", cache.MAC{}},
-		{"a network on the link beside", with(func(s *netstate.Snapshot) { s.Routes = append(s.Routes, onLink("10.244.1.0/29")) }), bridge(), "", cache.MAC{}},
-		{"without ARP", with(func(s *netstate.Snapshot) { s.Links[1].NoARP = true }), redirect(), standIn, veth().MAC},
-		{"halves", halves(calico4(gateway, known)), bridge(), standIn, mac(9)},
-		{"one half", with(func(s *netstate.Snapshot) { s.Routes[0] = via("128.0.0.0/1", gateway) }), bridge(), "", cache.MAC{}},
-		{"masquerade", calico4(gateway, known), masquerade(), "", cache.MAC{}},
-		{"no responder", calico4(gateway, known), withSpec(bridge(), func(s *asked) { s.Options.NoResponder = true }), "", cache.MAC{}},
-		{"no default route", calico4(gateway, known), withSpec(bridge(), func(s *asked) { s.Options.NoDefaultRoute = true }), "", cache.MAC{}},
-	} {
-		r := newPlan(t, c.found, c.spec).Record
-		if err := r.Validate(); err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		var have netip.Addr
-		if r.IPv4 != nil {
-			have = r.IPv4.StandIn
-		}
-		if want := c.want; have.IsValid() != (want != "") || have.IsValid() && have != ip(want) {
-			t.Errorf("%s: stand-in %v, want %q", c.name, have, want)
-		}
-		at := cache.MAC{}
-		for _, n := range r.Neighbours {
-			if n.Address == have {
-				at = n.MAC
-			}
-		}
-		if at != c.mac {
-			t.Errorf("%s: the stand-in is at %v, want %v", c.name, at, c.mac)
-		}
-	}
 }
 
 // lan6With is lan6 with other routes and neighbours.
@@ -518,139 +455,6 @@ func TestGuestMTU(t *testing.T) {
 		if warned != (c.link > syntax.MaxMTU) {
 			t.Errorf("%+v: warned %t", c, warned)
 		}
-	}
-}
-
-// TestTakenPorts: the record warns of each service of the namespace whose connections go to the guest, and of
-// no other.
-func TestTakenPorts(t *testing.T) {
-	any4, loopback := netip.IPv4Unspecified(), netip.MustParseAddr("127.0.0.1")
-	for _, c := range []struct {
-		name       string
-		masquerade infra.Masquerade
-		listener   netstate.Listener
-		warned     bool
-	}{
-		{"everything is forwarded", infra.Masquerade{}, netstate.Listener{Protocol: "tcp", Address: any4, Port: 22}, true},
-		{"at the NIC's address", infra.Masquerade{}, netstate.Listener{Protocol: "tcp", Address: ip("10.244.1.7"), Port: 22}, true},
-		{"at another address", infra.Masquerade{}, netstate.Listener{Protocol: "tcp", Address: ip("192.0.2.1"), Port: 22}, false},
-		{"at the loopback", infra.Masquerade{}, netstate.Listener{Protocol: "tcp", Address: loopback, Port: 22}, false},
-		{"at the loopback, forwarded", infra.Masquerade{Loopback: true}, netstate.Listener{Protocol: "tcp", Address: loopback, Port: 22}, true},
-		{"at another address beside the loopback", infra.Masquerade{Loopback: true}, netstate.Listener{Protocol: "tcp", Address: ip("192.0.2.1"), Port: 22}, false},
-		{"excluded", infra.Masquerade{Excluded: []infra.Ports{{First: 22}}}, netstate.Listener{Protocol: "tcp", Address: any4, Port: 22}, false},
-		{"another one is excluded", infra.Masquerade{Excluded: []infra.Ports{{First: 23}}}, netstate.Listener{Protocol: "tcp", Address: any4, Port: 22}, true},
-		{"excluded for another protocol", infra.Masquerade{Excluded: []infra.Ports{{First: 22}}}, netstate.Listener{Protocol: "udp", Address: any4, Port: 22}, true},
-		{"in the list", infra.Masquerade{Ports: []infra.Ports{{First: 20, Last: 22}}}, netstate.Listener{Protocol: "tcp", Address: any4, Port: 22}, true},
-		{"not in the list", infra.Masquerade{Ports: []infra.Ports{{First: 80}}}, netstate.Listener{Protocol: "tcp", Address: any4, Port: 22}, false},
-		{"nothing is forwarded", infra.Masquerade{Ports: []infra.Ports{}}, netstate.Listener{Protocol: "tcp", Address: any4, Port: 22}, false},
-		{"proxies take it", infra.Masquerade{Sidecar: &infra.Sidecar{}}, netstate.Listener{Protocol: "tcp", Address: any4, Port: 22}, false},
-	} {
-		found := lan4With(func(s *netstate.Snapshot) { s.Listeners = []netstate.Listener{c.listener, c.listener} })
-		plan := newPlan(t, found, withSpec(masquerade(), func(s *asked) { s.Binding = c.masquerade }))
-		want, remedy := "", "exclude 22/%s to keep it"
-		if c.masquerade.Ports != nil { // in which an excluded port may not be
-			remedy = "leave 22/%s out of binding.masquerade.ports to keep it"
-		}
-		if c.warned {
-			want = fmt.Sprintf("the namespace serves %s port 22 at %v, which is forwarded to the guest: "+remedy, c.listener.Protocol, c.listener.Address, c.listener.Protocol)
-		}
-		if have := strings.Join(plan.Record.Warnings, "\n"); have != want {
-			t.Errorf("%s: have %q, want %q", c.name, have, want)
-		}
-	}
-}
-
-// TestRoutedPorts: under a routed binding all ports but the excluded ones are the guest's, and the record warns of
-// services of the namespace at the others.
-func TestRoutedPorts(t *testing.T) {
-	const serves, list = "the namespace serves tcp port 15008 at %v, which is the guest's now: ", "list 15008/tcp in binding.routed.excluded to keep it"
-	any4, own := netip.IPv4Unspecified(), ip("10.244.1.7")
-	for _, c := range []struct {
-		name   string
-		routed infra.Routed
-		at     netip.Addr
-		want   string
-	}{
-		{"at all addresses", infra.Routed{}, any4, fmt.Sprintf(serves, any4) + list},
-		{"at all addresses, beside a sidecar", infra.Routed{Sidecar: &infra.Sidecar{}}, any4, fmt.Sprintf(serves, any4) + list},
-		{"another port is excluded", infra.Routed{Excluded: []infra.Ports{{First: 15020}}}, any4, fmt.Sprintf(serves, any4) + list},
-		{"excluded", infra.Routed{Excluded: []infra.Ports{{First: 15008}}}, any4, ""},
-		{"at the NIC's address", infra.Routed{}, own, fmt.Sprintf(serves, own) + list + ", and let the service listen at all addresses"},
-		{"at the NIC's address, excluded", infra.Routed{Excluded: []infra.Ports{{First: 15008}}}, own, fmt.Sprintf(serves, own) + list + ", and let the service listen at all addresses"},
-		{"at the loopback", infra.Routed{}, ip("127.0.0.1"), ""},
-		{"at another address", infra.Routed{}, ip("192.0.2.1"), ""},
-	} {
-		found := lan4With(func(s *netstate.Snapshot) {
-			l := netstate.Listener{Protocol: "tcp", Address: c.at, Port: 15008}
-			s.Listeners = []netstate.Listener{l, l}
-		})
-		plan := newPlan(t, found, withSpec(routed(), func(s *asked) { s.Binding = c.routed }))
-		if have := strings.Join(plan.Record.Warnings, "\n"); have != c.want {
-			t.Errorf("%s: have %q, want %q", c.name, have, c.want)
-		}
-	}
-}
-
-// halvesBeside has the two halves of each default route beside it, as a VPN leaves them.
-func halvesBeside(s netstate.Snapshot) netstate.Snapshot {
-	routes := s.Routes
-	s = halves(s)
-	s.Routes = append(s.Routes, routes[0], routes[len(routes)-1])
-	return s
-}
-
-func noDefaultRoute(s *asked) { s.Options.NoDefaultRoute = true }
-
-// TestNoDefaultRoute: with the option the record differs by its default routes alone, and still has a router where
-// other routes and prefixes come from.
-func TestNoDefaultRoute(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		found netstate.Snapshot
-		spec  asked
-	}{
-		{"bridge", flannel(), bridge()},
-		{"redirect", flannel(), redirect()},
-		{"redirect, with source routing", sourceRouted(), redirect()},
-		{"masquerade", flannel(), masquerade()},
-		{"bridge, halves", halves(flannel()), bridge()},
-		{"redirect, halves and a whole one", halvesBeside(flannel()), redirect()},
-		{"routed, halves", halves(flannel()), routed()},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			with := newPlan(t, c.found, c.spec).Record
-			without := newPlan(t, c.found, withSpec(c.spec, noDefaultRoute)).Record
-			if !slices.ContainsFunc(with.IPv4.Routes, cache.Route.Default) || !with.IPv6.Router.Default {
-				t.Fatalf("without the option there is no default route either: %+v, %+v", with.IPv4, with.IPv6.Router)
-			}
-			for _, r := range without.IPv4.Routes {
-				if r.Destination.Bits() < 2 {
-					t.Errorf("the guest gets %v", r)
-				}
-			}
-			if without.IPv6.Router == nil || without.IPv6.Router.Default {
-				t.Errorf("the router is %+v", without.IPv6.Router)
-			}
-			if without.Static != nil {
-				for _, r := range without.Static.Routes {
-					if r.Destination.Bits() < 2 && r.Table == netstate.TableMain {
-						t.Errorf("static has %+v", r)
-					}
-				}
-			}
-			with.IPv4.Routes = slices.DeleteFunc(with.IPv4.Routes, cache.Route.Default)
-			if standIn := with.IPv4.StandIn; standIn.IsValid() {
-				with.IPv4.StandIn = netip.Addr{}
-				with.Neighbours = slices.DeleteFunc(with.Neighbours, func(n cache.Neighbour) bool { return n.Address == standIn })
-			}
-			with.IPv6.Router.Default = false
-			with.IPv6.Router.Routes = slices.DeleteFunc(with.IPv6.Router.Routes, func(p netip.Prefix) bool { return p.Bits() < 2 })
-			with.Options.NoDefaultRoute = true
-			with.Static, without.Static = nil, nil
-			if !reflect.DeepEqual(with, without) {
-				t.Errorf("more differs:\n%+v\n%+v", with, without)
-			}
-		})
 	}
 }
 
