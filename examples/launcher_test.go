@@ -128,8 +128,8 @@ func TestQEMUStandby(t *testing.T) {
 // TestQEMUErrors: what cannot be started is reported, and the guest is not served then.
 func TestQEMUErrors(t *testing.T) {
 	nstest.Need(t, "qemu-system-x86_64", "passt")
-	// Debian 12's QEMU and passt are too old. Where they are newer, stand-ins say what those say; internal/rig/guests runs the
-	// newer ones.
+	// Debian 12's QEMU and passt are too old. Where they are newer, stand-ins say what those say; internal/rig/guests
+	// runs the newer ones.
 	out, err := exec.Command("qemu-system-x86_64", "-version").Output()
 	if err != nil {
 		t.Fatal(err)

@@ -78,8 +78,8 @@ func TestRereadResolvConf(t *testing.T) {
 	}
 }
 
-// TestResolvConfWaits: what a reader could wait for is an error, at the start and later. A launcher that waits answers no
-// guest. /dev/null is a file without servers.
+// TestResolvConfWaits: what a reader could wait for is an error, at the start and later. A launcher that waits answers
+// no guest. /dev/null is a file without servers.
 func TestResolvConfWaits(t *testing.T) {
 	dir := t.TempDir()
 	fifo, socket := filepath.Join(dir, "fifo"), filepath.Join(dir, "socket")

@@ -67,8 +67,8 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 	return nil
 }
 
-// familyLosses are the families in which passt gives the guest nothing: it looks in the table main for a default route by
-// the NIC with a single gateway. A passt that knows vhost-user takes one of several gateways, and none in IPv6.
+// familyLosses are the families in which passt gives the guest nothing: it looks in the table main for a default route
+// by the NIC with a single gateway. A passt that knows vhost-user takes one of several gateways, and none in IPv6.
 func (b passt) familyLosses(found netstate.Snapshot, nic netstate.Link, v4, v6 []netip.Prefix) (list losses) {
 	for i, addresses := range [][]netip.Prefix{v4, v6} {
 		of := 4 + 2*i
