@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -66,19 +68,20 @@ func measureMachines(s *scope, w io.Writer, rounds int) error {
 	}
 	var rows []row
 	for _, use := range uses {
-		got := newRow(use.name, len(machines))
+		rate, cpu := newRow(use.name+", "+use.rate, len(machines)), newRow(use.name+", "+use.cpu, len(machines))
 		err := s.inTurns(rounds, len(machines), func(_, i int) error {
-			value, err := machines[i].measure(s.ctx, use)
+			got, err := machines[i].measure(s.ctx, use)
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", use.name, names[i], err)
 			}
-			got.add(i, value)
+			rate.add(i, got.count*use.scale/got.wall.Seconds())
+			cpu.add(i, us(got.cpu)/got.count/use.scale)
 			return nil
 		})
 		if err != nil {
 			return err
 		}
-		rows = append(rows, got)
+		rows = append(rows, rate, cpu)
 	}
 	printTable(w, "IPv4, MTU 1500, an emulated guest", names, rows)
 	return nil
@@ -104,8 +107,12 @@ func (m *machine) boot(ctx context.Context, launcher, program string) error {
 		NetNS: m.pod.File, UID: lab.User, GID: lab.User, VhostUser: true, Program: program,
 		Launcher: []string{"env", "TMPDIR=" + temp, launcher, "qemu", "-state", m.state, "--"},
 	})
-	if err == nil {
-		_, err = m.guest.Lease4(ctx, nic)
+	if err != nil {
+		return err
+	}
+	lease, err := m.guest.Lease4(ctx, nic)
+	if err == nil && lease["mtu"] != "1500" {
+		err = fmt.Errorf("the guest's MTU is %s, want 1500", lease["mtu"])
 	}
 	if err == nil {
 		_, err = m.guest.Lease6(ctx, nic)
@@ -115,31 +122,81 @@ func (m *machine) boot(ctx context.Context, launcher, program string) error {
 
 // use is what a TCP connection does. The guest answers each unit of octets with one octet; 0: it sends alone.
 type use struct {
-	name  string
-	unit  int
-	count float64 // for each octet that the server receives
+	name, rate, cpu string
+	unit            int
+	scale           float64 // of what the server receives: Mbit in an octet, or exchanges
 }
 
 const streamUnit = 1 << 18
 
 var uses = []use{
-	{"TCP from the guest, Mbit/s", 0, 8e-6},
-	{"TCP to the guest, Mbit/s", streamUnit, 8e-6 * streamUnit},
-	{"an octet and its answer by TCP, 1/s", 1, 1},
+	{"TCP from the guest", "Mbit/s", "us of CPU a Mbit", 0, 8e-6},
+	{"TCP to the guest", "Mbit/s", "us of CPU a Mbit", streamUnit, 8e-6 * streamUnit},
+	{"TCP, an octet and its answer", "1/s", "us of CPU", 1, 1},
 }
 
-// measure returns what the use brings in a second.
-func (m machine) measure(ctx context.Context, u use) (float64, error) {
+// brought is how many octets the server has received, and what they took.
+type brought struct {
+	cost
+	count float64
+}
+
+// cpu is the CPU time of all processes in the pod.
+func (m machine) cpu() (total time.Duration, err error) {
+	own, err := m.File.Stat()
+	if err != nil {
+		return 0, err
+	}
+	all, err := filepath.Glob("/proc/[0-9]*/ns/net")
+	for _, path := range all {
+		namespace, err := os.Stat(path)
+		if err != nil || !os.SameFile(own, namespace) {
+			continue // another's, or a process that has ended
+		}
+		pid, err := strconv.Atoi(strings.Split(path, "/")[2])
+		if err != nil {
+			return 0, err
+		}
+		used, err := cpuOf(pid)
+		if err != nil {
+			return 0, err
+		}
+		total += used
+	}
+	return total, err
+}
+
+// count waits until the server has received something in the counted time, and longer if it has received nothing.
+func (m machine) count(ctx context.Context, octets *counter) (got brought, err error) {
+	if err := sleep(ctx, streamWarm); err != nil {
+		return got, err
+	}
+	used, err := m.cpu()
+	had, begin := octets.Load(), time.Now()
+	for err == nil && got.count == 0 {
+		err = sleep(ctx, streamCounted)
+		got.count = float64(octets.Load() - had)
+	}
+	got.wall = time.Since(begin)
+	if err == nil {
+		got.cpu, err = m.cpu()
+	}
+	got.cpu -= used
+	return got, err
+}
+
+// measure returns what a connection of the use brings.
+func (m machine) measure(ctx context.Context, u use) (got brought, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	at := netip.AddrPortFrom(lab.Beyond4, serverPort)
 	var listener *net.TCPListener
-	err := m.world.Do(func() (err error) {
+	err = m.world.Do(func() (err error) {
 		listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
 		return err
 	})
 	if err != nil {
-		return 0, err
+		return got, err
 	}
 	defer listener.Close()
 	end, _ := ctx.Deadline()
@@ -148,11 +205,11 @@ func (m machine) measure(ctx context.Context, u use) (float64, error) {
 		_, err = m.guest.Run(ctx, fmt.Sprintf("stream %v %d %d >/dev/null 2>&1 &", at.Addr(), at.Port(), u.unit))
 	}
 	if err != nil {
-		return 0, err
+		return got, err
 	}
 	conn, err := listener.AcceptTCP()
 	if err != nil {
-		return 0, err
+		return got, err
 	}
 	var octets counter
 	var running sync.WaitGroup
@@ -180,11 +237,11 @@ func (m machine) measure(ctx context.Context, u use) (float64, error) {
 			}
 		})
 	}
-	rate, err := octets.rate(ctx)
+	got, err = m.count(ctx, &octets)
 	abort(conn)
 	running.Wait()
 	if err == nil {
 		_, err = m.guest.Until(ctx, "! pidof stream")
 	}
-	return rate * u.count, err
+	return got, err
 }

@@ -85,10 +85,12 @@ func (p *process) checkAlive() error {
 }
 
 // cpu returns the CPU time of all threads.
-func (p *process) cpu() (time.Duration, error) {
+func (p *process) cpu() (time.Duration, error) { return cpuOf(p.cmd.Process.Pid) }
+
+func cpuOf(pid int) (time.Duration, error) {
 	const scheduled = 2 // CPUCLOCK_SCHED, clock_getcpuclockid(3)
 	var used unix.Timespec
-	err := unix.ClockGettime(int32(^p.cmd.Process.Pid<<3|scheduled), &used)
+	err := unix.ClockGettime(int32(^pid<<3|scheduled), &used)
 	return time.Duration(used.Nano()), err
 }
 

@@ -195,22 +195,6 @@ func (c *counter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// rate returns what the counter counts in a second.
-func (c *counter) rate(ctx context.Context) (float64, error) {
-	if err := sleep(ctx, streamWarm); err != nil {
-		return 0, err
-	}
-	had, begin := c.Load(), time.Now()
-	if err := sleep(ctx, streamCounted); err != nil {
-		return 0, err
-	}
-	rate := float64(c.Load()-had) / time.Since(begin).Seconds()
-	if rate == 0 {
-		return 0, errors.New("nothing came")
-	}
-	return rate, nil
-}
-
 // stream returns the Mbit a second that one TCP connection of the guest brings.
 func (n network) stream(ctx context.Context, fromGuest bool) (rate float64, err error) {
 	at := netip.AddrPortFrom(gateways[0], serverPort).String()
@@ -249,8 +233,18 @@ func (n network) stream(ctx context.Context, fromGuest bool) (rate float64, err 
 			}
 		}
 	})
-	rate, err = octets.rate(ctx)
-	return rate * 8 / 1e6, err
+	if err := sleep(ctx, streamWarm); err != nil {
+		return 0, err
+	}
+	had, begin := octets.Load(), time.Now()
+	if err := sleep(ctx, streamCounted); err != nil {
+		return 0, err
+	}
+	rate = float64(octets.Load()-had) / time.Since(begin).Seconds() * 8 / 1e6
+	if rate == 0 {
+		err = errors.New("nothing came")
+	}
+	return rate, err
 }
 
 // abort ends a connection without a wait for what is on its way.
