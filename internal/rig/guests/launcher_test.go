@@ -150,8 +150,8 @@ func TestLauncher(t *testing.T) {
 }
 
 // TestLauncherPlug: with -plug the launcher plugs the NIC of a new record into the guest, and unplugs the NIC when the
-// record is removed. Until then Teardown refuses. The last NIC is one of passt by shared memory, so the guest has the QEMU
-// of Debian's backports.
+// record is removed. Until then Teardown refuses. The last NIC is one of passt by shared memory, so QEMU is that of
+// Debian's backports.
 func TestLauncherPlug(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)
