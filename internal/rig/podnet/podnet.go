@@ -81,6 +81,7 @@ var Networks = slices.Concat(
 	exclusive,
 	containers,
 	tunnels,
+	bonds,
 	switches,
 	ovn,
 )
