@@ -89,7 +89,7 @@ func (n node) readJournal(namespace, nic string) (*journal, error) {
 	d.DisallowUnknownFields() // what they say would be lost
 	if err = d.Decode(&j); err == nil && j.Version == journalVersion {
 		if _, end := d.Token(); end == io.EOF {
-			j.text = text
+			j.text, j.Wired = text, true
 			return &j, nil
 		}
 	}

@@ -38,7 +38,7 @@ func (b bridge) takeOver(prefix string, from cache.Record) (infra.Binding, error
 // wire gives the NIC's name, addresses and MAC to a link that stays down, the holder. The NIC takes another
 // MAC, as a bridge delivers frames for a port's own MAC to the namespace and not to the guest.
 func (b bridge) wire(p *Plan, nic netstate.Link) error {
-	if err := checkBridge(p.found, nic); err != nil {
+	if err := p.unlessWired(checkBridge(p.found, nic)); err != nil {
 		return err
 	}
 	if why := whyNotReturned(p.found, nic); why != "" {

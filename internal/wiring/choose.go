@@ -24,7 +24,7 @@ func others(networks *Networks, found netstate.Snapshot, nic string, spec infra.
 		if b.Kind() == asked || spec.Validate() != nil {
 			continue
 		}
-		if p, err := newPlan(networks, found, nic, spec); err == nil {
+		if p, err := newPlan(networks, found, nic, spec, false); err == nil {
 			plans = append(plans, p)
 		}
 	}

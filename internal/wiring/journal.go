@@ -19,12 +19,15 @@ type Journal struct {
 	Networks *Networks `json:"networks,omitempty"`
 	// Lost says what Salvage could not find out, a phrase each.
 	Lost []string `json:"lost,omitempty"`
+	// Wired says that an earlier Setup wired the NIC so. Its plan is not refused for what another version of guestwire
+	// accepted: Teardown needs it.
+	Wired bool `json:"-"`
 	Turn
 }
 
 // Journal returns what must be kept while the plan is in force.
 func (p *Plan) Journal() Journal {
-	return Journal{NIC: p.names.NIC, Found: p.found, Spec: p.spec, Networks: p.networks, Turn: turnOf(p.Record)}
+	return Journal{NIC: p.names.NIC, Found: p.found, Spec: p.spec, Networks: p.networks, Wired: p.wired, Turn: turnOf(p.Record)}
 }
 
 // Plan computes the plan that the journal is made of. That of a salvaged journal can be undone and nothing else.
@@ -43,7 +46,7 @@ func (j Journal) Plan() (*Plan, error) {
 			j.Spec.Binding = auto
 		}
 	}
-	p, err := planBy(j.Networks, j.Found, j.NIC, j.Spec)
+	p, err := planBy(j)
 	if err == nil {
 		err = p.SetTurn(j.Turn)
 	}

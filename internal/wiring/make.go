@@ -15,8 +15,9 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// planBy computes the wiring of the NIC in the namespace that was found, by these networks; nil: those that were found.
-func planBy(networks *Networks, found netstate.Snapshot, nic string, spec infra.Spec) (*Plan, error) {
+// planBy computes the wiring of the journal's NIC in the namespace that was found.
+func planBy(j Journal) (*Plan, error) {
+	networks, found, nic, spec := j.Networks, j.Found, j.NIC, j.Spec
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -26,11 +27,12 @@ func planBy(networks *Networks, found netstate.Snapshot, nic string, spec infra.
 	tries := triesOf(spec.Binding)
 	for _, b := range tries {
 		spec.Binding = b
-		p, err := newPlan(networks, found, nic, spec)
+		p, err := newPlan(networks, found, nic, spec, j.Wired)
 		var refusal *infra.RefusedError
 		switch {
-		case err == nil:
+		case err == nil && !j.Wired:
 			refusal = p.refuseLosses()
+		case err == nil:
 		case errors.As(err, &refusal):
 		case len(plans) > 0, errors.Is(err, infra.ErrCollision) && len(tries) > 1: // another of Auto's works, or may
 			refusal = &infra.RefusedError{NIC: nic, Binding: b.Kind(), Reason: err.Error()}
@@ -57,10 +59,10 @@ func planBy(networks *Networks, found netstate.Snapshot, nic string, spec infra.
 	return p, nil
 }
 
-// newPlan is planBy for a valid Spec with another binding than Auto.
-func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infra.Spec) (*Plan, error) {
+// newPlan is planBy for a valid Spec with another binding than Auto, by these networks; nil: those that were found.
+func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infra.Spec, wired bool) (*Plan, error) {
 	p := emptyPlan(found, name, spec)
-	p.networks = networks
+	p.networks, p.wired = networks, wired
 	nic, ok := found.Named(name)
 	if !ok && !p.binding.traits().mayBeAbsent {
 		return nil, noNIC(found, "")
@@ -77,7 +79,7 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	if err := checkFree(found, nic, p.names); err != nil {
 		return nil, err
 	}
-	if err := checkVRF(found, nic, spec.Binding.Kind()); err != nil {
+	if err := p.unlessWired(checkVRF(found, nic, spec.Binding.Kind())); err != nil {
 		return nil, err
 	}
 	if err := checkMTU(spec, found, nic); err != nil {
@@ -107,6 +109,15 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	}
 	p.addLosses(unsentLosses(&p.Record)...)
 	return p, nil
+}
+
+// unlessWired returns what a check says of the NIC, and nil if the NIC is wired: the version of guestwire that wired it
+// had no such check.
+func (p *Plan) unlessWired(err error) error {
+	if p.wired {
+		return nil
+	}
+	return err
 }
 
 func emptyPlan(found netstate.Snapshot, nic string, spec infra.Spec) *Plan {

@@ -32,6 +32,7 @@ type Plan struct {
 	// networks are those of the last Setup; nil: as found. policy has the policy's sets.
 	networks *Networks
 	policy   []firewall.Destinations
+	wired    bool // as Journal.Wired
 	// olderExchanges and ownConnections are what the methods of that name return.
 	olderExchanges, ownConnections []netstate.Op
 }

@@ -34,10 +34,10 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	if b.MAC.IsZero() {
 		b.MAC = nic.MAC
 	}
-	if err := checkRedirect(p.found, nic); err != nil {
+	if err := p.unlessWired(checkRedirect(p.found, nic)); err != nil {
 		return err
 	}
-	if err := checkOtherMAC(nic, b.MAC); err != nil {
+	if err := p.unlessWired(checkOtherMAC(nic, b.MAC)); err != nil {
 		return err
 	}
 	p.Record = leasedRecord(p.spec, p.found, nic, b.MAC)

@@ -47,7 +47,7 @@ func (routed) takeOver(string, cache.Record) (infra.Binding, error) {
 func (b routed) wire(p *Plan, nic netstate.Link) error {
 	on := lease.Of(p.found, nic)
 	v4, v6 := on.Addresses()
-	if err := checkRouted(p.spec, p.found, nic); err != nil {
+	if err := checkRouted(p.spec, p.found, nic, p.wired); err != nil {
 		return err
 	}
 	guest, gateway := routedMAC(p.spec, nic), defaultGatewayMAC
@@ -108,15 +108,15 @@ func sourcesOf(on lease.NIC, ends router.Ends) map[int][]router.Source {
 }
 
 // checkRouted refuses a NIC whose addresses the namespace cannot route to a guest.
-func checkRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {
-	if reason := whyNotRouted(spec, found, nic); reason != "" {
+func checkRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, wired bool) error {
+	if reason := whyNotRouted(spec, found, nic, wired); reason != "" {
 		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRouted, Reason: reason}
 	}
 	return nil
 }
 
 // whyNotRouted is why the namespace cannot route the NIC's addresses to a guest; empty: it can.
-func whyNotRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) string {
+func whyNotRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, wired bool) string {
 	v4, v6 := lease.Of(found, nic).Addresses()
 	switch {
 	case len(spec.Guard.EtherTypes)+len(spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
@@ -125,7 +125,7 @@ func whyNotRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) s
 		return "this kernel has no nf_tables, which would distinguish the guest's packets from the namespace's; load them (modprobe nf_tables), or choose masquerade with guard.off"
 	case len(v4)+len(v6) == 0:
 		return "it has no address that the guest could get"
-	case nic.Mode == netstate.ModeActive:
+	case nic.Mode == netstate.ModeActive && !wired:
 		return whyPortsMAC(nic)
 	case len(v6) > 0 && lacksIPv6(spec, nic) != "":
 		return lacksIPv6(spec, nic)
