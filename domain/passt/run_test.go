@@ -99,8 +99,12 @@ func TestFamilies(t *testing.T) {
 		"no default route, 6":   {"-6 route del default"},
 		"another table":         {"-4 route del default", "route add default via " + gateway + " table 100", "rule add from all lookup 100"},
 		"a route by the device": {"-4 route replace default dev eth0"},
-		"two gateways":          {"-4 route replace default nexthop via " + gateway + " nexthop via 10.244.1.99"},
-		"two halves":            {"-4 route del default", "route add 0.0.0.0/1 via " + gateway, "route add 128.0.0.0/1 via " + gateway},
+		"a gateway of IPv6":     {"-4 route replace default via inet6 fe80::1 dev eth0"},
+		"a nexthop object":      {"nexthop add id 5 via " + gateway + " dev eth0", "-4 route replace default nhid 5"},
+		"another link first": {"link add v0 type veth peer name v1", "link set v0 up", "addr add 198.51.100.2/24 dev v0", "-4 route del default",
+			"-4 route add default metric 4000 via " + gateway, "-4 route add default metric 1 via 198.51.100.1"},
+		"two gateways": {"-4 route replace default nexthop via " + gateway + " nexthop via 10.244.1.99"},
+		"two halves":   {"-4 route del default", "route add 0.0.0.0/1 via " + gateway, "route add 128.0.0.0/1 via " + gateway},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := nstest.NewVeth(t)

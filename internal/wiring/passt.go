@@ -68,17 +68,18 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 }
 
 // familyLosses are the families in which passt gives the guest nothing: it looks in the table main for a default route
-// by the NIC with a single gateway. A passt that knows vhost-user takes one of several gateways, and none in IPv6.
+// by the NIC with a single gateway of the family. A passt that knows vhost-user takes one of several gateways, and none in IPv6.
 func (b passt) familyLosses(found netstate.Snapshot, nic netstate.Link, v4, v6 []netip.Prefix) (list losses) {
 	for i, addresses := range [][]netip.Prefix{v4, v6} {
 		of := 4 + 2*i
 		isGateway := func(r netstate.Route) bool {
-			isHop := func(h netstate.Hop) bool { return h.Link == nic.Index && h.Gateway.IsValid() }
+			isOf := func(gateway netip.Addr) bool { return gateway.Is4() && of == 4 || gateway.Is6() && of == 6 }
+			isHop := func(h netstate.Hop) bool { return h.Link == nic.Index && isOf(h.Gateway) }
 			return r.Table == netstate.TableMain && r.Destination.Bits() == 0 && firewall.Version(r.Destination.Addr()) == of &&
-				(r.Link == nic.Index && r.Gateway.IsValid() || b.VhostUser && slices.ContainsFunc(r.Hops, isHop))
+				(r.Link == nic.Index && isOf(r.Gateway) || b.VhostUser && slices.ContainsFunc(r.Hops, isHop))
 		}
 		if len(addresses) > 0 && !(of == 6 && b.VhostUser) && !slices.ContainsFunc(found.Routes, isGateway) {
-			list.lose("family", fmt.Sprintf("IPv%d", of), "passt serves it only with a default route by %s in the table main, with one gateway", nic.Name)
+			list.lose("family", fmt.Sprintf("IPv%d", of), "passt serves it only with a default route by %s in the table main, with one IPv%d gateway", nic.Name, of)
 		}
 	}
 	return list
