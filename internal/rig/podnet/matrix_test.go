@@ -30,7 +30,7 @@ var (
 var few = []string{
 	"bridge, ipMasq, hairpinMode", "bridge, IPv6 alone", "bridge, portmap", "bridge, portmap by nftables, current", "bridge, firewall", "bridge, dhcp",
 	"ptp", "macvlan", "macvtap", "host-device", "tun",
-	"ipvlan L2", "vlan", "WireGuard", "host-device, a network card",
+	"ipvlan L2", "vlan", "WireGuard", "host-device, a network card", "bond",
 	"Calico, VXLAN", "flannel, VXLAN", "AWS VPC CNI", "Terway exclusive ENI", "Azure", "Docker's bridge", "two NICs, the second with sbr",
 	"OVN-Kubernetes", "OpenShift SDN",
 }
