@@ -33,3 +33,29 @@ func TestCalled(t *testing.T) {
 		}
 	}
 }
+
+// TestCalledReports: what doctor, plan and status print names the programs so, too.
+func TestCalledReports(t *testing.T) {
+	nstest.SkipUndecided(t)
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	n, path := nstest.NewNetwork(t), filepath.Join(t.TempDir(), "guestwire-agent")
+	if err := os.Symlink(nstest.Program(t, "examples/agent"), path); err != nil {
+		t.Fatal(err)
+	}
+	nic := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-dir", nstest.Dir(t) + "/journals"}
+	setup := append([]string{"setup", "-binding", "bridge", "-uid", "0", "-state", n.State}, nic...)
+	for _, step := range []struct {
+		args []string
+		want string
+	}{
+		{append([]string{"plan", "-binding", "bridge", "-uid", "0"}, nic...), "# guestwire-agent plan -full prints the rules"},
+		{append([]string{"doctor"}, nic...), "(guestwire-agent doctor -uid UID)"},
+		{setup, ""},
+		{append([]string{"status"}, nic...), "(guestwire-launcher serve)"},
+	} {
+		if out, _ := run(t, path, step.args...); !strings.Contains(out, step.want) {
+			t.Errorf("%q: no %q in\n%s", step.args, step.want, out)
+		}
+	}
+}

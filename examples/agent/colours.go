@@ -17,7 +17,7 @@ func printLevels(write func(table *tabwriter.Writer)) {
 	_ = table.Flush() // a buffer takes all
 	words := stdout.words
 	if colours(os.Stdout) {
-		words = painted
+		words = func(text string) string { return painted(stdout.words(text)) }
 	}
 	_, _ = stdout.write(text.Bytes(), words) // stdout keeps the error
 }

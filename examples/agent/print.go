@@ -20,8 +20,8 @@ import (
 
 // Output for people. Names of links, chains and mounts are those that a program in the namespace has chosen, so they
 // could hold control characters of a terminal.
-// What standard error says names the programs as they were called.
-var stdout, stderr = &plain{to: os.Stdout}, &plain{to: os.Stderr, words: commandline.Called}
+// What is printed names the programs as they were called.
+var stdout, stderr = &plain{to: os.Stdout, words: commandline.Called}, &plain{to: os.Stderr, words: commandline.Called}
 
 // log is standard error while a command runs.
 var log *logqueue.Queue
@@ -38,7 +38,7 @@ func queueLog() {
 // write.
 type plain struct {
 	to     io.Writer
-	words  func(string) string // nil: the text stays
+	words  func(string) string
 	failed error
 }
 
@@ -52,10 +52,7 @@ func (p *plain) write(b []byte, words func(string) string) (int, error) {
 		}
 		return unicode.ReplacementChar
 	}, string(b))
-	if words != nil {
-		text = words(text)
-	}
-	if _, err := io.WriteString(p.to, text); err != nil {
+	if _, err := io.WriteString(p.to, words(text)); err != nil {
 		p.failed = cmp.Or(p.failed, err)
 		return 0, err
 	}
