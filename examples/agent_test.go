@@ -192,6 +192,9 @@ func TestSee(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	if out, status := run(t, agent, "teardown", "-state", n.State, "-nic", "eth0", "-dir", dir); status != 0 || !strings.Contains(out, "nothing is taken down (agent list ") {
+		t.Errorf("teardown of a state directory of no NIC: status %d, %q", status, out)
+	}
 	if out, status := stdout(t, agent, "list", "-json", "-dir", dir); status != 0 || out != "[]\n" {
 		t.Errorf("list of nothing: status %d, %q", status, out)
 	}
@@ -425,8 +428,13 @@ func TestWrongPlace(t *testing.T) {
 		{`{"binding": {"bridge": {}}, "hostname": "a"}`, ": hostname: no such field in this version: it stands at options.hostname\n", `{"binding": {"bridge": {}}, "options": {"hostname": "a"}}`},
 		{`{"binding": {"bridge": {}}, "colour": 1}`, ": colour: no such field in this version\n", `{"binding": {"bridge": {}}}`},
 		{"{\"binding\": {\"bridge\": {}},\n \"queues\": two}", file + ":2:13: invalid character 'w'", "{\"binding\": {\"bridge\": {}},\n \"queues\": 2}"},
-		{"{\"binding\": {\"bridge\": {}},\n\n}", file + ":3:1: invalid character '}'", "{\"binding\": {\"bridge\": {}}\n\n}"},
+		{"{\"binding\": {\"bridge\": {}},\n\n}", file + ":3:1: invalid character '}' looking for beginning of object key string (leave out the comma before it)", "{\"binding\": {\"bridge\": {}}\n\n}"},
 		{"{", file + ":1:1: unexpected end", `{"binding": {"bridge": {}}}`},
+		{"", file + ":1:0: unexpected end of JSON input (the file is empty)", `{"binding": {"bridge": {}}}`},
+		{`{"binding": {"masquerade": {"ports": ["80",]}}}`, "(leave out the comma before it)", `{"binding": {"masquerade": {"ports": ["80"]}}}`},
+		{`{"queues": 2 "binding": {"bridge": {}}}`, "(a comma is missing before it)", `{"queues": 2, "binding": {"bridge": {}}}`},
+		{`{"binding": {"bridge": {}}} // mine`, "(JSON has no comments)", `{"binding": {"bridge": {}}}`},
+		{`{'binding': {"bridge": {}}}`, `(want ")`, `{"binding": {"bridge": {}}}`},
 	} {
 		if out, status := config(c.wrong); status != 2 || !strings.Contains(out, c.says) {
 			t.Errorf("%s: status %d: %swant %q", c.wrong, status, out, c.says)

@@ -36,6 +36,9 @@ func setup(ctx context.Context, o *options) error {
 			fmt.Fprintln(stderr, "agent: the guest may go everywhere, so -cut has nothing to cut: the configuration has no egress")
 		}
 	}
+	if o.State == "" && !o.json {
+		fmt.Fprintln(stderr, "agent: no record is written, as there is no -state: a launcher cannot serve the guest (agent teardown, then agent setup -state DIR)")
+	}
 	return printWired(o, record)
 }
 
@@ -269,7 +272,11 @@ func teardown(ctx context.Context, o *options) error {
 		if o.State == "" || o.Name == "" || o.force || o.down.Discard {
 			return commandline.Errorf("-netns is missing: name the network namespace, such as /run/netns/pod, or -own for the agent's own; or name -state and -nic, without -force and -discard, and the journal leads to the namespace")
 		}
-		return teardownOf(ctx, o)
+		found, err := teardownOf(ctx, o)
+		if found == 0 && err == nil {
+			fmt.Fprintf(stderr, "agent: NIC %s is not wired with -state %s: nothing is taken down (agent list shows the directory of each NIC)\n", o.Name, o.State)
+		}
+		return err
 	}
 	o.down.State = o.State
 	var err error
@@ -289,13 +296,14 @@ func teardown(ctx context.Context, o *options) error {
 	return err
 }
 
-// teardownOf takes down what is wired with the State. It finds the namespace by the journal.
-func teardownOf(ctx context.Context, o *options) error {
+// teardownOf takes down what is wired with the State, and returns how many NICs that were. It finds the namespace by
+// the journal.
+func teardownOf(ctx context.Context, o *options) (found int, err error) {
 	wirings, err := o.wirings(ctx)
 	for _, w := range wirings {
 		err = errors.Join(err, takeDown(ctx, o, w))
 	}
-	return err
+	return len(wirings), err
 }
 
 func forget(ctx context.Context, o *options) error {

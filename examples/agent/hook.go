@@ -149,7 +149,7 @@ func (c container) owns(state, nic string) bool {
 // last.
 func unwire(ctx context.Context, o *options) error {
 	o.down.CutOff = true
-	if err := teardownOf(ctx, o); err != nil {
+	if _, err := teardownOf(ctx, o); err != nil {
 		return err
 	}
 	if err := os.Remove(ownerPath(o.State, o.Name)); !errors.Is(err, fs.ErrNotExist) {

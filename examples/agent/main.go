@@ -274,7 +274,7 @@ func explained(err error, text []byte) error {
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
 		before := string(text[:min(len(text), int(syntax.Offset))])
-		return fmt.Errorf(":%d:%d: %w", 1+strings.Count(before, "\n"), len(before)-1-strings.LastIndex(before, "\n"), err)
+		return fmt.Errorf(":%d:%d: %w%s", 1+strings.Count(before, "\n"), len(before)-1-strings.LastIndex(before, "\n"), err, remedy(before, err.Error()))
 	}
 	var field *cache.FieldError
 	if errors.As(err, &field) && field.Reason == "no such field in this version" {
@@ -284,6 +284,25 @@ func explained(err error, text []byte) error {
 		}
 	}
 	return fmt.Errorf(": %w", err)
+}
+
+// remedy is what to do about a syntax error, whose text ends at the wrong character.
+func remedy(text, err string) string {
+	if text == "" {
+		return " (the file is empty)"
+	}
+	last, before := text[len(text)-1], strings.TrimSpace(text[:len(text)-1])
+	switch {
+	case (last == '}' || last == ']') && strings.HasSuffix(before, ","):
+		return " (leave out the comma before it)"
+	case (last == '/' || last == '#') && strings.HasPrefix(err, "invalid character"):
+		return " (JSON has no comments)"
+	case last == '\'':
+		return ` (want ")`
+	case last == '"' && strings.Contains(err, " after "):
+		return " (a comma is missing before it)"
+	}
+	return ""
 }
 
 // parseList parses words with commas between.

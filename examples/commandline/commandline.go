@@ -101,12 +101,25 @@ func (p *Program[Options]) Parse(stdout io.Writer, args []string) (*Verb[Options
 		return nil, nil, nil, p.help(stdout, []string{name})
 	case err != nil:
 		return nil, nil, nil, Errorf("%w; see %s", err, p.helpOf(name))
+	case swallowed(flags) != "":
+		return nil, nil, nil, Errorf("%s; see %s", swallowed(flags), p.helpOf(name))
 	case v.Command && flags.NArg() == 0:
 		return nil, nil, nil, Errorf("the command is missing: name it after --; see %s", p.helpOf(name))
 	case !v.Command && flags.NArg() > 0:
 		return nil, nil, nil, Errorf("%q is no flag; see %s", flags.Arg(0), p.helpOf(name))
 	}
 	return v, o, flags, nil
+}
+
+// swallowed names a flag without a value, which took the flag that follows for it. Empty: none.
+func swallowed(flags *flag.FlagSet) (text string) {
+	flags.Visit(func(f *flag.Flag) {
+		value := f.Value.String()
+		if name := strings.TrimLeft(value, "-"); name != value && flags.Lookup(name) != nil {
+			text = fmt.Sprintf("-%s: its value is missing before %s", f.Name, value)
+		}
+	})
+	return text
 }
 
 func (p *Program[Options]) verb(name string) *Verb[Options] {
