@@ -25,6 +25,9 @@ func CheckLinkName(name string) error {
 	if len(name) > MaxLinkName {
 		return fmt.Errorf("%q has %d characters, a network interface's name has at most %d", name, len(name), MaxLinkName)
 	}
+	if before, _, peer := strings.Cut(name, "@"); peer && CheckLinkName(before) == nil {
+		return fmt.Errorf("%q is no network interface's name: ip shows a name and, after @, the link's other end: want %s", name, before)
+	}
 	if !IsWord(name, "_.-", MaxLinkName) || name[0] == '.' {
 		return fmt.Errorf("%q is no network interface's name: want 1 to %d of A-Z a-z 0-9 _ . -, and no dot first", name, MaxLinkName)
 	}

@@ -43,6 +43,7 @@ func TestCheckLinkName(t *testing.T) {
 		"e": "", "eth0": "", "fifteencharacte": "", "A-Z_a.z@": "no network interface's name", "A-Z_a.z9": "",
 		"sixteencharacter": "has 16 characters", "": "no network interface's name", ".": "no network interface's name",
 		"..": "no network interface's name", ".eth0": "no dot first", "a/b": "A-Z a-z 0-9", "eth 0": "A-Z a-z 0-9", "eth0\n": "A-Z a-z 0-9",
+		"eth0@if2": "want eth0", "eth0@thirteenchars": "has 18 characters", "@if2": "A-Z a-z 0-9",
 	} {
 		err := CheckLinkName(name)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
