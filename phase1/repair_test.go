@@ -287,6 +287,37 @@ func TestRepair(t *testing.T) {
 	})
 }
 
+// TestAddressAdded: under bridge a later Setup removes an address that came after the first one, and reports it. After
+// the way out that it names, the guest has it.
+func TestAddressAdded(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	n.Pod.Exec("ip", "addr", "flush", "dev", "eth0")
+	c := config(n, infra.Bridge{})
+	said := ""
+	c.Progress = func(text string) { said += text }
+	setup(t, c)
+	add := func() { n.Pod.Exec("ip", "addr", "add", "10.244.1.77/24", "dev", "eth0") }
+	add()
+	if said != "" {
+		t.Errorf("the first Setup says %q", said)
+	}
+	setup(t, c)
+	if !strings.Contains(said, "address 10.244.1.77/24 came after the first Setup, and is removed: ") {
+		t.Errorf("Setup says %q", said)
+	}
+	check(t, c)
+	unwire(t, c)
+	add()
+	said = ""
+	for range 2 {
+		record, err := c.Setup(t.Context())
+		if err != nil || record.IPv4 == nil || record.IPv4.Address.String() != "10.244.1.77/24" || said != "" {
+			t.Errorf("after the way out: %v, %+v, and Setup says %q", err, record, said)
+		}
+	}
+}
+
 // sample: of how many damages one is done before Teardown too.
 const sample = 7
 

@@ -96,6 +96,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 			return err
 		}
 		if earlier != nil {
+			s.reportRemoved(earlier, ops)
 			s.resetTap(plan, now)
 		}
 		if err = s.converge(ctx, plan, ops); err == nil {
@@ -115,6 +116,18 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		return err
 	})
 	return record, err
+}
+
+// reportRemoved names the NIC's addresses that came after the first Setup, and that a later one removes. Under bridge
+// the namespace must have none but those that the guest has.
+func (s *session) reportRemoved(earlier *journal, ops []netstate.Op) {
+	for _, op := range ops {
+		del, ok := op.(netstate.AddressDel)
+		found := ok && slices.ContainsFunc(earlier.Found.Addresses, func(a netstate.Address) bool { return a.Prefix == del.Address.Prefix })
+		if ok && !found && del.Link == s.nic {
+			s.report.say("NIC %s: address %v came after the first Setup, and is removed: if the guest needs it, call Teardown, add it, and call Setup again (agent teardown, agent setup)", s.nic, del.Address.Prefix)
+		}
+	}
 }
 
 // check refuses a bad configuration before the namespace is looked at. It returns the Spec with what From says.
