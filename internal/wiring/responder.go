@@ -19,7 +19,7 @@ import (
 func leasedRecord(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, mac cache.MAC) cache.Record {
 	r, on := recordOf(spec, found, nic, mac), lease.Of(found, nic)
 	if v4, v6 := on.Addresses(); len(v4)+len(v6) == 0 {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("%s has no address: the guest gets a connection without a responder of guestwire", nic.Name))
+		r.Warnings = append(r.Warnings, fmt.Sprintf("%[1]s has no address: the guest gets a connection without a responder of guestwire; to have it served, call Teardown, give %[1]s its address, and call Setup again (agent teardown, agent setup)", nic.Name))
 	} else if !spec.Options.NoResponder {
 		addResponder(&r, nic)
 		on.Fill(&r)
