@@ -124,7 +124,8 @@ for n in $(seq 600); do
 done
 cat /list
 journalctl --no-pager -u guestwire@vm1
-! systemctl start guestwire@none || ! systemctl is-active guestwire@none
+printf 'OWNER=107\n' >/etc/guestwire/none.env
+! systemctl start guestwire@none || exit 1
 systemctl start guestwire-exporter.service guestwire-forget.service
 grep 'guestwire_wired_nics 2' /var/lib/prometheus/node-exporter/guestwire.prom
 systemctl enable --now guestwire-exporter.timer guestwire-forget.timer guestwire@vm2
