@@ -95,7 +95,7 @@ func (s *session) wired() (*journal, error) {
 		return nil, s.explainMark(now, fmt.Errorf("%w in this namespace%s", ErrNotWired, s.mistyped()))
 	}
 	if j.Salvaged {
-		return nil, fmt.Errorf("%w: its forced Teardown was interrupted: call Teardown", ErrNotWired)
+		return nil, fmt.Errorf("%w: its forced Teardown was interrupted: call Teardown (agent teardown)", ErrNotWired)
 	}
 	return j, nil
 }

@@ -184,7 +184,7 @@ func (s *session) plan(ctx context.Context, c request, taken infra.Spec, owner r
 // nextPlan computes the wiring of a NIC that has a journal.
 func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spec) (*wiring.Plan, netstate.Snapshot, error) {
 	if earlier.Salvaged {
-		return nil, netstate.Snapshot{}, fmt.Errorf("%w, and its forced Teardown was interrupted: call Teardown first", infra.ErrWired)
+		return nil, netstate.Snapshot{}, fmt.Errorf("%w, and its forced Teardown was interrupted: call Teardown first (agent teardown)", infra.ErrWired)
 	}
 	if err := earlier.checkState(spec.State); err != nil {
 		return nil, netstate.Snapshot{}, fmt.Errorf("%w: %w", infra.ErrWired, err)

@@ -162,9 +162,9 @@ func (s *session) checkRecord(ctx context.Context) error {
 		switch r.Namespace {
 		case "":
 		case s.identity.Name():
-			way += ", or take the NIC down (Teardown)"
+			way += ", or take the NIC down (Teardown, agent teardown)"
 		default:
-			way += ", or call Forget if the namespace " + r.Namespace + " is gone"
+			way += ", or call Forget if the namespace " + r.Namespace + " is gone (agent forget)"
 		}
 		return fmt.Errorf("%w by another version of guestwire, which wrote %s (version %d, and this program reads %d): %s",
 			infra.ErrWired, path, r.Version, cache.Version, way)
@@ -321,7 +321,7 @@ func (j *journal) checkState(path string) error {
 		return nil
 	}
 	if j.Spec.State == "" {
-		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s, but %s was wired without a state directory: leave it out, or call Teardown first", path, j.NIC)}
+		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s, but %s was wired without a state directory: leave it out, or call Teardown first (agent teardown)", path, j.NIC)}
 	}
 	real, err := realState(path)
 	if err != nil {

@@ -52,7 +52,7 @@ func (j *journal) sameGuest(from *cache.Record, wired cache.Record) error {
 	if from == nil || from.MAC == wired.MAC || !wiring.MakesTaps(j.Spec.Binding) {
 		return nil
 	}
-	return fmt.Errorf("%w for the guest %v, and from is the record of the guest %v: Teardown first, or name the record of the same guest", infra.ErrWired, wired.MAC, from.MAC)
+	return fmt.Errorf("%w for the guest %v, and from is the record of the guest %v: Teardown first (agent teardown), or name the record of the same guest", infra.ErrWired, wired.MAC, from.MAC)
 }
 
 // checkMovedMTU refuses a NIC with a smaller MTU than the guest has: the guest keeps its MTU, so the Spec has no way

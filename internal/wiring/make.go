@@ -176,7 +176,7 @@ func offStackOf(found netstate.Snapshot, nic netstate.Link, t traits) (own []net
 // checkFree refuses a NIC that is wired or another link's port already, and a wiring whose names are in use.
 func checkFree(found netstate.Snapshot, nic netstate.Link, names netstate.Names) error {
 	if strings.HasPrefix(nic.Alias, netstate.Mark("")) {
-		return fmt.Errorf("%w, its alias is %q: take it down first (Teardown, ForceTeardown), or name another NIC", infra.ErrWired, nic.Alias)
+		return fmt.Errorf("%w, its alias is %q: take it down first (Teardown, ForceTeardown, agent teardown), or name another NIC", infra.ErrWired, nic.Alias)
 	}
 	if err := checkPort(found, nic); err != nil {
 		return err
@@ -187,11 +187,11 @@ func checkFree(found netstate.Snapshot, nic netstate.Link, names netstate.Names)
 			if name != netstate.NamesFor(nic.Name, "").Tap && name == names.Tap {
 				otherwise = ", or name another one in tap"
 			}
-			return fmt.Errorf("%w, a link called %s is there: take its NIC down first (Teardown, ForceTeardown), or rename it%s", infra.ErrWired, name, otherwise)
+			return fmt.Errorf("%w, a link called %s is there: take its NIC down first (Teardown, ForceTeardown, agent teardown), or rename it%s", infra.ErrWired, name, otherwise)
 		}
 	}
 	if len(found.Tables) > 0 {
-		return fmt.Errorf("%w, there is already the %s: take its NIC down first (Teardown, ForceTeardown), or delete it", infra.ErrWired, found.Tables[0].Family.Describe(found.Tables[0].Name))
+		return fmt.Errorf("%w, there is already the %s: take its NIC down first (Teardown, ForceTeardown, agent teardown), or delete it", infra.ErrWired, found.Tables[0].Family.Describe(found.Tables[0].Name))
 	}
 	return nil
 }
