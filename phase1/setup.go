@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -265,7 +266,15 @@ func (s *session) firstPlan(ctx context.Context, c request, owner resolvedOwner)
 // readFirst reads the namespace for a first plan: as it is now, and as it was found, which has the answers and what an
 // earlier wiring of another NIC has changed.
 func (s *session) readFirst(ctx context.Context, c request, owner resolvedOwner, questions wiring.Questions, known []netstate.Neighbour) (now, found netstate.Snapshot, err error) {
-	now, err = s.ns.Snapshot(netstate.NamesFor(c.Name, c.Tap), slices.Concat(questions.Sysctls, questions.Hinders), nil)
+	read := func() {
+		now, err = s.ns.Snapshot(netstate.NamesFor(c.Name, c.Tap), slices.Concat(questions.Sysctls, questions.Hinders), nil)
+	}
+	if read(); err == nil && lacksLinkLocal(now, c.Name) {
+		// A NIC that has just come up gets its link-local address when the kernel notices the carrier. An address that
+		// comes after this look would be none that Teardown gives back.
+		tap.NoticeCarrier(c.Name)
+		read()
+	}
 	if err != nil {
 		return now, found, err
 	}
@@ -296,6 +305,14 @@ func (s *session) readFirst(ctx context.Context, c request, owner resolvedOwner,
 		wiring.Inherit(&found, other.Journal)
 	}
 	return now, found, s.answer(ctx, &found, c.Name, questions)
+}
+
+// lacksLinkLocal reports whether a link that is up has no IPv6 link-local address.
+func lacksLinkLocal(now netstate.Snapshot, name string) bool {
+	link, ok := now.Named(name)
+	return ok && link.Up && !slices.ContainsFunc(now.Addresses, func(a netstate.Address) bool {
+		return a.Link == link.Index && a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast()
+	})
 }
 
 // answer adds to the snapshot what a first plan needs too.

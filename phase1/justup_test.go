@@ -1,0 +1,49 @@
+package phase1_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// TestJustUp: the NIC came up a moment before Setup, so that the kernel has not made its link-local address yet. The
+// namespace has the address after Teardown: without it the namespace cannot ask for an IPv6 gateway.
+func TestJustUp(t *testing.T) {
+	t.Parallel()
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}, infra.Routed{}} {
+		t.Run(string(b.Kind()), func(t *testing.T) {
+			t.Parallel()
+			world, pod := nstest.New(t, "world"), nstest.New(t, "pod")
+			// The kernel notices a link at once if its index is not that of the link it lies on.
+			world.IP("link add pod index 77 type veth peer name eth0 index 77 netns " + pod.Name)
+			world.IP("link set pod up")
+			pod.IP("addr add 10.244.1.7/24 dev eth0")
+			linkLocal := func() bool { return strings.Contains(pod.Exec("cat", "/proc/net/if_inet6"), "fe80") }
+			nstest.Eventually(t, func() error {
+				pod.IP("link set eth0 down")
+				pod.IP("link set eth0 up")
+				if linkLocal() {
+					return errors.New("the kernel has made the address already")
+				}
+				return nil
+			})
+			c := phase1.NIC{NetNS: pod.File, Name: "eth0"}
+			if _, err := c.Setup(t.Context(), infra.Spec{Binding: b, Owner: infra.Owner{UID: uint32(nstest.LauncherUID)}}); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Teardown(t.Context(), phase1.TeardownOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			nstest.Eventually(t, func() error {
+				if !linkLocal() {
+					return errors.New("eth0 has no link-local address")
+				}
+				return nil
+			})
+		})
+	}
+}
