@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -41,6 +42,12 @@ func TestErrorsNameTheCall(t *testing.T) {
 	refused.Binding, refused.DNS = infra.Macvtap{}, nil
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
+	var noContext context.Context
+	closed := unwired
+	if closed.NetNS, err = phase1.OpenNetNS(n.Pod.Path()); err != nil {
+		t.Fatal(err)
+	}
+	closed.NetNS.Close()
 	nothing := func(cache.Record) error { return nil }
 	relative := phase1.TeardownOptions{State: "vm1"}
 	is := func(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
@@ -58,6 +65,8 @@ func TestErrorsNameTheCall(t *testing.T) {
 		{"plan eth7: no such link; ", is(infra.ErrNoNIC), func() error { _, err := gone.NIC.Plan(ctx, gone.Spec); return err }},
 		{"plan eth7: no such link; ", is(infra.ErrNoNIC), func() error { _, err := gone.PlanMoving(ctx, gone.Spec, phase1.Moving{}); return err }},
 		{"check net1: not wired ", is(phase1.ErrNotWired), func() error { return unwired.Check(ctx) }},
+		{"check net1: ctx: nil", as[*cache.FieldError], func() error { return unwired.Check(noContext) }},
+		{"check net1: namespace " + n.Pod.Path() + ": file already closed: ", is(os.ErrClosed), func() error { return closed.Check(ctx) }},
 		{"check eth0: differs from what Setup left:\n  ", as[*phase1.DriftError], func() error {
 			n.Pod.IP("link set eth0-tap down")
 			defer n.Pod.IP("link set eth0-tap up")
@@ -80,6 +89,7 @@ func TestErrorsNameTheCall(t *testing.T) {
 		{"forget: nic: ", as[*cache.FieldError], func() error { return phase1.Forget(ctx, phase1.Gone{NIC: "eth0"}) }},
 		{"forget: NIC eth0: the namespace is not gone: ", is(phase1.ErrAlive), func() error { return phase1.Forget(ctx, phase1.Gone{NIC: "eth0", State: n.State}) }},
 		{"lock of vm1: dir: ", as[*cache.FieldError], func() error { _, err := phase1.Lock(ctx, "here", "vm1", nil); return err }},
+		{"lock: name: missing", as[*cache.FieldError], func() error { _, err := phase1.Lock(ctx, "", "", nil); return err }},
 		{fmt.Sprintf("start /nowhere as user %d: ", nstest.LauncherUID), is(fs.ErrNotExist), func() error { return launch.Start(exec.Command("/nowhere"), nil, nstest.Owner()) }},
 	} {
 		err := row.call()

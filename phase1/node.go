@@ -138,8 +138,11 @@ const (
 
 // Lock holds a name of the caller's choice on the node, such as a State, until unlock is called or the process ends. It
 // waits for another holder until ctx ends; the error then names the holder. Lock needs root. dir and progress are
-// NIC.Dir and NIC.Progress.
+// NIC.Dir and NIC.Progress. An empty name is a *cache.FieldError.
 func Lock(ctx context.Context, dir, name string, progress func(text string)) (unlock func(), err error) {
+	if name == "" { // all callers that forget the name would wait for each other
+		return nil, fmt.Errorf("lock: %w", &cache.FieldError{Field: "name", Reason: "missing: name what is held, such as the State"})
+	}
 	unlock, err = lockName(ctx, dir, name, progress)
 	if err != nil {
 		return nil, fmt.Errorf("lock of %s: %w", name, err)

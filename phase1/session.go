@@ -43,6 +43,9 @@ func (n NIC) doWired(ctx context.Context, f func(*session) error) error {
 }
 
 func (n NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f func(*session) error) error {
+	if ctx == nil { // else the thread in the namespace would panic, where no caller can recover
+		return &cache.FieldError{Field: "ctx", Reason: "nil: pass context.Background() or a context that ends"}
+	}
 	n, release, err := n.openOwn()
 	if err != nil {
 		return err

@@ -34,7 +34,9 @@ func (i Identity) Name() string {
 // ErrNotNetNS if f is another kind of file.
 func Identify(f *os.File) (Identity, error) {
 	var of unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &of); err != nil {
+	if err := unix.Fstatfs(int(f.Fd()), &of); err == unix.EBADF {
+		return Identity{}, fmt.Errorf("namespace %s: %w: keep the file open until the call has ended", f.Name(), os.ErrClosed)
+	} else if err != nil {
 		return Identity{}, fmt.Errorf("namespace %s: %w", f.Name(), err)
 	}
 	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
