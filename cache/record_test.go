@@ -143,7 +143,7 @@ func TestEdited(t *testing.T) {
 		words    string // separated by |
 	}{
 		{`"version": 1`, `"version": 2`, "version: 2, and this program reads 1: use the version of guestwire that wrote it"},
-		{`"version": 1`, `"version": 0`, "version: 0, and this program reads 1: use the version of guestwire that wrote it"},
+		{`"version": 1`, `"version": 0`, "version: 0: this is no record"},
 		{`"version": 1`, `"version": -1`, "version: -1, and this program reads 1"},
 		{`"weight": 256`, `"weight": 256, "via": 1`, "static.routes[3].hops[1].via: no such field"},
 		{`"version": 1`, `"version": "1"`, "version: want a number"},

@@ -17,6 +17,9 @@ const maxTurn = 1<<53 - 1
 
 // Validate checks each field on which Phase2 relies. The error is a [*FieldError].
 func (r *Record) Validate() error {
+	if r.Version == 0 {
+		return fieldErrorf("version", "0: this is no record: use the one that Setup returned or wrote")
+	}
 	if r.Version != Version {
 		return fieldErrorf("version", "%d, and this program reads %d: use the version of guestwire that wrote it", r.Version, Version)
 	}
