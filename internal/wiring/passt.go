@@ -68,7 +68,8 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 }
 
 // familyLosses are the families in which passt gives the guest nothing: it looks in the table main for a default route
-// by the NIC with a single gateway of the family. A passt that knows vhost-user takes one of several gateways, and none in IPv6.
+// by the NIC with a single gateway of the family. A passt that knows vhost-user takes one of several gateways, and none
+// in IPv6.
 func (b passt) familyLosses(found netstate.Snapshot, nic netstate.Link, v4, v6 []netip.Prefix) (list losses) {
 	for i, addresses := range [][]netip.Prefix{v4, v6} {
 		of := 4 + 2*i
