@@ -164,7 +164,7 @@ func addressLosses(found netstate.Snapshot, nic netstate.Link, before losses) (l
 		if before.has("family", fmt.Sprintf("IPv%d", firewall.Version(own))) || onNIC(own) {
 			continue // that loss says it; the guest has the address
 		}
-		if link, _ := found.Link(a.Link); isInner(link) && vrfOf(found, link).VRF == vrfOf(found, nic).VRF && !isWired(found, link) && own.IsGlobalUnicast() {
+		if link, _ := found.Link(a.Link); isBehind(found, nic, link) && !isWired(found, link) && own.IsGlobalUnicast() {
 			list.lose("address", own.String(), "it is on %s, and the namespace answers nothing by %s any more: add it in the guest, and %v to guard.prefixes", link.Name, nic.Name, firewall.HostPrefix(own))
 		}
 	}
@@ -184,8 +184,14 @@ func sharedLosses(found netstate.Snapshot, nic netstate.Link) (list losses) {
 	return list
 }
 
-// isInner reports whether the link leads nowhere, so that its addresses are reached by the other links.
-func isInner(link netstate.Link) bool { return link.Loopback || link.Kind == "dummy" }
+// isBehind reports whether the link leads nowhere, so that its addresses are reached by the NIC: in a VRF by those of the
+// VRF, whose device is a loopback, too.
+func isBehind(found netstate.Snapshot, nic, link netstate.Link) bool {
+	if link.Kind == kindVRF {
+		return link.Index == nic.Master
+	}
+	return (link.Loopback || link.Kind == "dummy") && vrfOf(found, link).VRF == vrfOf(found, nic).VRF
+}
 
 // familyLosses are a family of which the NIC has no address, though the namespace sends by it: the addresses are
 // another link's, such as the loopback's (unnumbered, BGP to the host).
@@ -197,7 +203,7 @@ func familyLosses(found netstate.Snapshot, nic netstate.Link, of int) (list loss
 	}
 	for _, a := range found.Addresses {
 		link, _ := found.Link(a.Link)
-		if isInner(link) && firewall.Version(a.Prefix.Addr()) == of && a.Prefix.Addr().IsGlobalUnicast() {
+		if isBehind(found, nic, link) && firewall.Version(a.Prefix.Addr()) == of && a.Prefix.Addr().IsGlobalUnicast() {
 			list.lose("family", fmt.Sprintf("IPv%d", of), "%s has no IPv%d address, and the namespace sends by it from %v of %s", nic.Name, of, a.Prefix.Addr(), link.Name)
 			return list
 		}

@@ -198,6 +198,9 @@ func (w ways) why(l netstate.Link, networks []netip.Prefix, aside uint32) string
 	case aside != 0:
 		return fmt.Sprintf("a policy rule leads to table %d and out by %s, and the guest's packets pass it by: they leave by %s", aside, l.Name, w.nic.Name)
 	}
+	if l.Kind == kindVRF {
+		return fmt.Sprintf("the guest sends by %s alone, and no VRF can be wired", w.nic.Name)
+	}
 	return fmt.Sprintf("the guest sends by %s alone, unless %s is wired too", w.nic.Name, l.Name)
 }
 
