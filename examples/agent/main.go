@@ -386,6 +386,9 @@ func (o *options) openWired(ctx context.Context) error {
 
 // wirings are the NICs that are wired with the State, and have the Name if there is one.
 func (o *options) wirings(ctx context.Context) ([]phase1.Wiring, error) {
+	if !filepath.IsAbs(o.State) {
+		return nil, commandline.Errorf("-state %q: want an absolute path, such as /run/guestwire/vm1", o.State)
+	}
 	if real, err := filepath.EvalSymlinks(o.State); err == nil { // journals have the real path
 		o.State = real
 	}
