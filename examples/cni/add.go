@@ -96,7 +96,7 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 	records := map[string]cache.Record{}
 	err = func() error {
 		for _, nic := range nics {
-			if err := c.State.Begin(args.ContainerID, nic.name, podsandbox.Attachment{Network: c.Name, IfName: args.IfName}); err != nil && c.ofKubeVirt() {
+			if err := c.State.Begin(args.ContainerID, nic.name, podsandbox.Attachment{Network: c.Name, IfName: args.IfName}); errors.Is(err, fs.ErrExist) && c.ofKubeVirt() {
 				return fmt.Errorf("network %s has no NIC of its own, as one of a resourceClaim: %w", c.Args.CNI.LogicNetworkName, err)
 			} else if err != nil {
 				return err

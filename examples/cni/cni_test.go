@@ -213,9 +213,10 @@ func TestKubeVirt(t *testing.T) {
 	s.add(second, blue)
 	before := s.ns.Settled()
 	networks := []struct{ name, ifName, nic, tap string }{{"default", "net1", "eth0", "tap0"}, {"blue", "net2", "pod16477688c0e", "tap16477688c0e"}}
+	list := "guestwire"
 	call := func(command, ifName, network, binding string) (string, *types.Error) {
-		return n.guestwireCalled(fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "guestwire", "type": "guestwire", "state": %q, "dir": %q, %s,
-			"args": {"cni": {"logicNetworkName": %q}}}`, n.state, n.dir, owner(`, "binding": {"`+binding+`": {}}`), network), s.environ(command, ifName)...)
+		return n.guestwireCalled(fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "type": "guestwire", "state": %q, "dir": %q, %s,
+			"args": {"cni": {"logicNetworkName": %q}}}`, list, n.state, n.dir, owner(`, "binding": {"`+binding+`": {}}`), network), s.environ(command, ifName)...)
 	}
 	for range 2 {
 		for _, c := range networks {
@@ -251,6 +252,10 @@ func TestKubeVirt(t *testing.T) {
 	s.ns.IP("addr flush dev eth0")
 	if out, err := call("ADD", "net1", "default", "masquerade"); err == nil || !strings.Contains(err.Error(), way) {
 		t.Errorf("a NIC without addresses: %s, %v; want %s", out, err, way)
+	}
+	list = strings.Repeat("n", 5000) // which no note can have
+	if out, err := call("ADD", "net1", "default", "redirect"); err == nil || !strings.Contains(err.Error(), "file name too long") || strings.Contains(err.Error(), "resourceClaim") {
+		t.Errorf("a note that cannot be written: %s, %.300v", out, err)
 	}
 	s.del(second, blue)
 	s.del(first, eth0)
