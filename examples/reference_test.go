@@ -327,7 +327,7 @@ func exitCodes(t *testing.T) string {
 // codesOfCNI returns the plugin's own error codes.
 func codesOfCNI(t *testing.T) string {
 	t.Helper()
-	source, err := os.ReadFile("cni/main.go")
+	source, err := os.ReadFile("cni/errors.go")
 	if err != nil {
 		t.Fatal(err)
 	}

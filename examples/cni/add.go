@@ -179,5 +179,3 @@ func (c config) setupError(nic string, args *skel.CmdArgs, err error) error {
 	}
 	return err
 }
-
-func progress(text string) { say("%s", text) }

@@ -2,12 +2,10 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -19,7 +17,6 @@ import (
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/examples/schema"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // config is what the engine gives to the plugin: the list's entry, with what the engine adds to it.
@@ -58,63 +55,6 @@ func entrySchema() schema.Schema {
 		members[engines] = schema.Schema{}
 	}
 	return entry
-}
-
-// paths are what a call has to know that takes down.
-type paths struct {
-	Name  string           `json:"name"`
-	State podsandbox.State `json:"state"`
-	Dir   string           `json:"dir"`
-}
-
-// readPaths reads the paths alone, so that a mistake elsewhere, which an operator may make while pods run, keeps no pod
-// from ending.
-func readPaths(args *skel.CmdArgs) (paths, error) {
-	var p paths
-	if err := json.Unmarshal(args.StdinData, &p); err != nil {
-		return p, types.NewError(types.ErrInvalidNetworkConfig, "guestwire: entry of the CNI list: "+err.Error(), "")
-	}
-	return p, p.complete()
-}
-
-// readAnyPaths is readPaths for a call that goes on after its error, with the defaults for what cannot be read.
-func readAnyPaths(args *skel.CmdArgs) (paths, error) {
-	p, err := readPaths(args)
-	if err != nil && !filepath.IsAbs(string(p.State)) {
-		p.State = podsandbox.DefaultState
-	}
-	if err != nil && !filepath.IsAbs(p.Dir) {
-		p.Dir = phase1.DefaultDir
-	}
-	return p, err
-}
-
-// agentCall is the agent's command line for a NIC.
-func (p paths) agentCall(verb, netns, nic string) string {
-	call := fmt.Sprintf("agent %s -netns %s -nic %s", verb, netns, nic)
-	if p.Dir != "" {
-		call += " -dir " + p.Dir
-	}
-	return call
-}
-
-// lock holds a name on the node.
-func (p paths) lock(ctx context.Context, name string) (unlock func(), err error) {
-	return phase1.Lock(ctx, p.Dir, name, progress)
-}
-
-// complete sets the defaults.
-func (p *paths) complete() error {
-	if p.State == "" {
-		p.State = podsandbox.DefaultState
-	}
-	if !filepath.IsAbs(string(p.State)) {
-		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%.100q in the CNI list, want an absolute path, such as %s", p.State, podsandbox.DefaultState)}
-	}
-	if p.Dir != "" && !filepath.IsAbs(p.Dir) {
-		return &cache.FieldError{Field: "dir", Reason: fmt.Sprintf("%.100q in the CNI list, want an absolute path, such as %s", p.Dir, phase1.DefaultDir)}
-	}
-	return nil
 }
 
 // readConfig reads what a call needs of the configuration. The errors are those of CNI.
