@@ -13,9 +13,6 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// formats are those of the verb config.
-var formats = []string{"cloud-init", "networkd", "kernel"}
-
 // printConfig prints the configuration of a guest without DHCP, or writes its files to the directory out. What the
 // format leaves out is printed to standard error.
 func printConfig(vm *phase2.VM, format, state, out string) error {

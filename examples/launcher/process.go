@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
@@ -9,6 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+// patience is the time that passt has to start, and QEMU to end after SIGTERM.
+const patience = 10 * time.Second
 
 // process is a program that dies with the launcher.
 type process struct {
@@ -70,3 +74,9 @@ func (p *process) err() error {
 type statusError struct{ status int }
 
 func (e statusError) Error() string { return fmt.Sprintf("status %d", e.status) }
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}

@@ -3,26 +3,19 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/domain/passt"
 	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/phase2"
 )
-
-// patience is the time that passt has to start, and QEMU to end after SIGTERM.
-const patience = 10 * time.Second
 
 // runQEMU serves the guest, and runs QEMU with the guest's devices as soon as each request of the guest gets an answer.
 // It returns when QEMU has ended and the guest is not served any more. The error is a statusError if QEMU ends with
@@ -168,133 +161,4 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 	}
 	log.Info("QEMU ended", "status", cmd.ProcessState.String())
 	return vmm.err()
-}
-
-// check makes QEMU's arguments with options of the form that the record's real ones will have. It returns the device's
-// id.
-func check(r *cache.Record) (id any, err error) {
-	var o qemu.Options
-	if o.Vhost, err = vhost(r); err != nil {
-		return nil, err
-	}
-	if r.Tap != "" {
-		o.FDs = slices.Repeat([]string{"3"}, r.Queues)
-	}
-	if r.Passt != nil {
-		o.Socket = "passt"
-	}
-	nic, err := qemu.NewNIC(r, o)
-	if err != nil {
-		return nil, err
-	}
-	_, err = nic.Args()
-	return nic.Device["id"], err
-}
-
-// checkShared refuses a command with which passt could not share the guest's memory: QEMU would start, and the guest
-// would have no network, or QEMU would crash.
-func checkShared(ctx context.Context, r *cache.Record, command []string) error {
-	if r.Passt == nil || !r.Passt.VhostUser {
-		return nil
-	}
-	const instead = "or leave binding.passt.vhostUser out and run agent setup again"
-	shares := func(argument string) bool {
-		return strings.Contains(argument, "share=on") || strings.Contains(argument, "share=yes")
-	}
-	if !slices.ContainsFunc(command, shares) {
-		return fmt.Errorf("NIC %s: passt.vhostUser: QEMU does not share the guest's memory: add -object memory-backend-memfd,id=ram,share=on,size=SIZE -machine memory-backend=ram with the size of -m, %s", r.Name, instead)
-	}
-	if !strings.HasPrefix(filepath.Base(command[0]), "qemu") {
-		return nil // a program that runs QEMU
-	}
-	out, err := exec.CommandContext(ctx, command[0], "-version").Output()
-	var version, minor int
-	if _, failed := fmt.Sscanf(string(out), "QEMU emulator version %d.%d", &version, &minor); err != nil || failed != nil {
-		return nil // its start says why
-	}
-	if version < 8 {
-		return fmt.Errorf("NIC %s: passt.vhostUser: QEMU %d.%d crashes with it: use QEMU 10, %s", r.Name, version, minor, instead)
-	}
-	return nil
-}
-
-// vhost reports whether QEMU, as this process, can open the device of vhost for the record's tap. It is an error that
-// QEMU cannot, if the record wants vhost.
-func vhost(r *cache.Record) (bool, error) {
-	if r.Tap == "" {
-		return false, nil
-	}
-	f, err := os.OpenFile("/dev/vhost-net", os.O_RDWR, 0)
-	if err == nil {
-		return true, f.Close()
-	}
-	if r.Device.Driver == "vhost" {
-		return false, fmt.Errorf("NIC %s: device.driver vhost: %w: let the launcher's user or one of its groups open it (agent exec -groups), or run Setup again with device.driver qemu", r.Name, err)
-	}
-	return false, nil
-}
-
-func closeAll(files []*os.File) {
-	for _, f := range files {
-		f.Close()
-	}
-}
-
-// backends are the passt processes of a VM.
-type backends struct {
-	log *slog.Logger
-	dir string // of their sockets; empty: there are none
-	all []*process
-}
-
-// start starts passt for the record and returns its socket. passt writes its number to a file once it listens.
-func (b *backends) start(ctx context.Context, r *cache.Record) (socket string, err error) {
-	if b.dir == "" {
-		if b.dir, err = os.MkdirTemp("", "guestwire-passt-"); err != nil {
-			return "", err
-		}
-	}
-	socket, listens := filepath.Join(b.dir, r.Name), filepath.Join(b.dir, r.Name+".pid")
-	args, err := passt.Args(r, socket)
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.Command("passt", append(args, "--pid", listens)...)
-	cmd.Stderr = logged
-	p, err := start(cmd)
-	if err != nil {
-		return "", fmt.Errorf("passt of %s: %w", r.Name, err)
-	}
-	b.all = append(b.all, p)
-	b.log.Info("passt runs", "nic", r.Name, "process", cmd.Process.Pid)
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for {
-		if text, err := os.ReadFile(listens); err == nil && len(text) > 0 {
-			return socket, nil
-		}
-		select {
-		case <-p.ended:
-			hint := ""
-			if r.Passt.VhostUser {
-				hint = ": if it does not know --vhost-user, use a newer passt, such as Debian 13's, or leave binding.passt.vhostUser out and run agent setup again"
-			}
-			return "", fmt.Errorf("passt of %s: ended at its start: %v%s", r.Name, cmd.ProcessState, hint)
-		case <-ctx.Done():
-			return "", fmt.Errorf("passt of %s: does not listen: %w", r.Name, ctx.Err())
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-}
-
-// stop ends what has not ended together with QEMU.
-func (b *backends) stop() {
-	for _, p := range b.all {
-		p.stop()
-	}
-	if b.dir != "" {
-		if err := os.RemoveAll(b.dir); err != nil {
-			b.log.Warn("files of passt are left", "error", err)
-		}
-	}
 }

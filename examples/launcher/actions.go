@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/phase2"
+)
+
+func printXML(_ context.Context, o *options) error {
+	vm, err := open(o)
+	if err != nil {
+		return err
+	}
+	elements, err := vm.Interfaces()
+	if err != nil {
+		return err
+	}
+	for _, element := range elements {
+		xml, err := element.Marshal()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(stdout, xml)
+	}
+	return nil
+}
+
+func serve(ctx context.Context, o *options) error {
+	ctx, stop := commandline.Signals(ctx)
+	defer stop()
+	vm, err := openLasting(o)
+	if err != nil {
+		return err
+	}
+	if err := vm.Serve(ctx); err != nil {
+		return notServed(err) // from the start: no guest was served
+	}
+	logCounters(vm)
+	return nil
+}
+
+func runGuest(ctx context.Context, o *options) error {
+	ctx, stop := commandline.Signals(ctx)
+	defer stop()
+	vm, err := openLasting(o)
+	if err != nil {
+		return err
+	}
+	err = runQEMU(ctx, vm, o.shutdown, strings.FieldsFunc(o.plug, func(c rune) bool { return c == ',' }), o.command)
+	logCounters(vm)
+	return err
+}
+
+func config(_ context.Context, o *options) error {
+	vm, err := open(o)
+	if err != nil {
+		return err
+	}
+	return printConfig(vm, o.format, o.state, o.out)
+}
+
+// open reads the records. The log goes to standard error.
+func open(o *options) (*phase2.VM, error) {
+	vm, err := phase2.Open(o.state)
+	if err != nil {
+		return nil, notOpened(err)
+	}
+	vm.ResolvConf = o.resolvConf
+	level := slog.LevelInfo
+	if o.quiet {
+		level = slog.LevelWarn
+	}
+	vm.Log = slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: level}))
+	return vm, nil
+}
+
+// openLasting is open for a guest that is served: log and events wait for no reader.
+func openLasting(o *options) (*phase2.VM, error) {
+	stderr = newQueue(os.Stderr, linesLost)
+	logged = stderr
+	if o.logTo != "" {
+		file, err := os.OpenFile(o.logTo, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NONBLOCK, 0o644) // a FIFO without a reader is an error
+		if err != nil {
+			return nil, commandline.Errorf("-log: %w", err)
+		}
+		logged = newQueue(file, linesLost)
+	}
+	vm, err := open(o)
+	if err == nil && o.events {
+		lines := newQueue(os.Stdout, eventsLost)
+		vm.Notify = func(e phase2.Event) { io.WriteString(lines, eventLine(e)) }
+	}
+	return vm, err
+}
+
+// logCounters logs each NIC's counters.
+func logCounters(vm *phase2.VM) {
+	for nic, c := range vm.Counters() {
+		vm.Log.Info("served", "nic", nic, "received", c.Received, "sent", c.Sent, "failed", c.Failed, "ignored", c.Ignored)
+	}
+}
