@@ -149,6 +149,9 @@ func (o *options) wired() ([]string, error) {
 	return wired, err
 }
 
+// adding is longer than any ADD takes, as the kubelet gives an engine four minutes for a sandbox.
+const adding = 10 * time.Minute
+
 // isLeft reports whether all that is there of the NIC is a note, older than any ADD.
 func (o *options) isLeft(id string, nic podsandbox.NIC) bool {
 	info, err := os.Lstat(filepath.Join(o.state, id, "."+nic.Name))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -258,9 +257,6 @@ func (o *options) keepSwept(ctx context.Context) {
 	}
 }
 
-// adding is longer than any ADD takes, as the kubelet gives an engine four minutes for a sandbox.
-const adding = 10 * time.Minute
-
 // sweepOnce removes what is left of namespaces that are gone: journals, records, and the directories of their
 // sandboxes.
 func (o *options) sweepOnce(ctx context.Context) error {
@@ -289,56 +285,4 @@ func (o *options) sweepOnce(ctx context.Context) error {
 // lock holds a name on the node.
 func (o *options) lock(ctx context.Context, name string) (unlock func(), err error) {
 	return phase1.Lock(ctx, o.dir, name, nil)
-}
-
-// readiness makes a file while all parts are ready.
-type readiness struct {
-	file string
-	log  *slog.Logger
-
-	mu    sync.Mutex
-	parts []bool
-}
-
-// part adds a part that is not ready, and returns the function that reports whether it is.
-func (r *readiness) part() func(bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i := len(r.parts)
-	r.parts = append(r.parts, false)
-	return func(ready bool) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.parts[i] == ready {
-			return
-		}
-		r.parts[i] = ready
-		if err := r.update(); err != nil {
-			r.log.Warn("readiness", "error", err)
-		}
-	}
-}
-
-func (r *readiness) update() error {
-	for _, ready := range r.parts {
-		if !ready {
-			return r.clear()
-		}
-	}
-	if r.file == "" {
-		return nil
-	}
-	return os.WriteFile(r.file, nil, 0o644)
-}
-
-// clear removes the file, which a killed process may have left.
-func (r *readiness) clear() error {
-	err := error(nil)
-	if r.file != "" {
-		err = os.Remove(r.file)
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }

@@ -1,14 +1,8 @@
 package main
 
 import (
-	"context"
-	"os"
-
 	"github.com/guestwire/guestwire/examples/commandline"
 )
-
-// verb is what guestwire-node can do.
-type verb = commandline.Verb[options]
 
 var verbs = []verb{
 	{
@@ -95,12 +89,4 @@ root, best as a DaemonSet (examples/kubernetes).
 The exit code is 0: done, 1: failed, 2: a flag is wrong.
 `,
 	FlagSet: (*options).flagSet,
-}
-
-func ready(_ context.Context, o *options) error {
-	if o.ready == "" {
-		return commandline.Errorf("-ready is missing: name the file of run's -ready")
-	}
-	_, err := os.Stat(o.ready)
-	return err
 }
