@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -24,9 +23,6 @@ var flannel = []Network{
 	{Name: "flannel, IPIP", Origin: RealPlugin, Kind: "ipip", Create: func(t testing.TB) *Instance { return createFlannel(t, 1480, false, bothWays(addFlannelIPIP)) }},
 	{Name: "flannel, alloc", Origin: RealPlugin, Create: func(t testing.TB) *Instance { return createFlannel(t, 1500, false, routeInCloud) }},
 }
-
-// flannelDir is where install.sh puts flannel's plugin.
-var flannelDir = unpacked.Path("flannel")
 
 // Networks of all pods of flannel's cluster.
 const flannel4, flannel6 = "10.244.0.0/16", "fd00:244::/32"
@@ -216,4 +212,18 @@ func routeInCloud(t testing.TB, a, b flannelNode) {
 func vtepMAC(public string) string {
 	b := addr(public).As16()
 	return fmt.Sprintf("0e:00:00:%02x:%02x:%02x", b[3], b[12], b[15])
+}
+
+// joinFlannel lets each node reach the other node's pods by a WireGuard device, as flannel's backend wireguard does.
+func joinFlannel(t testing.TB, a, b flannelNode) {
+	t.Helper()
+	pods := func(n flannelNode) string { return fmt.Sprintf("%v,%v", n.subnet4, n.subnet6) }
+	joinWireguard(t, a.Namespace, b.Namespace, pods(a), pods(b))
+	for from, to := range map[flannelNode]flannelNode{a: b, b: a} {
+		addAddresses(from.Namespace, "wg0", from.subnet4.Addr().String()+"/32", from.subnet6.Addr().String()+"/128")
+		from.IP("link set wg0 up")
+		from.IP(fmt.Sprintf("route add %v dev wg0", to.subnet4))
+		from.IP(fmt.Sprintf("-6 route add %v dev wg0", to.subnet6))
+	}
+	shakeHands(a.Namespace, b.subnet4.Addr().String())
 }

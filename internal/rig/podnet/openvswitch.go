@@ -14,9 +14,6 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// switches are the networks with an Open vSwitch whose flows an agent on the node writes.
-var switches = []Network{openShiftSDN}
-
 // vswitch is an Open vSwitch in a node's namespace. A bridge with datapath_type=netdev forwards in user space and needs
 // no kernel module. All its files are in one directory.
 type vswitch struct {

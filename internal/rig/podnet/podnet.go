@@ -5,7 +5,6 @@ package podnet
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -69,22 +68,6 @@ type Station struct {
 	// IPv4 and IPv6 are the addresses at which the station answers and from which it connects; zero: none.
 	IPv4, IPv6 netip.Addr
 }
-
-// Networks are all networks, in the order of docs/results/networks.md.
-var Networks = slices.Concat(
-	plugins,
-	leased,
-	bridges,
-	flannel,
-	calico,
-	clouds,
-	exclusive,
-	containers,
-	tunnels,
-	bonds,
-	switches,
-	ovn,
-)
 
 var addr = netip.MustParseAddr
 
