@@ -233,3 +233,13 @@ func (c *console) run(ctx context.Context, command string) (string, error) {
 	}
 	return out, nil
 }
+
+// ExitError means that a command failed in the guest.
+type ExitError struct {
+	Code   int
+	Output string
+}
+
+func (e *ExitError) Error() string {
+	return fmt.Sprintf("exit code %d: %s", e.Code, strings.TrimSpace(e.Output))
+}

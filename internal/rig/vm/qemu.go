@@ -24,15 +24,6 @@ func (c Config) program() []string {
 	return []string{vmm}
 }
 
-// hidden is a directory that QEMU must not find; empty: none. That of the backports would end when libvirt asks for its
-// devices, as it would load the modules of Debian 12's.
-func (c Config) hidden() string {
-	if c.VhostUser && c.unpacked() {
-		return "/usr/lib/x86_64-linux-gnu/qemu"
-	}
-	return ""
-}
-
 // accelerator runs all CPUs on one thread. With a thread for each, QEMU 7.2 may translate code while another CPU
 // patches it, and the guest stops for ever, mostly at its boot.
 const accelerator = "tcg,thread=single"

@@ -10,12 +10,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
@@ -29,103 +25,6 @@ const (
 	AnswerPort = 8000
 )
 
-// Boot is the system that a guest boots.
-type Boot int
-
-const (
-	// BootClients is Debian's kernel, with DHCP clients in user space on every NIC.
-	BootClients Boot = iota
-	// BootAutoconf is a kernel that configures eth0 itself before the first process: by DHCPv4
-	// (ip=dhcp) and by router advertisements. The host name is that of the lease. Lease4 and Lease6 do
-	// not work.
-	BootAutoconf
-	// BootNetworkd is Debian's kernel with systemd-networkd, which configures eth0 with DHCP, router advertisements and a
-	// stable-privacy link-local address (RFC 7217). Lease4 and Lease6 do not work. Its log is /run/manager.
-	BootNetworkd
-	// BootNetworkManager is the same with NetworkManager and its default settings.
-	BootNetworkManager
-	// BootCloudInit is Debian's kernel with Debian's cloud-init, which reads the disk of Config.Seed and writes for
-	// netplan. Netplan's generator makes files of systemd-networkd, which configures the network. There is no systemd, no
-	// udev and no DHCP client. The logs are /run/manager and /run/cloud-init.out.
-	BootCloudInit
-	// BootNetwork boots from the network, by the ROM of the first NIC. The guest is returned as soon as
-	// the VMM runs. Console has the firmware's output; Run does not work.
-	BootNetwork
-	// BootUEFI is BootNetwork by Debian's OVMF, which tries TFTP and HTTP by IPv4 and IPv6. For BootQEMU.
-	BootUEFI
-)
-
-// hasSystem reports whether the guest boots a system of this package, not what the network has.
-func (b Boot) hasSystem() bool { return b < BootNetwork }
-
-// Firmware, relative to the cache.
-const (
-	uefiCode  = "firmware/usr/share/OVMF/OVMF_CODE_4M.fd"
-	uefiVars  = "firmware/usr/share/OVMF/OVMF_VARS_4M.fd"
-	grubImage = "firmware/usr/lib/grub/x86_64-efi/monolithic/grubnetx64.efi"
-)
-
-// GRUB returns Debian's GRUB for UEFI's network boot. It fetches grub/grub.cfg from where it comes.
-func GRUB() ([]byte, error) { return os.ReadFile(unpacked.Path(grubImage)) }
-
-// Config configures a guest for BootLibvirt and BootQEMU.
-type Config struct {
-	// NetNS is the network namespace in which the taps are. It may be closed after the boot.
-	NetNS *os.File
-	// UID and GID are the user that runs the VMM without capabilities, and that owns the taps. See
-	// LibvirtUser.
-	UID, GID int
-	// Name is the guest's host name and the domain's name; empty: guest.
-	Name string
-	// Boot is the system that the guest boots.
-	Boot Boot
-	// Networkd are the files of /etc/systemd/network, for BootNetworkd; nil: one that asks DHCP and routers on eth0.
-	Networkd map[string]string
-	// Seed are the files of the NoCloud disk, for BootCloudInit.
-	Seed map[string]string
-	// Program is a program of this machine, which the guest has in /bin; empty: none.
-	Program string
-	// CPUs is the number of virtual CPUs; 0: one.
-	CPUs int
-	// Files are what QEMU inherits, from descriptor 3 on, under BootQEMU.
-	Files []*os.File
-	// Launcher is the start of a command line that ends with QEMU's, for BootQEMU: a program that runs QEMU.
-	Launcher []string
-	// PlugPorts is the number of devices that can be attached while the guest of BootLibvirt runs.
-	PlugPorts int
-	// KVM has KVM run the guest of BootQEMU, which is emulated otherwise.
-	KVM bool
-	// terminal: the VMM gets its console as standard input and output.
-	terminal bool
-	// Backport selects the libvirt of Debian's backports, which supports passt, and Debian 12's does not; or under
-	// BootQEMU the QEMU of them. On Debian 13 the installed ones are as new, and run.
-	Backport bool
-	// VhostUser has the guest's memory shared, and selects the libvirt and the QEMU of Debian's backports and Debian
-	// 13's passt.
-	VhostUser bool
-}
-
-// Debian12 reports whether this machine's programs are those of Debian 12.
-var Debian12 = sync.OnceValue(func() bool {
-	text, err := os.ReadFile("/etc/os-release")
-	return err == nil && strings.Contains(string(text), `VERSION_ID="12"`)
-})
-
-// unpacked reports whether the guest needs newer programs than those that are installed.
-func (c Config) unpacked() bool { return (c.Backport || c.VhostUser) && Debian12() }
-
-func (c Config) name() string {
-	if c.Name == "" {
-		return "guest"
-	}
-	return c.Name
-}
-
-func (c Config) cpus() int { return max(c.CPUs, 1) }
-
-// Memory is a guest's memory, in MiB.
-const Memory = 256
-
 // Guest is a running guest. The caller must call Destroy.
 type Guest struct {
 	name    string
@@ -138,97 +37,6 @@ type Guest struct {
 	virsh func(ctx context.Context, args ...string) (string, error)
 	// created: libvirt has started the guest.
 	created bool
-}
-
-// LibvirtUser returns the user that runs the guests of Debian's libvirt.
-func LibvirtUser() (uid, gid int, err error) {
-	u, err := user.Lookup("libvirt-qemu")
-	if err != nil {
-		return 0, 0, fmt.Errorf("libvirt's user: %w", err)
-	}
-	uid, err = strconv.Atoi(u.Uid)
-	if err != nil {
-		return 0, 0, fmt.Errorf("libvirt's user: %w", err)
-	}
-	gid, err = strconv.Atoi(u.Gid)
-	if err != nil {
-		return 0, 0, fmt.Errorf("libvirt's user: %w", err)
-	}
-	return uid, gid, nil
-}
-
-// Missing returns an error if this machine cannot boot a guest, because root, a program or a file of install.sh is
-// missing. A test may skip then.
-func Missing() error {
-	var missing []error
-	if os.Geteuid() != 0 {
-		missing = append(missing, errors.New("not root"))
-	}
-	for _, program := range []string{"qemu-system-x86_64", "libvirtd", "virsh", "passt", "setpriv", "ip"} {
-		if _, err := exec.LookPath(program); err != nil {
-			missing = append(missing, err)
-		}
-	}
-	for _, file := range []string{"kernel/lib/modules", autoconfKernel, "busybox/bin/busybox", "dhclient/sbin/dhclient", "libvirt/usr/sbin/libvirtd", backportVMM, seedMaker, uefiCode, uefiVars, grubImage} {
-		if _, err := os.Stat(unpacked.Path(file)); err != nil {
-			missing = append(missing, err)
-		}
-	}
-	for _, m := range managers {
-		for file := range m.programs {
-			if !filepath.IsAbs(file) {
-				file = unpacked.Path(file)
-			}
-			if _, err := os.Stat(file); err != nil {
-				missing = append(missing, err)
-			}
-		}
-	}
-	if _, err := kernelFile(BootClients); err != nil {
-		missing = append(missing, err)
-	}
-	if _, err := os.Stat(tunDevice); err != nil {
-		missing = append(missing, err)
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	return fmt.Errorf("no guest can be booted here, internal/rig/vm/install.sh brings what it needs: %w", errors.Join(missing...))
-}
-
-const tunDevice = "/dev/net/tun"
-
-// autoconfKernel is the kernel of BootAutoconf, relative to the cache.
-const autoconfKernel = "autoconf/vmlinuz"
-
-// kernelFile returns the kernel's path. Debian's kernel is decompressed, which halves the time of a boot. install.sh
-// unpacks one package, so there is exactly one.
-func kernelFile(boot Boot) (string, error) {
-	if boot == BootAutoconf {
-		return unpacked.Path(autoconfKernel), nil
-	}
-	pattern := unpacked.Path("kernel/boot/vmlinux-*")
-	files, err := filepath.Glob(pattern)
-	if err != nil {
-		return "", err
-	}
-	if len(files) != 1 {
-		return "", fmt.Errorf("kernel %s: %d files, want 1: remove %s and run internal/rig/vm/install.sh",
-			pattern, len(files), unpacked.Path("kernel"))
-	}
-	return files[0], nil
-}
-
-// commandLine returns the kernel's command line.
-func commandLine(cfg Config) string {
-	line := "console=ttyS0 quiet panic=-1 tsc=reliable no_timer_check 8250.nr_uarts=1 net.ifnames=0 "
-	if cfg.Boot == BootAutoconf {
-		return line + "ip=:::::eth0:dhcp"
-	}
-	if m, ok := managers[cfg.Boot]; ok {
-		line += "guestwire.manager=" + m.name + " "
-	}
-	return line + "guestwire.name=" + cfg.name()
 }
 
 // newGuest creates a guest's directory, owned by the VMM's user, with initramfs and console.
@@ -353,16 +161,6 @@ func (g *Guest) Run(ctx context.Context, command string) (string, error) {
 		return out, fmt.Errorf("guest %s: %s: %w", g.name, command, err)
 	}
 	return out, nil
-}
-
-// ExitError means that a command failed in the guest.
-type ExitError struct {
-	Code   int
-	Output string
-}
-
-func (e *ExitError) Error() string {
-	return fmt.Sprintf("exit code %d: %s", e.Code, strings.TrimSpace(e.Output))
 }
 
 // Until repeats a line of shell until it succeeds, and returns its last output.
