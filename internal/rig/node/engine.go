@@ -24,6 +24,9 @@ const (
 	NRI     = "/run/nri/nri.sock"
 )
 
+// logLines is how much of each log a failed test shows.
+const logLines = 40
+
 // EngineConfig says which containerd runs in a node, and how.
 type EngineConfig struct {
 	// Programs is the directory of containerd, containerd-shim-runc-v2 and ctr; empty: Debian's containerd 1.6.

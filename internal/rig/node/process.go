@@ -1,12 +1,10 @@
 package node
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,49 +24,6 @@ type Process struct {
 	Err error
 
 	enter int // nsenter's process
-}
-
-// Start starts a program in the node, which runs until Stop, Kill or the node's end. The name is that of its log,
-// /var/log/NAME.log in the node; a program of the same name appends to it. More are environment variables, NAME=VALUE,
-// in the words before the program.
-func (n *Node) Start(name string, words ...string) (*Process, error) {
-	var env []string
-	for len(words) > 0 && strings.Contains(words[0], "=") {
-		env, words = append(env, words[0]), words[1:]
-	}
-	if len(words) == 0 {
-		return nil, fmt.Errorf("start %s: no program", name)
-	}
-	p := &Process{Name: name, Log: filepath.Join(n.Dir, "var/log", name+".log"), Ended: make(chan struct{})}
-	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	cmd := n.Command(context.Background(), words[0], words[1:]...)
-	cmd.Env = append(cmd.Env, env...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.ended {
-		return nil, fmt.Errorf("start %s: the node has ended", name)
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-	go func() {
-		p.Err = cmd.Wait()
-		close(p.Ended)
-	}()
-	if p.Pid, err = p.child(cmd); err != nil {
-		cmd.Process.Kill()
-		<-p.Ended
-		return nil, fmt.Errorf("start %s: %w\n%s", name, err, p.Tail(20))
-	}
-	p.enter = cmd.Process.Pid
-	n.parts = append(n.parts, p)
-	return p, nil
 }
 
 // child waits until nsenter has its child.

@@ -16,9 +16,6 @@ import (
 	"github.com/guestwire/guestwire/internal/test/tutorial"
 )
 
-// logLines is how much of each log a failed test shows.
-const logLines = 40
-
 // New starts a node for as long as the test. If the test fails, the ends of the logs are shown. The test is skipped if
 // there can be no node.
 func New(t testing.TB, c Config) *Node {
