@@ -16,6 +16,16 @@ import (
 
 const guestName = "guest1"
 
+// machine is the embedded guest or a Linux guest.
+type machine interface {
+	// describe waits for leases, and returns the guest's configuration as text.
+	describe(ctx context.Context) (string, error)
+	ping(ctx context.Context, to netip.Addr) error
+	// port is the TCP port at which the guest answers with its name and the client's address.
+	port() uint16
+	close() error
+}
+
 type bootFunc func(ctx context.Context, pod namespace, r cache.Record, owner infra.Owner, xml string) (machine, error)
 
 // embedded is the embedded guest: a namespace that has the tap's frames.

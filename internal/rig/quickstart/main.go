@@ -199,16 +199,6 @@ func runBinding(ctx context.Context, s story, b infra.Binding, withVM bool) (err
 	return nil
 }
 
-// machine is the embedded guest or a Linux guest.
-type machine interface {
-	// describe waits for leases, and returns the guest's configuration as text.
-	describe(ctx context.Context) (string, error)
-	ping(ctx context.Context, to netip.Addr) error
-	// port is the TCP port at which the guest answers with its name and the client's address.
-	port() uint16
-	close() error
-}
-
 // checkNetwork boots the guest and checks that it reaches, and is reached by, the world.
 func checkNetwork(ctx context.Context, s story, boot bootFunc, pod, world namespace, r cache.Record, owner infra.Owner, xml string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
