@@ -36,9 +36,6 @@ const (
 // kernels are the directories of the cache in which install.sh puts the versions.
 var kernels = map[string]string{"6.1": "kernel", "6.12": "kernel-6.12"}
 
-// bootTimeout is far beyond the few seconds that a boot takes on two idle cores.
-const bootTimeout = 3 * time.Minute
-
 func main() {
 	if os.Getpid() == 1 {
 		guestMain()

@@ -49,6 +49,9 @@ func (m machine) program() (path string, args []string) {
 	}
 }
 
+// bootTimeout is far beyond the few seconds that a boot takes on two idle cores.
+const bootTimeout = 3 * time.Minute
+
 // run boots k, has it do t, and returns the exit status of t's command.
 func (m machine) run(outer context.Context, k kernel, t task) (status int, err error) {
 	began := time.Now()
