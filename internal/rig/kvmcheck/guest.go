@@ -78,6 +78,13 @@ func (v vmm) missing() string {
 	return ""
 }
 
+// check is a call of the program.
+type check struct {
+	emulated bool
+	only     string
+	agent    string
+}
+
 // try wires a pod of its own, boots a guest, tests it, and takes the wiring down. It returns a row's result.
 func (c check) try(ctx context.Context, v vmm, b infra.Binding) (what string, err error) {
 	limit := time.Minute

@@ -12,8 +12,6 @@ import (
 	"slices"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/sandbox"
 )
@@ -42,16 +40,6 @@ It does not touch the machine's links, addresses, routes, firewall and sysctls, 
 modes of its devices. The report has versions, the CPU's model, and the texts of faults.
 
 `
-
-// bindings are those that make a tap.
-var bindings = []infra.Binding{infra.Bridge{}, infra.Masquerade{}, infra.Redirect{}, infra.Routed{}}
-
-// check is a call of the program.
-type check struct {
-	emulated bool
-	only     string
-	agent    string
-}
 
 func main() {
 	if err := run(); err != nil {
@@ -106,19 +94,4 @@ func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return c.report(ctx, os.Stdout)
-}
-
-// checkKVM opens KVM, and asks for the version of its interface, which is 12 since 2007.
-func checkKVM() error {
-	const way = "switch virtualization on in the firmware or for this VM, and modprobe kvm_intel or kvm_amd; or EMULATED=1 make kvm-check, which tries everything else"
-	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
-	if err != nil {
-		return fmt.Errorf("%w: %s", err, way)
-	}
-	defer f.Close()
-	const getVersion = 0xae00 // KVM_GET_API_VERSION of linux/kvm.h
-	if version, err := unix.IoctlRetInt(int(f.Fd()), getVersion); err != nil || version != 12 {
-		return fmt.Errorf("/dev/kvm has version %d, want 12 (%v): %s", version, err, way)
-	}
-	return nil
 }
