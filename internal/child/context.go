@@ -29,6 +29,15 @@ func TryContext(context string) error {
 	return CallsOn(tap.Device).inContext(context)
 }
 
+// Make makes the calls in order, until one fails, and closes the file. Its error names the call that failed. An SELinux
+// context is that of the process that makes them, a child of this one. If it is empty, this thread makes them.
+func (c *Calls) Make(context string) error {
+	if context != "" {
+		return c.inContext(context)
+	}
+	return c.inThread()
+}
+
 // inContext makes the calls in the SELinux context.
 func (c *Calls) inContext(context string) error {
 	const attribute = "/proc/self/attr/current" // proc_pid_attr(5)

@@ -52,15 +52,6 @@ func CallsOn(path string) *Calls {
 	return c
 }
 
-// Make makes the calls in order, until one fails, and closes the file. Its error names the call that failed. An SELinux
-// context is that of the process that makes them, a child of this one. If it is empty, this thread makes them.
-func (c *Calls) Make(context string) error {
-	if context != "" {
-		return c.inContext(context)
-	}
-	return c.inThread()
-}
-
 func (c *Calls) open(path string) {
 	at := unix.AT_FDCWD
 	c.list = append(c.list, systemCall{"open " + path, unix.SYS_OPENAT, [3]uintptr{uintptr(at), c.text(path), unix.O_RDWR | unix.O_CLOEXEC}, 0})
