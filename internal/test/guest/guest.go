@@ -209,6 +209,16 @@ func (g *Guest) receive() {
 	}
 }
 
+// report passes an advertisement to the RouterSolicitation that waits.
+func (g *Guest) report(ra *Advertisement) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case g.advertised <- ra: // nil: none waits
+	default:
+	}
+}
+
 // fail ends the operations of a guest whose port has ended.
 func (g *Guest) fail(err error) { g.cancel(fmt.Errorf("guest: port: %w", err)) }
 

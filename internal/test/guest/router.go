@@ -2,25 +2,16 @@ package guest
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
 	"time"
 
 	"github.com/mdlayher/ndp"
-	"golang.org/x/sys/unix"
 )
 
 // solicitWait is RTR_SOLICITATION_INTERVAL, the first wait of RFC 7559 section 2. It doubles each time.
 const solicitWait = 4 * time.Second
-
-// Advertisement is a router advertisement that the guest received.
-type Advertisement struct {
-	// Source is the router's link-local address.
-	Source netip.Addr
-	*ndp.RouterAdvertisement
-}
 
 // RouterSolicitation sends a router solicitation from the link-local address and returns the next router
 // advertisement, solicited or not. The advertisement's default route, on-link prefixes, further routes, MTU and
@@ -69,32 +60,4 @@ func (g *Guest) solicit(ctx context.Context) (*Advertisement, error) {
 			return nil, ctx.Err()
 		}
 	}
-}
-
-// report passes an advertisement to the RouterSolicitation that waits.
-func (g *Guest) report(ra *Advertisement) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	select {
-	case g.advertised <- ra: // nil: none waits
-	default:
-	}
-}
-
-// parseAdvertisement returns nil if the frame is not a router advertisement. What the kernel also refuses (RFC 4861
-// section 6.1.2) has no effect, which the tests' traffic shows.
-func parseAdvertisement(frame []byte) *Advertisement {
-	const source, message = 14 + 8, 14 + 40 // offsets
-	if len(frame) <= message || binary.BigEndian.Uint16(frame[12:]) != unix.ETH_P_IPV6 || frame[14+6] != unix.IPPROTO_ICMPV6 {
-		return nil
-	}
-	parsed, err := ndp.ParseMessage(frame[message:])
-	if err != nil {
-		return nil
-	}
-	ra, ok := parsed.(*ndp.RouterAdvertisement)
-	if !ok {
-		return nil
-	}
-	return &Advertisement{Source: netip.AddrFrom16([16]byte(frame[source:])), RouterAdvertisement: ra}
 }

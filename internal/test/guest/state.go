@@ -8,26 +8,6 @@ import (
 	"slices"
 )
 
-// Route is one route of the guest.
-type Route struct {
-	Destination netip.Prefix
-	// Gateway is the next hop; zero: the destination is on the link.
-	Gateway netip.Addr
-}
-
-// String returns the route as ip-route(8) prints it, without the device: "default via 10.0.2.1" or
-// "10.0.2.0/24".
-func (r Route) String() string {
-	text := r.Destination.String()
-	if r.Destination.Bits() == 0 {
-		text = "default"
-	}
-	if r.Gateway.IsValid() {
-		text += " via " + r.Gateway.String()
-	}
-	return text
-}
-
 // Addresses returns the guest's addresses with their prefix lengths, sorted.
 func (g *Guest) Addresses() []netip.Prefix {
 	var addresses []netip.Prefix
