@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 	"time"
 
-	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -93,12 +90,6 @@ func attached(w phase1.Wiring, c *phase1.Counters) string {
 	return "none"
 }
 
-// listed is an entry of list -json.
-type listed struct {
-	phase1.Wiring
-	Attached any `json:"attached,omitempty"`
-}
-
 // countersOf are the counters of a wiring; nil: they cannot be read here.
 func countersOf(ctx context.Context, o *options, w phase1.Wiring) *phase1.Counters {
 	ns, err := w.Open(ctx)
@@ -111,80 +102,4 @@ func countersOf(ctx context.Context, o *options, w phase1.Wiring) *phase1.Counte
 		return nil
 	}
 	return c
-}
-
-// reported and unreported are entries of status -all -json. Error is why there is no more.
-type (
-	reported struct {
-		*phase1.Report
-		Error string `json:"error,omitempty"`
-	}
-	unreported struct {
-		phase1.Wiring
-		Error string `json:"error"`
-	}
-)
-
-// statusAll is status of all NICs of the node. The error is that of the first NIC which has one.
-func statusAll(ctx context.Context, o *options) (first error) {
-	if o.netns != "" || o.Own || o.Name != "" {
-		return commandline.Errorf("-all is all NICs of the node: leave -netns, -own and -nic out")
-	}
-	wirings, err := phase1.List(ctx, o.Dir)
-	if err != nil {
-		return err
-	}
-	reports := []any{}
-	for i, w := range wirings {
-		report, err := statusIn(ctx, o, w)
-		text := ""
-		if err != nil {
-			text = err.Error()
-		}
-		if i > 0 && !o.json {
-			fmt.Fprintln(stdout)
-		}
-		switch {
-		case o.json && report == nil:
-			reports = append(reports, unreported{w, text})
-		case o.json:
-			reports = append(reports, reported{report, text})
-		case report == nil:
-			fmt.Fprintf(stdout, "NIC        %s\nnamespace  %s\nkernel     %s\n", w.NIC, place(w), text)
-		default:
-			printReport(report, err)
-		}
-		if err = verdict(report, err); first == nil {
-			first = err
-		}
-	}
-	if o.json {
-		if err := printJSON(reports); err != nil {
-			return err
-		}
-	}
-	return said(first)
-}
-
-func statusIn(ctx context.Context, o *options, w phase1.Wiring) (*phase1.Report, error) {
-	ns, err := w.Open(ctx)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("the namespace is gone: agent forget removes what is left of it: %w", err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer ns.Close()
-	return phase1.NIC{NetNS: ns, Name: w.NIC, Dir: o.Dir, Progress: o.Progress}.Status(ctx)
-}
-
-// verdict is the error that a status ends with: err, a difference, or a side that is missing.
-func verdict(r *phase1.Report, err error) error {
-	switch {
-	case err != nil:
-		return err
-	case r.Drift != nil:
-		return r.Drift
-	}
-	return half(r.Wiring, &r.Counters)
 }

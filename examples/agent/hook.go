@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/examples/commandline"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -24,9 +23,6 @@ type container struct {
 	PID         int    // of its first process, as the runtime sees it
 	Annotations map[string]string
 }
-
-// hookState is the directory that has the containers' directories, unless -state names another one.
-const hookState = "/run/guestwire"
 
 // mostLog is the size at which hook.log becomes hook.log.old: an engine may start a container again and again.
 const mostLog = 1 << 20
@@ -156,20 +152,4 @@ func unwire(ctx context.Context, o *options) error {
 		return err
 	}
 	return nil
-}
-
-func takeDown(ctx context.Context, o *options, w phase1.Wiring) error {
-	ns, err := w.Open(ctx)
-	if errors.Is(err, fs.ErrNotExist) {
-		return phase1.Forget(ctx, phase1.Gone{Namespace: w.Namespace, NIC: w.NIC, State: w.State, Own: o.Own, Dir: o.Dir})
-	}
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	err = phase1.NIC{NetNS: ns, Name: w.NIC, Dir: o.Dir, Progress: o.Progress}.Teardown(ctx, o.down)
-	if errors.Is(err, infra.ErrNoNIC) { // the engine has removed the NIC; the rest is removed
-		return nil
-	}
-	return err
 }

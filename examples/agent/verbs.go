@@ -4,9 +4,6 @@ import (
 	"github.com/guestwire/guestwire/examples/commandline"
 )
 
-// verb is what the agent can do.
-type verb = commandline.Verb[options]
-
 var verbs = []verb{
 	{
 		Name: "setup", Short: "wire a NIC to a tap, and write the record for the launcher",

@@ -3,60 +3,15 @@
 package commandline
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"regexp"
-	"runtime/debug"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
-
-// Error is a mistake in the command line.
-type Error struct{ err error }
-
-// Errorf returns an *Error.
-func Errorf(format string, args ...any) error { return &Error{fmt.Errorf(format, args...)} }
-
-func (e *Error) Error() string { return e.err.Error() }
-func (e *Error) Unwrap() error { return e.err }
-
-// Verb is what a program can do.
-type Verb[Options any] struct {
-	Name    string
-	Short   string // a line for the list of verbs
-	Flags   string // the names of its flags, in the order of the help
-	Example string // commands, set in
-	Long    string // what the help of the verb says before the flags
-	Command bool   // a command follows the flags
-	Do      func(context.Context, *Options) error
-}
-
-// Has reports whether the verb has the flag.
-func (v *Verb[Options]) Has(name string) bool { return slices.Contains(strings.Fields(v.Flags), name) }
-
-// Program is a program whose command line is a verb and the verb's flags, or flags alone.
-type Program[Options any] struct {
-	Name          string
-	Short         string // what it does, a line for the manual page
-	Before, After string // what the help says before and after the list of verbs
-	// Verbs are in the order of the help. A program without verbs has one whose name is empty.
-	Verbs []Verb[Options]
-	// FlagSet returns the verb's flags, which set the options.
-	FlagSet func(*Options, Verb[Options]) *flag.FlagSet
-	// Values returns what can follow the flag, for a shell's completion, after the flags that were given already. Nil
-	// stands for files.
-	Values func(verb, flag string, given *Options) []string
-}
 
 // Parse returns the verb with the values of its flags. The verb is nil if help, the version, the manual page or a
 // shell's completion was asked for: Parse prints it.
@@ -120,15 +75,6 @@ func swallowed(flags *flag.FlagSet) (text string) {
 		}
 	})
 	return text
-}
-
-func (p *Program[Options]) verb(name string) *Verb[Options] {
-	for i := range p.Verbs {
-		if p.Verbs[i].Name == name {
-			return &p.Verbs[i]
-		}
-	}
-	return nil
 }
 
 func (p *Program[Options]) names() string {
@@ -208,41 +154,6 @@ func (p *Program[Options]) list() (text string) {
 	return text
 }
 
-// flags are a verb's flags with their meaning, in lines of 80 columns.
-func (p *Program[Options]) flags(v *Verb[Options]) string {
-	set := p.flagSet(new(Options), *v)
-	set.VisitAll(func(f *pflag.Flag) { f.Usage = Called(f.Usage) }) // before the lines are made
-	if !set.HasFlags() {
-		return ""
-	}
-	text := strings.ReplaceAll("\n"+set.FlagUsagesWrapped(80+inset), "\n      --", "\n       -")
-	return "\nFlags:\n" + strings.ReplaceAll(text, "\n"+strings.Repeat(" ", inset), "\n")[1:]
-}
-
-// inset is how far pflag moves a name of many letters in, for a name of one letter before it, and its second hyphen.
-const inset = 5
-
-// Called returns the text with the programs' names as a package installs them, if the program was called by such a
-// name: guestwire-agent in place of agent.
-func Called(text string) string {
-	prefix, _, found := strings.Cut(filepath.Base(os.Args[0]), "-")
-	if !found || prefix != "guestwire" {
-		return text
-	}
-	return command().ReplaceAllString(text, "${1}guestwire-$2$3")
-}
-
-// called is the program's name, as a package installs it if it was called by such a name.
-func (p *Program[Options]) called() string {
-	return strings.TrimSuffix(Called(p.Name+":"), ":")
-}
-
-// command is a command line that a text names, or the name before an error.
-var command = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?m)(^|[\s("` + "`" + `])(agent|launcher|exporter)([ \n](?:setup|plan|config|deactivate|activate|check|status|doctor|list|drops|pin|run|hook|exec|teardown|forget|` +
-		`xml|serve|qemu|wires|describes|help|version|completion|man|>|-[a-z])|:)`)
-})
-
 // Time sets the time of a flag, which has a unit such as the example has.
 func Time(to *time.Duration, example string) func(text string) error {
 	return func(text string) (err error) {
@@ -251,22 +162,4 @@ func Time(to *time.Duration, example string) func(text string) error {
 		}
 		return nil
 	}
-}
-
-// Version returns the program's version and revision, as the go command noted them: "v0.1.0, revision 1f3a...".
-func Version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "(unknown)"
-	}
-	text := info.Main.Version
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			text += ", revision " + s.Value
-		case s.Key == "vcs.modified" && s.Value == "true":
-			text += ", modified"
-		}
-	}
-	return text + ", " + info.GoVersion
 }

@@ -12,14 +12,6 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// flagSet has the flags of a verb, which set the options, as pflag has them.
-func (p *Program[Options]) flagSet(o *Options, v Verb[Options]) *pflag.FlagSet {
-	set := pflag.NewFlagSet(v.Name, pflag.ContinueOnError)
-	set.SortFlags = false
-	set.AddGoFlagSet(p.FlagSet(o, v))
-	return set
-}
-
 // tree is the command line as cobra has it: completion and near verbs are cobra's.
 func (p *Program[Options]) tree() *cobra.Command {
 	root := &cobra.Command{Use: p.called(), Short: p.Short, Run: func(*cobra.Command, []string) {}, SuggestionsMinimumDistance: 2}
@@ -52,13 +44,6 @@ func (p *Program[Options]) tree() *cobra.Command {
 		}
 	}
 	return root
-}
-
-func (p *Program[Options]) values(verb, flag string, given *Options) []string {
-	if p.Values == nil {
-		return nil
-	}
-	return p.Values(verb, flag, given)
 }
 
 // shells are those that the completion is for.

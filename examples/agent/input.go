@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/schema"
+	"github.com/guestwire/guestwire/infra"
+)
+
+// readFile reads a file, or standard input as -. A pipe may be one that nobody writes to: a signal ends the wait. The
+// goroutine then stays until the process ends.
+func readFile(ctx context.Context, path string) ([]byte, error) {
+	type result struct {
+		text []byte
+		err  error
+	}
+	read := make(chan result, 1)
+	go func() {
+		var r result
+		if path == "-" {
+			r.text, r.err = io.ReadAll(os.Stdin)
+		} else {
+			r.text, r.err = os.ReadFile(path)
+		}
+		read <- r
+	}()
+	select {
+	case r := <-read:
+		return r.text, r.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("read %s: %w", path, context.Cause(ctx))
+	}
+}
+
+// readRecord reads a record from a file, or from standard input.
+func readRecord(ctx context.Context, path string) (cache.Record, error) {
+	text, err := readFile(ctx, path)
+	if err != nil {
+		return cache.Record{}, err
+	}
+	record, err := cache.Decode(text)
+	if err != nil {
+		err = fmt.Errorf("%w; want a record, as setup, activate and deactivate print with -json", err)
+	}
+	return record, err
+}
+
+// explained adds where in the text the error is, or where its field belongs. The text begins after the file's name.
+func explained(err error, text []byte) error {
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		before := string(text[:min(len(text), int(syntax.Offset))])
+		return fmt.Errorf(":%d:%d: %w%s", 1+strings.Count(before, "\n"), len(before)-1-strings.LastIndex(before, "\n"), err, remedy(before, err.Error()))
+	}
+	var field *cache.FieldError
+	if errors.As(err, &field) && field.Reason == "no such field in this version" {
+		name := field.Field[strings.LastIndex(field.Field, ".")+1:]
+		if places := schema.New(infra.Spec{}).Places(name); len(places) > 0 {
+			return fmt.Errorf(": %w: it stands at %s", err, strings.Join(places, " or "))
+		}
+	}
+	return fmt.Errorf(": %w", err)
+}

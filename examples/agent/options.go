@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// verb is what the agent can do.
+type verb = commandline.Verb[options]
+
+// hookState is the directory that has the containers' directories, unless -state names another one.
+const hookState = "/run/guestwire"
+
+// options are the values of the flags.
+type options struct {
+	phase1.NIC
+	infra.Spec
+	phase1.Moving
+	down                            phase1.TeardownOptions
+	netns, binding, file, namespace string
+	groups                          []uint32
+	addresses                       []netip.Addr
+	ports                           []infra.Ports
+	life                            time.Duration
+	command                         []string
+	uid, gid                        uint32
+	inside                          bool
+	json, full, schema, force       bool
+	inactive, from                  string
+	all                             bool
+	gone, cut                       bool
+}
+
+// flagSet has the verb's flags.
+func (o *options) flagSet(v verb) *flag.FlagSet {
+	set := flag.NewFlagSet(v.Name, flag.ContinueOnError)
+	for _, name := range strings.Fields(v.Flags) {
+		switch name {
+		case "netns":
+			set.StringVar(&o.netns, name, "", "the network namespace: a `PATH` such as /run/netns/pod or /proc/PID/ns/net")
+		case "own":
+			usage := "instead of -netns: the network namespace in which the agent runs, as in a container whose network is the guest's"
+			if v.Name == "forget" || v.Name == "hook" {
+				usage = "the -dir is the container's own, so a namespace that no process here can see is gone"
+			}
+			set.BoolVar(&o.Own, name, false, usage)
+		case "all":
+			set.BoolVar(&o.all, name, false, "all wired NICs of the node, instead of -netns and -nic")
+		case "nic":
+			set.StringVar(&o.Name, name, "", "the NIC's `NAME` in the namespace")
+		case "state":
+			dir, usage := "", "the `DIR` of the record, an absolute path"
+			switch v.Name {
+			case "hook":
+				dir, usage = hookState, "the `DIR` that has the containers' directories, an absolute path"
+			case "status", "drops":
+				usage = "instead of -netns: the `DIR` of the record, or a link to it; without -nic its only NIC"
+			}
+			set.StringVar(&o.State, name, dir, usage)
+		case "dir":
+			set.StringVar(&o.Dir, name, phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all calls")
+		case "binding":
+			set.StringVar(&o.binding, name, "", "the `KIND` of the binding: bridge, redirect, routed, masquerade, auto, macvtap, sriov, passt, slirp")
+		case "uid":
+			set.Func(name, "the launcher's user, a `NUMBER`; 0 is root", parseNumber(&o.uid, "id -u USER"))
+		case "gid":
+			set.Func(name, "the launcher's group, a `NUMBER`; without it any group may use the tap, and exec and run take the user's own", parseNumber(&o.gid, "getent group GROUP | cut -d: -f3"))
+		case "inside":
+			set.BoolVar(&o.inside, name, false, "the launcher's user and group are numbers inside of the user namespace that owns the network namespace, as in a pod with hostUsers: false")
+		case "groups":
+			set.Func(name, "the supplementary groups, `NUMBERS` with commas between, such as the one of /dev/kvm; without it none", parseList(&o.groups, parseGroup))
+		case "addresses":
+			set.Func(name, "`ADDRESSES` with commas between", parseList(&o.addresses, netip.ParseAddr))
+		case "ports":
+			set.Func(name, "`PORTS` with commas between, such as 443,53/udp,8000-8100; without a protocol they are those of TCP", parseList(&o.ports, parsePorts))
+		case "life":
+			set.Func(name, "the `TIME` for which the pins live: 1s to 168h", commandline.Time(&o.life, "5m: 1s to 168h"))
+		case "config":
+			set.StringVar(&o.file, name, "", "the configuration, a `FILE` with JSON (infra.Spec); a flag takes precedence over its field")
+		case "namespace":
+			set.StringVar(&o.namespace, name, "", "the namespace's `NAME`, as agent list -json has it")
+		case "schema":
+			set.BoolVar(&o.schema, name, false, "print the JSON schema of configurations")
+		case "json":
+			set.BoolVar(&o.json, name, false, "print JSON")
+		case "full":
+			set.BoolVar(&o.full, name, false, "print the rules of the tables, too")
+		case "from":
+			set.StringVar(&o.from, name, "", "the guest moves here: its record of the other side, a `FILE`, - for standard input; what the configuration leaves out is taken from it")
+		case "standby":
+			set.BoolVar(&o.Standby, name, false, "at the first setup: the guest's tap stays down until agent activate")
+		case "inactive":
+			set.StringVar(&o.inactive, name, "", "the record of the guest's other side, as agent deactivate -json prints it: a `FILE`, - for standard input")
+		case "gone":
+			set.BoolVar(&o.gone, name, false, "the guest is active in no other namespace, and will not be")
+		case "cut":
+			set.BoolVar(&o.cut, name, false, "end the guest's open connections that egress would refuse now")
+		case "force":
+			set.BoolVar(&o.force, name, false, "without the journal: by what the namespace still shows")
+		case "cut-off":
+			set.BoolVar(&o.down.CutOff, name, false, "delete the guest's tap also if a process has it open, or another process holds the NIC")
+		case "discard":
+			set.BoolVar(&o.down.Discard, name, false, "the namespace is about to be deleted: remove record and journal alone")
+		}
+	}
+	return set
+}
+
+// fill makes the configuration of the file, if one is named, and the flags that were given.
+func (o *options) fill(ctx context.Context, flags *flag.FlagSet) error {
+	state := o.State
+	if o.file != "" {
+		text, err := readFile(ctx, o.file)
+		if err != nil {
+			return fmt.Errorf("configuration: %w", err)
+		}
+		if err := json.Unmarshal(text, &o.Spec); err != nil {
+			return fmt.Errorf("configuration %s%w", o.file, explained(err, text))
+		}
+	}
+	var err error
+	flags.Visit(func(f *flag.Flag) {
+		switch f.Name {
+		case "binding":
+			if o.Binding == nil || o.Binding.Kind() != cache.Kind(o.binding) {
+				o.Binding, err = infra.NewBinding(cache.Kind(o.binding))
+			}
+		case "state":
+			o.State = state
+		case "uid":
+			o.Owner.UID, o.Owner.Root = o.uid, o.uid == 0
+		case "gid":
+			o.Owner.GID = o.gid
+		case "inside":
+			o.Owner.Inside = o.inside
+		}
+	})
+	if o.from != "" && err == nil {
+		from, failed := readRecord(ctx, o.from)
+		if failed != nil {
+			return fmt.Errorf("-from %s: %w", o.from, failed)
+		}
+		o.From = &from
+	}
+	o.command = flags.Args()
+	o.Progress = func(text string) { fmt.Fprintln(stderr, "agent:", text) }
+	return err
+}
+
+// parseList parses words with commas between.
+func parseList[T any](to *[]T, parse func(word string) (T, error)) func(text string) error {
+	return func(text string) error {
+		for word := range strings.SplitSeq(text, ",") {
+			one, err := parse(word)
+			if err != nil {
+				return err
+			}
+			*to = append(*to, one)
+		}
+		return nil
+	}
+}
+
+func parsePorts(word string) (p infra.Ports, err error) {
+	err = p.UnmarshalText([]byte(word))
+	return p, err
+}
+
+func parseGroup(word string) (uint32, error) {
+	number, err := strconv.ParseUint(word, 10, 32)
+	if err != nil || number == 1<<32-1 {
+		return 0, fmt.Errorf("%q is no group's number, such as getent group GROUP | cut -d: -f3 prints", word)
+	}
+	return uint32(number), nil
+}
+
+// parseNumber parses the number of a user or a group, which the shell command prints.
+func parseNumber(to *uint32, command string) func(text string) error {
+	return func(text string) error {
+		number, err := strconv.ParseUint(text, 10, 32)
+		if err != nil || number == 1<<32-1 { // which chown(2) takes for no change
+			return fmt.Errorf("want a number less than %d, such as %s prints", uint32(1<<32-1), command)
+		}
+		*to = uint32(number)
+		return nil
+	}
+}
