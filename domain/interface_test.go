@@ -114,8 +114,8 @@ func TestInterface(t *testing.T) {
 	golden.Only(t, ".xml", files...)
 }
 
-// TestSchema: every golden file is valid by libvirt's own schema. One needs libvirt 11.1, such as Debian 13's; TestGolden
-// of internal/rig/vm has such a libvirt define it on Debian 12 too. An element that is not valid fails.
+// TestSchema: every golden file is valid by libvirt's own schema. One needs libvirt 11.1, such as Debian 13's:
+// TestGolden of internal/rig/vm has such a libvirt define it on Debian 12 too. An element that is not valid fails.
 func TestSchema(t *testing.T) {
 	for _, program := range []string{"virsh", "virt-xml-validate", "xmllint"} {
 		if _, err := exec.LookPath(program); err != nil {

@@ -89,8 +89,8 @@ func TestPasst(t *testing.T) {
 	server.Await(t)
 }
 
-// TestFamilies: what the plan calls lost is what passt does not serve. An answer to the last question says that there is
-// none to the first. A passt that knows vhost-user serves the same by a socket.
+// TestFamilies: what the plan calls lost is what passt does not serve. An answer to the last question says that there
+// is none to the first. A passt that knows vhost-user serves the same by a socket.
 func TestFamilies(t *testing.T) {
 	nstest.Need(t, "passt")
 	gateway, routers := nstest.Gateway4.String(), netip.MustParseAddr("ff02::2")

@@ -184,8 +184,8 @@ func sharedLosses(found netstate.Snapshot, nic netstate.Link) (list losses) {
 	return list
 }
 
-// isBehind reports whether the link leads nowhere, so that its addresses are reached by the NIC: in a VRF by those of the
-// VRF, whose device is a loopback, too.
+// isBehind reports whether the link leads nowhere, so that its addresses are reached by the NIC: in a VRF by those of
+// the VRF, whose device is a loopback, too.
 func isBehind(found netstate.Snapshot, nic, link netstate.Link) bool {
 	if link.Kind == kindVRF {
 		return link.Index == nic.Master
