@@ -57,6 +57,9 @@ func Decode(text []byte) (Record, error) {
 		if errors.As(err, &mismatch) && mismatch.Field != "" {
 			return Record{}, &FieldError{Field: mismatch.Field, Reason: "want a number"}
 		}
+		if mismatch != nil { // its text is that of the Go type
+			err = fmt.Errorf("it is a JSON %s", mismatch.Value)
+		}
 		return Record{}, fmt.Errorf("not a whole JSON object (cut short, or no record): %w", err)
 	}
 	if head.Version == nil {

@@ -203,7 +203,7 @@ func TestForeign(t *testing.T) {
 	for text, word := range map[string]string{
 		``:                                       "not a whole JSON object",
 		`null`:                                   "version: missing",
-		`[]`:                                     "not a whole JSON object",
+		`[]`:                                     "not a whole JSON object (cut short, or no record): it is a JSON array",
 		`"eth0"`:                                 "not a whole JSON object",
 		`{}`:                                     "version: missing",
 		`{"version":1}`:                          "name: ",

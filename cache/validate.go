@@ -247,7 +247,7 @@ func (o *Options) Validate() error {
 	}
 	for i, a := range o.NTP {
 		if !isUnicast(a) {
-			return fieldErrorf(fmt.Sprintf("ntp[%d]", i), "%v, want a unicast address", a)
+			return fieldErrorf(fmt.Sprintf("ntp[%d]", i), "%v, want a unicast address without a zone, such as 192.0.2.1 or 2001:db8::1", a)
 		}
 	}
 	for code, value := range o.DHCPv4 {

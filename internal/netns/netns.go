@@ -19,6 +19,9 @@ import (
 // Open opens the network namespace at a path. The error is ErrNotNetNS if another kind of file is there, which is not
 // opened.
 func Open(path string) (*os.File, error) {
+	if path == "" {
+		return nil, fmt.Errorf("open a network namespace: no path is named, such as /run/netns/NAME: %w", fs.ErrNotExist)
+	}
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
