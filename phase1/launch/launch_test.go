@@ -272,7 +272,7 @@ func TestLaunchErrors(t *testing.T) {
 		{"no such directory", func(c *exec.Cmd) { c.Dir = "/no/such" }, nil, nstest.Owner(), nil, "/no/such", fs.ErrNotExist},
 		{"namespace of another kind", nil, mount, nstest.Owner(), nil, "not a network namespace", netns.ErrNotNetNS},
 		{"no namespace", nil, null, nstest.Owner(), nil, "not a network namespace", netns.ErrNotNetNS},
-		{"closed file", nil, closed, nstest.Owner(), nil, "/proc/self/ns/net", syscall.EBADF},
+		{"closed file", nil, closed, nstest.Owner(), nil, "/proc/self/ns/net", os.ErrClosed},
 		{"no user's number", nil, nil, infra.Owner{UID: 1<<32 - 1}, nil, "owner: 4294967295 is no user's", nil},
 		{"credential", attributes(syscall.SysProcAttr{Credential: &syscall.Credential{}}), nil, nstest.Owner(), nil, "SysProcAttr.Credential: owner and groups name the user", nil},
 		{"ambient", attributes(syscall.SysProcAttr{AmbientCaps: []uintptr{unix.CAP_NET_ADMIN}}), nil, nstest.Owner(), nil, "AmbientCaps", nil},
