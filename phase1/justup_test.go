@@ -32,7 +32,7 @@ func TestJustUp(t *testing.T) {
 				return nil
 			})
 			c := phase1.NIC{NetNS: pod.File, Name: "eth0"}
-			if _, err := c.Setup(t.Context(), infra.Spec{Binding: b, Owner: infra.Owner{UID: uint32(nstest.LauncherUID)}}); err != nil {
+			if _, err := c.Setup(t.Context(), infra.Spec{Binding: b, Owner: nstest.Owner()}); err != nil {
 				t.Fatal(err)
 			}
 			if err := c.Teardown(t.Context(), phase1.TeardownOptions{}); err != nil {
