@@ -138,6 +138,10 @@ func TestAgent(t *testing.T) {
 			if err := xml.Unmarshal([]byte(out), &element); err != nil || status != 0 || element.Target.Dev != "eth0-tap" || element.Driver.Queues != 2 {
 				t.Errorf("launcher xml: status %d, %v:\n%s", status, err, out)
 			}
+			// The directory of the first setup stays.
+			if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-config", file); status != 0 || strings.Contains(out, "no record") {
+				t.Errorf("setup again without -state: status %d:\n%s", status, out)
+			}
 		}
 	}
 	if out, status := run(t, launcher, "xml", "-state", n.State); status == 0 || !strings.Contains(out, "Setup") {

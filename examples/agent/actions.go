@@ -33,7 +33,9 @@ func setup(ctx context.Context, o *options) error {
 		}
 	}
 	if o.State == "" && !o.json {
-		fmt.Fprintln(stderr, "agent: no record is written, as there is no -state: a launcher cannot serve the guest (agent teardown, then agent setup -state DIR)")
+		if report, err := o.Status(ctx); err == nil && report.State == "" { // the directory of an earlier Setup stays
+			fmt.Fprintln(stderr, "agent: no record is written, as there is no -state: a launcher cannot serve the guest (agent teardown, then agent setup -state DIR)")
+		}
 	}
 	return printWired(o, record)
 }
