@@ -112,6 +112,9 @@ func TestRefused(t *testing.T) {
 		{"a team's port", portOf(netstate.Link{Kind: "team"}), redirect(), is(infra.ErrWired), "a port of up7: name up7 in its place"},
 		{"a port of Open vSwitch", portOf(netstate.Link{Kind: "openvswitch"}), bridge(), is(infra.ErrWired), "Open vSwitch|ovs-vsctl del-port eth0"},
 		{"a VRF", portOf(netstate.Link{Kind: "vrf", VRF: 10}), withSpec(redirect(), func(s *asked) { s.NIC = "up7" }), field("nic"), "up7 is a VRF|name a link in it, of eth0"},
+		{"a VRF without a link", flannelWith(func(s *netstate.Snapshot) {
+			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "up7", Kind: "vrf", VRF: 10, Up: true})
+		}), withSpec(redirect(), func(s *asked) { s.NIC = "up7" }), field("nic"), "no link is in it|ip link set NIC master up7"},
 		{"bridge in a VRF", portOf(netstate.Link{Kind: "vrf", VRF: 10}), bridge(), refused("bridge", "redirect"), "VRF up7|redirect would work"},
 		{"routed in a VRF", portOf(netstate.Link{Kind: "vrf", VRF: 10}), routed(), refused("routed", "redirect"), "VRF up7|table main|redirect would work"},
 		{"masquerade in a VRF", portOf(netstate.Link{Kind: "vrf", VRF: 10}), masquerade(), refused("masquerade", "redirect"), "VRF up7|table main|redirect would work"},

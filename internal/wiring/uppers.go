@@ -37,7 +37,11 @@ func checkPort(found netstate.Snapshot, nic netstate.Link) error {
 // guest's packets by the table main.
 func checkVRF(found netstate.Snapshot, nic netstate.Link, binding cache.Kind) error {
 	if nic.Kind == kindVRF {
-		return &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is a VRF, which carries no frames: name a link in it, of %s", nic.Name, linkNames(netstate.Snapshot{Links: portsOf(found, nic)}))}
+		way := "name a link in it, of " + linkNames(netstate.Snapshot{Links: portsOf(found, nic)})
+		if len(portsOf(found, nic)) == 0 {
+			way = fmt.Sprintf("no link is in it: put one there (ip link set NIC master %s), and name that", nic.Name)
+		}
+		return &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is a VRF, which carries no frames: %s", nic.Name, way)}
 	}
 	vrf := vrfOf(found, nic)
 	if vrf.VRF == 0 {
