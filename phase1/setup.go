@@ -307,10 +307,13 @@ func (s *session) readFirst(ctx context.Context, c request, owner resolvedOwner,
 	return now, found, s.answer(ctx, &found, c.Name, questions)
 }
 
-// lacksLinkLocal reports whether a link that is up has no IPv6 link-local address.
+// lacksLinkLocal reports whether a link that is up has no IPv6 link-local address, though it makes one.
 func lacksLinkLocal(now netstate.Snapshot, name string) bool {
 	link, ok := now.Named(name)
-	return ok && link.Up && !slices.ContainsFunc(now.Addresses, func(a netstate.Address) bool {
+	if !ok || !link.Up || link.NoIPv6 || link.AddrGen == netstate.AddrGenNone || link.AddrGen == netstate.AddrGenNoIPv6 {
+		return false
+	}
+	return !slices.ContainsFunc(now.Addresses, func(a netstate.Address) bool {
 		return a.Link == link.Index && a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast()
 	})
 }
