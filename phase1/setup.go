@@ -21,7 +21,8 @@ import (
 // A wired NIC can get another DNS, Options, Device, MTU, Guard and Limits. Under masquerade and routed it can also get
 // other Ports, Excluded, Loopback, Sidecar, MaxConnections, Egress and EgressWithin. A running Serve follows the
 // record. Connections go on. UDP flows to a port that becomes forwarded switch to the guest. Any other change is
-// infra.ErrWired. State and AcceptLosses may be left out: they stay. With Auto the binding stays.
+// infra.ErrWired. State and AcceptLosses may be left out: they stay. With Auto the binding stays. Under bridge an
+// address that came to the NIC after the first Setup is removed, and Progress names it.
 //
 // Setup may wait for a gateway: it asks for the MAC of an IPv6 gateway that has a global address, and of an IPv4
 // gateway outside of the guest's network. A first Setup waits at most 5 s for each, a later one 1 s. On standby it asks
