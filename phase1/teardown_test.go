@@ -64,7 +64,7 @@ func TestTeardownLeavesOthers(t *testing.T) {
 		group := linkField(t, n, "eth0-tap", "group")
 		for _, line := range []string{
 			"link add eth0-theirs type bridge",
-			"link set eth0-theirs alias theirs group " + group + " up",
+			"link set eth0-theirs addrgenmode none alias theirs group " + group + " up", // without an address that the kernel checks
 			"addr add 192.0.2.77/24 dev eth0-theirs",
 			"tuntap add dev eth0-mine mode tap",
 			"link add plain type veth peer name plain-peer",
