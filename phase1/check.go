@@ -64,6 +64,7 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	}
 	drift.Differs = append(drift.Differs, differs...)
 	drift.Differs = append(drift.Differs, plan.Hindrances(now)...)
+	drift.Differs = append(drift.Differs, plan.Later(now)...)
 	record, refused := s.compareRecord(ctx, j, plan)
 	if record != nil {
 		drift.Differs = append(drift.Differs, *record)

@@ -125,8 +125,8 @@ type DriftError struct {
 	// Differs are the differences, such as "eth0-tap is no port of eth0-br".
 	Differs []infra.Difference `json:"differs"`
 
-	// Repair are the steps by which Setup repairs the wiring, in order. Empty: Setup refuses;
-	// Differs says why.
+	// Repair are the steps by which Setup repairs the wiring, in order. Setup does nothing about
+	// differences of the kind later. Empty: Setup repairs nothing, and Differs says why.
 	Repair []infra.Step `json:"repair"`
 }
 

@@ -99,6 +99,9 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		}
 		if earlier != nil {
 			s.reportRemoved(earlier, ops)
+			for _, later := range plan.Later(now) {
+				s.report.say("NIC %s: %s", s.nic, later.Text)
+			}
 			s.resetTap(plan, now)
 		}
 		if err = s.converge(ctx, plan, ops); err == nil {

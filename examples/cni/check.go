@@ -59,8 +59,10 @@ func (p paths) checkError(errs []error, args *skel.CmdArgs) error {
 		return err
 	}
 	var texts []string
+	repairs := false
 	for _, err := range errs {
 		if errors.As(err, &drift) {
+			repairs = repairs || len(drift.Repair) > 0
 			text := fmt.Sprintf("NIC %s is not as ADD left it:", drift.NIC)
 			for i, d := range drift.Differs {
 				text += []string{" ", "; "}[min(i, 1)] + d.Text
@@ -71,6 +73,9 @@ func (p paths) checkError(errs []error, args *skel.CmdArgs) error {
 		}
 	}
 	way := fmt.Sprintf("another ADD repairs it; on the node, %s shows how", p.agentCall("check", args.Netns, drift.NIC))
+	if !repairs {
+		way = "another ADD does not repair it"
+	}
 	return types.NewError(codeDrift, "guestwire: "+oneLine(strings.Join(append(texts, way), "; ")), "")
 }
 

@@ -147,23 +147,28 @@ func TestCheck(t *testing.T) {
 	for name, damage := range map[string]struct {
 		do   func()
 		says string
+		way  string
 	}{
-		"a tap":    {func() { s.ns.IP("link del eth0-tap") }, "guestwire: NIC eth0 is not as ADD left it: "},
-		"a record": {func() { os.Remove(filepath.Join(s.dirOf(), "eth0.json")) }, "eth0.json is gone"},
+		"a tap":      {func() { s.ns.IP("link del eth0-tap") }, "guestwire: NIC eth0 is not as ADD left it: ", "; another ADD repairs it; "},
+		"a record":   {func() { os.Remove(filepath.Join(s.dirOf(), "eth0.json")) }, "eth0.json is gone", "; another ADD repairs it; "},
+		"an address": {func() { s.ns.IP("addr add 192.0.2.9/32 dev lo") }, "address 192.0.2.9/32 of lo came after Setup", "; another ADD does not repair it"},
 	} {
 		damage.do()
 		err := n.cni.CheckNetworkList(t.Context(), list, rt)
 		var reported *types.Error
-		if !errors.As(err, &reported) || reported.Code != 103 || !strings.Contains(reported.Msg, damage.says) || strings.Contains(reported.Msg, "\n") {
+		if !errors.As(err, &reported) || reported.Code != 103 || !strings.Contains(reported.Msg, damage.says) || !strings.Contains(reported.Msg, damage.way) || strings.Contains(reported.Msg, "\n") {
 			t.Errorf("%s: %v", name, err)
 		}
 		s.add2(list, rt)
+		if name == "an address" {
+			s.ns.IP("addr del 192.0.2.9/32 dev lo")
+		}
 		if err := n.cni.CheckNetworkList(t.Context(), list, rt); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	n.wantCounted("CHECK", 103, 2)
-	n.wantCounted("CHECK", 0, 2)
+	n.wantCounted("CHECK", 103, 3)
+	n.wantCounted("CHECK", 0, 3)
 	s.del(list, rt)
 	n.clean()
 }

@@ -1,6 +1,7 @@
 package wiring_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -192,9 +193,9 @@ func TestDifferences(t *testing.T) {
 		}
 	}
 	for _, kind := range documented {
-		// The gateway and the record are phase1's, networks are TestEgressNetworks', forwarding is TestForwarders'; the fake
+		// The gateway, the record and what came later are phase1's, networks are TestEgressNetworks', forwarding is TestForwarders'; the fake
 		// kernel's NICs are veths, which allmulticast is not for.
-		if elsewhere := []string{"allmulticast", "forwarding", "gateway", "networks", "record", "step"}; !kinds[kind] && !slices.Contains(elsewhere, kind) {
+		if elsewhere := []string{"allmulticast", "forwarding", "gateway", "later", "networks", "record", "step"}; !kinds[kind] && !slices.Contains(elsewhere, kind) {
 			t.Errorf("no difference of the kind %s, which infra.Difference lists", kind)
 		}
 	}
@@ -277,5 +278,20 @@ func TestIPTablesDifferences(t *testing.T) {
 	have, _, err := plan.Differences(k.snapshot())
 	if want := []infra.Difference{{Kind: "table-missing", Text: "gw-eth0 of iptables-legacy is gone"}}; err != nil || !slices.Equal(have, want) {
 		t.Errorf("have %q, %v; want %q", have, err, want)
+	}
+}
+
+// TestLaterMany: of many routes that came after Setup the first ones are named, and the rest is counted.
+func TestLaterMany(t *testing.T) {
+	plan := newPlan(t, flannel(), redirect())
+	k := wire(t, plan, flannel())
+	for i := range 100 {
+		r := onLink(fmt.Sprintf("192.0.2.%d/32", i))
+		r.Link, r.Gateway = nic, ip("10.244.1.9")
+		k.s.Routes = append(k.s.Routes, r)
+	}
+	later := plan.Later(k.snapshot())
+	if last := "68 further addresses, routes and policy rules came after Setup: the guest gets it after a Teardown and another Setup"; len(later) != 33 || later[32].Text != last {
+		t.Errorf("%d: %+v", len(later), later)
 	}
 }

@@ -1,0 +1,106 @@
+package phase1_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// TestLater: Check reports what the namespace has got since Setup, if the guest does not have it, and a later Setup
+// says so. Without the thing, Check finds nothing.
+func TestLater(t *testing.T) {
+	t.Parallel()
+	const gets = ": the guest gets it after a Teardown and another Setup"
+	const loses = ": after a Teardown and another Setup it is a loss: "
+	bindings := []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{}, infra.Masquerade{}, infra.Passt{}, infra.Slirp{}}
+	for _, c := range []struct {
+		add  string // with "add", which becomes "del"
+		text string
+		want map[cache.Kind]string // what follows the text; "": no difference
+	}{
+		{"address add 10.244.1.77/24 dev eth0", "address 10.244.1.77/24 of eth0", map[cache.Kind]string{
+			cache.BindingRedirect: loses + "DHCPv4 leases one address, 10.244.1.7: configure it in the guest",
+			cache.BindingRouted:   loses + "DHCPv4 leases one address, 10.244.1.7: configure it in the guest",
+			cache.BindingPasst:    loses + "passt gives the guest one address of a family, 10.244.1.7",
+		}},
+		{"address add fd00:244:1::77/64 dev eth0 nodad", "address fd00:244:1::77/64 of eth0", map[cache.Kind]string{
+			cache.BindingRedirect: gets,
+			cache.BindingRouted:   gets,
+			cache.BindingPasst:    loses + "passt gives the guest one address of a family, fd00:244:1::7",
+		}},
+		{"route add 203.0.113.0/24 via 10.244.1.3 dev eth0", "route 203.0.113.0/24 via 10.244.1.3 dev eth0", map[cache.Kind]string{
+			cache.BindingRedirect: gets,
+		}},
+		{"route add 203.0.113.0/24 via 10.244.1.1 dev eth0", "route 203.0.113.0/24 via 10.244.1.1 dev eth0", nil}, // the default route's gateway
+		{"-6 route add 2001:db8:7::/48 via fd00:244:1::3 dev eth0", "route 2001:db8:7::/48 via fd00:244:1::3 dev eth0 metric 1024", map[cache.Kind]string{
+			cache.BindingRedirect: loses + "its next hop is fd00:244:1::3, and the guest has one router, fd00:244:1::1",
+		}},
+		{"address add 192.0.2.7/32 dev lo", "address 192.0.2.7/32 of lo", map[cache.Kind]string{
+			cache.BindingBridge:   loses + "it is on lo, and the namespace answers nothing by eth0 any more",
+			cache.BindingRedirect: loses + "it is on lo, and the namespace answers nothing by eth0 any more",
+		}},
+		{"rule add pref 99 fwmark 1 lookup 100", "policy rule 99, of table 100,", map[cache.Kind]string{
+			cache.BindingBridge:   loses + "a guest cannot learn policy rules by DHCP",
+			cache.BindingRedirect: loses + "a guest cannot learn policy rules by DHCP",
+		}},
+		{"rule add pref 100 to 10.0.2.0/24 lookup 100", "policy rule 100, of table 100,", map[cache.Kind]string{
+			cache.BindingBridge:   loses + "a guest cannot learn policy rules by DHCP",
+			cache.BindingRedirect: loses + "a guest cannot learn policy rules by DHCP",
+		}},
+	} {
+		for _, b := range bindings {
+			n := nstest.NewNetwork(t)
+			nic := config(n, b)
+			nic.DNS = nil // passt and slirp have their own
+			said := ""
+			nic.Progress = func(text string) { said += text + "\n" }
+			setup(t, nic)
+			if b.Kind() == cache.BindingBridge && strings.Contains(c.text, "eth0") {
+				continue // Steps has them: TestAddressAdded
+			}
+			n.Pod.IP(c.add)
+			var drift *phase1.DriftError
+			if err := nic.Check(t.Context()); err != nil && !errors.As(err, &drift) {
+				t.Fatal(err)
+			}
+			want, have := c.want[b.Kind()], ""
+			if drift != nil {
+				at := slices.IndexFunc(drift.Differs, func(d infra.Difference) bool { return d.Kind == "later" })
+				if len(drift.Differs) != 1 || at != 0 || len(drift.Repair) > 0 || drift.Differs[0].Link != "eth0" {
+					t.Errorf("%s, %s: %+v", b.Kind(), c.add, drift)
+					continue
+				}
+				have = drift.Differs[0].Text
+			}
+			if (have != "") != (want != "") || want != "" && !strings.HasPrefix(have, c.text+" came after Setup"+want) {
+				t.Errorf("%s, %s: Check says %q, want %q", b.Kind(), c.add, have, want)
+			}
+			said = ""
+			setup(t, nic)
+			if (want != "") != strings.Contains(said, "NIC eth0: "+have+"\n") {
+				t.Errorf("%s, %s: Setup says %q", b.Kind(), c.add, said)
+			}
+			n.Pod.IP(strings.Replace(strings.TrimSuffix(c.add, " nodad"), " add ", " del ", 1))
+			check(t, nic)
+			if want == "" {
+				continue
+			}
+			unwire(t, nic)
+			n.Pod.IP(c.add)
+			record, err := nic.Setup(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(t, nic)
+			if lost := len(record.Losses) > 0; lost != strings.HasPrefix(want, loses) {
+				t.Errorf("%s, %s: after the way out the losses are %+v", b.Kind(), c.add, record.Losses)
+			}
+		}
+	}
+}
