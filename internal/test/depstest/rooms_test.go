@@ -84,7 +84,6 @@ var given = []string{
 	"github.com/google/nftables",
 	module,
 	"github.com/insomniacslk/dhcp",
-	"github.com/josharian/native",
 	"github.com/mdlayher/ndp",
 	"github.com/mdlayher/netlink",
 	"github.com/mdlayher/socket",
@@ -101,7 +100,7 @@ var given = []string{
 
 // forTests are the others of the library's go.mod: the guest's DHCP client sends by mdlayher/packet, the tests of dhcp
 // and internal/frame take frames apart by gVisor's headers, and the tests of insomniacslk/dhcp compare with go-cmp.
-var forTests = []string{"github.com/google/btree", "github.com/google/go-cmp", "github.com/mdlayher/packet", "golang.org/x/time", "gvisor.dev/gvisor"}
+var forTests = []string{"github.com/google/btree", "github.com/google/go-cmp", "github.com/josharian/native", "github.com/mdlayher/packet", "golang.org/x/time", "gvisor.dev/gvisor"}
 
 // TestImporter: a module that imports phase1 and phase2 gets what is in the list given, and the library's go.mod
 // requires that and what is for tests.
