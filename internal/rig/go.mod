@@ -102,7 +102,7 @@ require (
 require (
 	github.com/containerd/go-cni v1.1.14
 	github.com/containernetworking/cni v1.3.1
-	github.com/containernetworking/plugins v1.7.1
+	github.com/containernetworking/plugins v1.9.1
 	github.com/firecracker-microvm/firecracker-go-sdk v1.0.0
 	github.com/guestwire/guestwire v0.0.0
 	github.com/miekg/dns v1.1.73
