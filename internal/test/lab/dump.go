@@ -33,8 +33,8 @@ func need(programs ...string) error {
 }
 
 // Dump is what an administrator sees of the namespace: everything that a wiring could change. It leaves out what the
-// kernel changes by itself: timers, numbers of tc's actions, carriers, which the kernel notices late, and the elements
-// of sets that packets fill or that expire.
+// kernel changes by itself: timers, numbers of tc's actions, carriers, which the kernel notices late, the elements of
+// sets that packets fill or that expire, and what a bridge has learned.
 //
 // Dump runs ip(8), bridge(8), tc(8) and nft(8), and reads sysctls. The error is ErrNoProgram if a program is missing.
 func (n Namespace) Dump() (string, error) {
@@ -82,12 +82,17 @@ func dump() (string, error) {
 		}
 		if slices.Contains(c.Args, "neigh") || slices.Contains(c.Args, "fdb") { // in the order of a table of hashes
 			lines := slices.Sorted(strings.Lines(out))
-			out = strings.Join(lines, "")
+			out = strings.Join(slices.DeleteFunc(lines, isLearned), "")
 		}
 		text += c.title + "\n" + out
 	}
 	settings, err := sysctls()
 	return text + settings, errors.Join(append(errs, err)...)
+}
+
+// isLearned reports whether the line of neighbours or of forwarding entries is one that a bridge has learned from frames.
+func isLearned(line string) bool {
+	return strings.Contains(line, " master ") && !strings.Contains(line, " permanent") && !strings.Contains(line, " static")
 }
 
 // passing are the elements of a set that packets fill, or that expire.
@@ -233,8 +238,8 @@ func (n Namespace) changed(f func() error) (bool, error) {
 	return none != unix.EAGAIN, err
 }
 
-// timers of bridges run all the time, and actions of tc have numbers that the kernel counts.
-var timers = regexp.MustCompile(`_timer +[0-9.]+|index [0-9]+ ref [0-9]+ bind [0-9]+`)
+// timers of bridges run all the time, a bridge counts what it has learned, and actions of tc have numbers that the kernel counts.
+var timers = regexp.MustCompile(`_timer +[0-9.]+|fdb_n_learned [0-9]+|index [0-9]+ ref [0-9]+ bind [0-9]+`)
 
 // carriers are noticed up to a second late, and so is what follows from them.
 var carriers = regexp.MustCompile(`NO-CARRIER,|,LOWER_UP| state [A-Z]+| state (disabled|forwarding|learning|listening)| linkdown`)
