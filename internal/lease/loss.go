@@ -25,6 +25,9 @@ func loseGateway(r *cache.Record, gateway netip.Addr, version int) {
 // loseSecond adds the IPv4 addresses that DHCP does not give the guest.
 func loseSecond(r *cache.Record, addresses []netip.Prefix) {
 	for _, a := range addresses[min(1, len(addresses)):] {
+		if a.Addr() == addresses[0].Addr() {
+			continue // with another prefix length
+		}
 		lose(r, "address", a.Addr().String(), "DHCPv4 leases one address, %v: configure it in the guest", addresses[0].Addr())
 	}
 }

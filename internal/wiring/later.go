@@ -1,11 +1,11 @@
 package wiring
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -25,41 +25,103 @@ func (p *Plan) Later(now netstate.Snapshot) (list []infra.Difference) {
 		return nil
 	}
 	things := p.laterThings(now)
+	if len(things) == 0 {
+		return nil
+	}
+	t := p.newTrial()
+	if all := t; all.add(things...) == nil && reflect.DeepEqual(all.given, t.given) {
+		return nil // most routes lead where the guest sends by anyway
+	}
 	// To try one costs a plan.
 	const most = 32
-	if rest := things[min(most, len(things)):]; len(rest) > 1 {
-		things = append(slices.Clip(things[:most]), thing{fmt.Sprintf("%d further addresses, routes and policy rules", len(rest)), func(found *netstate.Snapshot) {
-			for _, one := range rest {
-				one.add(found)
-			}
-		}})
+	rest := things[min(most, len(things)):]
+	if len(rest) > 1 {
+		things = things[:most]
 	}
-	j, had := p.Journal(), givenBy(p.Record)
-	found := j.Found
-	found.Addresses, found.Routes, found.Rules = slices.Clip(found.Addresses), slices.Clip(found.Routes), slices.Clip(found.Rules)
+	report := func(what string, added ...thing) {
+		if text := t.tell(what, added); text != "" {
+			list = append(list, infra.Difference{Kind: "later", Link: p.names.NIC, Text: text})
+		}
+	}
 	for _, one := range things {
-		j.Found = found
-		one.add(&j.Found)
-		with, err := j.Plan()
-		text := one.name + " came after Setup"
-		if err != nil {
-			list = append(list, infra.Difference{Kind: "later", Link: p.names.NIC, Text: text + ", and Setup refuses the NIC with it: " + err.Error()})
-			continue
-		}
-		found = j.Found
-		has := givenBy(with.Record)
-		if reflect.DeepEqual(has, had) {
-			continue
-		}
-		way := ": the guest gets it after a Teardown and another Setup"
-		for _, l := range with.Record.Losses {
-			if !slices.Contains(had.losses, lossKey{l.Kind, l.What}) && !isTemporary(l) {
-				way = ": after a Teardown and another Setup it is a loss: " + l.Why
-			}
-		}
-		list, had = append(list, infra.Difference{Kind: "later", Link: p.names.NIC, Text: text + way}), has
+		report(one.name, one)
+	}
+	if len(rest) > 1 {
+		report(fmt.Sprintf("one or more of %d further addresses, routes and policy rules", len(rest)), rest...)
 	}
 	return list
+}
+
+// trial is a plan of the namespace as it was found, to which things are added.
+type trial struct {
+	journal Journal
+	nic     netstate.Link
+	asked   []netip.Addr // gateways that Setup has asked for their MACs
+	with    *Plan
+	given
+}
+
+func (p *Plan) newTrial() trial {
+	t := trial{journal: p.Journal(), nic: p.nic(), with: p, given: p.given()}
+	t.asked = Gateways(p.found, t.nic)
+	fresh := t.journal
+	fresh.Wired = false
+	if _, err := fresh.Plan(); err == nil { // else another version of guestwire wired the NIC
+		t.journal = fresh
+	}
+	return t
+}
+
+// add makes the plan anew. After an error the trial is as it was.
+func (t *trial) add(things ...thing) error {
+	j := t.journal
+	found := &j.Found
+	found.Addresses, found.Routes, found.Rules = slices.Clone(found.Addresses), slices.Clone(found.Routes), slices.Clone(found.Rules)
+	for _, one := range things {
+		one.add(found)
+	}
+	found.Neighbours = slices.Clip(found.Neighbours)
+	for _, gateway := range Gateways(*found, t.nic) {
+		if !slices.Contains(t.asked, gateway) { // the next Setup asks for it
+			mac := netstate.DeriveMACOf(gateway.String(), t.nic.Name, "later")
+			found.Neighbours = append(found.Neighbours, netstate.Neighbour{Link: t.nic.Index, Address: gateway, MAC: mac})
+		}
+	}
+	with, err := j.Plan()
+	if err == nil {
+		t.journal, t.with, t.given = j, with, with.given()
+	}
+	return err
+}
+
+// tell adds things, and says what becomes of them; empty: the guest has them, or does not need them.
+func (t *trial) tell(what string, things []thing) string {
+	had := t.given
+	text := what + " came after Setup"
+	if err := t.add(things...); err != nil {
+		return text + ", and after a Teardown Setup refuses the NIC with it: " + err.Error()
+	}
+	var lost []string
+	for _, l := range t.with.Record.Losses {
+		if !isTemporary(l) && !slices.Contains(had.losses, lossKey{l.Kind, l.What}) {
+			why := l.Why
+			if l.Keeps != "" {
+				why += fmt.Sprintf("; %s keeps it", l.Keeps)
+			}
+			lost = append(lost, why)
+		}
+	}
+	isOver := func(l lossKey) bool { return !slices.Contains(t.losses, l) }
+	gets := !had.same(t.given) || len(lost) == 0 && slices.ContainsFunc(had.losses, isOver)
+	switch {
+	case gets && len(lost) > 0:
+		return text + ": the guest gets it after a Teardown and another Setup, with a loss: " + lost[0]
+	case gets:
+		return text + ": the guest gets it after a Teardown and another Setup"
+	case len(lost) > 0:
+		return text + fmt.Sprintf(": after a Teardown and another Setup with %s it is a loss: %s", t.with.Binding().Kind(), lost[0])
+	}
+	return ""
 }
 
 // thing is an address, a route or a policy rule, and how it is added to a namespace.
@@ -80,27 +142,40 @@ func (p *Plan) laterThings(now netstate.Snapshot) (things []thing) {
 		things = append(things, thing{fmt.Sprintf("address %v of %s", a.Prefix, name(a.Link)), func(found *netstate.Snapshot) {
 			link, _ := found.Link(a.Link)
 			found.Routes = append(found.Routes, netstate.Connected(a, link, found.Addresses)...)
-			found.Addresses = append(found.Addresses, a)
+			found.Addresses = append(slices.DeleteFunc(found.Addresses, func(f netstate.Address) bool {
+				is := func(n netstate.Address) bool { return n.Link == f.Link && n.Prefix == f.Prefix }
+				return f.Link == a.Link && f.Prefix.Addr() == a.Prefix.Addr() && !slices.ContainsFunc(now.Addresses, is)
+			}), a)
 		}})
 	}
-	if !p.binding.traits().managesAddresses {
-		for _, r := range p.laterRoutes(now) {
-			var hops []string
-			for _, h := range r.Hops {
-				hops = append(hops, name(h.Link))
-			}
-			link := name(r.Link)
-			things = append(things, thing{"route " + netstate.RouteText(r, link, hops), func(found *netstate.Snapshot) {
-				found.Routes = append(found.Routes, r)
-			}})
-		}
+	known := map[netstate.Rule]int{}
+	for _, r := range p.found.Rules {
+		known[r]++
 	}
 	for _, r := range now.Rules {
-		if !slices.Contains(p.found.Rules, r) {
+		if known[r]--; known[r] < 0 {
 			things = append(things, thing{fmt.Sprintf("policy rule %d, of table %d,", r.Priority, r.Table), func(found *netstate.Snapshot) {
+				moved := func(f netstate.Rule) bool {
+					gone := !slices.Contains(now.Rules, f)
+					f.Priority = r.Priority
+					return gone && f == r
+				}
+				if i := slices.IndexFunc(found.Rules, moved); i >= 0 {
+					found.Rules[i] = r
+					return
+				}
 				found.Rules = append(found.Rules, r)
 			}})
 		}
+	}
+	for _, r := range p.laterRoutes(now) {
+		var hops []string
+		for _, h := range r.Hops {
+			hops = append(hops, name(h.Link))
+		}
+		things = append(things, thing{"route " + netstate.RouteText(r, name(r.Link), hops), func(found *netstate.Snapshot) {
+			found.Routes = append(slices.DeleteFunc(found.Routes, func(f netstate.Route) bool { return joins(f, r) }), r)
+		}})
 	}
 	return things
 }
@@ -109,12 +184,23 @@ func (p *Plan) laterThings(now netstate.Snapshot) (things []thing) {
 type given struct {
 	addresses []netip.Addr
 	routes    []cache.Route
+	mtu       int
 	losses    []lossKey
+}
+
+// same compares all but the losses.
+func (g given) same(o given) bool {
+	g.losses, o.losses = nil, nil
+	return reflect.DeepEqual(g, o)
 }
 
 type lossKey struct{ kind, what string }
 
-func givenBy(r cache.Record) (g given) {
+func (p *Plan) given() (g given) {
+	r := p.Record
+	if t := p.binding.traits(); !t.routes && !t.direct { // else the namespace says what fits
+		g.mtu = r.MTU
+	}
 	if v4 := r.IPv4; v4 != nil {
 		g.addresses = append(g.addresses, v4.Address.Addr())
 		g.routes = append(slices.Clone(v4.Routes), cache.Route{Destination: v4.Address.Masked()})
@@ -144,12 +230,15 @@ func givenBy(r cache.Record) (g given) {
 
 // needed are the routes, in an order of their own, without those that lead where the next wider one leads.
 func needed(routes []cache.Route) (list []cache.Route) {
-	by := map[netip.Prefix]netip.Addr{}
+	by, lengths := map[netip.Prefix]netip.Addr{}, map[int]bool{}
 	for _, r := range routes {
-		by[r.Destination] = r.Gateway
+		by[r.Destination], lengths[r.Destination.Bits()] = r.Gateway, true
 	}
 	same := func(r cache.Route) bool {
 		for bits := r.Destination.Bits() - 1; bits >= 0; bits-- {
+			if !lengths[bits] {
+				continue
+			}
 			if gateway, is := by[netip.PrefixFrom(r.Destination.Addr(), bits).Masked()]; is {
 				return gateway == r.Gateway
 			}
@@ -157,7 +246,9 @@ func needed(routes []cache.Route) (list []cache.Route) {
 		return false
 	}
 	list = slices.DeleteFunc(slices.Clone(routes), same)
-	slices.SortFunc(list, func(a, b cache.Route) int { return strings.Compare(a.Destination.String(), b.Destination.String()) })
+	slices.SortFunc(list, func(a, b cache.Route) int {
+		return cmp.Or(a.Destination.Addr().Compare(b.Destination.Addr()), a.Destination.Bits()-b.Destination.Bits())
+	})
 	return list
 }
 
@@ -190,20 +281,24 @@ func isLearned(a netstate.Address) bool {
 	return linkLocal || a.Temporary || a.Protocol == advertised || a.Flags&manageTemporary != 0
 }
 
-// laterRoutes are those that have a next hop through the NIC which they had not. Those that come with addresses are left
-// out, and those of router advertisements.
+// laterRoutes are those that have a next hop through the NIC which they had not, and those that refuse or drop packets.
+// Those that come with addresses are left out, and those of router advertisements.
 func (p *Plan) laterRoutes(now netstate.Snapshot) (later []netstate.Route) {
 	type key struct {
 		table               uint32
 		destination, source netip.Prefix
-		tos                 uint8
+		tos, kind           uint8
 		hop                 netip.Addr
 	}
 	nic := p.nic().Index
 	keys := func(r netstate.Route) (list []key) {
+		const blackhole, prohibit = 6, 8
+		if r.Type >= blackhole && r.Type <= prohibit {
+			return []key{{r.Table, r.Destination, r.Source, r.TOS, r.Type, netip.Addr{}}}
+		}
 		for _, h := range append([]netstate.Hop{{Link: r.Link, Gateway: r.Gateway}}, r.Hops...) {
-			if h.Link == nic {
-				list = append(list, key{r.Table, r.Destination, r.Source, r.TOS, h.Gateway})
+			if h.Link == nic && !p.binding.traits().managesAddresses {
+				list = append(list, key{r.Table, r.Destination, r.Source, r.TOS, r.Type, h.Gateway})
 			}
 		}
 		return list
@@ -221,4 +316,14 @@ func (p *Plan) laterRoutes(now netstate.Snapshot) (later []netstate.Route) {
 		}
 	}
 	return later
+}
+
+// joins reports whether the kernel shows the earlier route as a part of the later one: it joins IPv6 routes.
+func joins(earlier, later netstate.Route) bool {
+	hops := append([]netstate.Hop{{Link: earlier.Link, Gateway: earlier.Gateway}}, earlier.Hops...)
+	isHop := func(h netstate.Hop) bool {
+		return slices.ContainsFunc(hops, func(o netstate.Hop) bool { return o.Link == h.Link && o.Gateway == h.Gateway })
+	}
+	return later.Destination.Addr().Is6() && earlier.Destination == later.Destination && earlier.Table == later.Table &&
+		earlier.Source == later.Source && earlier.Metric == later.Metric && slices.ContainsFunc(later.Hops, isHop)
 }

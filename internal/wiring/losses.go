@@ -78,6 +78,9 @@ func (p *Plan) weigh() int {
 // furtherLosses are the addresses of a family but the first.
 func furtherLosses(addresses []netip.Prefix, why string, args ...any) (list losses) {
 	for _, a := range addresses[1:] {
+		if a.Addr() == addresses[0].Addr() {
+			continue // with another prefix length
+		}
 		list.lose("address", a.Addr().String(), why, args...)
 	}
 	return list
