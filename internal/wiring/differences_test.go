@@ -291,7 +291,7 @@ func TestLaterMany(t *testing.T) {
 		k.s.Routes = append(k.s.Routes, r)
 	}
 	later := plan.Later(k.snapshot())
-	if last := "one or more of 68 further addresses, routes and policy rules came after Setup: the guest gets it after a Teardown and another Setup"; len(later) != 33 || later[32].Text != last {
+	if last := "one or more of 68 further addresses, routes and policy rules came after Setup: the guest gets them after a Teardown and another Setup"; len(later) != 33 || later[32].Text != last {
 		t.Errorf("%d: %+v", len(later), later)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -38,16 +39,16 @@ func (p *Plan) Later(now netstate.Snapshot) (list []infra.Difference) {
 	if len(rest) > 1 {
 		things = things[:most]
 	}
-	report := func(what string, added ...thing) {
-		if text := t.tell(what, added); text != "" {
+	report := func(text string) {
+		if text != "" {
 			list = append(list, infra.Difference{Kind: "later", Link: p.names.NIC, Text: text})
 		}
 	}
 	for _, one := range things {
-		report(one.name, one)
+		report(t.tell(one.name, one.way, one))
 	}
 	if len(rest) > 1 {
-		report(fmt.Sprintf("one or more of %d further addresses, routes and policy rules", len(rest)), rest...)
+		report(t.tell(fmt.Sprintf("one or more of %d further addresses, routes and policy rules", len(rest)), "the guest gets them", rest...))
 	}
 	return list
 }
@@ -95,7 +96,7 @@ func (t *trial) add(things ...thing) error {
 }
 
 // tell adds things, and says what becomes of them; empty: the guest has them, or does not need them.
-func (t *trial) tell(what string, things []thing) string {
+func (t *trial) tell(what, way string, things ...thing) string {
 	had := t.given
 	text := what + " came after Setup"
 	if err := t.add(things...); err != nil {
@@ -104,22 +105,18 @@ func (t *trial) tell(what string, things []thing) string {
 	var lost []string
 	for _, l := range t.with.Record.Losses {
 		if !isTemporary(l) && !slices.Contains(had.losses, lossKey{l.Kind, l.What}) {
-			why := l.Why
-			if l.Keeps != "" {
-				why += fmt.Sprintf("; %s keeps it", l.Keeps)
-			}
-			lost = append(lost, why)
+			lost = append(lost, l.String())
 		}
 	}
 	isOver := func(l lossKey) bool { return !slices.Contains(t.losses, l) }
 	gets := !had.same(t.given) || len(lost) == 0 && slices.ContainsFunc(had.losses, isOver)
 	switch {
 	case gets && len(lost) > 0:
-		return text + ": the guest gets it after a Teardown and another Setup, with a loss: " + lost[0]
+		return text + ": " + way + " after a Teardown and another Setup, and this is lost: " + strings.Join(lost, "; ")
 	case gets:
-		return text + ": the guest gets it after a Teardown and another Setup"
+		return text + ": " + way + " after a Teardown and another Setup"
 	case len(lost) > 0:
-		return text + fmt.Sprintf(": after a Teardown and another Setup with %s it is a loss: %s", t.with.Binding().Kind(), lost[0])
+		return text + fmt.Sprintf(": after a Teardown and another Setup with %s this is lost: %s", t.with.Binding().Kind(), strings.Join(lost, "; "))
 	}
 	return ""
 }
@@ -128,7 +125,10 @@ func (t *trial) tell(what string, things []thing) string {
 type thing struct {
 	name string
 	add  func(*netstate.Snapshot)
+	way  string // what becomes of it after a Teardown and another Setup, unless it is a loss
 }
+
+const getsIt = "the guest gets it"
 
 func (p *Plan) laterThings(now netstate.Snapshot) (things []thing) {
 	name := func(index int) string {
@@ -139,13 +139,18 @@ func (p *Plan) laterThings(now netstate.Snapshot) (things []thing) {
 		return link.Name
 	}
 	for _, a := range p.laterAddresses(now) {
-		things = append(things, thing{fmt.Sprintf("address %v of %s", a.Prefix, name(a.Link)), func(found *netstate.Snapshot) {
+		things = append(things, thing{way: getsIt, name: fmt.Sprintf("address %v of %s", a.Prefix, name(a.Link)), add: func(found *netstate.Snapshot) {
 			link, _ := found.Link(a.Link)
 			found.Routes = append(found.Routes, netstate.Connected(a, link, found.Addresses)...)
-			found.Addresses = append(slices.DeleteFunc(found.Addresses, func(f netstate.Address) bool {
+			found.Addresses = slices.DeleteFunc(found.Addresses, func(f netstate.Address) bool {
 				is := func(n netstate.Address) bool { return n.Link == f.Link && n.Prefix == f.Prefix }
 				return f.Link == a.Link && f.Prefix.Addr() == a.Prefix.Addr() && !slices.ContainsFunc(now.Addresses, is)
-			}), a)
+			})
+			at := len(found.Addresses)
+			if a.Prefix.Addr().Is6() {
+				at = 0 // the kernel lists the IPv6 address first that came last
+			}
+			found.Addresses = slices.Insert(found.Addresses, at, a)
 		}})
 	}
 	known := map[netstate.Rule]int{}
@@ -154,7 +159,8 @@ func (p *Plan) laterThings(now netstate.Snapshot) (things []thing) {
 	}
 	for _, r := range now.Rules {
 		if known[r]--; known[r] < 0 {
-			things = append(things, thing{fmt.Sprintf("policy rule %d, of table %d,", r.Priority, r.Table), func(found *netstate.Snapshot) {
+			things = append(things, thing{way: "the guest's routes follow it", name: fmt.Sprintf("policy rule %d, of table %d,", r.Priority, r.Table), add: func(found *netstate.Snapshot) {
+				found.Routes = append(found.Routes, p.elsewhere(now, r.Table)...)
 				moved := func(f netstate.Rule) bool {
 					gone := !slices.Contains(now.Rules, f)
 					f.Priority = r.Priority
@@ -173,7 +179,7 @@ func (p *Plan) laterThings(now netstate.Snapshot) (things []thing) {
 		for _, h := range r.Hops {
 			hops = append(hops, name(h.Link))
 		}
-		things = append(things, thing{"route " + netstate.RouteText(r, name(r.Link), hops), func(found *netstate.Snapshot) {
+		things = append(things, thing{way: getsIt, name: "route " + netstate.RouteText(r, name(r.Link), hops), add: func(found *netstate.Snapshot) {
 			found.Routes = append(slices.DeleteFunc(found.Routes, func(f netstate.Route) bool { return joins(f, r) }), r)
 		}})
 	}
@@ -316,6 +322,15 @@ func (p *Plan) laterRoutes(now netstate.Snapshot) (later []netstate.Route) {
 		}
 	}
 	return later
+}
+
+// elsewhere are the table's routes through other links, of which none was found.
+func (p *Plan) elsewhere(now netstate.Snapshot, table uint32) (list []netstate.Route) {
+	inTable := func(r netstate.Route) bool { return r.Table == table }
+	if table == netstate.TableMain || table == netstate.TableLocal || slices.ContainsFunc(p.found.Routes, inTable) {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(now.Routes), func(r netstate.Route) bool { return !inTable(r) || r.Uses(p.nic().Index) })
 }
 
 // joins reports whether the kernel shows the earlier route as a part of the later one: it joins IPv6 routes.
