@@ -74,7 +74,7 @@ func TestLater(t *testing.T) {
 			cache.BindingRouted:   gets,
 			cache.BindingPasst:    gets,
 		}},
-		{"", "rule add pref 100 from 10.244.1.7 lookup 77\nroute add default via 10.244.1.3 dev eth0 table 77", "route default via 10.244.1.3 dev eth0 table 77", map[cache.Kind]string{
+		{"", "rule add pref 100 from 10.244.1.7 lookup 77\nroute add default via 10.244.1.1 dev eth0 table 77", "route default via 10.244.1.1 dev eth0 table 77", map[cache.Kind]string{
 			cache.BindingRedirect:   gets, // the rule leads there
 			cache.BindingMasquerade: refuses,
 		}},
@@ -84,7 +84,7 @@ func TestLater(t *testing.T) {
 			cache.BindingRedirect:   loses + "a guest cannot learn policy rules by DHCP",
 			cache.BindingMasquerade: loses + "the policy rule with the preference 100 comes before main",
 		}},
-		{"route add default via 10.244.1.3 dev eth0 table 77", "rule add pref 100 from 10.244.1.7 lookup 77", "policy rule 100, of table 77,", map[cache.Kind]string{
+		{"route add default via 10.244.1.1 dev eth0 table 77", "rule add pref 100 from 10.244.1.7 lookup 77", "policy rule 100, of table 77,", map[cache.Kind]string{
 			cache.BindingRedirect:   ": the guest's routes follow it after a Teardown and another Setup",
 			cache.BindingBridge:     ": the guest's routes follow it after a Teardown and another Setup",
 			cache.BindingMasquerade: refuses,

@@ -281,17 +281,33 @@ func TestIPTablesDifferences(t *testing.T) {
 	}
 }
 
-// TestLaterMany: of many routes that came after Setup the first ones are named, and the rest is counted.
+// TestLaterMany: of many routes that came after Setup the first ones are named, and the rest is counted. Among many
+// routes they are fewer, as to name one takes a plan.
 func TestLaterMany(t *testing.T) {
-	plan := newPlan(t, flannel(), redirect())
-	k := wire(t, plan, flannel())
-	for i := range 100 {
-		r := onLink(fmt.Sprintf("192.0.2.%d/32", i))
-		r.Link, r.Gateway = nic, ip("10.244.1.9")
-		k.s.Routes = append(k.s.Routes, r)
-	}
-	later := plan.Later(k.snapshot())
-	if last := "one or more of 68 further addresses, routes and policy rules came after Setup: the guest gets them after a Teardown and another Setup"; len(later) != 33 || later[32].Text != last {
-		t.Errorf("%d: %+v", len(later), later)
+	for _, c := range []struct {
+		found, later, named int
+	}{{0, 33, 33}, {0, 100, 32}, {2500, 2500, 3}, {2500, 1, 1}} {
+		routes := func(network, many int, gateway string) (list []netstate.Route) {
+			for i := range many {
+				list = append(list, via(fmt.Sprintf("%d.0.%d.%d/32", network, i/256, i%256), gateway))
+			}
+			return list
+		}
+		found := flannelWith(func(s *netstate.Snapshot) { s.Routes = append(s.Routes, routes(11, c.found, "10.244.1.8")...) })
+		plan := newPlan(t, found, redirect())
+		k := wire(t, plan, found)
+		k.s.Routes = append(k.s.Routes, routes(12, c.later, "10.244.1.9")...)
+		later := plan.Later(k.snapshot())
+		want := c.named
+		if c.later > c.named {
+			want++
+			last := fmt.Sprintf("one or more of %d further addresses, routes and policy rules came after Setup: the guest gets them after a Teardown and another Setup", c.later-c.named)
+			if len(later) == 0 || later[len(later)-1].Text != last {
+				t.Errorf("%+v: %+v, want at the end %q", c, later, last)
+			}
+		}
+		if len(later) != want {
+			t.Errorf("%+v: %d differences, want %d", c, len(later), want)
+		}
 	}
 }

@@ -33,8 +33,8 @@ func (p *Plan) Later(now netstate.Snapshot) (list []infra.Difference) {
 	if all := t; all.add(things...) == nil && reflect.DeepEqual(all.given, t.given) {
 		return nil // most routes lead where the guest sends by anyway
 	}
-	// To try one costs a plan.
-	const most = 32
+	// To try one costs a plan, which takes the longer the more routes there are.
+	most := max(2, min(32, 20000/(1+len(p.found.Routes)+len(things))))
 	rest := things[min(most, len(things)):]
 	if len(rest) > 1 {
 		things = things[:most]
@@ -180,7 +180,10 @@ func (p *Plan) laterThings(now netstate.Snapshot) (things []thing) {
 			hops = append(hops, name(h.Link))
 		}
 		things = append(things, thing{way: getsIt, name: "route " + netstate.RouteText(r, name(r.Link), hops), add: func(found *netstate.Snapshot) {
-			found.Routes = append(slices.DeleteFunc(found.Routes, func(f netstate.Route) bool { return joins(f, r) }), r)
+			if r.Destination.Addr().Is6() && len(r.Hops) > 0 {
+				found.Routes = slices.DeleteFunc(found.Routes, func(f netstate.Route) bool { return joins(f, r) })
+			}
+			found.Routes = append(found.Routes, r)
 		}})
 	}
 	return things
@@ -333,12 +336,12 @@ func (p *Plan) elsewhere(now netstate.Snapshot, table uint32) (list []netstate.R
 	return slices.DeleteFunc(slices.Clone(now.Routes), func(r netstate.Route) bool { return !inTable(r) || r.Uses(p.nic().Index) })
 }
 
-// joins reports whether the kernel shows the earlier route as a part of the later one: it joins IPv6 routes.
+// joins reports whether the kernel shows the earlier IPv6 route as a part of the later one.
 func joins(earlier, later netstate.Route) bool {
-	hops := append([]netstate.Hop{{Link: earlier.Link, Gateway: earlier.Gateway}}, earlier.Hops...)
 	isHop := func(h netstate.Hop) bool {
-		return slices.ContainsFunc(hops, func(o netstate.Hop) bool { return o.Link == h.Link && o.Gateway == h.Gateway })
+		same := func(o netstate.Hop) bool { return o.Link == h.Link && o.Gateway == h.Gateway }
+		return same(netstate.Hop{Link: earlier.Link, Gateway: earlier.Gateway}) || slices.ContainsFunc(earlier.Hops, same)
 	}
-	return later.Destination.Addr().Is6() && earlier.Destination == later.Destination && earlier.Table == later.Table &&
-		earlier.Source == later.Source && earlier.Metric == later.Metric && slices.ContainsFunc(later.Hops, isHop)
+	return earlier.Destination == later.Destination && earlier.Table == later.Table && earlier.Source == later.Source &&
+		earlier.Metric == later.Metric && slices.ContainsFunc(later.Hops, isHop)
 }
