@@ -47,11 +47,11 @@ func TestLater(t *testing.T) {
 			cache.BindingBridge:   loses + "it is on lo, and the namespace answers nothing by eth0 any more",
 			cache.BindingRedirect: loses + "it is on lo, and the namespace answers nothing by eth0 any more",
 		}},
-		{"", "rule add pref 99 fwmark 1 lookup 100", "policy rule 99, of table 100,", map[cache.Kind]string{
+		{"", "rule add pref 99 fwmark 1 lookup 100", "policy rule 99 of IPv4, table 100,", map[cache.Kind]string{
 			cache.BindingBridge:   loses + "a guest cannot learn policy rules by DHCP",
 			cache.BindingRedirect: loses + "a guest cannot learn policy rules by DHCP",
 		}},
-		{"", "rule add pref 100 to 10.0.2.0/24 lookup 100", "policy rule 100, of table 100,", map[cache.Kind]string{
+		{"", "rule add pref 100 to 10.0.2.0/24 lookup 100", "policy rule 100 of IPv4, table 100,", map[cache.Kind]string{
 			cache.BindingBridge:   loses + "a guest cannot learn policy rules by DHCP",
 			cache.BindingRedirect: loses + "a guest cannot learn policy rules by DHCP",
 		}},
@@ -79,15 +79,22 @@ func TestLater(t *testing.T) {
 			cache.BindingMasquerade: refuses,
 		}},
 		{"rule add pref 100 fwmark 1 lookup 77", "rule add pref 101 fwmark 1 lookup 77\nrule del pref 100 fwmark 1 lookup 77", "", nil}, // moved
-		{"", "rule add pref 100 fwmark 1 lookup 77\nroute add local default dev lo table 77", "policy rule 100, of table 77,", map[cache.Kind]string{
+		{"", "rule add pref 100 fwmark 1 lookup 77\nroute add local default dev lo table 77", "policy rule 100 of IPv4, table 77,", map[cache.Kind]string{
 			cache.BindingBridge:     loses + "a guest cannot learn policy rules by DHCP",
 			cache.BindingRedirect:   loses + "a guest cannot learn policy rules by DHCP",
 			cache.BindingMasquerade: loses + "the policy rule with the preference 100 comes before main",
 		}},
-		{"route add default via 10.244.1.1 dev eth0 table 77", "rule add pref 100 from 10.244.1.7 lookup 77", "policy rule 100, of table 77,", map[cache.Kind]string{
+		{"route add default via 10.244.1.1 dev eth0 table 77", "rule add pref 100 from 10.244.1.7 lookup 77", "policy rule 100 of IPv4, table 77,", map[cache.Kind]string{
 			cache.BindingRedirect:   ": the guest's routes follow it after a Teardown and another Setup",
 			cache.BindingBridge:     ": the guest's routes follow it after a Teardown and another Setup",
 			cache.BindingMasquerade: refuses,
+		}},
+		{"", "route add 10.244.0.0/16 dev eth0 scope link metric 100", "route 10.244.0.0/16 dev eth0 scope link metric 100", map[cache.Kind]string{
+			cache.BindingRedirect: gets,
+		}},
+		{"", "rule add pref 100 from 10.244.1.0/24 prohibit", "policy rule 100 of IPv4", map[cache.Kind]string{
+			cache.BindingBridge:   loses + "a guest cannot learn policy rules by DHCP",
+			cache.BindingRedirect: loses + "a guest cannot learn policy rules by DHCP",
 		}},
 		{"", "route add multicast 224.0.0.0/4 dev eth0", "", nil},
 		{"-6 address flush dev eth0 scope global\n-6 route flush dev eth0\n-6 address add 2001:db8::7/128 dev lo", "-6 route add 2001:db8:9::/64 dev eth0", "route 2001:db8:9::/64 dev eth0 metric 1024", map[cache.Kind]string{

@@ -159,7 +159,7 @@ func (p *Plan) laterThings(now netstate.Snapshot) (things []thing) {
 	}
 	for _, r := range now.Rules {
 		if known[r]--; known[r] < 0 {
-			things = append(things, thing{way: "the guest's routes follow it", name: fmt.Sprintf("policy rule %d, of table %d,", r.Priority, r.Table), add: func(found *netstate.Snapshot) {
+			things = append(things, thing{way: "the guest's routes follow it", name: ruleText(r), add: func(found *netstate.Snapshot) {
 				found.Routes = append(found.Routes, p.elsewhere(now, r.Table)...)
 				moved := func(f netstate.Rule) bool {
 					gone := !slices.Contains(now.Rules, f)
@@ -187,6 +187,15 @@ func (p *Plan) laterThings(now netstate.Snapshot) (things []thing) {
 		}})
 	}
 	return things
+}
+
+// ruleText is such as "policy rule 100 of IPv4, table 77,".
+func ruleText(r netstate.Rule) string {
+	text := fmt.Sprintf("policy rule %d of IPv%d", r.Priority, map[bool]int{false: 4, true: 6}[r.IPv6])
+	if r.Table != 0 {
+		text += fmt.Sprintf(", table %d,", r.Table)
+	}
+	return text
 }
 
 // given is what of a record says what the guest has, and what it lacks for as long as it runs.
