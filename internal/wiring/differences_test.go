@@ -286,7 +286,8 @@ func TestIPTablesDifferences(t *testing.T) {
 func TestLaterMany(t *testing.T) {
 	for _, c := range []struct {
 		found, later, named int
-	}{{0, 33, 33}, {0, 100, 32}, {2500, 2500, 3}, {2500, 1, 1}} {
+		tos                 uint8 // lost
+	}{{0, 33, 33, 0}, {0, 100, 32, 0}, {0, 100, 32, 4}, {2500, 2500, 3, 0}, {2500, 1, 1, 0}} {
 		routes := func(network, many int, gateway string) (list []netstate.Route) {
 			for i := range many {
 				list = append(list, via(fmt.Sprintf("%d.0.%d.%d/32", network, i/256, i%256), gateway))
@@ -297,11 +298,18 @@ func TestLaterMany(t *testing.T) {
 		plan := newPlan(t, found, redirect())
 		k := wire(t, plan, found)
 		k.s.Routes = append(k.s.Routes, routes(12, c.later, "10.244.1.9")...)
+		for i := range k.s.Routes[len(k.s.Routes)-c.later:] {
+			k.s.Routes[len(k.s.Routes)-1-i].TOS = c.tos
+		}
 		later := plan.Later(k.snapshot())
 		want := c.named
 		if c.later > c.named {
 			want++
 			last := fmt.Sprintf("one or more of %d further addresses, routes and policy rules came after Setup: the guest gets them after a Teardown and another Setup", c.later-c.named)
+			if c.tos != 0 {
+				last = "one or more of 68 further addresses, routes and policy rules came after Setup: after a Teardown and another Setup with redirect this is lost: " +
+					"route tos 0x4 12.0.0.32/32: a lease has no routes for some packets to a destination; routed keeps it; and 67 more"
+			}
 			if len(later) == 0 || later[len(later)-1].Text != last {
 				t.Errorf("%+v: %+v, want at the end %q", c, later, last)
 			}

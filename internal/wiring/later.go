@@ -108,6 +108,9 @@ func (t *trial) tell(what, way string, things ...thing) string {
 			lost = append(lost, l.String())
 		}
 	}
+	if more := len(lost) - 1; more > 1 {
+		lost = []string{lost[0], fmt.Sprintf("and %d more", more)}
+	}
 	isOver := func(l lossKey) bool { return !slices.Contains(t.losses, l) }
 	gets := !had.same(t.given) || len(lost) == 0 && slices.ContainsFunc(had.losses, isOver)
 	switch {
