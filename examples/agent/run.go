@@ -36,6 +36,11 @@ func runWired(ctx context.Context, o *options) error {
 		}
 		cmd := exec.Command(o.command[0], o.command[1:]...)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+		stop, err := relayReady(cmd, o.Owner.UID)
+		if err != nil {
+			return err
+		}
+		defer stop()
 		ended = runCommand(cmd, o, signals)
 		return nil
 	})

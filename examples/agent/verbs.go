@@ -208,6 +208,10 @@ the wiring run's, a setup after a killed run takes it over. With -own it also
 removes the record and the journal of an earlier container's network from -state
 and -dir, which therefore have to be the container's own.
 
+As a service of systemd's Type=notify, or wherever NOTIFY_SOCKET is set, run
+reports that the start is complete as soon as the command does: launcher serve
+when the guest is served, launcher qemu when QEMU runs as well.
+
 ` + kinds,
 	},
 	{

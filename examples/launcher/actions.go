@@ -40,11 +40,27 @@ func serve(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
+	notify := vm.Notify
+	vm.Notify = func(e phase2.Event) {
+		if notify != nil {
+			notify(e)
+		}
+		if e.Kind == "ready" {
+			reportReady(vm.Log)
+		}
+	}
 	if err := vm.Serve(ctx); err != nil {
 		return notServed(err) // from the start: no guest was served
 	}
 	logCounters(vm)
 	return nil
+}
+
+// reportReady reports to a service manager that the start is complete. A guest that is served stays so if that fails.
+func reportReady(log *slog.Logger) {
+	if err := commandline.Ready(); err != nil {
+		log.Warn(err.Error())
+	}
 }
 
 func runGuest(ctx context.Context, o *options) error {

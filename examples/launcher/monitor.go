@@ -16,9 +16,10 @@ import (
 
 // monitor is a connection to QEMU's monitor (QMP).
 type monitor struct {
-	conn  *net.UnixConn
-	log   *slog.Logger
-	ended chan struct{} // closed when the connection has ended
+	conn    *net.UnixConn
+	log     *slog.Logger
+	greeted chan struct{} // closed when QEMU has started, and answers
+	ended   chan struct{} // closed when the connection has ended
 
 	mu      sync.Mutex
 	last    int                      // the id of the last command that execute has sent
@@ -41,7 +42,7 @@ func newMonitor(log *slog.Logger) (*monitor, *os.File, error) {
 		return nil, nil, err
 	}
 	m := &monitor{
-		conn: conn.(*net.UnixConn), log: log, ended: make(chan struct{}), waiting: map[int]chan error{}, deleted: map[string]chan struct{}{},
+		conn: conn.(*net.UnixConn), log: log, greeted: make(chan struct{}), ended: make(chan struct{}), waiting: map[int]chan error{}, deleted: map[string]chan struct{}{},
 	}
 	go m.read()
 	m.send("qmp_capabilities") // QEMU takes no other command before this one
@@ -56,10 +57,13 @@ func monitorArgs(fd int) []string {
 // read reads what QEMU says until the connection ends, as QEMU keeps in memory what is not read.
 func (m *monitor) read() {
 	defer close(m.ended)
-	for lines := json.NewDecoder(m.conn); ; {
+	for lines, first := json.NewDecoder(m.conn), true; ; first = false {
 		var line reply
 		if lines.Decode(&line) != nil {
 			return // closed, or QEMU has ended
+		}
+		if first {
+			close(m.greeted)
 		}
 		m.take(line)
 	}

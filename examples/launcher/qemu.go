@@ -111,7 +111,7 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 		args = append(args, more...)
 	}
 	var monitor *monitor
-	if shutdown > 0 || len(plugger.buses) > 0 {
+	if shutdown > 0 || len(plugger.buses) > 0 || commandline.Supervised() {
 		m, end, err := newMonitor(log)
 		if err != nil {
 			return err
@@ -145,10 +145,17 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 			<-ended
 		}()
 	}
+	var greeted <-chan struct{} // nil: nobody waits for it
+	if monitor != nil {
+		greeted = monitor.greeted
+	}
 	for running := true; running; {
 		select {
 		case <-vmm.ended:
 			running = false
+		case <-greeted: // QEMU has made all that its command line names
+			greeted = nil
+			reportReady(log)
 		case <-resized:
 			_ = vmm.Process.Signal(syscall.SIGWINCH) // QEMU may have ended
 		case <-ctx.Done():

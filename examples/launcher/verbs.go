@@ -32,6 +32,9 @@ standard output:
 A reader of either that stops or ends does not end or delay the guest. It gets
 the number of lines that were lost, as a line of the log or as the event
 events-lost.
+
+If NOTIFY_SOCKET is set, serve reports there that the guest is served (READY=1
+of sd_notify(3)).
 `,
 		},
 		{
@@ -54,6 +57,9 @@ pcie-root-port,id=rp1,chassis=1). There QEMU gets the NICs that are set up while
 it runs. When a record is removed (rm DIR/net1.json), the NIC is unplugged, also
 one of the start that lies at a root port, as soon as the guest gives the device
 up; then agent teardown -nic net1 succeeds.
+
+If NOTIFY_SOCKET is set, qemu reports there that QEMU runs, as soon as QEMU's
+monitor answers (READY=1 of sd_notify(3)).
 `,
 		},
 		{

@@ -102,10 +102,17 @@ bash -c '. /usr/share/bash-completion/bash_completion; . /usr/share/bash-complet
 systemd-analyze verify /usr/lib/systemd/system/guestwire*
 rm -r /run/guestwire /run/guestwire.lock`
 
-// units starts each unit of the package. A program stands for QEMU, which the machine has not: as QEMU it ends well by
-// SIGTERM.
+// units starts each unit of the package. A program stands for QEMU, which the machine has not: as QEMU it answers its
+// monitor, and ends well by SIGTERM.
 const units = `set -e
-printf '#!/bin/bash\necho "QEMU: $*"\ntrap "exit 0" TERM\nsleep infinity &\nwait\n' >/usr/bin/qemu-system-x86_64
+cat >/usr/bin/qemu-system-x86_64 <<'END'
+#!/bin/bash
+echo "QEMU: $*"
+[[ "$*" =~ monitor,fd=([0-9]+) ]] && echo '{"QMP": {}}' >&"${BASH_REMATCH[1]}"
+trap "exit 0" TERM
+sleep infinity &
+wait
+END
 chmod 755 /usr/bin/qemu-system-x86_64
 for name in vm1 vm2; do
 	ip netns add $name
@@ -117,15 +124,33 @@ mkdir -p /etc/guestwire /var/lib/prometheus/node-exporter
 printf 'OWNER=107\nVERB=qemu\nCOMMAND=-- qemu-system-x86_64 -m 1G -display none /disk.img\n' >/etc/guestwire/vm1.env
 printf 'OWNER=107\nBINDING=masquerade\n' >/etc/guestwire/vm2.env
 systemctl start guestwire@vm1 guestwire@vm2
-for n in $(seq 600); do
-	guestwire-agent list >/list
-	! grep ' bridge .* VMM, responder .*/run/guestwire/vm1$' /list || ! grep ' masquerade .* responder .*/run/guestwire/vm2$' /list || break
-	sleep 0.1
-done
+guestwire-agent list >/list
+grep ' bridge .* VMM, responder .*/run/guestwire/vm1$' /list
+grep ' masquerade .* responder .*/run/guestwire/vm2$' /list
 cat /list
 journalctl --no-pager -u guestwire@vm1
 printf 'OWNER=107\n' >/etc/guestwire/none.env
 ! systemctl start guestwire@none || exit 1
+
+# The start fails, and the journal has the reason, wherever the fault is.
+fails() { # NAME REASON LINES
+	printf "$3" >/etc/guestwire/$1.env
+	! systemctl start guestwire@$1 || { echo "guestwire@$1 starts without a word"; exit 1; }
+	journalctl --sync
+	journalctl --no-pager -u guestwire@$1 | grep -F "$2" || { journalctl --no-pager -u guestwire@$1; exit 1; }
+	systemctl stop guestwire@$1
+	systemctl reset-failed
+}
+ip netns add bad
+ip -n bad link add eth0 type veth peer name peer0
+ip -n bad addr add 10.0.0.2/24 dev eth0
+! systemctl start guestwire@bad || exit 1 # no file says who runs the guest
+systemctl reset-failed
+fails bad 'such as id -u USER prints' 'OWNER=libvirt-qemu\n'
+fails bad 'eth7' 'OWNER=107\nNIC=eth7\n'
+fails bad 'open /absent' 'OWNER=107\nCOMMAND=-resolv-conf /absent\n'
+fails bad 'cat: invalid option' 'OWNER=107\nVERB=qemu\nCOMMAND=-- cat /disk.img\n'
+ip netns del bad
 systemctl start guestwire-exporter.service guestwire-forget.service
 grep 'guestwire_wired_nics 2' /var/lib/prometheus/node-exporter/guestwire.prom
 systemctl enable --now guestwire-exporter.timer guestwire-forget.timer guestwire@vm2
@@ -181,7 +206,7 @@ func TestDebian(t *testing.T) {
 				t.Errorf("a program is named by another name than the installed one: %q in\n%s", old, said)
 			}
 			said = m.run(t, units)
-			if strings.Contains(said, " failed ") {
+			if strings.Contains(said, " loaded failed ") { // the last list
 				t.Errorf("a unit failed:\n%s", said)
 			}
 			for _, want := range []string{"QEMU: -m 1G -display none /disk.img -netdev tap,", "VMM, responder"} {
