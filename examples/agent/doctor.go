@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"unsafe"
@@ -189,6 +190,14 @@ func (f *findings) node(ctx context.Context, o *options) {
 
 // bindings wires a NIC of its own with each binding that makes taps, for the owner.
 func (f *findings) bindings(ctx context.Context, o *options) {
+	tried := []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{}, infra.Masquerade{}}
+	if o.Binding != nil && o.Binding.Kind() != (infra.Auto{}).Kind() {
+		tried = slices.DeleteFunc(tried, func(b infra.Binding) bool { return b.Kind() != o.Binding.Kind() })
+	}
+	if len(tried) == 0 {
+		f.add(ok, string(o.Binding.Kind()), "makes no tap, so nothing was wired: with -netns and -nic, doctor plans the NIC")
+		return
+	}
 	owner := o.Owner
 	if owner == (infra.Owner{}) || owner.Inside {
 		owner = infra.Owner{Root: true, SELinux: owner.SELinux}
@@ -201,16 +210,17 @@ func (f *findings) bindings(ctx context.Context, o *options) {
 	}
 	defer os.RemoveAll(dir)
 	ns, end, err := newNamespace()
-	if err != nil {
+	switch {
+	case errors.Is(err, errNoNamespace): // which a setup does not need
 		f.add(warning, "bindings", "not tried: %v: with -own and -nic, doctor plans the NIC of a container", err)
+		return
+	case err != nil:
+		f.add(fault, "bindings", "every setup that makes a tap fails here: %v", err)
 		return
 	}
 	defer end()
 	nic := phase1.NIC{NetNS: ns, Name: "eth0", Dir: filepath.Join(dir, "journals")}
-	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{}, infra.Masquerade{}} {
-		if o.Binding != nil && o.Binding.Kind() != b.Kind() && o.Binding.Kind() != (infra.Auto{}).Kind() {
-			continue
-		}
+	for _, b := range tried {
 		record, err := nic.Setup(ctx, infra.Spec{Binding: b, Owner: owner})
 		if err == nil {
 			err = nic.Teardown(ctx, phase1.TeardownOptions{CutOff: true})
@@ -310,6 +320,9 @@ func (f *findings) lost(subject string, r cache.Record) {
 	}
 }
 
+// errNoNamespace says that doctor could not make a namespace.
+var errNoNamespace = errors.New("a network namespace of its own needs CAP_SYS_ADMIN")
+
 // newNamespace makes a network namespace that ends with end, and in it the NIC eth0 with addresses: a tap, as that
 // needs nothing that a guest's tap does not need.
 func newNamespace() (ns *os.File, end func(), err error) {
@@ -319,8 +332,13 @@ func newNamespace() (ns *os.File, end func(), err error) {
 		defer close(done)
 		runtime.LockOSThread() // and never unlocks: the thread ends with the goroutine
 		err := func() error {
+			device, err := openTun() // also where no namespace can be made
+			if err != nil {
+				return err
+			}
+			unix.Close(device)
 			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-				return fmt.Errorf("a network namespace of its own needs CAP_SYS_ADMIN: %w", err)
+				return fmt.Errorf("%w: %w", errNoNamespace, err)
 			}
 			if ns, err = os.Open("/proc/thread-self/ns/net"); err != nil {
 				return err
@@ -353,11 +371,19 @@ func newNamespace() (ns *os.File, end func(), err error) {
 	}, nil
 }
 
-// newNIC makes eth0 in the calling thread's namespace. It is there as long as the file is open.
-func newNIC() (fd int, err error) {
+// openTun opens the device of taps, for the calling thread's namespace.
+func openTun() (fd int, err error) {
 	const device = "/dev/net/tun"
 	if fd, err = unix.Open(device, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 		return -1, fmt.Errorf("open %s: %w (modprobe tun; in a container, --device %[1]s)", device, err)
+	}
+	return fd, nil
+}
+
+// newNIC makes eth0 in the calling thread's namespace. It is there as long as the file is open.
+func newNIC() (fd int, err error) {
+	if fd, err = openTun(); err != nil {
+		return -1, err
 	}
 	defer func() {
 		if err != nil {

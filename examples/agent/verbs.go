@@ -147,8 +147,10 @@ A warning and a fault have their way out. It looks at the kernel, the journals,
 namespaces that are gone, and who serves the guests of the node. It wires a NIC
 with each binding in a namespace of its own, for the launcher's user, and so the
 kernel may load modules. With -nic it also looks how that NIC is wired, or how
-it would be. Nothing on the node changes. The exit code is 1 if there is a
-fault, else 0.
+it would be. Nothing on the node changes.
+
+The exit code is 1 if there is a fault: what makes a setup fail, or leaves a
+wired NIC not as recorded. It is 0 if there are warnings alone.
 `,
 	},
 	{
