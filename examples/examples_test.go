@@ -302,7 +302,7 @@ func TestLauncherInPod(t *testing.T) {
 		for _, c := range []struct{ uid, state, says, hint string }{
 			{"107", none, "run Phase1's Setup", "guestwire/container names this container"},
 			{"107", none + "/vm1", "run Phase1's Setup", "-state is /run/guestwire"},
-			{"1000", n.State, "user 1000 of group 1000 is not its owner", "runAsUser and runAsGroup are the owner's"},
+			{"1000", n.State, "user 1000 of group 1000 is not its owner, user 107: operation", "runAsUser and runAsGroup are the owner's"},
 		} {
 			out := serve(c.uid, c.state)
 			if !strings.Contains(out, c.says) || strings.Contains(out, c.hint) != (service != "") {

@@ -345,9 +345,9 @@ func TestOpenTapErrors(t *testing.T) {
 		{name: "no such link", record: edited(single, func(r *cache.Record) { r.Tap = "absent" }), kind: fs.ErrNotExist, words: "no such link in this network namespace"},
 		{name: "a bridge", record: edited(single, func(r *cache.Record) { r.Tap = "odd" }), kind: unix.EINVAL, words: "is no tap"},
 		{name: "a tun", record: edited(single, func(r *cache.Record) { r.Tap = "tun0" }), kind: unix.EINVAL, words: "is no tap"},
-		{name: "another user", record: single, uid: 4711, kind: fs.ErrPermission, words: "user 4711 of group 4711 is not its owner"},
+		{name: "another user", record: single, uid: 4711, kind: fs.ErrPermission, words: fmt.Sprintf("user 4711 of group 4711 is not its owner, user %[1]d of group %[1]d: operation", nstest.LauncherUID)},
 		{name: "another group", record: edited(several, func(r *cache.Record) { r.Tap = "group0" }), kind: fs.ErrPermission,
-			words: fmt.Sprintf("user %[1]d of group %[1]d is not its owner", nstest.LauncherUID)},
+			words: fmt.Sprintf("user %[1]d of group %[1]d is not its owner, user %[1]d of group 4711: operation", nstest.LauncherUID)},
 		{name: "no device", record: single, prepare: device(func(string) error { return nil }), kind: fs.ErrNotExist, words: "--device /dev/net/tun"},
 		{name: "closed device", record: single, prepare: device(func(path string) error { return os.WriteFile(path, nil, 0o600) }), kind: fs.ErrPermission, words: "chmod 0666"},
 	} {

@@ -84,7 +84,7 @@ func attach(name string, flags uint16) (fd int, err error) {
 		switch err {
 		case unix.EPERM:
 			// the kernel wants the tap's user and its group (tun_not_capable)
-			err = fmt.Errorf("user %d of group %d is not its owner: %w", unix.Geteuid(), unix.Getegid(), err)
+			err = fmt.Errorf("user %d of group %d is not its owner%s: %w", unix.Geteuid(), unix.Getegid(), owner(name), err)
 		case unix.EACCES:
 			err = fmt.Errorf("SELinux denies it to this process's domain (Setup's Owner.SELinux gives the tap the launcher's context; ausearch -m AVC shows the rule): %w", err)
 		case unix.EBUSY:
