@@ -128,6 +128,16 @@ func TestSeeByState(t *testing.T) {
 			t.Errorf("%s: status %d, want %d, and no %q in\n%s", c.args, status, c.status, c.says, out)
 		}
 	}
+	// Journal and tables of a first setup are there before the record is.
+	if err := os.Remove(n.State + "/eth0.json"); err != nil {
+		t.Fatal(err)
+	}
+	if out, status := run(t, agent, "drops", "-state", link, "-dir", dir); status != 3 || !strings.Contains(out, "NIC eth0: not wired yet, or no longer: there is a journal, and no "+n.State+"/eth0.json: ") || strings.Contains(out, "follows") {
+		t.Errorf("drops without a record: status %d, %s", status, out)
+	}
+	if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
+		t.Fatal(out)
+	}
 	follow := exec.CommandContext(t.Context(), agent, "drops", "-state", link, "-dir", dir)
 	var said nstest.Output
 	follow.Stdout, follow.Stderr = &said, &said

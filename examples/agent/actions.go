@@ -133,6 +133,9 @@ func drops(ctx context.Context, o *options) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	if o.State != "" {
+		if record := o.record(); !recorded(record) { // which setup writes last
+			return fmt.Errorf("NIC %s: %w yet, or no longer: there is a journal, and no %s: wait for agent setup or agent teardown, or call it again", o.Name, phase1.ErrNotWired, record)
+		}
 		go func() { stop(o.whileRecorded(ctx)) }()
 	}
 	lines := json.NewEncoder(stdout)
@@ -155,9 +158,8 @@ func drops(ctx context.Context, o *options) error {
 // whileRecorded returns when the record of the State is gone, or when ctx is done. An agent whose kubectl was killed
 // runs on, and would keep the network of a pod that has ended.
 func (o *options) whileRecorded(ctx context.Context) error {
-	record := filepath.Join(o.State, o.Name+".json")
-	for {
-		if _, err := os.Lstat(record); errors.Is(err, fs.ErrNotExist) {
+	for record := o.record(); ; {
+		if !recorded(record) {
 			return fmt.Errorf("NIC %s: %w any more: %s is gone", o.Name, phase1.ErrNotWired, record)
 		}
 		select {
@@ -166,6 +168,15 @@ func (o *options) whileRecorded(ctx context.Context) error {
 		case <-time.After(time.Second):
 		}
 	}
+}
+
+// record is the path of the record.
+func (o *options) record() string { return filepath.Join(o.State, o.Name+".json") }
+
+// recorded reports whether the record is there.
+func recorded(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 func pin(ctx context.Context, o *options) error { return o.Pin(ctx, o.addresses, o.ports, o.life) }
