@@ -227,7 +227,7 @@ func TestMissing(t *testing.T) {
 	if err := os.Remove(n.from + "/guestwire"); err != nil {
 		t.Fatal(err)
 	}
-	install("build examples/cni as " + n.from + "/guestwire, or name its directory with -from")
+	install("binary guestwire: not in " + n.from + ": file does not exist: name its directory with -from, or build the CNI plugin as " + n.from + "/guestwire")
 	write(t, n.from+"/guestwire", "build 1")
 	for _, dir := range []string{n.bin, class} {
 		if err := os.RemoveAll(dir); err != nil {
@@ -245,4 +245,24 @@ func TestMissing(t *testing.T) {
 	install(n.conf + ": no CNI list, and no such directory")
 	write(t, n.conf+"/10-net.conflist", flannel)
 	install("<nil>")
+}
+
+// TestBinaries: the binaries are found by the names that a build gives them, and those of a package, which has the plugin
+// in a directory of its own.
+func TestBinaries(t *testing.T) {
+	for _, c := range []struct{ plugin, agent string }{{"bin/guestwire", "bin/agent"}, {"bin/guestwire", "bin/guestwire-agent"}, {"lib/cni/guestwire", "bin/guestwire-agent"}} {
+		usr := t.TempDir()
+		for _, file := range []string{c.plugin, c.agent} {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(usr, file)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(usr, file), file)
+		}
+		for i, want := range []string{c.plugin, c.agent} {
+			b := binaries[i]
+			if text, err := readFirst(besides(usr+"/bin/guestwire-node"), b.file, b.installed); err != nil || string(text) != want {
+				t.Errorf("%s of %v: %q, %v", b.file, c, text, err)
+			}
+		}
+	}
 }

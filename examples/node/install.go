@@ -23,6 +23,26 @@ var binaries = []struct {
 	{"agent", "guestwire-agent", true},
 }
 
+// besides are the directories in which a program's binaries lie: its own, and that of the CNI plugins where a package
+// has installed the program.
+func besides(program string) []string {
+	dir := filepath.Dir(program)
+	return []string{dir, filepath.Join(filepath.Dir(dir), "lib/cni")}
+}
+
+// readFirst reads the first file of these names that one of the directories has. The error is fs.ErrNotExist if there
+// is none.
+func readFirst(dirs []string, names ...string) (text []byte, err error) {
+	for _, dir := range dirs {
+		for _, name := range names {
+			if text, err = readRegular(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+				return text, err
+			}
+		}
+	}
+	return nil, err
+}
+
 func (o *options) lists() cniLists {
 	return cniLists{conf: o.cniConf, to: o.listTo, name: o.listName, entry: o.entry, everyNIC: o.everyNIC}
 }
@@ -32,22 +52,22 @@ func (o *options) installBinaries(ctx context.Context) error {
 	if o.cniBin == "" {
 		return nil
 	}
-	from := o.from
-	if from == "" {
+	from := []string{o.from}
+	if o.from == "" {
 		own, err := os.Executable()
 		if err != nil {
 			return err
 		}
-		from = filepath.Dir(own)
+		from = besides(own)
 	}
 	for _, b := range binaries {
 		path := filepath.Join(o.cniBin, b.installed)
-		text, err := readRegular(filepath.Join(from, b.file))
+		text, err := readFirst(from, b.file, b.installed)
 		if errors.Is(err, fs.ErrNotExist) {
 			if b.optional {
 				continue
 			}
-			return fmt.Errorf("binary %s: %w: build examples/cni as %s, or name its directory with -from", b.file, err, filepath.Join(from, b.file))
+			return fmt.Errorf("binary %s: not in %s: %w: name its directory with -from, or build the CNI plugin as %s", b.file, strings.Join(from, ", nor in "), fs.ErrNotExist, filepath.Join(from[0], b.file))
 		}
 		if err != nil {
 			return fmt.Errorf("binary %s: %w", b.file, err)

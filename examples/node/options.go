@@ -42,7 +42,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 	for _, name := range strings.Fields(v.Flags) {
 		switch name {
 		case "from":
-			set.StringVar(&o.from, name, "", "the `DIR` with the binaries guestwire and, if wanted, agent; without it the directory of guestwire-node")
+			set.StringVar(&o.from, name, "", "the `DIR` with the binaries guestwire and, if wanted, agent; without it the directory of guestwire-node, and ../lib/cni beside it, as of a package")
 		case "cni-bin":
 			set.StringVar(&o.cniBin, name, "/opt/cni/bin", "the `DIR` of the node's CNI plugins; empty: no binary is installed")
 		case "cni-conf":

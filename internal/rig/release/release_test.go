@@ -97,6 +97,10 @@ guestwire-exporter
 ! guestwire-agent setpu || exit 1
 guestwire-agent teardown -netns /run/netns/pod -nic eth0
 echo '{"cniVersion": "1.0.0", "name": "a"}' | CNI_COMMAND=VERSION /usr/lib/cni/guestwire
+mkdir -p /tmp/cni
+guestwire-node install -cni-conf '' -cni-bin /tmp/cni
+cmp /tmp/cni/guestwire /usr/lib/cni/guestwire
+cmp /tmp/cni/guestwire-agent /usr/bin/guestwire-agent
 man -P cat guestwire-agent guestwire-launcher guestwire-exporter guestwire-node
 bash -c '. /usr/share/bash-completion/bash_completion; . /usr/share/bash-completion/completions/guestwire-agent; complete -p guestwire-agent'
 systemd-analyze verify /usr/lib/systemd/system/guestwire*
