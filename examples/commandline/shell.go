@@ -113,6 +113,7 @@ func (p *Program[Options]) manual() []byte {
 		}
 	}
 	section("MORE", p.After)
+	section("FILES", "  "+Documents+"\n\nhas what is named as docs/ and examples/.\n")
 	return []byte(page.String())
 }
 

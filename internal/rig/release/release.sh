@@ -61,8 +61,9 @@ for ARCH in amd64 arm64; do
 		"$nfpm" package --config "$work/nfpm-$kind.yaml" --packager $kind --target "$out" >/dev/null
 	done
 	tree=$work/archive/guestwire-$version-linux-$ARCH
-	mkdir -p "$tree"
-	cp -r "$BIN" "$texts"/{bash,zsh,fish,man} internal/rig/release/units LICENSE README.md CHANGELOG.md "$tree"
+	mkdir -p "$tree/examples"
+	cp -r "$BIN" "$texts"/{bash,zsh,fish,man} internal/rig/release/units docs LICENSE README.md CHANGELOG.md "$tree"
+	cp -r examples/kubernetes "$tree/examples"
 	tar -C "$work/archive" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u+rwX,go+rX,go-w \
 		-cf - "$(basename "$tree")" | gzip -n9 >"$out/$(basename "$tree").tar.gz"
 	while read -r name _; do
