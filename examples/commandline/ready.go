@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// ReadyVariable names the socket of a service manager, a path, or @NAME for an abstract one (sd_notify(3)). ReadyMessage
-// is what ends the start of a service there, of systemd's Type=notify.
+// ReadyVariable names the socket of a service manager, a path, or @NAME for an abstract one (sd_notify(3)).
+// ReadyMessage is what ends the start of a service there, of systemd's Type=notify.
 const (
 	ReadyVariable = "NOTIFY_SOCKET"
 	ReadyMessage  = "READY=1"

@@ -247,8 +247,8 @@ func TestMissing(t *testing.T) {
 	install("<nil>")
 }
 
-// TestBinaries: the binaries are found by the names that a build gives them, and those of a package, which has the plugin
-// in a directory of its own.
+// TestBinaries: the binaries are found by the names that a build gives them, and those of a package, which has the
+// plugin in a directory of its own.
 func TestBinaries(t *testing.T) {
 	for _, c := range []struct{ plugin, agent string }{{"bin/guestwire", "bin/agent"}, {"bin/guestwire", "bin/guestwire-agent"}, {"lib/cni/guestwire", "bin/guestwire-agent"}} {
 		usr := t.TempDir()
