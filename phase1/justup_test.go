@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -44,6 +45,66 @@ func TestJustUp(t *testing.T) {
 				}
 				return nil
 			})
+		})
+	}
+}
+
+// TestLateCarrier: the NIC gets a carrier while it is wired. After Teardown the namespace is as one that was not wired
+// at that time.
+func TestLateCarrier(t *testing.T) {
+	t.Parallel()
+	mac := cache.MAC{2, 0, 0, 0, 0, 7}
+	bindings := map[string]infra.Binding{
+		"bridge": infra.Bridge{}, "bridge with a MAC": infra.Bridge{MAC: mac}, "redirect": infra.Redirect{}, "redirect with a MAC": infra.Redirect{MAC: mac},
+		"masquerade": infra.Masquerade{}, "routed": infra.Routed{},
+	}
+	for _, mode := range []string{"eui64", "stable_secret", "none"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			if mode == "eui64" {
+				nstest.KernelDecides(t, "when it makes a link-local address")
+			}
+			create := func(name string) (world, pod *nstest.Namespace) {
+				world, pod = nstest.New(t, "world"), nstest.New(t, name)
+				world.IP("link add pod index 99 type veth peer name eth0 index 77 address 02:00:00:00:01:07 netns " + pod.Name)
+				if mode == "stable_secret" {
+					pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.stable_secret=2001:db8::7")
+				}
+				pod.IP("link set eth0 addrgenmode " + mode)
+				pod.IP("addr add 10.244.1.7/24 dev eth0")
+				pod.IP("link set eth0 up")
+				return world, pod
+			}
+			world, pod := create("untouched")
+			world.IP("link set pod up")
+			want := pod.Settled()
+			for name, b := range bindings {
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					world, pod := create("pod")
+					before := pod.Settled()
+					c := phase1.NIC{NetNS: pod.File, Name: "eth0"}
+					wire := func() {
+						t.Helper()
+						if _, err := c.Setup(t.Context(), infra.Spec{Binding: b, Owner: nstest.Owner()}); err != nil {
+							t.Fatal(err)
+						}
+					}
+					unwire := func(want string) {
+						t.Helper()
+						if err := c.Teardown(t.Context(), phase1.TeardownOptions{}); err != nil {
+							t.Fatal(err)
+						}
+						nstest.Eventually(t, func() error { return nstest.Difference(want, pod.Dump()) })
+					}
+					wire()
+					unwire(before)
+					wire()
+					world.IP("link set pod up")
+					wire()
+					unwire(want)
+				})
+			}
 		})
 	}
 }

@@ -9,6 +9,9 @@ import (
 // staysAsItIs reports whether an existing address is as wanted. Where an address is missing, all addresses of the
 // link and family are added again with it, as the kernel lists them in the order of their addition.
 func (s *stepper) staysAsItIs(a netstate.Address) bool {
+	if s.want.LateLinkLocal && a.Link == s.Index && a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() {
+		return true // which the kernel has made
+	}
 	key := familyOf(a)
 	f, known := s.families[key]
 	if !known {

@@ -131,7 +131,7 @@ func (s *stepper) bringUp() {
 		s.setUpOrDown(want)
 	}
 	now, _ := s.now.Link(s.Index)
-	if want, _ := s.wantedLink(s.Index); want.AddrGen != netstate.AddrGenNone && now.AddrGen != want.AddrGen {
+	if want, _ := s.wantedLink(s.Index); want.AddrGen != netstate.AddrGenNone && now.AddrGen != want.AddrGen && !s.makesLinkLocal(now, want) {
 		s.add(netstate.LinkSet{Index: s.Index, Link: want.Name, AddrGen: &want.AddrGen})
 	}
 }

@@ -156,14 +156,23 @@ func (s *stepper) allowIPv6() {
 	}
 }
 
-// takesDown reports whether changeNIC takes the NIC down: for another name, and for another MAC unless the NIC takes it
-// while it is up.
+// takesDown reports whether changeNIC takes the NIC down: for another name, for another MAC unless the NIC takes it while
+// it is up, and for a link-local address.
 func (s *stepper) takesDown(want netstate.Link) bool {
 	now, there := s.now.Link(want.Index)
 	if want.Index != s.Index || !there || !now.Up {
 		return false
 	}
+	if s.makesLinkLocal(now, want) && !now.NoCarrier {
+		return true
+	}
 	return now.Name != want.Name || now.MAC != want.MAC && !netstate.ChangesMACUp(now.Kind)
+}
+
+// makesLinkLocal reports whether the NIC gets back the mode by which the kernel makes the link-local address that it
+// has not made so far. With a carrier the kernel makes it when the NIC comes up.
+func (s *stepper) makesLinkLocal(now, want netstate.Link) bool {
+	return s.want.LateLinkLocal && now.AddrGen == netstate.AddrGenNone && want.AddrGen != netstate.AddrGenNone
 }
 
 // isForgotten reports whether the kernel forgets the neighbour because the link's MAC changes, or the NIC goes down.
@@ -197,6 +206,9 @@ func (s *stepper) changeNIC() {
 		set.AllMulticast = &want.AllMulticast
 	}
 	if want.AddrGen == netstate.AddrGenNone && now.AddrGen != netstate.AddrGenNone && now.AddrGen != netstate.AddrGenNoIPv6 {
+		set.AddrGen = &want.AddrGen
+	}
+	if s.makesLinkLocal(now, want) {
 		set.AddrGen = &want.AddrGen
 	}
 	master := netstate.LinkSet{Index: s.Index, Link: now.Name}

@@ -163,11 +163,12 @@ func parseLink(m []byte) (netstate.Link, error) {
 	}
 	head := nl.DeserializeIfInfomsg(m)
 	l := netstate.Link{
-		Index:    int(head.Index),
-		Up:       head.Flags&unix.IFF_UP != 0,
-		Loopback: head.Flags&unix.IFF_LOOPBACK != 0,
-		NoARP:    head.Flags&unix.IFF_NOARP != 0,
-		Ethernet: head.Type == unix.ARPHRD_ETHER,
+		Index:     int(head.Index),
+		Up:        head.Flags&unix.IFF_UP != 0,
+		NoCarrier: head.Flags&(unix.IFF_UP|unix.IFF_RUNNING) == unix.IFF_UP,
+		Loopback:  head.Flags&unix.IFF_LOOPBACK != 0,
+		NoARP:     head.Flags&unix.IFF_NOARP != 0,
+		Ethernet:  head.Type == unix.ARPHRD_ETHER,
 
 		AllMulticast: head.Flags&unix.IFF_ALLMULTI != 0,
 		AddrGen:      netstate.AddrGenNoIPv6,

@@ -35,7 +35,7 @@ func TestLinkRoundTrip(t *testing.T) {
 			},
 			netstate.Link{
 				Index: 7, Name: "eth0-nic", MAC: mac6, MTU: 9000, Group: 9, Alias: "guestwire eth0", AddrGen: netstate.AddrGenNone,
-				Master: 8, NoARP: true, AllMulticast: true, Up: true,
+				Master: 8, NoARP: true, AllMulticast: true, Up: true, NoCarrier: true,
 			},
 		},
 		{ // of a link that is no tap, the length of the queue is not known

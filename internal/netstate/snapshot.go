@@ -81,17 +81,19 @@ type Snapshot struct {
 
 // Link is a network interface.
 type Link struct {
-	Index  int       `json:"index"`
-	Name   string    `json:"name"`
-	Kind   string    `json:"kind,omitempty"` // rtnetlink's: veth, bridge, dummy, tun, macvlan, ...; empty: hardware
-	MAC    cache.MAC `json:"mac,omitzero"`
-	MTU    int       `json:"mtu"`
-	MTU6   int       `json:"mtu6,omitempty"` // net.ipv6.conf.LINK.mtu, which a router can lower; 0: as MTU, or no IPv6
-	Up     bool      `json:"up,omitempty"`
-	Master int       `json:"master,omitempty"` // index; 0: none
-	Parent int       `json:"parent,omitempty"` // index of the link of this namespace that it lies on; 0: none
-	Alias  string    `json:"alias,omitempty"`
-	Group  uint32    `json:"group,omitempty"`
+	Index int       `json:"index"`
+	Name  string    `json:"name"`
+	Kind  string    `json:"kind,omitempty"` // rtnetlink's: veth, bridge, dummy, tun, macvlan, ...; empty: hardware
+	MAC   cache.MAC `json:"mac,omitzero"`
+	MTU   int       `json:"mtu"`
+	MTU6  int       `json:"mtu6,omitempty"` // net.ipv6.conf.LINK.mtu, which a router can lower; 0: as MTU, or no IPv6
+	Up    bool      `json:"up,omitempty"`
+	// NoCarrier: the link is up, and the kernel has noticed no carrier so far. It notices one up to a second later.
+	NoCarrier bool   `json:"noCarrier,omitempty"`
+	Master    int    `json:"master,omitempty"` // index; 0: none
+	Parent    int    `json:"parent,omitempty"` // index of the link of this namespace that it lies on; 0: none
+	Alias     string `json:"alias,omitempty"`
+	Group     uint32 `json:"group,omitempty"`
 
 	// AllMulticast says that a user has set the link to receive all multicast frames.
 	AllMulticast bool `json:"allMulticast,omitempty"`

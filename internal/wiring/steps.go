@@ -67,6 +67,9 @@ func (p *Plan) Undo(now netstate.Snapshot) ([]netstate.Op, error) {
 		}
 	}
 	want.Unwanted, want.OffStack = p.added, p.found.OffStack
+	want.LateLinkLocal = nic.NoCarrier && !slices.ContainsFunc(want.Addresses, func(a netstate.Address) bool {
+		return a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast()
+	})
 	for _, r := range p.found.Routes {
 		if r.Uses(nic.Index) || compare.Sourced(r, nic.Index, p.found.Addresses) {
 			want.Routes = append(want.Routes, r)
