@@ -156,8 +156,8 @@ func (s *stepper) allowIPv6() {
 	}
 }
 
-// takesDown reports whether changeNIC takes the NIC down: for another name, for another MAC unless the NIC takes it while
-// it is up, and for a link-local address.
+// takesDown reports whether changeNIC takes the NIC down: for another name, for a link-local address, and for another
+// MAC unless the NIC takes it while it is up.
 func (s *stepper) takesDown(want netstate.Link) bool {
 	now, there := s.now.Link(want.Index)
 	if want.Index != s.Index || !there || !now.Up {

@@ -18,7 +18,8 @@ type State struct {
 	Tables     []firewall.Table
 	// UptimeMS is the Snapshot.UptimeMS at which the lifetimes of Addresses and Routes were left.
 	UptimeMS int64
-	// LateLinkLocal: the NIC had no carrier when it was found, so the kernel makes its link-local address when it gets one.
+	// LateLinkLocal: the NIC had no carrier when it was found, so the kernel makes its link-local address when it gets
+	// one.
 	LateLinkLocal bool
 	// OffStack are addresses of the NIC that the namespace must not take as its own.
 	OffStack []netstate.OffStack

@@ -266,6 +266,14 @@ func parseLinkInfo(b []byte, l *netstate.Link) error {
 		})
 	case "bond":
 		return parseBond(data, l)
+	case "hsr":
+		const first, second, interlink = 1, 2, 8 // IFLA_HSR_SLAVE1 and 2, and since Linux 6.10 IFLA_HSR_INTERLINK
+		return netlink.EachAttribute(data, 0, func(kind uint16, v []byte) error {
+			if kind == first || kind == second || kind == interlink {
+				l.Ports = append(l.Ports, int(netlink.U32(v)))
+			}
+			return nil
+		})
 	case "vrf":
 		return netlink.EachAttribute(data, 0, func(kind uint16, v []byte) error {
 			if kind == nl.IFLA_VRF_TABLE {

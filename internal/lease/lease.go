@@ -109,7 +109,7 @@ func (n NIC) Gateways() []netip.Addr {
 	}
 	if len(v6) > 0 {
 		gateway := gateway6(n.learned(&cache.Record{}, false))
-		if gateway.IsValid() && (!gateway.IsLinkLocalUnicast() || n.Kind == "ipvlan") && !slices.Contains(needed, gateway) {
+		if gateway.IsValid() && (!gateway.IsLinkLocalUnicast() || n.SharesMAC()) && !slices.Contains(needed, gateway) {
 			needed = append(needed, gateway)
 		}
 	}

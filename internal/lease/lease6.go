@@ -69,7 +69,7 @@ func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr
 		router.MAC = known.MAC
 	}
 	switch {
-	case gateway.IsLinkLocalUnicast() && n.Kind == "ipvlan" && !router.MAC.IsZero():
+	case gateway.IsLinkLocalUnicast() && n.SharesMAC() && !router.MAC.IsZero():
 		// An ipvlan shares its parent's MAC, so answers to the guest's link-local address reach the parent.
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: gateway, MAC: router.MAC})
 	case !gateway.IsLinkLocalUnicast():

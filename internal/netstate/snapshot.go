@@ -81,19 +81,22 @@ type Snapshot struct {
 
 // Link is a network interface.
 type Link struct {
-	Index int       `json:"index"`
-	Name  string    `json:"name"`
-	Kind  string    `json:"kind,omitempty"` // rtnetlink's: veth, bridge, dummy, tun, macvlan, ...; empty: hardware
-	MAC   cache.MAC `json:"mac,omitzero"`
-	MTU   int       `json:"mtu"`
-	MTU6  int       `json:"mtu6,omitempty"` // net.ipv6.conf.LINK.mtu, which a router can lower; 0: as MTU, or no IPv6
-	Up    bool      `json:"up,omitempty"`
+	Index  int       `json:"index"`
+	Name   string    `json:"name"`
+	Kind   string    `json:"kind,omitempty"` // rtnetlink's: veth, bridge, dummy, tun, macvlan, ...; empty: hardware
+	MAC    cache.MAC `json:"mac,omitzero"`
+	MTU    int       `json:"mtu"`
+	MTU6   int       `json:"mtu6,omitempty"` // net.ipv6.conf.LINK.mtu, which a router can lower; 0: as MTU, or no IPv6
+	Up     bool      `json:"up,omitempty"`
+	Master int       `json:"master,omitempty"` // index; 0: none
+	Parent int       `json:"parent,omitempty"` // index of the link of this namespace that it lies on; 0: none
+	Alias  string    `json:"alias,omitempty"`
+	Group  uint32    `json:"group,omitempty"`
+
 	// NoCarrier: the link is up, and the kernel has noticed no carrier so far. It notices one up to a second later.
-	NoCarrier bool   `json:"noCarrier,omitempty"`
-	Master    int    `json:"master,omitempty"` // index; 0: none
-	Parent    int    `json:"parent,omitempty"` // index of the link of this namespace that it lies on; 0: none
-	Alias     string `json:"alias,omitempty"`
-	Group     uint32 `json:"group,omitempty"`
+	NoCarrier bool `json:"noCarrier,omitempty"`
+	// Ports are the indices of an hsr's ports, which have no master.
+	Ports []int `json:"ports,omitempty"`
 
 	// AllMulticast says that a user has set the link to receive all multicast frames.
 	AllMulticast bool `json:"allMulticast,omitempty"`
@@ -140,6 +143,9 @@ type Link struct {
 	// 1 none, ...); -1: the link has no IPv6.
 	AddrGen int `json:"addrGen"`
 }
+
+// SharesMAC reports whether the link has the MAC of the link that it lies on, as an ipvlan has.
+func (l Link) SharesMAC() bool { return l.Kind == "ipvlan" || l.Kind == "ipvtap" }
 
 // ChangesMACUp reports whether links of the kind take another MAC while they are up (IFF_LIVE_ADDR_CHANGE, or a driver
 // that does not ask for it). Of other kinds, among them network cards, some refuse it with EBUSY.

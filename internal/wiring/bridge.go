@@ -124,8 +124,8 @@ func checkBridge(found netstate.Snapshot, nic netstate.Link) error {
 		reason = "this kernel has no nf_tables, without which the namespace would answer for the guest; load them (modprobe nf_tables), or choose masquerade with guard.off"
 	case !nic.Ethernet || nic.NoARP:
 		reason = "it carries no Ethernet with ARP"
-	case nic.Kind == kindIPVLAN:
-		reason = "an ipvlan can be no bridge's port"
+	case nic.SharesMAC():
+		reason = fmt.Sprintf("an %s can be no bridge's port", nic.Kind)
 	case nic.Kind == kindMacvlan && nic.Mode != "passthru":
 		reason = fmt.Sprintf("a macvlan in mode %s receives only for its own MAC", nic.Mode)
 	case nic.Mode == netstate.ModeActive, nic.Mode == netstate.ModeFollow:
@@ -140,8 +140,8 @@ func checkBridge(found netstate.Snapshot, nic netstate.Link) error {
 		reason = "it has no MAC"
 	case child(found, nic, receivers...) != "":
 		reason = fmt.Sprintf("%s lies on it, and a link has either such children or a bridge", child(found, nic, receivers...))
-	case nic.Up && child(found, nic, kindVLAN) != "": // the NIC goes down for another name
-		reason = fmt.Sprintf("%s lies on it, and would go down with it, which takes its routes and IPv6 addresses", child(found, nic, kindVLAN))
+	case vlanUp(found, nic).Index != 0:
+		reason = whyNotBelow(nic, vlanUp(found, nic))
 	default:
 		return nil
 	}
@@ -254,7 +254,7 @@ func (routes routesOf) isOwnAddress(at lookup) bool {
 
 // Kinds of links, as rtnetlink names them.
 const (
-	kindIPVLAN  = "ipvlan" // shares its parent's MAC
+	kindIPVLAN  = "ipvlan"
 	kindVLAN    = "vlan"
 	kindHSR     = "hsr" // a ring, IEC 62439-3
 	kindMacvlan = "macvlan"
@@ -262,7 +262,26 @@ const (
 )
 
 // receivers are the kinds of links that take what arrives at the link below them, as a bridge does.
-var receivers = []string{kindMacvlan, kindMacvtap, kindIPVLAN, "ipvtap", "macsec"}
+var receivers = []string{kindMacvlan, kindMacvtap, kindIPVLAN, "ipvtap", "macsec", "rmnet"}
+
+// vlanUp is a VLAN on the NIC that is up; zero: there is none.
+func vlanUp(found netstate.Snapshot, nic netstate.Link) netstate.Link {
+	at := slices.IndexFunc(found.Links, func(l netstate.Link) bool { return l.Parent == nic.Index && l.Kind == kindVLAN && l.Up })
+	if at < 0 {
+		return netstate.Link{}
+	}
+	return found.Links[at]
+}
+
+// whyNotBelow is why a bridge would harm a VLAN that is up. The NIC goes down for another name, and a VLAN with its MAC
+// gets another one with it.
+func whyNotBelow(nic, vlan netstate.Link) string {
+	mac := ""
+	if vlan.MAC == nic.MAC {
+		mac = ", and get another MAC with it"
+	}
+	return fmt.Sprintf("%[1]s lies on it, and would go down with it, which takes its routes and IPv6 addresses%s: take it down first (ip link set %[1]s down)", vlan.Name, mac)
+}
 
 // guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known. A guest
 // with another MAC than the NIC's makes another link-local address.

@@ -278,11 +278,11 @@ func TestOpenedPorts(t *testing.T) {
 // TestChildren: what lies on the NIC would receive nothing any more, and keeps the binding from being wired.
 func TestChildren(t *testing.T) {
 	for kind, refusedBy := range map[string][]cache.Kind{
-		"macvlan": {"bridge", "redirect"}, "macvtap": {"bridge", "redirect"}, "ipvlan": {"bridge", "redirect"}, "vlan": {"bridge", "redirect"}, "ipvtap": {"bridge", "redirect"}, "macsec": {"bridge", "redirect"}, "veth": {},
+		"macvlan": {"bridge", "redirect"}, "macvtap": {"bridge", "redirect"}, "ipvlan": {"bridge", "redirect"}, "vlan": {"bridge", "redirect"}, "ipvtap": {"bridge", "redirect"}, "macsec": {"bridge", "redirect"}, "rmnet": {"bridge", "redirect"}, "veth": {},
 	} {
 		for _, spec := range []asked{bridge(), redirect(), masquerade()} {
 			found := flannelWith(func(s *netstate.Snapshot) {
-				s.Links = append(s.Links, netstate.Link{Index: 7, Name: "child", Kind: kind, Parent: nic})
+				s.Links = append(s.Links, netstate.Link{Index: 7, Name: "child", Kind: kind, Parent: nic, Up: true})
 			})
 			_, err := tryPlan(found, spec)
 			want := slices.Contains(refusedBy, spec.Binding.Kind())

@@ -94,7 +94,7 @@ func checkOtherMAC(nic netstate.Link, mac cache.MAC) error {
 	switch {
 	case nic.Kind == kindMacvlan, nic.Kind == kindMacvtap:
 		reason = "the link below it passes frames by the MAC that the " + nic.Kind + " was made with"
-	case nic.Kind == kindIPVLAN:
+	case nic.SharesMAC():
 		reason = "it shares the MAC of the link below it"
 	case nic.Kind == kindHSR:
 		reason = "an hsr takes no other MAC"

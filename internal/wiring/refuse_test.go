@@ -52,6 +52,9 @@ func TestRefused(t *testing.T) {
 			s.Links = append(s.Links, master)
 		})
 	}
+	vlan := func(up bool) netstate.Link {
+		return netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: nic, MAC: podMAC, Up: up}
+	}
 	bondWith := func(mode string) netstate.Snapshot {
 		return nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "bond", mode })
 	}
@@ -110,6 +113,9 @@ func TestRefused(t *testing.T) {
 		}), bridge(), is(infra.ErrWired), "br7|ip link set eth0 nomaster|or name br7"},
 		{"a bond's port", portOf(netstate.Link{Kind: "bond"}), masquerade(), is(infra.ErrWired), "a port of up7: name up7 in its place"},
 		{"a team's port", portOf(netstate.Link{Kind: "team"}), redirect(), is(infra.ErrWired), "a port of up7: name up7 in its place"},
+		{"a port of a driver's failover", portOf(netstate.Link{}), bridge(), is(infra.ErrWired), "a port of up7: name up7 in its place"},
+		{"a port of batman-adv", portOf(netstate.Link{Kind: "batadv"}), bridge(), is(infra.ErrWired), "ip link set eth0 nomaster|or name up7"},
+		{"a port of an hsr", beside(netstate.Link{Index: 7, Name: "up7", Kind: "hsr", Ports: []int{8, nic}}), masquerade(), is(infra.ErrWired), "a port of up7: name up7 in its place"},
 		{"a port of Open vSwitch", portOf(netstate.Link{Kind: "openvswitch"}), bridge(), is(infra.ErrWired), "Open vSwitch|ovs-vsctl del-port eth0"},
 		{"a VRF", portOf(netstate.Link{Kind: "vrf", VRF: 10}), withSpec(redirect(), func(s *asked) { s.NIC = "up7" }), field("nic"), "up7 is a VRF|name a link in it, of eth0"},
 		{"a VRF without a link", flannelWith(func(s *netstate.Snapshot) {
@@ -153,15 +159,24 @@ func TestRefused(t *testing.T) {
 		}), masquerade(), refused("masquerade", "bridge"), "preference 1000|table 100|bridge would work"},
 		{"masquerade without the table main", flannelWith(func(s *netstate.Snapshot) { s.NoMain = []int{4} }), masquerade(), refused("masquerade", "bridge"), "IPv4|table main|bridge would work"},
 		{"bridge on NOARP", nicWith(func(l *netstate.Link) { l.NoARP = true }), bridge(), refused("bridge", "redirect"), "ARP|redirect would work"},
-		{"bridge on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), bridge(), refused("bridge", "routed"), "Ethernet|routed would work"},
+		{"bridge on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet, l.NoARP = "tun", false, true }), bridge(), refused("bridge", "routed"), "Ethernet|routed would work"},
 		{"bridge on tun where routed's address is in use", flannelWith(func(s *netstate.Snapshot) {
-			s.Links[1].Kind, s.Links[1].Ethernet = "tun", false
+			s.Links[1].Kind, s.Links[1].Ethernet, s.Links[1].NoARP = "tun", false, true
 			s.Addresses = append(s.Addresses, netstate.Address{Link: 1, Prefix: pfx("169.254.75.1/32"), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
 		}), bridge(), refused("bridge", "masquerade"), "Ethernet|masquerade would work"},
 		{"bridge on tun without nf_tables", flannelWith(func(s *netstate.Snapshot) {
-			s.Links[1].Kind, s.Links[1].Ethernet, s.NoNFTables = "tun", false, true
+			s.Links[1].Kind, s.Links[1].Ethernet, s.Links[1].NoARP, s.NoNFTables = "tun", false, true, true
 		}), bridge(), refused("bridge", ""), "nf_tables|modprobe|masquerade with guard.off"},
+		{"bridge on IPoIB", nicWith(infiniband), bridge(), refused("bridge", "masquerade"), "Ethernet|masquerade would work"},
+		{"redirect of IPoIB", nicWith(infiniband), redirect(), refused("redirect", "masquerade"), "Ethernet|masquerade would work"},
+		{"routed on IPoIB", nicWith(infiniband), routed(), refused("routed", "masquerade"), "ARP|Ethernet|masquerade would work"},
+		{"masquerade of IPoIB with the NIC's MAC", nicWith(infiniband), withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{NICMAC: true} }), field("binding.masquerade.nicMAC"), "eth0 has no MAC"},
+		{"macvtap of IPoIB", nicWith(infiniband), direct(infra.Macvtap{}), refused("macvtap", "masquerade"), "card of the machine|masquerade would work"},
+		{"function of IPoIB", nicWith(func(l *netstate.Link) { infiniband(l); l.PCI = "0000:03:10.1" }), direct(infra.SRIOV{}), field("binding.sriov.mac"), "eth0 has none of six octets"},
 		{"bridge on ipvlan", nicWith(func(l *netstate.Link) { l.Kind = "ipvlan" }), bridge(), refused("bridge", "redirect"), "ipvlan|redirect would work"},
+		{"bridge on ipvtap", nicWith(func(l *netstate.Link) { l.Kind = "ipvtap" }), bridge(), refused("bridge", "redirect"), "ipvtap|redirect would work"},
+		{"redirect of an ipvtap with a MAC", nicWith(func(l *netstate.Link) { l.Kind = "ipvtap" }), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(7)} }),
+			refused("redirect", "masquerade"), "ipvtap|shares the MAC|masquerade would work"},
 		{"bridge on macvlan", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvlan", "private" }), bridge(), refused("bridge", "redirect"), "macvlan|private|redirect would work"},
 		{"bridge on bridge", nicWith(func(l *netstate.Link) { l.Kind = "bridge" }), bridge(), refused("bridge", "redirect"), "redirect would work"},
 		{"bridge with a nexthop object", flannelWith(func(s *netstate.Snapshot) {
@@ -180,24 +195,24 @@ func TestRefused(t *testing.T) {
 		{"masquerade of what is routed by its source, sysctls read-only", readOnly(sourceRouted()), masquerade(), refused("masquerade", "redirect"), "policy rules|redirect would work"},
 		{"bridge with sysctls read-only, where redirect cannot either", sysctlsReadOnly(func(s *netstate.Snapshot) {
 			s.Links[1].Up = false
-			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2})
+			s.Links = append(s.Links, vlan(false))
 		}), bridge(), refused("bridge", ""), "--sysctl"},
-		{"redirect on tun, sysctls read-only", readOnly(nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false })), redirect(), refused("redirect", ""), "Ethernet"},
+		{"redirect on tun, sysctls read-only", readOnly(nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet, l.NoARP = "tun", false, true })), redirect(), refused("redirect", ""), "Ethernet"},
 		{"auto with sysctls read-only, where redirect cannot either", sysctlsReadOnly(func(s *netstate.Snapshot) {
 			s.Links[1].Up = false
-			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2})
+			s.Links = append(s.Links, vlan(false))
 		}), auto(), refused("auto", ""), "--sysctl net.ipv6.conf.all.forwarding=1|bridge: it needs|redirect: eth0.5 lies on it"},
 		{"passt with sysctls read-only", sysctlsReadOnly(func(s *netstate.Snapshot) {
 			s.Sysctls = map[string]string{netstate.PortStart: "1024", netstate.PingGroups: "1 0"}
 			s.ReadOnly = []string{netstate.PortStart, netstate.PingGroups}
 		}), eth0(infra.Spec{Binding: infra.Passt{}}), refused("passt", "redirect"), `--sysctl "net.ipv4.ping_group_range=0 2147483647"`},
-		{"redirect on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), redirect(), refused("redirect", "routed"), "Ethernet|routed would work"},
+		{"redirect on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet, l.NoARP = "tun", false, true }), redirect(), refused("redirect", "routed"), "Ethernet|routed would work"},
 		{"redirect on tun where routed's address is in use", flannelWith(func(s *netstate.Snapshot) {
-			s.Links[1].Kind, s.Links[1].Ethernet = "tun", false
+			s.Links[1].Kind, s.Links[1].Ethernet, s.Links[1].NoARP = "tun", false, true
 			s.Addresses = append(s.Addresses, netstate.Address{Link: 1, Prefix: pfx("169.254.75.1/32"), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
 		}), redirect(), refused("redirect", "masquerade"), "Ethernet|masquerade would work"},
 		{"redirect on tun without nf_tables", flannelWith(func(s *netstate.Snapshot) {
-			s.Links[1].Kind, s.Links[1].Ethernet, s.NoNFTables = "tun", false, true
+			s.Links[1].Kind, s.Links[1].Ethernet, s.Links[1].NoARP, s.NoNFTables = "tun", false, true, true
 		}), redirect(), refused("redirect", ""), "nf_tables|modprobe|masquerade with guard.off"},
 		{"redirect without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), redirect(), refused("redirect", "routed"), "MAC|routed would work"},
 		{"redirect without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), redirect(), refused("redirect", ""), "nf_tables|modprobe|masquerade with guard.off"},
@@ -205,15 +220,16 @@ func TestRefused(t *testing.T) {
 		{"auto, and nothing works", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Kind, s.Links[1].Ethernet, s.Addresses = "tun", false, nil
 		}), withSpec(bridge(), func(s *asked) { s.Binding = infra.Auto{} }), refused("auto", ""), "no address|bridge: |redirect: "},
-		{"auto of redirect alone, and bridge would work", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }),
+		{"auto of redirect alone, and bridge would work", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet, l.NoARP = "tun", false, true }),
 			withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []cache.Kind{"redirect"}} }), refused("auto", ""), "carries no Ethernet"},
 		{"masquerade of an ipvlan without address", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Addresses = "ipvlan", nil }), masquerade(), refused("masquerade", "redirect"), "no address|redirect would work"},
 		{"bridge below a macvlan", beside(netstate.Link{Index: 7, Name: "child", Kind: "macvlan", Parent: 2}), bridge(), refused("bridge", "routed"), "child|routed would work"},
-		{"redirect below a VLAN", beside(netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), redirect(), refused("redirect", "routed"), "eth0.5|routed would work"},
-		{"bridge below a VLAN", beside(netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), bridge(), refused("bridge", "routed"), "eth0.5|routed would work"},
+		{"redirect below a VLAN", beside(vlan(true)), redirect(), refused("redirect", "routed"), "eth0.5|routed would work"},
+		{"redirect below a VLAN that is down", beside(vlan(false)), redirect(), refused("redirect", "bridge"), "eth0.5|bridge would work"},
+		{"bridge below a VLAN", beside(vlan(true)), bridge(), refused("bridge", "routed"), "eth0.5|go down|MAC|ip link set eth0.5 down|routed would work"},
 		{"redirect below a VLAN, of a NIC that is down", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Up = false
-			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2})
+			s.Links = append(s.Links, vlan(false))
 		}), redirect(), refused("redirect", "bridge"), "eth0.5|bridge would work"},
 		{"bridge without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), bridge(), refused("bridge", "routed"), "MAC|routed would work"},
 		{"routed without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), routed(), refused("routed", "bridge"), "no address|bridge would work"},
@@ -345,6 +361,38 @@ func TestRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// infiniband makes a link one of IPoIB, whose hardware address has 20 octets.
+func infiniband(l *netstate.Link) { l.Kind, l.Ethernet, l.MAC = "", false, cache.MAC{} }
+
+// TestInfiniBand: the namespace is the guest's router to IPoIB under masquerade, and under routed where no ARP is
+// needed. By passt and slirp the guest uses the namespace's sockets.
+func TestInfiniBand(t *testing.T) {
+	for _, c := range []struct {
+		found netstate.Snapshot
+		spec  asked
+	}{
+		{flannel(), masquerade()}, {lan6("fe80::1"), masquerade()}, {lan6("fe80::1"), routed()}, {flannel(), direct(infra.Passt{})}, {flannel(), direct(infra.Slirp{})}, {flannel(), auto()},
+	} {
+		infiniband(&c.found.Links[1])
+		p, err := tryPlan(c.found, c.spec)
+		if err != nil {
+			t.Errorf("%s: %v", c.spec.Binding.Kind(), err)
+		} else if !p.Record.MAC.Unicast() {
+			t.Errorf("%s: the guest has the MAC %v", c.spec.Binding.Kind(), p.Record.MAC)
+		}
+	}
+}
+
+// TestBelowVLAN: the way out of a refused bridge is a VLAN that is down.
+func TestBelowVLAN(t *testing.T) {
+	found := flannelWith(func(s *netstate.Snapshot) {
+		s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: nic, MAC: podMAC})
+	})
+	if _, err := tryPlan(found, bridge()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -125,6 +125,8 @@ func whyNotRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, w
 		return "this kernel has no nf_tables, which would distinguish the guest's packets from the namespace's; load them (modprobe nf_tables), or choose masquerade with guard.off"
 	case len(v4)+len(v6) == 0:
 		return "it has no address that the guest could get"
+	case len(v4) > 0 && !nic.Ethernet && !nic.NoARP && !wired:
+		return "it has ARP of another kind than Ethernet's, and the guest, which has Ethernet, could not answer it"
 	case nic.Mode == netstate.ModeActive && !wired:
 		return whyPortsMAC(nic)
 	case len(v6) > 0 && lacksIPv6(spec, nic) != "":

@@ -44,7 +44,11 @@ func (b sriov) wire(p *Plan, nic netstate.Link) error {
 		b.MAC = nic.MAC
 	}
 	if b.MAC.IsZero() {
-		return &cache.FieldError{Field: field + "mac", Reason: fmt.Sprintf("missing, and %s is not there to take it from: want the guest's", nic.Name)}
+		why := "is not there to take it from"
+		if nic.Index != 0 {
+			why = "has none of six octets"
+		}
+		return &cache.FieldError{Field: field + "mac", Reason: fmt.Sprintf("missing, and %s %s: want the guest's", nic.Name, why)}
 	}
 	if !b.MAC.Unicast() { // the NIC's
 		return &cache.FieldError{Field: field + "mac", Reason: fmt.Sprintf("%v is no station's address", b.MAC)}

@@ -15,6 +15,11 @@ const kindVRF = "vrf"
 // checkPort refuses a NIC that is another link's port. A VRF has links and no ports: which binding works there is
 // checkVRF's.
 func checkPort(found netstate.Snapshot, nic netstate.Link) error {
+	for _, l := range found.Links {
+		if slices.Contains(l.Ports, nic.Index) {
+			return fmt.Errorf("%w, it is a port of %s: name %[2]s in its place", infra.ErrWired, l.Name)
+		}
+	}
 	master, ok := found.Link(nic.Master)
 	if !ok || nic.Master == 0 {
 		return nil
@@ -25,7 +30,7 @@ func checkPort(found netstate.Snapshot, nic netstate.Link) error {
 	switch master.Kind {
 	case kindVRF:
 		return nil
-	case "bond", "team": // which has the addresses, and loses its network with its ports
+	case "bond", "team", "": // which has the addresses, and loses its network with its ports; "": a driver's failover
 		return fmt.Errorf("%w, it is a port of %s: name %[2]s in its place", infra.ErrWired, master.Name)
 	case "openvswitch":
 		return fmt.Errorf("%w, it is a port of Open vSwitch: take it off first (ovs-vsctl del-port %s)", infra.ErrWired, nic.Name)
