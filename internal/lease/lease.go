@@ -93,7 +93,7 @@ func (n NIC) FillRouted(r *cache.Record) {
 // and of IPv6 as addRouter needs it.
 func (n NIC) Gateways() []netip.Addr {
 	var needed []netip.Addr
-	if n.NoARP {
+	if n.NoARP || !n.Ethernet { // the question is an Ethernet frame
 		return nil
 	}
 	v4, v6 := n.Addresses()
