@@ -30,8 +30,10 @@ var bonds = []Network{
 			pod.IP("link add link port0 name eth0 type vlan proto 802.1ad id 5")
 		})
 	}},
-	{Name: "netkit L2", Origin: RealLink, Kind: "netkit", Create: func(t testing.TB) *Instance { return netkit(t, netlink.NETKIT_MODE_L2) }},
-	{Name: "netkit L3", Origin: RealLink, Kind: "netkit", Create: func(t testing.TB) *Instance { return netkit(t, netlink.NETKIT_MODE_L3) }},
+	{Name: "netkit L2", Origin: RealLink, Kind: "netkit", Create: func(t testing.TB) *Instance { return netkit(t, netlink.NETKIT_MODE_L2, false) }},
+	{Name: "netkit L3", Origin: RealLink, Kind: "netkit", Create: func(t testing.TB) *Instance { return netkit(t, netlink.NETKIT_MODE_L3, false) }},
+	{Name: "netkit L2, programs", Origin: RealLink, Kind: "netkit", Create: func(t testing.TB) *Instance { return netkit(t, netlink.NETKIT_MODE_L2, true) }},
+	{Name: "netkit L3, programs", Origin: RealLink, Kind: "netkit", Create: func(t testing.TB) *Instance { return netkit(t, netlink.NETKIT_MODE_L3, true) }},
 }
 
 // onPorts creates a pod with two links to a switch, port0 and port1, which are down. The pod's eth0, which create makes
@@ -134,19 +136,18 @@ func setTeam(t testing.TB, pod *nstest.Namespace, name string, kind byte, value 
 }
 
 // netkit creates a pod with a netkit, whose other end is on the node: a /32 and a /128, and the node's address as the
-// gateway. No program lets packets pass or drops them.
-func netkit(t testing.TB, mode netlink.NetkitMode) *Instance {
+// gateway. Without programs it lets everything pass. With programs it is as Cilium makes it: the policy lets nothing
+// pass, at both ends, and a program at each does.
+func netkit(t testing.TB, mode netlink.NetkitMode, programs bool) *Instance {
 	node, pod := nstest.New(t, "node"), nstest.New(t, "pod")
 	far := addBehindRouter(t, node)
-	err := netns.Do(node.File, func() error {
-		own, peer := netlink.NewLinkAttrs(), netlink.NewLinkAttrs()
-		own.Name, peer.Name, peer.Namespace = "lxc0", "eth0", netlink.NsFd(pod.File.Fd())
-		link := &netlink.Netkit{LinkAttrs: own, Mode: mode, Policy: netlink.NETKIT_POLICY_FORWARD, PeerPolicy: netlink.NETKIT_POLICY_FORWARD}
-		link.SetPeerAttrs(&peer)
-		return netlink.LinkAdd(link)
-	})
-	if err != nil {
-		t.Fatalf("ip link add lxc0 type netkit: %v", err)
+	policy := netlink.NETKIT_POLICY_FORWARD
+	if programs {
+		policy = netlink.NETKIT_POLICY_BLACKHOLE
+	}
+	addNetkit(t, node, pod, mode, policy)
+	if programs {
+		passNetkit(t, node)
 	}
 	for _, end := range []struct {
 		in           *nstest.Namespace
@@ -165,4 +166,43 @@ func netkit(t testing.TB, mode netlink.NetkitMode) *Instance {
 	return &Instance{Pod: pod, NIC: "eth0", IPv4: addr("10.22.0.10"), IPv6: addr("fd00:22::10"), Stations: append([]Station{
 		newStation("gateway", node, "10.22.0.1", "fd00:22::1"),
 	}, far...)}
+}
+
+// addNetkit connects the node's lxc0 and the pod's eth0. The policy decides about what no program does.
+func addNetkit(t testing.TB, node, pod *nstest.Namespace, mode netlink.NetkitMode, policy netlink.NetkitPolicy) {
+	t.Helper()
+	err := netns.Do(node.File, func() error {
+		own, peer := netlink.NewLinkAttrs(), netlink.NewLinkAttrs()
+		own.Name, peer.Name, peer.Namespace = "lxc0", "eth0", netlink.NsFd(pod.File.Fd())
+		link := &netlink.Netkit{LinkAttrs: own, Mode: mode, Policy: policy, PeerPolicy: policy}
+		link.SetPeerAttrs(&peer)
+		return netlink.LinkAdd(link)
+	})
+	if err != nil {
+		t.Fatalf("ip link add lxc0 type netkit: %v", err)
+	}
+}
+
+// passNetkit attaches programs to lxc0 and its peer, until the test ends. What the node sends passes. What the pod sends
+// is redirected to where it would come in, as Cilium's program redirects it.
+func passNetkit(t testing.TB, node *nstest.Namespace) {
+	t.Helper()
+	index := linkOf(t, node, "lxc0").Index
+	const redirect, ingress = 23, 1 // bpf_redirect, BPF_F_INGRESS
+	for end, code := range map[uint32][]instruction{
+		netkitPrimary: {{bpfSet, 0, 0, netkitPass}, {bpfExit, 0, 0, 0}},
+		netkitPeer:    {{bpfSet, 1, 0, int32(index)}, {bpfSet, 2, 0, ingress}, {bpfCall, 0, 0, redirect}, {bpfExit, 0, 0, 0}},
+	} {
+		program := loadProgram(t, bpfSchedCls, 0, code)
+		var attached int
+		err := netns.Do(node.File, func() (err error) {
+			attached, err = attachNetkit(program, index, end)
+			return err
+		})
+		unix.Close(program)
+		if err != nil {
+			t.Fatalf("attach a BPF program to a netkit: %v", err)
+		}
+		t.Cleanup(func() { unix.Close(attached) })
+	}
 }
