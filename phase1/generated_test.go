@@ -140,11 +140,12 @@ func equalsSorted(dump string) string {
 var device = regexp.MustCompile(` dev \S+|^(broadcast .* table local proto kernel .*) src \S+`)
 
 // steady takes out what cannot be given back as well: the mark of an address that the kernel made by
-// the mode stable-privacy, which only the kernel can make; and whether a router's multicast address is
-// in the filter of a link that is down, which depends on whether the kernel had noticed its carrier.
+// the mode stable-privacy, which only the kernel can make; whether a router's multicast address is
+// in the filter of a link that is down, which depends on whether the kernel had noticed its carrier;
+// and the number of the last frame that an hsr sent.
 func steady(dump string) string { return notGiven.ReplaceAllString(stable(dump), "") }
 
-var notGiven = regexp.MustCompile(` stable-privacy|(?m:^33:33:00:00:00:02 dev \S+ self permanent\n)`)
+var notGiven = regexp.MustCompile(` stable-privacy| sequence \d+|(?m:^33:33:00:00:00:02 dev \S+ self permanent\n)`)
 
 func isRefusal(err error) bool {
 	var refused *infra.RefusedError
