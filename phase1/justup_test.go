@@ -71,8 +71,11 @@ func TestLateCarrier(t *testing.T) {
 					pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.stable_secret=2001:db8::7")
 				}
 				pod.IP("link set eth0 addrgenmode " + mode)
-				pod.IP("addr add 10.244.1.7/24 dev eth0")
 				pod.IP("link set eth0 up")
+				for _, line := range []string{"addr add 10.244.1.7/24 dev eth0", "addr add fd00:244:1::7/64 dev eth0 nodad", "addr add fd00:244:1::8/64 dev eth0 nodad",
+					"route add default via 10.244.1.1 dev eth0", "route add default via fd00:244:1::1 dev eth0", "neigh add fd00:244:1::1 lladdr 02:00:00:00:01:01 dev eth0"} {
+					pod.IP(line)
+				}
 				return world, pod
 			}
 			world, pod := create("untouched")
