@@ -183,8 +183,8 @@ func addNetkit(t testing.TB, node, pod *nstest.Namespace, mode netlink.NetkitMod
 	}
 }
 
-// passNetkit attaches programs to lxc0 and its peer, until the test ends. What the node sends passes. What the pod sends
-// is redirected to where it would come in, as Cilium's program redirects it.
+// passNetkit attaches programs to lxc0 and its peer, until the test ends. What the node sends passes. What the pod
+// sends is redirected to where it would come in, as Cilium's program redirects it.
 func passNetkit(t testing.TB, node *nstest.Namespace) {
 	t.Helper()
 	index := linkOf(t, node, "lxc0").Index

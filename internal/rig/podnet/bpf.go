@@ -72,8 +72,8 @@ func loadProgram(t testing.TB, kind, expected uint32, code []instruction) int {
 	return int(fd)
 }
 
-// attachNetkit attaches a program to what an end of a netkit sends: the link of that index, which is the primary one, or
-// its peer. The index is one of the calling thread's namespace. The program is attached until the file is closed.
+// attachNetkit attaches a program to what an end of a netkit sends: the link of that index, which is the primary one,
+// or its peer. The index is one of the calling thread's namespace. The program is attached until the file is closed.
 func attachNetkit(program, primary int, end uint32) (int, error) {
 	attributes := struct {
 		program, index, end, flags, relative, pad uint32
