@@ -147,12 +147,12 @@ var linkKinds = []struct {
 	{name: "below an ipvlan", want: "masquerade routed", lines: nicOfVeth + "link add link eth0 name up0 type ipvlan mode l2\nlink set up0 up"},
 	{name: "below an ipvtap", want: "masquerade routed", lines: nicOfVeth + "link add link eth0 name up0 type ipvtap mode l2\nlink set up0 up"},
 	{name: "below a VLAN", want: "masquerade routed", lines: nicOfVeth + "link add link eth0 name up0 type vlan id 5\nlink set up0 up"},
-	{name: "below a VLAN that is down", few: true, want: "bridge masquerade routed", lines: nicOfVeth + "link add link eth0 name up0 type vlan id 5"},
-	{name: "below a VLAN of another MAC that is down", want: "bridge masquerade routed", lines: nicOfVeth + "link add link eth0 name up0 address 02:00:00:00:02:05 type vlan id 5"},
+	{name: "below a VLAN that is down", few: true, want: "masquerade routed", lines: nicOfVeth + "link add link eth0 name up0 type vlan id 5"},
+	{name: "below a VLAN of another MAC that is down", want: "masquerade routed", lines: nicOfVeth + "link add link eth0 name up0 address 02:00:00:00:02:05 type vlan id 5"},
 }
 
 const (
-	lower     = "link add port0 address 02:00:00:00:02:01 type dummy\nlink set port0 up\n"
+	lower     = "link add port0 address 02:00:00:00:02:01 type veth peer name peer0\nlink set peer0 up\nlink set port0 up\n"
 	nicOfVeth = "link add eth0 address 02:00:00:00:02:01 type veth peer name peer0\nlink set peer0 up\nlink set eth0 up\n"
 )
 

@@ -140,8 +140,8 @@ func checkBridge(found netstate.Snapshot, nic netstate.Link) error {
 		reason = "it has no MAC"
 	case child(found, nic, receivers...) != "":
 		reason = fmt.Sprintf("%s lies on it, and a link has either such children or a bridge", child(found, nic, receivers...))
-	case vlanUp(found, nic).Index != 0:
-		reason = whyNotBelow(nic, vlanUp(found, nic))
+	case whyNotBelow(found, nic) != "":
+		reason = whyNotBelow(found, nic)
 	default:
 		return nil
 	}
@@ -264,23 +264,22 @@ const (
 // receivers are the kinds of links that take what arrives at the link below them, as a bridge does.
 var receivers = []string{kindMacvlan, kindMacvtap, kindIPVLAN, "ipvtap", "macsec", "rmnet"}
 
-// vlanUp is a VLAN on the NIC that is up; zero: there is none.
-func vlanUp(found netstate.Snapshot, nic netstate.Link) netstate.Link {
-	at := slices.IndexFunc(found.Links, func(l netstate.Link) bool { return l.Parent == nic.Index && l.Kind == kindVLAN && l.Up })
+// whyNotBelow is why a bridge would change a VLAN on the NIC; empty: there is none. The NIC goes down for another name,
+// and comes up, and so does each VLAN on it. A VLAN with the NIC's MAC gets another one with it.
+func whyNotBelow(found netstate.Snapshot, nic netstate.Link) string {
+	at := slices.IndexFunc(found.Links, func(l netstate.Link) bool { return l.Parent == nic.Index && l.Kind == kindVLAN })
 	if at < 0 {
-		return netstate.Link{}
+		return ""
 	}
-	return found.Links[at]
-}
-
-// whyNotBelow is why a bridge would harm a VLAN that is up. The NIC goes down for another name, and a VLAN with its MAC
-// gets another one with it.
-func whyNotBelow(nic, vlan netstate.Link) string {
-	mac := ""
+	vlan := found.Links[at]
+	reason := vlan.Name + " lies on it, and would come up with it"
+	if vlan.Up {
+		reason = vlan.Name + " lies on it, and would go down with it, which takes its routes and IPv6 addresses"
+	}
 	if vlan.MAC == nic.MAC {
-		mac = ", and get another MAC with it"
+		reason += ", and get another MAC with it"
 	}
-	return fmt.Sprintf("%[1]s lies on it, and would go down with it, which takes its routes and IPv6 addresses%s: take it down first (ip link set %[1]s down)", vlan.Name, mac)
+	return reason
 }
 
 // guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known. A guest
