@@ -90,7 +90,7 @@ func dump() (string, error) {
 	return text + settings, errors.Join(append(errs, err)...)
 }
 
-// isLearned reports whether the line of neighbours or of forwarding entries is one that a bridge has learned from frames.
+// isLearned reports whether the line of neighbours or of forwarding entries is one that a bridge has learned.
 func isLearned(line string) bool {
 	return strings.Contains(line, " master ") && !strings.Contains(line, " permanent") && !strings.Contains(line, " static")
 }
@@ -238,7 +238,7 @@ func (n Namespace) changed(f func() error) (bool, error) {
 	return none != unix.EAGAIN, err
 }
 
-// timers of bridges run all the time, a bridge counts what it has learned, and actions of tc have numbers that the kernel counts.
+// timers of bridges run all the time, a bridge counts what it has learned, and the kernel numbers tc's actions.
 var timers = regexp.MustCompile(`_timer +[0-9.]+|fdb_n_learned [0-9]+|index [0-9]+ ref [0-9]+ bind [0-9]+`)
 
 // carriers are noticed up to a second late, and so is what follows from them.
