@@ -123,6 +123,8 @@ var linkKinds = []struct {
 	{name: "hsr", want: "redirect masquerade routed", lines: lower + "link add port1 type dummy\nlink set port1 up\nlink add eth0 type hsr slave1 port0 slave2 port1"},
 	{name: "macsec", want: "bridge redirect masquerade routed", lines: lower + "link add link port0 name eth0 type macsec port 1"},
 	{name: "macvlan", want: "redirect masquerade routed", lines: lower + "link add link port0 name eth0 type macvlan mode bridge"},
+	{name: "macvlan passthru", want: "bridge redirect masquerade routed", lines: lower + "link add link port0 name eth0 type macvlan mode passthru"},
+	{name: "macvtap passthru", want: "redirect masquerade routed", lines: lower + "link add link port0 name eth0 type macvtap mode passthru"},
 	{name: "macvtap", want: "redirect masquerade routed", lines: lower + "link add link port0 name eth0 type macvtap mode bridge"},
 	{name: "ipvlan L2", want: "redirect masquerade routed", lines: lower + "link add link port0 name eth0 type ipvlan mode l2"},
 	{name: "ipvlan L3", want: "redirect masquerade routed", lines: lower + "link add link port0 name eth0 type ipvlan mode l3"},

@@ -38,6 +38,10 @@ func Steps(now netstate.Snapshot, want State, nic NIC) ([]netstate.Op, error) {
 // is free before another link takes it. The guest's tap comes up last.
 func (s *stepper) steps() ([]netstate.Op, error) {
 	now := s.now
+	if s.leavesDown() {
+		nic, _ := now.Link(s.Index)
+		s.add(netstate.LinkSet{Index: s.Index, Link: nic.Name, Up: new(bool)})
+	}
 	s.removeLinks()
 	s.addTaps()
 	s.setTables()

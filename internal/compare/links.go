@@ -182,6 +182,16 @@ func (s *stepper) isForgotten(n netstate.Neighbour) bool {
 	return there && n.Address.IsValid() && (!want.MAC.IsZero() && now.MAC != want.MAC || s.takesDown(want))
 }
 
+// leavesDown reports whether the NIC goes down before it leaves its bridge: a macvlan in mode passthru, which has become
+// a port while it was down. Such a macvlan hands on to the link below it what a bridge asks of a port that is up, and
+// not what it asks of one that is down (macvlan_change_rx_flags in drivers/net/macvlan.c). So that link would count one
+// user less of all multicast than it has, and receive all of it from then on.
+func (s *stepper) leavesDown() bool {
+	now, _ := s.now.Link(s.Index)
+	want, wanted := s.wantedLink(s.Index)
+	return wanted && now.Mode == "passthru" && now.Master != 0 && now.Master != want.Master && s.takesDown(want)
+}
+
 // changeNIC sets the NIC's name and MAC, for which the NIC may have to be down, and its other properties.
 func (s *stepper) changeNIC() {
 	now, _ := s.now.Link(s.Index)
@@ -216,7 +226,7 @@ func (s *stepper) changeNIC() {
 		master.Master = new(int)
 		s.add(master)
 	}
-	if s.takesDown(want) {
+	if s.takesDown(want) && !s.leavesDown() {
 		s.add(netstate.LinkSet{Index: s.Index, Link: now.Name, Up: new(bool)})
 	}
 	if !set.Empty() {
