@@ -270,7 +270,7 @@ func (f *findings) nic(ctx context.Context, o *options) {
 		return
 	case report.Drift != nil:
 		for _, d := range report.Drift.Differs {
-			f.add(fault, o.Name, "%s: agent setup with the same configuration repairs it", d.Text)
+			f.add(fault, o.Name, "%s%s", d.Text, wayOut(d))
 		}
 	default:
 		f.add(ok, o.Name, "wired by %s, as recorded, MTU %d", report.Binding, report.Record.MTU)
@@ -288,6 +288,18 @@ func (f *findings) nic(ctx context.Context, o *options) {
 			f.add(warning, o.Name, "dropped %s: %s, %s: agent drops shows them", count(d.Packets, "packet"), d.Reason, phase1.DropMeaning(d.Reason))
 		}
 	}
+}
+
+// wayOut follows the text of a difference: agent setup repairs all but what came later, and sysctls for which the text
+// itself has the command.
+func wayOut(d infra.Difference) string {
+	switch {
+	case d.Kind == "later":
+		return ": take it out of the namespace, or agent teardown and agent setup"
+	case d.Kind == "sysctl" && strings.Contains(d.Text, "sysctl -w"):
+		return ", then agent setup with the same configuration"
+	}
+	return ": agent setup with the same configuration repairs it"
 }
 
 func (f *findings) plan(ctx context.Context, o *options) {
