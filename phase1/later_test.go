@@ -74,6 +74,12 @@ func TestLater(t *testing.T) {
 			cache.BindingRouted:   gets,
 			cache.BindingPasst:    gets,
 		}},
+		{"-6 address flush dev eth0 scope global\n-6 route flush dev eth0", "address add fd00:244:1::7/64 dev eth0 nodad", "address fd00:244:1::7/64 of eth0", map[cache.Kind]string{
+			cache.BindingRedirect:   gets,
+			cache.BindingRouted:     gets,
+			cache.BindingMasquerade: ": the guest gets IPv6 after a Teardown and another Setup",
+			cache.BindingPasst:      loses + "passt serves it only with a default route by eth0",
+		}},
 		{"", "rule add pref 100 from 10.244.1.7 lookup 77\nroute add default via 10.244.1.1 dev eth0 table 77", "route default via 10.244.1.1 dev eth0 table 77", map[cache.Kind]string{
 			cache.BindingRedirect:   gets, // the rule leads there
 			cache.BindingMasquerade: refuses,

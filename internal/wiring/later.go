@@ -142,7 +142,11 @@ func (p *Plan) laterThings(now netstate.Snapshot) (things []thing) {
 		return link.Name
 	}
 	for _, a := range p.laterAddresses(now) {
-		things = append(things, thing{way: getsIt, name: fmt.Sprintf("address %v of %s", a.Prefix, name(a.Link)), add: func(found *netstate.Snapshot) {
+		way := getsIt
+		if p.Binding().Kind() == cache.BindingMasquerade { // the guest has addresses of its own
+			way = fmt.Sprintf("the guest gets IPv%d", map[bool]int{false: 4, true: 6}[a.Prefix.Addr().Is6()])
+		}
+		things = append(things, thing{way: way, name: fmt.Sprintf("address %v of %s", a.Prefix, name(a.Link)), add: func(found *netstate.Snapshot) {
 			link, _ := found.Link(a.Link)
 			found.Routes = append(found.Routes, netstate.Connected(a, link, found.Addresses)...)
 			found.Addresses = slices.DeleteFunc(found.Addresses, func(f netstate.Address) bool {
