@@ -1,14 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/guestwire/guestwire/examples/commandline"
 )
@@ -57,7 +60,8 @@ func listenReady(user uint32) (path string, conn *net.UnixConn, err error) {
 	}
 	path = filepath.Join(dir, "notify")
 	if conn, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: path}); err == nil {
-		if err = errors.Join(os.Chmod(path, 0o600), os.Chown(path, int(user), -1), os.Chmod(dir, 0o711)); err != nil {
+		err = errors.Join(os.Chmod(path, 0o600), os.Chown(path, int(user), -1), os.Chmod(dir, 0o711))
+		if err = cmp.Or(err, searchable(dir, user)); err != nil {
 			conn.Close()
 		}
 	}
@@ -65,4 +69,25 @@ func listenReady(user uint32) (path string, conn *net.UnixConn, err error) {
 		return "", nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	return path, conn, nil
+}
+
+// searchable refuses a directory that the user cannot enter: the command could not reach its socket, and the service
+// manager would wait until it takes the start for failed. Groups and access control lists are not asked for.
+func searchable(dir string, user uint32) error {
+	if user == 0 {
+		return nil
+	}
+	for path := dir; ; path = filepath.Dir(path) {
+		info, err := os.Stat(path)
+		if err != nil {
+			return err
+		}
+		mode, of := info.Mode().Perm(), info.Sys().(*syscall.Stat_t).Uid
+		if of == user && mode&0o100 == 0 || of != user && mode&0o011 == 0 {
+			return fmt.Errorf("%w: user %d cannot enter %s (mode %#o)", fs.ErrPermission, user, path, mode)
+		}
+		if path == filepath.Dir(path) {
+			return nil
+		}
+	}
 }

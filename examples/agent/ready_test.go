@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -24,6 +26,14 @@ func TestRelayReady(t *testing.T) {
 	t.Setenv("TMPDIR", "/absent")
 	if _, err := relayReady(cmd, 0); err == nil || !strings.Contains(err.Error(), "TMPDIR=DIR") {
 		t.Errorf("without a directory: %v", err)
+	}
+	closed := t.TempDir() // below a directory that no other user can enter
+	if err := os.Chmod(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", closed)
+	if _, err := relayReady(cmd, uint32(os.Getuid()+1)); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "cannot enter "+closed) {
+		t.Errorf("in a directory that the user cannot enter: %v", err)
 	}
 	t.Setenv("TMPDIR", given)
 	stop, err := relayReady(cmd, uint32(os.Getuid()))
