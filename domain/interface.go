@@ -181,7 +181,7 @@ func checkModel(rec *cache.Record, model string) error {
 	r.If(slices.Contains(romlessModels, model) && rec.Device.PCIAddress != "", "device.pciAddress", "%q, but model %s is not on a PCI bus: leave this field empty", rec.Device.PCIAddress, model)
 	r.If(slices.Contains(romlessModels, model) && rec.Device.ACPIIndex != 0, "device.acpiIndex", "%d, but model %s is not on a PCI bus: leave this field out", rec.Device.ACPIIndex, model)
 	r.If(rec.Device.PCIAddress != "" && !strings.HasPrefix(rec.Device.PCIAddress, "0000:"), "device.pciAddress", "%q, and libvirt's machines have the domain 0000 alone: name an address of it, or leave this field empty", rec.Device.PCIAddress)
-	r.If(!virtio && rec.Queues > 1, "queues", "%d, but model %s has a single queue: run Setup again with one queue, or set device.model to %s", rec.Queues, model, defaultModel)
+	r.If(!virtio && rec.Queues > 1, "queues", "%d, but model %s has a single queue: run Teardown, and Setup with one queue, or set device.model to %s", rec.Queues, model, defaultModel)
 	r.If(!virtio && rec.Passt != nil && rec.Passt.VhostUser, "passt.vhostUser", "true, but model %s cannot share the guest's memory with passt: set device.model to %s, or leave binding.passt.vhostUser out", model, defaultModel)
 	r.If(!virtio && rec.Device.Driver == "vhost", "device.driver", "vhost, but model %s cannot have it as its backend: leave this field empty, or set device.model to %s", model, defaultModel)
 	return r.Err()

@@ -59,7 +59,7 @@ func check(rec *cache.Record) error {
 	r.If(rec.Passt != nil, "binding", "passt, whose socket Firecracker does not speak: use the masquerade binding, or QEMU")
 	r.If(rec.Slirp != nil, "binding", "slirp, which is a part of QEMU: use the masquerade binding, or QEMU")
 	r.If(rec.Binding == cache.BindingMacvtap, "binding", "macvtap, and Firecracker opens taps by their names alone: use the redirect binding, or another VMM")
-	r.If(rec.Queues > 1, "queues", "%d, and Firecracker's device has one: run Setup again with one queue", rec.Queues)
+	r.If(rec.Queues > 1, "queues", "%d, and Firecracker's device has one: run Teardown, and Setup with one queue", rec.Queues)
 	r.If(d.Model != "" && d.Model != "virtio" && d.Model != "virtio-non-transitional", "device.model", "%q, and Firecracker has virtio 1.0 alone: leave this field empty", d.Model)
 	r.If(d.Driver == "vhost", "device.driver", "vhost, which Firecracker does not use: leave this field empty")
 	r.If(d.BootOrder != 0, "device.bootOrder", "%d, and Firecracker does not boot from a network: leave this field out", d.BootOrder)

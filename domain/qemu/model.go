@@ -53,7 +53,7 @@ func (m model) check(rec *cache.Record) error {
 	d := rec.Device
 	var r refusal.First
 	r.If(slices.Contains(fixed, m.name), "device.model", "%s, which QEMU makes with the machine alone: set this field to %s", m.name, defaultModel)
-	r.If(!m.virtio && rec.Queues > 1, "queues", "%d, but model %s has a single queue: run Setup again with one queue, or set device.model to %s", rec.Queues, m.name, defaultModel)
+	r.If(!m.virtio && rec.Queues > 1, "queues", "%d, but model %s has a single queue: run Teardown, and Setup with one queue, or set device.model to %s", rec.Queues, m.name, defaultModel)
 	r.If(!m.virtio && rec.Passt != nil && rec.Passt.VhostUser, "passt.vhostUser", "true, but model %s cannot share the guest's memory with passt: set device.model to %s, or leave binding.passt.vhostUser out", m.name, defaultModel)
 	r.If(!m.virtio && d.Driver == "vhost", "device.driver", "vhost, but model %s cannot have it as its backend: leave this field empty, or set device.model to %s", m.name, defaultModel)
 	r.If(!m.pci && d.ROM != "", "device.rom", "%q, but model %s is not on a PCI bus and has no option ROM: leave this field empty", d.ROM, m.name)

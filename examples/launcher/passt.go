@@ -52,7 +52,7 @@ func (b *backends) start(ctx context.Context, r *cache.Record) (socket string, e
 		case <-p.ended:
 			hint := ""
 			if r.Passt.VhostUser {
-				hint = ": if it does not know --vhost-user, use a newer passt, such as Debian 13's, or leave binding.passt.vhostUser out and run agent setup again"
+				hint = ": if it does not know --vhost-user, use a newer passt, such as Debian 13's, or run agent teardown, and agent setup without binding.passt.vhostUser"
 			}
 			return "", fmt.Errorf("passt of %s: ended at its start: %v%s", r.Name, cmd.ProcessState, hint)
 		case <-ctx.Done():
@@ -80,7 +80,7 @@ func checkShared(ctx context.Context, r *cache.Record, command []string) error {
 	if r.Passt == nil || !r.Passt.VhostUser {
 		return nil
 	}
-	const instead = "or leave binding.passt.vhostUser out and run agent setup again"
+	const instead = "or run agent teardown, and agent setup without binding.passt.vhostUser"
 	shares := func(argument string) bool {
 		return strings.Contains(argument, "share=on") || strings.Contains(argument, "share=yes")
 	}
