@@ -1,6 +1,7 @@
 package phase1_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -12,8 +13,8 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestLater: Check reports what the namespace has got since Setup, if the guest does not have it, and a later Setup
-// says so. Without the thing, Check finds nothing.
+// TestLater: Check reports what the namespace has got since Setup, if the guest does not have it, and Plan and a
+// later Setup say so. Without the thing, Check finds nothing.
 func TestLater(t *testing.T) {
 	t.Parallel()
 	const gets = ": the guest gets it after a Teardown and another Setup"
@@ -145,10 +146,17 @@ func TestLater(t *testing.T) {
 			if (have != "") != (want != "") || want != "" && !strings.HasPrefix(have, c.text+" came after Setup"+way) || !strings.Contains(have, why) {
 				t.Errorf("%s, %s: Check says %q, want %q", b.Kind(), c.add, have, want)
 			}
-			said = ""
-			setup(t, nic)
-			if (want != "") != strings.Contains(said, "NIC eth0: "+have+"\n") {
-				t.Errorf("%s, %s: Setup says %q", b.Kind(), c.add, said)
+			for call, f := range map[string]func(context.Context) error{
+				"Plan":  func(ctx context.Context) error { _, err := nic.Plan(ctx); return err },
+				"Setup": func(ctx context.Context) error { _, err := nic.Setup(ctx); return err },
+			} {
+				said = ""
+				if err := f(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if (want != "") != strings.Contains(said, "NIC eth0: "+have+"\n") {
+					t.Errorf("%s, %s: %s says %q", b.Kind(), c.add, call, said)
+				}
 			}
 			ip(strings.NewReplacer(" nodad", "", " add ", " del ", " append ", " del ", " del ", " add ").Replace(c.add))
 			check(t, nic)

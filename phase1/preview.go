@@ -48,6 +48,7 @@ func (c request) plan(ctx context.Context) (*Preview, error) {
 		from := c.From
 		if earlier != nil {
 			from = earlier.From
+			s.reportLater(plan, now)
 		}
 		if from != nil {
 			preview.Changes = cache.Changes(*from, plan.Record)

@@ -99,9 +99,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		}
 		if earlier != nil {
 			s.reportRemoved(earlier, ops)
-			for _, later := range plan.Later(now) {
-				s.report.say("NIC %s: %s", s.nic, later.Text)
-			}
+			s.reportLater(plan, now)
 			s.resetTap(plan, now)
 		}
 		if err = s.converge(ctx, plan, ops); err == nil {
@@ -121,6 +119,13 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		return err
 	})
 	return record, err
+}
+
+// reportLater says what the namespace has got since the first Setup and the guest has not.
+func (s *session) reportLater(plan *wiring.Plan, now netstate.Snapshot) {
+	for _, later := range plan.Later(now) {
+		s.report.say("NIC %s: %s", s.nic, later.Text)
+	}
 }
 
 // reportRemoved names the NIC's addresses that came after the first Setup, and that a later one removes. Under bridge
