@@ -71,7 +71,9 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 		nic.Name = name // the guest may have it already
 	}
 	if nic.Loopback {
-		return nil, &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is the loopback: name the link that leads out of the namespace, of %s", nic.Name, linkNames(found))}
+		others := found
+		others.Links = slices.DeleteFunc(slices.Clone(found.Links), func(l netstate.Link) bool { return l.Loopback })
+		return nil, &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is the loopback: name the link that leads out of the namespace, of %s", nic.Name, linkNames(others))}
 	}
 	if n := p.names; spec.Tap != "" && slices.Contains([]string{n.NIC, n.Moved, n.Bridge, n.Responder}, n.Tap) {
 		return nil, &cache.FieldError{Field: "tap", Reason: fmt.Sprintf("%s is the name of another link of the wiring of %s: name another one", n.Tap, n.NIC)}
