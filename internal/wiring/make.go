@@ -100,6 +100,7 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	if p.spec.Options.NoDefaultRoute {
 		lease.RemoveDefaultRoutes(&p.Record)
 	}
+	p.addWarnings(warnModel(&p.Record)...)
 	p.addLosses(serverLosses(&p.Record)...)
 	if !p.binding.traits().direct {
 		way := ways{found: p.found, nic: nic, traits: p.binding.traits(), forwarders: p.nicNetworks(nic).Forwarders}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -75,5 +76,25 @@ func warnNotServed(found netstate.Snapshot, nic netstate.Link) (list texts) {
 	if v4, v6 := lease.Of(found, nic).Addresses(); len(v4)+len(v6) > 0 {
 		list.add("guestwire does not give the guest the addresses %[2]v of %[1]s: the guest gets them from that network, or is configured with them", nic.Name, slices.Concat(v4, v6))
 	}
+	return list
+}
+
+// warnModel warns of what QEMU and libvirt cannot do with a device that is not virtio. Another VMM may have a device that
+// can.
+func warnModel(r *cache.Record) (list texts) {
+	model := r.Device.Model
+	if model == "" || strings.HasPrefix(model, "virtio") {
+		return nil
+	}
+	for what, is := range map[string]bool{
+		"queues":                  r.Queues > 1,
+		"binding.passt.vhostUser": r.Passt != nil && r.Passt.VhostUser,
+		"device.driver vhost":     r.Device.Driver == "vhost",
+	} {
+		if is {
+			list.add("device.model is %s, which QEMU and libvirt refuse together with %s: leave one of them out", model, what)
+		}
+	}
+	slices.Sort(list)
 	return list
 }

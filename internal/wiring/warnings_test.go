@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -42,6 +44,30 @@ func TestAddressElsewhere(t *testing.T) {
 		}
 		if want := slices.DeleteFunc([]string{test.want}, func(w string) bool { return w == "" }); !slices.Equal(got, want) {
 			t.Errorf("%s: losses %q, want %q", test.name, got, want)
+		}
+	}
+}
+
+// TestModelWarnings: what QEMU and libvirt refuse with a model is in the plan. Package domain/qemu has the refusals.
+func TestModelWarnings(t *testing.T) {
+	passt := withSpec(redirect(), func(s *asked) { s.Binding = infra.Passt{VhostUser: true} })
+	for _, c := range []struct {
+		spec   asked
+		device cache.Device
+		queues int
+		want   string
+	}{
+		{redirect(), cache.Device{Model: "e1000e"}, 4, "device.model is e1000e, which QEMU and libvirt refuse together with queues: leave one of them out"},
+		{redirect(), cache.Device{Model: "e1000e", Driver: "vhost"}, 1, "together with device.driver vhost"},
+		{passt, cache.Device{Model: "e1000e"}, 1, "together with binding.passt.vhostUser"},
+		{redirect(), cache.Device{Model: "e1000e"}, 1, ""},
+		{redirect(), cache.Device{Model: "virtio-transitional"}, 4, ""},
+		{passt, cache.Device{}, 1, ""},
+	} {
+		plan := newPlan(t, flannel(), withSpec(c.spec, func(s *asked) { s.Device, s.Queues = c.device, c.queues }))
+		said := strings.Join(plan.Record.Warnings, "\n")
+		if want := c.want != ""; strings.Contains(said, "device.model is") != want || !strings.Contains(said, c.want) {
+			t.Errorf("%+v, queues %d: the plan warns of %q, want %q", c.device, c.queues, said, c.want)
 		}
 	}
 }
