@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -102,4 +103,16 @@ func countersOf(ctx context.Context, o *options, w phase1.Wiring) *phase1.Counte
 		return nil
 	}
 	return c
+}
+
+// driftOf compares a NIC of the node with what Setup left; nil: it is so, or it cannot be compared here.
+func driftOf(ctx context.Context, o *options, w phase1.Wiring) *phase1.DriftError {
+	ns, err := w.Open(ctx)
+	if err != nil {
+		return nil
+	}
+	defer ns.Close()
+	var drift *phase1.DriftError
+	errors.As(phase1.NIC{NetNS: ns, Name: w.NIC, Dir: o.Dir}.Check(ctx), &drift)
+	return drift
 }

@@ -177,9 +177,12 @@ func (f *findings) node(ctx context.Context, o *options) {
 			f.add(warning, subject, "its namespace is gone: agent forget removes what is left")
 			continue
 		}
-		switch c := countersOf(ctx, o, w); {
+		c, drift := countersOf(ctx, o, w), driftOf(ctx, o, w)
+		switch {
 		case c == nil:
 			f.add(warning, subject, "its counters cannot be read here: agent status -netns PATH -nic %s says why", w.NIC)
+		case drift != nil:
+			f.add(fault, subject, "it is not as recorded (%s): agent doctor -netns %s -nic %s says the repair of each", count(len(drift.Differs), "difference"), place(w), w.NIC)
 		case half(w, c) != nil:
 			f.add(warning, subject, "%v", half(w, c))
 		default:
