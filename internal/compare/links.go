@@ -182,10 +182,10 @@ func (s *stepper) isForgotten(n netstate.Neighbour) bool {
 	return there && n.Address.IsValid() && (!want.MAC.IsZero() && now.MAC != want.MAC || s.takesDown(want))
 }
 
-// leavesDown reports whether the NIC goes down before it leaves its bridge: a macvlan in mode passthru, which has become
-// a port while it was down. Such a macvlan hands on to the link below it what a bridge asks of a port that is up, and
-// not what it asks of one that is down (macvlan_change_rx_flags in drivers/net/macvlan.c). So that link would count one
-// user less of all multicast than it has, and receive all of it from then on.
+// leavesDown reports whether the NIC goes down before it leaves its bridge: a macvlan in mode passthru, which was down
+// when it became a port. Such a macvlan hands on to the link below it what a bridge asks of a port that is up, and not
+// what it asks of one that is down (macvlan_change_rx_flags in drivers/net/macvlan.c). So that link would count a user
+// less of all multicast than it has, and receive all of it from then on.
 func (s *stepper) leavesDown() bool {
 	now, _ := s.now.Link(s.Index)
 	want, wanted := s.wantedLink(s.Index)

@@ -79,8 +79,8 @@ func warnNotServed(found netstate.Snapshot, nic netstate.Link) (list texts) {
 	return list
 }
 
-// warnModel warns of what QEMU and libvirt cannot do with a device that is not virtio. Another VMM may have a device that
-// can.
+// warnModel warns of what QEMU and libvirt cannot do with a device that is not virtio. Another VMM may have a device
+// that can.
 func warnModel(r *cache.Record) (list texts) {
 	model := r.Device.Model
 	if model == "" || strings.HasPrefix(model, "virtio") {
