@@ -15,12 +15,16 @@ import (
 )
 
 // check compares the kernel and the records with what add has left for the attachment. Where add has wired nothing,
-// there is nothing to compare (errNothing).
+// there is nothing to compare (errNothing). A list that add refuses is an error first.
 func check(ctx context.Context, args *skel.CmdArgs) error {
-	p, err := readPaths(args)
+	c, err := readConfig(args)
 	if err != nil {
 		return err
 	}
+	if _, err := c.defaults(args); err != nil {
+		return err
+	}
+	p := c.paths
 	dir, err := p.State.Dir(args.ContainerID)
 	if err != nil {
 		return fmt.Errorf("CNI_CONTAINERID: %w", err)

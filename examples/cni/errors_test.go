@@ -173,6 +173,39 @@ func TestCheck(t *testing.T) {
 	n.clean()
 }
 
+// TestRefusedList: a list that ADD refuses, CHECK and STATUS refuse by the same error. DEL takes the wiring down.
+func TestRefusedList(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	for _, entry := range []string{`"binding": {"redirect": {}}`, `"spec": {"queues": 300}`, `"trustPods": "yes"`} {
+		s, list, rt := wiredPod(n, "u1", "redirect")
+		result, err := n.cni.GetNetworkListCachedResult(list, rt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := s.configuration(n.list("1.0.0", "podnet", n.guestwire(entry)).Plugins[0].Bytes, result, rt)
+		config = strings.Replace(config, `"cniVersion":"1.0.0"`, `"cniVersion":"1.1.0"`, 1) // the first with STATUS
+		_, want := n.guestwireCalled(config, s.environ("ADD", "eth0")...)
+		if want == nil || want.Code != types.ErrInvalidNetworkConfig {
+			t.Fatalf("%s: ADD says %v", entry, want)
+		}
+		for _, command := range []string{"CHECK", "STATUS"} {
+			if _, err := n.guestwireCalled(config, s.environ(command, "eth0")...); err == nil || *err != *want {
+				t.Errorf("%s: %s says %v, want %v", entry, command, err, want)
+			}
+		}
+		s.wired("eth0")
+		if _, err := n.guestwireCalled(config, s.environ("DEL", "eth0")...); err != nil {
+			t.Errorf("%s: DEL says %v", entry, err)
+		}
+		if links := s.ns.IP("-br link"); strings.Contains(links, "eth0-tap") {
+			t.Errorf("%s: after DEL there is\n%s", entry, links)
+		}
+		s.del(list, rt)
+	}
+	n.clean()
+}
+
 // TestStatus: a node without a device for taps, or a plugin without privileges, cannot take pods if the list wires all
 // of them. Where only the pods that ask are wired it can take the others: an engine counts a node whose STATUS fails as
 // not ready.
