@@ -245,7 +245,8 @@ lint: $(STATICCHECK) ## gofmt, go vet, staticcheck, go mod tidy, bash -n, commen
 # FOR is the longest time that it asks.
 FOR ?= 10m
 outdated: ## which requirements have a newer version, and which of these needs a newer Go; FOR=60s limits the time
-	@go run ./internal/test/outdated -for $(FOR) $(MODULES)
+	@go build -o bin/outdated ./internal/test/outdated # go run would add a last line of its own
+	@bin/outdated -for $(FOR) $(MODULES)
 
 # VULNDB is a database of vulnerabilities other than Go's own.
 vulncheck: $(GOVULNCHECK) ## govulncheck in each module; VULNDB=file:///DIRECTORY where its database is not reachable

@@ -5,7 +5,8 @@
 // MODULE is a directory with a go.mod. What it requires directly and its tools' modules are asked for, and of the first
 // one, the library, all that its importers get. Each module is asked for alone, because "go list -m -u all" fails as a
 // whole where the proxy refuses one. A line a module: its path, the version here, the newest one, and the newest one's
-// Go if that is newer than go.mod's. The last line counts. The exit code is 0 unless a go.mod cannot be read.
+// Go if that is newer than go.mod's. The last line counts. The exit code is 1 if a go.mod cannot be read, or if
+// not one of the modules has answered.
 package main
 
 import (
@@ -58,6 +59,9 @@ type mod struct {
 type requirement struct{ path, version string }
 
 func (r requirement) String() string { return r.path + "@" + r.version }
+
+// errNoAnswer says that nothing is known: it is no sign that all is new.
+var errNoAnswer = errors.New("nothing is known: not one requirement could be asked for; set GOPROXY to a proxy that answers, or make FOR longer")
 
 // list prints what is outdated. Two modules that require different versions of a third one make two lines.
 func list(ctx context.Context, w io.Writer, dirs []string) error {
@@ -116,7 +120,13 @@ func list(ctx context.Context, w io.Writer, dirs []string) error {
 		fmt.Fprintf(table, ", %d have not answered in time", late)
 	}
 	fmt.Fprintln(table)
-	return table.Flush()
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if len(all) > 0 && refused+late == len(all) {
+		return errNoAnswer
+	}
+	return nil
 }
 
 // read returns a directory's go.mod.

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -121,11 +122,23 @@ func TestLimit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	proxy(t, nil, nil, cancel)
 	var out strings.Builder
-	if err := list(ctx, &out, []string{module(t, "module example.org/m\n\ngo 1.25.0\n\nrequire example.org/hangs v1.0.0\n")}); err != nil {
-		t.Fatal(err)
+	err := list(ctx, &out, []string{module(t, "module example.org/m\n\ngo 1.25.0\n\nrequire example.org/hangs v1.0.0\n")})
+	if !errors.Is(err, errNoAnswer) {
+		t.Errorf("error %v, want that none has answered", err)
 	}
 	if want := "0 of 1 requirements have a newer version, 1 have not answered in time\n"; out.String() != want {
 		t.Errorf("got\n%swant\n%s", &out, want)
+	}
+}
+
+// TestNoAnswer: nothing is known if no module has answered, and nothing is asked of a module that requires none.
+func TestNoAnswer(t *testing.T) {
+	proxy(t, nil, nil, nil)
+	for requires, want := range map[string]error{"": nil, "require example.org/refused v1.0.0\n": errNoAnswer} {
+		var out strings.Builder
+		if err := list(t.Context(), &out, []string{module(t, "module example.org/m\n\ngo 1.25.0\n\n"+requires)}); !errors.Is(err, want) {
+			t.Errorf("%s: error %v, want %v\n%s", requires, err, want, &out)
+		}
 	}
 }
 
