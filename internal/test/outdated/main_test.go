@@ -160,7 +160,7 @@ func TestVulncheck(t *testing.T) {
 	}
 	t.Setenv("VULNDB", "file:///db")
 	parent := t.TempDir()
-	for name, code := range map[string]string{"good": "0", "bad": "3 GO-2026-0001", "broken": "1 syntax", "offline": "1 fetching vulnerabilities: no host"} {
+	for name, code := range map[string]string{"good": "0", "bad": "3 GO-2026-0001", "broken": "1 syntax", "offline": "1 fetching vulnerabilities: no host", "scheme": "1 unsupported scheme"} {
 		if err := os.Mkdir(filepath.Join(parent, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +178,9 @@ func TestVulncheck(t *testing.T) {
 		{"broken bad", 1, "broken: -db file:///db ./...: syntax\nbad:\n-db file:///db ./...: GO-2026-0001\n" +
 			"govulncheck has failed in broken, and calls of vulnerable functions are in bad\n"},
 		{"offline good", 1, "offline: -db file:///db ./...: fetching vulnerabilities: no host\n" +
-			"govulncheck has looked for nothing: its database is not reachable\n"},
+			"govulncheck has looked for nothing: its database is not reachable; VULNDB=file:///DIRECTORY names a copy of it\n"},
+		{"scheme good", 1, "scheme: -db file:///db ./...: unsupported scheme\n" +
+			"govulncheck has looked for nothing: VULNDB=file:///db is no URL of a database; write VULNDB=file:///DIRECTORY\n"},
 	} {
 		args := []string{stub}
 		for name := range strings.FieldsSeq(c.modules) {
