@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -389,6 +390,12 @@ func newNamespace() (ns *os.File, end func(), err error) {
 // openTun opens the device of taps, for the calling thread's namespace.
 func openTun() (fd int, err error) {
 	const device = "/dev/net/tun"
+	var at unix.Stat_t
+	if err := unix.Stat(device, &at); err == nil && (at.Mode&unix.S_IFMT != unix.S_IFCHR || at.Rdev != unix.Mkdev(10, 200)) {
+		kinds := map[uint32]string{unix.S_IFREG: "a regular file", unix.S_IFDIR: "a directory", unix.S_IFCHR: "another device"}
+		return -1, fmt.Errorf("%s is %s: rm -d %[1]s; mknod -m 666 %[1]s c 10 200 (in a container, --device %[1]s)",
+			device, cmp.Or(kinds[at.Mode&unix.S_IFMT], "no device"))
+	}
 	if fd, err = unix.Open(device, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 		return -1, fmt.Errorf("open %s: %w (modprobe tun; in a container, --device %[1]s)", device, err)
 	}
