@@ -95,6 +95,15 @@ func shortened(words []string) string {
 	return fmt.Sprintf("%s; and %d more", strings.Join(words[:most], "; "), len(words)-most)
 }
 
+// cut is the beginning of a rule. One that guestwire cannot read is hundreds of registers long.
+func cut(rule string) string {
+	const most = 120
+	if text := fmt.Sprintf("%.*s", most, rule); text != rule {
+		return text + "..."
+	}
+	return rule
+}
+
 func (c ChainImage) differences(want ChainImage) []string {
 	var d []string
 	if c.Head != want.Head {
@@ -102,12 +111,12 @@ func (c ChainImage) differences(want ChainImage) []string {
 	}
 	for _, r := range want.Rules {
 		if !slices.Contains(c.Rules, r) {
-			d = append(d, fmt.Sprintf("chain %s lacks the rule: %s", c.Name, r))
+			d = append(d, fmt.Sprintf("chain %s lacks the rule: %s", c.Name, cut(r)))
 		}
 	}
 	for _, r := range c.Rules {
 		if !slices.Contains(want.Rules, r) {
-			d = append(d, fmt.Sprintf("chain %s has an extra rule: %s", c.Name, r))
+			d = append(d, fmt.Sprintf("chain %s has an extra rule: %s", c.Name, cut(r)))
 		}
 	}
 	if len(d) == 0 && !slices.Equal(c.Rules, want.Rules) {
