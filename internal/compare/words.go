@@ -11,7 +11,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Differences says what the operations of Steps are for, such as "eth0-tap is no port of eth0-br".
+// Differences says what the operations of Steps are for, such as "eth0-tap is no port of eth0-br". Links that are gone,
+// others or renamed come first: the rest can follow from that.
 func Differences(now netstate.Snapshot, ops []netstate.Op) []infra.Difference {
 	w := words{now: now, ops: ops, isSaid: map[infra.Difference]bool{}, routes: netstate.IndexRoutes(apart(now.Routes)),
 		deleted: map[linkPrefix]bool{}, added: map[linkPrefix]bool{}}
@@ -26,7 +27,16 @@ func Differences(now netstate.Snapshot, ops []netstate.Op) []infra.Difference {
 	for _, op := range ops {
 		w.describe(op)
 	}
+	slices.SortStableFunc(w.said, func(a, b infra.Difference) int { return rank(a) - rank(b) })
 	return w.said
+}
+
+func rank(d infra.Difference) int {
+	switch d.Kind {
+	case "name", "link-missing", "link-other":
+		return 0
+	}
+	return 1
 }
 
 // words says of each operation what differs.

@@ -77,6 +77,13 @@ func TestDifferences(t *testing.T) {
 		{"tap down", bridged, link("eth0-tap", func(l *netstate.Link) { l.Up = false }), "eth0-tap is down"},
 		{"holder up", bridged, link("eth0", func(l *netstate.Link) { l.Up = true }), "eth0 is up"},
 		{"NIC renamed while it is up", redirected, link("eth0", func(l *netstate.Link) { l.Name = "other" }), "eth0 is called other"},
+		{"NIC renamed, and its table dormant", redirected, func(s *netstate.Snapshot) {
+			link("eth0", func(l *netstate.Link) { l.Name = "other" })(s)
+			for i := range s.Tables {
+				s.Tables[i] = s.Tables[i].WithTexts()
+				s.Tables[i].Flags = 1
+			}
+		}, "eth0 is called other\nnftables table netdev guestwire-eth0: the table is dormant\nnftables table inet guestwire-eth0: the table is dormant"},
 		{"holder of another kind", bridged, link("eth0", func(l *netstate.Link) { l.Kind = "bridge" }), "eth0 is not the dummy of the wiring"},
 		{"bridge's setting", bridged, link("eth0-br", func(l *netstate.Link) { l.Bridge = l.Bridge.With(netstate.Settings{"stp_state": 1}) }), "bridge eth0-br: stp_state is 1, not 0"},
 		{"port's settings", bridged, link("eth0-tap", func(l *netstate.Link) {
