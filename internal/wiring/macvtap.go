@@ -30,6 +30,9 @@ func (macvtap) takeOver(string, cache.Record) (infra.Binding, error) { return in
 func (macvtap) wire(p *Plan, nic netstate.Link) error {
 	if nic.Kind != kindMacvtap {
 		kind := cmp.Or(nic.Kind, "card of the machine")
+		if nic.Tap != nil {
+			kind = "tap" // which the kernel calls a tun, too
+		}
 		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMacvtap,
 			Reason: fmt.Sprintf("it is a %s: the program that made it would have to make a macvtap", kind)}
 	}
