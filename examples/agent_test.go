@@ -438,6 +438,7 @@ func TestWrongPlace(t *testing.T) {
 		{`{"ports": ["80"], "binding": {"masquerade": {}}}`, ": ports: no such field in this version: it stands at binding.masquerade.ports or binding.passt.ports or binding.slirp.ports", `{"binding": {"masquerade": {"ports": ["80"]}}}`},
 		{`{"binding": {"bridge": {"guard": {}}}}`, ": binding.bridge.guard: no such field in this version: it stands at guard\n", `{"guard": {}, "binding": {"bridge": {}}}`},
 		{`{"binding": {"bridge": {}}, "hostname": "a"}`, ": hostname: no such field in this version: it stands at options.hostname\n", `{"binding": {"bridge": {}}, "options": {"hostname": "a"}}`},
+		{`{"binding": {"bridge": {}}, "nic": "eth0"}`, ": nic: no such field in this version: it is the flag -nic of setup\n", `{"binding": {"bridge": {}}}`},
 		{`{"binding": {"bridge": {}}, "colour": 1}`, ": colour: no such field in this version\n", `{"binding": {"bridge": {}}}`},
 		{"{\"binding\": {\"bridge\": {}},\n \"queues\": two}", file + ":2:13: invalid character 'w'", "{\"binding\": {\"bridge\": {}},\n \"queues\": 2}"},
 		{"{\"binding\": {\"bridge\": {}},\n\n}", file + ":3:1: invalid character '}' looking for beginning of object key string (leave out the comma before it)", "{\"binding\": {\"bridge\": {}}\n\n}"},

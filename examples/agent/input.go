@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
@@ -52,7 +53,8 @@ func readRecord(ctx context.Context, path string) (cache.Record, error) {
 	return record, err
 }
 
-// explained adds where in the text the error is, or where its field belongs. The text begins after the file's name.
+// explained adds where in the text the error is, or where its field belongs: elsewhere, or as a flag. The text begins
+// after the file's name.
 func explained(err error, text []byte) error {
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
@@ -64,6 +66,9 @@ func explained(err error, text []byte) error {
 		name := field.Field[strings.LastIndex(field.Field, ".")+1:]
 		if places := schema.New(infra.Spec{}).Places(name); len(places) > 0 {
 			return fmt.Errorf(": %w: it stands at %s", err, strings.Join(places, " or "))
+		}
+		if slices.Contains(strings.Fields(verbs[0].Flags), name) { // setup's
+			return fmt.Errorf(": %w: it is the flag -%s of setup", err, name)
 		}
 	}
 	return fmt.Errorf(": %w", err)
