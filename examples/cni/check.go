@@ -108,8 +108,10 @@ func status(_ context.Context, args *skel.CmdArgs) error {
 			missing = append(missing, name)
 		}
 	}
-	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
-	if err != nil {
+	var at unix.Stat_t
+	if err := unix.Stat("/dev/net/tun", &at); err == nil && (at.Mode&unix.S_IFMT != unix.S_IFCHR || at.Rdev != unix.Mkdev(10, 200)) {
+		missing = append(missing, "the device of taps (/dev/net/tun is another file; rm -d /dev/net/tun, then mknod -m 666 /dev/net/tun c 10 200)")
+	} else if tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0); err != nil {
 		missing = append(missing, fmt.Sprintf("the device of taps (%v; modprobe tun)", err))
 	} else {
 		tun.Close()

@@ -234,6 +234,16 @@ func TestStatus(t *testing.T) {
 	if err == nil || err.Code != 50 || !strings.Contains(err.Msg, "/dev/net/tun: no such file or directory; modprobe tun") {
 		t.Errorf("without the device: %v", err)
 	}
+	for _, lies := range []string{"touch", "mkdir"} {
+		err := status(wiresAll, "unshare", "-m", "sh", "-c", `mount -t tmpfs none /dev/net; `+lies+` /dev/net/tun; exec "$0"`)
+		if err == nil || err.Code != 50 || !strings.Contains(err.Msg, "/dev/net/tun is another file; rm -d /dev/net/tun, then mknod -m 666 /dev/net/tun c 10 200") {
+			t.Errorf("after %s: %v", lies, err)
+		}
+		way := ` /dev/net/tun; rm -d /dev/net/tun; mknod -m 666 /dev/net/tun c 10 200; exec "$0"`
+		if err := status(wiresAll, "unshare", "-m", "sh", "-c", `mount -t tmpfs none /dev/net; `+lies+way); err != nil {
+			t.Errorf("after %s and the way out: %v", lies, err)
+		}
+	}
 	err = status("", "unshare", "-m", "sh", "-c", `mount -t tmpfs none /dev/net; exec "$0"`)
 	if said := n.said(); err != nil || !strings.Contains(said, "lacks the device of taps") {
 		t.Errorf("without the device, which most pods do not need: %v, %s", err, said)
