@@ -27,16 +27,17 @@ mkdir /mnt/{upper,work,root}
 chmod 755 /mnt/upper
 mount -t overlay -o "lowerdir=$cache/trixie,upperdir=/mnt/upper,workdir=/mnt/work" debian13 /mnt/root
 cd /mnt/root
-for kept in "$tree" "$repository" "$GOROOT" "$GOMODCACHE" "$GOCACHE" "$cache"; do
-	mkdir -p ".$kept"
-	mount --bind "$kept" ".$kept"
-done
 mount -t proc proc proc
 mount --rbind /sys sys
 mount --rbind /dev dev
 mount -t tmpfs -o mode=755 run run
 mkdir -m 1777 run/lock
 mount -t tmpfs -o mode=1777 tmp tmp
+# After /tmp and /run, as they may lie there.
+for kept in "$tree" "$repository" "$GOROOT" "$GOMODCACHE" "$GOCACHE" "$cache"; do
+	mkdir -p ".$kept"
+	mount --bind "$kept" ".$kept"
+done
 cp --dereference /etc/resolv.conf etc/resolv.conf
 mount --bind /etc/ssl/certs etc/ssl/certs # what a network requires whose proxy has a certificate of its own
 pivot_root . mnt
