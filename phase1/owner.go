@@ -98,7 +98,7 @@ func onNode(field, path string, id uint32) (uint32, error) {
 
 // checkTaps refuses an owner who could not open the devices of a tap, and a context in which no tap can be made.
 func checkTaps(o resolvedOwner) error {
-	err := checkDevice(o, tap.Device, "taps", "the device that creates taps", "tun", "use a tap")
+	err := checkDevice(o, tap.Device, tap.TunMinor, "taps", "the device that creates taps", "tun", "use a tap")
 	return errors.Join(err, checkContext(o.SELinux))
 }
 
@@ -107,22 +107,26 @@ func checkVhost(o resolvedOwner, device cache.Device) error {
 	if device.Driver != "vhost" {
 		return nil
 	}
-	err := checkDevice(o, "/dev/vhost-net", "device.driver vhost", "the device of vhost", "vhost_net", "start the VM with vhost")
+	err := checkDevice(o, "/dev/vhost-net", tap.VhostMinor, "device.driver vhost", "the device of vhost", "vhost_net", "start the VM with vhost")
 	if err != nil {
 		err = fmt.Errorf("%w; or device.driver qemu", err)
 	}
 	return err
 }
 
-// checkDevice refuses an owner who cannot open the device. The other arguments are for the message: the part of the
+// checkDevice refuses an owner who cannot open the device, and another file in its place. The other arguments are for
+// the message: the part of the
 // configuration that needs the device, what the device is, its kernel module, and what the launcher could not do.
-func checkDevice(o resolvedOwner, device, part, what, module, purpose string) error {
+func checkDevice(o resolvedOwner, device string, minor uint32, part, what, module, purpose string) error {
 	if o.OwnDevices {
 		return nil
 	}
 	info, err := os.Stat(device)
 	if err != nil {
 		return fmt.Errorf("%s: %w: want %s (modprobe %s; in a container, --device %s)", part, err, what, module, device)
+	}
+	if err := tap.CheckDevice(device, minor); err != nil {
+		return fmt.Errorf("%s: %w", part, err)
 	}
 	if may(o.Owner, device, info, 6) {
 		return nil

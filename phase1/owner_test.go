@@ -38,15 +38,18 @@ func TestVhost(t *testing.T) {
 		return string(out), err
 	}
 	granted := filepath.Join(nstest.Dir(t), "vhost-net") // to a user, by its access control list
-	writeFile(t, granted, "")
+	nstest.Run(t, "mknod", "-m", "600", granted, "c", "10", "238")
 	nstest.Grant(t, granted, 107)
 	const inGroup = `{"uid": 107, "gid": 36}`
 	for _, c := range []struct{ owner, device, want string }{
 		{inGroup, "", "device.driver vhost: stat /dev/vhost-net: no such file or directory: want the device of vhost (modprobe vhost_net; in a container, --device /dev/vhost-net); or device.driver qemu"},
-		{inGroup, ">/dev/vhost-net; chmod 600 /dev/vhost-net",
+		{inGroup, "mknod /dev/vhost-net c 10 238; chmod 600 /dev/vhost-net",
 			"owner: permission denied: user 107, group 36 cannot open /dev/vhost-net (mode 0600, owner 0:0), so the launcher could not start the VM with vhost: chmod 0666 /dev/vhost-net; or device.driver qemu"},
 		{`{"uid": 108}`, "cp -a " + granted + " /dev", "user 108 (no group named) cannot open /dev/vhost-net (mode 0660, owner 0:0)"},
-		{`{"uid": 107}`, ">/dev/vhost-net; chmod 660 /dev/vhost-net", "owner: permission denied: user 107 (no group named) cannot open /dev/vhost-net (mode 0660, owner 0:0)"},
+		{`{"uid": 107}`, "mknod /dev/vhost-net c 10 238; chmod 660 /dev/vhost-net", "owner: permission denied: user 107 (no group named) cannot open /dev/vhost-net (mode 0660, owner 0:0)"},
+		{inGroup, ": >/dev/vhost-net", "device.driver vhost: /dev/vhost-net is a regular file: no such device: rm -d /dev/vhost-net; mknod -m 666 /dev/vhost-net c 10 238 ("},
+		{inGroup, "mount -t tmpfs net /dev/net; mkdir /dev/net/tun", "taps: /dev/net/tun is a directory: no such device: rm -d /dev/net/tun; mknod -m 666 /dev/net/tun c 10 200 ("},
+		{inGroup, "mount -t tmpfs net /dev/net; mknod -m 666 /dev/net/tun c 1 3", "taps: /dev/net/tun is another device: no such device: rm -d /dev/net/tun"},
 	} {
 		ownedBy(c.owner)
 		for _, verb := range []string{"plan", "setup"} {
@@ -66,7 +69,8 @@ func TestVhost(t *testing.T) {
 	}
 	teardown(t, n, config(n, nil), before)
 	ownedBy(inGroup)
-	for _, device := range []string{">/dev/vhost-net; chmod 666 /dev/vhost-net", ">/dev/vhost-net; chmod 660 /dev/vhost-net; chgrp 36 /dev/vhost-net", "cp -a " + granted + " /dev"} {
+	for _, device := range []string{"mknod /dev/vhost-net c 10 238; chmod 666 /dev/vhost-net", "mknod /dev/vhost-net c 10 238; chmod 660 /dev/vhost-net; chgrp 36 /dev/vhost-net", "cp -a " + granted + " /dev",
+		"mkdir /dev/vhost-net; rm -d /dev/vhost-net; mknod -m 666 /dev/vhost-net c 10 238"} {
 		if out, err := run("setup", device); err != nil {
 			t.Errorf("setup with %q: %v, %s", device, err, out)
 		}

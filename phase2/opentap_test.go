@@ -349,7 +349,8 @@ func TestOpenTapErrors(t *testing.T) {
 		{name: "another group", record: edited(several, func(r *cache.Record) { r.Tap = "group0" }), kind: fs.ErrPermission,
 			words: fmt.Sprintf("user %[1]d of group %[1]d is not its owner, user %[1]d of group 4711: operation", nstest.LauncherUID)},
 		{name: "no device", record: single, prepare: device(func(string) error { return nil }), kind: fs.ErrNotExist, words: "--device /dev/net/tun"},
-		{name: "closed device", record: single, prepare: device(func(path string) error { return os.WriteFile(path, nil, 0o600) }), kind: fs.ErrPermission, words: "chmod 0666"},
+		{name: "closed device", record: single, prepare: device(func(path string) error { return unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(10, 200))) }), kind: fs.ErrPermission, words: "chmod 0666"},
+		{name: "a file for a device", record: single, prepare: device(func(path string) error { return os.WriteFile(path, nil, 0o666) }), kind: unix.ENODEV, words: "/dev/net/tun is a regular file: no such device: rm -d /dev/net/tun"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.uid != 0 || c.kind == fs.ErrPermission {

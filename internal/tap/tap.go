@@ -69,6 +69,9 @@ func attach(name string, flags uint16) (fd int, err error) {
 	if err := checkExists(name); err != nil {
 		return -1, err
 	}
+	if err := CheckDevice(Device, TunMinor); err != nil {
+		return -1, err
+	}
 	fd, err = openDevice(Device, "chmod 0666 "+Device+", or a group that may", "a container engine gives the device, for example by --device "+Device)
 	if err != nil {
 		return -1, err
