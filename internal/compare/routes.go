@@ -127,7 +127,7 @@ func (s *stepper) wouldJoin(r netstate.Route) bool {
 // call from its end.
 func (s *stepper) isLearned(r netstate.Route) bool {
 	nic, _ := s.wantedLink(s.Index)
-	return r.Destination.Addr().Is6() && r.Uses(s.Index) && nic.Master == 0 && (r.Protocol == netstate.ProtocolRA || r.ExpiresSeconds != 0)
+	return r.Advertised() && r.Uses(s.Index) && nic.Master == 0
 }
 
 // kernelImplies reports whether the kernel may have added the route for a wanted address: with the address, or, to the

@@ -78,11 +78,10 @@ func isDeprecated(a netstate.Address) bool { return a.Prefix.Addr().Is6() && a.P
 // Leased are the NIC's addresses of the IP version that a DHCP client in the namespace has leased: they have a
 // lifetime, and do not come from a router advertisement. What CNI's dhcp plugin leases has no lifetime in the kernel.
 func (n NIC) Leased(version int) []netip.Prefix {
-	const advertised, manageTemporary = 2, 0x100 // IFAPROT_KERNEL_RA, and IFA_F_MANAGETEMPADDR (linux/if_addr.h) before Linux 5.18
 	var list []netip.Prefix
 	for _, a := range n.found.Addresses {
 		is := a.Prefix.Addr().Is4() == (version == 4) && !a.Prefix.Addr().IsLinkLocalUnicast()
-		if a.Link == n.Index && is && a.ValidSeconds != netstate.Forever && a.Protocol != advertised && a.Flags&manageTemporary == 0 {
+		if a.Link == n.Index && is && a.ValidSeconds != netstate.Forever && !a.Advertised() {
 			list = append(list, a.Prefix)
 		}
 	}

@@ -39,6 +39,17 @@ func (a Address) Kind() Address {
 	return a
 }
 
+// Advertised reports whether the address comes from router advertisements.
+func (a Address) Advertised() bool {
+	const advertised, manageTemporary = 2, 0x100 // IFAPROT_KERNEL_RA, and IFA_F_MANAGETEMPADDR (linux/if_addr.h) before Linux 5.18
+	return a.Protocol == advertised || a.Flags&manageTemporary != 0
+}
+
+// Advertised reports whether the route comes and goes with router advertisements.
+func (r Route) Advertised() bool {
+	return r.Destination.Addr().Is6() && (r.Protocol == ProtocolRA || r.ExpiresSeconds != 0)
+}
+
 // Same reports whether the routes are the same. Of routes that the kernel added with an address only the properties
 // that come from the address count.
 func (r Route) Same(o Route) bool {

@@ -301,9 +301,8 @@ func (p *Plan) laterAddresses(now netstate.Snapshot) (later []netstate.Address) 
 // isLearned reports whether the kernel makes the address: it is link-local, or comes and goes with router
 // advertisements.
 func isLearned(a netstate.Address) bool {
-	const advertised, manageTemporary = 2, 0x100 // as in lease.NIC.Leased
 	linkLocal := a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast()
-	return linkLocal || a.Temporary || a.Protocol == advertised || a.Flags&manageTemporary != 0
+	return linkLocal || a.Temporary || a.Advertised()
 }
 
 // laterRoutes are those that have a next hop through the NIC which they had not, and those that refuse or drop packets.
@@ -317,8 +316,7 @@ func (p *Plan) laterRoutes(now netstate.Snapshot) (later []netstate.Route) {
 	}
 	nic := p.nic().Index
 	keys := func(r netstate.Route) (list []key) {
-		const blackhole, prohibit = 6, 8
-		if r.Type >= blackhole && r.Type <= prohibit {
+		if r.Type > netstate.RouteMulticast && r.Type < netstate.RouteThrow {
 			return []key{{r.Table, r.Destination, r.Source, r.TOS, r.Type, netip.Addr{}}}
 		}
 		for _, h := range append([]netstate.Hop{{Link: r.Link, Gateway: r.Gateway}}, r.Hops...) {
@@ -335,8 +333,7 @@ func (p *Plan) laterRoutes(now netstate.Snapshot) (later []netstate.Route) {
 		}
 	}
 	for _, r := range now.Routes {
-		advertised := r.Destination.Addr().Is6() && (r.Protocol == netstate.ProtocolRA || r.ExpiresSeconds != 0)
-		if r.Protocol != netstate.ProtocolKernel && !advertised && slices.ContainsFunc(keys(r), func(k key) bool { return !known[k] }) {
+		if r.Protocol != netstate.ProtocolKernel && !r.Advertised() && slices.ContainsFunc(keys(r), func(k key) bool { return !known[k] }) {
 			later = append(later, r)
 		}
 	}
