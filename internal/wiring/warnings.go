@@ -86,15 +86,13 @@ func warnModel(r *cache.Record) (list texts) {
 	if model == "" || strings.HasPrefix(model, "virtio") {
 		return nil
 	}
-	for what, is := range map[string]bool{
-		"queues":                  r.Queues > 1,
-		"binding.passt.vhostUser": r.Passt != nil && r.Passt.VhostUser,
-		"device.driver vhost":     r.Device.Driver == "vhost",
-	} {
+	refused := func(what string, is bool) {
 		if is {
 			list.add("device.model is %s, which QEMU and libvirt refuse together with %s: leave one of them out", model, what)
 		}
 	}
-	slices.Sort(list)
+	refused("queues", r.Queues > 1)
+	refused("binding.passt.vhostUser", r.Passt != nil && r.Passt.VhostUser)
+	refused("device.driver vhost", r.Device.Driver == "vhost")
 	return list
 }
