@@ -1,7 +1,6 @@
 package phase1_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -146,17 +145,17 @@ func TestLater(t *testing.T) {
 			if (have != "") != (want != "") || want != "" && !strings.HasPrefix(have, c.text+" came after Setup"+way) || !strings.Contains(have, why) {
 				t.Errorf("%s, %s: Check says %q, want %q", b.Kind(), c.add, have, want)
 			}
-			for call, f := range map[string]func(context.Context) error{
-				"Plan":  func(ctx context.Context) error { _, err := nic.Plan(ctx); return err },
-				"Setup": func(ctx context.Context) error { _, err := nic.Setup(ctx); return err },
-			} {
-				said = ""
-				if err := f(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				if (want != "") != strings.Contains(said, "NIC eth0: "+have+"\n") {
-					t.Errorf("%s, %s: %s says %q", b.Kind(), c.add, call, said)
-				}
+			preview, err := nic.Plan(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if drift != nil && !slices.Equal(preview.Later, drift.Differs) || drift == nil && len(preview.Later) > 0 {
+				t.Errorf("%s, %s: Plan has %+v", b.Kind(), c.add, preview.Later)
+			}
+			said = ""
+			setup(t, nic)
+			if (want != "") != strings.Contains(said, "NIC eth0: "+have+"\n") {
+				t.Errorf("%s, %s: Setup says %q", b.Kind(), c.add, said)
 			}
 			ip(strings.NewReplacer(" nodad", "", " add ", " del ", " append ", " del ", " del ", " add ").Replace(c.add))
 			check(t, nic)

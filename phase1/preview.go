@@ -48,7 +48,7 @@ func (c request) plan(ctx context.Context) (*Preview, error) {
 		from := c.From
 		if earlier != nil {
 			from = earlier.From
-			s.reportLater(plan, now)
+			preview.Later = plan.Later(now)
 		}
 		if from != nil {
 			preview.Changes = cache.Changes(*from, plan.Record)
@@ -73,6 +73,10 @@ type Preview struct {
 	// Changes are what a guest that moves here, or a snapshot of its VMM, notices. Empty without Moving.From.
 	Changes []cache.Change `json:"changes,omitempty"`
 
+	// Later are addresses, routes and policy rules that came after the first Setup, and that the
+	// guest has not. Setup does nothing about them. Empty before the first Setup.
+	Later []infra.Difference `json:"later,omitempty"`
+
 	// Owner is the Spec's Owner if Inside is set there. Otherwise it is zero.
 	Owner infra.Owner `json:"owner,omitzero"`
 
@@ -95,6 +99,9 @@ func (p *Preview) String() string {
 	}
 	for _, c := range p.Changes {
 		b.WriteString("# " + noticed(c) + "\n")
+	}
+	for _, d := range p.Later {
+		b.WriteString("# later: " + d.Text + "\n")
 	}
 	if p.Owner.Inside {
 		fmt.Fprintf(&b, "# owner: %v\n", resolvedOwner{Owner: p.OnNode, given: p.Owner})

@@ -22,7 +22,8 @@ import (
 // other Ports, Excluded, Loopback, Sidecar, MaxConnections, Egress and EgressWithin. A running Serve follows the
 // record. Connections go on. UDP flows to a port that becomes forwarded switch to the guest. Any other change is
 // infra.ErrWired. State and AcceptLosses may be left out: they stay. With Auto the binding stays. Under bridge an
-// address that came to the NIC after the first Setup is removed, and Progress names it.
+// address that came to the NIC after the first Setup is removed, and Progress names it. What else came later, and the
+// guest has not, Setup leaves: Progress names it, and Check returns it as differences of the kind later.
 //
 // Setup may wait for a gateway: it asks for the MAC of an IPv6 gateway that has a global address, and of an IPv4
 // gateway outside of the guest's network. A first Setup waits at most 5 s for each, a later one 1 s. On standby it asks
@@ -99,7 +100,9 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		}
 		if earlier != nil {
 			s.reportRemoved(earlier, ops)
-			s.reportLater(plan, now)
+			for _, later := range plan.Later(now) {
+				s.report.say("NIC %s: %s", s.nic, later.Text)
+			}
 			s.resetTap(plan, now)
 		}
 		if err = s.converge(ctx, plan, ops); err == nil {
@@ -119,13 +122,6 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		return err
 	})
 	return record, err
-}
-
-// reportLater says what the namespace has got since the first Setup and the guest has not.
-func (s *session) reportLater(plan *wiring.Plan, now netstate.Snapshot) {
-	for _, later := range plan.Later(now) {
-		s.report.say("NIC %s: %s", s.nic, later.Text)
-	}
 }
 
 // reportRemoved names the NIC's addresses that came after the first Setup, and that a later one removes. Under bridge
