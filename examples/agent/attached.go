@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -105,14 +104,12 @@ func countersOf(ctx context.Context, o *options, w phase1.Wiring) *phase1.Counte
 	return c
 }
 
-// driftOf compares a NIC of the node with what Setup left; nil: it is so, or it cannot be compared here.
-func driftOf(ctx context.Context, o *options, w phase1.Wiring) *phase1.DriftError {
+// reportOf returns the report of a NIC of the node.
+func reportOf(ctx context.Context, o *options, w phase1.Wiring) (*phase1.Report, error) {
 	ns, err := w.Open(ctx)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer ns.Close()
-	var drift *phase1.DriftError
-	errors.As(phase1.NIC{NetNS: ns, Name: w.NIC, Dir: o.Dir}.Check(ctx), &drift)
-	return drift
+	return phase1.NIC{NetNS: ns, Name: w.NIC, Dir: o.Dir}.Status(ctx)
 }

@@ -178,16 +178,15 @@ func (f *findings) node(ctx context.Context, o *options) {
 			f.add(warning, subject, "its namespace is gone: agent forget removes what is left")
 			continue
 		}
-		c, drift := countersOf(ctx, o, w), driftOf(ctx, o, w)
-		switch {
-		case c == nil:
-			f.add(warning, subject, "its counters cannot be read here: agent status -netns PATH -nic %s says why", w.NIC)
-		case drift != nil:
-			f.add(fault, subject, "it is not as recorded (%s): agent doctor -netns %s -nic %s says the repair of each", count(len(drift.Differs), "difference"), place(w), w.NIC)
-		case half(w, c) != nil:
-			f.add(warning, subject, "%v", half(w, c))
+		switch report, err := reportOf(ctx, o, w); {
+		case err != nil:
+			f.add(warning, subject, "it cannot be looked at here: agent status -netns PATH -nic %s says why", w.NIC)
+		case report.Drift != nil:
+			f.add(fault, subject, "it is not as recorded (%s): agent doctor -netns %s -nic %s says the repair of each", count(len(report.Drift.Differs), "difference"), place(w), w.NIC)
+		case half(w, &report.Counters) != nil:
+			f.add(warning, subject, "%v", half(w, &report.Counters))
 		default:
-			f.add(ok, subject, "attached: %s", attached(w, c))
+			f.add(ok, subject, "attached: %s", attached(w, &report.Counters))
 		}
 	}
 }
