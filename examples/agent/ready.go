@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/directory"
 )
 
 // relayReady tells the service manager that the command is ready, as soon as the command says so. The command gets a
@@ -23,17 +24,17 @@ func relayReady(cmd *exec.Cmd, user uint32) (stop func(), err error) {
 	if !commandline.Supervised() {
 		return func() {}, nil
 	}
-	path, conn, err := listenReady(user)
+	s, err := listenReady(user)
 	if err != nil {
-		return nil, fmt.Errorf("socket for the command's readiness: %w: name another directory (TMPDIR=DIR), or unset %s", err, commandline.ReadyVariable)
+		return nil, fmt.Errorf("socket for the command's readiness: %w: set TMPDIR to a directory that only root can replace, and that user %d can enter (TMPDIR=/run), or unset %s", err, user, commandline.ReadyVariable)
 	}
-	cmd.Env = append(os.Environ(), commandline.ReadyVariable+"="+path)
+	cmd.Env = append(os.Environ(), commandline.ReadyVariable+"="+s.path())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		message := make([]byte, 4096)
 		for told := false; ; {
-			n, err := conn.Read(message)
+			n, err := s.conn.Read(message)
 			if err != nil {
 				return // closed by stop
 			}
@@ -46,29 +47,59 @@ func relayReady(cmd *exec.Cmd, user uint32) (stop func(), err error) {
 		}
 	}()
 	return func() {
-		conn.Close()
+		s.conn.Close()
 		<-done
-		os.RemoveAll(filepath.Dir(path))
+		s.remove()
 	}, nil
 }
 
-// listenReady makes a socket in a directory of its own, to which the user alone can write.
-func listenReady(user uint32) (path string, conn *net.UnixConn, err error) {
-	dir, err := os.MkdirTemp("", "guestwire-run-")
+// readySocket is a socket in a directory of its own, to which the user alone can write.
+type readySocket struct {
+	in, dir *os.Root // of the temporary files, and the socket's own
+	conn    *net.UnixConn
+}
+
+// listenReady makes the socket where temporary files are (TMPDIR). A directory in which another user could replace it
+// is refused: what root then gives to the user could be any file.
+func listenReady(user uint32) (*readySocket, error) {
+	in, err := directory.Trusted(os.TempDir())
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	path = filepath.Join(dir, "notify")
-	if conn, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: path}); err == nil {
-		err = errors.Join(os.Chmod(path, 0o600), os.Chown(path, int(user), -1), os.Chmod(dir, 0o711))
-		if err = cmp.Or(err, searchable(dir, user)); err != nil {
-			conn.Close()
+	return listenIn(in, user)
+}
+
+// listenIn makes the socket, and owns the directory from then on.
+func listenIn(in *os.Root, user uint32) (s *readySocket, err error) {
+	s = &readySocket{in: in}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.remove())
 		}
+	}()
+	if s.dir, err = directory.MkdirTemp(in, "guestwire-run-"); err != nil {
+		return s, err
 	}
-	if err != nil {
-		return "", nil, errors.Join(err, os.RemoveAll(dir))
+	if s.conn, err = directory.Receive(s.dir, "notify"); err != nil {
+		return s, err
 	}
-	return path, conn, nil
+	err = errors.Join(s.dir.Chmod("notify", 0o600), s.dir.Lchown("notify", int(user), -1), s.dir.Chmod(".", 0o711))
+	if err = cmp.Or(err, searchable(filepath.Dir(s.path()), user)); err != nil {
+		s.conn.Close()
+	}
+	return s, err
+}
+
+func (s *readySocket) path() string {
+	return filepath.Join(s.in.Name(), filepath.Base(s.dir.Name()), "notify")
+}
+
+func (s *readySocket) remove() error {
+	defer s.in.Close()
+	if s.dir == nil {
+		return nil
+	}
+	return errors.Join(s.dir.Close(), s.in.RemoveAll(filepath.Base(s.dir.Name())))
 }
 
 // searchable refuses a directory that the user cannot enter: the command could not reach its socket, and the service

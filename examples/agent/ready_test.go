@@ -8,8 +8,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/guestwire/guestwire/examples/directory"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
+
+func TestMain(m *testing.M) { nstest.Main(m) }
 
 // TestRelayReady: of what the command says, the manager is told that the command is ready, and nothing else.
 func TestRelayReady(t *testing.T) {
@@ -24,7 +30,7 @@ func TestRelayReady(t *testing.T) {
 	cmd := exec.Command("true")
 	given := os.Getenv("TMPDIR")
 	t.Setenv("TMPDIR", "/absent")
-	if _, err := relayReady(cmd, 0); err == nil || !strings.Contains(err.Error(), "TMPDIR=DIR") {
+	if _, err := relayReady(cmd, 0); err == nil || !strings.Contains(err.Error(), "(TMPDIR=/run)") {
 		t.Errorf("without a directory: %v", err)
 	}
 	closed := t.TempDir() // below a directory that no other user can enter
@@ -58,5 +64,72 @@ func TestRelayReady(t *testing.T) {
 	stop()
 	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+// TestReadyOfOthers: where another user could put a link in the place of the socket's directory, no socket is made. In
+// the directory that the error names, it is.
+func TestReadyOfOthers(t *testing.T) {
+	other, victim := othersDirectory(t)
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "notify"))
+	cmd := exec.Command("true")
+	for _, dir := range []string{other, filepath.Join(other, "in")} {
+		t.Setenv("TMPDIR", dir)
+		_, err := relayReady(cmd, uint32(nstest.LauncherUID))
+		if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), other+" (owner ") || !strings.Contains(err.Error(), "(TMPDIR=/run)") {
+			t.Errorf("TMPDIR=%s: %v", dir, err)
+		}
+	}
+	t.Setenv("TMPDIR", "/run")
+	stop, err := relayReady(cmd, uint32(nstest.LauncherUID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	checkVictim(t, victim)
+}
+
+// TestReadySwapped: a user exchanges the socket's directory, and what is in it, while the socket is made. The user gets
+// no other file: what was opened is what the user gets.
+func TestReadySwapped(t *testing.T) {
+	other, victim := othersDirectory(t)
+	swapped, stop := nstest.Swap(t, other, nstest.LauncherUID, victim)
+	for range 300 {
+		in, err := directory.Open(other) // which listenReady refuses
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := listenIn(in, uint32(nstest.LauncherUID))
+		if err == nil {
+			s.conn.Close()
+			s.remove()
+		}
+		checkVictim(t, victim)
+	}
+	stop()
+	t.Log(swapped(), "names exchanged in 300 rounds")
+}
+
+// othersDirectory is a directory of the user, and a file that only root can read.
+func othersDirectory(t *testing.T) (dir, victim string) {
+	t.Helper()
+	nstest.Need(t)
+	if nstest.LauncherUID == 0 {
+		t.Skip("the user namespace has one user")
+	}
+	above := nstest.Dir(t)
+	dir, victim = filepath.Join(above, "theirs"), filepath.Join(above, "victim")
+	err := errors.Join(os.Mkdir(dir, 0o755), os.Mkdir(filepath.Join(dir, "in"), 0o755), os.Chown(dir, nstest.LauncherUID, -1), os.WriteFile(victim, nil, 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir, victim
+}
+
+func checkVictim(t *testing.T, victim string) {
+	t.Helper()
+	info, err := os.Lstat(victim)
+	if err != nil || info.Mode() != 0o600 || info.Sys().(*syscall.Stat_t).Uid != 0 {
+		t.Fatalf("root's file: %v, owner %v, %v", info.Mode(), info.Sys().(*syscall.Stat_t).Uid, err)
 	}
 }
