@@ -3,6 +3,7 @@ package examples_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -73,6 +74,71 @@ func TestExporter(t *testing.T) {
 	time.AfterFunc(2*time.Second, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || out.Len() > 0 || !strings.Contains(said.String(), "exporter: no metrics: ") {
 		t.Errorf("interrupted: %v, %q, %s", err, out.String(), said.String())
+	}
+}
+
+// TestExporterTo: -to replaces the file with the rights of the directory's owner. Where another user has put links in the
+// place of the file, of the temporary file or of the directory, nothing else is written.
+func TestExporterTo(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t)
+	n := nstest.NewNetwork(t)
+	agent, exporter := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/exporter")
+	dir := filepath.Join(nstest.Dir(t), "node")
+	if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
+		t.Fatal(out)
+	}
+	above, elsewhere := nstest.Dir(t), nstest.Dir(t)
+	victim, theirs, ours := filepath.Join(nstest.Dir(t), "victim"), filepath.Join(above, "theirs"), filepath.Join(above, "theirs", "ours")
+	steps := []error{os.WriteFile(victim, []byte("root's"), 0o600), os.Mkdir(theirs, 0o755), os.Mkdir(ours, 0o755), os.Chown(theirs, nstest.LauncherUID, nstest.LauncherUID),
+		os.Symlink(elsewhere, filepath.Join(theirs, "link")), os.Symlink(ours, filepath.Join(above, "link"))}
+	for _, in := range []string{theirs, ours} {
+		for _, name := range []string{"guestwire.prom", "guestwire.prom.new", ".guestwire.prom.new"} {
+			steps = append(steps, os.Symlink(victim, filepath.Join(in, name)))
+		}
+	}
+	if err := errors.Join(steps...); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		to     string
+		status int
+		text   string
+		owner  int
+	}{
+		{filepath.Join(theirs, "guestwire.prom"), 0, "", nstest.LauncherUID},
+		{filepath.Join(ours, "guestwire.prom"), 0, "", 0},
+		{filepath.Join(ours, "guestwire.prom"), 0, "", 0},
+		{filepath.Join(above, "link", "second.prom"), 0, "", 0},
+		{filepath.Join(elsewhere, "root.prom"), 0, "", 0},
+		{filepath.Join(theirs, "link", "guestwire.prom"), 1, "name the directory that it leads to", 0},
+		{filepath.Join(above, "absent", "guestwire.prom"), 1, "create the directory", 0},
+		{ours, 1, "-to " + ours, 0},
+	} {
+		if nstest.LauncherUID == 0 && c.status == 1 && strings.Contains(c.to, "link") {
+			continue // the user namespace has one user, who made the link
+		}
+		out, status := run(t, exporter, "-dir", dir, "-to", c.to)
+		if status != c.status || !strings.Contains(out, c.text) || c.status == 0 && out != "" {
+			t.Errorf("-to %s: status %d, want %d and %q:\n%s", c.to, status, c.status, c.text, out)
+		}
+		if c.status != 0 {
+			continue
+		}
+		text, err := os.ReadFile(c.to)
+		info, lost := os.Lstat(c.to)
+		if errors.Join(err, lost) != nil || !strings.Contains(string(text), "\nguestwire_wired_nics 1\n") || info.Mode() != 0o644 || int(info.Sys().(*syscall.Stat_t).Uid) != c.owner {
+			t.Errorf("-to %s: %v, owner %d, %v\n%s", c.to, info.Mode(), info.Sys().(*syscall.Stat_t).Uid, errors.Join(err, lost), text)
+		}
+	}
+	if text, err := os.ReadFile(victim); err != nil || string(text) != "root's" {
+		t.Errorf("the file that the links lead to: %v\n%s", err, text)
+	}
+	if made, err := os.ReadDir(elsewhere); err != nil || len(made) != 1 || made[0].Name() != "root.prom" {
+		t.Errorf("where the link of the directory leads: %v, %v", made, err)
+	}
+	if left, err := filepath.Glob(filepath.Join(above, "*", ".*.new")); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
 	}
 }
 

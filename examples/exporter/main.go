@@ -8,7 +8,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/directory"
 	"github.com/guestwire/guestwire/examples/logqueue"
 	"github.com/guestwire/guestwire/examples/metrics"
 	"github.com/guestwire/guestwire/phase1"
@@ -23,8 +26,8 @@ import (
 
 // options are the values of the flags.
 type options struct {
-	dir string
-	own bool
+	dir, to string
+	own     bool
 }
 
 // program is the exporter's command line, which has no verbs.
@@ -34,9 +37,11 @@ var program = commandline.Program[options]{
 its CNI plugin, in Prometheus' text format, such as for the textfile collector
 of node_exporter:
 
-  exporter >/var/lib/node_exporter/guestwire.prom.new &&
-      mv /var/lib/node_exporter/guestwire.prom.new \
-         /var/lib/node_exporter/guestwire.prom
+  exporter -to /var/lib/prometheus/node-exporter/guestwire.prom
+
+A reader of that file sees all samples or the former ones. Root that writes
+there by a shell (exporter >FILE) follows the links of all who can write to the
+directory, or to one above it.
 
 It compares each NIC as agent check does, and exits with 0 also if kernel and
 record differ. A NIC that cannot be looked at has no guestwire_differences, and
@@ -47,10 +52,11 @@ It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN,
 CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH: without the last two, or in a container, a
 namespace may seem gone that is there. With -own, CAP_NET_ADMIN is enough.
 `,
-	Verbs: []commandline.Verb[options]{{Flags: "dir own"}},
+	Verbs: []commandline.Verb[options]{{Flags: "to dir own"}},
 	After: "The exit code is 0: done, 1: failed, 2: a flag is wrong.\n",
 	FlagSet: func(o *options, _ commandline.Verb[options]) *flag.FlagSet {
 		set := flag.NewFlagSet("exporter", flag.ContinueOnError)
+		set.StringVar(&o.to, "to", "", "the `FILE` for the metrics, which is replaced in one step, with the rights of the user to whom its directory belongs; without it, they are printed")
 		set.StringVar(&o.dir, "dir", phase1.DefaultDir, "the node's `DIR` for journals and locks, that of agent setup")
 		set.BoolVar(&o.own, "own", false, "the NICs are in the network namespace in which the exporter runs, as in a container whose network is the guest's")
 		return set
@@ -73,7 +79,11 @@ func main() {
 		return fmt.Sprintf("exporter: %d lines were lost: the reader of standard error was too slow, or gone\n", lines)
 	})
 	nic := phase1.NIC{Dir: o.dir, Own: o.own, Progress: func(text string) { fmt.Fprint(log, commandline.Called(fmt.Sprintf("exporter: %q\n", text))) }}
-	err = printMetrics(ctx, os.Stdout, nic)
+	if o.to == "" {
+		err = printMetrics(ctx, os.Stdout, nic)
+	} else {
+		err = writeMetrics(ctx, o.to, nic)
+	}
 	if err != nil {
 		fmt.Fprint(log, commandline.Called(fmt.Sprintln("exporter:", err)))
 	}
@@ -107,6 +117,32 @@ func ofNamespace(ctx context.Context, wirings []phase1.Wiring, nic phase1.NIC) (
 		}
 	}
 	return nil, failed
+}
+
+// writeMetrics puts the metrics into a file. Others may be able to write to its directory, and to those above it.
+func writeMetrics(ctx context.Context, path string, nic phase1.NIC) error {
+	dir, err := directory.Open(filepath.Dir(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: create the directory, or name another file", err)
+	}
+	if err != nil {
+		return fmt.Errorf("-to %s: %w", path, err)
+	}
+	defer dir.Close()
+	var text bytes.Buffer
+	if err := printMetrics(ctx, &text, nic); err != nil {
+		return err
+	}
+	unlock, err := phase1.Lock(ctx, nic.Dir, "exporter "+filepath.Join(dir.Name(), filepath.Base(path)), nic.Progress)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = directory.AsOwner(dir, func() error { return directory.Write(dir, filepath.Base(path), text.Bytes(), 0o644) })
+	if err != nil {
+		return fmt.Errorf("-to %s: %w", path, err)
+	}
+	return nil
 }
 
 // printMetrics writes all samples at once: what reads a part of them would take the rest for gone.

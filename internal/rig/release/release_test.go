@@ -166,6 +166,29 @@ fails bad 'cat: invalid option' 'OWNER=107\nVERB=qemu\nCOMMAND=-- cat /disk.img\
 ip netns del bad
 systemctl start guestwire-exporter.service guestwire-forget.service
 grep 'guestwire_wired_nics 2' /var/lib/prometheus/node-exporter/guestwire.prom
+
+# Debian gives /var/lib/prometheus to prometheus. That user puts another directory in the place of node-exporter, with links to a file
+# of root's, and then a link to a directory of root's.
+echo "root's" >/victim
+chown 107 /var/lib/prometheus
+as() { setpriv --reuid=107 --clear-groups "$@"; }
+as mv /var/lib/prometheus/node-exporter /var/lib/prometheus/moved
+as mkdir /var/lib/prometheus/node-exporter
+for name in guestwire.prom guestwire.prom.new .guestwire.prom.new; do
+	as ln -s /victim /var/lib/prometheus/node-exporter/$name
+done
+systemctl start guestwire-exporter.service
+test "$(cat /victim) $(stat -c %u:%a /victim)" = "root's 0:644"
+test "$(stat -c %u:%a:%F /var/lib/prometheus/node-exporter/guestwire.prom)" = '107:644:regular file'
+as rm -r /var/lib/prometheus/node-exporter
+as ln -s /etc /var/lib/prometheus/node-exporter
+! systemctl start guestwire-exporter.service || exit 1
+! ls /etc/guestwire.prom || exit 1
+journalctl --no-pager -u guestwire-exporter | grep 'name the directory that it leads to'
+systemctl reset-failed
+as rm /var/lib/prometheus/node-exporter
+as mv /var/lib/prometheus/moved /var/lib/prometheus/node-exporter
+rm /victim
 systemctl enable --now guestwire-exporter.timer guestwire-forget.timer guestwire@vm2
 systemctl is-active guestwire-exporter.timer guestwire-forget.timer
 systemctl disable --now guestwire-exporter.timer guestwire-forget.timer guestwire@vm2
