@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/guestwire/guestwire/examples/directory"
 )
 
 const (
@@ -147,21 +149,25 @@ func (p *devicePlugin) serve(ctx context.Context) error {
 // listen serves at the socket, or at one that takes its place in one step: where there is none for a moment, another
 // process would serve.
 func (p *devicePlugin) listen(taken bool) error {
-	path := p.socket()
-	if taken {
-		path = filepath.Join(p.dir, "."+rand.Text())
-	}
-	listener, err := net.Listen("unix", path)
+	dir, err := directory.Open(p.dir)
 	if err != nil {
 		return err
 	}
-	listener.(*net.UnixListener).SetUnlinkOnClose(false) // the name may be another's by then
-	own, err := os.Lstat(path)
+	defer dir.Close()
+	name := filepath.Base(p.socket())
+	if taken {
+		name = "." + rand.Text()
+	}
+	listener, err := directory.Listen(dir, name)
+	if err != nil {
+		return err
+	}
+	own, err := dir.Lstat(name)
 	if err == nil && taken {
-		err = os.Rename(path, p.socket())
+		err = dir.Rename(name, filepath.Base(p.socket()))
 	}
 	if err != nil {
-		return errors.Join(err, listener.Close(), os.Remove(path))
+		return errors.Join(err, listener.Close(), dir.Remove(name))
 	}
 	p.own, p.server, p.served = own, grpc.NewServer(), make(chan struct{})
 	kubelet.RegisterDevicePluginServer(p.server, p)
@@ -223,8 +229,12 @@ func (p *devicePlugin) stop() {
 	}
 	p.server.Stop()
 	<-p.served
-	if now, err := os.Lstat(p.socket()); err == nil && p.own != nil && os.SameFile(now, p.own) {
-		os.Remove(p.socket())
+	if dir, err := directory.Open(p.dir); err == nil {
+		name := filepath.Base(p.socket())
+		if now, err := dir.Lstat(name); err == nil && p.own != nil && os.SameFile(now, p.own) {
+			dir.Remove(name)
+		}
+		dir.Close()
 	}
 	p.server, p.own, p.registered = nil, nil, nil
 }

@@ -11,50 +11,59 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/guestwire/guestwire/examples/directory"
 )
 
 // replaceFile gives the file the text and the mode in one step: a reader sees the old file or the new one, also after a
 // kill. It returns whether anything had to be changed. Two processes can call it at once: one waits for the other until
 // ctx ends. The files that a killed call has left are removed by the next one.
 func replaceFile(ctx context.Context, path string, text []byte, mode fs.FileMode) (changed bool, err error) {
-	temporary := hiddenPath(path, ".new")
-	if isSame(path, text, mode) && isGone(temporary) { // without a lock file, whose coming and going an engine would notice
-		return false, nil
-	}
-	unlock, err := lockFile(ctx, path)
-	if dir := filepath.Dir(path); errors.Is(err, fs.ErrNotExist) && isGone(dir) {
+	dir, err := directory.Open(filepath.Dir(path))
+	if dir := filepath.Dir(path); errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("no directory %s for %s: create it (mkdir -p %s), or name another one with its flag", dir, filepath.Base(path), dir)
 	}
 	if err != nil {
 		return false, err
 	}
-	defer unlock()
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, err
-	}
-	if isSame(path, text, mode) {
+	defer dir.Close()
+	name := filepath.Base(path)
+	if isSame(dir, name, text, mode) && isGone(dir, directory.Temporary(name)) { // without a lock file, whose coming and going an engine would notice
 		return false, nil
 	}
-	err = writeSynced(temporary, text, mode)
-	if err == nil {
-		err = os.Rename(temporary, path)
-	}
+	unlock, err := lockFile(ctx, dir, name)
 	if err != nil {
-		if undo := os.Remove(temporary); undo != nil && !errors.Is(undo, fs.ErrNotExist) {
-			err = errors.Join(err, undo)
-		}
 		return false, err
 	}
-	return true, syncDir(path)
+	defer unlock()
+	if err := dir.Remove(directory.Temporary(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	if isSame(dir, name, text, mode) {
+		return false, nil
+	}
+	if err := directory.Write(dir, name, text, mode); err != nil {
+		return false, err
+	}
+	return true, syncDir(dir)
 }
 
 // removeFile removes the file, and what a killed replaceFile has left. It is no error if there is neither, or no
 // directory.
 func removeFile(ctx context.Context, path string) (removed bool, err error) {
-	if isGone(path) && isGone(hiddenPath(path, ".new")) {
+	dir, err := directory.Open(filepath.Dir(path))
+	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	unlock, err := lockFile(ctx, path)
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+	name := filepath.Base(path)
+	if isGone(dir, name) && isGone(dir, directory.Temporary(name)) {
+		return false, nil
+	}
+	unlock, err := lockFile(ctx, dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -62,44 +71,39 @@ func removeFile(ctx context.Context, path string) (removed bool, err error) {
 		return false, err
 	}
 	defer unlock()
-	for _, name := range []string{hiddenPath(path, ".new"), path} {
-		err := os.Remove(name)
+	for _, name := range []string{directory.Temporary(name), name} {
+		err := dir.Remove(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, err
 		}
 		removed = err == nil
 	}
-	return removed, syncDir(path)
-}
-
-// hiddenPath is the name of a file that a call needs for a moment. It has no ending that a container engine reads.
-func hiddenPath(path, ending string) string {
-	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+ending)
+	return removed, syncDir(dir)
 }
 
 // lockFile keeps other calls from the file until unlock is called, or the process ends. Other users can open the
 // directory, and a lock on it would be theirs to hold; nobody else can open the file that is locked. It is beside, and
 // not in the directory of phase1.Lock, which the DaemonSet's container does not have. The holder removes it.
-func lockFile(ctx context.Context, path string) (unlock func(), err error) {
-	name := hiddenPath(path, ".lock")
+func lockFile(ctx context.Context, dir *os.Root, name string) (unlock func(), err error) {
+	lock := "." + name + ".lock" // no ending that a container engine reads
 	for {
-		unlock, err := tryLock(name)
+		unlock, err := tryLock(dir, lock)
 		if err != syscall.EWOULDBLOCK {
 			return unlock, err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("another process works on %s (fuser %s): %w", path, name, context.Cause(ctx))
+			return nil, fmt.Errorf("another process works on %s (fuser %s): %w", filepath.Join(dir.Name(), name), filepath.Join(dir.Name(), lock), context.Cause(ctx))
 		case <-time.After(time.Millisecond):
 		}
 	}
 }
 
 // tryLock returns syscall.EWOULDBLOCK if another call has the lock, or has removed the file meanwhile.
-func tryLock(name string) (unlock func(), err error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+func tryLock(dir *os.Root, name string) (unlock func(), err error) {
+	f, err := dir.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("lock in %s: %w", dir.Name(), err)
 	}
 	defer func() {
 		if err != nil {
@@ -111,7 +115,7 @@ func tryLock(name string) (unlock func(), err error) {
 		return nil, err
 	}
 	if stat, ok := mine.Sys().(*syscall.Stat_t); mine.Mode()&^0o600 != 0 || !ok || int(stat.Uid) != os.Geteuid() {
-		return nil, fmt.Errorf("lock %s: mode %v of another program's file, which other users may hold: remove it", name, mine.Mode())
+		return nil, fmt.Errorf("lock %s: mode %v of another program's file, which other users may hold: remove it", filepath.Join(dir.Name(), name), mine.Mode())
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		if err == syscall.EINTR {
@@ -119,7 +123,7 @@ func tryLock(name string) (unlock func(), err error) {
 		}
 		return nil, err
 	}
-	named, err := os.Lstat(name)
+	named, err := dir.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(named, mine) {
 		return nil, syscall.EWOULDBLOCK
 	}
@@ -127,19 +131,19 @@ func tryLock(name string) (unlock func(), err error) {
 		return nil, err
 	}
 	return func() {
-		_ = os.Remove(name) // a file that stays is free for the next call
+		_ = dir.Remove(name) // a file that stays is free for the next call
 		f.Close()
 	}, nil
 }
 
 // syncDir makes the name of a file last, or its removal.
-func syncDir(path string) error {
-	dir, err := os.Open(filepath.Dir(path))
+func syncDir(dir *os.Root) error {
+	f, err := dir.Open(".")
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
-	return dir.Sync()
+	defer f.Close()
+	return f.Sync()
 }
 
 // readRegular reads a file that another program has made. It waits for nobody: a FIFO, among others, is an error.
@@ -158,31 +162,16 @@ func readRegular(path string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-func isGone(path string) bool {
-	_, err := os.Lstat(path)
+func isGone(dir *os.Root, name string) bool {
+	_, err := dir.Lstat(name)
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-func isSame(path string, text []byte, mode fs.FileMode) bool {
-	info, err := os.Lstat(path)
+func isSame(dir *os.Root, name string, text []byte, mode fs.FileMode) bool {
+	info, err := dir.Lstat(name)
 	if err != nil || info.Mode() != mode || info.Size() != int64(len(text)) {
 		return false
 	}
-	old, err := readRegular(path)
+	old, err := readRegular(filepath.Join(dir.Name(), name))
 	return err == nil && bytes.Equal(old, text)
-}
-
-func writeSynced(path string, text []byte, mode fs.FileMode) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Chmod(mode) // the umask has taken bits away
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
 }

@@ -24,6 +24,11 @@ func modified(t *testing.T, path string) time.Time {
 	return info.ModTime()
 }
 
+// hiddenPath is the name of a file that a call needs for a moment.
+func hiddenPath(path, ending string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+ending)
+}
+
 // TestReplaceFile: a file comes with its mode, is left alone if it is the same, and is replaced together with what a
 // killed call has left.
 func TestReplaceFile(t *testing.T) {
@@ -185,7 +190,12 @@ func TestLockIsOurs(t *testing.T) {
 	if changed, err := replaceFile(ctx, path, []byte("two"), 0o644); err != nil || !changed {
 		t.Errorf("while another user holds the directory: changed %v, %v", changed, err)
 	}
-	unlock, err := lockFile(ctx, path)
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	unlock, err := lockFile(ctx, root, filepath.Base(path))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,9 +6,11 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/directory"
 )
 
 // readiness makes a file while all parts are ready.
@@ -48,14 +50,23 @@ func (r *readiness) update() error {
 	if r.file == "" {
 		return nil
 	}
-	return os.WriteFile(r.file, nil, 0o644)
+	dir, err := directory.Open(filepath.Dir(r.file))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return directory.Write(dir, filepath.Base(r.file), nil, 0o644)
 }
 
 // clear removes the file, which a killed process may have left.
 func (r *readiness) clear() error {
-	err := error(nil)
-	if r.file != "" {
-		err = os.Remove(r.file)
+	if r.file == "" {
+		return nil
+	}
+	dir, err := directory.Open(filepath.Dir(r.file))
+	if err == nil {
+		defer dir.Close()
+		err = dir.Remove(filepath.Base(r.file))
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -63,7 +63,7 @@ func (l cniLists) source() (source, error) {
 		}
 		return s, nil
 	}
-	if isGone(l.conf) {
+	if _, err := os.Lstat(l.conf); errors.Is(err, fs.ErrNotExist) {
 		return source{}, fmt.Errorf("%s: %w, and no such directory: the node's network plugin makes it, or -cni-conf is another one", l.conf, errNoSource)
 	}
 	return source{}, fmt.Errorf("%s: %w yet: the node's network plugin writes one", l.conf, errNoSource)
