@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/examples/directory"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -67,11 +68,12 @@ func Count(ctx context.Context, dir, operation string, code uint, took time.Dura
 	if err := binary.Write(&text, binary.NativeEndian, table); err != nil {
 		return err
 	}
-	path := pathIn(dir)
-	if err := os.WriteFile(path+".new", text.Bytes(), 0o600); err != nil {
+	in, err := directory.Open(filepath.Dir(pathIn(dir)))
+	if err != nil {
 		return err
 	}
-	return os.Rename(path+".new", path)
+	defer in.Close()
+	return directory.Write(in, file, text.Bytes(), 0o600)
 }
 
 // Read returns the calls of the node; an empty Table if there were none, or the file is no Table: the next Count begins

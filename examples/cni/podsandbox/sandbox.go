@@ -17,6 +17,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/examples/directory"
 )
 
 // DefaultState is the State of a CNI list that names none.
@@ -158,27 +160,31 @@ func (s State) NICs(id string) ([]NIC, error) {
 }
 
 // Begin notes that a NIC of a sandbox is going to be wired for an attachment, and makes the directories, mode 0755. A
-// note with the same CNI_IFNAME stays as it is. One with another is an error.
+// note with the same CNI_IFNAME stays as it is. One with another is an error. So is a State that another user can
+// replace.
 func (s State) Begin(id, nic string, of Attachment) error {
-	dir, err := s.Dir(id)
+	if _, err := s.Dir(id); err != nil {
+		return err
+	}
+	root, err := directory.Make(string(s))
 	if err != nil {
 		return err
 	}
-	pods := s.Links()
-	if _, err := os.Lstat(pods); err != nil {
-		if err := makeDir(pods); err != nil {
+	defer root.Close()
+	if _, err := root.Lstat(podsDir); err != nil {
+		if err := makeDir(root, podsDir); err != nil {
 			return err
 		}
 	}
-	text, path := of.Network+"/"+of.IfName, filepath.Join(dir, "."+nic)
-	if old, err := os.Readlink(path); err == nil && strings.HasSuffix(old, "/"+of.IfName) {
+	text, path := of.Network+"/"+of.IfName, notePath(id, nic)
+	if old, err := root.Readlink(path); err == nil && strings.HasSuffix(old, "/"+of.IfName) {
 		return nil
 	}
 	for range 10 { // another call may end the sandbox's last attachment meanwhile, and remove the directory
-		if err := makeDir(dir); err != nil {
+		if err = makeDir(root, id); err != nil {
 			return err
 		}
-		err = os.Symlink(text, path)
+		err = root.Symlink(text, path)
 		if errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("NIC %s of sandbox %s belongs to another attachment: %w", nic, id, err)
 		}
@@ -189,20 +195,17 @@ func (s State) Begin(id, nic string, of Attachment) error {
 	return err
 }
 
-// makeDir makes the directory and those above it. Those above it that are there stay as they are.
-func makeDir(path string) error {
-	err := os.Mkdir(path, 0o755)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = makeDir(filepath.Dir(path)); err == nil {
-			err = os.Mkdir(path, 0o755)
-		}
-	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
+// notePath is the path of a NIC's note in the State.
+func notePath(id, nic string) string { return filepath.Join(id, "."+nic) }
+
+// makeDir makes a directory of the State.
+func makeDir(root *os.Root, name string) error {
+	if err := root.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	info, err := os.Lstat(path)
+	info, err := root.Lstat(name)
 	if err == nil && info.IsDir() && info.Mode().Perm() != 0o755 { // by the umask: the launcher reads there
-		err = os.Chmod(path, 0o755)
+		err = root.Chmod(name, 0o755)
 	}
 	if errors.Is(err, fs.ErrNotExist) { // removed by another call, as the caller will see
 		return nil
@@ -212,11 +215,14 @@ func makeDir(path string) error {
 
 // End notes that the NIC is not wired any more. It is no error if Begin was never called.
 func (s State) End(id, nic string) error {
-	dir, err := s.Dir(id)
-	if err != nil {
+	if _, err := s.Dir(id); err != nil {
 		return err
 	}
-	err = os.Remove(filepath.Join(dir, "."+nic))
+	root, err := directory.Open(string(s))
+	if err == nil {
+		defer root.Close()
+		err = root.Remove(notePath(id, nic))
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -225,41 +231,38 @@ func (s State) End(id, nic string) error {
 
 // Link makes the sandbox the newest one of the pod. It waits for other calls until ctx ends.
 func (s State) Link(ctx context.Context, lock Lock, uid, id string) error {
-	path, err := s.PodDir(uid)
-	if err != nil {
+	if _, err := s.PodDir(uid); err != nil {
 		return err
 	}
-	unlock, err := s.hold(ctx, lock) // also where the link is right: a Release that began before Begin may be about to remove it
+	root, unlock, err := s.hold(ctx, lock) // also where the link is right: a Release that began before Begin may be about to remove it
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	text := filepath.Join("..", id)
-	if old, err := os.Readlink(path); err == nil && old == text {
+	path, text := filepath.Join(podsDir, uid), filepath.Join("..", id)
+	if old, err := root.Readlink(path); err == nil && old == text {
 		return nil
 	}
-	temporary := filepath.Join(filepath.Dir(path), temporaryLink)
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a killed call
+	if err := root.Remove(temporaryLink); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a killed call
 		return err
 	}
-	if err := os.Symlink(text, temporary); err != nil {
+	if err := root.Symlink(text, temporaryLink); err != nil {
 		return err
 	}
-	return os.Rename(temporary, path)
+	return root.Rename(temporaryLink, path)
 }
 
 // temporaryLink is a link before its rename. The lock is held meanwhile.
-const temporaryLink = ".new"
+const temporaryLink = podsDir + "/.new"
 
 // Release removes the directory of a sandbox that has no NIC any more, and the pods' links to it. If the sandbox has a
 // NIC, or if a file of another program is in the directory, Release leaves the directory. It waits for other calls
 // until ctx ends.
 func (s State) Release(ctx context.Context, lock Lock, id string) error {
-	records, err := s.Dir(id)
-	if err != nil {
+	if _, err := s.Dir(id); err != nil {
 		return err
 	}
-	unlock, err := s.hold(ctx, lock)
+	root, unlock, err := s.hold(ctx, lock)
 	if errors.Is(err, fs.ErrNotExist) { // Begin makes pods first
 		return nil
 	}
@@ -270,10 +273,10 @@ func (s State) Release(ctx context.Context, lock Lock, id string) error {
 	if nics, err := s.NICs(id); err != nil || len(nics) > 0 {
 		return err
 	}
-	if err := s.unlink(func(target string) bool { return target == id }); err != nil {
+	if err := s.unlink(root, func(target string) bool { return target == id }); err != nil {
 		return err
 	}
-	err = os.Remove(records)
+	err = root.Remove(id)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
 		return nil
 	}
@@ -283,7 +286,7 @@ func (s State) Release(ctx context.Context, lock Lock, id string) error {
 // Sweep removes the links of pods whose sandbox has no directory any more. It waits for other calls until ctx
 // ends.
 func (s State) Sweep(ctx context.Context, lock Lock) error {
-	unlock, err := s.hold(ctx, lock)
+	root, unlock, err := s.hold(ctx, lock)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -291,10 +294,10 @@ func (s State) Sweep(ctx context.Context, lock Lock) error {
 		return err
 	}
 	defer unlock()
-	if err := os.Remove(filepath.Join(s.Links(), temporaryLink)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := root.Remove(temporaryLink); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return s.unlink(func(target string) bool {
+	return s.unlink(root, func(target string) bool {
 		dir, err := s.Dir(target)
 		if err != nil {
 			return false
@@ -305,9 +308,8 @@ func (s State) Sweep(ctx context.Context, lock Lock) error {
 }
 
 // unlink removes the links of pods that lead to a sandbox which is selected. The lock is held.
-func (s State) unlink(selected func(id string) bool) error {
-	pods := s.Links()
-	entries, err := os.ReadDir(pods)
+func (s State) unlink(root *os.Root, selected func(id string) bool) error {
+	entries, err := os.ReadDir(s.Links())
 	if err != nil {
 		return err
 	}
@@ -315,13 +317,13 @@ func (s State) unlink(selected func(id string) bool) error {
 		if entry.Type() != fs.ModeSymlink {
 			continue
 		}
-		path := filepath.Join(pods, entry.Name())
-		text, err := os.Readlink(path)
+		path := filepath.Join(podsDir, entry.Name())
+		text, err := root.Readlink(path)
 		if err != nil {
 			return err
 		}
 		if id, ok := strings.CutPrefix(text, "../"); ok && selected(id) {
-			if err := os.Remove(path); err != nil {
+			if err := root.Remove(path); err != nil {
 				return err
 			}
 		}
@@ -333,10 +335,22 @@ func (s State) unlink(selected func(id string) bool) error {
 // as other users can open all directories of the State, and could hold a lock there.
 type Lock func(ctx context.Context, name string) (unlock func(), err error)
 
-// hold keeps other calls from changing the pods' links. The error is fs.ErrNotExist if the State has no pods.
-func (s State) hold(ctx context.Context, lock Lock) (unlock func(), err error) {
-	if _, err := os.Lstat(s.Links()); err != nil {
-		return nil, err
+// hold opens the State, and keeps other calls from changing the pods' links. The error is fs.ErrNotExist if the State
+// has no pods.
+func (s State) hold(ctx context.Context, lock Lock) (root *os.Root, unlock func(), err error) {
+	if root, err = directory.Open(string(s)); err != nil {
+		return nil, nil, err
 	}
-	return lock(ctx, s.Links())
+	locked := func() {}
+	if _, err = root.Lstat(podsDir); err == nil {
+		locked, err = lock(ctx, s.Links())
+	}
+	if err != nil {
+		root.Close()
+		return nil, nil, err
+	}
+	return root, func() {
+		locked()
+		root.Close()
+	}, nil
 }
