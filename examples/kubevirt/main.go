@@ -11,15 +11,16 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/guestwire/guestwire/examples/directory"
 	"github.com/guestwire/guestwire/examples/logqueue"
 )
 
@@ -51,11 +52,18 @@ var ending = []os.Signal{syscall.SIGTERM, syscall.SIGHUP, os.Interrupt}
 
 // serve answers calls until KubeVirt's Shutdown, or one of the signals.
 func (s *server) serve(socket string) error {
-	_ = os.Remove(socket) // of a process before this one
-	listener, err := net.Listen("unix", socket)
+	dir, err := directory.Open(filepath.Dir(socket))
 	if err != nil {
 		return err
 	}
+	defer dir.Close()
+	name := filepath.Base(socket)
+	_ = dir.Remove(name) // of a process before this one
+	listener, err := directory.Listen(dir, name)
+	if err != nil {
+		return err
+	}
+	defer dir.Remove(name)
 	s.ctx, s.stop = signal.NotifyContext(context.Background(), ending...)
 	defer s.stop()
 	g := grpc.NewServer(grpc.ForceServerCodec(codec{}), grpc.UnknownServiceHandler(s.handle))

@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/examples/directory"
 )
 
 // nodeHook wires the NICs of the instance's pod on the node before the VM starts, and gives them back when it has
@@ -76,7 +78,10 @@ func (s *server) callAgent(ctx context.Context, point, uid, nic string) error {
 		return fmt.Errorf("agent %s of NIC %s: %w: %s", args[0], nic, err, said)
 	}
 	if point == "PostVMStop" {
-		_ = os.Remove(state) // unless another NIC's record is there
+		if dir, err := directory.Open(s.state); err == nil {
+			_ = dir.Remove(uid) // unless another NIC's record is there
+			dir.Close()
+		}
 	}
 	return nil
 }
