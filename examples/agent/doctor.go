@@ -19,6 +19,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/directory"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -206,12 +207,19 @@ func (f *findings) bindings(ctx context.Context, o *options) {
 		owner = infra.Owner{Root: true, SELinux: owner.SELinux}
 		f.add(warning, "owner", "not named, so what follows is of root: name the launcher's user (agent doctor -uid UID)")
 	}
-	dir, err := os.MkdirTemp(filepath.Dir(o.Dir), "guestwire-doctor-")
+	above, err := directory.Trusted(filepath.Dir(o.Dir))
 	if err != nil {
 		f.add(fault, "journals", "%v: name another directory (agent -dir)", err)
 		return
 	}
-	defer os.RemoveAll(dir)
+	defer above.Close()
+	dir, err := directory.MkdirTemp(above, "guestwire-doctor-")
+	if err != nil {
+		f.add(fault, "journals", "%v: name another directory (agent -dir)", err)
+		return
+	}
+	dir.Close()
+	defer above.RemoveAll(filepath.Base(dir.Name()))
 	ns, end, err := newNamespace()
 	switch {
 	case errors.Is(err, errNoNamespace): // which a setup does not need
@@ -222,7 +230,7 @@ func (f *findings) bindings(ctx context.Context, o *options) {
 		return
 	}
 	defer end()
-	nic := phase1.NIC{NetNS: ns, Name: "eth0", Dir: filepath.Join(dir, "journals")}
+	nic := phase1.NIC{NetNS: ns, Name: "eth0", Dir: filepath.Join(above.Name(), filepath.Base(dir.Name()), "journals")}
 	for _, b := range tried {
 		record, err := nic.Setup(ctx, infra.Spec{Binding: b, Owner: owner})
 		if err == nil {

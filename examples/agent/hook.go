@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/directory"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -44,16 +45,18 @@ func keepReason(flags []string, reason error) (err error) {
 	if !filepath.IsAbs(dir) { // that is the mistake
 		dir = hookState
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	in, err := directory.Make(dir)
+	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, "hook.log")
-	if s, err := os.Lstat(path); err == nil && s.Size() >= mostLog {
-		if err := os.Rename(path, path+".old"); err != nil {
+	defer in.Close()
+	const name = "hook.log"
+	if s, err := in.Lstat(name); err == nil && s.Size() >= mostLog {
+		if err := in.Rename(name, name+".old"); err != nil {
 			return err
 		}
 	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	file, err := in.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err
 	}
@@ -118,7 +121,12 @@ func (c container) wire(ctx context.Context, o *options) error {
 		return err
 	}
 	defer ns.Close()
-	if err := os.Symlink(c.ID, ownerPath(o.State, o.Name)); err != nil {
+	state, err := directory.Open(o.State)
+	if err != nil {
+		return err
+	}
+	defer state.Close()
+	if err := state.Symlink(c.ID, ownerName(o.Name)); err != nil {
 		return err
 	}
 	record, err := phase1.NIC{NetNS: ns, Name: o.Name, Dir: o.Dir, Progress: o.Progress}.Setup(ctx, o.Spec)
@@ -131,12 +139,12 @@ func (c container) wire(ctx context.Context, o *options) error {
 	return printWired(o, record)
 }
 
-// ownerPath is a symbolic link beside the record of the NIC. Its target is the id of the container for which the NIC is
+// ownerName is a symbolic link beside the record of the NIC. Its target is the id of the container for which the NIC is
 // wired.
-func ownerPath(state, nic string) string { return filepath.Join(state, nic+".container") }
+func ownerName(nic string) string { return nic + ".container" }
 
 func (c container) owns(state, nic string) bool {
-	id, err := os.Readlink(ownerPath(state, nic))
+	id, err := os.Readlink(filepath.Join(state, ownerName(nic)))
 	return err == nil && id == c.ID
 }
 
@@ -148,8 +156,13 @@ func unwire(ctx context.Context, o *options) error {
 	if _, err := teardownOf(ctx, o); err != nil {
 		return err
 	}
-	if err := os.Remove(ownerPath(o.State, o.Name)); !errors.Is(err, fs.ErrNotExist) {
-		return err
+	state, err := directory.Open(o.State)
+	if err == nil {
+		defer state.Close()
+		err = state.Remove(ownerName(o.Name))
 	}
-	return nil
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
