@@ -43,7 +43,9 @@ func TestOpen(t *testing.T) {
 	other := theirs(t)
 	above := filepath.Dir(other)
 	at := func(name string) string { return filepath.Join(above, name) }
-	mkdir := func(path string, mode uint32) error { return errors.Join(os.Mkdir(path, 0o700), unix.Chmod(path, mode)) }
+	mkdir := func(path string, mode uint32) error {
+		return errors.Join(os.Mkdir(path, 0o700), unix.Chmod(path, mode))
+	}
 	do(t, mkdir(at("ours"), 0o755), mkdir(at("group"), 0o775), mkdir(at("group/in"), 0o755), mkdir(at("sticky"), 0o1777), mkdir(at("sticky/ours"), 0o755),
 		mkdir(at("sticky/theirs"), 0o755), os.Chown(at("sticky/theirs"), nstest.LauncherUID, -1), mkdir(at("theirs/in"), 0o755),
 		os.Symlink("ours", at("link")), os.Symlink(at("link"), at("second")), os.Symlink("loop", at("loop")),
