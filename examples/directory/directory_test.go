@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +17,22 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m) }
+// inside has the paths for a process in a user namespace, one a line.
+const inside = "DIRECTORY_TEST_INSIDE"
+
+func TestMain(m *testing.M) {
+	if paths := os.Getenv(inside); paths != "" {
+		for path := range strings.Lines(paths) {
+			dir, err := directory.Trusted(strings.TrimSpace(path))
+			if err == nil {
+				dir.Close()
+			}
+			fmt.Println(errors.Is(err, fs.ErrPermission), err)
+		}
+		return
+	}
+	nstest.Main(m)
+}
 
 // do fails the test at an error of a step.
 func do(t *testing.T, steps ...error) {
@@ -95,6 +112,34 @@ func TestOpen(t *testing.T) {
 				t.Errorf("%s of %s: opened %s, want %s", name, c.path, dir.Name(), c.real)
 			}
 			dir.Close()
+		}
+	}
+}
+
+// TestOutside: in a user namespace, a directory of a user from outside, such as the machine's root, is as good as root's
+// where nobody else can write.
+func TestOutside(t *testing.T) {
+	t.Parallel()
+	other := theirs(t)
+	above := filepath.Dir(other)
+	at := func(name string) string { return filepath.Join(above, name) }
+	do(t, os.Chown(above, nstest.LauncherUID, -1), os.Mkdir(at("outside"), 0o755), os.Symlink("outside", at("link")), os.Mkdir(at("theirs/ours"), 0o755), os.Chown(at("theirs/ours"), nstest.LauncherUID, -1),
+		os.Mkdir(at("sticky"), 0o700), os.Chmod(at("sticky"), 0o777|fs.ModeSticky), os.Mkdir(at("sticky/outside"), 0o755),
+		os.Mkdir(at("sticky/ours"), 0o755), os.Chown(at("sticky/ours"), nstest.LauncherUID, -1))
+	paths := []string{"/", at("outside"), at("link"), at("theirs/ours"), at("sticky/ours"), at("sticky/outside")}
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), inside+"="+strings.Join(paths, "\n"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential:  &syscall.Credential{NoSetGroups: true}, // root's numbers inside
+		Cloneflags:  syscall.CLONE_NEWUSER,                  // the namespace's root is the launcher's user
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: nstest.LauncherUID, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: nstest.LauncherUID, Size: 1}},
+	}
+	out, err := cmd.CombinedOutput()
+	do(t, err)
+	for i, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+		if refused := strings.HasPrefix(line, "true"); refused != (paths[i] == at("sticky/outside")) || !refused && line != "false <nil>" {
+			t.Errorf("%s: %s", paths[i], line)
 		}
 	}
 }

@@ -87,7 +87,10 @@ type place struct {
 // check refuses what another user could have put here, and a directory in which another user could replace what root
 // makes. Above is the directory that the place lies in; zero of the root directory.
 func (p place) check(above unix.Stat_t) error {
-	owned := p.stat.Uid == 0 || int(p.stat.Uid) == os.Geteuid() || above.Mode&0o022 == 0 && isOutside(p.stat.Uid)
+	owned := p.stat.Uid == 0 || int(p.stat.Uid) == os.Geteuid()
+	if isOutside(p.stat.Uid) { // which may be any user, the caller as well
+		owned = above.Mode&0o022 == 0
+	}
 	closed := p.stat.Mode&unix.S_IFMT == unix.S_IFLNK || p.stat.Mode&0o022 == 0 || p.stat.Mode&unix.S_ISVTX != 0
 	if owned && closed {
 		return nil
