@@ -110,6 +110,17 @@ func TestReadySwapped(t *testing.T) {
 	t.Log(swapped(), "names exchanged in 300 rounds")
 }
 
+// TestOthersLink: where another user has put a symbolic link in the place of a hook's -state, no log is made where the
+// link leads.
+func TestOthersLink(t *testing.T) {
+	link := nstest.OthersLink(t)
+	for _, dir := range []string{link, filepath.Join(link, "run")} {
+		if err := keepReason([]string{"-state", dir}, errors.New("any")); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), filepath.Dir(link)) {
+			t.Errorf("hook.log in %s: %v", dir, err)
+		}
+	}
+}
+
 // othersDirectory is a directory of the user, and a file that only root can read.
 func othersDirectory(t *testing.T) (dir, victim string) {
 	t.Helper()

@@ -3,6 +3,9 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -136,4 +139,14 @@ func wire(t *testing.T, pod *guestwiretest.Pod) map[string]cache.Record {
 		records[name] = r
 	}
 	return records
+}
+
+// TestOthersLink: where another user has put a symbolic link in the place of the socket's directory, nothing is made or
+// removed where the link leads.
+func TestOthersLink(t *testing.T) {
+	link := nstest.OthersLink(t)
+	s := &server{log: slog.New(slog.DiscardHandler)}
+	if err := s.serve(filepath.Join(link, "file")); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), link) {
+		t.Errorf("serve: %v", err)
+	}
 }

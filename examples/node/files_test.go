@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 func modified(t *testing.T, path string) time.Time {
@@ -275,4 +278,30 @@ func TestBinaries(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestOthersLink: where another user has put a symbolic link in the place of a directory that a flag names, nothing is
+// made or removed where the link leads.
+func TestOthersLink(t *testing.T) {
+	link := nstest.OthersLink(t)
+	ready := &readiness{file: filepath.Join(link, "ready"), log: discard()}
+	plugin := &devicePlugin{devicePlugins: &devicePlugins{dir: link}, name: "tun"}
+	for name, call := range map[string]func() error{
+		"replaceFile": func() error {
+			_, err := replaceFile(t.Context(), filepath.Join(link, "guestwire"), []byte("text"), 0o755)
+			return err
+		},
+		"removeFile": func() error {
+			_, err := removeFile(t.Context(), filepath.Join(link, "file"))
+			return err
+		},
+		"ready":     ready.update,
+		"not ready": (&readiness{file: filepath.Join(link, "file")}).clear,
+		"socket":    func() error { return plugin.listen(false) },
+	} {
+		if err := call(); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), link+": a symbolic link") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	plugin.stop()
 }

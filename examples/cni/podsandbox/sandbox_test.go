@@ -222,3 +222,22 @@ func TestLocked(t *testing.T) {
 		}
 	}
 }
+
+// TestOthersLink: where another user has put a symbolic link above the State, nothing is made or removed where the link
+// leads.
+func TestOthersLink(t *testing.T) {
+	link := nstest.OthersLink(t)
+	for _, s := range []podsandbox.State{podsandbox.State(link), podsandbox.State(filepath.Join(link, "run"))} {
+		for name, call := range map[string]func() error{
+			"Begin":   func() error { return s.Begin("sandbox", "eth0", eth0) },
+			"Link":    func() error { return s.Link(t.Context(), lock, "uid", "sandbox") },
+			"End":     func() error { return s.End("sandbox", "eth0") },
+			"Release": func() error { return s.Release(t.Context(), lock, "file") },
+			"Sweep":   func() error { return s.Sweep(t.Context(), lock) },
+		} {
+			if err := call(); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), filepath.Dir(link)) {
+				t.Errorf("%s in %s: %v", name, s, err)
+			}
+		}
+	}
+}
