@@ -209,7 +209,7 @@ func (n *node) files() []string {
 			}
 			name := strings.TrimPrefix(path, filepath.Dir(n.state)+"/")
 			stays := path == root || path == filepath.Join(n.state, "pods") || strings.HasPrefix(d.Name(), "last_reserved_ip") || d.Name() == "lock" ||
-				strings.HasPrefix(d.Name(), "cni-calls") || filepath.Dir(path) == n.leases
+				strings.Contains(d.Name(), "cni-calls") || filepath.Dir(path) == n.leases
 			if err == nil && !stays {
 				found[name] = true
 			}
