@@ -184,6 +184,7 @@ as rm -r /var/lib/prometheus/node-exporter
 as ln -s /etc /var/lib/prometheus/node-exporter
 ! systemctl start guestwire-exporter.service || exit 1
 ! ls /etc/guestwire.prom || exit 1
+journalctl --sync
 journalctl --no-pager -u guestwire-exporter | grep 'name the directory that it leads to'
 systemctl reset-failed
 as rm /var/lib/prometheus/node-exporter
