@@ -77,8 +77,8 @@ func TestExporter(t *testing.T) {
 	}
 }
 
-// TestExporterTo: -to replaces the file with the rights of the directory's owner. Where another user has put links in the
-// place of the file, of the temporary file or of the directory, nothing else is written.
+// TestExporterTo: -to replaces the file with the rights of the directory's owner. Where another user has put links in
+// the place of the file, of the temporary file or of the directory, nothing else is written.
 func TestExporterTo(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t)

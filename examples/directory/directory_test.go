@@ -116,8 +116,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestOutside: in a user namespace, a directory of a user from outside, such as the machine's root, is as good as root's
-// where nobody else can write.
+// TestOutside: in a user namespace, a directory of a user from outside, such as the machine's root, is as good as
+// root's where nobody else can write.
 func TestOutside(t *testing.T) {
 	t.Parallel()
 	other := theirs(t)

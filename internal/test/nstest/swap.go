@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Swap has an ordinary user race a program that works in a directory of this user: whatever the program makes there, the
-// user exchanges at once. A directory becomes one of the user's, in which the same happens; any other file becomes a
+// Swap has an ordinary user race a program that works in a directory of this user: the user exchanges at once what the
+// program makes there. A directory becomes one of the user's, in which the same happens; any other file becomes a
 // symbolic link to the target. Swapped is how often that succeeded. It ends with stop.
 func Swap(t *testing.T, dir string, user int, target string) (swapped func() int, stop func()) {
 	t.Helper()
