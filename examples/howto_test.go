@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guestwire/guestwire/internal/test/leak"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -60,7 +61,9 @@ for pod in pod pod2; do [ -z "$(ip -n $pod link show type tun)" ]; ip netns del 
 `
 	for _, page := range howTos {
 		t.Run(page.page, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			const patience = 5 * time.Minute
+			leak.Allow(patience)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			script := machine + page.before + "\n" + nstest.Commands(t, "../docs/how-to/"+page.page+".md", "") + page.after + end
 			cmd := exec.CommandContext(ctx, "unshare", "--mount", "bash", "-c", script)

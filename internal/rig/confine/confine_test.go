@@ -19,12 +19,16 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/guest"
+	"github.com/guestwire/guestwire/internal/test/leak"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // vmm makes this program a VMM: it opens the tap with this name, and is the tap of a guest at its standard input, until
 // that ends. Each packet of that socket is a frame.
 const vmm = "GUESTWIRE_CONFINE_VMM"
+
+// emulation is how long an emulated machine runs at most.
+const emulation = 15 * time.Minute
 
 func TestMain(m *testing.M) {
 	if name := os.Getenv(vmm); name != "" {
@@ -38,6 +42,7 @@ func TestMain(m *testing.M) {
 		beProbe()
 		os.Exit(0)
 	}
+	leak.Allow(emulation)
 	nstest.Main(m)
 }
 

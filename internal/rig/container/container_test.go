@@ -11,10 +11,14 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/test/leak"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m) }
+func TestMain(m *testing.M) {
+	leak.Allow(15 * time.Minute) // a command works on the image, which podman builds
+	nstest.Main(m)
+}
 
 // wired is what a container has beside the engine's defaults.
 const wired = " --device /dev/net/tun --cap-add NET_ADMIN "

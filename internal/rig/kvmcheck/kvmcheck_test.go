@@ -8,17 +8,23 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/rig/vm"
+	"github.com/guestwire/guestwire/internal/test/leak"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
+
+// emulation is how long an emulated machine runs at most.
+const emulation = 15 * time.Minute
 
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == serveCommand { // this program is the responder too
 		main()
 		return
 	}
+	leak.Allow(emulation)
 	nstest.Main(m)
 }
 

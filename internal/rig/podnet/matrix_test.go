@@ -17,6 +17,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/leak"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -378,7 +379,9 @@ func measure(t *testing.T, n Network) row {
 // checkBinding gives the pod's network to a guest, asks the same questions again, and runs Teardown. It returns
 // the notes on what the guest gets, or why Setup refused the binding.
 func (l *network) checkBinding(t *testing.T, b infra.Binding, baseline answers, before string) (leased string, refused *infra.RefusedError) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	const patience = 10 * time.Minute
+	leak.Allow(patience)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	older := baseline.over(standing)
 	maps.DeleteFunc(older, func(_ question, answer string) bool { return answer == "" })

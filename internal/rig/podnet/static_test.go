@@ -16,6 +16,7 @@ import (
 	"github.com/guestwire/guestwire/guestconfig"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/rig/vm"
+	"github.com/guestwire/guestwire/internal/test/leak"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -83,7 +84,9 @@ func TestStatic(t *testing.T) {
 				}
 			}
 			before := configuration(t, l.NIC, func(command string) string { return l.Pod.Exec("sh", "-c", command) })
-			ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+			const patience = 6 * time.Minute
+			leak.Allow(patience)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
 			spec := infra.Spec{Binding: test.binding, State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)}}

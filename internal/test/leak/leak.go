@@ -24,8 +24,10 @@ import (
 func Main(m *testing.M) { os.Exit(Run(m)) }
 
 // Run runs the tests and returns the status for os.Exit. What the tests leave behind is printed, and
-// makes the run fail. More checks say what is left too, a line each.
+// makes the run fail. More checks say what is left too, a line each. A test that waits at one place for longer than
+// Allow says ends the process.
 func Run(m *testing.M, more ...func() []string) int {
+	go watch(time.Minute / 2)
 	before, err := Take()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "leak:", err)
@@ -138,15 +140,8 @@ func (before State) difference(now State) []string {
 
 // goroutines are the stacks of all but this one and those of the runtime and the testing package, by number.
 func goroutines() map[string]string {
-	stacks := make([]byte, 1<<16)
-	for n := 0; ; stacks = make([]byte, 2*len(stacks)) {
-		if n = runtime.Stack(stacks, true); n < len(stacks) {
-			stacks = stacks[:n]
-			break
-		}
-	}
 	all := map[string]string{}
-	for i, stack := range strings.Split(strings.TrimSpace(string(stacks)), "\n\n") {
+	for i, stack := range stacks() {
 		head, _, _ := strings.Cut(stack, " [")
 		if i == 0 || ofOthers.MatchString(stack) { // the first one asks
 			continue
@@ -154,6 +149,18 @@ func goroutines() map[string]string {
 		all[strings.TrimPrefix(head, "goroutine ")] = stack
 	}
 	return all
+}
+
+// stacks are those of all goroutines, that of the caller first.
+func stacks() []string {
+	text := make([]byte, 1<<16)
+	for {
+		n := runtime.Stack(text, true)
+		if n < len(text) {
+			return strings.Split(strings.TrimSpace(string(text[:n])), "\n\n")
+		}
+		text = make([]byte, 2*len(text))
+	}
 }
 
 // ofOthers are goroutines that stay once they have been needed: the one that waits for signals, and the

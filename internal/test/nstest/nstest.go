@@ -342,10 +342,7 @@ func (p *Process) Stop(t testing.TB) {
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Error(err)
 	}
-	<-p.ended
-	if p.err != nil {
-		t.Errorf("%s: %v\n%s", strings.Join(p.Args, " "), p.err, p.Output.String())
-	}
+	p.end(t, "did not end by SIGTERM")
 }
 
 // Kill ends the process by SIGKILL, as a crash does.
@@ -362,12 +359,18 @@ func (p *Process) Kill(t testing.TB) {
 func (p *Process) Await(t testing.TB) {
 	t.Helper()
 	p.stopped = true
+	p.end(t, "did not end by itself")
+}
+
+// end waits until the process has ended, or kills it after a minute. It has to succeed.
+func (p *Process) end(t testing.TB, late string) {
+	t.Helper()
 	select {
 	case <-p.ended:
 	case <-time.After(time.Minute):
 		p.Process.Kill()
 		<-p.ended
-		t.Errorf("%s: did not end by itself", strings.Join(p.Args, " "))
+		t.Errorf("%s: %s", strings.Join(p.Args, " "), late)
 	}
 	if p.err != nil {
 		t.Errorf("%s: %v\n%s", strings.Join(p.Args, " "), p.err, p.Output.String())

@@ -44,6 +44,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guestwire/guestwire/internal/test/leak"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -355,6 +356,7 @@ func (s *shell) send(text string) {
 // take waits until the terminal shows the expression, takes that away, and returns the first group.
 func (s *shell) take(b block, want *regexp.Regexp) string {
 	s.t.Helper()
+	leak.Allow(patience)
 	late := time.After(patience)
 	for {
 		s.mu.Lock()
