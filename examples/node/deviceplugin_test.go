@@ -38,6 +38,9 @@ type fakeKubelet struct {
 	refused       int
 	refuse        bool
 	watching      sync.WaitGroup
+
+	ctx context.Context // of all connections
+	end context.CancelFunc
 }
 
 // startFakeKubelet does what a kubelet does at its start: it removes what is in the directory, and listens.
@@ -52,7 +55,8 @@ func startFakeKubelet(t *testing.T, dir string) *fakeKubelet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &fakeKubelet{t: t, dir: dir, server: grpc.NewServer(), served: make(chan struct{}), plugins: map[string]string{}, clients: map[string]*grpc.ClientConn{}, devices: map[string]int{}}
+	k := &fakeKubelet{t: t, dir: dir, server: grpc.NewServer(grpc.WaitForHandlers(true)), served: make(chan struct{}), plugins: map[string]string{}, clients: map[string]*grpc.ClientConn{}, devices: map[string]int{}}
+	k.ctx, k.end = context.WithCancel(context.Background())
 	kubelet.RegisterRegistrationServer(k.server, k)
 	go func() {
 		k.server.Serve(l)
@@ -62,14 +66,11 @@ func startFakeKubelet(t *testing.T, dir string) *fakeKubelet {
 	return k
 }
 
+// stop ends the connections of all resources, those of a Register that is at work as well.
 func (k *fakeKubelet) stop() {
-	k.server.Stop()
+	k.end()
+	k.server.Stop() // no Register begins or is at work after that
 	<-k.served
-	k.mu.Lock()
-	for _, conn := range k.clients {
-		conn.Close()
-	}
-	k.mu.Unlock()
 	k.watching.Wait()
 }
 
@@ -99,7 +100,7 @@ func (k *fakeKubelet) Register(_ context.Context, r *kubelet.RegisterRequest) (*
 // of any connection of a resource ends the newest one.
 func (k *fakeKubelet) watch(name string, conn *grpc.ClientConn) {
 	defer conn.Close()
-	stream, err := kubelet.NewDevicePluginClient(conn).ListAndWatch(context.Background(), &kubelet.Empty{})
+	stream, err := kubelet.NewDevicePluginClient(conn).ListAndWatch(k.ctx, &kubelet.Empty{})
 	for err == nil {
 		var list *kubelet.ListAndWatchResponse
 		if list, err = stream.Recv(); err == nil {
@@ -157,6 +158,32 @@ func (k *fakeKubelet) allocate(resource string) (string, error) {
 	}
 	d := answer.ContainerResponses[0].Devices
 	return fmt.Sprintf("%d of %d: %s at %s, %s", len(d), len(answer.ContainerResponses), d[0].HostPath, d[0].ContainerPath, d[0].Permissions), nil
+}
+
+// TestFakeKubelet: the fake ends with connections of plugins that are still there, also if the newest of a resource is
+// another one.
+func TestFakeKubelet(t *testing.T) {
+	k := startFakeKubelet(t, shortDir(t))
+	mute, err := net.Listen("unix", filepath.Join(k.dir, "mute.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	for range 2 {
+		if _, err := k.Register(t.Context(), &kubelet.RegisterRequest{Version: kubelet.Version, Endpoint: "mute.sock", ResourceName: "guestwire/tun"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ended := make(chan struct{})
+	go func() {
+		k.stop()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the fake waits for a connection that nothing ends")
+	}
 }
 
 // TestDevicePlugin: devices are registered, watched and given, and registered again with each kubelet that starts. The
