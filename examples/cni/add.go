@@ -82,7 +82,9 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 	if c.ofKubeVirt() && nics[0].name == args.IfName {
 		c.nameForKubeVirt(ctx, calls, &nics[0])
 	}
-	unlock, err := c.lock(ctx, dir) // without a lock of the node, a note could not be removed
+	// Without this lock a note could not be removed. A call that is killed here leaves the lock's file, and each later
+	// call of the node removes it: a lock of the sandbox would have a file for each killed call.
+	unlock, err := c.lock(ctx, c.State.Links())
 	if err != nil {
 		return nil, err
 	}
