@@ -78,8 +78,9 @@ stock = KERNEL=$1 $(STOCK_TEST) $2 $3 -test.v=test2json | go tool test2json -t -
 BETWEEN := ^(TestKernels|TestCutOffloaded|TestPinAgain|TestTeardownWithoutNIC)$$
 
 # The commands of a target, one a line. A package whose tests take long comes first. Three run at once, as tests wait for
-# most of their time.
-GO_TEST := go test -json -count=1 -p 3 -timeout 45m
+# most of their time. -timeout is three times what a line's longest package takes on two idle cores: a line with a longer one has
+# its own, and the last one counts. A test that hangs ends its package before that, by internal/test/leak.
+GO_TEST := go test -json -count=1 -p 3 -timeout 15m
 
 # The same with Debian 13's programs: nft, iptables, iproute2, libvirt, QEMU. Its tests are of packages called debian13/.
 TRIXIE_TEST := internal/rig/debian13/run.sh $(GO_TEST)
@@ -88,7 +89,7 @@ TRIXIE_PACKAGES := ./phase2/... ./domain/... ./dhcp ./cache ./internal/firewall 
 
 define TEST
 packages=$$(go list ./... ./examples/... ./examples/kubevirt/... | grep -E '$(RACE)') && $(GO_TEST) -race $$packages
-packages=$$(go list ./... | grep -vE '$(RACE)') && $(GO_TEST) ./phase1 $$packages
+packages=$$(go list ./... | grep -vE '$(RACE)') && $(GO_TEST) -timeout 30m ./phase1 $$packages
 $(GO_TEST) -race -run 'Once|FollowDrops|Progress|HostileEgress' ./phase1
 endef
 
@@ -99,7 +100,7 @@ endef
 
 define LAB
 internal/test/fuzz.sh 20000x -json
-$(GO_TEST) ./internal/rig/guests ./internal/rig/podnet ./internal/rig/...
+$(GO_TEST) -timeout 45m ./internal/rig/guests ./internal/rig/podnet ./internal/rig/...
 $(call stock,6.1,phase1,-crash few)
 $(call stock,6.1,internal/rig/podnet)
 $(call stock,6.1,internal/tap)
@@ -128,13 +129,13 @@ $(call stock,6.12,internal/firewall)
 internal/test/fuzz.sh 1000000x -json
 $(GO_TEST) -race -timeout 2h ./phase1 -crash few
 $(GO_TEST) -timeout 2h -run '$(CRASH)' ./phase1 -crash all
-$(GO_TEST) -run '^TestCrash$$' ./examples/cni -crash all
-$(GO_TEST) ./internal/rig/guests -clients all
+$(GO_TEST) -timeout 45m -run '^TestCrash$$' ./examples/cni -crash all
+$(GO_TEST) -timeout 45m ./internal/rig/guests -clients all
 MACHINE=-functions $(call stock,6.1,internal/rig/guests,-test.run '$(DEVICES)')
-$(GO_TEST) ./internal/rig/podnet -networks all -leases
-$(TRIXIE_TEST) ./phase1/... ./internal/tap ./guestwiretest/... ./examples/... | $(TRIXIE_NAMES)
-$(TRIXIE_TEST) -run '$(TRIXIE_GUESTS)' ./internal/rig/guests | $(TRIXIE_NAMES)
-! internal/rig/kubernetes/install.sh -ready || GUESTWIRE_KUBERNETES=$$(internal/rig/kubernetes/install.sh) $(GO_TEST) ./internal/rig/kubernetes ./internal/rig/node
+$(GO_TEST) -timeout 45m ./internal/rig/podnet -networks all -leases
+$(TRIXIE_TEST) -timeout 45m ./phase1/... ./internal/tap ./guestwiretest/... ./examples/... | $(TRIXIE_NAMES)
+$(TRIXIE_TEST) -timeout 45m -run '$(TRIXIE_GUESTS)' ./internal/rig/guests | $(TRIXIE_NAMES)
+! internal/rig/kubernetes/install.sh -ready || GUESTWIRE_KUBERNETES=$$(internal/rig/kubernetes/install.sh) $(GO_TEST) -timeout 45m ./internal/rig/kubernetes ./internal/rig/node
 endef
 
 define KUBERNETES
