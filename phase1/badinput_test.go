@@ -171,3 +171,32 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 }
+
+// TestOfferedPaths: the commands that errors offer have a path as one word, whatever the path is.
+func TestOfferedPaths(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedRoot(t, "the test needs two users")
+	n := nstest.NewNetwork(t)
+	dir := filepath.Join(nstest.Dir(t), nstest.Hostile)
+	mode := func(path string, mode fs.FileMode, owner int) string {
+		if err := errors.Join(os.MkdirAll(path, 0o755), os.Chmod(path, mode), os.Chown(path, owner, 0)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for name, c := range map[string]struct {
+		state, begins, value string
+	}{
+		"no directory above": {filepath.Join(dir, "none", "vm1"), "mkdir -p", filepath.Join(dir, "none")},
+		"of another":         {mode(filepath.Join(dir, "foreign"), 0o755, nstest.LauncherUID), "chown root", filepath.Join(dir, "foreign")},
+		"of all":             {mode(filepath.Join(dir, "shared"), 0o777, 0), "chmod 0755", filepath.Join(dir, "shared")},
+		"closed":             {filepath.Join(mode(filepath.Join(dir, "closed"), 0o700, 0), "vm1"), "chmod o+rx", filepath.Join(dir, "closed")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nic := config(n, infra.Bridge{})
+			nic.State = c.state
+			_, err := nic.Setup(t.Context())
+			nstest.Offers(t, fmt.Sprint(err), c.begins, c.value)
+		})
+	}
+}

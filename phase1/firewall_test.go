@@ -119,7 +119,7 @@ func byText(t *testing.T) *nstest.Namespace {
 func loadTexts(t *testing.T, ns *nstest.Namespace, steps []infra.Step) (texts []string) {
 	t.Helper()
 	for _, step := range steps {
-		if text, is := strings.CutPrefix(step.Command, "nft -f - <<EOF\n"); is {
+		if text, is := strings.CutPrefix(step.Command, "nft -f - <<'EOF'\n"); is {
 			texts = append(texts, strings.TrimSuffix(text, "EOF"))
 		}
 	}

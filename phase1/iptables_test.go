@@ -87,7 +87,7 @@ func TestIPTables(t *testing.T) {
 		others(text, v4, v6)
 		restored := 0
 		for _, step := range preview.Steps {
-			command, rules, is := strings.Cut(step.Command, " --noflush <<EOF\n")
+			command, rules, is := strings.Cut(step.Command, " --noflush <<'EOF'\n")
 			if !is {
 				continue
 			}

@@ -161,8 +161,8 @@ func checkReadable(o resolvedOwner, state string) error {
 			return fmt.Errorf("state directory: %w", err)
 		}
 		if !may(o.Owner, path, info, bits) {
-			return fmt.Errorf("state directory %s: %w: %v cannot enter %s (%s), so the launcher could not read the record: chmod o+rx %[4]s, or name a directory elsewhere",
-				state, fs.ErrPermission, o, path, modeOf(info))
+			return fmt.Errorf("state directory %s: %w: %v cannot enter %s (%s), so the launcher could not read the record: chmod o+rx %s, or name a directory elsewhere",
+				state, fs.ErrPermission, o, path, modeOf(info), infra.ShellWord(path))
 		}
 		if path == "/" {
 			return nil

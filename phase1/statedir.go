@@ -420,7 +420,7 @@ func checkRootAbove(path string, info fs.FileInfo) error {
 func checkRootParent(path string) error {
 	above, info, err := safePath(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is not there: make it first (mkdir -p %[1]s): %w", filepath.Dir(path), fs.ErrNotExist)
+		return fmt.Errorf("%s is not there: make it first (mkdir -p %s): %w", filepath.Dir(path), infra.ShellWord(filepath.Dir(path)), fs.ErrNotExist)
 	}
 	if err != nil {
 		return err
@@ -479,10 +479,10 @@ func checkRootOnly(path string, info fs.FileInfo, bits fs.FileMode) error {
 			if info.Mode()&fs.ModeSymlink != 0 {
 				chown = "chown -h root " // the link, not its target
 			}
-			commands = append(commands, chown+path)
+			commands = append(commands, chown+infra.ShellWord(path))
 		}
 		if perm&bits != 0 {
-			commands = append(commands, fmt.Sprintf("chmod %04o %s", perm&^bits, path))
+			commands = append(commands, fmt.Sprintf("chmod %04o %s", perm&^bits, infra.ShellWord(path)))
 		}
 		return fmt.Errorf("%s: owner %d, mode %04o, want owner 0 and mode %04o or less (name another one, or, if it serves nothing else, %s): %w",
 			path, stat.Uid, perm, perm&^bits, strings.Join(commands, "; "), fs.ErrPermission)

@@ -5,11 +5,12 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 func (o TapAdd) String() string {
-	text := fmt.Sprintf("ip tuntap add %s mode tap user %d", o.Link, o.Tap.Owner.UID)
+	text := fmt.Sprintf("ip tuntap add %s mode tap user %d", infra.ShellWord(o.Link), o.Tap.Owner.UID)
 	if o.Tap.Owner.GID != 0 {
 		text += fmt.Sprintf(" group %d", o.Tap.Owner.GID)
 	}
@@ -20,16 +21,18 @@ func (o TapAdd) String() string {
 		text += " multi_queue"
 	}
 	if o.Context != "" {
-		text = "runcon " + o.Context + " " + text
+		text = "runcon " + infra.ShellWord(o.Context) + " " + text
 	}
 	return text
 }
 
 // String is the part of the operation that a command has.
-func (o TapReset) String() string { return fmt.Sprintf("ethtool -K %s tx off", o.Link) }
+func (o TapReset) String() string {
+	return fmt.Sprintf("ethtool -K %s tx off", infra.ShellWord(o.Link))
+}
 
 func (o LinkAdd) String() string {
-	text := fmt.Sprintf("ip link add %s address %v mtu %d group %d type %s", o.Name, o.MAC, o.MTU, o.Group, o.Kind)
+	text := fmt.Sprintf("ip link add %s address %v mtu %d group %d type %s", infra.ShellWord(o.Name), o.MAC, o.MTU, o.Group, o.Kind)
 	if o.Kind == "bridge" {
 		text += " mcast_snooping 0"
 	}
@@ -37,9 +40,9 @@ func (o LinkAdd) String() string {
 }
 
 func (o LinkSet) String() string {
-	words := []string{"ip link set", o.Link}
+	words := []string{"ip link set", infra.ShellWord(o.Link)}
 	if o.Name != "" {
-		words = append(words, "name", o.Name)
+		words = append(words, "name", infra.ShellWord(o.Name))
 	}
 	if !o.MAC.IsZero() {
 		words = append(words, "address", o.MAC.String())
@@ -54,7 +57,7 @@ func (o LinkSet) String() string {
 		words = append(words, "group", fmt.Sprint(*o.Group))
 	}
 	if o.Alias != "" {
-		words = append(words, "alias", fmt.Sprintf("%q", o.Alias))
+		words = append(words, "alias", infra.ShellWord(o.Alias))
 	}
 	if o.AddrGen != nil {
 		words = append(words, "addrgenmode", AddrGenText(*o.AddrGen))
@@ -62,7 +65,7 @@ func (o LinkSet) String() string {
 	if o.Master != nil && *o.Master == 0 {
 		words = append(words, "nomaster")
 	} else if o.Master != nil {
-		words = append(words, "master", o.MasterName)
+		words = append(words, "master", infra.ShellWord(o.MasterName))
 	}
 	for _, f := range []struct {
 		set     *bool
@@ -88,12 +91,12 @@ func AddrGenText(mode int) string {
 	return fmt.Sprint(mode)
 }
 
-func (o LinkDel) String() string { return "ip link del " + o.Link }
+func (o LinkDel) String() string { return "ip link del " + infra.ShellWord(o.Link) }
 
 func (o GroupDel) String() string { return fmt.Sprintf("ip link del group %d", o.Group) }
 
 func (o BridgeSet) String() string {
-	text := "ip link set " + o.Link + " type bridge"
+	text := "ip link set " + infra.ShellWord(o.Link) + " type bridge"
 	for _, name := range o.Settings.Names() {
 		text += fmt.Sprintf(" %s %d", name, o.Settings[name])
 	}
@@ -101,7 +104,7 @@ func (o BridgeSet) String() string {
 }
 
 func (o BridgePortSet) String() string {
-	text := "bridge link set dev " + o.Link
+	text := "bridge link set dev " + infra.ShellWord(o.Link)
 	for _, name := range o.Settings.Names() {
 		text += " " + name + " " + portValue(name, o.Settings[name])
 	}
@@ -125,10 +128,10 @@ func (o ConfSet) String() string {
 }
 
 func (o SysctlSet) String() string {
-	if strings.Contains(o.Value, " ") {
-		return fmt.Sprintf("sysctl -w %s=%q", o.Path, o.Value)
+	if o.Value == "" {
+		return "sysctl -w " + infra.ShellWord(o.Path) + "="
 	}
-	return "sysctl -w " + o.Path + "=" + o.Value
+	return "sysctl -w " + infra.ShellWord(o.Path) + "=" + infra.ShellWord(o.Value)
 }
 
 func (o AddressAdd) String() string {
@@ -140,7 +143,7 @@ func (o AddressAdd) String() string {
 }
 
 func (o AddressDel) String() string {
-	return fmt.Sprintf("ip addr del %v dev %s", o.Address.Prefix, o.Link)
+	return fmt.Sprintf("ip addr del %v dev %s", o.Address.Prefix, infra.ShellWord(o.Link))
 }
 
 func addressText(a Address, link string) string {
@@ -151,9 +154,9 @@ func addressText(a Address, link string) string {
 	if a.Broadcast.IsValid() {
 		text += " broadcast " + a.Broadcast.String()
 	}
-	text += " dev " + link
+	text += " dev " + infra.ShellWord(link)
 	if a.Label != "" && a.Label != link {
-		text += " label " + a.Label
+		text += " label " + infra.ShellWord(a.Label)
 	}
 	if a.Scope != ScopeUniverse {
 		text += " scope " + scopeText(a.Scope)
@@ -243,7 +246,7 @@ func hopText(gateway netip.Addr, link string, onLink bool) string {
 		text = " via " + gateway.String()
 	}
 	if link != "" {
-		text += " dev " + link
+		text += " dev " + infra.ShellWord(link)
 	}
 	if onLink {
 		text += " onlink"
@@ -253,9 +256,9 @@ func hopText(gateway netip.Addr, link string, onLink bool) string {
 
 func (o NeighbourAdd) String() string {
 	if !o.Neighbour.Address.IsValid() {
-		return fmt.Sprintf("bridge fdb replace %v dev %s master static", o.Neighbour.MAC, o.Link)
+		return fmt.Sprintf("bridge fdb replace %v dev %s master static", o.Neighbour.MAC, infra.ShellWord(o.Link))
 	}
-	text := fmt.Sprintf("ip neigh replace %v lladdr %v dev %s nud permanent", o.Neighbour.Address, o.Neighbour.MAC, o.Link)
+	text := fmt.Sprintf("ip neigh replace %v lladdr %v dev %s nud permanent", o.Neighbour.Address, o.Neighbour.MAC, infra.ShellWord(o.Link))
 	if o.Neighbour.Flags&NeighbourRouter != 0 {
 		text += " router"
 	}
@@ -267,17 +270,21 @@ func (o NeighbourAdd) String() string {
 
 func (o NeighbourDel) String() string {
 	if !o.Neighbour.Address.IsValid() {
-		return fmt.Sprintf("bridge fdb del %v dev %s master", o.Neighbour.MAC, o.Link)
+		return fmt.Sprintf("bridge fdb del %v dev %s master", o.Neighbour.MAC, infra.ShellWord(o.Link))
 	}
-	return fmt.Sprintf("ip neigh del %v dev %s", o.Neighbour.Address, o.Link)
+	return fmt.Sprintf("ip neigh del %v dev %s", o.Neighbour.Address, infra.ShellWord(o.Link))
 }
 
-func (o IngressAdd) String() string { return "tc qdisc add dev " + o.Link + " ingress" }
+func (o IngressAdd) String() string {
+	return "tc qdisc add dev " + infra.ShellWord(o.Link) + " ingress"
+}
 
-func (o IngressDel) String() string { return "tc qdisc del dev " + o.Link + " ingress" }
+func (o IngressDel) String() string {
+	return "tc qdisc del dev " + infra.ShellWord(o.Link) + " ingress"
+}
 
 func (o FilterAdd) String() string {
-	text := fmt.Sprintf("tc filter add dev %s ingress pref %d protocol %s u32", o.Link, o.Filter.Priority, protocolText(o.Filter.Protocol))
+	text := fmt.Sprintf("tc filter add dev %s ingress pref %d protocol %s u32", infra.ShellWord(o.Link), o.Filter.Priority, protocolText(o.Filter.Protocol))
 	for _, k := range o.Filter.Keys {
 		text += fmt.Sprintf(" match u32 %#x %#x at %d", k.Value, k.Mask, k.Offset)
 	}
@@ -288,11 +295,11 @@ func (o FilterAdd) String() string {
 	if o.Filter.Ingress {
 		side = "ingress"
 	}
-	return text + " action mirred " + side + " redirect dev " + o.Target
+	return text + " action mirred " + side + " redirect dev " + infra.ShellWord(o.Target)
 }
 
 func (o FilterDel) String() string {
-	return fmt.Sprintf("tc filter del dev %s ingress pref %d protocol %s", o.Link, o.Filter.Priority, protocolText(o.Filter.Protocol))
+	return fmt.Sprintf("tc filter del dev %s ingress pref %d protocol %s", infra.ShellWord(o.Link), o.Filter.Priority, protocolText(o.Filter.Protocol))
 }
 
 func protocolText(p uint16) string {
@@ -311,19 +318,19 @@ func protocolText(p uint16) string {
 
 func (o TableSet) String() string {
 	if o.Table.Family.IPTables() != 0 {
-		return fmt.Sprintf("%s-restore --noflush <<EOF\n%vEOF", o.Table.Family, o.Table)
+		return fmt.Sprintf("%s-restore --noflush <<'EOF'\n%vEOF", o.Table.Family, o.Table)
 	}
-	return "nft -f - <<EOF\n" + o.Table.String() + "EOF"
+	return "nft -f - <<'EOF'\n" + o.Table.String() + "EOF"
 }
 
-func (o TableChange) String() string { return "nft -f - <<EOF\n" + o.Change.String() + "EOF" }
+func (o TableChange) String() string { return "nft -f - <<'EOF'\n" + o.Change.String() + "EOF" }
 
 func (o TableDel) String() string {
 	if o.Family.IPTables() != 0 {
-		name := strings.ReplaceAll(o.Name, ".", `\.`)
-		return fmt.Sprintf("%s-save | grep -vE '%s-[a-z]+( |$)' | %s-restore", o.Family, name, o.Family)
+		chains := strings.ReplaceAll(o.Name, ".", `\.`) + "-[a-z]+( |$)"
+		return fmt.Sprintf("%s-save | grep -vE %s | %s-restore", o.Family, infra.ShellWord(chains), o.Family)
 	}
-	return o.Family.Deletion(o.Name)
+	return o.Family.Deletion(infra.ShellWord(o.Name))
 }
 
 // String is the command, or a line for each range of ports. A range is a comment, as conntrack(8) takes one port or

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -190,9 +191,9 @@ func (w ways) why(l netstate.Link, networks []netip.Prefix, aside uint32) string
 	case w.comeBack(l, v):
 		return "the guest gets no route there, as it gets those of " + w.nic.Name + " alone"
 	case w.traits.routes && w.found.NoNFTables:
-		return fmt.Sprintf("no answers come back by it, and without nf_tables the guest gets no refusal: set %s=1 before Setup if %s routes", sysctl, l.Name)
+		return fmt.Sprintf("no answers come back by it, and without nf_tables the guest gets no refusal: set %s before Setup if %s routes", infra.ShellWord(sysctl+"=1"), l.Name)
 	case w.traits.routes:
-		return fmt.Sprintf("no answers come back by it, so the guest gets a refusal: set %s=1 before Setup if %s routes", sysctl, l.Name)
+		return fmt.Sprintf("no answers come back by it, so the guest gets a refusal: set %s before Setup if %s routes", infra.ShellWord(sysctl+"=1"), l.Name)
 	case aside != 0 && !w.sendTo(networks):
 		return fmt.Sprintf("a policy rule leads to table %d and out by %s before %s: the guest gets no default route", aside, l.Name, w.nic.Name)
 	case aside != 0:

@@ -37,11 +37,7 @@ func unwritable(found netstate.Snapshot, wanted map[string]string) []string {
 		if found.Sysctls[path] == value || !slices.Contains(found.ReadOnly, path) {
 			continue
 		}
-		flag := strings.ReplaceAll(path, "/", ".") + "=" + value
-		if strings.Contains(value, " ") {
-			flag = `"` + flag + `"`
-		}
-		flags = append(flags, "--sysctl "+flag)
+		flags = append(flags, "--sysctl "+infra.ShellWord(strings.ReplaceAll(path, "/", ".")+"="+value))
 	}
 	slices.Sort(flags)
 	return flags

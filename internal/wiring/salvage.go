@@ -125,7 +125,7 @@ func (s *salvage) shownNIC() (was netstate.Link, there bool) {
 	// A NIC without IPv6 that the guest's MAC was given to looks the same.
 	silent := was.AddrGen == netstate.AddrGenNone || was.AddrGen == netstate.AddrGenNoIPv6 && !s.traits.managesAddresses
 	if silent && !s.traits.routes && !s.traits.direct && !s.takeMAC(&was) {
-		s.lose("whether %s made IPv6 addresses of its MAC, or of another one: ip link set %[1]s down; ip link set %[1]s address MAC addrgenmode eui64; ip link set %[1]s up", was.Name)
+		s.lose("whether %s made IPv6 addresses of its MAC, or of another one: ip link set %[2]s down; ip link set %[2]s address MAC addrgenmode eui64; ip link set %[2]s up", was.Name, infra.ShellWord(was.Name))
 	}
 	return was, true
 }
@@ -139,7 +139,7 @@ func (s *salvage) fromHolder(was, holder netstate.Link, held bool) netstate.Link
 	case s.record != nil && netstate.DeriveMAC(netstate.Link{Name: was.Name, MAC: s.record.MAC}, "moved") == was.MAC:
 		was.MAC = s.record.MAC
 	default:
-		s.lose("the MAC of %s: ip link set %[1]s address MAC", was.Name)
+		s.lose("the MAC of %s: ip link set %s address MAC", was.Name, infra.ShellWord(was.Name))
 	}
 	found := &s.j.Found
 	found.Addresses, found.Routes = nil, nil
@@ -202,7 +202,7 @@ func (s *salvage) loseOfNIC(was netstate.Link) {
 		s.lose("%s of %s", s.traits.unseen, was.Name)
 	}
 	if s.traits.restoresAddresses && was.AllMulticast {
-		s.lose("whether %s received all multicast: ip link set %[1]s allmulticast off", was.Name)
+		s.lose("whether %s received all multicast: ip link set %s allmulticast off", was.Name, infra.ShellWord(was.Name))
 	}
 	missing := s.missing(was)
 	if s.traits.restoresAddresses && (s.record == nil || len(missing) > 0) {

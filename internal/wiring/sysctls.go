@@ -105,7 +105,7 @@ func (p *Plan) Hindered(now netstate.Snapshot) error {
 func (p *Plan) hindrances(now netstate.Snapshot) (list []string) {
 	add := func(path, otherwise, format string, args ...any) {
 		name := strings.ReplaceAll(path, "/", ".")
-		list = append(list, fmt.Sprintf("%s is %s, so %s: set it first (sysctl -w %[1]s=%[4]s)", name, now.Sysctls[path], fmt.Sprintf(format, args...), otherwise))
+		list = append(list, fmt.Sprintf("%s is %s, so %s: set it first (sysctl -w %s)", name, now.Sysctls[path], fmt.Sprintf(format, args...), infra.ShellWord(name+"="+otherwise)))
 	}
 	if !p.binding.traits().routes {
 		return nil

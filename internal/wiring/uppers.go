@@ -33,9 +33,9 @@ func checkPort(found netstate.Snapshot, nic netstate.Link) error {
 	case "bond", "team", "": // which has the addresses, and loses its network with its ports; "": a driver's failover
 		return fmt.Errorf("%w, it is a port of %s: name %[2]s in its place", infra.ErrWired, master.Name)
 	case "openvswitch":
-		return fmt.Errorf("%w, it is a port of Open vSwitch: take it off first (ovs-vsctl del-port %s)", infra.ErrWired, nic.Name)
+		return fmt.Errorf("%w, it is a port of Open vSwitch: take it off first (ovs-vsctl del-port %s)", infra.ErrWired, infra.ShellWord(nic.Name))
 	}
-	return fmt.Errorf("%w, it is a port of %s: take it off first (ip link set %s nomaster), or name %[2]s in its place", infra.ErrWired, master.Name, nic.Name)
+	return fmt.Errorf("%w, it is a port of %s: take it off first (ip link set %s nomaster), or name %[2]s in its place", infra.ErrWired, master.Name, infra.ShellWord(nic.Name))
 }
 
 // checkVRF refuses a VRF, and a NIC in a VRF with a binding that does not leave the NIC there, or that sends the
@@ -44,7 +44,7 @@ func checkVRF(found netstate.Snapshot, nic netstate.Link, binding cache.Kind) er
 	if nic.Kind == kindVRF {
 		way := "name a link in it, of " + linkNames(netstate.Snapshot{Links: portsOf(found, nic)})
 		if len(portsOf(found, nic)) == 0 {
-			way = fmt.Sprintf("no link is in it: put one there (ip link set NIC master %s), and name that", nic.Name)
+			way = fmt.Sprintf("no link is in it: put one there (ip link set NIC master %s), and name that", infra.ShellWord(nic.Name))
 		}
 		return &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is a VRF, which carries no frames: %s", nic.Name, way)}
 	}

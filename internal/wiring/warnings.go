@@ -66,7 +66,7 @@ func warnUnfiltered(spec infra.Spec, what string) (list texts) {
 // warnDown warns of a NIC that is down.
 func warnDown(nic netstate.Link) (list texts) {
 	if !nic.Up {
-		list.add("%s is down, and Setup leaves it down: the guest has no network until it is up (ip link set %[1]s up)", nic.Name)
+		list.add("%s is down, and Setup leaves it down: the guest has no network until it is up (ip link set %s up)", nic.Name, infra.ShellWord(nic.Name))
 	}
 	return list
 }
