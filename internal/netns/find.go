@@ -96,7 +96,7 @@ func find(ctx context.Context, wanted []Identity) (found map[Identity]*Found, un
 }
 
 // Places returns where the namespace was found, for people: "/run/netns/pod", "/proc/1234/ns/net", "/proc/1234/fd/7",
-// "/run/netns/pod in the mount namespace of process 1234". It has at least one place, and at most one of each kind, in
+// "/proc/1234/root/run/netns/pod". It has at least one place, and at most one of each kind, in
 // this order: mounts of the caller's mount namespace, processes and threads, open files, mounts of other mount
 // namespaces. Open files of other processes and other mount namespaces are there only if Find had to look at them.
 func (f *Found) Places() []string {

@@ -242,14 +242,14 @@ func TestFindFile(t *testing.T) {
 func TestFindMount(t *testing.T) {
 	nstest.Need(t)
 	cmd, id, stop := process(t)
-	path := filepath.Join(t.TempDir(), `a b\c`)
+	path := filepath.Join(t.TempDir(), nstest.Hostile)
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	nstest.Run(t, "mount", "--bind", netOf(cmd), path)
-	checkPlaces(t, id, `"`+strings.ReplaceAll(path, `\`, `\\`)+`"`, netOf(cmd))
+	checkPlaces(t, id, path, netOf(cmd))
 	stop()
-	checkPlaces(t, id, `"`+strings.ReplaceAll(path, `\`, `\\`)+`"`)
+	checkPlaces(t, id, path)
 	nstest.Run(t, "umount", path)
 	checkPlaces(t, id)
 }
@@ -286,7 +286,7 @@ rm "$2"; ln -s /proc/1/ns/net "$2"; echo ready; read line`, "sh", netOf(inside),
 	}
 	ready()
 	stopInside()
-	place := fmt.Sprintf("%s in the mount namespace of process %d", path, cmd.Process.Pid)
+	place := fmt.Sprintf("/proc/%d/root%s", cmd.Process.Pid, path)
 	checkPlaces(t, id, place)
 	another := id
 	another.Cookie++

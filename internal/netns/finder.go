@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -175,9 +177,9 @@ func (f *finder) readMounts(task string) {
 		return
 	}
 	defer info.Close()
-	kind, of := otherMount, " in the mount namespace of process "+strings.Split(task, "/")[2]
+	kind, above := otherMount, task+"/root"
 	if task == "/proc/"+f.self {
-		kind, of = ownMount, ""
+		kind, above = ownMount, ""
 	}
 	lines := bufio.NewReader(info)
 	for f.ctx.Err() == nil {
@@ -190,7 +192,7 @@ func (f *finder) readMounts(task string) {
 			return
 		}
 		if id, path, ok := parseMount(line); ok {
-			f.place(kind, id, printable(path)+of, func() (int, error) { return openBelow(task+"/root", path, kind == otherMount) })
+			f.place(kind, id, printable(above+path), func() (int, error) { return openBelow(task+"/root", path, kind == otherMount) })
 		}
 	}
 }
@@ -223,10 +225,10 @@ func MountPath(field string) string { return unescape.Replace(field) }
 
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// printable keeps a container's path from writing control characters to a terminal.
+// printable keeps a container's path from writing control characters to a terminal. Other paths stay as they are.
 func printable(path string) string {
-	if quoted := strconv.Quote(path); quoted != `"`+path+`"` {
-		return quoted
+	if strings.ContainsFunc(path, func(c rune) bool { return !unicode.IsPrint(c) }) || !utf8.ValidString(path) {
+		return strconv.Quote(path)
 	}
 	return path
 }
