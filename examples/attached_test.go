@@ -98,6 +98,27 @@ func TestDoctorChangesNothing(t *testing.T) {
 	}
 }
 
+// TestOfferedNamespaces: the commands that the agent offers have a namespace's path as one word, whatever the path is.
+func TestOfferedNamespaces(t *testing.T) {
+	nstest.SkipUndecided(t)
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	agent, dir := nstest.Program(t, "examples/agent"), nstest.Dir(t)+"/journals"
+	path := "/run/netns/" + nstest.Hostile
+	nstest.Run(t, "ip", "netns", "add", nstest.Hostile)
+	t.Cleanup(func() { nstest.Run(t, "ip", "netns", "del", nstest.Hostile) })
+	for _, line := range []string{"link add eth1 type veth peer name peer1", "link set peer1 up", "link set eth1 up", "address add 10.0.0.2/24 dev eth1"} {
+		nstest.Run(t, "ip", append([]string{"-n", nstest.Hostile}, strings.Fields(line)...)...)
+	}
+	nstest.Run(t, agent, "setup", "-netns", path, "-nic", "eth1", "-uid", "0", "-binding", "routed", "-dir", dir)
+	nstest.Run(t, "ip", "-n", nstest.Hostile, "link", "set", "eth1-tap", "down")
+	out, _ := run(t, agent, "doctor", "-uid", "0", "-binding", "macvtap", "-dir", dir)
+	nstest.Offers(t, out, "agent doctor -netns", path)
+	out, _ = run(t, agent, "check", "-netns", nstest.Hostile, "-nic", "eth1", "-dir", dir)
+	nstest.Offers(t, strings.Replace(out, "want a path: -netns", "want a path: agent -netns", 1), "agent -netns", path)
+	nstest.Run(t, agent, "teardown", "-netns", path, "-nic", "eth1", "-dir", dir)
+}
+
 // TestColours: on a terminal doctor's and status' first words have colours, unless NO_COLOR is set.
 func TestColours(t *testing.T) {
 	nstest.SkipUndecided(t)

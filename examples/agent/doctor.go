@@ -181,9 +181,9 @@ func (f *findings) node(ctx context.Context, o *options) {
 		}
 		switch report, err := reportOf(ctx, o, w); {
 		case err != nil:
-			f.add(warning, subject, "it cannot be looked at here: agent status -netns PATH -nic %s says why", w.NIC)
+			f.add(warning, subject, "it cannot be looked at here: agent status -netns PATH -nic %s says why", infra.ShellWord(w.NIC))
 		case report.Drift != nil:
-			f.add(fault, subject, "it is not as recorded (%s): agent doctor -netns %s -nic %s says the repair of each", count(len(report.Drift.Differs), "difference"), place(w), w.NIC)
+			f.add(fault, subject, "it is not as recorded (%s): agent doctor -netns %s -nic %s says the repair of each", count(len(report.Drift.Differs), "difference"), infra.ShellWord(pathOf(w)), infra.ShellWord(w.NIC))
 		case half(w, &report.Counters) != nil:
 			f.add(warning, subject, "%v", half(w, &report.Counters))
 		default:

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -28,7 +29,7 @@ func (o *options) openNetNS() error {
 	var err error
 	o.NetNS, err = phase1.OpenNetNS(o.netns)
 	if named := "/run/netns/" + o.netns; errors.Is(err, fs.ErrNotExist) && !strings.Contains(o.netns, "/") && exists(named) {
-		return fmt.Errorf("network namespace: %w (want a path: -netns %s)", err, named)
+		return fmt.Errorf("network namespace: %w (want a path: -netns %s)", err, infra.ShellWord(named))
 	}
 	if err != nil {
 		return fmt.Errorf("network namespace: %w (ip netns list shows those in /run/netns, agent list where the wired ones are; agent forget removes what is left of one that is gone)", err)
@@ -43,9 +44,9 @@ func (o *options) openWired(ctx context.Context) error {
 	case err != nil:
 		return err
 	case len(wirings) == 0:
-		return fmt.Errorf("-state %s: %w: no NIC %swith this directory (agent list shows the directory of each NIC)", o.State, phase1.ErrNotWired, strings.TrimLeft(o.Name+" ", " "))
+		return fmt.Errorf("-state %s: %w: no NIC %swith this directory (agent list shows the directory of each NIC)", infra.ShellWord(o.State), phase1.ErrNotWired, strings.TrimLeft(o.Name+" ", " "))
 	case len(wirings) > 1:
-		return commandline.Errorf("-nic is missing: name one of the NICs that are wired with -state %s, such as %s", o.State, wirings[0].NIC)
+		return commandline.Errorf("-nic is missing: name one of the NICs that are wired with -state %s, such as %s", infra.ShellWord(o.State), wirings[0].NIC)
 	}
 	o.Name = wirings[0].NIC
 	if o.NetNS, err = wirings[0].Open(ctx); err != nil {
@@ -57,7 +58,7 @@ func (o *options) openWired(ctx context.Context) error {
 // wirings are the NICs that are wired with the State, and have the Name if there is one.
 func (o *options) wirings(ctx context.Context) ([]phase1.Wiring, error) {
 	if !filepath.IsAbs(o.State) {
-		return nil, commandline.Errorf("-state %q: want an absolute path, such as /run/guestwire/vm1", o.State)
+		return nil, commandline.Errorf("-state %s: want an absolute path, such as /run/guestwire/vm1", infra.ShellWord(o.State))
 	}
 	if real, err := filepath.EvalSymlinks(o.State); err == nil { // journals have the real path
 		o.State = real

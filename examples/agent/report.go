@@ -46,6 +46,14 @@ func place(w phase1.Wiring) string {
 	return w.FoundAt[0]
 }
 
+// pathOf is the place if it is a path, which it need not be. Else it is the word PATH.
+func pathOf(w phase1.Wiring) string {
+	if len(w.FoundAt) == 0 || !exists(w.FoundAt[0]) {
+		return "PATH"
+	}
+	return w.FoundAt[0]
+}
+
 func since(w phase1.Wiring) string {
 	if w.Since.IsZero() {
 		return "-"

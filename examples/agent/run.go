@@ -11,6 +11,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -55,7 +56,7 @@ func runWired(ctx context.Context, o *options) error {
 // outlast its network: the record of another namespace would keep this one from the State. The lock keeps another run
 // away from the directories, whose network may not be visible here.
 func forgetEarlier(ctx context.Context, o *options) (unlock func(), err error) {
-	moment, cancel := context.WithTimeoutCause(ctx, 100*time.Millisecond, fmt.Errorf("another agent run uses -state %s: end it first", o.State))
+	moment, cancel := context.WithTimeoutCause(ctx, 100*time.Millisecond, fmt.Errorf("another agent run uses -state %s: end it first", infra.ShellWord(o.State)))
 	defer cancel()
 	if unlock, err = phase1.Lock(moment, o.Dir, filepath.Clean(o.State), nil); err != nil {
 		return nil, err

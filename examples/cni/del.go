@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -81,12 +82,12 @@ func (p paths) left(ctx context.Context, args *skel.CmdArgs) string {
 		if !meant {
 			continue
 		}
-		way := "agent forget -namespace " + w.Namespace
+		p.Dir = cmp.Or(p.Dir, phase1.DefaultDir)
+		way := "agent forget -namespace " + infra.ShellWord(w.Namespace) + " -dir " + infra.ShellWord(p.Dir)
 		if len(w.FoundAt) > 0 {
-			way = "agent teardown -cut-off -netns " + w.FoundAt[0] + " -nic " + w.NIC
+			way = "agent teardown -cut-off -state " + infra.ShellWord(w.State) + " -nic " + infra.ShellWord(w.NIC) + " -dir " + infra.ShellWord(p.Dir) // FoundAt is for people
 		}
-		dir := cmp.Or(p.Dir, phase1.DefaultDir)
-		text += fmt.Sprintf("; left: the journal %s of %s (%s -dir %s)", filepath.Join(dir, w.Namespace, w.NIC+".journal"), w.State, way, dir)
+		text += fmt.Sprintf("; left: the journal %s of %s (%s)", filepath.Join(p.Dir, w.Namespace, w.NIC+".journal"), w.State, way)
 	}
 	return text
 }

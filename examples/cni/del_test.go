@@ -329,11 +329,18 @@ func TestDeleteLimit(t *testing.T) {
 	if took := time.Since(begin); took < limit || took > most {
 		t.Errorf("DEL took %v, want %v", took, limit)
 	}
-	if said := n.said(); !strings.Contains(said, "another call works on it") || !strings.Contains(said, "left: the journal "+n.dir) {
+	said := n.said()
+	_, way, _ := strings.Cut(said, " (agent ")
+	way, _, _ = strings.Cut(way, ")")
+	if !strings.Contains(said, "another call works on it") || !strings.Contains(said, "left: the journal "+n.dir) {
 		t.Errorf("guestwire said %s", said)
 	}
 	s.wired("eth0")
 	release()
+	nstest.Run(t, "sh", "-c", nstest.Program(t, "examples/agent")+" "+way)
+	if left, err := filepath.Glob(filepath.Join(n.dir, "*", "*.journal")); err != nil || len(left) > 0 {
+		t.Errorf("agent %s leaves %v, %v", way, left, err)
+	}
 	s.del(list, rt)
 	n.clean()
 }

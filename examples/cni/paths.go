@@ -12,6 +12,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -65,9 +66,9 @@ func (p paths) lock(ctx context.Context, name string) (unlock func(), err error)
 
 // agentCall is the agent's command line for a NIC.
 func (p paths) agentCall(verb, netns, nic string) string {
-	call := fmt.Sprintf("agent %s -netns %s -nic %s", verb, netns, nic)
+	call := fmt.Sprintf("agent %s -netns %s -nic %s", verb, infra.ShellWord(netns), infra.ShellWord(nic))
 	if p.Dir != "" {
-		call += " -dir " + p.Dir
+		call += " -dir " + infra.ShellWord(p.Dir)
 	}
 	return call
 }

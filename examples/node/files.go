@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/examples/directory"
+	"github.com/guestwire/guestwire/infra"
 )
 
 // replaceFile gives the file the text and the mode in one step: a reader sees the old file or the new one, also after a
@@ -21,7 +22,7 @@ import (
 func replaceFile(ctx context.Context, path string, text []byte, mode fs.FileMode) (changed bool, err error) {
 	dir, err := directory.Open(filepath.Dir(path))
 	if dir := filepath.Dir(path); errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("no directory %s for %s: create it (mkdir -p %s), or name another one with its flag", dir, filepath.Base(path), dir)
+		return false, fmt.Errorf("no directory %s for %s: create it (mkdir -p %s), or name another one with its flag", dir, filepath.Base(path), infra.ShellWord(dir))
 	}
 	if err != nil {
 		return false, err
@@ -93,7 +94,7 @@ func lockFile(ctx context.Context, dir *os.Root, name string) (unlock func(), er
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("another process works on %s (fuser %s): %w", filepath.Join(dir.Name(), name), filepath.Join(dir.Name(), lock), context.Cause(ctx))
+			return nil, fmt.Errorf("another process works on %s (fuser %s): %w", filepath.Join(dir.Name(), name), infra.ShellWord(filepath.Join(dir.Name(), lock)), context.Cause(ctx))
 		case <-time.After(time.Millisecond):
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/ttrpc"
 
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
+	"github.com/guestwire/guestwire/infra"
 )
 
 // recordsAt is where a launcher's container sees the records of its pod.
@@ -266,5 +267,5 @@ func checkUserNamespaceDevice(d device) error {
 	if d.mode&0o006 == 0o006 {
 		return nil
 	}
-	return fmt.Errorf("%s has mode %04o on the node: in a pod with hostUsers: false the container gets the node's own file, which its users cannot open: chmod 0666 %[1]s on the node, or hostUsers: true", d.path, d.mode)
+	return fmt.Errorf("%s has mode %04o on the node: in a pod with hostUsers: false the container gets the node's own file, which its users cannot open: chmod 0666 %s on the node, or hostUsers: true", d.path, d.mode, infra.ShellWord(d.path))
 }
