@@ -5,8 +5,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -143,55 +141,6 @@ func TestBinaryFirst(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-}
-
-// TestCrowd: the metrics are for whoever reaches the port. A crowd is refused, a client that gives up frees its place,
-// and a client that says nothing holds none for long.
-func TestCrowd(t *testing.T) {
-	working, work := make(chan bool, 1000), make(chan bool)
-	handler := oneByOne(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		working <- true
-		<-work
-	}))
-	answers := make(chan int, 1000)
-	ask := func(ctx context.Context) {
-		r := httptest.NewRecorder()
-		handler.ServeHTTP(r, httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", nil))
-		answers <- r.Code
-	}
-	next := func(want int) {
-		t.Helper()
-		select {
-		case have := <-answers:
-			if have != want {
-				t.Errorf("%d, want %d", have, want)
-			}
-		case <-time.After(patience):
-			t.Fatal("no answer")
-		}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	go ask(t.Context())
-	<-working
-	for range 100 {
-		go ask(ctx)
-	}
-	for range 100 - (crowd - 1) {
-		next(http.StatusServiceUnavailable)
-	}
-	cancel()
-	for range crowd - 1 {
-		next(http.StatusServiceUnavailable)
-	}
-	select {
-	case <-working:
-		t.Error("two at once")
-	default:
-	}
-	go ask(t.Context())
-	close(work)
-	next(http.StatusOK)
-	next(http.StatusOK)
 }
 
 // TestSweep: the sweep removes directories of sandboxes without NICs, notes of an ADD that ended long ago, and links of

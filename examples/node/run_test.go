@@ -2,11 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -243,67 +239,4 @@ func TestBusyDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.becomes(true, "guestwire", "guestwire-agent", "00-guestwire.conflist", "10-net.conflist", "log")
-}
-
-// TestMetrics: the handler looks at the node anew for each request, and reports an error as such. examples/agent's
-// tests show the metrics of wired NICs.
-func TestMetrics(t *testing.T) {
-	n := newNode(t)
-	o, err := parseArgs(n.args("run"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.log = discard()
-	handler := o.metricsHandler()
-	get := func() *httptest.ResponseRecorder {
-		r := httptest.NewRecorder()
-		handler.ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-		return r
-	}
-	if r := get(); r.Code != http.StatusOK { // nothing was ever wired
-		t.Errorf("%d: %s", r.Code, r.Body)
-	}
-	write(t, n.state+"/sandbox1/eth0.json", "{}")
-	if err := errors.Join(os.Mkdir(n.state+"/pods", 0o755), os.Symlink("../sandbox1", n.state+"/pods/uid1")); err != nil {
-		t.Fatal(err)
-	}
-	if r := get(); !strings.Contains(r.Body.String(), fmt.Sprintf("guestwire_pod_info{state=%q,uid=\"uid1\"} 1", n.state+"/sandbox1")) {
-		t.Errorf("%d: %s", r.Code, r.Body)
-	}
-	write(t, n.dir, "no directory")
-	if r := get(); r.Code != http.StatusInternalServerError || !strings.Contains(r.Body.String(), n.dir) {
-		t.Errorf("%d: %s", r.Code, r.Body)
-	}
-}
-
-// TestServeMetrics: -metrics serves, and ends with run.
-func TestServeMetrics(t *testing.T) {
-	n := newNode(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String() // free again when l is closed
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	stop := start(t, n.args("run", "-metrics", address)...)
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	eventually(t, func() error {
-		r, err := client.Get("http://" + address + "/metrics")
-		if err != nil {
-			return err
-		}
-		defer r.Body.Close()
-		if r.StatusCode != http.StatusOK {
-			return errors.New(r.Status)
-		}
-		return nil
-	})
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
-	if _, err := client.Get("http://" + address + "/metrics"); err == nil {
-		t.Error("metrics are served after the end")
-	}
 }
