@@ -363,13 +363,13 @@ func metricsTable(t *testing.T) string {
 		}
 		text += fmt.Sprintf("| %s | %s | %s |\n", m[1], strings.ReplaceAll(m[3], ",", ", "), m[2])
 	}
-	source, err := os.ReadFile("node/run.go")
+	source, err := os.ReadFile("node/metrics.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := regexp.MustCompile(`Name: "(guestwire_\w+)",\s+Help: "(.*)"}, \[\]string{(.*)}\)`).FindSubmatch(source)
 	if m == nil {
-		t.Fatal("node/run.go has no metric")
+		t.Fatal("node/metrics.go has no metric")
 	}
 	return text + fmt.Sprintf("| %s | %s | %s |\n", m[1], strings.ReplaceAll(string(m[3]), `"`, ""), m[2])
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -26,8 +27,13 @@ type daemonSet struct {
 				HostPID     bool
 				HostNetwork bool
 				Containers  []struct {
-					Name, Image     string
-					Args            []string
+					Name, Image string
+					Args        []string
+					Ports       []struct{ HostIP string }
+					Env         []struct {
+						Name      string
+						ValueFrom struct{ FieldRef struct{ FieldPath string } }
+					}
 					ReadinessProbe  struct{ Exec struct{ Command []string } }
 					VolumeMounts    []mount
 					SecurityContext struct {
@@ -157,6 +163,9 @@ func TestManifests(t *testing.T) {
 					t.Errorf("%s is not mounted", path)
 				}
 			}
+			if o.metrics != "" && o.metrics != "127.0.0.1:9476" {
+				t.Errorf("pods reach the metrics at %s", o.metrics)
+			}
 			if want := dir == "metrics"; (o.metrics != "") != want || (o.sweep > 0) != want {
 				t.Errorf("metrics %q, sweep %v", o.metrics, o.sweep)
 			}
@@ -205,6 +214,40 @@ func TestOwnKustomization(t *testing.T) {
 				t.Errorf("%q: %v", args, err)
 			}
 		})
+	}
+}
+
+// TestMetricsAddress: the patch of docs/reference/metrics.md for a Prometheus that comes over the network renders. It is
+// right for nodes of both families.
+func TestMetricsAddress(t *testing.T) {
+	shown := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(read(t, "../../docs/reference/metrics.md"))
+	manifests, err := filepath.Abs("../kubernetes")
+	if err != nil || shown == nil {
+		t.Fatal(err, shown)
+	}
+	own := t.TempDir()
+	if manifests, err = filepath.Rel(own, manifests); err != nil {
+		t.Fatal(err)
+	}
+	write(t, own+"/kustomization.yaml", "resources: ["+manifests+"/metrics]\n"+shown[1])
+	_, d := render(t, own)
+	container := d.Spec.Template.Spec.Containers[0]
+	if len(container.Env) != 1 || container.Env[0].ValueFrom.FieldRef.FieldPath != "status.hostIP" || len(container.Ports) != 1 || container.Ports[0].HostIP != "" {
+		t.Fatalf("%+v", container)
+	}
+	for _, node := range []string{"127.0.0.1", "::1"} {
+		var args []string
+		for _, arg := range container.Args {
+			args = append(args, strings.ReplaceAll(arg, "$("+container.Env[0].Name+")", node)) // as the kubelet does
+		}
+		o, err := parseArgs(args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, err := net.ResolveTCPAddr("tcp", o.metrics)
+		if err != nil || at.IP.String() != node || at.Port != 9476 {
+			t.Errorf("%s is %v, %v; want port 9476 of %s", o.metrics, at, err, node)
+		}
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// TestMetrics: the handler looks at the node anew for each request, and reports an error as such. examples/agent's
+// TestMetrics: the handler looks at the node anew for a request after a second, and reports an error as such. examples/agent's
 // tests show the metrics of wired NICs.
 func TestMetrics(t *testing.T) {
 	n := newNode(t)
@@ -22,7 +22,7 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.log = discard()
-	handler := o.metricsHandler()
+	handler := o.metricsHandler(t.Context())
 	get := func() *httptest.ResponseRecorder {
 		r := httptest.NewRecorder()
 		handler.ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -31,6 +31,8 @@ func TestMetrics(t *testing.T) {
 	if r := get(); r.Code != http.StatusOK { // nothing was ever wired
 		t.Errorf("%d: %s", r.Code, r.Body)
 	}
+	fresh := func() { handler.(*looks).last.Store(nil) }
+	fresh()
 	write(t, n.state+"/sandbox1/eth0.json", "{}")
 	if err := errors.Join(os.Mkdir(n.state+"/pods", 0o755), os.Symlink("../sandbox1", n.state+"/pods/uid1")); err != nil {
 		t.Fatal(err)
@@ -38,6 +40,7 @@ func TestMetrics(t *testing.T) {
 	if r := get(); !strings.Contains(r.Body.String(), fmt.Sprintf("guestwire_pod_info{state=%q,uid=\"uid1\"} 1", n.state+"/sandbox1")) {
 		t.Errorf("%d: %s", r.Code, r.Body)
 	}
+	fresh()
 	write(t, n.dir, "no directory")
 	if r := get(); r.Code != http.StatusInternalServerError || !strings.Contains(r.Body.String(), n.dir) {
 		t.Errorf("%d: %s", r.Code, r.Body)
@@ -76,29 +79,31 @@ func TestServeMetrics(t *testing.T) {
 	}
 }
 
-// TestCrowd: the metrics are for whoever reaches the port. A crowd is refused, a client that gives up frees its place,
-// and a client that says nothing holds none for long.
+// TestCrowd: the metrics are for whoever reaches the port. Of a crowd one looks at the node, a few wait for what it sees,
+// and all others get the last answer at once. Before the first answer all wait.
 func TestCrowd(t *testing.T) {
-	working, work := make(chan bool, 1000), make(chan bool)
-	handler := oneByOne(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	working, work := make(chan bool, 1000), make(chan string)
+	l := newLooks(func() answer {
 		working <- true
-		<-work
-	}))
-	answers := make(chan int, 1000)
+		return answer{status: http.StatusOK, text: []byte(<-work)}
+	})
+	answers := make(chan string, 1000)
 	ask := func(ctx context.Context) {
 		r := httptest.NewRecorder()
-		handler.ServeHTTP(r, httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", nil))
-		answers <- r.Code
+		l.ServeHTTP(r, httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", nil))
+		answers <- r.Body.String()
 	}
-	next := func(want int) {
+	next := func(count int, want string) {
 		t.Helper()
-		select {
-		case have := <-answers:
-			if have != want {
-				t.Errorf("%d, want %d", have, want)
+		for range count {
+			select {
+			case have := <-answers:
+				if have != want {
+					t.Errorf("%q, want %q", have, want)
+				}
+			case <-time.After(patience):
+				t.Fatal("no answer")
 			}
-		case <-time.After(patience):
-			t.Fatal("no answer")
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -107,20 +112,24 @@ func TestCrowd(t *testing.T) {
 	for range 100 {
 		go ask(ctx)
 	}
-	for range 100 - (crowd - 1) {
-		next(http.StatusServiceUnavailable)
-	}
-	cancel()
-	for range crowd - 1 {
-		next(http.StatusServiceUnavailable)
-	}
-	select {
-	case <-working:
-		t.Error("two at once")
-	default:
-	}
+	work <- "first"
+	next(101, "first")
+
+	old := *l.last.Load()
+	old.at = time.Now().Add(-time.Minute)
+	l.last.Store(&old)
 	go ask(t.Context())
-	close(work)
-	next(http.StatusOK)
-	next(http.StatusOK)
+	<-working
+	for range 100 {
+		go ask(ctx)
+	}
+	next(100-(crowd-1), "first")
+	cancel() // of those that wait
+	next(crowd-1, "first")
+	go ask(t.Context())
+	work <- "second"
+	next(2, "second")
+	if len(working) > 0 {
+		t.Error("a look without need")
+	}
 }

@@ -71,7 +71,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "device-plugins":
 			set.StringVar(&o.devicePlugins, name, "", "the kubelet's `DIR` of device plugins, such as /var/lib/kubelet/device-plugins: offers guestwire/tun and the -devices as resources; empty: no device plugin")
 		case "metrics":
-			set.StringVar(&o.metrics, name, "", "the `ADDRESS` at which the metrics of the node's wired NICs are served as /metrics, such as 127.0.0.1:9476; empty: none. It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH")
+			set.StringVar(&o.metrics, name, "", "the `ADDRESS` at which the metrics of the node's wired NICs are served as /metrics to whoever reaches it, such as 127.0.0.1:9476; empty: none. It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH")
 		case "sweep":
 			usage := "the `TIME` between two sweeps, which remove what is left of namespaces that are gone, as agent forget does, such as 1h; 0: never. It needs the node's PID namespace and CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH"
 			set.Func(name, usage, commandline.Time(&o.sweep, "1h"))
