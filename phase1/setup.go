@@ -89,8 +89,12 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 			s.report.say("NIC %s is active, and Setup leaves it so: Deactivate (agent deactivate) makes the guest inactive", s.nic)
 		}
 		j := journal{From: c.From}
+		var later []infra.Difference
 		if earlier != nil {
 			j = *earlier
+			if later, err = plan.Later(ctx, now); err != nil {
+				return err
+			}
 		}
 		if j.HeldBy, err = s.heldBy(j); err != nil {
 			return err
@@ -100,8 +104,8 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		}
 		if earlier != nil {
 			s.reportRemoved(earlier, ops)
-			for _, later := range plan.Later(now) {
-				s.report.say("NIC %s: %s", s.nic, later.Text)
+			for _, one := range later {
+				s.report.say("NIC %s: %s", s.nic, one.Text)
 			}
 			s.resetTap(plan, now)
 		}

@@ -45,6 +45,13 @@ func (s *stepper) isLearnedAddress(a netstate.Address) bool {
 // addAddresses adds IPv6 addresses without duplicate address detection: the namespace had them a moment ago,
 // and would be without them for a second. A second operation restores the flags.
 func (s *stepper) addAddresses() {
+	connected := make([][]netstate.Route, len(s.want.Addresses))
+	earlier := netstate.Earlier{}
+	for i, a := range s.want.Addresses {
+		link, _ := s.wantedLink(a.Link)
+		connected[i] = earlier.Connected(a, link)
+		earlier.Add(a)
+	}
 	for _, i := range addingOrder(s.want.Addresses) {
 		a := s.want.Addresses[i]
 		if !s.isMissing(a) {
@@ -58,7 +65,7 @@ func (s *stepper) addAddresses() {
 			s.add(netstate.AddressAdd{Link: name, Address: quick, Settle: s.settles(a)})
 		}
 		s.add(netstate.AddressAdd{Link: name, Address: a, Settle: s.settles(a)})
-		for _, r := range netstate.Connected(a, link, s.want.Addresses[:i]) {
+		for _, r := range connected[i] {
 			if !s.wantsRoute(r) {
 				s.add(netstate.RouteDel{Link: name, Route: r, Hops: nil})
 			}
@@ -75,9 +82,7 @@ func (s *stepper) isMissing(a netstate.Address) bool {
 	if a.Temporary {
 		return false // the kernel makes them, and one that is added is another
 	}
-	return s.mayAdd(a.Link) && !slices.ContainsFunc(s.now.Addresses, func(o netstate.Address) bool {
-		return o.Link == a.Link && o.Prefix.Addr() == a.Prefix.Addr() && !s.isReplaced(o)
-	})
+	return s.mayAdd(a.Link) && !slices.ContainsFunc(s.addresses[linkAddress{a.Link, a.Prefix.Addr()}], func(o netstate.Address) bool { return !s.isReplaced(o) })
 }
 
 // addingOrder is the order in which the addresses have to be added so that the kernel lists them in the order

@@ -10,6 +10,7 @@ package compare
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -23,6 +24,10 @@ import (
 // that do not need the NIC.
 func Steps(now netstate.Snapshot, want State, nic NIC) ([]netstate.Op, error) {
 	s := &stepper{now: now, NIC: nic}
+	s.links = map[int]netstate.Link{}
+	for _, l := range now.Links {
+		s.links[l.Index] = l
+	}
 	want = placeLinks(want, now, s.ownLinks())
 	s.joined = joinedIn(now.Routes)
 	s.single = singleIn(want.Routes)
@@ -37,9 +42,8 @@ func Steps(now netstate.Snapshot, want State, nic NIC) ([]netstate.Op, error) {
 // in force before the links that they guard are up. Routes are removed before addresses, and added after them. A name
 // is free before another link takes it. The guest's tap comes up last.
 func (s *stepper) steps() ([]netstate.Op, error) {
-	now := s.now
 	if s.leavesDown() {
-		nic, _ := now.Link(s.Index)
+		nic, _ := s.link(s.Index)
 		s.add(netstate.LinkSet{Index: s.Index, Link: nic.Name, Up: new(bool)})
 	}
 	s.removeLinks()
@@ -48,7 +52,7 @@ func (s *stepper) steps() ([]netstate.Op, error) {
 	s.setSysctls(netstate.SysctlOrder(s.Names.NIC), false)
 	s.allowIPv6()
 	var err error
-	if _, there := now.Link(s.Index); there && len(s.want.Links) > 0 {
+	if _, there := s.link(s.Index); there && len(s.want.Links) > 0 {
 		s.removeUnwanted()
 		s.changeNIC()
 		s.addLinks()
@@ -57,7 +61,7 @@ func (s *stepper) steps() ([]netstate.Op, error) {
 	} else if !there && !s.MayLeave {
 		err = fmt.Errorf("%w any more in this namespace", infra.ErrNoNIC)
 	}
-	for _, i := range now.Tables {
+	for _, i := range s.now.Tables {
 		if !s.Direct && !slices.ContainsFunc(s.want.Tables, func(t firewall.Table) bool { return t.Family == i.Family && t.Name == i.Name }) {
 			s.add(netstate.TableDel{Family: i.Family, Name: i.Name})
 		}
@@ -83,15 +87,15 @@ func (s *stepper) setSysctls(paths []string, coming bool) {
 // removeUnwanted removes routes, addresses and neighbours that are not wanted, one by one. Most would vanish
 // when the link goes down, but then the plan would not show them.
 func (s *stepper) removeUnwanted() {
-	var leaving []netstate.Address
+	leaving := map[netip.Addr]bool{}
 	for _, a := range s.now.Addresses {
 		if s.ManageAddresses && a.Link == s.Index && !s.staysAsItIs(a) {
-			leaving = append(leaving, a)
+			leaving[a.Prefix.Addr()] = true
 		}
 	}
 	for _, r := range s.now.Routes {
 		// The kernel removes its own routes with their addresses, but not while the address stays.
-		own := (r.Protocol != netstate.ProtocolKernel || s.kernelImplies(r)) && (s.mayChangeRoute(r) || Sourced(r, s.Index, leaving))
+		own := (r.Protocol != netstate.ProtocolKernel || s.kernelImplies(r)) && (s.mayChangeRoute(r) || leaving[r.PrefSrc])
 		if (own && !s.isLearned(r) || s.isGone(r) && !s.losesSource(r)) && !s.wantsRoute(r) {
 			if s.joined[partOf(r)] {
 				r.Protocol = 0 // any: the kernel shows that of another part
@@ -134,7 +138,7 @@ func (s *stepper) bringUp() {
 	for _, want := range s.want.Links[last:] {
 		s.setUpOrDown(want)
 	}
-	now, _ := s.now.Link(s.Index)
+	now, _ := s.link(s.Index)
 	if want, _ := s.wantedLink(s.Index); want.AddrGen != netstate.AddrGenNone && now.AddrGen != want.AddrGen && !s.makesLinkLocal(now, want) {
 		s.add(netstate.LinkSet{Index: s.Index, Link: want.Name, AddrGen: &want.AddrGen})
 	}

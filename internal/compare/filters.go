@@ -53,10 +53,12 @@ func (s *stepper) setFilters() {
 		now, want := netstate.FiltersOf(s.now.Filters, l.Index), netstate.FiltersOf(s.want.Filters, l.Index)
 		if len(want) == 0 { // what others have there stays
 			now = slices.DeleteFunc(now, func(f netstate.Filter) bool { return !f.Clears })
-			for i, f := range now {
-				if !slices.ContainsFunc(now[:i], f.Beside) {
+			left := map[netstate.Place]bool{}
+			for _, f := range now {
+				if !left[f.Place()] {
 					s.add(netstate.FilterDel{Link: l.Name, Filter: f})
 				}
+				left[f.Place()] = true
 			}
 			continue
 		}
@@ -68,15 +70,15 @@ func (s *stepper) setFilters() {
 		if !ingress {
 			s.add(netstate.IngressAdd{Index: l.Index, Link: l.Name})
 		}
-		var left []netstate.Filter // by preference and protocol
+		left := map[netstate.Place]bool{}
 		for _, f := range now {
-			if !slices.ContainsFunc(want, f.Equal) && !slices.ContainsFunc(left, f.Beside) {
+			if !slices.ContainsFunc(want, f.Equal) && !left[f.Place()] {
 				s.add(netstate.FilterDel{Link: l.Name, Filter: f})
-				left = append(left, f)
+				left[f.Place()] = true
 			}
 		}
 		for _, f := range want {
-			if !slices.ContainsFunc(now, f.Equal) || slices.ContainsFunc(left, f.Beside) {
+			if !slices.ContainsFunc(now, f.Equal) || left[f.Place()] {
 				s.add(netstate.FilterAdd{Link: l.Name, Filter: f, Target: s.newName(f.Target)})
 			}
 		}

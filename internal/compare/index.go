@@ -55,9 +55,20 @@ func (s *stepper) index() {
 	}
 
 	s.neighbours, s.wantedNeighbours = setOf(s.now.Neighbours), setOf(s.want.Neighbours)
-	s.wantedAddresses, s.linksWith = map[linkPrefix]bool{}, map[netip.Addr][]int{}
+	removed := s.removedLinks()
+	s.wantedAddresses, s.addresses, s.losing = map[linkPrefix]bool{}, map[linkAddress][]netstate.Address{}, map[netip.Addr]bool{}
 	for _, a := range s.now.Addresses {
-		s.linksWith[a.Prefix.Addr()] = append(s.linksWith[a.Prefix.Addr()], a.Link)
+		at := linkAddress{a.Link, a.Prefix.Addr()}
+		s.addresses[at] = append(s.addresses[at], a)
+		before, known := s.losing[at.address]
+		s.losing[at.address] = at.address.Is4() && removed[a.Link] && (before || !known)
+	}
+	s.offStack, s.wantedOffStack = map[linkAddress]netstate.OffStack{}, map[linkAddress]bool{}
+	for _, o := range s.now.OffStack {
+		s.offStack[linkAddress{o.Link, o.Address}] = o
+	}
+	for _, o := range s.want.OffStack {
+		s.wantedOffStack[linkAddress{o.Link, o.Address}] = true
 	}
 	for _, a := range s.want.Addresses {
 		s.wantedAddresses[linkPrefix{a.Link, a.Prefix}] = true
@@ -81,9 +92,11 @@ func (s *stepper) putBeside(r netstate.Route) {
 // indexConnected makes the indexes of the routes that the kernel adds for wanted addresses.
 func (s *stepper) indexConnected() {
 	var implied, coming []netstate.Route
-	for i, a := range s.want.Addresses {
+	earlier := netstate.Earlier{}
+	for _, a := range s.want.Addresses {
 		l, _ := s.wantedLink(a.Link)
-		connected := netstate.Connected(a, l, s.want.Addresses[:i])
+		connected := earlier.Connected(a, l)
+		earlier.Add(a)
 		if len(connected) > 0 && (s.isMissing(a) || s.comesUp(l)) {
 			coming = append(coming, connected...)
 		}

@@ -38,8 +38,15 @@ const firstIndex = 1 << 20
 // one. So a link that is created again gets the index of an undisturbed run.
 func placeLinks(want State, now netstate.Snapshot, ours []netstate.Link) State {
 	next := firstIndex
+	at, modes := map[int]bool{}, map[int]netstate.Link{}
+	for _, l := range now.Links {
+		at[l.Index] = true
+		if l.Mode == netstate.ModeActive {
+			modes[l.Index] = l
+		}
+	}
 	free := func() int {
-		for slices.ContainsFunc(now.Links, func(l netstate.Link) bool { return l.Index == next }) {
+		for at[next] {
 			next++
 		}
 		next++
@@ -52,11 +59,11 @@ func placeLinks(want State, now netstate.Snapshot, ours []netstate.Link) State {
 		if l.Index > 0 {
 			continue
 		}
-		at := slices.IndexFunc(ours, func(o netstate.Link) bool {
+		own := slices.IndexFunc(ours, func(o netstate.Link) bool {
 			return o.Name == l.Name && o.Kind == l.Kind && o.Ethernet && reflect.DeepEqual(o.Tap, l.Tap)
 		})
-		if at >= 0 {
-			index[l.Index] = ours[at].Index
+		if own >= 0 {
+			index[l.Index] = ours[own].Index
 		} else {
 			index[l.Index] = free()
 		}
@@ -70,7 +77,7 @@ func placeLinks(want State, now netstate.Snapshot, ours []netstate.Link) State {
 	}
 	for i, l := range placed.Links {
 		placed.Links[i].Master = resolve(l.Master)
-		if bond, _ := now.Link(l.Index); bond.Mode == netstate.ModeActive {
+		if bond, is := modes[l.Index]; is {
 			placed.Links[i].MAC = bond.MAC // as its ports have it
 		}
 	}
@@ -97,7 +104,7 @@ func placeLinks(want State, now netstate.Snapshot, ours []netstate.Link) State {
 // addTaps comes first, as taps are created and reset by ioctl and not by netlink.
 func (s *stepper) addTaps() {
 	for _, l := range s.want.Links {
-		now, there := s.now.Link(l.Index)
+		now, there := s.link(l.Index)
 		if there && now.Offloads && l.Tap != nil {
 			s.add(netstate.TapReset{Index: l.Index, Link: l.Name, MultiQueue: l.Tap.MultiQueue, Context: s.want.TapContext})
 		}
@@ -139,15 +146,23 @@ func (s *stepper) removeLinks() {
 
 // isRemoved reports whether removeLinks deletes the link.
 func (s *stepper) isRemoved(index int) bool {
-	_, wanted := s.wantedLink(index)
-	return !wanted && slices.ContainsFunc(s.ownLinks(), func(l netstate.Link) bool { return l.Index == index })
+	return s.removedLinks()[index]
+}
+
+func (s *stepper) removedLinks() map[int]bool {
+	removed := map[int]bool{}
+	for _, l := range s.ownLinks() {
+		_, wanted := s.wantedLink(l.Index)
+		removed[l.Index] = !wanted
+	}
+	return removed
 }
 
 // allowIPv6 enables IPv6 at existing links that get an IPv6 address. A new tap exists by then, and was made
 // before the sysctl for new links is written.
 func (s *stepper) allowIPv6() {
 	for _, want := range s.want.Links {
-		now, there := s.now.Link(want.Index)
+		now, there := s.link(want.Index)
 		wanted := func(a netstate.Address) bool { return a.Link == want.Index && a.Prefix.Addr().Is6() }
 		newTap := !there && want.Tap != nil && s.now.Sysctls[netstate.NoIPv6] == "1"
 		if (there && now.NoIPv6 && s.mayAdd(want.Index) || newTap) && slices.ContainsFunc(s.want.Addresses, wanted) {
@@ -159,7 +174,7 @@ func (s *stepper) allowIPv6() {
 // takesDown reports whether changeNIC takes the NIC down: for another name, for a link-local address, and for another
 // MAC unless the NIC takes it while it is up.
 func (s *stepper) takesDown(want netstate.Link) bool {
-	now, there := s.now.Link(want.Index)
+	now, there := s.link(want.Index)
 	if want.Index != s.Index || !there || !now.Up {
 		return false
 	}
@@ -177,7 +192,7 @@ func (s *stepper) makesLinkLocal(now, want netstate.Link) bool {
 
 // isForgotten reports whether the kernel forgets the neighbour because the link's MAC changes, or the NIC goes down.
 func (s *stepper) isForgotten(n netstate.Neighbour) bool {
-	now, there := s.now.Link(n.Link)
+	now, there := s.link(n.Link)
 	want, _ := s.wantedLink(n.Link)
 	return there && n.Address.IsValid() && (!want.MAC.IsZero() && now.MAC != want.MAC || s.takesDown(want))
 }
@@ -187,14 +202,14 @@ func (s *stepper) isForgotten(n netstate.Neighbour) bool {
 // what it asks of one that is down (macvlan_change_rx_flags in drivers/net/macvlan.c). So that link would count a user
 // less of all multicast than it has, and receive all of it from then on.
 func (s *stepper) leavesDown() bool {
-	now, _ := s.now.Link(s.Index)
+	now, _ := s.link(s.Index)
 	want, wanted := s.wantedLink(s.Index)
 	return wanted && now.Mode == "passthru" && now.Master != 0 && now.Master != want.Master && s.takesDown(want)
 }
 
 // changeNIC sets the NIC's name and MAC, for which the NIC may have to be down, and its other properties.
 func (s *stepper) changeNIC() {
-	now, _ := s.now.Link(s.Index)
+	now, _ := s.link(s.Index)
 	want, _ := s.wantedLink(s.Index)
 	set := netstate.LinkSet{Index: s.Index, Link: now.Name}
 	if now.Name != want.Name {
@@ -238,7 +253,7 @@ func (s *stepper) changeNIC() {
 // changeNIC sets.
 func (s *stepper) addLinks() {
 	for _, want := range s.want.Links {
-		now, there := s.now.Link(want.Index)
+		now, there := s.link(want.Index)
 		if !there {
 			now = netstate.Link{Index: want.Index, Name: want.Name, Kind: want.Kind, Tap: want.Tap, NoARP: want.NoARP}
 			if want.Tap == nil {
@@ -282,7 +297,7 @@ func (s *stepper) addLinks() {
 		}
 	}
 	for _, want := range s.want.Links {
-		now, there := s.now.Link(want.Index)
+		now, there := s.link(want.Index)
 		if d := now.Bridge.Differing(want.Bridge); d != nil {
 			s.add(netstate.BridgeSet{Index: want.Index, Link: want.Name, Settings: d})
 		}
@@ -337,7 +352,7 @@ func (s *stepper) setUpOrDown(want netstate.Link) {
 
 // isUp reports whether the link is up before setUpOrDown: changeNIC may have taken the NIC down.
 func (s *stepper) isUp(want netstate.Link) bool {
-	now, there := s.now.Link(want.Index)
+	now, there := s.link(want.Index)
 	return there && now.Up && !s.takesDown(want)
 }
 

@@ -22,14 +22,7 @@ func (s *stepper) isGone(r netstate.Route) bool {
 // losesSource reports whether the kernel removes the route because its source is an address of links that removeLinks
 // deletes.
 func (s *stepper) losesSource(r netstate.Route) bool {
-	gone := false
-	for _, link := range s.linksWith[r.PrefSrc] {
-		if !r.PrefSrc.Is4() || !s.isRemoved(link) {
-			return false
-		}
-		gone = true
-	}
-	return gone
+	return s.losing[r.PrefSrc]
 }
 
 // isReplaced reports whether the NIC's address is removed, though ManageAddresses is not set: it must not be there, or
@@ -81,15 +74,14 @@ func (s *stepper) isInPlace(now, want netstate.Address) bool {
 
 // isOffStack reports whether the namespace does not take the NIC's address as its own.
 func (s *stepper) isOffStack(a netstate.Address) (o netstate.OffStack, off bool) {
-	i := slices.IndexFunc(s.now.OffStack, func(o netstate.OffStack) bool { return o.Link == a.Link && o.Address == a.Prefix.Addr() })
-	if i < 0 {
-		return netstate.OffStack{Link: a.Link, Address: a.Prefix.Addr()}, false
+	if o, off := s.offStack[linkAddress{a.Link, a.Prefix.Addr()}]; off {
+		return o, true
 	}
-	return s.now.OffStack[i], true
+	return netstate.OffStack{Link: a.Link, Address: a.Prefix.Addr()}, false
 }
 
 func (s *stepper) wantsOffStack(o netstate.OffStack) bool {
-	return slices.ContainsFunc(s.want.OffStack, func(w netstate.OffStack) bool { return w.Link == o.Link && w.Address == o.Address })
+	return s.wantedOffStack[linkAddress{o.Link, o.Address}]
 }
 
 // setOffStack takes the NIC's addresses off the namespace's stack, or puts them back, and lets the namespace's own
@@ -99,15 +91,17 @@ func (s *stepper) setOffStack() {
 	if !s.OffStack {
 		return
 	}
-	for i, a := range s.want.Addresses {
+	earlier := netstate.Earlier{}
+	for _, a := range s.want.Addresses {
 		if a.Link != s.Index {
 			continue
 		}
 		addr := a.Prefix.Addr()
 		o, off := s.isOffStack(a)
 		added := s.isMissing(a)
-		now, _ := s.now.Link(s.Index)
-		route := netstate.LocalRoute(a, s.want.Addresses[:i])
+		now, _ := s.link(s.Index)
+		route := earlier.LocalRoute(a)
+		earlier.Add(a)
 		switch wanted := s.wantsOffStack(o); {
 		case addr.Is6() && !now.Up && !s.comesUp(nic): // the kernel adds the route when the NIC comes up
 		case wanted && (!off || added):
@@ -115,11 +109,12 @@ func (s *stepper) setOffStack() {
 		case !wanted && off && !added && addr.Is4():
 			s.add(netstate.RouteAdd{Link: nic.Name, Route: route})
 		}
-		if i := slices.IndexFunc(s.now.Addresses, func(n netstate.Address) bool { return n.Link == a.Link && n.Prefix == a.Prefix }); i >= 0 && !added && addr.Is6() {
-			if have := s.now.Addresses[i]; (have.PreferredSeconds == 0) != (a.PreferredSeconds == 0) {
+		same := s.addresses[linkAddress{a.Link, addr}]
+		if i := slices.IndexFunc(same, func(n netstate.Address) bool { return n.Prefix == a.Prefix }); i >= 0 && !added && addr.Is6() {
+			if have := same[i]; (have.PreferredSeconds == 0) != (a.PreferredSeconds == 0) {
 				have.PreferredSeconds = a.PreferredSeconds
 				s.add(netstate.AddressAdd{Link: nic.Name, Address: have})
-				for _, r := range netstate.Connected(a, nic, nil) { // which the kernel adds if it is not there
+				for _, r := range netstate.Earlier(nil).Connected(a, nic) { // which the kernel adds if it is not there
 					if !s.wantsRoute(r) && have.ValidSeconds == netstate.Forever {
 						s.add(netstate.RouteDel{Link: nic.Name, Route: r})
 					}

@@ -11,10 +11,16 @@ func (s *stepper) mayChangeRoute(r netstate.Route) bool {
 	return s.mayChange(r.Link) || slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return s.mayChange(h.Link) })
 }
 
-// Sourced reports whether the route's preferred source is an address of the link. The kernel removes such a route
-// with the address, whichever link the route leads through.
-func Sourced(r netstate.Route, link int, addresses []netstate.Address) bool {
-	return r.PrefSrc.IsValid() && slices.ContainsFunc(addresses, func(a netstate.Address) bool { return a.Link == link && a.Prefix.Addr() == r.PrefSrc })
+// SourcesOf are the addresses of the link. With an address the kernel removes the routes whose preferred source it is,
+// whichever link they lead through.
+func SourcesOf(link int, addresses []netstate.Address) map[netip.Addr]bool {
+	sources := map[netip.Addr]bool{}
+	for _, a := range addresses {
+		if a.Link == link {
+			sources[a.Prefix.Addr()] = true
+		}
+	}
+	return sources
 }
 
 // apart returns the routes with each next hop of an IPv6 route as a route of its own, as it is in the kernel. The
@@ -48,9 +54,10 @@ func (s *stepper) wantsRoute(r netstate.Route) bool {
 // route whose next hop no other route reaches, so such a next hop gets a host route for the moment.
 func (s *stepper) addRoutes() {
 	var own, onLink, gatewayed []netstate.Route
+	sources := SourcesOf(s.Index, s.want.Addresses)
 	for _, r := range s.want.Routes {
 		switch {
-		case !s.mayAddRoute(r) && !(s.ManageAddresses && Sourced(r, s.Index, s.want.Addresses)) || s.hasRoute(r) || s.coming.Has(r) || s.wouldJoin(r):
+		case !s.mayAddRoute(r) && !(s.ManageAddresses && sources[r.PrefSrc]) || s.hasRoute(r) || s.coming.Has(r) || s.wouldJoin(r):
 		case r.Type == netstate.RouteLocal && !r.PrefSrc.IsValid():
 			own = append(own, r) // other routes may have a source in it
 		case !r.Gateway.IsValid() && len(r.Hops) == 0:

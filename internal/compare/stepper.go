@@ -39,16 +39,28 @@ type indexes struct {
 	onLink     map[linkPrefix]bool
 	onLinkBits map[bool][]bool
 
+	links                        map[int]netstate.Link // of now
 	neighbours, wantedNeighbours map[netstate.Neighbour]bool
 	wantedAddresses              map[linkPrefix]bool
-	linksWith                    map[netip.Addr][]int // of the addresses of now
-	families                     map[familyKey]family
-	replaced                     map[netip.Prefix]bool
+	// addresses are those of now, by their links: one address can be there with several prefix lengths.
+	addresses map[linkAddress][]netstate.Address
+	// offStack are those of now that the namespace does not take as its own, wantedOffStack those that it must not take.
+	offStack       map[linkAddress]netstate.OffStack
+	wantedOffStack map[linkAddress]bool
+	// losing are the IPv4 addresses of now that are at links alone that removeLinks deletes.
+	losing   map[netip.Addr]bool
+	families map[familyKey]family
+	replaced map[netip.Prefix]bool
 }
 
 type linkPrefix struct {
 	link   int
 	prefix netip.Prefix
+}
+
+type linkAddress struct {
+	link    int
+	address netip.Addr
 }
 
 // group is what IPv6 routes have in common that the kernel joins to one, if they have gateways.
@@ -92,6 +104,12 @@ type family struct {
 	stay      bool // they are as wanted, in their order
 }
 
+// link is the link of now with the index.
+func (s *stepper) link(index int) (l netstate.Link, there bool) {
+	l, there = s.links[index]
+	return l, there
+}
+
 func (s *stepper) add(op netstate.Op) { s.ops = append(s.ops, op) }
 
 func (s *stepper) wantedLink(index int) (netstate.Link, bool) {
@@ -105,7 +123,7 @@ func (s *stepper) wantedLink(index int) (netstate.Link, bool) {
 // isNew reports whether a link with the name is created.
 func (s *stepper) isNew(name string) bool {
 	return slices.ContainsFunc(s.want.Links, func(l netstate.Link) bool {
-		_, there := s.now.Link(l.Index)
+		_, there := s.link(l.Index)
 		return l.Name == name && !there
 	})
 }
@@ -126,7 +144,7 @@ func (s *stepper) mayAdd(index int) bool {
 
 // linkName is the link's name before the operations, newName the one after them.
 func (s *stepper) linkName(index int) string {
-	l, _ := s.now.Link(index)
+	l, _ := s.link(index)
 	return l.Name
 }
 

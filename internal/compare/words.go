@@ -14,16 +14,27 @@ import (
 // Differences says what the operations of Steps are for, such as "eth0-tap is no port of eth0-br". Links that are gone,
 // others or renamed come first: the rest can follow from that.
 func Differences(now netstate.Snapshot, ops []netstate.Op) []infra.Difference {
-	w := words{now: now, ops: ops, isSaid: map[infra.Difference]bool{}, routes: netstate.IndexRoutes(apart(now.Routes)),
-		deleted: map[linkPrefix]bool{}, added: map[linkPrefix]bool{}}
+	w := words{now: now, ops: ops, isSaid: map[infra.Difference]bool{}, routes: netstate.IndexRoutes(apart(now.Routes)), links: map[int]netstate.Link{},
+		created: map[string]bool{}, deleted: map[linkPrefix]bool{}, added: map[linkPrefix]bool{},
+		addressDel: map[linkPrefix]bool{}, addressAdd: map[linkPrefix]bool{}, filterDel: map[netstate.Place]bool{}}
+	for _, l := range now.Links {
+		w.links[l.Index] = l
+	}
 	for _, op := range ops {
+		w.created[createdName(op)] = true
 		switch o := op.(type) {
 		case netstate.RouteDel:
 			w.deleted[linkPrefix{o.Route.Link, o.Route.Destination}] = true
 		case netstate.AddressAdd:
 			w.added[linkPrefix{o.Address.Link, netip.PrefixFrom(o.Address.Prefix.Addr(), o.Address.Prefix.Addr().BitLen())}] = true
+			w.addressAdd[linkPrefix{o.Address.Link, o.Address.Prefix}] = true
+		case netstate.AddressDel:
+			w.addressDel[linkPrefix{o.Address.Link, o.Address.Prefix}] = true
+		case netstate.FilterDel:
+			w.filterDel[o.Filter.Place()] = true
 		}
 	}
+	delete(w.created, "")
 	for _, op := range ops {
 		w.describe(op)
 	}
@@ -50,6 +61,12 @@ type words struct {
 	// deleted and added are the links, with the destinations of routes that are deleted, and with the addresses that
 	// are added.
 	deleted, added map[linkPrefix]bool
+	// created are the names of links that the operations create. addressAdd, addressDel and filterDel are what they add
+	// and delete.
+	created                map[string]bool
+	addressAdd, addressDel map[linkPrefix]bool
+	filterDel              map[netstate.Place]bool
+	links                  map[int]netstate.Link // of now
 }
 
 // add adds a difference once, as several operations can repair one. Its kind is one of those that
@@ -71,7 +88,7 @@ func (w *words) describe(op netstate.Op) {
 	case netstate.LinkAdd:
 		w.describeMissing(o.Kind, o.Name, nil)
 	case netstate.LinkDel:
-		if !w.anyOp(func(op netstate.Op) bool { return createdName(op) == o.Link }) {
+		if !w.created[o.Link] {
 			w.add("link-extra", o.Link, "%s is there and not of the wiring", o.Link)
 		}
 	case netstate.GroupDel:
@@ -83,7 +100,7 @@ func (w *words) describe(op netstate.Op) {
 	case netstate.BridgePortSet:
 		w.describeSettings("bridge-port", o.Index, o.Link, o.Settings)
 	case netstate.ConfSet:
-		if _, there := w.now.Link(o.Index); there {
+		if _, there := w.links[o.Index]; there {
 			w.add("sysctl", o.Link, "IPv4 %s of %s is %s, not %s", o.Name, o.Link, onOff(!o.On), onOff(o.On))
 		}
 	case netstate.SysctlSet:
@@ -91,10 +108,7 @@ func (w *words) describe(op netstate.Op) {
 			if have != o.Value { // the same: of a link that is made again
 				w.add("sysctl", "", "sysctl %s is %s, not %s", o.Path, have, o.Value)
 			}
-		} else if !w.anyOp(func(op netstate.Op) bool {
-			name := createdName(op)
-			return name != "" && strings.Contains(o.Path, "/"+name+"/")
-		}) {
+		} else if !slices.ContainsFunc(strings.Split(o.Path, "/"), func(part string) bool { return w.created[part] }) {
 			w.add("sysctl", "", "sysctl %s is not %s", o.Path, o.Value)
 		}
 	case netstate.AddressAdd, netstate.AddressDel, netstate.RouteAdd, netstate.RouteDel, netstate.NeighbourAdd, netstate.NeighbourDel:
@@ -106,18 +120,17 @@ func (w *words) describe(op netstate.Op) {
 			}
 		}
 	case netstate.IngressAdd:
-		if _, there := w.now.Link(o.Index); there && !w.anyOp(func(op netstate.Op) bool { return op == netstate.Op(netstate.IngressDel(o)) }) {
+		if _, there := w.links[o.Index]; there && !w.anyOp(func(op netstate.Op) bool { return op == netstate.Op(netstate.IngressDel(o)) }) {
 			w.add("qdisc-missing", o.Link, "ingress qdisc of %s is gone", o.Link)
 		}
 	case netstate.FilterDel:
 		w.add("filter-other", o.Link, "filter %d of %s is another", o.Filter.Priority, o.Link)
 	case netstate.FilterAdd:
-		gone := w.anyOp(func(op netstate.Op) bool {
-			d, is := op.(netstate.FilterDel)
-			added, isAdd := op.(netstate.IngressAdd)
-			return is && d.Filter.Beside(o.Filter) || isAdd && added.Index == o.Filter.Link
-		})
-		if !gone {
+		gone := w.filterDel[o.Filter.Place()]
+		if !gone && !w.anyOp(func(op netstate.Op) bool {
+			added, is := op.(netstate.IngressAdd)
+			return is && added.Index == o.Filter.Link
+		}) {
 			w.add("filter-missing", o.Link, "filter %d of %s is gone", o.Filter.Priority, o.Link)
 		}
 	case netstate.TableSet:
@@ -179,7 +192,7 @@ func onOff(on bool) string {
 
 // describeLink compares the properties that must be set with those that the link has.
 func (w *words) describeLink(o netstate.LinkSet) {
-	now, there := w.now.Link(o.Index)
+	now, there := w.links[o.Index]
 	if !there {
 		return
 	}
@@ -229,7 +242,7 @@ func (w *words) comesUp(link int) bool {
 }
 
 func (w *words) describeMaster(name string, now netstate.Link, o netstate.LinkSet) {
-	master, has := w.now.Link(now.Master)
+	master, has := w.links[now.Master]
 	switch {
 	case !has || now.Master == 0:
 		w.add("master", name, "%s is no port of %s", name, o.MasterName)
@@ -245,7 +258,7 @@ func (w *words) describeMaster(name string, now netstate.Link, o netstate.LinkSe
 }
 
 func (w *words) describeSettings(what string, index int, name string, want netstate.Settings) {
-	now, there := w.now.Link(index)
+	now, there := w.links[index]
 	have := now.Bridge
 	if what == "bridge-port" {
 		have = now.BridgePort
@@ -261,17 +274,11 @@ func (w *words) describeSettings(what string, index int, name string, want netst
 func (w *words) describeNetwork(op netstate.Op) {
 	switch o := op.(type) {
 	case netstate.AddressAdd:
-		if w.hasLink(o.Address.Link) && !w.anyOp(func(op netstate.Op) bool {
-			d, is := op.(netstate.AddressDel)
-			return is && d.Address.Link == o.Address.Link && d.Address.Prefix == o.Address.Prefix
-		}) {
+		if w.hasLink(o.Address.Link) && !w.addressDel[linkPrefix{o.Address.Link, o.Address.Prefix}] {
 			w.add("address-missing", o.Link, "address %v of %s is gone", o.Address.Prefix, o.Link)
 		}
 	case netstate.AddressDel:
-		if w.anyOp(func(op netstate.Op) bool {
-			a, is := op.(netstate.AddressAdd)
-			return is && a.Address.Link == o.Address.Link && a.Address.Prefix == o.Address.Prefix
-		}) {
+		if w.addressAdd[linkPrefix{o.Address.Link, o.Address.Prefix}] {
 			w.add("address-other", o.Link, "address %v of %s is not in its place, or another", o.Address.Prefix, o.Link)
 		} else {
 			w.add("address-extra", o.Link, "address %v of %s is not of the wiring", o.Address.Prefix, o.Link)
@@ -289,7 +296,7 @@ func (w *words) describeNetwork(op netstate.Op) {
 		}
 	case netstate.NeighbourAdd:
 		if !o.Neighbour.Address.IsValid() {
-			if l, there := w.now.Link(o.Neighbour.Link); there && l.Master != 0 {
+			if l, there := w.links[o.Neighbour.Link]; there && l.Master != 0 {
 				w.add("fdb-missing", o.Link, "forwarding entry %v of %s is gone", o.Neighbour.MAC, o.Link)
 			}
 		} else if w.hasLink(o.Neighbour.Link) {
@@ -307,7 +314,7 @@ func (w *words) describeNetwork(op netstate.Op) {
 }
 
 func (w *words) hasLink(link int) bool {
-	_, there := w.now.Link(link)
+	_, there := w.links[link]
 	return there
 }
 

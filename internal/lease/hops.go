@@ -4,6 +4,7 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -102,11 +103,15 @@ func (n NIC) hop6(routes []netstate.Route) netip.Addr {
 
 // hopMAC is the MAC to which a NIC without ARP sends packets for its gateway.
 func (n NIC) hopMAC(r *cache.Record, v4 bool) cache.MAC {
+	permanent := map[netip.Addr]cache.MAC{}
+	for o := range n.neighbours() {
+		if _, there := permanent[o.Address]; o.Permanent && !there {
+			permanent[o.Address] = o.MAC
+		}
+	}
 	for _, route := range n.Routes(v4) {
-		for o := range n.neighbours() {
-			if o.Permanent && o.Address == route.Gateway && route.Default() {
-				return o.MAC
-			}
+		if mac, is := permanent[route.Gateway]; is && route.Default() {
+			return mac
 		}
 	}
 	return r.MAC
@@ -120,7 +125,17 @@ func (n NIC) learned(r *cache.Record, v4 bool) []cache.Route {
 
 func (n NIC) asGuest(r *cache.Record, routes []netstate.Route) []cache.Route {
 	var guest []cache.Route
-	known := map[netip.Prefix]bool{}
+	known, stands := map[netip.Prefix]bool{}, false
+	behind := sync.OnceValue(func() (b struct {
+		hop     netip.Addr // the IPv6 next hop of IPv4 routes
+		standIn cache.Neighbour
+		answers bool
+	}) {
+		b.hop = n.hop6(routes)
+		known, answers := n.Neighbour(b.hop)
+		b.answers, b.standIn = answers, cache.Neighbour{Address: n.server(), MAC: known.MAC}
+		return b
+	})
 	for _, route := range routes {
 		if known[route.Destination] {
 			continue // the route has a higher metric
@@ -130,19 +145,19 @@ func (n NIC) asGuest(r *cache.Record, routes []netstate.Route) []cache.Route {
 			lose(r, "next-hop", route.Destination.String(), "the guest gets one of %d, %v", len(route.Hops), g.Gateway)
 		}
 		if g.Gateway.Is6() && g.Destination.Addr().Is4() && !n.NoARP {
-			known, answers := n.Neighbour(g.Gateway)
-			switch hop := n.hop6(routes); {
-			case g.Gateway != hop:
-				lose(r, "route", route.Destination.String(), "its next hop is %v, and the guest has one of IPv6, %v", g.Gateway, hop)
-				continue
-			case !answers:
-				loseGateway(r, hop, 4)
-				continue
-			}
 			// The guest's next hop is an address for which the responder answers with the MAC of the IPv6 next hop.
-			g.Gateway = n.server()
-			if standIn := (cache.Neighbour{Address: g.Gateway, MAC: known.MAC}); !slices.Contains(r.Neighbours, standIn) {
-				r.Neighbours = append(r.Neighbours, standIn)
+			switch b := behind(); {
+			case g.Gateway != b.hop:
+				lose(r, "route", route.Destination.String(), "its next hop is %v, and the guest has one of IPv6, %v", g.Gateway, b.hop)
+				continue
+			case !b.answers:
+				loseGateway(r, b.hop, 4)
+				continue
+			case !stands && !slices.Contains(r.Neighbours, b.standIn):
+				r.Neighbours = append(r.Neighbours, b.standIn)
+				fallthrough
+			default:
+				g.Gateway, stands = b.standIn.Address, true
 			}
 		}
 		guest = append(guest, g)

@@ -86,12 +86,12 @@ func (n NIC) addStandIn(r *cache.Record) {
 // the default route last.
 func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) []cache.Route {
 	var onLink, routed []cache.Route
-	reached := networks{}
-	reached.add(network)
+	reached := PrefixSet{}
+	reached.Add(network)
 	for _, r := range routes {
 		if !r.Gateway.IsValid() && !r.Default() {
 			onLink = append(onLink, r)
-			reached.add(r.Destination)
+			reached.Add(r.Destination)
 		} else {
 			routed = append(routed, r)
 		}
@@ -101,10 +101,10 @@ func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) 
 		hops = append(hops, r.Gateway)
 	}
 	for _, hop := range hops {
-		if hop.IsValid() && !reached.contain(hop) {
+		if hop.IsValid() && !reached.Contain(hop) {
 			host := netip.PrefixFrom(hop, hop.BitLen())
 			onLink = append(onLink, cache.Route{Destination: host})
-			reached.add(host)
+			reached.Add(host)
 		}
 	}
 	return append(onLink, routed...)

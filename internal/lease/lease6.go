@@ -16,10 +16,10 @@ func (n NIC) addLease6(r *cache.Record, addresses []netip.Prefix) {
 	routes := n.learned(r, false)
 	r.IPv6 = n.newIPv6(addresses)
 
-	gateway := gateway6(routes)
+	gateway, own := gateway6(routes), AddressesIn(addresses)
 	for _, route := range routes {
 		switch d := route.Destination; {
-		case d.Addr().IsLinkLocalUnicast(), isOwn(addresses, d):
+		case d.Addr().IsLinkLocalUnicast(), isOwn(own, d):
 		case !route.Gateway.IsValid():
 			r.IPv6.OnLink = append(r.IPv6.OnLink, d)
 		case route.Gateway != gateway:
@@ -41,8 +41,9 @@ func (n NIC) newIPv6(addresses []netip.Prefix) *cache.IPv6 {
 	for _, a := range addresses[1:] {
 		v6.Others = append(v6.Others, a.Addr())
 	}
+	own := AddressesIn(addresses)
 	for _, a := range n.found.Addresses {
-		if a.Link == n.Index && isDeprecated(a) && slices.Contains(addresses, a.Prefix) {
+		if a.Link == n.Index && isDeprecated(a) && own.has(a.Prefix.Addr()) {
 			v6.Deprecated = append(v6.Deprecated, a.Prefix.Addr())
 		}
 	}
@@ -50,8 +51,8 @@ func (n NIC) newIPv6(addresses []netip.Prefix) *cache.IPv6 {
 }
 
 // isOwn reports whether the network is one of the addresses alone.
-func isOwn(addresses []netip.Prefix, network netip.Prefix) bool {
-	return slices.ContainsFunc(addresses, func(a netip.Prefix) bool { return network.IsSingleIP() && network.Addr() == a.Addr() })
+func isOwn(addresses Addresses, network netip.Prefix) bool {
+	return network.IsSingleIP() && addresses.has(network.Addr())
 }
 
 // gateway6 is the next hop of the default route, else of any route; zero: there is none.
@@ -91,7 +92,8 @@ func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr
 }
 
 // leaseBehind6 is the IPv6 configuration of such a guest.
-func (n NIC) leaseBehind6(own []netip.Prefix, router cache.Router, routes []cache.Route) *cache.IPv6 {
+func (n NIC) leaseBehind6(addresses []netip.Prefix, router cache.Router, routes []cache.Route) *cache.IPv6 {
+	own := AddressesIn(addresses)
 	for _, route := range routes {
 		switch d := route.Destination; {
 		case d.Addr().IsLinkLocalUnicast(), isOwn(own, d), d.Bits() == 0:
@@ -100,7 +102,7 @@ func (n NIC) leaseBehind6(own []netip.Prefix, router cache.Router, routes []cach
 		}
 	}
 	router.Default = defaultIndex(routes) >= 0
-	guest := n.newIPv6(own)
+	guest := n.newIPv6(addresses)
 	guest.Router = &router
 	return guest
 }

@@ -3,7 +3,6 @@ package lease
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -35,11 +34,11 @@ func loseSecond(r *cache.Record, addresses []netip.Prefix) {
 // loseConditional adds the NIC's routes that some of the guest's packets would take: those with a TOS, or from some of
 // its addresses.
 func (n NIC) loseConditional(r *cache.Record, v4, v6 []netip.Prefix) {
-	learned := n.Tables()
+	learned, own4, own6 := n.Tables(), AddressesIn(v4), AddressesIn(v6)
 	for _, route := range n.found.Routes {
-		from := addressesOf(v6)
+		from := own6
 		if route.Destination.Addr().Is4() {
-			from = addressesOf(v4)
+			from = own4
 		}
 		if !route.Uses(n.Index) || route.Type != netstate.RouteUnicast || !learned[route.Table] || isPlain(route, from) {
 			continue
@@ -47,7 +46,7 @@ func (n NIC) loseConditional(r *cache.Record, v4, v6 []netip.Prefix) {
 		switch {
 		case route.TOS != 0:
 			lose(r, "route", fmt.Sprintf("tos %#x %v", route.TOS, route.Destination), "a lease has no routes for some packets to a destination")
-		case slices.ContainsFunc(from, route.Source.Contains):
+		case from.MeetIn(route.Source):
 			lose(r, "route", fmt.Sprintf("from %v to %v", route.Source, route.Destination), "a lease has no routes for some of the guest's addresses")
 		}
 	}

@@ -111,8 +111,8 @@ func addressesOf(prefixes []netip.Prefix) []netip.Addr {
 
 // isPlain reports whether the route is one for all packets from the addresses: it does not ask for a TOS, or for a
 // source that not all of them have.
-func isPlain(r netstate.Route, from []netip.Addr) bool {
-	return r.TOS == 0 && !slices.ContainsFunc(from, func(a netip.Addr) bool { return r.Source.Bits() > 0 && !r.Source.Contains(a) })
+func isPlain(r netstate.Route, from Addresses) bool {
+	return r.TOS == 0 && (r.Source.Bits() <= 0 || from.lieIn(r.Source))
 }
 
 // lookups are the tables in which the namespace looks up a route for packets from the address, in order.
@@ -127,9 +127,10 @@ func (n NIC) lookups(from netip.Addr) []uint32 {
 	}
 	slices.SortStableFunc(rules, func(a, b netstate.Rule) int { return cmp.Compare(a.Priority, b.Priority) })
 	var tables []uint32
+	listed := map[uint32]bool{}
 	for _, r := range rules {
-		if isAbout(r, from) && !slices.Contains(tables, r.Table) {
-			tables = append(tables, r.Table)
+		if isAbout(r, from) && !listed[r.Table] {
+			tables, listed[r.Table] = append(tables, r.Table), true
 		}
 	}
 	return tables
@@ -140,68 +141,27 @@ func isAbout(r netstate.Rule, from netip.Addr) bool {
 	return !r.Other && r.IPv6 == from.Is6() && (!r.Source.IsValid() || r.Source.Contains(from))
 }
 
-// isDecided reports whether one of the tables has a route for the whole destination. The most specific route of a
-// table counts. A throw route sends the lookup to the next table.
-func (d decisions) isDecided(destination netip.Prefix, tables []uint32) bool {
-	return slices.ContainsFunc(tables, func(table uint32) bool {
-		for bits := destination.Bits(); bits >= 0; bits-- {
-			network := netip.PrefixFrom(destination.Addr(), bits).Masked()
-			if kind, is := d[decision{table, network}]; is {
-				return kind != netstate.RouteThrow
-			}
-		}
-		return false
-	})
-}
-
-// decisions are the types of routes, by what the kernel looks them up by.
-type decisions map[decision]uint8
-
-type decision struct {
-	table       uint32
-	destination netip.Prefix
-}
-
-func (n NIC) decisions() decisions {
-	d := make(decisions, len(n.found.Routes))
-	for _, r := range n.found.Routes {
-		if r.TOS == 0 && r.Source.Bits() <= 0 {
-			d[decision{r.Table, r.Destination.Masked()}] = r.Type
-		}
-	}
-	return d
-}
-
-// networks are prefixes among which to look for an address.
-type networks map[int]map[netip.Prefix]bool // by their length
-
-func (n networks) add(p netip.Prefix) {
-	if n[p.Bits()] == nil {
-		n[p.Bits()] = map[netip.Prefix]bool{}
-	}
-	n[p.Bits()][p.Masked()] = true
-}
-
-func (n networks) contain(a netip.Addr) bool {
-	for bits, of := range n {
-		if p, err := a.Prefix(bits); err == nil && of[p] {
-			return true
-		}
-	}
-	return false
-}
-
 // routesIn are the tables' unicast routes through the NIC for all packets from the addresses, without those whose whole
 // destination an earlier table decides. Of two with one destination, that with a source is first, as in the kernel.
 func (n NIC) routesIn(v4 bool, from []netip.Addr, tables ...uint32) []netstate.Route {
-	var routes []netstate.Route
-	var d decisions
-	for i, table := range tables {
-		if i == 1 {
-			d = n.decisions()
+	of := make(map[uint32][]netstate.Route, len(tables))
+	for _, table := range tables {
+		of[table] = nil
+	}
+	all := SortedAddresses(from)
+	for _, r := range n.found.Routes {
+		if list, asked := of[r.Table]; asked && r.Destination.Addr().Is4() == v4 && r.Uses(n.Index) && r.Type == netstate.RouteUnicast && isPlain(r, all) {
+			of[r.Table] = append(list, r)
 		}
-		for _, r := range n.found.Routes {
-			if r.Table == table && r.Destination.Addr().Is4() == v4 && r.Uses(n.Index) && r.Type == netstate.RouteUnicast && isPlain(r, from) && !d.isDecided(r.Destination, tables[:i]) {
+	}
+	var first map[netip.Prefix]int
+	if len(tables) > 1 {
+		first = n.decisions().first(tables)
+	}
+	var routes []netstate.Route
+	for i, table := range tables {
+		for _, r := range of[table] {
+			if i == 0 || firstFor(r.Destination, first) >= i {
 				routes = append(routes, r)
 			}
 		}
@@ -227,8 +187,12 @@ func (n NIC) Behind(v4 bool) []netstate.Route {
 	if !v4 {
 		own = v6
 	}
-	from := addressesOf(own)
-	isFrom := func(p netip.Prefix) bool { return p.Bits() <= 0 || slices.ContainsFunc(from, p.Contains) }
+	from := AddressesIn(own)
+	isFrom := func(p netip.Prefix) bool { return p.Bits() <= 0 || from.MeetIn(p) }
+	known := make(map[netip.Prefix]bool, len(routes))
+	for _, r := range routes {
+		known[r.Destination] = true
+	}
 	looked := map[uint32]bool{netstate.TableMain: true}
 	for _, r := range n.found.Rules {
 		if r.IPv6 != v4 && isFrom(r.Source) {
@@ -236,9 +200,8 @@ func (n NIC) Behind(v4 bool) []netstate.Route {
 		}
 	}
 	for _, r := range n.found.Routes {
-		isKnown := func(k netstate.Route) bool { return k.Destination == r.Destination }
-		if looked[r.Table] && r.Destination.Addr().Is4() == v4 && r.Uses(n.Index) && r.Type == netstate.RouteUnicast && isFrom(r.Source) && !slices.ContainsFunc(routes, isKnown) {
-			routes = append(routes, r)
+		if looked[r.Table] && r.Destination.Addr().Is4() == v4 && r.Uses(n.Index) && r.Type == netstate.RouteUnicast && isFrom(r.Source) && !known[r.Destination] {
+			routes, known[r.Destination] = append(routes, r), true
 		}
 	}
 	slices.SortStableFunc(routes, func(a, b netstate.Route) int { return b.Destination.Bits() - a.Destination.Bits() })
@@ -258,16 +221,18 @@ func (n NIC) Ahead(behind netip.Addr) (ahead []netstate.Rule, all bool) {
 		rules = append(rules, netstate.Rule{Priority: netstate.PriorityMain, Table: netstate.TableMain, IPv6: behind.Is6()})
 	}
 	slices.SortStableFunc(rules, func(a, b netstate.Rule) int { return cmp.Compare(a.Priority, b.Priority) })
-	isOwn := func(p netip.Prefix) bool { // answers come from others
-		return p.IsSingleIP() && slices.ContainsFunc(n.found.Addresses, func(a netstate.Address) bool { return a.Prefix.Addr() == p.Addr() })
+	own := make(map[netip.Addr]bool, len(n.found.Addresses))
+	for _, a := range n.found.Addresses {
+		own[a.Prefix.Addr()] = true
 	}
+	isOwn := func(p netip.Prefix) bool { return p.IsSingleIP() && own[p.Addr()] } // answers come from others
 	d := n.decisions()
 	for _, r := range rules {
 		switch {
 		case r.IPv6 != behind.Is6() || isOwn(r.Source):
 		case r.Table == netstate.TableMain && r.Source.Bits() <= 0:
 			return ahead, false // also one that leaves default routes out, as wg-quick(8) adds
-		case d.isDecided(netip.PrefixFrom(behind, behind.BitLen()), []uint32{r.Table}):
+		case d.isDecided(netip.PrefixFrom(behind, behind.BitLen()), r.Table):
 			ahead = append(ahead, r)
 			if !r.Other && r.Source.Bits() <= 0 {
 				return ahead, true

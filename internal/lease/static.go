@@ -17,24 +17,31 @@ func (n NIC) Static(guest cache.MAC) *cache.Static {
 		return nil
 	}
 	s := &cache.Static{}
-	var own []netstate.Address
+	routes := netstate.IndexRoutes(n.found.Routes)
+	earlier := netstate.Earlier{}
+	var implied []netstate.Route // by the addresses
 	for _, a := range n.found.Addresses {
 		if a.Link != n.Index || n.Index == 0 {
 			continue
 		}
-		own = append(own, a)
+		connected := earlier.Connected(a, n.Link)
+		earlier.Add(a)
+		has := n.hasConnected(a, connected, routes)
+		if has {
+			implied = append(implied, connected...)
+		}
 		if a.Prefix.Addr() == eui64.LinkLocal(n.MAC) && n.MAC != guest {
 			continue // the guest has one of its own MAC
 		}
 		s.Addresses = append(s.Addresses, cache.StaticAddress{
 			Address: a.Prefix, Peer: a.Peer, Broadcast: a.Broadcast, Scope: a.Scope, Deprecated: a.PreferredSeconds == 0,
-			NoPrefixRoute: !n.hasConnected(own),
+			NoPrefixRoute: !has,
 		})
 	}
 	if len(s.Addresses) == 0 {
 		return nil
 	}
-	n.addStaticRoutes(s, own)
+	n.addStaticRoutes(s, netstate.IndexRoutes(implied))
 	n.addStaticRules(s)
 	for o := range n.neighbours() {
 		if o.Permanent && o.Address.IsValid() {
@@ -44,21 +51,15 @@ func (n NIC) Static(guest cache.MAC) *cache.Static {
 	return s
 }
 
-// hasConnected reports whether the namespace has the routes that the kernel made of the last address.
-func (n NIC) hasConnected(own []netstate.Address) bool {
-	last := len(own) - 1
-	if own[last].Prefix.Addr() == eui64.LinkLocal(n.MAC) {
+// hasConnected reports whether the namespace has the routes that the kernel makes of the address.
+func (n NIC) hasConnected(a netstate.Address, connected []netstate.Route, routes netstate.RouteIndex) bool {
+	if a.Prefix.Addr() == eui64.LinkLocal(n.MAC) {
 		return true // the guest makes this address, and the route, by itself
 	}
-	if own[last].Flags&netstate.AddrNoPrefixRoute != 0 || own[last].Metric != 0 {
+	if a.Flags&netstate.AddrNoPrefixRoute != 0 || a.Metric != 0 {
 		return false // the guest gets the route by itself, with its metric
 	}
-	for _, c := range netstate.Connected(own[last], n.Link, own[:last]) {
-		if c.Table == netstate.TableMain && !slices.ContainsFunc(n.found.Routes, c.Same) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(connected, func(c netstate.Route) bool { return c.Table == netstate.TableMain && !routes.Has(c) })
 }
 
 // routeTypes are the routes that a guest can be given, by their type (linux/rtnetlink.h).
@@ -68,12 +69,12 @@ var routeTypes = map[uint8]string{
 
 // addStaticRoutes adds the routes through the NIC that no address implies, and those that refuse packets: routes on
 // the link first, so that a guest can install them in their order.
-func (n NIC) addStaticRoutes(s *cache.Static, own []netstate.Address) {
+func (n NIC) addStaticRoutes(s *cache.Static, implied netstate.RouteIndex) {
 	var onLink, routed []cache.StaticRoute
 	for _, r := range n.found.Routes {
 		kind, known := routeTypes[r.Type]
 		switch {
-		case r.Table == netstate.TableLocal || n.isConnected(r, own):
+		case r.Table == netstate.TableLocal || r.Protocol == netstate.ProtocolKernel && implied.Has(r):
 			continue
 		case known && kind != "":
 			if r.Protocol == netstate.ProtocolKernel {
@@ -114,19 +115,6 @@ func (n NIC) addStaticRoutes(s *cache.Static, own []netstate.Address) {
 	s.Routes = append(onLink, routed...)
 }
 
-// isConnected reports whether one of the addresses implies the route.
-func (n NIC) isConnected(r netstate.Route, own []netstate.Address) bool {
-	if r.Protocol != netstate.ProtocolKernel || r.Table != netstate.TableMain {
-		return false
-	}
-	for i := range own {
-		if n.hasConnected(own[:i+1]) && slices.ContainsFunc(netstate.Connected(own[i], n.Link, own[:i]), r.Same) {
-			return true
-		}
-	}
-	return false
-}
-
 // Attributes of routes (linux/rtnetlink.h).
 const (
 	attributeMetrics    = 8
@@ -150,12 +138,21 @@ func unknownAttributes(r netstate.Route) bool {
 
 // addStaticRules adds the rules that concern the addresses, or lead to the tables of the routes.
 func (n NIC) addStaticRules(s *cache.Static) {
+	var own []netip.Addr
+	for _, a := range s.Addresses {
+		own = append(own, a.Address.Addr())
+	}
+	addresses := SortedAddresses(own)
+	type family struct {
+		table uint32
+		v6    bool
+	}
+	tables := map[family]bool{}
+	for _, t := range s.Routes {
+		tables[family{t.Table, t.Destination.Addr().Is6()}] = t.Table != netstate.TableMain
+	}
 	about := func(r netstate.Rule) bool {
-		ofAddress := func(a cache.StaticAddress) bool { return r.Source.IsValid() && r.Source.Contains(a.Address.Addr()) }
-		ofTable := func(t cache.StaticRoute) bool {
-			return t.Table == r.Table && t.Table != netstate.TableMain && t.Destination.Addr().Is6() == r.IPv6
-		}
-		return slices.ContainsFunc(s.Addresses, ofAddress) || slices.ContainsFunc(s.Routes, ofTable)
+		return r.Source.IsValid() && addresses.MeetIn(r.Source) || tables[family{r.Table, r.IPv6}]
 	}
 	others := 0
 	for _, r := range n.found.Rules {

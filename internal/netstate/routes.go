@@ -1,19 +1,47 @@
 package netstate
 
-import "net/netip"
+import (
+	"hash/maphash"
+	"net/netip"
+)
 
 // RouteIndex finds routes among many. The zero value has none.
 type RouteIndex map[routeKey][]Route
 
-// routeKey is equal for two routes that are the same, and differs for most others.
+// routeKey is equal for two routes that are the same, and differs for others: who adds routes to a namespace chooses
+// what they have in common.
 type routeKey struct {
-	destination netip.Prefix
-	table       uint32
-	link        int
-	metric      uint32
+	destination, source netip.Prefix
+	table, metric       uint32
+	link                int
+	prefSrc, gateway    netip.Addr
+	kernel              bool
+	rest                uint64
 }
 
-func keyOf(r Route) routeKey { return routeKey{r.Destination, r.Table, r.Link, r.Metric} }
+var seed = maphash.MakeSeed()
+
+func keyOf(r Route) routeKey {
+	k := routeKey{destination: r.Destination, table: r.Table, link: r.Link, metric: r.Metric, prefSrc: r.PrefSrc}
+	if r.Protocol == ProtocolKernel {
+		k.kernel = true
+		return k
+	}
+	k.source, k.gateway = r.Source, r.Gateway
+	var h maphash.Hash
+	h.SetSeed(seed)
+	maphash.WriteComparable(&h, [6]uint8{r.Type, r.Scope, r.Protocol, r.TOS, map[bool]uint8{true: 1}[r.OnLink]})
+	maphash.WriteComparable(&h, r.MTU)
+	for _, hop := range r.Hops {
+		maphash.WriteComparable(&h, hop)
+	}
+	for _, o := range r.Other {
+		maphash.WriteComparable(&h, o.Type)
+		h.Write(o.Data)
+	}
+	k.rest = h.Sum64()
+	return k
+}
 
 // IndexRoutes returns the index of the routes.
 func IndexRoutes(list []Route) RouteIndex {

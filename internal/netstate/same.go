@@ -3,7 +3,6 @@ package netstate
 import (
 	"net/netip"
 	"reflect"
-	"slices"
 )
 
 // FiltersOf returns the filters of the link.
@@ -20,10 +19,14 @@ func FiltersOf(list []Filter, link int) []Filter {
 // Equal reports whether the filters are the same.
 func (f Filter) Equal(o Filter) bool { return reflect.DeepEqual(f, o) }
 
-// Beside reports whether deleting one of the filters deletes the other.
-func (f Filter) Beside(o Filter) bool {
-	return f.Link == o.Link && f.Priority == o.Priority && f.Protocol == o.Protocol
+// Place is where filters are: to delete one filter of a place deletes the others.
+type Place struct {
+	link               int
+	priority, protocol uint16
 }
+
+// Place returns the filter's place.
+func (f Filter) Place() Place { return Place{f.Link, f.Priority, f.Protocol} }
 
 // Same reports whether the addresses are the same. Of lifetimes only the end counts: there is one, or none.
 func (a Address) Same(b Address) bool { return a.Kind() == b.Kind() }
@@ -66,10 +69,27 @@ func (r Route) Same(o Route) bool {
 	return reflect.DeepEqual(r, o)
 }
 
+// Earlier are the addresses before one in a list, as far as the routes that the kernel makes of that one depend on
+// them. The zero value has none, and Add needs one that was made.
+type Earlier map[linkNetwork]netip.Addr // the first address of each network
+
+type linkNetwork struct {
+	link    int
+	network netip.Prefix
+}
+
+// Add adds the address.
+func (e Earlier) Add(a Address) {
+	key := linkNetwork{a.Link, a.Prefix.Masked()}
+	if _, there := e[key]; !there {
+		e[key] = a.Prefix.Addr()
+	}
+}
+
 // Connected are the routes that the kernel adds with an address when the link is up: one to the address's
 // network, and for an IPv6 address with a peer one to the network and one to the peer. Of several IPv4 addresses
-// in one network only the first has a route. Earlier are the addresses before this one.
-func Connected(a Address, l Link, earlier []Address) []Route {
+// in one network only the first has a route.
+func (e Earlier) Connected(a Address, l Link) []Route {
 	if !l.Up || a.Flags&AddrNoPrefixRoute != 0 {
 		return nil
 	}
@@ -85,7 +105,7 @@ func Connected(a Address, l Link, earlier []Address) []Route {
 		if network.Bits() == 32 && network.Addr() == a.Prefix.Addr() {
 			return nil
 		}
-		if slices.ContainsFunc(earlier, func(e Address) bool { return e.Link == a.Link && e.Prefix.Masked() == a.Prefix.Masked() }) {
+		if _, there := e[linkNetwork{a.Link, a.Prefix.Masked()}]; there {
 			return nil
 		}
 		r.Scope, r.PrefSrc = ScopeLink, a.Prefix.Addr()

@@ -124,7 +124,7 @@ func TestConnected(t *testing.T) {
 		"IPv6 with a peer":           {peer("fd00::7/128", "fd00::1/128"), up, nil, []netstate.Route{route6("fd00::7/128", 256), route6("fd00::1/128", 256)}},
 		"IPv6 with a peer's network": {peer("fd00::7/64", "fd01::1/64"), up, nil, []netstate.Route{route6("fd00::/64", 256), route6("fd01::1/128", 256)}},
 	} {
-		if have := netstate.Connected(c.address, c.link, c.earlier); !reflect.DeepEqual(have, c.want) {
+		if have := connected(c.address, c.link, c.earlier); !reflect.DeepEqual(have, c.want) {
 			t.Errorf("%s: have %+v, want %+v", name, have, c.want)
 		}
 	}
@@ -142,7 +142,7 @@ func TestFilterBeside(t *testing.T) {
 		{netstate.Filter{Link: 7, Priority: 2, Protocol: netstate.EthernetIPv4}, false},
 		{netstate.Filter{Link: 7, Priority: 1, Protocol: netstate.EthernetIPv6}, false},
 	} {
-		if f.Beside(c.other) != c.want {
+		if (f.Place() == c.other.Place()) != c.want {
 			t.Errorf("%+v beside %+v: want %t", c.other, f, c.want)
 		}
 	}
@@ -158,4 +158,13 @@ func TestSettingsDiffering(t *testing.T) {
 	if d := have.Differing(have); d != nil {
 		t.Errorf("of the same settings: %v, want nil", d)
 	}
+}
+
+// connected are the routes that the kernel makes of the address after those before it.
+func connected(a netstate.Address, l netstate.Link, before []netstate.Address) []netstate.Route {
+	earlier := netstate.Earlier{}
+	for _, b := range before {
+		earlier.Add(b)
+	}
+	return earlier.Connected(a, l)
 }

@@ -260,20 +260,17 @@ type OffStack struct {
 	Tentative bool `json:"tentative,omitempty"`
 }
 
-// LocalRoute is the route of the table local that the kernel makes of an address. Earlier are the addresses before this
-// one: the source of a secondary IPv4 address's route is the primary address.
-func LocalRoute(a Address, earlier []Address) Route {
+// LocalRoute is the route of the table local that the kernel makes of an address. The source of a secondary IPv4
+// address's route is the primary address.
+func (e Earlier) LocalRoute(a Address) Route {
 	addr := a.Prefix.Addr()
 	r := Route{Link: a.Link, Table: TableLocal, Destination: netip.PrefixFrom(addr, addr.BitLen()), Type: RouteLocal, Protocol: ProtocolKernel}
 	if !addr.Is4() {
 		return r
 	}
 	r.Scope, r.PrefSrc = ScopeHost, addr
-	for _, e := range earlier {
-		if e.Link == a.Link && e.Prefix.Masked() == a.Prefix.Masked() {
-			r.PrefSrc = e.Prefix.Addr()
-			break
-		}
+	if first, there := e[linkNetwork{a.Link, a.Prefix.Masked()}]; there {
+		r.PrefSrc = first
 	}
 	return r
 }
@@ -334,6 +331,22 @@ const (
 // Uses reports whether the route leads through the link.
 func (r Route) Uses(link int) bool {
 	return r.Link == link || slices.ContainsFunc(r.Hops, func(h Hop) bool { return h.Link == link })
+}
+
+// Links are the indices of the links through which the route leads, each once.
+func (r Route) Links() []int {
+	if len(r.Hops) == 0 {
+		return []int{r.Link}
+	}
+	links := make([]int, 0, len(r.Hops)+1)
+	if r.Link != 0 {
+		links = append(links, r.Link)
+	}
+	for _, h := range r.Hops {
+		links = append(links, h.Link)
+	}
+	slices.Sort(links)
+	return slices.Compact(links)
 }
 
 // Default reports whether the route is a default route, or a half of one.

@@ -148,29 +148,24 @@ func checkBridge(found netstate.Snapshot, nic netstate.Link) error {
 	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: reason}
 }
 
-// routesOf are the routes of a namespace, for the question whether the kernel would add one of them again.
-type routesOf struct {
-	all []netstate.Route
-	// special are those of type local, broadcast, anycast and multicast.
-	special []netstate.Route
-	known   map[lookup]bool // answers of isOwnAddress
-}
+// routesOf are the routes of a namespace, for the question whether the kernel would add one of them again: by their
+// destinations and tables, whether one of them is of type local, broadcast, anycast or multicast.
+type routesOf map[lookup]bool
 
-// lookup is the question which route of a table leads to a gateway.
 type lookup struct {
-	gateway netip.Addr
-	table   uint32
+	destination netip.Prefix
+	table       uint32
 }
 
-// routesIn looks for the special routes, which are few, if any, before all routes are looked at.
 func routesIn(found netstate.Snapshot) routesOf {
-	r := routesOf{all: found.Routes, known: map[lookup]bool{}}
-	for _, route := range found.Routes {
-		if route.Type > netstate.RouteUnicast && route.Type <= netstate.RouteMulticast {
-			r.special = append(r.special, route)
+	routes := routesOf{}
+	for _, r := range found.Routes {
+		if r.Type <= netstate.RouteMulticast {
+			at := lookup{r.Destination.Masked(), r.Table}
+			routes[at] = routes[at] || r.Type != netstate.RouteUnicast
 		}
 	}
-	return r
+	return routes
 }
 
 // whyLost says why the kernel would refuse the route through the NIC when it is added again; empty: the
@@ -186,13 +181,7 @@ func (routes routesOf) whyLost(r netstate.Route, nic netstate.Link) string {
 		if !h.Gateway.IsValid() || h.OnLink {
 			continue
 		}
-		at := lookup{h.Gateway, r.Table}
-		own, known := routes.known[at]
-		if !known {
-			own = routes.isOwnAddress(at)
-			routes.known[at] = own
-		}
-		if own {
+		if routes.takeAsOwn(h.Gateway, r.Table) {
 			return fmt.Sprintf("has the gateway %v, which another route gives to the namespace itself", h.Gateway)
 		}
 	}
@@ -230,26 +219,18 @@ func whyNotReturned(found netstate.Snapshot, nic netstate.Link) string {
 // routeNexthopID is RTA_NH_ID (linux/rtnetlink.h).
 const routeNexthopID = 30
 
-// isOwnAddress reports whether a special route covers the gateway, so that the kernel takes it for the namespace's
-// own, a broadcast address or the like, and refuses it as a gateway.
-func (routes routesOf) isOwnAddress(at lookup) bool {
-	leads := func(r netstate.Route) bool {
-		return (r.Table == at.table || r.Table == netstate.TableLocal) && r.Type <= netstate.RouteMulticast && r.Destination.Contains(at.gateway)
-	}
-	if !slices.ContainsFunc(routes.special, leads) {
-		return false
-	}
-	best, own := -1, false
-	for _, r := range routes.all {
-		if !leads(r) {
-			continue
+// takeAsOwn reports whether a special route covers the gateway, so that the kernel takes it for the namespace's own, a
+// broadcast address or the like, and refuses it as a gateway.
+func (routes routesOf) takeAsOwn(gateway netip.Addr, table uint32) bool {
+	for bits := gateway.BitLen(); bits >= 0; bits-- {
+		network, _ := gateway.Prefix(bits)
+		special, is := routes[lookup{network, table}]
+		local, isLocal := routes[lookup{network, netstate.TableLocal}]
+		if is || isLocal {
+			return special || local
 		}
-		if r.Destination.Bits() > best {
-			best, own = r.Destination.Bits(), false
-		}
-		own = own || r.Destination.Bits() == best && r.Type != netstate.RouteUnicast
 	}
-	return own
+	return false
 }
 
 // Kinds of links, as rtnetlink names them.

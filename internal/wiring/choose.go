@@ -45,11 +45,14 @@ func (p *Plan) instead() cache.Kind {
 // nameKeepers names for each loss a binding that keeps it.
 func (p *Plan) nameKeepers(others []*Plan) {
 	named := slices.Clone(p.Record.Losses)
-	for i, l := range named {
-		for _, o := range others {
-			if !o.losses().has(l.Kind, l.What) && len(o.losses().grave()) == 0 {
+	for _, o := range others {
+		if len(o.losses().grave()) > 0 {
+			continue
+		}
+		lost := o.losses().keys()
+		for i, l := range named {
+			if l.Keeps == "" && !lost[lossKey{l.Kind, l.What}] {
 				named[i].Keeps = o.spec.Binding.Kind()
-				break
 			}
 		}
 	}
@@ -60,11 +63,12 @@ func (p *Plan) nameKeepers(others []*Plan) {
 // they lose in comparison.
 func choose(plans []*Plan) (chosen *Plan, passed []*infra.RefusedError) {
 	chosen = slices.MinFunc(plans, func(a, b *Plan) int { return a.weigh() - b.weigh() })
+	kept := chosen.losses().keys()
 	for _, p := range plans {
 		if p == chosen {
 			break
 		}
-		lost := slices.DeleteFunc(slices.Clone(p.Record.Losses), func(l cache.Loss) bool { return isTemporary(l) || isOfClient(l) || chosen.losses().has(l.Kind, l.What) })
+		lost := slices.DeleteFunc(slices.Clone(p.Record.Losses), func(l cache.Loss) bool { return isTemporary(l) || isOfClient(l) || kept[lossKey{l.Kind, l.What}] })
 		if len(lost) > 0 {
 			passed = append(passed, p.refusedFor(lost))
 		}

@@ -308,7 +308,10 @@ func TestLaterMany(t *testing.T) {
 		for i := range k.s.Routes[len(k.s.Routes)-c.later:] {
 			k.s.Routes[len(k.s.Routes)-1-i].TOS = c.tos
 		}
-		later := plan.Later(k.snapshot())
+		later, err := plan.Later(t.Context(), k.snapshot())
+		if err != nil {
+			t.Fatal(err)
+		}
 		want := c.named
 		if c.later > c.named {
 			want++

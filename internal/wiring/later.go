@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -19,22 +20,22 @@ import (
 // masquerade hides addresses.
 //
 // What comes and goes with router advertisements is left out, and so are addresses and routes of a NIC that is the
-// guest's (bridge), which Steps removes.
-func (p *Plan) Later(now netstate.Snapshot) (list []infra.Difference) {
+// guest's (bridge), which Steps removes. The error is that of the context: a plan is made for each thing.
+func (p *Plan) Later(ctx context.Context, now netstate.Snapshot) (list []infra.Difference, err error) {
 	nic, there := now.Link(p.nic().Index)
 	if !there || p.isReplacement(nic) {
-		return nil
+		return nil, nil
 	}
 	things := p.laterThings(now)
 	if len(things) == 0 {
-		return nil
+		return nil, nil
 	}
-	t := p.newTrial()
+	t := p.newTrial(now)
 	if all := t; all.add(things...) == nil && reflect.DeepEqual(all.given, t.given) {
-		return nil // most routes lead where the guest sends by anyway
+		return nil, nil // most routes lead where the guest sends by anyway
 	}
-	// To try one costs a plan, which takes the longer the more routes there are.
-	most := max(2, min(32, 20000/(1+len(p.found.Routes)+len(things))))
+	// To try one costs a plan, which takes the longer the more there is.
+	most := max(2, min(32, 20000/(1+len(p.found.Routes)+len(p.found.Addresses)+len(p.found.Rules)+len(things))))
 	rest := things[min(most, len(things)):]
 	if len(rest) > 1 {
 		things = things[:most]
@@ -45,30 +46,58 @@ func (p *Plan) Later(now netstate.Snapshot) (list []infra.Difference) {
 		}
 	}
 	for _, one := range things {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		report(t.tell(one.name, one.way, one))
 	}
 	if len(rest) > 1 {
 		report(t.tell(fmt.Sprintf("one or more of %d further addresses, routes and policy rules", len(rest)), "the guest gets them", rest...))
 	}
-	return list
+	return list, nil
 }
 
 // trial is a plan of the namespace as it was found, to which things are added.
 type trial struct {
 	journal Journal
 	nic     netstate.Link
+	now     present
 	asked   []netip.Addr // gateways that Setup has asked for their MACs
 	with    *Plan
 	given
 }
 
-func (p *Plan) newTrial() trial {
+// present is what the namespace has now, by what a trial looks for.
+type present struct {
+	addresses map[linkPrefix]bool
+	rules     map[netstate.Rule]bool
+	elsewhere map[uint32][]netstate.Route // routes through other links, by their tables
+}
+
+type linkPrefix struct {
+	link   int
+	prefix netip.Prefix
+}
+
+func (p *Plan) newTrial(now netstate.Snapshot) trial {
 	t := trial{journal: p.Journal(), nic: p.nic(), with: p, given: p.given()}
 	t.asked = Gateways(p.found, t.nic)
 	fresh := t.journal
 	fresh.Wired = false
 	if _, err := fresh.Plan(); err == nil { // else another version of guestwire wired the NIC
 		t.journal = fresh
+	}
+	t.now = present{addresses: map[linkPrefix]bool{}, rules: map[netstate.Rule]bool{}, elsewhere: map[uint32][]netstate.Route{}}
+	for _, a := range now.Addresses {
+		t.now.addresses[linkPrefix{a.Link, a.Prefix}] = true
+	}
+	for _, r := range now.Rules {
+		t.now.rules[r] = true
+	}
+	for _, r := range now.Routes {
+		if r.Table != netstate.TableMain && r.Table != netstate.TableLocal && !r.Uses(t.nic.Index) {
+			t.now.elsewhere[r.Table] = append(t.now.elsewhere[r.Table], r)
+		}
 	}
 	return t
 }
@@ -77,10 +106,9 @@ func (p *Plan) newTrial() trial {
 func (t *trial) add(things ...thing) error {
 	j := t.journal
 	found := &j.Found
-	found.Addresses, found.Routes, found.Rules = slices.Clone(found.Addresses), slices.Clone(found.Routes), slices.Clone(found.Rules)
-	for _, one := range things {
-		one.add(found)
-	}
+	t.addAddresses(found, things)
+	t.addRules(found, things)
+	addRoutes(found, things)
 	found.Neighbours = slices.Clip(found.Neighbours)
 	for _, gateway := range Gateways(*found, t.nic) {
 		if !slices.Contains(t.asked, gateway) { // the next Setup asks for it
@@ -95,6 +123,110 @@ func (t *trial) add(things ...thing) error {
 	return err
 }
 
+// addAddresses adds addresses and the routes that the kernel makes of them, in the kernel's order: the IPv6 address
+// that came last is its first. An address that is there with another prefix length now is not there any more.
+func (t *trial) addAddresses(found *netstate.Snapshot, things []thing) {
+	came := map[netstate.OffStack]bool{}
+	var v4, v6 []netstate.Address
+	for _, one := range things {
+		if a := one.address; a != nil {
+			came[netstate.OffStack{Link: a.Link, Address: a.Prefix.Addr()}] = true
+			if a.Prefix.Addr().Is6() {
+				v6 = append(v6, *a)
+			} else {
+				v4 = append(v4, *a)
+			}
+		}
+	}
+	if len(came) == 0 {
+		return
+	}
+	links := indexLinks(*found)
+	earlier := netstate.Earlier{}
+	for _, a := range found.Addresses {
+		earlier.Add(a)
+	}
+	routes := slices.Clip(found.Routes)
+	for _, a := range slices.Concat(v4, v6) {
+		routes = append(routes, earlier.Connected(a, links.at(a.Link))...)
+		earlier.Add(a)
+	}
+	addresses := slices.DeleteFunc(slices.Clone(found.Addresses), func(f netstate.Address) bool {
+		return came[netstate.OffStack{Link: f.Link, Address: f.Prefix.Addr()}] && !t.now.addresses[linkPrefix{f.Link, f.Prefix}]
+	})
+	slices.Reverse(v6)
+	found.Addresses, found.Routes = slices.Concat(v6, addresses, v4), routes
+}
+
+// addRules adds policy rules. One that was there with another preference, and is not any more, has moved. A table
+// without routes in the trial comes with its present ones through other links.
+func (t *trial) addRules(found *netstate.Snapshot, things []thing) {
+	var moved map[netstate.Rule][]int // of rules without their preferences
+	var tables map[uint32]bool
+	for _, one := range things {
+		r := one.rule
+		if r == nil {
+			continue
+		}
+		if moved == nil {
+			moved, tables = map[netstate.Rule][]int{}, map[uint32]bool{}
+			found.Rules, found.Routes = slices.Clone(found.Rules), slices.Clip(found.Routes)
+			for i, f := range found.Rules {
+				if !t.now.rules[f] {
+					f.Priority = 0
+					moved[f] = append(moved[f], i)
+				}
+			}
+			for _, f := range found.Routes {
+				tables[f.Table] = true
+			}
+		}
+		if !tables[r.Table] {
+			tables[r.Table] = true
+			found.Routes = append(found.Routes, t.now.elsewhere[r.Table]...)
+		}
+		anywhere := *r
+		anywhere.Priority = 0
+		if at := moved[anywhere]; len(at) > 0 {
+			found.Rules[at[0]], moved[anywhere] = *r, at[1:]
+		} else {
+			found.Rules = append(found.Rules, *r)
+		}
+	}
+}
+
+// addRoutes adds routes. The kernel shows an earlier IPv6 route with one of the next hops as a part of the new one.
+func addRoutes(found *netstate.Snapshot, things []thing) {
+	type part struct {
+		destination, source netip.Prefix
+		table, metric       uint32
+		link                int
+		gateway             netip.Addr
+	}
+	partOf := func(r netstate.Route, link int, gateway netip.Addr) part {
+		return part{r.Destination, r.Source, r.Table, r.Metric, link, gateway}
+	}
+	parts := map[part]bool{}
+	var routes []netstate.Route
+	for _, one := range things {
+		if r := one.route; r != nil {
+			routes = append(routes, *r)
+			for _, h := range r.Hops {
+				if r.Destination.Addr().Is6() {
+					parts[partOf(*r, h.Link, h.Gateway)] = true
+				}
+			}
+		}
+	}
+	if len(routes) == 0 {
+		return
+	}
+	joined := func(f netstate.Route) bool {
+		return parts[partOf(f, f.Link, f.Gateway)] || slices.ContainsFunc(f.Hops, func(h netstate.Hop) bool { return parts[partOf(f, h.Link, h.Gateway)] })
+	}
+	found.Routes = append(slices.DeleteFunc(slices.Clone(found.Routes), joined), routes...)
+}
+
 // tell adds things, and says what becomes of them; empty: the guest has them, or does not need them.
 func (t *trial) tell(what, way string, things ...thing) string {
 	had := t.given
@@ -104,15 +236,18 @@ func (t *trial) tell(what, way string, things ...thing) string {
 	}
 	var lost []string
 	for _, l := range t.with.Record.Losses {
-		if !isTemporary(l) && !slices.Contains(had.losses, lossKey{l.Kind, l.What}) {
+		if !isTemporary(l) && !had.losses[lossKey{l.Kind, l.What}] {
 			lost = append(lost, l.String())
 		}
 	}
 	if more := len(lost) - 1; more > 1 {
 		lost = []string{lost[0], fmt.Sprintf("and %d more", more)}
 	}
-	isOver := func(l lossKey) bool { return !slices.Contains(t.losses, l) }
-	gets := !had.same(t.given) || len(lost) == 0 && slices.ContainsFunc(had.losses, isOver)
+	over := false
+	for l := range had.losses {
+		over = over || !t.losses[l]
+	}
+	gets := !had.same(t.given) || len(lost) == 0 && over
 	switch {
 	case gets && len(lost) > 0:
 		return text + ": " + way + " after a Teardown and another Setup, and this is lost: " + strings.Join(lost, "; ")
@@ -124,41 +259,31 @@ func (t *trial) tell(what, way string, things ...thing) string {
 	return ""
 }
 
-// thing is an address, a route or a policy rule, and how it is added to a namespace.
+// thing is an address, a route or a policy rule: one of the three.
 type thing struct {
-	name string
-	add  func(*netstate.Snapshot)
-	way  string // what becomes of it after a Teardown and another Setup, unless it is a loss
+	name    string
+	way     string // what becomes of it after a Teardown and another Setup, unless it is a loss
+	address *netstate.Address
+	rule    *netstate.Rule
+	route   *netstate.Route
 }
 
 const getsIt = "the guest gets it"
 
 func (p *Plan) laterThings(now netstate.Snapshot) (things []thing) {
+	links, nic := indexLinks(now), p.nic().Index
 	name := func(index int) string {
-		link, _ := now.Link(index)
-		if index == p.nic().Index {
+		if index == nic {
 			return p.names.NIC
 		}
-		return link.Name
+		return links.at(index).Name
 	}
 	for _, a := range p.laterAddresses(now) {
 		way := getsIt
 		if p.Binding().Kind() == cache.BindingMasquerade { // the guest has addresses of its own
 			way = fmt.Sprintf("the guest gets IPv%d", map[bool]int{false: 4, true: 6}[a.Prefix.Addr().Is6()])
 		}
-		things = append(things, thing{way: way, name: fmt.Sprintf("address %v of %s", a.Prefix, name(a.Link)), add: func(found *netstate.Snapshot) {
-			link, _ := found.Link(a.Link)
-			found.Routes = append(found.Routes, netstate.Connected(a, link, found.Addresses)...)
-			found.Addresses = slices.DeleteFunc(found.Addresses, func(f netstate.Address) bool {
-				is := func(n netstate.Address) bool { return n.Link == f.Link && n.Prefix == f.Prefix }
-				return f.Link == a.Link && f.Prefix.Addr() == a.Prefix.Addr() && !slices.ContainsFunc(now.Addresses, is)
-			})
-			at := len(found.Addresses)
-			if a.Prefix.Addr().Is6() {
-				at = 0 // the kernel lists the IPv6 address first that came last
-			}
-			found.Addresses = slices.Insert(found.Addresses, at, a)
-		}})
+		things = append(things, thing{way: way, name: fmt.Sprintf("address %v of %s", a.Prefix, name(a.Link)), address: &a})
 	}
 	known := map[netstate.Rule]int{}
 	for _, r := range p.found.Rules {
@@ -166,19 +291,7 @@ func (p *Plan) laterThings(now netstate.Snapshot) (things []thing) {
 	}
 	for _, r := range now.Rules {
 		if known[r]--; known[r] < 0 {
-			things = append(things, thing{way: "the guest's routes follow it", name: ruleText(r), add: func(found *netstate.Snapshot) {
-				found.Routes = append(found.Routes, p.elsewhere(now, r.Table)...)
-				moved := func(f netstate.Rule) bool {
-					gone := !slices.Contains(now.Rules, f)
-					f.Priority = r.Priority
-					return gone && f == r
-				}
-				if i := slices.IndexFunc(found.Rules, moved); i >= 0 {
-					found.Rules[i] = r
-					return
-				}
-				found.Rules = append(found.Rules, r)
-			}})
+			things = append(things, thing{way: "the guest's routes follow it", name: ruleText(r), rule: &r})
 		}
 	}
 	for _, r := range p.laterRoutes(now) {
@@ -186,12 +299,7 @@ func (p *Plan) laterThings(now netstate.Snapshot) (things []thing) {
 		for _, h := range r.Hops {
 			hops = append(hops, name(h.Link))
 		}
-		things = append(things, thing{way: getsIt, name: "route " + netstate.RouteText(r, name(r.Link), hops), add: func(found *netstate.Snapshot) {
-			if r.Destination.Addr().Is6() && len(r.Hops) > 0 {
-				found.Routes = slices.DeleteFunc(found.Routes, func(f netstate.Route) bool { return joins(f, r) })
-			}
-			found.Routes = append(found.Routes, r)
-		}})
+		things = append(things, thing{way: getsIt, name: "route " + netstate.RouteText(r, name(r.Link), hops), route: &r})
 	}
 	return things
 }
@@ -210,7 +318,7 @@ type given struct {
 	addresses []netip.Addr
 	routes    []cache.Route
 	mtu       int
-	losses    []lossKey
+	losses    map[lossKey]bool
 }
 
 // same compares all but the losses.
@@ -244,9 +352,10 @@ func (p *Plan) given() (g given) {
 			}
 		}
 	}
+	g.losses = map[lossKey]bool{}
 	for _, l := range r.Losses {
 		if !isTemporary(l) {
-			g.losses = append(g.losses, lossKey{l.Kind, l.What})
+			g.losses[lossKey{l.Kind, l.What}] = true
 		}
 	}
 	g.routes = needed(g.routes)
@@ -279,19 +388,15 @@ func needed(routes []cache.Route) (list []cache.Route) {
 
 // laterAddresses are those that are on the NIC, or on a link behind which nothing lies, and were not there.
 func (p *Plan) laterAddresses(now netstate.Snapshot) (later []netstate.Address) {
-	type key struct {
-		link   int
-		prefix netip.Prefix
-	}
-	known := map[key]bool{}
+	known := map[linkPrefix]bool{}
 	for _, a := range slices.Concat(p.found.Addresses, p.wanted.Addresses) {
-		known[key{a.Link, a.Prefix}] = true
+		known[linkPrefix{a.Link, a.Prefix}] = true
 	}
-	nic := p.nic()
+	nic, links, manages := p.nic(), indexLinks(p.found), p.binding.traits().managesAddresses
 	for _, a := range now.Addresses {
-		link, was := p.found.Link(a.Link)
-		has := link.Index == nic.Index && !p.binding.traits().managesAddresses || isBehind(p.found, nic, link) && !isWired(p.found, link)
-		if was && has && !known[key{a.Link, a.Prefix}] && !isLearned(a) {
+		link := links.at(a.Link)
+		has := link.Index == nic.Index && !manages || links.isBehind(nic, link) && !links.isWired(link)
+		if link.Index != 0 && has && !known[linkPrefix{a.Link, a.Prefix}] && !isLearned(a) {
 			later = append(later, a)
 		}
 	}
@@ -338,23 +443,4 @@ func (p *Plan) laterRoutes(now netstate.Snapshot) (later []netstate.Route) {
 		}
 	}
 	return later
-}
-
-// elsewhere are the table's routes through other links, of which none was found.
-func (p *Plan) elsewhere(now netstate.Snapshot, table uint32) (list []netstate.Route) {
-	inTable := func(r netstate.Route) bool { return r.Table == table }
-	if table == netstate.TableMain || table == netstate.TableLocal || slices.ContainsFunc(p.found.Routes, inTable) {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(now.Routes), func(r netstate.Route) bool { return !inTable(r) || r.Uses(p.nic().Index) })
-}
-
-// joins reports whether the kernel shows the earlier IPv6 route as a part of the later one.
-func joins(earlier, later netstate.Route) bool {
-	isHop := func(h netstate.Hop) bool {
-		same := func(o netstate.Hop) bool { return o.Link == h.Link && o.Gateway == h.Gateway }
-		return same(netstate.Hop{Link: earlier.Link, Gateway: earlier.Gateway}) || slices.ContainsFunc(earlier.Hops, same)
-	}
-	return earlier.Destination == later.Destination && earlier.Table == later.Table && earlier.Source == later.Source &&
-		earlier.Metric == later.Metric && slices.ContainsFunc(later.Hops, isHop)
 }

@@ -116,8 +116,12 @@ func (p *Plan) addAddress(l netstate.Link, prefix netip.Prefix, scope uint8) {
 	} else {
 		a.Label = l.Name // the kernel's default
 	}
+	earlier := netstate.Earlier{}
+	for _, e := range p.wanted.Addresses {
+		earlier.Add(e)
+	}
 	p.wanted.Addresses = append(p.wanted.Addresses, a)
-	p.wanted.Routes = append(p.wanted.Routes, netstate.Connected(a, l, p.wanted.Addresses[:len(p.wanted.Addresses)-1])...)
+	p.wanted.Routes = append(p.wanted.Routes, earlier.Connected(a, l)...)
 }
 
 // linkMTU is the MTU of the guest's link.

@@ -57,9 +57,13 @@ func (l losses) weight() int {
 	return weight
 }
 
-// has reports whether the thing of another loss is lost here too.
-func (l losses) has(kind, what string) bool {
-	return slices.ContainsFunc(l, func(own cache.Loss) bool { return own.Kind == kind && own.What == what })
+// keys are the things that are lost.
+func (l losses) keys() map[lossKey]bool {
+	keys := map[lossKey]bool{}
+	for _, one := range l {
+		keys[lossKey{one.Kind, one.What}] = true
+	}
+	return keys
 }
 
 // losses are those of the record.
@@ -124,11 +128,11 @@ func namespaceLosses(found netstate.Snapshot, nic netstate.Link, way ways, mtu i
 	seen := lease.Seen(found, nic)
 	routes := way.traits.routes // the namespace's rules and tables decide
 	v4, v6 := lease.Of(found, nic).Addresses()
-	own := map[bool][]netip.Prefix{false: v4, true: v6}
+	own := map[bool]lease.Addresses{false: lease.AddressesIn(v4), true: lease.AddressesIn(v6)}
 	rules := 0
 	for _, r := range seen.Rules {
-		ofGuest := func(a netip.Prefix) bool { return !r.Source.IsValid() || r.Source.Contains(a.Addr()) }
-		if (r.Other || !learned[r.Table]) && slices.ContainsFunc(own[r.IPv6], ofGuest) {
+		ofGuest := len(own[r.IPv6]) > 0 && !r.Source.IsValid() || r.Source.IsValid() && own[r.IPv6].MeetIn(r.Source)
+		if (r.Other || !learned[r.Table]) && ofGuest {
 			rules++
 		}
 	}
@@ -161,13 +165,17 @@ func namespaceLosses(found netstate.Snapshot, nic netstate.Link, way ways, mtu i
 // nothing.
 func addressLosses(found netstate.Snapshot, nic netstate.Link, before losses) (list losses) {
 	v4, v6 := lease.Of(found, nic).Addresses()
-	onNIC := func(a netip.Addr) bool { return slices.Contains(addressesIn(slices.Concat(v4, v6)), a) }
+	onNIC := map[netip.Addr]bool{}
+	for _, a := range addressesIn(slices.Concat(v4, v6)) {
+		onNIC[a] = true
+	}
+	lost, links := before.keys(), indexLinks(found)
 	for _, a := range found.Addresses {
 		own := a.Prefix.Addr()
-		if before.has("family", fmt.Sprintf("IPv%d", firewall.Version(own))) || onNIC(own) {
+		if lost[lossKey{"family", fmt.Sprintf("IPv%d", firewall.Version(own))}] || onNIC[own] {
 			continue // that loss says it; the guest has the address
 		}
-		if link, _ := found.Link(a.Link); isBehind(found, nic, link) && !isWired(found, link) && own.IsGlobalUnicast() {
+		if link := links.at(a.Link); links.isBehind(nic, link) && !links.isWired(link) && own.IsGlobalUnicast() {
 			list.lose("address", own.String(), "it is on %s, and the namespace answers nothing by %s any more: add it in the guest, and %v to guard.prefixes", link.Name, nic.Name, firewall.HostPrefix(own))
 		}
 	}
@@ -176,24 +184,30 @@ func addressLosses(found netstate.Snapshot, nic netstate.Link, before losses) (l
 
 // sharedLosses are the NIC's addresses that another link has too, at which the namespace answers there.
 func sharedLosses(found netstate.Snapshot, nic netstate.Link) (list losses) {
-	for _, other := range found.Links {
-		if other.Index == nic.Index || other.Loopback || isWired(found, other) {
+	with := map[netip.Addr][]int{} // links, by their addresses
+	for _, a := range found.Addresses {
+		if at := with[a.Prefix.Addr()]; a.Link != nic.Index && !slices.Contains(at[max(0, len(at)-1):], a.Link) {
+			with[a.Prefix.Addr()] = append(at, a.Link)
+		}
+	}
+	both := map[int][]netip.Addr{}
+	for _, a := range found.Addresses {
+		own := a.Prefix.Addr()
+		if a.Link != nic.Index || own.Is6() && own.IsLinkLocalUnicast() {
 			continue
 		}
-		if both := sharedAddresses(found, nic, other); len(both) > 0 {
-			list.lose("other-link", fmt.Sprintf("%s: %v", other.Name, both), "it has these addresses too, and packets that arrive there reach the namespace: wire it too")
+		for _, link := range with[own] {
+			both[link] = append(both[link], own)
+		}
+		delete(with, own) // the NIC may have it with another prefix length, too
+	}
+	links := indexLinks(found)
+	for _, other := range found.Links {
+		if addresses := both[other.Index]; len(addresses) > 0 && !other.Loopback && !links.isWired(other) {
+			list.lose("other-link", fmt.Sprintf("%s: %v", other.Name, addresses), "it has these addresses too, and packets that arrive there reach the namespace: wire it too")
 		}
 	}
 	return list
-}
-
-// isBehind reports whether the link leads nowhere, so that its addresses are reached by the NIC: in a VRF by those of
-// the VRF, whose device is a loopback, too.
-func isBehind(found netstate.Snapshot, nic, link netstate.Link) bool {
-	if link.Kind == kindVRF {
-		return link.Index == nic.Master
-	}
-	return (link.Loopback || link.Kind == "dummy") && vrfOf(found, link).VRF == vrfOf(found, nic).VRF
 }
 
 // familyLosses are a family of which the NIC has no address, though the namespace sends by it: the addresses are
@@ -204,9 +218,10 @@ func familyLosses(found netstate.Snapshot, nic netstate.Link, of int) (list loss
 	if own := map[int][]netip.Prefix{4: v4, 6: v6}[of]; len(own) > 0 || len(on.Routes(of == 4)) == 0 {
 		return nil
 	}
+	links := indexLinks(found)
 	for _, a := range found.Addresses {
-		link, _ := found.Link(a.Link)
-		if isBehind(found, nic, link) && firewall.Version(a.Prefix.Addr()) == of && a.Prefix.Addr().IsGlobalUnicast() {
+		link := links.at(a.Link)
+		if links.isBehind(nic, link) && firewall.Version(a.Prefix.Addr()) == of && a.Prefix.Addr().IsGlobalUnicast() {
 			list.lose("family", fmt.Sprintf("IPv%d", of), "%s has no IPv%d address, and the namespace sends by it from %v of %s", nic.Name, of, a.Prefix.Addr(), link.Name)
 			return list
 		}

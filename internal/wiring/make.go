@@ -103,8 +103,7 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	p.addWarnings(warnModel(&p.Record)...)
 	p.addLosses(serverLosses(&p.Record)...)
 	if !p.binding.traits().direct {
-		way := ways{found: p.found, nic: nic, traits: p.binding.traits(), forwarders: p.nicNetworks(nic).Forwarders}
-		p.addLosses(namespaceLosses(p.found, nic, way, p.Record.MTU, p.losses())...)
+		p.addLosses(namespaceLosses(p.found, nic, p.ways(nic), p.Record.MTU, p.losses())...)
 		p.addWarnings(partialRoutes(found, nic)...)
 	}
 	if err := p.Record.Validate(); err != nil {

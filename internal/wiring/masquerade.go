@@ -227,8 +227,11 @@ func checkNextHops(found netstate.Snapshot, nic netstate.Link, ends router.Ends)
 		if all {
 			return nil, refuseMasquerade(nic, fmt.Sprintf("%s, where the route to the guest is: so IPv%d packets for the guest go elsewhere", whyAhead(ahead), firewall.Version(e.Guest)))
 		}
+		named := list.keys()
 		for _, r := range ahead {
-			if what := fmt.Sprintf("table %d", r.Table); !list.has("policy-rule", what) {
+			what := fmt.Sprintf("table %d", r.Table)
+			if key := (lossKey{"policy-rule", what}); !named[key] {
+				named[key] = true
 				list.lose("policy-rule", what, "the policy rule with the preference %d comes before main, where the route to the guest is: what it matches of the packets for the guest goes elsewhere", r.Priority)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -50,9 +51,11 @@ func (n Networks) sorted() Networks {
 	slices.SortFunc(n.Networks, func(a, b netip.Prefix) int { return cmp.Or(a.Addr().Compare(b.Addr()), a.Bits()-b.Bits()) })
 	n.Networks = slices.Compact(n.Networks)
 	slices.SortFunc(n.NextHops, netip.Addr.Compare)
-	n.NextHops = slices.DeleteFunc(slices.Compact(n.NextHops), func(h netip.Addr) bool {
-		return !slices.ContainsFunc(n.Networks, func(p netip.Prefix) bool { return p.Contains(h) })
-	})
+	among := lease.PrefixSet{}
+	for _, p := range n.Networks {
+		among.Add(p)
+	}
+	n.NextHops = slices.DeleteFunc(slices.Compact(n.NextHops), func(h netip.Addr) bool { return !among.Contain(h) })
 	return n
 }
 
@@ -95,25 +98,17 @@ const mostNamed = 8
 // since says what has changed.
 func (n Networks) since(was Networks) string {
 	changes := n.Forwarders.since(was.Forwarders)
-	for _, p := range n.Networks {
-		if !slices.Contains(was.Networks, p) {
-			changes = append(changes, fmt.Sprintf("%v is new", p))
-		}
+	for _, p := range missingIn(n.Networks, was.Networks) {
+		changes = append(changes, fmt.Sprintf("%v is new", p))
 	}
-	for _, p := range was.Networks {
-		if !slices.Contains(n.Networks, p) {
-			changes = append(changes, fmt.Sprintf("%v is gone", p))
-		}
+	for _, p := range missingIn(was.Networks, n.Networks) {
+		changes = append(changes, fmt.Sprintf("%v is gone", p))
 	}
-	for _, h := range n.NextHops {
-		if !slices.Contains(was.NextHops, h) {
-			changes = append(changes, fmt.Sprintf("%v is a next hop", h))
-		}
+	for _, h := range missingIn(n.NextHops, was.NextHops) {
+		changes = append(changes, fmt.Sprintf("%v is a next hop", h))
 	}
-	for _, h := range was.NextHops {
-		if !slices.Contains(n.NextHops, h) {
-			changes = append(changes, fmt.Sprintf("%v is no next hop any more", h))
-		}
+	for _, h := range missingIn(was.NextHops, n.NextHops) {
+		changes = append(changes, fmt.Sprintf("%v is no next hop any more", h))
 	}
 	if more := len(changes) - mostNamed; more > 0 {
 		changes = append(changes[:mostNamed], fmt.Sprintf("%d more", more))

@@ -47,17 +47,27 @@ func forwards(l netstate.Link, v int) bool { return v == 4 && l.Forwarding4 || v
 // routes come and go. Before has those of an earlier Setup: a link of that list stays there until it forwards no
 // more, also while it is gone, down, or wired.
 func forwardersOf(s netstate.Snapshot, nic int, before Forwarders) (f Forwarders) {
+	leads := map[way]bool{}
+	for _, r := range s.Routes {
+		for _, link := range r.Links() {
+			leads[way{link, waysOf(r)}] = true
+		}
+	}
+	names := map[string]netstate.Link{}
+	for _, l := range s.Links {
+		names[l.Name] = l
+	}
 	for _, v := range []int{4, 6} {
 		list := f.of(v)
+		known := map[string]bool{}
 		for _, name := range *before.of(v) {
-			if l, there := s.Named(name); !there || isRouter(l) {
+			known[name] = true
+			if l, there := names[name]; !there || isRouter(l) {
 				*list = append(*list, name)
 			}
 		}
 		for _, l := range s.Links {
-			leads := func(r netstate.Route) bool { return r.Uses(l.Index) && isWay(r, v) }
-			known := slices.Contains(*before.of(v), l.Name)
-			if l.Index != nic && !l.Loopback && !isRouter(l) && forwards(l, v) && (known || slices.ContainsFunc(s.Routes, leads)) {
+			if l.Index != nic && !l.Loopback && !isRouter(l) && forwards(l, v) && (known[l.Name] || leads[way{l.Index, v}]) {
 				*list = append(*list, l.Name)
 			}
 		}
@@ -66,27 +76,38 @@ func forwardersOf(s netstate.Snapshot, nic int, before Forwarders) (f Forwarders
 	return f
 }
 
-// isWay reports whether packets of the version of IP can be forwarded by the route.
-func isWay(r netstate.Route, v int) bool {
+// way is a link, and the version of IP of packets that leave by it.
+type way struct{ link, version int }
+
+// waysOf is the version of IP whose packets can be forwarded by the route; 0: none.
+func waysOf(r netstate.Route) int {
 	to := r.Destination.Addr()
-	return firewall.Version(to) == v && r.Type == netstate.RouteUnicast && !to.IsMulticast() && !(v == 6 && to.IsLinkLocalUnicast())
+	if r.Type != netstate.RouteUnicast || to.IsMulticast() || to.Is6() && to.IsLinkLocalUnicast() {
+		return 0
+	}
+	return firewall.Version(to)
 }
 
 // since says what has changed.
 func (f Forwarders) since(was Forwarders) (changes []string) {
 	for _, v := range []int{4, 6} {
-		for _, name := range *f.of(v) {
-			if !slices.Contains(*was.of(v), name) {
-				changes = append(changes, fmt.Sprintf("%s forwards IPv%d", name, v))
-			}
+		for _, name := range missingIn(*f.of(v), *was.of(v)) {
+			changes = append(changes, fmt.Sprintf("%s forwards IPv%d", name, v))
 		}
-		for _, name := range *was.of(v) {
-			if !slices.Contains(*f.of(v), name) {
-				changes = append(changes, fmt.Sprintf("%s does not forward IPv%d any more", name, v))
-			}
+		for _, name := range missingIn(*was.of(v), *f.of(v)) {
+			changes = append(changes, fmt.Sprintf("%s does not forward IPv%d any more", name, v))
 		}
 	}
 	return changes
+}
+
+// missingIn are the values of the list that the other one does not have.
+func missingIn[T comparable](list, other []T) (missing []T) {
+	has := make(map[T]bool, len(other))
+	for _, value := range other {
+		has[value] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(value T) bool { return has[value] })
 }
 
 // forwardsAll6 reports whether the whole namespace forwarded IPv6 before Setup.
@@ -94,34 +115,49 @@ func forwardsAll6(found netstate.Snapshot) bool { return found.Sysctls[netstate.
 
 // ways are those out of a namespace, seen from a guest of the NIC.
 type ways struct {
-	found      netstate.Snapshot
-	nic        netstate.Link
-	traits     traits
-	forwarders Forwarders // the other links by which the guest may leave
+	found  netstate.Snapshot
+	nic    netstate.Link
+	traits traits
+	links  linkIndex
+	// forwarders are the names of the other links by which the guest may leave, by the version of IP.
+	forwarders map[int]map[string]bool
+	// given are the networks to which the guest has a route; nil: a guest behind a masquerade has a default route.
+	given map[netip.Prefix]bool
 }
 
-// comeBack reports whether answers to the guest come back by the other link.
-func (w ways) comeBack(l netstate.Link, v int) bool {
-	return w.traits.routes && vrfOf(w.found, l).VRF == vrfOf(w.found, w.nic).VRF && (slices.Contains(*w.forwarders.of(v), l.Name) || v == 6 && forwardsAll6(w.found))
-}
-
-// sendTo reports whether the guest has a route to all of the networks.
-func (w ways) sendTo(networks []netip.Prefix) bool {
-	if w.traits.routes && !w.traits.offStack {
-		return true // a guest behind a masquerade has a default route
+func (p *Plan) ways(nic netstate.Link) ways {
+	w := ways{found: p.found, nic: nic, traits: p.binding.traits(), links: indexLinks(p.found), forwarders: map[int]map[string]bool{4: {}, 6: {}}}
+	forwarders := p.nicNetworks(nic).Forwarders
+	for v, names := range w.forwarders {
+		for _, name := range *forwarders.of(v) {
+			names[name] = true
+		}
 	}
-	on := lease.Of(w.found, w.nic)
+	if w.traits.routes && !w.traits.offStack {
+		return w
+	}
+	on := lease.Of(p.found, nic)
 	routes := on.Routes
 	if w.traits.routes {
 		routes = on.Behind
 	}
-	given := map[netip.Prefix]bool{}
-	for _, r := range routes(networks[0].Addr().Is4()) { // all are of one version of IP
-		given[r.Destination.Masked()] = true
+	w.given = map[netip.Prefix]bool{}
+	for _, r := range slices.Concat(routes(true), routes(false)) {
+		w.given[r.Destination.Masked()] = true
 	}
-	return !slices.ContainsFunc(networks, func(n netip.Prefix) bool {
+	return w
+}
+
+// comeBack reports whether answers to the guest come back by the other link.
+func (w ways) comeBack(l netstate.Link, v int) bool {
+	return w.traits.routes && w.links.vrfOf(l).VRF == w.links.vrfOf(w.nic).VRF && (w.forwarders[v][l.Name] || v == 6 && forwardsAll6(w.found))
+}
+
+// sendTo reports whether the guest has a route to all of the networks.
+func (w ways) sendTo(networks []netip.Prefix) bool {
+	return w.given == nil || !slices.ContainsFunc(networks, func(n netip.Prefix) bool {
 		for bits := n.Bits(); bits >= 0; bits-- {
-			if given[netip.PrefixFrom(n.Addr(), bits).Masked()] {
+			if w.given[netip.PrefixFrom(n.Addr(), bits).Masked()] {
 				return false
 			}
 		}
@@ -139,19 +175,24 @@ func (w ways) losses() (list losses) {
 	for _, l := range w.found.Links {
 		tables[l.VRF] = true
 	}
+	routes := map[way][]netstate.Route{}
+	for _, r := range w.found.Routes {
+		if v := waysOf(r); v != 0 && tables[r.Table] {
+			for _, link := range r.Links() {
+				routes[way{link, v}] = append(routes[way{link, v}], r)
+			}
+		}
+	}
 	for _, l := range w.found.Links {
-		if l.Index == w.nic.Index || l.Loopback || isWired(w.found, l) {
+		if l.Index == w.nic.Index || l.Loopback || w.links.isWired(l) {
 			continue
 		}
 		for _, v := range []int{4, 6} {
 			var networks []netip.Prefix
 			listed := map[netip.Prefix]bool{}
 			aside := uint32(0) // a table that has a default route by the link, and that a policy rule names
-			for _, r := range w.found.Routes {
+			for _, r := range routes[way{l.Index, v}] {
 				d := r.Destination
-				if !isWay(r, v) || !r.Uses(l.Index) || !tables[r.Table] {
-					continue
-				}
 				if r.Uses(w.nic.Index) { // a lease has one next hop, by the NIC, and says so
 					if w.traits.routes && !w.comeBack(l, v) {
 						list.lose("next-hop", d.String(), "the namespace sends a part by %s, where no answers come back, so the guest gets a refusal for that part", l.Name)
@@ -184,7 +225,7 @@ func (w ways) why(l netstate.Link, networks []netip.Prefix, aside uint32) string
 			sysctl = fmt.Sprintf("net.ipv6.conf.%s.force_forwarding", in)
 		}
 	}
-	vrf := vrfOf(w.found, l)
+	vrf := w.links.vrfOf(l)
 	switch {
 	case vrf.VRF != 0 && vrf.Index != w.nic.Master:
 		return fmt.Sprintf("%s is in the VRF %s, and the guest's packets are not", l.Name, vrf.Name)

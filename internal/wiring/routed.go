@@ -132,10 +132,11 @@ func whyNotRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, w
 	case len(v6) > 0 && lacksIPv6(spec, nic) != "":
 		return lacksIPv6(spec, nic)
 	}
+	links := indexLinks(found)
 	for _, a := range found.Addresses {
 		own := a.Prefix.Addr()
 		if hop4 := len(v4) > 0 && own == lease.Hop(v4[0].Addr()); hop4 || len(v6) > 0 && own == lease.RoutedIPv6 {
-			if l, _ := found.Link(a.Link); !isWired(found, l) {
+			if l := links.at(a.Link); !links.isWired(l) {
 				return fmt.Sprintf("%v, which the routed binding gives to the namespace, is an address of %s already", own, l.Name)
 			}
 		}
@@ -154,8 +155,9 @@ func routedMAC(spec infra.Spec, nic netstate.Link) cache.MAC {
 // warnSourceRules warns of policy rules that chose routes by the NIC's addresses, which the namespace's own packets do
 // not have any more when their route is chosen.
 func warnSourceRules(found netstate.Snapshot, own []netip.Addr) (list texts) {
+	all := lease.SortedAddresses(own)
 	for _, r := range found.Rules {
-		if r.Source.IsValid() && r.Source.Bits() > 0 && slices.ContainsFunc(own, r.Source.Contains) {
+		if r.Source.IsValid() && r.Source.Bits() > 0 && all.MeetIn(r.Source) {
 			list.add("a policy rule for packets from %v is in force for the guest's packets, and not for the namespace's own", r.Source)
 		}
 	}
@@ -215,9 +217,13 @@ func (p *Plan) handOver(nic, tap netstate.Link, r router.Routed) {
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: addr, MAC: p.Record.MAC, Permanent: true})
 	}
 	routes := routesIn(p.found)
+	own := map[netip.Addr]bool{}
+	for _, a := range slices.Concat(r.Own4, r.Own6) {
+		own[a] = true
+	}
 	for _, route := range p.found.Routes {
 		if route.Uses(nic.Index) && route.Type == netstate.RouteUnicast {
-			p.resource(nic, route, r, routes)
+			p.resource(nic, route, r, routes, own[route.PrefSrc])
 		}
 	}
 }
@@ -226,11 +232,10 @@ func (p *Plan) handOver(nic, tap netstate.Link, r router.Routed) {
 // again, it adds its own route, and then others with the address as their source, if its own route is the first.
 const metricTap = 1
 
-// resource wants the route of the NIC with a source that is the namespace's. Routes that change by themselves are left
-// alone, and so are those that the kernel would not add again.
-func (p *Plan) resource(nic netstate.Link, route netstate.Route, r router.Routed, routes routesOf) {
+// resource wants the route of the NIC with a source that is the namespace's, also if its source is the guest's now.
+// Routes that change by themselves are left alone, and so are those that the kernel would not add again.
+func (p *Plan) resource(nic netstate.Link, route netstate.Route, r router.Routed, routes routesOf, fromGuest bool) {
 	v4 := route.Destination.Addr().Is4()
-	fromGuest := slices.Contains(r.Own4, route.PrefSrc) || slices.Contains(r.Own6, route.PrefSrc)
 	lost := routes.whyLost(route, nic)
 	if slices.ContainsFunc(route.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index }) {
 		lost = "leads through other links too"
@@ -264,6 +269,7 @@ func takeBack(found *netstate.Snapshot, nic netstate.Link) {
 	var hops []netip.Addr
 	var addresses []netstate.Address
 	sources := map[netip.Prefix]netip.Addr{} // of the kernel's own routes
+	earlier := netstate.Earlier{}
 	for _, a := range found.Addresses {
 		if a.Link == nic.Index && isHop(a) {
 			hops = append(hops, a.Prefix.Addr())
@@ -273,9 +279,10 @@ func takeBack(found *netstate.Snapshot, nic netstate.Link) {
 			if a.PreferredSeconds == 0 {
 				a.PreferredSeconds = a.ValidSeconds
 			}
-			for _, r := range netstate.Connected(a, nic, addresses) {
+			for _, r := range earlier.Connected(a, nic) {
 				sources[r.Destination] = r.PrefSrc
 			}
+			earlier.Add(a)
 		}
 		addresses = append(addresses, a)
 	}

@@ -143,10 +143,12 @@ func (s *salvage) fromHolder(was, holder netstate.Link, held bool) netstate.Link
 	}
 	found := &s.j.Found
 	found.Addresses, found.Routes = nil, nil
+	earlier := netstate.Earlier{}
 	for _, a := range s.now.Addresses {
 		if held && a.Link == holder.Index {
 			a.Link = was.Index
-			found.Routes = append(found.Routes, netstate.Connected(a, was, found.Addresses)...) // the kernel adds them
+			found.Routes = append(found.Routes, earlier.Connected(a, was)...) // the kernel adds them
+			earlier.Add(a)
 			found.Addresses = append(found.Addresses, a)
 		}
 	}

@@ -70,8 +70,9 @@ func (p *Plan) Undo(now netstate.Snapshot) ([]netstate.Op, error) {
 	want.LateLinkLocal = nic.NoCarrier && !slices.ContainsFunc(want.Addresses, func(a netstate.Address) bool {
 		return a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast()
 	})
+	sources := compare.SourcesOf(nic.Index, p.found.Addresses)
 	for _, r := range p.found.Routes {
-		if r.Uses(nic.Index) || compare.Sourced(r, nic.Index, p.found.Addresses) {
+		if r.Uses(nic.Index) || sources[r.PrefSrc] {
 			want.Routes = append(want.Routes, r)
 		}
 	}
@@ -91,8 +92,8 @@ func (p *Plan) Differences(now netstate.Snapshot) (differences []infra.Differenc
 
 // compare finds the steps from the namespace as it is now to the state that is wanted.
 func (p *Plan) compare(now netstate.Snapshot, want compare.State, restore bool) ([]netstate.Op, error) {
-	now.Links = slices.DeleteFunc(slices.Clone(now.Links), p.isReplacement)
 	found := p.nic()
+	now.Links = slices.DeleteFunc(slices.Clone(now.Links), func(l netstate.Link) bool { return l.Index == found.Index && p.isReplacement(l) })
 	t := p.binding.traits()
 	want.Routes, want.UptimeMS = withoutGone(p.found, now, found, want.Routes), p.found.UptimeMS
 	nic := compare.NIC{Names: p.names, Index: found.Index, ManageAddresses: t.managesAddresses, RestoreAddresses: restore, MayLeave: t.mayBeAbsent, Direct: t.direct, OffStack: t.offStack}
@@ -113,8 +114,10 @@ func (p *Plan) compare(now netstate.Snapshot, want compare.State, restore bool) 
 func withoutGone(found, now netstate.Snapshot, nic netstate.Link, routes []netstate.Route) []netstate.Route {
 	missing := map[int]bool{}
 	for _, l := range found.Links {
-		_, there := now.Link(l.Index)
-		missing[l.Index] = !there && l.Index != nic.Index
+		missing[l.Index] = l.Index != nic.Index
+	}
+	for _, l := range now.Links {
+		missing[l.Index] = false
 	}
 	gone := func(index int) bool { return missing[index] }
 	var left []netstate.Route

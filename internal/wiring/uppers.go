@@ -48,7 +48,7 @@ func checkVRF(found netstate.Snapshot, nic netstate.Link, binding cache.Kind) er
 		}
 		return &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is a VRF, which carries no frames: %s", nic.Name, way)}
 	}
-	vrf := vrfOf(found, nic)
+	vrf := indexLinks(found).vrfOf(nic)
 	if vrf.VRF == 0 {
 		return nil
 	}
@@ -62,14 +62,6 @@ func checkVRF(found netstate.Snapshot, nic netstate.Link, binding cache.Kind) er
 		return nil
 	}
 	return &infra.RefusedError{NIC: nic.Name, Binding: binding, Reason: reason}
-}
-
-// vrfOf is the VRF that the link is in; zero: none.
-func vrfOf(found netstate.Snapshot, l netstate.Link) netstate.Link {
-	if master, ok := found.Link(l.Master); ok && master.VRF != 0 {
-		return master
-	}
-	return netstate.Link{}
 }
 
 // portsOf are the links that have the link as their master.

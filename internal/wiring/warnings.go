@@ -2,7 +2,6 @@ package wiring
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -21,26 +20,6 @@ func partialRoutes(found netstate.Snapshot, nic netstate.Link) []string {
 		}
 	}
 	return w
-}
-
-// sharedAddresses returns the addresses that both links have, without link-local IPv6 addresses.
-func sharedAddresses(s netstate.Snapshot, a, b netstate.Link) (both []netip.Addr) {
-	for _, address := range s.Addresses {
-		same := func(other netstate.Address) bool {
-			return other.Link == b.Index && other.Prefix.Addr() == address.Prefix.Addr()
-		}
-		if address.Link == a.Index && !(address.Prefix.Addr().Is6() && address.Prefix.Addr().IsLinkLocalUnicast()) && slices.ContainsFunc(s.Addresses, same) {
-			both = append(both, address.Prefix.Addr())
-		}
-	}
-	return both
-}
-
-// isWired reports whether the link is part of another NIC's wiring, or is a wired NIC: a guest has its routes.
-func isWired(found netstate.Snapshot, link netstate.Link) bool {
-	return slices.ContainsFunc(found.Links, func(l netstate.Link) bool {
-		return l.Alias == netstate.Mark(link.Name) || l.Index == link.Index && strings.HasPrefix(l.Alias, netstate.Mark(""))
-	})
 }
 
 // texts are sentences for an administrator.

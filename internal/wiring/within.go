@@ -35,7 +35,7 @@ func liesWithin(found netstate.Snapshot, nic netstate.Link, guest netip.Prefix, 
 	case own.Is4() && !named:
 		naming = ", or name the guest's address in binding.masquerade.guest: a station with that address is lost then"
 	}
-	within := false
+	within, links := false, indexLinks(found)
 	for _, r := range found.Routes {
 		isHop := func(h netstate.Hop) bool { return h.Gateway == own }
 		if r.Gateway == own || slices.ContainsFunc(r.Hops, isHop) {
@@ -45,8 +45,7 @@ func liesWithin(found netstate.Snapshot, nic netstate.Link, guest netip.Prefix, 
 			continue
 		}
 		within = true
-		link, _ := found.Link(r.Link)
-		if r.Type != netstate.RouteUnicast || isWired(found, link) {
+		if r.Type != netstate.RouteUnicast || links.isWired(links.at(r.Link)) {
 			return refuse(otherwise, "%v overlaps the route to %v of the namespace", network, r.Destination)
 		}
 		if !named {
