@@ -26,7 +26,7 @@ import (
 //	infra.ErrNoNIC  the NIC is gone
 //	infra.ErrWired  Dir has no journal of the wiring: name Setup's Dir, or see ForceTeardown
 func (n NIC) Check(ctx context.Context) error {
-	return n.failed("check", n.doWired(ctx, func(s *session) error {
+	return n.failed("check", n.read(ctx, func(s *session) error {
 		j, plan, err := s.planOf()
 		if err != nil {
 			return err
@@ -42,7 +42,13 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 		return err
 	}
 	s.expect(j, repaired)
-	now, err := s.read(repaired)
+	var now netstate.Snapshot
+	var seen seenRecord
+	err = s.look(func() (err error) {
+		seen = s.seeRecord(j, plan)
+		now, err = s.read(repaired)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -69,13 +75,13 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 		return err
 	}
 	drift.Differs = append(drift.Differs, later...)
-	record, refused := s.compareRecord(ctx, j, plan)
+	record, refused := s.compareRecord(ctx, j, seen)
 	if record != nil {
 		drift.Differs = append(drift.Differs, *record)
 	}
 	if len(drift.Differs) == 0 {
 		s.journal = j.text
-		s.writeSight() // of this program: the next Check reads no rules
+		s.noteSight() // of this program: the next Check reads no rules
 		return nil
 	}
 	if refused {
@@ -87,17 +93,19 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 }
 
 // wired returns the journal. The error is ErrNotWired if there is none.
-func (s *session) wired() (*journal, error) {
-	j, err := s.readJournal()
-	if err != nil {
-		return nil, err
-	}
-	if j == nil {
+func (s *session) wired() (j *journal, err error) {
+	err = s.look(func() error {
+		if j, err = s.readJournal(); j != nil || err != nil {
+			return err
+		}
 		now, err := s.ns.Snapshot(netstate.NamesFor(s.nic, ""), nil, nil)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		return nil, s.explainMark(now, fmt.Errorf("%w in this namespace%s", ErrNotWired, s.mistyped()))
+		return s.explainMark(now, fmt.Errorf("%w in this namespace%s", ErrNotWired, s.mistyped()))
+	})
+	if err != nil {
+		return nil, err
 	}
 	if j.Salvaged {
 		return nil, fmt.Errorf("%w: its forced Teardown was interrupted: call Teardown (agent teardown)", ErrNotWired)
@@ -119,17 +127,43 @@ func (s *session) mistyped() string {
 	return fmt.Sprintf(" (wired here: %s)", strings.Join(nics, ", "))
 }
 
+// seenRecord is what seeRecord has seen.
+type seenRecord struct {
+	opened, read error
+	same         bool // as the plan has it
+	octets       bool // and octet by octet
+	mode         fs.FileMode
+}
+
+// seeRecord looks at the wiring's record, if it has one.
+func (s *session) seeRecord(j *journal, plan *wiring.Plan) (r seenRecord) {
+	if j.Spec.State == "" {
+		return r
+	}
+	if r.opened = s.openState(j.Spec.State); r.opened != nil {
+		return r
+	}
+	if r.octets = s.holdsRecord(plan.Record); !r.octets {
+		var record cache.Record
+		record, r.read = cache.Read(s.state.Root, s.nic)
+		r.same = r.read == nil && reflect.DeepEqual(record, plan.Record)
+	}
+	if info, err := s.state.Root.Lstat(s.nic + ".json"); err == nil {
+		r.mode = info.Mode()
+	}
+	return r
+}
+
 // compareRecord returns nil if the record is as Setup wrote it, and the launcher can read it. Refused reports whether
 // Setup refuses the State instead of writing the record anew.
-func (s *session) compareRecord(ctx context.Context, j *journal, plan *wiring.Plan) (differs *infra.Difference, refused bool) {
+func (s *session) compareRecord(ctx context.Context, j *journal, seen seenRecord) (differs *infra.Difference, refused bool) {
 	if j.Spec.State == "" {
 		return nil, false
 	}
-	err := s.openState(j.Spec.State)
-	written := err == nil && s.holdsRecord(plan.Record)
+	err := seen.opened
 	switch {
 	case err != nil:
-	case written: // so it is of no other namespace and no other version
+	case seen.octets: // so it is of no other namespace and no other version
 		err = checkReadable(j.owner(), s.state.Name())
 	default:
 		err = s.checkState(ctx, j.owner())
@@ -137,17 +171,14 @@ func (s *session) compareRecord(ctx context.Context, j *journal, plan *wiring.Pl
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return &infra.Difference{Kind: "record", Text: err.Error()}, true
 	}
-	if err == nil && !written {
-		var record cache.Record
-		record, err = cache.Read(s.state.Root, s.nic)
-		written = err == nil && reflect.DeepEqual(record, plan.Record)
-	}
-	if written {
-		info, err := s.state.Root.Lstat(s.nic + ".json")
-		if err == nil && info.Mode() == recordMode {
+	if err == nil && (seen.octets || seen.same) {
+		if seen.mode == recordMode {
 			return nil, false
 		}
 		return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s.json has another mode than %#o", s.nic, recordMode)}, false
+	}
+	if err == nil {
+		err = seen.read
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

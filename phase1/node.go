@@ -121,8 +121,10 @@ func openNodeAt(path string) (node, error) {
 
 // lockNamespace holds the namespace until the returned function is called, or the process ends.
 func (n node) lockNamespace(ctx context.Context, identity netns.Identity, report progress) (unlock func(), err error) {
-	return n.lock(ctx, strconv.FormatUint(identity.Inode, 10), report)
+	return n.lock(ctx, namespaceLock(identity), report)
 }
+
+func namespaceLock(identity netns.Identity) string { return strconv.FormatUint(identity.Inode, 10) }
 
 // lockState holds the State directory. A call takes it after the namespace's lock, and no call takes two.
 func (n node) lockState(ctx context.Context, path string, report progress) (unlock func(), err error) {

@@ -28,7 +28,7 @@ func (c request) plan(ctx context.Context) (*Preview, error) {
 		return nil, err
 	}
 	var preview *Preview
-	err = c.doWired(ctx, func(s *session) error {
+	err = c.read(ctx, func(s *session) error {
 		earlier, plan, now, err := s.plan(ctx, c, taken, owner)
 		if err != nil {
 			return err

@@ -19,7 +19,8 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// session is one call on one NIC of one namespace, on a thread in it, with the lock held.
+// session is one call on one NIC of one namespace, on a thread in it. A call that changes something holds the
+// namespace's lock throughout, a reader while it looks (see look).
 type session struct {
 	nic      string
 	identity netns.Identity
@@ -30,19 +31,30 @@ type session struct {
 	held     bool   // by the caller
 	journal  []byte // as written
 	sight    sight  // of the journal that was read; the zero value: none
+	reader   *reader
 }
 
 // do checks what all calls need, locks the namespace, and calls f on a thread in it. It makes the node's directory.
 func (n NIC) do(ctx context.Context, f func(*session) error) error {
-	return n.open(ctx, openNode, f)
+	return n.open(ctx, openNode, false, f)
 }
 
 // doWired is do for a call that wires nothing, and so does not make the node's directory.
 func (n NIC) doWired(ctx context.Context, f func(*session) error) error {
-	return n.open(ctx, lookNode, f)
+	return n.open(ctx, lookNode, false, f)
 }
 
-func (n NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f func(*session) error) error {
+// read is doWired for a call that changes nothing in the namespace and in its files, and that so keeps no other call
+// waiting for more than a look (session.look). If another call changes what f has seen, f begins again.
+func (n NIC) read(ctx context.Context, f func(*session) error) error {
+	for {
+		if err := n.open(ctx, lookNode, true, f); !errors.Is(err, errChanged) {
+			return err
+		}
+	}
+}
+
+func (n NIC) open(ctx context.Context, nodeAt func(path string) (node, error), reads bool, f func(*session) error) error {
 	if ctx == nil { // else the thread in the namespace would panic, where no caller can recover
 		return &cache.FieldError{Field: "ctx", Reason: "nil: pass context.Background() or a context that ends"}
 	}
@@ -69,11 +81,23 @@ func (n NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f
 		return err
 	}
 	defer node.Close()
-	unlock, err := node.lockNamespace(ctx, identity, n.Progress)
-	if err != nil {
-		return fmt.Errorf("namespace %s: %w", n.NetNS.Name(), err)
+	lock := func() (unlock func(), err error) {
+		unlock, err = node.lockNamespace(ctx, identity, n.Progress)
+		if err != nil {
+			return nil, fmt.Errorf("namespace %s: %w", n.NetNS.Name(), err)
+		}
+		return unlock, nil
 	}
-	defer unlock()
+	var r *reader
+	if reads {
+		r = &reader{ctx: ctx, lock: lock}
+	} else {
+		unlock, err := lock()
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
 	return n.inNamespace(func(ns *kernel.Namespace) error {
 		if err := n.checkNotFirst(); err != nil {
 			return err
@@ -81,7 +105,10 @@ func (n NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f
 		if err := identity.AddCookie(); err != nil {
 			return err
 		}
-		s := &session{nic: n.Name, identity: identity, node: node, ns: ns, report: n.Progress, held: n.holds(identity.Inode)}
+		s := &session{nic: n.Name, identity: identity, node: node, ns: ns, report: n.Progress, held: n.holds(identity.Inode), reader: r}
+		if reads {
+			ns.EndWith(ctx)
+		}
 		defer func() { s.state.close() }()
 		return f(s)
 	})

@@ -69,6 +69,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 	}
 	var record cache.Record
 	err = c.do(ctx, func(s *session) error {
+		s.ns.EndWith(ctx) // undoFailed has sockets of its own
 		earlier, plan, now, err := s.plan(ctx, c, taken, owner)
 		if err != nil {
 			return err
@@ -168,7 +169,10 @@ func (c request) check(ctx context.Context) (infra.Spec, resolvedOwner, error) {
 // plan computes the wiring of c, whose Spec with what From says is taken, and reads the namespace as it is now. If
 // there is a journal, the plan is made of the namespace as the first Setup found it.
 func (s *session) plan(ctx context.Context, c request, taken infra.Spec, owner resolvedOwner) (earlier *journal, plan *wiring.Plan, now netstate.Snapshot, err error) {
-	earlier, err = s.readJournal()
+	err = s.look(func() (err error) {
+		earlier, err = s.readJournal()
+		return err
+	})
 	if err != nil {
 		return nil, nil, now, err
 	}
@@ -232,7 +236,11 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 		return nil, netstate.Snapshot{}, err
 	}
 	s.expect(earlier, plan)
-	now, err := s.read(plan)
+	var now netstate.Snapshot
+	err = s.look(func() (err error) {
+		now, err = s.read(plan)
+		return err
+	})
 	if err != nil {
 		return nil, now, err
 	}
@@ -278,12 +286,19 @@ func (s *session) readFirst(ctx context.Context, c request, owner resolvedOwner,
 	read := func() {
 		now, err = s.ns.Snapshot(netstate.NamesFor(c.Name, c.Tap), slices.Concat(questions.Sysctls, questions.Hinders), nil)
 	}
-	if read(); err == nil && lacksLinkLocal(now, c.Name) {
-		// A NIC that has just come up gets its link-local address when the kernel notices the carrier. An address that
-		// comes after this look would be none that Teardown gives back.
-		tap.NoticeCarrier(c.Name)
-		read()
-	}
+	var others []*journal
+	err = s.look(func() error {
+		if read(); err == nil && lacksLinkLocal(now, c.Name) {
+			// A NIC that has just come up gets its link-local address when the kernel notices the carrier. An address
+			// that comes after this look would be none that Teardown gives back.
+			tap.NoticeCarrier(c.Name)
+			read()
+		}
+		if err == nil {
+			others, _, err = s.otherJournals() // one that cannot be read concerns its own NIC
+		}
+		return err
+	})
 	if err != nil {
 		return now, found, err
 	}
@@ -305,10 +320,6 @@ func (s *session) readFirst(ctx context.Context, c request, owner resolvedOwner,
 	questions.Gateways = questions.Gateways && !c.Standby // to ask is to send
 	if c.Owner.Inside {
 		found.OnNode = infra.Owner{UID: owner.UID, GID: owner.GID}
-	}
-	others, _, err := s.otherJournals() // one that cannot be read concerns its own NIC
-	if err != nil {
-		return now, found, err
 	}
 	for _, other := range others {
 		wiring.Inherit(&found, other.Journal)

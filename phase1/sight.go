@@ -62,6 +62,19 @@ func (s *session) expect(j *journal, plan *wiring.Plan) {
 	s.ns.Tables.Expect(s.sight.Sight, plan.Tables())
 }
 
+// noteSight is writeSight for a reader. If another call works on the namespace or has changed the journal, it does
+// nothing.
+func (s *session) noteSight() {
+	unlock, err := s.node.tryLock(namespaceLock(s.identity))
+	if err != nil {
+		return
+	}
+	defer unlock()
+	if s.reader.checkJournal(s) == nil {
+		s.writeSight()
+	}
+}
+
 // writeSight notes what the last Snapshot has seen, which found the tables as the journal wants them.
 func (s *session) writeSight() {
 	seen := sight{Of: sightOf(s.journal), Sight: s.ns.Tables.Sight()}

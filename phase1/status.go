@@ -34,7 +34,7 @@ type Report struct {
 // Check does. The errors are those of Check, except *DriftError. With infra.ErrNoNIC Status also returns a report.
 func (n NIC) Status(ctx context.Context) (*Report, error) {
 	var report *Report
-	err := n.doWired(ctx, func(s *session) error {
+	err := n.read(ctx, func(s *session) error {
 		j, plan, err := s.planOf()
 		if err != nil {
 			return err

@@ -262,6 +262,9 @@ func (s *search) each(directory string, visit func(at int, name string)) error {
 	for s.ctx.Err() == nil {
 		names, err := d.Readdirnames(512)
 		for _, name := range names {
+			if s.ctx.Err() != nil {
+				return nil
+			}
 			visit(int(d.Fd()), name)
 		}
 		if errors.Is(err, io.EOF) {

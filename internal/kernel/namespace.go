@@ -13,6 +13,7 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"sync"
 
@@ -44,6 +45,20 @@ func Open() (*Namespace, error) {
 		return nil, err
 	}
 	return &Namespace{route: route, filter: filter, Tables: nft.New(filter, route)}, nil
+}
+
+// EndWith makes what reads the namespace end with ctx, with its cause as the error. The caller reads nothing more then.
+func (n *Namespace) EndWith(ctx context.Context) {
+	ended := func() error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return nil
+	}
+	n.route.Ended = ended
+	if n.filter != nil {
+		n.filter.Ended = ended
+	}
 }
 
 // Close closes the sockets, and waits for deletions of links. It does not wait until the kernel has freed what

@@ -22,6 +22,8 @@ type Socket struct {
 	seq    uint32
 	buffer *[bufferSize]byte // for answers
 	Most   int               // octets of a batch, for tests; 0: as many as the kernel takes
+	// Ended returns an error when a Dump has to end before its answer has; nil: it never has to.
+	Ended func() error
 }
 
 const bufferSize = 64 << 10
@@ -366,6 +368,11 @@ func (s *Socket) dumpOnce(r *nl.NetlinkRequest, f func([]byte) error) (whole boo
 	}
 	whole = true
 	for {
+		if s.Ended != nil {
+			if err := s.Ended(); err != nil {
+				return false, err
+			}
+		}
 		answers, err := s.receive(0)
 		if err != nil {
 			return false, err

@@ -1,0 +1,163 @@
+package phase1_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// asking calls a function whenever a call asks the context, with the functions that ask. The function runs on another
+// thread: that of the call is in the pod's network.
+type asking struct {
+	context.Context
+	ask func(by string)
+}
+
+func (a asking) Err() error            { a.asks(callers()); return a.Context.Err() }
+func (a asking) Done() <-chan struct{} { a.asks(callers()); return a.Context.Done() }
+
+func (a asking) asks(by string) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.ask(by)
+	}()
+	<-done
+}
+
+func callers() string {
+	var places [64]uintptr
+	var names strings.Builder
+	frames := runtime.CallersFrames(places[:runtime.Callers(3, places[:])])
+	for {
+		frame, more := frames.Next()
+		names.WriteString(frame.Function + "\n")
+		if !more {
+			return names.String()
+		}
+	}
+}
+
+// readers are the calls that change nothing, and that do not take the journal alone.
+var readers = map[string]func(context.Context, wired.NIC) error{
+	"check":  func(ctx context.Context, c wired.NIC) error { return c.Check(ctx) },
+	"status": func(ctx context.Context, c wired.NIC) error { _, err := c.Status(ctx); return err },
+	"plan":   func(ctx context.Context, c wired.NIC) error { _, err := c.Plan(ctx); return err },
+}
+
+// laterNIC is a wired NIC for whose gateway Setup asks, and that got a route afterwards.
+func laterNIC(t *testing.T) wired.NIC {
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	n.Pod.IP("route add 203.0.113.0/24 via 10.244.1.3 dev eth0")
+	return c
+}
+
+// unlessDrift is nil for an error that says what differs.
+func unlessDrift(err error) error {
+	var drift *phase1.DriftError
+	if errors.As(err, &drift) {
+		return nil
+	}
+	return err
+}
+
+// TestReaderGivesWay: while a reader computes, asks the network or searches the node, another call gets the lock of the
+// namespace. So how long that takes is nothing to a Teardown.
+func TestReaderGivesWay(t *testing.T) {
+	c := laterNIC(t)
+	for name, read := range readers {
+		seen := map[string]int{}
+		var failed error
+		ctx := asking{t.Context(), func(by string) {
+			for _, place := range []string{"wiring.(*Plan).Later", "phase1.(*session).askGateways", "holders.Of"} {
+				if strings.Contains(by, place) {
+					seen[place]++
+				}
+			}
+			if strings.Contains(by, "phase1.(*session).look") || failed != nil {
+				return
+			}
+			// Hold takes the same lock as Teardown, and leaves the wiring.
+			soon, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			defer cancel()
+			_, release, err := c.Hold(soon)
+			if failed = err; err == nil {
+				release()
+			} else {
+				t.Errorf("%s keeps another call waiting: %v, in %s", name, err, by)
+			}
+		}}
+		if err := unlessDrift(read(ctx, c)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if seen["wiring.(*Plan).Later"] == 0 || seen["phase1.(*session).askGateways"] == 0 || (name == "status") != (seen["holders.Of"] > 0) {
+			t.Errorf("%s asks its context in %v", name, seen)
+		}
+	}
+}
+
+// TestTeardownBesideReader: a Teardown that comes while a reader computes ends before the reader. A reader that looks
+// again after the Teardown begins again, and finds no wiring.
+func TestTeardownBesideReader(t *testing.T) {
+	for name, read := range readers {
+		for place, want := range map[string]bool{"wiring.(*Plan).Later": true, "phase1.(*session).askGateways": name == "plan"} {
+			c := laterNIC(t)
+			done := false
+			ctx := asking{t.Context(), func(by string) {
+				if !done && strings.Contains(by, place) && !strings.Contains(by, "phase1.(*session).look") {
+					done = true
+					unwire(t, c)
+				}
+			}}
+			err := unlessDrift(read(ctx, c))
+			if !done {
+				t.Errorf("%s: no Teardown in %s", name, place)
+			}
+			if want && err != nil || !want && !errors.Is(err, phase1.ErrNotWired) {
+				t.Errorf("%s, torn down in %s: %v", name, place, err)
+			}
+		}
+	}
+}
+
+// TestReaderEnds: a reader whose context ends at any of the moments at which it asks ends with the context's error, and
+// asks only a few times more: once in each call that is open.
+func TestReaderEnds(t *testing.T) {
+	c := laterNIC(t)
+	for name, read := range readers {
+		const more = 8
+		reason := errors.New("the scrape has ended")
+		for moment, ended := 0, true; ended; moment++ {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			asks := 0
+			err := unlessDrift(read(asking{ctx, func(string) {
+				if asks++; asks > moment {
+					cancel(reason)
+				}
+			}}, c))
+			cancel(nil)
+			switch ended = asks > moment; {
+			case !ended && err != nil:
+				t.Errorf("%s: %v", name, err)
+			case ended && !errors.Is(err, reason):
+				t.Errorf("%s, ended at question %d: %v, want %v", name, moment, err, reason)
+			case asks > moment+1+more:
+				t.Errorf("%s, ended at question %d, asks %d times more", name, moment, asks-moment-1)
+			}
+			if !ended && moment < 5 {
+				t.Errorf("%s asks its context %d times", name, moment)
+			}
+		}
+	}
+	unwire(t, c)
+}
