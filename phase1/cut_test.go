@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"net"
 	"net/netip"
@@ -300,6 +301,11 @@ func answerTo(frame []byte) []byte {
 	case !first:
 	case protocol == unix.IPPROTO_TCP || protocol == unix.IPPROTO_UDP:
 		exchange(at, 2)
+	case protocol == unix.IPPROTO_SCTP:
+		exchange(at, 2)
+		f[at+12] = 5 // HEARTBEAT ACK
+		copy(f[at+8:], make([]byte, 4))
+		binary.LittleEndian.PutUint32(f[at+8:], crc32.Checksum(f[at:], crc32.MakeTable(crc32.Castagnoli)))
 	case protocol == unix.IPPROTO_ICMP || protocol == unix.IPPROTO_ICMPV6:
 		reply := map[byte]byte{8: 0, 128: 129}[f[at]]
 		checksum := uint32(binary.BigEndian.Uint16(f[at+2:])) + uint32(f[at])<<8 + uint32(^reply)<<8 + 0xff
@@ -327,8 +333,11 @@ func openings(w *wire) (kinds []frames.Kind) {
 		add(v.name+"UDP in fragments", fragments(udp(v.no, 64), 16, 56)...)
 		add(v.name+"echo request", w.link.Packet(v.icmp, v.own, v.no, []byte{v.echo, 0, 0, 0, 0, 9, 0, 1}))
 		port++
+		port++
+		add(v.name+"SCTP in its middle", w.link.Packet(unix.IPPROTO_SCTP, v.own, v.no, slices.Concat(portHeader(port, 80), []byte{0, 0, 0, 1, 0, 0, 0, 0}, []byte{4, 0, 0, 12, 0, 1, 0, 8, 0, 0, 0, 1}))) // a HEARTBEAT (RFC 9260 section 3.3.5)
 		add(v.name+"TCP in its middle", w.link.Packet(unix.IPPROTO_TCP, v.own, v.no, frames.Segment(port, 80, 0x10, []byte("data"))))
 		if w.routed { // behind masquerade they do not leave at all
+			add(v.name+"ESP", w.link.Packet(50, v.own, v.no, make([]byte, 40)))
 			add(v.name+"GRE", w.link.Packet(47, v.own, v.no, make([]byte, 40)))
 			add(v.name+"protocol 253", w.link.Packet(253, v.own, v.no, make([]byte, 40)))
 		}

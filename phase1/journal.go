@@ -32,6 +32,8 @@ type journal struct {
 	From *cache.Record `json:"from,omitempty"`
 	// HeldBy is the program that held the NIC at the last Setup.
 	HeldBy string `json:"heldBy,omitempty"`
+	// Begins says that a policy is set for a guest that begins, and that connections from before it may be open.
+	Begins bool `json:"begins,omitempty"`
 	wiring.Journal
 
 	text []byte // as read
@@ -174,7 +176,7 @@ func (s *session) otherJournals() (others []*journal, complete bool, err error) 
 	return others, complete, nil
 }
 
-// writeJournal notes the plan. J is the journal so far, or a new one with From and HeldBy alone.
+// writeJournal notes the plan. J is the journal so far, or a new one with From, HeldBy and Begins alone.
 func (s *session) writeJournal(plan wiring.Journal, j journal) error {
 	first := j.Since.IsZero()
 	if first {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -264,6 +265,25 @@ func (n NIC) checkNotFirst() error {
 	return err
 }
 
+// forgetOlder has the kernel forget the connections that are older than the wiring. If a policy's guest begins, it is an
+// error if the kernel cannot, and after a kill the next call does it.
+func (s *session) forgetOlder(ctx context.Context, plan *wiring.Plan, j journal) error {
+	ops := plan.OlderConnections(j.Begins)
+	if !j.Begins {
+		s.forgetConnections(ctx, ops)
+		return nil
+	}
+	if err := s.ns.Apply(ctx, ops); err != nil {
+		return fmt.Errorf("connections that are older than the policy are open: %w", err)
+	}
+	j.Begins = false
+	if err := s.writeJournal(s.withState(plan.Journal()), j); err != nil {
+		return err
+	}
+	s.writeSight()
+	return nil
+}
+
 // forgetConnections carries out operations on tracked connections. A failure is reported, and is no error: the wiring
 // is as it must be without them, and a way back that cannot end would be worse than an exchange that is lost.
 func (s *session) forgetConnections(ctx context.Context, ops []netstate.Op) {
@@ -282,6 +302,16 @@ type request struct {
 	NIC
 	infra.Spec
 	Moving
+	newGuest bool // the guest is another one than that of an earlier Setup
+}
+
+// guestBegins reports whether the operations wire a guest that was not there before. Where the guest's tap is made, a
+// guest of an earlier Setup has lost its NIC.
+func (c request) guestBegins(earlier *journal, plan *wiring.Plan, ops []netstate.Op) bool {
+	return c.newGuest || earlier == nil || earlier.Begins || slices.ContainsFunc(ops, func(op netstate.Op) bool {
+		add, is := op.(netstate.TapAdd)
+		return is && add.Link == plan.Record.Tap
+	})
 }
 
 // state is the caller's directory for records. The zero value is none.

@@ -78,13 +78,14 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		if err != nil {
 			return err
 		}
-		if err := s.takeState(ctx, plan.Journal().Spec.State, owner); err != nil {
+		spec := plan.Journal().Spec
+		if err := s.takeState(ctx, spec.State, owner); err != nil {
 			return err
 		}
 		switch {
 		case earlier == nil:
 			s.reportChanges(c.From, plan.Record)
-		case hasEgress(earlier.Spec) && !hasEgress(plan.Journal().Spec):
+		case hasEgress(earlier.Spec) && !hasEgress(spec):
 			s.report.say("NIC %s: egress is taken away, as this Setup names none: the guest may go everywhere", s.nic)
 		case c.Standby && !plan.Record.Standby:
 			s.report.say("NIC %s is active, and Setup leaves it so: Deactivate (agent deactivate) makes the guest inactive", s.nic)
@@ -100,6 +101,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		if j.HeldBy, err = s.heldBy(j); err != nil {
 			return err
 		}
+		j.Begins = hasEgress(spec) && c.guestBegins(earlier, plan, ops)
 		if err := s.writeJournal(s.withState(plan.Journal()), j); err != nil {
 			return err
 		}
@@ -111,7 +113,9 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 			s.resetTap(plan, now)
 		}
 		if err = s.converge(ctx, plan, ops); err == nil {
-			s.forgetConnections(ctx, plan.OlderExchanges())
+			err = s.forgetOlder(ctx, plan, j)
+		}
+		if err == nil {
 			s.forgetEarlier()
 			err = s.writeRecord(plan.Record)
 		}

@@ -118,6 +118,7 @@ func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 		if err != nil {
 			return err
 		}
+		j.Begins = hasEgress(j.Spec) && request{}.guestBegins(j, plan, ops)
 		// The journal comes first: after a kill the guest is inactive, and Activate or Setup brings the tap up.
 		if err := s.writeJournal(plan.Journal(), *j); err != nil {
 			return err
@@ -125,7 +126,10 @@ func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 		if err := s.converge(ctx, plan, ops); err != nil {
 			return err
 		}
-		s.forgetConnections(ctx, plan.OlderExchanges())
+		if err := s.forgetOlder(ctx, plan, *j); err != nil {
+			return err
+		}
+		j.Begins = false
 		if err := s.replaceRecord(ctx, j, plan.Record); err != nil {
 			return err
 		}

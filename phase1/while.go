@@ -35,11 +35,15 @@ func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) er
 		return n.failed("setup", fmt.Errorf("%w, and not by %s, which would hold it: a VM may be using it: take that wiring down first (Teardown, agent teardown)", infra.ErrWired, holder()))
 	}
 	down := TeardownOptions{CutOff: true}
-	record, err := n.Setup(ctx, spec)
+	setup := func() (cache.Record, error) {
+		record, err := request{NIC: n, Spec: spec, newGuest: true}.setup(ctx) // f starts the guest
+		return record, n.failed("setup", err)
+	}
+	record, err := setup()
 	if earlier != nil && errors.Is(err, infra.ErrWired) {
 		progress(n.Progress).say("NIC %s: an earlier %s was killed and had another configuration: its wiring is taken down first", n.Name, holder())
 		if err = n.Teardown(ctx, down); err == nil {
-			record, err = n.Setup(ctx, spec)
+			record, err = setup()
 		}
 	}
 	if err != nil {

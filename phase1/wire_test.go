@@ -32,11 +32,12 @@ import (
 
 // wire is a guest's tap, and everything around it.
 type wire struct {
-	t      *testing.T
-	n      nstest.Network
-	link   frames.Link
-	port   *os.File
-	virtio bool // its frames have a virtio header
+	t        *testing.T
+	n        nstest.Network
+	link     frames.Link
+	port     *os.File
+	receiver net.PacketConn // of the sentinels
+	virtio   bool           // its frames have a virtio header
 
 	masquerade bool // the namespace is the guest's gateway
 	routed     bool // and the guest has the NIC's addresses
@@ -128,17 +129,17 @@ func attachPort(t *testing.T, n nstest.Network, v4, v6, virtio bool) *wire {
 		w.port = openPort(t, n, r.Tap)
 	}
 	w.inject = n.World.Injector(t, w.gateway)
-	world := receive(t, n)
+	w.receiver = receive(t, n)
 	oneProcessor(t)
 	// Until carriers have been noticed and neighbours found, frames are lost.
 	nstest.Eventually(t, func() error {
 		if err := w.put(w.link.Sentinel(w.address(), 0)); err != nil {
 			return err
 		}
-		if err := world.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		if err := w.receiver.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
 			return err
 		}
-		if _, _, err := world.ReadFrom(make([]byte, 100)); err != nil {
+		if _, _, err := w.receiver.ReadFrom(make([]byte, 100)); err != nil {
 			return err
 		}
 		if state := n.Pod.IP("-br link show dev " + r.Tap); !strings.Contains(state, " UP ") {

@@ -19,7 +19,7 @@ func untranslated(addresses []netip.Addr, ports []infra.Ports) (ops []netstate.O
 	return ops
 }
 
-// NetworkConnections are the connections of networks that only the wiring has.
+// NetworkConnections are the connections that addresses of the networks have opened or answer.
 func NetworkConnections(networks []netip.Prefix) (ops []netstate.Op) {
 	for _, n := range networks {
 		ops = append(ops, netstate.ConnectionsDel{OrigSrc: n}, netstate.ConnectionsDel{ReplySrc: n})
@@ -27,16 +27,14 @@ func NetworkConnections(networks []netip.Prefix) (ops []netstate.Op) {
 	return ops
 }
 
-// HopConnections are the connections that a routed binding has translated between an address of the NIC and the
-// namespace's, and those between the two. Other routed NICs have the same address of the namespace.
+// HopConnections are the namespace's own connections that a routed binding has translated between an address of the NIC
+// and the namespace's. Other routed NICs have the same address of the namespace.
 func HopConnections(own, hop netip.Addr) []netstate.Op {
 	nic, inside := firewall.HostPrefix(own), firewall.HostPrefix(hop)
 	return []netstate.Op{
-		netstate.ConnectionsDel{OrigSrc: nic, ReplySrc: inside},
 		netstate.ConnectionsDel{OrigSrc: inside, ReplyDst: nic},
 		netstate.ConnectionsDel{OrigDst: nic, ReplySrc: inside},
 		netstate.ConnectionsDel{OrigSrc: inside, OrigDst: nic},
-		netstate.ConnectionsDel{ReplySrc: nic, ReplyDst: inside},
 	}
 }
 
@@ -61,8 +59,8 @@ func (r Routed) Older() []netstate.Op {
 	return untranslated(slices.Concat(r.Own4, r.Own6), excluded.udp())
 }
 
-// Own are the connections of a routed binding's addresses.
-func (r Routed) Own() (ops []netstate.Op) {
+// Translated are the namespace's own connections by a routed binding's addresses.
+func (r Routed) Translated() (ops []netstate.Op) {
 	for _, a := range slices.Concat(r.Own4, r.Own6) {
 		ops = append(ops, HopConnections(a, r.Hop(a))...)
 	}

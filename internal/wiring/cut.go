@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/policy"
@@ -23,25 +22,15 @@ func (p *Plan) EgressSets() []firewall.Destinations {
 // itself, is not egress. The sets are those of EgressSets, with the kernel's boxes. Without a guard, a guest that sends
 // from addresses of others is not recognized.
 func (p *Plan) Judge(now netstate.Snapshot, sets []firewall.Destinations) func(from netip.Addr, to netip.AddrPort, protocol uint8) bool {
-	behind, local := behindTap(p.wanted, p.names.Tap), addressesOf(now)
-	own := slices.Concat(behind, p.spec.Guard.Prefixes)
+	local, own := addressesOf(now), slices.Concat(p.guests, p.spec.Guard.Prefixes)
 	refused := policy.Judge(sets)
 	return func(from netip.Addr, to netip.AddrPort, protocol uint8) bool {
 		a := to.Addr()
-		if !contains(own, from) || local[from] || contains(behind, a) || local[a] || a.IsLoopback() {
+		if !contains(own, from) || local[from] || contains(p.guests, a) || local[a] || a.IsLoopback() {
 			return false
 		}
 		return refused(to, protocol)
 	}
-}
-
-// behindTap are the networks that lie behind the guest's tap.
-func behindTap(wanted compare.State, tap string) []netip.Prefix {
-	at := slices.IndexFunc(wanted.Links, func(l netstate.Link) bool { return l.Name == tap })
-	if at < 0 {
-		return nil
-	}
-	return guestNetworks(wanted.Links[at], wanted.Addresses, wanted.Routes)
 }
 
 func contains(networks []netip.Prefix, a netip.Addr) bool {

@@ -170,7 +170,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if err := p.addRoutesToGuest(tap, ends); err != nil {
 		return err
 	}
-	p.ownConnections = router.NetworkConnections(guestNetworks(tap, p.wanted.Addresses, p.wanted.Routes))
+	p.guests = p.guestsAt(tap, p.wanted.Addresses, p.wanted.Routes)
 
 	forwarding, err := p.forwarding(nic, ends, b.MaxConnections, unreached(networks))
 	if err != nil {
@@ -297,22 +297,6 @@ func reservePorts(t router.Masquerade, found netstate.Snapshot, wanted map[strin
 		wanted[netstate.ReservedPorts] = value
 	}
 	return append(list, warnTakenPorts(t.Masquerade, found.Listeners, t.Addresses)...)
-}
-
-// guestNetworks are those of the guest at the tap, and its addresses to which a route of the wiring leads.
-func guestNetworks(tap netstate.Link, addresses []netstate.Address, routes []netstate.Route) []netip.Prefix {
-	var networks []netip.Prefix
-	for _, a := range addresses {
-		if a.Link == tap.Index && !a.Prefix.Addr().IsLinkLocalUnicast() {
-			networks = append(networks, a.Prefix.Masked())
-		}
-	}
-	for _, r := range routes {
-		if r.Link == tap.Index && r.Type == netstate.RouteUnicast && r.Protocol == netstate.ProtocolStatic {
-			networks = append(networks, r.Destination)
-		}
-	}
-	return networks
 }
 
 // networks are those of the guest, one for each family in which the NIC has an address.

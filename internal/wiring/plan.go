@@ -4,6 +4,7 @@
 package wiring
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
@@ -33,8 +34,10 @@ type Plan struct {
 	networks *Networks
 	policy   []firewall.Destinations
 	wired    bool // as Journal.Wired
-	// olderExchanges and ownConnections are what the methods of that name return.
-	olderExchanges, ownConnections []netstate.Op
+	// guests are the networks with the addresses of a guest whose connections the namespace tracks.
+	guests []netip.Prefix
+	// olderExchanges and translated are for OlderConnections and OwnConnections.
+	olderExchanges, translated []netstate.Op
 }
 
 // Binding is the Spec's binding, or what infra.Auto has become.

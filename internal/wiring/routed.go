@@ -86,7 +86,8 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 		return err
 	}
 	r.Sources = sourcesOf(on, ends)
-	p.olderExchanges, p.ownConnections = r.Older(), r.Own()
+	p.guests = p.guestsAt(tap, p.wanted.Addresses, p.wanted.Routes)
+	p.olderExchanges, p.translated = r.Older(), r.Translated()
 	p.makeTables = append(p.makeTables, r.Tables)
 	g := guestfilter.Guest{Addresses: all, Hop: r.Hop4}
 	if nic.Ethernet && !nic.NoARP {
@@ -311,7 +312,7 @@ func addedByRouted(found netstate.Snapshot, nic netstate.Link) (added compare.Go
 	return added
 }
 
-// addedConnections are the connections between the NIC's addresses and those that a plan has added.
+// addedConnections are the connections that are translated between the NIC's addresses and those that a plan has added.
 func addedConnections(found netstate.Snapshot, nic netstate.Link, added compare.Gone) (ops []netstate.Op) {
 	for _, a := range found.Addresses {
 		for _, hopAddress := range added.Addresses {

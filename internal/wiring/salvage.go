@@ -9,8 +9,8 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/router"
 )
 
 // AskSalvage returns what a Snapshot for Salvage has to hold in addition to links, addresses and routes: sysctls, and
@@ -254,11 +254,15 @@ func (j Journal) salvagedPlan() *Plan {
 	}
 	t := p.binding.traits()
 	if tap, tapped := p.found.Named(p.names.Tap); tapped && t.routes {
-		p.ownConnections = router.NetworkConnections(guestNetworks(tap, j.Found.Addresses, j.Found.Routes))
+		p.guests = p.guestsAt(tap, j.Found.Addresses, j.Found.Routes)
 	}
 	if t.offStack {
 		p.added = addedByRouted(j.Found, p.nic())
-		p.ownConnections = addedConnections(p.found, p.nic(), p.added)
+		p.translated = addedConnections(p.found, p.nic(), p.added)
+		v4, v6 := lease.Of(p.found, p.nic()).Addresses()
+		for _, own := range addressesIn(slices.Concat(v4, v6)) { // the tap may have gone
+			p.guests = append(p.guests, firewall.HostPrefix(own))
+		}
 	}
 	return p
 }

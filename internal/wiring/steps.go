@@ -14,7 +14,7 @@ func (p *Plan) String() string {
 	if err != nil {
 		return err.Error() // cannot be: the NIC was found
 	}
-	return netstate.Text(append(ops, p.OlderExchanges()...))
+	return netstate.Text(append(ops, p.OlderConnections(true)...))
 }
 
 // Steps are the operations left to wire the NIC, in order. The namespace may now be as it was found, half wired,
