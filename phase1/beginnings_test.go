@@ -1,10 +1,14 @@
 package phase1_test
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,150 +18,243 @@ import (
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
+	"github.com/guestwire/guestwire/phase1"
 )
 
-// beginning is a start of a policy. What is open by then, and would be refused as new, ends or goes on.
+// What becomes of connections at a start of a policy: the first words of a cell of the table.
+const (
+	refusedThen = "refused"           // none of it is tracked, and nothing leaves
+	goesOn      = "goes on"           // until CutRefused
+	processOwn  = "the process's own" // it is tracked, and the guest has no part in it
+	noStart     = "no start"          // the policy does not start
+)
+
+// beginning is a start of a policy: a row of the table in docs/explanation/security.md.
 type beginning struct {
-	name string
-	// by opened it: "a process", before the NIC is wired, or "the guest", without a policy.
-	by string
-	// open says why it goes on until CutRefused; empty: it is refused.
-	open string
-	// begin starts the policy that c has.
-	begin func(t *testing.T, w *wire, c wired.NIC)
+	name, tracked      string // and who has opened what is tracked by then
+	routed, masquerade string
+	// begin opens connections, starts the policy, and calls b.judge while it holds.
+	begin func(b *begun)
 }
 
-// beginnings are all starts of a policy.
-func beginnings() []beginning {
-	again := func(t *testing.T, _ *wire, c wired.NIC) { setup(t, c) }
-	return []beginning{
-		{name: "the first Setup", by: "a process", begin: again},
-		{name: "Setup after Teardown", by: "the guest", begin: func(t *testing.T, _ *wire, c wired.NIC) {
-			c.Down.CutOff = true
-			unwire(t, c)
-			setup(t, c)
-		}},
-		{name: "Setup after ForceTeardown", by: "the guest", begin: func(t *testing.T, w *wire, c wired.NIC) {
-			c.Down.CutOff = true
-			harmJournal(t, w.n, "removed")
-			if _, err := c.ForceTeardown(t.Context()); err != nil {
-				t.Fatal(err)
+func (b beginning) String() string {
+	return fmt.Sprintf("| %s | %s | %s | %s |", b.name, b.tracked, b.routed, b.masquerade)
+}
+
+const (
+	ofGuest = "what the guest of that wiring has open"
+	byCut   = goesOn + ": the guest does, and `CutRefused` ends it"
+)
+
+var beginnings = []beginning{
+	{"the first Setup", "what a process of the pod has open", refusedThen, processOwn + ": the guest has other addresses", func(b *begun) {
+		b.openAsProcess(nstest.Pod4, nstest.Pod6)
+		b.restrict()
+		b.judge()
+	}},
+	{"a process of the pod sends from an address of the guest", "nothing, as each first packet is dropped", refusedThen, refusedThen, func(b *begun) {
+		b.restrict()
+		r := record(b.T, b.n)
+		for name, err := range b.openAsProcess(r.IPv4.Address.Addr(), r.IPv6.Address) {
+			if !errors.Is(err, unix.EPERM) {
+				b.Errorf("a process sends %s as the guest: %v, want EPERM", name, err)
 			}
-			setup(t, c)
-		}},
-		{name: "Setup of a wired NIC", by: "the guest", open: "the guest goes on to run", begin: again},
-	}
+		}
+		b.judge()
+	}},
+	{"Setup after Teardown", ofGuest, refusedThen, refusedThen, func(b *begun) {
+		b.openAsGuest()
+		unwire(b.T, b.c)
+		b.nothingTracked("after Teardown")
+		b.restrict()
+		b.judge()
+	}},
+	{"Setup after ForceTeardown", ofGuest, refusedThen, refusedThen, func(b *begun) {
+		b.openAsGuest()
+		harmJournal(b.T, b.n, "removed")
+		if _, err := b.c.ForceTeardown(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		b.nothingTracked("after ForceTeardown")
+		b.restrict()
+		b.judge()
+	}},
+	{"Setup after Teardown with Discard", ofGuest, noStart + ": the NIC is wired until ForceTeardown", noStart + ": the NIC is wired until ForceTeardown", func(b *begun) {
+		b.openAsGuest()
+		b.w.detach()
+		b.c.Down.Discard = true
+		unwire(b.T, b.c)
+		b.c.Egress = policy(b.T, onlySentinels...)
+		if _, err := b.c.Setup(b.Context()); !errors.Is(err, infra.ErrWired) {
+			b.Errorf("Setup: %v, want ErrWired", err)
+		}
+	}},
+	{"Setup after the guest's tap is deleted", ofGuest, refusedThen, refusedThen, func(b *begun) {
+		b.openAsGuest()
+		b.n.Pod.IP("link del eth0-tap")
+		b.restrict()
+		b.judge()
+	}},
+	{"`While`, or `agent run`, that uses the wiring of a killed one", ofGuest, refusedThen, refusedThen, func(b *begun) {
+		b.openAsGuest()
+		held, release, err := b.c.Hold(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err = held.Setup(b.Context(), b.c.Spec); err != nil { // as While of this program does
+			b.Fatal(err)
+		}
+		release()
+		b.c.Egress = policy(b.T, onlySentinels...)
+		if err := b.c.While(b.Context(), b.c.Spec, func(cache.Record) error { b.judge(); return nil }); err != nil {
+			b.Error(err)
+		}
+	}},
+	{"Setup of a wired NIC, with its first list or another one", ofGuest, byCut, byCut, func(b *begun) {
+		b.openAsGuest()
+		b.restrict()
+		b.judge()
+	}},
+	{"Activate after Deactivate and such a Setup", ofGuest, noStart + ": there is no standby", byCut, func(b *begun) {
+		b.openAsGuest()
+		if _, err := b.c.Deactivate(b.Context()); err != nil {
+			if b.w.routed {
+				return
+			}
+			b.Fatal(err)
+		}
+		if b.w.routed {
+			b.Error("a routed guest has a standby")
+		}
+		b.restrict()
+		if _, err := b.c.Activate(b.Context(), phase1.Other{Gone: true}); err != nil {
+			b.Fatal(err)
+		}
+		b.judge()
+	}},
+	{"the end of a pin", "what the guest has opened meanwhile", byCut, byCut, func(b *begun) {
+		b.restrict()
+		ports := []infra.Ports{{First: 53, Protocol: "udp"}, {First: 80}, {First: 80, Protocol: "sctp"}}
+		if err := b.c.Pin(b.Context(), []netip.Addr{refused4, refused6}, ports, time.Hour); err != nil {
+			b.Fatal(err)
+		}
+		b.openAsGuest()
+		for _, set := range []string{"pins-4", "pins-6"} { // as if the hour were over
+			b.n.Pod.Exec("nft", "flush", "set", "inet", "guestwire-eth0", set)
+		}
+		b.judge()
+	}},
 }
 
-// TestBeginnings: at each start of a policy, for each binding that tracks connections, each protocol and each family:
-// what is open by then is refused, or goes on until CutRefused.
+// begun is a beginning under one binding.
+type begun struct {
+	*testing.T
+	n     nstest.Network
+	c     wired.NIC
+	w     *wire // the guest's, as soon as it has a tap
+	kinds []frames.Kind
+	want  string
+}
+
+// TestBeginnings: at each start of a policy, under each binding that tracks connections, by each protocol and family:
+// what is open by then is refused, goes on until CutRefused, or is no connection of the guest. The page has the table.
 func TestBeginnings(t *testing.T) {
+	page, known := readFile(t, "../docs/explanation/security.md"), 0
+	for _, b := range beginnings {
+		if strings.Contains(page, "\n"+b.String()+"\n") {
+			known++
+		} else {
+			t.Errorf("docs/explanation/security.md lacks\n%v", b)
+		}
+	}
+	_, table, _ := strings.Cut(page, "| beginning | ")
+	if table, _, _ = strings.Cut(table, "\n\n"); strings.Count(table, "\n") != known+1 {
+		t.Errorf("docs/explanation/security.md has other rows as well:\n%s", table)
+	}
 	eachTracking(t, func(t *testing.T, binding infra.Binding) {
-		for _, b := range beginnings() {
+		for _, b := range beginnings {
 			t.Run(b.name, func(t *testing.T) {
 				n := nstest.NewNetwork(t)
 				track(n.Pod)
-				c := config(n, binding)
-				var kinds []frames.Kind
-				w := &wire{t: t, n: n}
-				if b.by == "a process" {
-					openedByProcess(t, n)
-				} else {
-					setup(t, c)
-					w = attach(t, n, true, true)
-					kinds = openings(w)
-					w.leave("before", true, kinds)
-					w.open(kinds)
+				started := &begun{T: t, n: n, c: config(n, binding), want: b.masquerade}
+				if binding.Kind() == cache.BindingRouted {
+					started.want = b.routed
 				}
-				if list := trackedRefused(t, n); len(list) == 0 {
-					t.Fatal("nothing is tracked, so the test tests nothing")
-				}
-				c.Egress = policy(t, refuseAllButSentinels...)
-				b.begin(t, w, c)
-				if list := trackedRefused(t, n); len(list) > 0 && b.open == "" && (binding.Kind() == cache.BindingRouted || b.by == "the guest") {
-					t.Errorf("still tracked:\n%s", strings.Join(list, "\n"))
-				}
-				if b.open == "" {
-					w.detach()
-					w = attach(t, n, true, true)
-					kinds = openings(w)
-				}
-				w.leave("after", b.open != "", kinds)
-				if b.open != "" {
-					if _, err := c.CutRefused(t.Context()); err != nil {
-						t.Fatal(err)
-					}
-					w.leave("cut", false, kinds)
-				}
+				started.c.Down.CutOff = true
+				b.begin(started)
 			})
 		}
 	})
 }
 
-var refuseAllButSentinels = []string{"allow 198.51.100.9 7777/udp", "allow 2001:db8:9::9 7777/udp", "refuse all"}
+// onlySentinels is a policy under which nothing of openings can begin.
+var onlySentinels = []string{"allow 198.51.100.9 7777/udp", "allow 2001:db8:9::9 7777/udp", "refuse all"}
 
-// detach leaves the tap and the sentinels' port to another wire.
-func (w *wire) detach() {
-	if w.port != nil {
-		w.port.Close()
-		w.receiver.Close()
-	}
+// restrict calls Setup with the policy.
+func (b *begun) restrict() {
+	b.Helper()
+	b.c.Egress = policy(b.T, onlySentinels...)
+	setup(b.T, b.c)
 }
 
-// open answers the frames' packets, so that each is one of an open connection.
-func (w *wire) open(kinds []frames.Kind) {
-	w.t.Helper()
-	for _, k := range kinds {
-		world, _ := w.send(k.Frames...)
+// openAsGuest has the guest open the connections, as far as they leave, and others answer.
+func (b *begun) openAsGuest() {
+	b.Helper()
+	setup(b.T, b.c)
+	b.w = attach(b.T, b.n, true, true)
+	for _, k := range openings(b.w) {
+		world, _ := b.w.send(k.Frames...)
+		if len(world) > 0 {
+			b.kinds = append(b.kinds, k)
+		}
 		for _, s := range world {
-			if err := w.inject(answerTo(s.Frame)); err != nil {
-				w.t.Fatal(err)
+			if err := b.w.inject(answerTo(s.Frame)); err != nil {
+				b.Fatal(err)
 			}
 		}
 	}
-	w.send()
+	b.w.send()
+	if len(b.kinds) < 8 {
+		b.Fatalf("%d kinds of connections are open, want at least 8", len(b.kinds))
+	}
+	b.w.leave("open", true, b.kinds)
 }
 
-// openedByProcess has a process of the pod open the connections of openings, as those of a routed guest.
-func openedByProcess(t *testing.T, n nstest.Network) {
-	t.Helper()
-	gateway := linkIndex(t, n.World, "pod")
-	w := &wire{t: t, n: n, routed: true, inject: n.World.Injector(t, gateway)}
-	in(t, n.Pod, func() error {
-		nic, err := net.InterfaceByName("eth0")
-		if err == nil {
-			w.link = frames.Link{MAC: cache.MAC(nic.HardwareAddr), IPv4: nstest.Pod4, IPv6: nstest.Pod6, Far4: nstest.Beyond4, Far6: nstest.Beyond6}
-		}
-		return err
-	})
-	in(t, n.World, func() error {
-		end, err := net.InterfaceByIndex(gateway)
-		if err == nil {
-			w.link.Gateway = cache.MAC(end.HardwareAddr)
-		}
-		return err
-	})
-	kinds := openings(w)
-	err := netns.Do(n.Pod.File, func() error {
-		for _, k := range kinds {
-			for _, f := range k.Frames {
-				if err := sendRaw(f[14:]); err != nil {
-					return err
-				}
+// openAsProcess has a process of the pod open the connections, from addresses of its choice, and others answer. It
+// returns the error of each kind's last packet.
+func (b *begun) openAsProcess(from4, from6 netip.Addr) map[string]error {
+	b.Helper()
+	gateway := linkIndex(b.T, b.n.World, "pod")
+	link := frames.Link{IPv4: from4, IPv6: from6, Far4: nstest.Beyond4, Far6: nstest.Beyond6}
+	for _, end := range []struct {
+		of  *nstest.Namespace
+		at  int
+		mac *cache.MAC
+	}{{b.n.Pod, linkIndex(b.T, b.n.Pod, "eth0"), &link.MAC}, {b.n.World, gateway, &link.Gateway}} {
+		in(b.T, end.of, func() error {
+			l, err := net.InterfaceByIndex(end.at)
+			if err == nil {
+				*end.mac = cache.MAC(l.HardwareAddr)
 			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+			return err
+		})
 	}
-	for _, k := range kinds {
+	answer, sent := b.n.World.Injector(b.T, gateway), map[string]error{}
+	b.kinds = openings(&wire{link: link, routed: true})
+	for _, k := range b.kinds {
 		for _, f := range k.Frames {
-			if err := w.inject(answerTo(f)); err != nil {
-				t.Fatal(err)
+			sent[k.Name] = netns.Do(b.n.Pod.File, func() error { return sendRaw(f[14:]) })
+		}
+		for _, f := range k.Frames {
+			if sent[k.Name] != nil {
+				break // nobody can answer it
+			}
+			if err := answer(answerTo(f)); err != nil {
+				b.Fatal(err)
 			}
 		}
 	}
+	return sent
 }
 
 // sendRaw sends the packet as a process of the calling thread's namespace.
@@ -176,14 +273,42 @@ func sendRaw(packet []byte) error {
 	return unix.Sendto(fd, packet, 0, to)
 }
 
-// trackedRefused are the lines of the connections with the hosts that the policy refuses, as Linux lists them.
-func trackedRefused(t *testing.T, n nstest.Network) (list []string) {
-	t.Helper()
-	for _, a := range []netip.Addr{refused4, refused6} {
-		list = append(list, connections(n.Pod, "dst="+expanded(a))...)
+// judge wants what is wanted of the connections that were opened.
+func (b *begun) judge() {
+	b.Helper()
+	outcome, _, _ := strings.Cut(b.want, ":")
+	if outcome == goesOn {
+		b.w.leave("after", true, b.kinds)
+		cut(b.T, b.c, len(b.kinds))
+		b.nothingTracked("after CutRefused")
+		b.w.leave("after CutRefused", false, b.kinds)
+		return
 	}
-	return list
+	if list := trackedRefused(b.n); (len(list) > 0) != (outcome == processOwn) {
+		b.Errorf("want %q, and tracked are\n%s", b.want, strings.Join(list, ""))
+	}
+	if b.w != nil {
+		b.w.detach()
+	}
+	b.w = attach(b.T, b.n, true, true)
+	b.w.leave("after", false, openings(b.w))
 }
 
-// expanded is the address as /proc/net/nf_conntrack has it.
-func expanded(a netip.Addr) string { return a.StringExpanded() }
+// nothingTracked wants no connection with a host that the policy refuses.
+func (b *begun) nothingTracked(when string) {
+	b.Helper()
+	if list := trackedRefused(b.n); len(list) > 0 {
+		b.Errorf("%s these are tracked:\n%s", when, strings.Join(list, ""))
+	}
+}
+
+// trackedRefused are the lines of the connections with hosts that the policy refuses, as Linux lists them.
+func trackedRefused(n nstest.Network) []string {
+	return slices.Concat(connections(n.Pod, "dst="+refused4.String()), connections(n.Pod, "dst="+refused6.StringExpanded()))
+}
+
+// detach leaves the tap, and the sentinels' port, to another wire.
+func (w *wire) detach() {
+	w.port.Close()
+	w.receiver.Close()
+}

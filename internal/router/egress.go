@@ -1,6 +1,7 @@
 package router
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -45,7 +46,34 @@ func (r Router) addEgress(table *firewall.Table) {
 	}
 	table.Destinations = slices.Concat(r.Allowed, r.Pinnable)
 	table.Sets = append(table.Sets, r.pins()...)
-	table.Chains = append(table.Chains, r.destinations(), allowedChain(), r.behindTap(), r.unanswered())
+	table.Chains = append(table.Chains, r.destinations(), allowedChain(), r.behindTap(), r.unanswered(), r.asGuest())
+}
+
+// asGuest drops what a process of the namespace opens from an address of the guest: the guest could go on with it. A
+// socket can have such an address from before Setup, and needs no capability to bind one (IP_FREEBIND, ip(7)). Multicast
+// is not forwarded, so the guest cannot go on with that.
+func (r Router) asGuest() firewall.Chain {
+	c := firewall.Chain{Name: "as-guest", Type: "filter", Hook: firewall.Output, Priority: firewall.Filter}
+	var rules []firewall.Rule
+	for _, p := range r.sources() {
+		own := func(e End) bool { return p.Contains(e.Gateway) }
+		if p.Bits() < syntax.MinNetwork || p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() || slices.ContainsFunc(r.Ends, own) {
+			continue // the namespace has addresses there, too
+		}
+		rules = append(rules, rule(drop(firewall.NamespaceOutput), firewall.IP{Version: firewall.Version(p.Addr())}, firewall.Source{Prefix: p}, firewall.State{States: firewall.New}))
+	}
+	for _, v := range r.Ends.Versions() {
+		c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.Destination{Prefix: multicast(v)}))
+	}
+	c.Rules = append(c.Rules, rules...)
+	return c
+}
+
+func multicast(v int) netip.Prefix {
+	if v == 4 {
+		return netip.MustParsePrefix("224.0.0.0/4")
+	}
+	return netip.MustParsePrefix("ff00::/8")
 }
 
 // sourceRoutes drops the guest's packets with a routing header before they are routed. The namespace would send such a
