@@ -184,6 +184,7 @@ func (b *bed) finish(again bool) error {
 			return fmt.Errorf("setup again: %w", err)
 		}
 	}
+	refusePlans(b.T, b.c)
 	return errors.Join(b.c.Teardown(b.Context()), b.isFound())
 }
 

@@ -8,9 +8,11 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/undo"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -54,10 +56,8 @@ func (n NIC) forceTeardown(ctx context.Context, o TeardownOptions) (lost []strin
 			if err := j.checkState(o.State); err != nil {
 				return err
 			}
-			if _, err = s.replan(j); err == nil {
-				lost = j.Lost
-				return s.takeDown(ctx, j, o.CutOff)
-			}
+			lost = j.Lost
+			return s.takeDown(ctx, j, o.CutOff)
 		}
 		lost, err = s.takeDownForced(ctx, o, err)
 		return err
@@ -100,26 +100,26 @@ func (s *session) takeDownForced(ctx context.Context, o TeardownOptions, unreada
 	if state == "" {
 		lost = append(lost, "whether a directory still has the record "+s.nic+".json: if one has, call ForceTeardown again with it (State, agent -state), and the record is removed")
 	}
-	if b, err := infra.NewBinding(kind); !now.Bears(s.nic) && (err != nil || wiring.MakesTaps(b)) {
+	if !now.Bears(s.nic) && !compare.TraitsOf(kind).Direct {
 		return s.forgetUnmarked(lost, record, unreadable)
 	}
-	made := wiring.Salvage(now, s.nic, kind, record)
-	made.Spec.State = state
-	made.Lost = append(made.Lost, lost...)
-	plan, err := made.Plan()
+	shown := undo.Salvage(now, s.nic, kind, record)
+	binding, err := infra.NewBinding(shown.Kind)
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := s.undoSteps(plan, o.CutOff); err != nil {
+	j := journal{Made: shown.Made, Salvaged: true, Lost: append(shown.Lost, lost...)}
+	j.Journal = wiring.Journal{NIC: s.nic, Found: shown.Found, Spec: infra.Spec{Binding: binding, Tap: shown.Tap, State: state}}
+	if _, _, err := s.undoSteps(&j, o.CutOff); err != nil {
 		return nil, err
 	}
 	if s.node.Root == nil {
 		return nil, errNoNode
 	}
-	if err := s.writeJournal(made, journal{}); err != nil {
+	if err := s.writeJournal(j); err != nil {
 		return nil, err
 	}
-	return made.Lost, s.undo(plan, true)
+	return j.Lost, s.undo(&j, true)
 }
 
 // forgetUnmarked removes record and journal where nothing in the namespace shows a wiring.
@@ -153,7 +153,7 @@ func (s *session) recordInState() (*cache.Record, error) {
 // rules that could not be read.
 func (s *session) readForced(record *cache.Record) (now netstate.Snapshot, lost []string, err error) {
 	names := netstate.NamesFor(s.nic, "")
-	sysctls, tables := wiring.AskSalvage(s.nic)
+	sysctls, programs := undo.AskSalvage(s.nic)
 	now, err = s.ns.SnapshotForUndo(names, sysctls, nil)
 	if err == nil {
 		now.ReadOnly, err = kernel.ReadOnlySysctls(sysctls)
@@ -161,16 +161,16 @@ func (s *session) readForced(record *cache.Record) (now netstate.Snapshot, lost 
 	if err != nil || record != nil && (record.Firewall == "" || record.Firewall == cache.FirewallNFTables) {
 		return now, nil, err
 	}
-	for _, t := range tables {
-		if kernel.HavePrograms([]firewall.Table{t}) != nil {
+	for _, program := range programs {
+		if kernel.HavePrograms([]firewall.Table{{Family: program}}) != nil {
 			continue
 		}
-		with, err := s.ns.SnapshotForUndo(names, nil, []firewall.Table{t})
+		with, err := s.ns.SnapshotForUndo(names, nil, []firewall.Family{program})
 		if err != nil {
-			lost = append(lost, fmt.Sprintf("rules of %s that begin with %s: %v", t.Family, names.Chains(), err))
+			lost = append(lost, fmt.Sprintf("rules of %s that begin with %s: %v", program, names.Chains(), err))
 			continue
 		}
-		now.Tables = append(now.Tables, slices.DeleteFunc(with.Tables, func(i firewall.Image) bool { return i.Family != t.Family })...)
+		now.Tables = append(now.Tables, slices.DeleteFunc(with.Tables, func(i firewall.Image) bool { return i.Family != program })...)
 	}
 	return now, lost, nil
 }

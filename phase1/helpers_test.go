@@ -1,6 +1,7 @@
 package phase1_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,9 +47,42 @@ func check(t *testing.T, c wired.NIC) {
 // unwire wants Teardown to succeed; teardown looks at what is left, too.
 func unwire(t *testing.T, c wired.NIC) {
 	t.Helper()
+	refusePlans(t, c)
 	if err := c.Teardown(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// refusePlans gives the NIC's journal a Spec of which no planner makes a plan. Teardown must not notice. It reports
+// whether there is a journal.
+func refusePlans(t *testing.T, c wired.NIC) bool {
+	t.Helper()
+	if c.NetNS == nil {
+		return false
+	}
+	path := filepath.Join(cmp.Or(c.Dir, phase1.DefaultDir), nameOf(t, c.NetNS), c.Name+".journal")
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	var journal, spec map[string]json.RawMessage
+	if err == nil {
+		err = json.Unmarshal(text, &journal)
+	}
+	if err == nil {
+		err = json.Unmarshal(journal["spec"], &spec)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec["mtu"] = json.RawMessage("1") // less than any guest's
+	if journal["spec"], err = json.Marshal(spec); err == nil {
+		text, err = json.Marshal(journal)
+	}
+	if err = errors.Join(err, os.WriteFile(path, text, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return true
 }
 
 // secondNIC gives the pod a NIC net1 with these addresses. The network's end is called pod2.
@@ -203,9 +237,14 @@ func journalsIn(t *testing.T, dir string, n nstest.Network) []string {
 // namespaceName is the name that List and the record have for the pod's namespace.
 func namespaceName(t *testing.T, n nstest.Network) string {
 	t.Helper()
-	identity, err := netns.Identify(n.Pod.File)
+	return nameOf(t, n.Pod.File)
+}
+
+func nameOf(t *testing.T, ns *os.File) string {
+	t.Helper()
+	identity, err := netns.Identify(ns)
 	if err == nil {
-		err = netns.Do(n.Pod.File, identity.AddCookie)
+		err = netns.Do(ns, identity.AddCookie)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/statefile"
 	"github.com/guestwire/guestwire/internal/wiring"
@@ -35,8 +36,26 @@ type journal struct {
 	// Begins says that a policy is set for a guest that begins, and that connections from before it may be open.
 	Begins bool `json:"begins,omitempty"`
 	wiring.Journal
+	// Made is what Teardown undoes. It asks no plan.
+	Made compare.Made `json:"made"`
+	// Salvaged: ForceTeardown wrote the journal, of what the namespace showed. Lost is what it could not find out, a
+	// phrase each.
+	Salvaged bool     `json:"salvaged,omitempty"`
+	Lost     []string `json:"lost,omitempty"`
 
 	text []byte // as read
+}
+
+// isWhole reports whether the journal has the NIC as it was found, without which nothing can be given back.
+func (j *journal) isWhole() bool {
+	_, found := j.Found.Named(j.NIC)
+	return j.Made.NIC.Names.NIC == j.NIC && (found || j.Made.NIC.MayLeave)
+}
+
+// of is the journal when the plan comes into force.
+func (j journal) of(plan *wiring.Plan) journal {
+	j.Journal, j.Made = plan.Journal(), plan.Made()
+	return j
 }
 
 // owner returns the owner with the numbers of this user namespace, which the first Setup has found.
@@ -51,7 +70,7 @@ func (j *journal) owner() resolvedOwner {
 
 // journalVersion is the version of a journal that this program writes and reads. It changes with the fields, not with
 // each release.
-const journalVersion = 1
+const journalVersion = 2
 
 const journalSuffix = ".journal"
 
@@ -90,16 +109,19 @@ func (n node) readJournal(namespace, nic string) (*journal, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields() // what they say would be lost
 	if err = d.Decode(&j); err == nil && j.Version == journalVersion {
-		if _, end := d.Token(); end == io.EOF {
-			j.text, j.Wired = text, true
+		if _, end := d.Token(); end == io.EOF && j.isWhole() {
+			j.text = text
 			return &j, nil
 		}
 	}
 	// A journal of another version may have fields that are unknown here.
 	var head struct{ Version int }
 	damaged := json.Unmarshal(text, &head)
-	if damaged == nil && head.Version == 0 {
+	switch {
+	case damaged == nil && head.Version == 0:
 		damaged = errors.New("no version")
+	case damaged == nil && err == nil && head.Version == journalVersion && !j.isWhole():
+		damaged = fmt.Errorf("no NIC %s as it was found", nic)
 	}
 	switch {
 	case damaged != nil:
@@ -176,13 +198,13 @@ func (s *session) otherJournals() (others []*journal, complete bool, err error) 
 	return others, complete, nil
 }
 
-// writeJournal notes the plan. J is the journal so far, or a new one with From, HeldBy and Begins alone.
-func (s *session) writeJournal(plan wiring.Journal, j journal) error {
+// writeJournal writes the journal, and adds to a new one who wired the NIC, and when.
+func (s *session) writeJournal(j journal) error {
 	first := j.Since.IsZero()
 	if first {
 		j.Program, j.Since = program(), time.Now().UTC().Truncate(time.Second)
 	}
-	j.Version, j.Namespace, j.Journal = journalVersion, s.identity, plan
+	j.Version, j.Namespace = journalVersion, s.identity
 	text, err := json.Marshal(j)
 	if err != nil {
 		return fmt.Errorf("journal: %w", err)

@@ -61,7 +61,7 @@ func TestJournalOfAnotherVersion(t *testing.T) {
 		"Teardown":   func() error { return c.Teardown(t.Context()) },
 	}
 	for name, c2 := range map[string]struct{ from, to, says string }{
-		"another version": {`"version":1`, `"version":2`, "version 2, and this program reads 1: use the version of guestwire that wrote it"},
+		"another version": {`"version":2`, `"version":3`, "version 3, and this program reads 2: use the version of guestwire that wrote it"},
 		"unknown field":   {`"spec":{`, `"spec":{"colour":"blue",`, "use the version of guestwire that wrote it"},
 	} {
 		other := strings.Replace(text, c2.from, c2.to, 1)

@@ -42,7 +42,7 @@ func (c request) plan(ctx context.Context) (*Preview, error) {
 		}
 		refused := append([]*infra.RefusedError{}, plan.Refused...) // not nil, which would be null in JSON
 		if len(ops) > 0 {
-			ops = append(ops, plan.OlderConnections(c.guestBegins(earlier, plan, ops))...)
+			ops = append(ops, netstate.Ops(plan.OlderConnections(c.guestBegins(earlier, plan, ops)))...)
 		}
 		preview = &Preview{Steps: netstate.Steps(ops), Record: plan.Record, Refused: refused}
 		from := c.From

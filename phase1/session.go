@@ -268,26 +268,26 @@ func (n NIC) checkNotFirst() error {
 // forgetOlder has the kernel forget the connections that are older than the wiring. If a policy's guest begins, it is an
 // error if the kernel cannot, and after a kill the next call does it.
 func (s *session) forgetOlder(ctx context.Context, plan *wiring.Plan, j journal) error {
-	ops := plan.OlderConnections(j.Begins)
+	older := plan.OlderConnections(j.Begins)
 	if !j.Begins {
-		s.forgetConnections(ctx, ops)
+		s.forgetConnections(ctx, older)
 		return nil
 	}
-	if err := s.ns.Apply(ctx, ops); err != nil {
+	if err := s.ns.Apply(ctx, netstate.Ops(older)); err != nil {
 		return fmt.Errorf("connections that are older than the policy are open: %w", err)
 	}
 	j.Begins = false
-	if err := s.writeJournal(s.withState(plan.Journal()), j); err != nil {
+	if err := s.writeJournal(s.withState(j.of(plan))); err != nil {
 		return err
 	}
 	s.writeSight()
 	return nil
 }
 
-// forgetConnections carries out operations on tracked connections. A failure is reported, and is no error: the wiring
+// forgetConnections has the kernel forget tracked connections. A failure is reported, and is no error: the wiring
 // is as it must be without them, and a way back that cannot end would be worse than an exchange that is lost.
-func (s *session) forgetConnections(ctx context.Context, ops []netstate.Op) {
-	if err := s.ns.Apply(ctx, ops); err != nil {
+func (s *session) forgetConnections(ctx context.Context, connections []netstate.ConnectionsDel) {
+	if err := s.ns.Apply(ctx, netstate.Ops(connections)); err != nil {
 		s.report.say("NIC %s: exchanges that the kernel tracks may keep their destination for as long as they go on: %v", s.nic, err)
 	}
 }

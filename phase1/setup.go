@@ -11,6 +11,7 @@ import (
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/internal/undo"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -102,7 +103,8 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 			return err
 		}
 		j.Begins = hasEgress(spec) && c.guestBegins(earlier, plan, ops)
-		if err := s.writeJournal(s.withState(plan.Journal()), j); err != nil {
+		j = s.withState(j.of(plan))
+		if err := s.writeJournal(j); err != nil {
 			return err
 		}
 		if earlier != nil {
@@ -123,7 +125,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 			err = plan.Hindered(now) // all else is repaired
 		}
 		if err != nil && earlier == nil {
-			err = errors.Join(err, s.undoFailed(plan))
+			err = errors.Join(err, s.undoFailed(&j))
 		}
 		if err == nil {
 			record = plan.Record
@@ -267,7 +269,7 @@ func (s *session) firstPlan(ctx context.Context, c request, owner resolvedOwner)
 		if err != nil {
 			return nil, now, nil, err
 		}
-		plan, err := wiring.Journal{NIC: c.Name, Found: found, Spec: spec, Turn: wiring.Turn{Standby: c.Standby, Turn: turn}}.Plan()
+		plan, err := wiring.Journal{NIC: c.Name, Found: found, Spec: spec, Turn: wiring.Turn{Standby: c.Standby, Turn: turn}}.First()
 		return plan, now, found.Neighbours, err
 	}
 	questions := wiring.Ask(c.Name, spec)
@@ -326,7 +328,7 @@ func (s *session) readFirst(ctx context.Context, c request, owner resolvedOwner,
 		found.OnNode = infra.Owner{UID: owner.UID, GID: owner.GID}
 	}
 	for _, other := range others {
-		wiring.Inherit(&found, other.Journal)
+		undo.Inherit(&found, other.Found, other.Made)
 	}
 	return now, found, s.answer(ctx, &found, c.Name, questions)
 }

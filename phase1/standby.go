@@ -46,7 +46,7 @@ func (n NIC) Deactivate(ctx context.Context) (cache.Record, error) {
 			return err
 		}
 		// The journal comes first: after a kill, Setup takes the tap down. Without the record, no other side is active.
-		if err := s.writeJournal(plan.Journal(), *j); err != nil {
+		if err := s.writeJournal(j.of(plan)); err != nil {
 			return err
 		}
 		if err := s.deactivate(plan); err != nil {
@@ -120,7 +120,7 @@ func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 		}
 		j.Begins = hasEgress(j.Spec) && request{}.guestBegins(j, plan, ops)
 		// The journal comes first: after a kill the guest is inactive, and Activate or Setup brings the tap up.
-		if err := s.writeJournal(plan.Journal(), *j); err != nil {
+		if err := s.writeJournal(j.of(plan)); err != nil {
 			return err
 		}
 		if err := s.converge(ctx, plan, ops); err != nil {
@@ -262,7 +262,7 @@ func (s *session) learnGateways(ctx context.Context, j *journal, plan *wiring.Pl
 	}
 	ops, err := repaired.Steps(now) // the responder answers for the router
 	if err == nil {
-		err = s.writeJournal(repaired.Journal(), *j)
+		err = s.writeJournal(j.of(repaired))
 	}
 	if err == nil {
 		err = s.converge(ctx, repaired, ops)

@@ -18,7 +18,6 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/statefile"
-	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // openState opens the directory at the path that realState returned. The error is fs.ErrNotExist if the directory
@@ -90,7 +89,7 @@ func (s *session) takeState(ctx context.Context, path string, o resolvedOwner) (
 }
 
 // withState is the journal with the real path of the State, whatever the caller wrote.
-func (s *session) withState(j wiring.Journal) wiring.Journal {
+func (s *session) withState(j journal) journal {
 	if s.state.Root != nil {
 		j.Spec.State = s.state.Name()
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/tap"
-	"github.com/guestwire/guestwire/internal/wiring"
+	"github.com/guestwire/guestwire/internal/undo"
 )
 
 // Teardown gives the namespace back as Setup found it, and removes the record and the journal. A NIC that is not wired
@@ -69,11 +69,7 @@ func (s *session) discard(ctx context.Context, j *journal, cutOff bool) (bool, e
 	if found.Kind == "" && slices.ContainsFunc(links, func(l netstate.Link) bool { return l.Index == found.Index }) {
 		return false, nil
 	}
-	plan, err := s.replan(j)
-	if err != nil {
-		return false, err
-	}
-	if _, _, err := s.undoSteps(plan, false); err != nil { // what Teardown would refuse
+	if _, _, err := s.undoSteps(j, false); err != nil { // what Teardown would refuse
 		if cutOff && errors.Is(err, ErrInUse) {
 			return false, nil
 		}
@@ -90,14 +86,10 @@ func (s *session) discard(ctx context.Context, j *journal, cutOff bool) (bool, e
 
 // takeDown undoes what the journal says, and removes record and journal.
 func (s *session) takeDown(ctx context.Context, j *journal, cutOff bool) error {
-	plan, err := s.replan(j)
-	if err != nil {
-		return err
-	}
 	if err := s.findState(ctx, j.Spec.State); err != nil {
 		return err
 	}
-	return s.undo(plan, cutOff)
+	return s.undo(j, cutOff)
 }
 
 // tearDownUnwired is the Teardown of a NIC without a journal. A wiring whose journal is not here is an error.
@@ -125,7 +117,7 @@ func (s *session) explainMark(now netstate.Snapshot, err error) error {
 
 // undoFailed is undo with new sockets. The old ones may still get an answer that could not be read, and
 // until then the kernel takes no other question there.
-func (s *session) undoFailed(plan *wiring.Plan) error {
+func (s *session) undoFailed(j *journal) error {
 	ns, err := kernel.Open()
 	if err != nil {
 		return fmt.Errorf("give the namespace back: %w", err)
@@ -133,13 +125,13 @@ func (s *session) undoFailed(plan *wiring.Plan) error {
 	defer ns.Close()
 	fresh := *s
 	fresh.ns = ns
-	return fresh.undo(plan, true)
+	return fresh.undo(j, true)
 }
 
 // undo gives the namespace back. The journal is removed last: without it, the rest could not be found. Unless cutOff is
 // set, undo refuses before the first change if a process has a tap open that undo would delete.
-func (s *session) undo(plan *wiring.Plan, cutOff bool) error {
-	ops, gone, err := s.undoSteps(plan, cutOff)
+func (s *session) undo(j *journal, cutOff bool) error {
+	ops, gone, err := s.undoSteps(j, cutOff)
 	if errors.Is(err, ErrInUse) {
 		return err
 	}
@@ -147,9 +139,9 @@ func (s *session) undo(plan *wiring.Plan, cutOff bool) error {
 		return fmt.Errorf("give the namespace back: %w", err)
 	}
 	left := s.removeRecord()
-	err = s.restoreFound(plan, ops, gone)
+	err = s.restoreFound(j, ops, gone)
 	if err == nil || errors.Is(err, infra.ErrNoNIC) {
-		s.forgetConnections(context.Background(), plan.OwnConnections())
+		s.forgetConnections(context.Background(), j.Made.Connections)
 		if left == nil {
 			left = s.removeJournal()
 		}
@@ -183,7 +175,7 @@ func (s *session) removeRecord() error {
 
 // restoreFound does not end with the caller's context: half a way back is worse than a late one. If
 // the NIC has gone, restoreFound says so when everything else is done.
-func (s *session) restoreFound(plan *wiring.Plan, ops []netstate.Op, gone error) (err error) {
+func (s *session) restoreFound(j *journal, ops []netstate.Op, gone error) (err error) {
 	for tried := 0; len(ops) > 0; tried++ {
 		if tried == tries {
 			return errors.New("the namespace keeps changing")
@@ -196,7 +188,7 @@ func (s *session) restoreFound(plan *wiring.Plan, ops []netstate.Op, gone error)
 		if gone == nil { // else the kernel would look for a module of that name
 			tap.NoticeCarrier(s.nic)
 		}
-		if ops, gone, err = s.undoSteps(plan, true); err != nil {
+		if ops, gone, err = s.undoSteps(j, true); err != nil {
 			return err
 		}
 	}
@@ -205,15 +197,16 @@ func (s *session) restoreFound(plan *wiring.Plan, ops []netstate.Op, gone error)
 
 // undoSteps reads the namespace and returns what is left to undo. Gone is infra.ErrNoNIC if the NIC has gone. Unless
 // cutOff is set, the error is ErrInUse if a process has a tap open that the operations delete.
-func (s *session) undoSteps(plan *wiring.Plan, cutOff bool) (ops []netstate.Op, gone, err error) {
-	now, err := s.ns.SnapshotForUndo(plan.Names(), plan.SysctlPaths(), plan.Tables())
+func (s *session) undoSteps(j *journal, cutOff bool) (ops []netstate.Op, gone, err error) {
+	made := j.Made
+	now, err := s.ns.SnapshotForUndo(made.NIC.Names, made.Sysctls, made.IPTables)
 	if err != nil {
 		return nil, nil, err
 	}
-	if now.Needed, err = s.neededSysctls(now); err != nil {
+	if made.Sysctls, err = s.notNeeded(made.Sysctls, now); err != nil {
 		return nil, nil, err
 	}
-	ops, gone = plan.Undo(now)
+	ops, gone = undo.Steps(j.Found, now, made)
 	if gone != nil && !errors.Is(gone, infra.ErrNoNIC) {
 		return nil, nil, gone
 	}
@@ -243,30 +236,28 @@ func (s *session) checkUnused(links []netstate.Link, ops []netstate.Op) error {
 	return nil
 }
 
-// neededSysctls are the shared sysctls that other NICs of the namespace need. All of them are needed if a
-// NIC is wired whose journal cannot be read here.
-func (s *session) neededSysctls(now netstate.Snapshot) ([]string, error) {
+// notNeeded are the sysctls that no other NIC of the namespace needs. All that NICs share are needed if a NIC is wired
+// whose journal cannot be read here.
+func (s *session) notNeeded(sysctls []string, now netstate.Snapshot) ([]string, error) {
+	shared := netstate.Shared()
+	if !slices.ContainsFunc(sysctls, func(path string) bool { return slices.Contains(shared, path) }) {
+		return sysctls, nil
+	}
 	others, complete, err := s.otherJournals()
 	if err != nil {
 		return nil, err
 	}
-	if !complete {
-		return netstate.Shared(), nil
-	}
 	var needed []string
 	known := map[string]bool{s.nic: true}
-	for _, journal := range others {
-		plan, err := s.replan(journal)
-		if err != nil {
-			return netstate.Shared(), nil
-		}
-		needed = append(needed, plan.Shared()...)
-		known[journal.NIC] = true
+	for _, other := range others {
+		needed = append(needed, other.Made.Sysctls...)
+		known[other.NIC] = true
 	}
 	for _, l := range now.Links {
-		if nic, marked := netstate.Marked(l.Alias); marked && !known[nic] {
-			return netstate.Shared(), nil
-		}
+		nic, marked := netstate.Marked(l.Alias)
+		complete = complete && (!marked || known[nic])
 	}
-	return needed, nil
+	return slices.DeleteFunc(slices.Clone(sysctls), func(path string) bool {
+		return slices.Contains(shared, path) && (!complete || slices.Contains(needed, path))
+	}), nil
 }

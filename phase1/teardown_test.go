@@ -2,6 +2,7 @@ package phase1_test
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,6 +24,42 @@ func nothingOfOurs(n nstest.Network) error {
 		return errors.New("the state directory is not empty: " + left[0].Name())
 	}
 	return err
+}
+
+// TestWayBackAsksNobody: where no planner makes a plan of the wirings, Check refuses them, and Teardown gives the namespace
+// back all the same. It leaves the sysctls that another NIC needs. unwire, TestGenerated and TestCrash take down the same
+// way.
+func TestWayBackAsksNobody(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		secondNIC(n, "10.250.0.7/24", "fd00:250::7/64")
+		before := equalsSorted(settled(t, n))
+		other := b
+		if b.Kind() == cache.BindingMasquerade {
+			other = infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120")}
+		}
+		first, second := config(n, b), configOfSecondNIC(n, other)
+		setup(t, first)
+		setup(t, second)
+		shared := sysctls(n)
+		if !refusePlans(t, first) || !refusePlans(t, second) {
+			t.Fatal("no journal")
+		}
+		for _, c := range []wired.NIC{second, first} {
+			if err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "mtu") {
+				t.Errorf("%s: Check says %v", c.Name, err)
+			}
+			unwire(t, c)
+			for path, value := range sysctls(n) {
+				if c.Name == second.Name && !strings.Contains(path, second.Name) && value != shared[path] {
+					t.Errorf("%s was %s and is %s, and eth0 needs it", path, shared[path], value)
+				}
+			}
+		}
+		nstest.Eventually(t, func() error { return difference(before, equalsSorted(n.Pod.Dump())) })
+		filesAreGone(t, n)
+	})
 }
 
 // TestTeardownWithoutNIC deletes the NIC under the wiring: all else goes, and the error says so.

@@ -33,8 +33,8 @@ type State struct {
 
 // Gone are addresses and routes that a wiring replaces, or has put there.
 type Gone struct {
-	Addresses []netstate.Address
-	Routes    []netstate.Route
+	Addresses []netstate.Address `json:"addresses,omitempty"`
+	Routes    []netstate.Route   `json:"routes,omitempty"`
 }
 
 // Indices of links that must be created.
@@ -44,25 +44,3 @@ const (
 	NewTap
 	NewResponder
 )
-
-// NIC is the NIC of a wiring, and what of it the wiring may change.
-type NIC struct {
-	Names netstate.Names
-	Index int // as found
-	// ManageAddresses: the NIC's addresses, routes and neighbours are the wiring's to add and to remove.
-	ManageAddresses bool
-	// RestoreAddresses: missing addresses, routes and permanent neighbours of the NIC are added, also without
-	// ManageAddresses.
-	RestoreAddresses bool
-	// MayLeave: the NIC can go away, because the guest has it.
-	MayLeave bool
-	// NamedTap is the guest's tap, where the caller has named it; nil: its name is made of the NIC's. Another program
-	// may make a tap with a name such as tap0.
-	NamedTap *netstate.Tap
-	// Direct: the wiring creates no link and no table.
-	Direct bool
-	// OffStack: the wiring takes the NIC's addresses off the namespace's stack.
-	OffStack bool
-	// AllMulticast: the wiring made the NIC receive all multicast groups. Raised: the wiring brought it up.
-	AllMulticast, Raised bool
-}

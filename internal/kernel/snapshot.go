@@ -24,49 +24,17 @@ import (
 // Snapshot before, with those that were sent, for the kernel's. It reads them if anything else has changed the nftables
 // of the namespace since. A later Snapshot, and every Snapshot of another n, reads them, but for what Expect says.
 func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted func() []firewall.Table) (netstate.Snapshot, error) {
-	return n.snapshot(names, sysctls, wanted, true)
-}
-
-// SnapshotForUndo is Snapshot without what the nftables tables hold, as they are deleted in whole.
-func (n *Namespace) SnapshotForUndo(names netstate.Names, sysctls []string, wanted []firewall.Table) (netstate.Snapshot, error) {
-	return n.snapshot(names, sysctls, func() []firewall.Table { return wanted }, false)
-}
-
-func (n *Namespace) snapshot(names netstate.Names, sysctls []string, wanted func() []firewall.Table, whole bool) (netstate.Snapshot, error) {
-	var s netstate.Snapshot
 	if wanted == nil {
 		wanted = func() []firewall.Table { return nil }
 	}
-	var clock unix.Timespec // before the lifetimes are read, so that nothing is thought to live longer than it does
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &clock); err != nil {
-		return s, fmt.Errorf("clock_gettime: %w", err)
+	s, err := n.readParts(links, addresses, routes, rules, neighbours)
+	if err != nil {
+		return s, err
 	}
-	s.UptimeMS = clock.Nano() / 1e6
-	for _, step := range []struct {
-		what string
-		read func(*netlink.Socket, *netstate.Snapshot) error
-	}{
-		{"links", readLinks}, {"addresses", readAddresses}, {"routes", readRoutes}, {"rules", readRules}, {"neighbours", readNeighbours},
-	} {
-		if err := step.read(n.route, &s); err != nil {
-			return netstate.Snapshot{}, fmt.Errorf("read the namespace's %s: %w", step.what, err)
-		}
+	if err := readTaps(n.route, &s, names); err != nil {
+		return netstate.Snapshot{}, err
 	}
-	var taps []int
-	for i, l := range s.Links {
-		if l.Tap != nil && l.Name == names.Tap {
-			if err := readOffloads(n.route, &s.Links[i]); err != nil {
-				return netstate.Snapshot{}, err
-			}
-		}
-		if l.Tap != nil && (l.Name == names.Tap || l.Name == names.Responder || l.Alias == netstate.Mark(names.NIC)) {
-			taps = append(taps, l.Index)
-		}
-	}
-	if err := readFilters(n.route, &s, taps); err != nil {
-		return netstate.Snapshot{}, fmt.Errorf("read the filters of %s: %w", names.Tap, err)
-	}
-	if err := n.Tables.Read(&s, names, wanted, whole); err != nil {
+	if err := n.Tables.Read(&s, names, wanted, true); err != nil {
 		return netstate.Snapshot{}, fmt.Errorf("read the namespace's nftables: %w", err)
 	}
 	if !s.TablesStay {
@@ -78,4 +46,75 @@ func (n *Namespace) snapshot(names netstate.Names, sysctls []string, wanted func
 		return netstate.Snapshot{}, err
 	}
 	return s, nil
+}
+
+// SnapshotForUndo is a Snapshot for the way back. It has no policy rules, no tc filters, and nothing of what the
+// nftables tables hold, as these are deleted in whole. programs are the programs of iptables whose chains are read.
+func (n *Namespace) SnapshotForUndo(names netstate.Names, sysctls []string, programs []firewall.Family) (netstate.Snapshot, error) {
+	s, err := n.readParts(links, addresses, routes, neighbours)
+	if err != nil {
+		return s, err
+	}
+	if err := n.Tables.Read(&s, names, nil, false); err != nil {
+		return netstate.Snapshot{}, fmt.Errorf("read the namespace's nftables: %w", err)
+	}
+	var tables []firewall.Table
+	for _, f := range programs {
+		tables = append(tables, firewall.Table{Family: f, Name: names.Chains()})
+	}
+	if err := readIPTables(&s, tables); err != nil {
+		return netstate.Snapshot{}, fmt.Errorf("read the namespace's iptables: %w", err)
+	}
+	if err := readSysctls(&s, sysctls); err != nil {
+		return netstate.Snapshot{}, err
+	}
+	return s, nil
+}
+
+// part is what one dump of rtnetlink reads.
+type part struct {
+	what string
+	read func(*netlink.Socket, *netstate.Snapshot) error
+}
+
+var (
+	links      = part{"links", readLinks}
+	addresses  = part{"addresses", readAddresses}
+	routes     = part{"routes", readRoutes}
+	rules      = part{"rules", readRules}
+	neighbours = part{"neighbours", readNeighbours}
+)
+
+// readParts reads the parts, and the clock before them, so that nothing is thought to live longer than it does.
+func (n *Namespace) readParts(parts ...part) (s netstate.Snapshot, err error) {
+	var clock unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &clock); err != nil {
+		return s, fmt.Errorf("clock_gettime: %w", err)
+	}
+	s.UptimeMS = clock.Nano() / 1e6
+	for _, p := range parts {
+		if err := p.read(n.route, &s); err != nil {
+			return netstate.Snapshot{}, fmt.Errorf("read the namespace's %s: %w", p.what, err)
+		}
+	}
+	return s, nil
+}
+
+// readTaps reads what only the wiring's taps have: tc filters, and what a VMM has left at the guest's tap.
+func readTaps(route *netlink.Socket, s *netstate.Snapshot, names netstate.Names) error {
+	var taps []int
+	for i, l := range s.Links {
+		if l.Tap != nil && l.Name == names.Tap {
+			if err := readOffloads(route, &s.Links[i]); err != nil {
+				return err
+			}
+		}
+		if l.Tap != nil && (l.Name == names.Tap || l.Name == names.Responder || l.Alias == netstate.Mark(names.NIC)) {
+			taps = append(taps, l.Index)
+		}
+	}
+	if err := readFilters(route, s, taps); err != nil {
+		return fmt.Errorf("read the filters of %s: %w", names.Tap, err)
+	}
+	return nil
 }

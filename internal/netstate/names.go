@@ -13,12 +13,12 @@ import (
 
 // Names are the names that one NIC's wiring uses.
 type Names struct {
-	NIC       string // as found
-	Moved     string // the NIC's while it is a bridge's port
-	Bridge    string
-	Tap       string
-	Responder string // the responder's tap
-	Table     string // of nftables
+	NIC       string `json:"nic"`   // as found
+	Moved     string `json:"moved"` // the NIC's while it is a bridge's port
+	Bridge    string `json:"bridge"`
+	Tap       string `json:"tap"`
+	Responder string `json:"responder"` // the responder's tap
+	Table     string `json:"table"`     // of nftables
 }
 
 // NamesFor returns the names for the wiring of a NIC. All of them are valid, however long the NIC's name is. Tap is the

@@ -202,10 +202,22 @@ type (
 	// ConnectionsDel has the kernel forget connections that it tracks: those for which all holds that is set. The
 	// addresses are those of the first packet and of the answers to it, as conntrack(8) calls them.
 	ConnectionsDel struct {
-		OrigSrc, OrigDst, ReplySrc, ReplyDst netip.Prefix
-		Ports                                []infra.Ports // to which they were opened; none: each port of each protocol
+		OrigSrc  netip.Prefix `json:"origSrc,omitzero"`
+		OrigDst  netip.Prefix `json:"origDst,omitzero"`
+		ReplySrc netip.Prefix `json:"replySrc,omitzero"`
+		ReplyDst netip.Prefix `json:"replyDst,omitzero"`
+		// Ports are those to which they were opened; none: each port of each protocol.
+		Ports []infra.Ports `json:"ports,omitempty"`
 	}
 )
+
+// Ops are operations of one kind, as a list of any.
+func Ops[T Op](list []T) (ops []Op) {
+	for _, o := range list {
+		ops = append(ops, o)
+	}
+	return ops
+}
 
 func (o TapAdd) kind() (kind, link string)         { return "tap-add", o.Link }
 func (o TapReset) kind() (kind, link string)       { return "tap-reset", o.Link }

@@ -75,8 +75,6 @@ type Snapshot struct {
 	ClearsChecksums bool `json:"clearsChecksums,omitempty"`
 	// Dummy says that the kernel has the link kind dummy.
 	Dummy bool `json:"dummy"`
-	// Needed are the shared sysctls that the wirings of other NICs need. The undoing leaves them alone.
-	Needed []string `json:"-"`
 }
 
 // Link is a network interface.
@@ -434,6 +432,16 @@ func (s *Snapshot) Link(index int) (Link, bool) {
 		return Link{}, false
 	}
 	return s.Links[i], true
+}
+
+// PermanentNeighbours are those of the link.
+func (s *Snapshot) PermanentNeighbours(link int) (list []Neighbour) {
+	for _, n := range s.Neighbours {
+		if n.Link == link && n.Permanent {
+			list = append(list, n)
+		}
+	}
+	return list
 }
 
 // Named returns the link with the name.

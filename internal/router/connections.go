@@ -10,7 +10,7 @@ import (
 )
 
 // untranslated are the UDP exchanges with ports of the addresses.
-func untranslated(addresses []netip.Addr, ports []infra.Ports) (ops []netstate.Op) {
+func untranslated(addresses []netip.Addr, ports []infra.Ports) (ops []netstate.ConnectionsDel) {
 	for _, a := range addresses {
 		if len(ports) > 0 {
 			ops = append(ops, netstate.ConnectionsDel{OrigDst: firewall.HostPrefix(a), ReplySrc: firewall.HostPrefix(a), Ports: ports})
@@ -20,26 +20,42 @@ func untranslated(addresses []netip.Addr, ports []infra.Ports) (ops []netstate.O
 }
 
 // NetworkConnections are the connections that addresses of the networks have opened or answer.
-func NetworkConnections(networks []netip.Prefix) (ops []netstate.Op) {
+func NetworkConnections(networks []netip.Prefix) (ops []netstate.ConnectionsDel) {
 	for _, n := range networks {
 		ops = append(ops, netstate.ConnectionsDel{OrigSrc: n}, netstate.ConnectionsDel{ReplySrc: n})
 	}
 	return ops
 }
 
+// GuestNetworks are the guest's networks at the tap, and its addresses to which a route of the wiring leads. Those of a
+// routed guest all have routes, as the tap's address is the namespace's own.
+func GuestNetworks(tap netstate.Link, addresses []netstate.Address, routes []netstate.Route, routed bool) (networks []netip.Prefix) {
+	for _, a := range addresses {
+		if a.Link == tap.Index && !a.Prefix.Addr().IsLinkLocalUnicast() && !routed {
+			networks = append(networks, a.Prefix.Masked())
+		}
+	}
+	for _, r := range routes {
+		if r.Link == tap.Index && r.Type == netstate.RouteUnicast && r.Protocol == netstate.ProtocolStatic {
+			networks = append(networks, r.Destination)
+		}
+	}
+	return networks
+}
+
 // HopConnections are the namespace's own connections that a routed binding has translated between an address of the NIC
 // and the namespace's. Other routed NICs have the same address of the namespace.
-func HopConnections(own, hop netip.Addr) []netstate.Op {
+func HopConnections(own, hop netip.Addr) []netstate.ConnectionsDel {
 	nic, inside := firewall.HostPrefix(own), firewall.HostPrefix(hop)
-	return []netstate.Op{
-		netstate.ConnectionsDel{OrigSrc: inside, ReplyDst: nic},
-		netstate.ConnectionsDel{OrigDst: nic, ReplySrc: inside},
-		netstate.ConnectionsDel{OrigSrc: inside, OrigDst: nic},
+	return []netstate.ConnectionsDel{
+		{OrigSrc: inside, ReplyDst: nic},
+		{OrigDst: nic, ReplySrc: inside},
+		{OrigSrc: inside, OrigDst: nic},
 	}
 }
 
 // Older are the UDP exchanges with ports that a masquerade forwards. A sidecar's proxies take what the network sends.
-func (m Masquerade) Older() []netstate.Op {
+func (m Masquerade) Older() []netstate.ConnectionsDel {
 	if m.Sidecar != nil {
 		return nil
 	}
@@ -53,14 +69,14 @@ func (m Masquerade) Older() []netstate.Op {
 }
 
 // Older are the UDP exchanges with ports that a routed binding leaves to the namespace.
-func (r Routed) Older() []netstate.Op {
+func (r Routed) Older() []netstate.ConnectionsDel {
 	var excluded portSet
 	excluded.include(r.Excluded, "udp")
 	return untranslated(slices.Concat(r.Own4, r.Own6), excluded.udp())
 }
 
 // Translated are the namespace's own connections by a routed binding's addresses.
-func (r Routed) Translated() (ops []netstate.Op) {
+func (r Routed) Translated() (ops []netstate.ConnectionsDel) {
 	for _, a := range slices.Concat(r.Own4, r.Own6) {
 		ops = append(ops, HopConnections(a, r.Hop(a))...)
 	}

@@ -40,17 +40,22 @@ func (m Masquerade) Tables() []firewall.Table {
 	case !m.NoNFTables:
 		tables = append(tables, m.tableBeside())
 	}
-	for _, f := range m.Families {
+	for _, f := range m.Programs() {
 		table := m.table()
 		if f.IPTables() == 6 && !m.Ends.Has(6) {
-			if !m.NoNFTables || m.NoIPv6AtTap {
-				continue // beside, or not needed
-			}
 			table.Chains = []firewall.Chain{{Name: "loopback", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: m.noIPv6()}}
 		}
 		tables = append(tables, table.IPTables(f, m.Names.Chains()))
 	}
 	return tables
+}
+
+// Programs are those of iptables by which there are chains. Without a guest's IPv6 those of nftables refuse it, or no
+// rule has to.
+func (m Masquerade) Programs() []firewall.Family {
+	return slices.DeleteFunc(slices.Clone(m.Families), func(f firewall.Family) bool {
+		return f.IPTables() == 6 && !m.Ends.Has(6) && (!m.NoNFTables || m.NoIPv6AtTap)
+	})
 }
 
 func (m Masquerade) table() firewall.Table {

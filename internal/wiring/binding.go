@@ -15,7 +15,6 @@ type binding interface {
 	// wire puts the wanted state of the namespace and the guest's record into the plan. The error is an
 	// *infra.RefusedError if the binding cannot work on the NIC.
 	wire(p *Plan, nic netstate.Link) error
-	traits() traits
 	// sameGuest reports whether a running guest keeps its network if the wiring changes from the binding to the other,
 	// which has the same kind.
 	sameGuest(infra.Binding) bool
@@ -51,30 +50,6 @@ type Questions struct {
 	FlowTables bool
 	// Checksums asks for which versions of IP a rule can complete checksums. Each Setup asks again.
 	Checksums bool
-}
-
-// traits are what the comparison and the undoing have to know of a binding.
-type traits struct {
-	// managesAddresses: the NIC is the guest's, so the plan adds and removes the NIC's addresses, routes and
-	// neighbours.
-	managesAddresses bool
-	// restoresAddresses: Undo also adds addresses and routes that the NIC lost while it was wired. Wired by redirect,
-	// the namespace receives from no router that would renew them. A macvtap loses its addresses when Undo takes it
-	// down. Under bridge, managesAddresses says the same. Under masquerade, passt and slirp the NIC works as before, so
-	// its addresses and routes are left to the program that manages them.
-	restoresAddresses bool
-	// mayBeAbsent: the guest can have the NIC, which is then not in the namespace.
-	mayBeAbsent bool
-	// direct: guestwire creates no tap, no filter and no responder.
-	direct bool
-	// routes: the namespace is the guest's next hop.
-	routes bool
-	// offStack: the NIC's addresses are the guest's, and the namespace does not take them as its own.
-	offStack bool
-	// bridged: the wiring has a bridge, with which the sysctls of netstate.BridgeCalls come.
-	bridged bool
-	// unseen names what Setup changes at the NIC and no one can see afterwards.
-	unseen string
 }
 
 // and returns the questions of both.

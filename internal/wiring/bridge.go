@@ -21,10 +21,6 @@ func (bridge) asks(netstate.Names) Questions {
 	return Questions{Sysctls: append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...), Dummy: true, Gateways: true, Log: true}
 }
 
-func (bridge) traits() traits {
-	return traits{managesAddresses: true, bridged: true, unseen: "routes, permanent neighbours and the state, up or down,"}
-}
-
 func (b bridge) sameGuest(other infra.Binding) bool { return b.Bridge == other }
 func (b bridge) wiredAs() string                    { return wiredWith(b.MAC) }
 func (bridge) makesMAC() bool                       { return false }
@@ -38,7 +34,7 @@ func (b bridge) takeOver(prefix string, from cache.Record) (infra.Binding, error
 // wire gives the NIC's name, addresses and MAC to a link that stays down, the holder. The NIC takes another
 // MAC, as a bridge delivers frames for a port's own MAC to the namespace and not to the guest.
 func (b bridge) wire(p *Plan, nic netstate.Link) error {
-	if err := p.unlessWired(checkBridge(p.found, nic)); err != nil {
+	if err := checkBridge(p.found, nic); err != nil {
 		return err
 	}
 	if why := whyNotReturned(p.found, nic); why != "" {

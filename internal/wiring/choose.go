@@ -24,7 +24,7 @@ func others(networks *Networks, found netstate.Snapshot, nic string, spec infra.
 		if b.Kind() == asked || spec.Validate() != nil {
 			continue
 		}
-		if p, err := newPlan(networks, found, nic, spec, false); err == nil {
+		if p, err := newPlan(networks, found, nic, spec); err == nil {
 			plans = append(plans, p)
 		}
 	}
@@ -35,15 +35,19 @@ func others(networks *Networks, found netstate.Snapshot, nic string, spec infra.
 // instead is the binding that would work in the place of the plan's, with a tap that can be down; empty: none would.
 func (p *Plan) instead() cache.Kind {
 	for _, o := range others(p.networks, p.found, p.names.NIC, p.spec) {
-		if o.refuseLosses() == nil && !o.binding.traits().offStack {
+		if o.refuseLosses() == nil && !o.traits().OffStack {
 			return o.spec.Binding.Kind()
 		}
 	}
 	return ""
 }
 
-// nameKeepers names for each loss a binding that keeps it.
-func (p *Plan) nameKeepers(others []*Plan) {
+// findKeepers names for each loss a binding that keeps it.
+func (p *Plan) findKeepers() {
+	if len(p.Record.Losses) == 0 {
+		return
+	}
+	others := others(p.networks, p.found, p.names.NIC, p.spec)
 	named := slices.Clone(p.Record.Losses)
 	for _, o := range others {
 		if len(o.losses().grave()) > 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/wiring"
+	"github.com/guestwire/guestwire/internal/undo"
 )
 
 // TestConnections: which tracked connections Setup and Teardown have the kernel forget. With a policy a Setup for a
@@ -64,21 +64,18 @@ func TestConnections(t *testing.T) {
 				forgets(t, "Setup with a policy", restricted.OlderConnections(true), slices.Concat(c.older, c.guests), true)
 				forgets(t, "a later Setup with a policy", restricted.OlderConnections(false), c.older, true)
 			}
-			forgets(t, "Teardown", plan.OwnConnections(), c.own, true)
+			forgets(t, "Teardown", plan.Made().Connections, c.own, true)
 			for how, record := range map[string]*cache.Record{"by the namespace": nil, "by the record": &plan.Record} {
 				k := wire(t, plan, flannel())
-				again, err := wiring.Salvage(k.snapshot(), "eth0", c.spec.Binding.Kind(), record).Plan()
-				if err != nil {
-					t.Fatal(err)
-				}
-				forgets(t, "ForceTeardown, "+how, again.OwnConnections(), c.own, false)
+				shown := undo.Salvage(k.snapshot(), "eth0", c.spec.Binding.Kind(), record)
+				forgets(t, "ForceTeardown, "+how, shown.Made.Connections, c.own, false)
 			}
 		})
 	}
 }
 
 // forgets wants the commands of conntrack(8), and if exactly is set no others.
-func forgets(t *testing.T, who string, ops []netstate.Op, want []string, exactly bool) {
+func forgets(t *testing.T, who string, ops []netstate.ConnectionsDel, want []string, exactly bool) {
 	t.Helper()
 	var have []string
 	for _, o := range ops {

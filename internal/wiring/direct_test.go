@@ -110,7 +110,7 @@ func TestNothingOfOurs(t *testing.T) {
 			netstate.Link{Index: 71, Name: "eth0-tap", Kind: "tun", Tap: &netstate.Tap{}},
 			netstate.Link{Index: 72, Name: "eth0-br", Kind: "bridge", Alias: netstate.Mark("eth0"), Group: netstate.Group(nic)})
 		now.Tables = []firewall.Image{{Family: firewall.NetDev, Name: "guestwire-eth0"}}
-		undo, err := plan.Undo(now)
+		undo, err := undoOf(plan, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +134,7 @@ func TestIndexUsedAgain(t *testing.T) {
 		now := wire(t, plan, c.found).snapshot()
 		at := slices.IndexFunc(now.Links, func(l netstate.Link) bool { return l.Index == nic })
 		now.Links[at].Name, now.Links[at].MAC, now.Links[at].Master = "stranger", mac(0x99), 0
-		undo, gone := plan.Undo(now)
+		undo, gone := undoOf(plan, now)
 		if !errors.Is(gone, infra.ErrNoNIC) {
 			t.Errorf("%s: %v, want ErrNoNIC", c.name, gone)
 		}

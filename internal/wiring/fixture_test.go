@@ -286,7 +286,7 @@ func eth0(s infra.Spec) asked {
 }
 
 func tryPlan(found netstate.Snapshot, a asked) (*wiring.Plan, error) {
-	return wiring.Journal{NIC: a.NIC, Found: found, Spec: a.Spec}.Plan()
+	return wiring.Journal{NIC: a.NIC, Found: found, Spec: a.Spec}.First()
 }
 
 func bridge() asked {

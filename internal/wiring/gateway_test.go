@@ -92,8 +92,8 @@ func TestWithGateway(t *testing.T) {
 			if err != nil || !reflect.DeepEqual(again.Record, repaired.Record) {
 				t.Errorf("%s: the journal makes the record %+v, %v; want %+v", name, again.Record, err, repaired.Record)
 			}
-			have, _ := repaired.Undo(k.snapshot())
-			want, _ := plan.Undo(k.snapshot())
+			have, _ := undoOf(repaired, k.snapshot())
+			want, _ := undoOf(plan, k.snapshot())
 			if netstate.Text(have) != netstate.Text(want) {
 				t.Errorf("%s: Undo is\n%s\nand was\n%s", name, netstate.Text(have), netstate.Text(want))
 			}

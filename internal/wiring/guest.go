@@ -70,8 +70,8 @@ func (p *Plan) addFilter(nic netstate.Link, g guestfilter.Guest) error {
 		return &cache.FieldError{Field: "guard", Reason: "this kernel has no nf_tables, without which no filter keeps the guest from sending with other addresses: " +
 			"load them (modprobe nf_tables), or set guard.off if the guest may do that"}
 	}
-	t := p.binding.traits()
-	g.Names, g.NIC, g.Bridged, g.Routed = p.names, nic.Index, t.bridged, t.routes
+	t := p.traits()
+	g.Names, g.NIC, g.Bridged, g.Routed = p.names, nic.Index, t.Bridged, t.Routes
 	g.MAC, g.Served, g.Guard, g.Limits = p.Record.MAC, p.Record.ResponderTap != "", guard, p.spec.Limits
 	if lowersMTU(p.spec, nic) {
 		g.MTU = linkMTU(p.spec, nic)

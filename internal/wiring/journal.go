@@ -13,32 +13,22 @@ type Journal struct {
 	NIC   string            `json:"nic"`
 	Found netstate.Snapshot `json:"found"`
 	Spec  infra.Spec        `json:"spec"`
-	// Salvaged says that Found is what Salvage could find, and not what Setup found.
-	Salvaged bool `json:"salvaged,omitempty"`
 	// Networks are what the last Setup read anew; nil: as in Found.
 	Networks *Networks `json:"networks,omitempty"`
-	// Lost says what Salvage could not find out, a phrase each.
-	Lost []string `json:"lost,omitempty"`
-	// Wired says that an earlier Setup wired the NIC so. Its plan is not refused for what another version of guestwire
-	// accepted: Teardown needs it.
-	Wired bool `json:"-"`
 	Turn
 }
 
 // Journal returns what must be kept while the plan is in force.
 func (p *Plan) Journal() Journal {
-	return Journal{NIC: p.names.NIC, Found: p.found, Spec: p.spec, Networks: p.networks, Wired: p.wired, Turn: turnOf(p.Record)}
+	return Journal{NIC: p.names.NIC, Found: p.found, Spec: p.spec, Networks: p.networks, Turn: turnOf(p.Record)}
 }
 
-// Plan computes the plan that the journal is made of. That of a salvaged journal can be undone and nothing else.
+// First computes the plan for the first Setup. For Auto it is the first plan without a loss, else the one that loses
+// least: see choose. Nothing else decides, so that the plans' refusals are the whole reason.
 //
-// For Auto it is the first plan without a loss, else the one that loses least: see choose. Nothing else decides, so
-// that the plans' refusals are the whole reason. The errors: *cache.FieldError for a bad Spec, infra.ErrNoNIC,
-// infra.ErrWired, infra.ErrCollision, *infra.RefusedError.
-func (j Journal) Plan() (*Plan, error) {
-	if j.Salvaged {
-		return j.salvagedPlan(), nil
-	}
+// The errors: *cache.FieldError for a bad Spec, infra.ErrNoNIC, infra.ErrWired, infra.ErrCollision,
+// *infra.RefusedError.
+func (j Journal) First() (*Plan, error) {
 	if auto, is := j.Spec.Binding.(infra.Auto); is && j.Standby {
 		left := slices.DeleteFunc(kindsOf(auto), func(kind cache.Kind) bool { return kind == cache.BindingRouted }) // SetTurn would refuse it
 		if len(left) > 0 {
@@ -46,9 +36,23 @@ func (j Journal) Plan() (*Plan, error) {
 			j.Spec.Binding = auto
 		}
 	}
-	p, err := planBy(j)
+	p, err := firstOf(j)
 	if err == nil {
 		err = p.SetTurn(j.Turn)
 	}
 	return p, err
+}
+
+// Plan computes the plan of a NIC that is wired by the journal's binding. What the guest loses is no reason to refuse
+// it: the first Setup has judged that. The errors are those of First.
+func (j Journal) Plan() (*Plan, error) {
+	if err := j.Spec.Validate(); err != nil {
+		return nil, err
+	}
+	p, err := newPlan(j.Networks, j.Found, j.NIC, j.Spec)
+	if err != nil {
+		return nil, err
+	}
+	p.findKeepers()
+	return p, p.SetTurn(j.Turn)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/undo"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -41,12 +42,12 @@ func TestGuardMACs(t *testing.T) {
 // NIC was wired, and nothing else of the first one's journal.
 func TestInherit(t *testing.T) {
 	const call = "net/bridge/bridge-nf-call-iptables"
-	earlier := func(spec asked, sysctls map[string]string) wiring.Journal {
-		return wiring.Journal{NIC: spec.NIC, Spec: spec.Spec, Found: netstate.Snapshot{Sysctls: sysctls}}
+	earlier := func(spec asked, sysctls map[string]string) *wiring.Plan {
+		return newPlan(t, flannelWith(func(s *netstate.Snapshot) { s.Sysctls = sysctls }), spec)
 	}
 	for _, c := range []struct {
 		name    string
-		earlier wiring.Journal
+		earlier *wiring.Plan
 		found   map[string]string
 		want    map[string]string
 	}{
@@ -63,7 +64,7 @@ func TestInherit(t *testing.T) {
 			before[path] = value
 		}
 		found := netstate.Snapshot{Sysctls: c.found}
-		wiring.Inherit(&found, c.earlier)
+		undo.Inherit(&found, c.earlier.Journal().Found, c.earlier.Made())
 		for path := range c.want {
 			if found.Sysctls[path] != c.want[path] {
 				t.Errorf("%s: %s is %q, want %q", c.name, path, found.Sysctls[path], c.want[path])

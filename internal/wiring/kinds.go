@@ -5,6 +5,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -35,6 +36,9 @@ func answersOf(b infra.Binding) binding {
 // bindingOf returns the binding's answers, and for Auto those of the first binding that it tries.
 func bindingOf(b infra.Binding) binding { return answersOf(triesOf(b)[0]) }
 
+// traitsOf returns the binding's traits, and for Auto those of the first binding that it tries.
+func traitsOf(b infra.Binding) compare.Traits { return compare.TraitsOf(triesOf(b)[0].Kind()) }
+
 // triesOf are the bindings that a first plan tries: those of Auto, or the binding itself.
 func triesOf(b infra.Binding) []infra.Binding {
 	if auto, ok := b.(infra.Auto); ok {
@@ -63,5 +67,5 @@ func Ask(nic string, spec infra.Spec) Questions {
 
 // MakesTaps reports whether the binding creates taps, for which the launcher's user needs /dev/net/tun.
 func MakesTaps(b infra.Binding) bool {
-	return slices.ContainsFunc(triesOf(b), func(t infra.Binding) bool { return !bindingOf(t).traits().direct })
+	return slices.ContainsFunc(triesOf(b), func(t infra.Binding) bool { return !traitsOf(t).Direct })
 }

@@ -63,6 +63,7 @@ type trial struct {
 	nic     netstate.Link
 	now     present
 	asked   []netip.Addr // gateways that Setup has asked for their MACs
+	plan    func(Journal) (*Plan, error)
 	with    *Plan
 	given
 }
@@ -82,10 +83,9 @@ type linkPrefix struct {
 func (p *Plan) newTrial(now netstate.Snapshot) trial {
 	t := trial{journal: p.Journal(), nic: p.nic(), with: p, given: p.given()}
 	t.asked = Gateways(p.found, t.nic)
-	fresh := t.journal
-	fresh.Wired = false
-	if _, err := fresh.Plan(); err == nil { // else another version of guestwire wired the NIC
-		t.journal = fresh
+	t.plan = Journal.First
+	if _, err := t.plan(t.journal); err != nil { // another version of guestwire wired the NIC
+		t.plan = Journal.Plan
 	}
 	t.now = present{addresses: map[linkPrefix]bool{}, rules: map[netstate.Rule]bool{}, elsewhere: map[uint32][]netstate.Route{}}
 	for _, a := range now.Addresses {
@@ -116,7 +116,7 @@ func (t *trial) add(things ...thing) error {
 			found.Neighbours = append(found.Neighbours, netstate.Neighbour{Link: t.nic.Index, Address: gateway, MAC: mac})
 		}
 	}
-	with, err := j.Plan()
+	with, err := t.plan(j)
 	if err == nil {
 		t.journal, t.with, t.given = j, with, with.given()
 	}
@@ -331,7 +331,7 @@ type lossKey struct{ kind, what string }
 
 func (p *Plan) given() (g given) {
 	r := p.Record
-	if t := p.binding.traits(); !t.routes && !t.direct { // else the namespace says what fits
+	if t := p.traits(); !t.Routes && !t.Direct { // else the namespace says what fits
 		g.mtu = r.MTU
 	}
 	if v4 := r.IPv4; v4 != nil {
@@ -392,7 +392,7 @@ func (p *Plan) laterAddresses(now netstate.Snapshot) (later []netstate.Address) 
 	for _, a := range slices.Concat(p.found.Addresses, p.wanted.Addresses) {
 		known[linkPrefix{a.Link, a.Prefix}] = true
 	}
-	nic, links, manages := p.nic(), indexLinks(p.found), p.binding.traits().managesAddresses
+	nic, links, manages := p.nic(), indexLinks(p.found), p.traits().ManageAddresses
 	for _, a := range now.Addresses {
 		link := links.at(a.Link)
 		has := link.Index == nic.Index && !manages || links.isBehind(nic, link) && !links.isWired(link)
@@ -425,7 +425,7 @@ func (p *Plan) laterRoutes(now netstate.Snapshot) (later []netstate.Route) {
 			return []key{{r.Table, r.Destination, r.Source, r.TOS, r.Type, netip.Addr{}}}
 		}
 		for _, h := range append([]netstate.Hop{{Link: r.Link, Gateway: r.Gateway}}, r.Hops...) {
-			if h.Link == nic && !p.binding.traits().managesAddresses {
+			if h.Link == nic && !p.traits().ManageAddresses {
 				list = append(list, key{r.Table, r.Destination, r.Source, r.TOS, r.Type, h.Gateway})
 			}
 		}

@@ -49,7 +49,7 @@ func TestLifetimes(t *testing.T) {
 				now := snapshot // with nothing of all that
 				now.UptimeMS += c.passed.Milliseconds()
 				now.Addresses, now.Routes = nil, nil
-				ops, err := p.Undo(now)
+				ops, err := undoOf(p, now)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -99,7 +99,7 @@ func TestLifetimes(t *testing.T) {
 		now.Links = append(now.Links, holder)
 		now.Routes = nil
 		now.Addresses = []netstate.Address{withAddress(address("10.9.0.9/24"), func(a *netstate.Address) { a.Link, a.ValidSeconds = holder.Index, 0 })}
-		ops, err := p.Undo(now)
+		ops, err := undoOf(p, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func TestLifetimes(t *testing.T) {
 				a.ValidSeconds, a.PreferredSeconds = 600, 300
 			}
 		}
-		ops, err := p.Undo(now)
+		ops, err := undoOf(p, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +148,7 @@ func TestRouterChangesEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ops, err := p.Undo(with(ends[1]))
+		ops, err := undoOf(p, with(ends[1]))
 		if err != nil || len(ops) > 0 {
 			t.Errorf("%d, then %d seconds: Undo does %v, %v", ends[0], ends[1], ops, err)
 		}
@@ -168,7 +168,7 @@ func TestLearnedSince(t *testing.T) {
 			withRoute(connected6("2001:db8:7::/64"), func(r *netstate.Route) { r.ExpiresSeconds = 3600 }),
 			withRoute(via("::/0", "fe80::bad"), func(r *netstate.Route) { r.Protocol, r.ExpiresSeconds = netstate.ProtocolRA, 1800 }))
 	})
-	ops, err := p.Undo(now)
+	ops, err := undoOf(p, now)
 	if err != nil || len(ops) > 0 {
 		t.Errorf("Undo does %v, %v", ops, err)
 	}

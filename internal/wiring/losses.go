@@ -73,7 +73,7 @@ func (p *Plan) losses() losses { return p.Record.Losses }
 // can be lost, except a family.
 func (p *Plan) weigh() int {
 	const hidden = 1 << 19
-	if t := p.binding.traits(); t.routes && !t.offStack {
+	if t := p.traits(); t.Routes && !t.OffStack {
 		return p.losses().weight() + hidden
 	}
 	return p.losses().weight()
@@ -126,7 +126,7 @@ func serverLosses(r *cache.Record) (list losses) {
 func namespaceLosses(found netstate.Snapshot, nic netstate.Link, way ways, mtu int, before losses) (list losses) {
 	learned := lease.Of(found, nic).Tables()
 	seen := lease.Seen(found, nic)
-	routes := way.traits.routes // the namespace's rules and tables decide
+	routes := way.traits.Routes // the namespace's rules and tables decide
 	v4, v6 := lease.Of(found, nic).Addresses()
 	own := map[bool]lease.Addresses{false: lease.AddressesIn(v4), true: lease.AddressesIn(v6)}
 	rules := 0

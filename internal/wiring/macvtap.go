@@ -15,10 +15,6 @@ type macvtap struct{}
 
 func (macvtap) asks(netstate.Names) Questions { return Questions{} }
 
-func (macvtap) traits() traits {
-	return traits{restoresAddresses: true, direct: true, unseen: "the state, up or down,"}
-}
-
 func (macvtap) sameGuest(infra.Binding) bool { return true }
 func (macvtap) wiredAs() string              { return "" }
 func (macvtap) makesMAC() bool               { return false }

@@ -3,7 +3,6 @@ package wiring
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -15,8 +14,8 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// planBy computes the wiring of the journal's NIC in the namespace that was found.
-func planBy(j Journal) (*Plan, error) {
+// firstOf computes the first wiring of the journal's NIC in the namespace that was found.
+func firstOf(j Journal) (*Plan, error) {
 	networks, found, nic, spec := j.Networks, j.Found, j.NIC, j.Spec
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -27,12 +26,11 @@ func planBy(j Journal) (*Plan, error) {
 	tries := triesOf(spec.Binding)
 	for _, b := range tries {
 		spec.Binding = b
-		p, err := newPlan(networks, found, nic, spec, j.Wired)
+		p, err := newPlan(networks, found, nic, spec)
 		var refusal *infra.RefusedError
 		switch {
-		case err == nil && !j.Wired:
-			refusal = p.refuseLosses()
 		case err == nil:
+			refusal = p.refuseLosses()
 		case errors.As(err, &refusal):
 		case len(plans) > 0, errors.Is(err, infra.ErrCollision) && len(tries) > 1: // another of Auto's works, or may
 			refusal = &infra.RefusedError{NIC: nic, Binding: b.Kind(), Reason: err.Error()}
@@ -53,18 +51,19 @@ func planBy(j Journal) (*Plan, error) {
 	}
 	p, passed := choose(plans)
 	p.Refused = append(refused, passed...)
-	if len(p.Record.Losses) > 0 {
-		p.nameKeepers(others(networks, found, nic, p.spec))
-	}
+	p.findKeepers()
 	return p, nil
 }
 
-// newPlan is planBy for a valid Spec with another binding than Auto, by these networks; nil: those that were found.
-func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infra.Spec, wired bool) (*Plan, error) {
-	p := emptyPlan(found, name, spec)
-	p.networks, p.wired = networks, wired
+// newPlan computes the wiring for a valid Spec with another binding than Auto, by these networks; nil: those that were
+// found.
+func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infra.Spec) (*Plan, error) {
+	p := &Plan{
+		spec: spec, binding: bindingOf(spec.Binding), names: netstate.NamesFor(name, spec.Tap), found: found, networks: networks,
+		wanted: compare.State{Sysctls: map[string]string{}},
+	}
 	nic, ok := found.Named(name)
-	if !ok && !p.binding.traits().mayBeAbsent {
+	if !ok && !p.traits().MayLeave {
 		return nil, noNIC(found, "")
 	}
 	if !ok {
@@ -81,7 +80,7 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	if err := checkFree(found, nic, p.names); err != nil {
 		return nil, err
 	}
-	if err := p.unlessWired(checkVRF(found, nic, spec.Binding.Kind())); err != nil {
+	if err := checkVRF(found, nic, spec.Binding.Kind()); err != nil {
 		return nil, err
 	}
 	if err := checkMTU(spec, found, nic); err != nil {
@@ -96,13 +95,13 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	if err := p.wire(nic); err != nil {
 		return nil, err
 	}
-	p.found.OffStack = offStackOf(p.found, nic, p.binding.traits())
+	p.found.OffStack = offStackOf(p.found, nic, p.traits())
 	if p.spec.Options.NoDefaultRoute {
 		lease.RemoveDefaultRoutes(&p.Record)
 	}
 	p.addWarnings(warnModel(&p.Record)...)
 	p.addLosses(serverLosses(&p.Record)...)
-	if !p.binding.traits().direct {
+	if !p.traits().Direct {
 		p.addLosses(namespaceLosses(p.found, nic, p.ways(nic), p.Record.MTU, p.losses())...)
 		p.addWarnings(partialRoutes(found, nic)...)
 	}
@@ -111,22 +110,6 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	}
 	p.addLosses(unsentLosses(&p.Record)...)
 	return p, nil
-}
-
-// unlessWired returns what a check says of the NIC, and nil if the NIC is wired: the version of guestwire that wired it
-// had no such check.
-func (p *Plan) unlessWired(err error) error {
-	if p.wired {
-		return nil
-	}
-	return err
-}
-
-func emptyPlan(found netstate.Snapshot, nic string, spec infra.Spec) *Plan {
-	return &Plan{
-		spec: spec, binding: bindingOf(spec.Binding), names: netstate.NamesFor(nic, spec.Tap), found: found,
-		wanted: compare.State{Sysctls: map[string]string{}},
-	}
 }
 
 // refusalOf is the error for a Spec all of whose bindings are refused. For Auto it has the reason of each.
@@ -166,9 +149,9 @@ func reasonsOf(refused []*infra.RefusedError) []string {
 
 // offStackOf is what the journal needs of OffStack, so that other journals do not depend on the time at which an
 // address was added.
-func offStackOf(found netstate.Snapshot, nic netstate.Link, t traits) (own []netstate.OffStack) {
+func offStackOf(found netstate.Snapshot, nic netstate.Link, t compare.Traits) (own []netstate.OffStack) {
 	for _, o := range found.OffStack {
-		if t.offStack && o.Link == nic.Index && !o.Tentative {
+		if t.OffStack && o.Link == nic.Index && !o.Tentative {
 			own = append(own, o)
 		}
 	}
@@ -228,25 +211,6 @@ func recordOf(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, mac c
 		Options: spec.Options,
 		Device:  spec.Device,
 		Limits:  spec.Limits,
-	}
-}
-
-// Inherit takes the values of the sysctls that the whole namespace shares from the journal of a NIC that was wired
-// earlier. So the last Teardown, of either NIC, leaves the namespace as it was before both.
-func Inherit(found *netstate.Snapshot, earlier Journal) {
-	found.Sysctls = maps.Clone(found.Sysctls)
-	binding := bindingOf(earlier.Spec.Binding)
-	changed := binding.asks(netstate.NamesFor(earlier.NIC, earlier.Spec.Tap)).Sysctls // others are there for a comparison
-	for _, path := range netstate.Shared() {
-		_, there := found.Sysctls[path]
-		value, known := earlier.Found.Sysctls[path]
-		known = known && slices.Contains(changed, path)
-		if !known && slices.Contains(netstate.BridgeCalls(), path) && binding.traits().bridged {
-			value, known = netstate.DefaultBridgeCall, true // they came with the other NIC's bridge
-		}
-		if there && known {
-			found.Sysctls[path] = value
-		}
 	}
 }
 

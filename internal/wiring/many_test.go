@@ -51,7 +51,7 @@ func TestManyRoutes(t *testing.T) {
 				}
 			}
 			now.Routes = routes
-			if _, err := p.Undo(now); err != nil {
+			if _, err := undoOf(p, now); err != nil {
 				t.Fatal(err)
 			}
 			if _, _, err := p.Differences(now); err != nil {

@@ -31,8 +31,6 @@ func (masquerade) asks(n netstate.Names) Questions {
 	return Questions{Sysctls: sysctls, Listeners: true, Connections: true, Log: true, FlowTables: true}
 }
 
-func (masquerade) traits() traits { return traits{routes: true} }
-
 // sameGuest compares the guest's addresses and MAC, those of the gateway, and what translates. What is forwarded can
 // change under a running guest.
 func (b masquerade) sameGuest(other infra.Binding) bool {
@@ -170,7 +168,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if err := p.addRoutesToGuest(tap, ends); err != nil {
 		return err
 	}
-	p.guests = p.guestsAt(tap, p.wanted.Addresses, p.wanted.Routes)
+	p.guests = router.GuestNetworks(tap, p.wanted.Addresses, p.wanted.Routes, false)
 
 	forwarding, err := p.forwarding(nic, ends, b.MaxConnections, unreached(networks))
 	if err != nil {
@@ -189,7 +187,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 		Flows:       len(families) == 0 && offloads(p.spec, p.found, nic),
 		Families:    families, NoNFTables: p.found.NoNFTables, NoIPv6AtTap: lacksIPv6(p.spec, nic) != "",
 	}
-	p.Record.Firewall = by
+	p.Record.Firewall, p.programs = by, t.Programs()
 	p.addWarnings(reservePorts(t, p.found, p.wanted.Sysctls)...)
 	p.olderExchanges = t.Older()
 	p.makeTables = append(p.makeTables, t.Tables)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -117,7 +118,7 @@ func forwardsAll6(found netstate.Snapshot) bool { return found.Sysctls[netstate.
 type ways struct {
 	found  netstate.Snapshot
 	nic    netstate.Link
-	traits traits
+	traits compare.Traits
 	links  linkIndex
 	// forwarders are the names of the other links by which the guest may leave, by the version of IP.
 	forwarders map[int]map[string]bool
@@ -126,19 +127,19 @@ type ways struct {
 }
 
 func (p *Plan) ways(nic netstate.Link) ways {
-	w := ways{found: p.found, nic: nic, traits: p.binding.traits(), links: indexLinks(p.found), forwarders: map[int]map[string]bool{4: {}, 6: {}}}
+	w := ways{found: p.found, nic: nic, traits: p.traits(), links: indexLinks(p.found), forwarders: map[int]map[string]bool{4: {}, 6: {}}}
 	forwarders := p.nicNetworks(nic).Forwarders
 	for v, names := range w.forwarders {
 		for _, name := range *forwarders.of(v) {
 			names[name] = true
 		}
 	}
-	if w.traits.routes && !w.traits.offStack {
+	if w.traits.Routes && !w.traits.OffStack {
 		return w
 	}
 	on := lease.Of(p.found, nic)
 	routes := on.Routes
-	if w.traits.routes {
+	if w.traits.Routes {
 		routes = on.Behind
 	}
 	w.given = map[netip.Prefix]bool{}
@@ -150,7 +151,7 @@ func (p *Plan) ways(nic netstate.Link) ways {
 
 // comeBack reports whether answers to the guest come back by the other link.
 func (w ways) comeBack(l netstate.Link, v int) bool {
-	return w.traits.routes && w.links.vrfOf(l).VRF == w.links.vrfOf(w.nic).VRF && (w.forwarders[v][l.Name] || v == 6 && forwardsAll6(w.found))
+	return w.traits.Routes && w.links.vrfOf(l).VRF == w.links.vrfOf(w.nic).VRF && (w.forwarders[v][l.Name] || v == 6 && forwardsAll6(w.found))
 }
 
 // sendTo reports whether the guest has a route to all of the networks.
@@ -194,7 +195,7 @@ func (w ways) losses() (list losses) {
 			for _, r := range routes[way{l.Index, v}] {
 				d := r.Destination
 				if r.Uses(w.nic.Index) { // a lease has one next hop, by the NIC, and says so
-					if w.traits.routes && !w.comeBack(l, v) {
+					if w.traits.Routes && !w.comeBack(l, v) {
 						list.lose("next-hop", d.String(), "the namespace sends a part by %s, where no answers come back, so the guest gets a refusal for that part", l.Name)
 					}
 					continue
@@ -231,9 +232,9 @@ func (w ways) why(l netstate.Link, networks []netip.Prefix, aside uint32) string
 		return fmt.Sprintf("%s is in the VRF %s, and the guest's packets are not", l.Name, vrf.Name)
 	case w.comeBack(l, v):
 		return "the guest gets no route there, as it gets those of " + w.nic.Name + " alone"
-	case w.traits.routes && w.found.NoNFTables:
+	case w.traits.Routes && w.found.NoNFTables:
 		return fmt.Sprintf("no answers come back by it, and without nf_tables the guest gets no refusal: set %s before Setup if %s routes", infra.ShellWord(sysctl+"=1"), l.Name)
-	case w.traits.routes:
+	case w.traits.Routes:
 		return fmt.Sprintf("no answers come back by it, so the guest gets a refusal: set %s before Setup if %s routes", infra.ShellWord(sysctl+"=1"), l.Name)
 	case aside != 0 && !w.sendTo(networks):
 		return fmt.Sprintf("a policy rule leads to table %d and out by %s before %s: the guest gets no default route", aside, l.Name, w.nic.Name)

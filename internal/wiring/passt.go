@@ -25,8 +25,6 @@ func askSockets() Questions {
 	return Questions{Sysctls: []string{netstate.PortStart, netstate.PingGroups}, Listeners: true}
 }
 
-func (passt) traits() traits { return traits{direct: true} }
-
 func (b passt) sameGuest(other infra.Binding) bool {
 	o, ok := other.(infra.Passt)
 	return ok && b.MAC == o.MAC && b.VhostUser == o.VhostUser && equalPorts(b.Ports, o.Ports)

@@ -28,16 +28,17 @@ type Plan struct {
 	// makeTables are what Tables calls.
 	makeTables []func() []firewall.Table
 	wanted     compare.State // its Tables are those of Tables
-	// added are addresses and routes that a routed binding adds to the NIC, and that Undo removes.
+	// added are addresses and routes that a routed binding adds to the NIC, and that Teardown removes.
 	added compare.Gone
 	// networks are those of the last Setup; nil: as found. policy has the policy's sets.
 	networks *Networks
 	policy   []firewall.Destinations
-	wired    bool // as Journal.Wired
+	// programs are those of iptables by which the plan has chains.
+	programs []firewall.Family
 	// guests are the networks with the addresses of a guest whose connections the namespace tracks.
 	guests []netip.Prefix
-	// olderExchanges and translated are for OlderConnections and OwnConnections.
-	olderExchanges, translated []netstate.Op
+	// olderExchanges are for OlderConnections. translated are the namespace's own connections that the wiring translates.
+	olderExchanges, translated []netstate.ConnectionsDel
 }
 
 // Binding is the Spec's binding, or what infra.Auto has become.
@@ -77,16 +78,11 @@ func (p *Plan) nic() netstate.Link {
 // SysctlPaths are the sysctls that a Snapshot needs for comparing with the plan.
 func (p *Plan) SysctlPaths() []string {
 	paths := p.binding.asks(p.names).Sysctls
-	if p.binding.traits().routes {
+	if p.traits().Routes {
 		paths = append(paths, hinders()...)
 	}
 	return paths
 }
 
-// Shared are the sysctls of netstate.Shared that the wiring needs.
-func (p *Plan) Shared() []string {
-	return slices.DeleteFunc(netstate.Shared(), func(path string) bool {
-		_, wanted := p.wanted.Sysctls[path]
-		return !wanted
-	})
-}
+// traits are those of the binding.
+func (p *Plan) traits() compare.Traits { return traitsOf(p.spec.Binding) }

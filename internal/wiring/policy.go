@@ -25,7 +25,7 @@ func checkPolicy(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) er
 	if found.NoNFTables {
 		return &cache.FieldError{Field: by.Field(), Reason: "this kernel has no nf_tables, which would look up where the guest's connections go: load them (modprobe nf_tables), then take the NIC down if it is wired (Teardown), and call Setup; or leave this field out"}
 	}
-	if !bindingOf(spec.Binding).traits().routes {
+	if !traitsOf(spec.Binding).Routes {
 		return &infra.RefusedError{NIC: nic.Name, Binding: spec.Binding.Kind(), Reason: "egress is about connections, and nobody tracks the guest's there"}
 	}
 	return nil

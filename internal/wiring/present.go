@@ -78,7 +78,7 @@ func readsAnew(spec infra.Spec, n Networks) Networks {
 	if !NamesNetworks(spec) {
 		n.Networks, n.NextHops = nil, nil
 	}
-	if !bindingOf(spec.Binding).traits().routes {
+	if !traitsOf(spec.Binding).Routes {
 		n.Forwarders = Forwarders{}
 	}
 	return n

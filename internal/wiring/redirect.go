@@ -18,8 +18,6 @@ func (redirect) asks(netstate.Names) Questions {
 	return Questions{Sysctls: append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...), Gateways: true, Log: true}
 }
 
-func (redirect) traits() traits { return traits{restoresAddresses: true} }
-
 func (b redirect) sameGuest(other infra.Binding) bool { return b.Redirect == other }
 func (b redirect) wiredAs() string                    { return wiredWith(b.MAC) }
 func (redirect) makesMAC() bool                       { return false }
@@ -34,10 +32,10 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	if b.MAC.IsZero() {
 		b.MAC = nic.MAC
 	}
-	if err := p.unlessWired(checkRedirect(p.found, nic)); err != nil {
+	if err := checkRedirect(p.found, nic); err != nil {
 		return err
 	}
-	if err := p.unlessWired(checkOtherMAC(nic, b.MAC)); err != nil {
+	if err := checkOtherMAC(nic, b.MAC); err != nil {
 		return err
 	}
 	p.Record = leasedRecord(p.spec, p.found, nic, b.MAC)
@@ -45,7 +43,7 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	wired.AllMulticast = nic.AllMulticast || nic.Kind != "veth" // a veth filters no multicast
 	if b.MAC != nic.MAC {
 		wired = withMAC(wired, b.MAC)
-		p.wanted.Neighbours = append(p.wanted.Neighbours, permanentNeighbours(p.found, nic)...) // the kernel forgets them
+		p.wanted.Neighbours = append(p.wanted.Neighbours, p.found.PermanentNeighbours(nic.Index)...) // the kernel forgets them
 	}
 	p.keepNIC(nic)
 	p.wanted.Links = append(p.wanted.Links, wired)
@@ -114,14 +112,4 @@ func withMAC(nic netstate.Link, mac cache.MAC) netstate.Link {
 		nic.AddrGen = netstate.AddrGenNone
 	}
 	return nic
-}
-
-// permanentNeighbours are those of the NIC.
-func permanentNeighbours(found netstate.Snapshot, nic netstate.Link) (list []netstate.Neighbour) {
-	for _, n := range found.Neighbours {
-		if n.Link == nic.Index && n.Permanent {
-			list = append(list, n)
-		}
-	}
-	return list
 }

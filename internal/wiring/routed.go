@@ -7,7 +7,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/lease"
@@ -22,13 +21,6 @@ type routed struct{ infra.Routed }
 
 func (routed) asks(n netstate.Names) Questions {
 	return Questions{Sysctls: sysctlsOfRouter(n), Listeners: true, Log: true}
-}
-
-func (routed) traits() traits {
-	return traits{
-		restoresAddresses: true, routes: true, offStack: true,
-		unseen: "the preferred source (src) of routes, and the preferred lifetime of IPv6 addresses",
-	}
 }
 
 // sameGuest: the guest's addresses and MAC come from the NIC, and what the namespace does with packets can change under
@@ -47,7 +39,7 @@ func (routed) takeOver(string, cache.Record) (infra.Binding, error) {
 func (b routed) wire(p *Plan, nic netstate.Link) error {
 	on := lease.Of(p.found, nic)
 	v4, v6 := on.Addresses()
-	if err := checkRouted(p.spec, p.found, nic, p.wired); err != nil {
+	if err := checkRouted(p.spec, p.found, nic); err != nil {
 		return err
 	}
 	guest, gateway := routedMAC(p.spec, nic), defaultGatewayMAC
@@ -86,7 +78,7 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 		return err
 	}
 	r.Sources = sourcesOf(on, ends)
-	p.guests = p.guestsAt(tap, p.wanted.Addresses, p.wanted.Routes)
+	p.guests = router.GuestNetworks(tap, p.wanted.Addresses, p.wanted.Routes, true)
 	p.olderExchanges, p.translated = r.Older(), r.Translated()
 	p.makeTables = append(p.makeTables, r.Tables)
 	g := guestfilter.Guest{Addresses: all, Hop: r.Hop4}
@@ -109,15 +101,15 @@ func sourcesOf(on lease.NIC, ends router.Ends) map[int][]router.Source {
 }
 
 // checkRouted refuses a NIC whose addresses the namespace cannot route to a guest.
-func checkRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, wired bool) error {
-	if reason := whyNotRouted(spec, found, nic, wired); reason != "" {
+func checkRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {
+	if reason := whyNotRouted(spec, found, nic); reason != "" {
 		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRouted, Reason: reason}
 	}
 	return nil
 }
 
 // whyNotRouted is why the namespace cannot route the NIC's addresses to a guest; empty: it can.
-func whyNotRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, wired bool) string {
+func whyNotRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) string {
 	v4, v6 := lease.Of(found, nic).Addresses()
 	switch {
 	case len(spec.Guard.EtherTypes)+len(spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
@@ -126,9 +118,9 @@ func whyNotRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, w
 		return "this kernel has no nf_tables, which would distinguish the guest's packets from the namespace's; load them (modprobe nf_tables), or choose masquerade with guard.off"
 	case len(v4)+len(v6) == 0:
 		return "it has no address that the guest could get"
-	case len(v4) > 0 && !nic.Ethernet && !nic.NoARP && !wired:
+	case len(v4) > 0 && !nic.Ethernet && !nic.NoARP:
 		return "it has ARP of another kind than Ethernet's, and the guest, which has Ethernet, could not answer it"
-	case nic.Mode == netstate.ModeActive && !wired:
+	case nic.Mode == netstate.ModeActive:
 		return whyPortsMAC(nic)
 	case len(v6) > 0 && lacksIPv6(spec, nic) != "":
 		return lacksIPv6(spec, nic)
@@ -252,74 +244,4 @@ func (p *Plan) resource(nic netstate.Link, route netstate.Route, r router.Routed
 	case lost == "" && route.Protocol != netstate.ProtocolRA && route.ExpiresSeconds == 0:
 		p.wanted.Routes = append(p.wanted.Routes, route)
 	}
-}
-
-// isHop reports whether a routed binding has put the address at the NIC.
-func isHop(a netstate.Address) bool {
-	switch a.Prefix.Addr() {
-	case lease.RoutedIPv4, lease.RoutedIPv4.Next():
-		return a.Scope == netstate.ScopeHost && a.Prefix.IsSingleIP()
-	case lease.RoutedIPv6:
-		return a.Prefix.IsSingleIP() && a.Flags&netstate.AddrNoPrefixRoute != 0
-	}
-	return false
-}
-
-// takeBack removes from the Snapshot of a NIC whose journal is lost what a routed binding has added.
-func takeBack(found *netstate.Snapshot, nic netstate.Link) {
-	var hops []netip.Addr
-	var addresses []netstate.Address
-	sources := map[netip.Prefix]netip.Addr{} // of the kernel's own routes
-	earlier := netstate.Earlier{}
-	for _, a := range found.Addresses {
-		if a.Link == nic.Index && isHop(a) {
-			hops = append(hops, a.Prefix.Addr())
-			continue
-		}
-		if a.Link == nic.Index {
-			if a.PreferredSeconds == 0 {
-				a.PreferredSeconds = a.ValidSeconds
-			}
-			for _, r := range earlier.Connected(a, nic) {
-				sources[r.Destination] = r.PrefSrc
-			}
-			earlier.Add(a)
-		}
-		addresses = append(addresses, a)
-	}
-	found.Addresses, found.Routes = addresses, slices.Clone(found.Routes)
-	for i := range found.Routes {
-		if r := &found.Routes[i]; r.Uses(nic.Index) && slices.Contains(hops, r.PrefSrc) {
-			r.PrefSrc = netip.Addr{}
-			if r.Protocol == netstate.ProtocolKernel {
-				r.PrefSrc = sources[r.Destination]
-			}
-		}
-	}
-}
-
-// addedByRouted is what a routed binding may have added to a NIC whose journal is lost.
-func addedByRouted(found netstate.Snapshot, nic netstate.Link) (added compare.Gone) {
-	for _, hop := range []netip.Addr{lease.RoutedIPv4, lease.RoutedIPv4.Next(), lease.RoutedIPv6} {
-		added.Addresses = append(added.Addresses, netstate.Address{Link: nic.Index, Prefix: firewall.HostPrefix(hop)})
-		for _, r := range found.Routes {
-			if r.Uses(nic.Index) && r.Destination.Addr().Is4() == hop.Is4() {
-				r.PrefSrc = hop
-				added.Routes = append(added.Routes, r)
-			}
-		}
-	}
-	return added
-}
-
-// addedConnections are the connections that are translated between the NIC's addresses and those that a plan has added.
-func addedConnections(found netstate.Snapshot, nic netstate.Link, added compare.Gone) (ops []netstate.Op) {
-	for _, a := range found.Addresses {
-		for _, hopAddress := range added.Addresses {
-			if own, hop := a.Prefix.Addr(), hopAddress.Prefix.Addr(); a.Link == nic.Index && own.Is4() == hop.Is4() {
-				ops = append(ops, router.HopConnections(own, hop)...)
-			}
-		}
-	}
-	return ops
 }

@@ -36,7 +36,7 @@ func lacksIPv6(spec infra.Spec, nic netstate.Link) string {
 // gatewayTap is the tap of a guest with these addresses, whose gateway it is.
 func gatewayTap(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, r cache.Record, ends router.Ends) netstate.Link {
 	tap, v4 := tapOf(spec, found, nic, r), ends.Has(4)
-	tap.MAC, tap.Forwarding4, tap.AcceptLocal = r.GatewayMAC, v4, v4 && bindingOf(spec.Binding).traits().offStack
+	tap.MAC, tap.Forwarding4, tap.AcceptLocal = r.GatewayMAC, v4, v4 && traitsOf(spec.Binding).OffStack
 	tap.NoSourceRoutes = v4 // else the guest could choose the way of a connection that is open
 	return tap
 }
@@ -90,7 +90,7 @@ func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends router.Ends) error {
 			Link: tap.Index, Table: netstate.TableMain, Destination: prefix, Gateway: ends[at].Guest,
 			Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic,
 		}
-		if p.binding.traits().offStack {
+		if p.traits().OffStack {
 			r.PrefSrc = ends[at].Gateway // the kernel would choose the guest's address
 			if prefix.Addr().Is6() {
 				r.Gateway = eui64.LinkLocal(p.Record.MAC) // an address of the namespace can be no gateway

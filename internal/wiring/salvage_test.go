@@ -9,32 +9,35 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/golden"
-	"github.com/guestwire/guestwire/internal/wiring"
+	"github.com/guestwire/guestwire/internal/undo"
 )
 
 // salvage takes the wiring down by what the namespace shows.
-func salvage(t *testing.T, k *fakeKernel, nic string, record *cache.Record) wiring.Journal {
+func salvage(t *testing.T, k *fakeKernel, nic string, record *cache.Record) undo.Salvaged {
 	t.Helper()
 	kind := ""
 	if record != nil {
 		kind = string(record.Binding)
 	}
-	j := wiring.Salvage(k.snapshot(), nic, cache.Kind(kind), record)
-	plan, err := j.Plan()
-	if err != nil {
-		t.Fatal(err)
+	s := undo.Salvage(k.snapshot(), nic, cache.Kind(kind), record)
+	steps := func() []netstate.Op {
+		ops, err := undo.Steps(s.Found, k.snapshot(), s.Made)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ops
 	}
 	for range undoRounds {
-		ops := mustUndo(t, plan, k)
+		ops := steps()
 		if len(ops) == 0 {
 			break
 		}
 		mustApply(t, k, ops)
 	}
-	if ops := mustUndo(t, plan, k); len(ops) > 0 {
+	if ops := steps(); len(ops) > 0 {
 		t.Fatalf("taken down, and yet there is something to do:\n%s", netstate.Text(ops))
 	}
-	return j
+	return s
 }
 
 // phrases are how those of Lost begin, and how the lines of a namespace's text begin that may differ then.
@@ -80,8 +83,8 @@ func TestSalvage(t *testing.T) {
 			t.Run(c.name+how, func(t *testing.T) {
 				k := wire(t, plan, c.found)
 				j := salvage(t, k, c.spec.NIC, record)
-				if j.Spec.Binding.Kind() != plan.Binding().Kind() {
-					t.Errorf("the binding is %s, want %s", j.Spec.Binding.Kind(), plan.Binding().Kind())
+				if j.Kind != plan.Binding().Kind() {
+					t.Errorf("the binding is %s, want %s", j.Kind, plan.Binding().Kind())
 				}
 				if s := k.snapshot(); s.Bears(c.spec.NIC) {
 					t.Errorf("marks are left:\n%s", text(t, s))

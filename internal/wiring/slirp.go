@@ -27,8 +27,6 @@ const slirpMTU = 1500
 
 func (slirp) asks(netstate.Names) Questions { return askSockets() }
 
-func (slirp) traits() traits { return traits{direct: true} }
-
 func (b slirp) networks() (v4, v6 netip.Prefix) {
 	return cmp.Or(b.IPv4, slirpIPv4), cmp.Or(b.IPv6, slirpIPv6)
 }

@@ -106,8 +106,8 @@ func TestSourcePorts(t *testing.T) {
 			if written(steps) != c.reserves || written(undo) != wantUndo {
 				t.Errorf("reserves %q, and undoes that by %q", written(steps), written(undo))
 			}
-			if len(c.reserves) > 0 != slices.Contains(plan.Shared(), reservedPorts) {
-				t.Errorf("shared: %v", plan.Shared())
+			if len(c.reserves) > 0 != slices.Contains(plan.Made().Sysctls, reservedPorts) {
+				t.Errorf("shared: %v", plan.Made().Sysctls)
 			}
 		})
 	}

@@ -16,8 +16,6 @@ type sriov struct{ infra.SRIOV }
 
 func (sriov) asks(netstate.Names) Questions { return Questions{} }
 
-func (sriov) traits() traits { return traits{mayBeAbsent: true, direct: true} }
-
 func (b sriov) sameGuest(other infra.Binding) bool { return b.SRIOV == other }
 func (b sriov) wiredAs() string                    { return fmt.Sprintf("%+v", b.SRIOV) }
 func (sriov) makesMAC() bool                       { return false }

@@ -107,7 +107,7 @@ func (p *Plan) hindrances(now netstate.Snapshot) (list []string) {
 		name := strings.ReplaceAll(path, "/", ".")
 		list = append(list, fmt.Sprintf("%s is %s, so %s: set it first (sysctl -w %s)", name, now.Sysctls[path], fmt.Sprintf(format, args...), infra.ShellWord(name+"="+otherwise)))
 	}
-	if !p.binding.traits().routes {
+	if !p.traits().Routes {
 		return nil
 	}
 	for _, path := range hinders() {
@@ -149,7 +149,7 @@ func unanswered(v4 *cache.IPv4, wanted []netstate.Address, ignore string) (zero 
 
 // checkShown refuses a NIC if the kernel does not show by which link a route leads, as that may be the guest's.
 func checkShown(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {
-	if bindingOf(spec.Binding).traits().direct || spec.Binding.Kind() == cache.BindingMasquerade {
+	if traitsOf(spec.Binding).Direct || spec.Binding.Kind() == cache.BindingMasquerade {
 		return nil
 	}
 	for _, r := range found.Routes {

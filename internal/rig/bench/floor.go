@@ -23,6 +23,7 @@ import (
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/nft"
+	"github.com/guestwire/guestwire/internal/undo"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -182,11 +183,11 @@ func (l *lists) write(ctx context.Context, p *pod) error {
 	if err := errors.Join(setup.write(), check.write()); err != nil {
 		return err
 	}
-	return p.Do(func() error { return l.writeTeardown(ctx, plan, steps) })
+	return p.Do(func() error { return l.writeTeardown(ctx, plan) })
 }
 
 // writeTeardown undoes the wiring step by step and records the operations. It runs in the namespace.
-func (l *lists) writeTeardown(ctx context.Context, plan *wiring.Plan, steps []netstate.Op) error {
+func (l *lists) writeTeardown(ctx context.Context, plan *wiring.Plan) error {
 	ns, err := kernel.Open()
 	if err != nil {
 		return err
@@ -195,13 +196,15 @@ func (l *lists) writeTeardown(ctx context.Context, plan *wiring.Plan, steps []ne
 	t := &list{path: l.teardown}
 	t.add("readback", journalFile)
 	t.add("remove", recordFile)
-	l.addSnapshot(t, steps)
+	found, made := plan.Journal().Found, plan.Made()
+	l.sysctls = made.Sysctls
+	l.addSnapshot(t, nil)
 	for {
-		now, err := ns.Snapshot(netstate.NamesFor(nic, ""), l.sysctls, nil)
+		now, err := ns.SnapshotForUndo(made.NIC.Names, made.Sysctls, nil)
 		if err != nil {
 			return err
 		}
-		ops, err := plan.Undo(now)
+		ops, err := undo.Steps(found, now, made)
 		if err != nil {
 			return err
 		}

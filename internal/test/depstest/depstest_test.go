@@ -176,6 +176,7 @@ func TestLinks(t *testing.T) {
 		"/internal/policy":         pure,
 		"/internal/router":         pure,
 		"/internal/servers":        pure,
+		"/internal/undo":           pure,
 		"/internal/wiring":         pure,
 		"/guestconfig":             pure,
 	} {
@@ -199,7 +200,7 @@ func TestLinks(t *testing.T) {
 // TestPure: what a plan is computed with imports nothing by which a kernel, a file or a clock can be reached.
 // What the packages link in addition comes by way of cache, which reads and writes records, and of fmt.
 func TestPure(t *testing.T) {
-	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/domain/internal/refusal", module+"/internal/eui64", module+"/internal/privatenet", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/frame", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/guestfilter", module+"/internal/policy", module+"/internal/router", module+"/internal/servers", module+"/internal/wiring") {
+	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/domain/internal/refusal", module+"/internal/eui64", module+"/internal/privatenet", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/frame", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/guestfilter", module+"/internal/policy", module+"/internal/router", module+"/internal/servers", module+"/internal/undo", module+"/internal/wiring") {
 		for _, imported := range p.Imports {
 			for _, tree := range []string{"os", "io/ioutil", "time", "syscall", "unsafe", "log", "runtime", "math/rand", "crypto/rand", "golang.org/x"} {
 				if within(imported, tree) {
@@ -285,7 +286,8 @@ func TestLayers(t *testing.T) {
 		"/internal/policy":        {"/internal/netstate", "/internal/guestfilter", "/internal/lease", "/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/router":        {"/internal/lease", "/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/servers":       {"/infra", "/internal/lease", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain", "/guestconfig"},
-		"/internal/wiring":        {"/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/undo":          {"/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/wiring":        {"/internal/undo", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/child":         {"/cache", "/infra", "/internal/kernel", "/internal/netns", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/netlink":       {"/cache", "/infra", "/internal/netstate", "/internal/firewall", "/internal/kernel", "/internal/nft", "/internal/netns", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/nft":           {"/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
