@@ -2,11 +2,13 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,7 +17,26 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m) }
+// makesSocket has the directory in which the process makes a socket, and ends.
+const makesSocket = "AGENT_TEST_MAKES_SOCKET"
+
+func init() {
+	if os.Getenv(makesSocket) != "" {
+		runtime.LockOSThread() // the first one, which is stopped
+	}
+}
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(makesSocket); dir != "" {
+		in, err := directory.Open(dir) // which listenReady refuses
+		if err == nil {
+			_, err = listenIn(in, uint32(nstest.LauncherUID))
+		}
+		fmt.Println(err)
+		return
+	}
+	nstest.Main(m)
+}
 
 // TestRelayReady: of what the command says, the manager is told that the command is ready, and nothing else.
 func TestRelayReady(t *testing.T) {
@@ -119,6 +140,23 @@ func TestOthersLink(t *testing.T) {
 			t.Errorf("hook.log in %s: %v", dir, err)
 		}
 	}
+}
+
+// TestReadySwappedAtEachCall is TestReadySwapped with an exchange between each two system calls.
+func TestReadySwappedAtEachCall(t *testing.T) {
+	nstest.Long(t)
+	other, victim := othersDirectory(t)
+	program := func() *exec.Cmd {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), makesSocket+"="+other)
+		return cmd
+	}
+	calls := []string{"mkdirat", "openat", "bind", "fchmodat", "fchmod", "fchownat", "unlinkat"}
+	stops := nstest.SwapAtEachCall(t, program, calls, other, nstest.LauncherUID, victim, []string{"notify"}, func(string) { checkVictim(t, victim) })
+	if stops < 10 {
+		t.Errorf("%d stops: has strace seen the calls?", stops)
+	}
+	t.Log(stops, "stops")
 }
 
 // othersDirectory is a directory of the user, and a file that only root can read.
