@@ -69,7 +69,46 @@ func (c *Cluster) pod(t testing.TB, namespace, name string) *pod {
 // wait waits for objects as kubectl wait does.
 func (c *Cluster) wait(t testing.TB, namespace, condition string, objects ...string) {
 	t.Helper()
-	c.Kubectl(t, "", append([]string{"wait", "--namespace=" + namespace, "--for=" + condition, "--timeout=" + patience.String()}, objects...)...)
+	_, err := c.TryKubectl("", append([]string{"wait", "--namespace=" + namespace, "--for=" + condition, "--timeout=" + patience.String()}, objects...)...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, c.said(namespace))
+	}
+}
+
+// eventually calls f until it returns nil, as long as a wait lasts.
+func (c *Cluster) eventually(t testing.TB, namespace string, f func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%v\n%s", err, c.said(namespace))
+		}
+	}
+}
+
+// said is what the pods of a namespace and guestwire-node say, for a wait that has timed out.
+func (c *Cluster) said(namespace string) string {
+	var text strings.Builder
+	show := func(args ...string) string {
+		out, err := c.TryKubectl("", args...)
+		fmt.Fprintf(&text, "kubectl %s:\n%s\n", strings.Join(args, " "), out)
+		if err != nil {
+			fmt.Fprintln(&text, err)
+		}
+		return out
+	}
+	show("get", "node", NodeName, "--output=jsonpath={.status.conditions}{.status.allocatable}")
+	show("describe", "pods", "--namespace="+namespace)
+	show("get", "events", "--namespace="+namespace, "--sort-by=.lastTimestamp")
+	for _, name := range strings.Fields(show("get", "pods", "--namespace="+namespace, "--output=jsonpath={.items[*].metadata.name}")) {
+		show("logs", "--namespace="+namespace, "--all-containers", "--prefix", name)
+		show("logs", "--namespace="+namespace, "--all-containers", "--prefix", "--previous", name)
+	}
+	show("logs", "--namespace="+system, daemonSet)
+	return text.String()
 }
 
 // namespace makes a namespace with labels, NAME=VALUE, and waits until pods can be made in it. Its pods are deleted at
