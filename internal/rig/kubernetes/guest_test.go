@@ -296,35 +296,75 @@ func (c *Cluster) pods(t testing.TB, namespace, app string) string {
 	return c.Kubectl(t, "", "get", "--namespace="+namespace, "pods", "--selector=app="+app, "--output=jsonpath={.items[*].metadata.name}")
 }
 
-// testReboot kills the whole node and starts it again, with all of its files but those of /run.
+// testReboot kills the whole node and starts it again, with all of its files but those of /run. guestwire-node starts beside
+// the pods, or after each of them has failed without it.
 func (c *Cluster) testReboot(t *testing.T) {
-	c.wantNoLeftovers(t, func(t *testing.T) {
-		c.namespace(t, "reboot", restricted)
-		c.apply(t, "reboot", launcher{name: "vm"}.deployment(2), launcher{name: "device", container: tunLimit}.deployment(1))
-		c.wait(t, "reboot", "jsonpath={.status.readyReplicas}=2", "deployment/vm")
-		c.wait(t, "reboot", "jsonpath={.status.readyReplicas}=1", "deployment/device")
-		names, device := strings.Fields(c.pods(t, "reboot", "vm")), c.pods(t, "reboot", "device")
-		began := time.Now()
-		c.Reboot(t)
+	for _, late := range []bool{false, true} {
+		c.wantNoLeftovers(t, func(t *testing.T) { c.rebooted(t, late) })
+	}
+}
+
+func (c *Cluster) rebooted(t *testing.T, late bool) {
+	namespace := map[bool]string{false: "reboot", true: "reboot-late"}[late]
+	c.namespace(t, namespace, restricted)
+	c.apply(t, namespace, launcher{name: "vm"}.deployment(2), launcher{name: "device", container: tunLimit}.deployment(1))
+	c.wait(t, namespace, "jsonpath={.status.readyReplicas}=2", "deployment/vm")
+	c.wait(t, namespace, "jsonpath={.status.readyReplicas}=1", "deployment/device")
+	names, device := strings.Fields(c.pods(t, namespace, "vm")), c.pods(t, namespace, "device")
+	if late {
+		c.nodesOf(t, "none")
+		c.wait(t, system, "delete", "pod", "--selector=app.kubernetes.io/name=guestwire-node")
+	}
+	began := time.Now()
+	c.Reboot(t)
+	if late {
 		for _, name := range names {
-			c.wait(t, "reboot", "jsonpath={.status.containerStatuses[0].restartCount}=1", "pod/"+name)
-			c.wait(t, "reboot", "jsonpath={.status.containerStatuses[0].ready}=true", "pod/"+name)
+			c.startedAgain(t, namespace, name, "launcher: records: ")
 		}
+		c.nodesOf(t, "linux")
+	}
+	for _, name := range names {
+		c.startedAgain(t, namespace, name, "event=ready")
+	}
+	if !late {
 		c.took("the node is killed and starts again, until its VM pods run again", began)
-		t.Run("guests", func(t *testing.T) {
-			for _, name := range names {
-				c.boot(t, c.pod(t, "reboot", name), "eth0")
-			}
-		})
-		// The kubelet admits pods before the device plugin is there. Those that ask it for a device do not come back.
-		c.event(t, "reboot", device, "Allocate failed", "guestwire/tun")
-		var next string
-		nstest.Eventually(t, func() error {
-			if next = strings.Trim(strings.ReplaceAll(c.pods(t, "reboot", "device"), device, ""), " "); next == "" {
-				return fmt.Errorf("the Deployment has no pod instead of %s", device)
-			}
-			return nil
-		})
-		c.boot(t, c.pod(t, "reboot", next), "eth0")
+	}
+	t.Run("guests", func(t *testing.T) {
+		for _, name := range names {
+			c.boot(t, c.pod(t, namespace, name), "eth0")
+		}
+	})
+	// The kubelet admits pods before the device plugin is there. Those that ask it for a device do not come back, and nor
+	// do those that the Deployment makes before the plugin is there.
+	c.event(t, namespace, device, "Allocate failed", "guestwire/tun")
+	var next string
+	c.eventually(t, namespace, func() error {
+		running := c.Kubectl(t, "", "get", "--namespace="+namespace, "pods", "--selector=app=device", "--field-selector=status.phase=Running",
+			"--output=jsonpath={.items[*].metadata.name}")
+		if next = running; next == "" || strings.Contains(next, device) {
+			return fmt.Errorf("the Deployment has no running pod instead of %s, but %q", device, running)
+		}
+		return nil
+	})
+	c.boot(t, c.pod(t, namespace, next), "eth0")
+}
+
+// nodesOf says on which nodes guestwire-node runs: on those with the operating system.
+func (c *Cluster) nodesOf(t testing.TB, os string) {
+	t.Helper()
+	c.Kubectl(t, "", "patch", "--namespace="+system, daemonSet, "--patch", fmt.Sprintf(`{"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/os": %q}}}}}`, os))
+}
+
+// startedAgain waits until a container of the pod that was started after the first one has printed a text. The number of
+// its restarts says less: a container that the engine creates before guestwire-node is connected has no records, and ends.
+func (c *Cluster) startedAgain(t testing.TB, namespace, name, text string) {
+	t.Helper()
+	c.eventually(t, namespace, func() error {
+		count := c.Kubectl(t, "", "get", "--namespace="+namespace, "pod", name, "--output=jsonpath={.status.containerStatuses[0].restartCount}")
+		log, err := c.TryKubectl("", "logs", "--namespace="+namespace, name)
+		if count == "0" || !strings.Contains(log, text) {
+			return fmt.Errorf("pod %s, after %s restarts, does not print %q, but %q, %w", name, count, text, log, err)
+		}
+		return nil
 	})
 }
