@@ -296,8 +296,8 @@ func (c *Cluster) pods(t testing.TB, namespace, app string) string {
 	return c.Kubectl(t, "", "get", "--namespace="+namespace, "pods", "--selector=app="+app, "--output=jsonpath={.items[*].metadata.name}")
 }
 
-// testReboot kills the whole node and starts it again, with all of its files but those of /run. guestwire-node starts beside
-// the pods, or after each of them has failed without it.
+// testReboot kills the whole node and starts it again, with all of its files but those of /run. guestwire-node starts
+// beside the pods, or after each of them has failed without it.
 func (c *Cluster) testReboot(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		c.wantNoLeftovers(t, func(t *testing.T) { c.rebooted(t, late) })
@@ -355,8 +355,9 @@ func (c *Cluster) nodesOf(t testing.TB, os string) {
 	c.Kubectl(t, "", "patch", "--namespace="+system, daemonSet, "--patch", fmt.Sprintf(`{"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/os": %q}}}}}`, os))
 }
 
-// startedAgain waits until a container of the pod that was started after the first one has printed a text. The number of
-// its restarts says less: a container that the engine creates before guestwire-node is connected has no records, and ends.
+// startedAgain waits until a container of the pod that was started after the first one has printed a text. The number
+// of its restarts says less: a container that the engine creates before guestwire-node is connected has no records, and
+// ends.
 func (c *Cluster) startedAgain(t testing.TB, namespace, name, text string) {
 	t.Helper()
 	c.eventually(t, namespace, func() error {

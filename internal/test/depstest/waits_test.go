@@ -13,8 +13,8 @@ import (
 // copied are packages whose tests go along when a reader copies the program: they link nothing of internal/test.
 var copied = map[string]bool{"examples/kubevirt": true, "examples/launchertest": true}
 
-// TestWaitsEnd: each package whose tests wait for a goroutine or a process has the TestMain of internal/test/leak, which
-// ends a test that waits for ever.
+// TestWaitsEnd: each package whose tests wait for a goroutine or a process has the TestMain of internal/test/leak,
+// which ends a test that waits for ever.
 func TestWaitsEnd(t *testing.T) {
 	waits := regexp.MustCompile(`<-|\.Wait\(\)|\.Await\(`)
 	bounded := regexp.MustCompile(`\b(nstest|leak)\.(Main|Run)\(|^package (nstest|leak)\b`)

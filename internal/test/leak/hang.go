@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// longest is how long a test may wait at one place, in nanoseconds: more than three times what the waits without a limit
-// of their own take.
+// longest is how long a test may wait at one place, in nanoseconds. Nearly all waits that have a limit of their own have
+// three minutes or less.
 var longest atomic.Int64
 
 func init() {
@@ -35,9 +35,9 @@ func Allow(d time.Duration) {
 	}
 }
 
-// watch ends the process if a test waits at one place for longer than Allow says: for a channel, a WaitGroup, a process,
-// a file. It panics as the alarm of "go test -timeout" does, and names the place. The alarm is for the whole package, and
-// comes late.
+// watch ends the process if a test waits at one place for longer than Allow says: for a channel, a WaitGroup, a
+// process, a file. It panics as the alarm of "go test -timeout" does, and names the place. The alarm is for the whole
+// package, and comes late.
 func watch(every time.Duration) {
 	for range time.Tick(every) {
 		runtime.GC() // notes since when a goroutine waits

@@ -67,7 +67,8 @@ func TestHang(t *testing.T) {
 	}
 }
 
-// TestHangs: the minutes are those of the stack, and a test that waits for its subtests, or for its turn, does not hang.
+// TestHangs: the minutes are those of the stack, and a test that waits for its subtests, or for its turn, does not
+// hang.
 func TestHangs(t *testing.T) {
 	const stack = `goroutine 19 [%s, %d minutes]:
 %sgithub.com/guestwire/guestwire/examples/node.(*fakeKubelet).stop(0xc000132000)
