@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// longest is how long a test may wait at one place, in nanoseconds. Nearly all waits that have a limit of their own have
-// three minutes or less.
+// longest is how long a test may wait at one place, in nanoseconds. Nearly all waits that have a limit of their own
+// have three minutes or less.
 var longest atomic.Int64
 
 func init() {

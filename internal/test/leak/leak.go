@@ -1,5 +1,5 @@
 // Package leak finds what tests leave behind in their process: goroutines, open files, child
-// processes, and threads in another network namespace.
+// processes, and threads in another network namespace. It ends a test that hangs.
 package leak
 
 import (
