@@ -78,9 +78,9 @@ stock = KERNEL=$1 $(STOCK_TEST) $2 $3 -test.v=test2json | go tool test2json -t -
 BETWEEN := ^(TestKernels|TestCutOffloaded|TestPinAgain|TestTeardownWithoutNIC)$$
 
 # The commands of a target, one a line. A package whose tests take long comes first. Three run at once, as tests wait for
-# most of their time. -timeout is three times what a line's longest package takes on two idle cores: a line with a longer one has
-# its own, and the last one counts. A test that hangs ends its package before that, by internal/test/leak.
-GO_TEST := go test -json -count=1 -p 3 -timeout 15m
+# most of their time. -timeout is more than three times what the packages of a line take on two idle cores: a line with
+# longer ones has its own, and the last one counts. A test that hangs ends its package before that, by internal/test/leak.
+GO_TEST := go test -json -count=1 -p 3 -timeout 20m
 
 # The same with Debian 13's programs: nft, iptables, iproute2, libvirt, QEMU. Its tests are of packages called debian13/.
 TRIXIE_TEST := internal/rig/debian13/run.sh $(GO_TEST)
@@ -89,7 +89,7 @@ TRIXIE_PACKAGES := ./phase2/... ./domain/... ./dhcp ./cache ./internal/firewall 
 
 define TEST
 packages=$$(go list ./... ./examples/... ./examples/kubevirt/... | grep -E '$(RACE)') && $(GO_TEST) -race $$packages
-packages=$$(go list ./... | grep -vE '$(RACE)') && $(GO_TEST) -timeout 30m ./phase1 $$packages
+packages=$$(go list ./... | grep -vE '$(RACE)') && $(GO_TEST) -timeout 45m ./phase1 $$packages
 $(GO_TEST) -race -run 'Once|FollowDrops|Progress|HostileEgress' ./phase1
 endef
 
