@@ -11,7 +11,8 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// FieldError reports a field that is wrong, of a Record, a Spec or another configuration.
+// FieldError reports a field that is wrong, of a Record, a Spec or another configuration. Error
+// shortens a long value in the middle.
 type FieldError struct {
 	// Field is the field's path in JSON, such as ipv4.routes[2].gateway. Empty: the whole
 	// document.
@@ -23,9 +24,9 @@ type FieldError struct {
 
 func (e *FieldError) Error() string {
 	if e.Field == "" {
-		return e.Reason
+		return syntax.Short(e.Reason)
 	}
-	return e.Field + ": " + e.Reason
+	return syntax.Short(e.Field) + ": " + syntax.Short(e.Reason)
 }
 
 func fieldErrorf(field, format string, args ...any) error {

@@ -2,11 +2,14 @@ package cache
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/guestwire/guestwire/internal/test/longjson"
 )
 
 // TestOwnOptions: an option that the responder makes, or that belongs to the protocol, is refused in a
@@ -134,5 +137,26 @@ func TestDataText(t *testing.T) {
 		if err := back.UnmarshalText([]byte(want)); err != nil || back != data {
 			t.Errorf("%s is read as %q, %v", want, string(back), err)
 		}
+	}
+}
+
+// TestLongValues: a value of a record that is far too long has a short error.
+func TestLongValues(t *testing.T) {
+	text, err := Encode(full())
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for path, text := range longjson.Documents(t, text, 20_000) {
+		_, err := Decode(text)
+		if said := fmt.Sprint(err); len(said) > longjson.MostError {
+			t.Errorf("%s: an error of %d octets: %.200s", path, len(said), said)
+		}
+		if err != nil { // the texts of losses and warnings can be long
+			refused++
+		}
+	}
+	if refused < 200 {
+		t.Errorf("%d documents are refused: the test does not make them long", refused)
 	}
 }

@@ -3,12 +3,16 @@ package infra_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
+	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/longjson"
 )
 
 // TestValidate: what a Spec may say ends exactly where its documentation says, and the error names the field.
@@ -278,6 +282,53 @@ func TestBindingOnce(t *testing.T) {
 		err := json.Unmarshal([]byte(text), &spec)
 		if ok && err != nil || !ok && (err == nil || !strings.Contains(err.Error(), "binding: want an object with one member")) {
 			t.Errorf("%s: %v, want it accepted: %t", text, err, ok)
+		}
+	}
+}
+
+// TestLongValues: a field that is far too long costs a few times its length, and its error is short.
+func TestLongValues(t *testing.T) {
+	for _, kind := range []cache.Kind{"masquerade", "bridge", "redirect", "routed", "macvtap", "sriov", "passt", "slirp", "auto"} {
+		var spec infra.Spec
+		filled(t, reflect.ValueOf(&spec).Elem())
+		b, err := infra.NewBinding(kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		binding := reflect.New(reflect.TypeOf(b)).Elem()
+		filled(t, binding)
+		spec.Binding = binding.Interface().(infra.Binding)
+		text, err := json.Marshal(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kind != "masquerade" { // which has tried the other fields
+			text, err = json.Marshal(map[string]any{"binding": map[cache.Kind]any{kind: spec.Binding}})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		check := func(path string, text []byte, octets int) {
+			var spec infra.Spec
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			err := json.Unmarshal(text, &spec)
+			if err == nil {
+				err = spec.Validate()
+			}
+			said := fmt.Sprint(err)
+			runtime.ReadMemStats(&after)
+			if len(said) > longjson.MostError || err == nil {
+				t.Errorf("%s: an error of %d octets: %.200s", path, len(said), said)
+			}
+			if used := after.TotalAlloc - before.TotalAlloc; used > 32*uint64(octets) {
+				t.Errorf("%s: %d octets allocated", path, used)
+			}
+		}
+		for _, octets := range []int{300_000, 20_000} { // more than a value may have, and less
+			for path, text := range longjson.Documents(t, text, octets) {
+				check(path, text, octets)
+			}
 		}
 	}
 }

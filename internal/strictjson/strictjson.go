@@ -35,6 +35,9 @@ func (e *Error) Error() string {
 // Field is where the text stands in its document, and begins Error.Field; empty: the text is the document.
 // The error is an *Error, and then v may be filled in part.
 func Unmarshal(field string, text []byte, v any) error {
+	if at, length := tooLong(text); length > 0 {
+		return &Error{Field: field, Reason: fmt.Sprintf("a text, a name or a number of %d octets begins at octet %d, want at most %d", length, at, mostOctets)}
+	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	if err := decode(field, dec, reflect.ValueOf(v).Elem()); err != nil {
 		return err
@@ -154,6 +157,37 @@ func decodeList(path string, dec *json.Decoder, v reflect.Value) error {
 		return &Error{Field: path, Reason: err.Error()}
 	}
 	return nil
+}
+
+// mostOctets is more than the longest value needs, a DHCPv6 option of 65535 octets in hexadecimal digits. Errors quote
+// values, and each level that holds a value copies it.
+const mostOctets = 1 << 18
+
+// tooLong returns where the first value or name begins that has more than mostOctets, and how many it has. Length is 0
+// if none has.
+func tooLong(text []byte) (at, length int) {
+	const between = " \t\r\n,:[]{}"
+	for at < len(text) {
+		end := at + 1
+		switch {
+		case text[at] == '"':
+			for ; end < len(text) && text[end] != '"'; end++ {
+				if text[end] == '\\' {
+					end++
+				}
+			}
+			end++
+		case strings.IndexByte(between, text[at]) < 0:
+			for end < len(text) && text[end] != '"' && strings.IndexByte(between, text[end]) < 0 {
+				end++
+			}
+		}
+		if end-at > mostOctets {
+			return at, end - at
+		}
+		at = end
+	}
+	return 0, 0
 }
 
 func decodesItself(v reflect.Value) bool {
