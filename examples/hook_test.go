@@ -11,12 +11,14 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/test/longjson"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -139,6 +141,33 @@ func TestHookRefusals(t *testing.T) {
 		} else {
 			c.isKept(t, string(out))
 		}
+	}
+	c.asFound(t, before)
+}
+
+// TestHookLongInput: a value of the container's state that is far too long costs little, and has a short line in hook.log.
+func TestHookLongInput(t *testing.T) {
+	nstest.Long(t)
+	t.Parallel()
+	c, before := newHooked(t)
+	state := []byte(`{"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": 0, "annotations": {"guestwire/state": "vm1", "other": "x"}}`)
+	for _, octets := range []int{4 << 20, 300_000} { // more than hook reads, and less
+		for path, text := range longjson.Documents(t, state, octets) {
+			cmd := c.hook(t, "", "", 0)
+			cmd.Stdin = bytes.NewReader(text)
+			out, err := cmd.CombinedOutput()
+			if err == nil || len(out) > longjson.MostError {
+				t.Errorf("%s: %v, %d octets: %.300s", path, err, len(out), out)
+			} else {
+				c.isKept(t, string(out))
+			}
+			if used := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss; used > 128<<10 {
+				t.Errorf("%s: %d KiB of memory", path, used)
+			}
+		}
+	}
+	if log, err := os.Stat(filepath.Join(filepath.Dir(c.State), "hook.log")); err != nil || log.Size() > 64<<10 {
+		t.Errorf("hook.log: %v, %v", log, err)
 	}
 	c.asFound(t, before)
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -24,6 +26,10 @@ type container struct {
 	PID         int    // of its first process, as the runtime sees it
 	Annotations map[string]string
 }
+
+// mostState is the size of a container's state that hook reads: Kubernetes has 256 KiB for all annotations of a pod, and
+// each octet of one can take six in JSON. An id becomes the target of a link, and is a part of each error.
+const mostState, mostID = 2 << 20, 1024
 
 // mostLog is the size at which hook.log becomes hook.log.old: an engine may start a container again and again.
 const mostLog = 1 << 20
@@ -67,9 +73,19 @@ func keepReason(flags []string, reason error) (err error) {
 
 // hook wires the NIC of a container that is created, and unwires the one of a container that has stopped.
 func hook(ctx context.Context, o *options) error {
+	text, err := io.ReadAll(io.LimitReader(os.Stdin, mostState+1))
+	if len(text) > mostState {
+		err = fmt.Errorf("it has more than %d octets: leave out what no container needs, such as a long annotation", mostState)
+	}
 	var c container
-	if err := json.NewDecoder(os.Stdin).Decode(&c); err != nil || c.ID == "" {
-		return commandline.Errorf("standard input has no container's state (%v): an OCI runtime calls agent hook", err)
+	if err == nil {
+		err = json.NewDecoder(bytes.NewReader(text)).Decode(&c)
+	}
+	if err == nil && (c.ID == "" || len(c.ID) > mostID) {
+		err = fmt.Errorf("the id has %d octets, want 1 to %d", len(c.ID), mostID)
+	}
+	if err != nil {
+		return commandline.Errorf("standard input has no container's state (%w): an OCI runtime calls agent hook", err)
 	}
 	if err := c.called(ctx, o); err != nil {
 		return fmt.Errorf("container %s: %w", c.ID, err)
@@ -80,8 +96,8 @@ func hook(ctx context.Context, o *options) error {
 func (c container) called(ctx context.Context, o *options) error {
 	const key = "guestwire/state"
 	name := c.Annotations[key]
-	if name == "" || name != filepath.Base(name) || name[0] == '.' {
-		return commandline.Errorf("annotation %s: %q, want the name of a directory in %s", key, name, o.State)
+	if name == "" || name != filepath.Base(name) || name[0] == '.' || len(name) > 255 { // NAME_MAX
+		return commandline.Errorf("annotation %s: %.300q, want the name of a directory in %s", key, name, o.State)
 	}
 	var err error
 	if o.State, err = filepath.EvalSymlinks(filepath.Join(o.State, name)); err != nil { // journals have the real path
@@ -96,7 +112,7 @@ func (c container) called(ctx context.Context, o *options) error {
 	case c.Status == "creating" || c.Status == "created":
 		return c.wire(ctx, o)
 	case c.Status != "stopped":
-		return commandline.Errorf("is %q: call agent hook as createRuntime and poststop", c.Status)
+		return commandline.Errorf("is %.100q: call agent hook as createRuntime and poststop", c.Status)
 	case !c.owns(o.State, o.Name): // another container may use the State by now
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
+	"github.com/guestwire/guestwire/examples/logqueue"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -38,6 +39,7 @@ func coded(err error) error {
 	case err == nil, errors.Is(err, errNothing):
 		return err
 	case errors.As(err, &done):
+		done.Msg = logqueue.Short(done.Msg)
 		return done
 	case errors.Is(err, phase1.ErrOwnNamespace):
 		code = types.ErrInvalidNetNS
@@ -48,7 +50,7 @@ func coded(err error) error {
 	case errors.As(err, &field):
 		code = types.ErrInvalidNetworkConfig
 	}
-	return types.NewError(code, "guestwire: "+oneLine(err.Error()), "")
+	return types.NewError(code, "guestwire: "+oneLine(logqueue.Short(err.Error())), "")
 }
 
 func oneLine(text string) string {
@@ -57,7 +59,7 @@ func oneLine(text string) string {
 
 // say prints to standard error, which engines put into their log.
 func say(format string, args ...any) {
-	fmt.Fprintln(os.Stderr, "guestwire:", oneLine(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(os.Stderr, "guestwire:", oneLine(logqueue.Short(fmt.Sprintf(format, args...))))
 }
 
 func progress(text string) { say("%s", text) }

@@ -9,15 +9,17 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/guestwire/guestwire/examples/logqueue"
 )
 
-// Error is a mistake in the command line.
+// Error is a mistake in the command line. Its text is short, whatever the command line is.
 type Error struct{ err error }
 
 // Errorf returns an *Error.
 func Errorf(format string, args ...any) error { return &Error{fmt.Errorf(format, args...)} }
 
-func (e *Error) Error() string { return e.err.Error() }
+func (e *Error) Error() string { return logqueue.Short(e.err.Error()) }
 
 func (e *Error) Unwrap() error { return e.err }
 

@@ -56,6 +56,9 @@ type WishError struct {
 func (e *WishError) Error() string { return e.Where + ": " + e.Err.Error() }
 func (e *WishError) Unwrap() error { return e.Err }
 
+// mostAnnotations is what Kubernetes takes of all annotations of a pod, in octets. An engine without it takes more.
+const mostAnnotations = 256 << 10
+
 // Read reads a pod's annotations; those without the prefix are ignored. The error is a *WishError.
 func Read(annotations map[string]string) (Wants, error) {
 	w := Wants{NICs: map[string]Wish{}}
@@ -63,6 +66,8 @@ func Read(annotations map[string]string) (Wants, error) {
 		value, bad := annotations[key], error(nil)
 		nic, isNIC := strings.CutPrefix(key, NICPrefix)
 		switch {
+		case len(value) > mostAnnotations && strings.HasPrefix(key, Prefix):
+			bad = fmt.Errorf("%d octets, want at most %d", len(value), mostAnnotations)
 		case isNIC:
 			if bad = checkNIC(nic); bad == nil {
 				w.NICs[nic], bad = readWish(value)
@@ -77,7 +82,7 @@ func Read(annotations map[string]string) (Wants, error) {
 			bad = fmt.Errorf("no such annotation, want %sNIC, %s or %s", NICPrefix, DevicesKey, ContainerKey)
 		}
 		if bad != nil {
-			return Wants{}, &WishError{Where: "annotation " + key, Err: bad}
+			return Wants{}, &WishError{Where: fmt.Sprintf("annotation %.400s", key), Err: bad}
 		}
 	}
 	for nic, wish := range w.NICs {
@@ -90,7 +95,7 @@ func Read(annotations map[string]string) (Wants, error) {
 // checkNIC refuses what is no name of a NIC.
 func checkNIC(nic string) error {
 	if len(nic) > 15 || CheckID(nic) != nil {
-		return &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%q is no NIC's name: want 1 to 15 of A-Z a-z 0-9 _ . - and a letter or digit first", nic)}
+		return &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%.100q is no NIC's name: want 1 to 15 of A-Z a-z 0-9 _ . - and a letter or digit first", nic)}
 	}
 	return nil
 }
@@ -101,7 +106,7 @@ func readDevices(value string) ([]string, error) {
 		word = strings.Trim(word, " ")
 		switch {
 		case !slices.Contains(devices, word):
-			return nil, fmt.Errorf("%q, want %s, with commas between; /dev/net/tun is there without being named", word, strings.Join(devices, ", "))
+			return nil, fmt.Errorf("%.100q, want %s, with commas between; /dev/net/tun is there without being named", word, strings.Join(devices, ", "))
 		case slices.Contains(list, word):
 			return nil, fmt.Errorf("%q is in the list already", word)
 		}
