@@ -3,12 +3,14 @@ package podsandbox_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/longjson"
 )
 
 // TestRead: what the annotations ask for, and what is reported about a mistake.
@@ -111,4 +113,30 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("%q became %+v, which is more than a pod may say", value, spec)
 		}
 	})
+}
+
+// TestLongAnnotations: an annotation that is far too long has a short error, and so has a value in it.
+func TestLongAnnotations(t *testing.T) {
+	long := strings.Repeat("a", 4<<20)
+	check := func(key, value string) {
+		t.Helper()
+		w, err := podsandbox.Read(map[string]string{key: value})
+		if err == nil {
+			wish := w.NICs["eth0"]
+			_, _, err = podsandbox.Defaults{}.Make(&wish, nil)
+		}
+		if said := fmt.Sprint(err); err == nil && key != "guestwire/container" || len(said) > longjson.MostError {
+			t.Errorf("%.100s: an error of %d octets: %.200s", key, len(said), said)
+		}
+	}
+	for _, key := range []string{"nic.eth0", "devices", "container", "nic." + long, long} {
+		check("guestwire/"+key, long)
+		check("guestwire/"+key, long[:200_000])
+	}
+	wish := []byte(`{"binding": {"masquerade": {"ports": ["80/tcp"]}}, "mtu": 1400, "dns": {"servers": ["192.0.2.1"], "search": ["a"]}, "options": {"hostname": "a"}}`)
+	for _, octets := range []int{4 << 20, 100_000} {
+		for _, text := range longjson.Documents(t, wish, octets) {
+			check("guestwire/nic.eth0", string(text))
+		}
+	}
 }
