@@ -235,3 +235,49 @@ func TestExpiredMeanwhile(t *testing.T) {
 		})
 	}
 }
+
+// TestAdvertisedChoice: a station of the link takes part in what auto chooses, and the plan says by which routes. A
+// named binding stays as it is.
+func TestAdvertisedChoice(t *testing.T) {
+	t.Parallel()
+	specific := func(third byte) *ndp.RouteInformation {
+		return &ndp.RouteInformation{PrefixLength: 48, RouteLifetime: time.Hour, Prefix: netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 0, third})}
+	}
+	for _, c := range []struct {
+		name    string
+		routers int
+		ra      *ndp.RouterAdvertisement
+		learned []string
+		want    cache.Kind
+	}{
+		{"no router", 0, nil, nil, cache.BindingBridge},
+		{"a default router", 1, gateway(), []string{"default via fe80::1:0 dev eth0"}, cache.BindingRedirect},
+		{"more-specific routes", 1, &ndp.RouterAdvertisement{CurrentHopLimit: 64, Options: []ndp.Option{specific(8), specific(9)}},
+			[]string{"2001:db8:8::/48 via fe80::1:0 dev eth0", "2001:db8:9::/48 via fe80::1:0 dev eth0"}, cache.BindingRouted},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.accept_ra_rt_info_max_plen=64")
+			if c.ra != nil {
+				advertise(t, n, c.routers, c.ra, c.learned...)
+			}
+			preview, err := config(n, infra.Auto{}).Plan(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if preview.Record.Binding != c.want || len(preview.Advertised) != len(c.learned) {
+				t.Errorf("auto becomes %s by %q, want %s by %q:\n%s", preview.Record.Binding, preview.Advertised, c.want, c.learned, preview)
+			}
+			for _, route := range c.learned {
+				if route = strings.Replace(route, "default", "::/0", 1); !strings.Contains(preview.String(), "\n# advertised: "+route) {
+					t.Errorf("the plan does not name %s:\n%s", route, preview)
+				}
+			}
+			preview, err = config(n, infra.Redirect{}).Plan(t.Context())
+			if err != nil || preview.Record.Binding != cache.BindingRedirect || len(preview.Advertised) > 0 {
+				t.Errorf("redirect: %v\n%s", err, preview)
+			}
+		})
+	}
+}

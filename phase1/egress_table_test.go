@@ -78,6 +78,11 @@ func TestChecksumTable(t *testing.T) {
 		n.Pod.Exec("sh", "-c", strings.Join(foreign, "; "))
 		check(t, first)
 		has("with iptables", "guestwire-eth0", "PREROUTING")
+		for _, show := range []string{"iptables-nft -t mangle -S", "ip6tables-nft -t mangle -S", "iptables-nft -t mangle -S PREROUTING", "iptables-nft-save -t mangle"} {
+			if have := n.Pod.Exec("sh", "-c", show); !strings.Contains(have, "-A PREROUTING -i lo -j ACCEPT") {
+				t.Errorf("beside the chain, %s shows\n%s", show, have)
+			}
+		}
 		damages := map[string]string{}
 		if byNFTables(b) { // to read iptables takes long
 			damages = map[string]string{

@@ -52,6 +52,9 @@ func (c request) plan(ctx context.Context) (*Preview, error) {
 				return err
 			}
 		}
+		if _, auto := c.Spec.Binding.(infra.Auto); auto && earlier == nil {
+			preview.Advertised = plan.Advertised()
+		}
 		if from != nil {
 			preview.Changes = cache.Changes(*from, plan.Record)
 		}
@@ -71,6 +74,11 @@ type Preview struct {
 	// Refused are the bindings that infra.Auto tried in a first Setup and did not take: those
 	// that cannot work, and those with which the guest would lose more (Losses).
 	Refused []*infra.RefusedError `json:"refused"`
+
+	// Advertised are addresses and routes of the NIC that came by router advertisements, when
+	// infra.Auto chooses in a first Setup. Any station of the link can send these, and they take
+	// part in the choice. A named binding does not ask them.
+	Advertised []string `json:"advertised,omitempty"`
 
 	// Changes are what a guest that moves here, or a snapshot of its VMM, notices. Empty without Moving.From.
 	Changes []cache.Change `json:"changes,omitempty"`
@@ -92,6 +100,9 @@ func (p *Preview) String() string {
 	b.WriteString("# binding: " + string(p.Record.Binding) + "\n")
 	for _, r := range p.Refused {
 		b.WriteString("# not " + string(r.Binding) + ": " + r.Reason + "\n")
+	}
+	for _, a := range p.Advertised {
+		b.WriteString("# advertised: " + a + ": auto chooses by it, and a named binding does not\n")
 	}
 	for _, l := range p.Record.Losses {
 		b.WriteString("# lost: " + l.String() + "\n")

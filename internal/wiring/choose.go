@@ -116,3 +116,29 @@ func (p *Plan) refusedFor(losses []cache.Loss) *infra.RefusedError {
 	reason := "the guest would lose " + strings.Join(texts, ", ")
 	return &infra.RefusedError{NIC: p.names.NIC, Binding: p.spec.Binding.Kind(), Reason: reason, Losses: losses}
 }
+
+// Advertised are the NIC's addresses and routes that came by router advertisements, in the words of ip(8), without
+// their lifetimes. Any station of the link can send these, and Auto compares what each binding loses of them.
+func (p *Plan) Advertised() (list []string) {
+	nic := p.nic()
+	for _, a := range p.found.Addresses {
+		if a.Link == nic.Index && a.Advertised() {
+			list = append(list, a.Prefix.String())
+		}
+	}
+	for _, r := range p.found.Routes {
+		var hops []string
+		byNIC := r.Link == nic.Index
+		for _, h := range r.Hops {
+			byNIC = byNIC || h.Link == nic.Index
+			l, _ := p.found.Link(h.Link)
+			hops = append(hops, l.Name)
+		}
+		if byNIC && r.Advertised() {
+			l, _ := p.found.Link(r.Link)
+			r.ExpiresSeconds = 0
+			list = append(list, netstate.RouteText(r, l.Name, hops))
+		}
+	}
+	return list
+}
