@@ -172,10 +172,28 @@ func (o *options) wired() ([]string, error) {
 // adding is longer than any ADD takes, as the kubelet gives an engine four minutes for a sandbox.
 const adding = 10 * time.Minute
 
-// isLeft reports whether all that is there of the NIC is a note, older than any ADD.
+// note is one of a NIC without a record, and since when this process has seen it unchanged.
+type note struct {
+	fs.FileInfo
+	since time.Time
+}
+
+// isLeft reports whether all that is there of the NIC is a note that this process has seen for longer than any ADD
+// takes. The time of the file does not count: the note of an ADD at work looks old after a step of the node's clock.
 func (o *options) isLeft(id string, nic podsandbox.NIC) bool {
-	info, err := os.Lstat(filepath.Join(o.state, id, "."+nic.Name))
-	return !nic.Record && err == nil && time.Since(info.ModTime()) > adding
+	path := filepath.Join(o.state, id, "."+nic.Name)
+	info, err := os.Lstat(path)
+	if nic.Record || err != nil {
+		return false
+	}
+	if seen, ok := o.notes[path]; ok && os.SameFile(seen.FileInfo, info) && seen.ModTime().Equal(info.ModTime()) { // Begin sets the time
+		return time.Since(seen.since) > adding
+	}
+	if o.notes == nil {
+		o.notes = map[string]note{}
+	}
+	o.notes[path] = note{info, time.Now()}
+	return false
 }
 
 // removeLists removes all derived lists.

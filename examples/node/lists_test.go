@@ -144,24 +144,30 @@ func TestBinaryFirst(t *testing.T) {
 }
 
 // TestSweep: the sweep removes directories of sandboxes without NICs, notes of an ADD that ended long ago, and links of
-// pods that lead nowhere. It leaves what has a record, and what an ADD may be working on.
+// pods that lead nowhere. It leaves what has a record, and what an ADD may be working on: also if the note seems to be
+// old, as after a step of the node's clock, and if the ADD goes on with the note of an earlier one. So does uninstall.
 func TestSweep(t *testing.T) {
 	n := newNode(t)
 	state := podsandbox.State(n.state)
-	for _, id := range []string{"wired", "begun", "old", "empty"} {
-		if err := state.Begin(id, "eth0", podsandbox.Attachment{Network: "net", IfName: "eth0"}); err != nil {
-			t.Fatal(err)
-		}
-		if err := state.Link(t.Context(), func(ctx context.Context, name string) (func(), error) { return phase1.Lock(ctx, n.dir, name, nil) }, "pod-"+id, id); err != nil {
-			t.Fatal(err)
+	of := podsandbox.Attachment{Network: "net", IfName: "eth0"}
+	begin := func(ids ...string) {
+		t.Helper()
+		for _, id := range ids {
+			if err := state.Begin(id, "eth0", of); err != nil {
+				t.Fatal(err)
+			}
+			if err := state.Link(t.Context(), func(ctx context.Context, name string) (func(), error) { return phase1.Lock(ctx, n.dir, name, nil) }, "pod-"+id, id); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
+	begin("wired", "begun", "again", "old", "empty")
 	write(t, n.state+"/wired/eth0.json", "{}")
 	if err := state.End("empty", "eth0"); err != nil {
 		t.Fatal(err)
 	}
 	long := unix.NsecToTimeval(time.Now().Add(-time.Hour).UnixNano())
-	for _, id := range []string{"wired", "old"} {
+	for _, id := range []string{"wired", "begun", "again", "old"} {
 		if err := unix.Lutimes(filepath.Join(n.state, id, ".eth0"), []unix.Timeval{long, long}); err != nil {
 			t.Fatal(err)
 		}
@@ -171,25 +177,40 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.log = discard()
-	if err := o.sweepOnce(t.Context()); err != nil && os.Geteuid() == 0 {
-		t.Error(err)
+	sweep := func(want ...string) {
+		t.Helper()
+		if wired, err := o.wired(); err != nil || !slices.Equal(wired, want) {
+			t.Errorf("wired: %q, %v, want %q", wired, err, want)
+		}
+		if err := o.sweepOnce(t.Context()); err != nil && os.Geteuid() == 0 {
+			t.Error(err)
+		}
+		var links []string
+		for _, id := range want {
+			links = append(links, "pod-"+id)
+		}
+		if have := names(t, n.state); !slices.Equal(have, slices.Sorted(slices.Values(append(want, "pods")))) {
+			t.Errorf("%q, want %q", have, want)
+		}
+		if have := names(t, n.state+"/pods"); !slices.Equal(have, links) {
+			t.Errorf("%q, want %q", have, links)
+		}
 	}
-	if have := names(t, n.state); !slices.Equal(have, []string{"begun", "pods", "wired"}) {
-		t.Errorf("%q", have)
+	sweep("again", "begun", "old", "wired")
+	for path, seen := range o.notes {
+		if seen.since = seen.since.Add(-time.Hour); !strings.Contains(path, "/begun/") {
+			o.notes[path] = seen
+		}
 	}
-	if have := names(t, n.state+"/pods"); !slices.Equal(have, []string{"pod-begun", "pod-wired"}) {
-		t.Errorf("%q", have)
-	}
-
-	// uninstall waits for what the sweep leaves, and not for what it would remove.
-	if err := state.Begin("old", "eth0", podsandbox.Attachment{Network: "net", IfName: "eth0"}); err != nil {
+	begin("again")
+	// uninstall waits for what the sweep leaves, and not for what it removes.
+	sweep("again", "begun", "wired")
+	if err := os.RemoveAll(n.state + "/begun"); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Lutimes(filepath.Join(n.state, "old/.eth0"), []unix.Timeval{long, long}); err != nil {
-		t.Fatal(err)
-	}
-	if wired, err := o.wired(); err != nil || !slices.Equal(wired, []string{"begun", "wired"}) {
-		t.Errorf("%q, %v", wired, err)
+	sweep("again", "wired")
+	if len(o.notes) != 1 {
+		t.Errorf("notes that are gone: %v", o.notes)
 	}
 }
 

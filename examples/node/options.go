@@ -31,6 +31,7 @@ type options struct {
 
 	devices           devices
 	entry, drainEntry json.RawMessage // guestwire's in the derived list
+	notes             map[string]note // by path
 
 	stdout io.Writer
 	log    *slog.Logger

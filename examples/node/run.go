@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -174,6 +175,7 @@ func (o *options) sweepOnce(ctx context.Context) error {
 		err = nil // without the directory nothing was ever wired
 	}
 	errs := []error{err}
+	maps.DeleteFunc(o.notes, func(path string, _ note) bool { return isGone(path) })
 	state := podsandbox.State(o.state)
 	ids, err := state.IDs()
 	errs = append(errs, err)

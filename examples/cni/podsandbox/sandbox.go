@@ -160,8 +160,8 @@ func (s State) NICs(id string) ([]NIC, error) {
 }
 
 // Begin notes that a NIC of a sandbox is going to be wired for an attachment, and makes the directories, mode 0755. A
-// note with the same CNI_IFNAME stays as it is. One with another is an error. So is a State that another user can
-// replace.
+// note with the same CNI_IFNAME stays, with the time of this call. One with another is an error. So is a State that
+// another user can replace.
 func (s State) Begin(id, nic string, of Attachment) error {
 	if _, err := s.Dir(id); err != nil {
 		return err
@@ -178,7 +178,9 @@ func (s State) Begin(id, nic string, of Attachment) error {
 	}
 	text, path := of.Network+"/"+of.IfName, notePath(id, nic)
 	if old, err := root.Readlink(path); err == nil && strings.HasSuffix(old, "/"+of.IfName) {
-		return nil
+		if err := renew(root, path); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	for range 10 { // another call may end the sandbox's last attachment meanwhile, and remove the directory
 		if err = makeDir(root, id); err != nil {
@@ -193,6 +195,17 @@ func (s State) Begin(id, nic string, of Attachment) error {
 		}
 	}
 	return err
+}
+
+// renew gives a note the time of this call: it is this call's now, and not one that a killed call has left.
+func renew(root *os.Root, path string) error {
+	dir, err := root.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	now := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_NOW}}
+	return unix.UtimesNanoAt(int(dir.Fd()), filepath.Base(path), now, unix.AT_SYMLINK_NOFOLLOW)
 }
 
 // notePath is the path of a NIC's note in the State.
