@@ -120,8 +120,8 @@ bash -c '. /usr/share/bash-completion/bash_completion; . /usr/share/bash-complet
 systemd-analyze verify /usr/lib/systemd/system/guestwire*
 rm -r /run/guestwire /run/guestwire.lock`
 
-// units starts each unit of the package. A program stands for QEMU, which the machine has not: as QEMU it answers its
-// monitor, and ends well by SIGTERM.
+// units starts each unit of the package, also for a namespace whose name has a hyphen, as all of CNI's have. A program
+// stands for QEMU, which the machine has not: as QEMU it answers its monitor, and ends well by SIGTERM.
 const units = `set -e
 cat >/usr/bin/qemu-system-x86_64 <<'END'
 #!/bin/bash
@@ -132,21 +132,21 @@ sleep infinity &
 wait
 END
 chmod 755 /usr/bin/qemu-system-x86_64
-for name in vm1 vm2; do
+for name in my-vm-1 vm2; do
 	ip netns add $name
 	ip -n $name link add eth0 type veth peer name peer0
 	ip -n $name addr add 10.0.0.2/24 dev eth0
 	ip -n $name link set eth0 up
 done
 mkdir -p /etc/guestwire /var/lib/prometheus/node-exporter
-printf 'OWNER=107\nVERB=qemu\nCOMMAND=-- qemu-system-x86_64 -m 1G -display none /disk.img\n' >/etc/guestwire/vm1.env
+printf 'OWNER=107\nVERB=qemu\nCOMMAND=-- qemu-system-x86_64 -m 1G -display none /disk.img\n' >/etc/guestwire/my-vm-1.env
 printf 'OWNER=107\nBINDING=masquerade\n' >/etc/guestwire/vm2.env
-systemctl start guestwire@vm1 guestwire@vm2
+systemctl start guestwire@my-vm-1 guestwire@vm2
 guestwire-agent list >/list
-grep ' bridge .* VMM, responder .*/run/guestwire/vm1$' /list
+grep ' bridge .* VMM, responder .*/run/guestwire/my-vm-1$' /list
 grep ' masquerade .* responder .*/run/guestwire/vm2$' /list
 cat /list
-journalctl --no-pager -u guestwire@vm1
+journalctl --no-pager -u guestwire@my-vm-1
 printf 'OWNER=107\n' >/etc/guestwire/none.env
 ! systemctl start guestwire@none || exit 1
 
@@ -198,10 +198,10 @@ rm /victim
 systemctl enable --now guestwire-exporter.timer guestwire-forget.timer guestwire@vm2
 systemctl is-active guestwire-exporter.timer guestwire-forget.timer
 systemctl disable --now guestwire-exporter.timer guestwire-forget.timer guestwire@vm2
-systemctl stop guestwire@vm1
+systemctl stop guestwire@my-vm-1
 ! guestwire-agent list | grep eth0 || exit 1
 systemctl list-units --failed --plain --no-legend 'guestwire*'
-ip netns del vm1
+ip netns del my-vm-1
 ip netns del vm2
 rm -r /list /usr/bin/qemu-system-x86_64 /etc/guestwire /var/lib/prometheus /run/guestwire /run/guestwire.lock`
 
