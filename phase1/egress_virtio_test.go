@@ -23,13 +23,32 @@ type virtioHeader struct {
 	flags, segments         byte   // VIRTIO_NET_HDR_F_*, VIRTIO_NET_HDR_GSO_*
 	headers, segment        uint16 // lengths
 	checksumStart, checksum uint16 // of the frame; of checksumStart
+
+	tunnel *tunnelHeader
 }
+
+// tunnelHeader is what struct virtio_net_hdr_v1_hash_tunnel has more: where the tunnel's UDP header and the IP header in
+// it begin.
+type tunnelHeader struct{ outer, inner uint16 }
+
+// The constants of tunnels (linux/virtio_net.h, linux/if_tun.h, since Linux 6.17).
+const (
+	tunnelIPv4, tunnelIPv6  = 0x20, 0x40 // of segments
+	tunnelChecksum          = 0x08       // of flags
+	tunnelOffloads          = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_USO4 | unix.TUN_F_USO6 | 0x080 | 0x100
+	usualHeader, longHeader = 10, 24
+)
 
 // before returns the header and the frame.
 func (h virtioHeader) before(f []byte) []byte {
 	b := []byte{h.flags, h.segments}
 	for _, n := range []uint16{h.headers, h.segment, h.checksumStart, h.checksum} {
 		b = binary.NativeEndian.AppendUint16(b, n)
+	}
+	if h.tunnel != nil {
+		b = append(b, make([]byte, longHeader-usualHeader-4)...)
+		b = binary.LittleEndian.AppendUint16(b, h.tunnel.outer)
+		b = binary.LittleEndian.AppendUint16(b, h.tunnel.inner)
 	}
 	return append(b, f...)
 }
@@ -113,6 +132,8 @@ type evasion struct {
 	frames [][]byte
 	// inert: the kernel drops it in any case.
 	inert bool
+	// tunnel: the header has a tunnel's fields.
+	tunnel bool
 }
 
 const (
@@ -218,10 +239,107 @@ func virtioEvasions(w *wire, port uint16) (list []evasion) {
 	return list
 }
 
+// takesTunnels reports whether the kernel has segments of UDP tunnels. Else a header that asks for them is not valid.
+func (w *wire) takesTunnels() bool {
+	w.t.Helper()
+	err := w.control(func(fd int) error { return unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, tunnelOffloads) })
+	if err != nil && !errors.Is(err, unix.EINVAL) {
+		w.t.Fatal(err)
+	}
+	if off := w.control(func(fd int) error { return unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, 0) }); off != nil {
+		w.t.Fatal(off)
+	}
+	return err == nil
+}
+
+func (w *wire) control(f func(fd int) error) error {
+	raw, err := w.port.SyscallConn()
+	if err == nil {
+		err = errors.Join(raw.Control(func(fd uintptr) { err = f(int(fd)) }), err)
+	}
+	return err
+}
+
+// tunnelEvasions are the ways round by segments of a UDP tunnel, from port on: tunnels to another port, and headers that
+// place the parts of a tunnel to an allowed port where they are not.
+func tunnelEvasions(w *wire, port uint16) (list []evasion) {
+	taken := w.takesTunnels()
+	for _, far := range []netip.Addr{nstest.Beyond4, nstest.Beyond6} {
+		own, ip, of := w.link.IPv4, "IPv4", byte(tunnelIPv4)
+		if far.Is6() {
+			own, ip, of = w.link.IPv6, "IPv6", tunnelIPv6
+		}
+		for name, within := range map[string]struct {
+			segments byte
+			far      netip.Addr
+			inner    func(source uint16) []byte
+			header   int
+			field    int
+			protocol uint8
+		}{
+			"datagrams":         {unix.VIRTIO_NET_HDR_GSO_UDP_L4, nstest.Beyond4, func(source uint16) []byte { return frames.Datagram(source, openPort53, make([]byte, 3000)) }, 8, 6, unix.IPPROTO_UDP},
+			"datagrams of IPv6": {unix.VIRTIO_NET_HDR_GSO_UDP_L4, nstest.Beyond6, func(source uint16) []byte { return frames.Datagram(source, openPort53, make([]byte, 3000)) }, 8, 6, unix.IPPROTO_UDP},
+			"a stream":          {unix.VIRTIO_NET_HDR_GSO_TCPV4, nstest.Beyond4, func(source uint16) []byte { return frames.Segment(source, openTCP, 16, make([]byte, 3000)) }, 20, 16, unix.IPPROTO_TCP},
+			"a stream of IPv6":  {unix.VIRTIO_NET_HDR_GSO_TCPV6, nstest.Beyond6, func(source uint16) []byte { return frames.Segment(source, openTCP, 16, make([]byte, 3000)) }, 20, 16, unix.IPPROTO_TCP},
+		} {
+			inside := w.link.IPv4
+			if within.far.Is6() {
+				inside = w.link.IPv6
+			}
+			frame := func(to uint16) (f []byte, h virtioHeader) {
+				port++
+				inner := w.link.Packet(within.protocol, inside, within.far, within.inner(port))
+				vxlan := append([]byte{8, 0, 0, 0, 0, 0, 1, 0}, inner...)
+				f = w.link.Packet(unix.IPPROTO_UDP, own, far, frames.Datagram(port, to, vxlan))
+				outer := transportOf(f)
+				start := outer + 8 + 8 + transportOf(inner)
+				h = partial(start, start+within.field)
+				h.segments, h.headers, h.segment = within.segments|of, uint16(start+within.header), 1000
+				h.tunnel = &tunnelHeader{uint16(outer), uint16(outer + 8 + 8 + 14)}
+				binary.BigEndian.PutUint16(f[outer+6:], 0) // as the device writes it, or none
+				return f, h
+			}
+			add := func(what string, inert bool, f []byte, h virtioHeader) {
+				list = append(list, evasion{name: ip + ", a tunnel of " + name + what, tunnel: true, inert: inert, frames: [][]byte{h.before(f)}})
+			}
+			f, h := frame(closedPort)
+			h.flags |= tunnelChecksum
+			add(" to another port", !taken, f, h)
+			for what, change := range map[string]func(h *virtioHeader){
+				"its header is before the UDP header": func(h *virtioHeader) { h.tunnel.outer -= 4 },
+				"its header is behind the UDP header": func(h *virtioHeader) { h.tunnel.outer += 8 },
+				"its packet is at once":               func(h *virtioHeader) { h.tunnel.inner = h.tunnel.outer + 8 },
+				"of the other family":                 func(h *virtioHeader) { h.segments ^= tunnelIPv4 | tunnelIPv6 },
+				"of both families":                    func(h *virtioHeader) { h.segments |= tunnelIPv4 | tunnelIPv6 },
+				"without segments":                    func(h *virtioHeader) { h.segments &= tunnelIPv4 | tunnelIPv6 },
+				"without a checksum":                  func(h *virtioHeader) { h.flags = 0 },
+				"the checksum is the UDP header's":    func(h *virtioHeader) { h.checksumStart, h.checksum = h.tunnel.outer, 2 },
+				"the checksum is the UDP header's, which is an IPv4 header later": func(h *virtioHeader) {
+					h.checksumStart, h.checksum = h.tunnel.outer+28, 2
+					h.tunnel.inner = h.tunnel.outer + 8
+				},
+			} {
+				f, h := frame(openPort53)
+				change(&h)
+				add(", "+what, true, f, h)
+			}
+		}
+	}
+	return list
+}
+
 // try sends what the guest tries, and returns where to packets left that the policy does not allow.
 func (w *wire) try(e evasion) (left []string) {
 	w.t.Helper()
 	fromWorld := false
+	size := func(octets int) {
+		if err := w.control(func(fd int) error { return unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, octets) }); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	if e.tunnel {
+		size(longHeader)
+	}
 	for _, f := range e.frames {
 		if f == nil { // the next one is the world's
 			fromWorld = true
@@ -238,6 +356,9 @@ func (w *wire) try(e evasion) (left []string) {
 		if _, err := w.port.Write(f); err != nil && !(e.inert && errors.Is(err, unix.EINVAL)) {
 			w.t.Errorf("%s: %v", e.name, err)
 		}
+	}
+	if e.tunnel {
+		size(usualHeader)
 	}
 	world, _ := w.send()
 	for _, s := range world {
@@ -353,7 +474,7 @@ func TestHostileVirtio(t *testing.T) {
 		w.send()
 
 		tries := 0
-		for _, e := range virtioEvasions(w, 20000) {
+		for _, e := range slices.Concat(virtioEvasions(w, 20000), tunnelEvasions(w, 25000)) {
 			if left := w.try(e); len(left) > 0 {
 				t.Errorf("%s: left for %q", e.name, left)
 			}
@@ -396,7 +517,7 @@ func TestHostileVirtio(t *testing.T) {
 			t.Errorf("without the policy, %d filters clear checksums", have)
 		}
 		stays := 0
-		for _, e := range virtioEvasions(w, 30000) {
+		for _, e := range slices.Concat(virtioEvasions(w, 30000), tunnelEvasions(w, 35000)) {
 			left := w.try(e)
 			if len(left) == 0 && !e.inert {
 				t.Errorf("%s: does not leave without the policy: it tries nothing", e.name)
@@ -405,6 +526,6 @@ func TestHostileVirtio(t *testing.T) {
 				stays++
 			}
 		}
-		t.Logf("%d ways round, of which %d stay without the policy", tries, stays)
+		t.Logf("%d ways round, of which %d stay without the policy; segments of tunnels: %v", tries, stays, w.takesTunnels())
 	})
 }
