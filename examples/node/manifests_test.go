@@ -217,8 +217,8 @@ func TestOwnKustomization(t *testing.T) {
 	}
 }
 
-// TestMetricsAddress: the patch of docs/reference/metrics.md for a Prometheus that comes over the network renders. It is
-// right for nodes of both families.
+// TestMetricsAddress: the patch of docs/reference/metrics.md for a Prometheus that comes over the network renders. It
+// is right for nodes of both families.
 func TestMetricsAddress(t *testing.T) {
 	shown := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(read(t, "../../docs/reference/metrics.md"))
 	manifests, err := filepath.Abs("../kubernetes")

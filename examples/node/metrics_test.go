@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// TestMetrics: the handler looks at the node anew for a request after a second, and reports an error as such. examples/agent's
-// tests show the metrics of wired NICs.
+// TestMetrics: the handler looks at the node anew for a request after a second, and reports an error as such.
+// examples/agent's tests show the metrics of wired NICs.
 func TestMetrics(t *testing.T) {
 	n := newNode(t)
 	o, err := parseArgs(n.args("run"))
@@ -79,8 +79,8 @@ func TestServeMetrics(t *testing.T) {
 	}
 }
 
-// TestCrowd: the metrics are for whoever reaches the port. Of a crowd one looks at the node, a few wait for what it sees,
-// and all others get the last answer at once. Before the first answer all wait.
+// TestCrowd: the metrics are for whoever reaches the port. Of a crowd one looks at the node, a few wait for what it
+// sees, and all others get the last answer at once. Before the first answer all wait.
 func TestCrowd(t *testing.T) {
 	working, work := make(chan bool, 1000), make(chan string)
 	l := newLooks(func() answer {
