@@ -1,0 +1,96 @@
+package phase1_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/test/frames"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+)
+
+// TestBeginningsKilled: the Setup after a killed one, or after a killed Teardown, ends what was open before its policy.
+// A Teardown that was killed before it deleted the guest's tap has ended nothing, and the guest goes on.
+func TestBeginningsKilled(t *testing.T) {
+	nstest.Long(t)
+	t.Parallel()
+	nstest.Need(t, "strace")
+	nstest.NeedTaps(t)
+	agent := nstest.Program(t, "examples/agent")
+	for _, binding := range []infra.Binding{infra.Routed{}, infra.Masquerade{}} {
+		for _, verb := range []string{"setup", "teardown"} {
+			if verb == "setup" && binding.Kind() == cache.BindingMasquerade {
+				continue // what a process has open is its own
+			}
+			t.Run(fmt.Sprintf("%s, %s", verb, binding.Kind()), func(t *testing.T) {
+				t.Parallel()
+				b := newBed(t, binding)
+				track(b.n.Pod)
+				from := []netip.Addr{nstest.Pod4, nstest.Pod6}
+				if binding.Kind() == cache.BindingMasquerade {
+					from = []netip.Addr{netip.MustParseAddr("10.0.2.2"), netip.MustParseAddr("fd10:0:2::2")}
+				}
+				open := func() error { // a protocol without ports is tracked for ten minutes
+					return netns.Do(b.n.Pod.File, func() error {
+						link := frames.Link{}
+						return errors.Join(sendRaw(link.Packet(253, from[0], refused4, make([]byte, 40))[14:]), sendRaw(link.Packet(253, from[1], refused6, make([]byte, 40))[14:]))
+					})
+				}
+				op := &operation{args: b.setupArgs(), prepare: func() error { return errors.Join(b.removeState(), open()) }}
+				if verb == "teardown" {
+					op.args = b.args("teardown")
+					op.prepare = func() error {
+						free := b.c
+						free.Egress = nil // as the policy would drop the packets
+						return errors.Join(b.removeState(), setupAlone(t.Context(), free), open())
+					}
+				}
+				op.finish = func(bool) error {
+					_, err := b.c.Setup(t.Context())
+					return errors.Join(err, b.c.Teardown(t.Context()))
+				}
+				trials, killed, ended := &trials{t, agent, nil}, 0, 0
+				points := trials.points(attempt{op, nil})
+				last := -1
+				for i, p := range points {
+					if strings.Contains(p.what, "eth0.sight") && last < 0 {
+						last = i // from here on the rules are in force
+					}
+				}
+				for i, p := range points {
+					if !p.mutates || verb == "setup" && i < last && i%8 > 0 {
+						continue
+					}
+					if err := op.prepare(); err != nil {
+						t.Fatal(err)
+					}
+					if len(trackedRefused(b.n)) != 2 {
+						t.Fatalf("before: tracked are\n%s", strings.Join(trackedRefused(b.n), ""))
+					}
+					if trials.run(attempt{op, []harm{{point: p}}}).killed {
+						killed++
+					}
+					goesOn := verb == "teardown" && strings.Contains(b.n.Pod.IP("-br link"), "eth0-tap")
+					if err := setupAlone(t.Context(), b.c); err != nil {
+						t.Fatalf("killed at %s: %v", p.what, err)
+					}
+					if list := trackedRefused(b.n); !goesOn && len(list) > 0 {
+						t.Errorf("killed at %s, then Setup: tracked are\n%s", p.what, strings.Join(list, ""))
+					} else if !goesOn {
+						ended++
+					}
+					unwire(t, b.c)
+				}
+				if killed < 5 || ended < 5 {
+					t.Errorf("%d kills, and %d times all has ended: strace did too little", killed, ended)
+				}
+				t.Logf("%d kills, %d times all has ended", killed, ended)
+			})
+		}
+	}
+}
