@@ -68,6 +68,7 @@ type Spec struct {
 	//
 	// A connection that is refused gets an answer at once. A change does not end connections
 	// that are open: CutRefused of phase1.NIC does.
+	// At a first Setup the open connections of the guest's addresses end.
 	Egress []Egress `json:"egress,omitempty"`
 
 	// EgressWithin is a second list, such as an operator's. The guest may open a connection

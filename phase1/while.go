@@ -11,7 +11,7 @@ import (
 
 // While holds the NIC, and calls Setup, then f, then Teardown with CutOff. Teardown works also after ctx has ended.
 //
-// A wiring that a killed While of this program left is used again. If spec does not fit it, as for another guest, that
+// A wiring that a killed While of this program left is used again. With Egress, what its guest had open ends. If spec does not fit it, as for another guest, that
 // wiring is taken down first. Two programs count as the same if their files have the same name. Any other wiring is
 // infra.ErrWired.
 //
