@@ -51,16 +51,20 @@ func (r Router) addEgress(table *firewall.Table) {
 
 // asGuest drops what a process of the namespace opens from an address of the guest: the guest could go on with it. A
 // socket can have such an address from before Setup, and needs no capability to bind one (IP_FREEBIND, ip(7)). Multicast
-// is not forwarded, so the guest cannot go on with that.
+// is not forwarded, so the guest cannot go on with that. A connection that connection tracking expects is related, as an
+// ICMP error is, but the kernel knows the connection that an error is about.
 func (r Router) asGuest() firewall.Chain {
 	c := firewall.Chain{Name: "as-guest", Type: "filter", Hook: firewall.Output, Priority: firewall.Filter}
 	var rules []firewall.Rule
 	for _, p := range r.sources() {
-		own := func(e End) bool { return p.Contains(e.Gateway) }
-		if p.Bits() < syntax.MinNetwork || p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() || slices.ContainsFunc(r.Ends, own) {
+		gateway := func(e End) bool { return p.Contains(e.Gateway) }
+		if p.Bits() < syntax.MinNetwork || p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() || slices.ContainsFunc(r.Ends, gateway) {
 			continue // the namespace has addresses there, too
 		}
-		rules = append(rules, rule(drop(firewall.NamespaceOutput), firewall.IP{Version: firewall.Version(p.Addr())}, firewall.Source{Prefix: p}, firewall.State{States: firewall.New}))
+		own := func(m ...firewall.Match) firewall.Rule {
+			return rule(drop(firewall.NamespaceOutput), append([]firewall.Match{firewall.IP{Version: firewall.Version(p.Addr())}, firewall.Source{Prefix: p}}, m...)...)
+		}
+		rules = append(rules, own(firewall.State{States: firewall.New}), own(firewall.State{States: firewall.Related}, firewall.Unconfirmed{}))
 	}
 	for _, v := range r.Ends.Versions() {
 		c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.Destination{Prefix: multicast(v)}))
