@@ -175,7 +175,10 @@ func (o *options) sweepOnce(ctx context.Context) error {
 		err = nil // without the directory nothing was ever wired
 	}
 	errs := []error{err}
-	maps.DeleteFunc(o.notes, func(path string, _ note) bool { return isGone(path) })
+	maps.DeleteFunc(o.notes, func(path string, _ note) bool {
+		_, err := os.Lstat(path)
+		return errors.Is(err, fs.ErrNotExist)
+	})
 	state := podsandbox.State(o.state)
 	ids, err := state.IDs()
 	errs = append(errs, err)
