@@ -185,17 +185,19 @@ func (v *IPv6) validate() error {
 	if !v.Address.Is6() || !isUnicast(v.Address) {
 		return fieldErrorf("ipv6.address", "%v, want a unicast IPv6 address", v.Address)
 	}
+	own := map[netip.Addr]bool{v.Address: true}
 	for i, a := range v.Others {
 		field := fmt.Sprintf("ipv6.others[%d]", i)
 		if !a.Is6() || !isUnicast(a) {
 			return fieldErrorf(field, "%v, want a unicast IPv6 address", a)
 		}
-		if a == v.Address || slices.Contains(v.Others[:i], a) {
+		if own[a] {
 			return fieldErrorf(field, "%v is listed before", a)
 		}
+		own[a] = true
 	}
 	for i, a := range v.Deprecated {
-		if !slices.Contains(v.Addresses(), a) {
+		if !own[a] {
 			return fieldErrorf(fmt.Sprintf("ipv6.deprecated[%d]", i), "%v, want ipv6.address or one of ipv6.others", a)
 		}
 	}

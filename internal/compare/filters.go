@@ -70,17 +70,26 @@ func (s *stepper) setFilters() {
 		if !ingress {
 			s.add(netstate.IngressAdd{Index: l.Index, Link: l.Name})
 		}
-		left := map[netstate.Place]bool{}
+		left, has := map[netstate.Place]bool{}, keysOf(now)
+		wanted := keysOf(want)
 		for _, f := range now {
-			if !slices.ContainsFunc(want, f.Equal) && !left[f.Place()] {
+			if !wanted[f.Key()] && !left[f.Place()] {
 				s.add(netstate.FilterDel{Link: l.Name, Filter: f})
 				left[f.Place()] = true
 			}
 		}
 		for _, f := range want {
-			if !slices.ContainsFunc(now, f.Equal) || left[f.Place()] {
+			if !has[f.Key()] || left[f.Place()] {
 				s.add(netstate.FilterAdd{Link: l.Name, Filter: f, Target: s.newName(f.Target)})
 			}
 		}
 	}
+}
+
+func keysOf(filters []netstate.Filter) map[netstate.FilterKey]bool {
+	keys := map[netstate.FilterKey]bool{}
+	for _, f := range filters {
+		keys[f.Key()] = true
+	}
+	return keys
 }

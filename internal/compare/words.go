@@ -16,7 +16,7 @@ import (
 func Differences(now netstate.Snapshot, ops []netstate.Op) []infra.Difference {
 	w := words{now: now, ops: ops, isSaid: map[infra.Difference]bool{}, routes: netstate.IndexRoutes(apart(now.Routes)), links: map[int]netstate.Link{},
 		created: map[string]bool{}, deleted: map[linkPrefix]bool{}, added: map[linkPrefix]bool{},
-		addressDel: map[linkPrefix]bool{}, addressAdd: map[linkPrefix]bool{}, filterDel: map[netstate.Place]bool{}}
+		addressDel: map[linkPrefix]bool{}, addressAdd: map[linkPrefix]bool{}, filterDel: map[netstate.Place]bool{}, ingressAdd: map[int]bool{}}
 	for _, l := range now.Links {
 		w.links[l.Index] = l
 	}
@@ -32,6 +32,8 @@ func Differences(now netstate.Snapshot, ops []netstate.Op) []infra.Difference {
 			w.addressDel[linkPrefix{o.Address.Link, o.Address.Prefix}] = true
 		case netstate.FilterDel:
 			w.filterDel[o.Filter.Place()] = true
+		case netstate.IngressAdd:
+			w.ingressAdd[o.Index] = true
 		}
 	}
 	delete(w.created, "")
@@ -61,11 +63,12 @@ type words struct {
 	// deleted and added are the links, with the destinations of routes that are deleted, and with the addresses that
 	// are added.
 	deleted, added map[linkPrefix]bool
-	// created are the names of links that the operations create. addressAdd, addressDel and filterDel are what they add
-	// and delete.
+	// created are the names of links that the operations create. The others are what they add and
+	// delete.
 	created                map[string]bool
 	addressAdd, addressDel map[linkPrefix]bool
 	filterDel              map[netstate.Place]bool
+	ingressAdd             map[int]bool
 	links                  map[int]netstate.Link // of now
 }
 
@@ -126,11 +129,7 @@ func (w *words) describe(op netstate.Op) {
 	case netstate.FilterDel:
 		w.add("filter-other", o.Link, "filter %d of %s is another", o.Filter.Priority, o.Link)
 	case netstate.FilterAdd:
-		gone := w.filterDel[o.Filter.Place()]
-		if !gone && !w.anyOp(func(op netstate.Op) bool {
-			added, is := op.(netstate.IngressAdd)
-			return is && added.Index == o.Filter.Link
-		}) {
+		if !w.filterDel[o.Filter.Place()] && !w.ingressAdd[o.Filter.Link] {
 			w.add("filter-missing", o.Link, "filter %d of %s is gone", o.Filter.Priority, o.Link)
 		}
 	case netstate.TableSet:

@@ -109,13 +109,14 @@ func (c ChainImage) differences(want ChainImage) []string {
 	if c.Head != want.Head {
 		d = append(d, fmt.Sprintf("chain %s is %q, not %q", c.Name, c.Head, want.Head))
 	}
+	has, wanted := setOf(c.Rules), setOf(want.Rules)
 	for _, r := range want.Rules {
-		if !slices.Contains(c.Rules, r) {
+		if !has[r] {
 			d = append(d, fmt.Sprintf("chain %s lacks the rule: %s", c.Name, cut(r)))
 		}
 	}
 	for _, r := range c.Rules {
-		if !slices.Contains(want.Rules, r) {
+		if !wanted[r] {
 			d = append(d, fmt.Sprintf("chain %s has an extra rule: %s", c.Name, cut(r)))
 		}
 	}
@@ -123,4 +124,12 @@ func (c ChainImage) differences(want ChainImage) []string {
 		d = append(d, "chain "+c.Name+" has its rules in another order, or twice")
 	}
 	return d
+}
+
+func setOf(texts []string) map[string]bool {
+	set := make(map[string]bool, len(texts))
+	for _, t := range texts {
+		set[t] = true
+	}
+	return set
 }

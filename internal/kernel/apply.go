@@ -69,6 +69,12 @@ func settles(op netstate.Op) bool {
 // settle waits for the local routes of addresses that the operations have added: the kernel makes those of IPv6
 // addresses in a work queue (addrconf_dad_start). After two seconds it leaves the rest to the next comparison.
 func (n *Namespace) settle(ctx context.Context, ops []netstate.Op) error {
+	added := map[netstate.OffStack]bool{}
+	for _, op := range ops {
+		if add, is := op.(netstate.AddressAdd); is && add.Settle {
+			added[netstate.OffStack{Link: add.Address.Link, Address: add.Address.Prefix.Addr()}] = true
+		}
+	}
 	pending := func() (bool, error) {
 		var s netstate.Snapshot
 		for _, read := range []func(*netlink.Socket, *netstate.Snapshot) error{readLinks, readAddresses, readRoutes} {
@@ -76,12 +82,7 @@ func (n *Namespace) settle(ctx context.Context, ops []netstate.Op) error {
 				return false, err
 			}
 		}
-		return slices.ContainsFunc(s.OffStack, func(o netstate.OffStack) bool {
-			return slices.ContainsFunc(ops, func(op netstate.Op) bool {
-				add, _ := op.(netstate.AddressAdd)
-				return add.Settle && add.Address.Link == o.Link && add.Address.Prefix.Addr() == o.Address
-			})
-		}), nil
+		return slices.ContainsFunc(s.OffStack, func(o netstate.OffStack) bool { return added[netstate.OffStack{Link: o.Link, Address: o.Address}] }), nil
 	}
 	if !slices.ContainsFunc(ops, settles) {
 		return nil

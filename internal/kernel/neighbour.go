@@ -52,12 +52,14 @@ func readNeighbours(route *netlink.Socket, s *netstate.Snapshot) error {
 	}
 	for _, family := range families {
 		have := s.Neighbours
+		known := map[netstate.Neighbour]bool{}
 		r := netlink.NewRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, ndMsg{family: family})
-		err := route.Dump(r, func() { s.Neighbours = have }, func(m []byte) error {
+		err := route.Dump(r, func() { s.Neighbours = have; clear(known) }, func(m []byte) error {
 			entry, err := parseNeighbour(m)
-			if family == unix.AF_BRIDGE && slices.Contains(s.Neighbours, entry) {
+			if family == unix.AF_BRIDGE && known[entry] {
 				return err // the same of another VLAN, with which it is deleted
 			}
+			known[entry] = true
 			if err == nil && (entry.Address.IsValid() || entry.Permanent) && !entry.MAC.IsZero() {
 				s.Neighbours = append(s.Neighbours, entry)
 			}

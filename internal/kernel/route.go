@@ -32,9 +32,12 @@ func readRoutes(route *netlink.Socket, s *netstate.Snapshot) error {
 		return nil
 	})
 	// A link that is down has no such IPv6 routes.
+	up := map[int]bool{}
+	for _, l := range s.Links {
+		up[l.Index] = l.Up
+	}
 	s.OffStack = slices.DeleteFunc(s.OffStack, func(o netstate.OffStack) bool {
-		l, _ := s.Link(o.Link)
-		return o.Address.Is6() && !l.Up || onStack[netstate.OffStack{Link: o.Link, Address: o.Address}]
+		return o.Address.Is6() && !up[o.Link] || onStack[netstate.OffStack{Link: o.Link, Address: o.Address}]
 	})
 	return err
 }

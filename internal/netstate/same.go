@@ -1,6 +1,7 @@
 package netstate
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"reflect"
 )
@@ -16,8 +17,23 @@ func FiltersOf(list []Filter, link int) []Filter {
 	return filters
 }
 
-// Equal reports whether the filters are the same.
-func (f Filter) Equal(o Filter) bool { return reflect.DeepEqual(f, o) }
+// FilterKey is equal for filters that are.
+type FilterKey struct {
+	place           Place
+	foreign, keys   string
+	target          int
+	ingress, clears bool
+}
+
+// Key returns the filter's key.
+func (f Filter) Key() FilterKey {
+	var keys []byte
+	for _, k := range f.Keys {
+		keys = binary.NativeEndian.AppendUint64(keys, uint64(k.Offset))
+		keys = binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(keys, k.Mask), k.Value)
+	}
+	return FilterKey{f.Place(), f.Foreign, string(keys), f.Target, f.Ingress, f.Clears}
+}
 
 // Place is where filters are: to delete one filter of a place deletes the others.
 type Place struct {

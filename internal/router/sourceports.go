@@ -87,6 +87,26 @@ func (s *portSet) cut(r span) {
 	*s = rest
 }
 
+// cutEach removes ports, which may be as many as there are.
+func (s *portSet) cutEach(ports []uint16) {
+	slices.Sort(ports)
+	var rest portSet
+	for _, o := range *s {
+		at, _ := slices.BinarySearch(ports, o.first)
+		first := int(o.first)
+		for ; at < len(ports) && ports[at] <= o.last; at++ {
+			if first < int(ports[at]) {
+				rest = append(rest, span{uint16(first), ports[at] - 1})
+			}
+			first = int(ports[at]) + 1
+		}
+		if first <= int(o.last) {
+			rest = append(rest, span{uint16(first), o.last})
+		}
+	}
+	*s = rest
+}
+
 // include adds the ports of the protocol.
 func (s *portSet) include(list []infra.Ports, protocol string) {
 	for _, p := range list {
@@ -158,6 +178,12 @@ func ChoosePorts(b infra.Masquerade, open []infra.Ports, used InUse) SourcePorts
 		}
 		free.add(span{firstUnprivileged, 65535})
 		kept := slices.Clone(forwarded)
+		var older, served []uint16
+		for _, l := range used.Older {
+			if l.Protocol == protocol {
+				older = append(older, l.Port)
+			}
+		}
 		for _, s := range []*portSet{&kept, &forwarded, &free} {
 			switch {
 			case s == &kept && protocol == "udp": // see SourcePorts
@@ -167,18 +193,15 @@ func ChoosePorts(b infra.Masquerade, open []infra.Ports, used InUse) SourcePorts
 				s.cut(span{given.first, above.first - 1})
 			}
 			s.remove(b.Excluded, protocol)
-			for _, l := range used.Older {
-				if l.Protocol == protocol {
-					s.cut(span{l.Port, l.Port})
-				}
-			}
+			s.cutEach(older)
 		}
 		free.remove(open, protocol)
 		for _, l := range used.Listeners {
 			if l.Protocol == protocol && !l.Address.IsLoopback() { // nothing from outside comes to a loopback address
-				free.cut(span{l.Port, l.Port})
+				served = append(served, l.Port)
 			}
 		}
+		free.cutEach(served)
 		c.kept[protocol] = kept
 		c.others[protocol] = above
 		if most := largest(free.portsFrom(above.first)); most.len() >= enoughPorts {

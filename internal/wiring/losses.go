@@ -165,10 +165,7 @@ func namespaceLosses(found netstate.Snapshot, nic netstate.Link, way ways, mtu i
 // nothing.
 func addressLosses(found netstate.Snapshot, nic netstate.Link, before losses) (list losses) {
 	v4, v6 := lease.Of(found, nic).Addresses()
-	onNIC := map[netip.Addr]bool{}
-	for _, a := range addressesIn(slices.Concat(v4, v6)) {
-		onNIC[a] = true
-	}
+	onNIC := setOf(addressesIn(slices.Concat(v4, v6)))
 	lost, links := before.keys(), indexLinks(found)
 	for _, a := range found.Addresses {
 		own := a.Prefix.Addr()

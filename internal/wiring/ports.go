@@ -30,9 +30,10 @@ func warnTakenPorts(b infra.Masquerade, listeners []netstate.Listener, addresses
 		return nil
 	}
 	var warnings []string
+	at := setOf(addresses)
 	for _, l := range listeners {
 		forwarded := b.Ports == nil || containsPort(b.Ports, l.Protocol, l.Port)
-		if !forwarded || containsPort(b.Excluded, l.Protocol, l.Port) || !reached(l, addresses) && !(b.Loopback && l.Address.IsLoopback()) {
+		if !forwarded || containsPort(b.Excluded, l.Protocol, l.Port) || !reached(l, at) && !(b.Loopback && l.Address.IsLoopback()) {
 			continue
 		}
 		remedy := fmt.Sprintf("exclude %d/%s to keep it", l.Port, l.Protocol)
@@ -48,8 +49,9 @@ func warnTakenPorts(b infra.Masquerade, listeners []netstate.Listener, addresses
 // service that listens at the NIC's address alone does not receive it. A sidecar takes only what its rules redirect.
 func warnRoutedPorts(b infra.Routed, listeners []netstate.Listener, addresses []netip.Addr) []string {
 	var warnings []string
+	at := setOf(addresses)
 	for _, l := range listeners {
-		if containsPort(b.Excluded, l.Protocol, l.Port) && l.Address.IsUnspecified() || !reached(l, addresses) {
+		if containsPort(b.Excluded, l.Protocol, l.Port) && l.Address.IsUnspecified() || !reached(l, at) {
 			continue
 		}
 		remedy := fmt.Sprintf("list %d/%s in binding.routed.excluded to keep it", l.Port, l.Protocol)
@@ -62,16 +64,17 @@ func warnRoutedPorts(b infra.Routed, listeners []netstate.Listener, addresses []
 }
 
 // reached reports whether the service listens at one of the addresses.
-func reached(l netstate.Listener, addresses []netip.Addr) bool {
-	return l.Address.IsUnspecified() || slices.Contains(addresses, l.Address)
+func reached(l netstate.Listener, addresses map[netip.Addr]bool) bool {
+	return l.Address.IsUnspecified() || addresses[l.Address]
 }
 
 // distinct are the texts without those that were there before.
 func distinct(texts []string) []string {
 	var list []string
+	listed := map[string]bool{}
 	for _, text := range texts {
-		if !slices.Contains(list, text) {
-			list = append(list, text)
+		if !listed[text] {
+			list, listed[text] = append(list, text), true
 		}
 	}
 	return list
@@ -85,4 +88,12 @@ func portsInUse(found netstate.Snapshot) router.InUse {
 // OutsideClients leaves out the ports that the kernel gives to clients: no older connection with one matters.
 func OutsideClients(found netstate.Snapshot, list []netstate.LocalPort) []netstate.LocalPort {
 	return router.OutsideClients(found.Sysctls[netstate.PortRange], list)
+}
+
+func setOf(addresses []netip.Addr) map[netip.Addr]bool {
+	set := make(map[netip.Addr]bool, len(addresses))
+	for _, a := range addresses {
+		set[a] = true
+	}
+	return set
 }

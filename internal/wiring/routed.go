@@ -210,10 +210,7 @@ func (p *Plan) handOver(nic, tap netstate.Link, r router.Routed) {
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: addr, MAC: p.Record.MAC, Permanent: true})
 	}
 	routes := routesIn(p.found)
-	own := map[netip.Addr]bool{}
-	for _, a := range slices.Concat(r.Own4, r.Own6) {
-		own[a] = true
-	}
+	own := setOf(slices.Concat(r.Own4, r.Own6))
 	for _, route := range p.found.Routes {
 		if route.Uses(nic.Index) && route.Type == netstate.RouteUnicast {
 			p.resource(nic, route, r, routes, own[route.PrefSrc])

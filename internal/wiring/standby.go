@@ -66,18 +66,25 @@ func (p *Plan) wantedNow(now netstate.Snapshot) compare.State {
 		}
 	}
 	tap, _ := now.Named(p.Record.Tap)
+	addresses, routes, neighbours := map[linkPrefix]bool{}, netstate.IndexRoutes(now.Routes), map[netstate.Neighbour]bool{}
+	for _, a := range now.Addresses {
+		addresses[linkPrefix{a.Link, a.Prefix}] = true
+	}
+	for _, n := range now.Neighbours {
+		neighbours[n] = true
+	}
 	want.Addresses = slices.DeleteFunc(slices.Clone(want.Addresses), func(a netstate.Address) bool {
-		return a.Link == compare.NewTap && !slices.ContainsFunc(now.Addresses, func(n netstate.Address) bool { return n.Link == tap.Index && n.Prefix == a.Prefix })
+		return a.Link == compare.NewTap && !addresses[linkPrefix{tap.Index, a.Prefix}]
 	})
 	want.Routes = slices.DeleteFunc(slices.Clone(want.Routes), func(r netstate.Route) bool {
 		at := r
 		at.Link = tap.Index
-		return r.Link == compare.NewTap && !slices.ContainsFunc(now.Routes, at.Same)
+		return r.Link == compare.NewTap && !routes.Has(at)
 	})
 	want.Neighbours = slices.DeleteFunc(slices.Clone(want.Neighbours), func(n netstate.Neighbour) bool {
 		at := n
 		at.Link = tap.Index
-		return n.Link == compare.NewTap && n.Address.IsValid() && !slices.Contains(now.Neighbours, at)
+		return n.Link == compare.NewTap && n.Address.IsValid() && !neighbours[at]
 	})
 	want.Sysctls = maps.Clone(want.Sysctls)
 	delete(want.Sysctls, netstate.Forwarding6)
