@@ -135,7 +135,7 @@ func TestTeardownBesideReader(t *testing.T) {
 func TestReaderEnds(t *testing.T) {
 	c := laterNIC(t)
 	for name, read := range readers {
-		const more = 8
+		const more = 12
 		reason := errors.New("the scrape has ended")
 		for moment, ended := 0, true; ended; moment++ {
 			ctx, cancel := context.WithCancelCause(t.Context())

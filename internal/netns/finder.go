@@ -80,6 +80,9 @@ func (f *finder) each(directory string, visit func(at int, name string)) error {
 	for f.ctx.Err() == nil {
 		names, err := d.Readdirnames(part)
 		for _, name := range names {
+			if f.ctx.Err() != nil {
+				return nil
+			}
 			visit(at, name)
 		}
 		if err == io.EOF {
