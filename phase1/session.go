@@ -265,8 +265,8 @@ func (n NIC) checkNotFirst() error {
 	return err
 }
 
-// forgetOlder has the kernel forget the connections that are older than the wiring. If a policy's guest begins, it is an
-// error if the kernel cannot, and after a kill the next call does it.
+// forgetOlder has the kernel forget the connections that are older than the wiring. If a policy's guest begins, it
+// is an error if the kernel cannot, and after a kill the next call does it.
 func (s *session) forgetOlder(ctx context.Context, plan *wiring.Plan, j journal) error {
 	older := plan.OlderConnections(j.Begins)
 	if !j.Begins {

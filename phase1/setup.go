@@ -15,10 +15,10 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Setup wires the NIC, writes the record into spec.State, if that is set, and returns the record. Setup of a wired NIC
-// repairs what is missing. If a first Setup fails, the namespace is as it was found. If a later Setup fails, the wiring
-// stays. If State has the record of a namespace that is gone, Setup replaces it, and removes that wiring's journal. If a
-// first Setup has Egress or EgressWithin, the open connections of the guest's addresses end.
+// Setup wires the NIC, writes the record into spec.State, if that is set, and returns the record. Setup of a wired
+// NIC repairs what is missing. If a first Setup fails, the namespace is as it was found. If a later Setup fails, the
+// wiring stays. If State has the record of a namespace that is gone, Setup replaces it, and removes that wiring's
+// journal. If a first Setup has Egress or EgressWithin, the open connections of the guest's addresses end.
 //
 // A wired NIC can get another DNS, Options, Device, MTU, Guard and Limits. Under masquerade and routed it can also get
 // other Ports, Excluded, Loopback, Sidecar, MaxConnections, Egress and EgressWithin. A running Serve follows the

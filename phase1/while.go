@@ -11,9 +11,9 @@ import (
 
 // While holds the NIC, and calls Setup, then f, then Teardown with CutOff. Teardown works also after ctx has ended.
 //
-// A wiring that a killed While of this program left is used again. With Egress, what its guest had open ends. If spec does not fit it, as for another guest, that
-// wiring is taken down first. Two programs count as the same if their files have the same name. Any other wiring is
-// infra.ErrWired.
+// A wiring that a killed While of this program left is used again. With Egress, what its guest had open ends. If
+// spec does not fit it, as for another guest, that wiring is taken down first. Two programs count as the same if
+// their files have the same name. Any other wiring is infra.ErrWired.
 //
 // The errors are those of Hold, Setup, f and Teardown, except infra.ErrNoNIC of Teardown: the NIC may end before f
 // does.

@@ -50,9 +50,9 @@ func (r Router) addEgress(table *firewall.Table) {
 }
 
 // asGuest drops what a process of the namespace opens from an address of the guest: the guest could go on with it. A
-// socket can have such an address from before Setup, and needs no capability to bind one (IP_FREEBIND, ip(7)). Multicast
-// is not forwarded, so the guest cannot go on with that. A connection that connection tracking expects is related, as an
-// ICMP error is, but the kernel knows the connection that an error is about.
+// socket can have such an address from before Setup, and needs no capability to bind one (IP_FREEBIND, ip(7)).
+// Multicast is not forwarded, so the guest cannot go on with that. A connection that connection tracking expects is
+// related, as an ICMP error is, but the kernel knows the connection that an error is about.
 func (r Router) asGuest() firewall.Chain {
 	c := firewall.Chain{Name: "as-guest", Type: "filter", Hook: firewall.Output, Priority: firewall.Filter}
 	var rules []firewall.Rule

@@ -13,8 +13,8 @@ import (
 )
 
 // TestConnections: which tracked connections Setup and Teardown have the kernel forget. With a policy a Setup for a
-// guest that begins has it forget the guest's, too. Where the journal is lost, Teardown has it forget the same, with the
-// record and by what the namespace shows.
+// guest that begins has it forget the guest's, too. Where the journal is lost, Teardown has it forget the same, with
+// the record and by what the namespace shows.
 func TestConnections(t *testing.T) {
 	masqueraded := func(m infra.Masquerade) asked {
 		return withSpec(masquerade(), func(s *asked) { s.Binding = m })
