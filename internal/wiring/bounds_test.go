@@ -315,7 +315,7 @@ func work(t *testing.T, p *wiring.Plan, found, came netstate.Snapshot, objects i
 			t.Fatal(err)
 		}
 		again.Gateways()
-		if _, err := again.Undo(now); err != nil {
+		if _, err := undoOf(again, now); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := again.WithGateway(wiring.Gateway{Link: nic, Address: ip("10.244.1.1"), MAC: cache.MAC{2, 0, 0, 0, 0, 77}}); err != nil {
