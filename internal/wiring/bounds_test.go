@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -214,16 +215,24 @@ func TestBounds(t *testing.T) {
 		t.Run(strings.ReplaceAll(kind, " ", "-"), func(t *testing.T) {
 			t.Parallel()
 			var counts [3]statements.Counts
+			var allocated [3]int
 			for i := range counts {
 				profile := filepath.Join(t.TempDir(), "profile")
 				work := exec.Command(program, "-test.run=^TestBoundsWork$", "-test.coverprofile="+profile)
 				work.Env = append(os.Environ(), boundsKind+"="+kind, boundsObjects+"="+strconv.Itoa(i*objects))
-				if out, err := work.CombinedOutput(); err != nil {
+				out, err := work.CombinedOutput()
+				if err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				if n, err := fmt.Sscanf(string(out), "allocated %d", &allocated[i]); n != 1 {
 					t.Fatalf("%v: %s", err, out)
 				}
 				counts[i] = statements.Read(t, profile)
 			}
 			t.Logf("%d, %d and %d statements for 0, %d and %d", counts[0].Sum(), counts[1].Sum(), counts[2].Sum(), objects, 2*objects)
+			if once, twice := allocated[1]-allocated[0], allocated[2]-allocated[0]; twice > 3*once {
+				t.Errorf("%d octets are allocated for %d objects, and %d for %d", once, objects, twice, 2*objects)
+			}
 			for _, square := range statements.Squares(counts[0], counts[1], counts[2], objects) {
 				t.Error(square)
 			}
@@ -262,6 +271,9 @@ func TestBoundsWork(t *testing.T) {
 			}
 		}
 	}
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	fmt.Printf("allocated %d\n", memory.TotalAlloc)
 }
 
 // work does what the verbs do with a wired NIC in a namespace that was found so, if the namespace then got what came.
@@ -292,9 +304,10 @@ func work(t *testing.T, p *wiring.Plan, found, came netstate.Snapshot, objects i
 		if len(table.Chains) > 0 {
 			rules = table.Chains[0]
 		}
+		rules.Rules = slices.Clone(rules.Rules)
 		chains := slices.Clone(table.Chains[min(1, len(table.Chains)):])
 		for j := range objects {
-			rules.Rules = append(slices.Clone(rules.Rules), fmt.Sprint("unknown ", j))
+			rules.Rules = append(rules.Rules, fmt.Sprint("unknown ", j))
 			chains = append(chains, firewall.ChainImage{Name: fmt.Sprint("chain", j)})
 		}
 		changed.Tables[i].Chains = append(chains, rules)
