@@ -61,6 +61,13 @@ func TestVersion(t *testing.T) {
 				if err := os.CopyFS(filepath.Join(dir, shared), os.DirFS(shared)); err != nil {
 					t.Fatal(err)
 				}
+				files, err := filepath.Glob(filepath.Join(shared, "*.go"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, path := range files {
+					write(path, copied(path))
+				}
 			}
 			mod := strings.Replace(read("go.mod"), "module github.com/guestwire/guestwire/examples", "module example.com/"+program, 1)
 			write("go.mod", strings.Replace(mod, "=> ..", "=> "+root, 1))
