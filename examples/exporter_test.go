@@ -90,7 +90,8 @@ func TestExporterTo(t *testing.T) {
 	}
 	above, elsewhere := nstest.Dir(t), nstest.Dir(t)
 	victim, theirs, ours := filepath.Join(nstest.Dir(t), "victim"), filepath.Join(above, "theirs"), filepath.Join(above, "theirs", "ours")
-	steps := []error{os.WriteFile(victim, []byte("root's"), 0o600), os.Mkdir(theirs, 0o755), os.Mkdir(ours, 0o755), os.Chown(theirs, nstest.LauncherUID, nstest.LauncherUID),
+	pipe := filepath.Join(above, "pipe")
+	steps := []error{syscall.Mkfifo(pipe, 0o600), os.WriteFile(victim, []byte("root's"), 0o600), os.Mkdir(theirs, 0o755), os.Mkdir(ours, 0o755), os.Chown(theirs, nstest.LauncherUID, nstest.LauncherUID),
 		os.Symlink(elsewhere, filepath.Join(theirs, "link")), os.Symlink(ours, filepath.Join(above, "link"))}
 	for _, in := range []string{theirs, ours} {
 		for _, name := range []string{"guestwire.prom", "guestwire.prom.new", ".guestwire.prom.new"} {
@@ -113,7 +114,10 @@ func TestExporterTo(t *testing.T) {
 		{filepath.Join(elsewhere, "root.prom"), 0, "", 0},
 		{filepath.Join(theirs, "link", "guestwire.prom"), 1, "name the directory that it leads to", 0},
 		{filepath.Join(above, "absent", "guestwire.prom"), 1, "create the directory", 0},
-		{ours, 1, "-to " + ours, 0},
+		{ours, 1, "name a file in it (-to " + filepath.Join(ours, "guestwire.prom") + ")", 0},
+		{above + "/new/../", 1, "name a file in it (-to " + filepath.Join(above, "guestwire.prom") + ")", 0},
+		{"/dev/stdout", 1, "leave -to out to print", 0},
+		{pipe, 1, "leave -to out to print", 0},
 	} {
 		if nstest.LauncherUID == 0 && c.status == 1 && strings.Contains(c.to, "link") {
 			continue // the user namespace has one user, who made the link

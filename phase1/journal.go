@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,9 +53,16 @@ func (j *journal) isWhole() bool {
 	return j.Made.NIC.Names.NIC == j.NIC && (found || j.Made.NIC.MayLeave)
 }
 
-// of is the journal when the plan comes into force.
+// of is the journal when the plan comes into force. Where a guest begins, the networks of an earlier one stay in it until
+// their connections are forgotten.
 func (j journal) of(plan *wiring.Plan) journal {
+	earlier := j.Made.Guests
 	j.Journal, j.Made = plan.Journal(), plan.Made()
+	for _, n := range earlier {
+		if j.Begins && !slices.Contains(j.Made.Guests, n) {
+			j.Made.Guests = append(j.Made.Guests, n)
+		}
+	}
 	return j
 }
 

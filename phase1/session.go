@@ -13,10 +13,12 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
+	"github.com/guestwire/guestwire/internal/undo"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -266,17 +268,24 @@ func (n NIC) checkNotFirst() error {
 }
 
 // forgetOlder has the kernel forget the connections that are older than the wiring. If a policy's guest begins, it
-// is an error if the kernel cannot, and after a kill the next call does it.
-func (s *session) forgetOlder(ctx context.Context, plan *wiring.Plan, j journal) error {
+// is an error if the kernel cannot, and after a kill the next call does it. The pins of a guest of an earlier Setup end
+// as well.
+func (s *session) forgetOlder(ctx context.Context, plan *wiring.Plan, j journal, wasWired bool) error {
 	older := plan.OlderConnections(j.Begins)
 	if !j.Begins {
 		s.forgetConnections(ctx, older)
 		return nil
 	}
+	if wasWired {
+		if err := s.ns.Tables.Unpin(plan.Names().Table); err != nil {
+			return fmt.Errorf("pins of an earlier guest: %w", err)
+		}
+	}
+	older = append(older, undo.Connections(compare.Made{Guests: j.Made.Guests})...)
 	if err := s.ns.Apply(ctx, netstate.Ops(older)); err != nil {
 		return fmt.Errorf("connections that are older than the policy are open: %w", err)
 	}
-	j.Begins = false
+	j.Begins = false // so of leaves out the networks of an earlier guest
 	if err := s.writeJournal(s.withState(j.of(plan))); err != nil {
 		return err
 	}

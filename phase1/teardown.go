@@ -141,7 +141,7 @@ func (s *session) undo(j *journal, cutOff bool) error {
 	left := s.removeRecord()
 	err = s.restoreFound(j, ops, gone)
 	if err == nil || errors.Is(err, infra.ErrNoNIC) {
-		s.forgetConnections(context.Background(), j.Made.Connections)
+		s.forgetConnections(context.Background(), undo.Connections(j.Made))
 		if left == nil {
 			left = s.removeJournal()
 		}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
@@ -21,6 +22,7 @@ import (
 	"github.com/guestwire/guestwire/examples/directory"
 	"github.com/guestwire/guestwire/examples/logqueue"
 	"github.com/guestwire/guestwire/examples/metrics"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -129,6 +131,9 @@ func writeMetrics(ctx context.Context, path string, nic phase1.NIC) error {
 		return fmt.Errorf("-to %s: %w", path, err)
 	}
 	defer dir.Close()
+	if err := checkTarget(dir, path); err != nil {
+		return fmt.Errorf("-to %s: %w", path, err)
+	}
 	var text bytes.Buffer
 	if err := printMetrics(ctx, &text, nic); err != nil {
 		return err
@@ -141,6 +146,19 @@ func writeMetrics(ctx context.Context, path string, nic phase1.NIC) error {
 	err = directory.AsOwner(dir, func() error { return directory.Write(dir, filepath.Base(path), text.Bytes(), 0o644) })
 	if err != nil {
 		return fmt.Errorf("-to %s: %w", path, err)
+	}
+	return nil
+}
+
+// checkTarget refuses what the file would replace that is no file.
+func checkTarget(dir *os.Root, path string) error {
+	info, err := dir.Lstat(filepath.Base(path))
+	named := filepath.Clean(path)
+	switch {
+	case strings.HasSuffix(path, "/") || err == nil && info.IsDir():
+		return fmt.Errorf("is a directory: name a file in it (-to %s)", infra.ShellWord(filepath.Join(path, "guestwire.prom")))
+	case err == nil && !info.Mode().IsRegular() && info.Mode().Type() != fs.ModeSymlink, strings.HasPrefix(named, "/dev/"), strings.HasPrefix(named, "/proc/"):
+		return errors.New("is a device, a socket, a pipe or a place for these, and would be replaced: name a file elsewhere, or leave -to out to print")
 	}
 	return nil
 }

@@ -182,11 +182,13 @@ func (l *looks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := l.last.Load()
 	select {
 	case l.places <- struct{}{}:
-		if connected {
-			c.enter(nil)
-		}
-		a = l.next(r.Context())
-		<-l.places
+		func() {
+			defer func() { <-l.places }()
+			if connected {
+				c.enter(nil)
+			}
+			a = l.next(r.Context())
+		}()
 	default:
 		if a == nil {
 			a = l.next(r.Context())

@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
@@ -71,8 +72,11 @@ type Made struct {
 	Sysctls []string `json:"sysctls,omitempty"`
 	// Added are addresses and routes that the wiring adds to the NIC.
 	Added Gone `json:"added,omitzero"`
-	// Connections are those that the kernel must forget with the wiring.
-	Connections []netstate.ConnectionsDel `json:"connections,omitempty"`
+	// Guests are the networks of the guest, whose connections the kernel must forget with the wiring. Those that are
+	// addresses of the NIC are left out.
+	Guests []netip.Prefix `json:"guests,omitempty"`
+	// Translated are the namespace's own connections that the wiring translates. The kernel must forget them, too.
+	Translated []netstate.ConnectionsDel `json:"translated,omitempty"`
 	// IPTables are the programs of iptables by which the wiring has chains.
 	IPTables []firewall.Family `json:"iptables,omitempty"`
 }

@@ -146,6 +146,28 @@ func (n *Tables) Pin(ctx context.Context, table string, pins []firewall.Pin, lif
 	return nil, nil, errors.New("other programs keep changing the namespace's nftables: end them, or call again")
 }
 
+// Unpin ends all pins of the inet table with the name. A set that another program has put in the place of one of these
+// stays.
+func (n *Tables) Unpin(table string) error {
+	heads, err := n.declaredSets(table)
+	if err != nil {
+		return err
+	}
+	w := writers.Get().(*writer)
+	defer writers.Put(w)
+	w.reset()
+	w.beginTransaction(0)
+	for _, version := range []int{4, 6} {
+		if set := firewall.NewPinSet(version); heads[set.Name] == set.Head() {
+			w.beginTables(unix.NFT_MSG_DELSETELEM, 0, firewall.Inet) // without elements: all
+			w.text(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
+			w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+			n.frees = true
+		}
+	}
+	return n.endTransaction(w)
+}
+
 // pinSet is the set of pins of one version of IP, and what a transaction does with it.
 type pinSet struct {
 	name           string
@@ -239,6 +261,11 @@ func (n *Tables) sendPins(table string, sets map[int]*pinSet, generation uint32)
 		w.writeElements(unix.NFT_MSG_NEWSETELEM, firewall.Inet, table, s.name, 0, s.added)
 		n.frees = n.frees || len(s.renewed) > 0
 	}
+	return n.endTransaction(w)
+}
+
+// endTransaction sends the transaction. The error is the first of the kernel's answers.
+func (n *Tables) endTransaction(w *writer) error {
 	w.begin(unix.NFNL_MSG_BATCH_END, 0, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	messages := w.messages()
 	failures, err := n.filter.Send(messages, len(messages)-2)

@@ -43,14 +43,33 @@ func GuestNetworks(tap netstate.Link, addresses []netstate.Address, routes []net
 	return networks
 }
 
-// HopConnections are the namespace's own connections that a routed binding has translated between an address of the NIC
-// and the namespace's. Other routed NICs have the same address of the namespace.
+// WithoutOwn leaves out the networks that are an address of the link, as the addresses of a routed guest are. With the
+// wiring gone, these are the namespace's own again, and a connection of such an address may be a process's.
+func WithoutOwn(guests []netip.Prefix, link int, addresses []netstate.Address) (left []netip.Prefix) {
+	own := map[netip.Prefix]bool{}
+	for _, a := range addresses {
+		if a.Link == link {
+			own[firewall.HostPrefix(a.Prefix.Addr())] = true
+		}
+	}
+	for _, n := range guests {
+		if !own[n] {
+			left = append(left, n)
+		}
+	}
+	return left
+}
+
+// HopConnections are the connections that a routed binding has translated between an address of the NIC and the
+// namespace's, and those between the two. Other routed NICs have the same address of the namespace.
 func HopConnections(own, hop netip.Addr) []netstate.ConnectionsDel {
 	nic, inside := firewall.HostPrefix(own), firewall.HostPrefix(hop)
 	return []netstate.ConnectionsDel{
+		{OrigSrc: nic, ReplySrc: inside},
 		{OrigSrc: inside, ReplyDst: nic},
 		{OrigDst: nic, ReplySrc: inside},
 		{OrigSrc: inside, OrigDst: nic},
+		{ReplySrc: nic, ReplyDst: inside},
 	}
 }
 

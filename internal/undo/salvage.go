@@ -2,7 +2,6 @@ package undo
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -11,7 +10,6 @@ import (
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/router"
 )
@@ -64,19 +62,14 @@ func (s *salvage) made(nic netstate.Link) compare.Made {
 			made.IPTables = append(made.IPTables, t.Family)
 		}
 	}
-	var guests []netip.Prefix
 	if tap, tapped := s.Found.Named(s.names.Tap); tapped && s.traits.Routes {
-		guests = router.GuestNetworks(tap, s.Found.Addresses, s.Found.Routes, s.traits.OffStack)
+		guests := router.GuestNetworks(tap, s.Found.Addresses, s.Found.Routes, s.traits.OffStack)
+		made.Guests = router.WithoutOwn(guests, nic.Index, s.Found.Addresses)
 	}
 	if s.traits.OffStack {
 		made.Added = addedByRouted(s.Found, nic)
-		made.Connections = translated(s.Found, nic, made.Added)
-		v4, v6 := lease.Of(s.Found, nic).Addresses()
-		for _, own := range slices.Concat(v4, v6) { // the tap may have gone
-			guests = append(guests, firewall.HostPrefix(own.Addr()))
-		}
+		made.Translated = translated(s.Found, nic, made.Added)
 	}
-	made.Connections = slices.Concat(router.NetworkConnections(guests), made.Connections)
 	return made
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/router"
 )
 
 // Steps are the operations that lead back to the namespace as it was found. The namespace may now be wired, half wired,
@@ -42,6 +43,11 @@ func Steps(found, now netstate.Snapshot, made compare.Made) ([]netstate.Op, erro
 	}
 	want.Neighbours = found.PermanentNeighbours(nic.Index)
 	return compare.StepsSince(found, now, want, made.NIC)
+}
+
+// Connections are those that the kernel must forget when the wiring has gone.
+func Connections(made compare.Made) []netstate.ConnectionsDel {
+	return slices.Concat(router.NetworkConnections(made.Guests), made.Translated)
 }
 
 // sysctlBefore is the value that a wiring has changed. The kernel makes the sysctls of bridges with the first bridge.

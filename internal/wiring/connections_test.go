@@ -21,10 +21,13 @@ func TestConnections(t *testing.T) {
 	}
 	guests := []string{"--orig-src 10.0.2.0/24", "--reply-src 10.0.2.0/24", "--orig-src fd10:0:2::/120", "--reply-src fd10:0:2::/120"}
 	routedGuests := []string{"--orig-src 10.244.1.7", "--reply-src 10.244.1.7", "--orig-src fd00:244:1::7", "--reply-src fd00:244:1::7"}
-	hops := append([]string{
-		"--orig-src 169.254.75.1 --reply-dst 10.244.1.7", "--orig-dst 10.244.1.7 --reply-src 169.254.75.1", "--orig-src 169.254.75.1 --orig-dst 10.244.1.7",
-		"--orig-src fd00:a9fe:4b01::1 --reply-dst fd00:244:1::7", "--orig-dst fd00:244:1::7 --reply-src fd00:a9fe:4b01::1", "--orig-src fd00:a9fe:4b01::1 --orig-dst fd00:244:1::7",
-	}, routedGuests...)
+	// With the wiring gone, the other connections of the NIC's addresses are the namespace's.
+	hops := []string{
+		"--orig-src 10.244.1.7 --reply-src 169.254.75.1", "--orig-src 169.254.75.1 --reply-dst 10.244.1.7", "--orig-dst 10.244.1.7 --reply-src 169.254.75.1",
+		"--orig-src 169.254.75.1 --orig-dst 10.244.1.7", "--reply-src 10.244.1.7 --reply-dst 169.254.75.1",
+		"--orig-src fd00:244:1::7 --reply-src fd00:a9fe:4b01::1", "--orig-src fd00:a9fe:4b01::1 --reply-dst fd00:244:1::7", "--orig-dst fd00:244:1::7 --reply-src fd00:a9fe:4b01::1",
+		"--orig-src fd00:a9fe:4b01::1 --orig-dst fd00:244:1::7", "--reply-src fd00:244:1::7 --reply-dst fd00:a9fe:4b01::1",
+	}
 	further := []string{"--orig-src 10.9.0.0/20", "--reply-src 10.9.0.0/20"}
 	prefixes := func(s *asked) { s.Guard.Prefixes = []netip.Prefix{pfx("10.9.0.0/20"), pfx("fe80::/64")} }
 	both := []string{"-p udp --orig-dst 10.244.1.7 --reply-src 10.244.1.7", "-p udp --orig-dst fd00:244:1::7 --reply-src fd00:244:1::7"}
@@ -64,11 +67,11 @@ func TestConnections(t *testing.T) {
 				forgets(t, "Setup with a policy", restricted.OlderConnections(true), slices.Concat(c.older, c.guests), true)
 				forgets(t, "a later Setup with a policy", restricted.OlderConnections(false), c.older, true)
 			}
-			forgets(t, "Teardown", plan.Made().Connections, c.own, true)
+			forgets(t, "Teardown", undo.Connections(plan.Made()), c.own, true)
 			for how, record := range map[string]*cache.Record{"by the namespace": nil, "by the record": &plan.Record} {
 				k := wire(t, plan, flannel())
 				shown := undo.Salvage(k.snapshot(), "eth0", c.spec.Binding.Kind(), record)
-				forgets(t, "ForceTeardown, "+how, shown.Made.Connections, c.own, false)
+				forgets(t, "ForceTeardown, "+how, undo.Connections(shown.Made), c.own, false)
 			}
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/router"
 )
 
 // String is the whole plan as an administrator would type it, from the namespace as it was found.
@@ -46,7 +47,7 @@ func (p *Plan) withTables(now netstate.Snapshot) netstate.Snapshot {
 
 // Made is what the way back has to know of the wiring.
 func (p *Plan) Made() compare.Made {
-	made := compare.Made{NIC: p.compared(), ChangesNIC: len(p.wanted.Links) > 0, Added: p.added, Connections: slices.Concat(p.guestConnections(), p.translated), IPTables: p.programs}
+	made := compare.Made{NIC: p.compared(), ChangesNIC: len(p.wanted.Links) > 0, Added: p.added, Guests: router.WithoutOwn(p.guests, p.nic().Index, p.found.Addresses), Translated: p.translated, IPTables: p.programs}
 	own := netstate.OfRouter(p.names)
 	for _, path := range slices.Sorted(maps.Keys(p.wanted.Sysctls)) {
 		if !slices.Contains(own, path) {
