@@ -208,8 +208,8 @@ rm -r /list /usr/bin/qemu-system-x86_64 /etc/guestwire /var/lib/prometheus /run/
 // TestDebian: the package is installed in a Debian without anything else, used, and removed without a trace. Its
 // systemd starts the units. The page for operators is typed, from the installation to the removal.
 func TestDebian(t *testing.T) {
-	nstest.Need(t, "mmdebstrap", "unshare", "nsenter")
 	deb := one(t, filepath.Join(made(t), "*_amd64.deb"))
+	nstest.Need(t, "mmdebstrap", "unshare", "nsenter")
 	page, err := os.ReadFile(filepath.Join(nstest.Root(t), "docs/how-to/install.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -268,8 +268,8 @@ func TestDebian(t *testing.T) {
 // TestRPM: the package has the files of Debian's, but for the directory of zsh. rpm installs it, finds each file as it
 // is recorded, and removes it without a trace.
 func TestRPM(t *testing.T) {
+	dir := made(t) // make release-check installs rpm
 	nstest.Need(t, "rpm", "dpkg-deb")
-	dir := made(t)
 	for deb, arch := range map[string]string{"amd64": "x86_64", "arm64": "aarch64"} {
 		file, root := one(t, dir+"/*."+arch+".rpm"), t.TempDir()
 		rpm := func(args ...string) string { return output(t, "rpm", append([]string{"--root", root}, args...)...) }
@@ -303,9 +303,10 @@ func TestRPM(t *testing.T) {
 
 // TestARM64: the programs for arm64 run, as do the tests of what computes alone.
 func TestARM64(t *testing.T) {
+	dir := made(t) // make release-check installs the emulator
 	nstest.Need(t, "qemu-aarch64-static", "dpkg-deb")
 	root := t.TempDir()
-	output(t, "dpkg-deb", "-x", one(t, filepath.Join(made(t), "*_arm64.deb")), root)
+	output(t, "dpkg-deb", "-x", one(t, filepath.Join(dir, "*_arm64.deb")), root)
 	for _, name := range []string{"guestwire-agent", "guestwire-launcher", "guestwire-exporter", "guestwire-node"} {
 		program := filepath.Join(root, "usr/bin", name)
 		if said := output(t, "qemu-aarch64-static", program, "version"); !strings.HasPrefix(said, name+" v") {
