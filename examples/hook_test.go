@@ -144,7 +144,8 @@ func TestHookRefusals(t *testing.T) {
 	c.asFound(t, before)
 }
 
-// TestHookLongInput: a value of the container's state that is far too long costs little, and has a short line in hook.log.
+// TestHookLongInput: a value of the container's state that is far too long costs little, and has a short line in
+// hook.log.
 func TestHookLongInput(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()

@@ -130,8 +130,8 @@ func TestBeginningEndsPins(t *testing.T) {
 	})
 }
 
-// TestBeginningForgetsPrefixes: what an earlier guest has opened from an address of its guard.prefixes is forgotten, also
-// if the guest that begins has no such prefix.
+// TestBeginningForgetsPrefixes: what an earlier guest has opened from an address of its guard.prefixes is forgotten,
+// also if the guest that begins has no such prefix.
 func TestBeginningForgetsPrefixes(t *testing.T) {
 	t.Parallel()
 	eachOf(t, []infra.Binding{infra.Routed{}, infra.Masquerade{}}, func(t *testing.T, b infra.Binding) {

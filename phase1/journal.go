@@ -53,8 +53,8 @@ func (j *journal) isWhole() bool {
 	return j.Made.NIC.Names.NIC == j.NIC && (found || j.Made.NIC.MayLeave)
 }
 
-// of is the journal when the plan comes into force. Where a guest begins, the networks of an earlier one stay in it until
-// their connections are forgotten.
+// of is the journal when the plan comes into force. Where a guest begins, the networks of an earlier one stay in it
+// until their connections are forgotten.
 func (j journal) of(plan *wiring.Plan) journal {
 	earlier := j.Made.Guests
 	j.Journal, j.Made = plan.Journal(), plan.Made()

@@ -26,9 +26,9 @@ func nothingOfOurs(n nstest.Network) error {
 	return err
 }
 
-// TestWayBackAsksNobody: where no planner makes a plan of the wirings, Check refuses them, and Teardown gives the namespace
-// back all the same. It leaves the sysctls that another NIC needs. unwire, TestGenerated and TestCrash take down the same
-// way.
+// TestWayBackAsksNobody: where no planner makes a plan of the wirings, Check refuses them, and Teardown gives the
+// namespace back all the same. It leaves the sysctls that another NIC needs. unwire, TestGenerated and TestCrash take
+// down the same way.
 func TestWayBackAsksNobody(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {

@@ -27,8 +27,8 @@ type container struct {
 	Annotations map[string]string
 }
 
-// mostState is the size of a container's state that hook reads: Kubernetes has 256 KiB for all annotations of a pod, and
-// each octet of one can take six in JSON. An id becomes the target of a link, and is a part of each error.
+// mostState is the size of a container's state that hook reads: Kubernetes has 256 KiB for all annotations of a pod,
+// and each octet of one can take six in JSON. An id becomes the target of a link, and is a part of each error.
 const mostState, mostID = 2 << 20, 1024
 
 // mostLog is the size at which hook.log becomes hook.log.old: an engine may start a container again and again.

@@ -12,8 +12,8 @@ import (
 // Hostile is a value that a shell would take apart, expand and execute where it is not quoted.
 const Hostile = "a b$(touch ran)`touch ran`;touch ran #'\"\\"
 
-// Shells returns what programs of a script get: a line for each word of their commands, and what they read. The programs
-// are functions of the script, so nothing changes. Each shell has to get the same, and execute nothing else.
+// Shells returns what programs of a script get: a line for each word of their commands, and what they read. The
+// programs are functions of the script, so nothing changes. Each shell has to get the same, and execute nothing else.
 func Shells(t testing.TB, script string, programs ...string) string {
 	t.Helper()
 	functions := ""

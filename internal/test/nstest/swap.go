@@ -57,10 +57,10 @@ func Swap(t *testing.T, dir string, user int, target string) (swapped func() int
 	}
 }
 
-// SwapAtEachCall runs a program again and again, and stops it once in each run: after the first system call of a name on
-// its first thread, after the second, and so on, for each of the calls. While it is stopped, an ordinary user exchanges
-// what is in the directory, as Swap does; a directory then has links to the target under these names. Judge is called
-// after each run. Stops is the number of runs with a stop.
+// SwapAtEachCall runs a program again and again, and stops it once in each run: after the first system call of a name
+// on its first thread, after the second, and so on, for each of the calls. While it is stopped, an ordinary user
+// exchanges what is in the directory, as Swap does; a directory then has links to the target under these names. Judge
+// is called after each run. Stops is the number of runs with a stop.
 func SwapAtEachCall(t *testing.T, program func() *exec.Cmd, calls []string, dir string, user int, target string, names []string, judge func(stop string)) (stops int) {
 	t.Helper()
 	Need(t, "strace")
