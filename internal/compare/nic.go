@@ -94,7 +94,8 @@ func (n NIC) IsReplacement(found netstate.Snapshot, l netstate.Link) bool {
 	}
 	nic := n.nic(found)
 	named := l.Name == nic.Name || l.Name == n.Names.Moved
-	return !named && !slices.Contains([]cache.MAC{nic.MAC, n.MAC, netstate.DeriveMAC(nic, "moved")}, l.MAC)
+	wired := l.MAC == n.MAC && !n.MAC.IsZero()
+	return !named && !wired && l.MAC != nic.MAC && l.MAC != netstate.DeriveMAC(nic, "moved")
 }
 
 // StepsSince are the Steps of a namespace that had links, which may have gone, when it was found.
