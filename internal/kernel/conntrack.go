@@ -87,13 +87,21 @@ func parseTuple(b []byte) (t tuple, err error) {
 	return t, err
 }
 
+// ends are the addresses of a connection: source and destination, of the first packet and of the answers.
+func (c connection) ends() [4]netip.Addr {
+	return [4]netip.Addr{c.original.source, c.original.destination, c.reply.source, c.reply.destination}
+}
+
+// named are the prefixes of an operation, in the order of ends.
+func named(o netstate.ConnectionsDel) [4]netip.Prefix {
+	return [4]netip.Prefix{o.OrigSrc, o.OrigDst, o.ReplySrc, o.ReplyDst}
+}
+
 // matches reports whether the connection is one of those that the operation names.
 func (c connection) matches(o netstate.ConnectionsDel) bool {
-	for _, side := range []struct {
-		want netip.Prefix
-		have netip.Addr
-	}{{o.OrigSrc, c.original.source}, {o.OrigDst, c.original.destination}, {o.ReplySrc, c.reply.source}, {o.ReplyDst, c.reply.destination}} {
-		if side.want.IsValid() && !side.want.Contains(side.have) {
+	ends := c.ends()
+	for i, want := range named(o) {
+		if want.IsValid() && !want.Contains(ends[i]) {
 			return false
 		}
 	}
@@ -167,12 +175,58 @@ type forgotten struct {
 
 // listConnections returns the connections of all operations.
 func listConnections(filter *netlink.Socket, ops []netstate.Op) (found []forgotten, err error) {
+	index := indexConnections(ops)
 	err = eachConnection(filter, func() { found = nil }, func(c connection) {
-		if at := slices.IndexFunc(ops, func(o netstate.Op) bool { return c.matches(o.(netstate.ConnectionsDel)) }); at >= 0 {
+		if at := index.first(c); at >= 0 {
 			found = append(found, forgotten{encodeConnectionDel(c), at})
 		}
 	})
 	return found, err
+}
+
+// connectionIndex finds the operations that can name a connection, by an address that an operation names: a NIC can have
+// thousands of addresses, and the kernel can track many thousands of connections.
+type connectionIndex struct {
+	ops []netstate.Op
+	by  map[end][]int // of the zero end: those that name no address alone
+}
+
+// end is an address in its place in the list of ends.
+type end struct {
+	place   int
+	address netip.Addr
+}
+
+func indexConnections(ops []netstate.Op) connectionIndex {
+	index := connectionIndex{ops, map[end][]int{}}
+	for i, op := range ops {
+		var key end
+		for place, prefix := range named(op.(netstate.ConnectionsDel)) {
+			one := end{place, prefix.Addr()}
+			if prefix.IsValid() && prefix.IsSingleIP() && (key == end{} || len(index.by[one]) < len(index.by[key])) {
+				key = one
+			}
+		}
+		index.by[key] = append(index.by[key], i)
+	}
+	return index
+}
+
+// first is the first operation that names the connection; -1: none does.
+func (x connectionIndex) first(c connection) int {
+	first := -1
+	look := func(key end) {
+		for _, i := range x.by[key] {
+			if (first < 0 || i < first) && c.matches(x.ops[i].(netstate.ConnectionsDel)) {
+				first = i
+			}
+		}
+	}
+	look(end{})
+	for place, address := range c.ends() {
+		look(end{place, address})
+	}
+	return first
 }
 
 // eachConnection calls f with the connections of the namespace, once more after each call of restart.

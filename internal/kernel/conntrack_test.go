@@ -74,6 +74,36 @@ func TestConnectionIs(t *testing.T) {
 	}
 }
 
+// TestConnectionIndex: the index finds the first operation that names a connection, and looks at no more operations if a
+// NIC has more addresses.
+func TestConnectionIndex(t *testing.T) {
+	address := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
+	one := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, 32) }
+	hop := one(netip.MustParseAddr("169.254.75.1"))
+	var ops []netstate.Op
+	for n := range 2000 { // as of a routed binding
+		own := one(address(n))
+		ops = append(ops, netstate.ConnectionsDel{OrigSrc: hop, ReplyDst: own}, netstate.ConnectionsDel{OrigSrc: own}, netstate.ConnectionsDel{ReplySrc: own, ReplyDst: hop})
+	}
+	ops = append(ops, netstate.ConnectionsDel{OrigSrc: netip.MustParsePrefix("10.9.0.0/16")}, netstate.ConnectionsDel{ReplySrc: netip.MustParsePrefix("10.0.0.0/8"), OrigDst: one(address(7))})
+	index := indexConnections(ops)
+	for key, list := range index.by {
+		if len(list) > 4 {
+			t.Fatalf("%d operations are looked at for %v", len(list), key)
+		}
+	}
+	for _, c := range [][3]netip.Addr{
+		{address(3), address(4), address(4)}, {address(5000), address(7), address(8)}, {address(5000), address(5001), address(5001)},
+		{hop.Addr(), address(5000), address(12)}, {netip.MustParseAddr("10.9.1.1"), address(9), address(9)},
+	} {
+		connection, err := parseConnection(connectionReport(c[0], c[1], c[2]))
+		want := slices.IndexFunc(ops, func(o netstate.Op) bool { return connection.matches(o.(netstate.ConnectionsDel)) })
+		if have := index.first(connection); err != nil || have != want {
+			t.Errorf("%v: operation %d, want %d; %v", c, have, want, err)
+		}
+	}
+}
+
 // TestForgetConnections: the kernel forgets the connections that are named, of both families and however many, and no
 // others.
 func TestForgetConnections(t *testing.T) {
