@@ -13,12 +13,11 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/router"
 	"github.com/guestwire/guestwire/internal/syntax"
-	"github.com/guestwire/guestwire/internal/undo"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -281,7 +280,7 @@ func (s *session) forgetOlder(ctx context.Context, plan *wiring.Plan, j journal,
 			return fmt.Errorf("pins of an earlier guest: %w", err)
 		}
 	}
-	older = append(older, undo.Connections(compare.Made{Guests: j.Made.Guests})...)
+	older = append(older, router.NetworkConnections(j.Made.Guests)...)
 	if err := s.ns.Apply(ctx, netstate.Ops(older)); err != nil {
 		return fmt.Errorf("connections that are older than the policy are open: %w", err)
 	}
