@@ -165,7 +165,7 @@ func named(dir *os.Root, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &fs.PathError{Op: "in directory", Path: dir.Name(), Err: err}
+	return &fs.PathError{Op: "in directory", Path: filepath.Clean(dir.Name()), Err: err}
 }
 
 // AsOwner runs f with the rights of the user to whom the directory belongs, on a thread that ends with it. Without
@@ -186,7 +186,7 @@ func AsOwner(dir *os.Root, f func() error) error {
 				return err
 			}
 			if now, _ := unix.SetfsuidRetUid(-1); now != int(of.Uid) { // of a user whom this user namespace does not have
-				return fmt.Errorf("%s: user %d, to whom it belongs, is not known here: %w", dir.Name(), of.Uid, fs.ErrPermission)
+				return fmt.Errorf("%s: user %d, to whom it belongs, is not known here: %w", filepath.Clean(dir.Name()), of.Uid, fs.ErrPermission)
 			}
 			return f()
 		}()

@@ -104,7 +104,7 @@ func lockFile(ctx context.Context, dir *os.Root, name string) (unlock func(), er
 func tryLock(dir *os.Root, name string) (unlock func(), err error) {
 	f, err := dir.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock in %s: %w", dir.Name(), err)
+		return nil, fmt.Errorf("lock in %s: %w", filepath.Clean(dir.Name()), err)
 	}
 	defer func() {
 		if err != nil {
