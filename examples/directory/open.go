@@ -98,8 +98,9 @@ func (p place) check(above unix.Stat_t) error {
 	return fmt.Errorf("%s (owner %d, mode %04o): others than root can replace what lies there: %w", p.path, p.stat.Uid, p.stat.Mode&0o7777, fs.ErrPermission)
 }
 
-// reopen returns the directory that is open as a Root with the path, and a slash, as its name. With the slash the kernel
-// opens nothing but a directory: what another user has put there meanwhile, such as a pipe, would keep root waiting.
+// reopen returns the directory that is open as a Root with the path, and a slash, as its name. With the slash the
+// kernel opens nothing but a directory: what another user has put there meanwhile, such as a pipe, would keep root
+// waiting.
 func reopen(fd int, path string) (*os.Root, error) {
 	var wanted unix.Stat_t
 	if err := unix.Fstat(fd, &wanted); err != nil {

@@ -184,8 +184,8 @@ func listConnections(filter *netlink.Socket, ops []netstate.Op) (found []forgott
 	return found, err
 }
 
-// connectionIndex finds the operations that can name a connection, by an address that an operation names: a NIC can have
-// thousands of addresses, and the kernel can track many thousands of connections.
+// connectionIndex finds the operations that can name a connection, by an address that an operation names: a NIC can
+// have thousands of addresses, and the kernel can track many thousands of connections.
 type connectionIndex struct {
 	ops []netstate.Op
 	by  map[end][]int // of the zero end: those that name no address alone

@@ -74,8 +74,8 @@ func TestConnectionIs(t *testing.T) {
 	}
 }
 
-// TestConnectionIndex: the index finds the first operation that names a connection, and looks at no more operations if a
-// NIC has more addresses.
+// TestConnectionIndex: the index finds the first operation that names a connection, and looks at no more operations if
+// a NIC has more addresses.
 func TestConnectionIndex(t *testing.T) {
 	address := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
 	one := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, 32) }
