@@ -276,7 +276,7 @@ func (d *dice) routes() {
 		case 2:
 			d.add("route add %s dev %s scope %s %s", destination, d.nic, d.one("link", "global"), more)
 		case 3:
-			d.add("route add %s %s %s", d.one("blackhole", "unreachable", "prohibit"), destination, more)
+			d.add("route add %s %s %s", d.one("blackhole", "unreachable", "prohibit", "throw"), destination, more)
 		case 4:
 			d.add("route add %s %s nexthop via 10.20.0.1 dev %s weight 2 nexthop via %s", destination, more, d.nic, d.one("10.20.0.2 dev "+d.nic, "169.254.1.1 dev "+d.nic+" onlink", "10.30.0.1 dev other0"))
 		case 5:
@@ -295,7 +295,7 @@ func (d *dice) routes() {
 		case 2:
 			d.add("-6 route add %s dev %s %s", destination, d.nic, more)
 		case 3:
-			d.add("-6 route add %s %s %s", d.one("blackhole", "unreachable", "prohibit"), destination, more)
+			d.add("-6 route add %s %s %s", d.one("blackhole", "unreachable", "prohibit", "throw"), destination, more)
 		case 4:
 			d.add("-6 route add %s %s nexthop via fe80::1 dev %s weight 2 nexthop via %s", destination, more, d.nic, d.one("fe80::2 dev "+d.nic, "fd00:30::1 dev other0"))
 		}
@@ -307,7 +307,7 @@ func (d *dice) routes() {
 
 func (d *dice) rules() {
 	for range d.IntN(4) {
-		d.add("%s rule add %s pref %d", d.perhaps("-6"), d.one("from all lookup 1000", "iif "+d.nic+" lookup 100", "oif "+d.nic+" lookup 100",
+		d.add("%s rule add %s pref %d", d.perhaps("-6"), d.one("from all lookup 1000", "to 172.16.0.0/14 lookup 100", "tos 0x10 lookup 100", "iif "+d.nic+" lookup 100", "oif "+d.nic+" lookup 100",
 			"fwmark 0x10/0xff lookup 1000", "from all lookup main suppress_prefixlength 0", "from all blackhole", "uidrange 1-5 lookup 100"), 40000+d.IntN(1000))
 	}
 }

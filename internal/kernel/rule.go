@@ -15,10 +15,14 @@ var ownRules = map[uint32]uint32{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MA
 
 // Attributes of a rule (linux/fib_rules.h, FRA_*), a flag and an action.
 const (
+	ruleDestination    = 1
 	ruleSource         = 2
+	ruleIn             = 3 // FRA_IIFNAME
 	rulePriority       = 6
+	ruleMark           = 10
 	ruleSuppressPrefix = 14
 	ruleTable          = 15
+	ruleMask           = 16 // FRA_FWMASK
 	rulePad            = 18
 	ruleVRF            = 19 // FRA_L3MDEV
 	ruleProtocol       = 21
@@ -58,7 +62,7 @@ func readRules(route *netlink.Socket, s *netstate.Snapshot) error {
 // isOwnRule reports whether a rule is one of the kernel's three, unchanged.
 func isOwnRule(r netstate.Rule) bool {
 	table, own := ownRules[r.Priority]
-	return own && table == r.Table && !r.Other && !r.Source.IsValid()
+	return own && r == netstate.Rule{Priority: r.Priority, Table: table, IPv6: r.IPv6}
 }
 
 // parseRule parses struct fib_rule_hdr (linux/fib_rules.h) and its attributes. ofIP is false for a
@@ -73,7 +77,7 @@ func parseRule(m []byte) (rule netstate.Rule, ofIP bool, err error) {
 	}
 	rule = netstate.Rule{Table: uint32(head.Table), IPv6: head.Family == unix.AF_INET6}
 	// struct fib_rule_hdr has the shape of struct rtmsg, with the action in the place of the type.
-	rule.Other = head.Type != ruleLookup || head.Flags&ruleInvert != 0 || head.Tos != 0 || head.Dst_len != 0
+	rule.Other, rule.TOS = head.Type != ruleLookup || head.Flags&ruleInvert != 0, head.Tos
 	err = netlink.EachAttribute(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case rulePriority:
@@ -84,8 +88,18 @@ func parseRule(m []byte) (rule netstate.Rule, ofIP bool, err error) {
 			if a, ok := netip.AddrFromSlice(v); ok {
 				rule.Source = netip.PrefixFrom(a, int(head.Src_len))
 			}
+		case ruleDestination:
+			if a, ok := netip.AddrFromSlice(v); ok {
+				rule.Destination = netip.PrefixFrom(a, int(head.Dst_len))
+			}
+		case ruleIn:
+			rule.In = unix.ByteSliceToString(v)
+		case ruleMark:
+			rule.Mark = netlink.U32(v)
+		case ruleMask:
+			rule.Mask = netlink.U32(v)
 		case ruleSuppressPrefix:
-			rule.Other = rule.Other || int32(netlink.U32(v)) != -1
+			rule.Suppress = int(int32(netlink.U32(v))) + 1
 		case ruleVRF:
 			rule.VRF = true
 		case rulePad, ruleProtocol:

@@ -30,7 +30,6 @@ func ruleReport(family uint8, priority, table uint32, source netip.Prefix, more 
 }
 
 func TestParseRule(t *testing.T) {
-	const inInterface = 3 // FRA_IIFNAME
 	source := netip.MustParsePrefix("10.0.0.2/32")
 	for _, c := range []struct {
 		message []byte
@@ -42,12 +41,16 @@ func TestParseRule(t *testing.T) {
 		{ruleReport(unix.AF_INET, 32766, 253, netip.Prefix{}), netstate.Rule{Priority: 32766, Table: 253}, false},
 		{ruleReport(unix.AF_INET, 100, 1000, source), netstate.Rule{Priority: 100, Table: 1000, Source: source}, false},
 		{
-			ruleReport(unix.AF_INET, 32766, 254, netip.Prefix{}, nl.NewRtAttr(inInterface, nl.ZeroTerminated("eth0"))),
-			netstate.Rule{Priority: 32766, Table: 254, Other: true}, false,
+			ruleReport(unix.AF_INET, 32766, 254, netip.Prefix{}, nl.NewRtAttr(ruleIn, nl.ZeroTerminated("eth0"))),
+			netstate.Rule{Priority: 32766, Table: 254, In: "eth0"}, false,
 		},
 		{
 			ruleReport(unix.AF_INET, 32766, 254, netip.Prefix{}, netlink.Attr32(ruleSuppressPrefix, 0)),
-			netstate.Rule{Priority: 32766, Table: 254, Other: true}, false,
+			netstate.Rule{Priority: 32766, Table: 254, Suppress: 1}, false,
+		},
+		{
+			ruleReport(unix.AF_INET, 32766, 254, netip.Prefix{}, netlink.Attr32(ruleMark, 0x10), netlink.Attr32(ruleMask, 0xff)),
+			netstate.Rule{Priority: 32766, Table: 254, Mark: 0x10, Mask: 0xff}, false,
 		},
 		{ruleReport(unix.AF_INET, 1000, 0, netip.Prefix{}, nl.NewRtAttr(ruleVRF, []byte{1})), netstate.Rule{Priority: 1000, VRF: true}, false},
 	} {
@@ -56,20 +59,24 @@ func TestParseRule(t *testing.T) {
 			t.Errorf("have %+v, %t, %v\nwant %+v, the kernel's own: %t", have, ofIP, err, c.want, c.own)
 		}
 	}
+	toNetwork := ruleReport(unix.AF_INET, 32766, 254, netip.Prefix{}, nl.NewRtAttr(ruleDestination, []byte{10, 1, 0, 0}))
+	toNetwork[1], toNetwork[3] = 16, 0x10
+	want := netstate.Rule{Priority: 32766, Table: 254, Destination: netip.MustParsePrefix("10.1.0.0/16"), TOS: 0x10}
+	if have, _, err := parseRule(toNetwork); err != nil || have != want || isOwnRule(have) {
+		t.Errorf("have %+v, %v\nwant %+v", have, err, want)
+	}
 	const multicast = 128 // RTNL_FAMILY_IPMR
 	if _, ofIP, err := parseRule(ruleReport(multicast, 32767, 253, netip.Prefix{})); err != nil || ofIP {
 		t.Errorf("a rule of multicast routing: %t, %v", ofIP, err)
 	}
 }
 
-// TestParseOtherRule: a rule that looks at more than the source, or does more than look up a table, is Other.
+// TestParseOtherRule: a rule that asks for what a Rule has no field for, or does more than look up a table, is Other.
 func TestParseOtherRule(t *testing.T) {
 	// Octets of struct fib_rule_hdr.
 	for what, change := range map[string]func(header []byte){
-		"destination": func(h []byte) { h[1] = 24 },
-		"tos":         func(h []byte) { h[3] = 0x10 },
-		"action":      func(h []byte) { h[7] = 6 }, // FR_ACT_BLACKHOLE
-		"not":         func(h []byte) { copy(h[8:], nl.Uint32Attr(ruleInvert)) },
+		"action": func(h []byte) { h[7] = 6 }, // FR_ACT_BLACKHOLE
+		"not":    func(h []byte) { copy(h[8:], nl.Uint32Attr(ruleInvert)) },
 	} {
 		message := ruleReport(unix.AF_INET, 32766, 254, netip.Prefix{})
 		change(message)

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/fib"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -102,14 +104,14 @@ func (n NIC) hop6(routes []netstate.Route) netip.Addr {
 }
 
 // hopMAC is the MAC to which a NIC without ARP sends packets for its gateway.
-func (n NIC) hopMAC(r *cache.Record, v4 bool) cache.MAC {
+func (n NIC) hopMAC(r *cache.Record, v ip.Version) cache.MAC {
 	permanent := map[netip.Addr]cache.MAC{}
 	for o := range n.neighbours() {
 		if _, there := permanent[o.Address]; o.Permanent && !there {
 			permanent[o.Address] = o.MAC
 		}
 	}
-	for _, route := range n.Routes(v4) {
+	for _, route := range n.Routes(v) {
 		if mac, is := permanent[route.Gateway]; is && route.Default() {
 			return mac
 		}
@@ -119,8 +121,8 @@ func (n NIC) hopMAC(r *cache.Record, v4 bool) cache.MAC {
 
 // learned are the NIC's routes as DHCP can carry them, a destination and one next hop each. The record gets what is
 // lost.
-func (n NIC) learned(r *cache.Record, v4 bool) []cache.Route {
-	return n.asGuest(r, n.Routes(v4))
+func (n NIC) learned(r *cache.Record, v ip.Version) []cache.Route {
+	return n.asGuest(r, n.Routes(v))
 }
 
 func (n NIC) asGuest(r *cache.Record, routes []netstate.Route) []cache.Route {
@@ -168,18 +170,18 @@ func (n NIC) asGuest(r *cache.Record, routes []netstate.Route) []cache.Route {
 
 // NextHops are the routes through the NIC for packets from the address, as a guest would get them.
 func (n NIC) NextHops(from netip.Addr) []cache.Route {
-	return n.asGuest(&cache.Record{}, n.routesIn(from.Is4(), []netip.Addr{from}, n.lookups(from)...))
+	return n.asGuest(&cache.Record{}, n.by(n.from(from)))
 }
 
-// destinations are the routes without their next hops.
-func destinations(routes []netstate.Route) []cache.Route {
-	var list []cache.Route
-	listed := map[netip.Prefix]bool{}
-	for _, r := range routes {
-		if !listed[r.Destination] {
-			list = append(list, cache.Route{Destination: r.Destination})
-			listed[r.Destination] = true
-		}
+// from is where the namespace sends packets from the address.
+func (n NIC) from(a netip.Addr) *fib.Table {
+	return fib.Of(n.found, fib.Source{IP: ip.Of(a), From: []netip.Addr{a}, VRF: n.VRF()})
+}
+
+// routesTo are routes to the destinations, without next hops.
+func routesTo(destinations []netip.Prefix) (list []cache.Route) {
+	for _, d := range destinations {
+		list = append(list, cache.Route{Destination: d})
 	}
 	return list
 }

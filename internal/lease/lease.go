@@ -13,6 +13,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -20,17 +21,12 @@ import (
 // Fill puts what the NIC has into the record of a guest with a responder: addresses, routes, permanent neighbours.
 func (n NIC) Fill(r *cache.Record) {
 	v4, v6 := n.Addresses()
-	learned := n.Tables()
-	for _, route := range n.found.Routes {
-		has := len(v6) > 0
-		if route.Destination.Addr().Is4() {
-			has = len(v4) > 0
-		}
-		if kind, ok := noWay[route.Type]; ok && has && learned[route.Table] {
-			lose(r, "route", fmt.Sprintf("%s %v", kind, route.Destination), "a lease has no such routes, so the guest sends what the namespace would not")
+	for _, v := range ip.Both {
+		if len(n.AddressesOf(v)) > 0 {
+			n.loseRefusing(r, v)
+			n.loseConditional(r, v)
 		}
 	}
-	n.loseConditional(r, v4, v6)
 	if n.NoARP {
 		n.addLeaseBehind(r, v4, v6)
 		n.addStandIn(r)
@@ -50,6 +46,15 @@ func (n NIC) Fill(r *cache.Record) {
 	n.addStandIn(r)
 }
 
+// loseRefusing adds the routes that refuse or drop packets where the namespace would not send them.
+func (n NIC) loseRefusing(r *cache.Record, v ip.Version) {
+	for _, way := range n.Table(v).Ways() {
+		if kind, is := noWay[way.Routes[0].Type]; is {
+			lose(r, "route", fmt.Sprintf("%s %v", kind, way.To), "a lease has no such routes, so the guest sends what the namespace would not")
+		}
+	}
+}
+
 // noWay are the route types that refuse or drop packets (linux/rtnetlink.h).
 var noWay = map[uint8]string{6: "blackhole", 7: "unreachable", 8: "prohibit"}
 
@@ -59,14 +64,13 @@ var noWay = map[uint8]string{6: "blackhole", 7: "unreachable", 8: "prohibit"}
 func (n NIC) addLeaseBehind(r *cache.Record, v4, v6 []netip.Prefix) {
 	if len(v4) > 0 {
 		loseSecond(r, v4)
-		routes := n.learned(r, true)
 		hop := n.server()
-		r.IPv4 = leaseBehind4(v4[0].Addr(), hop, routes)
-		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: hop, MAC: n.hopMAC(r, true)})
+		r.IPv4 = leaseBehind4(v4[0].Addr(), hop, n.learned(r, ip.V4))
+		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: hop, MAC: n.hopMAC(r, ip.V4)})
 	}
 	if len(v6) > 0 {
-		routes := n.learned(r, false)
-		router := cache.Router{Address: eui64.LinkLocal(netstate.DeriveMACOf(r.MAC.String(), n.Name, "router")), MAC: n.hopMAC(r, false)}
+		routes := n.learned(r, ip.V6)
+		router := cache.Router{Address: eui64.LinkLocal(netstate.DeriveMACOf(r.MAC.String(), n.Name, "router")), MAC: n.hopMAC(r, ip.V6)}
 		r.IPv6 = n.leaseBehind6(v6, router, routes)
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC})
 	}
@@ -77,14 +81,14 @@ func (n NIC) addLeaseBehind(r *cache.Record, v4, v6 []netip.Prefix) {
 func (n NIC) FillRouted(r *cache.Record) {
 	v4, v6 := n.Addresses()
 	if len(v4) > 0 {
-		r.IPv4 = leaseBehind4(v4[0].Addr(), Hop(v4[0].Addr()), destinations(n.Behind(true)))
+		r.IPv4 = leaseBehind4(v4[0].Addr(), Hop(v4[0].Addr()), routesTo(n.Behind(ip.V4)))
 		if r.ResponderTap != "" {
 			n.addStandIn(r)
 		}
 	}
 	if len(v6) > 0 {
 		router := cache.Router{Address: eui64.LinkLocal(r.GatewayMAC), MAC: r.GatewayMAC}
-		r.IPv6 = n.leaseBehind6(v6, router, destinations(n.Behind(false)))
+		r.IPv6 = n.leaseBehind6(v6, router, routesTo(n.Behind(ip.V6)))
 	}
 	loseSecond(r, v4)
 }
@@ -98,8 +102,8 @@ func (n NIC) Gateways() []netip.Addr {
 	}
 	v4, v6 := n.Addresses()
 	if len(v4) > 0 {
-		address, gateway, _ := asLeased(v4[0], n.learned(&cache.Record{}, true))
-		hop := n.hop6(n.Routes(true))
+		address, gateway, _ := asLeased(v4[0], n.learned(&cache.Record{}, ip.V4))
+		hop := n.hop6(n.Routes(ip.V4))
 		if hop.IsValid() {
 			needed = append(needed, hop)
 		}
@@ -108,7 +112,7 @@ func (n NIC) Gateways() []netip.Addr {
 		}
 	}
 	if len(v6) > 0 {
-		gateway := gateway6(n.learned(&cache.Record{}, false))
+		gateway := gateway6(n.learned(&cache.Record{}, ip.V6))
 		if gateway.IsValid() && (!gateway.IsLinkLocalUnicast() || n.SharesMAC()) && !slices.Contains(needed, gateway) {
 			needed = append(needed, gateway)
 		}

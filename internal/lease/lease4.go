@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/fib"
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // lease4 puts the namespace's IPv4 routes into the record. If the address has no connected route, or the
@@ -12,7 +14,7 @@ import (
 // can install them in that order.
 func (n NIC) addLease4(r *cache.Record, addresses []netip.Prefix) {
 	loseSecond(r, addresses)
-	routes := n.learned(r, true)
+	routes := n.learned(r, ip.V4)
 	address, gateway, routes := asLeased(addresses[0], routes)
 
 	server := gateway
@@ -86,12 +88,12 @@ func (n NIC) addStandIn(r *cache.Record) {
 // the default route last.
 func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) []cache.Route {
 	var onLink, routed []cache.Route
-	reached := PrefixSet{}
-	reached.Add(network)
+	var reached fib.Prefixes[bool]
+	reached.Set(network, true)
 	for _, r := range routes {
 		if !r.Gateway.IsValid() && !r.Default() {
 			onLink = append(onLink, r)
-			reached.Add(r.Destination)
+			reached.Set(r.Destination, true)
 		} else {
 			routed = append(routed, r)
 		}
@@ -104,7 +106,7 @@ func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) 
 		if hop.IsValid() && !reached.Contain(hop) {
 			host := netip.PrefixFrom(hop, hop.BitLen())
 			onLink = append(onLink, cache.Route{Destination: host})
-			reached.Add(host)
+			reached.Set(host, true)
 		}
 	}
 	return append(onLink, routed...)

@@ -6,6 +6,8 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/fib"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -13,10 +15,10 @@ import (
 // advertisement's source, which has to be link-local. So a gateway with a global address gets the link-local
 // address of its MAC, for which the responder answers.
 func (n NIC) addLease6(r *cache.Record, addresses []netip.Prefix) {
-	routes := n.learned(r, false)
+	routes := n.learned(r, ip.V6)
 	r.IPv6 = n.newIPv6(addresses)
 
-	gateway, own := gateway6(routes), AddressesIn(addresses)
+	gateway, own := gateway6(routes), fib.Sorted(addressesOf(addresses))
 	for _, route := range routes {
 		switch d := route.Destination; {
 		case d.Addr().IsLinkLocalUnicast(), isOwn(own, d):
@@ -41,9 +43,9 @@ func (n NIC) newIPv6(addresses []netip.Prefix) *cache.IPv6 {
 	for _, a := range addresses[1:] {
 		v6.Others = append(v6.Others, a.Addr())
 	}
-	own := AddressesIn(addresses)
+	own := fib.Sorted(addressesOf(addresses))
 	for _, a := range n.found.Addresses {
-		if a.Link == n.Index && isDeprecated(a) && own.has(a.Prefix.Addr()) {
+		if a.Link == n.Index && isDeprecated(a) && own.Has(a.Prefix.Addr()) {
 			v6.Deprecated = append(v6.Deprecated, a.Prefix.Addr())
 		}
 	}
@@ -51,8 +53,8 @@ func (n NIC) newIPv6(addresses []netip.Prefix) *cache.IPv6 {
 }
 
 // isOwn reports whether the network is one of the addresses alone.
-func isOwn(addresses Addresses, network netip.Prefix) bool {
-	return network.IsSingleIP() && addresses.has(network.Addr())
+func isOwn(addresses fib.Addresses, network netip.Prefix) bool {
+	return network.IsSingleIP() && addresses.Has(network.Addr())
 }
 
 // gateway6 is the next hop of the default route, else of any route; zero: there is none.
@@ -93,7 +95,7 @@ func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr
 
 // leaseBehind6 is the IPv6 configuration of such a guest.
 func (n NIC) leaseBehind6(addresses []netip.Prefix, router cache.Router, routes []cache.Route) *cache.IPv6 {
-	own := AddressesIn(addresses)
+	own := fib.Sorted(addressesOf(addresses))
 	for _, route := range routes {
 		switch d := route.Destination; {
 		case d.Addr().IsLinkLocalUnicast(), isOwn(own, d), d.Bits() == 0:

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/fib"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -33,20 +35,16 @@ func loseSecond(r *cache.Record, addresses []netip.Prefix) {
 
 // loseConditional adds the NIC's routes that some of the guest's packets would take: those with a TOS, or from some of
 // its addresses.
-func (n NIC) loseConditional(r *cache.Record, v4, v6 []netip.Prefix) {
-	learned, own4, own6 := n.Tables(), AddressesIn(v4), AddressesIn(v6)
+func (n NIC) loseConditional(r *cache.Record, v ip.Version) {
+	looked, own := n.Table(v).Looked, fib.Sorted(n.own(v))
 	for _, route := range n.found.Routes {
-		from := own6
-		if route.Destination.Addr().Is4() {
-			from = own4
-		}
-		if !route.Uses(n.Index) || route.Type != netstate.RouteUnicast || !learned[route.Table] || isPlain(route, from) {
+		if ip.Of(route.Destination.Addr()) != v || !route.Uses(n.Index) || route.Type != netstate.RouteUnicast || !looked[route.Table] {
 			continue
 		}
 		switch {
 		case route.TOS != 0:
 			lose(r, "route", fmt.Sprintf("tos %#x %v", route.TOS, route.Destination), "a lease has no routes for some packets to a destination")
-		case from.MeetIn(route.Source):
+		case own.MeetIn(route.Source) && !own.LieIn(route.Source):
 			lose(r, "route", fmt.Sprintf("from %v to %v", route.Source, route.Destination), "a lease has no routes for some of the guest's addresses")
 		}
 	}

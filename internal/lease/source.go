@@ -3,8 +3,9 @@ package lease
 import (
 	"net/netip"
 	"slices"
-	"sort"
 
+	"github.com/guestwire/guestwire/internal/fib"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -22,60 +23,54 @@ var uniqueLocal = netip.MustParsePrefix("fc00::/7")
 // source of the route (ip-route(8), src), else the address in the gateway's network, else the first. For IPv6 the
 // route's source comes first too, and then the rules 3, 6 and 8 of RFC 6724 section 5.
 func (n NIC) Sources(hop netip.Addr) []Source {
+	v := ip.Of(hop)
 	var own []netstate.Address
 	for _, a := range n.found.Addresses {
-		if addr := a.Prefix.Addr(); a.Link == n.Index && addr.Is4() == hop.Is4() && (addr.Is4() || !addr.IsLinkLocalUnicast()) {
+		if addr := a.Prefix.Addr(); a.Link == n.Index && ip.Of(addr) == v && (v == ip.V4 || !addr.IsLinkLocalUnicast()) {
 			own = append(own, a)
 		}
 	}
-	chooser := chooserOf(own)
-	family := netip.PrefixFrom(hop, 0).Masked()
-	var choices []Source
-	chosen := map[netip.Prefix]bool{}
-	add := func(to netip.Prefix, address netip.Addr) {
-		if !chosen[to] {
-			choices = append(choices, Source{to, address})
-			chosen[to] = true
+	var to []destination
+	for _, r := range n.by(n.from(hop)) {
+		if v == ip.V4 || !r.Destination.Addr().IsLinkLocalUnicast() { // else the kernel chooses the NIC's link-local address
+			to = append(to, destination{r.Destination, r.Gateway, r.PrefSrc})
 		}
 	}
-	for _, r := range n.routesIn(hop.Is4(), []netip.Addr{hop}, n.lookups(hop)...) {
-		if r.Destination.Addr().IsLinkLocalUnicast() && hop.Is6() {
-			continue // the kernel chooses the NIC's link-local address
-		}
-		address := chooser.choose(r.Destination, r.Gateway)
-		if chooser.has[r.PrefSrc] {
-			address = r.PrefSrc
-		}
-		add(r.Destination, address)
-	}
-	if hop.Is6() {
+	if v == ip.V6 {
 		for _, a := range own {
-			add(a.Prefix.Masked(), chooser.choose(a.Prefix.Masked(), netip.Addr{}))
+			to = append(to, destination{network: a.Prefix.Masked()})
 		}
-		if a := chooser.choose(uniqueLocal, netip.Addr{}); uniqueLocal.Contains(a) {
-			add(uniqueLocal, a)
+		to = append(to, destination{network: uniqueLocal})
+	}
+	to = append(to, destination{network: v.All()})
+	var chosen fib.Prefixes[netip.Addr]
+	var choices []Source
+	chooser := chooserOf(own, to)
+	for _, d := range to {
+		address := chooser.choose(d)
+		if _, is := chosen.Get(d.network); !is && (d.network != uniqueLocal || uniqueLocal.Contains(address)) {
+			chosen.Set(d.network, address)
+			choices = append(choices, Source{d.network, address})
 		}
 	}
-	add(family, chooser.choose(family, netip.Addr{}))
 	slices.SortStableFunc(choices, func(a, b Source) int { return b.To.Bits() - a.To.Bits() })
-	last := len(choices) - 1
-	otherwise := choices[last]
-	var needed []Source // from the least specific one on
-	by := map[netip.Prefix]netip.Addr{}
-	for _, c := range slices.Backward(choices[:last]) {
-		wider := otherwise.Address
-		for bits := c.To.Bits() - 1; bits > 0; bits-- {
-			if address, is := by[netip.PrefixFrom(c.To.Addr(), bits).Masked()]; is {
-				wider = address
-				break
+	isWiders := func(c Source) bool { // a wider destination has the same
+		for wider, address := range chosen.Around(c.To) {
+			if wider != c.To {
+				return address == c.Address
 			}
 		}
-		if c.Address != wider {
-			needed, by[c.To.Masked()] = append(needed, c), c.Address
-		}
+		return false
 	}
-	slices.Reverse(needed)
-	return append(needed, Source{Address: otherwise.Address})
+	choices = slices.DeleteFunc(choices, isWiders)
+	choices[len(choices)-1].To = netip.Prefix{}
+	return choices
+}
+
+// destination is where packets go, and by way of which gateway. The source is the route's; zero: the kernel chooses.
+type destination struct {
+	network         netip.Prefix
+	gateway, source netip.Addr
 }
 
 // chooser chooses among a NIC's addresses of one family as the kernel does, by what the addresses of a network have in
@@ -84,23 +79,16 @@ type chooser struct {
 	own      []netstate.Address
 	has      map[netip.Addr]bool
 	first    firsts
-	networks map[netip.Prefix]firsts
-	// sorted are the numbers of own by their addresses. ranges has the firsts of parts of it: those of node i are those of
-	// the nodes 2i and 2i+1.
-	sorted []int
-	ranges []firsts
+	networks fib.Prefixes[*firsts] // of the addresses in networks of their own
+	within   fib.Prefixes[*firsts] // of the addresses in the destinations
 }
 
-// firsts are the numbers of the first addresses of own, by their class; negative: there is none.
+// firsts are the numbers of the first addresses of own, by their class, each and one; 0: there is none.
 type firsts [4]int
 
-var none = firsts{-1, -1, -1, -1}
-
-func (f *firsts) join(o firsts) {
-	for class, number := range o {
-		if number >= 0 && (f[class] < 0 || number < f[class]) {
-			f[class] = number
-		}
+func (f *firsts) add(number, class int) {
+	if f[class] == 0 {
+		f[class] = number + 1
 	}
 }
 
@@ -115,84 +103,60 @@ func classOf(a netstate.Address) (class int) {
 	return class
 }
 
-func chooserOf(own []netstate.Address) chooser {
-	c := chooser{own: own, has: map[netip.Addr]bool{}, first: none, networks: map[netip.Prefix]firsts{}, ranges: make([]firsts, 2*len(own))}
+func chooserOf(own []netstate.Address, to []destination) chooser {
+	c := chooser{own: own, has: map[netip.Addr]bool{}}
+	for _, d := range to {
+		c.within.Set(d.network, &firsts{})
+	}
 	for i, a := range own {
-		one := none
-		one[classOf(a)] = i
+		class := classOf(a)
 		c.has[a.Prefix.Addr()] = true
-		c.first.join(one)
-		network, known := c.networks[a.Prefix.Masked()]
+		c.first.add(i, class)
+		network, known := c.networks.Get(a.Prefix)
 		if !known {
-			network = none
+			network = &firsts{}
+			c.networks.Set(a.Prefix, network)
 		}
-		network.join(one)
-		c.networks[a.Prefix.Masked()] = network
-		c.sorted = append(c.sorted, i)
-	}
-	slices.SortFunc(c.sorted, func(a, b int) int { return own[a].Prefix.Addr().Compare(own[b].Prefix.Addr()) })
-	for i, number := range c.sorted {
-		one := none
-		one[classOf(own[number])] = number
-		c.ranges[len(own)+i] = one
-	}
-	for i := len(own) - 1; i > 0; i-- {
-		c.ranges[i] = c.ranges[2*i]
-		c.ranges[i].join(c.ranges[2*i+1])
+		network.add(i, class)
+		for _, of := range c.within.Around(netip.PrefixFrom(a.Prefix.Addr(), a.Prefix.Addr().BitLen())) {
+			of.add(i, class)
+		}
 	}
 	return c
 }
 
-// choose is the address that the kernel would choose for packets to the destination, by way of the gateway if there is
-// one. Only the first address of a class and a network can be chosen.
-func (c chooser) choose(to netip.Prefix, gateway netip.Addr) netip.Addr {
+// choose is the address that the kernel would choose for packets to the destination. Only the first address of a class
+// and a network can be chosen.
+func (c *chooser) choose(to destination) netip.Addr {
+	if c.has[to.source] {
+		return to.source
+	}
 	best, most := 0, -1
-	try := func(candidates firsts) {
+	try := func(candidates *firsts) {
 		for _, number := range candidates {
-			if number < 0 {
+			if number == 0 {
 				continue
 			}
-			if n := score(c.own[number], to, gateway); n > most || n == most && number < best {
-				best, most = number, n
+			if n := score(c.own[number-1], to.network, to.gateway); n > most || n == most && number-1 < best {
+				best, most = number-1, n
 			}
 		}
 	}
-	try(c.first)
-	around := func(a netip.Addr, most int) {
-		for bits := most; bits >= 0; bits-- {
-			network, err := a.Prefix(bits)
-			if candidates, is := c.networks[network]; err == nil && is {
-				try(candidates)
-			}
+	try(&c.first)
+	if to.gateway.IsValid() {
+		for _, candidates := range c.networks.Around(netip.PrefixFrom(to.gateway, to.gateway.BitLen())) {
+			try(candidates)
 		}
 	}
-	if gateway.IsValid() {
-		around(gateway, gateway.BitLen())
-	}
-	if to.Addr().Is6() && to.Bits() > 0 {
-		around(to.Addr(), to.Bits())
-		try(c.within(to))
+	if to.network.Addr().Is6() && to.network.Bits() > 0 {
+		for _, candidates := range c.networks.Around(to.network) {
+			try(candidates)
+		}
+		if candidates, is := c.within.Get(to.network); is {
+			try(candidates)
+		}
 	}
 	return c.own[best].Prefix.Addr()
-}
-
-// within are the firsts of the addresses in the network.
-func (c chooser) within(network netip.Prefix) firsts {
-	at := func(i int) netip.Addr { return c.own[c.sorted[i]].Prefix.Addr() }
-	begin := sort.Search(len(c.own), func(i int) bool { return at(i).Compare(network.Masked().Addr()) >= 0 })
-	end := begin + sort.Search(len(c.own)-begin, func(i int) bool { return !network.Contains(at(begin + i)) })
-	found := none
-	for left, right := begin+len(c.own), end+len(c.own); left < right; left, right = left/2, right/2 {
-		if left%2 == 1 {
-			found.join(c.ranges[left])
-			left++
-		}
-		if right%2 == 1 {
-			right--
-			found.join(c.ranges[right])
-		}
-	}
-	return found
 }
 
 // score is higher for the address that the kernel chooses. Of equal ones it takes the first.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -142,7 +143,7 @@ func (n NIC) addStaticRules(s *cache.Static) {
 	for _, a := range s.Addresses {
 		own = append(own, a.Address.Addr())
 	}
-	addresses := SortedAddresses(own)
+	addresses := fib.Sorted(own)
 	type family struct {
 		table uint32
 		v6    bool
@@ -157,7 +158,7 @@ func (n NIC) addStaticRules(s *cache.Static) {
 	others := 0
 	for _, r := range n.found.Rules {
 		switch {
-		case r.Other:
+		case !r.BySource():
 			others++
 		case about(r) && r.Table != 0 && r.Table != netstate.TableLocal:
 			s.Rules = append(s.Rules, cache.StaticRule{Priority: r.Priority, Table: r.Table, Source: maskedSource(r.Source), IPv6: r.IPv6})

@@ -356,10 +356,23 @@ type Rule struct {
 	Table    uint32       `json:"table"`
 	IPv6     bool         `json:"ipv6,omitempty"`
 	Source   netip.Prefix `json:"source,omitzero"` // zero: any
+	// Destination, TOS, Mark under Mask, and In, the link by which packets come, are what else it asks for; zero: nothing.
+	Destination netip.Prefix `json:"destination,omitzero"`
+	TOS         uint8        `json:"tos,omitempty"`
+	Mark        uint32       `json:"mark,omitempty"`
+	Mask        uint32       `json:"mask,omitempty"`
+	In          string       `json:"in,omitempty"`
+	// Suppress: a route with a prefix length below this does not count (suppress_prefixlength of ip-rule(8), and one).
+	Suppress int `json:"suppress,omitempty"`
 	// VRF says that the rule looks up the table of the VRF that a packet's link is in (l3mdev). Table is 0 then.
 	VRF bool `json:"vrf,omitempty"`
-	// Other says that the rule matches more than the source, or does not look up a table.
+	// Other says that the rule asks for something that has no field here, or does not look up a table.
 	Other bool `json:"other,omitempty"`
+}
+
+// BySource reports whether the rule looks up a table, and asks for nothing but the source.
+func (r Rule) BySource() bool {
+	return r == Rule{Priority: r.Priority, Table: r.Table, IPv6: r.IPv6, Source: r.Source, VRF: r.VRF}
 }
 
 // Neighbour is an ARP or NDP entry of a link. Without an address it is a static entry of a bridge's forwarding

@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/guestfilter"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -102,8 +103,8 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 // warnLeased warns of a DHCP client in the namespace, which under bridge takes the holder for the NIC. A client
 // outside, such as CNI's dhcp daemon, keeps the NIC by its number.
 func warnLeased(found netstate.Snapshot, nic netstate.Link) (list texts) {
-	for _, version := range []int{4, 6} {
-		for _, a := range lease.Of(found, nic).Leased(version) {
+	for _, v := range ip.Both {
+		for _, a := range lease.Of(found, nic).Leased(v) {
 			list.add("the address %v of %s has a lifetime, and a DHCP client in the namespace cannot renew it under bridge, where another link has the name %[2]s: choose redirect", a, nic.Name)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -76,7 +77,7 @@ func (p *Plan) addFilter(nic netstate.Link, g guestfilter.Guest) error {
 	if lowersMTU(p.spec, nic) {
 		g.MTU = linkMTU(p.spec, nic)
 	}
-	for _, r := range lease.Of(p.found, nic).Routes(false) {
+	for _, r := range lease.Of(p.found, nic).Routes(ip.V6) {
 		g.Gateways = append(g.Gateways, r.Gateway)
 	}
 	p.makeTables = append(p.makeTables, func() []firewall.Table { return guestfilter.Tables(g) })

@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/served"
@@ -124,31 +125,15 @@ func serverLosses(r *cache.Record) (list losses) {
 // namespaceLosses are what of the namespace no guest of the NIC can learn, whatever the binding's lease has. Before are
 // the losses that the binding itself names.
 func namespaceLosses(found netstate.Snapshot, nic netstate.Link, way ways, mtu int, before losses) (list losses) {
-	learned := lease.Of(found, nic).Tables()
-	seen := lease.Seen(found, nic)
+	on := lease.Of(found, nic)
 	routes := way.traits.Routes // the namespace's rules and tables decide
-	v4, v6 := lease.Of(found, nic).Addresses()
-	own := map[bool]lease.Addresses{false: lease.AddressesIn(v4), true: lease.AddressesIn(v6)}
-	rules := 0
-	for _, r := range seen.Rules {
-		ofGuest := len(own[r.IPv6]) > 0 && !r.Source.IsValid() || r.Source.IsValid() && own[r.IPv6].MeetIn(r.Source)
-		if (r.Other || !learned[r.Table]) && ofGuest {
-			rules++
-		}
+	if !routes {
+		list = policyLosses(found, on)
 	}
-	if rules > 0 && !routes {
-		list.lose("policy-rule", fmt.Sprintf("rules of the namespace (%d)", rules), "a guest cannot learn policy rules by DHCP")
-	}
-	for _, r := range seen.Routes {
-		if r.Uses(nic.Index) && !learned[r.Table] && !routes {
-			learned[r.Table] = true
-			list.lose("policy-rule", fmt.Sprintf("table %d", r.Table), "its routes through %s are not the guest's, as no policy rule sends all of the guest's packets there", nic.Name)
-		}
-	}
-	list = slices.Concat(list, familyLosses(found, nic, 4), familyLosses(found, nic, 6), way.losses(), sharedLosses(found, nic))
+	list = slices.Concat(list, familyLosses(found, nic, ip.V4), familyLosses(found, nic, ip.V6), way.losses(), sharedLosses(found, nic))
 	if !routes {
 		list = append(list, addressLosses(found, nic, slices.Concat(before, list))...)
-		for _, r := range lease.Of(found, nic).Routes(true) {
+		for _, r := range on.Routes(ip.V4) {
 			if r.MTU >= syntax.MinMTU && r.MTU < mtu { // with routes the namespace says what fits
 				list.lose("mtu", fmt.Sprintf("%d to %v", r.MTU, r.Destination), "the guest gets %d, as IPv6 needs that", mtu)
 			}
@@ -156,6 +141,35 @@ func namespaceLosses(found netstate.Snapshot, nic netstate.Link, way ways, mtu i
 	}
 	if nic.MTU > syntax.MaxMTU {
 		list.lose("mtu", fmt.Sprint(nic.MTU), "the guest gets %d, as a tap has no more", syntax.MaxMTU)
+	}
+	return list
+}
+
+// policyLosses are the policy rules for some of the guest's packets, and the tables to which they lead.
+func policyLosses(found netstate.Snapshot, on lease.NIC) (list losses) {
+	type table struct {
+		v      ip.Version
+		number uint32
+	}
+	rules, some := 0, map[table]bool{}
+	for _, v := range ip.Both {
+		looked := on.Table(v).Looked
+		for _, r := range on.Table(v).Rest {
+			if len(on.AddressesOf(v)) > 0 && (!r.BySource() || !looked[r.Table]) {
+				rules++
+			}
+			some[table{v, r.Table}] = !looked[r.Table]
+		}
+	}
+	if rules > 0 {
+		list.lose("policy-rule", fmt.Sprintf("rules of the namespace (%d)", rules), "a guest cannot learn policy rules by DHCP")
+	}
+	named := map[uint32]bool{}
+	for _, r := range found.Routes {
+		if r.Uses(on.Index) && some[table{ip.Of(r.Destination.Addr()), r.Table}] && !named[r.Table] {
+			named[r.Table] = true
+			list.lose("policy-rule", fmt.Sprintf("table %d", r.Table), "its routes through %s are not the guest's, as no policy rule sends all of the guest's packets there", on.Name)
+		}
 	}
 	return list
 }
@@ -209,16 +223,15 @@ func sharedLosses(found netstate.Snapshot, nic netstate.Link) (list losses) {
 
 // familyLosses are a family of which the NIC has no address, though the namespace sends by it: the addresses are
 // another link's, such as the loopback's (unnumbered, BGP to the host).
-func familyLosses(found netstate.Snapshot, nic netstate.Link, of int) (list losses) {
+func familyLosses(found netstate.Snapshot, nic netstate.Link, of ip.Version) (list losses) {
 	on := lease.Of(found, nic)
-	v4, v6 := on.Addresses()
-	if own := map[int][]netip.Prefix{4: v4, 6: v6}[of]; len(own) > 0 || len(on.Routes(of == 4)) == 0 {
+	if len(on.AddressesOf(of)) > 0 || len(on.Routes(of)) == 0 {
 		return nil
 	}
 	links := indexLinks(found)
 	for _, a := range found.Addresses {
 		link := links.at(a.Link)
-		if links.isBehind(nic, link) && firewall.Version(a.Prefix.Addr()) == of && a.Prefix.Addr().IsGlobalUnicast() {
+		if links.isBehind(nic, link) && ip.Of(a.Prefix.Addr()) == of && a.Prefix.Addr().IsGlobalUnicast() {
 			list.lose("family", fmt.Sprintf("IPv%d", of), "%s has no IPv%d address, and the namespace sends by it from %v of %s", nic.Name, of, a.Prefix.Addr(), link.Name)
 			return list
 		}

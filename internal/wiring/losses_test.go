@@ -255,7 +255,7 @@ func TestConditionalLosses(t *testing.T) {
 		{"a rule for some sources before main", lan4(), []func(*netstate.Snapshot){rule(func(r *netstate.Rule) { r.Source = pfx("192.0.2.0/24") })}, masquerade(), "policy-rule table 100"},
 		{"a rule for an address of the namespace", lan4(), []func(*netstate.Snapshot){func(s *netstate.Snapshot) { s.Addresses = append(s.Addresses, address("10.244.1.8/24")) },
 			rule(func(r *netstate.Rule) { r.Source = pfx("10.244.1.8/32") })}, masquerade(), ""},
-		{"a VPN's rules", lan4(), []func(*netstate.Snapshot){rule(func(r *netstate.Rule) { r.Other, r.Table = true, netstate.TableMain }), rule(some)}, masquerade(), ""},
+		{"a VPN's rules", lan4(), []func(*netstate.Snapshot){rule(func(r *netstate.Rule) { r.Suppress, r.Table = 1, netstate.TableMain }), rule(some)}, masquerade(), ""},
 		{"a next hop by another link", lan4(), []func(*netstate.Snapshot){byOther}, masquerade(), "next-hop 192.0.2.0/24"},
 		{"a next hop by another link that forwards", lan4(), []func(*netstate.Snapshot){byOther, func(s *netstate.Snapshot) { s.Links[len(s.Links)-1].Forwarding4 = true }}, masquerade(), ""},
 		{"a rule for some packets", lan4(), []func(*netstate.Snapshot){rule(some)}, routed(), ""},

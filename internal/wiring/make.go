@@ -9,6 +9,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
@@ -223,8 +224,8 @@ func guestMTU(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) int {
 	if _, v6 := on.Addresses(); len(v6) > 0 {
 		least = min(mtu, minMTUIPv6)
 	}
-	for _, v4 := range []bool{true, false} {
-		for _, route := range on.Routes(v4) {
+	for _, v := range ip.Both {
+		for _, route := range on.Routes(v) {
 			if route.MTU >= syntax.MinMTU {
 				mtu = min(mtu, max(least, route.MTU))
 			}

@@ -10,8 +10,10 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/privatenet"
@@ -221,7 +223,7 @@ func checkNextHops(found netstate.Snapshot, nic netstate.Link, ends router.Ends)
 		if hidden := own[0].Addr(); !slices.Equal(on.NextHops(hidden), on.NextHops(e.Guest)) {
 			return nil, refuseMasquerade(nic, fmt.Sprintf("policy rules give other routes to what comes from %v than to what comes from a guest behind it", hidden))
 		}
-		ahead, all := on.Ahead(e.Guest)
+		ahead, all := fib.Ahead(found, on.VRF(), e.Guest)
 		if all {
 			return nil, refuseMasquerade(nic, fmt.Sprintf("%s, where the route to the guest is: so IPv%d packets for the guest go elsewhere", whyAhead(ahead), firewall.Version(e.Guest)))
 		}
@@ -355,7 +357,7 @@ func routedByEBPF(found netstate.Snapshot, nic netstate.Link, v4 []netip.Prefix)
 	if len(v4) != 1 || !v4[0].IsSingleIP() {
 		return false
 	}
-	routes := lease.Of(found, nic).Routes(true)
+	routes := lease.Of(found, nic).Routes(ip.V4)
 	onLink := func(a netip.Addr) bool {
 		return slices.ContainsFunc(routes, func(r netstate.Route) bool { return r.Destination == firewall.HostPrefix(a) && !r.Gateway.IsValid() })
 	}

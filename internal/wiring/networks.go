@@ -1,14 +1,13 @@
 package wiring
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/lease"
+	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -48,12 +47,12 @@ func networksOf(nic int, addresses []netstate.Address, routes []netstate.Route) 
 
 // sorted has each network once, and of the next hops those in the networks.
 func (n Networks) sorted() Networks {
-	slices.SortFunc(n.Networks, func(a, b netip.Prefix) int { return cmp.Or(a.Addr().Compare(b.Addr()), a.Bits()-b.Bits()) })
+	slices.SortFunc(n.Networks, fib.Compare)
 	n.Networks = slices.Compact(n.Networks)
 	slices.SortFunc(n.NextHops, netip.Addr.Compare)
-	among := lease.PrefixSet{}
+	var among fib.Prefixes[bool]
 	for _, p := range n.Networks {
-		among.Add(p)
+		among.Set(p, true)
 	}
 	n.NextHops = slices.DeleteFunc(slices.Compact(n.NextHops), func(h netip.Addr) bool { return !among.Contain(h) })
 	return n

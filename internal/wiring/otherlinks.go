@@ -8,7 +8,9 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
@@ -123,7 +125,7 @@ type ways struct {
 	// forwarders are the names of the other links by which the guest may leave, by the version of IP.
 	forwarders map[int]map[string]bool
 	// given are the networks to which the guest has a route; nil: a guest behind a masquerade has a default route.
-	given map[netip.Prefix]bool
+	given *fib.Prefixes[bool]
 }
 
 func (p *Plan) ways(nic netstate.Link) ways {
@@ -138,13 +140,15 @@ func (p *Plan) ways(nic netstate.Link) ways {
 		return w
 	}
 	on := lease.Of(p.found, nic)
-	routes := on.Routes
-	if w.traits.Routes {
-		routes = on.Behind
-	}
-	w.given = map[netip.Prefix]bool{}
-	for _, r := range slices.Concat(routes(true), routes(false)) {
-		w.given[r.Destination.Masked()] = true
+	w.given = &fib.Prefixes[bool]{}
+	for _, v := range ip.Both {
+		to := on.Behind
+		if !w.traits.Routes {
+			to = on.Destinations
+		}
+		for _, network := range to(v) {
+			w.given.Set(network, true)
+		}
 	}
 	return w
 }
@@ -157,12 +161,8 @@ func (w ways) comeBack(l netstate.Link, v int) bool {
 // sendTo reports whether the guest has a route to all of the networks.
 func (w ways) sendTo(networks []netip.Prefix) bool {
 	return w.given == nil || !slices.ContainsFunc(networks, func(n netip.Prefix) bool {
-		for bits := n.Bits(); bits >= 0; bits-- {
-			if w.given[netip.PrefixFrom(n.Addr(), bits).Masked()] {
-				return false
-			}
-		}
-		return true
+		_, is := w.given.Longest(n)
+		return !is
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/guestfilter"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -50,7 +51,7 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	p.addWarnings(warnDown(nic)...)
 	p.addWarnings(warnOtherMAC(p.found, nic, p.Record.MAC)...)
 	p.addTaps(nic, tapOf(p.spec, p.found, nic, p.Record))
-	g := guestfilter.Guest{Addresses: guestAddresses(p.found, nic, p.Record.MAC), Renewed: len(lease.Of(p.found, nic).Leased(6)) > 0, Launcher: owner(p.spec, p.found).UID}
+	g := guestfilter.Guest{Addresses: guestAddresses(p.found, nic, p.Record.MAC), Renewed: len(lease.Of(p.found, nic).Leased(ip.V6)) > 0, Launcher: owner(p.spec, p.found).UID}
 	if !lowersMTU(p.spec, nic) { // otherwise the rules for MTU drop shorter frames
 		g.Longest = nic.MTU
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/lease"
@@ -148,7 +149,7 @@ func routedMAC(spec infra.Spec, nic netstate.Link) cache.MAC {
 // warnSourceRules warns of policy rules that chose routes by the NIC's addresses, which the namespace's own packets do
 // not have any more when their route is chosen.
 func warnSourceRules(found netstate.Snapshot, own []netip.Addr) (list texts) {
-	all := lease.SortedAddresses(own)
+	all := fib.Sorted(own)
 	for _, r := range found.Rules {
 		if r.Source.IsValid() && r.Source.Bits() > 0 && all.MeetIn(r.Source) {
 			list.add("a policy rule for packets from %v is in force for the guest's packets, and not for the namespace's own", r.Source)

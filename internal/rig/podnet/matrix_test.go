@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/leak"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/routeget"
 )
 
 var (
@@ -369,6 +371,9 @@ func measure(t *testing.T, n Network) row {
 			}
 			r.cells = append(r.cells, cell)
 		}
+	}
+	if routed, other := routeget.Judge(t, l.Pod, rand.New(rand.NewPCG(7, 7)), 80); routed == 0 || other > routed/4 {
+		t.Errorf("%d packets have a route, and %d have another one by a rule that no Snapshot holds", routed, other)
 	}
 	if l.Delete != nil {
 		l.Delete(t)

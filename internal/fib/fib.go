@@ -1,0 +1,258 @@
+// Package fib says where the kernel sends packets: by the policy rules (ip-rule(8)), the tables and the VRFs of a
+// namespace (ip-route(8)). It is pure. [Of] makes one table of all those in which the packets of a [Source] are looked
+// up, and [Table.Lookup] is the answer of `ip route get`. The table local is not in a Snapshot, and not here.
+package fib
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/internal/ip"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// Source is what rules and routes ask of packets, but for the destination.
+type Source struct {
+	IP ip.Version
+	// From are the addresses of who sends. The first is that of the packets; none: the kernel still chooses one. A route
+	// for a source prefix (IPv6) counts if all of them lie in it.
+	From []netip.Addr
+	TOS  uint8
+	Mark uint32
+	// In is the link by which the packets come; "lo": the namespace sends them. Empty: no rule that asks for a link is for
+	// all of them.
+	In string
+	// VRF is the table of the VRF that the packets are in; 0: none.
+	VRF uint32
+}
+
+// Table is where the packets of a source go, by their destinations.
+type Table struct {
+	// Looked are the numbers of the tables in which all packets are looked up.
+	Looked map[uint32]bool
+	// Rest are the policy rules for some of the packets, in the order of their preferences. They decide nothing here.
+	Rest []netstate.Rule
+	ways Prefixes[Way]
+	all  []Way
+}
+
+// Way is where packets to a destination go.
+type Way struct {
+	To netip.Prefix
+	// Routes are those of the table that decides, in the order in which the kernel takes them: the first one is in force.
+	// Its destination may be wider, where another table has a throw route. None: no table has a route.
+	Routes []netstate.Route
+	place  int // of the first route in the Snapshot
+}
+
+// Lookup is the way of packets to the whole destination.
+func (t *Table) Lookup(to netip.Prefix) (Way, bool) {
+	way, is := t.ways.Longest(to)
+	return way, is && len(way.Routes) > 0
+}
+
+// Ways are those that decide somewhere. More specific ones come first, and of equal ones that which the namespace lists
+// first.
+func (t *Table) Ways() []Way { return t.all }
+
+// Of makes the table of the source's packets.
+func Of(s netstate.Snapshot, from Source) *Table {
+	t := &Table{Looked: map[uint32]bool{}}
+	asked := from.rules(s, t)
+	networks := networksOf(s, from, t.Looked)
+	var entries []entry
+	for place, r := range asked {
+		entries = append(entries, networks[r.Table].entries(place, r)...)
+	}
+	// A wider destination comes before those in it.
+	slices.SortFunc(entries, func(a, b entry) int {
+		return cmp.Or(Compare(a.to, b.to), a.place-b.place)
+	})
+	t.join(entries, len(asked))
+	slices.SortFunc(t.all, func(a, b Way) int { return cmp.Or(b.To.Bits()-a.To.Bits(), a.place-b.place, Compare(a.To, b.To)) })
+	return t
+}
+
+// rules are those that lead all of the source's packets to a table, in order. Of rules that ask for nothing, the first
+// one to a table counts.
+func (from Source) rules(s netstate.Snapshot, t *Table) (asked []netstate.Rule) {
+	known := map[netstate.Rule]bool{}
+	own := Sorted(from.From)
+	for _, r := range Rules(s, from.IP, from.VRF) {
+		switch key := (netstate.Rule{Table: r.Table, Destination: r.Destination, Suppress: r.Suppress}); {
+		case !from.matches(r):
+			if !r.Source.IsValid() || own.MeetIn(r.Source) {
+				t.Rest = append(t.Rest, r)
+			}
+		case !known[key]:
+			asked, known[key], t.Looked[r.Table] = append(asked, r), true, true
+		}
+	}
+	return asked
+}
+
+// matches reports whether the rule is for all of the packets, as far as they have its destination.
+func (from Source) matches(r netstate.Rule) bool {
+	isFrom := !r.Source.IsValid() || r.Source.Bits() == 0 || len(from.From) > 0 && r.Source.Contains(from.From[0])
+	return !r.Other && isFrom && (r.TOS == 0 || r.TOS == from.TOS) && from.Mark&r.Mask == r.Mark && (r.In == "" || r.In == from.In)
+}
+
+// Rules are the namespace's policy rules in the order in which the kernel asks them, with that for the table main. What
+// leads to the table of a VRF leads to that of the packets' VRF, or is left out.
+func Rules(s netstate.Snapshot, v ip.Version, vrf uint32) (rules []netstate.Rule) {
+	if !slices.Contains(s.NoMain, int(v)) {
+		rules = append(rules, netstate.Rule{Priority: netstate.PriorityMain, Table: netstate.TableMain, IPv6: v == ip.V6})
+	}
+	for _, r := range s.Rules {
+		switch {
+		case r.IPv6 != (v == ip.V6) || r.VRF && vrf == 0:
+			continue
+		case r.VRF:
+			r.Table, r.VRF = vrf, false
+		}
+		rules = append(rules, r)
+	}
+	slices.SortStableFunc(rules, func(a, b netstate.Rule) int { return cmp.Compare(a.Priority, b.Priority) })
+	return rules
+}
+
+// networks are a table's routes by their destinations, which are sorted.
+type networks struct {
+	sorted []netip.Prefix
+	routes Prefixes[*routes]
+}
+
+type routes struct {
+	list  []netstate.Route
+	place int
+}
+
+// networksOf are the routes of the tables that the packets can take.
+func networksOf(s netstate.Snapshot, from Source, looked map[uint32]bool) map[uint32]*networks {
+	of := make(map[uint32]*networks, len(looked))
+	for table := range looked {
+		of[table] = &networks{}
+	}
+	own := Sorted(from.From)
+	for place, r := range s.Routes {
+		n, is := of[r.Table]
+		switch {
+		case !is || ip.Of(r.Destination.Addr()) != from.IP || !from.takes(r, own):
+			continue
+		case from.VRF != 0 && r.Table == from.VRF && ofAddress(r):
+			continue
+		}
+		at, known := n.routes.Get(r.Destination)
+		if !known {
+			at = &routes{place: place}
+			n.sorted = append(n.sorted, r.Destination.Masked())
+			n.routes.Set(r.Destination, at)
+		}
+		at.list = append(at.list, r)
+	}
+	for _, n := range of {
+		slices.SortFunc(n.sorted, Compare)
+		for _, at := range n.routes.of {
+			slices.SortStableFunc(at.list, func(a, b netstate.Route) int {
+				return cmp.Or(int(b.TOS)-int(a.TOS), b.Source.Bits()-a.Source.Bits(), cmp.Compare(a.Metric, b.Metric))
+			})
+		}
+	}
+	return of
+}
+
+// ofAddress reports whether the kernel makes the route of an address, as it does in the table local.
+func ofAddress(r netstate.Route) bool {
+	return r.Protocol == netstate.ProtocolKernel && r.Type != netstate.RouteUnicast && r.Type <= netstate.RouteMulticast
+}
+
+// takes reports whether the packets can take the route, as far as they have its destination.
+func (from Source) takes(r netstate.Route, own Addresses) bool {
+	return (r.TOS == 0 || r.TOS == from.TOS) && (r.Source.Bits() <= 0 || len(own) > 0 && own.LieIn(r.Source))
+}
+
+// entry are the routes of a table to a destination, which decide; none: the lookup goes on.
+type entry struct {
+	to     netip.Prefix
+	place  int // of the table, in the order of the lookup
+	routes *routes
+}
+
+// entries are those of the table at the place to which the rule leads.
+func (n *networks) entries(place int, rule netstate.Rule) (list []entry) {
+	add := func(to netip.Prefix, at *routes) {
+		if at.list[0].Type == netstate.RouteThrow || at.list[0].Destination.Bits() < rule.Suppress {
+			at = nil
+		}
+		list = append(list, entry{to, place, at})
+	}
+	first := 0
+	if to := rule.Destination; to.IsValid() {
+		to = to.Masked()
+		if at, is := n.routes.Longest(to); is {
+			add(to, at)
+		}
+		first, _ = slices.BinarySearchFunc(n.sorted, to, Compare)
+		for _, network := range n.sorted[first:] {
+			if !to.Contains(network.Addr()) {
+				break
+			}
+			if network.Bits() > to.Bits() {
+				at, _ := n.routes.Get(network)
+				add(network, at)
+			}
+		}
+		return list
+	}
+	for _, network := range n.sorted {
+		at, _ := n.routes.Get(network)
+		add(network, at)
+	}
+	return list
+}
+
+// join finds the first table that decides for each destination, among the count of tables.
+func (t *Table) join(entries []entry, count int) {
+	now := make([]*routes, count) // of each table, for the destination at hand
+	var deciding []int            // the tables that have any, sorted
+	set := func(place int, r *routes) {
+		at, is := slices.BinarySearch(deciding, place)
+		switch {
+		case r != nil && !is:
+			deciding = slices.Insert(deciding, at, place)
+		case r == nil && is:
+			deciding = slices.Delete(deciding, at, at+1)
+		}
+		now[place] = r
+	}
+	first := func() *routes {
+		if len(deciding) == 0 {
+			return nil
+		}
+		return now[deciding[0]]
+	}
+	var around []entry // those of wider destinations, with what their tables had without them
+	for i := 0; i < len(entries); {
+		to := entries[i].to
+		for last := len(around) - 1; last >= 0 && !around[last].to.Overlaps(to); last-- {
+			set(around[last].place, around[last].routes)
+			around = around[:last]
+		}
+		wider := first()
+		for ; i < len(entries) && entries[i].to == to; i++ {
+			e := entries[i]
+			around = append(around, entry{to, e.place, now[e.place]})
+			set(e.place, e.routes)
+		}
+		switch r := first(); {
+		case r == wider:
+		case r == nil:
+			t.ways.Set(to, Way{To: to})
+		default:
+			way := Way{To: to, Routes: r.list, place: r.place}
+			t.ways.Set(to, way)
+			t.all = append(t.all, way)
+		}
+	}
+}

@@ -1,0 +1,232 @@
+// Package routeget judges package fib by the kernel: both say where random packets of a namespace go.
+package routeget
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/fib"
+	"github.com/guestwire/guestwire/internal/ip"
+	"github.com/guestwire/guestwire/internal/kernel"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+)
+
+// packet is what ip(8) asks the kernel about.
+type packet struct {
+	fib.Source
+	to netip.Addr
+}
+
+// command is the question, as an administrator types it. The answer is the route itself, and not what becomes of the
+// packet.
+func (p packet) command() string {
+	c := fmt.Sprintf("ip -j -d route get fibmatch %v tos %#x mark %#x", p.to, p.TOS, p.Mark)
+	if len(p.From) > 0 {
+		c += fmt.Sprintf(" from %v", p.From[0])
+	}
+	if p.In != "lo" {
+		c += " iif " + p.In
+	}
+	return c
+}
+
+// Judge compares the answers for a number of packets. It returns how many of them have a route, and how many a rule
+// decides that a Snapshot cannot hold. The namespace forwards afterwards.
+func Judge(t testing.TB, pod *nstest.Namespace, r *rand.Rand, count int) (routed, other int) {
+	t.Helper()
+	pod.Exec("sh", "-c", "cd /proc/sys/net; for i in ipv4/conf/*/rp_filter; do echo 0 >$i; done; for i in ipv4/conf/*/forwarding ipv6/conf/*/forwarding; do echo 1 >$i; done")
+	var s netstate.Snapshot
+	if err := netns.Do(pod.File, func() error {
+		n, err := kernel.Open()
+		if err != nil {
+			return err
+		}
+		defer n.Close()
+		s, err = n.Snapshot(netstate.NamesFor("eth0", ""), nil, nil)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	names := map[int]string{}
+	for _, l := range s.Links {
+		names[l.Index] = l.Name
+	}
+	var packets []packet
+	var script strings.Builder
+	for range count {
+		p := choose(s, r)
+		packets = append(packets, p)
+		fmt.Fprintf(&script, "%s 2>&1 | tr -d '\\n'; echo\n", p.command())
+	}
+	for i, answer := range strings.Split(strings.TrimSpace(pod.Exec("sh", "-c", script.String())), "\n") {
+		p := packets[i]
+		kernels, local := parse(answer)
+		if local || p.In != "lo" && isOdd(s, p.From[0]) { // such a station is refused, whatever it sends
+			continue
+		}
+		table := fib.Of(s, p.Source)
+		way, _ := table.Lookup(netip.PrefixFrom(p.to, p.to.BitLen()))
+		ours := "none"
+		var equal []string // of one metric the kernel takes that whose neighbour answers (IPv6)
+		for _, route := range way.Routes {
+			if route.Metric == way.Routes[0].Metric || route.TOS != 0 {
+				equal = append(equal, text(route, names))
+			}
+		}
+		if len(equal) > 0 {
+			ours, routed = equal[0], routed+1
+		}
+		isOther := func(r netstate.Rule) bool { return r.Other }
+		switch {
+		case kernels == ours || kernels == "unreachable" && ours == "none" && p.In != "lo":
+		case ip.Of(p.to) == ip.V6 && slices.Contains(equal, kernels):
+		case slices.ContainsFunc(table.Rest, isOther):
+			other++
+		default:
+			t.Errorf("%s\nours:   %s\nkernel: %s\n%s", p.command(), ours, kernels, answer)
+		}
+	}
+	return routed, other
+}
+
+// isOdd reports whether a route that delivers packets here, or to a group, may lead to the station.
+func isOdd(s netstate.Snapshot, station netip.Addr) bool {
+	return slices.ContainsFunc(s.Routes, func(r netstate.Route) bool {
+		return r.Destination.Contains(station) && r.Type != netstate.RouteUnicast && r.Type <= netstate.RouteMulticast
+	})
+}
+
+// choose makes a packet to somewhere near the namespace's routes.
+func choose(s netstate.Snapshot, r *rand.Rand) (p packet) {
+	p.IP, p.In = ip.Both[r.IntN(2)], "lo"
+	var near []netip.Prefix
+	for _, route := range s.Routes {
+		near = append(near, route.Destination)
+	}
+	for _, rule := range s.Rules {
+		near = append(near, rule.Destination)
+	}
+	near = slices.DeleteFunc(near, func(n netip.Prefix) bool { return !n.IsValid() || ip.Of(n.Addr()) != p.IP })
+	far := ip.Pick(p.IP, netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("2001:db8:ffff::7"))
+	p.to = far
+	if len(near) > 0 && r.IntN(8) > 0 {
+		p.to = within(near[r.IntN(len(near))], r)
+	}
+	if p.to.IsUnspecified() || p.to.IsMulticast() || p.to.IsLinkLocalUnicast() && p.IP == ip.V6 || p.to.IsLoopback() || p.to.As16()[12] == 0 && p.IP == ip.V4 {
+		p.to = far
+	}
+	var own []netip.Addr
+	for _, a := range s.Addresses {
+		if addr := a.Prefix.Addr(); ip.Of(addr) == p.IP && !addr.IsLoopback() && !addr.IsLinkLocalUnicast() {
+			own = append(own, addr)
+		}
+	}
+	if len(own) > 0 && r.IntN(2) == 0 {
+		p.From = []netip.Addr{own[r.IntN(len(own))]}
+	}
+	var links []netstate.Link
+	for _, l := range s.Links {
+		if l.Up && !l.Loopback && !l.NoIPv6 {
+			links = append(links, l)
+		}
+	}
+	if len(links) > 0 && r.IntN(4) == 0 { // a packet that comes in from a station
+		l := links[r.IntN(len(links))]
+		p.In, p.From = l.Name, []netip.Addr{ip.Pick(p.IP, netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("2001:db8:eeee::9"))}
+		master, _ := s.Link(l.Master)
+		p.VRF = master.VRF + l.VRF
+	}
+	if r.IntN(3) == 0 {
+		p.TOS = 0x10
+	}
+	if r.IntN(3) == 0 {
+		p.Mark = uint32(r.IntN(0x20))
+	}
+	return p
+}
+
+// within is an address of the network.
+func within(n netip.Prefix, r *rand.Rand) netip.Addr {
+	a := n.Masked().Addr().AsSlice()
+	for bit := n.Bits(); bit < 8*len(a); bit++ {
+		if r.IntN(2) == 0 && (bit < 24 || bit >= 8*len(a)-4) {
+			a[bit/8] |= 1 << (7 - bit%8)
+		}
+	}
+	addr, _ := netip.AddrFromSlice(a)
+	return addr
+}
+
+var refusals = map[string]string{
+	"Invalid argument": "blackhole", "No route to host": "unreachable", "Permission denied": "prohibit", "Network is unreachable": "none",
+}
+
+var types = map[uint8]string{netstate.RouteUnicast: "", netstate.RouteLocal: "local ", 3: "broadcast ", 4: "anycast ", netstate.RouteMulticast: "multicast "}
+
+var refusing = map[uint8]string{6: "blackhole", 7: "unreachable", 8: "prohibit"}
+
+// parse is the kernel's answer in the words of text, and whether it is of the table local, which no Snapshot has. With
+// IPv4 the kernel may call it main.
+func parse(answer string) (text string, local bool) {
+	if _, why, is := strings.Cut(answer, "answers: "); is {
+		return refusals[why], false
+	}
+	var list []struct {
+		Type, Dst, Gateway, Dev, Table string
+		Via                            struct{ Host string }
+		Metric                         uint32
+		Nexthops                       []struct {
+			Gateway, Dev string
+			Via          struct{ Host string }
+		}
+	}
+	if err := json.Unmarshal([]byte(answer), &list); err != nil || len(list) != 1 {
+		return answer, false
+	}
+	r := list[0]
+	text = fmt.Sprintf("%s%s metric %d", strings.TrimPrefix(r.Type+" ", "unicast "), r.Dst, r.Metric)
+	if r.Dev != "" {
+		text += fmt.Sprintf(" via %s%s dev %s", r.Gateway, r.Via.Host, r.Dev)
+	}
+	for _, h := range r.Nexthops {
+		text += fmt.Sprintf(" via %s%s dev %s", h.Gateway, h.Via.Host, h.Dev)
+	}
+	return text + " table " + r.Table, r.Table == "local" || r.Table == "main" && (r.Type == "local" || r.Type == "broadcast")
+}
+
+// text is the route in the same words.
+func text(r netstate.Route, names map[int]string) string {
+	if kind, is := refusing[r.Type]; is {
+		return kind
+	}
+	to := strings.TrimSuffix(r.Destination.String(), fmt.Sprintf("/%d", r.Destination.Addr().BitLen()))
+	if r.Destination.Bits() == 0 {
+		to = "default"
+	}
+	hop := func(gateway netip.Addr, link int) string {
+		via := ""
+		if gateway.IsValid() {
+			via = gateway.String()
+		}
+		return fmt.Sprintf(" via %s dev %s", via, names[link])
+	}
+	text := fmt.Sprintf("%s%s metric %d", types[r.Type], to, r.Metric)
+	if r.Link != 0 {
+		text += hop(r.Gateway, r.Link)
+	}
+	for _, h := range r.Hops {
+		text += hop(h.Gateway, h.Link)
+	}
+	table := fmt.Sprint(r.Table)
+	if r.Table == netstate.TableMain {
+		table = "main"
+	}
+	return text + " table " + table
+}
