@@ -8,7 +8,6 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
-	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -144,46 +143,6 @@ func checkBridge(found netstate.Snapshot, nic netstate.Link) error {
 	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: reason}
 }
 
-// routesOf are the routes of a namespace, for the question whether the kernel would add one of them again: by their
-// destinations and tables, whether one of them is of type local, broadcast, anycast or multicast.
-type routesOf map[lookup]bool
-
-type lookup struct {
-	destination netip.Prefix
-	table       uint32
-}
-
-func routesIn(found netstate.Snapshot) routesOf {
-	routes := routesOf{}
-	for _, r := range found.Routes {
-		if r.Type <= netstate.RouteMulticast {
-			at := lookup{r.Destination.Masked(), r.Table}
-			routes[at] = routes[at] || r.Type != netstate.RouteUnicast
-		}
-	}
-	return routes
-}
-
-// whyLost says why the kernel would refuse the route through the NIC when it is added again; empty: the
-// kernel would not.
-func (routes routesOf) whyLost(r netstate.Route, nic netstate.Link) string {
-	switch {
-	case nexthopObject(r):
-		return "uses a nexthop object"
-	case !nic.Up && len(r.Hops) > 0:
-		return "leads through " + nic.Name + ", which is down, and through another link"
-	}
-	for _, h := range append([]netstate.Hop{{Gateway: r.Gateway, OnLink: r.OnLink}}, r.Hops...) {
-		if !h.Gateway.IsValid() || h.OnLink {
-			continue
-		}
-		if routes.takeAsOwn(h.Gateway, r.Table) {
-			return fmt.Sprintf("has the gateway %v, which another route gives to the namespace itself", h.Gateway)
-		}
-	}
-	return ""
-}
-
 // whyNotReturned says what of the NIC's IPv6 the kernel alone can make, by router advertisements; empty: nothing.
 func whyNotReturned(found netstate.Snapshot, nic netstate.Link) string {
 	if nic.MTU6 != 0 && nic.MTU6 != nic.MTU {
@@ -212,35 +171,6 @@ func whyNotReturned(found netstate.Snapshot, nic netstate.Link) string {
 	return ""
 }
 
-// routeNexthopID is RTA_NH_ID (linux/rtnetlink.h).
-const routeNexthopID = 30
-
-// takeAsOwn reports whether a special route covers the gateway, so that the kernel takes it for the namespace's own, a
-// broadcast address or the like, and refuses it as a gateway.
-func (routes routesOf) takeAsOwn(gateway netip.Addr, table uint32) bool {
-	for bits := gateway.BitLen(); bits >= 0; bits-- {
-		network, _ := gateway.Prefix(bits)
-		special, is := routes[lookup{network, table}]
-		local, isLocal := routes[lookup{network, netstate.TableLocal}]
-		if is || isLocal {
-			return special || local
-		}
-	}
-	return false
-}
-
-// Kinds of links, as rtnetlink names them.
-const (
-	kindIPVLAN  = "ipvlan"
-	kindVLAN    = "vlan"
-	kindHSR     = "hsr" // a ring, IEC 62439-3
-	kindMacvlan = "macvlan"
-	kindMacvtap = "macvtap" // is a tap already
-)
-
-// receivers are the kinds of links that take what arrives at the link below them, as a bridge does.
-var receivers = []string{kindMacvlan, kindMacvtap, kindIPVLAN, "ipvtap", "macsec", "rmnet"}
-
 // whyNotBelow is why a bridge would change a VLAN on the NIC; empty: there is none. The NIC goes down for another name,
 // and comes up, and so does each VLAN on it. A VLAN with the NIC's MAC gets another one with it.
 func whyNotBelow(found netstate.Snapshot, nic netstate.Link) string {
@@ -257,19 +187,4 @@ func whyNotBelow(found netstate.Snapshot, nic netstate.Link) string {
 		reason += ", and get another MAC with it"
 	}
 	return reason
-}
-
-// guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known. A guest
-// with another MAC than the NIC's makes another link-local address.
-func guestAddresses(found netstate.Snapshot, nic netstate.Link, mac cache.MAC) []netip.Addr {
-	if v4, v6 := lease.Of(found, nic).Addresses(); len(v4)+len(v6) == 0 {
-		return nil
-	}
-	var own []netip.Addr
-	for _, a := range found.Addresses {
-		if a.Link == nic.Index && (a.Prefix.Addr() != eui64.LinkLocal(nic.MAC) || mac == nic.MAC) {
-			own = append(own, a.Prefix.Addr())
-		}
-	}
-	return own
 }

@@ -12,9 +12,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// lowersMTU reports whether the guest's link has a smaller MTU than the NIC because the Spec says so.
-func lowersMTU(spec infra.Spec, nic netstate.Link) bool { return spec.MTU != 0 && spec.MTU < nic.MTU }
-
 // checkMTU refuses an MTU that the guest's link cannot have.
 func checkMTU(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {
 	refuse := func(format string, args ...any) error {

@@ -5,18 +5,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netstate"
 )
-
-// Journal is what a plan was made of.
-type Journal struct {
-	NIC   string            `json:"nic"`
-	Found netstate.Snapshot `json:"found"`
-	Spec  infra.Spec        `json:"spec"`
-	// Networks are what the last Setup read anew; nil: as in Found.
-	Networks *Networks `json:"networks,omitempty"`
-	Turn
-}
 
 // Journal returns what must be kept while the plan is in force.
 func (p *Plan) Journal() Journal {

@@ -75,11 +75,6 @@ type present struct {
 	elsewhere map[uint32][]netstate.Route // routes through other links, by their tables
 }
 
-type linkPrefix struct {
-	link   int
-	prefix netip.Prefix
-}
-
 func (p *Plan) newTrial(now netstate.Snapshot) trial {
 	t := trial{journal: p.Journal(), nic: p.nic(), with: p, given: p.given()}
 	t.asked = Gateways(p.found, t.nic)
@@ -326,8 +321,6 @@ func (g given) same(o given) bool {
 	g.losses, o.losses = nil, nil
 	return reflect.DeepEqual(g, o)
 }
-
-type lossKey struct{ kind, what string }
 
 func (p *Plan) given() (g given) {
 	r := p.Record

@@ -8,7 +8,6 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // tapOf is the guest's tap.
@@ -33,14 +32,6 @@ func (p *Plan) addTaps(nic, tap netstate.Link) {
 	}
 	p.wanted.Filters = append(p.wanted.Filters, clearingFilters(p.spec, p.found)...)
 	p.wanted.Links = append(p.wanted.Links, tap) // last: it comes up when everything else is there
-}
-
-// owner has the numbers by which a tap is given to the Spec's owner.
-func owner(spec infra.Spec, found netstate.Snapshot) infra.Owner {
-	if spec.Owner.Inside {
-		return found.OnNode
-	}
-	return spec.Owner
 }
 
 // responderQueue is the number of requests that wait for a responder that is stopped. The guest's frames have up to 64
@@ -68,9 +59,6 @@ var (
 	bridgeSettings = netstate.DefaultBridge.With(netstate.Settings{"mcast_snooping": 0})
 	portSettings   = netstate.DefaultBridgePort.With(netstate.Settings{"learning": 0})
 )
-
-// minMTUIPv6 is the smallest MTU with which a link has IPv6 (RFC 8200 section 5).
-const minMTUIPv6 = 1280
 
 // enableIPv6 enables IPv6 for new links, as some container engines enable it for the NIC alone.
 func enableIPv6(found netstate.Snapshot, wanted map[string]string) {
@@ -122,13 +110,4 @@ func (p *Plan) addAddress(l netstate.Link, prefix netip.Prefix, scope uint8) {
 	}
 	p.wanted.Addresses = append(p.wanted.Addresses, a)
 	p.wanted.Routes = append(p.wanted.Routes, earlier.Connected(a, l)...)
-}
-
-// linkMTU is the MTU of the guest's link.
-func linkMTU(spec infra.Spec, nic netstate.Link) int {
-	mtu := min(nic.MTU, syntax.MaxMTU)
-	if spec.MTU != 0 {
-		mtu = min(mtu, spec.MTU)
-	}
-	return mtu
 }

@@ -225,3 +225,5 @@ func familyLosses(found netstate.Snapshot, nic netstate.Link, of int) (list loss
 	}
 	return nil
 }
+
+type lossKey struct{ kind, what string }

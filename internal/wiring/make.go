@@ -181,22 +181,6 @@ func checkFree(found netstate.Snapshot, nic netstate.Link, names netstate.Names)
 	return nil
 }
 
-// noNIC is the error for a NIC that is not in the namespace.
-func noNIC(found netstate.Snapshot, hint string) error {
-	return fmt.Errorf("%w; the namespace has %s%s", infra.ErrNoNIC, linkNames(found), hint)
-}
-
-func linkNames(s netstate.Snapshot) string {
-	var names []string
-	for _, l := range s.Links {
-		names = append(names, l.Name)
-	}
-	if len(names) == 0 {
-		return "no links"
-	}
-	return strings.Join(names, ", ")
-}
-
 // recordOf is the part of a record that does not depend on the binding.
 func recordOf(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, mac cache.MAC) cache.Record {
 	return cache.Record{

@@ -115,8 +115,3 @@ func (n Networks) since(was Networks) string {
 	}
 	return strings.Join(changes, ", ")
 }
-
-// nexthopObject reports whether the route uses a nexthop object (ip-nexthop(8)), which a Snapshot does not hold.
-func nexthopObject(r netstate.Route) bool {
-	return slices.ContainsFunc(r.Other, func(a netstate.Attribute) bool { return a.Type == routeNexthopID })
-}

@@ -4,17 +4,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/policy"
 )
-
-// policyOf is the policy of the Spec for a NIC with the networks.
-func policyOf(spec infra.Spec, on Networks) policy.Policy {
-	p := policy.Policy{Egress: spec.Egress, Within: spec.EgressWithin, Networks: on.Networks, NextHops: on.NextHops}
-	if spec.DNS != nil {
-		p.Resolvers = spec.DNS.Servers
-	}
-	return p
-}
 
 // checkPolicy refuses a policy that no rule can keep. Another binding of infra.Auto may be able to.
 func checkPolicy(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {

@@ -89,11 +89,3 @@ func portsInUse(found netstate.Snapshot) router.InUse {
 func OutsideClients(found netstate.Snapshot, list []netstate.LocalPort) []netstate.LocalPort {
 	return router.OutsideClients(found.Sysctls[netstate.PortRange], list)
 }
-
-func setOf(addresses []netip.Addr) map[netip.Addr]bool {
-	set := make(map[netip.Addr]bool, len(addresses))
-	for _, a := range addresses {
-		set[a] = true
-	}
-	return set
-}

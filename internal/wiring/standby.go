@@ -25,15 +25,6 @@ func (p *Plan) SetTurn(t Turn) error {
 	return nil
 }
 
-// Turn has the values of the record that say where a guest that moves is active.
-type Turn struct {
-	Standby  bool   `json:"standby,omitempty"`
-	Inactive bool   `json:"inactive,omitempty"`
-	Turn     uint64 `json:"turn,omitempty"`
-}
-
-func turnOf(r cache.Record) Turn { return Turn{r.Standby, r.Inactive, r.Turn} }
-
 // wantedNow is what is wanted of a namespace that is as in the snapshot: on standby the guest's tap is down.
 //
 // The forwarding by the NIC waits for Activate. With IPv6 forwarding of the whole namespace the kernel joins the

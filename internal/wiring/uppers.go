@@ -9,9 +9,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// kindVRF is a link that stands for a routing table, and the links with it as their master are looked up there.
-const kindVRF = "vrf"
-
 // checkPort refuses a NIC that is another link's port. A VRF has links and no ports: which binding works there is
 // checkVRF's.
 func checkPort(found netstate.Snapshot, nic netstate.Link) error {
@@ -62,11 +59,6 @@ func checkVRF(found netstate.Snapshot, nic netstate.Link, binding cache.Kind) er
 		return nil
 	}
 	return &infra.RefusedError{NIC: nic.Name, Binding: binding, Reason: reason}
-}
-
-// portsOf are the links that have the link as their master.
-func portsOf(found netstate.Snapshot, master netstate.Link) []netstate.Link {
-	return slices.DeleteFunc(slices.Clone(found.Links), func(l netstate.Link) bool { return l.Master != master.Index })
 }
 
 // whyPortsMAC is why the MACs of a bond's ports keep frames from a guest with the bond's MAC; empty: they do not.

@@ -1,0 +1,96 @@
+package wiring
+
+import (
+	"net/netip"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/lease"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/policy"
+	"github.com/guestwire/guestwire/internal/syntax"
+)
+
+// Journal is what a plan was made of.
+type Journal struct {
+	NIC   string            `json:"nic"`
+	Found netstate.Snapshot `json:"found"`
+	Spec  infra.Spec        `json:"spec"`
+	// Networks are what the last Setup read anew; nil: as in Found.
+	Networks *Networks `json:"networks,omitempty"`
+	Turn
+}
+
+// Turn has the values of the record that say where a guest that moves is active.
+type Turn struct {
+	Standby  bool   `json:"standby,omitempty"`
+	Inactive bool   `json:"inactive,omitempty"`
+	Turn     uint64 `json:"turn,omitempty"`
+}
+
+func turnOf(r cache.Record) Turn { return Turn{r.Standby, r.Inactive, r.Turn} }
+
+// policyOf is the policy of the Spec for a NIC with the networks.
+func policyOf(spec infra.Spec, on Networks) policy.Policy {
+	p := policy.Policy{Egress: spec.Egress, Within: spec.EgressWithin, Networks: on.Networks, NextHops: on.NextHops}
+	if spec.DNS != nil {
+		p.Resolvers = spec.DNS.Servers
+	}
+	return p
+}
+
+// owner has the numbers by which a tap is given to the Spec's owner.
+func owner(spec infra.Spec, found netstate.Snapshot) infra.Owner {
+	if spec.Owner.Inside {
+		return found.OnNode
+	}
+	return spec.Owner
+}
+
+// lowersMTU reports whether the guest's link has a smaller MTU than the NIC because the Spec says so.
+func lowersMTU(spec infra.Spec, nic netstate.Link) bool { return spec.MTU != 0 && spec.MTU < nic.MTU }
+
+// linkMTU is the MTU of the guest's link.
+func linkMTU(spec infra.Spec, nic netstate.Link) int {
+	mtu := min(nic.MTU, syntax.MaxMTU)
+	if spec.MTU != 0 {
+		mtu = min(mtu, spec.MTU)
+	}
+	return mtu
+}
+
+// minMTUIPv6 is the smallest MTU with which a link has IPv6 (RFC 8200 section 5).
+const minMTUIPv6 = 1280
+
+// triesOf are the bindings that a first plan tries: those of Auto, or the binding itself.
+func triesOf(b infra.Binding) []infra.Binding {
+	if auto, ok := b.(infra.Auto); ok {
+		return auto.Bindings()
+	}
+	return []infra.Binding{b}
+}
+
+// traitsOf returns the binding's traits, and for Auto those of the first binding that it tries.
+func traitsOf(b infra.Binding) compare.Traits { return compare.TraitsOf(triesOf(b)[0].Kind()) }
+
+// guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known. A guest
+// with another MAC than the NIC's makes another link-local address.
+func guestAddresses(found netstate.Snapshot, nic netstate.Link, mac cache.MAC) []netip.Addr {
+	if v4, v6 := lease.Of(found, nic).Addresses(); len(v4)+len(v6) == 0 {
+		return nil
+	}
+	var own []netip.Addr
+	for _, a := range found.Addresses {
+		if a.Link == nic.Index && (a.Prefix.Addr() != eui64.LinkLocal(nic.MAC) || mac == nic.MAC) {
+			own = append(own, a.Prefix.Addr())
+		}
+	}
+	return own
+}
+
+type linkPrefix struct {
+	link   int
+	prefix netip.Prefix
+}
