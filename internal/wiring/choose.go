@@ -142,3 +142,79 @@ func (p *Plan) Advertised() (list []string) {
 	}
 	return list
 }
+
+// firstOf computes the first wiring of the journal's NIC in the namespace that was found.
+func firstOf(j Journal) (*Plan, error) {
+	networks, found, nic, spec := j.Networks, j.Found, j.NIC, j.Spec
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	asked := spec
+	var plans []*Plan
+	var refused []*infra.RefusedError
+	tries := triesOf(spec.Binding)
+	for _, b := range tries {
+		spec.Binding = b
+		p, err := newPlan(networks, found, nic, spec)
+		var refusal *infra.RefusedError
+		switch {
+		case err == nil:
+			refusal = p.refuseLosses()
+		case errors.As(err, &refusal):
+		case len(plans) > 0, errors.Is(err, infra.ErrCollision) && len(tries) > 1: // another of Auto's works, or may
+			refusal = &infra.RefusedError{NIC: nic, Binding: b.Kind(), Reason: err.Error()}
+		default:
+			return nil, err
+		}
+		if refusal != nil {
+			refused = append(refused, refusal)
+			continue
+		}
+		plans = append(plans, p)
+		if p.losses().weight() == 0 {
+			break
+		}
+	}
+	if len(plans) == 0 {
+		return nil, refusalOf(refused, asked, func() []*Plan { return others(networks, found, nic, asked) })
+	}
+	p, passed := choose(plans)
+	p.Refused = append(refused, passed...)
+	p.findKeepers()
+	return p, nil
+}
+
+// refusalOf is the error for a Spec all of whose bindings are refused. For Auto it has the reason of each.
+func refusalOf(refused []*infra.RefusedError, asked infra.Spec, others func() []*Plan) error {
+	r := *refused[0]
+	if kind := asked.Binding.Kind(); r.Binding != kind { // Auto's Order has the kinds that may work
+		r.Instead, r.Losses = "", nil
+		r.Binding, r.Reason = kind, "no binding works: "+strings.Join(reasonsOf(refused), "; ")
+		return &r
+	}
+	for _, o := range others() {
+		if r.Instead == "" && o.refuseLosses() == nil {
+			r.Instead = o.spec.Binding.Kind()
+		}
+	}
+	return &r
+}
+
+// reasonsOf are the reasons of the refusals, each once, after the bindings that it is for.
+func reasonsOf(refused []*infra.RefusedError) []string {
+	var list []string
+	for i, r := range refused {
+		same := func(o *infra.RefusedError) bool { return o.Reason == r.Reason }
+		if slices.IndexFunc(refused, same) < i {
+			continue
+		}
+		var kinds []string
+		for _, o := range refused {
+			if same(o) {
+				kinds = append(kinds, string(o.Binding))
+			}
+		}
+		list = append(list, strings.Join(kinds, ", ")+": "+r.Reason)
+	}
+	return list
+}

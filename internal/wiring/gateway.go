@@ -62,3 +62,31 @@ func (p *Plan) WithGateway(g Gateway) (*Plan, error) {
 	j.Found = found
 	return j.Plan()
 }
+
+// KnownGateways notes the MACs of the guest's gateways as another record of the guest has them, so that the network
+// needs not be asked. A gateway with another address, and one whose MAC the namespace knows, is left as it is.
+func KnownGateways(found *netstate.Snapshot, nic netstate.Link, from cache.Record) {
+	for _, gateway := range Gateways(*found, nic) {
+		mac := gatewayMAC(from, gateway)
+		isGateway := from.Static != nil && slices.ContainsFunc(from.Static.Routes, func(r cache.StaticRoute) bool { return r.Gateway == gateway })
+		if isGateway && !mac.IsZero() {
+			found.Neighbours = append(slices.Clone(found.Neighbours), netstate.Neighbour{Link: nic.Index, Address: gateway, MAC: mac})
+		}
+	}
+}
+
+// gatewayMAC is the MAC that the record has of the gateway of the family; zero: none.
+func gatewayMAC(r cache.Record, gateway netip.Addr) cache.MAC {
+	if gateway.Is6() {
+		if r.IPv6 == nil || r.IPv6.Router == nil {
+			return cache.MAC{}
+		}
+		return r.IPv6.Router.MAC
+	}
+	for _, n := range r.Neighbours {
+		if r.IPv4 != nil && n.Address == r.IPv4.StandIn {
+			return n.MAC
+		}
+	}
+	return cache.MAC{}
+}

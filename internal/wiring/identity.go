@@ -8,6 +8,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -60,6 +61,42 @@ func warnOtherMAC(found netstate.Snapshot, nic netstate.Link, mac cache.MAC) (li
 		list.add("%s is no virtual link: a cloud, or a switch with port security, may know the MAC %v alone, and drop what the guest sends with %v", nic.Name, nic.MAC, mac)
 	}
 	return list
+}
+
+// wiredWith is wiredAs of a binding whose only field is the guest's MAC.
+func wiredWith(m cache.MAC) string {
+	if m.IsZero() {
+		return ""
+	}
+	return "(mac " + m.String() + ")"
+}
+
+// takeMAC sets a MAC that is zero.
+func takeMAC(field string, m *cache.MAC, have cache.MAC) error {
+	if !m.IsZero() && *m != have {
+		return contradicts(field, m.String(), have.String())
+	}
+	*m = have
+	return nil
+}
+
+func contradicts(field, want, have string) error {
+	return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%s, but the guest that moves here has %s: leave this field out", want, have)}
+}
+
+// routedByEBPF reports whether the NIC looks like one of Cilium's: a single address, a gateway outside of its
+// network that has a route of its own, and a default route with an MTU.
+func routedByEBPF(found netstate.Snapshot, nic netstate.Link, v4 []netip.Prefix) bool {
+	if len(v4) != 1 || !v4[0].IsSingleIP() {
+		return false
+	}
+	routes := lease.Of(found, nic).Routes(true)
+	onLink := func(a netip.Addr) bool {
+		return slices.ContainsFunc(routes, func(r netstate.Route) bool { return r.Destination == firewall.HostPrefix(a) && !r.Gateway.IsValid() })
+	}
+	return slices.ContainsFunc(routes, func(r netstate.Route) bool {
+		return r.Default() && r.MTU != 0 && r.Gateway.IsValid() && !r.Gateway.IsLinkLocalUnicast() && onLink(r.Gateway)
+	})
 }
 
 // derivedFrom reports whether the MAC is 0a:58 and the address, as the CNI plugins of OVN-Kubernetes and OpenShift SDN

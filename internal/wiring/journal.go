@@ -45,3 +45,17 @@ func (j Journal) Plan() (*Plan, error) {
 	p.findKeepers()
 	return p, p.SetTurn(j.Turn)
 }
+
+// SetTurn writes t into the plan's record. If t.Standby is set, the plan wants the guest's tap down. The error is an
+// *infra.RefusedError if the binding has no tap that Setup makes, and a *cache.FieldError for the routed binding.
+func (p *Plan) SetTurn(t Turn) error {
+	if t.Standby && p.traits().Direct {
+		return &infra.RefusedError{NIC: p.names.NIC, Binding: p.spec.Binding.Kind(), Instead: p.instead(),
+			Reason: "guestwire makes no tap for the guest, so it cannot keep the guest on standby"}
+	}
+	if t.Standby && p.traits().OffStack {
+		return &cache.FieldError{Field: "standby", Reason: "under the routed binding the namespace answers for the guest's addresses all the time: want another binding, such as masquerade, for a guest that moves"}
+	}
+	p.Record.Standby, p.Record.Inactive, p.Record.Turn = t.Standby, t.Inactive, t.Turn
+	return nil
+}

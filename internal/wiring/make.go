@@ -1,7 +1,6 @@
 package wiring
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,49 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/syntax"
 )
-
-// firstOf computes the first wiring of the journal's NIC in the namespace that was found.
-func firstOf(j Journal) (*Plan, error) {
-	networks, found, nic, spec := j.Networks, j.Found, j.NIC, j.Spec
-	if err := spec.Validate(); err != nil {
-		return nil, err
-	}
-	asked := spec
-	var plans []*Plan
-	var refused []*infra.RefusedError
-	tries := triesOf(spec.Binding)
-	for _, b := range tries {
-		spec.Binding = b
-		p, err := newPlan(networks, found, nic, spec)
-		var refusal *infra.RefusedError
-		switch {
-		case err == nil:
-			refusal = p.refuseLosses()
-		case errors.As(err, &refusal):
-		case len(plans) > 0, errors.Is(err, infra.ErrCollision) && len(tries) > 1: // another of Auto's works, or may
-			refusal = &infra.RefusedError{NIC: nic, Binding: b.Kind(), Reason: err.Error()}
-		default:
-			return nil, err
-		}
-		if refusal != nil {
-			refused = append(refused, refusal)
-			continue
-		}
-		plans = append(plans, p)
-		if p.losses().weight() == 0 {
-			break
-		}
-	}
-	if len(plans) == 0 {
-		return nil, refusalOf(refused, asked, func() []*Plan { return others(networks, found, nic, asked) })
-	}
-	p, passed := choose(plans)
-	p.Refused = append(refused, passed...)
-	p.findKeepers()
-	return p, nil
-}
 
 // newPlan computes the wiring for a valid Spec with another binding than Auto, by these networks; nil: those that were
 // found.
@@ -112,41 +69,6 @@ func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infr
 	return p, nil
 }
 
-// refusalOf is the error for a Spec all of whose bindings are refused. For Auto it has the reason of each.
-func refusalOf(refused []*infra.RefusedError, asked infra.Spec, others func() []*Plan) error {
-	r := *refused[0]
-	if kind := asked.Binding.Kind(); r.Binding != kind { // Auto's Order has the kinds that may work
-		r.Instead, r.Losses = "", nil
-		r.Binding, r.Reason = kind, "no binding works: "+strings.Join(reasonsOf(refused), "; ")
-		return &r
-	}
-	for _, o := range others() {
-		if r.Instead == "" && o.refuseLosses() == nil {
-			r.Instead = o.spec.Binding.Kind()
-		}
-	}
-	return &r
-}
-
-// reasonsOf are the reasons of the refusals, each once, after the bindings that it is for.
-func reasonsOf(refused []*infra.RefusedError) []string {
-	var list []string
-	for i, r := range refused {
-		same := func(o *infra.RefusedError) bool { return o.Reason == r.Reason }
-		if slices.IndexFunc(refused, same) < i {
-			continue
-		}
-		var kinds []string
-		for _, o := range refused {
-			if same(o) {
-				kinds = append(kinds, string(o.Binding))
-			}
-		}
-		list = append(list, strings.Join(kinds, ", ")+": "+r.Reason)
-	}
-	return list
-}
-
 // offStackOf is what the journal needs of OffStack, so that other journals do not depend on the time at which an
 // address was added.
 func offStackOf(found netstate.Snapshot, nic netstate.Link, t compare.Traits) (own []netstate.OffStack) {
@@ -179,40 +101,4 @@ func checkFree(found netstate.Snapshot, nic netstate.Link, names netstate.Names)
 		return fmt.Errorf("%w, there is already the %s: take its NIC down first (Teardown, ForceTeardown, agent teardown), or delete it", infra.ErrWired, found.Tables[0].Family.Describe(found.Tables[0].Name))
 	}
 	return nil
-}
-
-// recordOf is the part of a record that does not depend on the binding.
-func recordOf(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, mac cache.MAC) cache.Record {
-	return cache.Record{
-		Version: cache.Version,
-		Name:    nic.Name,
-		Binding: spec.Binding.Kind(),
-		Tap:     netstate.NamesFor(nic.Name, spec.Tap).Tap,
-		Queues:  max(1, spec.Queues),
-		MAC:     mac,
-		MTU:     guestMTU(spec, found, nic),
-		DNS:     spec.DNS,
-		Options: spec.Options,
-		Device:  spec.Device,
-		Limits:  spec.Limits,
-	}
-}
-
-// guestMTU is the guest's. A route's own MTU takes precedence over the link's. The guest has one MTU for all its
-// routes, so it is the smallest, and at least what IPv6 needs if the guest has that.
-func guestMTU(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) int {
-	mtu := linkMTU(spec, nic)
-	least := syntax.MinMTU
-	on := lease.Of(found, nic)
-	if _, v6 := on.Addresses(); len(v6) > 0 {
-		least = min(mtu, minMTUIPv6)
-	}
-	for _, v4 := range []bool{true, false} {
-		for _, route := range on.Routes(v4) {
-			if route.MTU >= syntax.MinMTU {
-				mtu = min(mtu, max(least, route.MTU))
-			}
-		}
-	}
-	return mtu
 }

@@ -18,10 +18,6 @@ import (
 	"github.com/guestwire/guestwire/internal/router"
 )
 
-// defaultGatewayMAC is the gateway's MAC of a routed guest, and of a masquerade without GatewayMAC. Each guest is alone
-// with its gateway, so all gateways can have the same one.
-var defaultGatewayMAC = cache.MAC{0x02, 0, 0, 0, 0, 0}
-
 // masquerade gives the guest a network of its own at the tap, and translates the guest's addresses. The NIC keeps all
 // that it has.
 type masquerade struct{ infra.Masquerade }
@@ -349,21 +345,6 @@ func refuseMasquerade(nic netstate.Link, reason string) error {
 	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMasquerade, Reason: reason}
 }
 
-// routedByEBPF reports whether the NIC looks like one of Cilium's: a single address, a gateway outside of its
-// network that has a route of its own, and a default route with an MTU.
-func routedByEBPF(found netstate.Snapshot, nic netstate.Link, v4 []netip.Prefix) bool {
-	if len(v4) != 1 || !v4[0].IsSingleIP() {
-		return false
-	}
-	routes := lease.Of(found, nic).Routes(true)
-	onLink := func(a netip.Addr) bool {
-		return slices.ContainsFunc(routes, func(r netstate.Route) bool { return r.Destination == firewall.HostPrefix(a) && !r.Gateway.IsValid() })
-	}
-	return slices.ContainsFunc(routes, func(r netstate.Route) bool {
-		return r.Default() && r.MTU != 0 && r.Gateway.IsValid() && !r.Gateway.IsLinkLocalUnicast() && onLink(r.Gateway)
-	})
-}
-
 // offloads reports whether established connections pass by a flow table. Before them no rules pass but those at the
 // ingress of NIC and tap, so limits of what goes to the guest, which are counted after the routes, need each packet. A
 // policy needs each packet of the guest: its checksum is completed first, and it may begin another connection. A link
@@ -385,4 +366,12 @@ func chooseFirewall(by cache.Firewall, found netstate.Snapshot) (cache.Firewall,
 		return cache.FirewallNFTables, nil, nil
 	}
 	return by, []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT}, nil
+}
+
+// orLeftOut is the value in messages about how a NIC is wired.
+func orLeftOut(set bool, value fmt.Stringer) string {
+	if !set {
+		return "left out"
+	}
+	return value.String()
 }

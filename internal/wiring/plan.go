@@ -75,14 +75,26 @@ func (p *Plan) nic() netstate.Link {
 	return nic
 }
 
-// SysctlPaths are the sysctls that a Snapshot needs for comparing with the plan.
-func (p *Plan) SysctlPaths() []string {
-	paths := p.binding.asks(p.names).Sysctls
-	if p.traits().Routes {
-		paths = append(paths, hinders()...)
-	}
-	return paths
-}
-
 // traits are those of the binding.
 func (p *Plan) traits() compare.Traits { return traitsOf(p.spec.Binding) }
+
+// binding answers what the plan asks of a kind of binding. Each kind answers in a file of its own.
+type binding interface {
+	// asks are the questions about the namespace that a first plan depends on.
+	asks(netstate.Names) Questions
+	// wire puts the wanted state of the namespace and the guest's record into the plan. The error is an
+	// *infra.RefusedError if the binding cannot work on the NIC.
+	wire(p *Plan, nic netstate.Link) error
+	// sameGuest reports whether a running guest keeps its network if the wiring changes from the binding to the other,
+	// which has the same kind.
+	sameGuest(infra.Binding) bool
+	// wiredAs is what sameGuest compares in addition to the kind, for messages; empty: nothing.
+	wiredAs() string
+	// makesMAC reports whether the guest's MAC is computed from Spec.Guest.
+	makesMAC() bool
+	// givenMAC is the guest's MAC that the binding names; zero: none.
+	givenMAC() cache.MAC
+	// takeOver returns the binding with what it leaves zero as in the record of a guest that moves here. The error
+	// names a field of the binding, after the prefix.
+	takeOver(prefix string, from cache.Record) (infra.Binding, error)
+}

@@ -213,3 +213,7 @@ func checkSources(s *infra.Sidecar, kind cache.Kind, nic netstate.Link, ends rou
 	}
 	return nil
 }
+
+// defaultGatewayMAC is the gateway's MAC of a routed guest, and of a masquerade without GatewayMAC. Each guest is alone
+// with its gateway, so all gateways can have the same one.
+var defaultGatewayMAC = cache.MAC{0x02, 0, 0, 0, 0, 0}

@@ -93,3 +93,12 @@ func (p *Plan) compared() compare.NIC {
 
 // isReplacement reports whether the link is another one that has come under the index of a NIC that has gone.
 func (p *Plan) isReplacement(l netstate.Link) bool { return p.compared().IsReplacement(p.found, l) }
+
+// SysctlPaths are the sysctls that a Snapshot needs for comparing with the plan.
+func (p *Plan) SysctlPaths() []string {
+	paths := p.binding.asks(p.names).Sysctls
+	if p.traits().Routes {
+		paths = append(paths, hinders()...)
+	}
+	return paths
+}
