@@ -32,6 +32,50 @@ type Turn struct {
 
 func turnOf(r cache.Record) Turn { return Turn{r.Standby, r.Inactive, r.Turn} }
 
+// seen is what all parts of a plan ask for: the Spec, the namespace and its NIC as they were found, and what follows
+// from these, which is computed once.
+type seen struct {
+	spec   infra.Spec
+	found  netstate.Snapshot
+	nic    netstate.Link // has the index 0 if it is not there
+	links  linkIndex
+	on     lease.NIC      // what the guest of the NIC can learn
+	v4, v6 []netip.Prefix // those of on
+	// anew are the networks of the last Setup; nil: as found. networks are those by which the plan is computed.
+	anew     *Networks
+	networks Networks
+	policy   policy.Policy
+	owner    infra.Owner // has the numbers by which a tap is given to the Spec's owner
+	mtu      int         // of the guest's link
+}
+
+// see returns what a plan of the journal sees.
+func see(j Journal) seen {
+	nic, there := j.Found.Named(j.NIC)
+	if !there {
+		nic.Name = j.NIC // the guest may have it already
+	}
+	s := seen{spec: j.Spec, found: j.Found, nic: nic, links: indexLinks(j.Found), on: lease.Of(j.Found, nic), anew: j.Networks, owner: j.Spec.Owner}
+	s.v4, s.v6 = s.on.Addresses()
+	if s.anew != nil {
+		s.networks = *s.anew
+	} else {
+		s.networks = foundNetworks(s.found, nic)
+	}
+	s.policy = policyOf(s.spec, s.networks)
+	if s.owner.Inside {
+		s.owner = s.found.OnNode
+	}
+	s.mtu = min(nic.MTU, syntax.MaxMTU)
+	if s.spec.MTU != 0 {
+		s.mtu = min(s.mtu, s.spec.MTU)
+	}
+	return s
+}
+
+// traits are those of the binding.
+func (s *seen) traits() compare.Traits { return traitsOf(s.spec.Binding) }
+
 // policyOf is the policy of the Spec for a NIC with the networks.
 func policyOf(spec infra.Spec, on Networks) policy.Policy {
 	p := policy.Policy{Egress: spec.Egress, Within: spec.EgressWithin, Networks: on.Networks, NextHops: on.NextHops}

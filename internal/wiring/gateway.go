@@ -30,7 +30,7 @@ type Gateway struct {
 // gets another MAC. There is none if the guest's router is another one, such as the bridge of a masquerade, or if
 // an administrator has set the MAC (a permanent neighbour).
 func (p *Plan) Gateways() []Gateway {
-	nic := lease.Of(p.found, p.nic())
+	nic := lease.Of(p.found, p.nic)
 	if !p.binding.asks(p.names).Gateways {
 		return nil
 	}

@@ -37,7 +37,7 @@ func (p *Plan) checkGuestMAC() error {
 		return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v is the gateway's: want another one here or in gatewayMAC", p.Record.MAC)}
 	}
 	for _, l := range p.wanted.Links {
-		if l.Up && l.Index != p.nic().Index && l.MAC == p.Record.MAC || l.Name == p.names.Moved && l.MAC == p.Record.MAC {
+		if l.Up && l.Index != p.nic.Index && l.MAC == p.Record.MAC || l.Name == p.names.Moved && l.MAC == p.Record.MAC {
 			return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v is that of %s, a link of the wiring: want another one", p.Record.MAC, l.Name)}
 		}
 	}

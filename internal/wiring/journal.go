@@ -7,11 +7,6 @@ import (
 	"github.com/guestwire/guestwire/infra"
 )
 
-// Journal returns what must be kept while the plan is in force.
-func (p *Plan) Journal() Journal {
-	return Journal{NIC: p.names.NIC, Found: p.found, Spec: p.spec, Networks: p.networks, Turn: turnOf(p.Record)}
-}
-
 // First computes the plan for the first Setup. For Auto it is the first plan without a loss, else the one that loses
 // least: see choose. Nothing else decides, so that the plans' refusals are the whole reason.
 //
@@ -38,7 +33,7 @@ func (j Journal) Plan() (*Plan, error) {
 	if err := j.Spec.Validate(); err != nil {
 		return nil, err
 	}
-	p, err := newPlan(j.Networks, j.Found, j.NIC, j.Spec)
+	p, err := newPlan(j)
 	if err != nil {
 		return nil, err
 	}

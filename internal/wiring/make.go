@@ -12,19 +12,13 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// newPlan computes the wiring for a valid Spec with another binding than Auto, by these networks; nil: those that were
-// found.
-func newPlan(networks *Networks, found netstate.Snapshot, name string, spec infra.Spec) (*Plan, error) {
-	p := &Plan{
-		spec: spec, binding: bindingOf(spec.Binding), names: netstate.NamesFor(name, spec.Tap), found: found, networks: networks,
-		wanted: compare.State{Sysctls: map[string]string{}},
-	}
-	nic, ok := found.Named(name)
-	if !ok && !p.traits().MayLeave {
+// newPlan computes the wiring for a journal with a valid Spec and another binding than Auto.
+func newPlan(j Journal) (*Plan, error) {
+	spec := j.Spec
+	p := &Plan{seen: see(j), binding: bindingOf(spec.Binding), names: netstate.NamesFor(j.NIC, spec.Tap), wanted: compare.State{Sysctls: map[string]string{}}}
+	nic, found := p.nic, p.found
+	if nic.Index == 0 && !p.traits().MayLeave {
 		return nil, noNIC(found, "")
-	}
-	if !ok {
-		nic.Name = name // the guest may have it already
 	}
 	if nic.Loopback {
 		others := found

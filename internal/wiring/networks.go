@@ -63,14 +63,6 @@ func (n Networks) equal(o Networks) bool {
 	return slices.Equal(n.Networks, o.Networks) && slices.Equal(n.NextHops, o.NextHops) && n.Forwarders.equal(o.Forwarders)
 }
 
-// nicNetworks are those by which the plan was computed.
-func (p *Plan) nicNetworks(nic netstate.Link) Networks {
-	if p.networks != nil {
-		return *p.networks
-	}
-	return foundNetworks(p.found, nic)
-}
-
 func foundNetworks(found netstate.Snapshot, nic netstate.Link) Networks {
 	n := networksOf(nic.Index, found.Addresses, found.Routes)
 	n.Forwarders = forwardersOf(found, nic.Index, Forwarders{})

@@ -28,7 +28,7 @@ type ways struct {
 
 func (p *Plan) ways(nic netstate.Link) ways {
 	w := ways{found: p.found, nic: nic, traits: p.traits(), links: indexLinks(p.found), forwarders: map[int]map[string]bool{4: {}, 6: {}}}
-	forwarders := p.nicNetworks(nic).Forwarders
+	forwarders := p.networks.Forwarders
 	for v, names := range w.forwarders {
 		for _, name := range *forwarders.of(v) {
 			names[name] = true

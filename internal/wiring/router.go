@@ -186,18 +186,16 @@ func refuseSourceRoutes6(found netstate.Snapshot, names netstate.Names, wanted m
 // forwarding is that of the guest. Most is the binding's MaxConnections. Unreached are the addresses that the guest
 // looks for on its link in vain.
 func (p *Plan) forwarding(nic netstate.Link, ends router.Ends, most int, unreached []policy.Range) (t router.Router, err error) {
-	on := p.nicNetworks(nic)
 	t = router.Router{Names: p.names, Unforwarded: unforwarded(p.found, p.names, nic.Index), Ends: ends, Guard: p.spec.Guard, MAC: p.Record.MAC, Most: most, NoARP: nic.NoARP,
-		OtherLinks: map[int][]string{4: on.Forwarders.IPv4, 6: on.Forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums}
-	by := policyOf(p.spec, on)
-	if t.Allowed, err = by.Allowed(ends.Versions()); err != nil {
+		OtherLinks: map[int][]string{4: p.networks.Forwarders.IPv4, 6: p.networks.Forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums}
+	if t.Allowed, err = p.policy.Allowed(ends.Versions()); err != nil {
 		return t, err
 	}
 	if len(t.Allowed) > 0 {
-		p.addWarnings(warnIncomplete(by.Field(), p.found, p.names, ends)...)
+		p.addWarnings(warnIncomplete(p.policy.Field(), p.found, p.names, ends)...)
 	}
-	t.Pinnable, err = by.Pinnable(ends.Versions(), unreached)
-	p.policy = slices.Concat(t.Allowed, t.Pinnable)
+	t.Pinnable, err = p.policy.Pinnable(ends.Versions(), unreached)
+	p.sets = slices.Concat(t.Allowed, t.Pinnable)
 	return t, err
 }
 

@@ -31,10 +31,10 @@ func (p *Plan) wantedNow(now netstate.Snapshot) compare.State {
 		switch l := &want.Links[i]; l.Index {
 		case compare.NewTap:
 			l.Up = false
-		case p.nic().Index:
+		case p.nic.Index:
 			nic, _ := now.Link(l.Index)
 			l.Forwarding4, l.Group = nic.Forwarding4, nic.Group
-			if found := p.nic(); l.MAC == p.Record.MAC && nic.MAC == found.MAC && netstate.ChangesMACUp(nic.Kind) {
+			if found := p.nic; l.MAC == p.Record.MAC && nic.MAC == found.MAC && netstate.ChangesMACUp(nic.Kind) {
 				l.MAC = nic.MAC
 			}
 		}
