@@ -85,25 +85,13 @@ func policyOf(spec infra.Spec, on Networks) policy.Policy {
 	return p
 }
 
-// owner has the numbers by which a tap is given to the Spec's owner.
-func owner(spec infra.Spec, found netstate.Snapshot) infra.Owner {
-	if spec.Owner.Inside {
-		return found.OnNode
-	}
-	return spec.Owner
+// refuse is the error for a NIC on which the binding cannot work.
+func (s *seen) refuse(reason string) error {
+	return &infra.RefusedError{NIC: s.nic.Name, Binding: s.spec.Binding.Kind(), Reason: reason}
 }
 
 // lowersMTU reports whether the guest's link has a smaller MTU than the NIC because the Spec says so.
-func lowersMTU(spec infra.Spec, nic netstate.Link) bool { return spec.MTU != 0 && spec.MTU < nic.MTU }
-
-// linkMTU is the MTU of the guest's link.
-func linkMTU(spec infra.Spec, nic netstate.Link) int {
-	mtu := min(nic.MTU, syntax.MaxMTU)
-	if spec.MTU != 0 {
-		mtu = min(mtu, spec.MTU)
-	}
-	return mtu
-}
+func (s *seen) lowersMTU() bool { return s.spec.MTU != 0 && s.spec.MTU < s.nic.MTU }
 
 // minMTUIPv6 is the smallest MTU with which a link has IPv6 (RFC 8200 section 5).
 const minMTUIPv6 = 1280
@@ -121,13 +109,9 @@ func traitsOf(b infra.Binding) compare.Traits { return compare.TraitsOf(triesOf(
 
 // guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known. A guest
 // with another MAC than the NIC's makes another link-local address.
-func guestAddresses(found netstate.Snapshot, nic netstate.Link, mac cache.MAC) []netip.Addr {
-	if v4, v6 := lease.Of(found, nic).Addresses(); len(v4)+len(v6) == 0 {
-		return nil
-	}
-	var own []netip.Addr
-	for _, a := range found.Addresses {
-		if a.Link == nic.Index && (a.Prefix.Addr() != eui64.LinkLocal(nic.MAC) || mac == nic.MAC) {
+func (s *seen) guestAddresses(mac cache.MAC) (own []netip.Addr) {
+	for _, a := range s.found.Addresses {
+		if len(s.v4)+len(s.v6) > 0 && a.Link == s.nic.Index && (a.Prefix.Addr() != eui64.LinkLocal(s.nic.MAC) || mac == s.nic.MAC) {
 			own = append(own, a.Prefix.Addr())
 		}
 	}

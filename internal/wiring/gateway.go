@@ -30,17 +30,16 @@ type Gateway struct {
 // gets another MAC. There is none if the guest's router is another one, such as the bridge of a masquerade, or if
 // an administrator has set the MAC (a permanent neighbour).
 func (p *Plan) Gateways() []Gateway {
-	nic := lease.Of(p.found, p.nic)
 	if !p.binding.asks(p.names).Gateways {
 		return nil
 	}
 	var list []Gateway
-	for _, address := range nic.Gateways() {
+	for _, address := range p.on.Gateways() {
 		if address.Is4() && (p.Record.IPv4 == nil || !p.Record.IPv4.Gateway().IsValid()) || address.Is6() && p.Record.IPv6 == nil && p.Record.IPv4 == nil {
 			continue
 		}
-		g := Gateway{Link: nic.Index, Address: address}
-		if known, ok := nic.Neighbour(address); ok {
+		g := Gateway{Link: p.nic.Index, Address: address}
+		if known, ok := p.on.Neighbour(address); ok {
 			if known.Permanent {
 				continue
 			}

@@ -7,21 +7,20 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // guestMAC makes up the MAC of a guest that no other station than its gateway sees.
-func guestMAC(spec infra.Spec, nic netstate.Link) cache.MAC {
-	station := cmp.Or(spec.Guest, nic.MAC.String())
-	return netstate.DeriveMACOf(station, nic.Name, "guest")
+func (s *seen) guestMAC() cache.MAC {
+	station := cmp.Or(s.spec.Guest, s.nic.MAC.String())
+	return netstate.DeriveMACOf(station, s.nic.Name, "guest")
 }
 
 // responderMAC is computed from the MAC that a guest keeps when it moves: its gateway's behind a masquerade, else its
 // own.
-func responderMAC(r cache.Record, nic netstate.Link) cache.MAC {
+func (s *seen) responderMAC(r cache.Record) cache.MAC {
+	nic := s.nic
 	nic.MAC = r.MAC
 	if r.Binding == cache.BindingMasquerade {
 		nic.MAC = r.GatewayMAC
@@ -45,17 +44,15 @@ func (p *Plan) checkGuestMAC() error {
 }
 
 // warnOtherMAC warns of networks that seem to know the NIC's MAC, and drop the frames of a guest with another one.
-func warnOtherMAC(found netstate.Snapshot, nic netstate.Link, mac cache.MAC) (list texts) {
-	if mac == nic.MAC {
-		return list
-	}
-	v4, _ := lease.Of(found, nic).Addresses()
+func (s *seen) warnOtherMAC(mac cache.MAC) (list texts) {
+	nic := s.nic
 	switch {
-	case slices.ContainsFunc(v4, func(a netip.Prefix) bool { return derivedFrom(nic.MAC, a.Addr()) }):
+	case mac == nic.MAC:
+	case slices.ContainsFunc(s.v4, func(a netip.Prefix) bool { return derivedFrom(nic.MAC, a.Addr()) }):
 		list.add("%s's MAC, %v, is made of its address, as OVN-Kubernetes and OpenShift make it: if that network checks MACs (port security), it drops what the guest sends with %v", nic.Name, nic.MAC, mac)
 	case nic.MAC[0] == 0 && nic.MAC[1] == 0 && nic.MAC[2] == 0:
 		list.add("%s's MAC, %v, looks like one of Kube-OVN: if its subnet checks MACs (port security), it drops what the guest sends with %v", nic.Name, nic.MAC, mac)
-	case routedByEBPF(found, nic, v4):
+	case s.routedByEBPF():
 		list.add("%s looks like a NIC of Cilium, which knows the MAC %v: nothing reaches a guest with %v", nic.Name, nic.MAC, mac)
 	case nic.Kind == "":
 		list.add("%s is no virtual link: a cloud, or a switch with port security, may know the MAC %v alone, and drop what the guest sends with %v", nic.Name, nic.MAC, mac)
@@ -86,11 +83,11 @@ func contradicts(field, want, have string) error {
 
 // routedByEBPF reports whether the NIC looks like one of Cilium's: a single address, a gateway outside of its
 // network that has a route of its own, and a default route with an MTU.
-func routedByEBPF(found netstate.Snapshot, nic netstate.Link, v4 []netip.Prefix) bool {
-	if len(v4) != 1 || !v4[0].IsSingleIP() {
+func (s *seen) routedByEBPF() bool {
+	if len(s.v4) != 1 || !s.v4[0].IsSingleIP() {
 		return false
 	}
-	routes := lease.Of(found, nic).Routes(true)
+	routes := s.on.Routes(true)
 	onLink := func(a netip.Addr) bool {
 		return slices.ContainsFunc(routes, func(r netstate.Route) bool { return r.Destination == firewall.HostPrefix(a) && !r.Gateway.IsValid() })
 	}

@@ -16,45 +16,31 @@ import (
 func newPlan(j Journal) (*Plan, error) {
 	spec := j.Spec
 	p := &Plan{seen: see(j), binding: bindingOf(spec.Binding), names: netstate.NamesFor(j.NIC, spec.Tap), wanted: compare.State{Sysctls: map[string]string{}}}
-	nic, found := p.nic, p.found
-	if nic.Index == 0 && !p.traits().MayLeave {
-		return nil, noNIC(found, "")
+	if p.nic.Index == 0 && !p.traits().MayLeave {
+		return nil, noNIC(p.found, "")
 	}
-	if nic.Loopback {
-		others := found
-		others.Links = slices.DeleteFunc(slices.Clone(found.Links), func(l netstate.Link) bool { return l.Loopback })
-		return nil, &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is the loopback: name the link that leads out of the namespace, of %s", nic.Name, linkNames(others))}
+	if p.nic.Loopback {
+		others := p.found
+		others.Links = slices.DeleteFunc(slices.Clone(others.Links), func(l netstate.Link) bool { return l.Loopback })
+		return nil, &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is the loopback: name the link that leads out of the namespace, of %s", p.nic.Name, linkNames(others))}
 	}
 	if n := p.names; spec.Tap != "" && slices.Contains([]string{n.NIC, n.Moved, n.Bridge, n.Responder}, n.Tap) {
 		return nil, &cache.FieldError{Field: "tap", Reason: fmt.Sprintf("%s is the name of another link of the wiring of %s: name another one", n.Tap, n.NIC)}
 	}
-	if err := checkFree(found, nic, p.names); err != nil {
-		return nil, err
+	for _, next := range []func() error{p.checkFree, p.checkVRF, p.checkMTU, p.checkLimits, p.checkPolicy, p.wire} {
+		if err := next(); err != nil {
+			return nil, err
+		}
 	}
-	if err := checkVRF(found, nic, spec.Binding.Kind()); err != nil {
-		return nil, err
-	}
-	if err := checkMTU(spec, found, nic); err != nil {
-		return nil, err
-	}
-	if err := checkLimits(spec, found); err != nil {
-		return nil, err
-	}
-	if err := checkPolicy(spec, found, nic); err != nil {
-		return nil, err
-	}
-	if err := p.wire(nic); err != nil {
-		return nil, err
-	}
-	p.found.OffStack = offStackOf(p.found, nic, p.traits())
+	p.found.OffStack = p.offStack()
 	if p.spec.Options.NoDefaultRoute {
 		lease.RemoveDefaultRoutes(&p.Record)
 	}
 	p.addWarnings(warnModel(&p.Record)...)
 	p.addLosses(serverLosses(&p.Record)...)
 	if !p.traits().Direct {
-		p.addLosses(namespaceLosses(p.found, nic, p.ways(nic), p.Record.MTU, p.losses())...)
-		p.addWarnings(partialRoutes(found, nic)...)
+		p.addLosses(namespaceLosses(p.found, p.nic, p.ways(p.nic), p.Record.MTU, p.losses())...)
+		p.addWarnings(p.partialRoutes()...)
 	}
 	if err := p.Record.Validate(); err != nil {
 		return nil, err
@@ -63,11 +49,11 @@ func newPlan(j Journal) (*Plan, error) {
 	return p, nil
 }
 
-// offStackOf is what the journal needs of OffStack, so that other journals do not depend on the time at which an
+// offStack is what the journal needs of OffStack, so that other journals do not depend on the time at which an
 // address was added.
-func offStackOf(found netstate.Snapshot, nic netstate.Link, t compare.Traits) (own []netstate.OffStack) {
-	for _, o := range found.OffStack {
-		if t.OffStack && o.Link == nic.Index && !o.Tentative {
+func (s *seen) offStack() (own []netstate.OffStack) {
+	for _, o := range s.found.OffStack {
+		if s.traits().OffStack && o.Link == s.nic.Index && !o.Tentative {
 			own = append(own, o)
 		}
 	}
@@ -75,24 +61,24 @@ func offStackOf(found netstate.Snapshot, nic netstate.Link, t compare.Traits) (o
 }
 
 // checkFree refuses a NIC that is wired or another link's port already, and a wiring whose names are in use.
-func checkFree(found netstate.Snapshot, nic netstate.Link, names netstate.Names) error {
-	if strings.HasPrefix(nic.Alias, netstate.Mark("")) {
-		return fmt.Errorf("%w, its alias is %q: take it down first (Teardown, ForceTeardown, agent teardown), or name another NIC", infra.ErrWired, nic.Alias)
+func (p *Plan) checkFree() error {
+	if strings.HasPrefix(p.nic.Alias, netstate.Mark("")) {
+		return fmt.Errorf("%w, its alias is %q: take it down first (Teardown, ForceTeardown, agent teardown), or name another NIC", infra.ErrWired, p.nic.Alias)
 	}
-	if err := checkPort(found, nic); err != nil {
+	if err := p.checkPort(); err != nil {
 		return err
 	}
-	for _, name := range names.Links() {
-		if _, taken := found.Named(name); taken {
+	for _, name := range p.names.Links() {
+		if _, taken := p.found.Named(name); taken {
 			otherwise := ""
-			if name != netstate.NamesFor(nic.Name, "").Tap && name == names.Tap {
+			if name != netstate.NamesFor(p.nic.Name, "").Tap && name == p.names.Tap {
 				otherwise = ", or name another one in tap"
 			}
 			return fmt.Errorf("%w, a link called %s is there: take its NIC down first (Teardown, ForceTeardown, agent teardown), or rename it%s", infra.ErrWired, name, otherwise)
 		}
 	}
-	if len(found.Tables) > 0 {
-		return fmt.Errorf("%w, there is already the %s: take its NIC down first (Teardown, ForceTeardown, agent teardown), or delete it", infra.ErrWired, found.Tables[0].Family.Describe(found.Tables[0].Name))
+	if tables := p.found.Tables; len(tables) > 0 {
+		return fmt.Errorf("%w, there is already the %s: take its NIC down first (Teardown, ForceTeardown, agent teardown), or delete it", infra.ErrWired, tables[0].Family.Describe(tables[0].Name))
 	}
 	return nil
 }

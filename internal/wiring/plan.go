@@ -73,7 +73,7 @@ type binding interface {
 	asks(netstate.Names) Questions
 	// wire puts the wanted state of the namespace and the guest's record into the plan. The error is an
 	// *infra.RefusedError if the binding cannot work on the NIC.
-	wire(p *Plan, nic netstate.Link) error
+	wire(p *Plan) error
 	// sameGuest reports whether a running guest keeps its network if the wiring changes from the binding to the other,
 	// which has the same kind.
 	sameGuest(infra.Binding) bool

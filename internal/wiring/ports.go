@@ -81,8 +81,8 @@ func distinct(texts []string) []string {
 }
 
 // portsInUse are those of the namespace's sockets.
-func portsInUse(found netstate.Snapshot) router.InUse {
-	return router.InUse{Clients: found.Sysctls[netstate.PortRange], Older: found.Connections, Listeners: found.Listeners}
+func (s *seen) portsInUse() router.InUse {
+	return router.InUse{Clients: s.found.Sysctls[netstate.PortRange], Older: s.found.Connections, Listeners: s.found.Listeners}
 }
 
 // OutsideClients leaves out the ports that the kernel gives to clients: no older connection with one matters.
