@@ -63,9 +63,9 @@ func (p *Plan) findKeepers() {
 	p.Record.Losses = named
 }
 
-// choose returns the plan for Auto: the first one without a loss, else the one that loses least. The others say what
+// choosePlan returns the plan for Auto: the first one without a loss, else the one that loses least. The others say what
 // they lose in comparison.
-func choose(plans []*Plan) (chosen *Plan, passed []*infra.RefusedError) {
+func choosePlan(plans []*Plan) (chosen *Plan, passed []*infra.RefusedError) {
 	chosen = slices.MinFunc(plans, func(a, b *Plan) int { return a.weigh() - b.weigh() })
 	kept := chosen.losses().keys()
 	for _, p := range plans {
@@ -177,7 +177,7 @@ func firstOf(j Journal) (*Plan, error) {
 	if len(plans) == 0 {
 		return nil, refusalOf(refused, asked)
 	}
-	p, passed := choose(plans)
+	p, passed := choosePlan(plans)
 	p.Refused = append(refused, passed...)
 	p.findKeepers()
 	return p, nil

@@ -8,7 +8,7 @@ import (
 )
 
 // First computes the plan for the first Setup. For Auto it is the first plan without a loss, else the one that loses
-// least: see choose. Nothing else decides, so that the plans' refusals are the whole reason.
+// least: see choosePlan. Nothing else decides, so that the plans' refusals are the whole reason.
 //
 // The errors: *cache.FieldError for a bad Spec, infra.ErrNoNIC, infra.ErrWired, infra.ErrCollision,
 // *infra.RefusedError.

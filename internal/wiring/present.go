@@ -20,13 +20,13 @@ func (p *Plan) Present(now netstate.Snapshot) (*Plan, netstate.Snapshot, *infra.
 	if !there || p.isReplacement(link) {
 		return p, now, nil, nil
 	}
-	was, is := readsAnew(p.spec, p.networks), readsAnew(p.spec, p.networksNow(now, link))
+	was, is := p.readsAnew(p.networks), p.readsAnew(p.networksNow(now, link))
 	if is.equal(was) {
 		return p, now, nil, nil
 	}
 	j := p.Journal()
 	j.Networks = &is
-	if is.equal(readsAnew(p.spec, foundNetworks(p.found, nic))) {
+	if is.equal(p.readsAnew(foundNetworks(p.found, nic))) {
 		j.Networks = nil
 	}
 	present, err := j.Plan()
@@ -74,11 +74,11 @@ func (p *Plan) networksNow(now netstate.Snapshot, link netstate.Link) Networks {
 }
 
 // readsAnew are those of the lists that a plan depends on.
-func readsAnew(spec infra.Spec, n Networks) Networks {
-	if !NamesNetworks(spec) {
+func (s *seen) readsAnew(n Networks) Networks {
+	if !NamesNetworks(s.spec) {
 		n.Networks, n.NextHops = nil, nil
 	}
-	if !traitsOf(spec.Binding).Routes {
+	if !s.traits().Routes {
 		n.Forwarders = Forwarders{}
 	}
 	return n
