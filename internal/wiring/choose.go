@@ -10,6 +10,81 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
+// firstOf computes the first wiring of the journal's NIC in the namespace that was found.
+func firstOf(j Journal) (*Plan, error) {
+	if err := j.Spec.Validate(); err != nil {
+		return nil, err
+	}
+	asked := j
+	var plans []*Plan
+	var refused []*infra.RefusedError
+	tries := triesOf(j.Spec.Binding)
+	for _, b := range tries {
+		j.Spec.Binding = b
+		p, err := newPlan(j)
+		var refusal *infra.RefusedError
+		switch {
+		case err == nil:
+			refusal = p.refuseLosses()
+		case errors.As(err, &refusal):
+		case len(plans) > 0, errors.Is(err, infra.ErrCollision) && len(tries) > 1: // another of Auto's works, or may
+			refusal = &infra.RefusedError{NIC: j.NIC, Binding: b.Kind(), Reason: err.Error()}
+		default:
+			return nil, err
+		}
+		if refusal != nil {
+			refused = append(refused, refusal)
+			continue
+		}
+		plans = append(plans, p)
+		if p.losses().weight() == 0 {
+			break
+		}
+	}
+	if len(plans) == 0 {
+		return nil, refusalOf(refused, asked)
+	}
+	p, passed := choosePlan(plans)
+	p.Refused = append(refused, passed...)
+	p.findKeepers()
+	return p, nil
+}
+
+// refusalOf is the error for a Spec all of whose bindings are refused. For Auto it has the reason of each.
+func refusalOf(refused []*infra.RefusedError, asked Journal) error {
+	r := *refused[0]
+	if kind := asked.Spec.Binding.Kind(); r.Binding != kind { // Auto's Order has the kinds that may work
+		r.Instead, r.Losses = "", nil
+		r.Binding, r.Reason = kind, "no binding works: "+strings.Join(reasonsOf(refused), "; ")
+		return &r
+	}
+	for _, o := range others(asked) {
+		if r.Instead == "" && o.refuseLosses() == nil {
+			r.Instead = o.spec.Binding.Kind()
+		}
+	}
+	return &r
+}
+
+// reasonsOf are the reasons of the refusals, each once, after the bindings that it is for.
+func reasonsOf(refused []*infra.RefusedError) []string {
+	var list []string
+	for i, r := range refused {
+		same := func(o *infra.RefusedError) bool { return o.Reason == r.Reason }
+		if slices.IndexFunc(refused, same) < i {
+			continue
+		}
+		var kinds []string
+		for _, o := range refused {
+			if same(o) {
+				kinds = append(kinds, string(o.Binding))
+			}
+		}
+		list = append(list, strings.Join(kinds, ", ")+": "+r.Reason)
+	}
+	return list
+}
+
 // others are the plans of the other bindings that would work on the NIC, with the MAC that the Spec's binding names.
 // The one that loses least comes first.
 func others(j Journal) []*Plan {
@@ -63,8 +138,8 @@ func (p *Plan) findKeepers() {
 	p.Record.Losses = named
 }
 
-// choosePlan returns the plan for Auto: the first one without a loss, else the one that loses least. The others say what
-// they lose in comparison.
+// choosePlan returns the plan for Auto: the first one without a loss, else the one that loses least. The others say
+// what they lose in comparison.
 func choosePlan(plans []*Plan) (chosen *Plan, passed []*infra.RefusedError) {
 	chosen = slices.MinFunc(plans, func(a, b *Plan) int { return a.weigh() - b.weigh() })
 	kept := chosen.losses().keys()
@@ -139,81 +214,6 @@ func (p *Plan) Advertised() (list []string) {
 			r.ExpiresSeconds = 0
 			list = append(list, netstate.RouteText(r, l.Name, hops))
 		}
-	}
-	return list
-}
-
-// firstOf computes the first wiring of the journal's NIC in the namespace that was found.
-func firstOf(j Journal) (*Plan, error) {
-	if err := j.Spec.Validate(); err != nil {
-		return nil, err
-	}
-	asked := j
-	var plans []*Plan
-	var refused []*infra.RefusedError
-	tries := triesOf(j.Spec.Binding)
-	for _, b := range tries {
-		j.Spec.Binding = b
-		p, err := newPlan(j)
-		var refusal *infra.RefusedError
-		switch {
-		case err == nil:
-			refusal = p.refuseLosses()
-		case errors.As(err, &refusal):
-		case len(plans) > 0, errors.Is(err, infra.ErrCollision) && len(tries) > 1: // another of Auto's works, or may
-			refusal = &infra.RefusedError{NIC: j.NIC, Binding: b.Kind(), Reason: err.Error()}
-		default:
-			return nil, err
-		}
-		if refusal != nil {
-			refused = append(refused, refusal)
-			continue
-		}
-		plans = append(plans, p)
-		if p.losses().weight() == 0 {
-			break
-		}
-	}
-	if len(plans) == 0 {
-		return nil, refusalOf(refused, asked)
-	}
-	p, passed := choosePlan(plans)
-	p.Refused = append(refused, passed...)
-	p.findKeepers()
-	return p, nil
-}
-
-// refusalOf is the error for a Spec all of whose bindings are refused. For Auto it has the reason of each.
-func refusalOf(refused []*infra.RefusedError, asked Journal) error {
-	r := *refused[0]
-	if kind := asked.Spec.Binding.Kind(); r.Binding != kind { // Auto's Order has the kinds that may work
-		r.Instead, r.Losses = "", nil
-		r.Binding, r.Reason = kind, "no binding works: "+strings.Join(reasonsOf(refused), "; ")
-		return &r
-	}
-	for _, o := range others(asked) {
-		if r.Instead == "" && o.refuseLosses() == nil {
-			r.Instead = o.spec.Binding.Kind()
-		}
-	}
-	return &r
-}
-
-// reasonsOf are the reasons of the refusals, each once, after the bindings that it is for.
-func reasonsOf(refused []*infra.RefusedError) []string {
-	var list []string
-	for i, r := range refused {
-		same := func(o *infra.RefusedError) bool { return o.Reason == r.Reason }
-		if slices.IndexFunc(refused, same) < i {
-			continue
-		}
-		var kinds []string
-		for _, o := range refused {
-			if same(o) {
-				kinds = append(kinds, string(o.Binding))
-			}
-		}
-		list = append(list, strings.Join(kinds, ", ")+": "+r.Reason)
 	}
 	return list
 }

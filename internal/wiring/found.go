@@ -39,8 +39,8 @@ type seen struct {
 	found  netstate.Snapshot
 	nic    netstate.Link // has the index 0 if it is not there
 	links  linkIndex
-	on     lease.NIC      // what the guest of the NIC can learn
-	v4, v6 []netip.Prefix // those of on
+	on     lease.NIC      // the NIC, for what a lease can say
+	v4, v6 []netip.Prefix // the NIC's, without IPv6 link-local ones
 	// anew are the networks of the last Setup; nil: as found. networks are those by which the plan is computed.
 	anew     *Networks
 	networks Networks
@@ -73,9 +73,6 @@ func see(j Journal) seen {
 	return s
 }
 
-// traits are those of the binding.
-func (s *seen) traits() compare.Traits { return traitsOf(s.spec.Binding) }
-
 // policyOf is the policy of the Spec for a NIC with the networks.
 func policyOf(spec infra.Spec, on Networks) policy.Policy {
 	p := policy.Policy{Egress: spec.Egress, Within: spec.EgressWithin, Networks: on.Networks, NextHops: on.NextHops}
@@ -107,6 +104,9 @@ func triesOf(b infra.Binding) []infra.Binding {
 // traitsOf returns the binding's traits, and for Auto those of the first binding that it tries.
 func traitsOf(b infra.Binding) compare.Traits { return compare.TraitsOf(triesOf(b)[0].Kind()) }
 
+// traits are those of the binding.
+func (s *seen) traits() compare.Traits { return traitsOf(s.spec.Binding) }
+
 // guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known. A guest
 // with another MAC than the NIC's makes another link-local address.
 func (s *seen) guestAddresses(mac cache.MAC) (own []netip.Addr) {
@@ -118,6 +118,7 @@ func (s *seen) guestAddresses(mac cache.MAC) (own []netip.Addr) {
 	return own
 }
 
+// linkPrefix is an address of a link, with its prefix length.
 type linkPrefix struct {
 	link   int
 	prefix netip.Prefix

@@ -45,6 +45,11 @@ func (p *Plan) Binding() infra.Binding { return p.spec.Binding }
 // Names are those of the wiring.
 func (p *Plan) Names() netstate.Names { return p.names }
 
+// Journal returns what must be kept while the plan is in force.
+func (p *Plan) Journal() Journal {
+	return Journal{NIC: p.names.NIC, Found: p.found, Spec: p.spec, Networks: p.anew, Turn: turnOf(p.Record)}
+}
+
 // Tables are the wanted tables of nftables, or of iptables, which are made at the first call. To make them is most of a
 // plan, and a comparison with a namespace in which they stay (Snapshot.TablesStay) does without.
 func (p *Plan) Tables() []firewall.Table {
@@ -86,9 +91,4 @@ type binding interface {
 	// takeOver returns the binding with what it leaves zero as in the record of a guest that moves here. The error
 	// names a field of the binding, after the prefix.
 	takeOver(prefix string, from cache.Record) (infra.Binding, error)
-}
-
-// Journal returns what must be kept while the plan is in force.
-func (p *Plan) Journal() Journal {
-	return Journal{NIC: p.names.NIC, Found: p.found, Spec: p.spec, Networks: p.anew, Turn: turnOf(p.Record)}
 }
