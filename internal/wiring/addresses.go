@@ -9,3 +9,11 @@ func addressesIn(prefixes []netip.Prefix) []netip.Addr {
 	}
 	return list
 }
+
+func setOf(addresses []netip.Addr) map[netip.Addr]bool {
+	set := make(map[netip.Addr]bool, len(addresses))
+	for _, a := range addresses {
+		set[a] = true
+	}
+	return set
+}

@@ -3,7 +3,6 @@ package wiring
 import (
 	"slices"
 
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -12,8 +11,8 @@ import (
 
 // warnIncomplete are the warnings of what the guest's root can go round, on kernels that cannot complete all checksums
 // before the policy looks.
-func warnIncomplete(field string, found netstate.Snapshot, names netstate.Names, ends router.Ends) (list texts) {
-	completed := false
+func (p *Plan) warnIncomplete(ends router.Ends) (list texts) {
+	field, found, completed := p.policy.Field(), p.found, false
 	for _, e := range ends {
 		v := firewall.Version(e.Guest)
 		if slices.Contains(found.Checksums, v) {
@@ -25,11 +24,11 @@ func warnIncomplete(field string, found netstate.Snapshot, names netstate.Names,
 			what = "the port, the protocol and the address"
 		}
 		list.add("%s of %s does not hold against the guest's root for IPv%d, as this kernel cannot complete checksums by a rule: the guest can change %s of a packet after the rules have looked; load the modules (modprobe -a nft_compat xt_CHECKSUM) and call Setup again",
-			field, names.NIC, v, what)
+			field, p.names.NIC, v, what)
 	}
 	if found.EarlyChecksums && !found.ClearsChecksums && completed {
 		list.add("%s of %s does not hold against the guest's root: this kernel takes frames whose checksum begins before the packet, and the guest can change the port, the protocol and the address of a packet after the rules have looked; load the modules (modprobe -a sch_ingress cls_u32 act_vlan) and call Setup again, or use a newer kernel, such as Linux 6.18, which refuses such frames",
-			field, names.NIC)
+			field, p.names.NIC)
 	}
 	return list
 }
@@ -43,8 +42,8 @@ func warnIncomplete(field string, found netstate.Snapshot, names netstate.Names,
 // filters look, so tagged frames need no filter: to them, those of IPv4 and IPv6 do not apply.
 //
 // The filters come after those of the responder, and one number has one protocol.
-func clearingFilters(spec infra.Spec, found netstate.Snapshot) []netstate.Filter {
-	if !policyOf(spec, Networks{}).IsSet() || !found.EarlyChecksums || !found.ClearsChecksums {
+func (s *seen) clearingFilters() []netstate.Filter {
+	if !s.policy.IsSet() || !s.found.EarlyChecksums || !s.found.ClearsChecksums {
 		return nil
 	}
 	var filters []netstate.Filter

@@ -10,21 +10,96 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
+// firstOf computes the first wiring of the journal's NIC in the namespace that was found.
+func firstOf(j Journal) (*Plan, error) {
+	if err := j.Spec.Validate(); err != nil {
+		return nil, err
+	}
+	asked := j
+	var plans []*Plan
+	var refused []*infra.RefusedError
+	tries := triesOf(j.Spec.Binding)
+	for _, b := range tries {
+		j.Spec.Binding = b
+		p, err := newPlan(j)
+		var refusal *infra.RefusedError
+		switch {
+		case err == nil:
+			refusal = p.refuseLosses()
+		case errors.As(err, &refusal):
+		case len(plans) > 0, errors.Is(err, infra.ErrCollision) && len(tries) > 1: // another of Auto's works, or may
+			refusal = &infra.RefusedError{NIC: j.NIC, Binding: b.Kind(), Reason: err.Error()}
+		default:
+			return nil, err
+		}
+		if refusal != nil {
+			refused = append(refused, refusal)
+			continue
+		}
+		plans = append(plans, p)
+		if p.losses().weight() == 0 {
+			break
+		}
+	}
+	if len(plans) == 0 {
+		return nil, refusalOf(refused, asked)
+	}
+	p, passed := choosePlan(plans)
+	p.Refused = append(refused, passed...)
+	p.findKeepers()
+	return p, nil
+}
+
+// refusalOf is the error for a Spec all of whose bindings are refused. For Auto it has the reason of each.
+func refusalOf(refused []*infra.RefusedError, asked Journal) error {
+	r := *refused[0]
+	if kind := asked.Spec.Binding.Kind(); r.Binding != kind { // Auto's Order has the kinds that may work
+		r.Instead, r.Losses = "", nil
+		r.Binding, r.Reason = kind, "no binding works: "+strings.Join(reasonsOf(refused), "; ")
+		return &r
+	}
+	for _, o := range others(asked) {
+		if r.Instead == "" && o.refuseLosses() == nil {
+			r.Instead = o.spec.Binding.Kind()
+		}
+	}
+	return &r
+}
+
+// reasonsOf are the reasons of the refusals, each once, after the bindings that it is for.
+func reasonsOf(refused []*infra.RefusedError) []string {
+	var list []string
+	for i, r := range refused {
+		same := func(o *infra.RefusedError) bool { return o.Reason == r.Reason }
+		if slices.IndexFunc(refused, same) < i {
+			continue
+		}
+		var kinds []string
+		for _, o := range refused {
+			if same(o) {
+				kinds = append(kinds, string(o.Binding))
+			}
+		}
+		list = append(list, strings.Join(kinds, ", ")+": "+r.Reason)
+	}
+	return list
+}
+
 // others are the plans of the other bindings that would work on the NIC, with the MAC that the Spec's binding names.
 // The one that loses least comes first.
-func others(networks *Networks, found netstate.Snapshot, nic string, spec infra.Spec) []*Plan {
+func others(j Journal) []*Plan {
 	var plans []*Plan
-	asked := spec.Binding.Kind()
+	asked := j.Spec.Binding.Kind()
 	auto := infra.Auto{}
-	if b := answersOf(spec.Binding); b != nil {
+	if b := answersOf(j.Spec.Binding); b != nil {
 		auto.MAC = b.givenMAC()
 	}
 	for _, b := range auto.Bindings() {
-		spec.Binding = b
-		if b.Kind() == asked || spec.Validate() != nil {
+		j.Spec.Binding = b
+		if b.Kind() == asked || j.Spec.Validate() != nil {
 			continue
 		}
-		if p, err := newPlan(networks, found, nic, spec); err == nil {
+		if p, err := newPlan(j); err == nil {
 			plans = append(plans, p)
 		}
 	}
@@ -34,7 +109,7 @@ func others(networks *Networks, found netstate.Snapshot, nic string, spec infra.
 
 // instead is the binding that would work in the place of the plan's, with a tap that can be down; empty: none would.
 func (p *Plan) instead() cache.Kind {
-	for _, o := range others(p.networks, p.found, p.names.NIC, p.spec) {
+	for _, o := range others(p.Journal()) {
 		if o.refuseLosses() == nil && !o.traits().OffStack {
 			return o.spec.Binding.Kind()
 		}
@@ -47,7 +122,7 @@ func (p *Plan) findKeepers() {
 	if len(p.Record.Losses) == 0 {
 		return
 	}
-	others := others(p.networks, p.found, p.names.NIC, p.spec)
+	others := others(p.Journal())
 	named := slices.Clone(p.Record.Losses)
 	for _, o := range others {
 		if len(o.losses().grave()) > 0 {
@@ -63,9 +138,9 @@ func (p *Plan) findKeepers() {
 	p.Record.Losses = named
 }
 
-// choose returns the plan for Auto: the first one without a loss, else the one that loses least. The others say what
-// they lose in comparison.
-func choose(plans []*Plan) (chosen *Plan, passed []*infra.RefusedError) {
+// choosePlan returns the plan for Auto: the first one without a loss, else the one that loses least. The others say
+// what they lose in comparison.
+func choosePlan(plans []*Plan) (chosen *Plan, passed []*infra.RefusedError) {
 	chosen = slices.MinFunc(plans, func(a, b *Plan) int { return a.weigh() - b.weigh() })
 	kept := chosen.losses().keys()
 	for _, p := range plans {
@@ -120,7 +195,7 @@ func (p *Plan) refusedFor(losses []cache.Loss) *infra.RefusedError {
 // Advertised are the NIC's addresses and routes that came by router advertisements, in the words of ip(8), without
 // their lifetimes. Any station of the link can send these, and Auto compares what each binding loses of them.
 func (p *Plan) Advertised() (list []string) {
-	nic := p.nic()
+	nic := p.nic
 	for _, a := range p.found.Addresses {
 		if a.Link == nic.Index && a.Advertised() {
 			list = append(list, a.Prefix.String())

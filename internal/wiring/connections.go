@@ -16,7 +16,7 @@ import (
 // wiring translates: what these send next is translated. If the guest begins, a policy has not seen what is open with
 // the guest's addresses: the kernel forgets that, too.
 func (p *Plan) OlderConnections(begins bool) []netstate.ConnectionsDel {
-	if !begins || !policyOf(p.spec, Networks{}).IsSet() {
+	if !begins || !p.policy.IsSet() {
 		return p.olderExchanges
 	}
 	return slices.Concat(p.olderExchanges, p.guestConnections())

@@ -30,17 +30,16 @@ type Gateway struct {
 // gets another MAC. There is none if the guest's router is another one, such as the bridge of a masquerade, or if
 // an administrator has set the MAC (a permanent neighbour).
 func (p *Plan) Gateways() []Gateway {
-	nic := lease.Of(p.found, p.nic())
 	if !p.binding.asks(p.names).Gateways {
 		return nil
 	}
 	var list []Gateway
-	for _, address := range nic.Gateways() {
+	for _, address := range p.on.Gateways() {
 		if address.Is4() && (p.Record.IPv4 == nil || !p.Record.IPv4.Gateway().IsValid()) || address.Is6() && p.Record.IPv6 == nil && p.Record.IPv4 == nil {
 			continue
 		}
-		g := Gateway{Link: nic.Index, Address: address}
-		if known, ok := nic.Neighbour(address); ok {
+		g := Gateway{Link: p.nic.Index, Address: address}
+		if known, ok := p.on.Neighbour(address); ok {
 			if known.Permanent {
 				continue
 			}
@@ -61,4 +60,32 @@ func (p *Plan) WithGateway(g Gateway) (*Plan, error) {
 	j := p.Journal()
 	j.Found = found
 	return j.Plan()
+}
+
+// KnownGateways notes the MACs of the guest's gateways as another record of the guest has them, so that the network
+// needs not be asked. A gateway with another address, and one whose MAC the namespace knows, is left as it is.
+func KnownGateways(found *netstate.Snapshot, nic netstate.Link, from cache.Record) {
+	for _, gateway := range Gateways(*found, nic) {
+		mac := gatewayMAC(from, gateway)
+		isGateway := from.Static != nil && slices.ContainsFunc(from.Static.Routes, func(r cache.StaticRoute) bool { return r.Gateway == gateway })
+		if isGateway && !mac.IsZero() {
+			found.Neighbours = append(slices.Clone(found.Neighbours), netstate.Neighbour{Link: nic.Index, Address: gateway, MAC: mac})
+		}
+	}
+}
+
+// gatewayMAC is the MAC that the record has of the gateway of the family; zero: none.
+func gatewayMAC(r cache.Record, gateway netip.Addr) cache.MAC {
+	if gateway.Is6() {
+		if r.IPv6 == nil || r.IPv6.Router == nil {
+			return cache.MAC{}
+		}
+		return r.IPv6.Router.MAC
+	}
+	for _, n := range r.Neighbours {
+		if r.IPv4 != nil && n.Address == r.IPv4.StandIn {
+			return n.MAC
+		}
+	}
+	return cache.MAC{}
 }

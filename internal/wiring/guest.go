@@ -5,39 +5,34 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/ip"
-	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// lowersMTU reports whether the guest's link has a smaller MTU than the NIC because the Spec says so.
-func lowersMTU(spec infra.Spec, nic netstate.Link) bool { return spec.MTU != 0 && spec.MTU < nic.MTU }
-
 // checkMTU refuses an MTU that the guest's link cannot have.
-func checkMTU(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {
+func (s *seen) checkMTU() error {
+	mtu, nic := s.spec.MTU, s.nic
 	refuse := func(format string, args ...any) error {
-		return &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("%d, ", spec.MTU) + fmt.Sprintf(format, args...)}
+		return &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("%d, ", mtu) + fmt.Sprintf(format, args...)}
 	}
-	_, v6 := lease.Of(found, nic).Addresses()
 	switch {
-	case spec.MTU == 0:
+	case mtu == 0:
 		return nil
-	case spec.MTU > nic.MTU:
+	case mtu > nic.MTU:
 		return refuse("but %s has %d: want at most that, or 0 for the same", nic.Name, nic.MTU)
-	case spec.MTU < minMTUIPv6 && len(v6) > 0:
-		return refuse("but the guest gets IPv6 (%v), which needs %d: want at least that", v6[0], minMTUIPv6)
-	case lowersMTU(spec, nic) && found.NoNFTables:
+	case mtu < minMTUIPv6 && len(s.v6) > 0:
+		return refuse("but the guest gets IPv6 (%v), which needs %d: want at least that", s.v6[0], minMTUIPv6)
+	case s.lowersMTU() && s.found.NoNFTables:
 		return refuse("but this kernel has no nf_tables, without which longer packets of the guest pass: load them (modprobe nf_tables), or leave this field out")
 	}
 	return nil
 }
 
 // checkLimits refuses limits that no rule can keep.
-func checkLimits(spec infra.Spec, found netstate.Snapshot) error {
-	if found.NoNFTables && spec.Limits != (cache.Limits{}) {
+func (s *seen) checkLimits() error {
+	if s.found.NoNFTables && s.spec.Limits != (cache.Limits{}) {
 		return &cache.FieldError{Field: "limits", Reason: "this kernel has no nf_tables, which would count: load them (modprobe nf_tables), or leave this field out"}
 	}
 	return nil
@@ -55,7 +50,7 @@ func (p *Plan) checkMACs() error {
 }
 
 // addFilter adds the tables around the guest. The binding has set what only it knows of the guest.
-func (p *Plan) addFilter(nic netstate.Link, g guestfilter.Guest) error {
+func (p *Plan) addFilter(g guestfilter.Guest) error {
 	if err := p.checkGuestMAC(); err != nil {
 		return err
 	}
@@ -72,14 +67,27 @@ func (p *Plan) addFilter(nic netstate.Link, g guestfilter.Guest) error {
 			"load them (modprobe nf_tables), or set guard.off if the guest may do that"}
 	}
 	t := p.traits()
-	g.Names, g.NIC, g.Bridged, g.Routed = p.names, nic.Index, t.Bridged, t.Routes
+	g.Names, g.NIC, g.Bridged, g.Routed = p.names, p.nic.Index, t.Bridged, t.Routes
 	g.MAC, g.Served, g.Guard, g.Limits = p.Record.MAC, p.Record.ResponderTap != "", guard, p.spec.Limits
-	if lowersMTU(p.spec, nic) {
-		g.MTU = linkMTU(p.spec, nic)
+	if p.lowersMTU() {
+		g.MTU = p.mtu
 	}
-	for _, r := range lease.Of(p.found, nic).Routes(ip.V6) {
+	for _, r := range p.on.Routes(ip.V6) {
 		g.Gateways = append(g.Gateways, r.Gateway)
 	}
 	p.makeTables = append(p.makeTables, func() []firewall.Table { return guestfilter.Tables(g) })
+	return nil
+}
+
+// checkPolicy refuses a policy that no rule can keep. Another binding of infra.Auto may be able to.
+func (s *seen) checkPolicy() error {
+	switch {
+	case !s.policy.IsSet():
+		return nil
+	case s.found.NoNFTables:
+		return &cache.FieldError{Field: s.policy.Field(), Reason: "this kernel has no nf_tables, which would look up where the guest's connections go: load them (modprobe nf_tables), then take the NIC down if it is wired (Teardown), and call Setup; or leave this field out"}
+	case !s.traits().Routes:
+		return s.refuse("egress is about connections, and nobody tracks the guest's there")
+	}
 	return nil
 }

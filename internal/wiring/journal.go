@@ -5,26 +5,10 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Journal is what a plan was made of.
-type Journal struct {
-	NIC   string            `json:"nic"`
-	Found netstate.Snapshot `json:"found"`
-	Spec  infra.Spec        `json:"spec"`
-	// Networks are what the last Setup read anew; nil: as in Found.
-	Networks *Networks `json:"networks,omitempty"`
-	Turn
-}
-
-// Journal returns what must be kept while the plan is in force.
-func (p *Plan) Journal() Journal {
-	return Journal{NIC: p.names.NIC, Found: p.found, Spec: p.spec, Networks: p.networks, Turn: turnOf(p.Record)}
-}
-
 // First computes the plan for the first Setup. For Auto it is the first plan without a loss, else the one that loses
-// least: see choose. Nothing else decides, so that the plans' refusals are the whole reason.
+// least: see choosePlan. Nothing else decides, so that the plans' refusals are the whole reason.
 //
 // The errors: *cache.FieldError for a bad Spec, infra.ErrNoNIC, infra.ErrWired, infra.ErrCollision,
 // *infra.RefusedError.
@@ -49,10 +33,24 @@ func (j Journal) Plan() (*Plan, error) {
 	if err := j.Spec.Validate(); err != nil {
 		return nil, err
 	}
-	p, err := newPlan(j.Networks, j.Found, j.NIC, j.Spec)
+	p, err := newPlan(j)
 	if err != nil {
 		return nil, err
 	}
 	p.findKeepers()
 	return p, p.SetTurn(j.Turn)
+}
+
+// SetTurn writes t into the plan's record. If t.Standby is set, the plan wants the guest's tap down. The error is an
+// *infra.RefusedError if the binding has no tap that Setup makes, and a *cache.FieldError for the routed binding.
+func (p *Plan) SetTurn(t Turn) error {
+	if t.Standby && p.traits().Direct {
+		return &infra.RefusedError{NIC: p.names.NIC, Binding: p.spec.Binding.Kind(), Instead: p.instead(),
+			Reason: "guestwire makes no tap for the guest, so it cannot keep the guest on standby"}
+	}
+	if t.Standby && p.traits().OffStack {
+		return &cache.FieldError{Field: "standby", Reason: "under the routed binding the namespace answers for the guest's addresses all the time: want another binding, such as masquerade, for a guest that moves"}
+	}
+	p.Record.Standby, p.Record.Inactive, p.Record.Turn = t.Standby, t.Inactive, t.Turn
+	return nil
 }

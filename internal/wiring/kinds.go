@@ -5,7 +5,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -35,17 +34,6 @@ func answersOf(b infra.Binding) binding {
 
 // bindingOf returns the binding's answers, and for Auto those of the first binding that it tries.
 func bindingOf(b infra.Binding) binding { return answersOf(triesOf(b)[0]) }
-
-// traitsOf returns the binding's traits, and for Auto those of the first binding that it tries.
-func traitsOf(b infra.Binding) compare.Traits { return compare.TraitsOf(triesOf(b)[0].Kind()) }
-
-// triesOf are the bindings that a first plan tries: those of Auto, or the binding itself.
-func triesOf(b infra.Binding) []infra.Binding {
-	if auto, ok := b.(infra.Auto); ok {
-		return auto.Bindings()
-	}
-	return []infra.Binding{b}
-}
 
 // kindsOf are the kinds that auto tries.
 func kindsOf(a infra.Auto) []cache.Kind {

@@ -22,7 +22,7 @@ import (
 // What comes and goes with router advertisements is left out, and so are addresses and routes of a NIC that is the
 // guest's (bridge), which Steps removes. The error is that of the context: a plan is made for each thing.
 func (p *Plan) Later(ctx context.Context, now netstate.Snapshot) (list []infra.Difference, err error) {
-	nic, there := now.Link(p.nic().Index)
+	nic, there := now.Link(p.nic.Index)
 	if !there || p.isReplacement(nic) {
 		return nil, nil
 	}
@@ -75,13 +75,8 @@ type present struct {
 	elsewhere map[uint32][]netstate.Route // routes through other links, by their tables
 }
 
-type linkPrefix struct {
-	link   int
-	prefix netip.Prefix
-}
-
 func (p *Plan) newTrial(now netstate.Snapshot) trial {
-	t := trial{journal: p.Journal(), nic: p.nic(), with: p, given: p.given()}
+	t := trial{journal: p.Journal(), nic: p.nic, with: p, given: p.given()}
 	t.asked = Gateways(p.found, t.nic)
 	t.plan = Journal.First
 	if _, err := t.plan(t.journal); err != nil { // another version of guestwire wired the NIC
@@ -271,7 +266,7 @@ type thing struct {
 const getsIt = "the guest gets it"
 
 func (p *Plan) laterThings(now netstate.Snapshot) (things []thing) {
-	links, nic := indexLinks(now), p.nic().Index
+	links, nic := indexLinks(now), p.nic.Index
 	name := func(index int) string {
 		if index == nic {
 			return p.names.NIC
@@ -326,8 +321,6 @@ func (g given) same(o given) bool {
 	g.losses, o.losses = nil, nil
 	return reflect.DeepEqual(g, o)
 }
-
-type lossKey struct{ kind, what string }
 
 func (p *Plan) given() (g given) {
 	r := p.Record
@@ -392,7 +385,7 @@ func (p *Plan) laterAddresses(now netstate.Snapshot) (later []netstate.Address) 
 	for _, a := range slices.Concat(p.found.Addresses, p.wanted.Addresses) {
 		known[linkPrefix{a.Link, a.Prefix}] = true
 	}
-	nic, links, manages := p.nic(), indexLinks(p.found), p.traits().ManageAddresses
+	nic, links, manages := p.nic, indexLinks(p.found), p.traits().ManageAddresses
 	for _, a := range now.Addresses {
 		link := links.at(a.Link)
 		has := link.Index == nic.Index && !manages || links.isBehind(nic, link) && !links.isWired(link)
@@ -419,7 +412,7 @@ func (p *Plan) laterRoutes(now netstate.Snapshot) (later []netstate.Route) {
 		tos, kind           uint8
 		hop                 netip.Addr
 	}
-	nic := p.nic().Index
+	nic := p.nic.Index
 	keys := func(r netstate.Route) (list []key) {
 		if r.Type > netstate.RouteMulticast && r.Type < netstate.RouteThrow {
 			return []key{{r.Table, r.Destination, r.Source, r.TOS, r.Type, netip.Addr{}}}

@@ -4,43 +4,32 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// tapOf is the guest's tap.
-func tapOf(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, r cache.Record) netstate.Link {
-	owner := owner(spec, found)
-	tap := newLink(nic, compare.NewTap, r.Tap, "tun", linkMTU(spec, nic))
-	tap.MAC = netstate.DeriveMAC(nic, "tap") // not the guest's: the kernel would keep frames for the tap's own MAC
-	tap.Tap = &netstate.Tap{Owner: infra.Owner{UID: owner.UID, GID: owner.GID, Root: owner.UID == 0}, MultiQueue: r.Queues > 1}
+// newTap is the guest's tap, as the record has it.
+func (p *Plan) newTap() netstate.Link {
+	tap := p.newLink(compare.NewTap, p.Record.Tap, "tun", p.mtu)
+	tap.MAC = netstate.DeriveMAC(p.nic, "tap") // not the guest's: the kernel would keep frames for the tap's own MAC
+	tap.Tap = &netstate.Tap{Owner: infra.Owner{UID: p.owner.UID, GID: p.owner.GID, Root: p.owner.UID == 0}, MultiQueue: p.Record.Queues > 1}
 	return tap
 }
 
 // addTaps wants the guest's tap, and if the record has a responder also its tap and the filters between the two.
-func (p *Plan) addTaps(nic, tap netstate.Link) {
-	r, owner := p.Record, owner(p.spec, p.found)
+func (p *Plan) addTaps(tap netstate.Link) {
+	r := p.Record
 	p.wanted.TapContext = p.spec.Owner.SELinux
 	if r.ResponderTap != "" {
-		port := newLink(nic, compare.NewResponder, r.ResponderTap, "tun", tap.MTU)
-		port.Tap = &netstate.Tap{Owner: infra.Owner{UID: owner.UID, Root: owner.UID == 0}}
+		port := p.newLink(compare.NewResponder, r.ResponderTap, "tun", tap.MTU)
+		port.Tap = &netstate.Tap{Owner: infra.Owner{UID: p.owner.UID, Root: p.owner.UID == 0}}
 		port.QueueLength = responderQueue
 		p.wanted.Links = append(p.wanted.Links, port)
 		p.wanted.Filters = responderFilters(r)
 	}
-	p.wanted.Filters = append(p.wanted.Filters, clearingFilters(p.spec, p.found)...)
+	p.wanted.Filters = append(p.wanted.Filters, p.clearingFilters()...)
 	p.wanted.Links = append(p.wanted.Links, tap) // last: it comes up when everything else is there
-}
-
-// owner has the numbers by which a tap is given to the Spec's owner.
-func owner(spec infra.Spec, found netstate.Snapshot) infra.Owner {
-	if spec.Owner.Inside {
-		return found.OnNode
-	}
-	return spec.Owner
 }
 
 // responderQueue is the number of requests that wait for a responder that is stopped. The guest's frames have up to 64
@@ -48,12 +37,12 @@ func owner(spec infra.Spec, found netstate.Snapshot) infra.Owner {
 const responderQueue = 16
 
 // newLink is a link that Setup creates.
-func newLink(nic netstate.Link, index int, name, kind string, mtu int) netstate.Link {
+func (s *seen) newLink(index int, name, kind string, mtu int) netstate.Link {
 	l := netstate.Link{
 		Index: index, Name: name, Kind: kind, MTU: mtu, Up: true,
-		Alias: netstate.Mark(nic.Name), Group: netstate.Group(nic.Index), AddrGen: netstate.AddrGenNone,
+		Alias: netstate.Mark(s.nic.Name), Group: netstate.Group(s.nic.Index), AddrGen: netstate.AddrGenNone,
 	}
-	if nic.AddrGen == netstate.AddrGenNoIPv6 || mtu < minMTUIPv6 {
+	if s.nic.AddrGen == netstate.AddrGenNoIPv6 || mtu < minMTUIPv6 {
 		l.AddrGen = netstate.AddrGenNoIPv6
 	}
 	if kind == "bridge" {
@@ -69,30 +58,27 @@ var (
 	portSettings   = netstate.DefaultBridgePort.With(netstate.Settings{"learning": 0})
 )
 
-// minMTUIPv6 is the smallest MTU with which a link has IPv6 (RFC 8200 section 5).
-const minMTUIPv6 = 1280
-
 // enableIPv6 enables IPv6 for new links, as some container engines enable it for the NIC alone.
-func enableIPv6(found netstate.Snapshot, wanted map[string]string) {
-	if found.Sysctls[netstate.NoIPv6] == "1" {
-		wanted[netstate.NoIPv6] = "0"
+func (p *Plan) enableIPv6() {
+	if p.found.Sysctls[netstate.NoIPv6] == "1" {
+		p.wanted.Sysctls[netstate.NoIPv6] = "0"
 	}
 }
 
 // keepNIC wants the NIC to keep its addresses and routes, so that a repair adds them again. A family in which
 // an address or a route has a lifetime, or a route comes from an advertisement, is left out, as it changes by
 // itself.
-func (p *Plan) keepNIC(nic netstate.Link) {
+func (p *Plan) keepNIC() {
 	for _, v4 := range []bool{true, false} {
 		var addresses []netstate.Address
 		for _, a := range p.found.Addresses {
-			if a.Link == nic.Index && a.Prefix.Addr().Is4() == v4 {
+			if a.Link == p.nic.Index && a.Prefix.Addr().Is4() == v4 {
 				addresses = append(addresses, a)
 			}
 		}
 		var routes []netstate.Route
 		for _, r := range p.found.Routes {
-			if r.Uses(nic.Index) && r.Destination.Addr().Is4() == v4 {
+			if r.Uses(p.nic.Index) && r.Destination.Addr().Is4() == v4 {
 				routes = append(routes, r)
 			}
 		}
@@ -101,7 +87,7 @@ func (p *Plan) keepNIC(nic netstate.Link) {
 			continue
 		}
 		elsewhere := func(r netstate.Route) bool {
-			return nexthopObject(r) || slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index })
+			return nexthopObject(r) || slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return h.Link != p.nic.Index })
 		}
 		p.wanted.Addresses = append(p.wanted.Addresses, addresses...)
 		p.wanted.Routes = append(p.wanted.Routes, slices.DeleteFunc(routes, elsewhere)...)
@@ -122,13 +108,4 @@ func (p *Plan) addAddress(l netstate.Link, prefix netip.Prefix, scope uint8) {
 	}
 	p.wanted.Addresses = append(p.wanted.Addresses, a)
 	p.wanted.Routes = append(p.wanted.Routes, earlier.Connected(a, l)...)
-}
-
-// linkMTU is the MTU of the guest's link.
-func linkMTU(spec infra.Spec, nic netstate.Link) int {
-	mtu := min(nic.MTU, syntax.MaxMTU)
-	if spec.MTU != 0 {
-		mtu = min(mtu, spec.MTU)
-	}
-	return mtu
 }

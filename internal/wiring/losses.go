@@ -238,3 +238,5 @@ func familyLosses(found netstate.Snapshot, nic netstate.Link, of ip.Version) (li
 	}
 	return nil
 }
+
+type lossKey struct{ kind, what string }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -23,20 +22,20 @@ func (macvtap) givenMAC() cache.MAC          { return cache.MAC{} }
 // takeOver takes nothing: the guest's MAC is the NIC's.
 func (macvtap) takeOver(string, cache.Record) (infra.Binding, error) { return infra.Macvtap{}, nil }
 
-func (macvtap) wire(p *Plan, nic netstate.Link) error {
+func (macvtap) wire(p *Plan) error {
+	nic := p.nic
 	if nic.Kind != kindMacvtap {
 		kind := cmp.Or(nic.Kind, "card of the machine")
 		if nic.Tap != nil {
 			kind = "tap" // which the kernel calls a tun, too
 		}
-		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMacvtap,
-			Reason: fmt.Sprintf("it is a %s: the program that made it would have to make a macvtap", kind)}
+		return p.refuse(fmt.Sprintf("it is a %s: the program that made it would have to make a macvtap", kind))
 	}
-	p.Record = recordOf(p.spec, p.found, nic, nic.MAC)
+	p.Record = p.recordOf(nic.MAC)
 	p.Record.Tap = nic.Name
-	p.addWarnings(warnUnfiltered(p.spec, "the guest can send with every MAC and address")...)
-	p.addWarnings(warnNotServed(p.found, nic)...)
-	p.Record.Static = lease.Of(p.found, nic).Static(p.Record.MAC)
+	p.addWarnings(p.warnUnfiltered("the guest can send with every MAC and address")...)
+	p.addWarnings(p.warnNotServed()...)
+	p.Record.Static = p.on.Static(p.Record.MAC)
 	nic.Up = true
 	nic.AllMulticast = true // otherwise it receives the groups of the namespace's addresses, and not the guest's
 	p.wanted.Links = []netstate.Link{nic}

@@ -13,16 +13,11 @@ import (
 	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
-	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/privatenet"
 	"github.com/guestwire/guestwire/internal/router"
 )
-
-// defaultGatewayMAC is the gateway's MAC of a routed guest, and of a masquerade without GatewayMAC. Each guest is alone
-// with its gateway, so all gateways can have the same one.
-var defaultGatewayMAC = cache.MAC{0x02, 0, 0, 0, 0, 0}
 
 // masquerade gives the guest a network of its own at the tap, and translates the guest's addresses. The NIC keeps all
 // that it has.
@@ -121,23 +116,21 @@ func networkOf(v6 *cache.IPv6) netip.Prefix {
 	return netip.Prefix{}
 }
 
-func (b masquerade) wire(p *Plan, nic netstate.Link) error {
-	on := lease.Of(p.found, nic)
-	v4, v6 := on.Addresses()
-	if err := checkMasquerade(p.spec, p.found, nic); err != nil {
+func (b masquerade) wire(p *Plan) error {
+	if err := p.checkMasquerade(); err != nil {
 		return err
 	}
-	guest := cmp.Or(b.MAC, guestMAC(p.spec, nic))
+	guest := cmp.Or(b.MAC, p.guestMAC())
 	if b.NICMAC {
-		guest = nic.MAC
+		guest = p.nic.MAC
 	}
 	if !guest.Unicast() {
-		return &cache.FieldError{Field: "binding.masquerade.nicMAC", Reason: fmt.Sprintf("%s has no MAC that a guest can have: leave this field out", nic.Name)}
+		return &cache.FieldError{Field: "binding.masquerade.nicMAC", Reason: fmt.Sprintf("%s has no MAC that a guest can have: leave this field out", p.nic.Name)}
 	}
 	// The gateway's MAC does not depend on the NIC: a guest that moves to another namespace keeps what its neighbour
 	// tables say, and the gateway's link-local address.
-	p.Record = routerRecord(p.spec, p.found, nic, guest, cmp.Or(b.GatewayMAC, defaultGatewayMAC))
-	networks, err := b.networks(p.spec, p.found, nic)
+	p.Record = p.routerRecord(guest, cmp.Or(b.GatewayMAC, defaultGatewayMAC))
+	networks, err := b.networks(&p.seen)
 	if err != nil {
 		return err
 	}
@@ -146,19 +139,19 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	for _, n := range networks {
 		ends = append(ends, n.End)
 	}
-	ahead, err := checkNextHops(p.found, nic, ends)
+	ahead, err := checkNextHops(p.found, p.nic, ends)
 	if err != nil {
 		return err
 	}
 	p.addLosses(ahead...)
-	p.addWarnings(b.warnings(p.found, nic)...)
-	p.addLosses(hiddenLosses(p.found, nic)...)
+	p.addWarnings(b.warnings(&p.seen)...)
+	p.addLosses(p.hiddenLosses()...)
 
-	p.keepNIC(nic)
-	tap := gatewayTap(p.spec, p.found, nic, p.Record, ends)
+	p.keepNIC()
+	tap := p.gatewayTap(ends)
 	tap.RouteLocalnet = b.Loopback || b.Sidecar != nil
 	tap.ProxyARP = slices.ContainsFunc(networks, func(n inner) bool { return n.within })
-	p.addRouter(nic, tap, ends)
+	p.addRouter(tap, ends)
 	for _, n := range networks {
 		if n.within {
 			p.addWithin(tap, n)
@@ -172,11 +165,11 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.guests = router.GuestNetworks(tap, p.wanted.Addresses, p.wanted.Routes, false)
 
-	forwarding, err := p.forwarding(nic, ends, b.MaxConnections, unreached(networks))
+	forwarding, err := p.forwarding(ends, b.MaxConnections, unreached(networks))
 	if err != nil {
 		return err
 	}
-	if err := checkSources(b.Sidecar, b.Kind(), nic, ends); err != nil {
+	if err := p.checkSources(b.Sidecar, ends); err != nil {
 		return err
 	}
 	by, families, err := chooseFirewall(b.Firewall, p.found)
@@ -184,28 +177,27 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 		return err
 	}
 	t := router.Masquerade{
-		Router: forwarding, Masquerade: b.Masquerade, Addresses: addressesIn(slices.Concat(v4, v6)),
-		SourcePorts: router.ChoosePorts(b.Masquerade, p.spec.Guard.Open, portsInUse(p.found)),
-		Flows:       len(families) == 0 && offloads(p.spec, p.found, nic),
-		Families:    families, NoNFTables: p.found.NoNFTables, NoIPv6AtTap: lacksIPv6(p.spec, nic) != "",
+		Router: forwarding, Masquerade: b.Masquerade, Addresses: addressesIn(slices.Concat(p.v4, p.v6)),
+		SourcePorts: router.ChoosePorts(b.Masquerade, p.spec.Guard.Open, p.portsInUse()),
+		Flows:       len(families) == 0 && p.offloads(),
+		Families:    families, NoNFTables: p.found.NoNFTables, NoIPv6AtTap: p.lacksIPv6() != "",
 	}
 	p.Record.Firewall, p.programs = by, t.Programs()
-	p.addWarnings(reservePorts(t, p.found, p.wanted.Sysctls)...)
+	p.addWarnings(p.reservePorts(t)...)
 	p.olderExchanges = t.Older()
 	p.makeTables = append(p.makeTables, t.Tables)
-	return p.addFilter(nic, guestfilter.Guest{Addresses: ends.Guests()})
+	return p.addFilter(guestfilter.Guest{Addresses: ends.Guests()})
 }
 
 // checkMasquerade refuses a NIC behind whose addresses no guest can be.
-func checkMasquerade(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {
-	v4, v6 := lease.Of(found, nic).Addresses()
+func (s *seen) checkMasquerade() error {
 	switch {
-	case len(spec.Guard.EtherTypes)+len(spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
-		return refuseMasquerade(nic, "it translates IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames")
-	case len(v4)+len(v6) == 0:
-		return refuseMasquerade(nic, "it has no address to hide a guest behind")
-	case len(v6) > 0 && lacksIPv6(spec, nic) != "":
-		return refuseMasquerade(nic, lacksIPv6(spec, nic))
+	case len(s.spec.Guard.EtherTypes)+len(s.spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
+		return s.refuse("it translates IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames")
+	case len(s.v4)+len(s.v6) == 0:
+		return s.refuse("it has no address to hide a guest behind")
+	case len(s.v6) > 0 && s.lacksIPv6() != "":
+		return s.refuse(s.lacksIPv6())
 	}
 	return nil
 }
@@ -251,7 +243,7 @@ func whyAhead(ahead []netstate.Rule) string {
 // hiddenLosses are a family if the kernel masquerades by none of the NIC's addresses, but by one of another link: for
 // IPv4 it takes an address of the scope global, for IPv6 one that is not deprecated, the tap's own if there is no
 // other.
-func hiddenLosses(found netstate.Snapshot, nic netstate.Link) (list losses) {
+func (s *seen) hiddenLosses() (list losses) {
 	for _, of := range []int{4, 6} {
 		var unfit netip.Addr
 		fits := func(a netstate.Address) bool {
@@ -261,59 +253,57 @@ func hiddenLosses(found netstate.Snapshot, nic netstate.Link) (list losses) {
 			return a.PreferredSeconds > 0
 		}
 		isOwn := func(a netstate.Address) bool {
-			return a.Link == nic.Index && firewall.Version(a.Prefix.Addr()) == of && (of == 4 || !a.Prefix.Addr().IsLinkLocalUnicast())
+			return a.Link == s.nic.Index && firewall.Version(a.Prefix.Addr()) == of && (of == 4 || !a.Prefix.Addr().IsLinkLocalUnicast())
 		}
-		if !slices.ContainsFunc(found.Addresses, func(a netstate.Address) bool { return isOwn(a) && fits(a) }) && unfit.IsValid() {
-			list.lose("family", fmt.Sprintf("IPv%d", of), "masquerading needs a global address that is not deprecated, and %v of %s is none", unfit, nic.Name)
+		if !slices.ContainsFunc(s.found.Addresses, func(a netstate.Address) bool { return isOwn(a) && fits(a) }) && unfit.IsValid() {
+			list.lose("family", fmt.Sprintf("IPv%d", of), "masquerading needs a global address that is not deprecated, and %v of %s is none", unfit, s.nic.Name)
 		}
 	}
 	return list
 }
 
 // warnings are of what the guest does not get, and of what does not work.
-func (b masquerade) warnings(found netstate.Snapshot, nic netstate.Link) (list texts) {
-	v4, v6 := lease.Of(found, nic).Addresses()
-	if b.IPv4.IsValid() && len(v4) == 0 {
-		list.add("the guest gets no IPv4 address: %s has none", nic.Name)
+func (b masquerade) warnings(s *seen) (list texts) {
+	if b.IPv4.IsValid() && len(s.v4) == 0 {
+		list.add("the guest gets no IPv4 address: %s has none", s.nic.Name)
 	}
-	if b.IPv6.IsValid() && len(v6) == 0 {
-		list.add("the guest gets no IPv6 address: %s has none", nic.Name)
+	if b.IPv6.IsValid() && len(s.v6) == 0 {
+		list.add("the guest gets no IPv6 address: %s has none", s.nic.Name)
 	}
-	if routedByEBPF(found, nic, v4) {
-		list.add("%s looks like a NIC of Cilium: with eBPF host routing, answers to packets that the namespace forwards are lost; then choose redirect or bridge", nic.Name)
+	if s.routedByEBPF() {
+		list.add("%s looks like a NIC of Cilium: with eBPF host routing, answers to packets that the namespace forwards are lost; then choose redirect or bridge", s.nic.Name)
 	}
 	return list
 }
 
 // reservePorts keeps the namespace's sockets from the ports of the guest's connections, and warns of ports that are
 // taken.
-func reservePorts(t router.Masquerade, found netstate.Snapshot, wanted map[string]string) (list texts) {
+func (p *Plan) reservePorts(t router.Masquerade) (list texts) {
 	for _, protocol := range []string{"tcp", "udp"} {
 		if n, enough := t.SourcePorts.Left(protocol); !enough {
 			list.add("%d ports are left for the guest's %s connections: sockets of the namespace have the ports between", n, protocol)
 		}
 	}
-	if value, needed := t.SourcePorts.Reserve(found.Sysctls[netstate.ReservedPorts]); needed {
-		wanted[netstate.ReservedPorts] = value
+	if value, needed := t.SourcePorts.Reserve(p.found.Sysctls[netstate.ReservedPorts]); needed {
+		p.wanted.Sysctls[netstate.ReservedPorts] = value
 	}
-	return append(list, warnTakenPorts(t.Masquerade, found.Listeners, t.Addresses)...)
+	return append(list, warnTakenPorts(t.Masquerade, p.found.Listeners, t.Addresses)...)
 }
 
 // networks are those of the guest, one for each family in which the NIC has an address.
-func (b masquerade) networks(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) (networks []inner, err error) {
-	v4, v6 := lease.Of(found, nic).Addresses()
+func (b masquerade) networks(s *seen) (networks []inner, err error) {
 	for _, v := range []int{4, 6} {
-		if v == 4 && len(v4) == 0 || v == 6 && len(v6) == 0 {
+		if v == 4 && len(s.v4) == 0 || v == 6 && len(s.v6) == 0 {
 			continue
 		}
 		guest, gateway := networkOfGuest(b.Masquerade).Ends(v)
 		named := slices.ContainsFunc(b.Guest, func(a netip.Addr) bool { return firewall.Version(a) == v })
-		within, err := liesWithin(found, nic, guest, named)
+		within, err := liesWithin(s.found, s.nic, guest, named)
 		if err != nil {
 			return nil, err
 		}
 		network := inner{router.End{Guest: guest.Addr(), Gateway: gateway}, guest.Bits(), within}
-		if err := checkServers(spec, network); err != nil {
+		if err := checkServers(s.spec, network); err != nil {
 			return nil, err
 		}
 		networks = append(networks, network)
@@ -351,27 +341,12 @@ func refuseMasquerade(nic netstate.Link, reason string) error {
 	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMasquerade, Reason: reason}
 }
 
-// routedByEBPF reports whether the NIC looks like one of Cilium's: a single address, a gateway outside of its
-// network that has a route of its own, and a default route with an MTU.
-func routedByEBPF(found netstate.Snapshot, nic netstate.Link, v4 []netip.Prefix) bool {
-	if len(v4) != 1 || !v4[0].IsSingleIP() {
-		return false
-	}
-	routes := lease.Of(found, nic).Routes(ip.V4)
-	onLink := func(a netip.Addr) bool {
-		return slices.ContainsFunc(routes, func(r netstate.Route) bool { return r.Destination == firewall.HostPrefix(a) && !r.Gateway.IsValid() })
-	}
-	return slices.ContainsFunc(routes, func(r netstate.Route) bool {
-		return r.Default() && r.MTU != 0 && r.Gateway.IsValid() && !r.Gateway.IsLinkLocalUnicast() && onLink(r.Gateway)
-	})
-}
-
 // offloads reports whether established connections pass by a flow table. Before them no rules pass but those at the
 // ingress of NIC and tap, so limits of what goes to the guest, which are counted after the routes, need each packet. A
 // policy needs each packet of the guest: its checksum is completed first, and it may begin another connection. A link
 // without Ethernet has no room for the header that the flow table writes.
-func offloads(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) bool {
-	return found.FlowTables && nic.Ethernet && spec.Limits.ToGuest == (cache.Limit{}) && !policyOf(spec, Networks{}).IsSet()
+func (s *seen) offloads() bool {
+	return s.found.FlowTables && s.nic.Ethernet && s.spec.Limits.ToGuest == (cache.Limit{}) && !s.policy.IsSet()
 }
 
 // chooseFirewall returns the program that translates, and the families of iptables whose chains do; none: those of
@@ -387,4 +362,12 @@ func chooseFirewall(by cache.Firewall, found netstate.Snapshot) (cache.Firewall,
 		return cache.FirewallNFTables, nil, nil
 	}
 	return by, []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT}, nil
+}
+
+// orLeftOut is the value in messages about how a NIC is wired.
+func orLeftOut(set bool, value fmt.Stringer) string {
+	if !set {
+		return "left out"
+	}
+	return value.String()
 }

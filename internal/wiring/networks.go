@@ -62,14 +62,6 @@ func (n Networks) equal(o Networks) bool {
 	return slices.Equal(n.Networks, o.Networks) && slices.Equal(n.NextHops, o.NextHops) && n.Forwarders.equal(o.Forwarders)
 }
 
-// nicNetworks are those by which the plan was computed.
-func (p *Plan) nicNetworks(nic netstate.Link) Networks {
-	if p.networks != nil {
-		return *p.networks
-	}
-	return foundNetworks(p.found, nic)
-}
-
 func foundNetworks(found netstate.Snapshot, nic netstate.Link) Networks {
 	n := networksOf(nic.Index, found.Addresses, found.Routes)
 	n.Forwarders = forwardersOf(found, nic.Index, Forwarders{})
@@ -113,9 +105,4 @@ func (n Networks) since(was Networks) string {
 		changes = append(changes[:mostNamed], fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(changes, ", ")
-}
-
-// nexthopObject reports whether the route uses a nexthop object (ip-nexthop(8)), which a Snapshot does not hold.
-func nexthopObject(r netstate.Route) bool {
-	return slices.ContainsFunc(r.Other, func(a netstate.Attribute) bool { return a.Type == routeNexthopID })
 }

@@ -16,106 +16,6 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// Under masquerade and routed, the namespace's routes can lead the guest's packets out by a link that is not the NIC.
-// The kernel drops the answers there, unless that link forwards. So the guest opens connections by the NIC and by links
-// that forward, and gets a refusal elsewhere.
-//
-// Who sets up forwarding of a link before Setup says that the link routes. The links of other guests' wirings count
-// too. These come and go after Setup, so the rules recognize them by their groups.
-
-// Forwarders are the names of the other links that forward, by the version of IP. The lists are sorted.
-type Forwarders struct {
-	IPv4 []string `json:"ipv4,omitempty"`
-	IPv6 []string `json:"ipv6,omitempty"`
-}
-
-func (f *Forwarders) of(v int) *[]string {
-	if v == 4 {
-		return &f.IPv4
-	}
-	return &f.IPv6
-}
-
-func (f Forwarders) equal(o Forwarders) bool {
-	return slices.Equal(f.IPv4, o.IPv4) && slices.Equal(f.IPv6, o.IPv6)
-}
-
-// isRouter reports whether rules recognize the link by its group: it is part of a guest's wiring.
-func isRouter(l netstate.Link) bool { return l.Group&netstate.RouterMask == netstate.GroupOfNICs }
-
-// forwards reports whether the link forwards packets of the version of IP.
-func forwards(l netstate.Link, v int) bool { return v == 4 && l.Forwarding4 || v == 6 && l.Forwarding6 }
-
-// forwardersOf are the links that forward and by which a route leads: in a namespace that forwards, links without
-// routes come and go. Before has those of an earlier Setup: a link of that list stays there until it forwards no
-// more, also while it is gone, down, or wired.
-func forwardersOf(s netstate.Snapshot, nic int, before Forwarders) (f Forwarders) {
-	leads := map[way]bool{}
-	for _, r := range s.Routes {
-		for _, link := range r.Links() {
-			leads[way{link, waysOf(r)}] = true
-		}
-	}
-	names := map[string]netstate.Link{}
-	for _, l := range s.Links {
-		names[l.Name] = l
-	}
-	for _, v := range []int{4, 6} {
-		list := f.of(v)
-		known := map[string]bool{}
-		for _, name := range *before.of(v) {
-			known[name] = true
-			if l, there := names[name]; !there || isRouter(l) {
-				*list = append(*list, name)
-			}
-		}
-		for _, l := range s.Links {
-			if l.Index != nic && !l.Loopback && !isRouter(l) && forwards(l, v) && (known[l.Name] || leads[way{l.Index, v}]) {
-				*list = append(*list, l.Name)
-			}
-		}
-		slices.Sort(*list)
-	}
-	return f
-}
-
-// way is a link, and the version of IP of packets that leave by it.
-type way struct{ link, version int }
-
-// waysOf is the version of IP whose packets can be forwarded by the route; 0: none.
-func waysOf(r netstate.Route) int {
-	to := r.Destination.Addr()
-	if r.Type != netstate.RouteUnicast || to.IsMulticast() || to.Is6() && to.IsLinkLocalUnicast() {
-		return 0
-	}
-	return firewall.Version(to)
-}
-
-// since says what has changed.
-func (f Forwarders) since(was Forwarders) (changes []string) {
-	for _, v := range []int{4, 6} {
-		for _, name := range missingIn(*f.of(v), *was.of(v)) {
-			changes = append(changes, fmt.Sprintf("%s forwards IPv%d", name, v))
-		}
-		for _, name := range missingIn(*was.of(v), *f.of(v)) {
-			changes = append(changes, fmt.Sprintf("%s does not forward IPv%d any more", name, v))
-		}
-	}
-	return changes
-}
-
-// missingIn are the values of the list that the other one does not have.
-func missingIn[T comparable](list, other []T) (missing []T) {
-	has := make(map[T]bool, len(other))
-	for _, value := range other {
-		has[value] = true
-	}
-	return slices.DeleteFunc(slices.Clone(list), func(value T) bool { return has[value] })
-}
-
-// forwardsAll6 reports whether the whole namespace forwarded IPv6 before Setup.
-func forwardsAll6(found netstate.Snapshot) bool { return found.Sysctls[netstate.Forwarding6] == "1" }
-
 // ways are those out of a namespace, seen from a guest of the NIC.
 type ways struct {
 	found  netstate.Snapshot
@@ -130,7 +30,7 @@ type ways struct {
 
 func (p *Plan) ways(nic netstate.Link) ways {
 	w := ways{found: p.found, nic: nic, traits: p.traits(), links: indexLinks(p.found), forwarders: map[int]map[string]bool{4: {}, 6: {}}}
-	forwarders := p.nicNetworks(nic).Forwarders
+	forwarders := p.networks.Forwarders
 	for v, names := range w.forwarders {
 		for _, name := range *forwarders.of(v) {
 			names[name] = true
@@ -258,14 +158,4 @@ func listNetworks(networks []netip.Prefix) string {
 		words = append(words[:mostNamed], fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(words, ", ")
-}
-
-// child is the name of a link of one of the kinds that lies on the NIC; empty: there is none.
-func child(found netstate.Snapshot, nic netstate.Link, kinds ...string) string {
-	for _, l := range found.Links {
-		if l.Parent == nic.Index && nic.Index != 0 && slices.Contains(kinds, l.Kind) {
-			return l.Name
-		}
-	}
-	return ""
 }

@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -9,7 +10,6 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -39,24 +39,20 @@ func (b passt) takeOver(prefix string, from cache.Record) (infra.Binding, error)
 	return b.Passt, err
 }
 
-func (b passt) wire(p *Plan, nic netstate.Link) error {
-	v4, v6 := lease.Of(p.found, nic).Addresses()
-	if len(v4)+len(v6) == 0 {
-		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address that passt could give to the guest"}
+func (b passt) wire(p *Plan) error {
+	if len(p.v4)+len(p.v6) == 0 {
+		return p.refuse("it has no address that passt could give to the guest")
 	}
-	if b.MAC.IsZero() {
-		b.MAC = guestMAC(p.spec, nic)
-	}
-	p.Record = recordOf(p.spec, p.found, nic, b.MAC)
+	p.Record = p.recordOf(cmp.Or(b.MAC, p.guestMAC()))
 	p.Record.Tap = ""
-	p.Record.Passt = &cache.Passt{Forwards: openSockets(p.found, b.Ports, p.wanted.Sysctls), VhostUser: b.VhostUser}
-	p.addWarnings(warnSockets(p.spec, p.found, nic)...)
-	for _, addresses := range [][]netip.Prefix{v4, v6} {
+	p.Record.Passt = &cache.Passt{Forwards: p.openSockets(b.Ports), VhostUser: b.VhostUser}
+	p.addWarnings(p.warnSockets()...)
+	for _, addresses := range [][]netip.Prefix{p.v4, p.v6} {
 		if len(addresses) > 1 {
 			p.addLosses(furtherLosses(addresses, "passt gives the guest one address of a family, %v", addresses[0].Addr())...)
 		}
 	}
-	p.addLosses(b.familyLosses(p.found, nic, v4, v6)...)
+	p.addLosses(b.familyLosses(&p.seen)...)
 	for _, l := range p.found.Listeners {
 		if containsPort(b.Ports, l.Protocol, l.Port) {
 			p.warn("the namespace serves %s port %d at %v, which passt can then not take for the guest", l.Protocol, l.Port, l.Address)
@@ -68,17 +64,17 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 // familyLosses are the families in which passt gives the guest nothing: it looks in the table main for a default route
 // by the NIC with a single gateway of the family. A passt that knows vhost-user takes one of several gateways, and none
 // in IPv6.
-func (b passt) familyLosses(found netstate.Snapshot, nic netstate.Link, v4, v6 []netip.Prefix) (list losses) {
-	for i, addresses := range [][]netip.Prefix{v4, v6} {
+func (b passt) familyLosses(s *seen) (list losses) {
+	for i, addresses := range [][]netip.Prefix{s.v4, s.v6} {
 		of := 4 + 2*i
 		isGateway := func(r netstate.Route) bool {
 			isOf := func(gateway netip.Addr) bool { return gateway.Is4() && of == 4 || gateway.Is6() && of == 6 }
-			isHop := func(h netstate.Hop) bool { return h.Link == nic.Index && isOf(h.Gateway) }
+			isHop := func(h netstate.Hop) bool { return h.Link == s.nic.Index && isOf(h.Gateway) }
 			return r.Table == netstate.TableMain && r.Destination.Bits() == 0 && firewall.Version(r.Destination.Addr()) == of &&
-				(r.Link == nic.Index && isOf(r.Gateway) || b.VhostUser && slices.ContainsFunc(r.Hops, isHop))
+				(r.Link == s.nic.Index && isOf(r.Gateway) || b.VhostUser && slices.ContainsFunc(r.Hops, isHop))
 		}
-		if len(addresses) > 0 && !(of == 6 && b.VhostUser) && !slices.ContainsFunc(found.Routes, isGateway) {
-			list.lose("family", fmt.Sprintf("IPv%d", of), "passt serves it only with a default route by %s in the table main, with one IPv%d gateway", nic.Name, of)
+		if len(addresses) > 0 && !(of == 6 && b.VhostUser) && !slices.ContainsFunc(s.found.Routes, isGateway) {
+			list.lose("family", fmt.Sprintf("IPv%d", of), "passt serves it only with a default route by %s in the table main, with one IPv%d gateway", s.nic.Name, of)
 		}
 	}
 	return list
@@ -86,37 +82,37 @@ func (b passt) familyLosses(found netstate.Snapshot, nic netstate.Link, v4, v6 [
 
 // openSockets lets the launcher's user open sockets for the ports, and for pings, by the wanted sysctls. It returns the
 // ports as the record has them.
-func openSockets(found netstate.Snapshot, ports []infra.Ports, wanted map[string]string) (forwards []cache.Forward) {
+func (p *Plan) openSockets(ports []infra.Ports) (forwards []cache.Forward) {
 	for _, f := range ports {
 		forwards = append(forwards, cache.Forward(syntax.Ports(f).Full()))
 		// Another NIC's wiring may have opened the ports already, and may be torn down first.
-		if start, err := strconv.Atoi(found.Sysctls[netstate.PortStart]); err == nil && int(f.First) < max(start, privilegedPorts) && (start == 0 || int(f.First) < start) {
-			wanted[netstate.PortStart] = "0" // otherwise passt skips such ports and says nothing, and QEMU ends
+		if start, err := strconv.Atoi(p.found.Sysctls[netstate.PortStart]); err == nil && int(f.First) < max(start, privilegedPorts) && (start == 0 || int(f.First) < start) {
+			p.wanted.Sysctls[netstate.PortStart] = "0" // otherwise passt skips such ports and says nothing, and QEMU ends
 		}
 	}
-	if groups := found.Sysctls[netstate.PingGroups]; groups == noGroup || groups == everyGroup {
-		wanted[netstate.PingGroups] = everyGroup
+	if groups := p.found.Sysctls[netstate.PingGroups]; groups == noGroup || groups == everyGroup {
+		p.wanted.Sysctls[netstate.PingGroups] = everyGroup
 	}
 	return forwards
 }
 
 // warnSockets warns of what a guest lacks, or reaches, by the namespace's sockets.
-func warnSockets(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) []string {
-	return slices.Concat(warnPings(spec, found), warnDown(nic),
-		warnUnfiltered(spec, "it reaches what the namespace reaches, and by its gateway's address the namespace's own loopback"))
+func (s *seen) warnSockets() texts {
+	return slices.Concat(s.warnPings(), s.warnDown(),
+		s.warnUnfiltered("it reaches what the namespace reaches, and by its gateway's address the namespace's own loopback"))
 }
 
 // warnPings warns of a range of groups that another program has chosen, or that a user namespace shows instead of the
 // kernel's default: it has neither of the groups 1 and 0 there, and writes 65534.
-func warnPings(spec infra.Spec, found netstate.Snapshot) (list texts) {
-	groups := found.Sysctls[netstate.PingGroups]
+func (s *seen) warnPings() (list texts) {
+	groups := s.found.Sysctls[netstate.PingGroups]
 	var first, last uint32
 	if _, err := fmt.Sscan(groups, &first, &last); err != nil || groups == noGroup || groups == everyGroup {
 		return list
 	}
-	o := spec.Owner
+	o := s.spec.Owner
 	if known := o.GID != 0 || o.UID == 0; !known || o.GID < first || o.GID > last {
-		list.add("a process can ping only with one of the groups %d to %d (sysctl net.ipv4.ping_group_range): without one, %s drops the guest's pings", first, last, spec.Binding.Kind())
+		list.add("a process can ping only with one of the groups %d to %d (sysctl net.ipv4.ping_group_range): without one, %s drops the guest's pings", first, last, s.spec.Binding.Kind())
 	}
 	return list
 }

@@ -21,18 +21,16 @@ type Plan struct {
 	// Refused are the bindings that infra.Auto tried first, and why they cannot work.
 	Refused []*infra.RefusedError
 
-	spec    infra.Spec
+	seen
 	binding binding
 	names   netstate.Names
-	found   netstate.Snapshot
 	// makeTables are what Tables calls.
 	makeTables []func() []firewall.Table
 	wanted     compare.State // its Tables are those of Tables
 	// added are addresses and routes that a routed binding adds to the NIC, and that Teardown removes.
 	added compare.Gone
-	// networks are those of the last Setup; nil: as found. policy has the policy's sets.
-	networks *Networks
-	policy   []firewall.Destinations
+	// sets are those of the policy.
+	sets []firewall.Destinations
 	// programs are those of iptables by which the plan has chains.
 	programs []firewall.Family
 	// guests are the networks with the addresses of a guest whose connections the namespace tracks.
@@ -46,6 +44,11 @@ func (p *Plan) Binding() infra.Binding { return p.spec.Binding }
 
 // Names are those of the wiring.
 func (p *Plan) Names() netstate.Names { return p.names }
+
+// Journal returns what must be kept while the plan is in force.
+func (p *Plan) Journal() Journal {
+	return Journal{NIC: p.names.NIC, Found: p.found, Spec: p.spec, Networks: p.anew, Turn: turnOf(p.Record)}
+}
 
 // Tables are the wanted tables of nftables, or of iptables, which are made at the first call. To make them is most of a
 // plan, and a comparison with a namespace in which they stay (Snapshot.TablesStay) does without.
@@ -69,20 +72,23 @@ func (p *Plan) Tables() []firewall.Table {
 	return p.wanted.Tables
 }
 
-// nic is the NIC as it was found.
-func (p *Plan) nic() netstate.Link {
-	nic, _ := p.found.Named(p.names.NIC) // Journal.Plan has seen it, or the binding does without
-	return nic
+// binding answers what the plan asks of a kind of binding. Each kind answers in a file of its own.
+type binding interface {
+	// asks are the questions about the namespace that a first plan depends on.
+	asks(netstate.Names) Questions
+	// wire puts the wanted state of the namespace and the guest's record into the plan. The error is an
+	// *infra.RefusedError if the binding cannot work on the NIC.
+	wire(p *Plan) error
+	// sameGuest reports whether a running guest keeps its network if the wiring changes from the binding to the other,
+	// which has the same kind.
+	sameGuest(infra.Binding) bool
+	// wiredAs is what sameGuest compares in addition to the kind, for messages; empty: nothing.
+	wiredAs() string
+	// makesMAC reports whether the guest's MAC is computed from Spec.Guest.
+	makesMAC() bool
+	// givenMAC is the guest's MAC that the binding names; zero: none.
+	givenMAC() cache.MAC
+	// takeOver returns the binding with what it leaves zero as in the record of a guest that moves here. The error
+	// names a field of the binding, after the prefix.
+	takeOver(prefix string, from cache.Record) (infra.Binding, error)
 }
-
-// SysctlPaths are the sysctls that a Snapshot needs for comparing with the plan.
-func (p *Plan) SysctlPaths() []string {
-	paths := p.binding.asks(p.names).Sysctls
-	if p.traits().Routes {
-		paths = append(paths, hinders()...)
-	}
-	return paths
-}
-
-// traits are those of the binding.
-func (p *Plan) traits() compare.Traits { return traitsOf(p.spec.Binding) }

@@ -81,19 +81,11 @@ func distinct(texts []string) []string {
 }
 
 // portsInUse are those of the namespace's sockets.
-func portsInUse(found netstate.Snapshot) router.InUse {
-	return router.InUse{Clients: found.Sysctls[netstate.PortRange], Older: found.Connections, Listeners: found.Listeners}
+func (s *seen) portsInUse() router.InUse {
+	return router.InUse{Clients: s.found.Sysctls[netstate.PortRange], Older: s.found.Connections, Listeners: s.found.Listeners}
 }
 
 // OutsideClients leaves out the ports that the kernel gives to clients: no older connection with one matters.
 func OutsideClients(found netstate.Snapshot, list []netstate.LocalPort) []netstate.LocalPort {
 	return router.OutsideClients(found.Sysctls[netstate.PortRange], list)
-}
-
-func setOf(addresses []netip.Addr) map[netip.Addr]bool {
-	set := make(map[netip.Addr]bool, len(addresses))
-	for _, a := range addresses {
-		set[a] = true
-	}
-	return set
 }

@@ -15,18 +15,18 @@ import (
 // snapshot for that plan. If this changes the guest's rules, it also returns the difference. If nothing has changed,
 // the plan is p itself.
 func (p *Plan) Present(now netstate.Snapshot) (*Plan, netstate.Snapshot, *infra.Difference, error) {
-	nic := p.nic()
+	nic := p.nic
 	link, there := now.Link(nic.Index)
 	if !there || p.isReplacement(link) {
 		return p, now, nil, nil
 	}
-	was, is := readsAnew(p.spec, p.nicNetworks(nic)), readsAnew(p.spec, p.networksNow(now, link))
+	was, is := p.readsAnew(p.networks), p.readsAnew(p.networksNow(now, link))
 	if is.equal(was) {
 		return p, now, nil, nil
 	}
 	j := p.Journal()
 	j.Networks = &is
-	if is.equal(readsAnew(p.spec, foundNetworks(p.found, nic))) {
+	if is.equal(p.readsAnew(foundNetworks(p.found, nic))) {
 		j.Networks = nil
 	}
 	present, err := j.Plan()
@@ -34,7 +34,7 @@ func (p *Plan) Present(now netstate.Snapshot) (*Plan, netstate.Snapshot, *infra.
 		return p, now, nil, fmt.Errorf("by the present networks of %s: %w", nic.Name, err)
 	}
 	present.Record.Namespace = p.Record.Namespace
-	policy := !reflect.DeepEqual(present.policy, p.policy)
+	policy := !reflect.DeepEqual(present.sets, p.sets)
 	switch {
 	case !policy && is.Forwarders.equal(was.Forwarders):
 		return present, now, nil, nil
@@ -55,7 +55,7 @@ func (p *Plan) networksNow(now netstate.Snapshot, link netstate.Link) Networks {
 		return a.Link == link.Index && slices.ContainsFunc(p.added.Addresses, func(o netstate.Address) bool { return o.Prefix == a.Prefix })
 	}
 	addresses := slices.DeleteFunc(slices.Concat(now.Addresses, p.wanted.Addresses), own)
-	is, was := networksOf(link.Index, addresses, slices.Concat(now.Routes, p.wanted.Routes)), p.nicNetworks(link)
+	is, was := networksOf(link.Index, addresses, slices.Concat(now.Routes, p.wanted.Routes)), p.networks
 	linkLocal := func(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
 	is.Networks = slices.DeleteFunc(is.Networks, func(n netip.Prefix) bool { return linkLocal(n.Addr()) })
 	is.NextHops = slices.DeleteFunc(is.NextHops, linkLocal)
@@ -74,11 +74,11 @@ func (p *Plan) networksNow(now netstate.Snapshot, link netstate.Link) Networks {
 }
 
 // readsAnew are those of the lists that a plan depends on.
-func readsAnew(spec infra.Spec, n Networks) Networks {
-	if !NamesNetworks(spec) {
+func (s *seen) readsAnew(n Networks) Networks {
+	if !NamesNetworks(s.spec) {
 		n.Networks, n.NextHops = nil, nil
 	}
-	if !traitsOf(spec.Binding).Routes {
+	if !s.traits().Routes {
 		n.Forwarders = Forwarders{}
 	}
 	return n

@@ -7,7 +7,6 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/ip"
-	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -29,33 +28,34 @@ func (b redirect) takeOver(prefix string, from cache.Record) (infra.Binding, err
 	return b.Redirect, err
 }
 
-func (b redirect) wire(p *Plan, nic netstate.Link) error {
+func (b redirect) wire(p *Plan) error {
+	nic := p.nic
 	if b.MAC.IsZero() {
 		b.MAC = nic.MAC
 	}
-	if err := checkRedirect(p.found, nic); err != nil {
+	if err := p.checkRedirect(); err != nil {
 		return err
 	}
-	if err := checkOtherMAC(nic, b.MAC); err != nil {
+	if err := p.checkOtherMAC(b.MAC); err != nil {
 		return err
 	}
-	p.Record = leasedRecord(p.spec, p.found, nic, b.MAC)
+	p.Record = p.leasedRecord(b.MAC)
 	wired := nic
 	wired.AllMulticast = nic.AllMulticast || nic.Kind != "veth" // a veth filters no multicast
 	if b.MAC != nic.MAC {
 		wired = withMAC(wired, b.MAC)
 		p.wanted.Neighbours = append(p.wanted.Neighbours, p.found.PermanentNeighbours(nic.Index)...) // the kernel forgets them
 	}
-	p.keepNIC(nic)
+	p.keepNIC()
 	p.wanted.Links = append(p.wanted.Links, wired)
-	p.addWarnings(warnDown(nic)...)
-	p.addWarnings(warnOtherMAC(p.found, nic, p.Record.MAC)...)
-	p.addTaps(nic, tapOf(p.spec, p.found, nic, p.Record))
-	g := guestfilter.Guest{Addresses: guestAddresses(p.found, nic, p.Record.MAC), Renewed: len(lease.Of(p.found, nic).Leased(ip.V6)) > 0, Launcher: owner(p.spec, p.found).UID}
-	if !lowersMTU(p.spec, nic) { // otherwise the rules for MTU drop shorter frames
+	p.addWarnings(p.warnDown()...)
+	p.addWarnings(p.warnOtherMAC(p.Record.MAC)...)
+	p.addTaps(p.newTap())
+	g := guestfilter.Guest{Addresses: p.guestAddresses(p.Record.MAC), Renewed: len(p.on.Leased(ip.V6)) > 0, Launcher: p.owner.UID}
+	if !p.lowersMTU() { // otherwise the rules for MTU drop shorter frames
 		g.Longest = nic.MTU
 	}
-	if err := p.addFilter(nic, g); err != nil {
+	if err := p.addFilter(g); err != nil {
 		return err
 	}
 	if len(p.spec.Guard.MACs) > 0 && nic.Kind != "veth" {
@@ -65,10 +65,10 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 }
 
 // checkRedirect refuses a NIC through which a guest's frames cannot pass.
-func checkRedirect(found netstate.Snapshot, nic netstate.Link) error {
-	reason := ""
+func (s *seen) checkRedirect() error {
+	reason, nic := "", s.nic
 	switch {
-	case found.NoNFTables:
+	case s.found.NoNFTables:
 		reason = "this kernel has no nf_tables, which would forward the frames; load them (modprobe nf_tables), or choose masquerade with guard.off"
 	case !nic.Ethernet:
 		reason = "it carries no Ethernet"
@@ -76,21 +76,20 @@ func checkRedirect(found netstate.Snapshot, nic netstate.Link) error {
 		reason = "it has no MAC"
 	case whyPortsMAC(nic) != "":
 		reason = whyPortsMAC(nic)
-	case child(found, nic, append(receivers, kindVLAN)...) != "":
-		reason = fmt.Sprintf("%s lies on it, and would receive nothing", child(found, nic, append(receivers, kindVLAN)...))
+	case child(s.found, nic, append(receivers, kindVLAN)...) != "":
+		reason = fmt.Sprintf("%s lies on it, and would receive nothing", child(s.found, nic, append(receivers, kindVLAN)...))
 	default:
 		return nil
 	}
-	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRedirect, Reason: reason}
+	return s.refuse(reason)
 }
 
 // checkOtherMAC refuses a guest's MAC that is not the NIC's where the NIC cannot take it.
-func checkOtherMAC(nic netstate.Link, mac cache.MAC) error {
-	if mac == nic.MAC {
-		return nil
-	}
-	reason := ""
+func (s *seen) checkOtherMAC(mac cache.MAC) error {
+	reason, nic := "", s.nic
 	switch {
+	case mac == nic.MAC:
+		return nil
 	case nic.Kind == kindMacvlan, nic.Kind == kindMacvtap:
 		reason = "the link below it passes frames by the MAC that the " + nic.Kind + " was made with"
 	case nic.SharesMAC():
@@ -102,8 +101,7 @@ func checkOtherMAC(nic netstate.Link, mac cache.MAC) error {
 	default:
 		return nil
 	}
-	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRedirect,
-		Reason: fmt.Sprintf("it is a %s with the MAC %v, and the guest must have %v: %s", nic.Kind, nic.MAC, mac, reason)}
+	return s.refuse(fmt.Sprintf("it is a %s with the MAC %v, and the guest must have %v: %s", nic.Kind, nic.MAC, mac, reason))
 }
 
 // withMAC is the NIC with the guest's MAC. The kernel must make no link-local address of it, which is the guest's.

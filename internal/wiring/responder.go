@@ -2,47 +2,14 @@ package wiring
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
-
-// leasedRecord is the record of a guest that has the NIC's addresses: a responder gives it what the NIC has. A NIC
-// without addresses gives the guest a connection without a responder.
-func leasedRecord(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, mac cache.MAC) cache.Record {
-	r, on := recordOf(spec, found, nic, mac), lease.Of(found, nic)
-	if v4, v6 := on.Addresses(); len(v4)+len(v6) == 0 {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("%[1]s has no address: the guest gets a connection without a responder of guestwire; to have it served, call Teardown, give %[1]s its address, and call Setup again (agent teardown, agent setup)", nic.Name))
-	} else if !spec.Options.NoResponder {
-		addResponder(&r, nic)
-		on.Fill(&r)
-	}
-	r.Static = on.Static(mac)
-	return r
-}
-
-// routerRecord is the record of a guest whose next hop is the namespace, without addresses.
-func routerRecord(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, guest, gateway cache.MAC) cache.Record {
-	r := recordOf(spec, found, nic, guest)
-	r.GatewayMAC = gateway
-	if !spec.Options.NoResponder {
-		addResponder(&r, nic)
-	}
-	return r
-}
-
-// addResponder puts the responder's tap into a record that has the MACs of the guest and of its gateway.
-func addResponder(r *cache.Record, nic netstate.Link) {
-	r.ResponderTap = netstate.NamesFor(nic.Name, "").Responder
-	r.ResponderMAC = responderMAC(*r, nic)
-}
 
 // responderFilters redirect from the guest's tap to the responder's tap what the responder answers, and back
 // everything that the responder sends. A redirected frame goes nowhere else.

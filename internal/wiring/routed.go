@@ -37,56 +37,54 @@ func (routed) takeOver(string, cache.Record) (infra.Binding, error) {
 	return nil, &cache.FieldError{Field: "binding", Reason: "a guest of the routed binding cannot move: want another binding, or a guest without From"}
 }
 
-func (b routed) wire(p *Plan, nic netstate.Link) error {
-	on := lease.Of(p.found, nic)
-	v4, v6 := on.Addresses()
-	if err := checkRouted(p.spec, p.found, nic); err != nil {
-		return err
+func (b routed) wire(p *Plan) error {
+	if reason := p.whyNotRouted(); reason != "" {
+		return p.refuse(reason)
 	}
-	guest, gateway := routedMAC(p.spec, nic), defaultGatewayMAC
+	guest, gateway := p.routedMAC(), defaultGatewayMAC
 	if guest == gateway {
-		gateway = netstate.DeriveMAC(nic, "router")
+		gateway = netstate.DeriveMAC(p.nic, "router")
 	}
-	p.Record = routerRecord(p.spec, p.found, nic, guest, gateway)
-	on.FillRouted(&p.Record)
-	r := router.Routed{Sidecar: b.Sidecar, Excluded: b.Excluded, Own4: addressesIn(v4), Own6: addressesIn(v6)}
+	p.Record = p.routerRecord(guest, gateway)
+	p.on.FillRouted(&p.Record)
+	r := router.Routed{Sidecar: b.Sidecar, Excluded: b.Excluded, Own4: addressesIn(p.v4), Own6: addressesIn(p.v6)}
 	var ends router.Ends
-	if len(v4) > 0 {
+	if len(p.v4) > 0 {
 		r.Hop4 = p.Record.IPv4.Server
 		ends = append(ends, router.End{Guest: r.Own4[0], Gateway: r.Hop4})
 	}
-	if len(v6) > 0 {
+	if len(p.v6) > 0 {
 		r.Hop6 = lease.RoutedIPv6
 		ends = append(ends, router.End{Guest: r.Own6[0], Gateway: r.Hop6})
 	}
 	all := slices.Concat(r.Own4, r.Own6)
 	p.addWarnings(warnRoutedPorts(b.Routed, p.found.Listeners, all)...)
-	p.addWarnings(warnSourceRules(p.found, all)...)
+	p.addWarnings(p.warnSourceRules(all)...)
 
-	tap := gatewayTap(p.spec, p.found, nic, p.Record, ends)
+	tap := p.gatewayTap(ends)
 	tap.RouteLocalnet = b.Sidecar != nil
-	p.addRouter(nic, tap, ends)
-	p.handOver(nic, tap, r)
+	p.addRouter(tap, ends)
+	p.handOver(tap, r)
 	if err := p.addRoutesToGuest(tap, ends); err != nil {
 		return err
 	}
 	var err error
-	if r.Router, err = p.forwarding(nic, ends, b.MaxConnections, nil); err != nil {
+	if r.Router, err = p.forwarding(ends, b.MaxConnections, nil); err != nil {
 		return err
 	}
 	r.Further = slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return slices.Contains(ends.Guests(), a) })
-	if err := checkSources(b.Sidecar, b.Kind(), nic, ends); err != nil {
+	if err := p.checkSources(b.Sidecar, ends); err != nil {
 		return err
 	}
-	r.Sources = sourcesOf(on, ends)
+	r.Sources = sourcesOf(p.on, ends)
 	p.guests = router.GuestNetworks(tap, p.wanted.Addresses, p.wanted.Routes, true)
 	p.olderExchanges, p.translated = r.Older(), r.Translated()
 	p.makeTables = append(p.makeTables, r.Tables)
 	g := guestfilter.Guest{Addresses: all, Hop: r.Hop4}
-	if nic.Ethernet && !nic.NoARP {
+	if p.nic.Ethernet && !p.nic.NoARP {
 		g.Announced = r.Own4
 	}
-	return p.addFilter(nic, g)
+	return p.addFilter(g)
 }
 
 // sourcesOf are what the namespace's addresses become at the NIC, by the version of IP.
@@ -101,21 +99,13 @@ func sourcesOf(on lease.NIC, ends router.Ends) map[int][]router.Source {
 	return sources
 }
 
-// checkRouted refuses a NIC whose addresses the namespace cannot route to a guest.
-func checkRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {
-	if reason := whyNotRouted(spec, found, nic); reason != "" {
-		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRouted, Reason: reason}
-	}
-	return nil
-}
-
 // whyNotRouted is why the namespace cannot route the NIC's addresses to a guest; empty: it can.
-func whyNotRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) string {
-	v4, v6 := lease.Of(found, nic).Addresses()
+func (s *seen) whyNotRouted() string {
+	v4, v6, nic := s.v4, s.v6, s.nic
 	switch {
-	case len(spec.Guard.EtherTypes)+len(spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
+	case len(s.spec.Guard.EtherTypes)+len(s.spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
 		return "it carries IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames"
-	case found.NoNFTables:
+	case s.found.NoNFTables:
 		return "this kernel has no nf_tables, which would distinguish the guest's packets from the namespace's; load them (modprobe nf_tables), or choose masquerade with guard.off"
 	case len(v4)+len(v6) == 0:
 		return "it has no address that the guest could get"
@@ -123,14 +113,13 @@ func whyNotRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) s
 		return "it has ARP of another kind than Ethernet's, and the guest, which has Ethernet, could not answer it"
 	case nic.Mode == netstate.ModeActive:
 		return whyPortsMAC(nic)
-	case len(v6) > 0 && lacksIPv6(spec, nic) != "":
-		return lacksIPv6(spec, nic)
+	case len(v6) > 0 && s.lacksIPv6() != "":
+		return s.lacksIPv6()
 	}
-	links := indexLinks(found)
-	for _, a := range found.Addresses {
+	for _, a := range s.found.Addresses {
 		own := a.Prefix.Addr()
 		if hop4 := len(v4) > 0 && own == lease.Hop(v4[0].Addr()); hop4 || len(v6) > 0 && own == lease.RoutedIPv6 {
-			if l := links.at(a.Link); !links.isWired(l) {
+			if l := s.links.at(a.Link); !s.links.isWired(l) {
 				return fmt.Sprintf("%v, which the routed binding gives to the namespace, is an address of %s already", own, l.Name)
 			}
 		}
@@ -139,18 +128,18 @@ func whyNotRouted(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) s
 }
 
 // routedMAC is the guest's: the NIC's, so that the guest's answers to ARP requests at the NIC name the NIC.
-func routedMAC(spec infra.Spec, nic netstate.Link) cache.MAC {
-	if nic.Ethernet && !nic.NoARP && nic.MAC.Unicast() {
-		return nic.MAC
+func (s *seen) routedMAC() cache.MAC {
+	if s.nic.Ethernet && !s.nic.NoARP && s.nic.MAC.Unicast() {
+		return s.nic.MAC
 	}
-	return guestMAC(spec, nic)
+	return s.guestMAC()
 }
 
 // warnSourceRules warns of policy rules that chose routes by the NIC's addresses, which the namespace's own packets do
 // not have any more when their route is chosen.
-func warnSourceRules(found netstate.Snapshot, own []netip.Addr) (list texts) {
+func (s *seen) warnSourceRules(own []netip.Addr) (list texts) {
 	all := fib.Sorted(own)
-	for _, r := range found.Rules {
+	for _, r := range s.found.Rules {
 		if r.Source.IsValid() && r.Source.Bits() > 0 && all.MeetIn(r.Source) {
 			list.add("a policy rule for packets from %v is in force for the guest's packets, and not for the namespace's own", r.Source)
 		}
@@ -167,7 +156,8 @@ func warnSourceRules(found netstate.Snapshot, own []netip.Addr) (list texts) {
 //
 // The namespace's own sockets get their IPv4 source from the routes. An IPv6 address that is deprecated is not chosen
 // if there is another one.
-func (p *Plan) handOver(nic, tap netstate.Link, r router.Routed) {
+func (p *Plan) handOver(tap netstate.Link, r router.Routed) {
+	nic := p.nic
 	for _, hop := range []netip.Addr{r.Hop4, r.Hop6} {
 		if !hop.IsValid() {
 			continue
@@ -214,7 +204,7 @@ func (p *Plan) handOver(nic, tap netstate.Link, r router.Routed) {
 	own := setOf(slices.Concat(r.Own4, r.Own6))
 	for _, route := range p.found.Routes {
 		if route.Uses(nic.Index) && route.Type == netstate.RouteUnicast {
-			p.resource(nic, route, r, routes, own[route.PrefSrc])
+			p.resource(route, r, routes, own[route.PrefSrc])
 		}
 	}
 }
@@ -225,10 +215,10 @@ const metricTap = 1
 
 // resource wants the route of the NIC with a source that is the namespace's, also if its source is the guest's now.
 // Routes that change by themselves are left alone, and so are those that the kernel would not add again.
-func (p *Plan) resource(nic netstate.Link, route netstate.Route, r router.Routed, routes routesOf, fromGuest bool) {
+func (p *Plan) resource(route netstate.Route, r router.Routed, routes routesOf, fromGuest bool) {
 	v4 := route.Destination.Addr().Is4()
-	lost := routes.whyLost(route, nic)
-	if slices.ContainsFunc(route.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index }) {
+	lost := routes.whyLost(route, p.nic)
+	if slices.ContainsFunc(route.Hops, func(h netstate.Hop) bool { return h.Link != p.nic.Index }) {
 		lost = "leads through other links too"
 	}
 	switch {

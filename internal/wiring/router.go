@@ -26,36 +26,36 @@ func sysctlsOfRouter(n netstate.Names) []string {
 }
 
 // lacksIPv6 returns why the guest's link could have no IPv6; empty: it has.
-func lacksIPv6(spec infra.Spec, nic netstate.Link) string {
-	if nic.AddrGen == netstate.AddrGenNoIPv6 || linkMTU(spec, nic) < minMTUIPv6 {
-		return fmt.Sprintf("it has IPv6 addresses, and with its MTU of %d the guest's link could have none", linkMTU(spec, nic))
+func (s *seen) lacksIPv6() string {
+	if s.nic.AddrGen == netstate.AddrGenNoIPv6 || s.mtu < minMTUIPv6 {
+		return fmt.Sprintf("it has IPv6 addresses, and with its MTU of %d the guest's link could have none", s.mtu)
 	}
 	return ""
 }
 
 // gatewayTap is the tap of a guest with these addresses, whose gateway it is.
-func gatewayTap(spec infra.Spec, found netstate.Snapshot, nic netstate.Link, r cache.Record, ends router.Ends) netstate.Link {
-	tap, v4 := tapOf(spec, found, nic, r), ends.Has(4)
-	tap.MAC, tap.Forwarding4, tap.AcceptLocal = r.GatewayMAC, v4, v4 && traitsOf(spec.Binding).OffStack
+func (p *Plan) gatewayTap(ends router.Ends) netstate.Link {
+	tap, v4 := p.newTap(), ends.Has(4)
+	tap.MAC, tap.Forwarding4, tap.AcceptLocal = p.Record.GatewayMAC, v4, v4 && p.traits().OffStack
 	tap.NoSourceRoutes = v4 // else the guest could choose the way of a connection that is open
 	return tap
 }
 
 // addRouter wants the NIC and the taps, and makes both ways forward.
-func (p *Plan) addRouter(nic, tap netstate.Link, ends router.Ends) {
-	v4, v6 := ends.Has(4), ends.Has(6)
+func (p *Plan) addRouter(tap netstate.Link, ends router.Ends) {
+	nic, v4, v6 := p.nic, ends.Has(4), ends.Has(6)
 	if v6 {
-		enableIPv6(p.found, p.wanted.Sysctls)
-		enableForwarding6(p.found, p.names, nic, p.wanted.Sysctls)
-		p.addWarnings(refuseSourceRoutes6(p.found, p.names, p.wanted.Sysctls)...)
+		p.enableIPv6()
+		p.enableForwarding6()
+		p.addWarnings(p.refuseSourceRoutes6()...)
 	}
-	p.addWarnings(warnDown(nic)...)
+	p.addWarnings(p.warnDown()...)
 	nic.Forwarding4 = nic.Forwarding4 || v4
 	if nic.Group == 0 { // else it is another program's
 		nic.Group = netstate.GroupOfNICs
 	}
 	p.wanted.Links = append(p.wanted.Links, nic)
-	p.addTaps(nic, tap)
+	p.addTaps(tap)
 	if v6 && tap.RouteLocalnet {
 		p.wanted.Routes = append(p.wanted.Routes, loopbackRoute(tap))
 	}
@@ -136,12 +136,11 @@ const routePreference = 20
 const metricLocal = 1024
 
 // unforwarded are the IP versions that the NIC did not forward before Setup.
-func unforwarded(found netstate.Snapshot, names netstate.Names, nic int) []int {
-	var list []int
-	if l, _ := found.Link(nic); !l.Forwarding4 {
+func (p *Plan) unforwarded() (list []int) {
+	if !p.nic.Forwarding4 {
 		list = append(list, 4)
 	}
-	if found.Sysctls[netstate.Forwarding6] != "1" && found.Sysctls[netstate.ForceForwarding(names.NIC)] != "1" {
+	if p.found.Sysctls[netstate.Forwarding6] != "1" && p.found.Sysctls[netstate.ForceForwarding(p.names.NIC)] != "1" {
 		list = append(list, 6)
 	}
 	return list
@@ -150,7 +149,8 @@ func unforwarded(found netstate.Snapshot, names netstate.Names, nic int) []int {
 // enableForwarding6 enables IPv6 forwarding for the NIC and the guest's tap where the kernel can (force_forwarding),
 // and else for the whole namespace. Either way the kernel removes the routes that routers have advertised. With
 // forwarding for the whole namespace, a link takes no more advertisements unless its accept_ra is 2.
-func enableForwarding6(found netstate.Snapshot, names netstate.Names, nic netstate.Link, wanted map[string]string) {
+func (p *Plan) enableForwarding6() {
+	found, nic, wanted := p.found, p.nic, p.wanted.Sysctls
 	learns := slices.ContainsFunc(found.Routes, func(r netstate.Route) bool { return r.Uses(nic.Index) && r.Protocol == netstate.ProtocolRA })
 	if learns && found.Sysctls[netstate.Forwarding6] == "0" && found.Sysctls[netstate.AcceptRA(nic.Name)] == "1" {
 		wanted[netstate.AcceptRA(nic.Name)] = "2"
@@ -162,22 +162,22 @@ func enableForwarding6(found netstate.Snapshot, names netstate.Names, nic netsta
 		return
 	}
 	wanted[force] = "1"
-	wanted[netstate.ForceForwarding(names.Tap)] = "1"
-	wanted[netstate.Forwards6(names.Tap)] = "1"
+	wanted[netstate.ForceForwarding(p.names.Tap)] = "1"
+	wanted[netstate.Forwards6(p.names.Tap)] = "1"
 }
 
 // refuseSourceRoutes6 keeps the guest from choosing by which addresses its packets go on, where the namespace lets new
 // links take such packets: no rule would see where these go.
-func refuseSourceRoutes6(found netstate.Snapshot, names netstate.Names, wanted map[string]string) (list texts) {
-	ofTap := netstate.SourceRoutes6(names.Tap)
+func (p *Plan) refuseSourceRoutes6() (list texts) {
+	ofTap := netstate.SourceRoutes6(p.names.Tap)
 	for i, path := range netstate.SourceRoutes6("default") {
-		value, has := found.Sysctls[path]
+		value, has := p.found.Sysctls[path]
 		switch {
 		case !has || value == "0":
-		case slices.Contains(found.ReadOnly, path):
+		case slices.Contains(p.found.ReadOnly, path):
 			list.add("the guest can choose the way of its IPv6 packets: sysctl %s is %s, and cannot be written here", strings.ReplaceAll(path, "/", "."), value)
 		default:
-			wanted[ofTap[i]] = "0"
+			p.wanted.Sysctls[ofTap[i]] = "0"
 		}
 	}
 	return list
@@ -185,31 +185,33 @@ func refuseSourceRoutes6(found netstate.Snapshot, names netstate.Names, wanted m
 
 // forwarding is that of the guest. Most is the binding's MaxConnections. Unreached are the addresses that the guest
 // looks for on its link in vain.
-func (p *Plan) forwarding(nic netstate.Link, ends router.Ends, most int, unreached []policy.Range) (t router.Router, err error) {
-	on := p.nicNetworks(nic)
-	t = router.Router{Names: p.names, Unforwarded: unforwarded(p.found, p.names, nic.Index), Ends: ends, Guard: p.spec.Guard, MAC: p.Record.MAC, Most: most, NoARP: nic.NoARP,
-		OtherLinks: map[int][]string{4: on.Forwarders.IPv4, 6: on.Forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums}
-	by := policyOf(p.spec, on)
-	if t.Allowed, err = by.Allowed(ends.Versions()); err != nil {
+func (p *Plan) forwarding(ends router.Ends, most int, unreached []policy.Range) (t router.Router, err error) {
+	t = router.Router{Names: p.names, Unforwarded: p.unforwarded(), Ends: ends, Guard: p.spec.Guard, MAC: p.Record.MAC, Most: most, NoARP: p.nic.NoARP,
+		OtherLinks: map[int][]string{4: p.networks.Forwarders.IPv4, 6: p.networks.Forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums}
+	if t.Allowed, err = p.policy.Allowed(ends.Versions()); err != nil {
 		return t, err
 	}
 	if len(t.Allowed) > 0 {
-		p.addWarnings(warnIncomplete(by.Field(), p.found, p.names, ends)...)
+		p.addWarnings(p.warnIncomplete(ends)...)
 	}
-	t.Pinnable, err = by.Pinnable(ends.Versions(), unreached)
-	p.policy = slices.Concat(t.Allowed, t.Pinnable)
+	t.Pinnable, err = p.policy.Pinnable(ends.Versions(), unreached)
+	p.sets = slices.Concat(t.Allowed, t.Pinnable)
 	return t, err
 }
 
 // checkSources refuses proxies' sources of a family in which the guest has no address.
-func checkSources(s *infra.Sidecar, kind cache.Kind, nic netstate.Link, ends router.Ends) error {
-	if s == nil {
+func (s *seen) checkSources(by *infra.Sidecar, ends router.Ends) error {
+	if by == nil {
 		return nil
 	}
-	for i, a := range s.Sources {
+	for i, a := range by.Sources {
 		if v := firewall.Version(a); !ends.Has(v) {
-			return &cache.FieldError{Field: fmt.Sprintf("binding.%s.sidecar.sources[%d]", kind, i), Reason: fmt.Sprintf("%v: %s has no IPv%d address to forward", a, nic.Name, v)}
+			return &cache.FieldError{Field: fmt.Sprintf("binding.%s.sidecar.sources[%d]", s.spec.Binding.Kind(), i), Reason: fmt.Sprintf("%v: %s has no IPv%d address to forward", a, s.nic.Name, v)}
 		}
 	}
 	return nil
 }
+
+// defaultGatewayMAC is the gateway's MAC of a routed guest, and of a masquerade without GatewayMAC. Each guest is alone
+// with its gateway, so all gateways can have the same one.
+var defaultGatewayMAC = cache.MAC{0x02, 0, 0, 0, 0, 0}

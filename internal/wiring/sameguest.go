@@ -85,22 +85,6 @@ func ownerText(o infra.Owner) string {
 	return text
 }
 
-// orLeftOut is the value in messages about how a NIC is wired.
-func orLeftOut(set bool, value fmt.Stringer) string {
-	if !set {
-		return "left out"
-	}
-	return value.String()
-}
-
-// wiredWith is wiredAs of a binding whose only field is the guest's MAC.
-func wiredWith(m cache.MAC) string {
-	if m.IsZero() {
-		return ""
-	}
-	return "(mac " + m.String() + ")"
-}
-
 // CanBecome reports whether Auto may have become the binding. An Auto without a MAC leaves the MAC to the binding.
 func CanBecome(a infra.Auto, b infra.Binding) bool {
 	for _, try := range a.Bindings() {

@@ -8,7 +8,6 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -47,34 +46,33 @@ func (b slirp) takeOver(prefix string, from cache.Record) (infra.Binding, error)
 	return b.Slirp, err
 }
 
-func (b slirp) wire(p *Plan, nic netstate.Link) error {
-	v4, v6 := lease.Of(p.found, nic).Addresses()
+func (b slirp) wire(p *Plan) error {
 	switch {
-	case len(v4)+len(v6) == 0:
-		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address from which slirp could send"}
-	case len(v4) == 0 && len(b.Ports) > 0:
-		return &cache.FieldError{Field: "binding.slirp.ports", Reason: fmt.Sprintf("%s has no IPv4 address, and QEMU forwards no port of IPv6: leave this field out, or want the binding passt or masquerade", nic.Name)}
+	case len(p.v4)+len(p.v6) == 0:
+		return p.refuse("it has no address from which slirp could send")
+	case len(p.v4) == 0 && len(b.Ports) > 0:
+		return &cache.FieldError{Field: "binding.slirp.ports", Reason: fmt.Sprintf("%s has no IPv4 address, and QEMU forwards no port of IPv6: leave this field out, or want the binding passt or masquerade", p.nic.Name)}
 	}
-	p.Record = recordOf(p.spec, p.found, nic, cmp.Or(b.MAC, guestMAC(p.spec, nic)))
+	p.Record = p.recordOf(cmp.Or(b.MAC, p.guestMAC()))
 	p.Record.Tap, p.Record.MTU = "", slirpMTU
 	guest := &cache.Slirp{}
 	network4, network6 := b.networks()
-	if len(v4) > 0 {
+	if len(p.v4) > 0 {
 		guest.IPv4 = network4
 	}
-	if len(v6) > 0 {
+	if len(p.v6) > 0 {
 		guest.IPv6 = network6
 	}
 	for _, network := range []netip.Prefix{guest.IPv4, guest.IPv6} {
-		if err := checkHidden(p.found, network); err != nil {
+		if err := p.checkHidden(network); err != nil {
 			return err
 		}
 	}
-	guest.Forwards = openSockets(p.found, b.Ports, p.wanted.Sysctls)
+	guest.Forwards = p.openSockets(b.Ports)
 	p.Record.Slirp = guest
-	p.addWarnings(warnSockets(p.spec, p.found, nic)...)
-	if len(v6) > 0 && len(b.Ports) > 0 {
-		p.addLosses(cache.Loss{Kind: "address", What: v6[0].Addr().String(), Why: "QEMU forwards no port of IPv6, so nothing reaches the guest there"})
+	p.addWarnings(p.warnSockets()...)
+	if len(p.v6) > 0 && len(b.Ports) > 0 {
+		p.addLosses(cache.Loss{Kind: "address", What: p.v6[0].Addr().String(), Why: "QEMU forwards no port of IPv6, so nothing reaches the guest there"})
 	}
 	for _, l := range p.found.Listeners {
 		if containsPort(b.Ports, l.Protocol, l.Port) && (l.Address.Is4() || l.Address.IsUnspecified()) {
@@ -85,8 +83,8 @@ func (b slirp) wire(p *Plan, nic netstate.Link) error {
 }
 
 // checkHidden refuses a network of the guest that would hide one of the namespace from it.
-func checkHidden(found netstate.Snapshot, network netip.Prefix) error {
-	for _, r := range found.Routes {
+func (s *seen) checkHidden(network netip.Prefix) error {
+	for _, r := range s.found.Routes {
 		if network.IsValid() && r.Destination.Bits() >= syntax.MinNetwork && r.Destination.Overlaps(network) {
 			return fmt.Errorf("binding.slirp.ipv%d: %v overlaps the route to %v of the namespace: %w, choose another network", firewall.Version(network.Addr()), network, r.Destination, infra.ErrCollision)
 		}

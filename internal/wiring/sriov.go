@@ -6,7 +6,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -26,13 +25,14 @@ func (b sriov) takeOver(prefix string, from cache.Record) (infra.Binding, error)
 	return b.SRIOV, err
 }
 
-func (b sriov) wire(p *Plan, nic netstate.Link) error {
+func (b sriov) wire(p *Plan) error {
 	const field = "binding.sriov."
+	nic := p.nic
 	switch {
 	case b.PCI == "" && nic.Index == 0:
 		return noNIC(p.found, ": name one of them, or in binding.sriov the function's pci and mac")
 	case b.PCI == "" && nic.PCI == "":
-		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it is no PCI device: " + field + "pci can name one"}
+		return p.refuse("it is no PCI device: " + field + "pci can name one")
 	case b.PCI == "":
 		b.PCI = nic.PCI
 	case nic.PCI != "" && !strings.EqualFold(nic.PCI, b.PCI):
@@ -51,12 +51,12 @@ func (b sriov) wire(p *Plan, nic netstate.Link) error {
 	if !b.MAC.Unicast() { // the NIC's
 		return &cache.FieldError{Field: field + "mac", Reason: fmt.Sprintf("%v is no station's address", b.MAC)}
 	}
-	p.Record = recordOf(p.spec, p.found, nic, b.MAC)
+	p.Record = p.recordOf(b.MAC)
 	p.Record.Tap = ""
 	p.Record.SRIOV = &cache.SRIOV{PCIAddress: b.PCI, VLAN: b.VLAN, Managed: b.Managed}
-	p.addWarnings(warnUnfiltered(p.spec, "the guest can send with every address, and with every MAC that the card lets pass")...)
-	p.addWarnings(warnNotServed(p.found, nic)...)
-	p.Record.Static = lease.Of(p.found, nic).Static(p.Record.MAC)
+	p.addWarnings(p.warnUnfiltered("the guest can send with every address, and with every MAC that the card lets pass")...)
+	p.addWarnings(p.warnNotServed()...)
+	p.Record.Static = p.on.Static(p.Record.MAC)
 	if nic.Kind != "" {
 		p.warn("%s is a %s and no network card's: the guest gets %s with its MAC and MTU", nic.Name, nic.Kind, b.PCI)
 	}

@@ -2,37 +2,11 @@ package wiring
 
 import (
 	"maps"
-	"net/netip"
 	"slices"
 
-	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
-
-// SetTurn writes t into the plan's record. If t.Standby is set, the plan wants the guest's tap down. The error is an
-// *infra.RefusedError if the binding has no tap that Setup makes, and a *cache.FieldError for the routed binding.
-func (p *Plan) SetTurn(t Turn) error {
-	if t.Standby && p.traits().Direct {
-		return &infra.RefusedError{NIC: p.names.NIC, Binding: p.spec.Binding.Kind(), Instead: p.instead(),
-			Reason: "guestwire makes no tap for the guest, so it cannot keep the guest on standby"}
-	}
-	if t.Standby && p.traits().OffStack {
-		return &cache.FieldError{Field: "standby", Reason: "under the routed binding the namespace answers for the guest's addresses all the time: want another binding, such as masquerade, for a guest that moves"}
-	}
-	p.Record.Standby, p.Record.Inactive, p.Record.Turn = t.Standby, t.Inactive, t.Turn
-	return nil
-}
-
-// Turn has the values of the record that say where a guest that moves is active.
-type Turn struct {
-	Standby  bool   `json:"standby,omitempty"`
-	Inactive bool   `json:"inactive,omitempty"`
-	Turn     uint64 `json:"turn,omitempty"`
-}
-
-func turnOf(r cache.Record) Turn { return Turn{r.Standby, r.Inactive, r.Turn} }
 
 // wantedNow is what is wanted of a namespace that is as in the snapshot: on standby the guest's tap is down.
 //
@@ -57,10 +31,10 @@ func (p *Plan) wantedNow(now netstate.Snapshot) compare.State {
 		switch l := &want.Links[i]; l.Index {
 		case compare.NewTap:
 			l.Up = false
-		case p.nic().Index:
+		case p.nic.Index:
 			nic, _ := now.Link(l.Index)
 			l.Forwarding4, l.Group = nic.Forwarding4, nic.Group
-			if found := p.nic(); l.MAC == p.Record.MAC && nic.MAC == found.MAC && netstate.ChangesMACUp(nic.Kind) {
+			if found := p.nic; l.MAC == p.Record.MAC && nic.MAC == found.MAC && netstate.ChangesMACUp(nic.Kind) {
 				l.MAC = nic.MAC
 			}
 		}
@@ -99,32 +73,4 @@ func (p *Plan) Deactivate(now netstate.Snapshot) []netstate.Op {
 		return nil
 	}
 	return []netstate.Op{netstate.LinkSet{Index: tap.Index, Link: tap.Name, Up: new(bool)}}
-}
-
-// KnownGateways notes the MACs of the guest's gateways as another record of the guest has them, so that the network
-// needs not be asked. A gateway with another address, and one whose MAC the namespace knows, is left as it is.
-func KnownGateways(found *netstate.Snapshot, nic netstate.Link, from cache.Record) {
-	for _, gateway := range Gateways(*found, nic) {
-		mac := gatewayMAC(from, gateway)
-		isGateway := from.Static != nil && slices.ContainsFunc(from.Static.Routes, func(r cache.StaticRoute) bool { return r.Gateway == gateway })
-		if isGateway && !mac.IsZero() {
-			found.Neighbours = append(slices.Clone(found.Neighbours), netstate.Neighbour{Link: nic.Index, Address: gateway, MAC: mac})
-		}
-	}
-}
-
-// gatewayMAC is the MAC that the record has of the gateway of the family; zero: none.
-func gatewayMAC(r cache.Record, gateway netip.Addr) cache.MAC {
-	if gateway.Is6() {
-		if r.IPv6 == nil || r.IPv6.Router == nil {
-			return cache.MAC{}
-		}
-		return r.IPv6.Router.MAC
-	}
-	for _, n := range r.Neighbours {
-		if r.IPv4 != nil && n.Address == r.IPv4.StandIn {
-			return n.MAC
-		}
-	}
-	return cache.MAC{}
 }

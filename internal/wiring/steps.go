@@ -47,7 +47,7 @@ func (p *Plan) withTables(now netstate.Snapshot) netstate.Snapshot {
 
 // Made is what the way back has to know of the wiring.
 func (p *Plan) Made() compare.Made {
-	made := compare.Made{NIC: p.compared(), ChangesNIC: len(p.wanted.Links) > 0, Added: p.added, Guests: router.WithoutOwn(p.guests, p.nic().Index, p.found.Addresses), Translated: p.translated, IPTables: p.programs}
+	made := compare.Made{NIC: p.compared(), ChangesNIC: len(p.wanted.Links) > 0, Added: p.added, Guests: router.WithoutOwn(p.guests, p.nic.Index, p.found.Addresses), Translated: p.translated, IPTables: p.programs}
 	own := netstate.OfRouter(p.names)
 	for _, path := range slices.Sorted(maps.Keys(p.wanted.Sysctls)) {
 		if !slices.Contains(own, path) {
@@ -76,7 +76,7 @@ func (p *Plan) compare(now netstate.Snapshot, want compare.State) ([]netstate.Op
 
 // compared is the NIC, for the comparison.
 func (p *Plan) compared() compare.NIC {
-	found := p.nic()
+	found := p.nic
 	nic := compare.NIC{Traits: p.traits(), Names: p.names, Index: found.Index}
 	for _, l := range p.wanted.Links {
 		if l.Tap != nil && l.Name == p.spec.Tap {
@@ -93,3 +93,12 @@ func (p *Plan) compared() compare.NIC {
 
 // isReplacement reports whether the link is another one that has come under the index of a NIC that has gone.
 func (p *Plan) isReplacement(l netstate.Link) bool { return p.compared().IsReplacement(p.found, l) }
+
+// SysctlPaths are the sysctls that a Snapshot needs for comparing with the plan.
+func (p *Plan) SysctlPaths() []string {
+	paths := p.binding.asks(p.names).Sysctls
+	if p.traits().Routes {
+		paths = append(paths, hinders()...)
+	}
+	return paths
+}

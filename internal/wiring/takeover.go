@@ -73,10 +73,6 @@ func TakeOver(spec infra.Spec, from cache.Record) (infra.Spec, error) {
 	return spec, nil
 }
 
-func contradicts(field, want, have string) error {
-	return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%s, but the guest that moves here has %s: leave this field out", want, have)}
-}
-
 // fill sets the fields that are zero.
 func fill[T any](into *T, from T) {
 	to, source := reflect.ValueOf(into).Elem(), reflect.ValueOf(from)
@@ -115,13 +111,4 @@ func takeBinding(b infra.Binding, from cache.Record) (infra.Binding, error) {
 		return nil, contradicts("binding", fmt.Sprintf("the %s binding", kind), fmt.Sprintf("the device of the %s binding", from.Binding))
 	}
 	return a.takeOver(fmt.Sprintf("binding.%s.", b.Kind()), from)
-}
-
-// takeMAC sets a MAC that is zero.
-func takeMAC(field string, m *cache.MAC, have cache.MAC) error {
-	if !m.IsZero() && *m != have {
-		return contradicts(field, m.String(), have.String())
-	}
-	*m = have
-	return nil
 }

@@ -9,18 +9,16 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// kindVRF is a link that stands for a routing table, and the links with it as their master are looked up there.
-const kindVRF = "vrf"
-
 // checkPort refuses a NIC that is another link's port. A VRF has links and no ports: which binding works there is
 // checkVRF's.
-func checkPort(found netstate.Snapshot, nic netstate.Link) error {
-	for _, l := range found.Links {
+func (s *seen) checkPort() error {
+	nic := s.nic
+	for _, l := range s.found.Links {
 		if slices.Contains(l.Ports, nic.Index) {
 			return fmt.Errorf("%w, it is a port of %s: name %[2]s in its place", infra.ErrWired, l.Name)
 		}
 	}
-	master, ok := found.Link(nic.Master)
+	master, ok := s.found.Link(nic.Master)
 	if !ok || nic.Master == 0 {
 		return nil
 	}
@@ -40,33 +38,27 @@ func checkPort(found netstate.Snapshot, nic netstate.Link) error {
 
 // checkVRF refuses a VRF, and a NIC in a VRF with a binding that does not leave the NIC there, or that sends the
 // guest's packets by the table main.
-func checkVRF(found netstate.Snapshot, nic netstate.Link, binding cache.Kind) error {
+func (s *seen) checkVRF() error {
+	nic := s.nic
 	if nic.Kind == kindVRF {
-		way := "name a link in it, of " + linkNames(netstate.Snapshot{Links: portsOf(found, nic)})
-		if len(portsOf(found, nic)) == 0 {
+		ports := portsOf(s.found, nic)
+		way := "name a link in it, of " + linkNames(netstate.Snapshot{Links: ports})
+		if len(ports) == 0 {
 			way = fmt.Sprintf("no link is in it: put one there (ip link set NIC master %s), and name that", infra.ShellWord(nic.Name))
 		}
 		return &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is a VRF, which carries no frames: %s", nic.Name, way)}
 	}
-	vrf := indexLinks(found).vrfOf(nic)
+	vrf := s.links.vrfOf(nic)
 	if vrf.VRF == 0 {
 		return nil
 	}
-	reason := ""
-	switch binding {
+	switch s.spec.Binding.Kind() {
 	case cache.BindingBridge:
-		reason = fmt.Sprintf("it is in the VRF %s, and a bridge's port can be in none", vrf.Name)
+		return s.refuse(fmt.Sprintf("it is in the VRF %s, and a bridge's port can be in none", vrf.Name))
 	case cache.BindingRouted, cache.BindingMasquerade, cache.BindingPasst, cache.BindingSlirp:
-		reason = fmt.Sprintf("it is in the VRF %s, and what the guest sends would be looked up in the table main", vrf.Name)
-	default:
-		return nil
+		return s.refuse(fmt.Sprintf("it is in the VRF %s, and what the guest sends would be looked up in the table main", vrf.Name))
 	}
-	return &infra.RefusedError{NIC: nic.Name, Binding: binding, Reason: reason}
-}
-
-// portsOf are the links that have the link as their master.
-func portsOf(found netstate.Snapshot, master netstate.Link) []netstate.Link {
-	return slices.DeleteFunc(slices.Clone(found.Links), func(l netstate.Link) bool { return l.Master != master.Index })
+	return nil
 }
 
 // whyPortsMAC is why the MACs of a bond's ports keep frames from a guest with the bond's MAC; empty: they do not.

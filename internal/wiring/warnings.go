@@ -7,19 +7,17 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // partialRoutes report what of the namespace goes on without the guest.
-func partialRoutes(found netstate.Snapshot, nic netstate.Link) []string {
-	var w []string
-	for _, r := range found.Routes {
-		if r.Uses(nic.Index) && slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index }) {
-			w = append(w, fmt.Sprintf("the route to %v leads through other links too: the namespace is without it until Teardown", r.Destination))
+func (s *seen) partialRoutes() (list texts) {
+	for _, r := range s.found.Routes {
+		if r.Uses(s.nic.Index) && slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return h.Link != s.nic.Index }) {
+			list.add("the route to %v leads through other links too: the namespace is without it until Teardown", r.Destination)
 		}
 	}
-	return w
+	return list
 }
 
 // texts are sentences for an administrator.
@@ -35,25 +33,25 @@ func (p *Plan) addWarnings(list ...string) { p.Record.Warnings = append(p.Record
 
 // warnUnfiltered warns of what the guest can do without a filter, unless the guard is off: then the caller
 // knows.
-func warnUnfiltered(spec infra.Spec, what string) (list texts) {
-	if !spec.Guard.Off {
+func (s *seen) warnUnfiltered(what string) (list texts) {
+	if !s.spec.Guard.Off {
 		list.add("no filter lies between the guest and its network: %s; set guard.off to accept that", what)
 	}
 	return list
 }
 
 // warnDown warns of a NIC that is down.
-func warnDown(nic netstate.Link) (list texts) {
-	if !nic.Up {
-		list.add("%s is down, and Setup leaves it down: the guest has no network until it is up (ip link set %s up)", nic.Name, infra.ShellWord(nic.Name))
+func (s *seen) warnDown() (list texts) {
+	if !s.nic.Up {
+		list.add("%s is down, and Setup leaves it down: the guest has no network until it is up (ip link set %s up)", s.nic.Name, infra.ShellWord(s.nic.Name))
 	}
 	return list
 }
 
 // warnNotServed warns of addresses that no responder of guestwire gives to the guest.
-func warnNotServed(found netstate.Snapshot, nic netstate.Link) (list texts) {
-	if v4, v6 := lease.Of(found, nic).Addresses(); len(v4)+len(v6) > 0 {
-		list.add("guestwire does not give the guest the addresses %[2]v of %[1]s: the guest gets them from that network, or is configured with them", nic.Name, slices.Concat(v4, v6))
+func (s *seen) warnNotServed() (list texts) {
+	if len(s.v4)+len(s.v6) > 0 {
+		list.add("guestwire does not give the guest the addresses %[2]v of %[1]s: the guest gets them from that network, or is configured with them", s.nic.Name, slices.Concat(s.v4, s.v6))
 	}
 	return list
 }

@@ -1,10 +1,26 @@
 package wiring
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
+
+// Kinds of links, as rtnetlink names them.
+const (
+	kindIPVLAN  = "ipvlan"
+	kindVLAN    = "vlan"
+	kindHSR     = "hsr" // a ring, IEC 62439-3
+	kindMacvlan = "macvlan"
+	kindMacvtap = "macvtap" // is a tap already
+	kindVRF     = "vrf"     // stands for a routing table, in which the links with it as their master are looked up
+)
+
+// receivers are the kinds of links that take what arrives at the link below them, as a bridge does.
+var receivers = []string{kindMacvlan, kindMacvtap, kindIPVLAN, "ipvtap", "macsec", "rmnet"}
 
 // linkIndex finds links among many, for a question about each of many things.
 type linkIndex struct {
@@ -48,4 +64,35 @@ func (x linkIndex) vrfOf(l netstate.Link) netstate.Link {
 		return master
 	}
 	return netstate.Link{}
+}
+
+// child is the name of a link of one of the kinds that lies on the NIC; empty: there is none.
+func child(found netstate.Snapshot, nic netstate.Link, kinds ...string) string {
+	for _, l := range found.Links {
+		if l.Parent == nic.Index && nic.Index != 0 && slices.Contains(kinds, l.Kind) {
+			return l.Name
+		}
+	}
+	return ""
+}
+
+// portsOf are the links that have the link as their master.
+func portsOf(found netstate.Snapshot, master netstate.Link) []netstate.Link {
+	return slices.DeleteFunc(slices.Clone(found.Links), func(l netstate.Link) bool { return l.Master != master.Index })
+}
+
+func linkNames(s netstate.Snapshot) string {
+	var names []string
+	for _, l := range s.Links {
+		names = append(names, l.Name)
+	}
+	if len(names) == 0 {
+		return "no links"
+	}
+	return strings.Join(names, ", ")
+}
+
+// noNIC is the error for a NIC that is not in the namespace.
+func noNIC(found netstate.Snapshot, hint string) error {
+	return fmt.Errorf("%w; the namespace has %s%s", infra.ErrNoNIC, linkNames(found), hint)
 }

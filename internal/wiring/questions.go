@@ -1,33 +1,6 @@
 package wiring
 
-import (
-	"slices"
-
-	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netstate"
-)
-
-// binding answers what the plan asks of a kind of binding. Each kind answers in a file of its own.
-type binding interface {
-	// asks are the questions about the namespace that a first plan depends on.
-	asks(netstate.Names) Questions
-	// wire puts the wanted state of the namespace and the guest's record into the plan. The error is an
-	// *infra.RefusedError if the binding cannot work on the NIC.
-	wire(p *Plan, nic netstate.Link) error
-	// sameGuest reports whether a running guest keeps its network if the wiring changes from the binding to the other,
-	// which has the same kind.
-	sameGuest(infra.Binding) bool
-	// wiredAs is what sameGuest compares in addition to the kind, for messages; empty: nothing.
-	wiredAs() string
-	// makesMAC reports whether the guest's MAC is computed from Spec.Guest.
-	makesMAC() bool
-	// givenMAC is the guest's MAC that the binding names; zero: none.
-	givenMAC() cache.MAC
-	// takeOver returns the binding with what it leaves zero as in the record of a guest that moves here. The error
-	// names a field of the binding, after the prefix.
-	takeOver(prefix string, from cache.Record) (infra.Binding, error)
-}
+import "slices"
 
 // Questions are what a first plan has to know of a namespace, in addition to what a Snapshot always holds.
 type Questions struct {
