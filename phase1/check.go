@@ -70,11 +70,7 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	}
 	drift.Differs = append(drift.Differs, differs...)
 	drift.Differs = append(drift.Differs, plan.Hindrances(now)...)
-	later, err := plan.Later(ctx, now)
-	if err != nil {
-		return err
-	}
-	drift.Differs = append(drift.Differs, later...)
+	drift.Differs = append(drift.Differs, plan.Later(now)...)
 	record, refused := s.compareRecord(ctx, j, seen)
 	if record != nil {
 		drift.Differs = append(drift.Differs, *record)

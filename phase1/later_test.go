@@ -17,6 +17,7 @@ import (
 func TestLater(t *testing.T) {
 	t.Parallel()
 	const gets = ": the guest gets it after a Teardown and another Setup"
+	const getsBoth = ": the guest gets what it lacks of them after a Teardown and another Setup"
 	const loses = ": after a Teardown and another Setup with BINDING this is lost: "
 	const refuses = ", and after a Teardown Setup refuses the NIC with it: "
 	bindings := []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{}, infra.Masquerade{}, infra.Passt{}, infra.Slirp{}}
@@ -51,9 +52,9 @@ func TestLater(t *testing.T) {
 			cache.BindingBridge:   loses + "a guest cannot learn policy rules by DHCP",
 			cache.BindingRedirect: loses + "a guest cannot learn policy rules by DHCP",
 		}},
-		{"", "rule add pref 100 to 10.0.2.0/24 lookup 100", "policy rule 100 of IPv4, table 100,", map[cache.Kind]string{
-			cache.BindingBridge:   loses + "a guest cannot learn policy rules by DHCP",
-			cache.BindingRedirect: loses + "a guest cannot learn policy rules by DHCP",
+		{"", "rule add pref 100 to 10.0.2.0/24 lookup 100", "", nil}, // the table has no route
+		{"", "rule add pref 100 to 192.0.2.0/24 lookup 100\nroute add 192.0.0.0/16 via 10.244.1.3 dev eth0 table 100", "policy rule 100 of IPv4, table 100, and route 192.0.0.0/16 via 10.244.1.3 dev eth0 table 100", map[cache.Kind]string{
+			cache.BindingRedirect: getsBoth,
 		}},
 		{"", "address add 10.244.1.7/16 dev eth0", "address 10.244.1.7/16 of eth0", map[cache.Kind]string{ // the guest has the address
 			cache.BindingRedirect: gets,
@@ -80,8 +81,8 @@ func TestLater(t *testing.T) {
 			cache.BindingMasquerade: ": the guest gets IPv6 after a Teardown and another Setup",
 			cache.BindingPasst:      loses + "passt serves it only with a default route by eth0",
 		}},
-		{"", "rule add pref 100 from 10.244.1.7 lookup 77\nroute add default via 10.244.1.1 dev eth0 table 77", "route default via 10.244.1.1 dev eth0 table 77", map[cache.Kind]string{
-			cache.BindingRedirect:   gets, // the rule leads there
+		{"", "rule add pref 100 from 10.244.1.7 lookup 77\nroute add default via 10.244.1.1 dev eth0 table 77", "policy rule 100 of IPv4, table 77, and route default via 10.244.1.1 dev eth0 table 77", map[cache.Kind]string{
+			cache.BindingRedirect:   getsBoth, // the rule leads there
 			cache.BindingMasquerade: refuses,
 		}},
 		{"rule add pref 100 fwmark 1 lookup 77", "rule add pref 101 fwmark 1 lookup 77\nrule del pref 100 fwmark 1 lookup 77", "", nil}, // moved

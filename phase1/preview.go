@@ -48,9 +48,7 @@ func (c request) plan(ctx context.Context) (*Preview, error) {
 		from := c.From
 		if earlier != nil {
 			from = earlier.From
-			if preview.Later, err = plan.Later(ctx, now); err != nil {
-				return err
-			}
+			preview.Later = plan.Later(now)
 		}
 		if _, auto := c.Spec.Binding.(infra.Auto); auto && earlier == nil {
 			preview.Advertised = plan.Advertised()

@@ -95,10 +95,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		j := journal{From: c.From}
 		var later []infra.Difference
 		if earlier != nil {
-			j = *earlier
-			if later, err = plan.Later(ctx, now); err != nil {
-				return err
-			}
+			j, later = *earlier, plan.Later(now)
 		}
 		if j.HeldBy, err = s.heldBy(j); err != nil {
 			return err

@@ -106,7 +106,7 @@ func Rules(s netstate.Snapshot, v ip.Version, vrf uint32) (rules []netstate.Rule
 	}
 	for _, r := range s.Rules {
 		switch {
-		case r.IPv6 != (v == ip.V6) || r.VRF && vrf == 0:
+		case r.Version() != v || r.VRF && vrf == 0:
 			continue
 		case r.VRF:
 			r.Table, r.VRF = vrf, false

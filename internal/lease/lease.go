@@ -49,14 +49,11 @@ func (n NIC) Fill(r *cache.Record) {
 // loseRefusing adds the routes that refuse or drop packets where the namespace would not send them.
 func (n NIC) loseRefusing(r *cache.Record, v ip.Version) {
 	for _, way := range n.Table(v).Ways() {
-		if kind, is := noWay[way.Routes[0].Type]; is {
+		if kind := way.Routes[0].Refuses(); kind != "" {
 			lose(r, "route", fmt.Sprintf("%s %v", kind, way.To), "a lease has no such routes, so the guest sends what the namespace would not")
 		}
 	}
 }
-
-// noWay are the route types that refuse or drop packets (linux/rtnetlink.h).
-var noWay = map[uint8]string{6: "blackhole", 7: "unreachable", 8: "prohibit"}
 
 // addLeaseBehind is for a NIC without ARP, such as an ipvlan of mode L3, which sends each packet by its IP address
 // alone. The guest does use ARP and neighbour discovery. So it gets one next hop for all destinations, at the

@@ -63,27 +63,25 @@ func (n NIC) hasConnected(a netstate.Address, connected []netstate.Route, routes
 	return !slices.ContainsFunc(connected, func(c netstate.Route) bool { return c.Table == netstate.TableMain && !routes.Has(c) })
 }
 
-// routeTypes are the routes that a guest can be given, by their type (linux/rtnetlink.h).
-var routeTypes = map[uint8]string{
-	netstate.RouteUnicast: "", 6: "blackhole", 7: "unreachable", 8: "prohibit", netstate.RouteThrow: "throw",
-}
-
 // addStaticRoutes adds the routes through the NIC that no address implies, and those that refuse packets: routes on
 // the link first, so that a guest can install them in their order.
 func (n NIC) addStaticRoutes(s *cache.Static, implied netstate.RouteIndex) {
 	var onLink, routed []cache.StaticRoute
 	for _, r := range n.found.Routes {
-		kind, known := routeTypes[r.Type]
+		kind := r.Refuses()
+		if r.Type == netstate.RouteThrow {
+			kind = "throw"
+		}
 		switch {
 		case r.Table == netstate.TableLocal || r.Protocol == netstate.ProtocolKernel && implied.Has(r):
 			continue
-		case known && kind != "":
+		case kind != "":
 			if r.Protocol == netstate.ProtocolKernel {
 				continue // of the loopback
 			}
 		case !r.Uses(n.Index):
 			continue
-		case !known:
+		case r.Type != netstate.RouteUnicast:
 			s.Warnings = append(s.Warnings, fmt.Sprintf("the route to %v of table %d is left out: it is of type %d, and not unicast", r.Destination, r.Table, r.Type))
 			continue
 		}

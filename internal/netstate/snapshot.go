@@ -11,6 +11,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -326,6 +327,12 @@ const (
 	ProtocolRA     = 9
 )
 
+// Refuses is "blackhole", "unreachable" or "prohibit" for a route that refuses or drops packets; empty: it does not
+// (linux/rtnetlink.h).
+func (r Route) Refuses() string {
+	return map[uint8]string{6: "blackhole", 7: "unreachable", 8: "prohibit"}[r.Type]
+}
+
 // Uses reports whether the route leads through the link.
 func (r Route) Uses(link int) bool {
 	return r.Link == link || slices.ContainsFunc(r.Hops, func(h Hop) bool { return h.Link == link })
@@ -368,6 +375,14 @@ type Rule struct {
 	VRF bool `json:"vrf,omitempty"`
 	// Other says that the rule asks for something that has no field here, or does not look up a table.
 	Other bool `json:"other,omitempty"`
+}
+
+// Version is the version of IP of the packets.
+func (r Rule) Version() ip.Version {
+	if r.IPv6 {
+		return ip.V6
+	}
+	return ip.V4
 }
 
 // BySource reports whether the rule looks up a table, and asks for nothing but the source.
