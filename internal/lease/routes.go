@@ -13,12 +13,19 @@ import (
 // NIC is a NIC of a namespace as it was found.
 type NIC struct {
 	netstate.Link
-	found  netstate.Snapshot
-	tables *[2]*fib.Table // of the packets from the NIC's addresses, made when they are asked for
+	found netstate.Snapshot
+	*known
+}
+
+// known is what is computed when it is asked for, once.
+type known struct {
+	addresses [2][]netip.Prefix
+	listed    bool
+	tables    [2]*fib.Table // of the packets from the addresses
 }
 
 // Of returns the NIC, which need not be in the namespace.
-func Of(found netstate.Snapshot, nic netstate.Link) NIC { return NIC{nic, found, &[2]*fib.Table{}} }
+func Of(found netstate.Snapshot, nic netstate.Link) NIC { return NIC{nic, found, &known{}} }
 
 // VRF is the table of the VRF that the NIC is in; 0: none.
 func (n NIC) VRF() uint32 {
@@ -35,20 +42,48 @@ func (n NIC) Table(v ip.Version) *fib.Table {
 	return *table
 }
 
-// Addresses returns the NIC's addresses, without IPv6 link-local ones. The first of each family is one that the
-// namespace itself sends from to the network, if there is such an address.
+// Addresses returns the NIC's addresses, without IPv6 link-local ones. The first of each family is the one that the
+// namespace itself sends from to the network, if it can be the guest's.
 func (n NIC) Addresses() (v4, v6 []netip.Prefix) {
-	own := slices.DeleteFunc(slices.Clone(n.found.Addresses), func(a netstate.Address) bool { return a.Link != n.Index })
+	if !n.listed {
+		n.listed, n.addresses = true, [2][]netip.Prefix{n.list(ip.V4), n.list(ip.V6)}
+	}
+	return slices.Clone(n.addresses[0]), slices.Clone(n.addresses[1])
+}
+
+func (n NIC) list(v ip.Version) (list []netip.Prefix) {
+	own := n.addressesOn(v)
 	slices.SortStableFunc(own, func(a, b netstate.Address) int { return cmp.Compare(lastResort(a), lastResort(b)) })
 	for _, a := range own {
-		switch addr := a.Prefix.Addr(); {
-		case addr.Is4():
-			v4 = append(v4, a.Prefix)
-		case !addr.IsLinkLocalUnicast():
-			v6 = append(v6, a.Prefix)
+		list = append(list, a.Prefix)
+	}
+	if len(own) < 2 {
+		return list
+	}
+	to := destination{network: v.All()}
+	if routes := n.by(fib.Of(n.found, fib.Source{IP: v, In: "lo", VRF: n.VRF()})); len(routes) > 0 {
+		last := routes[len(routes)-1]
+		to = destination{last.Destination, n.hop(last), last.PrefSrc}
+	}
+	chosen := to.source
+	if !slices.ContainsFunc(own, func(a netstate.Address) bool { return a.Prefix.Addr() == chosen }) {
+		fit := slices.DeleteFunc(own, func(a netstate.Address) bool { return lastResort(a) > lastResort(own[0]) })
+		chooser := chooserOf(fit, nil)
+		chosen = chooser.choose(to)
+	}
+	at := slices.IndexFunc(list, func(p netip.Prefix) bool { return p.Addr() == chosen })
+	first := list[at]
+	return slices.Insert(slices.Delete(list, at, at+1), 0, first)
+}
+
+// addressesOn are the NIC's addresses of the version, without IPv6 link-local ones.
+func (n NIC) addressesOn(v ip.Version) (own []netstate.Address) {
+	for _, a := range n.found.Addresses {
+		if addr := a.Prefix.Addr(); a.Link == n.Index && ip.Of(addr) == v && (v == ip.V4 || !addr.IsLinkLocalUnicast()) {
+			own = append(own, a)
 		}
 	}
-	return v4, v6
+	return own
 }
 
 // AddressesOf are the NIC's addresses of the version.
@@ -83,9 +118,8 @@ func isDeprecated(a netstate.Address) bool { return a.Prefix.Addr().Is6() && a.P
 // lifetime, and do not come from a router advertisement. What CNI's dhcp plugin leases has no lifetime in the kernel.
 func (n NIC) Leased(v ip.Version) []netip.Prefix {
 	var list []netip.Prefix
-	for _, a := range n.found.Addresses {
-		is := ip.Of(a.Prefix.Addr()) == v && !a.Prefix.Addr().IsLinkLocalUnicast()
-		if a.Link == n.Index && is && a.ValidSeconds != netstate.Forever && !a.Advertised() {
+	for _, a := range n.addressesOn(v) {
+		if a.ValidSeconds != netstate.Forever && !a.Advertised() && !a.Prefix.Addr().IsLinkLocalUnicast() {
 			list = append(list, a.Prefix)
 		}
 	}

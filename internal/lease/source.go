@@ -24,12 +24,7 @@ var uniqueLocal = netip.MustParsePrefix("fc00::/7")
 // route's source comes first too, and then the rules 3, 6 and 8 of RFC 6724 section 5.
 func (n NIC) Sources(hop netip.Addr) []Source {
 	v := ip.Of(hop)
-	var own []netstate.Address
-	for _, a := range n.found.Addresses {
-		if addr := a.Prefix.Addr(); a.Link == n.Index && ip.Of(addr) == v && (v == ip.V4 || !addr.IsLinkLocalUnicast()) {
-			own = append(own, a)
-		}
-	}
+	own := n.addressesOn(v)
 	var to []destination
 	for _, r := range n.by(n.from(hop)) {
 		if v == ip.V4 || !r.Destination.Addr().IsLinkLocalUnicast() { // else the kernel chooses the NIC's link-local address

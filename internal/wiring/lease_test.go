@@ -343,6 +343,48 @@ loss: policy-rule table 101: its routes through eth0 are not the guest's, as no 
   0.0.0.0/0 via 10.244.1.1
   gateway 10.244.1.1
 `},
+		{"the source of the default route", lan4With(func(s *netstate.Snapshot) {
+			s.Addresses = append(s.Addresses, address("10.244.1.8/24"))
+			s.Routes[0].PrefSrc = ip("10.244.1.8")
+		}), `IPv4 10.244.1.8/24 from 10.244.1.1
+  0.0.0.0/0 via 10.244.1.1
+  gateway 10.244.1.1
+loss: address 10.244.1.7: DHCPv4 leases one address, 10.244.1.8: configure it in the guest
+`},
+		{"the address in the gateway's network", lan4With(func(s *netstate.Snapshot) {
+			s.Addresses = append(s.Addresses, address("10.9.0.8/24"))
+			s.Routes[0].Gateway = ip("10.9.0.1")
+			s.Routes = append(s.Routes, connected("10.9.0.8/24"))
+		}), `IPv4 10.9.0.8/24 from 10.9.0.1
+  10.244.1.0/24
+  0.0.0.0/0 via 10.9.0.1
+  gateway 10.9.0.1
+loss: address 10.244.1.7: DHCPv4 leases one address, 10.9.0.8: configure it in the guest
+`},
+		{"a throw route", lan4With(func(s *netstate.Snapshot) {
+			throw := onLink("192.0.2.0/24")
+			throw.Type, throw.Table, throw.Link = netstate.RouteThrow, 100, 0
+			all := via("0.0.0.0/0", "10.244.1.2")
+			all.Table = 100
+			s.Routes = append(s.Routes, all, throw)
+			s.Rules = append(s.Rules, netstate.Rule{Priority: 100, Table: 100})
+		}), `IPv4 10.244.1.7/32 from 10.244.1.2
+  10.244.1.2/32
+  10.244.1.1/32
+  192.0.2.0/24 via 10.244.1.1
+  0.0.0.0/0 via 10.244.1.2
+  gateway 10.244.1.2
+`},
+		{"a rule to a network", lan4With(func(s *netstate.Snapshot) {
+			all := via("0.0.0.0/0", "10.244.1.2")
+			all.Table = 100
+			s.Routes = append(s.Routes, all)
+			s.Rules = append(s.Rules, netstate.Rule{Priority: 100, Table: 100, Destination: pfx("192.0.2.0/24")})
+		}), `IPv4 10.244.1.7/24 from 10.244.1.1
+  192.0.2.0/24 via 10.244.1.2
+  0.0.0.0/0 via 10.244.1.1
+  gateway 10.244.1.1
+`},
 		{"no ARP", flannelWith(func(s *netstate.Snapshot) {
 			noARP(s)
 			elsewhere(s, "10.244.1.1", mac(9))

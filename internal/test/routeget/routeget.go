@@ -13,6 +13,7 @@ import (
 	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/kernel"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -80,6 +81,9 @@ func Judge(t testing.TB, pod *nstest.Namespace, r *rand.Rand, count int) (routed
 				equal = append(equal, text(route, names))
 			}
 		}
+		if p.In != "lo" && len(way.Routes) > 0 && types[way.Routes[0].Type] != "" {
+			continue // nor does the kernel say where it delivers a station's packet
+		}
 		if len(equal) > 0 {
 			ours, routed = equal[0], routed+1
 		}
@@ -93,6 +97,7 @@ func Judge(t testing.TB, pod *nstest.Namespace, r *rand.Rand, count int) (routed
 			t.Errorf("%s\nours:   %s\nkernel: %s\n%s", p.command(), ours, kernels, answer)
 		}
 	}
+	judgeSource(t, pod, s)
 	return routed, other
 }
 
@@ -101,6 +106,31 @@ func isOdd(s netstate.Snapshot, station netip.Addr) bool {
 	return slices.ContainsFunc(s.Routes, func(r netstate.Route) bool {
 		return r.Destination.Contains(station) && r.Type != netstate.RouteUnicast && r.Type <= netstate.RouteMulticast
 	})
+}
+
+// judgeSource compares the first address of a lease with the source of the namespace's own packets to the world.
+func judgeSource(t testing.TB, pod *nstest.Namespace, s netstate.Snapshot) {
+	t.Helper()
+	for _, v := range ip.Both {
+		answer := pod.Exec("sh", "-c", fmt.Sprintf("ip -j route get %v 2>&1 || true", far(v)))
+		var list []struct {
+			Dev     string
+			Prefsrc netip.Addr
+		}
+		if json.Unmarshal([]byte(answer), &list) != nil || len(list) != 1 {
+			continue // refused
+		}
+		nic, _ := s.Named(list[0].Dev)
+		addresses := lease.Of(s, nic).AddressesOf(v)
+		isSource := func(p netip.Prefix) bool { return p.Addr() == list[0].Prefsrc }
+		if slices.ContainsFunc(addresses, isSource) && !isSource(addresses[0]) {
+			t.Errorf("a guest of %s gets %v first, and the namespace sends from another one:\n%s", nic.Name, addresses, answer)
+		}
+	}
+}
+
+func far(v ip.Version) netip.Addr {
+	return ip.Pick(v, netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("2001:db8:ffff::7"))
 }
 
 // choose makes a packet to somewhere near the namespace's routes.
@@ -114,13 +144,12 @@ func choose(s netstate.Snapshot, r *rand.Rand) (p packet) {
 		near = append(near, rule.Destination)
 	}
 	near = slices.DeleteFunc(near, func(n netip.Prefix) bool { return !n.IsValid() || ip.Of(n.Addr()) != p.IP })
-	far := ip.Pick(p.IP, netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("2001:db8:ffff::7"))
-	p.to = far
+	p.to = far(p.IP)
 	if len(near) > 0 && r.IntN(8) > 0 {
 		p.to = within(near[r.IntN(len(near))], r)
 	}
 	if p.to.IsUnspecified() || p.to.IsMulticast() || p.to.IsLinkLocalUnicast() && p.IP == ip.V6 || p.to.IsLoopback() || p.to.As16()[12] == 0 && p.IP == ip.V4 {
-		p.to = far
+		p.to = far(p.IP)
 	}
 	var own []netip.Addr
 	for _, a := range s.Addresses {
