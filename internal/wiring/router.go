@@ -188,13 +188,17 @@ func refuseSourceRoutes6(found netstate.Snapshot, names netstate.Names, wanted m
 func (p *Plan) forwarding(nic netstate.Link, ends router.Ends, most int, unreached []policy.Range) (t router.Router, err error) {
 	on := p.nicNetworks(nic)
 	t = router.Router{Names: p.names, Unforwarded: unforwarded(p.found, p.names, nic.Index), Ends: ends, Guard: p.spec.Guard, MAC: p.Record.MAC, Most: most, NoARP: nic.NoARP,
-		OtherLinks: map[int][]string{4: on.Forwarders.IPv4, 6: on.Forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums}
+		OtherLinks: map[int][]string{4: on.Forwarders.IPv4, 6: on.Forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums, LocalSources: p.found.LocalSources}
 	by := policyOf(p.spec, on)
 	if t.Allowed, err = by.Allowed(ends.Versions()); err != nil {
 		return t, err
 	}
 	if len(t.Allowed) > 0 {
 		p.addWarnings(warnIncomplete(by.Field(), p.found, p.names, ends)...)
+		if !t.LocalSources {
+			p.warn("%s of %s does not hold against a process of the pod that helps the guest, as this kernel's rules cannot say which addresses are the namespace's own: a process can send to the guest in the name of a host that the list refuses, and the guest can answer; load the modules (modprobe nft_fib_inet) and call Setup again",
+				by.Field(), p.names.NIC)
+		}
 	}
 	t.Pinnable, err = by.Pinnable(ends.Versions(), unreached)
 	p.policy = slices.Concat(t.Allowed, t.Pinnable)
