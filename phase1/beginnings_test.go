@@ -62,6 +62,13 @@ var beginnings = []beginning{
 		}
 		b.judge()
 	}},
+	{"a process of the pod opens one to the guest in the name of a refused host", "nothing, as each first packet is dropped", refusedThen, refusedThen, func(b *begun) {
+		b.n.Pod.Exec("sysctl", "-qw", "net.ipv4.ping_group_range=0 0", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.lo.rp_filter=0")
+		b.restrict()
+		b.w = attach(b.T, b.n, true, true)
+		b.openAsHost()
+		b.judge()
+	}},
 	{"Setup after Teardown", ofGuest, refusedThen, refusedThen, func(b *begun) {
 		b.openAsGuest()
 		unwire(b.T, b.c)
@@ -259,6 +266,77 @@ func (b *begun) openAsProcess(from4, from6 netip.Addr) map[string]error {
 		}
 	}
 	return sent
+}
+
+// openAsHost has processes of the pod open connections to the guest, from addresses of hosts that the policy refuses:
+// to the guest's addresses, and to ports of the pod that are forwarded to it. One process has raw sockets, and packet
+// sockets by which it sends to the loopback link. The other one has no capability. No packet gets to the guest.
+func (b *begun) openAsHost() {
+	b.Helper()
+	targets := []frames.Link{b.w.link}
+	if !b.w.routed {
+		targets = append(targets, frames.Link{IPv4: nstest.Pod4, IPv6: nstest.Pod6, Far4: nstest.Beyond4, Far6: nstest.Beyond6})
+	}
+	const loopback = 1
+	inject := b.n.Pod.Injector(b.T, loopback)
+	for i, to := range targets {
+		for _, k := range openings(&wire{link: to, routed: b.w.routed}) {
+			if i > 0 && strings.HasSuffix(k.Name, "TCP in its middle") {
+				continue // such a packet is not forwarded
+			}
+			var err error // of the last fragment: the kernel keeps the others until then
+			for _, f := range k.Frames {
+				f = answerTo(f)
+				err = netns.Do(b.n.Pod.File, func() error { return sendRaw(f[14:]) })
+				copy(f, make([]byte, 6)) // the loopback's MAC
+				if i > 0 {
+					continue // by the loopback link no port is forwarded
+				}
+				if err := inject(f); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if !errors.Is(err, unix.EPERM) && !strings.HasSuffix(k.Name, "echo request") { // of which the kernel reports no error
+				b.Errorf("a process with raw sockets sends %s to the guest, by address %d of it, from a refused host: %v, want EPERM", k.Name, i, err)
+			}
+		}
+		in(b.T, b.n.Pod, func() error {
+			if err := dropCapabilities(); err != nil {
+				return err
+			}
+			b.openFreely(refused6, to.IPv6)
+			b.openFreely(netip.AddrFrom16(refused4.As16()), netip.AddrFrom16(to.IPv4.As16()))
+			return nil
+		})
+	}
+}
+
+// openFreely sends by sockets that have an address which is not the namespace's (IPV6_FREEBIND), by each protocol that
+// the kernel lets a process without capabilities use. By IPv4 the kernel itself refuses that.
+func (b *begun) openFreely(from, to netip.Addr) {
+	b.Helper()
+	const freebind, udpLite = 78, 136 // linux/in6.h, linux/in.h
+	for _, k := range []struct {
+		kind, protocol int
+		reports        bool // the kernel reports to the process that the packet is dropped
+	}{{unix.SOCK_DGRAM, unix.IPPROTO_UDP, true}, {unix.SOCK_DGRAM, udpLite, true}, {unix.SOCK_STREAM, unix.IPPROTO_TCP, false}, {unix.SOCK_DGRAM, unix.IPPROTO_ICMPV6, false}} {
+		fd, err := unix.Socket(unix.AF_INET6, k.kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, k.protocol)
+		if err != nil {
+			b.Error(err)
+			continue
+		}
+		defer unix.Close(fd)
+		err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_IPV6, freebind, 1), unix.Bind(fd, udpAddress(netip.AddrPortFrom(from, 5999))))
+		if err != nil && !to.Is4In6() {
+			b.Errorf("protocol %d, from %v: %v", k.protocol, from, err)
+		}
+		if err = unix.Connect(fd, udpAddress(netip.AddrPortFrom(to, 5998))); err == nil {
+			err = unix.Sendto(fd, []byte{128, 0, 0, 0, 0, 9, 0, 1}, 0, nil)
+		}
+		if k.reports && err == nil {
+			b.Errorf("a process without capabilities sends protocol %d from %v to %v", k.protocol, from, to)
+		}
+	}
 }
 
 // sendRaw sends the packet as a process of the calling thread's namespace.

@@ -3,15 +3,20 @@ package phase1_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
@@ -122,6 +127,103 @@ func TestEgress(t *testing.T) {
 		check(t, c)
 		s.refused(t, "tcp", 0, "beyond:9100")
 		s.ask(t, []exchange{{from: "guest", to: "beyond:9000", want: "world:9000 sees pod"}})
+	})
+}
+
+// TestEgressOwnProcesses: beside a policy, processes of the namespace reach the guest from each address of the
+// namespace, also from those in guard.prefixes, but not from others there. A transparent proxy answers the guest from
+// the address of the host that the guest has asked.
+func TestEgressOwnProcesses(t *testing.T) {
+	t.Parallel()
+	eachRouter(t, []string{"refuse all"}, func(t *testing.T, s *scene, c wired.NIC) {
+		to, gateway := "guest:8001", "guest's gateway"
+		if s.at["hop"] != "" { // routed
+			to, gateway = "pod:8001", "hop"
+		}
+		c.Guard.Open = []infra.Ports{{First: 9100}, {First: 9100, Protocol: "udp"}}
+		for _, a := range s.addresses[gateway] {
+			c.Guard.Prefixes = append(c.Guard.Prefixes, netip.PrefixFrom(a, a.BitLen()-8).Masked())
+		}
+		setup(t, c)
+		s.name("pod", "other", netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("2001:db8:77::7"))
+		s.Pod.IP("addr add 192.0.2.77 dev lo")
+		s.Pod.IP("addr add 2001:db8:77::7 dev lo nodad")
+		s.ask(t, []exchange{
+			{from: "pod", to: to, want: "guest:8001 sees " + gateway},
+			{from: "pod@other", to: to, want: "guest:8001 sees other"},
+		})
+		for family, p := range c.Guard.Prefixes {
+			from, to := p.Addr().Next().Next().Next(), s.addresses["guest"][family]
+			if gateway == "hop" {
+				to = s.addresses["pod"][family]
+			}
+			packet := frames.Link{}.Packet(unix.IPPROTO_UDP, from, to, frames.Datagram(53, 8001, nil))[14:]
+			if err := netns.Do(s.Pod.File, func() error { return sendRaw(packet) }); !errors.Is(err, unix.EPERM) {
+				t.Errorf("a process sends from %v: %v, want EPERM", from, err)
+			}
+		}
+		s.Pod.IP("rule add iif eth0-tap lookup 100")
+		s.Pod.IP("-6 rule add iif eth0-tap lookup 100")
+		for family, a := range s.addresses["beyond"] {
+			s.Pod.IP(fmt.Sprintf("route add local %v dev lo table 100", a))
+			s.answerFor(t, netip.AddrPortFrom(a, 9100))
+			for _, protocol := range []string{"tcp", "udp"} {
+				q, err := s.question(protocol, family, exchange{from: "guest", to: "beyond:9100"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if answer, err := q.Answer(patience); answer != "proxy" {
+					t.Errorf("a transparent proxy answers by %s from %v: %q, %v", protocol, a, answer, err)
+				}
+				q.Close()
+			}
+		}
+	})
+}
+
+// answerFor has a process of the pod answer by TCP and UDP at an address that is not the pod's (IP_TRANSPARENT).
+func (s *scene) answerFor(t *testing.T, at netip.AddrPort) {
+	t.Helper()
+	const transparent6 = 75 // IPV6_TRANSPARENT, linux/in6.h
+	transparent := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		level, option := unix.SOL_IP, unix.IP_TRANSPARENT
+		if at.Addr().Is6() {
+			level, option = unix.SOL_IPV6, transparent6
+		}
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, 1) }), err)
+	}}
+	var l net.Listener
+	var p net.PacketConn
+	in(t, s.Pod, func() (err error) {
+		if l, err = transparent.Listen(t.Context(), "tcp", at.String()); err == nil {
+			p, err = transparent.ListenPacket(t.Context(), "udp", at.String())
+		}
+		return err
+	})
+	var ends sync.WaitGroup
+	ends.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprintln(c, "proxy")
+			c.Close()
+		}
+	})
+	ends.Go(func() {
+		for b := make([]byte, 100); ; {
+			_, from, err := p.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			p.WriteTo([]byte("proxy\n"), from)
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		p.Close()
+		ends.Wait()
 	})
 }
 

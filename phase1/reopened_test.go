@@ -18,6 +18,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/lease"
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
@@ -239,8 +240,9 @@ func TestEgressCookie(t *testing.T) {
 	}
 }
 
-// TestEgressOwnSource: a packet that the guest sends to itself in the name of a refused host opens no connection to
-// that host, where the guest may send from any address, or from those of a short prefix.
+// TestEgressOwnSource: a packet in the name of a refused host opens no connection to that host, where the guest may
+// send from any address, or from those of a short prefix: one that the guest sends to itself, and one that a process of
+// the pod sends to an address that the guest may have.
 func TestEgressOwnSource(t *testing.T) {
 	nstest.Long(t)
 	for name, guard := range map[string]infra.Guard{
@@ -257,6 +259,7 @@ func TestEgressOwnSource(t *testing.T) {
 				w := attach(t, n, true, true)
 				for family, no := range []netip.Addr{refused4, refused6} {
 					own, outside := []netip.Addr{w.link.IPv4, w.link.IPv6}[family], []netip.Addr{nstest.Pod4, nstest.Pod6}[family]
+					elsewhere := netip.MustParseAddr([]string{"198.51.100.77", "2001:db8:77::9"}[family])
 					for i, to := range []netip.Addr{own, outside} {
 						for _, protocol := range []uint8{unix.IPPROTO_UDP, unix.IPPROTO_SCTP, unix.IPPROTO_TCP} {
 							port := uint16(5000 + i)
@@ -276,6 +279,12 @@ func TestEgressOwnSource(t *testing.T) {
 							world, pod := w.send(w.link.Packet(protocol, no, to, body(53, port)), w.link.Packet(protocol, own, no, answer))
 							if len(world)+len(pod) > 0 {
 								t.Errorf("IPv%d, protocol %d, to %v: %d frames left for the refused host", 4+2*family, protocol, to, len(world)+len(pod))
+							}
+							if i > 0 {
+								continue
+							}
+							if err := netns.Do(n.Pod.File, func() error { return sendRaw(w.link.Packet(protocol, no, elsewhere, body(54, port))[14:]) }); !errors.Is(err, unix.EPERM) {
+								t.Errorf("IPv%d, protocol %d: a process sends to %v: %v, want EPERM", 4+2*family, protocol, elsewhere, err)
 							}
 						}
 					}

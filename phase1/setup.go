@@ -225,7 +225,7 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 		again.Found.FlowTables = !watched
 	}
 	if hasEgress(spec) { // the first policy may come with this Setup
-		if err := s.askChecksums(&again.Found); err != nil {
+		if err := s.askPolicy(&again.Found); err != nil {
 			return nil, netstate.Snapshot{}, err
 		}
 	}
@@ -378,7 +378,7 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 		}
 	}
 	if questions.Checksums {
-		if err := s.askChecksums(found); err != nil {
+		if err := s.askPolicy(found); err != nil {
 			return err
 		}
 	}
@@ -400,8 +400,13 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 	return nil
 }
 
-// askChecksums adds to the snapshot what a plan with a policy needs.
-func (s *session) askChecksums(found *netstate.Snapshot) (err error) {
+// askPolicy adds to the snapshot what a plan with a policy needs. What the kernel has by then is in use, and stays.
+func (s *session) askPolicy(found *netstate.Snapshot) (err error) {
+	if !found.LocalSources {
+		if found.LocalSources, err = s.ns.Tables.MatchesLocalSources(); err != nil {
+			return err
+		}
+	}
 	if found.Checksums, err = s.ns.Tables.CompletesChecksums(); err == nil {
 		found.EarlyChecksums, found.ClearsChecksums, err = s.ns.EarlyChecksums()
 	}

@@ -135,6 +135,8 @@ func inetTable() firewall.Table {
 			rule(accept, ip4, firewall.InDestinations{Version: 4, Set: "pins-4"}),
 			rule(accept, ip6, firewall.InDestinations{Version: 6, Set: "pins-6"}),
 			rule(accept, tcp, firewall.Assured{}, firewall.Lasting{Seconds: 120}),
+			rule(accept, firewall.LocalSource{}),
+			rule(accept, firewall.Unconfirmed{}, firewall.Original{}),
 			rule(accept, udp, firewall.Unanswered{}),
 			rule(drop, firewall.Rate{Packets: 20, PerMinute: true, Burst: 5, Over: true}),
 			rule(firewall.Refuse{Reset: true}, tcp),

@@ -44,6 +44,8 @@ type (
 	Source struct{ Prefix netip.Prefix }
 	// Destination is the prefix of the packet's destination address.
 	Destination struct{ Prefix netip.Prefix }
+	// LocalSource is a packet whose source is an address of the namespace's own.
+	LocalSource struct{}
 	// SourcePort is a range of source ports. Protocol 0 leaves the protocol to the rule's other matches. It
 	// never matches a fragment other than the first.
 	SourcePort struct {
@@ -95,6 +97,8 @@ type (
 		Prefix netip.Prefix
 		Reply  bool
 	}
+	// Original is a packet in the direction in which its connection was opened.
+	Original struct{}
 	// Unconfirmed holds for the first packet of a connection, which the kernel's table does not have yet. The
 	// state [New] holds for all packets up to the first answer.
 	Unconfirmed struct{}
@@ -207,6 +211,7 @@ func (Carries) match()         {}
 func (Protocol) match()        {}
 func (Source) match()          {}
 func (Destination) match()     {}
+func (LocalSource) match()     {}
 func (SourcePort) match()      {}
 func (DestinationPort) match() {}
 func (ICMP) match()            {}
@@ -218,6 +223,7 @@ func (Longer) match()          {}
 func (State) match()           {}
 func (Translated) match()      {}
 func (Origin) match()          {}
+func (Original) match()        {}
 func (Unconfirmed) match()     {}
 func (Unanswered) match()      {}
 func (Connections) match()     {}
@@ -294,7 +300,9 @@ func protocol(number uint8) string {
 	return fmt.Sprint(number)
 }
 
-func (m Source) String() string { return ipWord(m.Prefix.Addr().Is4()) + " saddr " + prefix(m.Prefix) }
+func (m Source) String() string    { return ipWord(m.Prefix.Addr().Is4()) + " saddr " + prefix(m.Prefix) }
+func (LocalSource) String() string { return "fib saddr type local" }
+
 func (m Destination) String() string {
 	return ipWord(m.Prefix.Addr().Is4()) + " daddr " + prefix(m.Prefix)
 }
@@ -397,6 +405,7 @@ func (m Origin) String() string {
 }
 
 func (Translated) String() string    { return "ct status dnat" }
+func (Original) String() string      { return "ct direction original" }
 func (Unconfirmed) String() string   { return "ct status ! confirmed" }
 func (Unanswered) String() string    { return "ct status ! seen-reply" }
 func (m Connections) String() string { return fmt.Sprintf("ct count over %d", m.Over) }

@@ -88,7 +88,7 @@ var Reasons = []Described{
 	{NeighbourLimit, "the guest used too many next hops, or too many sources, in a minute"},
 	{RateLimit, "a packet from the guest or to it, above one of limits"},
 	{NotForwarded, "a packet from the network for a port that is not forwarded to the guest, or for another network behind the NIC"},
-	{NamespaceOutput, "the namespace sent by the NIC or another link of the wiring, which are the guest's, with an address of a guest that has `egress`, or as a DHCP server to the guest"},
+	{NamespaceOutput, "the namespace sent by the NIC or another link of the wiring, which are the guest's, as a DHCP server to the guest, or beside `egress` with the guest's address, or to the guest with another host's"},
 	{NetworkDHCP, "a DHCP server of the network sent to the guest, whose server is the responder"},
 	{NetworkRouter, "a router of the network sent a router advertisement or a redirect to the guest, whose router the responder announces"},
 	{NetworkFrame, "the network sent the guest a frame that is neither IPv4, IPv6 nor ARP, nor of guard.etherTypes and guard.vlans, IP with headers that cannot be read, or ARP that says the guest's own MAC and address"},

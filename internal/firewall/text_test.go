@@ -40,6 +40,8 @@ func samples() []Rule {
 		drop(Translated{}),
 		drop(IP{Version: 4}, Origin{Prefix: netip.MustParsePrefix("10.0.2.2/32")}),
 		drop(IP{Version: 6}, Origin{Prefix: netip.MustParsePrefix("fd00::/20"), Reply: true}),
+		drop(LocalSource{}),
+		drop(Original{}),
 		drop(Unconfirmed{}),
 		drop(Unanswered{}),
 		drop(Assured{}),
@@ -90,7 +92,7 @@ func nftablesOnly(r Rule) bool {
 	}
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {
 		switch m.(type) {
-		case OutGroup, EtherType, Multicast, Carries, Bytes, SocketUser, Fragment, RoutingHeader, Longer, Unanswered, Assured, Lasting, Count, Rate, Faster, InSet, AddToSet, InDestinations:
+		case OutGroup, EtherType, Multicast, Carries, Bytes, SocketUser, Fragment, RoutingHeader, Longer, LocalSource, Original, Unanswered, Assured, Lasting, Count, Rate, Faster, InSet, AddToSet, InDestinations:
 			return true
 		}
 		return false

@@ -74,6 +74,8 @@ type Snapshot struct {
 	EarlyChecksums bool `json:"earlyChecksums,omitempty"`
 	// ClearsChecksums says that the kernel has what a Filter with Clears needs. Only asked of kernels with EarlyChecksums.
 	ClearsChecksums bool `json:"clearsChecksums,omitempty"`
+	// LocalSources says that a rule can match firewall.LocalSource. Only asked beside a policy.
+	LocalSources bool `json:"localSources,omitempty"`
 	// Dummy says that the kernel has the link kind dummy.
 	Dummy bool `json:"dummy"`
 }

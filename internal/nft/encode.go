@@ -51,6 +51,8 @@ func encodeMatch(m firewall.Match) []expr.Any {
 		return payload(network, ofVersion(firewall.Version(m.Prefix.Addr()), 12, 8), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
 	case firewall.Destination:
 		return payload(network, ofVersion(firewall.Version(m.Prefix.Addr()), 16, 24), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
+	case firewall.LocalSource:
+		return []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, ResultADDRTYPE: true}, compare(false, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))}
 	case firewall.SourcePort:
 		return encodePort(0, m.First, m.Last, m.Inverted)
 	case firewall.DestinationPort:
@@ -85,6 +87,8 @@ func encodeMatch(m firewall.Match) []expr.Any {
 	case firewall.Translated:
 		const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
 		return bits(expr.CtKeySTATUS, dstNAT, true)
+	case firewall.Original:
+		return []expr.Any{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, compare(false, []byte{0})} // IP_CT_DIR_ORIGINAL
 	case firewall.Unconfirmed:
 		const confirmed = 1 << 3 // IPS_CONFIRMED, linux/netfilter/nf_conntrack_common.h
 		return bits(expr.CtKeySTATUS, confirmed, false)

@@ -32,7 +32,7 @@ type attribute struct {
 var newest = map[string]uint16{
 	"meta": 3, "cmp": 3, "payload": 8, "immediate": 2, "masq": 3, "nat": 7, "bitwise": 5, "byteorder": 5,
 	"connlimit": 2, "fwd": 3, "ct": 4, "exthdr": 7, "range": 4, "rt": 2, "limit": 5, "log": 6,
-	"lookup": 5, "dynset": 10, "reject": 2, "target": 3,
+	"lookup": 5, "dynset": 10, "reject": 2, "target": 3, "fib": 3,
 	"counter": 0, // its attributes are what it has counted
 }
 

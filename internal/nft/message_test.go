@@ -31,7 +31,7 @@ var everyMatch = []firewall.Match{
 	firewall.Bytes{Header: firewall.Transport, Offset: 2, Value: make([]byte, 16), Mask: bytes.Repeat([]byte{0xf0}, 16), Inverted: true},
 	firewall.Bytes{Header: firewall.Transport, Value: []byte{128}, Last: []byte{129}}, firewall.Bytes{Header: firewall.Network, Offset: 8, Mask: []byte{0xff, 0x0f}, Value: []byte{1, 2}, Last: []byte{3, 4}, Inverted: true},
 	firewall.SocketUser{UID: 107}, firewall.SocketUser{UID: 107, Inverted: true}, firewall.Fragment{}, firewall.RoutingHeader{}, firewall.Longer{Octets: 1500},
-	firewall.State{States: firewall.Established | firewall.Related}, firewall.Translated{}, firewall.Unconfirmed{}, firewall.Unanswered{}, firewall.Assured{}, firewall.Lasting{Seconds: 120},
+	firewall.State{States: firewall.Established | firewall.Related}, firewall.Translated{}, firewall.LocalSource{}, firewall.Original{}, firewall.Unconfirmed{}, firewall.Unanswered{}, firewall.Assured{}, firewall.Lasting{Seconds: 120},
 	firewall.Origin{Prefix: netip.MustParsePrefix("10.0.2.2/32")}, firewall.Origin{Prefix: netip.MustParsePrefix("10.0.2.2/24"), Reply: true},
 	firewall.Origin{Prefix: netip.MustParsePrefix("10.0.2.2/31")}, firewall.Origin{Prefix: netip.MustParsePrefix("::/0"), Reply: true}, firewall.Origin{Prefix: netip.MustParsePrefix("fd00::1/64")},
 	firewall.Connections{Over: 4000}, firewall.Opening{}, firewall.Opening{Inverted: true},

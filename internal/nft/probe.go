@@ -43,18 +43,42 @@ func (n *Tables) CanOffload() (bool, error) {
 	if watched, err := n.Watched(); watched || err != nil {
 		return false, err
 	}
-	failures, _, err := n.transact([]netstate.Op{netstate.TableSet{Table: flowProbe}, netstate.TableDel{Family: flowProbe.Family, Name: flowProbe.Name}}, 0)
+	can, err := n.takes(flowProbe)
+	if err != nil {
+		return false, fmt.Errorf("ask for flow tables: %w", err)
+	}
+	return can, nil
+}
+
+// sourceProbe is a table with a rule that looks up the source.
+var sourceProbe = firewall.Table{Family: firewall.Inet, Name: "guestwire/probe",
+	Chains: []firewall.Chain{{Name: "local", Rules: []firewall.Rule{{Matches: []firewall.Match{firewall.LocalSource{}}, Verdict: firewall.Return{}}}}}}
+
+// MatchesLocalSources reports whether a rule can match firewall.LocalSource, in the way of CanOffload.
+func (n *Tables) MatchesLocalSources() (bool, error) {
+	if n.filter == nil {
+		return false, nil
+	}
+	can, err := n.takes(sourceProbe)
+	if err != nil {
+		return false, fmt.Errorf("ask for rules about local addresses: %w", err)
+	}
+	return can, nil
+}
+
+// takes reports whether the kernel has what the table needs.
+func (n *Tables) takes(t firewall.Table) (bool, error) {
+	failures, _, err := n.transact([]netstate.Op{netstate.TableSet{Table: t}, netstate.TableDel{Family: t.Family, Name: t.Name}}, 0)
 	switch {
 	case err != nil:
+		return false, err
 	case len(failures) == 0:
 		n.latest.generation++
 		return true, nil
 	case errors.Is(failures[0].Err, unix.ENOENT), errors.Is(failures[0].Err, unix.EOPNOTSUPP), errors.Is(failures[0].Err, unix.EINVAL):
 		return false, nil // before Linux 5.8 a flow table without links is invalid
-	default:
-		err = failures[0].Err
 	}
-	return false, fmt.Errorf("ask for flow tables: %w", err)
+	return false, failures[0].Err
 }
 
 func exists(path string) (bool, error) {

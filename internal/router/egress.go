@@ -46,30 +46,47 @@ func (r Router) addEgress(table *firewall.Table) {
 	}
 	table.Destinations = slices.Concat(r.Allowed, r.Pinnable)
 	table.Sets = append(table.Sets, r.pins()...)
-	table.Chains = append(table.Chains, r.destinations(), allowedChain(), r.behindTap(), r.unanswered(), r.asGuest())
+	table.Chains = append(table.Chains, r.destinations(), allowedChain(), r.behindTap(), r.unanswered(), r.asGuest(), r.foreign())
 }
 
-// asGuest drops what a process of the namespace opens from an address of the guest: the guest could go on with it. A
-// socket can have such an address from before Setup, and needs no capability to bind one (IP_FREEBIND, ip(7)).
-// Multicast is not forwarded, so the guest cannot go on with that. A connection that connection tracking expects is
-// related, as an ICMP error is, but the kernel knows the connection that an error is about.
+// asGuest drops what a process of the namespace opens as the guest, or to the guest in the name of another host: the
+// guest could go on with it. A socket can have such an address from before Setup, and needs no capability to bind one
+// (IP_FREEBIND, ip(7); IPV6_FREEBIND, ipv6(7)). Multicast is not forwarded, so the guest cannot go on with that.
+// Answers, as those of a transparent proxy, open nothing. The chain comes after NAT, which may lead to the guest.
 func (r Router) asGuest() firewall.Chain {
 	c := firewall.Chain{Name: "as-guest", Type: "filter", Hook: firewall.Output, Priority: firewall.Filter}
-	var rules []firewall.Rule
-	for _, p := range r.sources() {
-		gateway := func(e End) bool { return p.Contains(e.Gateway) }
-		if p.Bits() < syntax.MinNetwork || p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() || slices.ContainsFunc(r.Ends, gateway) {
-			continue // the namespace has addresses there, too
-		}
-		own := func(m ...firewall.Match) firewall.Rule {
-			return rule(drop(firewall.NamespaceOutput), append([]firewall.Match{firewall.IP{Version: firewall.Version(p.Addr())}, firewall.Source{Prefix: p}}, m...)...)
-		}
-		rules = append(rules, own(firewall.State{States: firewall.New}), own(firewall.State{States: firewall.Related}, firewall.Unconfirmed{}))
-	}
 	for _, v := range r.Ends.Versions() {
 		c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.Destination{Prefix: multicast(v)}))
 	}
-	c.Rules = append(c.Rules, rules...)
+	c.Rules = append(c.Rules, rule(firewall.Jump{Chain: foreignChain}, firewall.Unconfirmed{}, firewall.Original{}))
+	return c
+}
+
+// foreignChain judges the first packets of connections by their addresses. Where no rule can match the namespace's own
+// addresses, only the guest's are refused: the namespace can have others in the guest's prefixes.
+const foreignChain = "foreign"
+
+func (r Router) foreign() firewall.Chain {
+	c := firewall.Chain{Name: foreignChain}
+	judge := func(p netip.Prefix, m ...firewall.Match) {
+		for _, from := range m {
+			c.Rules = append(c.Rules, rule(drop(firewall.NamespaceOutput), firewall.IP{Version: firewall.Version(p.Addr())}, from))
+		}
+	}
+	if !r.LocalSources {
+		for _, a := range append(r.Ends.Guests(), r.Further...) {
+			judge(firewall.HostPrefix(a), firewall.Source{Prefix: firewall.HostPrefix(a)})
+		}
+		return c
+	}
+	c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.LocalSource{}))
+	if r.Guard.Off { // the guest may have any address
+		c.Rules = append(c.Rules, rule(drop(firewall.NamespaceOutput)))
+		return c
+	}
+	for _, p := range r.sources() {
+		judge(p, firewall.Source{Prefix: p}, firewall.Origin{Prefix: p, Reply: true})
+	}
 	return c
 }
 
@@ -185,7 +202,8 @@ func (r Router) behindTap() firewall.Chain {
 // resumed drops a first packet from outside that is not the first one of its connection. When a connection of the
 // guest is cut, the other side's next packet may come before the guest's. Connection tracking would take the rest of
 // the connection for one that others have opened, and the guest's packets for answers. UDP has no such beginning. Where
-// an authentication header hides the beginning, the packet is dropped.
+// an authentication header hides the beginning, the packet is dropped. Nothing comes from outside by the loopback link:
+// a process has sent that by a packet socket, whose packets do not pass asGuest.
 func (r Router) resumed(more ...firewall.Match) []firewall.Rule {
 	if len(r.Allowed) == 0 {
 		return nil
@@ -196,6 +214,7 @@ func (r Router) resumed(more ...firewall.Match) []firewall.Rule {
 		return rule(drop(firewall.NoConnection), append(slices.Clone(more), firewall.Protocol{Number: protocol}, m)...)
 	}
 	rules := []firewall.Rule{
+		rule(drop(firewall.NamespaceOutput), append(slices.Clone(more), firewall.InInterface{Name: "lo"})...),
 		of(firewall.ProtocolTCP, firewall.Opening{Inverted: true}),
 		of(firewall.ProtocolSCTP, goesOn),
 	}

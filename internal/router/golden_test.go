@@ -67,7 +67,7 @@ func (d description) values() any {
 // descriptionOf is the one from which the others of its binding differ.
 func descriptionOf(isRouted bool) description {
 	r := Router{
-		Names: netstate.NamesFor("eth0", ""), MAC: cache.MAC{0x0a, 0x58, 0x0a, 0xf4, 0x01, 0x07}, Unforwarded: []int{4, 6}, Checksums: []int{4, 6},
+		Names: netstate.NamesFor("eth0", ""), MAC: cache.MAC{0x0a, 0x58, 0x0a, 0xf4, 0x01, 0x07}, Unforwarded: []int{4, 6}, Checksums: []int{4, 6}, LocalSources: true,
 	}
 	if isRouted {
 		r.Ends = Ends{{ip("10.244.1.7"), ip("169.254.75.1")}, {ip("fd00:244:1::7"), ip("fd00:a9fe:4b01::1")}}
@@ -105,6 +105,7 @@ var ofBoth = []struct {
 	{"a policy", func(r *Router) { r.Allowed = sets("egress") }},
 	{"a policy with pins", func(r *Router) { r.Allowed, r.Pinnable = sets("egress"), sets("pinnable") }},
 	{"a policy, checksums of IPv4 alone", func(r *Router) { r.Allowed, r.Checksums = sets("egress"), []int{4} }},
+	{"a policy, addresses that the kernel does not know as its own", func(r *Router) { r.Allowed, r.LocalSources = sets("egress"), false }},
 	{"another link forwards", func(r *Router) { r.OtherLinks = map[int][]string{4: {"net1"}, 6: {"net1", "net2"}} }},
 	{"the whole namespace forwards IPv6", func(r *Router) { r.All6 = true }},
 }

@@ -37,6 +37,8 @@ type Router struct {
 	Allowed, Pinnable []firewall.Destinations
 	// Checksums are the IP versions of which a rule can complete checksums.
 	Checksums []int
+	// LocalSources says that a rule can match firewall.LocalSource.
+	LocalSources bool
 	// OtherLinks are, by IP version, the names of the other links by which the guest may leave. All6 says that the whole
 	// namespace forwarded IPv6 before Setup.
 	OtherLinks map[int][]string

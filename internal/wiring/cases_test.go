@@ -272,7 +272,7 @@ var cases = []testCase{
 	{"routed-egress", flannel(), withSpec(routed(), func(s *asked) {
 		s.Egress = egressOf("refuse metadata", "allow 198.51.100.0/24 443", "allow nic-networks", "refuse all")
 	})},
-	{"routed-egress-incomplete", flannelWith(func(s *netstate.Snapshot) { s.Checksums = []int{4} }), withSpec(routed(), func(s *asked) { s.EgressWithin = egressOf("refuse all") })},
+	{"routed-egress-incomplete", flannelWith(func(s *netstate.Snapshot) { s.Checksums, s.LocalSources = []int{4}, false }), withSpec(routed(), func(s *asked) { s.EgressWithin = egressOf("refuse all") })},
 	{"routed-egress-early", flannelWith(func(s *netstate.Snapshot) { s.EarlyChecksums, s.ClearsChecksums = true, true }), withSpec(routed(), func(s *asked) {
 		s.Egress = egressOf("refuse metadata", "allow 198.51.100.0/24 443", "allow nic-networks", "refuse all")
 	})},

@@ -124,8 +124,8 @@ func learned(addr string, m cache.MAC) netstate.Neighbour {
 func flannel() netstate.Snapshot {
 	return netstate.Snapshot{
 		Dummy:     true,
-		Checksums: []int{4, 6},
-		Links:     []netstate.Link{lo(), with(veth(), func(l *netstate.Link) { l.MTU = 1450 })},
+		Checksums: []int{4, 6}, LocalSources: true,
+		Links: []netstate.Link{lo(), with(veth(), func(l *netstate.Link) { l.MTU = 1450 })},
 		Addresses: []netstate.Address{
 			withAddress(address("10.244.1.7/24"), func(a *netstate.Address) { a.Broadcast = ip("10.244.1.255") }),
 			address("fd00:244:1::7/64"), linkLocal(),
@@ -247,7 +247,7 @@ func masqueradeWithAll(firewall cache.Firewall) asked {
 func lan4() netstate.Snapshot {
 	return netstate.Snapshot{
 		Dummy:     true,
-		Checksums: []int{4, 6},
+		Checksums: []int{4, 6}, LocalSources: true,
 		Links:     []netstate.Link{lo(), veth()},
 		Addresses: []netstate.Address{address("10.244.1.7/24"), linkLocal()},
 		Routes:    []netstate.Route{via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24"), connected6("fe80::/64")},

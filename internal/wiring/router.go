@@ -187,12 +187,16 @@ func (p *Plan) refuseSourceRoutes6() (list texts) {
 // looks for on its link in vain.
 func (p *Plan) forwarding(ends router.Ends, most int, unreached []policy.Range) (t router.Router, err error) {
 	t = router.Router{Names: p.names, Unforwarded: p.unforwarded(), Ends: ends, Guard: p.spec.Guard, MAC: p.Record.MAC, Most: most, NoARP: p.nic.NoARP,
-		OtherLinks: map[int][]string{4: p.networks.Forwarders.IPv4, 6: p.networks.Forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums}
+		OtherLinks: map[int][]string{4: p.networks.Forwarders.IPv4, 6: p.networks.Forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums, LocalSources: p.found.LocalSources}
 	if t.Allowed, err = p.policy.Allowed(ends.Versions()); err != nil {
 		return t, err
 	}
 	if len(t.Allowed) > 0 {
 		p.addWarnings(p.warnIncomplete(ends)...)
+		if !t.LocalSources {
+			p.warn("%s of %s does not hold against a process of the pod that helps the guest, as this kernel's rules cannot say which addresses are the namespace's own: a process can send to the guest in the name of a host that the list refuses, and the guest can answer; load the modules (modprobe nft_fib_inet) and call Setup again",
+				p.policy.Field(), p.names.NIC)
+		}
 	}
 	t.Pinnable, err = p.policy.Pinnable(ends.Versions(), unreached)
 	p.sets = slices.Concat(t.Allowed, t.Pinnable)
