@@ -257,7 +257,7 @@ func TestBoundsWork(t *testing.T) {
 	few, many := flannel(), flannelWith(func(s *netstate.Snapshot) { sized[kind](s, objects) })
 	for _, spec := range []asked{
 		bridge(), redirect(), masquerade(), routed(), eth0(infra.Spec{Binding: infra.Auto{}, Owner: launcher}),
-		withSpec(routed(), func(s *asked) { s.Egress = egressOf("allow nic-networks") }),
+		withSpec(routed(), func(s *asked) { s.Egress, s.Guard.Prefixes = egressOf("allow nic-networks", "refuse all"), []netip.Prefix{pfx("10.9.0.0/28")} }),
 	} {
 		for i, found := range []netstate.Snapshot{few, many} {
 			p, err := tryPlan(found, spec)
@@ -328,6 +328,16 @@ func work(t *testing.T, p *wiring.Plan, found, came netstate.Snapshot, objects i
 			t.Fatal(err)
 		}
 		again.Gateways()
+		sets := again.EgressSets()
+		for j := range objects {
+			for i := range sets {
+				sets[i].Boxes = append(sets[i].Boxes, firewall.Box{First: ip("198.51.100.1"), Last: ip("198.51.100.1"), FirstProtocol: 6, LastProtocol: 6, FirstPort: uint16(j), LastPort: uint16(j)})
+			}
+		}
+		refused := again.Judge(now, sets)
+		for j := range objects {
+			refused(ip("10.9.0.1"), netip.AddrPortFrom(ip("198.51.100.1"), uint16(j)), 6)
+		}
 		if _, err := undoOf(again, now); err != nil {
 			t.Fatal(err)
 		}
