@@ -288,8 +288,8 @@ type Connection struct {
 // are in a flow table, on a kernel before Linux 6.4.
 //
 // While the rules change, a packet may have passed the old ones, and is tracked a moment later. So CutConnections looks
-// again until it finds none, some times at most.
-func (n *Namespace) CutConnections(ctx context.Context, refused func(Connection) bool) (cut int, err error) {
+// again until it finds none, some times at most. It deletes within locked, which may return an error instead.
+func (n *Namespace) CutConnections(ctx context.Context, refused func(Connection) bool, locked func(func() error) error) (cut int, err error) {
 	if !tracks() {
 		return 0, nil
 	}
@@ -305,12 +305,15 @@ func (n *Namespace) CutConnections(ctx context.Context, refused func(Connection)
 		if err != nil || len(found) == 0 {
 			return cut, err
 		}
-		failures, err := deleteConnections(n.filter, found)
-		if cut += len(found) - len(failures); err != nil {
+		err = locked(func() error {
+			failures, err := deleteConnections(n.filter, found)
+			if cut += len(found) - len(failures); err == nil && len(failures) > 0 {
+				err = fmt.Errorf("delete tracked connections: %w", failures[0].Err)
+			}
+			return err
+		})
+		if err != nil {
 			return cut, err
-		}
-		if len(failures) > 0 {
-			return cut, fmt.Errorf("delete tracked connections: %w", failures[0].Err)
 		}
 	}
 	return cut, nil

@@ -257,7 +257,9 @@ func TestBoundsWork(t *testing.T) {
 	few, many := flannel(), flannelWith(func(s *netstate.Snapshot) { sized[kind](s, objects) })
 	for _, spec := range []asked{
 		bridge(), redirect(), masquerade(), routed(), eth0(infra.Spec{Binding: infra.Auto{}, Owner: launcher}),
-		withSpec(routed(), func(s *asked) { s.Egress, s.Guard.Prefixes = egressOf("allow nic-networks", "refuse all"), []netip.Prefix{pfx("10.9.0.0/28")} }),
+		withSpec(routed(), func(s *asked) {
+			s.Egress, s.Guard.Prefixes = egressOf("allow nic-networks", "refuse all"), []netip.Prefix{pfx("10.9.0.0/28")}
+		}),
 	} {
 		for i, found := range []netstate.Snapshot{few, many} {
 			p, err := tryPlan(found, spec)
