@@ -1,5 +1,5 @@
 // Package statements counts how often a program executes each of its statements, by coverage counters. So a test can
-// bound work by its operations: two runs count the same, whatever the machine does meanwhile.
+// bound work by its operations: two runs count the same, whatever the machine does meanwhile. [Bound] is such a test.
 package statements
 
 import (
