@@ -250,6 +250,7 @@ func eachConnection(filter *netlink.Socket, restart func(), f func(connection)) 
 
 // deleteConnections deletes the connections, and returns the first failure of each operation.
 func deleteConnections(filter *netlink.Socket, found []forgotten) (first []netlink.Failure, err error) {
+	failed := map[int]bool{}
 	for batch := range slices.Chunk(found, connectionsAtOnce) {
 		var messages [][]byte
 		for _, f := range batch {
@@ -261,8 +262,8 @@ func deleteConnections(filter *netlink.Socket, found []forgotten) (first []netli
 		}
 		for _, f := range failures {
 			op := batch[f.Message].op
-			known := slices.ContainsFunc(first, func(other netlink.Failure) bool { return other.Message == op })
-			if !known && !netlink.Answers(f.Err, unix.ENOENT) { // it has ended by itself
+			if !failed[op] && !netlink.Answers(f.Err, unix.ENOENT) { // it has ended by itself
+				failed[op] = true
 				first = append(first, netlink.Failure{Message: op, Err: f.Err})
 			}
 		}
