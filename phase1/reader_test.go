@@ -52,8 +52,8 @@ func callers() string {
 	}
 }
 
-// readers are the calls that change nothing that others plan by, and that do not take the journal alone, with where they
-// ask the context without the lock.
+// readers are the calls that change nothing that others plan by, and that do not take the journal alone, with where
+// they ask the context without the lock.
 var readers = map[string]struct {
 	read   func(context.Context, wired.NIC) error
 	places []string

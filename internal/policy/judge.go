@@ -58,8 +58,8 @@ func (list boxes) has(to netip.AddrPort, protocol uint8) bool {
 	return b.Has(firewall.Pin{To: to.Addr(), Protocol: protocol, Port: to.Port()})
 }
 
-// last is the last box that does not begin after the one that is looked for; the zero value, which has nothing: there is
-// none.
+// last is the last box that does not begin after the one that is looked for; the zero value, which has nothing: there
+// is none.
 func (list boxes) last(at firewall.Box) firewall.Box {
 	after, _ := slices.BinarySearchFunc(list, at, func(b, at firewall.Box) int { return cmp.Or(compareFirst(b, at), -1) })
 	if after == 0 {

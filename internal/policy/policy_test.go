@@ -92,8 +92,8 @@ func (p packet) decided(list []infra.Egress) int {
 }
 
 // TestOrder: of random policies, the boxes and Judge say of each packet what the first entry that matches says, of each
-// list that is set, and the boxes of refused that another entry than the last one of Egress refuses. They do not overlap,
-// which the kernel would refuse.
+// list that is set, and the boxes of refused that another entry than the last one of Egress refuses. They do not
+// overlap, which the kernel would refuse.
 func TestOrder(t *testing.T) {
 	const seed = 32
 	r := rand.New(rand.NewPCG(seed, seed))

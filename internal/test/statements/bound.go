@@ -12,8 +12,8 @@ import (
 )
 
 // Bound runs another test of the calling test's package in processes of its own, with no objects of each kind, with a
-// number of them and with twice as many. What it executes in the packages, and what it allocates, must not grow with the
-// square of the number. The other test learns the kind and the number by Asked.
+// number of them and with twice as many. What it executes in the packages, and what it allocates, must not grow with
+// the square of the number. The other test learns the kind and the number by Asked.
 func Bound(t *testing.T, test string, kinds []string, objects int, packages ...string) {
 	program := filepath.Join(t.TempDir(), "bound.test")
 	if out, err := exec.Command("go", "test", "-c", "-covermode=count", "-coverpkg="+strings.Join(packages, ","), "-o", program, ".").CombinedOutput(); err != nil {
@@ -54,8 +54,8 @@ const (
 	askedNote    = "GUESTWIRE_BOUND_NOTE"
 )
 
-// Asked returns what Bound asks of the test that it runs. A test that runs by itself gets the kind that it names, and no
-// objects. What the test allocates until its end counts.
+// Asked returns what Bound asks of the test that it runs. A test that runs by itself gets the kind that it names, and
+// no objects. What the test allocates until its end counts.
 func Asked(t *testing.T, alone string) (kind string, objects int) {
 	kind = os.Getenv(askedKind)
 	if kind == "" {
