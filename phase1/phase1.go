@@ -22,8 +22,9 @@ import (
 // NIC is a link in a network namespace. It may be copied.
 //
 // A method needs root and CAP_NET_ADMIN, and without Own also CAP_SYS_ADMIN. One call at a time changes a namespace:
-// a method waits for the others until its ctx ends. None waits for Check, Status or Plan, except while these look at
-// the namespace. "No lock" in a method's comment means that it does not wait. Any method may return
+// a method waits for the others until its ctx ends. None waits for Check, Status, Plan or CutRefused, except while
+// these look at the namespace or end connections. "No lock" in a method's comment means that it does not wait. Any
+// method may return
 //
 //	*cache.FieldError   a field of the NIC or a parameter is wrong
 //	ErrOwnNamespace     the namespace is the machine's, or it is the caller's and Own is not set

@@ -6,7 +6,7 @@ import (
 	"errors"
 )
 
-// reader is what a session has of a call that changes nothing.
+// reader is what a session has of a call that changes nothing that others plan by: nothing, or tracked connections.
 type reader struct {
 	ctx    context.Context
 	lock   func() (unlock func(), err error)
@@ -17,9 +17,10 @@ type reader struct {
 // errChanged is the error of a reader's look after another call has changed the journal.
 var errChanged = errors.New("the journal has changed since")
 
-// look calls f, which reads the namespace and its files, with the namespace's lock held. A call that changes something
-// holds the lock already. A reader holds it for f alone, and computes, asks the network and searches the node without:
-// how long that takes may be up to a pod, and Teardown must not wait for it. All looks of a reader are at one journal.
+// look calls f, which reads the namespace and its files, or ends connections, with the namespace's lock held. A call
+// that changes something holds the lock already. A reader holds it for f alone, and computes, asks the network and
+// searches the node without: how long that takes may be up to a pod, and Teardown must not wait for it. All looks of a
+// reader are at one journal.
 func (s *session) look(f func() error) error {
 	r := s.reader
 	if r == nil {

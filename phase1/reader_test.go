@@ -3,10 +3,16 @@ package phase1_test
 import (
 	"context"
 	"errors"
+	"maps"
+	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -46,11 +52,43 @@ func callers() string {
 	}
 }
 
-// readers are the calls that change nothing, and that do not take the journal alone.
-var readers = map[string]func(context.Context, wired.NIC) error{
-	"check":  func(ctx context.Context, c wired.NIC) error { return c.Check(ctx) },
-	"status": func(ctx context.Context, c wired.NIC) error { _, err := c.Status(ctx); return err },
-	"plan":   func(ctx context.Context, c wired.NIC) error { _, err := c.Plan(ctx); return err },
+// readers are the calls that change nothing that others plan by, and that do not take the journal alone, with where
+// they ask the context without the lock.
+var readers = map[string]struct {
+	read   func(context.Context, wired.NIC) error
+	places []string
+}{
+	"check":  {func(ctx context.Context, c wired.NIC) error { return c.Check(ctx) }, []string{later, askGateways}},
+	"status": {func(ctx context.Context, c wired.NIC) error { _, err := c.Status(ctx); return err }, []string{later, askGateways, processes}},
+	"plan":   {func(ctx context.Context, c wired.NIC) error { _, err := c.Plan(ctx); return err }, []string{later, askGateways}},
+	"cut":    {func(ctx context.Context, c wired.NIC) error { _, err := c.CutRefused(ctx); return err }, []string{judges}},
+}
+
+const (
+	later       = "wiring.(*Plan).Later"
+	askGateways = "phase1.(*session).askGateways"
+	processes   = "holders.Of"
+	judges      = "kernel.listRefused"
+)
+
+// readNIC is a wired NIC for a reader. For cut, it has a policy and a connection that is refused.
+func readNIC(t *testing.T, reader string) wired.NIC {
+	if reader != "cut" {
+		return laterNIC(t)
+	}
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Masquerade{})
+	c.Egress = policy(t, "refuse all")
+	setup(t, c)
+	guest, to := net.IPv4(10, 0, 2, 2).To4(), net.IPv4(198, 51, 100, 1).To4()
+	in(t, n.Pod, func() error {
+		return netlink.ConntrackCreate(netlink.ConntrackTable, netlink.FAMILY_V4, &netlink.ConntrackFlow{
+			FamilyType: unix.AF_INET, TimeOut: 3600,
+			Forward: netlink.IPTuple{SrcIP: guest, DstIP: to, Protocol: unix.IPPROTO_UDP, SrcPort: 1000, DstPort: 9},
+			Reverse: netlink.IPTuple{SrcIP: to, DstIP: guest, Protocol: unix.IPPROTO_UDP, SrcPort: 9, DstPort: 1000},
+		})
+	})
+	return c
 }
 
 // laterNIC is a wired NIC for whose gateway Setup asks, and that got a route afterwards.
@@ -74,12 +112,12 @@ func unlessDrift(err error) error {
 // TestReaderGivesWay: while a reader computes, asks the network or searches the node, another call gets the lock of the
 // namespace. So how long that takes is nothing to a Teardown.
 func TestReaderGivesWay(t *testing.T) {
-	c := laterNIC(t)
-	for name, read := range readers {
+	for name, reader := range readers {
+		c := readNIC(t, name)
 		seen := map[string]int{}
 		var failed error
 		ctx := asking{t.Context(), func(by string) {
-			for _, place := range []string{"wiring.(*Plan).Later", "phase1.(*session).askGateways", "holders.Of"} {
+			for _, place := range []string{later, askGateways, processes, judges} {
 				if strings.Contains(by, place) {
 					seen[place]++
 				}
@@ -97,11 +135,11 @@ func TestReaderGivesWay(t *testing.T) {
 				t.Errorf("%s keeps another call waiting: %v, in %s", name, err, by)
 			}
 		}}
-		if err := unlessDrift(read(ctx, c)); err != nil {
+		if err := unlessDrift(reader.read(ctx, c)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if seen["wiring.(*Plan).Later"] == 0 || seen["phase1.(*session).askGateways"] == 0 || (name == "status") != (seen["holders.Of"] > 0) {
-			t.Errorf("%s asks its context in %v", name, seen)
+		if asked := slices.Sorted(maps.Keys(seen)); !slices.Equal(asked, slices.Sorted(slices.Values(reader.places))) {
+			t.Errorf("%s asks its context in %v, want %v", name, asked, reader.places)
 		}
 	}
 }
@@ -109,9 +147,10 @@ func TestReaderGivesWay(t *testing.T) {
 // TestTeardownBesideReader: a Teardown that comes while a reader computes ends before the reader. A reader that looks
 // again after the Teardown begins again, and finds no wiring.
 func TestTeardownBesideReader(t *testing.T) {
-	for name, read := range readers {
-		for place, want := range map[string]bool{"wiring.(*Plan).Later": true, "phase1.(*session).askGateways": name == "plan"} {
-			c := laterNIC(t)
+	for name, reader := range readers {
+		for _, place := range reader.places {
+			want := place == later || name == "plan" // after the reader's last look
+			c := readNIC(t, name)
 			done := false
 			ctx := asking{t.Context(), func(by string) {
 				if !done && strings.Contains(by, place) && !strings.Contains(by, "phase1.(*session).look") {
@@ -119,7 +158,7 @@ func TestTeardownBesideReader(t *testing.T) {
 					unwire(t, c)
 				}
 			}}
-			err := unlessDrift(read(ctx, c))
+			err := unlessDrift(reader.read(ctx, c))
 			if !done {
 				t.Errorf("%s: no Teardown in %s", name, place)
 			}
@@ -133,14 +172,14 @@ func TestTeardownBesideReader(t *testing.T) {
 // TestReaderEnds: a reader whose context ends at any of the moments at which it asks ends with the context's error, and
 // asks only a few times more: once in each call that is open.
 func TestReaderEnds(t *testing.T) {
-	c := laterNIC(t)
-	for name, read := range readers {
+	for name, reader := range readers {
+		c := readNIC(t, name)
 		const more = 12
 		reason := errors.New("the scrape has ended")
 		for moment, ended := 0, true; ended; moment++ {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			asks := 0
-			err := unlessDrift(read(asking{ctx, func(string) {
+			err := unlessDrift(reader.read(asking{ctx, func(string) {
 				if asks++; asks > moment {
 					cancel(reason)
 				}
@@ -158,6 +197,6 @@ func TestReaderEnds(t *testing.T) {
 				t.Errorf("%s asks its context %d times", name, moment)
 			}
 		}
+		unwire(t, c)
 	}
-	unwire(t, c)
 }

@@ -46,8 +46,8 @@ func (n NIC) doWired(ctx context.Context, f func(*session) error) error {
 	return n.open(ctx, lookNode, false, f)
 }
 
-// read is doWired for a call that changes nothing in the namespace and in its files, and that so keeps no other call
-// waiting for more than a look (session.look). If another call changes what f has seen, f begins again.
+// read is doWired for a call that changes nothing that others plan by, and that so keeps no other call waiting for more
+// than a look (session.look). If another call changes what f has seen, f begins again.
 func (n NIC) read(ctx context.Context, f func(*session) error) error {
 	for {
 		if err := n.open(ctx, lookNode, true, f); !errors.Is(err, errChanged) {

@@ -43,14 +43,16 @@ var executable = sync.OnceValue(func() string {
 
 // expect lets the next Snapshot take the tables of the journal's plan for those in the kernel, if it sees the same as
 // the journal's sight. If plan is the journal's, no table has to be made then. The plan of a later journal has to be
-// compared with the tables of the journal's own.
+// compared with the tables of the journal's own. Tables that the Snapshot needs are made here, where a reader has no
+// lock: a pod chooses by its addresses how many rules there are.
 func (s *session) expect(j *journal, plan *wiring.Plan) {
 	text, err := s.node.read(s.identity.Name(), s.nic+sightSuffix)
 	if err != nil || json.Unmarshal(text, &s.sight) != nil || s.sight.Of != sightOf(j.text) {
+		plan.Tables()
 		return
 	}
 	same := reflect.DeepEqual(plan.Journal(), j.Journal)
-	if by := plan.Record.Firewall; same && (by == "" || by == cache.FirewallNFTables) {
+	if by := plan.Record.Firewall; same && (by == "" || by == cache.FirewallNFTables) && !s.ns.Tables.Changed(s.sight.Sight) {
 		s.ns.Tables.ExpectNothingNew(s.sight.Sight)
 		return
 	}

@@ -250,6 +250,7 @@ func eachConnection(filter *netlink.Socket, restart func(), f func(connection)) 
 
 // deleteConnections deletes the connections, and returns the first failure of each operation.
 func deleteConnections(filter *netlink.Socket, found []forgotten) (first []netlink.Failure, err error) {
+	failed := map[int]bool{}
 	for batch := range slices.Chunk(found, connectionsAtOnce) {
 		var messages [][]byte
 		for _, f := range batch {
@@ -261,8 +262,8 @@ func deleteConnections(filter *netlink.Socket, found []forgotten) (first []netli
 		}
 		for _, f := range failures {
 			op := batch[f.Message].op
-			known := slices.ContainsFunc(first, func(other netlink.Failure) bool { return other.Message == op })
-			if !known && !netlink.Answers(f.Err, unix.ENOENT) { // it has ended by itself
+			if !failed[op] && !netlink.Answers(f.Err, unix.ENOENT) { // it has ended by itself
+				failed[op] = true
 				first = append(first, netlink.Failure{Message: op, Err: f.Err})
 			}
 		}
@@ -288,8 +289,8 @@ type Connection struct {
 // are in a flow table, on a kernel before Linux 6.4.
 //
 // While the rules change, a packet may have passed the old ones, and is tracked a moment later. So CutConnections looks
-// again until it finds none, some times at most.
-func (n *Namespace) CutConnections(ctx context.Context, refused func(Connection) bool) (cut int, err error) {
+// again until it finds none, some times at most. It deletes within locked, which may return an error instead.
+func (n *Namespace) CutConnections(ctx context.Context, refused func(Connection) bool, locked func(func() error) error) (cut int, err error) {
 	if !tracks() {
 		return 0, nil
 	}
@@ -305,12 +306,15 @@ func (n *Namespace) CutConnections(ctx context.Context, refused func(Connection)
 		if err != nil || len(found) == 0 {
 			return cut, err
 		}
-		failures, err := deleteConnections(n.filter, found)
-		if cut += len(found) - len(failures); err != nil {
+		err = locked(func() error {
+			failures, err := deleteConnections(n.filter, found)
+			if cut += len(found) - len(failures); err == nil && len(failures) > 0 {
+				err = fmt.Errorf("delete tracked connections: %w", failures[0].Err)
+			}
+			return err
+		})
+		if err != nil {
 			return cut, err
-		}
-		if len(failures) > 0 {
-			return cut, fmt.Errorf("delete tracked connections: %w", failures[0].Err)
 		}
 	}
 	return cut, nil

@@ -1,10 +1,12 @@
 package kernel
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
@@ -40,8 +42,10 @@ func HavePrograms(tables []firewall.Table) error {
 		if t.Family.IPTables() == 0 {
 			continue
 		}
-		if _, err := exec.LookPath(string(t.Family)); err != nil {
-			return fmt.Errorf("binding.masquerade.firewall: %w: install iptables, or choose another firewall", err)
+		for _, program := range []string{string(t.Family), restorer(t.Family)} {
+			if _, err := exec.LookPath(program); err != nil {
+				return fmt.Errorf("binding.masquerade.firewall: %w: install iptables, or choose another firewall", err)
+			}
 		}
 	}
 	return nil
@@ -90,22 +94,21 @@ func (p program) readChains(name string) ([]chain, error) {
 // the name. iptables prints all chains before all rules.
 func parseChains(lines []string, table, name string) []chain {
 	var ours []chain
-	find := func(name string) int {
-		return slices.IndexFunc(ours, func(c chain) bool { return c.name == name })
-	}
+	index := map[string]int{}
 	for _, line := range lines {
 		command, rest, _ := strings.Cut(line, " ")
 		in, rule, _ := strings.Cut(rest, " ")
 		if command == "-N" && firewall.OfIPTables(in, name) {
+			index[in] = len(ours)
 			ours = append(ours, chain{table: table, name: in})
 		}
 		if command != "-A" {
 			continue
 		}
 		to, _ := strings.CutPrefix(rule, "-j ")
-		if at := find(in); at >= 0 {
+		if at, is := index[in]; is {
 			ours[at].rules = append(ours[at].rules, rule)
-		} else if at := find(to); at >= 0 {
+		} else if at, is := index[to]; is {
 			ours[at].from = append(ours[at].from, in)
 		}
 	}
@@ -187,7 +190,8 @@ func setIPTables(t firewall.Table) error {
 	return nil
 }
 
-// deleteIPTables deletes the chains of the firewall table with the name, and the jumps to them.
+// deleteIPTables deletes the chains of the firewall table with the name, and the jumps to them, by one process for each
+// table of iptables: each process reads all chains, and another program can have added any number of them.
 func deleteIPTables(f firewall.Family, name string) error {
 	p, err := openProgram(f)
 	if err != nil {
@@ -197,22 +201,37 @@ func deleteIPTables(f firewall.Family, name string) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range chains {
-		for _, from := range c.from {
-			if err := p.Delete(c.table, from, "-j", c.name); err != nil {
-				return err
+	for _, table := range firewall.IPTablesTables {
+		var jumps, rules, empty strings.Builder
+		for _, c := range chains {
+			if c.table != table {
+				continue
 			}
+			for _, from := range c.from {
+				fmt.Fprintf(&jumps, "-D %s -j %s\n", from, c.name)
+			}
+			fmt.Fprintf(&rules, "-F %s\n", c.name)
+			fmt.Fprintf(&empty, "-X %s\n", c.name)
 		}
-	}
-	for _, c := range chains {
-		if err := p.ClearChain(c.table, c.name); err != nil {
+		if rules.Len() == 0 {
+			continue
+		}
+		if err := p.restore("*" + table + "\n" + jumps.String() + rules.String() + empty.String() + "COMMIT\n"); err != nil {
 			return err
 		}
 	}
-	for _, c := range chains {
-		if err := p.DeleteChain(c.table, c.name); err != nil {
-			return err
-		}
+	return nil
+}
+
+// restorer is the name of the program that carries out many commands.
+func restorer(f firewall.Family) string { return string(f) + "-restore" }
+
+// restore carries out the commands, all or none.
+func (p program) restore(commands string) error {
+	c := exec.Command(restorer(p.family), "--noflush", "--wait", strconv.Itoa(lockWait))
+	c.Stdin = strings.NewReader(commands)
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", restorer(p.family), err, bytes.TrimSpace(out))
 	}
 	return nil
 }

@@ -39,13 +39,16 @@ func withoutOvertaken(route *netlink.Socket, ops []netstate.Op, failures []netli
 	if err := errors.Join(readAddresses(route, &now), readRoutes(route, &now)); err != nil {
 		return failures, fmt.Errorf("read the namespace after a failure: %w", err)
 	}
-	routes := netstate.IndexRoutes(now.Routes)
+	routes, addresses := netstate.IndexRoutes(now.Routes), map[netstate.Address]bool{}
+	for _, a := range now.Addresses {
+		addresses[a.Kind()] = true
+	}
 	return slices.DeleteFunc(failures, func(f netlink.Failure) bool {
 		switch o := ops[f.Message].(type) {
 		case netstate.RouteAdd:
 			return errors.Is(f.Err, unix.EEXIST) && routes.Has(o.Route)
 		case netstate.AddressAdd:
-			return errors.Is(f.Err, unix.EEXIST) && slices.ContainsFunc(now.Addresses, o.Address.Same)
+			return errors.Is(f.Err, unix.EEXIST) && addresses[o.Address.Kind()]
 		}
 		return false
 	}), nil

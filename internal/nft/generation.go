@@ -87,6 +87,15 @@ func (n *Tables) see(s *netstate.Snapshot, names netstate.Names, generation uint
 // Sight returns that of the last Snapshot, if no transaction has followed.
 func (n *Tables) Sight() Sight { return n.sight }
 
+// Changed reports whether there is another generation than at the sight.
+func (n *Tables) Changed(seen Sight) bool {
+	if n.filter == nil {
+		return true
+	}
+	generation, err := n.generation()
+	return err != nil || generation != seen.Generation
+}
+
 // Expect lets the next Snapshot take the tables for those in the kernel if it has the same sight as an earlier one that
 // found them, also one of another process. The kernel deletes the chain of a link that goes away, and keeps the
 // generation (before Linux 6.16): then another link has the name, or the table has a chain less. A flow table would

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -38,22 +39,31 @@ func Judge(sets []firewall.Destinations) (refused func(to netip.AddrPort, protoc
 	}
 }
 
-// boxes are sorted by their first addresses. Two that have one address in common have all in common.
+// boxes are sorted by their first addresses, protocols and ports. Two that have an address in common have all addresses
+// in common, and if they have a protocol in common too, all protocols.
 type boxes []firewall.Box
 
 func sorted(list []firewall.Box) boxes {
-	return slices.SortedFunc(slices.Values(list), func(a, b firewall.Box) int { return a.First.Compare(b.First) })
+	return slices.SortedFunc(slices.Values(list), compareFirst)
+}
+
+func compareFirst(a, b firewall.Box) int {
+	return cmp.Or(a.First.Compare(b.First), cmp.Compare(a.FirstProtocol, b.FirstProtocol), cmp.Compare(a.FirstPort, b.FirstPort))
 }
 
 func (list boxes) has(to netip.AddrPort, protocol uint8) bool {
-	after, _ := slices.BinarySearchFunc(list, to.Addr(), func(b firewall.Box, a netip.Addr) int { return cmp.Or(b.First.Compare(a), -1) })
-	for _, b := range slices.Backward(list[:after]) {
-		switch {
-		case b.Last.Less(to.Addr()):
-			return false
-		case b.Has(firewall.Pin{To: to.Addr(), Protocol: protocol, Port: to.Port()}):
-			return true
-		}
+	b := list.last(firewall.Box{First: to.Addr(), FirstProtocol: math.MaxUint8, FirstPort: math.MaxUint16})
+	b = list.last(firewall.Box{First: b.First, FirstProtocol: protocol, FirstPort: math.MaxUint16})
+	b = list.last(firewall.Box{First: b.First, FirstProtocol: b.FirstProtocol, FirstPort: to.Port()})
+	return b.Has(firewall.Pin{To: to.Addr(), Protocol: protocol, Port: to.Port()})
+}
+
+// last is the last box that does not begin after the one that is looked for; the zero value, which has nothing: there
+// is none.
+func (list boxes) last(at firewall.Box) firewall.Box {
+	after, _ := slices.BinarySearchFunc(list, at, func(b, at firewall.Box) int { return cmp.Or(compareFirst(b, at), -1) })
+	if after == 0 {
+		return firewall.Box{}
 	}
-	return false
+	return list[after-1]
 }

@@ -91,9 +91,9 @@ func (p packet) decided(list []infra.Egress) int {
 	panic("no entry decides")
 }
 
-// TestOrder: of random policies, the boxes say of each packet what the first entry that matches says, of each
-// list that is set, and those of refused that another entry than the last one of Egress refuses. They do not overlap,
-// which the kernel would refuse.
+// TestOrder: of random policies, the boxes and Judge say of each packet what the first entry that matches says, of each
+// list that is set, and the boxes of refused that another entry than the last one of Egress refuses. They do not
+// overlap, which the kernel would refuse.
 func TestOrder(t *testing.T) {
 	const seed = 32
 	r := rand.New(rand.NewPCG(seed, seed))
@@ -124,6 +124,7 @@ func TestOrder(t *testing.T) {
 	for i := range 400 {
 		lists := [][2][]infra.Egress{{valid()}, {nil, valid()}, {valid(), valid()}}[i%3]
 		sets := setsOf(t, policy.Policy{Egress: lists[0], Within: lists[1]})
+		refused := policy.Judge(sets) // without a pin
 		for range 1000 {
 			p := packet{netip.MustParseAddr(addresses[r.IntN(len(addresses))]), protocols[r.IntN(len(protocols))], ports[r.IntN(len(ports))]}
 			egress, within := p.decided(lists[0]), p.decided(lists[1])
@@ -131,6 +132,9 @@ func TestOrder(t *testing.T) {
 			above := within >= 0 && lists[1][within].Refuse
 			if have, want := p.isIn(t, "egress-", sets), !own && !above; have != want {
 				t.Fatalf("%v is allowed: %v, want %v, by %v\n%v", p, have, want, lists, sets)
+			}
+			if have, want := refused(netip.AddrPortFrom(p.to, p.port), p.protocol), own || above; have != want {
+				t.Fatalf("%v is judged refused: %v, want %v, by %v\n%v", p, have, want, lists, sets)
 			}
 			pins := len(lists[0]) > 0 && lists[0][len(lists[0])-1].Refuse
 			if have, want := p.isIn(t, "pinnable-", sets), pins && !above && (!own || egress == len(lists[0])-1); have != want {

@@ -2,14 +2,9 @@ package wiring_test
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
@@ -204,60 +199,20 @@ func numbered6(i int) netip.Addr { return ip(fmt.Sprintf("fd00:244:1:1::%x", 1+i
 // counted, as the fake kernel of these tests calls it too: of its searches only the functions that they call count.
 func TestBounds(t *testing.T) {
 	t.Parallel()
-	const objects = 200
-	program := filepath.Join(t.TempDir(), "wiring.test")
-	of := "github.com/guestwire/guestwire/"
-	packages := of + "cache," + of + "infra," + of + "internal/..."
-	if out, err := exec.Command("go", "test", "-c", "-covermode=count", "-coverpkg="+packages, "-o", program, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	for kind := range sized {
-		t.Run(strings.ReplaceAll(kind, " ", "-"), func(t *testing.T) {
-			t.Parallel()
-			var counts [3]statements.Counts
-			var allocated [3]int
-			for i := range counts {
-				profile := filepath.Join(t.TempDir(), "profile")
-				work := exec.Command(program, "-test.run=^TestBoundsWork$", "-test.coverprofile="+profile)
-				work.Env = append(os.Environ(), boundsKind+"="+kind, boundsObjects+"="+strconv.Itoa(i*objects))
-				out, err := work.CombinedOutput()
-				if err != nil {
-					t.Fatalf("%v: %s", err, out)
-				}
-				if n, err := fmt.Sscanf(string(out), "allocated %d", &allocated[i]); n != 1 {
-					t.Fatalf("%v: %s", err, out)
-				}
-				counts[i] = statements.Read(t, profile)
-			}
-			t.Logf("%d, %d and %d statements for 0, %d and %d", counts[0].Sum(), counts[1].Sum(), counts[2].Sum(), objects, 2*objects)
-			if once, twice := allocated[1]-allocated[0], allocated[2]-allocated[0]; twice > 3*once {
-				t.Errorf("%d octets are allocated for %d objects, and %d for %d", once, objects, twice, 2*objects)
-			}
-			for _, square := range statements.Squares(counts[0], counts[1], counts[2], objects) {
-				t.Error(square)
-			}
-		})
-	}
+	const of = "github.com/guestwire/guestwire/"
+	statements.Bound(t, "TestBoundsWork", slices.Sorted(maps.Keys(sized)), 200, of+"cache", of+"infra", of+"internal/...")
 }
-
-// What TestBounds gives to TestBoundsWork.
-const (
-	boundsKind    = "GUESTWIRE_BOUNDS_KIND"
-	boundsObjects = "GUESTWIRE_BOUNDS_OBJECTS"
-)
 
 // TestBoundsWork is what TestBounds counts: with each binding a Setup, its Check, and its Teardown, of a namespace that
 // has the objects before Setup, or gets them afterwards, or loses them.
 func TestBoundsWork(t *testing.T) {
-	kind := os.Getenv(boundsKind)
-	if kind == "" {
-		kind = "rules"
-	}
-	objects, _ := strconv.Atoi(os.Getenv(boundsObjects))
+	kind, objects := statements.Asked(t, "rules")
 	few, many := flannel(), flannelWith(func(s *netstate.Snapshot) { sized[kind](s, objects) })
 	for _, spec := range []asked{
 		bridge(), redirect(), masquerade(), routed(), eth0(infra.Spec{Binding: infra.Auto{}, Owner: launcher}),
-		withSpec(routed(), func(s *asked) { s.Egress = egressOf("allow nic-networks") }),
+		withSpec(routed(), func(s *asked) {
+			s.Egress, s.Guard.Prefixes = egressOf("allow nic-networks", "refuse all"), []netip.Prefix{pfx("10.9.0.0/28")}
+		}),
 	} {
 		for i, found := range []netstate.Snapshot{few, many} {
 			p, err := tryPlan(found, spec)
@@ -271,9 +226,6 @@ func TestBoundsWork(t *testing.T) {
 			}
 		}
 	}
-	var memory runtime.MemStats
-	runtime.ReadMemStats(&memory)
-	fmt.Printf("allocated %d\n", memory.TotalAlloc)
 }
 
 // work does what the verbs do with a wired NIC in a namespace that was found so, if the namespace then got what came.
@@ -326,6 +278,16 @@ func work(t *testing.T, p *wiring.Plan, found, came netstate.Snapshot, objects i
 		again.Hindrances(now)
 		again.Later(now)
 		again.Gateways()
+		sets := again.EgressSets()
+		for j := range objects {
+			for i := range sets {
+				sets[i].Boxes = append(sets[i].Boxes, firewall.Box{First: ip("198.51.100.1"), Last: ip("198.51.100.1"), FirstProtocol: 6, LastProtocol: 6, FirstPort: uint16(j), LastPort: uint16(j)})
+			}
+		}
+		refused := again.Judge(now, sets)
+		for j := range objects {
+			refused(ip("10.9.0.1"), netip.AddrPortFrom(ip("198.51.100.1"), uint16(j)), 6)
+		}
 		if _, err := undoOf(again, now); err != nil {
 			t.Fatal(err)
 		}

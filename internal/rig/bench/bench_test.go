@@ -24,9 +24,9 @@ func TestMain(m *testing.M) { nstest.Main(m) }
 func TestParts(t *testing.T) {
 	nstest.NeedTaps(t)
 	nstest.NeedRoot(t, "launchers and passt have a user of their own")
-	exchanges, networks, streamWarm, streamCounted = 20, 100, 100*time.Millisecond, 150*time.Millisecond
+	exchanges, networks, boundedObjects, streamWarm, streamCounted = 20, 100, 20, 100*time.Millisecond, 150*time.Millisecond
 	runs := map[string]int{"memory": 2, "namespaces": 10}
-	needs := map[string][]string{"setup": {"gcc", "nft"}, "claim": {"nft"}, "egress": {"sysctl"}, "streams": {"passt"}, "machine": {"gcc"}, "responder": {"dnsmasq"}}
+	needs := map[string][]string{"setup": {"gcc", "nft"}, "claim": {"nft"}, "bounds": {"nft"}, "egress": {"sysctl"}, "streams": {"passt"}, "machine": {"gcc"}, "responder": {"dnsmasq"}}
 	for _, p := range parts {
 		t.Run(p.name, func(t *testing.T) {
 			nstest.Need(t, append(needs[p.name], "ip", "nsenter", "setpriv")...)

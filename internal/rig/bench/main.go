@@ -41,6 +41,7 @@ var parts = []part{
 	{"memory", "the memory of Phase2 for one guest and for many", 50, measureMemory},
 	{"plugin", "what the CNI plugin adds to the start of a pod", 15, measurePlugin},
 	{"namespaces", "Setup on a node with many namespaces", 1000, measureNamespaces},
+	{"bounds", "calls on a pod that fills its namespace, beside a pod with half as much", 5, measureBounds},
 }
 
 func main() {

@@ -158,6 +158,16 @@ func ip(n lab.Namespace, batch string, args ...any) error {
 	return err
 }
 
+// feed runs a program on an input that may be longer than an argument can be.
+func (p *pod) feed(program, input string) error {
+	path := filepath.Join(p.world.dir, "input")
+	if err := os.WriteFile(path, []byte(input), 0o600); err != nil {
+		return err
+	}
+	_, err := p.Run("sh", "-c", program+" < "+path)
+	return err
+}
+
 // build builds programs of folders of the repository, and returns their directory. It is not on a tmpfs, whose pages
 // would count as a process's own memory.
 func (s *scope) build(folders ...string) (dir string, err error) {
