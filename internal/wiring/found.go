@@ -60,7 +60,7 @@ func see(j Journal) seen {
 	if s.anew != nil {
 		s.networks = *s.anew
 	} else {
-		s.networks = foundNetworks(s.found, nic)
+		s.networks = s.foundNetworks()
 	}
 	s.policy = policyOf(s.spec, s.networks)
 	if s.owner.Inside {

@@ -287,7 +287,7 @@ func (p *Plan) laterAddresses(now netstate.Snapshot) (later []netstate.Address) 
 	for _, a := range slices.Concat(p.found.Addresses, p.wanted.Addresses) {
 		known[linkPrefix{a.Link, a.Prefix}] = true
 	}
-	nic, links, manages := p.nic, indexLinks(p.found), p.traits().ManageAddresses
+	nic, links, manages := p.nic, p.links, p.traits().ManageAddresses
 	for _, a := range now.Addresses {
 		link := links.at(a.Link)
 		has := link.Index == nic.Index && !manages || links.isBehind(nic, link) && !links.isWired(link)

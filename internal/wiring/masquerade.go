@@ -13,7 +13,7 @@ import (
 	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
-	"github.com/guestwire/guestwire/internal/lease"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/privatenet"
 	"github.com/guestwire/guestwire/internal/router"
@@ -139,7 +139,7 @@ func (b masquerade) wire(p *Plan) error {
 	for _, n := range networks {
 		ends = append(ends, n.End)
 	}
-	ahead, err := checkNextHops(p.found, p.nic, ends)
+	ahead, err := p.checkNextHops(ends)
 	if err != nil {
 		return err
 	}
@@ -204,20 +204,15 @@ func (s *seen) checkMasquerade() error {
 
 // checkNextHops refuses a NIC whose address has other routes than the guest's. The losses are the tables before the
 // route to the guest that get some of its packets.
-func checkNextHops(found netstate.Snapshot, nic netstate.Link, ends router.Ends) (list losses, err error) {
-	on := lease.Of(found, nic)
-	v4, v6 := on.Addresses()
+func (s *seen) checkNextHops(ends router.Ends) (list losses, err error) {
 	for _, e := range ends {
-		own := v4
-		if e.Guest.Is6() {
-			own = v6
+		v := ip.Of(e.Guest)
+		if hidden := s.on.AddressesOf(v)[0].Addr(); !slices.Equal(s.on.NextHops(hidden), s.on.NextHops(e.Guest)) {
+			return nil, s.refuse(fmt.Sprintf("policy rules give other routes to what comes from %v than to what comes from a guest behind it", hidden))
 		}
-		if hidden := own[0].Addr(); !slices.Equal(on.NextHops(hidden), on.NextHops(e.Guest)) {
-			return nil, refuseMasquerade(nic, fmt.Sprintf("policy rules give other routes to what comes from %v than to what comes from a guest behind it", hidden))
-		}
-		ahead, all := fib.Ahead(found, on.VRF(), e.Guest)
+		ahead, all := fib.Ahead(s.found, s.on.VRF(), e.Guest)
 		if all {
-			return nil, refuseMasquerade(nic, fmt.Sprintf("%s, where the route to the guest is: so IPv%d packets for the guest go elsewhere", whyAhead(ahead), firewall.Version(e.Guest)))
+			return nil, s.refuse(fmt.Sprintf("%s, where the route to the guest is: so %v packets for the guest go elsewhere", whyAhead(ahead), v))
 		}
 		named := list.keys()
 		for _, r := range ahead {
@@ -244,19 +239,17 @@ func whyAhead(ahead []netstate.Rule) string {
 // IPv4 it takes an address of the scope global, for IPv6 one that is not deprecated, the tap's own if there is no
 // other.
 func (s *seen) hiddenLosses() (list losses) {
-	for _, of := range []int{4, 6} {
+	for _, v := range ip.Both {
 		var unfit netip.Addr
 		fits := func(a netstate.Address) bool {
-			if unfit = a.Prefix.Addr(); of == 4 {
-				return a.Scope == netstate.ScopeUniverse
-			}
-			return a.PreferredSeconds > 0
+			unfit = a.Prefix.Addr()
+			return ip.Pick(v, a.Scope == netstate.ScopeUniverse, a.PreferredSeconds > 0)
 		}
 		isOwn := func(a netstate.Address) bool {
-			return a.Link == s.nic.Index && firewall.Version(a.Prefix.Addr()) == of && (of == 4 || !a.Prefix.Addr().IsLinkLocalUnicast())
+			return a.Link == s.nic.Index && ip.Of(a.Prefix.Addr()) == v && (v == ip.V4 || !a.Prefix.Addr().IsLinkLocalUnicast())
 		}
 		if !slices.ContainsFunc(s.found.Addresses, func(a netstate.Address) bool { return isOwn(a) && fits(a) }) && unfit.IsValid() {
-			list.lose("family", fmt.Sprintf("IPv%d", of), "masquerading needs a global address that is not deprecated, and %v of %s is none", unfit, s.nic.Name)
+			list.lose("family", v.String(), "masquerading needs a global address that is not deprecated, and %v of %s is none", unfit, s.nic.Name)
 		}
 	}
 	return list
@@ -292,13 +285,13 @@ func (p *Plan) reservePorts(t router.Masquerade) (list texts) {
 
 // networks are those of the guest, one for each family in which the NIC has an address.
 func (b masquerade) networks(s *seen) (networks []inner, err error) {
-	for _, v := range []int{4, 6} {
-		if v == 4 && len(s.v4) == 0 || v == 6 && len(s.v6) == 0 {
+	for _, v := range ip.Both {
+		if len(s.on.AddressesOf(v)) == 0 {
 			continue
 		}
-		guest, gateway := networkOfGuest(b.Masquerade).Ends(v)
-		named := slices.ContainsFunc(b.Guest, func(a netip.Addr) bool { return firewall.Version(a) == v })
-		within, err := liesWithin(s.found, s.nic, guest, named)
+		guest, gateway := networkOfGuest(b.Masquerade).Ends(int(v))
+		named := slices.ContainsFunc(b.Guest, func(a netip.Addr) bool { return ip.Of(a) == v })
+		within, err := s.liesWithin(guest, named)
 		if err != nil {
 			return nil, err
 		}
@@ -335,10 +328,6 @@ func fillMasqueraded(r *cache.Record, networks []inner) (warnings texts) {
 		}
 	}
 	return warnings
-}
-
-func refuseMasquerade(nic netstate.Link, reason string) error {
-	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMasquerade, Reason: reason}
 }
 
 // offloads reports whether established connections pass by a flow table. Before them no rules pass but those at the

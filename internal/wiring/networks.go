@@ -62,9 +62,10 @@ func (n Networks) equal(o Networks) bool {
 	return slices.Equal(n.Networks, o.Networks) && slices.Equal(n.NextHops, o.NextHops) && n.Forwarders.equal(o.Forwarders)
 }
 
-func foundNetworks(found netstate.Snapshot, nic netstate.Link) Networks {
-	n := networksOf(nic.Index, found.Addresses, found.Routes)
-	n.Forwarders = forwardersOf(found, nic.Index, Forwarders{})
+// foundNetworks are those of the first Setup.
+func (s *seen) foundNetworks() Networks {
+	n := networksOf(s.nic.Index, s.found.Addresses, s.found.Routes)
+	n.Forwarders = forwardersOf(s.found, s.nic.Index, Forwarders{})
 	return n
 }
 

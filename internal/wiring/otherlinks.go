@@ -7,44 +7,30 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/ip"
-	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // ways are those out of a namespace, seen from a guest of the NIC.
 type ways struct {
-	found  netstate.Snapshot
-	nic    netstate.Link
-	traits compare.Traits
-	links  linkIndex
-	// forwarders are the names of the other links by which the guest may leave, by the version of IP.
-	forwarders map[int]map[string]bool
+	*seen
 	// given are the networks to which the guest has a route; nil: a guest behind a masquerade has a default route.
 	given *fib.Prefixes[bool]
 }
 
-func (p *Plan) ways(nic netstate.Link) ways {
-	w := ways{found: p.found, nic: nic, traits: p.traits(), links: indexLinks(p.found), forwarders: map[int]map[string]bool{4: {}, 6: {}}}
-	forwarders := p.networks.Forwarders
-	for v, names := range w.forwarders {
-		for _, name := range *forwarders.of(v) {
-			names[name] = true
-		}
-	}
-	if w.traits.Routes && !w.traits.OffStack {
+func (s *seen) ways() ways {
+	w, t := ways{seen: s}, s.traits()
+	if t.Routes && !t.OffStack {
 		return w
 	}
-	on := lease.Of(p.found, nic)
 	w.given = &fib.Prefixes[bool]{}
 	for _, v := range ip.Both {
-		to := on.Behind
-		if !w.traits.Routes {
-			to = on.Destinations
+		to := s.on.Behind
+		if !t.Routes {
+			to = s.on.Destinations
 		}
 		for _, network := range to(v) {
 			w.given.Set(network, true)
@@ -54,8 +40,9 @@ func (p *Plan) ways(nic netstate.Link) ways {
 }
 
 // comeBack reports whether answers to the guest come back by the other link.
-func (w ways) comeBack(l netstate.Link, v int) bool {
-	return w.traits.Routes && w.links.vrfOf(l).VRF == w.links.vrfOf(w.nic).VRF && (w.forwarders[v][l.Name] || v == 6 && forwardsAll6(w.found))
+func (s *seen) comeBack(l netstate.Link, v int) bool {
+	_, forwards := slices.BinarySearch(*s.networks.Forwarders.of(v), l.Name)
+	return s.traits().Routes && s.links.vrfOf(l).VRF == s.on.VRF() && (forwards || v == 6 && forwardsAll6(s.found))
 }
 
 // sendTo reports whether the guest has a route to all of the networks.
@@ -95,7 +82,7 @@ func (w ways) losses() (list losses) {
 			for _, r := range routes[way{l.Index, v}] {
 				d := r.Destination
 				if r.Uses(w.nic.Index) { // a lease has one next hop, by the NIC, and says so
-					if w.traits.Routes && !w.comeBack(l, v) {
+					if w.traits().Routes && !w.comeBack(l, v) {
 						list.lose("next-hop", d.String(), "the namespace sends a part by %s, where no answers come back, so the guest gets a refusal for that part", l.Name)
 					}
 					continue
@@ -132,9 +119,9 @@ func (w ways) why(l netstate.Link, networks []netip.Prefix, aside uint32) string
 		return fmt.Sprintf("%s is in the VRF %s, and the guest's packets are not", l.Name, vrf.Name)
 	case w.comeBack(l, v):
 		return "the guest gets no route there, as it gets those of " + w.nic.Name + " alone"
-	case w.traits.Routes && w.found.NoNFTables:
+	case w.traits().Routes && w.found.NoNFTables:
 		return fmt.Sprintf("no answers come back by it, and without nf_tables the guest gets no refusal: set %s before Setup if %s routes", infra.ShellWord(sysctl+"=1"), l.Name)
-	case w.traits.Routes:
+	case w.traits().Routes:
 		return fmt.Sprintf("no answers come back by it, so the guest gets a refusal: set %s before Setup if %s routes", infra.ShellWord(sysctl+"=1"), l.Name)
 	case aside != 0 && !w.sendTo(networks):
 		return fmt.Sprintf("a policy rule leads to table %d and out by %s before %s: the guest gets no default route", aside, l.Name, w.nic.Name)
