@@ -71,7 +71,7 @@ func (s *stepper) addRoutes() {
 	}
 	for _, r := range gatewayed {
 		var scaffold []netstate.Route
-		for _, h := range append([]netstate.Hop{{Link: r.Link, Gateway: r.Gateway, OnLink: r.OnLink}}, r.Hops...) {
+		for _, h := range r.NextHops() {
 			if h.Gateway.IsValid() && !h.OnLink && !s.reaches(h) {
 				scaffold = append(scaffold, hostRoute(h))
 			}
@@ -88,15 +88,8 @@ func (s *stepper) addRoutes() {
 
 // reaches reports whether a wanted route leads to the next hop on its link.
 func (s *stepper) reaches(h netstate.Hop) bool {
-	if h.Gateway.IsLinkLocalUnicast() && h.Gateway.Is6() {
-		return true
-	}
-	for bits, is := range s.onLinkBits[h.Gateway.Is6()] {
-		if network, err := h.Gateway.Prefix(bits); is && err == nil && s.onLink[linkPrefix{h.Link, network}] {
-			return true
-		}
-	}
-	return false
+	networks := s.onLink[h.Link]
+	return h.Gateway.IsLinkLocalUnicast() && h.Gateway.Is6() || networks != nil && networks.Contain(h.Gateway)
 }
 
 func hostRoute(h netstate.Hop) netstate.Route {

@@ -117,6 +117,18 @@ func Rules(s netstate.Snapshot, v ip.Version, vrf uint32) (rules []netstate.Rule
 	return rules
 }
 
+// Tables are those in which the namespace looks some packets up: that of a VRF, or one that a policy rule names.
+func Tables(s netstate.Snapshot, v ip.Version) map[uint32]bool {
+	tables := map[uint32]bool{}
+	for _, l := range s.Links {
+		tables[l.VRF] = l.VRF != 0
+	}
+	for _, r := range Rules(s, v, 0) {
+		tables[r.Table] = true
+	}
+	return tables
+}
+
 // networks are a table's routes by their destinations, which are sorted.
 type networks struct {
 	sorted []netip.Prefix

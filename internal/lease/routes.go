@@ -176,7 +176,7 @@ func (n NIC) Behind(v ip.Version) (to []netip.Prefix) {
 	}
 	from := fib.Sorted(n.own(v))
 	isFrom := func(p netip.Prefix) bool { return p.Bits() <= 0 || from.MeetIn(p) }
-	looked := map[uint32]bool{netstate.TableMain: true}
+	looked := map[uint32]bool{}
 	for _, r := range fib.Rules(n.found, v, n.VRF()) {
 		looked[r.Table] = looked[r.Table] || isFrom(r.Source)
 	}

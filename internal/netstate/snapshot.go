@@ -335,6 +335,15 @@ func (r Route) Refuses() string {
 	return map[uint8]string{6: "blackhole", 7: "unreachable", 8: "prohibit"}[r.Type]
 }
 
+// NextHops are the hops of a multipath route, and else the only one. A Hop without a link leads nowhere.
+func (r Route) NextHops() []Hop {
+	own := Hop{Link: r.Link, Gateway: r.Gateway, OnLink: r.OnLink}
+	if len(r.Hops) > 0 && own == (Hop{}) {
+		return r.Hops
+	}
+	return append([]Hop{own}, r.Hops...)
+}
+
 // Uses reports whether the route leads through the link.
 func (r Route) Uses(link int) bool {
 	return r.Link == link || slices.ContainsFunc(r.Hops, func(h Hop) bool { return h.Link == link })
@@ -345,11 +354,8 @@ func (r Route) Links() []int {
 	if len(r.Hops) == 0 {
 		return []int{r.Link}
 	}
-	links := make([]int, 0, len(r.Hops)+1)
-	if r.Link != 0 {
-		links = append(links, r.Link)
-	}
-	for _, h := range r.Hops {
+	var links []int
+	for _, h := range r.NextHops() {
 		links = append(links, h.Link)
 	}
 	slices.Sort(links)

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -55,12 +55,7 @@ func forwards(l netstate.Link, v int) bool { return v == 4 && l.Forwarding4 || v
 // routes come and go. Before has those of an earlier Setup: a link of that list stays there until it forwards no
 // more, also while it is gone, down, or wired.
 func forwardersOf(s netstate.Snapshot, nic int, before Forwarders) (f Forwarders) {
-	leads := map[way]bool{}
-	for _, r := range s.Routes {
-		for _, link := range r.Links() {
-			leads[way{link, waysOf(r)}] = true
-		}
-	}
+	leads := waysOut(s)
 	names := map[string]netstate.Link{}
 	for _, l := range s.Links {
 		names[l.Name] = l
@@ -75,7 +70,7 @@ func forwardersOf(s netstate.Snapshot, nic int, before Forwarders) (f Forwarders
 			}
 		}
 		for _, l := range s.Links {
-			if l.Index != nic && !l.Loopback && !isRouter(l) && forwards(l, v) && (known[l.Name] || leads[way{l.Index, v}]) {
+			if l.Index != nic && !l.Loopback && !isRouter(l) && forwards(l, v) && (known[l.Name] || len(leads[way{l.Index, v}]) > 0) {
 				*list = append(*list, l.Name)
 			}
 		}
@@ -87,13 +82,20 @@ func forwardersOf(s netstate.Snapshot, nic int, before Forwarders) (f Forwarders
 // way is a link, and the version of IP of packets that leave by it.
 type way struct{ link, version int }
 
-// waysOf is the version of IP whose packets can be forwarded by the route; 0: none.
-func waysOf(r netstate.Route) int {
-	to := r.Destination.Addr()
-	if r.Type != netstate.RouteUnicast || to.IsMulticast() || to.Is6() && to.IsLinkLocalUnicast() {
-		return 0
+// waysOut are the routes of all tables by which packets can be forwarded.
+func waysOut(s netstate.Snapshot) map[way][]netstate.Route {
+	routes := map[way][]netstate.Route{}
+	for _, r := range s.Routes {
+		to := r.Destination.Addr()
+		if r.Type != netstate.RouteUnicast || to.IsMulticast() || to.Is6() && to.IsLinkLocalUnicast() {
+			continue
+		}
+		for _, link := range r.Links() {
+			at := way{link, int(ip.Of(to))}
+			routes[at] = append(routes[at], r)
+		}
 	}
-	return firewall.Version(to)
+	return routes
 }
 
 // missingIn are the values of the list that the other one does not have.

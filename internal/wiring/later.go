@@ -319,7 +319,7 @@ func (p *Plan) laterRoutes(now netstate.Snapshot) (later []netstate.Route) {
 		if r.Refuses() != "" {
 			return []key{{r.Table, r.Destination, r.Source, r.TOS, r.Type, netip.Addr{}}}
 		}
-		for _, h := range append([]netstate.Hop{{Link: r.Link, Gateway: r.Gateway}}, r.Hops...) {
+		for _, h := range r.NextHops() {
 			if h.Link == nic && !p.traits().ManageAddresses {
 				list = append(list, key{r.Table, r.Destination, r.Source, r.TOS, r.Type, h.Gateway})
 			}

@@ -30,16 +30,16 @@ func networksOf(nic int, addresses []netstate.Address, routes []netstate.Route) 
 		}
 	}
 	for _, r := range routes {
-		switch {
-		case !r.Uses(nic) || r.Type != netstate.RouteUnicast:
-		case r.Gateway.IsValid():
-			n.NextHops = append(n.NextHops, r.Gateway)
-		case len(r.Hops) > 0:
-			for _, h := range r.Hops {
+		if !r.Uses(nic) || r.Type != netstate.RouteUnicast {
+			continue
+		}
+		for _, h := range r.NextHops() {
+			switch {
+			case h.Gateway.IsValid():
 				n.NextHops = append(n.NextHops, h.Gateway)
+			case h.Link == nic && r.Destination.Bits() >= syntax.MinNetwork:
+				n.Networks = append(n.Networks, r.Destination)
 			}
-		case r.Destination.Bits() >= syntax.MinNetwork:
-			n.Networks = append(n.Networks, r.Destination)
 		}
 	}
 	return n.sorted()
@@ -60,6 +60,16 @@ func (n Networks) sorted() Networks {
 
 func (n Networks) equal(o Networks) bool {
 	return slices.Equal(n.Networks, o.Networks) && slices.Equal(n.NextHops, o.NextHops) && n.Forwarders.equal(o.Forwarders)
+}
+
+// reached are the namespace's routes to the network or a part of it, but for default routes and parts of these.
+func (s *seen) reached(network netip.Prefix) (routes []netstate.Route) {
+	for _, r := range s.found.Routes {
+		if r.Destination.Bits() >= syntax.MinNetwork && r.Destination.Overlaps(network) {
+			routes = append(routes, r)
+		}
+	}
+	return routes
 }
 
 // foundNetworks are those of the first Setup.

@@ -56,21 +56,7 @@ func (w ways) sendTo(networks []netip.Prefix) bool {
 // losses are what the namespace reaches by other links and the guest does not: one for each link and version of IP. The
 // networks are those of the tables that a policy rule names, whichever packets the rule matches.
 func (w ways) losses() (list losses) {
-	tables := map[uint32]bool{netstate.TableMain: true}
-	for _, r := range w.found.Rules {
-		tables[r.Table] = true
-	}
-	for _, l := range w.found.Links {
-		tables[l.VRF] = true
-	}
-	routes := map[way][]netstate.Route{}
-	for _, r := range w.found.Routes {
-		if v := waysOf(r); v != 0 && tables[r.Table] {
-			for _, link := range r.Links() {
-				routes[way{link, v}] = append(routes[way{link, v}], r)
-			}
-		}
-	}
+	routes, tables := waysOut(w.found), map[int]map[uint32]bool{4: fib.Tables(w.found, ip.V4), 6: fib.Tables(w.found, ip.V6)}
 	for _, l := range w.found.Links {
 		if l.Index == w.nic.Index || l.Loopback || w.links.isWired(l) {
 			continue
@@ -81,6 +67,9 @@ func (w ways) losses() (list losses) {
 			aside := uint32(0) // a table that has a default route by the link, and that a policy rule names
 			for _, r := range routes[way{l.Index, v}] {
 				d := r.Destination
+				if !tables[v][r.Table] {
+					continue
+				}
 				if r.Uses(w.nic.Index) { // a lease has one next hop, by the NIC, and says so
 					if w.traits().Routes && !w.comeBack(l, v) {
 						list.lose("next-hop", d.String(), "the namespace sends a part by %s, where no answers come back, so the guest gets a refusal for that part", l.Name)

@@ -7,9 +7,8 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // slirp opens the same as passt, and leaves the NIC as it is.
@@ -84,10 +83,8 @@ func (b slirp) wire(p *Plan) error {
 
 // checkHidden refuses a network of the guest that would hide one of the namespace from it.
 func (s *seen) checkHidden(network netip.Prefix) error {
-	for _, r := range s.found.Routes {
-		if network.IsValid() && r.Destination.Bits() >= syntax.MinNetwork && r.Destination.Overlaps(network) {
-			return fmt.Errorf("binding.slirp.ipv%d: %v overlaps the route to %v of the namespace: %w, choose another network", firewall.Version(network.Addr()), network, r.Destination, infra.ErrCollision)
-		}
+	if routes := s.reached(network); len(routes) > 0 {
+		return fmt.Errorf("binding.slirp.ipv%d: %v overlaps the route to %v of the namespace: %w, choose another network", ip.Of(network.Addr()), network, routes[0].Destination, infra.ErrCollision)
 	}
 	return nil
 }

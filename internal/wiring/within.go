@@ -9,7 +9,6 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/router"
-	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // A masquerade's guest can have an IPv4 address of a network that the namespace reaches already, such as the NIC's own.
@@ -37,13 +36,11 @@ func (s *seen) liesWithin(guest netip.Prefix, named bool) (bool, error) {
 	}
 	within := false
 	for _, r := range s.found.Routes {
-		isHop := func(h netstate.Hop) bool { return h.Gateway == own }
-		if r.Gateway == own || slices.ContainsFunc(r.Hops, isHop) {
+		if slices.ContainsFunc(r.NextHops(), func(h netstate.Hop) bool { return h.Gateway == own }) {
 			return refuse(another, "the guest would get %v, the next hop of the namespace's route to %v", own, r.Destination)
 		}
-		if r.Destination.Bits() < syntax.MinNetwork || !r.Destination.Overlaps(network) {
-			continue
-		}
+	}
+	for _, r := range s.reached(network) {
 		within = true
 		if r.Type != netstate.RouteUnicast || s.links.isWired(s.links.at(r.Link)) {
 			return refuse(otherwise, "%v overlaps the route to %v of the namespace", network, r.Destination)
@@ -112,9 +109,7 @@ func (p *Plan) addWithin(tap netstate.Link, n inner) {
 
 // reaches reports whether the namespace has the address, or reaches it other than by a default route.
 func (s *seen) reaches(a netip.Addr) bool {
-	return slices.ContainsFunc(s.found.Routes, func(r netstate.Route) bool {
-		return r.Destination.Bits() >= syntax.MinNetwork && r.Destination.Contains(a)
-	}) || slices.ContainsFunc(s.found.Addresses, func(o netstate.Address) bool { return o.Prefix.Masked().Contains(a) })
+	return len(s.reached(firewall.HostPrefix(a))) > 0 || slices.ContainsFunc(s.found.Addresses, func(o netstate.Address) bool { return o.Prefix.Masked().Contains(a) })
 }
 
 // inner is the guest's network of one family.
