@@ -101,7 +101,7 @@ func (from Source) matches(r netstate.Rule) bool {
 // Rules are the namespace's policy rules in the order in which the kernel asks them, with that for the table main. What
 // leads to the table of a VRF leads to that of the packets' VRF, or is left out.
 func Rules(s netstate.Snapshot, v ip.Version, vrf uint32) (rules []netstate.Rule) {
-	if !slices.Contains(s.NoMain, int(v)) {
+	if !slices.Contains(s.NoMain, v) {
 		rules = append(rules, netstate.Rule{Priority: netstate.PriorityMain, Table: netstate.TableMain, IPv6: v == ip.V6})
 	}
 	for _, r := range s.Rules {

@@ -3,6 +3,8 @@ package firewall
 import (
 	"fmt"
 	"net/netip"
+
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // Verdict is what a [Rule] does with a packet: one of the types below.
@@ -114,11 +116,11 @@ func pastBridge(port bool) string {
 }
 
 func (v SetSource) String() string {
-	return ipWord(v.Address.Is4()) + " saddr set " + v.Address.String()
+	return ipWord(ip.Of(v.Address)) + " saddr set " + v.Address.String()
 }
 
 func (v SetDestination) String() string {
-	return ipWord(v.Address.Is4()) + " daddr set " + v.Address.String()
+	return ipWord(ip.Of(v.Address)) + " daddr set " + v.Address.String()
 }
 
 func (v Refuse) String() string {
@@ -146,9 +148,9 @@ func (v DNAT) String() string {
 	if v.Port != 0 {
 		to = netip.AddrPortFrom(v.Address, v.Port).String()
 	}
-	return "dnat " + ipWord(v.Address.Is4()) + " to " + to
+	return "dnat " + ipWord(ip.Of(v.Address)) + " to " + to
 }
 
 func (v SNAT) String() string {
-	return "snat " + ipWord(v.Address.Is4()) + " to " + v.Address.String()
+	return "snat " + ipWord(ip.Of(v.Address)) + " to " + v.Address.String()
 }

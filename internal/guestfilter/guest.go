@@ -6,6 +6,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"net/netip"
 	"slices"
@@ -60,8 +61,8 @@ func newGuest(d Guest) guest {
 	if forwards {
 		g.pass = firewall.Fwd{Device: d.Names.NIC}
 	}
-	for _, v := range []int{4, 6} {
-		at := slices.IndexFunc(d.Addresses, func(a netip.Addr) bool { return firewall.Version(a) == v && !a.IsLinkLocalUnicast() })
+	for _, v := range ip.Both {
+		at := slices.IndexFunc(d.Addresses, func(a netip.Addr) bool { return ip.Of(a) == v && !a.IsLinkLocalUnicast() })
 		if at >= 0 {
 			g.primary = append(g.primary, d.Addresses[at])
 		}
@@ -82,10 +83,10 @@ func newGuest(d Guest) guest {
 	return g
 }
 
-func (g guest) prefixesOf(v int) []netip.Prefix {
+func (g guest) prefixesOf(v ip.Version) []netip.Prefix {
 	var list []netip.Prefix
 	for _, p := range g.prefixes {
-		if firewall.Version(p.Addr()) == v {
+		if ip.Of(p.Addr()) == v {
 			list = append(list, p)
 		}
 	}

@@ -16,11 +16,11 @@ func lose(r *cache.Record, kind, what, why string, args ...any) {
 }
 
 // loseGateway adds a next hop whose MAC is not known.
-func loseGateway(r *cache.Record, gateway netip.Addr, version int) {
+func loseGateway(r *cache.Record, gateway netip.Addr, v ip.Version) {
 	if l := len(r.Losses); l > 0 && r.Losses[l-1].What == gateway.String() {
 		return // another route by way of it
 	}
-	lose(r, "gateway", gateway.String(), "it does not answer, or was not asked, as on standby, so its MAC is not known: the guest gets no IPv%d next hop until a later Setup", version)
+	lose(r, "gateway", gateway.String(), "it does not answer, or was not asked, as on standby, so its MAC is not known: the guest gets no %v next hop until a later Setup", v)
 }
 
 // loseSecond adds the IPv4 addresses that DHCP does not give the guest.

@@ -38,8 +38,8 @@ type Snapshot struct {
 	Connections []LocalPort `json:"connections,omitempty"`
 	// Rules are the policy rules other than the kernel's three.
 	Rules []Rule `json:"rules,omitempty"`
-	// NoMain are the IP versions, 4 or 6, for which the kernel's rule for the table main is missing.
-	NoMain []int `json:"noMain,omitempty"`
+	// NoMain are the IP versions for which the kernel's rule for the table main is missing.
+	NoMain []ip.Version `json:"noMain,omitempty"`
 	// Neighbours are the neighbour entries that have a link-layer address, and static forwarding entries.
 	Neighbours []Neighbour `json:"neighbours,omitempty"`
 	// Filters are the tc filters at the ingress of the wiring's taps.
@@ -67,9 +67,9 @@ type Snapshot struct {
 	// FlowTables says that the kernel has flow tables, and that no rules of other programs see each packet that the
 	// namespace forwards. Only the Snapshots of a first plan have it.
 	FlowTables bool `json:"flowTables,omitempty"`
-	// Checksums are the versions of IP, 4 or 6, whose packets a rule can complete the checksums of
+	// Checksums are the versions of IP whose packets a rule can complete the checksums of
 	// (firewall.CompleteChecksum). Only the Snapshots of plans with a policy have them.
-	Checksums []int `json:"checksums,omitempty"`
+	Checksums []ip.Version `json:"checksums,omitempty"`
 	// EarlyChecksums says that the kernel takes frames for whose checksums no such rule does anything.
 	EarlyChecksums bool `json:"earlyChecksums,omitempty"`
 	// ClearsChecksums says that the kernel has what a Filter with Clears needs. Only asked of kernels with EarlyChecksums.

@@ -32,7 +32,7 @@ func (masquerade) asks(n netstate.Names) Questions {
 // change under a running guest.
 func (b masquerade) sameGuest(other infra.Binding) bool {
 	o, ok := other.(infra.Masquerade)
-	for _, version := range []int{4, 6} {
+	for _, version := range ip.Both {
 		guest, gateway := networkOfGuest(b.Masquerade).Ends(version)
 		otherGuest, otherGateway := networkOfGuest(o).Ends(version)
 		ok = ok && guest == otherGuest && gateway == otherGateway
@@ -90,7 +90,7 @@ func (b masquerade) takeOver(prefix string, from cache.Record) (infra.Binding, e
 
 // takeEnds sets the missing addresses of one version of IP, unless the guest gets another network. Defaults stay unset:
 // a guest whose address the caller names may have one of a network that the namespace reaches.
-func (b *masquerade) takeEnds(guest, gateway netip.Addr, version int) {
+func (b *masquerade) takeEnds(guest, gateway netip.Addr, version ip.Version) {
 	own, ownGateway := networkOfGuest(b.Masquerade).Ends(version)
 	if own.Addr() == guest && ownGateway == gateway {
 		return
@@ -289,7 +289,7 @@ func (b masquerade) networks(s *seen) (networks []inner, err error) {
 		if len(s.on.AddressesOf(v)) == 0 {
 			continue
 		}
-		guest, gateway := networkOfGuest(b.Masquerade).Ends(int(v))
+		guest, gateway := networkOfGuest(b.Masquerade).Ends(v)
 		named := slices.ContainsFunc(b.Guest, func(a netip.Addr) bool { return ip.Of(a) == v })
 		within, err := s.liesWithin(guest, named)
 		if err != nil {

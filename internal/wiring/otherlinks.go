@@ -8,7 +8,6 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/fib"
-	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
@@ -40,7 +39,7 @@ func (s *seen) ways() ways {
 }
 
 // comeBack reports whether answers to the guest come back by the other link.
-func (s *seen) comeBack(l netstate.Link, v int) bool {
+func (s *seen) comeBack(l netstate.Link, v ip.Version) bool {
 	_, forwards := slices.BinarySearch(*s.networks.Forwarders.of(v), l.Name)
 	return s.traits().Routes && s.links.vrfOf(l).VRF == s.on.VRF() && (forwards || v == 6 && forwardsAll6(s.found))
 }
@@ -56,12 +55,12 @@ func (w ways) sendTo(networks []netip.Prefix) bool {
 // losses are what the namespace reaches by other links and the guest does not: one for each link and version of IP. The
 // networks are those of the tables that a policy rule names, whichever packets the rule matches.
 func (w ways) losses() (list losses) {
-	routes, tables := waysOut(w.found), map[int]map[uint32]bool{4: fib.Tables(w.found, ip.V4), 6: fib.Tables(w.found, ip.V6)}
+	routes, tables := waysOut(w.found), map[ip.Version]map[uint32]bool{4: fib.Tables(w.found, ip.V4), 6: fib.Tables(w.found, ip.V6)}
 	for _, l := range w.found.Links {
 		if l.Index == w.nic.Index || l.Loopback || w.links.isWired(l) {
 			continue
 		}
-		for _, v := range []int{4, 6} {
+		for _, v := range ip.Both {
 			var networks []netip.Prefix
 			listed := map[netip.Prefix]bool{}
 			aside := uint32(0) // a table that has a default route by the link, and that a policy rule names
@@ -93,7 +92,7 @@ func (w ways) losses() (list losses) {
 
 // why is why the guest does not reach the networks of the other link.
 func (w ways) why(l netstate.Link, networks []netip.Prefix, aside uint32) string {
-	v := firewall.Version(networks[0].Addr())
+	v := ip.Of(networks[0].Addr())
 	in := strings.ReplaceAll(l.Name, ".", "/") // as sysctl(8) takes it
 	sysctl := fmt.Sprintf("net.ipv4.conf.%s.forwarding", in)
 	if v == 6 {

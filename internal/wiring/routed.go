@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/router"
@@ -88,10 +89,10 @@ func (b routed) wire(p *Plan) error {
 }
 
 // sourcesOf are what the namespace's addresses become at the NIC, by the version of IP.
-func sourcesOf(on lease.NIC, ends router.Ends) map[int][]router.Source {
-	sources := map[int][]router.Source{}
+func sourcesOf(on lease.NIC, ends router.Ends) map[ip.Version][]router.Source {
+	sources := map[ip.Version][]router.Source{}
 	for _, e := range ends {
-		v := firewall.Version(e.Guest)
+		v := ip.Of(e.Guest)
 		for _, s := range on.Sources(e.Gateway) {
 			sources[v] = append(sources[v], router.Source(s))
 		}

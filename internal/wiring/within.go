@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/router"
 )
@@ -23,7 +24,7 @@ import (
 func (s *seen) liesWithin(guest netip.Prefix, named bool) (bool, error) {
 	network, own := guest.Masked(), guest.Addr()
 	refuse := func(otherwise, format string, args ...any) (bool, error) {
-		return false, fmt.Errorf("binding.masquerade.ipv%d: %s: %w, choose %s", firewall.Version(own), fmt.Sprintf(format, args...), infra.ErrCollision, otherwise)
+		return false, fmt.Errorf("binding.masquerade.ipv%d: %s: %w, choose %s", ip.Of(own), fmt.Sprintf(format, args...), infra.ErrCollision, otherwise)
 	}
 	const another = "another address for the guest"
 	otherwise, naming := "another network", ""
