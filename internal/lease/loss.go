@@ -36,7 +36,7 @@ func loseSecond(r *cache.Record, addresses []netip.Prefix) {
 // loseConditional adds the NIC's routes that some of the guest's packets would take: those with a TOS, or from some of
 // its addresses.
 func (n NIC) loseConditional(r *cache.Record, v ip.Version) {
-	looked, own := n.Table(v).Looked, fib.Sorted(n.own(v))
+	looked, own := n.Table(v).Looked, fib.Sorted(n.Own(v))
 	for _, route := range n.found.Routes {
 		if ip.Of(route.Destination.Addr()) != v || !route.Uses(n.Index) || route.Type != netstate.RouteUnicast || !looked[route.Table] {
 			continue

@@ -37,7 +37,7 @@ func (n NIC) VRF() uint32 {
 func (n NIC) Table(v ip.Version) *fib.Table {
 	table := &n.tables[ip.Pick(v, 0, 1)]
 	if *table == nil {
-		*table = fib.Of(n.found, fib.Source{IP: v, From: n.own(v), VRF: n.VRF()})
+		*table = fib.Of(n.found, fib.Source{IP: v, From: n.Own(v), VRF: n.VRF()})
 	}
 	return *table
 }
@@ -92,8 +92,8 @@ func (n NIC) AddressesOf(v ip.Version) []netip.Prefix {
 	return ip.Pick(v, v4, v6)
 }
 
-// own are the addresses without their prefix lengths.
-func (n NIC) own(v ip.Version) []netip.Addr { return addressesOf(n.AddressesOf(v)) }
+// Own are the addresses without their prefix lengths.
+func (n NIC) Own(v ip.Version) []netip.Addr { return addressesOf(n.AddressesOf(v)) }
 
 // lastResort is higher for an address that is less fit to be the guest's first one. The kernel lists the IPv6 address
 // that came last first, and an IPv4 address of the scope link before those of the scope global. Secondary addresses of
@@ -174,7 +174,7 @@ func (n NIC) Behind(v ip.Version) (to []netip.Prefix) {
 	for _, p := range n.Destinations(v) {
 		add(p)
 	}
-	from := fib.Sorted(n.own(v))
+	from := fib.Sorted(n.Own(v))
 	isFrom := func(p netip.Prefix) bool { return p.Bits() <= 0 || from.MeetIn(p) }
 	looked := map[uint32]bool{}
 	for _, r := range fib.Rules(n.found, v, n.VRF()) {

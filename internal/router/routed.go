@@ -15,11 +15,9 @@ type Routed struct {
 	Router
 	Sidecar  *infra.Sidecar
 	Excluded []infra.Ports
-	// Own4 and Own6 are the NIC's addresses, which are the guest's.
-	Own4, Own6 []netip.Addr
-	// Hop4 and Hop6 are the namespace's addresses; zero: the NIC has no address of the family.
-	Hop4, Hop6 netip.Addr
-	// Sources are what Hop4 and Hop6 become at the NIC, by the version of IP.
+	// Own are the NIC's addresses, which are the guest's.
+	Own []netip.Addr
+	// Sources are what the namespace's addresses, the gateways, become at the NIC, by the version of IP.
 	Sources map[ip.Version][]Source
 }
 
@@ -27,14 +25,6 @@ type Routed struct {
 type Source struct {
 	To      netip.Prefix // zero: all other destinations of the family
 	Address netip.Addr
-}
-
-// Hop returns the namespace's address of the same family.
-func (r Routed) Hop(a netip.Addr) netip.Addr {
-	if a.Is4() {
-		return r.Hop4
-	}
-	return r.Hop6
 }
 
 // Tables are those of nftables.
@@ -96,13 +86,17 @@ func (r Routed) first() []firewall.Rule {
 	if r.NoARP {
 		return rules
 	}
-	if r.Hop6.IsValid() { // as in the guest filter's chain asked
+	hop6 := r.Ends.Gateway(ip.V6)
+	if hop6.IsValid() { // as in the guest filter's chain asked
 		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: 6}, firewall.Protocol{Number: firewall.ProtocolICMPv6},
-			firewall.ICMP{Version: 6, Type: firewall.ICMP6Solicitation}, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: r.Hop6.AsSlice()}))
+			firewall.ICMP{Version: 6, Type: firewall.ICMP6Solicitation}, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: hop6.AsSlice()}))
 	}
-	for _, a := range r.Own6 {
+	for _, a := range r.Own {
+		if a.Is4() {
+			continue
+		}
 		for _, kind := range []uint8{firewall.ICMP6Solicitation, firewall.ICMP6Advertisement} {
-			rules = append(rules, rule(firewall.SetDestination{Address: r.Hop6}, nic, firewall.IP{Version: 6}, firewall.Destination{Prefix: firewall.HostPrefix(a)},
+			rules = append(rules, rule(firewall.SetDestination{Address: hop6}, nic, firewall.IP{Version: 6}, firewall.Destination{Prefix: firewall.HostPrefix(a)},
 				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))
 		}
 	}
@@ -221,10 +215,10 @@ func (r Routed) source() []firewall.Rule {
 // ownPorts sends what comes to the excluded ports of the NIC's addresses to the namespace's own address.
 func (r Routed) ownPorts(where ...firewall.Match) []firewall.Rule {
 	var rules []firewall.Rule
-	for _, a := range slices.Concat(r.Own4, r.Own6) {
+	for _, a := range r.Own {
 		to := append(slices.Clone(where), firewall.IP{Version: ip.Of(a)}, firewall.Destination{Prefix: firewall.HostPrefix(a)})
 		for _, p := range r.Excluded {
-			rules = append(rules, rule(firewall.DNAT{Address: r.Hop(a)}, append(slices.Clone(to), matchPorts(p)...)...))
+			rules = append(rules, rule(firewall.DNAT{Address: r.Ends.Gateway(ip.Of(a))}, append(slices.Clone(to), matchPorts(p)...)...))
 		}
 	}
 	return rules

@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -54,10 +53,18 @@ type End struct{ Guest, Gateway netip.Addr }
 // Ends are those of a guest, one for each family that it has.
 type Ends []End
 
-// Has reports whether there is one of the version of IP.
-func (list Ends) Has(v ip.Version) bool {
-	return slices.ContainsFunc(list, func(e End) bool { return ip.Of(e.Guest) == v })
+// Gateway is that of the version of IP; zero: there is no End of it.
+func (list Ends) Gateway(v ip.Version) netip.Addr {
+	for _, e := range list {
+		if ip.Of(e.Guest) == v {
+			return e.Gateway
+		}
+	}
+	return netip.Addr{}
 }
+
+// Has reports whether there is one of the version of IP.
+func (list Ends) Has(v ip.Version) bool { return list.Gateway(v).IsValid() }
 
 // Versions are those of IP.
 func (list Ends) Versions() (versions []ip.Version) {
@@ -148,11 +155,9 @@ func (r Router) errors() []firewall.Rule {
 	const icmpTooBig, icmp6TooBig = 4, 2 // a code of ICMP (RFC 792), a type of ICMPv6 (RFC 4443)
 	var rules []firewall.Rule
 	for _, e := range r.Ends {
-		tooBig, protocol := firewall.ICMP{Version: 4, Type: firewall.ICMPUnreachable, Code: icmpTooBig}, uint8(firewall.ProtocolICMP)
-		if e.Guest.Is6() {
-			tooBig, protocol = firewall.ICMP{Version: 6, Type: icmp6TooBig}, firewall.ProtocolICMPv6
-		}
-		rules = append(rules, rule(drop(firewall.NoConnection), firewall.IP{Version: tooBig.Version}, firewall.Protocol{Number: protocol}, tooBig))
+		v := ip.Of(e.Guest)
+		tooBig := ip.Pick(v, firewall.ICMP{Version: v, Type: firewall.ICMPUnreachable, Code: icmpTooBig}, firewall.ICMP{Version: v, Type: icmp6TooBig})
+		rules = append(rules, rule(drop(firewall.NoConnection), firewall.IP{Version: v}, firewall.Protocol{Number: ip.Pick[uint8](v, firewall.ProtocolICMP, firewall.ProtocolICMPv6)}, tooBig))
 	}
 	return append(rules, rule(firewall.Goto{Chain: "related"}))
 }

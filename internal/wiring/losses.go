@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -130,10 +131,10 @@ func (s *seen) policyLosses() (list losses) {
 // NIC (anycast, direct server return, BGP to the host). A namespace that the network does not reach any more answers
 // nothing.
 func (s *seen) addressLosses(before losses) (list losses) {
-	onNIC, lost := setOf(addressesIn(slices.Concat(s.v4, s.v6))), before.keys()
+	onNIC, lost := fib.Sorted(s.own), before.keys()
 	for _, a := range s.found.Addresses {
 		own := a.Prefix.Addr()
-		if lost[lossKey{"family", ip.Of(own).String()}] || onNIC[own] {
+		if lost[lossKey{"family", ip.Of(own).String()}] || onNIC.Has(own) {
 			continue // that loss says it; the guest has the address
 		}
 		if link := s.links.at(a.Link); s.links.isBehind(s.nic, link) && !s.links.isWired(link) && own.IsGlobalUnicast() {

@@ -75,11 +75,11 @@ func (b masquerade) takeOver(prefix string, from cache.Record) (infra.Binding, e
 	}
 	if v4 := from.IPv4; v4 != nil {
 		b.IPv4 = cmp.Or(b.IPv4, v4.Address.Masked())
-		b.takeEnds(v4.Address.Addr(), v4.Server, 4)
+		b.takeEnds(v4.Address.Addr(), v4.Server)
 	}
 	if v6 := from.IPv6; v6 != nil {
 		b.IPv6 = cmp.Or(b.IPv6, networkOf(v6))
-		b.takeEnds(v6.Address, v6.Gateway, 6)
+		b.takeEnds(v6.Address, v6.Gateway)
 	}
 	if from.GatewayMAC.IsZero() {
 		return b.Masquerade, nil
@@ -90,7 +90,8 @@ func (b masquerade) takeOver(prefix string, from cache.Record) (infra.Binding, e
 
 // takeEnds sets the missing addresses of one version of IP, unless the guest gets another network. Defaults stay unset:
 // a guest whose address the caller names may have one of a network that the namespace reaches.
-func (b *masquerade) takeEnds(guest, gateway netip.Addr, version ip.Version) {
+func (b *masquerade) takeEnds(guest, gateway netip.Addr) {
+	version := ip.Of(guest)
 	own, ownGateway := networkOfGuest(b.Masquerade).Ends(version)
 	if own.Addr() == guest && ownGateway == gateway {
 		return
@@ -99,8 +100,7 @@ func (b *masquerade) takeEnds(guest, gateway netip.Addr, version ip.Version) {
 		list *[]netip.Addr
 		have netip.Addr
 	}{{&b.Guest, guest}, {&b.Gateway, gateway}} {
-		given := slices.ContainsFunc(*end.list, func(a netip.Addr) bool { return a.Is4() == (version == 4) })
-		if !given && own.Masked().Contains(end.have) {
+		if !privatenet.OfVersion(*end.list, version).IsValid() && own.Masked().Contains(end.have) {
 			*end.list = append(slices.Clone(*end.list), end.have)
 		}
 	}
@@ -177,7 +177,7 @@ func (b masquerade) wire(p *Plan) error {
 		return err
 	}
 	t := router.Masquerade{
-		Router: forwarding, Masquerade: b.Masquerade, Addresses: addressesIn(slices.Concat(p.v4, p.v6)),
+		Router: forwarding, Masquerade: b.Masquerade, Addresses: p.own,
 		SourcePorts: router.ChoosePorts(b.Masquerade, p.spec.Guard.Open, p.portsInUse()),
 		Flows:       len(families) == 0 && p.offloads(),
 		Families:    families, NoNFTables: p.found.NoNFTables, NoIPv6AtTap: p.lacksIPv6() != "",
@@ -194,7 +194,7 @@ func (s *seen) checkMasquerade() error {
 	switch {
 	case len(s.spec.Guard.EtherTypes)+len(s.spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
 		return s.refuse("it translates IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames")
-	case len(s.v4)+len(s.v6) == 0:
+	case len(s.own) == 0:
 		return s.refuse("it has no address to hide a guest behind")
 	case len(s.v6) > 0 && s.lacksIPv6() != "":
 		return s.refuse(s.lacksIPv6())
@@ -257,11 +257,10 @@ func (s *seen) hiddenLosses() (list losses) {
 
 // warnings are of what the guest does not get, and of what does not work.
 func (b masquerade) warnings(s *seen) (list texts) {
-	if b.IPv4.IsValid() && len(s.v4) == 0 {
-		list.add("the guest gets no IPv4 address: %s has none", s.nic.Name)
-	}
-	if b.IPv6.IsValid() && len(s.v6) == 0 {
-		list.add("the guest gets no IPv6 address: %s has none", s.nic.Name)
+	for _, v := range ip.Both {
+		if ip.Pick(v, b.IPv4, b.IPv6).IsValid() && len(s.on.Own(v)) == 0 {
+			list.add("the guest gets no %v address: %s has none", v, s.nic.Name)
+		}
 	}
 	if s.routedByEBPF() {
 		list.add("%s looks like a NIC of Cilium: with eBPF host routing, answers to packets that the namespace forwards are lost; then choose redirect or bridge", s.nic.Name)
@@ -290,8 +289,7 @@ func (b masquerade) networks(s *seen) (networks []inner, err error) {
 			continue
 		}
 		guest, gateway := networkOfGuest(b.Masquerade).Ends(v)
-		named := slices.ContainsFunc(b.Guest, func(a netip.Addr) bool { return ip.Of(a) == v })
-		within, err := s.liesWithin(guest, named)
+		within, err := s.liesWithin(guest, privatenet.OfVersion(b.Guest, v).IsValid())
 		if err != nil {
 			return nil, err
 		}

@@ -62,8 +62,8 @@ func (n Networks) equal(o Networks) bool {
 	return slices.Equal(n.Networks, o.Networks) && slices.Equal(n.NextHops, o.NextHops) && n.Forwarders.equal(o.Forwarders)
 }
 
-// reached are the namespace's routes to the network or a part of it, but for default routes and parts of these.
-func (s *seen) reached(network netip.Prefix) (routes []netstate.Route) {
+// routesTo are the namespace's routes to the network or a part of it, but for default routes and parts of these.
+func (s *seen) routesTo(network netip.Prefix) (routes []netstate.Route) {
 	for _, r := range s.found.Routes {
 		if r.Destination.Bits() >= syntax.MinNetwork && r.Destination.Overlaps(network) {
 			routes = append(routes, r)

@@ -40,7 +40,7 @@ func (b passt) takeOver(prefix string, from cache.Record) (infra.Binding, error)
 }
 
 func (b passt) wire(p *Plan) error {
-	if len(p.v4)+len(p.v6) == 0 {
+	if len(p.own) == 0 {
 		return p.refuse("it has no address that passt could give to the guest")
 	}
 	p.Record = p.recordOf(cmp.Or(b.MAC, p.guestMAC()))

@@ -100,7 +100,7 @@ func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends router.Ends) error {
 		if prefix.Addr().Is6() {
 			r.Metric, r.Other = metricPrefix, []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}
 		}
-		if routes := p.reached(prefix); len(routes) > 0 {
+		if routes := p.routesTo(prefix); len(routes) > 0 {
 			return fmt.Errorf("guard.prefixes[%d]: %v overlaps the route to %v of the namespace: %w, leave the prefix out", i, prefix, routes[0].Destination, infra.ErrCollision)
 		}
 		onLink := slices.ContainsFunc(p.wanted.Addresses, func(a netstate.Address) bool {

@@ -41,7 +41,7 @@ func (s *seen) liesWithin(guest netip.Prefix, named bool) (bool, error) {
 			return refuse(another, "the guest would get %v, the next hop of the namespace's route to %v", own, r.Destination)
 		}
 	}
-	for _, r := range s.reached(network) {
+	for _, r := range s.routesTo(network) {
 		within = true
 		if r.Type != netstate.RouteUnicast || s.links.isWired(s.links.at(r.Link)) {
 			return refuse(otherwise, "%v overlaps the route to %v of the namespace", network, r.Destination)
@@ -110,7 +110,7 @@ func (p *Plan) addWithin(tap netstate.Link, n inner) {
 
 // reaches reports whether the namespace has the address, or reaches it other than by a default route.
 func (s *seen) reaches(a netip.Addr) bool {
-	return len(s.reached(firewall.HostPrefix(a))) > 0 || slices.ContainsFunc(s.found.Addresses, func(o netstate.Address) bool { return o.Prefix.Masked().Contains(a) })
+	return len(s.routesTo(firewall.HostPrefix(a))) > 0 || slices.ContainsFunc(s.found.Addresses, func(o netstate.Address) bool { return o.Prefix.Masked().Contains(a) })
 }
 
 // inner is the guest's network of one family.
