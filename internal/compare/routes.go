@@ -79,7 +79,7 @@ func (s *stepper) addRoutes() {
 		for _, h := range scaffold {
 			s.add(netstate.RouteAdd{Link: s.newName(h.Link), Route: h, Hops: nil})
 		}
-		s.add(netstate.RouteAdd{Link: s.newName(r.Link), Route: r, Hops: hopNames(r, s.newName)})
+		s.add(netstate.RouteAdd{Link: s.newName(r.Link), Route: r, Hops: r.HopNames(s.newName)})
 		for _, h := range scaffold {
 			s.add(netstate.RouteDel{Link: s.newName(h.Link), Route: h, Hops: nil})
 		}

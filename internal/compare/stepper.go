@@ -153,11 +153,3 @@ func (s *stepper) newName(index int) string {
 	}
 	return s.linkName(index)
 }
-
-func hopNames(r netstate.Route, name func(index int) string) []string {
-	var names []string
-	for _, h := range r.Hops {
-		names = append(names, name(h.Link))
-	}
-	return names
-}

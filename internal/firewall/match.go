@@ -130,6 +130,9 @@ type (
 	}
 )
 
+// ProtocolOfICMP is that of a version of IP.
+func ProtocolOfICMP(v ip.Version) uint8 { return ip.Pick[uint8](v, ProtocolICMP, ProtocolICMPv6) }
+
 // HostPrefix returns the prefix that has the address alone.
 func HostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 

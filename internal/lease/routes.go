@@ -93,7 +93,12 @@ func (n NIC) AddressesOf(v ip.Version) []netip.Prefix {
 }
 
 // Own are the addresses without their prefix lengths.
-func (n NIC) Own(v ip.Version) []netip.Addr { return addressesOf(n.AddressesOf(v)) }
+func (n NIC) Own(v ip.Version) (own []netip.Addr) {
+	for _, p := range n.AddressesOf(v) {
+		own = append(own, p.Addr())
+	}
+	return own
+}
 
 // lastResort is higher for an address that is less fit to be the guest's first one. The kernel lists the IPv6 address
 // that came last first, and an IPv4 address of the scope link before those of the scope global. Secondary addresses of
@@ -141,14 +146,6 @@ func (n NIC) by(table *fib.Table) (routes []netstate.Route) {
 		}
 	}
 	return routes
-}
-
-func addressesOf(prefixes []netip.Prefix) []netip.Addr {
-	var list []netip.Addr
-	for _, p := range prefixes {
-		list = append(list, p.Addr())
-	}
-	return list
 }
 
 // Destinations are those of the routes, each once.

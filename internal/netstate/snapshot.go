@@ -344,6 +344,14 @@ func (r Route) NextHops() []Hop {
 	return append([]Hop{own}, r.Hops...)
 }
 
+// HopNames are the names of the links of Hops.
+func (r Route) HopNames(name func(index int) string) (names []string) {
+	for _, h := range r.Hops {
+		names = append(names, name(h.Link))
+	}
+	return names
+}
+
 // Uses reports whether the route leads through the link.
 func (r Route) Uses(link int) bool {
 	return r.Link == link || slices.ContainsFunc(r.Hops, func(h Hop) bool { return h.Link == link })

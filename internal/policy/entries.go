@@ -88,7 +88,6 @@ const everyProtocol = 256
 
 // entries are those of both lists, in order.
 func (p Policy) entries(v ip.Version) (all []entry) {
-	icmp := ip.Pick(v, firewall.ProtocolICMP, firewall.ProtocolICMPv6)
 	classes := map[entry]uint16{} // fewer than 65536, as Validate limits the lists
 	for i, list := range [][]infra.Egress{p.Egress, p.Within} {
 		for j, e := range list {
@@ -97,7 +96,7 @@ func (p Policy) entries(v ip.Version) (all []entry) {
 			case e.Ports == infra.Ports{}:
 				one.protocol = everyProtocol
 			case e.Ports.Protocol == "icmp":
-				one.protocol = icmp
+				one.protocol = int(firewall.ProtocolOfICMP(v))
 			default:
 				one.protocol = int(firewall.Transports[syntax.Ports(e.Ports).Full().Protocol])
 			}

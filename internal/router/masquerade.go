@@ -269,11 +269,8 @@ func (m Masquerade) opening() []firewall.Rule {
 		rules = append(rules, rule(firewall.Return{}, firewall.Protocol{Number: protocol}))
 	}
 	for _, e := range m.Ends {
-		echo := uint8(firewall.ProtocolICMP)
-		if e.Guest.Is6() {
-			echo = firewall.ProtocolICMPv6
-		}
-		rules = append(rules, rule(firewall.Return{}, firewall.IP{Version: ip.Of(e.Guest)}, firewall.Protocol{Number: echo}))
+		v := ip.Of(e.Guest)
+		rules = append(rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.Protocol{Number: firewall.ProtocolOfICMP(v)}))
 	}
 	return append(rules, rule(drop(firewall.NoPorts)))
 }

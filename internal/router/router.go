@@ -157,7 +157,7 @@ func (r Router) errors() []firewall.Rule {
 	for _, e := range r.Ends {
 		v := ip.Of(e.Guest)
 		tooBig := ip.Pick(v, firewall.ICMP{Version: v, Type: firewall.ICMPUnreachable, Code: icmpTooBig}, firewall.ICMP{Version: v, Type: icmp6TooBig})
-		rules = append(rules, rule(drop(firewall.NoConnection), firewall.IP{Version: v}, firewall.Protocol{Number: ip.Pick[uint8](v, firewall.ProtocolICMP, firewall.ProtocolICMPv6)}, tooBig))
+		rules = append(rules, rule(drop(firewall.NoConnection), firewall.IP{Version: v}, firewall.Protocol{Number: firewall.ProtocolOfICMP(v)}, tooBig))
 	}
 	return append(rules, rule(firewall.Goto{Chain: "related"}))
 }
@@ -195,13 +195,12 @@ func (r Router) toNamespace(more ...firewall.Rule) []firewall.Rule {
 		rule(firewall.Goto{Chain: "errors"}, from, firewall.State{States: firewall.Related}),
 	}, more...)
 	for _, e := range r.Ends {
-		if e.Guest.Is4() {
-			rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, from, firewall.IP{Version: 4},
-				firewall.Protocol{Number: firewall.ProtocolICMP}, firewall.ICMP{Version: 4, Type: firewall.ICMPEcho}))
+		v := ip.Of(e.Guest)
+		rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, from, firewall.IP{Version: v},
+			firewall.Protocol{Number: firewall.ProtocolOfICMP(v)}, firewall.ICMP{Version: v, Type: ip.Pick[uint8](v, firewall.ICMPEcho, firewall.ICMP6Echo)}))
+		if v == ip.V4 {
 			continue
 		}
-		rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, from, firewall.IP{Version: 6},
-			firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: firewall.ICMP6Echo}))
 		for _, kind := range []uint8{firewall.ICMP6Solicitation, firewall.ICMP6Advertisement} {
 			rules = append(rules, rule(firewall.Accept{}, from, firewall.IP{Version: 6},
 				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))

@@ -9,8 +9,8 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-func address(s string) netip.Addr    { return netip.MustParseAddr(s) }
-func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+func address(s string) netip.Addr { return netip.MustParseAddr(s) }
+func pfx(s string) netip.Prefix   { return netip.MustParsePrefix(s) }
 
 // pod is a guest with a default route in both families.
 func pod() cache.Record {

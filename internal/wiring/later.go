@@ -184,11 +184,7 @@ func (c came) names(p *Plan, now netstate.Snapshot) (names []string) {
 		names = append(names, ruleText(r))
 	}
 	for _, r := range c.routes {
-		var hops []string
-		for _, h := range r.Hops {
-			hops = append(hops, name(h.Link))
-		}
-		names = append(names, "route "+netstate.RouteText(r, name(r.Link), hops))
+		names = append(names, "route "+netstate.RouteText(r, name(r.Link), r.HopNames(name)))
 	}
 	return names
 }
@@ -239,12 +235,7 @@ func (p *Plan) given() (g given) {
 			}
 		}
 	}
-	g.losses = map[lossKey]bool{}
-	for _, l := range r.Losses {
-		if !isTemporary(l) {
-			g.losses[lossKey{l.Kind, l.What}] = true
-		}
-	}
+	g.losses = losses(slices.DeleteFunc(slices.Clone(r.Losses), isTemporary)).keys()
 	g.routes = needed(g.routes)
 	return g
 }

@@ -50,10 +50,7 @@ func (n Networks) sorted() Networks {
 	slices.SortFunc(n.Networks, fib.Compare)
 	n.Networks = slices.Compact(n.Networks)
 	slices.SortFunc(n.NextHops, netip.Addr.Compare)
-	var among fib.Prefixes[bool]
-	for _, p := range n.Networks {
-		among.Set(p, true)
-	}
+	among := fib.PrefixesOf(n.Networks)
 	n.NextHops = slices.DeleteFunc(slices.Compact(n.NextHops), func(h netip.Addr) bool { return !among.Contain(h) })
 	return n
 }

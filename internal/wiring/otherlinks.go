@@ -25,16 +25,12 @@ func (s *seen) ways() ways {
 	if t.Routes && !t.OffStack {
 		return w
 	}
-	w.given = &fib.Prefixes[bool]{}
-	for _, v := range ip.Both {
-		to := s.on.Behind
-		if !t.Routes {
-			to = s.on.Destinations
-		}
-		for _, network := range to(v) {
-			w.given.Set(network, true)
-		}
+	to := s.on.Behind
+	if !t.Routes {
+		to = s.on.Destinations
 	}
+	given := fib.PrefixesOf(slices.Concat(to(ip.V4), to(ip.V6)))
+	w.given = &given
 	return w
 }
 
