@@ -78,14 +78,11 @@ type part struct {
 
 // partOf returns the part that a route with one next hop is.
 func partOf(r netstate.Route) part {
-	hop := netstate.Hop{Link: r.Link, Gateway: r.Gateway, OnLink: r.OnLink}
-	if len(r.Hops) == 1 {
-		hop = r.Hops[0]
-	}
-	if !r.Destination.Addr().Is6() || !hop.Gateway.IsValid() {
+	hops := r.NextHops()
+	if !r.Destination.Addr().Is6() || len(hops) != 1 || !hops[0].Gateway.IsValid() {
 		return part{}
 	}
-	return part{groupOf(r), hop}
+	return part{groupOf(r), hops[0]}
 }
 
 // familyKey is equal for addresses whose order among each other counts.

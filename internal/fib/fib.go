@@ -27,6 +27,12 @@ type Source struct {
 	VRF uint32
 }
 
+// Choice is the address that the kernel gives to the namespace's own packets to a network.
+type Choice struct {
+	To      netip.Prefix // zero: all other destinations of the family
+	Address netip.Addr
+}
+
 // Table is where the packets of a source go, by their destinations.
 type Table struct {
 	// Looked are the numbers of the tables in which all packets are looked up.

@@ -9,12 +9,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Source is the address that the namespace's own packets to the network get when they leave by the NIC.
-type Source struct {
-	To      netip.Prefix // zero: all other destinations of the family
-	Address netip.Addr
-}
-
 // uniqueLocal are the unique local addresses (RFC 4193), which have a label of their own in RFC 6724 section 2.1.
 var uniqueLocal = netip.MustParsePrefix("fc00::/7")
 
@@ -22,7 +16,7 @@ var uniqueLocal = netip.MustParsePrefix("fc00::/7")
 // by destination. More specific destinations come first, and the one for all others is last. They are for IPv4: the
 // source of the route (ip-route(8), src), else the address in the gateway's network, else the first. For IPv6 the
 // route's source comes first too, and then the rules 3, 6 and 8 of RFC 6724 section 5.
-func (n NIC) Sources(hop netip.Addr) []Source {
+func (n NIC) Sources(hop netip.Addr) []fib.Choice {
 	v := ip.Of(hop)
 	own := n.addressesOn(v)
 	var to []destination
@@ -39,17 +33,17 @@ func (n NIC) Sources(hop netip.Addr) []Source {
 	}
 	to = append(to, destination{network: v.All()})
 	var chosen fib.Prefixes[netip.Addr]
-	var choices []Source
+	var choices []fib.Choice
 	chooser := chooserOf(own, to)
 	for _, d := range to {
 		address := chooser.choose(d)
 		if _, is := chosen.Get(d.network); !is && (d.network != uniqueLocal || uniqueLocal.Contains(address)) {
 			chosen.Set(d.network, address)
-			choices = append(choices, Source{d.network, address})
+			choices = append(choices, fib.Choice{To: d.network, Address: address})
 		}
 	}
-	slices.SortStableFunc(choices, func(a, b Source) int { return b.To.Bits() - a.To.Bits() })
-	isWiders := func(c Source) bool { // a wider destination has the same
+	slices.SortStableFunc(choices, func(a, b fib.Choice) int { return b.To.Bits() - a.To.Bits() })
+	isWiders := func(c fib.Choice) bool { // a wider destination has the same
 		for wider, address := range chosen.Around(c.To) {
 			if wider != c.To {
 				return address == c.Address

@@ -9,6 +9,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -74,7 +75,7 @@ func descriptionOf(isRouted bool) description {
 		r.Ends = Ends{{addr("10.244.1.7"), addr("169.254.75.1")}, {addr("fd00:244:1::7"), addr("fd00:a9fe:4b01::1")}}
 		return description{isRouted: true, routed: Routed{
 			Router: r, Own: addrs("10.244.1.7", "fd00:244:1::7"),
-			Sources: map[ip.Version][]Source{4: {{Address: addr("10.244.1.7")}}, 6: {{Address: addr("fd00:244:1::7")}}},
+			Sources: map[ip.Version][]fib.Choice{4: {{Address: addr("10.244.1.7")}}, 6: {{Address: addr("fd00:244:1::7")}}},
 		}}
 	}
 	r.Ends = Ends{{addr("10.0.2.2"), addr("10.0.2.1")}, {addr("fd10:0:2::2"), addr("fd10:0:2::1")}}
@@ -141,7 +142,7 @@ var ofRouted = []struct {
 	{"excluded ports, another address of the namespace", func(r *Routed) { r.Excluded, r.Ends[0].Gateway = []infra.Ports{{First: 22}}, addr("169.254.75.9") }},
 	{"another IPv6 address of the namespace", func(r *Routed) { r.Ends[1].Gateway = addr("fd00:a9fe:4b01::9") }},
 	{"a source by destination", func(r *Routed) {
-		r.Sources = map[ip.Version][]Source{4: {{prefixes("10.9.0.0/16")[0], addr("10.244.1.8")}, {Address: addr("10.244.1.7")}}}
+		r.Sources = map[ip.Version][]fib.Choice{4: {{To: prefixes("10.9.0.0/16")[0], Address: addr("10.244.1.8")}, {Address: addr("10.244.1.7")}}}
 	}},
 }
 

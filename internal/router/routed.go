@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/ip"
 )
@@ -18,13 +19,7 @@ type Routed struct {
 	// Own are the NIC's addresses, which are the guest's.
 	Own []netip.Addr
 	// Sources are what the namespace's addresses, the gateways, become at the NIC, by the version of IP.
-	Sources map[ip.Version][]Source
-}
-
-// Source is the address that the namespace's own packets get when they leave by the NIC.
-type Source struct {
-	To      netip.Prefix // zero: all other destinations of the family
-	Address netip.Addr
+	Sources map[ip.Version][]fib.Choice
 }
 
 // Tables are those of nftables.
@@ -237,7 +232,7 @@ func (r Routed) last() []firewall.Rule {
 }
 
 // toNIC matches the namespace's own packets that leave by the NIC and get the source.
-func (r Routed) toNIC(e End, s Source) []firewall.Match {
+func (r Routed) toNIC(e End, s fib.Choice) []firewall.Match {
 	m := []firewall.Match{firewall.OutInterface{Name: r.Names.NIC}, firewall.IP{Version: ip.Of(e.Guest)}, firewall.Source{Prefix: firewall.HostPrefix(e.Gateway)}}
 	if s.To.IsValid() {
 		m = append(m, firewall.Destination{Prefix: s.To})

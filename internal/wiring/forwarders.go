@@ -30,12 +30,7 @@ func (f Forwarders) equal(o Forwarders) bool {
 // since says what has changed.
 func (f Forwarders) since(was Forwarders) (changes []string) {
 	for _, v := range ip.Both {
-		for _, name := range missingIn(*f.of(v), *was.of(v)) {
-			changes = append(changes, fmt.Sprintf("%s forwards IPv%d", name, v))
-		}
-		for _, name := range missingIn(*was.of(v), *f.of(v)) {
-			changes = append(changes, fmt.Sprintf("%s does not forward IPv%d any more", name, v))
-		}
+		changes = append(changes, changesOf(*f.of(v), *was.of(v), "%s forwards "+v.String(), "%s does not forward "+v.String()+" any more")...)
 	}
 	return changes
 }
@@ -94,6 +89,17 @@ func waysOut(s netstate.Snapshot) map[way][]netstate.Route {
 		}
 	}
 	return routes
+}
+
+// changesOf says what the list has got and has lost.
+func changesOf[T comparable](is, was []T, got, lost string) (changes []string) {
+	for _, value := range missingIn(is, was) {
+		changes = append(changes, fmt.Sprintf(got, value))
+	}
+	for _, value := range missingIn(was, is) {
+		changes = append(changes, fmt.Sprintf(lost, value))
+	}
+	return changes
 }
 
 // missingIn are the values of the list that the other one does not have.

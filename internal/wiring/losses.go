@@ -146,26 +146,15 @@ func (s *seen) addressLosses(before losses) (list losses) {
 
 // sharedLosses are the NIC's addresses that another link has too, at which the namespace answers there.
 func (s *seen) sharedLosses() (list losses) {
-	with := map[netip.Addr][]int{} // links, by their addresses
+	own, both := fib.Sorted(s.own), map[int][]netip.Addr{}
 	for _, a := range s.found.Addresses {
-		if at := with[a.Prefix.Addr()]; a.Link != s.nic.Index && !slices.Contains(at[max(0, len(at)-1):], a.Link) {
-			with[a.Prefix.Addr()] = append(at, a.Link)
+		if a.Link != s.nic.Index && own.Has(a.Prefix.Addr()) {
+			both[a.Link] = append(both[a.Link], a.Prefix.Addr())
 		}
-	}
-	both := map[int][]netip.Addr{}
-	for _, a := range s.found.Addresses {
-		own := a.Prefix.Addr()
-		if a.Link != s.nic.Index || own.Is6() && own.IsLinkLocalUnicast() {
-			continue
-		}
-		for _, link := range with[own] {
-			both[link] = append(both[link], own)
-		}
-		delete(with, own) // the NIC may have it with another prefix length, too
 	}
 	for _, other := range s.found.Links {
 		if addresses := both[other.Index]; len(addresses) > 0 && !other.Loopback && !s.links.isWired(other) {
-			list.lose("other-link", fmt.Sprintf("%s: %v", other.Name, addresses), "it has these addresses too, and packets that arrive there reach the namespace: wire it too")
+			list.lose("other-link", fmt.Sprintf("%s: %v", other.Name, fib.Sorted(addresses)), "it has these addresses too, and packets that arrive there reach the namespace: wire it too")
 		}
 	}
 	return list

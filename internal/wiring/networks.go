@@ -97,18 +97,8 @@ const mostNamed = 8
 // since says what has changed.
 func (n Networks) since(was Networks) string {
 	changes := n.Forwarders.since(was.Forwarders)
-	for _, p := range missingIn(n.Networks, was.Networks) {
-		changes = append(changes, fmt.Sprintf("%v is new", p))
-	}
-	for _, p := range missingIn(was.Networks, n.Networks) {
-		changes = append(changes, fmt.Sprintf("%v is gone", p))
-	}
-	for _, h := range missingIn(n.NextHops, was.NextHops) {
-		changes = append(changes, fmt.Sprintf("%v is a next hop", h))
-	}
-	for _, h := range missingIn(was.NextHops, n.NextHops) {
-		changes = append(changes, fmt.Sprintf("%v is no next hop any more", h))
-	}
+	changes = append(changes, changesOf(n.Networks, was.Networks, "%v is new", "%v is gone")...)
+	changes = append(changes, changesOf(n.NextHops, was.NextHops, "%v is a next hop", "%v is no next hop any more")...)
 	if more := len(changes) - mostNamed; more > 0 {
 		changes = append(changes[:mostNamed], fmt.Sprintf("%d more", more))
 	}

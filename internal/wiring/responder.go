@@ -31,26 +31,24 @@ func responderFilters(r cache.Record) []netstate.Filter {
 
 	// IPv4 without options, the first fragment, UDP, to port 67 of an address.
 	dhcp4 := func(to netip.Addr) {
-		a := to.As4()
-		fromGuest(netstate.EthernetIPv4, key(0, 0x0f000000, 0x05000000), key(4, 0x00001fff, 0), key(8, 0x00ff0000, 17<<16),
-			key(16, 0xffffffff, binary.BigEndian.Uint32(a[:])), key(20, 0x0000ffff, 67))
+		header := []netstate.Key{key(0, 0x0f000000, 0x05000000), key(4, 0x00001fff, 0), key(8, 0x00ff0000, 17<<16)}
+		fromGuest(netstate.EthernetIPv4, append(append(header, address(16, to)...), key(20, 0x0000ffff, 67))...)
 	}
 	if r.IPv4 != nil || r.Options.IPv6OnlySeconds > 0 { // RFC 8925
 		dhcp4(netip.AddrFrom4([4]byte{255, 255, 255, 255}))
 	}
 	if r.IPv6 != nil {
 		// UDP to port 547 of all servers on the link; a router solicitation.
-		fromGuest(netstate.EthernetIPv6, slices.Concat([]netstate.Key{key(4, 0x0000ff00, 17<<8)}, address6(24, firewall.AllDHCP6), []netstate.Key{key(40, 0x0000ffff, 547)})...)
+		fromGuest(netstate.EthernetIPv6, slices.Concat([]netstate.Key{key(4, 0x0000ff00, 17<<8)}, address(24, firewall.AllDHCP6), []netstate.Key{key(40, 0x0000ffff, 547)})...)
 		fromGuest(netstate.EthernetIPv6, key(4, 0x0000ff00, 58<<8), key(40, 0xff000000, 133<<24))
 	}
 	for _, n := range r.Neighbours {
 		if a := n.Address; a.Is4() {
 			// An ARP request with this target.
-			target := a.As4()
-			fromGuest(netstate.EthernetARP, key(4, 0x0000ffff, 1), key(24, 0xffffffff, binary.BigEndian.Uint32(target[:])))
+			fromGuest(netstate.EthernetARP, append([]netstate.Key{key(4, 0x0000ffff, 1)}, address(24, a)...)...)
 		} else {
 			// A neighbour solicitation with this target.
-			fromGuest(netstate.EthernetIPv6, append([]netstate.Key{key(4, 0x0000ff00, 58<<8), key(40, 0xff000000, 135<<24)}, address6(48, a)...)...)
+			fromGuest(netstate.EthernetIPv6, append([]netstate.Key{key(4, 0x0000ff00, 58<<8), key(40, 0xff000000, 135<<24)}, address(48, a)...)...)
 		}
 	}
 	toResponder := len(filters) // at least one, as the guest has an address
@@ -77,12 +75,10 @@ func sourceMAC(m cache.MAC) []netstate.Key {
 	}
 }
 
-// address6 compares an IPv6 address.
-func address6(offset int, a netip.Addr) []netstate.Key {
-	var keys []netstate.Key
-	b := a.As16()
-	for i := 0; i < 16; i += 4 {
-		keys = append(keys, key(offset+i, 0xffffffff, binary.BigEndian.Uint32(b[i:])))
+// address compares an address.
+func address(offset int, a netip.Addr) (keys []netstate.Key) {
+	for part := range slices.Chunk(a.AsSlice(), 4) {
+		keys = append(keys, key(offset+4*len(keys), 0xffffffff, binary.BigEndian.Uint32(part)))
 	}
 	return keys
 }

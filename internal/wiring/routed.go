@@ -73,7 +73,10 @@ func (b routed) wire(p *Plan) error {
 	if err := p.checkSources(b.Sidecar, ends); err != nil {
 		return err
 	}
-	r.Sources = sourcesOf(p.on, ends)
+	r.Sources = map[ip.Version][]fib.Choice{}
+	for _, e := range ends {
+		r.Sources[ip.Of(e.Guest)] = p.on.Sources(e.Gateway)
+	}
 	p.guests = router.GuestNetworks(tap, p.wanted.Addresses, p.wanted.Routes, true)
 	p.olderExchanges, p.translated = r.Older(), r.Translated()
 	p.makeTables = append(p.makeTables, r.Tables)
@@ -82,18 +85,6 @@ func (b routed) wire(p *Plan) error {
 		g.Announced = p.on.Own(ip.V4)
 	}
 	return p.addFilter(g)
-}
-
-// sourcesOf are what the namespace's addresses become at the NIC, by the version of IP.
-func sourcesOf(on lease.NIC, ends router.Ends) map[ip.Version][]router.Source {
-	sources := map[ip.Version][]router.Source{}
-	for _, e := range ends {
-		v := ip.Of(e.Guest)
-		for _, s := range on.Sources(e.Gateway) {
-			sources[v] = append(sources[v], router.Source(s))
-		}
-	}
-	return sources
 }
 
 // whyNotRouted is why the namespace cannot route the NIC's addresses to a guest; empty: it can.
