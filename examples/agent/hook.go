@@ -67,7 +67,7 @@ func keepReason(flags []string, reason error) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	_, err = fmt.Fprintln(&plain{to: file, words: commandline.Called}, time.Now().Format(time.RFC3339), "agent:", reason)
+	_, err = io.WriteString(file, time.Now().Format(time.RFC3339)+" "+commandline.Line("agent:", reason))
 	return err
 }
 

@@ -70,7 +70,7 @@ func main() {
 	defer stop()
 	v, o, _, err := program.Parse(os.Stdout, os.Args[1:])
 	if err != nil {
-		fmt.Fprint(os.Stderr, commandline.Called(fmt.Sprintln("exporter:", err)))
+		fmt.Fprint(os.Stderr, commandline.Line("exporter:", err))
 		os.Exit(exitCode(err))
 	}
 	if v == nil {
@@ -87,7 +87,7 @@ func main() {
 		err = writeMetrics(ctx, o.to, nic)
 	}
 	if err != nil {
-		fmt.Fprint(log, commandline.Called(fmt.Sprintln("exporter:", err)))
+		fmt.Fprint(log, commandline.Line("exporter:", err))
 	}
 	_ = log.Close() // what the reader has not taken is lost
 	os.Exit(exitCode(err))

@@ -57,8 +57,8 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "dir":
 			set.StringVar(&o.dir, name, phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all of guestwire's programs")
 		case "spec":
-			set.StringVar(&o.spec, name, "", "what holds for each NIC, a `JSON` object as of agent setup -config without nic and state, such as "+
-				`{"owner": {"uid": 107}}; with a binding, every pod of the list is wired, and without one those whose annotations ask for it`)
+			set.Func(name, "what holds for each NIC, a `JSON` object as of agent setup -config without nic and state, such as "+
+				`{"owner": {"uid": 107}}; with a binding, every pod of the list is wired, and without one those whose annotations ask for it`, func(text string) error { o.spec = text; return nil })
 		case "trust-pods":
 			set.BoolVar(&o.trustPods, name, false, "a pod's annotations may also say what an ordinary restricted pod could not do: guard, owner.selinux, the bindings macvtap and sriov, masquerade's firewall and more connections, and more than 4096 bytes for a NIC")
 		case "every-nic":
