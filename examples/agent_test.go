@@ -381,7 +381,7 @@ func TestPin(t *testing.T) {
 }
 
 // TestPipeAsFile: a configuration or a record can come by a pipe, and a signal ends the wait for one to which nobody
-// writes.
+// writes. One without an end is refused.
 func TestPipeAsFile(t *testing.T) {
 	agent := nstest.Program(t, "examples/agent")
 	fifo := filepath.Join(t.TempDir(), "fifo")
@@ -410,6 +410,13 @@ func TestPipeAsFile(t *testing.T) {
 		writer.Close()
 		if code := cmd.ProcessState.ExitCode(); code <= 0 || !strings.Contains(said.String(), "terminated") {
 			t.Errorf("%q: status %d: %s", args, code, said.String())
+		}
+	}
+	for _, line := range []string{"config -config /dev/zero", "plan -own -nic eth0 -from /dev/zero", "activate -own -nic eth0 -inactive /dev/zero", "hook -nic eth0 </dev/zero", "config -config - </dev/zero"} {
+		line = `ulimit -d 524288; "$0" ` + line // 512 MiB of memory
+		out, err := exec.Command("bash", "-c", line, agent).CombinedOutput()
+		if !regexp.MustCompile(`/dev/(zero|stdin): it has more than \d+ octets: `).Match(out) {
+			t.Errorf("%s: %v: %.300s", line, err, out)
 		}
 	}
 	file := filepath.Join(t.TempDir(), "config.json")
