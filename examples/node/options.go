@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"strings"
 	"time"
@@ -107,6 +108,9 @@ func (o *options) check() (err error) {
 	}
 	if o.sweep < 0 || o.sweep > 0 && o.sweep < time.Minute {
 		return fmt.Errorf("-sweep %v: want 1m or more, or 0 for never", o.sweep)
+	}
+	if _, port, err := net.SplitHostPort(o.metrics); o.metrics != "" && (err != nil || port == "") {
+		return fmt.Errorf("-metrics %s: want an address with its port, such as 127.0.0.1:9476 or [::1]:9476", o.metrics)
 	}
 	if o.devices, err = newDevices(o.dev, o.deviceNames); err != nil {
 		return err
