@@ -144,6 +144,9 @@ func writeMetrics(ctx context.Context, path string, nic phase1.NIC) error {
 	}
 	defer unlock()
 	err = directory.AsOwner(dir, func() error { return directory.Write(dir, filepath.Base(path), text.Bytes(), 0o644) })
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w: the file is written with the rights of the user to whom the directory belongs: let that user write there (chmod u+w %s), or give it to root (chown root %[2]s)", err, infra.ShellWord(filepath.Clean(dir.Name())))
+	}
 	if err != nil {
 		return fmt.Errorf("-to %s: %w", path, err)
 	}
