@@ -380,8 +380,8 @@ func TestPin(t *testing.T) {
 	}
 }
 
-// TestRecordWithoutJournal: teardown finds no journal, and the record is there. It says why that can be, and what to do:
-// both commands remove the record, one where the namespace is there, and one where it is gone.
+// TestRecordWithoutJournal: teardown finds no journal, and the record is there. It says why that can be, and what to
+// do: one command removes the record where the namespace is there, and the other one where it is gone.
 func TestRecordWithoutJournal(t *testing.T) {
 	agent := nstest.Program(t, "examples/agent")
 	for _, gone := range []bool{false, true} {

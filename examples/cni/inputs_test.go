@@ -123,8 +123,8 @@ func faults() []fault {
 	return all
 }
 
-// TestLongFields: each variable of a call, and each member of its input, with a value that is far too long. ADD and CHECK
-// succeed, or print an error that is short, and they cost a few times the length. A pod that is wired stays so.
+// TestLongFields: each variable of a call, and each member of its input, with a value that is far too long. ADD and
+// CHECK succeed, or print an error that is short, and they cost a few times the length. A pod that is wired stays so.
 func TestLongFields(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()
