@@ -24,7 +24,7 @@ func TestByHand(t *testing.T) {
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		n.Pod.Exec("sysctl", "-qw", "net.ipv4.conf.eth0.forwarding=0") // a namespace inherits the machine's
-		if b.Kind() == cache.BindingMasquerade { // accept_ra becomes 2
+		if b.Kind() == cache.BindingMasquerade {                       // accept_ra becomes 2
 			n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.all.forwarding=0", "net.ipv6.conf.eth0.accept_ra=1")
 			n.Pod.IP("-6 route add 2001:db8:9::/64 via fe80::1 dev eth0 proto ra")
 		}

@@ -177,7 +177,7 @@ func (b masquerade) wire(p *Plan) error {
 		return err
 	}
 	t := router.Masquerade{
-		Router: forwarding, Masquerade: b.Masquerade, Addresses: addressesIn(slices.Concat(p.v4, p.v6)),
+		Router: forwarding, Masquerade: b.Masquerade, Addresses: addressesIn(slices.Concat(p.v4, p.v6)), Hidden: p.on.RouteSources(),
 		SourcePorts: router.ChoosePorts(b.Masquerade, p.spec.Guard.Open, p.portsInUse()),
 		Flows:       len(families) == 0 && p.offloads(),
 		Families:    families, NoNFTables: p.found.NoNFTables, NoIPv6AtTap: p.lacksIPv6() != "",
