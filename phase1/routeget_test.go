@@ -32,6 +32,16 @@ func TestRouteGet(t *testing.T) {
 			}
 		})
 	}
+	t.Run("by source", func(t *testing.T) {
+		n := nstest.NewNetwork(t)
+		for _, line := range []string{
+			"-6 route add 2001:db8:1::/48 via fd00:244:1::2 dev eth0", "-6 route add 2001:db8:1::/48 from fd00:244:1::/64 via fd00:244:1::3 dev eth0 metric 4000",
+			"-6 route add 2001:db8:1::/48 from fd00:244:1::7 via fd00:244:1::4 dev eth0 metric 5000", "-6 route add 2001:db8::/32 from fd00:244:9::/64 via fd00:244:1::5 dev eth0",
+		} {
+			n.Pod.IP(line)
+		}
+		routeget.Judge(t, n.Pod, rand.New(rand.NewPCG(1, 1)), 60)
+	})
 	t.Logf("%d packets have a route; %d have another one by a rule that no Snapshot holds", routed, other)
 	if routed == 0 || other > routed/4 {
 		t.Errorf("%d packets have a route, and %d have another one by a rule that no Snapshot holds", routed, other)
