@@ -109,7 +109,7 @@ func (n NIC) open(ctx context.Context, nodeAt func(path string) (node, error), r
 		}
 		s := &session{nic: n.Name, identity: identity, node: node, ns: ns, report: n.Progress, held: n.holds(identity.Inode), reader: r}
 		if reads {
-			ns.EndWith(ctx)
+			ns.EndWith(ctx, n.MostRead)
 		}
 		defer func() { s.state.close() }()
 		return f(s)

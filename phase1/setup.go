@@ -71,7 +71,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 	}
 	var record cache.Record
 	err = c.do(ctx, func(s *session) error {
-		s.ns.EndWith(ctx) // undoFailed has sockets of its own
+		s.ns.EndWith(ctx, c.MostRead) // undoFailed has sockets of its own
 		earlier, plan, now, err := s.plan(ctx, c, taken, owner)
 		if err != nil {
 			return err
@@ -95,7 +95,10 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		j := journal{From: c.From}
 		var later []infra.Difference
 		if earlier != nil {
-			j, later = *earlier, plan.Later(now)
+			j = *earlier
+			if later, err = plan.Later(ctx, now); err != nil {
+				return err
+			}
 		}
 		if j.HeldBy, err = s.heldBy(j); err != nil {
 			return err

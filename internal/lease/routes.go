@@ -178,9 +178,9 @@ func (n NIC) Destinations(v ip.Version) (to []netip.Prefix) {
 	return to
 }
 
-// Behind are the destinations that a guest behind the namespace reaches through the NIC. The namespace chooses the route
-// for each of the guest's packets. So the routes count that some of the packets take: by a TOS, by one of the NIC's
-// addresses, or from a table to which a rule leads some packets. More specific ones come first.
+// Behind are the destinations that a guest behind the namespace reaches through the NIC. The namespace chooses the
+// route for each of the guest's packets. So the routes count that some of the packets take: by a TOS, by one of the
+// NIC's addresses, or from a table to which a rule leads some packets. More specific ones come first.
 func (n NIC) Behind(v ip.Version) (to []netip.Prefix) {
 	known := map[netip.Prefix]bool{}
 	add := func(p netip.Prefix) {
