@@ -43,7 +43,7 @@ var exact = append(slices.DeleteFunc(slices.Clone(traced), func(call string) boo
 var ending = regexp.MustCompile(`( <unfinished \.\.\.>|\) += [^"]*)$`)
 
 // ofProcess is a file of a process: how many processes a machine has is chance.
-var ofProcess = regexp.MustCompile(`"/proc/\d+/|</proc/\d+|<anon_inode:`)
+var ofProcess = regexp.MustCompile(`"/proc/\d+/|</proc/\d+`)
 
 // newCost reads the trace of a call that names the namespace, from where it opens that on. counts is where the program
 // writes its coverage.
@@ -57,7 +57,8 @@ func newCost(trace, namespace, counts string) cost {
 		}
 		call, args := m[2], ending.ReplaceAllString(m[3], "")
 		begun = begun || call == "openat" && strings.Contains(args, `"`+namespace+`"`)
-		if !begun || !slices.Contains(exact, call) || ofProcess.MatchString(args) || strings.Contains(args, counts) {
+		if !begun || !slices.Contains(exact, call) || ofProcess.MatchString(args) || strings.Contains(args, counts) ||
+			call == "write" && !strings.Contains(args, "</") { // the runtime wakes a thread
 			continue
 		}
 		c.calls[call]++

@@ -245,7 +245,7 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	s.expect(earlier, plan)
 	var now netstate.Snapshot
 	err = s.look(func() (err error) {
-		now, err = s.read(plan)
+		now, err = s.read(plan, plan.Hinders()...)
 		return err
 	})
 	if err != nil {
@@ -291,7 +291,7 @@ func (s *session) firstPlan(ctx context.Context, c request, owner resolvedOwner)
 // earlier wiring of another NIC has changed.
 func (s *session) readFirst(ctx context.Context, c request, owner resolvedOwner, questions wiring.Questions, known []netstate.Neighbour) (now, found netstate.Snapshot, err error) {
 	read := func() {
-		now, err = s.ns.Snapshot(netstate.NamesFor(c.Name, c.Tap), slices.Concat(questions.Sysctls, questions.Hinders), nil)
+		now, err = s.ns.Snapshot(netstate.NamesFor(c.Name, c.Tap), questions.Hinders, nil, questions.Sysctls...)
 	}
 	var others []*journal
 	err = s.look(func() error {
@@ -348,9 +348,6 @@ func lacksLinkLocal(now netstate.Snapshot, name string) bool {
 // answer adds to the snapshot what a first plan needs too.
 func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic string, questions wiring.Questions) error {
 	var err error
-	if found.ReadOnly, err = kernel.ReadOnlySysctls(questions.Sysctls); err != nil {
-		return err
-	}
 	if questions.Listeners {
 		if found.Listeners, err = s.ns.Listeners(); err != nil {
 			return err

@@ -4,6 +4,7 @@
 package wiring
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -75,14 +76,19 @@ func (p *Plan) nic() netstate.Link {
 	return nic
 }
 
-// SysctlPaths are the sysctls that a Snapshot needs for comparing with the plan.
+// SysctlPaths are the sysctls that a Snapshot needs for comparing with the plan: the wanted ones, and those by which
+// new links have IPv6 and others forward.
 func (p *Plan) SysctlPaths() []string {
-	paths := p.binding.asks(p.names).Sysctls
+	paths := append(slices.Collect(maps.Keys(p.wanted.Sysctls)), netstate.NoIPv6)
 	if p.traits().Routes {
-		paths = append(paths, hinders()...)
+		paths = append(paths, netstate.Forwarding6)
 	}
-	return paths
+	slices.Sort(paths)
+	return slices.Compact(paths)
 }
+
+// Hinders are the sysctls that a Snapshot needs for Hindrances.
+func (p *Plan) Hinders() []string { return p.binding.asks(p.names).Hinders }
 
 // traits are those of the binding.
 func (p *Plan) traits() compare.Traits { return traitsOf(p.spec.Binding) }
