@@ -265,18 +265,18 @@ func (s *session) firstPlan(ctx context.Context, c request, owner resolvedOwner)
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
 	}
-	planWith := func(questions wiring.Questions, earlier []netstate.Neighbour) (*wiring.Plan, netstate.Snapshot, []netstate.Neighbour, error) {
+	planWith := func(make func(wiring.Journal) (*wiring.Plan, error), spec infra.Spec, questions wiring.Questions, earlier []netstate.Neighbour) (*wiring.Plan, netstate.Snapshot, []netstate.Neighbour, error) {
 		now, found, err := s.readFirst(ctx, c, owner, questions, earlier)
 		if err != nil {
 			return nil, now, nil, err
 		}
-		plan, err := wiring.Journal{NIC: c.Name, Found: found, Spec: spec, Turn: wiring.Turn{Standby: c.Standby, Turn: turn}}.First()
+		plan, err := make(wiring.Journal{NIC: c.Name, Found: found, Spec: spec, Turn: wiring.Turn{Standby: c.Standby, Turn: turn}})
 		return plan, now, found.Neighbours, err
 	}
-	questions := wiring.Ask(c.Name, spec)
-	plan, now, neighbours, err := planWith(questions, nil)
+	first := wiring.FirstTry(spec)
+	plan, now, neighbours, err := planWith(wiring.Journal.Try, first, wiring.Ask(c.Name, first), nil)
 	if more, needed := wiring.AskOthers(c.Name, spec, plan, err); needed {
-		plan, now, _, err = planWith(more, neighbours)
+		plan, now, _, err = planWith(wiring.Journal.First, spec, more, neighbours)
 	}
 	if errors.Is(err, infra.ErrWired) {
 		return nil, now, s.explainMark(now, err)
