@@ -46,7 +46,7 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	var seen seenRecord
 	err = s.look(func() (err error) {
 		seen = s.seeRecord(j, plan)
-		now, err = s.read(repaired)
+		now, err = s.read(repaired, repaired.Hinders()...)
 		return err
 	})
 	if err != nil {

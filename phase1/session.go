@@ -300,9 +300,9 @@ func (s *session) forgetConnections(ctx context.Context, connections []netstate.
 	}
 }
 
-// read returns the namespace as it is now, as far as it concerns the plan.
-func (s *session) read(plan *wiring.Plan) (netstate.Snapshot, error) {
-	return s.ns.Snapshot(plan.Names(), plan.SysctlPaths(), plan.Tables)
+// read returns the namespace as it is now, as far as it concerns the plan, and with more sysctls.
+func (s *session) read(plan *wiring.Plan, sysctls ...string) (netstate.Snapshot, error) {
+	return s.ns.Snapshot(plan.Names(), append(plan.SysctlPaths(), sysctls...), plan.Tables)
 }
 
 // request is what one call of Setup or Plan asks for.
