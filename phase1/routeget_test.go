@@ -32,16 +32,26 @@ func TestRouteGet(t *testing.T) {
 			}
 		})
 	}
-	t.Run("by source", func(t *testing.T) {
-		n := nstest.NewNetwork(t)
-		for _, line := range []string{
+	for name, lines := range map[string][]string{
+		"by source": {
 			"-6 route add 2001:db8:1::/48 via fd00:244:1::2 dev eth0", "-6 route add 2001:db8:1::/48 from fd00:244:1::/64 via fd00:244:1::3 dev eth0 metric 4000",
 			"-6 route add 2001:db8:1::/48 from fd00:244:1::7 via fd00:244:1::4 dev eth0 metric 5000", "-6 route add 2001:db8::/32 from fd00:244:9::/64 via fd00:244:1::5 dev eth0",
-		} {
-			n.Pod.IP(line)
-		}
-		routeget.Judge(t, n.Pod, rand.New(rand.NewPCG(1, 1)), 60)
-	})
+		},
+		"the source of the route in force": {
+			"addr add 10.244.1.8/24 dev eth0", "route del default",
+			"route add default via 10.244.1.1 dev eth0 src 10.244.1.8 metric 100", "route add default via 10.244.1.1 dev eth0 src 10.244.1.7 metric 200",
+			"addr add fd00:244:1::8/64 dev eth0 nodad", "addr add fd00:244:1::9/64 dev eth0 nodad", "-6 route del default",
+			"-6 route add default via fd00:244:1::1 dev eth0 src fd00:244:1::8 metric 100", "-6 route add default via fd00:244:1::1 dev eth0 src fd00:244:1::7 metric 200",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			for _, line := range lines {
+				n.Pod.IP(line)
+			}
+			routeget.Judge(t, n.Pod, rand.New(rand.NewPCG(1, 1)), 60)
+		})
+	}
 	t.Logf("%d packets have a route; %d have another one by a rule that no Snapshot holds", routed, other)
 	if routed == 0 || other > routed/4 {
 		t.Errorf("%d packets have a route, and %d have another one by a rule that no Snapshot holds", routed, other)
