@@ -95,7 +95,7 @@ func (from Source) rules(s netstate.Snapshot, t *Table) (asked []netstate.Rule) 
 // matches reports whether the rule is for all of the packets, as far as they have its destination.
 func (from Source) matches(r netstate.Rule) bool {
 	isFrom := !r.Source.IsValid() || r.Source.Bits() == 0 || len(from.From) > 0 && r.Source.Contains(from.From[0])
-	return !r.Other && isFrom && (r.TOS == 0 || r.TOS == from.TOS) && from.Mark&r.Mask == r.Mark && (r.In == "" || r.In == from.In)
+	return !r.Other && isFrom && (r.TOS == 0 || r.TOS == from.TOS) && (from.Mark^r.Mark)&r.Mask == 0 && (r.In == "" || r.In == from.In)
 }
 
 // Rules are the namespace's policy rules in the order in which the kernel asks them, with that for the table main. What
@@ -185,6 +185,13 @@ func (from Source) takes(r netstate.Route, own Addresses) bool {
 	return (r.TOS == 0 || r.TOS == from.TOS) && (r.Source.Bits() <= 0 || len(own) > 0 && own.LieIn(r.Source))
 }
 
+// accepts reports whether the rule takes the route. A throw route sends the lookup to the next table, and
+// suppress_prefixlength one that leads somewhere. A route that refuses packets counts, however short its prefix is
+// (fib_rules_lookup in net/core/fib_rules.c).
+func accepts(rule netstate.Rule, r netstate.Route) bool {
+	return r.Type != netstate.RouteThrow && (r.Destination.Bits() >= rule.Suppress || r.Refuses() != "")
+}
+
 // entry are the routes of a table to a destination, which decide; none: the lookup goes on.
 type entry struct {
 	to     netip.Prefix
@@ -195,7 +202,7 @@ type entry struct {
 // entries are those of the table at the place to which the rule leads.
 func (n *networks) entries(place int, rule netstate.Rule) (list []entry) {
 	add := func(to netip.Prefix, at *routes) {
-		if at.list[0].Type == netstate.RouteThrow || at.list[0].Destination.Bits() < rule.Suppress {
+		if !accepts(rule, at.list[0]) {
 			at = nil
 		}
 		list = append(list, entry{to, place, at})

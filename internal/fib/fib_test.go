@@ -34,7 +34,7 @@ func FuzzLookup(f *testing.F) {
 		for range next() % 6 {
 			r := netstate.Rule{Priority: uint32(next()), Table: uint32(100 + next()%3), Suppress: int(next() % 4), TOS: 16 * (next() % 2)}
 			if next()%2 == 1 {
-				r.Mark, r.Mask = uint32(next()%4), 3
+				r.Mark, r.Mask = uint32(next()%8), 3
 			}
 			if bits := int(next() % 17); bits > 0 {
 				r.Destination = netip.PrefixFrom(address(), bits).Masked()
@@ -73,8 +73,8 @@ func oneByOne(s netstate.Snapshot, from Source, to netip.Addr) int {
 				best = &r
 			}
 		}
-		matches := (!rule.Destination.IsValid() || rule.Destination.Contains(to)) && (rule.TOS == 0 || rule.TOS == from.TOS) && from.Mark&rule.Mask == rule.Mark
-		if matches && best != nil && best.Type != netstate.RouteThrow && best.Destination.Bits() >= rule.Suppress {
+		matches := (!rule.Destination.IsValid() || rule.Destination.Contains(to)) && (rule.TOS == 0 || rule.TOS == from.TOS) && (from.Mark^rule.Mark)&rule.Mask == 0
+		if matches && best != nil && best.Type != netstate.RouteThrow && (best.Type == 6 || best.Destination.Bits() >= rule.Suppress) {
 			return best.Link
 		}
 	}

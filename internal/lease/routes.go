@@ -78,8 +78,9 @@ func (n NIC) outward(v ip.Version) destination {
 	if len(routes) == 0 {
 		return destination{network: v.All()}
 	}
-	last := routes[len(routes)-1]
-	return destination{last.Destination, n.hop(last), last.PrefSrc}
+	to := routes[len(routes)-1].Destination
+	first := routes[slices.IndexFunc(routes, func(r netstate.Route) bool { return r.Destination == to })] // the others have higher metrics
+	return destination{to, n.hop(first), first.PrefSrc}
 }
 
 // RouteSources are the NIC's addresses from which the least specific routes say to send (ip-route(8), src), where the
