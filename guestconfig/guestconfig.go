@@ -17,6 +17,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/servers"
 )
 
@@ -117,25 +118,25 @@ func (g Guest) nics(format string) ([]*nic, error) {
 		n.choose()
 		all = append(all, n)
 	}
-	for _, v4 := range []bool{true, false} {
-		warnSourceless(all, v4)
+	for _, v := range ip.Both {
+		warnSourceless(all, v)
 	}
 	return all, nil
 }
 
 // warnSourceless warns of a guest whose routes are all in tables for its own addresses, as the second NIC of a
 // namespace can be: where a program does not choose the source, the kernel looks for a route without one.
-func warnSourceless(all []*nic, v4 bool) {
+func warnSourceless(all []*nic, v ip.Version) {
 	elsewhere := (*nic)(nil)
 	for _, n := range all {
 		for _, a := range n.was.Addresses {
 			own := a.Address.Addr()
-			if own.Is4() == v4 && !own.IsLinkLocalUnicast() && !a.NoPrefixRoute && !a.Address.IsSingleIP() {
+			if ip.Of(own) == v && !own.IsLinkLocalUnicast() && !a.NoPrefixRoute && !a.Address.IsSingleIP() {
 				return
 			}
 		}
 		for _, r := range n.was.Routes {
-			if r.Destination.Addr().Is4() != v4 || r.Type != "" {
+			if ip.Of(r.Destination.Addr()) != v || r.Type != "" {
 				continue
 			}
 			if r.Table == tableMain {
@@ -145,11 +146,7 @@ func warnSourceless(all []*nic, v4 bool) {
 		}
 	}
 	if elsewhere != nil {
-		version := 6
-		if v4 {
-			version = 4
-		}
-		elsewhere.warn("the table main has no IPv%d route, as in the namespace: a program in the guest has to bind its own address, or the guest needs the namespace's other interfaces too", version)
+		elsewhere.warn("the table main has no %v route, as in the namespace: a program in the guest has to bind its own address, or the guest needs the namespace's other interfaces too", v)
 	}
 }
 

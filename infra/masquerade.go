@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/privatenet"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -185,7 +186,7 @@ func (b Masquerade) validateEnds(field string) error {
 			}
 		}
 	}
-	for _, version := range []int{4, 6} {
+	for _, version := range ip.Both {
 		guest, gateway := b.network().Ends(version)
 		if own := privatenet.OfVersion(routedOwn, version); guest.Addr() == own || gateway == own {
 			return &cache.FieldError{Field: fmt.Sprintf("%sipv%d", field, version),
@@ -201,15 +202,12 @@ func (b Masquerade) validateEnd(others []netip.Addr, a netip.Addr) string {
 	if !a.IsValid() || a.Is4In6() || a.Zone() != "" {
 		return "is no address, want one such as 10.0.2.10"
 	}
-	version := 6
-	if a.Is4() {
-		version = 4
-	}
+	version := ip.Of(a)
 	guest, gateway := b.network().Ends(version)
 	network := b.network().Prefix(version)
 	switch {
 	case privatenet.OfVersion(others, version).IsValid():
-		return fmt.Sprintf("is a second one of IPv%d: want one of each version", version)
+		return fmt.Sprintf("is a second one of %v: want one of each version", version)
 	case !network.Contains(a):
 		return fmt.Sprintf("is not in %v: want an address in it, or another network in ipv%d", network, version)
 	case a == network.Addr() && version == 6:

@@ -100,7 +100,7 @@ func (s *stepper) removeUnwanted() {
 			if s.joined[partOf(r)] {
 				r.Protocol = 0 // any: the kernel shows that of another part
 			}
-			s.add(netstate.RouteDel{Link: s.linkName(r.Link), Route: r, Hops: hopNames(r, s.linkName)})
+			s.add(netstate.RouteDel{Link: s.linkName(r.Link), Route: r, Hops: r.HopNames(s.linkName)})
 		}
 	}
 	for _, n := range s.now.Neighbours {

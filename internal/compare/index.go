@@ -3,6 +3,7 @@ package compare
 import (
 	"net/netip"
 
+	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -34,7 +35,7 @@ func singleIn(routes []netstate.Route) map[part]bool {
 func (s *stepper) index() {
 	s.wanted, s.unwanted = netstate.IndexRoutes(s.want.Routes), netstate.IndexRoutes(s.want.Unwanted.Routes)
 	s.wantedParts, s.beside = map[part]bool{}, map[group]map[part]bool{}
-	s.onLink, s.onLinkBits = map[linkPrefix]bool{}, map[bool][]bool{false: make([]bool, 33), true: make([]bool, 129)}
+	s.onLink = map[int]*fib.Prefixes[bool]{}
 	var hosts []netstate.Route
 	for _, r := range s.want.Routes {
 		s.wantedParts[partOf(r)] = true
@@ -44,8 +45,10 @@ func (s *stepper) index() {
 		}
 		inMain := r.Table == netstate.TableMain || r.Table == netstate.TableLocal
 		if inMain && r.Type == netstate.RouteUnicast && !r.Gateway.IsValid() && len(r.Hops) == 0 {
-			s.onLink[linkPrefix{r.Link, r.Destination.Masked()}] = true
-			s.onLinkBits[r.Destination.Addr().Is6()][r.Destination.Bits()] = true
+			if s.onLink[r.Link] == nil {
+				s.onLink[r.Link] = &fib.Prefixes[bool]{}
+			}
+			s.onLink[r.Link].Set(r.Destination, true)
 		}
 	}
 	delete(s.wantedParts, part{})

@@ -71,7 +71,7 @@ func (s *stepper) addRoutes() {
 	}
 	for _, r := range gatewayed {
 		var scaffold []netstate.Route
-		for _, h := range append([]netstate.Hop{{Link: r.Link, Gateway: r.Gateway, OnLink: r.OnLink}}, r.Hops...) {
+		for _, h := range r.NextHops() {
 			if h.Gateway.IsValid() && !h.OnLink && !s.reaches(h) {
 				scaffold = append(scaffold, hostRoute(h))
 			}
@@ -79,7 +79,7 @@ func (s *stepper) addRoutes() {
 		for _, h := range scaffold {
 			s.add(netstate.RouteAdd{Link: s.newName(h.Link), Route: h, Hops: nil})
 		}
-		s.add(netstate.RouteAdd{Link: s.newName(r.Link), Route: r, Hops: hopNames(r, s.newName)})
+		s.add(netstate.RouteAdd{Link: s.newName(r.Link), Route: r, Hops: r.HopNames(s.newName)})
 		for _, h := range scaffold {
 			s.add(netstate.RouteDel{Link: s.newName(h.Link), Route: h, Hops: nil})
 		}
@@ -88,15 +88,8 @@ func (s *stepper) addRoutes() {
 
 // reaches reports whether a wanted route leads to the next hop on its link.
 func (s *stepper) reaches(h netstate.Hop) bool {
-	if h.Gateway.IsLinkLocalUnicast() && h.Gateway.Is6() {
-		return true
-	}
-	for bits, is := range s.onLinkBits[h.Gateway.Is6()] {
-		if network, err := h.Gateway.Prefix(bits); is && err == nil && s.onLink[linkPrefix{h.Link, network}] {
-			return true
-		}
-	}
-	return false
+	networks := s.onLink[h.Link]
+	return h.Gateway.IsLinkLocalUnicast() && h.Gateway.Is6() || networks != nil && networks.Contain(h.Gateway)
 }
 
 func hostRoute(h netstate.Hop) netstate.Route {

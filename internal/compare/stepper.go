@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -35,9 +36,7 @@ type indexes struct {
 	// beside are the next hops, in now and in want, of each group of routes that the kernel can join.
 	beside map[group]map[part]bool
 
-	// onLink are the wanted routes without a gateway, and onLinkBits which lengths they have, by whether they are IPv6.
-	onLink     map[linkPrefix]bool
-	onLinkBits map[bool][]bool
+	onLink map[int]*fib.Prefixes[bool] // the destinations of the wanted routes without a gateway, by their links
 
 	links                        map[int]netstate.Link // of now
 	neighbours, wantedNeighbours map[netstate.Neighbour]bool
@@ -153,12 +152,4 @@ func (s *stepper) newName(index int) string {
 		return l.Name
 	}
 	return s.linkName(index)
-}
-
-func hopNames(r netstate.Route, name func(index int) string) []string {
-	var names []string
-	for _, h := range r.Hops {
-		names = append(names, name(h.Link))
-	}
-	return names
 }

@@ -101,7 +101,7 @@ func (from Source) matches(r netstate.Rule) bool {
 // Rules are the namespace's policy rules in the order in which the kernel asks them, with that for the table main. What
 // leads to the table of a VRF leads to that of the packets' VRF, or is left out.
 func Rules(s netstate.Snapshot, v ip.Version, vrf uint32) (rules []netstate.Rule) {
-	if !slices.Contains(s.NoMain, int(v)) {
+	if !slices.Contains(s.NoMain, v) {
 		rules = append(rules, netstate.Rule{Priority: netstate.PriorityMain, Table: netstate.TableMain, IPv6: v == ip.V6})
 	}
 	for _, r := range s.Rules {
@@ -115,6 +115,18 @@ func Rules(s netstate.Snapshot, v ip.Version, vrf uint32) (rules []netstate.Rule
 	}
 	slices.SortStableFunc(rules, func(a, b netstate.Rule) int { return cmp.Compare(a.Priority, b.Priority) })
 	return rules
+}
+
+// Tables are those in which the namespace looks some packets up: that of a VRF, or one that a policy rule names.
+func Tables(s netstate.Snapshot, v ip.Version) map[uint32]bool {
+	tables := map[uint32]bool{}
+	for _, l := range s.Links {
+		tables[l.VRF] = l.VRF != 0
+	}
+	for _, r := range Rules(s, v, 0) {
+		tables[r.Table] = true
+	}
+	return tables
 }
 
 // networks are a table's routes by their destinations, which are sorted.

@@ -6,13 +6,15 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // Destinations is a set of a table: where packets of one IP version may go. A lookup costs about the same for one box
 // and for thousands. The boxes are part of the table, unlike the elements of a [Set].
 type Destinations struct {
 	Name    string
-	Version int
+	Version ip.Version
 	// AllPorts is set if each box has all protocols and ports. The keys are addresses, and the kernel adds many fast.
 	AllPorts bool
 	// Boxes do not overlap. Those of AllPorts do not touch either.
@@ -21,7 +23,7 @@ type Destinations struct {
 
 // DestinationsOf returns two sets that have the boxes: one of those without all protocols and ports, and AllPorts.
 // Boxes with the same protocols and ports must not touch.
-func DestinationsOf(name string, version int, boxes []Box) []Destinations {
+func DestinationsOf(name string, version ip.Version, boxes []Box) []Destinations {
 	some, all := Destinations{Name: name, Version: version}, Destinations{Name: AllPortsSet(name), Version: version, AllPorts: true}
 	for _, b := range boxes {
 		if b.AllPorts() {
@@ -52,7 +54,7 @@ func (b Box) AllPorts() bool {
 // have in the port's place. It never matches a packet that ends before that. With AllPorts, the set's own, it looks up
 // the destination alone. The rule has to match the IP version.
 type InDestinations struct {
-	Version  int
+	Version  ip.Version
 	Set      string
 	AllPorts bool
 }
@@ -69,7 +71,7 @@ func (m InDestinations) String() string {
 	if m.AllPorts {
 		key = "daddr"
 	}
-	return fmt.Sprintf("%s %s @%s", ipWord(m.Version == 4), key, m.Set)
+	return fmt.Sprintf("%s %s @%s", ipWord(m.Version), key, m.Set)
 }
 
 // String returns the set as nft -f reads it.

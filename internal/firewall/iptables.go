@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // Families of tables that iptables holds. The names are those of the programs.
@@ -15,7 +17,7 @@ const (
 )
 
 // IPTables returns the IP version of an iptables program, 4 or 6; 0 for a family of nftables.
-func (f Family) IPTables() int {
+func (f Family) IPTables() ip.Version {
 	switch f {
 	case IPTablesNFT, IPTablesLegacy:
 		return 4
@@ -89,36 +91,30 @@ func OfIPTables(chain, name string) bool {
 	return ok && !strings.Contains(rest, "-")
 }
 
-// ipVersion returns the only IP version that the rule can match, 4 or 6; 0: both.
-func (r Rule) ipVersion() int {
-	is4 := func(is bool) int {
-		if is {
-			return 4
-		}
-		return 6
-	}
+// ipVersion returns the only IP version that the rule can match; 0: both.
+func (r Rule) ipVersion() ip.Version {
 	switch v := r.Verdict.(type) {
 	case DNAT:
-		return is4(v.Address.Is4())
+		return ip.Of(v.Address)
 	case DNATMap:
-		return is4(v.Address.Is4())
+		return ip.Of(v.Address)
 	case DNATRange:
-		return is4(v.Address.Is4())
+		return ip.Of(v.Address)
 	case SNAT:
-		return is4(v.Address.Is4())
+		return ip.Of(v.Address)
 	}
 	for _, m := range r.Matches {
 		switch m := m.(type) {
 		case IP:
 			return m.Version
 		case Source:
-			return is4(m.Prefix.Addr().Is4())
+			return ip.Of(m.Prefix.Addr())
 		case Destination:
-			return is4(m.Prefix.Addr().Is4())
+			return ip.Of(m.Prefix.Addr())
 		case ICMP:
 			return m.Version
 		case Origin:
-			return is4(m.Prefix.Addr().Is4())
+			return ip.Of(m.Prefix.Addr())
 		}
 	}
 	return 0
@@ -149,7 +145,7 @@ func (r Rule) IPTables() string {
 		case SourcePort:
 			more += "-m " + protocol(m.Protocol) + " " + exclamation(m.Inverted) + "--sport " + strings.ReplaceAll(ports(m.First, m.Last), "-", ":") + " "
 		case ICMP:
-			more += map[int]string{4: "-m icmp --icmp-type ", 6: "-m icmp6 --icmpv6-type "}[m.Version] + fmt.Sprint(m.Type)
+			more += ip.Pick(m.Version, "-m icmp --icmp-type ", "-m icmp6 --icmpv6-type ") + fmt.Sprint(m.Type)
 			if m.Code != 0 {
 				more += fmt.Sprintf("/%d", m.Code)
 			}

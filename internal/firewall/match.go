@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // Match is a condition on a packet: one of the types below. With Inverted the condition is negated.
@@ -31,9 +33,9 @@ type (
 	// Multicast is a frame whose destination is a group, but not broadcast.
 	Multicast struct{ Inverted bool }
 	// IP is the packet's IP version, 4 or 6, in the family inet.
-	IP struct{ Version int }
+	IP struct{ Version ip.Version }
 	// Carries is the packet's IP version, 4 or 6, in the families netdev and bridge.
-	Carries struct{ Version int }
+	Carries struct{ Version ip.Version }
 	// Protocol is the transport protocol, after IPv6's extension headers. It never matches a packet with
 	// malformed headers, also not with Inverted.
 	Protocol struct {
@@ -61,7 +63,7 @@ type (
 	}
 	// ICMP is a message type of ICMP (Version 4) or ICMPv6 (Version 6), with a code, or with any if Code is 0.
 	ICMP struct {
-		Version int
+		Version ip.Version
 		Type    uint8
 		Code    uint8
 	}
@@ -128,13 +130,8 @@ type (
 	}
 )
 
-// Version returns the IP version of an address: 4 or 6.
-func Version(a netip.Addr) int {
-	if a.Is4() {
-		return 4
-	}
-	return 6
-}
+// ProtocolOfICMP is that of a version of IP.
+func ProtocolOfICMP(v ip.Version) uint8 { return ip.Pick[uint8](v, ProtocolICMP, ProtocolICMPv6) }
 
 // HostPrefix returns the prefix that has the address alone.
 func HostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
@@ -261,15 +258,10 @@ func (m Multicast) String() string { return "meta pkttype " + negation(m.Inverte
 
 func (m IP) String() string { return fmt.Sprintf("meta nfproto ipv%d", m.Version) }
 
-func (m Carries) String() string { return "meta protocol " + ipWord(m.Version == 4) }
+func (m Carries) String() string { return "meta protocol " + ipWord(m.Version) }
 
 // ipWord returns nft's name of the IP version.
-func ipWord(is4 bool) string {
-	if is4 {
-		return "ip"
-	}
-	return "ip6"
-}
+func ipWord(v ip.Version) string { return ip.Pick(v, "ip", "ip6") }
 
 func (m Protocol) String() string {
 	if m.Number == 0 { // IPv6's hop-by-hop options
@@ -300,11 +292,11 @@ func protocol(number uint8) string {
 	return fmt.Sprint(number)
 }
 
-func (m Source) String() string    { return ipWord(m.Prefix.Addr().Is4()) + " saddr " + prefix(m.Prefix) }
+func (m Source) String() string    { return ipWord(ip.Of(m.Prefix.Addr())) + " saddr " + prefix(m.Prefix) }
 func (LocalSource) String() string { return "fib saddr type local" }
 
 func (m Destination) String() string {
-	return ipWord(m.Prefix.Addr().Is4()) + " daddr " + prefix(m.Prefix)
+	return ipWord(ip.Of(m.Prefix.Addr())) + " daddr " + prefix(m.Prefix)
 }
 
 func prefix(p netip.Prefix) string {
@@ -330,10 +322,7 @@ func ports(first, last uint16) string {
 }
 
 func (m ICMP) String() string {
-	name := "icmp"
-	if m.Version == 6 {
-		name = "icmpv6"
-	}
+	name := ip.Pick(m.Version, "icmp", "icmpv6")
 	text := fmt.Sprintf("%s type %d", name, m.Type)
 	if m.Code != 0 {
 		text += fmt.Sprintf(" %s code %d", name, m.Code)

@@ -98,9 +98,9 @@ func (r Rule) context(known context) context {
 	for _, m := range r.Matches {
 		switch m := m.(type) {
 		case Carries:
-			known.network = ipWord(m.Version == 4)
+			known.network = ipWord(m.Version)
 		case IP:
-			known.network = ipWord(m.Version == 4)
+			known.network = ipWord(m.Version)
 		case EtherType:
 			known.network = etherTypes[m.Number]
 		case Protocol:

@@ -3,6 +3,8 @@ package firewall
 import (
 	"fmt"
 	"net/netip"
+
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // Pin is a destination to which a guest may open connections for a time: an element of the set PinSet of its IP
@@ -14,10 +16,10 @@ type Pin struct {
 }
 
 // PinSet is the name of the set with the pins of an IP version.
-func PinSet(version int) string { return fmt.Sprintf("pins-%d", version) }
+func PinSet(version ip.Version) string { return fmt.Sprintf("pins-%d", version) }
 
 // PinnableSet is the name of the destinations of an IP version that may be pinned.
-func PinnableSet(version int) string { return fmt.Sprintf("pinnable-%d", version) }
+func PinnableSet(version ip.Version) string { return fmt.Sprintf("pinnable-%d", version) }
 
 // MaxPins is the size of a PinSet. The kernel makes room for as many when it makes the set, 64 KiB.
 const MaxPins = 4096
@@ -26,7 +28,6 @@ const MaxPins = 4096
 const pinLife = 60_000
 
 // NewPinSet is the PinSet of an IP version, without pins.
-func NewPinSet(version int) Set {
-	of := map[int]Part{4: Destination4, 6: Destination6}[version]
-	return Set{Name: PinSet(version), Of: of, Size: MaxPins, Milliseconds: pinLife}
+func NewPinSet(version ip.Version) Set {
+	return Set{Name: PinSet(version), Of: ip.Pick(version, Destination4, Destination6), Size: MaxPins, Milliseconds: pinLife}
 }

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // PortMap is a map of a table, by which [DNATMap] translates ports. A lookup costs the same for one port and for
@@ -38,7 +40,7 @@ func (DNATMap) verdict()   {}
 func (DNATRange) verdict() {}
 
 func (v DNATMap) String() string {
-	return fmt.Sprintf("dnat %s to %s : %s dport map @%s", ipWord(v.Address.Is4()), v.Address, protocol(v.Protocol), v.Map)
+	return fmt.Sprintf("dnat %s to %s : %s dport map @%s", ipWord(ip.Of(v.Address)), v.Address, protocol(v.Protocol), v.Map)
 }
 
 // String returns the words of iptables: nft(8) has none.

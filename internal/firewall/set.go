@@ -3,6 +3,8 @@ package firewall
 import (
 	"fmt"
 	"strings"
+
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // Set is a set of addresses of a table, to which rules add with [AddToSet], or of destinations, to which programs add
@@ -43,12 +45,12 @@ const (
 	Destination6 Part = "ip6 daddr . meta l4proto . th dport"
 )
 
-// Version returns the IP version of the part, 4 or 6.
-func (p Part) Version() int {
+// Version returns the IP version of the part.
+func (p Part) Version() ip.Version {
 	if p == SourceAddress4 || p == NextHop4 || p == ARPSender || p == Destination4 {
-		return 4
+		return ip.V4
 	}
-	return 6
+	return ip.V6
 }
 
 type (
@@ -113,6 +115,6 @@ func (s Set) Head() string {
 	return kind + " " + strings.Join(s.properties(), "; ") + ";"
 }
 
-func destinationType(version int) string {
+func destinationType(version ip.Version) string {
 	return fmt.Sprintf("ipv%d_addr . inet_proto . inet_service;", version)
 }

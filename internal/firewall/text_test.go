@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // samples returns a rule for each type of Match and Verdict.
@@ -191,9 +193,9 @@ func withOtherFields(t *testing.T, v any) map[string]any {
 		case States:
 			other = field | Invalid
 		case int:
-			if other = 6; strings.HasSuffix(name, ".Offset") || strings.HasSuffix(name, ".Index") {
-				other = field + 1
-			}
+			other = field + 1
+		case ip.Version:
+			other = ip.V6
 		case []byte:
 			other = []byte{1, 2}
 		case netip.Addr:

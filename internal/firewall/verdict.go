@@ -3,6 +3,8 @@ package firewall
 import (
 	"fmt"
 	"net/netip"
+
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // Verdict is what a [Rule] does with a packet: one of the types below.
@@ -118,11 +120,11 @@ func pastBridge(port bool) string {
 }
 
 func (v SetSource) String() string {
-	return ipWord(v.Address.Is4()) + " saddr set " + v.Address.String()
+	return ipWord(ip.Of(v.Address)) + " saddr set " + v.Address.String()
 }
 
 func (v SetDestination) String() string {
-	return ipWord(v.Address.Is4()) + " daddr set " + v.Address.String()
+	return ipWord(ip.Of(v.Address)) + " daddr set " + v.Address.String()
 }
 
 func (v Refuse) String() string {
@@ -150,7 +152,7 @@ func (v DNAT) String() string {
 	if v.Port != 0 {
 		to = netip.AddrPortFrom(v.Address, v.Port).String()
 	}
-	return "dnat " + ipWord(v.Address.Is4()) + " to " + to
+	return "dnat " + ipWord(ip.Of(v.Address)) + " to " + to
 }
 
 func (v SNAT) String() string {
@@ -161,5 +163,5 @@ func (v SNAT) String() string {
 		}
 		to += ":" + ports(v.First, v.Last)
 	}
-	return "snat " + ipWord(v.Address.Is4()) + " to " + to
+	return "snat " + ipWord(ip.Of(v.Address)) + " to " + to
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -104,14 +105,14 @@ func (g guest) limitSenders(pass firewall.Verdict, p netip.Prefix, part firewall
 	if !g.Routed || !HasMany(p) {
 		return []firewall.Rule{rule(pass, sender...)}
 	}
-	note := firewall.AddToSet{Part: part, Set: setOfAskers(firewall.Version(p.Addr())), Renew: true}
+	note := firewall.AddToSet{Part: part, Set: setOfAskers(ip.Of(p.Addr())), Renew: true}
 	return []firewall.Rule{
 		rule(pass, append(slices.Clone(sender), note)...),
 		rule(drop(firewall.NeighbourLimit), sender...),
 	}
 }
 
-func setOfAskers(v int) string { return fmt.Sprintf("askers-%d", v) }
+func setOfAskers(v ip.Version) string { return fmt.Sprintf("askers-%d", v) }
 
 // askers are the sets of limitSenders.
 func (g guest) askers() []firewall.Set {

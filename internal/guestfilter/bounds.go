@@ -6,6 +6,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // addBounds adds the rules that hold for all frames at the guest's tap, also with Guard.Off. What comes from the guest
@@ -109,10 +110,10 @@ var (
 // openingRules lower the MSS in the two packets that open a TCP connection, so that no segment is longer than the MTU,
 // whatever MTU the guest has set.
 func openingRules(mtu int) []firewall.Rule {
-	lower := func(v, headers int) firewall.Rule {
+	lower := func(v ip.Version, headers int) firewall.Rule {
 		return rule(firewall.LowerMSS{To: uint16(max(1, mtu-headers))}, firewall.Carries{Version: v}, ofProtocol(firewall.ProtocolTCP))
 	}
-	return []firewall.Rule{lower(4, headers4), lower(6, headers6)}
+	return []firewall.Rule{lower(ip.V4, headers4), lower(ip.V6, headers6)}
 }
 
 // Octets of an IP header without options and a TCP header without options.

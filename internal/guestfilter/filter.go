@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -110,8 +111,8 @@ func (g guest) filter() firewall.Table {
 //
 // The matches are those that the kernel evaluates without a call of a function, before the others: one, two or four
 // octets of the network or transport header, with a mask of four (nft_do_chain in net/netfilter/nf_tables_core.c).
-func (g guest) frequent(v int) []firewall.Rule {
-	at := slices.IndexFunc(g.primary, func(a netip.Addr) bool { return firewall.Version(a) == v })
+func (g guest) frequent(v ip.Version) []firewall.Rule {
+	at := slices.IndexFunc(g.primary, func(a netip.Addr) bool { return ip.Of(a) == v })
 	if at < 0 {
 		return nil
 	}

@@ -1,11 +1,12 @@
 package guestfilter
 
 import (
-	"cmp"
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"net/netip"
 	"slices"
@@ -60,8 +61,8 @@ func newGuest(d Guest) guest {
 	if forwards {
 		g.pass = firewall.Fwd{Device: d.Names.NIC}
 	}
-	for _, v := range []int{4, 6} {
-		at := slices.IndexFunc(d.Addresses, func(a netip.Addr) bool { return firewall.Version(a) == v && !a.IsLinkLocalUnicast() })
+	for _, v := range ip.Both {
+		at := slices.IndexFunc(d.Addresses, func(a netip.Addr) bool { return ip.Of(a) == v && !a.IsLinkLocalUnicast() })
 		if at >= 0 {
 			g.primary = append(g.primary, d.Addresses[at])
 		}
@@ -73,19 +74,17 @@ func newGuest(d Guest) guest {
 		g.prefixes = append(g.prefixes, firewall.HostPrefix(eui64.LinkLocal(m)))
 	}
 	g.prefixes = append(g.prefixes, d.Guard.Prefixes...)
-	slices.SortFunc(g.prefixes, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
+	slices.SortFunc(g.prefixes, fib.Compare)
 	g.prefixes = slices.Compact(g.prefixes)
 	g.local = g.linkLocal()
 	g.local.seesNetwork = forwards && g.local.learns
 	return g
 }
 
-func (g guest) prefixesOf(v int) []netip.Prefix {
+func (g guest) prefixesOf(v ip.Version) []netip.Prefix {
 	var list []netip.Prefix
 	for _, p := range g.prefixes {
-		if firewall.Version(p.Addr()) == v {
+		if ip.Of(p.Addr()) == v {
 			list = append(list, p)
 		}
 	}

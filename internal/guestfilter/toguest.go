@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -89,25 +90,20 @@ func (g guest) addForwarding(to *tables) {
 
 // toDHCPClients are the rules for what the network sends to DHCP clients, in a chain of UDP. Of is how the rules match
 // an IP version, also are more matches of each.
-func toDHCPClients(v firewall.Verdict, of func(version int) firewall.Match, also ...firewall.Match) []firewall.Rule {
+func toDHCPClients(v firewall.Verdict, of func(version ip.Version) firewall.Match, also ...firewall.Match) []firewall.Rule {
 	var rules []firewall.Rule
-	for _, c := range []struct {
-		version int
-		port    uint16
-	}{{4, firewall.DHCPClient4}, {6, firewall.DHCPClient6}} {
-		rules = append(rules, rule(v, append([]firewall.Match{of(c.version), firewall.DestinationPort{First: c.port, Last: c.port}}, also...)...))
+	for _, version := range ip.Both {
+		port := ip.Pick[uint16](version, firewall.DHCPClient4, firewall.DHCPClient6)
+		rules = append(rules, rule(v, append([]firewall.Match{of(version), firewall.DestinationPort{First: port, Last: port}}, also...)...))
 	}
 	return rules
 }
 
 // carries matches an IP version, also after a VLAN tag; untagged does not match a frame with a tag.
-func carries(version int) firewall.Match { return firewall.Carries{Version: version} }
+func carries(version ip.Version) firewall.Match { return firewall.Carries{Version: version} }
 
-func untagged(version int) firewall.Match {
-	if version == 4 {
-		return etherType(netstate.EthernetIPv4)
-	}
-	return etherType(netstate.EthernetIPv6)
+func untagged(version ip.Version) firewall.Match {
+	return etherType(ip.Pick[uint16](version, netstate.EthernetIPv4, netstate.EthernetIPv6))
 }
 
 // addToGuest fills the chain with the number to: what the network may send to the guest. A guest with a responder

@@ -6,6 +6,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -35,26 +36,23 @@ const (
 // for table main is missing.
 func readRules(route *netlink.Socket, s *netstate.Snapshot) error {
 	r := netlink.NewRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP, &nl.RtMsg{})
-	var main4, main6 bool
-	err := route.Dump(r, func() { s.Rules, main4, main6 = nil, false, false }, func(m []byte) error {
+	var main map[ip.Version]bool
+	err := route.Dump(r, func() { s.Rules, main = nil, map[ip.Version]bool{} }, func(m []byte) error {
 		rule, ofIP, err := parseRule(m)
 		switch {
 		case err != nil || !ofIP:
 		case !isOwnRule(rule):
 			s.Rules = append(s.Rules, rule)
-		case rule.Table == unix.RT_TABLE_MAIN && rule.IPv6:
-			main6 = true
 		case rule.Table == unix.RT_TABLE_MAIN:
-			main4 = true
+			main[rule.Version()] = true
 		}
 		return err
 	})
 	s.NoMain = nil
-	if !main4 {
-		s.NoMain = append(s.NoMain, 4)
-	}
-	if !main6 {
-		s.NoMain = append(s.NoMain, 6)
+	for _, v := range ip.Both {
+		if !main[v] {
+			s.NoMain = append(s.NoMain, v)
+		}
 	}
 	return err
 }

@@ -41,7 +41,7 @@ func (n NIC) Fill(r *cache.Record) {
 		n.addLease4(r, v4)
 	}
 	if len(v6) > 0 {
-		n.addLease6(r, v6)
+		n.addLease6(r)
 	}
 	n.addStandIn(r)
 }
@@ -68,7 +68,7 @@ func (n NIC) addLeaseBehind(r *cache.Record, v4, v6 []netip.Prefix) {
 	if len(v6) > 0 {
 		routes := n.learned(r, ip.V6)
 		router := cache.Router{Address: eui64.LinkLocal(netstate.DeriveMACOf(r.MAC.String(), n.Name, "router")), MAC: n.hopMAC(r, ip.V6)}
-		r.IPv6 = n.leaseBehind6(v6, router, routes)
+		r.IPv6 = n.leaseBehind6(router, routes)
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC})
 	}
 }
@@ -85,7 +85,7 @@ func (n NIC) FillRouted(r *cache.Record) {
 	}
 	if len(v6) > 0 {
 		router := cache.Router{Address: eui64.LinkLocal(r.GatewayMAC), MAC: r.GatewayMAC}
-		r.IPv6 = n.leaseBehind6(v6, router, routesTo(n.Behind(ip.V6)))
+		r.IPv6 = n.leaseBehind6(router, routesTo(n.Behind(ip.V6)))
 	}
 	loseSecond(r, v4)
 }

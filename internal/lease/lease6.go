@@ -14,11 +14,11 @@ import (
 // lease6 puts the namespace's IPv6 routes into the record. The next hop of an advertised route is the
 // advertisement's source, which has to be link-local. So a gateway with a global address gets the link-local
 // address of its MAC, for which the responder answers.
-func (n NIC) addLease6(r *cache.Record, addresses []netip.Prefix) {
+func (n NIC) addLease6(r *cache.Record) {
 	routes := n.learned(r, ip.V6)
-	r.IPv6 = n.newIPv6(addresses)
+	r.IPv6 = n.newIPv6()
 
-	gateway, own := gateway6(routes), fib.Sorted(addressesOf(addresses))
+	gateway, own := gateway6(routes), fib.Sorted(n.Own(ip.V6))
 	for _, route := range routes {
 		switch d := route.Destination; {
 		case d.Addr().IsLinkLocalUnicast(), isOwn(own, d):
@@ -38,14 +38,11 @@ func (n NIC) addLease6(r *cache.Record, addresses []netip.Prefix) {
 }
 
 // newIPv6 has all of the NIC's addresses, at least one.
-func (n NIC) newIPv6(addresses []netip.Prefix) *cache.IPv6 {
-	v6 := &cache.IPv6{Address: addresses[0].Addr()}
-	for _, a := range addresses[1:] {
-		v6.Others = append(v6.Others, a.Addr())
-	}
-	own := fib.Sorted(addressesOf(addresses))
-	for _, a := range n.found.Addresses {
-		if a.Link == n.Index && isDeprecated(a) && own.Has(a.Prefix.Addr()) {
+func (n NIC) newIPv6() *cache.IPv6 {
+	own := n.Own(ip.V6)
+	v6 := &cache.IPv6{Address: own[0], Others: append([]netip.Addr(nil), own[1:]...)}
+	for _, a := range n.addressesOn(ip.V6) {
+		if isDeprecated(a) {
 			v6.Deprecated = append(v6.Deprecated, a.Prefix.Addr())
 		}
 	}
@@ -94,8 +91,8 @@ func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr
 }
 
 // leaseBehind6 is the IPv6 configuration of such a guest.
-func (n NIC) leaseBehind6(addresses []netip.Prefix, router cache.Router, routes []cache.Route) *cache.IPv6 {
-	own := fib.Sorted(addressesOf(addresses))
+func (n NIC) leaseBehind6(router cache.Router, routes []cache.Route) *cache.IPv6 {
+	own := fib.Sorted(n.Own(ip.V6))
 	for _, route := range routes {
 		switch d := route.Destination; {
 		case d.Addr().IsLinkLocalUnicast(), isOwn(own, d), d.Bits() == 0:
@@ -104,7 +101,7 @@ func (n NIC) leaseBehind6(addresses []netip.Prefix, router cache.Router, routes 
 		}
 	}
 	router.Default = defaultIndex(routes) >= 0
-	guest := n.newIPv6(addresses)
+	guest := n.newIPv6()
 	guest.Router = &router
 	return guest
 }

@@ -16,11 +16,11 @@ func lose(r *cache.Record, kind, what, why string, args ...any) {
 }
 
 // loseGateway adds a next hop whose MAC is not known.
-func loseGateway(r *cache.Record, gateway netip.Addr, version int) {
+func loseGateway(r *cache.Record, gateway netip.Addr, v ip.Version) {
 	if l := len(r.Losses); l > 0 && r.Losses[l-1].What == gateway.String() {
 		return // another route by way of it
 	}
-	lose(r, "gateway", gateway.String(), "it does not answer, or was not asked, as on standby, so its MAC is not known: the guest gets no IPv%d next hop until a later Setup", version)
+	lose(r, "gateway", gateway.String(), "it does not answer, or was not asked, as on standby, so its MAC is not known: the guest gets no %v next hop until a later Setup", v)
 }
 
 // loseSecond adds the IPv4 addresses that DHCP does not give the guest.
@@ -36,7 +36,7 @@ func loseSecond(r *cache.Record, addresses []netip.Prefix) {
 // loseConditional adds the NIC's routes that some of the guest's packets would take: those with a TOS, or from some of
 // its addresses.
 func (n NIC) loseConditional(r *cache.Record, v ip.Version) {
-	looked, own := n.Table(v).Looked, fib.Sorted(n.own(v))
+	looked, own := n.Table(v).Looked, fib.Sorted(n.Own(v))
 	for _, route := range n.found.Routes {
 		if ip.Of(route.Destination.Addr()) != v || !route.Uses(n.Index) || route.Type != netstate.RouteUnicast || !looked[route.Table] {
 			continue

@@ -37,7 +37,7 @@ func (n NIC) VRF() uint32 {
 func (n NIC) Table(v ip.Version) *fib.Table {
 	table := &n.tables[ip.Pick(v, 0, 1)]
 	if *table == nil {
-		*table = fib.Of(n.found, fib.Source{IP: v, From: n.own(v), VRF: n.VRF()})
+		*table = fib.Of(n.found, fib.Source{IP: v, From: n.Own(v), VRF: n.VRF()})
 	}
 	return *table
 }
@@ -87,7 +87,7 @@ func (n NIC) outward(v ip.Version) destination {
 // NIC has others too.
 func (n NIC) RouteSources() (list []netip.Addr) {
 	for _, v := range ip.Both {
-		if own := n.own(v); len(own) > 1 && n.outward(v).source == own[0] {
+		if own := n.Own(v); len(own) > 1 && n.outward(v).source == own[0] {
 			list = append(list, own[0])
 		}
 	}
@@ -110,8 +110,13 @@ func (n NIC) AddressesOf(v ip.Version) []netip.Prefix {
 	return ip.Pick(v, v4, v6)
 }
 
-// own are the addresses without their prefix lengths.
-func (n NIC) own(v ip.Version) []netip.Addr { return addressesOf(n.AddressesOf(v)) }
+// Own are the addresses without their prefix lengths.
+func (n NIC) Own(v ip.Version) (own []netip.Addr) {
+	for _, p := range n.AddressesOf(v) {
+		own = append(own, p.Addr())
+	}
+	return own
+}
 
 // lastResort is higher for an address that is less fit to be the guest's first one. The kernel lists the IPv6 address
 // that came last first, and an IPv4 address of the scope link before those of the scope global. Secondary addresses of
@@ -161,14 +166,6 @@ func (n NIC) by(table *fib.Table) (routes []netstate.Route) {
 	return routes
 }
 
-func addressesOf(prefixes []netip.Prefix) []netip.Addr {
-	var list []netip.Addr
-	for _, p := range prefixes {
-		list = append(list, p.Addr())
-	}
-	return list
-}
-
 // Destinations are those of the routes, each once.
 func (n NIC) Destinations(v ip.Version) (to []netip.Prefix) {
 	for _, r := range n.Routes(v) {
@@ -192,9 +189,9 @@ func (n NIC) Behind(v ip.Version) (to []netip.Prefix) {
 	for _, p := range n.Destinations(v) {
 		add(p)
 	}
-	from := fib.Sorted(n.own(v))
+	from := fib.Sorted(n.Own(v))
 	isFrom := func(p netip.Prefix) bool { return p.Bits() <= 0 || from.MeetIn(p) }
-	looked := map[uint32]bool{netstate.TableMain: true}
+	looked := map[uint32]bool{}
 	for _, r := range fib.Rules(n.found, v, n.VRF()) {
 		looked[r.Table] = looked[r.Table] || isFrom(r.Source)
 	}

@@ -165,8 +165,8 @@ func (n NIC) addStaticRules(s *cache.Static) {
 	if others > 0 {
 		s.Warnings = append(s.Warnings, fmt.Sprintf("%d policy rules of the namespace are left out: they match more than the source, or do not look up a table", others))
 	}
-	for _, version := range n.found.NoMain {
-		s.Warnings = append(s.Warnings, fmt.Sprintf("the namespace has no IPv%d rule for the table main, and the guest has one", version))
+	for _, v := range n.found.NoMain {
+		s.Warnings = append(s.Warnings, fmt.Sprintf("the namespace has no %v rule for the table main, and the guest has one", v))
 	}
 }
 

@@ -38,8 +38,8 @@ type Snapshot struct {
 	Connections []LocalPort `json:"connections,omitempty"`
 	// Rules are the policy rules other than the kernel's three.
 	Rules []Rule `json:"rules,omitempty"`
-	// NoMain are the IP versions, 4 or 6, for which the kernel's rule for the table main is missing.
-	NoMain []int `json:"noMain,omitempty"`
+	// NoMain are the IP versions for which the kernel's rule for the table main is missing.
+	NoMain []ip.Version `json:"noMain,omitempty"`
 	// Neighbours are the neighbour entries that have a link-layer address, and static forwarding entries.
 	Neighbours []Neighbour `json:"neighbours,omitempty"`
 	// Filters are the tc filters at the ingress of the wiring's taps.
@@ -67,9 +67,9 @@ type Snapshot struct {
 	// FlowTables says that the kernel has flow tables, and that no rules of other programs see each packet that the
 	// namespace forwards. Only the Snapshots of a first plan have it.
 	FlowTables bool `json:"flowTables,omitempty"`
-	// Checksums are the versions of IP, 4 or 6, whose packets a rule can complete the checksums of
+	// Checksums are the versions of IP whose packets a rule can complete the checksums of
 	// (firewall.CompleteChecksum). Only the Snapshots of plans with a policy have them.
-	Checksums []int `json:"checksums,omitempty"`
+	Checksums []ip.Version `json:"checksums,omitempty"`
 	// EarlyChecksums says that the kernel takes frames for whose checksums no such rule does anything.
 	EarlyChecksums bool `json:"earlyChecksums,omitempty"`
 	// ClearsChecksums says that the kernel has what a Filter with Clears needs. Only asked of kernels with EarlyChecksums.
@@ -335,6 +335,23 @@ func (r Route) Refuses() string {
 	return map[uint8]string{6: "blackhole", 7: "unreachable", 8: "prohibit"}[r.Type]
 }
 
+// NextHops are the hops of a multipath route, and else the only one. A Hop without a link leads nowhere.
+func (r Route) NextHops() []Hop {
+	own := Hop{Link: r.Link, Gateway: r.Gateway, OnLink: r.OnLink}
+	if len(r.Hops) > 0 && own == (Hop{}) {
+		return r.Hops
+	}
+	return append([]Hop{own}, r.Hops...)
+}
+
+// HopNames are the names of the links of Hops.
+func (r Route) HopNames(name func(index int) string) (names []string) {
+	for _, h := range r.Hops {
+		names = append(names, name(h.Link))
+	}
+	return names
+}
+
 // Uses reports whether the route leads through the link.
 func (r Route) Uses(link int) bool {
 	return r.Link == link || slices.ContainsFunc(r.Hops, func(h Hop) bool { return h.Link == link })
@@ -345,11 +362,8 @@ func (r Route) Links() []int {
 	if len(r.Hops) == 0 {
 		return []int{r.Link}
 	}
-	links := make([]int, 0, len(r.Hops)+1)
-	if r.Link != 0 {
-		links = append(links, r.Link)
-	}
-	for _, h := range r.Hops {
+	var links []int
+	for _, h := range r.NextHops() {
 		links = append(links, h.Link)
 	}
 	slices.Sort(links)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netlink"
 )
 
@@ -35,14 +36,14 @@ const (
 )
 
 // fieldsOf are the lengths of the parts of a key, each padded to 4 octets: address, protocol, port.
-func fieldsOf(version int) []uint32 {
-	return []uint32{uint32(ofVersion[uint8](version, 4, 16)), 1, 2}
+func fieldsOf(version ip.Version) []uint32 {
+	return []uint32{uint32(ip.Pick[uint8](version, 4, 16)), 1, 2}
 }
 
 // typeOf is the number of nft(8) for the type of a key.
-func typeOf(version int) uint32 {
+func typeOf(version ip.Version) uint32 {
 	const bits = 6 // of each part's type
-	return (uint32(ofVersion[uint8](version, typeIPv4Address, typeIPv6Address))<<bits|typeProtocol)<<bits | typePort
+	return (uint32(ip.Pick[uint8](version, typeIPv4Address, typeIPv6Address))<<bits|typeProtocol)<<bits | typePort
 }
 
 // keysOf are what the kernel knows of a set's keys: flags (NFT_SET_*), the type, the length in octets, and those of the
@@ -50,7 +51,7 @@ func typeOf(version int) uint32 {
 func keysOf(s firewall.Destinations) (flags, key, length uint32, fields []uint32) {
 	fields = fieldsOf(s.Version)
 	if s.AllPorts {
-		return unix.NFT_SET_INTERVAL, uint32(ofVersion[uint8](s.Version, typeIPv4Address, typeIPv6Address)), fields[0], nil
+		return unix.NFT_SET_INTERVAL, uint32(ip.Pick[uint8](s.Version, typeIPv4Address, typeIPv6Address)), fields[0], nil
 	}
 	return unix.NFT_SET_INTERVAL | setConcatenation, typeOf(s.Version), fields[0] + 4 + 4, fields
 }
@@ -127,7 +128,7 @@ func appendKey(b []byte, a netip.Addr, protocol uint8, port uint16) []byte {
 
 // destinationsHead is the head of destinations in the kernel without boxes; ok is false for another set.
 func destinationsHead(flags, key, length uint32, fields []uint32) (head string, ok bool) {
-	for _, version := range []int{4, 6} {
+	for _, version := range ip.Both {
 		for _, s := range firewall.DestinationsOf("", version, nil) {
 			wantFlags, wantKey, wantLength, wantFields := keysOf(s)
 			if flags == wantFlags && key == wantKey && length == wantLength && slices.Equal(fields, wantFields) {

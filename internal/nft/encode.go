@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netlink"
 )
 
@@ -42,15 +43,15 @@ func encodeMatch(m firewall.Match) []expr.Any {
 	case firewall.Multicast:
 		return meta(expr.MetaKeyPKTTYPE, m.Inverted, []byte{unix.PACKET_MULTICAST})
 	case firewall.IP:
-		return meta(expr.MetaKeyNFPROTO, false, []byte{ofVersion[uint8](m.Version, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6)})
+		return meta(expr.MetaKeyNFPROTO, false, []byte{ip.Pick[uint8](m.Version, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6)})
 	case firewall.Carries:
-		return meta(expr.MetaKeyPROTOCOL, false, netlink.EncodeBE16(ofVersion[uint16](m.Version, unix.ETH_P_IP, unix.ETH_P_IPV6)))
+		return meta(expr.MetaKeyPROTOCOL, false, netlink.EncodeBE16(ip.Pick[uint16](m.Version, unix.ETH_P_IP, unix.ETH_P_IPV6)))
 	case firewall.Protocol:
 		return meta(expr.MetaKeyL4PROTO, m.Inverted, []byte{m.Number})
 	case firewall.Source:
-		return payload(network, ofVersion(firewall.Version(m.Prefix.Addr()), 12, 8), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
+		return payload(network, ip.Pick(ip.Of(m.Prefix.Addr()), 12, 8), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
 	case firewall.Destination:
-		return payload(network, ofVersion(firewall.Version(m.Prefix.Addr()), 16, 24), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
+		return payload(network, ip.Pick(ip.Of(m.Prefix.Addr()), 16, 24), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
 	case firewall.LocalSource:
 		return []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, ResultADDRTYPE: true}, compare(false, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))}
 	case firewall.SourcePort:

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netlink"
 )
 
@@ -41,7 +42,7 @@ func (n *Tables) CheckSets(table string, destinations []firewall.Destinations) e
 		return err
 	}
 	pins := map[string]bool{}
-	for _, version := range []int{4, 6} {
+	for _, version := range ip.Both {
 		set := firewall.NewPinSet(version)
 		pins[set.Name] = true
 		if head, there := heads[set.Name]; there && head != set.Head() {
@@ -103,7 +104,7 @@ func (n *Tables) Pin(ctx context.Context, table string, pins []firewall.Pin, lif
 		if netlink.Answers(err, unix.EINVAL) { // nfnetlink without nf_tables
 			err = ErrNoTable
 		}
-		var sets map[int]*pinSet
+		var sets map[ip.Version]*pinSet
 		if err == nil {
 			sets, err = n.readPinSets(table)
 		}
@@ -124,7 +125,7 @@ func (n *Tables) Pin(ctx context.Context, table string, pins []firewall.Pin, lif
 			if err != nil || !sure || slices.Contains(refused, p.To) || slices.Contains(lacking, p.To) {
 				continue
 			}
-			err = n.addPin(table, sets[firewall.Version(p.To)], p, life)
+			err = n.addPin(table, sets[ip.Of(p.To)], p, life)
 		}
 		if netlink.Answers(err, unix.EINVAL) { // another set has come in the place of this one meanwhile
 			continue
@@ -157,7 +158,7 @@ func (n *Tables) Unpin(table string) error {
 	defer writers.Put(w)
 	w.reset()
 	w.beginTransaction(0)
-	for _, version := range []int{4, 6} {
+	for _, version := range ip.Both {
 		if set := firewall.NewPinSet(version); heads[set.Name] == set.Head() {
 			w.beginTables(unix.NFT_MSG_DELSETELEM, 0, firewall.Inet) // without elements: all
 			w.text(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
@@ -176,13 +177,13 @@ type pinSet struct {
 }
 
 // readPinSets returns the sets by version of IP, at least one.
-func (n *Tables) readPinSets(table string) (map[int]*pinSet, error) {
+func (n *Tables) readPinSets(table string) (map[ip.Version]*pinSet, error) {
 	heads, err := n.declaredSets(table)
 	if err != nil {
 		return nil, err
 	}
-	sets := map[int]*pinSet{}
-	for _, version := range []int{4, 6} {
+	sets := map[ip.Version]*pinSet{}
+	for _, version := range ip.Both {
 		want := firewall.NewPinSet(version)
 		head, there := heads[want.Name]
 		if !there {
@@ -208,9 +209,9 @@ func (n *Tables) readPinSets(table string) (map[int]*pinSet, error) {
 }
 
 // unpinned are the addresses that are not pinned.
-func unpinned(sets map[int]*pinSet, pins []firewall.Pin) (refused, lacking []netip.Addr) {
+func unpinned(sets map[ip.Version]*pinSet, pins []firewall.Pin) (refused, lacking []netip.Addr) {
 	for _, p := range pins {
-		switch s := sets[firewall.Version(p.To)]; {
+		switch s := sets[ip.Of(p.To)]; {
 		case s == nil && !slices.Contains(lacking, p.To):
 			lacking = append(lacking, p.To)
 		case s != nil && !slices.Contains(refused, p.To) && !slices.ContainsFunc(s.pinnable, func(b firewall.Box) bool { return b.Has(p) }):
@@ -249,7 +250,7 @@ func (n *Tables) addPin(table string, s *pinSet, p firewall.Pin, life time.Durat
 
 // sendPins carries the transaction out, unless another generation has come. A table that is there is added, which
 // changes nothing: so there is a transaction also if there is nothing to pin.
-func (n *Tables) sendPins(table string, sets map[int]*pinSet, generation uint32) error {
+func (n *Tables) sendPins(table string, sets map[ip.Version]*pinSet, generation uint32) error {
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
 	w.reset()

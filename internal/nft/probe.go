@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -141,23 +142,21 @@ func watches(m []byte) (bool, error) {
 // checksum is the target of iptables that completes checksums (linux/netfilter/xt_CHECKSUM.h).
 const checksum = "CHECKSUM"
 
-// CompletesChecksums returns the versions of IP, 4 or 6, whose packets a rule can complete the checksums of. The kernel
+// CompletesChecksums returns the versions of IP whose packets a rule can complete the checksums of. The kernel
 // loads the modules for the question.
-func (n *Tables) CompletesChecksums() (versions []int, err error) {
+func (n *Tables) CompletesChecksums() (versions []ip.Version, err error) {
 	const compatGet, ofTarget = 0, 1 // NFNL_MSG_COMPAT_GET, linux/netfilter/nf_tables_compat.h
 	if n.filter == nil {
 		return nil, nil
 	}
-	for _, f := range []struct {
-		version int
-		family  firewall.Family
-	}{{4, firewall.Mangle4}, {6, firewall.Mangle6}} {
-		question := netlink.NewRequest(unix.NFNL_SUBSYS_NFT_COMPAT<<8|compatGet, 0, netlink.Netfilter(families[f.family]),
+	for _, v := range ip.Both {
+		family := ip.Pick(v, firewall.Mangle4, firewall.Mangle6)
+		question := netlink.NewRequest(unix.NFNL_SUBSYS_NFT_COMPAT<<8|compatGet, 0, netlink.Netfilter(families[family]),
 			nl.NewRtAttr(unix.NFTA_COMPAT_NAME, nl.ZeroTerminated(checksum)),
 			nl.NewRtAttr(unix.NFTA_COMPAT_REV, []byte{0, 0, 0, 0}), nl.NewRtAttr(unix.NFTA_COMPAT_TYPE, []byte{0, 0, 0, ofTarget}))
 		switch err := n.filter.Ask(question); { // an answer ends with the acknowledgement alone
 		case err == nil:
-			versions = append(versions, f.version)
+			versions = append(versions, v)
 		case !netlink.Answers(err, unix.ENOENT) && !netlink.Answers(err, unix.EINVAL): // EINVAL: nfnetlink without nft_compat
 			return nil, fmt.Errorf("ask for the target %s: %w", checksum, err)
 		}

@@ -318,17 +318,6 @@ const (
 // specifiedPorts is NF_NAT_RANGE_PROTO_SPECIFIED (linux/netfilter/nf_nat.h).
 const specifiedPorts = 2
 
-// ofVersion is the number for an IP version.
-func ofVersion[N uint8 | uint16 | int](version int, v4, v6 N) N {
-	switch version {
-	case 4:
-		return v4
-	case 6:
-		return v6
-	}
-	panic(fmt.Sprintf("no IP version %d", version))
-}
-
 // appendAddress appends the 4 or 16 octets of an address.
 func appendAddress(b []byte, a netip.Addr) []byte {
 	if a.Is4() {

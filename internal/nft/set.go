@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netlink"
 )
 
@@ -21,15 +22,12 @@ const (
 
 // writeSet writes the attributes of a set (NFTA_SET_*), without its elements. Number is the set's in the transaction.
 func (w *writer) writeSet(table string, s firewall.Set, number uint32) {
-	flags, key := uint32(unix.NFT_SET_EVAL), uint32(typeIPv6Address)
+	flags, key := uint32(unix.NFT_SET_EVAL), ip.Pick[uint32](s.Of.Version(), typeIPv4Address, typeIPv6Address)
 	if s.Milliseconds != 0 {
 		flags |= unix.NFT_SET_TIMEOUT
 	}
-	switch {
-	case s.Of.IsDestination():
+	if s.Of.IsDestination() {
 		key = typeOf(s.Of.Version())
-	case s.Of.Version() == 4:
-		key = typeIPv4Address
 	}
 	w.text(unix.NFTA_SET_TABLE, table)
 	w.text(unix.NFTA_SET_NAME, s.Name)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -30,10 +31,10 @@ func TestDumpBesideTransactions(t *testing.T) {
 	go func() {
 		ended <- within(pod, func(n *Tables) error {
 			pins := []firewall.Element{{Key: appendKey(nil, netip.MustParseAddr("10.9.9.9"), 6, 443)}}
-			err := n.sendPins("a", map[int]*pinSet{4: {name: "pins-4", added: pins}}, 0)
+			err := n.sendPins("a", map[ip.Version]*pinSet{4: {name: "pins-4", added: pins}}, 0)
 			close(begun)
 			for err == nil && ctx.Err() == nil {
-				err = n.sendPins("a", map[int]*pinSet{4: {name: "pins-4", renewed: pins, added: pins}}, 0)
+				err = n.sendPins("a", map[ip.Version]*pinSet{4: {name: "pins-4", renewed: pins, added: pins}}, 0)
 			}
 			return err
 		})

@@ -6,12 +6,13 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // boxes are those of one version of IP for which holds is true, as few as the order of the entries makes. It goes
 // through the addresses at which an entry begins or ends. In between all addresses are alike. Not ok: there are too
 // many.
-func (p Policy) boxes(v int, holds func(by []entry) bool) (boxes []firewall.Box, ok bool) {
+func (p Policy) boxes(v ip.Version, holds func(by []entry) bool) (boxes []firewall.Box, ok bool) {
 	type event struct {
 		at     netip.Addr
 		entry  int

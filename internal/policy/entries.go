@@ -6,6 +6,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -26,13 +27,13 @@ func translated(a netip.Addr) netip.Addr {
 }
 
 // ranges are those of all entries, in one version of IP.
-func (p Policy) ranges(v int) (ranges []addressRange) {
+func (p Policy) ranges(v ip.Version) (ranges []addressRange) {
 	for i, e := range slices.Concat(p.Egress, p.Within) {
 		add := func(first, last netip.Addr) {
 			if first.Is4() && v == 6 {
 				first, last = translated(first), translated(last)
 			}
-			if firewall.Version(first) == v {
+			if ip.Of(first) == v {
 				ranges = append(ranges, addressRange{first, last, i})
 			}
 		}
@@ -86,11 +87,7 @@ type entry struct {
 const everyProtocol = 256
 
 // entries are those of both lists, in order.
-func (p Policy) entries(v int) (all []entry) {
-	icmp := firewall.ProtocolICMP
-	if v == 6 {
-		icmp = firewall.ProtocolICMPv6
-	}
+func (p Policy) entries(v ip.Version) (all []entry) {
 	classes := map[entry]uint16{} // fewer than 65536, as Validate limits the lists
 	for i, list := range [][]infra.Egress{p.Egress, p.Within} {
 		for j, e := range list {
@@ -99,7 +96,7 @@ func (p Policy) entries(v int) (all []entry) {
 			case e.Ports == infra.Ports{}:
 				one.protocol = everyProtocol
 			case e.Ports.Protocol == "icmp":
-				one.protocol = icmp
+				one.protocol = int(firewall.ProtocolOfICMP(v))
 			default:
 				one.protocol = int(firewall.Transports[syntax.Ports(e.Ports).Full().Protocol])
 			}

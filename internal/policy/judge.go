@@ -7,16 +7,17 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // judging are the names of the sets by which the kernel decides: what allowedSet has is allowed, else what
 // PinnableSet and PinSet have, and the rest is refused. A set may be missing.
-var judging = []func(version int) string{allowedSet, firewall.PinnableSet, firewall.PinSet}
+var judging = []func(version ip.Version) string{allowedSet, firewall.PinnableSet, firewall.PinSet}
 
 // JudgedBy returns the sets whose boxes a caller reads from the kernel for Judge. They have none here.
 func JudgedBy() (sets []firewall.Destinations) {
 	for _, name := range judging {
-		for _, v := range []int{4, 6} {
+		for _, v := range ip.Both {
 			sets = append(sets, firewall.DestinationsOf(name(v), v, nil)...)
 		}
 	}
@@ -31,8 +32,8 @@ func Judge(sets []firewall.Destinations) (refused func(to netip.AddrPort, protoc
 		of[s.Name] = sorted(s.Boxes)
 	}
 	return func(to netip.AddrPort, protocol uint8) bool {
-		has := func(name func(version int) string) bool {
-			set := name(firewall.Version(to.Addr()))
+		has := func(name func(version ip.Version) string) bool {
+			set := name(ip.Of(to.Addr()))
 			return of[set].has(to, protocol) || of[firewall.AllPortsSet(set)].has(to, protocol)
 		}
 		return !has(allowedSet) && !(has(firewall.PinnableSet) && has(firewall.PinSet))

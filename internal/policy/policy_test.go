@@ -12,6 +12,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/policy"
 	"github.com/guestwire/guestwire/internal/syntax"
 	"github.com/guestwire/guestwire/internal/test/golden"
@@ -20,7 +21,7 @@ import (
 // entries are an Egress of texts.
 var entries = golden.Values[infra.Egress]
 
-var both = []int{4, 6}
+var both = ip.Both[:]
 
 // setsOf are those of a policy.
 func setsOf(t *testing.T, p policy.Policy) []firewall.Destinations {
@@ -189,11 +190,11 @@ func TestManyNetworks(t *testing.T) {
 	}
 	p := policy.Policy{Egress: entries(append(texts, "refuse all")...)}
 	guest := policy.Range{First: netip.MustParseAddr("10.0.2.0"), Last: netip.MustParseAddr("10.0.2.255")}
-	pinnable, err := p.Pinnable([]int{4}, []policy.Range{guest})
+	pinnable, err := p.Pinnable([]ip.Version{4}, []policy.Range{guest})
 	if err != nil || len(pinnable) != 2 || len(pinnable[1].Boxes) != 2 {
 		t.Errorf("pinnable are %v, %v", pinnable, err)
 	}
-	sets, err := p.Allowed([]int{4})
+	sets, err := p.Allowed([]ip.Version{4})
 	if err != nil || len(sets) != 2 || len(sets[0].Boxes) > 10_000 || len(sets[0].Boxes) < 5000 {
 		t.Errorf("%d sets", len(sets))
 	}

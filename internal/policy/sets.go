@@ -6,24 +6,25 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // Allowed are the destinations to which the guest may open connections, by the versions of IP; none: everything. The
 // error is a *cache.FieldError for a policy that makes too many sets or too large ones.
-func (p Policy) Allowed(versions []int) (sets []firewall.Destinations, err error) {
+func (p Policy) Allowed(versions []ip.Version) (sets []firewall.Destinations, err error) {
 	if !p.IsSet() {
 		return nil, nil
 	}
-	return p.destinations(versions, allowedSet, func(v int) ([]firewall.Box, bool) { return p.boxes(v, allowed) })
+	return p.destinations(versions, allowedSet, func(v ip.Version) ([]firewall.Box, bool) { return p.boxes(v, allowed) })
 }
 
 // Pinnable are the destinations that a pin may open, without the ranges that the guest cannot reach; none: Egress does
 // not end with a refusal of all, and there are no pins.
-func (p Policy) Pinnable(versions []int, unreached []Range) (sets []firewall.Destinations, err error) {
+func (p Policy) Pinnable(versions []ip.Version, unreached []Range) (sets []firewall.Destinations, err error) {
 	if n := len(p.Egress); n == 0 || !p.Egress[n-1].Refuse {
 		return nil, nil
 	}
-	return p.destinations(versions, firewall.PinnableSet, func(v int) ([]firewall.Box, bool) {
+	return p.destinations(versions, firewall.PinnableSet, func(v ip.Version) ([]firewall.Box, bool) {
 		boxes, ok := p.boxes(v, pinnable)
 		for _, r := range unreached {
 			boxes = r.without(boxes)
@@ -55,7 +56,7 @@ func (r Range) without(boxes []firewall.Box) (rest []firewall.Box) {
 }
 
 // destinations are the sets of the boxes, by the versions of IP.
-func (p Policy) destinations(versions []int, name func(v int) string, boxesOf func(v int) ([]firewall.Box, bool)) (sets []firewall.Destinations, err error) {
+func (p Policy) destinations(versions []ip.Version, name func(v ip.Version) string, boxesOf func(v ip.Version) ([]firewall.Box, bool)) (sets []firewall.Destinations, err error) {
 	for _, v := range versions {
 		boxes, ok := boxesOf(v)
 		if !ok {
@@ -66,4 +67,4 @@ func (p Policy) destinations(versions []int, name func(v int) string, boxesOf fu
 	return sets, nil
 }
 
-func allowedSet(v int) string { return fmt.Sprintf("egress-%d", v) }
+func allowedSet(v ip.Version) string { return fmt.Sprintf("egress-%d", v) }

@@ -5,6 +5,8 @@ package privatenet
 import (
 	"cmp"
 	"net/netip"
+
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // The networks without other ones.
@@ -19,17 +21,14 @@ type Network struct {
 	Guest, Gateway []netip.Addr // at most one of each family; missing: the network's first addresses
 }
 
-// Prefix is the network of IP version 4 or 6.
-func (n Network) Prefix(version int) netip.Prefix {
-	if version == 4 {
-		return cmp.Or(n.IPv4, DefaultIPv4)
-	}
-	return cmp.Or(n.IPv6, DefaultIPv6)
+// Prefix is the network of a version of IP.
+func (n Network) Prefix(version ip.Version) netip.Prefix {
+	return ip.Pick(version, cmp.Or(n.IPv4, DefaultIPv4), cmp.Or(n.IPv6, DefaultIPv6))
 }
 
-// Ends returns the addresses of guest and gateway, of IP version 4 or 6. The gateway's comes before the guest's, unless
+// Ends returns the addresses of guest and gateway, of a version of IP. The gateway's comes before the guest's, unless
 // one of them is given.
-func (n Network) Ends(version int) (guest netip.Prefix, gateway netip.Addr) {
+func (n Network) Ends(version ip.Version) (guest netip.Prefix, gateway netip.Addr) {
 	network := n.Prefix(version)
 	first := network.Addr().Next()
 	own := OfVersion(n.Guest, version)
@@ -44,9 +43,9 @@ func (n Network) Ends(version int) (guest netip.Prefix, gateway netip.Addr) {
 }
 
 // OfVersion is the first address of the version of IP; zero: there is none.
-func OfVersion(list []netip.Addr, version int) netip.Addr {
+func OfVersion(list []netip.Addr, version ip.Version) netip.Addr {
 	for _, a := range list {
-		if a.Is4() == (version == 4) {
+		if ip.Of(a) == version {
 			return a
 		}
 	}

@@ -3,6 +3,8 @@ package privatenet
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 func TestEnds(t *testing.T) {
@@ -10,7 +12,7 @@ func TestEnds(t *testing.T) {
 	for _, test := range []struct {
 		name           string
 		network        Network
-		version        int
+		version        ip.Version
 		guest, gateway string
 	}{
 		{"IPv4 by default", Network{}, 4, "10.0.2.2/24", "10.0.2.1"},

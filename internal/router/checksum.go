@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // completeChecksums are the tables that complete the checksums of what the guest sends before the policy looks.
@@ -18,12 +19,11 @@ import (
 // kernel drops such a packet if its checksum is not to be where its protocol has it.
 func (r Router) completeChecksums() (tables []firewall.Table) {
 	for _, e := range r.Ends {
-		v := firewall.Version(e.Guest)
+		v := ip.Of(e.Guest)
 		if len(r.Allowed) == 0 || !slices.Contains(r.Checksums, v) {
 			continue
 		}
-		family := map[int]firewall.Family{4: firewall.Mangle4, 6: firewall.Mangle6}[v]
-		tables = append(tables, firewall.Table{Family: family, Name: r.Names.Table, Chains: []firewall.Chain{{
+		tables = append(tables, firewall.Table{Family: ip.Pick(v, firewall.Mangle4, firewall.Mangle6), Name: r.Names.Table, Chains: []firewall.Chain{{
 			Name: r.Names.Table, Type: "filter", Hook: firewall.Prerouting, Priority: firewall.BeforeDefrag,
 			Rules: []firewall.Rule{rule(firewall.CompleteChecksum{}, r.fromGuest())},
 		}}})

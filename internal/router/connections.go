@@ -2,10 +2,10 @@ package router
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -91,13 +91,13 @@ func (m Masquerade) Older() []netstate.ConnectionsDel {
 func (r Routed) Older() []netstate.ConnectionsDel {
 	var excluded portSet
 	excluded.include(r.Excluded, "udp")
-	return untranslated(slices.Concat(r.Own4, r.Own6), excluded.udp())
+	return untranslated(r.Own, excluded.udp())
 }
 
 // Translated are the namespace's own connections by a routed binding's addresses.
 func (r Routed) Translated() (ops []netstate.ConnectionsDel) {
-	for _, a := range slices.Concat(r.Own4, r.Own6) {
-		ops = append(ops, HopConnections(a, r.Hop(a))...)
+	for _, a := range r.Own {
+		ops = append(ops, HopConnections(a, r.Ends.Gateway(ip.Of(a)))...)
 	}
 	return ops
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -70,7 +71,7 @@ func (r Router) foreign() firewall.Chain {
 	c := firewall.Chain{Name: foreignChain}
 	judge := func(p netip.Prefix, m ...firewall.Match) {
 		for _, from := range m {
-			c.Rules = append(c.Rules, rule(drop(firewall.NamespaceOutput), firewall.IP{Version: firewall.Version(p.Addr())}, from))
+			c.Rules = append(c.Rules, rule(drop(firewall.NamespaceOutput), firewall.IP{Version: ip.Of(p.Addr())}, from))
 		}
 	}
 	if !r.LocalSources {
@@ -90,11 +91,8 @@ func (r Router) foreign() firewall.Chain {
 	return c
 }
 
-func multicast(v int) netip.Prefix {
-	if v == 4 {
-		return netip.MustParsePrefix("224.0.0.0/4")
-	}
-	return netip.MustParsePrefix("ff00::/8")
+func multicast(v ip.Version) netip.Prefix {
+	return ip.Pick(v, netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8"))
 }
 
 // sourceRoutes drops the guest's packets with a routing header before they are routed. The namespace would send such a
@@ -179,7 +177,7 @@ const unansweredChain = "unanswered"
 func (r Router) unanswered() firewall.Chain {
 	c := firewall.Chain{Name: unansweredChain}
 	for _, p := range r.sources() {
-		c.Rules = append(c.Rules, rule(firewall.Jump{Chain: "egress"}, firewall.IP{Version: firewall.Version(p.Addr())}, firewall.Origin{Prefix: p}))
+		c.Rules = append(c.Rules, rule(firewall.Jump{Chain: "egress"}, firewall.IP{Version: ip.Of(p.Addr())}, firewall.Origin{Prefix: p}))
 	}
 	return c
 }
@@ -192,7 +190,7 @@ func (r Router) behindTap() firewall.Chain {
 	c := firewall.Chain{Name: behindTapChain}
 	for _, p := range r.sources() {
 		if p.Bits() >= syntax.MinNetwork { // no route leads to a shorter one: see the wiring's routeGuardPrefixes
-			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: firewall.Version(p.Addr())}, firewall.Source{Prefix: p}))
+			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: ip.Of(p.Addr())}, firewall.Source{Prefix: p}))
 		}
 	}
 	c.Rules = append(c.Rules, rule(drop(firewall.IPSpoof)))

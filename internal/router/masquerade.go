@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -74,7 +75,7 @@ func (m Masquerade) table() firewall.Table {
 	}
 	chains = append(chains, m.loopbacks()...)
 	for _, e := range m.Ends {
-		chains = append(chains, firewall.Chain{Name: toGuest(firewall.Version(e.Guest)), Rules: m.toGuest(e.Guest)})
+		chains = append(chains, firewall.Chain{Name: toGuest(ip.Of(e.Guest)), Rules: m.toGuest(e.Guest)})
 	}
 	chains = append(chains, firewall.Chain{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: m.toNamespace()})
 	if !m.Guard.Off {
@@ -164,13 +165,13 @@ func (m Masquerade) forwardedAddresses() []netip.Addr {
 	if m.Loopback {
 		all = append(all, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
 	}
-	return slices.DeleteFunc(all, func(a netip.Addr) bool { return !m.Ends.Has(firewall.Version(a)) })
+	return slices.DeleteFunc(all, func(a netip.Addr) bool { return !m.Ends.Has(ip.Of(a)) })
 }
 
 // forwarded sends packets for an address that meet the conditions to the guest, if the guest has an address of
 // that family.
 func (m Masquerade) forwarded(to netip.Addr, where ...firewall.Match) []firewall.Rule {
-	v := firewall.Version(to)
+	v := ip.Of(to)
 	if !m.Ends.Has(v) {
 		return nil
 	}
@@ -178,7 +179,7 @@ func (m Masquerade) forwarded(to netip.Addr, where ...firewall.Match) []firewall
 		append(where[:len(where):len(where)], firewall.IP{Version: v}, firewall.Destination{Prefix: firewall.HostPrefix(to)})...)}
 }
 
-func toGuest(v int) string { return fmt.Sprintf("to-guest-%d", v) }
+func toGuest(v ip.Version) string { return fmt.Sprintf("to-guest-%d", v) }
 
 // toGuest translates the ports that are forwarded, and nothing else. A TCP packet that opens no connection and
 // belongs to no tracked one is the namespace's own: its connection is older than the rules.
@@ -270,11 +271,8 @@ func (m Masquerade) opening() []firewall.Rule {
 		rules = append(rules, rule(firewall.Return{}, firewall.Protocol{Number: protocol}))
 	}
 	for _, e := range m.Ends {
-		echo := uint8(firewall.ProtocolICMP)
-		if e.Guest.Is6() {
-			echo = firewall.ProtocolICMPv6
-		}
-		rules = append(rules, rule(firewall.Return{}, firewall.IP{Version: firewall.Version(e.Guest)}, firewall.Protocol{Number: echo}))
+		v := ip.Of(e.Guest)
+		rules = append(rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.Protocol{Number: firewall.ProtocolOfICMP(v)}))
 	}
 	return append(rules, rule(drop(firewall.NoPorts)))
 }
@@ -286,7 +284,7 @@ func (m Masquerade) source() []firewall.Rule {
 	var rules []firewall.Rule
 	byNIC := func(first, last uint16, where ...firewall.Match) {
 		for _, a := range m.Hidden {
-			rules = append(rules, rule(firewall.SNAT{Address: a, First: first, Last: last}, append([]firewall.Match{firewall.IP{Version: firewall.Version(a)}, from, out}, where...)...))
+			rules = append(rules, rule(firewall.SNAT{Address: a, First: first, Last: last}, append([]firewall.Match{firewall.IP{Version: ip.Of(a)}, from, out}, where...)...))
 		}
 	}
 	for _, name := range transports {
@@ -307,8 +305,8 @@ func (m Masquerade) source() []firewall.Rule {
 	byNIC(0, 0)
 	rules = append(rules, rule(firewall.Masquerade{}, from))
 	for _, e := range m.Ends {
-		for _, from := range m.rewritten(firewall.Version(e.Guest)) {
-			rules = append(rules, rule(firewall.SNAT{Address: e.Gateway}, m.toTap(), firewall.IP{Version: firewall.Version(e.Guest)}, firewall.Source{Prefix: from}))
+		for _, from := range m.rewritten(ip.Of(e.Guest)) {
+			rules = append(rules, rule(firewall.SNAT{Address: e.Gateway}, m.toTap(), firewall.IP{Version: ip.Of(e.Guest)}, firewall.Source{Prefix: from}))
 		}
 	}
 	return rules
@@ -319,21 +317,21 @@ func (m Masquerade) source() []firewall.Rule {
 func (m Masquerade) last() firewall.Chain {
 	c := firewall.Chain{Name: "last", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.SrcNAT + 1}
 	for _, e := range m.Ends {
-		c.Rules = append(c.Rules, rule(drop(firewall.NotForwarded), firewall.IP{Version: firewall.Version(e.Guest)}, firewall.Destination{Prefix: firewall.HostPrefix(e.Guest)},
+		c.Rules = append(c.Rules, rule(drop(firewall.NotForwarded), firewall.IP{Version: ip.Of(e.Guest)}, firewall.Destination{Prefix: firewall.HostPrefix(e.Guest)},
 			firewall.OutInterface{Name: m.Names.Tap, Inverted: true}))
 	}
 	return c
 }
 
 // rewritten are the sources that get the gateway's address.
-func (m Masquerade) rewritten(v int) []netip.Prefix {
+func (m Masquerade) rewritten(v ip.Version) []netip.Prefix {
 	var list []netip.Prefix
 	if m.Loopback {
 		list = append(list, loopback(v))
 	}
 	if m.Sidecar != nil {
 		for _, a := range m.Sidecar.Sources {
-			if firewall.Version(a) == v && !(m.Loopback && loopback(v).Contains(a)) {
+			if ip.Of(a) == v && !(m.Loopback && loopback(v).Contains(a)) {
 				list = append(list, firewall.HostPrefix(a))
 			}
 		}
@@ -348,7 +346,7 @@ func (m Masquerade) toNamespace() []firewall.Rule {
 	rules := []firewall.Rule{rule(firewall.Return{}, firewall.InInterface{Name: "lo"})}
 	for _, e := range m.Ends {
 		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.InInterface{Name: m.Names.Tap, Inverted: true},
-			firewall.IP{Version: firewall.Version(e.Gateway)}, firewall.Destination{Prefix: firewall.HostPrefix(e.Gateway)}))
+			firewall.IP{Version: ip.Of(e.Gateway)}, firewall.Destination{Prefix: firewall.HostPrefix(e.Gateway)}))
 	}
 	rules = append(rules, m.Router.toNamespace()...)
 	if m.SourcePorts.everything {

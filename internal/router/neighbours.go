@@ -6,6 +6,7 @@ import (
 
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // toNeighbours limits the next hops and sources of what the guest sends through the namespace.
@@ -17,7 +18,7 @@ func (r Router) toNeighbours() []firewall.Rule {
 func (r Router) fromNeighbours() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, p := range r.manySources() {
-		rules = append(rules, rule(firewall.Jump{Chain: "from-source"}, firewall.IP{Version: firewall.Version(p.Addr())}, firewall.Source{Prefix: p}))
+		rules = append(rules, rule(firewall.Jump{Chain: "from-source"}, firewall.IP{Version: ip.Of(p.Addr())}, firewall.Source{Prefix: p}))
 	}
 	return rules
 }
@@ -28,7 +29,7 @@ func (r Router) fromNeighbours() []firewall.Rule {
 func (r Router) manySources() []netip.Prefix {
 	var list []netip.Prefix
 	for _, p := range r.Guard.Prefixes {
-		if p.Addr().IsLinkLocalUnicast() && r.Ends.Has(firewall.Version(p.Addr())) && guestfilter.HasMany(p) {
+		if p.Addr().IsLinkLocalUnicast() && r.Ends.Has(ip.Of(p.Addr())) && guestfilter.HasMany(p) {
 			list = append(list, p)
 		}
 	}
@@ -37,22 +38,22 @@ func (r Router) manySources() []netip.Prefix {
 
 // limitNeighbours adds the sets and chains of toNeighbours.
 func (r Router) limitNeighbours(table *firewall.Table) {
-	limit := func(chain, set string, size int, parts map[int]firewall.Part) {
+	limit := func(chain, set string, size int, part4, part6 firewall.Part) {
 		c := firewall.Chain{Name: chain}
 		if r.NoARP && chain == "next-hop" {
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.OutInterface{Name: r.Names.NIC}))
 		}
 		for _, e := range r.Ends {
-			v := firewall.Version(e.Guest)
-			name := fmt.Sprintf("%s-%d", set, v)
-			table.Sets = append(table.Sets, firewall.Set{Name: name, Of: parts[v], Size: size, Milliseconds: guestfilter.NeighbourLife})
-			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.AddToSet{Part: parts[v], Set: name, Renew: true}))
+			v := ip.Of(e.Guest)
+			name, part := fmt.Sprintf("%s-%d", set, v), ip.Pick(v, part4, part6)
+			table.Sets = append(table.Sets, firewall.Set{Name: name, Of: part, Size: size, Milliseconds: guestfilter.NeighbourLife})
+			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.AddToSet{Part: part, Set: name, Renew: true}))
 		}
 		c.Rules = append(c.Rules, rule(drop(firewall.NeighbourLimit)))
 		table.Chains = append(table.Chains, c)
 	}
-	limit("next-hop", "next-hops", mostNextHops, map[int]firewall.Part{4: firewall.NextHop4, 6: firewall.NextHop6})
+	limit("next-hop", "next-hops", mostNextHops, firewall.NextHop4, firewall.NextHop6)
 	if len(r.manySources()) > 0 {
-		limit("from-source", "sources", guestfilter.MostSources, map[int]firewall.Part{4: firewall.SourceAddress4, 6: firewall.SourceAddress6})
+		limit("from-source", "sources", guestfilter.MostSources, firewall.SourceAddress4, firewall.SourceAddress6)
 	}
 }

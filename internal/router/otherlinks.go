@@ -2,6 +2,7 @@ package router
 
 import (
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -18,7 +19,7 @@ func (r Router) otherLinks() firewall.Chain {
 		rule(firewall.Return{}, firewall.OutGroup{Group: netstate.GroupOfNICs, Mask: netstate.RouterMask}),
 	}}
 	for _, e := range r.Ends {
-		v := firewall.Version(e.Guest)
+		v := ip.Of(e.Guest)
 		if v == 6 && r.All6 {
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: 6}))
 			continue

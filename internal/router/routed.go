@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // Routed is a router whose guest has the NIC's addresses.
@@ -14,26 +15,16 @@ type Routed struct {
 	Router
 	Sidecar  *infra.Sidecar
 	Excluded []infra.Ports
-	// Own4 and Own6 are the NIC's addresses, which are the guest's.
-	Own4, Own6 []netip.Addr
-	// Hop4 and Hop6 are the namespace's addresses; zero: the NIC has no address of the family.
-	Hop4, Hop6 netip.Addr
-	// Sources are what Hop4 and Hop6 become at the NIC, by the version of IP.
-	Sources map[int][]Source
+	// Own are the NIC's addresses, which are the guest's.
+	Own []netip.Addr
+	// Sources are what the namespace's addresses, the gateways, become at the NIC, by the version of IP.
+	Sources map[ip.Version][]Source
 }
 
 // Source is the address that the namespace's own packets get when they leave by the NIC.
 type Source struct {
 	To      netip.Prefix // zero: all other destinations of the family
 	Address netip.Addr
-}
-
-// Hop returns the namespace's address of the same family.
-func (r Routed) Hop(a netip.Addr) netip.Addr {
-	if a.Is4() {
-		return r.Hop4
-	}
-	return r.Hop6
 }
 
 // Tables are those of nftables.
@@ -89,19 +80,23 @@ func (r Routed) first() []firewall.Rule {
 	rules := r.loopback()
 	for _, e := range r.Ends {
 		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.InInterface{Name: r.Names.Tap, Inverted: true}, firewall.InInterface{Name: "lo", Inverted: true},
-			firewall.IP{Version: firewall.Version(e.Guest)}, firewall.Destination{Prefix: firewall.HostPrefix(e.Gateway)}))
+			firewall.IP{Version: ip.Of(e.Guest)}, firewall.Destination{Prefix: firewall.HostPrefix(e.Gateway)}))
 	}
 	rules = append(rules, r.completed()...)
 	if r.NoARP {
 		return rules
 	}
-	if r.Hop6.IsValid() { // as in the guest filter's chain asked
+	hop6 := r.Ends.Gateway(ip.V6)
+	if hop6.IsValid() { // as in the guest filter's chain asked
 		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: 6}, firewall.Protocol{Number: firewall.ProtocolICMPv6},
-			firewall.ICMP{Version: 6, Type: firewall.ICMP6Solicitation}, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: r.Hop6.AsSlice()}))
+			firewall.ICMP{Version: 6, Type: firewall.ICMP6Solicitation}, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: hop6.AsSlice()}))
 	}
-	for _, a := range r.Own6 {
+	for _, a := range r.Own {
+		if a.Is4() {
+			continue
+		}
 		for _, kind := range []uint8{firewall.ICMP6Solicitation, firewall.ICMP6Advertisement} {
-			rules = append(rules, rule(firewall.SetDestination{Address: r.Hop6}, nic, firewall.IP{Version: 6}, firewall.Destination{Prefix: firewall.HostPrefix(a)},
+			rules = append(rules, rule(firewall.SetDestination{Address: hop6}, nic, firewall.IP{Version: 6}, firewall.Destination{Prefix: firewall.HostPrefix(a)},
 				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))
 		}
 	}
@@ -113,7 +108,7 @@ func (r Routed) first() []firewall.Rule {
 func (r Routed) completed() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range r.completes() {
-		v := firewall.Version(e.Guest)
+		v := ip.Of(e.Guest)
 		rules = append(rules, rule(firewall.Jump{Chain: sourceChain(v)}, r.fromGuest(), firewall.IP{Version: v}))
 	}
 	return rules
@@ -127,18 +122,18 @@ func (r Routed) completes() Ends {
 	return r.Ends
 }
 
-func sourceChain(version int) string { return fmt.Sprintf("source-%d", version) }
+func sourceChain(version ip.Version) string { return fmt.Sprintf("source-%d", version) }
 
 // completedSources are the chains of completed. What is not forwarded passes: packets without a source, and those of
 // link-local addresses, of which the guest filter knows more.
 func (r Routed) completedSources() []firewall.Chain {
-	local := map[int][]netip.Prefix{4: {firewall.HostPrefix(netip.IPv4Unspecified())}, 6: {firewall.HostPrefix(netip.IPv6Unspecified()), linkLocal6}}
+	local := []netip.Prefix{firewall.HostPrefix(netip.IPv4Unspecified()), firewall.HostPrefix(netip.IPv6Unspecified()), linkLocal6}
 	var chains []firewall.Chain
 	for _, e := range r.completes() {
-		v := firewall.Version(e.Guest)
+		v := ip.Of(e.Guest)
 		c := firewall.Chain{Name: sourceChain(v)}
-		for _, p := range slices.Concat(r.Router.sources(), local[v]) {
-			if firewall.Version(p.Addr()) == v && !(v == 6 && p.Addr().IsLinkLocalUnicast() && p != linkLocal6) {
+		for _, p := range slices.Concat(r.Router.sources(), local) {
+			if ip.Of(p.Addr()) == v && !(v == 6 && p.Addr().IsLinkLocalUnicast() && p != linkLocal6) {
 				c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.Source{Prefix: p}))
 			}
 		}
@@ -202,15 +197,15 @@ func (r Routed) opening() []firewall.Rule {
 func (r Routed) source() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range r.Ends {
-		for _, s := range r.Sources[firewall.Version(e.Guest)] {
+		for _, s := range r.Sources[ip.Of(e.Guest)] {
 			rules = append(rules, rule(firewall.SNAT{Address: s.Address}, r.toNIC(e, s)...))
 		}
 		if r.Sidecar == nil {
 			continue
 		}
 		for _, a := range r.Sidecar.Sources {
-			if firewall.Version(a) == firewall.Version(e.Guest) {
-				rules = append(rules, rule(firewall.SNAT{Address: e.Gateway}, r.toTap(), firewall.IP{Version: firewall.Version(a)}, firewall.Source{Prefix: firewall.HostPrefix(a)}))
+			if ip.Of(a) == ip.Of(e.Guest) {
+				rules = append(rules, rule(firewall.SNAT{Address: e.Gateway}, r.toTap(), firewall.IP{Version: ip.Of(a)}, firewall.Source{Prefix: firewall.HostPrefix(a)}))
 			}
 		}
 	}
@@ -220,10 +215,10 @@ func (r Routed) source() []firewall.Rule {
 // ownPorts sends what comes to the excluded ports of the NIC's addresses to the namespace's own address.
 func (r Routed) ownPorts(where ...firewall.Match) []firewall.Rule {
 	var rules []firewall.Rule
-	for _, a := range slices.Concat(r.Own4, r.Own6) {
-		to := append(slices.Clone(where), firewall.IP{Version: firewall.Version(a)}, firewall.Destination{Prefix: firewall.HostPrefix(a)})
+	for _, a := range r.Own {
+		to := append(slices.Clone(where), firewall.IP{Version: ip.Of(a)}, firewall.Destination{Prefix: firewall.HostPrefix(a)})
 		for _, p := range r.Excluded {
-			rules = append(rules, rule(firewall.DNAT{Address: r.Hop(a)}, append(slices.Clone(to), matchPorts(p)...)...))
+			rules = append(rules, rule(firewall.DNAT{Address: r.Ends.Gateway(ip.Of(a))}, append(slices.Clone(to), matchPorts(p)...)...))
 		}
 	}
 	return rules
@@ -234,7 +229,7 @@ func (r Routed) ownPorts(where ...firewall.Match) []firewall.Rule {
 func (r Routed) last() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range r.Ends {
-		for _, s := range r.Sources[firewall.Version(e.Guest)] {
+		for _, s := range r.Sources[ip.Of(e.Guest)] {
 			rules = append(rules, rule(firewall.SetSource{Address: s.Address}, r.toNIC(e, s)...))
 		}
 	}
@@ -243,7 +238,7 @@ func (r Routed) last() []firewall.Rule {
 
 // toNIC matches the namespace's own packets that leave by the NIC and get the source.
 func (r Routed) toNIC(e End, s Source) []firewall.Match {
-	m := []firewall.Match{firewall.OutInterface{Name: r.Names.NIC}, firewall.IP{Version: firewall.Version(e.Guest)}, firewall.Source{Prefix: firewall.HostPrefix(e.Gateway)}}
+	m := []firewall.Match{firewall.OutInterface{Name: r.Names.NIC}, firewall.IP{Version: ip.Of(e.Guest)}, firewall.Source{Prefix: firewall.HostPrefix(e.Gateway)}}
 	if s.To.IsValid() {
 		m = append(m, firewall.Destination{Prefix: s.To})
 	}

@@ -8,12 +8,12 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -29,19 +29,19 @@ type Router struct {
 	// Most is the number of connections; 0: infra.DefaultMaxConnections.
 	Most int
 	// Unforwarded are the IP versions that the NIC did not forward before: only the guest's packets may pass.
-	Unforwarded []int
+	Unforwarded []ip.Version
 	// NoARP: the NIC asks for no neighbours.
 	NoARP bool
 	// Allowed is where the guest may open connections; none: everywhere. Pinnable is where pins may lead; none: there
 	// are no pins.
 	Allowed, Pinnable []firewall.Destinations
 	// Checksums are the IP versions of which a rule can complete checksums.
-	Checksums []int
+	Checksums []ip.Version
 	// LocalSources says that a rule can match firewall.LocalSource.
 	LocalSources bool
 	// OtherLinks are, by IP version, the names of the other links by which the guest may leave. All6 says that the whole
 	// namespace forwarded IPv6 before Setup.
-	OtherLinks map[int][]string
+	OtherLinks map[ip.Version][]string
 	All6       bool
 
 	iptables bool // the table becomes chains of iptables
@@ -53,15 +53,23 @@ type End struct{ Guest, Gateway netip.Addr }
 // Ends are those of a guest, one for each family that it has.
 type Ends []End
 
-// Has reports whether there is one of the version of IP.
-func (list Ends) Has(v int) bool {
-	return slices.ContainsFunc(list, func(e End) bool { return firewall.Version(e.Guest) == v })
+// Gateway is that of the version of IP; zero: there is no End of it.
+func (list Ends) Gateway(v ip.Version) netip.Addr {
+	for _, e := range list {
+		if ip.Of(e.Guest) == v {
+			return e.Gateway
+		}
+	}
+	return netip.Addr{}
 }
 
+// Has reports whether there is one of the version of IP.
+func (list Ends) Has(v ip.Version) bool { return list.Gateway(v).IsValid() }
+
 // Versions are those of IP.
-func (list Ends) Versions() (versions []int) {
+func (list Ends) Versions() (versions []ip.Version) {
 	for _, e := range list {
-		versions = append(versions, firewall.Version(e.Guest))
+		versions = append(versions, ip.Of(e.Guest))
 	}
 	return versions
 }
@@ -134,7 +142,7 @@ func (r Router) related() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, p := range r.sources() {
 		for _, reply := range []bool{false, true} {
-			rules = append(rules, rule(firewall.Accept{}, firewall.IP{Version: firewall.Version(p.Addr())}, firewall.Origin{Prefix: p, Reply: reply}))
+			rules = append(rules, rule(firewall.Accept{}, firewall.IP{Version: ip.Of(p.Addr())}, firewall.Origin{Prefix: p, Reply: reply}))
 		}
 	}
 	return append(rules, rule(drop(firewall.NoConnection)))
@@ -147,11 +155,9 @@ func (r Router) errors() []firewall.Rule {
 	const icmpTooBig, icmp6TooBig = 4, 2 // a code of ICMP (RFC 792), a type of ICMPv6 (RFC 4443)
 	var rules []firewall.Rule
 	for _, e := range r.Ends {
-		tooBig, protocol := firewall.ICMP{Version: 4, Type: firewall.ICMPUnreachable, Code: icmpTooBig}, uint8(firewall.ProtocolICMP)
-		if e.Guest.Is6() {
-			tooBig, protocol = firewall.ICMP{Version: 6, Type: icmp6TooBig}, firewall.ProtocolICMPv6
-		}
-		rules = append(rules, rule(drop(firewall.NoConnection), firewall.IP{Version: tooBig.Version}, firewall.Protocol{Number: protocol}, tooBig))
+		v := ip.Of(e.Guest)
+		tooBig := ip.Pick(v, firewall.ICMP{Version: v, Type: firewall.ICMPUnreachable, Code: icmpTooBig}, firewall.ICMP{Version: v, Type: icmp6TooBig})
+		rules = append(rules, rule(drop(firewall.NoConnection), firewall.IP{Version: v}, firewall.Protocol{Number: firewall.ProtocolOfICMP(v)}, tooBig))
 	}
 	return append(rules, rule(firewall.Goto{Chain: "related"}))
 }
@@ -169,7 +175,7 @@ func (r Router) sources() []netip.Prefix {
 		list = append(list, firewall.HostPrefix(a))
 	}
 	for _, p := range r.Guard.Prefixes {
-		if r.Ends.Has(firewall.Version(p.Addr())) {
+		if r.Ends.Has(ip.Of(p.Addr())) {
 			list = append(list, p)
 		}
 	}
@@ -189,13 +195,12 @@ func (r Router) toNamespace(more ...firewall.Rule) []firewall.Rule {
 		rule(firewall.Goto{Chain: "errors"}, from, firewall.State{States: firewall.Related}),
 	}, more...)
 	for _, e := range r.Ends {
-		if e.Guest.Is4() {
-			rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, from, firewall.IP{Version: 4},
-				firewall.Protocol{Number: firewall.ProtocolICMP}, firewall.ICMP{Version: 4, Type: firewall.ICMPEcho}))
+		v := ip.Of(e.Guest)
+		rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, from, firewall.IP{Version: v},
+			firewall.Protocol{Number: firewall.ProtocolOfICMP(v)}, firewall.ICMP{Version: v, Type: ip.Pick[uint8](v, firewall.ICMPEcho, firewall.ICMP6Echo)}))
+		if v == ip.V4 {
 			continue
 		}
-		rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, from, firewall.IP{Version: 6},
-			firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: firewall.ICMP6Echo}))
 		for _, kind := range []uint8{firewall.ICMP6Solicitation, firewall.ICMP6Advertisement} {
 			rules = append(rules, rule(firewall.Accept{}, from, firewall.IP{Version: 6},
 				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))
@@ -215,11 +220,9 @@ func (r Router) output() []firewall.Rule {
 	udp := firewall.Protocol{Number: firewall.ProtocolUDP}
 	rules := []firewall.Rule{rule(no, firewall.OutInterface{Name: r.Names.Responder})}
 	for _, e := range r.Ends {
-		client := uint16(firewall.DHCPClient4)
-		if e.Guest.Is6() {
-			client = firewall.DHCPClient6
-		}
-		rules = append(rules, rule(no, r.toTap(), firewall.IP{Version: firewall.Version(e.Guest)}, udp, firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client}))
+		v := ip.Of(e.Guest)
+		client := ip.Pick[uint16](v, firewall.DHCPClient4, firewall.DHCPClient6)
+		rules = append(rules, rule(no, r.toTap(), firewall.IP{Version: v}, udp, firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client}))
 	}
 	return rules
 }
@@ -230,7 +233,7 @@ func (r Router) output() []firewall.Rule {
 func (r Router) loopback() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range r.Ends {
-		v := firewall.Version(e.Guest)
+		v := ip.Of(e.Guest)
 		rules = append(rules, rule(firewall.Jump{Chain: loopbackChain(v)}, r.fromGuest(), firewall.IP{Version: v}))
 	}
 	return append(rules, r.noIPv6()...)
@@ -248,7 +251,7 @@ func (r Router) noIPv6() []firewall.Rule {
 func (r Router) loopbacks() []firewall.Chain {
 	var chains []firewall.Chain
 	for _, e := range r.Ends {
-		v := firewall.Version(e.Guest)
+		v := ip.Of(e.Guest)
 		rules := []firewall.Rule{
 			rule(drop(firewall.LoopbackAddress), firewall.IP{Version: v}, firewall.Destination{Prefix: loopback(v)}),
 			rule(drop(firewall.LoopbackAddress), firewall.IP{Version: v}, firewall.Source{Prefix: loopback(v)}),
@@ -261,19 +264,14 @@ func (r Router) loopbacks() []firewall.Chain {
 	return chains
 }
 
-func loopbackChain(version int) string { return fmt.Sprintf("loopback-%d", version) }
+func loopbackChain(version ip.Version) string { return fmt.Sprintf("loopback-%d", version) }
 
 var (
 	loopback4 = netip.MustParsePrefix("127.0.0.0/8")
 	loopback6 = netip.MustParsePrefix("::1/128")
 )
 
-func loopback(v int) netip.Prefix {
-	if v == 4 {
-		return loopback4
-	}
-	return loopback6
-}
+func loopback(v ip.Version) netip.Prefix { return ip.Pick(v, loopback4, loopback6) }
 
 func rule(v firewall.Verdict, m ...firewall.Match) firewall.Rule {
 	return firewall.Rule{Matches: m, Verdict: v}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // client is a DHCPv4 client: what it asks for (option 55), the largest message that it takes (option 57; 0: it says
@@ -99,11 +100,11 @@ func TooLong4(rec *cache.Record, servers []netip.Addr, search []string) []cache.
 
 // OtherFamily returns the options of the family that the record does not have.
 func OtherFamily(rec *cache.Record) []cache.Loss {
-	o, version := &rec.Options, 4
+	o, version := &rec.Options, ip.V4
 	var losses []cache.Loss
 	lose := func(set bool, what string, args ...any) {
 		if set {
-			why := fmt.Sprintf("the guest has no IPv%d address", version)
+			why := fmt.Sprintf("the guest has no %v address", version)
 			losses = append(losses, cache.Loss{Kind: "option", What: fmt.Sprintf(what, args...), Why: why})
 		}
 	}
@@ -116,7 +117,7 @@ func OtherFamily(rec *cache.Record) []cache.Loss {
 			lose(true, "dhcpv4.%d", code)
 		}
 	case rec.IPv6 == nil && rec.IPv4 != nil:
-		version = 6
+		version = ip.V6
 		lose(o.BootFileURL != "", "bootFileURL")
 		for _, code := range slices.Sorted(maps.Keys(o.DHCPv6)) {
 			lose(true, "dhcpv6.%d", code)

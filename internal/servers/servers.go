@@ -10,6 +10,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -131,8 +132,8 @@ func (n NIC) whyNot(a netip.Addr, zone string) string {
 		return "for the guest, that is the guest itself"
 	case zone != "" && zone != n.name || onLink && !slices.ContainsFunc(n.networks, leads):
 		return "it is not on the guest's link"
-	case !slices.ContainsFunc(n.own, func(p netip.Prefix) bool { return p.Addr().Is4() == a.Is4() }):
-		return fmt.Sprintf("the guest has no IPv%d address", map[bool]int{true: 4, false: 6}[a.Is4()])
+	case !slices.ContainsFunc(n.own, func(p netip.Prefix) bool { return ip.Of(p.Addr()) == ip.Of(a) }):
+		return fmt.Sprintf("the guest has no %v address", ip.Of(a))
 	case slices.ContainsFunc(n.alone, func(p netip.Prefix) bool { return p.Contains(a) }) && !slices.Contains(n.gateways, a):
 		return "it lies in the guest's own network, where the gateway alone is: choose another network in binding.masquerade"
 	case !slices.ContainsFunc(n.networks, leads):

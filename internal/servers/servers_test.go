@@ -9,23 +9,23 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }
-func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+func address(s string) netip.Addr { return netip.MustParseAddr(s) }
+func pfx(s string) netip.Prefix   { return netip.MustParsePrefix(s) }
 
 // pod is a guest with a default route in both families.
 func pod() cache.Record {
 	return cache.Record{
 		Name: "eth0", Binding: cache.BindingBridge, MAC: cache.MAC{2, 0, 0, 0, 0, 7},
-		IPv4: &cache.IPv4{Address: pfx("10.244.1.7/24"), Routes: []cache.Route{{Destination: pfx("0.0.0.0/0"), Gateway: ip("10.244.1.1")}}},
-		IPv6: &cache.IPv6{Address: ip("fd00::7"), Others: []netip.Addr{ip("fd00::8")}, OnLink: []netip.Prefix{pfx("fd00::/64")},
-			Router: &cache.Router{Address: ip("fe80::1"), Default: true}},
+		IPv4: &cache.IPv4{Address: pfx("10.244.1.7/24"), Routes: []cache.Route{{Destination: pfx("0.0.0.0/0"), Gateway: address("10.244.1.1")}}},
+		IPv6: &cache.IPv6{Address: address("fd00::7"), Others: []netip.Addr{address("fd00::8")}, OnLink: []netip.Prefix{pfx("fd00::/64")},
+			Router: &cache.Router{Address: address("fe80::1"), Default: true}},
 	}
 }
 
 // second is a guest's second NIC, whose network has no gateway.
 func second() cache.Record {
 	r := pod()
-	r.IPv4.Routes = []cache.Route{{Destination: pfx("10.9.0.0/16"), Gateway: ip("10.244.1.1")}}
+	r.IPv4.Routes = []cache.Route{{Destination: pfx("10.9.0.0/16"), Gateway: address("10.244.1.1")}}
 	r.IPv6.Router.Default, r.IPv6.Router.Routes = false, []netip.Prefix{pfx("fd09::/48")}
 	return r
 }
@@ -87,7 +87,7 @@ func TestReachable(t *testing.T) {
 	} {
 		var given []netip.Addr
 		for _, s := range strings.Fields(c.given) {
-			given = append(given, ip(s))
+			given = append(given, address(s))
 		}
 		for form, n := range map[string]NIC{"leased": Leased(&c.record), "configured": Configured(&c.record, configured(c.record))} {
 			have, left := n.Reachable(given)
@@ -117,8 +117,8 @@ func TestConfigured(t *testing.T) {
 		Addresses: []cache.StaticAddress{{Address: pfx("10.0.0.7/24"), NoPrefixRoute: true}, {Address: pfx("10.1.1.7/32"), Peer: pfx("10.1.1.8/29")}},
 		Routes:    []cache.StaticRoute{{Destination: pfx("10.2.0.0/16"), Type: "blackhole"}, {Destination: pfx("10.3.0.0/16"), Table: 100}},
 	})
-	have, left := n.Reachable([]netip.Addr{ip("10.0.0.53"), ip("10.1.1.9"), ip("10.2.0.53"), ip("10.3.0.53")})
-	if !slices.Equal(have, []netip.Addr{ip("10.1.1.9"), ip("10.3.0.53")}) || len(left) != 2 {
+	have, left := n.Reachable([]netip.Addr{address("10.0.0.53"), address("10.1.1.9"), address("10.2.0.53"), address("10.3.0.53")})
+	if !slices.Equal(have, []netip.Addr{address("10.1.1.9"), address("10.3.0.53")}) || len(left) != 2 {
 		t.Errorf("%v without %v", have, left)
 	}
 }
@@ -153,7 +153,7 @@ func TestSearch(t *testing.T) {
 // TestAlone: a guest behind masquerade reaches no server in its own network but the gateway, unless the network has
 // other stations.
 func TestAlone(t *testing.T) {
-	given := []netip.Addr{ip("10.0.2.10"), ip("10.0.2.1"), ip("10.0.2.2"), ip("10.0.3.1"), ip("fd10::10"), ip("fd10::1"), ip("fd11::1")}
+	given := []netip.Addr{address("10.0.2.10"), address("10.0.2.1"), address("10.0.2.2"), address("10.0.3.1"), address("fd10::10"), address("fd10::1"), address("fd11::1")}
 	const outside = "10.0.2.1 10.0.3.1 fd10::1 fd11::1"
 	for _, c := range []struct {
 		name    string
@@ -167,8 +167,8 @@ func TestAlone(t *testing.T) {
 	} {
 		r := with(pod(), func(r *cache.Record) {
 			r.Binding = c.binding
-			r.IPv4.Address, r.IPv4.Server, r.IPv4.Shared = pfx("10.0.2.2/24"), ip("10.0.2.1"), c.shared
-			r.IPv6 = &cache.IPv6{Address: ip("fd10::2"), Gateway: ip("fd10::1"), OnLink: []netip.Prefix{pfx("fd10::/120")}, Router: r.IPv6.Router}
+			r.IPv4.Address, r.IPv4.Server, r.IPv4.Shared = pfx("10.0.2.2/24"), address("10.0.2.1"), c.shared
+			r.IPv6 = &cache.IPv6{Address: address("fd10::2"), Gateway: address("fd10::1"), OnLink: []netip.Prefix{pfx("fd10::/120")}, Router: r.IPv6.Router}
 		})
 		for form, nic := range map[string]NIC{"leased": Leased(&r), "configured": Configured(&r, configured(r))} {
 			have, left := nic.Reachable(given)

@@ -238,7 +238,7 @@ var cases = []testCase{
 		s.Routes = append(s.Routes, withRoute(via("0.0.0.0/0", "10.244.1.254"), func(r *netstate.Route) { r.Table = 100 }),
 			netstate.Route{Table: 100, Type: 9, Destination: pfx("10.244.0.0/16")}, netstate.Route{Table: 100, Type: 6, Destination: pfx("192.0.2.0/24")})
 	}), bridge()},
-	{"bridge-without-main", flannelWith(func(s *netstate.Snapshot) { s.NoMain = []int{4} }), bridge()},
+	{"bridge-without-main", flannelWith(func(s *netstate.Snapshot) { s.NoMain = versions{4} }), bridge()},
 	{"redirect-noarp-permanent-gateway", flannelWith(func(s *netstate.Snapshot) {
 		s.Links[1].NoARP = true
 		s.Neighbours = append(s.Neighbours, permanent("10.244.1.1", mac(0xee)))
@@ -272,7 +272,7 @@ var cases = []testCase{
 	{"routed-egress", flannel(), withSpec(routed(), func(s *asked) {
 		s.Egress = egressOf("refuse metadata", "allow 198.51.100.0/24 443", "allow nic-networks", "refuse all")
 	})},
-	{"routed-egress-incomplete", flannelWith(func(s *netstate.Snapshot) { s.Checksums, s.LocalSources = []int{4}, false }), withSpec(routed(), func(s *asked) { s.EgressWithin = egressOf("refuse all") })},
+	{"routed-egress-incomplete", flannelWith(func(s *netstate.Snapshot) { s.Checksums, s.LocalSources = versions{4}, false }), withSpec(routed(), func(s *asked) { s.EgressWithin = egressOf("refuse all") })},
 	{"routed-egress-early", flannelWith(func(s *netstate.Snapshot) { s.EarlyChecksums, s.ClearsChecksums = true, true }), withSpec(routed(), func(s *asked) {
 		s.Egress = egressOf("refuse metadata", "allow 198.51.100.0/24 443", "allow nic-networks", "refuse all")
 	})},

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/internal/compare"
-	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/router"
 )
@@ -14,7 +14,7 @@ import (
 func (p *Plan) warnIncomplete(ends router.Ends) (list texts) {
 	field, found, completed := p.policy.Field(), p.found, false
 	for _, e := range ends {
-		v := firewall.Version(e.Guest)
+		v := ip.Of(e.Guest)
 		if slices.Contains(found.Checksums, v) {
 			completed = true
 			continue

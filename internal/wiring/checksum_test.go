@@ -9,6 +9,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	ipversion "github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
@@ -22,8 +23,8 @@ func TestCompleteChecksums(t *testing.T) {
 	by := func(f cache.Firewall) asked {
 		return refused(withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{Firewall: f} }))
 	}
-	without := func(versions ...int) netstate.Snapshot {
-		return flannelWith(func(s *netstate.Snapshot) { s.Checksums = versions })
+	without := func(completed ...ipversion.Version) netstate.Snapshot {
+		return flannelWith(func(s *netstate.Snapshot) { s.Checksums = completed })
 	}
 	for name, c := range map[string]struct {
 		found  netstate.Snapshot

@@ -211,17 +211,10 @@ func (p *Plan) Advertised() (list []string) {
 		}
 	}
 	for _, r := range p.found.Routes {
-		var hops []string
-		byNIC := r.Link == nic.Index
-		for _, h := range r.Hops {
-			byNIC = byNIC || h.Link == nic.Index
-			l, _ := p.found.Link(h.Link)
-			hops = append(hops, l.Name)
-		}
-		if byNIC && r.Advertised() {
-			l, _ := p.found.Link(r.Link)
+		if r.Uses(nic.Index) && r.Advertised() {
+			name := func(index int) string { return p.links.at(index).Name }
 			r.ExpiresSeconds = 0
-			list = append(list, netstate.RouteText(r, l.Name, hops))
+			list = append(list, netstate.RouteText(r, name(r.Link), r.HopNames(name)))
 		}
 	}
 	return list

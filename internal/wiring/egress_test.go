@@ -78,6 +78,11 @@ func TestEgressLists(t *testing.T) {
 			s.Addresses = []netstate.Address{address("10.244.1.7/32")}
 			s.Routes = []netstate.Route{via("0.0.0.0/0", "169.254.1.1"), onLink("169.254.1.1/32")}
 		}), "nic-networks", "10.244.1.7"},
+		{lan4With(func(s *netstate.Snapshot) { // a part of the network is beyond another link
+			addNet1(s)
+			s.Routes[0] = netstate.Route{Table: netstate.TableMain, Destination: pfx("10.9.0.0/24"), Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic,
+				Hops: []netstate.Hop{{Link: nic}, {Link: 3, Gateway: ip("10.50.0.1")}}}
+		}), "nic-networks", "10.9.0.0/24, 10.244.1.0/24"},
 		{lan4(), "10.9.0.0/16", "10.9.0.0/16"},
 	} {
 		if have := only(c.found, c.list); have != c.want {

@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/eui64"
+	ipversion "github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/wiring"
@@ -27,6 +28,9 @@ func limited(s *asked) {
 		ToGuest:   cache.Limit{BitsPerSecond: 1_000_000_000, PacketsPerSecond: 20000},
 	}
 }
+
+// versions are those of IP. The name of their package is ip.
+type versions = []ipversion.Version
 
 func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }
 func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
@@ -126,7 +130,7 @@ func learned(addr string, m cache.MAC) netstate.Neighbour {
 func flannel() netstate.Snapshot {
 	return netstate.Snapshot{
 		Dummy:     true,
-		Checksums: []int{4, 6}, LocalSources: true,
+		Checksums: versions{4, 6}, LocalSources: true,
 		Links: []netstate.Link{lo(), with(veth(), func(l *netstate.Link) { l.MTU = 1450 })},
 		Addresses: []netstate.Address{
 			withAddress(address("10.244.1.7/24"), func(a *netstate.Address) { a.Broadcast = ip("10.244.1.255") }),
@@ -249,7 +253,7 @@ func masqueradeWithAll(firewall cache.Firewall) asked {
 func lan4() netstate.Snapshot {
 	return netstate.Snapshot{
 		Dummy:     true,
-		Checksums: []int{4, 6}, LocalSources: true,
+		Checksums: versions{4, 6}, LocalSources: true,
 		Links:     []netstate.Link{lo(), veth()},
 		Addresses: []netstate.Address{address("10.244.1.7/24"), linkLocal()},
 		Routes:    []netstate.Route{via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24"), connected6("fe80::/64")},

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -21,12 +21,7 @@ type Forwarders struct {
 	IPv6 []string `json:"ipv6,omitempty"`
 }
 
-func (f *Forwarders) of(v int) *[]string {
-	if v == 4 {
-		return &f.IPv4
-	}
-	return &f.IPv6
-}
+func (f *Forwarders) of(v ip.Version) *[]string { return ip.Pick(v, &f.IPv4, &f.IPv6) }
 
 func (f Forwarders) equal(o Forwarders) bool {
 	return slices.Equal(f.IPv4, o.IPv4) && slices.Equal(f.IPv6, o.IPv6)
@@ -34,7 +29,7 @@ func (f Forwarders) equal(o Forwarders) bool {
 
 // since says what has changed.
 func (f Forwarders) since(was Forwarders) (changes []string) {
-	for _, v := range []int{4, 6} {
+	for _, v := range ip.Both {
 		for _, name := range missingIn(*f.of(v), *was.of(v)) {
 			changes = append(changes, fmt.Sprintf("%s forwards IPv%d", name, v))
 		}
@@ -49,23 +44,18 @@ func (f Forwarders) since(was Forwarders) (changes []string) {
 func isRouter(l netstate.Link) bool { return l.Group&netstate.RouterMask == netstate.GroupOfNICs }
 
 // forwards reports whether the link forwards packets of the version of IP.
-func forwards(l netstate.Link, v int) bool { return v == 4 && l.Forwarding4 || v == 6 && l.Forwarding6 }
+func forwards(l netstate.Link, v ip.Version) bool { return ip.Pick(v, l.Forwarding4, l.Forwarding6) }
 
 // forwardersOf are the links that forward and by which a route leads: in a namespace that forwards, links without
 // routes come and go. Before has those of an earlier Setup: a link of that list stays there until it forwards no
 // more, also while it is gone, down, or wired.
 func forwardersOf(s netstate.Snapshot, nic int, before Forwarders) (f Forwarders) {
-	leads := map[way]bool{}
-	for _, r := range s.Routes {
-		for _, link := range r.Links() {
-			leads[way{link, waysOf(r)}] = true
-		}
-	}
+	leads := waysOut(s)
 	names := map[string]netstate.Link{}
 	for _, l := range s.Links {
 		names[l.Name] = l
 	}
-	for _, v := range []int{4, 6} {
+	for _, v := range ip.Both {
 		list := f.of(v)
 		known := map[string]bool{}
 		for _, name := range *before.of(v) {
@@ -75,7 +65,7 @@ func forwardersOf(s netstate.Snapshot, nic int, before Forwarders) (f Forwarders
 			}
 		}
 		for _, l := range s.Links {
-			if l.Index != nic && !l.Loopback && !isRouter(l) && forwards(l, v) && (known[l.Name] || leads[way{l.Index, v}]) {
+			if l.Index != nic && !l.Loopback && !isRouter(l) && forwards(l, v) && (known[l.Name] || len(leads[way{l.Index, v}]) > 0) {
 				*list = append(*list, l.Name)
 			}
 		}
@@ -85,15 +75,25 @@ func forwardersOf(s netstate.Snapshot, nic int, before Forwarders) (f Forwarders
 }
 
 // way is a link, and the version of IP of packets that leave by it.
-type way struct{ link, version int }
+type way struct {
+	link    int
+	version ip.Version
+}
 
-// waysOf is the version of IP whose packets can be forwarded by the route; 0: none.
-func waysOf(r netstate.Route) int {
-	to := r.Destination.Addr()
-	if r.Type != netstate.RouteUnicast || to.IsMulticast() || to.Is6() && to.IsLinkLocalUnicast() {
-		return 0
+// waysOut are the routes of all tables by which packets can be forwarded.
+func waysOut(s netstate.Snapshot) map[way][]netstate.Route {
+	routes := map[way][]netstate.Route{}
+	for _, r := range s.Routes {
+		to := r.Destination.Addr()
+		if r.Type != netstate.RouteUnicast || to.IsMulticast() || to.Is6() && to.IsLinkLocalUnicast() {
+			continue
+		}
+		for _, link := range r.Links() {
+			at := way{link, ip.Of(to)}
+			routes[at] = append(routes[at], r)
+		}
 	}
-	return firewall.Version(to)
+	return routes
 }
 
 // missingIn are the values of the list that the other one does not have.

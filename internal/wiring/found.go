@@ -2,11 +2,13 @@ package wiring
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/eui64"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/policy"
@@ -41,6 +43,7 @@ type seen struct {
 	links  linkIndex
 	on     lease.NIC      // the NIC, for what a lease can say
 	v4, v6 []netip.Prefix // the NIC's, without IPv6 link-local ones
+	own    []netip.Addr   // both
 	// anew are the networks of the last Setup; nil: as found. networks are those by which the plan is computed.
 	anew     *Networks
 	networks Networks
@@ -57,10 +60,11 @@ func see(j Journal) seen {
 	}
 	s := seen{spec: j.Spec, found: j.Found, nic: nic, links: indexLinks(j.Found), on: lease.Of(j.Found, nic), anew: j.Networks, owner: j.Spec.Owner}
 	s.v4, s.v6 = s.on.Addresses()
+	s.own = slices.Concat(s.on.Own(ip.V4), s.on.Own(ip.V6))
 	if s.anew != nil {
 		s.networks = *s.anew
 	} else {
-		s.networks = foundNetworks(s.found, nic)
+		s.networks = s.foundNetworks()
 	}
 	s.policy = policyOf(s.spec, s.networks)
 	if s.owner.Inside {
@@ -111,7 +115,7 @@ func (s *seen) traits() compare.Traits { return traitsOf(s.spec.Binding) }
 // with another MAC than the NIC's makes another link-local address.
 func (s *seen) guestAddresses(mac cache.MAC) (own []netip.Addr) {
 	for _, a := range s.found.Addresses {
-		if len(s.v4)+len(s.v6) > 0 && a.Link == s.nic.Index && (a.Prefix.Addr() != eui64.LinkLocal(s.nic.MAC) || mac == s.nic.MAC) {
+		if len(s.own) > 0 && a.Link == s.nic.Index && (a.Prefix.Addr() != eui64.LinkLocal(s.nic.MAC) || mac == s.nic.MAC) {
 			own = append(own, a.Prefix.Addr())
 		}
 	}

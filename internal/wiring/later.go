@@ -188,11 +188,7 @@ func (c came) names(p *Plan, now netstate.Snapshot) (names []string) {
 		names = append(names, ruleText(r))
 	}
 	for _, r := range c.routes {
-		var hops []string
-		for _, h := range r.Hops {
-			hops = append(hops, name(h.Link))
-		}
-		names = append(names, "route "+netstate.RouteText(r, name(r.Link), hops))
+		names = append(names, "route "+netstate.RouteText(r, name(r.Link), r.HopNames(name)))
 	}
 	return names
 }
@@ -243,12 +239,7 @@ func (p *Plan) given() (g given) {
 			}
 		}
 	}
-	g.losses = map[lossKey]bool{}
-	for _, l := range r.Losses {
-		if !isTemporary(l) {
-			g.losses[lossKey{l.Kind, l.What}] = true
-		}
-	}
+	g.losses = losses(slices.DeleteFunc(slices.Clone(r.Losses), isTemporary)).keys()
 	g.routes = needed(g.routes)
 	return g
 }
@@ -291,7 +282,7 @@ func (p *Plan) laterAddresses(now netstate.Snapshot) (later []netstate.Address) 
 	for _, a := range slices.Concat(p.found.Addresses, p.wanted.Addresses) {
 		known[linkPrefix{a.Link, a.Prefix}] = true
 	}
-	nic, links, manages := p.nic, indexLinks(p.found), p.traits().ManageAddresses
+	nic, links, manages := p.nic, p.links, p.traits().ManageAddresses
 	for _, a := range now.Addresses {
 		link := links.at(a.Link)
 		has := link.Index == nic.Index && !manages || links.isBehind(nic, link) && !links.isWired(link)
@@ -323,7 +314,7 @@ func (p *Plan) laterRoutes(now netstate.Snapshot) (later []netstate.Route) {
 		if r.Refuses() != "" {
 			return []key{{r.Table, r.Destination, r.Source, r.TOS, r.Type, netip.Addr{}}}
 		}
-		for _, h := range append([]netstate.Hop{{Link: r.Link, Gateway: r.Gateway}}, r.Hops...) {
+		for _, h := range r.NextHops() {
 			if h.Link == nic && !p.traits().ManageAddresses {
 				list = append(list, key{r.Table, r.Destination, r.Source, r.TOS, r.Type, h.Gateway})
 			}

@@ -39,7 +39,7 @@ func newPlan(j Journal) (*Plan, error) {
 	p.addWarnings(warnModel(&p.Record)...)
 	p.addLosses(serverLosses(&p.Record)...)
 	if !p.traits().Direct {
-		p.addLosses(namespaceLosses(p.found, p.nic, p.ways(p.nic), p.Record.MTU, p.losses())...)
+		p.addLosses(p.namespaceLosses()...)
 		p.addWarnings(p.partialRoutes()...)
 	}
 	if err := p.Record.Validate(); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
-	"github.com/guestwire/guestwire/internal/lease"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/privatenet"
 	"github.com/guestwire/guestwire/internal/router"
@@ -35,7 +35,7 @@ func (b masquerade) asks(n netstate.Names) Questions {
 // change under a running guest.
 func (b masquerade) sameGuest(other infra.Binding) bool {
 	o, ok := other.(infra.Masquerade)
-	for _, version := range []int{4, 6} {
+	for _, version := range ip.Both {
 		guest, gateway := networkOfGuest(b.Masquerade).Ends(version)
 		otherGuest, otherGateway := networkOfGuest(o).Ends(version)
 		ok = ok && guest == otherGuest && gateway == otherGateway
@@ -78,11 +78,11 @@ func (b masquerade) takeOver(prefix string, from cache.Record) (infra.Binding, e
 	}
 	if v4 := from.IPv4; v4 != nil {
 		b.IPv4 = cmp.Or(b.IPv4, v4.Address.Masked())
-		b.takeEnds(v4.Address.Addr(), v4.Server, 4)
+		b.takeEnds(v4.Address.Addr(), v4.Server)
 	}
 	if v6 := from.IPv6; v6 != nil {
 		b.IPv6 = cmp.Or(b.IPv6, networkOf(v6))
-		b.takeEnds(v6.Address, v6.Gateway, 6)
+		b.takeEnds(v6.Address, v6.Gateway)
 	}
 	if from.GatewayMAC.IsZero() {
 		return b.Masquerade, nil
@@ -93,7 +93,8 @@ func (b masquerade) takeOver(prefix string, from cache.Record) (infra.Binding, e
 
 // takeEnds sets the missing addresses of one version of IP, unless the guest gets another network. Defaults stay unset:
 // a guest whose address the caller names may have one of a network that the namespace reaches.
-func (b *masquerade) takeEnds(guest, gateway netip.Addr, version int) {
+func (b *masquerade) takeEnds(guest, gateway netip.Addr) {
+	version := ip.Of(guest)
 	own, ownGateway := networkOfGuest(b.Masquerade).Ends(version)
 	if own.Addr() == guest && ownGateway == gateway {
 		return
@@ -102,8 +103,7 @@ func (b *masquerade) takeEnds(guest, gateway netip.Addr, version int) {
 		list *[]netip.Addr
 		have netip.Addr
 	}{{&b.Guest, guest}, {&b.Gateway, gateway}} {
-		given := slices.ContainsFunc(*end.list, func(a netip.Addr) bool { return a.Is4() == (version == 4) })
-		if !given && own.Masked().Contains(end.have) {
+		if !privatenet.OfVersion(*end.list, version).IsValid() && own.Masked().Contains(end.have) {
 			*end.list = append(slices.Clone(*end.list), end.have)
 		}
 	}
@@ -142,7 +142,7 @@ func (b masquerade) wire(p *Plan) error {
 	for _, n := range networks {
 		ends = append(ends, n.End)
 	}
-	ahead, err := checkNextHops(p.found, p.nic, ends)
+	ahead, err := p.checkNextHops(ends)
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (b masquerade) wire(p *Plan) error {
 		return err
 	}
 	t := router.Masquerade{
-		Router: forwarding, Masquerade: b.Masquerade, Addresses: addressesIn(slices.Concat(p.v4, p.v6)), Hidden: p.on.RouteSources(),
+		Router: forwarding, Masquerade: b.Masquerade, Addresses: p.own, Hidden: p.on.RouteSources(),
 		SourcePorts: router.ChoosePorts(b.Masquerade, p.spec.Guard.Open, p.portsInUse()),
 		Flows:       len(families) == 0 && p.offloads(),
 		Families:    families, NoNFTables: p.found.NoNFTables, NoIPv6AtTap: p.lacksIPv6() != "",
@@ -197,7 +197,7 @@ func (s *seen) checkMasquerade() error {
 	switch {
 	case len(s.spec.Guard.EtherTypes)+len(s.spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
 		return s.refuse("it translates IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames")
-	case len(s.v4)+len(s.v6) == 0:
+	case len(s.own) == 0:
 		return s.refuse("it has no address to hide a guest behind")
 	case len(s.v6) > 0 && s.lacksIPv6() != "":
 		return s.refuse(s.lacksIPv6())
@@ -207,20 +207,15 @@ func (s *seen) checkMasquerade() error {
 
 // checkNextHops refuses a NIC whose address has other routes than the guest's. The losses are the tables before the
 // route to the guest that get some of its packets.
-func checkNextHops(found netstate.Snapshot, nic netstate.Link, ends router.Ends) (list losses, err error) {
-	on := lease.Of(found, nic)
-	v4, v6 := on.Addresses()
+func (s *seen) checkNextHops(ends router.Ends) (list losses, err error) {
 	for _, e := range ends {
-		own := v4
-		if e.Guest.Is6() {
-			own = v6
+		v := ip.Of(e.Guest)
+		if hidden := s.on.AddressesOf(v)[0].Addr(); !slices.Equal(s.on.NextHops(hidden), s.on.NextHops(e.Guest)) {
+			return nil, s.refuse(fmt.Sprintf("policy rules give other routes to what comes from %v than to what comes from a guest behind it", hidden))
 		}
-		if hidden := own[0].Addr(); !slices.Equal(on.NextHops(hidden), on.NextHops(e.Guest)) {
-			return nil, refuseMasquerade(nic, fmt.Sprintf("policy rules give other routes to what comes from %v than to what comes from a guest behind it", hidden))
-		}
-		ahead, all := fib.Ahead(found, on.VRF(), e.Guest)
+		ahead, all := fib.Ahead(s.found, s.on.VRF(), e.Guest)
 		if all {
-			return nil, refuseMasquerade(nic, fmt.Sprintf("%s, where the route to the guest is: so IPv%d packets for the guest go elsewhere", whyAhead(ahead), firewall.Version(e.Guest)))
+			return nil, s.refuse(fmt.Sprintf("%s, where the route to the guest is: so %v packets for the guest go elsewhere", whyAhead(ahead), v))
 		}
 		named := list.keys()
 		for _, r := range ahead {
@@ -247,19 +242,17 @@ func whyAhead(ahead []netstate.Rule) string {
 // IPv4 it takes an address of the scope global, for IPv6 one that is not deprecated, the tap's own if there is no
 // other.
 func (s *seen) hiddenLosses() (list losses) {
-	for _, of := range []int{4, 6} {
+	for _, v := range ip.Both {
 		var unfit netip.Addr
 		fits := func(a netstate.Address) bool {
-			if unfit = a.Prefix.Addr(); of == 4 {
-				return a.Scope == netstate.ScopeUniverse
-			}
-			return a.PreferredSeconds > 0
+			unfit = a.Prefix.Addr()
+			return ip.Pick(v, a.Scope == netstate.ScopeUniverse, a.PreferredSeconds > 0)
 		}
 		isOwn := func(a netstate.Address) bool {
-			return a.Link == s.nic.Index && firewall.Version(a.Prefix.Addr()) == of && (of == 4 || !a.Prefix.Addr().IsLinkLocalUnicast())
+			return a.Link == s.nic.Index && ip.Of(a.Prefix.Addr()) == v && (v == ip.V4 || !a.Prefix.Addr().IsLinkLocalUnicast())
 		}
 		if !slices.ContainsFunc(s.found.Addresses, func(a netstate.Address) bool { return isOwn(a) && fits(a) }) && unfit.IsValid() {
-			list.lose("family", fmt.Sprintf("IPv%d", of), "masquerading needs a global address that is not deprecated, and %v of %s is none", unfit, s.nic.Name)
+			list.lose("family", v.String(), "masquerading needs a global address that is not deprecated, and %v of %s is none", unfit, s.nic.Name)
 		}
 	}
 	return list
@@ -267,11 +260,10 @@ func (s *seen) hiddenLosses() (list losses) {
 
 // warnings are of what the guest does not get, and of what does not work.
 func (b masquerade) warnings(s *seen) (list texts) {
-	if b.IPv4.IsValid() && len(s.v4) == 0 {
-		list.add("the guest gets no IPv4 address: %s has none", s.nic.Name)
-	}
-	if b.IPv6.IsValid() && len(s.v6) == 0 {
-		list.add("the guest gets no IPv6 address: %s has none", s.nic.Name)
+	for _, v := range ip.Both {
+		if ip.Pick(v, b.IPv4, b.IPv6).IsValid() && len(s.on.Own(v)) == 0 {
+			list.add("the guest gets no %v address: %s has none", v, s.nic.Name)
+		}
 	}
 	if s.routedByEBPF() {
 		list.add("%s looks like a NIC of Cilium: with eBPF host routing, answers to packets that the namespace forwards are lost; then choose redirect or bridge", s.nic.Name)
@@ -295,13 +287,12 @@ func (p *Plan) reservePorts(t router.Masquerade) (list texts) {
 
 // networks are those of the guest, one for each family in which the NIC has an address.
 func (b masquerade) networks(s *seen) (networks []inner, err error) {
-	for _, v := range []int{4, 6} {
-		if v == 4 && len(s.v4) == 0 || v == 6 && len(s.v6) == 0 {
+	for _, v := range ip.Both {
+		if len(s.on.AddressesOf(v)) == 0 {
 			continue
 		}
 		guest, gateway := networkOfGuest(b.Masquerade).Ends(v)
-		named := slices.ContainsFunc(b.Guest, func(a netip.Addr) bool { return firewall.Version(a) == v })
-		within, err := liesWithin(s.found, s.nic, guest, named)
+		within, err := s.liesWithin(guest, privatenet.OfVersion(b.Guest, v).IsValid())
 		if err != nil {
 			return nil, err
 		}
@@ -338,10 +329,6 @@ func fillMasqueraded(r *cache.Record, networks []inner) (warnings texts) {
 		}
 	}
 	return warnings
-}
-
-func refuseMasquerade(nic netstate.Link, reason string) error {
-	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMasquerade, Reason: reason}
 }
 
 // offloads reports whether established connections pass by a flow table. Before them no rules pass but those at the

@@ -30,16 +30,16 @@ func networksOf(nic int, addresses []netstate.Address, routes []netstate.Route) 
 		}
 	}
 	for _, r := range routes {
-		switch {
-		case !r.Uses(nic) || r.Type != netstate.RouteUnicast:
-		case r.Gateway.IsValid():
-			n.NextHops = append(n.NextHops, r.Gateway)
-		case len(r.Hops) > 0:
-			for _, h := range r.Hops {
+		if !r.Uses(nic) || r.Type != netstate.RouteUnicast {
+			continue
+		}
+		for _, h := range r.NextHops() {
+			switch {
+			case h.Gateway.IsValid():
 				n.NextHops = append(n.NextHops, h.Gateway)
+			case h.Link == nic && r.Destination.Bits() >= syntax.MinNetwork:
+				n.Networks = append(n.Networks, r.Destination)
 			}
-		case r.Destination.Bits() >= syntax.MinNetwork:
-			n.Networks = append(n.Networks, r.Destination)
 		}
 	}
 	return n.sorted()
@@ -50,10 +50,7 @@ func (n Networks) sorted() Networks {
 	slices.SortFunc(n.Networks, fib.Compare)
 	n.Networks = slices.Compact(n.Networks)
 	slices.SortFunc(n.NextHops, netip.Addr.Compare)
-	var among fib.Prefixes[bool]
-	for _, p := range n.Networks {
-		among.Set(p, true)
-	}
+	among := fib.PrefixesOf(n.Networks)
 	n.NextHops = slices.DeleteFunc(slices.Compact(n.NextHops), func(h netip.Addr) bool { return !among.Contain(h) })
 	return n
 }
@@ -62,9 +59,20 @@ func (n Networks) equal(o Networks) bool {
 	return slices.Equal(n.Networks, o.Networks) && slices.Equal(n.NextHops, o.NextHops) && n.Forwarders.equal(o.Forwarders)
 }
 
-func foundNetworks(found netstate.Snapshot, nic netstate.Link) Networks {
-	n := networksOf(nic.Index, found.Addresses, found.Routes)
-	n.Forwarders = forwardersOf(found, nic.Index, Forwarders{})
+// routesTo are the namespace's routes to the network or a part of it, but for default routes and parts of these.
+func (s *seen) routesTo(network netip.Prefix) (routes []netstate.Route) {
+	for _, r := range s.found.Routes {
+		if r.Destination.Bits() >= syntax.MinNetwork && r.Destination.Overlaps(network) {
+			routes = append(routes, r)
+		}
+	}
+	return routes
+}
+
+// foundNetworks are those of the first Setup.
+func (s *seen) foundNetworks() Networks {
+	n := networksOf(s.nic.Index, s.found.Addresses, s.found.Routes)
+	n.Forwarders = forwardersOf(s.found, s.nic.Index, Forwarders{})
 	return n
 }
 

@@ -7,55 +7,37 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/fib"
-	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/ip"
-	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // ways are those out of a namespace, seen from a guest of the NIC.
 type ways struct {
-	found  netstate.Snapshot
-	nic    netstate.Link
-	traits compare.Traits
-	links  linkIndex
-	// forwarders are the names of the other links by which the guest may leave, by the version of IP.
-	forwarders map[int]map[string]bool
+	*seen
 	// given are the networks to which the guest has a route; nil: a guest behind a masquerade has a default route.
 	given *fib.Prefixes[bool]
 }
 
-func (p *Plan) ways(nic netstate.Link) ways {
-	w := ways{found: p.found, nic: nic, traits: p.traits(), links: indexLinks(p.found), forwarders: map[int]map[string]bool{4: {}, 6: {}}}
-	forwarders := p.networks.Forwarders
-	for v, names := range w.forwarders {
-		for _, name := range *forwarders.of(v) {
-			names[name] = true
-		}
-	}
-	if w.traits.Routes && !w.traits.OffStack {
+func (s *seen) ways() ways {
+	w, t := ways{seen: s}, s.traits()
+	if t.Routes && !t.OffStack {
 		return w
 	}
-	on := lease.Of(p.found, nic)
-	w.given = &fib.Prefixes[bool]{}
-	for _, v := range ip.Both {
-		to := on.Behind
-		if !w.traits.Routes {
-			to = on.Destinations
-		}
-		for _, network := range to(v) {
-			w.given.Set(network, true)
-		}
+	to := s.on.Behind
+	if !t.Routes {
+		to = s.on.Destinations
 	}
+	given := fib.PrefixesOf(slices.Concat(to(ip.V4), to(ip.V6)))
+	w.given = &given
 	return w
 }
 
 // comeBack reports whether answers to the guest come back by the other link.
-func (w ways) comeBack(l netstate.Link, v int) bool {
-	return w.traits.Routes && w.links.vrfOf(l).VRF == w.links.vrfOf(w.nic).VRF && (w.forwarders[v][l.Name] || v == 6 && forwardsAll6(w.found))
+func (s *seen) comeBack(l netstate.Link, v ip.Version) bool {
+	_, forwards := slices.BinarySearch(*s.networks.Forwarders.of(v), l.Name)
+	return s.traits().Routes && s.links.vrfOf(l).VRF == s.on.VRF() && (forwards || v == 6 && forwardsAll6(s.found))
 }
 
 // sendTo reports whether the guest has a route to all of the networks.
@@ -69,33 +51,22 @@ func (w ways) sendTo(networks []netip.Prefix) bool {
 // losses are what the namespace reaches by other links and the guest does not: one for each link and version of IP. The
 // networks are those of the tables that a policy rule names, whichever packets the rule matches.
 func (w ways) losses() (list losses) {
-	tables := map[uint32]bool{netstate.TableMain: true}
-	for _, r := range w.found.Rules {
-		tables[r.Table] = true
-	}
-	for _, l := range w.found.Links {
-		tables[l.VRF] = true
-	}
-	routes := map[way][]netstate.Route{}
-	for _, r := range w.found.Routes {
-		if v := waysOf(r); v != 0 && tables[r.Table] {
-			for _, link := range r.Links() {
-				routes[way{link, v}] = append(routes[way{link, v}], r)
-			}
-		}
-	}
+	routes, tables := waysOut(w.found), map[ip.Version]map[uint32]bool{4: fib.Tables(w.found, ip.V4), 6: fib.Tables(w.found, ip.V6)}
 	for _, l := range w.found.Links {
 		if l.Index == w.nic.Index || l.Loopback || w.links.isWired(l) {
 			continue
 		}
-		for _, v := range []int{4, 6} {
+		for _, v := range ip.Both {
 			var networks []netip.Prefix
 			listed := map[netip.Prefix]bool{}
 			aside := uint32(0) // a table that has a default route by the link, and that a policy rule names
 			for _, r := range routes[way{l.Index, v}] {
 				d := r.Destination
+				if !tables[v][r.Table] {
+					continue
+				}
 				if r.Uses(w.nic.Index) { // a lease has one next hop, by the NIC, and says so
-					if w.traits.Routes && !w.comeBack(l, v) {
+					if w.traits().Routes && !w.comeBack(l, v) {
 						list.lose("next-hop", d.String(), "the namespace sends a part by %s, where no answers come back, so the guest gets a refusal for that part", l.Name)
 					}
 					continue
@@ -117,7 +88,7 @@ func (w ways) losses() (list losses) {
 
 // why is why the guest does not reach the networks of the other link.
 func (w ways) why(l netstate.Link, networks []netip.Prefix, aside uint32) string {
-	v := firewall.Version(networks[0].Addr())
+	v := ip.Of(networks[0].Addr())
 	in := strings.ReplaceAll(l.Name, ".", "/") // as sysctl(8) takes it
 	sysctl := fmt.Sprintf("net.ipv4.conf.%s.forwarding", in)
 	if v == 6 {
@@ -132,9 +103,9 @@ func (w ways) why(l netstate.Link, networks []netip.Prefix, aside uint32) string
 		return fmt.Sprintf("%s is in the VRF %s, and the guest's packets are not", l.Name, vrf.Name)
 	case w.comeBack(l, v):
 		return "the guest gets no route there, as it gets those of " + w.nic.Name + " alone"
-	case w.traits.Routes && w.found.NoNFTables:
+	case w.traits().Routes && w.found.NoNFTables:
 		return fmt.Sprintf("no answers come back by it, and without nf_tables the guest gets no refusal: set %s before Setup if %s routes", infra.ShellWord(sysctl+"=1"), l.Name)
-	case w.traits.Routes:
+	case w.traits().Routes:
 		return fmt.Sprintf("no answers come back by it, so the guest gets a refusal: set %s before Setup if %s routes", infra.ShellWord(sysctl+"=1"), l.Name)
 	case aside != 0 && !w.sendTo(networks):
 		return fmt.Sprintf("a policy rule leads to table %d and out by %s before %s: the guest gets no default route", aside, l.Name, w.nic.Name)

@@ -75,6 +75,10 @@ func TestOtherLinkLosses(t *testing.T) {
 		{"a VPN for all packets", edits(wg0, allToWG), []asked{bridge(), redirect()}, []string{"wg0: 0.0.0.0/0|out by wg0 before eth0: the guest gets no default route"}},
 		{"a VPN for all packets", edits(wg0, allToWG, wgForwards), []asked{routed()}, nil},
 		{"a table without a rule", edits(wg0, func(s *netstate.Snapshot) { s.Rules = nil }), []asked{bridge(), masquerade()}, nil},
+		{"no rule for main", edits(byNet1(), func(s *netstate.Snapshot) {
+			s.NoMain, s.Rules = versions{4}, []netstate.Rule{{Priority: 100, Table: 77}}
+			s.Routes = append(s.Routes, withRoute(via("0.0.0.0/0", "10.244.1.1"), func(r *netstate.Route) { r.Table = 77 }))
+		}), []asked{bridge(), redirect(), routed()}, nil},
 		{"half of everything each", edits(byNet1(via("128.0.0.0/1", "10.50.0.1"), via("0.0.0.0/1", "10.50.0.1"))), []asked{bridge()}, []string{"net1: 128.0.0.0/1, 0.0.0.0/1, 10.50.0.0/24|"}},
 	} {
 		for _, spec := range c.specs {

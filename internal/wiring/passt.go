@@ -9,7 +9,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -40,7 +40,7 @@ func (b passt) takeOver(prefix string, from cache.Record) (infra.Binding, error)
 }
 
 func (b passt) wire(p *Plan) error {
-	if len(p.v4)+len(p.v6) == 0 {
+	if len(p.own) == 0 {
 		return p.refuse("it has no address that passt could give to the guest")
 	}
 	p.Record = p.recordOf(cmp.Or(b.MAC, p.guestMAC()))
@@ -65,16 +65,15 @@ func (b passt) wire(p *Plan) error {
 // by the NIC with a single gateway of the family. A passt that knows vhost-user takes one of several gateways, and none
 // in IPv6.
 func (b passt) familyLosses(s *seen) (list losses) {
-	for i, addresses := range [][]netip.Prefix{s.v4, s.v6} {
-		of := 4 + 2*i
+	for _, v := range ip.Both {
 		isGateway := func(r netstate.Route) bool {
-			isOf := func(gateway netip.Addr) bool { return gateway.Is4() && of == 4 || gateway.Is6() && of == 6 }
-			isHop := func(h netstate.Hop) bool { return h.Link == s.nic.Index && isOf(h.Gateway) }
-			return r.Table == netstate.TableMain && r.Destination.Bits() == 0 && firewall.Version(r.Destination.Addr()) == of &&
-				(r.Link == s.nic.Index && isOf(r.Gateway) || b.VhostUser && slices.ContainsFunc(r.Hops, isHop))
+			isHop := func(h netstate.Hop) bool {
+				return h.Link == s.nic.Index && h.Gateway.IsValid() && ip.Of(h.Gateway) == v
+			}
+			return r.Table == netstate.TableMain && r.Destination == v.All() && (len(r.Hops) == 0 || b.VhostUser) && slices.ContainsFunc(r.NextHops(), isHop)
 		}
-		if len(addresses) > 0 && !(of == 6 && b.VhostUser) && !slices.ContainsFunc(s.found.Routes, isGateway) {
-			list.lose("family", fmt.Sprintf("IPv%d", of), "passt serves it only with a default route by %s in the table main, with one IPv%d gateway", s.nic.Name, of)
+		if len(s.on.AddressesOf(v)) > 0 && !(v == ip.V6 && b.VhostUser) && !slices.ContainsFunc(s.found.Routes, isGateway) {
+			list.lose("family", v.String(), "passt serves it only with a default route by %s in the table main, with one %v gateway", s.nic.Name, v)
 		}
 	}
 	return list

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/router"
 	"github.com/guestwire/guestwire/internal/syntax"
@@ -30,7 +31,7 @@ func warnTakenPorts(b infra.Masquerade, listeners []netstate.Listener, addresses
 		return nil
 	}
 	var warnings []string
-	at := setOf(addresses)
+	at := fib.Sorted(addresses)
 	for _, l := range listeners {
 		forwarded := b.Ports == nil || containsPort(b.Ports, l.Protocol, l.Port)
 		if !forwarded || containsPort(b.Excluded, l.Protocol, l.Port) || !reached(l, at) && !(b.Loopback && l.Address.IsLoopback()) {
@@ -49,7 +50,7 @@ func warnTakenPorts(b infra.Masquerade, listeners []netstate.Listener, addresses
 // service that listens at the NIC's address alone does not receive it. A sidecar takes only what its rules redirect.
 func warnRoutedPorts(b infra.Routed, listeners []netstate.Listener, addresses []netip.Addr) []string {
 	var warnings []string
-	at := setOf(addresses)
+	at := fib.Sorted(addresses)
 	for _, l := range listeners {
 		if containsPort(b.Excluded, l.Protocol, l.Port) && l.Address.IsUnspecified() || !reached(l, at) {
 			continue
@@ -64,8 +65,8 @@ func warnRoutedPorts(b infra.Routed, listeners []netstate.Listener, addresses []
 }
 
 // reached reports whether the service listens at one of the addresses.
-func reached(l netstate.Listener, addresses map[netip.Addr]bool) bool {
-	return l.Address.IsUnspecified() || addresses[l.Address]
+func reached(l netstate.Listener, addresses fib.Addresses) bool {
+	return l.Address.IsUnspecified() || addresses.Has(l.Address)
 }
 
 // distinct are the texts without those that were there before.

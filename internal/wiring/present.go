@@ -26,7 +26,7 @@ func (p *Plan) Present(now netstate.Snapshot) (*Plan, netstate.Snapshot, *infra.
 	}
 	j := p.Journal()
 	j.Networks = &is
-	if is.equal(p.readsAnew(foundNetworks(p.found, nic))) {
+	if is.equal(p.readsAnew(p.foundNetworks())) {
 		j.Networks = nil
 	}
 	present, err := j.Plan()

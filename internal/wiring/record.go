@@ -47,7 +47,7 @@ func (s *seen) guestMTU() int {
 // without addresses gives the guest a connection without a responder.
 func (s *seen) leasedRecord(mac cache.MAC) cache.Record {
 	r := s.recordOf(mac)
-	if len(s.v4)+len(s.v6) == 0 {
+	if len(s.own) == 0 {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("%[1]s has no address: the guest gets a connection without a responder of guestwire; to have it served, call Teardown, give %[1]s its address, and call Setup again (agent teardown, agent setup)", s.nic.Name))
 	} else if !s.spec.Options.NoResponder {
 		s.addResponder(&r)

@@ -157,7 +157,7 @@ func TestRefused(t *testing.T) {
 			s.Rules = []netstate.Rule{{Priority: 1000, Table: 100}}
 			s.Routes = append(s.Routes, withRoute(via("0.0.0.0/0", "10.244.1.9"), func(r *netstate.Route) { r.Table = 100 }))
 		}), masquerade(), refused("masquerade", "bridge"), "preference 1000|table 100|bridge would work"},
-		{"masquerade without the table main", flannelWith(func(s *netstate.Snapshot) { s.NoMain = []int{4} }), masquerade(), refused("masquerade", "bridge"), "IPv4|table main|bridge would work"},
+		{"masquerade without the table main", flannelWith(func(s *netstate.Snapshot) { s.NoMain = versions{4} }), masquerade(), refused("masquerade", "bridge"), "IPv4|table main|bridge would work"},
 		{"bridge on NOARP", nicWith(func(l *netstate.Link) { l.NoARP = true }), bridge(), refused("bridge", "redirect"), "ARP|redirect would work"},
 		{"bridge on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet, l.NoARP = "tun", false, true }), bridge(), refused("bridge", "routed"), "Ethernet|routed would work"},
 		{"bridge on tun where routed's address is in use", flannelWith(func(s *netstate.Snapshot) {

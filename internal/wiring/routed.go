@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/router"
@@ -47,24 +48,20 @@ func (b routed) wire(p *Plan) error {
 	}
 	p.Record = p.routerRecord(guest, gateway)
 	p.on.FillRouted(&p.Record)
-	r := router.Routed{Sidecar: b.Sidecar, Excluded: b.Excluded, Own4: addressesIn(p.v4), Own6: addressesIn(p.v6)}
+	r := router.Routed{Sidecar: b.Sidecar, Excluded: b.Excluded, Own: p.own}
 	var ends router.Ends
-	if len(p.v4) > 0 {
-		r.Hop4 = p.Record.IPv4.Server
-		ends = append(ends, router.End{Guest: r.Own4[0], Gateway: r.Hop4})
+	for _, v := range ip.Both {
+		if own := p.on.Own(v); len(own) > 0 {
+			ends = append(ends, router.End{Guest: own[0], Gateway: ip.Pick(v, lease.Hop(own[0]), lease.RoutedIPv6)})
+		}
 	}
-	if len(p.v6) > 0 {
-		r.Hop6 = lease.RoutedIPv6
-		ends = append(ends, router.End{Guest: r.Own6[0], Gateway: r.Hop6})
-	}
-	all := slices.Concat(r.Own4, r.Own6)
-	p.addWarnings(warnRoutedPorts(b.Routed, p.found.Listeners, all)...)
-	p.addWarnings(p.warnSourceRules(all)...)
+	p.addWarnings(warnRoutedPorts(b.Routed, p.found.Listeners, p.own)...)
+	p.addWarnings(p.warnSourceRules()...)
 
 	tap := p.gatewayTap(ends)
 	tap.RouteLocalnet = b.Sidecar != nil
 	p.addRouter(tap, ends)
-	p.handOver(tap, r)
+	p.handOver(tap, ends)
 	if err := p.addRoutesToGuest(tap, ends); err != nil {
 		return err
 	}
@@ -72,7 +69,7 @@ func (b routed) wire(p *Plan) error {
 	if r.Router, err = p.forwarding(ends, b.MaxConnections, nil); err != nil {
 		return err
 	}
-	r.Further = slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return slices.Contains(ends.Guests(), a) })
+	r.Further = slices.DeleteFunc(slices.Clone(p.own), func(a netip.Addr) bool { return slices.Contains(ends.Guests(), a) })
 	if err := p.checkSources(b.Sidecar, ends); err != nil {
 		return err
 	}
@@ -80,18 +77,18 @@ func (b routed) wire(p *Plan) error {
 	p.guests = router.GuestNetworks(tap, p.wanted.Addresses, p.wanted.Routes, true)
 	p.olderExchanges, p.translated = r.Older(), r.Translated()
 	p.makeTables = append(p.makeTables, r.Tables)
-	g := guestfilter.Guest{Addresses: all, Hop: r.Hop4}
+	g := guestfilter.Guest{Addresses: p.own, Hop: ends.Gateway(ip.V4)}
 	if p.nic.Ethernet && !p.nic.NoARP {
-		g.Announced = r.Own4
+		g.Announced = p.on.Own(ip.V4)
 	}
 	return p.addFilter(g)
 }
 
 // sourcesOf are what the namespace's addresses become at the NIC, by the version of IP.
-func sourcesOf(on lease.NIC, ends router.Ends) map[int][]router.Source {
-	sources := map[int][]router.Source{}
+func sourcesOf(on lease.NIC, ends router.Ends) map[ip.Version][]router.Source {
+	sources := map[ip.Version][]router.Source{}
 	for _, e := range ends {
-		v := firewall.Version(e.Guest)
+		v := ip.Of(e.Guest)
 		for _, s := range on.Sources(e.Gateway) {
 			sources[v] = append(sources[v], router.Source(s))
 		}
@@ -137,8 +134,8 @@ func (s *seen) routedMAC() cache.MAC {
 
 // warnSourceRules warns of policy rules that chose routes by the NIC's addresses, which the namespace's own packets do
 // not have any more when their route is chosen.
-func (s *seen) warnSourceRules(own []netip.Addr) (list texts) {
-	all := fib.Sorted(own)
+func (s *seen) warnSourceRules() (list texts) {
+	all := fib.Sorted(s.own)
 	for _, r := range s.found.Rules {
 		if r.Source.IsValid() && r.Source.Bits() > 0 && all.MeetIn(r.Source) {
 			list.add("a policy rule for packets from %v is in force for the guest's packets, and not for the namespace's own", r.Source)
@@ -156,12 +153,10 @@ func (s *seen) warnSourceRules(own []netip.Addr) (list texts) {
 //
 // The namespace's own sockets get their IPv4 source from the routes. An IPv6 address that is deprecated is not chosen
 // if there is another one.
-func (p *Plan) handOver(tap netstate.Link, r router.Routed) {
+func (p *Plan) handOver(tap netstate.Link, ends router.Ends) {
 	nic := p.nic
-	for _, hop := range []netip.Addr{r.Hop4, r.Hop6} {
-		if !hop.IsValid() {
-			continue
-		}
+	for _, e := range ends {
+		hop := e.Gateway
 		a := netstate.Address{Link: nic.Index, Prefix: firewall.HostPrefix(hop), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever}
 		if hop.Is4() {
 			a.Scope, a.Label = netstate.ScopeHost, nic.Name
@@ -190,7 +185,7 @@ func (p *Plan) handOver(tap netstate.Link, r router.Routed) {
 		}
 		p.wanted.Addresses = append(p.wanted.Addresses, a)
 		p.wanted.OffStack = append(p.wanted.OffStack, netstate.OffStack{Link: nic.Index, Address: addr})
-		to := netstate.Route{Link: tap.Index, Table: netstate.TableLocal, Destination: firewall.HostPrefix(addr), PrefSrc: r.Hop(addr),
+		to := netstate.Route{Link: tap.Index, Table: netstate.TableLocal, Destination: firewall.HostPrefix(addr), PrefSrc: ends.Gateway(ip.Of(addr)),
 			Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic}
 		if addr.Is4() {
 			to.Scope, to.Metric = netstate.ScopeLink, metricTap
@@ -201,10 +196,10 @@ func (p *Plan) handOver(tap netstate.Link, r router.Routed) {
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: addr, MAC: p.Record.MAC, Permanent: true})
 	}
 	routes := routesIn(p.found)
-	own := setOf(slices.Concat(r.Own4, r.Own6))
+	own := fib.Sorted(p.own)
 	for _, route := range p.found.Routes {
 		if route.Uses(nic.Index) && route.Type == netstate.RouteUnicast {
-			p.resource(route, r, routes, own[route.PrefSrc])
+			p.resource(route, ends.Gateway(ip.Of(route.Destination.Addr())), routes, own.Has(route.PrefSrc))
 		}
 	}
 }
@@ -215,7 +210,7 @@ const metricTap = 1
 
 // resource wants the route of the NIC with a source that is the namespace's, also if its source is the guest's now.
 // Routes that change by themselves are left alone, and so are those that the kernel would not add again.
-func (p *Plan) resource(route netstate.Route, r router.Routed, routes routesOf, fromGuest bool) {
+func (p *Plan) resource(route netstate.Route, hop netip.Addr, routes routesOf, fromGuest bool) {
 	v4 := route.Destination.Addr().Is4()
 	lost := routes.whyLost(route, p.nic)
 	if slices.ContainsFunc(route.Hops, func(h netstate.Hop) bool { return h.Link != p.nic.Index }) {
@@ -224,9 +219,9 @@ func (p *Plan) resource(route netstate.Route, r router.Routed, routes routesOf, 
 	switch {
 	case lost != "" && (fromGuest || v4):
 		p.warn("the route to %v %s, and stays as it is: the namespace's own packets get the guest's address there, and no answers", route.Destination, lost)
-	case fromGuest || v4 && !route.PrefSrc.IsValid() && r.Hop4.IsValid():
+	case fromGuest || v4 && !route.PrefSrc.IsValid() && hop.IsValid():
 		p.wanted.Unwanted.Routes = append(p.wanted.Unwanted.Routes, route)
-		route.PrefSrc = r.Hop(route.Destination.Addr())
+		route.PrefSrc = hop
 		p.added.Routes = append(p.added.Routes, route)
 		p.wanted.Routes = append(p.wanted.Routes, route)
 	case lost == "" && route.Protocol != netstate.ProtocolRA && route.ExpiresSeconds == 0:

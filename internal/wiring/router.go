@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/policy"
 	"github.com/guestwire/guestwire/internal/router"
@@ -74,12 +75,12 @@ func (p *Plan) addRoutesToGuest(tap netstate.Link, ends router.Ends) error {
 // Where the namespace has a route of its own, the answers to these addresses would not come to the guest.
 func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends router.Ends) error {
 	for i, prefix := range p.spec.Guard.Prefixes {
-		at := slices.IndexFunc(ends, func(e router.End) bool { return firewall.Version(e.Guest) == firewall.Version(prefix.Addr()) })
+		at := slices.IndexFunc(ends, func(e router.End) bool { return ip.Of(e.Guest) == ip.Of(prefix.Addr()) })
 		switch {
 		case prefix.Addr().IsLinkLocalUnicast():
 			continue // on the link
 		case at < 0:
-			p.warn("no route leads to guard.prefixes[%d], %v: the guest has no IPv%d address", i, prefix, firewall.Version(prefix.Addr()))
+			p.warn("no route leads to guard.prefixes[%d], %v: the guest has no IPv%d address", i, prefix, ip.Of(prefix.Addr()))
 			continue
 		case prefix.Bits() < syntax.MinNetwork:
 			p.warn("no route leads to guard.prefixes[%d], %v: it is part of a default route, so only what the guest opens is answered", i, prefix)
@@ -98,10 +99,8 @@ func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends router.Ends) error {
 		if prefix.Addr().Is6() {
 			r.Metric, r.Other = metricPrefix, []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}
 		}
-		for _, f := range p.found.Routes {
-			if f.Destination.Bits() >= syntax.MinNetwork && f.Destination.Overlaps(prefix) {
-				return fmt.Errorf("guard.prefixes[%d]: %v overlaps the route to %v of the namespace: %w, leave the prefix out", i, prefix, f.Destination, infra.ErrCollision)
-			}
+		if routes := p.routesTo(prefix); len(routes) > 0 {
+			return fmt.Errorf("guard.prefixes[%d]: %v overlaps the route to %v of the namespace: %w, leave the prefix out", i, prefix, routes[0].Destination, infra.ErrCollision)
 		}
 		onLink := slices.ContainsFunc(p.wanted.Addresses, func(a netstate.Address) bool {
 			return a.Link == tap.Index && a.Prefix.Bits() <= prefix.Bits() && a.Prefix.Contains(prefix.Addr())
@@ -135,7 +134,7 @@ const routePreference = 20
 const metricLocal = 1024
 
 // unforwarded are the IP versions that the NIC did not forward before Setup.
-func (p *Plan) unforwarded() (list []int) {
+func (p *Plan) unforwarded() (list []ip.Version) {
 	if !p.nic.Forwarding4 {
 		list = append(list, 4)
 	}
@@ -186,7 +185,7 @@ func (p *Plan) refuseSourceRoutes6() (list texts) {
 // looks for on its link in vain.
 func (p *Plan) forwarding(ends router.Ends, most int, unreached []policy.Range) (t router.Router, err error) {
 	t = router.Router{Names: p.names, Unforwarded: p.unforwarded(), Ends: ends, Guard: p.spec.Guard, MAC: p.Record.MAC, Most: most, NoARP: p.nic.NoARP,
-		OtherLinks: map[int][]string{4: p.networks.Forwarders.IPv4, 6: p.networks.Forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums, LocalSources: p.found.LocalSources}
+		OtherLinks: map[ip.Version][]string{4: p.networks.Forwarders.IPv4, 6: p.networks.Forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums, LocalSources: p.found.LocalSources}
 	if t.Allowed, err = p.policy.Allowed(ends.Versions()); err != nil {
 		return t, err
 	}
@@ -208,7 +207,7 @@ func (s *seen) checkSources(by *infra.Sidecar, ends router.Ends) error {
 		return nil
 	}
 	for i, a := range by.Sources {
-		if v := firewall.Version(a); !ends.Has(v) {
+		if v := ip.Of(a); !ends.Has(v) {
 			return &cache.FieldError{Field: fmt.Sprintf("binding.%s.sidecar.sources[%d]", s.spec.Binding.Kind(), i), Reason: fmt.Sprintf("%v: %s has no IPv%d address to forward", a, s.nic.Name, v)}
 		}
 	}

@@ -5,24 +5,24 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/guestwire/guestwire/internal/fib"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // routesOf are the routes of a namespace, for the question whether the kernel would add one of them again: by their
-// destinations and tables, whether one of them is of type local, broadcast, anycast or multicast.
-type routesOf map[lookup]bool
+// destinations, in which tables, and whether one there is of type local, broadcast, anycast or multicast.
+type routesOf struct{ fib.Prefixes[map[uint32]bool] }
 
-type lookup struct {
-	destination netip.Prefix
-	table       uint32
-}
-
-func routesIn(found netstate.Snapshot) routesOf {
-	routes := routesOf{}
+func routesIn(found netstate.Snapshot) (routes routesOf) {
 	for _, r := range found.Routes {
 		if r.Type <= netstate.RouteMulticast {
-			at := lookup{r.Destination.Masked(), r.Table}
-			routes[at] = routes[at] || r.Type != netstate.RouteUnicast
+			at, known := routes.Get(r.Destination)
+			if !known {
+				at = map[uint32]bool{}
+				routes.Set(r.Destination, at)
+			}
+			at[r.Table] = at[r.Table] || r.Type != netstate.RouteUnicast
 		}
 	}
 	return routes
@@ -37,11 +37,8 @@ func (routes routesOf) whyLost(r netstate.Route, nic netstate.Link) string {
 	case !nic.Up && len(r.Hops) > 0:
 		return "leads through " + nic.Name + ", which is down, and through another link"
 	}
-	for _, h := range append([]netstate.Hop{{Gateway: r.Gateway, OnLink: r.OnLink}}, r.Hops...) {
-		if !h.Gateway.IsValid() || h.OnLink {
-			continue
-		}
-		if routes.takeAsOwn(h.Gateway, r.Table) {
+	for _, h := range r.NextHops() {
+		if h.Gateway.IsValid() && !h.OnLink && routes.takeAsOwn(h.Gateway, r.Table) {
 			return fmt.Sprintf("has the gateway %v, which another route gives to the namespace itself", h.Gateway)
 		}
 	}
@@ -51,10 +48,9 @@ func (routes routesOf) whyLost(r netstate.Route, nic netstate.Link) string {
 // takeAsOwn reports whether a special route covers the gateway, so that the kernel takes it for the namespace's own, a
 // broadcast address or the like, and refuses it as a gateway.
 func (routes routesOf) takeAsOwn(gateway netip.Addr, table uint32) bool {
-	for bits := gateway.BitLen(); bits >= 0; bits-- {
-		network, _ := gateway.Prefix(bits)
-		special, is := routes[lookup{network, table}]
-		local, isLocal := routes[lookup{network, netstate.TableLocal}]
+	for _, in := range routes.Around(firewall.HostPrefix(gateway)) {
+		special, is := in[table]
+		local, isLocal := in[netstate.TableLocal]
 		if is || isLocal {
 			return special || local
 		}

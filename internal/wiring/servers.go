@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/policy"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -96,7 +97,7 @@ func checkServers(spec infra.Spec, n inner) error {
 			return fmt.Errorf("%s: the guest cannot reach %s, which is its own address: %w, choose another address for the guest", s.field, to, infra.ErrCollision)
 		}
 		return fmt.Errorf("%s: the guest cannot reach %s, which lies in its own network %v: %w, choose another network in binding.masquerade.ipv%d",
-			s.field, to, network, infra.ErrCollision, firewall.Version(n.Guest))
+			s.field, to, network, infra.ErrCollision, ip.Of(n.Guest))
 	}
 	return nil
 }

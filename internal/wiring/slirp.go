@@ -7,9 +7,8 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // slirp opens the same as passt, and leaves the NIC as it is.
@@ -48,7 +47,7 @@ func (b slirp) takeOver(prefix string, from cache.Record) (infra.Binding, error)
 
 func (b slirp) wire(p *Plan) error {
 	switch {
-	case len(p.v4)+len(p.v6) == 0:
+	case len(p.own) == 0:
 		return p.refuse("it has no address from which slirp could send")
 	case len(p.v4) == 0 && len(b.Ports) > 0:
 		return &cache.FieldError{Field: "binding.slirp.ports", Reason: fmt.Sprintf("%s has no IPv4 address, and QEMU forwards no port of IPv6: leave this field out, or want the binding passt or masquerade", p.nic.Name)}
@@ -84,10 +83,8 @@ func (b slirp) wire(p *Plan) error {
 
 // checkHidden refuses a network of the guest that would hide one of the namespace from it.
 func (s *seen) checkHidden(network netip.Prefix) error {
-	for _, r := range s.found.Routes {
-		if network.IsValid() && r.Destination.Bits() >= syntax.MinNetwork && r.Destination.Overlaps(network) {
-			return fmt.Errorf("binding.slirp.ipv%d: %v overlaps the route to %v of the namespace: %w, choose another network", firewall.Version(network.Addr()), network, r.Destination, infra.ErrCollision)
-		}
+	if routes := s.routesTo(network); len(routes) > 0 {
+		return fmt.Errorf("binding.slirp.ipv%d: %v overlaps the route to %v of the namespace: %w, choose another network", ip.Of(network.Addr()), network, routes[0].Destination, infra.ErrCollision)
 	}
 	return nil
 }

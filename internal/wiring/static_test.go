@@ -52,7 +52,7 @@ address fe80::858:aff:fef4:107/64 scope 253
 route 0.0.0.0/0 table 254 via 10.244.1.1`},
 		{"a rule that matches more, no rule for the table main, a route that refuses", lan4With(func(s *netstate.Snapshot) {
 			s.Rules = []netstate.Rule{{Priority: 9, Table: 100, Other: true}, {Priority: 10, Table: 100}}
-			s.NoMain = []int{6}
+			s.NoMain = versions{6}
 			s.Routes = append(s.Routes, withRoute(onLink("10.7.0.0/16"), func(r *netstate.Route) { r.Table = 100 }),
 				netstate.Route{Table: 100, Destination: pfx("10.6.0.0/16"), Type: 6, Protocol: 3})
 		}), `

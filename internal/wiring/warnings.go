@@ -50,7 +50,7 @@ func (s *seen) warnDown() (list texts) {
 
 // warnNotServed warns of addresses that no responder of guestwire gives to the guest.
 func (s *seen) warnNotServed() (list texts) {
-	if len(s.v4)+len(s.v6) > 0 {
+	if len(s.own) > 0 {
 		list.add("guestwire does not give the guest the addresses %[2]v of %[1]s: the guest gets them from that network, or is configured with them", s.nic.Name, slices.Concat(s.v4, s.v6))
 	}
 	return list

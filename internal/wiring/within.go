@@ -7,9 +7,9 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/router"
-	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // A masquerade's guest can have an IPv4 address of a network that the namespace reaches already, such as the NIC's own.
@@ -21,10 +21,10 @@ import (
 // liesWithin reports whether the guest's network is one that the namespace reaches already, wholly or in part. The
 // error is ErrCollision if the guest cannot have its address then. Named says that the caller has named the guest's
 // address, and so knows that a station with that address is lost.
-func liesWithin(found netstate.Snapshot, nic netstate.Link, guest netip.Prefix, named bool) (bool, error) {
+func (s *seen) liesWithin(guest netip.Prefix, named bool) (bool, error) {
 	network, own := guest.Masked(), guest.Addr()
 	refuse := func(otherwise, format string, args ...any) (bool, error) {
-		return false, fmt.Errorf("binding.masquerade.ipv%d: %s: %w, choose %s", firewall.Version(own), fmt.Sprintf(format, args...), infra.ErrCollision, otherwise)
+		return false, fmt.Errorf("binding.masquerade.ipv%d: %s: %w, choose %s", ip.Of(own), fmt.Sprintf(format, args...), infra.ErrCollision, otherwise)
 	}
 	const another = "another address for the guest"
 	otherwise, naming := "another network", ""
@@ -35,17 +35,15 @@ func liesWithin(found netstate.Snapshot, nic netstate.Link, guest netip.Prefix, 
 	case own.Is4() && !named:
 		naming = ", or name the guest's address in binding.masquerade.guest: a station with that address is lost then"
 	}
-	within, links := false, indexLinks(found)
-	for _, r := range found.Routes {
-		isHop := func(h netstate.Hop) bool { return h.Gateway == own }
-		if r.Gateway == own || slices.ContainsFunc(r.Hops, isHop) {
+	within := false
+	for _, r := range s.found.Routes {
+		if slices.ContainsFunc(r.NextHops(), func(h netstate.Hop) bool { return h.Gateway == own }) {
 			return refuse(another, "the guest would get %v, the next hop of the namespace's route to %v", own, r.Destination)
 		}
-		if r.Destination.Bits() < syntax.MinNetwork || !r.Destination.Overlaps(network) {
-			continue
-		}
+	}
+	for _, r := range s.routesTo(network) {
 		within = true
-		if r.Type != netstate.RouteUnicast || links.isWired(links.at(r.Link)) {
+		if r.Type != netstate.RouteUnicast || s.links.isWired(s.links.at(r.Link)) {
 			return refuse(otherwise, "%v overlaps the route to %v of the namespace", network, r.Destination)
 		}
 		if !named {
@@ -55,7 +53,7 @@ func liesWithin(found netstate.Snapshot, nic netstate.Link, guest netip.Prefix, 
 			return refuse(another, "the namespace has a route to %v", own)
 		}
 	}
-	for _, a := range found.Addresses {
+	for _, a := range s.found.Addresses {
 		if !network.Contains(a.Prefix.Addr()) {
 			continue
 		}
@@ -67,7 +65,7 @@ func liesWithin(found netstate.Snapshot, nic netstate.Link, guest netip.Prefix, 
 			return refuse(another, "%v is the namespace's own, with %v", own, a.Prefix)
 		}
 	}
-	if link := answeringARP(found, nic); within && link != "" {
+	if link := s.answeringARP(); within && link != "" {
 		return refuse(otherwise+", or switch proxy_arp off (net.ipv4.conf."+link+", net.ipv4.conf.all)",
 			"%s would answer its network's ARP requests for the guest's %v", link, own)
 	}
@@ -76,11 +74,11 @@ func liesWithin(found netstate.Snapshot, nic netstate.Link, guest netip.Prefix, 
 
 // answeringARP returns the name of a link that would answer its network's ARP requests for a guest that a route leads
 // to; empty: there is none. It may be any link but a guest's tap, whose guest has no neighbours to ask for.
-func answeringARP(found netstate.Snapshot, nic netstate.Link) string {
-	if nic.ProxyARP || found.Sysctls[netstate.ProxyARP] == "1" {
-		return nic.Name
+func (s *seen) answeringARP() string {
+	if s.nic.ProxyARP || s.found.Sysctls[netstate.ProxyARP] == "1" {
+		return s.nic.Name
 	}
-	for _, l := range found.Links {
+	for _, l := range s.found.Links {
 		if _, marked := netstate.Marked(l.Alias); l.ProxyARP && !marked && !l.Loopback {
 			return l.Name
 		}
@@ -101,7 +99,7 @@ func (p *Plan) addWithin(tap netstate.Link, n inner) {
 	if delay := netstate.ProxyDelay(p.names.NIC); p.found.Sysctls[delay] != "" && !slices.Contains(p.found.ReadOnly, delay) {
 		p.wanted.Sysctls[netstate.ProxyDelay(tap.Name)] = "0"
 	}
-	if !reaches(p.found, n.Gateway) {
+	if !p.reaches(n.Gateway) {
 		p.addAddress(tap, firewall.HostPrefix(n.Gateway), netstate.ScopeUniverse)
 	}
 	p.wanted.Routes = append(p.wanted.Routes, netstate.Route{
@@ -111,10 +109,8 @@ func (p *Plan) addWithin(tap netstate.Link, n inner) {
 }
 
 // reaches reports whether the namespace has the address, or reaches it other than by a default route.
-func reaches(found netstate.Snapshot, a netip.Addr) bool {
-	return slices.ContainsFunc(found.Routes, func(r netstate.Route) bool {
-		return r.Destination.Bits() >= syntax.MinNetwork && r.Destination.Contains(a)
-	}) || slices.ContainsFunc(found.Addresses, func(o netstate.Address) bool { return o.Prefix.Masked().Contains(a) })
+func (s *seen) reaches(a netip.Addr) bool {
+	return len(s.routesTo(firewall.HostPrefix(a))) > 0 || slices.ContainsFunc(s.found.Addresses, func(o netstate.Address) bool { return o.Prefix.Masked().Contains(a) })
 }
 
 // inner is the guest's network of one family.
