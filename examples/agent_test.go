@@ -380,8 +380,48 @@ func TestPin(t *testing.T) {
 	}
 }
 
+// TestRecordWithoutJournal: teardown finds no journal, and the record is there. It says why that can be, and what to
+// do: one command removes the record where the namespace is there, and the other one where it is gone.
+func TestRecordWithoutJournal(t *testing.T) {
+	agent := nstest.Program(t, "examples/agent")
+	for _, gone := range []bool{false, true} {
+		n, other := nstest.NewNetwork(t), nstest.NewNetwork(t)
+		dir := filepath.Join(nstest.Dir(t), "node")
+		nstest.Run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir, "-state", n.State, "-uid", "0", "-binding", "bridge")
+		journals, err := filepath.Glob(dir + "/*/eth0.journal")
+		if err != nil || len(journals) != 1 || os.Remove(journals[0]) != nil {
+			t.Fatal(journals, err)
+		}
+		if gone {
+			n.Pod.Gone()
+		}
+		way := regexp.MustCompile(`: agent (forget .*)\. If the namespace is there, and the journal is lost: agent (teardown -force .*)\n`)
+		var found []string
+		for _, more := range [][]string{nil, {"-netns", other.Pod.Path()}} {
+			out, status := run(t, agent, append([]string{"teardown", "-nic", "eth0", "-state", n.State, "-dir", dir}, more...)...)
+			if found = way.FindStringSubmatch(out); status != 0 || found == nil || !strings.Contains(out, "agent: "+filepath.Join(n.State, "eth0.json")+" stays") {
+				t.Fatalf("teardown %q: status %d, %s", more, status, out)
+			}
+		}
+		command := strings.Replace(found[2], "PATH", n.Pod.Path(), 1)
+		if gone {
+			command = found[1]
+		}
+		out, status := run(t, agent, strings.Fields(command)...)
+		if left, err := os.ReadDir(n.State); status != 0 || err != nil || len(left) > 0 {
+			t.Errorf("agent %s: status %d, %s; %v, %v are left", command, status, out, left, err)
+		}
+		if gone {
+			continue
+		}
+		if inside := "nsenter --net=" + n.Pod.Path() + "\n"; !strings.HasSuffix(out, inside) {
+			t.Errorf("agent %s: want %s after\n%s", command, inside, out)
+		}
+	}
+}
+
 // TestPipeAsFile: a configuration or a record can come by a pipe, and a signal ends the wait for one to which nobody
-// writes.
+// writes. One without an end is refused.
 func TestPipeAsFile(t *testing.T) {
 	agent := nstest.Program(t, "examples/agent")
 	fifo := filepath.Join(t.TempDir(), "fifo")
@@ -410,6 +450,13 @@ func TestPipeAsFile(t *testing.T) {
 		writer.Close()
 		if code := cmd.ProcessState.ExitCode(); code <= 0 || !strings.Contains(said.String(), "terminated") {
 			t.Errorf("%q: status %d: %s", args, code, said.String())
+		}
+	}
+	for _, line := range []string{"config -config /dev/zero", "plan -own -nic eth0 -from /dev/zero", "activate -own -nic eth0 -inactive /dev/zero", "hook -nic eth0 </dev/zero", "config -config - </dev/zero"} {
+		line = `ulimit -d 524288; "$0" ` + line // 512 MiB of memory
+		out, err := exec.Command("bash", "-c", line, agent).CombinedOutput()
+		if !regexp.MustCompile(`/dev/(zero|stdin): it has more than \d+ octets: `).Match(out) {
+			t.Errorf("%s: %v: %.300s", line, err, out)
 		}
 	}
 	file := filepath.Join(t.TempDir(), "config.json")

@@ -66,6 +66,7 @@ func TestAgent(t *testing.T) {
 		{with("plan", "-config", file), 0, "ip addr add 10.99.0.1/24 dev eth0-tap"},
 		{with("plan", "-config", file), 0, "\nnft -f -    # table netdev guestwire-eth0, "},
 		{with("plan", "-config", file), 0, "\n# agent plan -full prints the rules\n"},
+		{with("plan", "-config", file), 0, "\n# a shell in this namespace: nsenter --net=" + n.Pod.Path() + "\n"},
 		{with("plan", "-config", file, "-full"), 0, "\nnft -f - <<'EOF'\ntable netdev guestwire-eth0 {"},
 		{with("check"), 3, "not wired"},
 		{with("setup", "-config", file), 0, ""},

@@ -90,8 +90,9 @@ func TestExporterTo(t *testing.T) {
 	}
 	above, elsewhere := nstest.Dir(t), nstest.Dir(t)
 	victim, theirs, ours := filepath.Join(nstest.Dir(t), "victim"), filepath.Join(above, "theirs"), filepath.Join(above, "theirs", "ours")
-	pipe := filepath.Join(above, "pipe")
+	pipe, closed := filepath.Join(above, "pipe"), filepath.Join(above, "closed")
 	steps := []error{syscall.Mkfifo(pipe, 0o600), os.WriteFile(victim, []byte("root's"), 0o600), os.Mkdir(theirs, 0o755), os.Mkdir(ours, 0o755), os.Chown(theirs, nstest.LauncherUID, nstest.LauncherUID),
+		os.Mkdir(closed, 0o555), os.Chown(closed, nstest.LauncherUID, nstest.LauncherUID),
 		os.Symlink(elsewhere, filepath.Join(theirs, "link")), os.Symlink(ours, filepath.Join(above, "link"))}
 	for _, in := range []string{theirs, ours} {
 		for _, name := range []string{"guestwire.prom", "guestwire.prom.new", ".guestwire.prom.new"} {
@@ -118,13 +119,22 @@ func TestExporterTo(t *testing.T) {
 		{above + "/new/../", 1, "name a file in it (-to " + filepath.Join(above, "guestwire.prom") + ")", 0},
 		{"/dev/shm/guestwire.prom", 1, "leave -to out to print", 0},
 		{pipe, 1, "leave -to out to print", 0},
+		{filepath.Join(closed, "guestwire.prom"), 1, "(chmod u+w " + closed + "), or give it to root", 0},
 	} {
-		if nstest.LauncherUID == 0 && c.status == 1 && strings.Contains(c.to, "link") {
+		if nstest.LauncherUID == 0 && c.status == 1 && (strings.Contains(c.to, "link") || strings.Contains(c.to, closed)) {
 			continue // the user namespace has one user, who made the link
 		}
 		out, status := run(t, exporter, "-dir", dir, "-to", c.to)
 		if status != c.status || !strings.Contains(out, c.text) || c.status == 0 && out != "" {
 			t.Errorf("-to %s: status %d, want %d and %q:\n%s", c.to, status, c.status, c.text, out)
+		}
+		if _, way, offered := strings.Cut(out, "(chmod"); offered {
+			way, _, _ = strings.Cut(way, ")")
+			nstest.Run(t, "sh", "-c", "chmod"+way)
+			out, c.status = run(t, exporter, "-dir", dir, "-to", c.to)
+			if c.owner = nstest.LauncherUID; out != "" {
+				t.Errorf("-to %s after chmod%s: %s", c.to, way, out)
+			}
 		}
 		if c.status != 0 {
 			continue

@@ -4,13 +4,14 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/guestwire/guestwire/infra"
 )
 
 // TestShellWord: shells see each text as one word, with all its characters. What needs no quotes has none.
 func TestShellWord(t *testing.T) {
-	texts := []string{"", " ", "'", "''", "a'b", "$(id)", "`id`", "~", "*", "a\nb", "-n", "{a,b}", "#x", "!x", "\\", "\xff", "\x1b[2J", "ä", "a b", "a $x"}
+	texts := []string{"", " ", "'", "''", "a'b", "$(id)", "`id`", "~", "*", "a\nb", "-n", "{a,b}", "#x", "!x", "\\", "\xff", "\x1b[2J", "ä", "a b", "a $x", "-\x1b", "%d\x1b\\n'", "\x1b\n", "\u202e", "é\x1b\ufffd"}
 	for c := range rune(0x80) {
 		if c != 0 { // which no word has
 			texts = append(texts, "a"+string(c)+"b", string(c))
@@ -20,6 +21,9 @@ func TestShellWord(t *testing.T) {
 	for _, text := range texts {
 		line.WriteString(" " + infra.ShellWord(text))
 		want.WriteString(text + "\x00")
+		if word := infra.ShellWord(text); !strings.HasSuffix(text, "\n") && strings.ContainsFunc(word, func(c rune) bool { return c != '\n' && !unicode.IsPrint(c) }) {
+			t.Errorf("%q: %q cannot be shown", text, word)
+		}
 	}
 	for _, shell := range []string{"sh", "bash"} {
 		out, err := exec.Command(shell, "-c", `printf '%s\0'`+line.String()).Output()

@@ -67,15 +67,38 @@ func TestStatusFoundAt(t *testing.T) {
 	}
 }
 
-// TestForeignChain: whoever is root in the namespace can add chains to guestwire's table. Their names reach no
-// terminal, and do not end the metrics of the node.
-func TestForeignChain(t *testing.T) {
+// TestForeignNames: whoever is root in the namespace names links, and can add chains to guestwire's table. The control
+// characters of a name reach no terminal: they are shown. They do not end the metrics of the node.
+func TestForeignNames(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()
 	agent := nstest.Program(t, "examples/agent")
 	n := nstest.NewNetwork(t)
 	c := config(n, infra.Redirect{})
 	c.Dir = filepath.Join(nstest.Dir(t), "node")
+	const link, shown, inJSON = "e\x1b[2Jt", `e\x1b[2Jt`, `e\u001b[2Jt`
+	n.Pod.IP("link add " + link + " type veth peer name v1")
+	n.Pod.IP("link set " + link + " up")
+	n.Pod.IP("route add 192.0.2.0/24 dev " + link)
+	call := func(args ...string) {
+		t.Helper()
+		out, err := exec.Command(args[0], append(args[1:], "-dir", c.Dir)...).CombinedOutput()
+		if err != nil && err.Error() != "exit status 1" && err.Error() != "exit status 4" || strings.Contains(string(out), "\x1b") || !utf8.Valid(out) {
+			t.Errorf("%v: %v, %q", args, err, out)
+		}
+		name := shown
+		if slices.Contains(args, "-json") {
+			name = inJSON
+		}
+		if args[0] == agent && !slices.Contains([]string{"list", "check", "teardown"}, args[1]) && !strings.Contains(string(out), name) {
+			t.Errorf("%v: want %s in %s", args, name, out)
+		}
+	}
+	of := []string{"-netns", n.Pod.Path(), "-nic", "eth0"}
+	for _, binding := range []string{"bridge", "redirect", "routed", "masquerade"} {
+		call(slices.Concat([]string{agent, "plan", "-uid", "0", "-binding", binding}, of)...)
+		call(slices.Concat([]string{agent, "plan", "-uid", "0", "-binding", binding, "-json"}, of)...)
+	}
 	setup(t, c)
 	nft, err := nftables.New(nftables.WithNetNSFd(int(n.Pod.File.Fd())))
 	if err != nil {
@@ -92,11 +115,12 @@ func TestForeignChain(t *testing.T) {
 	if err := nft.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	status := []string{agent, "status", "-netns", n.Pod.Path(), "-nic", "eth0", "-dir", c.Dir}
-	for _, args := range [][]string{status, append(slices.Clip(status), "-json"), {nstest.Program(t, "examples/exporter"), "-dir", c.Dir}} {
-		out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
-		if err != nil && err.Error() != "exit status 4" || strings.Contains(string(out), "\x1b") || !utf8.Valid(out) {
-			t.Errorf("%v: %v, %q", args, err, out)
-		}
+	for _, verb := range []string{"status", "check", "doctor"} {
+		call(slices.Concat([]string{agent, verb}, of)...)
+		call(slices.Concat([]string{agent, verb, "-json"}, of)...)
 	}
+	call(agent, "list")
+	call(agent, "status", "-all")
+	call(nstest.Program(t, "examples/exporter"))
+	call(slices.Concat([]string{agent, "teardown", "-force"}, of)...)
 }

@@ -24,12 +24,19 @@ func TestByHand(t *testing.T) {
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		n.Pod.Exec("sysctl", "-qw", "net.ipv4.conf.eth0.forwarding=0") // a namespace inherits the machine's
+		if b.Kind() == cache.BindingMasquerade {                       // accept_ra becomes 2
+			n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.all.forwarding=0", "net.ipv6.conf.eth0.accept_ra=1")
+			n.Pod.IP("-6 route add 2001:db8:9::/64 via fe80::1 dev eth0 proto ra")
+		}
 		before := settled(t, n)
 		c := config(n, b)
 		if k := b.Kind(); k == cache.BindingRouted || k == cache.BindingMasquerade {
 			c.Egress = policy(t, "allow 198.51.100.9 53/udp", "refuse all")
 		}
 		setup(t, c)
+		if now := strings.TrimSpace(n.Pod.Exec("cat", "/proc/sys/net/ipv6/conf/eth0/accept_ra")); b.Kind() == cache.BindingMasquerade && now != "2" {
+			t.Errorf("accept_ra is %s: the page's last line of masquerade has nothing to do", now)
+		}
 		journal(t, n)
 		script := "set -eu\n" + nstest.Commands(t, page, "All bindings")
 		for _, heading := range parts[b.Kind()] {

@@ -46,7 +46,7 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	var seen seenRecord
 	err = s.look(func() (err error) {
 		seen = s.seeRecord(j, plan)
-		now, err = s.read(repaired)
+		now, err = s.read(repaired, repaired.Hinders()...)
 		return err
 	})
 	if err != nil {
@@ -70,7 +70,11 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	}
 	drift.Differs = append(drift.Differs, differs...)
 	drift.Differs = append(drift.Differs, plan.Hindrances(now)...)
-	drift.Differs = append(drift.Differs, plan.Later(now)...)
+	later, err := plan.Later(ctx, now)
+	if err != nil {
+		return err
+	}
+	drift.Differs = append(drift.Differs, later...)
 	record, refused := s.compareRecord(ctx, j, seen)
 	if record != nil {
 		drift.Differs = append(drift.Differs, *record)

@@ -75,7 +75,7 @@ func (n NIC) Counters(ctx context.Context) (*Counters, error) {
 	}
 	var c Counters
 	err := n.inspect(func(ns *kernel.Namespace) error {
-		ns.EndWith(ctx)
+		ns.EndWith(ctx, n.MostRead)
 		links, err := ns.Links()
 		if err != nil {
 			return err

@@ -154,10 +154,7 @@ func (s *session) recordInState() (*cache.Record, error) {
 func (s *session) readForced(record *cache.Record) (now netstate.Snapshot, lost []string, err error) {
 	names := netstate.NamesFor(s.nic, "")
 	sysctls, programs := undo.AskSalvage(s.nic)
-	now, err = s.ns.SnapshotForUndo(names, sysctls, nil)
-	if err == nil {
-		now.ReadOnly, err = kernel.ReadOnlySysctls(sysctls)
-	}
+	now, err = s.ns.SnapshotForUndo(names, nil, nil, sysctls...)
 	if err != nil || record != nil && (record.Firewall == "" || record.Firewall == cache.FirewallNFTables) {
 		return now, nil, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/longjson"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -55,7 +56,7 @@ func TestForgetInOtherPIDNamespace(t *testing.T) {
 // TestForgetSaysNothingFound: a typed name is an error, as is a selection by which nothing can be found, or one that
 // depends on the working directory, and a directory that is not there. A selection that fits no wiring is reported.
 func TestForgetSaysNothingFound(t *testing.T) {
-	dir := filepath.Join(nstest.Dir(t), "node")
+	dir, long := filepath.Join(nstest.Dir(t), "node"), "/"+strings.Repeat("a", 4<<20)
 	for _, c := range []struct {
 		field string
 		gone  phase1.Gone
@@ -63,10 +64,12 @@ func TestForgetSaysNothingFound(t *testing.T) {
 		{"namespace", phase1.Gone{Namespace: "/run/netns/pod", Dir: dir}}, {"namespace", phase1.Gone{Namespace: "pod", Dir: dir}},
 		{"namespace", phase1.Gone{Namespace: "4026532281", Dir: dir}},
 		{"nic", phase1.Gone{NIC: "eth0"}}, {"state", phase1.Gone{State: "vm1", NIC: "eth0"}}, {"dir", phase1.Gone{Dir: "journals"}},
+		{"namespace", phase1.Gone{Namespace: long, Dir: dir}}, {"nic", phase1.Gone{NIC: long, State: "/vm1"}},
+		{"state", phase1.Gone{State: long, NIC: "eth0"}}, {"dir", phase1.Gone{Dir: long}},
 	} {
 		var bad *cache.FieldError
-		if err := phase1.Forget(t.Context(), c.gone); !errors.As(err, &bad) || bad.Field != c.field {
-			t.Errorf("%+v: %v, want a FieldError for %s", c.gone, err, c.field)
+		if err := phase1.Forget(t.Context(), c.gone); !errors.As(err, &bad) || bad.Field != c.field || len(err.Error()) > longjson.MostError {
+			t.Errorf("%.200s: %.3000v, want a FieldError for %s, which is short", fmt.Sprintf("%+v", c.gone), err, c.field)
 		}
 	}
 	for _, there := range []bool{false, true} {

@@ -293,7 +293,7 @@ func (d *dice) routes() {
 		case 1:
 			d.add("-6 route add %s via fe80::1 dev %s %s %s", destination, d.nic, d.perhaps("onlink"), more)
 		case 2:
-			d.add("-6 route add %s dev %s %s", destination, d.nic, more)
+			d.add("-6 route add %s %s dev %s %s", destination, d.perhaps("from fd00:20::/64", "from fd00:20::7", "from 2001:db8:eeee::/48"), d.nic, more)
 		case 3:
 			d.add("-6 route add %s %s %s", d.one("blackhole", "unreachable", "prohibit", "throw"), destination, more)
 		case 4:

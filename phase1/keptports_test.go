@@ -97,22 +97,33 @@ func TestKeptPorts(t *testing.T) {
 		ports    []infra.Ports
 		clients  string // ip_local_port_range
 		udp, tcp bool   // the port stays
+		source   bool   // the default routes say to send from other addresses of the NIC
 	}{
 		{name: "everything", udp: true},
 		{name: "everything, and clients have other ports", clients: "61000 65000", udp: true, tcp: true},
 		{name: "the clients' ports of UDP", ports: []infra.Ports{{Protocol: "udp", First: 32768, Last: 60999}}, udp: true},
 		{name: "nothing", ports: []infra.Ports{}},
+		{name: "routes with a source", udp: true, source: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 				if c.name == "everything" && firewall == cache.FirewallNFTables { // five minutes each in an emulated kernel
 					nstest.KernelDecides(t, "source ports of a masquerade")
-				} else if c.name != "everything" && firewall != cache.FirewallNFTables {
+				} else if c.name != "everything" && !c.source && firewall != cache.FirewallNFTables {
 					return // the texts of the rules are compared by TestSourcePorts
 				}
 				n := nstest.NewNetwork(t)
 				if c.clients != "" {
 					n.Pod.Exec("sysctl", "-qw", "net.ipv4.ip_local_port_range="+c.clients)
+				}
+				own4, own6 := nstest.Pod4, nstest.Pod6
+				if c.source {
+					own4, own6 = netip.MustParseAddr("10.244.1.8"), netip.MustParseAddr("fd00:244:1::8")
+					n.Pod.IP("addr add 10.244.1.8/24 dev eth0")
+					n.Pod.IP("addr add fd00:244:1::8/64 dev eth0 nodad")
+					n.Pod.IP("addr add fd00:244:1::9/64 dev eth0 nodad") // the last one is the kernel's choice
+					n.Pod.IP("route replace default via 10.244.1.1 dev eth0 src 10.244.1.8")
+					n.Pod.IP("-6 route replace default via fd00:244:1::1 dev eth0 src fd00:244:1::8")
 				}
 				spec := config(n, infra.Masquerade{Firewall: firewall, Ports: c.ports})
 				setup(t, spec)
@@ -120,8 +131,8 @@ func TestKeptPorts(t *testing.T) {
 				guest := recordsGuest(t, n, r, 1450)
 				guest.Settle("eth0")
 				for _, v := range []struct{ guest, pod, host, third netip.Addr }{
-					{r.IPv4.Address.Addr(), nstest.Pod4, nstest.Beyond4, nstest.Gateway4},
-					{r.IPv6.Address, nstest.Pod6, nstest.Beyond6, nstest.Gateway6},
+					{r.IPv4.Address.Addr(), own4, nstest.Beyond4, nstest.Gateway4},
+					{r.IPv6.Address, own6, nstest.Beyond6, nstest.Gateway6},
 				} {
 					inside, host, third := listenUDP(t, guest, netip.AddrPortFrom(v.guest, port)), listenUDP(t, n.World, netip.AddrPortFrom(v.host, 9001)), listenUDP(t, n.World, netip.AddrPortFrom(v.third, 9002))
 					seen := sendUntil(t, inside, netip.AddrPortFrom(v.host, 9001), host, "to one")

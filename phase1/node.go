@@ -1,6 +1,7 @@
 package phase1
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -99,13 +100,7 @@ func (absentError) Is(target error) bool { return target == fs.ErrNotExist }
 func mayLack(path string) bool { return path == "" || filepath.Clean(path) == DefaultDir }
 
 func nodePath(path string) (string, error) {
-	if path == "" {
-		return DefaultDir, nil
-	}
-	if !filepath.IsAbs(path) {
-		return "", &cache.FieldError{Field: "dir", Reason: fmt.Sprintf("%q, want an absolute path, such as %s", path, DefaultDir)}
-	}
-	return path, nil
+	return cmp.Or(path, DefaultDir), checkPath("dir", path, DefaultDir)
 }
 
 func openNodeAt(path string) (node, error) {

@@ -52,6 +52,11 @@ type NIC struct {
 	// goroutine, in the process's own network and not in NetNS. The call waits for its return.
 	Progress func(text string)
 
+	// MostRead is how many octets of the kernel's answer about one kind of object, such as the routes, a call reads.
+	// With more it fails with syscall.E2BIG. So it bounds the memory of a program that looks at many namespaces, whose
+	// size their pods choose: 1 MiB is about 8,000 routes, for which Check takes some 20 MiB. Zero: no bound.
+	MostRead int
+
 	hold *hold // nil: not held by this value
 }
 

@@ -48,7 +48,9 @@ func (c request) plan(ctx context.Context) (*Preview, error) {
 		from := c.From
 		if earlier != nil {
 			from = earlier.From
-			preview.Later = plan.Later(now)
+			if preview.Later, err = plan.Later(ctx, now); err != nil {
+				return err
+			}
 		}
 		if _, auto := c.Spec.Binding.(infra.Auto); auto && earlier == nil {
 			preview.Advertised = plan.Advertised()

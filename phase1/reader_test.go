@@ -3,11 +3,14 @@ package phase1_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -199,4 +202,37 @@ func TestReaderEnds(t *testing.T) {
 		}
 		unwire(t, c)
 	}
+}
+
+// TestMostRead: a call that may not read as much as a namespace has says so, and does not take the NIC for another one.
+func TestMostRead(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	var lines strings.Builder
+	for i := range 2000 {
+		fmt.Fprintf(&lines, "route add 198.18.%d.%d via 10.244.1.1 dev eth0\n", i/250, i%250)
+	}
+	file := filepath.Join(t.TempDir(), "routes")
+	writeFile(t, file, lines.String())
+	n.Pod.Exec("ip", "-batch", file)
+	for name, reader := range readers {
+		if name == "cut" {
+			continue
+		}
+		c.MostRead = 64 << 10
+		if err := reader.read(t.Context(), c); !errors.Is(err, syscall.E2BIG) || !strings.Contains(err.Error(), "raise it (MostRead)") {
+			t.Errorf("%s: %v", name, err)
+		}
+		c.MostRead = 1 << 20
+		if err := unlessDrift(reader.read(t.Context(), c)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	c.MostRead = 64 << 10
+	if _, err := c.Setup(t.Context()); !errors.Is(err, syscall.E2BIG) {
+		t.Errorf("Setup: %v", err)
+	}
+	c.MostRead = 0
+	unwire(t, c)
 }

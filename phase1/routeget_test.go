@@ -32,6 +32,36 @@ func TestRouteGet(t *testing.T) {
 			}
 		})
 	}
+	for name, lines := range map[string][]string{
+		"by source": {
+			"-6 route add 2001:db8:1::/48 via fd00:244:1::2 dev eth0", "-6 route add 2001:db8:1::/48 from fd00:244:1::/64 via fd00:244:1::3 dev eth0 metric 4000",
+			"-6 route add 2001:db8:1::/48 from fd00:244:1::7 via fd00:244:1::4 dev eth0 metric 5000", "-6 route add 2001:db8::/32 from fd00:244:9::/64 via fd00:244:1::5 dev eth0",
+		},
+		"the source of the route in force": {
+			"addr add 10.244.1.8/24 dev eth0", "route del default",
+			"route add default via 10.244.1.1 dev eth0 src 10.244.1.8 metric 100", "route add default via 10.244.1.1 dev eth0 src 10.244.1.7 metric 200",
+			"addr add fd00:244:1::8/64 dev eth0 nodad", "addr add fd00:244:1::9/64 dev eth0 nodad", "-6 route del default",
+			"-6 route add default via fd00:244:1::1 dev eth0 src fd00:244:1::8 metric 100", "-6 route add default via fd00:244:1::1 dev eth0 src fd00:244:1::7 metric 200",
+		},
+		"suppress_prefixlength and a route that refuses": {
+			"rule add pref 100 lookup main suppress_prefixlength 0", "rule add pref 200 lookup 200", "route replace unreachable default",
+			"route add default via 10.244.1.1 dev eth0 table 200", "-6 rule add pref 100 lookup main suppress_prefixlength 0", "-6 rule add pref 200 lookup 200",
+			"-6 route del default", "-6 route add prohibit default metric 10", "-6 route add default via fd00:244:1::1 dev eth0 table 200",
+		},
+		"marks beside the mask": {
+			"rule add pref 90 fwmark 0x30/0xf lookup 201", "rule add pref 100 fwmark 0x13/0x1 lookup 200",
+			"route add default via 10.244.1.2 dev eth0 table 200", "route add 172.16.0.0/12 via 10.244.1.3 dev eth0 table 201",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			for _, line := range lines {
+				n.Pod.IP(line)
+			}
+			r, o := routeget.Judge(t, n.Pod, rand.New(rand.NewPCG(1, 1)), 60)
+			routed, other = routed+r, other+o
+		})
+	}
 	t.Logf("%d packets have a route; %d have another one by a rule that no Snapshot holds", routed, other)
 	if routed == 0 || other > routed/4 {
 		t.Errorf("%d packets have a route, and %d have another one by a rule that no Snapshot holds", routed, other)

@@ -109,7 +109,7 @@ func (n NIC) open(ctx context.Context, nodeAt func(path string) (node, error), r
 		}
 		s := &session{nic: n.Name, identity: identity, node: node, ns: ns, report: n.Progress, held: n.holds(identity.Inode), reader: r}
 		if reads {
-			ns.EndWith(ctx)
+			ns.EndWith(ctx, n.MostRead)
 		}
 		defer func() { s.state.close() }()
 		return f(s)
@@ -300,9 +300,9 @@ func (s *session) forgetConnections(ctx context.Context, connections []netstate.
 	}
 }
 
-// read returns the namespace as it is now, as far as it concerns the plan.
-func (s *session) read(plan *wiring.Plan) (netstate.Snapshot, error) {
-	return s.ns.Snapshot(plan.Names(), plan.SysctlPaths(), plan.Tables)
+// read returns the namespace as it is now, as far as it concerns the plan, and with more sysctls.
+func (s *session) read(plan *wiring.Plan, sysctls ...string) (netstate.Snapshot, error) {
+	return s.ns.Snapshot(plan.Names(), append(plan.SysctlPaths(), sysctls...), plan.Tables)
 }
 
 // request is what one call of Setup or Plan asks for.

@@ -71,7 +71,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 	}
 	var record cache.Record
 	err = c.do(ctx, func(s *session) error {
-		s.ns.EndWith(ctx) // undoFailed has sockets of its own
+		s.ns.EndWith(ctx, c.MostRead) // undoFailed has sockets of its own
 		earlier, plan, now, err := s.plan(ctx, c, taken, owner)
 		if err != nil {
 			return err
@@ -95,7 +95,10 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		j := journal{From: c.From}
 		var later []infra.Difference
 		if earlier != nil {
-			j, later = *earlier, plan.Later(now)
+			j = *earlier
+			if later, err = plan.Later(ctx, now); err != nil {
+				return err
+			}
 		}
 		if j.HeldBy, err = s.heldBy(j); err != nil {
 			return err
@@ -242,7 +245,7 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	s.expect(earlier, plan)
 	var now netstate.Snapshot
 	err = s.look(func() (err error) {
-		now, err = s.read(plan)
+		now, err = s.read(plan, plan.Hinders()...)
 		return err
 	})
 	if err != nil {
@@ -262,18 +265,18 @@ func (s *session) firstPlan(ctx context.Context, c request, owner resolvedOwner)
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
 	}
-	planWith := func(questions wiring.Questions, earlier []netstate.Neighbour) (*wiring.Plan, netstate.Snapshot, []netstate.Neighbour, error) {
+	planWith := func(make func(wiring.Journal) (*wiring.Plan, error), spec infra.Spec, questions wiring.Questions, earlier []netstate.Neighbour) (*wiring.Plan, netstate.Snapshot, []netstate.Neighbour, error) {
 		now, found, err := s.readFirst(ctx, c, owner, questions, earlier)
 		if err != nil {
 			return nil, now, nil, err
 		}
-		plan, err := wiring.Journal{NIC: c.Name, Found: found, Spec: spec, Turn: wiring.Turn{Standby: c.Standby, Turn: turn}}.First()
+		plan, err := make(wiring.Journal{NIC: c.Name, Found: found, Spec: spec, Turn: wiring.Turn{Standby: c.Standby, Turn: turn}})
 		return plan, now, found.Neighbours, err
 	}
-	questions := wiring.Ask(c.Name, spec)
-	plan, now, neighbours, err := planWith(questions, nil)
+	first := wiring.FirstTry(spec)
+	plan, now, neighbours, err := planWith(wiring.Journal.Try, first, wiring.Ask(c.Name, first), nil)
 	if more, needed := wiring.AskOthers(c.Name, spec, plan, err); needed {
-		plan, now, _, err = planWith(more, neighbours)
+		plan, now, _, err = planWith(wiring.Journal.First, spec, more, neighbours)
 	}
 	if errors.Is(err, infra.ErrWired) {
 		return nil, now, s.explainMark(now, err)
@@ -288,7 +291,7 @@ func (s *session) firstPlan(ctx context.Context, c request, owner resolvedOwner)
 // earlier wiring of another NIC has changed.
 func (s *session) readFirst(ctx context.Context, c request, owner resolvedOwner, questions wiring.Questions, known []netstate.Neighbour) (now, found netstate.Snapshot, err error) {
 	read := func() {
-		now, err = s.ns.Snapshot(netstate.NamesFor(c.Name, c.Tap), slices.Concat(questions.Sysctls, questions.Hinders), nil)
+		now, err = s.ns.Snapshot(netstate.NamesFor(c.Name, c.Tap), questions.Hinders, nil, questions.Sysctls...)
 	}
 	var others []*journal
 	err = s.look(func() error {
@@ -345,9 +348,6 @@ func lacksLinkLocal(now netstate.Snapshot, name string) bool {
 // answer adds to the snapshot what a first plan needs too.
 func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic string, questions wiring.Questions) error {
 	var err error
-	if found.ReadOnly, err = kernel.ReadOnlySysctls(questions.Sysctls); err != nil {
-		return err
-	}
 	if questions.Listeners {
 		if found.Listeners, err = s.ns.Listeners(); err != nil {
 			return err

@@ -277,16 +277,24 @@ func (s *session) findState(ctx context.Context, path string) error {
 	return s.lockState(ctx)
 }
 
-// checkStatePath refuses a path that depends on the caller's working directory, as the next call may have another one,
-// and a path that the journal could not hold.
+// checkStatePath is checkPath, and refuses a path that the journal could not hold.
 func checkStatePath(path string) error {
 	if !utf8.ValidString(path) {
 		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%q, want UTF-8", path)}
 	}
-	if path == "" || filepath.IsAbs(path) {
-		return nil
+	return checkPath("state", path, "/run/guestwire/vm1")
+}
+
+// checkPath refuses a path that depends on the caller's working directory, as the next call may have another one, and a
+// path that is longer than any of the kernel's: an error would quote it. An empty one passes.
+func checkPath(field, path, example string) error {
+	switch {
+	case len(path) >= unix.PathMax:
+		return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%d octets, want a path of at most %d", len(path), unix.PathMax-1)}
+	case path != "" && !filepath.IsAbs(path):
+		return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%q, want an absolute path, such as %s", path, example)}
 	}
-	return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%q, want an absolute path, such as /run/guestwire/vm1", path)}
+	return nil
 }
 
 // realState is the path without symbolic links, as journals have it. A directory that is not there is the one

@@ -98,6 +98,9 @@ func plan(ctx context.Context, o *options) error {
 		}
 	}
 	fmt.Fprint(stdout, preview)
+	if len(preview.Steps) > 0 && !o.Own {
+		fmt.Fprintf(stdout, "# a shell in this namespace: nsenter --net=%s\n", infra.ShellWord(o.netns))
+	}
 	if tables > 0 && !o.full {
 		fmt.Fprintln(stdout, "# agent plan -full prints the rules")
 	}

@@ -67,16 +67,13 @@ func keepReason(flags []string, reason error) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	_, err = fmt.Fprintln(&plain{to: file, words: commandline.Called}, time.Now().Format(time.RFC3339), "agent:", reason)
+	_, err = io.WriteString(file, time.Now().Format(time.RFC3339)+" "+commandline.Line("agent:", reason))
 	return err
 }
 
 // hook wires the NIC of a container that is created, and unwires the one of a container that has stopped.
 func hook(ctx context.Context, o *options) error {
-	text, err := io.ReadAll(io.LimitReader(os.Stdin, mostState+1))
-	if len(text) > mostState {
-		err = fmt.Errorf("it has more than %d octets: leave out what no container needs, such as a long annotation", mostState)
-	}
+	text, err := readAll(os.Stdin, mostState)
 	var c container
 	if err == nil {
 		err = json.NewDecoder(bytes.NewReader(text)).Decode(&c)

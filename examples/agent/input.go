@@ -15,6 +15,17 @@ import (
 	"github.com/guestwire/guestwire/infra"
 )
 
+// mostFile is the size of a configuration or a record that is read: the library writes no longer record.
+const mostFile = 1 << 26
+
+func readAll(file *os.File, most int) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(file, int64(most)+1))
+	if len(text) > most {
+		err = fmt.Errorf("read %s: it has more than %d octets: name another file, or leave out what is not needed, such as a long annotation", file.Name(), most)
+	}
+	return text, err
+}
+
 // readFile reads a file, or standard input as -. A pipe may be one that nobody writes to: a signal ends the wait. The
 // goroutine then stays until the process ends.
 func readFile(ctx context.Context, path string) ([]byte, error) {
@@ -24,13 +35,17 @@ func readFile(ctx context.Context, path string) ([]byte, error) {
 	}
 	read := make(chan result, 1)
 	go func() {
-		var r result
-		if path == "-" {
-			r.text, r.err = io.ReadAll(os.Stdin)
-		} else {
-			r.text, r.err = os.ReadFile(path)
+		file, err := os.Stdin, error(nil)
+		if path != "-" {
+			file, err = os.Open(path)
 		}
-		read <- r
+		if err != nil {
+			read <- result{nil, err}
+			return
+		}
+		defer file.Close()
+		text, err := readAll(file, mostFile)
+		read <- result{text, err}
 	}()
 	select {
 	case r := <-read:

@@ -43,10 +43,10 @@ func main() {
 		err = stdout.failed
 	}
 	if err != nil && !errors.Is(err, errSaid) {
-		fmt.Fprintln(stderr, "agent:", err)
+		fmt.Fprint(stderr, commandline.Line("agent:", err))
 		if len(os.Args) > 1 && os.Args[1] == "hook" {
 			if kept := keepReason(os.Args[2:], err); kept != nil {
-				fmt.Fprintln(stderr, "agent:", kept)
+				fmt.Fprint(stderr, commandline.Line("agent:", kept))
 			}
 		}
 	}

@@ -31,8 +31,7 @@ func queueLog() {
 	stderr.to = log
 }
 
-// plain writes text without control characters but the end of a line and the tabulator. failed is the first error of a
-// write.
+// plain writes text as logqueue.Plain returns it. failed is the first error of a write.
 type plain struct {
 	to     io.Writer
 	words  func(string) string
@@ -43,13 +42,7 @@ func (p *plain) Write(b []byte) (int, error) { return p.write(b, p.words) }
 
 // write changes the text, which is plain, by words.
 func (p *plain) write(b []byte, words func(string) string) (int, error) {
-	text := strings.Map(func(c rune) rune {
-		if c == '\n' || c == '\t' || unicode.IsPrint(c) {
-			return c
-		}
-		return unicode.ReplacementChar
-	}, string(b))
-	if _, err := io.WriteString(p.to, words(text)); err != nil {
+	if _, err := io.WriteString(p.to, words(logqueue.Plain(string(b)))); err != nil {
 		p.failed = cmp.Or(p.failed, err)
 		return 0, err
 	}

@@ -22,6 +22,7 @@ func teardown(ctx context.Context, o *options) error {
 		found, err := teardownOf(ctx, o)
 		if found == 0 && err == nil {
 			fmt.Fprintf(stderr, "agent: NIC %s is not wired with -state %s: nothing is taken down (agent list shows the directory of each NIC)\n", o.Name, infra.ShellWord(o.State))
+			o.explainRecord()
 		}
 		return err
 	}
@@ -33,14 +34,27 @@ func teardown(ctx context.Context, o *options) error {
 		for _, what := range lost {
 			fmt.Fprintln(stderr, "agent: not known, so not restored:", what)
 		}
-	} else {
-		err = o.Teardown(ctx, o.down)
+		if len(lost) > 0 && !o.Own {
+			fmt.Fprintf(stderr, "agent: a shell in this namespace, for such commands: nsenter --net=%s\n", infra.ShellWord(o.netns))
+		}
+	} else if err = o.Teardown(ctx, o.down); err == nil {
+		o.explainRecord()
 	}
 	if errors.Is(err, infra.ErrNoNIC) {
 		fmt.Fprintf(stderr, "agent: %s has gone; everything else is removed\n", o.Name)
 		return nil
 	}
 	return err
+}
+
+// explainRecord says what a record is of that is still there after a teardown without an error.
+func (o *options) explainRecord() {
+	if o.State == "" || !recorded(o.record()) {
+		return
+	}
+	of := fmt.Sprintf("-state %s -nic %s -dir %s", infra.ShellWord(o.State), infra.ShellWord(o.Name), infra.ShellWord(o.Dir))
+	fmt.Fprintf(stderr, "agent: %s stays: it is the record of another wiring. If the namespace of that wiring is gone, as after a boot: agent forget %s. "+
+		"If the namespace is there, and the journal is lost: agent teardown -force -netns PATH %[2]s\n", o.record(), of)
 }
 
 // teardownOf takes down what is wired with the State, and returns how many NICs that were. It finds the namespace by

@@ -39,7 +39,7 @@ func coded(err error) error {
 	case err == nil, errors.Is(err, errNothing):
 		return err
 	case errors.As(err, &done):
-		done.Msg = logqueue.Short(done.Msg)
+		done.Msg, done.Details = logqueue.Short(done.Msg), logqueue.Short(done.Details)
 		return done
 	case errors.Is(err, phase1.ErrOwnNamespace):
 		code = types.ErrInvalidNetNS
@@ -50,7 +50,7 @@ func coded(err error) error {
 	case errors.As(err, &field):
 		code = types.ErrInvalidNetworkConfig
 	}
-	return types.NewError(code, "guestwire: "+oneLine(logqueue.Short(err.Error())), "")
+	return types.NewError(code, "guestwire: "+logqueue.Short(oneLine(err.Error())), "")
 }
 
 func oneLine(text string) string {
@@ -59,7 +59,7 @@ func oneLine(text string) string {
 
 // say prints to standard error, which engines put into their log.
 func say(format string, args ...any) {
-	fmt.Fprintln(os.Stderr, "guestwire:", oneLine(logqueue.Short(fmt.Sprintf(format, args...))))
+	fmt.Fprintln(os.Stderr, "guestwire:", logqueue.Short(oneLine(fmt.Sprintf(format, args...))))
 }
 
 func progress(text string) { say("%s", text) }

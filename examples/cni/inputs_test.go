@@ -13,6 +13,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/guestwire/guestwire/internal/test/longjson"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -120,6 +121,63 @@ func faults() []fault {
 	}
 	slices.SortFunc(all, func(a, b fault) int { return strings.Compare(a.name, b.name) })
 	return all
+}
+
+// TestLongFields: each variable of a call, and each member of its input, with a value that is far too long. ADD and
+// CHECK succeed, or print an error that is short, and they cost a few times the length. A pod that is wired stays so.
+func TestLongFields(t *testing.T) {
+	nstest.Long(t)
+	t.Parallel()
+	b := newInputBed(t)
+	b.wrapper = []string{"sh", "-c", `ulimit -d 262144 && exec "$0" "$@"`} // 256 MiB of memory
+	failed := 0
+	try := func(name string, change func(*input)) {
+		for _, command := range []string{"ADD", "CHECK"} {
+			in := b.right(b.beside)
+			change(&in)
+			_, err := in.call(b.node, command)
+			said, message := b.said(), ""
+			if err != nil {
+				failed++
+				message = err.Error()
+			}
+			if said += message; len(said) > longjson.MostError || strings.Contains(message, "\n") || strings.Contains(said, "out of memory") {
+				b.Errorf("%s, %s: %d octets: %.300s", command, name, len(said), said)
+			}
+		}
+	}
+	in := b.right(b.beside)
+	in.members["prevResult"] = map[string]any{
+		"cniVersion": "0.4.0", "interfaces": []any{map[string]any{"name": "eth0", "sandbox": "/run/netns/x"}},
+		"ips": []any{map[string]any{"address": "10.31.0.2/24", "version": "4", "interface": 0}},
+		"dns": map[string]any{"nameservers": []any{"192.0.2.53"}, "search": []any{"example"}, "domain": "example"},
+	}
+	in.members["args"] = map[string]any{"cni": map[string]any{"guestwire": "redirect"}}
+	document, err := json.Marshal(in.members)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, text := range longjson.Documents(t, document, 1<<20) {
+		whole := string(text)
+		try(path, func(in *input) { in.text = &whole })
+	}
+	for _, member := range []string{"state", "dir"} {
+		try(member, func(in *input) { in.members[member] = "/" + strings.Repeat("a", 1<<20) })
+	}
+	for name := range in.environ {
+		for _, value := range []string{"", "/", "K8S_POD_UID="} {
+			try(name+"="+value, func(in *input) { in.environ[name] = value + strings.Repeat("a", fieldTooLong) })
+		}
+	}
+	if failed < 50 {
+		t.Errorf("%d calls fail: the test does not make the fields long", failed)
+	}
+	b.wrapper = nil
+	if _, err := b.right(b.beside).call(b.node, "CHECK"); err != nil {
+		t.Errorf("the pod: %v", err)
+	}
+	b.right(b.beside).call(b.node, "DEL")
+	b.clean()
 }
 
 // inputBed is a node with one wired pod beside the one that is tried.
@@ -232,7 +290,7 @@ func (b *inputBed) tryDelete(f fault, place string) {
 		s.ns.Gone()
 	}
 	said := delete(true)
-	if len(said) > fieldTooLong {
+	if len(said) > 2*longjson.MostError { // with what is left
 		b.Errorf("%s: DEL says %d octets", at, len(said))
 	}
 	_, err := os.Lstat(journal)

@@ -46,10 +46,15 @@ func main() {
 		_ = counted("DEL", within(delTime, del))(delArgs()) // del has reported it
 		return
 	}
-	skel.PluginMainFuncs(skel.CNIFuncs{
+	failed := skel.PluginMainFuncsWithError(skel.CNIFuncs{
 		Add:    counted("ADD", within(addTime, add)),
 		Check:  counted("CHECK", within(checkTime, check)),
 		GC:     within(gcTime, gc),
 		Status: within(checkTime, status),
 	}, version.PluginSupports("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"), about)
+	if failed != nil {
+		_ = coded(failed)  // skel quotes its input
+		_ = failed.Print() // an engine that does not read it takes the exit code
+		os.Exit(1)
+	}
 }

@@ -56,8 +56,8 @@ func (p *Program[Options]) Parse(stdout io.Writer, args []string) (*Verb[Options
 		return nil, nil, nil, p.help(stdout, []string{name})
 	case err != nil:
 		return nil, nil, nil, Errorf("%w; see %s", err, p.helpOf(name))
-	case swallowed(flags) != "":
-		return nil, nil, nil, Errorf("%s; see %s", swallowed(flags), p.helpOf(name))
+	case misgiven(flags) != "":
+		return nil, nil, nil, Errorf("%s; see %s", misgiven(flags), p.helpOf(name))
 	case v.Command && flags.NArg() == 0:
 		return nil, nil, nil, Errorf("the command is missing: name it after --; see %s", p.helpOf(name))
 	case !v.Command && flags.NArg() > 0:
@@ -66,12 +66,18 @@ func (p *Program[Options]) Parse(stdout io.Writer, args []string) (*Verb[Options
 	return v, o, flags, nil
 }
 
-// swallowed names a flag without a value, which took the flag that follows for it. Empty: none.
-func swallowed(flags *flag.FlagSet) (text string) {
+// mostValue is the length of the longest path (PATH_MAX of linux/limits.h).
+const mostValue = 4095
+
+// misgiven names a flag without a value, which took the flag that follows for it, or a flag whose value is too long for
+// a path or a name. A flag with a function (flag.Func) checks its own value. Empty: none.
+func misgiven(flags *flag.FlagSet) (text string) {
 	flags.Visit(func(f *flag.Flag) {
 		value := f.Value.String()
 		if name := strings.TrimLeft(value, "-"); name != value && flags.Lookup(name) != nil {
 			text = fmt.Sprintf("-%s: its value is missing before %s", f.Name, value)
+		} else if len(value) > mostValue {
+			text = fmt.Sprintf("-%s: its value has %d octets, want at most %d", f.Name, len(value), mostValue)
 		}
 	})
 	return text

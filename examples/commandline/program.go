@@ -23,6 +23,10 @@ func (e *Error) Error() string { return logqueue.Short(e.err.Error()) }
 
 func (e *Error) Unwrap() error { return e.err }
 
+// Line is what a program prints of an error or a report of the library, after its name: the programs are named as they
+// were called, and the text is short and has no control characters, whatever it quotes.
+func Line(name string, said any) string { return Called(logqueue.Short(fmt.Sprintln(name, said))) }
+
 // Verb is what a program can do.
 type Verb[Options any] struct {
 	Name    string

@@ -70,7 +70,7 @@ func main() {
 	defer stop()
 	v, o, _, err := program.Parse(os.Stdout, os.Args[1:])
 	if err != nil {
-		fmt.Fprint(os.Stderr, commandline.Called(fmt.Sprintln("exporter:", err)))
+		fmt.Fprint(os.Stderr, commandline.Line("exporter:", err))
 		os.Exit(exitCode(err))
 	}
 	if v == nil {
@@ -87,7 +87,7 @@ func main() {
 		err = writeMetrics(ctx, o.to, nic)
 	}
 	if err != nil {
-		fmt.Fprint(log, commandline.Called(fmt.Sprintln("exporter:", err)))
+		fmt.Fprint(log, commandline.Line("exporter:", err))
 	}
 	_ = log.Close() // what the reader has not taken is lost
 	os.Exit(exitCode(err))
@@ -144,6 +144,9 @@ func writeMetrics(ctx context.Context, path string, nic phase1.NIC) error {
 	}
 	defer unlock()
 	err = directory.AsOwner(dir, func() error { return directory.Write(dir, filepath.Base(path), text.Bytes(), 0o644) })
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w: the file is written with the rights of the user to whom the directory belongs: let that user write there (chmod u+w %s), or give it to root (chown root %[2]s)", err, infra.ShellWord(filepath.Clean(dir.Name())))
+	}
 	if err != nil {
 		return fmt.Errorf("-to %s: %w", path, err)
 	}

@@ -39,7 +39,7 @@ func main() {
 	flag.Parse()
 	err := s.serve(*socket)
 	if err != nil {
-		s.log.Error("serve", "error", err)
+		s.log.Error("serve", "error", logqueue.Short(err.Error()))
 	}
 	_ = text.Close() // what the reader has not taken is lost
 	if err != nil {
@@ -81,7 +81,8 @@ func (s *server) handle(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	out, err := s.answer(stream.Context(), method, in)
 	if err != nil {
-		return err
+		failed := status.Convert(err)
+		return status.Error(failed.Code(), logqueue.Short(failed.Message())) // KubeVirt shows it in the VM's status
 	}
 	return stream.SendMsg(out)
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/guestwiretest"
+	"github.com/guestwire/guestwire/internal/test/longjson"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1/launch"
 )
@@ -169,4 +170,24 @@ func TestTwoSidecars(t *testing.T) {
 		_, err := call(t, second, hooks+"OnDefineDomain", encode(in))
 		return err
 	})
+}
+
+// TestLongFlags: a flag's value that is far too long has a short error of one line.
+func TestLongFlags(t *testing.T) {
+	long := strings.Repeat("a", 120<<10) // the kernel takes 128 KiB (MAX_ARG_STRLEN)
+	help := exec.Command("/proc/self/exe", "-h")
+	help.Args[0] = "kubevirt"
+	usage, _ := help.CombinedOutput()
+	flags := regexp.MustCompile(`(?m)^  -([a-z-]+)( [A-Z]+)?$`).FindAllStringSubmatch(string(usage), -1)
+	if len(flags) < 4 {
+		t.Fatalf("%d flags in\n%s", len(flags), usage)
+	}
+	for _, flag := range flags {
+		cmd := exec.Command("/proc/self/exe", "-socket="+filepath.Join(t.TempDir(), "none", "socket"), "-"+flag[1]+"="+long)
+		cmd.Args[0] = "kubevirt"
+		out, err := cmd.CombinedOutput()
+		if said := strings.TrimSuffix(string(out), "\n"); err == nil || len(said) > longjson.MostError || strings.Contains(said, "\n") {
+			t.Errorf("-%s: %v, %d octets: %.300s", flag[1], err, len(out), out)
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/guestconfig"
 	"github.com/guestwire/guestwire/phase2"
 )
@@ -39,7 +40,7 @@ func printConfig(vm *phase2.VM, format, state, out string) error {
 		return err
 	}
 	for _, w := range files.Warnings {
-		fmt.Fprintln(os.Stderr, "launcher: warning:", w)
+		fmt.Fprint(os.Stderr, commandline.Line("launcher: warning:", w))
 	}
 	if out != "" {
 		return writeFiles(out, files.Contents)

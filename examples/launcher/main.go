@@ -38,7 +38,7 @@ func exitStatus(err error) int {
 	case errors.As(err, &status):
 		return status.status
 	}
-	text := commandline.Called(fmt.Sprintln("launcher:", err))
+	text := commandline.Line("launcher:", err)
 	fmt.Fprint(stderr, text)
 	if logged != stderr {
 		fmt.Fprint(logged, text)

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +19,25 @@ import (
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
+
+// TestShort: control characters are shown, a long line lacks its middle, and other text stays as it is.
+func TestShort(t *testing.T) {
+	long := strings.Repeat("a", 4<<20)
+	for text, want := range map[string]string{
+		"": "", "one\n": "one\n", "one\ttwo\n  three": "one\ttwo\n  three", `a"b\c ä`: `a"b\c ä`,
+		"e\x1b[2Jt\r\n": `e\x1b[2Jt\r` + "\n", "\xff\u202e\ufffd": `\xff\u202e` + "\ufffd",
+		"one " + long + " two\nthree": "one " + long[:996] + " [4192313 octets] " + long[:995] + " two\nthree",
+	} {
+		if have := Short(text); have != want {
+			t.Errorf("%.100q: %.3000q, want %.3000q", text, have, want)
+		}
+	}
+	for _, c := range []string{"\x1b", "\xff", "ä", "\n\x1b"} {
+		if have := Short(strings.Repeat(c, 100_000)); c != "\n\x1b" && len(have) > mostShort+100 || !utf8.ValidString(have) || strings.Contains(have, "\x1b") {
+			t.Errorf("%q: %d octets, %.100q", c, len(have), have)
+		}
+	}
+}
 
 // newPipe returns a pipe, a queue that writes to it, and the number of bytes that were written until it was full.
 func newPipe(t *testing.T, full bool) (r *os.File, q *Queue, filled int) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,6 +60,9 @@ const (
 	// atOnce NICs are looked at: a Check waits a second for a gateway that does not answer, and keeps what it reads in
 	// memory.
 	atOnce = 16
+	// mostRead bounds what is read of a namespace beside others, and mostReadAlone what is read of one alone, as a pod
+	// can have as many routes as it likes.
+	mostRead, mostReadAlone = 1 << 20, 4 << 20
 	// patience is the time for one NIC. A pod can make the look at its own namespace long.
 	patience = 3 * time.Second
 	// inAll is the time for all NICs: Prometheus waits ten seconds by default.
@@ -154,7 +158,7 @@ func (c NICs) measure(w phase1.Wiring) (found int, counters *phase1.Counters) {
 	ctx, cancel := context.WithTimeoutCause(c.Context, patience, fmt.Errorf("no metrics after %v, see agent check: %w", patience, context.DeadlineExceeded))
 	defer cancel()
 	nic := c.NIC
-	nic.Name = w.NIC
+	nic.Name, nic.MostRead = w.NIC, mostRead
 	if nic.Own {
 		found, counters, err := c.compare(ctx, nic)
 		if err != nil {
@@ -169,11 +173,20 @@ func (c NICs) measure(w phase1.Wiring) (found int, counters *phase1.Counters) {
 	}
 	defer ns.Close()
 	nic.NetNS = ns
-	if found, counters, err = c.compare(ctx, nic); err != nil {
+	if found, counters, err = c.compare(ctx, nic); errors.Is(err, syscall.E2BIG) {
+		large.Lock()
+		defer large.Unlock()
+		nic.MostRead = mostReadAlone
+		found, counters, err = c.compare(ctx, nic)
+	}
+	if err != nil {
 		c.say(w, err)
 	}
 	return found, counters
 }
+
+// large is held for a look at a namespace that is larger than others.
+var large sync.Mutex
 
 // compare returns in how many things the NIC differs, and its counters; nil after an error.
 func (c NICs) compare(ctx context.Context, nic phase1.NIC) (found int, counters *phase1.Counters, err error) {

@@ -147,9 +147,16 @@ func syncDir(dir *os.Root) error {
 	return f.Sync()
 }
 
+// mostRead is the size of a list or a binary that is read.
+const mostRead = 256 << 20
+
 // readRegular reads a file that another program has made. It waits for nobody: a FIFO, among others, is an error.
 func readRegular(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	return readOpened(os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0))
+}
+
+// readOpened is readRegular of what was opened with O_NONBLOCK.
+func readOpened(f *os.File, err error) ([]byte, error) {
 	if errors.Is(err, syscall.ENXIO) { // a socket
 		err = fmt.Errorf("%w: it is not a regular file: move it away", err)
 	}
@@ -157,10 +164,16 @@ func readRegular(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, fmt.Errorf("%s is not a regular file: move it away", path))
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file: move it away", f.Name())
+	case info.Size() > mostRead:
+		return nil, fmt.Errorf("%s has %d octets, want at most %d: move it away", f.Name(), info.Size(), mostRead)
 	}
-	return io.ReadAll(f)
+	return io.ReadAll(io.LimitReader(f, mostRead)) // it may grow meanwhile
 }
 
 func isGone(dir *os.Root, name string) bool {
@@ -173,6 +186,6 @@ func isSame(dir *os.Root, name string, text []byte, mode fs.FileMode) bool {
 	if err != nil || info.Mode() != mode || info.Size() != int64(len(text)) {
 		return false
 	}
-	old, err := readRegular(filepath.Join(dir.Name(), name))
+	old, err := readOpened(dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0))
 	return err == nil && bytes.Equal(old, text)
 }

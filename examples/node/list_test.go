@@ -193,14 +193,21 @@ func TestListRefused(t *testing.T) {
 // TestSpecialFiles: a file that is none with text is named, and nobody waits for it.
 func TestSpecialFiles(t *testing.T) {
 	for _, name := range []string{"10-net.conflist", "05-net.conf", "cbr0/50-a.conf", "00-guestwire.conflist"} {
-		for kind, mode := range map[string]uint32{"FIFO": unix.S_IFIFO, "socket": unix.S_IFSOCK, "device": unix.S_IFCHR} {
+		for kind, mode := range map[string]uint32{"FIFO": unix.S_IFIFO, "socket": unix.S_IFSOCK, "device": unix.S_IFCHR, "file of 1 TiB": unix.S_IFREG} {
 			l := testLists(t, map[string]string{"10-net.conflist": flannel, "cbr0/README": ""})
 			path := filepath.Join(l.conf, name)
 			_ = os.Remove(path)
 			if err := unix.Mknod(path, mode|0o644, int(unix.Mkdev(1, 5))); err != nil {
 				t.Fatal(err)
 			}
-			if did, err := l.update(t.Context()); err == nil || did != "" || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "not a regular file: move it away") {
+			want := "not a regular file: move it away"
+			if mode == unix.S_IFREG {
+				want = fmt.Sprintf("want at most %d: move it away", mostRead)
+				if err := os.Truncate(path, 1<<40); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if did, err := l.update(t.Context()); err == nil || did != "" || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s as a %s: %q, %v", name, kind, did, err)
 			}
 			if _, err := l.named(); err != nil {

@@ -31,7 +31,7 @@ func main() {
 	stdlog.SetOutput(text) // what net/http says
 	err := run(ctx, os.Args[1:], os.Stdout, slog.New(slog.NewTextHandler(text, nil)))
 	if err != nil {
-		fmt.Fprintln(text, "guestwire-node:", err)
+		fmt.Fprint(text, commandline.Line("guestwire-node:", err))
 	}
 	_ = text.Close() // what the reader has not taken is lost
 	os.Exit(exitCode(err))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"strings"
 	"time"
@@ -57,8 +58,8 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "dir":
 			set.StringVar(&o.dir, name, phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all of guestwire's programs")
 		case "spec":
-			set.StringVar(&o.spec, name, "", "what holds for each NIC, a `JSON` object as of agent setup -config without nic and state, such as "+
-				`{"owner": {"uid": 107}}; with a binding, every pod of the list is wired, and without one those whose annotations ask for it`)
+			set.Func(name, "what holds for each NIC, a `JSON` object as of agent setup -config without nic and state, such as "+
+				`{"owner": {"uid": 107}}; with a binding, every pod of the list is wired, and without one those whose annotations ask for it`, func(text string) error { o.spec = text; return nil })
 		case "trust-pods":
 			set.BoolVar(&o.trustPods, name, false, "a pod's annotations may also say what an ordinary restricted pod could not do: guard, owner.selinux, the bindings macvtap and sriov, masquerade's firewall and more connections, and more than 4096 bytes for a NIC")
 		case "every-nic":
@@ -107,6 +108,9 @@ func (o *options) check() (err error) {
 	}
 	if o.sweep < 0 || o.sweep > 0 && o.sweep < time.Minute {
 		return fmt.Errorf("-sweep %v: want 1m or more, or 0 for never", o.sweep)
+	}
+	if _, port, err := net.SplitHostPort(o.metrics); o.metrics != "" && (err != nil || port == "") {
+		return fmt.Errorf("-metrics %s: want an address with its port, such as 127.0.0.1:9476 or [::1]:9476", o.metrics)
 	}
 	if o.devices, err = newDevices(o.dev, o.deviceNames); err != nil {
 		return err

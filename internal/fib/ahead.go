@@ -39,9 +39,8 @@ func Ahead(s netstate.Snapshot, vrf uint32, behind netip.Addr) (ahead []netstate
 	return ahead, true
 }
 
-// decides reports whether the table has a route for the whole destination that the rule accepts. A throw route sends
-// the lookup to the next table.
+// decides reports whether the table has a route for the whole destination that the rule accepts.
 func (n *networks) decides(to netip.Prefix, rule netstate.Rule) bool {
 	at, is := n.routes.Longest(to)
-	return is && at.list[0].Type != netstate.RouteThrow && at.list[0].Destination.Bits() >= rule.Suppress
+	return is && accepts(rule, at.list[0])
 }

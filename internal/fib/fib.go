@@ -101,7 +101,7 @@ func (from Source) rules(s netstate.Snapshot, t *Table) (asked []netstate.Rule) 
 // matches reports whether the rule is for all of the packets, as far as they have its destination.
 func (from Source) matches(r netstate.Rule) bool {
 	isFrom := !r.Source.IsValid() || r.Source.Bits() == 0 || len(from.From) > 0 && r.Source.Contains(from.From[0])
-	return !r.Other && isFrom && (r.TOS == 0 || r.TOS == from.TOS) && from.Mark&r.Mask == r.Mark && (r.In == "" || r.In == from.In)
+	return !r.Other && isFrom && (r.TOS == 0 || r.TOS == from.TOS) && (from.Mark^r.Mark)&r.Mask == 0 && (r.In == "" || r.In == from.In)
 }
 
 // Rules are the namespace's policy rules in the order in which the kernel asks them, with that for the table main. What
@@ -144,38 +144,51 @@ type networks struct {
 type routes struct {
 	list  []netstate.Route
 	place int
+	// bySource says that a route of the destination is for a source prefix. Then the kernel does not look at those that
+	// are for all sources, whatever the packet's source is (fib6_node_lookup_1 in net/ipv6/ip6_fib.c).
+	bySource bool
 }
 
 // networksOf are the routes of the tables that the packets can take.
 func networksOf(s netstate.Snapshot, from Source, looked map[uint32]bool) map[uint32]*networks {
+	type destination struct {
+		table uint32
+		to    netip.Prefix
+	}
+	all := map[destination]*routes{}
+	own := Sorted(from.From)
+	for place, r := range s.Routes {
+		if !looked[r.Table] || ip.Of(r.Destination.Addr()) != from.IP || from.VRF != 0 && r.Table == from.VRF && ofAddress(r) {
+			continue
+		}
+		key := destination{r.Table, r.Destination.Masked()}
+		at, known := all[key]
+		if !known {
+			at = &routes{place: place}
+			all[key] = at
+		}
+		at.bySource = at.bySource || r.Source.Bits() > 0
+		if from.takes(r, own) {
+			at.list = append(at.list, r)
+		}
+	}
 	of := make(map[uint32]*networks, len(looked))
 	for table := range looked {
 		of[table] = &networks{}
 	}
-	own := Sorted(from.From)
-	for place, r := range s.Routes {
-		n, is := of[r.Table]
-		switch {
-		case !is || ip.Of(r.Destination.Addr()) != from.IP || !from.takes(r, own):
-			continue
-		case from.VRF != 0 && r.Table == from.VRF && ofAddress(r):
+	for key, at := range all {
+		at.list = slices.DeleteFunc(at.list, func(r netstate.Route) bool { return at.bySource && r.Source.Bits() <= 0 })
+		if len(at.list) == 0 {
 			continue
 		}
-		at, known := n.routes.Get(r.Destination)
-		if !known {
-			at = &routes{place: place}
-			n.sorted = append(n.sorted, r.Destination.Masked())
-			n.routes.Set(r.Destination, at)
-		}
-		at.list = append(at.list, r)
+		slices.SortStableFunc(at.list, func(a, b netstate.Route) int {
+			return cmp.Or(int(b.TOS)-int(a.TOS), b.Source.Bits()-a.Source.Bits(), cmp.Compare(a.Metric, b.Metric))
+		})
+		of[key.table].sorted = append(of[key.table].sorted, key.to)
+		of[key.table].routes.Set(key.to, at)
 	}
 	for _, n := range of {
 		slices.SortFunc(n.sorted, Compare)
-		for _, at := range n.routes.of {
-			slices.SortStableFunc(at.list, func(a, b netstate.Route) int {
-				return cmp.Or(int(b.TOS)-int(a.TOS), b.Source.Bits()-a.Source.Bits(), cmp.Compare(a.Metric, b.Metric))
-			})
-		}
 	}
 	return of
 }
@@ -190,6 +203,13 @@ func (from Source) takes(r netstate.Route, own Addresses) bool {
 	return (r.TOS == 0 || r.TOS == from.TOS) && (r.Source.Bits() <= 0 || len(own) > 0 && own.LieIn(r.Source))
 }
 
+// accepts reports whether the rule takes the route. A throw route sends the lookup to the next table, and
+// suppress_prefixlength one that leads somewhere. A route that refuses packets counts, however short its prefix is
+// (fib_rules_lookup in net/core/fib_rules.c).
+func accepts(rule netstate.Rule, r netstate.Route) bool {
+	return r.Type != netstate.RouteThrow && (r.Destination.Bits() >= rule.Suppress || r.Refuses() != "")
+}
+
 // entry are the routes of a table to a destination, which decide; none: the lookup goes on.
 type entry struct {
 	to     netip.Prefix
@@ -200,7 +220,7 @@ type entry struct {
 // entries are those of the table at the place to which the rule leads.
 func (n *networks) entries(place int, rule netstate.Rule) (list []entry) {
 	add := func(to netip.Prefix, at *routes) {
-		if at.list[0].Type == netstate.RouteThrow || at.list[0].Destination.Bits() < rule.Suppress {
+		if !accepts(rule, at.list[0]) {
 			at = nil
 		}
 		list = append(list, entry{to, place, at})

@@ -92,6 +92,8 @@ func inetTable() firewall.Table {
 		{Name: "source", Type: "nat", Hook: firewall.Postrouting, Priority: firewall.SrcNAT, Rules: rules{
 			rule(firewall.SNAT{Address: address("10.0.2.1")}, to, ip4, firewall.Source{Prefix: prefix("127.0.0.1/32")}),
 			rule(firewall.SNAT{Address: address("fd10:0:2::1")}, to, ip6, firewall.Source{Prefix: prefix("::1/128")}),
+			rule(firewall.SNAT{Address: address("10.0.2.1"), First: 1, Last: 32767}, ip4, from, notTo, tcp),
+			rule(firewall.SNAT{Address: address("fd10:0:2::1"), First: 53, Last: 53}, ip6, from, notTo, udp),
 			rule(firewall.Masquerade{First: 1, Last: 32767}, from, notTo, tcp, firewall.SourcePort{Protocol: firewall.ProtocolTCP, First: 1, Last: 32767}),
 			rule(firewall.Masquerade{First: 53, Last: 53}, from, notTo, udp, firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: 53, Last: 53}),
 			rule(firewall.Masquerade{First: 61000, Last: 65535}, from, notTo, sctp),

@@ -215,7 +215,8 @@ func iptablesTarget(v Verdict) string {
 	case DNATRange:
 		return v.iptables()
 	case SNAT:
-		return "SNAT --to-source " + v.Address.String()
+		_, to, _ := strings.Cut(v.String(), " to ")
+		return "SNAT --to-source " + to
 	}
 	panic(fmt.Sprintf("iptables cannot express %T", v))
 }

@@ -30,7 +30,7 @@ func TestIPTables(t *testing.T) {
 		}},
 		{Name: "source", Type: "nat", Hook: Postrouting, Priority: SrcNAT, Rules: []Rule{
 			{Matches: []Match{from, to}, Verdict: Masquerade{}},
-			{Matches: []Match{to}, Verdict: SNAT{netip.MustParseAddr("fd10:0:2::1")}},
+			{Matches: []Match{to}, Verdict: SNAT{Address: netip.MustParseAddr("fd10:0:2::1")}},
 		}},
 		{Name: "to-guest-4", Rules: []Rule{
 			{Matches: []Match{tcp, Opening{Inverted: true}}, Verdict: Accept{}},

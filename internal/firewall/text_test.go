@@ -75,6 +75,8 @@ func samples() []Rule {
 		{Matches: []Match{tcp}, Verdict: DNATMap{Address: netip.MustParseAddr("10.0.2.2"), Protocol: ProtocolTCP, Map: "ports"}},
 		{Matches: []Match{tcp}, Verdict: DNATRange{Address: netip.MustParseAddr("10.0.2.2"), First: 9000, Last: 9009, Base: 8000}},
 		{Verdict: SNAT{Address: netip.MustParseAddr("10.0.2.1")}},
+		{Matches: []Match{tcp}, Verdict: SNAT{Address: netip.MustParseAddr("10.0.2.1"), First: 1024, Last: 2047}},
+		{Matches: []Match{tcp}, Verdict: SNAT{Address: netip.MustParseAddr("fd10:0:2::1"), First: 1024, Last: 1024}},
 		{Verdict: Masquerade{}},
 		{Matches: []Match{tcp}, Verdict: Masquerade{First: 1024, Last: 2048}},
 		{Verdict: Fwd{Device: "eth0-tap", Index: 7}},

@@ -50,8 +50,12 @@ type (
 		Address netip.Addr
 		Port    uint16
 	}
-	// SNAT translates a connection's source address.
-	SNAT struct{ Address netip.Addr }
+	// SNAT translates a connection's source address, and its source port to one from First to Last; both zero: as
+	// Masquerade.
+	SNAT struct {
+		Address     netip.Addr
+		First, Last uint16
+	}
 	// Masquerade translates a connection's source address to that of the outgoing link, and its source port to one
 	// from First to Last: the same port if it is one of these and free. First 0: any port; otherwise the rule has to
 	// match a protocol with ports.
@@ -152,5 +156,12 @@ func (v DNAT) String() string {
 }
 
 func (v SNAT) String() string {
-	return "snat " + ipWord(ip.Of(v.Address)) + " to " + v.Address.String()
+	to := v.Address.String()
+	if v.First|v.Last != 0 {
+		if v.Address.Is6() {
+			to = "[" + to + "]"
+		}
+		to += ":" + ports(v.First, v.Last)
+	}
+	return "snat " + ipWord(ip.Of(v.Address)) + " to " + to
 }

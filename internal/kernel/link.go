@@ -45,10 +45,16 @@ func ifInfo(family, index int) *nl.IfInfomsg {
 
 // readLinks reads all links, without their counters, which would be most of the answer.
 func readLinks(route *netlink.Socket, s *netstate.Snapshot) error {
+	return readLinksWith(route, s, nil)
+}
+
+// readLinksWith is readLinks, and adds those of the sysctls that the kernel sends with the links.
+func readLinksWith(route *netlink.Socket, s *netstate.Snapshot, sysctls []string) error {
 	r := netlink.NewRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP, ifInfo(unix.AF_UNSPEC, 0), netlink.Attr32(unix.IFLA_EXT_MASK, skipStatistics))
-	return route.Dump(r, func() { s.Links = nil }, func(m []byte) error {
+	return route.Dump(r, func() { s.Links, s.Sysctls = nil, nil }, func(m []byte) error {
 		l, err := parseLink(m)
 		s.Links = append(s.Links, l)
+		addSettings6(s, l.Name, m, sysctls)
 		return err
 	})
 }

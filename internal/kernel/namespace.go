@@ -15,6 +15,7 @@ package kernel
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -47,11 +48,15 @@ func Open() (*Namespace, error) {
 	return &Namespace{route: route, filter: filter, Tables: nft.New(filter, route)}, nil
 }
 
-// EndWith makes what reads the namespace end with ctx, with its cause as the error. The caller reads nothing more then.
-func (n *Namespace) EndWith(ctx context.Context) {
-	ended := func() error {
-		if ctx.Err() != nil {
+// EndWith makes what reads the namespace end with ctx, with its cause as the error. It also ends, with E2BIG, if one kind
+// of object takes more octets than most, unless most is 0. The caller reads nothing more then.
+func (n *Namespace) EndWith(ctx context.Context, most int) {
+	ended := func(octets int) error {
+		switch {
+		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case most > 0 && octets > most:
+			return fmt.Errorf("the kernel's answer about one kind of object of the namespace takes more than %d octets, the bound that the caller sets: raise it (MostRead), or end the program that adds so many (ip route, ip rule and ip address show them): %w", most, unix.E2BIG)
 		}
 		return nil
 	}

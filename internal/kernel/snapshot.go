@@ -12,8 +12,9 @@ import (
 
 // Snapshot reads the state of the namespace that concerns the wiring of one NIC.
 //
-// names are the names of the NIC's wiring. sysctls are the paths to read, below /proc/sys, with slashes;
-// the Snapshot leaves out a path that the kernel does not have.
+// names are the names of the NIC's wiring. sysctls are the paths to read, below /proc/sys, with slashes. The Snapshot
+// leaves out a path that the kernel does not have. set are more paths, of sysctls that the caller may set: ReadOnly has
+// those that it cannot.
 //
 // wanted returns the firewall tables of the plan; nil: there are none. The image of a table that is in the kernel as it
 // is wanted is without texts (firewall.Table.Held). In other tables a rule gets the text of the wanted rule with the
@@ -23,11 +24,11 @@ import (
 // The first Snapshot after a transaction of [Namespace.Apply] does not read the tables back: it takes the tables of the
 // Snapshot before, with those that were sent, for the kernel's. It reads them if anything else has changed the nftables
 // of the namespace since. A later Snapshot, and every Snapshot of another n, reads them, but for what Expect says.
-func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted func() []firewall.Table) (netstate.Snapshot, error) {
+func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted func() []firewall.Table, set ...string) (netstate.Snapshot, error) {
 	if wanted == nil {
 		wanted = func() []firewall.Table { return nil }
 	}
-	s, err := n.readParts(links, addresses, routes, rules, neighbours)
+	s, err := n.readParts(links(sysctls), addresses, routes, rules, neighbours)
 	if err != nil {
 		return s, err
 	}
@@ -42,7 +43,7 @@ func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted func
 			return netstate.Snapshot{}, fmt.Errorf("read the namespace's iptables: %w", err)
 		}
 	}
-	if err := readSysctls(&s, sysctls); err != nil {
+	if err := readSysctls(&s, sysctls, set); err != nil {
 		return netstate.Snapshot{}, err
 	}
 	return s, nil
@@ -50,8 +51,8 @@ func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted func
 
 // SnapshotForUndo is a Snapshot for the way back. It has no policy rules, no tc filters, and nothing of what the
 // nftables tables hold, as these are deleted in whole. programs are the programs of iptables whose chains are read.
-func (n *Namespace) SnapshotForUndo(names netstate.Names, sysctls []string, programs []firewall.Family) (netstate.Snapshot, error) {
-	s, err := n.readParts(links, addresses, routes, neighbours)
+func (n *Namespace) SnapshotForUndo(names netstate.Names, sysctls []string, programs []firewall.Family, set ...string) (netstate.Snapshot, error) {
+	s, err := n.readParts(links(sysctls), addresses, routes, neighbours)
 	if err != nil {
 		return s, err
 	}
@@ -65,7 +66,7 @@ func (n *Namespace) SnapshotForUndo(names netstate.Names, sysctls []string, prog
 	if err := readIPTables(&s, tables); err != nil {
 		return netstate.Snapshot{}, fmt.Errorf("read the namespace's iptables: %w", err)
 	}
-	if err := readSysctls(&s, sysctls); err != nil {
+	if err := readSysctls(&s, sysctls, set); err != nil {
 		return netstate.Snapshot{}, err
 	}
 	return s, nil
@@ -78,12 +79,16 @@ type part struct {
 }
 
 var (
-	links      = part{"links", readLinks}
 	addresses  = part{"addresses", readAddresses}
 	routes     = part{"routes", readRoutes}
 	rules      = part{"rules", readRules}
 	neighbours = part{"neighbours", readNeighbours}
 )
+
+// links are the links, with those of the sysctls that come with them.
+func links(sysctls []string) part {
+	return part{"links", func(route *netlink.Socket, s *netstate.Snapshot) error { return readLinksWith(route, s, sysctls) }}
+}
 
 // readParts reads the parts, and the clock before them, so that nothing is thought to live longer than it does.
 func (n *Namespace) readParts(parts ...part) (s netstate.Snapshot, err error) {

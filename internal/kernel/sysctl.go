@@ -3,21 +3,41 @@ package kernel
 import (
 	"errors"
 	"io/fs"
+	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 const sysctlRoot = "/proc/sys/"
 
-// readSysctls reads the values of the paths, with single blanks between their words. Paths that the kernel does
-// not have are left out.
-func readSysctls(s *netstate.Snapshot, paths []string) error {
-	for _, path := range paths {
+// readSysctls reads the values of the paths that the dump of links has not, with single blanks between their words.
+// Paths that the kernel does not have are left out. Those to set are opened for writing, too: ReadOnly has the ones
+// that the caller cannot write. Container engines mount /proc/sys read-only, all of it or with exceptions.
+func readSysctls(s *netstate.Snapshot, read, set []string) error {
+	for i, path := range slices.Concat(set, read) {
+		if _, has := s.Sysctls[path]; has {
+			continue
+		}
+		if link := ofLink6(path); link != "" {
+			if _, there := s.Named(link); !there {
+				continue
+			}
+		}
 		var value [256]byte
-		n, err := sysctl(path, unix.O_RDONLY, value[:], unix.Read)
+		flags := unix.O_RDONLY
+		if i < len(set) {
+			flags = unix.O_RDWR
+		}
+		n, err := sysctl(path, flags, value[:], unix.Read)
+		if flags == unix.O_RDWR && (errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)) {
+			s.ReadOnly = append(s.ReadOnly, path)
+			n, err = sysctl(path, unix.O_RDONLY, value[:], unix.Read)
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -32,22 +52,48 @@ func readSysctls(s *netstate.Snapshot, paths []string) error {
 	return nil
 }
 
-// ReadOnlySysctls returns the paths that the caller cannot write, among those that the kernel has. Container engines
-// mount /proc/sys read-only, all of it or with exceptions.
-func ReadOnlySysctls(paths []string) ([]string, error) {
-	var list []string
-	for _, path := range paths {
-		fd, err := unix.Open(sysctlRoot+path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
-		switch {
-		case err == nil:
-			unix.Close(fd)
-		case err == unix.EROFS || err == unix.EACCES || err == unix.EPERM:
-			list = append(list, path)
-		case err != unix.ENOENT:
-			return nil, &fs.PathError{Op: "open", Path: sysctlRoot + path, Err: err}
+// settings6 are the indices of a link's IPv6 sysctls in what a dump of links says (DEVCONF_*, linux/ipv6.h).
+var settings6 = map[string]int{"forwarding": 0, "accept_ra": 3, "seg6_enabled": 44, "rpl_seg_enabled": 51, "force_forwarding": 59}
+
+// ofLink6 is the link of an IPv6 sysctl; empty: it is no link's.
+func ofLink6(path string) string {
+	rest, is := strings.CutPrefix(path, "net/ipv6/conf/")
+	link, _, _ := strings.Cut(rest, "/")
+	if !is || link == "all" || link == "default" {
+		return ""
+	}
+	return link
+}
+
+// addSettings6 adds those of the sysctls that a link's message has, in an array of 4 octets each. An older kernel has a
+// shorter one.
+func addSettings6(s *netstate.Snapshot, link string, m []byte, sysctls []string) {
+	for _, path := range sysctls {
+		index, is := settings6[path[strings.LastIndexByte(path, '/')+1:]]
+		if !is || ofLink6(path) != link {
+			continue
+		}
+		if settings := attribute(m, unix.SizeofIfInfomsg, unix.IFLA_AF_SPEC, unix.AF_INET6, inet6Conf); len(settings) >= 4*(index+1) {
+			if s.Sysctls == nil {
+				s.Sysctls = map[string]string{}
+			}
+			s.Sysctls[path] = strconv.Itoa(int(int32(netlink.U32(settings[4*index:]))))
 		}
 	}
-	return list, nil
+}
+
+// attribute is the attribute at the end of the path of nested ones, which begin at octet n; nil: there is none.
+func attribute(b []byte, n int, path ...uint16) (value []byte) {
+	_ = netlink.EachAttribute(b, n, func(kind uint16, v []byte) error {
+		if kind == path[0] {
+			value = v
+		}
+		return nil
+	})
+	if len(path) > 1 {
+		return attribute(value, 0, path[1:]...)
+	}
+	return value
 }
 
 func writeSysctl(o netstate.SysctlSet) error {

@@ -60,11 +60,7 @@ func (n NIC) list(v ip.Version) (list []netip.Prefix) {
 	if len(own) < 2 {
 		return list
 	}
-	to := destination{network: v.All()}
-	if routes := n.by(fib.Of(n.found, fib.Source{IP: v, In: "lo", VRF: n.VRF()})); len(routes) > 0 {
-		last := routes[len(routes)-1]
-		to = destination{last.Destination, n.hop(last), last.PrefSrc}
-	}
+	to := n.outward(v)
 	chosen := to.source
 	if !slices.ContainsFunc(own, func(a netstate.Address) bool { return a.Prefix.Addr() == chosen }) {
 		fit := slices.DeleteFunc(own, func(a netstate.Address) bool { return lastResort(a) > lastResort(own[0]) })
@@ -74,6 +70,28 @@ func (n NIC) list(v ip.Version) (list []netip.Prefix) {
 	at := slices.IndexFunc(list, func(p netip.Prefix) bool { return p.Addr() == chosen })
 	first := list[at]
 	return slices.Insert(slices.Delete(list, at, at+1), 0, first)
+}
+
+// outward is where the NIC's least specific route leads for the namespace's own packets.
+func (n NIC) outward(v ip.Version) destination {
+	routes := n.by(fib.Of(n.found, fib.Source{IP: v, In: "lo", VRF: n.VRF()}))
+	if len(routes) == 0 {
+		return destination{network: v.All()}
+	}
+	to := routes[len(routes)-1].Destination
+	first := routes[slices.IndexFunc(routes, func(r netstate.Route) bool { return r.Destination == to })] // the others have higher metrics
+	return destination{to, n.hop(first), first.PrefSrc}
+}
+
+// RouteSources are the NIC's addresses from which the least specific routes say to send (ip-route(8), src), where the
+// NIC has others too.
+func (n NIC) RouteSources() (list []netip.Addr) {
+	for _, v := range ip.Both {
+		if own := n.Own(v); len(own) > 1 && n.outward(v).source == own[0] {
+			list = append(list, own[0])
+		}
+	}
+	return list
 }
 
 // addressesOn are the NIC's addresses of the version, without IPv6 link-local ones.

@@ -22,8 +22,9 @@ type Socket struct {
 	seq    uint32
 	buffer *[bufferSize]byte // for answers
 	Most   int               // octets of a batch, for tests; 0: as many as the kernel takes
-	// Ended returns an error when a Dump has to end before its answer has; nil: it never has to.
-	Ended func() error
+	// Ended returns an error when a Dump has to end before its answer has, of which it has read so many octets; nil: it
+	// never has to.
+	Ended func(octets int) error
 }
 
 const bufferSize = 64 << 10
@@ -367,9 +368,10 @@ func (s *Socket) dumpOnce(r *nl.NetlinkRequest, f func([]byte) error) (whole boo
 		return false, &callError{"netlink send", err}
 	}
 	whole = true
+	octets := 0
 	for {
 		if s.Ended != nil {
-			if err := s.Ended(); err != nil {
+			if err := s.Ended(octets); err != nil {
 				return false, err
 			}
 		}
@@ -377,6 +379,7 @@ func (s *Socket) dumpOnce(r *nl.NetlinkRequest, f func([]byte) error) (whole boo
 		if err != nil {
 			return false, err
 		}
+		octets += len(answers)
 		for len(answers) > 0 {
 			var a syscall.NetlinkMessage
 			if a, answers, err = nextMessage(answers); err != nil {

@@ -183,7 +183,17 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 			&expr.Lookup{SourceRegister: 2, DestRegister: 2, IsDestRegSet: true, SetName: v.Map},
 			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(netlink.Family(v.Address)), RegAddrMin: 1, RegProtoMin: 2, Specified: true}}
 	case firewall.SNAT:
-		return []expr.Any{immediate(1, v.Address.AsSlice()), &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(netlink.Family(v.Address)), RegAddrMin: 1}}
+		e := []expr.Any{immediate(1, v.Address.AsSlice())}
+		nat := &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(netlink.Family(v.Address)), RegAddrMin: 1}
+		if v.First != 0 {
+			nat.RegProtoMin, nat.Specified = 2, true
+			e = append(e, immediate(2, netlink.EncodeBE16(v.First)))
+		}
+		if v.First != v.Last {
+			nat.RegProtoMax = 3
+			e = append(e, immediate(3, netlink.EncodeBE16(v.Last)))
+		}
+		return append(e, nat)
 	case firewall.Return:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}}
 	case firewall.ClampMSS:

@@ -47,7 +47,7 @@ var everyMatch = []firewall.Match{
 var everyVerdict = []firewall.Verdict{
 	firewall.Accept{}, firewall.Drop{}, firewall.Refuse{}, firewall.Refuse{Reset: true}, firewall.Up{}, firewall.Up{Port: true},
 	firewall.Log{Prefix: "guestwire eth0 mac-spoof", Group: firewall.LogGroup}, firewall.Continue{}, firewall.Offload{Table: "flows"}, firewall.Goto{Chain: "abc"}, firewall.Jump{Chain: "abcd"}, firewall.Return{},
-	firewall.DNAT{Address: router4}, firewall.DNAT{Address: router4, Port: 80}, firewall.DNAT{Address: router6, Port: 80}, firewall.DNATMap{Address: router4, Protocol: 6, Map: "ports"}, firewall.DNATMap{Address: router6, Protocol: 17, Map: "ports"}, firewall.SNAT{Address: router4}, firewall.SNAT{Address: router6},
+	firewall.DNAT{Address: router4}, firewall.DNAT{Address: router4, Port: 80}, firewall.DNAT{Address: router6, Port: 80}, firewall.DNATMap{Address: router4, Protocol: 6, Map: "ports"}, firewall.DNATMap{Address: router6, Protocol: 17, Map: "ports"}, firewall.SNAT{Address: router4}, firewall.SNAT{Address: router6}, firewall.SNAT{Address: router4, First: 1024, Last: 65535}, firewall.SNAT{Address: router6, First: 1024, Last: 1024},
 	firewall.Masquerade{}, firewall.Masquerade{First: 1024, Last: 2048}, firewall.Masquerade{First: 1024, Last: 1024}, firewall.Fwd{Device: "eth0", Index: 7},
 	firewall.ClampMSS{}, firewall.LowerMSS{To: 1360}, firewall.SetSource{Address: router4}, firewall.SetSource{Address: router6}, firewall.SetDestination{Address: router4}, firewall.SetDestination{Address: router6}, firewall.CompleteChecksum{},
 }

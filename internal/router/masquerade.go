@@ -16,8 +16,10 @@ import (
 type Masquerade struct {
 	Router
 	infra.Masquerade
-	// Addresses are the NIC's.
+	// Addresses are the NIC's. Hidden are those from which routes by the NIC say to send, one of a version at most: the
+	// kernel's own choice does not read the routes.
 	Addresses   []netip.Addr
+	Hidden      []netip.Addr
 	SourcePorts SourcePorts
 	// Flows says that established connections pass by a flow table.
 	Flows bool
@@ -280,19 +282,27 @@ func (m Masquerade) opening() []firewall.Rule {
 func (m Masquerade) source() []firewall.Rule {
 	from, out := m.fromGuest(), firewall.OutInterface{Name: m.Names.NIC}
 	var rules []firewall.Rule
+	byNIC := func(first, last uint16, where ...firewall.Match) {
+		for _, a := range m.Hidden {
+			rules = append(rules, rule(firewall.SNAT{Address: a, First: first, Last: last}, append([]firewall.Match{firewall.IP{Version: ip.Of(a)}, from, out}, where...)...))
+		}
+	}
 	for _, name := range transports {
 		number := firewall.Transports[name]
 		protocol := firewall.Protocol{Number: number}
 		for _, k := range m.SourcePorts.kept[name] {
-			rules = append(rules, rule(firewall.Masquerade{First: k.first, Last: k.last}, from, out, protocol,
-				firewall.SourcePort{Protocol: number, First: k.first, Last: k.last}))
+			port := firewall.SourcePort{Protocol: number, First: k.first, Last: k.last}
+			byNIC(k.first, k.last, protocol, port)
+			rules = append(rules, rule(firewall.Masquerade{First: k.first, Last: k.last}, from, out, protocol, port))
 		}
-		if by := m.SourcePorts.byNIC[name]; by != m.SourcePorts.others[name] {
+		by, o := m.SourcePorts.byNIC[name], m.SourcePorts.others[name]
+		byNIC(by.first, by.last, protocol)
+		if by != o {
 			rules = append(rules, rule(firewall.Masquerade{First: by.first, Last: by.last}, from, out, protocol))
 		}
-		o := m.SourcePorts.others[name]
 		rules = append(rules, rule(firewall.Masquerade{First: o.first, Last: o.last}, from, protocol))
 	}
+	byNIC(0, 0)
 	rules = append(rules, rule(firewall.Masquerade{}, from))
 	for _, e := range m.Ends {
 		for _, from := range m.rewritten(ip.Of(e.Guest)) {

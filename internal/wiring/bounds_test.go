@@ -276,7 +276,9 @@ func work(t *testing.T, p *wiring.Plan, found, came netstate.Snapshot, objects i
 			t.Fatal(err)
 		}
 		again.Hindrances(now)
-		again.Later(now)
+		if _, err := again.Later(t.Context(), now); err != nil {
+			t.Fatal(err)
+		}
 		again.Gateways()
 		sets := again.EgressSets()
 		for j := range objects {

@@ -165,7 +165,7 @@ func (s *seen) whyNotReturned() string {
 			apart[g]++
 			ofNIC[g] = ofNIC[g] || r.Uses(nic.Index)
 			if apart[g] > 1 && ofNIC[g] {
-				return fmt.Sprintf("the kernel keeps routes to %v of the metric %d apart, as one is of a router advertisement", r.Destination, r.Metric)
+				return fmt.Sprintf("the routes to %v of the metric %d are kept apart by the kernel, as one is of a router advertisement", r.Destination, r.Metric)
 			}
 		}
 	}

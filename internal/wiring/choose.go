@@ -155,20 +155,29 @@ func choosePlan(plans []*Plan) (chosen *Plan, passed []*infra.RefusedError) {
 	return chosen, passed
 }
 
-// AskOthers are the questions for the plans of the other bindings, which say what would work in the place of a
-// binding that is refused or loses something. None: err is another one, or Auto has asked them.
+// AskOthers are the questions for First, which also looks at other bindings: those that Auto tries next, and those that
+// would work in the place of one that is refused or loses something. Not needed: p and err, of Try by FirstTry, are
+// what First would return.
 func AskOthers(nic string, spec infra.Spec, p *Plan, err error) (q Questions, needed bool) {
 	var refused *infra.RefusedError
-	lossless := err == nil && len(p.Record.Losses) == 0
-	auto, is := spec.Binding.(infra.Auto)
-	if all := is && len(auto.Bindings()) == len(infra.Auto{}.Bindings()); all || lossless || err != nil && !errors.As(err, &refused) {
+	_, auto := spec.Binding.(infra.Auto)
+	if err == nil && len(p.Record.Losses) == 0 || err != nil && !auto && !errors.As(err, &refused) {
 		return Questions{}, false
 	}
 	q = Ask(nic, spec)
+	// What was asked before is known. Of others it is no reason to send and to wait: auto does not choose by a gateway
+	// that is silent.
+	gateways := q.Gateways && !Ask(nic, FirstTry(spec)).Gateways
 	spec.Binding = infra.Auto{}
 	q = q.and(Ask(nic, spec))
-	q.Gateways = false // asked before, or no reason to send and to wait: auto does not choose by a gateway that is silent
+	q.Gateways = gateways
 	return q, true
+}
+
+// FirstTry is the Spec with the first binding that a first plan tries. Most often no other one is needed.
+func FirstTry(spec infra.Spec) infra.Spec {
+	spec.Binding = triesOf(spec.Binding)[0]
+	return spec
 }
 
 // refuseLosses returns the refusal of a plan whose guest would lose too much; nil: it does not, or the Spec accepts it.

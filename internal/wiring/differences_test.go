@@ -308,8 +308,8 @@ func TestLaterMany(t *testing.T) {
 			r.TOS = c.tos
 			k.s.Routes = append(k.s.Routes, r)
 		}
-		later := plan.Later(k.snapshot())
-		if len(later) != 1 || !strings.HasPrefix(later[0].Text, "route ") || !strings.HasSuffix(later[0].Text, c.want) {
+		later, err := plan.Later(t.Context(), k.snapshot())
+		if err != nil || len(later) != 1 || !strings.HasPrefix(later[0].Text, "route ") || !strings.HasSuffix(later[0].Text, c.want) {
 			t.Errorf("%d with the TOS %d: %+v, want %q", c.many, c.tos, later, c.want)
 		}
 	}

@@ -1,8 +1,10 @@
 package wiring_test
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
@@ -289,8 +291,15 @@ func eth0(s infra.Spec) asked {
 	return asked{"eth0", s}
 }
 
+// tryPlan returns the first plan, which Try has to make as well where no other binding is asked for.
 func tryPlan(found netstate.Snapshot, a asked) (*wiring.Plan, error) {
-	return wiring.Journal{NIC: a.NIC, Found: found, Spec: a.Spec}.First()
+	plan, err := wiring.Journal{NIC: a.NIC, Found: found, Spec: a.Spec}.First()
+	try, tryErr := wiring.Journal{NIC: a.NIC, Found: found, Spec: wiring.FirstTry(a.Spec)}.Try()
+	_, needed := wiring.AskOthers(a.NIC, a.Spec, try, tryErr)
+	if same := fmt.Sprint(err) == fmt.Sprint(tryErr) && (err != nil || reflect.DeepEqual(plan.Record, try.Record)); !needed && !same {
+		return nil, fmt.Errorf("first plan %v, %v, first try %v, %v", plan, err, try, tryErr)
+	}
+	return plan, err
 }
 
 func bridge() asked {

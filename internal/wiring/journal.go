@@ -29,7 +29,13 @@ func (j Journal) First() (*Plan, error) {
 
 // Plan computes the plan of a NIC that is wired by the journal's binding. What the guest loses is no reason to refuse
 // it: the first Setup has judged that. The errors are those of First.
-func (j Journal) Plan() (*Plan, error) {
+func (j Journal) Plan() (*Plan, error) { return j.plan((*Plan).findKeepers) }
+
+// Try is Plan without a thought of other bindings: no loss names one that keeps it. Where AskOthers asks nothing, it is
+// First.
+func (j Journal) Try() (*Plan, error) { return j.plan(func(*Plan) {}) }
+
+func (j Journal) plan(complete func(*Plan)) (*Plan, error) {
 	if err := j.Spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -37,7 +43,7 @@ func (j Journal) Plan() (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.findKeepers()
+	complete(p)
 	return p, p.SetTurn(j.Turn)
 }
 

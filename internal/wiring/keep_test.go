@@ -3,6 +3,7 @@ package wiring_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -209,18 +210,19 @@ func TestAsk(t *testing.T) {
 	const newLinks = "net/ipv6/conf/default/disable_ipv6"
 	bridged := append(calls, newLinks)
 	routing := []string{newLinks, "net/ipv6/conf/all/forwarding", "net/ipv6/conf/eth0/accept_ra", "net/ipv6/conf/eth0/force_forwarding",
-		"net/ipv6/conf/eth0-tap/force_forwarding", "net/ipv6/conf/eth0-tap/forwarding", "net/ipv4/neigh/eth0-tap/proxy_delay",
-		"net/ipv6/conf/default/seg6_enabled", "net/ipv6/conf/default/rpl_seg_enabled", "net/ipv6/conf/eth0-tap/seg6_enabled", "net/ipv6/conf/eth0-tap/rpl_seg_enabled"}
-	forwarding := append(slices.Clone(routing), "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports", "net/ipv4/conf/all/proxy_arp", "net/ipv4/neigh/eth0/proxy_delay")
+		"net/ipv6/conf/default/seg6_enabled", "net/ipv6/conf/default/rpl_seg_enabled"}
+	forwarding := append(slices.Clone(routing), "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports")
+	within := infra.Masquerade{IPv4: pfx("10.244.1.0/24"), Guest: []netip.Addr{ip("10.244.1.9")}}
 	for _, c := range []struct {
 		binding infra.Binding
 		want    wiring.Questions
 	}{
 		{infra.Bridge{}, wiring.Questions{Sysctls: bridged, Dummy: true, Gateways: true, Log: true}},
-		{infra.Redirect{}, wiring.Questions{Sysctls: bridged, Gateways: true, Log: true}},
+		{infra.Redirect{}, wiring.Questions{Sysctls: []string{newLinks}, Gateways: true, Log: true}},
 		{infra.Masquerade{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Connections: true, Log: true, FlowTables: true}},
+		{within, wiring.Questions{Sysctls: append(slices.Clone(forwarding), "net/ipv4/conf/all/proxy_arp", "net/ipv4/neigh/eth0/proxy_delay"), Listeners: true, Connections: true, Log: true, FlowTables: true}},
 		{infra.Routed{}, wiring.Questions{Sysctls: routing, Listeners: true, Log: true}},
-		{infra.Auto{Order: []cache.Kind{"redirect"}}, wiring.Questions{Sysctls: bridged, Gateways: true, Log: true}},
+		{infra.Auto{Order: []cache.Kind{"redirect"}}, wiring.Questions{Sysctls: []string{newLinks}, Gateways: true, Log: true}},
 		{infra.Auto{}, wiring.Questions{Sysctls: append(calls, forwarding...), Listeners: true, Connections: true, Dummy: true, Gateways: true, Log: true, FlowTables: true}},
 		{infra.Macvtap{}, wiring.Questions{}},
 		{infra.SRIOV{}, wiring.Questions{}},
@@ -228,6 +230,9 @@ func TestAsk(t *testing.T) {
 		{infra.Slirp{}, wiring.Questions{Sysctls: []string{portStart, pingGroups}, Listeners: true}},
 	} {
 		have := wiring.Ask("eth0", infra.Spec{Binding: c.binding})
+		if routes := have.Listeners && c.binding.Kind() != "passt" && c.binding.Kind() != "slirp"; routes != (len(have.Hinders) > 0) {
+			t.Errorf("%s: %d sysctls by which a router is refused", c.binding.Kind(), len(have.Hinders))
+		}
 		slices.Sort(have.Sysctls)
 		want := slices.Sorted(slices.Values(c.want.Sysctls))
 		if !slices.Equal(have.Sysctls, want) || have.Listeners != c.want.Listeners || have.Connections != c.want.Connections || have.Dummy != c.want.Dummy || have.Gateways != c.want.Gateways || have.Log != c.want.Log || have.FlowTables != c.want.FlowTables {

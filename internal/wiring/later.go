@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -20,25 +21,28 @@ import (
 // Setup after a Teardown would find it. So what the namespace forwards by anyway is none, nor what masquerade hides.
 //
 // What comes and goes with router advertisements is left out, and so are addresses and routes of a NIC that is the
-// guest's (bridge), which Steps removes.
-func (p *Plan) Later(now netstate.Snapshot) []infra.Difference {
+// guest's (bridge), which Steps removes. The error is that of the context.
+func (p *Plan) Later(ctx context.Context, now netstate.Snapshot) ([]infra.Difference, error) {
 	nic, there := now.Link(p.nic.Index)
 	if !there || p.isReplacement(nic) {
-		return nil
+		return nil, nil
 	}
 	came := came{p.laterAddresses(now), p.laterRules(now), p.laterRoutes(now)}
 	names := came.names(p, now)
 	if len(names) == 0 {
-		return nil
+		return nil, nil
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
 	text := came.outcome(p, now, len(names) == 1)
 	if text == "" {
-		return nil
+		return nil, nil
 	}
 	if more := len(names) - mostNamed; more > 0 {
 		names = append(names[:mostNamed], fmt.Sprintf("%d more", more))
 	}
-	return []infra.Difference{{Kind: "later", Link: p.names.NIC, Text: strings.Join(names, " and ") + " came after Setup" + text}}
+	return []infra.Difference{{Kind: "later", Link: p.names.NIC, Text: strings.Join(names, " and ") + " came after Setup" + text}}, nil
 }
 
 // came are the things that the namespace has got.

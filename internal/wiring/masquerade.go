@@ -23,9 +23,12 @@ import (
 // that it has.
 type masquerade struct{ infra.Masquerade }
 
-func (masquerade) asks(n netstate.Names) Questions {
-	sysctls := append(sysctlsOfRouter(n), netstate.PortRange, netstate.ReservedPorts, netstate.ProxyARP, netstate.ProxyDelay(n.NIC))
-	return Questions{Sysctls: sysctls, Listeners: true, Connections: true, Log: true, FlowTables: true}
+func (b masquerade) asks(n netstate.Names) Questions {
+	sysctls := append(sysctlsOfRouter(n), netstate.PortRange, netstate.ReservedPorts)
+	if len(b.Guest) > 0 { // else it lies in no network of the namespace
+		sysctls = append(sysctls, netstate.ProxyARP, netstate.ProxyDelay(n.NIC))
+	}
+	return Questions{Sysctls: sysctls, Hinders: hinders(), Listeners: true, Connections: true, Log: true, FlowTables: true}
 }
 
 // sameGuest compares the guest's addresses and MAC, those of the gateway, and what translates. What is forwarded can
@@ -177,7 +180,7 @@ func (b masquerade) wire(p *Plan) error {
 		return err
 	}
 	t := router.Masquerade{
-		Router: forwarding, Masquerade: b.Masquerade, Addresses: p.own,
+		Router: forwarding, Masquerade: b.Masquerade, Addresses: p.own, Hidden: p.on.RouteSources(),
 		SourcePorts: router.ChoosePorts(b.Masquerade, p.spec.Guard.Open, p.portsInUse()),
 		Flows:       len(families) == 0 && p.offloads(),
 		Families:    families, NoNFTables: p.found.NoNFTables, NoIPv6AtTap: p.lacksIPv6() != "",

@@ -4,7 +4,7 @@ import "slices"
 
 // Questions are what a first plan has to know of a namespace, in addition to what a Snapshot always holds.
 type Questions struct {
-	// Sysctls are paths below /proc/sys, with slashes.
+	// Sysctls are paths below /proc/sys, with slashes. A plan may set them.
 	Sysctls []string
 	// Hinders are sysctls that only decide which bindings are refused. A journal has no values of them.
 	Hinders []string
@@ -28,6 +28,7 @@ type Questions struct {
 // and returns the questions of both.
 func (q Questions) and(o Questions) Questions {
 	q.Sysctls = slices.Compact(slices.Sorted(slices.Values(slices.Concat(q.Sysctls, o.Sysctls))))
+	q.Hinders = slices.Compact(slices.Sorted(slices.Values(slices.Concat(q.Hinders, o.Hinders))))
 	q.Listeners = q.Listeners || o.Listeners
 	q.Connections = q.Connections || o.Connections
 	q.Dummy = q.Dummy || o.Dummy

@@ -22,7 +22,7 @@ import (
 type routed struct{ infra.Routed }
 
 func (routed) asks(n netstate.Names) Questions {
-	return Questions{Sysctls: sysctlsOfRouter(n), Listeners: true, Log: true}
+	return Questions{Sysctls: sysctlsOfRouter(n), Hinders: hinders(), Listeners: true, Log: true}
 }
 
 // sameGuest: the guest's addresses and MAC come from the NIC, and what the namespace does with packets can change under

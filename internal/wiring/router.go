@@ -22,8 +22,7 @@ import (
 
 // sysctlsOfRouter are the sysctls that make the namespace a router.
 func sysctlsOfRouter(n netstate.Names) []string {
-	sysctls := append(netstate.SourceRoutes6("default"), netstate.NoIPv6, netstate.Forwarding6, netstate.AcceptRA(n.NIC), netstate.ForceForwarding(n.NIC))
-	return append(sysctls, netstate.OfRouter(n)...)
+	return append(netstate.SourceRoutes6("default"), netstate.NoIPv6, netstate.Forwarding6, netstate.AcceptRA(n.NIC), netstate.ForceForwarding(n.NIC))
 }
 
 // lacksIPv6 returns why the guest's link could have no IPv6; empty: it has.

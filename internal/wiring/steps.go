@@ -94,11 +94,16 @@ func (p *Plan) compared() compare.NIC {
 // isReplacement reports whether the link is another one that has come under the index of a NIC that has gone.
 func (p *Plan) isReplacement(l netstate.Link) bool { return p.compared().IsReplacement(p.found, l) }
 
-// SysctlPaths are the sysctls that a Snapshot needs for comparing with the plan.
+// SysctlPaths are the sysctls that a Snapshot needs for comparing with the plan: the wanted ones, and those by which
+// new links have IPv6 and others forward.
 func (p *Plan) SysctlPaths() []string {
-	paths := p.binding.asks(p.names).Sysctls
+	paths := append(slices.Collect(maps.Keys(p.wanted.Sysctls)), netstate.NoIPv6)
 	if p.traits().Routes {
-		paths = append(paths, hinders()...)
+		paths = append(paths, netstate.Forwarding6)
 	}
-	return paths
+	slices.Sort(paths)
+	return slices.Compact(paths)
 }
+
+// Hinders are the sysctls that a Snapshot needs for Hindrances.
+func (p *Plan) Hinders() []string { return p.binding.asks(p.names).Hinders }

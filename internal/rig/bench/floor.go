@@ -163,13 +163,15 @@ func (l *lists) write(ctx context.Context, p *pod) error {
 	if err != nil {
 		return err
 	}
-	l.sysctls = wiring.Ask(journal.NIC, journal.Spec).Sysctls
+	questions := wiring.Ask(journal.NIC, journal.Spec)
+	l.sysctls = slices.Concat(questions.Sysctls, questions.Hinders)
 
 	setup := &list{path: l.setup}
 	setup.add("absent", journalFile)
 	l.addSnapshot(setup, nil)
 	setup.add("write", journalFile, "600", text)
 	setup.apply(presentNames(steps))
+	l.sysctls = plan.SysctlPaths()
 	l.addSnapshot(setup, slices.DeleteFunc(slices.Clone(steps), func(op netstate.Op) bool {
 		_, table := op.(netstate.TableSet)
 		return table // Setup does not read back what it has just sent
@@ -178,6 +180,7 @@ func (l *lists) write(ctx context.Context, p *pod) error {
 
 	check := &list{path: l.check}
 	check.add("readback", journalFile)
+	l.sysctls = slices.Concat(plan.SysctlPaths(), plan.Hinders())
 	l.addSnapshot(check, steps)
 	check.add("readback", recordFile)
 	if err := errors.Join(setup.write(), check.write()); err != nil {

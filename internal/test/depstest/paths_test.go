@@ -56,8 +56,37 @@ func reads(call *ast.CallExpr) bool {
 	return flags["O_RDONLY"] || flags["O_PATH"]
 }
 
+// readsByName reports whether a call reads what the path of an open directory leads to by now: os.ReadFile, or a
+// function whose name begins with read, of filepath.Join(dir.Name(), ...).
+func readsByName(call *ast.CallExpr) bool {
+	text := func(e ast.Expr) string {
+		if selector, is := e.(*ast.SelectorExpr); is {
+			if of, is := selector.X.(*ast.Ident); is {
+				return of.Name + "." + selector.Sel.Name
+			}
+		}
+		if name, is := e.(*ast.Ident); is {
+			return name.Name
+		}
+		return ""
+	}
+	if callee := text(call.Fun); !strings.HasPrefix(callee, "os.") && !strings.HasPrefix(callee, "read") {
+		return false
+	}
+	for _, argument := range call.Args {
+		join, is := argument.(*ast.CallExpr)
+		if !is || text(join.Fun) != "filepath.Join" || len(join.Args) == 0 {
+			continue
+		}
+		if of, is := join.Args[0].(*ast.CallExpr); is && strings.HasSuffix(text(of.Fun), "ir.Name") {
+			return true
+		}
+	}
+	return false
+}
+
 // TestByPath: the programs of examples, which run as root, make files and sockets by the descriptor of a directory
-// (examples/directory).
+// (examples/directory), and read what lies in it by the descriptor, too.
 func TestByPath(t *testing.T) {
 	root, err := filepath.Abs("../../../examples")
 	if err != nil {
@@ -92,6 +121,9 @@ func TestByPath(t *testing.T) {
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
 			call, is := n.(*ast.CallExpr)
+			if is && readsByName(call) {
+				t.Errorf("%s: reads by the path of a directory that is open: use its Root", set.Position(n.Pos()))
+			}
 			if is && reads(call) {
 				return false
 			}

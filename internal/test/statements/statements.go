@@ -56,6 +56,25 @@ func (c Counts) Sum() (sum int) {
 	return sum
 }
 
+// Calls returns how often the function of the file was called. The file has its path in the repository, whose root is
+// named.
+func (c Counts) Calls(t testing.TB, root, file, function string) (calls int) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _, has := strings.Cut(string(text), "\nfunc "+function+"(")
+	begins := fmt.Sprintf("/%s:%d.", file, 2+strings.Count(before, "\n"))
+	for at, n := range c {
+		if has && strings.Contains(at, begins) {
+			return n
+		}
+	}
+	t.Fatalf("%s has no counted function %s", file, function)
+	return 0
+}
+
 // Squares returns the blocks whose executions grow with the square of the number of objects, or faster: the most
 // executed first. The three counts are of runs with no, n and 2n objects.
 //
