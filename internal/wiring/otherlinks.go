@@ -37,7 +37,7 @@ func (s *seen) ways() ways {
 // comeBack reports whether answers to the guest come back by the other link.
 func (s *seen) comeBack(l netstate.Link, v ip.Version) bool {
 	_, forwards := slices.BinarySearch(*s.networks.Forwarders.of(v), l.Name)
-	return s.traits().Routes && s.links.vrfOf(l).VRF == s.on.VRF() && (forwards || v == 6 && forwardsAll6(s.found))
+	return s.traits().Routes && s.links.vrfOf(l).VRF == s.links.vrfOf(s.nic).VRF && (forwards || v == 6 && forwardsAll6(s.found))
 }
 
 // sendTo reports whether the guest has a route to all of the networks.
