@@ -53,8 +53,8 @@ type NIC struct {
 	Progress func(text string)
 
 	// MostRead is how many octets of the kernel's answer about one kind of object, such as the routes, a call reads.
-	// With more it fails with syscall.E2BIG. So it bounds the memory of a program that looks at many namespaces, whose
-	// size their pods choose: 1 MiB is about 8,000 routes, for which Check takes some 20 MiB. Zero: no bound.
+	// With more it fails with syscall.E2BIG. A pod chooses how many there are, and a program that looks at many
+	// namespaces has one memory. 1 MiB is about 8,000 routes. Zero: no bound.
 	MostRead int
 
 	hold *hold // nil: not held by this value
