@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -74,6 +76,36 @@ func TestExporter(t *testing.T) {
 	time.AfterFunc(2*time.Second, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || out.Len() > 0 || !strings.Contains(said.String(), "exporter: no metrics: ") {
 		t.Errorf("interrupted: %v, %q, %s", err, out.String(), said.String())
+	}
+}
+
+// TestExporterLarge: of a namespace with very many routes the exporter says why there are no metrics, and reads no more.
+func TestExporterLarge(t *testing.T) {
+	nstest.Need(t)
+	agent, exporter := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/exporter")
+	dir := filepath.Join(nstest.Dir(t), "node")
+	for routes, found := range map[int]int{0: 1, 120000: 0} {
+		n := nstest.NewNetwork(t)
+		if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
+			t.Fatal(out)
+		}
+		var lines strings.Builder
+		for i := range routes {
+			fmt.Fprintf(&lines, "route add %d.%d.%d.0/24 via 10.244.1.1 dev eth0\n", 20+i/65536, i/256%256, i%256)
+		}
+		file := filepath.Join(t.TempDir(), "routes")
+		if err := os.WriteFile(file, []byte(lines.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n.Pod.Exec("ip", "-batch", file)
+		out, status := run(t, exporter, "-dir", dir)
+		metric := regexp.MustCompile(`(?m)^guestwire_differences\{.*state="` + n.State + `".*\} 0$`)
+		if len(metric.FindAllString(out, -1)) != found || strings.Contains(out, "takes more than") != (found == 0) || status != 0 {
+			t.Errorf("%d routes: status %d\n%s", routes, status, out)
+		}
+		if out, status := run(t, agent, "teardown", "-netns", n.Pod.Path(), "-nic", "eth0", "-state", n.State, "-dir", dir); status != 0 {
+			t.Error(out)
+		}
 	}
 }
 

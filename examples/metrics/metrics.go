@@ -62,7 +62,7 @@ const (
 	atOnce = 16
 	// mostRead bounds what is read of a namespace beside others, and mostReadAlone what is read of one alone, as a pod
 	// can have as many routes as it likes.
-	mostRead, mostReadAlone = 1 << 20, 4 << 20
+	mostRead, mostReadAlone = 256 << 10, 4 << 20
 	// patience is the time for one NIC. A pod can make the look at its own namespace long.
 	patience = 3 * time.Second
 	// inAll is the time for all NICs: Prometheus waits ten seconds by default.
