@@ -116,28 +116,31 @@ func TestKeptPorts(t *testing.T) {
 				if c.clients != "" {
 					n.Pod.Exec("sysctl", "-qw", "net.ipv4.ip_local_port_range="+c.clients)
 				}
-				own4, own6 := nstest.Pod4, nstest.Pod6
 				if c.source {
-					own4, own6 = netip.MustParseAddr("10.244.1.8"), netip.MustParseAddr("fd00:244:1::8")
 					n.Pod.IP("addr add 10.244.1.8/24 dev eth0")
 					n.Pod.IP("addr add fd00:244:1::8/64 dev eth0 nodad")
 					n.Pod.IP("addr add fd00:244:1::9/64 dev eth0 nodad") // the last one is the kernel's choice
 					n.Pod.IP("route replace default via 10.244.1.1 dev eth0 src 10.244.1.8")
 					n.Pod.IP("-6 route replace default via fd00:244:1::1 dev eth0 src fd00:244:1::8")
 				}
+				pods := map[netip.Addr]netip.Addr{} // from which address the namespace sends to others
+				for _, to := range []netip.Addr{nstest.Beyond4, nstest.Gateway4, nstest.Beyond6, nstest.Gateway6} {
+					_, from, _ := strings.Cut(n.Pod.IP("route get "+to.String()), " src ")
+					pods[to] = netip.MustParseAddr(strings.Fields(from)[0])
+				}
 				spec := config(n, infra.Masquerade{Firewall: firewall, Ports: c.ports})
 				setup(t, spec)
 				r := record(t, n)
 				guest := recordsGuest(t, n, r, 1450)
 				guest.Settle("eth0")
-				for _, v := range []struct{ guest, pod, host, third netip.Addr }{
-					{r.IPv4.Address.Addr(), own4, nstest.Beyond4, nstest.Gateway4},
-					{r.IPv6.Address, own6, nstest.Beyond6, nstest.Gateway6},
+				for _, v := range []struct{ guest, host, third netip.Addr }{
+					{r.IPv4.Address.Addr(), nstest.Beyond4, nstest.Gateway4},
+					{r.IPv6.Address, nstest.Beyond6, nstest.Gateway6},
 				} {
 					inside, host, third := listenUDP(t, guest, netip.AddrPortFrom(v.guest, port)), listenUDP(t, n.World, netip.AddrPortFrom(v.host, 9001)), listenUDP(t, n.World, netip.AddrPortFrom(v.third, 9002))
 					seen := sendUntil(t, inside, netip.AddrPortFrom(v.host, 9001), host, "to one")
 					also := sendUntil(t, inside, netip.AddrPortFrom(v.third, 9002), third, "to another")
-					if (seen.Port() == port) != c.udp || (also.Port() == port) != c.udp || seen.Addr() != v.pod {
+					if (seen.Port() == port) != c.udp || (also.Port() == port) != c.udp || seen.Addr() != pods[v.host] || also.Addr() != pods[v.third] {
 						t.Errorf("UDP from port %d leaves from %v and %v", port, seen, also)
 					}
 					server := listen(t, n.World, netip.AddrPortFrom(v.host, 9003))
@@ -151,7 +154,7 @@ func TestKeptPorts(t *testing.T) {
 						t.Fatal(err)
 					}
 					defer accepted.Close()
-					if from := accepted.RemoteAddr().(*net.TCPAddr).AddrPort(); (from.Port() == portOfTCP) != c.tcp || from.Addr().Unmap() != v.pod {
+					if from := accepted.RemoteAddr().(*net.TCPAddr).AddrPort(); (from.Port() == portOfTCP) != c.tcp || from.Addr().Unmap() != pods[v.host] {
 						t.Errorf("TCP from port %d leaves from %v", portOfTCP, from)
 					}
 					if !c.udp {

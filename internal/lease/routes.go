@@ -83,15 +83,13 @@ func (n NIC) outward(v ip.Version) destination {
 	return destination{to, n.hop(first), first.PrefSrc}
 }
 
-// RouteSources are the NIC's addresses from which the least specific routes say to send (ip-route(8), src), where the
-// NIC has others too.
-func (n NIC) RouteSources() (list []netip.Addr) {
-	for _, v := range ip.Both {
-		if own := n.Own(v); len(own) > 1 && n.outward(v).source == own[0] {
-			list = append(list, own[0])
-		}
+// RouteSource is the NIC's address from which its least specific route says to send (ip-route(8), src); zero: it names
+// none, or the NIC has no other one.
+func (n NIC) RouteSource(v ip.Version) (named netip.Addr) {
+	if own := n.Own(v); len(own) > 1 && n.outward(v).source == own[0] {
+		return own[0]
 	}
-	return list
+	return named
 }
 
 // addressesOn are the NIC's addresses of the version, without IPv6 link-local ones.

@@ -118,7 +118,9 @@ var ofMasquerade = []struct {
 	edit func(*Masquerade)
 }{
 	{"another address", func(m *Masquerade) { m.Addresses = addrs("10.244.1.7", "10.244.1.8") }},
-	{"routes with a source", func(m *Masquerade) { m.Hidden = addrs("10.244.1.7", "fd00:244:1::7") }},
+	{"routes with a source", func(m *Masquerade) {
+		m.Hidden, m.Linked = addrs("10.244.1.7", "fd00:244:1::7"), prefixes("10.9.0.0/16", "fd00:9::/64")
+	}},
 	{"ports", func(m *Masquerade) { m.Ports = []infra.Ports{{First: 80}, {First: 8080, Last: 8081, Guest: 90}} }},
 	{"no ports", func(m *Masquerade) { m.Ports = []infra.Ports{} }},
 	{"excluded ports", func(m *Masquerade) { m.Excluded = []infra.Ports{{First: 22}} }},

@@ -16,10 +16,12 @@ import (
 type Masquerade struct {
 	Router
 	infra.Masquerade
-	// Addresses are the NIC's. Hidden are those from which routes by the NIC say to send, one of a version at most: the
-	// kernel's own choice does not read the routes.
+	// Addresses are the NIC's. Hidden are those from which the default routes by the NIC say to send, one of a version at
+	// most: the kernel's own choice does not read the routes. Linked are the networks to which the namespace sends from
+	// other addresses of the NIC.
 	Addresses   []netip.Addr
 	Hidden      []netip.Addr
+	Linked      []netip.Prefix
 	SourcePorts SourcePorts
 	// Flows says that established connections pass by a flow table.
 	Flows bool
@@ -69,6 +71,9 @@ func (m Masquerade) table() firewall.Table {
 		{Name: "through", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: m.through()},
 		{Name: "output", Type: "filter", Hook: firewall.Output, Priority: firewall.Filter, Rules: m.output()},
 		{Name: "source", Type: "nat", Hook: firewall.Postrouting, Priority: firewall.SrcNAT, Rules: m.source()},
+	}
+	if len(m.Hidden) > 0 {
+		chains = append(chains, firewall.Chain{Name: hiddenChain, Rules: m.hidden()})
 	}
 	if !m.iptables {
 		chains = append(chains, m.last())
@@ -282,32 +287,51 @@ func (m Masquerade) opening() []firewall.Rule {
 func (m Masquerade) source() []firewall.Rule {
 	from, out := m.fromGuest(), firewall.OutInterface{Name: m.Names.NIC}
 	var rules []firewall.Rule
-	byNIC := func(first, last uint16, where ...firewall.Match) {
-		for _, a := range m.Hidden {
-			rules = append(rules, rule(firewall.SNAT{Address: a, First: first, Last: last}, append([]firewall.Match{firewall.IP{Version: ip.Of(a)}, from, out}, where...)...))
-		}
+	if len(m.Hidden) > 0 {
+		rules = append(rules, rule(firewall.Jump{Chain: hiddenChain}, from, out))
 	}
 	for _, name := range transports {
 		number := firewall.Transports[name]
 		protocol := firewall.Protocol{Number: number}
 		for _, k := range m.SourcePorts.kept[name] {
-			port := firewall.SourcePort{Protocol: number, First: k.first, Last: k.last}
-			byNIC(k.first, k.last, protocol, port)
-			rules = append(rules, rule(firewall.Masquerade{First: k.first, Last: k.last}, from, out, protocol, port))
+			rules = append(rules, rule(firewall.Masquerade{First: k.first, Last: k.last}, from, out, protocol, firewall.SourcePort{Protocol: number, First: k.first, Last: k.last}))
 		}
 		by, o := m.SourcePorts.byNIC[name], m.SourcePorts.others[name]
-		byNIC(by.first, by.last, protocol)
 		if by != o {
 			rules = append(rules, rule(firewall.Masquerade{First: by.first, Last: by.last}, from, out, protocol))
 		}
 		rules = append(rules, rule(firewall.Masquerade{First: o.first, Last: o.last}, from, protocol))
 	}
-	byNIC(0, 0)
 	rules = append(rules, rule(firewall.Masquerade{}, from))
 	for _, e := range m.Ends {
 		for _, from := range m.rewritten(ip.Of(e.Guest)) {
 			rules = append(rules, rule(firewall.SNAT{Address: e.Gateway}, m.toTap(), firewall.IP{Version: ip.Of(e.Guest)}, firewall.Source{Prefix: from}))
 		}
+	}
+	return rules
+}
+
+const hiddenChain = "hidden"
+
+// hidden translates what the guest sends by the NIC to the address that the route names, with the ports of source.
+func (m Masquerade) hidden() (rules []firewall.Rule) {
+	for _, to := range m.Linked {
+		rules = append(rules, rule(firewall.Return{}, firewall.IP{Version: ip.Of(to.Addr())}, firewall.Destination{Prefix: to}))
+	}
+	for _, a := range m.Hidden {
+		snat := func(first, last uint16, where ...firewall.Match) {
+			rules = append(rules, rule(firewall.SNAT{Address: a, First: first, Last: last}, append([]firewall.Match{firewall.IP{Version: ip.Of(a)}}, where...)...))
+		}
+		for _, name := range transports {
+			number := firewall.Transports[name]
+			protocol := firewall.Protocol{Number: number}
+			for _, k := range m.SourcePorts.kept[name] {
+				snat(k.first, k.last, protocol, firewall.SourcePort{Protocol: number, First: k.first, Last: k.last})
+			}
+			by := m.SourcePorts.byNIC[name]
+			snat(by.first, by.last, protocol)
+		}
+		snat(0, 0)
 	}
 	return rules
 }

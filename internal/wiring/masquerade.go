@@ -14,6 +14,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/ip"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/privatenet"
 	"github.com/guestwire/guestwire/internal/router"
@@ -180,16 +181,35 @@ func (b masquerade) wire(p *Plan) error {
 		return err
 	}
 	t := router.Masquerade{
-		Router: forwarding, Masquerade: b.Masquerade, Addresses: p.own, Hidden: p.on.RouteSources(),
+		Router: forwarding, Masquerade: b.Masquerade, Addresses: p.own,
 		SourcePorts: router.ChoosePorts(b.Masquerade, p.spec.Guard.Open, p.portsInUse()),
 		Flows:       len(families) == 0 && p.offloads(),
 		Families:    families, NoNFTables: p.found.NoNFTables, NoIPv6AtTap: p.lacksIPv6() != "",
 	}
+	t.Hidden, t.Linked = hiddenBehind(p.on, ends)
 	p.Record.Firewall, p.programs = by, t.Programs()
 	p.addWarnings(p.reservePorts(t)...)
 	p.olderExchanges = t.Older()
 	p.makeTables = append(p.makeTables, t.Tables)
 	return p.addFilter(guestfilter.Guest{Addresses: ends.Guests()})
+}
+
+// hiddenBehind are the addresses that the default routes name, and the networks to which the namespace sends from other
+// ones.
+func hiddenBehind(on lease.NIC, ends router.Ends) (hidden []netip.Addr, linked []netip.Prefix) {
+	for _, e := range ends {
+		named := on.RouteSource(ip.Of(e.Guest))
+		if !named.IsValid() {
+			continue
+		}
+		hidden = append(hidden, named)
+		for _, s := range on.Sources(e.Guest) {
+			if s.To.IsValid() && s.Address != named {
+				linked = append(linked, s.To)
+			}
+		}
+	}
+	return hidden, linked
 }
 
 // checkMasquerade refuses a NIC behind whose addresses no guest can be.
