@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"sort"
 
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -68,8 +69,17 @@ func Of(s netstate.Snapshot, from Source) *Table {
 	asked := from.rules(s, t)
 	networks := networksOf(s, from, t.Looked)
 	var entries []entry
+	type lookup struct {
+		table    uint32
+		suppress int
+	}
+	known := map[lookup]*disjoint{}
 	for place, r := range asked {
-		entries = append(entries, networks[r.Table].entries(place, r)...)
+		key := lookup{r.Table, r.Suppress}
+		if known[key] == nil {
+			known[key] = &disjoint{}
+		}
+		entries = append(entries, networks[r.Table].entries(place, r, known[key])...)
 	}
 	// A wider destination comes before those in it.
 	slices.SortFunc(entries, func(a, b entry) int {
@@ -86,6 +96,7 @@ func (from Source) rules(s netstate.Snapshot, t *Table) (asked []netstate.Rule) 
 	known := map[netstate.Rule]bool{}
 	own := Sorted(from.From)
 	for _, r := range Rules(s, from.IP, from.VRF) {
+		r.Suppress = min(r.Suppress, 129) // no prefix is as long
 		switch key := (netstate.Rule{Table: r.Table, Destination: r.Destination, Suppress: r.Suppress}); {
 		case !from.matches(r):
 			if !r.Source.IsValid() || own.MeetIn(r.Source) {
@@ -217,37 +228,61 @@ type entry struct {
 	routes *routes
 }
 
-// entries are those of the table at the place to which the rule leads.
-func (n *networks) entries(place int, rule netstate.Rule) (list []entry) {
+// entries are those of the table at the place to which the rule leads. Known are the destinations of earlier rules that
+// look up the same: there this rule adds nothing. So many rules to one table make no more entries than one.
+func (n *networks) entries(place int, rule netstate.Rule, known *disjoint) (list []entry) {
 	add := func(to netip.Prefix, at *routes) {
 		if !accepts(rule, at.list[0]) {
 			at = nil
 		}
 		list = append(list, entry{to, place, at})
 	}
-	first := 0
-	if to := rule.Destination; to.IsValid() {
-		to = to.Masked()
-		if at, is := n.routes.Longest(to); is {
-			add(to, at)
-		}
-		first, _ = slices.BinarySearchFunc(n.sorted, to, Compare)
-		for _, network := range n.sorted[first:] {
-			if !to.Contains(network.Addr()) {
-				break
-			}
-			if network.Bits() > to.Bits() {
-				at, _ := n.routes.Get(network)
-				add(network, at)
-			}
-		}
-		return list
+	to := ip.V4.All()
+	if rule.IPv6 {
+		to = ip.V6.All()
 	}
-	for _, network := range n.sorted {
-		at, _ := n.routes.Get(network)
-		add(network, at)
+	if rule.Destination.IsValid() {
+		to = rule.Destination.Masked()
+	}
+	within, is := known.add(to)
+	if is {
+		return nil
+	}
+	if at, is := n.routes.Longest(to); is {
+		add(to, at)
+	}
+	rest := n.sorted
+	skip := func(is func(netip.Prefix) bool) {
+		rest = rest[sort.Search(len(rest), func(i int) bool { return !is(rest[i]) }):]
+	}
+	skip(func(p netip.Prefix) bool { return Compare(p, to) <= 0 })
+	for len(within) > 0 || len(rest) > 0 && to.Contains(rest[0].Addr()) {
+		if len(within) > 0 && (len(rest) == 0 || Compare(within[0], rest[0]) <= 0) {
+			list = append(list, entry{within[0], place, nil})
+			skip(func(p netip.Prefix) bool { return within[0].Contains(p.Addr()) })
+			within = within[1:]
+			continue
+		}
+		at, _ := n.routes.Get(rest[0])
+		add(rest[0], at)
+		rest = rest[1:]
 	}
 	return list
+}
+
+// disjoint are sorted networks, none of which lies in another one.
+type disjoint []netip.Prefix
+
+// add adds the network in place of those within it, which it returns. Is says that it lies in one of them.
+func (d *disjoint) add(network netip.Prefix) (within []netip.Prefix, is bool) {
+	at, is := slices.BinarySearchFunc(*d, network, Compare)
+	if is || at > 0 && (*d)[at-1].Contains(network.Addr()) {
+		return nil, true
+	}
+	end := at + sort.Search(len(*d)-at, func(i int) bool { return !network.Contains((*d)[at+i].Addr()) })
+	within = slices.Clone((*d)[at:end])
+	*d = slices.Replace(*d, at, end, network)
+	return within, false
 }
 
 // join finds the first table that decides for each destination, among the count of tables.

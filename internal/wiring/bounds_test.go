@@ -34,6 +34,13 @@ var sized = map[string]func(s *netstate.Snapshot, n int){
 			s.Routes = append(s.Routes, withRoute(via(fmt.Sprintf("100.%d.%d.0/24", i>>8, i&255), "10.244.1.1"), func(r *netstate.Route) { r.Table = 100 }))
 		}
 	},
+	"rules to one table, each within the next one": func(s *netstate.Snapshot, n int) {
+		for i := range n {
+			to := netip.PrefixFrom(numbered6(0), 118-i/4%118).Masked()
+			s.Rules = append(s.Rules, netstate.Rule{Priority: uint32(1000 + i), Table: 100, IPv6: true, Destination: to, Suppress: 4 - i%4})
+			s.Routes = append(s.Routes, withRoute(via(netip.PrefixFrom(numbered6(i), 128).String(), "fd00:244:1::1"), func(r *netstate.Route) { r.Table = 100 }))
+		}
+	},
 	"rules of sources": func(s *netstate.Snapshot, n int) {
 		for i := range n {
 			s.Rules = append(s.Rules, netstate.Rule{Priority: uint32(1000 + i), Table: 100, Source: netip.PrefixFrom(numbered(10, i), 32)})
