@@ -11,9 +11,11 @@ import (
 )
 
 // Masquerade makes the guest a private host behind the NIC's addresses, by NAT. The guest gets the families in which
-// the NIC has a global address. A NIC without a global address is a [*RefusedError]. The guest's packets leave from the
-// NIC's address that the default route names (ip-route(8), src). To a network for which the namespace has another
-// address on the NIC, and where no route names one, they leave from the one that the kernel's masquerade takes.
+// the NIC has a global address. A NIC without a global address is a [*RefusedError].
+//
+// The guest's packets leave from the NIC's address that the default route names (ip-route(8), src), if it has no
+// lifetime. Where another address of the NIC is the namespace's source, or none is named, the kernel's masquerade
+// chooses.
 type Masquerade struct {
 	// IPv4 and IPv6 are the guest's networks: IPv4 is /8 to /30, IPv6 is /8 to /126. Zero:
 	// 10.0.2.0/24 and fd10:0:2::/120.

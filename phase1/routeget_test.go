@@ -24,7 +24,8 @@ func TestRouteGet(t *testing.T) {
 	routed, other := 0, 0
 	for s := first; s <= last; s++ {
 		t.Run(fmt.Sprint("seed=", s), func(t *testing.T) {
-			n, _, lines := generated(t, s)
+			n, nic, lines := generated(t, s)
+			lines += rulesBeforeMain(n, nic, rand.New(rand.NewPCG(s, 2)))
 			r, o := routeget.Judge(t, n.Pod, rand.New(rand.NewPCG(s, 1)), 60)
 			routed, other = routed+r, other+o
 			if t.Failed() {
@@ -66,4 +67,22 @@ func TestRouteGet(t *testing.T) {
 	if routed == 0 || other > routed/4 {
 		t.Errorf("%d packets have a route, and %d have another one by a rule that no Snapshot holds", routed, other)
 	}
+}
+
+// rulesBeforeMain adds policy rules by chance. A generated namespace has those that come after main.
+func rulesBeforeMain(n nstest.Network, nic string, r *rand.Rand) (lines string) {
+	one := func(words ...string) string { return words[r.IntN(len(words))] }
+	for range r.IntN(6) {
+		family, from, to := "-4", []string{"10.20.0.0/24", "10.20.0.7", "10.30.0.0/16"}, []string{"172.16.0.0/14", "192.0.2.0/24", "10.20.0.0/24"}
+		if r.IntN(2) == 0 {
+			family, from, to = "-6", []string{"fd00:20::/64", "fd00:20::7", "fd00:30::/64"}, []string{"2001:db8::/32", "fd00:20::/64", "2001:db8:3::/48"}
+		}
+		line := fmt.Sprintf("ip %s rule add pref %d %s lookup %s %s || true\n", family, 100+r.IntN(5000),
+			one("from all", "from "+one(from...), "to "+one(to...), "from "+one(from...)+" to "+one(to...), "tos 0x10", "fwmark 0x10/0x18", "fwmark 0x33/0xf", "iif "+nic, "iif lo"),
+			one("100", "1000", "100000", "main", "default"), one("", "", "suppress_prefixlength 0", "suppress_prefixlength 16"))
+		n.Pod.Exec("sh", "-c", line)
+		lines += "\n" + line
+	}
+	n.Pod.Exec("sh", "-c", "ip route add default via 10.20.0.9 dev "+nic+" onlink table 253 || true") // not while the NIC is down
+	return lines
 }

@@ -84,10 +84,12 @@ func (n NIC) outward(v ip.Version) destination {
 }
 
 // RouteSource is the NIC's address from which its least specific route says to send (ip-route(8), src); zero: it names
-// none, or the NIC has no other one.
+// none, or the NIC has no other one, or the address has a lifetime, so that another one may take its place.
 func (n NIC) RouteSource(v ip.Version) (named netip.Addr) {
-	if own := n.Own(v); len(own) > 1 && n.outward(v).source == own[0] {
-		return own[0]
+	own := n.addressesOn(v)
+	source := n.outward(v).source
+	if slices.ContainsFunc(own, func(a netstate.Address) bool { return a.Prefix.Addr() == source && a.ValidSeconds == netstate.Forever }) && len(own) > 1 {
+		return source
 	}
 	return named
 }

@@ -22,7 +22,7 @@ func (n NIC) Sources(hop netip.Addr) []fib.Choice {
 	var to []destination
 	for _, r := range n.by(n.from(hop)) {
 		if v == ip.V4 || !r.Destination.Addr().IsLinkLocalUnicast() { // else the kernel chooses the NIC's link-local address
-			to = append(to, destination{r.Destination, r.Gateway, r.PrefSrc})
+			to = append(to, destination{r.Destination, n.hop(r), r.PrefSrc})
 		}
 	}
 	if v == ip.V6 {

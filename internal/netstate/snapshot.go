@@ -313,6 +313,7 @@ type Attribute struct {
 
 // Values of routes that matter here (linux/rtnetlink.h).
 const (
+	TableDefault   = 253
 	TableMain      = 254
 	PriorityMain   = 32766 // of the kernel's rule for the table main
 	TableLocal     = 255

@@ -2,6 +2,7 @@
 package routeget
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -253,9 +254,6 @@ func text(r netstate.Route, names map[int]string) string {
 	for _, h := range r.Hops {
 		text += hop(h.Gateway, h.Link)
 	}
-	table := fmt.Sprint(r.Table)
-	if r.Table == netstate.TableMain {
-		table = "main"
-	}
-	return text + " table " + table
+	table := map[uint32]string{netstate.TableMain: "main", netstate.TableDefault: "default"}[r.Table]
+	return text + " table " + cmp.Or(table, fmt.Sprint(r.Table))
 }
