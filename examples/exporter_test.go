@@ -79,7 +79,7 @@ func TestExporter(t *testing.T) {
 	}
 }
 
-// TestExporterLarge: of a namespace with very many routes the exporter says why there are no metrics, and reads no more.
+// TestExporterLarge: of a namespace with very many routes the exporter says why there are no metrics.
 func TestExporterLarge(t *testing.T) {
 	nstest.Need(t)
 	agent, exporter := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/exporter")

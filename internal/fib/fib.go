@@ -115,8 +115,9 @@ func (from Source) matches(r netstate.Rule) bool {
 	return !r.Other && isFrom && (r.TOS == 0 || r.TOS == from.TOS) && (from.Mark^r.Mark)&r.Mask == 0 && (r.In == "" || r.In == from.In)
 }
 
-// Rules are the namespace's policy rules in the order in which the kernel asks them, with those for the tables main and
-// default, which IPv6 does not have. What leads to the table of a VRF leads to that of the packets' VRF, or is left out.
+// Rules are the namespace's policy rules in the order in which the kernel asks them, with those for the tables main
+// and default. IPv6 has none for the table default. What leads to the table of a VRF leads to that of the packets' VRF,
+// or is left out.
 func Rules(s netstate.Snapshot, v ip.Version, vrf uint32) (rules []netstate.Rule) {
 	if !slices.Contains(s.NoMain, v) {
 		rules = append(rules, netstate.Rule{Priority: netstate.PriorityMain, Table: netstate.TableMain, IPv6: v == ip.V6})

@@ -48,8 +48,8 @@ func Open() (*Namespace, error) {
 	return &Namespace{route: route, filter: filter, Tables: nft.New(filter, route)}, nil
 }
 
-// EndWith makes what reads the namespace end with ctx, with its cause as the error. It also ends, with E2BIG, if one kind
-// of object takes more octets than most, unless most is 0. The caller reads nothing more then.
+// EndWith makes what reads the namespace end with ctx, with its cause as the error. It also ends, with E2BIG, if one
+// kind of object takes more octets than most, unless most is 0. The caller reads nothing more then.
 func (n *Namespace) EndWith(ctx context.Context, most int) {
 	ended := func(octets int) error {
 		switch {
