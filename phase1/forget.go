@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/statefile"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -152,7 +152,7 @@ func (g Gone) orphan(ctx context.Context, list []Wiring) (w Wiring, ok bool, err
 	if g.State == "" || g.NIC == "" || slices.ContainsFunc(list, g.selects) {
 		return Wiring{}, false, nil
 	}
-	dir, err := os.OpenRoot(g.State)
+	dir, err := statefile.OpenDir(g.State)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Wiring{}, false, nil
 	}

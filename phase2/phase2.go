@@ -21,6 +21,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/dhcp"
 	"github.com/guestwire/guestwire/domain"
+	"github.com/guestwire/guestwire/internal/statefile"
 )
 
 // VM is the network of a virtual machine. Set the fields before Start or Serve.
@@ -82,7 +83,7 @@ func readRecords(dir string) ([]cache.Record, error) {
 	if dir == "" {
 		return nil, fmt.Errorf("records: no directory is named: name Setup's State, or give New the record that Setup returned: %w", fs.ErrNotExist)
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := statefile.OpenDir(dir)
 	if err != nil {
 		switch {
 		case errors.Is(err, fs.ErrPermission):

@@ -60,6 +60,13 @@ func TestOpen(t *testing.T) {
 	if _, err := phase2.Open(dir); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "Setup") {
 		t.Errorf("empty directory: %v, want fs.ErrNotExist and what to do", err)
 	}
+	fifo := filepath.Join(t.TempDir(), "fifo") // nobody writes there, and the call does not wait
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := phase2.Open(fifo); !errors.Is(err, syscall.ENOTDIR) || !strings.Contains(err.Error(), fifo+":") {
+		t.Errorf("a FIFO: %v, want ENOTDIR", err)
+	}
 	writeRecords(t, dir, newRecord("net1"), newRecord("eth0"))
 	vm, err := phase2.Open(dir)
 	if err != nil {
