@@ -87,8 +87,11 @@ func (n NIC) outward(v ip.Version) destination {
 // none, or the NIC has no other one, or the address has a lifetime, so that another one may take its place.
 func (n NIC) RouteSource(v ip.Version) (named netip.Addr) {
 	own := n.addressesOn(v)
+	if len(own) < 2 {
+		return named
+	}
 	source := n.outward(v).source
-	if slices.ContainsFunc(own, func(a netstate.Address) bool { return a.Prefix.Addr() == source && a.ValidSeconds == netstate.Forever }) && len(own) > 1 {
+	if slices.ContainsFunc(own, func(a netstate.Address) bool { return a.Prefix.Addr() == source && a.ValidSeconds == netstate.Forever }) {
 		return source
 	}
 	return named

@@ -60,8 +60,10 @@ func (c came) outcome(p *Plan, now netstate.Snapshot, alone bool) string {
 	with, err := j.First()
 	if err != nil {
 		if _, before := p.Journal().First(); before != nil { // another version of guestwire wired the NIC
-			return ""
+			with, err = j.Plan()
 		}
+	}
+	if err != nil {
 		return ", and after a Teardown Setup refuses the NIC with it: " + err.Error()
 	}
 	had, has := p.given(), with.given()
@@ -125,7 +127,9 @@ func (c came) next(p *Plan, now netstate.Snapshot) netstate.Snapshot {
 	}
 	joined := map[route]bool{}
 	for _, r := range c.routes {
-		joined[route{r.Destination, r.Source, r.Table, r.Metric}] = r.Destination.Addr().Is6() && len(r.Hops) > 0
+		if r.Destination.Addr().Is6() && len(r.Hops) > 0 {
+			joined[route{r.Destination, r.Source, r.Table, r.Metric}] = true
+		}
 	}
 	kept := slices.DeleteFunc(slices.Clone(p.found.Routes), func(r netstate.Route) bool {
 		return joined[route{r.Destination, r.Source, r.Table, r.Metric}]
@@ -159,9 +163,10 @@ func (c came) connected(next *netstate.Snapshot, now netstate.Snapshot) (routes 
 		if a.Prefix.Addr().Is4() {
 			v4 = append(v4, a)
 		} else {
-			v6 = append([]netstate.Address{a}, v6...)
+			v6 = append(v6, a)
 		}
 	}
+	slices.Reverse(v6)
 	for _, a := range now.Addresses {
 		there[linkPrefix{a.Link, a.Prefix}] = true
 	}
