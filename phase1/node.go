@@ -19,7 +19,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/statefile"
 )
 
 const DefaultDir = "/run/guestwire.lock" // NIC.Dir if empty; only root can enter it
@@ -108,7 +107,7 @@ func openNodeAt(path string) (node, error) {
 	if _, err := rootPath(path, 0o077); err != nil {
 		return node{}, fmt.Errorf("journal directory: %w", err)
 	}
-	dir, err := statefile.OpenDir(path)
+	dir, err := os.OpenRoot(path)
 	if err != nil {
 		return node{}, fmt.Errorf("journal directory: %w", err)
 	}

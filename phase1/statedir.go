@@ -26,7 +26,7 @@ func (s *session) openState(path string) error {
 	if _, err := rootPath(path, 0o022); err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
-	dir, err := statefile.OpenDir(path)
+	dir, err := os.OpenRoot(path)
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}

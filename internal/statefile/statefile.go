@@ -9,22 +9,22 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 )
 
 // maxSize is more than the record or the journal of a namespace with 100,000 routes needs.
 const maxSize = 1 << 26
 
-// OpenDir opens a directory. To open a FIFO at that path would wait until somebody writes there.
+// OpenDir opens a directory at a path that others may change. The slash at the end of its name makes the kernel refuse a
+// FIFO there, and not wait until somebody writes.
 func OpenDir(path string) (*os.Root, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
+	dir, err := os.OpenRoot(strings.TrimSuffix(path, "/") + "/")
+	var failed *fs.PathError
+	if errors.As(err, &failed) {
+		failed.Path = path
 	}
-	if !info.IsDir() {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: syscall.ENOTDIR}
-	}
-	return os.OpenRoot(path)
+	return dir, err
 }
 
 // Read returns the contents of a regular file in dir, at most 64 MiB. Any other kind of file is an error.
