@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // TestDifferences: whatever another program changes of a wiring, Check names it, once and with the wanted state,
@@ -312,5 +313,27 @@ func TestLaterMany(t *testing.T) {
 		if err != nil || len(later) != 1 || !strings.HasPrefix(later[0].Text, "route ") || !strings.HasSuffix(later[0].Text, c.want) {
 			t.Errorf("%d with the TOS %d: %+v, want %q", c.many, c.tos, later, c.want)
 		}
+	}
+}
+
+// TestLaterRefused: what came is said as well of a NIC that a newer version refuses.
+func TestLaterRefused(t *testing.T) {
+	found := lan4()
+	for i := range found.Addresses {
+		found.Addresses[i].Scope = netstate.ScopeLink // the guest has no IPv4 by masquerade
+	}
+	j := wiring.Journal{NIC: "eth0", Found: found, Spec: masquerade().Spec}
+	if _, err := j.First(); err == nil {
+		t.Fatal("the NIC is not refused")
+	}
+	plan, err := j.Plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := wire(t, plan, found)
+	k.s.Addresses = append(k.s.Addresses, address("fd00:244:1::7/64"))
+	const want = "address fd00:244:1::7/64 of eth0 came after Setup: the guest gets IPv6 after a Teardown and another Setup"
+	if later, err := plan.Later(t.Context(), k.snapshot()); err != nil || len(later) != 1 || later[0].Text != want {
+		t.Errorf("%+v, %v, want %q", later, err, want)
 	}
 }
