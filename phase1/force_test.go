@@ -467,3 +467,25 @@ func TestForceTeardownState(t *testing.T) {
 		t.Errorf("the namespace has changed: %v", err)
 	}
 }
+
+// TestForceTeardownOtherState: a call that names a directory without the wiring's record says that the record may be
+// elsewhere.
+func TestForceTeardownOtherState(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	harmJournal(t, n, "removed")
+	c.State = t.TempDir()
+	if lost, err := c.ForceTeardown(t.Context()); err != nil || !slices.ContainsFunc(lost, func(what string) bool {
+		return strings.HasPrefix(what, "whether a directory still has the record eth0.json")
+	}) {
+		t.Errorf("another directory: %q, %v", lost, err)
+	}
+	c.State = n.State
+	if _, err := c.ForceTeardown(t.Context()); err != nil { // the way out
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(n.State, "eth0.json")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the record: %v", err)
+	}
+}
