@@ -208,10 +208,10 @@ func deleteIPTables(f firewall.Family, name string) error {
 				continue
 			}
 			for _, from := range c.from {
-				fmt.Fprintf(&jumps, "-D %s -j %s\n", from, c.name)
+				fmt.Fprintf(&jumps, "-D %s -j %s\n", restoreWord(from), restoreWord(c.name))
 			}
-			fmt.Fprintf(&rules, "-F %s\n", c.name)
-			fmt.Fprintf(&empty, "-X %s\n", c.name)
+			fmt.Fprintf(&rules, "-F %s\n", restoreWord(c.name))
+			fmt.Fprintf(&empty, "-X %s\n", restoreWord(c.name))
 		}
 		if rules.Len() == 0 {
 			continue
@@ -225,6 +225,11 @@ func deleteIPTables(f firewall.Family, name string) error {
 
 // restorer is the name of the program that carries out many commands.
 func restorer(f firewall.Family) string { return string(f) + "-restore" }
+
+// restoreWord quotes the name of a chain, which another program may have given, as iptables-restore reads it.
+func restoreWord(name string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(name) + `"`
+}
 
 // restore carries out the commands, all or none.
 func (p program) restore(commands string) error {
