@@ -44,7 +44,7 @@ func (o *options) openWired(ctx context.Context) error {
 	case err != nil:
 		return err
 	case len(wirings) == 0:
-		return fmt.Errorf("-state %s: %w: no NIC %swith this directory (agent list shows the directory of each NIC)", infra.ShellWord(o.State), phase1.ErrNotWired, strings.TrimLeft(o.Name+" ", " "))
+		return fmt.Errorf("-state %s: %w: no NIC %swith this directory (agent list -dir %s shows the directory of each NIC)", infra.ShellWord(o.State), phase1.ErrNotWired, strings.TrimLeft(o.Name+" ", " "), infra.ShellWord(o.Dir))
 	case len(wirings) > 1:
 		return commandline.Errorf("-nic is missing: name one of the NICs that are wired with -state %s, such as %s", infra.ShellWord(o.State), wirings[0].NIC)
 	}

@@ -21,7 +21,7 @@ func teardown(ctx context.Context, o *options) error {
 		}
 		found, err := teardownOf(ctx, o)
 		if found == 0 && err == nil {
-			fmt.Fprintf(stderr, "agent: NIC %s is not wired with -state %s: nothing is taken down (agent list shows the directory of each NIC)\n", o.Name, infra.ShellWord(o.State))
+			fmt.Fprintf(stderr, "agent: NIC %s is not wired with -state %s: nothing is taken down (agent list -dir %s shows the directory of each NIC)\n", o.Name, infra.ShellWord(o.State), infra.ShellWord(o.Dir))
 			o.explainRecord()
 		}
 		return err
