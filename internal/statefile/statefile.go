@@ -16,8 +16,8 @@ import (
 // maxSize is more than the record or the journal of a namespace with 100,000 routes needs.
 const maxSize = 1 << 26
 
-// OpenDir opens a directory at a path that others may change. The slash at the end of its name makes the kernel refuse a
-// FIFO there, and not wait until somebody writes.
+// OpenDir opens a directory at a path that others may change. The slash at the end of its name makes the kernel refuse
+// a FIFO there, and not wait until somebody writes.
 func OpenDir(path string) (*os.Root, error) {
 	dir, err := os.OpenRoot(strings.TrimSuffix(path, "/") + "/")
 	var failed *fs.PathError
