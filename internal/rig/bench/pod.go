@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/lab"
@@ -46,6 +48,7 @@ type pod struct {
 	world      *world
 	peer       string // name of the other end of its NIC
 	state, dir string // for phase1
+	mount      string // where the namespace is mounted; empty: it has no path
 }
 
 // newWorld creates a world with pods.
@@ -107,6 +110,9 @@ func (w *world) newPods(count int) ([]*pod, error) {
 // close deletes the pods and waits until the kernel has cleaned them up, which would disturb what is measured next.
 func (w *world) close() error {
 	for _, p := range w.pods {
+		if p.mount != "" {
+			unix.Unmount(p.mount, unix.MNT_DETACH)
+		}
 		p.File.Close()
 	}
 	err := w.Do(func() error {
@@ -128,6 +134,28 @@ func (w *world) close() error {
 func (p *pod) gateway() error {
 	return ip(p.world.Namespace, "link set %[1]s address %[2]v\naddr add %[3]v/24 dev %[1]s\naddr add %[4]v/64 dev %[1]s nodad",
 		p.peer, gatewayMAC, gateways[0], gateways[1])
+}
+
+// mounted gives the namespace a path, as network plugins and "ip netns add" do.
+func (p *pod) mounted() error {
+	p.mount = p.dir + "-netns"
+	if err := os.WriteFile(p.mount, nil, 0o600); err != nil {
+		return err
+	}
+	return unix.Mount(path(p.Namespace), p.mount, "", unix.MS_BIND, "")
+}
+
+// statusAtPath opens the namespace by its path and asks for the NIC's status.
+func (p *pod) statusAtPath(ctx context.Context) error {
+	ns, err := phase1.OpenNetNS(p.mount)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	n := p.nic()
+	n.NetNS = ns
+	_, err = n.Status(ctx)
+	return err
 }
 
 func (p *pod) nic() phase1.NIC { return phase1.NIC{NetNS: p.File, Dir: p.dir, Name: nic} }

@@ -54,6 +54,7 @@ func measureSetup(s *scope, w io.Writer, rounds int) error {
 			}
 			return os.Link(journal, filepath.Join(p.state, journalFile)) // where the floor's list has it
 		}
+		withPath := func(p *pod) error { return errors.Join(wired(p), p.mounted()) }
 		for _, call := range []struct {
 			name    string
 			prepare func(*pod) error
@@ -63,7 +64,8 @@ func measureSetup(s *scope, w io.Writer, rounds int) error {
 		}{
 			{"Setup", func(*pod) error { return nil }, setup, lists.setup, inPod(others[string(binding.Kind())])},
 			{"Check", wired, func(p *pod) error { return p.nic().Check(s.ctx) }, lists.check, inPod(dump)},
-			{"Status", wired, func(p *pod) error { _, err := p.nic().Status(s.ctx); return err }, lists.check, inPod(dump)},
+			{"Status", withPath, func(p *pod) error { return p.statusAtPath(s.ctx) }, lists.check, inPod(dump)},
+			{"Status without a path", wired, func(p *pod) error { _, err := p.nic().Status(s.ctx); return err }, lists.check, inPod(dump)},
 			{"Teardown", wired, teardown(phase1.TeardownOptions{}), lists.teardown, teardown(phase1.TeardownOptions{Discard: true})},
 		} {
 			variants := []implementation{
