@@ -121,12 +121,17 @@ func (l *network) ask(t *testing.T, fromPod host, questions []question, known an
 	var mu sync.Mutex
 	got, errs := answers{}, map[question]error{}
 	var asking sync.WaitGroup
+	turns := make(chan struct{}, 24) // more at once, each of which asks again, leave an emulated machine no time to answer
 	for _, q := range questions {
 		from := fromPod
 		if q.from != pod {
 			from = l.hosts[q.from]
 		}
 		asking.Go(func() {
+			if nstest.Emulated {
+				turns <- struct{}{}
+				defer func() { <-turns }()
+			}
 			patience := 3 * time.Second
 			if nstest.Emulated {
 				patience = 10 * time.Second

@@ -7,7 +7,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -26,10 +30,9 @@ type packet struct {
 	to netip.Addr
 }
 
-// command is the question, as an administrator types it. The answer is the route itself, and not what becomes of the
-// packet.
+// command is the question to ip(8). The answer is the route itself, and not what becomes of the packet.
 func (p packet) command() string {
-	c := fmt.Sprintf("ip -j -d route get fibmatch %v tos %#x mark %#x", p.to, p.TOS, p.Mark)
+	c := fmt.Sprintf("route get fibmatch %v tos %#x mark %#x", p.to, p.TOS, p.Mark)
 	if len(p.From) > 0 {
 		c += fmt.Sprintf(" from %v", p.From[0])
 	}
@@ -61,13 +64,10 @@ func Judge(t testing.TB, pod *nstest.Namespace, r *rand.Rand, count int) (routed
 		names[l.Index] = l.Name
 	}
 	var packets []packet
-	var script strings.Builder
 	for range count {
-		p := choose(s, r)
-		packets = append(packets, p)
-		fmt.Fprintf(&script, "%s 2>&1 | tr -d '\\n'; echo\n", p.command())
+		packets = append(packets, choose(s, r))
 	}
-	for i, answer := range strings.Split(strings.TrimSpace(pod.Exec("sh", "-c", script.String())), "\n") {
+	for i, answer := range ask(t, pod, packets) {
 		p := packets[i]
 		kernels, local := parse(answer)
 		if local || p.In != "lo" && isOdd(s, p.From[0]) { // such a station is refused, whatever it sends
@@ -95,11 +95,49 @@ func Judge(t testing.TB, pod *nstest.Namespace, r *rand.Rand, count int) (routed
 		case slices.ContainsFunc(table.Rest, isOther):
 			other++
 		default:
-			t.Errorf("%s\nours:   %s\nkernel: %s\n%s", p.command(), ours, kernels, answer)
+			t.Errorf("ip %s\nours:   %s\nkernel: %s\n%s", p.command(), ours, kernels, answer)
 		}
 	}
 	judgeSource(t, pod, s)
 	return routed, other
+}
+
+// failed is what ip(8) says of a line of a batch.
+var failed = regexp.MustCompile(`(?m)^(.*)\nCommand failed .*:(\d+)$`)
+
+// ask returns the kernel's answers, or why it refuses, by one ip(8): a process for each packet takes minutes on an
+// emulated machine.
+func ask(t testing.TB, pod *nstest.Namespace, packets []packet) []string {
+	t.Helper()
+	dir := t.TempDir()
+	batch, refusals := filepath.Join(dir, "questions"), filepath.Join(dir, "refusals")
+	var lines strings.Builder
+	for _, p := range packets {
+		lines.WriteString(p.command() + "\n")
+	}
+	if err := os.WriteFile(batch, []byte(lines.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	routes := pod.Exec("sh", "-c", fmt.Sprintf("ip -j -d -force -batch %s 2>%s || true", batch, refusals))
+	said, err := os.ReadFile(refusals)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := make([]string, len(packets))
+	for _, f := range failed.FindAllStringSubmatch(string(said), -1) {
+		line, _ := strconv.Atoi(f[2])
+		answers[line-1] = f[1]
+	}
+	next := strings.Fields(routes)
+	for i := range answers {
+		if answers[i] == "" && len(next) > 0 {
+			answers[i], next = next[0], next[1:]
+		}
+	}
+	if len(next) > 0 || slices.Contains(answers, "") {
+		t.Fatalf("%d questions:\n%s\n%s", len(packets), routes, said)
+	}
+	return answers
 }
 
 // isOdd reports whether a route that delivers packets here, or to a group, may lead to the station.
