@@ -156,6 +156,11 @@ func (n NIC) Leased(v ip.Version) []netip.Prefix {
 // They come from the tables that the policy rules name; more specific routes come first.
 func (n NIC) Routes(v ip.Version) []netstate.Route { return n.by(n.Table(v)) }
 
+// RoutesFrom are the routes through the NIC for packets from the address.
+func (n NIC) RoutesFrom(a netip.Addr) []netstate.Route {
+	return n.by(fib.Of(n.found, fib.Source{IP: ip.Of(a), From: []netip.Addr{a}, VRF: n.VRF()}))
+}
+
 // by are the table's routes through the NIC. Where another table has a throw route, its destination is the route's.
 func (n NIC) by(table *fib.Table) (routes []netstate.Route) {
 	for _, way := range table.Ways() {

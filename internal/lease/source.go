@@ -20,18 +20,29 @@ func (n NIC) Sources(hop netip.Addr) []fib.Choice {
 	v := ip.Of(hop)
 	own := n.addressesOn(v)
 	var to []destination
-	for _, r := range n.by(n.from(hop)) {
-		if v == ip.V4 || !r.Destination.Addr().IsLinkLocalUnicast() { // else the kernel chooses the NIC's link-local address
-			to = append(to, destination{r.Destination, n.hop(r), r.PrefSrc})
+	var routes fib.Prefixes[destination]
+	for _, r := range n.RoutesFrom(hop) {
+		if v == ip.V6 && r.Destination.Addr().IsLinkLocalUnicast() {
+			continue // the kernel chooses the NIC's link-local address
+		}
+		d := destination{r.Destination, n.hop(r), r.PrefSrc}
+		to = append(to, d)
+		if _, known := routes.Get(r.Destination); !known {
+			routes.Set(r.Destination, d)
 		}
 	}
+	networks := []netip.Prefix{v.All()}
 	if v == ip.V6 {
+		networks = append(networks, uniqueLocal)
 		for _, a := range own {
-			to = append(to, destination{network: a.Prefix.Masked()})
+			networks = append(networks, a.Prefix.Masked())
 		}
-		to = append(to, destination{network: uniqueLocal})
 	}
-	to = append(to, destination{network: v.All()})
+	for _, network := range networks {
+		d, _ := routes.Longest(network)
+		d.network = network
+		to = append(to, d)
+	}
 	var chosen fib.Prefixes[netip.Addr]
 	var choices []fib.Choice
 	chooser := chooserOf(own, to)
@@ -132,7 +143,7 @@ func (c *chooser) choose(to destination) netip.Addr {
 		}
 	}
 	try(&c.first)
-	if to.gateway.IsValid() {
+	if to.gateway.IsValid() && to.network.Addr().Is4() {
 		for _, candidates := range c.networks.Around(netip.PrefixFrom(to.gateway, to.gateway.BitLen())) {
 			try(candidates)
 		}
@@ -150,10 +161,10 @@ func (c *chooser) choose(to destination) netip.Addr {
 
 // score is higher for the address that the kernel chooses. Of equal ones it takes the first.
 func score(a netstate.Address, to netip.Prefix, gateway netip.Addr) (n int) {
-	if gateway.IsValid() && a.Prefix.Masked().Contains(gateway) {
-		n++
-	}
 	if to.Addr().Is4() {
+		if gateway.IsValid() && a.Prefix.Masked().Contains(gateway) {
+			n++
+		}
 		if a.Scope == netstate.ScopeUniverse && (gateway.IsValid() || to.Bits() == 0) {
 			n += 2 // for a route on the link, the kernel takes an address of the scope link as well
 		}
