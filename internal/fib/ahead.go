@@ -23,6 +23,12 @@ func Ahead(s netstate.Snapshot, vrf uint32, behind netip.Addr) (ahead []netstate
 		looked[r.Table] = true
 	}
 	tables := networksOf(s, Source{IP: ip.Of(behind), VRF: vrf}, looked)
+	some := map[uint32]bool{} // the tables with a route to the address for a TOS or a source
+	for _, r := range s.Routes {
+		if (r.TOS != 0 || r.Source.Bits() > 0) && r.Type != netstate.RouteThrow && r.Destination.Contains(behind) {
+			some[r.Table] = true
+		}
+	}
 	for _, r := range rules {
 		isPlain := !r.Other && r.Source.Bits() <= 0 && r.TOS == 0 && r.Mask == 0 && r.In == ""
 		switch {
@@ -34,6 +40,8 @@ func Ahead(s netstate.Snapshot, vrf uint32, behind netip.Addr) (ahead []netstate
 			if isPlain {
 				return ahead, true
 			}
+		case some[r.Table], r.Table == 0: // it refuses packets, or asks other rules
+			ahead = append(ahead, r)
 		}
 	}
 	return ahead, true

@@ -239,10 +239,13 @@ func (s *seen) checkNextHops(ends router.Ends) (list losses, err error) {
 		}
 		named := list.keys()
 		for _, r := range ahead {
-			what := fmt.Sprintf("table %d", r.Table)
+			what, way := fmt.Sprintf("table %d", r.Table), "for the guest goes elsewhere"
+			if r.Table == 0 {
+				what, way = fmt.Sprintf("preference %d", r.Priority), "of and for the guest is refused, or goes elsewhere"
+			}
 			if key := (lossKey{"policy-rule", what}); !named[key] {
 				named[key] = true
-				list.lose("policy-rule", what, "the policy rule with the preference %d comes before main, where the route to the guest is: what it matches of the packets for the guest goes elsewhere", r.Priority)
+				list.lose("policy-rule", what, "the policy rule with the preference %d comes before main, where the route to the guest is: what it matches of the packets %s", r.Priority, way)
 			}
 		}
 	}
