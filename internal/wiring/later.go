@@ -267,13 +267,23 @@ func needed(routes []cache.Route) (list []cache.Route) {
 	return list
 }
 
-// laterRules are those that were not there.
+// laterRules are those that were not there. What a journal says of a rule that is Other depends on the version of
+// guestwire, but for these fields.
 func (p *Plan) laterRules(now netstate.Snapshot) (later []netstate.Rule) {
+	other := func(r netstate.Rule) netstate.Rule {
+		return netstate.Rule{Priority: r.Priority, Table: r.Table, IPv6: r.IPv6, VRF: r.VRF, Other: true}
+	}
 	known := map[netstate.Rule]int{}
 	for _, r := range p.found.Rules {
+		if r.Other {
+			r = other(r)
+		}
 		known[r]++
 	}
 	for _, r := range now.Rules {
+		if known[r] == 0 {
+			r = other(r)
+		}
 		if known[r]--; known[r] < 0 {
 			later = append(later, r)
 		}
