@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/ip"
 )
 
@@ -88,7 +87,7 @@ func (n NIC) addStandIn(r *cache.Record) {
 // the default route last.
 func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) []cache.Route {
 	var onLink, routed []cache.Route
-	var reached fib.Prefixes[bool]
+	var reached ip.Prefixes[bool]
 	reached.Set(network, true)
 	for _, r := range routes {
 		if !r.Gateway.IsValid() && !r.Default() {

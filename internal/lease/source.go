@@ -20,7 +20,7 @@ func (n NIC) Sources(hop netip.Addr) []fib.Choice {
 	v := ip.Of(hop)
 	own := n.addressesOn(v)
 	var to []destination
-	var routes fib.Prefixes[destination]
+	var routes ip.Prefixes[destination]
 	for _, r := range n.RoutesFrom(hop) {
 		if v == ip.V6 && r.Destination.Addr().IsLinkLocalUnicast() {
 			continue // the kernel chooses the NIC's link-local address
@@ -43,7 +43,7 @@ func (n NIC) Sources(hop netip.Addr) []fib.Choice {
 		d.network = network
 		to = append(to, d)
 	}
-	var chosen fib.Prefixes[netip.Addr]
+	var chosen ip.Prefixes[netip.Addr]
 	var choices []fib.Choice
 	chooser := chooserOf(own, to)
 	for _, d := range to {
@@ -79,8 +79,8 @@ type chooser struct {
 	own      []netstate.Address
 	has      map[netip.Addr]bool
 	first    firsts
-	networks fib.Prefixes[*firsts] // of the addresses in networks of their own
-	within   fib.Prefixes[*firsts] // of the addresses in the destinations
+	networks ip.Prefixes[*firsts] // of the addresses in networks of their own
+	within   ip.Prefixes[*firsts] // of the addresses in the destinations
 }
 
 // firsts are the numbers of the first addresses of own, by their class, each and one; 0: there is none.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -251,7 +250,7 @@ func (p *Plan) given() (g given) {
 
 // needed are the routes, in an order of their own, without those that lead where the next wider one leads.
 func needed(routes []cache.Route) (list []cache.Route) {
-	var by fib.Prefixes[netip.Addr]
+	var by ip.Prefixes[netip.Addr]
 	for _, r := range routes {
 		by.Set(r.Destination, r.Gateway)
 	}
@@ -263,7 +262,7 @@ func needed(routes []cache.Route) (list []cache.Route) {
 		}
 		return false
 	})
-	slices.SortFunc(list, func(a, b cache.Route) int { return fib.Compare(a.Destination, b.Destination) })
+	slices.SortFunc(list, func(a, b cache.Route) int { return ip.Compare(a.Destination, b.Destination) })
 	return list
 }
 
