@@ -215,7 +215,7 @@ func ofAddress(r netstate.Route) bool {
 
 // takes reports whether the packets can take the route, as far as they have its destination.
 func (from Source) takes(r netstate.Route, own Addresses) bool {
-	return (r.TOS == 0 || r.TOS == from.TOS) && (r.Source.Bits() <= 0 || len(own) > 0 && own.LieIn(r.Source))
+	return (r.TOS == 0 || r.TOS == from.TOS) && (r.Source.Bits() <= 0 || own.LieIn(r.Source))
 }
 
 // accepts reports whether the rule takes the route. A throw route sends the lookup to the next table, and
@@ -241,10 +241,7 @@ func (n *networks) entries(place int, rule netstate.Rule, known *disjoint) (list
 		}
 		list = append(list, entry{to, place, at})
 	}
-	to := ip.V4.All()
-	if rule.IPv6 {
-		to = ip.V6.All()
-	}
+	to := rule.Version().All()
 	if rule.Destination.IsValid() {
 		to = rule.Destination.Masked()
 	}

@@ -62,6 +62,16 @@ func (p *Prefixes[V]) Longest(network netip.Prefix) (value V, is bool) {
 	return value, false
 }
 
+// Wider is the value of the most specific network around the one, itself left out.
+func (p *Prefixes[V]) Wider(network netip.Prefix) (value V, is bool) {
+	for wider, value := range p.Around(network) {
+		if wider != network.Masked() {
+			return value, true
+		}
+	}
+	return value, false
+}
+
 // Contain reports whether the address lies in one of the networks.
 func (p *Prefixes[V]) Contain(a netip.Addr) bool {
 	_, is := p.Longest(netip.PrefixFrom(a, a.BitLen()))

@@ -18,7 +18,7 @@ var uniqueLocal = netip.MustParsePrefix("fc00::/7")
 // route's source comes first too, and then the rules 3, 6 and 8 of RFC 6724 section 5.
 func (n NIC) Sources(hop netip.Addr) []fib.Choice {
 	v := ip.Of(hop)
-	own := n.addressesOn(v)
+	own := n.AddressesOn(v)
 	var to []destination
 	var routes ip.Prefixes[destination]
 	for _, r := range n.RoutesFrom(hop) {
@@ -54,15 +54,10 @@ func (n NIC) Sources(hop netip.Addr) []fib.Choice {
 		}
 	}
 	slices.SortStableFunc(choices, func(a, b fib.Choice) int { return b.To.Bits() - a.To.Bits() })
-	isWiders := func(c fib.Choice) bool { // a wider destination has the same
-		for wider, address := range chosen.Around(c.To) {
-			if wider != c.To {
-				return address == c.Address
-			}
-		}
-		return false
-	}
-	choices = slices.DeleteFunc(choices, isWiders)
+	choices = slices.DeleteFunc(choices, func(c fib.Choice) bool {
+		wider, is := chosen.Wider(c.To)
+		return is && wider == c.Address
+	})
 	choices[len(choices)-1].To = netip.Prefix{}
 	return choices
 }

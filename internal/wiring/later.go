@@ -255,12 +255,8 @@ func needed(routes []cache.Route) (list []cache.Route) {
 		by.Set(r.Destination, r.Gateway)
 	}
 	list = slices.DeleteFunc(slices.Clone(routes), func(r cache.Route) bool {
-		for wider, gateway := range by.Around(r.Destination) {
-			if wider != r.Destination {
-				return gateway == r.Gateway
-			}
-		}
-		return false
+		wider, is := by.Wider(r.Destination)
+		return is && wider == r.Gateway
 	})
 	slices.SortFunc(list, func(a, b cache.Route) int { return ip.Compare(a.Destination, b.Destination) })
 	return list

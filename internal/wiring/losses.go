@@ -35,17 +35,6 @@ func (p *Plan) weigh() int {
 	return p.losses().weight()
 }
 
-// furtherLosses are the addresses of a family but the first.
-func furtherLosses(addresses []netip.Prefix, why string, args ...any) (list losses) {
-	for _, a := range addresses[1:] {
-		if a.Addr() == addresses[0].Addr() {
-			continue // with another prefix length
-		}
-		list.lose("address", a.Addr().String(), why, args...)
-	}
-	return list
-}
-
 // unsentLosses are what the responder cannot send. What does not fit beside a resolv.conf is known to the responder
 // alone, which warns of it.
 func unsentLosses(r *cache.Record) losses {

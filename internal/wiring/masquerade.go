@@ -271,10 +271,7 @@ func (s *seen) hiddenLosses() (list losses) {
 			unfit = a.Prefix.Addr()
 			return ip.Pick(v, a.Scope == netstate.ScopeUniverse, a.PreferredSeconds > 0)
 		}
-		isOwn := func(a netstate.Address) bool {
-			return a.Link == s.nic.Index && ip.Of(a.Prefix.Addr()) == v && (v == ip.V4 || !a.Prefix.Addr().IsLinkLocalUnicast())
-		}
-		if !slices.ContainsFunc(s.found.Addresses, func(a netstate.Address) bool { return isOwn(a) && fits(a) }) && unfit.IsValid() {
+		if !slices.ContainsFunc(s.on.AddressesOn(v), fits) && unfit.IsValid() {
 			list.lose("family", v.String(), "masquerading needs a global address that is not deprecated, and %v of %s is none", unfit, s.nic.Name)
 		}
 	}
