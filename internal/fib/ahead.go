@@ -7,9 +7,9 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Ahead are the policy rules that come before the one for the table main, and send what is for an address behind the
-// namespace elsewhere, or a part of it. All says that none of these packets is looked up in main: the last rule takes
-// the rest, or no rule leads to main.
+// Ahead are the policy rules that come before the one for the table main, and refuse what is for an address behind the
+// namespace, or send it elsewhere, or a part of it. All says that none of these packets is looked up in main: the last
+// rule takes the rest, or no rule leads to main.
 func Ahead(s netstate.Snapshot, vrf uint32, behind netip.Addr) (ahead []netstate.Rule, all bool) {
 	own := make(map[netip.Addr]bool, len(s.Addresses))
 	for _, a := range s.Addresses {

@@ -8,7 +8,7 @@ import (
 	"github.com/guestwire/guestwire/internal/ip"
 )
 
-// lease4 puts the namespace's IPv4 routes into the record. If the address has no connected route, or the
+// addLease4 puts the namespace's IPv4 routes into the record. If the address has no connected route, or the
 // gateway lies outside of it, the guest gets a /32 and each route by itself, on-link routes first: all clients
 // can install them in that order.
 func (n NIC) addLease4(r *cache.Record, addresses []netip.Prefix) {

@@ -11,7 +11,7 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// lease6 puts the namespace's IPv6 routes into the record. The next hop of an advertised route is the
+// addLease6 puts the namespace's IPv6 routes into the record. The next hop of an advertised route is the
 // advertisement's source, which has to be link-local. So a gateway with a global address gets the link-local
 // address of its MAC, for which the responder answers.
 func (n NIC) addLease6(r *cache.Record) {

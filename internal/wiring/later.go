@@ -235,7 +235,7 @@ func (p *Plan) given() (g given) {
 			g.routes = append(g.routes, cache.Route{Destination: network})
 		}
 		if v6.Router != nil && v6.Router.Default {
-			g.routes = append(g.routes, cache.Route{Destination: netip.PrefixFrom(netip.IPv6Unspecified(), 0), Gateway: v6.Router.Address})
+			g.routes = append(g.routes, cache.Route{Destination: ip.V6.All(), Gateway: v6.Router.Address})
 		}
 		if v6.Router != nil {
 			for _, network := range v6.Router.Routes {

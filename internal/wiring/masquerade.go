@@ -337,7 +337,7 @@ func fillMasqueraded(r *cache.Record, networks []inner) (warnings texts) {
 				Address: guest,
 				Server:  n.Gateway,
 				Shared:  n.within,
-				Routes:  []cache.Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: n.Gateway}},
+				Routes:  []cache.Route{{Destination: ip.V4.All(), Gateway: n.Gateway}},
 			}
 			continue
 		}

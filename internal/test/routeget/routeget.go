@@ -165,8 +165,9 @@ func judgeSources(t testing.TB, pod *nstest.Namespace, s netstate.Snapshot, pack
 		isSource := func(p netip.Prefix) bool { return p.Addr() == list[0].Prefsrc }
 		table := fib.Of(s, fib.Source{IP: ip.Of(to), From: []netip.Addr{hop}, VRF: nic.VRF()})
 		way, _ := table.Lookup(netip.PrefixFrom(to, to.BitLen()))
-		if len(table.Rest) > 0 || len(way.Routes) > 0 && len(way.Routes[0].Hops) > 0 || !slices.ContainsFunc(nic.AddressesOf(ip.Of(to)), isSource) {
-			continue // the rules distinguish, a route has more than one source, or the address is another link's
+		isOther := len(way.Routes) == 0 || len(way.Routes[0].Hops) > 0 || way.Routes[0].Type != netstate.RouteUnicast
+		if len(table.Rest) > 0 || isOther || !slices.ContainsFunc(nic.AddressesOf(ip.Of(to)), isSource) {
+			continue // the rules distinguish, a route has more than one source or is no guest's, or the address is another link's
 		}
 		choices := nic.Sources(hop)
 		at := slices.IndexFunc(choices, func(c fib.Choice) bool { return !c.To.IsValid() || c.To.Contains(to) })
