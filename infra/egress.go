@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -128,9 +129,9 @@ type about struct {
 
 // decided are the places of the first entries about something.
 type decided struct {
-	dns     *cache.DNS // whose servers are the resolvers
-	first   map[about]int
-	lengths [129]bool // of the networks in first
+	dns      *cache.DNS // whose servers are the resolvers
+	first    map[about]int
+	networks ip.Prefixes[bool] // those in first
 }
 
 func (d *decided) add(at int, e Egress) {
@@ -139,7 +140,7 @@ func (d *decided) add(at int, e Egress) {
 			d.first[a] = at
 		}
 		if a.network.IsValid() {
-			d.lengths[a.network.Bits()] = true
+			d.networks.Set(a.network, true)
 		}
 	}
 }
@@ -179,28 +180,25 @@ func (d *decided) before(e Egress) (places []int) {
 	return places
 }
 
-// decides returns the place of an entry about the same name or a network that has all of a's, with a's ports, with its
-// protocol, or with all.
+// decides returns the place of the first entry about the same name or a network that has all of a's, with a's ports,
+// with its protocol, or with all.
 func (d *decided) decides(a about) (at int, is bool) {
 	protocol := Ports{Protocol: a.ports.Protocol}
 	if a.ports.First != 0 {
 		protocol.Protocol = a.ports.full().Protocol
 	}
-	for _, ports := range []Ports{a.ports, protocol, {}} {
-		if at, is := d.first[about{network: a.network, name: a.name, ports: ports}]; is {
-			return at, true
-		}
-		for bits := range a.network.Bits() { // -1 for a name
-			if !d.lengths[bits] {
-				continue
-			}
-			wider, _ := a.network.Addr().Prefix(bits) // of that length there is one
-			if at, is := d.first[about{network: wider, ports: ports}]; is {
-				return at, true
-			}
+	consider := func(a about) {
+		if first, has := d.first[a]; has && (!is || first < at) {
+			at, is = first, true
 		}
 	}
-	return 0, false
+	for _, a.ports = range []Ports{a.ports, protocol, {}} {
+		consider(a)
+		for wider := range d.networks.Around(a.network) { // none for a name
+			consider(about{network: wider, ports: a.ports})
+		}
+	}
+	return at, is
 }
 
 // check is what is wrong with the entry; empty: nothing.

@@ -108,6 +108,7 @@ func TestEgressValidate(t *testing.T) {
 		{infra.Spec{Binding: infra.Routed{}, Egress: append([]infra.Egress{{To: "all", Ports: infra.Ports{Last: 80}}}, egress(t, "refuse all")...)}, "egress[0]", "a port is 1 to 65535"},
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "refuse all", "allow all")}, "egress[1]", `"allow all" never decides, as "refuse all" comes before it`},
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow 10.0.0.0/8", "refuse 10.9.9.9", "allow all")}, "egress[1]", `"refuse 10.9.9.9" never decides, as "allow 10.0.0.0/8" comes before it`},
+		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow 10.9.0.0/16", "refuse 10.0.0.0/8", "refuse 10.9.9.9", "allow all")}, "egress[2]", `"refuse 10.9.9.9" never decides, as "allow 10.9.0.0/16" comes before it`},
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "refuse private", "allow 10.0.0.1 443", "refuse all")}, "egress[1]", `"allow 10.0.0.1 443/tcp" never decides, as "refuse private" comes before it`},
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow 2001:db8::/32 tcp", "refuse 2001:db8:1::/48 443", "allow all")}, "egress[1]", "never decides"},
 		{infra.Spec{Binding: infra.Routed{}, Egress: egress(t, "allow 0.0.0.0/0", "allow ::/0", "refuse metadata", "refuse all")}, "egress[2]", "never decides"},

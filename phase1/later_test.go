@@ -102,9 +102,21 @@ func TestLater(t *testing.T) {
 		{"", "rule add pref 100 from 10.244.1.0/24 prohibit", "policy rule 100 of IPv4", map[cache.Kind]string{
 			cache.BindingBridge:   loses + "a guest cannot learn policy rules by DHCP",
 			cache.BindingRedirect: loses + "a guest cannot learn policy rules by DHCP",
+			// Answers to the guest, too.
+			cache.BindingMasquerade: loses + "the policy rule with the preference 100 comes before main",
+		}},
+		{"-6 rule add pref 100 lookup 77", "-6 route add default from 2001:db8:9::/64 via fd00:244:1::1 dev eth0 table 77", "route ::/0 from 2001:db8:9::/64 via fd00:244:1::1 dev eth0 table 77 metric 1024", map[cache.Kind]string{
+			cache.BindingMasquerade: loses + "the policy rule with the preference 100 comes before main",
+		}},
+		{"rule add pref 100 lookup 77", "route add default via 10.244.1.1 dev eth0 table 77 tos 0x10", "route default tos 0x10 via 10.244.1.1 dev eth0 table 77", map[cache.Kind]string{
+			cache.BindingRedirect:   loses + "a lease has no routes for some packets to a destination",
+			cache.BindingMasquerade: loses + "the policy rule with the preference 100 comes before main",
 		}},
 		{"", "route add multicast 224.0.0.0/4 dev eth0", "", nil},
 		{"-6 address flush dev eth0 scope global\n-6 route flush dev eth0\n-6 address add 2001:db8::7/128 dev lo", "-6 route add 2001:db8:9::/64 dev eth0", "route 2001:db8:9::/64 dev eth0 metric 1024", map[cache.Kind]string{
+			cache.BindingRedirect: refuses, cache.BindingRouted: refuses, cache.BindingMasquerade: refuses,
+		}},
+		{"-6 address flush dev eth0 scope global\n-6 route flush dev eth0\n-6 address add 2001:db8::7/128 dev lo", "-6 rule add pref 100 from 2001:db8::7 lookup 77\n-6 route add 2001:db8:9::/64 dev eth0 table 77", "policy rule 100 of IPv6, table 77, and route 2001:db8:9::/64 dev eth0 table 77 metric 1024", map[cache.Kind]string{
 			cache.BindingRedirect: refuses, cache.BindingRouted: refuses, cache.BindingMasquerade: refuses,
 		}},
 	} {

@@ -3,7 +3,7 @@ package compare
 import (
 	"net/netip"
 
-	"github.com/guestwire/guestwire/internal/fib"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -35,7 +35,7 @@ func singleIn(routes []netstate.Route) map[part]bool {
 func (s *stepper) index() {
 	s.wanted, s.unwanted = netstate.IndexRoutes(s.want.Routes), netstate.IndexRoutes(s.want.Unwanted.Routes)
 	s.wantedParts, s.beside = map[part]bool{}, map[group]map[part]bool{}
-	s.onLink = map[int]*fib.Prefixes[bool]{}
+	s.onLink = map[int]*ip.Prefixes[bool]{}
 	var hosts []netstate.Route
 	for _, r := range s.want.Routes {
 		s.wantedParts[partOf(r)] = true
@@ -46,7 +46,7 @@ func (s *stepper) index() {
 		inMain := r.Table == netstate.TableMain || r.Table == netstate.TableLocal
 		if inMain && r.Type == netstate.RouteUnicast && !r.Gateway.IsValid() && len(r.Hops) == 0 {
 			if s.onLink[r.Link] == nil {
-				s.onLink[r.Link] = &fib.Prefixes[bool]{}
+				s.onLink[r.Link] = &ip.Prefixes[bool]{}
 			}
 			s.onLink[r.Link].Set(r.Destination, true)
 		}

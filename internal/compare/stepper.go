@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/guestwire/guestwire/internal/fib"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -36,7 +36,7 @@ type indexes struct {
 	// beside are the next hops, in now and in want, of each group of routes that the kernel can join.
 	beside map[group]map[part]bool
 
-	onLink map[int]*fib.Prefixes[bool] // the destinations of the wanted routes without a gateway, by their links
+	onLink map[int]*ip.Prefixes[bool] // the destinations of the wanted routes without a gateway, by their links
 
 	links                        map[int]netstate.Link // of now
 	neighbours, wantedNeighbours map[netstate.Neighbour]bool

@@ -21,9 +21,9 @@ func (a Addresses) MeetIn(network netip.Prefix) bool {
 	return at < len(a) && network.Contains(a[at])
 }
 
-// LieIn reports whether all of the addresses lie in the network.
+// LieIn reports whether all of the addresses, at least one, lie in the network.
 func (a Addresses) LieIn(network netip.Prefix) bool {
-	return len(a) == 0 || network.Contains(a[0]) && network.Contains(a[len(a)-1])
+	return len(a) > 0 && network.Contains(a[0]) && network.Contains(a[len(a)-1])
 }
 
 // Has reports whether the address is one of them.

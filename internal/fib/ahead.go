@@ -7,9 +7,9 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Ahead are the policy rules that come before the one for the table main, and send what is for an address behind the
-// namespace elsewhere, or a part of it. All says that none of these packets is looked up in main: the last rule takes
-// the rest, or no rule leads to main.
+// Ahead are the policy rules that come before the one for the table main, and refuse what is for an address behind the
+// namespace, or send it elsewhere, or a part of it. All says that none of these packets is looked up in main: the last
+// rule takes the rest, or no rule leads to main.
 func Ahead(s netstate.Snapshot, vrf uint32, behind netip.Addr) (ahead []netstate.Rule, all bool) {
 	own := make(map[netip.Addr]bool, len(s.Addresses))
 	for _, a := range s.Addresses {
@@ -23,6 +23,12 @@ func Ahead(s netstate.Snapshot, vrf uint32, behind netip.Addr) (ahead []netstate
 		looked[r.Table] = true
 	}
 	tables := networksOf(s, Source{IP: ip.Of(behind), VRF: vrf}, looked)
+	some := map[uint32]bool{} // the tables with a route to the address for a TOS or a source
+	for _, r := range s.Routes {
+		if (r.TOS != 0 || r.Source.Bits() > 0) && r.Type != netstate.RouteThrow && r.Destination.Contains(behind) {
+			some[r.Table] = true
+		}
+	}
 	for _, r := range rules {
 		isPlain := !r.Other && r.Source.Bits() <= 0 && r.TOS == 0 && r.Mask == 0 && r.In == ""
 		switch {
@@ -34,6 +40,8 @@ func Ahead(s netstate.Snapshot, vrf uint32, behind netip.Addr) (ahead []netstate
 			if isPlain {
 				return ahead, true
 			}
+		case some[r.Table], r.Table == 0: // it refuses packets, or asks other rules
+			ahead = append(ahead, r)
 		}
 	}
 	return ahead, true

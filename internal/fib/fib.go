@@ -40,7 +40,7 @@ type Table struct {
 	Looked map[uint32]bool
 	// Rest are the policy rules for some of the packets, in the order of their preferences. They decide nothing here.
 	Rest []netstate.Rule
-	ways Prefixes[Way]
+	ways ip.Prefixes[Way]
 	all  []Way
 }
 
@@ -83,10 +83,10 @@ func Of(s netstate.Snapshot, from Source) *Table {
 	}
 	// A wider destination comes before those in it.
 	slices.SortFunc(entries, func(a, b entry) int {
-		return cmp.Or(Compare(a.to, b.to), a.place-b.place)
+		return cmp.Or(ip.Compare(a.to, b.to), a.place-b.place)
 	})
 	t.join(entries, len(asked))
-	slices.SortFunc(t.all, func(a, b Way) int { return cmp.Or(b.To.Bits()-a.To.Bits(), a.place-b.place, Compare(a.To, b.To)) })
+	slices.SortFunc(t.all, func(a, b Way) int { return cmp.Or(b.To.Bits()-a.To.Bits(), a.place-b.place, ip.Compare(a.To, b.To)) })
 	return t
 }
 
@@ -153,7 +153,7 @@ func Tables(s netstate.Snapshot, v ip.Version) map[uint32]bool {
 // networks are a table's routes by their destinations, which are sorted.
 type networks struct {
 	sorted []netip.Prefix
-	routes Prefixes[*routes]
+	routes ip.Prefixes[*routes]
 }
 
 type routes struct {
@@ -203,7 +203,7 @@ func networksOf(s netstate.Snapshot, from Source, looked map[uint32]bool) map[ui
 		of[key.table].routes.Set(key.to, at)
 	}
 	for _, n := range of {
-		slices.SortFunc(n.sorted, Compare)
+		slices.SortFunc(n.sorted, ip.Compare)
 	}
 	return of
 }
@@ -215,7 +215,7 @@ func ofAddress(r netstate.Route) bool {
 
 // takes reports whether the packets can take the route, as far as they have its destination.
 func (from Source) takes(r netstate.Route, own Addresses) bool {
-	return (r.TOS == 0 || r.TOS == from.TOS) && (r.Source.Bits() <= 0 || len(own) > 0 && own.LieIn(r.Source))
+	return (r.TOS == 0 || r.TOS == from.TOS) && (r.Source.Bits() <= 0 || own.LieIn(r.Source))
 }
 
 // accepts reports whether the rule takes the route. A throw route sends the lookup to the next table, and
@@ -241,10 +241,7 @@ func (n *networks) entries(place int, rule netstate.Rule, known *disjoint) (list
 		}
 		list = append(list, entry{to, place, at})
 	}
-	to := ip.V4.All()
-	if rule.IPv6 {
-		to = ip.V6.All()
-	}
+	to := rule.Version().All()
 	if rule.Destination.IsValid() {
 		to = rule.Destination.Masked()
 	}
@@ -259,9 +256,9 @@ func (n *networks) entries(place int, rule netstate.Rule, known *disjoint) (list
 	skip := func(is func(netip.Prefix) bool) {
 		rest = rest[sort.Search(len(rest), func(i int) bool { return !is(rest[i]) }):]
 	}
-	skip(func(p netip.Prefix) bool { return Compare(p, to) <= 0 })
+	skip(func(p netip.Prefix) bool { return ip.Compare(p, to) <= 0 })
 	for len(within) > 0 || len(rest) > 0 && to.Contains(rest[0].Addr()) {
-		if len(within) > 0 && (len(rest) == 0 || Compare(within[0], rest[0]) <= 0) {
+		if len(within) > 0 && (len(rest) == 0 || ip.Compare(within[0], rest[0]) <= 0) {
 			list = append(list, entry{within[0], place, nil})
 			skip(func(p netip.Prefix) bool { return within[0].Contains(p.Addr()) })
 			within = within[1:]
@@ -279,7 +276,7 @@ type disjoint []netip.Prefix
 
 // add adds the network in place of those within it, which it returns. Is says that it lies in one of them.
 func (d *disjoint) add(network netip.Prefix) (within []netip.Prefix, is bool) {
-	at, is := slices.BinarySearchFunc(*d, network, Compare)
+	at, is := slices.BinarySearchFunc(*d, network, ip.Compare)
 	if is || at > 0 && (*d)[at-1].Contains(network.Addr()) {
 		return nil, true
 	}

@@ -4,7 +4,6 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/eui64"
-	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -74,7 +73,7 @@ func newGuest(d Guest) guest {
 		g.prefixes = append(g.prefixes, firewall.HostPrefix(eui64.LinkLocal(m)))
 	}
 	g.prefixes = append(g.prefixes, d.Guard.Prefixes...)
-	slices.SortFunc(g.prefixes, fib.Compare)
+	slices.SortFunc(g.prefixes, ip.Compare)
 	g.prefixes = slices.Compact(g.prefixes)
 	g.local = g.linkLocal()
 	g.local.seesNetwork = forwards && g.local.learns

@@ -1,4 +1,4 @@
-// Package ip is the version of IP, for code that does the same for both.
+// Package ip is the version of IP, for code that does the same for both, and the longest-prefix search.
 package ip
 
 import (

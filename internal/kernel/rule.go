@@ -106,5 +106,8 @@ func parseRule(m []byte) (rule netstate.Rule, ofIP bool, err error) {
 		}
 		return nil
 	})
+	if head.Flags&ruleInvert != 0 {
+		rule.Source, rule.Destination = netip.Prefix{}, netip.Prefix{} // it is for the packets of others
+	}
 	return rule, true, err
 }

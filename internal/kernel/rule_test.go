@@ -65,6 +65,11 @@ func TestParseRule(t *testing.T) {
 	if have, _, err := parseRule(toNetwork); err != nil || have != want || isOwnRule(have) {
 		t.Errorf("have %+v, %v\nwant %+v", have, err, want)
 	}
+	copy(toNetwork[8:], nl.Uint32Attr(ruleInvert))
+	want.Destination, want.Other = netip.Prefix{}, true
+	if have, _, err := parseRule(toNetwork); err != nil || have != want {
+		t.Errorf("inverted: have %+v, %v\nwant %+v", have, err, want)
+	}
 	const multicast = 128 // RTNL_FAMILY_IPMR
 	if _, ofIP, err := parseRule(ruleReport(multicast, 32767, 253, netip.Prefix{})); err != nil || ofIP {
 		t.Errorf("a rule of multicast routing: %t, %v", ofIP, err)

@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
@@ -170,12 +169,7 @@ func (n NIC) asGuest(r *cache.Record, routes []netstate.Route) []cache.Route {
 
 // NextHops are the routes through the NIC for packets from the address, as a guest would get them.
 func (n NIC) NextHops(from netip.Addr) []cache.Route {
-	return n.asGuest(&cache.Record{}, n.by(n.from(from)))
-}
-
-// from is where the namespace sends packets from the address.
-func (n NIC) from(a netip.Addr) *fib.Table {
-	return fib.Of(n.found, fib.Source{IP: ip.Of(a), From: []netip.Addr{a}, VRF: n.VRF()})
+	return n.asGuest(&cache.Record{}, n.RoutesFrom(from))
 }
 
 // routesTo are routes to the destinations, without next hops.

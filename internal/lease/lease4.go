@@ -5,11 +5,10 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/ip"
 )
 
-// lease4 puts the namespace's IPv4 routes into the record. If the address has no connected route, or the
+// addLease4 puts the namespace's IPv4 routes into the record. If the address has no connected route, or the
 // gateway lies outside of it, the guest gets a /32 and each route by itself, on-link routes first: all clients
 // can install them in that order.
 func (n NIC) addLease4(r *cache.Record, addresses []netip.Prefix) {
@@ -88,7 +87,7 @@ func (n NIC) addStandIn(r *cache.Record) {
 // the default route last.
 func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) []cache.Route {
 	var onLink, routed []cache.Route
-	var reached fib.Prefixes[bool]
+	var reached ip.Prefixes[bool]
 	reached.Set(network, true)
 	for _, r := range routes {
 		if !r.Gateway.IsValid() && !r.Default() {

@@ -11,7 +11,7 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// lease6 puts the namespace's IPv6 routes into the record. The next hop of an advertised route is the
+// addLease6 puts the namespace's IPv6 routes into the record. The next hop of an advertised route is the
 // advertisement's source, which has to be link-local. So a gateway with a global address gets the link-local
 // address of its MAC, for which the responder answers.
 func (n NIC) addLease6(r *cache.Record) {
@@ -41,7 +41,7 @@ func (n NIC) addLease6(r *cache.Record) {
 func (n NIC) newIPv6() *cache.IPv6 {
 	own := n.Own(ip.V6)
 	v6 := &cache.IPv6{Address: own[0], Others: append([]netip.Addr(nil), own[1:]...)}
-	for _, a := range n.addressesOn(ip.V6) {
+	for _, a := range n.AddressesOn(ip.V6) {
 		if isDeprecated(a) {
 			v6.Deprecated = append(v6.Deprecated, a.Prefix.Addr())
 		}

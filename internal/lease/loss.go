@@ -25,11 +25,15 @@ func loseGateway(r *cache.Record, gateway netip.Addr, v ip.Version) {
 
 // loseSecond adds the IPv4 addresses that DHCP does not give the guest.
 func loseSecond(r *cache.Record, addresses []netip.Prefix) {
-	for _, a := range addresses[min(1, len(addresses)):] {
-		if a.Addr() == addresses[0].Addr() {
-			continue // with another prefix length
+	LoseFurther(r, addresses, "DHCPv4 leases one address, %v: configure it in the guest")
+}
+
+// LoseFurther adds the addresses of a family but the first, which the reason names.
+func LoseFurther(r *cache.Record, addresses []netip.Prefix, why string) {
+	for _, a := range addresses {
+		if first := addresses[0].Addr(); a.Addr() != first { // else it has another prefix length
+			lose(r, "address", a.Addr().String(), why, first)
 		}
-		lose(r, "address", a.Addr().String(), "DHCPv4 leases one address, %v: configure it in the guest", addresses[0].Addr())
 	}
 }
 

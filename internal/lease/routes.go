@@ -52,7 +52,7 @@ func (n NIC) Addresses() (v4, v6 []netip.Prefix) {
 }
 
 func (n NIC) list(v ip.Version) (list []netip.Prefix) {
-	own := n.addressesOn(v)
+	own := n.AddressesOn(v)
 	slices.SortStableFunc(own, func(a, b netstate.Address) int { return cmp.Compare(lastResort(a), lastResort(b)) })
 	for _, a := range own {
 		list = append(list, a.Prefix)
@@ -86,7 +86,7 @@ func (n NIC) outward(v ip.Version) destination {
 // RouteSource is the NIC's address from which its least specific route says to send (ip-route(8), src); zero: it names
 // none, or the NIC has no other one, or the address has a lifetime, so that another one may take its place.
 func (n NIC) RouteSource(v ip.Version) (named netip.Addr) {
-	own := n.addressesOn(v)
+	own := n.AddressesOn(v)
 	if len(own) < 2 {
 		return named
 	}
@@ -97,8 +97,8 @@ func (n NIC) RouteSource(v ip.Version) (named netip.Addr) {
 	return named
 }
 
-// addressesOn are the NIC's addresses of the version, without IPv6 link-local ones.
-func (n NIC) addressesOn(v ip.Version) (own []netstate.Address) {
+// AddressesOn are the NIC's addresses of the version in the kernel's order, without IPv6 link-local ones.
+func (n NIC) AddressesOn(v ip.Version) (own []netstate.Address) {
 	for _, a := range n.found.Addresses {
 		if addr := a.Prefix.Addr(); a.Link == n.Index && ip.Of(addr) == v && (v == ip.V4 || !addr.IsLinkLocalUnicast()) {
 			own = append(own, a)
@@ -144,7 +144,7 @@ func isDeprecated(a netstate.Address) bool { return a.Prefix.Addr().Is6() && a.P
 // lifetime, and do not come from a router advertisement. What CNI's dhcp plugin leases has no lifetime in the kernel.
 func (n NIC) Leased(v ip.Version) []netip.Prefix {
 	var list []netip.Prefix
-	for _, a := range n.addressesOn(v) {
+	for _, a := range n.AddressesOn(v) {
 		if a.ValidSeconds != netstate.Forever && !a.Advertised() && !a.Prefix.Addr().IsLinkLocalUnicast() {
 			list = append(list, a.Prefix)
 		}
@@ -155,6 +155,11 @@ func (n NIC) Leased(v ip.Version) []netip.Prefix {
 // Routes are the routes through the NIC for packets from the NIC's first address, which becomes the guest's.
 // They come from the tables that the policy rules name; more specific routes come first.
 func (n NIC) Routes(v ip.Version) []netstate.Route { return n.by(n.Table(v)) }
+
+// RoutesFrom are the routes through the NIC for packets from the address.
+func (n NIC) RoutesFrom(a netip.Addr) []netstate.Route {
+	return n.by(fib.Of(n.found, fib.Source{IP: ip.Of(a), From: []netip.Addr{a}, VRF: n.VRF()}))
+}
 
 // by are the table's routes through the NIC. Where another table has a throw route, its destination is the route's.
 func (n NIC) by(table *fib.Table) (routes []netstate.Route) {

@@ -18,21 +18,32 @@ var uniqueLocal = netip.MustParsePrefix("fc00::/7")
 // route's source comes first too, and then the rules 3, 6 and 8 of RFC 6724 section 5.
 func (n NIC) Sources(hop netip.Addr) []fib.Choice {
 	v := ip.Of(hop)
-	own := n.addressesOn(v)
+	own := n.AddressesOn(v)
 	var to []destination
-	for _, r := range n.by(n.from(hop)) {
-		if v == ip.V4 || !r.Destination.Addr().IsLinkLocalUnicast() { // else the kernel chooses the NIC's link-local address
-			to = append(to, destination{r.Destination, n.hop(r), r.PrefSrc})
+	var routes ip.Prefixes[destination]
+	for _, r := range n.RoutesFrom(hop) {
+		if v == ip.V6 && r.Destination.Addr().IsLinkLocalUnicast() {
+			continue // the kernel chooses the NIC's link-local address
+		}
+		d := destination{r.Destination, n.hop(r), r.PrefSrc}
+		to = append(to, d)
+		if _, known := routes.Get(r.Destination); !known {
+			routes.Set(r.Destination, d)
 		}
 	}
+	networks := []netip.Prefix{v.All()}
 	if v == ip.V6 {
+		networks = append(networks, uniqueLocal)
 		for _, a := range own {
-			to = append(to, destination{network: a.Prefix.Masked()})
+			networks = append(networks, a.Prefix.Masked())
 		}
-		to = append(to, destination{network: uniqueLocal})
 	}
-	to = append(to, destination{network: v.All()})
-	var chosen fib.Prefixes[netip.Addr]
+	for _, network := range networks {
+		d, _ := routes.Longest(network)
+		d.network = network
+		to = append(to, d)
+	}
+	var chosen ip.Prefixes[netip.Addr]
 	var choices []fib.Choice
 	chooser := chooserOf(own, to)
 	for _, d := range to {
@@ -43,15 +54,10 @@ func (n NIC) Sources(hop netip.Addr) []fib.Choice {
 		}
 	}
 	slices.SortStableFunc(choices, func(a, b fib.Choice) int { return b.To.Bits() - a.To.Bits() })
-	isWiders := func(c fib.Choice) bool { // a wider destination has the same
-		for wider, address := range chosen.Around(c.To) {
-			if wider != c.To {
-				return address == c.Address
-			}
-		}
-		return false
-	}
-	choices = slices.DeleteFunc(choices, isWiders)
+	choices = slices.DeleteFunc(choices, func(c fib.Choice) bool {
+		wider, is := chosen.Wider(c.To)
+		return is && wider == c.Address
+	})
 	choices[len(choices)-1].To = netip.Prefix{}
 	return choices
 }
@@ -68,8 +74,8 @@ type chooser struct {
 	own      []netstate.Address
 	has      map[netip.Addr]bool
 	first    firsts
-	networks fib.Prefixes[*firsts] // of the addresses in networks of their own
-	within   fib.Prefixes[*firsts] // of the addresses in the destinations
+	networks ip.Prefixes[*firsts] // of the addresses in networks of their own
+	within   ip.Prefixes[*firsts] // of the addresses in the destinations
 }
 
 // firsts are the numbers of the first addresses of own, by their class, each and one; 0: there is none.
@@ -132,7 +138,7 @@ func (c *chooser) choose(to destination) netip.Addr {
 		}
 	}
 	try(&c.first)
-	if to.gateway.IsValid() {
+	if to.gateway.IsValid() && to.network.Addr().Is4() {
 		for _, candidates := range c.networks.Around(netip.PrefixFrom(to.gateway, to.gateway.BitLen())) {
 			try(candidates)
 		}
@@ -150,10 +156,10 @@ func (c *chooser) choose(to destination) netip.Addr {
 
 // score is higher for the address that the kernel chooses. Of equal ones it takes the first.
 func score(a netstate.Address, to netip.Prefix, gateway netip.Addr) (n int) {
-	if gateway.IsValid() && a.Prefix.Masked().Contains(gateway) {
-		n++
-	}
 	if to.Addr().Is4() {
+		if gateway.IsValid() && a.Prefix.Masked().Contains(gateway) {
+			n++
+		}
 		if a.Scope == netstate.ScopeUniverse && (gateway.IsValid() || to.Bits() == 0) {
 			n += 2 // for a route on the link, the kernel takes an address of the scope link as well
 		}

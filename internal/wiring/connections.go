@@ -14,16 +14,11 @@ import (
 
 // OlderConnections come after Steps. The kernel forgets the UDP exchanges that others have opened to ports that the
 // wiring translates: what these send next is translated. If the guest begins, a policy has not seen what is open with
-// the guest's addresses: the kernel forgets that, too.
+// the guest's addresses: the kernel forgets that, too. Under routed, a process that had the NIC's
+// addresses before may have opened it.
 func (p *Plan) OlderConnections(begins bool) []netstate.ConnectionsDel {
 	if !begins || !p.policy.IsSet() {
 		return p.olderExchanges
 	}
-	return slices.Concat(p.olderExchanges, p.guestConnections())
-}
-
-// guestConnections are those that the guest has opened, or answers. Under routed, a process that had the NIC's
-// addresses before may have opened them.
-func (p *Plan) guestConnections() []netstate.ConnectionsDel {
-	return router.NetworkConnections(p.guests)
+	return slices.Concat(p.olderExchanges, router.NetworkConnections(p.guests))
 }

@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/policy"
 )
@@ -23,7 +23,7 @@ func (p *Plan) EgressSets() []firewall.Destinations {
 // itself, is not egress. The sets are those of EgressSets, with the kernel's boxes. Without a guard, a guest that sends
 // from addresses of others is not recognized.
 func (p *Plan) Judge(now netstate.Snapshot, sets []firewall.Destinations) func(from netip.Addr, to netip.AddrPort, protocol uint8) bool {
-	local, guests, own := addressesOf(now), fib.PrefixesOf(p.guests), fib.PrefixesOf(slices.Concat(p.guests, p.spec.Guard.Prefixes))
+	local, guests, own := addressesOf(now), ip.PrefixesOf(p.guests), ip.PrefixesOf(slices.Concat(p.guests, p.spec.Guard.Prefixes))
 	refused := policy.Judge(sets)
 	return func(from netip.Addr, to netip.AddrPort, protocol uint8) bool {
 		a := to.Addr()

@@ -2,6 +2,7 @@ package wiring_test
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -313,6 +314,25 @@ func TestLaterMany(t *testing.T) {
 		if err != nil || len(later) != 1 || !strings.HasPrefix(later[0].Text, "route ") || !strings.HasSuffix(later[0].Text, c.want) {
 			t.Errorf("%d with the TOS %d: %+v, want %q", c.many, c.tos, later, c.want)
 		}
+	}
+}
+
+// TestLaterOlder: a journal that says less of a rule than the kernel does now, and that calls it Other, has the rule.
+func TestLaterOlder(t *testing.T) {
+	source := netip.MustParsePrefix("10.244.0.0/16")
+	found := flannelWith(func(s *netstate.Snapshot) {
+		s.Rules = []netstate.Rule{{Priority: 99, Table: 100, Other: true}, {Priority: 100, Table: 100, Source: source, Other: true}}
+		s.Routes = append(s.Routes, withRoute(via("12.0.0.0/8", "10.244.1.9"), func(r *netstate.Route) { r.Table = 100 }))
+	})
+	plan := newPlan(t, found, redirect())
+	k := wire(t, plan, found)
+	k.s.Rules = []netstate.Rule{{Priority: 99, Table: 100, Destination: netip.MustParsePrefix("12.0.0.0/8")}, {Priority: 100, Table: 100, Other: true}}
+	if later, err := plan.Later(t.Context(), k.snapshot()); err != nil || len(later) > 0 {
+		t.Errorf("%+v, %v, want none", later, err)
+	}
+	k.s.Rules = append(k.s.Rules, netstate.Rule{Priority: 99, Table: 100, Destination: netip.MustParsePrefix("12.1.0.0/16")})
+	if later, err := plan.Later(t.Context(), k.snapshot()); err != nil || len(later) != 1 || !strings.HasPrefix(later[0].Text, "policy rule 99 of IPv4, table 100, came after Setup") {
+		t.Errorf("%+v, %v, want one rule", later, err)
 	}
 }
 

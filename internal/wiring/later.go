@@ -10,7 +10,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -236,7 +235,7 @@ func (p *Plan) given() (g given) {
 			g.routes = append(g.routes, cache.Route{Destination: network})
 		}
 		if v6.Router != nil && v6.Router.Default {
-			g.routes = append(g.routes, cache.Route{Destination: netip.PrefixFrom(netip.IPv6Unspecified(), 0), Gateway: v6.Router.Address})
+			g.routes = append(g.routes, cache.Route{Destination: ip.V6.All(), Gateway: v6.Router.Address})
 		}
 		if v6.Router != nil {
 			for _, network := range v6.Router.Routes {
@@ -251,29 +250,35 @@ func (p *Plan) given() (g given) {
 
 // needed are the routes, in an order of their own, without those that lead where the next wider one leads.
 func needed(routes []cache.Route) (list []cache.Route) {
-	var by fib.Prefixes[netip.Addr]
+	var by ip.Prefixes[netip.Addr]
 	for _, r := range routes {
 		by.Set(r.Destination, r.Gateway)
 	}
 	list = slices.DeleteFunc(slices.Clone(routes), func(r cache.Route) bool {
-		for wider, gateway := range by.Around(r.Destination) {
-			if wider != r.Destination {
-				return gateway == r.Gateway
-			}
-		}
-		return false
+		wider, is := by.Wider(r.Destination)
+		return is && wider == r.Gateway
 	})
-	slices.SortFunc(list, func(a, b cache.Route) int { return fib.Compare(a.Destination, b.Destination) })
+	slices.SortFunc(list, func(a, b cache.Route) int { return ip.Compare(a.Destination, b.Destination) })
 	return list
 }
 
-// laterRules are those that were not there.
+// laterRules are those that were not there. What a journal says of a rule that is Other depends on the version of
+// guestwire, but for these fields.
 func (p *Plan) laterRules(now netstate.Snapshot) (later []netstate.Rule) {
+	other := func(r netstate.Rule) netstate.Rule {
+		return netstate.Rule{Priority: r.Priority, Table: r.Table, IPv6: r.IPv6, VRF: r.VRF, Other: true}
+	}
 	known := map[netstate.Rule]int{}
 	for _, r := range p.found.Rules {
+		if r.Other {
+			r = other(r)
+		}
 		known[r]++
 	}
 	for _, r := range now.Rules {
+		if known[r] == 0 {
+			r = other(r)
+		}
 		if known[r]--; known[r] < 0 {
 			later = append(later, r)
 		}

@@ -35,17 +35,6 @@ func (p *Plan) weigh() int {
 	return p.losses().weight()
 }
 
-// furtherLosses are the addresses of a family but the first.
-func furtherLosses(addresses []netip.Prefix, why string, args ...any) (list losses) {
-	for _, a := range addresses[1:] {
-		if a.Addr() == addresses[0].Addr() {
-			continue // with another prefix length
-		}
-		list.lose("address", a.Addr().String(), why, args...)
-	}
-	return list
-}
-
 // unsentLosses are what the responder cannot send. What does not fit beside a resolv.conf is known to the responder
 // alone, which warns of it.
 func unsentLosses(r *cache.Record) losses {
@@ -164,14 +153,16 @@ func (s *seen) sharedLosses() (list losses) {
 // another link's, such as the loopback's (unnumbered, BGP to the host).
 func (s *seen) familyLosses() (list losses) {
 	for _, v := range ip.Both {
-		if len(s.on.AddressesOf(v)) > 0 || len(s.on.Routes(v)) == 0 {
+		if len(s.on.AddressesOf(v)) > 0 {
 			continue
 		}
 		at := slices.IndexFunc(s.found.Addresses, func(a netstate.Address) bool {
 			return s.links.isBehind(s.nic, s.links.at(a.Link)) && ip.Of(a.Prefix.Addr()) == v && a.Prefix.Addr().IsGlobalUnicast()
 		})
-		if at >= 0 {
-			a := s.found.Addresses[at]
+		if at < 0 {
+			continue
+		}
+		if a := s.found.Addresses[at]; len(s.on.RoutesFrom(a.Prefix.Addr())) > 0 {
 			list.lose("family", v.String(), "%s has no %v address, and the namespace sends by it from %v of %s", s.nic.Name, v, a.Prefix.Addr(), s.links.at(a.Link).Name)
 		}
 	}

@@ -239,10 +239,13 @@ func (s *seen) checkNextHops(ends router.Ends) (list losses, err error) {
 		}
 		named := list.keys()
 		for _, r := range ahead {
-			what := fmt.Sprintf("table %d", r.Table)
+			what, way := fmt.Sprintf("table %d", r.Table), "for the guest goes elsewhere"
+			if r.Table == 0 {
+				what, way = fmt.Sprintf("preference %d", r.Priority), "of and for the guest is refused, or goes elsewhere"
+			}
 			if key := (lossKey{"policy-rule", what}); !named[key] {
 				named[key] = true
-				list.lose("policy-rule", what, "the policy rule with the preference %d comes before main, where the route to the guest is: what it matches of the packets for the guest goes elsewhere", r.Priority)
+				list.lose("policy-rule", what, "the policy rule with the preference %d comes before main, where the route to the guest is: what it matches of the packets %s", r.Priority, way)
 			}
 		}
 	}
@@ -268,10 +271,7 @@ func (s *seen) hiddenLosses() (list losses) {
 			unfit = a.Prefix.Addr()
 			return ip.Pick(v, a.Scope == netstate.ScopeUniverse, a.PreferredSeconds > 0)
 		}
-		isOwn := func(a netstate.Address) bool {
-			return a.Link == s.nic.Index && ip.Of(a.Prefix.Addr()) == v && (v == ip.V4 || !a.Prefix.Addr().IsLinkLocalUnicast())
-		}
-		if !slices.ContainsFunc(s.found.Addresses, func(a netstate.Address) bool { return isOwn(a) && fits(a) }) && unfit.IsValid() {
+		if !slices.ContainsFunc(s.on.AddressesOn(v), fits) && unfit.IsValid() {
 			list.lose("family", v.String(), "masquerading needs a global address that is not deprecated, and %v of %s is none", unfit, s.nic.Name)
 		}
 	}
@@ -337,7 +337,7 @@ func fillMasqueraded(r *cache.Record, networks []inner) (warnings texts) {
 				Address: guest,
 				Server:  n.Gateway,
 				Shared:  n.within,
-				Routes:  []cache.Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: n.Gateway}},
+				Routes:  []cache.Route{{Destination: ip.V4.All(), Gateway: n.Gateway}},
 			}
 			continue
 		}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/fib"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -47,10 +47,10 @@ func networksOf(nic int, addresses []netstate.Address, routes []netstate.Route) 
 
 // sorted has each network once, and of the next hops those in the networks.
 func (n Networks) sorted() Networks {
-	slices.SortFunc(n.Networks, fib.Compare)
+	slices.SortFunc(n.Networks, ip.Compare)
 	n.Networks = slices.Compact(n.Networks)
 	slices.SortFunc(n.NextHops, netip.Addr.Compare)
-	among := fib.PrefixesOf(n.Networks)
+	among := ip.PrefixesOf(n.Networks)
 	n.NextHops = slices.DeleteFunc(slices.Compact(n.NextHops), func(h netip.Addr) bool { return !among.Contain(h) })
 	return n
 }

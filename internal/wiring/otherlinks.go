@@ -17,7 +17,7 @@ import (
 type ways struct {
 	*seen
 	// given are the networks to which the guest has a route; nil: a guest behind a masquerade has a default route.
-	given *fib.Prefixes[bool]
+	given *ip.Prefixes[bool]
 }
 
 func (s *seen) ways() ways {
@@ -29,7 +29,7 @@ func (s *seen) ways() ways {
 	if !t.Routes {
 		to = s.on.Destinations
 	}
-	given := fib.PrefixesOf(slices.Concat(to(ip.V4), to(ip.V6)))
+	given := ip.PrefixesOf(slices.Concat(to(ip.V4), to(ip.V6)))
 	w.given = &given
 	return w
 }

@@ -29,7 +29,7 @@ func TestOwnSource(t *testing.T) {
 			[]netstate.Route{via("0.0.0.0/0", "10.0.0.1"), connected("10.0.0.2/24"), connected("192.168.5.2/24"),
 				via("::/0", "2001:db8:5::1"), connected6("2001:db8:5::/64"), connected6("2001:db8:6::/64")},
 			[]string{from4 + "ip daddr 192.168.5.0/24 snat ip to 192.168.5.2", from4 + "snat ip to 10.0.0.2",
-				from6 + "ip6 daddr 2001:db8:6::/64 snat ip6 to 2001:db8:6::2", from6 + "snat ip6 to 2001:db8:5::3"}},
+				from6 + "ip6 daddr 2001:db8:5::/64 snat ip6 to 2001:db8:5::3", from6 + "snat ip6 to 2001:db8:6::2"}},
 		{"sources of routes",
 			[]netstate.Address{address("10.0.0.2/24"), address("10.0.0.3/24")},
 			[]netstate.Route{withRoute(via("0.0.0.0/0", "10.0.0.1"), func(r *netstate.Route) { r.PrefSrc = ip("10.0.0.3") }), connected("10.0.0.2/24")},

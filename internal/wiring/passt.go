@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/ip"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -48,9 +49,7 @@ func (b passt) wire(p *Plan) error {
 	p.Record.Passt = &cache.Passt{Forwards: p.openSockets(b.Ports), VhostUser: b.VhostUser}
 	p.addWarnings(p.warnSockets()...)
 	for _, addresses := range [][]netip.Prefix{p.v4, p.v6} {
-		if len(addresses) > 1 {
-			p.addLosses(furtherLosses(addresses, "passt gives the guest one address of a family, %v", addresses[0].Addr())...)
-		}
+		lease.LoseFurther(&p.Record, addresses, "passt gives the guest one address of a family, %v")
 	}
 	p.addLosses(b.familyLosses(&p.seen)...)
 	for _, l := range p.found.Listeners {

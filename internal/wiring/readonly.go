@@ -10,13 +10,13 @@ import (
 // wire asks the binding for the wanted state. It refuses one that needs a sysctl that the namespace lacks and that
 // cannot be written, as in a container: engines mount /proc/sys read-only, and set sysctls at the container's start.
 func (p *Plan) wire() error {
-	if err := checkShown(p.spec, p.found, p.nic); err != nil {
+	if err := p.checkShown(); err != nil {
 		return err
 	}
 	if err := p.binding.wire(p); err != nil {
 		return err
 	}
-	if err := p.checkSysctls(p.nic); err != nil {
+	if err := p.checkSysctls(); err != nil {
 		return err
 	}
 	if missing := p.unwritable(); len(missing) > 0 {

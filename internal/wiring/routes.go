@@ -5,14 +5,14 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // routesOf are the routes of a namespace, for the question whether the kernel would add one of them again: by their
 // destinations, in which tables, and whether one there is of type local, broadcast, anycast or multicast.
-type routesOf struct{ fib.Prefixes[map[uint32]bool] }
+type routesOf struct{ ip.Prefixes[map[uint32]bool] }
 
 func routesIn(found netstate.Snapshot) (routes routesOf) {
 	for _, r := range found.Routes {

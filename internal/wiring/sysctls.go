@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -62,27 +63,13 @@ func timeouts(otherwise, lost string, names ...string) (list []need) {
 }
 
 // checkSysctls refuses a router whose guest could not work with the namespace's sysctls.
-func (p *Plan) checkSysctls(nic netstate.Link) error {
-	reasons := p.hindrances(p.found)
-	p.found.Sysctls = withoutKeys(p.found.Sysctls, hinders())
-	if len(reasons) == 0 {
-		return nil
+func (p *Plan) checkSysctls() error {
+	err := p.Hindered(p.found)
+	p.found.Sysctls = maps.Clone(p.found.Sysctls)
+	for _, path := range hinders() {
+		delete(p.found.Sysctls, path)
 	}
-	return &infra.RefusedError{NIC: nic.Name, Binding: p.spec.Binding.Kind(), Reason: strings.Join(reasons, "; ")}
-}
-
-// withoutKeys is a copy without the keys.
-func withoutKeys(values map[string]string, keys []string) map[string]string {
-	var left map[string]string
-	for key, value := range values {
-		if !slices.Contains(keys, key) {
-			if left == nil {
-				left = map[string]string{}
-			}
-			left[key] = value
-		}
-	}
-	return left
+	return err
 }
 
 // Hindrances are the sysctls that have got a value, since Setup, with which the guest cannot work. Setup leaves them.
@@ -96,7 +83,7 @@ func (p *Plan) Hindrances(now netstate.Snapshot) (list []infra.Difference) {
 // Hindered is the error of a Setup that finds Hindrances; nil: there are none.
 func (p *Plan) Hindered(now netstate.Snapshot) error {
 	if reasons := p.hindrances(now); len(reasons) > 0 {
-		return &infra.RefusedError{NIC: p.names.NIC, Binding: p.spec.Binding.Kind(), Reason: strings.Join(reasons, "; ")}
+		return p.refuse(strings.Join(reasons, "; "))
 	}
 	return nil
 }
@@ -148,14 +135,13 @@ func unanswered(v4 *cache.IPv4, wanted []netstate.Address, ignore string) (zero 
 }
 
 // checkShown refuses a NIC if the kernel does not show by which link a route leads, as that may be the guest's.
-func checkShown(spec infra.Spec, found netstate.Snapshot, nic netstate.Link) error {
-	if traitsOf(spec.Binding).Direct || spec.Binding.Kind() == cache.BindingMasquerade {
+func (s *seen) checkShown() error {
+	if s.traits().Direct || s.spec.Binding.Kind() == cache.BindingMasquerade {
 		return nil
 	}
-	for _, r := range found.Routes {
+	for _, r := range s.found.Routes {
 		if nexthopObject(r) && r.Link == 0 && len(r.Hops) == 0 && r.Type == netstate.RouteUnicast {
-			return &infra.RefusedError{NIC: nic.Name, Binding: spec.Binding.Kind(),
-				Reason: fmt.Sprintf("net.ipv4.nexthop_compat_mode is 0, so the kernel does not show where the route to %v leads, which uses a nexthop object: set it first (sysctl -w net.ipv4.nexthop_compat_mode=1)", r.Destination)}
+			return s.refuse(fmt.Sprintf("net.ipv4.nexthop_compat_mode is 0, so the kernel does not show where the route to %v leads, which uses a nexthop object: set it first (sysctl -w net.ipv4.nexthop_compat_mode=1)", r.Destination))
 		}
 	}
 	return nil

@@ -88,17 +88,17 @@ func Judge(t testing.TB, pod *nstest.Namespace, r *rand.Rand, count int) (routed
 		if len(equal) > 0 {
 			ours, routed = equal[0], routed+1
 		}
-		isOther := func(r netstate.Rule) bool { return r.Other }
 		switch {
 		case kernels == ours || kernels == "unreachable" && ours == "none" && p.In != "lo":
 		case ip.Of(p.to) == ip.V6 && slices.Contains(equal, kernels):
-		case slices.ContainsFunc(table.Rest, isOther):
+		case slices.ContainsFunc(table.Rest, func(r netstate.Rule) bool { return r.Other && decides(s, r, p, kernels, names) }):
 			other++
 		default:
 			t.Errorf("ip %s\nours:   %s\nkernel: %s\n%s", p.command(), ours, kernels, answer)
 		}
 	}
 	judgeSource(t, pod, s)
+	judgeSources(t, pod, s, packets)
 	return routed, other
 }
 
@@ -140,6 +140,20 @@ func ask(t testing.TB, pod *nstest.Namespace, packets []packet) []string {
 	return answers
 }
 
+// decides reports whether the kernel's answer is that of the rule, which asks for what a Snapshot cannot hold, if the
+// packet has it.
+func decides(s netstate.Snapshot, rule netstate.Rule, p packet, kernels string, names map[int]string) bool {
+	if rule.Table == 0 { // it does not look up a table
+		return kernels == "blackhole" || kernels == "unreachable" || kernels == "prohibit"
+	}
+	s.Rules = slices.Clone(s.Rules)
+	s.Rules[slices.Index(s.Rules, rule)] = netstate.Rule{Priority: rule.Priority, Table: rule.Table, IPv6: rule.IPv6, Suppress: rule.Suppress}
+	way, _ := fib.Of(s, p.Source).Lookup(netip.PrefixFrom(p.to, p.to.BitLen()))
+	return slices.ContainsFunc(way.Routes, func(r netstate.Route) bool {
+		return text(r, names) == kernels || p.In != "lo" && types[r.Type] != "" // which the kernel does not show
+	})
+}
+
 // isOdd reports whether a route that delivers packets here, or to a group, may lead to the station.
 func isOdd(s netstate.Snapshot, station netip.Addr) bool {
 	return slices.ContainsFunc(s.Routes, func(r netstate.Route) bool {
@@ -164,6 +178,39 @@ func judgeSource(t testing.TB, pod *nstest.Namespace, s netstate.Snapshot) {
 		isSource := func(p netip.Prefix) bool { return p.Addr() == list[0].Prefsrc }
 		if slices.ContainsFunc(addresses, isSource) && !isSource(addresses[0]) {
 			t.Errorf("a guest of %s gets %v first, and the namespace sends from another one:\n%s", nic.Name, addresses, answer)
+		}
+	}
+}
+
+// judgeSources compares the sources of the namespace's own packets behind a routed guest with those of packets now.
+func judgeSources(t testing.TB, pod *nstest.Namespace, s netstate.Snapshot, packets []packet) {
+	t.Helper()
+	var script strings.Builder
+	for _, p := range packets {
+		fmt.Fprintf(&script, "ip -j route get %v 2>&1 | tr -d '\\n'; echo\n", p.to)
+	}
+	for i, answer := range strings.Split(strings.TrimSpace(pod.Exec("sh", "-c", script.String())), "\n") {
+		to := packets[i].to
+		var list []struct {
+			Dev     string
+			Prefsrc netip.Addr
+		}
+		if json.Unmarshal([]byte(answer), &list) != nil || len(list) != 1 || to.IsLinkLocalUnicast() {
+			continue // refused
+		}
+		link, _ := s.Named(list[0].Dev)
+		nic, hop := lease.Of(s, link), ip.Pick(ip.Of(to), lease.RoutedIPv4, lease.RoutedIPv6)
+		isSource := func(p netip.Prefix) bool { return p.Addr() == list[0].Prefsrc }
+		table := fib.Of(s, fib.Source{IP: ip.Of(to), From: []netip.Addr{hop}, VRF: nic.VRF()})
+		way, _ := table.Lookup(netip.PrefixFrom(to, to.BitLen()))
+		isOther := len(way.Routes) == 0 || len(way.Routes[0].Hops) > 0 || way.Routes[0].Type != netstate.RouteUnicast
+		if len(table.Rest) > 0 || isOther || !slices.ContainsFunc(nic.AddressesOf(ip.Of(to)), isSource) {
+			continue // the rules distinguish, a route has more than one source or is no guest's, or the address is another link's
+		}
+		choices := nic.Sources(hop)
+		at := slices.IndexFunc(choices, func(c fib.Choice) bool { return !c.To.IsValid() || c.To.Contains(to) })
+		if choices[at].Address != list[0].Prefsrc {
+			t.Errorf("%s sends to %v from another address than %v:\n%s", link.Name, to, choices, answer)
 		}
 	}
 }

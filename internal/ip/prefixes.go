@@ -1,11 +1,9 @@
-package fib
+package ip
 
 import (
 	"cmp"
 	"iter"
 	"net/netip"
-
-	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // Compare orders networks by their addresses. A wider network comes before those in it.
@@ -14,7 +12,7 @@ func Compare(a, b netip.Prefix) int { return cmp.Or(a.Addr().Compare(b.Addr()), 
 // Prefixes are values by their networks. The zero value has none.
 type Prefixes[V any] struct {
 	of      map[netip.Prefix]V
-	lengths map[ip.Version]*[129]bool // the prefix lengths of the networks
+	lengths map[Version]*[129]bool // the prefix lengths of the networks
 }
 
 // PrefixesOf are the networks, for Contain.
@@ -28,10 +26,10 @@ func PrefixesOf(networks []netip.Prefix) (p Prefixes[bool]) {
 // Set gives the network a value.
 func (p *Prefixes[V]) Set(network netip.Prefix, value V) {
 	if p.of == nil {
-		p.of, p.lengths = map[netip.Prefix]V{}, map[ip.Version]*[129]bool{ip.V4: {}, ip.V6: {}}
+		p.of, p.lengths = map[netip.Prefix]V{}, map[Version]*[129]bool{V4: {}, V6: {}}
 	}
 	p.of[network.Masked()] = value
-	p.lengths[ip.Of(network.Addr())][network.Bits()] = true
+	p.lengths[Of(network.Addr())][network.Bits()] = true
 }
 
 // Get returns the value of this very network.
@@ -43,7 +41,7 @@ func (p *Prefixes[V]) Get(network netip.Prefix) (V, bool) {
 // Around are the networks that contain the whole one, itself among them, from the most specific one on.
 func (p *Prefixes[V]) Around(network netip.Prefix) iter.Seq2[netip.Prefix, V] {
 	return func(yield func(netip.Prefix, V) bool) {
-		lengths := p.lengths[ip.Of(network.Addr())]
+		lengths := p.lengths[Of(network.Addr())]
 		for bits := network.Bits(); bits >= 0 && lengths != nil; bits-- {
 			if !lengths[bits] {
 				continue
@@ -60,6 +58,16 @@ func (p *Prefixes[V]) Around(network netip.Prefix) iter.Seq2[netip.Prefix, V] {
 func (p *Prefixes[V]) Longest(network netip.Prefix) (value V, is bool) {
 	for _, value := range p.Around(network) {
 		return value, true
+	}
+	return value, false
+}
+
+// Wider is the value of the most specific network around the one, itself left out.
+func (p *Prefixes[V]) Wider(network netip.Prefix) (value V, is bool) {
+	for wider, value := range p.Around(network) {
+		if wider != network.Masked() {
+			return value, true
+		}
 	}
 	return value, false
 }
