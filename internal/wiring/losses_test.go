@@ -33,6 +33,8 @@ func TestAutoByLosses(t *testing.T) {
 		s.Routes = append(s.Routes, netstate.Route{Table: netstate.TableMain, Type: netstate.RouteUnicast, Destination: pfx("10.96.0.0/12"),
 			Hops: []netstate.Hop{{Link: 2, Gateway: ip("10.244.1.2")}, {Link: 2, Gateway: ip("10.244.1.3")}}})
 	}
+	card := func(s *netstate.Snapshot) { s.Links[1].Kind = "" }
+	guarded := func(edit func(*infra.Guard)) asked { return withSpec(auto(), func(s *asked) { edit(&s.Guard) }) }
 	both := func(s *netstate.Snapshot) { second(s); multipath(s) }
 	for _, c := range []struct {
 		name  string
@@ -43,6 +45,13 @@ func TestAutoByLosses(t *testing.T) {
 	}{
 		{"nothing is lost", lan4(), auto(), cache.BindingRedirect, nil},
 		{"a bond of which redirect gets no answers", with(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "bond", netstate.ModeALB }), auto(), cache.BindingBridge, []string{"redirect: it gives stations the MACs of its ports"}},
+		{"MACs that a card does not receive", with(card), guarded(func(g *infra.Guard) { g.MACs = []cache.MAC{mac(9)} }), cache.BindingBridge, []string{"redirect: frames to guard.macs (1)"}},
+		{"MACs that a macvlan does not receive, and a router does not send to", with(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "macvlan", "private" }),
+			guarded(func(g *infra.Guard) { g.MACs = []cache.MAC{mac(9)} }), cache.BindingRedirect, []string{"bridge: a macvlan in mode private"}},
+		{"tags that a card can drop", with(card), guarded(func(g *infra.Guard) { g.VLANs = []uint16{5} }), cache.BindingBridge, []string{"redirect: frames with a tag of guard.vlans (1)"}},
+		{"both, on a veth", lan4(), guarded(func(g *infra.Guard) { g.MACs, g.VLANs = []cache.MAC{mac(9)}, []uint16{5} }), cache.BindingRedirect, nil},
+		{"a NIC that is down", with(func(s *netstate.Snapshot) { s.Links[1].Up = false }), auto(), cache.BindingBridge, []string{"redirect: frames all"}},
+		{"another MAC on a card", with(card), withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{MAC: mac(7)} }), cache.BindingRedirect, nil},
 		{"a route that routed keeps", with(multipath), auto(), cache.BindingRouted, []string{"redirect: next-hop 10.96.0.0/12", "bridge: next-hop 10.96.0.0/12"}},
 		{"an address that masquerade alone keeps, which hides the other", with(second), auto(), cache.BindingRedirect, nil},
 		{"the same, masquerade first", with(second), order(cache.BindingMasquerade, cache.BindingBridge), cache.BindingMasquerade, nil},
