@@ -65,8 +65,8 @@ func (b redirect) wire(p *Plan) error {
 // toGuardMACs are the frames to n MACs of Guard, as a loss names them.
 func toGuardMACs(n int) string { return fmt.Sprintf("to guard.macs (%d)", n) }
 
-// filteredLosses are the frames that Guard lets pass, and that the NIC itself keeps from the guest: it receives what the
-// namespace has asked for. Under bridge a NIC receives everything.
+// filteredLosses are the frames that Guard lets pass, and that the NIC itself drops: it receives what the namespace has
+// asked for. Under bridge a NIC receives everything.
 func (s *seen) filteredLosses() (list losses) {
 	nic, guard := s.nic, s.spec.Guard
 	if len(guard.MACs) > 0 && nic.Kind != "veth" {
