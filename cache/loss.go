@@ -16,6 +16,7 @@ type Loss struct {
 	//	server         a resolver or a time server that the guest cannot reach
 	//	option         a DHCP option that some clients cannot receive
 	//	mtu            a part of the NIC's MTU
+	//	frames         frames for the guest that the NIC does not receive
 	Kind string `json:"kind"`
 
 	// What is lost, such as 10.96.0.0/12, 10.96.0.53 or net1.

@@ -85,7 +85,7 @@ func TestAgent(t *testing.T) {
 		{with("plan", "-uid", "0", "-binding", "router"), 2, `"router", want "bridge", "redirect", "masquerade", "routed", "macvtap", "sriov", "passt", "slirp" or "auto"`},
 		{with("plan", "-uid", "0", "-binding", "slirp"), 0, `sysctl -w net/ipv4/ping_group_range="0 2147483647"`},
 		{with("plan", "-uid", "0", "-binding", "passt"), 0, `sysctl -w net/ipv4/ping_group_range="0 2147483647"`},
-		{with("plan", "-uid", "0", "-binding", "macvtap"), 5, "bridge would work"},
+		{with("plan", "-uid", "0", "-binding", "macvtap"), 5, "redirect would work"},
 		{with("plan", "-uid", "0", "-binding", "sriov"), 5, "binding.sriov.pci can name one"},
 		{with("plan"), 2, "binding: missing"},
 		{with("plan", "-binding", "bridge"), 2, "owner: missing"},

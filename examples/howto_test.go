@@ -20,7 +20,7 @@ var howTos = []struct {
 	page, before, after string
 	says                []string
 }{
-	{page: "choose-a-binding", says: []string{"# binding: bridge", "# binding: redirect"}},
+	{page: "choose-a-binding", says: []string{"# binding: redirect", "# binding: bridge"}},
 	{page: "egress", says: []string{"refuse link-local", "refuse metadata", "allow all 443/tcp", "egressWithin", "198.51.100.7 . udp . 53 timeout 5m"}, after: "agent teardown -netns /run/netns/pod -nic eth0"},
 	{page: "own-firewall-rules", says: []string{"counter"}, after: "ip netns exec pod nft list table inet mine; agent teardown -netns /run/netns/pod -nic eth0"},
 	{

@@ -7,24 +7,24 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Auto is the first of [Bridge], [Redirect], [Routed] and [Masquerade] that can work on the NIC and loses nothing
+// Auto is the first of [Redirect], [Bridge], [Routed] and [Masquerade] that can work on the NIC and loses nothing
 // (Record.Losses). If each of them loses something, it is the one with the fewest losses, and Masquerade, which hides
 // the NIC's address, is the last. A binding that is refused for its losses is left out, unless Spec.AcceptLosses is
 // set. A gateway that does not answer, and an option that some clients cannot receive, count nothing. If Spec.Egress or
 // Spec.EgressWithin is set, Auto is Routed or Masquerade. The first Setup chooses, and later ones keep the choice.
 type Auto struct {
-	// Order are the kinds to try, in this order. Empty: bridge, redirect, routed, masquerade.
-	// For CNI's CHECK leave out bridge, and set no MAC: CHECK compares the pod's NIC with what
-	// ADD returned.
+	// Order are the kinds to try, in this order. Empty: redirect, bridge, routed, masquerade.
 	Order []cache.Kind `json:"order,omitempty"`
 
-	// MAC is the guest's. A kind that cannot give the guest this MAC is not chosen. Zero: the
-	// default of the kind that is chosen.
+	// MAC is the guest's. A kind that cannot give the guest this MAC is not chosen. Redirect gives
+	// it to the NIC as well, so CNI's CHECK may fail. Zero: the default of the kind that is chosen.
 	MAC cache.MAC `json:"mac,omitzero"`
 }
 
-// autoOrder are the kinds that Auto can become, in the order in which Auto tries them without Order.
-var autoOrder = []cache.Kind{cache.BindingBridge, cache.BindingRedirect, cache.BindingRouted, cache.BindingMasquerade}
+// autoOrder are the kinds that Auto can become, in the order in which Auto tries them without Order. Redirect is before
+// Bridge: it leaves the NIC its name, kind and MAC, and makes fewer links. Bridge works on a few NICs on which Redirect
+// does not.
+var autoOrder = []cache.Kind{cache.BindingRedirect, cache.BindingBridge, cache.BindingRouted, cache.BindingMasquerade}
 
 func (Auto) Kind() cache.Kind            { return "auto" }
 func (Auto) validateGuard(g Guard) error { return g.opensNothing() }
@@ -34,7 +34,7 @@ func (b Auto) validate() error {
 		reason := ""
 		switch {
 		case !slices.Contains(autoOrder, kind):
-			reason = fmt.Sprintf("%q, want \"bridge\", \"redirect\", \"routed\" or \"masquerade\"", kind)
+			reason = fmt.Sprintf("%q, want \"redirect\", \"bridge\", \"routed\" or \"masquerade\"", kind)
 		case slices.Contains(b.Order[:i], kind):
 			reason = fmt.Sprintf("%q is in the list already", kind)
 		}

@@ -149,7 +149,7 @@ func TestVPN(t *testing.T) {
 	}{
 		{"auto", infra.Auto{}, true, "pod"},
 		{"masquerade", infra.Masquerade{}, true, "pod9"},
-		{"auto", infra.Auto{}, false, ""}, // bridge would lose the policy rules as well
+		{"auto", infra.Auto{}, false, ""}, // redirect and bridge would lose the policy rules as well
 		{"masquerade", infra.Masquerade{}, false, ""},
 	} {
 		t.Run(fmt.Sprintf("%s, forwards %t", c.name, c.forwards), func(t *testing.T) {

@@ -3,6 +3,7 @@ package phase1_test
 import (
 	"errors"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -71,34 +72,41 @@ func TestRedirectShares(t *testing.T) {
 	}
 }
 
-// TestAuto: the first binding that can work, said in the plan and in the record; called again it is the
-// same one. docs/how-to/choose-a-binding.md shows the plan of a macvlan.
+// TestAuto: the first binding that can work, said in the plan and in the record; called again it is the same one. That
+// is redirect, which leaves the NIC's name and kind, and bridge where redirect cannot work.
+// docs/how-to/choose-a-binding.md shows the plan of a tun device.
 func TestAuto(t *testing.T) {
 	t.Parallel()
-	page := readFile(t, "../docs/how-to/choose-a-binding.md")
+	page, other := readFile(t, "../docs/how-to/choose-a-binding.md"), cache.MAC{2, 0, 0, 0, 0, 7}
 	for _, test := range []struct {
-		name, create, want string
-		says               []string
+		name, create string
+		auto         infra.Auto
+		want         string
+		says         []string
+		ports        string // of bridges, by bridge(8)
 	}{
-		{"veth", "", "bridge", []string{"# binding: bridge\n"}},
-		{"macvlan", "link add link up0 name eth0 type macvlan mode bridge", "redirect",
-			[]string{"# binding: redirect\n", "# not bridge: a macvlan in mode bridge receives only for its own MAC\n"}},
-		{"tun", "tuntap add eth0 mode tun", "routed",
-			[]string{"# binding: routed\n", "# not bridge: it carries no Ethernet with ARP\n", "# not redirect: it carries no Ethernet\n"}},
+		{"veth", "", infra.Auto{}, "redirect", []string{"# binding: redirect\n"}, ""},
+		{"veth, another MAC", "", infra.Auto{MAC: other}, "redirect", []string{"# binding: redirect\n"}, ""},
+		{"macvlan", "link add link up0 name eth0 type macvlan mode bridge", infra.Auto{}, "redirect", // no binding reaches the resolvers, so bridge is tried too
+			[]string{"# binding: redirect\n", "# not bridge: a macvlan in mode bridge receives only for its own MAC\n"}, ""},
+		{"macvlan in mode passthru, another MAC", "link add link up0 name eth0 type macvlan mode passthru", infra.Auto{MAC: other}, "bridge",
+			[]string{"# binding: bridge\n", "# not redirect: it is a macvlan with the MAC 02:00:00:00:00:70, and the guest must have " + other.String() + ": the link below it passes frames by the MAC that the macvlan was made with\n"}, "eth0-nic eth0-tap"},
+		{"tun", "tuntap add eth0 mode tun", infra.Auto{}, "routed",
+			[]string{"# binding: routed\n", "# not redirect: it carries no Ethernet\n", "# not bridge: it carries no Ethernet with ARP\n"}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := nstest.NewNetwork(t)
 			if test.create != "" {
 				n.Pod.IP("link set eth0 down")
 				n.Pod.IP("link set eth0 name up0")
-				n.Pod.IP("link set up0 up")
+				n.Pod.IP("link set up0 address 02:00:00:00:00:70 up")
 				n.Pod.IP(test.create)
 				n.Pod.IP("addr flush dev up0")
 				n.Pod.IP("addr add 10.244.1.7/24 dev eth0")
 				n.Pod.IP("link set eth0 up")
 			}
 			before := settled(t, n)
-			c := config(n, infra.Auto{})
+			c := config(n, test.auto)
 			preview, err := c.Plan(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -106,7 +114,7 @@ func TestAuto(t *testing.T) {
 			if preview.Record.Binding != cache.Kind(test.want) || len(preview.Refused) != len(test.says)-1 || !strings.HasPrefix(preview.String(), strings.Join(test.says, "")) {
 				t.Errorf("binding %s, refused %v, and the plan begins\n%.300s\nwant %s and\n%s", preview.Record.Binding, preview.Refused, preview, test.want, strings.Join(test.says, ""))
 			}
-			if test.name == "macvlan" && !strings.Contains(page, "```\n"+strings.Join(test.says, "")+"```\n") {
+			if test.name == "tun" && !strings.Contains(page, "```\n"+strings.Join(test.says, "")+"```\n") {
 				t.Errorf("the page does not show\n%s", strings.Join(test.says, ""))
 			}
 			if err := difference(before, n.Pod.Dump()); err != nil {
@@ -116,12 +124,16 @@ func TestAuto(t *testing.T) {
 			if got := record(t, n).Binding; got != cache.Kind(test.want) {
 				t.Errorf("the binding is %s, want %s", got, test.want)
 			}
+			ports := strings.Join(regexp.MustCompile(`eth0-(nic|tap)`).FindAllString(n.Pod.Exec("bridge", "link"), -1), " ")
+			if ports != test.ports {
+				t.Errorf("a bridge has the ports %q, want %q", ports, test.ports)
+			}
 			wired := n.Pod.Dump()
 			setup(t, c)
 			if err := difference(stable(wired), stable(n.Pod.Dump())); err != nil {
 				t.Errorf("a second Setup changed something: %v", err)
 			}
-			without := config(n, infra.Auto{Order: slices.DeleteFunc([]cache.Kind{"bridge", "redirect", "routed", "masquerade"}, func(kind cache.Kind) bool { return kind == cache.Kind(test.want) })})
+			without := config(n, infra.Auto{MAC: test.auto.MAC, Order: slices.DeleteFunc([]cache.Kind{"redirect", "bridge", "routed", "masquerade"}, func(kind cache.Kind) bool { return kind == cache.Kind(test.want) })})
 			if _, err := without.Setup(t.Context()); !errors.Is(err, infra.ErrWired) {
 				t.Errorf("auto without %s: %v, want ErrWired", test.want, err)
 			}

@@ -307,11 +307,11 @@ refuses, unless -own says that the journals are the container's own.
 	},
 }
 
-const kinds = `KIND is bridge, redirect, routed or masquerade, or auto for the first of these
+const kinds = `KIND is redirect, bridge, routed or masquerade, or auto for the first of these
 four that can work and loses nothing:
 
-  bridge      the guest is the pod: NIC and tap are ports of a bridge
   redirect    the guest is the pod, and the NIC stays as it is, for CNI's CHECK
+  bridge      the guest is the pod: NIC and tap are ports of a bridge
   routed      the guest has the pod's addresses, and the namespace routes: for
               service meshes, and NICs without Ethernet
   masquerade  the guest is behind the pod, in a network of its own

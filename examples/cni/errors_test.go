@@ -35,7 +35,7 @@ func TestErrors(t *testing.T) {
 		"a wrong type":  {`"trustPods": "yes"`, "redirect", 7, "guestwire: entry of the CNI list: "},
 		"a path":        {`"state": "run"`, "redirect", 7, `guestwire: state: "run" in the CNI list, want an absolute path`},
 		"a refusal":     {owner(""), "macvtap", 101, "guestwire: annotation guestwire/nic.eth0: binding.macvtap: not for a pod"},
-		"a NIC's kind":  {owner("") + `, "trustPods": true`, "macvtap", 102, "annotate the pod with guestwire/nic.eth0=bridge"},
+		"a NIC's kind":  {owner("") + `, "trustPods": true`, "macvtap", 102, "annotate the pod with guestwire/nic.eth0=redirect"},
 		"a collision":   {owner(""), `{"binding": {"masquerade": {"ipv4": "10.22.0.0/16"}}}`, 100, "10.22.0.0/16 overlaps"},
 		"a device":      {owner(""), `{"device": {"driver": "vhost"}}`, 100, "stat /dev/vhost-net"},
 		"another state": {owner("") + `, "state": "` + file + `"`, "redirect", 100, "guestwire: "},

@@ -69,7 +69,7 @@ var cases = []testCase{
 	}), withSpec(auto(), func(s *asked) { s.Guard.Off = true })},
 	{"auto-flannel", flannel(), auto()},
 	{"auto-order", flannel(), withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []cache.Kind{"redirect", "masquerade"}} })},
-	{"auto-sysctls-read-only", sysctlsReadOnly(nil), auto()},
+	{"auto-sysctls-read-only", sysctlsReadOnly(nil), withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []cache.Kind{"bridge", "redirect"}} })},
 	{"masquerade-sysctls-read-only", sysctlsReadOnly(func(s *netstate.Snapshot) { // and set when the container started
 		for _, path := range netstate.BridgeCalls() {
 			s.Sysctls[path] = "0"

@@ -256,8 +256,8 @@ func TestFoundDown(t *testing.T) {
 	found := flannelWith(func(s *netstate.Snapshot) { s.Links[1].Up = false })
 	for _, spec := range []asked{redirect(), masquerade()} {
 		plan := newPlan(t, found, spec)
-		if !strings.Contains(leased(plan.Record), "eth0 is down, and Setup leaves it down") {
-			t.Errorf("%s: no warning", spec.Binding.Kind())
+		if lost := plan.Record.Losses; len(lost) != 1 || lost[0].String() != "frames all: eth0 is down, and Setup leaves it down: the guest has no network until it is up (ip link set eth0 up); bridge keeps it" {
+			t.Errorf("%s loses %v", spec.Binding.Kind(), lost)
 		}
 		k := wire(t, plan, found)
 		for i := range k.s.Links {

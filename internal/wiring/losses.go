@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/ip"
@@ -112,6 +113,14 @@ func (s *seen) policyLosses() (list losses) {
 			named[r.Table] = true
 			list.lose("policy-rule", fmt.Sprintf("table %d", r.Table), "its routes through %s are not the guest's, as no policy rule sends all of the guest's packets there", s.nic.Name)
 		}
+	}
+	return list
+}
+
+// downLosses is all that goes by a NIC that is down, where Setup does not bring it up.
+func (s *seen) downLosses() (list losses) {
+	if !s.nic.Up {
+		list.lose("frames", "all", "%s is down, and Setup leaves it down: the guest has no network until it is up (ip link set %s up)", s.nic.Name, infra.ShellWord(s.nic.Name))
 	}
 	return list
 }

@@ -33,6 +33,8 @@ func TestAutoByLosses(t *testing.T) {
 		s.Routes = append(s.Routes, netstate.Route{Table: netstate.TableMain, Type: netstate.RouteUnicast, Destination: pfx("10.96.0.0/12"),
 			Hops: []netstate.Hop{{Link: 2, Gateway: ip("10.244.1.2")}, {Link: 2, Gateway: ip("10.244.1.3")}}})
 	}
+	card := func(s *netstate.Snapshot) { s.Links[1].Kind = "" }
+	guarded := func(edit func(*infra.Guard)) asked { return withSpec(auto(), func(s *asked) { edit(&s.Guard) }) }
 	both := func(s *netstate.Snapshot) { second(s); multipath(s) }
 	for _, c := range []struct {
 		name  string
@@ -41,19 +43,27 @@ func TestAutoByLosses(t *testing.T) {
 		want  cache.Kind
 		why   []string // a word of each refusal
 	}{
-		{"nothing is lost", lan4(), auto(), cache.BindingBridge, nil},
-		{"a route that routed keeps", with(multipath), auto(), cache.BindingRouted, []string{"bridge: next-hop 10.96.0.0/12", "redirect: next-hop 10.96.0.0/12"}},
-		{"an address that masquerade alone keeps, which hides the other", with(second), auto(), cache.BindingBridge, nil},
+		{"nothing is lost", lan4(), auto(), cache.BindingRedirect, nil},
+		{"a bond of which redirect gets no answers", with(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "bond", netstate.ModeALB }), auto(), cache.BindingBridge, []string{"redirect: it gives stations the MACs of its ports"}},
+		{"MACs that a card does not receive", with(card), guarded(func(g *infra.Guard) { g.MACs = []cache.MAC{mac(9)} }), cache.BindingBridge, []string{"redirect: frames to guard.macs (1)"}},
+		{"MACs that a macvlan does not receive, and a router does not send to", with(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "macvlan", "private" }),
+			guarded(func(g *infra.Guard) { g.MACs = []cache.MAC{mac(9)} }), cache.BindingRedirect, []string{"bridge: a macvlan in mode private"}},
+		{"tags that a card can drop", with(card), guarded(func(g *infra.Guard) { g.VLANs = []uint16{5} }), cache.BindingBridge, []string{"redirect: frames with a tag of guard.vlans (1)"}},
+		{"both, on a veth", lan4(), guarded(func(g *infra.Guard) { g.MACs, g.VLANs = []cache.MAC{mac(9)}, []uint16{5} }), cache.BindingRedirect, nil},
+		{"a NIC that is down", with(func(s *netstate.Snapshot) { s.Links[1].Up = false }), auto(), cache.BindingBridge, []string{"redirect: frames all"}},
+		{"another MAC on a card", with(card), withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{MAC: mac(7)} }), cache.BindingRedirect, nil},
+		{"a route that routed keeps", with(multipath), auto(), cache.BindingRouted, []string{"redirect: next-hop 10.96.0.0/12", "bridge: next-hop 10.96.0.0/12"}},
+		{"an address that masquerade alone keeps, which hides the other", with(second), auto(), cache.BindingRedirect, nil},
 		{"the same, masquerade first", with(second), order(cache.BindingMasquerade, cache.BindingBridge), cache.BindingMasquerade, nil},
 		{"an address that masquerade keeps, and a network that is in use", with(func(s *netstate.Snapshot) {
 			second(s)
 			s.Links = append(s.Links, net1())
 			s.Addresses = append(s.Addresses, netstate.Address{Link: 3, Prefix: pfx("10.0.2.7/24")})
-		}), auto(), cache.BindingBridge, []string{"masquerade: network in use"}},
+		}), auto(), cache.BindingRedirect, []string{"masquerade: network in use"}},
 		{"what loses least", with(both), order(cache.BindingBridge, cache.BindingRouted), cache.BindingRouted, []string{"bridge: next-hop"}},
 		{"each loses as much", with(second), order(cache.BindingRedirect, cache.BindingBridge), cache.BindingRedirect, nil},
-		{"a gateway that does not answer yet", lan6("2001:db8:1::1"), auto(), cache.BindingBridge, nil},
-		{"a family, accepted", unnumbered(), withSpec(auto(), func(s *asked) { s.AcceptLosses = true }), cache.BindingBridge, nil},
+		{"a gateway that does not answer yet", lan6("2001:db8:1::1"), auto(), cache.BindingRedirect, nil},
+		{"a family, accepted", unnumbered(), withSpec(auto(), func(s *asked) { s.AcceptLosses = true }), cache.BindingRedirect, nil},
 	} {
 		plan := newPlan(t, c.found, c.spec)
 		var why []string
@@ -128,7 +138,7 @@ func TestGraveLosses(t *testing.T) {
 	}
 	_, err := tryPlan(unnumbered(), auto())
 	var r *infra.RefusedError
-	if !errors.As(err, &r) || r.Instead != "" || !strings.Contains(err.Error(), "no binding works: bridge, redirect, routed, masquerade: the guest would lose family IPv4") {
+	if !errors.As(err, &r) || r.Instead != "" || !strings.Contains(err.Error(), "no binding works: redirect, bridge, routed, masquerade: the guest would lose family IPv4") {
 		t.Errorf("auto: %v", err)
 	}
 }
@@ -371,11 +381,11 @@ func TestUnsent(t *testing.T) {
 	}{
 		{"some routes", routes(20), bridge(), "bridge", 0, ""},
 		{"45 routes", routes(45), bridge(), "bridge", 1, "option DHCPv4 option 121 (routes): its 376 octets do not fit into the answer to dhclient, udhcpc, Windows; masquerade keeps it"},
-		{"45 routes, auto", routes(45), auto, "bridge", 1, "dhclient, udhcpc, Windows; masquerade keeps it"},
+		{"45 routes, auto", routes(45), auto, "redirect", 1, "dhclient, udhcpc, Windows; masquerade keeps it"},
 		{"45 routes, masquerade", routes(45), masquerade(), "masquerade", 0, ""},
 		{"45 routes, no responder", routes(45), withSpec(bridge(), func(s *asked) { s.Options.NoResponder = true }), "bridge", 0, ""},
 		{"180 routes", routes(180), redirect(), "redirect", 1, "to any client; masquerade keeps it"},
-		{"180 routes, auto", routes(180), auto, "bridge", 1, "to any client; masquerade keeps it"},
+		{"180 routes, auto", routes(180), auto, "redirect", 1, "to any client; masquerade keeps it"},
 		{"IPv6 routes", routes6, bridge(), "bridge", 16, "route 2001:db8:54::/48: it does not fit into a router advertisement beside the others; routed keeps it"},
 		{"IPv6 addresses", addresses6, bridge(), "bridge", 6, "address fd00:244:1::118: DHCPv6 leases 25 addresses, as more do not fit into a message; masquerade keeps it"},
 		{"a long search list", flannel(), withSpec(bridge(), func(s *asked) {

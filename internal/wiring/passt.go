@@ -48,6 +48,7 @@ func (b passt) wire(p *Plan) error {
 	p.Record.Tap = ""
 	p.Record.Passt = &cache.Passt{Forwards: p.openSockets(b.Ports), VhostUser: b.VhostUser}
 	p.addWarnings(p.warnSockets()...)
+	p.addLosses(p.downLosses()...)
 	for _, addresses := range [][]netip.Prefix{p.v4, p.v6} {
 		lease.LoseFurther(&p.Record, addresses, "passt gives the guest one address of a family, %v")
 	}
@@ -94,9 +95,9 @@ func (p *Plan) openSockets(ports []infra.Ports) (forwards []cache.Forward) {
 	return forwards
 }
 
-// warnSockets warns of what a guest lacks, or reaches, by the namespace's sockets.
+// warnSockets warns of what a guest cannot do, or reaches, by the namespace's sockets.
 func (s *seen) warnSockets() texts {
-	return slices.Concat(s.warnPings(), s.warnDown(),
+	return slices.Concat(s.warnPings(),
 		s.warnUnfiltered("it reaches what the namespace reaches, and by its gateway's address the namespace's own loopback"))
 }
 

@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -48,7 +49,6 @@ func (b redirect) wire(p *Plan) error {
 	}
 	p.keepNIC()
 	p.wanted.Links = append(p.wanted.Links, wired)
-	p.addWarnings(p.warnDown()...)
 	p.addWarnings(p.warnOtherMAC(p.Record.MAC)...)
 	p.addTaps(p.newTap())
 	g := guestfilter.Guest{Addresses: p.guestAddresses(p.Record.MAC), Renewed: len(p.on.Leased(ip.V6)) > 0, Launcher: p.owner.UID}
@@ -58,10 +58,24 @@ func (b redirect) wire(p *Plan) error {
 	if err := p.addFilter(g); err != nil {
 		return err
 	}
-	if len(p.spec.Guard.MACs) > 0 && nic.Kind != "veth" {
-		p.warn("%s receives for its own MAC alone: from the other MACs of guard.macs the guest can send, and nothing comes back", nic.Name)
-	}
+	p.addLosses(slices.Concat(p.downLosses(), p.filteredLosses())...)
 	return nil
+}
+
+// toGuardMACs are the frames to n MACs of Guard, as a loss names them.
+func toGuardMACs(n int) string { return fmt.Sprintf("to guard.macs (%d)", n) }
+
+// filteredLosses are the frames that Guard lets pass, and that the NIC itself drops: it receives what the namespace has
+// asked for. Under bridge a NIC receives everything.
+func (s *seen) filteredLosses() (list losses) {
+	nic, guard := s.nic, s.spec.Guard
+	if len(guard.MACs) > 0 && nic.Kind != "veth" {
+		list.lose("frames", toGuardMACs(len(guard.MACs)), "%s receives for its own MAC alone: from these MACs the guest can send, and nothing comes back", nic.Name)
+	}
+	if len(guard.VLANs) > 0 && nic.Kind == "" {
+		list.lose("frames", fmt.Sprintf("with a tag of guard.vlans (%d)", len(guard.VLANs)), "%s is a network card, which can drop tags that no VLAN of the namespace has", nic.Name)
+	}
+	return list
 }
 
 // checkRedirect refuses a NIC through which a guest's frames cannot pass.

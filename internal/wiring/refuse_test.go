@@ -152,12 +152,12 @@ func TestRefused(t *testing.T) {
 			s.Tables = []firewall.Image{{Family: firewall.Inet, Name: "guestwire-eth0"}}
 		}), masquerade(), is(infra.ErrWired), "inet guestwire-eth0|Teardown|delete"},
 
-		{"masquerade of what is routed by its source", sourceRouted(), masquerade(), refused("masquerade", "bridge"), "policy rules|10.244.1.7|bridge would work"},
+		{"masquerade of what is routed by its source", sourceRouted(), masquerade(), refused("masquerade", "redirect"), "policy rules|10.244.1.7|redirect would work"},
 		{"masquerade of what a rule before main routes", flannelWith(func(s *netstate.Snapshot) {
 			s.Rules = []netstate.Rule{{Priority: 1000, Table: 100}}
 			s.Routes = append(s.Routes, withRoute(via("0.0.0.0/0", "10.244.1.9"), func(r *netstate.Route) { r.Table = 100 }))
-		}), masquerade(), refused("masquerade", "bridge"), "preference 1000|table 100|bridge would work"},
-		{"masquerade without the table main", flannelWith(func(s *netstate.Snapshot) { s.NoMain = versions{4} }), masquerade(), refused("masquerade", "bridge"), "IPv4|table main|bridge would work"},
+		}), masquerade(), refused("masquerade", "redirect"), "preference 1000|table 100|redirect would work"},
+		{"masquerade without the table main", flannelWith(func(s *netstate.Snapshot) { s.NoMain = versions{4} }), masquerade(), refused("masquerade", "redirect"), "IPv4|table main|redirect would work"},
 		{"bridge on NOARP", nicWith(func(l *netstate.Link) { l.NoARP = true }), bridge(), refused("bridge", "redirect"), "ARP|redirect would work"},
 		{"bridge on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet, l.NoARP = "tun", false, true }), bridge(), refused("bridge", "routed"), "Ethernet|routed would work"},
 		{"bridge on tun where routed's address is in use", flannelWith(func(s *netstate.Snapshot) {
@@ -230,18 +230,18 @@ func TestRefused(t *testing.T) {
 			s.Links = append(s.Links, vlan(false))
 		}), redirect(), refused("redirect", "routed"), "eth0.5|routed would work"},
 		{"bridge without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), bridge(), refused("bridge", "routed"), "MAC|routed would work"},
-		{"routed without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), routed(), refused("routed", "bridge"), "no address|bridge would work"},
+		{"routed without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), routed(), refused("routed", "redirect"), "no address|redirect would work"},
 		{"routed without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), routed(), refused("routed", ""), "nf_tables|modprobe|masquerade with guard.off"},
-		{"routed of IPv6 with a small MTU", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 1200 }), routed(), refused("routed", "bridge"), "1200|bridge would work"},
+		{"routed of IPv6 with a small MTU", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 1200 }), routed(), refused("routed", "redirect"), "1200|redirect would work"},
 		{"routed where its address is in use", flannelWith(func(s *netstate.Snapshot) {
 			s.Addresses = append(s.Addresses, netstate.Address{Link: 1, Prefix: pfx("169.254.75.1/32"), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
-		}), routed(), refused("routed", "bridge"), "169.254.75.1|lo|bridge would work"},
+		}), routed(), refused("routed", "redirect"), "169.254.75.1|lo|redirect would work"},
 		{"routed with sysctls read-only", sysctlsReadOnly(nil), routed(), refused("routed", "redirect"), "net.ipv6.conf.all.forwarding=1|redirect would work"},
 		{"a proxy of a family that is missing", lan4(), withSpec(routed(), func(s *asked) {
 			s.Binding = infra.Routed{Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("::6")}}}
 		}), field("binding.routed.sidecar.sources[0]"), "::6|eth0"},
-		{"masquerade without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), masquerade(), refused("masquerade", "bridge"), "no address|bridge would work"},
-		{"masquerade of IPv6 with a small MTU", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 1200 }), masquerade(), refused("masquerade", "bridge"), "1200|bridge would work"},
+		{"masquerade without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), masquerade(), refused("masquerade", "redirect"), "no address|redirect would work"},
+		{"masquerade of IPv6 with a small MTU", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 1200 }), masquerade(), refused("masquerade", "redirect"), "1200|redirect would work"},
 		{"bridge without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), bridge(), refused("bridge", ""), "nf_tables|modprobe|masquerade with guard.off"},
 		{"guard without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), masquerade(), field("guard"), "nf_tables|guard.off"},
 		{"nftables without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), translatedBy("nftables"), field("binding.masquerade.firewall"), "nftables|iptables-legacy"},
@@ -312,19 +312,19 @@ func TestRefused(t *testing.T) {
 			s.Binding = infra.Masquerade{IPv6: pfx("fd00:244:1::/64"), Guest: []netip.Addr{ip("fd00:244:1::3")}}
 		}), is(infra.ErrCollision), in6 + "|fd00:244:1::/64|choose another|neighbour discovery"},
 
-		{"macvtap on a veth", flannel(), direct(infra.Macvtap{}), refused("macvtap", "bridge"), "macvtap binding|veth|bridge would work"},
-		{"macvtap on a tap", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Tap = "tun", &netstate.Tap{} }), direct(infra.Macvtap{}), refused("macvtap", "bridge"), "it is a tap: |bridge would work"},
-		{"macvtap on hardware", function(), direct(infra.Macvtap{}), refused("macvtap", "bridge"), "card of the machine|macvtap|bridge would work"},
+		{"macvtap on a veth", flannel(), direct(infra.Macvtap{}), refused("macvtap", "redirect"), "macvtap binding|veth|redirect would work"},
+		{"macvtap on a tap", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Tap = "tun", &netstate.Tap{} }), direct(infra.Macvtap{}), refused("macvtap", "redirect"), "it is a tap: |redirect would work"},
+		{"macvtap on hardware", function(), direct(infra.Macvtap{}), refused("macvtap", "redirect"), "card of the machine|macvtap|redirect would work"},
 		{"macvtap on an ipvlan", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind = "ipvlan" }), direct(infra.Macvtap{}), refused("macvtap", "redirect"), "ipvlan|redirect would work"},
 		{"bridge on a macvtap", macvtapWith(unchanged), bridge(), refused("bridge", "macvtap"), "bridge binding|no bridge's port|macvtap would work"},
-		{"function of a veth", flannel(), direct(infra.SRIOV{}), refused("sriov", "bridge"), "sriov binding|no PCI device|binding.sriov.pci"},
+		{"function of a veth", flannel(), direct(infra.SRIOV{}), refused("sriov", "redirect"), "sriov binding|no PCI device|binding.sriov.pci"},
 		{"another function", function(), direct(infra.SRIOV{PCI: "0000:03:10.2"}), field("binding.sriov.pci"), "0000:03:10.2|eth0 is 0000:03:10.1|leave it out"},
 		{"function without form", flannel(), direct(infra.SRIOV{PCI: "3:10.1"}), field("binding.sriov.pci"), "want the form 0000:03:10.1"},
 		{"function without MAC", flannel(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.2"}), func(s *asked) { s.NIC = "net1" }), field("binding.sriov.mac"), "net1 is not there to take it from"},
 		{"model of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *asked) { s.Device.Model = "virtio" }), field("device.model"), "leave it out"},
 		{"queues of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *asked) { s.Queues = 2 }), field("queues"), "no tap"},
-		{"passt without an address", passtWith(func(s *netstate.Snapshot) { s.Addresses = nil }), direct(infra.Passt{}), refused("passt", "bridge"), "passt binding|no address|bridge would work"},
-		{"slirp without an address", passtWith(func(s *netstate.Snapshot) { s.Addresses = nil }), direct(infra.Slirp{}), refused("slirp", "bridge"), "slirp binding|no address|bridge would work"},
+		{"passt without an address", passtWith(func(s *netstate.Snapshot) { s.Addresses = nil }), direct(infra.Passt{}), refused("passt", "redirect"), "passt binding|no address|redirect would work"},
+		{"slirp without an address", passtWith(func(s *netstate.Snapshot) { s.Addresses = nil }), direct(infra.Slirp{}), refused("slirp", "redirect"), "slirp binding|no address|redirect would work"},
 		{"slirp's network", passtWith(unchanged), direct(infra.Slirp{IPv4: pfx("10.244.0.0/24")}), is(infra.ErrCollision), "binding.slirp.ipv4|10.244.0.0/24|10.244.0.0/16|choose another"},
 		{"slirp's network 6", passtWith(unchanged), direct(infra.Slirp{IPv6: pfx("fd00:244:1::/64")}), is(infra.ErrCollision), "binding.slirp.ipv6|fd00:244:1::/64|choose another"},
 		{"slirp's ports without IPv4", lan6("fe80::1"), direct(infra.Slirp{Ports: []infra.Ports{{First: 80}}}), field("binding.slirp.ports"), "no IPv4 address|leave this field out"},

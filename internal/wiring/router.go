@@ -49,7 +49,11 @@ func (p *Plan) addRouter(tap netstate.Link, ends router.Ends) {
 		p.enableForwarding6()
 		p.addWarnings(p.refuseSourceRoutes6()...)
 	}
-	p.addWarnings(p.warnDown()...)
+	lost := p.downLosses()
+	if macs := len(p.spec.Guard.MACs); macs > 0 {
+		lost.lose("frames", toGuardMACs(macs), "the namespace sends to the guest's MAC alone")
+	}
+	p.addLosses(lost...)
 	nic.Forwarding4 = nic.Forwarding4 || v4
 	if nic.Group == 0 { // else it is another program's
 		nic.Group = netstate.GroupOfNICs

@@ -70,6 +70,7 @@ func (b slirp) wire(p *Plan) error {
 	guest.Forwards = p.openSockets(b.Ports)
 	p.Record.Slirp = guest
 	p.addWarnings(p.warnSockets()...)
+	p.addLosses(p.downLosses()...)
 	if len(p.v6) > 0 && len(b.Ports) > 0 {
 		p.addLosses(cache.Loss{Kind: "address", What: p.v6[0].Addr().String(), Why: "QEMU forwards no port of IPv6, so nothing reaches the guest there"})
 	}

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -36,14 +35,6 @@ func (p *Plan) addWarnings(list ...string) { p.Record.Warnings = append(p.Record
 func (s *seen) warnUnfiltered(what string) (list texts) {
 	if !s.spec.Guard.Off {
 		list.add("no filter lies between the guest and its network: %s; set guard.off to accept that", what)
-	}
-	return list
-}
-
-// warnDown warns of a NIC that is down.
-func (s *seen) warnDown() (list texts) {
-	if !s.nic.Up {
-		list.add("%s is down, and Setup leaves it down: the guest has no network until it is up (ip link set %s up)", s.nic.Name, infra.ShellWord(s.nic.Name))
 	}
 	return list
 }

@@ -131,7 +131,7 @@ func (l *Instance) checkOffload(t *testing.T, b infra.Binding, before string) {
 	var refused *infra.RefusedError
 	_, err := c.Setup(t.Context())
 	if errors.As(err, &refused) && !l.IPv4.IsValid() {
-		if b.Kind() == cache.BindingBridge || refused.Instead != cache.BindingBridge {
+		if b.Kind() == cache.BindingBridge || refused.Instead != cache.BindingRedirect {
 			t.Errorf("%v", err)
 		}
 		return

@@ -36,8 +36,8 @@ func TestWire(t *testing.T) {
 			_, err := c.Setup(ctx)
 			var refused *infra.RefusedError
 			if b.Kind() == cache.BindingMasquerade {
-				if !errors.As(err, &refused) || refused.Instead != cache.BindingBridge {
-					t.Errorf("Setup: %v; want it to be refused, and the bridge instead", err)
+				if !errors.As(err, &refused) || refused.Instead != cache.BindingRedirect {
+					t.Errorf("Setup: %v; want it to be refused, and redirect instead", err)
 				}
 				if err := nstest.Difference(before, l.Pod.Dump()); err != nil {
 					t.Error(err)
