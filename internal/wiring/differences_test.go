@@ -268,7 +268,7 @@ func TestFoundDown(t *testing.T) {
 			}
 		}
 		for _, op := range mustSteps(t, plan, k) {
-			if set, is := op.(netstate.LinkSet); is && set.Index == nic && set.Up != nil {
+			if set, is := op.(netstate.LinkSet); is && set.Want.Index == nic && set.Have.Up != set.Want.Up {
 				t.Errorf("%s: %v", spec.Binding.Kind(), op)
 			}
 		}
