@@ -279,10 +279,11 @@ func (s *stepper) addLinks() {
 	}
 	for _, want := range s.want.Links {
 		now, _ := s.link(want.Index)
+		own := want.Index != s.Index
 		if d := now.Bridge.Differing(want.Bridge); d != nil {
 			s.add(netstate.BridgeSet{Index: want.Index, Link: want.Name, Settings: d})
 		}
-		if now.Master != want.Master && (want.Master != 0 || want.Index != s.Index) {
+		if now.Master != want.Master && (want.Master != 0 || own) {
 			have := want
 			have.Master = now.Master
 			s.setLink(have, want)
@@ -291,24 +292,21 @@ func (s *stepper) addLinks() {
 		if d := now.BridgePort.Differing(want.BridgePort); d != nil {
 			s.add(netstate.BridgePortSet{Index: want.Index, Link: want.Name, Settings: d})
 		}
-		// A new link has the namespace's default of forwarding, which may be on: that does no harm.
-		if want.Forwarding4 && !now.Forwarding4 || want.Index == s.Index && now.Forwarding4 != want.Forwarding4 {
-			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "forwarding", On: want.Forwarding4})
-		}
-		if want.Index != s.Index && want.AcceptLocal != now.AcceptLocal {
-			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "accept_local", On: want.AcceptLocal})
-		}
-		if want.NoSourceRoutes && !now.NoSourceRoutes {
-			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "accept_source_route"})
-		}
-		if want.Index != s.Index && want.Forwarding4 && now.IgnoresARP { // the guest asks for its gateway
-			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "arp_ignore"})
-		}
-		if want.Index != s.Index && want.ProxyARP != now.ProxyARP {
-			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "proxy_arp", On: want.ProxyARP})
-		}
-		if want.Index != s.Index && want.RouteLocalnet != now.RouteLocalnet {
-			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "route_localnet", On: want.RouteLocalnet})
+		for _, c := range []struct {
+			name    string
+			set, on bool
+		}{
+			// A new link has the namespace's default of forwarding, which may be on: that does no harm.
+			{"forwarding", want.Forwarding4 && !now.Forwarding4 || !own && now.Forwarding4 != want.Forwarding4, want.Forwarding4},
+			{"accept_local", own && want.AcceptLocal != now.AcceptLocal, want.AcceptLocal},
+			{"accept_source_route", want.NoSourceRoutes && !now.NoSourceRoutes, false},
+			{"arp_ignore", own && want.Forwarding4 && now.IgnoresARP, false}, // the guest asks for its gateway
+			{"proxy_arp", own && want.ProxyARP != now.ProxyARP, want.ProxyARP},
+			{"route_localnet", own && want.RouteLocalnet != now.RouteLocalnet, want.RouteLocalnet},
+		} {
+			if c.set {
+				s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: c.name, On: c.on})
+			}
 		}
 	}
 }
