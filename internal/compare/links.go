@@ -263,15 +263,12 @@ func (s *stepper) addLinks() {
 			} else {
 				now.MTU = newTapMTU
 			}
-			if want.AddrGen == netstate.AddrGenNoIPv6 {
-				now.AddrGen = netstate.AddrGenNoIPv6
-			}
 		}
 		if want.Index == s.Index {
 			continue
 		}
 		// A link loses IPv6 with a small MTU and gets it back with a larger one: set the mode after that.
-		if want.AddrGen == netstate.AddrGenNoIPv6 || there && now.AddrGen == netstate.AddrGenNoIPv6 {
+		if want.AddrGen == netstate.AddrGenNoIPv6 || now.AddrGen == netstate.AddrGenNoIPv6 {
 			want.AddrGen = now.AddrGen
 		}
 		want.AllMulticast, want.Master, want.Up = now.AllMulticast, now.Master, now.Up

@@ -63,6 +63,7 @@ func TestLinkFlags(t *testing.T) {
 		{netstate.LinkSet{Have: netstate.Link{Up: true}}, unix.IFF_UP},
 		{netstate.LinkSet{Have: netstate.Link{NoARP: true}}, unix.IFF_NOARP},
 		{netstate.LinkSet{Have: netstate.Link{AllMulticast: true}}, unix.IFF_ALLMULTI},
+		{netstate.LinkSet{Have: netstate.Link{Up: true}, Want: netstate.Link{Up: true, NoARP: true}}, unix.IFF_NOARP},
 	} {
 		if have := nl.DeserializeIfInfomsg(body(t, c.op)).Change; have != c.want {
 			t.Errorf("%v: have %#x, want %#x", c.op, have, c.want)

@@ -51,6 +51,12 @@ func TestDifferences(t *testing.T) {
 	ofTap := func(s *netstate.Snapshot) netstate.Filter {
 		return netstate.FiltersOf(s.Filters, index(s, "eth0-tap"))[0]
 	}
+	inBridge := func(port string) func(*netstate.Snapshot) {
+		return func(s *netstate.Snapshot) {
+			s.Links = append(s.Links, netstate.Link{Index: 90, Name: "br90", Kind: "bridge", MTU: 1450})
+			link(port, func(l *netstate.Link) { l.Master = 90 })(s)
+		}
+	}
 	documented, kinds := documentedKinds(t, "infra/step.go", "Difference"), map[string]bool{}
 	bridged, hidden, redirected := bridge(), masquerade(), redirect()
 	for _, c := range []struct {
@@ -81,6 +87,9 @@ func TestDifferences(t *testing.T) {
 		}), ""},
 		{"NIC that has lost IPv6", bridged, link("eth0-nic", func(l *netstate.Link) { l.AddrGen = netstate.AddrGenNoIPv6 }), ""},
 		{"tap that has lost IPv6", hidden, link("eth0-tap", func(l *netstate.Link) { l.AddrGen = netstate.AddrGenNoIPv6 }), ""},
+		{"any queue of the guest's tap", hidden, link("eth0-tap", func(l *netstate.Link) { l.QueueLength = 1000 }), ""},
+		{"tap in a bridge of others", hidden, inBridge("eth0-tap"), "eth0-tap is a port of br90"},
+		{"NIC in a bridge of others", bridged, inBridge("eth0-nic"), "eth0-nic is a port of br90, not of eth0-br"},
 		{"all multicast at the tap", hidden, link("eth0-tap", func(l *netstate.Link) { l.AllMulticast = true }), ""},
 		{"IPv4 settings of the tap", hidden, link("eth0-tap", func(l *netstate.Link) {
 			l.Forwarding4, l.AcceptLocal, l.NoSourceRoutes, l.IgnoresARP, l.ProxyARP, l.RouteLocalnet = false, !l.AcceptLocal, false, true, !l.ProxyARP, !l.RouteLocalnet
