@@ -43,8 +43,7 @@ func Steps(now netstate.Snapshot, want State, nic NIC) ([]netstate.Op, error) {
 // is free before another link takes it. The guest's tap comes up last.
 func (s *stepper) steps() ([]netstate.Op, error) {
 	if s.leavesDown() {
-		nic, _ := s.link(s.Index)
-		s.add(netstate.LinkSet{Index: s.Index, Link: nic.Name, Up: new(bool)})
+		s.takeDown()
 	}
 	s.removeLinks()
 	s.addTaps()
@@ -139,7 +138,9 @@ func (s *stepper) bringUp() {
 		s.setUpOrDown(want)
 	}
 	now, _ := s.link(s.Index)
-	if want, _ := s.wantedLink(s.Index); want.AddrGen != netstate.AddrGenNone && now.AddrGen != want.AddrGen && !s.makesLinkLocal(now, want) {
-		s.add(netstate.LinkSet{Index: s.Index, Link: want.Name, AddrGen: &want.AddrGen})
+	if want, _ := s.wantedLink(s.Index); want.AddrGen != netstate.AddrGenNone && !s.makesLinkLocal(now, want) {
+		have := want
+		have.AddrGen = now.AddrGen
+		s.setLink(have, want)
 	}
 }

@@ -211,40 +211,41 @@ func (s *stepper) leavesDown() bool {
 func (s *stepper) changeNIC() {
 	now, _ := s.link(s.Index)
 	want, _ := s.wantedLink(s.Index)
-	set := netstate.LinkSet{Index: s.Index, Link: now.Name}
-	if now.Name != want.Name {
-		set.Name = want.Name
-	}
-	if now.MAC != want.MAC {
-		set.MAC = want.MAC
-	}
-	if now.MTU != want.MTU {
-		set.MTU = want.MTU
-	}
-	if now.Group != want.Group && (now.Group == netstate.GroupOfNICs || want.Group == netstate.GroupOfNICs) {
-		set.Group = &want.Group // another group is another program's
-	}
-	if now.NoARP != want.NoARP {
-		set.NoARP = &want.NoARP
-	}
-	if s.AllMulticast && now.AllMulticast != want.AllMulticast {
-		set.AllMulticast = &want.AllMulticast
-	}
-	if want.AddrGen == netstate.AddrGenNone && now.AddrGen != netstate.AddrGenNone && now.AddrGen != netstate.AddrGenNoIPv6 {
-		set.AddrGen = &want.AddrGen
-	}
-	if s.makesLinkLocal(now, want) {
-		set.AddrGen = &want.AddrGen
-	}
-	master := netstate.LinkSet{Index: s.Index, Link: now.Name}
-	if now.Master != 0 && now.Master != want.Master && !s.isRemoved(now.Master) {
-		master.Master = new(int)
-		s.add(master)
+	if now.Master != want.Master && !s.isRemoved(now.Master) {
+		alone := now
+		alone.Master = 0
+		s.setLink(now, alone)
 	}
 	if s.takesDown(want) && !s.leavesDown() {
-		s.add(netstate.LinkSet{Index: s.Index, Link: now.Name, Up: new(bool)})
+		s.takeDown()
 	}
-	if !set.Empty() {
+	if now.Group != netstate.GroupOfNICs && want.Group != netstate.GroupOfNICs {
+		want.Group = now.Group // another group is another program's
+	}
+	if !s.AllMulticast {
+		want.AllMulticast = now.AllMulticast
+	}
+	if (want.AddrGen != netstate.AddrGenNone || now.AddrGen == netstate.AddrGenNoIPv6) && !s.makesLinkLocal(now, want) {
+		want.AddrGen = now.AddrGen // bringUp sets others
+	}
+	want.QueueLength, want.Alias, want.Master, want.Up = now.QueueLength, now.Alias, now.Master, now.Up
+	s.setLink(now, want)
+}
+
+// takeDown takes the NIC down for a moment.
+func (s *stepper) takeDown() {
+	nic, _ := s.link(s.Index)
+	down := nic
+	down.Up = false
+	s.setLink(nic, down)
+}
+
+// setLink gives a link the properties of want in which it differs from have. A MAC, an MTU, a queue's length and an
+// alias that want does not have stay.
+func (s *stepper) setLink(have, want netstate.Link) {
+	want.MAC, want.MTU = cmp.Or(want.MAC, have.MAC), cmp.Or(want.MTU, have.MTU)
+	want.QueueLength, want.Alias = cmp.Or(want.QueueLength, have.QueueLength), cmp.Or(want.Alias, have.Alias)
+	if set := (netstate.LinkSet{Have: have, Want: want, MasterName: s.newName(want.Master)}); len(set.Properties()) > 0 {
 		s.add(set)
 	}
 }
@@ -262,73 +263,47 @@ func (s *stepper) addLinks() {
 			} else {
 				now.MTU = newTapMTU
 			}
-			if want.AddrGen == netstate.AddrGenNoIPv6 {
-				now.AddrGen = netstate.AddrGenNoIPv6
-			}
 		}
 		if want.Index == s.Index {
 			continue
 		}
-		set := netstate.LinkSet{Index: want.Index, Link: want.Name}
-		if !want.MAC.IsZero() && now.MAC != want.MAC {
-			set.MAC = want.MAC
-		}
-		if now.MTU != want.MTU {
-			set.MTU = want.MTU
-		}
-		if want.QueueLength != 0 && now.QueueLength != want.QueueLength {
-			set.QueueLength = want.QueueLength
-		}
-		if now.NoARP != want.NoARP {
-			set.NoARP = &want.NoARP
-		}
-		if now.Group != want.Group {
-			set.Group = &want.Group
-		}
-		if now.Alias != want.Alias {
-			set.Alias = want.Alias
-		}
 		// A link loses IPv6 with a small MTU and gets it back with a larger one: set the mode after that.
-		if now.AddrGen != want.AddrGen && want.AddrGen != netstate.AddrGenNoIPv6 && !(there && now.AddrGen == netstate.AddrGenNoIPv6) {
-			set.AddrGen = &want.AddrGen
+		if want.AddrGen == netstate.AddrGenNoIPv6 || now.AddrGen == netstate.AddrGenNoIPv6 {
+			want.AddrGen = now.AddrGen
 		}
-		if !set.Empty() {
-			s.add(set)
-		}
+		want.AllMulticast, want.Master, want.Up = now.AllMulticast, now.Master, now.Up
+		s.setLink(now, want)
 	}
 	for _, want := range s.want.Links {
-		now, there := s.link(want.Index)
+		now, _ := s.link(want.Index)
+		own := want.Index != s.Index
 		if d := now.Bridge.Differing(want.Bridge); d != nil {
 			s.add(netstate.BridgeSet{Index: want.Index, Link: want.Name, Settings: d})
 		}
-		if want.Master != 0 && (!there || now.Master != want.Master) {
-			s.add(netstate.LinkSet{Index: want.Index, Link: want.Name, Master: &want.Master, MasterName: s.newName(want.Master)})
+		if now.Master != want.Master && (want.Master != 0 || own) {
+			have := want
+			have.Master = now.Master
+			s.setLink(have, want)
 			now.BridgePort = netstate.DefaultBridgePort
-		}
-		if want.Master == 0 && want.Index != s.Index && now.Master != 0 {
-			s.add(netstate.LinkSet{Index: want.Index, Link: want.Name, Master: new(int)})
 		}
 		if d := now.BridgePort.Differing(want.BridgePort); d != nil {
 			s.add(netstate.BridgePortSet{Index: want.Index, Link: want.Name, Settings: d})
 		}
-		// A new link has the namespace's default of forwarding, which may be on: that does no harm.
-		if want.Forwarding4 && !now.Forwarding4 || want.Index == s.Index && now.Forwarding4 != want.Forwarding4 {
-			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "forwarding", On: want.Forwarding4})
-		}
-		if want.Index != s.Index && want.AcceptLocal != now.AcceptLocal {
-			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "accept_local", On: want.AcceptLocal})
-		}
-		if want.NoSourceRoutes && !now.NoSourceRoutes {
-			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "accept_source_route"})
-		}
-		if want.Index != s.Index && want.Forwarding4 && now.IgnoresARP { // the guest asks for its gateway
-			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "arp_ignore"})
-		}
-		if want.Index != s.Index && want.ProxyARP != now.ProxyARP {
-			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "proxy_arp", On: want.ProxyARP})
-		}
-		if want.Index != s.Index && want.RouteLocalnet != now.RouteLocalnet {
-			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "route_localnet", On: want.RouteLocalnet})
+		for _, c := range []struct {
+			name    string
+			set, on bool
+		}{
+			// A new link has the namespace's default of forwarding, which may be on: that does no harm.
+			{"forwarding", want.Forwarding4 && !now.Forwarding4 || !own && now.Forwarding4 != want.Forwarding4, want.Forwarding4},
+			{"accept_local", own && want.AcceptLocal != now.AcceptLocal, want.AcceptLocal},
+			{"accept_source_route", want.NoSourceRoutes && !now.NoSourceRoutes, false},
+			{"arp_ignore", own && want.Forwarding4 && now.IgnoresARP, false}, // the guest asks for its gateway
+			{"proxy_arp", own && want.ProxyARP != now.ProxyARP, want.ProxyARP},
+			{"route_localnet", own && want.RouteLocalnet != now.RouteLocalnet, want.RouteLocalnet},
+		} {
+			if c.set {
+				s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: c.name, On: c.on})
+			}
 		}
 	}
 }
@@ -338,16 +313,12 @@ const newTapMTU = 1500
 
 // setUpOrDown leaves a NIC down that was found down, unless the binding brought it up.
 func (s *stepper) setUpOrDown(want netstate.Link) {
+	have := want
+	have.Up = s.isUp(want)
 	if want.Index == s.Index && !s.ManageAddresses && !want.Up && !s.Raised {
-		if s.takesDown(want) { // another program has brought it up
-			up := true
-			s.add(netstate.LinkSet{Index: want.Index, Link: want.Name, Up: &up})
-		}
-		return
+		want.Up = have.Up || s.takesDown(want) // another program has brought it up
 	}
-	if s.isUp(want) != want.Up {
-		s.add(netstate.LinkSet{Index: want.Index, Link: want.Name, Up: &want.Up})
-	}
+	s.setLink(have, want)
 }
 
 // isUp reports whether the link is up before setUpOrDown: changeNIC may have taken the NIC down.

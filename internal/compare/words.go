@@ -104,7 +104,7 @@ func (w *words) describe(op netstate.Op) {
 		w.describeSettings("bridge-port", o.Index, o.Link, o.Settings)
 	case netstate.ConfSet:
 		if _, there := w.links[o.Index]; there {
-			w.add("sysctl", o.Link, "IPv4 %s of %s is %s, not %s", o.Name, o.Link, onOff(!o.On), onOff(o.On))
+			w.add("sysctl", o.Link, "IPv4 %s of %s is %s, not %s", o.Name, o.Link, netstate.OnOff(!o.On), netstate.OnOff(o.On))
 		}
 	case netstate.SysctlSet:
 		if have, ok := w.now.Sysctls[o.Path]; ok {
@@ -176,67 +176,31 @@ func (w *words) describeMissing(kind, name string, tap *netstate.Tap) {
 	case now.Tap.Owner != tap.Owner:
 		w.add("tap-owner", name, "tap %s is of user %d, group %d, not of %d, %d", name, now.Tap.Owner.UID, now.Tap.Owner.GID, tap.Owner.UID, tap.Owner.GID)
 	case now.Tap.MultiQueue != tap.MultiQueue:
-		w.add("tap-queues", name, "multi_queue of tap %s is %s, not %s", name, onOff(now.Tap.MultiQueue), onOff(tap.MultiQueue))
+		w.add("tap-queues", name, "multi_queue of tap %s is %s, not %s", name, netstate.OnOff(now.Tap.MultiQueue), netstate.OnOff(tap.MultiQueue))
 	default:
 		w.add("link-other", name, "tap %s is another", name)
 	}
 }
 
-func onOff(on bool) string {
-	if on {
-		return "on"
-	}
-	return "off"
-}
-
 // describeLink compares the properties that must be set with those that the link has.
 func (w *words) describeLink(o netstate.LinkSet) {
-	now, there := w.links[o.Index]
-	if !there {
-		return
-	}
-	name := o.Link
-	if o.Name != "" {
-		w.add("name", o.Name, "%s is called %s", o.Name, now.Name)
-		name = o.Name
-	}
-	if !o.MAC.IsZero() {
-		w.add("mac", name, "MAC of %s is %v, not %v", name, now.MAC, o.MAC)
-	}
-	if o.MTU != 0 {
-		w.add("mtu", name, "MTU of %s is %d, not %d", name, now.MTU, o.MTU)
-	}
-	if o.QueueLength != 0 {
-		w.add("txqueuelen", name, "txqueuelen of %s is %d, not %d", name, now.QueueLength, o.QueueLength)
-	}
-	if o.Group != nil {
-		w.add("group", name, "group of %s is %d, not %d", name, now.Group, *o.Group)
-	}
-	if o.Alias != "" {
-		w.add("alias", name, "alias of %s is %q, not %q", name, now.Alias, o.Alias)
-	}
-	if o.AddrGen != nil {
-		w.add("addrgenmode", name, "addrgenmode of %s is %s, not %s", name, netstate.AddrGenText(now.AddrGen), netstate.AddrGenText(*o.AddrGen))
-	}
-	if o.NoARP != nil {
-		w.add("arp", name, "ARP of %s is %s, not %s", name, onOff(*o.NoARP), onOff(!*o.NoARP))
-	}
-	if o.AllMulticast != nil {
-		w.add("allmulticast", name, "allmulticast of %s is %s, not %s", name, onOff(!*o.AllMulticast), onOff(*o.AllMulticast))
-	}
-	if o.Master != nil {
-		w.describeMaster(name, now, o)
-	}
-	// A link may have to go down for a moment.
-	if o.Up != nil && now.Up != *o.Up && !(now.Up && w.comesUp(o.Index)) {
-		w.add("up", name, "%s is %s", name, map[bool]string{true: "up", false: "down"}[now.Up])
+	now, there := w.links[o.Want.Index]
+	for _, p := range o.Properties() {
+		switch {
+		case !there:
+		case p.Kind == "master":
+			w.describeMaster(o.Want.Name, now, o)
+		case p.Kind == "up" && (now.Up == o.Want.Up || now.Up && w.comesUp(o.Want.Index)): // it has to go down for a moment
+		default:
+			w.add(p.Kind, o.Want.Name, p.Text, o.Want.Name, p.Of(now), p.Of(o.Want))
+		}
 	}
 }
 
 func (w *words) comesUp(link int) bool {
 	return w.anyOp(func(op netstate.Op) bool {
 		o, is := op.(netstate.LinkSet)
-		return is && o.Index == link && o.Up != nil && *o.Up
+		return is && o.Want.Index == link && !o.Have.Up && o.Want.Up
 	})
 }
 
@@ -245,11 +209,11 @@ func (w *words) describeMaster(name string, now netstate.Link, o netstate.LinkSe
 	switch {
 	case !has || now.Master == 0:
 		w.add("master", name, "%s is no port of %s", name, o.MasterName)
-	case *o.Master == 0 && w.anyOp(func(op netstate.Op) bool {
+	case o.Want.Master == 0 && w.anyOp(func(op netstate.Op) bool {
 		other, is := op.(netstate.LinkSet)
-		return is && other.Index == o.Index && other.MasterName != ""
+		return is && other.Want.Index == o.Want.Index && other.Have.Master != other.Want.Master && other.Want.Master != 0
 	}): // that operation says so
-	case *o.Master == 0:
+	case o.Want.Master == 0:
 		w.add("master", name, "%s is a port of %s", name, master.Name)
 	default:
 		w.add("master", name, "%s is a port of %s, not of %s", name, master.Name, o.MasterName)

@@ -46,7 +46,7 @@ func TestGroupDeletion(t *testing.T) {
 	err = n.Apply(t.Context(), []netstate.Op{
 		bridge(11, "a", group), bridge(12, "b", group), bridge(13, "c", other),
 		netstate.GroupDel{Group: group},
-		netstate.LinkSet{Index: 13, Link: "c", Name: "a"},
+		netstate.LinkSet{Have: netstate.Link{Name: "c"}, Want: netstate.Link{Index: 13, Name: "a"}},
 		bridge(11, "b", other),
 	})
 	if err != nil {
@@ -73,7 +73,7 @@ func TestGroupDeletion(t *testing.T) {
 		t.Errorf("%d links, %v: the operation after the deletion was not carried out", len(links), err)
 	}
 	// lo has a kind that the kernel never deletes.
-	err = n.Apply(t.Context(), []netstate.Op{netstate.LinkSet{Index: 1, Link: "lo", Group: pointer(uint32(other))}, netstate.GroupDel{Group: other}})
+	err = n.Apply(t.Context(), []netstate.Op{netstate.LinkSet{Have: netstate.Link{Name: "lo"}, Want: netstate.Link{Index: 1, Name: "lo", Group: other}}, netstate.GroupDel{Group: other}})
 	if !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "step 2 of 2: ip link del group") {
 		t.Errorf("a group that the kernel does not delete: %v", err)
 	}

@@ -84,53 +84,41 @@ func encodeLinkAdd(o netstate.LinkAdd) *nl.NetlinkRequest {
 		info)
 }
 
-// encodeLinkSet encodes the fields of the operation that are not zero.
-func encodeLinkSet(o netstate.LinkSet) *nl.NetlinkRequest {
-	head := ifInfo(unix.AF_UNSPEC, o.Index)
-	parts := []nl.NetlinkRequestData{head}
-	if o.Up != nil {
-		head.Change |= unix.IFF_UP
-		if *o.Up {
-			head.Flags |= unix.IFF_UP
-		}
-	}
-	if o.NoARP != nil {
-		head.Change |= unix.IFF_NOARP
-		if *o.NoARP {
-			head.Flags |= unix.IFF_NOARP
-		}
-	}
-	if o.AllMulticast != nil {
-		head.Change |= unix.IFF_ALLMULTI
-		if *o.AllMulticast {
-			head.Flags |= unix.IFF_ALLMULTI
-		}
-	}
-	if o.Name != "" {
-		parts = append(parts, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(o.Name)))
-	}
-	if !o.MAC.IsZero() {
-		parts = append(parts, nl.NewRtAttr(unix.IFLA_ADDRESS, o.MAC[:]))
-	}
-	if o.MTU != 0 {
-		parts = append(parts, netlink.Attr32(unix.IFLA_MTU, uint32(o.MTU)))
-	}
-	if o.QueueLength != 0 {
-		parts = append(parts, netlink.Attr32(unix.IFLA_TXQLEN, uint32(o.QueueLength)))
-	}
-	if o.Group != nil {
-		parts = append(parts, netlink.Attr32(unix.IFLA_GROUP, *o.Group))
-	}
-	if o.Alias != "" {
-		parts = append(parts, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(o.Alias)))
-	}
-	if o.Master != nil {
-		parts = append(parts, netlink.Attr32(unix.IFLA_MASTER, uint32(*o.Master)))
-	}
-	if o.AddrGen != nil {
+// linkAttributes encode the properties of a link that are no flags.
+var linkAttributes = map[string]func(netstate.Link) *nl.RtAttr{
+	"name":       func(l netstate.Link) *nl.RtAttr { return nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(l.Name)) },
+	"mac":        func(l netstate.Link) *nl.RtAttr { return nl.NewRtAttr(unix.IFLA_ADDRESS, l.MAC[:]) },
+	"mtu":        func(l netstate.Link) *nl.RtAttr { return netlink.Attr32(unix.IFLA_MTU, uint32(l.MTU)) },
+	"txqueuelen": func(l netstate.Link) *nl.RtAttr { return netlink.Attr32(unix.IFLA_TXQLEN, uint32(l.QueueLength)) },
+	"group":      func(l netstate.Link) *nl.RtAttr { return netlink.Attr32(unix.IFLA_GROUP, l.Group) },
+	"alias":      func(l netstate.Link) *nl.RtAttr { return nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(l.Alias)) },
+	"master":     func(l netstate.Link) *nl.RtAttr { return netlink.Attr32(unix.IFLA_MASTER, uint32(l.Master)) },
+	"addrgenmode": func(l netstate.Link) *nl.RtAttr {
 		spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{byte(*o.AddrGen)})
-		parts = append(parts, spec)
+		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{byte(l.AddrGen)})
+		return spec
+	},
+}
+
+// flagsOf are the flags that an operation can set.
+func flagsOf(l netstate.Link) (flags uint32) {
+	for flag, on := range map[uint32]bool{unix.IFF_UP: l.Up, unix.IFF_NOARP: l.NoARP, unix.IFF_ALLMULTI: l.AllMulticast} {
+		if on {
+			flags |= flag
+		}
+	}
+	return flags
+}
+
+func encodeLinkSet(o netstate.LinkSet) *nl.NetlinkRequest {
+	head := ifInfo(unix.AF_UNSPEC, o.Want.Index)
+	head.Change = flagsOf(o.Have) ^ flagsOf(o.Want)
+	head.Flags = flagsOf(o.Want) & head.Change
+	parts := []nl.NetlinkRequestData{head}
+	for _, p := range o.Properties() {
+		if encode, is := linkAttributes[p.Kind]; is {
+			parts = append(parts, encode(o.Want))
+		}
 	}
 	return netlink.NewRequest(unix.RTM_SETLINK, 0, parts...)
 }

@@ -29,21 +29,21 @@ func TestLinkRoundTrip(t *testing.T) {
 			},
 		},
 		{
-			netstate.LinkSet{
-				Index: 7, Name: "eth0-nic", MAC: mac6, MTU: 9000, Group: pointer(uint32(9)), Alias: "guestwire eth0", AddrGen: pointer(netstate.AddrGenNone),
-				Master: pointer(8), NoARP: pointer(true), AllMulticast: pointer(true), Up: pointer(true),
-			},
+			netstate.LinkSet{Want: netstate.Link{
+				Index: 7, Name: "eth0-nic", MAC: mac6, MTU: 9000, Group: 9, Alias: "guestwire eth0", AddrGen: netstate.AddrGenNone,
+				Master: 8, NoARP: true, AllMulticast: true, Up: true,
+			}},
 			netstate.Link{
 				Index: 7, Name: "eth0-nic", MAC: mac6, MTU: 9000, Group: 9, Alias: "guestwire eth0", AddrGen: netstate.AddrGenNone,
 				Master: 8, NoARP: true, AllMulticast: true, Up: true, NoCarrier: true,
 			},
 		},
 		{ // of a link that is no tap, the length of the queue is not known
-			netstate.LinkSet{Index: 7, QueueLength: 16},
+			netstate.LinkSet{Want: netstate.Link{Index: 7, QueueLength: 16}},
 			netstate.Link{Index: 7, AddrGen: netstate.AddrGenNoIPv6},
 		},
 		{
-			netstate.LinkSet{Index: 7, NoARP: pointer(false), AllMulticast: pointer(false), Up: pointer(false)},
+			netstate.LinkSet{Have: netstate.Link{NoARP: true, AllMulticast: true, Up: true}, Want: netstate.Link{Index: 7}},
 			netstate.Link{Index: 7, AddrGen: netstate.AddrGenNoIPv6},
 		},
 	} {
@@ -60,9 +60,10 @@ func TestLinkFlags(t *testing.T) {
 		want uint32
 	}{
 		{netstate.LinkSet{}, 0},
-		{netstate.LinkSet{Up: pointer(false)}, unix.IFF_UP},
-		{netstate.LinkSet{NoARP: pointer(false)}, unix.IFF_NOARP},
-		{netstate.LinkSet{AllMulticast: pointer(false)}, unix.IFF_ALLMULTI},
+		{netstate.LinkSet{Have: netstate.Link{Up: true}}, unix.IFF_UP},
+		{netstate.LinkSet{Have: netstate.Link{NoARP: true}}, unix.IFF_NOARP},
+		{netstate.LinkSet{Have: netstate.Link{AllMulticast: true}}, unix.IFF_ALLMULTI},
+		{netstate.LinkSet{Have: netstate.Link{Up: true}, Want: netstate.Link{Up: true, NoARP: true}}, unix.IFF_NOARP},
 	} {
 		if have := nl.DeserializeIfInfomsg(body(t, c.op)).Change; have != c.want {
 			t.Errorf("%v: have %#x, want %#x", c.op, have, c.want)

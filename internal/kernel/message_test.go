@@ -24,8 +24,6 @@ func body(t testing.TB, op netstate.Op) []byte {
 	return r.Serialize()[unix.NLMSG_HDRLEN:]
 }
 
-func pointer[T any](v T) *T { return &v }
-
 var (
 	mac4       = cache.MAC{2, 0, 0, 0, 0, 4}
 	mac6       = cache.MAC{2, 0, 0, 0, 0, 6}

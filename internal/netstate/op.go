@@ -97,24 +97,6 @@ type (
 		Link     string
 		Settings Settings
 	}
-	// LinkSet changes the properties whose fields are not zero.
-	LinkSet struct {
-		Index       int
-		Link        string
-		Name        string
-		MAC         cache.MAC
-		MTU         int
-		Group       *uint32
-		Alias       string
-		AddrGen     *int
-		Master      *int // 0: none
-		MasterName  string
-		NoARP       *bool
-		QueueLength int
-		// AllMulticast lets the link receive all multicast frames.
-		AllMulticast *bool
-		Up           *bool
-	}
 	LinkDel struct {
 		Index int
 		Link  string
@@ -223,7 +205,7 @@ func (o TapAdd) kind() (kind, link string)         { return "tap-add", o.Link }
 func (o TapReset) kind() (kind, link string)       { return "tap-reset", o.Link }
 func (o LinkAdd) kind() (kind, link string)        { return "link-add", o.Name }
 func (o BridgeSet) kind() (kind, link string)      { return "bridge-set", o.Link }
-func (o LinkSet) kind() (kind, link string)        { return "link-set", o.Link }
+func (o LinkSet) kind() (kind, link string)        { return "link-set", o.Have.Name }
 func (o LinkDel) kind() (kind, link string)        { return "link-del", o.Link }
 func (o GroupDel) kind() (kind, link string)       { return "group-del", "" }
 func (o BridgePortSet) kind() (kind, link string)  { return "bridge-port-set", o.Link }
@@ -251,6 +233,3 @@ func neighbourOrFDB(n Neighbour) string {
 	}
 	return "neighbour"
 }
-
-// Empty says that the operation changes nothing.
-func (o LinkSet) Empty() bool { return o == LinkSet{Index: o.Index, Link: o.Link} }

@@ -1,6 +1,7 @@
 package netstate_test
 
 import (
+	"cmp"
 	"net/netip"
 	"testing"
 
@@ -12,9 +13,7 @@ import (
 // TestOpText: an operation reads as the command that does the same, with all that it changes. The golden plans
 // of package wiring have the common ones; here is the rest.
 func TestOpText(t *testing.T) {
-	on, off := true, false
-	zero, one, three, four := 0, 1, 3, 4
-	mac, group := cache.MAC{2, 0, 0, 0, 0, 7}, uint32(8)
+	mac := cache.MAC{2, 0, 0, 0, 0, 7}
 	addr := netip.MustParseAddr
 	address := func(edit func(*netstate.Address)) netstate.Op {
 		a := netstate.Address{Prefix: prefix("10.0.0.7/24"), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever}
@@ -26,6 +25,10 @@ func TestOpText(t *testing.T) {
 		edit(&r)
 		return netstate.RouteAdd{Link: "eth0", Route: r}
 	}
+	set := func(have, want netstate.Link) netstate.Op {
+		have.Name, want.Name = "eth0", cmp.Or(want.Name, "eth0")
+		return netstate.LinkSet{Have: have, Want: want}
+	}
 	kind := func(number uint8) netstate.Op { return route(func(r *netstate.Route) { r.Type = number }) }
 	port := func(settings netstate.Settings) netstate.Op {
 		return netstate.BridgePortSet{Link: "tap0", Settings: settings}
@@ -36,18 +39,18 @@ func TestOpText(t *testing.T) {
 		"ip tuntap add tap0 mode tap user 107 group 36 vnet_hdr multi_queue":             netstate.TapAdd{Link: "tap0", VNetHeader: true, Tap: netstate.Tap{Owner: infra.Owner{UID: 107, GID: 36}, MultiQueue: true}},
 		"runcon system_u:system_r:svirt_t:s0:c1,c2 ip tuntap add tap0 mode tap user 107": netstate.TapAdd{Link: "tap0", Tap: netstate.Tap{Owner: infra.Owner{UID: 107}}, Context: "system_u:system_r:svirt_t:s0:c1,c2"},
 
-		"ip link set eth0 nomaster":                                                     netstate.LinkSet{Link: "eth0", Master: &zero},
-		"ip link set eth0 master br0":                                                   netstate.LinkSet{Link: "eth0", Master: &three, MasterName: "br0"},
-		"ip link set eth0 arp off":                                                      netstate.LinkSet{Link: "eth0", NoARP: &on},
-		"ip link set eth0 arp on":                                                       netstate.LinkSet{Link: "eth0", NoARP: &off},
-		"ip link set eth0 allmulticast on up":                                           netstate.LinkSet{Link: "eth0", AllMulticast: &on, Up: &on},
-		"ip link set eth0 allmulticast off down":                                        netstate.LinkSet{Link: "eth0", AllMulticast: &off, Up: &off},
-		"ip link set eth0 mtu 9 txqueuelen 16":                                          netstate.LinkSet{Link: "eth0", MTU: 9, QueueLength: 16},
-		"ip link set eth0 addrgenmode eui64":                                            netstate.LinkSet{Link: "eth0", AddrGen: &zero},
-		"ip link set eth0 addrgenmode none":                                             netstate.LinkSet{Link: "eth0", AddrGen: &one},
-		"ip link set eth0 addrgenmode random":                                           netstate.LinkSet{Link: "eth0", AddrGen: &three},
-		"ip link set eth0 addrgenmode 4":                                                netstate.LinkSet{Link: "eth0", AddrGen: &four},
-		"ip link set eth0 name a address 02:00:00:00:00:07 mtu 9 group 8 alias \"b c\"": netstate.LinkSet{Link: "eth0", Name: "a", MAC: mac, MTU: 9, Group: &group, Alias: "b c"},
+		"ip link set eth0 nomaster":                                                     set(netstate.Link{Master: 3}, netstate.Link{}),
+		"ip link set eth0 master br0":                                                   netstate.LinkSet{Have: netstate.Link{Name: "eth0"}, Want: netstate.Link{Name: "eth0", Master: 3}, MasterName: "br0"},
+		"ip link set eth0 arp off":                                                      set(netstate.Link{}, netstate.Link{NoARP: true}),
+		"ip link set eth0 arp on":                                                       set(netstate.Link{NoARP: true}, netstate.Link{}),
+		"ip link set eth0 allmulticast on up":                                           set(netstate.Link{}, netstate.Link{AllMulticast: true, Up: true}),
+		"ip link set eth0 allmulticast off down":                                        set(netstate.Link{AllMulticast: true, Up: true}, netstate.Link{}),
+		"ip link set eth0 mtu 9 txqueuelen 16":                                          set(netstate.Link{}, netstate.Link{MTU: 9, QueueLength: 16}),
+		"ip link set eth0 addrgenmode eui64":                                            set(netstate.Link{AddrGen: 1}, netstate.Link{}),
+		"ip link set eth0 addrgenmode none":                                             set(netstate.Link{}, netstate.Link{AddrGen: 1}),
+		"ip link set eth0 addrgenmode random":                                           set(netstate.Link{}, netstate.Link{AddrGen: 3}),
+		"ip link set eth0 addrgenmode 4":                                                set(netstate.Link{}, netstate.Link{AddrGen: 4}),
+		"ip link set eth0 name a address 02:00:00:00:00:07 mtu 9 group 8 alias \"b c\"": set(netstate.Link{}, netstate.Link{Name: "a", MAC: mac, MTU: 9, Group: 8, Alias: "b c"}),
 
 		"conntrack -D --orig-src 10.0.2.0/24":                  netstate.ConnectionsDel{OrigSrc: prefix("10.0.2.0/24")},
 		"conntrack -D --reply-src fd00::2 --reply-dst fd00::1": netstate.ConnectionsDel{ReplySrc: prefix("fd00::2/128"), ReplyDst: prefix("fd00::1/128")},

@@ -39,58 +39,6 @@ func (o LinkAdd) String() string {
 	return text
 }
 
-func (o LinkSet) String() string {
-	words := []string{"ip link set", infra.ShellWord(o.Link)}
-	if o.Name != "" {
-		words = append(words, "name", infra.ShellWord(o.Name))
-	}
-	if !o.MAC.IsZero() {
-		words = append(words, "address", o.MAC.String())
-	}
-	if o.MTU != 0 {
-		words = append(words, "mtu", fmt.Sprint(o.MTU))
-	}
-	if o.QueueLength != 0 {
-		words = append(words, "txqueuelen", fmt.Sprint(o.QueueLength))
-	}
-	if o.Group != nil {
-		words = append(words, "group", fmt.Sprint(*o.Group))
-	}
-	if o.Alias != "" {
-		words = append(words, "alias", infra.ShellWord(o.Alias))
-	}
-	if o.AddrGen != nil {
-		words = append(words, "addrgenmode", AddrGenText(*o.AddrGen))
-	}
-	if o.Master != nil && *o.Master == 0 {
-		words = append(words, "nomaster")
-	} else if o.Master != nil {
-		words = append(words, "master", infra.ShellWord(o.MasterName))
-	}
-	for _, f := range []struct {
-		set     *bool
-		on, off string
-	}{{o.NoARP, "arp off", "arp on"}, {o.AllMulticast, "allmulticast on", "allmulticast off"}, {o.Up, "up", "down"}} {
-		switch {
-		case f.set == nil:
-		case *f.set:
-			words = append(words, f.on)
-		default:
-			words = append(words, f.off)
-		}
-	}
-	return strings.Join(words, " ")
-}
-
-// AddrGenText is the mode as ip(8) names it.
-func AddrGenText(mode int) string {
-	names := []string{"eui64", "none", "stable_secret", "random"}
-	if mode >= 0 && mode < len(names) {
-		return names[mode]
-	}
-	return fmt.Sprint(mode)
-}
-
 func (o LinkDel) String() string { return "ip link del " + infra.ShellWord(o.Link) }
 
 func (o GroupDel) String() string { return fmt.Sprintf("ip link del group %d", o.Group) }

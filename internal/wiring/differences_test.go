@@ -52,6 +52,12 @@ func TestDifferences(t *testing.T) {
 	ofTap := func(s *netstate.Snapshot) netstate.Filter {
 		return netstate.FiltersOf(s.Filters, index(s, "eth0-tap"))[0]
 	}
+	inBridge := func(port string) func(*netstate.Snapshot) {
+		return func(s *netstate.Snapshot) {
+			s.Links = append(s.Links, netstate.Link{Index: 90, Name: "br90", Kind: "bridge", MTU: 1450})
+			link(port, func(l *netstate.Link) { l.Master = 90 })(s)
+		}
+	}
 	documented, kinds := documentedKinds(t, "infra/step.go", "Difference"), map[string]bool{}
 	bridged, hidden, redirected := bridge(), masquerade(), redirect()
 	for _, c := range []struct {
@@ -75,6 +81,26 @@ func TestDifferences(t *testing.T) {
 		{"alias", bridged, link("eth0-tap", func(l *netstate.Link) { l.Alias = "other" }), `alias of eth0-tap is "other", not "guestwire eth0"`},
 		{"ARP", hidden, link("eth0-tap", func(l *netstate.Link) { l.NoARP = true }), "ARP of eth0-tap is off, not on"},
 		{"holder's ARP", bridged, link("eth0", func(l *netstate.Link) { l.NoARP = false }), "ARP of eth0 is on, not off"},
+		{"NIC's MTU", bridged, link("eth0-nic", func(l *netstate.Link) { l.MTU = 1300 }), "MTU of eth0-nic is 1300, not 1450"},
+		{"NIC's ARP", redirected, link("eth0", func(l *netstate.Link) { l.NoARP = true }), "ARP of eth0 is off, not on"},
+		{"what is another program's at the NIC", redirected, link("eth0", func(l *netstate.Link) {
+			l.Group, l.Alias, l.AllMulticast, l.AcceptLocal, l.ProxyARP, l.RouteLocalnet = 7, "other", true, true, true, true
+		}), ""},
+		{"NIC that has lost IPv6", bridged, link("eth0-nic", func(l *netstate.Link) { l.AddrGen = netstate.AddrGenNoIPv6 }), ""},
+		{"tap that has lost IPv6", hidden, link("eth0-tap", func(l *netstate.Link) { l.AddrGen = netstate.AddrGenNoIPv6 }), ""},
+		{"any queue of the guest's tap", hidden, link("eth0-tap", func(l *netstate.Link) { l.QueueLength = 1000 }), ""},
+		{"tap in a bridge of others", hidden, inBridge("eth0-tap"), "eth0-tap is a port of br90"},
+		{"NIC in a bridge of others", bridged, inBridge("eth0-nic"), "eth0-nic is a port of br90, not of eth0-br"},
+		{"all multicast at the tap", hidden, link("eth0-tap", func(l *netstate.Link) { l.AllMulticast = true }), ""},
+		{"IPv4 settings of the tap", hidden, link("eth0-tap", func(l *netstate.Link) {
+			l.Forwarding4, l.AcceptLocal, l.NoSourceRoutes, l.IgnoresARP, l.ProxyARP, l.RouteLocalnet = false, !l.AcceptLocal, false, true, !l.ProxyARP, !l.RouteLocalnet
+		}), strings.Join([]string{
+			"IPv4 forwarding of eth0-tap is off, not on", "IPv4 accept_local of eth0-tap is on, not off", "IPv4 accept_source_route of eth0-tap is on, not off",
+			"IPv4 arp_ignore of eth0-tap is on, not off", "IPv4 proxy_arp of eth0-tap is on, not off", "IPv4 route_localnet of eth0-tap is on, not off",
+		}, "\n")},
+		{"IPv4 settings of the NIC", hidden, link("eth0", func(l *netstate.Link) {
+			l.Forwarding4, l.AcceptLocal, l.NoSourceRoutes, l.IgnoresARP, l.ProxyARP, l.RouteLocalnet = false, true, false, true, true, true
+		}), "IPv4 forwarding of eth0 is off, not on"},
 		{"addrgenmode", hidden, link("eth0-tap", func(l *netstate.Link) { l.AddrGen = 0 }), "addrgenmode of eth0-tap is eui64, not none"},
 		{"tap down", bridged, link("eth0-tap", func(l *netstate.Link) { l.Up = false }), "eth0-tap is down"},
 		{"holder up", bridged, link("eth0", func(l *netstate.Link) { l.Up = true }), "eth0 is up"},
@@ -269,7 +295,7 @@ func TestFoundDown(t *testing.T) {
 			}
 		}
 		for _, op := range mustSteps(t, plan, k) {
-			if set, is := op.(netstate.LinkSet); is && set.Index == nic && set.Up != nil {
+			if set, is := op.(netstate.LinkSet); is && set.Want.Index == nic && set.Have.Up != set.Want.Up {
 				t.Errorf("%s: %v", spec.Binding.Kind(), op)
 			}
 		}

@@ -139,7 +139,7 @@ func TestIndexUsedAgain(t *testing.T) {
 			t.Errorf("%s: %v, want ErrNoNIC", c.name, gone)
 		}
 		for _, op := range undo {
-			if set, is := op.(netstate.LinkSet); is && set.Index == nic {
+			if set, is := op.(netstate.LinkSet); is && set.Want.Index == nic {
 				t.Errorf("%s: %v", c.name, op)
 			}
 		}

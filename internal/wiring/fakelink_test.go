@@ -96,26 +96,27 @@ func (k *fakeKernel) setMTU(l *netstate.Link, mtu int) {
 }
 
 func (k *fakeKernel) setLink(o netstate.LinkSet) error {
-	l, err := k.link(o.Index)
+	have, want := o.Have, o.Want
+	l, err := k.link(want.Index)
 	if err != nil {
 		return err
 	}
-	if o.Name != "" {
+	if have.Name != want.Name {
 		if l.Up {
 			return syscall.EBUSY
 		}
-		if slices.ContainsFunc(k.s.Links, func(l netstate.Link) bool { return l.Name == o.Name }) {
+		if slices.ContainsFunc(k.s.Links, func(l netstate.Link) bool { return l.Name == want.Name }) {
 			return syscall.EEXIST
 		}
 	}
-	if !o.MAC.IsZero() && l.Up && l.Tap == nil && l.Kind != "bridge" && !netstate.ChangesMACUp(l.Kind) {
+	if have.MAC != want.MAC && l.Up && l.Tap == nil && l.Kind != "bridge" && !netstate.ChangesMACUp(l.Kind) {
 		return syscall.EBUSY
 	}
-	if o.AddrGen != nil && (l.AddrGen == netstate.AddrGenNoIPv6 || *o.AddrGen < 0) {
+	if have.AddrGen != want.AddrGen && (l.AddrGen == netstate.AddrGenNoIPv6 || want.AddrGen < 0) {
 		return syscall.EAFNOSUPPORT
 	}
-	if o.Master != nil && *o.Master != 0 {
-		bridge, err := k.link(*o.Master)
+	if have.Master != want.Master && want.Master != 0 {
+		bridge, err := k.link(want.Master)
 		if err != nil {
 			return syscall.EINVAL
 		}
@@ -124,52 +125,52 @@ func (k *fakeKernel) setLink(o netstate.LinkSet) error {
 		}
 	}
 
-	if !o.MAC.IsZero() && o.MAC != l.MAC {
-		l.MAC = o.MAC
+	if have.MAC != want.MAC && want.MAC != l.MAC {
+		l.MAC = want.MAC
 		k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n netstate.Neighbour) bool { return n.Link == l.Index && n.Address.IsValid() })
 	}
-	if o.MTU != 0 {
-		k.setMTU(l, o.MTU)
+	if have.MTU != want.MTU {
+		k.setMTU(l, want.MTU)
 		k.mtuChosen[l.Index] = true
 		k.leastMTU(l.Master)
 	}
-	if o.Name != "" {
-		k.relabel(l.Index, o.Name)
-		l.Name = o.Name
+	if have.Name != want.Name {
+		k.relabel(l.Index, want.Name)
+		l.Name = want.Name
 	}
-	if o.QueueLength != 0 {
+	if have.QueueLength != want.QueueLength {
 		if l.Tap == nil {
 			return syscall.EINVAL
 		}
-		l.QueueLength = o.QueueLength
+		l.QueueLength = want.QueueLength
 	}
-	if o.AllMulticast != nil {
-		l.AllMulticast = *o.AllMulticast
+	if have.AllMulticast != want.AllMulticast {
+		l.AllMulticast = want.AllMulticast
 	}
-	if o.NoARP != nil {
-		l.NoARP = *o.NoARP
+	if have.NoARP != want.NoARP {
+		l.NoARP = want.NoARP
 	}
-	if o.Group != nil {
-		l.Group = *o.Group
+	if have.Group != want.Group {
+		l.Group = want.Group
 	}
-	if o.Alias != "" {
-		l.Alias = o.Alias
+	if have.Alias != want.Alias {
+		l.Alias = want.Alias
 	}
-	if o.AddrGen != nil {
-		l.AddrGen = *o.AddrGen
+	if have.AddrGen != want.AddrGen {
+		l.AddrGen = want.AddrGen
 	}
-	if o.Master != nil {
+	if have.Master != want.Master {
 		old := l.Master
 		k.leavesBridge(l.Index)
-		l.Master, l.BridgePort = *o.Master, nil
+		l.Master, l.BridgePort = want.Master, nil
 		if l.Master != 0 {
 			l.BridgePort = netstate.Settings{"learning": 1, "flood": 1, "isolated": 0}
 		}
 		k.leastMTU(old)
 		k.leastMTU(l.Master)
 	}
-	if o.Up != nil && *o.Up != l.Up {
-		l.Up = *o.Up
+	if have.Up != want.Up && want.Up != l.Up {
+		l.Up = want.Up
 		if l.Up {
 			k.cameUp(l)
 		} else {

@@ -75,8 +75,7 @@ func TestBusyNIC(t *testing.T) {
 	})
 	p := newPlan(t, found, withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(0x77)} }))
 	k := wire(t, p, found)
-	up := true
-	mustApply(t, k, []netstate.Op{netstate.LinkSet{Index: nic, Link: "eth0", Up: &up}})
+	mustApply(t, k, []netstate.Op{netstate.LinkSet{Have: netstate.Link{Index: nic}, Want: netstate.Link{Index: nic, Up: true}}})
 	for range undoRounds {
 		mustApply(t, k, mustUndo(t, p, k))
 	}

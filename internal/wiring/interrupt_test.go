@@ -223,7 +223,9 @@ func TestTakenPort(t *testing.T) {
 			want := text(t, k.s)
 			for _, l := range k.s.Links {
 				if l.Master != 0 {
-					mustApply(t, k, []netstate.Op{netstate.LinkSet{Index: l.Index, Master: &foreign.Index}, netstate.BridgePortSet{Index: l.Index, Settings: netstate.Settings{"learning": 0}}})
+					port := l
+					port.Master = foreign.Index
+					mustApply(t, k, []netstate.Op{netstate.LinkSet{Have: l, Want: port}, netstate.BridgePortSet{Index: l.Index, Settings: netstate.Settings{"learning": 0}}})
 				}
 			}
 			taken := k.snapshot()
@@ -285,7 +287,7 @@ func TestTapMadeAnew(t *testing.T) {
 		})
 		up := slices.IndexFunc(ops, func(op netstate.Op) bool {
 			o, is := op.(netstate.LinkSet)
-			return is && o.Link == "eth0-tap" && o.Up != nil && *o.Up
+			return is && o.Want.Name == "eth0-tap" && !o.Have.Up && o.Want.Up
 		})
 		if made < 0 || set < made || up < set {
 			t.Errorf("%s: the tap is made by step %d, its filter by %d, and it is up by %d:\n%s", spec.Binding.Kind(), made, set, up, netstate.Text(ops))

@@ -56,8 +56,7 @@ func TestStepKinds(t *testing.T) {
 			t.Errorf("%s is not tested here", f.Recv.List[0].Type)
 		}
 	}
-	on := true
-	for _, op := range []netstate.Op{netstate.LinkAdd{Name: "eth0-br"}, netstate.LinkSet{Link: "eth0-br", Up: &on}, netstate.FilterAdd{Link: "eth0-br"}} {
+	for _, op := range []netstate.Op{netstate.LinkAdd{Name: "eth0-br"}, netstate.LinkSet{Have: netstate.Link{Name: "eth0-br"}}, netstate.FilterAdd{Link: "eth0-br"}} {
 		if have := netstate.Step(op).Link; have != "eth0-br" {
 			t.Errorf("%v is on the link %q", op, have)
 		}
@@ -69,7 +68,8 @@ func TestStepKinds(t *testing.T) {
 func TestCommandsOfSteps(t *testing.T) {
 	isNone := map[string]bool{ // no name: words of this repository, and what the command does not have
 		"LinkAdd.Kind": true, "ConfSet.Name": true, "TapAdd.Tap.Owner.SELinux": true, "TapReset.Context": true, "AddressDel.Address.Label": true,
-		"FilterAdd.Filter.Foreign": true, "FilterDel.Filter.Foreign": true, "TableDel.Family": true,
+		"LinkSet.Have.Kind": true, "LinkSet.Have.Alias": true, "LinkSet.Have.Mode": true, "LinkSet.Have.PCI": true,
+		"LinkSet.Want.Kind": true, "LinkSet.Want.Mode": true, "LinkSet.Want.PCI": true, "FilterAdd.Filter.Foreign": true, "FilterDel.Filter.Foreign": true, "TableDel.Family": true,
 	}
 	for _, op := range everyStep {
 		v := reflect.New(reflect.TypeOf(op)).Elem()
@@ -84,8 +84,7 @@ func TestCommandsOfSteps(t *testing.T) {
 			name(v, v.Type().Name(), isNone, &names)
 		}
 		if o, is := v.Interface().(netstate.LinkSet); is {
-			master := 1
-			o.Master = &master
+			o.Want.Master = 1
 			v.Set(reflect.ValueOf(o))
 		}
 		command := v.Interface().(netstate.Op).String()

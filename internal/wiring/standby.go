@@ -72,5 +72,7 @@ func (p *Plan) Deactivate(now netstate.Snapshot) []netstate.Op {
 	if !there || !tap.Up {
 		return nil
 	}
-	return []netstate.Op{netstate.LinkSet{Index: tap.Index, Link: tap.Name, Up: new(bool)}}
+	down := tap
+	down.Up = false
+	return []netstate.Op{netstate.LinkSet{Have: tap, Want: down}}
 }

@@ -22,13 +22,13 @@ func forwards(op netstate.Op) bool {
 	set, isSysctl := op.(netstate.SysctlSet)
 	conf, isConf := op.(netstate.ConfSet)
 	link, isLink := op.(netstate.LinkSet)
-	return isLink && link.Link == "eth0" && link.Group != nil || isSysctl && set.Path == netstate.Forwarding6 || isConf && conf.Link == "eth0" && conf.Name == "forwarding"
+	return isLink && link.Have.Name == "eth0" && link.Have.Group != link.Want.Group || isSysctl && set.Path == netstate.Forwarding6 || isConf && conf.Link == "eth0" && conf.Name == "forwarding"
 }
 
 // announces reports whether the kernel can announce with the step that the NIC has the guest's MAC (arp_notify).
 func announces(op netstate.Op, plan *wiring.Plan) bool {
 	set, isSet := op.(netstate.LinkSet)
-	return isSet && set.Link == "eth0" && set.MAC == plan.Record.MAC
+	return isSet && set.Have.Name == "eth0" && set.Have.MAC != set.Want.MAC && set.Want.MAC == plan.Record.MAC
 }
 
 // TestStandby: no step of a Setup on standby brings the guest's tap up, nor lets the NIC forward or take the guest's
@@ -73,7 +73,7 @@ func TestStandby(t *testing.T) {
 				last := i == len(ops)-1
 				routes := plan.Record.Binding == cache.BindingMasquerade // which need the tap up
 				switch {
-				case (last || routes) && isLink && up.Link == tap && up.Up != nil && *up.Up:
+				case (last || routes) && isLink && up.Want.Name == tap && !up.Have.Up && up.Want.Up:
 				case routes && netstate.Step(op).Link == tap && !isLink:
 				case !last && forwards(op):
 					deferred++
