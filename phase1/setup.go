@@ -372,6 +372,13 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 		}
 		found.NoLog = !has
 	}
+	if questions.Fwd && !found.NoNFTables {
+		has, err := s.ns.Tables.HasFwd()
+		if err != nil {
+			return err
+		}
+		found.NoFwd = !has
+	}
 	if questions.FlowTables && !found.NoNFTables {
 		if found.FlowTables, err = s.ns.Tables.CanOffload(); err != nil {
 			return err

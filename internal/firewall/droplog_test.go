@@ -88,6 +88,28 @@ func TestLostReports(t *testing.T) {
 
 var port7 = firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: 7, Last: 7}
 
+// TestHasFwd: the kernel says that rules can forward frames, and nothing stays of the question.
+func TestHasFwd(t *testing.T) {
+	ns := nstest.New(t, "fwd")
+	err := netns.Do(ns.File, func() error {
+		k, err := kernel.Open()
+		if err != nil {
+			return err
+		}
+		defer k.Close()
+		if has, err := k.Tables.HasFwd(); err != nil || !has {
+			t.Errorf("%t, %v; want rules that forward frames", has, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if tables := ns.Exec("nft", "list", "tables"); tables != "" {
+		t.Errorf("after the question there is %s", tables)
+	}
+}
+
 // TestHasLog: the kernel says that it has nflog groups, also while another process listens, and a second listener is
 // refused.
 func TestHasLog(t *testing.T) {

@@ -67,6 +67,26 @@ func (n *Tables) MatchesLocalSources() (bool, error) {
 	return can, nil
 }
 
+// fwdProbe is a table with a rule that forwards frames.
+var fwdProbe = firewall.Table{Family: firewall.NetDev, Name: "guestwire/probe",
+	Chains: []firewall.Chain{{Name: "forward", Rules: []firewall.Rule{{Verdict: firewall.Fwd{Device: "lo", Index: 1}}}}}}
+
+// HasFwd reports whether a rule can be a firewall.Fwd. A loaded module says so; otherwise HasFwd asks in the way of
+// CanOffload.
+func (n *Tables) HasFwd() (bool, error) {
+	if n.filter == nil {
+		return false, nil
+	}
+	if _, err := os.Stat("/sys/module/nft_fwd_netdev"); err == nil {
+		return true, nil
+	}
+	can, err := n.takes(fwdProbe)
+	if err != nil {
+		return false, fmt.Errorf("ask for rules that forward frames: %w", err)
+	}
+	return can, nil
+}
+
 // takes reports whether the kernel has what the table needs.
 func (n *Tables) takes(t firewall.Table) (bool, error) {
 	failures, _, err := n.transact([]netstate.Op{netstate.TableSet{Table: t}, netstate.TableDel{Family: t.Family, Name: t.Name}}, 0)

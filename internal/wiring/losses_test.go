@@ -45,6 +45,7 @@ func TestAutoByLosses(t *testing.T) {
 	}{
 		{"nothing is lost", lan4(), auto(), cache.BindingRedirect, nil},
 		{"a bond of which redirect gets no answers", with(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "bond", netstate.ModeALB }), auto(), cache.BindingBridge, []string{"redirect: it gives stations the MACs of its ports"}},
+		{"a kernel without fwd", with(func(s *netstate.Snapshot) { s.NoFwd = true }), auto(), cache.BindingBridge, []string{"redirect: this kernel's rules cannot forward"}},
 		{"MACs that a card does not receive", with(card), guarded(func(g *infra.Guard) { g.MACs = []cache.MAC{mac(9)} }), cache.BindingBridge, []string{"redirect: frames to guard.macs (1)"}},
 		{"MACs that a macvlan does not receive, and a router does not send to", with(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "macvlan", "private" }),
 			guarded(func(g *infra.Guard) { g.MACs = []cache.MAC{mac(9)} }), cache.BindingRedirect, []string{"bridge: a macvlan in mode private"}},

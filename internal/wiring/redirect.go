@@ -16,7 +16,7 @@ import (
 type redirect struct{ infra.Redirect }
 
 func (redirect) asks(netstate.Names) Questions {
-	return Questions{Sysctls: []string{netstate.NoIPv6}, Gateways: true, Log: true}
+	return Questions{Sysctls: []string{netstate.NoIPv6}, Gateways: true, Log: true, Fwd: true}
 }
 
 func (b redirect) sameGuest(other infra.Binding) bool { return b.Redirect == other }
@@ -84,6 +84,8 @@ func (s *seen) checkRedirect() error {
 	switch {
 	case s.found.NoNFTables:
 		reason = "this kernel has no nf_tables, which would forward the frames; load them (modprobe nf_tables), or choose masquerade with guard.off"
+	case s.found.NoFwd:
+		reason = "this kernel's rules cannot forward frames to another link; load what they need (modprobe nft_fwd_netdev)"
 	case !nic.Ethernet:
 		reason = "it carries no Ethernet"
 	case !nic.MAC.Unicast():

@@ -213,6 +213,7 @@ func TestRefused(t *testing.T) {
 			s.Links[1].Kind, s.Links[1].Ethernet, s.Links[1].NoARP, s.NoNFTables = "tun", false, true, true
 		}), redirect(), refused("redirect", ""), "nf_tables|modprobe|masquerade with guard.off"},
 		{"redirect without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), redirect(), refused("redirect", "routed"), "MAC|routed would work"},
+		{"redirect without fwd", flannelWith(func(s *netstate.Snapshot) { s.NoFwd = true }), redirect(), refused("redirect", "bridge"), "modprobe nft_fwd_netdev|bridge would work"},
 		{"redirect without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), redirect(), refused("redirect", ""), "nf_tables|modprobe|masquerade with guard.off"},
 		{"auto, other frames on a NIC for masquerade alone", nicWith(func(l *netstate.Link) { l.Ethernet = false }), withSpec(auto(), framesPass), refused("auto", ""), "guard.etherTypes"},
 		{"auto, and nothing works", flannelWith(func(s *netstate.Snapshot) {
