@@ -97,7 +97,8 @@ var given = []string{
 }
 
 // forTests are the others of the library's go.mod: the guest's DHCP client sends by mdlayher/packet, the tests of dhcp
-// and internal/frame take frames apart by mdlayher/ndp and gVisor's headers, and the tests of insomniacslk/dhcp compare with go-cmp.
+// and internal/frame take frames apart by mdlayher/ndp and gVisor's headers, and the tests of insomniacslk/dhcp compare
+// with go-cmp.
 var forTests = []string{"github.com/google/btree", "github.com/google/go-cmp", "github.com/josharian/native", "github.com/mdlayher/ndp", "github.com/mdlayher/packet", "golang.org/x/text", "golang.org/x/time", "gvisor.dev/gvisor"}
 
 // TestImporter: a module that imports phase1 and phase2 gets what is in the list given, and the library's go.mod
