@@ -143,18 +143,20 @@ func List(dir *os.Root) ([]Record, error) {
 	if err != nil {
 		return nil, &FileError{dir.Name(), err}
 	}
-	var records []Record
+	var nics []string
 	for _, entry := range entries {
-		nic, ok := strings.CutSuffix(entry.Name(), suffix)
-		if !ok || strings.HasPrefix(entry.Name(), ".") {
-			continue
+		if nic, ok := strings.CutSuffix(entry.Name(), suffix); ok && !strings.HasPrefix(entry.Name(), ".") {
+			nics = append(nics, nic)
 		}
+	}
+	slices.Sort(nics)
+	var records []Record
+	for _, nic := range nics {
 		r, err := Read(dir, nic)
 		if err != nil {
 			return nil, err
 		}
 		records = append(records, r)
 	}
-	slices.SortFunc(records, func(a, b Record) int { return strings.Compare(a.Name, b.Name) })
 	return records, nil
 }

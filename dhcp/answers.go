@@ -47,11 +47,7 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 		var warnings []string
 		r.v6, warnings = newServer6(rec, res)
 		r.warnings = append(r.warnings, warnings...)
-		var err error
-		r.router, warnings, err = newRouter(rec, res)
-		if err != nil {
-			return nil, fmt.Errorf("responder for %s: %w", rec.Name, err)
-		}
+		r.router, warnings = newRouter(rec, res)
 		r.warnings = append(r.warnings, warnings...)
 	}
 	r.warnings = append(r.warnings, unsent(&rec, res)...)

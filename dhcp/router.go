@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/mdlayher/ndp"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
@@ -32,10 +29,21 @@ const (
 const (
 	icmpLenRA     = 16 // without options
 	hopLimitGuest = 64
-	optionPrefix  = 3
-	// ndp.RawOption has the octets of an option in 8 bits and would encode a longer one
-	// wrongly.
+	managedRA     = 0x80 // the flags M and O
+	otherRA       = 0x40
+	// The longest option that is sent. A longer one is allowed, but not every implementation has its octets in
+	// more than 8 bits.
 	maxOptionND = 248
+)
+
+// Types of options (RFC 4861 section 4.6, RFC 4191 section 2.3, RFC 8106 section 5, RFC 8910 section 2.3).
+const (
+	optionPrefix = 3
+	optionMTU    = 5
+	optionRoute  = 24
+	optionRDNSS  = 25
+	optionDNSSL  = 31
+	optionPortal = 37
 )
 
 // router is the router advertisement for the guest.
@@ -48,102 +56,75 @@ type router struct {
 
 // newRouter makes the advertisement, and returns warnings about what is left out of it. The router lifetime
 // is zero if there is no default route. The flags M and O always have the guest use DHCPv6.
-func newRouter(rec cache.Record, res resolver) (*router, []string, error) {
+func newRouter(rec cache.Record, res resolver) (*router, []string) {
 	r := &router{source: eui64.LinkLocal(rec.ResponderMAC), mac: rec.ResponderMAC}
-	ra := &ndp.RouterAdvertisement{
-		CurrentHopLimit:      hopLimitGuest,
-		ManagedConfiguration: true,
-		OtherConfiguration:   true,
-	}
+	r.icmp = append([]byte{frame.RouterAdvertisement, 0, 0, 0, hopLimitGuest, managedRA | otherRA}, make([]byte, icmpLenRA-6)...)
+	lifetime := binary.BigEndian.AppendUint32(nil, uint32(raLifetime/time.Second))
 	link := rec.ResponderMAC
 	var routes []netip.Prefix
 	if to := rec.IPv6.Router; to != nil {
 		r.source, link, routes = to.Address, to.MAC, to.Routes
 		if to.Default {
-			ra.RouterLifetime = raLifetime
+			copy(r.icmp[6:], lifetime[2:])
 		}
 	}
-	room := max(rec.MTU, minMTU6) - frame.IPv6Len - icmpLenRA
+	room := max(rec.MTU, minMTU6) - frame.IPv6Len
 	var left []string
-	add := func(what string, size int, o ndp.Option) {
-		if size > room {
+	add := func(what string, kind byte, parts ...[]byte) {
+		option := append([]byte{kind, 0}, bytes.Join(parts, nil)...)
+		option = append(option, make([]byte, -len(option)&7)...)
+		if len(option) > min(room-len(r.icmp), maxOptionND) {
 			left = append(left, fmt.Sprintf("router advertisement without %s: it does not fit into a packet", what))
 			return
 		}
-		room -= size
-		ra.Options = append(ra.Options, o)
+		option[1] = byte(len(option) / 8)
+		r.icmp = append(r.icmp, option...)
 	}
 
 	if !link.IsZero() {
 		r.mac = link
-		add("the router's link-layer address", 8, &ndp.LinkLayerAddress{Direction: ndp.Source, Addr: net.HardwareAddr(link[:])})
+		add("the router's link-layer address", frame.SourceLinkLayer, link[:])
 	}
 	if rec.MTU >= minMTU6 {
-		add("the MTU", 8, ndp.NewMTU(uint32(rec.MTU)))
+		add("the MTU", optionMTU, binary.BigEndian.AppendUint32([]byte{0, 0}, uint32(rec.MTU)))
 	}
 	for _, p := range rec.IPv6.OnLink {
 		if p.Addr().IsLinkLocalUnicast() { // RFC 4861 section 4.6.2: an advertisement should not have it
 			continue
 		}
-		add("prefix "+p.String(), 32, &ndp.PrefixInformation{
-			Prefix:            p.Addr(),
-			PrefixLength:      uint8(p.Bits()),
-			OnLink:            true,
-			ValidLifetime:     ndp.Infinity, // true without the responder, too
-			PreferredLifetime: ndp.Infinity,
-		})
+		const onLink = 0x80
+		infinity := []byte{0xff, 0xff, 0xff, 0xff} // true without the responder, too
+		add("prefix "+p.String(), optionPrefix, []byte{byte(p.Bits()), onLink}, infinity, infinity, make([]byte, 4), p.Addr().AsSlice())
 	}
 	for chunk := range slices.Chunk(res.servers6, (maxOptionND-8)/16) {
-		add("DNS servers", 8+16*len(chunk), &ndp.RecursiveDNSServer{Lifetime: raLifetime, Servers: chunk})
+		add("DNS servers", optionRDNSS, []byte{0, 0}, lifetime, addresses6(chunk))
 	}
 	for _, p := range routes {
-		add("route "+p.String(), served.RouteInformationLen(p), &ndp.RouteInformation{
-			Prefix:        p.Addr(),
-			PrefixLength:  uint8(p.Bits()),
-			RouteLifetime: raLifetime,
-		})
+		add("route "+p.String(), optionRoute, []byte{byte(p.Bits()), 0}, lifetime, p.Addr().AsSlice()[:served.RouteInformationLen(p)-8])
 	}
-	options, long := searchOptions(res.search)
+	lists, long := searchLists(res.search)
 	for _, name := range long {
 		left = append(left, fmt.Sprintf("router advertisement without search domain %q: it does not fit into an option", name))
 	}
-	for _, o := range options {
-		add("search domains", int(o.Length)*8, o)
+	for _, list := range lists {
+		add("search domains", optionDNSSL, []byte{0, 0}, lifetime, list)
 	}
-
 	if uri := rec.Options.CaptivePortal; uri != "" {
-		size := (2 + len(uri) + 7) / 8 * 8
-		if size > maxOptionND {
-			size = room + 1
-		}
-		add("the captive portal", size, &ndp.CaptivePortal{URI: uri})
+		add("the captive portal", optionPortal, []byte(uri))
 	}
-
-	var err error
-	if r.icmp, err = ndp.MarshalMessage(ra); err != nil {
-		return nil, nil, fmt.Errorf("router advertisement: %w", err)
-	}
-	expire(ra)
-	if r.last, err = ndp.MarshalMessage(ra); err != nil {
-		return nil, nil, fmt.Errorf("last router advertisement: %w", err)
-	}
-	return r, left, nil
+	r.last = slices.Clone(r.icmp)
+	expire(r.last)
+	return r, left
 }
 
 // expire makes an advertisement the last one (RFC 4861 section 6.2.5): the lifetimes of the router, its routes,
 // DNS servers and search domains become zero. Prefixes stay, as they are on the link without the responder,
 // too.
-func expire(ra *ndp.RouterAdvertisement) {
-	ra.RouterLifetime = 0
-	for _, o := range ra.Options {
-		switch o := o.(type) {
-		case *ndp.RecursiveDNSServer:
-			o.Lifetime = 0
-		case *ndp.RouteInformation:
-			o.RouteLifetime = 0
-		case *ndp.RawOption: // search domains
-			o.Value = slices.Clone(o.Value)
-			copy(o.Value[2:], []byte{0, 0, 0, 0})
+func expire(ra []byte) {
+	clear(ra[6:8])
+	for o := range frame.Options(ra[icmpLenRA:]) {
+		if o[0] == optionRoute || o[0] == optionRDNSS || o[0] == optionDNSSL {
+			clear(o[4:8])
 		}
 	}
 }
@@ -181,35 +162,23 @@ func (r *router) contains(option []byte) bool {
 	return false
 }
 
-// searchOptions returns the search list in options of RFC 8106 section 5.2, none of them longer than
-// maxOptionND, and the names that are too long for such an option.
-func searchOptions(names []string) (options []*ndp.RawOption, long []string) {
-	const optionDNSSL = 31
-	head := binary.BigEndian.AppendUint32([]byte{0, 0}, uint32(raLifetime/time.Second))
-	value := slices.Clone(head)
-	flush := func() {
-		if len(value) == len(head) {
-			return
-		}
-		for (2+len(value))%8 != 0 {
-			value = append(value, 0)
-		}
-		options = append(options, &ndp.RawOption{Type: optionDNSSL, Length: uint8((2 + len(value)) / 8), Value: value})
-		value = slices.Clone(head)
-	}
+// searchLists returns the search list for options of RFC 8106 section 5.2, none of them longer than maxOptionND, and
+// the names that are too long for such an option.
+func searchLists(names []string) (lists [][]byte, long []string) {
+	const most = maxOptionND - 8
 	for _, name := range names {
 		wire := served.AppendName(nil, name, nil)
-		if 2+len(head)+len(wire) > maxOptionND {
+		last := len(lists) - 1
+		switch {
+		case len(wire) > most:
 			long = append(long, name)
-			continue
+		case last >= 0 && len(lists[last])+len(wire) <= most:
+			lists[last] = append(lists[last], wire...)
+		default:
+			lists = append(lists, wire)
 		}
-		if 2+len(value)+len(wire) > maxOptionND {
-			flush()
-		}
-		value = append(value, wire...)
 	}
-	flush()
-	return options, long
+	return lists, long
 }
 
 // appendAdvertisement appends an advertisement to dst.

@@ -102,6 +102,9 @@ func TestCompletion(t *testing.T) {
 		{"agent setup --bi", []string{"--binding"}},
 		{"agent setup -binding red", []string{"redirect"}},
 		{"agent setup --binding red", []string{"redirect"}},
+		{"agent setup -binding=red", []string{"redirect"}},
+		{"agent setup -st", strings.Fields("-standby (at the first setu…) -state (the DIR of the re…)")},
+		{"agent setup -state /x -sta", []string{"-standby"}},
 		{"agent plan -netns " + path + " -nic e", []string{"eth0", "eth0-dhcp", "eth0-tap"}},
 		{"agent status -netns " + path + " -nic ", []string{"eth0"}},
 		{"agent status -netns " + path[:len(path)-1], []string{path}},
@@ -116,7 +119,7 @@ _init_completion() {
 	cword=$((${#words[@]} - 1)) prev=${words[cword - 1]}
 }
 source <(agent completion bash)
-COMP_TYPE=9 __start_agent
+COLUMNS=30 COMP_TYPE=9 __start_agent
 printf '%s\n' "${COMPREPLY[@]}"`, "bash", c.line).Output() // compopt says on standard error that no shell completes
 		if got := strings.Fields(string(out)); err != nil || strings.Join(got, " ") != strings.Join(c.want, " ") {
 			t.Errorf("%s: %q, %v, want %q", c.line, got, err, c.want)

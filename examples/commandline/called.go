@@ -3,13 +3,19 @@ package commandline
 import (
 	"os"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"strings"
-	"sync"
 )
 
 // Documents is the directory in which a package has docs and examples.
 const Documents = "/usr/share/doc/guestwire"
+
+// programs are those whose names a package changes. After such a name a text has a colon, or one of the words.
+var (
+	programs = []string{"agent", "launcher", "exporter"}
+	words    = strings.Fields("setup plan config deactivate activate check status doctor list drops pin run hook exec teardown forget " +
+		"xml serve qemu wires describes help version completion man >")
+)
 
 // Called returns the text with the programs' names as a package installs them, if the program was called by such a
 // name: guestwire-agent in place of agent. A page of the documentation gets its path in Documents if it is there.
@@ -18,25 +24,39 @@ func Called(text string) string {
 	if !found || prefix != "guestwire" {
 		return text
 	}
-	if strings.Contains(text, "docs/") || strings.Contains(text, "examples/") {
-		text = document().ReplaceAllStringFunc(text, func(found string) string {
-			before, path := found[:1], found[1:]
-			if _, err := os.Stat(filepath.Join(Documents, path)); err != nil {
-				return found
+	var out strings.Builder
+	for len(text) > 0 {
+		end := strings.IndexAny(text, " \t\n(\"`") + 1 // a name begins after one of these
+		if end == 0 {
+			end = len(text)
+		}
+		switch before := text[:end]; {
+		case isProgram(text):
+			out.WriteString("guestwire-")
+		case strings.HasPrefix(before, "docs/") || strings.HasPrefix(before, "examples/"):
+			path := strings.TrimRight(before[:len(before)-len(strings.TrimLeft(before, pathLetters))], "./-")
+			if _, err := os.Stat(filepath.Join(Documents, path)); err == nil {
+				out.WriteString(Documents + "/")
 			}
-			return before + filepath.Join(Documents, path)
-		})
+		}
+		out.WriteString(text[:end])
+		text = text[end:]
 	}
-	return command().ReplaceAllString(text, "${1}guestwire-$2$3")
+	return out.String()
 }
 
-// document is the path of a page or an example in a text.
-var document = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile("[\\s(\"`](docs|examples)/[\\w./-]*\\w")
-})
+// pathLetters are those of the documents' paths.
+const pathLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-"
 
-// command is a command line that a text names, or the name before an error.
-var command = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?m)(^|[\s("` + "`" + `])(agent|launcher|exporter)([ \n](?:setup|plan|config|deactivate|activate|check|status|doctor|list|drops|pin|run|hook|exec|teardown|forget|` +
-		`xml|serve|qemu|wires|describes|help|version|completion|man|>|-[a-z])|:)`)
-})
+// isProgram reports whether the text begins with a command line, or with the name before an error.
+func isProgram(text string) bool {
+	return slices.ContainsFunc(programs, func(name string) bool {
+		after, is := strings.CutPrefix(text, name)
+		if !is || after == "" || !strings.ContainsRune(": \n", rune(after[0])) {
+			return false
+		}
+		begins := func(word string) bool { return strings.HasPrefix(after[1:], word) }
+		flag := len(after) > 2 && after[1] == '-' && 'a' <= after[2] && after[2] <= 'z'
+		return after[0] == ':' || flag || slices.ContainsFunc(words, begins)
+	})
+}

@@ -9,8 +9,6 @@ import (
 	"io"
 	"strings"
 	"time"
-
-	"github.com/spf13/cobra"
 )
 
 // Parse returns the verb with the values of its flags. The verb is nil if help, the version, the manual page or a
@@ -32,8 +30,10 @@ func (p *Program[Options]) Parse(stdout io.Writer, args []string) (*Verb[Options
 	case "man":
 		_, err := stdout.Write(p.manual())
 		return nil, nil, nil, err
-	case "completion", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
-		return nil, nil, nil, p.complete(stdout, args)
+	case "completion":
+		return nil, nil, nil, p.script(stdout, args[1:])
+	case askWord, askPlain:
+		return nil, nil, nil, p.complete(stdout, name, args[1:])
 	}
 	v := p.verb("")
 	switch {
@@ -93,10 +93,30 @@ func (p *Program[Options]) names() string {
 
 // meant asks whether one of the verbs was meant that differ little from the name.
 func (p *Program[Options]) meant(name string) string {
-	if near := p.tree().SuggestionsFor(name); len(near) > 0 {
-		return " (did you mean " + strings.Join(near, " or ") + "?)"
+	var meant []string
+	for _, v := range p.Verbs {
+		if v.Name != "" && (near(strings.ToLower(name), v.Name, 2) || strings.HasPrefix(v.Name, strings.ToLower(name))) {
+			meant = append(meant, v.Name)
+		}
 	}
-	return ""
+	if meant == nil {
+		return ""
+	}
+	return " (did you mean " + strings.Join(meant, " or ") + "?)"
+}
+
+// near reports whether at most so many letters of a have to be inserted, deleted or replaced to get b.
+func near(a, b string, most int) bool {
+	for a != "" && b != "" && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	switch {
+	case a == "" || b == "":
+		return len(a)+len(b) <= most
+	case most == 0:
+		return false
+	}
+	return near(a[1:], b, most-1) || near(a, b[1:], most-1) || near(a[1:], b[1:], most-1)
 }
 
 // helpOf is the command that prints the help of a verb.

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/pflag"
-
 	"github.com/guestwire/guestwire/examples/logqueue"
 )
 
@@ -64,34 +62,42 @@ func (p *Program[Options]) verb(name string) *Verb[Options] {
 	return nil
 }
 
-// flagSet has the flags of a verb, which set the options, as pflag has them.
-func (p *Program[Options]) flagSet(o *Options, v Verb[Options]) *pflag.FlagSet {
-	set := pflag.NewFlagSet(v.Name, pflag.ContinueOnError)
-	set.SortFlags = false
-	set.AddGoFlagSet(p.FlagSet(o, v))
-	return set
-}
-
-func (p *Program[Options]) values(verb, flag string, given *Options) []string {
-	if p.Values == nil {
-		return nil
-	}
-	return p.Values(verb, flag, given)
-}
-
 // flags are a verb's flags with their meaning, in lines of 80 columns.
 func (p *Program[Options]) flags(v *Verb[Options]) string {
-	set := p.flagSet(new(Options), *v)
-	set.VisitAll(func(f *pflag.Flag) { f.Usage = Called(f.Usage) }) // before the lines are made
-	if !set.HasFlags() {
+	const gap, columns = 3, 80
+	set := p.FlagSet(new(Options), *v)
+	var names, usages []string
+	width := 0
+	set.VisitAll(func(f *flag.Flag) {
+		value, usage := flag.UnquoteUsage(&flag.Flag{Usage: Called(f.Usage), Value: f.Value})
+		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" {
+			usage += fmt.Sprintf(" (default %q)", f.DefValue)
+		}
+		names, usages = append(names, strings.TrimRight("  -"+f.Name+" "+value, " ")), append(usages, usage)
+		width = max(width, len(names[len(names)-1]))
+	})
+	if names == nil {
 		return ""
 	}
-	text := strings.ReplaceAll("\n"+set.FlagUsagesWrapped(80+inset), "\n      --", "\n       -")
-	return "\nFlags:\n" + strings.ReplaceAll(text, "\n"+strings.Repeat(" ", inset), "\n")[1:]
+	text := "\nFlags:\n"
+	for i, name := range names {
+		text += fmt.Sprintf("%-*s%s\n", width+gap, name, strings.Join(wrap(usages[i], columns-width-gap), "\n"+strings.Repeat(" ", width+gap)))
+	}
+	return text
 }
 
-// inset is how far pflag moves a name of many letters in, for a name of one letter before it, and its second hyphen.
-const inset = 5
+// wrap returns lines that are shorter than the width. All but the last are five letters shorter, so that no word stands
+// alone in the last one.
+func wrap(text string, width int) (lines []string) {
+	for len(text) >= width {
+		at := strings.LastIndexByte(text[:width-5], ' ')
+		if at < 0 {
+			break
+		}
+		lines, text = append(lines, text[:at]), text[at+1:]
+	}
+	return append(lines, text)
+}
 
 // Version returns the program's version and revision, as the go command noted them: "v0.1.0, revision 1f3a...".
 func Version() string {

@@ -1,95 +1,121 @@
 package commandline
 
 import (
-	"bytes"
+	"cmp"
+	"embed"
+	"flag"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
-// tree is the command line as cobra has it: completion and near verbs are cobra's.
-func (p *Program[Options]) tree() *cobra.Command {
-	root := &cobra.Command{Use: p.called(), Short: p.Short, Run: func(*cobra.Command, []string) {}, SuggestionsMinimumDistance: 2}
-	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetHelpCommand(&cobra.Command{Hidden: true})
-	for _, v := range p.Verbs {
-		command := root
-		if v.Name != "" {
-			command = &cobra.Command{Use: v.Name, Short: v.Short, Run: root.Run}
-			root.AddCommand(command)
-		}
-		given := new(Options)
-		command.Flags().SortFlags = false
-		command.Flags().SetInterspersed(!v.Command)
-		command.Flags().AddFlagSet(p.flagSet(given, v))
-		command.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			if v.Command {
-				return nil, cobra.ShellCompDirectiveDefault
-			}
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		for _, name := range strings.Fields(v.Flags) {
-			// The error is that of a flag that is not there, or has a function: neither can be.
-			_ = command.RegisterFlagCompletionFunc(name, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-				if values := p.values(v.Name, name, given); values != nil {
-					return values, cobra.ShellCompDirectiveNoFileComp
-				}
-				return nil, cobra.ShellCompDirectiveDefault
-			})
-		}
-	}
-	return root
-}
+// The words by which a completion's script asks what can follow, with the meanings and without. An answer has a line
+// for each proposal, and ends with files or with listed: whether the name of a file can follow as well. These are
+// cobra's words, so that a script that cobra made works, too.
+const (
+	askWord, askPlain = "__complete", "__completeNoDesc"
+	files, listed     = ":0", ":4"
+)
+
+//go:embed completion
+var scripts embed.FS
 
 // shells are those that the completion is for.
 var shells = []string{"bash", "zsh", "fish"}
 
-// complete prints the script for a shell, or what a script asks for.
-func (p *Program[Options]) complete(stdout io.Writer, args []string) error {
-	root := p.tree()
-	if args[0] != "completion" {
-		for _, command := range append(root.Commands(), root) {
-			command.Flags().VisitAll(func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) })
-		}
-		var out bytes.Buffer
-		root.SetOut(&out)
-		root.SetErr(io.Discard)
-		root.SetArgs(longFlags(args))
-		if err := root.Execute(); err != nil {
-			return err
-		}
-		text := out.String()
-		if last := args[len(args)-1]; !strings.HasPrefix(last, "--") {
-			text = regexp.MustCompile(`(?m)^--`).ReplaceAllString(text, "-")
-		}
-		_, err := io.WriteString(stdout, text)
-		return err
-	}
-	switch {
-	case len(args) != 2 || !slices.Contains(shells, args[1]):
+// script prints the completion for a shell.
+func (p *Program[Options]) script(stdout io.Writer, args []string) error {
+	if len(args) != 1 || !slices.Contains(shells, args[0]) {
 		return Errorf("completion: name one shell of %s, as in %s completion bash >/etc/bash_completion.d/%s", strings.Join(shells, ", "), p.called(), p.called())
-	case args[1] == "bash":
-		return root.GenBashCompletionV2(stdout, true)
-	case args[1] == "zsh":
-		return root.GenZshCompletion(stdout)
 	}
-	return root.GenFishCompletion(stdout, true)
+	text, err := scripts.ReadFile("completion/" + args[0])
+	if err == nil {
+		_, err = io.WriteString(stdout, strings.ReplaceAll(string(text), "PROGRAM", p.called()))
+	}
+	return err
 }
 
-// longFlags are the arguments with two hyphens before each flag, as cobra wants them: -nic becomes --nic.
-func longFlags(args []string) (long []string) {
-	for _, arg := range args {
-		if hyphens := len(arg) - len(strings.TrimLeft(arg, "-")); hyphens == 1 {
-			arg = "-" + arg
-		}
-		long = append(long, arg)
+// complete prints what can follow the words before the last one, and begins as the last.
+func (p *Program[Options]) complete(stdout io.Writer, ask string, words []string) error {
+	if len(words) == 0 {
+		words = []string{""}
 	}
-	return long
+	last := words[len(words)-1]
+	proposals, end := p.proposals(words[:len(words)-1], last)
+	if _, value, found := strings.Cut(last, "="); found && strings.HasPrefix(last, "-") {
+		last = value
+	}
+	for _, line := range append(slices.DeleteFunc(proposals, func(line string) bool { return !strings.HasPrefix(line, last) }), end) {
+		if ask == askPlain {
+			line, _, _ = strings.Cut(line, "\t")
+		}
+		if _, err := fmt.Fprintln(stdout, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// proposals are verbs, flags or values of a flag, each with its meaning after a tab.
+func (p *Program[Options]) proposals(words []string, last string) (proposals []string, end string) {
+	v := p.verb("")
+	switch {
+	case v != nil:
+	case len(words) == 0:
+		for _, v := range p.Verbs {
+			proposals = append(proposals, v.Name+"\t"+v.Short)
+		}
+		slices.Sort(proposals)
+		return proposals, listed
+	default:
+		if v, words = p.verb(words[0]), words[1:]; v == nil {
+			return nil, files
+		}
+	}
+	given := new(Options)
+	set := p.FlagSet(given, *v)
+	set.SetOutput(io.Discard)
+	_ = set.Parse(words) // the line is not yet whole
+	if v.Command && set.NArg() > 0 || slices.Contains(words, "--") {
+		if v.Command {
+			return nil, files
+		}
+		return nil, listed
+	}
+	name, _, hasValue := strings.Cut(last, "=")
+	if !hasValue && len(words) > 0 {
+		name = words[len(words)-1]
+	}
+	if f := set.Lookup(strings.TrimLeft(name, "-")); f != nil && strings.HasPrefix(name, "-") && (hasValue || !isBool(f)) {
+		if p.Values != nil {
+			proposals = p.Values(v.Name, f.Name, given)
+		}
+		if proposals == nil {
+			return nil, files
+		}
+		return proposals, listed
+	}
+	switch {
+	case strings.HasPrefix(last, "-"):
+		hyphens := last[:len(last)-len(strings.TrimLeft(last, "-"))]
+		set.VisitAll(func(f *flag.Flag) {
+			_, usage := flag.UnquoteUsage(f)
+			proposals = append(proposals, hyphens+f.Name+"\t"+usage)
+		})
+		set.Visit(func(f *flag.Flag) {
+			proposals = slices.DeleteFunc(proposals, func(line string) bool { return strings.HasPrefix(line, hyphens+f.Name+"\t") })
+		})
+		return append(proposals, hyphens+"help\thelp for "+cmp.Or(v.Name, p.Name)), listed
+	case v.Command:
+		return nil, files
+	}
+	return nil, listed
+}
+
+func isBool(f *flag.Flag) bool {
+	b, ok := f.Value.(interface{ IsBoolFlag() bool })
+	return ok && b.IsBoolFlag()
 }
 
 // manual is the manual page of the program, in section 8 (man(7)). A library that makes it from Markdown would take a

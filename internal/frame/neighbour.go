@@ -7,9 +7,10 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Types of messages of neighbour discovery, and of its options (RFC 4861 sections 4.1, 4.3, 4.4 and 4.6.1).
+// Types of messages of neighbour discovery, and of its options (RFC 4861 sections 4.1 to 4.4 and 4.6.1).
 const (
 	RouterSolicitation     = 133
+	RouterAdvertisement    = 134
 	NeighbourSolicitation  = 135
 	NeighbourAdvertisement = 136
 

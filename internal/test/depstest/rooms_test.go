@@ -84,7 +84,6 @@ var given = []string{
 	"github.com/google/nftables",
 	module,
 	"github.com/insomniacslk/dhcp",
-	"github.com/mdlayher/ndp",
 	"github.com/mdlayher/netlink",
 	"github.com/mdlayher/socket",
 	"github.com/pierrec/lz4/v4",
@@ -94,13 +93,13 @@ var given = []string{
 	"golang.org/x/net",
 	"golang.org/x/sync",
 	"golang.org/x/sys",
-	"golang.org/x/text",
 	"libvirt.org/go/libvirtxml",
 }
 
 // forTests are the others of the library's go.mod: the guest's DHCP client sends by mdlayher/packet, the tests of dhcp
-// and internal/frame take frames apart by gVisor's headers, and the tests of insomniacslk/dhcp compare with go-cmp.
-var forTests = []string{"github.com/google/btree", "github.com/google/go-cmp", "github.com/josharian/native", "github.com/mdlayher/packet", "golang.org/x/time", "gvisor.dev/gvisor"}
+// and internal/frame take frames apart by mdlayher/ndp and gVisor's headers, and the tests of insomniacslk/dhcp compare
+// with go-cmp.
+var forTests = []string{"github.com/google/btree", "github.com/google/go-cmp", "github.com/josharian/native", "github.com/mdlayher/ndp", "github.com/mdlayher/packet", "golang.org/x/text", "golang.org/x/time", "gvisor.dev/gvisor"}
 
 // TestImporter: a module that imports phase1 and phase2 gets what is in the list given, and the library's go.mod
 // requires that and what is for tests.
