@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -52,6 +53,56 @@ func TestNoModuleByLinkName(t *testing.T) {
 	if !strings.Contains(requests(), "netdev-"+nic+"-gone") {
 		t.Error("the trace lacks the request of ip(8), so it shows nothing")
 	}
+}
+
+// TestNoFwd: a kernel that lacks nft_fwd_netdev refuses redirect with the way out, and auto takes bridge; Plan says both
+// before. The test is not parallel, as it unloads the module.
+func TestNoFwd(t *testing.T) {
+	nstest.KernelDecides(t, "a kernel with modules")
+	nstest.Need(t)
+	if !nstest.Emulated {
+		nstest.LeaveOut(t, "this machine's modules are those of others too")
+	}
+	n := nstest.NewNetwork(t)
+	found := settled(t, n)
+	c := config(n, nil)
+	for _, c.Binding = range []infra.Binding{infra.Bridge{}, infra.Redirect{}} { // which loads all modules
+		setup(t, c)
+		unwire(t, c)
+	}
+	const modprobe = "/proc/sys/kernel/modprobe"
+	before := strings.TrimSpace(string(readFile(t, modprobe)))
+	loads := func(program string) { nstest.Run(t, "sh", "-c", "echo "+program+" >"+modprobe) }
+	loads("/bin/false")
+	t.Cleanup(func() { loads(before) })
+	nstest.Run(t, "rmmod", "nft_fwd_netdev")
+	for _, call := range []func() error{
+		func() error { _, err := c.Plan(t.Context()); return err },
+		func() error { _, err := c.Setup(t.Context()); return err },
+	} {
+		var refused *infra.RefusedError
+		if err := call(); !errors.As(err, &refused) || refused.Instead != cache.BindingBridge || !strings.Contains(err.Error(), "modprobe nft_fwd_netdev") {
+			t.Errorf("%v; want a refusal that names bridge and the module", err)
+		}
+	}
+	if now := settled(t, n); now != found {
+		t.Errorf("the refused Setup left\n%s\nand there was\n%s", now, found)
+	}
+	c.Binding = infra.Auto{}
+	preview, err := c.Plan(t.Context())
+	if err != nil || preview.Record.Binding != cache.BindingBridge {
+		t.Errorf("auto: the plan is %+v, %v; want bridge", preview, err)
+	}
+	if record, err := c.Setup(t.Context()); err != nil || record.Binding != cache.BindingBridge {
+		t.Errorf("auto is %s, %v; want bridge", record.Binding, err)
+	}
+	check(t, c)
+	unwire(t, c)
+	loads(before)
+	nstest.Run(t, "modprobe", "nft_fwd_netdev")
+	c.Binding = infra.Redirect{}
+	setup(t, c)
+	unwire(t, c)
 }
 
 // traceModules has the kernel trace the names of modules that it is asked for, until the test's end (tracefs, the event

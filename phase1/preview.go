@@ -30,6 +30,11 @@ func (c request) plan(ctx context.Context) (*Preview, error) {
 	var preview *Preview
 	err = c.read(ctx, func(s *session) error {
 		earlier, plan, now, err := s.plan(ctx, c, taken, owner)
+		if err == nil && earlier == nil && s.lacksFwd(plan) {
+			without := c
+			without.noFwd = true
+			earlier, plan, now, err = s.plan(ctx, without, taken, owner)
+		}
 		if err != nil {
 			return err
 		}

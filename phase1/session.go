@@ -311,6 +311,7 @@ type request struct {
 	infra.Spec
 	Moving
 	newGuest bool // the guest is another one than that of an earlier Setup
+	noFwd    bool // this kernel's rules cannot forward frames
 }
 
 // guestBegins reports whether the operations wire a guest that was not there before. Where the guest's tap is made, a

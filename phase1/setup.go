@@ -70,6 +70,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		return cache.Record{}, err
 	}
 	var record cache.Record
+	again := c
 	err = c.do(ctx, func(s *session) error {
 		s.ns.EndWith(ctx, c.MostRead) // undoFailed has sockets of its own
 		earlier, plan, now, err := s.plan(ctx, c, taken, owner)
@@ -127,13 +128,27 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		}
 		if err != nil && earlier == nil {
 			err = errors.Join(err, s.undoFailed(&j))
+			again.noFwd = s.lacksFwd(plan)
 		}
 		if err == nil {
 			record = plan.Record
 		}
 		return err
 	})
+	if again.noFwd && !c.noFwd {
+		return again.setup(ctx)
+	}
 	return record, err
+}
+
+// lacksFwd reports whether the plan's rules forward frames and this kernel's cannot. Setup asks after it has failed, as
+// the answer takes a kernel without modules some milliseconds, and Plan before.
+func (s *session) lacksFwd(plan *wiring.Plan) bool {
+	if plan.Record.Binding != cache.BindingRedirect {
+		return false
+	}
+	has, err := s.ns.Tables.HasFwd()
+	return err == nil && !has
 }
 
 // reportRemoved names the NIC's addresses that came after the first Setup, and that a later one removes. Under bridge
@@ -310,6 +325,7 @@ func (s *session) readFirst(ctx context.Context, c request, owner resolvedOwner,
 		return now, found, err
 	}
 	found = now
+	found.NoFwd = c.noFwd
 	for _, n := range known {
 		same := func(o netstate.Neighbour) bool { return o.Link == n.Link && o.Address == n.Address }
 		if !slices.ContainsFunc(found.Neighbours, same) {
@@ -371,13 +387,6 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 			return err
 		}
 		found.NoLog = !has
-	}
-	if questions.Fwd && !found.NoNFTables {
-		has, err := s.ns.Tables.HasFwd()
-		if err != nil {
-			return err
-		}
-		found.NoFwd = !has
 	}
 	if questions.FlowTables && !found.NoNFTables {
 		if found.FlowTables, err = s.ns.Tables.CanOffload(); err != nil {

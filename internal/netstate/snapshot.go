@@ -64,7 +64,7 @@ type Snapshot struct {
 	NoNFTables bool `json:"noNFTables,omitempty"`
 	// NoLog says that the kernel cannot report dropped packets to an nflog group (nfnetlink_log).
 	NoLog bool `json:"noLog,omitempty"`
-	// NoFwd says that no rule can forward frames to another link (nft_fwd_netdev). Only asked for redirect.
+	// NoFwd says that no rule can forward frames to another link (nft_fwd_netdev). Unset: it can, or nobody has asked.
 	NoFwd bool `json:"noFwd,omitempty"`
 	// FlowTables says that the kernel has flow tables, and that no rules of other programs see each packet that the
 	// namespace forwards. Only the Snapshots of a first plan have it.

@@ -218,12 +218,12 @@ func TestAsk(t *testing.T) {
 		want    wiring.Questions
 	}{
 		{infra.Bridge{}, wiring.Questions{Sysctls: bridged, Dummy: true, Gateways: true, Log: true}},
-		{infra.Redirect{}, wiring.Questions{Sysctls: []string{newLinks}, Gateways: true, Log: true, Fwd: true}},
+		{infra.Redirect{}, wiring.Questions{Sysctls: []string{newLinks}, Gateways: true, Log: true}},
 		{infra.Masquerade{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Connections: true, Log: true, FlowTables: true}},
 		{within, wiring.Questions{Sysctls: append(slices.Clone(forwarding), "net/ipv4/conf/all/proxy_arp", "net/ipv4/neigh/eth0/proxy_delay"), Listeners: true, Connections: true, Log: true, FlowTables: true}},
 		{infra.Routed{}, wiring.Questions{Sysctls: routing, Listeners: true, Log: true}},
-		{infra.Auto{Order: []cache.Kind{"redirect"}}, wiring.Questions{Sysctls: []string{newLinks}, Gateways: true, Log: true, Fwd: true}},
-		{infra.Auto{}, wiring.Questions{Sysctls: append(calls, forwarding...), Listeners: true, Connections: true, Dummy: true, Gateways: true, Log: true, Fwd: true, FlowTables: true}},
+		{infra.Auto{Order: []cache.Kind{"redirect"}}, wiring.Questions{Sysctls: []string{newLinks}, Gateways: true, Log: true}},
+		{infra.Auto{}, wiring.Questions{Sysctls: append(calls, forwarding...), Listeners: true, Connections: true, Dummy: true, Gateways: true, Log: true, FlowTables: true}},
 		{infra.Macvtap{}, wiring.Questions{}},
 		{infra.SRIOV{}, wiring.Questions{}},
 		{infra.Passt{}, wiring.Questions{Sysctls: []string{portStart, pingGroups}, Listeners: true}},
@@ -235,7 +235,7 @@ func TestAsk(t *testing.T) {
 		}
 		slices.Sort(have.Sysctls)
 		want := slices.Sorted(slices.Values(c.want.Sysctls))
-		if !slices.Equal(have.Sysctls, want) || have.Listeners != c.want.Listeners || have.Connections != c.want.Connections || have.Dummy != c.want.Dummy || have.Gateways != c.want.Gateways || have.Log != c.want.Log || have.Fwd != c.want.Fwd || have.FlowTables != c.want.FlowTables {
+		if !slices.Equal(have.Sysctls, want) || have.Listeners != c.want.Listeners || have.Connections != c.want.Connections || have.Dummy != c.want.Dummy || have.Gateways != c.want.Gateways || have.Log != c.want.Log || have.FlowTables != c.want.FlowTables {
 			t.Errorf("%s: have %+v, want %+v", c.binding.Kind(), have, c.want)
 		}
 		if _, direct := map[string]bool{"macvtap": true, "sriov": true, "passt": true, "slirp": true}[string(c.binding.Kind())]; wiring.MakesTaps(c.binding) == direct {

@@ -18,8 +18,6 @@ type Questions struct {
 	Gateways bool
 	// Log asks whether the kernel can report dropped packets to an nflog group.
 	Log bool
-	// Fwd asks whether a rule can forward frames to another link.
-	Fwd bool
 	// FlowTables asks whether the kernel has flow tables, and whether rules of other programs see each packet that the
 	// namespace forwards.
 	FlowTables bool
@@ -36,7 +34,6 @@ func (q Questions) and(o Questions) Questions {
 	q.Dummy = q.Dummy || o.Dummy
 	q.Gateways = q.Gateways || o.Gateways
 	q.Log = q.Log || o.Log
-	q.Fwd = q.Fwd || o.Fwd
 	q.FlowTables = q.FlowTables || o.FlowTables
 	q.Checksums = q.Checksums || o.Checksums
 	return q

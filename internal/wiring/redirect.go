@@ -16,7 +16,7 @@ import (
 type redirect struct{ infra.Redirect }
 
 func (redirect) asks(netstate.Names) Questions {
-	return Questions{Sysctls: []string{netstate.NoIPv6}, Gateways: true, Log: true, Fwd: true}
+	return Questions{Sysctls: []string{netstate.NoIPv6}, Gateways: true, Log: true}
 }
 
 func (b redirect) sameGuest(other infra.Binding) bool { return b.Redirect == other }
