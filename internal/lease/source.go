@@ -56,6 +56,40 @@ func (n NIC) Sources(hop netip.Addr) []fib.Choice {
 	return choices
 }
 
+// SourcesOf are the addresses from which the namespace sends by each of the link's routes of one family: the route's own
+// (ip-route(8), src), else the link's, else, as the kernel has it, one of another link; zero: there is none.
+func (n NIC) SourcesOf(routes []netstate.Route) (sources []netip.Addr) {
+	if len(routes) == 0 {
+		return nil
+	}
+	v := ip.Of(routes[0].Destination.Addr())
+	own := slices.DeleteFunc(n.addressesOn(v), isDeprecated) // the rule 3 of RFC 6724 section 5 is before the rule 5
+	isOn := len(own) > 0
+	if !isOn {
+		for _, a := range n.found.Addresses {
+			if addr := a.Prefix.Addr(); ip.Of(addr) == v && a.Scope == netstate.ScopeUniverse && addr.IsGlobalUnicast() {
+				own = append(own, a)
+			}
+		}
+	}
+	var to []destination
+	for _, r := range routes {
+		d := destination{network: r.Destination, source: r.PrefSrc}
+		if isOn {
+			d.gateway = n.hop(r)
+		}
+		to = append(to, d)
+	}
+	chooser := chooserOf(own, to)
+	for _, d := range to {
+		if len(own) > 0 && !d.source.IsValid() {
+			d.source = chooser.choose(d)
+		}
+		sources = append(sources, d.source)
+	}
+	return sources
+}
+
 // destination is where packets go, and by way of which gateway. The source is the route's; zero: the kernel chooses.
 type destination struct {
 	network         netip.Prefix

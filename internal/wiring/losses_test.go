@@ -34,6 +34,15 @@ func TestAutoByLosses(t *testing.T) {
 			Hops: []netstate.Hop{{Link: 2, Gateway: ip("10.244.1.2")}, {Link: 2, Gateway: ip("10.244.1.3")}}})
 	}
 	both := func(s *netstate.Snapshot) { second(s); multipath(s) }
+	vpn := func(forwards, nicForwards bool) netstate.Snapshot { // by which the namespace sends from another address
+		return with(func(s *netstate.Snapshot) {
+			wg0(s)
+			a := address("10.66.0.2/32")
+			a.Link, a.Label = 4, ""
+			s.Addresses = append(s.Addresses, a)
+			s.Links[len(s.Links)-1].Forwarding4, s.Links[1].Forwarding4 = forwards, nicForwards
+		})
+	}
 	for _, c := range []struct {
 		name  string
 		found netstate.Snapshot
@@ -50,6 +59,9 @@ func TestAutoByLosses(t *testing.T) {
 			s.Links = append(s.Links, net1())
 			s.Addresses = append(s.Addresses, netstate.Address{Link: 3, Prefix: pfx("10.0.2.7/24")})
 		}), auto(), cache.BindingBridge, []string{"masquerade: network in use"}},
+		{"a VPN that is said to route", vpn(true, false), auto(), cache.BindingMasquerade, []string{"bridge: policy-rule", "redirect: policy-rule", "routed: other-link wg0: 0.0.0.0/0"}},
+		{"a VPN, and the whole namespace forwards", vpn(true, true), auto(), cache.BindingRouted, []string{"bridge: policy-rule", "redirect: policy-rule"}},
+		{"a VPN that does not forward", vpn(false, false), auto(), cache.BindingRouted, []string{"bridge: policy-rule", "redirect: policy-rule"}},
 		{"what loses least", with(both), order(cache.BindingBridge, cache.BindingRouted), cache.BindingRouted, []string{"bridge: next-hop"}},
 		{"each loses as much", with(second), order(cache.BindingRedirect, cache.BindingBridge), cache.BindingRedirect, nil},
 		{"a gateway that does not answer yet", lan6("2001:db8:1::1"), auto(), cache.BindingBridge, nil},
