@@ -62,6 +62,10 @@ func TestAutoByLosses(t *testing.T) {
 		{"a VPN that is said to route", vpn(true, false), auto(), cache.BindingMasquerade, []string{"bridge: policy-rule", "redirect: policy-rule", "routed: other-link wg0: 0.0.0.0/0"}},
 		{"a VPN, and the whole namespace forwards", vpn(true, true), auto(), cache.BindingRouted, []string{"bridge: policy-rule", "redirect: policy-rule"}},
 		{"a VPN that does not forward", vpn(false, false), auto(), cache.BindingRouted, []string{"bridge: policy-rule", "redirect: policy-rule"}},
+		{"a second NIC, and the whole namespace forwards", with(func(s *netstate.Snapshot) {
+			addNet1(s)
+			s.Links[1].Forwarding4, s.Links[2].Forwarding4 = true, true
+		}), auto(), cache.BindingBridge, nil},
 		{"what loses least", with(both), order(cache.BindingBridge, cache.BindingRouted), cache.BindingRouted, []string{"bridge: next-hop"}},
 		{"each loses as much", with(second), order(cache.BindingRedirect, cache.BindingBridge), cache.BindingRedirect, nil},
 		{"a gateway that does not answer yet", lan6("2001:db8:1::1"), auto(), cache.BindingBridge, nil},

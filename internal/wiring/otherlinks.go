@@ -45,17 +45,18 @@ func (s *seen) comeBack(l netstate.Link, v ip.Version) bool {
 // otherSources are those of the other link's routes by which the namespace sends from another address than the guest: a
 // masquerade gives the guest's packets the namespace's, and a routed guest keeps its own. Zero: there are answers, as
 // the source is the guest's, or the guest's lies in a network of the link, in which no station asks for a MAC.
-func (w ways) otherSources(l netstate.Link, routes []netstate.Route) []netip.Addr {
+func (w ways) otherSources(senders lease.Senders, l netstate.Link, routes []netstate.Route) []netip.Addr {
 	none := make([]netip.Addr, len(routes))
 	if !w.traits().OffStack || len(routes) == 0 {
 		return none
 	}
-	own := fib.Sorted(w.on.Own(ip.Of(routes[0].Destination.Addr())))
-	among := func(a netstate.Address) bool { return a.Link == l.Index && own.MeetIn(a.Prefix) }
-	if len(own) == 0 || (l.NoARP || !l.Ethernet) && slices.ContainsFunc(w.found.Addresses, among) {
+	v := ip.Of(routes[0].Destination.Addr())
+	own := fib.Sorted(w.on.Own(v))
+	among := func(a netstate.Address) bool { return own.MeetIn(a.Prefix) }
+	if len(own) == 0 || (l.NoARP || !l.Ethernet) && slices.ContainsFunc(senders.On(l.Index, v), among) {
 		return none
 	}
-	sources := lease.Of(w.found, l).SourcesOf(routes)
+	sources := senders.By(l.Index, routes)
 	for i, source := range sources {
 		if own.Has(source) {
 			sources[i] = netip.Addr{}
@@ -77,6 +78,7 @@ func (w ways) sendTo(networks ...netip.Prefix) bool {
 // of losses by links that are said to route: they forward, and the NIC does not.
 func (w ways) losses() (list losses, routers int) {
 	routes, tables := waysOut(w.found), map[ip.Version]map[uint32]bool{4: fib.Tables(w.found, ip.V4), 6: fib.Tables(w.found, ip.V6)}
+	senders := lease.SendersOf(w.found)
 	for _, l := range w.found.Links {
 		if l.Index == w.nic.Index || l.Loopback || w.links.isWired(l) {
 			continue
@@ -84,7 +86,7 @@ func (w ways) losses() (list losses, routers int) {
 		for _, v := range ip.Both {
 			back, of := w.comeBack(l, v), routes[way{l.Index, v}]
 			lost, listed := beside{Link: l}, map[netip.Prefix]bool{}
-			for i, source := range w.otherSources(l, of) {
+			for i, source := range w.otherSources(senders, l, of) {
 				r, d := of[i], of[i].Destination
 				switch {
 				case !tables[v][r.Table], back && !source.IsValid() && (r.Uses(w.nic.Index) || w.sendTo(d)):
