@@ -94,7 +94,7 @@ func SendersOf(found netstate.Snapshot) Senders {
 func (s Senders) On(link int, v ip.Version) []netstate.Address { return s.on[sender{link, v}] }
 
 // By are the addresses from which the namespace sends by each of the link's routes, of one family and at least one: the
-// route's own (ip-route(8), src), else the link's, else, as the kernel has it, one of another link; zero: there is none.
+// route's own (ip-route(8), src), else the link's, else, as the kernel does, that of another link; zero: there is none.
 func (s Senders) By(link int, routes []netstate.Route) (sources []netip.Addr) {
 	v := ip.Of(routes[0].Destination.Addr())
 	own := s.On(link, v)

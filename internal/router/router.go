@@ -82,9 +82,6 @@ func (list Ends) Guests() (guests []netip.Addr) {
 	return guests
 }
 
-// mostNextHops is the number of next hops that a guest may use, for the reason of guestfilter.MostSources.
-const mostNextHops = 64
-
 func (r Router) mostConnections() int {
 	return cmp.Or(r.Most, infra.DefaultMaxConnections)
 }
