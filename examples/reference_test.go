@@ -205,7 +205,7 @@ func inJSON(o object, field, text string) string {
 	text = goPath.ReplaceAllStringFunc(text, func(path string) string {
 		return cmp.Or(pathInJSON(strings.TrimPrefix(path, "Spec.")), path)
 	})
-	constants := map[string]int{"DefaultMaxConnections": infra.DefaultMaxConnections, "DefaultMaxNeighbours": infra.DefaultMaxNeighbours}
+	constants := map[string]int{"DefaultMaxConnections": infra.DefaultMaxConnections}
 	return goName.ReplaceAllStringFunc(text, func(word string) string {
 		m := goName.FindStringSubmatch(word)
 		if f, ok := o.of.FieldByName(m[2]); ok && m[1] == "" && !acronym.MatchString(m[2]) {

@@ -59,18 +59,12 @@ type Guard struct {
 	Open []Ports `json:"open,omitempty"`
 
 	// MaxNeighbours is the number of hosts and gateways on the NIC's link, of each family, that
-	// a guest of Masquerade or Routed opens connections to in a minute. 0: DefaultMaxNeighbours.
-	// At most 65536. All namespaces of the machine share the kernel's two neighbour tables:
-	// with many such guests, raise net.ipv4.neigh.default.gc_thresh3 of the machine, and that of
-	// IPv6. Without nf_tables there is no limit. Other bindings but Auto refuse this field.
+	// a guest of Masquerade or Routed opens connections to in a minute. 0: 64. At most
+	// 65536. All namespaces of the machine share the kernel's two neighbour tables: with many
+	// such guests, raise net.ipv4.neigh.default.gc_thresh3 of the machine, and that of IPv6.
+	// Without nf_tables there is no limit. Other bindings but Auto refuse this field.
 	MaxNeighbours int `json:"maxNeighbours,omitempty"`
 }
-
-// DefaultMaxNeighbours is the limit of a Guard without MaxNeighbours. A neighbour table keeps 128 entries. Above 512
-// unused ones go after five seconds, and above 1024 no namespace gets a new one (gc_thresh1 to 3,
-// net/core/neighbour.c). So one guest fills half of what is kept, and eight that scan at once leave half of the table
-// to others.
-const DefaultMaxNeighbours = 64
 
 const maxNeighbours = 1 << 16
 

@@ -210,7 +210,7 @@ func TestNextHops(t *testing.T) {
 		n.Pod.IP("route add 10.200.0.0/16 dev eth0")
 		c := config(n, infra.Masquerade{Firewall: firewall})
 		c.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/20"), netip.MustParsePrefix("fd00:9::/64"), netip.MustParsePrefix("fe80::/64")}
-		mostNextHops := infra.DefaultMaxNeighbours
+		mostNextHops := 64
 		if firewall != cache.FirewallNFTables {
 			mostNextHops = 150
 			setup(t, c) // a later Setup has another limit

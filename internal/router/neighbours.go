@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/ip"
@@ -54,7 +53,7 @@ func (r Router) limitNeighbours(table *firewall.Table) {
 		c.Rules = append(c.Rules, rule(drop(firewall.NeighbourLimit)))
 		table.Chains = append(table.Chains, c)
 	}
-	limit("next-hop", "next-hops", cmp.Or(r.Guard.MaxNeighbours, infra.DefaultMaxNeighbours), firewall.NextHop4, firewall.NextHop6)
+	limit("next-hop", "next-hops", cmp.Or(r.Guard.MaxNeighbours, mostNextHops), firewall.NextHop4, firewall.NextHop6)
 	if len(r.manySources()) > 0 {
 		limit("from-source", "sources", guestfilter.MostSources, firewall.SourceAddress4, firewall.SourceAddress6)
 	}
