@@ -95,10 +95,7 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 	// The room beside the longest client identifier and one IA_NA. A guest that asks for
 	// several associations has less room: those come first.
 	room := s.limit - headLen6 - (4 + maxDUID) - (4 + len(s.duid)) - 5 - 4 - (4 + iaHeadLen + len(s.iaAddresses))
-	add := func(code dhcpv6.OptionCode, value []byte) {
-		if len(value) == 0 {
-			return
-		}
+	addAny := func(code dhcpv6.OptionCode, value []byte) {
 		wire := appendOption6(nil, code, value)
 		if len(wire) > room {
 			warnings = append(warnings, fmt.Sprintf("DHCPv6 option %d is left out: its %d octets do not fit into a message", code, len(wire)))
@@ -106,6 +103,11 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 		}
 		room -= len(wire)
 		s.options = append(s.options, option6{code, wire})
+	}
+	add := func(code dhcpv6.OptionCode, value []byte) {
+		if len(value) > 0 {
+			addAny(code, value)
+		}
 	}
 	add(dhcpv6.OptionDNSRecursiveNameServer, addresses6(res.servers6))
 	add(dhcpv6.OptionDomainSearchList, encodeNames(res.search))
@@ -119,7 +121,7 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 	add(dhcpv6.OptionSNTPServerList, addresses6(res.ntp6))
 	add(optionCaptivePortal6, []byte(rec.Options.CaptivePortal))
 	for _, code := range slices.Sorted(maps.Keys(rec.Options.DHCPv6)) {
-		add(dhcpv6.OptionCode(code), []byte(rec.Options.DHCPv6[code]))
+		addAny(dhcpv6.OptionCode(code), []byte(rec.Options.DHCPv6[code]))
 	}
 	return s, warnings
 }

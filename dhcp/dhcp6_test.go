@@ -209,17 +209,17 @@ func TestDHCPv6Configuration(t *testing.T) {
 	rec := newRecord()
 	rec.Options = cache.Options{NTP: []netip.Addr{addr("192.0.2.7"), addr("fd00::7")}, BootFileURL: "tftp://[fd00::9]/x",
 		CaptivePortal: "https://portal.example/api",
-		DHCPv6:        map[uint16]cache.Data{17: "\x00\x00\x00\x09", 32: "\x00\x00\x0e\x10", 82: "\x00\x00\x00\x3c", 83: "\x00\x00\x00\x3c"}}
+		DHCPv6:        map[uint16]cache.Data{17: "\x00\x00\x00\x09", 32: "\x00\x00\x0e\x10", 82: "\x00\x00\x00\x3c", 83: "\x00\x00\x00\x3c", 65000: ""}}
 	r := newResponder(t, rec, resolvConf)
 	for _, c := range []struct {
 		asked []byte // nil: no option 6
 		want  []int
 	}{
-		{nil, []int{23, 24, 56, 59, 31, 103, 17, 32, 82, 83}},
+		{nil, []int{23, 24, 56, 59, 31, 103, 17, 32, 82, 83, 65000}},
 		{[]byte{}, nil},
 		{[]byte{0, 24, 0, 99, 0, 23}, []int{23, 24}},
 		{[]byte{0, 56, 0, 59, 0, 31, 0, 82}, []int{56, 59, 31, 82}},
-		{[]byte{0, 103, 0, 17, 0, 32, 0, 83}, []int{103, 17, 32, 83}},
+		{[]byte{0, 103, 0, 17, 0, 32, 0, 83, 0xfd, 0xe8}, []int{103, 17, 32, 83, 65000}},
 	} {
 		in := msg6(11)
 		if c.asked != nil {

@@ -14,20 +14,21 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// RFC 2132 section 9.8: the order of option 55; section 3.3: the mask before the router.
+// RFC 2132 section 9.8: the order of option 55; section 3.3: the mask before the router; section 2: an option without
+// data.
 func TestDHCPv4Order(t *testing.T) {
 	rec := newRecord()
 	rec.Options.Hostname = "vm1"
-	rec.Options.DHCPv4 = map[uint8]cache.Data{252: "http://wpad/", 224: "x"}
-	everything := []int{53, 54, 51, 1, 26, 6, 121, 3, 249, 15, 119, 12, 224, 252}
+	rec.Options.DHCPv4 = map[uint8]cache.Data{252: "http://wpad/", 224: "x", 225: ""}
+	everything := []int{53, 54, 51, 1, 26, 6, 121, 3, 249, 15, 119, 12, 224, 225, 252}
 	for _, c := range []struct {
 		asked []byte
 		want  []int
 	}{
 		{nil, everything},
 		{[]byte{}, everything},
-		{[]byte{252, 15, 6, 3, 1, 51}, []int{53, 54, 51, 1, 252, 15, 6, 3, 26, 121, 249, 119, 12, 224}},
-		{[]byte{26, 26, 77, 26, 249, 121}, []int{53, 54, 51, 1, 26, 249, 121, 6, 3, 15, 119, 12, 224, 252}},
+		{[]byte{252, 15, 6, 3, 1, 51}, []int{53, 54, 51, 1, 252, 15, 6, 3, 26, 121, 249, 119, 12, 224, 225}},
+		{[]byte{26, 26, 77, 26, 249, 121}, []int{53, 54, 51, 1, 26, 249, 121, 6, 3, 15, 119, 12, 224, 225, 252}},
 	} {
 		options := map[uint8][]byte{}
 		if c.asked != nil {

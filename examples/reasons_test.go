@@ -53,6 +53,10 @@ func TestTroubleshootingReasons(t *testing.T) {
 			connections++
 			return l.Ask(unix.IPPROTO_UDP, l.IPv4, l.Far4, 5000+connections)
 		}},
+		{"neighbour-limit", "guard.maxNeighbours", `"binding": {"masquerade": {}}, "guard": {"maxNeighbours": 1}`, `"binding": {"masquerade": {}}, "guard": {"maxNeighbours": 100}`, func(l frames.Link) []byte {
+			connections++
+			return l.Ask(unix.IPPROTO_UDP, l.IPv4, netip.AddrFrom4([4]byte{10, 244, 1, byte(100 + connections%100)}), 5000+connections)
+		}},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			p := &trial{t: t, n: nstest.NewNetwork(t)}

@@ -20,4 +20,4 @@ type Bridge struct {
 
 func (Bridge) Kind() cache.Kind            { return cache.BindingBridge }
 func (b Bridge) validate() error           { return checkStation("binding.bridge.mac", b.MAC) }
-func (Bridge) validateGuard(g Guard) error { return g.opensNothing() }
+func (Bridge) validateGuard(g Guard) error { return g.routesNothing() }

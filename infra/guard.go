@@ -14,7 +14,7 @@ import (
 //
 // Macvtap, SRIOV, Passt and Slirp have no filter. Their records warn of that, unless Off is set.
 type Guard struct {
-	// Off lets everything pass. The other fields except MACs must be empty then. The guest
+	// Off lets everything pass. The other fields except MACs and MaxNeighbours must be empty then. The guest
 	// still needs the record's MAC, or one of MACs: the responder answers no other MAC. Under
 	// Masquerade and Routed, the namespace answers the record's MAC alone. Serve reports
 	// another MAC as the event other-mac-seen.
@@ -57,7 +57,16 @@ type Guard struct {
 	// guest does not reach them at loopback addresses, nor if they are forwarded to the guest.
 	// Other bindings, and Auto, refuse this field.
 	Open []Ports `json:"open,omitempty"`
+
+	// MaxNeighbours is the number of hosts and gateways on the NIC's link, of each family, that
+	// a guest of Masquerade or Routed opens connections to in a minute. 0: 64. At most
+	// 65536. All namespaces of the machine share the kernel's two neighbour tables: with many
+	// such guests, raise net.ipv4.neigh.default.gc_thresh3 of the machine, and that of IPv6.
+	// Without nf_tables there is no limit. Other bindings but Auto refuse this field.
+	MaxNeighbours int `json:"maxNeighbours,omitempty"`
 }
+
+const maxNeighbours = 1 << 16
 
 func (g Guard) validate() error {
 	for i, m := range g.MACs {
@@ -87,10 +96,21 @@ func (g Guard) validate() error {
 			return &cache.FieldError{Field: fmt.Sprintf("guard.open[%d]", i), Reason: fmt.Sprintf("%v: a port of the namespace cannot become another one: leave :%d out", p, p.Guest)}
 		}
 	}
+	if g.MaxNeighbours < 0 || g.MaxNeighbours > maxNeighbours {
+		return &cache.FieldError{Field: "guard.maxNeighbours", Reason: fmt.Sprintf("%d, want 0 to %d", g.MaxNeighbours, maxNeighbours)}
+	}
 	if g.Off && len(g.Prefixes)+len(g.EtherTypes)+len(g.VLANs)+len(g.Open) > 0 {
 		return &cache.FieldError{Field: "guard.off", Reason: "a guard that is off has nothing to loosen: leave prefixes, etherTypes, vlans and open out"}
 	}
 	return nil
+}
+
+// routesNothing is validateGuard of a binding under which the namespace does not route.
+func (g Guard) routesNothing() error {
+	if g.MaxNeighbours != 0 {
+		return &cache.FieldError{Field: "guard.maxNeighbours", Reason: "only masquerade and routed limit the guest's neighbours: leave it out, or want the binding masquerade, routed or auto"}
+	}
+	return g.opensNothing()
 }
 
 // opensNothing is validateGuard of a binding that closes no ports of the namespace.
@@ -119,5 +139,5 @@ func (g Guard) loosensNothing(b Binding) error {
 	if len(g.MACs)+len(g.Prefixes)+len(g.EtherTypes)+len(g.VLANs) > 0 {
 		return &cache.FieldError{Field: "guard", Reason: fmt.Sprintf("nothing filters a guest of the %s binding, so there is nothing to loosen: leave macs, prefixes, etherTypes and vlans out", b.Kind())}
 	}
-	return g.opensNothing()
+	return g.routesNothing()
 }

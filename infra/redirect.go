@@ -21,4 +21,4 @@ type Redirect struct {
 
 func (Redirect) Kind() cache.Kind            { return cache.BindingRedirect }
 func (b Redirect) validate() error           { return checkStation("binding.redirect.mac", b.MAC) }
-func (Redirect) validateGuard(g Guard) error { return g.opensNothing() }
+func (Redirect) validateGuard(g Guard) error { return g.routesNothing() }

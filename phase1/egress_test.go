@@ -20,6 +20,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // policy is a Spec's Egress of texts.
@@ -450,5 +451,27 @@ func TestSourceRoutes(t *testing.T) {
 			}
 			check(t, c)
 		})
+	}
+}
+
+// TestLaterSourceRoutes: a tap that takes such packets later is a difference, also where new links do not take them.
+func TestLaterSourceRoutes(t *testing.T) {
+	for _, b := range []infra.Binding{infra.Masquerade{}, infra.Routed{}} {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		setup(t, c)
+		check(t, c)
+		for _, name := range []string{"seg6_enabled", "rpl_seg_enabled"} {
+			n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0-tap."+name+"=1")
+			var drift *phase1.DriftError
+			if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || !strings.Contains(drift.Differs[0].Text, "sysctl net/ipv6/conf/eth0-tap/"+name+" is 1, not 0") {
+				t.Errorf("%s: Check says %v, want %s", b.Kind(), err, name)
+			}
+			setup(t, c)
+			check(t, c)
+			if out := n.Pod.Exec("sysctl", "-n", "net.ipv6.conf.eth0-tap."+name); out != "0\n" {
+				t.Errorf("%s: %s is %s", b.Kind(), name, out)
+			}
+		}
 	}
 }

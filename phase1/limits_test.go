@@ -206,10 +206,16 @@ func TestUnansweredConnections(t *testing.T) {
 func TestNextHops(t *testing.T) {
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		n := nstest.NewNetwork(t)
-		const tries, mostNextHops, mostSources = 350, 64, 256
+		const tries, mostSources = 350, 256
 		n.Pod.IP("route add 10.200.0.0/16 dev eth0")
 		c := config(n, infra.Masquerade{Firewall: firewall})
 		c.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/20"), netip.MustParsePrefix("fd00:9::/64"), netip.MustParsePrefix("fe80::/64")}
+		mostNextHops := 64
+		if firewall != cache.FirewallNFTables {
+			mostNextHops = 150
+			setup(t, c) // a later Setup has another limit
+			c.Guard.MaxNeighbours = mostNextHops
+		}
 		setup(t, c)
 		check(t, c)
 		w := attachDeaf(t, n, true, true)

@@ -137,8 +137,8 @@ func TestOtherLinksForward(t *testing.T) {
 
 // TestVPN: policy rules lead all of the namespace's packets to another link, as wg-quick(8) does. A guest of bridge
 // or redirect passes that link by, which is a loss. If the link forwards, a guest of masquerade or routed goes
-// there, and auto becomes routed. If it does not, the guest gets a refusal, and sends nothing past the VPN. auto is
-// routed there, too.
+// there. Only masquerade has the VPN's address there, so a routed guest loses it, and auto becomes masquerade. If the
+// link does not forward, the guest gets a refusal, and sends nothing past the VPN. auto is routed there.
 func TestVPN(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -147,7 +147,8 @@ func TestVPN(t *testing.T) {
 		forwards bool
 		sees     string // whom the VPN sees; empty: the guest is refused
 	}{
-		{"auto", infra.Auto{}, true, "pod"},
+		{"auto", infra.Auto{}, true, "pod9"},
+		{"routed", infra.Routed{}, true, "pod"}, // the neighbour has a way back
 		{"masquerade", infra.Masquerade{}, true, "pod9"},
 		{"auto", infra.Auto{}, false, ""}, // redirect and bridge would lose the policy rules as well
 		{"masquerade", infra.Masquerade{}, false, ""},
@@ -189,8 +190,19 @@ func TestVPN(t *testing.T) {
 			if r.Binding == cache.BindingRouted {
 				s.at["pod"] = "guest"
 			}
-			if c.forwards != (len(r.Losses) == 0) || c.name == "auto" && r.Binding != cache.BindingRouted {
-				t.Errorf("%s loses %v", r.Binding, r.Losses)
+			want := cache.Kind(c.name)
+			if c.name == "auto" && c.forwards {
+				want = cache.BindingMasquerade
+			} else if c.name == "auto" {
+				want = cache.BindingRouted
+			}
+			if keeps := r.Binding == cache.BindingMasquerade; c.forwards && keeps != (len(r.Losses) == 0) || r.Binding != want || !c.forwards && len(r.Losses) == 0 {
+				t.Errorf("%s loses %v, want %s", r.Binding, r.Losses, want)
+			}
+			for _, l := range r.Losses {
+				if c.forwards && (l.Kind != "other-link" || l.Keeps != cache.BindingMasquerade) {
+					t.Errorf("%s loses %v, want what masquerade keeps", r.Binding, l)
+				}
 			}
 			if c.forwards {
 				s.ask(t, []exchange{{from: "guest", to: "far:8000", want: "neighbour:8000 sees " + c.sees}})
@@ -200,6 +212,82 @@ func TestVPN(t *testing.T) {
 				s.refused(t, "tcp", family, "beyond:8000")
 				s.refused(t, "udp", family, "far:8000")
 			}
+		})
+	}
+}
+
+// TestOtherLinkSources: by a link that forwards, a routed guest has its own address. That is a loss if the namespace
+// has another one there, whatever the link is. The neighbour, unlike a WireGuard peer, answers each address to which it
+// has a way.
+func TestOtherLinkSources(t *testing.T) {
+	t.Parallel()
+	const noARP = "link set LINK down; link set LINK address 02:00:00:00:00:99 arp off up"
+	for _, c := range []struct {
+		name           string
+		pod, neighbour string   // commands of ip(8)
+		lost           []string // of net9 or the tunnel
+		from           string   // whom the kernel says that the namespace sends as
+		unanswered     bool
+	}{
+		{"veth", "route add 203.0.113.9 via 10.246.0.2", "", []string{"net9: 10.246.0.0/24, 203.0.113.9/32"}, "10.246.0.7", false},
+		{"vxlan", "link add vxlan9 type vxlan id 9 dstport 4789 local 10.246.0.7 remote 10.246.0.2; link set vxlan9 up; addr add 10.66.0.7/24 dev vxlan9; route add 203.0.113.9 via 10.66.0.2",
+			"link add vxlan9 type vxlan id 9 dstport 4789 local 10.246.0.2 remote 10.246.0.7; link set vxlan9 up; addr add 10.66.0.2/24 dev vxlan9; route replace default via 10.66.0.7",
+			[]string{"net9: 10.246.0.0/24", "vxlan9: 10.66.0.0/24, 203.0.113.9/32"}, "10.66.0.7", false},
+		{"a route from the guest's address", "route add 203.0.113.9 via 10.246.0.2 src 10.244.1.7", "", []string{"net9: 10.246.0.0/24"}, "10.244.1.7", false},
+		{"no address", "-4 addr flush dev net9; route add 203.0.113.9 via 10.246.0.2 dev net9 onlink", "route replace default dev eth0; neigh replace 10.244.1.7 lladdr MAC dev eth0", nil, "10.244.1.7", false},
+		{"the guest's network, without ARP", "-4 addr flush dev net9; addr add 10.244.9.7/16 dev net9; " + strings.ReplaceAll(noARP, "LINK", "net9") + "; route add 203.0.113.9 dev net9",
+			"-4 addr flush dev eth0; addr add 10.244.9.2/16 dev eth0; " + strings.ReplaceAll(noARP, "LINK", "eth0"), nil, "10.244.9.7", false},
+		{"the guest's network, with ARP", "-4 addr flush dev net9; addr add 10.244.9.7/16 dev net9; route add 203.0.113.9 via 10.244.9.2", "-4 addr flush dev eth0; addr add 10.244.9.2/16 dev eth0",
+			[]string{"net9: 10.244.0.0/16, 203.0.113.9/32"}, "10.244.9.7", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newScene(t)
+			s.addNeighbour(t)
+			neighbour, far := s.who["neighbour"], netip.MustParseAddr("203.0.113.9")
+			neighbour.IP("addr add 203.0.113.9/32 dev lo")
+			s.addresses = map[string][2]netip.Addr{"pod": s.addresses["pod"], "far": {far}} // who serves
+			s.at = map[string]string{"pod": "pod", "far": "neighbour"}
+			mac := strings.Fields(s.Pod.IP("-br link show net9"))[2]
+			for _, line := range strings.Split(c.pod, "; ") {
+				s.Pod.IP(line)
+			}
+			for _, line := range strings.Split(strings.ReplaceAll(c.neighbour, "MAC", mac), "; ") {
+				if line != "" {
+					neighbour.IP(line)
+				}
+			}
+			s.Pod.Exec("sh", "-c", "for link in net9 vxlan9; do sysctl -qew net.ipv4.conf.$link.forwarding=1; done")
+			if out := s.Pod.IP("route get 203.0.113.9"); !strings.Contains(out, " src "+c.from+" ") {
+				t.Errorf("the namespace sends so, want from %s: %s", c.from, out)
+			}
+			config := config(s.Network, infra.Routed{})
+			setup(t, config)
+			r := record(t, s.Network)
+			s.routedGuest(t, r)
+			var lost []string
+			for _, l := range r.Losses {
+				if strings.Contains(l.What, ":") && strings.Contains(l.What, ".") && l.Kind == "other-link" && l.Keeps == cache.BindingMasquerade {
+					lost = append(lost, l.What)
+				}
+			}
+			if !slices.Equal(lost, c.lost) {
+				t.Errorf("routed loses %v, want %q", r.Losses, c.lost)
+			}
+			if !c.unanswered {
+				s.ask(t, []exchange{{from: "guest", to: "far:8000", want: "neighbour:8000 sees pod", only: 4}})
+				return
+			}
+			nstest.Eventually(t, func() error { // nobody answers the neighbour's ARP request
+				q, err := s.question("tcp", 0, exchange{from: "guest", to: "far:8000"})
+				if err != nil {
+					return err
+				}
+				defer q.Close()
+				if out := neighbour.IP("neigh show 10.244.1.7"); !strings.Contains(out, "FAILED") {
+					return errors.New(out)
+				}
+				return nil
+			})
 		})
 	}
 }

@@ -75,7 +75,7 @@ func (s *stepper) setSysctls(paths []string, coming bool) {
 		value, wanted := s.want.Sysctls[path]
 		have, there := s.now.Sysctls[path]
 		if coming && s.isNew(strings.Split(path, "/")[3]) {
-			have = ""
+			have = s.now.Sysctls[netstate.OfNewLinks(path)] // if it was read
 		}
 		if wanted && (there || coming) && have != value {
 			s.add(netstate.SysctlSet{Path: path, Value: value})

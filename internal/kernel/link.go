@@ -194,6 +194,13 @@ func parseLink(m []byte) (netstate.Link, error) {
 			l.Alias = unix.ByteSliceToString(v)
 		case unix.IFLA_GROUP:
 			l.Group = netlink.U32(v)
+		case unix.IFLA_PROP_LIST:
+			return netlink.EachAttribute(v, 0, func(kind uint16, v []byte) error {
+				if kind == unix.IFLA_ALT_IFNAME {
+					l.AltNames = append(l.AltNames, unix.ByteSliceToString(v))
+				}
+				return nil
+			})
 		case unix.IFLA_PARENT_DEV_NAME:
 			parent = unix.ByteSliceToString(v)
 		case unix.IFLA_PARENT_DEV_BUS_NAME:

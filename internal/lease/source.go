@@ -62,6 +62,69 @@ func (n NIC) Sources(hop netip.Addr) []fib.Choice {
 	return choices
 }
 
+// Senders are the addresses from which a namespace sends, by its links.
+type Senders struct {
+	on map[sender][]netstate.Address
+	// anywhere chooses for links without an address.
+	anywhere map[ip.Version]chooser
+}
+
+type sender struct {
+	link    int
+	version ip.Version
+}
+
+// SendersOf are those of the namespace as it was found.
+func SendersOf(found netstate.Snapshot) Senders {
+	s := Senders{map[sender][]netstate.Address{}, map[ip.Version]chooser{}}
+	global := map[ip.Version][]netstate.Address{}
+	for _, a := range found.Addresses {
+		addr := a.Prefix.Addr()
+		v := ip.Of(addr)
+		if isDeprecated(a) || v == ip.V6 && addr.IsLinkLocalUnicast() { // the rules 2 and 3 of RFC 6724 section 5 are before the rule 5
+			continue
+		}
+		at := sender{a.Link, v}
+		s.on[at] = append(s.on[at], a)
+		if a.Scope == netstate.ScopeUniverse && addr.IsGlobalUnicast() {
+			global[v] = append(global[v], a)
+		}
+	}
+	for v, own := range global {
+		s.anywhere[v] = chooserOf(own, nil)
+	}
+	return s
+}
+
+// On are the link's addresses of the version.
+func (s Senders) On(link int, v ip.Version) []netstate.Address { return s.on[sender{link, v}] }
+
+// By are the addresses from which the namespace sends by each of the link's routes, of one family and at least one: the
+// route's own (ip-route(8), src), else the link's, else, as the kernel does, that of another link; zero: there is none.
+func (s Senders) By(link int, routes []netstate.Route) (sources []netip.Addr) {
+	v := ip.Of(routes[0].Destination.Addr())
+	own := s.On(link, v)
+	var to []destination
+	for _, r := range routes {
+		d := destination{network: r.Destination, source: r.PrefSrc}
+		if len(own) > 0 {
+			d.gateway = NIC{Link: netstate.Link{Index: link}}.hop(r)
+		}
+		to = append(to, d)
+	}
+	chooser := s.anywhere[v]
+	if len(own) > 0 {
+		chooser = chooserOf(own, to)
+	}
+	for _, d := range to {
+		if !d.source.IsValid() && len(chooser.own) > 0 {
+			d.source = chooser.choose(d)
+		}
+		sources = append(sources, d.source)
+	}
+	return sources
+}
+
 // destination is where packets go, and by way of which gateway. The source is the route's; zero: the kernel chooses.
 type destination struct {
 	network         netip.Prefix

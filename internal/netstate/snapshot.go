@@ -95,6 +95,9 @@ type Link struct {
 	Parent int       `json:"parent,omitempty"` // index of the link of this namespace that it lies on; 0: none
 	Alias  string    `json:"alias,omitempty"`
 	Group  uint32    `json:"group,omitempty"`
+	// AltNames are further names of the link (ip-link(8), altname), which no other link can have. A journal does not need
+	// them.
+	AltNames []string `json:"-"`
 
 	// NoCarrier: the link is up, and the kernel has noticed no carrier so far. It notices one up to a second later.
 	NoCarrier bool `json:"noCarrier,omitempty"`

@@ -1,6 +1,9 @@
 package netstate
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Sysctls that a wiring changes, below /proc/sys, with slashes (Linux, Documentation/networking/ip-sysctl.rst).
 const (
@@ -52,6 +55,13 @@ func OfRouter(n Names) []string {
 // "default".
 func SourceRoutes6(link string) []string {
 	return []string{"net/ipv6/conf/" + link + "/seg6_enabled", "net/ipv6/conf/" + link + "/rpl_seg_enabled"}
+}
+
+// OfNewLinks is the sysctl whose value a link's one has at first.
+func OfNewLinks(path string) string {
+	parts := strings.Split(path, "/")
+	parts[3] = "default"
+	return strings.Join(parts, "/")
 }
 
 // Forwards6 says that a link is a router's.

@@ -99,6 +99,7 @@ var ofBoth = []struct {
 	{"another MAC", func(r *Router) { r.MAC = cache.MAC{2, 0, 0, 0, 0, 0x77} }},
 	{"guard.off", func(r *Router) { r.Guard.Off = true }},
 	{"guard.prefixes", func(r *Router) { r.Guard.Prefixes = prefixes("10.9.0.0/20", "fe80::/64") }},
+	{"guard.maxNeighbours", func(r *Router) { r.Guard.MaxNeighbours = 150 }},
 	{"guard.open", func(r *Router) { r.Guard.Open = []infra.Ports{{Protocol: "udp", First: 53}} }},
 	{"the most connections", func(r *Router) { r.Most = 7 }},
 	{"a NIC that forwarded IPv4", func(r *Router) { r.Unforwarded = []ip.Version{6} }},

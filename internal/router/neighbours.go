@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 
@@ -52,7 +53,7 @@ func (r Router) limitNeighbours(table *firewall.Table) {
 		c.Rules = append(c.Rules, rule(drop(firewall.NeighbourLimit)))
 		table.Chains = append(table.Chains, c)
 	}
-	limit("next-hop", "next-hops", mostNextHops, firewall.NextHop4, firewall.NextHop6)
+	limit("next-hop", "next-hops", cmp.Or(r.Guard.MaxNeighbours, mostNextHops), firewall.NextHop4, firewall.NextHop6)
 	if len(r.manySources()) > 0 {
 		limit("from-source", "sources", guestfilter.MostSources, firewall.SourceAddress4, firewall.SourceAddress6)
 	}

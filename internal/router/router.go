@@ -82,7 +82,10 @@ func (list Ends) Guests() (guests []netip.Addr) {
 	return guests
 }
 
-// mostNextHops is the number of next hops that a guest may use, for the reason of guestfilter.MostSources.
+// mostNextHops is the number of next hops that a guest may use without Guard.MaxNeighbours. A neighbour table keeps 128
+// entries. Above 512 unused ones go after five seconds, and above 1024 no namespace gets a new one (gc_thresh1 to 3,
+// net/core/neighbour.c). So one guest fills half of what is kept, and eight that scan at once leave half of the table
+// to others.
 const mostNextHops = 64
 
 func (r Router) mostConnections() int {

@@ -135,7 +135,7 @@ func newOptions(rec *cache.Record, resolvers []netip.Addr, search []string, addr
 		add(broadcastAddress, binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(ip[:])|^maskOf(address)))
 	}
 	for _, code := range slices.Sorted(maps.Keys(o.DHCPv4)) {
-		add(code, []byte(o.DHCPv4[code]))
+		addWire(code, Append(nil, code, []byte(o.DHCPv4[code])))
 	}
 	c.unasked = len(c.options)
 	add(captivePortal, []byte(o.CaptivePortal))

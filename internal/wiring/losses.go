@@ -27,13 +27,14 @@ func (p *Plan) addLosses(list ...cache.Loss) { p.Record.Losses = append(p.Record
 func (p *Plan) losses() losses { return p.Record.Losses }
 
 // weigh is the losses' weight, and more for a masquerade: that it hides the NIC's address counts more than what else
-// can be lost, except a family.
+// can be lost, except a family, and as much as a link that is said to route.
 func (p *Plan) weigh() int {
 	const hidden = 1 << 19
+	weight := p.losses().weight() + hidden*p.routers
 	if t := p.traits(); t.Routes && !t.OffStack {
-		return p.losses().weight() + hidden
+		weight += hidden
 	}
-	return p.losses().weight()
+	return weight
 }
 
 // unsentLosses are what the responder cannot send. What does not fit beside a resolv.conf is known to the responder
@@ -73,7 +74,9 @@ func (p *Plan) namespaceLosses() (list losses) {
 	if !routes {
 		list = p.policyLosses()
 	}
-	list = slices.Concat(list, p.familyLosses(), p.ways().losses(), p.sharedLosses())
+	elsewhere, routers := p.ways().losses()
+	p.routers = routers
+	list = slices.Concat(list, p.familyLosses(), elsewhere, p.sharedLosses())
 	if !routes {
 		list = append(list, p.addressLosses(slices.Concat(p.losses(), list))...)
 		for _, r := range p.on.Routes(ip.V4) {

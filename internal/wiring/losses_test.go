@@ -36,6 +36,15 @@ func TestAutoByLosses(t *testing.T) {
 	card := func(s *netstate.Snapshot) { s.Links[1].Kind = "" }
 	guarded := func(edit func(*infra.Guard)) asked { return withSpec(auto(), func(s *asked) { edit(&s.Guard) }) }
 	both := func(s *netstate.Snapshot) { second(s); multipath(s) }
+	vpn := func(forwards, nicForwards bool) netstate.Snapshot { // by which the namespace sends from another address
+		return with(func(s *netstate.Snapshot) {
+			wg0(s)
+			a := address("10.66.0.2/32")
+			a.Link, a.Label = 4, ""
+			s.Addresses = append(s.Addresses, a)
+			s.Links[len(s.Links)-1].Forwarding4, s.Links[1].Forwarding4 = forwards, nicForwards
+		})
+	}
 	for _, c := range []struct {
 		name  string
 		found netstate.Snapshot
@@ -61,6 +70,13 @@ func TestAutoByLosses(t *testing.T) {
 			s.Links = append(s.Links, net1())
 			s.Addresses = append(s.Addresses, netstate.Address{Link: 3, Prefix: pfx("10.0.2.7/24")})
 		}), auto(), cache.BindingRedirect, []string{"masquerade: network in use"}},
+		{"a VPN that is said to route", vpn(true, false), auto(), cache.BindingMasquerade, []string{"redirect: policy-rule", "bridge: policy-rule", "routed: other-link wg0: 0.0.0.0/0"}},
+		{"a VPN, and the whole namespace forwards", vpn(true, true), auto(), cache.BindingRouted, []string{"redirect: policy-rule", "bridge: policy-rule"}},
+		{"a VPN that does not forward", vpn(false, false), auto(), cache.BindingRouted, []string{"redirect: policy-rule", "bridge: policy-rule"}},
+		{"a second NIC, and the whole namespace forwards", with(func(s *netstate.Snapshot) {
+			addNet1(s)
+			s.Links[1].Forwarding4, s.Links[2].Forwarding4 = true, true
+		}), auto(), cache.BindingRedirect, nil},
 		{"what loses least", with(both), order(cache.BindingBridge, cache.BindingRouted), cache.BindingRouted, []string{"bridge: next-hop"}},
 		{"each loses as much", with(second), order(cache.BindingRedirect, cache.BindingBridge), cache.BindingRedirect, nil},
 		{"a gateway that does not answer yet", lan6("2001:db8:1::1"), auto(), cache.BindingRedirect, nil},

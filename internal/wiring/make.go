@@ -69,6 +69,11 @@ func (p *Plan) checkFree() error {
 		return err
 	}
 	for _, name := range p.names.Links() {
+		for _, l := range p.found.Links {
+			if slices.Contains(l.AltNames, name) {
+				return fmt.Errorf("%w, %s is an altname of %s: take it away (ip link property del dev %s altname %s)", infra.ErrWired, name, l.Name, infra.ShellWord(l.Name), infra.ShellWord(name))
+			}
+		}
 		if _, taken := p.found.Named(name); taken {
 			otherwise := ""
 			if name != netstate.NamesFor(p.nic.Name, "").Tap && name == p.names.Tap {

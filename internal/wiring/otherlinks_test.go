@@ -14,7 +14,7 @@ import (
 func wg0(s *netstate.Snapshot) {
 	s.Links = append(s.Links, netstate.Link{Index: 4, Name: "wg0", Kind: "wireguard", MTU: 1420, Up: true, NoARP: true})
 	s.Routes = append(s.Routes, netstate.Route{Link: 4, Table: 51820, Destination: pfx("0.0.0.0/0"), Type: netstate.RouteUnicast, Protocol: netstate.ProtocolBoot})
-	s.Rules = append(s.Rules, netstate.Rule{Priority: 32764, Table: netstate.TableMain, Other: true}, netstate.Rule{Priority: 32765, Table: 51820, Other: true})
+	s.Rules = append(s.Rules, netstate.Rule{Priority: 32764, Table: netstate.TableMain, Suppress: 1}, netstate.Rule{Priority: 32765, Table: 51820, Other: true})
 }
 
 // TestOtherLinkLosses: what the namespace reaches by a link that no guest has is a loss, unless the namespace is the
@@ -46,6 +46,25 @@ func TestOtherLinkLosses(t *testing.T) {
 	}
 	wgForwards := func(s *netstate.Snapshot) { s.Links[len(s.Links)-1].Forwarding4 = true }
 	allToWG := func(s *netstate.Snapshot) { s.Rules = []netstate.Rule{{Priority: 100, Table: 51820}} }
+	// at gives the last link an address. It comes first, as that of a loopback would.
+	at := func(prefix string, edit func(*netstate.Address)) func(*netstate.Snapshot) {
+		return func(s *netstate.Snapshot) {
+			a := withAddress(address(prefix), edit)
+			a.Link, a.Label = s.Links[len(s.Links)-1].Index, ""
+			s.Addresses = slices.Insert(s.Addresses, 0, a)
+		}
+	}
+	as := func(*netstate.Address) {}
+	last := func(edit func(*netstate.Route)) func(*netstate.Snapshot) {
+		return func(s *netstate.Snapshot) { edit(&s.Routes[len(s.Routes)-1]) }
+	}
+	far6 := func(s *netstate.Snapshot) {
+		s.Routes = append(s.Routes, netstate.Route{Link: 4, Table: netstate.TableMain, Destination: pfx("2001:db8:9::/64"), Type: netstate.RouteUnicast})
+	}
+	wgForwards6 := func(s *netstate.Snapshot) { s.Links[len(s.Links)-1].Forwarding6 = true }
+	from := func(own, guest string) string {
+		return "the namespace sends there from " + own + ", and the guest from " + guest + ", to which no answers come"
+	}
 	legacy := withSpec(masquerade(), func(s *asked) {
 		s.Binding, s.Guard.Off = infra.Masquerade{Firewall: cache.FirewallIPTablesLegacy}, true
 	})
@@ -62,16 +81,30 @@ func TestOtherLinkLosses(t *testing.T) {
 		{"a network", edits(byNet1()), []asked{masquerade(), routed()}, []string{"net1: 10.50.0.0/24|so the guest gets a refusal: set net.ipv4.conf.net1.forwarding=1 before Setup"}},
 		{"without nf_tables", edits(byNet1(), func(s *netstate.Snapshot) { s.NoNFTables = true }), []asked{legacy}, []string{"net1: 10.50.0.0/24|without nf_tables the guest gets no refusal"}},
 		{"both families", edits(both), []asked{bridge()}, []string{"net1: 0.0.0.0/0, 10.50.0.0/24|alone", "net1: fd00:50::/64|alone"}},
-		{"one forwards", edits(both, forwards), []asked{masquerade(), routed()}, []string{"net1: fd00:50::/64|net.ipv6.conf.all.forwarding=1"}},
+		{"one forwards", edits(both, forwards), []asked{masquerade()}, []string{"net1: fd00:50::/64|net.ipv6.conf.all.forwarding=1"}},
+		{"one forwards", edits(both, forwards), []asked{routed()}, []string{"net1: 0.0.0.0/0, 10.50.0.0/24|" + from("10.50.0.7", "10.244.1.7"), "net1: fd00:50::/64|net.ipv6.conf.all.forwarding=1 before Setup if net1 routes"}},
 		{"the other forwards", edits(both, forwards6), []asked{masquerade(), routed()}, []string{"net1: 0.0.0.0/0, 10.50.0.0/24|net.ipv4"}},
-		{"both forward", edits(both, forwards, forwards6), []asked{masquerade(), routed()}, nil},
-		{"IPv6 forwards everywhere", edits(both, forwards, all6), []asked{masquerade(), routed()}, nil},
+		{"both forward", edits(both, forwards, forwards6), []asked{masquerade()}, nil},
+		{"both forward", edits(both, forwards, forwards6), []asked{routed()}, []string{"net1: 0.0.0.0/0, 10.50.0.0/24|" + from("10.50.0.7", "10.244.1.7")}}, // net1 has no IPv6 address
+		{"IPv6 forwards everywhere", edits(both, forwards, all6), []asked{masquerade()}, nil},
+		{"IPv6 forwards everywhere", edits(both, all6), []asked{routed()}, []string{"net1: 0.0.0.0/0, 10.50.0.0/24|net1 routes, and choose masquerade, as the namespace sends there from 10.50.0.7"}},
 		{"both forward", edits(both, forwards, all6), []asked{bridge(), redirect()}, []string{"net1: 0.0.0.0/0, 10.50.0.0/24|", "net1: fd00:50::/64|"}},
 		{"of another guest", edits(both, tap(netstate.Mark("net1"))), []asked{bridge(), redirect(), masquerade(), routed()}, nil},
 		{"of another NIC's guest", edits(byNet1(), tap(netstate.Mark("net2"))), []asked{bridge()}, []string{"net1: 10.50.0.0/24|"}},
 		{"a VPN", edits(wg0), []asked{bridge(), redirect()}, []string{"wg0: 0.0.0.0/0|a policy rule leads to table 51820 and out by wg0, and the guest's packets pass it by: they leave by eth0"}},
 		{"a VPN", edits(wg0), []asked{masquerade(), routed()}, []string{"wg0: 0.0.0.0/0|net.ipv4.conf.wg0.forwarding=1"}},
 		{"a VPN that forwards", edits(wg0, wgForwards), []asked{masquerade(), routed()}, nil},
+		{"a VPN with an address", edits(wg0, at("10.66.0.2/32", as), wgForwards), []asked{routed()}, []string{"wg0: 0.0.0.0/0|" + from("10.66.0.2", "10.244.1.7")}},
+		{"a VPN with an address", edits(wg0, at("10.66.0.2/32", as), wgForwards), []asked{masquerade()}, nil},
+		{"a VPN with the guest's network", edits(wg0, at("10.244.0.9/16", as), wgForwards), []asked{routed()}, nil},
+		{"a second NIC on the guest's network", edits(byNet1(), at("10.244.0.9/16", as), forwards), []asked{routed()}, []string{"net1: 10.50.0.0/24|" + from("10.50.0.7", "10.244.1.7")}},
+		{"a route from the guest's address", edits(wg0, at("10.66.0.2/32", as), wgForwards, last(func(r *netstate.Route) { r.PrefSrc = ip("10.244.1.7") })), []asked{routed()}, nil},
+		{"a route from another one", edits(wg0, wgForwards, last(func(r *netstate.Route) { r.PrefSrc = ip("10.99.0.1") })), []asked{routed()}, []string{"wg0: 0.0.0.0/0|" + from("10.99.0.1", "10.244.1.7")}},
+		{"an address of the loopback", edits(wg0, at("10.66.0.2/32", func(a *netstate.Address) { a.Scope = netstate.ScopeLink }), wgForwards, func(s *netstate.Snapshot) { s.Addresses[0].Link = 1 }), []asked{routed()}, nil},
+		{"an address of the loopback", edits(wg0, at("10.66.0.2/32", as), wgForwards, func(s *netstate.Snapshot) { s.Addresses[0].Link = 1 }), []asked{routed()}, []string{"wg0: 0.0.0.0/0|" + from("10.66.0.2", "10.244.1.7")}},
+		{"IPv6", edits(wg0, wgForwards, far6, at("fd66::2/128", as), wgForwards6), []asked{routed()}, []string{"wg0: 2001:db8:9::/64|" + from("fd66::2", "fd00:244:1::7")}},
+		{"IPv6, deprecated", edits(wg0, wgForwards, far6, at("fd66::2/128", func(a *netstate.Address) { a.PreferredSeconds = 0 }), wgForwards6), []asked{routed()}, nil},
+		{"IPv6", edits(wg0, wgForwards, far6, at("fd66::2/128", as), wgForwards6), []asked{masquerade()}, nil},
 		{"a VPN for all packets", edits(wg0, allToWG), []asked{bridge(), redirect()}, []string{"wg0: 0.0.0.0/0|out by wg0 before eth0: the guest gets no default route"}},
 		{"a VPN for all packets", edits(wg0, allToWG, wgForwards), []asked{routed()}, nil},
 		{"a table without a rule", edits(wg0, func(s *netstate.Snapshot) { s.Rules = nil }), []asked{bridge(), masquerade()}, nil},
@@ -98,8 +131,8 @@ func TestOtherLinkLosses(t *testing.T) {
 		}
 	}
 	plan := newPlan(t, edits(byNet1(), forwards), bridge())
-	if l := plan.Record.Losses; len(l) != 1 || l[0].Keeps != cache.BindingRouted {
-		t.Errorf("a link that forwards: %v, want that routed keeps it", l)
+	if l := plan.Record.Losses; len(l) != 1 || l[0].Keeps != cache.BindingMasquerade {
+		t.Errorf("a link that forwards: %v, want that masquerade keeps it", l)
 	}
 }
 

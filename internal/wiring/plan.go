@@ -24,6 +24,8 @@ type Plan struct {
 	seen
 	binding binding
 	names   netstate.Names
+	// routers is the number of losses by links that are said to route.
+	routers int
 	// makeTables are what Tables calls.
 	makeTables []func() []firewall.Table
 	wanted     compare.State // its Tables are those of Tables

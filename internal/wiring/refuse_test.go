@@ -142,6 +142,8 @@ func TestRefused(t *testing.T) {
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0-br", Kind: "bridge", Alias: netstate.Mark("eth0")})
 		}), withSpec(bridge(), func(s *asked) { s.NIC = "eth0-nic" }), is(infra.ErrWired), "wired NIC eth0|name eth0"},
 		{"moved name taken", beside(netstate.Link{Index: 7, Name: "eth0-nic"}), bridge(), is(infra.ErrWired), "eth0-nic|Teardown|rename"},
+		{"moved name an altname", beside(netstate.Link{Index: 7, Name: "v0", AltNames: []string{"other", "eth0-nic"}}), bridge(), is(infra.ErrWired), "eth0-nic is an altname of v0|ip link property del dev v0 altname eth0-nic"},
+		{"tap name the NIC's altname", nicWith(func(l *netstate.Link) { l.AltNames = []string{"eth0-tap"} }), masquerade(), is(infra.ErrWired), "altname of eth0"},
 		{"bridge name taken", beside(netstate.Link{Index: 7, Name: "eth0-br"}), masquerade(), is(infra.ErrWired), "eth0-br|Teardown|rename"},
 		{"another tap name taken", beside(netstate.Link{Index: 7, Name: "tap0"}), withSpec(masquerade(), func(s *asked) { s.Tap = "tap0" }), is(infra.ErrWired), "tap0|rename|or name another one in tap"},
 		{"tap of the NIC's name", flannel(), withSpec(redirect(), func(s *asked) { s.Tap = "eth0" }), field("tap"), "eth0|another link"},

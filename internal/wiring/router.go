@@ -168,15 +168,15 @@ func (p *Plan) enableForwarding6() {
 	wanted[netstate.Forwards6(p.names.Tap)] = "1"
 }
 
-// refuseSourceRoutes6 keeps the guest from choosing by which addresses its packets go on, where the namespace lets new
-// links take such packets: no rule would see where these go.
+// refuseSourceRoutes6 keeps the guest from choosing by which addresses its packets go on: no rule would see where these
+// go. A new link takes such packets if the namespace says so of all new ones, and later if somebody says so of it.
 func (p *Plan) refuseSourceRoutes6() (list texts) {
 	ofTap := netstate.SourceRoutes6(p.names.Tap)
 	for i, path := range netstate.SourceRoutes6("default") {
 		value, has := p.found.Sysctls[path]
 		switch {
-		case !has || value == "0":
-		case slices.Contains(p.found.ReadOnly, path):
+		case !has:
+		case value != "0" && slices.Contains(p.found.ReadOnly, path):
 			list.add("the guest can choose the way of its IPv6 packets: sysctl %s is %s, and cannot be written here", strings.ReplaceAll(path, "/", "."), value)
 		default:
 			p.wanted.Sysctls[ofTap[i]] = "0"
