@@ -42,6 +42,10 @@ var exact = append(slices.DeleteFunc(slices.Clone(traced), func(call string) boo
 // ending is what strace prints after a call, which depends on whether another thread runs.
 var ending = regexp.MustCompile(`( <unfinished \.\.\.>|\) += [^"]*)$`)
 
+// restarted is the second line of a write that the kernel begins again: who writes a sysctl of forwarding while another
+// process configures a link does so many times.
+var restarted = regexp.MustCompile(`<\.\.\. write resumed>.* = \? ERESTART`)
+
 // ofProcess is a file of a process: how many processes a machine has is chance.
 var ofProcess = regexp.MustCompile(`"/proc/\d+/|</proc/\d+`)
 
@@ -52,7 +56,10 @@ func newCost(trace, namespace, counts string) cost {
 	begun := false
 	for line := range strings.Lines(trace) {
 		m := traceLine.FindStringSubmatch(line)
-		if m == nil {
+		if begun && restarted.MatchString(line) {
+			c.calls["write"]--
+		}
+		if m == nil || strings.Contains(m[3], "ERESTART") {
 			continue
 		}
 		call, args := m[2], ending.ReplaceAllString(m[3], "")
