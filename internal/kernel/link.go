@@ -188,6 +188,13 @@ func parseLink(m []byte) (netstate.Link, error) {
 			hasCarrier = netlink.U8(v) == operUp
 		case unix.IFLA_IFNAME:
 			l.Name = unix.ByteSliceToString(v)
+		case unix.IFLA_PROP_LIST:
+			return netlink.EachAttribute(v, 0, func(kind uint16, v []byte) error {
+				if kind == unix.IFLA_ALT_IFNAME {
+					l.AltNames = append(l.AltNames, unix.ByteSliceToString(v))
+				}
+				return nil
+			})
 		case unix.IFLA_ADDRESS:
 			if len(v) == len(l.MAC) {
 				l.MAC = cache.MAC(v)

@@ -94,6 +94,9 @@ type Link struct {
 	Alias  string    `json:"alias,omitempty"`
 	Group  uint32    `json:"group,omitempty"`
 
+	// AltNames are further names (ip-link(8), property).
+	AltNames []string `json:"-"`
+
 	// NoCarrier: the link is up, and the kernel has noticed no carrier so far. It notices one up to a second later.
 	NoCarrier bool `json:"noCarrier,omitempty"`
 	// Ports are the indices of an hsr's ports, which have no master.
@@ -144,6 +147,9 @@ type Link struct {
 	// 1 none, ...); -1: the link has no IPv6.
 	AddrGen int `json:"addrGen"`
 }
+
+// Has reports whether the link has the name. No other link can have it.
+func (l Link) Has(name string) bool { return l.Name == name || slices.Contains(l.AltNames, name) }
 
 // SharesMAC reports whether the link has the MAC of the link that it lies on, as an ipvlan has.
 func (l Link) SharesMAC() bool { return l.Kind == "ipvlan" || l.Kind == "ipvtap" }
