@@ -318,8 +318,8 @@ func TestForceTeardownDamaged(t *testing.T) {
 	}
 }
 
-// TestForceTeardownInterrupted: a directory in its place keeps a file of the journal from being removed. Setup waits for
-// the end; Teardown or ForceTeardown finishes the work, and the latter reports again what is lost.
+// TestForceTeardownInterrupted: a directory in its place keeps a file of the journal from being removed. Setup waits
+// for the end; Teardown or ForceTeardown finishes the work, and the latter reports again what is lost.
 func TestForceTeardownInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"force", "Teardown", "force, with the State"} {

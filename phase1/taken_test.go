@@ -55,8 +55,8 @@ func takings() (list []taking) {
 }
 
 // TestTaken: while a NIC is wired, another program takes a name of the wiring. Check and Status say whose it is. Each
-// verb does its whole work, or refuses before its first change and offers a command, after which it does its whole work.
-// After Teardown the namespace is as it was found.
+// verb does its whole work, or refuses before its first change and offers a command, after which it does its whole
+// work. After Teardown the namespace is as it was found.
 func TestTaken(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()
