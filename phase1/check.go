@@ -58,7 +58,7 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	}
 	repaired, now, networks, err := repaired.Present(now)
 	if err == nil && repaired != plan {
-		steps, err = repaired.Steps(now)
+		_, steps, err = repaired.Differences(now)
 	}
 	if err != nil {
 		return err
@@ -84,8 +84,8 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 		s.noteSight() // of this program: the next Check reads no rules
 		return nil
 	}
-	if refused {
-		drift.Repair = nil // the record says why
+	if refused || len(differs) > 0 && len(steps) == 0 {
+		drift.Repair = nil // the record says why, or the name that another link has
 	} else if len(gateways) > 0 || record != nil {
 		drift.Repair = append(drift.Repair, infra.Step{Kind: "record-write", Command: "write the record " + s.nic + ".json anew"})
 	}
@@ -209,7 +209,7 @@ func (s *session) verify(plan *wiring.Plan) error {
 		return err
 	}
 	differs, steps, err := plan.Differences(now)
-	if err != nil || len(steps) == 0 {
+	if err != nil || len(differs)+len(steps) == 0 {
 		return err
 	}
 	return &DriftError{NIC: s.nic, Differs: differs, Repair: netstate.Steps(steps)}

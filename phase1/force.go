@@ -24,6 +24,7 @@ import (
 //
 //	ErrNotWired        there is no journal, no record and no mark
 //	ErrInUse, ErrHeld  as those of Teardown
+//	infra.ErrWired     another link has the NIC's name
 //	*cache.FieldError  Discard is set, or the wiring has another State
 //	others             call ForceTeardown again
 func (n NIC) ForceTeardown(ctx context.Context, o TeardownOptions) (lost []string, err error) {

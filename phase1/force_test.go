@@ -318,24 +318,28 @@ func TestForceTeardownDamaged(t *testing.T) {
 	}
 }
 
-// TestForceTeardownInterrupted: a name is taken, so the NIC cannot have it back. Setup waits for the end; Teardown or
-// ForceTeardown finishes the work, and the latter reports again what is lost.
+// TestForceTeardownInterrupted: a directory in its place keeps a file of the journal from being removed. Setup waits
+// for the end; Teardown or ForceTeardown finishes the work, and the latter reports again what is lost.
 func TestForceTeardownInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"force", "Teardown", "force, with the State"} {
 		n := nstest.NewNetwork(t)
 		c := config(n, infra.Bridge{})
 		setup(t, c)
+		path, _ := journal(t, n)
+		sight := strings.TrimSuffix(path, ".journal") + ".sight"
+		if err := errors.Join(os.RemoveAll(sight), os.MkdirAll(filepath.Join(sight, "x"), 0o700)); err != nil {
+			t.Fatal(err)
+		}
 		harmJournal(t, n, "cut in half")
 		n.Pod.IP("link del eth0")
-		n.Pod.IP("link add eth0 type bridge")
 		interrupted := c
 		if end == "force, with the State" { // as the first call advises, which does not know the record's place
 			interrupted.State = ""
 		}
 		first, err := interrupted.ForceTeardown(t.Context())
 		if err == nil || len(first) == 0 {
-			t.Fatalf("%q, %v: the name is taken, and something is lost", first, err)
+			t.Fatalf("%q, %v: the journal stays, and something is lost", first, err)
 		}
 		if says := slices.ContainsFunc(first, func(l string) bool { return strings.HasPrefix(l, ofDirectory) }); says != (interrupted.State == "") {
 			t.Errorf("lost are %q", first)
@@ -346,7 +350,9 @@ func TestForceTeardownInterrupted(t *testing.T) {
 		if err := c.Check(t.Context()); !errors.Is(err, phase1.ErrNotWired) {
 			t.Errorf("Check: %v, want ErrNotWired", err)
 		}
-		n.Pod.IP("link del eth0")
+		if err := os.RemoveAll(sight); err != nil {
+			t.Fatal(err)
+		}
 		var said []string
 		c.Progress = func(text string) { said = append(said, strings.TrimPrefix(text, "not known: ")) }
 		if end != "Teardown" {

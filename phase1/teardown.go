@@ -16,13 +16,14 @@ import (
 )
 
 // Teardown gives the namespace back as Setup found it, and removes the record and the journal. A NIC that is not wired
-// is no error: Progress reports it. After the first three errors nothing has changed.
+// is no error: Progress reports it. After all errors but the last nothing has changed.
 //
 //	ErrInUse           a process has the guest's tap open for two seconds: end the VM or unplug the NIC first
 //	ErrHeld            another process holds the NIC
 //	*cache.FieldError  the wiring has another State than TeardownOptions
-//	infra.ErrNoNIC     the NIC is gone; everything else is removed
 //	infra.ErrWired     Dir has no journal of the wiring: name Setup's Dir, or see ForceTeardown
+//	infra.ErrWired     another link has the NIC's name: the text says how it becomes free
+//	infra.ErrNoNIC     the NIC is gone; everything else is removed
 //
 // To unplug, see qemu.NIC.Unplug. With macvtap, sriov, passt and slirp there is no ErrInUse: guestwire does not see who
 // uses the NIC.
@@ -57,6 +58,7 @@ func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
 // false, if the NIC outlives the namespace: the kernel deletes links that have a kind of rtnetlink, and moves others to
 // the machine's namespace, with the name and MAC that they have (default_device_exit_net). With cutOff it also returns
 // false if a process has the guest's tap open: the tap, and with it the namespace, would last as long as the process.
+// That another link has the NIC's name, so that nothing can be given back, is no error.
 func (s *session) discard(ctx context.Context, j *journal, cutOff bool) (bool, error) {
 	links, err := s.ns.Links()
 	if err != nil {
@@ -69,10 +71,12 @@ func (s *session) discard(ctx context.Context, j *journal, cutOff bool) (bool, e
 	if found.Kind == "" && slices.ContainsFunc(links, func(l netstate.Link) bool { return l.Index == found.Index }) {
 		return false, nil
 	}
-	if _, _, err := s.undoSteps(j, false); err != nil { // what Teardown would refuse
-		if cutOff && errors.Is(err, ErrInUse) {
-			return false, nil
-		}
+	_, _, err = s.undoSteps(j, false)
+	used, taken := errors.Is(err, ErrInUse), errors.Is(err, infra.ErrWired)
+	switch {
+	case used && cutOff && !taken: // which Teardown can do
+		return false, nil
+	case used && !cutOff, err != nil && !used && !taken:
 		return false, err
 	}
 	if err := s.findState(ctx, j.Spec.State); err != nil {
@@ -195,8 +199,9 @@ func (s *session) restoreFound(j *journal, ops []netstate.Op, gone error) (err e
 	return gone
 }
 
-// undoSteps reads the namespace and returns what is left to undo. Gone is infra.ErrNoNIC if the NIC has gone. Unless
-// cutOff is set, the error is ErrInUse if a process has a tap open that the operations delete.
+// undoSteps reads the namespace and returns what is left to undo. Gone is infra.ErrNoNIC if the NIC has gone. The error
+// is infra.ErrWired if another link has the NIC's name. Unless cutOff is set, it is ErrInUse if a process has a tap
+// open that the operations delete.
 func (s *session) undoSteps(j *journal, cutOff bool) (ops []netstate.Op, gone, err error) {
 	made := j.Made
 	now, err := s.ns.SnapshotForUndo(made.NIC.Names, made.Sysctls, made.IPTables)
@@ -207,11 +212,11 @@ func (s *session) undoSteps(j *journal, cutOff bool) (ops []netstate.Op, gone, e
 		return nil, nil, err
 	}
 	ops, gone = undo.Steps(j.Found, now, made)
-	if gone != nil && !errors.Is(gone, infra.ErrNoNIC) {
-		return nil, nil, gone
-	}
 	if !cutOff {
 		err = s.checkUnused(now.Links, ops)
+	}
+	if gone != nil && !errors.Is(gone, infra.ErrNoNIC) {
+		err = errors.Join(err, gone)
 	}
 	return ops, gone, err
 }

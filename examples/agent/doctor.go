@@ -301,13 +301,13 @@ func (f *findings) nic(ctx context.Context, o *options) {
 	}
 }
 
-// wayOut follows the text of a difference: agent setup repairs all but what came later, and sysctls for which the text
-// itself has the command.
+// wayOut follows the text of a difference: agent setup repairs all but what came later, and sysctls and names for which
+// the text itself has the command.
 func wayOut(d infra.Difference) string {
 	switch {
 	case d.Kind == "later":
 		return ": take it out of the namespace, or agent teardown and agent setup"
-	case d.Kind == "sysctl" && strings.Contains(d.Text, "sysctl -w"):
+	case d.Kind == "sysctl" && strings.Contains(d.Text, "sysctl -w"), d.Kind == "link-other" && strings.Contains(d.Text, " first ("):
 		return ", then agent setup with the same configuration"
 	}
 	return ": agent setup with the same configuration repairs it"

@@ -52,6 +52,16 @@ func TestDelete(t *testing.T) {
 				t.Errorf("the tap is left:\n%s", links)
 			}
 		},
+		"with the NIC's name taken": func(t *testing.T, n *node) {
+			s, list, rt := wiredPod(n, "u1", "bridge")
+			s.boot("eth0")
+			s.ns.IP("link del eth0")
+			s.ns.IP("link add eth0 type veth peer name far")
+			s.del(list, rt)
+			if said := n.said(); !strings.Contains(said, "NIC eth0 stays wired until its namespace is deleted: teardown eth0: give the namespace back: eth0 is another program's veth: ") {
+				t.Errorf("guestwire said %q", said)
+			}
+		},
 		"of a namespace whose path is gone": func(t *testing.T, n *node) {
 			s, list, rt := wiredPod(n, "u1", "bridge")
 			s.ns.End()

@@ -89,7 +89,15 @@ func (s sandboxCalls) forget(ctx context.Context, nic string, ended bool) error 
 
 // teardown takes a NIC down in the namespace that is open.
 func (s sandboxCalls) teardown(ctx context.Context, nic string) error {
-	err := s.nic(nic).Teardown(ctx, phase1.TeardownOptions{CutOff: true, State: s.dir})
+	o := phase1.TeardownOptions{CutOff: true, State: s.dir}
+	err := s.nic(nic).Teardown(ctx, o)
+	if errors.Is(err, infra.ErrWired) { // another link has the NIC's name, so the wiring ends with the namespace
+		o.Discard = true
+		if discarded := s.nic(nic).Teardown(ctx, o); discarded == nil {
+			say("NIC %s stays wired until its namespace is deleted: %v", nic, err)
+			err = nil
+		}
+	}
 	if err != nil && !errors.Is(err, infra.ErrNoNIC) || s.hasRecord(nic) {
 		return err
 	}

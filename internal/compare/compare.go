@@ -21,7 +21,7 @@ import (
 
 // Steps returns the operations that lead from the namespace as it is now to the state, in order. There are
 // none if nothing differs. The error is infra.ErrNoNIC if the NIC has gone; then the operations are those
-// that do not need the NIC.
+// that do not need the NIC. It is a [TakenError] if the operations cannot be carried out until a name is free.
 func Steps(now netstate.Snapshot, want State, nic NIC) ([]netstate.Op, error) {
 	s := &stepper{now: now, NIC: nic}
 	s.links = map[int]netstate.Link{}
@@ -35,7 +35,11 @@ func Steps(now netstate.Snapshot, want State, nic NIC) ([]netstate.Op, error) {
 	s.have = netstate.IndexRoutes(s.now.Routes)
 	s.want = s.remaining(want)
 	s.index()
-	return s.steps()
+	ops, err := s.steps()
+	if list := taken(now, ops); err == nil && len(list) > 0 {
+		err = list
+	}
+	return ops, err
 }
 
 // steps compares the namespace as it is with the state that is wanted. One order serves wiring and undoing. Rules are
@@ -59,6 +63,10 @@ func (s *stepper) steps() ([]netstate.Op, error) {
 		s.setSysctls(netstate.OfRouter(s.Names), true) // the link has to exist
 	} else if !there && !s.MayLeave {
 		err = fmt.Errorf("%w any more in this namespace", infra.ErrNoNIC)
+		l, named := s.now.Named(s.Names.NIC)
+		if _, wired := netstate.Marked(l.Alias); named && !wired {
+			err = fmt.Errorf("%w, and %s is %s", err, l.Name, whose(l))
+		}
 	}
 	for _, i := range s.now.Tables {
 		if !s.Direct && !slices.ContainsFunc(s.want.Tables, func(t firewall.Table) bool { return t.Family == i.Family && t.Name == i.Name }) {

@@ -106,7 +106,7 @@ func (s *stepper) setOffStack() {
 		case addr.Is6() && !now.Up && !s.comesUp(nic): // the kernel adds the route when the NIC comes up
 		case wanted && (!off || added):
 			s.add(netstate.RouteDel{Link: nic.Name, Route: route})
-		case !wanted && off && !added && addr.Is4():
+		case !wanted && off && !added && addr.Is4() && !s.comesUp(nic): // else the kernel has added it by then
 			s.add(netstate.RouteAdd{Link: nic.Name, Route: route})
 		}
 		same := s.addresses[linkAddress{a.Link, addr}]

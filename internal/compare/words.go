@@ -15,7 +15,7 @@ import (
 // others or renamed come first: the rest can follow from that.
 func Differences(now netstate.Snapshot, ops []netstate.Op) []infra.Difference {
 	w := words{now: now, ops: ops, isSaid: map[infra.Difference]bool{}, routes: netstate.IndexRoutes(apart(now.Routes)), links: map[int]netstate.Link{},
-		created: map[string]bool{}, deleted: map[linkPrefix]bool{}, added: map[linkPrefix]bool{},
+		created: map[string]bool{}, taken: map[string]bool{}, deleted: map[linkPrefix]bool{}, added: map[linkPrefix]bool{},
 		addressDel: map[linkPrefix]bool{}, addressAdd: map[linkPrefix]bool{}, filterDel: map[netstate.Place]bool{}, ingressAdd: map[int]bool{}}
 	for _, l := range now.Links {
 		w.links[l.Index] = l
@@ -37,6 +37,10 @@ func Differences(now netstate.Snapshot, ops []netstate.Op) []infra.Difference {
 		}
 	}
 	delete(w.created, "")
+	for _, t := range taken(now, ops) {
+		w.add("link-other", t.Name, "%v", t)
+		w.taken[t.Name] = true
+	}
 	for _, op := range ops {
 		w.describe(op)
 	}
@@ -63,9 +67,9 @@ type words struct {
 	// deleted and added are the links, with the destinations of routes that are deleted, and with the addresses that
 	// are added.
 	deleted, added map[linkPrefix]bool
-	// created are the names of links that the operations create. The others are what they add and
-	// delete.
-	created                map[string]bool
+	// created are the names of links that the operations create, taken those that others have. The others are what the
+	// operations add and delete.
+	created, taken         map[string]bool
 	addressAdd, addressDel map[linkPrefix]bool
 	filterDel              map[netstate.Place]bool
 	ingressAdd             map[int]bool
@@ -165,6 +169,7 @@ func createdName(op netstate.Op) string {
 func (w *words) describeMissing(kind, name string, tap *netstate.Tap) {
 	now, there := w.now.Named(name)
 	switch {
+	case w.taken[name]: // said
 	case !there:
 		w.add("link-missing", name, "%s %s is gone", kind, name)
 	case tap == nil || now.Tap == nil:

@@ -150,6 +150,9 @@ type Link struct {
 	AddrGen int `json:"addrGen"`
 }
 
+// Has reports whether the link has the name. No other link can have it.
+func (l Link) Has(name string) bool { return l.Name == name || slices.Contains(l.AltNames, name) }
+
 // SharesMAC reports whether the link has the MAC of the link that it lies on, as an ipvlan has.
 func (l Link) SharesMAC() bool { return l.Kind == "ipvlan" || l.Kind == "ipvtap" }
 

@@ -17,7 +17,8 @@ import (
 
 // Steps are the operations that lead back to the namespace as it was found. The namespace may now be wired, half wired,
 // damaged, or as it was found; then there are none. The error is infra.ErrNoNIC if the NIC has gone; then the
-// operations are those that remove what guestwire created.
+// operations are those that remove what guestwire created. It is infra.ErrWired if another link has the NIC's name:
+// then nothing can be given back.
 func Steps(found, now netstate.Snapshot, made compare.Made) ([]netstate.Op, error) {
 	nic, _ := found.Named(made.NIC.Names.NIC)
 	want := compare.State{Sysctls: map[string]string{}, Unwanted: made.Added, OffStack: found.OffStack}

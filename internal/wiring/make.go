@@ -68,19 +68,20 @@ func (p *Plan) checkFree() error {
 	if err := p.checkPort(); err != nil {
 		return err
 	}
+	var taken compare.TakenError
+	otherwise := ""
 	for _, name := range p.names.Links() {
 		for _, l := range p.found.Links {
-			if slices.Contains(l.AltNames, name) {
-				return fmt.Errorf("%w, %s is an altname of %s: take it away (ip link property del dev %s altname %s)", infra.ErrWired, name, l.Name, infra.ShellWord(l.Name), infra.ShellWord(name))
+			if l.Has(name) {
+				taken = append(taken, compare.Taken{Name: name, By: l})
+				if name == p.spec.Tap {
+					otherwise = ", or name another one in tap"
+				}
 			}
 		}
-		if _, taken := p.found.Named(name); taken {
-			otherwise := ""
-			if name != netstate.NamesFor(p.nic.Name, "").Tap && name == p.names.Tap {
-				otherwise = ", or name another one in tap"
-			}
-			return fmt.Errorf("%w, a link called %s is there: take its NIC down first (Teardown, ForceTeardown, agent teardown), or rename it%s", infra.ErrWired, name, otherwise)
-		}
+	}
+	if len(taken) > 0 {
+		return fmt.Errorf("%w%s", taken, otherwise)
 	}
 	if tables := p.found.Tables; len(tables) > 0 {
 		return fmt.Errorf("%w, there is already the %s: take its NIC down first (Teardown, ForceTeardown, agent teardown), or delete it", infra.ErrWired, tables[0].Family.Describe(tables[0].Name))

@@ -141,15 +141,15 @@ func TestRefused(t *testing.T) {
 			s.Links[1].Name, s.Links[1].Master = "eth0-nic", 7
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0-br", Kind: "bridge", Alias: netstate.Mark("eth0")})
 		}), withSpec(bridge(), func(s *asked) { s.NIC = "eth0-nic" }), is(infra.ErrWired), "wired NIC eth0|name eth0"},
-		{"moved name taken", beside(netstate.Link{Index: 7, Name: "eth0-nic"}), bridge(), is(infra.ErrWired), "eth0-nic|Teardown|rename"},
+		{"moved name taken", beside(netstate.Link{Index: 7, Name: "eth0-nic"}), bridge(), is(infra.ErrWired), "eth0-nic is another NIC: rename it first (ip link set eth0-nic down; ip link set eth0-nic name NAME)"},
+		{"bridge name taken", beside(netstate.Link{Index: 7, Name: "eth0-br", Kind: "bridge"}), masquerade(), is(infra.ErrWired), "eth0-br is another program's bridge: rename or delete it first (ip link del eth0-br)"},
 		{"moved name an altname", beside(netstate.Link{Index: 7, Name: "v0", AltNames: []string{"other", "eth0-nic"}}), bridge(), is(infra.ErrWired), "eth0-nic is an altname of v0|ip link property del dev v0 altname eth0-nic"},
 		{"tap name the NIC's altname", nicWith(func(l *netstate.Link) { l.AltNames = []string{"eth0-tap"} }), masquerade(), is(infra.ErrWired), "altname of eth0"},
-		{"bridge name taken", beside(netstate.Link{Index: 7, Name: "eth0-br"}), masquerade(), is(infra.ErrWired), "eth0-br|Teardown|rename"},
 		{"another tap name taken", beside(netstate.Link{Index: 7, Name: "tap0"}), withSpec(masquerade(), func(s *asked) { s.Tap = "tap0" }), is(infra.ErrWired), "tap0|rename|or name another one in tap"},
 		{"tap of the NIC's name", flannel(), withSpec(redirect(), func(s *asked) { s.Tap = "eth0" }), field("tap"), "eth0|another link"},
 		{"tap of the responder's name", flannel(), withSpec(redirect(), func(s *asked) { s.Tap = "eth0-dhcp" }), field("tap"), "eth0-dhcp|another link"},
-		{"tap name taken", beside(netstate.Link{Index: 7, Name: "eth0-tap"}), masquerade(), is(infra.ErrWired), "eth0-tap|Teardown|rename"},
-		{"port name taken", beside(netstate.Link{Index: 7, Name: "eth0-dhcp"}), bridge(), is(infra.ErrWired), "eth0-dhcp|Teardown|rename"},
+		{"tap name taken", beside(netstate.Link{Index: 7, Name: "eth0-tap", Alias: "guestwire net1"}), masquerade(), is(infra.ErrWired), "eth0-tap is a link of the wiring of net1: take that NIC down first|agent teardown -nic net1"},
+		{"port name taken", beside(netstate.Link{Index: 7, Name: "v0", AltNames: []string{"eth0-dhcp"}}), bridge(), is(infra.ErrWired), "eth0-dhcp is an altname of v0: |ip link property del dev v0 altname eth0-dhcp"},
 		{"table there", flannelWith(func(s *netstate.Snapshot) {
 			s.Tables = []firewall.Image{{Family: firewall.Inet, Name: "guestwire-eth0"}}
 		}), masquerade(), is(infra.ErrWired), "inet guestwire-eth0|Teardown|delete"},

@@ -1,6 +1,8 @@
 package wiring
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -20,7 +22,8 @@ func (p *Plan) String() string {
 }
 
 // Steps are the operations left to wire the NIC, in order. The namespace may now be as it was found, half wired,
-// damaged, or wired; then there are none. The error is infra.ErrNoNIC if the NIC has gone.
+// damaged, or wired; then there are none. The error is infra.ErrNoNIC if the NIC has gone, and infra.ErrWired if
+// another link has a name of the wiring.
 func (p *Plan) Steps(now netstate.Snapshot) ([]netstate.Op, error) {
 	if now.TablesStay { // compare without the tables first: to make them is most of a plan
 		steps, err := p.compare(now, p.wantedNow(now))
@@ -58,20 +61,31 @@ func (p *Plan) Made() compare.Made {
 }
 
 // Differences says what of the wiring is not as wanted: "eth0-tap is no port of eth0-br". The steps
-// repair it. Both are empty if nothing differs. The error is infra.ErrNoNIC if the NIC has gone.
+// repair it; there are none as long as another link has a name of the wiring. Both are empty if nothing differs. The
+// error is infra.ErrNoNIC if the NIC has gone.
 func (p *Plan) Differences(now netstate.Snapshot) (differences []infra.Difference, steps []netstate.Op, err error) {
 	steps, err = p.Steps(now)
-	if err != nil || len(steps) == 0 {
+	var taken compare.TakenError
+	isTaken := errors.As(err, &taken)
+	if err != nil && !isTaken || len(steps) == 0 {
 		return nil, nil, err
 	}
-	return compare.Differences(p.withTables(now), steps), steps, nil
+	differences = compare.Differences(p.withTables(now), steps)
+	if isTaken {
+		return differences, nil, nil
+	}
+	return differences, steps, nil
 }
 
 // compare finds the steps from the namespace as it is now to the state that is wanted.
 func (p *Plan) compare(now netstate.Snapshot, want compare.State) ([]netstate.Op, error) {
 	nic := p.compared()
 	nic.RestoreAddresses = true // those that are wanted
-	return compare.StepsSince(p.found, now, want, nic)
+	steps, err := compare.StepsSince(p.found, now, want, nic)
+	if errors.Is(err, infra.ErrNoNIC) {
+		err = fmt.Errorf("%w: take down what is left of the wiring (Teardown, agent teardown)", err)
+	}
+	return steps, err
 }
 
 // compared is the NIC, for the comparison.
