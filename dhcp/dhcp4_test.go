@@ -79,6 +79,8 @@ func situations4() []situation4 {
 		{"RFC 2131 table 5: REQUEST with 50, 54 and ciaddr", client4{kind: request, ciaddr: ours, options: opt(54, server, 50, ours)}, ack, ours, renewed4, ""},
 		{"RFC 4039 4: REQUEST, rapid commit", client4{kind: request, options: opt(54, server, 50, ours, 80, []byte{})}, ack, ours, leased4, ""},
 		{"RFC 2131 4.3.3: DECLINE", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, server, 50, ours)}, silence, "", declined4, ""},
+		{"RFC 2131 4.3.3: DECLINE without address and server, as of dhcpcd 9", client4{kind: dhcpv4.MessageTypeDecline, options: opt(61, id)}, silence, "", declined4, ""},
+		{"RFC 2131 4.3.3: DECLINE of another server's address, named by no option 54", client4{kind: dhcpv4.MessageTypeDecline, options: opt(50, "10.9.9.9")}, silence, "", "", otherAddress},
 		{"RFC 2131 4.3.3: DECLINE, another address", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, server, 50, "10.9.9.9")}, silence, "", "", otherAddress},
 		{"RFC 2131 4.3.4: RELEASE, another address", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: "10.9.9.9", options: opt(54, server)}, silence, "", "", otherAddress},
 		{"RFC 2131 4.3.4: RELEASE, another server", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: ours, options: opt(54, "10.9.9.9")}, silence, "", "", otherServer},
