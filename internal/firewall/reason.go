@@ -76,7 +76,7 @@ var Reasons = []Described{
 	{MulticastRouter, "the guest sent IGMP or MLD that only multicast routers send, such as a query"},
 	{ICMPRedirect, "the guest sent an ICMP redirect"},
 	{ICMPType, "the guest sent an ICMP or ICMPv6 message of a type that hosts do not send"},
-	{TooLong, "a frame from the guest or to it that is longer than mtu, or than the NIC's MTU"},
+	{TooLong, "a frame from the guest or to it that is longer than mtu, or than the NIC's MTU, except whole packets of TCP and UDP"},
 	{LoopbackAddress, "the guest sent to or from a loopback address, or an IPv4-mapped IPv6 address"},
 	{NoIPv6, "the guest of masquerade or routed sent IPv6, and the pod has no IPv6 address"},
 	{NamespaceService, "the guest sent to a service of the namespace that guard.open does not open"},
