@@ -36,7 +36,7 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 	r := &answers{
 		guest:     rec.MAC,
 		guests:    stationsOf(rec),
-		frameSize: frame.EthernetLen + max(rec.MTU, 1500),
+		frameSize: frame.EthernetLen + frame.PriorityTagLen + max(rec.MTU, 1500),
 		standby:   rec.Standby,
 		warnings:  res.warnings,
 	}
@@ -77,7 +77,7 @@ func (r *answers) answer(dst, received []byte) ([]byte, result) {
 	if !r.guests.have(f.Src) {
 		return dst, result{ignored: otherMAC, kind: otherMACSeen}
 	}
-	switch f.Type {
+	switch f = f.WithoutPriority(); f.Type {
 	case frame.TypeIPv4:
 		return r.answerIPv4(dst, f.Body)
 	case frame.TypeARP:

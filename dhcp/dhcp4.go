@@ -141,10 +141,13 @@ func (s *server4) answer(dst, msg []byte) ([]byte, result) {
 			return dst, result{ignored: malformed}
 		}
 		return s.appendInform(dst, q), result{kind: informed4, address: q.ciaddr}
-	case dhcpv4.MessageTypeDecline: // option 50 has the address (RFC 2131 table 5), which stays the guest's
-		raw, _ := options.get(uint8(dhcpv4.OptionRequestedIPAddress))
-		requested, _ := netip.AddrFromSlice(raw)
-		return s.noteEnd(dst, q, declined4, requested)
+	case dhcpv4.MessageTypeDecline: // the address stays the guest's
+		declined := s.address
+		// Option 50 has the address (RFC 2131 table 5). dhcpcd 9 leaves it out, and option 54.
+		if raw, ok := options.get(uint8(dhcpv4.OptionRequestedIPAddress)); ok {
+			declined, _ = netip.AddrFromSlice(raw)
+		}
+		return s.noteEnd(dst, q, declined4, declined)
 	case dhcpv4.MessageTypeRelease: // ciaddr has the address
 		return s.noteEnd(dst, q, released4, q.ciaddr)
 	}

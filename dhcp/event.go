@@ -41,7 +41,7 @@ type Event struct {
 //	dhcpv4-leased      DHCPACK: the guest has the address
 //	dhcpv4-renewed     DHCPACK to a guest that had it
 //	dhcpv4-refused     DHCPNAK: the guest asked for another address
-//	dhcpv4-declined    DHCPDECLINE: the guest found another station that uses the address
+//	dhcpv4-declined    DHCPDECLINE: a station of the network answers for the guest's address
 //	dhcpv4-released    DHCPRELEASE
 //	dhcpv4-informed    DHCPACK to DHCPINFORM: configuration without an address
 //	dhcpv6-offered     ADVERTISE
@@ -49,7 +49,7 @@ type Event struct {
 //	dhcpv6-renewed     REPLY to RENEW or REBIND
 //	dhcpv6-confirmed   REPLY to CONFIRM: the guest's addresses are right
 //	dhcpv6-refused     REPLY to CONFIRM: an address is not right
-//	dhcpv6-declined    DECLINE: the guest found another station that uses the address
+//	dhcpv6-declined    DECLINE: a station of the network answers for the guest's address
 //	dhcpv6-released    RELEASE
 //	dhcpv6-informed    REPLY without an address
 //	router-advertised  router advertisement
@@ -95,7 +95,7 @@ var kinds = [...]struct {
 	{leased4, "DHCPv4 address leased", slog.LevelInfo, 20},
 	{renewed4, "DHCPv4 lease renewed", slog.LevelInfo, 20},
 	{refused4, "DHCPv4 request for another address refused", slog.LevelWarn, 20},
-	{declined4, "DHCPv4 address declined by the guest: another station seems to use it", slog.LevelWarn, 20},
+	{declined4, "DHCPv4 address declined by the guest: a station of the network answers for it, a duplicate or an ARP proxy", slog.LevelWarn, 20},
 	{released4, "DHCPv4 address released by the guest", slog.LevelInfo, 20},
 	{informed4, "DHCPv4 configuration sent", slog.LevelInfo, 20},
 	{offered6, "DHCPv6 address offered", slog.LevelDebug, 20},
@@ -103,7 +103,7 @@ var kinds = [...]struct {
 	{renewed6, "DHCPv6 lease renewed", slog.LevelInfo, 20},
 	{confirmed6, "DHCPv6 address confirmed", slog.LevelInfo, 20},
 	{refused6, "DHCPv6 address not confirmed", slog.LevelWarn, 20},
-	{declined6, "DHCPv6 address declined by the guest: another station seems to use it", slog.LevelWarn, 20},
+	{declined6, "DHCPv6 address declined by the guest: a station of the network answers for it, a duplicate or an NDP proxy", slog.LevelWarn, 20},
 	{released6, "DHCPv6 address released by the guest", slog.LevelInfo, 20},
 	{informed6, "DHCPv6 configuration sent", slog.LevelInfo, 20},
 	{advertised, "router advertisement sent", slog.LevelDebug, 20},

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -223,19 +225,16 @@ var verbs = map[string]func(p *trial, not bool, args []string){
 			p.sends(p.port, l.Ask(unix.IPPROTO_UDP, l.IPv4, l.Far4, 5001))
 		}
 	},
-	// strange-guest: a guest with another MAC asks for an address until the launcher says the row's text. A frame stands
-	// for the VM, which takes long to boot.
+	// strange-guest: a guest with another MAC asks for an address until the launcher says the row's text. declining-guest
+	// declines its address. A frame stands for the VM, which takes long to boot.
 	"strange-guest": func(p *trial, _ bool, _ []string) {
-		port := p.guestTap()
-		defer port.Close()
-		nstest.Eventually(p.t, func() error {
-			discover := slices.Concat([]byte{255, 255, 255, 255, 255, 255}, stranger[:], []byte{8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0},
-				make([]byte, 4), []byte{255, 255, 255, 255}, []byte{0, 68, 0, 67, 0, 8, 0, 0})
-			if _, err := port.Write(discover); err != nil && !errors.Is(err, unix.EIO) {
-				return err
-			}
-			return p.says(p.started["launcher"].Output.String(), p.text)
-		})
+		p.speak(stranger, nil)
+	},
+	"declining-guest": func(p *trial, _ bool, _ []string) {
+		mac := p.record().MAC
+		decline := append([]byte{1, 1, 6, 0}, make([]byte, 232)...)
+		copy(decline[28:], mac[:])
+		p.speak(mac, append(decline, 99, 130, 83, 99, 53, 1, 4, 255))
 	},
 	// guest boots; [!] guest pings its gateway.
 	"guest": func(p *trial, not bool, args []string) {
@@ -405,4 +404,18 @@ func (p *trial) wantRun(command string) {
 	if !slices.ContainsFunc(p.ran, pattern.MatchString) {
 		p.t.Errorf("%q of the document was not run, of\n%s", command, strings.Join(p.ran, "\n"))
 	}
+}
+
+// speak sends DHCPv4 from the guest's tap, with the source MAC, until the launcher says the row's text.
+func (p *trial) speak(from cache.MAC, message []byte) {
+	port := p.guestTap()
+	defer port.Close()
+	l := frames.Link{MAC: from}
+	f := l.Packet(unix.IPPROTO_UDP, netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{255, 255, 255, 255}), frames.Datagram(68, 67, message))
+	nstest.Eventually(p.t, func() error {
+		if _, err := port.Write(f); err != nil && !errors.Is(err, unix.EIO) {
+			return err
+		}
+		return p.says(p.started["launcher"].Output.String(), p.text)
+	})
 }

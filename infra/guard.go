@@ -44,7 +44,7 @@ type Guard struct {
 	EtherTypes []EtherType `json:"etherTypes,omitempty"`
 
 	// VLANs are the tags (802.1Q) that pass in both directions, 1 to 4094. 0 allows priority
-	// tags, whose frames are filtered as untagged ones.
+	// tags: such a frame is filtered, and answered by the responder, as one without a tag.
 	//
 	// In a tagged frame the filter checks the guest's MAC, and that no second tag follows. It
 	// checks no addresses, DHCP or routers there. Only Bridge, Redirect and Auto take VLANs.

@@ -2,6 +2,7 @@ package phase1_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,10 +12,13 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -216,6 +220,70 @@ func TestTrackedExchanges(t *testing.T) {
 			}
 			all("after Teardown", "process")
 		})
+	}
+}
+
+// TestTrackedPortless: what a process of the pod has open without ports does not keep the guest of a masquerade from the
+// same, and what others have open with the process comes to the guest.
+func TestTrackedPortless(t *testing.T) {
+	t.Parallel()
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
+		n := nstest.NewNetwork(t)
+		track(n.Pod)
+		b := &begun{T: t, n: n, c: config(n, infra.Masquerade{Firewall: firewall})}
+		b.openAsProcess(nstest.Pod4, nstest.Pod6)
+		var from frames.Link
+		if err := errors.Join(from.MAC.UnmarshalText([]byte(linkMAC(n.World, "pod"))), from.Gateway.UnmarshalText([]byte(linkMAC(n.Pod, "eth0")))); err != nil {
+			t.Fatal(err)
+		}
+		send, others := n.World.Injector(t, linkIndex(t, n.World, "pod")), map[string][]byte{}
+		for _, v := range []struct {
+			own, far   netip.Addr
+			icmp, echo uint8
+		}{{nstest.Pod4, nstest.Beyond4, unix.IPPROTO_ICMP, 8}, {nstest.Pod6, nstest.Beyond6, unix.IPPROTO_ICMPV6, 128}} {
+			for _, protocol := range []uint8{v.icmp, 4, 41, 47, 50, 253} {
+				mark := fmt.Sprintf("protocol %d to %v", protocol, v.own)
+				others[mark] = from.Packet(protocol, v.far, v.own, append([]byte{v.echo, 0, 0, 0, 0, 9, 0, 1}, mark...))
+			}
+		}
+		for _, f := range others {
+			if err := send(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		nstest.Eventually(t, func() error {
+			if list := listTracked(t, n.Pod); strings.Count(list, nstest.Beyond4.String())+strings.Count(list, nstest.Beyond6.String()) < len(others) {
+				return fmt.Errorf("the pod does not track what others send:\n%s", list)
+			}
+			return nil
+		})
+		setup(t, b.c)
+		w := attach(t, n, true, true)
+		w.leave("after Setup", true, openings(&wire{link: w.link, routed: true}))
+		for mark, f := range others {
+			if err := send(f); err != nil {
+				t.Fatal(err)
+			}
+			w.receives(mark)
+		}
+	})
+}
+
+// receives wants a frame with the mark at the guest's tap.
+func (w *wire) receives(mark string) {
+	w.t.Helper()
+	if err := w.port.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		w.t.Fatal(err)
+	}
+	for b := make([]byte, 1<<16); ; {
+		size, err := w.port.Read(b)
+		if err != nil {
+			w.t.Errorf("%s does not come to the guest: %v", mark, err)
+			return
+		}
+		if bytes.Contains(b[:size], []byte(mark)) {
+			return
+		}
 	}
 }
 

@@ -4,12 +4,19 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"net/netip"
+	"os"
 	"slices"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/frame"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -79,6 +86,80 @@ func TestGuardWire(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// TestPriorityTags: what tc gives to the responder, the guest filter gives it from a frame with a priority tag. A frame
+// of another VLAN goes to the network.
+func TestPriorityTags(t *testing.T) {
+	t.Parallel()
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
+		t.Run(string(b.Kind()), func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			n.Pod.IP("-4 addr flush dev eth0")
+			n.Pod.IP("addr add 10.244.1.7/32 dev eth0") // so the responder answers for the gateway
+			n.Pod.IP("route add 10.244.1.1 dev eth0 scope link")
+			n.Pod.IP("route add default via 10.244.1.1")
+			c := config(n, b)
+			c.Guard.VLANs = []uint16{0, 5}
+			setup(t, c)
+			check(t, c)
+			w := attach(t, n, true, true)
+			r, local := record(t, n), eui64.LinkLocal(w.link.MAC)
+			asked := map[string][]byte{
+				"DHCPv4":               w.link.Packet(unix.IPPROTO_UDP, netip.IPv4Unspecified(), netip.MustParseAddr("255.255.255.255"), frames.Datagram(68, 67, make([]byte, 250))),
+				"DHCPv4 to its server": w.link.Packet(unix.IPPROTO_UDP, r.IPv4.Address.Addr(), r.IPv4.Server, frames.Datagram(68, 67, make([]byte, 250))),
+				"DHCPv6":               w.link.Packet(unix.IPPROTO_UDP, local, firewall.AllDHCP6, frames.Datagram(546, 547, make([]byte, 20))),
+				"router solicitation":  w.link.Packet(unix.IPPROTO_ICMPV6, local, netip.MustParseAddr("ff02::2"), []byte{133, 0, 0, 0, 0, 0, 0, 0}),
+			}
+			for _, neighbour := range r.Neighbours {
+				q := frame.AppendSolicitation(nil, w.link.MAC, local, neighbour.Address)
+				if neighbour.Address.Is4() {
+					q = frame.ARP{Operation: frame.ARPRequest, SenderMAC: w.link.MAC, Sender: r.IPv4.Address.Addr(), Target: neighbour.Address}.
+						Append(frame.AppendEthernet(nil, frame.Broadcast, w.link.MAC, frame.TypeARP))
+				}
+				asked["for the MAC of "+neighbour.Address.String()] = q
+			}
+			if len(r.Neighbours) == 0 {
+				t.Error("the responder answers for no neighbour")
+			}
+			responder := openPort(t, n, "eth0-dhcp")
+			for name, q := range asked {
+				for _, tag := range [][]uint16{nil, {0x8100, 0}, {0x8100, 0xe000}} {
+					f := tagged(q, tag...)
+					if world, pod := w.send(f); len(world)+len(pod) > 0 {
+						t.Errorf("%s with the tag %#x leaves", name, tag)
+					}
+					readFrame(t, responder, name, f)
+				}
+				f := tagged(q, 0x8100, 5)
+				if world, _ := w.send(f); !slices.ContainsFunc(world, func(s nstest.Sniffed) bool { return bytes.Equal(s.Frame, f) }) {
+					t.Errorf("%s of VLAN 5 does not leave", name)
+				}
+			}
+			if have := more(map[string]int{}, w.dropped()); have != "" {
+				t.Errorf("dropped %s", have)
+			}
+		})
+	}
+}
+
+// readFrame wants the frame to come to the port, whatever else does.
+func readFrame(t *testing.T, port *os.File, name string, want []byte) {
+	t.Helper()
+	have := make([]byte, 1<<11)
+	if err := port.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		size, err := port.Read(have)
+		if err != nil {
+			t.Errorf("%s, %x: %v", name, want[12:16], err)
+			return
+		}
+		if bytes.Equal(have[:size], want) {
+			return
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -89,6 +91,32 @@ func TestMTU(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLongUDP: UDP that is longer than the NIC's MTU has no drop's reason. Under redirect the NIC counts it, under bridge
+// nothing does. Under masquerade and routed it leaves in fragments.
+func TestLongUDP(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		setup(t, config(n, b))
+		w := attach(t, n, true, true)
+		dropped := func() (n int) {
+			nic := map[cache.Kind]string{cache.BindingBridge: "eth0-nic"}[b.Kind()]
+			_, tx, _ := strings.Cut(w.n.Pod.IP("-s link show dev "+cmp.Or(nic, "eth0")), "TX:")
+			_, tx, _ = strings.Cut(tx, "\n")
+			fmt.Sscan(tx, new(int), new(int), new(int), &n)
+			return n
+		}
+		before, want := dropped(), map[cache.Kind][2]int{cache.BindingRedirect: {0, 1}, cache.BindingMasquerade: {2, 0}, cache.BindingRouted: {2, 0}}[b.Kind()]
+		world, _ := w.send(w.link.Packet(unix.IPPROTO_UDP, w.link.IPv4, w.link.Far4, frames.Datagram(5000, 5001, make([]byte, 1472))))
+		if have := [2]int{len(world), dropped() - before}; have != want {
+			t.Errorf("frames that leave, and drops of the NIC: %v, want %v", have, want)
+		}
+		if have := w.dropped(); have[string(firewall.TooLong)] != 0 {
+			t.Errorf("dropped %v", have)
+		}
+	})
 }
 
 // TestSegments has a guest that ignores the MTU which it got. TCP in both directions keeps to it nevertheless,

@@ -63,7 +63,7 @@ var Reasons = []Described{
 	{ARPSpoof, "the guest sent ARP or RARP in which the sender's MAC or address is not the guest's, or is missing"},
 	{IPSpoof, "the guest sent IPv4 or IPv6 with a source address that is not the guest's"},
 	{NeighbourSpoof, "the guest sent a neighbour or router solicitation, or a neighbour advertisement, for an address or with an option that is not the guest's, or with more options than the filter looks through"},
-	{VLANTag, "the guest sent with a VLAN tag (802.1Q, 802.1ad) that guard.vlans does not allow, or with two"},
+	{VLANTag, "the guest sent with a VLAN tag (802.1Q, 802.1ad) that guard.vlans does not allow (0: a priority tag), or with two"},
 	{EtherTypeOther, "the guest sent a frame that is neither IPv4, IPv6, ARP nor RARP, nor of guard.etherTypes"},
 	{BridgeControl, "the guest sent to an address of bridges (01:80:c2:00:xx:xx: spanning tree, LLDP, LACP)"},
 	{Malformed, "the guest sent headers that cannot be read, the reserved protocol 255, or ARP that is neither a request nor a reply for IPv4, or RARP that is no request"},
@@ -76,7 +76,7 @@ var Reasons = []Described{
 	{MulticastRouter, "the guest sent IGMP or MLD that only multicast routers send, such as a query"},
 	{ICMPRedirect, "the guest sent an ICMP redirect"},
 	{ICMPType, "the guest sent an ICMP or ICMPv6 message of a type that hosts do not send"},
-	{TooLong, "a frame from the guest or to it that is longer than mtu, or than the NIC's MTU"},
+	{TooLong, "a frame from the guest or to it that is longer than mtu, or than the NIC's MTU, except whole packets of TCP and UDP"},
 	{LoopbackAddress, "the guest sent to or from a loopback address, or an IPv4-mapped IPv6 address"},
 	{NoIPv6, "the guest of masquerade or routed sent IPv6, and the pod has no IPv6 address"},
 	{NamespaceService, "the guest sent to a service of the namespace that guard.open does not open"},
@@ -91,7 +91,7 @@ var Reasons = []Described{
 	{NamespaceOutput, "the namespace sent by the NIC or another link of the wiring, which are the guest's, as a DHCP server to the guest, or beside `egress` with the guest's address, or to the guest with another host's"},
 	{NetworkDHCP, "a DHCP server of the network sent to the guest, whose server is the responder"},
 	{NetworkRouter, "a router of the network sent a router advertisement or a redirect to the guest, whose router the responder announces"},
-	{NetworkFrame, "the network sent the guest a frame that is neither IPv4, IPv6 nor ARP, nor of guard.etherTypes and guard.vlans, IP with headers that cannot be read, or ARP that says the guest's own MAC and address"},
+	{NetworkFrame, "the network sent the guest a frame that is neither IPv4, IPv6 nor ARP, nor of guard.etherTypes and guard.vlans (0: priority tags), IP with headers that cannot be read, or ARP that says the guest's own MAC and address"},
 }
 
 // Expected reports whether a healthy wiring drops packets for the reason: those of the namespace and of the network

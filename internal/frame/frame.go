@@ -1,6 +1,6 @@
 // Package frame encodes and parses the frames of an Ethernet link by which stations find each other: ARP and neighbour
-// discovery, and the headers and checksums for these and for DHCP. It knows no VLAN tags, no fragments and no extension
-// headers.
+// discovery, and the headers and checksums for these and for DHCP. It knows no VLAN tags except priority tags, no
+// fragments and no extension headers.
 package frame
 
 import (
@@ -65,6 +65,18 @@ func ParseEthernet(b []byte) (Ethernet, bool) {
 		return Ethernet{}, false
 	}
 	return Ethernet{Dst: cache.MAC(b[:6]), Src: cache.MAC(b[6:12]), Type: binary.BigEndian.Uint16(b[12:]), Body: b[EthernetLen:]}, true
+}
+
+// PriorityTagLen is the length of a priority tag: an 802.1Q tag of VLAN 0, which stations ignore.
+const PriorityTagLen = 4
+
+// WithoutPriority returns the frame without its priority tag, if it has one.
+func (e Ethernet) WithoutPriority() Ethernet {
+	const type8021Q, maskVLAN = 0x8100, 0x0fff
+	if e.Type == type8021Q && len(e.Body) >= PriorityTagLen && binary.BigEndian.Uint16(e.Body)&maskVLAN == 0 {
+		e.Type, e.Body = binary.BigEndian.Uint16(e.Body[2:]), e.Body[PriorityTagLen:]
+	}
+	return e
 }
 
 // AppendEthernet appends an Ethernet header.

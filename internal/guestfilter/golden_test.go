@@ -79,6 +79,9 @@ var changes = []struct {
 	{"forwarded", func(g *Guest) { g.Guard.EtherTypes = []infra.EtherType{0x8863} }},
 	{"bridged", func(g *Guest) { g.Guard.VLANs = []uint16{100, 101, 200} }},
 	{"bridged", func(g *Guest) { g.Guard.VLANs = []uint16{0} }},
+	{"bridged", func(g *Guest) {
+		g.Guard.VLANs, g.Asked = []uint16{0}, []netstate.Filter{{Protocol: netstate.EthernetARP, Keys: []netstate.Key{{Offset: 4, Mask: 0xffff, Value: 1}, {Offset: 24, Mask: 0xffffffff, Value: 0x0af40101}}}}
+	}},
 	{"forwarded", func(g *Guest) { g.Guard.VLANs, g.Guard.EtherTypes = []uint16{0, 100}, []infra.EtherType{0x8863} }},
 	{"forwarded", func(g *Guest) { g.Guard.VLANs, g.Served = []uint16{0, 100}, false }},
 	{"forwarded", func(g *Guest) { g.Limits = cache.Limits{} }},
@@ -116,7 +119,7 @@ func TestGolden(t *testing.T) {
 	guests := map[string]Guest{"bridged": bridged, "forwarded": forwarded, "routed": routed}
 	var text strings.Builder
 	text.WriteString(changesHead)
-	shown := map[string]bool{"Bridged": true, "Routed": true} // by the first two
+	shown := map[string]bool{"Bridged": true, "Routed": true, "Asked": true} // by the first two, and with VLAN 0
 	for _, c := range changes {
 		from, g := guests[c.from], guests[c.from]
 		c.edit(&g)

@@ -2,6 +2,7 @@ package guestfilter
 
 import (
 	"encoding/binary"
+	"math"
 	"slices"
 
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -68,6 +69,27 @@ func (g guest) passPriority(pass firewall.Verdict, of func(kind uint16) []firewa
 	}
 	for _, e := range g.Guard.EtherTypes {
 		rules = append(rules, rule(pass, vlan(0, maskVLAN, uint16(e))))
+	}
+	return rules
+}
+
+// priorityToResponder sends to the responder what tc sends there of the frames without a tag. The classifier of tc
+// cannot read the VLAN of a tag.
+func (g guest) priorityToResponder() []firewall.Rule {
+	if !slices.Contains(g.Guard.VLANs, 0) {
+		return nil
+	}
+	var rules []firewall.Rule
+	for _, f := range g.Asked {
+		matches := []firewall.Match{vlan(0, maskVLAN, f.Protocol)}
+		for _, k := range f.Keys {
+			m := firewall.Bytes{Header: firewall.Network, Offset: k.Offset, Value: binary.BigEndian.AppendUint32(nil, k.Value)}
+			if k.Mask != math.MaxUint32 {
+				m.Mask = binary.BigEndian.AppendUint32(nil, k.Mask)
+			}
+			matches = append(matches, m)
+		}
+		rules = append(rules, rule(firewall.Fwd{Device: g.Names.Responder}, matches...))
 	}
 	return rules
 }

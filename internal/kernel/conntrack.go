@@ -105,6 +105,9 @@ func (c connection) matches(o netstate.ConnectionsDel) bool {
 			return false
 		}
 	}
+	if o.Portless && c.original.port != 0 {
+		return false
+	}
 	return len(o.Ports) == 0 || slices.ContainsFunc(o.Ports, func(ports infra.Ports) bool {
 		p := syntax.Ports(ports).Full()
 		return firewall.Transports[p.Protocol] == c.original.protocol && p.First <= c.original.port && c.original.port <= p.Last

@@ -66,6 +66,7 @@ func TestConnectionIs(t *testing.T) {
 		{guest, netstate.ConnectionsDel{ReplyDst: one(client), ReplySrc: one(guest)}, true},
 		{guest, netstate.ConnectionsDel{ReplyDst: one(own), ReplySrc: one(guest)}, false},
 		{own, netstate.ConnectionsDel{ReplySrc: netip.MustParsePrefix("fd00::/8")}, false},
+		{own, netstate.ConnectionsDel{OrigDst: one(own), Portless: true}, false},
 	} {
 		have, err := parseConnection(connectionReport(client, own, c.translated))
 		if err != nil || have.matches(c.op) != c.want || have.reply.sourcePort != 40000 || have.original.port != 53 {

@@ -190,6 +190,8 @@ type (
 		ReplyDst netip.Prefix `json:"replyDst,omitzero"`
 		// Ports are those to which they were opened; none: each port of each protocol.
 		Ports []infra.Ports `json:"ports,omitempty"`
+		// Portless are those of protocols without ports alone, such as ICMP, GRE and ESP.
+		Portless bool `json:"portless,omitempty"`
 	}
 )
 

@@ -293,7 +293,10 @@ func (o ConnectionsDel) String() string {
 			where += fmt.Sprintf(" --%s %s", a.flag, networkText(a.prefix))
 		}
 	}
-	if len(o.Ports) == 0 {
+	switch {
+	case o.Portless:
+		return "# for each PROTOCOL without ports: conntrack -D -p PROTOCOL" + where
+	case len(o.Ports) == 0:
 		return "conntrack -D" + where
 	}
 	var lines []string

@@ -9,11 +9,16 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// untranslated are the UDP exchanges with ports of the addresses.
-func untranslated(addresses []netip.Addr, ports []infra.Ports) (ops []netstate.ConnectionsDel) {
+// untranslated are the UDP exchanges that others have opened with ports of the addresses. Portless are also the
+// exchanges without ports, whoever has opened them: connection tracking gives the guest no other port.
+func untranslated(addresses []netip.Addr, ports []infra.Ports, portless bool) (ops []netstate.ConnectionsDel) {
 	for _, a := range addresses {
+		own := firewall.HostPrefix(a)
 		if len(ports) > 0 {
-			ops = append(ops, netstate.ConnectionsDel{OrigDst: firewall.HostPrefix(a), ReplySrc: firewall.HostPrefix(a), Ports: ports})
+			ops = append(ops, netstate.ConnectionsDel{OrigDst: own, ReplySrc: own, Ports: ports})
+		}
+		if portless {
+			ops = append(ops, netstate.ConnectionsDel{OrigDst: own, ReplySrc: own, Portless: true}, netstate.ConnectionsDel{OrigSrc: own, ReplyDst: own, Portless: true})
 		}
 	}
 	return ops
@@ -73,7 +78,8 @@ func HopConnections(own, hop netip.Addr) []netstate.ConnectionsDel {
 	}
 }
 
-// Older are the UDP exchanges with ports that a masquerade forwards. A sidecar's proxies take what the network sends.
+// Older are the UDP exchanges with ports that a masquerade forwards, and those without ports if it forwards everything.
+// A sidecar's proxies take what the network sends.
 func (m Masquerade) Older() []netstate.ConnectionsDel {
 	if m.Sidecar != nil {
 		return nil
@@ -84,14 +90,14 @@ func (m Masquerade) Older() []netstate.ConnectionsDel {
 	}
 	forwarded.include(m.Ports, "udp")
 	forwarded.remove(m.Excluded, "udp")
-	return untranslated(m.forwardedAddresses(), forwarded.udp())
+	return untranslated(m.forwardedAddresses(), forwarded.udp(), m.Ports == nil)
 }
 
 // Older are the UDP exchanges with ports that a routed binding leaves to the namespace.
 func (r Routed) Older() []netstate.ConnectionsDel {
 	var excluded portSet
 	excluded.include(r.Excluded, "udp")
-	return untranslated(r.Own, excluded.udp())
+	return untranslated(r.Own, excluded.udp(), false)
 }
 
 // Translated are the namespace's own connections by a routed binding's addresses.

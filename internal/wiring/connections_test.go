@@ -31,6 +31,11 @@ func TestConnections(t *testing.T) {
 	further := []string{"--orig-src 10.9.0.0/20", "--reply-src 10.9.0.0/20"}
 	prefixes := func(s *asked) { s.Guard.Prefixes = []netip.Prefix{pfx("10.9.0.0/20"), pfx("fe80::/64")} }
 	both := []string{"-p udp --orig-dst 10.244.1.7 --reply-src 10.244.1.7", "-p udp --orig-dst fd00:244:1::7 --reply-src fd00:244:1::7"}
+	all := slices.Clone(both)
+	for _, own := range []string{"10.244.1.7", "fd00:244:1::7"} {
+		const portless = "# for each PROTOCOL without ports: conntrack -D -p PROTOCOL "
+		all = append(all, portless+"--orig-dst "+own+" --reply-src "+own, portless+"--orig-src "+own+" --reply-dst "+own)
+	}
 	dns := []infra.Ports{{First: 80}, {Protocol: "udp", First: 53}}
 	withPort := func(lines []string) (list []string) {
 		for _, l := range lines {
@@ -45,13 +50,13 @@ func TestConnections(t *testing.T) {
 		spec               asked
 		older, guests, own []string
 	}{
-		{"masquerade", masquerade(), both, guests, guests},
-		{"other networks", masqueraded(infra.Masquerade{IPv4: pfx("192.168.9.0/30"), IPv6: pfx("fd77::/64")}), both, others, others},
-		{"in the NIC's network", masqueradeWithin("10.244.1.0/24", "10.244.1.3"), both, within, within},
+		{"masquerade", masquerade(), all, guests, guests},
+		{"other networks", masqueraded(infra.Masquerade{IPv4: pfx("192.168.9.0/30"), IPv6: pfx("fd77::/64")}), all, others, others},
+		{"in the NIC's network", masqueradeWithin("10.244.1.0/24", "10.244.1.3"), all, within, within},
 		{"ports", masqueraded(infra.Masquerade{Ports: dns}), withPort(both), guests, guests},
 		{"TCP alone", masqueraded(infra.Masquerade{Ports: dns[:1]}), nil, guests, guests},
 		{"a sidecar", masqueraded(infra.Masquerade{Sidecar: &infra.Sidecar{}}), nil, nil, guests}, // it takes no policy
-		{"further addresses", withSpec(masquerade(), prefixes), both, slices.Concat(guests, further), slices.Concat(guests, further)},
+		{"further addresses", withSpec(masquerade(), prefixes), all, slices.Concat(guests, further), slices.Concat(guests, further)},
 		{"routed", routed(), nil, routedGuests, hops},
 		{"routed, further addresses", withSpec(routed(), prefixes), nil, slices.Concat(routedGuests, further), slices.Concat(hops, further)},
 		{"routed, excluded", withSpec(routed(), func(s *asked) { s.Binding = infra.Routed{Excluded: dns} }), withPort(both), routedGuests, hops},

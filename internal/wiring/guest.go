@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/ip"
@@ -69,6 +70,11 @@ func (p *Plan) addFilter(g guestfilter.Guest) error {
 	t := p.traits()
 	g.Names, g.NIC, g.Bridged, g.Routed = p.names, p.nic.Index, t.Bridged, t.Routes
 	g.MAC, g.Served, g.Guard, g.Limits = p.Record.MAC, p.Record.ResponderTap != "", guard, p.spec.Limits
+	for _, f := range p.wanted.Filters {
+		if f.Link == compare.NewTap && f.Target == compare.NewResponder {
+			g.Asked = append(g.Asked, f)
+		}
+	}
 	if p.lowersMTU() {
 		g.MTU = p.mtu
 	}

@@ -29,25 +29,7 @@ func TestIPv6Only(t *testing.T) {
 			t.Parallel()
 			n := nstest.NewNetwork(t)
 			n.Pod.IP("-4 addr flush dev eth0")
-			_, err := (phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}).Setup(t.Context(), infra.Spec{
-				Binding: infra.Bridge{}, State: n.State, Owner: nstest.Owner(),
-				DNS:     &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr(dns6)}},
-				Options: cache.Options{IPv6OnlySeconds: 1800},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			p := n.Pod.Start(nstest.LauncherUID, launcher, "serve", "-state", n.State)
-			nstest.Eventually(t, func() error { return checkOutput(p, "serving") })
-			vm, err := phase2.Open(n.State)
-			if err != nil {
-				t.Fatal(err)
-			}
-			guest := n.Guest(t, vm.Records()[0])
-			m := machine.NewDebian13(t, guest)
-			if _, err := m.Run(":>/run/log; (" + c.start + ") >>/run/log 2>&1 &"); err != nil {
-				t.Fatal(err)
-			}
+			_, m := startClient(t, n, launcher, cache.Options{IPv6OnlySeconds: 1800}, nil, c.start)
 			nstest.Eventually(t, func() error {
 				out, err := m.Run("cat /run/log")
 				if err == nil && !strings.Contains(out, c.says) {
@@ -56,5 +38,80 @@ func TestIPv6Only(t *testing.T) {
 				return err
 			})
 		})
+	}
+}
+
+// startClient wires the network's pod by a bridge, and starts the launcher, and a client in a guest: of the Debian 12
+// packages, or without packages of Debian 13.
+func startClient(t *testing.T, n nstest.Network, program string, o cache.Options, packages []string, start string) (launcher *nstest.Process, m *machine.Machine) {
+	t.Helper()
+	_, err := (phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}).Setup(t.Context(), infra.Spec{
+		Binding: infra.Bridge{}, State: n.State, Owner: nstest.Owner(),
+		DNS:     &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr(dns6)}},
+		Options: o,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	launcher = n.Pod.Start(nstest.LauncherUID, program, "serve", "-state", n.State)
+	nstest.Eventually(t, func() error { return checkOutput(launcher, "serving") })
+	vm, err := phase2.Open(n.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest := n.Guest(t, vm.Records()[0])
+	guest.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.accept_dad=1")
+	if packages == nil {
+		m = machine.NewDebian13(t, guest)
+	} else {
+		m = machine.New(t, guest, packages...)
+	}
+	if _, err := m.Run("export LINKS=eth0 link=eth0; :>/run/log; (" + start + ") >>/run/log 2>&1 &"); err != nil {
+		t.Fatal(err)
+	}
+	return launcher, m
+}
+
+// TestDeclined: a client that finds another station at its address declines it, and the launcher says so.
+func TestDeclined(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	launcher := nstest.Program(t, "examples/launcher")
+	for _, sys := range systems {
+		for i, p := range sys.programs {
+			start, says := "", []string{"dhcpv4-declined"}
+			switch sys.name {
+			case "dhcpcd": // which waits where its IPv6 address has failed
+				start = p.start
+			case "dhcpcd-13":
+				start, says = p.start, append(says, "dhcpv6-declined")
+			case "udhcpc", "udhcpc-13":
+				start = udhcpc + " -a"
+			default: // the others send none: systemd-networkd's fails ("Network is unreachable")
+				continue
+			}
+			packages := p.packages
+			if sys.debian13 {
+				packages = nil
+			}
+			t.Run(fmt.Sprint(sys.name, i), func(t *testing.T) {
+				t.Parallel()
+				n := nstest.NewNetwork(t)
+				l, m := startClient(t, n, launcher, cache.Options{}, packages, "sleep 1; "+start)
+				n.World.IP("addr add 10.244.1.7/32 dev pod")
+				n.World.IP("addr add fd00:244:1::7/128 dev pod nodad")
+				defer func() {
+					if t.Failed() {
+						out, err := m.Run("cat /run/log; ip addr")
+						t.Logf("%v\n%s\nlauncher: %s", err, out, l.Output.String())
+					}
+				}()
+				for _, event := range says {
+					nstest.Eventually(t, func() error {
+						return checkOutput(l, "level=WARN msg=\"DHCP"+event[4:6]+" address declined by the guest: a station of the network answers for it")
+					})
+				}
+			})
+		}
 	}
 }
