@@ -223,8 +223,8 @@ func TestTrackedExchanges(t *testing.T) {
 	}
 }
 
-// TestTrackedPortless: what a process of the pod has open without ports does not keep the guest of a masquerade from the
-// same, and what others have open with the process comes to the guest.
+// TestTrackedPortless: what a process of the pod has open without ports does not keep the guest of a masquerade from
+// the same, and what others have open with the process comes to the guest.
 func TestTrackedPortless(t *testing.T) {
 	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {

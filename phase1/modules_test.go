@@ -55,8 +55,8 @@ func TestNoModuleByLinkName(t *testing.T) {
 	}
 }
 
-// TestNoFwd: a kernel that lacks nft_fwd_netdev refuses redirect with the way out, and auto takes bridge; Plan says both
-// before. The test is not parallel, as it unloads the module.
+// TestNoFwd: a kernel that lacks nft_fwd_netdev refuses redirect with the way out, and auto takes bridge; Plan says
+// both before. The test is not parallel, as it unloads the module.
 func TestNoFwd(t *testing.T) {
 	nstest.KernelDecides(t, "a kernel with modules")
 	nstest.Need(t)

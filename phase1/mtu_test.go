@@ -93,8 +93,8 @@ func TestMTU(t *testing.T) {
 	}
 }
 
-// TestLongUDP: UDP that is longer than the NIC's MTU has no drop's reason. Under redirect the NIC counts it, under bridge
-// nothing does. Under masquerade and routed it leaves in fragments.
+// TestLongUDP: UDP that is longer than the NIC's MTU has no drop's reason. Under redirect the NIC counts it, under
+// bridge nothing does. Under masquerade and routed it leaves in fragments.
 func TestLongUDP(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {

@@ -59,8 +59,8 @@ func (g guest) addAnnounced(at *firewall.Table) {
 // guest's first address, and compare bytes there, because a field's name would make the kernel check the protocol once
 // more. Chains are entered by goto, and each ends with a rule that lets all packets pass, or a drop with a reason; only
 // the chains options and link-layer are entered by jump, and return. Rules that only choose the reason are at the end,
-// where no packet comes that passes. Packets for the responder do not get here, as tc takes them before, except for those
-// with a priority tag.
+// where no packet comes that passes. Packets for the responder do not get here, as tc takes them before, except for
+// those with a priority tag.
 func (g guest) filter() firewall.Table {
 	t := firewall.Table{Family: firewall.NetDev, Name: g.Names.Table, Sets: append(g.local.sets(), g.askers()...)}
 	add := func(name string, rules ...firewall.Rule) {

@@ -13,8 +13,8 @@ import (
 // cannot become the guest's belong to the sockets that opened them, and stay.
 
 // OlderConnections come after Steps. The kernel forgets the UDP exchanges that others have opened to ports that the
-// wiring translates, and exchanges without ports: what is sent next is translated. If the guest begins, a policy has not seen what is open with
-// the guest's addresses: the kernel forgets that, too.
+// wiring translates, and exchanges without ports: what is sent next is translated. If the guest begins, a policy has
+// not seen what is open with the guest's addresses: the kernel forgets that, too.
 func (p *Plan) OlderConnections(begins bool) []netstate.ConnectionsDel {
 	if !begins || !p.policy.IsSet() {
 		return p.olderExchanges
