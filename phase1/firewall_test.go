@@ -110,6 +110,7 @@ func byText(t *testing.T) *nstest.Namespace {
 	t.Helper()
 	other := nstest.New(t, "text")
 	other.IP("tuntap add eth0-tap mode tap")
+	other.IP("tuntap add eth0-dhcp mode tap")
 	other.IP("link add eth0 type bridge")     // whatever it is
 	other.IP("link add eth0-nic type bridge") // before Linux 6.16 a chain needs its link
 	return other
