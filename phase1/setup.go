@@ -127,8 +127,9 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 			err = plan.Hindered(now) // all else is repaired
 		}
 		if err != nil && earlier == nil {
-			err = errors.Join(err, s.undoFailed(&j))
-			again.noFwd = s.lacksFwd(plan)
+			left := s.undoFailed(&j)
+			again.noFwd = left == nil && s.lacksFwd(plan)
+			err = errors.Join(err, left)
 		}
 		if err == nil {
 			record = plan.Record
@@ -144,7 +145,11 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 // lacksFwd reports whether the plan's rules forward frames and this kernel's cannot. Setup asks after it has failed, as
 // the answer takes a kernel without modules some milliseconds, and Plan before.
 func (s *session) lacksFwd(plan *wiring.Plan) bool {
-	if plan.Record.Binding != cache.BindingRedirect {
+	forwards := false
+	for _, t := range plan.Tables() {
+		t.Resolve(func(string) int { forwards = true; return 0 })
+	}
+	if !forwards {
 		return false
 	}
 	has, err := s.ns.Tables.HasFwd()

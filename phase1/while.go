@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/compare"
 )
 
 // While holds the NIC, and calls Setup, then f, then Teardown with CutOff. Teardown works also after ctx has ended.
@@ -40,7 +41,7 @@ func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) er
 		return record, n.failed("setup", err)
 	}
 	record, err := setup()
-	if earlier != nil && errors.Is(err, infra.ErrWired) {
+	if taken := (compare.TakenError)(nil); earlier != nil && errors.Is(err, infra.ErrWired) && !errors.As(err, &taken) {
 		progress(n.Progress).say("NIC %s: an earlier %s was killed and had another configuration: its wiring is taken down first", n.Name, holder())
 		if err = n.Teardown(ctx, down); err == nil {
 			record, err = setup()

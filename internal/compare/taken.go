@@ -30,14 +30,14 @@ func (e TakenError) Unwrap() error { return infra.ErrWired }
 
 // String says whose the name is, and how it becomes free.
 func (t Taken) String() string {
-	way := fmt.Sprintf("rename or delete it first (ip link del %s)", infra.ShellWord(t.Name))
+	way := fmt.Sprintf("rename or delete it first, in this namespace (ip link del %s)", infra.ShellWord(t.Name))
 	if nic, wired := netstate.Marked(t.By.Alias); wired {
 		way = fmt.Sprintf("take that NIC down first (Teardown, ForceTeardown, agent teardown -nic %s)", infra.ShellWord(nic))
 	} else if t.By.Kind == "" { // hardware, which cannot be deleted
-		way = fmt.Sprintf("rename it first (ip link set %s down; ip link set %s name NAME)", infra.ShellWord(t.Name), infra.ShellWord(t.Name))
+		way = fmt.Sprintf("rename it first, in this namespace (ip link set %s down; ip link set %s name NAME)", infra.ShellWord(t.Name), infra.ShellWord(t.Name))
 	}
 	if t.By.Name != t.Name {
-		return fmt.Sprintf("%s is an altname of %s: take it away first (ip link property del dev %s altname %s)", t.Name, t.By.Name, infra.ShellWord(t.By.Name), infra.ShellWord(t.Name))
+		return fmt.Sprintf("%s is an altname of %s: take it away first, in this namespace (ip link property del dev %s altname %s)", t.Name, t.By.Name, infra.ShellWord(t.By.Name), infra.ShellWord(t.Name))
 	}
 	return fmt.Sprintf("%s is %s: %s", t.Name, whose(t.By), way)
 }
@@ -69,16 +69,18 @@ func taken(now netstate.Snapshot, ops []netstate.Op) (list TakenError) {
 			holders = append(holders, l)
 		}
 	}
-	free := map[int]bool{} // the links that have another name by then, or are deleted
+	renamed, deleted := map[int]bool{}, map[int]bool{} // an altname stays with a link that gets another name
 	for _, op := range ops {
 		name := givenName(op)
 		set, isSet := op.(netstate.LinkSet)
 		for _, l := range holders {
 			switch {
-			case name != "" && l.Has(name) && !(free[l.Index] && l.Name == name):
+			case name != "" && l.Has(name) && !deleted[l.Index] && !(renamed[l.Index] && l.Name == name):
 				list = append(list, Taken{name, l})
-			case isSet && name != "" && l.Index == set.Have.Index, !isSet && netstate.Deletes(op, l):
-				free[l.Index] = true
+			case isSet && name != "" && l.Index == set.Have.Index:
+				renamed[l.Index] = true
+			case !isSet && netstate.Deletes(op, l):
+				deleted[l.Index] = true
 			}
 		}
 	}

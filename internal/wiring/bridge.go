@@ -117,6 +117,8 @@ func (s *seen) checkBridge() error {
 		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: "a macvtap can be no bridge's port", Instead: cache.BindingMacvtap}
 	case s.found.NoNFTables:
 		reason = "this kernel has no nf_tables, without which the namespace would answer for the guest; load them (modprobe nf_tables), or choose masquerade with guard.off"
+	case s.found.NoFwd && slices.Contains(s.spec.Guard.VLANs, 0) && !s.spec.Guard.Off && !s.spec.Options.NoResponder: // of frames with a priority tag
+		reason = noFwd
 	case !nic.Ethernet || nic.NoARP:
 		reason = "it carries no Ethernet with ARP"
 	case nic.SharesMAC():

@@ -78,6 +78,8 @@ func (s *seen) filteredLosses() (list losses) {
 	return list
 }
 
+const noFwd = "this kernel's rules cannot forward frames to another link; load what they need (modprobe nft_fwd_netdev)"
+
 // checkRedirect refuses a NIC through which a guest's frames cannot pass.
 func (s *seen) checkRedirect() error {
 	reason, nic := "", s.nic
@@ -85,7 +87,7 @@ func (s *seen) checkRedirect() error {
 	case s.found.NoNFTables:
 		reason = "this kernel has no nf_tables, which would forward the frames; load them (modprobe nf_tables), or choose masquerade with guard.off"
 	case s.found.NoFwd:
-		reason = "this kernel's rules cannot forward frames to another link; load what they need (modprobe nft_fwd_netdev)"
+		reason = noFwd
 	case !nic.Ethernet:
 		reason = "it carries no Ethernet"
 	case !nic.MAC.Unicast():

@@ -141,8 +141,8 @@ func TestRefused(t *testing.T) {
 			s.Links[1].Name, s.Links[1].Master = "eth0-nic", 7
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0-br", Kind: "bridge", Alias: netstate.Mark("eth0")})
 		}), withSpec(bridge(), func(s *asked) { s.NIC = "eth0-nic" }), is(infra.ErrWired), "wired NIC eth0|name eth0"},
-		{"moved name taken", beside(netstate.Link{Index: 7, Name: "eth0-nic"}), bridge(), is(infra.ErrWired), "eth0-nic is another NIC: rename it first (ip link set eth0-nic down; ip link set eth0-nic name NAME)"},
-		{"bridge name taken", beside(netstate.Link{Index: 7, Name: "eth0-br", Kind: "bridge"}), masquerade(), is(infra.ErrWired), "eth0-br is another program's bridge: rename or delete it first (ip link del eth0-br)"},
+		{"moved name taken", beside(netstate.Link{Index: 7, Name: "eth0-nic"}), bridge(), is(infra.ErrWired), "eth0-nic is another NIC: rename it first, in this namespace (ip link set eth0-nic down; ip link set eth0-nic name NAME)"},
+		{"bridge name taken", beside(netstate.Link{Index: 7, Name: "eth0-br", Kind: "bridge"}), masquerade(), is(infra.ErrWired), "eth0-br is another program's bridge: rename or delete it first, in this namespace (ip link del eth0-br)"},
 		{"moved name an altname", beside(netstate.Link{Index: 7, Name: "v0", AltNames: []string{"other", "eth0-nic"}}), bridge(), is(infra.ErrWired), "eth0-nic is an altname of v0|ip link property del dev v0 altname eth0-nic"},
 		{"tap name the NIC's altname", nicWith(func(l *netstate.Link) { l.AltNames = []string{"eth0-tap"} }), masquerade(), is(infra.ErrWired), "altname of eth0"},
 		{"another tap name taken", beside(netstate.Link{Index: 7, Name: "tap0"}), withSpec(masquerade(), func(s *asked) { s.Tap = "tap0" }), is(infra.ErrWired), "tap0|rename|or name another one in tap"},
@@ -215,6 +215,7 @@ func TestRefused(t *testing.T) {
 			s.Links[1].Kind, s.Links[1].Ethernet, s.Links[1].NoARP, s.NoNFTables = "tun", false, true, true
 		}), redirect(), refused("redirect", ""), "nf_tables|modprobe|masquerade with guard.off"},
 		{"redirect without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), redirect(), refused("redirect", "routed"), "MAC|routed would work"},
+		{"priority tags without fwd", flannelWith(func(s *netstate.Snapshot) { s.NoFwd = true }), withSpec(bridge(), func(s *asked) { s.Guard.VLANs = []uint16{0, 5} }), refused("bridge", ""), "modprobe nft_fwd_netdev"},
 		{"redirect without fwd", flannelWith(func(s *netstate.Snapshot) { s.NoFwd = true }), redirect(), refused("redirect", "bridge"), "modprobe nft_fwd_netdev|bridge would work"},
 		{"redirect without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), redirect(), refused("redirect", ""), "nf_tables|modprobe|masquerade with guard.off"},
 		{"auto, other frames on a NIC for masquerade alone", nicWith(func(l *netstate.Link) { l.Ethernet = false }), withSpec(auto(), framesPass), refused("auto", ""), "guard.etherTypes"},

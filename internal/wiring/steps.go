@@ -115,6 +115,11 @@ func (p *Plan) SysctlPaths() []string {
 	if p.traits().Routes {
 		paths = append(paths, netstate.Forwarding6)
 	}
+	for _, path := range netstate.SourceRoutes6("default") { // a new tap has these, and what cannot be written is not
+		if slices.Contains(p.found.ReadOnly, path) {
+			paths = append(paths, path)
+		}
+	}
 	slices.Sort(paths)
 	return slices.Compact(paths)
 }
