@@ -307,7 +307,7 @@ func wayOut(d infra.Difference) string {
 	switch {
 	case d.Kind == "later":
 		return ": take it out of the namespace, or agent teardown and agent setup"
-	case d.Kind == "sysctl" && strings.Contains(d.Text, "sysctl -w"), d.Kind == "link-other" && strings.Contains(d.Text, " first ("):
+	case d.Kind == "sysctl" && strings.Contains(d.Text, "sysctl -w"), d.Kind == "link-other" && strings.Contains(d.Text, " first"):
 		return ", then agent setup with the same configuration"
 	}
 	return ": agent setup with the same configuration repairs it"
