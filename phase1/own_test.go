@@ -245,6 +245,9 @@ func TestReadOnlySysctls(t *testing.T) {
 			c.mustAgent(t, "setup", "-own", "-binding", string(b.Kind()))
 			serve(t, n)
 			c.mustAgent(t, "check", "-own")
+			n.Pod.IP("link del eth0-tap")
+			c.mustAgent(t, "setup", "-own", "-binding", string(b.Kind())) // a new tap needs no sysctl that cannot be written
+			c.mustAgent(t, "check", "-own")
 			c.mustAgent(t, "teardown", "-own")
 			asFound(t, n, before)
 			c.mustAgent(t, "setup", "-own", "-binding", string(b.Kind()))
