@@ -122,6 +122,28 @@ func TestWhile(t *testing.T) {
 		t.Errorf("beside a wiring of Setup: %v, want ErrWired", err)
 	}
 	teardown(t, n, c, before)
+
+	held, release, err := c.Hold(t.Context()) // as of a While that was killed
+	if err == nil {
+		_, err = held.Setup(t.Context(), c.Spec)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	n.Pod.IP("link del eth0-tap")
+	n.Pod.IP("link add eth0-tap type bridge")
+	if err := c.While(t.Context(), c.Spec, nil); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "ip link del eth0-tap") {
+		t.Errorf("beside another program's eth0-tap: %v, want ErrWired with the way out", err)
+	}
+	if links := n.Pod.IP("-br link"); !strings.Contains(links, "eth0-dhcp") {
+		t.Errorf("another program's eth0-tap ended the wiring:\n%s", links)
+	}
+	n.Pod.IP("link del eth0-tap")
+	if err := c.While(t.Context(), c.Spec, func(cache.Record) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	asFound(t, n, before)
 }
 
 // TestTapName: the guest's tap has the name that the Spec says, under each binding, and all calls find it.
