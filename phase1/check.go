@@ -56,9 +56,12 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	if err != nil {
 		return err
 	}
+	taken := len(differs) > 0 && len(steps) == 0
 	repaired, now, networks, err := repaired.Present(now)
 	if err == nil && repaired != plan {
-		_, steps, err = repaired.Differences(now)
+		var left []infra.Difference
+		left, steps, err = repaired.Differences(now)
+		taken = len(left) > 0 && len(steps) == 0
 	}
 	if err != nil {
 		return err
@@ -84,7 +87,7 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 		s.noteSight() // of this program: the next Check reads no rules
 		return nil
 	}
-	if refused || len(differs) > 0 && len(steps) == 0 {
+	if refused || taken {
 		drift.Repair = nil // the record says why, or the name that another link has
 	} else if len(gateways) > 0 || record != nil {
 		drift.Repair = append(drift.Repair, infra.Step{Kind: "record-write", Command: "write the record " + s.nic + ".json anew"})

@@ -137,13 +137,15 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		return err
 	})
 	if again.noFwd && !c.noFwd {
+		progress(c.Progress).say("NIC %s: this kernel's rules cannot forward frames (modprobe nft_fwd_netdev): Setup has undone what it did, and begins again without", c.Name)
 		return again.setup(ctx)
 	}
 	return record, err
 }
 
 // lacksFwd reports whether the plan's rules forward frames and this kernel's cannot. Setup asks after it has failed, as
-// the answer takes a kernel without modules some milliseconds, and Plan before.
+// the answer takes a kernel without modules some milliseconds, and Plan before. Where the question fails, Setup's own
+// error says more.
 func (s *session) lacksFwd(plan *wiring.Plan) bool {
 	forwards := false
 	for _, t := range plan.Tables() {

@@ -167,7 +167,7 @@ func wasWired(before []podsandbox.NIC, nic string) bool {
 // setupError adds what a pod's author can do about an error of Setup.
 func (c config) setupError(nic string, args *skel.CmdArgs, err error) error {
 	if errors.Is(err, infra.ErrWired) {
-		return fmt.Errorf("%w; the Teardown is a DEL: delete the pod; or on the node: %s", err, c.agentCall("teardown", args.Netns, nic))
+		return fmt.Errorf("%w; a NIC that guestwire has wired ends with a DEL: delete the pod; or on the node: %s", err, c.agentCall("teardown", args.Netns, nic))
 	}
 	if errors.Is(err, infra.ErrNoNIC) && nic != args.IfName && !c.ofKubeVirt() {
 		return &podsandbox.WishError{Where: "annotation " + podsandbox.NICPrefix + nic, Err: fmt.Errorf("%w: the pod's networks make no such NIC", err)}

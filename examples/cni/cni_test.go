@@ -132,7 +132,7 @@ func TestDeleteGivesBack(t *testing.T) {
 			}
 			s.wired("eth0")
 			other := s.runtime("eth0", "guestwire/nic.eth0", "routed")
-			way := "the Teardown is a DEL: delete the pod; or on the node: agent teardown -netns " + s.ns.Path() + " -nic eth0 -dir " + n.dir
+			way := "a NIC that guestwire has wired ends with a DEL: delete the pod; or on the node: agent teardown -netns " + s.ns.Path() + " -nic eth0 -dir " + n.dir
 			if out, err := n.guestwireCalled(s.configuration(ours.Plugins[0].Bytes, result, other), s.environ("ADD", "eth0")...); err == nil || !strings.Contains(err.Error(), way) {
 				t.Errorf("ADD of another binding: %s, %v; want %s", out, err, way)
 			}

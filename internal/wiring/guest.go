@@ -60,6 +60,9 @@ func (p *Plan) addFilter(g guestfilter.Guest) error {
 		return err
 	}
 	p.Record.MACs = guard.MACs
+	if guard.MaxNeighbours != 0 && !p.traits().Routes {
+		p.warn("guard.maxNeighbours limits nothing under %s: name masquerade or routed if it has to", p.spec.Binding.Kind())
+	}
 	switch {
 	case p.found.NoNFTables && guard.Off:
 		return nil

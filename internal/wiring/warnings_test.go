@@ -48,6 +48,18 @@ func TestAddressElsewhere(t *testing.T) {
 	}
 }
 
+// TestMaxNeighboursWarning: infra.Auto takes guard.maxNeighbours, and can be a binding that limits nothing.
+func TestMaxNeighboursWarning(t *testing.T) {
+	for order, want := range map[cache.Kind]bool{"redirect": true, "bridge": true, "routed": false, "masquerade": false} {
+		plan := newPlan(t, lan4(), withSpec(auto(), func(s *asked) {
+			s.Binding, s.Guard.MaxNeighbours = infra.Auto{Order: []cache.Kind{order}}, 5
+		}))
+		if said := strings.Contains(strings.Join(plan.Record.Warnings, "\n"), "guard.maxNeighbours limits nothing under "+string(order)); said != want {
+			t.Errorf("%s: %q; want a warning %t", order, plan.Record.Warnings, want)
+		}
+	}
+}
+
 // TestModelWarnings: what QEMU and libvirt refuse with a model is in the plan. Package domain/qemu has the refusals.
 func TestModelWarnings(t *testing.T) {
 	passt := withSpec(redirect(), func(s *asked) { s.Binding = infra.Passt{VhostUser: true} })
