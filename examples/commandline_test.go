@@ -125,6 +125,9 @@ printf '%s\n' "${COMPREPLY[@]}"`, "bash", c.line).Output() // compopt says on st
 			t.Errorf("%s: %q, %v, want %q", c.line, got, err, c.want)
 		}
 	}
+	if out, _ := run(t, agent, "__complete", "setup", "-config", "/srv/a=b"); out != ":0\n" {
+		t.Errorf("a file's name with =: %q, want files", out)
+	}
 }
 
 // TestLauncherLog: -log appends to a file in place of standard error, and -quiet leaves out what is as it should be.

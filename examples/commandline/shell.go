@@ -84,6 +84,7 @@ func (p *Program[Options]) proposals(words []string, last string) (proposals []s
 		return nil, listed
 	}
 	name, _, hasValue := strings.Cut(last, "=")
+	hasValue = hasValue && strings.HasPrefix(last, "-") // else it is in the value of the flag before
 	if !hasValue && len(words) > 0 {
 		name = words[len(words)-1]
 	}
