@@ -254,10 +254,13 @@ func (s *seen) checkNextHops(ends router.Ends) (list losses, err error) {
 
 // whyAhead is why no packets for the guest are looked up in the table main.
 func whyAhead(ahead []netstate.Rule) string {
-	if len(ahead) == 0 {
+	last := netstate.Rule{} // one without a table lets others decide
+	if len(ahead) > 0 {
+		last = ahead[len(ahead)-1]
+	}
+	if last.Table == 0 {
 		return "no policy rule leads to the table main"
 	}
-	last := ahead[len(ahead)-1]
 	return fmt.Sprintf("the policy rule with the preference %d leads to table %d and comes before main", last.Priority, last.Table)
 }
 

@@ -160,6 +160,9 @@ func TestRefused(t *testing.T) {
 			s.Routes = append(s.Routes, withRoute(via("0.0.0.0/0", "10.244.1.9"), func(r *netstate.Route) { r.Table = 100 }))
 		}), masquerade(), refused("masquerade", "redirect"), "preference 1000|table 100|redirect would work"},
 		{"masquerade without the table main", flannelWith(func(s *netstate.Snapshot) { s.NoMain = versions{4} }), masquerade(), refused("masquerade", "redirect"), "IPv4|table main|redirect would work"},
+		{"masquerade without the table main, and a rule that refuses", flannelWith(func(s *netstate.Snapshot) {
+			s.NoMain, s.Rules = versions{4}, []netstate.Rule{{Priority: 100, Other: true}}
+		}), masquerade(), refused("masquerade", "routed"), "no policy rule leads to the table main"},
 		{"bridge on NOARP", nicWith(func(l *netstate.Link) { l.NoARP = true }), bridge(), refused("bridge", "redirect"), "ARP|redirect would work"},
 		{"bridge on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet, l.NoARP = "tun", false, true }), bridge(), refused("bridge", "routed"), "Ethernet|routed would work"},
 		{"bridge on tun where routed's address is in use", flannelWith(func(s *netstate.Snapshot) {
