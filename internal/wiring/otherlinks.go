@@ -93,7 +93,11 @@ func (w ways) losses() (list losses, routers int) {
 					continue
 				case r.Uses(w.nic.Index): // a lease has one next hop, by the NIC, and says so
 					if w.traits().Routes {
-						list.lose("next-hop", d.String(), "the namespace sends a part by %s, where no answers come back, so the guest gets a refusal for that part", l.Name)
+						why := "no answers come back, so the guest gets a refusal for that part"
+						if back {
+							why = fmt.Sprintf("the namespace sends from %v, and no answers come to the guest's address", source)
+						}
+						list.lose("next-hop", d.String(), "the namespace sends a part by %s, where %s", l.Name, why)
 					}
 					continue
 				}

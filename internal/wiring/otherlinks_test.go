@@ -136,6 +136,23 @@ func TestOtherLinkLosses(t *testing.T) {
 	}
 }
 
+// TestSharedRoute: of a route by the NIC and another link, a routed guest loses the other link's part, and the reason is
+// why.
+func TestSharedRoute(t *testing.T) {
+	for forwards, want := range map[bool]string{false: "no answers come back, so the guest gets a refusal", true: "the namespace sends from 10.50.0.7, and no answers come to the guest's address"} {
+		found := flannelWith(func(s *netstate.Snapshot) {
+			addNet1(s)
+			s.Links[2].Forwarding4 = forwards
+			s.Routes = append(s.Routes, netstate.Route{Table: netstate.TableMain, Type: netstate.RouteUnicast, Destination: pfx("10.96.0.0/12"),
+				Hops: []netstate.Hop{{Link: 2, Gateway: ip("10.244.1.1")}, {Link: 3, Gateway: ip("10.50.0.1")}}})
+		})
+		is := func(l cache.Loss) bool { return l.Kind == "next-hop" && strings.Contains(l.Why, want) }
+		if losses := newPlan(t, found, routed()).Record.Losses; !slices.ContainsFunc(losses, is) {
+			t.Errorf("net1 forwards %t: %v, want a next hop: %s", forwards, losses, want)
+		}
+	}
+}
+
 // TestForwarders: each Setup reads anew by which other links the guest may leave. A link that is gone, or that another
 // guest has, changes nothing. The journal keeps what the last Setup has read.
 func TestForwarders(t *testing.T) {
