@@ -136,8 +136,8 @@ func TestOtherLinkLosses(t *testing.T) {
 	}
 }
 
-// TestSharedRoute: of a route by the NIC and another link, a routed guest loses the other link's part, and the reason is
-// why.
+// TestSharedRoute: of a route by the NIC and another link, a routed guest loses the other link's part, for the true
+// reason.
 func TestSharedRoute(t *testing.T) {
 	for forwards, want := range map[bool]string{false: "no answers come back, so the guest gets a refusal", true: "the namespace sends from 10.50.0.7, and no answers come to the guest's address"} {
 		found := flannelWith(func(s *netstate.Snapshot) {
