@@ -64,12 +64,41 @@ func TestAttached(t *testing.T) {
 	gone.Pod.End()
 	want("a namespace that is gone", 1, "none", "0", "the namespace is gone: agent forget")
 	nstest.Run(t, agent, "forget", "-dir", dir)
-	for _, flags := range []string{"-own", "-nic eth0", "-netns " + first.Pod.Path()} {
-		if out, status := run(t, agent, append(strings.Fields("status -all "+flags), "-dir", dir)...); status != 2 || !strings.Contains(out, "leave -netns, -own and -nic out") {
-			t.Errorf("status -all %s: %d, %s", flags, status, out)
+	for _, verb := range []string{"status", "repair"} {
+		for _, flags := range []string{"-own", "-nic eth0", "-netns " + first.Pod.Path()} {
+			if out, status := run(t, agent, append(strings.Fields(verb+" -all "+flags), "-dir", dir)...); status != 2 || !strings.Contains(out, "leave -netns, -own and -nic out") {
+				t.Errorf("%s -all %s: %d, %s", verb, flags, status, out)
+			}
 		}
 	}
 	nstest.Run(t, agent, "teardown", "-netns", first.Pod.Path(), "-nic", "eth0", "-dir", dir)
+}
+
+// TestRepairAll: repair -all prints what it has repaired, and goes on after a NIC that it cannot repair.
+func TestRepairAll(t *testing.T) {
+	nstest.SkipUndecided(t)
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	agent, dir := nstest.Program(t, "examples/agent"), nstest.Dir(t)+"/journals"
+	gone, damaged, whole := nstest.NewNetwork(t), nstest.NewNetwork(t), nstest.NewNetwork(t)
+	for _, n := range []nstest.Network{gone, damaged, whole} {
+		nstest.Run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", strconv.Itoa(nstest.LauncherUID), "-binding", "redirect", "-state", n.State, "-dir", dir)
+	}
+	gone.Pod.End()
+	damaged.Pod.IP("link del eth0-tap")
+	out, status := run(t, agent, "repair", "-all", "-dir", dir)
+	if repaired := "eth0 of " + damaged.Pod.Path() + ": repaired: tap eth0-tap is gone"; status != 1 || !strings.Contains(out, repaired) ||
+		!matches("eth0 of ... (gone): the namespace is gone: agent forget", out) || strings.Contains(out, whole.Pod.Path()) {
+		t.Errorf("repair -all ends with %d:\n%s\nwant %s", status, out, repaired)
+	}
+	damaged.Pod.IP("link show eth0-tap")
+	nstest.Run(t, agent, "forget", "-dir", dir)
+	if out, status := run(t, agent, "repair", "-all", "-dir", dir); status != 0 || out != "" {
+		t.Errorf("repair -all of what is whole ends with %d:\n%s", status, out)
+	}
+	for _, n := range []nstest.Network{damaged, whole} {
+		nstest.Run(t, agent, "teardown", "-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir)
+	}
 }
 
 // TestDoctorChangesNothing: doctor leaves namespace, journals and links as they are, and prints JSON.

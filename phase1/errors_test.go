@@ -72,6 +72,7 @@ func TestErrorsNameTheCall(t *testing.T) {
 			defer n.Pod.IP("link set eth0-tap up")
 			return wired.Check(ctx)
 		}},
+		{"repair net1: not wired ", is(phase1.ErrNotWired), func() error { _, err := unwired.Repair(ctx); return err }},
 		{"status net1: not wired ", is(phase1.ErrNotWired), func() error { _, err := unwired.Status(ctx); return err }},
 		{"counters eth0: context canceled", is(context.Canceled), func() error { _, err := wired.Counters(ended); return err }},
 		{"drops net1: not wired", is(phase1.ErrNotWired), func() error { return unwired.FollowDrops(ctx, func(phase1.Drop) {}) }},

@@ -91,6 +91,9 @@ func giveAndTake(t *testing.T, n nstest.Network, nic string, b infra.Binding, be
 	if err := c.Check(t.Context()); err != nil {
 		return fmt.Errorf("check: %w", err)
 	}
+	if _, err := c.Repair(t.Context()); err != nil {
+		return fmt.Errorf("repair of what is whole: %w", err)
+	}
 	if !refusePlans(t, c) || c.Check(t.Context()) == nil {
 		return errors.New("a plan is not refused")
 	}

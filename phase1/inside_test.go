@@ -162,8 +162,7 @@ func TestInside(t *testing.T) {
 				if err := c.Check(t.Context()); !errors.As(err, &drift) || !strings.Contains(err.Error(), "user 100107 group 300107") {
 					t.Errorf("without its tap: %v, want a DriftError with the node's numbers", err)
 				}
-				setup(t, c)
-				check(t, c)
+				repair(t, c)
 				teardown(t, n.Network, wired.NIC{NIC: phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}, Spec: infra.Spec{}}, before)
 			})
 		}

@@ -1,9 +1,12 @@
 package phase1_test
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -268,8 +272,7 @@ func TestRepair(t *testing.T) {
 				} else if says != "" && (!errors.As(err, &drift) || !strings.Contains(fmt.Sprint(drift.Differs), says)) {
 					t.Errorf("check says\n%v\nwant a DriftError with %q", err, says)
 				}
-				setup(t, c)
-				check(t, c)
+				repair(t, c)
 				removeOther(n)
 				nstest.Eventually(t, func() error { return difference(wired, wiring(n.Pod.Dump())) })
 
@@ -285,6 +288,80 @@ func TestRepair(t *testing.T) {
 		}
 		teardown(t, n, c, before)
 	})
+}
+
+// repair wants Repair to repair, and to leave journal and record as they were, if the record is not what is damaged.
+func repair(t *testing.T, c wired.NIC) {
+	t.Helper()
+	path := filepath.Join(cmp.Or(c.Dir, phase1.DefaultDir), nameOf(t, c.NetNS), c.Name+".journal")
+	before := readFile(t, path)
+	if _, err := c.Repair(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if after := readFile(t, path); after != before {
+		t.Errorf("Repair changes the journal from\n%s\nto\n%s", before, after)
+	}
+	check(t, c)
+}
+
+// TestRepairKeeps: Repair needs no Spec, and leaves to the guest what only a Setup changes.
+func TestRepairKeeps(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"masquerade": `{"binding": {"masquerade": {"ipv4": "10.9.0.0/24", "ports": ["80", "8080-8081:9090/tcp"], "excluded": ["15000"], "loopback": true, "maxConnections": 100}},
+			"guest": "vm1", "egress": ["refuse metadata", "allow resolvers 53/udp", "refuse all"], "egressWithin": ["allow all"]}`,
+		"routed": `{"binding": {"routed": {}}, "queues": 2, "tap": "vm", "mtu": 1400, "egress": ["allow 192.0.2.0/24", "refuse all"],
+			"limits": {"fromGuest": {"bitsPerSecond": 100000000}}, "guard": {"open": ["53/udp"]}}`,
+		"auto": `{"binding": {"auto": {}}, "options": {"hostname": "vm1", "dhcpv4": {"252": "http://wpad/x"}}, "device": {"model": "e1000e"}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			before := settled(t, n)
+			c := config(n, nil)
+			given := c.Spec
+			if err := json.Unmarshal([]byte(text), &c.Spec); err != nil {
+				t.Fatal(err)
+			}
+			c.State, c.Owner, c.DNS = given.State, given.Owner, given.DNS
+			setup(t, c)
+			path, whole := filepath.Join(n.State, "eth0.json"), wiring(settled(t, n))
+			recorded := readFile(t, path)
+			n.Pod.IP("link del " + record(t, n).Tap)
+			n.Pod.Exec("nft", "flush", "ruleset")
+			repair(t, c)
+			if now := readFile(t, path); now != recorded {
+				t.Errorf("the record is\n%s\nand was\n%s", now, recorded)
+			}
+			nstest.Eventually(t, func() error { return difference(whole, wiring(n.Pod.Dump())) })
+			teardown(t, n, c, before)
+		})
+	}
+}
+
+// TestRepairBesideSetup: a Repair that another process' Setup overtakes does not take back what that Setup changed.
+func TestRepairBesideSetup(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	for i := range 20 {
+		c.MTU = 1300 + i%2
+		err := together(func(caller int) error {
+			if caller == 0 {
+				_, err := c.Setup(t.Context())
+				return err
+			}
+			_, err := c.Repair(t.Context())
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := record(t, n); r.MTU != c.MTU {
+			t.Fatalf("the guest's MTU is %d after a Setup with %d", r.MTU, c.MTU)
+		}
+	}
 }
 
 // TestAddressAdded: under bridge a later Setup removes an address that came after the first one, and reports it. After

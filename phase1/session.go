@@ -312,6 +312,7 @@ type request struct {
 	Moving
 	newGuest bool // the guest is another one than that of an earlier Setup
 	noFwd    bool // this kernel's rules cannot forward frames
+	repairs  bool // the Spec is that of the last Setup
 }
 
 // guestBegins reports whether the operations wire a guest that was not there before. Where the guest's tap is made, a

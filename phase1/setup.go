@@ -199,7 +199,9 @@ func (c request) check(ctx context.Context) (infra.Spec, resolvedOwner, error) {
 // there is a journal, the plan is made of the namespace as the first Setup found it.
 func (s *session) plan(ctx context.Context, c request, taken infra.Spec, owner resolvedOwner) (earlier *journal, plan *wiring.Plan, now netstate.Snapshot, err error) {
 	err = s.look(func() (err error) {
-		earlier, err = s.readJournal()
+		if earlier, err = s.readJournal(); err == nil {
+			err = c.isLast(earlier)
+		}
 		return err
 	})
 	if err != nil {

@@ -215,7 +215,7 @@ func TestStandbyRepair(t *testing.T) {
 		setup(t, s.c)
 		s.Pod.IP("link set eth0-tap up")
 		drifts(t, s.c, "eth0-tap is up")
-		setup(t, s.c)
+		repair(t, s.c)
 		s.wantStandby(t, true, 0)
 
 		// Deactivate needs no more than the tap.

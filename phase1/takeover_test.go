@@ -80,6 +80,7 @@ func TestTakeOver(t *testing.T) {
 		later := s.c
 		later.From, later.Standby, later.Binding = nil, false, b
 		setup(t, later)
+		repair(t, later)
 		same(record(t, s.Network))
 		s.wantStandby(t, true, 0)
 

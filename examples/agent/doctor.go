@@ -281,7 +281,7 @@ func (f *findings) nic(ctx context.Context, o *options) {
 		return
 	case report.Drift != nil:
 		for _, d := range report.Drift.Differs {
-			f.add(fault, o.Name, "%s%s", d.Text, wayOut(d))
+			f.add(fault, o.Name, "%s%s", d.Text, o.wayOut(d))
 		}
 	default:
 		f.add(ok, o.Name, "wired by %s, as recorded, MTU %d", report.Binding, report.Record.MTU)
@@ -301,16 +301,16 @@ func (f *findings) nic(ctx context.Context, o *options) {
 	}
 }
 
-// wayOut follows the text of a difference: agent setup repairs all but what came later, and sysctls and names for which
+// wayOut follows the text of a difference: agent repair repairs all but what came later, and sysctls and names for which
 // the text itself has the command.
-func wayOut(d infra.Difference) string {
+func (o *options) wayOut(d infra.Difference) string {
 	switch {
 	case d.Kind == "later":
 		return ": take it out of the namespace, or agent teardown and agent setup"
 	case d.Kind == "sysctl" && strings.Contains(d.Text, "sysctl -w"), d.Kind == "link-other" && strings.Contains(d.Text, " first"):
-		return ", then agent setup with the same configuration"
+		return ", then " + o.repairCall()
 	}
-	return ": agent setup with the same configuration repairs it"
+	return ": " + o.repairCall() + " repairs it"
 }
 
 func (f *findings) plan(ctx context.Context, o *options) {

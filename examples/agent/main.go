@@ -101,10 +101,13 @@ func run(ctx context.Context, args []string) error {
 	named, byState := o.Own, false
 	flags.Visit(func(f *flag.Flag) { // an empty one, of an empty variable, is a mistake
 		named = named || f.Name == "netns"
-		byState = byState || f.Name == "state" && slices.Contains([]string{"status", "drops"}, v.Name)
+		byState = byState || f.Name == "state" && slices.Contains([]string{"status", "drops", "repair"}, v.Name)
 	})
 	if byState && (named || o.all) {
 		return commandline.Errorf("-state stands instead of -netns, -own and -all: name one of them")
+	}
+	if o.all && (named || o.Name != "") {
+		return commandline.Errorf("-all is all NICs of the node: leave -netns, -own and -nic out")
 	}
 	if byState {
 		if err := o.openWired(ctx); err != nil {

@@ -64,7 +64,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			switch v.Name {
 			case "hook":
 				dir, usage = hookState, "the `DIR` that has the containers' directories, an absolute path"
-			case "status", "drops":
+			case "status", "drops", "repair":
 				usage = "instead of -netns: the `DIR` of the record, or a link to it; without -nic its only NIC"
 			}
 			set.StringVar(&o.State, name, dir, usage)

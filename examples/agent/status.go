@@ -36,9 +36,6 @@ func status(ctx context.Context, o *options) error {
 
 // statusAll is status of all NICs of the node. The error is that of the first NIC which has one.
 func statusAll(ctx context.Context, o *options) (first error) {
-	if o.netns != "" || o.Own || o.Name != "" {
-		return commandline.Errorf("-all is all NICs of the node: leave -netns, -own and -nic out")
-	}
 	wirings, err := phase1.List(ctx, o.Dir)
 	if err != nil {
 		return err
@@ -76,15 +73,21 @@ func statusAll(ctx context.Context, o *options) (first error) {
 }
 
 func statusIn(ctx context.Context, o *options, w phase1.Wiring) (*phase1.Report, error) {
-	ns, err := w.Open(ctx)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("the namespace is gone: agent forget removes what is left of it: %w", err)
-	}
+	n, err := o.openNIC(ctx, w)
 	if err != nil {
 		return nil, err
 	}
-	defer ns.Close()
-	return phase1.NIC{NetNS: ns, Name: w.NIC, Dir: o.Dir, Progress: o.Progress}.Status(ctx)
+	defer n.NetNS.Close()
+	return n.Status(ctx)
+}
+
+// openNIC is the NIC of a wiring. The caller closes its NetNS.
+func (o *options) openNIC(ctx context.Context, w phase1.Wiring) (phase1.NIC, error) {
+	ns, err := w.Open(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		return phase1.NIC{}, fmt.Errorf("the namespace is gone: agent forget removes what is left of it: %w", err)
+	}
+	return phase1.NIC{NetNS: ns, Name: w.NIC, Dir: o.Dir, Progress: o.Progress}, err
 }
 
 // verdict is the error that a status ends with: err, a difference, or a side that is missing.

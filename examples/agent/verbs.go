@@ -13,7 +13,7 @@ var verbs = []verb{
 `,
 		Long: `setup wires the NIC, and writes the record into the -state directory. It creates
 that directory, but not its parent (mkdir -p /run/guestwire). Called again with
-the same configuration, it repairs what is missing. On an error of a first setup
+the same configuration, it repairs what is missing, as agent repair does. On an error of a first setup
 the namespace is as it was found. -json prints the record. Another egress holds
 for new connections; with -cut also for those that are open, and setup reports
 on standard error how many it has cut.
@@ -115,6 +115,19 @@ on the target, whose record allows agent activate on the source.
 4 if they differ, and with 3 if the NIC is not wired. A NIC that is gone is an
 error (1). -json prints the differences, and the steps by which setup would
 repair them.
+`,
+	},
+	{
+		Name: "repair", Short: "wire a NIC again as the last setup did",
+		Flags: "netns own state nic all dir", Do: repair,
+		Example: `  agent repair -netns /run/netns/pod -nic eth0
+  agent repair -all
+`,
+		Long: `repair is a setup with the configuration of the last one, which the journal has:
+binding, owner, ports, egress and all else. It prints what it has repaired. What
+came to the namespace after the first setup, and the guest has not, it leaves,
+as setup does, and names it on standard error. With -all it repairs each NIC of
+the node, and the code is that of the first one which could not be repaired.
 `,
 	},
 	{

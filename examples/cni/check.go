@@ -62,11 +62,12 @@ func (p paths) checkError(errs []error, args *skel.CmdArgs) error {
 	if !errors.As(err, &drift) {
 		return err
 	}
-	var texts []string
-	repairs := false
+	var texts, calls []string
 	for _, err := range errs {
 		if errors.As(err, &drift) {
-			repairs = repairs || len(drift.Repair) > 0
+			if len(drift.Repair) > 0 {
+				calls = append(calls, p.agentCall("repair", args.Netns, drift.NIC))
+			}
 			text := fmt.Sprintf("NIC %s is not as ADD left it:", drift.NIC)
 			for i, d := range drift.Differs {
 				text += []string{" ", "; "}[min(i, 1)] + d.Text
@@ -76,9 +77,9 @@ func (p paths) checkError(errs []error, args *skel.CmdArgs) error {
 			texts = append(texts, err.Error())
 		}
 	}
-	way := fmt.Sprintf("another ADD repairs it; on the node, %s shows how", p.agentCall("check", args.Netns, drift.NIC))
-	if !repairs {
-		way = "another ADD does not repair it"
+	way := "on the node, this repairs it: " + strings.Join(calls, "; ")
+	if len(calls) == 0 {
+		way = "agent repair does not repair it"
 	}
 	return types.NewError(codeDrift, "guestwire: "+oneLine(strings.Join(append(texts, way), "; ")), "")
 }

@@ -139,19 +139,20 @@ func TestAnotherWish(t *testing.T) {
 	n.clean()
 }
 
-// TestCheck: the error says what differs, and the next ADD repairs it.
+// TestCheck: the error says what differs, and by which command it is repaired, if it is not another program's.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
+	agent := nstest.Program(t, "examples/agent")
 	s, list, rt := wiredPod(n, "u1", "redirect")
 	for name, damage := range map[string]struct {
 		do   func()
 		says string
 		way  string
 	}{
-		"a tap":      {func() { s.ns.IP("link del eth0-tap") }, "guestwire: NIC eth0 is not as ADD left it: ", "; another ADD repairs it; "},
-		"a record":   {func() { os.Remove(filepath.Join(s.dirOf(), "eth0.json")) }, "eth0.json is gone", "; another ADD repairs it; "},
-		"an address": {func() { s.ns.IP("addr add 192.0.2.9/32 dev lo") }, "address 192.0.2.9/32 of lo came after Setup", "; another ADD does not repair it"},
+		"a tap":      {func() { s.ns.IP("link del eth0-tap") }, "guestwire: NIC eth0 is not as ADD left it: ", "; on the node, this repairs it: agent repair -netns "},
+		"a record":   {func() { os.Remove(filepath.Join(s.dirOf(), "eth0.json")) }, "eth0.json is gone", "; on the node, this repairs it: agent repair -netns "},
+		"an address": {func() { s.ns.IP("addr add 192.0.2.9/32 dev lo") }, "address 192.0.2.9/32 of lo came after Setup", "; agent repair does not repair it"},
 	} {
 		damage.do()
 		err := n.cni.CheckNetworkList(t.Context(), list, rt)
@@ -159,8 +160,9 @@ func TestCheck(t *testing.T) {
 		if !errors.As(err, &reported) || reported.Code != 103 || !strings.Contains(reported.Msg, damage.says) || !strings.Contains(reported.Msg, damage.way) || strings.Contains(reported.Msg, "\n") {
 			t.Errorf("%s: %v", name, err)
 		}
-		s.add2(list, rt)
-		if name == "an address" {
+		if _, call, found := strings.Cut(reported.Msg, "; on the node, this repairs it: agent "); found {
+			nstest.Run(t, "sh", "-c", agent+" "+call)
+		} else {
 			s.ns.IP("addr del 192.0.2.9/32 dev lo")
 		}
 		if err := n.cni.CheckNetworkList(t.Context(), list, rt); err != nil {
