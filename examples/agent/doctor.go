@@ -301,8 +301,8 @@ func (f *findings) nic(ctx context.Context, o *options) {
 	}
 }
 
-// wayOut follows the text of a difference: agent repair repairs all but what came later, and sysctls and names for which
-// the text itself has the command.
+// wayOut follows the text of a difference: agent repair repairs all but what came later, and sysctls and names for
+// which the text itself has the command.
 func (o *options) wayOut(d infra.Difference) string {
 	switch {
 	case d.Kind == "later":
