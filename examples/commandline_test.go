@@ -49,7 +49,7 @@ func TestHelp80(t *testing.T) {
 	}
 }
 
-// TestNearVerb: a mistyped verb gets the one that was meant, which is one.
+// TestNearVerb: a mistyped verb or flag gets the one that was meant, which is one.
 func TestNearVerb(t *testing.T) {
 	for line, meant := range map[string]string{"agent setpu": "setup", "agent statsu": "status", "agent help tear": "teardown", "launcher quemu": "qemu", "node instal": "install"} {
 		folder, args, _ := strings.Cut(line, " ")
@@ -59,8 +59,16 @@ func TestNearVerb(t *testing.T) {
 		}
 		help(t, "examples/"+folder, "help", meant)
 	}
-	if out, _ := run(t, nstest.Program(t, "examples/agent"), "quantum"); strings.Contains(out, "did you mean") {
-		t.Errorf("nothing is near: %s", out)
+	for line, meant := range map[string]string{"agent setup -bindnig auto": "binding", "agent status -ntens x": "netns", "launcher serve -stat x": "state", "agent forget -nics eth0": "nic"} {
+		folder, args, _ := strings.Cut(line, " ")
+		if out, status := run(t, nstest.Program(t, "examples/"+folder), strings.Fields(args)...); status != 2 || !strings.Contains(out, "(did you mean -"+meant+"?)") {
+			t.Errorf("%s: status %d, want -%s: %s", line, status, meant, out)
+		}
+	}
+	for _, line := range []string{"quantum", "setup -quantum"} {
+		if out, _ := run(t, nstest.Program(t, "examples/agent"), strings.Fields(line)...); strings.Contains(out, "did you mean") {
+			t.Errorf("nothing is near: %s", out)
+		}
 	}
 }
 

@@ -55,7 +55,7 @@ func (p *Program[Options]) Parse(stdout io.Writer, args []string) (*Verb[Options
 	case errors.Is(err, flag.ErrHelp):
 		return nil, nil, nil, p.help(stdout, []string{name})
 	case err != nil:
-		return nil, nil, nil, Errorf("%w; see %s", err, p.helpOf(name))
+		return nil, nil, nil, Errorf("%w%s; see %s", err, undefined(flags, err), p.helpOf(name))
 	case misgiven(flags) != "":
 		return nil, nil, nil, Errorf("%s; see %s", misgiven(flags), p.helpOf(name))
 	case v.Command && flags.NArg() == 0:
@@ -91,12 +91,33 @@ func (p *Program[Options]) names() string {
 	return strings.Join(names, ", ") + ", version, help"
 }
 
-// meant asks whether one of the verbs was meant that differ little from the name.
+// meant asks whether one of the verbs was meant.
 func (p *Program[Options]) meant(name string) string {
-	var meant []string
+	var verbs []string
 	for _, v := range p.Verbs {
-		if v.Name != "" && (near(strings.ToLower(name), v.Name, 2) || strings.HasPrefix(v.Name, strings.ToLower(name))) {
-			meant = append(meant, v.Name)
+		verbs = append(verbs, v.Name)
+	}
+	return didYouMean(name, verbs, "")
+}
+
+// undefined asks whether another flag was meant, if the error is that there is no such flag.
+func undefined(flags *flag.FlagSet, err error) string {
+	wrong, is := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+	if !is {
+		return ""
+	}
+	var names []string
+	flags.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
+	return didYouMean(wrong, names, "-")
+}
+
+// didYouMean asks for the names that differ little from the wrong one, or begin with it. Empty: none does.
+func didYouMean(wrong string, names []string, before string) string {
+	wrong = strings.ToLower(wrong)
+	var meant []string
+	for _, name := range names {
+		if name != "" && (near(wrong, name, min(2, len(name)/2)) || strings.HasPrefix(name, wrong)) {
+			meant = append(meant, before+name)
 		}
 	}
 	if meant == nil {
