@@ -44,77 +44,46 @@ type options struct {
 
 // flagSet has the verb's flags.
 func (o *options) flagSet(v verb) *flag.FlagSet {
-	set := flag.NewFlagSet(v.Name, flag.ContinueOnError)
-	for _, name := range strings.Fields(v.Flags) {
-		switch name {
-		case "netns":
-			set.StringVar(&o.netns, name, "", "the network namespace: a `PATH` such as /run/netns/pod or /proc/PID/ns/net")
-		case "own":
-			usage := "instead of -netns: the network namespace in which the agent runs, as in a container whose network is the guest's"
-			if v.Name == "forget" || v.Name == "hook" {
-				usage = "the -dir is the container's own, so a namespace that no process here can see is gone"
-			}
-			set.BoolVar(&o.Own, name, false, usage)
-		case "all":
-			set.BoolVar(&o.all, name, false, "all wired NICs of the node, instead of -netns and -nic")
-		case "nic":
-			set.StringVar(&o.Name, name, "", "the NIC's `NAME` in the namespace")
-		case "state":
-			dir, usage := "", "the `DIR` of the record, an absolute path"
-			switch v.Name {
-			case "hook":
-				dir, usage = hookState, "the `DIR` that has the containers' directories, an absolute path"
-			case "status", "drops", "repair":
-				usage = "instead of -netns: the `DIR` of the record, or a link to it; without -nic its only NIC"
-			}
-			set.StringVar(&o.State, name, dir, usage)
-		case "dir":
-			set.StringVar(&o.Dir, name, phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all calls")
-		case "binding":
-			set.StringVar(&o.binding, name, "", "the `KIND` of the binding: bridge, redirect, routed, masquerade, auto, macvtap, sriov, passt, slirp")
-		case "uid":
-			set.Func(name, "the launcher's user, a `NUMBER`; 0 is root", parseNumber(&o.uid, "id -u USER"))
-		case "gid":
-			set.Func(name, "the launcher's group, a `NUMBER`; without it any group may use the tap, and exec and run take the user's own", parseNumber(&o.gid, "getent group GROUP | cut -d: -f3"))
-		case "inside":
-			set.BoolVar(&o.inside, name, false, "the launcher's user and group are numbers inside of the user namespace that owns the network namespace, as in a pod with hostUsers: false")
-		case "groups":
-			set.Func(name, "the supplementary groups, `NUMBERS` with commas between, such as the one of /dev/kvm; without it none", parseList(&o.groups, parseGroup))
-		case "addresses":
-			set.Func(name, "`ADDRESSES` with commas between", parseList(&o.addresses, netip.ParseAddr))
-		case "ports":
-			set.Func(name, "`PORTS` with commas between, such as 443,53/udp,8000-8100; without a protocol they are those of TCP", parseList(&o.ports, parsePorts))
-		case "life":
-			set.Func(name, "the `TIME` for which the pins live: 1s to 168h", commandline.Time(&o.life, "5m: 1s to 168h"))
-		case "config":
-			set.StringVar(&o.file, name, "", "the configuration, a `FILE` with JSON (infra.Spec); a flag takes precedence over its field")
-		case "namespace":
-			set.StringVar(&o.namespace, name, "", "the namespace's `NAME`, as agent list -json has it")
-		case "schema":
-			set.BoolVar(&o.schema, name, false, "print the JSON schema of configurations")
-		case "json":
-			set.BoolVar(&o.json, name, false, "print JSON")
-		case "full":
-			set.BoolVar(&o.full, name, false, "print the rules of the tables, too")
-		case "from":
-			set.StringVar(&o.from, name, "", "the guest moves here: its record of the other side, a `FILE`, - for standard input; what the configuration leaves out is taken from it")
-		case "standby":
-			set.BoolVar(&o.Standby, name, false, "at the first setup: the guest's tap stays down until agent activate")
-		case "inactive":
-			set.StringVar(&o.inactive, name, "", "the record of the guest's other side, as agent deactivate -json prints it: a `FILE`, - for standard input")
-		case "gone":
-			set.BoolVar(&o.gone, name, false, "the guest is active in no other namespace, and will not be")
-		case "cut":
-			set.BoolVar(&o.cut, name, false, "end the guest's open connections that egress would refuse now")
-		case "force":
-			set.BoolVar(&o.force, name, false, "without the journal: by what the namespace still shows")
-		case "cut-off":
-			set.BoolVar(&o.down.CutOff, name, false, "delete the guest's tap also if a process has it open, or another process holds the NIC")
-		case "discard":
-			set.BoolVar(&o.down.Discard, name, false, "the namespace is about to be deleted: remove record and journal alone")
-		}
+	set := commandline.NewFlags(v)
+	set.String(&o.netns, "netns", "", "the network namespace: a `PATH` such as /run/netns/pod or /proc/PID/ns/net")
+	usage := "instead of -netns: the network namespace in which the agent runs, as in a container whose network is the guest's"
+	if v.Name == "forget" || v.Name == "hook" {
+		usage = "the -dir is the container's own, so a namespace that no process here can see is gone"
 	}
-	return set
+	set.Bool(&o.Own, "own", usage)
+	set.Bool(&o.all, "all", "all wired NICs of the node, instead of -netns and -nic")
+	set.String(&o.Name, "nic", "", "the NIC's `NAME` in the namespace")
+	dir, usage := "", "the `DIR` of the record, an absolute path"
+	switch v.Name {
+	case "hook":
+		dir, usage = hookState, "the `DIR` that has the containers' directories, an absolute path"
+	case "status", "drops", "repair":
+		usage = "instead of -netns: the `DIR` of the record, or a link to it; without -nic its only NIC"
+	}
+	set.String(&o.State, "state", dir, usage)
+	set.String(&o.Dir, "dir", phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all calls")
+	set.String(&o.binding, "binding", "", "the `KIND` of the binding: bridge, redirect, routed, masquerade, auto, macvtap, sriov, passt, slirp")
+	set.Func("uid", "the launcher's user, a `NUMBER`; 0 is root", parseNumber(&o.uid, "id -u USER"))
+	set.Func("gid", "the launcher's group, a `NUMBER`; without it any group may use the tap, and exec and run take the user's own", parseNumber(&o.gid, "getent group GROUP | cut -d: -f3"))
+	set.Bool(&o.inside, "inside", "the launcher's user and group are numbers inside of the user namespace that owns the network namespace, as in a pod with hostUsers: false")
+	set.Func("groups", "the supplementary groups, `NUMBERS` with commas between, such as the one of /dev/kvm; without it none", parseList(&o.groups, parseGroup))
+	set.Func("addresses", "`ADDRESSES` with commas between", parseList(&o.addresses, netip.ParseAddr))
+	set.Func("ports", "`PORTS` with commas between, such as 443,53/udp,8000-8100; without a protocol they are those of TCP", parseList(&o.ports, parsePorts))
+	set.Func("life", "the `TIME` for which the pins live: 1s to 168h", commandline.Time(&o.life, "5m: 1s to 168h"))
+	set.String(&o.file, "config", "", "the configuration, a `FILE` with JSON (infra.Spec); a flag takes precedence over its field")
+	set.String(&o.namespace, "namespace", "", "the namespace's `NAME`, as agent list -json has it")
+	set.Bool(&o.schema, "schema", "print the JSON schema of configurations")
+	set.Bool(&o.json, "json", "print JSON")
+	set.Bool(&o.full, "full", "print the rules of the tables, too")
+	set.String(&o.from, "from", "", "the guest moves here: its record of the other side, a `FILE`, - for standard input; what the configuration leaves out is taken from it")
+	set.Bool(&o.Standby, "standby", "at the first setup: the guest's tap stays down until agent activate")
+	set.String(&o.inactive, "inactive", "", "the record of the guest's other side, as agent deactivate -json prints it: a `FILE`, - for standard input")
+	set.Bool(&o.gone, "gone", "the guest is active in no other namespace, and will not be")
+	set.Bool(&o.cut, "cut", "end the guest's open connections that egress would refuse now")
+	set.Bool(&o.force, "force", "without the journal: by what the namespace still shows")
+	set.Bool(&o.down.CutOff, "cut-off", "delete the guest's tap also if a process has it open, or another process holds the NIC")
+	set.Bool(&o.down.Discard, "discard", "the namespace is about to be deleted: remove record and journal alone")
+	return set.FlagSet
 }
 
 // fill makes the configuration of the file, if one is named, and the flags that were given.

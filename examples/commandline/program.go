@@ -39,6 +39,38 @@ type Verb[Options any] struct {
 // Has reports whether the verb has the flag.
 func (v *Verb[Options]) Has(name string) bool { return slices.Contains(strings.Fields(v.Flags), name) }
 
+// Flags defines the flags of a verb. One that the verb does not name is left out.
+type Flags struct {
+	*flag.FlagSet
+	has func(name string) bool
+}
+
+// NewFlags returns the flags of the verb, none yet.
+func NewFlags[Options any](v Verb[Options]) Flags {
+	return Flags{flag.NewFlagSet(v.Name, flag.ContinueOnError), v.Has}
+}
+
+// String defines a flag with a text. It hides that of flag.FlagSet, as Bool and Func do.
+func (f Flags) String(to *string, name, value, usage string) {
+	if f.has(name) {
+		f.StringVar(to, name, value, usage)
+	}
+}
+
+// Bool defines a flag without a value.
+func (f Flags) Bool(to *bool, name, usage string) {
+	if f.has(name) {
+		f.BoolVar(to, name, false, usage)
+	}
+}
+
+// Func defines a flag whose value is parsed by the function.
+func (f Flags) Func(name, usage string, parse func(text string) error) {
+	if f.has(name) {
+		f.FlagSet.Func(name, usage, parse)
+	}
+}
+
 // Program is a program whose command line is a verb and the verb's flags, or flags alone.
 type Program[Options any] struct {
 	Name          string

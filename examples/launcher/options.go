@@ -24,28 +24,15 @@ var formats = []string{"cloud-init", "networkd", "kernel"}
 
 // flagSet has the verb's flags.
 func (o *options) flagSet(v verb) *flag.FlagSet {
-	set := flag.NewFlagSet(v.Name, flag.ContinueOnError)
-	for _, name := range strings.Fields(v.Flags) {
-		switch name {
-		case "state":
-			set.StringVar(&o.state, name, "", "the agent's state `DIR`")
-		case "resolv-conf":
-			set.StringVar(&o.resolvConf, name, "", "the `FILE` with the guest's DNS configuration, if the record has none; changes are followed; without it /etc/resolv.conf, if it exists")
-		case "events":
-			set.BoolVar(&o.events, name, false, "print events as lines of JSON")
-		case "quiet":
-			set.BoolVar(&o.quiet, name, false, "log warnings and errors alone")
-		case "log":
-			set.StringVar(&o.logTo, name, "", "append the log to the `FILE`, in place of standard error")
-		case "shutdown":
-			set.Func(name, "the `TIME` that the guest has to shut down after such a signal, before QEMU is ended, such as 50s; without it none", commandline.Time(&o.shutdown, "50s"))
-		case "plug":
-			set.StringVar(&o.plug, name, "", "the `BUSES` for NICs that come while QEMU runs, ids with commas between, one for each NIC")
-		case "format":
-			set.StringVar(&o.format, name, formats[0], "the `FORMAT`: "+strings.Join(formats, ", "))
-		case "out":
-			set.StringVar(&o.out, name, "", "the `DIR` to which the files are written, in place of standard output")
-		}
-	}
-	return set
+	set := commandline.NewFlags(v)
+	set.String(&o.state, "state", "", "the agent's state `DIR`")
+	set.String(&o.resolvConf, "resolv-conf", "", "the `FILE` with the guest's DNS configuration, if the record has none; changes are followed; without it /etc/resolv.conf, if it exists")
+	set.Bool(&o.events, "events", "print events as lines of JSON")
+	set.Bool(&o.quiet, "quiet", "log warnings and errors alone")
+	set.String(&o.logTo, "log", "", "append the log to the `FILE`, in place of standard error")
+	set.Func("shutdown", "the `TIME` that the guest has to shut down after such a signal, before QEMU is ended, such as 50s; without it none", commandline.Time(&o.shutdown, "50s"))
+	set.String(&o.plug, "plug", "", "the `BUSES` for NICs that come while QEMU runs, ids with commas between, one for each NIC")
+	set.String(&o.format, "format", formats[0], "the `FORMAT`: "+strings.Join(formats, ", "))
+	set.String(&o.out, "out", "", "the `DIR` to which the files are written, in place of standard output")
+	return set.FlagSet
 }

@@ -95,7 +95,9 @@ func (p *nriPlugin) connect(ctx context.Context, connected func()) error {
 	}
 	defer server.Close()
 	c := &nriConnection{nriPlugin: p, configured: make(chan struct{})}
-	api.RegisterPluginService(server, c)
+	server.RegisterService("nri.pkg.api.v1alpha1.Plugin", &ttrpc.ServiceDesc{Methods: map[string]ttrpc.Method{ // those that the engine calls
+		"Configure": answering(c.Configure), "Synchronize": answering(c.Synchronize), "CreateContainer": answering(c.CreateContainer), "Shutdown": answering(c.Shutdown),
+	}})
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(ctx, calls) }()
 	defer func() { // in the order in which nothing waits for another
@@ -145,9 +147,19 @@ func (p *nriPlugin) connect(ctx context.Context, connected func()) error {
 	}
 }
 
-// nriConnection answers the engine.
+// answering is the method of a call. For one that no subscription asks for, the engine gets the error that there is none.
+func answering[Question, Answer any](answer func(context.Context, *Question) (*Answer, error)) ttrpc.Method {
+	return func(ctx context.Context, unmarshal func(any) error) (any, error) {
+		question := new(Question)
+		if err := unmarshal(question); err != nil {
+			return nil, err
+		}
+		return answer(ctx, question)
+	}
+}
+
+// nriConnection answers the engine, for a plugin that subscribes to Event_CREATE_CONTAINER alone.
 type nriConnection struct {
-	nriUnasked
 	*nriPlugin
 	configured chan struct{}
 	engine     string

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
@@ -40,57 +39,30 @@ type options struct {
 
 // flagSet has the verb's flags.
 func (o *options) flagSet(v verb) *flag.FlagSet {
-	set := flag.NewFlagSet(v.Name, flag.ContinueOnError)
-	for _, name := range strings.Fields(v.Flags) {
-		switch name {
-		case "from":
-			set.StringVar(&o.from, name, "", "the `DIR` with the binaries guestwire and, if wanted, agent; without it the directory of guestwire-node, and ../lib/cni beside it, as of a package")
-		case "cni-bin":
-			set.StringVar(&o.cniBin, name, "/opt/cni/bin", "the `DIR` of the node's CNI plugins; empty: no binary is installed")
-		case "cni-conf":
-			set.StringVar(&o.cniConf, name, "/etc/cni/net.d", "the `DIR` of the node's CNI lists; empty: no list is derived")
-		case "list-to":
-			set.StringVar(&o.listTo, name, "", "the `DIR` for the derived list, such as the cni_conf_dir of a RuntimeClass's handler; without it the -cni-conf, for all pods")
-		case "list-name":
-			set.StringVar(&o.listName, name, "00-guestwire.conflist", "the `FILE` name of the derived list: an engine takes the first of the directory")
-		case "state":
-			set.StringVar(&o.state, name, string(podsandbox.DefaultState), "the `DIR` of the sandboxes' records, on the node and here")
-		case "dir":
-			set.StringVar(&o.dir, name, phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all of guestwire's programs")
-		case "spec":
-			set.Func(name, "what holds for each NIC, a `JSON` object as of agent setup -config without nic and state, such as "+
-				`{"owner": {"uid": 107}}; with a binding, every pod of the list is wired, and without one those whose annotations ask for it`, func(text string) error { o.spec = text; return nil })
-		case "trust-pods":
-			set.BoolVar(&o.trustPods, name, false, "a pod's annotations may also say what an ordinary restricted pod could not do: guard, owner.selinux, the bindings macvtap and sriov, masquerade's firewall and more connections, and more than 4096 bytes for a NIC")
-		case "every-nic":
-			set.BoolVar(&o.everyNIC, name, false, "the list's first plugin creates all NICs of a pod, as Multus does: the NICs of the annotations are wired by one ADD")
-		case "nri":
-			set.StringVar(&o.nri, name, "/var/run/nri/nri.sock", "the engine's NRI `SOCKET`; empty: launchers get records and devices by other means (-device-plugins)")
-		case "devices":
-			set.StringVar(&o.deviceNames, name, "kvm", "the `NAMES` of the devices that pods may ask for in addition to tun, with commas between: kvm, vhost-net")
-		case "dev":
-			set.StringVar(&o.dev, name, "/dev", "the node's /dev, the `DIR` in which this process sees it")
-		case "device-plugins":
-			set.StringVar(&o.devicePlugins, name, "", "the kubelet's `DIR` of device plugins, such as /var/lib/kubelet/device-plugins: offers guestwire/tun and the -devices as resources; empty: no device plugin")
-		case "metrics":
-			set.StringVar(&o.metrics, name, "", "the `ADDRESS` at which the metrics of the node's wired NICs are served as /metrics to whoever reaches it, such as 127.0.0.1:9476; empty: none. It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH")
-		case "sweep":
-			usage := "the `TIME` between two sweeps, which remove what is left of namespaces that are gone, as agent forget does, such as 1h; 0: never. It needs the node's PID namespace and CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH"
-			set.Func(name, usage, commandline.Time(&o.sweep, "1h"))
-		case "ready":
-			usage := "the `FILE` that is there while all is done, for a readiness probe; empty: none"
-			set.StringVar(&o.ready, name, "", usage)
-		case "wait":
-			set.BoolVar(&o.wait, name, false, "wait until the last wired pod is gone")
-		case "stay":
-			set.BoolVar(&o.stay, name, false, "as -wait, and stay until SIGTERM, as a DaemonSet's container has to")
-		case "keep-plugin":
-			set.BoolVar(&o.keepPlugin, name, false, "leave guestwire in -cni-bin, for CRI-O: it ends each pod by the list that the pod was made with, wired or not")
-		case "force":
-			set.BoolVar(&o.force, name, false, "remove all also while pods are wired: their records and journals stay, and CRI-O cannot remove these pods")
-		}
-	}
-	return set
+	set := commandline.NewFlags(v)
+	set.String(&o.from, "from", "", "the `DIR` with the binaries guestwire and, if wanted, agent; without it the directory of guestwire-node, and ../lib/cni beside it, as of a package")
+	set.String(&o.cniBin, "cni-bin", "/opt/cni/bin", "the `DIR` of the node's CNI plugins; empty: no binary is installed")
+	set.String(&o.cniConf, "cni-conf", "/etc/cni/net.d", "the `DIR` of the node's CNI lists; empty: no list is derived")
+	set.String(&o.listTo, "list-to", "", "the `DIR` for the derived list, such as the cni_conf_dir of a RuntimeClass's handler; without it the -cni-conf, for all pods")
+	set.String(&o.listName, "list-name", "00-guestwire.conflist", "the `FILE` name of the derived list: an engine takes the first of the directory")
+	set.String(&o.state, "state", string(podsandbox.DefaultState), "the `DIR` of the sandboxes' records, on the node and here")
+	set.String(&o.dir, "dir", phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all of guestwire's programs")
+	set.Func("spec", "what holds for each NIC, a `JSON` object as of agent setup -config without nic and state, such as "+
+		`{"owner": {"uid": 107}}; with a binding, every pod of the list is wired, and without one those whose annotations ask for it`, func(text string) error { o.spec = text; return nil })
+	set.Bool(&o.trustPods, "trust-pods", "a pod's annotations may also say what an ordinary restricted pod could not do: guard, owner.selinux, the bindings macvtap and sriov, masquerade's firewall and more connections, and more than 4096 bytes for a NIC")
+	set.Bool(&o.everyNIC, "every-nic", "the list's first plugin creates all NICs of a pod, as Multus does: the NICs of the annotations are wired by one ADD")
+	set.String(&o.nri, "nri", "/var/run/nri/nri.sock", "the engine's NRI `SOCKET`; empty: launchers get records and devices by other means (-device-plugins)")
+	set.String(&o.deviceNames, "devices", "kvm", "the `NAMES` of the devices that pods may ask for in addition to tun, with commas between: kvm, vhost-net")
+	set.String(&o.dev, "dev", "/dev", "the node's /dev, the `DIR` in which this process sees it")
+	set.String(&o.devicePlugins, "device-plugins", "", "the kubelet's `DIR` of device plugins, such as /var/lib/kubelet/device-plugins: offers guestwire/tun and the -devices as resources; empty: no device plugin")
+	set.String(&o.metrics, "metrics", "", "the `ADDRESS` at which the metrics of the node's wired NICs are served as /metrics to whoever reaches it, such as 127.0.0.1:9476; empty: none. It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH")
+	set.Func("sweep", "the `TIME` between two sweeps, which remove what is left of namespaces that are gone, as agent forget does, such as 1h; 0: never. It needs the node's PID namespace and CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH", commandline.Time(&o.sweep, "1h"))
+	set.String(&o.ready, "ready", "", "the `FILE` that is there while all is done, for a readiness probe; empty: none")
+	set.Bool(&o.wait, "wait", "wait until the last wired pod is gone")
+	set.Bool(&o.stay, "stay", "as -wait, and stay until SIGTERM, as a DaemonSet's container has to")
+	set.Bool(&o.keepPlugin, "keep-plugin", "leave guestwire in -cni-bin, for CRI-O: it ends each pod by the list that the pod was made with, wired or not")
+	set.Bool(&o.force, "force", "remove all also while pods are wired: their records and journals stay, and CRI-O cannot remove these pods")
+	return set.FlagSet
 }
 
 // check refuses what guestwire's ADD would refuse for each pod, and what cannot work.

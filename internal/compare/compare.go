@@ -101,9 +101,10 @@ func (s *stepper) removeUnwanted() {
 		}
 	}
 	for _, r := range s.now.Routes {
-		// The kernel removes its own routes with their addresses, but not while the address stays.
+		// The kernel removes its own routes with their addresses, but not while the address stays. It removes those that
+		// lose their source.
 		own := (r.Protocol != netstate.ProtocolKernel || s.kernelImplies(r)) && (s.mayChangeRoute(r) || leaving[r.PrefSrc])
-		if (own && !s.isLearned(r) || s.isGone(r) && !s.losesSource(r)) && !s.wantsRoute(r) {
+		if (own && !s.isLearned(r) || s.isGone(r) && !s.losing[r.PrefSrc]) && !s.wantsRoute(r) {
 			if s.joined[partOf(r)] {
 				r.Protocol = 0 // any: the kernel shows that of another part
 			}

@@ -144,11 +144,6 @@ func (s *stepper) removeLinks() {
 	}
 }
 
-// isRemoved reports whether removeLinks deletes the link.
-func (s *stepper) isRemoved(index int) bool {
-	return s.removedLinks()[index]
-}
-
 func (s *stepper) removedLinks() map[int]bool {
 	removed := map[int]bool{}
 	for _, l := range s.ownLinks() {
@@ -211,7 +206,7 @@ func (s *stepper) leavesDown() bool {
 func (s *stepper) changeNIC() {
 	now, _ := s.link(s.Index)
 	want, _ := s.wantedLink(s.Index)
-	if now.Master != want.Master && !s.isRemoved(now.Master) {
+	if now.Master != want.Master && !s.removedLinks()[now.Master] {
 		alone := now
 		alone.Master = 0
 		s.setLink(now, alone)

@@ -19,12 +19,6 @@ func (s *stepper) isGone(r netstate.Route) bool {
 	return s.unwanted.Has(r) || s.scaffold.Has(r)
 }
 
-// losesSource reports whether the kernel removes the route because its source is an address of links that removeLinks
-// deletes.
-func (s *stepper) losesSource(r netstate.Route) bool {
-	return s.losing[r.PrefSrc]
-}
-
 // isReplaced reports whether the NIC's address is removed, though ManageAddresses is not set: it must not be there, or
 // it has to be added anew. An IPv6 address has to be if it is not in its place in the kernel's list, or if the kernel
 // has to make its local route: one that is added gets another metric.

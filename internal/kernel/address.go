@@ -40,10 +40,6 @@ func encodeAddressAdd(o netstate.AddressAdd) *nl.NetlinkRequest {
 	return netlink.NewRequest(unix.RTM_NEWADDR, flags, addressParts(o.Address)...)
 }
 
-func encodeAddressDel(o netstate.AddressDel) *nl.NetlinkRequest {
-	return netlink.NewRequest(unix.RTM_DELADDR, 0, addressParts(o.Address)...)
-}
-
 // addressParts are struct ifaddrmsg (linux/if_addr.h) and the attributes of an address. With a peer,
 // IFA_ADDRESS and the prefix length are the peer's.
 func addressParts(a netstate.Address) []nl.NetlinkRequestData {

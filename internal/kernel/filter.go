@@ -96,11 +96,6 @@ func encodeIngressAdd(o netstate.IngressAdd) *nl.NetlinkRequest {
 		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("ingress")))
 }
 
-// encodeIngressDel deletes the qdisc and all filters in it.
-func encodeIngressDel(o netstate.IngressDel) *nl.NetlinkRequest {
-	return netlink.NewRequest(unix.RTM_DELQDISC, 0, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Parent: ingressParent})
-}
-
 // qdisc is the place of a queueing discipline, an index and a parent. foreign describes a qdisc that is no plain
 // ingress qdisc, and is empty otherwise.
 type qdisc struct {
@@ -174,11 +169,6 @@ func redirection(ingress bool) uint32 {
 		return redirectIngress
 	}
 	return redirectEgress
-}
-
-// encodeFilterDel deletes the u32 classifiers of a priority and a protocol.
-func encodeFilterDel(o netstate.FilterDel) *nl.NetlinkRequest {
-	return netlink.NewRequest(unix.RTM_DELTFILTER, 0, filterHeader(o.Filter), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")))
 }
 
 // parseFilter parses struct tcmsg and the attributes of a classifier. whole is false for a message

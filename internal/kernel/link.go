@@ -123,10 +123,6 @@ func encodeLinkSet(o netstate.LinkSet) *nl.NetlinkRequest {
 	return netlink.NewRequest(unix.RTM_SETLINK, 0, parts...)
 }
 
-func encodeLinkDel(o netstate.LinkDel) *nl.NetlinkRequest {
-	return netlink.NewRequest(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index))
-}
-
 func encodeGroupDel(o netstate.GroupDel) *nl.NetlinkRequest {
 	return netlink.NewRequest(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, 0), netlink.Attr32(unix.IFLA_GROUP, o.Group))
 }

@@ -4,7 +4,9 @@ import (
 	"fmt"
 
 	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netlink"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/nft"
 )
@@ -40,7 +42,7 @@ func encodeOperation(op netstate.Op) (*nl.NetlinkRequest, error) {
 	case netstate.LinkSet:
 		return encodeLinkSet(o), nil
 	case netstate.LinkDel:
-		return encodeLinkDel(o), nil
+		return netlink.NewRequest(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index)), nil
 	case netstate.GroupDel:
 		return encodeGroupDel(o), nil
 	case netstate.BridgePortSet:
@@ -52,23 +54,23 @@ func encodeOperation(op netstate.Op) (*nl.NetlinkRequest, error) {
 	case netstate.AddressAdd:
 		return encodeAddressAdd(o), nil
 	case netstate.AddressDel:
-		return encodeAddressDel(o), nil
-	case netstate.RouteAdd:
-		return encodeRouteAdd(o), nil
+		return netlink.NewRequest(unix.RTM_DELADDR, 0, addressParts(o.Address)...), nil
+	case netstate.RouteAdd: // without NLM_F_EXCL, as another route to the same destination may exist
+		return netlink.NewRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, routeParts(o.Route)...), nil
 	case netstate.RouteDel:
-		return encodeRouteDel(o), nil
+		return netlink.NewRequest(unix.RTM_DELROUTE, 0, routeParts(o.Route)...), nil
 	case netstate.NeighbourAdd:
-		return encodeNeighbourAdd(o), nil
+		return netlink.NewRequest(unix.RTM_NEWNEIGH, netlink.Put, neighbourParts(o.Neighbour)...), nil
 	case netstate.NeighbourDel:
-		return encodeNeighbourDel(o), nil
+		return netlink.NewRequest(unix.RTM_DELNEIGH, 0, neighbourParts(o.Neighbour)...), nil
 	case netstate.IngressAdd:
 		return encodeIngressAdd(o), nil
-	case netstate.IngressDel:
-		return encodeIngressDel(o), nil
+	case netstate.IngressDel: // with all filters in it
+		return netlink.NewRequest(unix.RTM_DELQDISC, 0, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Parent: ingressParent}), nil
 	case netstate.FilterAdd:
 		return encodeFilterAdd(o), nil
-	case netstate.FilterDel:
-		return encodeFilterDel(o), nil
+	case netstate.FilterDel: // the classifiers of a priority and a protocol
+		return netlink.NewRequest(unix.RTM_DELTFILTER, 0, filterHeader(o.Filter), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32"))), nil
 	}
 	return nil, fmt.Errorf("no rtnetlink message for %T", op)
 }

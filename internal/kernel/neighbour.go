@@ -72,14 +72,6 @@ func readNeighbours(route *netlink.Socket, s *netstate.Snapshot) error {
 	return nil
 }
 
-func encodeNeighbourAdd(o netstate.NeighbourAdd) *nl.NetlinkRequest {
-	return netlink.NewRequest(unix.RTM_NEWNEIGH, netlink.Put, neighbourParts(o.Neighbour)...)
-}
-
-func encodeNeighbourDel(o netstate.NeighbourDel) *nl.NetlinkRequest {
-	return netlink.NewRequest(unix.RTM_DELNEIGH, 0, neighbourParts(o.Neighbour)...)
-}
-
 // neighbourParts are struct ndmsg and the attributes of a permanent neighbour, or, without an address, of a
 // static forwarding entry.
 func neighbourParts(n netstate.Neighbour) []nl.NetlinkRequestData {

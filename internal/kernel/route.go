@@ -42,15 +42,6 @@ func readRoutes(route *netlink.Socket, s *netstate.Snapshot) error {
 	return err
 }
 
-func encodeRouteAdd(o netstate.RouteAdd) *nl.NetlinkRequest {
-	// Without NLM_F_EXCL, as another route to the same destination may exist.
-	return netlink.NewRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, routeParts(o.Route)...)
-}
-
-func encodeRouteDel(o netstate.RouteDel) *nl.NetlinkRequest {
-	return netlink.NewRequest(unix.RTM_DELROUTE, 0, routeParts(o.Route)...)
-}
-
 // routeParts are struct rtmsg (linux/rtnetlink.h) and the attributes of a route. The metrics are in
 // Route.Other, so Route.MTU is not encoded.
 func routeParts(r netstate.Route) []nl.NetlinkRequestData {
