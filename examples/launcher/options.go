@@ -30,7 +30,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "state":
 			set.StringVar(&o.state, name, "", "the agent's state `DIR`")
 		case "resolv-conf":
-			set.StringVar(&o.resolvConf, name, "", "the `FILE` with the guest's DNS configuration, if the record has none; changes are followed; without it /etc/resolv.conf, if it exists")
+			set.StringVar(&o.resolvConf, name, "", "the `FILE` with the guest's DNS configuration, if the record has none; changes are followed; without it /etc/netns/NAME/resolv.conf of a named namespace, or /etc/resolv.conf, if that exists")
 		case "events":
 			set.BoolVar(&o.events, name, false, "print events as lines of JSON")
 		case "quiet":
