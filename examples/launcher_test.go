@@ -424,6 +424,101 @@ func TestQEMUSignals(t *testing.T) {
 	})
 }
 
+// TestQEMUPasst: a passt that ends is reported at once, and started again if QEMU can connect again; else QEMU ends. A
+// passt that a signal stops is reported. A script in QEMU's place says which version it is.
+func TestQEMUPasst(t *testing.T) {
+	nstest.Need(t, "passt")
+	type step struct {
+		signal syscall.Signal // 0: none
+		event  string
+	}
+	const early = `kill -KILL $(cat $(echo "$*" | sed 's/.*addr.path=\([^, ]*\).*/\1/').pid)`
+	const lost, back = `"event":"passt-lost","text":"passt has ended`, `"event":"passt-back","text":"passt runs again`
+	for _, test := range []struct {
+		name, version, does string
+		steps               []step
+		netdev              string // in QEMU's arguments
+		status              int
+	}{
+		{"killed", "10.0.2", "", []step{{syscall.SIGKILL, lost}, {0, back}}, ",reconnect-ms=1000,", 0},
+		{"killed twice", "9.2.0", "", []step{{syscall.SIGSYS, lost}, {0, back}, {syscall.SIGTERM, lost}, {0, back}}, ",reconnect-ms=1000,", 0},
+		{"an older option", "8.2.2", "", []step{{syscall.SIGSYS, lost}, {0, back}}, ",reconnect=1,", 0},
+		{"ends before QEMU connects", "10.0.2", early, []step{{0, lost}, {0, back}}, ",reconnect-ms=1000,", 0},
+		{"QEMU cannot connect again", "7.2.22", "", []step{{syscall.SIGKILL, lost}}, ",server=off ", 1},
+		{"ends before an old QEMU connects", "7.2.22", early, []step{{0, lost}}, ",server=off ", 1},
+		{"stopped, and goes on", "7.2.22", "", []step{{syscall.SIGSTOP, "kill -CONT"}, {syscall.SIGCONT, "passt goes on"}}, ",server=off ", 0},
+		{"stopped to the end", "10.0.2", "", []step{{syscall.SIGSTOP, "kill -CONT"}}, ",reconnect-ms=1000,", 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			wire(t, n, infra.Passt{}, func(s *infra.Spec) { s.DNS = nil })
+			temp := nstest.Dir(t)
+			if err := os.Chown(temp, nstest.LauncherUID, nstest.LauncherUID); err != nil {
+				t.Fatal(err)
+			}
+			program := filepath.Join(temp, "qemu-system-x86_64")
+			script := fmt.Sprintf("#!/bin/sh\n[ $1 = -version ] && echo 'QEMU emulator version %s' && exit\necho \"arguments $*\" >&2\n%s\necho ready\nexec cat\n", test.version, test.does)
+			if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			cmd := underLauncher(t, n, program, "-m", "64")
+			cmd.Env = append(os.Environ(), "TMPDIR="+temp)
+			s := startReady(t, cmd)
+			says := func(verb, want string) {
+				t.Helper()
+				if out, status := run(t, nstest.Program(t, "examples/agent"), verb, "-netns", n.Pod.Path(), "-nic", "eth0"); status != 0 || !strings.Contains(out, want) {
+					t.Errorf("agent %s: status %d, %s; want %q", verb, status, out, want)
+				}
+			}
+			if test.does == "" {
+				says("status", "passt      process ")
+			}
+			for _, step := range test.steps {
+				if step.signal != 0 {
+					files, err := filepath.Glob(temp + "/guestwire-passt-*/eth0.pid")
+					if err != nil || len(files) != 1 {
+						t.Fatal(files, err)
+					}
+					text, err := os.ReadFile(files[0])
+					if err != nil {
+						t.Fatal(err)
+					}
+					pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := syscall.Kill(pid, step.signal); err != nil {
+						t.Fatal(err)
+					}
+				}
+				line := ""
+				for !strings.Contains(line, "passt-") {
+					var err error
+					if line, err = s.out.ReadString('\n'); err != nil {
+						t.Fatalf("%v, want the event %q:\n%s", err, step.event, s.log.String())
+					}
+				}
+				if !strings.Contains(line, `"nic":"eth0",`) || !strings.Contains(line, step.event) {
+					t.Fatalf("%s, want %q", line, step.event)
+				}
+			}
+			if test.status != 0 {
+				s.gone(t) // by itself
+			}
+			s.end(t, test.status)
+			says("status", "passt      none: start the VM")
+			if test.name == "killed" {
+				says("doctor", " none: start the VM") // with the columns of all that doctor looks at
+			}
+			log := s.log.String()
+			if !strings.Contains(log, test.netdev) || (test.status != 0) != strings.Contains(log, "start the VM again") {
+				t.Errorf("want %q in QEMU's arguments, and the way out if passt stays away:\n%s", test.netdev, log)
+			}
+		})
+	}
+}
+
 // TestQEMUShutdown: with -shutdown the guest is asked to shut down by QMP, and is still served then. QEMU gets SIGTERM
 // if that takes too long.
 func TestQEMUShutdown(t *testing.T) {

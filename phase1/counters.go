@@ -29,17 +29,20 @@ type Counters struct {
 	Drops []Count `json:"drops"`
 
 	// Attached has an entry for the guest's tap, and one for the responder's. A tap that the
-	// wiring does not have, or that is gone, has no entry.
+	// wiring does not have, or that is gone, has no entry. Under passt, which has no tap, Status
+	// adds an entry for passt.
 	Attached []struct {
-		// Side is "vmm" for the guest's tap, and "responder" for the responder's.
+		// Side is "vmm" for the guest's tap, and "responder" for the responder's, or "passt".
 		Side string `json:"side"`
-		Tap  string `json:"tap"`
 
-		// State is "attached" if a process has the tap open, else "none". It is "unknown" for a
-		// macvtap: the kernel does not report who has its device open.
+		// Tap is the tap's name. Empty: the side is passt.
+		Tap string `json:"tap"`
+
+		// State is "attached" if a process has the tap open, or passt runs, else "none". It is
+		// "unknown" for a macvtap: the kernel does not report who has its device open.
 		State string `json:"state"`
 
-		// Processes are those that have the tap open, as far as this process can see them.
+		// Processes are those that have the tap open, or are passt, as far as this process can see them.
 		// Counters has none. With "attached" none means that the process is not visible here, as
 		// outside of a container.
 		Processes []struct {
@@ -158,6 +161,21 @@ func (c *Counters) attach(side, tap, state string) {
 	c.Attached = slices.Grow(c.Attached, 1)[:last+1]
 	a := &c.Attached[last]
 	a.Side, a.Tap, a.State = side, tap, state
+}
+
+// findPasst adds the processes of passt that serve the NIC. Call it in the namespace.
+func (c *Counters) findPasst(ctx context.Context, nic string) error {
+	found, err := holders.Passt(ctx, nic)
+	if err != nil {
+		return err
+	}
+	c.attach("passt", "", "none")
+	a := &c.Attached[len(c.Attached)-1]
+	for _, p := range found {
+		a.State = "attached"
+		a.Processes = append(a.Processes, p)
+	}
+	return nil
 }
 
 // findProcesses adds the processes that have the taps open. Call it in the namespace.

@@ -50,6 +50,11 @@ func (n NIC) Status(ctx context.Context) (*Report, error) {
 		if err := report.findProcesses(ctx); err != nil {
 			return err
 		}
+		if plan.Record.Passt != nil {
+			if err := report.findPasst(ctx, s.nic); err != nil {
+				return err
+			}
+		}
 		err = s.check(ctx, j, plan)
 		if errors.As(err, &report.Drift) {
 			err = nil

@@ -43,7 +43,7 @@ func ReadResolvConf(path string) error {
 // FollowResolvConf follows a resolv.conf without records, as Serve does with records. It calls watching once,
 // when the file is watched.
 func FollowResolvConf(ctx context.Context, path string, last cache.DNS, changed func(cache.DNS), watching func()) error {
-	f, err := newResolvConf(path)
+	f, err := newResolvConf(path, nil)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ func (vm *VM) Guest() (guestconfig.Guest, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	conf, err := newResolvConf(vm.ResolvConf)
+	conf, err := newResolvConf(vm.ResolvConf, vm.Records())
 	if err == nil {
 		err = conf.readFirst(log)
 	}

@@ -33,7 +33,8 @@ type VM struct {
 	Log *slog.Logger
 
 	// ResolvConf is the path of the resolv.conf(5) for records whose DNS is nil. Empty:
-	// /etc/resolv.conf, if it exists. Changes of the file are followed. While it is missing,
+	// /etc/netns/NAME/resolv.conf of a named namespace (ip-netns(8)), or /etc/resolv.conf, if
+	// that exists. Changes of the file are followed. While it is missing,
 	// empty or unreadable, the last configuration stays. Servers that the guest cannot reach
 	// are left out, with a warning in Log. That is so for a loopback address, one on another
 	// link, and one to which no route of the guest leads by the NIC.

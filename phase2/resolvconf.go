@@ -11,12 +11,14 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/etcnetns"
 )
 
 const (
@@ -74,16 +76,45 @@ type resolvConf struct {
 	bad      []string  // nameserver words that are no address, so that each is logged once
 }
 
-// newResolvConf returns the file at path, or /etc/resolv.conf, which may be missing. It does not read the file.
-func newResolvConf(path string) (resolvConf, error) {
+// newResolvConf returns the file at path, or the one of the records' namespace, which may be missing. It does not read
+// the file.
+func newResolvConf(path string, records []cache.Record) (resolvConf, error) {
 	if path == "" {
-		return resolvConf{path: defaultResolvConf}, nil
+		return resolvConf{path: namespaceResolvConf(records)}, nil
 	}
 	absolute, err := filepath.Abs(path)
 	if err != nil {
 		return resolvConf{}, fmt.Errorf("DNS configuration: %w", err)
 	}
 	return resolvConf{path: absolute, required: true}, nil
+}
+
+// namespaceResolvConf returns the resolv.conf of the records' namespace: that of /etc/netns/NAME, if there is one, or
+// /etc/resolv.conf.
+func namespaceResolvConf(records []cache.Record) string {
+	for _, r := range records {
+		if parts := strings.Split(r.Namespace, "-"); len(parts) == 3 { // BOOT-INODE-COOKIE
+			inode, err := strconv.ParseUint(parts[1], 10, 64)
+			path := filepath.Join(etcnetns.Dir(inode), "resolv.conf")
+			if _, failed := os.Stat(path); err == nil && filepath.IsAbs(path) && failed == nil {
+				return path
+			}
+		}
+	}
+	return defaultResolvConf
+}
+
+// warnOther warns of a record whose guest asks the resolvers of /etc/resolv.conf, as passt and slirp do, if the
+// namespace has a resolv.conf of its own, and the launcher does not have it there.
+func (f *resolvConf) warnOther(log *slog.Logger, r cache.Record) {
+	if f.required || r.Passt == nil && r.Slirp == nil {
+		return
+	}
+	there, err := os.Stat(defaultResolvConf)
+	wanted, err2 := os.Stat(f.path)
+	if err2 == nil && (err != nil || !os.SameFile(there, wanted)) {
+		log.Warn(fmt.Sprintf("the guest gets the resolvers of %s, and not those of %s: start the launcher by agent exec -netns, ip netns exec, or in a unit with BindReadOnlyPaths=%[2]s:%[1]s", defaultResolvConf, f.path), "nic", r.Name)
+	}
 }
 
 // needsResolvConf reports whether the record has a responder, but no DNS configuration of its own.
@@ -103,6 +134,9 @@ func (f *resolvConf) readFirst(log *slog.Logger) error {
 // set stores what the file says, and warns of words that are no address.
 func (f *resolvConf) set(log *slog.Logger, dns cache.DNS, bad []string) {
 	f.last, f.bad = dns, bad
+	if len(dns.Servers) == 0 && f.path != os.DevNull { // which is named for that
+		log.Warn("the resolv.conf names no DNS server, so the guest gets none: add a line nameserver, or name another file", "path", f.path)
+	}
 	for _, word := range bad {
 		log.Warn(fmt.Sprintf("DNS server %q is left out: not an IP address", word), "path", f.path)
 	}

@@ -78,6 +78,31 @@ func TestRereadResolvConf(t *testing.T) {
 	}
 }
 
+// TestResolvConfWithoutServer: a file that names no server is said, except the one that never does.
+func TestResolvConfWithoutServer(t *testing.T) {
+	const warning = "names no DNS server"
+	path := filepath.Join(t.TempDir(), "resolv.conf")
+	for text, want := range map[string]bool{
+		"": true, "# nameserver 192.0.2.1\n": true, "; Managed by a program\noptions ndots:5\n": true, "search a.example\n": true, "nameserver none\n": true,
+		"nameserver 192.0.2.1\n": false, "nameserver ::1": false,
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var log strings.Builder
+		vm := phase2.New()
+		vm.ResolvConf, vm.Log = path, slog.New(slog.NewTextHandler(&log, nil))
+		if _, err := vm.Guest(); err != nil || strings.Contains(log.String(), warning) != want {
+			t.Errorf("%q: %v, %s; want %t", text, err, log.String(), want)
+		}
+		log.Reset()
+		vm.ResolvConf = os.DevNull
+		if _, err := vm.Guest(); err != nil || log.String() != "" {
+			t.Errorf("%v, %s; want no warning", err, log.String())
+		}
+	}
+}
+
 // TestResolvConfWaits: what a reader could wait for is an error, at the start and later. A launcher that waits answers
 // no guest. /dev/null is a file without servers.
 func TestResolvConfWaits(t *testing.T) {

@@ -85,7 +85,7 @@ func (vm *VM) Serve(ctx context.Context) error {
 
 // start serves the records that Open read. Any problem is an error, and nothing is served then.
 func (vm *VM) start(ctx context.Context) (*server, error) {
-	conf, err := newResolvConf(vm.ResolvConf)
+	conf, err := newResolvConf(vm.ResolvConf, vm.Records())
 	if err != nil {
 		return nil, err
 	}
@@ -221,6 +221,7 @@ func (s *server) logWarnings(r cache.Record) {
 	for _, w := range r.Warnings {
 		s.log.Warn(w, "nic", r.Name)
 	}
+	s.conf.warnOther(s.log, r)
 }
 
 // dnsOf returns the record's DNS configuration, or that of the resolv.conf.

@@ -20,6 +20,10 @@ const maxSocket = 107
 // the foreground, dies with its parent, and ends when the VMM disconnects. It needs user namespaces
 // (user.max_user_namespaces). Debian 12's passt does not know --vhost-user, and ends with an error.
 //
+// If passt ends before QEMU, the guest has no network. Remove the socket, and start passt again with the same
+// arguments. QEMU 9.2 and later connects to it if the Netdev, or the data of a Chardev's backend, has reconnect-ms.
+// From 8.0 on it is reconnect, in seconds.
+//
 // The guest gets the NIC's addresses and routes, the record's MTU, and the DNS of /etc/resolv.conf. The VMM sets the
 // guest's MAC. A *cache.FieldError: the record is not valid or of another binding, or the path cannot be a socket's.
 // Source: passt(1).

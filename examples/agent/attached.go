@@ -18,6 +18,7 @@ func (e halfError) Error() string { return e.text }
 var missing = map[string]string{
 	"vmm":       "start the VM",
 	"responder": "the guest gets no address: start the launcher (launcher serve)",
+	"passt":     "start the VM; a VM that runs has no network, and gets one when it is started again",
 }
 
 // side is a side's name for people.
@@ -52,12 +53,18 @@ func printAttached(line func(name, format string, args ...any), c *phase1.Counte
 		switch {
 		case a.State == "unknown":
 			line(side(a.Side), "unknown: the kernel does not report who has the macvtap %s open", a.Tap)
+		case a.State == "none" && a.Side == "passt":
+			line(a.Side, "none: %s", missing[a.Side])
 		case a.State == "none":
 			line(side(a.Side), "none, %s is not open: %s", a.Tap, missing[a.Side])
 		case len(a.Processes) == 0:
 			line(side(a.Side), "attached, %s is open in a process that is not visible here", a.Tap)
 		}
 		for _, p := range a.Processes {
+			if a.Side == "passt" {
+				line(a.Side, "process %d (%s), started %s", p.PID, p.Command, p.Started.Local().Format(time.DateTime))
+				continue
+			}
 			line(side(a.Side), "process %d (%s) has %s open, started %s", p.PID, p.Command, a.Tap, p.Started.Local().Format(time.DateTime))
 		}
 	}

@@ -26,7 +26,7 @@ var formats = []string{"cloud-init", "networkd", "kernel"}
 func (o *options) flagSet(v verb) *flag.FlagSet {
 	set := commandline.NewFlags(v)
 	set.String(&o.state, "state", "", "the agent's state `DIR`")
-	set.String(&o.resolvConf, "resolv-conf", "", "the `FILE` with the guest's DNS configuration, if the record has none; changes are followed; without it /etc/resolv.conf, if it exists")
+	set.String(&o.resolvConf, "resolv-conf", "", "the `FILE` with the guest's DNS configuration, if the record has none; changes are followed; without it /etc/netns/NAME/resolv.conf of a named namespace, or /etc/resolv.conf, if that exists")
 	set.Bool(&o.events, "events", "print events as lines of JSON")
 	set.Bool(&o.quiet, "quiet", "log warnings and errors alone")
 	set.String(&o.logTo, "log", "", "append the log to the `FILE`, in place of standard error")

@@ -108,6 +108,7 @@ func (p *plugger) apply(ctx context.Context) {
 			continue
 		}
 		delete(p.devices, name)
+		p.backends.stop(name)
 		p.log.Info("unplugged: the NIC can be taken down", "nic", name)
 	}
 	for _, r := range records {
@@ -148,8 +149,7 @@ func (p *plugger) plug(ctx context.Context, r cache.Record) (d plugged, err erro
 	if o.Vhost, err = vhost(&r); err != nil {
 		return d, err
 	}
-	switch {
-	case r.Tap != "":
+	if r.Tap != "" {
 		queues, err := phase2.OpenTap(r)
 		if err != nil {
 			return d, err
@@ -158,18 +158,15 @@ func (p *plugger) plug(ctx context.Context, r cache.Record) (d plugged, err erro
 		if o.FDs, err = p.give(ctx, r.Name, queues); err != nil {
 			return d, err
 		}
-	case r.Passt != nil:
-		if err = checkShared(ctx, &r, p.command); err != nil {
-			return d, err
-		}
-		if o.Socket, err = p.backends.start(ctx, &r); err != nil {
-			return d, err
-		}
 	}
-	if d.nic, err = qemu.NewNIC(&r, o); err == nil {
+	if err = checkShared(ctx, &r, p.command); err != nil {
+		return d, err
+	}
+	if d.nic, err = p.backends.newNIC(ctx, &r, o); err == nil {
 		err = d.nic.Plug(p.execute(ctx))
 	}
 	if err != nil {
+		p.backends.stop(r.Name)
 		for _, name := range o.FDs { // what netdev_add has not taken would keep the tap open
 			_ = p.monitor.execute(ctx, "closefd", qemu.Object{"fdname": name})
 		}

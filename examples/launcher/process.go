@@ -50,6 +50,7 @@ func readsTerminal() bool {
 // stop ends the process by SIGTERM, or by SIGKILL if that takes too long. It returns when the process has ended.
 func (p *process) stop() {
 	_ = p.Process.Signal(syscall.SIGTERM) // the process may have ended
+	_ = p.Process.Signal(syscall.SIGCONT) // or may be stopped
 	select {
 	case <-p.ended:
 	case <-time.After(patience):

@@ -67,21 +67,20 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, buses, 
 	if ctx.Err() != nil {
 		return nil
 	}
-	return boot(ctx, records, plugger, shutdown, command)
+	return boot(ctx, records, plugger, newBackends(vm.Log, notify, command), shutdown, command)
 }
 
-// boot runs QEMU and waits for its end. When ctx is done, the guest has the time shutdown before QEMU gets SIGTERM.
-func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdown time.Duration, command []string) error {
+// boot runs QEMU and waits for its end. When ctx is done, or a passt is lost, the guest has the time shutdown before
+// QEMU gets SIGTERM.
+func boot(ctx context.Context, records []cache.Record, plugger *plugger, backends *backends, shutdown time.Duration, command []string) error {
 	log := plugger.log
 	var files []*os.File // which QEMU inherits, from descriptor 3 on
 	defer func() { closeAll(files) }()
-	backends := &backends{log: log}
-	defer backends.stop()
+	defer backends.stopAll()
 	var args []string
 	for _, r := range records {
 		var o qemu.Options
-		switch {
-		case r.Tap != "":
+		if r.Tap != "" {
 			queues, err := phase2.OpenTap(r)
 			if err != nil {
 				return err
@@ -93,13 +92,8 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 			if o.Vhost, err = vhost(&r); err != nil {
 				return err
 			}
-		case r.Passt != nil:
-			var err error
-			if o.Socket, err = backends.start(ctx, &r); err != nil {
-				return err
-			}
 		}
-		nic, err := qemu.NewNIC(&r, o)
+		nic, err := backends.newNIC(ctx, &r, o)
 		if err != nil {
 			return err
 		}
@@ -149,7 +143,15 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 	if monitor != nil {
 		greeted = monitor.greeted
 	}
+	var lost error
 	for running := true; running; {
+		end := func() {
+			if shutdown == 0 || !monitor.shutDown(vmm, shutdown) {
+				log.Info("QEMU is asked to end")
+				vmm.stop()
+			}
+			running = false
+		}
 		select {
 		case <-vmm.ended:
 			running = false
@@ -158,14 +160,15 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 			reportReady(log)
 		case <-resized:
 			_ = vmm.Process.Signal(syscall.SIGWINCH) // QEMU may have ended
+		case lost = <-backends.lost:
+			end()
 		case <-ctx.Done():
-			if shutdown == 0 || !monitor.shutDown(vmm, shutdown) {
-				log.Info("QEMU is asked to end")
-				vmm.stop()
-			}
-			running = false
+			end()
 		}
 	}
 	log.Info("QEMU ended", "status", cmd.ProcessState.String())
+	if lost != nil {
+		return lost
+	}
 	return vmm.err()
 }

@@ -49,6 +49,10 @@ code is QEMU's. Further ones change nothing; SIGQUIT is a power cut. With
 -shutdown 50s the guest has that time to shut down first, as by its power
 button. A script in QEMU's place has to exec QEMU.
 
+A passt that ends is started again, and QEMU connects to it. QEMU before 8.0, and
+a script in QEMU's place, cannot: QEMU ends then, and the exit code is 1. The
+log and -events report it (passt-lost, passt-back, passt-failed).
+
 On standby QEMU starts only with -incoming, to wait for the guest that moves
 here.
 

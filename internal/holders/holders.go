@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,6 +100,47 @@ func Of(ctx context.Context, open map[string]bool) (map[string][]Process, error)
 		slices.SortFunc(processes, func(a, b Process) int { return a.PID - b.PID })
 	}
 	return s.found, nil
+}
+
+// Passt returns the processes of passt in the calling thread's network namespace that serve the NIC: by their command
+// line, as their sockets do not say it.
+func Passt(ctx context.Context, nic string) (found []Process, err error) {
+	own, err := identify(unix.AT_FDCWD, "/proc/thread-self/ns/net")
+	if err == nil {
+		s := search{ctx: ctx}
+		err = s.each("/proc", func(_ int, pid string) {
+			number, failed := strconv.Atoi(pid)
+			if failed != nil {
+				return
+			}
+			text, _ := os.ReadFile("/proc/" + pid + "/cmdline")
+			words := strings.Split(string(text), "\x00")
+			of := slices.IndexFunc(words, func(word string) bool { return word == "--interface" || word == "-i" })
+			if of < 0 || of+1 == len(words) || words[of+1] != nic || !slices.ContainsFunc(words[:of], isPasst) {
+				return
+			}
+			if in, err := identify(unix.AT_FDCWD, "/proc/"+pid+"/ns/net"); err != nil || in != own {
+				return
+			}
+			if p, ok := describe(number); ok {
+				found = append(found, p)
+			}
+		})
+	}
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for passt: %w", err)
+	}
+	slices.SortFunc(found, func(a, b Process) int { return a.PID - b.PID })
+	return found, nil
+}
+
+// isPasst reports whether the word of a command line is the program, also after a loader's name.
+func isPasst(word string) bool {
+	name := filepath.Base(word)
+	return name == "passt" || strings.HasPrefix(name, "passt.")
 }
 
 // search is one call of Of.

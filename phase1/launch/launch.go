@@ -34,6 +34,7 @@ func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error 
 //   - is in the namespace of the open file ns. If ns is nil, it is in the process's own;
 //   - sees the links of ns in /sys, in a mount namespace of its own, if the caller may mount that. Most containers may
 //     not: there a VMM takes the tap's descriptors ([phase2.OpenTap]);
+//   - sees the files of /etc/netns/NAME in /etc, if ns has that name (ip-netns(8)). It is an error if it cannot;
 //   - has owner's user and group. GID 0 is the user's group in the user database, or else the user's number;
 //   - has no other groups than the named ones. If the user namespace denies setgroups(2), it has the caller's;
 //   - has no capability, also as user 0;
@@ -265,7 +266,9 @@ func dropPrivileges(ns *os.File, c *syscall.Credential) error {
 		if err := netns.Enter(ns); err != nil {
 			return err
 		}
-		showLinks()
+		if err := ownFiles(ns); err != nil {
+			return err
+		}
 	}
 	if r, e, s := unix.Getresuid(); slices.ContainsFunc([]int{r, e, s}, func(id int) bool { return uint32(id) != c.Uid }) {
 		if err := need(unix.CAP_SETUID, "CAP_SETUID", "changes the user"); err != nil {

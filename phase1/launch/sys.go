@@ -2,25 +2,58 @@ package launch
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/etcnetns"
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// showLinks makes the calling thread see the links of its network namespace in /sys, as ip-netns(8) does, in a mount
-// namespace of its own. What is mounted below /sys, such as cgroups, is there as before. Where the caller may not
-// mount, as in most containers, /sys stays that of the caller's network namespace.
+// ownFiles makes the calling thread see the files of its network namespace ns, as ip-netns(8) does, in a mount namespace
+// of its own: its links in /sys, and in /etc the files of /etc/netns/NAME. Where the caller may not mount, as in most
+// containers, /sys stays that of the caller's network namespace. Files in /etc/netns/NAME are an error then.
+func ownFiles(ns *os.File) error {
+	var of unix.Stat_t
+	if err := unix.Fstat(int(ns.Fd()), &of); err != nil {
+		return &fs.PathError{Op: "stat", Path: ns.Name(), Err: err}
+	}
+	config := etcnetns.Dir(of.Ino)
+	err := unix.Unshare(unix.CLONE_NEWNS)
+	if err == nil {
+		// What others mount and unmount later, they do here, too, except on what is covered below, and not the reverse.
+		err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
+	}
+	if err == nil {
+		showLinks()
+	}
+	if config == "" {
+		return nil
+	}
+	var files []os.DirEntry
+	if err == nil {
+		files, err = os.ReadDir(config)
+	}
+	for _, f := range files {
+		failed := unix.Mount(filepath.Join(config, f.Name()), filepath.Join("/etc", f.Name()), "", unix.MS_BIND, "")
+		if err == nil && failed != unix.ENOENT { // nothing in /etc has this name
+			err = failed
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("put the files of %s over those of /etc, as ip netns exec does: %w: start the command in the namespace by ip netns exec, and call agent exec without -netns; or move the directory away, and the command gets the machine's files", config, err)
+	}
+	return nil
+}
+
+// showLinks mounts the links of the calling thread's network namespace on /sys. What is mounted below /sys, such as
+// cgroups, is there as before.
 func showLinks() {
 	var had unix.Statfs_t
-	if unix.Statfs("/sys", &had) != nil || had.Type != unix.SYSFS_MAGIC || unix.Unshare(unix.CLONE_NEWNS) != nil {
-		return
-	}
-	// What others mount and unmount later, they do here, too, except on the /sys that is covered below, and not the
-	// reverse.
-	if unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "") != nil {
+	if unix.Statfs("/sys", &had) != nil || had.Type != unix.SYSFS_MAGIC {
 		return
 	}
 	paths, err := mountsOn("/sys")
