@@ -39,6 +39,12 @@ func TestRoutesOfALinuxGuest(t *testing.T) {
 			}
 			guest.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.accept_ra_rt_info_max_plen=128")
 			advertised(further + " via fe80:")
+			guest.Exec("sysctl", "-qw", "net.ipv6.conf.all.forwarding=1")
+			if routes := guest.IP("-6 route show proto ra default"); routes != "" {
+				t.Errorf("a guest that forwards has\n%s", routes)
+			}
+			guest.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.accept_ra=2")
+			advertised("default via fe80:")
 		})
 	}
 }

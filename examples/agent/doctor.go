@@ -275,6 +275,7 @@ func (f *findings) nic(ctx context.Context, o *options) {
 	switch {
 	case errors.Is(err, phase1.ErrNotWired):
 		f.plan(ctx, o)
+		f.managers(o)
 		return
 	case err != nil:
 		f.add(fault, o.Name, "%s", reason(o.Name, err))
@@ -283,6 +284,7 @@ func (f *findings) nic(ctx context.Context, o *options) {
 		for _, d := range report.Drift.Differs {
 			f.add(fault, o.Name, "%s%s", d.Text, o.wayOut(d))
 		}
+		f.managers(o)
 	default:
 		f.add(ok, o.Name, "wired by %s, as recorded, MTU %d", report.Binding, report.Record.MTU)
 	}
@@ -311,6 +313,36 @@ func (o *options) wayOut(d infra.Difference) string {
 		return ", then " + o.repairCall()
 	}
 	return ": " + o.repairCall() + " repairs it"
+}
+
+// linkManagers are programs that configure each link they see, by the names of their processes (proc_pid_comm(5)).
+var linkManagers = []string{"NetworkManager", "connmand", "dhcpcd", "systemd-network"}
+
+// managers names the processes of the NIC's namespace that may change the wiring. A process whose namespace root may
+// not see is left out.
+func (f *findings) managers(o *options) {
+	path := "/proc/thread-self/ns/net"
+	if o.NetNS != nil {
+		path = fmt.Sprintf("/proc/self/fd/%d", o.NetNS.Fd())
+	}
+	namespace, err := os.Stat(path)
+	if err != nil {
+		f.add(warning, "managers", "not looked for: %v", err)
+		return
+	}
+	processes, _ := filepath.Glob("/proc/[0-9]*/comm") // the pattern is right
+	for _, file := range processes {
+		text, err := os.ReadFile(file)
+		name := strings.TrimSpace(string(text))
+		if err != nil || !slices.Contains(linkManagers, name) {
+			continue
+		}
+		dir := filepath.Dir(file)
+		if of, err := os.Stat(dir + "/ns/net"); err == nil && os.SameFile(of, namespace) {
+			f.add(warning, "managers", "%s (process %s) configures links of this namespace: keep it off %s and %[3]s-*, by the lines in docs/how-to/troubleshooting.md, "+
+				"\"Other managers of links\", then agent setup", name, filepath.Base(dir), o.Name)
+		}
+	}
 }
 
 func (f *findings) plan(ctx context.Context, o *options) {
