@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -49,7 +50,7 @@ func (r *Responder) Serve(ctx context.Context, port Port) error {
 	}
 	r.port, r.updated = port, false
 	r.mu.Unlock()
-	l := loop{r: r, port: port, log: log}
+	l := loop{r: r, port: port, log: log, asked: map[netip.Addr]time.Time{}, claims: map[netip.Addr]claim{}}
 	defer func() {
 		r.mu.Lock()
 		r.port = nil
@@ -93,6 +94,10 @@ type loop struct {
 	callers    []chan error // of Announce
 	failure    error        // of a write of the announcement
 
+	asked  map[netip.Addr]time.Time // when the network was asked for a station
+	claims map[netip.Addr]claim     // of stations that may have another MAC
+	settle time.Time                // when the next one is looked at; zero: never
+
 	limits [len(kinds)]limiter
 }
 
@@ -105,7 +110,7 @@ func (l *loop) run(ctx context.Context) error {
 		if len(in) < l.answers.frameSize {
 			in = make([]byte, l.answers.frameSize)
 		}
-		if next := earlier(l.next, l.due); !next.Equal(armed) {
+		if next := earlier(earlier(l.next, l.due), l.settle); !next.Equal(armed) {
 			if err := l.port.SetReadDeadline(next); err != nil {
 				return fmt.Errorf("set the port's deadline: %w", err)
 			}
@@ -144,6 +149,9 @@ func (l *loop) run(ctx context.Context) error {
 			}
 			if !l.due.IsZero() && !time.Now().Before(l.due) {
 				l.announce(time.Now())
+			}
+			if !l.settle.IsZero() && !time.Now().Before(l.settle) {
+				l.settleClaims(time.Now())
 			}
 		case errors.Is(err, os.ErrClosed), errors.Is(err, io.EOF), errors.Is(err, syscall.EBADFD):
 			if ctx.Err() != nil {
@@ -185,6 +193,9 @@ func (l *loop) load() {
 	}
 	l.next = time.Time{}
 	l.advertiseAnew()
+	for s := range l.answers.stations {
+		l.ask(s, time.Now())
+	}
 	if l.announcing || before != nil && before.standby && !l.answers.standby {
 		l.startAnnouncement()
 	}
@@ -240,7 +251,17 @@ func (l *loop) answerFrame(in []byte) {
 		l.advertise(now)
 		return
 	}
-	if len(out) > 0 && !l.write(out) || result.kind == "" {
+	if result.said.Target.IsValid() {
+		l.consider(result.said, time.Now())
+		return
+	}
+	if len(out) > 0 && !l.write(out) {
+		return
+	}
+	if result.asks.IsValid() {
+		l.ask(result.asks, time.Now())
+	}
+	if result.kind == "" {
 		return
 	}
 	e := Event{Kind: result.kind, Address: result.address}
