@@ -1,8 +1,8 @@
 // Package dhcp is the responder: it answers one guest's DHCPv4, DHCPv6, router solicitations, ARP and neighbour
 // solicitations, as the record wants. The guest gets the same addresses whatever client identifier, DUID or IAID it
 // sends. The responder reads and writes Ethernet frames, and needs no capability, address or socket. It answers frames
-// from the guest's MACs alone, which are those of the record, each with one frame at most. If the guest asks for a gateway
-// that can get another MAC, the responder also asks the network for it, as the guest would.
+// from the guest's MACs alone, which are those of the record, each with one frame at most. If the guest asks for a
+// gateway that can get another MAC, the responder also asks the network for it, as the guest would.
 package dhcp
 
 import (

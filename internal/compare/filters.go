@@ -45,8 +45,8 @@ func (s *stepper) losesChain(t firewall.Table) bool {
 		slices.ContainsFunc(t.Flows, func(f firewall.FlowTable) bool { return slices.ContainsFunc(f.Devices, s.isNew) })
 }
 
-// setFilters adds the filters that are missing at each link. A filter that is not wanted is removed by its preference. A
-// foreign filter, whose preference says nothing, is removed with the whole qdisc, and so is a qdisc of the other kind.
+// setFilters adds the filters that are missing at each link. A filter that is not wanted is removed by its preference.
+// A foreign filter, whose preference says nothing, is removed with the whole qdisc, and so is a qdisc of the other kind.
 func (s *stepper) setFilters() {
 	for _, l := range s.want.Links {
 		now, want := netstate.FiltersOf(s.now.Filters, l.Index), netstate.FiltersOf(s.want.Filters, l.Index)

@@ -447,7 +447,8 @@ type Listener struct {
 }
 
 // Filter is one u32 classifier at a link's ingress that redirects what matches to another link's
-// egress, or ingress, or that clears its checksum; or one at its egress that copies what matches to another link's egress.
+// egress, or ingress, or that clears its checksum; or one at its egress that copies what matches
+// to another link's egress.
 type Filter struct {
 	// Foreign names what lies at the ingress and is no such classifier ("flower", "u32 with police",
 	// "clsact qdisc"); then the other fields but Link are zero.
