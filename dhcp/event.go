@@ -54,6 +54,7 @@ type Event struct {
 //	dhcpv6-declined    DECLINE: a station of the network answers for the guest's address
 //	dhcpv6-released    RELEASE
 //	dhcpv6-informed    REPLY without an address
+//	no-dhcpv6          the guest solicits routers, and asks for no DHCPv6
 //	router-advertised  router advertisement
 //	router-withdrawn   the last router advertisement, which ends the router's lifetime
 //	gateway-moved      a gateway of the network has another MAC, and the guest gets it
@@ -79,6 +80,7 @@ const (
 	declined6    Kind = "dhcpv6-declined"
 	released6    Kind = "dhcpv6-released"
 	informed6    Kind = "dhcpv6-informed"
+	noDHCP6      Kind = "no-dhcpv6"
 	advertised   Kind = "router-advertised"
 	withdrawn    Kind = "router-withdrawn"
 	gatewayMoved Kind = "gateway-moved"
@@ -110,6 +112,7 @@ var kinds = [...]struct {
 	{declined6, "DHCPv6 address declined by the guest: a station of the network answers for it, a duplicate or an NDP proxy", slog.LevelWarn, 20},
 	{released6, "DHCPv6 address released by the guest", slog.LevelInfo, 20},
 	{informed6, "DHCPv6 configuration sent", slog.LevelInfo, 20},
+	{noDHCP6, "the guest solicits routers and asks for no DHCPv6: it has no IPv6 address of this NIC, unless it is configured with one", slog.LevelWarn, 20},
 	{advertised, "router advertisement sent", slog.LevelDebug, 20},
 	{withdrawn, "router advertisement withdrawn", slog.LevelInfo, 20},
 	{gatewayMoved, "a gateway of the network has another MAC, and the guest gets it", slog.LevelInfo, 20},

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -94,6 +95,9 @@ type loop struct {
 	callers    []chan error // of Announce
 	failure    error        // of a write of the announcement
 
+	asked6  bool      // for an address by DHCPv6, or the guest's silence is reported
+	silent6 time.Time // when that is reported; zero: never
+
 	asked  map[netip.Addr]time.Time // when the network was asked for a station
 	claims map[netip.Addr]claim     // of stations that may have another MAC
 	settle time.Time                // when the next one is looked at; zero: never
@@ -110,7 +114,7 @@ func (l *loop) run(ctx context.Context) error {
 		if len(in) < l.answers.frameSize {
 			in = make([]byte, l.answers.frameSize)
 		}
-		if next := earlier(earlier(l.next, l.due), l.settle); !next.Equal(armed) {
+		if next := earlier(earlier(l.next, l.due), earlier(l.settle, l.silent6)); !next.Equal(armed) {
 			if err := l.port.SetReadDeadline(next); err != nil {
 				return fmt.Errorf("set the port's deadline: %w", err)
 			}
@@ -152,6 +156,10 @@ func (l *loop) run(ctx context.Context) error {
 			}
 			if !l.settle.IsZero() && !time.Now().Before(l.settle) {
 				l.settleClaims(time.Now())
+			}
+			if !l.silent6.IsZero() && !time.Now().Before(l.silent6) {
+				l.asked6, l.silent6 = true, time.Time{}
+				l.report(Event{Kind: noDHCP6})
 			}
 		case errors.Is(err, os.ErrClosed), errors.Is(err, io.EOF), errors.Is(err, syscall.EBADFD):
 			if ctx.Err() != nil {
@@ -242,6 +250,7 @@ func (l *loop) answerFrame(in []byte) {
 	if result.ignored != "" {
 		l.r.countIgnored(result.ignored)
 	}
+	l.noteDHCP6(result.kind)
 	if result.kind == advertised && out[0]&1 != 0 {
 		now := time.Now()
 		if now.Sub(l.last) < raDistance {
@@ -269,6 +278,21 @@ func (l *loop) answerFrame(in []byte) {
 		e.MAC = cache.MAC(in[6:12])
 	}
 	l.report(e)
+}
+
+// silence6 is the time that a guest has from its first router solicitation to its first message of DHCPv6. Clients ask
+// at once when an advertisement says so.
+const silence6 = 2 * time.Minute
+
+// noteDHCP6 notes whether a guest that solicits routers asks for an address. A guest stops to solicit when it has
+// received an advertisement.
+func (l *loop) noteDHCP6(kind Kind) {
+	switch {
+	case strings.HasPrefix(string(kind), "dhcpv6-"):
+		l.asked6, l.silent6 = true, time.Time{}
+	case kind == advertised && !l.asked6 && l.silent6.IsZero():
+		l.silent6 = time.Now().Add(silence6)
+	}
 }
 
 // advertise sends a multicast advertisement, and before it one that takes back what is not advertised any more.
