@@ -280,6 +280,11 @@ type Router struct {
 type Neighbour struct {
 	Address netip.Addr `json:"address"`
 	MAC     MAC        `json:"mac"`
+
+	// Station is the station of the network whose MAC it is: the namespace's gateway. The
+	// responder asks for it as the guest does, and follows if it gets another MAC. Zero: the
+	// MAC stays as it is.
+	Station netip.Addr `json:"station,omitzero"`
 }
 
 // DNS is the guest's DNS configuration. Both fields may be empty. A server to which no route of the guest leads by the

@@ -140,6 +140,9 @@ func checkNeighbours(field string, neighbours []Neighbour) error {
 		if !n.MAC.Unicast() {
 			return fieldErrorf(fmt.Sprintf("%s[%d].mac", field, i), "%v, want a unicast address", n.MAC)
 		}
+		if (n.Station != netip.Addr{}) && !isUnicast(n.Station) {
+			return fieldErrorf(fmt.Sprintf("%s[%d].station", field, i), "%v, want a unicast address", n.Station)
+		}
 	}
 	return nil
 }

@@ -128,6 +128,7 @@ func TestValidate(t *testing.T) {
 		{"neighbours[0].address", func(r *Record) { r.Neighbours[0].Address = netip.Addr{} }},
 		{"neighbours[0].address", func(r *Record) { r.Neighbours[0].Address = ip("ff02::1") }},
 		{"neighbours[0].mac", func(r *Record) { r.Neighbours[0].MAC = MAC{} }},
+		{"neighbours[0].station", func(r *Record) { r.Neighbours[0].Station = ip("ff02::1") }},
 		{"inactive", func(r *Record) { r.Standby = false }},
 		{"turn", func(r *Record) { r.Turn = 0 }},
 		{"turn", func(r *Record) { r.Turn = 1 << 53 }},

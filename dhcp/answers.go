@@ -20,12 +20,17 @@ type answers struct {
 	v6         *server6 // nil: no DHCPv6 and no advertisements
 	router     *router  // nil exactly if v6 is
 	neighbours map[netip.Addr]neighbour
-	rounds     []round // of an announcement
+	stations   map[netip.Addr]station // of the network, which the responder follows
+	rounds     []round                // of an announcement
 	standby    bool
 	warnings   []string
+
+	record cache.Record // as it was given
+	dns    cache.DNS
 }
 
-func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
+func newAnswers(given cache.Record, dns cache.DNS, moves moves) (*answers, error) {
+	rec := moves.in(given)
 	if err := rec.Validate(); err != nil {
 		return nil, fmt.Errorf("responder for %s: %w", rec.Name, err)
 	}
@@ -39,6 +44,8 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 		frameSize: frame.EthernetLen + frame.PriorityTagLen + max(rec.MTU, 1500),
 		standby:   rec.Standby,
 		warnings:  res.warnings,
+		record:    given,
+		dns:       dns,
 	}
 	if rec.IPv4 != nil || rec.IPv6 != nil && rec.Options.IPv6OnlySeconds > 0 {
 		r.v4 = newServer4(rec, res)
@@ -52,6 +59,7 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 	}
 	r.warnings = append(r.warnings, unsent(&rec, res)...)
 	r.neighbours = newNeighbours(rec)
+	r.stations = newStations(rec)
 	r.rounds = newRounds(rec, r.neighbours)
 	return r, nil
 }
@@ -75,6 +83,9 @@ func (r *answers) answer(dst, received []byte) ([]byte, result) {
 		return dst, result{ignored: malformed}
 	}
 	if !r.guests.have(f.Src) {
+		if said, ok := r.said(received); ok {
+			return dst, said
+		}
 		return dst, result{ignored: otherMAC, kind: otherMACSeen}
 	}
 	switch f = f.WithoutPriority(); f.Type {

@@ -1,7 +1,8 @@
 // Package dhcp is the responder: it answers one guest's DHCPv4, DHCPv6, router solicitations, ARP and neighbour
 // solicitations, as the record wants. The guest gets the same addresses whatever client identifier, DUID or IAID it
 // sends. The responder reads and writes Ethernet frames, and needs no capability, address or socket. It answers frames
-// from the guest's MACs alone, which are those of the record, each with one frame at most.
+// from the guest's MACs alone, which are those of the record, each with one frame at most. If the guest asks for a
+// gateway that can get another MAC, the responder also asks the network for it, as the guest would.
 package dhcp
 
 import (
@@ -33,6 +34,7 @@ type Responder struct {
 	port    Port         // the port of a running Serve; nil: there is none
 	asked   []chan error // callers of Announce that Serve has not taken yet
 	updated bool         // Update was called, and Serve has not taken its answers yet
+	moves   moves        // of the network's stations
 }
 
 // Port is the connection to the guest. It reads and writes whole Ethernet frames. An *os.File of an open tap is one, if
@@ -53,7 +55,7 @@ type Port interface {
 // in Log. If the record is not valid, the error wraps a [*cache.FieldError]. A record without a ResponderTap is an
 // error, too.
 func New(rec cache.Record, dns cache.DNS) (*Responder, error) {
-	a, err := newAnswers(rec, dns)
+	a, err := newAnswers(rec, dns, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -66,13 +68,13 @@ func New(rec cache.Record, dns cache.DNS) (*Responder, error) {
 // at once. A DHCP client learns the rest with its next lease. The errors are those of [New], and then nothing has
 // changed.
 func (r *Responder) Update(rec cache.Record, dns cache.DNS) error {
-	a, err := newAnswers(rec, dns)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a, err := newAnswers(rec, dns, r.moves)
 	if err != nil {
 		return err
 	}
 	r.answers.Store(a)
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.updated = true
 	if r.port != nil {
 		if err := r.port.SetReadDeadline(time.Unix(1, 0)); err != nil {

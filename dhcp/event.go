@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/frame"
 )
 
 // Event is an answer to the guest, a message of the guest, or a fault. Events are limited: of each kind there are 20 at
@@ -21,10 +22,11 @@ type Event struct {
 
 	// Address is the guest's address, the first of several. It can also be the address that the
 	// guest was refused, has declined or has released. It is valid with the kinds of DHCPv4 and
-	// DHCPv6, except dhcpv6-informed.
+	// DHCPv6, except dhcpv6-informed. With gateway-moved it is the gateway's.
 	Address netip.Addr
 
-	// MAC is the frame's source, with other-mac-seen. With other kinds it is zero.
+	// MAC is the frame's source, with other-mac-seen, and the gateway's, with gateway-moved. With
+	// other kinds it is zero.
 	MAC cache.MAC
 
 	// Held is the number of events of this kind that were held back before this one.
@@ -52,8 +54,10 @@ type Event struct {
 //	dhcpv6-declined    DECLINE: a station of the network answers for the guest's address
 //	dhcpv6-released    RELEASE
 //	dhcpv6-informed    REPLY without an address
+//	no-dhcpv6          the guest solicits routers, and asks for no DHCPv6
 //	router-advertised  router advertisement
 //	router-withdrawn   the last router advertisement, which ends the router's lifetime
+//	gateway-moved      a gateway of the network has another MAC, and the guest gets it
 //	announced          the guest's place is announced, by Announce or at the end of a standby
 //	other-mac-seen     a frame whose source is no MAC of the record; it is ignored
 //	read-failed        the port cannot be read; Serve tries again
@@ -76,8 +80,10 @@ const (
 	declined6    Kind = "dhcpv6-declined"
 	released6    Kind = "dhcpv6-released"
 	informed6    Kind = "dhcpv6-informed"
+	noDHCP6      Kind = "no-dhcpv6"
 	advertised   Kind = "router-advertised"
 	withdrawn    Kind = "router-withdrawn"
+	gatewayMoved Kind = "gateway-moved"
 	announced    Kind = "announced"
 	otherMACSeen Kind = "other-mac-seen"
 	readFailed   Kind = "read-failed"
@@ -106,8 +112,10 @@ var kinds = [...]struct {
 	{declined6, "DHCPv6 address declined by the guest: a station of the network answers for it, a duplicate or an NDP proxy", slog.LevelWarn, 20},
 	{released6, "DHCPv6 address released by the guest", slog.LevelInfo, 20},
 	{informed6, "DHCPv6 configuration sent", slog.LevelInfo, 20},
+	{noDHCP6, "the guest solicits routers and asks for no DHCPv6: it has no IPv6 address of this NIC, unless it is configured with one", slog.LevelWarn, 20},
 	{advertised, "router advertisement sent", slog.LevelDebug, 20},
 	{withdrawn, "router advertisement withdrawn", slog.LevelInfo, 20},
+	{gatewayMoved, "a gateway of the network has another MAC, and the guest gets it", slog.LevelInfo, 20},
 	{announced, "the guest's place announced", slog.LevelInfo, 20},
 	{otherMACSeen, "another MAC than the record's speaks on the tap", slog.LevelWarn, 5},
 	{readFailed, "read from the port", slog.LevelWarn, 5},
@@ -130,6 +138,9 @@ type result struct {
 	kind    Kind // empty: no event
 	address netip.Addr
 	ignored Reason // empty: not ignored
+
+	asks netip.Addr   // the station that the network is asked for; zero: none
+	said frame.Answer // what a station of the network says of itself, in a frame that is not the guest's
 }
 
 // sentence adds to the text of an event's kind what is known of this event.
@@ -137,6 +148,8 @@ func (e Event) sentence(text string, guest cache.MAC) string {
 	switch {
 	case e.Kind == otherMACSeen:
 		return fmt.Sprintf("%s: the guest of the record is %v, this is %v; start the VM with mac=%v, or add that of a bridge in the guest to guard.macs", text, guest, e.MAC, guest)
+	case e.Kind == gatewayMoved:
+		return fmt.Sprintf("%s: %v is at %v", text, e.Address, e.MAC)
 	case e.Err != nil:
 		return text + ": " + e.Err.Error()
 	}

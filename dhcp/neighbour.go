@@ -11,7 +11,8 @@ import (
 
 // neighbour is a station for which the responder answers.
 type neighbour struct {
-	mac cache.MAC
+	mac     cache.MAC
+	station netip.Addr // as in the record
 	// Neighbour advertisements, without a checksum; nil for IPv4.
 	solicited, unsolicited []byte
 }
@@ -25,7 +26,7 @@ func newNeighbours(rec cache.Record) map[netip.Addr]neighbour {
 			slices.ContainsFunc(stationsOf(rec), func(m cache.MAC) bool { return n.Address == eui64.LinkLocal(m) }) {
 			continue
 		}
-		made := neighbour{mac: n.MAC}
+		made := neighbour{mac: n.MAC, station: n.Station}
 		if n.Address.Is6() {
 			var flags byte = frame.Override
 			// Without the flag, the guest would take the router for a host and remove the routes through it (RFC 4861
@@ -58,7 +59,7 @@ func (r *answers) answerARP(dst, b []byte) ([]byte, result) {
 		return dst, result{ignored: otherTarget}
 	}
 	dst = frame.AppendEthernet(dst, q.SenderMAC, n.mac, frame.TypeARP)
-	return frame.ARP{Operation: frame.ARPReply, SenderMAC: n.mac, Sender: q.Target, TargetMAC: q.SenderMAC, Target: q.Sender}.Append(dst), result{}
+	return frame.ARP{Operation: frame.ARPReply, SenderMAC: n.mac, Sender: q.Target, TargetMAC: q.SenderMAC, Target: q.Sender}.Append(dst), result{asks: n.station}
 }
 
 // answerNeighbourSolicitation answers for a neighbour (RFC 4861 section 7.2.4). A solicitation from :: asks
@@ -79,9 +80,9 @@ func (r *answers) answerNeighbourSolicitation(dst []byte, from cache.MAC, p fram
 		return dst, result{ignored: otherTarget}
 	}
 	if p.Src.IsUnspecified() {
-		return toAllNodes(dst, n.mac, target, n.unsolicited), result{}
+		return toAllNodes(dst, n.mac, target, n.unsolicited), result{asks: n.station}
 	}
-	return frame.AppendICMPv6(dst, from, n.mac, p.Src, target, n.solicited), result{}
+	return frame.AppendICMPv6(dst, from, n.mac, p.Src, target, n.solicited), result{asks: n.station}
 }
 
 // validOptionsND checks the options of a solicitation (RFC 4861 sections 6.1.1 and 7.1.1): no option has the

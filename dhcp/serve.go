@@ -7,7 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -49,7 +51,7 @@ func (r *Responder) Serve(ctx context.Context, port Port) error {
 	}
 	r.port, r.updated = port, false
 	r.mu.Unlock()
-	l := loop{r: r, port: port, log: log}
+	l := loop{r: r, port: port, log: log, asked: map[netip.Addr]time.Time{}, claims: map[netip.Addr]claim{}}
 	defer func() {
 		r.mu.Lock()
 		r.port = nil
@@ -93,6 +95,13 @@ type loop struct {
 	callers    []chan error // of Announce
 	failure    error        // of a write of the announcement
 
+	asked6  bool      // for an address by DHCPv6, or the guest's silence is reported
+	silent6 time.Time // when that is reported; zero: never
+
+	asked  map[netip.Addr]time.Time // when the network was asked for a station
+	claims map[netip.Addr]claim     // of stations that may have another MAC
+	settle time.Time                // when the next one is looked at; zero: never
+
 	limits [len(kinds)]limiter
 }
 
@@ -105,7 +114,7 @@ func (l *loop) run(ctx context.Context) error {
 		if len(in) < l.answers.frameSize {
 			in = make([]byte, l.answers.frameSize)
 		}
-		if next := earlier(l.next, l.due); !next.Equal(armed) {
+		if next := earlier(earlier(l.next, l.due), earlier(l.settle, l.silent6)); !next.Equal(armed) {
 			if err := l.port.SetReadDeadline(next); err != nil {
 				return fmt.Errorf("set the port's deadline: %w", err)
 			}
@@ -144,6 +153,13 @@ func (l *loop) run(ctx context.Context) error {
 			}
 			if !l.due.IsZero() && !time.Now().Before(l.due) {
 				l.announce(time.Now())
+			}
+			if !l.settle.IsZero() && !time.Now().Before(l.settle) {
+				l.settleClaims(time.Now())
+			}
+			if !l.silent6.IsZero() && !time.Now().Before(l.silent6) {
+				l.asked6, l.silent6 = true, time.Time{}
+				l.report(Event{Kind: noDHCP6})
 			}
 		case errors.Is(err, os.ErrClosed), errors.Is(err, io.EOF), errors.Is(err, syscall.EBADFD):
 			if ctx.Err() != nil {
@@ -185,6 +201,9 @@ func (l *loop) load() {
 	}
 	l.next = time.Time{}
 	l.advertiseAnew()
+	for s := range l.answers.stations {
+		l.ask(s, time.Now())
+	}
 	if l.announcing || before != nil && before.standby && !l.answers.standby {
 		l.startAnnouncement()
 	}
@@ -231,6 +250,7 @@ func (l *loop) answerFrame(in []byte) {
 	if result.ignored != "" {
 		l.r.countIgnored(result.ignored)
 	}
+	l.noteDHCP6(result.kind)
 	if result.kind == advertised && out[0]&1 != 0 {
 		now := time.Now()
 		if now.Sub(l.last) < raDistance {
@@ -240,7 +260,17 @@ func (l *loop) answerFrame(in []byte) {
 		l.advertise(now)
 		return
 	}
-	if len(out) > 0 && !l.write(out) || result.kind == "" {
+	if result.said.Target.IsValid() {
+		l.consider(result.said, time.Now())
+		return
+	}
+	if len(out) > 0 && !l.write(out) {
+		return
+	}
+	if result.asks.IsValid() {
+		l.ask(result.asks, time.Now())
+	}
+	if result.kind == "" {
 		return
 	}
 	e := Event{Kind: result.kind, Address: result.address}
@@ -248,6 +278,21 @@ func (l *loop) answerFrame(in []byte) {
 		e.MAC = cache.MAC(in[6:12])
 	}
 	l.report(e)
+}
+
+// silence6 is the time that a guest has from its first router solicitation to its first message of DHCPv6. Clients ask
+// at once when an advertisement says so.
+const silence6 = 2 * time.Minute
+
+// noteDHCP6 notes whether a guest that solicits routers asks for an address. A guest stops to solicit when it has
+// received an advertisement.
+func (l *loop) noteDHCP6(kind Kind) {
+	switch {
+	case strings.HasPrefix(string(kind), "dhcpv6-"):
+		l.asked6, l.silent6 = true, time.Time{}
+	case kind == advertised && !l.asked6 && l.silent6.IsZero():
+		l.silent6 = time.Now().Add(silence6)
+	}
 }
 
 // advertise sends a multicast advertisement, and before it one that takes back what is not advertised any more.

@@ -264,3 +264,38 @@ func TestServeFlood(t *testing.T) {
 		t.Errorf("the flood hides a decline:\n%s", &log)
 	}
 }
+
+// TestServeSilence: a guest that solicits routers and speaks no DHCPv6 is reported once, after two minutes.
+func TestServeSilence(t *testing.T) {
+	cid := tlv(1, []byte{0, 3, 0, 1}, guestMAC[:])
+	for name, c := range map[string]struct {
+		frames [][]byte
+		want   uint64
+	}{
+		"nothing":            {nil, 0},
+		"solicitations":      {[][]byte{routerSolicitation(guestLL), routerSolicitation(addr("::"))}, 1},
+		"DHCPv6":             {[][]byte{routerSolicitation(guestLL), from6(guestLL, addr("ff02::1:2"), msg6(1, cid, iaNA(5)))}, 0},
+		"DHCPv6 alone first": {[][]byte{from6(guestLL, addr("ff02::1:2"), msg6(1, cid, iaNA(5))), routerSolicitation(guestLL)}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newResponder(t, newRecord(), resolvConf)
+			serve(t, r, func(t *testing.T, p *fakePort) {
+				for _, f := range c.frames {
+					p.in <- f
+				}
+				time.Sleep(silence6 - time.Second)
+				if n := r.Counters().Events[noDHCP6]; n != 0 {
+					t.Errorf("%d events at once", n)
+				}
+				time.Sleep(2 * time.Second)
+				if len(c.frames) > 0 {
+					p.in <- c.frames[0]
+				}
+				time.Sleep(time.Hour)
+				if n := r.Counters().Events[noDHCP6]; n != c.want {
+					t.Errorf("%d events, want %d", n, c.want)
+				}
+			})
+		})
+	}
+}

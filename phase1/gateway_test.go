@@ -110,7 +110,7 @@ func TestGateway4(t *testing.T) {
 			want := func(mac cache.MAC) {
 				t.Helper()
 				r := record(t, n)
-				if r.IPv4.StandIn != standIn || !slices.Contains(r.Neighbours, cache.Neighbour{Address: standIn, MAC: mac}) {
+				if r.IPv4.StandIn != standIn || !slices.Contains(r.Neighbours, cache.Neighbour{Address: standIn, MAC: mac, Station: gateway}) {
 					t.Errorf("stand-in %v, neighbours %v; want %v at %v", r.IPv4.StandIn, r.Neighbours, standIn, mac)
 				}
 			}

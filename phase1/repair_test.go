@@ -75,7 +75,7 @@ var damages = []damage{
 	{line: "for mac in $(bridge fdb show dev eth0-tap | grep static | cut -d' ' -f1); do bridge fdb del $mac dev eth0-tap master; done", says: "forwarding entry "},
 	{line: "bridge fdb add 02:00:00:00:00:77 dev eth0-tap master static", says: "forwarding entry 02:00:00:00:00:77 of eth0-tap is not of the wiring"},
 
-	{line: "tc qdisc del dev eth0-tap ingress", says: "ingress qdisc of eth0-tap is gone"},
+	{line: "tc qdisc del dev eth0-tap parent ffff:fff1", says: " qdisc of eth0-tap is gone"},
 	{line: "tc qdisc del dev eth0-dhcp ingress", says: "ingress qdisc of eth0-dhcp is gone"},
 	{line: "tc filter del dev eth0-tap ingress pref 1", says: "filter 1 of eth0-tap is gone"},
 	{line: "tc filter add dev eth0-dhcp ingress pref 77 protocol ip u32 match u32 0 0 action mirred ingress mirror dev eth0-tap", says: "ingress of eth0-dhcp has a filter of another program: u32 that does not redirect"},
@@ -86,8 +86,8 @@ var damages = []damage{
 	{line: "tc filter add dev eth0-tap ingress pref 77 protocol ip u32 match u32 0 0 classid 1:1", says: "ingress of eth0-tap has a filter of another program: u32 "},
 	{line: "tc filter add dev eth0-tap ingress pref 77 protocol ip chain 5 u32 match u32 0 0 action mirred egress redirect dev eth0-dhcp", says: "ingress of eth0-tap has a filter of another program: u32 in chain 5"},
 	{line: "tc filter add dev eth0-tap ingress pref 77 protocol ip u32 match u32 0 0 action mirred egress redirect dev eth0-dhcp", says: "filter 77 of eth0-tap is another"},
-	{line: "tc qdisc del dev eth0-tap ingress; tc qdisc add dev eth0-tap clsact", says: "ingress of eth0-tap has a filter of another program: clsact qdisc", kernel: true},
-	{line: "tc qdisc del dev eth0-tap ingress; tc qdisc add dev eth0-tap ingress_block 7 ingress", says: "ingress of eth0-tap has a filter of another program: qdisc with a shared block"},
+	{line: "tc qdisc del dev eth0-dhcp ingress; tc qdisc add dev eth0-dhcp clsact", says: "eth0-dhcp has a qdisc of another kind: clsact", kernel: true},
+	{line: "tc qdisc del dev eth0-tap parent ffff:fff1; tc qdisc add dev eth0-tap ingress_block 7 ingress", says: "ingress of eth0-tap has a filter of another program: qdisc with a shared block"},
 
 	{line: "nft flush ruleset", says: "is gone", kernel: true},
 	{line: "nft add table $table '{ flags dormant; }'", says: "the table is dormant"},

@@ -45,9 +45,8 @@ func (s *stepper) losesChain(t firewall.Table) bool {
 		slices.ContainsFunc(t.Flows, func(f firewall.FlowTable) bool { return slices.ContainsFunc(f.Devices, s.isNew) })
 }
 
-// setFilters adds the filters that are missing at the ingress of each link. A filter that is not wanted is
-// removed by its preference. A foreign filter, whose preference says nothing, is removed with the whole
-// ingress qdisc.
+// setFilters adds the filters that are missing at each link. A filter that is not wanted is removed by its preference.
+// A foreign filter, whose preference says nothing, is removed with the whole qdisc, and so is a qdisc of the other kind.
 func (s *stepper) setFilters() {
 	for _, l := range s.want.Links {
 		now, want := netstate.FiltersOf(s.now.Filters, l.Index), netstate.FiltersOf(s.want.Filters, l.Index)
@@ -62,13 +61,15 @@ func (s *stepper) setFilters() {
 			}
 			continue
 		}
-		ingress := slices.Contains(s.now.Ingress, l.Index)
-		if slices.ContainsFunc(now, func(f netstate.Filter) bool { return f.Foreign != "" }) {
-			s.add(netstate.IngressDel{Index: l.Index, Link: l.Name})
-			ingress, now = false, nil
+		copies := slices.ContainsFunc(want, func(f netstate.Filter) bool { return f.Copies })
+		ingress, clsact := slices.Contains(s.now.Ingress, l.Index), slices.Contains(s.now.Clsact, l.Index)
+		isForeign := slices.ContainsFunc(now, func(f netstate.Filter) bool { return f.Foreign != "" })
+		if isForeign || copies && ingress || !copies && clsact {
+			s.add(netstate.IngressDel{Index: l.Index, Link: l.Name, Clsact: clsact})
+			ingress, clsact, now = false, false, nil
 		}
-		if !ingress {
-			s.add(netstate.IngressAdd{Index: l.Index, Link: l.Name})
+		if !ingress && !clsact {
+			s.add(netstate.IngressAdd{Index: l.Index, Link: l.Name, Clsact: copies})
 		}
 		left, has := map[netstate.Place]bool{}, keysOf(now)
 		wanted := keysOf(want)

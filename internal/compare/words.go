@@ -121,14 +121,20 @@ func (w *words) describe(op netstate.Op) {
 	case netstate.AddressAdd, netstate.AddressDel, netstate.RouteAdd, netstate.RouteDel, netstate.NeighbourAdd, netstate.NeighbourDel:
 		w.describeNetwork(op)
 	case netstate.IngressDel:
+		isForeign := false
 		for _, f := range netstate.FiltersOf(w.now.Filters, o.Index) {
 			if f.Foreign != "" {
+				isForeign = true
 				w.add("filter-foreign", o.Link, "ingress of %s has a filter of another program: %s", o.Link, f.Foreign)
 			}
 		}
+		if !isForeign {
+			w.add("filter-foreign", o.Link, "%s has a qdisc of another kind: %s", o.Link, netstate.QdiscKind(o.Clsact))
+		}
 	case netstate.IngressAdd:
-		if _, there := w.links[o.Index]; there && !w.anyOp(func(op netstate.Op) bool { return op == netstate.Op(netstate.IngressDel(o)) }) {
-			w.add("qdisc-missing", o.Link, "ingress qdisc of %s is gone", o.Link)
+		isDeleted := func(op netstate.Op) bool { d, is := op.(netstate.IngressDel); return is && d.Index == o.Index }
+		if _, there := w.links[o.Index]; there && !w.anyOp(isDeleted) {
+			w.add("qdisc-missing", o.Link, "%s qdisc of %s is gone", netstate.QdiscKind(o.Clsact), o.Link)
 		}
 	case netstate.FilterDel:
 		w.add("filter-other", o.Link, "filter %d of %s is another", o.Filter.Priority, o.Link)

@@ -78,3 +78,55 @@ func Options(b []byte) iter.Seq[[]byte] {
 		}
 	}
 }
+
+// Answer is what a neighbour advertisement or an ARP packet says of a station.
+type Answer struct {
+	Receiver, Sender cache.MAC  // of the frame
+	Target           netip.Addr // the station
+	MAC              cache.MAC
+}
+
+// ParseAnswer returns false if the frame is neither a valid neighbour advertisement (RFC 4861 section 7.1.2) nor an ARP
+// packet, or if it says no MAC that a station can have.
+func ParseAnswer(b []byte) (a Answer, ok bool) {
+	f, ok := ParseEthernet(b)
+	if !ok {
+		return Answer{}, false
+	}
+	a.Receiver, a.Sender = f.Dst, f.Src
+	switch f.Type {
+	case TypeARP:
+		var packet ARP
+		packet, ok = ParseARP(f.Body)
+		a.Target, a.MAC = packet.Sender, packet.SenderMAC
+	case TypeIPv6:
+		a.Target, a.MAC, ok = parseAdvertisement(f.Body)
+	default:
+		ok = false
+	}
+	if !ok || !a.MAC.Unicast() {
+		return Answer{}, false
+	}
+	return a, true
+}
+
+// parseAdvertisement returns the zero MAC if no option has it.
+func parseAdvertisement(b []byte) (target netip.Addr, mac cache.MAC, ok bool) {
+	p, ok := ParseIPv6(b)
+	if !ok || p.Next != ICMPv6 || p.Hops != 255 || len(p.Body) < NeighbourLen {
+		return target, mac, false
+	}
+	if p.Body[0] != NeighbourAdvertisement || p.Body[1] != 0 || Fold(Sum(Pseudo6(p.Src, p.Dst, ICMPv6, len(p.Body)), p.Body)) != 0xffff {
+		return target, mac, false
+	}
+	target, options := netip.AddrFrom16([16]byte(p.Body[8:NeighbourLen])), p.Body[NeighbourLen:]
+	if target.IsMulticast() || !ValidOptions(options) {
+		return target, mac, false
+	}
+	for option := range Options(options) {
+		if option[0] == TargetLinkLayer && len(option) == 8 {
+			mac = cache.MAC(option[2:])
+		}
+	}
+	return target, mac, true
+}

@@ -14,17 +14,22 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Handle and parent of an ingress qdisc (linux/pkt_sched.h).
+// Handle and parent of an ingress or clsact qdisc, and the parents of its filters (linux/pkt_sched.h).
 const (
 	ingressHandle = 0xffff0000 // TC_H_MAKE(TC_H_INGRESS, 0)
-	ingressParent = 0xfffffff1 // TC_H_INGRESS
+	ingressParent = 0xfffffff1 // TC_H_INGRESS, TC_H_CLSACT
+	atIngress     = 0xfffffff2 // TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)
+	atEgress      = 0xfffffff3 // TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_EGRESS)
 )
 
-// What mirred does with a packet: redirect it to the egress or the ingress of a link, and end its way here.
+// What mirred does with a packet: redirect it to the egress or the ingress of a link, and end its way here. Or send a
+// copy to the egress of a link, and let it go on.
 const (
 	redirectEgress  = 1 // TCA_EGRESS_REDIR, linux/tc_act/tc_mirred.h
+	mirrorEgress    = 2 // TCA_EGRESS_MIRROR
 	redirectIngress = 3 // TCA_INGRESS_REDIR
-	stolen          = 4 // TC_ACT_STOLEN, linux/pkt_cls.h
+	passed          = 3 // TC_ACT_PIPE, linux/pkt_cls.h
+	stolen          = 4 // TC_ACT_STOLEN
 )
 
 // How struct tc_vlan is set for a filter that clears checksums, and where (linux/tc_act/tc_vlan.h).
@@ -47,24 +52,32 @@ const (
 	sizeofMirred  = 28
 )
 
-// readFilters reads the ingress qdiscs of links and the classifiers in them. The kernel lists the qdiscs of all links
-// whatever link the question names, so one question serves. A link without an ingress qdisc has no classifiers.
+// readFilters reads the ingress and clsact qdiscs of links and the classifiers in them. The kernel lists the qdiscs of
+// all links whatever link the question names, so one question serves. A link without such a qdisc has no classifiers.
 func readFilters(route *netlink.Socket, s *netstate.Snapshot, links []int) error {
 	if len(links) == 0 {
 		return nil
 	}
-	ingress, filters := s.Ingress, s.Filters
-	var some []int
+	ingress, clsact, filters := s.Ingress, s.Clsact, s.Filters
+	type place struct {
+		link   int
+		parent uint32
+	}
+	var places []place
 	r := netlink.NewRequest(unix.RTM_GETQDISC, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC})
-	err := route.Dump(r, func() { s.Ingress, s.Filters, some = ingress, filters, nil }, func(m []byte) error {
+	err := route.Dump(r, func() { s.Ingress, s.Clsact, s.Filters, places = ingress, clsact, filters, nil }, func(m []byte) error {
 		q, err := parseQdisc(m)
 		if err != nil || q.parent != ingressParent || !slices.Contains(links, q.link) {
 			return err
 		}
-		some = append(some, q.link)
-		if q.foreign != "" {
+		places = append(places, place{q.link, atIngress})
+		switch {
+		case q.foreign != "":
 			s.Filters = append(s.Filters, netstate.Filter{Link: q.link, Foreign: q.foreign})
-		} else {
+		case q.clsact:
+			s.Clsact = append(s.Clsact, q.link)
+			places = append(places, place{q.link, atEgress})
+		default:
 			s.Ingress = append(s.Ingress, q.link)
 		}
 		return nil
@@ -72,9 +85,9 @@ func readFilters(route *netlink.Socket, s *netstate.Snapshot, links []int) error
 	if err != nil {
 		return err
 	}
-	for _, link := range some {
+	for _, at := range places {
 		filters := s.Filters
-		r := netlink.NewRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link), Parent: ingressHandle})
+		r := netlink.NewRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(at.link), Parent: at.parent})
 		err := route.Dump(r, func() { s.Filters = filters }, func(m []byte) error {
 			f, whole, err := parseFilter(m)
 			if whole {
@@ -89,18 +102,19 @@ func readFilters(route *netlink.Socket, s *netstate.Snapshot, links []int) error
 	return nil
 }
 
-// encodeIngressAdd adds an ingress qdisc (tc qdisc add ... ingress).
+// encodeIngressAdd adds an ingress or clsact qdisc (tc qdisc add ... ingress).
 func encodeIngressAdd(o netstate.IngressAdd) *nl.NetlinkRequest {
 	return netlink.NewRequest(unix.RTM_NEWQDISC, netlink.Create,
 		&nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Handle: ingressHandle, Parent: ingressParent},
-		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("ingress")))
+		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(netstate.QdiscKind(o.Clsact))))
 }
 
 // qdisc is the place of a queueing discipline, an index and a parent. foreign describes a qdisc that is no plain
-// ingress qdisc, and is empty otherwise.
+// ingress or clsact qdisc, and is empty otherwise.
 type qdisc struct {
 	link    int
 	parent  uint32
+	clsact  bool
 	foreign string
 }
 
@@ -113,8 +127,10 @@ func parseQdisc(m []byte) (q qdisc, err error) {
 	q.link, q.parent = int(head.Ifindex), head.Parent
 	err = netlink.EachAttribute(m, nl.SizeofTcMsg, func(kind uint16, v []byte) error {
 		switch name := unix.ByteSliceToString(v); {
-		case kind == nl.TCA_KIND && name != "ingress":
-			q.foreign = name + " qdisc"
+		case kind == nl.TCA_KIND:
+			if q.clsact = name == "clsact"; !q.clsact && name != "ingress" {
+				q.foreign = name + " qdisc"
+			}
 		case kind == nl.TCA_INGRESS_BLOCK:
 			q.foreign = "qdisc with a shared block"
 		}
@@ -125,10 +141,14 @@ func parseQdisc(m []byte) (q qdisc, err error) {
 
 // filterHeader is struct tcmsg of a filter. Info is the priority, and the protocol in network order.
 func filterHeader(f netstate.Filter) *nl.TcMsg {
+	parent := uint32(atIngress)
+	if f.Copies {
+		parent = atEgress
+	}
 	return &nl.TcMsg{
 		Family:  unix.AF_UNSPEC,
 		Ifindex: int32(f.Link),
-		Parent:  ingressHandle,
+		Parent:  parent,
 		Info:    uint32(f.Priority)<<16 | uint32(networkOrder16(f.Protocol)),
 	}
 }
@@ -153,9 +173,12 @@ func encodeFilterAdd(o netstate.FilterAdd) *nl.NetlinkRequest {
 		options.AddRtAttr(nl.TCA_VLAN_PUSH_VLAN_ID, nl.Uint16Attr(someVLAN))
 	} else {
 		action.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated("mirred"))
-		redirect := make([]byte, sizeofMirred)
-		binary.NativeEndian.PutUint32(redirect[mirredAction:], stolen)
-		binary.NativeEndian.PutUint32(redirect[mirredEaction:], redirection(f.Ingress))
+		redirect, verdict, how := make([]byte, sizeofMirred), uint32(stolen), redirection(f.Ingress)
+		if f.Copies {
+			verdict, how = passed, mirrorEgress
+		}
+		binary.NativeEndian.PutUint32(redirect[mirredAction:], verdict)
+		binary.NativeEndian.PutUint32(redirect[mirredEaction:], how)
 		binary.NativeEndian.PutUint32(redirect[mirredIfindex:], uint32(f.Target))
 		action.AddRtAttr(nl.TCA_ACT_OPTIONS, nil).AddRtAttr(nl.TCA_MIRRED_PARMS, redirect)
 	}
@@ -180,7 +203,7 @@ func parseFilter(m []byte) (f netstate.Filter, whole bool, err error) {
 		return f, false, netlink.ErrCutShort
 	}
 	head := nl.DeserializeTcMsg(m)
-	f.Link = int(head.Ifindex)
+	f.Link, f.Copies = int(head.Ifindex), head.Parent == atEgress
 	f.Priority = uint16(head.Info >> 16)
 	f.Protocol = networkOrder16(uint16(head.Info))
 	var options []byte
@@ -277,12 +300,17 @@ func parseActions(actions []byte, f *netstate.Filter) (acts bool, err error) {
 // parseRedirect parses the options of mirred (TCA_MIRRED_*).
 func parseRedirect(options []byte, f *netstate.Filter) (redirects bool, err error) {
 	err = netlink.EachAttribute(options, 0, func(kind uint16, v []byte) error {
-		if kind != nl.TCA_MIRRED_PARMS || len(v) < sizeofMirred || netlink.U32(v[mirredAction:]) != stolen {
+		if kind != nl.TCA_MIRRED_PARMS || len(v) < sizeofMirred {
 			return nil
 		}
-		f.Ingress = netlink.U32(v[mirredEaction:]) == redirectIngress
-		redirects = netlink.U32(v[mirredEaction:]) == redirection(f.Ingress)
+		verdict, how := netlink.U32(v[mirredAction:]), netlink.U32(v[mirredEaction:])
 		f.Target = int(netlink.U32(v[mirredIfindex:])) // 0: the target link is gone
+		if f.Copies {
+			redirects = verdict == passed && how == mirrorEgress
+			return nil
+		}
+		f.Ingress = how == redirectIngress
+		redirects = verdict == stolen && how == redirection(f.Ingress)
 		return nil
 	})
 	return redirects, err
@@ -301,7 +329,7 @@ func parseVLAN(options []byte, f *netstate.Filter) (clears bool, err error) {
 		}
 		return nil
 	})
-	f.Clears = modifies && id == someVLAN
+	f.Clears = modifies && id == someVLAN && !f.Copies
 	return f.Clears, err
 }
 

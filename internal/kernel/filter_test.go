@@ -23,7 +23,7 @@ var testFilter = netstate.Filter{
 var clearingFilter = netstate.Filter{Link: 7, Priority: 3, Protocol: netstate.EthernetIPv4, Keys: []netstate.Key{{}}, Clears: true}
 
 func TestFilterRoundTrip(t *testing.T) {
-	for _, want := range []netstate.Filter{testFilter, clearingFilter, {Link: 7, Priority: 1, Protocol: netstate.EthernetAll, Target: 9}, {Link: 7, Priority: 1, Protocol: netstate.EthernetAll, Target: 9, Ingress: true}} {
+	for _, want := range []netstate.Filter{testFilter, clearingFilter, {Link: 7, Priority: 1, Protocol: netstate.EthernetAll, Target: 9}, {Link: 7, Priority: 1, Protocol: netstate.EthernetAll, Target: 9, Ingress: true}, {Link: 7, Priority: 1, Protocol: netstate.EthernetARP, Target: 9, Copies: true}} {
 		have, whole, err := parseFilter(body(t, netstate.FilterAdd{Filter: want}))
 		if err != nil || !whole || !reflect.DeepEqual(have, want) {
 			t.Errorf("have %+v, %t, %v\nwant %+v", have, whole, err, want)
@@ -93,8 +93,11 @@ func TestQdiscRoundTrip(t *testing.T) {
 	if have, err := parseQdisc(shared); err != nil || have.foreign != "qdisc with a shared block" {
 		t.Errorf("have %+v, %v", have, err)
 	}
-	clsact := append((&nl.TcMsg{Ifindex: 7, Parent: ingressParent}).Serialize(), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("clsact")).Serialize()...)
-	if have, err := parseQdisc(clsact); err != nil || have.foreign != "clsact qdisc" {
+	if have, err := parseQdisc(body(t, netstate.IngressAdd{Index: 7, Clsact: true})); err != nil || have != (qdisc{link: 7, parent: ingressParent, clsact: true}) {
+		t.Errorf("have %+v, %v", have, err)
+	}
+	other := append((&nl.TcMsg{Ifindex: 7, Parent: ingressParent}).Serialize(), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("other")).Serialize()...)
+	if have, err := parseQdisc(other); err != nil || have.foreign != "other qdisc" {
 		t.Errorf("have %+v, %v", have, err)
 	}
 }

@@ -82,14 +82,14 @@ func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, boo
 			if link, ok := from.(*unix.SockaddrLinklayer); !ok || link.Pkttype == unix.PACKET_OUTGOING {
 				continue
 			}
-			a, err := parseAnswer(received[:size])
-			forGuest := a.receiver == q.MAC || !a.receiver.Unicast()
-			if err == nil && forGuest && a.target == q.Target && a.mac != q.MAC && a.sender != q.MAC {
-				if a.mac == q.Known || q.Known.IsZero() {
-					return a.mac, true, nil
+			a, ok := frame.ParseAnswer(received[:size])
+			forGuest := a.Receiver == q.MAC || !a.Receiver.Unicast()
+			if ok && forGuest && a.Target == q.Target && a.MAC != q.MAC && a.Sender != q.MAC {
+				if a.MAC == q.Known || q.Known.IsZero() {
+					return a.MAC, true, nil
 				}
 				if other.IsZero() {
-					other = a.mac
+					other = a.MAC
 				}
 			}
 		}
@@ -154,59 +154,4 @@ func (q Solicitation) encode() []byte {
 	}
 	request := frame.ARP{Operation: frame.ARPRequest, SenderMAC: q.MAC, Sender: q.Source, Target: q.Target}
 	return request.Append(frame.AppendEthernet(nil, frame.Broadcast, q.MAC, frame.TypeARP))
-}
-
-// advertisement is what a frame with a neighbour advertisement, or with an ARP reply, says.
-type advertisement struct {
-	receiver, sender cache.MAC // of the frame
-	target           netip.Addr
-	mac              cache.MAC
-}
-
-// errNoAdvertisement is the error of a frame that is no valid neighbour advertisement or ARP reply with a MAC.
-var errNoAdvertisement = errors.New("no neighbour advertisement, and no ARP reply")
-
-// parseAnswer parses the frame of an ARP reply or of a neighbour advertisement.
-func parseAnswer(b []byte) (advertisement, error) {
-	f, ok := frame.ParseEthernet(b)
-	if !ok {
-		return advertisement{}, errNoAdvertisement
-	}
-	a := advertisement{receiver: f.Dst, sender: f.Src}
-	switch f.Type {
-	case frame.TypeARP:
-		var reply frame.ARP
-		reply, ok = frame.ParseARP(f.Body)
-		ok = ok && reply.Operation == frame.ARPReply
-		a.target, a.mac = reply.Sender, reply.SenderMAC
-	case frame.TypeIPv6:
-		a.target, a.mac, ok = parseAdvertisement(f.Body)
-	default:
-		ok = false
-	}
-	if !ok || !a.mac.Unicast() {
-		return advertisement{}, errNoAdvertisement
-	}
-	return a, nil
-}
-
-// parseAdvertisement checks an IPv6 packet as RFC 4861 section 7.1.2 demands. The MAC is zero if no option has it.
-func parseAdvertisement(b []byte) (target netip.Addr, mac cache.MAC, ok bool) {
-	p, ok := frame.ParseIPv6(b)
-	if !ok || p.Next != frame.ICMPv6 || p.Hops != 255 || len(p.Body) < frame.NeighbourLen {
-		return target, mac, false
-	}
-	if p.Body[0] != frame.NeighbourAdvertisement || p.Body[1] != 0 || frame.Fold(frame.Sum(frame.Pseudo6(p.Src, p.Dst, frame.ICMPv6, len(p.Body)), p.Body)) != 0xffff {
-		return target, mac, false
-	}
-	target, options := netip.AddrFrom16([16]byte(p.Body[8:frame.NeighbourLen])), p.Body[frame.NeighbourLen:]
-	if target.IsMulticast() || !frame.ValidOptions(options) {
-		return target, mac, false
-	}
-	for option := range frame.Options(options) {
-		if option[0] == frame.TargetLinkLayer && len(option) == 8 {
-			mac = cache.MAC(option[2:])
-		}
-	}
-	return target, mac, true
 }

@@ -71,6 +71,14 @@ func (n NIC) Neighbour(a netip.Addr) (netstate.Neighbour, bool) {
 	return netstate.Neighbour{}, false
 }
 
+// followed is the gateway, if its MAC is learned, so that it can change; zero: an administrator has set it.
+func (n NIC) followed(gateway netip.Addr) netip.Addr {
+	if known, _ := n.Neighbour(gateway); known.Permanent {
+		return netip.Addr{}
+	}
+	return gateway
+}
+
 // neighbours are the NIC's neighbours whose MACs are those of stations. The kernel accepts each MAC, also from an
 // answer of the network, but a guest cannot have a group as its router.
 func (n NIC) neighbours() iter.Seq[netstate.Neighbour] {
@@ -134,7 +142,7 @@ func (n NIC) asGuest(r *cache.Record, routes []netstate.Route) []cache.Route {
 	}) {
 		b.hop = n.hop6(routes)
 		known, answers := n.Neighbour(b.hop)
-		b.answers, b.standIn = answers, cache.Neighbour{Address: n.server(), MAC: known.MAC}
+		b.answers, b.standIn = answers, cache.Neighbour{Address: n.server(), MAC: known.MAC, Station: n.followed(b.hop)}
 		return b
 	})
 	for _, route := range routes {

@@ -66,20 +66,20 @@ func (n NIC) addStandIn(r *cache.Record) {
 	if isStation || standIn.IsUnspecified() {
 		return
 	}
-	mac := r.GatewayMAC
-	for _, o := range r.Neighbours { // those of a NIC without ARP
+	router := cache.Neighbour{Address: standIn, MAC: r.GatewayMAC}
+	for _, o := range r.Neighbours { // those of a NIC without ARP, and those behind which is a gateway of IPv6
 		if o.Address == gateway {
-			mac = o.MAC
+			router.MAC, router.Station = o.MAC, o.Station
 		}
 	}
 	if known, ok := n.Neighbour(gateway); ok {
-		mac = known.MAC
+		router.MAC, router.Station = known.MAC, n.followed(gateway)
 	}
-	if mac.IsZero() {
+	if router.MAC.IsZero() {
 		return
 	}
 	r.IPv4.StandIn = standIn
-	r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: standIn, MAC: mac})
+	r.Neighbours = append(r.Neighbours, router)
 }
 
 // installable puts the routes into an order in which each next hop can be reached when its route

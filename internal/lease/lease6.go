@@ -71,14 +71,14 @@ func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr
 	switch {
 	case gateway.IsLinkLocalUnicast() && n.SharesMAC() && !router.MAC.IsZero():
 		// An ipvlan shares its parent's MAC, so answers to the guest's link-local address reach the parent.
-		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: gateway, MAC: router.MAC})
+		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: gateway, MAC: router.MAC, Station: n.followed(gateway)})
 	case !gateway.IsLinkLocalUnicast():
 		if router.MAC.IsZero() {
 			loseGateway(r, gateway, 6)
 			return
 		}
 		router.Address = eui64.LinkLocal(router.MAC)
-		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC})
+		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC, Station: n.followed(gateway)})
 	}
 	routes = by(routes, gateway)
 	router.Default = defaultIndex(routes) >= 0

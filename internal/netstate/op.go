@@ -148,17 +148,19 @@ type (
 		Link      string
 		Neighbour Neighbour
 	}
-	// IngressAdd adds an ingress qdisc to a link.
+	// IngressAdd adds an ingress qdisc to a link, or a clsact qdisc, which has an egress too.
 	IngressAdd struct {
-		Index int
-		Link  string
+		Index  int
+		Link   string
+		Clsact bool
 	}
-	// IngressDel deletes an ingress qdisc with all its filters.
+	// IngressDel deletes the qdisc with all its filters.
 	IngressDel struct {
-		Index int
-		Link  string
+		Index  int
+		Link   string
+		Clsact bool
 	}
-	// FilterAdd adds a filter that redirects matching frames to Target, or clears their checksums.
+	// FilterAdd adds a filter that redirects or copies matching frames to Target, or clears their checksums.
 	FilterAdd struct {
 		Link   string
 		Filter Filter

@@ -224,20 +224,39 @@ func (o NeighbourDel) String() string {
 }
 
 func (o IngressAdd) String() string {
-	return "tc qdisc add dev " + infra.ShellWord(o.Link) + " ingress"
+	return "tc qdisc add dev " + infra.ShellWord(o.Link) + " " + QdiscKind(o.Clsact)
 }
 
 func (o IngressDel) String() string {
-	return "tc qdisc del dev " + infra.ShellWord(o.Link) + " ingress"
+	return "tc qdisc del dev " + infra.ShellWord(o.Link) + " " + QdiscKind(o.Clsact)
+}
+
+// QdiscKind is the kind of a qdisc, as tc(8) has it.
+func QdiscKind(clsact bool) string {
+	if clsact {
+		return "clsact"
+	}
+	return "ingress"
+}
+
+// side is where the filter is.
+func (f Filter) side() string {
+	if f.Copies {
+		return "egress"
+	}
+	return "ingress"
 }
 
 func (o FilterAdd) String() string {
-	text := fmt.Sprintf("tc filter add dev %s ingress pref %d protocol %s u32", infra.ShellWord(o.Link), o.Filter.Priority, protocolText(o.Filter.Protocol))
+	text := fmt.Sprintf("tc filter add dev %s %s pref %d protocol %s u32", infra.ShellWord(o.Link), o.Filter.side(), o.Filter.Priority, protocolText(o.Filter.Protocol))
 	for _, k := range o.Filter.Keys {
 		text += fmt.Sprintf(" match u32 %#x %#x at %d", k.Value, k.Mask, k.Offset)
 	}
 	if o.Filter.Clears {
 		return text + " action vlan modify id 1 continue"
+	}
+	if o.Filter.Copies {
+		return text + " action mirred egress mirror dev " + infra.ShellWord(o.Target)
 	}
 	side := "egress"
 	if o.Filter.Ingress {
@@ -247,7 +266,7 @@ func (o FilterAdd) String() string {
 }
 
 func (o FilterDel) String() string {
-	return fmt.Sprintf("tc filter del dev %s ingress pref %d protocol %s", infra.ShellWord(o.Link), o.Filter.Priority, protocolText(o.Filter.Protocol))
+	return fmt.Sprintf("tc filter del dev %s %s pref %d protocol %s", infra.ShellWord(o.Link), o.Filter.side(), o.Filter.Priority, protocolText(o.Filter.Protocol))
 }
 
 func protocolText(p uint16) string {

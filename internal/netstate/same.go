@@ -23,6 +23,7 @@ type FilterKey struct {
 	foreign, keys   string
 	target          int
 	ingress, clears bool
+	copies          bool
 }
 
 // Key returns the filter's key.
@@ -32,7 +33,7 @@ func (f Filter) Key() FilterKey {
 		keys = binary.NativeEndian.AppendUint64(keys, uint64(k.Offset))
 		keys = binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(keys, k.Mask), k.Value)
 	}
-	return FilterKey{f.Place(), f.Foreign, string(keys), f.Target, f.Ingress, f.Clears}
+	return FilterKey{f.Place(), f.Foreign, string(keys), f.Target, f.Ingress, f.Clears, f.Copies}
 }
 
 // Place is where filters are: to delete one filter of a place deletes the others.

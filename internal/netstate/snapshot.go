@@ -42,10 +42,12 @@ type Snapshot struct {
 	NoMain []ip.Version `json:"noMain,omitempty"`
 	// Neighbours are the neighbour entries that have a link-layer address, and static forwarding entries.
 	Neighbours []Neighbour `json:"neighbours,omitempty"`
-	// Filters are the tc filters at the ingress of the wiring's taps.
+	// Filters are the tc filters of the wiring's taps.
 	Filters []Filter `json:"filters,omitempty"`
 	// Ingress are the indices of those taps that have an ingress qdisc of their own.
 	Ingress []int `json:"ingress,omitempty"`
+	// Clsact are those that have a clsact qdisc, which is one for both directions.
+	Clsact []int `json:"clsact,omitempty"`
 	// Tables are the nftables tables with the wiring's name, the wiring's chains in tables that others share, and those in
 	// the tables of iptables if the plan wants some.
 	Tables []firewall.Image `json:"tables,omitempty"`
@@ -445,7 +447,8 @@ type Listener struct {
 }
 
 // Filter is one u32 classifier at a link's ingress that redirects what matches to another link's
-// egress, or ingress, or that clears its checksum.
+// egress, or ingress, or that clears its checksum; or one at its egress that copies what matches
+// to another link's egress.
 type Filter struct {
 	// Foreign names what lies at the ingress and is no such classifier ("flower", "u32 with police",
 	// "clsact qdisc"); then the other fields but Link are zero.
@@ -460,6 +463,9 @@ type Filter struct {
 	// Clears says that the filter redirects nothing: a checksum of an untagged frame that a device would compute from
 	// the Ethernet header on is not computed, and the frame goes on.
 	Clears bool `json:"clears,omitempty"`
+	// Copies says that the filter is at the link's egress, and that the frame goes on. The link has a clsact qdisc then.
+	// Filters of both directions have different priorities, as u32 has them in one list.
+	Copies bool `json:"copies,omitempty"`
 }
 
 // Key compares 32 bits at an offset from the network header, a multiple of 4, in network order.

@@ -41,7 +41,7 @@ func Salvage(now netstate.Snapshot, nic string, kind cache.Kind, record *cache.R
 	if record != nil && record.Binding == s.Kind { // else it is an old one
 		s.record = record
 	}
-	s.Found.OffStack, s.Found.Filters, s.Found.Ingress, s.Found.Tables = nil, nil, nil, nil
+	s.Found.OffStack, s.Found.Filters, s.Found.Ingress, s.Found.Clsact, s.Found.Tables = nil, nil, nil, nil, nil
 	s.Found.Sysctls, s.Found.ReadOnly = nil, nil
 	was, there := s.shownNIC()
 	s.Found.Links = slices.DeleteFunc(slices.Clone(now.Links), func(l netstate.Link) bool { return l.Name == nic || l.Index == was.Index })

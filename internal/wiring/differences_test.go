@@ -39,6 +39,7 @@ func TestDifferences(t *testing.T) {
 			s.Neighbours = slices.DeleteFunc(s.Neighbours, func(n netstate.Neighbour) bool { return n.Link == at })
 			s.Filters = slices.DeleteFunc(s.Filters, func(f netstate.Filter) bool { return f.Link == at })
 			s.Ingress = slices.DeleteFunc(s.Ingress, func(i int) bool { return i == at })
+			s.Clsact = slices.DeleteFunc(s.Clsact, func(i int) bool { return i == at })
 			for i := range s.Links {
 				if s.Links[i].Master == at {
 					s.Links[i].Master, s.Links[i].BridgePort = 0, nil
@@ -172,10 +173,15 @@ func TestDifferences(t *testing.T) {
 			s.Filters = append(s.Filters, netstate.Filter{Link: index(s, "eth0-tap"), Foreign: "bpf"})
 		}, "ingress of eth0-tap has a filter of another program: bpf"},
 		{"ingress gone", bridged, func(s *netstate.Snapshot) {
-			at := index(s, "eth0-tap")
+			at := index(s, "eth0-dhcp")
 			s.Ingress = slices.DeleteFunc(s.Ingress, func(i int) bool { return i == at })
 			s.Filters = slices.DeleteFunc(s.Filters, func(f netstate.Filter) bool { return f.Link == at })
-		}, "ingress qdisc of eth0-tap is gone"},
+		}, "ingress qdisc of eth0-dhcp is gone"},
+		{"another qdisc", bridged, func(s *netstate.Snapshot) {
+			at := index(s, "eth0-tap")
+			s.Ingress, s.Clsact = append(s.Ingress, at), nil
+			s.Filters = slices.DeleteFunc(s.Filters, func(f netstate.Filter) bool { return f.Link == at })
+		}, "eth0-tap has a qdisc of another kind: ingress"},
 		{"table gone", hidden, func(s *netstate.Snapshot) {
 			s.Tables = slices.DeleteFunc(s.Tables, func(i firewall.Image) bool { return i.Family == firewall.Inet })
 		}, "nftables table inet guestwire-eth0 is gone"},

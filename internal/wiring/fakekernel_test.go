@@ -49,7 +49,7 @@ func clone(s netstate.Snapshot) netstate.Snapshot {
 	s.Routes = slices.Clone(s.Routes)
 	s.Neighbours = slices.Clone(s.Neighbours)
 	s.Filters = slices.Clone(s.Filters)
-	s.Ingress = slices.Clone(s.Ingress)
+	s.Ingress, s.Clsact = slices.Clone(s.Ingress), slices.Clone(s.Clsact)
 	s.Tables = slices.Clone(s.Tables)
 	s.Sysctls = maps.Clone(s.Sysctls)
 	return s
@@ -182,19 +182,24 @@ func (k *fakeKernel) apply(op netstate.Op) error {
 		if _, err := k.link(o.Index); err != nil {
 			return err
 		}
-		if slices.Contains(k.s.Ingress, o.Index) {
+		if slices.Contains(k.s.Ingress, o.Index) || slices.Contains(k.s.Clsact, o.Index) {
 			return syscall.EEXIST
 		}
-		k.s.Ingress = append(k.s.Ingress, o.Index)
+		if o.Clsact {
+			k.s.Clsact = append(k.s.Clsact, o.Index)
+		} else {
+			k.s.Ingress = append(k.s.Ingress, o.Index)
+		}
 		return nil
 	case netstate.IngressDel:
 		k.s.Filters = slices.DeleteFunc(k.s.Filters, func(f netstate.Filter) bool { return f.Link == o.Index })
+		k.s.Clsact = slices.DeleteFunc(k.s.Clsact, func(i int) bool { return i == o.Index })
 		return remove(&k.s.Ingress, nil, func(i int) bool { return i == o.Index }) // or a foreign one
 	case netstate.FilterAdd:
 		if _, err := k.link(o.Filter.Target); err != nil && !o.Filter.Clears {
 			return err
 		}
-		if !slices.Contains(k.s.Ingress, o.Filter.Link) {
+		if !slices.Contains(k.s.Clsact, o.Filter.Link) && (o.Filter.Copies || !slices.Contains(k.s.Ingress, o.Filter.Link)) {
 			return syscall.EINVAL
 		}
 		k.s.Filters = append(k.s.Filters, o.Filter)
@@ -332,6 +337,9 @@ func text(t *testing.T, s netstate.Snapshot) string {
 	}
 	for _, i := range s.Ingress {
 		add("ingress", name[i], nil)
+	}
+	for _, i := range s.Clsact {
+		add("clsact", name[i], nil)
 	}
 	for _, f := range s.Filters {
 		on := name[f.Link] + " to " + name[f.Target]

@@ -50,6 +50,7 @@ func (k *fakeKernel) delLink(index int) error {
 	k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n netstate.Neighbour) bool { return n.Link == index })
 	k.s.Filters = slices.DeleteFunc(k.s.Filters, func(f netstate.Filter) bool { return f.Link == index })
 	k.s.Ingress = slices.DeleteFunc(k.s.Ingress, func(i int) bool { return i == index })
+	k.s.Clsact = slices.DeleteFunc(k.s.Clsact, func(i int) bool { return i == index })
 	for i := range k.s.Filters {
 		if k.s.Filters[i].Target == index {
 			k.s.Filters[i].Target = 0

@@ -79,7 +79,7 @@ func TestWithGateway(t *testing.T) {
 			if r := repaired.Record.IPv6.Router; r == nil || r.MAC != mac(10) || r.Address != eui64.LinkLocal(mac(10)) || !r.Default {
 				t.Errorf("%s: router %+v", name, r)
 			}
-			if want := (cache.Neighbour{Address: eui64.LinkLocal(mac(10)), MAC: mac(10)}); !reflect.DeepEqual(repaired.Record.Neighbours, []cache.Neighbour{want}) {
+			if want := (cache.Neighbour{Address: eui64.LinkLocal(mac(10)), MAC: mac(10), Station: ip(global)}); !reflect.DeepEqual(repaired.Record.Neighbours, []cache.Neighbour{want}) {
 				t.Errorf("%s: neighbours %+v, want %+v", name, repaired.Record.Neighbours, want)
 			}
 			if !reflect.DeepEqual(plan.Record, before) {
@@ -113,7 +113,7 @@ func TestWithGateway4(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := cache.Neighbour{Address: ip("10.244.1.6"), MAC: mac(10)}
+		want := cache.Neighbour{Address: ip("10.244.1.6"), MAC: mac(10), Station: ip(address)}
 		if r := repaired.Record; r.IPv4.StandIn != want.Address || !reflect.DeepEqual(r.Neighbours, []cache.Neighbour{want}) {
 			t.Errorf("%s: stand-in %v, neighbours %+v, want %+v", name, r.IPv4.StandIn, r.Neighbours, want)
 		}

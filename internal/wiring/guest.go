@@ -74,7 +74,7 @@ func (p *Plan) addFilter(g guestfilter.Guest) error {
 	g.Names, g.NIC, g.Bridged, g.Routed = p.names, p.nic.Index, t.Bridged, t.Routes
 	g.MAC, g.Served, g.Guard, g.Limits = p.Record.MAC, p.Record.ResponderTap != "", guard, p.spec.Limits
 	for _, f := range p.wanted.Filters {
-		if f.Link == compare.NewTap && f.Target == compare.NewResponder {
+		if f.Link == compare.NewTap && f.Target == compare.NewResponder && !f.Copies {
 			g.Asked = append(g.Asked, f)
 		}
 	}

@@ -64,8 +64,35 @@ func responderFilters(r cache.Record) []netstate.Filter {
 	// The number is that of wirings without the filters before and the renewal's: so to add those leaves this one in
 	// place.
 	fromResponder.Priority, fromResponder.Keys = uint16(toResponder+1), []netstate.Key{key(0, 0, 0)}
-	return append(filters, fromResponder)
+	return slices.Concat(filters, []netstate.Filter{fromResponder}, stationFilters(r))
 }
+
+// stationFilters copy to the responder's tap what the stations that it follows say of themselves to the guest.
+func stationFilters(r cache.Record) (filters []netstate.Filter) {
+	followed := map[netip.Addr]bool{}
+	for _, n := range r.Neighbours {
+		s := n.Station
+		if !s.IsValid() || followed[s] || !r.Announces() {
+			continue
+		}
+		followed[s] = true
+		f := netstate.Filter{
+			Link: compare.NewTap, Priority: firstOfStations + uint16(len(filters)), Target: compare.NewResponder, Copies: true,
+			Protocol: netstate.EthernetIPv6, Keys: append([]netstate.Key{key(4, 0x0000ff00, 58<<8), key(40, 0xff000000, 136<<24)}, address(48, s)...),
+		}
+		if s.Is4() {
+			a := s.As4()
+			f.Protocol, f.Keys = netstate.EthernetARP, []netstate.Key{
+				key(12, 0x0000ffff, uint32(binary.BigEndian.Uint16(a[:2]))), key(16, 0xffff0000, uint32(binary.BigEndian.Uint16(a[2:]))<<16),
+			}
+		}
+		filters = append(filters, f)
+	}
+	return filters
+}
+
+// firstOfStations is beyond the numbers of responderFilters, and before those of clearingFilters.
+const firstOfStations = 50000
 
 // sourceMAC compares the source of the Ethernet header, whose last octets are before the EtherType.
 func sourceMAC(m cache.MAC) []netstate.Key {
