@@ -147,7 +147,8 @@ func (p *nriPlugin) connect(ctx context.Context, connected func()) error {
 	}
 }
 
-// answering is the method of a call. For one that no subscription asks for, the engine gets the error that there is none.
+// answering is the method of a call. For one that no subscription asks for, the engine gets the error that there is
+// none.
 func answering[Question, Answer any](answer func(context.Context, *Question) (*Answer, error)) ttrpc.Method {
 	return func(ctx context.Context, unmarshal func(any) error) (any, error) {
 		question := new(Question)
