@@ -13,9 +13,9 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// ownFiles makes the calling thread see the files of its network namespace ns, as ip-netns(8) does, in a mount namespace
-// of its own: its links in /sys, and in /etc the files of /etc/netns/NAME. Where the caller may not mount, as in most
-// containers, /sys stays that of the caller's network namespace. Files in /etc/netns/NAME are an error then.
+// ownFiles makes the calling thread see the files of its network namespace ns, as ip-netns(8) does, in a mount
+// namespace of its own: its links in /sys, and in /etc the files of /etc/netns/NAME. Where the caller may not mount, as
+// in most containers, /sys stays that of the caller's network namespace. Files in /etc/netns/NAME are an error then.
 func ownFiles(ns *os.File) error {
 	var of unix.Stat_t
 	if err := unix.Fstat(int(ns.Fd()), &of); err != nil {
