@@ -1,6 +1,8 @@
 package examples_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -184,6 +186,103 @@ func TestLauncherLog(t *testing.T) {
 		if out, status := run(t, nstest.Program(t, "examples/launcher"), "serve", "-state", n.State, "-log", path); status != 2 || !strings.Contains(out, "launcher: -log: open "+path) {
 			t.Errorf("-log %s: status %d: %s", path, status, out)
 		}
+	}
+}
+
+// TestLogRotation: logrotate gives the log of -log and the events another file, by copytruncate, or the log by a new
+// file and SIGHUP, also to agent exec. The guest is served, and no line is lost, twice or cut.
+func TestLogRotation(t *testing.T) {
+	nstest.NeedRoot(t, "logrotate wants files of root")
+	nstest.Need(t, "logrotate")
+	const hup = "create\npostrotate\nkill -HUP $(cat DIR/pid)\nendscript"
+	agent, launcher := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/launcher")
+	for how, test := range map[string]struct {
+		before string // the launcher
+		rotate string
+		files  []string
+		first  string // in the new log
+	}{
+		"copytruncate":      {"", "copytruncate", []string{"log", "events"}, ""},
+		"create, and HUP":   {"", hup, []string{"log"}, "the log was opened again"},
+		"HUP to agent exec": {agent + " exec -uid 0 --", hup, []string{"log"}, "the log was opened again"},
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			wire(t, n, infra.Redirect{}, func(s *infra.Spec) { s.Owner = infra.Owner{Root: true} })
+			g := nstest.Boot(t, n.Pod.File, nstest.Record(t, n.State, "eth0"), "guest")
+			dir := nstest.Dir(t)
+			cmd := exec.Command("sh", "-c", fmt.Sprintf("echo $$ >%s/pid; exec %s %s serve -state %s -log %[1]s/log -events >>%[1]s/events", dir, test.before, launcher, n.State))
+			var said nstest.Output
+			cmd.Stderr = &said
+			if err := netns.Do(n.Pod.File, cmd.Start); err != nil {
+				t.Fatal(err)
+			}
+			defer cmd.Process.Kill() // if it is still there
+			config := "su root root\n"
+			for _, file := range test.files {
+				config += filepath.Join(dir, file) + " {\nrotate 9\n" + strings.ReplaceAll(test.rotate, "DIR", dir) + "\n}\n"
+			}
+			if err := os.WriteFile(filepath.Join(dir, "config"), []byte(config), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			leases := func(file string) (n int) {
+				text, err := os.ReadFile(filepath.Join(dir, file))
+				if err != nil || strings.ContainsRune(string(text), 0) {
+					t.Fatalf("%s: %v, %q", file, err, text)
+				}
+				return strings.Count(string(text), "dhcpv4-leased")
+			}
+			for round := range 3 {
+				if _, err := g.DHCPv4(t.Context()); err != nil {
+					t.Fatal(err, said.String())
+				}
+				for _, file := range test.files {
+					nstest.Eventually(t, func() error {
+						if got := leases(file); got != 1 {
+							return fmt.Errorf("round %d: %s says of %d leases, want 1", round, file, got)
+						}
+						return nil
+					})
+				}
+				if out, err := exec.Command("logrotate", "--force", "--state", filepath.Join(dir, "state"), filepath.Join(dir, "config")).CombinedOutput(); err != nil {
+					t.Fatal(err, string(out))
+				}
+				nstest.Eventually(t, func() error {
+					if text, err := os.ReadFile(filepath.Join(dir, "log")); err != nil || !strings.Contains(string(text), test.first) {
+						return fmt.Errorf("the new log is %q, %v; want %q", text, err, test.first)
+					}
+					return nil
+				})
+				for _, file := range test.files {
+					if got := leases(file + ".1"); got != 1 {
+						t.Errorf("round %d: %s.1 says of %d leases, want 1", round, file, got)
+					}
+				}
+			}
+			// A log that cannot be opened again stays where it is.
+			log, old := filepath.Join(dir, "log"), filepath.Join(dir, "old")
+			if err := errors.Join(os.Rename(log, old), os.Mkdir(log, 0o755)); err != nil {
+				t.Fatal(err)
+			}
+			if test.rotate == hup {
+				if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+					t.Fatal(err)
+				}
+				nstest.Eventually(t, func() error {
+					if text, err := os.ReadFile(old); err != nil || !strings.Contains(string(text), "stays in the old file") {
+						return fmt.Errorf("%v, %s", err, text)
+					}
+					return nil
+				})
+			}
+			if err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()); err != nil || said.String() != "" {
+				t.Error(err, said.String())
+			}
+			if text, err := os.ReadFile(old); err != nil || !strings.Contains(string(text), "router-withdrawn") {
+				t.Errorf("the end is not in the log: %v\n%s", err, text)
+			}
+		})
 	}
 }
 

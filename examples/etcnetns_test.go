@@ -22,13 +22,17 @@ func TestEtcNetns(t *testing.T) {
 	if out, err := exec.Command("cp", "-a", "/etc/.", etc).CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
 	}
+	// As under systemd-resolved, and with a directory of a program that the machine does not have.
 	os.Remove(filepath.Join(etc, "resolv.conf"))
+	if err := os.Symlink("resolved.conf", filepath.Join(etc, "resolv.conf")); err != nil {
+		t.Fatal(err)
+	}
 	dir := filepath.Join(etc, "netns", named.Pod.Name)
 	if err := os.MkdirAll(filepath.Join(dir, "no-such-file-in-etc"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for path, text := range map[string]string{
-		filepath.Join(etc, "resolv.conf"): "nameserver 10.244.1.53\n", filepath.Join(etc, "fruit"): "apple\n",
+		filepath.Join(etc, "resolved.conf"): "nameserver 10.244.1.53\n", filepath.Join(etc, "fruit"): "apple\n",
 		filepath.Join(dir, "resolv.conf"): "# of the VPN\nnameserver 10.244.1.99\n", filepath.Join(dir, "fruit"): "pear\n",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {

@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -36,8 +38,9 @@ func passedOn() (signals <-chan os.Signal, stop func()) {
 // runCommand starts the command as the owner, in the namespace if one is named, and waits for its end. Signals are
 // passed on. The error is a commandError if the command ends with another status than 0.
 func runCommand(cmd *exec.Cmd, o *options, signals <-chan os.Signal) error {
+	cmd.Env = reachable(cmd.Environ(), o.Owner.UID)
 	if err := launch.Start(cmd, o.NetNS, o.Owner, o.groups...); err != nil {
-		return err
+		return commandline.NotStarted(err)
 	}
 	if os.Getpid() == 1 {
 		defer reapOrphans(cmd.Process.Pid)()
@@ -63,6 +66,15 @@ func runCommand(cmd *exec.Cmd, o *options, signals <-chan os.Signal) error {
 			return err
 		}
 	}
+}
+
+// reachable returns the variables without those that name a directory of the agent's user to which the command's user
+// cannot write, as pam_tmpdir and pam_systemd set for root.
+func reachable(variables []string, user uint32) []string {
+	return slices.DeleteFunc(variables, func(variable string) bool {
+		name, dir, _ := strings.Cut(variable, "=")
+		return slices.Contains([]string{"TMPDIR", "HOME", "XDG_RUNTIME_DIR"}, name) && writable(dir, user) != nil
+	})
 }
 
 // passOn sends the command the signal. The command has a session of its own, so a terminal's signal reaches its

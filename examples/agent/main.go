@@ -119,7 +119,7 @@ func run(ctx context.Context, args []string) error {
 			return commandline.Errorf("-nic is missing: name the NIC in the namespace, such as eth0")
 		}
 		if err := o.openNetNS(); err != nil {
-			return commandline.Errorf("%w", err)
+			return err
 		}
 		defer o.NetNS.Close()
 	}

@@ -15,24 +15,29 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// openNetNS opens the namespace that is named; -own needs none.
+// openNetNS opens the namespace that is named; -own needs none. An error that is not one of the flag is no
+// *commandline.Error.
 func (o *options) openNetNS() error {
 	if o.Own && o.netns != "" {
-		return errors.New("-netns and -own: name one of them")
+		return commandline.Errorf("-netns and -own: name one of them")
 	}
 	if o.Own {
 		return nil
 	}
 	if o.netns == "" {
-		return errors.New("-netns is missing: name the network namespace, such as /run/netns/pod, or -own for the agent's own")
+		return commandline.Errorf("-netns is missing: name the network namespace, such as /run/netns/pod, or -own for the agent's own")
 	}
 	var err error
 	o.NetNS, err = phase1.OpenNetNS(o.netns)
 	if named := "/run/netns/" + o.netns; errors.Is(err, fs.ErrNotExist) && !strings.Contains(o.netns, "/") && exists(named) {
-		return fmt.Errorf("network namespace: %w (want a path: -netns %s)", err, infra.ShellWord(named))
+		return commandline.Errorf("network namespace: %w (want a path: -netns %s)", err, infra.ShellWord(named))
+	}
+	var at *fs.PathError
+	if errors.As(err, &at) && at.Path != o.netns {
+		return fmt.Errorf("network namespace: %w", err)
 	}
 	if err != nil {
-		return fmt.Errorf("network namespace: %w (ip netns list shows those in /run/netns, agent list where the wired ones are; agent forget removes what is left of one that is gone)", err)
+		return commandline.Errorf("network namespace: %w (ip netns list shows those in /run/netns, agent list where the wired ones are; agent forget removes what is left of one that is gone)", err)
 	}
 	return nil
 }

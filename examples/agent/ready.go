@@ -102,6 +102,22 @@ func (s *readySocket) remove() error {
 	return errors.Join(s.dir.Close(), s.in.RemoveAll(filepath.Base(s.dir.Name())))
 }
 
+// writable refuses a directory to which the user cannot write, as far as searchable knows.
+func writable(dir string, user uint32) error {
+	if err := searchable(dir, user); err != nil || user == 0 {
+		return err
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	mode, of := info.Mode().Perm(), info.Sys().(*syscall.Stat_t).Uid
+	if of == user && mode&0o200 == 0 || of != user && mode&0o022 == 0 {
+		return fmt.Errorf("%w: user %d cannot write to %s (mode %#o)", fs.ErrPermission, user, dir, mode)
+	}
+	return nil
+}
+
 // searchable refuses a directory that the user cannot enter: the command could not reach its socket, and the service
 // manager would wait until it takes the start for failed. Groups and access control lists are not asked for.
 func searchable(dir string, user uint32) error {

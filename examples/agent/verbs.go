@@ -269,7 +269,8 @@ the command's, and 128 and the signal's number if a signal ended the command.
 /sys shows the links of the namespace that is named, if the agent may mount it.
 Most containers may not. The files of /etc/netns/NAME are in /etc, as ip netns
 exec has them. Of a container's namespace /etc is the agent's own: the guest
-gets the container's DNS servers by the field dns of agent setup.
+gets the container's DNS servers by the field dns of agent setup. The variables
+TMPDIR, HOME and XDG_RUNTIME_DIR are left out if the user cannot write there.
 
 The command has a session of its own, so it cannot push input into the agent's
 terminal. But it can read what is typed at a terminal that it gets as standard

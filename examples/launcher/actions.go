@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -34,7 +37,7 @@ func printXML(_ context.Context, o *options) error {
 }
 
 func serve(ctx context.Context, o *options) error {
-	ctx, stop := commandline.Signals(ctx)
+	ctx, stop := commandline.Signals(ctx, o.kept()...)
 	defer stop()
 	vm, err := openLasting(o)
 	if err != nil {
@@ -64,7 +67,7 @@ func reportReady(log *slog.Logger) {
 }
 
 func runGuest(ctx context.Context, o *options) error {
-	ctx, stop := commandline.Signals(ctx)
+	ctx, stop := commandline.Signals(ctx, o.kept()...)
 	defer stop()
 	vm, err := openLasting(o)
 	if err != nil {
@@ -102,19 +105,59 @@ func open(o *options) (*phase2.VM, error) {
 func openLasting(o *options) (*phase2.VM, error) {
 	stderr = newQueue(os.Stderr, linesLost)
 	logged = stderr
+	var file *os.File
 	if o.logTo != "" {
-		file, err := os.OpenFile(o.logTo, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NONBLOCK, 0o644) // a FIFO without a reader is an error
-		if err != nil {
+		var err error
+		if file, err = o.openLog(); err != nil {
 			return nil, commandline.Errorf("-log: %w", err)
 		}
 		logged = newQueue(file, linesLost)
 	}
 	vm, err := open(o)
+	if err == nil && file != nil {
+		o.reopenLog(file, vm.Log)
+	}
 	if err == nil && o.events {
 		lines := newQueue(os.Stdout, eventsLost)
 		vm.Notify = func(e phase2.Event) { io.WriteString(lines, eventLine(e)) }
 	}
 	return vm, err
+}
+
+// openLog opens the file of -log at its end.
+func (o *options) openLog() (*os.File, error) {
+	return os.OpenFile(o.logTo, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NONBLOCK, 0o644) // a FIFO without a reader is an error
+}
+
+// kept are the signals that do not end the program: with -log, SIGHUP opens the file again, as for logrotate(8).
+func (o *options) kept() []os.Signal {
+	if o.logTo == "" {
+		return nil
+	}
+	return []os.Signal{syscall.SIGHUP}
+}
+
+// reopenLog puts another file into the place of the log's at each SIGHUP. If it cannot be opened, the log stays in the
+// old one.
+func (o *options) reopenLog(file *os.File, log *slog.Logger) {
+	if signal.Ignored(syscall.SIGHUP) {
+		return
+	}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	go func() {
+		for range hangup {
+			next, err := o.openLog()
+			if err == nil {
+				err = errors.Join(unix.Dup3(int(next.Fd()), int(file.Fd()), unix.O_CLOEXEC), next.Close())
+			}
+			if err != nil {
+				log.Warn("the log stays in the old file", "error", err)
+			} else {
+				log.Info("the log was opened again")
+			}
+		}
+	}()
 }
 
 // logCounters logs each NIC's counters.

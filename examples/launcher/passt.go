@@ -55,7 +55,7 @@ func (b *backends) newNIC(ctx context.Context, r *cache.Record, o qemu.Options) 
 	}
 	if b.dir == "" {
 		if b.dir, err = os.MkdirTemp("", "guestwire-passt-"); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("directory for passt's socket: %w: name one to which user %d can write by TMPDIR, such as TMPDIR=/tmp", err, os.Getuid())
 		}
 	}
 	o.Socket = filepath.Join(b.dir, r.Name)

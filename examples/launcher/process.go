@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/examples/commandline"
 )
 
 // patience is the time that passt has to start, and QEMU to end after SIGTERM.
@@ -30,7 +32,7 @@ func start(cmd *exec.Cmd) (*process, error) {
 		// The kernel sends the signal when the thread ends that started the command, so this thread stays.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := cmd.Start()
+		err := commandline.NotStarted(cmd.Start())
 		started <- err
 		if err == nil {
 			_ = cmd.Wait() // cmd.ProcessState has the status

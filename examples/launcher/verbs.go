@@ -22,9 +22,9 @@ QEMU. It needs no privileges.
 			Name: "serve", Short: "answer the guest: DHCP, DHCPv6 and router advertisements", Flags: "state resolv-conf events quiet log", Do: serve,
 			Example: `  launcher serve -state /run/guestwire/vm1
 `,
-			Long: `serve answers until SIGTERM, SIGINT or SIGHUP. The log is on standard error.
--events prints what Serve did and what the guest got, as lines of JSON on
-standard output:
+			Long: `serve answers until SIGTERM, SIGINT or, without -log, SIGHUP. The log is on
+standard error. -events prints what Serve did and what the guest got, as
+lines of JSON on standard output:
 
   {"time": ..., "nic": "eth0", "event": "dhcpv4-leased", "text": ...,
    "address": ...}
@@ -32,6 +32,10 @@ standard output:
 A reader of either that stops or ends does not end or delay the guest. It gets
 the number of lines that were lost, as a line of the log or as the event
 events-lost.
+
+-log FILE is rotated by copytruncate of logrotate(8), and so are events that a
+shell appends (>>FILE). With -log, SIGHUP opens the file again, and ends
+nothing.
 
 If NOTIFY_SOCKET is set, serve reports there that the guest is served (READY=1
 of sd_notify(3)).
@@ -44,14 +48,14 @@ of sd_notify(3)).
 			Long: `qemu answers the guest as serve does, and runs QEMU, with -netdev and -device
 for each interface that has a record at the start.
 
-They end together: SIGTERM, SIGINT and SIGHUP end QEMU in order, and the exit
-code is QEMU's. Further ones change nothing; SIGQUIT is a power cut. With
--shutdown 50s the guest has that time to shut down first, as by its power
-button. A script in QEMU's place has to exec QEMU.
+They end together: SIGTERM, SIGINT and, without -log, SIGHUP end QEMU in order,
+and the exit code is QEMU's. Further ones change nothing; SIGQUIT is a power
+cut. With -shutdown 50s the guest has that time to shut down first, as by its
+power button. A script in QEMU's place has to exec QEMU.
 
-A passt that ends is started again, and QEMU connects to it. QEMU before 8.0, and
-a script in QEMU's place, cannot: QEMU ends then, and the exit code is 1. The
-log and -events report it (passt-lost, passt-back, passt-failed).
+A passt that ends is started again, and QEMU connects to it. QEMU before 8.0,
+and a script in QEMU's place, cannot: QEMU ends then, and the exit code is 1.
+The log and -events report it (passt-lost, passt-back, passt-failed).
 
 On standby QEMU starts only with -incoming, to wait for the guest that moves
 here.

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -26,14 +27,15 @@ type program struct {
 	family firewall.Family
 }
 
-// openProgram looks for the program that has the name of the family, and asks for its version.
+// openProgram looks for the program that has the name of the family, and asks for its version. A first Setup has called
+// HavePrograms.
 func openProgram(f firewall.Family) (program, error) {
 	proto := iptables.ProtocolIPv4
 	if f.IPTables() == 6 {
 		proto = iptables.ProtocolIPv6
 	}
 	p, err := iptables.New(iptables.IPFamily(proto), iptables.Path(string(f)), iptables.Timeout(lockWait))
-	return program{p, f}, err
+	return program{p, f}, gone(err)
 }
 
 // HavePrograms returns an error if a program of iptables is missing that the tables need.
@@ -236,7 +238,15 @@ func (p program) restore(commands string) error {
 	c := exec.Command(restorer(p.family), "--noflush", "--wait", strconv.Itoa(lockWait))
 	c.Stdin = strings.NewReader(commands)
 	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", restorer(p.family), err, bytes.TrimSpace(out))
+		return fmt.Errorf("%s: %w: %s", restorer(p.family), gone(err), bytes.TrimSpace(out))
 	}
 	return nil
+}
+
+// gone adds the way out to the error of a program that was there when the NIC was wired.
+func gone(err error) error {
+	if errors.Is(err, exec.ErrNotFound) {
+		err = fmt.Errorf("%w: install it again: the NIC was wired with it", err)
+	}
+	return err
 }

@@ -68,6 +68,9 @@ func bootID() (string, error) {
 		return *id, nil
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: this /proc has processes alone: give the program a whole one (ProcSubset=all in a unit of systemd, a mount of proc without subset=pid)", err)
+	}
 	if err != nil {
 		return "", fmt.Errorf("identity of this boot: %w", err)
 	}

@@ -52,6 +52,7 @@ func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error 
 //	fs.ErrPermission   SETPCAP is missing, or SYS_ADMIN to enter ns
 //	*cache.FieldError  owner names no user, or one that this user namespace does not have
 //	*cache.FieldError  owner.Inside is set
+//	fs.ErrPermission   the program's file has capabilities, which the command cannot get (setcap -r)
 //	others             a field of cmd.SysProcAttr contradicts this list; the error names it
 func Start(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
 	if err := startAs(cmd, ns, owner, groups); err != nil {
