@@ -11,6 +11,7 @@ import (
 // options are the values of the flags.
 type options struct {
 	state, resolvConf, plug, format, out, logTo string
+	device                                      string
 	events, quiet                               bool
 	shutdown                                    time.Duration
 	command                                     []string
@@ -43,6 +44,8 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.StringVar(&o.plug, name, "", "the `BUSES` for NICs that come while QEMU runs, ids with commas between, one for each NIC")
 		case "format":
 			set.StringVar(&o.format, name, formats[0], "the `FORMAT`: "+strings.Join(formats, ", "))
+		case "device":
+			set.StringVar(&o.device, name, "", "the guest's `LINK` that -format kernel configures, such as eth0; without it the kernel takes the first link, and klibc's ipconfig each")
 		case "out":
 			set.StringVar(&o.out, name, "", "the `DIR` to which the files are written, in place of standard output")
 		}
