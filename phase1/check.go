@@ -20,7 +20,7 @@ import (
 
 // Check compares the kernel and the record with what Setup left, and changes nothing in the namespace. It may wait 1 s
 // for each gateway that Setup asks. It does not see the header size and the byte order that an ended VMM has left at
-// the tap, as the kernel shows them only to a process that opens the tap. Setup resets both.
+// the tap: a process sees them by opening the tap. Setup resets both.
 //
 //	*DriftError     something differs
 //	ErrNotWired     there was no Setup, or a forced Teardown was interrupted
