@@ -1,6 +1,7 @@
 package dhcp
 
 import (
+	"bytes"
 	"encoding/binary"
 	"testing"
 
@@ -46,6 +47,15 @@ func (c client4) bytes() []byte {
 		c.change(msg)
 	}
 	return msg
+}
+
+// overloads moves the type to file and the identifier to sname, as option 52 says. The message has these two options.
+func overloads(msg []byte) {
+	options := msg[fixedLen4:]
+	copy(msg[offFile:], append(bytes.Clone(options[:3]), 255))
+	copy(msg[offSname:], options[3:])
+	clear(options)
+	copy(options, []byte{52, 1, 3, 255})
 }
 
 func (c client4) frame() []byte {

@@ -106,7 +106,7 @@ func (s *server4) answer(dst, msg []byte) ([]byte, result) {
 	case [4]byte(msg[offGiaddr:offChaddr]) != [4]byte{}:
 		return dst, result{ignored: relayed} // this link has no relay
 	}
-	options, ok := parseOptions4(msg[fixedLen4:])
+	options, ok := optionsOf(msg)
 	if !ok {
 		return dst, result{ignored: malformed}
 	}
@@ -190,6 +190,27 @@ func parseOptions4(b []byte) (options4, bool) {
 		}
 	}
 	return b, true
+}
+
+// optionsOf returns the options of a message. Option 52 says that file (1), sname (2) or both (3) have further ones, which
+// are read in this order (RFC 2131 section 4.1). False: the last option of a field is cut short.
+func optionsOf(msg []byte) (options4, bool) {
+	options, ok := parseOptions4(msg[fixedLen4:])
+	overload, _ := options.get(uint8(dhcpv4.OptionOptionOverload))
+	if !ok || len(overload) != 1 {
+		return options, ok
+	}
+	for bit, field := range [][]byte{msg[offFile:offCookie], msg[offSname:offFile]} {
+		if overload[0]>>bit&1 == 0 {
+			continue
+		}
+		further, ok := parseOptions4(field)
+		if !ok {
+			return nil, false
+		}
+		options = append(options[:len(options):len(options)], further...) // a copy: the message stays
+	}
+	return options, true
 }
 
 // get returns the value of an option. The values of an option that is given several times are joined (RFC

@@ -102,6 +102,12 @@ func situations4() []situation4 {
 		{"RFC 2131 3: bad cookie", client4{kind: discover, change: func(m []byte) { m[236] = 0 }}, silence, "", "", malformed},
 		{"RFC 2131 2: foreign chaddr", client4{kind: discover, change: func(m []byte) { m[33]++ }}, silence, "", "", otherHardwareAddress},
 		{"RFC 2132 2: option over the end", client4{kind: discover, change: func(m []byte) { m[len(m)-2] = 12; m[len(m)-1] = 200 }}, silence, "", "", malformed},
+		{"RFC 2131 4.1: DISCOVER, its type in file and its identifier in sname (option 52)", client4{kind: discover, options: opt(61, id), change: overloads}, offer, ours, offered4, ""},
+		{"RFC 2131 4.1: option 52, and an option over the end of file", client4{kind: discover, options: opt(61, id), change: func(m []byte) {
+			overloads(m)
+			m[offFile+3] = 12 // in place of the end
+			m[offFile+4] = 200
+		}}, silence, "", "", malformed},
 		{"RFC 3046: option 82 without a relay", client4{kind: discover, options: opt(82, []byte{1, 1, 7})}, offer, ours, offered4, ""},
 		{"RFC 6842: client identifier", client4{kind: discover, options: opt(61, id)}, offer, ours, offered4, ""},
 		{"RFC 6842: client identifier in NAK", client4{kind: request, options: opt(61, id, 50, "10.9.9.9")}, nak, "255.255.255.255", refused4, ""},

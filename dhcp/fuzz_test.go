@@ -229,6 +229,24 @@ func FuzzOptions(f *testing.F) {
 			}
 		}
 
+		msg := append(make([]byte, fixedLen4), 52, 1, 3, 255)
+		copy(msg[offSname:offFile], b)
+		copy(msg[offFile:offCookie], b[min(len(b), offFile-offSname):])
+		file, sname := dhcpv4.Options{}, dhcpv4.Options{}
+		err = errors.Join(file.FromBytes(msg[offFile:offCookie]), sname.FromBytes(msg[offSname:offFile]))
+		ours, ok = optionsOf(msg)
+		if ok && err != nil {
+			t.Fatalf("DHCPv4, option 52: %v", err)
+		}
+		for code := range 256 {
+			inFile, is := file[uint8(code)]
+			inSname, also := sname[uint8(code)]
+			got, found := ours.get(uint8(code))
+			if want := slices.Concat(inFile, inSname); ok && code != 52 && (found != (is || also) || !bytes.Equal(got, want)) {
+				t.Fatalf("DHCPv4 option %d by option 52: %x, %v, want %x", code, got, found, want)
+			}
+		}
+
 		var list dhcpv6.Options
 		cut := errors.New("cut short")
 		err = list.FromBytesWithParser(b, func(code dhcpv6.OptionCode, data []byte) (dhcpv6.Option, error) {

@@ -344,6 +344,7 @@ func TestConfig(t *testing.T) {
 		{"", "version: 2\nethernets:\n", "neighbour"},
 		{"-format networkd", "[Neighbor]\nAddress=10.244.1.99\n", ""},
 		{"-format kernel", "ip=10.244.1.7::10.244.1.1:255.255.255.0", "is left out"},
+		{"-format kernel -device ens3", "ip=10.244.1.7::10.244.1.1:255.255.255.0::ens3:off", "is left out"},
 		{"-out " + out, "", "neighbour"},
 	} {
 		cmd := exec.Command(launcher, append([]string{"config", "-state", "."}, strings.Fields(c.args)...)...)
@@ -370,6 +371,9 @@ func TestConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, status := run(t, launcher, "config", "-state", n.State, "-resolv-conf", resolv, "-format", "networkd"); status != 0 || !strings.Contains(out, "DNS=10.96.0.10\n") {
+		t.Errorf("status %d:\n%s", status, out)
+	}
+	if out, status := run(t, launcher, "config", "-state", n.State, "-device", "ens3"); status != 2 || !strings.Contains(out, "-format kernel alone") {
 		t.Errorf("status %d:\n%s", status, out)
 	}
 	if out, status := run(t, launcher, "config", "-state", n.State, "-resolv-conf", resolv+"-not"); status != 1 || !strings.Contains(out, "no such file") {

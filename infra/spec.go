@@ -279,7 +279,10 @@ func (s Spec) validateTap() error {
 	if err := syntax.CheckLinkName(s.Tap); err != nil {
 		return &cache.FieldError{Field: "tap", Reason: err.Error()}
 	}
-	if s.Tap == "all" || s.Tap == "default" {
+	switch s.Tap {
+	case "lo":
+		return &cache.FieldError{Field: "tap", Reason: "lo is the loopback link of each namespace: want another name, such as tap0"}
+	case "all", "default":
 		return &cache.FieldError{Field: "tap", Reason: fmt.Sprintf("net.ipv4.conf.%s has the settings of no single link, so the kernel refuses a link with this name: want another one, such as tap0", s.Tap)}
 	}
 	return nil

@@ -74,6 +74,7 @@ func TestValidate(t *testing.T) {
 		"tap":                         {infra.Spec{Tap: "tap0"}, ""},
 		"tap of sixteen":              {infra.Spec{Tap: "sixteencharacter"}, "tap"},
 		"tap of a path":               {infra.Spec{Tap: "../x"}, "tap"},
+		"tap called lo":               {infra.Spec{Tap: "lo"}, "tap"},
 		"tap called all":              {infra.Spec{Tap: "all"}, "tap"},
 		"tap called default":          {infra.Spec{Tap: "default"}, "tap"},
 		"tap of macvtap":              {infra.Spec{Binding: infra.Macvtap{}, Tap: "tap0"}, "tap"},

@@ -19,7 +19,8 @@ import (
 )
 
 // Check compares the kernel and the record with what Setup left, and changes nothing in the namespace. It may wait 1 s
-// for each gateway that Setup asks.
+// for each gateway that Setup asks. It does not see the header size and the byte order that an ended VMM has left at
+// the tap: a process sees them by opening the tap. Setup resets both.
 //
 //	*DriftError     something differs
 //	ErrNotWired     there was no Setup, or a forced Teardown was interrupted

@@ -179,8 +179,8 @@ func (s *session) checkRecord(ctx context.Context) error {
 		return fmt.Errorf("record %s: %w", path, err)
 	}
 	if found != nil {
-		return fmt.Errorf("%w in another namespace (%s), which has the record %s: name another state directory, or take that NIC down first",
-			infra.ErrWired, found.Places()[0], path)
+		return fmt.Errorf("%w in another namespace (%s), which has the record %s: name another state directory, or take that NIC down first (agent teardown -netns %s -nic %s)",
+			infra.ErrWired, found.Places()[0], path, infra.ShellWord(found.Places()[0]), infra.ShellWord(s.nic))
 	}
 	if err := checkGone(r.Namespace); err != nil {
 		return fmt.Errorf("%w in another namespace (%s), which has the record %s and is not found, but %w: name another state directory, or call Setup in the node's PID namespace; in a container that has its journals and its state directory for itself, Forget removes the record (Gone.Own, agent forget -own)",

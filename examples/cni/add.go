@@ -107,7 +107,7 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 			nic.spec.State = dir
 			record, err := calls.nic(nic.name).Setup(ctx, nic.spec)
 			if err != nil {
-				return c.setupError(nic.name, args, err)
+				return c.setupError(ctx, nic.name, args, err)
 			}
 			records[nic.name] = record
 			for _, l := range record.Losses {
@@ -164,9 +164,27 @@ func wasWired(before []podsandbox.NIC, nic string) bool {
 	return false
 }
 
+// wiredAt reports whether the namespace at the path has a wiring of the NIC. Else what is wired is another namespace's,
+// or a name is taken, and Setup's text has the way out.
+func (c config) wiredAt(ctx context.Context, path, nic string) bool {
+	want, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	wirings, _ := phase1.List(ctx, c.Dir) // without an answer there is no further text
+	for _, w := range wirings {
+		for _, at := range w.FoundAt {
+			if have, err := os.Stat(at); err == nil && w.NIC == nic && os.SameFile(have, want) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // setupError adds what a pod's author can do about an error of Setup.
-func (c config) setupError(nic string, args *skel.CmdArgs, err error) error {
-	if errors.Is(err, infra.ErrWired) {
+func (c config) setupError(ctx context.Context, nic string, args *skel.CmdArgs, err error) error {
+	if errors.Is(err, infra.ErrWired) && c.wiredAt(ctx, args.Netns, nic) {
 		return fmt.Errorf("%w; a NIC that guestwire has wired ends with a DEL: delete the pod; or on the node: %s", err, c.agentCall("teardown", args.Netns, nic))
 	}
 	if errors.Is(err, infra.ErrNoNIC) && nic != args.IfName && !c.ofKubeVirt() {

@@ -136,6 +136,11 @@ func TestDeleteGivesBack(t *testing.T) {
 			if out, err := n.guestwireCalled(s.configuration(ours.Plugins[0].Bytes, result, other), s.environ("ADD", "eth0")...); err == nil || !strings.Contains(err.Error(), way) {
 				t.Errorf("ADD of another binding: %s, %v; want %s", out, err, way)
 			}
+			another := nstest.NewVeth(t)
+			way = "take that NIC down first (agent teardown -netns " + s.ns.Path() + " -nic eth0)"
+			if out, err := n.guestwireCalled(s.configuration(ours.Plugins[0].Bytes, result, rt), append(s.environ("ADD", "eth0"), "CNI_NETNS="+another.Pod.Path())...); err == nil || !strings.HasSuffix(err.Error(), way) {
+				t.Errorf("ADD of the same sandbox in another namespace: %s, %v; want %s at the end", out, err, way)
+			}
 			if out, err := n.guestwireCalled(s.configuration(ours.Plugins[0].Bytes, result, rt), s.environ("DEL", "eth0")...); err != nil || out != "" {
 				t.Fatalf("%q, %v", out, err)
 			}

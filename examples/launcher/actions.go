@@ -83,7 +83,7 @@ func config(_ context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	return printConfig(vm, o.format, o.state, o.out)
+	return printConfig(vm, o.format, o.device, o.state, o.out)
 }
 
 // open reads the records. The log goes to standard error.

@@ -16,7 +16,7 @@ import (
 
 // printConfig prints the configuration of a guest without DHCP, or writes its files to the directory out. What the
 // format leaves out is printed to standard error.
-func printConfig(vm *phase2.VM, format, state, out string) error {
+func printConfig(vm *phase2.VM, format, device, state, out string) error {
 	guest, err := vm.Guest()
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func printConfig(vm *phase2.VM, format, state, out string) error {
 	case "networkd":
 		files, err = guestconfig.Networkd(guest)
 	case "kernel":
-		files, err = kernelLine(guest)
+		files, err = kernelLine(guest, device)
 	}
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func printConfig(vm *phase2.VM, format, state, out string) error {
 }
 
 // kernelLine is the kernel's argument, as a file.
-func kernelLine(guest guestconfig.Guest) (guestconfig.Files, error) {
+func kernelLine(guest guestconfig.Guest, device string) (guestconfig.Files, error) {
 	if len(guest.Records) > 1 {
 		var names []string
 		for _, r := range guest.Records {
@@ -63,7 +63,7 @@ func kernelLine(guest guestconfig.Guest) (guestconfig.Files, error) {
 		}
 		return guestconfig.Files{}, errors.New("the kernel's ip= configures one interface, and the guest has " + strings.Join(names, ", "))
 	}
-	line, warnings, err := guestconfig.KernelIP(guest.Records[0], guest.DNS, "")
+	line, warnings, err := guestconfig.KernelIP(guest.Records[0], guest.DNS, device)
 	return guestconfig.Files{Contents: map[string]string{"cmdline": line + "\n"}, Warnings: warnings}, err
 }
 

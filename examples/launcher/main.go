@@ -58,6 +58,8 @@ func run(args []string) error {
 		return commandline.Errorf("-shutdown %v is negative: name the time that the guest has to shut down, such as 50s", o.shutdown)
 	case v.Has("format") && !slices.Contains(formats, o.format):
 		return commandline.Errorf("-format %q is none of %s", o.format, strings.Join(formats, ", "))
+	case o.device != "" && o.format != "kernel":
+		return commandline.Errorf("-device %s: of -format kernel alone", o.device)
 	case o.state == "":
 		return commandline.Errorf("-state is missing: name the agent's state directory; in a Kubernetes pod it is /run/guestwire")
 	}

@@ -11,6 +11,7 @@ import (
 // options are the values of the flags.
 type options struct {
 	state, resolvConf, plug, format, out, logTo string
+	device                                      string
 	events, quiet                               bool
 	shutdown                                    time.Duration
 	command                                     []string
@@ -33,6 +34,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 	set.Func("shutdown", "the `TIME` that the guest has to shut down after such a signal, before QEMU is ended, such as 50s; without it none", commandline.Time(&o.shutdown, "50s"))
 	set.String(&o.plug, "plug", "", "the `BUSES` for NICs that come while QEMU runs, ids with commas between, one for each NIC")
 	set.String(&o.format, "format", formats[0], "the `FORMAT`: "+strings.Join(formats, ", "))
+	set.String(&o.device, "device", "", "the guest's `LINK` that -format kernel configures, such as eth0; without it the kernel takes the first link, and klibc's ipconfig each")
 	set.String(&o.out, "out", "", "the `DIR` to which the files are written, in place of standard output")
 	return set.FlagSet
 }

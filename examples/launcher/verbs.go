@@ -71,7 +71,7 @@ monitor answers (READY=1 of sd_notify(3)).
 `,
 		},
 		{
-			Name: "config", Short: "print the network configuration of a guest without DHCP", Flags: "state resolv-conf format out", Do: config,
+			Name: "config", Short: "print the network configuration of a guest without DHCP", Flags: "state resolv-conf format device out", Do: config,
 			Example: `  launcher config -state /run/guestwire/vm1 -format networkd
 `,
 			Long: `config prints it in the -format: cloud-init (network-config version 2),

@@ -266,7 +266,7 @@ func TestListChanges(t *testing.T) {
 		}
 	}
 	path := filepath.Join(l.conf, "10-net.conflist")
-	step("no CNI list yet")
+	step("no CNI list: the node")
 	write(t, path, flannel)
 	step("10-net.conflist and guestwire", "00-guestwire.conflist", "10-net.conflist")
 	write(t, path, strings.Replace(flannel, "cbr0", "cbr1", 1))

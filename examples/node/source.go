@@ -66,7 +66,7 @@ func (l cniLists) source() (source, error) {
 	if _, err := os.Lstat(l.conf); errors.Is(err, fs.ErrNotExist) {
 		return source{}, fmt.Errorf("%s: %w, and no such directory: the node's network plugin makes it, or -cni-conf is another one", l.conf, errNoSource)
 	}
-	return source{}, fmt.Errorf("%s: %w yet: the node's network plugin writes one", l.conf, errNoSource)
+	return source{}, fmt.Errorf("%s: %w: the node's network plugin writes one when it is ready", l.conf, errNoSource)
 }
 
 // read returns what libcni makes of a list's file and its drop-ins. The drop-ins of the derived list's directory count

@@ -212,7 +212,7 @@ func TestWithoutInotify(t *testing.T) {
 		n := newNode(t)
 		node, log := startInside(t, limit, n.args("run", "-nri="))
 		eventually(t, func() error {
-			if !strings.Contains(log.String(), want) || !strings.Contains(log.String(), "no CNI list yet") {
+			if !strings.Contains(log.String(), want) || !strings.Contains(log.String(), "no CNI list: the node") {
 				return fmt.Errorf("want %s and that there is no list in %s", want, log)
 			}
 			return nil

@@ -141,6 +141,9 @@ func TestRefused(t *testing.T) {
 			s.Links[1].Name, s.Links[1].Master = "eth0-nic", 7
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0-br", Kind: "bridge", Alias: netstate.Mark("eth0")})
 		}), withSpec(bridge(), func(s *asked) { s.NIC = "eth0-nic" }), is(infra.ErrWired), "wired NIC eth0|name eth0"},
+		{"an address of the NIC's network in the prefixes", flannel(), withSpec(routed(), func(s *asked) {
+			s.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.244.1.99/32")}
+		}), is(infra.ErrCollision), "guard.prefixes[0]|leave the prefix out, or choose the binding bridge or redirect"},
 		{"moved name taken", beside(netstate.Link{Index: 7, Name: "eth0-nic"}), bridge(), is(infra.ErrWired), "eth0-nic is another NIC: rename it first, in this namespace (ip link set eth0-nic down; ip link set eth0-nic name NAME)"},
 		{"bridge name taken", beside(netstate.Link{Index: 7, Name: "eth0-br", Kind: "bridge"}), masquerade(), is(infra.ErrWired), "eth0-br is another program's bridge: rename or delete it first, in this namespace (ip link del eth0-br)"},
 		{"moved name an altname", beside(netstate.Link{Index: 7, Name: "v0", AltNames: []string{"other", "eth0-nic"}}), bridge(), is(infra.ErrWired), "eth0-nic is an altname of v0|ip link property del dev v0 altname eth0-nic"},

@@ -104,7 +104,11 @@ func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends router.Ends) error {
 			r.Metric, r.Other = metricPrefix, []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}
 		}
 		if routes := p.routesTo(prefix); len(routes) > 0 {
-			return fmt.Errorf("guard.prefixes[%d]: %v overlaps the route to %v of the namespace: %w, leave the prefix out", i, prefix, routes[0].Destination, infra.ErrCollision)
+			otherwise := "leave the prefix out"
+			if routes[0].Link == p.nic.Index {
+				otherwise += ", or choose the binding bridge or redirect, which carry addresses of the NIC's network"
+			}
+			return fmt.Errorf("guard.prefixes[%d]: %v overlaps the route to %v of the namespace: %w, %s", i, prefix, routes[0].Destination, infra.ErrCollision, otherwise)
 		}
 		onLink := slices.ContainsFunc(p.wanted.Addresses, func(a netstate.Address) bool {
 			return a.Link == tap.Index && a.Prefix.Bits() <= prefix.Bits() && a.Prefix.Contains(prefix.Addr())
