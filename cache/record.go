@@ -342,6 +342,10 @@ type Options struct {
 	// IPv6 alone that asks for it gets an offer without an address, after which it may stop asking.
 	IPv6OnlySeconds uint32 `json:"ipv6OnlySeconds,omitempty"`
 
+	// NAT64 is the prefix of the network's NAT64 (RFC 8781), of 96, 64, 56, 48, 40 or 32 bits. It
+	// is sent in router advertisements. The namespace does not know it, so none is found.
+	NAT64 netip.Prefix `json:"nat64,omitzero"`
+
 	// DHCPv4 and DHCPv6 are further options by their code. Examples in DHCPv4 are 43
 	// (vendor-specific) and 224 to 254 (private use, RFC 3942). Examples in DHCPv6 are 17
 	// (vendor-specific) and 32 (the refresh time of other information). Validate refuses

@@ -247,6 +247,9 @@ func (o *Options) Validate() error {
 	if err := checkName("subdomain", o.Subdomain, syntax.MaxName); err != nil {
 		return err
 	}
+	if p := o.NAT64; (p != netip.Prefix{}) && (!p.IsValid() || !p.Addr().Is6() || p != p.Masked() || !slices.Contains(syntax.NAT64Bits, p.Bits())) {
+		return fieldErrorf("nat64", "%v, want an IPv6 prefix of 96, 64, 56, 48, 40 or 32 bits, such as 64:ff9b::/96", p)
+	}
 	for i, a := range o.NTP {
 		if !isUnicast(a) {
 			return fieldErrorf(fmt.Sprintf("ntp[%d]", i), "%v, want a unicast address without a zone, such as 192.0.2.1 or 2001:db8::1", a)

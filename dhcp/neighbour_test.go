@@ -302,6 +302,28 @@ func TestRouterAdvertisementPortal(t *testing.T) {
 	}
 }
 
+// RFC 8781 section 4: the prefix, and a lifetime of zero at the end.
+func TestRouterAdvertisementNAT64(t *testing.T) {
+	for _, p := range []string{"64:ff9b::/96", "2001:db8:1:2::/64", "2001:db8::/32"} {
+		rec := newRecord()
+		rec.Options.NAT64 = prefix(p)
+		r := newResponder(t, rec, resolvConf)
+		_, ra := advertisement(t, r)
+		last, err := ndp.ParseMessage(r.answers.Load().router.last)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for lifetime, options := range map[time.Duration][]ndp.Option{9000 * time.Second: ra.Options, 0: last.(*ndp.RouterAdvertisement).Options} {
+			if !slices.ContainsFunc(options, func(o ndp.Option) bool {
+				is, ok := o.(*ndp.PREF64)
+				return ok && is.Prefix == prefix(p) && is.Lifetime == lifetime
+			}) {
+				t.Errorf("%s, %v: %s", p, lifetime, describe(options))
+			}
+		}
+	}
+}
+
 // Lists that are too long for an option (the library's limit is 248 octets), and for a packet.
 func TestRouterAdvertisementLimits(t *testing.T) {
 	rec := newRecord()
