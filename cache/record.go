@@ -271,6 +271,10 @@ type Router struct {
 	// Default says that the namespace has a default route through the router.
 	Default bool `json:"default"`
 
+	// Preference is that of the router among those of all of the guest's NICs (RFC 4191 section
+	// 2.1): 1 high, 0 medium, -1 low.
+	Preference int `json:"preference,omitzero"`
+
 	// Routes are other destinations that the namespace reaches through the router (RFC 4191
 	// section 2.3).
 	Routes []netip.Prefix `json:"routes,omitempty"`

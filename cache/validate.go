@@ -224,6 +224,9 @@ func (v *IPv6) validate() error {
 	if !v.Router.MAC.IsZero() && !v.Router.MAC.Unicast() {
 		return fieldErrorf("ipv6.router.mac", "%v, want a unicast address", v.Router.MAC)
 	}
+	if p := v.Router.Preference; p < -1 || p > 1 {
+		return fieldErrorf("ipv6.router.preference", "%d, want -1, 0 or 1", p)
+	}
 	for i, p := range v.Router.Routes {
 		if err := network6(fmt.Sprintf("ipv6.router.routes[%d]", i), p); err != nil {
 			return err

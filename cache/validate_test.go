@@ -185,6 +185,7 @@ func TestValidate(t *testing.T) {
 		{"options.nat64", func(r *Record) { r.Options.NAT64 = pfx("64:ff9b::/80") }},
 		{"options.nat64", func(r *Record) { r.Options.NAT64 = pfx("10.0.0.0/32") }},
 		{"options.nat64", func(r *Record) { r.Options.NAT64 = netip.PrefixFrom(ip("64:ff9b::1"), 96) }},
+		{"ipv6.router.preference", func(r *Record) { r.IPv6.Router.Preference = 2 }},
 		{"options.ntp[0]", func(r *Record) { r.Options.NTP[0] = ip("0.0.0.0") }},
 		{"dns.search[1]", func(r *Record) { r.DNS.Search = []string{"a.b.", "a-.b"} }},
 		{"options.hostname", func(r *Record) { r.Options.Hostname = "my vm" }},

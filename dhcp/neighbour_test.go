@@ -273,6 +273,22 @@ func TestRouterAdvertisement(t *testing.T) {
 	}
 }
 
+// RFC 4191 section 2.2: the preference of a default router. One with a lifetime of zero has none.
+func TestRouterAdvertisementPreference(t *testing.T) {
+	for preference, want := range map[int]ndp.Preference{-1: ndp.Low, 0: ndp.Medium, 1: ndp.High} {
+		for _, isDefault := range []bool{true, false} {
+			rec := newRecord()
+			rec.IPv6.Router.Preference, rec.IPv6.Router.Default = preference, isDefault
+			if !isDefault {
+				want = ndp.Medium
+			}
+			if _, ra := advertisement(t, newResponder(t, rec, resolvConf)); ra.RouterSelectionPreference != want {
+				t.Errorf("%d, default router %v: %v, want %v", preference, isDefault, ra.RouterSelectionPreference, want)
+			}
+		}
+	}
+}
+
 func describe(options []ndp.Option) string {
 	var b strings.Builder
 	for _, o := range options {

@@ -68,6 +68,7 @@ func newRouter(rec cache.Record, res resolver) (*router, []string) {
 	if to := rec.IPv6.Router; to != nil {
 		r.source, link, routes = to.Address, to.MAC, to.Routes
 		if to.Default {
+			r.icmp[5] |= byte(to.Preference&3) << 3 // RFC 4191 section 2.2
 			copy(r.icmp[6:], lifetime[2:])
 		}
 	}
