@@ -72,6 +72,15 @@ func readNeighbours(route *netlink.Socket, s *netstate.Snapshot) error {
 	return nil
 }
 
+// Neighbours returns the ARP and NDP entries that have a MAC.
+func (n *Namespace) Neighbours() ([]netstate.Neighbour, error) {
+	var s netstate.Snapshot
+	if err := readNeighbours(n.route, &s); err != nil {
+		return nil, fmt.Errorf("read neighbours: %w", err)
+	}
+	return s.Neighbours, nil
+}
+
 func encodeNeighbourAdd(o netstate.NeighbourAdd) *nl.NetlinkRequest {
 	return netlink.NewRequest(unix.RTM_NEWNEIGH, netlink.Put, neighbourParts(o.Neighbour)...)
 }
