@@ -127,8 +127,8 @@ func newRouter(rec cache.Record, res resolver) (*router, []string) {
 }
 
 // expire makes an advertisement the last one (RFC 4861 section 6.2.5): the lifetimes of the router, its routes,
-// DNS servers, search domains and NAT64 prefix become zero. Prefixes stay, as they are on the link without the responder,
-// too.
+// DNS servers, search domains and NAT64 prefix become zero. Prefixes stay, as they are on the link without the
+// responder, too.
 func expire(ra []byte) {
 	clear(ra[6:8])
 	for o := range frame.Options(ra[icmpLenRA:]) {

@@ -46,7 +46,8 @@ func (s *stepper) losesChain(t firewall.Table) bool {
 }
 
 // setFilters adds the filters that are missing at each link. A filter that is not wanted is removed by its preference.
-// A foreign filter, whose preference says nothing, is removed with the whole qdisc, and so is a qdisc of the other kind.
+// A foreign filter, whose preference says nothing, is removed with the whole qdisc, and so is a qdisc of the other
+// kind.
 func (s *stepper) setFilters() {
 	for _, l := range s.want.Links {
 		now, want := netstate.FiltersOf(s.now.Filters, l.Index), netstate.FiltersOf(s.want.Filters, l.Index)
