@@ -271,6 +271,10 @@ type Router struct {
 	// Default says that the namespace has a default route through the router.
 	Default bool `json:"default"`
 
+	// Preference is that of the router among those of all of the guest's NICs (RFC 4191 section
+	// 2.1): 1 high, 0 medium, -1 low.
+	Preference int `json:"preference,omitzero"`
+
 	// Routes are other destinations that the namespace reaches through the router (RFC 4191
 	// section 2.3).
 	Routes []netip.Prefix `json:"routes,omitempty"`
@@ -341,6 +345,10 @@ type Options struct {
 	// guest uses no IPv4 for that time. A guest with IPv4 alone cannot have it. A guest with
 	// IPv6 alone that asks for it gets an offer without an address, after which it may stop asking.
 	IPv6OnlySeconds uint32 `json:"ipv6OnlySeconds,omitempty"`
+
+	// NAT64 is the prefix of the network's NAT64 (RFC 8781), of 96, 64, 56, 48, 40 or 32 bits. It
+	// is sent in router advertisements. The namespace does not know it, so none is found.
+	NAT64 netip.Prefix `json:"nat64,omitzero"`
 
 	// DHCPv4 and DHCPv6 are further options by their code. Examples in DHCPv4 are 43
 	// (vendor-specific) and 224 to 254 (private use, RFC 3942). Examples in DHCPv6 are 17

@@ -22,7 +22,7 @@ func full() Record {
 		},
 		IPv6: &IPv6{
 			Address: ip("fd00::7"), Others: []netip.Addr{ip("fd00::17"), ip("fd02::7")}, Deprecated: []netip.Addr{ip("fd02::7")}, Gateway: ip("fd00::1"), OnLink: []netip.Prefix{pfx("fd00::/64")},
-			Router: &Router{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}, Default: true, Routes: []netip.Prefix{pfx("fd01::/48")}},
+			Router: &Router{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}, Default: true, Preference: -1, Routes: []netip.Prefix{pfx("fd01::/48")}},
 		},
 		Neighbours: []Neighbour{{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}, Station: ip("fd00::1")}},
 		Static:     fullStatic(),
@@ -31,7 +31,7 @@ func full() Record {
 			NoDefaultRoute: true,
 			Hostname:       "vm1", Subdomain: "vms", LeaseSeconds: 3600, NTP: []netip.Addr{ip("10.96.0.11")}, TFTPServer: "10.96.0.12",
 			BootFile: "pxelinux.0", BootFileURL: "http://boot/ipxe",
-			CaptivePortal: "https://portal/api", IPv6OnlySeconds: 1800,
+			CaptivePortal: "https://portal/api", IPv6OnlySeconds: 1800, NAT64: pfx("64:ff9b::/96"),
 			DHCPv4: map[uint8]Data{224: "a", 254: "b", 43: "\x01\x02\xff", 250: "0x"}, DHCPv6: map[uint16]Data{17: "\x00\x01", 32: "\x00\x00\x0e\x10"},
 		},
 		Device: Device{

@@ -224,6 +224,9 @@ func (v *IPv6) validate() error {
 	if !v.Router.MAC.IsZero() && !v.Router.MAC.Unicast() {
 		return fieldErrorf("ipv6.router.mac", "%v, want a unicast address", v.Router.MAC)
 	}
+	if p := v.Router.Preference; p < -1 || p > 1 {
+		return fieldErrorf("ipv6.router.preference", "%d, want -1, 0 or 1", p)
+	}
 	for i, p := range v.Router.Routes {
 		if err := network6(fmt.Sprintf("ipv6.router.routes[%d]", i), p); err != nil {
 			return err
@@ -246,6 +249,9 @@ func (o *Options) Validate() error {
 	}
 	if err := checkName("subdomain", o.Subdomain, syntax.MaxName); err != nil {
 		return err
+	}
+	if p := o.NAT64; (p != netip.Prefix{}) && (!p.IsValid() || !p.Addr().Is6() || p != p.Masked() || !slices.Contains(syntax.NAT64Bits, p.Bits())) {
+		return fieldErrorf("nat64", "%v, want an IPv6 prefix of 96, 64, 56, 48, 40 or 32 bits, such as 64:ff9b::/96", p)
 	}
 	for i, a := range o.NTP {
 		if !isUnicast(a) {

@@ -273,6 +273,22 @@ func TestRouterAdvertisement(t *testing.T) {
 	}
 }
 
+// RFC 4191 section 2.2: the preference of a default router. One with a lifetime of zero has none.
+func TestRouterAdvertisementPreference(t *testing.T) {
+	for preference, want := range map[int]ndp.Preference{-1: ndp.Low, 0: ndp.Medium, 1: ndp.High} {
+		for _, isDefault := range []bool{true, false} {
+			rec := newRecord()
+			rec.IPv6.Router.Preference, rec.IPv6.Router.Default = preference, isDefault
+			if !isDefault {
+				want = ndp.Medium
+			}
+			if _, ra := advertisement(t, newResponder(t, rec, resolvConf)); ra.RouterSelectionPreference != want {
+				t.Errorf("%d, default router %v: %v, want %v", preference, isDefault, ra.RouterSelectionPreference, want)
+			}
+		}
+	}
+}
+
 func describe(options []ndp.Option) string {
 	var b strings.Builder
 	for _, o := range options {
@@ -298,6 +314,28 @@ func TestRouterAdvertisementPortal(t *testing.T) {
 		})
 		if there != fits || (len(r.warnings()) == 0) != fits {
 			t.Errorf("%s is there: %v, warnings %v; want %v", uri, there, r.warnings(), fits)
+		}
+	}
+}
+
+// RFC 8781 section 4: the prefix, and a lifetime of zero at the end.
+func TestRouterAdvertisementNAT64(t *testing.T) {
+	for _, p := range []string{"64:ff9b::/96", "2001:db8:1:2::/64", "2001:db8::/32"} {
+		rec := newRecord()
+		rec.Options.NAT64 = prefix(p)
+		r := newResponder(t, rec, resolvConf)
+		_, ra := advertisement(t, r)
+		last, err := ndp.ParseMessage(r.answers.Load().router.last)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for lifetime, options := range map[time.Duration][]ndp.Option{9000 * time.Second: ra.Options, 0: last.(*ndp.RouterAdvertisement).Options} {
+			if !slices.ContainsFunc(options, func(o ndp.Option) bool {
+				is, ok := o.(*ndp.PREF64)
+				return ok && is.Prefix == prefix(p) && is.Lifetime == lifetime
+			}) {
+				t.Errorf("%s, %v: %s", p, lifetime, describe(options))
+			}
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/frame"
 	"github.com/guestwire/guestwire/internal/served"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // Intervals and lifetimes of router advertisements (RFC 4861 section 6.2.1). The interval is the longest
@@ -36,7 +37,8 @@ const (
 	maxOptionND = 248
 )
 
-// Types of options (RFC 4861 section 4.6, RFC 4191 section 2.3, RFC 8106 section 5, RFC 8910 section 2.3).
+// Types of options (RFC 4861 section 4.6, RFC 4191 section 2.3, RFC 8106 section 5, RFC 8910 section 2.3, RFC 8781
+// section 4).
 const (
 	optionPrefix = 3
 	optionMTU    = 5
@@ -44,6 +46,7 @@ const (
 	optionRDNSS  = 25
 	optionDNSSL  = 31
 	optionPortal = 37
+	optionPREF64 = 38
 )
 
 // router is the router advertisement for the guest.
@@ -65,6 +68,7 @@ func newRouter(rec cache.Record, res resolver) (*router, []string) {
 	if to := rec.IPv6.Router; to != nil {
 		r.source, link, routes = to.Address, to.MAC, to.Routes
 		if to.Default {
+			r.icmp[5] |= byte(to.Preference&3) << 3 // RFC 4191 section 2.2
 			copy(r.icmp[6:], lifetime[2:])
 		}
 	}
@@ -112,19 +116,27 @@ func newRouter(rec cache.Record, res resolver) (*router, []string) {
 	if uri := rec.Options.CaptivePortal; uri != "" {
 		add("the captive portal", optionPortal, []byte(uri))
 	}
+	if p := rec.Options.NAT64; p.IsValid() {
+		length := slices.Index(syntax.NAT64Bits, p.Bits())
+		scaled := uint16(raLifetime / (8 * time.Second))
+		add("the NAT64 prefix", optionPREF64, binary.BigEndian.AppendUint16(nil, scaled<<3|uint16(length)), p.Addr().AsSlice()[:12])
+	}
 	r.last = slices.Clone(r.icmp)
 	expire(r.last)
 	return r, left
 }
 
 // expire makes an advertisement the last one (RFC 4861 section 6.2.5): the lifetimes of the router, its routes,
-// DNS servers and search domains become zero. Prefixes stay, as they are on the link without the responder,
-// too.
+// DNS servers, search domains and NAT64 prefix become zero. Prefixes stay, as they are on the link without the
+// responder, too.
 func expire(ra []byte) {
 	clear(ra[6:8])
 	for o := range frame.Options(ra[icmpLenRA:]) {
-		if o[0] == optionRoute || o[0] == optionRDNSS || o[0] == optionDNSSL {
+		switch o[0] {
+		case optionRoute, optionRDNSS, optionDNSSL:
 			clear(o[4:8])
+		case optionPREF64: // the lower bits are the prefix's length
+			o[2], o[3] = 0, o[3]&7
 		}
 	}
 }

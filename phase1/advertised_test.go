@@ -281,3 +281,37 @@ func TestAdvertisedChoice(t *testing.T) {
 		})
 	}
 }
+
+// TestAdvertisedPreference: of two routers the guest gets the one that the namespace takes, with its preference.
+func TestAdvertisedPreference(t *testing.T) {
+	t.Parallel()
+	for name, preferences := range map[string][2]ndp.Preference{"low, high": {ndp.Low, ndp.High}, "medium, low": {ndp.Medium, ndp.Low}, "low, medium": {ndp.Low, ndp.Medium}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			n.Pod.IP("-6 route del default")
+			for i, p := range preferences {
+				ra := gateway(&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: []byte{2, 0, 0, 0, 0, byte(i)}})
+				ra.RouterSelectionPreference = p
+				nstest.Eventually(t, func() error {
+					n.World.Send(t, "pod", advertisementOf(t, i, ra))
+					if text := n.Pod.IP("-6 route show default"); !strings.Contains(text, fmt.Sprintf("via fe80::1:%d ", i)) {
+						return errors.New(text)
+					}
+					return nil
+				})
+			}
+			preview, err := config(n, infra.Redirect{}).Plan(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := preview.Record.IPv6.Router
+			_, rest, _ := strings.Cut(n.Pod.IP("-6 route get 2001:db8:9::9"), " via ")
+			via, _, _ := strings.Cut(rest, " ")
+			want := map[ndp.Preference]int{ndp.Low: -1, ndp.Medium: 0, ndp.High: 1}
+			if r == nil || r.Address.String() != via || r.Preference != max(want[preferences[0]], want[preferences[1]]) {
+				t.Errorf("router %+v, the namespace sends via %s:\n%s", r, via, n.Pod.IP("-6 route show default"))
+			}
+		})
+	}
+}

@@ -2,14 +2,17 @@ package phase1_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestGatewayFollowed: a gateway that the guest knows by an address in its place gets another MAC. The namespace would
@@ -84,5 +87,41 @@ func TestGatewayFollowed(t *testing.T) {
 				teardown(t, n, c, before)
 			})
 		}
+	}
+}
+
+// TestPermanentReplaced: another program gives a permanent neighbour of the NIC another MAC. Check says so, and Setup
+// gives it to the guest.
+func TestPermanentReplaced(t *testing.T) {
+	t.Parallel()
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
+		t.Run(string(b.Kind()), func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			replace := func(mac cache.MAC) {
+				for _, a := range []netip.Addr{nstest.Gateway4, nstest.Gateway6} {
+					n.Pod.IP(fmt.Sprintf("neigh replace %v lladdr %v dev eth0 nud permanent", a, mac))
+				}
+			}
+			replace(gatewayMAC)
+			before := settled(t, n)
+			c := config(n, b)
+			setup(t, c)
+			check(t, c)
+			for _, mac := range []cache.MAC{newGatewayMAC, gatewayMAC} {
+				n.World.IP("link set pod address " + mac.String())
+				replace(mac)
+				var drift *phase1.DriftError
+				if err := c.Check(t.Context()); !errors.As(err, &drift) || !strings.Contains(err.Error(), fmt.Sprintf("the permanent neighbour %v has the MAC %v, the record has the MAC of Setup", nstest.Gateway6, mac)) {
+					t.Errorf("check: %v", err)
+				}
+				setup(t, c)
+				check(t, c)
+				g, launcher := online(t, n, nstest.Beyond4, nstest.Beyond6)
+				end(t, g)
+				launcher.Stop(t)
+			}
+			teardown(t, n, c, before)
+		})
 	}
 }

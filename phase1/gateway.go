@@ -22,7 +22,10 @@ func (s *session) askGateways(ctx context.Context, plan *wiring.Plan, once bool)
 	if plan.Record.Standby {
 		return plan, nil, nil
 	}
-	var differs []infra.Difference
+	plan, differs, err := s.takeReplaced(plan)
+	if err != nil {
+		return nil, nil, err
+	}
 	for _, gateway := range plan.Gateways() {
 		q := kernel.Solicitation{
 			Link: gateway.Link, MAC: plan.Record.MAC, Target: gateway.Address, Known: gateway.MAC, Once: once && !gateway.MAC.IsZero(),
@@ -50,6 +53,30 @@ func (s *session) askGateways(ctx context.Context, plan *wiring.Plan, once bool)
 			text = fmt.Sprintf("the %s gateway %v has the MAC %v, the record has no %s", family, gateway.Address, mac, part)
 		}
 		gateway.MAC = mac
+		if plan, err = plan.WithGateway(gateway); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", text, err)
+		}
+		differs = append(differs, infra.Difference{Kind: "gateway", Text: text})
+	}
+	return plan, differs, nil
+}
+
+// takeReplaced is askGateways for permanent neighbours, which another program has set anew. Nobody is asked.
+func (s *session) takeReplaced(plan *wiring.Plan) (*wiring.Plan, []infra.Difference, error) {
+	if !plan.HasPermanent() {
+		return plan, nil, nil
+	}
+	links, err := s.ns.Links()
+	if err != nil {
+		return nil, nil, err
+	}
+	neighbours, err := s.ns.Neighbours()
+	if err != nil {
+		return nil, nil, err
+	}
+	var differs []infra.Difference
+	for _, gateway := range plan.Replaced(links, neighbours) {
+		text := fmt.Sprintf("the permanent neighbour %v has the MAC %v, the record has the MAC of Setup", gateway.Address, gateway.MAC)
 		if plan, err = plan.WithGateway(gateway); err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", text, err)
 		}

@@ -197,7 +197,7 @@ func networksOf(s netstate.Snapshot, from Source, looked map[uint32]bool) map[ui
 			continue
 		}
 		slices.SortStableFunc(at.list, func(a, b netstate.Route) int {
-			return cmp.Or(int(b.TOS)-int(a.TOS), b.Source.Bits()-a.Source.Bits(), cmp.Compare(a.Metric, b.Metric))
+			return cmp.Or(int(b.TOS)-int(a.TOS), b.Source.Bits()-a.Source.Bits(), cmp.Compare(a.Metric, b.Metric), b.Preference()-a.Preference())
 		})
 		of[key.table].sorted = append(of[key.table].sorted, key.to)
 		of[key.table].routes.Set(key.to, at)

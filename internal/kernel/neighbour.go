@@ -72,6 +72,15 @@ func readNeighbours(route *netlink.Socket, s *netstate.Snapshot) error {
 	return nil
 }
 
+// Neighbours returns the ARP and NDP entries that have a MAC.
+func (n *Namespace) Neighbours() ([]netstate.Neighbour, error) {
+	var s netstate.Snapshot
+	if err := readNeighbours(n.route, &s); err != nil {
+		return nil, fmt.Errorf("read neighbours: %w", err)
+	}
+	return s.Neighbours, nil
+}
+
 // neighbourParts are struct ndmsg and the attributes of a permanent neighbour, or, without an address, of a
 // static forwarding entry.
 func neighbourParts(n netstate.Neighbour) []nl.NetlinkRequestData {

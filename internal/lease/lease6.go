@@ -82,6 +82,12 @@ func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr
 	}
 	routes = by(routes, gateway)
 	router.Default = defaultIndex(routes) >= 0
+	for _, route := range n.Routes(ip.V6) {
+		if route.Default() && n.hop(route) == gateway {
+			router.Preference = route.Preference()
+			break
+		}
+	}
 	for _, route := range routes {
 		if route.Destination.Bits() > 0 {
 			router.Routes = append(router.Routes, route.Destination)

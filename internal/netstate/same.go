@@ -70,6 +70,22 @@ func (r Route) Advertised() bool {
 	return r.Destination.Addr().Is6() && (r.Protocol == ProtocolRA || r.ExpiresSeconds != 0)
 }
 
+// Preference is that of an advertised route (RFC 4191 section 2.1): 1 high, 0 medium, -1 low. Of routes with one metric
+// the kernel takes the one with the highest.
+func (r Route) Preference() int {
+	const attribute, high, low = 20, 1, 3 // RTA_PREF, linux/rtnetlink.h
+	for _, a := range r.Other {
+		switch {
+		case a.Type != attribute || len(a.Data) == 0:
+		case a.Data[0] == high:
+			return 1
+		case a.Data[0] == low:
+			return -1
+		}
+	}
+	return 0
+}
+
 // Same reports whether the routes are the same. Of routes that the kernel added with an address only the properties
 // that come from the address count.
 func (r Route) Same(o Route) bool {

@@ -119,6 +119,7 @@ func OtherFamily(rec *cache.Record) []cache.Loss {
 	case rec.IPv6 == nil && rec.IPv4 != nil:
 		version = ip.V6
 		lose(o.BootFileURL != "", "bootFileURL")
+		lose(o.NAT64.IsValid(), "nat64")
 		for _, code := range slices.Sorted(maps.Keys(o.DHCPv6)) {
 			lose(true, "dhcpv6.%d", code)
 		}

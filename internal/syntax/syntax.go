@@ -75,3 +75,6 @@ func isPCIAddress(text string) bool {
 }
 
 func isHexDigit(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' }
+
+// NAT64Bits are the lengths of a NAT64 prefix, in the order of their codes (RFC 8781 section 4).
+var NAT64Bits = []int{96, 64, 56, 48, 40, 32}

@@ -50,13 +50,40 @@ func (p *Plan) Gateways() []Gateway {
 	return list
 }
 
+// HasPermanent reports whether the guest has the MACs of neighbours that an administrator has set.
+func (p *Plan) HasPermanent() bool {
+	return p.binding.asks(p.names).Gateways && p.Record.ResponderTap != "" && len(p.found.PermanentNeighbours(p.nic.Index)) > 0
+}
+
+// Replaced are those that now have another MAC: at the NIC, or at the link that has its name.
+func (p *Plan) Replaced(links []netstate.Link, neighbours []netstate.Neighbour) (list []Gateway) {
+	at := map[int]bool{p.nic.Index: true}
+	for _, l := range links {
+		at[l.Index] = at[l.Index] || l.Name == p.names.NIC
+	}
+	for _, was := range p.found.PermanentNeighbours(p.nic.Index) {
+		for _, is := range neighbours {
+			if at[is.Link] && is.Permanent && is.Address == was.Address && is.MAC != was.MAC && is.MAC.Unicast() {
+				list = append(list, Gateway{Link: p.nic.Index, Address: is.Address, MAC: is.MAC})
+				break
+			}
+		}
+	}
+	return list
+}
+
 // WithGateway returns the plan as it would be if the gateway had been found with the MAC. The rest of the
 // namespace as found is the same, so Undo is.
 func (p *Plan) WithGateway(g Gateway) (*Plan, error) {
 	found := p.found
 	found.Neighbours = slices.Clone(found.Neighbours)
 	isGateway := func(n netstate.Neighbour) bool { return n.Link == g.Link && n.Address == g.Address }
-	found.Neighbours = append(slices.DeleteFunc(found.Neighbours, isGateway), netstate.Neighbour{Link: g.Link, Address: g.Address, MAC: g.MAC})
+	var known netstate.Neighbour
+	if at := slices.IndexFunc(found.Neighbours, isGateway); at >= 0 {
+		known = found.Neighbours[at]
+	}
+	known.Link, known.Address, known.MAC = g.Link, g.Address, g.MAC
+	found.Neighbours = append(slices.DeleteFunc(found.Neighbours, isGateway), known)
 	j := p.Journal()
 	j.Found = found
 	return j.Plan()
