@@ -97,7 +97,16 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 }
 
 // wired returns the journal. The error is ErrNotWired if there is none.
+//
+// A reader that finds the journal needs no lock: its next look begins the call again if the journal has changed. What a
+// call that works on the namespace may be about to write or to remove is read with the lock.
 func (s *session) wired() (j *journal, err error) {
+	if r := s.reader; r != nil && !r.looked {
+		if j, err = s.readJournal(); err == nil && j != nil && !j.Salvaged {
+			r.looked, r.began = true, j.text
+			return j, nil
+		}
+	}
 	err = s.look(func() error {
 		if j, err = s.readJournal(); j != nil || err != nil {
 			return err

@@ -223,9 +223,13 @@ const (
 
 // accessList returns the file's access control list; nil: its mode says all.
 func accessList(path string) []aclEntry {
-	const version = 4 // octets of it at the start
+	const name, version = "system.posix_acl_access", 4 // octets of it at the start
+	size, err := unix.Getxattr(path, name, nil)
+	if err != nil || size == 0 { // most files have none
+		return nil
+	}
 	text := make([]byte, 1<<16)
-	n, err := unix.Getxattr(path, "system.posix_acl_access", text)
+	n, err := unix.Getxattr(path, name, text)
 	if err != nil || n < version {
 		return nil
 	}

@@ -27,8 +27,10 @@ type sight struct {
 
 // sightOf is sight.Of for the text of a journal.
 func sightOf(journal []byte) string {
-	sum := sha256.Sum256(append(journal[:len(journal):len(journal)], executable()...))
-	return hex.EncodeToString(sum[:])
+	sum := sha256.New()
+	sum.Write(journal)
+	sum.Write([]byte(executable()))
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // executable distinguishes this program from others, which may make other tables of the same journal.
@@ -67,6 +69,9 @@ func (s *session) expect(j *journal, plan *wiring.Plan) {
 // noteSight is writeSight for a reader. If another call works on the namespace or has changed the journal, it does
 // nothing.
 func (s *session) noteSight() {
+	if _, new := s.newSight(); !new { // most often
+		return
+	}
 	unlock, err := s.node.tryLock(namespaceLock(s.identity))
 	if err != nil {
 		return
@@ -77,10 +82,16 @@ func (s *session) noteSight() {
 	}
 }
 
+// newSight is what the last Snapshot has seen; new is false if the file holds it already, or if it saw not enough.
+func (s *session) newSight() (seen sight, new bool) {
+	seen = sight{Of: sightOf(s.journal), Sight: s.ns.Tables.Sight()}
+	return seen, seen.Links != nil && !reflect.DeepEqual(seen, s.sight)
+}
+
 // writeSight notes what the last Snapshot has seen, which found the tables as the journal wants them.
 func (s *session) writeSight() {
-	seen := sight{Of: sightOf(s.journal), Sight: s.ns.Tables.Sight()}
-	if seen.Links == nil || reflect.DeepEqual(seen, s.sight) {
+	seen, new := s.newSight()
+	if !new {
 		return
 	}
 	text, err := json.Marshal(seen)

@@ -134,7 +134,7 @@ func (c *Change) changeBoxes(have []Box, d Destinations) {
 	}
 	const deletion = 8 // additions take about as long
 	deleted, added := d, d
-	deleted.Boxes, added.Boxes = subtract(have, d.Boxes), subtract(d.Boxes, have)
+	deleted.Boxes, added.Boxes = Without(have, d.Boxes), Without(d.Boxes, have)
 	if deletion*len(deleted.Boxes)+len(added.Boxes) < len(d.Boxes) {
 		c.Boxes = append(c.Boxes, BoxChange{deleted, added})
 	} else {
@@ -217,15 +217,6 @@ func (c Change) Summary() string {
 	add("new destinations in", destinations)
 	add("without", slices.Concat(c.GoneChains, c.GoneSets, c.GoneMaps, c.GoneFlows))
 	return fmt.Sprintf("table %s: %s", c.Added.Family.where(c.Added.Name), strings.Join(parts, "; "))
-}
-
-// subtract returns the boxes of the list that are not among the others.
-func subtract(list, others []Box) []Box {
-	in := map[Box]bool{}
-	for _, b := range others {
-		in[b] = true
-	}
-	return slices.DeleteFunc(slices.Clone(list), func(b Box) bool { return in[b] })
 }
 
 // boxesOf are those of the set with the name.

@@ -63,7 +63,7 @@ func differences(kind string, have, want []Declaration) []string {
 func differing(have, want string) string {
 	const short = 8 // properties and elements of both
 	h, w := strings.Split(strings.TrimSuffix(have, ";"), "; "), strings.Split(strings.TrimSuffix(want, ";"), "; ")
-	lacks, extra := missing(w, h), missing(h, w)
+	lacks, extra := Without(w, h), Without(h, w)
 	if len(h)+len(w) <= short || len(lacks)+len(extra) == 0 {
 		return fmt.Sprintf("is %q, not %q", have, want)
 	}
@@ -77,13 +77,13 @@ func differing(have, want string) string {
 	return strings.Join(parts, ", and ")
 }
 
-// missing are the words of list that other lacks.
-func missing(list, other []string) []string {
-	in := map[string]bool{}
-	for _, word := range other {
-		in[word] = true
+// Without returns the values of the list that the other list does not have.
+func Without[T comparable](list, other []T) []T {
+	has := make(map[T]bool, len(other))
+	for _, value := range other {
+		has[value] = true
 	}
-	return slices.DeleteFunc(slices.Clone(list), func(word string) bool { return in[word] })
+	return slices.DeleteFunc(slices.Clone(list), func(value T) bool { return has[value] })
 }
 
 // shortened are the first words, and how many there are.
@@ -109,27 +109,14 @@ func (c ChainImage) differences(want ChainImage) []string {
 	if c.Head != want.Head {
 		d = append(d, fmt.Sprintf("chain %s is %q, not %q", c.Name, c.Head, want.Head))
 	}
-	has, wanted := setOf(c.Rules), setOf(want.Rules)
-	for _, r := range want.Rules {
-		if !has[r] {
-			d = append(d, fmt.Sprintf("chain %s lacks the rule: %s", c.Name, cut(r)))
-		}
+	for _, r := range Without(want.Rules, c.Rules) {
+		d = append(d, fmt.Sprintf("chain %s lacks the rule: %s", c.Name, cut(r)))
 	}
-	for _, r := range c.Rules {
-		if !wanted[r] {
-			d = append(d, fmt.Sprintf("chain %s has an extra rule: %s", c.Name, cut(r)))
-		}
+	for _, r := range Without(c.Rules, want.Rules) {
+		d = append(d, fmt.Sprintf("chain %s has an extra rule: %s", c.Name, cut(r)))
 	}
 	if len(d) == 0 && !slices.Equal(c.Rules, want.Rules) {
 		d = append(d, "chain "+c.Name+" has its rules in another order, or twice")
 	}
 	return d
-}
-
-func setOf(texts []string) map[string]bool {
-	set := make(map[string]bool, len(texts))
-	for _, t := range texts {
-		set[t] = true
-	}
-	return set
 }

@@ -28,12 +28,8 @@ const (
 // keyByteOrder is the user data by which nft(8) knows that numbers are in network order (NFTNL_UDATA_SET_KEYBYTEORDER).
 var keyByteOrder = append([]byte{0, 4}, binary.NativeEndian.AppendUint32(nil, 2)...)
 
-const (
-	// sizeofBox is the length of an element: three attributes that hold attributes, and two keys of IPv6.
-	sizeofBox = 72
-	// mostBoxes are the elements of one message: an attribute holds up to 65535 octets.
-	mostBoxes = 900
-)
+// sizeofBox is the length of an element: three attributes that hold attributes, and two keys of IPv6.
+const sizeofBox = 72
 
 // fieldsOf are the lengths of the parts of a key, each padded to 4 octets: address, protocol, port.
 func fieldsOf(version ip.Version) []uint32 {
@@ -81,44 +77,27 @@ func (w *writer) writeDestinations(family firewall.Family, table string, s firew
 	w.writeBoxes(unix.NFT_MSG_NEWSETELEM, family, table, s, number)
 }
 
-// writeBoxes writes the messages of a kind with the elements of a set that has that number in the transaction; 0: the
-// set is there.
+// writeBoxes writes the messages with the elements of a set.
 func (w *writer) writeBoxes(kind uint16, family firewall.Family, table string, s firewall.Destinations, number uint32) {
-	flags := uint16(0)
-	if kind == unix.NFT_MSG_NEWSETELEM {
-		flags = unix.NLM_F_CREATE
-	}
-	for boxes := range slices.Chunk(s.Boxes, mostBoxes) {
-		w.beginTables(kind, flags, family)
-		w.text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
-		if number != 0 {
-			w.number32(unix.NFTA_SET_ELEM_LIST_SET_ID, number)
-		}
-		w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
-		list := w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-		number := uint16(0)
-		for _, b := range boxes {
-			var room [24]byte
-			number++
-			element := w.open(number)
-			if s.AllPorts {
-				w.data(unix.NFTA_SET_ELEM_KEY, appendAddress(room[:0], b.First))
-				w.close(element)
-				if after := b.Last.Next(); after.IsValid() { // else the range has no end
-					number++
-					element = w.open(number)
-					w.number32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
-					w.data(unix.NFTA_SET_ELEM_KEY, appendAddress(room[:0], after))
-					w.close(element)
-				}
-				continue
-			}
+	var room [24]byte
+	w.writeSetElements(kind, family, table, s.Name, number, len(s.Boxes), func(index int) {
+		b := s.Boxes[index]
+		element := w.open(unix.NFTA_LIST_ELEM)
+		if !s.AllPorts {
 			w.data(unix.NFTA_SET_ELEM_KEY, appendKey(room[:0], b.First, b.FirstProtocol, b.FirstPort))
 			w.data(elementKeyEnd, appendKey(room[:0], b.Last, b.LastProtocol, b.LastPort))
 			w.close(element)
+			return
 		}
-		w.close(list)
-	}
+		w.data(unix.NFTA_SET_ELEM_KEY, appendAddress(room[:0], b.First))
+		w.close(element)
+		if after := b.Last.Next(); after.IsValid() { // else the range has no end
+			element = w.open(unix.NFTA_LIST_ELEM)
+			w.number32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+			w.data(unix.NFTA_SET_ELEM_KEY, appendAddress(room[:0], after))
+			w.close(element)
+		}
+	})
 }
 
 func appendKey(b []byte, a netip.Addr, protocol uint8, port uint16) []byte {

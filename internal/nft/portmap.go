@@ -6,14 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netlink"
 )
 
-const (
-	// sizeofPortElement is the length of an element: three attributes that hold attributes, and two ports, padded.
-	sizeofPortElement = 28
-	// mostPortElements are the elements of one message: an attribute holds up to 65535 octets.
-	mostPortElements = 2048
-)
+// sizeofPort is the length of an element: three attributes that hold attributes, and two ports, padded.
+const sizeofPort = 28
 
 // writePortMap writes the messages of a map and of its elements. Number is the map's in the transaction.
 func (w *writer) writePortMap(family firewall.Family, table string, m firewall.PortMap, number uint32) {
@@ -34,34 +31,18 @@ func (w *writer) writePortMap(family firewall.Family, table string, m firewall.P
 
 // writePorts writes the messages of a map's elements. Number is 0 for a map that is there already.
 func (w *writer) writePorts(family firewall.Family, table string, m firewall.PortMap, number uint32) {
-	list, written := 0, 0
+	var ports [][2]uint16 // each, and what it becomes
 	for _, r := range m.Ranges {
 		for i := range int(r.Last-r.First) + 1 {
-			if written%mostPortElements == 0 {
-				if written > 0 {
-					w.close(list)
-				}
-				w.beginTables(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, family)
-				w.text(unix.NFTA_SET_ELEM_LIST_SET, m.Name)
-				if number != 0 {
-					w.number32(unix.NFTA_SET_ELEM_LIST_SET_ID, number)
-				}
-				w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
-				list = w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-			}
-			element := w.open(uint16(written%mostPortElements + 1))
-			var port [2]byte
-			binary.BigEndian.PutUint16(port[:], r.First+uint16(i))
-			w.data(unix.NFTA_SET_ELEM_KEY, port[:])
-			binary.BigEndian.PutUint16(port[:], r.To+uint16(i))
-			w.data(unix.NFTA_SET_ELEM_DATA, port[:])
-			w.close(element)
-			written++
+			ports = append(ports, [2]uint16{r.First + uint16(i), r.To + uint16(i)})
 		}
 	}
-	if written > 0 {
-		w.close(list)
-	}
+	w.writeSetElements(unix.NFT_MSG_NEWSETELEM, family, table, m.Name, number, len(ports), func(index int) {
+		element := w.open(unix.NFTA_LIST_ELEM)
+		w.data(unix.NFTA_SET_ELEM_KEY, netlink.EncodeBE16(ports[index][0]))
+		w.data(unix.NFTA_SET_ELEM_DATA, netlink.EncodeBE16(ports[index][1]))
+		w.close(element)
+	})
 }
 
 // appendPorts parses struct nfgenmsg and a list of elements, and appends the ports and what they become. Others becomes

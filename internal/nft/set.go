@@ -48,14 +48,14 @@ func (w *writer) writeSet(table string, s firewall.Set, number uint32) {
 	}
 }
 
-// writeElements writes the messages, of a type (NFT_MSG_*), about elements of a set with that number in the
-// transaction; 0: the set is there.
-func (w *writer) writeElements(kind uint16, family firewall.Family, table, set string, number uint32, all []firewall.Element) {
+// writeSetElements writes the messages of a kind (NFT_MSG_*) with so many elements of a set that has that number in the
+// transaction; 0: the set is there. Write writes the element at the index.
+func (w *writer) writeSetElements(kind uint16, family firewall.Family, table, set string, number uint32, count int, write func(index int)) {
 	flags := uint16(unix.NLM_F_CREATE)
 	if kind == unix.NFT_MSG_DELSETELEM {
 		flags = 0
 	}
-	for elements := range slices.Chunk(all, mostBoxes) { // which are larger
+	for first := 0; first < count; first += mostElements {
 		w.beginTables(kind, flags, family)
 		w.text(unix.NFTA_SET_ELEM_LIST_SET, set)
 		if number != 0 {
@@ -63,16 +63,26 @@ func (w *writer) writeElements(kind uint16, family firewall.Family, table, set s
 		}
 		w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
 		list := w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-		for i, e := range elements {
-			element := w.open(uint16(i + 1))
-			w.data(unix.NFTA_SET_ELEM_KEY, e.Key)
-			if e.Milliseconds != 0 {
-				w.number64(unix.NFTA_SET_ELEM_TIMEOUT, e.Milliseconds)
-			}
-			w.close(element)
+		for index := first; index < min(first+mostElements, count); index++ {
+			write(index)
 		}
 		w.close(list)
 	}
+}
+
+// mostElements are those of one message: an attribute holds up to 65535 octets, and the largest element has sizeofBox.
+const mostElements = 900
+
+// writeElements writes the messages about elements of a set.
+func (w *writer) writeElements(kind uint16, family firewall.Family, table, set string, number uint32, all []firewall.Element) {
+	w.writeSetElements(kind, family, table, set, number, len(all), func(index int) {
+		element := w.open(unix.NFTA_LIST_ELEM)
+		w.data(unix.NFTA_SET_ELEM_KEY, all[index].Key)
+		if life := all[index].Milliseconds; life != 0 {
+			w.number64(unix.NFTA_SET_ELEM_TIMEOUT, life)
+		}
+		w.close(element)
+	})
 }
 
 // parseSet parses struct nfgenmsg and the attributes of a set or a map (NFTA_SET_*), and returns also the name of the

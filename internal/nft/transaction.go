@@ -74,7 +74,7 @@ func sizeOf(ops []netstate.Op) int {
 			size += chain + rule*len(c.Rules)
 		}
 		for _, m := range added.Maps {
-			size += table + sizeofPortElement*m.Ports()
+			size += table + sizeofPort*m.Ports()
 		}
 		for _, d := range added.Destinations {
 			size += table + sizeofBox*len(d.Boxes)

@@ -4,6 +4,7 @@
 package statefile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -45,7 +46,10 @@ func Read(dir *os.Root, name string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxSize))
+	var text bytes.Buffer
+	text.Grow(int(info.Size()) + bytes.MinRead) // which takes one call, and one more to see the end
+	_, err = text.ReadFrom(io.LimitReader(f, maxSize))
+	return text.Bytes(), err
 }
 
 // Write puts a file into dir in one step: a temporary file is written, synced and renamed. The file has the

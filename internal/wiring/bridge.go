@@ -23,12 +23,6 @@ func (bridge) asks(netstate.Names) Questions {
 func (b bridge) sameGuest(other infra.Binding) bool { return b.Bridge == other }
 func (b bridge) wiredAs() string                    { return wiredWith(b.MAC) }
 func (bridge) makesMAC() bool                       { return false }
-func (b bridge) givenMAC() cache.MAC                { return b.MAC }
-
-func (b bridge) takeOver(prefix string, from cache.Record) (infra.Binding, error) {
-	err := takeMAC(prefix+"mac", &b.MAC, from.MAC)
-	return b.Bridge, err
-}
 
 // wire gives the NIC's name, addresses and MAC to a link that stays down, the holder. The NIC takes another
 // MAC, as a bridge delivers frames for a port's own MAC to the namespace and not to the guest.

@@ -90,10 +90,7 @@ func reasonsOf(refused []*infra.RefusedError) []string {
 func others(j Journal) []*Plan {
 	var plans []*Plan
 	asked := j.Spec.Binding.Kind()
-	auto := infra.Auto{}
-	if b := answersOf(j.Spec.Binding); b != nil {
-		auto.MAC = b.givenMAC()
-	}
+	auto := infra.Auto{MAC: givenMAC(j.Spec.Binding)}
 	for _, b := range auto.Bindings() {
 		j.Spec.Binding = b
 		if b.Kind() == asked || j.Spec.Validate() != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -93,22 +94,13 @@ func waysOut(s netstate.Snapshot) map[way][]netstate.Route {
 
 // changesOf says what the list has got and has lost.
 func changesOf[T comparable](is, was []T, got, lost string) (changes []string) {
-	for _, value := range missingIn(is, was) {
+	for _, value := range firewall.Without(is, was) {
 		changes = append(changes, fmt.Sprintf(got, value))
 	}
-	for _, value := range missingIn(was, is) {
+	for _, value := range firewall.Without(was, is) {
 		changes = append(changes, fmt.Sprintf(lost, value))
 	}
 	return changes
-}
-
-// missingIn are the values of the list that the other one does not have.
-func missingIn[T comparable](list, other []T) (missing []T) {
-	has := make(map[T]bool, len(other))
-	for _, value := range other {
-		has[value] = true
-	}
-	return slices.DeleteFunc(slices.Clone(list), func(value T) bool { return has[value] })
 }
 
 // forwardsAll6 reports whether the whole namespace forwarded IPv6 before Setup.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 
-	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -17,10 +16,6 @@ func (macvtap) asks(netstate.Names) Questions { return Questions{} }
 func (macvtap) sameGuest(infra.Binding) bool { return true }
 func (macvtap) wiredAs() string              { return "" }
 func (macvtap) makesMAC() bool               { return false }
-func (macvtap) givenMAC() cache.MAC          { return cache.MAC{} }
-
-// takeOver takes nothing: the guest's MAC is the NIC's.
-func (macvtap) takeOver(string, cache.Record) (infra.Binding, error) { return infra.Macvtap{}, nil }
 
 func (macvtap) wire(p *Plan) error {
 	nic := p.nic

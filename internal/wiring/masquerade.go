@@ -65,8 +65,7 @@ func (b masquerade) wiredAs() string {
 		mac, orLeftOut(!b.GatewayMAC.IsZero(), b.GatewayMAC), cmp.Or(b.Firewall, "left out"))
 }
 
-func (b masquerade) makesMAC() bool      { return b.MAC.IsZero() && !b.NICMAC }
-func (b masquerade) givenMAC() cache.MAC { return b.MAC }
+func (b masquerade) makesMAC() bool { return b.MAC.IsZero() && !b.NICMAC }
 
 // takeOver also takes the networks, the addresses in them and the gateway's MAC, if the guest had a masquerade.
 func (b masquerade) takeOver(prefix string, from cache.Record) (infra.Binding, error) {

@@ -31,14 +31,8 @@ func (b passt) sameGuest(other infra.Binding) bool {
 	return ok && b.MAC == o.MAC && b.VhostUser == o.VhostUser && equalPorts(b.Ports, o.Ports)
 }
 
-func (b passt) wiredAs() string     { return fmt.Sprintf("%+v", b.Passt) }
-func (b passt) makesMAC() bool      { return b.MAC.IsZero() }
-func (b passt) givenMAC() cache.MAC { return b.MAC }
-
-func (b passt) takeOver(prefix string, from cache.Record) (infra.Binding, error) {
-	err := takeMAC(prefix+"mac", &b.MAC, from.MAC)
-	return b.Passt, err
-}
+func (b passt) wiredAs() string { return fmt.Sprintf("%+v", b.Passt) }
+func (b passt) makesMAC() bool  { return b.MAC.IsZero() }
 
 func (b passt) wire(p *Plan) error {
 	if len(p.own) == 0 {

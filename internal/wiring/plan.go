@@ -88,9 +88,11 @@ type binding interface {
 	wiredAs() string
 	// makesMAC reports whether the guest's MAC is computed from Spec.Guest.
 	makesMAC() bool
-	// givenMAC is the guest's MAC that the binding names; zero: none.
-	givenMAC() cache.MAC
-	// takeOver returns the binding with what it leaves zero as in the record of a guest that moves here. The error
-	// names a field of the binding, after the prefix.
+}
+
+// mover is a binding that takes more than the guest's MAC from the record of a guest that moves here, or refuses it.
+type mover interface {
+	// takeOver returns the binding with what it leaves zero as in the record. The error names a field of the binding,
+	// after the prefix.
 	takeOver(prefix string, from cache.Record) (infra.Binding, error)
 }

@@ -22,12 +22,6 @@ func (redirect) asks(netstate.Names) Questions {
 func (b redirect) sameGuest(other infra.Binding) bool { return b.Redirect == other }
 func (b redirect) wiredAs() string                    { return wiredWith(b.MAC) }
 func (redirect) makesMAC() bool                       { return false }
-func (b redirect) givenMAC() cache.MAC                { return b.MAC }
-
-func (b redirect) takeOver(prefix string, from cache.Record) (infra.Binding, error) {
-	err := takeMAC(prefix+"mac", &b.MAC, from.MAC)
-	return b.Redirect, err
-}
 
 func (b redirect) wire(p *Plan) error {
 	nic := p.nic

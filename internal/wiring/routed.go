@@ -31,8 +31,7 @@ func (routed) sameGuest(infra.Binding) bool { return true }
 func (routed) wiredAs() string              { return "" }
 
 // makesMAC: that of a guest behind a NIC without Ethernet.
-func (routed) makesMAC() bool      { return true }
-func (routed) givenMAC() cache.MAC { return cache.MAC{} }
+func (routed) makesMAC() bool { return true }
 
 func (routed) takeOver(string, cache.Record) (infra.Binding, error) {
 	return nil, &cache.FieldError{Field: "binding", Reason: "a guest of the routed binding cannot move: want another binding, or a guest without From"}

@@ -89,7 +89,7 @@ func ownerText(o infra.Owner) string {
 func CanBecome(a infra.Auto, b infra.Binding) bool {
 	for _, try := range a.Bindings() {
 		if try.Kind() == b.Kind() {
-			return a.MAC.IsZero() || a.MAC == answersOf(b).givenMAC()
+			return a.MAC.IsZero() || a.MAC == givenMAC(b)
 		}
 	}
 	return false

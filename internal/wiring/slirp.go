@@ -36,14 +36,8 @@ func (b slirp) sameGuest(other infra.Binding) bool {
 	return ok && b.MAC == o.MAC && v4 == other4 && v6 == other6 && equalPorts(b.Ports, o.Ports)
 }
 
-func (b slirp) wiredAs() string     { return fmt.Sprintf("%+v", b.Slirp) }
-func (b slirp) makesMAC() bool      { return b.MAC.IsZero() }
-func (b slirp) givenMAC() cache.MAC { return b.MAC }
-
-func (b slirp) takeOver(prefix string, from cache.Record) (infra.Binding, error) {
-	err := takeMAC(prefix+"mac", &b.MAC, from.MAC)
-	return b.Slirp, err
-}
+func (b slirp) wiredAs() string { return fmt.Sprintf("%+v", b.Slirp) }
+func (b slirp) makesMAC() bool  { return b.MAC.IsZero() }
 
 func (b slirp) wire(p *Plan) error {
 	switch {

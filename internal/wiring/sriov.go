@@ -18,12 +18,6 @@ func (sriov) asks(netstate.Names) Questions { return Questions{} }
 func (b sriov) sameGuest(other infra.Binding) bool { return b.SRIOV == other }
 func (b sriov) wiredAs() string                    { return fmt.Sprintf("%+v", b.SRIOV) }
 func (sriov) makesMAC() bool                       { return false }
-func (b sriov) givenMAC() cache.MAC                { return b.MAC }
-
-func (b sriov) takeOver(prefix string, from cache.Record) (infra.Binding, error) {
-	err := takeMAC(prefix+"mac", &b.MAC, from.MAC)
-	return b.SRIOV, err
-}
 
 func (b sriov) wire(p *Plan) error {
 	const field = "binding.sriov."

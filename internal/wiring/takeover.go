@@ -110,5 +110,23 @@ func takeBinding(b infra.Binding, from cache.Record) (infra.Binding, error) {
 	if kind := b.Kind(); (kind == cache.BindingSRIOV) != (from.Binding == cache.BindingSRIOV) {
 		return nil, contradicts("binding", fmt.Sprintf("the %s binding", kind), fmt.Sprintf("the device of the %s binding", from.Binding))
 	}
-	return a.takeOver(fmt.Sprintf("binding.%s.", b.Kind()), from)
+	prefix := fmt.Sprintf("binding.%s.", b.Kind())
+	if m, is := a.(mover); is {
+		return m.takeOver(prefix, from)
+	}
+	with := reflect.New(reflect.TypeOf(b)).Elem()
+	with.Set(reflect.ValueOf(b))
+	if mac := with.FieldByName("MAC"); mac.IsValid() {
+		err := takeMAC(prefix+"mac", mac.Addr().Interface().(*cache.MAC), from.MAC)
+		return with.Interface().(infra.Binding), err
+	}
+	return b, nil // the guest's MAC is the NIC's
+}
+
+// givenMAC is the guest's MAC that the binding names; zero: none.
+func givenMAC(b infra.Binding) (given cache.MAC) {
+	if mac := reflect.ValueOf(b).FieldByName("MAC"); mac.IsValid() {
+		given = mac.Interface().(cache.MAC)
+	}
+	return given
 }
