@@ -192,8 +192,8 @@ func parseOptions4(b []byte) (options4, bool) {
 	return b, true
 }
 
-// optionsOf returns the options of a message. Option 52 says that file (1), sname (2) or both (3) have further ones, which
-// are read in this order (RFC 2131 section 4.1). False: the last option of a field is cut short.
+// optionsOf returns the options of a message. Option 52 says that file (1), sname (2) or both (3) have further ones,
+// which are read in this order (RFC 2131 section 4.1). False: the last option of a field is cut short.
 func optionsOf(msg []byte) (options4, bool) {
 	options, ok := parseOptions4(msg[fixedLen4:])
 	overload, _ := options.get(uint8(dhcpv4.OptionOptionOverload))

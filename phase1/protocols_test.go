@@ -13,8 +13,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestProtocolsOfAGuest tries what docs/how-to/troubleshooting.md says of protocols: a client's port below 1024 (NFS), a
-// packet for one hop (BGP), multicast of VRRP and its address, and frames to addresses of bridges (LLDP, LACP).
+// TestProtocolsOfAGuest tries what docs/how-to/troubleshooting.md says of protocols: a client's port below 1024 (NFS),
+// a packet for one hop (BGP), multicast of VRRP and its address, and frames to addresses of bridges (LLDP, LACP).
 func TestProtocolsOfAGuest(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()
