@@ -39,7 +39,7 @@ func (s *stepper) staysAsItIs(a netstate.Address) bool {
 // see isLearned.
 func (s *stepper) isLearnedAddress(a netstate.Address) bool {
 	nic, _ := s.wantedLink(s.Index)
-	return a.Link == s.Index && nic.Master == 0 && a.Prefix.Addr().Is6() && a.ValidSeconds != netstate.Forever && !s.wantedAddresses[linkPrefix{a.Link, a.Prefix}]
+	return a.Link == s.Index && nic.Master == 0 && a.Prefix.Addr().Is6() && a.ValidSeconds != netstate.Forever && !s.wantedAddresses[a.LinkPrefix()]
 }
 
 // addAddresses adds IPv6 addresses without duplicate address detection: the namespace had them a moment ago,

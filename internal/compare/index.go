@@ -7,13 +7,37 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
+// Group is what IPv6 routes have in common that the kernel joins to one, if they have gateways.
+type Group struct {
+	destination, source netip.Prefix
+	table, metric       uint32
+}
+
+// GroupOf returns the group that an IPv6 route is in.
+func GroupOf(r netstate.Route) Group { return Group{r.Destination, r.Source, r.Table, r.Metric} }
+
+// part is one route of a group. The zero value is that of a route that is in no group.
+type part struct {
+	Group
+	hop netstate.Hop
+}
+
+// partOf returns the part that a route with one next hop is.
+func partOf(r netstate.Route) part {
+	hops := r.NextHops()
+	if !r.Destination.Addr().Is6() || len(hops) != 1 || !hops[0].Gateway.IsValid() {
+		return part{}
+	}
+	return part{GroupOf(r), hops[0]}
+}
+
 // joinedIn returns the parts of the IPv6 routes that have several next hops.
 func joinedIn(routes []netstate.Route) map[part]bool {
 	joined := map[part]bool{}
 	for _, r := range routes {
 		for _, h := range r.Hops {
 			if r.Destination.Addr().Is6() {
-				joined[part{groupOf(r), h}] = true
+				joined[part{GroupOf(r), h}] = true
 			}
 		}
 	}
@@ -34,7 +58,7 @@ func singleIn(routes []netstate.Route) map[part]bool {
 // index makes the indexes of now and want.
 func (s *stepper) index() {
 	s.wanted, s.unwanted = netstate.IndexRoutes(s.want.Routes), netstate.IndexRoutes(s.want.Unwanted.Routes)
-	s.wantedParts, s.beside = map[part]bool{}, map[group]map[part]bool{}
+	s.wantedParts, s.beside = map[part]bool{}, map[Group]map[part]bool{}
 	s.onLink = map[int]*ip.Prefixes[bool]{}
 	var hosts []netstate.Route
 	for _, r := range s.want.Routes {
@@ -59,7 +83,7 @@ func (s *stepper) index() {
 
 	s.neighbours, s.wantedNeighbours = setOf(s.now.Neighbours), setOf(s.want.Neighbours)
 	removed := s.removedLinks()
-	s.wantedAddresses, s.addresses, s.losing = map[linkPrefix]bool{}, map[linkAddress][]netstate.Address{}, map[netip.Addr]bool{}
+	s.wantedAddresses, s.addresses, s.losing = map[netstate.LinkPrefix]bool{}, map[linkAddress][]netstate.Address{}, map[netip.Addr]bool{}
 	for _, a := range s.now.Addresses {
 		at := linkAddress{a.Link, a.Prefix.Addr()}
 		s.addresses[at] = append(s.addresses[at], a)
@@ -74,7 +98,7 @@ func (s *stepper) index() {
 		s.wantedOffStack[linkAddress{o.Link, o.Address}] = true
 	}
 	for _, a := range s.want.Addresses {
-		s.wantedAddresses[linkPrefix{a.Link, a.Prefix}] = true
+		s.wantedAddresses[a.LinkPrefix()] = true
 	}
 	s.families = map[familyKey]family{}
 	s.indexConnected()
@@ -86,10 +110,10 @@ func (s *stepper) putBeside(r netstate.Route) {
 		return
 	}
 	p.hop.Weight = 0
-	if s.beside[p.group] == nil {
-		s.beside[p.group] = map[part]bool{}
+	if s.beside[p.Group] == nil {
+		s.beside[p.Group] = map[part]bool{}
 	}
-	s.beside[p.group][p] = true
+	s.beside[p.Group][p] = true
 }
 
 // indexConnected makes the indexes of the routes that the kernel adds for wanted addresses.
@@ -119,4 +143,15 @@ func setOf(list []netstate.Neighbour) map[netstate.Neighbour]bool {
 		set[n] = true
 	}
 	return set
+}
+
+func hostRoute(h netstate.Hop) netstate.Route {
+	r := netstate.Route{
+		Link: h.Link, Table: netstate.TableMain, Destination: netip.PrefixFrom(h.Gateway, h.Gateway.BitLen()),
+		Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic,
+	}
+	if h.Gateway.Is4() {
+		r.Scope = netstate.ScopeLink
+	}
+	return r
 }

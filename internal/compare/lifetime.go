@@ -16,14 +16,14 @@ func (s *stepper) remaining(want State) State {
 		// Rounded up, so that nothing lives longer than it would have.
 		passed = uint32(min((s.now.UptimeMS-want.UptimeMS+999)/1000, netstate.Forever-1))
 	}
-	there := map[linkPrefix]netstate.Address{}
+	there := map[netstate.LinkPrefix]netstate.Address{}
 	for _, a := range s.now.Addresses {
-		there[linkPrefix{a.Link, a.Prefix}] = a
+		there[a.LinkPrefix()] = a
 	}
 	ended := map[netip.Addr]bool{}
 	var addresses []netstate.Address
 	for _, a := range want.Addresses {
-		now, is := there[linkPrefix{a.Link, a.Prefix}]
+		now, is := there[a.LinkPrefix()]
 		if left, alive := withLifetimes(a, now, is, passed); alive {
 			addresses = append(addresses, left)
 		} else {

@@ -47,7 +47,7 @@ func (s *stepper) findReplaced() map[netip.Prefix]bool {
 		}
 	}
 	for _, n := range s.now.Addresses {
-		if ofNIC(n) && s.wantedAddresses[linkPrefix{n.Link, n.Prefix}] {
+		if ofNIC(n) && s.wantedAddresses[n.LinkPrefix()] {
 			now = append(now, n)
 		}
 	}

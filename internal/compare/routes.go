@@ -92,17 +92,6 @@ func (s *stepper) reaches(h netstate.Hop) bool {
 	return h.Gateway.IsLinkLocalUnicast() && h.Gateway.Is6() || networks != nil && networks.Contain(h.Gateway)
 }
 
-func hostRoute(h netstate.Hop) netstate.Route {
-	r := netstate.Route{
-		Link: h.Link, Table: netstate.TableMain, Destination: netip.PrefixFrom(h.Gateway, h.Gateway.BitLen()),
-		Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic,
-	}
-	if h.Gateway.Is4() {
-		r.Scope = netstate.ScopeLink
-	}
-	return r
-}
-
 func (s *stepper) mayAddRoute(r netstate.Route) bool {
 	return s.mayAdd(r.Link) || slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return s.mayAdd(h.Link) })
 }
@@ -118,7 +107,7 @@ func (s *stepper) wouldJoin(r netstate.Route) bool {
 	if r.Protocol != netstate.ProtocolRA || !s.single[partOf(r)] {
 		return false
 	}
-	beside := s.beside[groupOf(r)]
+	beside := s.beside[GroupOf(r)]
 	return len(beside) > 1 || len(beside) == 1 && !beside[partOf(r)]
 }
 

@@ -34,13 +34,13 @@ type indexes struct {
 	// single are the wanted routes that had one next hop when they were read.
 	single map[part]bool
 	// beside are the next hops, in now and in want, of each group of routes that the kernel can join.
-	beside map[group]map[part]bool
+	beside map[Group]map[part]bool
 
 	onLink map[int]*ip.Prefixes[bool] // the destinations of the wanted routes without a gateway, by their links
 
 	links                        map[int]netstate.Link // of now
 	neighbours, wantedNeighbours map[netstate.Neighbour]bool
-	wantedAddresses              map[linkPrefix]bool
+	wantedAddresses              map[netstate.LinkPrefix]bool
 	// addresses are those of now, by their links: one address can be there with several prefix lengths.
 	addresses map[linkAddress][]netstate.Address
 	// offStack are those of now that the namespace does not take as its own, wantedOffStack those that it must not take.
@@ -52,37 +52,9 @@ type indexes struct {
 	replaced map[netip.Prefix]bool
 }
 
-type linkPrefix struct {
-	link   int
-	prefix netip.Prefix
-}
-
 type linkAddress struct {
 	link    int
 	address netip.Addr
-}
-
-// group is what IPv6 routes have in common that the kernel joins to one, if they have gateways.
-type group struct {
-	destination, source netip.Prefix
-	table, metric       uint32
-}
-
-func groupOf(r netstate.Route) group { return group{r.Destination, r.Source, r.Table, r.Metric} }
-
-// part is one route of a group. The zero value is that of a route that is in no group.
-type part struct {
-	group
-	hop netstate.Hop
-}
-
-// partOf returns the part that a route with one next hop is.
-func partOf(r netstate.Route) part {
-	hops := r.NextHops()
-	if !r.Destination.Addr().Is6() || len(hops) != 1 || !hops[0].Gateway.IsValid() {
-		return part{}
-	}
-	return part{groupOf(r), hops[0]}
 }
 
 // familyKey is equal for addresses whose order among each other counts.

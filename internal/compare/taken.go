@@ -97,3 +97,14 @@ func givenName(op netstate.Op) string {
 	}
 	return createdName(op)
 }
+
+// createdName is the name of the link that the operation creates; empty: it creates none.
+func createdName(op netstate.Op) string {
+	switch o := op.(type) {
+	case netstate.TapAdd:
+		return o.Link
+	case netstate.LinkAdd:
+		return o.Name
+	}
+	return ""
+}

@@ -15,8 +15,8 @@ import (
 // others or renamed come first: the rest can follow from that.
 func Differences(now netstate.Snapshot, ops []netstate.Op) []infra.Difference {
 	w := words{now: now, ops: ops, isSaid: map[infra.Difference]bool{}, routes: netstate.IndexRoutes(apart(now.Routes)), links: map[int]netstate.Link{},
-		created: map[string]bool{}, taken: map[string]bool{}, deleted: map[linkPrefix]bool{}, added: map[linkPrefix]bool{},
-		addressDel: map[linkPrefix]bool{}, addressAdd: map[linkPrefix]bool{}, filterDel: map[netstate.Place]bool{}, ingressAdd: map[int]bool{}}
+		created: map[string]bool{}, taken: map[string]bool{}, deleted: map[netstate.LinkPrefix]bool{}, added: map[netstate.LinkPrefix]bool{},
+		addressDel: map[netstate.LinkPrefix]bool{}, addressAdd: map[netstate.LinkPrefix]bool{}, filterDel: map[netstate.Place]bool{}, ingressAdd: map[int]bool{}}
 	for _, l := range now.Links {
 		w.links[l.Index] = l
 	}
@@ -24,12 +24,12 @@ func Differences(now netstate.Snapshot, ops []netstate.Op) []infra.Difference {
 		w.created[createdName(op)] = true
 		switch o := op.(type) {
 		case netstate.RouteDel:
-			w.deleted[linkPrefix{o.Route.Link, o.Route.Destination}] = true
+			w.deleted[netstate.LinkPrefix{Link: o.Route.Link, Prefix: o.Route.Destination}] = true
 		case netstate.AddressAdd:
-			w.added[linkPrefix{o.Address.Link, netip.PrefixFrom(o.Address.Prefix.Addr(), o.Address.Prefix.Addr().BitLen())}] = true
-			w.addressAdd[linkPrefix{o.Address.Link, o.Address.Prefix}] = true
+			w.added[netstate.LinkPrefix{Link: o.Address.Link, Prefix: netip.PrefixFrom(o.Address.Prefix.Addr(), o.Address.Prefix.Addr().BitLen())}] = true
+			w.addressAdd[o.Address.LinkPrefix()] = true
 		case netstate.AddressDel:
-			w.addressDel[linkPrefix{o.Address.Link, o.Address.Prefix}] = true
+			w.addressDel[o.Address.LinkPrefix()] = true
 		case netstate.FilterDel:
 			w.filterDel[o.Filter.Place()] = true
 		case netstate.IngressAdd:
@@ -66,11 +66,11 @@ type words struct {
 	routes netstate.RouteIndex
 	// deleted and added are the links, with the destinations of routes that are deleted, and with the addresses that
 	// are added.
-	deleted, added map[linkPrefix]bool
+	deleted, added map[netstate.LinkPrefix]bool
 	// created are the names of links that the operations create, taken those that others have. The others are what the
 	// operations add and delete.
 	created, taken         map[string]bool
-	addressAdd, addressDel map[linkPrefix]bool
+	addressAdd, addressDel map[netstate.LinkPrefix]bool
 	filterDel              map[netstate.Place]bool
 	ingressAdd             map[int]bool
 	links                  map[int]netstate.Link // of now
@@ -160,17 +160,6 @@ func (w *words) describe(op netstate.Op) {
 
 func (w *words) anyOp(is func(netstate.Op) bool) bool { return slices.ContainsFunc(w.ops, is) }
 
-// createdName is the name of the link that the operation creates; empty: it creates none.
-func createdName(op netstate.Op) string {
-	switch o := op.(type) {
-	case netstate.TapAdd:
-		return o.Link
-	case netstate.LinkAdd:
-		return o.Name
-	}
-	return ""
-}
-
 // describeMissing is about a link that must be created, maybe in the place of another link.
 func (w *words) describeMissing(kind, name string, tap *netstate.Tap) {
 	now, there := w.now.Named(name)
@@ -248,23 +237,23 @@ func (w *words) describeSettings(what string, index int, name string, want netst
 func (w *words) describeNetwork(op netstate.Op) {
 	switch o := op.(type) {
 	case netstate.AddressAdd:
-		if w.hasLink(o.Address.Link) && !w.addressDel[linkPrefix{o.Address.Link, o.Address.Prefix}] {
+		if w.hasLink(o.Address.Link) && !w.addressDel[o.Address.LinkPrefix()] {
 			w.add("address-missing", o.Link, "address %v of %s is gone", o.Address.Prefix, o.Link)
 		}
 	case netstate.AddressDel:
-		if w.addressAdd[linkPrefix{o.Address.Link, o.Address.Prefix}] {
+		if w.addressAdd[o.Address.LinkPrefix()] {
 			w.add("address-other", o.Link, "address %v of %s is not in its place, or another", o.Address.Prefix, o.Link)
 		} else {
 			w.add("address-extra", o.Link, "address %v of %s is not of the wiring", o.Address.Prefix, o.Link)
 		}
 	case netstate.RouteAdd:
-		scaffold := w.deleted[linkPrefix{o.Route.Link, o.Route.Destination}]
+		scaffold := w.deleted[netstate.LinkPrefix{Link: o.Route.Link, Prefix: o.Route.Destination}]
 		if (o.Route.Link == 0 || w.hasLink(o.Route.Link)) && !scaffold {
 			w.add("route-missing", o.Link, "route %s is gone", netstate.RouteText(o.Route, o.Link, o.Hops))
 		}
 	case netstate.RouteDel:
 		ofAddress := o.Route.Table == netstate.TableLocal && o.Route.Type == netstate.RouteLocal && o.Route.Protocol == netstate.ProtocolKernel // a Snapshot does not hold it
-		added := w.added[linkPrefix{o.Route.Link, netip.PrefixFrom(o.Route.Destination.Addr(), o.Route.Destination.Addr().BitLen())}]
+		added := w.added[netstate.LinkPrefix{Link: o.Route.Link, Prefix: netip.PrefixFrom(o.Route.Destination.Addr(), o.Route.Destination.Addr().BitLen())}]
 		if w.routes.Has(o.Route) || o.Route.Protocol == 0 || ofAddress && !added {
 			w.add("route-extra", o.Link, "route %s is not of the wiring", netstate.RouteText(o.Route, o.Link, o.Hops))
 		}

@@ -104,16 +104,11 @@ func (r Route) Same(o Route) bool {
 
 // Earlier are the addresses before one in a list, as far as the routes that the kernel makes of that one depend on
 // them. The zero value has none, and Add needs one that was made.
-type Earlier map[linkNetwork]netip.Addr // the first address of each network
-
-type linkNetwork struct {
-	link    int
-	network netip.Prefix
-}
+type Earlier map[LinkPrefix]netip.Addr // the first address of each network
 
 // Add adds the address.
 func (e Earlier) Add(a Address) {
-	key := linkNetwork{a.Link, a.Prefix.Masked()}
+	key := LinkPrefix{a.Link, a.Prefix.Masked()}
 	if _, there := e[key]; !there {
 		e[key] = a.Prefix.Addr()
 	}
@@ -138,7 +133,7 @@ func (e Earlier) Connected(a Address, l Link) []Route {
 		if network.Bits() == 32 && network.Addr() == a.Prefix.Addr() {
 			return nil
 		}
-		if _, there := e[linkNetwork{a.Link, a.Prefix.Masked()}]; there {
+		if _, there := e[LinkPrefix{a.Link, a.Prefix.Masked()}]; there {
 			return nil
 		}
 		r.Scope, r.PrefSrc = ScopeLink, a.Prefix.Addr()

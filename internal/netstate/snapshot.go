@@ -252,6 +252,15 @@ type Address struct {
 	PreferredSeconds uint32 `json:"preferredSeconds"`
 }
 
+// LinkPrefix is an address of a link, with its prefix length, or a network of the link.
+type LinkPrefix struct {
+	Link   int // index
+	Prefix netip.Prefix
+}
+
+// LinkPrefix returns the address with its link.
+func (a Address) LinkPrefix() LinkPrefix { return LinkPrefix{a.Link, a.Prefix} }
+
 // Forever is an address lifetime without an end.
 const Forever = 1<<32 - 1
 
@@ -280,7 +289,7 @@ func (e Earlier) LocalRoute(a Address) Route {
 		return r
 	}
 	r.Scope, r.PrefSrc = ScopeHost, addr
-	if first, there := e[linkNetwork{a.Link, a.Prefix.Masked()}]; there {
+	if first, there := e[LinkPrefix{a.Link, a.Prefix.Masked()}]; there {
 		r.PrefSrc = first
 	}
 	return r

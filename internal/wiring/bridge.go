@@ -2,7 +2,6 @@ package wiring
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
@@ -150,14 +149,10 @@ func (s *seen) whyNotReturned() string {
 			return fmt.Sprintf("the temporary address %v is made by the kernel", a.Prefix)
 		}
 	}
-	type group struct {
-		destination, source netip.Prefix
-		table, metric       uint32
-	}
-	apart, ofNIC := map[group]int{}, map[group]bool{}
+	apart, ofNIC := map[compare.Group]int{}, map[compare.Group]bool{}
 	for _, r := range s.found.Routes {
 		if r.Destination.Addr().Is6() && (r.Gateway.IsValid() || len(r.Hops) > 0) && !nexthopObject(r) {
-			g := group{r.Destination, r.Source, r.Table, r.Metric}
+			g := compare.GroupOf(r)
 			apart[g]++
 			ofNIC[g] = ofNIC[g] || r.Uses(nic.Index)
 			if apart[g] > 1 && ofNIC[g] {

@@ -121,9 +121,3 @@ func (s *seen) guestAddresses(mac cache.MAC) (own []netip.Addr) {
 	}
 	return own
 }
-
-// linkPrefix is an address of a link, with its prefix length.
-type linkPrefix struct {
-	link   int
-	prefix netip.Prefix
-}

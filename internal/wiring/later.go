@@ -10,6 +10,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -120,19 +121,13 @@ func (c came) next(p *Plan, now netstate.Snapshot) netstate.Snapshot {
 		}
 	}
 	// The kernel shows an earlier IPv6 route with one of the next hops as a part of the new one.
-	type route struct {
-		to, from      netip.Prefix
-		table, metric uint32
-	}
-	joined := map[route]bool{}
+	joined := map[compare.Group]bool{}
 	for _, r := range c.routes {
 		if r.Destination.Addr().Is6() && len(r.Hops) > 0 {
-			joined[route{r.Destination, r.Source, r.Table, r.Metric}] = true
+			joined[compare.GroupOf(r)] = true
 		}
 	}
-	kept := slices.DeleteFunc(slices.Clone(p.found.Routes), func(r netstate.Route) bool {
-		return joined[route{r.Destination, r.Source, r.Table, r.Metric}]
-	})
+	kept := slices.DeleteFunc(slices.Clone(p.found.Routes), func(r netstate.Route) bool { return joined[compare.GroupOf(r)] })
 	next.Routes = slices.Concat(kept, routes, c.routes)
 	// Setup asks the gateways that are new for their MACs.
 	asked := Gateways(p.found, p.nic)
@@ -153,7 +148,7 @@ func (c came) connected(next *netstate.Snapshot, now netstate.Snapshot) (routes 
 	for _, a := range next.Addresses {
 		earlier.Add(a)
 	}
-	again, there := map[netstate.OffStack]bool{}, map[linkPrefix]bool{}
+	again, there := map[netstate.OffStack]bool{}, map[netstate.LinkPrefix]bool{}
 	var v4, v6 []netstate.Address
 	for _, a := range c.addresses {
 		again[netstate.OffStack{Link: a.Link, Address: a.Prefix.Addr()}] = true
@@ -167,10 +162,10 @@ func (c came) connected(next *netstate.Snapshot, now netstate.Snapshot) (routes 
 	}
 	slices.Reverse(v6)
 	for _, a := range now.Addresses {
-		there[linkPrefix{a.Link, a.Prefix}] = true
+		there[a.LinkPrefix()] = true
 	}
 	kept := slices.DeleteFunc(slices.Clone(next.Addresses), func(a netstate.Address) bool {
-		return again[netstate.OffStack{Link: a.Link, Address: a.Prefix.Addr()}] && !there[linkPrefix{a.Link, a.Prefix}]
+		return again[netstate.OffStack{Link: a.Link, Address: a.Prefix.Addr()}] && !there[a.LinkPrefix()]
 	})
 	next.Addresses = slices.Concat(v6, kept, v4)
 	return routes
@@ -288,15 +283,15 @@ func (p *Plan) laterRules(now netstate.Snapshot) (later []netstate.Rule) {
 
 // laterAddresses are those that are on the NIC, or on a link behind which nothing lies, and were not there.
 func (p *Plan) laterAddresses(now netstate.Snapshot) (later []netstate.Address) {
-	known := map[linkPrefix]bool{}
+	known := map[netstate.LinkPrefix]bool{}
 	for _, a := range slices.Concat(p.found.Addresses, p.wanted.Addresses) {
-		known[linkPrefix{a.Link, a.Prefix}] = true
+		known[a.LinkPrefix()] = true
 	}
 	nic, links, manages := p.nic, p.links, p.traits().ManageAddresses
 	for _, a := range now.Addresses {
 		link := links.at(a.Link)
 		has := link.Index == nic.Index && !manages || links.isBehind(nic, link) && !links.isWired(link)
-		if link.Index != 0 && has && !known[linkPrefix{a.Link, a.Prefix}] && !isLearned(a) {
+		if link.Index != 0 && has && !known[a.LinkPrefix()] && !isLearned(a) {
 			later = append(later, a)
 		}
 	}

@@ -40,15 +40,15 @@ func (p *Plan) wantedNow(now netstate.Snapshot) compare.State {
 		}
 	}
 	tap, _ := now.Named(p.Record.Tap)
-	addresses, routes, neighbours := map[linkPrefix]bool{}, netstate.IndexRoutes(now.Routes), map[netstate.Neighbour]bool{}
+	addresses, routes, neighbours := map[netstate.LinkPrefix]bool{}, netstate.IndexRoutes(now.Routes), map[netstate.Neighbour]bool{}
 	for _, a := range now.Addresses {
-		addresses[linkPrefix{a.Link, a.Prefix}] = true
+		addresses[a.LinkPrefix()] = true
 	}
 	for _, n := range now.Neighbours {
 		neighbours[n] = true
 	}
 	want.Addresses = slices.DeleteFunc(slices.Clone(want.Addresses), func(a netstate.Address) bool {
-		return a.Link == compare.NewTap && !addresses[linkPrefix{tap.Index, a.Prefix}]
+		return a.Link == compare.NewTap && !addresses[netstate.LinkPrefix{Link: tap.Index, Prefix: a.Prefix}]
 	})
 	want.Routes = slices.DeleteFunc(slices.Clone(want.Routes), func(r netstate.Route) bool {
 		at := r
