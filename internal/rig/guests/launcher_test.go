@@ -137,7 +137,7 @@ func TestLauncher(t *testing.T) {
 			}
 			status, said := 0, `status="exit status 0"`
 			if test.binding.Kind() == cache.BindingPasst {
-				killPasst(t, n)
+				killPasst(t, n, "eth0")
 				if test.newer || !vm.Debian12() {
 					answers()
 				} else {
@@ -167,16 +167,16 @@ func TestLauncher(t *testing.T) {
 	}
 }
 
-// killPasst kills the passt of eth0 as its seccomp filter would.
-func killPasst(t *testing.T, n nstest.Network) {
+// killPasst kills the passt of the NIC as its seccomp filter would.
+func killPasst(t *testing.T, n nstest.Network, nic string) {
 	t.Helper()
 	var found []holders.Process
 	err := netns.Do(n.Pod.File, func() (err error) {
-		found, err = holders.Passt(t.Context(), "eth0")
+		found, err = holders.Passt(t.Context(), nic)
 		return err
 	})
 	if err != nil || len(found) != 1 {
-		t.Fatalf("%v, %v; want the passt of eth0", found, err)
+		t.Fatalf("%v, %v; want the passt of %s", found, err, nic)
 	}
 	if err := syscall.Kill(found[0].PID, syscall.SIGSYS); err != nil {
 		t.Fatal(err)
@@ -250,10 +250,17 @@ func TestLauncherPlug(t *testing.T) {
 		if lease, err := g.Lease4(ctx, "eth1"); err != nil || lease["ip"] != c.address {
 			t.Errorf("%s: lease %v, %v; want %s", c.binding.Kind(), lease, err, c.address)
 		}
-		for _, to := range []netip.Addr{c.ping, nstest.Beyond4} {
-			if err := g.Ping(ctx, to); err != nil {
-				t.Errorf("%s: %v", c.binding.Kind(), err)
+		reaches := func() {
+			for _, to := range []netip.Addr{c.ping, nstest.Beyond4} {
+				if err := g.Ping(ctx, to); err != nil {
+					t.Errorf("%s: %v", c.binding.Kind(), err)
+				}
 			}
+		}
+		reaches()
+		if passt {
+			killPasst(t, n, "net1")
+			reaches()
 		}
 		if out, err := g.Run(ctx, "ls -d /sys/class/net/eth1/queues/rx-* | wc -l"); err != nil || out != strconv.Itoa(c.queues)+"\n" {
 			t.Errorf("%s: queues %q, %v; want %d", c.binding.Kind(), out, err, c.queues)
