@@ -89,7 +89,7 @@ func TestAgent(t *testing.T) {
 		{with("plan", "-uid", "0", "-binding", "sriov"), 5, "binding.sriov.pci can name one"},
 		{with("plan"), 2, "binding: missing"},
 		{with("plan", "-binding", "bridge"), 2, "owner: missing"},
-		{with("start"), 2, "none of setup, plan, config, deactivate, activate, check, status, doctor, list, drops, pin, run, hook, exec, teardown, forget, version, help"},
+		{with("start"), 2, "none of setup, plan, config, deactivate, activate, check, repair, status, doctor, list, drops, pin, run, hook, exec, teardown, forget, version, help"},
 		{[]string{"setup"}, 2, "-netns is missing"},
 		{[]string{"setup", "-colour"}, 2, "agent help setup"},
 		{[]string{"setup", "eth0"}, 2, "no flag"},

@@ -13,10 +13,10 @@ var verbs = []verb{
 `,
 		Long: `setup wires the NIC, and writes the record into the -state directory. It creates
 that directory, but not its parent (mkdir -p /run/guestwire). Called again with
-the same configuration, it repairs what is missing, as agent repair does. On an error of a first setup
-the namespace is as it was found. -json prints the record. Another egress holds
-for new connections; with -cut also for those that are open, and setup reports
-on standard error how many it has cut.
+the same configuration, it repairs what is missing, as agent repair does. On an
+error of a first setup the namespace is as it was found. -json prints the
+record. Another egress holds for new connections; with -cut also for those that
+are open, and setup reports on standard error how many it has cut.
 
 In a Kubernetes pod with hostUsers: false, the launcher's user 107 is another
 one on the node. With -inside, setup finds out which, and plan and status show

@@ -13,7 +13,7 @@ const Documents = "/usr/share/doc/guestwire"
 // programs are those whose names a package changes. After such a name a text has a colon, or one of the words.
 var (
 	programs = []string{"agent", "launcher", "exporter"}
-	words    = strings.Fields("setup plan config deactivate activate check status doctor list drops pin run hook exec teardown forget " +
+	words    = strings.Fields("setup plan config deactivate activate check repair status doctor list drops pin run hook exec teardown forget " +
 		"xml serve qemu wires describes help version completion man >")
 )
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -74,7 +75,10 @@ func TestSidecarReaders(t *testing.T) {
 				log[0] = -1
 			}
 			nstest.Eventually(t, func() error {
-				_, err := os.Stat(socket)
+				c, err := net.Dial("unix", socket)
+				if err == nil {
+					c.Close()
+				}
 				return err
 			})
 			if _, err := call(t, socket, hooks+"OnDefineDomain", recorded(t, "OnDefineDomain-amd64")); err != nil {

@@ -77,7 +77,7 @@ func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, boo
 				return cache.MAC{}, false, nil
 			}
 			if err != nil {
-				return cache.MAC{}, false, fmt.Errorf("answer of neighbour %v: %w", q.Target, err)
+				return cache.MAC{}, false, fmt.Errorf("ask for neighbour %v: its answer: %w", q.Target, err)
 			}
 			if link, ok := from.(*unix.SockaddrLinklayer); !ok || link.Pkttype == unix.PACKET_OUTGOING {
 				continue
