@@ -7,12 +7,12 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Auto is the first of [Redirect], [Bridge], [Routed] and [Masquerade] that can work on the NIC and loses nothing
-// (Record.Losses). If each of them loses something, it is the one with the fewest losses. Masquerade, which hides the
-// NIC's address, is the last, unless it alone keeps a link that forwards where the NIC does not. A binding that is
-// refused for its losses is left out, unless Spec.AcceptLosses is set. A gateway that does not answer, and an option
-// that some clients cannot receive, count nothing. If Spec.Egress or Spec.EgressWithin is set, Auto is Routed or
-// Masquerade. The first Setup chooses, and later ones keep the choice.
+// Auto is the one of [Redirect], [Bridge], [Routed] and [Masquerade] that can work on the NIC and loses least
+// (Record.Losses), and the first of those that lose the same. Masquerade, which hides the NIC's address, is the last,
+// unless it alone keeps a link that forwards where the NIC does not. A binding that is refused for its losses is left
+// out, unless Spec.AcceptLosses is set. A gateway that does not answer, and an option that some clients cannot receive,
+// count nothing. If Spec.Egress or Spec.EgressWithin is set, Auto is Routed or Masquerade. The first Setup chooses, and
+// later ones keep the choice.
 type Auto struct {
 	// Order are the kinds to try, in this order. Empty: redirect, bridge, routed, masquerade.
 	Order []cache.Kind `json:"order,omitempty"`

@@ -324,7 +324,7 @@ refuses, unless -own says that the journals are the container's own.
 }
 
 const kinds = `KIND is redirect, bridge, routed or masquerade, or auto for the first of these
-four that can work and loses nothing:
+four that can work and loses least:
 
   redirect    the guest is the pod, and the NIC stays as it is, for CNI's CHECK
   bridge      the guest is the pod: NIC and tap are ports of a bridge
