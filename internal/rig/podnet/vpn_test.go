@@ -13,7 +13,8 @@ import (
 )
 
 // TestVPN wires a NIC of a pod that reaches a host by WireGuard, whose link forwards. The peer takes the pod's tunnel
-// address alone, so the guest reaches the host under masquerade, which auto takes, and not under routed, which loses it.
+// address alone, so the guest reaches the host under masquerade, which auto takes, and not under routed, which loses
+// it.
 func TestVPN(t *testing.T) {
 	nstest.Need(t, "wg", "ping")
 	nstest.NeedTaps(t)
