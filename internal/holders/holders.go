@@ -105,7 +105,8 @@ func Of(ctx context.Context, open map[string]bool) (map[string][]Process, error)
 // Passt returns the processes of passt in the calling thread's network namespace that serve the NIC: by their command
 // line, as their sockets do not say it.
 func Passt(ctx context.Context, nic string) (found []Process, err error) {
-	own, err := identify(unix.AT_FDCWD, "/proc/thread-self/ns/net")
+	// To see the namespace of another user's process needs CAP_SYS_PTRACE, and to see its net/dev nothing.
+	own, err := identify(unix.AT_FDCWD, "/proc/thread-self/net/dev")
 	if err == nil {
 		s := search{ctx: ctx}
 		err = s.each("/proc", func(_ int, pid string) {
@@ -113,13 +114,13 @@ func Passt(ctx context.Context, nic string) (found []Process, err error) {
 			if failed != nil {
 				return
 			}
+			if in, err := identify(unix.AT_FDCWD, "/proc/"+pid+"/net/dev"); err != nil || in != own {
+				return
+			}
 			text, _ := os.ReadFile("/proc/" + pid + "/cmdline")
 			words := strings.Split(string(text), "\x00")
 			of := slices.IndexFunc(words, func(word string) bool { return word == "--interface" || word == "-i" })
 			if of < 0 || of+1 == len(words) || words[of+1] != nic || !slices.ContainsFunc(words[:of], isPasst) {
-				return
-			}
-			if in, err := identify(unix.AT_FDCWD, "/proc/"+pid+"/ns/net"); err != nil || in != own {
 				return
 			}
 			if p, ok := describe(number); ok {

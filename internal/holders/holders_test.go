@@ -2,12 +2,14 @@ package holders_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -160,4 +162,49 @@ func nameUnknown(t *testing.T, ns *nstest.Namespace) (text string) {
 		t.Fatal(err)
 	}
 	return text
+}
+
+// TestPasst: another user's passt is found in its namespace alone, also by who may not trace it.
+func TestPasst(t *testing.T) {
+	nstest.NeedRoot(t, "it needs another user, and CAP_SYS_PTRACE to drop")
+	n, other := nstest.New(t, "passt"), nstest.New(t, "other")
+	cmd := exec.Command("sh", "-c", "read forever", "passt", "--interface", "eth0")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = netns.Do(n.File, cmd.Start)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer in.Close()
+	find := func(ns *nstest.Namespace, nic string) (found []holders.Process) {
+		err := netns.Do(ns.File, func() error {
+			head, sets := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+			err := unix.Capget(&head, &sets[0])
+			sets[0].Effective &^= 1 << unix.CAP_SYS_PTRACE
+			if err == nil {
+				err = unix.Capset(&head, &sets[0])
+			}
+			if err == nil {
+				_, err = os.Readlink(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid))
+			}
+			if !errors.Is(err, os.ErrPermission) {
+				return fmt.Errorf("the namespace of a process is seen: %v", err)
+			}
+			found, err = holders.Passt(t.Context(), nic)
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		return found
+	}
+	if found := find(n, "eth0"); len(found) != 1 || found[0].PID != cmd.Process.Pid {
+		t.Errorf("found %v, want process %d", found, cmd.Process.Pid)
+	}
+	if found := append(find(n, "eth1"), find(other, "eth0")...); len(found) > 0 {
+		t.Errorf("found %v for another NIC or namespace", found)
+	}
 }
