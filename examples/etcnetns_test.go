@@ -1,6 +1,7 @@
 package examples_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -69,6 +70,37 @@ func TestEtcNetns(t *testing.T) {
 		serve := launcher + " qemu -state " + n.State + " -- true 2>&1"
 		checkEtc(t, etc, agent+" exec -netns "+n.Pod.Path()+" "+user+" -- "+serve+" | grep -c '"+warning+"' | grep -x 0")
 		checkEtc(t, etc, "nsenter --net="+n.Pod.Path()+" "+serve+" | grep -c '"+warning+"' | grep -x "+map[bool]string{true: "1", false: "0"}[n == named])
+	}
+}
+
+// TestEtcNetnsRefused: a file that cannot be put over one of /etc is an error, and its way out is true.
+func TestEtcNetnsRefused(t *testing.T) {
+	nstest.NeedRoot(t, "the test mounts a copy of /etc")
+	n, etc := nstest.NewNetwork(t), nstest.Dir(t)
+	if out, err := exec.Command("cp", "-a", "/etc/.", etc).CombinedOutput(); err != nil {
+		t.Fatal(err, string(out))
+	}
+	dir := filepath.Join(etc, "netns", n.Pod.Name)
+	agent, user := nstest.Program(t, "examples/agent"), " exec -uid "+strconv.Itoa(nstest.LauncherUID)
+	for name, make := range map[string]func(name string) error{
+		"a link to nothing over a file": func(name string) error {
+			return errors.Join(os.WriteFile(filepath.Join(etc, name), nil, 0o644), os.Symlink("nothing", filepath.Join(dir, name)))
+		},
+		"a file over a link to nothing": func(name string) error {
+			return errors.Join(os.Symlink("nothing", filepath.Join(etc, name)), os.WriteFile(filepath.Join(dir, name), nil, 0o644))
+		},
+		"a directory over a file": func(name string) error {
+			return errors.Join(os.WriteFile(filepath.Join(etc, name), nil, 0o644), os.Mkdir(filepath.Join(dir, name), 0o755))
+		},
+	} {
+		if err := errors.Join(os.MkdirAll(dir, 0o755), make("fruit")); err != nil {
+			t.Fatal(err)
+		}
+		checkEtc(t, etc, "! "+agent+user+" -netns "+n.Pod.Path()+" -- true", "put the files of /etc/netns/"+n.Pod.Name, "mount on /etc/fruit: ", "nsenter --net=PATH")
+		checkEtc(t, etc, "nsenter --net="+n.Pod.Path()+" "+agent+user+" -- cat /proc/self/net/dev", "eth0:")
+		if err := errors.Join(os.RemoveAll(dir), os.Remove(filepath.Join(etc, "fruit"))); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
 	}
 }
 

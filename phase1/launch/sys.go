@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -38,13 +39,16 @@ func ownFiles(ns *os.File) error {
 		files, err = os.ReadDir(config)
 	}
 	for _, f := range files {
-		failed := unix.Mount(filepath.Join(config, f.Name()), filepath.Join("/etc", f.Name()), "", unix.MS_BIND, "")
-		if err == nil && failed != unix.ENOENT { // nothing in /etc has this name
-			err = failed
+		over := filepath.Join("/etc", f.Name())
+		if _, missing := os.Lstat(over); errors.Is(missing, fs.ErrNotExist) {
+			continue
+		}
+		if failed := unix.Mount(filepath.Join(config, f.Name()), over, "", unix.MS_BIND, ""); err == nil && failed != nil {
+			err = &fs.PathError{Op: "mount on", Path: over, Err: failed}
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("put the files of %s over those of /etc, as ip netns exec does: %w: start the command in the namespace by ip netns exec, and call agent exec without -netns; or move the directory away, and the command gets the machine's files", config, err)
+		return fmt.Errorf("put the files of %s over those of /etc, as ip netns exec does: %w: correct the file there; or call agent exec by nsenter --net=PATH, without -netns, and the command gets the machine's files", config, err)
 	}
 	return nil
 }
