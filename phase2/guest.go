@@ -2,6 +2,7 @@ package phase2
 
 import (
 	"log/slog"
+	"slices"
 
 	"github.com/guestwire/guestwire/guestconfig"
 )
@@ -14,6 +15,9 @@ func (vm *VM) Guest() (guestconfig.Guest, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	conf, err := newResolvConf(vm.ResolvConf, vm.Records())
+	if !slices.ContainsFunc(vm.Records(), needsResolvConf) {
+		log = slog.New(slog.DiscardHandler) // the guest does not miss what the file lacks
+	}
 	if err == nil {
 		err = conf.readFirst(log)
 	}

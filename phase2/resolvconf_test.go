@@ -78,7 +78,8 @@ func TestRereadResolvConf(t *testing.T) {
 	}
 }
 
-// TestResolvConfWithoutServer: a file that names no server is said, except the one that never does.
+// TestResolvConfWithoutServer: a file that names no server is said, except the one that never does, if a guest needs
+// it.
 func TestResolvConfWithoutServer(t *testing.T) {
 	const warning = "names no DNS server"
 	path := filepath.Join(t.TempDir(), "resolv.conf")
@@ -90,7 +91,7 @@ func TestResolvConfWithoutServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		var log strings.Builder
-		vm := phase2.New()
+		vm := phase2.New(cache.Record{ResponderTap: "eth0-dhcp"})
 		vm.ResolvConf, vm.Log = path, slog.New(slog.NewTextHandler(&log, nil))
 		if _, err := vm.Guest(); err != nil || strings.Contains(log.String(), warning) != want {
 			t.Errorf("%q: %v, %s; want %t", text, err, log.String(), want)
@@ -99,6 +100,11 @@ func TestResolvConfWithoutServer(t *testing.T) {
 		vm.ResolvConf = os.DevNull
 		if _, err := vm.Guest(); err != nil || log.String() != "" {
 			t.Errorf("%v, %s; want no warning", err, log.String())
+		}
+		served := phase2.New(cache.Record{ResponderTap: "eth0-dhcp", DNS: &cache.DNS{}})
+		served.ResolvConf, served.Log = path, vm.Log
+		if _, err := served.Guest(); err != nil || log.String() != "" {
+			t.Errorf("%q beside a record with DNS: %v, %s; want no warning", text, err, log.String())
 		}
 	}
 }
