@@ -83,7 +83,7 @@ func (r *answers) answer(dst, received []byte) ([]byte, result) {
 		return dst, result{ignored: malformed}
 	}
 	if !r.guests.have(f.Src) {
-		if said, ok := r.said(received); ok {
+		if said, ok := r.said(f, received); ok {
 			return dst, said
 		}
 		return dst, result{ignored: otherMAC, kind: otherMACSeen}

@@ -64,14 +64,16 @@ func newStations(rec cache.Record) map[netip.Addr]station {
 	return all
 }
 
-// said returns what a frame of the network says of a station that the responder follows.
-func (r *answers) said(received []byte) (result, bool) {
-	if len(r.stations) == 0 {
+// said returns what a frame of another MAC says of a station that the responder follows. It returns false if the frame
+// is none that the kernel copies. A copy may say nothing that can be followed, such as the guest's own MAC.
+func (r *answers) said(f frame.Ethernet, received []byte) (result, bool) {
+	if p, ok := frame.ParseIPv6(f.Body); len(r.stations) == 0 || f.Type != frame.TypeARP &&
+		!(f.Type == frame.TypeIPv6 && ok && p.Next == frame.ICMPv6 && len(p.Body) > 0 && p.Body[0] == frame.NeighbourAdvertisement) {
 		return result{}, false
 	}
 	a, ok := frame.ParseAnswer(received)
 	if _, is := r.stations[a.Target]; !ok || !is || r.guests.have(a.MAC) {
-		return result{}, false
+		return result{}, true
 	}
 	return result{said: a}, true
 }

@@ -27,7 +27,10 @@ func TestStations(t *testing.T) {
 	r := newResponder(t, rec, resolvConf)
 	var seen []string
 	r.Notify = func(e Event) {
-		if e.Kind == gatewayMoved {
+		switch e.Kind {
+		case otherMACSeen:
+			t.Errorf("a frame of the network is taken for the guest's: %s", e.Text)
+		case gatewayMoved:
 			seen = append(seen, fmt.Sprint(e.Address, " ", e.MAC))
 		}
 	}
@@ -67,6 +70,12 @@ func TestStations(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		wants("two answers", 3, gatewayMAC)
+		// The kernel copies what says nothing that can be followed, too: no MAC, and the guest's.
+		nothing := frame.Advertisement(frame.Solicited, global, moved)[:frame.NeighbourLen]
+		p.in <- frame.AppendICMPv6(nil, guestMAC, moved, rec.IPv6.Address, global, nothing)
+		p.in <- frame.AppendICMPv6(nil, guestMAC, moved, rec.IPv6.Address, global, frame.Advertisement(0, global, guestMAC))
+		time.Sleep(10 * time.Second)
+		wants("no MAC", 3, gatewayMAC)
 		p.in <- says(moved)
 		time.Sleep(900 * time.Millisecond)
 		wants("the first second", 6, gatewayMAC)
