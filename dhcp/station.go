@@ -66,16 +66,25 @@ func newStations(rec cache.Record) map[netip.Addr]station {
 
 // said returns what a frame of another MAC says of a station that the responder follows. It returns false if the frame
 // is none that the kernel copies. A copy may say nothing that can be followed, such as the guest's own MAC.
-func (r *answers) said(f frame.Ethernet, received []byte) (result, bool) {
-	if p, ok := frame.ParseIPv6(f.Body); len(r.stations) == 0 || f.Type != frame.TypeARP &&
-		!(f.Type == frame.TypeIPv6 && ok && p.Next == frame.ICMPv6 && len(p.Body) > 0 && p.Body[0] == frame.NeighbourAdvertisement) {
+func (r *answers) said(f frame.Ethernet, received []byte) (said result, copied bool) {
+	var of netip.Addr
+	switch f.Type {
+	case frame.TypeARP:
+		packet, _ := frame.ParseARP(f.Body)
+		of = packet.Sender
+	case frame.TypeIPv6:
+		p, ok := frame.ParseIPv6(f.Body)
+		if ok && p.Next == frame.ICMPv6 && len(p.Body) >= frame.NeighbourLen && p.Body[0] == frame.NeighbourAdvertisement {
+			of = netip.AddrFrom16([16]byte(p.Body[8:frame.NeighbourLen]))
+		}
+	}
+	if _, copied = r.stations[of]; !copied {
 		return result{}, false
 	}
-	a, ok := frame.ParseAnswer(received)
-	if _, is := r.stations[a.Target]; !ok || !is || r.guests.have(a.MAC) {
-		return result{}, true
+	if a, ok := frame.ParseAnswer(received); ok && !r.guests.have(a.MAC) {
+		said.said = a
 	}
-	return result{said: a}, true
+	return said, true
 }
 
 // moves are the MACs of stations that are not those of the record.
@@ -165,8 +174,7 @@ func (l *loop) follow(s netip.Addr, mac cache.MAC) {
 	if !l.r.move(s, mac) {
 		return
 	}
-	l.answers = l.r.answers.Load()
-	l.advertiseAnew()
+	l.load() // an Update may have come meanwhile
 	for _, f := range l.answers.stations[s].tell {
 		l.write(f)
 	}
