@@ -70,6 +70,10 @@ func TestLater(t *testing.T) {
 			cache.BindingRedirect: loses + "the guest gets one of 2, ",
 			cache.BindingPasst:    loses + "passt serves it only with a default route by eth0",
 		}},
+		{"", "route prepend default via 10.244.1.3 dev eth0", "route default via 10.244.1.3 dev eth0", map[cache.Kind]string{
+			cache.BindingRedirect: gets,
+		}},
+		{"", "route append default via 10.244.1.3 dev eth0", "", nil}, // the kernel asks the first one
 		{"-6 route del default", "-6 route add default via fd00:244:1::1 dev eth0", "route ::/0 via fd00:244:1::1 dev eth0 metric 1024", map[cache.Kind]string{
 			cache.BindingRedirect: gets, // though the namespace need not know the gateway's MAC
 			cache.BindingRouted:   gets,
@@ -170,7 +174,7 @@ func TestLater(t *testing.T) {
 			if (want != "") != strings.Contains(said, "NIC eth0: "+have+"\n") {
 				t.Errorf("%s, %s: Setup says %q", b.Kind(), c.add, said)
 			}
-			ip(strings.NewReplacer(" nodad", "", " add ", " del ", " append ", " del ", " del ", " add ").Replace(c.add))
+			ip(strings.NewReplacer(" nodad", "", " add ", " del ", " append ", " del ", " prepend ", " del ", " del ", " add ").Replace(c.add))
 			check(t, nic)
 			if want == "" {
 				continue

@@ -7,13 +7,14 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Group is what IPv6 routes have in common that the kernel joins to one, if they have gateways.
+// Group is what routes have in common of which the kernel asks one after the other (IPv4), or which it joins to one if
+// they have gateways (IPv6).
 type Group struct {
 	destination, source netip.Prefix
 	table, metric       uint32
 }
 
-// GroupOf returns the group that an IPv6 route is in.
+// GroupOf returns the group that a route is in.
 func GroupOf(r netstate.Route) Group { return Group{r.Destination, r.Source, r.Table, r.Metric} }
 
 // part is one route of a group. The zero value is that of a route that is in no group.

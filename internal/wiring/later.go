@@ -128,7 +128,8 @@ func (c came) next(p *Plan, now netstate.Snapshot) netstate.Snapshot {
 		}
 	}
 	kept := slices.DeleteFunc(slices.Clone(p.found.Routes), func(r netstate.Route) bool { return joined[compare.GroupOf(r)] })
-	next.Routes = slices.Concat(kept, routes, c.routes)
+	ahead, behind := c.order(now)
+	next.Routes = slices.Concat(ahead, kept, routes, behind)
 	// Setup asks the gateways that are new for their MACs.
 	asked := Gateways(p.found, p.nic)
 	next.Neighbours = slices.Clone(next.Neighbours)
@@ -139,6 +140,27 @@ func (c came) next(p *Plan, now netstate.Snapshot) netstate.Snapshot {
 		}
 	}
 	return next
+}
+
+// order parts the routes into those that the kernel asks before the ones that were there, as after ip route prepend, and
+// the others. It asks routes of one metric to one destination in the order in which it lists them.
+func (c came) order(now netstate.Snapshot) (ahead, behind []netstate.Route) {
+	left, before := c.routes, map[compare.Group]bool{}
+	for _, r := range now.Routes {
+		switch group := compare.GroupOf(r); {
+		case len(left) == 0:
+			return ahead, behind
+		case !reflect.DeepEqual(r, left[0]):
+			before[group] = true
+			continue
+		case before[group]:
+			behind = append(behind, r)
+		default:
+			ahead = append(ahead, r)
+		}
+		left = left[1:]
+	}
+	return ahead, behind
 }
 
 // connected adds the addresses in the kernel's order, and returns the routes that the kernel makes of them. The IPv6
