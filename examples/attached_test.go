@@ -62,7 +62,7 @@ func TestAttached(t *testing.T) {
 	launcher.Kill(t)
 	want("a responder that was killed", 0, "none", "0", "VMM none", "responder none")
 	gone.Pod.End()
-	want("a namespace that is gone", 1, "none", "0", "the namespace is gone: agent forget")
+	want("a namespace that is gone", 1, "none", "0", "which is gone: file does not exist: agent forget -namespace")
 	nstest.Run(t, agent, "forget", "-dir", dir)
 	for _, verb := range []string{"status", "repair"} {
 		for _, flags := range []string{"-own", "-nic eth0", "-netns " + first.Pod.Path()} {
@@ -88,13 +88,16 @@ func TestRepairAll(t *testing.T) {
 	damaged.Pod.IP("link del eth0-tap")
 	out, status := run(t, agent, "repair", "-all", "-dir", dir)
 	if repaired := "eth0 of " + damaged.Pod.Path() + ": repaired: tap eth0-tap is gone"; status != 1 || !strings.Contains(out, repaired) ||
-		!matches("eth0 of ... (gone): the namespace is gone: agent forget", out) || strings.Contains(out, whole.Pod.Path()) {
+		!matches("eth0 of ... (gone): network namespace ..., which is gone: file does not exist: agent forget -namespace ... -nic eth0 -dir ... removes what is left of it", out) || strings.Contains(out, whole.Pod.Path()) {
 		t.Errorf("repair -all ends with %d:\n%s\nwant %s", status, out, repaired)
 	}
 	damaged.Pod.IP("link show eth0-tap")
 	nstest.Run(t, agent, "forget", "-dir", dir)
 	if out, status := run(t, agent, "repair", "-all", "-dir", dir); status != 0 || out != "" {
 		t.Errorf("repair -all of what is whole ends with %d:\n%s", status, out)
+	}
+	if out, status := run(t, agent, "repair", "-netns", whole.Pod.Path(), "-nic", "eth0", "-dir", dir); status != 0 || out != "eth0: as recorded\n" {
+		t.Errorf("repair of what is whole ends with %d:\n%s", status, out)
 	}
 	for _, n := range []nstest.Network{damaged, whole} {
 		nstest.Run(t, agent, "teardown", "-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir)

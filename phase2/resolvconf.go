@@ -126,19 +126,22 @@ func (f *resolvConf) readFirst(log *slog.Logger) error {
 	if errors.Is(err, fs.ErrNotExist) && !f.required {
 		return nil
 	}
+	if err != nil {
+		return err
+	}
 	dns, bad := parseResolvConf(text)
 	f.set(log, dns, bad)
-	return err
+	return nil
 }
 
 // set stores what the file says, and warns of words that are no address.
 func (f *resolvConf) set(log *slog.Logger, dns cache.DNS, bad []string) {
 	f.last, f.bad = dns, bad
-	if len(dns.Servers) == 0 && f.path != os.DevNull { // which is named for that
-		log.Warn("the resolv.conf names no DNS server, so the guest gets none: add a line nameserver, or name another file", "path", f.path)
-	}
 	for _, word := range bad {
 		log.Warn(fmt.Sprintf("DNS server %q is left out: not an IP address", word), "path", f.path)
+	}
+	if len(dns.Servers) == 0 && f.path != os.DevNull { // which is named for that
+		log.Warn("the resolv.conf names no DNS server, so the guest gets none: add a line nameserver, or name another file", "path", f.path)
 	}
 }
 

@@ -107,6 +107,12 @@ func TestResolvConfWithoutServer(t *testing.T) {
 			t.Errorf("%q beside a record with DNS: %v, %s; want no warning", text, err, log.String())
 		}
 	}
+	var log strings.Builder
+	vm := phase2.New(cache.Record{ResponderTap: "eth0-dhcp"})
+	vm.ResolvConf, vm.Log = t.TempDir(), slog.New(slog.NewTextHandler(&log, nil))
+	if _, err := vm.Guest(); err == nil || log.String() != "" {
+		t.Errorf("a file that cannot be read: %v, %s; want the error alone", err, log.String())
+	}
 }
 
 // TestResolvConfWaits: what a reader could wait for is an error, at the start and later. A launcher that waits answers

@@ -176,14 +176,17 @@ func (f *findings) node(ctx context.Context, o *options) {
 			continue
 		}
 		if len(w.FoundAt) == 0 {
-			f.add(warning, subject, "its namespace is gone: agent forget removes what is left")
+			f.add(warning, subject, "its namespace is gone: %s removes what is left", o.forgetCall(w))
 			continue
 		}
 		switch report, err := reportOf(ctx, o, w); {
+		case errors.Is(err, infra.ErrNoNIC):
+			f.add(fault, subject, "%s", reason(w.NIC, err))
 		case err != nil:
-			f.add(warning, subject, "it cannot be looked at here: agent status -netns PATH -nic %s says why", infra.ShellWord(w.NIC))
+			f.add(warning, subject, "it cannot be looked at: %s", reason(w.NIC, err))
+		case report.Drift != nil && w.NIC == o.Name && slices.Contains(w.FoundAt, o.netns): // nic says more
 		case report.Drift != nil:
-			f.add(fault, subject, "it is not as recorded (%s): agent doctor -netns %s -nic %s says the repair of each", count(len(report.Drift.Differs), "difference"), infra.ShellWord(pathOf(w)), infra.ShellWord(w.NIC))
+			f.add(fault, subject, "it is not as recorded (%s): %s says the repair of each", count(len(report.Drift.Differs), "difference"), o.call("doctor -netns "+infra.ShellWord(pathOf(w)), w.NIC))
 		case half(w, &report.Counters) != nil:
 			f.add(warning, subject, "%v", half(w, &report.Counters))
 		default:

@@ -55,7 +55,7 @@ func (o *options) openWired(ctx context.Context) error {
 	}
 	o.Name = wirings[0].NIC
 	if o.NetNS, err = wirings[0].Open(ctx); err != nil {
-		return fmt.Errorf("%w (agent forget removes what is left of a namespace that is gone)", err)
+		return fmt.Errorf("%w: %s removes what is left of it", err, o.forgetCall(wirings[0]))
 	}
 	return nil
 }

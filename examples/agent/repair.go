@@ -22,6 +22,9 @@ func repair(ctx context.Context, o *options) error {
 	for _, w := range wirings {
 		n, err := o.openNIC(ctx, w)
 		if err == nil {
+			if say := o.Progress; say != nil {
+				n.Progress = func(text string) { say(place(w) + ": " + text) }
+			}
 			err = repairNIC(ctx, n, " of "+place(w))
 			n.NetNS.Close()
 		}
@@ -35,12 +38,18 @@ func repair(ctx context.Context, o *options) error {
 	return said(first)
 }
 
-// repairNIC repairs the NIC, and prints what Check has found before.
+// repairNIC repairs the NIC, and prints what Check has found before. Of is empty if the NIC was named.
 func repairNIC(ctx context.Context, n phase1.NIC, of string) error {
 	var drift *phase1.DriftError
 	_ = errors.As(n.Check(ctx), &drift) // Repair has the other errors
-	if _, err := n.Repair(ctx); err != nil || drift == nil {
+	if _, err := n.Repair(ctx); err != nil {
 		return err
+	}
+	if drift == nil {
+		if of == "" {
+			fmt.Fprintf(stdout, "%s: as recorded\n", n.Name)
+		}
+		return nil
 	}
 	for _, d := range drift.Differs {
 		if d.Kind != "later" {
@@ -52,11 +61,16 @@ func repairNIC(ctx context.Context, n phase1.NIC, of string) error {
 
 // repairCall is the command line that repairs the NIC.
 func (o *options) repairCall() string {
-	call := "agent repair -netns " + infra.ShellWord(o.netns)
+	namespace := "-netns " + infra.ShellWord(o.netns)
 	if o.Own {
-		call = "agent repair -own"
+		namespace = "-own"
 	}
-	call += " -nic " + infra.ShellWord(o.Name)
+	return o.call("repair "+namespace, o.Name)
+}
+
+// call is a command line of the agent for a NIC, with the journals of this one.
+func (o *options) call(words, nic string) string {
+	call := "agent " + words + " -nic " + infra.ShellWord(nic)
 	if o.Dir != phase1.DefaultDir {
 		call += " -dir " + infra.ShellWord(o.Dir)
 	}

@@ -85,7 +85,7 @@ func statusIn(ctx context.Context, o *options, w phase1.Wiring) (*phase1.Report,
 func (o *options) openNIC(ctx context.Context, w phase1.Wiring) (phase1.NIC, error) {
 	ns, err := w.Open(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
-		return phase1.NIC{}, fmt.Errorf("the namespace is gone: agent forget removes what is left of it: %w", err)
+		return phase1.NIC{}, fmt.Errorf("%w: %s removes what is left of it", err, o.forgetCall(w))
 	}
 	return phase1.NIC{NetNS: ns, Name: w.NIC, Dir: o.Dir, Progress: o.Progress}, err
 }

@@ -86,3 +86,8 @@ func takeDown(ctx context.Context, o *options, w phase1.Wiring) error {
 func forget(ctx context.Context, o *options) error {
 	return phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.Name, State: o.State, Own: o.Own, Dir: o.Dir, Progress: o.Progress})
 }
+
+// forgetCall is the command line that removes what is left of a wiring whose namespace is gone.
+func (o *options) forgetCall(w phase1.Wiring) string {
+	return o.call("forget -namespace "+w.Namespace, w.NIC)
+}
