@@ -108,6 +108,10 @@ func Passt(ctx context.Context, nic string) (found []Process, err error) {
 	// To see the namespace of another user's process needs CAP_SYS_PTRACE, and to see its net/dev nothing.
 	own, err := identify(unix.AT_FDCWD, "/proc/thread-self/net/dev")
 	if err == nil {
+		flags := []string{"--interface\x00", "--interface=", "-i\x00", "-i"}
+		for i, flag := range flags {
+			flags[i] = "\x00" + flag + nic + "\x00"
+		}
 		s := search{ctx: ctx}
 		err = s.each("/proc", func(_ int, pid string) {
 			number, failed := strconv.Atoi(pid)
@@ -119,8 +123,12 @@ func Passt(ctx context.Context, nic string) (found []Process, err error) {
 			}
 			text, _ := os.ReadFile("/proc/" + pid + "/cmdline")
 			words := strings.Split(string(text), "\x00")
-			of := slices.IndexFunc(words, func(word string) bool { return word == "--interface" || word == "-i" })
-			if of < 0 || of+1 == len(words) || words[of+1] != nic || !slices.ContainsFunc(words[:of], isPasst) {
+			program := slices.IndexFunc(words, isPasst)
+			if program < 0 {
+				return
+			}
+			arguments := strings.Join(words[program:], "\x00")
+			if !slices.ContainsFunc(flags, func(flag string) bool { return strings.Contains(arguments, flag) }) {
 				return
 			}
 			if p, ok := describe(number); ok {

@@ -168,7 +168,13 @@ func nameUnknown(t *testing.T, ns *nstest.Namespace) (text string) {
 func TestPasst(t *testing.T) {
 	nstest.NeedRoot(t, "it needs another user, and CAP_SYS_PTRACE to drop")
 	n, other := nstest.New(t, "passt"), nstest.New(t, "other")
-	cmd := exec.Command("sh", "-c", "read forever", "passt", "--interface", "eth0")
+	for _, flag := range []string{"--interface eth0", "--interface=eth0", "-i eth0", "-ieth0"} {
+		testPasst(t, n, other, strings.Fields(flag))
+	}
+}
+
+func testPasst(t *testing.T, n, other *nstest.Namespace, flag []string) {
+	cmd := exec.Command("sh", append([]string{"-c", "read forever", "passt"}, flag...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
 	in, err := cmd.StdinPipe()
 	if err == nil {
@@ -202,7 +208,7 @@ func TestPasst(t *testing.T) {
 		return found
 	}
 	if found := find(n, "eth0"); len(found) != 1 || found[0].PID != cmd.Process.Pid {
-		t.Errorf("found %v, want process %d", found, cmd.Process.Pid)
+		t.Errorf("%s: found %v, want process %d", flag, found, cmd.Process.Pid)
 	}
 	if found := append(find(n, "eth1"), find(other, "eth0")...); len(found) > 0 {
 		t.Errorf("found %v for another NIC or namespace", found)
