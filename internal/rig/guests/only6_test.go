@@ -7,8 +7,10 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/rig/machine"
+	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase2"
@@ -114,4 +116,31 @@ func TestDeclined(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestDeclinedManager is TestDeclined with NetworkManager in a guest in QEMU, which asks for other stations only with
+// ipv4.dad-timeout.
+func TestDeclinedManager(t *testing.T) {
+	t.Parallel()
+	uid, gid := vm.NeedGuest(t)
+	ctx := bootTime(t)
+	n := networks[0].create(t)
+	_, r := setupAndOpen(ctx, t, bootConfig(n, infra.Bridge{}, uid, gid))
+	launcher := n.Serve(t, uid)
+	guest := bootQEMU(ctx, t, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", Boot: vm.BootNetworkManager}, newNIC(t, r, qemu.Options{}))
+	n.World.IP("addr add 10.244.1.7/32 dev pod")
+	const again = `kill $(pidof NetworkManager); printf '[connection]\nipv4.dad-timeout=3000\n' >/etc/NetworkManager/NetworkManager.conf
+ip addr flush dev eth0; NetworkManager --debug >>/run/manager 2>&1 &`
+	if _, err := guest.Run(ctx, strings.ReplaceAll(again, "\n", "; ")); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if t.Failed() {
+			out, err := guest.Run(ctx, "tail -n 60 /run/manager; ip addr")
+			t.Logf("guest: %s, %v\nlauncher: %s", out, err, launcher.Output.String())
+		}
+	}()
+	nstest.Eventually(t, func() error {
+		return checkOutput(launcher, "DHCPv4 address declined by the guest: a station of the network answers for it")
+	})
 }
