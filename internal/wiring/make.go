@@ -37,6 +37,7 @@ func newPlan(j Journal) (*Plan, error) {
 		lease.RemoveDefaultRoutes(&p.Record)
 	}
 	p.addWarnings(warnModel(&p.Record)...)
+	p.addWarnings(p.duplicates()...)
 	p.addLosses(serverLosses(&p.Record)...)
 	if !p.traits().Direct {
 		p.addLosses(p.namespaceLosses()...)
