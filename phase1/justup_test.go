@@ -49,8 +49,8 @@ func TestJustUp(t *testing.T) {
 	}
 }
 
-// TestDuplicate: another station has the NIC's IPv6 address, which the kernel has found out (dadfailed). Each Setup says
-// so, and after Teardown the address is still a duplicate.
+// TestDuplicate: another station has the NIC's IPv6 address, which the kernel has found out (dadfailed). Each Setup
+// says so, and after Teardown the address is still a duplicate.
 func TestDuplicate(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}, infra.Routed{}} {
