@@ -49,6 +49,39 @@ func TestJustUp(t *testing.T) {
 	}
 }
 
+// TestDuplicate: another station has the NIC's IPv6 address, which the kernel has found out (dadfailed). Each Setup
+// says so, and after Teardown the address is still a duplicate.
+func TestDuplicate(t *testing.T) {
+	t.Parallel()
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}, infra.Routed{}} {
+		t.Run(string(b.Kind()), func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			n.World.IP("addr add " + nstest.Pod6.String() + "/64 dev pod nodad")
+			n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.all.accept_dad=0", "net.ipv6.conf.eth0.accept_dad=1", "net.ipv6.conf.eth0.dad_transmits=1")
+			n.Pod.IP("addr del " + nstest.Pod6.String() + "/64 dev eth0")
+			n.Pod.IP("addr add " + nstest.Pod6.String() + "/64 dev eth0")
+			n.Pod.IP("-6 route replace default via " + nstest.Gateway6.String() + " dev eth0")
+			nstest.Eventually(t, func() error {
+				if shown := n.Pod.IP("addr show dadfailed dev eth0"); !strings.Contains(shown, nstest.Pod6.String()) {
+					return errors.New("the pod still has the address")
+				}
+				return nil
+			})
+			before := settled(t, n)
+			c := config(n, b)
+			for range 2 {
+				setup(t, c)
+				if said := strings.Join(record(t, n).Warnings, "\n"); !strings.Contains(said, nstest.Pod6.String()+" of eth0 is a duplicate (dadfailed)") {
+					t.Errorf("warnings: %s", said)
+				}
+				check(t, c)
+			}
+			teardown(t, n, c, before)
+		})
+	}
+}
+
 // TestLateCarrier: the NIC gets a carrier while it is wired. After Teardown the namespace is as one that was not wired
 // at that time.
 func TestLateCarrier(t *testing.T) {

@@ -112,3 +112,44 @@ func TestProtocolsOfAGuest(t *testing.T) {
 		})
 	}
 }
+
+// TestNICsOfOneNetwork: a Linux guest with two NICs of one network answers ARP for an address by either, and sends from
+// each by the NIC of its route. The filter of a NIC knows the NIC's own address alone, unless guard.prefixes has the
+// other one's.
+func TestNICsOfOneNetwork(t *testing.T) {
+	nstest.Need(t, "ping")
+	t.Parallel()
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
+		for _, allowed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, allowed %t", b.Kind(), allowed), func(t *testing.T) {
+				t.Parallel()
+				n := nstest.NewNetwork(t)
+				gatewayAt(n, "cni0")
+				secondNIC(n, "10.244.1.8/24")
+				n.World.IP("link set pod2 master cni0")
+				first, second := config(n, b), configOfSecondNIC(n, b)
+				if allowed {
+					first.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.244.1.8/32")}
+					second.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.244.1.7/32")}
+				}
+				setup(t, first)
+				setup(t, second)
+				g := n.Guest(t, record(t, n))
+				n.Attach(t, g, "eth1", nstest.Record(t, n.State, "net1"))
+				for _, line := range []string{"link set eth0 up", "link set eth1 up", "addr add 10.244.1.7/24 dev eth0", "addr add 10.244.1.8/24 dev eth1"} {
+					g.IP(line)
+				}
+				n.World.Exec("ping", "-c", "1", "-w", "20", "10.244.1.7")
+				if allowed {
+					n.World.Exec("ping", "-c", "1", "-w", "20", "10.244.1.8")
+				} else {
+					n.World.Exec("sh", "-c", "! ping -c 1 -w 3 10.244.1.8")
+				}
+				counted := dropped(t, n.Pod)
+				if spoofed := counted["ip-spoof"]+counted["arp-spoof"] > 0; spoofed == allowed {
+					t.Errorf("dropped %v", counted)
+				}
+			})
+		}
+	}
+}

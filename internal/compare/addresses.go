@@ -43,7 +43,7 @@ func (s *stepper) isLearnedAddress(a netstate.Address) bool {
 }
 
 // addAddresses adds IPv6 addresses without duplicate address detection: the namespace had them a moment ago,
-// and would be without them for a second. A second operation restores the flags.
+// and would be without them for a second. A second operation restores the flags. A duplicate is detected anew.
 func (s *stepper) addAddresses() {
 	connected := make([][]netstate.Route, len(s.want.Addresses))
 	earlier := netstate.Earlier{}
@@ -59,7 +59,7 @@ func (s *stepper) addAddresses() {
 		}
 		name := s.newName(a.Link)
 		link, _ := s.wantedLink(a.Link)
-		if a.Prefix.Addr().Is6() && link.Up && a.Flags&netstate.AddrNoDAD == 0 {
+		if a.Prefix.Addr().Is6() && link.Up && a.Flags&netstate.AddrNoDAD == 0 && !a.Duplicate {
 			quick := a
 			quick.Flags |= netstate.AddrNoDAD
 			s.add(netstate.AddressAdd{Link: name, Address: quick, Settle: s.settles(a)})

@@ -96,6 +96,11 @@ func (s *stepper) setOffStack() {
 		now, _ := s.link(s.Index)
 		route := earlier.LocalRoute(a)
 		earlier.Add(a)
+		same := s.addresses[linkAddress{a.Link, addr}]
+		i := slices.IndexFunc(same, func(n netstate.Address) bool { return n.Prefix == a.Prefix })
+		if i >= 0 && same[i].Duplicate {
+			continue // it is on no stack, and would be on this one after a change
+		}
 		switch wanted := s.wantsOffStack(o); {
 		case addr.Is6() && !now.Up && !s.comesUp(nic): // the kernel adds the route when the NIC comes up
 		case wanted && (!off || added):
@@ -103,8 +108,7 @@ func (s *stepper) setOffStack() {
 		case !wanted && off && !added && addr.Is4() && !s.comesUp(nic): // else the kernel has added it by then
 			s.add(netstate.RouteAdd{Link: nic.Name, Route: route})
 		}
-		same := s.addresses[linkAddress{a.Link, addr}]
-		if i := slices.IndexFunc(same, func(n netstate.Address) bool { return n.Prefix == a.Prefix }); i >= 0 && !added && addr.Is6() {
+		if i >= 0 && !added && addr.Is6() {
 			if have := same[i]; (have.PreferredSeconds == 0) != (a.PreferredSeconds == 0) {
 				have.PreferredSeconds = a.PreferredSeconds
 				s.add(netstate.AddressAdd{Link: nic.Name, Address: have})

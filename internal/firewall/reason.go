@@ -91,7 +91,7 @@ var Reasons = []Described{
 	{NamespaceOutput, "the namespace sent by the NIC or another link of the wiring, which are the guest's, as a DHCP server to the guest, or beside `egress` with the guest's address, or to the guest with another host's"},
 	{NetworkDHCP, "a DHCP server of the network sent to the guest, whose server is the responder"},
 	{NetworkRouter, "a router of the network sent a router advertisement or a redirect to the guest, whose router the responder announces"},
-	{NetworkFrame, "the network sent the guest a frame that is neither IPv4, IPv6 nor ARP, nor of guard.etherTypes and guard.vlans (0: priority tags), IP with headers that cannot be read, or ARP that says the guest's own MAC and address"},
+	{NetworkFrame, "the network sent the guest a frame that is neither IPv4, IPv6 nor ARP, nor of guard.etherTypes and guard.vlans (0: priority tags), IP with headers that cannot be read, or the guest's own MAC and address in ARP or duplicate address detection"},
 }
 
 // Expected reports whether a healthy wiring drops packets for the reason: those of the namespace and of the network

@@ -154,7 +154,8 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, dhcp 
 		return rule(drop(firewall.NetworkRouter), v, messageType(kind))
 	}
 	add("to-icmp", ofRouter(v4, icmpRedirect), ofRouter(v4, icmpAdvertisement), rule(next, typeReadable), rule(later))
-	add("to-icmp6", ofRouter(v6, icmp6RouterAdvertisement), ofRouter(v6, icmp6Redirect), rule(next, typeReadable), rule(later))
+	add("to-icmp6", slices.Concat([]firewall.Rule{ofRouter(v6, icmp6RouterAdvertisement), ofRouter(v6, icmp6Redirect)},
+		g.dropOwnDetections(v6), []firewall.Rule{rule(next, typeReadable), rule(later)})...)
 	add("to-later", rule(next, v4, laterFragment4), rule(next, v6, firewall.Fragment{}), hidden)
 	// Frames of other kinds are dropped: the guest could not answer them, but could read an advertisement
 	// in them, after tags of VLAN 0, in LLC and SNAP (CVE-2021-27853, -27861), in an incomplete first
@@ -176,6 +177,16 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, dhcp 
 		g.passTypes(pass),
 		[]firewall.Rule{hidden})...)
 	return t
+}
+
+// dropOwnDetections drops the guest's own duplicate address detection that comes back from the network, as by a port in
+// hairpin mode. A guest that sends no nonce (RFC 7527) takes it for another station's.
+func (g guest) dropOwnDetections(v6 firewall.Match) []firewall.Rule {
+	var rules []firewall.Rule
+	for _, m := range g.macs {
+		rules = append(rules, rule(drop(firewall.NetworkFrame), v6, firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: m[:]}, fromUnspecified, messageType(firewall.ICMP6Solicitation)))
+	}
+	return rules
 }
 
 // dropOwnReplies drops ARP replies that give the guest's own MAC for its address. A bridge that answers ARP for its

@@ -16,7 +16,8 @@ const (
 	addrProto         = 11 // IFA_PROTO
 )
 
-// readAddresses reads all addresses of the namespace. Each is in OffStack too, until readRoutes finds its route.
+// readAddresses reads all addresses of the namespace. Each is in OffStack too, until readRoutes finds its route; a
+// duplicate gets none.
 func readAddresses(route *netlink.Socket, s *netstate.Snapshot) error {
 	r := netlink.NewRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC))
 	return route.Dump(r, func() { s.Addresses, s.OffStack = nil, nil }, func(m []byte) error {
@@ -25,6 +26,9 @@ func readAddresses(route *netlink.Socket, s *netstate.Snapshot) error {
 			return err
 		}
 		s.Addresses = append(s.Addresses, a)
+		if a.Duplicate {
+			return nil
+		}
 		s.OffStack = append(s.OffStack, netstate.OffStack{Link: a.Link, Address: a.Prefix.Addr(), Tentative: tentative})
 		return nil
 	})
@@ -113,6 +117,7 @@ func parseAddress(m []byte) (a netstate.Address, tentative bool, err error) {
 	})
 	tentative = a.Flags&unix.IFA_F_TENTATIVE != 0
 	a.Temporary = a.Flags&unix.IFA_F_TEMPORARY != 0 && head.Family == unix.AF_INET6 // of IPv4, the bit is IFA_F_SECONDARY
+	a.Duplicate = a.Flags&unix.IFA_F_DADFAILED != 0
 	a.Flags &= netstate.AddrUserFlags
 	if !local.IsValid() {
 		local = other

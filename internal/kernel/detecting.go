@@ -74,8 +74,7 @@ func detectsIn(route *netlink.Socket, namespace uint32, link int, address netip.
 	err := route.Dump(r, func() { detects = false }, func(m []byte) error {
 		a, tentative, err := parseAddress(m)
 		if err == nil && a.Prefix.Addr() == address {
-			failed := nl.DeserializeIfAddrmsg(m).IfAddrmsg.Flags&unix.IFA_F_DADFAILED != 0 // another station has it
-			detects = tentative && !failed
+			detects = tentative && !a.Duplicate
 		}
 		return err
 	})

@@ -48,8 +48,10 @@ func (f Filter) Place() Place { return Place{f.Link, f.Priority, f.Protocol} }
 // Same reports whether the addresses are the same. Of lifetimes only the end counts: there is one, or none.
 func (a Address) Same(b Address) bool { return a.Kind() == b.Kind() }
 
-// Kind is the address with 0 for each lifetime that ends: addresses that are the same have it in common.
+// Kind is the address with 0 for each lifetime that ends, whether or not it is a duplicate: addresses that are the same
+// have it in common.
 func (a Address) Kind() Address {
+	a.Duplicate = false
 	if a.ValidSeconds != Forever {
 		a.ValidSeconds = 0
 	}

@@ -246,6 +246,8 @@ type Address struct {
 	Protocol  uint8        `json:"protocol,omitempty"` // IFAPROT_*
 	// Temporary: the kernel has made the address at random and replaces it, which only the kernel can (RFC 8981).
 	Temporary bool `json:"temporary,omitempty"`
+	// Duplicate: another station has the IPv6 address (ip-address(8), dadfailed), so the namespace does not use it.
+	Duplicate bool `json:"duplicate,omitempty"`
 	// ValidSeconds and PreferredSeconds are the lifetimes left when the snapshot was taken;
 	// Forever: no end.
 	ValidSeconds     uint32 `json:"validSeconds"`

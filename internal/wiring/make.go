@@ -17,7 +17,7 @@ func newPlan(j Journal) (*Plan, error) {
 	spec := j.Spec
 	p := &Plan{seen: see(j), binding: bindingOf(spec.Binding), names: netstate.NamesFor(j.NIC, spec.Tap), wanted: compare.State{Sysctls: map[string]string{}}}
 	if p.nic.Index == 0 && !p.traits().MayLeave {
-		return nil, noNIC(p.found, "")
+		return nil, p.noNIC("")
 	}
 	if p.nic.Loopback {
 		others := p.found
@@ -37,6 +37,7 @@ func newPlan(j Journal) (*Plan, error) {
 		lease.RemoveDefaultRoutes(&p.Record)
 	}
 	p.addWarnings(warnModel(&p.Record)...)
+	p.addWarnings(p.duplicates()...)
 	p.addLosses(serverLosses(&p.Record)...)
 	if !p.traits().Direct {
 		p.addLosses(p.namespaceLosses()...)

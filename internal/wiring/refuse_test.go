@@ -103,6 +103,7 @@ func TestRefused(t *testing.T) {
 		{"bad device", flannel(), withSpec(bridge(), func(s *asked) { s.Device.ROM = "somewhere" }), field("device.rom"), `"somewhere"|on, off`},
 
 		{"no such NIC", flannel(), withSpec(bridge(), func(s *asked) { s.NIC = "eth9" }), is(infra.ErrNoNIC, fs.ErrNotExist), "lo, eth0"},
+		{"the NIC's altname", nicWith(func(l *netstate.Link) { l.AltNames = []string{"enp1s0"} }), withSpec(bridge(), func(s *asked) { s.NIC = "enp1s0" }), is(infra.ErrNoNIC), "no such link; enp1s0 is an altname of eth0: name eth0"},
 		{"empty namespace", netstate.Snapshot{}, bridge(), is(infra.ErrNoNIC), "no links"},
 		{"loopback", flannel(), withSpec(bridge(), func(s *asked) { s.NIC = "lo" }), field("nic"), "lo|loopback|eth0"},
 

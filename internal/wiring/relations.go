@@ -93,6 +93,9 @@ func linkNames(s netstate.Snapshot) string {
 }
 
 // noNIC is the error for a NIC that is not in the namespace.
-func noNIC(found netstate.Snapshot, hint string) error {
-	return fmt.Errorf("%w; the namespace has %s%s", infra.ErrNoNIC, linkNames(found), hint)
+func (s *seen) noNIC(hint string) error {
+	if i := slices.IndexFunc(s.found.Links, func(l netstate.Link) bool { return l.Has(s.nic.Name) }); i >= 0 {
+		return fmt.Errorf("%w; %s is an altname of %s: name %[3]s", infra.ErrNoNIC, s.nic.Name, s.found.Links[i].Name)
+	}
+	return fmt.Errorf("%w; the namespace has %s%s", infra.ErrNoNIC, linkNames(s.found), hint)
 }

@@ -24,7 +24,7 @@ func (b sriov) wire(p *Plan) error {
 	nic := p.nic
 	switch {
 	case b.PCI == "" && nic.Index == 0:
-		return noNIC(p.found, ": name one of them, or in binding.sriov the function's pci and mac")
+		return p.noNIC(": name one of them, or in binding.sriov the function's pci and mac")
 	case b.PCI == "" && nic.PCI == "":
 		return p.refuse("it is no PCI device: " + field + "pci can name one")
 	case b.PCI == "":

@@ -19,6 +19,16 @@ func (s *seen) partialRoutes() (list texts) {
 	return list
 }
 
+// duplicates report the NIC's addresses that another station has.
+func (s *seen) duplicates() (list texts) {
+	for _, a := range s.found.Addresses {
+		if a.Link == s.nic.Index && a.Duplicate {
+			list.add("%v of %s is a duplicate (dadfailed): another station of the network has it, and the namespace does not use it: give one of the two another address", a.Prefix.Addr(), s.nic.Name)
+		}
+	}
+	return list
+}
+
 // texts are sentences for an administrator.
 type texts []string
 

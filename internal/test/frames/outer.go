@@ -20,6 +20,10 @@ func Outer(l Link) []Kind {
 		b.arp(func(a *arp) {
 			a.operation, a.sender, a.senderIP, a.target, a.targetIP, a.destination = 2, l.MAC, l.IPv4, l.MAC, unspecified4, l.MAC
 		}))
+	for _, target := range []netip.Addr{l.IPv6, eui64.LinkLocal(l.MAC)} {
+		b.drop(firewall.NetworkFrame, 6, fmt.Sprintf("the guest's own detection of %v, come back", target), "a guest without a nonce (RFC 7527) takes it for a duplicate; ports with hairpin mode send it",
+			withSource(l.MAC, b.solicitation(unspecified6, solicited(target), target)))
+	}
 	b.addOuter6(eui64.LinkLocal(l.MAC))
 	return b.kinds
 }
