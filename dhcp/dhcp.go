@@ -8,6 +8,8 @@ package dhcp
 import (
 	"fmt"
 	"log/slog"
+	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -76,6 +78,9 @@ func (r *Responder) Update(rec cache.Record, dns cache.DNS) error {
 	}
 	r.answers.Store(a)
 	r.updated = true
+	maps.DeleteFunc(r.moves, func(s netip.Addr, m move) bool { // the record has found the station elsewhere
+		return !slices.ContainsFunc(rec.Neighbours, func(n cache.Neighbour) bool { return n.Station == s && n.MAC == m.from })
+	})
 	if r.port != nil {
 		if err := r.port.SetReadDeadline(time.Unix(1, 0)); err != nil {
 			return fmt.Errorf("interrupt the port's read: %w", err)

@@ -23,6 +23,10 @@ const (
 	claimPause = 330 * time.Millisecond
 )
 
+// claimFrames is the number of frames up to which the silence of the known MAC is believed. The responder's tap keeps 16
+// frames and drops more, so a neighbour that sends more than this in a second can have kept each answer out.
+const claimFrames = 32
+
 // station is a station of the network, whose MAC neighbours of the record have.
 type station struct {
 	mac      cache.MAC
@@ -116,6 +120,7 @@ type claim struct {
 	mac   cache.MAC
 	asked int
 	next  time.Time
+	since uint64 // frames that were received before
 }
 
 // ask asks the network for the station.
@@ -133,7 +138,7 @@ func (l *loop) consider(said frame.Answer, now time.Time) {
 		return
 	}
 	if _, pending := l.claims[said.Target]; !pending {
-		l.claims[said.Target] = claim{mac: said.MAC, next: maxTime(now, l.asked[said.Target].Add(claimPause))}
+		l.claims[said.Target] = claim{mac: said.MAC, next: maxTime(now, l.asked[said.Target].Add(claimPause)), since: l.r.counters.received.Load()}
 		l.settleClaims(now)
 	}
 }
@@ -145,7 +150,8 @@ func maxTime(a, b time.Time) time.Time {
 	return a
 }
 
-// settleClaims asks for the stations of the claims that are due. After the last question it believes the claim.
+// settleClaims asks for the stations of the claims that are due. After the last question it believes the claim, unless
+// answers may be lost.
 func (l *loop) settleClaims(now time.Time) {
 	l.settle = time.Time{}
 	for _, s := range slices.SortedFunc(maps.Keys(l.claims), netip.Addr.Compare) {
@@ -162,7 +168,9 @@ func (l *loop) settleClaims(now time.Time) {
 			l.claims[s] = c
 		default:
 			delete(l.claims, s)
-			l.follow(s, c.mac)
+			if l.r.counters.received.Load()-c.since <= claimFrames {
+				l.follow(s, c.mac)
+			}
 			continue
 		}
 		l.settle = earlier(l.settle, c.next)

@@ -179,10 +179,21 @@ var damagesOf = map[string][]damage{
 	},
 }
 
-// damagesOfAnnouncing are those of the filter by which the responder sends for the guest.
+// damagesOfAnnouncing are those of the filters by which the responder sends for the guest, and follows its gateway.
 var damagesOfAnnouncing = []damage{
 	{line: "tc filter del dev eth0-dhcp ingress pref 1", says: "filter 1 of eth0-dhcp is gone"},
 	{line: "tc filter del dev eth0-dhcp ingress pref 1; tc filter add dev eth0-dhcp ingress pref 1 protocol all u32 match u32 0 0 action mirred ingress redirect dev eth0-tap", says: "filter 1 of eth0-dhcp is another"},
+
+	{line: "tc filter del dev eth0-tap egress pref 50000", says: "filter 50000 of eth0-tap is gone", kernel: true},
+	{line: "tc filter del dev eth0-tap egress pref 50000; tc filter add dev eth0-tap egress pref 50000 protocol ipv6 u32 match u32 0 0 action mirred egress mirror dev eth0-dhcp", says: "filter 50000 of eth0-tap is another"},
+	{line: "tc filter add dev eth0-tap egress pref 77 protocol ip u32 match u32 0 0 action mirred egress mirror dev eth0-dhcp", says: "filter 77 of eth0-tap is another"},
+	{line: "tc filter add dev eth0-tap egress pref 1 protocol ip u32 match u32 0 0 action mirred egress mirror dev eth0-dhcp", says: "eth0-tap has a filter of another program: u32 that does not redirect"},
+	{line: `tc filter add dev eth0-tap egress pref 77 protocol ip bpf da bytecode '1,6 0 0 0,'`, says: "egress of eth0-tap has a filter of another program: bpf", kernel: true},
+	{line: "tc filter add dev eth0-tap ingress pref 50000 protocol ipv6 u32 match u32 0 0 action mirred egress redirect dev eth0-dhcp", says: "eth0-tap has a filter of another program: u32 that does not redirect"},
+	{line: "tc qdisc del dev eth0-tap clsact; tc qdisc add dev eth0-tap ingress", says: "eth0-tap has a qdisc of another kind: ingress"},
+	{line: "tc qdisc del dev eth0-tap clsact; tc qdisc add dev eth0-tap clsact", says: "filter 1 of eth0-tap is gone"},
+	{line: "tc qdisc del dev eth0-tap clsact; tc qdisc add dev eth0-tap egress_block 7 clsact", says: "eth0-tap has a filter of another program: qdisc with a shared block", kernel: true},
+	{line: "tc qdisc del dev eth0-tap clsact; tc qdisc add dev eth0-tap ingress_block 7 clsact", says: "eth0-tap has a filter of another program: qdisc with a shared block"},
 }
 
 // damagesOfNIC take from the NIC what the namespace itself has there, if the binding leaves it that.

@@ -125,7 +125,7 @@ func (w *words) describe(op netstate.Op) {
 		for _, f := range netstate.FiltersOf(w.now.Filters, o.Index) {
 			if f.Foreign != "" {
 				isForeign = true
-				w.add("filter-foreign", o.Link, "ingress of %s has a filter of another program: %s", o.Link, f.Foreign)
+				w.add("filter-foreign", o.Link, "%s of %s has a filter of another program: %s", f.Side(), o.Link, f.Foreign)
 			}
 		}
 		if !isForeign {

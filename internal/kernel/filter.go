@@ -71,9 +71,10 @@ func readFilters(route *netlink.Socket, s *netstate.Snapshot, links []int) error
 			return err
 		}
 		places = append(places, place{q.link, atIngress})
-		switch {
-		case q.foreign != "":
+		if q.foreign != "" {
 			s.Filters = append(s.Filters, netstate.Filter{Link: q.link, Foreign: q.foreign})
+		}
+		switch {
 		case q.clsact:
 			s.Clsact = append(s.Clsact, q.link)
 			places = append(places, place{q.link, atEgress})
@@ -131,7 +132,7 @@ func parseQdisc(m []byte) (q qdisc, err error) {
 			if q.clsact = name == "clsact"; !q.clsact && name != "ingress" {
 				q.foreign = name + " qdisc"
 			}
-		case kind == nl.TCA_INGRESS_BLOCK:
+		case kind == nl.TCA_INGRESS_BLOCK || kind == nl.TCA_EGRESS_BLOCK:
 			q.foreign = "qdisc with a shared block"
 		}
 		return nil

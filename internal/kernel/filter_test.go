@@ -89,9 +89,11 @@ func TestQdiscRoundTrip(t *testing.T) {
 	if have, err := parseQdisc(m); err != nil || have != (qdisc{link: 7, parent: ingressParent}) {
 		t.Errorf("have %+v, %v", have, err)
 	}
-	shared := append(m, netlink.Attr32(nl.TCA_INGRESS_BLOCK, 1).Serialize()...)
-	if have, err := parseQdisc(shared); err != nil || have.foreign != "qdisc with a shared block" {
-		t.Errorf("have %+v, %v", have, err)
+	for _, block := range []int{nl.TCA_INGRESS_BLOCK, nl.TCA_EGRESS_BLOCK} {
+		shared := slices.Concat(m, netlink.Attr32(block, 1).Serialize())
+		if have, err := parseQdisc(shared); err != nil || have.foreign != "qdisc with a shared block" {
+			t.Errorf("have %+v, %v", have, err)
+		}
 	}
 	if have, err := parseQdisc(body(t, netstate.IngressAdd{Index: 7, Clsact: true})); err != nil || have != (qdisc{link: 7, parent: ingressParent, clsact: true}) {
 		t.Errorf("have %+v, %v", have, err)

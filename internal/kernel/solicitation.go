@@ -35,8 +35,8 @@ const (
 // open a packet socket (CAP_NET_RAW).
 //
 // Solicit works where Resolve does not: at a link whose frames go to the guest, so that the namespace does not see the
-// answer. If the neighbour still answers with the known MAC, that is the result, although another host may have
-// answered first: else each host of the network could take the neighbour's place. A packet socket sees frames before a
+// answer. If the neighbour still answers a question with the known MAC, that is the result, although another host may
+// have answered first: else each host of the network could take the neighbour's place. A packet socket sees frames before a
 // bridge, tc and nftables do. What the guest itself sends is no answer.
 func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, bool, error) {
 	fd, err := openForAdvertisements(q.Link, q.Target.Is4())
@@ -93,11 +93,8 @@ func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, boo
 				}
 			}
 		}
-		if !other.IsZero() {
-			return other, true, nil
-		}
 	}
-	return cache.MAC{}, false, nil
+	return other, !other.IsZero(), nil
 }
 
 // noLink reports whether the error of a packet socket means that its link is down or gone.

@@ -239,8 +239,8 @@ func QdiscKind(clsact bool) string {
 	return "ingress"
 }
 
-// side is where the filter is.
-func (f Filter) side() string {
+// Side is where the filter is.
+func (f Filter) Side() string {
 	if f.Copies {
 		return "egress"
 	}
@@ -248,7 +248,7 @@ func (f Filter) side() string {
 }
 
 func (o FilterAdd) String() string {
-	text := fmt.Sprintf("tc filter add dev %s %s pref %d protocol %s u32", infra.ShellWord(o.Link), o.Filter.side(), o.Filter.Priority, protocolText(o.Filter.Protocol))
+	text := fmt.Sprintf("tc filter add dev %s %s pref %d protocol %s u32", infra.ShellWord(o.Link), o.Filter.Side(), o.Filter.Priority, protocolText(o.Filter.Protocol))
 	for _, k := range o.Filter.Keys {
 		text += fmt.Sprintf(" match u32 %#x %#x at %d", k.Value, k.Mask, k.Offset)
 	}
@@ -266,7 +266,7 @@ func (o FilterAdd) String() string {
 }
 
 func (o FilterDel) String() string {
-	return fmt.Sprintf("tc filter del dev %s %s pref %d protocol %s", infra.ShellWord(o.Link), o.Filter.side(), o.Filter.Priority, protocolText(o.Filter.Protocol))
+	return fmt.Sprintf("tc filter del dev %s %s pref %d protocol %s", infra.ShellWord(o.Link), o.Filter.Side(), o.Filter.Priority, protocolText(o.Filter.Protocol))
 }
 
 func protocolText(p uint16) string {
