@@ -58,7 +58,7 @@ install-test:
 	@internal/test/install.sh
 
 install: install-test ## what the tests call: Debian packages, kernels, machines, engines (root, Debian)
-	@for rig in stockkernel vm guests podnet container confine monitoring node debian13; do internal/rig/$$rig/install.sh; done
+	@for rig in stockkernel vm guests podnet container confine monitoring node site debian13; do internal/rig/$$rig/install.sh; done
 
 # GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
 test lab test-all crash networks kubernetes: export GUESTWIRE_REQUIRE = 1
@@ -222,7 +222,7 @@ vm-image: ## bin/guestwire-vm.tar: the image of examples/kubernetes/vm, Linux in
 pictures: $(D2) ## draw docs/pictures/*.svg, each from the D2 source beside it
 	go run ./internal/test/pictures $(D2) docs/pictures
 
-site: $(D2) ## README and docs as a site in bin/site, with its tests (Debian: nodejs, npm, chromium, librsvg2-bin)
+site: $(D2) ## README and docs as a site in bin/site, and asks a browser (Debian: nodejs, npm, chromium, librsvg2-bin)
 	@for program in node npm $${CHROMIUM:-chromium} rsvg-convert; do \
 		command -v $$program >/dev/null || { echo "$@: $$program is missing: apt-get install nodejs npm chromium librsvg2-bin"; exit 1; }; \
 	done

@@ -21,15 +21,18 @@ export const pages = [
 export const title = (file) => read(file).match(/^# (.*)$/m)?.[1].replaceAll('`', '') ?? file
 
 // groups returns the rows of the table in README's section Documentation: the name of each, and the pages to which it links,
-// in their order. A row without links has those of the section Tutorials. It is an error if a page is in no row.
+// in their order. A row without links has those of the section Tutorials, which the other rows leave out. It is an error if a
+// page is in no row.
 export function groups() {
   const sections = read('README.md').split(/^## /m)
   const section = (name) => sections.find((text) => text.startsWith(name + '\n')) ?? ''
   const links = (text) => [...text.matchAll(/\]\(([^)#]+)\)/g)].map(([, file]) => file).filter((file) => pages.includes(file))
   const rows = [...section('Documentation').matchAll(/^\| (\w[\w ]*) \| (.*) \|$/gm)].slice(1)
+  const tutorials = links(section('Tutorials'))
   const found = rows.map(([, name, text]) => {
     const linked = links(text)
-    return { name: name[0].toUpperCase() + name.slice(1), pages: linked.length > 0 ? linked : links(section('Tutorials')) }
+    const others = linked.filter((file) => !tutorials.includes(file))
+    return { name: name[0].toUpperCase() + name.slice(1), pages: linked.length > 0 ? others : tutorials }
   })
   const missing = pages.slice(1).filter((file) => found.filter((group) => group.pages.includes(file)).length !== 1)
   if (missing.length > 0) {
@@ -40,6 +43,9 @@ export function groups() {
 
 // address returns a page's address on the site.
 export const address = (file) => '/' + file.replace(/(^|\/)README\.md$/, '$1').replace(/\.md$/, '')
+
+// where returns the path of a page's file on the site.
+export const where = (file) => address(file).replace(/([^/])$/, '$1.html')
 
 // heading returns the anchor that GitHub gives a heading.
 export const heading = (text) =>
