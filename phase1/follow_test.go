@@ -18,6 +18,7 @@ import (
 // TestGatewayFollowed: a gateway that the guest knows by an address in its place gets another MAC. The namespace would
 // ask again, and so does the guest: it is back without a Setup, and the namespace's tables are as they were.
 func TestGatewayFollowed(t *testing.T) {
+	nstest.KernelDecides(t, "a copy of what a tap sends")
 	t.Parallel()
 	beyond := map[string]netip.Addr{"global": nstest.Beyond6, "next hop of IPv4": nstest.Beyond4, "stand-in": nstest.Beyond4}
 	for name, prepare := range map[string]func(n nstest.Network){
