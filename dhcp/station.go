@@ -23,8 +23,8 @@ const (
 	claimPause = 330 * time.Millisecond
 )
 
-// claimFrames is the number of frames up to which the silence of the known MAC is believed. The responder's tap keeps 16
-// frames and drops more, so a neighbour that sends more than this in a second can have kept each answer out.
+// claimFrames is the number of frames up to which the silence of the known MAC is believed. The responder's tap keeps
+// 16 frames and drops more, so a neighbour that sends more than this in a second can have kept each answer out.
 const claimFrames = 32
 
 // station is a station of the network, whose MAC neighbours of the record have.

@@ -14,8 +14,8 @@ import (
 )
 
 // TestStations: the responder follows a gateway to another MAC if the known one does not answer any more, keeps what it
-// has found when the same record comes again, and takes the MAC of a newer record. Frames that can have filled the port's
-// queue are no silence of the known MAC.
+// has found when the same record comes again, and takes the MAC of a newer record. Frames that can have filled the
+// port's queue are no silence of the known MAC.
 func TestStations(t *testing.T) {
 	global, standIn, moved := addr("fd00:10:244::1"), eui64.LinkLocal(gatewayMAC), cache.MAC{2, 0, 0, 0, 0, 0x77}
 	rec := newRecord()

@@ -18,10 +18,15 @@ import (
 // TestGatewayFollowed: a gateway that the guest knows by an address in its place gets another MAC. The namespace would
 // ask again, and so does the guest: it is back without a Setup, and the namespace's tables are as they were.
 func TestGatewayFollowed(t *testing.T) {
+	nstest.KernelDecides(t, "a copy of what a tap sends")
 	t.Parallel()
-	beyond := map[string]netip.Addr{"global": nstest.Beyond6, "next hop of IPv4": nstest.Beyond4, "stand-in": nstest.Beyond4}
+	beyond := map[string]netip.Addr{"global": nstest.Beyond6, "no link-local address": nstest.Beyond6, "next hop of IPv4": nstest.Beyond4, "stand-in": nstest.Beyond4}
 	for name, prepare := range map[string]func(n nstest.Network){
 		"global": func(nstest.Network) {},
+		"no link-local address": func(n nstest.Network) {
+			n.Pod.IP("link set eth0 addrgenmode none")
+			n.Pod.IP("-6 addr flush dev eth0 scope link")
+		},
 		"next hop of IPv4": func(n nstest.Network) { // RFC 8950
 			hop, _, _ := strings.Cut(strings.Fields(n.World.IP("-br -6 addr show scope link dev pod"))[2], "/")
 			n.Pod.IP("-4 route replace default via inet6 " + hop + " dev eth0")

@@ -203,6 +203,11 @@ func generated(t *testing.T, seed uint64) (nstest.Network, string, string) {
 	d.addresses()
 	d.routes()
 	d.rules()
+	if seed%2 == 0 { // a gateway that the responder follows
+		d.add("addr add fd00:20::77/64 dev %s nodad", d.nic)
+		d.add("addr add fe80::77/64 dev %s nodad", d.nic) // without one the kernel does not ask for it
+		d.add("route add default via fd00:20::1 dev %s metric 1", d.nic)
+	}
 	for range d.IntN(3) {
 		d.add("neigh add 10.20.0.%d lladdr 02:00:00:00:00:%02x dev %s nud permanent %s", 60+d.IntN(40), d.IntN(256), d.nic, d.perhaps("router", "extern_learn"))
 		d.add("neigh add fd00:20::%x lladdr 02:00:00:00:00:%02x dev %s nud permanent %s", 60+d.IntN(40), d.IntN(256), d.nic, d.perhaps("router", "extern_learn"))

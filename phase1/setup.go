@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
@@ -413,7 +414,7 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 	}
 	for _, gateway := range wiring.Gateways(*found, link) {
 		end := s.report.during("asks for the MAC of the gateway %v, for up to five seconds", gateway)
-		neighbour, ok, err := s.ns.Resolve(ctx, link.Index, gateway)
+		neighbour, ok, err := s.resolve(ctx, found, link, gateway)
 		end()
 		if err != nil {
 			return err
@@ -423,6 +424,26 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 		}
 	}
 	return nil
+}
+
+// resolve asks for the MAC of a gateway. At a link without a link-local address the kernel asks for no IPv6 neighbour
+// unless it has a packet for it.
+func (s *session) resolve(ctx context.Context, found *netstate.Snapshot, link netstate.Link, gateway netip.Addr) (netstate.Neighbour, bool, error) {
+	var source netip.Addr
+	for _, a := range found.Addresses {
+		switch at := a.Prefix.Addr(); {
+		case a.Link != link.Index || at.Is4() || gateway.Is4():
+		case at.IsLinkLocalUnicast():
+			return s.ns.Resolve(ctx, link.Index, gateway)
+		default:
+			source = at
+		}
+	}
+	if !source.IsValid() {
+		return s.ns.Resolve(ctx, link.Index, gateway)
+	}
+	mac, ok, err := s.ns.Solicit(ctx, kernel.Solicitation{Link: link.Index, MAC: link.MAC, Source: source, Target: gateway})
+	return netstate.Neighbour{Link: link.Index, Address: gateway, MAC: mac}, ok, err
 }
 
 // askPolicy adds to the snapshot what a plan with a policy needs. What the kernel has by then is in use, and stays.

@@ -36,8 +36,8 @@ const (
 //
 // Solicit works where Resolve does not: at a link whose frames go to the guest, so that the namespace does not see the
 // answer. If the neighbour still answers a question with the known MAC, that is the result, although another host may
-// have answered first: else each host of the network could take the neighbour's place. A packet socket sees frames before a
-// bridge, tc and nftables do. What the guest itself sends is no answer.
+// have answered first: else each host of the network could take the neighbour's place. A packet socket sees frames
+// before a bridge, tc and nftables do. What the guest itself sends is no answer.
 func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, bool, error) {
 	fd, err := openForAdvertisements(q.Link, q.Target.Is4())
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAFNOSUPPORT) || noLink(err) {

@@ -70,7 +70,10 @@ func dump() (string, error) {
 		start("", "bridge", "fdb", "show"),
 	}
 	for _, m := range ingress.FindAllStringSubmatch(qdiscs, -1) {
-		shown = append(shown, start("", "tc", "filter", "show", "dev", m[1], "ingress"))
+		shown = append(shown, start("", "tc", "filter", "show", "dev", m[2], "ingress"))
+		if m[1] == "clsact" {
+			shown = append(shown, start("", "tc", "filter", "show", "dev", m[2], "egress"))
+		}
 	}
 	text := "# tc qdisc\n" + qdiscs
 	var errs []error
@@ -110,8 +113,8 @@ func sortElements(list string) string {
 	return "elements = {\n\t\t\t" + strings.Join(words, ",\n\t\t\t") + " }"
 }
 
-// ingress are the links with filters for what they receive.
-var ingress = regexp.MustCompile(`(?m)^qdisc (?:ingress|clsact) \S+ dev (\S+) `)
+// ingress are the links with filters for what they receive, and by clsact also for what they send.
+var ingress = regexp.MustCompile(`(?m)^qdisc (ingress|clsact) \S+ dev (\S+) `)
 
 // hideNames has the programs of the calling thread print peers' namespaces by number: ip(8) would look for their names
 // among those that others make and delete meanwhile.
