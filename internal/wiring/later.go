@@ -142,8 +142,8 @@ func (c came) next(p *Plan, now netstate.Snapshot) netstate.Snapshot {
 	return next
 }
 
-// order parts the routes into those that the kernel asks before the ones that were there, as after ip route prepend, and
-// the others. It asks routes of one metric to one destination in the order in which it lists them.
+// order parts the routes into those that the kernel asks before the ones that were there, as after ip route prepend,
+// and the others. It asks routes of one metric to one destination in the order in which it lists them.
 func (c came) order(now netstate.Snapshot) (ahead, behind []netstate.Route) {
 	left, before := c.routes, map[compare.Group]bool{}
 	for _, r := range now.Routes {
