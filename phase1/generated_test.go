@@ -127,11 +127,11 @@ func changes(before, after string) string {
 
 var errOrder = errors.New("the order of equal routes")
 
-// equalsSorted puts routes that are equal but for the link, or broadcast addresses that several
-// addresses name, into one order: the kernel lists them as they came.
+// equalsSorted puts routes that are equal but for the link, next hops of an IPv6 route, or broadcast addresses that
+// several addresses name, into one order: the kernel lists them as they came.
 func equalsSorted(dump string) string {
 	lines := strings.SplitAfter(dump, "\n")
-	key := func(line string) string { return device.ReplaceAllString(line, "$1") }
+	key := func(line string) string { return device.ReplaceAllString(nextHop6.ReplaceAllString(line, "nexthop"), "$1") }
 	for start := 0; start < len(lines); {
 		end := start + 1
 		for end < len(lines) && key(lines[end]) == key(lines[start]) {
@@ -142,6 +142,8 @@ func equalsSorted(dump string) string {
 	}
 	return strings.Join(lines, "")
 }
+
+var nextHop6 = regexp.MustCompile(`(?s)^\s+nexthop via \S*:.*`)
 
 var device = regexp.MustCompile(` dev \S+|^(broadcast .* table local proto kernel .*) src \S+`)
 
@@ -215,9 +217,21 @@ func generated(t *testing.T, seed uint64) (nstest.Network, string, string) {
 	if d.IntN(10) == 0 {
 		d.add("link set %s down", d.nic)
 	}
-	file := filepath.Join(t.TempDir(), "lines")
-	writeFile(t, file, strings.Join(d.lines, "\n")+"\n")
-	n.Pod.Exec("sh", "-c", "ip -force -batch "+file+" 2>&1 || true")
+	// The lines of a batch are of one family.
+	for lines := d.lines; len(lines) > 0; {
+		family := ""
+		if strings.HasPrefix(lines[0], "-6 ") {
+			family = "-6"
+		}
+		end := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "-6 ") != (family == "-6") })
+		if end < 0 {
+			end = len(lines)
+		}
+		file := filepath.Join(t.TempDir(), "lines")
+		writeFile(t, file, strings.ReplaceAll(strings.Join(lines[:end], "\n")+"\n", "-6 ", ""))
+		n.Pod.Exec("sh", "-c", "ip "+family+" -force -batch "+file+" 2>&1 || true")
+		lines = lines[end:]
+	}
 	for _, line := range d.sysctls() {
 		n.Pod.Exec("sysctl", "-qw", line)
 	}
