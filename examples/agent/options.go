@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"net/netip"
+	"os/user"
 	"strconv"
 	"strings"
 	"time"
@@ -36,6 +37,7 @@ type options struct {
 	command                         []string
 	uid, gid                        uint32
 	inside                          bool
+	byName                          string // a user or a group that is named so
 	json, full, schema, force       bool
 	inactive, from                  string
 	all                             bool
@@ -63,10 +65,10 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 	set.String(&o.State, "state", dir, usage)
 	set.String(&o.Dir, "dir", phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all calls")
 	set.String(&o.binding, "binding", "", "the `KIND` of the binding: bridge, redirect, routed, masquerade, auto, macvtap, sriov, passt, slirp")
-	set.Func("uid", "the launcher's user, a `NUMBER`; 0 is root", parseNumber(&o.uid, "id -u USER"))
-	set.Func("gid", "the launcher's group, a `NUMBER`; without it any group may use the tap, and exec and run take the user's own", parseNumber(&o.gid, "getent group GROUP | cut -d: -f3"))
+	set.Func("uid", "the launcher's `USER`, a number or a name; 0 is root", o.parseID(&o.uid, userOf))
+	set.Func("gid", "the launcher's `GROUP`, a number or a name; without it any group may use the tap, and exec and run take the user's own", o.parseID(&o.gid, groupOf))
 	set.Bool(&o.inside, "inside", "the launcher's user and group are numbers inside of the user namespace that owns the network namespace, as in a pod with hostUsers: false")
-	set.Func("groups", "the supplementary groups, `NUMBERS` with commas between, such as the one of /dev/kvm; without it none", parseList(&o.groups, parseGroup))
+	set.Func("groups", "the supplementary `GROUPS`, numbers or names with commas between, such as kvm; without it none", parseList(&o.groups, groupOf))
 	set.Func("addresses", "`ADDRESSES` with commas between", parseList(&o.addresses, netip.ParseAddr))
 	set.Func("ports", "`PORTS` with commas between, such as 443,53/udp,8000-8100; without a protocol they are those of TCP", parseList(&o.ports, parsePorts))
 	set.Func("life", "the `TIME` for which the pins live: 1s to 168h", commandline.Time(&o.life, "5m: 1s to 168h"))
@@ -122,6 +124,9 @@ func (o *options) fill(ctx context.Context, flags *flag.FlagSet) error {
 		}
 		o.From = &from
 	}
+	if o.Owner.Inside && o.byName != "" && err == nil {
+		return fmt.Errorf("-inside: %q is a name of this machine: want the number inside of the user namespace", o.byName)
+	}
 	o.command = flags.Args()
 	o.Progress = func(text string) { fmt.Fprintln(stderr, "agent:", text) }
 	return err
@@ -146,22 +151,47 @@ func parsePorts(word string) (p infra.Ports, err error) {
 	return p, err
 }
 
-func parseGroup(word string) (uint32, error) {
-	number, err := strconv.ParseUint(word, 10, 32)
-	if err != nil || number == 1<<32-1 {
-		return 0, fmt.Errorf("%q is no group's number, such as getent group GROUP | cut -d: -f3 prints", word)
+// parseID parses the number or the name of a user or a group.
+func (o *options) parseID(to *uint32, of func(word string) (uint32, error)) func(text string) error {
+	return func(text string) (err error) {
+		*to, err = of(text)
+		if _, number := strconv.Atoi(text); number != nil {
+			o.byName = text
+		}
+		return err
 	}
-	return uint32(number), nil
 }
 
-// parseNumber parses the number of a user or a group, which the shell command prints.
-func parseNumber(to *uint32, command string) func(text string) error {
-	return func(text string) error {
-		number, err := strconv.ParseUint(text, 10, 32)
-		if err != nil || number == 1<<32-1 { // which chown(2) takes for no change
-			return fmt.Errorf("want a number less than %d, such as %s prints", uint32(1<<32-1), command)
+func userOf(word string) (uint32, error) {
+	return idOf(word, "user", func() (id string, err error) {
+		u, err := user.Lookup(word)
+		if err == nil {
+			id = u.Uid
 		}
-		*to = uint32(number)
-		return nil
+		return id, err
+	})
+}
+
+func groupOf(word string) (uint32, error) {
+	return idOf(word, "group", func() (id string, err error) {
+		g, err := user.LookupGroup(word)
+		if err == nil {
+			id = g.Gid
+		}
+		return id, err
+	})
+}
+
+// idOf is the word if it is a number, or else the number that the machine's files have for it.
+func idOf(word, what string, lookup func() (string, error)) (uint32, error) {
+	number, err := strconv.ParseUint(word, 10, 32)
+	if err != nil && word != "" {
+		if id, failed := lookup(); failed == nil {
+			number, err = strconv.ParseUint(id, 10, 32)
+		}
 	}
+	if err != nil || number == 1<<32-1 { // which chown(2) takes for no change
+		return 0, fmt.Errorf("%q is no %s of this machine: want a name, or a number less than %d", word, what, uint32(1<<32-1))
+	}
+	return uint32(number), nil
 }

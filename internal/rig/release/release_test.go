@@ -132,7 +132,8 @@ sleep infinity &
 wait
 END
 chmod 755 /usr/bin/qemu-system-x86_64
-for name in my-vm-1 vm2; do
+long=$(printf 'a%.0s' {1..200})
+for name in my-vm-1 vm2 my.vm $long; do
 	ip netns add $name
 	ip -n $name link add eth0 type veth peer name peer0
 	ip -n $name addr add 10.0.0.2/24 dev eth0
@@ -140,11 +141,19 @@ for name in my-vm-1 vm2; do
 done
 mkdir -p /etc/guestwire /var/lib/prometheus/node-exporter
 printf 'OWNER=107\nVERB=qemu\nCOMMAND=-- qemu-system-x86_64 -m 1G -display none /disk.img\n' >/etc/guestwire/my-vm-1.env
-printf 'OWNER=107\nBINDING=masquerade\n' >/etc/guestwire/vm2.env
-systemctl start guestwire@my-vm-1 guestwire@vm2
+echo vm-user:x:1234:1234::/:/bin/false >>/etc/passwd
+printf '{"binding": {"masquerade": {"ports": ["80"]}}, "mtu": 1400}' >/etc/guestwire/vm2.json
+printf 'OWNER=vm-user\nFLAGS=-config /etc/guestwire/vm2.json -groups video\n' >/etc/guestwire/vm2.env
+for name in my.vm $long; do printf 'OWNER=107\nFLAGS=-binding bridge\n' >/etc/guestwire/$name.env; done
+systemctl start guestwire@my-vm-1 guestwire@vm2 guestwire@my.vm guestwire@$long
 guestwire-agent list >/list
-grep ' bridge .* VMM, responder .*/run/guestwire/my-vm-1$' /list
-grep ' masquerade .* responder .*/run/guestwire/vm2$' /list
+grep ' redirect .* VMM, responder .*/run/guestwire/my-vm-1$' /list
+grep " masquerade .* responder .*1234.*/run/guestwire/vm2\$" /list
+grep ' bridge .* responder .*/run/guestwire/my.vm$' /list
+grep " bridge .* responder .*/run/guestwire/$long\$" /list
+guestwire-agent status -state /run/guestwire/vm2 | grep 'MTU 1400'
+systemctl stop guestwire@my.vm guestwire@$long
+for name in my.vm $long; do ip netns del $name; rm /etc/guestwire/$name.env; done
 cat /list
 journalctl --no-pager -u guestwire@my-vm-1
 printf 'OWNER=107\n' >/etc/guestwire/none.env
@@ -163,8 +172,12 @@ ip netns add bad
 ip -n bad link add eth0 type veth peer name peer0
 ip -n bad addr add 10.0.0.2/24 dev eth0
 ! systemctl start guestwire@bad || exit 1 # no file says who runs the guest
+journalctl --sync
+journalctl --no-pager -u guestwire@bad | grep -F 'OWNER is missing: name the user that runs the VM in /etc/guestwire/bad.env'
 systemctl reset-failed
-fails bad 'such as id -u USER prints' 'OWNER=libvirt-qemu\n'
+fails bad 'OWNER is missing' 'NIC=eth0\n'
+fails bad '"no-one" is no user of this machine' 'OWNER=no-one\n'
+fails bad 'open /absent.json' 'OWNER=107\nFLAGS=-config /absent.json\n'
 fails bad 'eth7' 'OWNER=107\nNIC=eth7\n'
 fails bad 'open /absent' 'OWNER=107\nCOMMAND=-resolv-conf /absent\n'
 fails bad 'cat: invalid option' 'OWNER=107\nVERB=qemu\nCOMMAND=-- cat /disk.img\n'
@@ -201,6 +214,7 @@ systemctl disable --now guestwire-exporter.timer guestwire-forget.timer guestwir
 systemctl stop guestwire@my-vm-1
 ! guestwire-agent list | grep eth0 || exit 1
 systemctl list-units --failed --plain --no-legend 'guestwire*'
+sed -i /^vm-user:/d /etc/passwd
 ip netns del my-vm-1
 ip netns del vm2
 rm -r /list /usr/bin/qemu-system-x86_64 /etc/guestwire /var/lib/prometheus /run/guestwire /run/guestwire.lock`
