@@ -147,7 +147,7 @@ func TestOfferedNamespaces(t *testing.T) {
 	out, _ := run(t, agent, "doctor", "-uid", "0", "-binding", "macvtap", "-dir", dir)
 	nstest.Offers(t, out, "agent doctor -netns", path)
 	out, _ = run(t, agent, "check", "-netns", nstest.Hostile, "-nic", "eth1", "-dir", dir)
-	nstest.Offers(t, strings.Replace(out, "want a path: -netns", "want a path: agent -netns", 1), "agent -netns", path)
+	nstest.Offers(t, strings.Replace(out, "want the path", "agent -netns", 1), "agent -netns", path)
 	nstest.Run(t, agent, "teardown", "-netns", path, "-nic", "eth1", "-dir", dir)
 }
 

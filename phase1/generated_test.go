@@ -131,7 +131,9 @@ var errOrder = errors.New("the order of equal routes")
 // several addresses name, into one order: the kernel lists them as they came.
 func equalsSorted(dump string) string {
 	lines := strings.SplitAfter(dump, "\n")
-	key := func(line string) string { return device.ReplaceAllString(nextHop6.ReplaceAllString(line, "nexthop"), "$1") }
+	key := func(line string) string {
+		return device.ReplaceAllString(nextHop6.ReplaceAllString(line, "nexthop"), "$1")
+	}
 	for start := 0; start < len(lines); {
 		end := start + 1
 		for end < len(lines) && key(lines[end]) == key(lines[start]) {

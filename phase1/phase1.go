@@ -9,6 +9,7 @@ package phase1
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -116,8 +117,17 @@ var (
 )
 
 // OpenNetNS opens a network namespace by a path such as /run/netns/NAME, /proc/PID/ns/net or /proc/PID/fd/N. The caller
-// closes the file. A path to another kind of file is an error, and OpenNetNS does not open that file.
-func OpenNetNS(path string) (*os.File, error) { return netns.Open(path) }
+// closes the file. A path to another kind of file is an error, and OpenNetNS does not open that file. The error of a
+// NAME without its directory has the path.
+func OpenNetNS(path string) (*os.File, error) {
+	file, err := netns.Open(path)
+	if named := "/run/netns/" + path; errors.Is(err, fs.ErrNotExist) && path != "" && !strings.Contains(path, "/") {
+		if _, there := os.Stat(named); there == nil {
+			err = fmt.Errorf("%w: want the path %s", err, infra.ShellWord(named))
+		}
+	}
+	return file, err
+}
 
 type notWired struct{}
 

@@ -29,9 +29,6 @@ func (o *options) openNetNS() error {
 	}
 	var err error
 	o.NetNS, err = phase1.OpenNetNS(o.netns)
-	if named := "/run/netns/" + o.netns; errors.Is(err, fs.ErrNotExist) && !strings.Contains(o.netns, "/") && exists(named) {
-		return commandline.Errorf("network namespace: %w (want a path: -netns %s)", err, infra.ShellWord(named))
-	}
 	var at *fs.PathError
 	if errors.As(err, &at) && at.Path != o.netns {
 		return fmt.Errorf("network namespace: %w", err)
