@@ -98,7 +98,7 @@ var Reasons = []Described{
 // that are not for the guest, and what a guest sends until it knows its network. Nothing needs to be done then.
 func (r Reason) Expected() bool {
 	switch r {
-	case BridgeControl, NoIPv6, NamespaceOutput, NetworkDHCP, NetworkRouter:
+	case BridgeControl, NoIPv6, DHCPRequest, RouterSolicitation, NamespaceOutput, NetworkDHCP, NetworkRouter:
 		return true
 	}
 	return false

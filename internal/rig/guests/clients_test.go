@@ -66,6 +66,7 @@ func TestClients(t *testing.T) {
 					s.serve(t, launcher)
 					s.boot(t)
 					s.check(t)
+					s.checkDrops(t)
 					if n.once {
 						return
 					}
@@ -131,6 +132,22 @@ func newScene(t *testing.T, sys system, n network) *scene {
 	return s
 }
 
+// checkDrops wants nothing dropped of the guest that an operator would have to look at.
+func (s *scene) checkDrops(t *testing.T) {
+	t.Helper()
+	for _, nic := range s.nics() {
+		counters, err := (phase1.NIC{NetNS: s.Pod.File, Name: nic}).Counters(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range counters.Drops {
+			if d.Packets > 0 && !d.Expected {
+				t.Errorf("%d packets of %s were dropped: %s", d.Packets, nic, d.Reason)
+			}
+		}
+	}
+}
+
 // nics returns the names of the guest's NICs, which are those of the pod's.
 func (s *scene) nics() []string {
 	if s.network.second {
@@ -173,6 +190,7 @@ func (s *scene) boot(t *testing.T) {
 	}
 	s.guest.Listen("guest", ":7")
 	for _, nic := range s.nics() {
+		s.guest.Exec("sysctl", "-qw", "net.ipv6.conf."+nic+".accept_dad=1") // as a guest's kernel has it
 		if s.system.kernel {
 			s.guest.Exec("sysctl", "-qw", "net.ipv6.conf."+nic+".accept_ra_rt_info_max_plen=128")
 			s.guest.IP("link set " + nic + " up")
