@@ -81,7 +81,7 @@ func TestVersionFlag(t *testing.T) {
 		if !strings.HasPrefix(want, name+" ") || !strings.Contains(want, "go1.") {
 			t.Errorf("%s version: %q", name, want)
 		}
-		for _, flag := range []string{"-version", "--version"} {
+		for _, flag := range []string{"-v", "-version", "--version"} {
 			if out := help(t, "examples/"+folder, flag); out != want {
 				t.Errorf("%s %s: %q, want %q", name, flag, out, want)
 			}

@@ -21,7 +21,7 @@ func (p *Program[Options]) Parse(stdout io.Writer, args []string) (*Verb[Options
 	switch name {
 	case "help", "-h", "-help", "--help":
 		return nil, nil, nil, p.help(stdout, args[1:])
-	case "version", "-version", "--version":
+	case "version", "-v", "-version", "--version":
 		if len(args) > 1 {
 			return nil, nil, nil, Errorf("%q after %s: it takes nothing", args[1], name)
 		}

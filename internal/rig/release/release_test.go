@@ -219,6 +219,32 @@ ip netns del my-vm-1
 ip netns del vm2
 rm -r /list /usr/bin/qemu-system-x86_64 /etc/guestwire /var/lib/prometheus /run/guestwire /run/guestwire.lock`
 
+// purged removes the package while a guest is served. The guest's unit still gives the NIC back.
+const purged = `set -e
+ip netns add last
+ip -n last link add eth0 type veth peer name peer0
+ip -n last addr add 10.0.0.2/24 dev eth0
+ip -n last link set eth0 up
+mkdir /etc/guestwire
+echo OWNER=107 >/etc/guestwire/last.env
+systemctl start guestwire@last
+dpkg --purge guestwire
+systemctl is-active guestwire@last
+ip -n last link show eth0-tap
+systemctl stop guestwire@last
+! ip -n last link show eth0-tap || exit 1
+ip netns del last
+rm -r /etc/guestwire /run/guestwire /run/guestwire.lock`
+
+// anotherBuild gives the package in the directory $1 another version.
+const anotherBuild = `set -e
+cd "$1"
+dpkg-deb -R *.deb unpacked
+sed -i 's/^Version: .*/&.another/' unpacked/DEBIAN/control
+rm *.deb
+dpkg-deb -b unpacked guestwire_another_amd64.deb
+rm -r unpacked`
+
 // TestDebian: the package is installed in a Debian without anything else, used, and removed without a trace. Its
 // systemd starts the units. The page for operators is typed, from the installation to the removal.
 func TestDebian(t *testing.T) {
@@ -244,10 +270,10 @@ func TestDebian(t *testing.T) {
 				}
 				return append(list, m.run(t, "ls -d /run/guestwire* 2>/dev/null || true"))
 			}
-			before := files()
+			clean := files()
 			unchanged := func(after string) {
-				if now := files(); !slices.Equal(now, before) {
-					t.Errorf("after %s, left or lost: %q", after, slices.DeleteFunc(append(now, before...), func(f string) bool { return slices.Contains(now, f) && slices.Contains(before, f) }))
+				if now := files(); !slices.Equal(now, clean) {
+					t.Errorf("after %s, left or lost: %q", after, slices.DeleteFunc(append(now, clean...), func(f string) bool { return slices.Contains(now, f) && slices.Contains(clean, f) }))
 				}
 			}
 
@@ -270,10 +296,19 @@ func TestDebian(t *testing.T) {
 					t.Errorf("no %q in\n%s", want, said)
 				}
 			}
-			m.run(t, "dpkg --purge guestwire")
+			m.run(t, purged)
 			unchanged("the units")
 
-			tutorial.TypeAt(t, string(page), m.command)
+			before, after, found := strings.Cut(string(page), "After the next boot")
+			if !found {
+				t.Fatal("the page has no reboot")
+			}
+			tutorial.TypeAt(t, before, m.command)
+			m.stop()
+			m = start(t, root)
+			m.run(t, "systemctl start multi-user.target")
+			output(t, "sh", "-c", anotherBuild, "sh", filepath.Join(root, "dist"))
+			tutorial.TypeAt(t, after, m.command)
 			unchanged("the page")
 		})
 	}

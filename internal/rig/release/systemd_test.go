@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -44,7 +45,10 @@ umount -l mnt
 exec env -i container=guestwire PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --unit=sysinit.target --log-target=console`
 
 // machine is a root in which systemd runs.
-type machine struct{ pid string }
+type machine struct {
+	pid  string
+	stop func()
+}
 
 // start starts the systemd of a root, and waits until it serves. It ends with the test.
 func start(t *testing.T, root string) machine {
@@ -56,7 +60,8 @@ func start(t *testing.T, root string) machine {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	var m machine
+	m.stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Kill() // with its process 1, and so with all
 		_ = cmd.Wait()
 		nstest.Eventually(t, func() error {
@@ -70,7 +75,7 @@ func start(t *testing.T, root string) machine {
 			t.Logf("systemd: %s", console.String())
 		}
 	})
-	var m machine
+	t.Cleanup(m.stop)
 	nstest.Eventually(t, func() error {
 		child, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", cmd.Process.Pid))
 		if m.pid = strings.TrimSpace(string(child)); err == nil && m.pid == "" {
