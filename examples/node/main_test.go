@@ -107,6 +107,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"run", "-devices", "kvm,fuse"}, "-devices fuse: no such device, want kvm, vhost-net"},
 		{[]string{"run", "-sweep", "3600"}, "want a time with its unit, such as 1h"},
 		{[]string{"run", "-sweep", "1s"}, "-sweep 1s: want 1m or more, or 0 for never"},
+		{[]string{"run", "-repair", "1s"}, "-repair 1s: want 1m or more, or 0 for never"},
 		{[]string{"run", "-metrics", "127.0.0.1"}, "-metrics 127.0.0.1: want an address with its port, such as 127.0.0.1:9476"},
 		{[]string{"run", "-metrics", "127.0.0.1:"}, "-metrics 127.0.0.1:: want an address with its port"},
 		{[]string{"run", "-metrics", "::1"}, "or [::1]:9476"},

@@ -249,7 +249,9 @@ func (o *options) metricsText(ctx context.Context) ([]byte, error) {
 	}
 	registry := prometheus.NewRegistry()
 	all := phase1.NIC{Dir: o.dir, Progress: func(text string) { o.log.Info("metrics", "progress", text) }}
-	registry.MustRegister(metrics.NICs{Context: ctx, Wirings: wirings, NIC: all}, podInfo(podsandbox.State(o.state)))
+	registry.MustRegister(metrics.NICs{Context: ctx, Wirings: wirings, NIC: all}, podInfo(podsandbox.State(o.state)),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "guestwire_repairs_total",
+			Help: "How many NICs guestwire-node has repaired since its start, see -repair."}, func() float64 { return float64(o.repaired.Load()) }))
 	families, err := registry.Gather()
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
@@ -26,15 +27,16 @@ type options struct {
 	trustPods, everyNIC                     bool
 	nri, dev, deviceNames, devicePlugins    string
 	metrics, ready                          string
-	sweep                                   time.Duration
+	sweep, repair                           time.Duration
 	wait, stay, force, keepPlugin           bool
 
 	devices           devices
 	entry, drainEntry json.RawMessage // guestwire's in the derived list
 	notes             map[string]note // by path
 
-	stdout io.Writer
-	log    *slog.Logger
+	stdout   io.Writer
+	log      *slog.Logger
+	repaired atomic.Uint64 // NICs
 }
 
 // flagSet has the verb's flags.
@@ -57,6 +59,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 	set.String(&o.devicePlugins, "device-plugins", "", "the kubelet's `DIR` of device plugins, such as /var/lib/kubelet/device-plugins: offers guestwire/tun and the -devices as resources; empty: no device plugin")
 	set.String(&o.metrics, "metrics", "", "the `ADDRESS` at which the metrics of the node's wired NICs are served as /metrics to whoever reaches it, such as 127.0.0.1:9476; empty: none. It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH")
 	set.Func("sweep", "the `TIME` between two sweeps, which remove what is left of namespaces that are gone, as agent forget does, such as 1h; 0: never. It needs the node's PID namespace and CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH", commandline.Time(&o.sweep, "1h"))
+	set.Func("repair", "the `TIME` between two looks at the wired NICs, each of which is repaired if it is not as recorded, as agent repair -all does, such as 5m; 0: never. It needs the capabilities of -metrics", commandline.Time(&o.repair, "5m"))
 	set.String(&o.ready, "ready", "", "the `FILE` that is there while all is done, for a readiness probe; empty: none")
 	set.Bool(&o.wait, "wait", "wait until the last wired pod is gone")
 	set.Bool(&o.stay, "stay", "as -wait, and stay until SIGTERM, as a DaemonSet's container has to")
@@ -78,8 +81,10 @@ func (o *options) check() (err error) {
 	if o.listName != "" && (filepath.Base(o.listName) != o.listName || filepath.Ext(o.listName) != ".conflist") {
 		return fmt.Errorf("-list-name %s: want a file name that ends with .conflist", o.listName)
 	}
-	if o.sweep < 0 || o.sweep > 0 && o.sweep < time.Minute {
-		return fmt.Errorf("-sweep %v: want 1m or more, or 0 for never", o.sweep)
+	for flag, every := range map[string]time.Duration{"sweep": o.sweep, "repair": o.repair} {
+		if every < 0 || every > 0 && every < time.Minute {
+			return fmt.Errorf("-%s %v: want 1m or more, or 0 for never", flag, every)
+		}
 	}
 	if _, port, err := net.SplitHostPort(o.metrics); o.metrics != "" && (err != nil || port == "") {
 		return fmt.Errorf("-metrics %s: want an address with its port, such as 127.0.0.1:9476 or [::1]:9476", o.metrics)

@@ -55,7 +55,10 @@ func runNode(ctx context.Context, o *options) error {
 		working.Go(func() { o.serveMetrics(ctx) })
 	}
 	if o.sweep > 0 {
-		working.Go(func() { o.keepSwept(ctx) })
+		working.Go(func() { o.keep(ctx, "sweep", o.sweep, o.sweepOnce) })
+	}
+	if o.repair > 0 {
+		working.Go(func() { o.keep(ctx, "repair", o.repair, o.repairOnce) })
 	}
 	return o.keepInstalled(ctx, listed)
 }
@@ -154,16 +157,16 @@ func drain(ctx context.Context, events <-chan fsnotify.Event) {
 	}
 }
 
-// keepSwept sweeps at once and then every -sweep.
-func (o *options) keepSwept(ctx context.Context) {
+// keep does it at once, and then again after each interval.
+func (o *options) keep(ctx context.Context, name string, interval time.Duration, do func(context.Context) error) {
 	for {
-		if err := o.sweepOnce(ctx); err != nil && ctx.Err() == nil {
-			o.log.Warn("sweep", "error", err)
+		if err := do(ctx); err != nil && ctx.Err() == nil {
+			o.log.Warn(name, "error", err)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(o.sweep):
+		case <-time.After(interval):
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 var verbs = []verb{
 	{
 		Name: "run", Short: "install, follow the CNI lists, serve the engine",
-		Flags: "from cni-bin cni-conf list-to list-name state dir spec trust-pods every-nic nri devices dev device-plugins metrics sweep ready", Do: runNode,
+		Flags: "from cni-bin cni-conf list-to list-name state dir spec trust-pods every-nic nri devices dev device-plugins metrics sweep repair ready", Do: runNode,
 		Example: `  guestwire-node run
   guestwire-node run -spec '{"owner": {"uid": 107}, "queues": 2}' \
       -devices kvm,vhost-net

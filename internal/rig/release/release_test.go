@@ -262,7 +262,7 @@ func TestDebian(t *testing.T) {
 			output(t, "cp", deb, filepath.Join(root, "dist"))
 			m := start(t, root)
 			files := func() (list []string) {
-				elsewhere := []string{"/proc", "/run", "/sys", "/dev", "/tmp", "/var/log", "/var/lib/dpkg", "/var/lib/systemd", "/var/cache/man"}
+				elsewhere := []string{"/dist", "/proc", "/run", "/sys", "/dev", "/tmp", "/var/log", "/var/lib/dpkg", "/var/lib/systemd", "/var/cache/man"}
 				for path := range strings.Lines(output(t, "find", root, "-xdev", "-printf", "%P %y %m\n")) {
 					if !slices.ContainsFunc(elsewhere, func(dir string) bool { return strings.HasPrefix("/"+path, dir+"/") }) {
 						list = append(list, path)
