@@ -184,8 +184,11 @@ func groupOf(word string) (uint32, error) {
 
 // idOf is the word if it is a number, or else the number that the machine's files have for it.
 func idOf(word, what string, lookup func() (string, error)) (uint32, error) {
+	if word == "" {
+		return 0, fmt.Errorf("empty: want the %s's name or number (for the unit guestwire@NAME, OWNER= in /etc/guestwire/NAME.env)", what)
+	}
 	number, err := strconv.ParseUint(word, 10, 32)
-	if err != nil && word != "" {
+	if err != nil {
 		if id, failed := lookup(); failed == nil {
 			number, err = strconv.ParseUint(id, 10, 32)
 		}

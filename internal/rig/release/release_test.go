@@ -173,9 +173,9 @@ ip -n bad link add eth0 type veth peer name peer0
 ip -n bad addr add 10.0.0.2/24 dev eth0
 ! systemctl start guestwire@bad || exit 1 # no file says who runs the guest
 journalctl --sync
-journalctl --no-pager -u guestwire@bad | grep -F 'OWNER is missing: name the user that runs the VM in /etc/guestwire/bad.env'
+journalctl --no-pager -u guestwire@bad | grep -F 'OWNER= in /etc/guestwire/NAME.env'
 systemctl reset-failed
-fails bad 'OWNER is missing' 'NIC=eth0\n'
+fails bad 'OWNER= in /etc/guestwire/NAME.env' 'NIC=eth0\n'
 fails bad '"no-one" is no user of this machine' 'OWNER=no-one\n'
 fails bad 'open /absent.json' 'OWNER=107\nFLAGS=-config /absent.json\n'
 fails bad 'eth7' 'OWNER=107\nNIC=eth7\n'
