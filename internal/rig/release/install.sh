@@ -3,7 +3,7 @@
 # Needs Debian and root. When all is there it changes nothing.
 set -euo pipefail
 
-ready() { command -v mmdebstrap qemu-aarch64-static rpm >/dev/null; }
+ready() { type mmdebstrap qemu-aarch64-static rpm >/dev/null 2>&1; } # of each program
 ready && exit
 apt() { DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >&2; }
 apt update
