@@ -354,7 +354,11 @@ func (s *session) readFirst(ctx context.Context, c request, owner resolvedOwner,
 	if c.Owner.Inside {
 		found.OnNode = infra.Owner{UID: owner.UID, GID: owner.GID}
 	}
+	link, _ := now.Named(c.Name)
 	for _, other := range others {
+		if wired := other.Made.NIC; link.Index == wired.Index && wired.Index != 0 && !wired.IsReplacement(other.Found, link) {
+			return now, found, wiring.RenamedError(other.NIC)
+		}
 		undo.Inherit(&found, other.Found, other.Made)
 	}
 	return now, found, s.answer(ctx, &found, c.Name, questions)

@@ -247,3 +247,28 @@ func (k *taken) offered(verb string, err error) {
 		}
 	}
 }
+
+// TestRenamed: a wired NIC that has been renamed is not wired a second time. Setup of its own name gives it that name
+// again.
+func TestRenamed(t *testing.T) {
+	t.Parallel()
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{}, infra.Masquerade{}} {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		setup(t, c)
+		now := "eth0"
+		if b.Kind() == cache.BindingBridge {
+			now = "eth0-nic"
+		}
+		n.Pod.IP("link set " + now + " name net7")
+		again := config(n, infra.Redirect{})
+		again.Name, again.State = "net7", nstest.Dir(t)
+		if _, err := again.Setup(t.Context()); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "it is the wired NIC eth0 under another name: name eth0") {
+			t.Errorf("%s: %v", b.Kind(), err)
+		}
+		setup(t, c)
+		check(t, c)
+		unwire(t, c)
+		n.Pod.IP("link show eth0")
+	}
+}

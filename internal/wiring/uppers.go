@@ -23,7 +23,7 @@ func (s *seen) checkPort() error {
 		return nil
 	}
 	if wired, marked := netstate.Marked(master.Alias); marked {
-		return fmt.Errorf("%w, it is the wired NIC %s under another name: name %[2]s", infra.ErrWired, wired)
+		return RenamedError(wired)
 	}
 	switch master.Kind {
 	case kindVRF:
@@ -34,6 +34,11 @@ func (s *seen) checkPort() error {
 		return fmt.Errorf("%w, it is a port of Open vSwitch: take it off first (ovs-vsctl del-port %s)", infra.ErrWired, infra.ShellWord(nic.Name))
 	}
 	return fmt.Errorf("%w, it is a port of %s: take it off first (ip link set %s nomaster), or name %[2]s in its place", infra.ErrWired, master.Name, infra.ShellWord(nic.Name))
+}
+
+// RenamedError says that a link is a NIC that is wired under its own name.
+func RenamedError(wired string) error {
+	return fmt.Errorf("%w, it is the wired NIC %s under another name: name %[2]s", infra.ErrWired, wired)
 }
 
 // checkVRF refuses a VRF, and a NIC in a VRF with a binding that does not leave the NIC there, or that sends the
