@@ -117,7 +117,7 @@ func parseAddress(m []byte) (a netstate.Address, tentative bool, err error) {
 	})
 	tentative = a.Flags&unix.IFA_F_TENTATIVE != 0
 	a.Temporary = a.Flags&unix.IFA_F_TEMPORARY != 0 && head.Family == unix.AF_INET6 // of IPv4, the bit is IFA_F_SECONDARY
-	a.Duplicate = a.Flags&unix.IFA_F_DADFAILED != 0
+	a.Duplicate = a.Flags&unix.IFA_F_DADFAILED != 0 && head.Family == unix.AF_INET6
 	a.Flags &= netstate.AddrUserFlags
 	if !local.IsValid() {
 		local = other
