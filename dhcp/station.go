@@ -121,6 +121,8 @@ type claim struct {
 	asked int
 	next  time.Time
 	since uint64 // frames that were received before
+	// answered: the MAC has said so again after a question.
+	answered bool
 }
 
 // ask asks the network for the station.
@@ -137,7 +139,12 @@ func (l *loop) consider(said frame.Answer, now time.Time) {
 		delete(l.claims, said.Target)
 		return
 	}
-	if _, pending := l.claims[said.Target]; !pending {
+	c, pending := l.claims[said.Target]
+	if pending && c.asked > 0 && c.mac == said.MAC {
+		c.answered = true
+		l.claims[said.Target] = c
+	}
+	if !pending {
 		l.claims[said.Target] = claim{mac: said.MAC, next: maxTime(now, l.asked[said.Target].Add(claimPause)), since: l.r.counters.received.Load()}
 		l.settleClaims(now)
 	}
@@ -150,8 +157,8 @@ func maxTime(a, b time.Time) time.Time {
 	return a
 }
 
-// settleClaims asks for the stations of the claims that are due. After the last question it believes the claim, unless
-// answers may be lost.
+// settleClaims asks for the stations of the claims that are due. After the last question it believes a claim whose MAC
+// has answered, unless other answers may be lost.
 func (l *loop) settleClaims(now time.Time) {
 	l.settle = time.Time{}
 	for _, s := range slices.SortedFunc(maps.Keys(l.claims), netip.Addr.Compare) {
@@ -168,7 +175,7 @@ func (l *loop) settleClaims(now time.Time) {
 			l.claims[s] = c
 		default:
 			delete(l.claims, s)
-			if l.r.counters.received.Load()-c.since <= claimFrames {
+			if c.answered && l.r.counters.received.Load()-c.since <= claimFrames {
 				l.follow(s, c.mac)
 			}
 			continue

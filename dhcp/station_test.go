@@ -95,10 +95,14 @@ func TestStations(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		wants("a flood", 6, gatewayMAC)
 		p.in <- says(moved)
+		time.Sleep(10 * time.Second)
+		wants("one frame, and no answer", 9, gatewayMAC)
+		p.in <- says(moved)
 		time.Sleep(900 * time.Millisecond)
-		wants("the first second", 9, gatewayMAC)
+		wants("the first second", 12, gatewayMAC)
+		p.in <- says(moved)
 		time.Sleep(200 * time.Millisecond)
-		wants("the known one is silent", 9, moved)
+		wants("the known one is silent", 12, moved)
 		_, ra := advertisement(t, r)
 		if fmt.Sprint(seen) != fmt.Sprint([]string{"fd00:10:244::1 " + moved.String()}) || describe(ra.Options[:1]) != describe([]ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: moved[:]}}) {
 			t.Errorf("events %v, advertised %s", seen, describe(ra.Options))
@@ -107,19 +111,19 @@ func TestStations(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		wants("the same record", 9, moved)
+		wants("the same record", 12, moved)
 		newer := rec
 		newer.Neighbours = []cache.Neighbour{{Address: standIn, MAC: responderMAC, Station: global}}
 		if err := r.Update(newer, cache.DNS{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		wants("a newer record", 10, responderMAC)
+		wants("a newer record", 13, responderMAC)
 		if err := r.Update(rec, cache.DNS{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		wants("the first MAC again", 11, gatewayMAC)
+		wants("the first MAC again", 14, gatewayMAC)
 		rec.Standby = true
 		if err := r.Update(rec, cache.DNS{}); err != nil {
 			t.Fatal(err)
@@ -127,6 +131,6 @@ func TestStations(t *testing.T) {
 		p.in <- asks
 		p.in <- says(moved)
 		time.Sleep(time.Minute)
-		wants("on standby", 11, gatewayMAC)
+		wants("on standby", 14, gatewayMAC)
 	})
 }
