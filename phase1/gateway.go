@@ -3,10 +3,13 @@ package phase1
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/kernel"
+	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -26,6 +29,10 @@ func (s *session) askGateways(ctx context.Context, plan *wiring.Plan, once bool)
 	if err != nil {
 		return nil, nil, err
 	}
+	found := plan.Journal().Found
+	duplicate := func(own netip.Addr) bool {
+		return slices.ContainsFunc(found.Addresses, func(a netstate.Address) bool { return a.Duplicate && a.Prefix.Addr() == own })
+	}
 	for _, gateway := range plan.Gateways() {
 		q := kernel.Solicitation{
 			Link: gateway.Link, MAC: plan.Record.MAC, Target: gateway.Address, Known: gateway.MAC, Once: once && !gateway.MAC.IsZero(),
@@ -35,9 +42,9 @@ func (s *session) askGateways(ctx context.Context, plan *wiring.Plan, once bool)
 		case gateway.Address.Is4():
 			part, family = "stand-in", "IPv4"
 			q.Source = plan.Record.IPv4.Address.Addr()
-		case plan.Record.IPv6 != nil:
+		case plan.Record.IPv6 != nil && !duplicate(plan.Record.IPv6.Address):
 			q.Source = plan.Record.IPv6.Address
-		default: // of IPv4 routes (RFC 8950)
+		default: // of IPv4 routes (RFC 8950), or all are another station's
 			part = "IPv4 next hop"
 			q.Source = eui64.LinkLocal(plan.Record.MAC)
 		}

@@ -2,6 +2,7 @@ package phase1_test
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -59,6 +60,7 @@ func TestDuplicate(t *testing.T) {
 			n := nstest.NewNetwork(t)
 			n.World.IP("addr add " + nstest.Pod6.String() + "/64 dev pod nodad")
 			n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.all.accept_dad=0", "net.ipv6.conf.eth0.accept_dad=1", "net.ipv6.conf.eth0.dad_transmits=1")
+			n.Pod.IP("addr add fd00:244:1::70/64 dev eth0 nodad") // the kernel lists it after one that comes later
 			n.Pod.IP("addr del " + nstest.Pod6.String() + "/64 dev eth0")
 			n.Pod.IP("addr add " + nstest.Pod6.String() + "/64 dev eth0")
 			n.Pod.IP("-6 route replace default via " + nstest.Gateway6.String() + " dev eth0")
@@ -72,6 +74,9 @@ func TestDuplicate(t *testing.T) {
 			c := config(n, b)
 			for range 2 {
 				setup(t, c)
+				if v6 := record(t, n).IPv6; b.Kind() != cache.BindingMasquerade && v6.Address != netip.MustParseAddr("fd00:244:1::70") {
+					t.Errorf("the guest's first address is %v", v6.Address)
+				}
 				if said := strings.Join(record(t, n).Warnings, "\n"); !strings.Contains(said, nstest.Pod6.String()+" of eth0 is a duplicate (dadfailed)") {
 					t.Errorf("warnings: %s", said)
 				}

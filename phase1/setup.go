@@ -436,7 +436,7 @@ func (s *session) resolve(ctx context.Context, found *netstate.Snapshot, link ne
 	var source netip.Addr
 	for _, a := range found.Addresses {
 		switch at := a.Prefix.Addr(); {
-		case a.Link != link.Index || at.Is4() || gateway.Is4():
+		case a.Link != link.Index || at.Is4() || gateway.Is4() || a.Duplicate:
 		case at.IsLinkLocalUnicast():
 			return s.ns.Resolve(ctx, link.Index, gateway)
 		default:

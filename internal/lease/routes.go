@@ -126,6 +126,8 @@ func (n NIC) Own(v ip.Version) (own []netip.Addr) {
 // IPv4 come last.
 func lastResort(a netstate.Address) int {
 	switch {
+	case a.Duplicate: // another station has it
+		return 3
 	case isDeprecated(a):
 		return 2
 	case a.Temporary: // the kernel replaces it
