@@ -25,6 +25,7 @@ const (
 	DHCPServer          Reason = "dhcp-server"
 	DHCPRequest         Reason = "dhcp-request"
 	RouterSolicitation  Reason = "router-solicitation"
+	NoFamily            Reason = "no-family"
 	RouterAdvertisement Reason = "router-advertisement"
 	MulticastRouter     Reason = "multicast-router"
 	ICMPRedirect        Reason = "icmp-redirect"
@@ -70,8 +71,9 @@ var Reasons = []Described{
 	{HiddenFragment, "the guest sent an IPv6 fragment that hides the packet's headers from a filter"},
 	{ExtensionHeader, "the guest sent neighbour discovery after an IPv6 extension header, or in fragments (RFC 6980); with egress set, a routing header"},
 	{DHCPServer, "the guest sent from the port of a DHCP server, or to the port of a DHCP client; a relay's request to one server passes, by DHCPv4 if its giaddr is the guest's"},
-	{DHCPRequest, "the guest sent a DHCP request that the responder does not take (to another server, a family that the guest has no address of, fragments, IP options, extension headers), and no other server may answer"},
+	{DHCPRequest, "the guest sent a DHCP request that the responder does not take (to another server, fragments, IP options, extension headers), and no other server may answer"},
 	{RouterSolicitation, "the guest sent a router solicitation that the responder does not take, and no router may answer"},
+	{NoFamily, "the guest asked for a lease or a router of a family of which it has no address"},
 	{RouterAdvertisement, "the guest sent a router advertisement"},
 	{MulticastRouter, "the guest sent IGMP or MLD that only multicast routers send, such as a query"},
 	{ICMPRedirect, "the guest sent an ICMP redirect"},
@@ -98,7 +100,7 @@ var Reasons = []Described{
 // that are not for the guest, and what a guest sends until it knows its network. Nothing needs to be done then.
 func (r Reason) Expected() bool {
 	switch r {
-	case BridgeControl, NoIPv6, DHCPRequest, RouterSolicitation, NamespaceOutput, NetworkDHCP, NetworkRouter:
+	case BridgeControl, NoIPv6, NoFamily, NamespaceOutput, NetworkDHCP, NetworkRouter:
 		return true
 	}
 	return false

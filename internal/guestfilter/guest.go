@@ -92,6 +92,12 @@ func (g guest) prefixesOf(v ip.Version) []netip.Prefix {
 	return list
 }
 
+// has reports whether the guest may have an address of the version, other than a link-local one of its MAC.
+func (g guest) has(v ip.Version) bool {
+	of := func(a netip.Addr) bool { return ip.Of(a) == v }
+	return g.anyAddress || slices.ContainsFunc(g.primary, of) || slices.ContainsFunc(g.Guard.Prefixes, func(p netip.Prefix) bool { return of(p.Addr()) })
+}
+
 // tables are the tables of a guest.
 type tables struct {
 	name string

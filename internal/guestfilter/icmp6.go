@@ -2,6 +2,7 @@ package guestfilter
 
 import (
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // filterICMP6 lets pass what a host sends (RFC 4861, 2710, 3810). Neighbour discovery passes without extension
@@ -24,6 +25,9 @@ func (g guest) filterICMP6(add chainAdder) {
 	solicitation := firewall.ExtensionHeader
 	if g.Served {
 		solicitation = firewall.RouterSolicitation
+	}
+	if g.Served && !g.has(ip.V6) {
+		solicitation = firewall.NoFamily
 	}
 	add("from-icmp6", append(rules,
 		rule(source, firewall.Fragment{}),

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 )
 
 // tooLong drops a frame that is longer than the NIC's MTU. TCP and UDP do not come here: they can be longer until the
@@ -17,7 +18,7 @@ func (g guest) tooLong() []firewall.Rule {
 
 // udp drops what a DHCP server sends, and with a responder also what is for a server, but for what is relayed. After
 // these rules are the packets whose ports cannot be read, except later fragments.
-func (g guest) udp(server, client uint16, relayed [][]firewall.Match, later firewall.Match, next firewall.Goto) []firewall.Rule {
+func (g guest) udp(v ip.Version, server, client uint16, relayed [][]firewall.Match, later firewall.Match, next firewall.Goto) []firewall.Rule {
 	var rules []firewall.Rule
 	for _, m := range relayed {
 		rules = append(rules, rule(next, append([]firewall.Match{firewall.DestinationPort{First: server, Last: server}}, m...)...))
@@ -26,7 +27,11 @@ func (g guest) udp(server, client uint16, relayed [][]firewall.Match, later fire
 		rule(drop(firewall.DHCPServer), firewall.SourcePort{First: server, Last: server}),
 		rule(drop(firewall.DHCPServer), firewall.DestinationPort{First: client, Last: client}))
 	if g.Served {
-		rules = append(rules, rule(drop(firewall.DHCPRequest), firewall.DestinationPort{First: server, Last: server}))
+		reason := firewall.DHCPRequest
+		if !g.has(v) {
+			reason = firewall.NoFamily
+		}
+		rules = append(rules, rule(drop(reason), firewall.DestinationPort{First: server, Last: server}))
 	}
 	return append(rules,
 		rule(next, firewall.DestinationPort{Inverted: true}),
@@ -74,7 +79,7 @@ func (g guest) filter4(add chainAdder) {
 		rule(firewall.Goto{Chain: "from-igmp"}, ofProtocol(firewall.ProtocolIGMP)),
 		rule(next, wellFormed),
 		rule(drop(firewall.Malformed)))...)
-	add("from-udp", append(g.udp(server4, firewall.DHCPClient4, g.relayed4(), laterFragment4, next), rule(drop(firewall.Malformed)))...)
+	add("from-udp", append(g.udp(ip.V4, server4, firewall.DHCPClient4, g.relayed4(), laterFragment4, next), rule(drop(firewall.Malformed)))...)
 	// Other types are obsolete (RFC 6633, RFC 6918), or for routers. An address mask reply, for example, changes the
 	// network of a host that believes it.
 	add("from-icmp",
@@ -137,7 +142,7 @@ func (g guest) filter6(add chainAdder) {
 	add("from-ip6", append(rules,
 		rule(next, wellFormed),
 		rule(unreadable6))...)
-	add("from-udp6", append(g.udp(server6, firewall.DHCPClient6, relayed6(), firewall.Fragment{}, next), rule(unreadable6))...)
+	add("from-udp6", append(g.udp(ip.V6, server6, firewall.DHCPClient6, relayed6(), firewall.Fragment{}, next), rule(unreadable6))...)
 	add("unreadable6",
 		rule(drop(firewall.HiddenFragment), firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{44}}),
 		rule(drop(firewall.Malformed)))

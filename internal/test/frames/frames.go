@@ -108,6 +108,15 @@ func (b *builder) taken(own netip.Addr, otherwise firewall.Reason) firewall.Reas
 	return otherwise
 }
 
+// asks is the reason for which what asks servers of the family of an address is dropped. Without any address of the
+// guest's, its families are not known.
+func (b *builder) asks(own netip.Addr, otherwise firewall.Reason) firewall.Reason {
+	if own.IsValid() || !b.IPv4.IsValid() && !b.IPv6.IsValid() {
+		return otherwise
+	}
+	return firewall.NoFamily
+}
+
 // marker returns the Marker of the next kind.
 func (b *builder) marker() string { return fmt.Sprintf("guestwire kind %03d", len(b.kinds)) }
 

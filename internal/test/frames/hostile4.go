@@ -219,8 +219,8 @@ func (b *builder) addServers4() {
 		withDestination(b.Gateway, b.v4(ip4{to: all4, options: []byte{1, 1, 1, 0}, body: udp(67, 67, append(relayed(b.own4), b.marker()...))})))
 	if b.Served {
 		const around = "a client's message that avoids the responder and reaches other servers"
-		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover to another server", around, b.v4(ip4{body: udp(68, 67, append(relayed(unspecified4), b.marker()...))}))
-		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover from another port with another relay's address", around, b.v4(ip4{body: udp(6700, 67, append(relayed(foreign4), b.marker()...))}))
+		b.drop(b.asks(b.IPv4, firewall.DHCPRequest), 4, "DHCPv4 discover to another server", around, b.v4(ip4{body: udp(68, 67, append(relayed(unspecified4), b.marker()...))}))
+		b.drop(b.asks(b.IPv4, firewall.DHCPRequest), 4, "DHCPv4 discover from another port with another relay's address", around, b.v4(ip4{body: udp(6700, 67, append(relayed(foreign4), b.marker()...))}))
 		ask := func(p ip4) [][]byte {
 			p.to = all4
 			p.body = udp(68, 67, append(append([]byte{1, 1, 6, 0}, make([]byte, 232)...), append([]byte{99, 130, 83, 99, 53, 1, 1, 255}, b.marker()...)...))
@@ -230,12 +230,12 @@ func (b *builder) addServers4() {
 			p.flags = 0
 			return b.fragments4(p, 8, 2000)
 		}
-		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover from its address after options", around, ask(ip4{options: []byte{1, 1, 1, 0}})...)
-		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover from 0.0.0.0 after options", around, ask(ip4{from: unspecified4, options: []byte{1, 1, 1, 0}})...)
-		b.drop(b.taken(b.IPv4, firewall.DHCPRequest), 4, "DHCPv4 discover in fragments", around, ask(ip4{flags: 0x2000})[0])
-		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover in fragments after options", around, ask(ip4{flags: 0x2000, options: []byte{1, 1, 1, 0}})[0])
+		b.drop(b.asks(b.IPv4, firewall.DHCPRequest), 4, "DHCPv4 discover from its address after options", around, ask(ip4{options: []byte{1, 1, 1, 0}})...)
+		b.drop(b.asks(b.IPv4, firewall.DHCPRequest), 4, "DHCPv4 discover from 0.0.0.0 after options", around, ask(ip4{from: unspecified4, options: []byte{1, 1, 1, 0}})...)
+		b.drop(b.taken(b.IPv4, b.asks(b.IPv4, firewall.DHCPRequest)), 4, "DHCPv4 discover in fragments", around, ask(ip4{flags: 0x2000})[0])
+		b.drop(b.asks(b.IPv4, firewall.DHCPRequest), 4, "DHCPv4 discover in fragments after options", around, ask(ip4{flags: 0x2000, options: []byte{1, 1, 1, 0}})[0])
 		b.drop(firewall.VLANTag, 4, "DHCPv4 discover with a tag", around, tagged(ask(ip4{from: unspecified4})[0], []byte{0x81, 0, 0, 0}))
-		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover from another port", around, b.v4(ip4{options: []byte{1, 1, 1, 0}, body: udp(6800, 67, b.data(240))}))
+		b.drop(b.asks(b.IPv4, firewall.DHCPRequest), 4, "DHCPv4 discover from another port", around, b.v4(ip4{options: []byte{1, 1, 1, 0}, body: udp(6800, 67, b.data(240))}))
 	}
 
 	const redirect = "a host takes the guest for its next hop"

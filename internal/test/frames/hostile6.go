@@ -236,7 +236,7 @@ func (b *builder) addDiscovery6() {
 		if !b.Served {
 			return unserved
 		}
-		return b.taken(b.IPv6, firewall.RouterSolicitation)
+		return b.taken(b.IPv6, b.asks(b.IPv6, firewall.RouterSolicitation))
 	}
 	add(asked(firewall.NeighbourSpoof), "router solicitation with another's MAC", learn, b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), its)))
 	add(asked(firewall.IPSpoof), "router solicitation from a foreign link-local address", learn, b.neighbour(foreign6l, routers, icmp(133, 0, make([]byte, 4), mine)))
@@ -244,7 +244,7 @@ func (b *builder) addDiscovery6() {
 	if b.Served {
 		const around = "a client's message that avoids the responder and reaches other routers"
 		for _, e := range extensions[:4] {
-			add(firewall.RouterSolicitation, "router solicitation after "+e.name, around, b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), mine), e.headers...))
+			add(b.asks(b.IPv6, firewall.RouterSolicitation), "router solicitation after "+e.name, around, b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), mine), e.headers...))
 		}
 	}
 }
@@ -353,14 +353,14 @@ func (b *builder) addServers6() {
 		const around = "a client's message that avoids the responder and reaches other servers"
 		solicit := func() []byte { return append([]byte{1, 0, 0, 1}, b.marker()...) }
 		for _, to := range []netip.Addr{b.Far6, dhcp6SiteServers} {
-			b.drop(firewall.DHCPRequest, 6, "DHCPv6 solicit to "+to.String(), around, b.v6(ip6{to: to, body: udp(546, 547, solicit())}))
+			b.drop(b.asks(b.IPv6, firewall.DHCPRequest), 6, "DHCPv6 solicit to "+to.String(), around, b.v6(ip6{to: to, body: udp(546, 547, solicit())}))
 		}
-		b.drop(firewall.DHCPRequest, 6, "DHCPv6 message of a relay to the link after options", around,
+		b.drop(b.asks(b.IPv6, firewall.DHCPRequest), 6, "DHCPv6 message of a relay to the link after options", around,
 			b.v6(ip6{from: b.local6, to: dhcp6Servers, before: []extension{options}, body: udp(546, 547, append([]byte{12}, b.data(40)...))}))
 		for _, e := range extensions {
-			b.drop(firewall.DHCPRequest, 6, "DHCPv6 solicit after "+e.name, around, b.v6(ip6{from: b.local6, to: dhcp6Servers, before: e.headers, body: udp(546, 547, solicit())}))
+			b.drop(b.asks(b.IPv6, firewall.DHCPRequest), 6, "DHCPv6 solicit after "+e.name, around, b.v6(ip6{from: b.local6, to: dhcp6Servers, before: e.headers, body: udp(546, 547, solicit())}))
 		}
-		b.drop(firewall.DHCPRequest, 6, "DHCPv6 solicit in fragments", around, b.fragments6(ip6{from: b.local6, to: dhcp6Servers, body: udp(546, 547, solicit())}, 8, 1000)[0])
+		b.drop(b.asks(b.IPv6, firewall.DHCPRequest), 6, "DHCPv6 solicit in fragments", around, b.fragments6(ip6{from: b.local6, to: dhcp6Servers, body: udp(546, 547, solicit())}, 8, 1000)[0])
 		b.drop(firewall.VLANTag, 6, "DHCPv6 solicit with a tag", around, tagged(b.v6(ip6{from: b.local6, to: dhcp6Servers, body: udp(546, 547, solicit())}), []byte{0x81, 0, 0, 0}))
 	}
 }
