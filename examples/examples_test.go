@@ -116,6 +116,7 @@ func TestAgent(t *testing.T) {
 		{[]string{"exec", "-uid", "0", "no-such"}, 1, "agent: start no-such as user 0: "},
 		{[]string{"exec", "-uid", "107"}, 2, "the command is missing"},
 		{[]string{"exec", "true"}, 2, "owner: missing: name the command's user (Owner.UID, or Owner.Root; agent -uid, where 0 is root)"},
+		{[]string{"exec", "-uid", "0", "-gid", "root", "--", "true"}, 2, `"root" is the group 0, which cannot be named`},
 		{[]string{"exec", "-uid", "", "--", "true"}, 2, `OWNER= in /etc/guestwire/NAME.env`},
 		{[]string{"exec", "-uid", "no-one", "--", "true"}, 2, `"no-one" is no user of this machine: want a name, or a number less than 4294967295`},
 		{[]string{"plan", "-netns", "/proc/self/ns/net", "-nic", "lo", "-inside", "-uid", "nobody"}, 2, `"nobody" is a name of this machine: want the number inside of the user namespace`},

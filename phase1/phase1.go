@@ -122,7 +122,8 @@ var (
 func OpenNetNS(path string) (*os.File, error) {
 	file, err := netns.Open(path)
 	if named := "/run/netns/" + path; errors.Is(err, fs.ErrNotExist) && path != "" && !strings.Contains(path, "/") {
-		if _, there := os.Stat(named); there == nil {
+		if there, failed := netns.Open(named); failed == nil {
+			there.Close()
 			err = fmt.Errorf("%w: want the path %s", err, infra.ShellWord(named))
 		}
 	}

@@ -285,7 +285,7 @@ func (f *findings) nic(ctx context.Context, o *options) {
 		return
 	case report.Drift != nil:
 		for _, d := range report.Drift.Differs {
-			f.add(fault, o.Name, "%s%s", d.Text, o.wayOut(d))
+			f.add(fault, o.Name, "%s%s", d.Text, o.wayOut(d, len(report.Drift.Repair) > 0))
 		}
 		f.managers(o)
 	default:
@@ -307,13 +307,15 @@ func (f *findings) nic(ctx context.Context, o *options) {
 }
 
 // wayOut follows the text of a difference: agent repair repairs all but what came later, and sysctls and names for
-// which the text itself has the command.
-func (o *options) wayOut(d infra.Difference) string {
+// which the text itself has the command. Where Setup repairs nothing, the text has the way out.
+func (o *options) wayOut(d infra.Difference, repairs bool) string {
 	switch {
 	case d.Kind == "later":
 		return ": take it out of the namespace, or agent teardown and agent setup"
 	case d.Kind == "sysctl" && strings.Contains(d.Text, "sysctl -w"), d.Kind == "link-other" && strings.Contains(d.Text, " first"):
 		return ", then " + o.repairCall()
+	case !repairs:
+		return ""
 	}
 	return ": " + o.repairCall() + " repairs it"
 }

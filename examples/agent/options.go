@@ -66,7 +66,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 	set.String(&o.Dir, "dir", phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all calls")
 	set.String(&o.binding, "binding", "", "the `KIND` of the binding: bridge, redirect, routed, masquerade, auto, macvtap, sriov, passt, slirp")
 	set.Func("uid", "the launcher's `USER`, a number or a name; 0 is root", o.parseID(&o.uid, userOf))
-	set.Func("gid", "the launcher's `GROUP`, a number or a name; without it any group may use the tap, and exec and run take the user's own", o.parseID(&o.gid, groupOf))
+	set.Func("gid", "the launcher's `GROUP`, a number or a name; without it any group may use the tap, and exec and run take the user's own", o.parseID(&o.gid, namedGroupOf))
 	set.Bool(&o.inside, "inside", "the launcher's user and group are numbers inside of the user namespace that owns the network namespace, as in a pod with hostUsers: false")
 	set.Func("groups", "the supplementary `GROUPS`, numbers or names with commas between, such as kvm; without it none", parseList(&o.groups, groupOf))
 	set.Func("addresses", "`ADDRESSES` with commas between", parseList(&o.addresses, netip.ParseAddr))
@@ -180,6 +180,15 @@ func groupOf(word string) (uint32, error) {
 		}
 		return id, err
 	})
+}
+
+// namedGroupOf is groupOf for -gid, whose 0 would be any group.
+func namedGroupOf(word string) (uint32, error) {
+	gid, err := groupOf(word)
+	if err == nil && gid == 0 {
+		err = fmt.Errorf("%q is the group 0, which cannot be named: leave the flag out, and any group may use the tap", word)
+	}
+	return gid, err
 }
 
 // idOf is the word if it is a number, or else the number that the machine's files have for it.

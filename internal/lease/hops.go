@@ -71,8 +71,8 @@ func (n NIC) Neighbour(a netip.Addr) (netstate.Neighbour, bool) {
 	return netstate.Neighbour{}, false
 }
 
-// followed is the gateway, if its MAC is learned, so that it can change; zero: an administrator has set it, or each of the
-// NIC's IPv6 addresses is another station's, so that there is none to ask from.
+// followed is the gateway, if its MAC is learned, so that it can change; zero: an administrator has set it, or each of
+// the NIC's IPv6 addresses is another station's, so that there is none to ask from.
 func (n NIC) followed(gateway netip.Addr) netip.Addr {
 	known, _ := n.Neighbour(gateway)
 	own := n.AddressesOn(ip.V6)
