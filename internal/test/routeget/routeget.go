@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/internal/fib"
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/kernel"
@@ -174,6 +176,9 @@ func judgeSource(t testing.TB, pod *nstest.Namespace, s netstate.Snapshot) {
 			continue // refused
 		}
 		nic, _ := s.Named(list[0].Dev)
+		if hasHome(s, nic) {
+			continue
+		}
 		addresses := lease.Of(s, nic).AddressesOf(v)
 		isSource := func(p netip.Prefix) bool { return p.Addr() == list[0].Prefsrc }
 		if slices.ContainsFunc(addresses, isSource) && !isSource(addresses[0]) {
@@ -199,6 +204,9 @@ func judgeSources(t testing.TB, pod *nstest.Namespace, s netstate.Snapshot, pack
 			continue // refused
 		}
 		link, _ := s.Named(list[0].Dev)
+		if hasHome(s, link) {
+			continue
+		}
 		nic, hop := lease.Of(s, link), ip.Pick(ip.Of(to), lease.RoutedIPv4, lease.RoutedIPv6)
 		isSource := func(p netip.Prefix) bool { return p.Addr() == list[0].Prefsrc }
 		table := fib.Of(s, fib.Source{IP: ip.Of(to), From: []netip.Addr{hop}, VRF: nic.VRF()})
@@ -213,6 +221,14 @@ func judgeSources(t testing.TB, pod *nstest.Namespace, s netstate.Snapshot, pack
 			t.Errorf("%s sends to %v from another address than %v:\n%s", link.Name, to, choices, answer)
 		}
 	}
+}
+
+// hasHome reports whether the link has a home address of mobile IPv6, which kernels that are built for it prefer (RFC 6724
+// section 5, rule 4).
+func hasHome(s netstate.Snapshot, link netstate.Link) bool {
+	return slices.ContainsFunc(s.Addresses, func(a netstate.Address) bool {
+		return a.Link == link.Index && a.Prefix.Addr().Is6() && a.Flags&unix.IFA_F_HOMEADDRESS != 0
+	})
 }
 
 func far(v ip.Version) netip.Addr {
@@ -310,9 +326,12 @@ func parse(answer string) (text string, local bool) {
 	if r.Dev != "" {
 		text += fmt.Sprintf(" via %s%s dev %s", r.Gateway, r.Via.Host, r.Dev)
 	}
+	var hops []string
 	for _, h := range r.Nexthops {
-		text += fmt.Sprintf(" via %s%s dev %s", h.Gateway, h.Via.Host, h.Dev)
+		hops = append(hops, fmt.Sprintf(" via %s%s dev %s", h.Gateway, h.Via.Host, h.Dev))
 	}
+	slices.Sort(hops) // an IPv6 route begins with the one that the packet takes
+	text += strings.Join(hops, "")
 	return text + " table " + r.Table, r.Table == "local" || r.Table == "main" && (r.Type == "local" || r.Type == "broadcast")
 }
 
@@ -336,9 +355,12 @@ func text(r netstate.Route, names map[int]string) string {
 	if r.Link != 0 {
 		text += hop(r.Gateway, r.Link)
 	}
+	var hops []string
 	for _, h := range r.Hops {
-		text += hop(h.Gateway, h.Link)
+		hops = append(hops, hop(h.Gateway, h.Link))
 	}
+	slices.Sort(hops)
+	text += strings.Join(hops, "")
 	table := map[uint32]string{netstate.TableMain: "main", netstate.TableDefault: "default"}[r.Table]
 	return text + " table " + cmp.Or(table, fmt.Sprint(r.Table))
 }
