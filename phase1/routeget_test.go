@@ -38,6 +38,7 @@ func TestRouteGet(t *testing.T) {
 			"-6 route add 2001:db8:1::/48 via fd00:244:1::2 dev eth0", "-6 route add 2001:db8:1::/48 from fd00:244:1::/64 via fd00:244:1::3 dev eth0 metric 4000",
 			"-6 route add 2001:db8:1::/48 from fd00:244:1::7 via fd00:244:1::4 dev eth0 metric 5000", "-6 route add 2001:db8::/32 from fd00:244:9::/64 via fd00:244:1::5 dev eth0",
 		},
+		"a default route by source": {"-6 route add default from fd00:244:9::/64 via fd00:244:1::5 dev eth0 metric 5"},
 		"the source of the route in force": {
 			"addr add 10.244.1.8/24 dev eth0", "route del default",
 			"route add default via 10.244.1.1 dev eth0 src 10.244.1.8 metric 100", "route add default via 10.244.1.1 dev eth0 src 10.244.1.7 metric 200",

@@ -160,7 +160,8 @@ type routes struct {
 	list  []netstate.Route
 	place int
 	// bySource says that a route of the destination is for a source prefix. Then the kernel does not look at those that
-	// are for all sources, whatever the packet's source is (fib6_node_lookup_1 in net/ipv6/ip6_fib.c).
+	// are for all sources, whatever the packet's source is (fib6_node_lookup_1 in net/ipv6/ip6_fib.c). Default routes are
+	// at the root, where each search ends.
 	bySource bool
 }
 
@@ -182,7 +183,7 @@ func networksOf(s netstate.Snapshot, from Source, looked map[uint32]bool) map[ui
 			at = &routes{place: place}
 			all[key] = at
 		}
-		at.bySource = at.bySource || r.Source.Bits() > 0
+		at.bySource = at.bySource || r.Source.Bits() > 0 && r.Destination.Bits() > 0
 		if from.takes(r, own) {
 			at.list = append(at.list, r)
 		}
