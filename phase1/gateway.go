@@ -3,7 +3,6 @@ package phase1
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/guestwire/guestwire/infra"
@@ -29,10 +28,8 @@ func (s *session) askGateways(ctx context.Context, plan *wiring.Plan, once bool)
 	if err != nil {
 		return nil, nil, err
 	}
-	found := plan.Journal().Found
-	duplicate := func(own netip.Addr) bool {
-		return slices.ContainsFunc(found.Addresses, func(a netstate.Address) bool { return a.Duplicate && a.Prefix.Addr() == own })
-	}
+	v6 := plan.Record.IPv6
+	ownIPv6 := v6 != nil && !slices.ContainsFunc(plan.Journal().Found.Addresses, func(a netstate.Address) bool { return a.Duplicate && a.Prefix.Addr() == v6.Address })
 	for _, gateway := range plan.Gateways() {
 		q := kernel.Solicitation{
 			Link: gateway.Link, MAC: plan.Record.MAC, Target: gateway.Address, Known: gateway.MAC, Once: once && !gateway.MAC.IsZero(),
@@ -42,8 +39,8 @@ func (s *session) askGateways(ctx context.Context, plan *wiring.Plan, once bool)
 		case gateway.Address.Is4():
 			part, family = "stand-in", "IPv4"
 			q.Source = plan.Record.IPv4.Address.Addr()
-		case plan.Record.IPv6 != nil && !duplicate(plan.Record.IPv6.Address):
-			q.Source = plan.Record.IPv6.Address
+		case ownIPv6:
+			q.Source = v6.Address
 		default: // of IPv4 routes (RFC 8950), or all are another station's
 			part = "IPv4 next hop"
 			q.Source = eui64.LinkLocal(plan.Record.MAC)

@@ -117,8 +117,8 @@ var (
 )
 
 // OpenNetNS opens a network namespace by a path such as /run/netns/NAME, /proc/PID/ns/net or /proc/PID/fd/N. The caller
-// closes the file. A path to another kind of file is an error, and OpenNetNS does not open that file. The error of a
-// NAME without its directory has the path.
+// closes the file. A path to another kind of file is an error, and OpenNetNS does not open that file. If path is only
+// the NAME of one in /run/netns, the error has its path.
 func OpenNetNS(path string) (*os.File, error) {
 	file, err := netns.Open(path)
 	if named := "/run/netns/" + path; errors.Is(err, fs.ErrNotExist) && path != "" && !strings.Contains(path, "/") {

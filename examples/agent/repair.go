@@ -22,9 +22,7 @@ func repair(ctx context.Context, o *options) error {
 	for _, w := range wirings {
 		n, err := o.openNIC(ctx, w)
 		if err == nil {
-			if say := o.Progress; say != nil {
-				n.Progress = func(text string) { say(place(w) + ": " + text) }
-			}
+			n.Progress = func(text string) { o.Progress(place(w) + ": " + text) }
 			err = repairNIC(ctx, n, " of "+place(w))
 			n.NetNS.Close()
 		}

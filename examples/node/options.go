@@ -59,7 +59,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 	set.String(&o.devicePlugins, "device-plugins", "", "the kubelet's `DIR` of device plugins, such as /var/lib/kubelet/device-plugins: offers guestwire/tun and the -devices as resources; empty: no device plugin")
 	set.String(&o.metrics, "metrics", "", "the `ADDRESS` at which the metrics of the node's wired NICs are served as /metrics to whoever reaches it, such as 127.0.0.1:9476; empty: none. It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH")
 	set.Func("sweep", "the `TIME` between two sweeps, which remove what is left of namespaces that are gone, as agent forget does, such as 1h; 0: never. It needs the node's PID namespace and CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH", commandline.Time(&o.sweep, "1h"))
-	set.Func("repair", "the `TIME` between two looks at the wired NICs, each of which is repaired if it is not as recorded, as agent repair -all does, such as 5m; 0: never. It needs the capabilities of -metrics", commandline.Time(&o.repair, "5m"))
+	set.Func("repair", "the `TIME` between two looks at the wired NICs, each of which is repaired if it is not as recorded, as agent repair -all does, such as 5m; 0: never. It needs what agent setup needs, and the node's PID namespace", commandline.Time(&o.repair, "5m"))
 	set.String(&o.ready, "ready", "", "the `FILE` that is there while all is done, for a readiness probe; empty: none")
 	set.Bool(&o.wait, "wait", "wait until the last wired pod is gone")
 	set.Bool(&o.stay, "stay", "as -wait, and stay until SIGTERM, as a DaemonSet's container has to")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -17,27 +18,32 @@ func (o *options) repairOnce(ctx context.Context) error {
 	}
 	var errs []error
 	for _, w := range wirings {
-		// A NIC or a namespace that is gone is the engine's DEL's, or the sweep's.
-		if err := o.repairNIC(ctx, w); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := o.repairNIC(ctx, w); err != nil {
 			errs = append(errs, fmt.Errorf("%s in %s: %w", w.NIC, w.Namespace, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// repairNIC leaves a namespace, a NIC or a wiring that is gone: it is the engine's DEL's, or the sweep's.
 func (o *options) repairNIC(ctx context.Context, w phase1.Wiring) error {
 	ns, err := w.Open(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
 	nic := phase1.NIC{NetNS: ns, Name: w.NIC, Dir: o.dir}
 	var drift *phase1.DriftError
-	if err := nic.Check(ctx); !errors.As(err, &drift) || len(drift.Repair) == 0 {
-		if drift != nil {
-			return nil // what a Setup leaves
-		}
+	switch err := nic.Check(ctx); {
+	case errors.Is(err, phase1.ErrNotWired), errors.Is(err, infra.ErrNoNIC):
+		return nil
+	case !errors.As(err, &drift):
 		return err
+	case len(drift.Repair) == 0: // a Setup leaves it, too
+		return nil
 	}
 	if _, err := nic.Repair(ctx); err != nil {
 		return err

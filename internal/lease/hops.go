@@ -76,7 +76,7 @@ func (n NIC) Neighbour(a netip.Addr) (netstate.Neighbour, bool) {
 func (n NIC) followed(gateway netip.Addr) netip.Addr {
 	known, _ := n.Neighbour(gateway)
 	own := n.AddressesOn(ip.V6)
-	if known.Permanent || len(own) > 0 && !slices.ContainsFunc(own, func(a netstate.Address) bool { return !a.Duplicate }) {
+	if known.Permanent || gateway.Is6() && len(own) > 0 && !slices.ContainsFunc(own, func(a netstate.Address) bool { return !a.Duplicate }) {
 		return netip.Addr{}
 	}
 	return gateway
