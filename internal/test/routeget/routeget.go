@@ -223,8 +223,8 @@ func judgeSources(t testing.TB, pod *nstest.Namespace, s netstate.Snapshot, pack
 	}
 }
 
-// hasHome reports whether the link has a home address of mobile IPv6, which kernels that are built for it prefer (RFC 6724
-// section 5, rule 4).
+// hasHome reports whether the link has a home address of mobile IPv6, which kernels that are built for it prefer (RFC
+// 6724 section 5, rule 4).
 func hasHome(s netstate.Snapshot, link netstate.Link) bool {
 	return slices.ContainsFunc(s.Addresses, func(a netstate.Address) bool {
 		return a.Link == link.Index && a.Prefix.Addr().Is6() && a.Flags&unix.IFA_F_HOMEADDRESS != 0
