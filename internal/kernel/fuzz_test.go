@@ -95,7 +95,7 @@ func FuzzRoundTrip(f *testing.F) {
 	parsers(f).FuzzRoundTrip(f, func(t *testing.T, b []byte, check func(first, again any, err error)) {
 		if a, _, err := parseAddress(b); err == nil && a.Prefix.IsValid() && a.Peer.IsValid() == (a.Peer != netip.Prefix{}) {
 			again, _, err := parseAddress(body(t, netstate.AddressAdd{Address: a}))
-			a.Temporary = false // only the kernel makes a temporary address
+			a.Temporary, a.Duplicate = false, false // what the kernel alone says of an address
 			check(a, again, err)
 		}
 		if r, err := parseRoute(b); err == nil && canBeMade(r) {
