@@ -171,6 +171,9 @@ func (s *scene) has6() error {
 	if !strings.Contains(out, fmt.Sprintf(" %v ", want)) {
 		return fmt.Errorf("not the address %v:\n%s", want, out)
 	}
+	if strings.Contains(out, " tentative") {
+		return fmt.Errorf("the guest does not use all its addresses yet:\n%s", out) // it would ask by one of another NIC
+	}
 	for _, a := range s.others6() {
 		if !strings.Contains(out, " "+a+"/128 ") {
 			return fmt.Errorf("not the address %s:\n%s", a, out)
