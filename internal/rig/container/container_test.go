@@ -348,7 +348,7 @@ func TestRootful(t *testing.T) {
 	t.Run("read-only", func(t *testing.T) {
 		t.Parallel()
 		e.MustPodman(t, "run --detach --name readonly --read-only --network lan-readonly"+wired+"--publish 8084:8000 --volume /vm:/vm:ro "+Image+
-			" -nographic -m 256 -kernel /vm/kernel -initrd /vm/initramfs -append 'console=ttyS0 guestwire.name=box'")
+			" -nographic -m 256 -kernel /vm/kernel -initrd /vm/initramfs -append 'console=ttyS0 no_timer_check guestwire.name=box'")
 		answer(t, e.Host, "127.0.0.1:8084")
 		e.stop(t, "readonly")
 	})

@@ -60,7 +60,7 @@ func BuildImages(t testing.TB) (archives []string, rest string) {
 // and its web server is at port 8080.
 func PodGuest(name string) []string {
 	return []string{"-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-machine", "q35", "-accel", "tcg,tb-size=64",
-		"-cpu", "max", "-m", strconv.Itoa(vm.Memory), "-kernel", "/vm/kernel", "-initrd", "/vm/initramfs", "-append", "console=ttyS0 quiet hostname=" + name}
+		"-cpu", "max", "-m", strconv.Itoa(vm.Memory), "-kernel", "/vm/kernel", "-initrd", "/vm/initramfs", "-append", "console=ttyS0 quiet no_timer_check hostname=" + name}
 }
 
 // importGuest makes the image localhost/debian-guest, of what the guest of PodImage is made from.
