@@ -20,7 +20,7 @@ GOVULNCHECK := bin/govulncheck-v1.7.0
 RACE := ^$(MODULE)/(phase1/launch|phase2|dhcp|guestwiretest|internal/child|internal/kernel|internal/netlink|internal/nft|internal/netns|internal/tap|internal/test|examples)(/|$$$$)
 
 # What the tests execute.
-PROGRAMS := bin/agent bin/launcher bin/exporter bin/guestwire bin/guestwire-node
+PROGRAMS := bin/guestwire-agent bin/guestwire-launcher bin/guestwire-exporter bin/guestwire bin/guestwire-node
 LAB_PROGRAMS := $(PROGRAMS) bin/qemu bin/cri bin/quickstart bin/kvmcheck bin/stockkernel
 
 # What make fuzz gives to each target, as -fuzztime takes it. lab and test-all give a number of inputs: the last moment of a time
@@ -48,8 +48,8 @@ demo-vm: ## the same with a guest that boots (root, Debian: installs QEMU and li
 	go run ./internal/rig/quickstart -vm $(ARGS)
 
 # ONLY is one binding. EMULATED=1 is for a machine without KVM: the guests of QEMU are emulated.
-KVM_CHECK = bin/kvmcheck -agent bin/agent $(addprefix -only ,$(ONLY)) $(if $(EMULATED),-emulated)
-kvm-check: bin/kvmcheck bin/agent ## guests on KVM with each binding, and a report for an issue (root, Debian: installs QEMU and libvirt)
+KVM_CHECK = bin/kvmcheck -agent bin/guestwire-agent $(addprefix -only ,$(ONLY)) $(if $(EMULATED),-emulated)
+kvm-check: bin/kvmcheck bin/guestwire-agent ## guests on KVM with each binding, and a report for an issue (root, Debian: installs QEMU and libvirt)
 	@$(KVM_CHECK) -plan
 	@internal/rig/vm/install.sh
 	@$(KVM_CHECK) | tee bin/kvm-check.md
@@ -129,7 +129,7 @@ $(call stock,6.12,internal/firewall)
 internal/test/fuzz.sh 1000000x -json
 $(GO_TEST) -race -timeout 2h ./phase1 -crash few
 $(GO_TEST) -timeout 2h -run '$(CRASH)' ./phase1 -crash all
-$(GO_TEST) -timeout 45m -run '^TestCrash$$' ./examples/cni -crash all
+$(GO_TEST) -timeout 45m -run '^TestCrash$$' ./examples/guestwire -crash all
 $(GO_TEST) -timeout 45m ./internal/rig/guests -clients all
 MACHINE=-functions $(call stock,6.1,internal/rig/guests,-test.run '$(DEVICES)')
 $(GO_TEST) -timeout 45m ./internal/rig/podnet -networks all -leases
@@ -207,14 +207,14 @@ fuzz: ## each fuzz target for FUZZTIME
 # The reference under which engines import the image of guestwire-node; the manifests of examples/kubernetes name this one.
 IMAGE ?= localhost/guestwire-node:dev
 
-image: bin/guestwire-node bin/guestwire bin/agent ## bin/guestwire-node.tar: the image of examples/kubernetes, an OCI archive
+image: bin/guestwire-node bin/guestwire bin/guestwire-agent ## bin/guestwire-node.tar: the image of examples/kubernetes, an OCI archive
 	go run ./internal/rig/node/archive $(IMAGE) bin bin/guestwire-node.tar
 
 # The image's reference, which examples/kubernetes/vm/base names.
 VM_IMAGE ?= localhost/guestwire-vm:dev
 
 vm-image: ## bin/guestwire-vm.tar: the image of examples/kubernetes/vm, Linux in QEMU, an OCI archive (podman)
-	CGO_ENABLED=0 go build -o examples/kubernetes/vm/ ./examples/launcher
+	CGO_ENABLED=0 go build -o examples/kubernetes/vm/ ./examples/guestwire-launcher
 	podman build --tag $(VM_IMAGE) examples/kubernetes/vm
 	mkdir -p bin && rm -f bin/guestwire-vm.tar
 	podman save --format oci-archive --output bin/guestwire-vm.tar $(VM_IMAGE)
@@ -290,10 +290,6 @@ bin/stockkernel bin/quickstart bin/bench bin/kvmcheck: FORCE
 	CGO_ENABLED=0 go build -o $@ ./internal/rig/$(@F)
 bin/cri: FORCE
 	CGO_ENABLED=0 go build -o $@ ./internal/rig/node/cri
-bin/agent bin/launcher bin/exporter bin/qemu: FORCE
+$(PROGRAMS) bin/qemu: FORCE
 	CGO_ENABLED=0 go build -o $@ ./examples/$(@F)
-bin/guestwire: FORCE
-	CGO_ENABLED=0 go build -o $@ ./examples/cni
-bin/guestwire-node: FORCE
-	CGO_ENABLED=0 go build -o $@ ./examples/node
 FORCE:

@@ -48,7 +48,7 @@ func stdout(t *testing.T, program string, args ...string) (string, int) {
 // NIC or State is none of it.
 func TestTeardownOfState(t *testing.T) {
 	nstest.Need(t)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	dir := filepath.Join(nstest.Dir(t), "node")
 	n, other := nstest.NewNetwork(t), nstest.NewNetwork(t)
 	before := n.Pod.Dump()
@@ -75,7 +75,7 @@ func TestTeardownOfState(t *testing.T) {
 	} {
 		if c.left == 0 {
 			other.Pod.End()
-			if out, status := run(t, agent, "status", "-state", other.State, "-dir", dir); status != 1 || !strings.Contains(out, "agent forget") {
+			if out, status := run(t, agent, "status", "-state", other.State, "-dir", dir); status != 1 || !strings.Contains(out, "guestwire-agent forget") {
 				t.Errorf("status of a namespace that is gone: status %d, %s", status, out)
 			}
 		}
@@ -93,7 +93,7 @@ func TestTeardownOfState(t *testing.T) {
 // TestSeeByState: status and drops find the namespace by the record's directory, or by a link to it, as a pod has one.
 func TestSeeByState(t *testing.T) {
 	nstest.Need(t)
-	agent, dir := nstest.Program(t, "examples/agent"), filepath.Join(nstest.Dir(t), "node")
+	agent, dir := nstest.Program(t, "examples/guestwire-agent"), filepath.Join(nstest.Dir(t), "node")
 	n := nstest.NewNetwork(t)
 	n.Pod.IP("link add net1 type veth peer name other")
 	n.Pod.IP("link set net1 up")
@@ -116,7 +116,7 @@ func TestSeeByState(t *testing.T) {
 		{"status -state " + link, 2, "-nic is missing: name one of the NICs that are wired with -state " + n.State + ", such as "},
 		{"status -state " + link + " -nic net1", 0, "NIC        net1, redirect\n"},
 		{"status -nic eth0 -state " + n.State, 0, "NIC        eth0, redirect\n"},
-		{"drops -nic eth1 -state " + n.State, 3, "no NIC eth1 with this directory (agent list"},
+		{"drops -nic eth1 -state " + n.State, 3, "no NIC eth1 with this directory (guestwire-agent list"},
 		{"status -nic eth0 -state " + n.State + "x", 3, "not wired"},
 		{"status -nic eth0 -state " + filepath.Base(n.State), 2, "want an absolute path"},
 		{"status -nic eth0 -own -state " + n.State, 2, "name one of them"},
@@ -146,7 +146,7 @@ func TestSeeByState(t *testing.T) {
 	}
 	nstest.Eventually(t, func() error {
 		if !strings.Contains(said.String(), "follows what is dropped") {
-			return fmt.Errorf("agent drops says %s", said.String())
+			return fmt.Errorf("guestwire-agent drops says %s", said.String())
 		}
 		return nil
 	})
@@ -163,7 +163,7 @@ func TestSeeByState(t *testing.T) {
 func TestSee(t *testing.T) {
 	nstest.Need(t)
 	n := nstest.NewNetwork(t)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	dir := filepath.Join(nstest.Dir(t), "node")
 	nic := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir}
 	call := func(want int, verb string, more ...string) string {
@@ -176,7 +176,7 @@ func TestSee(t *testing.T) {
 	}
 	// A mistyped directory is no empty node, and no call but setup makes it.
 	for _, verb := range []string{"list", "forget"} {
-		if out, status := run(t, agent, verb, "-dir", dir); status != 1 || !strings.Contains(out, dir) || !strings.Contains(out, "agent -dir") {
+		if out, status := run(t, agent, verb, "-dir", dir); status != 1 || !strings.Contains(out, dir) || !strings.Contains(out, "guestwire-agent -dir") {
 			t.Errorf("%s without the directory: status %d, %q", verb, status, out)
 		}
 	}
@@ -204,7 +204,7 @@ func TestSee(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if out, status := run(t, agent, "teardown", "-state", n.State, "-nic", "eth0", "-dir", dir); status != 0 || !strings.Contains(out, "nothing is taken down (agent list ") {
+	if out, status := run(t, agent, "teardown", "-state", n.State, "-nic", "eth0", "-dir", dir); status != 0 || !strings.Contains(out, "nothing is taken down (guestwire-agent list ") {
 		t.Errorf("teardown of a state directory of no NIC: status %d, %q", status, out)
 	}
 	if out, status := stdout(t, agent, "list", "-json", "-dir", dir); status != 0 || out != "[]\n" {
@@ -314,14 +314,14 @@ func TestSee(t *testing.T) {
 	if out := call(8, "status"); !regexp.MustCompile(`(?s)tap +eth0-tap, 1 queue\nVMM +process \d+ \(examples.test\) has eth0-tap open, started .*\nresponder +none, .*traffic +from the guest: 1 packet, 60 octets\ntraffic +to the guest: .*dropped +1 packet: mac-spoof, .*start the VM with the record's MAC`).MatchString(out) {
 		t.Errorf("status:\n%s", out)
 	}
-	exporter := nstest.Program(t, "examples/exporter")
+	exporter := nstest.Program(t, "examples/guestwire-exporter")
 	out, status := stdout(t, exporter, "-dir", dir)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(out))
 	sample := fmt.Sprintf(`guestwire_dropped_packets_total{expected="false",netns="%s",nic="eth0",reason="mac-spoof",state="%s"} 1`, w.Namespace, n.State)
 	traffic := fmt.Sprintf(`guestwire_traffic_bytes_total{direction="from-guest",netns="%s",nic="eth0",state="%s"} 60`, w.Namespace, n.State)
 	if err != nil || status != 0 || !strings.Contains(out, sample) || !strings.Contains(out, traffic) || families["guestwire_differences"] == nil || families["guestwire_wired_info"] == nil {
-		t.Errorf("exporter: status %d, %v, want %s and %s in\n%s", status, err, sample, traffic, out)
+		t.Errorf("guestwire-exporter: status %d, %v, want %s and %s in\n%s", status, err, sample, traffic, out)
 	}
 
 	call(2, "teardown", "-state", n.State+"-typo")
@@ -342,12 +342,12 @@ func TestSee(t *testing.T) {
 	}
 }
 
-// TestPin: agent pin takes lists of addresses and ports, pins what it can, and names what it leaves out and what is
-// wrong.
+// TestPin: guestwire-agent pin takes lists of addresses and ports, pins what it can, and names what it leaves out and
+// what is wrong.
 func TestPin(t *testing.T) {
 	nstest.Need(t)
 	n := nstest.NewNetwork(t)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	file := filepath.Join(t.TempDir(), "vm1.json")
 	if err := os.WriteFile(file, []byte(`{"binding": {"masquerade": {}}, "owner": {"root": true}, "egress": ["refuse private", "refuse all"]}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -383,7 +383,7 @@ func TestPin(t *testing.T) {
 // TestRecordWithoutJournal: teardown finds no journal, and the record is there. It says why that can be, and what to
 // do: one command removes the record where the namespace is there, and the other one where it is gone.
 func TestRecordWithoutJournal(t *testing.T) {
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	for _, gone := range []bool{false, true} {
 		n, other := nstest.NewNetwork(t), nstest.NewNetwork(t)
 		dir := filepath.Join(nstest.Dir(t), "node")
@@ -395,11 +395,11 @@ func TestRecordWithoutJournal(t *testing.T) {
 		if gone {
 			n.Pod.Gone()
 		}
-		way := regexp.MustCompile(`: agent (forget .*)\. If the namespace is there, and the journal is lost: agent (teardown -force .*)\n`)
+		way := regexp.MustCompile(`: guestwire-agent (forget .*)\. If the namespace is there, and the journal is lost: guestwire-agent (teardown -force .*)\n`)
 		var found []string
 		for _, more := range [][]string{nil, {"-netns", other.Pod.Path()}} {
 			out, status := run(t, agent, append([]string{"teardown", "-nic", "eth0", "-state", n.State, "-dir", dir}, more...)...)
-			if found = way.FindStringSubmatch(out); status != 0 || found == nil || !strings.Contains(out, "agent: "+filepath.Join(n.State, "eth0.json")+" stays") {
+			if found = way.FindStringSubmatch(out); status != 0 || found == nil || !strings.Contains(out, "guestwire-agent: "+filepath.Join(n.State, "eth0.json")+" stays") {
 				t.Fatalf("teardown %q: status %d, %s", more, status, out)
 			}
 		}
@@ -423,7 +423,7 @@ func TestRecordWithoutJournal(t *testing.T) {
 // TestPipeAsFile: a configuration or a record can come by a pipe, and a signal ends the wait for one to which nobody
 // writes. One without an end is refused.
 func TestPipeAsFile(t *testing.T) {
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
@@ -473,7 +473,7 @@ func TestPipeAsFile(t *testing.T) {
 // TestWrongPlace: a configuration's error says at which line and column it is, or where a field belongs that stands
 // elsewhere, and there it is right.
 func TestWrongPlace(t *testing.T) {
-	agent, file := nstest.Program(t, "examples/agent"), filepath.Join(t.TempDir(), "config.json")
+	agent, file := nstest.Program(t, "examples/guestwire-agent"), filepath.Join(t.TempDir(), "config.json")
 	config := func(text string) (string, int) {
 		t.Helper()
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

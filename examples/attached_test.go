@@ -17,7 +17,7 @@ func TestAttached(t *testing.T) {
 	nstest.SkipUndecided(t)
 	nstest.Need(t)
 	nstest.NeedTaps(t)
-	agent, exporter, dir := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/exporter"), nstest.Dir(t)+"/journals"
+	agent, exporter, dir := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-exporter"), nstest.Dir(t)+"/journals"
 	first, gone := nstest.NewNetwork(t), nstest.NewNetwork(t)
 	for _, n := range []nstest.Network{first, gone} {
 		nstest.Run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", strconv.Itoa(nstest.LauncherUID), "-binding", "redirect", "-state", n.State, "-dir", dir)
@@ -52,7 +52,7 @@ func TestAttached(t *testing.T) {
 	}
 	want("no process", 0, "none", "0", "VMM none, eth0-tap is not open: start the VM", "responder none, eth0-dhcp is not open")
 	launcher := first.Serve(t, nstest.LauncherUID)
-	want("a responder", 8, "responder", "1", "VMM none", "responder process ... (launcher) has eth0-dhcp open, started 20")
+	want("a responder", 8, "responder", "1", "VMM none", "responder process ... (guestwire-launcher) has eth0-dhcp open, started 20")
 	if !sandbox.OneUser() { // who may not mount another /proc
 		out, status := run(t, "unshare", "--pid", "--fork", "--mount-proc", agent, "status", "-netns", first.Pod.Path(), "-nic", "eth0", "-dir", dir)
 		if status != 8 || !matches("responder attached, eth0-dhcp is open in a process that is not visible here", out) {
@@ -62,7 +62,7 @@ func TestAttached(t *testing.T) {
 	launcher.Kill(t)
 	want("a responder that was killed", 0, "none", "0", "VMM none", "responder none")
 	gone.Pod.End()
-	want("a namespace that is gone", 1, "none", "0", "which is gone: file does not exist: agent forget -namespace")
+	want("a namespace that is gone", 1, "none", "0", "which is gone: file does not exist: guestwire-agent forget -namespace")
 	nstest.Run(t, agent, "forget", "-dir", dir)
 	for _, verb := range []string{"status", "repair"} {
 		for _, flags := range []string{"-own", "-nic eth0", "-netns " + first.Pod.Path()} {
@@ -79,7 +79,7 @@ func TestRepairAll(t *testing.T) {
 	nstest.SkipUndecided(t)
 	nstest.Need(t)
 	nstest.NeedTaps(t)
-	agent, dir := nstest.Program(t, "examples/agent"), nstest.Dir(t)+"/journals"
+	agent, dir := nstest.Program(t, "examples/guestwire-agent"), nstest.Dir(t)+"/journals"
 	gone, damaged, whole := nstest.NewNetwork(t), nstest.NewNetwork(t), nstest.NewNetwork(t)
 	for _, n := range []nstest.Network{gone, damaged, whole} {
 		nstest.Run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", strconv.Itoa(nstest.LauncherUID), "-binding", "redirect", "-state", n.State, "-dir", dir)
@@ -88,7 +88,7 @@ func TestRepairAll(t *testing.T) {
 	damaged.Pod.IP("link del eth0-tap")
 	out, status := run(t, agent, "repair", "-all", "-dir", dir)
 	if repaired := "eth0 of " + damaged.Pod.Path() + ": repaired: tap eth0-tap is gone"; status != 1 || !strings.Contains(out, repaired) ||
-		!matches("eth0 of ... (gone): network namespace ..., which is gone: file does not exist: agent forget -namespace ... -nic eth0 -dir ... removes what is left of it", out) || strings.Contains(out, whole.Pod.Path()) {
+		!matches("eth0 of ... (gone): network namespace ..., which is gone: file does not exist: guestwire-agent forget -namespace ... -nic eth0 -dir ... removes what is left of it", out) || strings.Contains(out, whole.Pod.Path()) {
 		t.Errorf("repair -all ends with %d:\n%s\nwant %s", status, out, repaired)
 	}
 	damaged.Pod.IP("link show eth0-tap")
@@ -109,7 +109,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 	nstest.SkipUndecided(t)
 	nstest.Need(t)
 	nstest.NeedTaps(t)
-	n, agent, dir := nstest.NewNetwork(t), nstest.Program(t, "examples/agent"), nstest.Dir(t)
+	n, agent, dir := nstest.NewNetwork(t), nstest.Program(t, "examples/guestwire-agent"), nstest.Dir(t)
 	before := n.Pod.Settled()
 	out, status := stdout(t, agent, "doctor", "-uid", "0", "-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir+"/journals", "-json")
 	var found []struct{ Level, Subject, Text string }
@@ -135,7 +135,7 @@ func TestOfferedNamespaces(t *testing.T) {
 	nstest.SkipUndecided(t)
 	nstest.Need(t)
 	nstest.NeedTaps(t)
-	agent, dir := nstest.Program(t, "examples/agent"), nstest.Dir(t)+"/journals"
+	agent, dir := nstest.Program(t, "examples/guestwire-agent"), nstest.Dir(t)+"/journals"
 	path := "/run/netns/" + nstest.Hostile
 	nstest.Run(t, "ip", "netns", "add", nstest.Hostile)
 	t.Cleanup(func() { nstest.Run(t, "ip", "netns", "del", nstest.Hostile) })
@@ -145,9 +145,9 @@ func TestOfferedNamespaces(t *testing.T) {
 	nstest.Run(t, agent, "setup", "-netns", path, "-nic", "eth1", "-uid", "0", "-binding", "routed", "-dir", dir)
 	nstest.Run(t, "ip", "-n", nstest.Hostile, "link", "set", "eth1-tap", "down")
 	out, _ := run(t, agent, "doctor", "-uid", "0", "-binding", "macvtap", "-dir", dir)
-	nstest.Offers(t, out, "agent doctor -netns", path)
+	nstest.Offers(t, out, "guestwire-agent doctor -netns", path)
 	out, _ = run(t, agent, "check", "-netns", nstest.Hostile, "-nic", "eth1", "-dir", dir)
-	nstest.Offers(t, strings.Replace(out, "want the path", "agent -netns", 1), "agent -netns", path)
+	nstest.Offers(t, strings.Replace(out, "want the path", "guestwire-agent -netns", 1), "guestwire-agent -netns", path)
 	nstest.Run(t, agent, "teardown", "-netns", path, "-nic", "eth1", "-dir", dir)
 }
 
@@ -155,7 +155,7 @@ func TestOfferedNamespaces(t *testing.T) {
 func TestColours(t *testing.T) {
 	nstest.SkipUndecided(t)
 	nstest.Need(t, "script")
-	n, agent, dir := nstest.NewNetwork(t), nstest.Program(t, "examples/agent"), nstest.Dir(t)+"/journals"
+	n, agent, dir := nstest.NewNetwork(t), nstest.Program(t, "examples/guestwire-agent"), nstest.Dir(t)+"/journals"
 	nstest.Run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-uid", "0", "-dir", dir)
 	defer nstest.Run(t, agent, "teardown", "-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir)
 	n.Pod.IP("link set eth0-tap mtu 1400")

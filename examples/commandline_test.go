@@ -19,26 +19,26 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// withVerbs are the programs of package commandline, with the names by which they call themselves.
-var withVerbs = map[string]string{"agent": "agent", "launcher": "launcher", "exporter": "exporter", "node": "guestwire-node"}
+// withVerbs are the programs of package commandline.
+var withVerbs = []string{"guestwire-agent", "guestwire-launcher", "guestwire-exporter", "guestwire-node"}
 
 // TestHelp80: the help of each program and verb fits into 80 columns, and a verb's help begins with an example.
 func TestHelp80(t *testing.T) {
-	for folder, name := range withVerbs {
-		general := help(t, "examples/"+folder, "-help")
+	for _, name := range withVerbs {
+		general := help(t, "examples/"+name, "-help")
 		texts := map[string]string{"": general}
 		for line := range strings.Lines(general) {
 			words := strings.Fields(line)
-			if !regexp.MustCompile("^  "+name+" [a-z]+  ").MatchString(line) || slices.Contains([]string{"completion", "man", "version"}, words[1]) {
+			if !regexp.MustCompile("^  [a-z]+  +[a-z]").MatchString(line) || slices.Contains([]string{"completion", "man", "version"}, words[0]) {
 				continue
 			}
-			text := help(t, "examples/"+folder, "help", words[1])
-			texts[words[1]] = text
-			if _, after, _ := strings.Cut(text, "\n\n"); !strings.HasPrefix(after, "  "+name+" "+words[1]) {
-				t.Errorf("%s help %s does not begin with an example:\n%s", name, words[1], text)
+			text := help(t, "examples/"+name, "help", words[0])
+			texts[words[0]] = text
+			if _, after, _ := strings.Cut(text, "\n\n"); !strings.HasPrefix(after, "  "+name+" "+words[0]) {
+				t.Errorf("%s help %s does not begin with an example:\n%s", name, words[0], text)
 			}
 		}
-		if len(texts) < 4 && folder != "exporter" {
+		if len(texts) < 4 && name != "guestwire-exporter" {
 			t.Errorf("%s: %d helps", name, len(texts))
 		}
 		for verb, text := range texts {
@@ -53,7 +53,7 @@ func TestHelp80(t *testing.T) {
 
 // TestNearVerb: a mistyped verb or flag gets the one that was meant, which is one.
 func TestNearVerb(t *testing.T) {
-	for line, meant := range map[string]string{"agent setpu": "setup", "agent statsu": "status", "agent help tear": "teardown", "launcher quemu": "qemu", "node instal": "install"} {
+	for line, meant := range map[string]string{"guestwire-agent setpu": "setup", "guestwire-agent statsu": "status", "guestwire-agent help tear": "teardown", "guestwire-launcher quemu": "qemu", "guestwire-node instal": "install"} {
 		folder, args, _ := strings.Cut(line, " ")
 		out, status := run(t, nstest.Program(t, "examples/"+folder), strings.Fields(args)...)
 		if status != 2 || !strings.Contains(out, "(did you mean "+meant+"?)") {
@@ -61,14 +61,14 @@ func TestNearVerb(t *testing.T) {
 		}
 		help(t, "examples/"+folder, "help", meant)
 	}
-	for line, meant := range map[string]string{"agent setup -bindnig auto": "binding", "agent status -ntens x": "netns", "launcher serve -stat x": "state", "agent forget -nics eth0": "nic"} {
+	for line, meant := range map[string]string{"guestwire-agent setup -bindnig auto": "binding", "guestwire-agent status -ntens x": "netns", "guestwire-launcher serve -stat x": "state", "guestwire-agent forget -nics eth0": "nic"} {
 		folder, args, _ := strings.Cut(line, " ")
 		if out, status := run(t, nstest.Program(t, "examples/"+folder), strings.Fields(args)...); status != 2 || !strings.Contains(out, "(did you mean -"+meant+"?)") {
 			t.Errorf("%s: status %d, want -%s: %s", line, status, meant, out)
 		}
 	}
 	for _, line := range []string{"quantum", "setup -quantum"} {
-		if out, _ := run(t, nstest.Program(t, "examples/agent"), strings.Fields(line)...); strings.Contains(out, "did you mean") {
+		if out, _ := run(t, nstest.Program(t, "examples/guestwire-agent"), strings.Fields(line)...); strings.Contains(out, "did you mean") {
 			t.Errorf("nothing is near: %s", out)
 		}
 	}
@@ -76,13 +76,13 @@ func TestNearVerb(t *testing.T) {
 
 // TestVersionFlag: version, -version and --version print the same.
 func TestVersionFlag(t *testing.T) {
-	for folder, name := range withVerbs {
-		want := help(t, "examples/"+folder, "version")
+	for _, name := range withVerbs {
+		want := help(t, "examples/"+name, "version")
 		if !strings.HasPrefix(want, name+" ") || !strings.Contains(want, "go1.") {
 			t.Errorf("%s version: %q", name, want)
 		}
 		for _, flag := range []string{"-v", "-version", "--version"} {
-			if out := help(t, "examples/"+folder, flag); out != want {
+			if out := help(t, "examples/"+name, flag); out != want {
 				t.Errorf("%s %s: %q, want %q", name, flag, out, want)
 			}
 		}
@@ -92,13 +92,13 @@ func TestVersionFlag(t *testing.T) {
 // TestCompletion: bash itself completes verbs, flags with one hyphen and with two, and their values.
 func TestCompletion(t *testing.T) {
 	nstest.Need(t, "bash")
-	n, agent := nstest.NewNetwork(t), nstest.Program(t, "examples/agent")
+	n, agent := nstest.NewNetwork(t), nstest.Program(t, "examples/guestwire-agent")
 	path := n.Pod.Path()
 	if out, status := run(t, agent, "setup", "-netns", path, "-nic", "eth0", "-binding", "redirect", "-uid", "107", "-state", n.State); status != 0 {
 		t.Fatal(out)
 	}
 	dir := t.TempDir()
-	if err := os.Symlink(agent, filepath.Join(dir, "agent")); err != nil {
+	if err := os.Symlink(agent, filepath.Join(dir, "guestwire-agent")); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
@@ -106,19 +106,19 @@ func TestCompletion(t *testing.T) {
 		line string
 		want []string
 	}{
-		{"agent tea", []string{"teardown"}},
-		{"agent dr", []string{"drops"}},
-		{"agent setup -bi", []string{"-binding"}},
-		{"agent setup --bi", []string{"--binding"}},
-		{"agent setup -binding red", []string{"redirect"}},
-		{"agent setup --binding red", []string{"redirect"}},
-		{"agent setup -binding=red", []string{"redirect"}},
-		{"agent setup -st", strings.Fields("-standby (at the first setu…) -state (the DIR of the re…)")},
-		{"agent setup -state /x -sta", []string{"-standby"}},
-		{"agent plan -netns " + path + " -nic e", []string{"eth0", "eth0-dhcp", "eth0-tap"}},
-		{"agent status -netns " + path + " -nic ", []string{"eth0"}},
-		{"agent status -netns " + path[:len(path)-1], []string{path}},
-		{"agent exec -uid 0 -- l", nil},
+		{"guestwire-agent tea", []string{"teardown"}},
+		{"guestwire-agent dr", []string{"drops"}},
+		{"guestwire-agent setup -bi", []string{"-binding"}},
+		{"guestwire-agent setup --bi", []string{"--binding"}},
+		{"guestwire-agent setup -binding red", []string{"redirect"}},
+		{"guestwire-agent setup --binding red", []string{"redirect"}},
+		{"guestwire-agent setup -binding=red", []string{"redirect"}},
+		{"guestwire-agent setup -st", strings.Fields("-standby (at the first setu…) -state (the DIR of the re…)")},
+		{"guestwire-agent setup -state /x -sta", []string{"-standby"}},
+		{"guestwire-agent plan -netns " + path + " -nic e", []string{"eth0", "eth0-dhcp", "eth0-tap"}},
+		{"guestwire-agent status -netns " + path + " -nic ", []string{"eth0"}},
+		{"guestwire-agent status -netns " + path[:len(path)-1], []string{path}},
+		{"guestwire-agent exec -uid 0 -- l", nil},
 	} {
 		// The function is bash-completion's, as far as a line without quotes needs it.
 		out, err := exec.Command("bash", "-c", `line=$1
@@ -128,8 +128,8 @@ _init_completion() {
 	[ -n "$cur" ] || words+=("")
 	cword=$((${#words[@]} - 1)) prev=${words[cword - 1]}
 }
-source <(agent completion bash)
-COLUMNS=30 COMP_TYPE=9 __start_agent
+source <(guestwire-agent completion bash)
+COLUMNS=30 COMP_TYPE=9 __start_guestwire-agent
 printf '%s\n' "${COMPREPLY[@]}"`, "bash", c.line).Output() // compopt says on standard error that no shell completes
 		if got := strings.Fields(string(out)); err != nil || strings.Join(got, " ") != strings.Join(c.want, " ") {
 			t.Errorf("%s: %q, %v, want %q", c.line, got, err, c.want)
@@ -148,7 +148,7 @@ func TestLauncherLog(t *testing.T) {
 	g := nstest.Boot(t, n.Pod.File, nstest.Record(t, n.State, "eth0"), "guest")
 	serve := func(args ...string) string {
 		t.Helper()
-		cmd := exec.Command(nstest.Program(t, "examples/launcher"), append([]string{"serve", "-state", n.State}, args...)...)
+		cmd := exec.Command(nstest.Program(t, "examples/guestwire-launcher"), append([]string{"serve", "-state", n.State}, args...)...)
 		var said nstest.Output
 		cmd.Stdout, cmd.Stderr = &said, &said
 		if err := netns.Do(n.Pod.File, cmd.Start); err != nil {
@@ -183,28 +183,28 @@ func TestLauncherLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{fifo, n.State, n.State + "/none/log"} {
-		if out, status := run(t, nstest.Program(t, "examples/launcher"), "serve", "-state", n.State, "-log", path); status != 2 || !strings.Contains(out, "launcher: -log: open "+path) {
+		if out, status := run(t, nstest.Program(t, "examples/guestwire-launcher"), "serve", "-state", n.State, "-log", path); status != 2 || !strings.Contains(out, "guestwire-launcher: -log: open "+path) {
 			t.Errorf("-log %s: status %d: %s", path, status, out)
 		}
 	}
 }
 
 // TestLogRotation: logrotate gives the log of -log and the events another file, by copytruncate, or the log by a new
-// file and SIGHUP, also to agent exec. The guest is served, and no line is lost, twice or cut.
+// file and SIGHUP, also to guestwire-agent exec. The guest is served, and no line is lost, twice or cut.
 func TestLogRotation(t *testing.T) {
 	nstest.NeedRoot(t, "logrotate wants files of root")
 	nstest.Need(t, "logrotate")
 	const hup = "create\npostrotate\nkill -HUP $(cat DIR/pid)\nendscript"
-	agent, launcher := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/launcher")
+	agent, launcher := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-launcher")
 	for how, test := range map[string]struct {
 		before string // the launcher
 		rotate string
 		files  []string
 		first  string // in the new log
 	}{
-		"copytruncate":      {"", "copytruncate", []string{"log", "events"}, ""},
-		"create, and HUP":   {"", hup, []string{"log"}, "the log was opened again"},
-		"HUP to agent exec": {agent + " exec -uid 0 --", hup, []string{"log"}, "the log was opened again"},
+		"copytruncate":                {"", "copytruncate", []string{"log", "events"}, ""},
+		"create, and HUP":             {"", hup, []string{"log"}, "the log was opened again"},
+		"HUP to guestwire-agent exec": {agent + " exec -uid 0 --", hup, []string{"log"}, "the log was opened again"},
 	} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -288,8 +288,8 @@ func TestLogRotation(t *testing.T) {
 
 // TestManual: the manual page has each verb with its flags, and no line of its text is taken for a request (man(7)).
 func TestManual(t *testing.T) {
-	for folder, name := range withVerbs {
-		page := help(t, "examples/"+folder, "man")
+	for _, name := range withVerbs {
+		page := help(t, "examples/"+name, "man")
 		for line := range strings.Lines(page) {
 			if strings.HasPrefix(line, "'") || strings.HasPrefix(line, ".") && !regexp.MustCompile(`^\.(TH .*|SH [A-Z]+|PP|EX|EE)\n$`).MatchString(line) {
 				t.Errorf("%s man: %q is a request", name, line)
@@ -298,11 +298,11 @@ func TestManual(t *testing.T) {
 		if strings.Count(page, ".EX\n") != strings.Count(page, ".EE\n") {
 			t.Errorf("%s man: a text that is set in does not end", name)
 		}
-		for _, m := range regexp.MustCompile(`(?m)^  `+name+` ([a-z]+) `).FindAllStringSubmatch(help(t, "examples/"+folder, "-help"), -1) {
+		for _, m := range regexp.MustCompile(`(?m)^  ([a-z]+)  +[a-z]`).FindAllStringSubmatch(help(t, "examples/"+name, "-help"), -1) {
 			if verb := m[1]; !slices.Contains([]string{"completion", "man", "version", "help"}, verb) {
 				_, section, found := strings.Cut(page, "\n.SH "+strings.ToUpper(verb)+"\n")
 				section, _, _ = strings.Cut(section, "\n.SH ")
-				for _, f := range regexp.MustCompile(`(?m)^  -([a-z-]+)`).FindAllStringSubmatch(help(t, "examples/"+folder, "help", verb), -1) {
+				for _, f := range regexp.MustCompile(`(?m)^  -([a-z-]+)`).FindAllStringSubmatch(help(t, "examples/"+name, "help", verb), -1) {
 					if flag := `  \-` + strings.ReplaceAll(f[1], "-", `\-`); !found || !strings.Contains(section, "\n"+flag) {
 						t.Errorf("%s man: %s lacks %s", name, verb, flag)
 					}
@@ -321,9 +321,9 @@ func TestLauncherLogOfFailure(t *testing.T) {
 		if line == "qemu" {
 			args = append(args, "--", "true")
 		}
-		out, status := run(t, nstest.Program(t, "examples/launcher"), args...)
+		out, status := run(t, nstest.Program(t, "examples/guestwire-launcher"), args...)
 		text, err := os.ReadFile(file)
-		if status != 1 || err != nil || !strings.Contains(out, "launcher: ") || !strings.HasSuffix(string(text), out) {
+		if status != 1 || err != nil || !strings.Contains(out, "guestwire-launcher: ") || !strings.HasSuffix(string(text), out) {
 			t.Errorf("%s: status %d, %q; the file has %q, %v", line, status, out, text, err)
 		}
 	}

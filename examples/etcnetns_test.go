@@ -40,7 +40,7 @@ func TestEtcNetns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	agent, launcher := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/launcher")
+	agent, launcher := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-launcher")
 	for _, n := range []nstest.Network{named, other} {
 		server, fruit := "10.244.1.99", "pear"
 		if n == other {
@@ -81,7 +81,7 @@ func TestEtcNetnsRefused(t *testing.T) {
 		t.Fatal(err, string(out))
 	}
 	dir := filepath.Join(etc, "netns", n.Pod.Name)
-	agent, user := nstest.Program(t, "examples/agent"), " exec -uid "+strconv.Itoa(nstest.LauncherUID)
+	agent, user := nstest.Program(t, "examples/guestwire-agent"), " exec -uid "+strconv.Itoa(nstest.LauncherUID)
 	for name, make := range map[string]func(name string) error{
 		"a link to nothing over a file": func(name string) error {
 			return errors.Join(os.WriteFile(filepath.Join(etc, name), nil, 0o644), os.Symlink("nothing", filepath.Join(dir, name)))

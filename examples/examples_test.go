@@ -41,7 +41,7 @@ func TestAgent(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedRoot(t, "the test needs two users")
 	n := nstest.NewNetwork(t)
-	agent, launcher := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/launcher")
+	agent, launcher := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-launcher")
 	file := filepath.Join(t.TempDir(), "vm1.json")
 	config := `{"binding": {"masquerade": {"ipv4": "10.99.0.0/24"}}, "owner": {"uid": 64055}, "queues": 2,
 		"options": {"hostname": "vm1"}, "device": {"bootOrder": 1}}`
@@ -65,7 +65,7 @@ func TestAgent(t *testing.T) {
 		{with("status"), 3, "not wired"},
 		{with("plan", "-config", file), 0, "ip addr add 10.99.0.1/24 dev eth0-tap"},
 		{with("plan", "-config", file), 0, "\nnft -f -    # table netdev guestwire-eth0, "},
-		{with("plan", "-config", file), 0, "\n# agent plan -full prints the rules\n"},
+		{with("plan", "-config", file), 0, "\n# guestwire-agent plan -full prints the rules\n"},
 		{with("plan", "-config", file), 0, "\n# a shell in this namespace: nsenter --net=" + n.Pod.Path() + "\n"},
 		{with("plan", "-config", file, "-full"), 0, "\nnft -f - <<'EOF'\ntable netdev guestwire-eth0 {"},
 		{with("check"), 3, "not wired"},
@@ -78,7 +78,7 @@ func TestAgent(t *testing.T) {
 		{with("teardown"), 0, ""},
 		{with("teardown"), 0, "nothing is taken down"},
 		{with("teardown", "-force"), 3, "not wired"},
-		{[]string{"setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-config", file}, 0, "agent: no record is written, as there is no -state: "},
+		{[]string{"setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-config", file}, 0, "guestwire-agent: no record is written, as there is no -state: "},
 		{with("setup", "-config", file), 2, "call Teardown first"},
 		{[]string{"teardown", "-netns", n.Pod.Path(), "-nic", "eth0"}, 0, ""},
 		{with("plan", "-uid", "0", "-binding", "bridge", "-config", file), 0, "ip link set eth0 name eth0-nic"},
@@ -91,11 +91,11 @@ func TestAgent(t *testing.T) {
 		{with("plan", "-binding", "bridge"), 2, "owner: missing"},
 		{with("start"), 2, "none of setup, plan, config, deactivate, activate, check, repair, status, doctor, list, drops, pin, run, hook, exec, teardown, forget, version, help"},
 		{[]string{"setup"}, 2, "-netns is missing"},
-		{[]string{"setup", "-colour"}, 2, "agent help setup"},
+		{[]string{"setup", "-colour"}, 2, "guestwire-agent help setup"},
 		{[]string{"setup", "eth0"}, 2, "no flag"},
 		{[]string{"setup", "-netns", n.Pod.Path(), "-nic", "-binding", "bridge"}, 2, "-nic: its value is missing before -binding"},
 		{[]string{"exec", "-netns", "-uid", "107", "--", "true"}, 2, "-netns: its value is missing before -uid"},
-		{[]string{"teardown", "-netns", n.Pod.Path() + "-typo", "-nic", "eth0"}, 2, "agent forget"},
+		{[]string{"teardown", "-netns", n.Pod.Path() + "-typo", "-nic", "eth0"}, 2, "guestwire-agent forget"},
 		{with("setup", "-uid", "0", "-binding", "bridge", "-dir", "journals"), 2, "dir: "},
 		{[]string{"setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "bridge", "-state", "vm1"}, 2, "absolute path"},
 		{[]string{"status", "-nic", "eth0"}, 2, "-netns is missing"},
@@ -103,9 +103,9 @@ func TestAgent(t *testing.T) {
 		{[]string{"-nic", "eth0", "status"}, 2, "the verb comes first"},
 		{[]string{"setup", "-netns", "/dev/null", "-nic", "eth0", "-uid", "0", "-binding", "bridge", "-state", n.State}, 2, "not a network namespace"},
 		{nil, 2, "a verb is missing"},
-		{[]string{"-help"}, 0, "agent teardown"},
-		{[]string{"--help"}, 0, "agent teardown"},
-		{[]string{"-h"}, 0, "agent teardown"},
+		{[]string{"-help"}, 0, "guestwire-agent teardown"},
+		{[]string{"--help"}, 0, "guestwire-agent teardown"},
+		{[]string{"-h"}, 0, "guestwire-agent teardown"},
 		{[]string{"help"}, 0, "The exit code is 0"},
 		{[]string{"help", "teardown"}, 0, "-force"},
 		{[]string{"teardown", "-h"}, 0, "-force"},
@@ -113,9 +113,9 @@ func TestAgent(t *testing.T) {
 		{[]string{"exec", "-netns", n.Pod.Path(), "-uid", "107", "sh", "-c", "id -u"}, 0, "107\n"},
 		{[]string{"exec", "-uid", "root", "-groups", "daemon,107", "id", "-G"}, 0, "0 1 107\n"},
 		{[]string{"exec", "-uid", "0", "sh", "-c", "kill -KILL $$"}, 128 + 9, ""},
-		{[]string{"exec", "-uid", "0", "no-such"}, 1, "agent: start no-such as user 0: "},
+		{[]string{"exec", "-uid", "0", "no-such"}, 1, "guestwire-agent: start no-such as user 0: "},
 		{[]string{"exec", "-uid", "107"}, 2, "the command is missing"},
-		{[]string{"exec", "true"}, 2, "owner: missing: name the command's user (Owner.UID, or Owner.Root; agent -uid, where 0 is root)"},
+		{[]string{"exec", "true"}, 2, "owner: missing: name the command's user (Owner.UID, or Owner.Root; guestwire-agent -uid, where 0 is root)"},
 		{[]string{"exec", "-uid", "0", "-gid", "root", "--", "true"}, 2, `"root" is the group 0, which cannot be named`},
 		{[]string{"exec", "-uid", "", "--", "true"}, 2, `OWNER= in /etc/guestwire/NAME.env`},
 		{[]string{"exec", "-uid", "no-one", "--", "true"}, 2, `"no-one" is no user of this machine: want a name, or a number less than 4294967295`},
@@ -140,7 +140,7 @@ func TestAgent(t *testing.T) {
 				} `xml:"driver"`
 			}
 			if err := xml.Unmarshal([]byte(out), &element); err != nil || status != 0 || element.Target.Dev != "eth0-tap" || element.Driver.Queues != 2 {
-				t.Errorf("launcher xml: status %d, %v:\n%s", status, err, out)
+				t.Errorf("guestwire-launcher xml: status %d, %v:\n%s", status, err, out)
 			}
 			// The directory of the first setup stays.
 			if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-config", file); status != 0 || strings.Contains(out, "no record") {
@@ -149,14 +149,14 @@ func TestAgent(t *testing.T) {
 		}
 	}
 	if out, status := run(t, launcher, "xml", "-state", n.State); status == 0 || !strings.Contains(out, "Setup") {
-		t.Errorf("launcher xml after teardown: status %d:\n%s", status, out)
+		t.Errorf("guestwire-launcher xml after teardown: status %d:\n%s", status, out)
 	}
 }
 
 // TestExecSignals: the agent passes SIGTERM and SIGINT on, and the command that ends by itself then ends the agent.
 func TestExecSignals(t *testing.T) {
 	nstest.Need(t)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	for s, name := range map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGINT: "INT"} {
 		cmd := exec.Command(agent, "exec", "-uid", "0", "--", "sh", "-c", "trap 'echo bye; exit 7' "+name+"; echo ready; while sleep 0.1; do :; done") // a signal just before read(2) would wait for input
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}                                                                                           // no terminal signals the command
@@ -199,7 +199,7 @@ func TestExecFileLimit(t *testing.T) {
 	}
 	defer null.Close()
 	for open, status := range map[int]int{150: 0, 999: 1} {
-		cmd := exec.Command("prlimit", "--nofile=1000", nstest.Program(t, "examples/agent"), "exec", "-uid", "0", "--", "sh", "-c", fmt.Sprintf("[ ! -e /proc/self/fd/%d ]", open))
+		cmd := exec.Command("prlimit", "--nofile=1000", nstest.Program(t, "examples/guestwire-agent"), "exec", "-uid", "0", "--", "sh", "-c", fmt.Sprintf("[ ! -e /proc/self/fd/%d ]", open))
 		cmd.ExtraFiles = append(make([]*os.File, open-3), null)
 		out, err := cmd.CombinedOutput()
 		if got := cmd.ProcessState.ExitCode(); got != status || status == 1 && !strings.Contains(string(out), "file 999 is open without close-on-exec, at the limit of open files") {
@@ -217,7 +217,7 @@ func TestExecTerminal(t *testing.T) {
 sh -c 'trap "echo second: WINCH" WINCH; trap "echo second: INT; exit" INT; echo ready; while :; do sleep 0.05; done'
 exit 7`
 	master, terminal := nstest.Terminal(t)
-	shell := exec.Command("sh", "-c", `set -m; "$@"; echo status $?`, "sh", nstest.Program(t, "examples/agent"), "exec", "-uid", "0", "--", "sh", "-c", command)
+	shell := exec.Command("sh", "-c", `set -m; "$@"; echo status $?`, "sh", nstest.Program(t, "examples/guestwire-agent"), "exec", "-uid", "0", "--", "sh", "-c", command)
 	shell.Stdin, shell.Stdout, shell.Stderr = terminal, terminal, terminal
 	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := shell.Start(); err != nil {
@@ -256,7 +256,7 @@ exit 7`
 // TestLauncherUsage: a mistake in the command line ends the launcher with 2, another error with 1, and each is one
 // line.
 func TestLauncherUsage(t *testing.T) {
-	launcher, dir := nstest.Program(t, "examples/launcher"), t.TempDir()
+	launcher, dir := nstest.Program(t, "examples/guestwire-launcher"), t.TempDir()
 	for _, step := range []struct {
 		args   string
 		status int
@@ -279,7 +279,7 @@ func TestLauncherUsage(t *testing.T) {
 		}
 	}
 	for _, help := range []string{"help", "-help", "-h", "serve -help"} {
-		if out, status := stdout(t, launcher, strings.Fields(help)...); status != 0 || !strings.Contains(out, "launcher serve") {
+		if out, status := stdout(t, launcher, strings.Fields(help)...); status != 0 || !strings.Contains(out, "guestwire-launcher serve") {
 			t.Errorf("launcher %s: status %d:\n%s", help, status, out)
 		}
 	}
@@ -288,7 +288,7 @@ func TestLauncherUsage(t *testing.T) {
 // TestLauncherInPod: in a Kubernetes pod, the launcher's errors say what the pod's author can do.
 func TestLauncherInPod(t *testing.T) {
 	nstest.Need(t)
-	n, launcher, agent := nstest.NewNetwork(t), nstest.Program(t, "examples/launcher"), nstest.Program(t, "examples/agent")
+	n, launcher, agent := nstest.NewNetwork(t), nstest.Program(t, "examples/guestwire-launcher"), nstest.Program(t, "examples/guestwire-agent")
 	if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", n.State, "-uid", "107"); status != 0 {
 		t.Fatalf("setup: %s", out)
 	}
@@ -337,9 +337,9 @@ func TestLauncherInPod(t *testing.T) {
 // TestConfig: the launcher prints what a guest without DHCP needs, or writes the files, and reports what is left out.
 func TestConfig(t *testing.T) {
 	nstest.Need(t)
-	n, launcher := nstest.NewNetwork(t), nstest.Program(t, "examples/launcher")
+	n, launcher := nstest.NewNetwork(t), nstest.Program(t, "examples/guestwire-launcher")
 	n.Pod.IP("neigh add 10.244.1.99 lladdr 02:00:00:00:00:99 dev eth0 nud permanent")
-	if out, status := run(t, nstest.Program(t, "examples/agent"), "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "redirect", "-state", n.State); status != 0 {
+	if out, status := run(t, nstest.Program(t, "examples/guestwire-agent"), "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "redirect", "-state", n.State); status != 0 {
 		t.Fatalf("setup: %s", out)
 	}
 	out := filepath.Join(t.TempDir(), "seed")
@@ -388,11 +388,11 @@ func TestConfig(t *testing.T) {
 func TestEvents(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	setup := []string{"setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "bridge", "-state", n.State, "-uid", strconv.Itoa(nstest.LauncherUID)}
-	if out, status := run(t, nstest.Program(t, "examples/agent"), setup...); status != 0 {
+	if out, status := run(t, nstest.Program(t, "examples/guestwire-agent"), setup...); status != 0 {
 		t.Fatal(out)
 	}
 	// The log is left out, as the two cannot be distinguished in the output.
-	command := fmt.Sprintf("exec %s serve -events -state %s 2>/dev/null", nstest.Program(t, "examples/launcher"), n.State)
+	command := fmt.Sprintf("exec %s serve -events -state %s 2>/dev/null", nstest.Program(t, "examples/guestwire-launcher"), n.State)
 	events := filepath.Join(n.State, "events")
 	if err := os.WriteFile(events, nil, 0o666); err != nil {
 		t.Fatal(err)

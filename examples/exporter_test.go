@@ -23,7 +23,7 @@ import (
 func TestExporter(t *testing.T) {
 	nstest.Need(t)
 	n := nstest.NewNetwork(t)
-	agent, exporter := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/exporter")
+	agent, exporter := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-exporter")
 	dir := filepath.Join(nstest.Dir(t), "node")
 	if out, status := run(t, exporter, "-dir", dir); status != 1 || !strings.Contains(out, dir) || strings.Contains(out, "guestwire_wired_nics") {
 		t.Errorf("the directory is not there: status %d\n%s", status, out)
@@ -37,10 +37,10 @@ func TestExporter(t *testing.T) {
 		text   string
 	}{
 		{[]string{"-dir", dir}, 0, "guestwire_wired_nics 1\n"},
-		{[]string{"-dir", dir, "all"}, 2, `exporter: "all" is no flag`},
-		{[]string{"-directory", dir}, 2, "see exporter -help"},
+		{[]string{"-dir", dir, "all"}, 2, `guestwire-exporter: "all" is no flag`},
+		{[]string{"-directory", dir}, 2, "see guestwire-exporter -help"},
 		{[]string{"-dir", "node"}, 2, "want an absolute path"},
-		{[]string{"-dir", dir, "-own"}, 1, "exporter: "}, // the machine's own namespace, which no one wires
+		{[]string{"-dir", dir, "-own"}, 1, "guestwire-exporter: "}, // the machine's own namespace, which no one wires
 		{[]string{"-help"}, 0, "textfile collector"},
 	} {
 		if out, status := run(t, exporter, c.args...); status != c.status || !strings.Contains(out, c.text) {
@@ -74,7 +74,7 @@ func TestExporter(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.AfterFunc(2*time.Second, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
-	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || out.Len() > 0 || !strings.Contains(said.String(), "exporter: no metrics: ") {
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || out.Len() > 0 || !strings.Contains(said.String(), "guestwire-exporter: no metrics: ") {
 		t.Errorf("interrupted: %v, %q, %s", err, out.String(), said.String())
 	}
 }
@@ -82,7 +82,7 @@ func TestExporter(t *testing.T) {
 // TestExporterLarge: of a namespace with very many routes the exporter says why there are no metrics.
 func TestExporterLarge(t *testing.T) {
 	nstest.Need(t)
-	agent, exporter := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/exporter")
+	agent, exporter := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-exporter")
 	dir := filepath.Join(nstest.Dir(t), "node")
 	for routes, found := range map[int]int{0: 1, 120000: 0} {
 		n := nstest.NewNetwork(t)
@@ -115,7 +115,7 @@ func TestExporterTo(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t)
 	n := nstest.NewNetwork(t)
-	agent, exporter := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/exporter")
+	agent, exporter := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-exporter")
 	dir := filepath.Join(nstest.Dir(t), "node")
 	if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
 		t.Fatal(out)
@@ -195,7 +195,7 @@ func TestExporterOwn(t *testing.T) {
 	n.Pod.IP("link add net1 type veth peer name net1-peer")
 	n.Pod.IP("addr add 10.9.0.2/24 dev net1")
 	n.Pod.IP("link set net1 up")
-	agent, exporter := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/exporter")
+	agent, exporter := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-exporter")
 	dir := filepath.Join(nstest.Dir(t), "node")
 	for _, nic := range []string{"eth0", "net1"} {
 		if out, status := run(t, "nsenter", "--net="+n.Pod.Path(), agent, "setup", "-own", "-nic", nic, "-uid", "0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
@@ -216,7 +216,7 @@ func TestExporterOwn(t *testing.T) {
 		}
 		bad := strings.TrimSuffix(filepath.Base(damaged), ".journal")
 		out, status := run(t, "nsenter", "--net="+n.Pod.Path(), exporter, "-own", "-dir", dir)
-		if status != 0 || strings.Count(out, "\nguestwire_differences{") != 1 || strings.Contains(out, `nic="`+bad+`",state="`+n.State+`"} 0`) || !strings.Contains(out, "exporter: \""+bad+" in namespace") {
+		if status != 0 || strings.Count(out, "\nguestwire_differences{") != 1 || strings.Contains(out, `nic="`+bad+`",state="`+n.State+`"} 0`) || !strings.Contains(out, "guestwire-exporter: \""+bad+" in namespace") {
 			t.Errorf("the journal of %s is damaged: status %d\n%s", bad, status, out)
 		}
 		if err := os.WriteFile(damaged, text, 0o600); err != nil {
@@ -230,7 +230,7 @@ func TestExporterOwn(t *testing.T) {
 func TestJSONPath(t *testing.T) {
 	nstest.Need(t)
 	n := nstest.NewNetwork(t)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	state := filepath.Join(n.State, "vm\u00a01 \u200b \U000e0001 ä")
 	nic := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-dir", filepath.Join(nstest.Dir(t), "node")}
 	if out, status := run(t, agent, append([]string{"setup", "-uid", "0", "-binding", "redirect", "-state", state}, nic...)...); status != 0 {
@@ -250,7 +250,7 @@ func TestJSONPath(t *testing.T) {
 func TestLostOutput(t *testing.T) {
 	nstest.Need(t)
 	n := nstest.NewNetwork(t)
-	agent, launcher, exporter := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/launcher"), nstest.Program(t, "examples/exporter")
+	agent, launcher, exporter := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-launcher"), nstest.Program(t, "examples/guestwire-exporter")
 	dir := filepath.Join(nstest.Dir(t), "node")
 	nic := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir}
 	if out, status := run(t, agent, append([]string{"setup", "-uid", "0", "-binding", "redirect", "-state", n.State}, nic...)...); status != 0 {

@@ -47,7 +47,7 @@ func (c container) process(t *testing.T) (pid int, end func()) {
 	return cmd.Process.Pid, end
 }
 
-// hook is a call of agent hook as an OCI runtime makes it, of a container whose annotation names the State.
+// hook is a call of guestwire-agent hook as an OCI runtime makes it, of a container whose annotation names the State.
 func (c container) hook(t *testing.T, id, status string, pid int) *exec.Cmd {
 	t.Helper()
 	state, err := json.Marshal(map[string]any{
@@ -57,7 +57,7 @@ func (c container) hook(t *testing.T, id, status string, pid int) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), nstest.Program(t, "examples/agent"), "hook", "-nic", "eth0", "-binding", "redirect",
+	cmd := exec.CommandContext(t.Context(), nstest.Program(t, "examples/guestwire-agent"), "hook", "-nic", "eth0", "-binding", "redirect",
 		"-uid", strconv.Itoa(nstest.LauncherUID), "-state", filepath.Dir(c.State), "-dir", c.dir)
 	cmd.Stdin = strings.NewReader(string(state))
 	return cmd
@@ -96,7 +96,7 @@ func TestHook(t *testing.T) {
 		want string
 	}{{c, "is in use by NIC eth0"}, {other, "the record of eth0 is in " + c.State}} {
 		out, err := row.hook(t, "c2", "created", pid).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "agent: container c2: ") || !strings.Contains(string(out), row.want) {
+		if err == nil || !strings.Contains(string(out), "guestwire-agent: container c2: ") || !strings.Contains(string(out), row.want) {
 			t.Errorf("another container with %s: %v, %s; want %q", row.State, err, out, row.want)
 		}
 		row.hooks(t, "c2", "stopped", 0)
@@ -188,7 +188,7 @@ func TestHookLog(t *testing.T) {
 	path := filepath.Join(filepath.Dir(c.State), "hook.log")
 	mistaken := func(args ...string) {
 		t.Helper()
-		out, err := exec.CommandContext(t.Context(), nstest.Program(t, "examples/agent"), args...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), nstest.Program(t, "examples/guestwire-agent"), args...).CombinedOutput()
 		if err == nil {
 			t.Fatalf("%q: no error, %s", args, out)
 		}
@@ -295,6 +295,6 @@ func TestHookKilled(t *testing.T) {
 			}
 		}
 	}
-	nstest.Run(t, nstest.Program(t, "examples/agent"), "forget", "-dir", c.dir) // a killed call's locks
+	nstest.Run(t, nstest.Program(t, "examples/guestwire-agent"), "forget", "-dir", c.dir) // a killed call's locks
 	c.asFound(t, before)
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // wiredBefore is a line that a reader of some pages has typed before.
-const wiredBefore = "agent setup -netns /run/netns/pod -nic eth0 -binding redirect -state /run/guestwire/vm1 -uid 107\n"
+const wiredBefore = "guestwire-agent setup -netns /run/netns/pod -nic eth0 -binding redirect -state /run/guestwire/vm1 -uid 107\n"
 
 // howTos are the pages of docs/how-to whose commands TestHowTo types.
 var howTos = []struct {
@@ -21,19 +21,19 @@ var howTos = []struct {
 	says                []string
 }{
 	{page: "choose-a-binding", says: []string{"# binding: redirect", "# binding: bridge"}},
-	{page: "egress", says: []string{"refuse link-local", "refuse metadata", "allow all 443/tcp", "egressWithin", "198.51.100.7 . udp . 53 timeout 5m"}, after: "agent teardown -netns /run/netns/pod -nic eth0"},
-	{page: "own-firewall-rules", says: []string{"counter"}, after: "ip netns exec pod nft list table inet mine; agent teardown -netns /run/netns/pod -nic eth0"},
+	{page: "egress", says: []string{"refuse link-local", "refuse metadata", "allow all 443/tcp", "egressWithin", "198.51.100.7 . udp . 53 timeout 5m"}, after: "guestwire-agent teardown -netns /run/netns/pod -nic eth0"},
+	{page: "own-firewall-rules", says: []string{"counter"}, after: "ip netns exec pod nft list table inet mine; guestwire-agent teardown -netns /run/netns/pod -nic eth0"},
 	{
 		page:   "move",
 		before: wiredBefore + "SOURCE=/run/netns/pod TARGET=/run/netns/pod2; cp /run/guestwire/vm1/eth0.json source.json",
-		after:  "agent list; agent teardown -netns $TARGET -nic eth0",
+		after:  "guestwire-agent list; guestwire-agent teardown -netns $TARGET -nic eth0",
 		says:   []string{"/run/guestwire/vm2"},
 	},
 	{
-		page: "snapshot", before: wiredBefore, after: "agent list; agent teardown -netns /run/netns/pod2 -nic eth0",
+		page: "snapshot", before: wiredBefore, after: "guestwire-agent list; guestwire-agent teardown -netns /run/netns/pod2 -nic eth0",
 		says: []string{"/run/guestwire/vm2"},
 	},
-	{page: "upgrade", before: wiredBefore + "cd $CLONE", after: "agent list", says: []string{"VERSION", "/run/guestwire/vm1"}},
+	{page: "upgrade", before: wiredBefore + "cd $CLONE", after: "guestwire-agent list", says: []string{"VERSION", "/run/guestwire/vm1"}},
 }
 
 // TestHowTo types the commands of pages of docs/how-to, on a machine on which guestwire never ran, with two pods: pod
@@ -45,7 +45,7 @@ func TestHowTo(t *testing.T) {
 	const machine = `
 set -euo pipefail
 umount /etc/resolv.conf; mount -t tmpfs run /run; mount -t tmpfs bin /usr/local/bin
-cp $AGENT /usr/local/bin/agent; cp $LAUNCHER /usr/local/bin/launcher; mkdir /run/guestwire
+cp $AGENT /usr/local/bin/guestwire-agent; cp $LAUNCHER /usr/local/bin/guestwire-launcher; mkdir /run/guestwire
 for pod in pod pod2; do
 	ip netns add $pod; ip netns add world-$pod
 	ip -n $pod link add eth0 address 02:00:00:00:00:02 type veth peer name $pod netns world-$pod
@@ -69,7 +69,7 @@ for pod in pod pod2; do [ -z "$(ip -n $pod link show type tun)" ]; ip netns del 
 			cmd := exec.CommandContext(ctx, "unshare", "--mount", "bash", "-c", script)
 			cmd.Dir = t.TempDir()
 			cmd.Env = append(os.Environ(), "PATH=/usr/local/bin:"+os.Getenv("PATH"),
-				"CLONE="+nstest.Root(t), "AGENT="+nstest.Program(t, "examples/agent"), "LAUNCHER="+nstest.Program(t, "examples/launcher"))
+				"CLONE="+nstest.Root(t), "AGENT="+nstest.Program(t, "examples/guestwire-agent"), "LAUNCHER="+nstest.Program(t, "examples/guestwire-launcher"))
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v:\n%s", err, out)

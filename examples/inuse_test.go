@@ -10,14 +10,15 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestTeardownInUse: agent teardown exits with 7 as long as a VMM has the guest's tap open; -cut-off deletes the tap.
+// TestTeardownInUse: guestwire-agent teardown exits with 7 as long as a VMM has the guest's tap open; -cut-off deletes
+// the tap.
 func TestTeardownInUse(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t)
 	nstest.NeedTaps(t)
 	n := nstest.NewNetwork(t)
 	before := n.Pod.Settled()
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	named := []string{"-netns", n.Pod.Path(), "-nic", "eth0"}
 	nstest.Run(t, agent, append([]string{"setup", "-uid", "0", "-binding", "redirect", "-state", n.State}, named...)...)
 	var vmm []*os.File

@@ -36,8 +36,8 @@ func underLauncher(t *testing.T, n nstest.Network, command ...string) *exec.Cmd 
 func launcherWith(t *testing.T, n nstest.Network, flags []string, command ...string) *exec.Cmd {
 	t.Helper()
 	args := slices.Concat([]string{"exec", "-netns", n.Pod.Path(), "-uid", strconv.Itoa(nstest.LauncherUID), "-gid", strconv.Itoa(nstest.LauncherUID), "--",
-		nstest.Program(t, "examples/launcher"), "qemu", "-events", "-state", n.State}, flags, []string{"--"}, command)
-	return exec.Command(nstest.Program(t, "examples/agent"), args...)
+		nstest.Program(t, "examples/guestwire-launcher"), "qemu", "-events", "-state", n.State}, flags, []string{"--"}, command)
+	return exec.Command(nstest.Program(t, "examples/guestwire-agent"), args...)
 }
 
 // wire sets the pod up for the launcher.
@@ -184,7 +184,7 @@ func TestQEMUErrors(t *testing.T) {
 		n := nstest.NewNetwork(t)
 		wire(t, n, infra.Bridge{}, nil)
 		first := startUnderLauncher(t, n, "sh", "-c", "echo ready; cat", "qemu")
-		serving := exec.Command(nstest.Program(t, "examples/launcher"), "qemu", "-state", n.State, "--", "true")
+		serving := exec.Command(nstest.Program(t, "examples/guestwire-launcher"), "qemu", "-state", n.State, "--", "true")
 		var out nstest.Output
 		serving.Stdout, serving.Stderr = &out, &out
 		if err := netns.Do(n.Pod.File, serving.Start); err != nil {
@@ -248,7 +248,7 @@ func TestQEMUNames(t *testing.T) {
 	}
 	start := func(status int, texts ...string) {
 		t.Helper()
-		out, got := run(t, nstest.Program(t, "examples/launcher"), "qemu", "-state", dir.Name(), "--", "sh", "-c", describe, "qemu")
+		out, got := run(t, nstest.Program(t, "examples/guestwire-launcher"), "qemu", "-state", dir.Name(), "--", "sh", "-c", describe, "qemu")
 		for _, text := range texts {
 			if got != status || !strings.Contains(out, text) {
 				t.Errorf("status %d, want %d and %q:\n%s", got, status, text, out)
@@ -286,7 +286,7 @@ func TestQEMUWithoutTap(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, status := run(t, nstest.Program(t, "examples/launcher"), "qemu", "-state", dir.Name(), "--", "sh", "-c", describe, "qemu")
+		out, status := run(t, nstest.Program(t, "examples/guestwire-launcher"), "qemu", "-state", dir.Name(), "--", "sh", "-c", describe, "qemu")
 		said := logLine.ReplaceAllString(out, "") // the launcher's log comes between the lines of QEMU
 		if status != test.status || !strings.Contains(said, test.text) {
 			t.Errorf("%+v: status %d, want %d and %q:\n%s", test.function, status, test.status, test.text, out)
@@ -467,7 +467,7 @@ func TestQEMUPasst(t *testing.T) {
 			s := startReady(t, cmd)
 			says := func(verb, want string) {
 				t.Helper()
-				if out, status := run(t, nstest.Program(t, "examples/agent"), verb, "-netns", n.Pod.Path(), "-nic", "eth0"); status != 0 || !strings.Contains(out, want) {
+				if out, status := run(t, nstest.Program(t, "examples/guestwire-agent"), verb, "-netns", n.Pod.Path(), "-nic", "eth0"); status != 0 || !strings.Contains(out, want) {
 					t.Errorf("agent %s: status %d, %s; want %q", verb, status, out, want)
 				}
 			}
@@ -567,7 +567,7 @@ func TestQEMUShutdown(t *testing.T) {
 		})
 	}
 	for given, want := range map[string]string{"-1s": "-shutdown -1s is negative", "50": "want a time with its unit, such as 50s"} {
-		out, status := run(t, nstest.Program(t, "examples/launcher"), "qemu", "-state", "/", "-shutdown", given, "--", "true")
+		out, status := run(t, nstest.Program(t, "examples/guestwire-launcher"), "qemu", "-state", "/", "-shutdown", given, "--", "true")
 		if status != 2 || !strings.Contains(out, want) {
 			t.Errorf("-shutdown %s: status %d, %q; want 2 and %q", given, status, out, want)
 		}

@@ -15,7 +15,7 @@ import (
 func TestLockIsOurs(t *testing.T) {
 	nstest.Need(t)
 	n := nstest.NewNetwork(t)
-	agent, node := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/node")
+	agent, node := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-node")
 	dir := nstest.Dir(t)
 	conf, bin, from, journals := filepath.Join(dir, "net.d"), filepath.Join(dir, "bin"), filepath.Join(dir, "from"), filepath.Join(dir, "node")
 	list := filepath.Join(conf, "10-net.conflist")
@@ -59,7 +59,7 @@ func TestLockIsOurs(t *testing.T) {
 		append([]string{agent, "teardown"}, wire...),
 		append(append([]string{agent, "run"}, setup...), "--", "true"),
 		{agent, "forget", "-dir", journals},
-		{nstest.Program(t, "examples/exporter"), "-dir", journals},
+		{nstest.Program(t, "examples/guestwire-exporter"), "-dir", journals},
 		append([]string{node, "install", "-from", from}, install...),
 		append([]string{node, "uninstall"}, install...),
 	} {

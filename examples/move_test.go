@@ -13,7 +13,7 @@ import (
 func TestMove(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	source, target := nstest.NewNetwork(t), nstest.NewNetwork(t)
 	call := func(n nstest.Network, want int, text string, args ...string) string {
 		t.Helper()
@@ -40,7 +40,7 @@ func TestMove(t *testing.T) {
 	call(target, 0, `"standby": true`, "setup", "-uid", "0", "-config", config, "-state", target.State, "-standby", "-json")
 	call(target, 0, "standby", "status")
 	if out, status := run(t, agent, "list"); status != 0 || !strings.Contains(out, "masquerade (standby)") {
-		t.Errorf("agent list: status %d, want masquerade (standby):\n%s", status, out)
+		t.Errorf("guestwire-agent list: status %d, want masquerade (standby):\n%s", status, out)
 	}
 
 	call(target, 2, "other: missing", "activate")
@@ -62,13 +62,13 @@ func TestMove(t *testing.T) {
 		t.Errorf("deactivate | activate: status %d:\n%s", status, out)
 	}
 	call(source, 0, "as recorded", "status")
-	call(target, 0, "until agent activate", "status")
+	call(target, 0, "until guestwire-agent activate", "status")
 	call(target, 0, `"turn": 2`, "activate", "-gone", "-json")
 	call(target, 0, "", "teardown")
 
 	// The target is made of the source's record alone.
 	on := filepath.Join(source.State, "eth0.json")
-	call(target, 6, "(agent setup -standby)", "setup", "-uid", "0", "-from", on, "-state", target.State)
+	call(target, 6, "(guestwire-agent setup -standby)", "setup", "-uid", "0", "-from", on, "-state", target.State)
 	call(target, 2, "-from", "setup", "-uid", "0", "-from", filepath.Join(dir, "no-such"), "-state", target.State)
 	call(target, 0, "# standby: ", "plan", "-uid", "0", "-from", on, "-standby", "-state", target.State)
 	call(target, 0, `"mac": "02:00:00:00:00:07"`, "setup", "-uid", "0", "-from", on, "-standby", "-state", target.State, "-json")

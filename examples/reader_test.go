@@ -142,8 +142,8 @@ func appears(t *testing.T, path string) {
 // the time to shut down.
 func TestReaders(t *testing.T) {
 	nstest.Need(t)
-	agent, launcher := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/launcher")
-	node, exporter := nstest.Program(t, "examples/node"), nstest.Program(t, "examples/exporter")
+	agent, launcher := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-launcher")
+	node, exporter := nstest.Program(t, "examples/guestwire-node"), nstest.Program(t, "examples/guestwire-exporter")
 	user := []string{"-uid", strconv.Itoa(nstest.LauncherUID), "-gid", strconv.Itoa(nstest.LauncherUID)}
 	served := func(t *testing.T, n nstest.Network) {
 		t.Helper()
@@ -155,7 +155,7 @@ func TestReaders(t *testing.T) {
 		}
 	}
 	programs := map[string]func(*testing.T, reader){
-		"agent exec launcher serve": func(t *testing.T, r reader) {
+		"guestwire-agent exec guestwire-launcher serve": func(t *testing.T, r reader) {
 			n := nstest.NewNetwork(t)
 			wire(t, n, infra.Redirect{}, nil)
 			cmd := exec.Command(agent, slices.Concat([]string{"exec", "-netns", n.Pod.Path()}, user, []string{"--", launcher, "serve", "-events", "-state", n.State})...)
@@ -163,7 +163,7 @@ func TestReaders(t *testing.T) {
 			served(t, n)
 			terminate(t, cmd, 0)
 		},
-		"agent run launcher serve": func(t *testing.T, r reader) {
+		"guestwire-agent run guestwire-launcher serve": func(t *testing.T, r reader) {
 			n := nstest.NewNetwork(t)
 			before := n.Pod.Settled()
 			cmd := exec.Command(agent, slices.Concat([]string{"run", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "auto", "-state", n.State}, user,
@@ -174,7 +174,7 @@ func TestReaders(t *testing.T) {
 			terminate(t, cmd, 0)
 			nstest.Eventually(t, func() error { return nstest.Difference(before, n.Pod.Dump()) })
 		},
-		"agent exec launcher qemu": func(t *testing.T, r reader) {
+		"guestwire-agent exec guestwire-launcher qemu": func(t *testing.T, r reader) {
 			n := nstest.NewNetwork(t)
 			wire(t, n, infra.Redirect{}, nil)
 			ready := filepath.Join(nstest.Dir(t), "ready")

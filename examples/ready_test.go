@@ -61,14 +61,15 @@ trap 'kill $!; exit 0' TERM
 sleep 600 &
 wait`
 
-// TestReady: agent run tells the service manager when the guest is served, and QEMU runs. If one of them fails at its
-// start, run says why, fails, and tells nothing. The message is the agent's own: a manager trusts no other process.
+// TestReady: guestwire-agent run tells the service manager when the guest is served, and QEMU runs. If one of them
+// fails at its start, run says why, fails, and tells nothing. The message is the agent's own: a manager trusts no other
+// process.
 func TestReady(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t)
 	n := nstest.NewNetwork(t)
 	before := n.Pod.Settled()
-	launcher := nstest.Program(t, "examples/launcher")
+	launcher := nstest.Program(t, "examples/guestwire-launcher")
 	qemu := func(script ...string) []string {
 		return append([]string{launcher, "qemu", "-state", n.State, "--"}, script...)
 	}
@@ -91,7 +92,7 @@ func TestReady(t *testing.T) {
 			}
 			m, temporary := listenAsManager(t, socket), nstest.Dir(t)
 			args := []string{"run", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", n.State, "-uid", strconv.Itoa(nstest.LauncherUID), "--"}
-			cmd := exec.CommandContext(t.Context(), nstest.Program(t, "examples/agent"), append(args, c.command...)...)
+			cmd := exec.CommandContext(t.Context(), nstest.Program(t, "examples/guestwire-agent"), append(args, c.command...)...)
 			cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+socket, "TMPDIR="+temporary)
 			var said nstest.Output
 			cmd.Stdout, cmd.Stderr = &said, &said
@@ -118,7 +119,7 @@ func TestReady(t *testing.T) {
 					}
 					return nil
 				})
-				if out, status := run(t, nstest.Program(t, "examples/agent"), "status", "-state", n.State); status > 0 && status != 8 || !strings.Contains(out, "(launcher) has eth0-dhcp open") {
+				if out, status := run(t, nstest.Program(t, "examples/guestwire-agent"), "status", "-state", n.State); status > 0 && status != 8 || !strings.Contains(out, "(guestwire-launcher) has eth0-dhcp open") {
 					t.Errorf("%s: the guest is not served yet: %d\n%s", name, status, out)
 				}
 				if err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), <-ended); err != nil {

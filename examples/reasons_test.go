@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/examples/cni/calls"
+	"github.com/guestwire/guestwire/examples/guestwire/calls"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -63,7 +63,7 @@ func TestTroubleshootingReasons(t *testing.T) {
 			p.config(0, "{"+c.before+"}")
 			port := p.guestTap()
 			defer port.Close()
-			follow, line := exec.CommandContext(t.Context(), nstest.Program(t, "examples/agent"), "drops", "-netns", p.n.Pod.Path(), "-nic", "eth0"), " "+c.reason+" "
+			follow, line := exec.CommandContext(t.Context(), nstest.Program(t, "examples/guestwire-agent"), "drops", "-netns", p.n.Pod.Path(), "-nic", "eth0"), " "+c.reason+" "
 			if c.reason == "rate-limit" {
 				follow.Args, line = append(follow.Args, "-json"), `","reason":"`+c.reason+`","text":"`
 			}
@@ -76,7 +76,7 @@ func TestTroubleshootingReasons(t *testing.T) {
 			nstest.Eventually(t, func() error {
 				p.sends(port, c.frame(p.link()))
 				if !strings.Contains(followed.String(), line) {
-					return fmt.Errorf("agent drops says\n%s", followed.String())
+					return fmt.Errorf("guestwire-agent drops says\n%s", followed.String())
 				}
 				return nil
 			})
@@ -84,7 +84,7 @@ func TestTroubleshootingReasons(t *testing.T) {
 				t.Error(err)
 			}
 			if err := follow.Wait(); err != nil || !strings.Contains(said.String(), "follows what is dropped") {
-				t.Errorf("agent drops: %v, %s", err, said.String())
+				t.Errorf("guestwire-agent drops: %v, %s", err, said.String())
 			}
 			if out := p.agent(8, "status"); !matches("dropped ... packet...: "+c.reason, out) {
 				t.Errorf("status says\n%s", out)
@@ -131,7 +131,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, nstest.Program(t, "examples/exporter")).Output()
+	out, err := exec.CommandContext(ctx, nstest.Program(t, "examples/guestwire-exporter")).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

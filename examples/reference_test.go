@@ -19,7 +19,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/guestwire/guestwire/examples/cni/podsandbox"
+	"github.com/guestwire/guestwire/examples/guestwire/podsandbox"
 	"github.com/guestwire/guestwire/examples/metrics"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -33,9 +33,9 @@ const reference = "../docs/reference/"
 func TestReference(t *testing.T) {
 	golden.Parts(t, reference+"configuration.md", "examples", map[string]string{"fields": fieldsOf(t)})
 	golden.Parts(t, reference+"commands.md", "examples", map[string]string{
-		"agent": verbHelps(t, "agent", "examples/agent"), "launcher": verbHelps(t, "launcher", "examples/launcher"),
-		"exporter": fenced(help(t, "examples/exporter", "-help")), "guestwire": fenced(help(t, "examples/cni", "-help")),
-		"guestwire-node": verbHelps(t, "guestwire-node", "examples/node"),
+		"guestwire-agent": verbHelps(t, "guestwire-agent"), "guestwire-launcher": verbHelps(t, "guestwire-launcher"),
+		"guestwire-exporter": fenced(help(t, "examples/guestwire-exporter", "-help")), "guestwire": fenced(help(t, "examples/guestwire", "-help")),
+		"guestwire-node": verbHelps(t, "guestwire-node"),
 	})
 	golden.Parts(t, reference+"exit-codes.md", "examples", map[string]string{"exit codes": exitCodes(t), "CNI": codesOfCNI(t)})
 	golden.Parts(t, reference+"metrics.md", "examples", map[string]string{"metrics": metricsTable(t)})
@@ -46,7 +46,7 @@ func TestReference(t *testing.T) {
 // words.
 func TestReferenceCNI(t *testing.T) {
 	var entry struct{ Properties map[string]any }
-	if err := json.Unmarshal([]byte(help(t, "examples/cni", "-schema")), &entry); err != nil {
+	if err := json.Unmarshal([]byte(help(t, "examples/guestwire", "-schema")), &entry); err != nil {
 		t.Fatal(err)
 	}
 	for _, others := range []string{"cniVersion", "name", "type", "capabilities", "args", "runtimeConfig", "prevResult"} {
@@ -271,12 +271,13 @@ func help(t *testing.T, folder string, args ...string) string {
 func fenced(text string) string { return "```text\n" + strings.TrimSpace(text) + "\n```\n" }
 
 // verbHelps returns what the program's help says, then what that of its verbs says, and a table of their flags.
-func verbHelps(t *testing.T, name, folder string) string {
+func verbHelps(t *testing.T, name string) string {
 	t.Helper()
+	folder := "examples/" + name
 	general := help(t, folder, "help")
 	text := fenced(general)
 	flags, shared := map[string][]string{}, "" // the verbs of each flag; what the kinds are
-	for _, m := range regexp.MustCompile(`(?m)^  `+name+` ([a-z]+) +\S`).FindAllStringSubmatch(general, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^  ([a-z]+)  +[a-z]`).FindAllStringSubmatch(general, -1) {
 		verb := m[1]
 		if slices.Contains([]string{"completion", "man", "version", "help"}, verb) || strings.Contains(text, "\n### "+name+" "+verb+"\n") {
 			continue
@@ -285,7 +286,7 @@ func verbHelps(t *testing.T, name, folder string) string {
 		// What the kinds are is said once.
 		kinds := regexp.MustCompile(`(?s)KIND is .*?forwards no ports\n`).FindString(said)
 		if kinds != "" && kinds == shared {
-			said = strings.Replace(said, kinds, "KIND and the configuration are those of agent setup.\n", 1)
+			said = strings.Replace(said, kinds, "KIND and the configuration are those of guestwire-agent setup.\n", 1)
 		}
 		shared = cmp.Or(shared, kinds)
 		text += "\n### " + name + " " + verb + "\n\n" + fenced(said)
@@ -308,17 +309,17 @@ func verbHelps(t *testing.T, name, folder string) string {
 func exitCodes(t *testing.T) string {
 	t.Helper()
 	text := "| program | code | meaning |\n| --- | --- | --- |\n"
-	for _, folder := range []string{"agent", "launcher", "exporter", "node"} {
-		said := inOneLine(help(t, "examples/"+folder, "-help"))
+	for _, name := range withVerbs {
+		said := inOneLine(help(t, "examples/"+name, "-help"))
 		_, list, ok := strings.Cut(said, "The exit code is ")
 		list, _, ended := strings.Cut(list+" ", ". ")
 		if !ok || !ended {
-			t.Fatalf("the help of %s names no exit codes:\n%s", folder, said)
+			t.Fatalf("the help of %s names no exit codes:\n%s", name, said)
 		}
 		number := regexp.MustCompile(`(?:^|, )(\d+): `)
 		codes, meanings := number.FindAllStringSubmatch(list, -1), number.Split(list, -1)
 		for i, code := range codes {
-			text += fmt.Sprintf("| %s | %s | %s |\n", strings.Replace(folder, "node", "guestwire-node", 1), code[1], meanings[i+1])
+			text += fmt.Sprintf("| %s | %s | %s |\n", name, code[1], meanings[i+1])
 		}
 	}
 	return text
@@ -327,7 +328,7 @@ func exitCodes(t *testing.T) string {
 // codesOfCNI returns the plugin's own error codes.
 func codesOfCNI(t *testing.T) string {
 	t.Helper()
-	source, err := os.ReadFile("cni/errors.go")
+	source, err := os.ReadFile("guestwire/errors.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -363,13 +364,13 @@ func metricsTable(t *testing.T) string {
 		}
 		text += fmt.Sprintf("| %s | %s | %s |\n", m[1], strings.ReplaceAll(m[3], ",", ", "), m[2])
 	}
-	source, err := os.ReadFile("node/metrics.go")
+	source, err := os.ReadFile("guestwire-node/metrics.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	own := regexp.MustCompile(`Name: "(guestwire_\w+)",\s+Help: "(.*)"}, (?:\[\]string{(.*)}|func)`).FindAllSubmatch(source, -1)
 	if len(own) != 2 {
-		t.Fatalf("node/metrics.go has the metrics %q", own)
+		t.Fatalf("guestwire-node/metrics.go has the metrics %q", own)
 	}
 	for _, m := range own {
 		text += fmt.Sprintf("| %s | %s | %s |\n", m[1], strings.ReplaceAll(string(m[3]), `"`, ""), m[2])

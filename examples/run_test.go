@@ -23,7 +23,7 @@ type container struct {
 	dir string
 }
 
-// run is agent run as process 1, of a shell script.
+// run is guestwire-agent run as process 1, of a shell script.
 func (c container) run(t *testing.T, binding, script string, args ...string) *exec.Cmd {
 	t.Helper()
 	nstest.Need(t, "unshare", "setpriv", "nsenter")
@@ -31,7 +31,7 @@ func (c container) run(t *testing.T, binding, script string, args ...string) *ex
 		"--net=" + c.Pod.Path(), "unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-ec",
 		`mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; exec "$@"`, "sh",
 		"setpriv", "--bounding-set", "-all,+net_admin,+setuid,+setgid,+setpcap,+chown,+kill", "--inh-caps", "-all", "--",
-		nstest.Program(t, "examples/agent"), "run", "-own", "-nic", "eth0", "-binding", binding, "-state", c.State, "-dir", c.dir,
+		nstest.Program(t, "examples/guestwire-agent"), "run", "-own", "-nic", "eth0", "-binding", binding, "-state", c.State, "-dir", c.dir,
 		"-uid", strconv.Itoa(nstest.LauncherUID), "--", "sh", "-c", script,
 	}
 	return exec.CommandContext(t.Context(), "nsenter", append(line, args...)...) // the end of the test ends unshare, and that ends its child
@@ -145,7 +145,7 @@ func TestRunElsewhere(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)
 	before := n.Pod.Settled()
-	out, status := run(t, nstest.Program(t, "examples/agent"), "run", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "bridge",
+	out, status := run(t, nstest.Program(t, "examples/guestwire-agent"), "run", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "bridge",
 		"-state", n.State, "-uid", strconv.Itoa(nstest.LauncherUID), "--", "sh", "-c", "ip -br link show eth0-br; exit 7")
 	if status != 7 || !strings.Contains(out, "eth0-br") {
 		t.Errorf("%d, %s", status, out)
@@ -193,7 +193,7 @@ for try in $(seq 500); do ps -e -o stat= -o comm= | grep -q '^Z' || break; sleep
 func TestRunBesideSetup(t *testing.T) {
 	t.Parallel()
 	c, before := newContainer(t)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	setup := func() {
 		t.Helper()
 		nstest.Run(t, agent, "setup", "-netns", c.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", c.State, "-dir", c.dir,
@@ -215,7 +215,7 @@ func TestRunBesideSetup(t *testing.T) {
 		t.Helper()
 		wired := c.Pod.Dump()
 		for _, binding := range []string{"redirect", "masquerade"} {
-			if out, err := c.run(t, binding, "true").CombinedOutput(); err == nil || !strings.Contains(string(out), "already wired, and not by agent") {
+			if out, err := c.run(t, binding, "true").CombinedOutput(); err == nil || !strings.Contains(string(out), "already wired, and not by guestwire-agent") {
 				t.Errorf("%s: %v, %s; want a refusal", binding, err, out)
 			}
 		}
@@ -242,10 +242,10 @@ func TestRunBesideSetup(t *testing.T) {
 	c.Pod.IP("link set eth0-tap down")
 	out, status := run(t, agent, "setup", "-netns", c.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", c.State, "-dir", c.dir,
 		"-uid", strconv.Itoa(nstest.LauncherUID))
-	if status != 0 || !strings.Contains(out, "(agent) holds it") {
+	if status != 0 || !strings.Contains(out, "(guestwire-agent) holds it") {
 		t.Errorf("beside a run that lives: status %d, %s", status, out)
 	}
-	if out, status := run(t, agent, "status", "-netns", c.Pod.Path(), "-nic", "eth0", "-dir", c.dir); status != 0 || !matches("holder  agent, at the last setup", out) {
+	if out, status := run(t, agent, "status", "-netns", c.Pod.Path(), "-nic", "eth0", "-dir", c.dir); status != 0 || !matches("holder  guestwire-agent, at the last setup", out) {
 		t.Errorf("after setup beside a run that lives: status %d\n%s", status, out)
 	}
 	if err := syscall.Kill(p.one(t), syscall.SIGKILL); err != nil {
@@ -277,7 +277,7 @@ func TestRunKilled(t *testing.T) {
 	tap := func() string { return c.Pod.IP("-br link show eth0-tap") }
 	p := c.start(t, "redirect", "echo ready; read line", "ready")
 	first := tap()
-	if out, err := c.run(t, "redirect", "true").CombinedOutput(); err == nil || !strings.Contains(string(out), "another agent run") {
+	if out, err := c.run(t, "redirect", "true").CombinedOutput(); err == nil || !strings.Contains(string(out), "another guestwire-agent run") {
 		t.Errorf("beside another run: %v, %s", err, out)
 	}
 	kill(p)
@@ -313,7 +313,7 @@ func TestRunSharedDirectories(t *testing.T) {
 	for i, arg := range cmd.Args { // one container does not see the other's namespace
 		cmd.Args[i] = strings.Replace(arg, "mount --bind", "umount --lazy "+c.Pod.Path()+"; mount --bind", 1)
 	}
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "another agent run") {
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "another guestwire-agent run") {
 		t.Errorf("beside another container's run: %v, %s", err, out)
 	}
 	if err := nstest.Difference(untouched, other.Pod.Dump()); err != nil {

@@ -33,7 +33,7 @@ func TestSchema(t *testing.T) {
 		}
 		return resolved
 	}
-	spec, entry := schemaOf("examples/agent", "config", "-schema"), schemaOf("examples/cni", "-schema")
+	spec, entry := schemaOf("examples/guestwire-agent", "config", "-schema"), schemaOf("examples/guestwire", "-schema")
 	valid := func(s *jsonschema.Resolved, text json.RawMessage) error {
 		var value any
 		if err := json.Unmarshal(text, &value); err != nil {

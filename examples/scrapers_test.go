@@ -34,7 +34,7 @@ func TestHostileScrapers(t *testing.T) {
 		limit            = 128 << 20
 	)
 	n := nstest.NewNetwork(t)
-	agent, node := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/node")
+	agent, node := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-node")
 	dir := filepath.Join(nstest.Dir(t), "dir")
 	if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
 		t.Fatal(out)

@@ -199,7 +199,7 @@ func (h *holding) cut(s syscall.Signal) {
 	if !atOnce {
 		h.t.Errorf("it ended with %v at %v\n%s", status, s, h.log.String())
 	}
-	if h.vmm == 0 { // launcher serve starts none
+	if h.vmm == 0 { // guestwire-launcher serve starts none
 		return
 	}
 	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(h.vmm), Events: unix.POLLIN}}, 60_000); n != 1 {
@@ -215,7 +215,7 @@ func TestSignals(t *testing.T) {
 	nstest.NeedRoot(t, "the programs serve taps of root's")
 	nstest.Long(t)
 	again := []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGPIPE, syscall.SIGALRM}
-	agent, launcher := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/launcher")
+	agent, launcher := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-launcher")
 	root := func(s *infra.Spec) { s.Owner = infra.Owner{Root: true} }
 
 	// number is the signal as the script notes it.
@@ -254,10 +254,10 @@ func TestSignals(t *testing.T) {
 		h.end(4)
 	}
 	programs := map[string]func(t *testing.T, n nstest.Network, r signalRow, does string){
-		"agent exec": func(t *testing.T, n nstest.Network, r signalRow, does string) {
+		"guestwire-agent exec": func(t *testing.T, n nstest.Network, r signalRow, does string) {
 			passes(t, hold(t, n.Pod, true, agent, "exec", "-uid", "0", "--"), r, does)
 		},
-		"agent run": func(t *testing.T, n nstest.Network, r signalRow, does string) {
+		"guestwire-agent run": func(t *testing.T, n nstest.Network, r signalRow, does string) {
 			before := n.Pod.Settled()
 			passes(t, hold(t, n.Pod, false, agent, "run", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", n.State, "-uid", "0", "--"), r, does)
 			if does == "at once" { // the next one uses the wiring again
@@ -265,7 +265,7 @@ func TestSignals(t *testing.T) {
 			}
 			nstest.Eventually(t, func() error { return nstest.Difference(before, n.Pod.Dump()) })
 		},
-		"launcher qemu": func(t *testing.T, n nstest.Network, r signalRow, does string) {
+		"guestwire-launcher qemu": func(t *testing.T, n nstest.Network, r signalRow, does string) {
 			wire(t, n, infra.Redirect{}, root)
 			line := []string{launcher, "qemu", "-shutdown", "1m", "-state", n.State, "--"}
 			h := hold(t, n.Pod, true, line...)
@@ -294,7 +294,7 @@ func TestSignals(t *testing.T) {
 				t.Errorf("the power button was pressed, or not:\n%s", h.log.String())
 			}
 		},
-		"launcher serve": func(t *testing.T, n nstest.Network, r signalRow, does string) {
+		"guestwire-launcher serve": func(t *testing.T, n nstest.Network, r signalRow, does string) {
 			wire(t, n, infra.Redirect{}, root)
 			cmd := exec.Command(launcher, "serve", "-state", n.State)
 			var log nstest.Output
@@ -396,8 +396,8 @@ func split(r signalRow, does string) []signalRow {
 func TestSignalsIgnored(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	wire(t, n, infra.Redirect{}, func(s *infra.Spec) { s.Owner = infra.Owner{Root: true} })
-	launcher := []string{nstest.Program(t, "examples/launcher"), "qemu", "-shutdown", "1m", "-state", n.State, "--"}
-	for _, line := range [][]string{launcher, append([]string{nstest.Program(t, "examples/agent"), "exec", "-uid", "0", "--"}, launcher...)} {
+	launcher := []string{nstest.Program(t, "examples/guestwire-launcher"), "qemu", "-shutdown", "1m", "-state", n.State, "--"}
+	for _, line := range [][]string{launcher, append([]string{nstest.Program(t, "examples/guestwire-agent"), "exec", "-uid", "0", "--"}, launcher...)} {
 		h := hold(t, n.Pod, true, append([]string{"sh", "-c", `trap "" HUP INT; exec "$@"`, "sh"}, line...)...)
 		h.send(syscall.SIGHUP, syscall.SIGINT)
 		h.end(4)

@@ -22,8 +22,8 @@ func TestStartAsUser(t *testing.T) {
 	nstest.Need(t, "setcap")
 	n := nstest.NewNetwork(t)
 	wire(t, n, infra.Bridge{}, nil)
-	agent := fmt.Sprintf("%s exec -netns %s -uid %d -gid %[3]d -- ", nstest.Program(t, "examples/agent"), n.Pod.Path(), nstest.LauncherUID)
-	qemu := agent + nstest.Program(t, "examples/launcher") + " qemu -state " + n.State + " -- "
+	agent := fmt.Sprintf("%s exec -netns %s -uid %d -gid %[3]d -- ", nstest.Program(t, "examples/guestwire-agent"), n.Pod.Path(), nstest.LauncherUID)
+	qemu := agent + nstest.Program(t, "examples/guestwire-launcher") + " qemu -state " + n.State + " -- "
 	for name, command := range map[string]string{"of the agent": agent, "of the launcher": qemu} {
 		for cause, test := range map[string]struct{ make, way string }{
 			"capabilities": {"setcap cap_net_admin+ep %s/true", `setcap -r .*/true"`},
@@ -57,8 +57,8 @@ func TestStartAsUser(t *testing.T) {
 	}
 }
 
-// TestStartEnvironment: agent exec leaves out directories of root's to which the user cannot write. A launcher that has
-// such a TMPDIR names it.
+// TestStartEnvironment: guestwire-agent exec leaves out directories of root's to which the user cannot write. A
+// launcher that has such a TMPDIR names it.
 func TestStartEnvironment(t *testing.T) {
 	nstest.NeedRoot(t, "the test needs two users")
 	nstest.Need(t, "passt", "setpriv")
@@ -70,7 +70,7 @@ func TestStartEnvironment(t *testing.T) {
 	}
 	uid := strconv.Itoa(nstest.LauncherUID)
 	for value, kept := range map[string]bool{closed: false, readable: false, open: true, filepath.Join(open, "gone"): false} {
-		cmd := exec.Command(nstest.Program(t, "examples/agent"), "exec", "-uid", uid, "--", "env")
+		cmd := exec.Command(nstest.Program(t, "examples/guestwire-agent"), "exec", "-uid", uid, "--", "env")
 		cmd.Env = append(os.Environ(), "TMPDIR="+value, "HOME="+value, "XDG_RUNTIME_DIR="+value, "OTHER="+value)
 		out, err := cmd.CombinedOutput()
 		for _, name := range []string{"TMPDIR", "HOME", "XDG_RUNTIME_DIR"} {
@@ -83,7 +83,7 @@ func TestStartEnvironment(t *testing.T) {
 	wire(t, n, infra.Passt{}, func(s *infra.Spec) { s.DNS = nil })
 	launcher := func(temp string) (string, error) {
 		cmd := exec.Command("nsenter", "--net="+n.Pod.Path(), "setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "env", "TMPDIR="+temp,
-			nstest.Program(t, "examples/launcher"), "qemu", "-state", n.State, "--", "true")
+			nstest.Program(t, "examples/guestwire-launcher"), "qemu", "-state", n.State, "--", "true")
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
@@ -101,7 +101,7 @@ func TestProcSubset(t *testing.T) {
 	nstest.NeedRoot(t, "the test mounts another /proc")
 	n := nstest.NewNetwork(t)
 	wire(t, n, infra.Bridge{}, nil)
-	agent, at := nstest.Program(t, "examples/agent"), " -netns "+n.Pod.Path()+" "
+	agent, at := nstest.Program(t, "examples/guestwire-agent"), " -netns "+n.Pod.Path()+" "
 	for _, verb := range []string{
 		"setup" + at + "-nic eth0 -binding bridge -uid 107 -state " + n.State, "plan" + at + "-nic eth0 -binding bridge -uid 107", "check" + at + "-nic eth0",
 		"status" + at + "-nic eth0", "status -state " + n.State, "status -all", "list", "doctor", "teardown" + at + "-nic eth0", "teardown -state " + n.State + " -nic eth0", "exec" + at + "-uid 107 -- true", "forget",
@@ -125,7 +125,7 @@ func TestFirewallGone(t *testing.T) {
 			t.Parallel()
 			nstest.Need(t, firewall, "ip6"+strings.TrimPrefix(firewall, "ip"))
 			n := nstest.NewNetwork(t)
-			agent, at := nstest.Program(t, "examples/agent"), []string{"-netns", n.Pod.Path(), "-nic", "eth0"}
+			agent, at := nstest.Program(t, "examples/guestwire-agent"), []string{"-netns", n.Pod.Path(), "-nic", "eth0"}
 			config := filepath.Join(nstest.Dir(t), "config")
 			text := fmt.Sprintf(`{"binding": {"masquerade": {"firewall": %q}}, "owner": {"uid": %d}, "state": %q}`, firewall, nstest.LauncherUID, n.State)
 			if err := os.WriteFile(config, []byte(text), 0o644); err != nil {

@@ -67,9 +67,9 @@ func (p *trial) command(want int, program string, args ...string) string {
 func (p *trial) note(program string, args []string) {
 	line := filepath.Base(program)
 	for _, arg := range args {
-		if filepath.Base(arg) == "launcher" {
+		if filepath.Base(arg) == "guestwire-launcher" {
 			p.ran = append(p.ran, line)
-			line = "launcher"
+			line = "guestwire-launcher"
 			continue
 		}
 		line += " " + arg
@@ -119,7 +119,7 @@ func (p *trial) withDefaults(args []string) []string {
 // agent calls it for the trial's NIC.
 func (p *trial) agent(want int, args ...string) string {
 	p.t.Helper()
-	return p.command(want, nstest.Program(p.t, "examples/agent"), p.withDefaults(args)...)
+	return p.command(want, nstest.Program(p.t, "examples/guestwire-agent"), p.withDefaults(args)...)
 }
 
 // config calls setup with a configuration.
@@ -250,14 +250,14 @@ func (p *trial) anotherPod() nstest.Network {
 // words returns a command of a script as it is typed: with the flags that the script leaves out, and programs' paths.
 func (p *trial) words(args []string) []string {
 	switch args[0] {
-	case "agent":
-		args = append([]string{"agent"}, p.withDefaults(args[1:])...)
+	case "guestwire-agent":
+		args = append([]string{"guestwire-agent"}, p.withDefaults(args[1:])...)
 	case "ip":
 		args = append([]string{"ip", "-n", p.n.Pod.Name}, args[1:]...)
 	}
 	args = slices.Clone(args)
 	for i, arg := range args {
-		if slices.Contains([]string{"agent", "launcher", "exporter"}, arg) {
+		if slices.Contains([]string{"guestwire-agent", "guestwire-launcher", "guestwire-exporter"}, arg) {
 			args[i] = nstest.Program(p.t, "examples/"+arg)
 		}
 	}

@@ -123,7 +123,7 @@ var verbs = map[string]func(p *trial, not bool, args []string){
 		p.started[args[0]] = &beside{p.n.Pod.StartCommand(cmd), in}
 	},
 	"serve": func(p *trial, _ bool, _ []string) {
-		p.ran = append(p.ran, "launcher serve")
+		p.ran = append(p.ran, "guestwire-launcher serve")
 		p.started["launcher"] = &beside{Process: p.n.Serve(p.t, nstest.LauncherUID)}
 		p.script.Setenv("PID", strconv.Itoa(p.started["launcher"].Process.Process.Pid))
 	},
@@ -165,7 +165,7 @@ var verbs = map[string]func(p *trial, not bool, args []string){
 	},
 
 	// another-pod: $SOURCE; another-guest: wired there, with the record $RECORD. end-pod: the trial's pod loses its name.
-	// gone: agent list says so of it, once no program that another test starts has copies of its files.
+	// gone: guestwire-agent list says so of it, once no program that another test starts has copies of its files.
 	"another-pod": func(p *trial, _ bool, _ []string) { p.anotherPod() },
 	"another-guest": func(p *trial, _ bool, _ []string) {
 		n := p.anotherPod()
@@ -326,7 +326,8 @@ func TestTroubleshooting(t *testing.T) {
 	}
 }
 
-// TestDoctor makes faults, wants agent doctor to say the text in the script's first line, and its way out to help.
+// TestDoctor makes faults, wants guestwire-agent doctor to say the text in the script's first line, and its way out to
+// help.
 func TestDoctor(t *testing.T) {
 	nstest.Need(t)
 	for text, file := range scripts(t, "testdata/doctor") {
@@ -364,7 +365,7 @@ func (p *trial) runScript(file string) {
 			}
 		}
 	}
-	for _, program := range []string{"agent", "launcher", "exporter", "ip"} {
+	for _, program := range []string{"guestwire-agent", "guestwire-launcher", "guestwire-exporter", "ip"} {
 		add(program, func(p *trial, _ bool, args []string) { p.do(0, append([]string{program}, args...)) })
 	}
 	for name, do := range verbs {
@@ -394,7 +395,7 @@ func wordsOnly(r rune) rune {
 func (p *trial) wantRun(command string) {
 	p.t.Helper()
 	words := strings.Fields(command)
-	if !slices.Contains([]string{"agent", "launcher", "ip", "nft"}, words[0]) {
+	if !slices.Contains([]string{"guestwire-agent", "guestwire-launcher", "ip", "nft"}, words[0]) {
 		return
 	}
 	for i, w := range words {

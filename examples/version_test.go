@@ -28,7 +28,7 @@ func TestVersion(t *testing.T) {
 		}
 		return string(text)
 	}
-	for _, program := range []string{"agent", "launcher"} {
+	for _, program := range []string{"guestwire-agent", "guestwire-launcher"} {
 		t.Run(program, func(t *testing.T) {
 			dir := t.TempDir()
 			write := func(name, text string) {

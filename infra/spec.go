@@ -124,7 +124,7 @@ const maxContext = 1024
 // validate also checks the form of the context, user:role:type or user:role:type:range.
 func (o Owner) validate() error {
 	if o.UID == 0 && !o.Root {
-		return &cache.FieldError{Field: "owner", Reason: "missing: name the launcher's user (uid, or root: true for user 0; agent -uid NUMBER)"}
+		return &cache.FieldError{Field: "owner", Reason: "missing: name the launcher's user (uid, or root: true for user 0; guestwire-agent -uid NUMBER)"}
 	}
 	if o.UID != 0 && o.Root {
 		return &cache.FieldError{Field: "owner.root", Reason: fmt.Sprintf("not beside uid %d: leave one of them out", o.UID)}

@@ -21,7 +21,7 @@ import (
 func TestStatusWithoutNIC(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	n := nstest.NewNetwork(t)
 	c := config(n, infra.Redirect{})
 	c.Dir = filepath.Join(nstest.Dir(t), "node")
@@ -31,7 +31,7 @@ func TestStatusWithoutNIC(t *testing.T) {
 	if err == nil || strings.Contains(string(out), "as recorded") || !strings.Contains(string(out), "any more in this namespace") {
 		t.Errorf("%v, %s; want an error, and that the NIC has gone", err, out)
 	}
-	out, err = exec.Command(nstest.Program(t, "examples/exporter"), "-dir", c.Dir).Output()
+	out, err = exec.Command(nstest.Program(t, "examples/guestwire-exporter"), "-dir", c.Dir).Output()
 	if differences := regexp.MustCompile(`(?m)^guestwire_differences.* 1$`); err != nil || !differences.Match(out) {
 		t.Errorf("%v, %s; want a difference", err, out)
 	}
@@ -72,7 +72,7 @@ func TestStatusFoundAt(t *testing.T) {
 func TestForeignNames(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	n := nstest.NewNetwork(t)
 	c := config(n, infra.Redirect{})
 	c.Dir = filepath.Join(nstest.Dir(t), "node")
@@ -121,6 +121,6 @@ func TestForeignNames(t *testing.T) {
 	}
 	call(agent, "list")
 	call(agent, "status", "-all")
-	call(nstest.Program(t, "examples/exporter"))
+	call(nstest.Program(t, "examples/guestwire-exporter"))
 	call(slices.Concat([]string{agent, "teardown", "-force"}, of)...)
 }

@@ -21,7 +21,7 @@ func TestBeginningsKilled(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t, "strace")
 	nstest.NeedTaps(t)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	for _, binding := range []infra.Binding{infra.Routed{}, infra.Masquerade{}} {
 		for _, verb := range []string{"setup", "teardown"} {
 			if verb == "setup" && binding.Kind() == cache.BindingMasquerade {

@@ -106,7 +106,7 @@ var beginnings = []beginning{
 		b.restrict()
 		b.judge()
 	}},
-	{"`While`, or `agent run`, that uses the wiring of a killed one", ofGuest, refusedThen, refusedThen, func(b *begun) {
+	{"`While`, or `guestwire-agent run`, that uses the wiring of a killed one", ofGuest, refusedThen, refusedThen, func(b *begun) {
 		b.openAsGuest()
 		held, release, err := b.c.Hold(b.Context())
 		if err != nil {

@@ -121,7 +121,7 @@ func (s *session) wired() (j *journal, err error) {
 		return nil, err
 	}
 	if j.Salvaged {
-		return nil, fmt.Errorf("%w: its forced Teardown was interrupted: call Teardown (agent teardown)", ErrNotWired)
+		return nil, fmt.Errorf("%w: its forced Teardown was interrupted: call Teardown (guestwire-agent teardown)", ErrNotWired)
 	}
 	return j, nil
 }

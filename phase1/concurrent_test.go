@@ -38,7 +38,7 @@ func together(f func(caller int) error) error {
 // others: each finds the NIC wired or not, and never half.
 func TestAtOnce(t *testing.T) {
 	nstest.Long(t)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		c := config(n, b)

@@ -117,7 +117,7 @@ func (c cost) sysctls() (names []string) {
 // costed builds an agent that counts how often a plan is made.
 func costed(t *testing.T) (agent string) {
 	agent = filepath.Join(nstest.Dir(t), "agent")
-	nstest.Run(t, "env", "CGO_ENABLED=0", "go", "build", "-C", filepath.Join(nstest.Root(t), "examples/agent"), "-cover", "-covermode=count",
+	nstest.Run(t, "env", "CGO_ENABLED=0", "go", "build", "-C", filepath.Join(nstest.Root(t), "examples/guestwire-agent"), "-cover", "-covermode=count",
 		"-coverpkg=.,github.com/guestwire/guestwire/internal/wiring", "-o", agent, ".")
 	return agent
 }

@@ -375,7 +375,7 @@ func TestCrash(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t, "strace")
 	nstest.NeedTaps(t)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	var kernel unix.Utsname
 	if err := unix.Uname(&kernel); err != nil {
 		t.Fatal(err)

@@ -69,7 +69,7 @@ func TestJournals(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, version := range []string{"999", "1"} {
-		want := fmt.Sprintf(": version %s, and this program reads %d: use the version of guestwire that wrote it, or Teardown by force, which does without it (agent teardown -force)", version, journalVersion)
+		want := fmt.Sprintf(": version %s, and this program reads %d: use the version of guestwire that wrote it, or Teardown by force, which does without it (guestwire-agent teardown -force)", version, journalVersion)
 		if _, err := readText(t, strings.Replace(string(text), "999", version, 1)); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("version %s: %v, want %s", version, err, want)
 		}
@@ -97,7 +97,7 @@ func TestUnknownField(t *testing.T) {
 		if other == string(text) {
 			t.Fatalf("the journal has no %s", from)
 		}
-		if _, err := readText(t, other); err == nil || !strings.HasSuffix(err.Error(), ": use the version of guestwire that wrote it, or Teardown by force, which does without it (agent teardown -force)") || strings.Contains(err.Error(), "remove") {
+		if _, err := readText(t, other); err == nil || !strings.HasSuffix(err.Error(), ": use the version of guestwire that wrote it, or Teardown by force, which does without it (guestwire-agent teardown -force)") || strings.Contains(err.Error(), "remove") {
 			t.Errorf("%s: %v, want an error that names the version that wrote it", to, err)
 		}
 	}

@@ -99,7 +99,7 @@ func (s *session) takeDownForced(ctx context.Context, o TeardownOptions, unreada
 		return nil, err
 	}
 	if record == nil { // also in a directory that the call names, and that is not the wiring's
-		lost = append(lost, "whether a directory still has the record "+s.nic+".json: if one has, call ForceTeardown again with it (State, agent -state), and the record is removed")
+		lost = append(lost, "whether a directory still has the record "+s.nic+".json: if one has, call ForceTeardown again with it (State, guestwire-agent -state), and the record is removed")
 	}
 	if !now.Bears(s.nic) && !compare.TraitsOf(kind).Direct {
 		return s.forgetUnmarked(lost, record, unreadable)

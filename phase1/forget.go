@@ -191,7 +191,7 @@ func checkGone(namespace string) error {
 func (n node) forget(ctx context.Context, w Wiring, g Gone) error {
 	report := progress(g.Progress)
 	if err := g.checkGone(w.Namespace); err != nil {
-		return fmt.Errorf("NIC %s of the namespace %s, which is not found: %w: call Forget in the node's PID namespace, or say that the journals are this container's own (Gone.Own, agent forget -own)", w.NIC, w.Namespace, err)
+		return fmt.Errorf("NIC %s of the namespace %s, which is not found: %w: call Forget in the node's PID namespace, or say that the journals are this container's own (Gone.Own, guestwire-agent forget -own)", w.NIC, w.Namespace, err)
 	}
 	if err := n.forgetRecord(ctx, w, report); err != nil {
 		return fmt.Errorf("NIC %s of the namespace %s, which is gone: %w", w.NIC, w.Namespace, err)

@@ -25,7 +25,7 @@ func TestForgetInOtherPIDNamespace(t *testing.T) {
 	nstest.NeedRoot(t, "the test makes a PID namespace")
 	nstest.Need(t, "unshare", "setpriv")
 	n, next := nstest.NewNetwork(t), nstest.NewNetwork(t)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	c := config(n, infra.Redirect{})
 	setup(t, c)
 	path, text := journal(t, n)

@@ -84,7 +84,7 @@ func (s *session) checkHeld(cutOff bool) error {
 		return nil
 	}
 	if err := s.elsewhere(); err != nil {
-		return fmt.Errorf("%w, or cut the guest off (TeardownOptions.CutOff, agent teardown -cut-off)", err)
+		return fmt.Errorf("%w, or cut the guest off (TeardownOptions.CutOff, guestwire-agent teardown -cut-off)", err)
 	}
 	return nil
 }

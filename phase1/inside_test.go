@@ -79,7 +79,7 @@ func (n hostUsersFalse) launcher(t *testing.T, uid int, args ...string) *exec.Cm
 	t.Helper()
 	line := []string{
 		"--user=/proc/self/fd/3", "--net=" + n.Pod.Path(), "setpriv", "--reuid", strconv.Itoa(uid), "--regid", "107", "--clear-groups",
-		"--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs", "--pdeathsig", "KILL", "--", nstest.Program(t, "examples/launcher"),
+		"--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs", "--pdeathsig", "KILL", "--", nstest.Program(t, "examples/guestwire-launcher"),
 	}
 	cmd := exec.Command("nsenter", append(line, args...)...)
 	cmd.ExtraFiles = []*os.File{n.users}
@@ -202,7 +202,7 @@ func TestInsideRefused(t *testing.T) {
 		}
 	}
 	// A root of yet another user namespace cannot see the one that owns the network namespace.
-	outer := exec.Command("nsenter", "--net="+n.Pod.Path(), "unshare", "-Ur", nstest.Program(t, "examples/agent"),
+	outer := exec.Command("nsenter", "--net="+n.Pod.Path(), "unshare", "-Ur", nstest.Program(t, "examples/guestwire-agent"),
 		"setup", "-uid", "0", "-own", "-nic", "eth0", "-binding", "redirect", "-state", n.State, "-inside")
 	const outside = "the user namespace that owns the network namespace is outside of this process's: operation not permitted: call Setup in a user namespace around it"
 	if out, err := outer.CombinedOutput(); err == nil || !strings.Contains(string(out), outside) {
@@ -249,13 +249,13 @@ func TestInsideAgent(t *testing.T) {
 	before := settled(t, n.Network)
 	agent := func(verb string, args ...string) string {
 		t.Helper()
-		return nstest.Run(t, nstest.Program(t, "examples/agent"), append([]string{verb, "-netns", n.Pod.Path(), "-nic", "eth0"}, args...)...)
+		return nstest.Run(t, nstest.Program(t, "examples/guestwire-agent"), append([]string{verb, "-netns", n.Pod.Path(), "-nic", "eth0"}, args...)...)
 	}
 	agent("setup", "-binding", "redirect", "-state", n.State, "-uid", "0", "-gid", "107", "-inside")
 	if out, want := agent("status"), "user 0 inside, 100000 on the node; group 107 inside, 300107 on the node\n"; !strings.Contains(out, want) {
 		t.Errorf("status says\n%s\nwant %s", out, want)
 	}
-	if out, want := nstest.Run(t, nstest.Program(t, "examples/agent"), "list"), "0:107 inside, 100000:300107 "; !strings.Contains(out, want) {
+	if out, want := nstest.Run(t, nstest.Program(t, "examples/guestwire-agent"), "list"), "0:107 inside, 100000:300107 "; !strings.Contains(out, want) {
 		t.Errorf("list says\n%s\nwant %s", out, want)
 	}
 	teardown(t, n.Network, config(n.Network, nil), before)
@@ -265,8 +265,8 @@ func TestInsideAgent(t *testing.T) {
 	if out, want := agent("plan", "-config", configuration), "# owner: user 107 inside, 100107 on the node\n"; !strings.Contains(out, want) {
 		t.Errorf("plan says\n%s\nwant %s", out, want)
 	}
-	cmd := exec.Command(nstest.Program(t, "examples/agent"), "run", "-netns", n.Pod.Path(), "-nic", "eth0", "-state", n.State, "-config", configuration, "--", "true")
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.HasPrefix(string(out), "agent: owner.inside: ") {
+	cmd := exec.Command(nstest.Program(t, "examples/guestwire-agent"), "run", "-netns", n.Pod.Path(), "-nic", "eth0", "-state", n.State, "-config", configuration, "--", "true")
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.HasPrefix(string(out), "guestwire-agent: owner.inside: ") {
 		t.Errorf("run: %v, %s", err, out)
 	}
 	asFound(t, n.Network, before)

@@ -190,7 +190,7 @@ func TestIPTablesMissing(t *testing.T) {
 func TestIPTablesInterrupted(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {
 		n := nstest.NewNetwork(t)
 		others(n.Pod, v4, v6)
@@ -294,7 +294,7 @@ func TestWithoutNFTables(t *testing.T) {
 	nstest.KernelDecides(t, "to ask for nf_tables loads it")
 	t.Parallel()
 	nstest.Need(t, "strace", "iptables-legacy", "ip6tables-legacy")
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	s := newScene(t)
 	before := settled(t, s.Network)
 	c := config(s.Network, infra.Masquerade{Ports: each("8000")})

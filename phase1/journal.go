@@ -133,11 +133,11 @@ func (n node) readJournal(namespace, nic string) (*journal, error) {
 	}
 	switch {
 	case damaged != nil:
-		err = fmt.Errorf("%w: the file is damaged, and how the namespace was before Setup is not known; Teardown by force does without it (agent teardown -force)", damaged)
+		err = fmt.Errorf("%w: the file is damaged, and how the namespace was before Setup is not known; Teardown by force does without it (guestwire-agent teardown -force)", damaged)
 	case head.Version != journalVersion:
-		err = fmt.Errorf("version %d, and this program reads %d: use the version of guestwire that wrote it, or Teardown by force, which does without it (agent teardown -force)", head.Version, journalVersion)
+		err = fmt.Errorf("version %d, and this program reads %d: use the version of guestwire that wrote it, or Teardown by force, which does without it (guestwire-agent teardown -force)", head.Version, journalVersion)
 	default:
-		err = fmt.Errorf("%w: use the version of guestwire that wrote it, or Teardown by force, which does without it (agent teardown -force)", err)
+		err = fmt.Errorf("%w: use the version of guestwire that wrote it, or Teardown by force, which does without it (guestwire-agent teardown -force)", err)
 	}
 	return nil, unusable{fmt.Errorf("journal %s: %w", path, err)}
 }

@@ -28,7 +28,7 @@ func TestTypedNamespace(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()
 	n := nstest.NewNetwork(t)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	c := config(n, infra.Bridge{})
 	before := settled(t, n)
 	setup(t, c)

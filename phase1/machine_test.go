@@ -26,7 +26,7 @@ func TestMachinesNamespace(t *testing.T) {
 	defer own.Close()
 	plan := func(wrapper []string, namespace ...string) string {
 		t.Helper()
-		line := append(slices.Clone(wrapper), nstest.Program(t, "examples/agent"), "plan", "-uid", "0", "-nic", "no-such-link", "-binding", "bridge", "-state", "/run/no-such")
+		line := append(slices.Clone(wrapper), nstest.Program(t, "examples/guestwire-agent"), "plan", "-uid", "0", "-nic", "no-such-link", "-binding", "bridge", "-state", "/run/no-such")
 		line = append(line, namespace...)
 		cmd := exec.CommandContext(t.Context(), line[0], line[1:]...)
 		cmd.ExtraFiles = []*os.File{own}

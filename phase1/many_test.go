@@ -103,7 +103,7 @@ func TestUmask(t *testing.T) {
 	nstest.NeedRoot(t, "the test needs two users")
 	n := nstest.NewNetwork(t)
 	before := settled(t, n)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	for _, umask := range []string{"0777", "0077", "0000"} {
 		c := config(n, infra.Bridge{})
 		c.State, c.Dir = filepath.Join(nstest.Dir(t), "vm"), filepath.Join(nstest.Dir(t), "node")

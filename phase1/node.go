@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/holders"
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
@@ -90,7 +91,7 @@ func lookNode(path string) (node, error) {
 type absentError struct{ path string }
 
 func (e absentError) Error() string {
-	return fmt.Sprintf("journal directory %s is not there: name the one that Setup used (NIC.Dir, agent -dir)", e.path)
+	return fmt.Sprintf("journal directory %s is not there: name the one that Setup used (NIC.Dir, guestwire-agent -dir)", e.path)
 }
 
 func (absentError) Is(target error) bool { return target == fs.ErrNotExist }
@@ -248,11 +249,12 @@ func (n node) holder(name string) string {
 		if len(field) < 6 || field[1] != "FLOCK" || field[5] != file {
 			continue
 		}
-		command, err := os.ReadFile("/proc/" + field[4] + "/comm")
+		comm, err := os.ReadFile("/proc/" + field[4] + "/comm")
+		pid, _ := strconv.Atoi(field[4])
 		if err != nil {
 			return unknown
 		}
-		return fmt.Sprintf("process %s (%s)", field[4], strings.TrimSpace(string(command)))
+		return fmt.Sprintf("process %d (%s)", pid, holders.Program(pid, strings.TrimSpace(string(comm))))
 	}
 	return unknown
 }

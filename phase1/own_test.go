@@ -49,7 +49,7 @@ func (c container) command(t *testing.T, args ...string) *exec.Cmd {
 // agent runs the agent with the flags that name NIC, owner and state directory.
 func (c container) agent(t *testing.T, verb string, flags ...string) (string, error) {
 	t.Helper()
-	args := []string{nstest.Program(t, "examples/agent"), verb, "-nic", "eth0"}
+	args := []string{nstest.Program(t, "examples/guestwire-agent"), verb, "-nic", "eth0"}
 	switch verb {
 	case "setup", "plan":
 		args = append(args, "-state", c.State, "-uid", strconv.Itoa(nstest.LauncherUID))
@@ -76,9 +76,9 @@ func TestOwnWithoutNetAdmin(t *testing.T) {
 		"setup": {"-uid", strconv.Itoa(nstest.LauncherUID), "-state", c.State, "-binding", "redirect"}, "status": nil, "check": nil, "teardown": nil,
 	} {
 		line := append([]string{"setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-all", "--",
-			nstest.Program(t, "examples/agent"), verb, "-own", "-nic", "eth0"}, flags...)
+			nstest.Program(t, "examples/guestwire-agent"), verb, "-own", "-nic", "eth0"}, flags...)
 		out, err := c.command(t, line...).CombinedOutput()
-		want := "agent: " + verb + " eth0: CAP_NET_ADMIN is missing, which reads and changes the namespace (in a container, --cap-add NET_ADMIN): permission denied\n"
+		want := "guestwire-agent: " + verb + " eth0: CAP_NET_ADMIN is missing, which reads and changes the namespace (in a container, --cap-add NET_ADMIN): permission denied\n"
 		if err == nil || string(out) != want {
 			t.Errorf("%s: %v, %q; want %q", verb, err, out, want)
 		}
@@ -110,7 +110,7 @@ func TestOwnNamespace(t *testing.T) {
 			t.Errorf("the status says %s", out)
 		}
 		// The directory is shared with the containers of other tests.
-		metrics, err := c.command(t, nstest.Program(t, "examples/exporter"), "-own").Output()
+		metrics, err := c.command(t, nstest.Program(t, "examples/guestwire-exporter"), "-own").Output()
 		if err != nil || strings.Count(string(metrics), "\nguestwire_differences{") != 1 {
 			t.Errorf("%v, the metrics are %s", err, metrics)
 		}
@@ -178,7 +178,7 @@ func TestOwnAgain(t *testing.T) {
 	a, b := container{Network: first}, container{Network: second}
 	a.mustAgent(t, "setup", "-own", "-binding", "redirect", "-dir", dir)
 	first.Pod.Gone()
-	if out, err := b.agent(t, "setup", "-own", "-binding", "redirect", "-dir", dir); err == nil || !strings.Contains(out, "agent forget -own") {
+	if out, err := b.agent(t, "setup", "-own", "-binding", "redirect", "-dir", dir); err == nil || !strings.Contains(out, "guestwire-agent forget -own") {
 		t.Errorf("with the record of another namespace: %v, %s", err, out)
 	}
 	if out, err := b.agent(t, "forget", "-dir", dir, "-state", first.State); err == nil || !strings.Contains(out, "-own") {

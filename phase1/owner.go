@@ -133,7 +133,7 @@ func checkDevice(o resolvedOwner, device string, minor uint32, part, what, modul
 	}
 	way := "chmod 0666 " + device
 	if info.Mode().Perm()&0o060 == 0o060 {
-		way += ", or name a group above 0 that may (owner.gid, agent -gid)"
+		way += ", or name a group above 0 that may (owner.gid, guestwire-agent -gid)"
 	}
 	return fmt.Errorf("owner: %w: %v cannot open %s (%s), so the launcher could not %s: %s", fs.ErrPermission, o, device, modeOf(info), purpose, way)
 }

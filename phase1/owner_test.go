@@ -22,7 +22,7 @@ func TestVhost(t *testing.T) {
 	ownedBy := func(owner string) {
 		writeFile(t, configuration, `{"binding": {"redirect": {}}, "owner": `+owner+`, "device": {"driver": "vhost"}, "state": "`+n.State+`"}`)
 	}
-	// run has the agent plan or set up where the shell commands have made a /dev/vhost-net.
+	// run has the guestwire-agent plan or set up where the shell commands have made a /dev/vhost-net.
 	run := func(verb, device string) (string, error) {
 		const prepare = `set -e
 			mount -t tmpfs dev /mnt
@@ -34,7 +34,7 @@ func TestVhost(t *testing.T) {
 			shift
 			exec "$@"`
 		out, err := exec.Command("unshare", "-m", "sh", "-c", prepare, "sh", device,
-			nstest.Program(t, "examples/agent"), verb, "-netns", n.Pod.Path(), "-nic", "eth0", "-config", configuration).CombinedOutput()
+			nstest.Program(t, "examples/guestwire-agent"), verb, "-netns", n.Pod.Path(), "-nic", "eth0", "-config", configuration).CombinedOutput()
 		return string(out), err
 	}
 	granted := filepath.Join(nstest.Dir(t), "vhost-net") // to a user, by its access control list

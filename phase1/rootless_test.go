@@ -49,7 +49,7 @@ func TestRootlessNobody(t *testing.T) {
 		}
 	}
 	said, err := exec.CommandContext(t.Context(), "nsenter", "-t", pid, "-U", "-n", "-m", "--setuid", "0", "--setgid", "0",
-		nstest.Program(t, "examples/agent"), "setup", "-uid", "0", "-own", "-nic", "lo", "-binding", "redirect", "-state", "/mnt/vm", "-dir", "/mnt/journals").CombinedOutput()
+		nstest.Program(t, "examples/guestwire-agent"), "setup", "-uid", "0", "-own", "-nic", "lo", "-binding", "redirect", "-state", "/mnt/vm", "-dir", "/mnt/journals").CombinedOutput()
 	if text := string(said); err == nil || !strings.Contains(text, "/: owner 65534, which is how a user outside") || strings.Contains(text, "chown") {
 		t.Errorf("%v, %s; want an error that does not name chown", err, text)
 	}
@@ -63,7 +63,7 @@ func TestRootless(t *testing.T) {
 	nstest.Need(t, "unshare", "setpriv")
 	nstest.NeedRoot(t, "the test needs several users")
 	nstest.NeedTaps(t)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	const user, other = 64055, 64056
 	mkdirOwned := func(path string, uid int, mode os.FileMode) string {
 		t.Helper()
@@ -136,13 +136,13 @@ same() {
 			script := "set -e\ndir=$(mktemp -d -p " + dir + ")\n" + prepare + fmt.Sprintf(`
 agent() { verb=$1; shift; "%s" $verb -own -nic eth0 -dir "%s/journals" "$@"; }
 for binding in %s; do
-	if ! out=$(agent setup -binding $binding -state "%s" -uid %d 2>&1); then
+	if ! out=$(guestwire-agent setup -binding $binding -state "%s" -uid %d 2>&1); then
 		echo "$out"
 		same
 		exit 1
 	fi
-	agent check
-	agent teardown
+	guestwire-agent check
+	guestwire-agent teardown
 	same
 done
 echo done`, agent, dir, tried, c.state, c.uid)

@@ -245,7 +245,7 @@ func (n NIC) checkForeign(identity netns.Identity) error {
 		}
 		if stat.Dev == identity.Device && stat.Ino == identity.Inode {
 			if path == ownPath && n.checkNotFirst() == nil {
-				return fmt.Errorf("%w (%s): name the pod's, or say that the caller's own is meant, as in a container whose network is the guest's (NIC.Own, agent -own)", ErrOwnNamespace, path)
+				return fmt.Errorf("%w (%s): name the pod's, or say that the caller's own is meant, as in a container whose network is the guest's (NIC.Own, guestwire-agent -own)", ErrOwnNamespace, path)
 			}
 			return fmt.Errorf("%w (%s): name the pod's", ErrOwnNamespace, path)
 		}
@@ -258,7 +258,7 @@ func (n NIC) checkForeign(identity netns.Identity) error {
 func (n NIC) checkNotFirst() error {
 	first, err := netns.IsFirst(n.NetNS)
 	if err == nil && first && n.Own {
-		return fmt.Errorf("own: %w (the machine's own) is never wired: run inside of a namespace, as in a container with a network of its own, or name one (NetNS, agent -netns)", ErrOwnNamespace)
+		return fmt.Errorf("own: %w (the machine's own) is never wired: run inside of a namespace, as in a container with a network of its own, or name one (NetNS, guestwire-agent -netns)", ErrOwnNamespace)
 	}
 	if err == nil && first {
 		err = fmt.Errorf("namespace %s: %w (the machine's own): name the pod's", n.NetNS.Name(), ErrOwnNamespace)

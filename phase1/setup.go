@@ -92,7 +92,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		case hasEgress(earlier.Spec) && !hasEgress(spec):
 			s.report.say("NIC %s: egress is taken away, as this Setup names none: the guest may go everywhere", s.nic)
 		case c.Standby && !plan.Record.Standby:
-			s.report.say("NIC %s is active, and Setup leaves it so: Deactivate (agent deactivate) makes the guest inactive", s.nic)
+			s.report.say("NIC %s is active, and Setup leaves it so: Deactivate (guestwire-agent deactivate) makes the guest inactive", s.nic)
 		}
 		j := journal{From: c.From}
 		var later []infra.Difference
@@ -166,7 +166,7 @@ func (s *session) reportRemoved(earlier *journal, ops []netstate.Op) {
 		del, ok := op.(netstate.AddressDel)
 		found := ok && slices.ContainsFunc(earlier.Found.Addresses, func(a netstate.Address) bool { return a.Prefix == del.Address.Prefix })
 		if ok && !found && del.Link == s.nic {
-			s.report.say("NIC %s: address %v came after the first Setup, and is removed: if the guest needs it, call Teardown, add it, and call Setup again (agent teardown, agent setup)", s.nic, del.Address.Prefix)
+			s.report.say("NIC %s: address %v came after the first Setup, and is removed: if the guest needs it, call Teardown, add it, and call Setup again (guestwire-agent teardown, guestwire-agent setup)", s.nic, del.Address.Prefix)
 		}
 	}
 }
@@ -230,7 +230,7 @@ func (s *session) plan(ctx context.Context, c request, taken infra.Spec, owner r
 // nextPlan computes the wiring of a NIC that has a journal.
 func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spec) (*wiring.Plan, netstate.Snapshot, error) {
 	if earlier.Salvaged {
-		return nil, netstate.Snapshot{}, fmt.Errorf("%w, and its forced Teardown was interrupted: call Teardown first (agent teardown)", infra.ErrWired)
+		return nil, netstate.Snapshot{}, fmt.Errorf("%w, and its forced Teardown was interrupted: call Teardown first (guestwire-agent teardown)", infra.ErrWired)
 	}
 	if err := earlier.checkState(spec.State); err != nil {
 		return nil, netstate.Snapshot{}, fmt.Errorf("%w: %w", infra.ErrWired, err)

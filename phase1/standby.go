@@ -167,7 +167,7 @@ func (o Other) turn(ctx context.Context, own cache.Record) (uint64, error) {
 	case o.Gone:
 		return own.Turn, nil
 	case q.MAC != own.MAC:
-		return 0, fmt.Errorf("%w: the record is of the guest %v, and this one is %v: name the record of this guest's other side; for a guest that moves here, Teardown, and Setup with its record as from (Moving.From, agent setup -from)", ErrActive, q.MAC, own.MAC)
+		return 0, fmt.Errorf("%w: the record is of the guest %v, and this one is %v: name the record of this guest's other side; for a guest that moves here, Teardown, and Setup with its record as from (Moving.From, guestwire-agent setup -from)", ErrActive, q.MAC, own.MAC)
 	case q.Namespace == own.Namespace:
 		return 0, fmt.Errorf("%w: the record is of this namespace, %s: name the record of the other side", ErrActive, withPlace(ctx, q.Namespace))
 	case q.Namespace == "":
@@ -194,7 +194,7 @@ func (j *journal) checkSource(ctx context.Context, own cache.Record, inactive *c
 	if slices.Contains([]string{"", own.Namespace, inactive.Namespace}, from.Namespace) {
 		return nil
 	}
-	return fmt.Errorf("%w: the record is of namespace %s, and the guest comes from namespace %s (Moving.From, agent setup -from): call Deactivate there, and name the record that it returns",
+	return fmt.Errorf("%w: the record is of namespace %s, and the guest comes from namespace %s (Moving.From, guestwire-agent setup -from): call Deactivate there, and name the record that it returns",
 		ErrActive, withPlace(ctx, inactive.Namespace), withPlace(ctx, from.Namespace))
 }
 

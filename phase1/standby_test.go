@@ -143,7 +143,7 @@ func TestMove(t *testing.T) {
 		other.MAC[5]++
 		other.Standby, other.Turn = true, 9
 		target.refuses(t, &other, other.MAC.String())
-		target.refuses(t, &other, "agent setup -from")
+		target.refuses(t, &other, "guestwire-agent setup -from")
 		other = active
 		other.Standby, other.Turn, other.Namespace = true, 9, ""
 		target.refuses(t, &other, "no namespace")
@@ -164,7 +164,7 @@ func TestMove(t *testing.T) {
 		target.c.Standby = true // as at the first time
 		target.c.Progress = func(text string) { reported = append(reported, text) }
 		setup(t, target.c)
-		if !slices.ContainsFunc(reported, func(text string) bool { return strings.Contains(text, "agent deactivate") }) {
+		if !slices.ContainsFunc(reported, func(text string) bool { return strings.Contains(text, "guestwire-agent deactivate") }) {
 			t.Errorf("Setup with Standby of an active NIC reports %q, want what makes the guest inactive", reported)
 		}
 		target.c.Progress = nil

@@ -161,9 +161,9 @@ func (s *session) checkRecord(ctx context.Context) error {
 		switch r.Namespace {
 		case "":
 		case s.identity.Name():
-			way += ", or take the NIC down (Teardown, agent teardown)"
+			way += ", or take the NIC down (Teardown, guestwire-agent teardown)"
 		default:
-			way += ", or call Forget if the namespace " + r.Namespace + " is gone (agent forget)"
+			way += ", or call Forget if the namespace " + r.Namespace + " is gone (guestwire-agent forget)"
 		}
 		return fmt.Errorf("%w by another version of guestwire, which wrote %s (version %d, and this program reads %d): %s",
 			infra.ErrWired, path, r.Version, cache.Version, way)
@@ -179,11 +179,11 @@ func (s *session) checkRecord(ctx context.Context) error {
 		return fmt.Errorf("record %s: %w", path, err)
 	}
 	if found != nil {
-		return fmt.Errorf("%w in another namespace (%s), which has the record %s: name another state directory, or take that NIC down first (agent teardown -netns %s -nic %s)",
+		return fmt.Errorf("%w in another namespace (%s), which has the record %s: name another state directory, or take that NIC down first (guestwire-agent teardown -netns %s -nic %s)",
 			infra.ErrWired, found.Places()[0], path, infra.ShellWord(found.Places()[0]), infra.ShellWord(s.nic))
 	}
 	if err := checkGone(r.Namespace); err != nil {
-		return fmt.Errorf("%w in another namespace (%s), which has the record %s and is not found, but %w: name another state directory, or call Setup in the node's PID namespace; in a container that has its journals and its state directory for itself, Forget removes the record (Gone.Own, agent forget -own)",
+		return fmt.Errorf("%w in another namespace (%s), which has the record %s and is not found, but %w: name another state directory, or call Setup in the node's PID namespace; in a container that has its journals and its state directory for itself, Forget removes the record (Gone.Own, guestwire-agent forget -own)",
 			infra.ErrWired, r.Namespace, path, err)
 	}
 	return nil
@@ -328,7 +328,7 @@ func (j *journal) checkState(path string) error {
 		return nil
 	}
 	if j.Spec.State == "" {
-		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s, but %s was wired without a state directory: leave it out, or call Teardown first (agent teardown)", path, j.NIC)}
+		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s, but %s was wired without a state directory: leave it out, or call Teardown first (guestwire-agent teardown)", path, j.NIC)}
 	}
 	real, err := realState(path)
 	if err != nil {

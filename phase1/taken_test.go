@@ -240,7 +240,7 @@ func (k *taken) offered(verb string, err error) {
 		k.Errorf("%s offers nothing: %v", verb, err)
 	}
 	for _, way := range ways {
-		if way[1] == "agent teardown -nic net1" {
+		if way[1] == "guestwire-agent teardown -nic net1" {
 			unwire(k.T, k.other)
 		} else {
 			k.shell(way[1])

@@ -23,7 +23,7 @@ func (c request) firstTurn(namespace string) (uint64, error) {
 	case from.Inactive || c.Standby || from.Namespace == namespace && !from.Standby || !canStandBy(from) && !wiring.MakesTaps(c.Binding):
 		return from.Turn, nil
 	}
-	return 0, fmt.Errorf("%w, as from is the record of an active guest, or of one that waits for Activate: set Standby (agent setup -standby), and call Activate once the guest is inactive there; or name the record that Deactivate returns there", ErrActive)
+	return 0, fmt.Errorf("%w, as from is the record of an active guest, or of one that waits for Activate: set Standby (guestwire-agent setup -standby), and call Activate once the guest is inactive there; or name the record that Deactivate returns there", ErrActive)
 }
 
 // takeOver returns the Spec for a Setup of a NIC that is wired already. The record From of the first Setup counts. If
@@ -52,7 +52,7 @@ func (j *journal) sameGuest(from *cache.Record, wired cache.Record) error {
 	if from == nil || from.MAC == wired.MAC || !wiring.MakesTaps(j.Spec.Binding) {
 		return nil
 	}
-	return fmt.Errorf("%w for the guest %v, and from is the record of the guest %v: Teardown first (agent teardown), or name the record of the same guest", infra.ErrWired, wired.MAC, from.MAC)
+	return fmt.Errorf("%w for the guest %v, and from is the record of the guest %v: Teardown first (guestwire-agent teardown), or name the record of the same guest", infra.ErrWired, wired.MAC, from.MAC)
 }
 
 // checkMovedMTU refuses a NIC with a smaller MTU than the guest has: the guest keeps its MTU, so the Spec has no way

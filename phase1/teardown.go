@@ -115,7 +115,7 @@ func (s *session) explainMark(now netstate.Snapshot, err error) error {
 	if !now.Bears(s.nic) {
 		return err
 	}
-	return fmt.Errorf("%w, as links and tables of it say, but %s has no journal of it: name the directory that Setup used (agent -dir); if the journal is lost, or was discarded (agent teardown -discard), take the NIC down by force (ForceTeardown, agent teardown -force)",
+	return fmt.Errorf("%w, as links and tables of it say, but %s has no journal of it: name the directory that Setup used (guestwire-agent -dir); if the journal is lost, or was discarded (guestwire-agent teardown -discard), take the NIC down by force (ForceTeardown, guestwire-agent teardown -force)",
 		infra.ErrWired, s.node.Name())
 }
 
@@ -234,7 +234,7 @@ func (s *session) checkUnused(links []netstate.Link, ops []netstate.Op) error {
 			return err
 		}
 		if used {
-			return fmt.Errorf("%w: %s has tap %s open: detach the NIC from the VM or end the VM first, or cut the guest off (TeardownOptions.CutOff, agent teardown -cut-off)",
+			return fmt.Errorf("%w: %s has tap %s open: detach the NIC from the VM or end the VM first, or cut the guest off (TeardownOptions.CutOff, guestwire-agent teardown -cut-off)",
 				ErrInUse, holders.Name(context.Background(), l.Name), l.Name)
 		}
 	}

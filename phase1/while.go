@@ -33,7 +33,7 @@ func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) er
 		return n.failed("setup", err)
 	}
 	if earlier != nil && earlier.HeldBy != holder() {
-		return n.failed("setup", fmt.Errorf("%w, and not by %s, which would hold it: a VM may be using it: take that wiring down first (Teardown, agent teardown)", infra.ErrWired, holder()))
+		return n.failed("setup", fmt.Errorf("%w, and not by %s, which would hold it: a VM may be using it: take that wiring down first (Teardown, guestwire-agent teardown)", infra.ErrWired, holder()))
 	}
 	down := TeardownOptions{CutOff: true}
 	setup := func() (cache.Record, error) {

@@ -78,7 +78,7 @@ func New(records ...cache.Record) *VM {
 }
 
 // setupFirst is what to do where no record is.
-const setupFirst = "run Phase1's Setup with this state directory first (agent setup -state DIR)"
+const setupFirst = "run Phase1's Setup with this state directory first (guestwire-agent setup -state DIR)"
 
 func readRecords(dir string) ([]cache.Record, error) {
 	if dir == "" {

@@ -113,7 +113,7 @@ func (f *resolvConf) warnOther(log *slog.Logger, r cache.Record) {
 	there, err := os.Stat(defaultResolvConf)
 	wanted, err2 := os.Stat(f.path)
 	if err2 == nil && (err != nil || !os.SameFile(there, wanted)) {
-		log.Warn(fmt.Sprintf("the guest gets the resolvers of %s, and not those of %s: start the launcher by agent exec -netns, ip netns exec, or in a unit with BindReadOnlyPaths=%[2]s:%[1]s", defaultResolvConf, f.path), "nic", r.Name)
+		log.Warn(fmt.Sprintf("the guest gets the resolvers of %s, and not those of %s: start the launcher by guestwire-agent exec -netns, ip netns exec, or in a unit with BindReadOnlyPaths=%[2]s:%[1]s", defaultResolvConf, f.path), "nic", r.Name)
 	}
 }
 

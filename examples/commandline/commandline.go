@@ -25,7 +25,7 @@ func (p *Program[Options]) Parse(stdout io.Writer, args []string) (*Verb[Options
 		if len(args) > 1 {
 			return nil, nil, nil, Errorf("%q after %s: it takes nothing", args[1], name)
 		}
-		_, err := fmt.Fprintln(stdout, p.called(), Version())
+		_, err := fmt.Fprintln(stdout, p.Name, Version())
 		return nil, nil, nil, err
 	case "man":
 		_, err := stdout.Write(p.manual())
@@ -155,7 +155,7 @@ func (p *Program[Options]) help(w io.Writer, args []string) error {
 	v := p.verb(name)
 	for _, b := range builtin {
 		if b[0] == name {
-			_, err := io.WriteString(w, Called(fmt.Sprintf("%s %s: %s\n", p.Name, name, b[1])))
+			_, err := fmt.Fprintf(w, "%s %s: %s\n", p.Name, name, b[1])
 			return err
 		}
 	}
@@ -167,13 +167,13 @@ func (p *Program[Options]) help(w io.Writer, args []string) error {
 	case v == nil && name != "" && name != "help":
 		return Errorf("%q is none of %s%s", name, p.names(), p.meant(name))
 	case v == nil:
-		text = fmt.Sprint(p.Before, "\n", p.list(), "\n", p.After)
+		text = fmt.Sprint(p.Before, "\n", p.list(), "\n", p.After, "\n", named)
 	case name == "":
-		text = fmt.Sprint(p.Before, p.flags(v), "\n", p.After)
+		text = fmt.Sprint(p.Before, p.flags(v), "\n", p.After, "\n", named)
 	default:
 		text = fmt.Sprintf("%s %s: %s\n\n%s\n%s%s", p.Name, name, v.Short, v.Example, v.Long, p.flags(v))
 	}
-	_, err := io.WriteString(w, Called(text))
+	_, err := io.WriteString(w, text)
 	return err
 }
 
@@ -190,7 +190,7 @@ func (p *Program[Options]) list() (text string) {
 	for _, v := range p.Verbs {
 		width = max(width, len(v.Name))
 	}
-	line := func(name, short string) { text += fmt.Sprintf("  %s %-*s  %s\n", p.Name, width, name, short) }
+	line := func(name, short string) { text += fmt.Sprintf("  %-*s  %s\n", width, name, short) }
 	for _, v := range p.Verbs {
 		line(v.Name, v.Short)
 	}

@@ -23,7 +23,7 @@ func (e *Error) Unwrap() error { return e.err }
 
 // Line is what a program prints of an error or a report of the library, after its name: the programs are named as they
 // were called, and the text is short and has no control characters, whatever it quotes.
-func Line(name string, said any) string { return Called(logqueue.Short(fmt.Sprintln(name, said))) }
+func Line(name string, said any) string { return logqueue.Short(fmt.Sprintln(name, said)) }
 
 // Verb is what a program can do.
 type Verb[Options any] struct {
@@ -101,7 +101,7 @@ func (p *Program[Options]) flags(v *Verb[Options]) string {
 	var names, usages []string
 	width := 0
 	set.VisitAll(func(f *flag.Flag) {
-		value, usage := flag.UnquoteUsage(&flag.Flag{Usage: Called(f.Usage), Value: f.Value})
+		value, usage := flag.UnquoteUsage(f)
 		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" {
 			usage += fmt.Sprintf(" (default %q)", f.DefValue)
 		}
@@ -151,5 +151,5 @@ func Version() string {
 
 // called is the program's name, as a package installs it if it was called by such a name.
 func (p *Program[Options]) called() string {
-	return strings.TrimSuffix(Called(p.Name+":"), ":")
+	return p.Name
 }

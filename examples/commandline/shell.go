@@ -27,11 +27,11 @@ var shells = []string{"bash", "zsh", "fish"}
 // script prints the completion for a shell.
 func (p *Program[Options]) script(stdout io.Writer, args []string) error {
 	if len(args) != 1 || !slices.Contains(shells, args[0]) {
-		return Errorf("completion: name one shell of %s, as in %s completion bash >/etc/bash_completion.d/%s", strings.Join(shells, ", "), p.called(), p.called())
+		return Errorf("completion: name one shell of %s, as in %s completion bash >/etc/bash_completion.d/%s", strings.Join(shells, ", "), p.Name, p.Name)
 	}
 	text, err := scripts.ReadFile("completion/" + args[0])
 	if err == nil {
-		_, err = io.WriteString(stdout, strings.ReplaceAll(string(text), "PROGRAM", p.called()))
+		_, err = io.WriteString(stdout, strings.ReplaceAll(string(text), "PROGRAM", p.Name))
 	}
 	return err
 }
@@ -119,16 +119,21 @@ func isBool(f *flag.Flag) bool {
 	return ok && b.IsBoolFlag()
 }
 
+// named says where the pages are that help and errors name.
+const named = `What is named as docs/ or examples/ is in the repository, and in
+/usr/share/doc/guestwire of a package.
+`
+
 // manual is the manual page of the program, in section 8 (man(7)). A library that makes it from Markdown would take a
 // tenth of the time in which an agent starts.
 func (p *Program[Options]) manual() []byte {
 	var page strings.Builder
-	name, takes := p.called(), "[FLAG...]"
+	name, takes := p.Name, "[FLAG...]"
 	if p.verb("") == nil {
 		takes = "VERB " + takes
 	}
 	fmt.Fprintf(&page, ".TH %s 8 \"\" \"%s\" guestwire\n", strings.ToUpper(name), Version())
-	section := func(title, text string) { fmt.Fprintf(&page, ".SH %s\n%s", title, roff(Called(text))) }
+	section := func(title, text string) { fmt.Fprintf(&page, ".SH %s\n%s", title, roff(text)) }
 	section("NAME", name+" - "+p.Short)
 	section("SYNOPSIS", name+" "+takes)
 	section("DESCRIPTION", p.Before)
@@ -140,7 +145,7 @@ func (p *Program[Options]) manual() []byte {
 		}
 	}
 	section("MORE", p.After)
-	section("FILES", "  "+Documents+"\n\nhas what is named as docs/ and examples/.\n")
+	section("FILES", named)
 	return []byte(page.String())
 }
 

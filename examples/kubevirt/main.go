@@ -32,7 +32,7 @@ func main() {
 	flag.StringVar(&s.binding, "binding", cmp.Or(os.Getenv("NETWORK_BINDING_PLUGIN_NAME"), "guestwire"), "the `NAME` of the network binding in KubeVirt's configuration")
 	flag.StringVar(&s.state, "state", "/run/guestwire", "the `DIR` of the pod's records; with -agent, that of a directory for each pod's UID")
 	flag.StringVar(&s.agent, "agent", "", "the `PROGRAM` agent, which the node hook calls")
-	flag.StringVar(&s.config, "config", "", "with -agent: the `FILE` with the configuration for agent setup")
+	flag.StringVar(&s.config, "config", "", "with -agent: the `FILE` with the configuration for guestwire-agent setup")
 	flag.StringVar(&s.proc, "proc", "/proc", "with -agent: where the node's /proc `DIR` is")
 	// KubeVirt knows the sockets of a pod by their names alone, so those of two sidecars must differ.
 	socket := flag.String("socket", "/var/run/kubevirt-hooks/"+cmp.Or(os.Getenv("CONTAINER_NAME"), "guestwire")+".sock", "the `PATH` of the socket")

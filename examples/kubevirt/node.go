@@ -75,7 +75,7 @@ func (s *server) callAgent(ctx context.Context, point, uid, nic string) error {
 	said, err := cmd.CombinedOutput()
 	s.log.Info("agent", "call", cmd.Args[1:], "said", string(said), "error", err)
 	if err != nil {
-		return fmt.Errorf("agent %s of NIC %s: %w: %s", args[0], nic, err, said)
+		return fmt.Errorf("guestwire-agent %s of NIC %s: %w: %s", args[0], nic, err, said)
 	}
 	if point == "PostVMStop" {
 		if dir, err := directory.Open(s.state); err == nil {

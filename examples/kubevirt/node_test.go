@@ -51,7 +51,7 @@ func TestNodeHook(t *testing.T) {
 	if err := os.Mkdir(state, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	socket, _ := startServer(t, nil, "-agent", nstest.Program(t, "examples/agent"), "-config", config, "-state", state, "-proc", filepath.Join(dir, "proc"))
+	socket, _ := startServer(t, nil, "-agent", nstest.Program(t, "examples/guestwire-agent"), "-config", config, "-state", state, "-proc", filepath.Join(dir, "proc"))
 	hook := func(point string) error {
 		_, err := call(t, socket, plugins+"NodeHookService/ExecuteNodeHook", recorded(t, "ExecuteNodeHook-"+point))
 		return err

@@ -20,7 +20,7 @@ func main() {
 		os.Exit(2)
 	}
 	if err := run(ctx, os.Args[1]); err != nil {
-		fmt.Fprintln(os.Stderr, "launcher:", err)
+		fmt.Fprintln(os.Stderr, "guestwire-launcher:", err)
 		os.Exit(1)
 	}
 }

@@ -88,12 +88,12 @@ func startLauncher(t *testing.T, pod *guestwiretest.Pod) (stop func()) {
 			t.Error(err)
 		}
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("launcher: %v", err)
+			t.Errorf("guestwire-launcher: %v", err)
 		}
 	}
 	t.Cleanup(stop)
 	if line, err := bufio.NewReader(output).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("launcher: %q, %v", line, err)
+		t.Fatalf("guestwire-launcher: %q, %v", line, err)
 	}
 	return stop
 }

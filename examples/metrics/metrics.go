@@ -1,5 +1,5 @@
-// Package metrics reports the wired NICs of a node, and the calls of its CNI plugin: for examples/exporter, which
-// prints, and examples/node, which serves.
+// Package metrics reports the wired NICs of a node, and the calls of its CNI plugin: for examples/guestwire-exporter,
+// which prints, and examples/guestwire-node, which serves.
 package metrics
 
 import (
@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/guestwire/guestwire/examples/cni/calls"
+	"github.com/guestwire/guestwire/examples/guestwire/calls"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -155,7 +155,7 @@ func (c NICs) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
 // measure returns in how many things the NIC differs, and its counters; nil if the namespace cannot be opened here, or
 // the NIC is not wired any more. It does without Status, which looks for the namespace again, in all processes.
 func (c NICs) measure(w phase1.Wiring) (found int, counters *phase1.Counters) {
-	ctx, cancel := context.WithTimeoutCause(c.Context, patience, fmt.Errorf("no metrics after %v, see agent check: %w", patience, context.DeadlineExceeded))
+	ctx, cancel := context.WithTimeoutCause(c.Context, patience, fmt.Errorf("no metrics after %v, see guestwire-agent check: %w", patience, context.DeadlineExceeded))
 	defer cancel()
 	nic := c.NIC
 	nic.Name, nic.MostRead = w.NIC, mostRead

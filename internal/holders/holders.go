@@ -22,7 +22,7 @@ import (
 // Process is a process that has a tap open. The fields are those of a process in phase1.Counters.
 type Process struct {
 	PID     int    `json:"pid"`
-	Command string `json:"command"` // of /proc/PID/comm, printable
+	Command string `json:"command"` // Program of /proc/PID/comm, printable
 	// Started is the time at which the process started, to a second: the tap was opened later.
 	Started time.Time `json:"started,omitzero"`
 }
@@ -281,7 +281,7 @@ func describe(pid int) (Process, bool) {
 	if err != nil || first < 0 || last < first {
 		return Process{}, false
 	}
-	p := Process{PID: pid, Command: strings.Map(printable, string(stat[first+1:last]))}
+	p := Process{PID: pid, Command: strings.Map(printable, Program(pid, string(stat[first+1:last])))}
 	const start, perSecond = 22 - 3, 100 // the field after the state's, in USER_HZ
 	fields := strings.Fields(string(stat[last+1:]))
 	var now unix.Timespec
@@ -293,6 +293,23 @@ func describe(pid int) (Process, bool) {
 		p.Started = time.Now().Add(-age).Round(time.Second)
 	}
 	return p, true
+}
+
+// Program returns the name of the program of a process whose comm it gets. A comm ends after 15 octets (TASK_COMM_LEN),
+// and is "exe" where a program has started itself by /proc/self/exe: then the name is that of the command line, if it
+// has one.
+func Program(pid int, comm string) string {
+	const longest = 15
+	if comm != "exe" && len(comm) < longest {
+		return comm
+	}
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	first, _, _ := strings.Cut(string(line), "\x00")
+	name := filepath.Base(first)
+	if err != nil || first == "" || comm != "exe" && !strings.HasPrefix(name, comm) {
+		return comm
+	}
+	return name
 }
 
 // printable keeps a process's name from writing control characters to a terminal.

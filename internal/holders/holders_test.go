@@ -214,3 +214,37 @@ func testPasst(t *testing.T, n, other *nstest.Namespace, flag []string) {
 		t.Errorf("found %v for another NIC or namespace", found)
 	}
 }
+
+// TestProgram: a program has its whole name where the kernel has its first 15 octets, or "exe".
+func TestProgram(t *testing.T) {
+	for _, c := range []struct{ file, called, want string }{
+		{"short", "/usr/bin/other", "short"},
+		{"name-of-a-long-program", "/usr/bin/name-of-a-long-program", "name-of-a-long-program"},
+		{"name-of-a-long-program", "something else", "name-of-a-long-"},
+		{"exe", "/usr/local/bin/launcher", "launcher"},
+		{"exe", "", "exe"},
+	} {
+		program := filepath.Join(t.TempDir(), c.file)
+		sleep, err := exec.LookPath("sleep")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(sleep, program); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(program, "60")
+		cmd.Args[0] = c.called
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cmd.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := holders.Program(cmd.Process.Pid, strings.TrimSpace(string(comm))); got != c.want {
+			t.Errorf("%s called as %q: %q, want %q", c.file, c.called, got, c.want)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+}

@@ -78,7 +78,7 @@ type DropLog struct {
 }
 
 // ErrListened says that the namespace has a listener.
-var ErrListened = errors.New("another FollowDrops (agent drops -follow) follows the drops of this namespace: end it first")
+var ErrListened = errors.New("another FollowDrops (guestwire-agent drops -follow) follows the drops of this namespace: end it first")
 
 // OpenDropLog becomes the listener of the namespace of the calling thread, for packets of one NIC. A namespace
 // has one listener: for a second one the error is ErrListened. The caller has to call Close.

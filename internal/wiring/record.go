@@ -48,7 +48,7 @@ func (s *seen) guestMTU() int {
 func (s *seen) leasedRecord(mac cache.MAC) cache.Record {
 	r := s.recordOf(mac)
 	if len(s.own) == 0 {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("%[1]s has no address: the guest gets a connection without a responder of guestwire; to have it served, call Teardown, give %[1]s its address, and call Setup again (agent teardown, agent setup)", s.nic.Name))
+		r.Warnings = append(r.Warnings, fmt.Sprintf("%[1]s has no address: the guest gets a connection without a responder of guestwire; to have it served, call Teardown, give %[1]s its address, and call Setup again (guestwire-agent teardown, guestwire-agent setup)", s.nic.Name))
 	} else if !s.spec.Options.NoResponder {
 		s.addResponder(&r)
 		s.on.Fill(&r)

@@ -152,7 +152,7 @@ func TestRefused(t *testing.T) {
 		{"another tap name taken", beside(netstate.Link{Index: 7, Name: "tap0"}), withSpec(masquerade(), func(s *asked) { s.Tap = "tap0" }), is(infra.ErrWired), "tap0|rename|or name another one in tap"},
 		{"tap of the NIC's name", flannel(), withSpec(redirect(), func(s *asked) { s.Tap = "eth0" }), field("tap"), "eth0|another link"},
 		{"tap of the responder's name", flannel(), withSpec(redirect(), func(s *asked) { s.Tap = "eth0-dhcp" }), field("tap"), "eth0-dhcp|another link"},
-		{"tap name taken", beside(netstate.Link{Index: 7, Name: "eth0-tap", Alias: "guestwire net1"}), masquerade(), is(infra.ErrWired), "eth0-tap is a link of the wiring of net1: take that NIC down first|agent teardown -nic net1"},
+		{"tap name taken", beside(netstate.Link{Index: 7, Name: "eth0-tap", Alias: "guestwire net1"}), masquerade(), is(infra.ErrWired), "eth0-tap is a link of the wiring of net1: take that NIC down first|guestwire-agent teardown -nic net1"},
 		{"port name taken", beside(netstate.Link{Index: 7, Name: "v0", AltNames: []string{"eth0-dhcp"}}), bridge(), is(infra.ErrWired), "eth0-dhcp is an altname of v0: |ip link property del dev v0 altname eth0-dhcp"},
 		{"table there", flannelWith(func(s *netstate.Snapshot) {
 			s.Tables = []firewall.Image{{Family: firewall.Inet, Name: "guestwire-eth0"}}

@@ -66,7 +66,7 @@ func SameGuest(nic string, wired, wanted infra.Spec) (infra.Spec, error) {
 	if wired.Tap != "" {
 		how += fmt.Sprintf(", tap %q", wired.Tap)
 	}
-	return wanted, fmt.Errorf("%w with %s, queues %d, for %s; this call asks for %s: ask for the same, or Teardown first (agent teardown)",
+	return wanted, fmt.Errorf("%w with %s, queues %d, for %s; this call asks for %s: ask for the same, or Teardown first (guestwire-agent teardown)",
 		infra.ErrWired, how, max(1, wired.Queues), ownerText(wired.Owner), strings.Join(other, ", "))
 }
 

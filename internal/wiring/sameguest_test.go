@@ -124,12 +124,12 @@ func TestSameGuestSays(t *testing.T) {
 		"asks for user 1 (no group named)":      {Binding: infra.Bridge{}, Queues: 2},
 		"asks for the bridge binding, queues 2": {Binding: infra.Redirect{}, Owner: infra.Owner{UID: 1}},
 	} {
-		if _, err := wiring.SameGuest("eth0", wired, infra.Spec{Binding: infra.Bridge{}, Queues: 2, Owner: infra.Owner{UID: 1}}); err == nil || !strings.HasSuffix(err.Error(), want+": ask for the same, or Teardown first (agent teardown)") {
+		if _, err := wiring.SameGuest("eth0", wired, infra.Spec{Binding: infra.Bridge{}, Queues: 2, Owner: infra.Owner{UID: 1}}); err == nil || !strings.HasSuffix(err.Error(), want+": ask for the same, or Teardown first (guestwire-agent teardown)") {
 			t.Errorf("%v does not end with %s and the way out", err, want)
 		}
 	}
 	_, other := wiring.SameGuest("eth0", infra.Spec{Binding: infra.Passt{}, Guest: "vm1"}, infra.Spec{Binding: infra.Passt{}, Guest: "vm2"})
-	if other == nil || !strings.HasSuffix(other.Error(), `, guest "vm1", queues 1, for user 0 (no group named); this call asks for guest "vm2": ask for the same, or Teardown first (agent teardown)`) {
+	if other == nil || !strings.HasSuffix(other.Error(), `, guest "vm1", queues 1, for user 0 (no group named); this call asks for guest "vm2": ask for the same, or Teardown first (guestwire-agent teardown)`) {
 		t.Errorf("%v does not name the wired guest and the wanted one", other)
 	}
 	for want, wired := range map[string]infra.Spec{

@@ -83,7 +83,7 @@ func (p *Plan) compare(now netstate.Snapshot, want compare.State) ([]netstate.Op
 	nic.RestoreAddresses = true // those that are wanted
 	steps, err := compare.StepsSince(p.found, now, want, nic)
 	if errors.Is(err, infra.ErrNoNIC) {
-		err = fmt.Errorf("%w: take down what is left of the wiring (Teardown, agent teardown)", err)
+		err = fmt.Errorf("%w: take down what is left of the wiring (Teardown, guestwire-agent teardown)", err)
 	}
 	return steps, err
 }

@@ -173,7 +173,7 @@ func credentialFor(owner infra.Owner, groups []uint32) (*syscall.Credential, err
 		return nil, &cache.FieldError{Field: "owner.inside", Reason: "the command would stay in this user namespace: have the container's engine start the launcher, or name the user by the numbers of this user namespace, without inside"}
 	}
 	if owner.UID == 0 && !owner.Root {
-		return nil, &cache.FieldError{Field: "owner", Reason: "missing: name the command's user (Owner.UID, or Owner.Root; agent -uid, where 0 is root)"}
+		return nil, &cache.FieldError{Field: "owner", Reason: "missing: name the command's user (Owner.UID, or Owner.Root; guestwire-agent -uid, where 0 is root)"}
 	}
 	if err := idmap.CheckOwner(owner); err != nil {
 		return nil, err

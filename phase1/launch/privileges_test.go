@@ -67,7 +67,7 @@ func TestLaunchKeyring(t *testing.T) {
 		return
 	}
 	nstest.Need(t)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	self := filepath.Join(nstest.Dir(t), "launch.test") // where every user can execute it
 	nstest.Run(t, "install", "-m", "755", os.Args[0], self)
 	err := netns.OnThread(func() error {
@@ -139,7 +139,7 @@ func TestLaunchKeepsAttributes(t *testing.T) {
 func TestLaunchPrivileges(t *testing.T) {
 	nstest.Need(t, "setpriv")
 	nstest.NeedRoot(t, "the test needs two users")
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	pod := nstest.New(t, "pod")
 	// Docker's and Podman's, and what guestwire asks for.
 	container := "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,+sys_chroot,+mknod,+audit_write,+setfcap,+net_admin"
@@ -206,7 +206,7 @@ func TestLaunchPrivileges(t *testing.T) {
 // TestLaunchOneUser: in a user namespace with one user the command keeps the groups, and another user is refused.
 func TestLaunchOneUser(t *testing.T) {
 	nstest.Need(t, "unshare")
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	inside := func(args ...string) (string, error) {
 		out, err := exec.Command("unshare", append([]string{"-Urn", agent, "exec"}, args...)...).CombinedOutput()
 		return string(out), err

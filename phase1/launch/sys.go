@@ -48,7 +48,7 @@ func ownFiles(ns *os.File) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("put the files of %s over those of /etc, as ip netns exec does: %w: correct the file there; or call agent exec by nsenter --net=PATH, without -netns, and the command gets the machine's files", config, err)
+		return fmt.Errorf("put the files of %s over those of /etc, as ip netns exec does: %w: correct the file there; or call guestwire-agent exec by nsenter --net=PATH, without -netns, and the command gets the machine's files", config, err)
 	}
 	return nil
 }

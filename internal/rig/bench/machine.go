@@ -28,7 +28,7 @@ var streamSource []byte
 // socket and by vhost-user. The machines are alike, share their memory, and run at once. QEMU, which emulates them, is
 // that of Debian's backports, and passt is Debian 13's.
 func measureMachines(s *scope, w io.Writer, rounds int) error {
-	dir, err := s.build("examples/launcher")
+	dir, err := s.build("examples/guestwire-launcher")
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func measureMachines(s *scope, w io.Writer, rounds int) error {
 	var booting sync.WaitGroup
 	errs := make([]error, len(machines))
 	for i := range machines {
-		booting.Go(func() { errs[i] = machines[i].boot(s.ctx, filepath.Join(dir, "launcher"), program) })
+		booting.Go(func() { errs[i] = machines[i].boot(s.ctx, filepath.Join(dir, "guestwire-launcher"), program) })
 	}
 	booting.Wait()
 	for i, m := range machines {

@@ -11,7 +11,7 @@ import (
 
 // measureMemory measures the launchers of a node with one guest, and of one with many.
 func measureMemory(s *scope, w io.Writer, guests int) error {
-	programs, err := s.build("examples/launcher")
+	programs, err := s.build("examples/guestwire-launcher")
 	if err != nil {
 		return err
 	}
@@ -27,7 +27,7 @@ func measureMemory(s *scope, w io.Writer, guests int) error {
 			if _, err := p.setup(s.ctx, launcherSpec(infra.Redirect{})); err != nil {
 				return err
 			}
-			l, err := s.serveLauncher(p, filepath.Join(programs, "launcher"))
+			l, err := s.serveLauncher(p, filepath.Join(programs, "guestwire-launcher"))
 			if err != nil {
 				return err
 			}

@@ -21,7 +21,7 @@ const chained = `, {"type": "guestwire", "capabilities": {"io.kubernetes.cri.pod
 // measurePlugin measures how long Debian's containerd takes to start a pod's sandbox, with the plugin in the pod's CNI
 // list and without it.
 func measurePlugin(s *scope, w io.Writer, rounds int) error {
-	programs, err := s.build("examples/cni", "internal/rig/node/cri")
+	programs, err := s.build("examples/guestwire", "internal/rig/node/cri")
 	if err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func measurePlugin(s *scope, w io.Writer, rounds int) error {
 		return err
 	}
 	s.atEnd(n.Close)
-	program, err := os.ReadFile(filepath.Join(programs, "cni"))
+	program, err := os.ReadFile(filepath.Join(programs, "guestwire"))
 	if err != nil {
 		return err
 	}

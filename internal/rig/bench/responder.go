@@ -29,7 +29,7 @@ type server struct {
 
 // measureResponders compares Phase2's responder with dnsmasq. Both serve the same DHCPv4 client on a tap.
 func measureResponders(s *scope, w io.Writer, rounds int) error {
-	programs, err := s.build("examples/launcher")
+	programs, err := s.build("examples/guestwire-launcher")
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func measureResponders(s *scope, w io.Writer, rounds int) error {
 	if err != nil {
 		return err
 	}
-	launcher := filepath.Join(programs, "launcher")
+	launcher := filepath.Join(programs, "guestwire-launcher")
 	if _, err := all[0].setup(s.ctx, launcherSpec(infra.Bridge{})); err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 // appArmorProfile is the one of the documentation, program the path that it names.
 const (
 	appArmorProfile = "../../../docs/how-to/confinement/apparmor-launcher"
-	program         = "/usr/local/bin/launcher"
+	program         = "/usr/local/bin/guestwire-launcher"
 )
 
 // TestAppArmor: the launcher lives under the profile of the documentation, and what no launcher needs is denied, even
@@ -47,7 +47,7 @@ func TestAppArmor(t *testing.T) {
 	}
 
 	nstest.Run(t, "dmesg", "--clear")
-	install(nstest.Program(t, "examples/launcher"))
+	install(nstest.Program(t, "examples/guestwire-launcher"))
 	n := nstest.NewNetwork(t)
 	n.State = "/run/guestwire/vm1"
 	if err := os.MkdirAll("/run/guestwire", 0o755); err != nil {

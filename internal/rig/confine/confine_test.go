@@ -86,8 +86,8 @@ func inStockKernel(t *testing.T, arguments string, variables ...string) bool {
 	if _, err := os.Stat(unpacked.Path("kernel")); err != nil {
 		nstest.Skip(t, "no stock kernel: make install")
 	}
-	programs := filepath.Dir(nstest.Program(t, "examples/agent"))
-	nstest.Program(t, "examples/launcher")
+	programs := filepath.Dir(nstest.Program(t, "examples/guestwire-agent"))
+	nstest.Program(t, "examples/guestwire-launcher")
 	stockkernel := nstest.Program(t, "internal/rig/stockkernel")
 	binary := filepath.Join(nstest.Dir(t), "confine.test")
 	build := exec.Command("go", "test", "-c", "-o", binary, ".")

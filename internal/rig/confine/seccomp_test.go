@@ -21,8 +21,8 @@ func TestSeccomp(t *testing.T) {
 	self := copyOfSelf(t)
 	e := container.NewIn(t, n.Pod, false)
 	dir := nstest.Dir(t)
-	program := filepath.Join(dir, "launcher")
-	nstest.Run(t, "cp", nstest.Program(t, "examples/launcher"), program)
+	program := filepath.Join(dir, "guestwire-launcher")
+	nstest.Run(t, "cp", nstest.Program(t, "examples/guestwire-launcher"), program)
 	nstest.Run(t, "cp", seccompProfile, filepath.Join(dir, "profile.json"))
 	if err := os.WriteFile(filepath.Join(dir, "Containerfile"), []byte("FROM scratch\n"), 0o644); err != nil {
 		t.Fatal(err)

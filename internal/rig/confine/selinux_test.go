@@ -33,7 +33,7 @@ func TestSELinux(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	before := n.Pod.Settled()
 	links := n.Pod.IP("-br link")
-	agent, launcher := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/launcher")
+	agent, launcher := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-launcher")
 	self := copyOfSelf(t)
 	common := []string{"-netns", n.Pod.Path(), "-nic", "eth0"}
 	call := func(domain, verb string, more ...string) (string, error) {

@@ -67,7 +67,7 @@ func (e *Engine) refusal(t *testing.T, flags string) string {
 	if err == nil {
 		t.Fatalf("%s: no error, %q", flags, out)
 	}
-	if strings.Count(out, "\n") > 0 || !strings.HasPrefix(out, "agent: ") {
+	if strings.Count(out, "\n") > 0 || !strings.HasPrefix(out, "guestwire-agent: ") {
 		t.Errorf("%s\n%q\nwant one line of the agent", flags, out)
 	}
 	return out
@@ -138,7 +138,7 @@ func TestRootful(t *testing.T) {
 		for _, address := range []string{"127.0.0.1:8080", "10.89.1.1:8080", own + ":8000", "[fd00:89:1::1]:8080", "[fd00:89:1::8]:8000"} {
 			answer(t, e.Host, address)
 		}
-		if logs := e.MustPodman(t, "logs redirect"); !strings.Contains(logs, "agent: binding: redirect\n") {
+		if logs := e.MustPodman(t, "logs redirect"); !strings.Contains(logs, "guestwire-agent: binding: redirect\n") {
 			t.Errorf("%s\nwant redirect, as /proc/sys is read-only", logs)
 		}
 		inside := e.Namespace(t, "redirect")
@@ -256,10 +256,10 @@ func TestRootful(t *testing.T) {
 		started()
 		e.MustPodman(t, "kill vm")
 		e.MustPodman(t, "rm vm")
-		if said := e.refusal(t, wired+"--network container:net"); !strings.Contains(said, "agent teardown -force") {
+		if said := e.refusal(t, wired+"--network container:net"); !strings.Contains(said, "guestwire-agent teardown -force") {
 			t.Errorf("%s\nwant the way without a journal", said)
 		}
-		e.MustPodman(t, "run --rm "+wired+"--network container:net --entrypoint agent "+Image+" teardown -own -nic eth0 -force")
+		e.MustPodman(t, "run --rm "+wired+"--network container:net --entrypoint guestwire-agent "+Image+" teardown -own -nic eth0 -force")
 		restored("teardown -force")
 
 		const journals = "--network container:net --volume journals:/run/guestwire.lock"
@@ -271,13 +271,13 @@ func TestRootful(t *testing.T) {
 		restored("SIGKILL of the agent, and another container with its journals")
 	})
 
-	// podman's runtime calls agent hook, so the container has no capability, and the namespace is given back at its
-	// end.
+	// podman's runtime calls guestwire-agent hook, so the container has no capability, and the namespace is given back at
+	// its end.
 	t.Run("hook", func(t *testing.T) {
 		t.Parallel()
-		e.write(t, "/usr/local/bin/agent", nstest.Program(t, "examples/agent"))
+		e.write(t, "/usr/local/bin/guestwire-agent", nstest.Program(t, "examples/guestwire-agent"))
 		const config = `{"version": "1.0.0", "when": {"annotations": {"^guestwire/state$": "."}}, "stages": ["createRuntime", "poststop"],
-			"hook": {"path": "/usr/local/bin/agent", "args": ["agent", "hook", "-nic", "eth0", "-uid", "107", "-binding", "masquerade", "-own"]}}`
+			"hook": {"path": "/usr/local/bin/guestwire-agent", "args": ["guestwire-agent", "hook", "-nic", "eth0", "-uid", "107", "-binding", "masquerade", "-own"]}}`
 		if err := e.machine.Write("/usr/share/containers/oci/hooks.d/guestwire.json", []byte(config)); err != nil {
 			t.Fatal(err)
 		}

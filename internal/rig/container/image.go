@@ -24,7 +24,7 @@ func (e *Engine) Build(t testing.TB) {
 	for _, file := range []string{"Containerfile", "vm"} {
 		e.write(t, "/tmp/context/"+file, filepath.Join("../../../examples/container", file))
 	}
-	for _, program := range []string{"agent", "launcher"} {
+	for _, program := range []string{"guestwire-agent", "guestwire-launcher"} {
 		e.write(t, "/tmp/context/"+program, nstest.Program(t, "examples/"+program))
 	}
 	e.replaceStages(t, "/tmp/context/Containerfile")

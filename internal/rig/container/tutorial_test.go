@@ -15,6 +15,6 @@ func TestTutorial(t *testing.T) {
 	e.importGuest(t)
 	shells := e.reader(t)
 	tutorial.TypeAt(t, tutorial.Read(t, "docs/tutorials/container.md"), shells)
-	hook := strings.Replace(tutorial.Read(t, "docs/how-to/oci-hook.md"), `"agent", "hook",`, `"agent", "hook", "-own",`, 1)
+	hook := strings.Replace(tutorial.Read(t, "docs/how-to/oci-hook.md"), `"guestwire-agent", "hook",`, `"guestwire-agent", "hook", "-own",`, 1)
 	tutorial.TypeAt(t, hook, shells)
 }

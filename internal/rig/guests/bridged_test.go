@@ -36,7 +36,7 @@ var bridged = []struct {
 func TestBridgeInGuest(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
-	launcher := nstest.Program(t, "examples/launcher")
+	launcher := nstest.Program(t, "examples/guestwire-launcher")
 	mac := cache.MAC{2, 0, 0x5e, 0, 0x53, 9}
 	ways := []struct {
 		name  string

@@ -47,7 +47,7 @@ func (s system) in(n network) system {
 func TestClients(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
-	launcher := nstest.Program(t, "examples/launcher")
+	launcher := nstest.Program(t, "examples/guestwire-launcher")
 	for _, sys := range systems {
 		t.Run(sys.name, func(t *testing.T) {
 			t.Parallel()

@@ -27,8 +27,8 @@ import (
 func underLauncher(t *testing.T, uid, gid int, n nstest.Network, flags ...string) []string {
 	t.Helper()
 	line := []string{
-		nstest.Program(t, "examples/agent"), "exec", "-netns", n.Pod.Path(), "-uid", strconv.Itoa(uid), "-gid", strconv.Itoa(gid), "--",
-		nstest.Program(t, "examples/launcher"), "qemu", "-state", n.State,
+		nstest.Program(t, "examples/guestwire-agent"), "exec", "-netns", n.Pod.Path(), "-uid", strconv.Itoa(uid), "-gid", strconv.Itoa(gid), "--",
+		nstest.Program(t, "examples/guestwire-launcher"), "qemu", "-state", n.State,
 	}
 	return append(append(line, flags...), "--")
 }
@@ -215,7 +215,7 @@ func TestLauncherPlug(t *testing.T) {
 	}
 	// The first NIC comes and goes by the commands of docs/how-to/plug.md.
 	typed := func(heading string) string {
-		commands := strings.NewReplacer("/run/netns/pod", n.Pod.Path(), "/run/guestwire/vm1", n.State, "agent ", nstest.Program(t, "examples/agent")+" ",
+		commands := strings.NewReplacer("/run/netns/pod", n.Pod.Path(), "/run/guestwire/vm1", n.State, "guestwire-agent ", nstest.Program(t, "examples/guestwire-agent")+" ",
 			"-uid 107", fmt.Sprintf("-uid %d -gid %d", uid, gid)).Replace(nstest.Commands(t, "../../../docs/how-to/plug.md", heading))
 		return "cd " + temp + "\n" + commands
 	}

@@ -67,7 +67,7 @@ func (s *scene) renew(t *testing.T) {
 	}
 	for line := range strings.Lines(s.launcher.Output.String()) {
 		if known := s.network.lost != "" && strings.Contains(line, s.network.lost); strings.Contains(line, "level=WARN") && !known {
-			t.Errorf("launcher: %s", line)
+			t.Errorf("guestwire-launcher: %s", line)
 		}
 	}
 }

@@ -66,7 +66,7 @@ var linkManagers = []linkManager{
 func TestLinkManagers(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
-	agent := nstest.Program(t, "examples/agent")
+	agent := nstest.Program(t, "examples/guestwire-agent")
 	document, err := os.ReadFile(filepath.Join(nstest.Root(t), "docs/how-to/troubleshooting.md"))
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 func TestIPv6Only(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
-	launcher := nstest.Program(t, "examples/launcher")
+	launcher := nstest.Program(t, "examples/guestwire-launcher")
 	for _, c := range []struct {
 		name, start, says string
 	}{
@@ -78,7 +78,7 @@ func startClient(t *testing.T, n nstest.Network, program string, o cache.Options
 func TestDeclined(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
-	launcher := nstest.Program(t, "examples/launcher")
+	launcher := nstest.Program(t, "examples/guestwire-launcher")
 	for _, sys := range systems {
 		for i, p := range sys.programs {
 			start, says := "", []string{"dhcpv4-declined"}

@@ -127,7 +127,7 @@ func checkRenewal(ctx context.Context, t *testing.T, state string, g renewing) {
 func TestRenewal(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
-	launcher := nstest.Program(t, "examples/launcher")
+	launcher := nstest.Program(t, "examples/guestwire-launcher")
 	for _, sys := range systems {
 		if !slices.Contains([]string{"udhcpc", "dhclient", "dhcpcd"}, sys.name) {
 			continue // as one of these, or as TestRenewalManagers

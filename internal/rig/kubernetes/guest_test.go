@@ -319,7 +319,7 @@ func (c *Cluster) rebooted(t *testing.T, late bool) {
 	c.Reboot(t)
 	if late {
 		for _, name := range names {
-			c.startedAgain(t, namespace, name, "launcher: records: ")
+			c.startedAgain(t, namespace, name, "guestwire-launcher: records: ")
 		}
 		c.nodesOf(t, "linux")
 	}

@@ -153,15 +153,15 @@ func (c *Cluster) testInstall(t *testing.T) {
 	}
 }
 
-// folders are those of the programs of the image.
-var folders = map[string]string{"guestwire-node": "examples/node", "guestwire": "examples/cni", "agent": "examples/agent"}
+// inImage are the programs of the image.
+var inImage = []string{"guestwire-node", "guestwire", "guestwire-agent"}
 
 // programs returns the directory of the programs of the image.
 func programs(t testing.TB) string {
 	t.Helper()
 	var dir string
-	for _, folder := range folders {
-		dir = filepath.Dir(nstest.Program(t, folder))
+	for _, name := range inImage {
+		dir = filepath.Dir(nstest.Program(t, "examples/"+name))
 	}
 	return dir
 }
@@ -170,8 +170,8 @@ func programs(t testing.TB) string {
 func (c *Cluster) testUpgrade(t *testing.T) {
 	before := c.leftovers(t)
 	bin := nstest.Dir(t)
-	for name, folder := range folders {
-		nstest.Run(t, "env", "CGO_ENABLED=0", "go", "build", "-C", "../../../"+folder, "-ldflags=-s -w", "-o", filepath.Join(bin, name), ".")
+	for _, name := range inImage {
+		nstest.Run(t, "env", "CGO_ENABLED=0", "go", "build", "-C", "../../../examples/"+name, "-ldflags=-s -w", "-o", filepath.Join(bin, name), ".")
 	}
 	second, err := os.ReadFile(filepath.Join(bin, "guestwire"))
 	if err != nil {

@@ -62,7 +62,7 @@ func (c *Cluster) testLook(t *testing.T) {
 		if err := follow.Wait(); err != nil {
 			t.Errorf("drops, after Ctrl-C: %v\n%s", err, said.String())
 		}
-		if left, err := c.Run("pgrep", "-f", "^/agent drops"); err == nil {
+		if left, err := c.Run("pgrep", "-f", "^/guestwire-agent drops"); err == nil {
 			t.Errorf("drops runs on: process %s", left)
 		}
 	})

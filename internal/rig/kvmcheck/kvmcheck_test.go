@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 func report(t *testing.T) (string, error) {
 	t.Helper()
 	var b strings.Builder
-	err := check{emulated: true, only: "redirect", agent: nstest.Program(t, "examples/agent")}.report(t.Context(), &b)
+	err := check{emulated: true, only: "redirect", agent: nstest.Program(t, "examples/guestwire-agent")}.report(t.Context(), &b)
 	return b.String(), err
 }
 

@@ -85,7 +85,7 @@ func (c check) doctor(ctx context.Context) string {
 	// Its exit code says that it has found a fault, which it prints as well.
 	out, err := exec.CommandContext(ctx, c.agent, "doctor", "-uid", strconv.Itoa(uid), "-gid", strconv.Itoa(gid)).CombinedOutput()
 	if len(out) == 0 {
-		return fmt.Sprintf("agent doctor: %v\n", err)
+		return fmt.Sprintf("guestwire-agent doctor: %v\n", err)
 	}
 	return string(out)
 }

@@ -38,7 +38,7 @@ func newNode(t *testing.T) node {
 	n := node{Namespace: nstest.New(t, "node"), plugins: t.TempDir(), cache: t.TempDir()}
 	programs := t.TempDir()
 	for name, program := range map[string]string{
-		"tc-redirect-tap": nstest.Program(t, "examples/cni"), "guestwire": nstest.Program(t, "examples/cni"),
+		"tc-redirect-tap": nstest.Program(t, "examples/guestwire"), "guestwire": nstest.Program(t, "examples/guestwire"),
 		"bridge": debian("bridge"), "ptp": debian("ptp"), "macvlan": debian("macvlan"), "firewall": debian("firewall"), "host-local": debian("host-local"), "static": debian("static"),
 	} {
 		if err := os.Symlink(program, filepath.Join(programs, name)); err != nil {

@@ -31,7 +31,7 @@ func TestVrnetlab(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "ifup")
 	text := "import json, os, re, subprocess\nclass VM:\n    data_intf_prefix = 'eth'\n" +
 		strings.ReplaceAll(method, "/etc/tc-tap-ifup", script) + "\nVM().create_tc_tap_ifup()\n"
-	path := "PATH=" + filepath.Dir(nstest.Program(t, "examples/agent")) + ":" + os.Getenv("PATH")
+	path := "PATH=" + filepath.Dir(nstest.Program(t, "examples/guestwire-agent")) + ":" + os.Getenv("PATH")
 	n.Pod.ExecWithSys("env", path, "python3", "-c", text)
 	if out, err := exec.Command(script, "tap1").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -92,7 +92,7 @@ func TestExposition(t *testing.T) {
 	if _, err := nic.Setup(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command(nstest.Program(t, "examples/exporter")).Output()
+	out, err := exec.Command(nstest.Program(t, "examples/guestwire-exporter")).Output()
 	if err != nil || !strings.Contains(string(out), "guestwire_wired_nics 1") {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -64,7 +64,7 @@ func newEngine(t *testing.T, n Config, c EngineConfig, lists map[string]string) 
 	x := &engine{t: t, state: state}
 	node := New(t, n)
 	x.network = node.Network(t)
-	plugin, err := os.ReadFile(nstest.Program(t, "examples/cni"))
+	plugin, err := os.ReadFile(nstest.Program(t, "examples/guestwire"))
 	if err == nil {
 		err = node.WriteFile(CNIBin+"/guestwire", string(plugin), 0o755)
 	}

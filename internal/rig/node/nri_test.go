@@ -15,7 +15,7 @@ import (
 func (x *engine) daemon(flags ...string) *Process {
 	x.t.Helper()
 	bin := filepath.Join(x.Node.Dir, "image")
-	for _, program := range []string{"examples/cni", "examples/node", "examples/agent"} {
+	for _, program := range []string{"examples/guestwire", "examples/guestwire-node", "examples/guestwire-agent"} {
 		nstest.Run(x.t, "install", "-D", "-t", bin, nstest.Program(x.t, program))
 	}
 	p, err := x.Node.Start("guestwire-node", append([]string{filepath.Join(bin, "guestwire-node"), "run", "-ready", "/run/node-is-ready"}, flags...)...)

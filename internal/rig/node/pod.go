@@ -223,11 +223,11 @@ func (p *Pod) StartContainer(c ContainerConfig) (*Container, error) {
 	return k, err
 }
 
-// Launcher is a container with "launcher serve" as docs/how-to/kubernetes.md describes it without NRI: the newest
-// records of the pod by a mount, and /dev/net/tun as a device. State is the CNI plugin's directory.
+// Launcher is a container with "guestwire-launcher serve" as docs/how-to/kubernetes.md describes it without NRI: the
+// newest records of the pod by a mount, and /dev/net/tun as a device. State is the CNI plugin's directory.
 func (p *Pod) Launcher(state string) ContainerConfig {
 	return ContainerConfig{Name: "launcher", Image: LauncherImage,
-		Command: []string{"/bin/launcher", "serve", "-state", "/run/guestwire", "-events"},
+		Command: []string{"/bin/guestwire-launcher", "serve", "-state", "/run/guestwire", "-events"},
 		Mounts:  map[string]string{"/run/guestwire": filepath.Join(state, "pods", p.UID)},
 		Devices: []string{"/dev/net/tun"}}
 }

@@ -91,9 +91,9 @@ func (n *Node) StartEngine(t testing.TB, c EngineConfig) *Engine {
 		t.Fatal(err)
 	}
 	busybox := launcher
-	launcher.Name, launcher.Entrypoint = LauncherImage, []string{"/bin/launcher"}
+	launcher.Name, launcher.Entrypoint = LauncherImage, []string{"/bin/guestwire-launcher"}
 	launcher.Files = maps.Clone(launcher.Files)
-	launcher.Files["/bin/launcher"] = File{From: nstest.Program(t, "examples/launcher")}
+	launcher.Files["/bin/guestwire-launcher"] = File{From: nstest.Program(t, "examples/guestwire-launcher")}
 	e, err := NewEngine(n, c)
 	if err == nil {
 		err = e.Start()

@@ -32,7 +32,7 @@ nic="-netns /run/netns/pod -nic eth0"
 "$1" list
 ip netns del pod
 stat -c 'lock: %a %U' /run/guestwire.lock`
-	cmd := exec.Command("unshare", "-m", "sh", "-c", fresh, nstest.Program(t, "internal/rig/quickstart"), nstest.Program(t, "examples/agent"))
+	cmd := exec.Command("unshare", "-m", "sh", "-c", fresh, nstest.Program(t, "internal/rig/quickstart"), nstest.Program(t, "examples/guestwire-agent"))
 	out, err := cmd.CombinedOutput()
 	if err != nil || strings.Count(string(out), "the pod is what it was before") != 4 || !strings.Contains(string(out), "Everything held") {
 		t.Errorf("%v:\n%s", err, out)

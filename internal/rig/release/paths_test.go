@@ -30,7 +30,7 @@ func TestNamedPaths(t *testing.T) {
 		}
 		trees = append(trees, found[1])
 	}
-	list := exec.Command("go", "list", "-deps", "-f", `{{with .Module}}{{$.Dir}}{{range $.GoFiles}} {{.}}{{end}}{{end}}`, "./agent", "./launcher", "./exporter", "./node", "./cni")
+	list := exec.Command("go", "list", "-deps", "-f", `{{with .Module}}{{$.Dir}}{{range $.GoFiles}} {{.}}{{end}}{{end}}`, "./guestwire-agent", "./guestwire-launcher", "./guestwire-exporter", "./guestwire-node", "./guestwire")
 	list.Dir = filepath.Join(root, "examples")
 	out, err := list.Output()
 	if err != nil {

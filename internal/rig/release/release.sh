@@ -26,17 +26,12 @@ export SOURCE_DATE_EPOCH
 [[ $version == *-"$hash" ]] || git tag --force "examples/$version" >/dev/null
 echo "guestwire $version"
 
-# The name of each program, and its source.
-programs='guestwire-agent agent
-guestwire-launcher launcher
-guestwire-exporter exporter
-guestwire-node node
-guestwire cni'
+programs='guestwire-agent guestwire-launcher guestwire-exporter guestwire-node guestwire'
 
 build() { # ARCH
-	while read -r name folder; do
-		CGO_ENABLED=0 GOOS=linux GOARCH=$1 GOFLAGS= GOWORK=off go -C examples build -buildvcs=true -trimpath -ldflags='-s -w' -o "$work/$1/bin/$name" "./$folder"
-	done <<<"$programs"
+	for name in $programs; do
+		CGO_ENABLED=0 GOOS=linux GOARCH=$1 GOFLAGS= GOWORK=off go -C examples build -buildvcs=true -trimpath -ldflags='-s -w' -o "$work/$1/bin/$name" "./$name"
+	done
 }
 
 # Completions and manual pages are what the programs of this machine print.
@@ -66,9 +61,9 @@ for ARCH in amd64 arm64; do
 	cp -r examples/kubernetes "$tree/examples"
 	tar -C "$work/archive" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u+rwX,go+rX,go-w \
 		-cf - "$(basename "$tree")" | gzip -n9 >"$out/$(basename "$tree").tar.gz"
-	while read -r name _; do
+	for name in $programs; do
 		"$cyclonedx" bin -json -noserial -notimestamp -version "$version" -output "$out/$name-$version-$ARCH.cdx.json" "$BIN/$name" 2>/dev/null
-	done <<<"$programs"
+	done
 done
 cd "$out"
 sha256sum guestwire* >SHA256SUMS

@@ -107,14 +107,14 @@ guestwire-node install -cni-conf '' -cni-bin /tmp/cni
 cmp /tmp/cni/guestwire /usr/lib/cni/guestwire
 cmp /tmp/cni/guestwire-agent /usr/bin/guestwire-agent
 # What help names as a file is there.
-for program in agent launcher exporter node; do
-	guestwire-$program help
-	for verb in $(guestwire-$program help | sed -n "s/^  guestwire-$program \([a-z]*\) .*/\1/p"); do guestwire-$program help $verb; done
+for program in guestwire-agent guestwire-launcher guestwire-exporter guestwire-node; do
+	$program help
+	for verb in $($program help | sed -n "s/^  \([a-z]*\)  *[a-z].*/\1/p"); do $program help $verb; done
 done >/tmp/help
-grep -oE '(/usr/share/doc/guestwire/)?\<(docs|examples)/[[:alnum:]./-]*[[:alnum:]]' /tmp/help >/tmp/named
-for path in $(cat /tmp/named); do [ -e "$path" ] || { echo "help names $path"; exit 1; }; done
-grep -x /usr/share/doc/guestwire/docs/reference/configuration.md /tmp/named
-grep -x /usr/share/doc/guestwire/examples/kubernetes /tmp/named
+grep -oE '\<(docs|examples)/[[:alnum:]./-]*[[:alnum:]]' /tmp/help >/tmp/named
+for path in $(cat /tmp/named); do [ -e "/usr/share/doc/guestwire/$path" ] || { echo "help names $path"; exit 1; }; done
+grep -x docs/reference/configuration.md /tmp/named
+grep -x examples/kubernetes /tmp/named
 man -P cat guestwire-agent guestwire-launcher guestwire-exporter guestwire-node
 bash -c '. /usr/share/bash-completion/bash_completion; . /usr/share/bash-completion/completions/guestwire-agent; complete -p guestwire-agent'
 systemd-analyze verify /usr/lib/systemd/system/guestwire*

@@ -14,16 +14,16 @@ import (
 )
 
 // offered ends a text where a value follows that is a word of a command line, or the value of a flag.
-var offered = regexp.MustCompile(`(?:^|[ (;"\x60\n])(?:-(?:state|netns|dir|nic) |--(?:device|sysctl) |(?:(?:agent|launcher|exporter) [a-z]+ -|` +
+var offered = regexp.MustCompile(`(?:^|[ (;"\x60\n])(?:-(?:state|netns|dir|nic) |--(?:device|sysctl) |(?:guestwire-(?:agent|launcher|exporter) [a-z]+ -|` +
 	`sysctl -w|ovs-vsctl|runcon|conntrack -|ethtool|fuser|rm|mkdir|mknod|chmod|chown|chcon|ls -|kill|umount|nsenter|modprobe|tc|nft|bridge link|ip|systemctl|kubectl) (?:[^();,:]|:\S)*)$`)
 
 // constants are the values in commands that no one but this repository chooses.
 var constants = map[string]string{
-	"phase1/owner.go device":          "/dev/net/tun or /dev/vhost-net",
-	"phase1/owner.go module":          "the kernel module of one of these",
-	"internal/tap/tap.go Device":      "/dev/net/tun",
-	"internal/tap/device.go path":     "one of the two; the package is below infra",
-	"examples/agent/doctor.go device": "/dev/net/tun",
+	"phase1/owner.go device":                    "/dev/net/tun or /dev/vhost-net",
+	"phase1/owner.go module":                    "the kernel module of one of these",
+	"internal/tap/tap.go Device":                "/dev/net/tun",
+	"internal/tap/device.go path":               "one of the two; the package is below infra",
+	"examples/guestwire-agent/doctor.go device": "/dev/net/tun",
 }
 
 // stepTexts are the files whose commands TestCommandsOfSteps tries, with a value in each field.

@@ -119,16 +119,18 @@ var withoutLibvirt = map[string]string{
 	"libvirt.org": "a launcher without libvirt does not link it",
 }
 
-// withoutExec is the fence of a program that may start processes: examples/launcher, whose verb qemu runs QEMU. A guest
-// that takes this process over can start programs, but gains nothing by that: QEMU, which a guest takes over first, has
-// the same user and can do the same. phase2 and what is below start nothing, for launchers that forbid exec.
+// withoutExec is the fence of a program that may start processes: examples/guestwire-launcher, whose verb qemu runs
+// QEMU. A guest that takes this process over can start programs, but gains nothing by that: QEMU, which a guest takes
+// over first, has the same user and can do the same. phase2 and what is below start nothing, for launchers that forbid
+// exec.
 func withoutExec(fence map[string]string) map[string]string {
 	fence = maps.Clone(fence)
 	delete(fence, "os/exec")
 	return fence
 }
 
-// lasting is the fence of examples/launcher, which lives as long as the VM: the code that a program links is in memory.
+// lasting is the fence of examples/guestwire-launcher, which lives as long as the VM: the code that a program links is
+// in memory.
 func lasting() map[string]string {
 	fence := withoutExec(privileged)
 	for _, tree := range []string{"github.com/mdlayher", "github.com/spf13", "golang.org/x/net", "golang.org/x/text", "crypto", "math/big", "regexp", "text/template"} {
@@ -154,8 +156,8 @@ var withoutPhase1 = map[string]string{
 	"github.com/google/nftables":     "the package changes no kernel",
 	"github.com/containernetworking": "the package knows names, and no protocol of an engine",
 	"os/exec":                        "the package starts no process",
-	module + "/phase1":               "examples/node reads annotations, and wires nothing",
-	module + "/internal/kernel":      "examples/node reads annotations, and wires nothing",
+	module + "/phase1":               "examples/guestwire-node reads annotations, and wires nothing",
+	module + "/internal/kernel":      "examples/guestwire-node reads annotations, and wires nothing",
 }
 
 // TestLinks: nothing of the packages on the left links what is on the right.
@@ -163,31 +165,31 @@ func TestLinks(t *testing.T) {
 	kubevirt := withoutExec(privileged)
 	kubevirt[examples+"/commandline"] = "who copies the program does not pay for a command line"
 	for pkg, fence := range map[string]map[string]string{
-		"/phase2":                  privileged,
-		"/dhcp":                    privileged,
-		"/domain":                  privileged,
-		"/domain/qemu":             withoutLibvirt,
-		"/domain/cloudhypervisor":  withoutLibvirt,
-		"/domain/firecracker":      withoutLibvirt,
-		"/domain/passt":            withoutLibvirt,
-		"/cache":                   privileged,
-		"/examples/launcher":       lasting(),
-		"/examples/kubevirt":       kubevirt,
-		"/examples/agent":          small,
-		"/examples/cni":            small,
-		"/examples/cni/podsandbox": withoutPhase1,
-		"/phase1":                  {"github.com/prometheus": "metrics are the exporter's, and importers do not pay for them"},
-		"/infra":                   pure,
-		"/internal/netstate":       pure,
-		"/internal/compare":        pure,
-		"/internal/lease":          pure,
-		"/internal/guestfilter":    pure,
-		"/internal/policy":         pure,
-		"/internal/router":         pure,
-		"/internal/servers":        pure,
-		"/internal/undo":           pure,
-		"/internal/wiring":         pure,
-		"/guestconfig":             pure,
+		"/phase2":                        privileged,
+		"/dhcp":                          privileged,
+		"/domain":                        privileged,
+		"/domain/qemu":                   withoutLibvirt,
+		"/domain/cloudhypervisor":        withoutLibvirt,
+		"/domain/firecracker":            withoutLibvirt,
+		"/domain/passt":                  withoutLibvirt,
+		"/cache":                         privileged,
+		"/examples/guestwire-launcher":   lasting(),
+		"/examples/kubevirt":             kubevirt,
+		"/examples/guestwire-agent":      small,
+		"/examples/guestwire":            small,
+		"/examples/guestwire/podsandbox": withoutPhase1,
+		"/phase1":                        {"github.com/prometheus": "metrics are the exporter's, and importers do not pay for them"},
+		"/infra":                         pure,
+		"/internal/netstate":             pure,
+		"/internal/compare":              pure,
+		"/internal/lease":                pure,
+		"/internal/guestfilter":          pure,
+		"/internal/policy":               pure,
+		"/internal/router":               pure,
+		"/internal/servers":              pure,
+		"/internal/undo":                 pure,
+		"/internal/wiring":               pure,
+		"/guestconfig":                   pure,
 	} {
 		t.Run(strings.TrimPrefix(pkg, "/"), func(t *testing.T) {
 			for _, p := range list(t, module+pkg) {

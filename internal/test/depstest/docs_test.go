@@ -174,7 +174,7 @@ func TestClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	numbered := regexp.MustCompile(`^\| [A-Z](\d+) \|`)
-	row := regexp.MustCompile("^\\| \\w+ \\| [^|]+ \\| (done|partly|not|not ours)(: [^|]+)? \\|(?: `(\\w+)\\.(Test\\w+)(?:/([^`]+))?`)? \\|$")
+	row := regexp.MustCompile("^\\| \\w+ \\| [^|]+ \\| (done|partly|not|not ours)(: [^|]+)? \\|(?: `([\\w-]+)\\.(Test\\w+)(?:/([^`]+))?`)? \\|$")
 	counts := "| system | done | partly | not | not ours |\n| --- | ---: | ---: | ---: | ---: |\n"
 	count := func(name string, states []string) {
 		counts += "| " + name

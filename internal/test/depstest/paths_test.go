@@ -26,8 +26,8 @@ var byPath = map[string][]string{
 var byPathAllowed = map[string]string{
 	"directory/directory.go net.ListenUnix":     "the path leads through the directory's descriptor",
 	"directory/directory.go net.ListenUnixgram": "the path leads through the directory's descriptor",
-	"agent/doctor.go unix.Open":                 "/dev/net/tun, which it has looked at",
-	"launcher":                                  "it has no rights that its user does not have",
+	"guestwire-agent/doctor.go unix.Open":       "/dev/net/tun, which it has looked at",
+	"guestwire-launcher":                        "it has no rights that its user does not have",
 }
 
 // reads reports whether a call opens a file to read it, its path alone (O_PATH), a device by its name in the source, or

@@ -71,13 +71,13 @@ func TestHang(t *testing.T) {
 // hang.
 func TestHangs(t *testing.T) {
 	const stack = `goroutine 19 [%s, %d minutes]:
-%sgithub.com/guestwire/guestwire/examples/node.(*fakeKubelet).stop(0xc000132000)
-	/guestwire/examples/node/deviceplugin_test.go:73 +0x85
+%sgithub.com/guestwire/guestwire/examples/guestwire-node.(*fakeKubelet).stop(0xc000132000)
+	/guestwire/examples/guestwire-node/deviceplugin_test.go:73 +0x85
 testing.tRunner(0x34a7e092c248, 0x34a7e0902048)
 	/usr/local/go/src/testing/testing.go:2042 +0x114
 created by testing.(*T).Run in goroutine 8
 	/usr/local/go/src/testing/testing.go:2101 +0x4c5`
-	const at = "github.com/guestwire/guestwire/examples/node.(*fakeKubelet).stop(0xc000132000) at /guestwire/examples/node/deviceplugin_test.go:73"
+	const at = "github.com/guestwire/guestwire/examples/guestwire-node.(*fakeKubelet).stop(0xc000132000) at /guestwire/examples/guestwire-node/deviceplugin_test.go:73"
 	frame := func(function string) string {
 		return function + "(0x34a7e090a050)\n\t/usr/local/go/src/place.go:9 +0x85\n"
 	}

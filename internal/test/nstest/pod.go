@@ -103,7 +103,7 @@ func Root(t testing.TB) string {
 }
 
 // Program returns the path of a program that every user can run. The program comes from GUESTWIRE_BIN
-// if that is set, else it is built once from its folder in the repository, such as "examples/agent". Program
+// if that is set, else it is built once from its folder in the repository, such as "examples/guestwire-agent". Program
 // waits for the programs that are being started, which have copies of a tap that the test has closed.
 func Program(t testing.TB, folder string) string {
 	t.Helper()
@@ -112,9 +112,9 @@ func Program(t testing.TB, folder string) string {
 	defer programs.Unlock()
 	name := filepath.Base(folder)
 	switch folder {
-	case "examples/cni":
+	case "examples/guestwire":
 		name = "guestwire" // what a CNI list calls it
-	case "examples/node":
+	case "examples/guestwire-node":
 		name = "guestwire-node"
 	}
 	path := filepath.Join(programs.dir, name)
@@ -150,7 +150,7 @@ var programs struct {
 // namespace.
 func (n Network) Serve(t testing.TB, uid int) *Process {
 	t.Helper()
-	p := n.Pod.Start(uid, Program(t, "examples/launcher"), "serve", "-state", n.State)
+	p := n.Pod.Start(uid, Program(t, "examples/guestwire-launcher"), "serve", "-state", n.State)
 	// A launcher that is stopped before it listens for signals ends by the signal, which Stop takes for a failure.
 	Eventually(t, func() error {
 		select {

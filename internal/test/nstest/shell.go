@@ -3,6 +3,7 @@ package nstest
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,17 +14,23 @@ import (
 const Hostile = "a b$(touch ran)`touch ran`;touch ran #'\"\\"
 
 // Shells returns what programs of a script get: a line for each word of their commands, and what they read. The
-// programs are functions of the script, so nothing changes. Each shell has to get the same, and execute nothing else.
+// programs are functions of the script, so nothing changes; those whose names are no function's in sh are files of
+// another directory. Each shell has to get the same, and execute nothing else.
 func Shells(t testing.TB, script string, programs ...string) string {
 	t.Helper()
-	functions := ""
+	const body = `printf '%s\n' "$@"; [ -t 0 ] || cat`
+	functions, bin := "", t.TempDir()
 	for _, p := range programs {
-		functions += p + `() { printf '%s\n' "$@"; [ -t 0 ] || cat; }` + "\n"
+		if !strings.Contains(p, "-") {
+			functions += p + "() { " + body + "; }\n"
+		} else if err := os.WriteFile(filepath.Join(bin, p), []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	seen := ""
 	for _, shell := range []string{"sh", "bash"} {
 		cmd := exec.Command(shell, "-c", functions+script)
-		cmd.Dir, cmd.Env = t.TempDir(), []string{"PATH=/usr/bin:/bin"}
+		cmd.Dir, cmd.Env = t.TempDir(), []string{"PATH=" + bin + ":/usr/bin:/bin"}
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Errorf("%s: %v\n%s\n%s", shell, err, out, script)

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/schema"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+func setup(ctx context.Context, o *options) error {
+	record, err := o.SetupMoving(ctx, o.Spec, o.Moving)
+	if err != nil {
+		return err
+	}
+	if o.cut {
+		cut, err := o.CutRefused(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(stderr, "guestwire-agent: cut:", count(cut, "connection"))
+		if len(o.Spec.Egress)+len(o.EgressWithin) == 0 {
+			fmt.Fprintln(stderr, "guestwire-agent: the guest may go everywhere, so -cut has nothing to cut: the configuration has no egress")
+		}
+	}
+	if o.State == "" && !o.json {
+		if report, err := o.Status(ctx); err == nil && report.State == "" { // the directory of an earlier Setup stays
+			fmt.Fprintln(stderr, "guestwire-agent: no record is written, as there is no -state: a launcher cannot serve the guest (guestwire-agent teardown, then guestwire-agent setup -state DIR)")
+		}
+	}
+	return printWired(o, record)
+}
+
+// printWired prints what Setup returned.
+func printWired(o *options, record cache.Record) error {
+	if _, auto := o.Binding.(infra.Auto); auto {
+		fmt.Fprintln(stderr, "guestwire-agent: binding:", record.Binding)
+	}
+	for _, l := range record.Losses {
+		fmt.Fprintln(stderr, "guestwire-agent: lost:", l)
+	}
+	for _, w := range record.Warnings {
+		fmt.Fprintln(stderr, "guestwire-agent: warning:", w)
+	}
+	return printRecord(o, record, nil)
+}
+
+func deactivate(ctx context.Context, o *options) error {
+	record, err := o.Deactivate(ctx)
+	return printRecord(o, record, err)
+}
+
+func activate(ctx context.Context, o *options) error {
+	other := phase1.Other{Gone: o.gone}
+	if o.inactive != "" {
+		inactive, err := readRecord(ctx, o.inactive)
+		if err != nil {
+			return commandline.Errorf("-inactive %s: %w", o.inactive, err)
+		}
+		other.Inactive = &inactive
+	}
+	record, err := o.Activate(ctx, other)
+	return printRecord(o, record, err)
+}
+
+// printRecord prints the record as JSON if -json asks for it.
+func printRecord(o *options, record cache.Record, err error) error {
+	if err != nil || !o.json {
+		return err
+	}
+	return printJSON(record)
+}
+
+func plan(ctx context.Context, o *options) error {
+	preview, err := o.PlanMoving(ctx, o.Spec, o.Moving)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return printJSON(preview)
+	}
+	tables := 0
+	for i := range preview.Steps {
+		if preview.Steps[i].Summary != "" {
+			tables++
+		}
+		if o.full {
+			preview.Steps[i].Summary = ""
+		}
+	}
+	fmt.Fprint(stdout, preview)
+	if len(preview.Steps) > 0 && !o.Own {
+		fmt.Fprintf(stdout, "# a shell in this namespace: nsenter --net=%s\n", infra.ShellWord(o.netns))
+	}
+	if tables > 0 && !o.full {
+		fmt.Fprintln(stdout, "# guestwire-agent plan -full prints the rules")
+	}
+	return nil
+}
+
+func config(_ context.Context, o *options) error {
+	switch {
+	case o.schema:
+		return printJSON(schema.New(infra.Spec{}))
+	case o.file == "":
+		return commandline.Errorf("-config is missing: name the file to check, or print the schema by -schema")
+	}
+	return o.Spec.Validate()
+}
+
+func check(ctx context.Context, o *options) error {
+	err := o.Check(ctx)
+	drift := &phase1.DriftError{NIC: o.Name, Differs: []infra.Difference{}, Repair: []infra.Step{}}
+	if !o.json {
+		if errors.As(err, &drift) && len(drift.Repair) > 0 {
+			return fmt.Errorf("%w\n%s does so", err, o.repairCall())
+		}
+		return err
+	}
+	if err != nil && !errors.As(err, &drift) {
+		return err
+	}
+	if printed := printJSON(drift); printed != nil {
+		return printed
+	}
+	return said(err)
+}
+
+func drops(ctx context.Context, o *options) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	if o.State != "" {
+		if record := o.record(); !recorded(record) { // which setup writes last
+			return fmt.Errorf("NIC %s: %w yet, or no longer: there is a journal, and no %s: wait for guestwire-agent setup or guestwire-agent teardown, or call it again", o.Name, phase1.ErrNotWired, record)
+		}
+		go func() { stop(o.whileRecorded(ctx)) }()
+	}
+	lines := json.NewEncoder(stdout)
+	err := o.FollowDrops(ctx, func(d phase1.Drop) {
+		if o.json {
+			_ = lines.Encode(d) // stdout keeps the error
+			return
+		}
+		if d.Lost > 0 {
+			fmt.Fprintf(stderr, "guestwire-agent: not reported: %s\n", count(d.Lost, "packet"))
+		}
+		fmt.Fprintf(stdout, "%s  %-20s  %s\n", d.Time.Format("15:04:05.000"), d.Reason, d.Text)
+	})
+	if cause := context.Cause(ctx); err == nil && errors.Is(cause, phase1.ErrNotWired) {
+		err = cause
+	}
+	return err
+}
+
+// whileRecorded returns when the record of the State is gone, or when ctx is done. An agent whose kubectl was killed
+// runs on, and would keep the network of a pod that has ended.
+func (o *options) whileRecorded(ctx context.Context) error {
+	for record := o.record(); ; {
+		if !recorded(record) {
+			return fmt.Errorf("NIC %s: %w any more: %s is gone", o.Name, phase1.ErrNotWired, record)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// record is the path of the record.
+func (o *options) record() string { return filepath.Join(o.State, o.Name+".json") }
+
+// recorded reports whether the record is there.
+func recorded(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+func pin(ctx context.Context, o *options) error { return o.Pin(ctx, o.addresses, o.ports, o.life) }

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// printList prints a table.
+func printList(w io.Writer, wirings []phase1.Wiring, attached map[int]string) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NIC\tNAMESPACE\tBINDING\tATTACHED\tOWNER\tSINCE\tVERSION\tSTATE")
+	for i, l := range wirings {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.NIC, place(l), binding(l), orDash(attached[i]), owner(l), since(l), orDash(l.Version), orDash(l.State))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, l := range wirings {
+		if l.Unreadable != "" {
+			fmt.Fprintf(w, "\n%s in %s: %s\n", l.NIC, place(l), l.Unreadable)
+		}
+	}
+	return nil
+}
+
+// binding is the kind, and whether the guest is on standby.
+func binding(w phase1.Wiring) string {
+	if w.Standby {
+		return string(w.Binding) + " (standby)"
+	}
+	return orDash(string(w.Binding))
+}
+
+func place(w phase1.Wiring) string {
+	if len(w.FoundAt) == 0 {
+		return w.Namespace + " (gone)"
+	}
+	return w.FoundAt[0]
+}
+
+// pathOf is the place if it is a path, which it need not be. Else it is the word PATH.
+func pathOf(w phase1.Wiring) string {
+	if len(w.FoundAt) == 0 || !exists(w.FoundAt[0]) {
+		return "PATH"
+	}
+	return w.FoundAt[0]
+}
+
+func since(w phase1.Wiring) string {
+	if w.Since.IsZero() {
+		return "-"
+	}
+	return w.Since.Local().Format(time.DateTime)
+}
+
+// owner is user and group, and of an owner inside of another user namespace both of the node as well.
+func owner(w phase1.Wiring) string {
+	text := fmt.Sprintf("%d:%d", w.Owner.UID, w.Owner.GID)
+	if w.Owner.GID == 0 && !w.Owner.Root {
+		text = fmt.Sprintf("%d, any group", w.Owner.UID)
+	}
+	if w.Owner.Inside {
+		text += fmt.Sprintf(" inside, %d:%d", w.OnNode.UID, w.OnNode.GID)
+	}
+	return text
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// printReport prints what status reports of one NIC. Failed is why kernel and record could not be compared; nil: they
+// were.
+func printReport(r *phase1.Report, failed error) {
+	printLevels(func(table *tabwriter.Writer) { writeReport(table, r, failed) })
+}
+
+func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(table, "%s\t%s\n", name, fmt.Sprintf(format, args...))
+	}
+	line("NIC", "%s, %s", r.NIC, r.Binding)
+	line("namespace", "%s, %s", place(r.Wiring), r.Namespace) // the other places may be this process's own
+	if r.State != "" {
+		line("record", "%s", filepath.Join(r.State, r.NIC+".json"))
+	}
+	group := "any group"
+	if r.Owner.GID != 0 {
+		group = fmt.Sprintf("group %d", r.Owner.GID)
+	}
+	if r.Owner.Inside && r.Owner.GID != 0 {
+		group += fmt.Sprintf(" inside, %d on the node", r.OnNode.GID)
+	}
+	if r.Owner.Inside {
+		line("owner", "user %d inside, %d on the node; %s", r.Owner.UID, r.OnNode.UID, group)
+	} else {
+		line("owner", "user %d, %s", r.Owner.UID, group)
+	}
+	if r.Owner.SELinux != "" {
+		line("context", "%s", r.Owner.SELinux)
+	}
+	line("since", "%s, by guestwire %s", since(r.Wiring), r.Version)
+	if r.HeldBy != "" {
+		line("holder", "%s, at the last setup", r.HeldBy)
+	}
+	guest := []string{}
+	if !r.Record.MAC.IsZero() {
+		guest = append(guest, r.Record.MAC.String())
+	}
+	if v4 := r.Record.IPv4; v4 != nil {
+		guest = append(guest, v4.Address.String())
+	}
+	if v6 := r.Record.IPv6; v6 != nil {
+		for _, a := range v6.Addresses() {
+			guest = append(guest, a.String())
+		}
+	}
+	line("guest", "%s", strings.Join(append(guest, fmt.Sprintf("MTU %d", r.Record.MTU)), ", "))
+	if r.Standby {
+		line("standby", "since turn %d: the guest's tap is down until guestwire-agent activate", r.Turn)
+	}
+	if r.Record.Tap != "" {
+		line("tap", "%s, %s", r.Record.Tap, count(r.Record.Queues, "queue"))
+	}
+	printAttached(line, &r.Counters)
+	for _, l := range []struct {
+		way string
+		cache.Limit
+	}{{"from the guest", r.Record.Limits.FromGuest}, {"to the guest", r.Record.Limits.ToGuest}} {
+		if l.BitsPerSecond != 0 {
+			line("limit", "%s: %s a second", l.way, count(l.BitsPerSecond, "bit"))
+		}
+		if l.PacketsPerSecond != 0 {
+			line("limit", "%s: %s a second", l.way, count(l.PacketsPerSecond, "packet"))
+		}
+	}
+	const few = 8
+	for _, list := range []struct {
+		name    string
+		entries []infra.Egress
+	}{{"egress", r.Egress}, {"egressWithin", r.EgressWithin}} {
+		for i, e := range list.entries {
+			if i < few || i == len(list.entries)-1 {
+				line(list.name, "%v", e)
+			} else if i == few {
+				line(list.name, "(%d more)", len(list.entries)-few-1)
+			}
+		}
+	}
+	for _, l := range r.Record.Losses {
+		line("lost", "%v", l)
+	}
+	for _, warning := range r.Record.Warnings {
+		line("warning", "%s", warning)
+	}
+	switch {
+	case failed != nil:
+		line("kernel", "%v", failed)
+	case r.Drift == nil:
+		line("kernel", "as recorded")
+	default:
+		for _, d := range r.Drift.Differs {
+			line("differs", "%s", d.Text)
+		}
+	}
+	for _, l := range []struct {
+		way string
+		*phase1.Count
+	}{{"from the guest", r.FromGuest}, {"to the guest", r.ToGuest}} {
+		if l.Count != nil {
+			line("traffic", "%s: %s, %s", l.way, count(l.Packets, "packet"), count(l.Bytes, "octet"))
+		}
+	}
+	if r.Opened != nil {
+		line("opened", "%s that egress allows", count(*r.Opened, "connection"))
+	}
+	dropped := false
+	for _, d := range r.Drops {
+		if d.Packets > 0 && !d.Expected {
+			line("dropped", "%s: %s, %s", count(d.Packets, "packet"), d.Reason, phase1.DropMeaning(d.Reason))
+			dropped = true
+		}
+	}
+	if !dropped {
+		line("dropped", "nothing")
+	}
+	for _, d := range r.Drops {
+		if d.Packets > 0 && d.Expected {
+			line("expected", "%s dropped, which needs nothing: %s, %s", count(d.Packets, "packet"), d.Reason, phase1.DropMeaning(d.Reason))
+		}
+	}
+}
