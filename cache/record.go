@@ -127,7 +127,7 @@ type Record struct {
 	// Losses are what the namespace has and the guest does not get, as Setup found it.
 	Losses []Loss `json:"losses,omitempty"`
 
-	// Warnings are risks and advice, a sentence each.
+	// Warnings are risks and advice as of the first Setup, a sentence each.
 	Warnings []string `json:"warnings,omitempty"`
 }
 

@@ -53,6 +53,9 @@ func (c request) plan(ctx context.Context) (*Preview, error) {
 		from := c.From
 		if earlier != nil {
 			from = earlier.From
+			if preview.Record.Warnings, err = s.warningsNow(plan); err != nil {
+				return err
+			}
 			if preview.Later, err = plan.Later(ctx, now); err != nil {
 				return err
 			}

@@ -12,13 +12,15 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // Report is what Status returns.
 type Report struct {
 	Wiring
 
-	// Record is what the last Setup, Activate or Deactivate returned.
+	// Record is what the last Setup, Activate or Deactivate returned. Warnings of services that the
+	// namespace has no more are left out.
 	Record cache.Record `json:"record"`
 
 	// Drift is how kernel and record differ from what Setup left. Nil: they do not.
@@ -44,6 +46,9 @@ func (n NIC) Status(ctx context.Context) (*Report, error) {
 			return err
 		}
 		report = &Report{Wiring: w, Record: plan.Record, Egress: j.Spec.Egress, EgressWithin: j.Spec.EgressWithin}
+		if report.Record.Warnings, err = s.warningsNow(plan); err != nil {
+			return err
+		}
 		if report.Counters, err = counters(s.ns, s.nic, plan.Record.Tap, plan.Record.ResponderTap); err != nil {
 			return err
 		}
@@ -81,4 +86,14 @@ func (s *session) find(ctx context.Context, w *Wiring, opened *os.File) error {
 		w.setFound(found[s.identity])
 	}
 	return err
+}
+
+// warningsNow returns the warnings of a plan of the journal, which are those of the first Setup, without those of
+// services that have ended since.
+func (s *session) warningsNow(plan *wiring.Plan) ([]string, error) {
+	if !plan.WarnsOfServices() {
+		return plan.Record.Warnings, nil
+	}
+	now, err := s.ns.Listeners()
+	return plan.WithoutEnded(now), err
 }

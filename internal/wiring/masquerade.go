@@ -188,6 +188,7 @@ func (b masquerade) wire(p *Plan) error {
 	t.Hidden, t.Linked = hiddenBehind(p.on, ends)
 	p.Record.Firewall, p.programs = by, t.Programs()
 	p.addWarnings(p.reservePorts(t)...)
+	p.warnTakenPorts(t.Masquerade, t.Addresses)
 	p.olderExchanges = t.Older()
 	p.makeTables = append(p.makeTables, t.Tables)
 	return p.addFilter(guestfilter.Guest{Addresses: ends.Guests()})
@@ -293,8 +294,7 @@ func (b masquerade) warnings(s *seen) (list texts) {
 	return list
 }
 
-// reservePorts keeps the namespace's sockets from the ports of the guest's connections, and warns of ports that are
-// taken.
+// reservePorts keeps the namespace's sockets from the ports of the guest's connections.
 func (p *Plan) reservePorts(t router.Masquerade) (list texts) {
 	for _, protocol := range []string{"tcp", "udp"} {
 		if n, enough := t.SourcePorts.Left(protocol); !enough {
@@ -304,7 +304,7 @@ func (p *Plan) reservePorts(t router.Masquerade) (list texts) {
 	if value, needed := t.SourcePorts.Reserve(p.found.Sysctls[netstate.ReservedPorts]); needed {
 		p.wanted.Sysctls[netstate.ReservedPorts] = value
 	}
-	return append(list, warnTakenPorts(t.Masquerade, p.found.Listeners, t.Addresses)...)
+	return list
 }
 
 // networks are those of the guest, one for each family in which the NIC has an address.

@@ -49,7 +49,7 @@ func (b passt) wire(p *Plan) error {
 	p.addLosses(b.familyLosses(&p.seen)...)
 	for _, l := range p.found.Listeners {
 		if containsPort(b.Ports, l.Protocol, l.Port) {
-			p.warn("the namespace serves %s port %d at %v, which passt can then not take for the guest", l.Protocol, l.Port, l.Address)
+			p.warnService(l, ", which passt can then not take for the guest")
 		}
 	}
 	return nil

@@ -24,6 +24,8 @@ type Plan struct {
 	seen
 	binding binding
 	names   netstate.Names
+	// services are those of the namespace of which the record warns.
+	services map[netstate.Listener]string
 	// routers is the number of losses by links that are said to route.
 	routers int
 	// makeTables are what Tables calls.

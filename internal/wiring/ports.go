@@ -25,14 +25,40 @@ func equalPorts(a, b []infra.Ports) bool {
 	return slices.EqualFunc(a, b, func(p, q infra.Ports) bool { return p.String() == q.String() })
 }
 
-// warnTakenPorts warns of the namespace's services whose connections go to the guest instead.
-func warnTakenPorts(b infra.Masquerade, listeners []netstate.Listener, addresses []netip.Addr) []string {
-	if b.Sidecar != nil {
-		return nil
+// warnService warns of a service of the namespace.
+func (p *Plan) warnService(l netstate.Listener, format string, args ...any) {
+	if _, warned := p.services[l]; warned {
+		return
 	}
-	var warnings []string
+	if p.services == nil {
+		p.services = map[netstate.Listener]string{}
+	}
+	p.services[l] = fmt.Sprintf("the namespace serves %s port %d at %v", l.Protocol, l.Port, l.Address) + fmt.Sprintf(format, args...)
+	p.addWarnings(p.services[l])
+}
+
+// WarnsOfServices reports whether the record warns of a service of the namespace.
+func (p *Plan) WarnsOfServices() bool { return len(p.services) > 0 }
+
+// WithoutEnded returns the record's warnings without those of services that the namespace has no more.
+func (p *Plan) WithoutEnded(now []netstate.Listener) []string {
+	ended := map[string]bool{}
+	for _, warning := range p.services {
+		ended[warning] = true
+	}
+	for _, l := range now {
+		delete(ended, p.services[l])
+	}
+	return slices.DeleteFunc(slices.Clone(p.Record.Warnings), func(text string) bool { return ended[text] })
+}
+
+// warnTakenPorts warns of the namespace's services whose connections go to the guest instead.
+func (p *Plan) warnTakenPorts(b infra.Masquerade, addresses []netip.Addr) {
+	if b.Sidecar != nil {
+		return
+	}
 	at := fib.Sorted(addresses)
-	for _, l := range listeners {
+	for _, l := range p.found.Listeners {
 		forwarded := b.Ports == nil || containsPort(b.Ports, l.Protocol, l.Port)
 		if !forwarded || containsPort(b.Excluded, l.Protocol, l.Port) || !reached(l, at) && !(b.Loopback && l.Address.IsLoopback()) {
 			continue
@@ -41,17 +67,15 @@ func warnTakenPorts(b infra.Masquerade, listeners []netstate.Listener, addresses
 		if b.Ports != nil { // which none of Excluded may be in
 			remedy = fmt.Sprintf("leave %d/%s out of binding.masquerade.ports to keep it", l.Port, l.Protocol)
 		}
-		warnings = append(warnings, fmt.Sprintf("the namespace serves %s port %d at %v, which is forwarded to the guest: %s", l.Protocol, l.Port, l.Address, remedy))
+		p.warnService(l, ", which is forwarded to the guest: %s", remedy)
 	}
-	return distinct(warnings)
 }
 
 // warnRoutedPorts is warnTakenPorts for a routed binding. What comes to an excluded port gets another destination, so a
 // service that listens at the NIC's address alone does not receive it. A sidecar takes only what its rules redirect.
-func warnRoutedPorts(b infra.Routed, listeners []netstate.Listener, addresses []netip.Addr) []string {
-	var warnings []string
+func (p *Plan) warnRoutedPorts(b infra.Routed, addresses []netip.Addr) {
 	at := fib.Sorted(addresses)
-	for _, l := range listeners {
+	for _, l := range p.found.Listeners {
 		if containsPort(b.Excluded, l.Protocol, l.Port) && l.Address.IsUnspecified() || !reached(l, at) {
 			continue
 		}
@@ -59,26 +83,13 @@ func warnRoutedPorts(b infra.Routed, listeners []netstate.Listener, addresses []
 		if !l.Address.IsUnspecified() {
 			remedy += ", and let the service listen at all addresses"
 		}
-		warnings = append(warnings, fmt.Sprintf("the namespace serves %s port %d at %v, which is the guest's now: %s", l.Protocol, l.Port, l.Address, remedy))
+		p.warnService(l, ", which is the guest's now: %s", remedy)
 	}
-	return distinct(warnings)
 }
 
 // reached reports whether the service listens at one of the addresses.
 func reached(l netstate.Listener, addresses fib.Addresses) bool {
 	return l.Address.IsUnspecified() || addresses.Has(l.Address)
-}
-
-// distinct are the texts without those that were there before.
-func distinct(texts []string) []string {
-	var list []string
-	listed := map[string]bool{}
-	for _, text := range texts {
-		if !listed[text] {
-			list, listed[text] = append(list, text), true
-		}
-	}
-	return list
 }
 
 // portsInUse are those of the namespace's sockets.

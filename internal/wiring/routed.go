@@ -54,7 +54,7 @@ func (b routed) wire(p *Plan) error {
 			ends = append(ends, router.End{Guest: own[0], Gateway: ip.Pick(v, lease.Hop(own[0]), lease.RoutedIPv6)})
 		}
 	}
-	p.addWarnings(warnRoutedPorts(b.Routed, p.found.Listeners, p.own)...)
+	p.warnRoutedPorts(b.Routed, p.own)
 	p.addWarnings(p.warnSourceRules()...)
 
 	tap := p.gatewayTap(ends)

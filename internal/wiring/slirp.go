@@ -70,7 +70,7 @@ func (b slirp) wire(p *Plan) error {
 	}
 	for _, l := range p.found.Listeners {
 		if containsPort(b.Ports, l.Protocol, l.Port) && (l.Address.Is4() || l.Address.IsUnspecified()) {
-			p.warn("the namespace serves %s port %d at %v: QEMU does not start while it does", l.Protocol, l.Port, l.Address)
+			p.warnService(l, ": QEMU does not start while it does")
 		}
 	}
 	return nil
