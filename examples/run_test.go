@@ -237,6 +237,26 @@ func TestRunBesideSetup(t *testing.T) {
 	teardown()
 	kill()
 	teardown()
+	// Of a run that lives, teardown -cut-off takes the guest's network away. status and doctor say whose it was.
+	cut := c.start(t, "redirect", "echo ready; read line", "ready")
+	nic := []string{"-netns", c.Pod.Path(), "-nic", "eth0", "-dir", c.dir}
+	if out, status := run(t, agent, append([]string{"teardown", "-cut-off"}, nic...)...); status != 0 {
+		t.Errorf("teardown -cut-off: status %d, %s", status, out)
+	}
+	for verb, code := range map[string]int{"status": 3, "doctor": 1} {
+		if out, status := run(t, agent, append([]string{verb}, nic...)...); status != code ||
+			!matches("not wired in this namespace, and its guest has no network, since ... (guestwire-agent): end it first, and start it again", out) {
+			t.Errorf("%s of a guest that was cut off: status %d, %s", verb, status, out)
+		}
+	}
+	if err := syscall.Kill(cut.one(t), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	cut.Wait()
+	if out, err := c.run(t, "redirect", "true").CombinedOutput(); err != nil {
+		t.Errorf("run again after a guest was cut off: %v, %s", err, out)
+	}
+
 	// Of a run that lives, setup repairs the wiring, and says whose it is.
 	p := c.start(t, "redirect", "echo ready; read line", "ready")
 	c.Pod.IP("link set eth0-tap down")

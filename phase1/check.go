@@ -115,7 +115,11 @@ func (s *session) wired() (j *journal, err error) {
 		if err != nil {
 			return err
 		}
-		return s.explainMark(now, fmt.Errorf("%w in this namespace%s", ErrNotWired, s.mistyped()))
+		err = fmt.Errorf("%w in this namespace%s", ErrNotWired, s.mistyped())
+		if held := s.elsewhere(); errors.Is(held, ErrHeld) {
+			err = fmt.Errorf("%w, and its guest has no network, since a Teardown cut it off or until Setup: %w, and start it again", err, held)
+		}
+		return s.explainMark(now, err)
 	})
 	if err != nil {
 		return nil, err

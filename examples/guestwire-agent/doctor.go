@@ -276,7 +276,7 @@ func reason(nic string, err error) string {
 func (f *findings) nic(ctx context.Context, o *options) {
 	report, err := o.Status(ctx)
 	switch {
-	case errors.Is(err, phase1.ErrNotWired):
+	case errors.Is(err, phase1.ErrNotWired) && !errors.Is(err, phase1.ErrHeld):
 		f.plan(ctx, o)
 		f.managers(o)
 		return
