@@ -303,6 +303,8 @@ type started struct {
 	out  *bufio.Reader
 	log  nstest.Output
 	qemu int // a pidfd of the process in QEMU's place
+	// ended: it had ended before it could be opened
+	ended bool
 }
 
 // startUnderLauncher starts a command in QEMU's place, and waits until it says ready and its number.
@@ -354,7 +356,11 @@ func startReady(t *testing.T, cmd *exec.Cmd) *started {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.qemu, err = unix.PidfdOpen(pid, 0); err != nil {
+	s.qemu, err = unix.PidfdOpen(pid, 0)
+	if s.ended = err == unix.ESRCH; s.ended {
+		return s
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(s.qemu) })
@@ -381,7 +387,7 @@ func (s *started) end(t *testing.T, status int) string {
 func (s *started) gone(t *testing.T) {
 	t.Helper()
 	nstest.Eventually(t, func() error {
-		if err := unix.PidfdSendSignal(s.qemu, 0, nil, 0); err == nil {
+		if !s.ended && unix.PidfdSendSignal(s.qemu, 0, nil, 0) == nil {
 			return errors.New("QEMU is alive")
 		}
 		return nil
