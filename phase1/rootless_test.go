@@ -136,13 +136,13 @@ same() {
 			script := "set -e\ndir=$(mktemp -d -p " + dir + ")\n" + prepare + fmt.Sprintf(`
 agent() { verb=$1; shift; "%s" $verb -own -nic eth0 -dir "%s/journals" "$@"; }
 for binding in %s; do
-	if ! out=$(guestwire-agent setup -binding $binding -state "%s" -uid %d 2>&1); then
+	if ! out=$(agent setup -binding $binding -state "%s" -uid %d 2>&1); then
 		echo "$out"
 		same
 		exit 1
 	fi
-	guestwire-agent check
-	guestwire-agent teardown
+	agent check
+	agent teardown
 	same
 done
 echo done`, agent, dir, tried, c.state, c.uid)
