@@ -91,10 +91,10 @@ func TestMove(t *testing.T) {
 	write(t, n.state+"/sandbox1/eth0.json", "{}")
 	for range 2 {
 		install("-list-to", class)
-		if text := read(t, n.conf+"/00-guestwire.conflist"); strings.Contains(text, "pod-annotations") || !strings.Contains(text, n.dir) {
+		if text := read(t, n.conf+"/00-guestwire.conflist"); strings.Contains(text, `pod-annotations": true`) || !strings.Contains(text, n.dir) {
 			t.Errorf("the node's own list is not for DEL alone:\n%s", text)
 		}
-		if text := read(t, class+"/00-guestwire.conflist"); !strings.Contains(text, "pod-annotations") {
+		if text := read(t, class+"/00-guestwire.conflist"); !strings.Contains(text, `pod-annotations": true`) {
 			t.Errorf("the class's list wires nothing:\n%s", text)
 		}
 	}

@@ -130,7 +130,7 @@ func TestRun(t *testing.T) {
 	}
 	n.becomes(false, "guestwire", "guestwire-agent", "00-guestwire.conflist", "10-net.conflist")
 	// The list is for DEL alone, and follows its source.
-	if text := read(t, n.conf+"/00-guestwire.conflist"); strings.Contains(text, "pod-annotations") || !strings.Contains(text, n.dir) {
+	if text := read(t, n.conf+"/00-guestwire.conflist"); strings.Contains(text, `pod-annotations": true`) || !strings.Contains(text, n.dir) {
 		t.Errorf("new pods are still wired by\n%s", text)
 	}
 	// As the DaemonSet calls it, which does not know whether there is a RuntimeClass.
@@ -139,7 +139,7 @@ func TestRun(t *testing.T) {
 	}
 	stop = start(t, n.args("uninstall", "-stay", "-list-to", filepath.Join(n.from, "none"))...)
 	eventually(t, func() error {
-		if text := read(t, n.conf+"/00-guestwire.conflist"); strings.Contains(text, "pod-annotations") {
+		if text := read(t, n.conf+"/00-guestwire.conflist"); strings.Contains(text, `pod-annotations": true`) {
 			return fmt.Errorf("new pods are still wired by\n%s", text)
 		}
 		return nil
@@ -199,7 +199,7 @@ func TestDrain(t *testing.T) {
 		if flags != nil {
 			dir = class
 		}
-		if text := read(t, dir+"/00-guestwire.conflist"); strings.Contains(text, "pod-annotations") {
+		if text := read(t, dir+"/00-guestwire.conflist"); strings.Contains(text, `pod-annotations": true`) {
 			t.Errorf("install %q, uninstall -list-to: new pods are still wired by\n%s", flags, text)
 		}
 		if err := os.RemoveAll(n.state + "/sandbox1"); err != nil {

@@ -51,10 +51,31 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 			}
 		}
 	}
+	c.sayUnwired(args, nics)
 	if _, err = os.Stdout.Write(append(result, '\n')); err == nil && len(nics) == 0 {
 		return errNothing
 	}
 	return err
+}
+
+// sayUnwired says what an ADD does not wire though somebody may expect it: it succeeds, as it cannot know of the networks to
+// come. An engine's log has it.
+func (c config) sayUnwired(args *skel.CmdArgs, nics []wantedNIC) {
+	if _, says := c.Capabilities[podsandbox.Capability]; !says && len(nics) == 0 && c.Args.CNI.Guestwire == nil {
+		say(`this entry of the CNI list wires nothing, as its spec names no binding, and it does not ask for the pod's annotations: `+
+			`give it "capabilities": {"%[1]s": true}, or {"%[1]s": false} if nothing is meant`, podsandbox.Capability)
+		return
+	}
+	annotated, _ := podsandbox.Read(c.RuntimeConfig.Annotations) // wanted has had its error
+	before, _ := c.State.NICs(args.ContainerID)                  // what cannot be read is no NIC of this sandbox
+	for _, nic := range annotated.Named() {
+		is := func(name string) bool { return name == nic }
+		if slices.ContainsFunc(nics, func(n wantedNIC) bool { return is(n.name) }) || slices.ContainsFunc(before, func(n podsandbox.NIC) bool { return is(n.Name) }) {
+			continue
+		}
+		say("NIC %s of the annotation %s%s is not wired: this call is about NIC %s alone: the list of %[1]s's own network has to end with guestwire, or this entry, behind Multus, needs \"everyNIC\": true",
+			nic, podsandbox.NICPrefix, nic, args.IfName)
+	}
 }
 
 // wire wires the NICs of a sandbox, and returns their records by their names.

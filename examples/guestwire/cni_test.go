@@ -185,7 +185,13 @@ func TestWants(t *testing.T) {
 			}
 			list := n.list("1.0.0", "podnet", n.flannel(), n.guestwire(entry))
 			rt := s.runtime("eth0", c.annotations...)
+			n.said()
 			s.add(list, rt)
+			// What is annotated and not wired by this call, nor by an earlier one, is said.
+			another := slices.Contains(c.annotations, "guestwire/nic.net1")
+			if said := n.said(); strings.Contains(said, "NIC net1 of the annotation guestwire/nic.net1 is not wired: ") != another || !another && strings.Contains(said, "wire") && c.want == "" {
+				t.Errorf("ADD says %q", said)
+			}
 			if c.want != "" {
 				if r := s.record("eth0"); r.Binding != cache.Kind(c.want) {
 					t.Errorf("the binding is %s", r.Binding)
@@ -203,6 +209,37 @@ func TestWants(t *testing.T) {
 			s.del(list, rt)
 			n.clean()
 		})
+	}
+}
+
+// TestNoAnnotations: an entry that can wire nothing says so, with a way out that works; but not if that is meant.
+func TestNoAnnotations(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	for _, c := range []struct {
+		capabilities string
+		says, wires  bool
+	}{
+		{"", true, false},
+		{`, "capabilities": {"portMappings": true}`, true, false},
+		{`, "capabilities": {"io.kubernetes.cri.pod-annotations": false}`, false, false},
+		{`, "capabilities": {"io.kubernetes.cri.pod-annotations": true}`, false, true},
+	} {
+		s := n.sandbox("u1")
+		list := n.list("1.0.0", "podnet", n.flannel(), fmt.Sprintf(`{"type": "guestwire", "state": %q, "dir": %q, %s%s}`, n.state, n.dir, owner(""), c.capabilities))
+		rt := s.runtime("eth0", "guestwire/nic.eth0", "redirect")
+		n.said()
+		s.add(list, rt)
+		if said := n.said(); strings.Contains(said, `wires nothing, as its spec names no binding, and it does not ask for the pod's annotations: give it "capabilities": {"io.kubernetes.cri.pod-annotations": true}`) != c.says {
+			t.Errorf("an entry with %q says %q", c.capabilities, said)
+		}
+		if c.wires {
+			s.wired("eth0")
+		} else {
+			s.wired()
+		}
+		s.del(list, rt)
+		n.clean()
 	}
 }
 

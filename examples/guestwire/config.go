@@ -27,7 +27,9 @@ type config struct {
 	TrustPods  bool            `json:"trustPods"`
 	EveryNIC   bool            `json:"everyNIC"`
 	TapResult  bool            `json:"tapResult"`
-	Args       struct {
+	// Capabilities are what the engine is asked to add to RuntimeConfig.
+	Capabilities map[string]bool `json:"capabilities"`
+	Args         struct {
 		CNI struct {
 			Guestwire        json.RawMessage `json:"guestwire"`
 			LogicNetworkName string          `json:"logicNetworkName"`
@@ -43,8 +45,7 @@ type config struct {
 func entrySchema() schema.Schema {
 	entry := schema.New(struct {
 		config
-		Type         string          `json:"type"`
-		Capabilities map[string]bool `json:"capabilities"`
+		Type string `json:"type"`
 	}{})
 	spec := schema.New(infra.Spec{})
 	delete(spec, "$schema")
