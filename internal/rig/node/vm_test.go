@@ -31,7 +31,7 @@ func TestVM(t *testing.T) {
 		Servers: []string{"10.96.0.10"}, Searches: []string{"default.svc.cluster.local", "svc.cluster.local"}})
 	config := p.Launcher(state)
 	config.Image = container.PodImage
-	config.Command = append([]string{"launcher", "qemu", "-state", "/run/guestwire", "-shutdown", "8s", "--", "qemu-system-x86_64"}, container.PodGuest("box")...)
+	config.Command = append([]string{"guestwire-launcher", "qemu", "-state", "/run/guestwire", "-shutdown", "8s", "--", "qemu-system-x86_64"}, container.PodGuest("box")...)
 	c, err := p.StartContainer(config)
 	x.must(err)
 	log := func() string { return x.Node.MustRun(t, "cat", c.Log) }
