@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -264,14 +265,18 @@ var program = sync.OnceValue(func() string {
 		return "unknown"
 	}
 	for _, dep := range info.Deps {
-		if dep.Path == module {
+		switch {
+		case dep.Path != module, strings.HasPrefix(info.Main.Path, module+"/"): // a program of guestwire's own, of the same commit
+		case dep.Replace != nil:
+			return strings.TrimSpace(dep.Replace.Path + " " + dep.Replace.Version)
+		default:
 			return dep.Version
 		}
 	}
 	version := info.Main.Version
 	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && s.Value != "" {
-			version += " " + s.Value[:min(12, len(s.Value))]
+		if revision := s.Value[:min(12, len(s.Value))]; s.Key == "vcs.revision" && !strings.Contains(version, revision) {
+			version += " " + revision
 		}
 	}
 	return version

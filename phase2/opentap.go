@@ -102,7 +102,7 @@ func checkNamespace(name string) error {
 			name, withPlace(here), fs.ErrNotExist)
 	}
 	if name != here {
-		return fmt.Errorf("the calling thread is in the network namespace %s, and the tap is in %s: enter the namespace of the record first (guestwire-agent exec -netns PATH): %w",
+		return fmt.Errorf("the calling thread is in the network namespace %s, and the tap is in %s: enter the namespace of the record first (guestwire-agent exec -netns PATH; in a test, guestwiretest.Pod.Serve or Do): %w",
 			withPlace(here), withPlace(name), fs.ErrNotExist)
 	}
 	return nil

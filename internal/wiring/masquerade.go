@@ -50,19 +50,24 @@ func networkOfGuest(b infra.Masquerade) privatenet.Network {
 }
 
 func (b masquerade) wiredAs() string {
-	list := func(addresses []netip.Addr) string {
-		if len(addresses) == 0 {
-			return "left out"
+	var set []string
+	add := func(field string, is bool, value any) {
+		if is {
+			set = append(set, field+" "+strings.Trim(fmt.Sprint(value), "[]"))
 		}
-		return strings.Trim(fmt.Sprint(addresses), "[]")
 	}
-	mac := orLeftOut(!b.MAC.IsZero(), b.MAC)
-	if b.NICMAC {
-		mac = "the NIC's"
+	add("ipv4", b.IPv4.IsValid(), b.IPv4)
+	add("ipv6", b.IPv6.IsValid(), b.IPv6)
+	add("guest", len(b.Guest) > 0, b.Guest)
+	add("gateway", len(b.Gateway) > 0, b.Gateway)
+	add("mac", !b.MAC.IsZero(), b.MAC)
+	add("nicMAC", b.NICMAC, true)
+	add("gatewayMAC", !b.GatewayMAC.IsZero(), b.GatewayMAC)
+	add("firewall", b.Firewall != "", b.Firewall)
+	if len(set) == 0 {
+		return ""
 	}
-	return fmt.Sprintf("(ipv4 %s, ipv6 %s, guest %s, gateway %s, mac %s, gatewayMAC %s, firewall %s)",
-		orLeftOut(b.IPv4.IsValid(), b.IPv4), orLeftOut(b.IPv6.IsValid(), b.IPv6), list(b.Guest), list(b.Gateway),
-		mac, orLeftOut(!b.GatewayMAC.IsZero(), b.GatewayMAC), cmp.Or(b.Firewall, "left out"))
+	return "(" + strings.Join(set, ", ") + ")"
 }
 
 func (b masquerade) makesMAC() bool { return b.MAC.IsZero() && !b.NICMAC }
@@ -374,12 +379,4 @@ func chooseFirewall(by cache.Firewall, found netstate.Snapshot) (cache.Firewall,
 		return cache.FirewallNFTables, nil, nil
 	}
 	return by, []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT}, nil
-}
-
-// orLeftOut is the value in messages about how a NIC is wired.
-func orLeftOut(set bool, value fmt.Stringer) string {
-	if !set {
-		return "left out"
-	}
-	return value.String()
 }

@@ -137,11 +137,11 @@ func TestSameGuestSays(t *testing.T) {
 		"already wired with the bridge binding, queues 4, for user 1, group 2; this call asks":         {Binding: infra.Bridge{}, Queues: 4, Owner: infra.Owner{UID: 1, GID: 2}},
 		"for user 1, group 2 inside; this call asks":                                                   {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, Inside: true}},
 		"for user 1, group 2, context u:r:vmm_t:s0; this call asks":                                    {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, SELinux: "u:r:vmm_t:s0"}},
-		`already wired with the masquerade binding (ipv4 left out, ipv6 fd77::/120, guest left out, gateway fd77::9 10.0.2.9, mac 02:00:00:00:00:77, gatewayMAC left out, firewall nftables), queues 1,`: {
+		`already wired with the masquerade binding (ipv6 fd77::/120, gateway fd77::9 10.0.2.9, mac 02:00:00:00:00:77, firewall nftables), queues 1,`: {
 			Binding: infra.Masquerade{IPv6: netip.MustParsePrefix("fd77::/120"), Gateway: addresses("fd77::9", "10.0.2.9"), MAC: guestMAC, Firewall: cache.FirewallNFTables}},
 		"already wired with the bridge binding (mac 02:00:00:00:00:77), queues 1,": {Binding: infra.Bridge{MAC: guestMAC}, Guest: "unused"},
-		"mac the NIC's, gatewayMAC left out,":                                      {Binding: infra.Masquerade{NICMAC: true}},
-		`firewall left out), guest "vm1", queues 1, for user 0`:                    {Binding: infra.Masquerade{}, Guest: "vm1"},
+		"binding (nicMAC true), queues 1,":                                         {Binding: infra.Masquerade{NICMAC: true}},
+		`the masquerade binding, guest "vm1", queues 1, for user 0`:                {Binding: infra.Masquerade{}, Guest: "vm1"},
 		"already wired with the sriov binding {PCI:0000:03:10.1 ":                  {Binding: infra.SRIOV{PCI: "0000:03:10.1"}},
 	} {
 		if _, err := wiring.SameGuest("eth0", wired, wanted); err == nil || !strings.Contains(err.Error(), want) {

@@ -165,8 +165,8 @@ fails() { # NAME REASON LINES
 	! systemctl start guestwire@$1 || { echo "guestwire@$1 starts without a word"; exit 1; }
 	journalctl --sync
 	journalctl --no-pager -u guestwire@$1 | grep -F "$2" || { journalctl --no-pager -u guestwire@$1; exit 1; }
+	[ "$(systemctl show -P NRestarts guestwire@$1)" = 0 ] || { echo "guestwire@$1 is started again"; exit 1; }
 	systemctl stop guestwire@$1
-	systemctl reset-failed
 }
 ip netns add bad
 ip -n bad link add eth0 type veth peer name peer0
