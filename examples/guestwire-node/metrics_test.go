@@ -34,10 +34,10 @@ func TestMetrics(t *testing.T) {
 	fresh := func() { handler.(*looks).last.Store(nil) }
 	fresh()
 	write(t, n.state+"/sandbox1/eth0.json", "{}")
-	if err := errors.Join(os.Mkdir(n.state+"/pods", 0o755), os.Symlink("../sandbox1", n.state+"/pods/uid1")); err != nil {
+	if err := errors.Join(os.Mkdir(n.state+"/pods", 0o755), os.Symlink("../sandbox1", n.state+"/pods/uid1"), os.Symlink("../sandbox1", n.state+"/pods/vms_vm1")); err != nil {
 		t.Fatal(err)
 	}
-	if r := get(); !strings.Contains(r.Body.String(), fmt.Sprintf("guestwire_pod_info{state=%q,uid=\"uid1\"} 1", n.state+"/sandbox1")) {
+	if r := get(); !strings.Contains(r.Body.String(), fmt.Sprintf(`guestwire_pod_info{pod_name="vm1",pod_namespace="vms",state=%q,uid="uid1"} 1`, n.state+"/sandbox1")) {
 		t.Errorf("%d: %s", r.Code, r.Body)
 	}
 	fresh()
