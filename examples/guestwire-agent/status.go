@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/guestwire/podsandbox"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -114,16 +116,22 @@ type (
 )
 
 func list(ctx context.Context, o *options) error {
-	wirings, err := phase1.List(ctx, o.Dir)
+	list := o.wirings
+	if !o.byState {
+		list = func(ctx context.Context) ([]phase1.Wiring, error) { return phase1.List(ctx, o.Dir) }
+	}
+	wirings, err := list(ctx)
 	if err != nil {
 		return err
 	}
+	if o.byState && len(wirings) == 0 {
+		return o.notWired()
+	}
 	all := []listed{}
-	column := map[int]string{}
-	for i, w := range wirings {
+	pods := map[podsandbox.State]map[string]podsandbox.Pod{}
+	for _, w := range wirings {
 		c := countersOf(ctx, o, w)
-		column[i] = attached(w, c)
-		l := listed{Wiring: w}
+		l := listed{Wiring: w, attached: attached(w, c), Pod: podOf(w, pods)}
 		if c != nil {
 			l.Attached = c.Attached
 		}
@@ -132,11 +140,26 @@ func list(ctx context.Context, o *options) error {
 	if o.json {
 		return printJSON(all)
 	}
-	return printList(stdout, wirings, column)
+	return printList(stdout, all)
 }
 
 // listed is an entry of list -json.
 type listed struct {
 	phase1.Wiring
-	Attached any `json:"attached,omitempty"`
+	Pod      podsandbox.Pod `json:"pod,omitzero"`
+	Attached any            `json:"attached,omitempty"`
+	attached string
+}
+
+// podOf returns the pod whose NIC the CNI plugin has wired; zero: none is known. It keeps the pods of each directory.
+func podOf(w phase1.Wiring, known map[podsandbox.State]map[string]podsandbox.Pod) podsandbox.Pod {
+	if w.State == "" {
+		return podsandbox.Pod{}
+	}
+	dir, id := filepath.Split(w.State)
+	state := podsandbox.State(dir)
+	if _, read := known[state]; !read {
+		known[state], _ = state.Pods() // a directory to which others write is not the CNI plugin's
+	}
+	return known[state][id]
 }
