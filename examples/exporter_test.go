@@ -23,6 +23,7 @@ import (
 func TestExporter(t *testing.T) {
 	nstest.Need(t)
 	n := nstest.NewNetwork(t)
+	n.State += "/vm1"
 	agent, exporter := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-exporter")
 	dir := filepath.Join(nstest.Dir(t), "node")
 	if out, status := run(t, exporter, "-dir", dir); status != 1 || !strings.Contains(out, dir) || strings.Contains(out, "guestwire_wired_nics") {
@@ -31,12 +32,23 @@ func TestExporter(t *testing.T) {
 	if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
 		t.Fatal(out)
 	}
+	pods, here := filepath.Join(filepath.Dir(n.State), "pods"), "../"+filepath.Base(n.State)
+	links := []error{os.Mkdir(pods, 0o755), os.Symlink(here, pods+"/7d5a"), os.Symlink(here, pods+"/vms_vm1")}
+	if err := errors.Join(append(links, os.Symlink("..", pods+"/theirs"), os.Symlink("../a b", pods+"/uid2"), os.Symlink(here, pods+"/\xff"))...); err != nil {
+		t.Fatal(err)
+	}
+	single := nstest.NewNetwork(t)
+	if out, status := run(t, agent, "setup", "-netns", single.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "redirect", "-state", single.State, "-dir", dir); status != 0 {
+		t.Fatal(out)
+	}
 	for _, c := range []struct {
 		args   []string
 		status int
 		text   string
 	}{
-		{[]string{"-dir", dir}, 0, "guestwire_wired_nics 1\n"},
+		{[]string{"-dir", dir}, 0, "guestwire_wired_nics 2\n"},
+		{[]string{"-dir", dir}, 0, `guestwire_pod_info{pod_name="vm1",pod_namespace="vms",state="` + n.State + `",uid="7d5a"} 1` + "\n"},
+		{[]string{"-dir", dir}, 0, `guestwire_pod_info{pod_name="",pod_namespace="",state="` + single.State + `",uid=""} 1` + "\n"},
 		{[]string{"-dir", dir, "all"}, 2, `guestwire-exporter: "all" is no flag`},
 		{[]string{"-directory", dir}, 2, "see guestwire-exporter -help"},
 		{[]string{"-dir", "node"}, 2, "want an absolute path"},
@@ -64,7 +76,7 @@ func TestExporter(t *testing.T) {
 	late, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	text, err := exec.CommandContext(late, exporter, "-dir", dir).CombinedOutput()
-	if err != nil || !strings.Contains(string(text), "\nguestwire_wired_info{") || strings.Contains(string(text), "\nguestwire_differences{") || !strings.Contains(string(text), "no metrics after 3s") {
+	if err != nil || !strings.Contains(string(text), "\nguestwire_wired_info{") || strings.Contains(string(text), `state="`+n.State+`"} 0`) || !strings.Contains(string(text), "no metrics after 3s") {
 		t.Errorf("a namespace that cannot be looked at: %v\n%s", err, text)
 	}
 	var out, said strings.Builder

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 
 	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/examples/guestwire/podsandbox"
@@ -128,10 +127,17 @@ func list(ctx context.Context, o *options) error {
 		return o.notWired()
 	}
 	all := []listed{}
-	pods := map[podsandbox.State]map[string]podsandbox.Pod{}
+	states := []string{}
+	for _, w := range wirings {
+		states = append(states, w.State)
+	}
+	pods, err := podsandbox.PodsOf(states)
+	if err != nil {
+		o.Progress(err.Error())
+	}
 	for _, w := range wirings {
 		c := countersOf(ctx, o, w)
-		l := listed{Wiring: w, attached: attached(w, c), Pod: podOf(w, pods)}
+		l := listed{Wiring: w, attached: attached(w, c), Pod: pods[w.State]}
 		if c != nil {
 			l.Attached = c.Attached
 		}
@@ -149,17 +155,4 @@ type listed struct {
 	Pod      podsandbox.Pod `json:"pod,omitzero"`
 	Attached any            `json:"attached,omitempty"`
 	attached string
-}
-
-// podOf returns the pod whose NIC the CNI plugin has wired; zero: none is known. It keeps the pods of each directory.
-func podOf(w phase1.Wiring, known map[podsandbox.State]map[string]podsandbox.Pod) podsandbox.Pod {
-	if w.State == "" {
-		return podsandbox.Pod{}
-	}
-	dir, id := filepath.Split(w.State)
-	state := podsandbox.State(dir)
-	if _, read := known[state]; !read {
-		known[state], _ = state.Pods() // a directory to which others write is not the CNI plugin's
-	}
-	return known[state][id]
 }

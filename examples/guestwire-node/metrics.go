@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -19,7 +18,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/examples/guestwire/podsandbox"
 	"github.com/guestwire/guestwire/examples/metrics"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -246,16 +244,10 @@ func (o *options) metricsText(ctx context.Context) ([]byte, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without the directory nothing was ever wired
 		return nil, err
 	}
-	state := podsandbox.State(o.state)
-	pods, err := state.Pods()
-	if err != nil {
-		o.log.Warn("metrics", "no guestwire_pod_info", err)
-	}
 	registry := prometheus.NewRegistry()
 	all := phase1.NIC{Dir: o.dir, Progress: func(text string) { o.log.Info("metrics", "progress", text) }}
-	registry.MustRegister(metrics.NICs{Context: ctx, Wirings: wirings, NIC: all}, podInfo(state, pods),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "guestwire_repairs_total",
-			Help: "How many NICs guestwire-node has repaired since its start, see -repair."}, func() float64 { return float64(o.repaired.Load()) }))
+	registry.MustRegister(metrics.NICs{Context: ctx, Wirings: wirings, NIC: all}, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "guestwire_repairs_total",
+		Help: "How many NICs guestwire-node has repaired since its start, see -repair."}, func() float64 { return float64(o.repaired.Load()) }))
 	families, err := registry.Gather()
 	if err != nil {
 		return nil, err
@@ -267,15 +259,4 @@ func (o *options) metricsText(ctx context.Context) ([]byte, error) {
 		}
 	}
 	return text.Bytes(), nil
-}
-
-// podInfo says which pod a state directory belongs to. The UID is that of kube_pod_info (kube-state-metrics), so a query
-// can join both. Prometheus gives each sample labels namespace and pod of its own: those of guestwire-node.
-func podInfo(state podsandbox.State, pods map[string]podsandbox.Pod) prometheus.Collector {
-	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "guestwire_pod_info",
-		Help: "The newest sandbox of a pod with a wired NIC, by the pod's UID and name; the value is 1."}, []string{"state", "uid", "pod_namespace", "pod_name"})
-	for id, p := range pods {
-		info.WithLabelValues(filepath.Join(string(state), id), p.UID, p.Namespace, p.Name).Set(1)
-	}
-	return info
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/guestwire/guestwire/examples/guestwire/calls"
+	"github.com/guestwire/guestwire/examples/guestwire/podsandbox"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -31,6 +32,7 @@ var (
 	trafficPackets = prometheus.NewDesc("guestwire_traffic_packets_total", "Packets from the guest, also those that rules dropped then, and to the guest.", append(ofNIC, "direction"), nil)
 	trafficBytes   = prometheus.NewDesc("guestwire_traffic_bytes_total", "Octets of the packets from the guest and to the guest, with their Ethernet headers.", append(ofNIC, "direction"), nil)
 	opened         = prometheus.NewDesc("guestwire_opened_connections_total", "Connections of the guest that egress allowed; absent without egress.", ofNIC, nil)
+	podInfo        = prometheus.NewDesc("guestwire_pod_info", "The pod of a State directory, if it is the pod's newest sandbox; without a pod uid and names are empty. The value is 1.", []string{"state", "uid", "pod_namespace", "pod_name"}, nil)
 	cniCalls       = prometheus.NewDesc("guestwire_cni_call_seconds", "A histogram of the CNI plugin's calls that had something to do, since the node's start. The code is that of the error, and 0 without one.", []string{"operation", "code"}, nil)
 	droppedBytes   = prometheus.NewDesc("guestwire_dropped_bytes_total", "Octets of the packets that the NIC's rules have dropped.", append(ofNIC, "reason", "expected"), nil)
 )
@@ -51,7 +53,7 @@ type NICs struct {
 
 // Describe implements prometheus.Collector.
 func (c NICs) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{wiredNICs, wiredInfo, namespaceFound, differences, attached, trafficPackets, trafficBytes, opened, droppedPackets, droppedBytes, cniCalls} {
+	for _, d := range []*prometheus.Desc{wiredNICs, wiredInfo, namespaceFound, differences, attached, trafficPackets, trafficBytes, opened, droppedPackets, droppedBytes, podInfo, cniCalls} {
 		descs <- d
 	}
 }
@@ -73,6 +75,7 @@ const (
 func (c NICs) Collect(metrics chan<- prometheus.Metric) {
 	metrics <- prometheus.MustNewConstMetric(wiredNICs, prometheus.GaugeValue, float64(len(c.Wirings)))
 	c.collectCalls(metrics)
+	c.collectPods(metrics)
 	var cancel context.CancelFunc
 	c.Context, cancel = context.WithTimeoutCause(c.Context, inAll, fmt.Errorf("no metrics after %v: other NICs take too long: %w", inAll, context.DeadlineExceeded))
 	defer cancel()
@@ -108,6 +111,23 @@ func (c NICs) collectCalls(metrics chan<- prometheus.Metric) {
 				metrics <- prometheus.MustNewConstHistogram(cniCalls, count, seconds, buckets, operation, fmt.Sprint(code))
 			}
 		}
+	}
+}
+
+// collectPods says which pods the State directories belong to. The UID is that of kube_pod_info (kube-state-metrics),
+// so a query can join both. Prometheus gives samples labels namespace and pod of its own: those of guestwire-node. Each
+// State directory has a series, so a query that joins them loses no NIC.
+func (c NICs) collectPods(metrics chan<- prometheus.Metric) {
+	var states []string
+	for _, w := range c.Wirings {
+		states = append(states, w.State)
+	}
+	pods, err := podsandbox.PodsOf(states)
+	if err != nil && c.NIC.Progress != nil {
+		c.NIC.Progress(fmt.Sprintf("not all of guestwire_pod_info: %v", err))
+	}
+	for state, p := range pods {
+		metrics <- prometheus.MustNewConstMetric(podInfo, prometheus.GaugeValue, 1, state, p.UID, p.Namespace, p.Name)
 	}
 }
 

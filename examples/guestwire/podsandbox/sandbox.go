@@ -76,8 +76,8 @@ func (s State) Dir(id string) (string, error) {
 }
 
 // PodDirs returns the paths that lead to the directory of the pod's newest sandbox, which need not be there: by UID and
-// by name, as far as they are known. The error is that of CheckID. The kubelet has a directory for each pod's logs whose
-// name is longer, so it starts no pod whose name is too long here.
+// by name, as far as they are known. The error is that of CheckID. The kubelet has a directory for each pod's logs
+// whose name is longer, so it starts no pod whose name is too long here.
 func (s State) PodDirs(p Pod) (paths []string, err error) {
 	names := []string{p.UID}
 	if p.Namespace != "" && p.Name != "" {
@@ -121,6 +121,9 @@ func (s State) Pods() (map[string]Pod, error) {
 	}
 	pods := map[string]Pod{}
 	for link, id := range links {
+		if CheckID(link) != nil || CheckID(id) != nil { // another program's
+			continue
+		}
 		p := pods[id]
 		if namespace, name, named := strings.Cut(link, "_"); named {
 			p.Namespace, p.Name = namespace, name
@@ -130,6 +133,35 @@ func (s State) Pods() (map[string]Pod, error) {
 		pods[id] = p
 	}
 	return pods, nil
+}
+
+// PodsOf returns the pods of sandboxes by their directories: those of the States in which the dirs are, and for each
+// other one of the dirs a Pod without fields. A State that another user can replace has no pods. After an error the
+// others are returned with it.
+func PodsOf(dirs []string) (map[string]Pod, error) {
+	pods := map[string]Pod{}
+	read := map[State]bool{}
+	var errs []error
+	for _, dir := range dirs {
+		s := State(filepath.Dir(dir))
+		if dir == "" || read[s] {
+			continue
+		}
+		read[s] = true
+		known, err := s.Pods()
+		if !errors.Is(err, fs.ErrPermission) {
+			errs = append(errs, err)
+		}
+		for id, pod := range known {
+			pods[filepath.Join(string(s), id)] = pod
+		}
+	}
+	for _, dir := range dirs {
+		if _, known := pods[dir]; !known {
+			pods[dir] = Pod{}
+		}
+	}
+	return pods, errors.Join(errs...)
 }
 
 // Links returns the directory of the pods' links.
