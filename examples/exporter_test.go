@@ -16,6 +16,8 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/guestwire/guestwire/examples/guestwire/calls"
+	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -89,6 +91,63 @@ func TestExporter(t *testing.T) {
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || out.Len() > 0 || !strings.Contains(said.String(), "guestwire-exporter: no metrics: ") {
 		t.Errorf("interrupted: %v, %q, %s", err, out.String(), said.String())
 	}
+}
+
+// TestSeries measures how many series the node and a NIC have, for the page about metrics.
+func TestSeries(t *testing.T) {
+	nstest.Need(t)
+	agent, exporter := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-exporter")
+	dir, config := filepath.Join(nstest.Dir(t), "node"), filepath.Join(t.TempDir(), "egress.json")
+	if err := os.WriteFile(config, []byte(`{"egress": ["refuse all"]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	of, order, reasons := map[string]string{}, []string{}, 0
+	for _, c := range []struct{ name, flags string }{
+		{"redirect", "-binding redirect"}, {"bridge", "-binding bridge"}, {"masquerade", "-binding masquerade"}, {"routed", "-binding routed"}, {"routed, with egress", "-binding routed -config " + config},
+	} {
+		n := nstest.NewNetwork(t)
+		nic := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir}
+		if out, status := run(t, agent, append(append([]string{"setup", "-uid", "0", "-state", n.State}, nic...), strings.Fields(c.flags)...)...); status != 0 {
+			t.Fatal(out)
+		}
+		of[n.State], order = c.name, append(order, c.name)
+		var report struct{ Drops []struct{ Reason string } }
+		out, _ := stdout(t, agent, append([]string{"status", "-json"}, nic...)...)
+		decode(t, out, &report)
+		reasons = max(reasons, len(report.Drops))
+	}
+	if err := calls.Count(t.Context(), dir, "ADD", 0, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := stdout(t, exporter, "-dir", dir)
+	series := map[string]int{}
+	for line := range strings.Lines(out) {
+		state := regexp.MustCompile(`state="(.*?)"`).FindStringSubmatch(line)
+		switch {
+		case strings.HasPrefix(line, "#"):
+		case strings.HasPrefix(line, "guestwire_dropped_"): // as soon as the kernel has sent something to the NIC
+			if strings.HasSuffix(line, " 0\n") {
+				t.Errorf("a series without a packet: %s", line)
+			}
+		case state != nil:
+			series[of[state[1]]]++
+		case strings.HasPrefix(line, "guestwire_cni_call_"):
+			series["call"]++
+		default:
+			series["node"]++
+		}
+	}
+	text := "| of | series |\n| --- | --- |\n"
+	row := func(of string, series int) { text += fmt.Sprintf("| %s | %d |\n", of, series) }
+	row("the node; guestwire-node has one more", series["node"])
+	row("each operation and code of CNI calls", series["call"])
+	for _, name := range order {
+		row("a NIC under "+name, series[name])
+	}
+	row(fmt.Sprintf("each reason for which a NIC has dropped packets, of at most %d", reasons), 2)
+	row("a node with 1,000 NICs under redirect, ADD and DEL without errors", series["node"]+2*series["call"]+1000*series["redirect"])
+	row("the same, where each NIC has dropped packets for two reasons", series["node"]+2*series["call"]+1000*(series["redirect"]+4))
+	golden.Parts(t, reference+"metrics.md", "examples", map[string]string{"series": text})
 }
 
 // TestExporterLarge: of a namespace with very many routes the exporter says why there are no metrics.

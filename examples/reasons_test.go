@@ -120,6 +120,9 @@ func TestMetricsAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.agent(0, "setup", "-config", config)
+	port := p.guestTap()
+	defer port.Close()
+	p.sends(port, append(slices.Repeat([]byte{2}, 12), make([]byte, 48)...)) // of another MAC
 	if err := calls.Count(t.Context(), phase1.DefaultDir, "ADD", 0, time.Second); err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func TestAlerts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(rules)) {
-		if _, name, is := strings.Cut(strings.TrimSpace(line), "alert: "); is && strings.Count(string(tests), "alertname: "+name) != 2 {
+		if _, name, is := strings.Cut(strings.TrimSpace(line), "alert: "); is && strings.Count(string(tests), "alertname: "+name) < 2 {
 			t.Errorf("the alert %s is not tested with and without its fault", name)
 		}
 	}
