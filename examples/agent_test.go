@@ -163,6 +163,7 @@ func TestSeeByState(t *testing.T) {
 func TestSee(t *testing.T) {
 	nstest.Need(t)
 	n := nstest.NewNetwork(t)
+	n.State += "/vm1"
 	agent := nstest.Program(t, "examples/guestwire-agent")
 	dir := filepath.Join(nstest.Dir(t), "node")
 	nic := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir}
@@ -220,6 +221,7 @@ func TestSee(t *testing.T) {
 		NIC, Namespace, State, Binding, Version string
 		FoundAt                                 []string
 		Owner                                   struct{ UID uint32 }
+		Pod                                     struct{ UID, Namespace, Name string }
 		Since                                   time.Time
 	}
 	var wirings []wiring
@@ -239,6 +241,26 @@ func TestSee(t *testing.T) {
 	}
 	if out, _ := stdout(t, agent, "list", "-dir", dir); !strings.Contains(out, n.Pod.Path()) || !strings.HasPrefix(out, "NIC ") {
 		t.Errorf("list:\n%s", out)
+	}
+	pods, here := filepath.Join(filepath.Dir(n.State), "pods"), "../"+filepath.Base(n.State)
+	if err := errors.Join(os.Mkdir(pods, 0o755), os.Symlink(here, pods+"/7d5a"), os.Symlink(here, pods+"/vms_vm1"), os.Symlink("../other", pods+"/vms_vm2")); err != nil {
+		t.Fatal(err)
+	}
+	if pod := list().Pod; pod.UID != "7d5a" || pod.Namespace != "vms" || pod.Name != "vm1" {
+		t.Errorf("list: pod %+v", pod)
+	}
+	for _, c := range []struct {
+		state  string
+		status int
+		text   string
+	}{
+		{pods + "/vms_vm1", 0, "NIC POD NAMESPACE BINDING ATTACHED OWNER SINCE VERSION STATE\neth0 vms/vm1 " + n.Pod.Path() + " redirect"},
+		{pods + "/vms_vm2", 3, "no NIC with this directory (guestwire-agent list -dir " + dir},
+		{"", 2, "want an absolute path"},
+	} {
+		if out, status := run(t, agent, "list", "-state", c.state, "-dir", dir); status != c.status || !matches(c.text, out) {
+			t.Errorf("list -state %q: status %d, want %d and %q:\n%s", c.state, status, c.status, c.text, out)
+		}
 	}
 
 	var preview struct {

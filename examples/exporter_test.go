@@ -16,6 +16,8 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/guestwire/guestwire/examples/guestwire/calls"
+	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -23,6 +25,7 @@ import (
 func TestExporter(t *testing.T) {
 	nstest.Need(t)
 	n := nstest.NewNetwork(t)
+	n.State += "/vm1"
 	agent, exporter := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-exporter")
 	dir := filepath.Join(nstest.Dir(t), "node")
 	if out, status := run(t, exporter, "-dir", dir); status != 1 || !strings.Contains(out, dir) || strings.Contains(out, "guestwire_wired_nics") {
@@ -31,12 +34,23 @@ func TestExporter(t *testing.T) {
 	if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
 		t.Fatal(out)
 	}
+	pods, here := filepath.Join(filepath.Dir(n.State), "pods"), "../"+filepath.Base(n.State)
+	links := []error{os.Mkdir(pods, 0o755), os.Symlink(here, pods+"/7d5a"), os.Symlink(here, pods+"/vms_vm1")}
+	if err := errors.Join(append(links, os.Symlink("..", pods+"/theirs"), os.Symlink("../a b", pods+"/uid2"), os.Symlink(here, pods+"/\xff"))...); err != nil {
+		t.Fatal(err)
+	}
+	single := nstest.NewNetwork(t)
+	if out, status := run(t, agent, "setup", "-netns", single.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "redirect", "-state", single.State, "-dir", dir); status != 0 {
+		t.Fatal(out)
+	}
 	for _, c := range []struct {
 		args   []string
 		status int
 		text   string
 	}{
-		{[]string{"-dir", dir}, 0, "guestwire_wired_nics 1\n"},
+		{[]string{"-dir", dir}, 0, "guestwire_wired_nics 2\n"},
+		{[]string{"-dir", dir}, 0, `guestwire_pod_info{pod_name="vm1",pod_namespace="vms",state="` + n.State + `",uid="7d5a"} 1` + "\n"},
+		{[]string{"-dir", dir}, 0, `guestwire_pod_info{pod_name="",pod_namespace="",state="` + single.State + `",uid=""} 1` + "\n"},
 		{[]string{"-dir", dir, "all"}, 2, `guestwire-exporter: "all" is no flag`},
 		{[]string{"-directory", dir}, 2, "see guestwire-exporter -help"},
 		{[]string{"-dir", "node"}, 2, "want an absolute path"},
@@ -64,7 +78,7 @@ func TestExporter(t *testing.T) {
 	late, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	text, err := exec.CommandContext(late, exporter, "-dir", dir).CombinedOutput()
-	if err != nil || !strings.Contains(string(text), "\nguestwire_wired_info{") || strings.Contains(string(text), "\nguestwire_differences{") || !strings.Contains(string(text), "no metrics after 3s") {
+	if err != nil || !strings.Contains(string(text), "\nguestwire_wired_info{") || strings.Contains(string(text), `state="`+n.State+`"} 0`) || !strings.Contains(string(text), "no metrics after 3s") {
 		t.Errorf("a namespace that cannot be looked at: %v\n%s", err, text)
 	}
 	var out, said strings.Builder
@@ -77,6 +91,63 @@ func TestExporter(t *testing.T) {
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || out.Len() > 0 || !strings.Contains(said.String(), "guestwire-exporter: no metrics: ") {
 		t.Errorf("interrupted: %v, %q, %s", err, out.String(), said.String())
 	}
+}
+
+// TestSeries measures how many series the node and a NIC have, for the page about metrics.
+func TestSeries(t *testing.T) {
+	nstest.Need(t)
+	agent, exporter := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-exporter")
+	dir, config := filepath.Join(nstest.Dir(t), "node"), filepath.Join(t.TempDir(), "egress.json")
+	if err := os.WriteFile(config, []byte(`{"egress": ["refuse all"]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	of, order, reasons := map[string]string{}, []string{}, 0
+	for _, c := range []struct{ name, flags string }{
+		{"redirect", "-binding redirect"}, {"bridge", "-binding bridge"}, {"masquerade", "-binding masquerade"}, {"routed", "-binding routed"}, {"routed, with egress", "-binding routed -config " + config},
+	} {
+		n := nstest.NewNetwork(t)
+		nic := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir}
+		if out, status := run(t, agent, append(append([]string{"setup", "-uid", "0", "-state", n.State}, nic...), strings.Fields(c.flags)...)...); status != 0 {
+			t.Fatal(out)
+		}
+		of[n.State], order = c.name, append(order, c.name)
+		var report struct{ Drops []struct{ Reason string } }
+		out, _ := stdout(t, agent, append([]string{"status", "-json"}, nic...)...)
+		decode(t, out, &report)
+		reasons = max(reasons, len(report.Drops))
+	}
+	if err := calls.Count(t.Context(), dir, "ADD", 0, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := stdout(t, exporter, "-dir", dir)
+	series := map[string]int{}
+	for line := range strings.Lines(out) {
+		state := regexp.MustCompile(`state="(.*?)"`).FindStringSubmatch(line)
+		switch {
+		case strings.HasPrefix(line, "#"):
+		case strings.HasPrefix(line, "guestwire_dropped_"): // as soon as the kernel has sent something to the NIC
+			if strings.HasSuffix(line, " 0\n") {
+				t.Errorf("a series without a packet: %s", line)
+			}
+		case state != nil:
+			series[of[state[1]]]++
+		case strings.HasPrefix(line, "guestwire_cni_call_"):
+			series["call"]++
+		default:
+			series["node"]++
+		}
+	}
+	text := "| of | series |\n| --- | --- |\n"
+	row := func(of string, series int) { text += fmt.Sprintf("| %s | %d |\n", of, series) }
+	row("the node; guestwire-node has one more", series["node"])
+	row("each operation and code of CNI calls", series["call"])
+	for _, name := range order {
+		row("a NIC under "+name, series[name])
+	}
+	row(fmt.Sprintf("each reason for which a NIC has dropped packets, of at most %d", reasons), 2)
+	row("a node with 1,000 NICs under redirect, ADD and DEL without errors", series["node"]+2*series["call"]+1000*series["redirect"])
+	row("the same, where each NIC has dropped packets for two reasons", series["node"]+2*series["call"]+1000*(series["redirect"]+4))
+	golden.Parts(t, reference+"metrics.md", "examples", map[string]string{"series": text})
 }
 
 // TestExporterLarge: of a namespace with very many routes the exporter says why there are no metrics.

@@ -28,6 +28,9 @@ func TestMonitoring(t *testing.T) {
 	}
 	rules, dashboard := read("rules.yaml"), read("dashboard.json")
 	var parsed struct {
+		Templating struct {
+			List []struct{ Type, Definition string }
+		}
 		Panels []struct{ Targets []struct{ Expr string } }
 	}
 	if err := json.Unmarshal([]byte(dashboard), &parsed); err != nil || len(parsed.Panels) < 8 {
@@ -39,6 +42,17 @@ func TestMonitoring(t *testing.T) {
 			texts += "\n" + target.Expr
 		}
 	}
+	variables := 0
+	for _, v := range parsed.Templating.List {
+		m := regexp.MustCompile(`^label_values\((guestwire_\w+)(?:\{.*\})?, (\w+)\)$`).FindStringSubmatch(v.Definition)
+		if v.Type == "query" && (m == nil || m[2] != "instance" && !slices.Contains(labels[m[1]], m[2])) {
+			t.Errorf("no such label of a variable: %q", v.Definition)
+		}
+		texts, variables = texts+"\n"+v.Definition, variables+len(m)/3
+	}
+	if variables != 3 {
+		t.Errorf("%d variables", variables)
+	}
 	used := regexp.MustCompile(`\b(guestwire_\w+?)(?:_bucket|_count)?\b(?:\{([^}]*)\})?`).FindAllStringSubmatch(texts, -1)
 	if len(used) < 15 {
 		t.Errorf("%d uses of metrics", len(used))
@@ -49,7 +63,7 @@ func TestMonitoring(t *testing.T) {
 			t.Errorf("no metric %s in the page", m[1])
 		}
 		for _, label := range regexp.MustCompile(`(\w+)\s*[!=]?[=~]`).FindAllStringSubmatch(m[2], -1) {
-			if !slices.Contains(known, label[1]) {
+			if !slices.Contains(append(known, "instance"), label[1]) { // which Prometheus adds
 				t.Errorf("%s has no label %s: %q", m[1], label[1], known)
 			}
 		}

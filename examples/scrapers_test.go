@@ -34,12 +34,13 @@ func TestHostileScrapers(t *testing.T) {
 		limit            = 128 << 20
 	)
 	n := nstest.NewNetwork(t)
+	n.State += "/vm1"
 	agent, node := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-node")
 	dir := filepath.Join(nstest.Dir(t), "dir")
 	if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
 		t.Fatal(out)
 	}
-	state := filepath.Join(nstest.Dir(t), "state")
+	state := filepath.Dir(n.State)
 	if err := os.MkdirAll(filepath.Join(state, "pods"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func TestHostileScrapers(t *testing.T) {
 		}
 		defer r.Body.Close()
 		body, err := io.ReadAll(r.Body)
-		if err != nil || r.StatusCode != http.StatusOK || strings.Count(string(body), "\nguestwire_pod_info{") != pods || !strings.Contains(string(body), "\nguestwire_wired_nics 1\n") {
+		if err != nil || r.StatusCode != http.StatusOK || strings.Count(string(body), "\nguestwire_pod_info{") != pods+1 || !strings.Contains(string(body), "\nguestwire_wired_nics 1\n") {
 			return fmt.Errorf("%s, %d octets, %v", r.Status, len(body), err)
 		}
 		return nil

@@ -98,18 +98,18 @@ func run(ctx context.Context, args []string) error {
 	}
 	// Without -netns, status says where to find one, and exec runs the command in the agent's own namespace.
 	optional := slices.Contains([]string{"status", "doctor", "exec", "teardown"}, v.Name)
-	named, byState := o.Own, false
+	named := o.Own
 	flags.Visit(func(f *flag.Flag) { // an empty one, of an empty variable, is a mistake
 		named = named || f.Name == "netns"
-		byState = byState || f.Name == "state" && slices.Contains([]string{"status", "drops", "repair"}, v.Name)
+		o.byState = o.byState || f.Name == "state" && slices.Contains([]string{"status", "drops", "repair", "list"}, v.Name)
 	})
-	if byState && (named || o.all) {
+	if o.byState && (named || o.all) {
 		return commandline.Errorf("-state stands instead of -netns, -own and -all: name one of them")
 	}
 	if o.all && (named || o.Name != "") {
 		return commandline.Errorf("-all is all NICs of the node: leave -netns, -own and -nic out")
 	}
-	if byState {
+	if o.byState && v.Has("netns") {
 		if err := o.openWired(ctx); err != nil {
 			return err
 		}

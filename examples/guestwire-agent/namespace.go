@@ -46,7 +46,7 @@ func (o *options) openWired(ctx context.Context) error {
 	case err != nil:
 		return err
 	case len(wirings) == 0:
-		return fmt.Errorf("-state %s: %w: no NIC %swith this directory (guestwire-agent list -dir %s shows the directory of each NIC)", infra.ShellWord(o.State), phase1.ErrNotWired, strings.TrimLeft(o.Name+" ", " "), infra.ShellWord(o.Dir))
+		return o.notWired()
 	case len(wirings) > 1:
 		return commandline.Errorf("-nic is missing: name one of the NICs that are wired with -state %s, such as %s", infra.ShellWord(o.State), wirings[0].NIC)
 	}
@@ -55,6 +55,11 @@ func (o *options) openWired(ctx context.Context) error {
 		return fmt.Errorf("%w: %s removes what is left of it", err, o.forgetCall(wirings[0]))
 	}
 	return nil
+}
+
+// notWired is the error of a State that no NIC has.
+func (o *options) notWired() error {
+	return fmt.Errorf("-state %s: %w: no NIC %swith this directory (guestwire-agent list -dir %s shows the directory of each NIC)", infra.ShellWord(o.State), phase1.ErrNotWired, strings.TrimLeft(o.Name+" ", " "), infra.ShellWord(o.Dir))
 }
 
 // wirings are the NICs that are wired with the State, and have the Name if there is one.

@@ -40,7 +40,7 @@ type options struct {
 	byName                          string // a user or a group that is named so
 	json, full, schema, force       bool
 	inactive, from                  string
-	all                             bool
+	all, byState                    bool
 	gone, cut                       bool
 }
 
@@ -61,6 +61,8 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		dir, usage = hookState, "the `DIR` that has the containers' directories, an absolute path"
 	case "status", "drops", "repair":
 		usage = "instead of -netns: the `DIR` of the record, or a link to it; without -nic its only NIC"
+	case "list":
+		usage = "only the NICs of this `DIR` of records, or of a link to it, such as /run/guestwire/pods/NAMESPACE_NAME of a Kubernetes pod"
 	}
 	set.String(&o.State, "state", dir, usage)
 	set.String(&o.Dir, "dir", phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all calls")

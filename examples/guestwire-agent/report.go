@@ -14,18 +14,19 @@ import (
 )
 
 // printList prints a table.
-func printList(w io.Writer, wirings []phase1.Wiring, attached map[int]string) error {
+func printList(w io.Writer, all []listed) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NIC\tNAMESPACE\tBINDING\tATTACHED\tOWNER\tSINCE\tVERSION\tSTATE")
-	for i, l := range wirings {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.NIC, place(l), binding(l), orDash(attached[i]), owner(l), since(l), orDash(l.Version), orDash(l.State))
+	fmt.Fprintln(table, "NIC\tPOD\tNAMESPACE\tBINDING\tATTACHED\tOWNER\tSINCE\tVERSION\tSTATE")
+	for _, l := range all {
+		pod := strings.Trim(l.Pod.Namespace+"/"+l.Pod.Name, "/")
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.NIC, orDash(pod), place(l.Wiring), binding(l.Wiring), orDash(l.attached), owner(l.Wiring), since(l.Wiring), orDash(l.Version), orDash(l.State))
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	for _, l := range wirings {
+	for _, l := range all {
 		if l.Unreadable != "" {
-			fmt.Fprintf(w, "\n%s in %s: %s\n", l.NIC, place(l), l.Unreadable)
+			fmt.Fprintf(w, "\n%s in %s: %s\n", l.NIC, place(l.Wiring), l.Unreadable)
 		}
 	}
 	return nil

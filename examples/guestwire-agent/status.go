@@ -7,6 +7,7 @@ import (
 	"io/fs"
 
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/guestwire/podsandbox"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -114,16 +115,29 @@ type (
 )
 
 func list(ctx context.Context, o *options) error {
-	wirings, err := phase1.List(ctx, o.Dir)
+	list := o.wirings
+	if !o.byState {
+		list = func(ctx context.Context) ([]phase1.Wiring, error) { return phase1.List(ctx, o.Dir) }
+	}
+	wirings, err := list(ctx)
 	if err != nil {
 		return err
 	}
+	if o.byState && len(wirings) == 0 {
+		return o.notWired()
+	}
 	all := []listed{}
-	column := map[int]string{}
-	for i, w := range wirings {
+	states := []string{}
+	for _, w := range wirings {
+		states = append(states, w.State)
+	}
+	pods, err := podsandbox.PodsOf(states)
+	if err != nil {
+		o.Progress(err.Error())
+	}
+	for _, w := range wirings {
 		c := countersOf(ctx, o, w)
-		column[i] = attached(w, c)
-		l := listed{Wiring: w}
+		l := listed{Wiring: w, attached: attached(w, c), Pod: pods[w.State]}
 		if c != nil {
 			l.Attached = c.Attached
 		}
@@ -132,11 +146,13 @@ func list(ctx context.Context, o *options) error {
 	if o.json {
 		return printJSON(all)
 	}
-	return printList(stdout, wirings, column)
+	return printList(stdout, all)
 }
 
 // listed is an entry of list -json.
 type listed struct {
 	phase1.Wiring
-	Attached any `json:"attached,omitempty"`
+	Pod      podsandbox.Pod `json:"pod,omitzero"`
+	Attached any            `json:"attached,omitempty"`
+	attached string
 }

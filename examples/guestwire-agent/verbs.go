@@ -172,12 +172,15 @@ wired NIC not as recorded. It is 0 if there are warnings alone.
 	},
 	{
 		Name: "list", Short: "list the wired NICs of the node",
-		Flags: "json dir", Do: list,
+		Flags: "state json dir", Do: list,
 		Example: `  guestwire-agent list
+  guestwire-agent list -state /run/guestwire/pods/default_vm1
 `,
 		Long: `list prints a line for each wired NIC of the node, also of namespaces that are
 gone. ATTACHED says which of VMM and responder is attached to its tap.
-guestwire-agent status -all names the processes.
+guestwire-agent status -all names the processes. POD is NAMESPACE/NAME of a
+Kubernetes pod that the CNI plugin has wired. The plugin keeps a link of that
+name, pods/NAMESPACE_NAME, for -state: of list, status, drops and repair.
 `,
 	},
 	{

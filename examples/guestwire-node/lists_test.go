@@ -156,7 +156,7 @@ func TestSweep(t *testing.T) {
 			if err := state.Begin(id, "eth0", of); err != nil {
 				t.Fatal(err)
 			}
-			if err := state.Link(t.Context(), func(ctx context.Context, name string) (func(), error) { return phase1.Lock(ctx, n.dir, name, nil) }, "pod-"+id, id); err != nil {
+			if err := state.Link(t.Context(), func(ctx context.Context, name string) (func(), error) { return phase1.Lock(ctx, n.dir, name, nil) }, podsandbox.Pod{UID: "pod-" + id}, id); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -20,7 +18,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/examples/guestwire/podsandbox"
 	"github.com/guestwire/guestwire/examples/metrics"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -249,9 +246,8 @@ func (o *options) metricsText(ctx context.Context) ([]byte, error) {
 	}
 	registry := prometheus.NewRegistry()
 	all := phase1.NIC{Dir: o.dir, Progress: func(text string) { o.log.Info("metrics", "progress", text) }}
-	registry.MustRegister(metrics.NICs{Context: ctx, Wirings: wirings, NIC: all}, podInfo(podsandbox.State(o.state)),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "guestwire_repairs_total",
-			Help: "How many NICs guestwire-node has repaired since its start, see -repair."}, func() float64 { return float64(o.repaired.Load()) }))
+	registry.MustRegister(metrics.NICs{Context: ctx, Wirings: wirings, NIC: all}, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "guestwire_repairs_total",
+		Help: "How many NICs guestwire-node has repaired since its start, see -repair."}, func() float64 { return float64(o.repaired.Load()) }))
 	families, err := registry.Gather()
 	if err != nil {
 		return nil, err
@@ -263,18 +259,4 @@ func (o *options) metricsText(ctx context.Context) ([]byte, error) {
 		}
 	}
 	return text.Bytes(), nil
-}
-
-// podInfo says which pod a state directory belongs to. Its label uid is that of kube_pod_info (kube-state-metrics), so
-// a query can join both.
-func podInfo(state podsandbox.State) prometheus.Collector {
-	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "guestwire_pod_info",
-		Help: "The newest sandbox of a pod with a wired NIC, by the pod's UID; the value is 1."}, []string{"state", "uid"})
-	links, _ := os.ReadDir(state.Links()) // without it nothing was ever wired
-	for _, link := range links {
-		if sandboxID, err := os.Readlink(filepath.Join(state.Links(), link.Name())); err == nil {
-			info.WithLabelValues(filepath.Join(state.Links(), sandboxID), link.Name()).Set(1)
-		}
-	}
-	return info
 }

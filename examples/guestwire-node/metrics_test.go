@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -32,14 +30,6 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%d: %s", r.Code, r.Body)
 	}
 	fresh := func() { handler.(*looks).last.Store(nil) }
-	fresh()
-	write(t, n.state+"/sandbox1/eth0.json", "{}")
-	if err := errors.Join(os.Mkdir(n.state+"/pods", 0o755), os.Symlink("../sandbox1", n.state+"/pods/uid1")); err != nil {
-		t.Fatal(err)
-	}
-	if r := get(); !strings.Contains(r.Body.String(), fmt.Sprintf("guestwire_pod_info{state=%q,uid=\"uid1\"} 1", n.state+"/sandbox1")) {
-		t.Errorf("%d: %s", r.Code, r.Body)
-	}
 	fresh()
 	write(t, n.dir, "no directory")
 	if r := get(); r.Code != http.StatusInternalServerError || !strings.Contains(r.Body.String(), n.dir) {

@@ -84,11 +84,9 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 	if err != nil {
 		return nil, fmt.Errorf("CNI_CONTAINERID: %w", err)
 	}
-	uid := arg(args, "K8S_POD_UID")
-	if uid != "" {
-		if err := podsandbox.CheckID(uid); err != nil {
-			return nil, fmt.Errorf("K8S_POD_UID of CNI_ARGS: %w", err)
-		}
+	pod := podOf(args)
+	if _, err := c.State.PodDirs(pod); err != nil {
+		return nil, fmt.Errorf("K8S_POD_UID, or K8S_POD_NAMESPACE and K8S_POD_NAME of CNI_ARGS: %w", err)
 	}
 	ns, err := phase1.OpenNetNS(args.Netns)
 	if err != nil {
@@ -138,10 +136,7 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 				say("NIC %s: warning: %s", nic.name, warning)
 			}
 		}
-		if uid == "" {
-			return nil
-		}
-		return c.State.Link(ctx, c.lock, uid, args.ContainerID)
+		return c.State.Link(ctx, c.lock, pod, args.ContainerID)
 	}()
 	if err == nil {
 		return records, nil

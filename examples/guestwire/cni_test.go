@@ -94,7 +94,7 @@ func TestEgress(t *testing.T) {
 			list := n.list("1.0.0", "podnet", n.flannel(), n.guestwire(owner(`, "egress": ["allow 192.0.2.0/24", "allow 198.51.100.0/24", "refuse all"]`)))
 			rt := s.runtime("eth0", "guestwire/nic.eth0", `{"binding": {"`+binding+`": {}}, "egress": ["allow 198.51.100.0/24", "allow 203.0.113.0/24", "refuse all"]}`)
 			s.add(list, rt)
-			launcher := s.ns.Start(nstest.LauncherUID, nstest.Program(t, "examples/guestwire-launcher"), "serve", "-state", filepath.Join(n.state, "pods", s.uid))
+			launcher := s.ns.Start(nstest.LauncherUID, nstest.Program(t, "examples/guestwire-launcher"), "serve", "-state", filepath.Join(n.state, "pods", "default_vm"))
 			g := s.boot("eth0")
 			if _, err := g.Configure(t.Context(), guest.Families{IPv4: true, IPv6: true}); err != nil {
 				t.Fatalf("%v\n%s", err, launcher.Output.String())

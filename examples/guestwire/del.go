@@ -116,7 +116,7 @@ func (p paths) end(ctx context.Context, args *skel.CmdArgs) error {
 	var errs []error
 	if len(nics) == 0 {
 		err := calls.endLost(ctx, args.IfName)
-		if _, absent := os.Lstat(dir); errors.Is(absent, fs.ErrNotExist) && !p.leadsTo(arg(args, "K8S_POD_UID"), args.ContainerID) {
+		if _, absent := os.Lstat(dir); errors.Is(absent, fs.ErrNotExist) && !p.State.Leads(podOf(args), args.ContainerID) {
 			return err
 		}
 		if err != errNothing {
@@ -133,14 +133,4 @@ func (p paths) end(ctx context.Context, args *skel.CmdArgs) error {
 		return errNothing
 	}
 	return err
-}
-
-// leadsTo reports whether the pod's newest sandbox is the one with the name.
-func (p paths) leadsTo(uid, id string) bool {
-	link, err := p.State.PodDir(uid)
-	if err != nil {
-		return false
-	}
-	text, err := os.Readlink(link)
-	return err == nil && text == filepath.Join("..", id)
 }

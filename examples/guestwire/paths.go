@@ -82,3 +82,8 @@ func arg(args *skel.CmdArgs, name string) string {
 	}
 	return ""
 }
+
+// podOf returns the pod of CNI_ARGS.
+func podOf(args *skel.CmdArgs) podsandbox.Pod {
+	return podsandbox.Pod{UID: arg(args, "K8S_POD_UID"), Namespace: arg(args, "K8S_POD_NAMESPACE"), Name: arg(args, "K8S_POD_NAME")}
+}

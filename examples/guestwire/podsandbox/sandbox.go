@@ -31,9 +31,17 @@ const DefaultState State = "/run/guestwire"
 //	CONTAINERID/.eth0       the attachment that the NIC belongs to: a symbolic link to NETWORK/IFNAME, which leads
 //	                        nowhere. A link is made in one step, so a killed call leaves no half of it
 //	pods/UID                a symbolic link to the pod's newest sandbox: a name that a manifest can know
+//	pods/NAMESPACE_NAME     another one, a name that people know; no other name of Kubernetes has a _
 //
 // CONTAINERID is the engine's name of the sandbox, UID is the pod's metadata.uid.
 type State string
+
+// Pod is a pod as an engine names it in CNI_ARGS; an empty field is not known.
+type Pod struct {
+	UID       string `json:"uid,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+}
 
 // podsDir has the links of the pods. No container has this name.
 const podsDir = "pods"
@@ -67,13 +75,93 @@ func (s State) Dir(id string) (string, error) {
 	return filepath.Join(string(s), id), nil
 }
 
-// PodDir returns the path that leads to the directory of the pod's newest sandbox, which need not be there. The error
-// is that of CheckID.
-func (s State) PodDir(uid string) (string, error) {
-	if err := CheckID(uid); err != nil {
-		return "", err
+// PodDirs returns the paths that lead to the directory of the pod's newest sandbox, which need not be there: by UID and
+// by name, as far as they are known. The error is that of CheckID. The kubelet has a directory for each pod's logs
+// whose name is longer, so it starts no pod whose name is too long here.
+func (s State) PodDirs(p Pod) (paths []string, err error) {
+	names := []string{p.UID}
+	if p.Namespace != "" && p.Name != "" {
+		names = append(names, p.Namespace+"_"+p.Name)
 	}
-	return filepath.Join(s.Links(), uid), nil
+	for _, name := range names {
+		if name == "" {
+			continue
+		}
+		if err := CheckID(name); err != nil {
+			return nil, err
+		}
+		paths = append(paths, filepath.Join(s.Links(), name))
+	}
+	return paths, nil
+}
+
+// Leads reports whether a link of the pod leads to the sandbox.
+func (s State) Leads(p Pod, id string) bool {
+	paths, _ := s.PodDirs(p) // no link has another name
+	return slices.ContainsFunc(paths, func(path string) bool {
+		text, err := os.Readlink(path)
+		return err == nil && text == filepath.Join("..", id)
+	})
+}
+
+// Pods returns the pods by their newest sandbox; none if the State has no pods. A State that another user can replace
+// is an error.
+func (s State) Pods() (map[string]Pod, error) {
+	root, err := directory.Open(string(s))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	links, err := readLinks(root)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	pods := map[string]Pod{}
+	for link, id := range links {
+		if CheckID(link) != nil || CheckID(id) != nil { // another program's
+			continue
+		}
+		p := pods[id]
+		if namespace, name, named := strings.Cut(link, "_"); named {
+			p.Namespace, p.Name = namespace, name
+		} else {
+			p.UID = link
+		}
+		pods[id] = p
+	}
+	return pods, nil
+}
+
+// PodsOf returns the pods of sandboxes by their directories: those of the States in which the dirs are, and for each
+// other one of the dirs a Pod without fields. A State that another user can replace has no pods. After an error the
+// others are returned with it.
+func PodsOf(dirs []string) (map[string]Pod, error) {
+	pods := map[string]Pod{}
+	read := map[State]bool{}
+	var errs []error
+	for _, dir := range dirs {
+		s := State(filepath.Dir(dir))
+		if dir == "" || read[s] {
+			continue
+		}
+		read[s] = true
+		known, err := s.Pods()
+		if !errors.Is(err, fs.ErrPermission) {
+			errs = append(errs, err)
+		}
+		for id, pod := range known {
+			pods[filepath.Join(string(s), id)] = pod
+		}
+	}
+	for _, dir := range dirs {
+		if _, known := pods[dir]; !known {
+			pods[dir] = Pod{}
+		}
+	}
+	return pods, errors.Join(errs...)
 }
 
 // Links returns the directory of the pods' links.
@@ -243,8 +331,9 @@ func (s State) End(id, nic string) error {
 }
 
 // Link makes the sandbox the newest one of the pod. It waits for other calls until ctx ends.
-func (s State) Link(ctx context.Context, lock Lock, uid, id string) error {
-	if _, err := s.PodDir(uid); err != nil {
+func (s State) Link(ctx context.Context, lock Lock, pod Pod, id string) error {
+	paths, err := s.PodDirs(pod)
+	if err != nil || len(paths) == 0 {
 		return err
 	}
 	root, unlock, err := s.hold(ctx, lock) // also where the link is right: a Release that began before Begin may be about to remove it
@@ -252,17 +341,23 @@ func (s State) Link(ctx context.Context, lock Lock, uid, id string) error {
 		return err
 	}
 	defer unlock()
-	path, text := filepath.Join(podsDir, uid), filepath.Join("..", id)
-	if old, err := root.Readlink(path); err == nil && old == text {
-		return nil
+	text := filepath.Join("..", id)
+	for _, path := range paths {
+		path = filepath.Join(podsDir, filepath.Base(path))
+		if old, err := root.Readlink(path); err == nil && old == text {
+			continue
+		}
+		if err := root.Remove(temporaryLink); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a killed call
+			return err
+		}
+		if err := root.Symlink(text, temporaryLink); err != nil {
+			return err
+		}
+		if err := root.Rename(temporaryLink, path); err != nil {
+			return err
+		}
 	}
-	if err := root.Remove(temporaryLink); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a killed call
-		return err
-	}
-	if err := root.Symlink(text, temporaryLink); err != nil {
-		return err
-	}
-	return root.Rename(temporaryLink, path)
+	return nil
 }
 
 // temporaryLink is a link before its rename. The lock is held meanwhile.
@@ -322,26 +417,38 @@ func (s State) Sweep(ctx context.Context, lock Lock) error {
 
 // unlink removes the links of pods that lead to a sandbox which is selected. The lock is held.
 func (s State) unlink(root *os.Root, selected func(id string) bool) error {
-	entries, err := os.ReadDir(s.Links())
-	if err != nil {
-		return err
+	links, err := readLinks(root)
+	for link, id := range links {
+		if err == nil && selected(id) {
+			err = root.Remove(filepath.Join(podsDir, link))
+		}
 	}
+	return err
+}
+
+// readLinks returns the sandboxes to which the pods' links lead, by the links' names.
+func readLinks(root *os.Root) (map[string]string, error) {
+	entries, err := fs.ReadDir(root.FS(), podsDir)
+	if err != nil {
+		return nil, err
+	}
+	links := map[string]string{}
 	for _, entry := range entries {
 		if entry.Type() != fs.ModeSymlink {
 			continue
 		}
-		path := filepath.Join(podsDir, entry.Name())
-		text, err := root.Readlink(path)
-		if err != nil {
-			return err
+		text, err := root.Readlink(filepath.Join(podsDir, entry.Name()))
+		if errors.Is(err, fs.ErrNotExist) { // without the lock: removed meanwhile
+			continue
 		}
-		if id, ok := strings.CutPrefix(text, "../"); ok && selected(id) {
-			if err := root.Remove(path); err != nil {
-				return err
-			}
+		if err != nil {
+			return nil, err
+		}
+		if id, ok := strings.CutPrefix(text, "../"); ok {
+			links[entry.Name()] = id
 		}
 	}
-	return nil
+	return links, nil
 }
 
 // Lock holds a name on the node until unlock is called. It waits for other holders until ctx ends. It is phase1.Lock,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -39,24 +40,36 @@ func begin(t *testing.T, s podsandbox.State, id, uid string, nics ...string) {
 		}
 	}
 	if uid != "" {
-		if err := s.Link(t.Context(), lock, uid, id); err != nil {
+		if err := s.Link(t.Context(), lock, named(uid), id); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// leads returns where the pod's link leads to.
+// named is the pod with the UID.
+func named(uid string) podsandbox.Pod {
+	return podsandbox.Pod{UID: uid, Namespace: "vms", Name: "vm." + uid}
+}
+
+// leads returns where the pod's links lead to.
 func leads(t *testing.T, s podsandbox.State, uid string) string {
 	t.Helper()
-	path, err := s.PodDir(uid)
-	if err != nil {
-		t.Fatal(err)
+	paths, err := s.PodDirs(named(uid))
+	if err != nil || len(paths) != 2 {
+		t.Fatal(paths, err)
 	}
-	text, err := os.Readlink(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
+	var texts []string
+	for _, path := range paths {
+		text, err := os.Readlink(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		texts = append(texts, text)
 	}
-	return text
+	if texts[0] != texts[1] {
+		t.Errorf("the links of %v lead to %q", paths, texts)
+	}
+	return texts[0]
 }
 
 // TestSandbox: a sandbox comes and goes, and the pod's next one comes before it goes.
@@ -68,10 +81,18 @@ func TestSandbox(t *testing.T) {
 	if nics, err := s.NICs("a"); err != nil || nics != nil {
 		t.Errorf("at first: %v, %v", nics, err)
 	}
+	pods := func(want map[string]podsandbox.Pod) {
+		t.Helper()
+		if have, err := s.Pods(); err != nil || !maps.Equal(have, want) {
+			t.Errorf("pods %v, %v, want %v", have, err, want)
+		}
+	}
+	pods(nil)
 	if err := errors.Join(s.Release(t.Context(), lock, "a"), s.Sweep(t.Context(), lock), s.End("a", "eth0")); err != nil {
 		t.Errorf("without a State: %v", err)
 	}
 	begin(t, s, "a", "pod1", "eth0", "net1")
+	pods(map[string]podsandbox.Pod{"a": named("pod1")})
 	begin(t, s, "a", "pod1", "eth0")
 	dir, err := s.Dir("a")
 	if err != nil {
@@ -99,6 +120,7 @@ func TestSandbox(t *testing.T) {
 		t.Error(err)
 	}
 	begin(t, s, "b", "pod1", "eth0") // the pod's next sandbox
+	pods(map[string]podsandbox.Pod{"b": named("pod1")})
 	if ids, err := s.IDs(); err != nil || !slices.Equal(ids, []string{"a", "b"}) {
 		t.Errorf("%q, %v", ids, err)
 	}
@@ -128,6 +150,7 @@ func TestSandbox(t *testing.T) {
 	if to := leads(t, s, "pod1"); to != "" {
 		t.Errorf("the pod's link leads to %q", to)
 	}
+	pods(nil)
 }
 
 // TestSweep: links of sandboxes that are gone, and what a killed call left of one, go; others stay.
@@ -135,7 +158,7 @@ func TestSweep(t *testing.T) {
 	s := newState(t)
 	begin(t, s, "a", "pod1", "eth0")
 	pods := filepath.Join(string(s), "pods")
-	for name, text := range map[string]string{"pod2": "../b", ".new": "../a", "theirs": "/etc"} {
+	for name, text := range map[string]string{"pod2": "../b", "vms_vm.pod2": "../b", ".new": "../a", "theirs": "/etc"} {
 		if err := os.Symlink(text, filepath.Join(pods, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +167,7 @@ func TestSweep(t *testing.T) {
 		t.Error(err)
 	}
 	entries, err := os.ReadDir(pods)
-	if err != nil || len(entries) != 2 || entries[0].Name() != "pod1" || entries[1].Name() != "theirs" {
+	if err != nil || len(entries) != 3 || entries[0].Name() != "pod1" || entries[1].Name() != "theirs" || entries[2].Name() != "vms_vm.pod1" {
 		t.Errorf("%v, %v", entries, err)
 	}
 }
@@ -157,16 +180,18 @@ func TestNames(t *testing.T) {
 		"": false, ".": false, "..": false, "../a": false, "a/b": false, ".a": false, "-a": false, "a b": false, "ä": false, "a\x00": false, strings.Repeat("a", 256): false,
 	} {
 		_, dir := s.Dir(name)
-		_, pod := s.PodDir(name)
-		if (dir == nil) != ok || (pod == nil) != ok {
-			t.Errorf("%q: %v, %v", name, dir, pod)
+		_, uid := s.PodDirs(podsandbox.Pod{UID: name})
+		_, pod := s.PodDirs(podsandbox.Pod{Namespace: "a", Name: name})
+		if (dir == nil) != ok || (uid == nil) != (ok || name == "") || ok && len(name) < 250 && pod != nil || strings.Contains(name, "/") && pod == nil {
+			t.Errorf("%q: %v, %v, %v", name, dir, uid, pod)
 		}
 	}
 	if _, err := s.Dir("pods"); err == nil {
 		t.Error("a sandbox is called pods")
 	}
-	if path, err := s.PodDir("pods"); err != nil || path != "/run/guestwire/pods/pods" {
-		t.Errorf("%s, %v", path, err)
+	paths, err := s.PodDirs(podsandbox.Pod{UID: "pods", Namespace: "vms", Name: "vm-0.a"})
+	if err != nil || !slices.Equal(paths, []string{"/run/guestwire/pods/pods", "/run/guestwire/pods/vms_vm-0.a"}) {
+		t.Errorf("%q, %v", paths, err)
 	}
 }
 
@@ -181,7 +206,7 @@ func TestAtOnce(t *testing.T) {
 			for range 200 {
 				err := s.Begin("a", nic, of)
 				if err == nil {
-					err = s.Link(t.Context(), lock, "pod1", "a")
+					err = s.Link(t.Context(), lock, named("pod1"), "a")
 				}
 				if text := leads(t, s, "pod1"); text != "../a" {
 					t.Errorf("the link leads to %q", text)
@@ -205,7 +230,7 @@ func TestAtOnce(t *testing.T) {
 func TestLocked(t *testing.T) {
 	s := newState(t)
 	begin(t, s, "a", "", "eth0")
-	if err := s.Link(t.Context(), lock, "pod2", "a"); err != nil {
+	if err := s.Link(t.Context(), lock, named("pod2"), "a"); err != nil {
 		t.Fatal(err)
 	}
 	links := filepath.Join(string(s), "pods")
@@ -216,7 +241,7 @@ func TestLocked(t *testing.T) {
 	defer unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	for what, err := range map[string]error{"Link": s.Link(ctx, lock, "pod1", "a"), "Link again": s.Link(ctx, lock, "pod2", "a"), "Release": s.Release(ctx, lock, "a"), "Sweep": s.Sweep(ctx, lock)} {
+	for what, err := range map[string]error{"Link": s.Link(ctx, lock, named("pod1"), "a"), "Link again": s.Link(ctx, lock, named("pod2"), "a"), "Release": s.Release(ctx, lock, "a"), "Sweep": s.Sweep(ctx, lock)} {
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), links) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -230,10 +255,11 @@ func TestOthersLink(t *testing.T) {
 	for _, s := range []podsandbox.State{podsandbox.State(link), podsandbox.State(filepath.Join(link, "run"))} {
 		for name, call := range map[string]func() error{
 			"Begin":   func() error { return s.Begin("sandbox", "eth0", eth0) },
-			"Link":    func() error { return s.Link(t.Context(), lock, "uid", "sandbox") },
+			"Link":    func() error { return s.Link(t.Context(), lock, named("uid"), "sandbox") },
 			"End":     func() error { return s.End("sandbox", "eth0") },
 			"Release": func() error { return s.Release(t.Context(), lock, "file") },
 			"Sweep":   func() error { return s.Sweep(t.Context(), lock) },
+			"Pods":    func() error { _, err := s.Pods(); return err },
 		} {
 			if err := call(); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), filepath.Dir(link)) {
 				t.Errorf("%s in %s: %v", name, s, err)
