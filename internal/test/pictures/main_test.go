@@ -102,7 +102,7 @@ func TestCosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const whole = 400 // the longer bar of a row
+	const whole = 300 // the longer bar of a row
 	var source strings.Builder
 	source.WriteString("# go test ./internal/test/pictures -update writes this of docs/results/performance.md.\n...@classes\ngrid-columns: 1\nvertical-gap: 4\n")
 	rows := regexp.MustCompile("(?m)^\\| `.*?` \\| (.*), beside (.*) \\| ([0-9.]+) \\| ([0-9.]+) \\| [0-9.]+ \\|$").FindAllStringSubmatch(string(page), -1)
@@ -114,8 +114,8 @@ func TestCosts(t *testing.T) {
 		fmt.Fprintf(&source, `%s: {
   class: row
   horizontal-gap: 12
-  what: %q { class: %s; width: 340; height: 22 }
-  who: %q { class: note; width: 200; height: 22 }
+  what: %q { class: %s; width: 240; height: 22 }
+  who: %q { class: note; width: 150; height: 22 }
   number: %q { class: note; width: 56; height: 22 }
   bar: "" { class: %s; width: %d; height: 22 }
   rest: "" { class: blank; width: %d; height: 22 }
