@@ -291,9 +291,34 @@ func TestManual(t *testing.T) {
 	for _, name := range withVerbs {
 		page := help(t, "examples/"+name, "man")
 		for line := range strings.Lines(page) {
-			if strings.HasPrefix(line, "'") || strings.HasPrefix(line, ".") && !regexp.MustCompile(`^\.(TH .*|SH [A-Z]+|PP|EX|EE)\n$`).MatchString(line) {
+			if strings.HasPrefix(line, "'") || strings.HasPrefix(line, ".") && !regexp.MustCompile(`^\.(TH .*|SH [A-Z ]+|PP|EX|EE)\n$`).MatchString(line) {
 				t.Errorf("%s man: %q is a request", name, line)
 			}
+		}
+		for heading, words := range map[string][]string{
+			"EXIT STATUS": {"0: done", "1: failed", "2: a flag"},
+			"SEE ALSO":    {"docs/reference/commands.md", "docs/reference/exit-codes.md", "docs/reference/cni.md"},
+		} {
+			if heading == "SEE ALSO" {
+				for _, other := range withVerbs {
+					if other != name {
+						words = append(words, other+"(8)")
+					}
+				}
+			}
+			_, section, _ := strings.Cut(strings.ReplaceAll(page, `\-`, "-"), "\n.SH "+heading+"\n")
+			section, _, _ = strings.Cut(section, "\n.SH ")
+			for _, word := range words {
+				if !strings.Contains(section, word) {
+					t.Errorf("%s man: %s lacks %q: %q", name, heading, word, section)
+				}
+			}
+			if strings.Contains(section, name+"(8)") {
+				t.Errorf("%s man: %s names the page itself", name, heading)
+			}
+		}
+		if strings.Contains(page, ".SH MORE\n.SH") || strings.Count(page, "The exit code is 0") != 1 {
+			t.Errorf("%s man: MORE is empty, or has the exit codes again", name)
 		}
 		if strings.Count(page, ".EX\n") != strings.Count(page, ".EE\n") {
 			t.Errorf("%s man: a text that is set in does not end", name)

@@ -35,8 +35,7 @@ func underLauncher(t *testing.T, n nstest.Network, command ...string) *exec.Cmd 
 // launcherWith is underLauncher with further flags of the launcher.
 func launcherWith(t *testing.T, n nstest.Network, flags []string, command ...string) *exec.Cmd {
 	t.Helper()
-	args := slices.Concat([]string{"exec", "-netns", n.Pod.Path(), "-uid", strconv.Itoa(nstest.LauncherUID), "-gid", strconv.Itoa(nstest.LauncherUID), "--",
-		nstest.Program(t, "examples/guestwire-launcher"), "qemu", "-events", "-state", n.State}, flags, []string{"--"}, command)
+	args := slices.Concat([]string{"exec", "-netns", n.Pod.Path()}, nstest.OwnerFlags(), []string{"--", nstest.Program(t, "examples/guestwire-launcher"), "qemu", "-events", "-state", n.State}, flags, []string{"--"}, command)
 	return exec.Command(nstest.Program(t, "examples/guestwire-agent"), args...)
 }
 

@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -144,7 +143,7 @@ func TestReaders(t *testing.T) {
 	nstest.Need(t)
 	agent, launcher := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-launcher")
 	node, exporter := nstest.Program(t, "examples/guestwire-node"), nstest.Program(t, "examples/guestwire-exporter")
-	user := []string{"-uid", strconv.Itoa(nstest.LauncherUID), "-gid", strconv.Itoa(nstest.LauncherUID)}
+	user := nstest.OwnerFlags()
 	served := func(t *testing.T, n nstest.Network) {
 		t.Helper()
 		g := nstest.Boot(t, n.Pod.File, nstest.Record(t, n.State, "eth0"), "guest")

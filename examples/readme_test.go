@@ -53,7 +53,7 @@ func TestWordsToVM(t *testing.T) {
 		}
 		return len(strings.Fields(text))
 	}
-	entrance := until(readme(t), "## What make demo prints")
+	entrance := until(readme(t), "## In Go")
 	for page, end := range map[string]string{
 		"tutorials/first-vm.md":   "## Give the network back",
 		"tutorials/qemu.md":       "## Look at it",

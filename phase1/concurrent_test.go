@@ -55,7 +55,7 @@ func TestAtOnce(t *testing.T) {
 			}
 			return nil
 		}
-		owner := []string{"-state", n.State, "-binding", string(b.Kind()), "-uid", fmt.Sprint(c.Owner.UID), "-gid", fmt.Sprint(c.Owner.GID)}
+		owner := append(nstest.OwnerFlags(), "-state", n.State, "-binding", string(b.Kind()))
 		nstest.NothingHeld(t, func() {
 			for range 3 {
 				err := together(func(caller int) error {

@@ -74,8 +74,8 @@ func (b *bed) setupArgs(more ...string) []string {
 	}
 	path := filepath.Join(b.TempDir(), specName)
 	writeFile(b.T, path, string(text))
-	args := b.args("setup", "-state", b.n.State, "-config", path, "-binding", string(b.c.Binding.Kind()), "-uid", fmt.Sprint(b.c.Owner.UID), "-gid", fmt.Sprint(b.c.Owner.GID))
-	return append(args, more...)
+	args := b.args("setup", "-state", b.n.State, "-config", path, "-binding", string(b.c.Binding.Kind()))
+	return slices.Concat(args, nstest.OwnerFlags(), more)
 }
 
 func (b *bed) setup() *operation {

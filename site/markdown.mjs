@@ -1,6 +1,6 @@
 // A plugin for markdown-it, for what GitHub shows in another way. Links lead to the site's pages where it has them, and to the
 // repository elsewhere; a link to a file that is not there is an error. Indented code is code as any other. README's first
-// paragraph says what the project is for; two buttons follow it.
+// paragraph says what the project is for; three buttons follow it.
 import fs from 'node:fs'
 import path from 'node:path'
 import { address, base, pages, root, url } from './repository.mjs'
@@ -32,7 +32,8 @@ function start(state) {
   state.tokens.find((token) => token.type === 'paragraph_open').attrJoin('class', 'lead')
   const buttons = new state.Token('html_block', '', 0)
   buttons.content =
-    '<div class="start"><a href="docs/tutorials/first-vm.md">Start a first VM</a><a href="#in-go">Use it in Go</a></div>\n'
+    '<div class="start"><a href="docs/tutorials/first-vm.md">Start a first VM</a><a href="#in-go">Use it in Go</a>' +
+    '<a href="docs/how-to/install.md">Install the programs</a></div>\n'
   state.tokens.splice(state.tokens.findIndex((token) => token.type === 'paragraph_close') + 1, 0, buttons)
 }
 

@@ -20,23 +20,19 @@ export const pages = [
 
 export const title = (file) => read(file).match(/^# (.*)$/m)?.[1].replaceAll('`', '') ?? file
 
-// groups returns the rows of the table in README's section Documentation: the name of each, and the pages to which it links,
-// in their order. A row without links has those of the section Tutorials, which the other rows leave out. It is an error if a
-// page is in no row.
+// index is the page whose table has all the others.
+export const index = 'docs/README.md'
+
+// groups returns the rows of the index: the name of each, and the pages to which it links, in their order. It is an error if a
+// page is not in one row.
 export function groups() {
-  const sections = read('README.md').split(/^## /m)
-  const section = (name) => sections.find((text) => text.startsWith(name + '\n')) ?? ''
-  const links = (text) => [...text.matchAll(/\]\(([^)#]+)\)/g)].map(([, file]) => file).filter((file) => pages.includes(file))
-  const rows = [...section('Documentation').matchAll(/^\| (\w[\w ]*) \| (.*) \|$/gm)].slice(1)
-  const tutorials = links(section('Tutorials'))
-  const found = rows.map(([, name, text]) => {
-    const linked = links(text)
-    const others = linked.filter((file) => !tutorials.includes(file))
-    return { name: name[0].toUpperCase() + name.slice(1), pages: linked.length > 0 ? others : tutorials }
-  })
-  const missing = pages.slice(1).filter((file) => found.filter((group) => group.pages.includes(file)).length !== 1)
+  const found = [...read(index).matchAll(/^\| (\w[\w ]*) \| (.*) \|$/gm)].slice(1).map(([, name, text]) => ({
+    name: name[0].toUpperCase() + name.slice(1),
+    pages: [...text.matchAll(/\]\(([^)#]+)\)/g)].map(([, file]) => path.join('docs', file)).filter((file) => pages.includes(file)),
+  }))
+  const missing = pages.slice(1).filter((file) => file !== index && found.filter((group) => group.pages.includes(file)).length !== 1)
   if (missing.length > 0) {
-    throw new Error(`README.md, Documentation: ${missing.join(', ')} has to be in one row`)
+    throw new Error(`${index}: ${missing.join(', ')} has to be in one row`)
   }
   return found
 }

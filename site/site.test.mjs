@@ -6,7 +6,7 @@ import http from 'node:http'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { chromium } from 'playwright-core'
-import { out, pages as files, root, where } from './repository.mjs'
+import { index, out, pages as files, root, where } from './repository.mjs'
 
 const types = { '.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css', '.svg': 'image/svg+xml', '.json': 'application/json' }
 const pages = files.map(where)
@@ -63,14 +63,17 @@ test('search finds a binding', async () => {
   await page.close()
 })
 
-test('the navigation has each page, in the order of README', async () => {
-  const readme = await open('/')
-  const links = (selector) => readme.locator(selector).evaluateAll((all) => all.map((a) => new URL(a.href).pathname))
+test('the navigation has each page, in the order of the index', async () => {
+  const page = await open(where(index))
+  const links = (selector) => page.locator(selector).evaluateAll((all) => all.map((a) => new URL(a.href).pathname))
   const navigation = await links('.VPSidebar a')
-  const listed = await links('#tutorials + table a, #documentation + table a')
+  const listed = await links('.vp-doc table a')
   assert.deepEqual(navigation, listed.filter((page) => pages.includes(page)))
-  assert.deepEqual([...navigation].sort(), pages.slice(1).sort())
-  await readme.close()
+  assert.equal(await page.locator('.VPSidebar .items a:visible').count(), 0, 'a group without the page is folded')
+  await page.locator('.VPSidebar .caret').first().click()
+  assert.ok(await page.locator('.VPSidebar .items a:visible').count())
+  assert.deepEqual([...navigation].sort(), pages.slice(1).filter((page) => page !== where(index)).sort())
+  await page.close()
 })
 
 test('dark mode is one click away, for pictures too', async () => {
@@ -123,14 +126,14 @@ test('the bar at the top fits each window', async () => {
   await page.close()
 })
 
-test('the first screen says what it is for, and has two buttons', async () => {
+test('the first screen says what it is for, and has three buttons', async () => {
   const page = await open('/', { viewport: { width: 375, height: 667 }, isMobile: true, hasTouch: true })
   const bottom = (selector) => page.locator(selector).evaluateAll((all) => all.map((e) => e.getBoundingClientRect().bottom <= 667))
   assert.deepEqual(await bottom('.vp-doc h1, .vp-doc .lead'), [true, true])
-  assert.deepEqual(await bottom('.vp-doc .start a'), [true, true])
+  assert.deepEqual(await bottom('.vp-doc .start a'), [true, true, true])
   assert.match(await page.locator('.vp-doc .lead').innerText(), /gives a virtual machine the network of /)
   const buttons = await page.locator('.vp-doc .start a').evaluateAll((all) => all.map((a) => a.getBoundingClientRect().height >= 36))
-  assert.deepEqual(buttons, [true, true])
+  assert.deepEqual(buttons, [true, true, true])
   await page.close()
 })
 
@@ -182,11 +185,19 @@ test('a table that is wider than a phone shows that it scrolls, and its first co
   assert.ok(wide > 0)
   await visit(page, where('docs/explanation/compare.md'))
   const table = page.locator('#features + table')
+  const header = await table.evaluate((table) => {
+    table.scrollTo(0, 1e5)
+    const seen = [table.scrollTop, table.rows[0].cells[0].getBoundingClientRect().top - table.getBoundingClientRect().top]
+    table.scrollTo(0, 0)
+    return seen
+  })
+  assert.ok(header[0] > 100 && Math.abs(header[1]) < 3, `scrolled by ${header[0]}, and the header is at ${header[1]}`)
   await table.evaluate((e) => e.scrollIntoView({ behavior: 'instant' }))
   const edge = async (left) => {
     await table.evaluate((e, left) => (e.scrollLeft = left), left)
-    const { x, y, width } = await table.boundingBox()
-    const png = await page.screenshot({ clip: { x: x + width - 4, y: y + 100, width: 3, height: 300 } })
+    const { x, y } = await table.boundingBox()
+    const right = x + (await table.evaluate((e) => e.clientLeft + e.clientWidth)) // beside the bar
+    const png = await page.screenshot({ clip: { x: right - 4, y: y + 150, width: 3, height: 300 } })
     return page.evaluate(async (source) => {
       const img = Object.assign(new Image(), { src: source })
       await img.decode()
@@ -198,6 +209,21 @@ test('a table that is wider than a phone shows that it scrolls, and its first co
   }
   const [more, end] = [await edge(0), await edge(1e5)]
   assert.ok(more < 225 && end > 245, `brightness of the edge: ${more} where more follows, ${end} at the end`)
+  await page.close()
+})
+
+test('code that is wider than a phone shows that it scrolls', async () => {
+  const page = await open('/', { viewport: { width: 375, height: 800 }, isMobile: true, hasTouch: true })
+  let wide = 0
+  for (const address of pages) {
+    await visit(page, address)
+    const bars = await page.evaluate(() =>
+      [...document.querySelectorAll('.vp-doc pre')].filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.offsetHeight - e.clientHeight >= 6),
+    )
+    assert.deepEqual(bars, bars.map(() => true), address)
+    wide += bars.length
+  }
+  assert.ok(wide > 0)
   await page.close()
 })
 

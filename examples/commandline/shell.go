@@ -119,6 +119,18 @@ func isBool(f *flag.Flag) bool {
 	return ok && b.IsBoolFlag()
 }
 
+// exit begins the paragraph of a program's After that has the exit codes. It is the last one.
+const exit = "The exit code is "
+
+// programs are those with a manual page, and pages what they share.
+var programs = []string{"guestwire-agent", "guestwire-exporter", "guestwire-launcher", "guestwire-node"}
+
+const pages = `  docs/reference/commands.md
+  docs/reference/exit-codes.md
+  docs/reference/cni.md       guestwire, the CNI plugin
+
+`
+
 // named says where the pages are that help and errors name.
 const named = `What is named as docs/ or examples/ is in the repository, and in
 /usr/share/doc/guestwire of a package.
@@ -144,8 +156,13 @@ func (p *Program[Options]) manual() []byte {
 			section(strings.ToUpper(v.Name), v.Short+".\n\n"+v.Example+"\n"+v.Long+p.flags(&v))
 		}
 	}
-	section("MORE", p.After)
-	section("FILES", named)
+	more, codes, _ := strings.Cut(p.After, exit)
+	if more != "" {
+		section("MORE", more)
+	}
+	section("EXIT STATUS", exit+codes)
+	others := slices.DeleteFunc(slices.Clone(programs), func(other string) bool { return other == name })
+	section("SEE ALSO", strings.Join(others, "(8), ")+"(8)\n\n"+pages+named)
 	return []byte(page.String())
 }
 

@@ -40,7 +40,7 @@ export default defineConfig({
     socialLinks: [{ icon: 'github', link: url }],
     sidebar: groups().map(({ name, pages }) => ({
       text: name,
-      collapsed: false,
+      collapsed: true,
       items: pages.map((file) => ({ text: title(file), link: address(file) })),
     })),
   },

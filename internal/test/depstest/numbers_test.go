@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -54,6 +55,12 @@ func TestNumbers(t *testing.T) {
 		{page: cni, text: "| egress of at most % entries", file: "examples/guestwire/podsandbox/spec.go", code: `const MaxEgress = (.*)`},
 		{page: cni, text: "| a value of at most % bytes |", file: "examples/guestwire/podsandbox/spec.go", code: `const MaxWish = (.*)`},
 		{page: cni, text: "if it has them; else maxConnections up to %", file: "infra/masquerade.go", code: `const DefaultMaxConnections = (.*)`},
+		{page: "README.md", text: "Setup takes % ms, once", file: "docs/results/performance.md", code: `redirect, Setup, ms +(\S+)`,
+			as: func(ms []string) string {
+				number, _ := strconv.ParseFloat(ms[0], 64)
+				return fmt.Sprintf("%.0f", number)
+			}},
+		{page: "README.md", text: "the filter 0 to %", file: "docs/results/performance.md", code: `redirect, short TCP, from the guest .*? 1\.0(\d) ±`},
 		{page: cni, text: "| ADD | % s |", file: "examples/guestwire/call.go", code: `\taddTime += (.*)`},
 		{page: cni, text: "| CHECK | % s |", file: "examples/guestwire/call.go", code: `\tcheckTime += (.*)`},
 		{page: cni, text: "| DEL | % s |", file: "examples/guestwire/call.go", code: `\tdelTime += (.*)`},

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -33,6 +34,15 @@ var LauncherUID = func() int {
 // Owner is LauncherUID, and the group of that number.
 func Owner() infra.Owner {
 	return infra.Owner{UID: uint32(LauncherUID), GID: uint32(LauncherUID), Root: LauncherUID == 0}
+}
+
+// OwnerFlags are Owner for guestwire-agent, where group 0 has no name.
+func OwnerFlags() []string {
+	id := strconv.Itoa(LauncherUID)
+	if LauncherUID == 0 {
+		return []string{"-uid", id}
+	}
+	return []string{"-uid", id, "-gid", id}
 }
 
 // Network is a pod's namespace, the world at the other end of its veth, and a state directory.

@@ -2,13 +2,18 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
 const (
@@ -88,6 +93,46 @@ func TestLinkNames(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestCosts: costs.d2 has two bars for each row of the table at the head of docs/results/performance.md, as long as its
+// numbers.
+func TestCosts(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/results/performance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const whole = 300 // the longer bar of a row
+	var source strings.Builder
+	source.WriteString("# go test ./internal/test/pictures -update writes this of docs/results/performance.md.\n...@classes\ngrid-columns: 1\nvertical-gap: 4\n")
+	rows := regexp.MustCompile("(?m)^\\| `.*?` \\| (.*), beside (.*) \\| ([0-9.]+) \\| ([0-9.]+) \\| [0-9.]+ \\|$").FindAllStringSubmatch(string(page), -1)
+	if len(rows) == 0 {
+		t.Error("the page has no row that compares two numbers")
+	}
+	bar := func(name, what, label, who, number, class string, share float64) {
+		long := max(4, int(whole*share))
+		fmt.Fprintf(&source, `%s: {
+  class: row
+  horizontal-gap: 12
+  what: %q { class: %s; width: 240; height: 22 }
+  who: %q { class: note; width: 150; height: 22 }
+  number: %q { class: note; width: 56; height: 22 }
+  bar: "" { class: %s; width: %d; height: 22 }
+  rest: "" { class: blank; width: %d; height: 22 }
+}
+`, name, what, label, who, number, class, long, 1+whole-long)
+	}
+	for i, m := range rows {
+		ours, err := strconv.ParseFloat(m[3], 64)
+		other, err2 := strconv.ParseFloat(m[4], 64)
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatal(m[0], err)
+		}
+		longer := max(ours, other)
+		bar(fmt.Sprintf("a%d", i), m[1], "note", "guestwire", m[3], "made", ours/longer)
+		bar(fmt.Sprintf("b%d", i), "", "blank", m[2], m[4], "found", other/longer)
+	}
+	golden.Compare(t, "../"+dir+"/costs.d2", source.String()) // from testdata
 }
 
 // In D2's texts, names can follow a backslash and an n.
