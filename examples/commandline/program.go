@@ -148,8 +148,3 @@ func Version() string {
 	}
 	return text + ", " + info.GoVersion
 }
-
-// called is the program's name, as a package installs it if it was called by such a name.
-func (p *Program[Options]) called() string {
-	return p.Name
-}
