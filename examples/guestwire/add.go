@@ -58,8 +58,8 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	return err
 }
 
-// sayUnwired says what an ADD does not wire though somebody may expect it: it succeeds, as it cannot know of the networks to
-// come. An engine's log has it.
+// sayUnwired says what an ADD does not wire though somebody may expect it: it succeeds, as it cannot know of the
+// networks to come. An engine's log has it.
 func (c config) sayUnwired(args *skel.CmdArgs, nics []wantedNIC) {
 	if _, says := c.Capabilities[podsandbox.Capability]; !says && len(nics) == 0 && c.Args.CNI.Guestwire == nil {
 		say(`this entry of the CNI list wires nothing, as its spec names no binding, and it does not ask for the pod's annotations: `+
