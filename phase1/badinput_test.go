@@ -73,6 +73,8 @@ func TestBadInput(t *testing.T) {
 		{"state in nothing", func(c *wired.NIC) { c.State = "/nonexistent/a/b" }, is(fs.ErrNotExist), "mkdir -p /nonexistent/a"},
 		{"state of another", func(c *wired.NIC) { c.State = foreign }, is(fs.ErrPermission), "serves nothing else, chown root " + foreign + ")"},
 		{"state of all", func(c *wired.NIC) { c.State = shared }, is(fs.ErrPermission), "serves nothing else, chmod 0755 " + shared + ")"},
+		{"state at the record's path", func(c *wired.NIC) { c.State += "/eth0.json" }, field("state"), "is the path of a record: name its directory, " + n.State},
+		{"state at the root", func(c *wired.NIC) { c.State = "/" }, field("state"), "name a directory of the guest's own, such as /run/guestwire/vm1"},
 		{"state in a file's place", func(c *wired.NIC) { c.State = file }, is(unix.ENOTDIR), "state directory: " + file + ": not a directory: name another one"},
 		{"journals in a file's place", func(c *wired.NIC) { c.Dir = file }, is(unix.ENOTDIR), "journal directory: " + file + ": not a directory: name another one"},
 		{"journals in nothing", func(c *wired.NIC) { c.Dir = "/nonexistent/a/b" }, is(fs.ErrNotExist), "journal directory: /nonexistent/a is not there: make it first (mkdir -p /nonexistent/a)"},

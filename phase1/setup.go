@@ -182,7 +182,7 @@ func (c request) check(ctx context.Context) (infra.Spec, resolvedOwner, error) {
 	if err := c.Spec.Validate(); err != nil {
 		return c.Spec, resolvedOwner{}, err
 	}
-	if err := checkStatePath(c.State); err != nil {
+	if err := checkNewState(c.State, c.Name); err != nil {
 		return c.Spec, resolvedOwner{}, err
 	}
 	owner, err := c.resolveOwner(ctx)

@@ -285,6 +285,17 @@ func checkStatePath(path string) error {
 	return checkPath("state", path, "/run/guestwire/vm1")
 }
 
+// checkNewState is checkStatePath, and refuses a path that no guest's records should be in.
+func checkNewState(path, nic string) error {
+	switch clean := filepath.Clean(path); {
+	case filepath.Base(clean) == nic+".json":
+		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s is the path of a record: name its directory, %s", path, filepath.Dir(clean))}
+	case clean == "/":
+		return &cache.FieldError{Field: "state", Reason: "/ has the whole system's files: name a directory of the guest's own, such as /run/guestwire/vm1"}
+	}
+	return checkStatePath(path)
+}
+
 // checkPath refuses a path that depends on the caller's working directory, as the next call may have another one, and a
 // path that is longer than any of the kernel's: an error would quote it. An empty one passes.
 func checkPath(field, path, example string) error {

@@ -109,12 +109,18 @@ func (c ChainImage) differences(want ChainImage) []string {
 	if c.Head != want.Head {
 		d = append(d, fmt.Sprintf("chain %s is %q, not %q", c.Name, c.Head, want.Head))
 	}
-	for _, r := range Without(want.Rules, c.Rules) {
-		d = append(d, fmt.Sprintf("chain %s lacks the rule: %s", c.Name, cut(r)))
+	say := func(what string, rules []string) {
+		if len(rules) == 0 {
+			return
+		}
+		text := fmt.Sprintf("chain %s %s: %s", c.Name, what, cut(rules[0]))
+		if n := len(rules) - 1; n > 0 { // a link that is gone takes its name from all rules: one of them says it
+			text += fmt.Sprintf(" (and %d more)", n)
+		}
+		d = append(d, text)
 	}
-	for _, r := range Without(c.Rules, want.Rules) {
-		d = append(d, fmt.Sprintf("chain %s has an extra rule: %s", c.Name, cut(r)))
-	}
+	say("lacks the rule", Without(want.Rules, c.Rules))
+	say("has an extra rule", Without(c.Rules, want.Rules))
 	if len(d) == 0 && !slices.Equal(c.Rules, want.Rules) {
 		d = append(d, "chain "+c.Name+" has its rules in another order, or twice")
 	}

@@ -42,6 +42,7 @@ func TestDifferences(t *testing.T) {
 		"a long rule more": {func(i *Image) { i.Chains[1].Rules = []string{strings.Repeat("[cmp]", 100), "drop"} },
 			[]string{"chain out has an extra rule: " + strings.Repeat("[cmp]", 24) + "..."}},
 		"another rule":      {func(i *Image) { i.Chains[1].Rules = []string{"accept"} }, []string{"chain out lacks the rule: drop", "chain out has an extra rule: accept"}},
+		"two rules less":    {func(i *Image) { i.Chains[0].Rules = []string{"drop"} }, []string{"chain in lacks the rule: a accept (and 1 more)"}},
 		"a rule twice":      {func(i *Image) { i.Chains[1].Rules = []string{"drop", "drop"} }, []string{"chain out has its rules in another order, or twice"}},
 		"rules turned":      {func(i *Image) { i.Chains[0].Rules = []string{"drop", "a accept", "b accept"} }, []string{"chain in has its rules in another order, or twice"}},
 		"changed in both":   {func(i *Image) { i.Chains[0].Rules, i.Chains[1].Rules = i.Chains[0].Rules[:2], nil }, []string{"chain in lacks the rule: drop", "chain out lacks the rule: drop"}},
