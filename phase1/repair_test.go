@@ -102,7 +102,7 @@ var damages = []damage{
 	{line: "nft replace rule $table $chain handle $handle accept", says: "chain $chain lacks the rule"},
 	{line: "nft replace rule $table $chain handle $handle iifname eth7 drop", says: "chain $chain has an extra rule: not a rule of guestwire"},
 	{line: "nft flush chain $table $chain", says: "chain $chain lacks the rule"},
-	{line: "nft flush chain $drops; nft add rule $drops drop", says: "chain $reason lacks the rule: counter "},
+	{line: "nft flush chain $drops; nft add rule $drops drop", says: "chain $reason lacks the rule: "},
 	{line: "nft flush chain $drops; nft add rule $drops limit rate 20/second burst 20 packets log prefix '\"guestwire eth0 $reason\"' group 7", says: "chain $reason lacks the rule: "},
 	{line: "nft chain $table $chain '{ policy drop; }'", says: "policy drop;"},
 	{line: "nft chain netdev guestwire-eth0 guest '{ policy accept; }'", says: "policy accept;"}, // chains of reasons end there
