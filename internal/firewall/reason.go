@@ -73,7 +73,7 @@ var Reasons = []Described{
 	{DHCPServer, "the guest sent from the port of a DHCP server, or to the port of a DHCP client; a relay's request to one server passes, by DHCPv4 if its giaddr is the guest's"},
 	{DHCPRequest, "the guest sent a DHCP request that the responder does not take (to another server, fragments, IP options, extension headers), and no other server may answer"},
 	{RouterSolicitation, "the guest sent a router solicitation that the responder does not take, and no router may answer"},
-	{NoFamily, "the guest asked for a lease or a router of a family of which it has no address"},
+	{NoFamily, "the guest asked for a lease or a router of a family of which it has no address, or took a link-local address in their place"},
 	{RouterAdvertisement, "the guest sent a router advertisement"},
 	{MulticastRouter, "the guest sent IGMP or MLD that only multicast routers send, such as a query"},
 	{ICMPRedirect, "the guest sent an ICMP redirect"},

@@ -10,6 +10,9 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
+// linkLocal4 has the address that a host takes which gets no lease (RFC 3927).
+var linkLocal4 = netip.MustParsePrefix("169.254.0.0/16")
+
 // filterARP lets ARP pass if the sender's MAC and address are the guest's.
 func (g guest) filterARP(add chainAdder) {
 	var senders, addresses []firewall.Rule
@@ -32,6 +35,10 @@ func (g guest) filterARP(add chainAdder) {
 	if g.anyAddress {
 		addresses = append(addresses, probe(), rule(drop(firewall.ARPSpoof), sender(netip.MustParsePrefix("127.0.0.0/8"))), rule(g.pass))
 	} else {
+		if !g.has(ip.V4) {
+			addresses = append(addresses, rule(drop(firewall.NoFamily), sender(linkLocal4)),
+				rule(drop(firewall.NoFamily), arpOperation(1), sender(firewall.HostPrefix(netip.IPv4Unspecified())), arpTarget(linkLocal4)))
+		}
 		addresses = append(addresses, rule(drop(firewall.ARPSpoof)))
 	}
 	// Hardware type Ethernet, protocol type IPv4, the lengths of their addresses, request or reply.

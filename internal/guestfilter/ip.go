@@ -110,6 +110,13 @@ func (g guest) filter4(add chainAdder) {
 	if g.anyAddress {
 		rules = append(rules, g.anySourceBut(v4, "0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")...)
 	}
+	if !g.has(ip.V4) {
+		from := func(p netip.Prefix) firewall.Match {
+			return firewall.Bytes{Header: firewall.Network, Offset: 12, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}
+		}
+		rules = append(rules, rule(drop(firewall.NoFamily), from(linkLocal4)),
+			rule(drop(firewall.NoFamily), from(firewall.HostPrefix(netip.IPv4Unspecified())), ofProtocol(firewall.ProtocolIGMP))) // who has no address reports so
+	}
 	add("ip-source", append(rules, rule(drop(firewall.IPSpoof)))...)
 }
 

@@ -184,10 +184,14 @@ func (b *builder) addHostileARP() {
 		{"no address", unspecified4},
 		{"the broadcast address", all4},
 	} {
-		for _, s := range probeShapes {
-			b.drop(firewall.ARPSpoof, 4, "ARP probe for "+target.name+s.name, deny, s.frame(b, func(a *arp) { a.senderIP, a.targetIP = unspecified4, target.address }))
+		reason := firewall.ARPSpoof
+		if target.address.IsLinkLocalUnicast() { // of a host that has got no lease
+			reason = b.asks(b.IPv4, reason)
 		}
-		b.drop(firewall.ARPSpoof, 4, "ARP probe for "+target.name+" by unicast", deny, b.arp(func(a *arp) {
+		for _, s := range probeShapes {
+			b.drop(reason, 4, "ARP probe for "+target.name+s.name, deny, s.frame(b, func(a *arp) { a.senderIP, a.targetIP = unspecified4, target.address }))
+		}
+		b.drop(reason, 4, "ARP probe for "+target.name+" by unicast", deny, b.arp(func(a *arp) {
 			a.senderIP, a.targetIP, a.destination = unspecified4, target.address, b.Gateway
 		}))
 	}

@@ -127,7 +127,11 @@ func (b *builder) addForeignSources4() {
 		{"a source of class E", "240.0.0.1"},
 		{"a link-local source", "169.254.9.9"},
 	} {
-		b.drop(firewall.IPSpoof, 4, "IPv4 from "+s.name, spoof, b.v4(ip4{from: netip.MustParseAddr(s.address)}))
+		from, reason := netip.MustParseAddr(s.address), firewall.IPSpoof
+		if from.IsLinkLocalUnicast() { // of a host that has got no lease
+			reason = b.asks(b.IPv4, reason)
+		}
+		b.drop(reason, 4, "IPv4 from "+s.name, spoof, b.v4(ip4{from: from}))
 	}
 	sources := func(name string, p ip4) {
 		p.from = foreign4
