@@ -193,7 +193,7 @@ var (
 // describe is the lab's dump of a pod, without what differs between equal ones. Its lines are sorted, as random MACs
 // have an order too.
 func describe(p *pod) (string, error) {
-	dump, err := p.Dump()
+	dump, err := p.Settled()
 	for _, m := range tapMAC.FindAllStringSubmatch(dump, -1) {
 		dump = strings.ReplaceAll(dump, m[1], "MAC")
 	}

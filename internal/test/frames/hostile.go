@@ -135,19 +135,26 @@ func (b *builder) addHostileARP() {
 	add := func(reason firewall.Reason, name, why string, change func(*arp)) {
 		b.drop(reason, 4, name, why, b.arp(change))
 	}
+	// inName is the reason for a sender's address. Those of hosts that have got no lease are the guest's as well as another's.
+	inName := func(sender netip.Addr) firewall.Reason {
+		if sender.IsLinkLocalUnicast() {
+			return b.asks(b.IPv4, firewall.ARPSpoof)
+		}
+		return firewall.ARPSpoof
+	}
 	neighbour := b.Gateway4.Next()
 	for neighbour == b.own4 {
 		neighbour = neighbour.Next()
 	}
-	add(firewall.ARPSpoof, "ARP request in another's name", poison, func(a *arp) { a.senderIP = neighbour })
-	add(firewall.ARPSpoof, "ARP request in the gateway's name", poison, func(a *arp) { a.senderIP = b.Gateway4 })
-	add(firewall.ARPSpoof, "ARP reply in another's name", poison, func(a *arp) { a.operation, a.senderIP, a.target, a.destination = 2, neighbour, b.Gateway, b.Gateway })
-	add(firewall.ARPSpoof, "ARP reply in the gateway's name", poison, func(a *arp) { a.operation, a.senderIP = 2, b.Gateway4 })
+	add(inName(neighbour), "ARP request in another's name", poison, func(a *arp) { a.senderIP = neighbour })
+	add(inName(b.Gateway4), "ARP request in the gateway's name", poison, func(a *arp) { a.senderIP = b.Gateway4 })
+	add(inName(neighbour), "ARP reply in another's name", poison, func(a *arp) { a.operation, a.senderIP, a.target, a.destination = 2, neighbour, b.Gateway, b.Gateway })
+	add(inName(b.Gateway4), "ARP reply in the gateway's name", poison, func(a *arp) { a.operation, a.senderIP = 2, b.Gateway4 })
 	add(firewall.ARPSpoof, "ARP reply of a foreign address", poison, func(a *arp) { a.operation, a.senderIP = 2, foreign4 })
-	add(firewall.ARPSpoof, "gratuitous ARP request in another's name", poison, func(a *arp) { a.senderIP, a.targetIP = neighbour, neighbour })
-	add(firewall.ARPSpoof, "gratuitous ARP request in the gateway's name", poison, func(a *arp) { a.senderIP, a.targetIP = b.Gateway4, b.Gateway4 })
-	add(firewall.ARPSpoof, "gratuitous ARP reply in another's name", poison, func(a *arp) { a.operation, a.senderIP, a.targetIP, a.target = 2, neighbour, neighbour, broadcast })
-	add(firewall.ARPSpoof, "gratuitous ARP reply in the gateway's name", poison, func(a *arp) { a.operation, a.senderIP, a.targetIP, a.target = 2, b.Gateway4, b.Gateway4, broadcast })
+	add(inName(neighbour), "gratuitous ARP request in another's name", poison, func(a *arp) { a.senderIP, a.targetIP = neighbour, neighbour })
+	add(inName(b.Gateway4), "gratuitous ARP request in the gateway's name", poison, func(a *arp) { a.senderIP, a.targetIP = b.Gateway4, b.Gateway4 })
+	add(inName(neighbour), "gratuitous ARP reply in another's name", poison, func(a *arp) { a.operation, a.senderIP, a.targetIP, a.target = 2, neighbour, neighbour, broadcast })
+	add(inName(b.Gateway4), "gratuitous ARP reply in the gateway's name", poison, func(a *arp) { a.operation, a.senderIP, a.targetIP, a.target = 2, b.Gateway4, b.Gateway4, broadcast })
 	add(firewall.ARPSpoof, "ARP request with another's MAC inside", "its own address moves to another station", func(a *arp) { a.sender = otherMAC })
 	add(firewall.ARPSpoof, "ARP reply with another's MAC inside", "its own address moves to another station", func(a *arp) { a.operation, a.sender = 2, otherMAC })
 	add(firewall.ARPSpoof, "ARP request with the gateway's MAC inside", "its own address moves to another station", func(a *arp) { a.sender = b.Gateway })
@@ -184,10 +191,7 @@ func (b *builder) addHostileARP() {
 		{"no address", unspecified4},
 		{"the broadcast address", all4},
 	} {
-		reason := firewall.ARPSpoof
-		if target.address.IsLinkLocalUnicast() { // of a host that has got no lease
-			reason = b.asks(b.IPv4, reason)
-		}
+		reason := inName(target.address)
 		for _, s := range probeShapes {
 			b.drop(reason, 4, "ARP probe for "+target.name+s.name, deny, s.frame(b, func(a *arp) { a.senderIP, a.targetIP = unspecified4, target.address }))
 		}
