@@ -44,10 +44,20 @@ func (n NIC) Hold(ctx context.Context) (held NIC, release func(), err error) {
 	return held, release, n.failed("hold", err)
 }
 
-// holder is the name of this program, as journals have it.
-func holder() string { return filepath.Base(os.Args[0]) }
+// holder is the name of this program, as journals have it. A program that has started itself by /proc/self/exe has the
+// name of its file: else all such programs were the same one.
+func holder() string {
+	name := filepath.Base(os.Args[0])
+	if file, err := os.Executable(); name == "exe" && err == nil {
+		name = filepath.Base(file)
+	}
+	return name
+}
 
 func holdName(inode uint64, nic string) string { return fmt.Sprintf("%s%d-%s", holdLock, inode, nic) }
+
+// thisOne is said of the holder if it is this process.
+const thisOne = ", this one: "
 
 // explainHeld returns the error of tryLock, in words.
 func (n node) explainHeld(name string, err error) error {
@@ -56,7 +66,7 @@ func (n node) explainHeld(name string, err error) error {
 	}
 	holder := n.holder(name)
 	if strings.HasPrefix(holder, fmt.Sprintf("process %d ", os.Getpid())) {
-		return fmt.Errorf("%w: %s, this one: use the NIC that Hold returned, or release it first", ErrHeld, holder)
+		return fmt.Errorf("%w: %s%suse the NIC that Hold returned, or release it first", ErrHeld, holder, thisOne)
 	}
 	return fmt.Errorf("%w: %s: end it first", ErrHeld, holder)
 }

@@ -73,7 +73,7 @@ func (c config) sayUnwired(args *skel.CmdArgs, nics []wantedNIC) {
 		if slices.ContainsFunc(nics, func(n wantedNIC) bool { return is(n.name) }) || slices.ContainsFunc(before, func(n podsandbox.NIC) bool { return is(n.Name) }) {
 			continue
 		}
-		say("NIC %s of the annotation %s%s is not wired: this call is about NIC %s alone: the list of %[1]s's own network has to end with guestwire, or this entry, behind Multus, needs \"everyNIC\": true",
+		say("NIC %s of the annotation %s%s is not wired by this call, which is about NIC %s alone: that of %[1]s's own network wires it, if its list ends with guestwire; or this entry, behind Multus, needs \"everyNIC\": true",
 			nic, podsandbox.NICPrefix, nic, args.IfName)
 	}
 }

@@ -281,7 +281,7 @@ func describe(pid int) (Process, bool) {
 	if err != nil || first < 0 || last < first {
 		return Process{}, false
 	}
-	p := Process{PID: pid, Command: strings.Map(printable, Program(pid, string(stat[first+1:last])))}
+	p := Process{PID: pid, Command: Program(pid, string(stat[first+1:last]))}
 	const start, perSecond = 22 - 3, 100 // the field after the state's, in USER_HZ
 	fields := strings.Fields(string(stat[last+1:]))
 	var now unix.Timespec
@@ -297,19 +297,21 @@ func describe(pid int) (Process, bool) {
 
 // Program returns the name of the program of a process whose comm it gets. A comm ends after 15 octets (TASK_COMM_LEN),
 // and is "exe" where a program has started itself by /proc/self/exe: then the name is that of the command line, if it
-// has one.
+// has one, or of the program's file. It is printable, and no longer than a file's name.
 func Program(pid int, comm string) string {
-	const longest = 15
-	if comm != "exe" && len(comm) < longest {
-		return comm
+	const cut, self, longest = 15, "exe", unix.NAME_MAX
+	name := comm
+	if comm == self || len(comm) >= cut {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		first, _, _ := strings.Cut(string(line), "\x00")
+		if base := filepath.Base(first); first != "" && (comm == self || strings.HasPrefix(base, comm)) {
+			name = base
+		}
 	}
-	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	first, _, _ := strings.Cut(string(line), "\x00")
-	name := filepath.Base(first)
-	if err != nil || first == "" || comm != "exe" && !strings.HasPrefix(name, comm) {
-		return comm
+	if file, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); name == self && err == nil {
+		name = filepath.Base(file)
 	}
-	return name
+	return strings.Map(printable, name[:min(longest, len(name))])
 }
 
 // printable keeps a process's name from writing control characters to a terminal.

@@ -217,18 +217,25 @@ func testPasst(t *testing.T, n, other *nstest.Namespace, flag []string) {
 
 // TestProgram: a program has its whole name where the kernel has its first 15 octets, or "exe".
 func TestProgram(t *testing.T) {
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sleep, err = filepath.EvalSymlinks(sleep); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ file, called, want string }{
 		{"short", "/usr/bin/other", "short"},
 		{"name-of-a-long-program", "/usr/bin/name-of-a-long-program", "name-of-a-long-program"},
 		{"name-of-a-long-program", "something else", "name-of-a-long-"},
 		{"exe", "/usr/local/bin/launcher", "launcher"},
-		{"exe", "", "exe"},
+		{"exe", "", filepath.Base(sleep)},
+		{"exe", "/proc/self/exe", filepath.Base(sleep)},
+		{"short", "esc\x1b", "short"},
+		{"name-of-a-long-program", "name-of-a-long-\x1b[31m", "name-of-a-long-\ufffd[31m"},
+		{"name-of-a-long-program", "name-of-a-long-" + strings.Repeat("A", 1000), "name-of-a-long-" + strings.Repeat("A", 240)},
 	} {
 		program := filepath.Join(t.TempDir(), c.file)
-		sleep, err := exec.LookPath("sleep")
-		if err != nil {
-			t.Fatal(err)
-		}
 		if err := os.Symlink(sleep, program); err != nil {
 			t.Fatal(err)
 		}
