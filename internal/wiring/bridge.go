@@ -82,6 +82,7 @@ func (b bridge) wire(p *Plan) error {
 	}
 	p.addWarnings(p.warnOtherMAC(p.Record.MAC)...)
 	p.addWarnings(p.warnLeased()...)
+	p.addLosses(p.downRoutes()...)
 	tap := p.newTap()
 	tap.Master, tap.BridgePort = compare.NewBridge, portSettings
 	for _, mac := range append([]cache.MAC{b.MAC}, p.spec.Guard.MACs...) {

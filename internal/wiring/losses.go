@@ -125,6 +125,14 @@ func (s *seen) downLosses() (list losses) {
 	if !s.nic.Up {
 		list.lose("frames", "all", "%s is down, and Setup leaves it down: the guest has no network until it is up (ip link set %s up)", s.nic.Name, infra.ShellWord(s.nic.Name))
 	}
+	return append(list, s.downRoutes()...)
+}
+
+// downRoutes are the routes of a NIC that is down: the kernel has none by a link that is down.
+func (s *seen) downRoutes() (list losses) {
+	if !s.nic.Up && len(s.own) > 0 {
+		list.lose("route", "all", "%s is down, so the namespace has no route by it, and the guest an address alone: set it up before Setup (ip link set %s up), or call Teardown, set it up, and call Setup again", s.nic.Name, infra.ShellWord(s.nic.Name))
+	}
 	return list
 }
 
