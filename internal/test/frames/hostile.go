@@ -135,7 +135,8 @@ func (b *builder) addHostileARP() {
 	add := func(reason firewall.Reason, name, why string, change func(*arp)) {
 		b.drop(reason, 4, name, why, b.arp(change))
 	}
-	// inName is the reason for a sender's address. Those of hosts that have got no lease are the guest's as well as another's.
+	// inName is the reason for a sender's address. Those of hosts that have got no lease are the guest's as well as
+	// another's.
 	inName := func(sender netip.Addr) firewall.Reason {
 		if sender.IsLinkLocalUnicast() {
 			return b.asks(b.IPv4, firewall.ARPSpoof)
