@@ -116,7 +116,7 @@ func (s *session) wired() (j *journal, err error) {
 			return err
 		}
 		err = fmt.Errorf("%w in this namespace%s", ErrNotWired, s.mistyped())
-		if held := s.elsewhere(); !s.held && errors.Is(held, ErrHeld) && !strings.Contains(held.Error(), thisOne) {
+		if held := s.elsewhere(); !s.held && errors.Is(held, ErrHeld) && !errors.Is(held, errHeldHere) {
 			err = fmt.Errorf("%w, and its guest has no network, since a Teardown cut it off or until Setup: %w, and start it again", err, held)
 		}
 		return s.explainMark(now, err)

@@ -56,8 +56,8 @@ func holder() string {
 
 func holdName(inode uint64, nic string) string { return fmt.Sprintf("%s%d-%s", holdLock, inode, nic) }
 
-// thisOne is said of the holder if it is this process.
-const thisOne = ", this one: "
+// errHeldHere is ErrHeld by this process.
+var errHeldHere = fmt.Errorf("%w", ErrHeld)
 
 // explainHeld returns the error of tryLock, in words.
 func (n node) explainHeld(name string, err error) error {
@@ -66,7 +66,7 @@ func (n node) explainHeld(name string, err error) error {
 	}
 	holder := n.holder(name)
 	if strings.HasPrefix(holder, fmt.Sprintf("process %d ", os.Getpid())) {
-		return fmt.Errorf("%w: %s%suse the NIC that Hold returned, or release it first", ErrHeld, holder, thisOne)
+		return fmt.Errorf("%w: %s, this one: use the NIC that Hold returned, or release it first", errHeldHere, holder)
 	}
 	return fmt.Errorf("%w: %s: end it first", ErrHeld, holder)
 }

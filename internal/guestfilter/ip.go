@@ -98,9 +98,12 @@ func (g guest) filter4(add chainAdder) {
 		rule(next, messageType(igmpReport3)),
 		rule(drop(firewall.MulticastRouter)))
 	v4 := firewall.Carries{Version: 4}
+	from := func(p netip.Prefix) firewall.Match {
+		return firewall.Bytes{Header: firewall.Network, Offset: 12, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}
+	}
 	rules = nil
 	for _, p := range g.prefixesOf(4) {
-		rules = append(rules, rule(g.pass, firewall.Bytes{Header: firewall.Network, Offset: 12, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
+		rules = append(rules, rule(g.pass, from(p)))
 	}
 	if !g.Served { // a DHCP client without a lease
 		rules = append(rules, rule(g.pass, v4, firewall.Source{Prefix: firewall.HostPrefix(netip.IPv4Unspecified())}, ofProtocol(firewall.ProtocolUDP),
@@ -111,9 +114,6 @@ func (g guest) filter4(add chainAdder) {
 		rules = append(rules, g.anySourceBut(v4, "0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")...)
 	}
 	if !g.has(ip.V4) {
-		from := func(p netip.Prefix) firewall.Match {
-			return firewall.Bytes{Header: firewall.Network, Offset: 12, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}
-		}
 		rules = append(rules, rule(drop(firewall.NoFamily), from(linkLocal4)),
 			rule(drop(firewall.NoFamily), from(firewall.HostPrefix(netip.IPv4Unspecified())), ofProtocol(firewall.ProtocolIGMP))) // who has no address reports so
 	}

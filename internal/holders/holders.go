@@ -302,8 +302,7 @@ func Program(pid int, comm string) string {
 	const cut, self, longest = 15, "exe", unix.NAME_MAX
 	name := comm
 	if comm == self || len(comm) >= cut {
-		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		first, _, _ := strings.Cut(string(line), "\x00")
+		first, _, _ := strings.Cut(beginning(fmt.Sprintf("/proc/%d/cmdline", pid)), "\x00")
 		if base := filepath.Base(first); first != "" && (comm == self || strings.HasPrefix(base, comm)) {
 			name = base
 		}
@@ -312,6 +311,18 @@ func Program(pid int, comm string) string {
 		name = filepath.Base(file)
 	}
 	return strings.Map(printable, name[:min(longest, len(name))])
+}
+
+// beginning is that of a file, as far as a path could be. A process chooses how long its command line is.
+func beginning(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	text := make([]byte, unix.PathMax)
+	n, _ := f.Read(text) // what cannot be read is no name
+	return string(text[:n])
 }
 
 // printable keeps a process's name from writing control characters to a terminal.

@@ -131,7 +131,7 @@ func (s *seen) downLosses() (list losses) {
 // downRoutes are the routes of a NIC that is down: the kernel has none by a link that is down.
 func (s *seen) downRoutes() (list losses) {
 	if !s.nic.Up && len(s.own) > 0 {
-		list.lose("route", "all", "%s is down, so the namespace has no route by it, and the guest an address alone: set it up before Setup (ip link set %s up), or call Teardown, set it up, and call Setup again", s.nic.Name, infra.ShellWord(s.nic.Name))
+		list.lose("route", "all", "%s is down, and the kernel has no route by a link that is down: set it up before Setup (ip link set %s up), or call Teardown, set it up, and call Setup again", s.nic.Name, infra.ShellWord(s.nic.Name))
 	}
 	return list
 }
