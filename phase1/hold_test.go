@@ -32,6 +32,11 @@ func TestHold(t *testing.T) {
 	if _, _, err := c.Hold(t.Context()); !errors.Is(err, phase1.ErrHeld) || !strings.Contains(err.Error(), "(phase1.test)") {
 		t.Errorf("a second Hold: %v, want ErrHeld that names the process", err)
 	}
+	for _, nic := range []phase1.NIC{held, c.NIC} {
+		if _, err := nic.Status(t.Context()); !errors.Is(err, phase1.ErrNotWired) || errors.Is(err, phase1.ErrHeld) {
+			t.Errorf("Status before this process's Setup: %v, want ErrNotWired alone", err)
+		}
+	}
 	if _, err := held.Setup(t.Context(), c.Spec); err != nil {
 		t.Fatal(err)
 	}
