@@ -11,10 +11,12 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// Egress is an entry of Spec.Egress and Spec.EgressWithin. In text and JSON it is allow|refuse TO [PORTS|PROTOCOL]:
+// Egress is an entry of Spec.Egress and Spec.EgressWithin. In text and JSON it is allow|refuse TO [PORTS|PROTOCOL], or
+// divert TO [PORTS|PROTOCOL] TARGET:
 //
-//	["refuse link-local", "refuse metadata",
-//	  "allow 10.1.0.0/16 443/tcp", "allow resolvers 53/udp", "refuse all"]
+//	["divert 169.254.169.254 80 127.0.0.1:8080",
+//	  "refuse link-local", "refuse metadata", "allow 10.1.0.0/16 443/tcp",
+//	  "allow resolvers 53/udp", "divert all 443 :15443", "refuse all"]
 //
 // TO is an address, a network, or one of these lists:
 //
@@ -24,44 +26,91 @@ import (
 //	metadata      the clouds' metadata services
 //	nic-networks  the networks on the NIC's link, without the next hops in them
 //	resolvers     the addresses of Spec.DNS.Servers
+//	gateway       the guest's gateway, which is the namespace: for divert alone,
+//	              and for the targets that EgressWithin allows
 //
 // An IPv4 network also means its addresses in 64:ff9b::/96 (NAT64, RFC 6052). PORTS are [Ports] of the destination.
 // PROTOCOL is tcp, udp, sctp or icmp, which is also ICMPv6. Without PORTS and PROTOCOL the entry is for every protocol.
+//
+// A divert leads what the guest opens to a port of the namespace. TCP, UDP and SCTP of the entry arrive there. The entry
+// refuses other protocols, and the IP version that TARGET does not have. Where nobody listens, TCP ends with a reset.
+// TARGET is :PORT, a port of the guest's gateway, for both IP versions, or ADDRESS:PORT. ADDRESS is one of the
+// namespace's, or of 127.0.0.0/8, which only this guest reaches, at this port alone. ::1 can be no target: the kernel
+// takes no packet for it from a link.
+//
+// EgressWithin decides of a divert of Egress by the target. The first entry that names the target decides, such as allow
+// gateway 15443 or allow 127.0.0.1 8000-8100. Without one the target is refused. Lists and networks name no target,
+// except networks in 127.0.0.0/8. A divert of EgressWithin holds for what Egress allows or diverts.
 type Egress struct {
-	Refuse bool   // false: the entry allows
+	Refuse bool   // false: the entry allows or diverts
 	To     string // a network, an address or a list, as TO
 
 	// Ports are the destination's ports. Zero: every protocol. With a First of 0: every port of
 	// the Protocol.
 	Ports Ports
+	// Divert is the target. Without an address it is a port of the gateway. Zero: the entry diverts
+	// nothing.
+	Divert netip.AddrPort
 }
+
+// diverts reports whether the entry is a divert.
+func (e Egress) diverts() bool { return e.Divert != netip.AddrPort{} }
 
 func (e Egress) String() string {
 	text := "allow " + e.To
-	if e.Refuse {
+	switch {
+	case e.Refuse:
 		text = "refuse " + e.To
+	case e.diverts():
+		text = "divert " + e.To
 	}
 	switch {
 	case e.Ports == Ports{}:
-		return text
 	case e.Ports.First == 0:
-		return text + " " + e.Ports.Protocol
+		text += " " + e.Ports.Protocol
+	default:
+		text += " " + e.Ports.String()
 	}
-	return text + " " + e.Ports.String()
+	if e.diverts() {
+		text += " " + syntax.Target(e.Divert)
+	}
+	return text
 }
 
 func (e Egress) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
 
 func (e *Egress) UnmarshalText(text []byte) error {
 	words := strings.Fields(string(text))
-	if len(words) < 2 || len(words) > 3 || words[0] != "allow" && words[0] != "refuse" {
-		return fmt.Errorf("egress %q: want allow or refuse, where to, and perhaps ports, as in allow 10.1.0.0/16 443/tcp, refuse link-local, allow all icmp", text)
+	wrong := func() error {
+		return fmt.Errorf("egress %q: want allow or refuse, where to, and perhaps ports, as in allow 10.1.0.0/16 443/tcp, refuse link-local, allow all icmp; or divert, where to, perhaps ports, and a port of the namespace, as in divert all 443 :15443, divert 192.0.2.7 80 127.0.0.1:8080", text)
+	}
+	if len(words) < 2 {
+		return wrong()
 	}
 	out := Egress{Refuse: words[0] == "refuse", To: words[1]}
-	if len(words) == 3 {
-		if first := words[2][0]; first < '0' || first > '9' {
-			out.Ports.Protocol = words[2]
-		} else if err := out.Ports.UnmarshalText([]byte(words[2])); err != nil {
+	rest := words[2:]
+	switch words[0] {
+	case "allow", "refuse":
+	case "divert":
+		if len(rest) == 0 {
+			return wrong()
+		}
+		target, err := syntax.ParseTarget(rest[len(rest)-1])
+		if err != nil {
+			return fmt.Errorf("egress %q: %w", text, err)
+		}
+		out.Divert, rest = target, rest[:len(rest)-1]
+	default:
+		return wrong()
+	}
+	switch {
+	case len(rest) > 1:
+		return wrong()
+	case len(rest) == 0:
+	case rest[0][0] < '0' || rest[0][0] > '9':
+		out.Ports.Protocol = rest[0]
+	default:
+		if err := out.Ports.UnmarshalText([]byte(rest[0])); err != nil {
 			return fmt.Errorf("egress %q: %w", text, err)
 		}
 	}
@@ -105,19 +154,97 @@ func (s Spec) validateEgress(field string, list []Egress) error {
 	if last := list[len(list)-1]; last.To != "all" || last.Ports != (Ports{}) {
 		return refuse("the last entry, %q, leaves the rest open: want \"refuse all\" or \"allow all\" at the end", last)
 	}
+	targets := map[netip.AddrPort]bool{}
 	above := decided{dns: s.DNS, first: map[about]int{}}
 	for i, e := range list {
 		for _, at := range above.before(e) {
-			if list[at].Refuse != e.Refuse {
+			if field == "egressWithin" && e.isTarget() {
+				break // it is no destination
+			}
+			if list[at].Refuse != e.Refuse || list[at].Divert != e.Divert {
 				return &cache.FieldError{Field: fmt.Sprintf("%s[%d]", field, i), Reason: fmt.Sprintf("%q never decides, as %q comes before it: change their order, or leave one out", e, list[at])}
 			}
 		}
 		above.add(i, e)
-		if reason := e.check(s.DNS); reason != "" {
+		reason := e.check(s.DNS)
+		if reason == "" && e.diverts() {
+			reason = e.checkDivert()
+		}
+		if reason == "" && e.To == syntax.Gateway && !e.diverts() && field == "egress" {
+			reason = "the gateway is the namespace, whose ports guard.open opens: leave this entry out, or divert the gateway's ports"
+		}
+		if reason != "" {
 			return &cache.FieldError{Field: fmt.Sprintf("%s[%d]", field, i), Reason: reason}
+		}
+		if e.diverts() {
+			targets[e.Divert] = true
+		}
+	}
+	if len(targets) > maxTargets {
+		return refuse("%d targets of diverts, want at most %d: divert to fewer ports", len(targets), maxTargets)
+	}
+	return nil
+}
+
+// maxTargets limits the targets of a list: the guest's first packets meet rules for each.
+const maxTargets = 64
+
+// validateTargets refuses a divert to where EgressWithin does not lead.
+func (s Spec) validateTargets() error {
+	if s.EgressWithin == nil {
+		return nil
+	}
+	for i, e := range s.Egress {
+		protocols := transports
+		if e.Ports.Protocol != "" || e.Ports.First != 0 {
+			protocols = []string{e.Ports.full().Protocol}
+		}
+		for _, protocol := range protocols {
+			if e.diverts() && !s.allowsTarget(e.Divert, protocol) {
+				to, port := syntax.Gateway, e.Divert.Port()
+				if a := e.Divert.Addr(); a.IsValid() {
+					to = a.String()
+				}
+				return &cache.FieldError{Field: fmt.Sprintf("egress[%d]", i), Reason: fmt.Sprintf("%q: egressWithin does not allow the target: add \"allow %s %d/%s\" there, or leave this entry out", e, to, port, protocol)}
+			}
 		}
 	}
 	return nil
+}
+
+// allowsTarget reports whether the first entry of EgressWithin that names the target allows it.
+func (s Spec) allowsTarget(target netip.AddrPort, protocol string) bool {
+	for _, w := range s.EgressWithin {
+		ports := w.Ports
+		if w.diverts() || ports.Protocol != "" && ports.Protocol != protocol {
+			continue
+		}
+		if ports.First != 0 {
+			full := ports.full()
+			if full.Protocol != protocol || target.Port() < full.First || full.Last < target.Port() {
+				continue
+			}
+		}
+		if namesTarget(w.To, target.Addr()) {
+			return !w.Refuse
+		}
+	}
+	return false
+}
+
+// isTarget reports whether the entry is about targets of diverts alone.
+func (e Egress) isTarget() bool {
+	networks := syntax.Destinations(e.To)
+	return !e.diverts() && (e.To == syntax.Gateway || len(networks) == 1 && networks[0].Addr().IsLoopback() && networks[0].Bits() >= 8)
+}
+
+// namesTarget reports whether the destination names the address of a target; an invalid one is the gateway's.
+func namesTarget(to string, target netip.Addr) bool {
+	if to == syntax.Gateway {
+		return !target.IsValid()
+	}
+	networks := syntax.Destinations(to)
+	return len(networks) == 1 && networks[0].Contains(target) && (networks[0].IsSingleIP() || networks[0].Bits() >= 8 && networks[0].Addr().IsLoopback())
 }
 
 // about is what an entry decides. The destination is a network, or the name of a list whose networks are not known yet.
@@ -220,6 +347,26 @@ func (e Egress) check(dns *cache.DNS) string {
 	}
 	if p := e.Ports.Protocol; p != "" && p != "icmp" && !slices.Contains(transports, p) {
 		return fmt.Sprintf("unknown protocol %q, want tcp, udp, sctp or icmp, or a port such as 443 or 53/udp", p)
+	}
+	return ""
+}
+
+// checkDivert is what is wrong with the target, and with what leads there; empty: nothing.
+func (e Egress) checkDivert() string {
+	a := e.Divert.Addr()
+	switch {
+	case e.Refuse:
+		return "an entry refuses or diverts: want one of both"
+	case e.Ports.Protocol == "icmp":
+		return "icmp has no ports, so it arrives at none: want tcp, udp or sctp, or allow or refuse icmp"
+	case e.Divert.Port() == 0:
+		return fmt.Sprintf("the target %s has no port, want 1 to 65535", syntax.Target(e.Divert))
+	case !a.IsValid():
+		return ""
+	case a == netip.IPv6Loopback():
+		return fmt.Sprintf("the kernel takes no packet for ::1 from a link: let the service listen at the gateway's address, and want :%d, or at 127.0.0.1", e.Divert.Port())
+	case a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() || a.Is6() && a.IsLinkLocalUnicast():
+		return fmt.Sprintf("the target %s is no address of a namespace, want :PORT, 127.0.0.1:PORT, or another address of the namespace", syntax.Target(e.Divert))
 	}
 	return ""
 }

@@ -2,6 +2,7 @@ package infra_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -25,12 +26,15 @@ func egress(t testing.TB, texts ...string) (list []infra.Egress) {
 
 func TestEgressText(t *testing.T) {
 	for text, want := range map[string]infra.Egress{
-		"refuse all":                 {Refuse: true, To: "all"},
-		"allow 10.1.0.0/16 443/tcp":  {To: "10.1.0.0/16", Ports: infra.Ports{Protocol: "tcp", First: 443}},
-		"allow fd00::/8 1-99/udp":    {To: "fd00::/8", Ports: infra.Ports{Protocol: "udp", First: 1, Last: 99}},
-		"refuse nic-networks icmp":   {Refuse: true, To: "nic-networks", Ports: infra.Ports{Protocol: "icmp"}},
-		"allow fd00:ec2::254 tcp":    {To: "fd00:ec2::254", Ports: infra.Ports{Protocol: "tcp"}},
-		"refuse everything 80:81/no": {Refuse: true, To: "everything", Ports: infra.Ports{Protocol: "no", First: 80, Guest: 81}}, // Validate refuses it
+		"refuse all":                                {Refuse: true, To: "all"},
+		"allow 10.1.0.0/16 443/tcp":                 {To: "10.1.0.0/16", Ports: infra.Ports{Protocol: "tcp", First: 443}},
+		"allow fd00::/8 1-99/udp":                   {To: "fd00::/8", Ports: infra.Ports{Protocol: "udp", First: 1, Last: 99}},
+		"refuse nic-networks icmp":                  {Refuse: true, To: "nic-networks", Ports: infra.Ports{Protocol: "icmp"}},
+		"allow fd00:ec2::254 tcp":                   {To: "fd00:ec2::254", Ports: infra.Ports{Protocol: "tcp"}},
+		"divert all :15443":                         {To: "all", Divert: netip.AddrPortFrom(netip.Addr{}, 15443)},
+		"divert 192.0.2.7 80-90/tcp 127.0.0.1:8080": {To: "192.0.2.7", Ports: infra.Ports{Protocol: "tcp", First: 80, Last: 90}, Divert: netip.MustParseAddrPort("127.0.0.1:8080")},
+		"divert gateway udp [fd00::1]:53":           {To: "gateway", Ports: infra.Ports{Protocol: "udp"}, Divert: netip.MustParseAddrPort("[fd00::1]:53")},
+		"refuse everything 80:81/no":                {Refuse: true, To: "everything", Ports: infra.Ports{Protocol: "no", First: 80, Guest: 81}}, // Validate refuses it
 	} {
 		var have infra.Egress
 		if err := have.UnmarshalText([]byte(text)); err != nil || have != want {
@@ -40,7 +44,8 @@ func TestEgressText(t *testing.T) {
 			t.Errorf("%s is written as %s", text, again)
 		}
 	}
-	for _, text := range []string{"", "allow", "refuse", "deny all", "all", "allow all 80 90", "allow all 0", "allow all 70000/udp", "allow all 443/tcp,80", "Allow all"} {
+	for _, text := range []string{"", "allow", "refuse", "deny all", "all", "allow all 80 90", "allow all 0", "allow all 70000/udp", "allow all 443/tcp,80", "Allow all",
+		"divert", "divert all", "divert all 443", "divert :443", "divert all 80 90 :15443", "divert all 443 :0", "divert all 443 :65536", "divert all 443 :+1", "divert all 443 :01", "divert all 443 127.0.0.1:0", "divert all 443 127.0.0.1", "divert all 443 localhost:80", "allow all 443 :15443"} {
 		var have infra.Egress
 		if err := have.UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q: %+v, want an error", text, have)
@@ -50,7 +55,7 @@ func TestEgressText(t *testing.T) {
 
 // FuzzEgress: an entry that is read and written stays the same, and what Validate accepts has networks.
 func FuzzEgress(f *testing.F) {
-	for _, s := range []string{"refuse all", "allow 10.1.0.0/16 443/tcp", "allow ::ffff:10.0.0.1", "allow fe80::1%eth0 icmp", "allow 10.0.0.1/8 80:90"} {
+	for _, s := range []string{"refuse all", "allow 10.1.0.0/16 443/tcp", "allow ::ffff:10.0.0.1", "allow fe80::1%eth0 icmp", "allow 10.0.0.1/8 80:90", "divert all 443 :15443", "divert gateway udp 127.0.0.11:53"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -62,7 +67,7 @@ func FuzzEgress(f *testing.F) {
 			t.Errorf("%q becomes %+v, then %+v, %v", text, e, again, err)
 		}
 		s := infra.Spec{Binding: infra.Routed{}, Owner: infra.Owner{UID: 107}, DNS: &cache.DNS{Servers: []netip.Addr{netip.IPv6Loopback()}}, Egress: append([]infra.Egress{e}, egress(t, "refuse all")...)}
-		if s.Validate() == nil && len(syntax.Destinations(e.To)) == 0 && e.To != "nic-networks" && e.To != "resolvers" {
+		if s.Validate() == nil && len(syntax.Destinations(e.To)) == 0 && e.To != "nic-networks" && e.To != "resolvers" && e.To != "gateway" {
 			t.Errorf("%q has no networks", text)
 		}
 	})
@@ -136,6 +141,86 @@ func TestEgressValidate(t *testing.T) {
 				t.Errorf("%v, within %v: %v", try.spec.Egress, try.spec.EgressWithin, err)
 			case c.field != "" && (!errors.As(err, &field) || field.Field != try.field || !strings.Contains(err.Error(), c.words)):
 				t.Errorf("%s: %v, want %q", try.field, err, c.words)
+			}
+		}
+	}
+}
+
+// TestDivertValidate: what is wrong with a divert is an error that names a way out, and so is a target that the
+// operator's list does not allow. That way out is taken.
+func TestDivertValidate(t *testing.T) {
+	list := func(texts ...string) []string { return texts }
+	many := list()
+	for port := 1; port <= 65; port++ {
+		many = append(many, fmt.Sprintf("divert 192.0.2.7 %d :%[1]d", port))
+	}
+	for _, c := range []struct {
+		egress, within []string
+		field, words   string // empty: valid
+	}{
+		{list("divert all 443 :15443", "refuse all"), nil, "", ""},
+		{list("divert all 127.0.0.1:8080"), nil, "", ""},
+		{list("divert gateway 53/udp 127.0.0.11:53", "allow all"), nil, "", ""},
+		{list("divert private tcp 10.244.1.9:80", "allow all"), nil, "", ""},
+		{list("divert all 443 [fd00::9]:80", "divert all 443 :80", "allow all"), nil, "egress[1]", "never decides"},
+		{list("divert all 443 :80", "divert all 443 :80", "allow all"), nil, "", ""},
+		{list("allow all 443", "divert 10.0.0.1 443 :80", "allow all"), nil, "egress[1]", "never decides"},
+		{list("divert all 80 :15443"), nil, "egress", "leaves the rest open"},
+		{list("divert all :15443", "refuse all"), nil, "egress[1]", "never decides"},
+		{list("divert all icmp :15443", "allow all"), nil, "egress[0]", "icmp has no ports"},
+		{list("divert all [::1]:80", "allow all"), nil, "egress[0]", "want :80"},
+		{list("divert all 0.0.0.0:80", "allow all"), nil, "egress[0]", "is no address of a namespace"},
+		{list("divert all 224.0.0.1:80", "allow all"), nil, "egress[0]", "is no address of a namespace"},
+		{list("divert all [fe80::1%eth0]:80", "allow all"), nil, "egress[0]", "is no address of a namespace"},
+		{list("divert all [::ffff:127.0.0.1]:80", "allow all"), nil, "egress[0]", "is no address of a namespace"},
+		{list("divert nowhere :80", "allow all"), nil, "egress[0]", "is no network"},
+		{list("divert resolvers :80", "allow all"), nil, "egress[0]", "dns.servers"},
+		{list("allow gateway 53", "allow all"), nil, "egress[0]", "guard.open"},
+		{append(many, "allow all"), nil, "egress", "65 targets"},
+		{append(many[:64:64], "allow all"), nil, "", ""},
+		{nil, list("divert all 443 :15443", "allow all"), "", ""},
+		{list("divert all 443 :15443", "refuse all"), list("allow all"), "egress[0]", `add "allow gateway 15443/tcp"`},
+		{list("divert all 443 :15443", "refuse all"), list("allow gateway 15443/tcp", "refuse all"), "", ""},
+		{list("divert all 443 :15443", "refuse all"), list("allow gateway 15000-16000", "refuse all"), "", ""},
+		{list("divert all 443 :15443", "refuse all"), list("refuse gateway 15443", "allow gateway", "refuse all"), "egress[0]", "egressWithin"},
+		{list("divert all 443 :15443", "refuse all"), list("allow gateway udp", "refuse all"), "egress[0]", "egressWithin"},
+		{list("divert all :15443"), list("allow gateway 15443", "refuse all"), "egress[0]", `add "allow gateway 15443/udp"`},
+		{list("divert all :15443"), list("allow gateway", "refuse all"), "", ""},
+		{list("divert all 80 127.0.0.1:8080", "refuse all"), list("allow gateway", "allow all"), "egress[0]", `add "allow 127.0.0.1 8080/tcp"`},
+		{list("divert all 80 127.0.0.1:8080", "refuse all"), list("allow 127.0.0.1 8080/tcp", "allow all"), "", ""},
+		{list("divert all 80 127.0.0.1:8080", "refuse all"), list("allow 127.0.0.0/8", "allow all"), "", ""},
+		{list("divert all 80 127.0.0.1:8080", "refuse all"), list("allow 0.0.0.0/0", "allow all"), "egress[0]", "egressWithin"},
+		{list("divert all 80 10.244.1.9:80", "refuse all"), list("allow 10.0.0.0/8", "allow all"), "egress[0]", `add "allow 10.244.1.9 80/tcp"`},
+		{list("divert all 80 10.244.1.9:80", "refuse all"), list("allow 10.244.1.9 80/tcp", "allow all"), "", ""},
+		{list("refuse all"), list("refuse all 443", "allow gateway 443", "allow all"), "", ""},
+		{list("divert all 443 :443", "refuse all"), list("refuse all 443", "allow gateway 443", "allow all"), "", ""},
+	} {
+		s := infra.Spec{Binding: infra.Routed{}, Owner: infra.Owner{UID: 107}}
+		if c.egress != nil {
+			s.Egress = egress(t, c.egress...)
+		}
+		if c.within != nil {
+			s.EgressWithin = egress(t, c.within...)
+		}
+		err := s.Validate()
+		var field *cache.FieldError
+		switch {
+		case c.field == "" && err != nil:
+			t.Errorf("%q within %q: %v", c.egress, c.within, err)
+		case c.field != "" && (!errors.As(err, &field) || field.Field != c.field || !strings.Contains(err.Error(), c.words)):
+			t.Errorf("%q within %q: %v, want %s: %q", c.egress, c.within, err, c.field, c.words)
+		}
+		if _, after, is := strings.Cut(fmt.Sprint(err), `add "`); is && c.words != "egressWithin" {
+			way, _, _ := strings.Cut(after, `"`)
+			for tries := 0; tries < 3 && err != nil; tries++ { // a protocol at a time
+				s.EgressWithin = append(egress(t, way), s.EgressWithin...)
+				if err = s.Validate(); err != nil {
+					_, after, _ = strings.Cut(err.Error(), `add "`)
+					way, _, _ = strings.Cut(after, `"`)
+				}
+			}
+			if err != nil {
+				t.Errorf("%q within %q, the way out taken: %v", c.egress, c.within, err)
 			}
 		}
 	}

@@ -231,6 +231,9 @@ func (s Spec) Validate() error {
 	if err := s.validateEgress("egressWithin", s.EgressWithin); err != nil {
 		return err
 	}
+	if err := s.validateTargets(); err != nil {
+		return err
+	}
 	return within("device", s.Device.Validate())
 }
 

@@ -3,6 +3,7 @@ package syntax
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 )
 
@@ -10,6 +11,7 @@ import (
 const (
 	NICNetworks = "nic-networks"
 	Resolvers   = "resolvers"
+	Gateway     = "gateway"
 )
 
 // destinations are the lists that are the same everywhere. The metadata services hand out credentials and a machine's
@@ -24,10 +26,11 @@ var destinations = map[string][]string{
 		"fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:100::100:200", "fd00:42::42", "fd00:a9fe:a9fe::1", "fe80::a9fe:a9fe"},
 	NICNetworks: nil,
 	Resolvers:   nil,
+	Gateway:     nil,
 }
 
-// Destinations returns the networks of a list's name, or of a network or an address. Of NICNetworks and Resolvers it
-// knows none.
+// Destinations returns the networks of a list's name, or of a network or an address. Of the lists
+// above it knows none.
 func Destinations(name string) []netip.Prefix {
 	texts, listed := destinations[name]
 	if !listed {
@@ -50,7 +53,7 @@ func CheckDestination(name string) error {
 	n, err := network(name)
 	switch {
 	case err != nil || n.Addr().Is4In6():
-		return fmt.Errorf("%q is no network, want one like 10.1.0.0/16, an address, or all, private, link-local, metadata, nic-networks or resolvers", name)
+		return fmt.Errorf("%q is no network, want one like 10.1.0.0/16, an address, or all, private, link-local, metadata, nic-networks, resolvers or gateway", name)
 	case n != n.Masked():
 		return fmt.Errorf("%v has host bits, want %v", n, n.Masked())
 	}
@@ -65,4 +68,26 @@ func network(text string) (netip.Prefix, error) {
 		}
 	}
 	return netip.ParsePrefix(text)
+}
+
+// Target is the text of a divert's target: :PORT without an address, or ADDRESS:PORT.
+func Target(to netip.AddrPort) string {
+	if !to.Addr().IsValid() {
+		return fmt.Sprintf(":%d", to.Port())
+	}
+	return to.String()
+}
+
+// ParseTarget is the target of such a text.
+func ParseTarget(text string) (netip.AddrPort, error) {
+	port, alone := strings.CutPrefix(text, ":")
+	if alone {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err == nil && n > 0 && strconv.FormatUint(n, 10) == port {
+			return netip.AddrPortFrom(netip.Addr{}, uint16(n)), nil
+		}
+	} else if to, err := netip.ParseAddrPort(text); err == nil && to.Port() > 0 {
+		return to, nil
+	}
+	return netip.AddrPort{}, fmt.Errorf("%q is no target, want :15443, 127.0.0.1:8080 or [fd00::1]:8080", text)
 }
