@@ -24,6 +24,9 @@ type Counters struct {
 	// Opened is the number of connections that Spec.Egress allowed. Nil: there is no policy.
 	Opened *uint64 `json:"opened,omitempty"`
 
+	// Diverted is the number of connections that a divert led to the namespace. Nil: there is none.
+	Diverted *uint64 `json:"diverted,omitempty"`
+
 	// Drops are the packets that rules dropped, one entry for each reason. What Spec.Egress
 	// refused has the reason "egress".
 	Drops []Count `json:"drops"`
@@ -122,7 +125,7 @@ func counters(ns *kernel.Namespace, nic, tap, responder string) (c Counters, err
 	if err != nil {
 		return c, fmt.Errorf("counters of nftables: %w", err)
 	}
-	c = Counters{Opened: counts.Opened, Drops: []Count{}}
+	c = Counters{Opened: counts.Opened, Diverted: counts.Diverted, Drops: []Count{}}
 	c.Attached = slices.Grow(c.Attached, 2)
 	for _, d := range counts.Drops {
 		c.Drops = append(c.Drops, Count{Reason: string(d.Reason), Expected: d.Reason.Expected(), Packets: d.Packets, Bytes: d.Bytes})

@@ -38,6 +38,21 @@ func DestinationsOf(name string, version ip.Version, boxes []Box) []Destinations
 // AllPortsSet is the name of the second set of DestinationsOf.
 func AllPortsSet(name string) string { return name + "-all" }
 
+// Divert leads connections to a port of the namespace in place of their destinations.
+type Divert struct {
+	Target netip.AddrPort
+	// Set has the destinations, whose protocols are Protocols alone.
+	Set       Destinations
+	Protocols []uint8
+}
+
+// DivertSet returns the names of the set of the n-th Divert, by the version of IP.
+func DivertSet(n int) func(ip.Version) string {
+	return func(v ip.Version) string { return fmt.Sprintf("%s%d-%d", divertPrefix, v, n) }
+}
+
+const divertPrefix = "divert-"
+
 // Box is a range of addresses, of protocols and of destination ports.
 type Box struct {
 	First, Last                 netip.Addr
@@ -60,6 +75,19 @@ type InDestinations struct {
 }
 
 func (InDestinations) match() {}
+
+// FirstInDestinations is InDestinations for the destination that the first packet of the connection had, before NAT.
+// The set is none of AllPorts. The rule has to match the IP version, and for nft(8) the protocol as well.
+type FirstInDestinations struct {
+	Version ip.Version
+	Set     string
+}
+
+func (FirstInDestinations) match() {}
+
+func (m FirstInDestinations) String() string {
+	return fmt.Sprintf("ct original %s daddr . meta l4proto . ct original proto-dst @%s", ipWord(m.Version), m.Set)
+}
 
 // Lookup returns the match of packets whose destination the set has.
 func (s Destinations) Lookup() InDestinations {

@@ -134,6 +134,8 @@ func inetTable() firewall.Table {
 			rule(accept, ip6, firewall.InDestinations{Version: 6, Set: "egress-6"}),
 			rule(accept, ip4, firewall.InDestinations{Version: 4, Set: "egress-4-all", AllPorts: true}),
 			rule(accept, ip6, firewall.InDestinations{Version: 6, Set: "egress-6-all", AllPorts: true}),
+			rule(accept, ip4, tcp, firewall.FirstInDestinations{Version: 4, Set: "egress-4"}),
+			rule(accept, ip6, tcp, firewall.FirstInDestinations{Version: 6, Set: "egress-6"}),
 			rule(accept, ip4, firewall.InDestinations{Version: 4, Set: "pins-4"}),
 			rule(accept, ip6, firewall.InDestinations{Version: 6, Set: "pins-6"}),
 			rule(accept, tcp, firewall.Assured{}, firewall.Lasting{Seconds: 120}),

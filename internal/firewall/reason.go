@@ -122,6 +122,9 @@ const dropChain, upChain = "drop-", "up-"
 // Allowed is the chain that counts the connections which a policy lets the guest open.
 const Allowed = "allowed"
 
+// Diverted is the chain that counts the connections which are led to a port of the namespace.
+const Diverted = "diverted"
+
 // LogPrefix returns the text that the report of a packet has: it names the NIC and the reason.
 func LogPrefix(nic string, r Reason) string { return "guestwire " + nic + " " + string(r) }
 

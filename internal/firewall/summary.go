@@ -63,8 +63,11 @@ func (t Table) Summary() string {
 			continue
 		}
 		text := "holds where the guest may go by IPv%d (%s of addresses)"
-		if s.Name == PinnableSet(s.Version) {
+		switch {
+		case s.Name == PinnableSet(s.Version):
 			text = "holds where pins may lead by IPv%d (%s of addresses)"
+		case strings.HasPrefix(s.Name, divertPrefix):
+			text = "holds what is diverted of IPv%d (%s of addresses)"
 		}
 		does = append(does, fmt.Sprintf(text, s.Version, count(len(s.Boxes)+len(t.boxesOf(AllPortsSet(s.Name))), "range")))
 	}

@@ -57,6 +57,7 @@ func samples() []Rule {
 		drop(Carries{Version: 6}, AddToSet{Part: SourceAddress6, Set: "local"}),
 		drop(IP{Version: 4}, InDestinations{Version: 4, Set: "egress-4"}),
 		drop(IP{Version: 4}, InDestinations{Version: 4, Set: "egress-4-all", AllPorts: true}),
+		drop(IP{Version: 4}, Protocol{Number: ProtocolTCP}, FirstInDestinations{Version: 4, Set: "egress-4"}),
 		{Verdict: Refuse{}},
 		{Matches: []Match{tcp}, Verdict: Refuse{Reset: true}},
 		{Verdict: Return{}},
@@ -96,7 +97,7 @@ func nftablesOnly(r Rule) bool {
 	}
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {
 		switch m.(type) {
-		case OutGroup, EtherType, Multicast, Carries, Bytes, SocketUser, Fragment, RoutingHeader, Longer, LocalSource, Original, Unanswered, Assured, Lasting, Count, Rate, Faster, InSet, AddToSet, InDestinations:
+		case OutGroup, EtherType, Multicast, Carries, Bytes, SocketUser, Fragment, RoutingHeader, Longer, LocalSource, Original, Unanswered, Assured, Lasting, Count, Rate, Faster, InSet, AddToSet, InDestinations, FirstInDestinations:
 			return true
 		}
 		return false

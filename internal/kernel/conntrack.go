@@ -278,12 +278,12 @@ func deleteConnections(filter *netlink.Socket, found []forgotten) (first []netli
 // buffer.
 const connectionsAtOnce = 256
 
-// Connection is a connection as rules of the hook forward see its first packet: to is the destination after
-// translation, with port 0 if the protocol has no ports.
+// Connection is what the kernel knows of a connection's first packet: where it went, and To, where that is after
+// translation. The port is 0 if the protocol has no ports.
 type Connection struct {
-	From     netip.Addr
-	To       netip.AddrPort
-	Protocol uint8
+	From      netip.Addr
+	First, To netip.AddrPort
+	Protocol  uint8
 }
 
 // CutConnections has the kernel forget the connections for which refused holds, and those that connection tracking
@@ -336,7 +336,7 @@ func listRefused(filter *netlink.Socket, refused func(Connection) bool, ended ma
 	add := func(message []byte) { found = append(found, forgotten{message, len(found)}) }
 	err = eachConnection(filter, func() { found, others = nil, nil }, func(c connection) {
 		switch {
-		case refused(Connection{c.original.source, netip.AddrPortFrom(c.reply.source, c.reply.sourcePort), c.original.protocol}):
+		case refused(Connection{c.original.source, netip.AddrPortFrom(c.original.destination, c.original.port), netip.AddrPortFrom(c.reply.source, c.reply.sourcePort), c.original.protocol}):
 			ended[string(c.first)] = true
 			add(encodeConnectionDel(c))
 		case c.master != nil:

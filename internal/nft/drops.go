@@ -13,8 +13,9 @@ import (
 // Counts are what the tables of a wiring have counted.
 type Counts struct {
 	Drops []DropCount // in the order of firewall.Reasons, without reasons for which the tables drop nothing
-	// Opened are the connections that firewall.Allowed has counted; nil: there is no policy.
-	Opened *uint64
+	// Opened are the connections that firewall.Allowed has counted; nil: there is no policy. Diverted are those that
+	// firewall.Diverted has counted; nil: nothing diverts.
+	Opened, Diverted *uint64
 }
 
 // DropCount is what the tables of a wiring have dropped for one reason.
@@ -31,7 +32,7 @@ func (n *Tables) Counts(table string) (c Counts, err error) {
 	if n.filter == nil {
 		return c, nil
 	}
-	counts := map[firewall.Reason]DropCount{} // and of Allowed
+	counts := map[firewall.Reason]DropCount{} // and of Allowed and Diverted
 	for family := range families {            // a dump of all families ends with the first table of the name
 		if family.Shared() { // which drops nothing
 			continue
@@ -41,7 +42,7 @@ func (n *Tables) Counts(table string) (c Counts, err error) {
 			rule, err := parseChainRule(m)
 			chain := string(rule.chain)
 			reason, ok := firewall.ReasonOf(chain)
-			if err != nil || string(rule.table) != table || !ok && chain != firewall.Allowed {
+			if err != nil || string(rule.table) != table || !ok && chain != firewall.Allowed && chain != firewall.Diverted {
 				return err
 			}
 			count := counts[reason]
@@ -64,6 +65,9 @@ func (n *Tables) Counts(table string) (c Counts, err error) {
 	}
 	if count, there := counts[firewall.Allowed]; there {
 		c.Opened = &count.Packets
+	}
+	if count, there := counts[firewall.Diverted]; there {
+		c.Diverted = &count.Packets
 	}
 	return c, nil
 }

@@ -116,13 +116,8 @@ func encodeMatch(m firewall.Match) []expr.Any {
 	case firewall.InSet:
 		return []expr.Any{loadPart(m.Part), &expr.Lookup{SourceRegister: 1, SetName: m.Set, Invert: m.Inverted}}
 	case firewall.InDestinations:
-		// The key's parts are in registers one after the other, from register 1 on. A register has 16 octets, or is four
-		// registers of 4 octets.
-		offset, length, protocol, port := 16, 4, uint32(unix.NFT_REG32_01), uint32(unix.NFT_REG32_02)
-		if m.Version == 6 {
-			offset, length, protocol, port = 24, 16, unix.NFT_REG_2, unix.NFT_REG32_05
-		}
-		e := octets(network, offset, nil, length)
+		_, protocol, port := keyRegisters(m.Version)
+		e := octets(network, ip.Pick(m.Version, 16, 24), nil, ip.Pick(m.Version, 4, 16))
 		if !m.AllPorts {
 			e = append(e, &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: protocol}, &expr.Payload{DestRegister: port, Base: transport, Offset: 2, Len: 2})
 		}
@@ -141,6 +136,15 @@ func encodeMatch(m firewall.Match) []expr.Any {
 
 var payloadBases = map[firewall.Header]expr.PayloadBase{
 	firewall.Ethernet: expr.PayloadBaseLLHeader, firewall.Network: expr.PayloadBaseNetworkHeader, firewall.Transport: expr.PayloadBaseTransportHeader,
+}
+
+// keyRegisters are those of the parts of a key of firewall.Destinations, one after the other from register 1 on. A
+// register has 16 octets, or is four registers of 4 octets.
+func keyRegisters(v ip.Version) (address, protocol, port uint32) {
+	if v == 6 {
+		return 1, unix.NFT_REG_2, unix.NFT_REG32_05
+	}
+	return 1, unix.NFT_REG32_01, unix.NFT_REG32_02
 }
 
 // encodeVerdict returns the library's expressions of a verdict. Those with arguments load them into registers 1 and 2.

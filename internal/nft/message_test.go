@@ -39,6 +39,7 @@ var everyMatch = []firewall.Match{
 	firewall.InSet{Part: firewall.SourceAddress4, Set: "a"}, firewall.InSet{Part: firewall.SourceAddress6, Set: "abc", Inverted: true}, firewall.InSet{Part: firewall.NextHop4, Set: "abcd"},
 	firewall.AddToSet{Part: firewall.NextHop6, Set: "a"}, firewall.AddToSet{Part: firewall.ARPSender, Set: "abc", Renew: true},
 	firewall.InDestinations{Version: 4, Set: "a"}, firewall.InDestinations{Version: 6, Set: "abcd"},
+	firewall.FirstInDestinations{Version: 4, Set: "a"}, firewall.FirstInDestinations{Version: 6, Set: "abcd"},
 	firewall.InDestinations{Version: 4, Set: "a-all", AllPorts: true}, firewall.InDestinations{Version: 6, Set: "abcd-all", AllPorts: true},
 	firewall.AddToSet{Part: firewall.RawSource6, Set: "abcd"}, firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: "abcde"},
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netlink"
 )
 
@@ -161,11 +162,14 @@ func (w *writer) writeMatch(m firewall.Match) {
 		key = bytesKey{b.Header, b.Offset, string(b.Value), string(b.Last), string(b.Mask), b.Inverted}
 	}
 	w.writeOnce(key, func() {
-		if origin, is := m.(firewall.Origin); is {
-			w.origin(origin)
-			return
+		switch m := m.(type) {
+		case firewall.Origin:
+			w.origin(m)
+		case firewall.FirstInDestinations:
+			w.firstDestination(m)
+		default:
+			w.add(encodeMatch(m)...)
 		}
-		w.add(encodeMatch(m)...)
 	})
 }
 
@@ -267,19 +271,41 @@ func (w *writer) masquerade(v firewall.Masquerade) {
 	})
 }
 
-// origin matches the source address of a direction of the connection. The library writes the direction with four
-// octets; the kernel reads the first, and complains of the others in its log (nft_ct_policy in net/netfilter/nft_ct.c).
-// A prefix of whole octets is compared without a mask.
-func (w *writer) origin(m firewall.Origin) {
+// directed loads what connection tracking knows of a direction into a register. The library writes the direction with
+// four octets; the kernel reads the first, and complains of the others in its log (nft_ct_policy in
+// net/netfilter/nft_ct.c).
+func (w *writer) directed(key uint32, reply bool, register uint32) {
 	direction := []byte{0} // IP_CT_DIR_ORIGINAL, linux/netfilter/nf_conntrack_tuple_common.h
-	if m.Reply {
+	if reply {
 		direction[0] = 1 // IP_CT_DIR_REPLY
 	}
 	w.expression("ct", func() {
-		w.number32(unix.NFTA_CT_KEY, unix.NFT_CT_SRC)
-		w.number32(unix.NFTA_CT_DREG, 1)
+		w.number32(unix.NFTA_CT_KEY, key)
+		w.number32(unix.NFTA_CT_DREG, register)
 		w.bytes(unix.NFTA_CT_DIRECTION, direction)
 	})
+}
+
+// firstDestination looks up where the connection's first packet went. The registers are those of
+// firewall.InDestinations.
+func (w *writer) firstDestination(m firewall.FirstInDestinations) {
+	address, protocol, port := keyRegisters(m.Version)
+	w.directed(ip.Pick[uint32](m.Version, ctDestination4, ctDestination6), false, address)
+	w.add(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: protocol})
+	w.directed(unix.NFT_CT_PROTO_DST, false, port)
+	w.add(&expr.Lookup{SourceRegister: 1, SetName: m.Set})
+}
+
+// Keys that unix does not name: NFT_CT_DST_IP and NFT_CT_DST_IP6, linux/netfilter/nf_tables.h.
+const (
+	ctDestination4 = 20
+	ctDestination6 = 22
+)
+
+// origin matches the source address of a direction of the connection. A prefix of whole octets is compared without a
+// mask.
+func (w *writer) origin(m firewall.Origin) {
+	w.directed(unix.NFT_CT_SRC, m.Reply, 1)
 	address := m.Prefix.Masked().Addr().AsSlice()
 	if bits := m.Prefix.Bits(); bits%8 == 0 && bits > 0 {
 		w.add(compare(false, address[:bits/8]))

@@ -45,6 +45,10 @@ func (p Policy) ranges(v ip.Version) (ranges []addressRange) {
 				a = a.Unmap().WithZone("")
 				add(a, a)
 			}
+		case syntax.Gateway:
+			for _, a := range p.Gateways {
+				add(a, a)
+			}
 		default:
 			for _, n := range syntax.Destinations(e.To) {
 				add(n.Addr(), firewall.LastOf(n))
@@ -77,8 +81,9 @@ func (p Policy) addNetworks(add func(first, last netip.Addr)) {
 
 // entry is one of Egress, or of Within, in one version of IP.
 type entry struct {
-	refuse, within bool   // within: of Within
-	rest           bool   // the last one of Egress
+	refuse, within bool // within: of Within
+	rest           bool // the last one of Egress
+	divert         netip.AddrPort
 	protocol       int    // or everyProtocol
 	first, last    int    // ports
 	class          uint16 // the same for equal entries
@@ -91,7 +96,7 @@ func (p Policy) entries(v ip.Version) (all []entry) {
 	classes := map[entry]uint16{} // fewer than 65536, as Validate limits the lists
 	for i, list := range [][]infra.Egress{p.Egress, p.Within} {
 		for j, e := range list {
-			one := entry{refuse: e.Refuse, within: i > 0, rest: i == 0 && j == len(list)-1, last: 65535}
+			one := entry{refuse: e.Refuse, within: i > 0, rest: i == 0 && j == len(list)-1, divert: e.Divert, last: 65535}
 			switch {
 			case e.Ports == infra.Ports{}:
 				one.protocol = everyProtocol
@@ -115,12 +120,27 @@ func (p Policy) entries(v ip.Version) (all []entry) {
 	return all
 }
 
-// allowed reports whether the guest may open a connection. By has the first entry of each list that matches it.
-func allowed(by []entry) bool {
-	return !slices.ContainsFunc(by, func(e entry) bool { return e.refuse })
+// diverted is the target of a connection; zero: it is not diverted. By has the first entry of each list that matches
+// it. A divert of Within holds for whatever Egress does not refuse. A divert of Egress does not depend on Within, which
+// has allowed its target.
+func diverted(by []entry) (target netip.AddrPort) {
+	for _, e := range by {
+		if e.refuse && !e.within {
+			return netip.AddrPort{}
+		}
+		if e.divert.Port() != 0 { // the entry of Within is the last one
+			target = e.divert
+		}
+	}
+	return target
 }
 
-// pinnable reports whether nothing but the last entry of Egress refuses a connection.
+// allowed reports whether the guest may open a connection to the destination itself.
+func allowed(by []entry) bool {
+	return diverted(by) == netip.AddrPort{} && !slices.ContainsFunc(by, func(e entry) bool { return e.refuse })
+}
+
+// pinnable reports whether nothing but the last entry of Egress refuses a connection, and nothing diverts it.
 func pinnable(by []entry) bool {
-	return !slices.ContainsFunc(by, func(e entry) bool { return e.refuse && !e.rest })
+	return !slices.ContainsFunc(by, func(e entry) bool { return e.refuse && !e.rest || e.divert.Port() != 0 })
 }

@@ -24,20 +24,30 @@ func JudgedBy() (sets []firewall.Destinations) {
 	return sets
 }
 
-// Judge returns a function that reports whether the sets refuse the first packet of a connection. The sets are those of
-// JudgedBy, with the kernel's boxes.
-func Judge(sets []firewall.Destinations) (refused func(to netip.AddrPort, protocol uint8) bool) {
-	of := map[string]boxes{}
+// Judged are sets with the kernel's boxes, by their names.
+type Judged map[string]boxes
+
+// Judge returns the sets, which are those of JudgedBy and of diverts, ready to be looked up.
+func Judge(sets []firewall.Destinations) Judged {
+	j := Judged{}
 	for _, s := range sets {
-		of[s.Name] = sorted(s.Boxes)
+		j[s.Name] = sorted(s.Boxes)
 	}
-	return func(to netip.AddrPort, protocol uint8) bool {
-		has := func(name func(version ip.Version) string) bool {
-			set := name(ip.Of(to.Addr()))
-			return of[set].has(to, protocol) || of[firewall.AllPortsSet(set)].has(to, protocol)
-		}
-		return !has(allowedSet) && !(has(firewall.PinnableSet) && has(firewall.PinSet))
+	return j
+}
+
+// Refuses reports whether the sets of JudgedBy refuse the first packet of a connection.
+func (j Judged) Refuses(to netip.AddrPort, protocol uint8) bool {
+	has := func(name func(version ip.Version) string) bool {
+		set := name(ip.Of(to.Addr()))
+		return j[set].has(to, protocol) || j[firewall.AllPortsSet(set)].has(to, protocol)
 	}
+	return !has(allowedSet) && !(has(firewall.PinnableSet) && has(firewall.PinSet))
+}
+
+// Diverts reports whether the set of the divert has the first packet of a connection.
+func (j Judged) Diverts(d firewall.Divert, to netip.AddrPort, protocol uint8) bool {
+	return j[d.Set.Name].has(to, protocol)
 }
 
 // boxes are sorted by their first addresses, protocols and ports. Two that have an address in common have all addresses

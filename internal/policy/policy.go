@@ -1,8 +1,9 @@
 // Package policy computes where a guest may open connections. It is pure, and knows no rule.
 //
 //   - A [Policy] has the lists of a Spec and what their names mean in a namespace. [Policy.Allowed] and [Policy.Pinnable]
-//     return the sets of destinations by which rules decide.
-//   - [Judge] judges, by these sets as the kernel has them, the connections that are open already.
+//     return the sets of destinations by which rules decide,
+//     and [Policy.Diverts] those that lead to a port of the namespace instead.
+//   - [Judged] judges, by these sets as the kernel has them, the connections that are open already.
 package policy
 
 import (
@@ -20,6 +21,8 @@ type Policy struct {
 	NextHops []netip.Addr
 	// Resolvers are the Spec's.
 	Resolvers []netip.Addr
+	// Gateways are the guest's, one of a version of IP at most.
+	Gateways []netip.Addr
 }
 
 // IsSet reports whether the policy has entries.

@@ -125,7 +125,7 @@ func TestOrder(t *testing.T) {
 	for i := range 400 {
 		lists := [][2][]infra.Egress{{valid()}, {nil, valid()}, {valid(), valid()}}[i%3]
 		sets := setsOf(t, policy.Policy{Egress: lists[0], Within: lists[1]})
-		refused := policy.Judge(sets) // without a pin
+		refused := policy.Judge(sets).Refuses // without a pin
 		for range 1000 {
 			p := packet{netip.MustParseAddr(addresses[r.IntN(len(addresses))]), protocols[r.IntN(len(protocols))], ports[r.IntN(len(ports))]}
 			egress, within := p.decided(lists[0]), p.decided(lists[1])

@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -65,6 +66,81 @@ func (p Policy) destinations(versions []ip.Version, name func(v ip.Version) stri
 		sets = append(sets, firewall.DestinationsOf(name(v), v, boxes)...)
 	}
 	return sets, nil
+}
+
+// Diverts are those of the policy, in the order of their targets' first entries. A target without an address is the
+// gateway's, of each version. The error is that of Allowed.
+func (p Policy) Diverts(versions []ip.Version) (diverts []firewall.Divert, err error) {
+	for _, v := range versions {
+		n := 0 // of the version's sets
+		for _, target := range p.targets() {
+			to := p.resolve(target, v)
+			if !to.IsValid() {
+				continue
+			}
+			sets, err := p.destinations([]ip.Version{v}, firewall.DivertSet(n+1), func(v ip.Version) ([]firewall.Box, bool) {
+				boxes, ok := p.boxes(v, func(by []entry) bool { return diverted(by) == target })
+				return withPorts(boxes), ok
+			})
+			if err != nil {
+				return nil, err
+			}
+			d := firewall.Divert{Target: to, Set: sets[0]} // no box has all protocols
+			for _, number := range diverting {
+				if slices.ContainsFunc(d.Set.Boxes, func(b firewall.Box) bool { return b.FirstProtocol == number }) {
+					d.Protocols = append(d.Protocols, number)
+				}
+			}
+			if len(d.Set.Boxes) > 0 {
+				n++
+				diverts = append(diverts, d)
+			}
+		}
+	}
+	return diverts, nil
+}
+
+// diverting are the protocols that can be diverted, which have ports.
+var diverting = []uint8{firewall.ProtocolTCP, firewall.ProtocolUDP, firewall.ProtocolSCTP}
+
+// targets are those of both lists, each once.
+func (p Policy) targets() (list []netip.AddrPort) {
+	for _, e := range slices.Concat(p.Egress, p.Within) {
+		if e.Divert.Port() != 0 && !slices.Contains(list, e.Divert) {
+			list = append(list, e.Divert)
+		}
+	}
+	return list
+}
+
+// resolve is the target with its address, for a version of IP; zero: it has none of that.
+func (p Policy) resolve(target netip.AddrPort, v ip.Version) netip.AddrPort {
+	if a := target.Addr(); a.IsValid() {
+		if ip.Of(a) != v {
+			return netip.AddrPort{}
+		}
+		return target
+	}
+	for _, a := range p.Gateways {
+		if ip.Of(a) == v {
+			return netip.AddrPortFrom(a, target.Port())
+		}
+	}
+	return netip.AddrPort{}
+}
+
+// withPorts are the boxes of the protocols that can be diverted.
+func withPorts(boxes []firewall.Box) (list []firewall.Box) {
+	for _, b := range boxes {
+		for _, number := range diverting {
+			if b.FirstProtocol <= number && number <= b.LastProtocol {
+				one := b
+				one.FirstProtocol, one.LastProtocol = number, number
+				list = append(list, one)
+			}
+		}
+	}
+	return list
 }
 
 func allowedSet(v ip.Version) string { return fmt.Sprintf("egress-%d", v) }
