@@ -53,7 +53,7 @@ func (s *session) cutRefused(ctx context.Context, plan *wiring.Plan) (cut int, e
 		return 0, err
 	}
 	refused := plan.Judge(now, sets)
-	judge := func(c kernel.Connection) bool { return refused(c.From, c.To, c.Protocol) }
+	judge := func(c kernel.Connection) bool { return refused(wiring.Tracked(c)) }
 	// Before Linux 6.4 the kernel forgets no connection that is in a flow table. A policy takes the flow table away, and
 	// the kernel releases its connections later.
 	for deadline := time.Now().Add(kernel.LetGo); ; {

@@ -109,20 +109,20 @@ func (r Router) sourceRoutes() []firewall.Rule {
 // belongs to the connection that it is about, see unanswered. The first packet of what is allowed is counted. Packets
 // that go back to the guest's tap are no egress: see behindTap.
 func (r Router) checked(more ...firewall.Match) []firewall.Rule {
+	rules := r.astray(more...)
 	if len(r.Allowed) == 0 {
-		return nil
+		return rules
 	}
 	toTap := append(slices.Clone(more), r.toTap())
 	out := append(slices.Clone(more), firewall.OutInterface{Name: r.Names.Tap, Inverted: true})
 	with := func(v firewall.Verdict, m ...firewall.Match) firewall.Rule { return rule(v, slices.Concat(out, m)...) }
 	noError := []firewall.Match{firewall.Protocol{Number: firewall.ProtocolICMP, Inverted: true}, firewall.Protocol{Number: firewall.ProtocolICMPv6, Inverted: true}}
-	return []firewall.Rule{
+	return append(rules,
 		rule(firewall.Jump{Chain: behindTapChain}, toTap...),
 		with(firewall.Jump{Chain: "egress"}, firewall.State{States: firewall.New}),
 		with(firewall.Jump{Chain: "egress"}, append([]firewall.Match{firewall.State{States: firewall.Related}}, noError...)...),
 		with(firewall.Jump{Chain: unansweredChain}, firewall.State{States: firewall.Related}, firewall.Unanswered{}),
-		with(firewall.Jump{Chain: firewall.Allowed}, firewall.Unconfirmed{}),
-	}
+		with(firewall.Jump{Chain: firewall.Allowed}, firewall.Unconfirmed{}))
 }
 
 // Where a packet says that it begins a connection: the flags SYN without ACK and RST of TCP (RFC 9293 section 3.1), the

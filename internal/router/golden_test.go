@@ -28,6 +28,14 @@ func sets(name string) []firewall.Destinations {
 	return slices.Concat(firewall.DestinationsOf(name+"-4", 4, nil), firewall.DestinationsOf(name+"-6", 6, nil))
 }
 
+// diverts are to a loopback address, and to ports of both gateways.
+func diverts() []firewall.Divert {
+	to := func(n int, v ip.Version, target string, protocols ...uint8) firewall.Divert {
+		return firewall.Divert{Target: netip.MustParseAddrPort(target), Set: firewall.Destinations{Name: firewall.DivertSet(n)(v), Version: v}, Protocols: protocols}
+	}
+	return []firewall.Divert{to(1, 4, "127.0.0.1:8080", firewall.ProtocolTCP, firewall.ProtocolUDP), to(2, 4, "10.0.2.1:15443", firewall.ProtocolTCP), to(1, 6, "[fd10:0:2::1]:15443", firewall.ProtocolTCP)}
+}
+
 // description is a Masquerade or a Routed.
 type description struct {
 	masquerade Masquerade
@@ -109,6 +117,10 @@ var ofBoth = []struct {
 	{"a policy with pins", func(r *Router) { r.Allowed, r.Pinnable = sets("egress"), sets("pinnable") }},
 	{"a policy, checksums of IPv4 alone", func(r *Router) { r.Allowed, r.Checksums = sets("egress"), []ip.Version{4} }},
 	{"a policy, addresses that the kernel does not know as its own", func(r *Router) { r.Allowed, r.LocalSources = sets("egress"), false }},
+	{"diverts", func(r *Router) { r.Diverts = diverts() }},
+	{"a policy with diverts", func(r *Router) { r.Allowed, r.Diverts = sets("egress"), diverts() }},
+	{"diverts, guard.off", func(r *Router) { r.Guard.Off, r.Diverts = true, diverts() }},
+	{"diverts, a target in guard.open", func(r *Router) { r.Guard.Open, r.Diverts = []infra.Ports{{First: 15000, Last: 16000}}, diverts() }},
 	{"another link forwards", func(r *Router) { r.OtherLinks = map[ip.Version][]string{4: {"net1"}, 6: {"net1", "net2"}} }},
 	{"the whole namespace forwards IPv6", func(r *Router) { r.All6 = true }},
 }

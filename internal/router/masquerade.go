@@ -103,6 +103,7 @@ func (m Masquerade) table() firewall.Table {
 	if !m.iptables {
 		m.limitNeighbours(&table)
 		m.addEgress(&table)
+		m.addDiverts(&table)
 		m.addOtherLinks(&table)
 	}
 	if m.Flows {
@@ -120,9 +121,8 @@ func (m Masquerade) tableBeside() firewall.Table {
 			rule(firewall.Jump{Chain: "opening"}, m.fromGuest(), isNew),
 			rule(firewall.Jump{Chain: "incoming"}, toGuest...),
 		})},
-		{Name: "beside-input", Type: "filter", Hook: firewall.Input, Priority: firewall.AfterFilter, Rules: []firewall.Rule{
-			rule(firewall.Jump{Chain: "accepted"}, m.fromGuest(), isNew),
-		}},
+		{Name: "beside-input", Type: "filter", Hook: firewall.Input, Priority: firewall.AfterFilter, Rules: append(m.divertedBeside(),
+			rule(firewall.Jump{Chain: "accepted"}, m.fromGuest(), isNew))},
 		{Name: "opening", Rules: slices.Concat([]firewall.Rule{m.toOtherLinks()}, m.toNeighbours(), []firewall.Rule{rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{})})},
 		{Name: "accepted", Rules: append(m.fromNeighbours(), rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))},
 		{Name: "outgoing", Rules: []firewall.Rule{m.rate()}},
@@ -134,6 +134,7 @@ func (m Masquerade) tableBeside() firewall.Table {
 	}
 	m.limitNeighbours(&table)
 	m.addEgress(&table)
+	m.addDiverts(&table)
 	m.addOtherLinks(&table)
 	return table
 }

@@ -54,6 +54,7 @@ func (r Routed) table() firewall.Table {
 	table := firewall.Table{Family: firewall.Inet, Name: r.Names.Table, Chains: chains}
 	r.limitNeighbours(&table)
 	r.addEgress(&table)
+	r.addDiverts(&table)
 	r.addOtherLinks(&table)
 	return table
 }

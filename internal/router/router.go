@@ -35,6 +35,8 @@ type Router struct {
 	// Allowed is where the guest may open connections; none: everywhere. Pinnable is where pins may lead; none: there
 	// are no pins.
 	Allowed, Pinnable []firewall.Destinations
+	// Diverts lead what the guest opens to ports of the namespace.
+	Diverts []firewall.Divert
 	// Checksums are the IP versions of which a rule can complete checksums.
 	Checksums []ip.Version
 	// LocalSources says that a rule can match firewall.LocalSource.
@@ -185,18 +187,19 @@ func (r Router) sources() []netip.Prefix {
 	return list
 }
 
-// toNamespace is what the guest may send to the namespace itself: in addition to the rules of more, what belongs to
-// connections of the namespace, echo requests, neighbour discovery and Guard.Open. MaxConnections counts here too: each
-// identifier of an echo request is a connection.
+// toNamespace is what the guest may send to the namespace itself: in addition to the rules of more, what is diverted,
+// what belongs to connections of the namespace, echo requests, neighbour discovery and Guard.Open. MaxConnections
+// counts here too: each identifier of an echo request is a connection.
 func (r Router) toNamespace(more ...firewall.Rule) []firewall.Rule {
 	from := r.fromGuest()
+	rules := r.toDiverts()
 	if r.Guard.Off {
-		return []firewall.Rule{rule(firewall.Jump{Chain: "accepted"}, from, firewall.State{States: firewall.New})}
+		return append(rules, rule(firewall.Jump{Chain: "accepted"}, from, firewall.State{States: firewall.New}))
 	}
-	rules := append([]firewall.Rule{
+	rules = append(rules,
 		rule(firewall.Accept{}, from, firewall.State{States: firewall.Established}),
-		rule(firewall.Goto{Chain: "errors"}, from, firewall.State{States: firewall.Related}),
-	}, more...)
+		rule(firewall.Goto{Chain: "errors"}, from, firewall.State{States: firewall.Related}))
+	rules = append(rules, more...)
 	for _, e := range r.Ends {
 		v := ip.Of(e.Guest)
 		rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, from, firewall.IP{Version: v},

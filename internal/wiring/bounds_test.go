@@ -295,7 +295,7 @@ func work(t *testing.T, p *wiring.Plan, found, came netstate.Snapshot, objects i
 		}
 		refused := again.Judge(now, sets)
 		for j := range objects {
-			refused(ip("10.9.0.1"), netip.AddrPortFrom(ip("198.51.100.1"), uint16(j)), 6)
+			refused(wiring.Tracked{From: ip("10.9.0.1"), To: netip.AddrPortFrom(ip("198.51.100.1"), uint16(j)), Protocol: 6})
 		}
 		if _, err := undoOf(again, now); err != nil {
 			t.Fatal(err)

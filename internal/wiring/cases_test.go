@@ -276,6 +276,12 @@ var cases = []testCase{
 	{"routed-egress-early", flannelWith(func(s *netstate.Snapshot) { s.EarlyChecksums, s.ClearsChecksums = true, true }), withSpec(routed(), func(s *asked) {
 		s.Egress = egressOf("refuse metadata", "allow 198.51.100.0/24 443", "allow nic-networks", "refuse all")
 	})},
+	{"masquerade-divert", flannel(), withSpec(masquerade(), func(s *asked) {
+		s.Egress = egressOf("divert 169.254.169.254 80 127.0.0.1:8080", "divert gateway 53/udp 127.0.0.11:53", "allow 198.51.100.0/24 443", "divert all 443 :15443", "refuse all")
+	})},
+	{"routed-divert", flannel(), withSpec(routed(), func(s *asked) {
+		s.Egress, s.EgressWithin = egressOf("divert 192.0.2.0/24 :8080", "allow all"), egressOf("allow gateway 8080", "allow gateway 8080/udp", "allow gateway 8080/sctp", "divert all 25 10.244.1.9:25", "allow all")
+	})},
 	{"masquerade-egress", lan4(), withSpec(masquerade(), func(s *asked) { s.Egress = egressOf("refuse private", "refuse all 25", "allow all") })},
 	{"masquerade-egress-iptables", lan4(), withSpec(masquerade(), func(s *asked) {
 		s.Binding, s.Egress = infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}, egressOf("refuse all")

@@ -5,8 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // TestJudge: a tracked connection is refused if the guest opened it to a place that is in no set that allows it.
@@ -21,6 +23,7 @@ func TestJudge(t *testing.T) {
 	sets := map[string][]firewall.Box{
 		"egress-4":       {box("198.51.100.9", "198.51.100.20", 17, 53), box("198.51.100.9", "198.51.100.20", 6, 443)},
 		"egress-4-all":   {box("192.0.2.0", "192.0.2.255", 0, 0)},
+		"divert-4-1":     {box("192.0.2.7", "192.0.2.7", 6, 80)},
 		"egress-6":       {box("2001:db8::", "2001:db8::ff", 58, 0)},
 		"pinnable-4":     {box("198.51.100.99", "198.51.100.99", 6, 443)},
 		"pinnable-4-all": {box("0.0.0.0", "198.51.100.98", 0, 0), box("198.51.100.100", "203.0.112.255", 0, 0), box("203.0.113.128", "255.255.255.255", 0, 0)},
@@ -28,7 +31,7 @@ func TestJudge(t *testing.T) {
 	}
 	behind, asPod := "10.0.2.2", "10.244.1.7"
 	for _, c := range []struct {
-		from, to string
+		from, to string // to: or FIRST>TO
 		protocol uint8
 		want     bool
 	}{
@@ -43,7 +46,12 @@ func TestJudge(t *testing.T) {
 		{behind, "10.244.1.7:22", 6, false},                       // the namespace
 		{behind, "10.0.2.1:53", 17, false},                        // the gateway
 		{behind, behind + ":80", 6, false},                        // by the pod's address
-		{behind, "127.0.0.11:53", 17, false},                      // where another program's rule has sent it
+		{behind, "10.0.2.1:53>127.0.0.11:53", 17, false},          // where another program's rule has sent it, by guard.open
+		{behind, "192.0.2.7:80>127.0.0.1:8080", 6, false},         // diverted
+		{behind, "192.0.2.7:80>127.0.0.1:8081", 6, true},          // to another target
+		{behind, "192.0.2.7:81>127.0.0.1:8080", 6, true},          // what is not diverted
+		{behind, "192.0.2.7:80>127.0.0.1:8080", 17, true},         //
+		{behind, "192.0.2.7:443>10.0.2.1:15443", 6, true},         // diverted no more
 		{"10.244.1.7", "198.51.100.8:443", 6, false},              // the namespace's own
 		{"10.0.2.1", "198.51.100.8:443", 6, false},                // the same, from the gateway's address
 		{"198.51.100.8", behind + ":80", 6, false},                // others
@@ -68,20 +76,25 @@ func TestJudge(t *testing.T) {
 			now.Addresses = append(now.Addresses, address("169.254.75.1/32"))
 		}
 		plan := newPlan(t, flannel(), withSpec(spec, func(s *asked) {
-			s.Egress, s.Guard.Prefixes = egressOf("refuse all"), []netip.Prefix{pfx("10.9.0.0/24")}
+			s.Egress, s.Guard.Prefixes = egressOf("divert 192.0.2.7 80 127.0.0.1:8080", "refuse all"), []netip.Prefix{pfx("10.9.0.0/24")}
+			s.Guard.Open = []infra.Ports{{Protocol: "udp", First: 53}}
 		}))
+		first, to, translated := strings.Cut(c.to, ">")
+		if !translated {
+			to = first
+		}
 		have := plan.EgressSets()
 		for i := range have {
 			have[i].Boxes = sets[have[i].Name]
 		}
-		if is := plan.Judge(now, have)(ip(from), netip.MustParseAddrPort(c.to), c.protocol); is != c.want {
+		if is := plan.Judge(now, have)(wiring.Tracked{From: ip(from), First: netip.MustParseAddrPort(first), To: netip.MustParseAddrPort(to), Protocol: c.protocol}); is != c.want {
 			t.Errorf("%s to %s by protocol %d is refused: %t", c.from, c.to, c.protocol, is)
 		}
 	}
 	wide := newPlan(t, flannel(), withSpec(masquerade(), func(s *asked) {
 		s.Egress, s.Guard.Prefixes = egressOf("refuse all"), []netip.Prefix{pfx("0.0.0.0/0")}
 	}))
-	if is := wide.Judge(flannel(), wide.EgressSets())(ip(behind), netip.MustParseAddrPort("198.51.100.8:443"), 6); !is {
+	if is := wide.Judge(flannel(), wide.EgressSets())(wiring.Tracked{From: ip(behind), To: netip.MustParseAddrPort("198.51.100.8:443"), Protocol: 6}); !is {
 		t.Error("what the guest may send from is taken for where the guest is")
 	}
 	if sets := newPlan(t, flannel(), masquerade()).EgressSets(); sets != nil {

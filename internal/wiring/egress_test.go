@@ -33,7 +33,7 @@ func setsOf(plan *wiring.Plan) (sets []firewall.Destinations) {
 
 // opens reports whether the sets let the guest open TCP port 80 of the address.
 func opens(sets []firewall.Destinations, to string) bool {
-	return !policy.Judge(sets)(netip.AddrPortFrom(ip(to), 80), firewall.ProtocolTCP)
+	return !policy.Judge(sets).Refuses(netip.AddrPortFrom(ip(to), 80), firewall.ProtocolTCP)
 }
 
 // TestEgressTooMany: a policy that makes too many sets or too large ones is refused, by the field's name.

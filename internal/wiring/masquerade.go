@@ -157,9 +157,8 @@ func (b masquerade) wire(p *Plan) error {
 
 	p.keepNIC()
 	tap := p.gatewayTap(ends)
-	tap.RouteLocalnet = b.Loopback || b.Sidecar != nil
 	tap.ProxyARP = slices.ContainsFunc(networks, func(n inner) bool { return n.within })
-	p.addRouter(tap, ends)
+	p.addRouter(tap, ends, b.Loopback || b.Sidecar != nil)
 	for _, n := range networks {
 		if n.within {
 			p.addWithin(tap, n)

@@ -33,8 +33,9 @@ type Plan struct {
 	wanted     compare.State // its Tables are those of Tables
 	// added are addresses and routes that a routed binding adds to the NIC, and that Teardown removes.
 	added compare.Gone
-	// sets are those of the policy.
-	sets []firewall.Destinations
+	// sets are those of the policy, and diverted what leads elsewhere.
+	sets     []firewall.Destinations
+	diverted []firewall.Divert
 	// programs are those of iptables by which the plan has chains.
 	programs []firewall.Family
 	// guests are the networks with the addresses of a guest whose connections the namespace tracks.

@@ -58,8 +58,7 @@ func (b routed) wire(p *Plan) error {
 	p.addWarnings(p.warnSourceRules()...)
 
 	tap := p.gatewayTap(ends)
-	tap.RouteLocalnet = b.Sidecar != nil
-	p.addRouter(tap, ends)
+	p.addRouter(tap, ends, b.Sidecar != nil)
 	p.handOver(tap, ends)
 	if err := p.addRoutesToGuest(tap, ends); err != nil {
 		return err

@@ -41,9 +41,11 @@ func (p *Plan) gatewayTap(ends router.Ends) netstate.Link {
 	return tap
 }
 
-// addRouter wants the NIC and the taps, and makes both ways forward.
-func (p *Plan) addRouter(tap netstate.Link, ends router.Ends) {
+// addRouter wants the NIC and the taps, and makes both ways forward. With loopback, processes of the namespace send to
+// the guest from loopback addresses.
+func (p *Plan) addRouter(tap netstate.Link, ends router.Ends, loopback bool) {
 	nic, v4, v6 := p.nic, ends.Has(4), ends.Has(6)
+	tap.RouteLocalnet = loopback || v4 && p.divertsToLoopback()
 	if v6 {
 		p.enableIPv6()
 		p.enableForwarding6()
@@ -60,7 +62,7 @@ func (p *Plan) addRouter(tap netstate.Link, ends router.Ends) {
 	}
 	p.wanted.Links = append(p.wanted.Links, nic)
 	p.addTaps(tap)
-	if v6 && tap.RouteLocalnet {
+	if v6 && loopback {
 		p.wanted.Routes = append(p.wanted.Routes, loopbackRoute(tap))
 	}
 }
@@ -194,6 +196,9 @@ func (p *Plan) refuseSourceRoutes6() (list texts) {
 func (p *Plan) forwarding(ends router.Ends, most int, unreached []policy.Range) (t router.Router, err error) {
 	t = router.Router{Names: p.names, Unforwarded: p.unforwarded(), Ends: ends, Guard: p.spec.Guard, MAC: p.Record.MAC, Most: most, NoARP: p.nic.NoARP,
 		OtherLinks: map[ip.Version][]string{4: p.networks.Forwarders.IPv4, 6: p.networks.Forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums, LocalSources: p.found.LocalSources}
+	for _, e := range ends {
+		p.policy.Gateways = append(p.policy.Gateways, e.Gateway)
+	}
 	if t.Allowed, err = p.policy.Allowed(ends.Versions()); err != nil {
 		return t, err
 	}
@@ -204,8 +209,12 @@ func (p *Plan) forwarding(ends router.Ends, most int, unreached []policy.Range) 
 				p.policy.Field(), p.names.NIC)
 		}
 	}
-	t.Pinnable, err = p.policy.Pinnable(ends.Versions(), unreached)
+	if t.Pinnable, err = p.policy.Pinnable(ends.Versions(), unreached); err != nil {
+		return t, err
+	}
 	p.sets = slices.Concat(t.Allowed, t.Pinnable)
+	t.Diverts, err = p.diverts(ends)
+	p.diverted = t.Diverts
 	return t, err
 }
 

@@ -1,0 +1,148 @@
+package router
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
+	"github.com/guestwire/guestwire/internal/syntax"
+)
+
+// A divert translates the destination of the guest's connections by the policy's sets, before all others of the
+// namespace do (divert). The namespace takes what is translated in this way alone (toDiverts). If a target is no
+// address of the namespace any more, its connections are refused where they would leave (astray).
+
+const (
+	// beforeDstNAT is before the namespace's own translations, and those of the wiring.
+	beforeDstNAT = firewall.DstNAT - 10
+
+	divertedToChain = "to-divert"
+	astrayChain     = "astray"
+)
+
+// unrouted are the destinations that no divert takes: those of groups, broadcast and the reserved ones.
+func unrouted(v ip.Version) netip.Prefix {
+	return ip.Pick(v, netip.MustParsePrefix("224.0.0.0/3"), netip.MustParsePrefix("ff00::/8"))
+}
+
+// divert leads what the guest opens to the targets.
+func (r Router) divert() firewall.Chain {
+	c := firewall.Chain{Name: "divert", Type: "nat", Hook: firewall.Prerouting, Priority: beforeDstNAT}
+	for _, v := range r.Ends.Versions() {
+		if r.divertsAny(v) {
+			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.Destination{Prefix: unrouted(v)}))
+		}
+	}
+	for _, d := range r.Diverts {
+		to := firewall.DNAT{Address: d.Target.Addr(), Port: d.Target.Port()}
+		for _, number := range d.Protocols {
+			c.Rules = append(c.Rules, rule(to, r.fromGuest(), firewall.IP{Version: d.Set.Version}, firewall.Protocol{Number: number}, d.Set.Lookup()))
+		}
+	}
+	return c
+}
+
+func (r Router) divertsAny(v ip.Version) bool {
+	return slices.ContainsFunc(r.Diverts, func(d firewall.Divert) bool { return d.Set.Version == v })
+}
+
+// addDiverts adds the sets and the chains to a table whose input has the rules of toDiverts.
+func (r Router) addDiverts(table *firewall.Table) {
+	if len(r.Diverts) == 0 {
+		return
+	}
+	to, astray := firewall.Chain{Name: divertedToChain}, firewall.Chain{Name: astrayChain}
+	for _, d := range r.Diverts {
+		v := d.Set.Version
+		table.Destinations = append(table.Destinations, d.Set)
+		first := firewall.FirstInDestinations{Version: v, Set: d.Set.Name}
+		for _, at := range r.atTarget(d) {
+			to.Rules = append(to.Rules, rule(firewall.Goto{Chain: firewall.Diverted}, append(at, first)...))
+		}
+		for _, number := range d.Protocols {
+			astray.Rules = append(astray.Rules, rule(firewall.Refuse{Reason: firewall.NoEgress}, firewall.IP{Version: v}, firewall.Protocol{Number: number}, first))
+		}
+	}
+	counts := firewall.Chain{Name: firewall.Diverted, Rules: []firewall.Rule{
+		rule(firewall.Continue{}, firewall.Unconfirmed{}, firewall.Count{}),
+		rule(firewall.Jump{Chain: "accepted"}),
+		rule(firewall.Accept{}),
+	}}
+	table.Chains = append(table.Chains, r.divert(), to, counts, astray)
+}
+
+// atTarget matches packets to the target, by protocol.
+func (r Router) atTarget(d firewall.Divert) (list [][]firewall.Match) {
+	for _, number := range d.Protocols {
+		list = append(list, []firewall.Match{firewall.IP{Version: d.Set.Version}, firewall.Protocol{Number: number}, firewall.Destination{Prefix: firewall.HostPrefix(d.Target.Addr())},
+			firewall.DestinationPort{Protocol: number, First: d.Target.Port(), Last: d.Target.Port()}})
+	}
+	return list
+}
+
+// toDiverts accepts what comes to a target in the place of a destination that is diverted by now: each packet before
+// the answer, as another list may hold by then. Chains of iptables accept by the target, and the table beside them
+// looks at the destination, see divertedBeside.
+func (r Router) toDiverts() (rules []firewall.Rule) {
+	if !r.iptables {
+		return r.divertedNow()
+	}
+	for _, d := range r.Diverts {
+		for _, at := range r.atTarget(d) {
+			rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, append(r.translated(), at...)...))
+		}
+	}
+	return rules
+}
+
+// translated matches what the guest opens, and what some rule has sent elsewhere.
+func (r Router) translated() []firewall.Match {
+	return []firewall.Match{r.fromGuest(), firewall.State{States: firewall.New}, firewall.Translated{}}
+}
+
+// divertedNow looks at the destination. A beginning between the addresses and ports of a connection that is not
+// forgotten is asked as well, see reopened: else the guest would reach a target to which no entry leads any more.
+func (r Router) divertedNow() (rules []firewall.Rule) {
+	if len(r.Diverts) == 0 {
+		return nil
+	}
+	look := firewall.Jump{Chain: divertedToChain}
+	for _, begins := range [][]firewall.Match{
+		{firewall.Protocol{Number: firewall.ProtocolTCP}, synAlone},
+		{firewall.Protocol{Number: firewall.ProtocolSCTP}, initSCTP},
+	} {
+		if len(r.Allowed) == 0 {
+			break // the targets stay
+		}
+		again := slices.Concat([]firewall.Match{r.fromGuest()}, begins, []firewall.Match{firewall.State{States: firewall.Established}, firewall.Translated{}})
+		rules = append(rules, rule(look, again...), rule(firewall.Refuse{Reason: firewall.NoEgress}, again...))
+	}
+	return append(rules, rule(look, r.translated()...))
+}
+
+// divertedBeside is for the table beside chains of iptables: it refuses what these accept by the target alone.
+func (m Masquerade) divertedBeside() []firewall.Rule {
+	rules := m.divertedNow()
+	for _, d := range m.Diverts {
+		for i, at := range m.atTarget(d) {
+			isOpen := func(p infra.Ports) bool {
+				f := syntax.Ports(p).Full()
+				return firewall.Transports[f.Protocol] == d.Protocols[i] && f.First <= d.Target.Port() && d.Target.Port() <= f.Last
+			}
+			if !m.Guard.Off && !slices.ContainsFunc(m.Guard.Open, isOpen) {
+				rules = append(rules, rule(firewall.Refuse{Reason: firewall.NoEgress}, append(m.translated(), at...)...))
+			}
+		}
+	}
+	return rules
+}
+
+// astray refuses what is diverted and would leave the namespace.
+func (r Router) astray(more ...firewall.Match) []firewall.Rule {
+	if len(r.Diverts) == 0 {
+		return nil
+	}
+	return []firewall.Rule{rule(firewall.Jump{Chain: astrayChain}, append(more, firewall.State{States: firewall.New}, firewall.Translated{})...)}
+}

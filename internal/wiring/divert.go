@@ -1,0 +1,74 @@
+package wiring
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
+	"github.com/guestwire/guestwire/internal/router"
+	"github.com/guestwire/guestwire/internal/syntax"
+)
+
+// target is one of the lists of the Spec.
+type target struct {
+	field string
+	entry infra.Egress
+}
+
+// targets are those of the Spec.
+func (s *seen) targets() (list []target) {
+	add := func(name string, entries []infra.Egress) {
+		for i, e := range entries {
+			if e.Divert.Port() != 0 {
+				list = append(list, target{fmt.Sprintf("%s[%d]", name, i), e})
+			}
+		}
+	}
+	add("egress", s.spec.Egress)
+	add("egressWithin", s.spec.EgressWithin)
+	return list
+}
+
+// divertsToLoopback reports whether a target is a loopback address. The kernel takes packets for these from a link by a
+// sysctl of the link alone.
+func (s *seen) divertsToLoopback() bool {
+	return slices.ContainsFunc(s.targets(), func(t target) bool { return t.entry.Divert.Addr().IsLoopback() })
+}
+
+// diverts are those of the policy. The error is a *cache.FieldError for a target that is the guest's.
+func (p *Plan) diverts(ends router.Ends) ([]firewall.Divert, error) {
+	for _, t := range p.targets() {
+		a := t.entry.Divert.Addr()
+		switch {
+		case !a.IsValid():
+		case p.isGuests(a, ends):
+			return nil, &cache.FieldError{Field: t.field, Reason: fmt.Sprintf("%v is the guest's own address: want a port of the gateway, :%d, or an address of the namespace", a, t.entry.Divert.Port())}
+		case !ends.Has(ip.Of(a)):
+			p.warn("%s: %q refuses all, as the guest has no %v address", t.field, t.entry, ip.Of(a))
+		case !a.IsLoopback() && !addressesOf(p.found)[a]:
+			p.warn("%s: %q refuses, as %v is no address of the namespace", t.field, t.entry, a)
+		default:
+			p.warnOtherVersion(t, ends)
+		}
+	}
+	return p.policy.Diverts(ends.Versions())
+}
+
+// isGuests reports whether the address is one of the guest's.
+func (p *Plan) isGuests(a netip.Addr, ends router.Ends) bool {
+	return slices.Contains(ends.Guests(), a) || p.traits().OffStack && slices.Contains(p.own, a)
+}
+
+// warnOtherVersion warns of destinations that are refused because the target has no address of their version.
+func (p *Plan) warnOtherVersion(t target, ends router.Ends) {
+	for _, v := range ends.Versions() {
+		has := func(n netip.Prefix) bool { return ip.Of(n.Addr()) == v }
+		if to := syntax.Destinations(t.entry.To); v != ip.Of(t.entry.Divert.Addr()) && (slices.ContainsFunc(to, has) || len(to) == 0) {
+			p.warn("%s: %q refuses what the guest opens by %v, as the target is an address of %v: want :%d, where the service listens at the gateway's addresses, to divert both", t.field, t.entry, v, ip.Of(t.entry.Divert.Addr()), t.entry.Divert.Port())
+		}
+	}
+}
