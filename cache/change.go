@@ -76,6 +76,7 @@ func Changes(from, to Record) []Change {
 	from.Static, to.Static = withoutOwn(from), withoutOwn(to)
 	add("neighbours", from.Neighbours, to.Neighbours)
 	eachField("dns", from.DNS, to.DNS, add)
+	add("resolver", from.Resolver, to.Resolver)
 	eachField("options", &from.Options, &to.Options, add)
 	eachField("static", from.Static, to.Static, add)
 	eachField("device", &from.Device, &to.Device, add)

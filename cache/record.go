@@ -97,6 +97,10 @@ type Record struct {
 	// DNS is the guest's DNS configuration. Nil: Phase2 takes it from a resolv.conf.
 	DNS *DNS `json:"dns,omitempty"`
 
+	// Resolver is a loopback address of the namespace. The guest asks it by port 53 of its IPv4
+	// gateway, which the guest gets in its place. Zero: the guest reaches no loopback address.
+	Resolver netip.Addr `json:"resolver,omitzero"`
+
 	// Options are further values for the guest.
 	Options Options `json:"options,omitzero"`
 

@@ -27,6 +27,7 @@ func full() Record {
 		Neighbours: []Neighbour{{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}, Station: ip("fd00::1")}},
 		Static:     fullStatic(),
 		DNS:        &DNS{Servers: []netip.Addr{ip("10.96.0.10"), ip("fe80::53%eth0")}, Search: []string{"a.b"}},
+		Resolver:   ip("127.0.0.11"),
 		Options: Options{
 			NoDefaultRoute: true,
 			Hostname:       "vm1", Subdomain: "vms", LeaseSeconds: 3600, NTP: []netip.Addr{ip("10.96.0.11")}, TFTPServer: "10.96.0.12",

@@ -58,6 +58,12 @@ func (r *Record) Validate() error {
 	if !r.GatewayMAC.IsZero() && r.Binding != BindingMasquerade && r.Binding != BindingRouted {
 		return fieldErrorf("gatewayMAC", "%v, but with the %s binding the gateway is a station of the network: leave this field out", r.GatewayMAC, r.Binding)
 	}
+	if r.Resolver.IsValid() && r.Binding != BindingMasquerade && r.Binding != BindingRouted {
+		return fieldErrorf("resolver", "%v, but with the %s binding the guest reaches no service of the namespace: leave this field out", r.Resolver, r.Binding)
+	}
+	if r.Resolver.IsValid() && (!r.Resolver.Is4() || !r.Resolver.IsLoopback() || r.IPv4 == nil) {
+		return fieldErrorf("resolver", "%v, want an IPv4 loopback address, for a guest with IPv4", r.Resolver)
+	}
 	if !r.GatewayMAC.IsZero() && (!r.GatewayMAC.Unicast() || r.GatewayMAC == r.MAC) {
 		return fieldErrorf("gatewayMAC", "%v, want a unicast address other than the guest's", r.GatewayMAC)
 	}

@@ -96,6 +96,7 @@ type Difference struct {
 	//	gateway              a gateway has another MAC than the record
 	//	networks             what nic-networks means has changed since the last Setup
 	//	forwarding           another link forwards since the last Setup, or forwards no more
+	//	resolver             the namespace's resolver on loopback listens at other ports than at the last Setup
 	//	later                the namespace has got an address, route or rule that the guest has not
 	//	record               the record is gone or changed, or the launcher cannot read it
 	//	step                 none of these: Text has the operation that is missing

@@ -302,7 +302,11 @@ func (s *session) forgetConnections(ctx context.Context, connections []netstate.
 
 // read returns the namespace as it is now, as far as it concerns the plan, and with more sysctls.
 func (s *session) read(plan *wiring.Plan, sysctls ...string) (netstate.Snapshot, error) {
-	return s.ns.Snapshot(plan.Names(), append(plan.SysctlPaths(), sysctls...), plan.Tables)
+	now, err := s.ns.Snapshot(plan.Names(), append(plan.SysctlPaths(), sysctls...), plan.Tables)
+	if err == nil && plan.Resolver().IsValid() {
+		now.Listeners, err = s.ns.Listeners()
+	}
+	return now, err
 }
 
 // request is what one call of Setup or Plan asks for.

@@ -11,6 +11,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/resolvconf"
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/undo"
 	"github.com/guestwire/guestwire/internal/wiring"
@@ -412,6 +413,9 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 			return err
 		}
 	}
+	if questions.LoopbackDNS && wiring.MayResolve(found.Listeners) {
+		found.LoopbackDNS = s.loopbackDNS()
+	}
 	link, ok := found.Named(nic)
 	if !ok || !questions.Gateways {
 		return nil // without the NIC, the plan says so
@@ -428,6 +432,17 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 		}
 	}
 	return nil
+}
+
+// loopbackDNS is the resolver on loopback that the namespace's resolv.conf names, as far as this process sees the file;
+// zero: there is none. Whether one listens there shows whether the file is this namespace's.
+func (s *session) loopbackDNS() netip.Addr {
+	text, err := resolvconf.Read(resolvconf.Path(s.identity.Inode))
+	if err != nil {
+		return netip.Addr{}
+	}
+	dns, _ := resolvconf.Parse(text)
+	return wiring.FirstLoopback(dns.Servers)
 }
 
 // resolve asks for the MAC of a gateway. At a link without a link-local address the kernel asks for no IPv6 neighbour

@@ -16,11 +16,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/etcnetns"
 	"github.com/guestwire/guestwire/internal/resolvconf"
 )
-
-const defaultResolvConf = "/etc/resolv.conf"
 
 // resolvConf is a resolv.conf and its last known content.
 type resolvConf struct {
@@ -49,13 +46,12 @@ func namespaceResolvConf(records []cache.Record) string {
 	for _, r := range records {
 		if parts := strings.Split(r.Namespace, "-"); len(parts) == 3 { // BOOT-INODE-COOKIE
 			inode, err := strconv.ParseUint(parts[1], 10, 64)
-			path := filepath.Join(etcnetns.Dir(inode), "resolv.conf")
-			if _, failed := os.Stat(path); err == nil && filepath.IsAbs(path) && failed == nil {
+			if path := resolvconf.Path(inode); err == nil && path != resolvconf.Default {
 				return path
 			}
 		}
 	}
-	return defaultResolvConf
+	return resolvconf.Default
 }
 
 // warnOther warns of a record whose guest asks the resolvers of /etc/resolv.conf, as passt and slirp do, if the
@@ -64,10 +60,10 @@ func (f *resolvConf) warnOther(log *slog.Logger, r cache.Record) {
 	if f.required || r.Passt == nil && r.Slirp == nil {
 		return
 	}
-	there, err := os.Stat(defaultResolvConf)
+	there, err := os.Stat(resolvconf.Default)
 	wanted, err2 := os.Stat(f.path)
 	if err2 == nil && (err != nil || !os.SameFile(there, wanted)) {
-		log.Warn(fmt.Sprintf("the guest gets the resolvers of %s, and not those of %s: start the launcher by guestwire-agent exec -netns, ip netns exec, or in a unit with BindReadOnlyPaths=%[2]s:%[1]s", defaultResolvConf, f.path), "nic", r.Name)
+		log.Warn(fmt.Sprintf("the guest gets the resolvers of %s, and not those of %s: start the launcher by guestwire-agent exec -netns, ip netns exec, or in a unit with BindReadOnlyPaths=%[2]s:%[1]s", resolvconf.Default, f.path), "nic", r.Name)
 	}
 }
 

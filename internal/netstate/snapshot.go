@@ -80,6 +80,9 @@ type Snapshot struct {
 	ClearsChecksums bool `json:"clearsChecksums,omitempty"`
 	// LocalSources says that a rule can match firewall.LocalSource. Only asked beside a policy.
 	LocalSources bool `json:"localSources,omitempty"`
+	// LoopbackDNS is the first resolver of the namespace's resolv.conf with an IPv4 loopback address. Only the Snapshots of a
+	// first plan have it.
+	LoopbackDNS netip.Addr `json:"loopbackDNS,omitzero"`
 	// Dummy says that the kernel has the link kind dummy.
 	Dummy bool `json:"dummy"`
 }

@@ -7,13 +7,28 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/etcnetns"
 )
 
 const maxSize = 1 << 20
+
+// Path returns the resolv.conf of the network namespace with the inode number: that of /etc/netns/NAME, if there is one,
+// or [Default].
+func Path(inode uint64) string {
+	path := filepath.Join(etcnetns.Dir(inode), "resolv.conf")
+	if _, err := os.Stat(path); err == nil && filepath.IsAbs(path) {
+		return path
+	}
+	return Default
+}
+
+// Default is where resolvers look.
+const Default = "/etc/resolv.conf"
 
 // Parse returns the name servers and search domains of the text, and the nameserver words that are no IP address. Of
 // several search and domain lines the last one counts.

@@ -56,7 +56,9 @@ func (r Router) addDiverts(table *firewall.Table) {
 	to, astray := firewall.Chain{Name: divertedToChain}, firewall.Chain{Name: astrayChain}
 	for _, d := range r.Diverts {
 		v := d.Set.Version
-		table.Destinations = append(table.Destinations, d.Set)
+		if !slices.ContainsFunc(table.Destinations, func(o firewall.Destinations) bool { return o.Name == d.Set.Name }) {
+			table.Destinations = append(table.Destinations, d.Set) // else another port of the same address
+		}
 		first := firewall.FirstInDestinations{Version: v, Set: d.Set.Name}
 		for _, at := range r.atTarget(d) {
 			to.Rules = append(to.Rules, rule(firewall.Goto{Chain: firewall.Diverted}, append(at, first)...))

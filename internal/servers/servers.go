@@ -24,6 +24,8 @@ type NIC struct {
 	networks []netip.Prefix // to which its routes lead
 	alone    []netip.Prefix // in which the gateways are the only other stations
 	gateways []netip.Addr
+	// resolver is a loopback address of the namespace. The guest asks the address instead.
+	resolver, instead netip.Addr
 }
 
 var (
@@ -34,6 +36,9 @@ var (
 // newNIC has the networks in which a guest behind masquerade is alone with its gateway.
 func newNIC(r *cache.Record) NIC {
 	n := NIC{name: r.Name}
+	if r.Resolver.IsValid() && r.IPv4 != nil {
+		n.resolver, n.instead = r.Resolver, r.IPv4.Server
+	}
 	if r.Binding != cache.BindingMasquerade {
 		return n
 	}
@@ -109,6 +114,9 @@ func (n *NIC) addLink(r *cache.Record) {
 func (n NIC) Reachable(given []netip.Addr) (reachable []netip.Addr, left []Left) {
 	for _, g := range given {
 		a := g.WithZone("").Unmap()
+		if a == n.resolver {
+			a = n.instead
+		}
 		why := n.whyNot(a, g.Zone())
 		switch {
 		case why != "":

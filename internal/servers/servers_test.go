@@ -73,6 +73,7 @@ func TestReachable(t *testing.T) {
 		{"by the default route", pod(), "10.96.0.10 10.96.0.10 8.8.8.8 fd00:96::a", "10.96.0.10 8.8.8.8 fd00:96::a", ""},
 		{"mapped", pod(), "::ffff:10.96.0.10 10.96.0.10", "10.96.0.10", ""},
 		{"nobody's", pod(), "0.0.0.0 :: 224.0.0.251 ff02::fb 255.255.255.255 ::ffff:0.0.0.0 10.244.1.255", "", "no server has this address"},
+		{"a resolver on loopback", with(pod(), func(r *cache.Record) { r.Resolver, r.IPv4.Server = address("127.0.0.11"), address("10.244.1.1") }), "127.0.0.53 127.0.0.11 ::ffff:127.0.0.11", "10.244.1.1", "the guest itself"},
 		{"the guest's", pod(), "127.0.0.53 ::1 ::ffff:127.0.0.1 10.244.1.7 fd00::7 fd00::8 fe80::ff:fe00:7", "", "the guest itself"},
 		{"on the link", pod(), "10.244.1.53 fd00::53 fe80::53 fe80::54%eth0", "10.244.1.53 fd00::53 fe80::53 fe80::54", ""},
 		{"on another link", pod(), "fe80::53%net1 fd00::53%net1", "", "not on the guest's link"},

@@ -279,6 +279,10 @@ var cases = []testCase{
 	{"masquerade-divert", flannel(), withSpec(masquerade(), func(s *asked) {
 		s.Egress = egressOf("divert 169.254.169.254 80 127.0.0.1:8080", "divert gateway 53/udp 127.0.0.11:53", "allow 198.51.100.0/24 443", "divert all 443 :15443", "refuse all")
 	})},
+	{"masquerade-resolver", flannelWith(func(s *netstate.Snapshot) {
+		s.LoopbackDNS = ip("127.0.0.11")
+		s.Listeners = []netstate.Listener{{Protocol: "udp", Address: ip("127.0.0.11"), Port: 41327}, {Protocol: "tcp", Address: ip("127.0.0.11"), Port: 37581}}
+	}), withSpec(masquerade(), func(s *asked) { s.DNS = nil })},
 	{"routed-divert", flannel(), withSpec(routed(), func(s *asked) {
 		s.Egress, s.EgressWithin = egressOf("divert 192.0.2.0/24 :8080", "allow all"), egressOf("allow gateway 8080", "allow gateway 8080/udp", "allow gateway 8080/sctp", "divert all 25 10.244.1.9:25", "allow all")
 	})},

@@ -35,18 +35,19 @@ func (s *seen) targets() (list []target) {
 
 // divertsToLoopback reports whether a target is a loopback address. The kernel takes packets for these from a link by a
 // sysctl of the link alone.
-func (s *seen) divertsToLoopback() bool {
-	return slices.ContainsFunc(s.targets(), func(t target) bool { return t.entry.Divert.Addr().IsLoopback() })
+func (p *Plan) divertsToLoopback() bool {
+	return slices.ContainsFunc(p.diverted, func(d firewall.Divert) bool { return d.Target.Addr().IsLoopback() })
 }
 
-// diverts are those of the policy. The error is a *cache.FieldError for a target that is the guest's.
-func (p *Plan) diverts(ends router.Ends) ([]firewall.Divert, error) {
+// addDiverts adds those of the policy, and that of the resolver. The error is a *cache.FieldError for a target that is
+// the guest's.
+func (p *Plan) addDiverts(ends router.Ends) error {
 	for _, t := range p.targets() {
 		a := t.entry.Divert.Addr()
 		switch {
 		case !a.IsValid():
 		case p.isGuests(a, ends):
-			return nil, &cache.FieldError{Field: t.field, Reason: fmt.Sprintf("%v is the guest's own address: want a port of the gateway, :%d, or an address of the namespace", a, t.entry.Divert.Port())}
+			return &cache.FieldError{Field: t.field, Reason: fmt.Sprintf("%v is the guest's own address: want a port of the gateway, :%d, or an address of the namespace", a, t.entry.Divert.Port())}
 		case !ends.Has(ip.Of(a)):
 			p.warn("%s: %q refuses all, as the guest has no %v address", t.field, t.entry, ip.Of(a))
 		case !a.IsLoopback() && !addressesOf(p.found)[a]:
@@ -55,7 +56,13 @@ func (p *Plan) diverts(ends router.Ends) ([]firewall.Divert, error) {
 			p.warnOtherVersion(t, ends)
 		}
 	}
-	return p.policy.Diverts(ends.Versions())
+	for _, e := range ends {
+		p.policy.Gateways = append(p.policy.Gateways, e.Gateway)
+	}
+	diverts, err := p.policy.Diverts(ends.Versions())
+	p.diverted = p.followed(diverts)
+	p.addResolver(ends)
+	return err
 }
 
 // isGuests reports whether the address is one of the guest's.

@@ -156,6 +156,9 @@ func (b masquerade) wire(p *Plan) error {
 	p.addLosses(p.hiddenLosses()...)
 
 	p.keepNIC()
+	if err := p.addDiverts(ends); err != nil {
+		return err
+	}
 	tap := p.gatewayTap(ends)
 	tap.ProxyARP = slices.ContainsFunc(networks, func(n inner) bool { return n.within })
 	p.addRouter(tap, ends, b.Loopback || b.Sidecar != nil)

@@ -13,12 +13,14 @@ import (
 )
 
 // Networks are what of the namespace each Setup reads anew: the networks of the NIC's link, the next hops in them,
-// which nic-networks leaves out, and the other links that forward. All lists are sorted.
+// which nic-networks leaves out, the other links that forward, and where the resolver listens. All lists are sorted.
 type Networks struct {
 	Networks []netip.Prefix `json:"networks,omitempty"`
 	NextHops []netip.Addr   `json:"nextHops,omitempty"`
 	// Forwarders are only read under masquerade and routed.
 	Forwarders Forwarders `json:"forwarders,omitzero"`
+	// Resolver is only read if a resolver on loopback is the guest's.
+	Resolver Resolver `json:"resolver,omitzero"`
 }
 
 // networksOf are the networks of these addresses and routes of the NIC. A prefix so short that it is a part of a
@@ -56,7 +58,7 @@ func (n Networks) sorted() Networks {
 }
 
 func (n Networks) equal(o Networks) bool {
-	return slices.Equal(n.Networks, o.Networks) && slices.Equal(n.NextHops, o.NextHops) && n.Forwarders.equal(o.Forwarders)
+	return slices.Equal(n.Networks, o.Networks) && slices.Equal(n.NextHops, o.NextHops) && n.Forwarders.equal(o.Forwarders) && n.Resolver == o.Resolver
 }
 
 // routesTo are the namespace's routes to the network or a part of it, but for default routes and parts of these.
@@ -73,6 +75,7 @@ func (s *seen) routesTo(network netip.Prefix) (routes []netstate.Route) {
 func (s *seen) foundNetworks() Networks {
 	n := networksOf(s.nic.Index, s.found.Addresses, s.found.Routes)
 	n.Forwarders = forwardersOf(s.found, s.nic.Index, Forwarders{})
+	n.Resolver = listensAt(s.Resolver(), s.found.Listeners)
 	return n
 }
 

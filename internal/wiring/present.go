@@ -36,6 +36,9 @@ func (p *Plan) Present(now netstate.Snapshot) (*Plan, netstate.Snapshot, *infra.
 	present.Record.Namespace = p.Record.Namespace
 	policy := !reflect.DeepEqual(present.sets, p.sets)
 	switch {
+	case is.Resolver != was.Resolver:
+		text := fmt.Sprintf("the resolver at %v listens at the ports %d of UDP and %d of TCP, not at %d and %d", p.Resolver(), is.Resolver.UDP, is.Resolver.TCP, was.Resolver.UDP, was.Resolver.TCP)
+		return present, p.withTables(now), &infra.Difference{Kind: "resolver", Link: p.names.NIC, Text: text}, nil
 	case !policy && is.Forwarders.equal(was.Forwarders):
 		return present, now, nil, nil
 	case !policy:
@@ -70,6 +73,9 @@ func (p *Plan) networksNow(now netstate.Snapshot, link netstate.Link) Networks {
 		}
 	}
 	is.Forwarders = forwardersOf(now, link.Index, was.Forwarders)
+	if is.Resolver = listensAt(p.Resolver(), now.Listeners); is.Resolver == (Resolver{}) {
+		is.Resolver = was.Resolver // it starts again
+	}
 	return is.sorted()
 }
 

@@ -23,6 +23,8 @@ type Questions struct {
 	FlowTables bool
 	// Checksums asks for which versions of IP a rule can complete checksums. Each Setup asks again.
 	Checksums bool
+	// LoopbackDNS asks for the resolver on loopback that the namespace's resolv.conf names.
+	LoopbackDNS bool
 }
 
 // and returns the questions of both.
@@ -36,5 +38,6 @@ func (q Questions) and(o Questions) Questions {
 	q.Log = q.Log || o.Log
 	q.FlowTables = q.FlowTables || o.FlowTables
 	q.Checksums = q.Checksums || o.Checksums
+	q.LoopbackDNS = q.LoopbackDNS || o.LoopbackDNS
 	return q
 }

@@ -57,6 +57,9 @@ func (b routed) wire(p *Plan) error {
 	p.warnRoutedPorts(b.Routed, p.own)
 	p.addWarnings(p.warnSourceRules()...)
 
+	if err := p.addDiverts(ends); err != nil {
+		return err
+	}
 	tap := p.gatewayTap(ends)
 	p.addRouter(tap, ends, b.Sidecar != nil)
 	p.handOver(tap, ends)

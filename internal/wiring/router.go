@@ -45,7 +45,7 @@ func (p *Plan) gatewayTap(ends router.Ends) netstate.Link {
 // the guest from loopback addresses.
 func (p *Plan) addRouter(tap netstate.Link, ends router.Ends, loopback bool) {
 	nic, v4, v6 := p.nic, ends.Has(4), ends.Has(6)
-	tap.RouteLocalnet = loopback || v4 && p.divertsToLoopback()
+	tap.RouteLocalnet = loopback || p.divertsToLoopback()
 	if v6 {
 		p.enableIPv6()
 		p.enableForwarding6()
@@ -196,9 +196,6 @@ func (p *Plan) refuseSourceRoutes6() (list texts) {
 func (p *Plan) forwarding(ends router.Ends, most int, unreached []policy.Range) (t router.Router, err error) {
 	t = router.Router{Names: p.names, Unforwarded: p.unforwarded(), Ends: ends, Guard: p.spec.Guard, MAC: p.Record.MAC, Most: most, NoARP: p.nic.NoARP,
 		OtherLinks: map[ip.Version][]string{4: p.networks.Forwarders.IPv4, 6: p.networks.Forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums, LocalSources: p.found.LocalSources}
-	for _, e := range ends {
-		p.policy.Gateways = append(p.policy.Gateways, e.Gateway)
-	}
 	if t.Allowed, err = p.policy.Allowed(ends.Versions()); err != nil {
 		return t, err
 	}
@@ -209,12 +206,8 @@ func (p *Plan) forwarding(ends router.Ends, most int, unreached []policy.Range) 
 				p.policy.Field(), p.names.NIC)
 		}
 	}
-	if t.Pinnable, err = p.policy.Pinnable(ends.Versions(), unreached); err != nil {
-		return t, err
-	}
-	p.sets = slices.Concat(t.Allowed, t.Pinnable)
-	t.Diverts, err = p.diverts(ends)
-	p.diverted = t.Diverts
+	t.Pinnable, err = p.policy.Pinnable(ends.Versions(), unreached)
+	p.sets, t.Diverts = slices.Concat(t.Allowed, t.Pinnable), p.diverted
 	return t, err
 }
 

@@ -1,0 +1,139 @@
+package wiring
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/router"
+)
+
+// A resolver on loopback, such as Docker's at 127.0.0.11 and systemd's at 127.0.0.53, is the namespace's alone. Under
+// masquerade and routed the guest asks it by the port 53 of its gateway.
+
+const portDNS = 53
+
+// Resolver are the ports at which the resolver on loopback listens; 0: at none. Docker's listens at other ports than
+// 53, to which rules for the namespace's own packets lead: these are no rules for the guest's.
+type Resolver struct {
+	UDP uint16 `json:"udp,omitempty"`
+	TCP uint16 `json:"tcp,omitempty"`
+}
+
+// Resolver is the loopback address of a resolver that the guest needs; zero: there is none. A divert's target comes
+// first, then Spec.DNS, then what resolv.conf said at the first Setup.
+func (s *seen) Resolver() netip.Addr {
+	if !s.traits().Routes {
+		return netip.Addr{}
+	}
+	for _, t := range s.targets() {
+		if to := t.entry.Divert; to.Addr().IsLoopback() && to.Port() == portDNS {
+			return to.Addr()
+		}
+	}
+	if s.spec.DNS == nil {
+		return s.found.LoopbackDNS
+	}
+	return FirstLoopback(s.spec.DNS.Servers)
+}
+
+// FirstLoopback is the first IPv4 loopback address of the list; zero: there is none.
+func FirstLoopback(servers []netip.Addr) netip.Addr {
+	for _, a := range servers {
+		if a = a.Unmap(); a.Is4() && a.IsLoopback() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// MayResolve reports whether one of the sockets can be that of a resolver on loopback.
+func MayResolve(listeners []netstate.Listener) bool {
+	return slices.ContainsFunc(listeners, func(l netstate.Listener) bool {
+		return l.Protocol == "udp" && (l.Address.Is4() && l.Address.IsLoopback() || l.Address.IsUnspecified() && l.Port == portDNS)
+	})
+}
+
+// listensAt are the ports at which the resolver answers. If nobody listens at 53, that is the only port of the address,
+// unless the address is that of all services, 127.0.0.1.
+func listensAt(resolver netip.Addr, listeners []netstate.Listener) (r Resolver) {
+	if !resolver.IsValid() {
+		return r
+	}
+	for protocol, port := range map[string]*uint16{"udp": &r.UDP, "tcp": &r.TCP} {
+		others := 0
+		for _, l := range listeners {
+			switch {
+			case l.Protocol != protocol || l.Address != resolver && !l.Address.IsUnspecified():
+			case l.Port == portDNS:
+				*port, others = portDNS, -len(listeners)
+			case l.Address == resolver:
+				if others++; others == 1 {
+					*port = l.Port
+				}
+			}
+		}
+		if *port != portDNS && (others != 1 || resolver == netip.AddrFrom4([4]byte{127, 0, 0, 1})) {
+			*port = 0
+		}
+	}
+	return r
+}
+
+// at is the port of the protocol.
+func (r Resolver) at(protocol uint8) uint16 {
+	if protocol == firewall.ProtocolUDP {
+		return r.UDP
+	}
+	return r.TCP
+}
+
+// addResolver diverts the gateway's port 53 to the resolver on loopback, if the policy lets the guest ask it, and writes
+// it into the record. Where a policy diverts its questions, the gateway's go there as well. A resolver of resolv.conf
+// that does not listen is another namespace's. A port that Guard.Open opens is a service of the user's own.
+func (p *Plan) addResolver(ends router.Ends) {
+	resolver, gateway := p.Resolver(), ends.Gateway(ip.V4)
+	if !resolver.IsValid() || !gateway.IsValid() || p.spec.DNS == nil && p.networks.Resolver.UDP == 0 || p.spec.DNS != nil && FirstLoopback(p.spec.DNS.Servers) != resolver {
+		return
+	}
+	for i, protocol := range []uint8{firewall.ProtocolUDP, firewall.ProtocolTCP} {
+		open := func(o infra.Ports) bool { return opens(o, portDNS, protocol) }
+		target, allowed := p.policy.Decide(netip.AddrPortFrom(resolver, portDNS), protocol)
+		if !allowed || slices.ContainsFunc(p.spec.Guard.Open, open) {
+			continue
+		}
+		if target.Port() == 0 {
+			target = netip.AddrPortFrom(resolver, p.networks.Resolver.at(protocol))
+			if target.Port() == 0 {
+				target = netip.AddrPortFrom(resolver, portDNS)
+			}
+		}
+		box := firewall.Box{First: gateway, Last: gateway, FirstProtocol: protocol, LastProtocol: protocol, FirstPort: portDNS, LastPort: portDNS}
+		p.diverted = append(p.diverted, firewall.Divert{Target: target, Protocols: []uint8{protocol},
+			Set: firewall.Destinations{Name: []string{"divert-resolver-udp", "divert-resolver-tcp"}[i], Version: ip.V4, Boxes: []firewall.Box{box}}})
+		p.Record.Resolver = resolver
+	}
+}
+
+// followed are the diverts with the ports at which the resolver on loopback listens, in place of 53.
+func (p *Plan) followed(diverts []firewall.Divert) (list []firewall.Divert) {
+	asks := netip.AddrPortFrom(p.Resolver(), portDNS)
+	for _, d := range diverts {
+		if d.Target != asks {
+			list = append(list, d)
+			continue
+		}
+		for _, protocol := range d.Protocols {
+			one := d
+			one.Protocols = []uint8{protocol}
+			if port := p.networks.Resolver.at(protocol); port != 0 {
+				one.Target = netip.AddrPortFrom(asks.Addr(), port)
+			}
+			list = append(list, one)
+		}
+	}
+	return list
+}
