@@ -69,8 +69,8 @@ func TestDivert(t *testing.T) {
 }
 
 // TestResolver: a resolver on loopback answers the guest at port 53 of the gateway, also Docker's, which listens at
-// other ports, to which rules for the namespace's own packets lead. Without a word of the policy, a port that guard.open
-// opens, or a resolver of the namespace's, the guest does not reach it.
+// other ports, to which rules for the namespace's own packets lead. Without a word of the policy, a port that
+// guard.open opens, or a resolver of the namespace's, the guest does not reach it.
 func TestResolver(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -48,11 +48,11 @@ type Snapshot struct {
 	Ingress []int `json:"ingress,omitempty"`
 	// Clsact are those that have a clsact qdisc, which is one for both directions.
 	Clsact []int `json:"clsact,omitempty"`
-	// Tables are the nftables tables with the wiring's name, the wiring's chains in tables that others share, and those in
-	// the tables of iptables if the plan wants some.
+	// Tables are the nftables tables with the wiring's name, the wiring's chains in tables that others share, and those
+	// in the tables of iptables if the plan wants some.
 	Tables []firewall.Image `json:"tables,omitempty"`
-	// TablesStay says that the tables are as an earlier comparison with the same plan found and wanted them. Then Tables
-	// is empty.
+	// TablesStay says that the tables are as an earlier comparison with the same plan found and wanted them. Then
+	// Tables is empty.
 	TablesStay bool `json:"-"`
 	// Sysctls are values below /proc/sys, by path with slashes. The binding decides which ones are read.
 	Sysctls map[string]string `json:"sysctls,omitempty"`
@@ -76,12 +76,13 @@ type Snapshot struct {
 	Checksums []ip.Version `json:"checksums,omitempty"`
 	// EarlyChecksums says that the kernel takes frames for whose checksums no such rule does anything.
 	EarlyChecksums bool `json:"earlyChecksums,omitempty"`
-	// ClearsChecksums says that the kernel has what a Filter with Clears needs. Only asked of kernels with EarlyChecksums.
+	// ClearsChecksums says that the kernel has what a Filter with Clears needs. Only asked of kernels with
+	// EarlyChecksums.
 	ClearsChecksums bool `json:"clearsChecksums,omitempty"`
 	// LocalSources says that a rule can match firewall.LocalSource. Only asked beside a policy.
 	LocalSources bool `json:"localSources,omitempty"`
-	// LoopbackDNS is the first resolver of the namespace's resolv.conf with an IPv4 loopback address. Only the Snapshots of a
-	// first plan have it.
+	// LoopbackDNS is the first resolver of the namespace's resolv.conf with an IPv4 loopback address. Only the
+	// Snapshots of a first plan have it.
 	LoopbackDNS netip.Addr `json:"loopbackDNS,omitzero"`
 	// Dummy says that the kernel has the link kind dummy.
 	Dummy bool `json:"dummy"`
@@ -100,8 +101,8 @@ type Link struct {
 	Parent int       `json:"parent,omitempty"` // index of the link of this namespace that it lies on; 0: none
 	Alias  string    `json:"alias,omitempty"`
 	Group  uint32    `json:"group,omitempty"`
-	// AltNames are further names of the link (ip-link(8), altname), which no other link can have. A journal does not need
-	// them.
+	// AltNames are further names of the link (ip-link(8), altname), which no other link can have. A journal does not
+	// need them.
 	AltNames []string `json:"-"`
 
 	// NoCarrier: the link is up, and the kernel has noticed no carrier so far. It notices one up to a second later.
@@ -116,8 +117,8 @@ type Link struct {
 	NoARP    bool `json:"noARP,omitempty"`
 	Ethernet bool `json:"ethernet,omitempty"`
 
-	// Mode is the mode of a macvlan or macvtap ("passthru", ...), or one of those below of a bond; empty: another mode of
-	// a bond, or another kind.
+	// Mode is the mode of a macvlan or macvtap ("passthru", ...), or one of those below of a bond; empty: another mode
+	// of a bond, or another kind.
 	Mode string `json:"mode,omitempty"`
 	// VRF is the table of a VRF device; 0 for other kinds.
 	VRF uint32 `json:"vrf,omitempty"`
@@ -404,7 +405,8 @@ type Rule struct {
 	Table    uint32       `json:"table"`
 	IPv6     bool         `json:"ipv6,omitempty"`
 	Source   netip.Prefix `json:"source,omitzero"` // zero: any
-	// Destination, TOS, Mark under Mask, and In, the link by which packets come, are what else it asks for; zero: nothing.
+	// Destination, TOS, Mark under Mask, and In, the link by which packets come, are what else it asks for; zero:
+	// nothing.
 	Destination netip.Prefix `json:"destination,omitzero"`
 	TOS         uint8        `json:"tos,omitempty"`
 	Mark        uint32       `json:"mark,omitempty"`
@@ -477,8 +479,8 @@ type Filter struct {
 	// Clears says that the filter redirects nothing: a checksum of an untagged frame that a device would compute from
 	// the Ethernet header on is not computed, and the frame goes on.
 	Clears bool `json:"clears,omitempty"`
-	// Copies says that the filter is at the link's egress, and that the frame goes on. The link has a clsact qdisc then.
-	// Filters of both directions have different priorities, as u32 has them in one list.
+	// Copies says that the filter is at the link's egress, and that the frame goes on. The link has a clsact qdisc
+	// then. Filters of both directions have different priorities, as u32 has them in one list.
 	Copies bool `json:"copies,omitempty"`
 }
 

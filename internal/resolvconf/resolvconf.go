@@ -17,8 +17,8 @@ import (
 
 const maxSize = 1 << 20
 
-// Path returns the resolv.conf of the network namespace with the inode number: that of /etc/netns/NAME, if there is one,
-// or [Default].
+// Path returns the resolv.conf of the network namespace with the inode number: that of /etc/netns/NAME, if there is
+// one, or [Default].
 func Path(inode uint64) string {
 	path := filepath.Join(etcnetns.Dir(inode), "resolv.conf")
 	if _, err := os.Stat(path); err == nil && filepath.IsAbs(path) {
