@@ -91,9 +91,9 @@ func (r Resolver) at(protocol uint8) uint16 {
 	return r.TCP
 }
 
-// addResolver diverts the gateway's port 53 to the resolver on loopback, if the policy lets the guest ask it, and writes
-// it into the record. Where a policy diverts its questions, the gateway's go there as well. A resolver of resolv.conf
-// that does not listen is another namespace's. A port that Guard.Open opens is a service of the user's own.
+// addResolver diverts the gateway's port 53 to the resolver on loopback, if the policy lets the guest ask it, and
+// writes it into the record. Where a policy diverts its questions, the gateway's go there as well. A resolver of
+// resolv.conf that does not listen is another namespace's. A port that Guard.Open opens is a service of the user's own.
 func (p *Plan) addResolver(ends router.Ends) {
 	resolver, gateway := p.Resolver(), ends.Gateway(ip.V4)
 	if !resolver.IsValid() || !gateway.IsValid() || p.spec.DNS == nil && p.networks.Resolver.UDP == 0 || p.spec.DNS != nil && FirstLoopback(p.spec.DNS.Servers) != resolver {
