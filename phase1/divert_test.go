@@ -65,6 +65,14 @@ func TestDivert(t *testing.T) {
 		if err != nil || status.Diverted == nil || *status.Diverted < 9 {
 			t.Errorf("counted %v, %v", status.Diverted, err)
 		}
+		// A diverted connection that the kernel still knew would divert a process's between the same ports.
+		c.Down.CutOff = true
+		unwire(t, c)
+		for line := range strings.Lines(listTracked(t, s.Pod)) {
+			if strings.Contains(line, fmt.Sprint("src=", s.addresses["guest"][0], " ")) && (strings.Contains(line, "dport=9000 ") || strings.Contains(line, "dport=9001 ")) {
+				t.Errorf("after Teardown the kernel knows %s", line)
+			}
+		}
 	})
 }
 

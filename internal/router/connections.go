@@ -2,6 +2,8 @@ package router
 
 import (
 	"net/netip"
+	"reflect"
+	"slices"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -100,10 +102,18 @@ func (r Routed) Older() []netstate.ConnectionsDel {
 	return untranslated(r.Own, excluded.udp(), false)
 }
 
-// Translated are the namespace's own connections by a routed binding's addresses.
+// Translated are the namespace's own connections by a routed binding's addresses, and those of the guest that are
+// diverted. With the wiring gone, a process's connection between the same addresses and ports would be diverted too.
 func (r Routed) Translated() (ops []netstate.ConnectionsDel) {
 	for _, a := range r.Own {
-		ops = append(ops, HopConnections(a, r.Ends.Gateway(ip.Of(a)))...)
+		hop := r.Ends.Gateway(ip.Of(a))
+		ops = append(ops, HopConnections(a, hop)...)
+		for _, d := range r.Diverts {
+			one := netstate.ConnectionsDel{OrigSrc: firewall.HostPrefix(a), ReplySrc: firewall.HostPrefix(d.Target.Addr())}
+			if d.Set.Version == ip.Of(a) && d.Target.Addr() != hop && !slices.ContainsFunc(ops, func(o netstate.ConnectionsDel) bool { return reflect.DeepEqual(o, one) }) {
+				ops = append(ops, one)
+			}
+		}
 	}
 	return ops
 }
