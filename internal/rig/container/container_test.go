@@ -76,29 +76,38 @@ func (e *Engine) refusal(t *testing.T, flags string) string {
 // inGuest runs a line of shell in the guest and returns what it prints.
 func inGuest(t *testing.T, inside *nstest.Namespace, line string) string {
 	t.Helper()
+	said, err := tryInGuest(inside, line)
+	if err != nil {
+		t.Fatalf("console: %v, %q", err, said)
+	}
+	return said
+}
+
+// tryInGuest is inGuest for a guest that may not have booted.
+func tryInGuest(inside *nstest.Namespace, line string) (said string, err error) {
 	var console net.Conn
-	err := netns.Do(inside.File, func() (err error) {
+	err = netns.Do(inside.File, func() (err error) {
 		console, err = net.Dial("tcp", "127.0.0.1:4444")
 		return err
 	})
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	defer console.Close()
 	if err := console.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	fmt.Fprintln(console, line)
-	var said []byte
-	for end := regexp.MustCompile(`\nguestwire: exit \d+`); !end.Match(said); {
+	var text []byte
+	for end := regexp.MustCompile(`\nguestwire: exit \d+`); !end.Match(text); {
 		more := make([]byte, 4096)
 		n, err := console.Read(more)
 		if err != nil {
-			t.Fatalf("console: %v, %q", err, said)
+			return string(text), err
 		}
-		said = append(said, bytes.ReplaceAll(more[:n], []byte("\r"), nil)...)
+		text = append(text, bytes.ReplaceAll(more[:n], []byte("\r"), nil)...)
 	}
-	return string(said)
+	return string(text), nil
 }
 
 // reach checks what the container's own processes reach: for each address the start of the answer, or of the error.
@@ -128,7 +137,7 @@ func TestRootful(t *testing.T) {
 	e.Host.Listen("host", "[::]:9000")
 	// Each VM has a network of its own: the MAC of a bridge changes with its ports, and others would wait for their
 	// neighbour entries to expire.
-	for i, name := range []string{"lan-redirect", "lan-masquerade", "lan-bridge", "lan-same", "lan-readonly", "lan-hook", "lan-routed"} {
+	for i, name := range []string{"lan-redirect", "lan-masquerade", "lan-bridge", "lan-same", "lan-readonly", "lan-hook", "lan-routed", "lan-names"} {
 		e.MustPodman(t, fmt.Sprintf("network create --disable-dns --ipv6 --subnet 10.89.%d.0/24 --subnet fd00:89:%[1]d::/64 %s", i+1, name))
 	}
 
@@ -185,6 +194,36 @@ func TestRootful(t *testing.T) {
 		}
 		reach(t, e.Namespace(t, "routed"), map[string]string{"10.89.7.1:9000": "host sees " + own, own + ":8000": "guest box", "127.0.0.1:8000": closed})
 		e.stop(t, "routed")
+	})
+
+	// A resolver like Docker's, with its rules: the guest asks its gateway, and gets the names of the network.
+	t.Run("names", func(t *testing.T) {
+		t.Parallel()
+		const flags = "--env BINDING=masquerade --network "
+		sysctls := strings.Join(sysctlFlag.FindAllString(e.refusal(t, wired+flags+"lan-names"), -1), " ")
+		e.MustPodman(t, "run --detach --name names --network lan-names --dns 127.0.0.11 "+sysctls+" --entrypoint sleep "+Image+" inf")
+		inside := e.Namespace(t, "names")
+		inside.Settle("eth0")
+		inside.Start(65534, "dnsmasq", "--conf-file=/dev/null", "--keep-in-foreground", "--pid-file=", "--no-resolv", "--no-hosts",
+			"--listen-address=127.0.0.11", "--bind-interfaces", "--port=41327", "--address=/db.lan/10.89.8.77")
+		for _, rule := range []string{"-N DOCKER_OUTPUT", "-A OUTPUT -d 127.0.0.11 -j DOCKER_OUTPUT",
+			"-A DOCKER_OUTPUT -d 127.0.0.11 -p udp --dport 53 -j DNAT --to-destination 127.0.0.11:41327",
+			"-A DOCKER_OUTPUT -d 127.0.0.11 -p tcp --dport 53 -j DNAT --to-destination 127.0.0.11:41327"} {
+			inside.Exec(append([]string{"iptables", "-w", "-t", "nat"}, strings.Fields(rule)...)...)
+		}
+		e.run(t, "vm-names", flags+"container:names")
+		said := ""
+		nstest.Eventually(t, func() error { // the guest boots
+			var err error
+			if said, err = tryInGuest(inside, "nslookup db.lan; cat /etc/resolv.conf"); err == nil && !strings.Contains(said, "10.89.8.77") {
+				err = fmt.Errorf("the guest asks for db.lan: %s", said)
+			}
+			return err
+		})
+		if !strings.Contains(said, "nameserver 10.0.2.1\n") {
+			t.Errorf("the guest has %s, want its gateway as the resolver", said)
+		}
+		e.stop(t, "vm-names")
 	})
 
 	t.Run("refused", func(t *testing.T) {
