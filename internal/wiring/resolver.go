@@ -83,12 +83,12 @@ func listensAt(resolver netip.Addr, listeners []netstate.Listener) (r Resolver) 
 	return r
 }
 
-// at is the port of the protocol.
-func (r Resolver) at(protocol uint8) uint16 {
-	if protocol == firewall.ProtocolUDP {
-		return r.UDP
+// follow is where the resolver listens, or asked.
+func (r Resolver) follow(asked netip.AddrPort, protocol uint8) netip.AddrPort {
+	if port := map[uint8]uint16{firewall.ProtocolUDP: r.UDP, firewall.ProtocolTCP: r.TCP}[protocol]; port != 0 {
+		return netip.AddrPortFrom(asked.Addr(), port)
 	}
-	return r.TCP
+	return asked
 }
 
 // addResolver diverts the gateway's port 53 to the resolver on loopback, if the policy lets the guest ask it, and
@@ -96,20 +96,18 @@ func (r Resolver) at(protocol uint8) uint16 {
 // resolv.conf that does not listen is another namespace's. A port that Guard.Open opens is a service of the user's own.
 func (p *Plan) addResolver(ends router.Ends) {
 	resolver, gateway := p.Resolver(), ends.Gateway(ip.V4)
-	if !resolver.IsValid() || !gateway.IsValid() || p.spec.DNS == nil && p.networks.Resolver.UDP == 0 || p.spec.DNS != nil && FirstLoopback(p.spec.DNS.Servers) != resolver {
+	if !resolver.IsValid() || !gateway.IsValid() || p.found.NoNFTables || p.spec.DNS == nil && p.networks.Resolver.UDP == 0 || p.spec.DNS != nil && FirstLoopback(p.spec.DNS.Servers) != resolver {
 		return
 	}
 	for i, protocol := range []uint8{firewall.ProtocolUDP, firewall.ProtocolTCP} {
 		open := func(o infra.Ports) bool { return opens(o, portDNS, protocol) }
-		target, allowed := p.policy.Decide(netip.AddrPortFrom(resolver, portDNS), protocol)
+		asked := netip.AddrPortFrom(resolver, portDNS)
+		target, allowed := p.policy.Decide(asked, protocol)
 		if !allowed || slices.ContainsFunc(p.spec.Guard.Open, open) {
 			continue
 		}
-		if target.Port() == 0 {
-			target = netip.AddrPortFrom(resolver, p.networks.Resolver.at(protocol))
-			if target.Port() == 0 {
-				target = netip.AddrPortFrom(resolver, portDNS)
-			}
+		if target.Port() == 0 || target == asked {
+			target = p.networks.Resolver.follow(asked, protocol)
 		}
 		box := firewall.Box{First: gateway, Last: gateway, FirstProtocol: protocol, LastProtocol: protocol, FirstPort: portDNS, LastPort: portDNS}
 		p.diverted = append(p.diverted, firewall.Divert{Target: target, Protocols: []uint8{protocol},
@@ -128,10 +126,7 @@ func (p *Plan) followed(diverts []firewall.Divert) (list []firewall.Divert) {
 		}
 		for _, protocol := range d.Protocols {
 			one := d
-			one.Protocols = []uint8{protocol}
-			if port := p.networks.Resolver.at(protocol); port != 0 {
-				one.Target = netip.AddrPortFrom(asks.Addr(), port)
-			}
+			one.Protocols, one.Target = []uint8{protocol}, p.networks.Resolver.follow(asks, protocol)
 			list = append(list, one)
 		}
 	}
