@@ -116,7 +116,7 @@ var connections uint16
 func TestMetricsAreDocumented(t *testing.T) {
 	p := &trial{t: t, n: nstest.NewNetwork(t)}
 	config := filepath.Join(t.TempDir(), "egress.json")
-	if err := os.WriteFile(config, []byte(`{"binding": {"routed": {}}, "egress": ["refuse all"]}`), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(`{"binding": {"routed": {}}, "egress": ["divert all 443 :15443", "refuse all"]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p.agent(0, "setup", "-config", config)
