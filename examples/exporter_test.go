@@ -97,13 +97,16 @@ func TestExporter(t *testing.T) {
 func TestSeries(t *testing.T) {
 	nstest.Need(t)
 	agent, exporter := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-exporter")
-	dir, config := filepath.Join(nstest.Dir(t), "node"), filepath.Join(t.TempDir(), "egress.json")
-	if err := os.WriteFile(config, []byte(`{"egress": ["refuse all"]}`), 0o600); err != nil {
-		t.Fatal(err)
+	dir, config, diverting := filepath.Join(nstest.Dir(t), "node"), filepath.Join(t.TempDir(), "egress.json"), filepath.Join(t.TempDir(), "divert.json")
+	for file, egress := range map[string]string{config: `["refuse all"]`, diverting: `["divert all 443 :15443", "refuse all"]`} {
+		if err := os.WriteFile(file, []byte(`{"egress": `+egress+`}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	of, order, reasons := map[string]string{}, []string{}, 0
 	for _, c := range []struct{ name, flags string }{
 		{"redirect", "-binding redirect"}, {"bridge", "-binding bridge"}, {"masquerade", "-binding masquerade"}, {"routed", "-binding routed"}, {"routed, with egress", "-binding routed -config " + config},
+		{"routed, with egress that diverts", "-binding routed -config " + diverting},
 	} {
 		n := nstest.NewNetwork(t)
 		nic := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir}

@@ -46,6 +46,9 @@ func TestTroubleshootingReasons(t *testing.T) {
 		{"namespace-service", "guard.open", `"binding": {"masquerade": {}}`, `"binding": {"masquerade": {}}, "guard": {"open": ["22"]}`, func(l frames.Link) []byte {
 			return l.Ask(unix.IPPROTO_TCP, l.IPv4, l.Gateway4, 22)
 		}},
+		{"egress", "divert", `"binding": {"masquerade": {}}, "egress": ["divert 198.51.100.7 127.0.0.1:8080", "allow all"]`, `"binding": {"masquerade": {}}, "egress": ["divert 198.51.100.7 tcp 127.0.0.1:8080", "allow all"]`, func(l frames.Link) []byte {
+			return l.Ping(l.IPv4, netip.MustParseAddr("198.51.100.7"), 1)
+		}},
 		{"rate-limit", "limits", `"binding": {"bridge": {}}, "limits": {"fromGuest": {"packetsPerSecond": 1}}`, `"binding": {"bridge": {}}`, func(l frames.Link) []byte {
 			return l.Ask(unix.IPPROTO_UDP, l.IPv4, l.Far4, 5001)
 		}},
@@ -116,7 +119,7 @@ var connections uint16
 func TestMetricsAreDocumented(t *testing.T) {
 	p := &trial{t: t, n: nstest.NewNetwork(t)}
 	config := filepath.Join(t.TempDir(), "egress.json")
-	if err := os.WriteFile(config, []byte(`{"binding": {"routed": {}}, "egress": ["refuse all"]}`), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(`{"binding": {"routed": {}}, "egress": ["divert all 443 :15443", "refuse all"]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p.agent(0, "setup", "-config", config)

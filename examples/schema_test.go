@@ -82,6 +82,19 @@ func TestSchema(t *testing.T) {
 			t.Errorf("%s is accepted: %v, want %v", text, have, want)
 		}
 	}
+	for entry, want := range map[string]bool{
+		"allow all": true, " refuse  192.0.2.0/24 443/tcp": true, "divert all :15443": true, "divert gateway 53/udp [fd00::1]:53": true,
+		"divert 192.0.2.7 80 127.0.0.1:8080": true, "divert all": false, "divert all 443": false, "divert all 80 443 :1": false,
+		"divert all :https": false, "allow all 443 :15443": false, "redirect all :1": false, "allow": false,
+	} {
+		text, err := json.Marshal(map[string]any{"egress": []string{entry}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have, read := valid(spec, text) == nil, json.Unmarshal(text, new(infra.Spec)) == nil; have != want || read != want {
+			t.Errorf("%q is accepted by the schema: %v, by a Spec: %v, want %v", entry, have, read, want)
+		}
+	}
 	_, err := infra.NewBinding("")
 	kinds := regexp.MustCompile(`"(\w+)"`).FindAllStringSubmatch(err.Error(), -1) // want "bridge", "redirect", ...
 	for _, kind := range kinds {

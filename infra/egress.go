@@ -26,8 +26,7 @@ import (
 //	metadata      the clouds' metadata services
 //	nic-networks  the networks on the NIC's link, without the next hops in them
 //	resolvers     the addresses of Spec.DNS.Servers
-//	gateway       the guest's gateway, which is the namespace: for divert alone,
-//	              and for the targets that EgressWithin allows
+//	gateway       the guest's gateway: for diverts, and the targets that Spec.EgressWithin allows
 //
 // An IPv4 network also means its addresses in 64:ff9b::/96 (NAT64, RFC 6052). PORTS are [Ports] of the destination.
 // PROTOCOL is tcp, udp, sctp or icmp, which is also ICMPv6. Without PORTS and PROTOCOL the entry is for every protocol.
@@ -38,9 +37,10 @@ import (
 // namespace's, or of 127.0.0.0/8, which only this guest reaches, at this port alone. ::1 can be no target: the kernel
 // takes no packet for it from a link.
 //
-// EgressWithin decides of a divert of Egress by the target. The first entry that names the target decides, such as
-// allow gateway 15443 or allow 127.0.0.1 8000-8100. Without one the target is refused. Lists and networks name no
-// target, except networks in 127.0.0.0/8. A divert of EgressWithin holds for what Egress allows or diverts.
+// Spec.EgressWithin decides of a divert of Spec.Egress by the target. The first entry that names the target decides,
+// such as allow gateway 15443 or allow 127.0.0.1 8000-8100. Without one the target is refused. An address names a
+// target, and so do gateway and networks in 127.0.0.0/8, and no other list or network. A divert of Spec.EgressWithin
+// holds for what Spec.Egress allows or diverts.
 type Egress struct {
 	Refuse bool   // false: the entry allows or diverts
 	To     string // a network, an address or a list, as TO

@@ -52,6 +52,40 @@ func ExampleGuard() {
 	// guard.prefixes[0]: 10.88.0.1/16 is no network, want one like 10.1.0.0/24 or fd00::/64
 }
 
+// What the guest opens to a cloud's metadata service arrives at a process of the namespace, and its TLS at a proxy. An
+// operator's list names the ports of the namespace to which a user's list may divert.
+func ExampleEgress() {
+	spec := infra.Spec{
+		Binding: infra.Masquerade{},
+		Owner:   infra.Owner{UID: 107},
+		Egress: []infra.Egress{
+			{To: "169.254.169.254", Ports: infra.Ports{First: 80}, Divert: netip.MustParseAddrPort("127.0.0.1:8080")},
+			{To: "all", Ports: infra.Ports{First: 443}, Divert: netip.AddrPortFrom(netip.Addr{}, 15443)}, // of the gateway
+			{To: "all", Refuse: true},
+		},
+	}
+	for _, e := range spec.Egress {
+		fmt.Println(e)
+	}
+	fmt.Println(spec.Validate())
+
+	spec.EgressWithin = []infra.Egress{
+		{To: "127.0.0.1", Ports: infra.Ports{First: 8000, Last: 8100}},
+		{To: "link-local", Refuse: true},
+		{To: "all"},
+	}
+	var field *cache.FieldError
+	if errors.As(spec.Validate(), &field) {
+		fmt.Println(field.Field, "leads to a port that the operator's list does not name")
+	}
+	// Output:
+	// divert 169.254.169.254 80/tcp 127.0.0.1:8080
+	// divert all 443/tcp :15443
+	// refuse all
+	// <nil>
+	// egress[1] leads to a port that the operator's list does not name
+}
+
 // A Spec comes from a file, and an error names the place of a mistake.
 func ExampleSpec_UnmarshalJSON() {
 	var spec infra.Spec

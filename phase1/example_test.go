@@ -110,6 +110,42 @@ func ExampleNIC_Status() {
 	}
 }
 
+// The guest's TLS arrives at a proxy in the namespace, which listens at the gateway's port. The counters say how many
+// connections did.
+func ExampleNIC_Counters() {
+	ns, err := phase1.OpenNetNS("/run/netns/pod")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ns.Close()
+	ctx := context.Background()
+	nic := phase1.NIC{NetNS: ns, Name: "eth0"}
+	_, err = nic.Setup(ctx, infra.Spec{
+		Binding: infra.Routed{},
+		Owner:   infra.Owner{UID: 107},
+		State:   "/run/guestwire/vm1",
+		Egress: []infra.Egress{
+			{To: "all", Ports: infra.Ports{First: 443}, Divert: netip.AddrPortFrom(netip.Addr{}, 15443)},
+			{To: "resolvers", Ports: infra.Ports{First: 53, Protocol: "udp"}},
+			{To: "all", Refuse: true},
+		},
+		DNS: &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("198.51.100.53")}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	counters, err := nic.Counters(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(*counters.Diverted, "connections to the proxy,", *counters.Opened, "to elsewhere")
+	for _, d := range counters.Drops {
+		if d.Packets > 0 {
+			fmt.Println(d.Packets, "packets dropped:", phase1.DropMeaning(d.Reason))
+		}
+	}
+}
+
 // A DNS proxy allows what it has answered, before the guest gets the answer.
 func ExampleNIC_Pin() {
 	var nic phase1.NIC // whose Spec.Egress ends with "refuse all"

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
@@ -86,7 +87,11 @@ func plan(ctx context.Context, o *options) error {
 		return err
 	}
 	if o.json {
-		return printJSON(preview)
+		return printJSON(struct {
+			*phase1.Preview
+			Egress       []infra.Egress `json:"egress,omitempty"`
+			EgressWithin []infra.Egress `json:"egressWithin,omitempty"`
+		}{preview, o.Spec.Egress, o.EgressWithin})
 	}
 	tables := 0
 	for i := range preview.Steps {
@@ -97,7 +102,10 @@ func plan(ctx context.Context, o *options) error {
 			preview.Steps[i].Summary = ""
 		}
 	}
-	fmt.Fprint(stdout, preview)
+	first, rest, _ := strings.Cut(preview.String(), "\n") // the binding
+	fmt.Fprintln(stdout, first)
+	eachEntry(o.Spec.Egress, o.EgressWithin, func(field, text string) { fmt.Fprintf(stdout, "# %s: %s\n", field, text) })
+	fmt.Fprint(stdout, rest)
 	if len(preview.Steps) > 0 && !o.Own {
 		fmt.Fprintf(stdout, "# a shell in this namespace: nsenter --net=%s\n", infra.ShellWord(o.netns))
 	}

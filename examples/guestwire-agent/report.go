@@ -146,19 +146,7 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 			line("limit", "%s: %s a second", l.way, count(l.PacketsPerSecond, "packet"))
 		}
 	}
-	const few = 8
-	for _, list := range []struct {
-		name    string
-		entries []infra.Egress
-	}{{"egress", r.Egress}, {"egressWithin", r.EgressWithin}} {
-		for i, e := range list.entries {
-			if i < few || i == len(list.entries)-1 {
-				line(list.name, "%v", e)
-			} else if i == few {
-				line(list.name, "(%d more)", len(list.entries)-few-1)
-			}
-		}
-	}
+	eachEntry(r.Egress, r.EgressWithin, func(field, text string) { line(field, "%s", text) })
 	for _, l := range r.Record.Losses {
 		line("lost", "%v", l)
 	}
@@ -186,6 +174,9 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 	if r.Opened != nil {
 		line("opened", "%s that egress allows", count(*r.Opened, "connection"))
 	}
+	if r.Diverted != nil {
+		line("diverted", "%s that egress diverts to the namespace", count(*r.Diverted, "connection"))
+	}
 	dropped := false
 	for _, d := range r.Drops {
 		if d.Packets > 0 && !d.Expected {
@@ -199,6 +190,33 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 	for _, d := range r.Drops {
 		if d.Packets > 0 && d.Expected {
 			line("expected", "%s dropped, which needs nothing: %s, %s", count(d.Packets, "packet"), d.Reason, phase1.DropMeaning(d.Reason))
+		}
+	}
+}
+
+// eachEntry calls f for the entries of both lists, with the field's name: the first ones, the diverts and the last one.
+// In the place of others the text says how many these are.
+func eachEntry(egress, egressWithin []infra.Egress, f func(field, text string)) {
+	const few, fewDiverts = 8, 64
+	for _, list := range []struct {
+		name    string
+		entries []infra.Egress
+	}{{"egress", egress}, {"egressWithin", egressWithin}} {
+		more, diverts := 0, 0
+		for i, e := range list.entries {
+			divert := e.Divert.Port() != 0 && diverts < fewDiverts
+			if i >= few && !divert && i < len(list.entries)-1 {
+				more++
+				continue
+			}
+			if more > 0 {
+				f(list.name, fmt.Sprintf("(%d more)", more))
+				more = 0
+			}
+			if divert {
+				diverts++
+			}
+			f(list.name, e.String())
 		}
 	}
 }

@@ -58,10 +58,11 @@ options for a second NIC that must not take the first one's traffic.
 		Example: `  guestwire-agent plan -netns /run/netns/pod -nic eth0 -binding auto -uid 107
 `,
 		Long: `plan prints the commands that setup would carry out, after comments that name
-the binding, why an earlier one cannot work, and what the guest does not get. A
-table of rules is one line, which says what the table does; -full prints the
-rules. -json prints all steps with their rules, the record and the refused
-bindings.
+the binding, the entries of egress and egressWithin, why an earlier binding
+cannot work, and what the guest does not get. A table of rules is one line,
+which says what the table does and to where it diverts; -full prints the rules.
+-json prints all steps with their rules, the record, the refused bindings and
+both lists.
 
 ` + kinds,
 	},

@@ -116,6 +116,44 @@ func TestEgress(t *testing.T) {
 	}
 }
 
+// TestDivert: what the guest of a pod opens arrives at a port of the pod which the list's egressWithin names. The list
+// decides about all else as before.
+func TestDivert(t *testing.T) {
+	t.Parallel()
+	for _, binding := range []string{"masquerade", "routed"} {
+		t.Run(binding, func(t *testing.T) {
+			n := newNode(t)
+			n.ns.IP("addr add 198.51.100.1/32 dev lo")
+			n.ns.Listen("node", ":8000")
+			s := n.sandbox("u1")
+			s.ns.IP("link set lo up")
+			s.ns.Listen("pod", "127.0.0.1:8080")
+			list := n.list("1.0.0", "podnet", n.flannel(), n.guestwire(owner(`, "egressWithin": ["allow 127.0.0.1 8080", "refuse 203.0.113.0/24", "allow all"]`)))
+			rt := s.runtime("eth0", "guestwire/nic.eth0", `{"binding": {"`+binding+`": {}}, "egress": ["divert 192.0.2.1 8000 127.0.0.1:8080", "divert 203.0.113.1 8000 127.0.0.1:8080", "allow all"]}`)
+			s.add(list, rt)
+			launcher := s.ns.Start(nstest.LauncherUID, nstest.Program(t, "examples/guestwire-launcher"), "serve", "-state", filepath.Join(n.state, "pods", "default_vm"))
+			g := s.boot("eth0")
+			if _, err := g.Configure(t.Context(), guest.Families{IPv4: true, IPv6: true}); err != nil {
+				t.Fatalf("%v\n%s", err, launcher.Output.String())
+			}
+			for to, want := range map[string]string{"192.0.2.1": "pod", "203.0.113.1": "pod", "198.51.100.1": "node"} {
+				c, err := g.DialTCP(t.Context(), netip.MustParseAddrPort(to+":8000"))
+				answer := ""
+				if err == nil {
+					answer, err = nstest.Answer(c)
+					c.Close()
+				}
+				if err != nil || !strings.HasPrefix(answer, want+" ") {
+					t.Errorf("%s: %q, %v, want %s", to, answer, err, want)
+				}
+			}
+			launcher.Stop(t)
+			s.del(list, rt)
+			n.clean()
+		})
+	}
+}
+
 // TestDeleteGivesBack: DEL of guestwire alone leaves the namespace as the plugins before it had made it, byte by byte.
 func TestDeleteGivesBack(t *testing.T) {
 	t.Parallel()

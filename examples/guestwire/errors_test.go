@@ -30,6 +30,7 @@ func TestErrors(t *testing.T) {
 		"a word":        {owner(""), "router", 101, `guestwire: annotation guestwire/nic.eth0: binding: "router", want "bridge", "redirect", "masquerade", "routed", "macvtap", "sriov", "passt", "slirp" or "auto", or none, or an object of JSON`},
 		"a field":       {owner(""), `{"queues": 300}`, 101, "guestwire: annotation guestwire/nic.eth0: queues: 300, want 1 to 256, or 0 for 1"},
 		"a guard":       {owner(""), `{"guard": {"off": true}}`, 101, "guestwire: annotation guestwire/nic.eth0: guard: not for a pod to say: leave it out, or ask the node's operator"},
+		"a divert":      {owner(""), `{"binding": {"routed": {}}, "egress": ["divert all 443 :15443", "allow all"]}`, 101, `guestwire: annotation guestwire/nic.eth0: egress[0]: "divert all 443/tcp :15443": egressWithin does not allow the target: add "allow gateway 15443/tcp" there, or leave this entry out. Here egressWithin is what the node's CNI list allows: ask the node's operator`},
 		"the list":      {`"spec": {"binding": {"router": {}}}`, "redirect", 7, `guestwire: spec.binding: "router", want`},
 		"misplaced":     {`"binding": {"redirect": {}}`, "", 7, `guestwire: binding: is a member of "spec"`},
 		"a wrong type":  {`"trustPods": "yes"`, "redirect", 7, "guestwire: entry of the CNI list: "},
@@ -65,7 +66,7 @@ func TestErrors(t *testing.T) {
 			n.clean()
 		})
 	}
-	for code, want := range map[uint]uint64{0: 0, 7: 4, 101: 4, 102: 1} { // without those that have another dir
+	for code, want := range map[uint]uint64{0: 0, 7: 4, 101: 5, 102: 1} { // without those that have another dir
 		n.wantCounted("ADD", code, want)
 	}
 }

@@ -32,6 +32,7 @@ var (
 	trafficPackets = prometheus.NewDesc("guestwire_traffic_packets_total", "Packets from the guest, also those that rules dropped then, and to the guest.", append(ofNIC, "direction"), nil)
 	trafficBytes   = prometheus.NewDesc("guestwire_traffic_bytes_total", "Octets of the packets from the guest and to the guest, with their Ethernet headers.", append(ofNIC, "direction"), nil)
 	opened         = prometheus.NewDesc("guestwire_opened_connections_total", "Connections of the guest that egress allowed; absent without egress.", ofNIC, nil)
+	diverted       = prometheus.NewDesc("guestwire_diverted_connections_total", "Connections of the guest that egress diverted to a port of the namespace; absent without a divert.", ofNIC, nil)
 	podInfo        = prometheus.NewDesc("guestwire_pod_info", "The pod of a State directory, if it is the pod's newest sandbox; without a pod uid and names are empty. The value is 1.", []string{"state", "uid", "pod_namespace", "pod_name"}, nil)
 	cniCalls       = prometheus.NewDesc("guestwire_cni_call_seconds", "A histogram of the CNI plugin's calls that had something to do, since the node's start. The code is that of the error, and 0 without one.", []string{"operation", "code"}, nil)
 	droppedBytes   = prometheus.NewDesc("guestwire_dropped_bytes_total", "Octets of the packets that the NIC's rules have dropped; absent with the packets.", append(ofNIC, "reason", "expected"), nil)
@@ -53,7 +54,7 @@ type NICs struct {
 
 // Describe implements prometheus.Collector.
 func (c NICs) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{wiredNICs, wiredInfo, namespaceFound, differences, attached, trafficPackets, trafficBytes, opened, droppedPackets, droppedBytes, podInfo, cniCalls} {
+	for _, d := range []*prometheus.Desc{wiredNICs, wiredInfo, namespaceFound, differences, attached, trafficPackets, trafficBytes, opened, diverted, droppedPackets, droppedBytes, podInfo, cniCalls} {
 		descs <- d
 	}
 }
@@ -157,6 +158,9 @@ func (c NICs) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
 	}
 	if counters.Opened != nil {
 		counter(opened, *counters.Opened)
+	}
+	if counters.Diverted != nil {
+		counter(diverted, *counters.Diverted)
 	}
 	for _, d := range counters.Drops {
 		if d.Packets == 0 { // nearly all: they would be four fifths of the series

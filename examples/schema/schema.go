@@ -18,8 +18,11 @@ type Schema map[string]any
 var bindings = []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}, infra.Routed{}, infra.Macvtap{}, infra.SRIOV{},
 	infra.Passt{}, infra.Slirp{}, infra.Auto{}}
 
-// New returns the schema of a struct's JSON. It knows which fields there are, and what kind of value each has; it does
-// not know what Validate checks, such as ranges that the type does not have.
+// egress matches the words of an infra.Egress, and not what they name.
+const egress = `^\s*((allow|refuse)\s+\S+(\s+\S+)?|divert\s+\S+(\s+\S+)?\s+\S*:[0-9]+)\s*$`
+
+// New returns the schema of a struct's JSON. It knows which fields there are, what kind of value each has, and the
+// words of an infra.Egress. It does not know what Validate checks, such as ranges that the type does not have.
 func New(v any) Schema {
 	s := typeSchema(reflect.TypeOf(v))
 	s["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -32,6 +35,9 @@ func (s Schema) Properties() map[string]Schema { return s["properties"].(map[str
 func typeSchema(t reflect.Type) Schema {
 	if t == reflect.TypeFor[infra.Binding]() {
 		return bindingSchema()
+	}
+	if t == reflect.TypeFor[infra.Egress]() {
+		return withDoc(t, Schema{"type": "string", "pattern": egress})
 	}
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
 		return withDoc(t, Schema{"type": "string"})

@@ -48,10 +48,8 @@ type Divert struct {
 
 // DivertSet returns the names of the set of the n-th Divert, by the version of IP.
 func DivertSet(n int) func(ip.Version) string {
-	return func(v ip.Version) string { return fmt.Sprintf("%s%d-%d", divertPrefix, v, n) }
+	return func(v ip.Version) string { return fmt.Sprintf("divert-%d-%d", v, n) }
 }
-
-const divertPrefix = "divert-"
 
 // Box is a range of addresses, of protocols and of destination ports.
 type Box struct {

@@ -82,7 +82,7 @@ var Reasons = []Described{
 	{LoopbackAddress, "the guest sent to or from a loopback address, or an IPv4-mapped IPv6 address"},
 	{NoIPv6, "the guest of masquerade or routed sent IPv6, and the pod has no IPv6 address"},
 	{NamespaceService, "the guest sent to a service of the namespace that guard.open does not open"},
-	{NoEgress, "the guest opened a connection that egress or egressWithin refuses; it got an answer"},
+	{NoEgress, "the guest opened a connection that egress or egressWithin refuses, or diverts to a target that cannot take it; it got an answer"},
 	{OtherLink, "the guest of masquerade or routed opened a connection that would leave by a link other than its NIC, where no answer could come back; it got an answer"},
 	{NoConnection, "a packet of masquerade or routed that belongs to no connection, or an error of the guest about a connection of the namespace"},
 	{NoPorts, "the guest sent a protocol without ports (a tunnel, for example) to where the answer could be the namespace's"},

@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -62,14 +63,13 @@ func (t Table) Summary() string {
 		if s.AllPorts {
 			continue
 		}
-		text := "holds where the guest may go by IPv%d (%s of addresses)"
-		switch {
-		case s.Name == PinnableSet(s.Version):
-			text = "holds where pins may lead by IPv%d (%s of addresses)"
-		case strings.HasPrefix(s.Name, divertPrefix):
-			text = "holds what is diverted of IPv%d (%s of addresses)"
+		text := fmt.Sprintf("holds where the guest may go by IPv%d", s.Version)
+		if s.Name == PinnableSet(s.Version) {
+			text = fmt.Sprintf("holds where pins may lead by IPv%d", s.Version)
+		} else if target, is := t.targetOf(s.Name); is {
+			text = fmt.Sprintf("diverts to %v", target)
 		}
-		does = append(does, fmt.Sprintf(text, s.Version, count(len(s.Boxes)+len(t.boxesOf(AllPortsSet(s.Name))), "range")))
+		does = append(does, fmt.Sprintf("%s (%s of addresses)", text, count(len(s.Boxes)+len(t.boxesOf(AllPortsSet(s.Name))), "range")))
 	}
 	if len(outward) > 0 {
 		does = append(does, "forwards frames to "+joined(outward))
@@ -92,6 +92,21 @@ func (t Table) Summary() string {
 		text += ": " + strings.Join(does, "; ")
 	}
 	return text
+}
+
+// targetOf returns where the table leads what the set has, if it leads that anywhere.
+func (t Table) targetOf(set string) (target netip.AddrPort, is bool) {
+	for _, c := range t.Chains {
+		for _, r := range c.Rules {
+			if to, dnat := r.Verdict.(DNAT); dnat && slices.ContainsFunc(r.Matches, func(m Match) bool {
+				in, looksUp := m.(InDestinations)
+				return looksUp && in.Set == set
+			}) {
+				return netip.AddrPortFrom(to.Address, to.Port), true
+			}
+		}
+	}
+	return netip.AddrPort{}, false
 }
 
 // packets returns which packets a base chain looks at.

@@ -27,6 +27,7 @@ type Defaults struct {
 	//	guard           what keeps the guest from being another station; a restricted pod has no raw sockets
 	//	limits          of the guest's traffic, which are the operator's
 	//	egressWithin    which is the list's; a pod's egress narrows what the list allows, see permitEgress
+	//	egress that diverts to a port of the pod, unless the list's egressWithin names the port
 	//	dns             if the list's egress names resolvers
 	//	tap             the name of the guest's tap, which the pod's other programs may take for their own link
 	//	owner.selinux   the context of the taps, which is the node's to give
@@ -161,7 +162,11 @@ func (d Defaults) Make(w *Wish, dns func() (*cache.DNS, error)) (spec infra.Spec
 	if err := spec.Validate(); err != nil && w != nil {
 		var field *cache.FieldError
 		_, said := w.fields["egress"]
-		if !said && errors.As(err, &field) && (field.Field == "egress" || field.Field == "egressWithin") { // the binding has none
+		switch {
+		case !errors.As(err, &field):
+		case said && w.fields["egressWithin"] == nil && refusesTarget(spec, field):
+			err = &cache.FieldError{Field: field.Field, Reason: field.Reason + ". Here egressWithin is what the node's CNI list allows: ask the node's operator (\"egressWithin\" in \"spec\", or \"trustPods\", of the entry guestwire in the list)"}
+		case !said && (field.Field == "egress" || field.Field == "egressWithin"): // the binding has none
 			err = &cache.FieldError{Field: field.Field, Reason: field.Reason + ". Here the node's CNI list has this field, so want the binding auto"}
 		}
 		return infra.Spec{}, false, &WishError{Where: w.where, Err: err}
@@ -333,9 +338,17 @@ func (d Defaults) permitEgress(spec *infra.Spec, wanted []infra.Egress) error {
 		return onlyTrusted("egress") // it would be a third list
 	case spec.Egress != nil:
 		spec.EgressWithin = spec.Egress
+	case spec.EgressWithin == nil && slices.ContainsFunc(wanted, func(e infra.Egress) bool { return e.Divert.Port() != 0 }):
+		spec.EgressWithin = []infra.Egress{{To: "all"}} // which names no target
 	}
 	spec.Egress = wanted
 	return nil
+}
+
+// refusesTarget reports whether an error of Validate is about a pod's divert to where EgressWithin does not lead.
+func refusesTarget(spec infra.Spec, field *cache.FieldError) bool {
+	spec.EgressWithin = nil
+	return strings.HasPrefix(field.Field, "egress[") && spec.Validate() == nil
 }
 
 // permitOwner is permit of an owner. Numbers that do not say inside are the pod's own.

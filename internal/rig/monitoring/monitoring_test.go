@@ -152,7 +152,7 @@ func faultyNode(t *testing.T) string {
 	cni.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=sandbox1", "CNI_NETNS=" + n.Pod.Path(), "CNI_IFNAME=eth0", "CNI_PATH=/",
 		"CNI_ARGS=K8S_POD_UID=7d5a;K8S_POD_NAMESPACE=vms;K8S_POD_NAME=vm1"}
 	cni.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "podnet", "type": "guestwire", "prevResult": {"cniVersion": "1.0.0"}, "dir": %q, "state": %q,
-		"spec": {"owner": {"root": true}, "binding": {"routed": {}}, "egress": ["refuse all"]}}`, journals, state))
+		"spec": {"owner": {"root": true}, "binding": {"routed": {}}, "egress": ["divert all 443 :15443", "refuse all"]}}`, journals, state))
 	if out, err := cni.CombinedOutput(); err != nil {
 		t.Fatalf("ADD: %v\n%s", err, out)
 	}

@@ -51,6 +51,7 @@ func TestNumbers(t *testing.T) {
 		{page: "docs/reference/drop-reasons.md", text: "% a second of each reason", file: "internal/firewall/reason.go", code: `logPerSecond = (\d+)`},
 		{page: "docs/explanation/*.md", text: "nflog group %", file: "internal/firewall/reason.go", code: `const LogGroup = (.*)`},
 		{page: limits, text: "`sidecar`; at most % entries", file: "infra/egress.go", code: `const maxEgress = (.*)`},
+		{page: limits, text: "`divert` of `egress`: at most % targets", file: "infra/egress.go", code: `const maxTargets = (.*)`},
 		{page: limits, text: "and % ranges of a family", file: "internal/policy/boxes.go", code: `maxBoxes += (\d+)`},
 		{page: cni, text: "| egress of at most % entries", file: "examples/guestwire/podsandbox/spec.go", code: `const MaxEgress = (.*)`},
 		{page: cni, text: "| a value of at most % bytes |", file: "examples/guestwire/podsandbox/spec.go", code: `const MaxWish = (.*)`},
