@@ -51,6 +51,10 @@ type Spec struct {
 	// DNS is the guest's resolver configuration from this NIC. Nil: Phase2 takes it from a
 	// resolv.conf. A DNS without servers and search domains sends none, as for a second NIC
 	// that does not lead to the DNS servers.
+	//
+	// Under Masquerade and Routed, a server in 127.0.0.0/8 is the namespace's, such as Docker's
+	// 127.0.0.11. The guest asks it at port 53 of its IPv4 gateway, unless Guard.Open has that
+	// port or Egress refuses the server. One of a resolv.conf has to listen at the first Setup.
 	DNS *cache.DNS `json:"dns,omitempty"`
 
 	// Options are further values for the guest, such as a hostname. Zero: none.

@@ -105,6 +105,9 @@ func plan(ctx context.Context, o *options) error {
 	first, rest, _ := strings.Cut(preview.String(), "\n") // the binding
 	fmt.Fprintln(stdout, first)
 	eachEntry(o.Spec.Egress, o.EgressWithin, func(field, text string) { fmt.Fprintf(stdout, "# %s: %s\n", field, text) })
+	if r := preview.Record.Resolver; r.IsValid() {
+		fmt.Fprintf(stdout, "# resolver: %s\n", resolverText(r))
+	}
 	fmt.Fprint(stdout, rest)
 	if len(preview.Steps) > 0 && !o.Own {
 		fmt.Fprintf(stdout, "# a shell in this namespace: nsenter --net=%s\n", infra.ShellWord(o.netns))

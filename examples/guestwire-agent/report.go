@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
@@ -147,6 +148,9 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 		}
 	}
 	eachEntry(r.Egress, r.EgressWithin, func(field, text string) { line(field, "%s", text) })
+	if r := r.Record.Resolver; r.IsValid() {
+		line("resolver", "%s", resolverText(r))
+	}
 	for _, l := range r.Record.Losses {
 		line("lost", "%v", l)
 	}
@@ -192,6 +196,11 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 			line("expected", "%s dropped, which needs nothing: %s, %s", count(d.Packets, "packet"), d.Reason, phase1.DropMeaning(d.Reason))
 		}
 	}
+}
+
+// resolverText is how the guest asks a resolver on loopback.
+func resolverText(at netip.Addr) string {
+	return fmt.Sprintf("%v of the namespace, which the guest asks at port 53 of its gateway", at)
 }
 
 // eachEntry calls f for the entries of both lists, with the field's name: the first ones, the diverts and the last one.
