@@ -145,7 +145,7 @@ func unpackedProgram(t *testing.T, directory, path string, args ...string) *exec
 
 // serveWeb has the world answer at its addresses beyond, by HTTP at ports 80 and 8080, by HTTPS at 443: with the scheme,
 // the name that is asked for, the address that asks, and the credential. It returns the path of the certificate, which is
-// good for *.example.
+// that of good.example and bad.example.
 func (s *scene) serveWeb(t *testing.T) (certificate string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -153,7 +153,7 @@ func (s *scene) serveWeb(t *testing.T) (certificate string) {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "the world"}, DNSNames: []string{"*.example"},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "the world"}, DNSNames: []string{"good.example", "bad.example"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
