@@ -24,17 +24,24 @@ import (
 func TestOriginalDestination(t *testing.T) {
 	t.Parallel()
 	entries := []string{
-		"divert 198.51.100.9 9000 127.0.0.1:8080", "divert 198.51.100.9 9000/sctp 127.0.0.1:8080",
+		"divert 198.51.100.9 9000 127.0.0.1:8080", "divert all 9005/sctp :15447",
 		"divert all 9001 :15443", "divert all 9002 :15444", "divert all 9003 :15445", "divert all 9004 :15446", "divert all 9001/udp :15443", "refuse all",
 	}
 	eachRouter(t, entries, func(t *testing.T, s *scene, c wired.NIC) {
+		s.nameGuest(t, c)
+		// SCTP uses no loopback and link-local address with a peer of another scope, and the gateway's is one under routed.
+		family := 0
+		if s.at["pod"] == "guest" {
+			family = 1
+		}
+		gateway := netip.AddrPortFrom(s.addresses["guest's gateway"][family], 15447).String()
 		for _, at := range []struct {
 			protocol, listen string
 			port             int // to which the guest connects
 			families         []int
 		}{
 			{"tcp4", "127.0.0.1:8080", 9000, []int{0}},
-			{"sctp", "127.0.0.1:8080", 9000, []int{0}},
+			{"sctp", gateway, 9005, []int{family}},
 			{"tcp", "[::]:15443", 9001, []int{0, 1}}, // a socket for both families
 			{"tcp4", "0.0.0.0:15444", 9002, []int{0}},
 			{"tcp6", "[::]:15445", 9003, []int{1}},
@@ -51,7 +58,7 @@ func TestOriginalDestination(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				accepted := accept(t, l)
+				accepted := accept(t, l, at.protocol)
 				want := netip.AddrPortFrom(s.addresses["beyond"][family], uint16(at.port))
 				if have, err := s.destination(t, accepted); err != nil || have != want {
 					t.Errorf("%s %s: the guest has opened a connection to %v, %v; want %v", at.protocol, at.listen, have, err, want)
@@ -70,7 +77,7 @@ func TestOriginalDestination(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			accepted := accept(t, l)
+			accepted := accept(t, l, at.protocol)
 			if to, err := s.destination(t, accepted); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("%s %s: a connection that nobody diverted went to %v, %v", at.protocol, at.listen, to, err)
 			}
@@ -112,7 +119,7 @@ func (s *scene) multipath(t *testing.T) {
 			}
 			return err
 		})
-		accepted := accept(t, l)
+		accepted := accept(t, l, "multipath")
 		to, err := s.destination(t, accepted)
 		if allowed && !errors.Is(err, errors.ErrUnsupported) || !allowed && (err != nil || to != want) {
 			t.Errorf("Multipath TCP at a listener that allows it (%v): %v, %v", allowed, to, err)
@@ -137,12 +144,12 @@ func (s *scene) destination(t *testing.T, c syscall.Conn) (to netip.AddrPort, er
 	return to, err
 }
 
-func accept(t *testing.T, l net.Listener) *net.TCPConn {
+func accept(t *testing.T, l net.Listener, protocol string) *net.TCPConn {
 	t.Helper()
 	l.(*net.TCPListener).SetDeadline(time.Now().Add(patience))
 	c, err := l.Accept()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatal(protocol, err)
 	}
 	t.Cleanup(func() { c.Close() })
 	return c.(*net.TCPConn)
@@ -159,13 +166,17 @@ func (s *scene) listen(t *testing.T, protocol, address string) (l net.Listener) 
 			return err
 		}
 		at := netip.MustParseAddrPort(address)
-		socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_SCTP)
+		family, bound := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()})
+		if at.Addr().Is4() {
+			family, bound = unix.AF_INET, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}
+		}
+		socket, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_SCTP)
 		if err != nil {
 			return err
 		}
 		f := os.NewFile(uintptr(socket), protocol)
 		defer f.Close()
-		if err := errors.Join(unix.Bind(socket, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}), unix.Listen(socket, 1)); err != nil {
+		if err := errors.Join(unix.Bind(socket, bound), unix.Listen(socket, 1)); err != nil {
 			return err
 		}
 		l, err = net.FileListener(f)
