@@ -24,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
@@ -68,24 +69,22 @@ func newScene(t *testing.T, entries ...string) *scene {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.boot(t, r)
+	return s
+}
+
+// boot puts a guest behind the NIC, with the addresses of its record.
+func (s *scene) boot(t *testing.T, r cache.Record) {
+	t.Helper()
 	s.guest = nstest.Boot(t, s.Pod.File, r, "guest")
 	for _, line := range []string{
 		fmt.Sprintf("addr add %v dev eth0", r.IPv4.Address), fmt.Sprintf("route add default via %v", r.IPv4.Gateway()),
 		fmt.Sprintf("addr add %v dev eth0 nodad", netip.PrefixFrom(r.IPv6.Address, r.IPv6.OnLink[0].Bits())), fmt.Sprintf("route add default via %v", r.IPv6.Gateway),
 	} {
-		s.inGuest(t, "ip", strings.Fields(line)...)
+		if _, err := s.guest.Run("ip", strings.Fields(line)...); err != nil {
+			t.Fatal(err)
+		}
 	}
-	return s
-}
-
-// inGuest runs a program in the guest, which has to succeed.
-func (s *scene) inGuest(t *testing.T, program string, args ...string) string {
-	t.Helper()
-	out, err := s.guest.Run(program, args...)
-	if err != nil {
-		t.Fatalf("guest: %s %s: %v", program, strings.Join(args, " "), err)
-	}
-	return out
 }
 
 // curl has the guest's curl get something, until it succeeds: the program may not listen yet.
@@ -143,9 +142,12 @@ func unpackedProgram(t *testing.T, directory, path string, args ...string) *exec
 	return cmd
 }
 
-// serveWeb has the world answer at its addresses beyond, by HTTP at ports 80 and 8080, by HTTPS at 443: with the scheme,
-// the name that is asked for, the address that asks, and the credential. It returns the path of the certificate, which is
-// that of good.example and bad.example.
+// metadata is the address of the clouds' metadata services.
+var metadata = netip.MustParseAddr("169.254.169.254")
+
+// serveWeb has the world answer at its addresses beyond and at the one of metadata, by HTTP at ports 80 and 8080, by
+// HTTPS at 443: with the scheme, the name that is asked for, the address that asks, and the credential. It returns the
+// path of the certificate, which is that of good.example and bad.example.
 func (s *scene) serveWeb(t *testing.T) (certificate string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -175,7 +177,8 @@ func (s *scene) serveWeb(t *testing.T) (certificate string) {
 	server := &http.Server{Handler: handler, TLSConfig: &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}}
 	server.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){} // no HTTP/2, with which mitmproxy 8 and Go disagree
 	ended := make(chan error)
-	for _, a := range []netip.Addr{nstest.Beyond4, nstest.Beyond6} {
+	s.World.IP(fmt.Sprintf("addr add %v/32 dev lo", metadata))
+	for _, a := range []netip.Addr{nstest.Beyond4, nstest.Beyond6, metadata} {
 		for _, port := range []uint16{80, 443, 8080} {
 			var l net.Listener
 			if err := netns.Do(s.World.File, func() (err error) {
@@ -195,7 +198,7 @@ func (s *scene) serveWeb(t *testing.T) (certificate string) {
 	}
 	t.Cleanup(func() {
 		server.Close()
-		for range 6 {
+		for range 9 {
 			if err := <-ended; err != http.ErrServerClosed {
 				t.Error(err)
 			}
