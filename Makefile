@@ -58,7 +58,7 @@ install-test:
 	@internal/test/install.sh
 
 install: install-test ## what the tests call: Debian packages, kernels, machines, engines (root, Debian)
-	@for rig in stockkernel vm guests podnet container confine monitoring node site debian13; do internal/rig/$$rig/install.sh; done
+	@for rig in stockkernel vm guests podnet divert container confine monitoring node site debian13; do internal/rig/$$rig/install.sh; done
 
 # GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
 test lab test-all crash networks kubernetes: export GUESTWIRE_REQUIRE = 1

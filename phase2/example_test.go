@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -276,4 +277,28 @@ func ExampleVM_Start_handover() {
 
 	end(dhcp.ErrHandover)
 	stop() // returns when the taps are free for the next launcher
+}
+
+// A program of the pod's namespace gets what the guest's "divert all 443 :15443" leads to it, and reports where the
+// guest wanted to go.
+func ExampleOriginalDestination() {
+	var config net.ListenConfig
+	config.SetMultipathTCP(false) // the kernel does not say where such a connection went
+	l, err := config.Listen(context.Background(), "tcp", ":15443")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			log.Fatal(err)
+		}
+		to, err := phase2.OriginalDestination(c.(*net.TCPConn))
+		if err != nil { // also one that nobody diverted
+			log.Print(err)
+		} else {
+			log.Printf("%v wants to go to %v", c.RemoteAddr(), to)
+		}
+		c.Close()
+	}
 }

@@ -1,6 +1,6 @@
 // Package phase2 is the unprivileged half, for a VM's launcher. It reads the records of phase1 ([Open], [New]). It
 // opens the guest's taps for the VMM ([OpenTap]), or describes them to libvirt ([VM.Interfaces]). It answers the guest
-// ([VM.Start]).
+// ([VM.Start]). A program beside it asks where a diverted connection was opened to ([OriginalDestination]).
 //
 // It needs no capability. It needs the network namespace that phase1 wired, the user of infra.Owner, and a /dev/net/tun
 // that this user can open.

@@ -1,0 +1,89 @@
+package divert
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+)
+
+// TestSSLH: sslh gets all TLS of the guest, by IPv4 and IPv6, and lets it on to the names of a list. A name that the list
+// lacks ends, whatever its address.
+func TestSSLH(t *testing.T) {
+	s := newScene(t, "divert all 443 :15443", "refuse all")
+	certificate := s.serveWeb(t)
+	configuration := filepath.Join(nstest.Dir(t), "sslh.cfg")
+	if err := os.WriteFile(configuration, []byte(`
+foreground: true; numeric: true; timeout: 5; on-timeout: "anyprot";
+listen: ( { host: "0.0.0.0"; port: "15443"; }, { host: "::"; port: "15443"; } );
+protocols: ( { name: "tls"; host: "198.51.100.9"; port: "443"; sni_hostnames: [ "good.example" ]; },
+             { name: "anyprot"; host: "127.0.0.1"; port: "9"; } ); # where nobody listens
+`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.program(t, unpackedProgram(t, "sslh", "usr/sbin/sslh-select", "--config="+configuration))
+	for _, to := range []string{"198.51.100.9", "[2001:db8:9::9]", "203.0.113.1"} { // where there is no server, too
+		get := func(name string) []string {
+			return []string{"--resolve", name + ":443:" + to, "--cacert", certificate, "https://" + name + "/"}
+		}
+		if have, want := s.curl(t, get("good.example")...), `the world got https://good.example/ from 10.244.1.7 with ""`; have != want {
+			t.Errorf("by %s: %s, want %s", to, have, want)
+		}
+		if have, err := s.tryCurl(get("bad.example")...); err == nil || !strings.Contains(have+err.Error(), "SSL_ERROR_SYSCALL") {
+			t.Errorf("a name that is not allowed by %s: %s, %v", to, have, err)
+		}
+	}
+}
+
+// TestSocat: socat serves a loopback address alone. The guest reaches it by TCP and UDP at an address of its own choice,
+// which nobody else does: not the world, and not the guest at another port or by what it addresses to 127.0.0.1.
+func TestSocat(t *testing.T) {
+	s := newScene(t, "divert 169.254.169.254 80 127.0.0.1:8080", "divert 169.254.169.254 53/udp 127.0.0.11:5353", "refuse all")
+	s.program(t, unpackedProgram(t, "socat", "usr/bin/socat", "TCP4-LISTEN:8080,bind=127.0.0.1,fork,reuseaddr", "SYSTEM:echo socat sees $SOCAT_PEERADDR"))
+	s.program(t, unpackedProgram(t, "socat", "usr/bin/socat", "UDP4-RECVFROM:5353,bind=127.0.0.11,fork", "SYSTEM:echo socat sees $SOCAT_PEERADDR"))
+	for protocol, to := range map[string]string{"tcp": "169.254.169.254:80", "udp": "169.254.169.254:53"} {
+		nstest.Eventually(t, func() error {
+			if have, err := ask(s.guest.File, protocol, to); err != nil || have != "socat sees 10.0.2.2\n" {
+				return fmt.Errorf("%s: %q, %v", protocol, have, err)
+			}
+			return nil
+		})
+	}
+	for from, at := range map[*os.File][]string{
+		s.guest.File: {"169.254.169.254:8080", "169.254.169.254:443"},
+		s.World.File: {"10.244.1.7:8080", "10.244.1.7:80"},
+	} {
+		for _, to := range at {
+			if have, err := ask(from, "tcp", to); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("%s: %q, %v, want it refused", to, have, err)
+			}
+		}
+	}
+}
+
+// ask asks from a namespace, and returns the answer.
+func ask(from *os.File, protocol, to string) (string, error) {
+	var c net.Conn
+	if err := netns.Do(from, func() (err error) {
+		c, err = net.Dial(protocol, to)
+		return err
+	}); err != nil {
+		return "", err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := c.Write([]byte("\n")); err != nil {
+		return "", err
+	}
+	answer := make([]byte, 100)
+	n, err := c.Read(answer)
+	return string(answer[:n]), err
+}
