@@ -19,8 +19,8 @@ import (
 )
 
 // TestOriginalDestination: a program without capabilities asks where a diverted connection was opened to, by IPv4 and
-// IPv6, on sockets for one family and for both, at a loopback target, by TCP and SCTP. A connection that nobody diverted
-// has no other destination, and a datagram none at all.
+// IPv6, on sockets for one family and for both, at a loopback target, by TCP and SCTP. A connection that nobody
+// diverted has no other destination, and a datagram none at all.
 func TestOriginalDestination(t *testing.T) {
 	t.Parallel()
 	entries := []string{
@@ -29,7 +29,8 @@ func TestOriginalDestination(t *testing.T) {
 	}
 	eachRouter(t, entries, func(t *testing.T, s *scene, c wired.NIC) {
 		s.nameGuest(t, c)
-		// SCTP uses no loopback and link-local address with a peer of another scope, and the gateway's is one under routed.
+		// SCTP uses no loopback and link-local address with a peer of another scope, and the gateway's is one under
+		// routed.
 		family := 0
 		if s.at["pod"] == "guest" {
 			family = 1

@@ -234,8 +234,8 @@ func TestDifferences(t *testing.T) {
 		}
 	}
 	for _, kind := range documented {
-		// The gateway, the record, the resolver and what came later are phase1's, networks are TestEgressNetworks', forwarding is
-		// TestForwarders'; the fake kernel's NICs are veths, which allmulticast is not for.
+		// The gateway, the record, the resolver and what came later are phase1's, networks are TestEgressNetworks',
+		// forwarding is TestForwarders'; the fake kernel's NICs are veths, which allmulticast is not for.
 		if elsewhere := []string{"allmulticast", "forwarding", "gateway", "later", "networks", "record", "resolver", "step"}; !kinds[kind] && !slices.Contains(elsewhere, kind) {
 			t.Errorf("no difference of the kind %s, which infra.Difference lists", kind)
 		}
