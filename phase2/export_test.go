@@ -10,11 +10,9 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/resolvconf"
 	"github.com/guestwire/guestwire/internal/tap"
 )
-
-// ParseResolvConf is parseResolvConf.
-var ParseResolvConf = parseResolvConf
 
 // StopCause returns the cause that an interface's loop gets when a Serve with the context ctx ends.
 func StopCause(ctx context.Context, file *os.File) error {
@@ -36,7 +34,7 @@ func RereadResolvConf(path string, last cache.DNS) cache.DNS {
 
 // ReadResolvConf returns the error of the file, as Serve reads it.
 func ReadResolvConf(path string) error {
-	_, err := readResolvConf(path)
+	_, err := resolvconf.Read(path)
 	return err
 }
 

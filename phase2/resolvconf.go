@@ -3,10 +3,8 @@ package phase2
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -19,54 +17,10 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/etcnetns"
+	"github.com/guestwire/guestwire/internal/resolvconf"
 )
 
-const (
-	defaultResolvConf = "/etc/resolv.conf"
-	maxResolvConf     = 1 << 20
-)
-
-// parseResolvConf returns the name servers and search domains of a resolv.conf(5), and the nameserver words
-// that are no IP address. Of several search and domain lines the last one counts.
-func parseResolvConf(text []byte) (dns cache.DNS, bad []string) {
-	for line := range strings.Lines(string(text)) {
-		words := strings.Fields(line)
-		if len(words) < 2 || strings.HasPrefix(words[0], "#") || strings.HasPrefix(words[0], ";") {
-			continue
-		}
-		switch words[0] {
-		case "nameserver":
-			if server, err := netip.ParseAddr(words[1]); err == nil {
-				dns.Servers = append(dns.Servers, server)
-			} else {
-				bad = append(bad, words[1])
-			}
-		case "search":
-			dns.Search = words[1:]
-		case "domain":
-			dns.Search = words[1:2]
-		}
-	}
-	return dns, bad
-}
-
-func readResolvConf(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would wait for a writer
-	if err != nil {
-		return nil, fmt.Errorf("DNS configuration: %w", err)
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil {
-		return nil, fmt.Errorf("DNS configuration: %w", err)
-	} else if info.Mode()&fs.ModeNamedPipe != 0 {
-		return nil, fmt.Errorf("DNS configuration: %s is a FIFO, whose changes cannot be followed: name a file", path)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxResolvConf))
-	if err != nil {
-		return nil, fmt.Errorf("DNS configuration: %w", err)
-	}
-	return text, nil
-}
+const defaultResolvConf = "/etc/resolv.conf"
 
 // resolvConf is a resolv.conf and its last known content.
 type resolvConf struct {
@@ -122,14 +76,14 @@ func needsResolvConf(r cache.Record) bool { return r.DNS == nil && r.ResponderTa
 
 // readFirst reads the file at the start of Serve, when an unreadable file is an error.
 func (f *resolvConf) readFirst(log *slog.Logger) error {
-	text, err := readResolvConf(f.path)
+	text, err := resolvconf.Read(f.path)
 	if errors.Is(err, fs.ErrNotExist) && !f.required {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	dns, bad := parseResolvConf(text)
+	dns, bad := resolvconf.Parse(text)
 	f.set(log, dns, bad)
 	return nil
 }
@@ -148,14 +102,14 @@ func (f *resolvConf) set(log *slog.Logger, dns cache.DNS, bad []string) {
 // reread reads the file again and reports whether the configuration changed. A file that is missing,
 // unreadable or empty changes nothing: a program may be rewriting it at this moment. A missing file is no error.
 func (f *resolvConf) reread(log *slog.Logger) (changed bool, err error) {
-	text, err := readResolvConf(f.path)
+	text, err := resolvconf.Read(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil || len(text) == 0 {
 		return false, err
 	}
-	dns, bad := parseResolvConf(text)
+	dns, bad := resolvconf.Parse(text)
 	same := reflect.DeepEqual(dns, f.last)
 	if !same || !slices.Equal(bad, f.bad) {
 		f.set(log, dns, bad)

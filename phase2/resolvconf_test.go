@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,36 +21,11 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/dhcp"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/resolvconf"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase2"
 )
-
-func TestResolvConf(t *testing.T) {
-	for _, c := range []struct {
-		text    string
-		servers []string
-		search  []string
-		bad     []string
-	}{
-		{"", nil, nil, nil},
-		{"nameserver 192.0.2.1\nnameserver 127.0.0.53\nnameserver fe80::1%eth0\n", []string{"192.0.2.1", "127.0.0.53", "fe80::1%eth0"}, nil, nil},
-		{"# nameserver 192.0.2.1\n; nameserver 192.0.2.2\nnameserver\nnameserver none\noptions ndots:5\n", nil, nil, []string{"none"}},
-		{"domain old.example\nsearch a.example b.example.\n", nil, []string{"a.example", "b.example."}, nil},
-		{"search a.example\ndomain one.example two.example\n", nil, []string{"one.example"}, nil},
-		{"\tsearch\ta.example\t b.example\r\nnameserver\t192.0.2.1 192.0.2.2\r\n", []string{"192.0.2.1"}, []string{"a.example", "b.example"}, nil},
-		{"search .\nnameserver 192.0.2.1", []string{"192.0.2.1"}, []string{"."}, nil},
-	} {
-		var want cache.DNS
-		for _, s := range c.servers {
-			want.Servers = append(want.Servers, netip.MustParseAddr(s))
-		}
-		want.Search = c.search
-		if got, bad := phase2.ParseResolvConf([]byte(c.text)); !reflect.DeepEqual(got, want) || !slices.Equal(bad, c.bad) {
-			t.Errorf("%q: %v without %q, want %v without %q", c.text, got, bad, want, c.bad)
-		}
-	}
-}
 
 // TestRereadResolvConf: an empty file changes nothing. A guest with an infinite lease that asks while the
 // file is rewritten would otherwise be without DNS for ever.
@@ -149,7 +123,7 @@ func FuzzResolvConf(f *testing.F) {
 	r.IPv4 = &cache.IPv4{Address: netip.MustParsePrefix("10.0.2.2/24"), Server: netip.MustParseAddr("10.0.2.1")}
 	r.IPv6 = &cache.IPv6{Address: netip.MustParseAddr("fd00::2")}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		dns, _ := phase2.ParseResolvConf(text)
+		dns, _ := resolvconf.Parse(text)
 		if _, err := dhcp.New(r, dns); err != nil {
 			t.Fatal(err)
 		}
