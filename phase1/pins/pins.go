@@ -1,8 +1,9 @@
-// Package pins has the half of a DNS proxy that has privileges: it starts the other half, phase2/names, as a command
-// without privileges, sends it the list of names, and pins the addresses that it finds, at the ports of the list.
+// Package pins is the half of a DNS proxy that has privileges. It starts the other half, phase2/names, as a command
+// without privileges, and sends it the list of names. It pins the addresses that the command finds, at the ports of the
+// list.
 //
 // The command reads what the guest and the network send. If it is taken over, it can pin addresses that are not private,
-// at the ports of an entry, and only what Spec.Egress refuses by its last entry.
+// at the ports of an entry. What an earlier entry of Spec.Egress than the last one refuses stays refused.
 package pins
 
 import (

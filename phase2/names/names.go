@@ -1,13 +1,14 @@
-// Package names has the half of a DNS proxy that has no privileges: it answers a guest's questions about the names of a
-// list, and has the addresses pinned before the guest learns them. The other half is phase1/pins, which starts the
-// process and sends the list.
+// Package names is the half of a DNS proxy that has no privileges. It answers a guest's questions about the names of a
+// list, and has the addresses pinned before the guest learns them. The other half, phase1/pins, starts the process and
+// sends the list.
 //
 // A question about a name that is not in the list is answered at once, REFUSED, and no resolver gets it. So the guest
 // sends nothing to the world by names, except to the servers of the listed ones. An answer has the asked name alone: the
 // names that it stands for (CNAME) need no entry, and are left out.
 //
-// Questions of the types A, AAAA, HTTPS, SVCB, MX, SRV and TXT are answered; the answer to the others is empty. Of
-// HTTPS and SVCB the guest gets no addresses and no key (ech), and no records that stand for another name.
+// Questions of the types A, AAAA, HTTPS, SVCB, MX, SRV and TXT are answered. The answer to the others is empty, and no
+// resolver is asked. Of HTTPS and SVCB the guest gets neither the hints, which are addresses, nor the key of ech, and no
+// record that stands for another name. DNSSEC is not passed on: a guest cannot check signatures.
 package names
 
 import (
