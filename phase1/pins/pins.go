@@ -2,8 +2,8 @@
 // without privileges, and sends it the list of names. It pins the addresses that the command finds, at the ports of the
 // list.
 //
-// The command reads what the guest and the network send. If it is taken over, it can pin addresses that are not private,
-// at the ports of an entry. What an earlier entry of Spec.Egress than the last one refuses stays refused.
+// The command reads what the guest and the network send. If it is taken over, it can pin addresses that are not
+// private, at the ports of an entry. What an earlier entry of Spec.Egress than the last one refuses stays refused.
 package pins
 
 import (

@@ -54,8 +54,9 @@ func FuzzQuery(f *testing.F) {
 	})
 }
 
-// FuzzResponse: no reply of a resolver ends the proxy. What is taken from it is in a message without an error, with this
-// number and question, and is of the name or of an alias; the guest gets it in a message of which no record is lost.
+// FuzzResponse: no reply of a resolver ends the proxy. What is taken from it is in a message without an error, with
+// this number and question, and is of the name or of an alias; the guest gets it in a message of which no record is
+// lost.
 func FuzzResponse(f *testing.F) {
 	kinds := []dnsmessage.Type{a, aaaa, https, txt, dnsmessage.TypeSRV}
 	q := questionOf("good.example.", a)

@@ -3,12 +3,12 @@
 // sends the list.
 //
 // A question about a name that is not in the list is answered at once, REFUSED, and no resolver gets it. So the guest
-// sends nothing to the world by names, except to the servers of the listed ones. An answer has the asked name alone: the
-// names that it stands for (CNAME) need no entry, and are left out.
+// sends nothing to the world by names, except to the servers of the listed ones. An answer has the asked name alone:
+// the names that it stands for (CNAME) need no entry, and are left out.
 //
 // Questions of the types A, AAAA, HTTPS, SVCB, MX, SRV and TXT are answered. The answer to the others is empty, and no
-// resolver is asked. Of HTTPS and SVCB the guest gets neither the hints, which are addresses, nor the key of ech, and no
-// record that stands for another name. DNSSEC is not passed on: a guest cannot check signatures.
+// resolver is asked. Of HTTPS and SVCB the guest gets neither the hints, which are addresses, nor the key of ech, and
+// no record that stands for another name. DNSSEC is not passed on: a guest cannot check signatures.
 package names
 
 import (
@@ -53,8 +53,8 @@ type Proxy struct {
 	limits limits // zero: defaults
 }
 
-// Serve answers until ctx is done, and then returns nil. Another error is that of a socket, of the file ResolvConf, or of
-// the conversation with phase1/pins: then the process should end, and phase1/pins starts another one.
+// Serve answers until ctx is done, and then returns nil. Another error is that of a socket, of the file ResolvConf, or
+// of the conversation with phase1/pins: then the process should end, and phase1/pins starts another one.
 //
 // At most 1000 questions a second are answered, after a burst of as many, and 32 questions to resolvers run at once.
 // Questions above that are lost, and the guest asks again. An answer is kept for its life, of 5 seconds to 5 minutes. A

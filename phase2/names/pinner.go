@@ -33,8 +33,8 @@ func newEntries(list []pinmessage.Name) entries {
 	return e
 }
 
-// find returns the place of the longest entry for the name. An entry with "*." is for names of hosts alone: other octets
-// in front of it would be for a log or for its name servers.
+// find returns the place of the longest entry for the name. An entry with "*." is for names of hosts alone: other
+// octets in front of it would be for a log or for its name servers.
 func (e entries) find(name string) (place int, found bool) {
 	if i, is := e.exact[name]; is {
 		return int(i), true
