@@ -8,7 +8,8 @@
 //
 // Questions of the types A, AAAA, HTTPS, SVCB, MX, SRV and TXT are answered. The answer to the others is empty, and no
 // resolver is asked. Of HTTPS and SVCB the guest gets neither the hints, which are addresses, nor the key of ech, and
-// no record that stands for another name. DNSSEC is not passed on: a guest cannot check signatures.
+// no record that stands for another name. The targets of MX and SRV are names like others, and need entries. DNSSEC is
+// not passed on: a guest cannot check signatures.
 package names
 
 import (

@@ -676,6 +676,30 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// TestKept: an answer that is large is not kept, nor is one of many records; the others are.
+func TestKept(t *testing.T) {
+	var many []string
+	for range 9 {
+		many = append(many, "many.example SRV: many.example 60 SRV good.example")
+	}
+	s := (&scene{list: []string{"good.example"}, answer: zone(append(many, "large.example TXT: large.example 60 TXT "+strings.Repeat(strings.Repeat("x", 250)+" ", 5), "small.example TXT: small.example 60 TXT x")...)}).start(t)
+	upstream, err := s.proxy.newResolvers(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := newServer(&Proxy{}, newEntries([]pinmessage.Name{{Name: "*.example"}}), upstream, nil)
+	for _, c := range []struct {
+		asked   question
+		records int
+		kept    int
+	}{{question{"large.example", txt}, 1, 0}, {question{"many.example", dnsmessage.TypeSRV}, 9, 0}, {question{"small.example", txt}, 1, 1}, {question{"none.example", txt}, 0, 2}} {
+		a, err := server.find(t.Context(), c.asked)
+		if err != nil || len(a.bodies) != c.records || len(server.answers) != c.kept {
+			t.Errorf("%v: %d records, %v; %d answers are kept, want %d", c.asked, len(a.bodies), err, len(server.answers), c.kept)
+		}
+	}
+}
+
 // TestRates: questions above the limit are lost, and so are lines of the log.
 func TestRates(t *testing.T) {
 	s := &scene{list: []string{"host.internal = 10.0.2.1"}}

@@ -13,6 +13,7 @@ import (
 const (
 	mostAliases = 16 // of a name that stands for another one, and so on
 	mostRecords = 64 // of an answer without addresses
+	mostRead    = 256
 )
 
 // response is what a resolver answers.
@@ -90,10 +91,11 @@ type alias struct {
 	ttl uint32
 }
 
-// parseAnswers returns the aliases and the records of the type. Records of other classes and types are left out.
+// parseAnswers returns the aliases and the records of the type, of the first ones. Records of other classes and types
+// are left out.
 func parseAnswers(p *dnsmessage.Parser, kind dnsmessage.Type) (records, error) {
 	found := records{map[string]alias{}, map[string][]dnsmessage.Resource{}}
-	for {
+	for read := 0; ; read++ {
 		h, err := p.AnswerHeader()
 		if err == dnsmessage.ErrSectionDone {
 			return found, nil
@@ -101,7 +103,7 @@ func parseAnswers(p *dnsmessage.Parser, kind dnsmessage.Type) (records, error) {
 		if err != nil {
 			return found, err
 		}
-		if h.Class != dnsmessage.ClassINET || h.Type != kind && h.Type != dnsmessage.TypeCNAME {
+		if read >= mostRead || h.Class != dnsmessage.ClassINET || h.Type != kind && h.Type != dnsmessage.TypeCNAME {
 			if err := p.SkipAnswer(); err != nil {
 				return found, err
 			}

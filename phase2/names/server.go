@@ -25,7 +25,7 @@ type limits struct {
 	connections  int           // of TCP, of the guest
 	names        int           // of an entry with "*." that have addresses
 	answers      int           // that are kept
-	octets       int           // of an answer that is kept
+	octets       int           // of an answer without addresses that is kept
 	attempt, all time.Duration // for a question to a resolver, and to all of them
 	idle         time.Duration // of a connection
 }
@@ -303,7 +303,12 @@ func (s *server) find(ctx context.Context, asked question) (answer, error) {
 		<-s.asking
 	case <-ctx.Done():
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	close(k.found)
+	if !k.until.After(time.Now()) {
+		delete(s.answers, asked)
+	}
 	return k.answer, ctx.Err()
 }
 
@@ -338,14 +343,14 @@ func (s *server) resolve(ctx context.Context, list []netip.AddrPort, asked quest
 		}
 		return failure(unreachable, "resolvers do not answer")
 	}
-	a := answer{code: found.code, bodies: found.bodies, until: time.Now().Add(found.life)}
-	if !isAddress(asked.kind) {
-		if octets(a) > s.limits.octets {
-			a.until = time.Time{} // as if its life had ended
-		}
-		return a
+	if isAddress(asked.kind) {
+		return s.pinned(ctx, asked, found)
 	}
-	return s.pinned(ctx, asked, found.life, a)
+	a := answer{code: found.code, bodies: found.bodies}
+	if len(a.bodies) <= pinmessage.MostAddresses && octets(a) <= s.limits.octets { // a name in a record has 256 octets of memory
+		a.until = time.Now().Add(found.life)
+	}
+	return a
 }
 
 func failure(code uint16, text string) answer {
@@ -359,12 +364,12 @@ func octets(a answer) int {
 	return len(q.reply(a, time.Now(), 1<<16-1))
 }
 
-// pinned is the answer with those of its addresses that are pinned.
-func (s *server) pinned(ctx context.Context, asked question, life time.Duration, a answer) answer {
+// pinned is the answer with those of the found addresses that are pinned.
+func (s *server) pinned(ctx context.Context, asked question, found response) answer {
 	entry, _ := s.entries.find(asked.name)
-	r := pinmessage.Request{Name: entry, Life: life}
+	r := pinmessage.Request{Name: entry, Life: found.life}
 	var forbidden []netip.Addr
-	for _, body := range a.bodies {
+	for _, body := range found.bodies {
 		if to := addressOf(body); pinmessage.Allowed(to, s.entries.list[entry].Private) {
 			r.Addresses = append(r.Addresses, to)
 		} else {
@@ -373,7 +378,7 @@ func (s *server) pinned(ctx context.Context, asked question, life time.Duration,
 	}
 	var pins []netip.Addr
 	if len(r.Addresses) > 0 {
-		err := s.count(entry, asked.name, life)
+		err := s.count(entry, asked.name, found.life)
 		if err == nil {
 			pins, err = s.pins.pin(ctx, r)
 		}
@@ -387,10 +392,15 @@ func (s *server) pinned(ctx context.Context, asked question, life time.Duration,
 	if len(forbidden) > 0 {
 		s.log.Warn("addresses are left out: the name's entry is not private, or they are no station's of a network", "name", asked.name, "addresses", forbidden)
 	}
-	if len(pins) < len(a.bodies) {
+	a := answer{code: found.code, until: time.Now().Add(found.life)} // which begins with the pins'
+	for _, body := range found.bodies {
+		if slices.Contains(pins, addressOf(body)) {
+			a.bodies = append(a.bodies, body)
+		}
+	}
+	if len(a.bodies) < len(found.bodies) {
 		a.why = reason{blocked, "addresses are left out"}
 	}
-	a.bodies = slices.DeleteFunc(a.bodies, func(b dnsmessage.ResourceBody) bool { return !slices.Contains(pins, addressOf(b)) })
 	return a
 }
 
