@@ -22,17 +22,18 @@ import (
 	"github.com/guestwire/guestwire/phase2/names"
 )
 
-// serveNames is the proxy of TestGuest: the words are where it listens, the guest, and the resolver.
+// serveNames is the proxy of TestGuest: the words are where it listens, the guest, and a resolv.conf.
 func serveNames(words []string) error {
 	p := names.Proxy{
 		Pins: os.NewFile(3, "pins"), Addresses: []netip.AddrPort{netip.MustParseAddrPort(words[0])}, Guest: []netip.Prefix{netip.MustParsePrefix(words[1])},
-		Resolvers: []netip.AddrPort{netip.MustParseAddrPort(words[2])}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		ResolvConf: words[2], Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	return p.Serve(context.Background())
 }
 
 // TestGuest: a guest that may go nowhere but to names asks with dig, and a dnsmasq of the world answers the proxy. The
-// guest reaches what it was answered, at the entry's ports, and nothing else. A proxy that is killed is started again.
+// guest reaches what it was answered, at the entry's ports, and nothing else. The proxy follows its resolv.conf. One
+// that is killed is started again.
 func TestGuest(t *testing.T) {
 	nstest.Need(t, "dig", "dnsmasq")
 	nstest.Long(t)
@@ -51,6 +52,16 @@ func TestGuest(t *testing.T) {
 		"--host-record=target.example,198.51.100.10", "--address=/wild.example/198.51.100.10", "--host-record=rebind.example,"+inside.String(), "--host-record=db.example,"+inside.String(),
 		"--host-record=metadata.example,169.254.169.254", "--txt-record=good.example,hello", "--srv-host=_db._tcp.example,good.example,27017",
 		"--txt-record=large.example,"+strings.Repeat("x", 250)+","+strings.Repeat("y", 250)+","+strings.Repeat("z", 250))
+	n.World.Start(nstest.LauncherUID, "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--pid-file=", "--bind-interfaces",
+		"--listen-address=198.51.100.10", "--local=/example/", "--host-record=good.example,198.51.100.10", "--host-record=moved.example,198.51.100.10")
+	resolvers := filepath.Join(nstest.Dir(t), "resolv.conf")
+	ask := func(resolver string) {
+		t.Helper()
+		if err := os.WriteFile(resolvers, []byte("nameserver "+resolver+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask("198.51.100.9")
 	nic := phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}
 	record, err := nic.Setup(t.Context(), infra.Spec{
 		Binding: infra.Masquerade{}, Owner: nstest.Owner(), State: n.State,
@@ -77,13 +88,13 @@ func TestGuest(t *testing.T) {
 	ended := make(chan error)
 	k := Keeper{Pin: nic.Pin, NetNS: n.Pod.File, Owner: nstest.Owner(), Log: slog.New(slog.NewTextHandler(&out, nil)), Command: func() *exec.Cmd {
 		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), proxyOf+"=names 10.0.2.1:53 10.0.2.2/32 198.51.100.9:53")
+		cmd.Env = append(os.Environ(), proxyOf+"=names 10.0.2.1:53 10.0.2.2/32 "+resolvers)
 		cmd.Stderr = &out
 		proxy.Store(cmd)
 		starts.Add(1)
 		return cmd
 	}}
-	k.Names = append(k.Names, namesOf("good.example 443", "alias.example 443", "*.wild.example 80", "rebind.example 443", "db.example 443 private", "metadata.example 80 private", "large.example 1",
+	k.Names = append(k.Names, namesOf("good.example 443", "alias.example 443", "*.wild.example 80", "rebind.example 443", "db.example 443 private", "metadata.example 80 private", "large.example 1", "moved.example 443",
 		"_db._tcp.example 27017", "host.internal = 10.0.2.1 fd10:0:2::1")...)
 	go func() { ended <- k.Run(ctx) }()
 	t.Cleanup(func() {
@@ -183,6 +194,19 @@ func TestGuest(t *testing.T) {
 			t.Errorf("getent ahostsv4 %s: %s, want %s", name, text, want)
 		}
 	}
+
+	// Another resolver.
+	if text := dig("moved.example"); !strings.Contains(text, "status: NXDOMAIN") {
+		t.Errorf("moved.example: %s", text)
+	}
+	ask("198.51.100.10")
+	nstest.Eventually(t, func() error {
+		if text := dig("+short", "moved.example"); text != "198.51.100.10\n" {
+			return fmt.Errorf("moved.example: %q", text)
+		}
+		return nil
+	})
+	ask("198.51.100.9")
 
 	if err := proxy.Load().Process.Kill(); err != nil {
 		t.Error(err)

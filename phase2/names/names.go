@@ -28,8 +28,8 @@ type Proxy struct {
 	// os.NewFile(3, "pins"). Serve closes it.
 	Pins *os.File
 
-	// Packets and Streams are sockets of UDP and TCP at which the guest asks. Each socket of
-	// UDP is bound to one address: others answer from any. Serve closes them.
+	// Packets and Streams are sockets of UDP and TCP at which the guest asks. A socket of UDP
+	// must be bound to one address, or its replies may come from another one. Serve closes them.
 	Packets []net.PacketConn
 	Streams []net.Listener
 
@@ -43,8 +43,8 @@ type Proxy struct {
 	Resolvers []netip.AddrPort
 
 	// ResolvConf is the path of a resolv.conf(5). Empty: /etc/resolv.conf, if that exists.
-	// Changes of the file are followed. While it is missing, empty or unreadable, the last
-	// resolvers stay. Those at which Serve itself listens are left out.
+	// Changes of the file are followed within a second. While it is missing, empty or
+	// unreadable, the last resolvers stay. Those at which Serve itself listens are left out.
 	ResolvConf string
 
 	// Log gets what is refused, left out or lost: ten lines a second, after a burst of fifty.

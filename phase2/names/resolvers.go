@@ -66,18 +66,17 @@ func (p *Proxy) newResolvers(own []net.PacketConn) (*resolvers, error) {
 	return r, nil
 }
 
-// current returns the resolvers to ask now. changed: they are not those of the last call.
-func (r *resolvers) current() (list []netip.AddrPort, changed bool) {
+// current returns the resolvers to ask now.
+func (r *resolvers) current() []netip.AddrPort {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.path == "" || time.Since(r.looked) < lookEvery {
-		return r.list, false
+		return r.list
 	}
-	before := r.list
 	if err := r.read(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.log.Warn("resolv.conf cannot be read; the old resolvers stay in use", "error", err)
 	}
-	return r.list, !slices.Equal(before, r.list)
+	return r.list
 }
 
 // read reads the file, if it is not what it was: the path may lead to another one. glibc looks for changes so, too.
@@ -119,7 +118,8 @@ func unmapped(a netip.AddrPort) netip.AddrPort {
 }
 
 // ask asks one resolver after the other, until one answers that the name has the records, has none, or does not exist.
-func (r *resolvers) ask(ctx context.Context, list []netip.AddrPort, q question) (response, error) {
+func (r *resolvers) ask(ctx context.Context, q question) (response, error) {
+	list := r.current()
 	if len(list) == 0 {
 		return response{}, errors.New("there is no resolver")
 	}

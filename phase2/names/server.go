@@ -274,11 +274,7 @@ func ownAnswer(addresses []netip.Addr, kind dnsmessage.Type) answer {
 // find returns the answer that resolvers give. Several who ask at the same time get the same one. The error is that of
 // ctx.
 func (s *server) find(ctx context.Context, asked question) (answer, error) {
-	list, changed := s.upstream.current()
 	s.mu.Lock()
-	if changed {
-		s.forget(func(a answer) bool { return len(a.bodies) == 0 }) // the others have better ones, perhaps
-	}
 	k := s.answers[asked]
 	if k != nil && (!k.ready() || time.Until(k.until) > 0) {
 		s.mu.Unlock()
@@ -299,7 +295,7 @@ func (s *server) find(ctx context.Context, asked question) (answer, error) {
 	s.mu.Unlock()
 	select {
 	case s.asking <- struct{}{}:
-		k.answer = s.resolve(ctx, list, asked)
+		k.answer = s.resolve(ctx, asked)
 		<-s.asking
 	case <-ctx.Done():
 	}
@@ -335,8 +331,8 @@ func (s *server) forget(f func(answer) bool) {
 }
 
 // resolve asks the resolvers, and has the addresses pinned.
-func (s *server) resolve(ctx context.Context, list []netip.AddrPort, asked question) answer {
-	found, err := s.upstream.ask(ctx, list, asked)
+func (s *server) resolve(ctx context.Context, asked question) answer {
+	found, err := s.upstream.ask(ctx, asked)
 	if err != nil {
 		if ctx.Err() == nil {
 			s.log.Warn("resolvers do not answer", "name", asked.name, "type", asked.kind.String(), "error", err)
