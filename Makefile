@@ -17,7 +17,7 @@ GOVULNCHECK := bin/govulncheck-v1.7.0
 
 # The packages with goroutines of their own: the race detector watches their tests. Of phase1 it watches those with processes,
 # with calls at once, with logs and with a guest that tries to get round a policy; test-all has it watch all.
-RACE := ^$(MODULE)/(phase1/launch|phase2|dhcp|guestwiretest|internal/child|internal/kernel|internal/netlink|internal/nft|internal/netns|internal/tap|internal/test|examples)(/|$$$$)
+RACE := ^$(MODULE)/(phase1/launch|phase1/pins|phase2|dhcp|guestwiretest|internal/child|internal/kernel|internal/netlink|internal/nft|internal/netns|internal/rate|internal/tap|internal/test|examples)(/|$$$$)
 
 # What the tests execute.
 PROGRAMS := bin/guestwire-agent bin/guestwire-launcher bin/guestwire-exporter bin/guestwire bin/guestwire-node

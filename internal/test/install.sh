@@ -7,7 +7,7 @@ set -euo pipefail
 
 packages=(
 	nftables iptables iproute2 iputils-ping ethtool tcpdump strace procps util-linux kmod containernetworking-plugins
-	gcc libc6-dev git curl libvirt-clients libxml2-utils passt
+	gcc libc6-dev git curl libvirt-clients libxml2-utils passt bind9-dnsutils dnsmasq-base
 )
 missing=()
 for p in "${packages[@]}"; do

@@ -11,7 +11,7 @@ cache=${GUESTWIRE_CACHE:-/var/cache/guestwire}
 packages=(
 	# of internal/test/install.sh, without a compiler
 	nftables iptables iproute2 iputils-ping ethtool tcpdump strace procps util-linux kmod containernetworking-plugins
-	git curl libvirt-clients libxml2-utils passt
+	git curl libvirt-clients libxml2-utils passt bind9-dnsutils dnsmasq-base
 	# of the tutorials and make demo, and the user who runs libvirt's guests
 	make ca-certificates qemu-system-x86 libvirt-daemon-system libvirt-daemon-driver-qemu debian-installer-13-netboot-amd64
 )

@@ -113,6 +113,22 @@ var pure = map[string]string{
 	module + "/internal/netns":      "the package enters no namespace",
 }
 
+// answering is the fence of the DNS proxy, which reads what the guest and the network send.
+func answering() map[string]string {
+	fence := maps.Clone(privileged)
+	for _, tree := range []string{module + "/phase2", module + "/dhcp", module + "/domain", "libvirt.org", "github.com/fsnotify", "github.com/insomniacslk", "github.com/mdlayher"} {
+		fence[tree] = "the proxy is a process of its own, beside each VM"
+	}
+	return fence
+}
+
+// pinning is the fence of the process that pins for the DNS proxy.
+var pinning = map[string]string{
+	"golang.org/x/net/dns": "the proxy reads what the guest and the network send",
+	module + "/phase2":     "the proxy reads what the guest and the network send",
+	module + "/dhcp":       "the launcher serves",
+}
+
 // withoutLibvirt is what the packages for other VMMs do not link.
 var withoutLibvirt = map[string]string{
 	"os/exec":     "the launcher starts the VMM",
@@ -166,6 +182,8 @@ func TestLinks(t *testing.T) {
 	kubevirt[examples+"/commandline"] = "who copies the program does not pay for a command line"
 	for pkg, fence := range map[string]map[string]string{
 		"/phase2":                        privileged,
+		"/phase2/names":                  answering(),
+		"/phase1/pins":                   pinning,
 		"/dhcp":                          privileged,
 		"/domain":                        privileged,
 		"/domain/qemu":                   withoutLibvirt,
@@ -250,6 +268,29 @@ func TestKernelAlone(t *testing.T) {
 	}
 }
 
+// TestDNSAlone: one package reads messages of DNS, that of the proxy without privileges. phase1 links none of them.
+func TestDNSAlone(t *testing.T) {
+	var users []string
+	for _, p := range list(t, everything...) {
+		if within(p.ImportPath, laboratory) {
+			continue
+		}
+		if slices.ContainsFunc(p.Imports, func(i string) bool {
+			return within(i, "golang.org/x/net/dns") || within(i, "github.com/miekg/dns")
+		}) {
+			users = append(users, strings.TrimPrefix(p.ImportPath, module))
+		}
+		for _, dep := range p.Deps {
+			if !within(p.ImportPath, module+"/phase2/names") && !slices.Contains(p.Deps, module+"/phase2/names") && (within(dep, "golang.org/x/net/dns") || within(dep, "github.com/miekg/dns")) {
+				t.Errorf("%s links %s, and not by phase2/names", p.ImportPath, dep)
+			}
+		}
+	}
+	if want := []string{"/phase2/names"}; !slices.Equal(users, want) {
+		t.Errorf("messages of DNS are read by %q, want %q", users, want)
+	}
+}
+
 // TestChildAlone: two packages use child processes that are copies of this one. The package that makes them needs no
 // other package than internal/tap, whose ioctls it makes, and which names the process that has a tap open.
 func TestChildAlone(t *testing.T) {
@@ -311,7 +352,12 @@ func TestLayers(t *testing.T) {
 		"/domain/firecracker":     {"/phase2", "/dhcp"},
 		"/domain/passt":           {"/phase2", "/dhcp"},
 		"/guestconfig":            {"/infra", "/phase1", "/phase2", "/dhcp", "/domain"},
-		"/phase1":                 {"/phase1/launch", "/phase2", "/dhcp", "/domain", "/guestconfig"},
+		"/phase1":                 {"/phase1/launch", "/phase1/pins", "/phase2", "/dhcp", "/domain", "/guestconfig"},
+		"/phase1/pins":            {"/phase2", "/dhcp", "/domain", "/guestconfig"},
+		"/phase2/names":           {"/infra", "/phase1", "/phase2", "/dhcp", "/domain", "/guestconfig"},
+		"/internal/pinmessage":    {"/cache", "/infra", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/rate":          {""},
+		"/internal/resolvconf":    {"/infra", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/phase1/launch":          {"/phase1", "/phase2", "/dhcp", "/domain", "/guestconfig", "/internal/wiring", "/internal/kernel"},
 
 		"/domain/internal/refusal": {"/phase2", "/dhcp", "/domain"},

@@ -1,0 +1,191 @@
+package infra
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/syntax"
+)
+
+// Name is a domain name to which a guest may open connections, or a name that the guest's resolver knows by itself. In
+// text and JSON it is NAME PORTS... [private], or NAME = ADDRESS...:
+//
+//	["registry.example 443", "*.github.com 443 80",
+//	  "db.internal 5432 private", "host.internal = 10.0.2.1"]
+//
+// A NAME that begins with "*." stands for all names with one or more labels in front of the rest, and not for the rest
+// itself. Of several entries for a name the longest one counts, and the order does not matter. PORTS are [Ports] of the
+// destination. With the word private, the name's addresses may be private or link-local ones.
+type Name struct {
+	// Name is a domain name in lower case, without the root's dot, perhaps with "*." in front.
+	// Its labels are of letters, digits, - and _. Other names have an ASCII form (xn--).
+	Name string
+
+	// Ports are the ports of the name's addresses to which the guest may connect: at most 128
+	// of all ranges. Nil if Addresses are set.
+	Ports []Ports
+
+	// Private lets the name have addresses of RFC 1918, RFC 6598 and RFC 4193, and link-local
+	// ones. False: such addresses are left out of answers, as whoever owns the name could lead
+	// the guest to services of its network (DNS rebinding). Others are always left out: those of
+	// loopback, multicast and broadcast, and the clouds' metadata services.
+	Private bool
+
+	// Addresses are what the guest gets as the answer, at most 8. No resolver is asked, and the
+	// answer allows no connection: the Egress of a Spec, or the gateway's own ports, decide.
+	// Nil: resolvers are asked.
+	Addresses []netip.Addr
+}
+
+func (n Name) String() string {
+	words := []string{n.Name}
+	if len(n.Addresses) > 0 {
+		words = append(words, "=")
+	}
+	for _, a := range n.Addresses {
+		words = append(words, a.String())
+	}
+	for _, p := range n.Ports {
+		words = append(words, p.String())
+	}
+	if n.Private {
+		words = append(words, "private")
+	}
+	return strings.Join(words, " ")
+}
+
+func (n Name) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
+
+func (n *Name) UnmarshalText(text []byte) error {
+	words := strings.Fields(string(text))
+	if len(words) < 2 || words[1] == "=" && len(words) < 3 || words[1] == "private" {
+		return fmt.Errorf("name %q: want a name and ports, or a name, = and addresses, as in registry.example 443, *.github.com 443 80, db.internal 5432 private, host.internal = 10.0.2.1", text)
+	}
+	out := Name{Name: strings.ToLower(strings.TrimSuffix(words[0], "."))}
+	if words[1] == "=" {
+		for _, word := range words[2:] {
+			a, err := netip.ParseAddr(word)
+			if err != nil {
+				return fmt.Errorf("name %q: %q is no address, want addresses alone after =, as in host.internal = 10.0.2.1", text, word)
+			}
+			out.Addresses = append(out.Addresses, a)
+		}
+		*n = out
+		return nil
+	}
+	words = words[1:]
+	if words[len(words)-1] == "private" {
+		out.Private, words = true, words[:len(words)-1]
+	}
+	for _, word := range words {
+		var p Ports
+		if err := p.UnmarshalText([]byte(word)); err != nil {
+			return fmt.Errorf("name %q: %w", text, err)
+		}
+		out.Ports = append(out.Ports, p)
+	}
+	*n = out
+	return nil
+}
+
+const (
+	maxNames         = 16384 // of a list, which takes memory of two processes
+	maxNamePorts     = 128   // with 8 addresses of an answer: what phase1.NIC.Pin takes at once
+	maxNameAddresses = 8     // so that an answer fits into 512 octets
+)
+
+// ValidateNames checks the entries of a list. No two may have the same Name.
+//
+//	*cache.FieldError  an entry is wrong, such as names[3], or there are more than 16384
+func ValidateNames(names []Name) error {
+	if len(names) > maxNames {
+		return &cache.FieldError{Field: "names", Reason: fmt.Sprintf("%d entries, want at most %d", len(names), maxNames)}
+	}
+	first := map[string]int{}
+	for i, n := range names {
+		reason := n.check()
+		if at, before := first[n.Name]; reason == "" && before {
+			reason = fmt.Sprintf("names[%d] has the name %s already: give one entry all the ports", at, n.Name)
+		}
+		if reason != "" {
+			return &cache.FieldError{Field: fmt.Sprintf("names[%d]", i), Reason: reason}
+		}
+		first[n.Name] = i
+	}
+	return nil
+}
+
+// check is what is wrong with the entry; empty: nothing.
+func (n Name) check() string {
+	if reason := checkPattern(n.Name); reason != "" {
+		return reason
+	}
+	if len(n.Addresses) > 0 {
+		return n.checkOwn()
+	}
+	if len(n.Ports) == 0 {
+		return fmt.Sprintf("%s has no ports: want at least one, as in %[1]s 443", n.Name)
+	}
+	for _, p := range n.Ports {
+		if p.Guest != 0 {
+			return fmt.Sprintf("%v: a destination's port cannot become another one: leave :%d out", p, p.Guest)
+		}
+	}
+	if reason := reasonOf(checkPorts("", n.Ports)); reason != "" {
+		return reason
+	}
+	ports := 0
+	for _, p := range n.Ports {
+		p = p.full()
+		ports += int(p.Last-p.First) + 1
+	}
+	if ports > maxNamePorts {
+		return fmt.Sprintf("%d ports, want at most %d: allow the network in egress", ports, maxNamePorts)
+	}
+	return ""
+}
+
+// checkPattern is what is wrong with a name that may begin with "*."; empty: nothing.
+func checkPattern(pattern string) string {
+	name, most := pattern, syntax.MaxName
+	if rest, is := strings.CutPrefix(pattern, "*."); is {
+		name, most = rest, syntax.MaxName-len("a.") // the shortest label in front
+	}
+	switch _, err := netip.ParseAddr(name); {
+	case err == nil:
+		return fmt.Sprintf("%q is an address, and nobody asks for its name: allow it in egress", pattern)
+	case strings.Contains(name, "*"):
+		return fmt.Sprintf("%q: want * as the whole first label, with a name after it, as in *.github.com", pattern)
+	case strings.ContainsFunc(name, func(r rune) bool { return r > '~' }):
+		return fmt.Sprintf("%q has letters outside of ASCII: want the form that DNS has (xn--)", pattern)
+	}
+	if err := syntax.CheckName(strings.TrimSuffix(name, "."), most); err != nil {
+		return fmt.Sprintf("%q has %v", pattern, err)
+	}
+	if folded := strings.ToLower(strings.TrimSuffix(pattern, ".")); folded != pattern {
+		return fmt.Sprintf("%q: want lower case, and no dot at the end: %s", pattern, folded)
+	}
+	return ""
+}
+
+// checkOwn is what is wrong with an entry that has addresses; empty: nothing.
+func (n Name) checkOwn() string {
+	switch {
+	case len(n.Ports) > 0 || n.Private:
+		return fmt.Sprintf("%s has addresses, which allow no connection: leave ports and private out, and allow the addresses in egress", n.Name)
+	case len(n.Addresses) > maxNameAddresses:
+		return fmt.Sprintf("%d addresses, want at most %d", len(n.Addresses), maxNameAddresses)
+	}
+	for i, a := range n.Addresses {
+		switch {
+		case !a.IsValid() || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast():
+			return fmt.Sprintf("%v: want the address of a station, without zone", a)
+		case slices.Contains(n.Addresses[:i], a):
+			return fmt.Sprintf("%v is there twice", a)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,125 @@
+package pinmessage
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/internal/syntax"
+)
+
+func addresses(texts ...string) (list []netip.Addr) {
+	for _, text := range texts {
+		list = append(list, netip.MustParseAddr(text))
+	}
+	return list
+}
+
+// TestAllowed: to which addresses a name may lead, and to which a private one.
+func TestAllowed(t *testing.T) {
+	for texts, want := range map[string][2]bool{ // of any name, of a private one
+		"198.51.100.9 2001:db8::9 9.9.9.9 192.0.1.1 172.15.0.1 172.32.0.1 100.63.0.1 100.128.0.1 192.167.0.1": {true, true},
+		"64:ff9b::c633:6409 2002:c633:6409::1": {true, true},
+
+		"10.0.0.1 172.16.0.1 172.31.255.255 192.168.1.1 100.64.0.1 169.254.1.1 fd00::1 fc00::1 fe80::1 fec0::1": {false, true},
+		"64:ff9b::a00:1 2002:a00:1::1 64:ff9b::a9fe:101 64:ff9b:1::c633:6409":                                   {false, true},
+
+		"127.0.0.1 127.0.0.53 ::1 0.0.0.0 0.0.0.1 :: 224.0.0.1 239.1.1.1 240.0.0.1 255.255.255.255 ff02::1 ff0e::1": {},
+		"169.254.169.254 168.63.129.16 100.100.100.200 fd00:ec2::254 192.0.0.192 fe80::a9fe:a9fe":                   {},
+		"64:ff9b::7f00:1 2002:7f00:1::1 64:ff9b::a9fe:a9fe ::7f00:1 ::ffff:198.51.100.9 fe80::1%eth0":               {},
+	} {
+		for _, a := range addresses(strings.Fields(texts)...) {
+			if have := [2]bool{Allowed(a, false), Allowed(a, true)}; have != want {
+				t.Errorf("%v: %v, want %v", a, have, want)
+			}
+		}
+	}
+	if Allowed(netip.Addr{}, true) {
+		t.Error("no address is allowed")
+	}
+}
+
+// TestMessages: what is appended is parsed, and nothing is longer than MaxSize.
+func TestMessages(t *testing.T) {
+	if n, err := Count(AppendCount(nil, 7)); n != 7 || err != nil {
+		t.Error(n, err)
+	}
+	most := addresses("2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8::4", "198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4")
+	for _, n := range []Name{{Name: "*.example"}, {Name: "db.example", Private: true}, {Name: strings.Repeat("a", syntax.MaxName), Addresses: most}} {
+		message := n.Append(nil)
+		if have, err := ParseName(message); err != nil || !reflect.DeepEqual(have, n) || len(message) > MaxSize {
+			t.Errorf("%+v becomes %+v, %v (%d octets)", n, have, err, len(message))
+		}
+	}
+	r := Request{Name: 9999, Addresses: most, Life: Longest}
+	if have, err := ParseRequest(r.Append(nil), 10000); err != nil || !reflect.DeepEqual(have, r) {
+		t.Errorf("%+v becomes %+v, %v", r, have, err)
+	}
+	for _, reply := range []Reply{{Failed: true}, {}, {Pinned: most}, {Pinned: most[3:5]}} {
+		if have, err := ParseReply(reply.Append(nil, r), r); err != nil || !reflect.DeepEqual(have, reply) {
+			t.Errorf("%+v becomes %+v, %v", reply, have, err)
+		}
+	}
+}
+
+// TestMalformed: what is no message.
+func TestMalformed(t *testing.T) {
+	good := Request{Name: 2, Addresses: addresses("198.51.100.9"), Life: time.Minute}
+	message := good.Append(nil)
+	change := func(at int, to ...byte) []byte {
+		m := slices.Clone(message)
+		copy(m[at:], to)
+		return m
+	}
+	if _, err := ParseRequest(message, 3); err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range map[string][]byte{
+		"empty": nil, "cut": message[:len(message)-1], "long": append(slices.Clone(message), 0), "another name": change(0, 0, 0, 0, 3),
+		"a negative name": change(0, 0xff, 0xff, 0xff, 0xff), "no life": change(4, 0, 0), "a long life": change(4, 0xff, 0xff), "no address": change(6, 0)[:7],
+		"nine addresses": append(change(6, 9), make([]byte, 16*8)...), "an address twice": append(change(6, 2), message[7:]...),
+	} {
+		if r, err := ParseRequest(m, 3); err == nil {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	for _, m := range [][]byte{nil, {0}, {2, 0}, {0, 0, 0}} {
+		if r, err := ParseReply(m, good); err == nil {
+			t.Errorf("reply %x: %+v", m, r)
+		}
+	}
+	for _, m := range [][]byte{nil, {2, 0, 0, 0, 1}, {1, 0, 0, 0}, {1, 0, 0, 0x40, 1}, {1, 0xff, 0xff, 0xff, 0xff}} {
+		if n, err := Count(m); err == nil {
+			t.Errorf("count %x: %d", m, n)
+		}
+	}
+	for _, m := range [][]byte{nil, {2, 0, 'a'}, {0}, {0, 9, 'a'}, {0, 1, 'a'}} {
+		if n, err := ParseName(m); err == nil {
+			t.Errorf("name %x: %+v", m, n)
+		}
+	}
+}
+
+// FuzzRequest: a request that is accepted is within the bounds, and becomes the same message.
+func FuzzRequest(f *testing.F) {
+	f.Add(Request{Name: 2, Addresses: addresses("198.51.100.9", "2001:db8::9"), Life: time.Minute}.Append(nil))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, message []byte) {
+		r, err := ParseRequest(message, 3)
+		if err != nil {
+			return
+		}
+		if r.Name > 2 || len(r.Addresses) == 0 || len(r.Addresses) > MostAddresses || r.Life < Shortest || r.Life > Longest {
+			t.Errorf("%+v", r)
+		}
+		if len(message) > MaxSize {
+			t.Errorf("%d octets", len(message))
+		}
+		if again, err := ParseRequest(r.Append(nil), 3); err != nil || !reflect.DeepEqual(again, r) {
+			t.Errorf("%+v becomes %+v, %v", r, again, err)
+		}
+	})
+}

@@ -1,0 +1,36 @@
+package pins_test
+
+import (
+	"context"
+	"encoding/json"
+	"log"
+	"log/slog"
+	"os"
+	"os/exec"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase1/pins"
+)
+
+// The Spec's list of egress ends with "refuse all", its DNS.Servers has the guest's gateway, and its Guard.Open has
+// 53/udp and 53/tcp.
+func ExampleKeeper() {
+	ctx := context.Background()
+	ns, err := os.Open("/run/netns/pod")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ns.Close()
+	nic := phase1.NIC{NetNS: ns, Name: "eth0"}
+	keeper := pins.Keeper{
+		Pin: nic.Pin, NetNS: ns, Owner: infra.Owner{UID: 107}, Log: slog.Default(),
+		Command: func() *exec.Cmd { return exec.Command("/proc/self/exe", "names") }, // calls Proxy.Serve
+	}
+	if err := json.Unmarshal([]byte(`["registry.example 443", "*.github.com 443 80", "host.internal = 10.0.2.1"]`), &keeper.Names); err != nil {
+		log.Fatal(err)
+	}
+	if err := keeper.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}

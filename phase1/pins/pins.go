@@ -1,0 +1,262 @@
+// Package pins is the half of a DNS proxy that has privileges. It starts the other half, phase2/names, as a command
+// without privileges, and sends it the list of names. It pins the addresses that the command finds, at the ports of the
+// list.
+//
+// The command reads what the guest and the network send. If it is taken over, it can pin addresses that are not
+// private, at the ports of an entry. What an earlier entry of Spec.Egress than the last one refuses stays refused.
+package pins
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/pinmessage"
+	"github.com/guestwire/guestwire/internal/rate"
+	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase1/launch"
+)
+
+// Keeper runs a DNS proxy and pins for it. Set the fields before Run.
+type Keeper struct {
+	// Names are the names to which the guest may connect, and its own names.
+	Names []infra.Name
+
+	// Pin is [phase1.NIC.Pin] of the guest's NIC.
+	Pin func(ctx context.Context, addresses []netip.Addr, ports []infra.Ports, life time.Duration) error
+
+	// Command makes the proxy's command, at each start anew. The command calls Serve of
+	// phase2/names. Its file 3 is the socket of that Proxy; its ExtraFiles come after it.
+	Command func() *exec.Cmd
+
+	// NetNS and Owner are the command's namespace and user, as launch.Start takes them.
+	NetNS *os.File
+	Owner infra.Owner
+
+	// Log gets what is not pinned, and the ends of the command: ten lines a second, after a burst
+	// of fifty. Nil: they are discarded.
+	Log *slog.Logger
+
+	limits limits // zero: defaults
+}
+
+// limits are those of a Run. Tests have others.
+type limits struct {
+	perSecond, burst int           // requests
+	ofName           int           // addresses that are pinned for an entry: two answers of both families, and as many after a new start
+	ofSuffix         int           // the same of an entry with "*."
+	starts           int           // of a command that ends within soon
+	soon             time.Duration // after its start
+}
+
+var defaults = limits{perSecond: 100, burst: 200, ofName: 8 * pinmessage.MostAddresses, ofSuffix: 1024, starts: 5, soon: time.Minute}
+
+// Run runs the proxy until ctx is done, kills it, and returns nil. A proxy that ends is started again. After five that
+// end within a minute each, Run returns the last error.
+//
+// A request of the proxy has the place of a name and at most 8 addresses, for 5 seconds to 5 minutes. The pins last 5
+// seconds longer. At most 100 requests a second are read, after a burst of 200. For an entry at most 64 addresses are
+// pinned at a time, or 1024 if it begins with "*.". A malformed request ends the proxy.
+//
+//	*cache.FieldError  an entry of Names is wrong, or Owner is (launch.Start)
+//	others             those of launch.Start and of the proxy's end
+func (k Keeper) Run(ctx context.Context) error {
+	if err := k.run(ctx); err != nil {
+		return fmt.Errorf("pins: %w", err)
+	}
+	return nil
+}
+
+func (k Keeper) run(ctx context.Context) error {
+	if err := infra.ValidateNames(k.Names); err != nil {
+		return err
+	}
+	if k.limits == (limits{}) {
+		k.limits = defaults
+	}
+	p := &pinner{
+		Keeper: k, log: rate.NewLog(k.Log), requests: rate.New(k.limits.perSecond, k.limits.burst), pinned: map[int]map[netip.Addr]time.Time{},
+	}
+	for starts := 1; ; starts++ {
+		began := time.Now()
+		err := p.runOnce(ctx)
+		if time.Since(began) > k.limits.soon {
+			starts = 1
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if starts == k.limits.starts || errors.Is(err, errStart) {
+			return err
+		}
+		p.log.Warn("the DNS proxy has ended, and is started again", "error", err)
+	}
+}
+
+// pinner is the state of one Run, for one command after the other.
+type pinner struct {
+	Keeper
+	log      *rate.Log
+	requests *rate.Limit
+	pinned   map[int]map[netip.Addr]time.Time // by entry: its addresses, and until when they are pinned
+}
+
+// errStart is a command that has not started: the next one would not, either.
+var errStart = errors.New("the DNS proxy does not start")
+
+// runOnce starts the command and pins for it, until it ends or the conversation does.
+func (p *pinner) runOnce(ctx context.Context) error {
+	cmd, ours, err := p.start()
+	if err != nil {
+		return fmt.Errorf("%w: %w", errStart, err)
+	}
+	stop := context.AfterFunc(ctx, func() { ours.Close() })
+	err = p.converse(ctx, ours)
+	stop()
+	ours.Close()
+	if killed := cmd.Process.Kill(); killed != nil && !errors.Is(killed, os.ErrProcessDone) {
+		err = errors.Join(err, killed)
+	}
+	return errors.Join(err, cmd.Wait())
+}
+
+// start starts the command and returns its socket.
+func (p *pinner) start() (*exec.Cmd, net.Conn, error) {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	file, theirs := os.NewFile(uintptr(pair[0]), "proxy"), os.NewFile(uintptr(pair[1]), "pins")
+	defer theirs.Close()
+	ours, err := net.FileConn(file)
+	file.Close()
+	if err != nil {
+		return nil, nil, err
+	}
+	cmd := p.Command()
+	cmd.ExtraFiles = append([]*os.File{theirs}, cmd.ExtraFiles...)
+	if err := launch.Start(cmd, p.NetNS, p.Owner); err != nil {
+		ours.Close()
+		return nil, nil, err
+	}
+	return cmd, ours, nil
+}
+
+// converse sends the list, and answers requests.
+func (p *pinner) converse(ctx context.Context, proxy net.Conn) error {
+	if err := p.sendNames(proxy); err != nil {
+		return fmt.Errorf("list of names to the proxy: %w", err)
+	}
+	message := make([]byte, pinmessage.MaxSize+1)
+	for {
+		n, err := proxy.Read(message)
+		if err != nil {
+			return fmt.Errorf("request of the proxy: %w", err)
+		}
+		r, err := pinmessage.ParseRequest(message[:n], len(p.Names))
+		if err == nil && len(p.Names[r.Name].Addresses) > 0 {
+			err = fmt.Errorf("%s has addresses of its own", p.Names[r.Name].Name)
+		}
+		if err != nil {
+			return fmt.Errorf("request of the proxy: %w", err)
+		}
+		if err := p.requests.Wait(ctx); err != nil {
+			return err
+		}
+		if _, err := proxy.Write(p.pin(ctx, r).Append(nil, r)); err != nil {
+			return fmt.Errorf("reply to the proxy: %w", err)
+		}
+	}
+}
+
+// sendNames sends the list. A proxy that does not read it ends.
+func (p *pinner) sendNames(proxy net.Conn) error {
+	proxy.SetWriteDeadline(time.Now().Add(time.Minute))
+	defer proxy.SetWriteDeadline(time.Time{})
+	message := pinmessage.AppendCount(nil, len(p.Names))
+	if _, err := proxy.Write(message); err != nil {
+		return err
+	}
+	for _, n := range p.Names {
+		message = pinmessage.Name{Name: n.Name, Private: n.Private, Addresses: n.Addresses}.Append(message[:0])
+		if _, err := proxy.Write(message); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pin pins what of the request may be pinned.
+func (p *pinner) pin(ctx context.Context, r pinmessage.Request) pinmessage.Reply {
+	name := p.Names[r.Name]
+	allowed := slices.Clone(r.Addresses)
+	allowed = slices.DeleteFunc(allowed, func(a netip.Addr) bool { return !pinmessage.Allowed(a, name.Private) })
+	if len(allowed) < len(r.Addresses) {
+		p.log.Warn("the proxy wants addresses that the name may not have: has it been taken over?", "name", name.Name, "addresses", r.Addresses)
+	}
+	if len(allowed) == 0 {
+		return pinmessage.Reply{}
+	}
+	life := r.Life + pinmessage.Grace
+	end := time.Now().Add(life)
+	pinned, room := p.room(r.Name, allowed)
+	if !room {
+		p.log.Warn("a name has too many addresses: no more are pinned, until some have ended", "name", name.Name, "addresses", len(pinned))
+		return pinmessage.Reply{Failed: true}
+	}
+	err := p.Pin(ctx, allowed, name.Ports, life)
+	var left *phase1.PinError
+	switch {
+	case errors.As(err, &left):
+		allowed = slices.DeleteFunc(allowed, func(a netip.Addr) bool { return slices.Contains(left.LeftOut, a) })
+		fallthrough
+	case err != nil:
+		p.log.Warn("an address is not pinned", "name", name.Name, "error", err)
+	}
+	if err != nil && left == nil {
+		return pinmessage.Reply{Failed: true}
+	}
+	for _, a := range allowed {
+		if end.After(pinned[a]) {
+			pinned[a] = end
+		}
+	}
+	return pinmessage.Reply{Pinned: allowed}
+}
+
+// room returns the addresses that are pinned for an entry, and reports whether it may have these, too.
+func (p *pinner) room(entry int, addresses []netip.Addr) (pinned map[netip.Addr]time.Time, room bool) {
+	if pinned = p.pinned[entry]; pinned == nil {
+		pinned = map[netip.Addr]time.Time{}
+		p.pinned[entry] = pinned
+	}
+	most := p.limits.ofName
+	if p.Names[entry].Name[0] == '*' {
+		most = p.limits.ofSuffix
+	}
+	fits := func() bool {
+		count := len(pinned)
+		for _, a := range addresses {
+			if _, has := pinned[a]; !has {
+				count++
+			}
+		}
+		return count <= most
+	}
+	if fits() {
+		return pinned, true
+	}
+	now := time.Now()
+	maps.DeleteFunc(pinned, func(_ netip.Addr, end time.Time) bool { return !end.After(now) })
+	return pinned, fits()
+}

@@ -1,0 +1,24 @@
+package names_test
+
+import (
+	"context"
+	"log"
+	"log/slog"
+	"net/netip"
+	"os"
+
+	"github.com/guestwire/guestwire/phase2/names"
+)
+
+// The command that phase1/pins starts: the guest asks at its gateway, and the pod's resolvers are asked.
+func ExampleProxy() {
+	proxy := names.Proxy{
+		Pins:      os.NewFile(3, "pins"),
+		Addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.2.1:53")},
+		Guest:     []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")},
+		Log:       slog.Default(),
+	}
+	if err := proxy.Serve(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,141 @@
+// Package names is the half of a DNS proxy that has no privileges. It answers a guest's questions about the names of a
+// list, and has the addresses pinned before the guest learns them. The other half, phase1/pins, starts the process and
+// sends the list.
+//
+// A question about a name that is not in the list is answered at once, REFUSED, and no resolver gets it. So the guest
+// sends nothing to the world by names, except to the servers of the listed ones. An answer has the asked name alone:
+// the names that it stands for (CNAME) need no entry, and are left out.
+//
+// Questions of the types A, AAAA, HTTPS, SVCB, MX, SRV and TXT are answered. The answer to the others is empty, and no
+// resolver is asked. Of HTTPS and SVCB the guest gets neither the hints, which are addresses, nor the key of ech, and
+// no record that stands for another name. The targets of MX and SRV are names like others, and need entries. DNSSEC is
+// not passed on: a guest cannot check signatures.
+package names
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+)
+
+// Proxy answers the guest's questions. Set the fields before Serve.
+type Proxy struct {
+	// Pins is the socket of phase1/pins, file 3 of the command that it starts:
+	// os.NewFile(3, "pins"). Serve closes it.
+	Pins *os.File
+
+	// Packets and Streams are sockets of UDP and TCP at which the guest asks. A socket of UDP
+	// must be bound to one address, or its replies may come from another one. Serve closes them.
+	Packets []net.PacketConn
+	Streams []net.Listener
+
+	// Addresses are further ones at which Serve listens, by UDP and TCP.
+	Addresses []netip.AddrPort
+
+	// Guest are the networks whose questions are answered. Empty: those of all.
+	Guest []netip.Prefix
+
+	// Resolvers are asked, in this order. Empty: those of ResolvConf.
+	Resolvers []netip.AddrPort
+
+	// ResolvConf is the path of a resolv.conf(5). Empty: /etc/resolv.conf, if that exists.
+	// Changes of the file are followed within a second. While it is missing, empty or
+	// unreadable, the last resolvers stay. Those at which Serve itself listens are left out.
+	ResolvConf string
+
+	// Log gets what is refused, left out or lost: ten lines a second, after a burst of fifty.
+	// Nil: they are discarded.
+	Log *slog.Logger
+
+	limits limits // zero: defaults
+}
+
+// Serve answers until ctx is done, and then returns nil. Another error is that of a socket, of the file ResolvConf, or
+// of the conversation with phase1/pins: then the process should end, and phase1/pins starts another one.
+//
+// At most 1000 questions a second are answered, after a burst of as many, and 32 questions to resolvers run at once.
+// Questions above that are lost, and the guest asks again. An answer is kept for its life, of 5 seconds to 5 minutes. A
+// name has at most 8 addresses in an answer. Of the names of an entry with "*." at most 128 have addresses at a time,
+// and others get SERVFAIL.
+func (p *Proxy) Serve(ctx context.Context) error {
+	if err := p.serve(ctx); err != nil {
+		return fmt.Errorf("DNS proxy: %w", err)
+	}
+	return nil
+}
+
+func (p *Proxy) serve(ctx context.Context) error {
+	serving, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	open, err := p.open(serving)
+	defer open.close()
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(serving, open.close) // ends what waits at a socket
+	list, err := receiveNames(open.pins)
+	if err == nil {
+		var upstream *resolvers
+		if upstream, err = p.newResolvers(open.packets); err == nil {
+			newServer(p, list, upstream, open.pins).run(serving, open, end)
+			err = context.Cause(serving)
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// sockets are those of a Serve.
+type sockets struct {
+	pins    net.Conn
+	packets []net.PacketConn
+	streams []net.Listener
+}
+
+// open returns the sockets of the caller and those of Addresses, also with an error.
+func (p *Proxy) open(ctx context.Context) (open sockets, err error) {
+	open.packets, open.streams = append(open.packets, p.Packets...), append(open.streams, p.Streams...)
+	if p.Pins == nil {
+		return open, errors.New("no socket of phase1/pins: set Pins, in the command that it starts to os.NewFile(3, \"pins\")")
+	}
+	open.pins, err = net.FileConn(p.Pins)
+	p.Pins.Close()
+	if err != nil {
+		return open, fmt.Errorf("socket of phase1/pins: %w", err)
+	}
+	var listener net.ListenConfig
+	for _, at := range p.Addresses {
+		c, err := listener.ListenPacket(ctx, "udp", at.String())
+		if err != nil {
+			return open, err
+		}
+		open.packets = append(open.packets, c)
+		l, err := listener.Listen(ctx, "tcp", at.String())
+		if err != nil {
+			return open, err
+		}
+		open.streams = append(open.streams, l)
+	}
+	if len(open.packets) == 0 {
+		return open, errors.New("no socket at which the guest asks: set Packets or Addresses")
+	}
+	return open, nil
+}
+
+func (s sockets) close() {
+	if s.pins != nil {
+		s.pins.Close()
+	}
+	for _, c := range s.packets {
+		c.Close()
+	}
+	for _, l := range s.streams {
+		l.Close()
+	}
+}
