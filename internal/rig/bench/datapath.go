@@ -113,6 +113,7 @@ type variant struct {
 	guest, network *port
 	mac, next      cache.MAC
 	source         netip.Addr
+	gateway        netip.Addr // the guest's, if the namespace routes
 
 	out, in []byte // frames of the present flow
 	before  uint64 // number of frames that had arrived in the network before
@@ -127,7 +128,7 @@ func (s *scope) newWiredVariant(p *pod, spec infra.Spec) (*variant, error) {
 	}
 	n := &variant{pod: p, mac: record.MAC, next: gatewayMAC, source: record.IPv4.Address.Addr()}
 	if !record.GatewayMAC.IsZero() { // the namespace routes
-		n.next = record.GatewayMAC
+		n.next, n.gateway = record.GatewayMAC, record.IPv4.Gateway()
 		// No station answers ARP for the next hop, and no guest, so the entries are static.
 		known := fmt.Sprintf("neigh replace %v lladdr %v nud permanent dev %s", gateways[0], gatewayMAC, nic)
 		if spec.Binding.Kind() == (infra.Routed{}).Kind() {

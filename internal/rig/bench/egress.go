@@ -14,6 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/lab"
 )
 
 var networks = 10000 // in a long list
@@ -33,15 +34,16 @@ func longPolicy(refuse bool, bits int) (list []infra.Egress) {
 func measureEgress(s *scope, w io.Writer, sets int) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var guests, setups []row
+	var guests, beside, setups []row
 	for _, binding := range []infra.Binding{infra.Routed{}, infra.Masquerade{}} {
 		kind := string(binding.Kind())
 		out, in := newRow(kind+", open connection, from the guest", 2), newRow(kind+", open connection, to the guest", 2)
 		opened, refused := newRow(kind+", a new connection", 2), newRow(kind+", a refused connection", 2)
 		lists := []row{newRow(kind+", networks allowed, ms", 3), newRow(kind+", networks allowed, ms of CPU", 3),
 			newRow(kind+", hosts refused, ms", 3), newRow(kind+", hosts refused, ms of CPU", 3)}
+		diverts := newDivertRows(kind)
 		measure := func(s *scope) error {
-			return errors.Join(s.measurePolicy(binding, out, in, opened, refused), s.measureLists(binding, lists))
+			return errors.Join(s.measurePolicy(binding, out, in, opened, refused), s.measureDiverts(binding, diverts), s.measureLists(binding, lists))
 		}
 		for range sets {
 			if err := inScope(s.ctx, measure); err != nil {
@@ -49,8 +51,10 @@ func measureEgress(s *scope, w io.Writer, sets int) error {
 			}
 		}
 		guests, setups = append(guests, out, in, opened, refused), append(setups, lists...)
+		beside = append(beside, diverts.all()...)
 	}
 	printTable(w, "Microseconds a frame, or until an answer", []string{"policy", "without"}, guests)
+	printTable(w, "The same, beside a list", []string{"diverts", "without"}, beside)
 	printTable(w, "Setup with a list of 10,000", []string{"list", "without", "change"}, setups)
 	return nil
 }
@@ -80,56 +84,75 @@ func (s *scope) measureLists(binding infra.Binding, took []row) error {
 // measurePolicy measures a guest whose policy allows the server's port, and one without a policy. Each has a world of
 // its own, as the server answers by the pod's address. A refused connection is compared with a new one without policy.
 func (s *scope) measurePolicy(binding infra.Binding, out, in, opened, refused row) error {
-	server := infra.Egress{To: gateways[0].String(), Ports: infra.Ports{First: serverPort}}
-	var variants [2]*variant
-	for way, egress := range [][]infra.Egress{append([]infra.Egress{server}, longPolicy(false, 24)...), nil} {
-		_, pods, err := s.newWorld(1)
-		if err == nil {
-			variants[way], err = s.newWiredVariant(pods[0], infra.Spec{Binding: binding, Egress: egress})
-		}
-		if err == nil {
-			err = variants[way].openConnection(s.ctx, flows[0])
-		}
-		if err != nil {
-			return err
-		}
+	variants, err := s.newPolicyVariants(binding, infra.Spec{Egress: append([]infra.Egress{toServer}, longPolicy(false, 24)...)}, infra.Spec{})
+	if err == nil {
+		err = s.takeTurns(variants, shortBursts, out, in)
 	}
-	err := errors.Join(s.takeTurns(variants[:], shortBursts, out, in), s.serve(variants[0].pod), s.serve(variants[1].pod))
 	if err != nil {
 		return err
 	}
 	return s.inTurns(setRounds, len(variants), func(_, way int) error {
-		took, err := variants[way].connect(serverPort, header.TCPFlagSyn|header.TCPFlagAck)
+		took, err := variants[way].connect(serverAt, header.TCPFlagSyn|header.TCPFlagAck)
 		opened.add(way, took)
 		if err == nil && way == 0 {
-			took, err = variants[way].connect(refusedPort, header.TCPFlagRst|header.TCPFlagAck)
+			took, err = variants[way].connect(netip.AddrPortFrom(gateways[0], refusedPort), header.TCPFlagRst|header.TCPFlagAck)
 		}
 		refused.add(way, took)
 		return err
 	})
 }
 
-// serve has the other end of the pod's NIC answer at both ports. It need not ask for the pod's MAC, and keeps nothing
-// of a connection that does not go on (tcp_syncookies, ip-sysctl.rst).
-func (s *scope) serve(p *pod) error {
-	_, err := p.world.Run("sysctl", "-qw", "net.ipv4.tcp_syncookies=2")
-	err = errors.Join(err, p.gateway(), ip(p.world.Namespace, "neigh replace %v lladdr %v nud permanent dev %s", pods[0], podMAC, p.peer))
-	for _, port := range []uint16{serverPort, refusedPort} {
-		err = errors.Join(err, p.world.Do(func() error {
-			listener, err := net.Listen("tcp", netip.AddrPortFrom(gateways[0], port).String())
-			if err == nil {
-				s.atEnd(listener.Close)
-			}
-			return err
-		}))
+// toServer allows the server's port.
+var toServer = infra.Egress{To: gateways[0].String(), Ports: infra.Ports{First: serverPort}}
+
+// newPolicyVariants wires a guest for each Spec, in a world of its own, where the server answers. The guest has an open
+// connection.
+func (s *scope) newPolicyVariants(binding infra.Binding, specs ...infra.Spec) (variants []*variant, err error) {
+	for _, spec := range specs {
+		spec.Binding = binding
+		_, pods, err := s.newWorld(1)
+		if err != nil {
+			return nil, err
+		}
+		n, err := s.newWiredVariant(pods[0], spec)
+		if err == nil {
+			err = n.openConnection(s.ctx, flows[0])
+		}
+		if err != nil {
+			return nil, err
+		}
+		variants = append(variants, n)
 	}
-	return err
+	for _, n := range variants {
+		if err := s.serve(n.pod); err != nil {
+			return nil, err
+		}
+	}
+	return variants, nil
 }
 
-// connect sends SYNs to a port, and returns the median of the microseconds until the answer, which has the flags.
-func (n *variant) connect(port uint16, flags header.TCPFlags) (float64, error) {
-	syn := n.segment(header.TCPFlagSyn, 0)
-	binary.BigEndian.PutUint16(syn[portsAt+2:], port)
+// serve has the other end of the pod's NIC answer at both ports. It need not ask for the pod's MAC.
+func (s *scope) serve(p *pod) error {
+	return errors.Join(p.gateway(), ip(p.world.Namespace, "neigh replace %v lladdr %v nud permanent dev %s", pods[0], podMAC, p.peer),
+		s.listen(p.world.Namespace, serverAt), s.listen(p.world.Namespace, netip.AddrPortFrom(gateways[0], refusedPort)))
+}
+
+// listen answers at a port of the namespace, which keeps nothing of a connection that does not go on (tcp_syncookies,
+// ip-sysctl.rst).
+func (s *scope) listen(in lab.Namespace, at netip.AddrPort) error {
+	_, err := in.Run("sysctl", "-qw", "net.ipv4.tcp_syncookies=2")
+	return errors.Join(err, in.Do(func() error {
+		listener, err := net.Listen("tcp", at.String())
+		if err == nil {
+			s.atEnd(listener.Close)
+		}
+		return err
+	}))
+}
+
+// connect sends SYNs, and returns the median of the microseconds until the answer, which has the flags.
+func (n *variant) connect(to netip.AddrPort, flags header.TCPFlags) (float64, error) {
+	syn := n.segment(to, header.TCPFlagSyn, 0)
 	var took []float64
 	for range 50 { // in all turns together fewer than infra.DefaultMaxConnections
 		n.opened++
@@ -138,7 +161,7 @@ func (n *variant) connect(port uint16, flags header.TCPFlags) (float64, error) {
 		err := n.guest.send(syn)
 		for frame := []byte(nil); err == nil && !(isFor(frame, clientPort-n.opened) && header.TCP(frame[portsAt:]).Flags() == flags); {
 			if frame, err = n.guest.receive(time.Second); frame == nil && err == nil {
-				err = fmt.Errorf("%s: no answer with the flags %v to a SYN to port %d", n.pod.peer, flags, port)
+				err = fmt.Errorf("%s: no answer with the flags %v to a SYN to %v", n.pod.peer, flags, to)
 			}
 		}
 		if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -26,6 +27,9 @@ const (
 	refusedPort = 5202 // which the policy of measurePolicy does not allow
 )
 
+// serverAt is where most flows go.
+var serverAt = netip.AddrPortFrom(gateways[0], serverPort)
+
 // frame returns a frame of a guest that leaves checksums and segmentation to its device.
 func (f flow) frame(n *variant) []byte {
 	const segment = 1500 - header.IPv4MinimumSize - header.TCPMinimumSize
@@ -33,7 +37,7 @@ func (f flow) frame(n *variant) []byte {
 	if f.short {
 		payload = 6
 	}
-	frame := n.segment(header.TCPFlagAck, payload)
+	frame := n.segment(serverAt, header.TCPFlagAck, payload)
 	if !f.short {
 		frame[1] = unix.VIRTIO_NET_HDR_GSO_TCPV4
 		binary.NativeEndian.PutUint16(frame[2:], portsAt+header.TCPMinimumSize-vnetLen)
@@ -42,9 +46,9 @@ func (f flow) frame(n *variant) []byte {
 	return frame
 }
 
-// segment returns a frame with a TCP segment of the guest to the server. Its checksum is left to the device, so that
-// the ports can be changed.
-func (n *variant) segment(flags header.TCPFlags, payload int) []byte {
+// segment returns a frame with a TCP segment of the guest. Its checksum is left to the device, so that the ports can be
+// changed.
+func (n *variant) segment(to netip.AddrPort, flags header.TCPFlags, payload int) []byte {
 	frame := make([]byte, portsAt+header.TCPMinimumSize+payload)
 	frame[0] = unix.VIRTIO_NET_HDR_F_NEEDS_CSUM
 	binary.NativeEndian.PutUint16(frame[6:], uint16(portsAt-vnetLen))
@@ -52,17 +56,17 @@ func (n *variant) segment(flags header.TCPFlags, payload int) []byte {
 	header.Ethernet(frame[vnetLen:]).Encode(&header.EthernetFields{
 		SrcAddr: tcpip.LinkAddress(n.mac[:]), DstAddr: tcpip.LinkAddress(n.next[:]), Type: header.IPv4ProtocolNumber,
 	})
-	from, to := tcpip.AddrFrom4(n.source.As4()), tcpip.AddrFrom4(gateways[0].As4())
+	source, destination := tcpip.AddrFrom4(n.source.As4()), tcpip.AddrFrom4(to.Addr().As4())
 	packet := header.IPv4(frame[ipAt:])
 	packet.Encode(&header.IPv4Fields{
-		TotalLength: uint16(len(packet)), TTL: 64, Protocol: uint8(header.TCPProtocolNumber), SrcAddr: from, DstAddr: to,
+		TotalLength: uint16(len(packet)), TTL: 64, Protocol: uint8(header.TCPProtocolNumber), SrcAddr: source, DstAddr: destination,
 	})
 	packet.SetChecksum(^packet.CalculateChecksum())
 	// Question and answer have the same sequence numbers, so answer only exchanges the addresses and ports.
 	header.TCP(frame[portsAt:]).Encode(&header.TCPFields{
-		SrcPort: clientPort, DstPort: serverPort, SeqNum: 1 << 20, AckNum: 1 << 20,
+		SrcPort: clientPort, DstPort: to.Port(), SeqNum: 1 << 20, AckNum: 1 << 20,
 		DataOffset: header.TCPMinimumSize, Flags: flags, WindowSize: 65535,
-		Checksum: header.PseudoHeaderChecksum(header.TCPProtocolNumber, from, to, uint16(len(packet)-header.IPv4MinimumSize)),
+		Checksum: header.PseudoHeaderChecksum(header.TCPProtocolNumber, source, destination, uint16(len(packet)-header.IPv4MinimumSize)),
 	})
 	return frame
 }
