@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -67,6 +68,79 @@ func TestSocat(t *testing.T) {
 			}
 		}
 	}
+	// A guest that sends packets to 127.0.0.1 by its card.
+	for _, line := range []string{"link set lo up", "route del local 127.0.0.0/8 dev lo table local", "route del local 127.0.0.1 dev lo table local", "route add 127.0.0.1 via 10.0.2.1 dev eth0"} {
+		if _, err := s.guest.Run("ip", strings.Fields(line)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := s.dropped(t, "loopback")
+	if out, err := s.tryCurl("--max-time", "2", "--interface", "10.0.2.2", "http://127.0.0.1:8080/"); err == nil || !strings.Contains(err.Error(), "exit status 28") { // no answer
+		t.Errorf("127.0.0.1 from the guest: %s, %v", out, err)
+	}
+	if n := s.dropped(t, "loopback") - before; n == 0 {
+		t.Error("no packet to 127.0.0.1 is dropped")
+	}
+}
+
+// dockerRules are those of Docker's embedded resolver in a container's namespace, as libnetwork/resolver_unix.go makes
+// them: the resolver listens at two ports of the kernel's choice.
+const dockerRules = `*nat
+:DOCKER_OUTPUT - [0:0]
+:DOCKER_POSTROUTING - [0:0]
+-A OUTPUT -d 127.0.0.11/32 -j DOCKER_OUTPUT
+-A POSTROUTING -d 127.0.0.11/32 -j DOCKER_POSTROUTING
+-A DOCKER_OUTPUT -d 127.0.0.11/32 -p tcp -m tcp --dport 53 -j DNAT --to-destination 127.0.0.11:41543
+-A DOCKER_OUTPUT -d 127.0.0.11/32 -p udp -m udp --dport 53 -j DNAT --to-destination 127.0.0.11:35187
+-A DOCKER_POSTROUTING -s 127.0.0.11/32 -p tcp -m tcp --sport 41543 -j SNAT --to-source :53
+-A DOCKER_POSTROUTING -s 127.0.0.11/32 -p udp -m udp --sport 35187 -j SNAT --to-source :53
+COMMIT
+`
+
+// TestDockerResolver: beside the rules of Docker's resolver a guest asks it by the ports at which it listens. At port 53,
+// which the rules translate for processes of the namespace alone, nobody listens: the guest is refused.
+func TestDockerResolver(t *testing.T) {
+	nstest.Need(t, "iptables-restore")
+	s := newScene(t, "divert 192.0.2.53 53 127.0.0.11:41543", "divert 192.0.2.53 53/udp 127.0.0.11:35187",
+		"divert 192.0.2.54 53 127.0.0.11:53", "divert 192.0.2.54 53/udp 127.0.0.11:53", "refuse all")
+	restore := exec.Command("nsenter", "--net="+s.Pod.Path(), "iptables-restore", "--noflush")
+	restore.Stdin = strings.NewReader(dockerRules)
+	if out, err := restore.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	s.program(t, unpackedProgram(t, "socat", "usr/bin/socat", "TCP4-LISTEN:41543,bind=127.0.0.11,fork,reuseaddr", "SYSTEM:echo resolver"))
+	s.program(t, unpackedProgram(t, "socat", "usr/bin/socat", "UDP4-RECVFROM:35187,bind=127.0.0.11,fork", "SYSTEM:echo resolver"))
+	for _, protocol := range []string{"tcp", "udp"} {
+		for from, to := range map[*os.File]string{s.guest.File: "192.0.2.53:53", s.Pod.File: "127.0.0.11:53"} {
+			nstest.Eventually(t, func() error {
+				if have, err := ask(from, protocol, to); err != nil || have != "resolver\n" {
+					return fmt.Errorf("%s, %s: %q, %v", protocol, to, have, err)
+				}
+				return nil
+			})
+		}
+		if have, err := ask(s.guest.File, protocol, "192.0.2.54:53"); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("%s: %q, %v, want it refused", protocol, have, err)
+		}
+	}
+	if err := s.nic.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// dropped is how many packets the wiring has dropped for the reason.
+func (s *scene) dropped(t *testing.T, reason string) (packets uint64) {
+	t.Helper()
+	report, err := s.nic.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range report.Drops {
+		if c.Reason == reason {
+			packets += c.Packets
+		}
+	}
+	return packets
 }
 
 // ask asks from a namespace, and returns the answer.
