@@ -13,9 +13,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestMitmproxy: mitmproxy in transparent mode gets a guest's HTTP and HTTPS, by IPv4 and IPv6, and goes on to where the
-// guest wanted to go, which it knows from the kernel alone. The guest sees mitmproxy's certificate. mitmproxy has no
-// privilege.
+// TestMitmproxy: mitmproxy in transparent mode gets a guest's HTTP and HTTPS, by IPv4 and IPv6, and goes on to where
+// the guest wanted to go, which it knows from the kernel alone. The guest sees mitmproxy's certificate. mitmproxy has
+// no privilege.
 func TestMitmproxy(t *testing.T) {
 	s := newScene(t, "divert all 80 :15443", "divert all 443 :15443", "refuse all")
 	s.serveWeb(t)

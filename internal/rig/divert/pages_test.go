@@ -134,8 +134,8 @@ func TestMetadataPage(t *testing.T) { typePage(t, "metadata-service") }
 // TestLocalPage: the guest reaches services at 127.0.0.1 of the pod and of the host.
 func TestLocalPage(t *testing.T) { typePage(t, "local-service") }
 
-// TestBrokerPage: the guest's TLS goes on to the names of the broker's list alone, and HTTP to one host has a credential
-// that the guest does not have.
+// TestBrokerPage: the guest's TLS goes on to the names of the broker's list alone, and HTTP to one host has a
+// credential that the guest does not have.
 func TestBrokerPage(t *testing.T) {
 	code, err := os.ReadFile("broker/main.go")
 	if err != nil {

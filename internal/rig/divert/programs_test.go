@@ -16,8 +16,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestSSLH: sslh gets all TLS of the guest, by IPv4 and IPv6, and lets it on to the names of a list. A name that the list
-// lacks ends, whatever its address.
+// TestSSLH: sslh gets all TLS of the guest, by IPv4 and IPv6, and lets it on to the names of a list. A connection to
+// another name ends, whatever its address.
 func TestSSLH(t *testing.T) {
 	s := newScene(t, "divert all 443 :15443", "refuse all")
 	certificate := s.serveWeb(t)
@@ -44,8 +44,8 @@ protocols: ( { name: "tls"; host: "198.51.100.9"; port: "443"; sni_hostnames: [ 
 	}
 }
 
-// TestSocat: socat serves a loopback address alone. The guest reaches it by TCP and UDP at an address of its own choice,
-// which nobody else does: not the world, and not the guest at another port or by what it addresses to 127.0.0.1.
+// TestSocat: socat serves a loopback address alone. The guest reaches it by TCP and UDP at the address of the entry.
+// The world does not, nor does the guest at another port, or by what it sends to 127.0.0.1 itself.
 func TestSocat(t *testing.T) {
 	s := newScene(t, "divert 169.254.169.254 80 127.0.0.1:8080", "divert 169.254.169.254 53/udp 127.0.0.11:5353", "refuse all")
 	s.program(t, unpackedProgram(t, "socat", "usr/bin/socat", "TCP4-LISTEN:8080,bind=127.0.0.1,fork,reuseaddr", "SYSTEM:echo socat sees $SOCAT_PEERADDR"))
@@ -97,8 +97,8 @@ const dockerRules = `*nat
 COMMIT
 `
 
-// TestDockerResolver: beside the rules of Docker's resolver a guest asks it by the ports at which it listens. At port 53,
-// which the rules translate for processes of the namespace alone, nobody listens: the guest is refused.
+// TestDockerResolver: beside the rules of Docker's resolver a guest asks it by the ports at which it listens. At port
+// 53, which the rules translate for processes of the namespace alone, nobody listens: the guest is refused.
 func TestDockerResolver(t *testing.T) {
 	nstest.Need(t, "iptables-restore")
 	s := newScene(t, "divert 192.0.2.53 53 127.0.0.11:41543", "divert 192.0.2.53 53/udp 127.0.0.11:35187",
