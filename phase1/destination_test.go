@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -19,13 +20,13 @@ import (
 )
 
 // TestOriginalDestination: a program without capabilities asks where a diverted connection was opened to, by IPv4 and
-// IPv6, on sockets for one family and for both, at a loopback target, by TCP and SCTP. A connection that nobody
-// diverted has no other destination, and a datagram none at all.
+// IPv6, on sockets for one family and for both, at a loopback target, by TCP and SCTP, also to a link-local address. A
+// connection that nobody diverted has no other destination, and a datagram none at all.
 func TestOriginalDestination(t *testing.T) {
 	t.Parallel()
 	entries := []string{
 		"divert 198.51.100.9 9000 127.0.0.1:8080", "divert all 9005/sctp :15447",
-		"divert all 9001 :15443", "divert all 9002 :15444", "divert all 9003 :15445", "divert all 9004 :15446", "divert all 9001/udp :15443", "refuse all",
+		"divert all 9001 :15443", "divert all 9002 :15444", "divert all 9003 :15445", "divert all 9004 :15446", "divert all 9006 :15448", "divert all 9001/udp :15443", "refuse all",
 	}
 	eachRouter(t, entries, func(t *testing.T, s *scene, c wired.NIC) {
 		s.nameGuest(t, c)
@@ -86,6 +87,7 @@ func TestOriginalDestination(t *testing.T) {
 			accepted.Close()
 		}
 		s.multipath(t)
+		s.linkLocal(t)
 		var datagrams net.PacketConn
 		in(t, s.Pod, func() (err error) {
 			datagrams, err = net.ListenPacket("udp", ":15443")
@@ -128,6 +130,40 @@ func (s *scene) multipath(t *testing.T) {
 		unix.Close(opened)
 		accepted.Close()
 		l.Close()
+	}
+}
+
+// linkLocal has the guest open a connection to its gateway's link-local address.
+func (s *scene) linkLocal(t *testing.T) {
+	t.Helper()
+	router := nstest.Record(t, s.State, "eth0").IPv6.Router.Address
+	l := s.listen(t, "tcp", "[::]:15448")
+	opened := -1
+	in(t, s.who["guest"], func() error {
+		card, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		if opened, err = unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+			return err
+		}
+		if err := unix.Connect(opened, &unix.SockaddrInet6{Addr: router.As16(), Port: 9006, ZoneId: uint32(card.Index)}); err != unix.EINPROGRESS {
+			return err
+		}
+		return nil
+	})
+	defer unix.Close(opened)
+	tap := ""
+	in(t, s.Pod, func() error {
+		link, err := net.InterfaceByName("eth0-tap")
+		if err == nil {
+			tap = strconv.Itoa(link.Index)
+		}
+		return err
+	})
+	want := netip.AddrPortFrom(router.WithZone(tap), 9006)
+	if to, err := s.destination(t, accept(t, l, "link-local")); err != nil || to != want {
+		t.Errorf("the guest has opened a connection to %v, %v; want %v", to, err, want)
 	}
 }
 

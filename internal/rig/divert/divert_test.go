@@ -73,7 +73,7 @@ func newScene(t *testing.T, entries ...string) *scene {
 	return s
 }
 
-// boot puts a guest behind the NIC, with the addresses of its record.
+// boot starts a guest at the NIC's tap, with the addresses of its record.
 func (s *scene) boot(t *testing.T, r cache.Record) {
 	t.Helper()
 	s.guest = nstest.Boot(t, s.Pod.File, r, "guest")
