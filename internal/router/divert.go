@@ -119,22 +119,26 @@ func leadsToItself(d firewall.Divert, protocol uint8) bool {
 }
 
 // divertedNow looks at the destination. A beginning between the addresses and ports of a connection that is not
-// forgotten is asked as well, see reopened: else the guest would reach a target to which no entry leads any more. What
-// connection tracking expects, as of FTP, is refused: it would arrive at the port that a message on the connection names.
+// forgotten is asked as well, see reopened: else the guest would reach a target to which no entry leads any more, also
+// where the list diverts nothing any more. What connection tracking expects, as of FTP, is refused: it would arrive at
+// the port that a message on the connection names.
 func (r Router) divertedNow() (rules []firewall.Rule) {
-	if len(r.Diverts) == 0 {
-		return nil
-	}
 	look := firewall.Jump{Chain: divertedToChain}
 	for _, begins := range [][]firewall.Match{
 		{firewall.Protocol{Number: firewall.ProtocolTCP}, synAlone},
 		{firewall.Protocol{Number: firewall.ProtocolSCTP}, initSCTP},
 	} {
-		if len(r.Allowed) == 0 {
-			break // the targets stay
+		if len(r.Allowed) == 0 || len(r.Diverts) == 0 && r.Guard.Off {
+			break // the targets stay, or all is open
 		}
 		again := slices.Concat([]firewall.Match{r.fromGuest()}, begins, []firewall.Match{firewall.State{States: firewall.Established}, firewall.Translated{}})
-		rules = append(rules, rule(look, again...), rule(firewall.Refuse{Reason: firewall.NoEgress}, again...))
+		if len(r.Diverts) > 0 {
+			rules = append(rules, rule(look, again...))
+		}
+		rules = append(rules, rule(firewall.Refuse{Reason: firewall.NoEgress}, again...))
+	}
+	if len(r.Diverts) == 0 {
+		return rules
 	}
 	rules = append(rules, rule(look, r.translated()...))
 	for _, d := range r.Diverts {
