@@ -31,7 +31,7 @@ func TestByHand(t *testing.T) {
 		before := settled(t, n)
 		c := config(n, b)
 		if k := b.Kind(); k == cache.BindingRouted || k == cache.BindingMasquerade {
-			c.Egress = policy(t, "allow 198.51.100.9 53/udp", "refuse all")
+			c.Egress = policy(t, "divert all 443 127.0.0.1:8443", "divert all 80 :8080", "allow 198.51.100.9 53/udp", "refuse all")
 		}
 		setup(t, c)
 		if now := strings.TrimSpace(n.Pod.Exec("cat", "/proc/sys/net/ipv6/conf/eth0/accept_ra")); b.Kind() == cache.BindingMasquerade && now != "2" {

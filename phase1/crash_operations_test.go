@@ -47,7 +47,7 @@ func newBed(t *testing.T, binding infra.Binding) *bed {
 	b.c.Dir = filepath.Join(nstest.Dir(b.T), "node") // and this one
 	b.c.DNS = nil                                    // as the agent's flags say
 	if k := binding.Kind(); k == cache.BindingMasquerade || k == cache.BindingRouted {
-		b.c.Egress = policy(t, "refuse metadata", "allow 198.51.100.0/24 443", "refuse all")
+		b.c.Egress = policy(t, "refuse metadata", "divert 192.0.2.7 80 127.0.0.1:8080", "divert 198.51.100.0/24 8443 :15443", "allow 198.51.100.0/24 443", "refuse all")
 	}
 	settled(b.T, b.n)
 	b.before, b.were = b.dump(), sysctls(b.n)
@@ -101,7 +101,7 @@ func (b *bed) change() *operation {
 	if m, is := other.Binding.(infra.Masquerade); is {
 		m.Ports = []infra.Ports{{First: 80, Guest: 8080}}
 		other.Binding = m
-		other.Egress = policy(b.T, "allow 198.51.100.0/25 443", "allow 2001:db8:9::/64 icmp", "refuse all")
+		other.Egress = policy(b.T, "divert all 8443 :15443", "divert 192.0.2.7 80 :8080", "allow 198.51.100.0/25 443", "allow 2001:db8:9::/64 icmp", "refuse all")
 	}
 	text, err := json.Marshal(infra.Spec{Binding: other.Binding, Limits: other.Limits, Guard: other.Guard, Egress: other.Egress})
 	if err != nil {

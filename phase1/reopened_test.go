@@ -37,11 +37,11 @@ func dialFrom(t *testing.T, ns *nstest.Namespace, port int, to netip.AddrPort) (
 	return c, err
 }
 
-// forgotten ends both sides of a connection without a packet: for connection tracking it stays open.
+// forgotten ends both sides of a connection without a packet: for connection tracking it stays open, also at a side.
 func forgotten(t *testing.T, sides map[*nstest.Namespace]net.Conn) {
 	t.Helper()
 	for ns, c := range sides {
-		ns.Exec("nft", "add table inet mute; add chain inet mute c { type filter hook output priority 0; }; add rule inet mute c tcp flags & (fin | rst) != 0 drop")
+		ns.Exec("nft", "add table inet mute; add chain inet mute c { type filter hook output priority -400; }; add rule inet mute c tcp flags & (fin | rst) != 0 drop")
 		if err := errors.Join(c.(*net.TCPConn).SetLinger(0), c.Close()); err != nil {
 			t.Fatal(err)
 		}

@@ -232,8 +232,13 @@ func (t Table) boxesOf(set string) []Box {
 func (c Chain) looksUp(set string) bool {
 	return slices.ContainsFunc(c.Rules, func(r Rule) bool {
 		return slices.ContainsFunc(r.Matches, func(m Match) bool {
-			in, is := m.(InDestinations)
-			return is && in.Set == set
+			switch in := m.(type) {
+			case InDestinations:
+				return in.Set == set
+			case FirstInDestinations:
+				return in.Set == set
+			}
+			return false
 		})
 	})
 }

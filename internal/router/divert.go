@@ -92,36 +92,66 @@ func (r Router) toDiverts() (rules []firewall.Rule) {
 		return r.divertedNow()
 	}
 	for _, d := range r.Diverts {
-		for _, at := range r.atTarget(d) {
-			rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, append(r.translated(), at...)...))
+		for i, at := range r.atTarget(d) {
+			from := r.translated()
+			if leadsToItself(d, d.Protocols[i]) {
+				from = r.opens()
+			}
+			rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, append(from, at...)...))
 		}
 	}
 	return rules
 }
 
+// opens matches what the guest opens.
+func (r Router) opens() []firewall.Match {
+	return []firewall.Match{r.fromGuest(), firewall.State{States: firewall.New}}
+}
+
 // translated matches what the guest opens, and what some rule has sent elsewhere.
 func (r Router) translated() []firewall.Match {
-	return []firewall.Match{r.fromGuest(), firewall.State{States: firewall.New}, firewall.Translated{}}
+	return append(r.opens(), firewall.Translated{})
+}
+
+// leadsToItself reports whether the target is a destination that is diverted to it. To go there, a packet needs no
+// translation.
+func leadsToItself(d firewall.Divert, protocol uint8) bool {
+	at := firewall.Pin{To: d.Target.Addr(), Protocol: protocol, Port: d.Target.Port()}
+	return !at.To.IsLoopback() && slices.ContainsFunc(d.Set.Boxes, func(b firewall.Box) bool { return b.Has(at) })
 }
 
 // divertedNow looks at the destination. A beginning between the addresses and ports of a connection that is not
-// forgotten is asked as well, see reopened: else the guest would reach a target to which no entry leads any more.
+// forgotten is asked as well, see reopened: else the guest would reach a target to which no entry leads any more, also
+// where the list diverts nothing any more. What connection tracking expects, as of FTP, is refused: it would arrive at
+// the port that a message on the connection names.
 func (r Router) divertedNow() (rules []firewall.Rule) {
-	if len(r.Diverts) == 0 {
-		return nil
-	}
 	look := firewall.Jump{Chain: divertedToChain}
 	for _, begins := range [][]firewall.Match{
 		{firewall.Protocol{Number: firewall.ProtocolTCP}, synAlone},
 		{firewall.Protocol{Number: firewall.ProtocolSCTP}, initSCTP},
 	} {
-		if len(r.Allowed) == 0 {
-			break // the targets stay
+		if len(r.Allowed) == 0 || len(r.Diverts) == 0 && r.Guard.Off {
+			break // the targets stay, or all is open
 		}
 		again := slices.Concat([]firewall.Match{r.fromGuest()}, begins, []firewall.Match{firewall.State{States: firewall.Established}, firewall.Translated{}})
-		rules = append(rules, rule(look, again...), rule(firewall.Refuse{Reason: firewall.NoEgress}, again...))
+		if len(r.Diverts) > 0 {
+			rules = append(rules, rule(look, again...))
+		}
+		rules = append(rules, rule(firewall.Refuse{Reason: firewall.NoEgress}, again...))
 	}
-	return append(rules, rule(look, r.translated()...))
+	if len(r.Diverts) == 0 {
+		return rules
+	}
+	rules = append(rules, rule(look, r.translated()...))
+	for _, d := range r.Diverts {
+		for i, at := range r.atTarget(d) {
+			if leadsToItself(d, d.Protocols[i]) {
+				rules = append(rules, rule(look, append(r.opens(), at...)...))
+			}
+		}
+	}
+	expected := append([]firewall.Match{r.fromGuest(), firewall.State{States: firewall.Related}, firewall.Translated{}}, noError...)
+	return append(rules, rule(firewall.Refuse{Reason: firewall.NoEgress}, expected...))
 }
 
 // divertedBeside is for the table beside chains of iptables: it refuses what these accept by the target alone.
@@ -137,6 +167,22 @@ func (m Masquerade) divertedBeside() []firewall.Rule {
 				rules = append(rules, rule(firewall.Refuse{Reason: firewall.NoEgress}, append(m.translated(), at...)...))
 			}
 		}
+	}
+	return rules
+}
+
+// astrayOpen refuses what is diverted and would leave the namespace on a connection that is open: the target's address
+// is gone. It comes before what accepts established connections, and asks for the targets that others may take away.
+func (r Router) astrayOpen() (rules []firewall.Rule) {
+	var targets []netip.Addr
+	for _, d := range r.Diverts {
+		a := d.Target.Addr()
+		if a.IsLoopback() || a == r.Ends.Gateway(ip.Of(a)) || slices.Contains(targets, a) {
+			continue
+		}
+		targets = append(targets, a)
+		at := []firewall.Match{r.fromGuest(), firewall.IP{Version: ip.Of(a)}, firewall.Destination{Prefix: firewall.HostPrefix(a)}, firewall.State{States: firewall.Established}, firewall.Translated{}}
+		rules = append(rules, rule(firewall.Jump{Chain: astrayChain}, at...))
 	}
 	return rules
 }

@@ -116,7 +116,6 @@ func (r Router) checked(more ...firewall.Match) []firewall.Rule {
 	toTap := append(slices.Clone(more), r.toTap())
 	out := append(slices.Clone(more), firewall.OutInterface{Name: r.Names.Tap, Inverted: true})
 	with := func(v firewall.Verdict, m ...firewall.Match) firewall.Rule { return rule(v, slices.Concat(out, m)...) }
-	noError := []firewall.Match{firewall.Protocol{Number: firewall.ProtocolICMP, Inverted: true}, firewall.Protocol{Number: firewall.ProtocolICMPv6, Inverted: true}}
 	return append(rules,
 		rule(firewall.Jump{Chain: behindTapChain}, toTap...),
 		with(firewall.Jump{Chain: "egress"}, firewall.State{States: firewall.New}),
@@ -124,6 +123,9 @@ func (r Router) checked(more ...firewall.Match) []firewall.Rule {
 		with(firewall.Jump{Chain: unansweredChain}, firewall.State{States: firewall.Related}, firewall.Unanswered{}),
 		with(firewall.Jump{Chain: firewall.Allowed}, firewall.Unconfirmed{}))
 }
+
+// noError matches what is no ICMP error, of what belongs to other connections.
+var noError = []firewall.Match{firewall.Protocol{Number: firewall.ProtocolICMP, Inverted: true}, firewall.Protocol{Number: firewall.ProtocolICMPv6, Inverted: true}}
 
 // Where a packet says that it begins a connection: the flags SYN without ACK and RST of TCP (RFC 9293 section 3.1), the
 // type of the first chunk of SCTP (RFC 9260 section 3.2), and that of a packet of DCCP (RFC 4340 section 5.1).

@@ -117,7 +117,7 @@ func (m Masquerade) tableBeside() firewall.Table {
 	isNew := firewall.State{States: firewall.New}
 	toGuest := []firewall.Match{m.toTap(), firewall.InInterface{Name: m.Names.Tap, Inverted: true}, isNew, firewall.Unconfirmed{}}
 	table := firewall.Table{Family: firewall.Inet, Name: m.Names.Table, Chains: []firewall.Chain{
-		{Name: "beside-forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.AfterFilter, Rules: slices.Concat(m.reopened(), m.checked(m.fromGuest()), m.resumed(toGuest...), []firewall.Rule{
+		{Name: "beside-forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.AfterFilter, Rules: slices.Concat(m.astrayOpen(), m.reopened(), m.checked(m.fromGuest()), m.resumed(toGuest...), []firewall.Rule{
 			rule(firewall.Jump{Chain: "opening"}, m.fromGuest(), isNew),
 			rule(firewall.Jump{Chain: "incoming"}, toGuest...),
 		})},
@@ -218,7 +218,11 @@ func (m Masquerade) toGuest(guest netip.Addr) []firewall.Rule {
 func (m Masquerade) through() []firewall.Rule {
 	known := firewall.State{States: firewall.Established | firewall.Related}
 	nic := firewall.InInterface{Name: m.Names.NIC}
-	rules := append(m.offloaded(), answered()...)
+	var rules []firewall.Rule
+	if !m.iptables {
+		rules = m.astrayOpen()
+	}
+	rules = slices.Concat(rules, m.offloaded(), answered())
 	if !m.iptables {
 		rules = append(rules, m.reopened()...)
 	}

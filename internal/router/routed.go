@@ -150,7 +150,7 @@ var linkLocal6 = netip.MustParsePrefix("fe80::/10")
 func (r Routed) through() []firewall.Rule {
 	nic := firewall.InInterface{Name: r.Names.NIC}
 	invalid := []firewall.Match{firewall.State{States: firewall.Invalid}, firewall.Protocol{Number: firewall.ProtocolTCP}}
-	rules := append(answered(),
+	rules := append(append(r.astrayOpen(), answered()...),
 		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{r.toTap(), firewall.InInterface{Name: r.Names.Tap, Inverted: true}}, invalid)...),
 		rule(drop(firewall.NoConnection), r.strays(invalid)...))
 	rules = append(rules, r.reopened()...)
