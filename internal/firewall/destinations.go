@@ -38,6 +38,17 @@ func DestinationsOf(name string, version ip.Version, boxes []Box) []Destinations
 // AllPortsSet is the name of the second set of DestinationsOf.
 func AllPortsSet(name string) string { return name + "-all" }
 
+// Protocols are those of the boxes, if each box is of one.
+func (s Destinations) Protocols() (numbers []uint8) {
+	for _, b := range s.Boxes {
+		if !slices.Contains(numbers, b.FirstProtocol) {
+			numbers = append(numbers, b.FirstProtocol)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers
+}
+
 // Divert leads connections to a port of the namespace in place of their destinations.
 type Divert struct {
 	Target netip.AddrPort
@@ -50,6 +61,12 @@ type Divert struct {
 func DivertSet(n int) func(ip.Version) string {
 	return func(v ip.Version) string { return fmt.Sprintf("divert-%d-%d", v, n) }
 }
+
+// DivertedSet returns the name of the set that has what is in all of them.
+func DivertedSet(v ip.Version) string { return fmt.Sprintf("divert-%d", v) }
+
+// ResolverSet begins the names of the sets of questions for a resolver.
+const ResolverSet = "divert-resolver-"
 
 // Box is a range of addresses, of protocols and of destination ports.
 type Box struct {

@@ -60,7 +60,7 @@ func (t Table) Summary() string {
 		does = append(does, "limits rates or connections")
 	}
 	for _, s := range t.Destinations {
-		if s.AllPorts {
+		if s.AllPorts || s.Name == DivertedSet(s.Version) {
 			continue
 		}
 		text := fmt.Sprintf("holds where the guest may go by IPv%d", s.Version)

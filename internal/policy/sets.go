@@ -86,11 +86,7 @@ func (p Policy) Diverts(versions []ip.Version) (diverts []firewall.Divert, err e
 				return nil, err
 			}
 			d := firewall.Divert{Target: to, Set: sets[0]} // no box has all protocols
-			for _, number := range diverting {
-				if slices.ContainsFunc(d.Set.Boxes, func(b firewall.Box) bool { return b.FirstProtocol == number }) {
-					d.Protocols = append(d.Protocols, number)
-				}
-			}
+			d.Protocols = d.Set.Protocols()
 			if len(d.Set.Boxes) > 0 {
 				n++
 				diverts = append(diverts, d)
@@ -98,6 +94,27 @@ func (p Policy) Diverts(versions []ip.Version) (diverts []firewall.Divert, err e
 		}
 	}
 	return diverts, nil
+}
+
+// Diverted are the destinations that the policy diverts to any target, by the versions of IP; none of a version of which
+// it diverts nothing. The error is that of Allowed.
+func (p Policy) Diverted(versions []ip.Version) (sets []firewall.Destinations, err error) {
+	if len(p.targets()) == 0 {
+		return nil, nil
+	}
+	for _, v := range versions {
+		list, err := p.destinations([]ip.Version{v}, firewall.DivertedSet, func(v ip.Version) ([]firewall.Box, bool) {
+			boxes, ok := p.boxes(v, func(by []entry) bool { return p.resolve(diverted(by), v).Port() != 0 })
+			return withPorts(boxes), ok
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(list[0].Boxes) > 0 {
+			sets = append(sets, list[0])
+		}
+	}
+	return sets, nil
 }
 
 // diverting are the protocols that can be diverted, which have ports.

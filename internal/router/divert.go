@@ -3,6 +3,7 @@ package router
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -18,6 +19,7 @@ const (
 	// beforeDstNAT is before the namespace's own translations, and those of the wiring.
 	beforeDstNAT = firewall.DstNAT - 10
 
+	targetsChain    = "targets"
 	divertedToChain = "to-divert"
 	astrayChain     = "astray"
 )
@@ -28,20 +30,37 @@ func unrouted(v ip.Version) netip.Prefix {
 }
 
 // divert leads what the guest opens to the targets.
-func (r Router) divert() firewall.Chain {
+func (r Router) divert() (chains []firewall.Chain) {
 	c := firewall.Chain{Name: "divert", Type: "nat", Hook: firewall.Prerouting, Priority: beforeDstNAT}
+	targets := firewall.Chain{Name: targetsChain}
 	for _, v := range r.Ends.Versions() {
 		if r.divertsAny(v) {
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.Destination{Prefix: unrouted(v)}))
 		}
 	}
+	for _, s := range r.Diverted {
+		c.Rules = append(c.Rules, rule(firewall.Jump{Chain: targetsChain}, r.fromGuest(), firewall.IP{Version: s.Version}, s.Lookup()))
+	}
 	for _, d := range r.Diverts {
 		to := firewall.DNAT{Address: d.Target.Addr(), Port: d.Target.Port()}
 		for _, number := range d.Protocols {
-			c.Rules = append(c.Rules, rule(to, r.fromGuest(), firewall.IP{Version: d.Set.Version}, firewall.Protocol{Number: number}, d.Set.Lookup()))
+			led := rule(to, r.fromGuest(), firewall.IP{Version: d.Set.Version}, firewall.Protocol{Number: number}, d.Set.Lookup())
+			if r.isOfPolicy(d) {
+				targets.Rules = append(targets.Rules, led)
+			} else {
+				c.Rules = append(c.Rules, led)
+			}
 		}
 	}
-	return c
+	if len(r.Diverted) > 0 {
+		chains = append(chains, targets)
+	}
+	return append(chains, c)
+}
+
+// isOfPolicy reports whether Diverted has what is in the divert's set. The resolver's have sets of their own.
+func (r Router) isOfPolicy(d firewall.Divert) bool {
+	return !strings.HasPrefix(d.Set.Name, firewall.ResolverSet) && slices.ContainsFunc(r.Diverted, func(s firewall.Destinations) bool { return s.Version == d.Set.Version })
 }
 
 func (r Router) divertsAny(v ip.Version) bool {
@@ -54,6 +73,11 @@ func (r Router) addDiverts(table *firewall.Table) {
 		return
 	}
 	to, astray := firewall.Chain{Name: divertedToChain}, firewall.Chain{Name: astrayChain}
+	leave := func(protocols []uint8, first firewall.FirstInDestinations) {
+		for _, number := range protocols {
+			astray.Rules = append(astray.Rules, rule(firewall.Refuse{Reason: firewall.NoEgress}, firewall.IP{Version: first.Version}, firewall.Protocol{Number: number}, first))
+		}
+	}
 	for _, d := range r.Diverts {
 		v := d.Set.Version
 		if !slices.ContainsFunc(table.Destinations, func(o firewall.Destinations) bool { return o.Name == d.Set.Name }) {
@@ -63,16 +87,20 @@ func (r Router) addDiverts(table *firewall.Table) {
 		for _, at := range r.atTarget(d) {
 			to.Rules = append(to.Rules, rule(firewall.Goto{Chain: firewall.Diverted}, append(at, first)...))
 		}
-		for _, number := range d.Protocols {
-			astray.Rules = append(astray.Rules, rule(firewall.Refuse{Reason: firewall.NoEgress}, firewall.IP{Version: v}, firewall.Protocol{Number: number}, first))
+		if !r.isOfPolicy(d) {
+			leave(d.Protocols, first)
 		}
+	}
+	for _, s := range r.Diverted {
+		table.Destinations = append(table.Destinations, s)
+		leave(s.Protocols(), firewall.FirstInDestinations{Version: s.Version, Set: s.Name})
 	}
 	counts := firewall.Chain{Name: firewall.Diverted, Rules: []firewall.Rule{
 		rule(firewall.Continue{}, firewall.Unconfirmed{}, firewall.Count{}),
 		rule(firewall.Jump{Chain: "accepted"}),
 		rule(firewall.Accept{}),
 	}}
-	table.Chains = append(table.Chains, r.divert(), to, counts, astray)
+	table.Chains = append(append(table.Chains, r.divert()...), to, counts, astray)
 }
 
 // atTarget matches packets to the target, by protocol.

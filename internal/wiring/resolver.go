@@ -111,7 +111,7 @@ func (p *Plan) addResolver(ends router.Ends) {
 		}
 		box := firewall.Box{First: gateway, Last: gateway, FirstProtocol: protocol, LastProtocol: protocol, FirstPort: portDNS, LastPort: portDNS}
 		p.diverted = append(p.diverted, firewall.Divert{Target: target, Protocols: []uint8{protocol},
-			Set: firewall.Destinations{Name: []string{"divert-resolver-udp", "divert-resolver-tcp"}[i], Version: ip.V4, Boxes: []firewall.Box{box}}})
+			Set: firewall.Destinations{Name: firewall.ResolverSet + []string{"udp", "tcp"}[i], Version: ip.V4, Boxes: []firewall.Box{box}}})
 		p.Record.Resolver = resolver
 	}
 }
