@@ -1,13 +1,12 @@
 // Package launchers: other projects' code judges guestwire. It calls the CNI plugin, reads its result, or calls an
-// adapter of docs/how-to/launchers.md. No VMM runs; the guest is a process on the tap.
+// adapter of docs/how-to/launchers.md. No VMM runs; the guest is a process on the tap. TestDNSProxy is of the
+// program of docs/how-to/dns-proxy.md.
 package launchers
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
@@ -15,13 +14,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-func TestMain(m *testing.M) {
-	if of := strings.Fields(os.Getenv(proxyOf)); len(of) > 0 {
-		fmt.Fprintln(os.Stderr, Proxy(netip.MustParseAddrPort(of[0]), netip.MustParseAddrPort(of[1]), netip.MustParseAddr(of[2]), of[3:]))
-		os.Exit(1)
-	}
-	nstest.Main(m)
-}
+func TestMain(m *testing.M) { nstest.Main(m) }
 
 // node is a namespace in which CNI plugins run, whoever calls them.
 type node struct {

@@ -8,14 +8,14 @@ import (
 	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
-// TestPages: the pages show the adapters that the tests call.
+// TestPages: the pages show the adapters that the tests call, and the program that TestDNSProxy starts.
 func TestPages(t *testing.T) {
-	for page, file := range map[string]string{"urunc": "urunc_adapter_test.go", "fast-sandbox": "fastsandbox_adapter_test.go", "dns-proxy": "dnsproxy_adapter_test.go"} {
-		adapter, err := os.ReadFile(file)
-		_, code, ok := strings.Cut(string(adapter), "package launchers\n\n")
-		if err != nil || !ok {
-			t.Fatal(file, err)
+	for page, file := range map[string]string{"urunc": "urunc_adapter_test.go", "fast-sandbox": "fastsandbox_adapter_test.go", "dns-proxy": "dns-proxy/main.go"} {
+		code, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
 		}
-		golden.Parts(t, "../../../docs/how-to/"+page+".md", "internal/rig/launchers", map[string]string{page: "```go\n" + code + "```\n"})
+		shown := strings.TrimPrefix(string(code), "package launchers\n\n")
+		golden.Parts(t, "../../../docs/how-to/"+page+".md", "internal/rig/launchers", map[string]string{page: "```go\n" + shown + "```\n"})
 	}
 }
