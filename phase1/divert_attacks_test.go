@@ -347,7 +347,7 @@ var divertAttacks = []divertAttack{
 			}
 		}
 	}},
-	{"connections are counted, and not packets", []string{"divert all 9153 :15953", "divert all 9153/udp :15953", "refuse all"}, nil, func(t *testing.T, s *scene, c wired.NIC) {
+	{"connections are counted, and not packets", []string{"divert all 9153 :15953", "divert all 9153/udp :15953", "divert all 9154/udp :15954", "refuse all"}, nil, func(t *testing.T, s *scene, c wired.NIC) {
 		count := func() int {
 			t.Helper()
 			status, err := c.Status(t.Context())
@@ -375,6 +375,25 @@ var divertAttacks = []divertAttack{
 			}
 			if n := count() - before; n != 2 {
 				t.Errorf("IPv%d: an exchange of datagrams counts %d", 4+2*family, n-1)
+			}
+			var silent net.PacketConn
+			in(t, s.Pod, func() (err error) {
+				silent, err = net.ListenPacket("udp", netip.AddrPortFrom(s.addresses["guest's gateway"][family], 15954).String())
+				return err
+			})
+			defer silent.Close()
+			d = dial(t, s.who["guest"], "udp", netip.AddrPortFrom(s.addresses["beyond"][family], 9154))
+			silent.SetReadDeadline(time.Now().Add(patience))
+			for range 5 { // nobody answers, so each is looked up
+				if _, err := d.Write([]byte("question")); err != nil {
+					t.Fatal(err)
+				}
+				if _, _, err := silent.ReadFrom(make([]byte, 100)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := count() - before; n != 3 {
+				t.Errorf("IPv%d: datagrams without an answer count %d", 4+2*family, n-2)
 			}
 		}
 	}},
