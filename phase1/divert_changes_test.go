@@ -381,3 +381,26 @@ func TestDivertLimit(t *testing.T) {
 		}
 	})
 }
+
+// TestDivertLeavesLoopback: when the list has no loopback target any more, what was open to one ends: the kernel takes
+// no packet for it. The guest's next packet goes where the list says.
+func TestDivertLeavesLoopback(t *testing.T) {
+	t.Parallel()
+	eachRouter(t, []string{"divert all 9180 127.0.0.1:15980", "allow all"}, func(t *testing.T, s *scene, c wired.NIC) {
+		s.Pod.Serve("pod", "tcp", netip.MustParseAddrPort("127.0.0.1:15980"))
+		s.serveWorld("tcp", 9180)
+		q, err := s.question("tcp", 0, exchange{from: "guest", to: "beyond:9180"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer q.Close()
+		if answer, err := q.Answer(patience); err != nil || !strings.HasPrefix(answer, "pod:15980 ") {
+			t.Fatalf("%q, %v", answer, err)
+		}
+		c.Egress = policy(t, "allow all")
+		setup(t, c)
+		if err := q.Echo(10, patience); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("the open connection: %v, want %v", err, syscall.ECONNRESET)
+		}
+	})
+}

@@ -268,9 +268,9 @@ func (n NIC) checkNotFirst() error {
 
 // forgetOlder has the kernel forget the connections that are older than the wiring. If a policy's guest begins, it
 // is an error if the kernel cannot, and after a kill the next call does it. The pins of a guest of an earlier Setup end
-// as well.
-func (s *session) forgetOlder(ctx context.Context, plan *wiring.Plan, j journal, wasWired bool) error {
-	older := plan.OlderConnections(j.Begins)
+// as well. What the operations cut off ends.
+func (s *session) forgetOlder(ctx context.Context, plan *wiring.Plan, ops []netstate.Op, j journal, wasWired bool) error {
+	older := append(plan.OlderConnections(j.Begins), plan.CutOff(ops)...)
 	if !j.Begins {
 		s.forgetConnections(ctx, older)
 		return nil

@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -21,3 +22,23 @@ func (p *Plan) OlderConnections(begins bool) []netstate.ConnectionsDel {
 	}
 	return slices.Concat(p.olderExchanges, router.NetworkConnections(p.guests))
 }
+
+// CutOff are the connections that the operations cut off: what was diverted to a loopback address, where no entry leads
+// any more. The kernel takes no packet for it from the tap then, and neither side would hear of it.
+func (p *Plan) CutOff(ops []netstate.Op) (connections []netstate.ConnectionsDel) {
+	closes := func(op netstate.Op) bool {
+		set, is := op.(netstate.ConfSet)
+		return is && set.Link == p.names.Tap && set.Name == "route_localnet" && !set.On
+	}
+	if !slices.ContainsFunc(ops, closes) {
+		return nil
+	}
+	for _, n := range p.guests {
+		if n.Addr().Is4() {
+			connections = append(connections, netstate.ConnectionsDel{OrigSrc: n, ReplySrc: loopback4})
+		}
+	}
+	return connections
+}
+
+var loopback4 = netip.MustParsePrefix("127.0.0.0/8")
