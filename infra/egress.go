@@ -31,11 +31,11 @@ import (
 // An IPv4 network also means its addresses in 64:ff9b::/96 (NAT64, RFC 6052). PORTS are [Ports] of the destination.
 // PROTOCOL is tcp, udp, sctp or icmp, which is also ICMPv6. Without PORTS and PROTOCOL the entry is for every protocol.
 //
-// A divert leads what the guest opens to a port of the namespace. TCP, UDP and SCTP of the entry arrive there. The
-// entry refuses other protocols, and the IP version that TARGET does not have. Where nobody listens, TCP ends with a
-// reset. TARGET is :PORT, a port of the guest's gateway, for both IP versions, or ADDRESS:PORT. ADDRESS is one of the
-// namespace's, or of 127.0.0.0/8, which only this guest reaches, at this port alone. ::1 can be no target: the kernel
-// takes no packet for it from a link.
+// A divert leads what the guest opens to a port of the namespace. TCP, UDP and SCTP of the entry arrive there, but SCTP
+// at no loopback or link-local address. The entry refuses other protocols, and the IP version that TARGET does not
+// have. Where nobody listens, TCP ends with a reset. TARGET is :PORT, a port of the guest's gateway, for both IP
+// versions, or ADDRESS:PORT. ADDRESS is one of the namespace's, or of 127.0.0.0/8, which only this guest reaches, at
+// this port alone. ::1 can be no target: the kernel takes no packet for it from a link.
 //
 // Spec.EgressWithin decides of a divert of Spec.Egress by the target. The first entry that names the target decides,
 // such as allow gateway 15443 or allow 127.0.0.1 8000-8100. Without one the target is refused. An address names a

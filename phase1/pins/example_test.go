@@ -13,8 +13,8 @@ import (
 	"github.com/guestwire/guestwire/phase1/pins"
 )
 
-// The Spec's list of egress ends with "refuse all", its DNS.Servers has the guest's gateway, and its Guard.Open has
-// 53/udp and 53/tcp.
+// The Spec's DNS.Servers has the guest's gateway, and its list of egress is "divert gateway 53/udp :15353", "divert
+// gateway 53 :15353", "refuse all".
 func ExampleKeeper() {
 	ctx := context.Background()
 	ns, err := os.Open("/run/netns/pod")

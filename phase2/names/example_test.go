@@ -10,11 +10,12 @@ import (
 	"github.com/guestwire/guestwire/phase2/names"
 )
 
-// The command that phase1/pins starts: the guest asks at its gateway, and the pod's resolvers are asked.
+// The command that phase1/pins starts. The guest asks its gateway, where a divert leads port 53 to 15353. The pod's
+// resolvers are asked.
 func ExampleProxy() {
 	proxy := names.Proxy{
 		Pins:      os.NewFile(3, "pins"),
-		Addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.2.1:53")},
+		Addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.2.1:15353")},
 		Guest:     []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")},
 		Log:       slog.Default(),
 	}
