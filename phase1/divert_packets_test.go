@@ -95,8 +95,9 @@ func divertEvasions(w *wire) (kinds []frames.Kind) {
 var hostileDiverts = append(onlySentinels[:2:2], "divert all 80 :15443", "divert 203.0.113.0/24 53/udp 127.0.0.1:8080", "divert all 53/udp :15353", "divert all sctp :15443",
 	"allow 198.51.100.9 5454/udp", "allow 2001:db8:9::9 5454/udp", "refuse all")
 
-// TestHostileDivert: nothing of what a guest tries leaves beside diverts, and nothing of it gets to the namespace except
-// what is diverted, at the targets: by any protocol, header, fragment or address. The network gets to no target either.
+// TestHostileDivert: nothing of what a guest tries leaves beside diverts, and nothing of it gets to the namespace
+// except what is diverted, at the targets: by any protocol, header, fragment or address. The network gets to no target
+// either.
 func TestHostileDivert(t *testing.T) {
 	eachTracking(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
