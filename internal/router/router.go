@@ -35,16 +35,16 @@ type Router struct {
 	// Allowed is where the guest may open connections; none: everywhere. Pinnable is where pins may lead; none: there
 	// are no pins.
 	Allowed, Pinnable []firewall.Destinations
-	// Diverts lead what the guest opens to ports of the namespace. Diverted has what is in the sets of those of the policy,
-	// at most one set of a version: most packets are in none, and meet one lookup.
+	// Diverts lead what the guest opens to ports of the namespace. Diverted has what is in the sets of those of the
+	// policy, at most one set of a version: most packets are in none, and meet one lookup.
 	Diverts  []firewall.Divert
 	Diverted []firewall.Destinations
 	// Checksums are the IP versions of which a rule can complete checksums.
 	Checksums []ip.Version
 	// LocalSources says that a rule can match firewall.LocalSource.
 	LocalSources bool
-	// OtherLinks are, by IP version, the names of the other links by which the guest may leave. All6 says that the whole
-	// namespace forwarded IPv6 before Setup.
+	// OtherLinks are, by IP version, the names of the other links by which the guest may leave. All6 says that the
+	// whole namespace forwarded IPv6 before Setup.
 	OtherLinks map[ip.Version][]string
 	All6       bool
 
