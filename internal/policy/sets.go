@@ -96,8 +96,8 @@ func (p Policy) Diverts(versions []ip.Version) (diverts []firewall.Divert, err e
 	return diverts, nil
 }
 
-// Diverted are the destinations that the policy diverts to any target, by the versions of IP; none of a version of which
-// it diverts nothing. The error is that of Allowed.
+// Diverted are the destinations that the policy diverts to any target, by the versions of IP; none of a version of
+// which it diverts nothing. The error is that of Allowed.
 func (p Policy) Diverted(versions []ip.Version) (sets []firewall.Destinations, err error) {
 	if len(p.targets()) == 0 {
 		return nil, nil
