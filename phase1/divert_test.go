@@ -27,6 +27,25 @@ var diverting = []string{
 	"allow all 9003-9100", "allow all 9003-9100/udp", "refuse all",
 }
 
+// TestPinDiverted: a port that is diverted needs no pin, as an answer of a DNS proxy beside a broker has both kinds.
+func TestPinDiverted(t *testing.T) {
+	t.Parallel()
+	eachRouter(t, []string{"divert all 9001 :15443", "refuse all"}, func(t *testing.T, s *scene, c wired.NIC) {
+		s.nameGuest(t, c)
+		beyond := s.addresses["beyond"]
+		if err := c.Pin(t.Context(), beyond[:], []infra.Ports{tcp("9001"), tcp("9003")}, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		s.ask(t, []exchange{
+			{protocol: "tcp", from: "guest", to: "beyond:9001", want: "pod:15443 sees guest"},
+			{protocol: "tcp", from: "guest", to: "beyond:9003", want: "world:9003 sees pod"},
+		})
+		if text := s.pins(); !strings.Contains(text, " 9003 ") || strings.Contains(text, " 9001 ") {
+			t.Errorf("pinned are %s", text)
+		}
+	})
+}
+
 // nameGuest gives the guest's addresses and its gateway's the names that they have behind a masquerade.
 func (s *scene) nameGuest(t *testing.T, c wired.NIC) {
 	r := nstest.Record(t, c.State, c.Name)

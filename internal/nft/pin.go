@@ -82,8 +82,8 @@ func (n *Tables) declaredSets(table string) (map[string]string, error) {
 const pinTries = 64
 
 // Pin adds the pins to the sets of the inet table with the name, for so long; a pin that has a longer life keeps it.
-// It leaves out each address whose pin the table refuses (refused), or for whose version of IP there is no set
-// (lacking).
+// What is diverted needs no pin, and gets none. Pin leaves out each address whose pin the table refuses (refused), or
+// for whose version of IP there is no set (lacking).
 //
 // All is one transaction, of the nftables generation in which Pin has read what is there. Before Linux 6.12 the kernel
 // does not renew an element (nft_add_set_elem, net/netfilter/nf_tables_api.c), so the transaction deletes it first.
@@ -122,7 +122,7 @@ func (n *Tables) Pin(ctx context.Context, table string, pins []firewall.Pin, lif
 		refused, lacking = unpinned(sets, pins)
 		sure := len(refused) == 0 || filled == generation
 		for _, p := range pins {
-			if err != nil || !sure || slices.Contains(refused, p.To) || slices.Contains(lacking, p.To) {
+			if err != nil || !sure || slices.Contains(refused, p.To) || slices.Contains(lacking, p.To) || sets[ip.Of(p.To)].diverts(p) {
 				continue
 			}
 			err = n.addPin(table, sets[ip.Of(p.To)], p, life)
@@ -173,7 +173,12 @@ func (n *Tables) Unpin(table string) error {
 type pinSet struct {
 	name           string
 	pinnable       []firewall.Box
+	diverted       []firewall.Box     // what arrives elsewhere, and needs no pin
 	renewed, added []firewall.Element // all that are renewed are added
+}
+
+func (s *pinSet) diverts(p firewall.Pin) bool {
+	return slices.ContainsFunc(s.diverted, func(b firewall.Box) bool { return b.Has(p) })
 }
 
 // readPinSets returns the sets by version of IP, at least one.
@@ -201,6 +206,14 @@ func (n *Tables) readPinSets(table string) (map[ip.Version]*pinSet, error) {
 			boxes, failed := n.Boxes(table, d)
 			s.pinnable, err = append(s.pinnable, boxes...), errors.Join(err, failed)
 		}
+		diverted := firewall.Destinations{Name: firewall.DivertedSet(version), Version: version}
+		switch head, there := heads[diverted.Name]; {
+		case there && head != diverted.Declaration():
+			return nil, &SetError{Table: table, Set: diverted.Name}
+		case there:
+			boxes, failed := n.Boxes(table, diverted)
+			s.diverted, err = boxes, errors.Join(err, failed)
+		}
 	}
 	if len(sets) == 0 {
 		return nil, ErrNoPins
@@ -214,7 +227,7 @@ func unpinned(sets map[ip.Version]*pinSet, pins []firewall.Pin) (refused, lackin
 		switch s := sets[ip.Of(p.To)]; {
 		case s == nil && !slices.Contains(lacking, p.To):
 			lacking = append(lacking, p.To)
-		case s != nil && !slices.Contains(refused, p.To) && !slices.ContainsFunc(s.pinnable, func(b firewall.Box) bool { return b.Has(p) }):
+		case s != nil && !s.diverts(p) && !slices.Contains(refused, p.To) && !slices.ContainsFunc(s.pinnable, func(b firewall.Box) bool { return b.Has(p) }):
 			refused = append(refused, p.To)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -45,20 +46,19 @@ func (p *Plan) addDiverts(ends router.Ends) error {
 	for _, t := range p.targets() {
 		a := t.entry.Divert.Addr()
 		switch {
-		case !a.IsValid():
+		case !a.IsValid() || slices.Contains(gatewaysOf(ends), a):
 		case p.isGuests(a, ends):
 			return &cache.FieldError{Field: t.field, Reason: fmt.Sprintf("%v is the guest's own address: want a port of the gateway, :%d, or an address of the namespace", a, t.entry.Divert.Port())}
 		case !ends.Has(ip.Of(a)):
 			p.warn("%s: %q refuses all, as the guest has no %v address", t.field, t.entry, ip.Of(a))
 		case !a.IsLoopback() && !addressesOf(p.found)[a]:
-			p.warn("%s: %q refuses, as %v is no address of the namespace", t.field, t.entry, a)
+			p.warn("%s: %q refuses if %v is no address of the namespace, as it was at the first Setup: add the address, or want :%d, a port of the gateway", t.field, t.entry, a, t.entry.Divert.Port())
 		default:
 			p.warnOtherVersion(t, ends)
 		}
 	}
-	for _, e := range ends {
-		p.policy.Gateways = append(p.policy.Gateways, e.Gateway)
-	}
+	p.policy.Gateways = gatewaysOf(ends)
+	p.warnOfGateway()
 	diverts, err := p.policy.Diverts(ends.Versions())
 	p.diverted = p.followed(diverts)
 	p.addResolver(ends)
@@ -78,4 +78,31 @@ func (p *Plan) warnOtherVersion(t target, ends router.Ends) {
 			p.warn("%s: %q refuses what the guest opens by %v, as the target is an address of %v: want :%d, where the service listens at the gateway's addresses, to divert both", t.field, t.entry, v, ip.Of(t.entry.Divert.Addr()), t.entry.Divert.Port())
 		}
 	}
+}
+
+// warnOfGateway warns of diverts of the gateway's ports that an earlier entry decides: Validate does not know the
+// gateway's addresses.
+func (p *Plan) warnOfGateway() {
+	for _, t := range p.targets() {
+		ports := syntax.Ports(t.entry.Ports).Full()
+		for _, a := range p.policy.Gateways {
+			target := t.entry.Divert
+			if t.entry.To != syntax.Gateway || len(p.spec.Egress) > 0 && strings.HasPrefix(t.field, "egressWithin") || target.Addr().IsValid() && ip.Of(target.Addr()) != ip.Of(a) {
+				continue
+			}
+			if !target.Addr().IsValid() {
+				target = netip.AddrPortFrom(a, target.Port())
+			}
+			if to, _ := p.policy.Decide(netip.AddrPortFrom(a, max(ports.First, 1)), firewall.Transports[ports.Protocol]); to != target {
+				p.warn("%s: %q does not decide of the gateway, %v, as an earlier entry does, or egressWithin: move it in front of that", t.field, t.entry, a)
+			}
+		}
+	}
+}
+
+func gatewaysOf(ends router.Ends) (list []netip.Addr) {
+	for _, e := range ends {
+		list = append(list, e.Gateway)
+	}
+	return list
 }

@@ -124,11 +124,22 @@ func (p *pinner) runOnce(ctx context.Context) error {
 	err = p.converse(ctx, ours)
 	stop()
 	ours.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select { // one that has failed closes the socket first, and then says why
+	case end := <-ended:
+		return errors.Join(err, end)
+	case <-time.After(lastWords):
+	case <-ctx.Done():
+	}
 	if killed := cmd.Process.Kill(); killed != nil && !errors.Is(killed, os.ErrProcessDone) {
 		err = errors.Join(err, killed)
 	}
-	return errors.Join(err, cmd.Wait())
+	return errors.Join(err, <-ended)
 }
+
+// lastWords is the time that a command has to end by itself when it has closed the socket.
+const lastWords = time.Second
 
 // start starts the command and returns its socket.
 func (p *pinner) start() (*exec.Cmd, net.Conn, error) {

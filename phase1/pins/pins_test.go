@@ -262,6 +262,21 @@ func TestHostileProxy(t *testing.T) {
 	}
 }
 
+// TestLastWords: a proxy that fails closes the socket and then says why. It is not killed in between.
+func TestLastWords(t *testing.T) {
+	k := newKept(t, "ends")
+	k.limits.starts = 1
+	var said bytes.Buffer
+	k.Command = func() *exec.Cmd {
+		cmd := exec.Command("sh", "-c", "exec 3>&-; sleep 0.1; echo the port is in use >&2; exit 3")
+		cmd.Stderr = &said
+		return cmd
+	}
+	if err := k.Run(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "exit status 3") || said.String() != "the port is in use\n" {
+		t.Errorf("%v, and it says %q", err, said.String())
+	}
+}
+
 // TestRunRefuses: a list that is wrong, a program that is not there, an owner who is nobody.
 func TestRunRefuses(t *testing.T) {
 	var field *cache.FieldError
