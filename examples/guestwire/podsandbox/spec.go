@@ -165,7 +165,7 @@ func (d Defaults) Make(w *Wish, dns func() (*cache.DNS, error)) (spec infra.Spec
 		switch {
 		case !errors.As(err, &field):
 		case said && w.fields["egressWithin"] == nil && refusesTarget(spec, field):
-			err = &cache.FieldError{Field: field.Field, Reason: field.Reason + ". Here egressWithin is what the node's CNI list allows: ask the node's operator (\"egressWithin\" in \"spec\", or \"trustPods\", of the entry guestwire in the list)"}
+			err = &cache.FieldError{Field: field.Field, Reason: field.Reason + ". Here egressWithin is what the node's CNI list allows: ask the node's operator (\"egressWithin\", in the place of \"egress\", in \"spec\" of the entry guestwire in the list)"}
 		case !said && (field.Field == "egress" || field.Field == "egressWithin"): // the binding has none
 			err = &cache.FieldError{Field: field.Field, Reason: field.Reason + ". Here the node's CNI list has this field, so want the binding auto"}
 		}
