@@ -139,7 +139,7 @@ func (b *bed) change() *operation {
 // pin pins two ports. Whatever becomes of it, both are pinned or none is, and all else is as wired. A later Setup keeps
 // the pins.
 func (b *bed) pin() *operation {
-	const flags = "-addresses 198.51.100.77 -ports 8443,53/udp -life 1h"
+	const flags = "-addresses 198.51.100.77 -ports 8444,53/udp -life 1h"
 	op := &operation{args: append([]string{"pin", "-netns", b.n.Pod.Path(), "-nic", b.c.Name}, strings.Fields(flags)...), prepare: b.wire}
 	pinned := func() []string {
 		pins := onePin.FindAllString(b.n.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", "pins-4"), -1)
@@ -147,7 +147,7 @@ func (b *bed) pin() *operation {
 		return pins
 	}
 	op.done = func() error {
-		if have := pinned(); !slices.Equal(have, []string{"198.51.100.77 . tcp . 8443", "198.51.100.77 . udp . 53"}) {
+		if have := pinned(); !slices.Equal(have, []string{"198.51.100.77 . tcp . 8444", "198.51.100.77 . udp . 53"}) {
 			return fmt.Errorf("pinned are %q", have)
 		}
 		return nil

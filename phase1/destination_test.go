@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase2"
@@ -108,9 +109,11 @@ func (s *scene) multipath(t *testing.T) {
 		config, want := net.ListenConfig{}, netip.AddrPortFrom(nstest.Beyond4, 9004)
 		config.SetMultipathTCP(allowed)
 		var l net.Listener
-		in(t, s.Pod, func() (err error) {
-			l, err = config.Listen(t.Context(), "tcp4", "0.0.0.0:15446")
-			return err
+		nstest.Eventually(t, func() error { // the kernel closes a socket of Multipath TCP later than its program
+			return netns.Do(s.Pod.File, func() (err error) {
+				l, err = config.Listen(t.Context(), "tcp4", "0.0.0.0:15446")
+				return err
+			})
 		})
 		opened := -1
 		in(t, s.who["guest"], func() (err error) {
