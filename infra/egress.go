@@ -155,17 +155,18 @@ func (s Spec) validateEgress(field string, list []Egress) error {
 		return refuse("the last entry, %q, leaves the rest open: want \"refuse all\" or \"allow all\" at the end", last)
 	}
 	targets := map[netip.AddrPort]bool{}
-	above := decided{dns: s.DNS, first: map[about]int{}}
+	above, named := decided{dns: s.DNS, first: map[about]int{}}, decided{first: map[about]int{}} // named: targets
 	for i, e := range list {
-		for _, at := range above.before(e) {
-			if field == "egressWithin" && e.isTarget() {
-				break // it is no destination
-			}
+		among := &above
+		if field == "egressWithin" && e.isTarget() {
+			among = &named // it is no destination
+		}
+		for _, at := range among.before(e) {
 			if list[at].Refuse != e.Refuse || list[at].Divert != e.Divert {
 				return &cache.FieldError{Field: fmt.Sprintf("%s[%d]", field, i), Reason: fmt.Sprintf("%q never decides, as %q comes before it: change their order, or leave one out", e, list[at])}
 			}
 		}
-		above.add(i, e)
+		among.add(i, e)
 		reason := e.check(s.DNS)
 		if reason == "" && e.diverts() {
 			reason = e.checkDivert()
@@ -200,7 +201,7 @@ func (s Spec) validateTargets() error {
 			protocols = []string{e.Ports.full().Protocol}
 		}
 		for _, protocol := range protocols {
-			if e.diverts() && !s.allowsTarget(e.Divert, protocol) {
+			if e.diverts() && !s.AllowsTarget(e.Divert, protocol) {
 				to, port := syntax.Gateway, e.Divert.Port()
 				if a := e.Divert.Addr(); a.IsValid() {
 					to = a.String()
@@ -212,8 +213,12 @@ func (s Spec) validateTargets() error {
 	return nil
 }
 
-// allowsTarget reports whether the first entry of EgressWithin that names the target allows it.
-func (s Spec) allowsTarget(target netip.AddrPort, protocol string) bool {
+// AllowsTarget reports whether EgressWithin allows a divert to the target: it is nil, or its first entry that names the
+// target allows it. Protocol is tcp, udp or sctp.
+func (s Spec) AllowsTarget(target netip.AddrPort, protocol string) bool {
+	if s.EgressWithin == nil {
+		return true
+	}
 	for _, w := range s.EgressWithin {
 		ports := w.Ports
 		if w.diverts() || ports.Protocol != "" && ports.Protocol != protocol {

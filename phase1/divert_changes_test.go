@@ -382,25 +382,39 @@ func TestDivertLimit(t *testing.T) {
 	})
 }
 
-// TestDivertLeavesLoopback: when the list has no loopback target any more, what was open to one ends: the kernel takes
-// no packet for it. The guest's next packet goes where the list says.
-func TestDivertLeavesLoopback(t *testing.T) {
+// TestDivertLeaves: when the list has no loopback target any more, what was open to one ends, as the kernel takes no
+// packet for it. When there is no list any more, what was diverted ends. The guest's next packet goes to its destination.
+func TestDivertLeaves(t *testing.T) {
 	t.Parallel()
-	eachRouter(t, []string{"divert all 9180 127.0.0.1:15980", "allow all"}, func(t *testing.T, s *scene, c wired.NIC) {
-		s.Pod.Serve("pod", "tcp", netip.MustParseAddrPort("127.0.0.1:15980"))
-		s.serveWorld("tcp", 9180)
-		q, err := s.question("tcp", 0, exchange{from: "guest", to: "beyond:9180"})
-		if err != nil {
-			t.Fatal(err)
+	eachRouter(t, []string{"divert all 9180 127.0.0.1:15980", "divert all 9181 :15980", "allow all"}, func(t *testing.T, s *scene, c wired.NIC) {
+		s.Pod.Serve("pod", "tcp", netip.MustParseAddrPort("0.0.0.0:15980"))
+		s.serveWorld("tcp", 9180, 9181)
+		opened := func(to string) *nstest.Question {
+			q, err := s.question("tcp", 0, exchange{from: "guest", to: to})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(q.Close)
+			if answer, err := q.Answer(patience); err != nil || !strings.HasPrefix(answer, "pod:15980 ") {
+				t.Fatalf("%q, %v", answer, err)
+			}
+			return q
 		}
-		defer q.Close()
-		if answer, err := q.Answer(patience); err != nil || !strings.HasPrefix(answer, "pod:15980 ") {
-			t.Fatalf("%q, %v", answer, err)
-		}
+		loopback, gateway := opened("beyond:9180"), opened("beyond:9181")
 		c.Egress = policy(t, "allow all")
 		setup(t, c)
-		if err := q.Echo(10, patience); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("the open connection: %v, want %v", err, syscall.ECONNRESET)
+		if err := loopback.Echo(10, patience); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("open to 127.0.0.1: %v, want %v", err, syscall.ECONNRESET)
+		}
+		if err := gateway.Echo(10, patience); err != nil {
+			t.Errorf("open to the gateway: %v", err)
+		}
+		c.Egress = policy(t, "divert all 9181 :15980", "allow all")
+		setup(t, c)
+		c.Egress = nil
+		setup(t, c)
+		if err := gateway.Echo(10, patience); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("open to the gateway, without a list: %v, want %v", err, syscall.ECONNRESET)
 		}
 	})
 }

@@ -268,14 +268,17 @@ func (n NIC) checkNotFirst() error {
 
 // forgetOlder has the kernel forget the connections that are older than the wiring. If a policy's guest begins, it
 // is an error if the kernel cannot, and after a kill the next call does it. The pins of a guest of an earlier Setup end
-// as well. What the operations cut off ends.
-func (s *session) forgetOlder(ctx context.Context, plan *wiring.Plan, ops []netstate.Op, j journal, wasWired bool) error {
-	older := append(plan.OlderConnections(j.Begins), plan.CutOff(ops)...)
+// as well. What was diverted ends with its targets.
+func (s *session) forgetOlder(ctx context.Context, plan *wiring.Plan, earlier *journal, j journal) error {
+	older := plan.OlderConnections(j.Begins)
+	if earlier != nil {
+		older = append(older, plan.CutOff(earlier.Spec)...)
+	}
 	if !j.Begins {
 		s.forgetConnections(ctx, older)
 		return nil
 	}
-	if wasWired {
+	if earlier != nil {
 		if err := s.ns.Tables.Unpin(plan.Names().Table); err != nil {
 			return fmt.Errorf("pins of an earlier guest: %w", err)
 		}

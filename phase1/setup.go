@@ -119,7 +119,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 			s.resetTap(plan, now)
 		}
 		if err = s.converge(ctx, plan, ops); err == nil {
-			err = s.forgetOlder(ctx, plan, ops, j, earlier != nil)
+			err = s.forgetOlder(ctx, plan, earlier, j)
 		}
 		if err == nil {
 			s.forgetEarlier()

@@ -126,7 +126,7 @@ func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 		if err := s.converge(ctx, plan, ops); err != nil {
 			return err
 		}
-		if err := s.forgetOlder(ctx, plan, nil, *j, true); err != nil {
+		if err := s.forgetOlder(ctx, plan, j, *j); err != nil {
 			return err
 		}
 		j.Begins = false

@@ -80,7 +80,7 @@ func (p Policy) Diverts(versions []ip.Version) (diverts []firewall.Divert, err e
 			}
 			sets, err := p.destinations([]ip.Version{v}, firewall.DivertSet(n+1), func(v ip.Version) ([]firewall.Box, bool) {
 				boxes, ok := p.boxes(v, func(by []entry) bool { return diverted(by) == target })
-				return withPorts(boxes), ok
+				return withPorts(boxes, ok)
 			})
 			if err != nil {
 				return nil, err
@@ -105,7 +105,7 @@ func (p Policy) Diverted(versions []ip.Version) (sets []firewall.Destinations, e
 	for _, v := range versions {
 		list, err := p.destinations([]ip.Version{v}, firewall.DivertedSet, func(v ip.Version) ([]firewall.Box, bool) {
 			boxes, ok := p.boxes(v, func(by []entry) bool { return p.resolve(diverted(by), v).Port() != 0 })
-			return withPorts(boxes), ok
+			return withPorts(boxes, ok)
 		})
 		if err != nil {
 			return nil, err
@@ -146,18 +146,20 @@ func (p Policy) resolve(target netip.AddrPort, v ip.Version) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// withPorts are the boxes of the protocols that can be diverted.
-func withPorts(boxes []firewall.Box) (list []firewall.Box) {
+// withPorts are the boxes of the protocols that can be diverted. Not ok: there are too many.
+func withPorts(boxes []firewall.Box, ok bool) (list []firewall.Box, fits bool) {
+	prefixes := 0
 	for _, b := range boxes {
 		for _, number := range diverting {
 			if b.FirstProtocol <= number && number <= b.LastProtocol {
 				one := b
 				one.FirstProtocol, one.LastProtocol = number, number
 				list = append(list, one)
+				prefixes += prefixesOf(b.First, b.Last)
 			}
 		}
 	}
-	return list
+	return list, ok && len(list) <= maxBoxes && prefixes <= maxPrefixes
 }
 
 func allowedSet(v ip.Version) string { return fmt.Sprintf("egress-%d", v) }

@@ -200,12 +200,12 @@ func (m Masquerade) divertedBeside() []firewall.Rule {
 }
 
 // astrayOpen refuses what is diverted and would leave the namespace on a connection that is open: the target's address
-// is gone. It comes before what accepts established connections, and asks for the targets that others may take away.
+// is gone, as IPv6's is from a link that goes down. It comes before what accepts established connections.
 func (r Router) astrayOpen() (rules []firewall.Rule) {
 	var targets []netip.Addr
 	for _, d := range r.Diverts {
 		a := d.Target.Addr()
-		if a.IsLoopback() || a == r.Ends.Gateway(ip.Of(a)) || slices.Contains(targets, a) {
+		if slices.Contains(targets, a) {
 			continue
 		}
 		targets = append(targets, a)

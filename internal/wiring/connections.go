@@ -4,6 +4,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/router"
 )
@@ -23,19 +26,34 @@ func (p *Plan) OlderConnections(begins bool) []netstate.ConnectionsDel {
 	return slices.Concat(p.olderExchanges, router.NetworkConnections(p.guests))
 }
 
-// CutOff are the connections that the operations cut off: what was diverted to a loopback address, where no entry leads
-// any more. The kernel takes no packet for it from the tap then, and neither side would hear of it.
-func (p *Plan) CutOff(ops []netstate.Op) (connections []netstate.ConnectionsDel) {
-	closes := func(op netstate.Op) bool {
-		set, is := op.(netstate.ConfSet)
-		return is && set.Link == p.names.Tap && set.Name == "route_localnet" && !set.On
+// CutOff are the connections that end with the diverts of the earlier Spec: all of these if there is no policy any more,
+// which would ask for them again, and those to loopback addresses if no entry leads there any more: the kernel takes no
+// packet for them from the tap then.
+func (p *Plan) CutOff(earlier infra.Spec) (connections []netstate.ConnectionsDel) {
+	was := seen{spec: earlier}
+	add := func(target netip.Addr) {
+		to := firewall.HostPrefix(target)
+		if target.IsLoopback() {
+			to = loopback4
+		}
+		for _, from := range slices.Concat(p.guests, p.spec.Guard.Prefixes) {
+			if ip.Of(from.Addr()) == ip.Of(target) {
+				connections = append(connections, netstate.ConnectionsDel{OrigSrc: from, ReplySrc: to})
+			}
+		}
 	}
-	if !slices.ContainsFunc(ops, closes) {
-		return nil
-	}
-	for _, n := range p.guests {
-		if n.Addr().Is4() {
-			connections = append(connections, netstate.ConnectionsDel{OrigSrc: n, ReplySrc: loopback4})
+	for _, t := range was.targets() {
+		a := t.entry.Divert.Addr()
+		switch {
+		case a.IsLoopback() && !(p.policy.IsSet() && p.divertsToLoopback()):
+			add(a)
+		case p.policy.IsSet() || a.IsLoopback():
+		case a.IsValid():
+			add(a)
+		default:
+			for _, gateway := range p.policy.Gateways {
+				add(gateway)
+			}
 		}
 	}
 	return connections

@@ -46,7 +46,7 @@ func (p *Plan) Judge(now netstate.Snapshot, sets []firewall.Destinations) func(T
 			return false
 		case !local[to] && !to.IsLoopback():
 			return judged.Refuses(c.To, c.Protocol)
-		case c.First == c.To || p.isOpen(c.To.Port(), c.Protocol):
+		case c.First == c.To || !to.IsLoopback() && p.isOpen(c.To.Port(), c.Protocol):
 			return false
 		}
 		return !slices.ContainsFunc(p.diverted, func(d firewall.Divert) bool {

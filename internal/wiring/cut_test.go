@@ -46,7 +46,8 @@ func TestJudge(t *testing.T) {
 		{behind, "10.244.1.7:22", 6, false},                       // the namespace
 		{behind, "10.0.2.1:53", 17, false},                        // the gateway
 		{behind, behind + ":80", 6, false},                        // by the pod's address
-		{behind, "10.0.2.1:53>127.0.0.11:53", 17, false},          // where another program's rule has sent it, by guard.open
+		{behind, "10.0.2.1:53>10.244.1.7:53", 17, false},          // where another program's rule has sent it, by guard.open
+		{behind, "10.0.2.1:53>127.0.0.11:53", 17, true},           // guard.open opens no loopback address
 		{behind, "192.0.2.7:80>127.0.0.1:8080", 6, false},         // diverted
 		{behind, "192.0.2.7:80>127.0.0.1:8081", 6, true},          // to another target
 		{behind, "192.0.2.7:81>127.0.0.1:8080", 6, true},          // what is not diverted

@@ -83,12 +83,17 @@ func (p *Plan) warnOtherVersion(t target, ends router.Ends) {
 // warnOfGateway warns of diverts of the gateway's ports that an earlier entry decides: Validate does not know the
 // gateway's addresses.
 func (p *Plan) warnOfGateway() {
+	const most = 64 // each takes a look at all entries
+	looks := 0
 	for _, t := range p.targets() {
 		ports := syntax.Ports(t.entry.Ports).Full()
 		for _, a := range p.policy.Gateways {
 			target := t.entry.Divert
 			if t.entry.To != syntax.Gateway || len(p.spec.Egress) > 0 && strings.HasPrefix(t.field, "egressWithin") || target.Addr().IsValid() && ip.Of(target.Addr()) != ip.Of(a) {
 				continue
+			}
+			if looks++; looks > most {
+				return
 			}
 			if !target.Addr().IsValid() {
 				target = netip.AddrPortFrom(a, target.Port())

@@ -75,7 +75,7 @@ func (s *seen) routesTo(network netip.Prefix) (routes []netstate.Route) {
 func (s *seen) foundNetworks() Networks {
 	n := networksOf(s.nic.Index, s.found.Addresses, s.found.Routes)
 	n.Forwarders = forwardersOf(s.found, s.nic.Index, Forwarders{})
-	n.Resolver = listensAt(s.Resolver(), s.found.Listeners)
+	n.Resolver = listensAt(s.Resolver(), s.found.Listeners, s.spec.DNS != nil)
 	return n
 }
 

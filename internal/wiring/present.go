@@ -36,7 +36,7 @@ func (p *Plan) Present(now netstate.Snapshot) (*Plan, netstate.Snapshot, *infra.
 	present.Record.Namespace = p.Record.Namespace
 	policy := !reflect.DeepEqual(present.sets, p.sets)
 	switch {
-	case is.Resolver != was.Resolver:
+	case is.Resolver != was.Resolver && !reflect.DeepEqual(present.diverted, p.diverted):
 		text := fmt.Sprintf("the resolver at %v listens at the ports %d of UDP and %d of TCP, not at %d and %d", p.Resolver(), is.Resolver.UDP, is.Resolver.TCP, was.Resolver.UDP, was.Resolver.TCP)
 		return present, p.withTables(now), &infra.Difference{Kind: "resolver", Link: p.names.NIC, Text: text}, nil
 	case !policy && is.Forwarders.equal(was.Forwarders):
@@ -73,9 +73,7 @@ func (p *Plan) networksNow(now netstate.Snapshot, link netstate.Link) Networks {
 		}
 	}
 	is.Forwarders = forwardersOf(now, link.Index, was.Forwarders)
-	if is.Resolver = listensAt(p.Resolver(), now.Listeners); is.Resolver == (Resolver{}) {
-		is.Resolver = was.Resolver // it starts again
-	}
+	is.Resolver = listensAt(p.Resolver(), now.Listeners, p.spec.DNS != nil).since(was.Resolver)
 	return is.sorted()
 }
 

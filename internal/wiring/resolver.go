@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -16,12 +17,16 @@ import (
 
 const portDNS = 53
 
-// Resolver are the ports at which the resolver on loopback listens; 0: at none. Docker's listens at other ports than
-// 53, to which rules for the namespace's own packets lead: these are no rules for the guest's.
+// Resolver is where the resolver on loopback listens, by protocol; 0: nowhere. Docker's listens at other ports than 53,
+// to which rules for the namespace's own packets lead: these are no rules for the guest's.
 type Resolver struct {
-	UDP uint16 `json:"udp,omitempty"`
-	TCP uint16 `json:"tcp,omitempty"`
+	Address netip.Addr `json:"address,omitzero"`
+	UDP     uint16     `json:"udp,omitempty"`
+	TCP     uint16     `json:"tcp,omitempty"`
 }
+
+// ofDocker is the address of Docker's resolver in each container (libnetwork, resolver.go).
+var ofDocker = netip.AddrFrom4([4]byte{127, 0, 0, 11})
 
 // Resolver is the loopback address of a resolver that the guest needs; zero: there is none. A divert's target comes
 // first, then Spec.DNS, then what resolv.conf said at the first Setup.
@@ -53,32 +58,40 @@ func FirstLoopback(servers []netip.Addr) netip.Addr {
 // MayResolve reports whether one of the sockets can be that of a resolver on loopback.
 func MayResolve(listeners []netstate.Listener) bool {
 	return slices.ContainsFunc(listeners, func(l netstate.Listener) bool {
-		return l.Protocol == "udp" && (l.Address.Is4() && l.Address.IsLoopback() || l.Address.IsUnspecified() && l.Port == portDNS)
+		return l.Protocol == "udp" && l.Address.Is4() && l.Address.IsLoopback()
 	})
 }
 
-// listensAt are the ports at which the resolver answers. If nobody listens at 53, that is the only port of the address,
-// unless the address is that of all services, 127.0.0.1.
-func listensAt(resolver netip.Addr, listeners []netstate.Listener) (r Resolver) {
+// listensAt is where the resolver answers: at port 53, or Docker's at the only port of its address. A socket of all
+// addresses counts if the Spec names the resolver: a resolv.conf may be that of another namespace, whose resolver has
+// the same address.
+func listensAt(resolver netip.Addr, listeners []netstate.Listener, named bool) Resolver {
+	r := Resolver{Address: resolver}
 	if !resolver.IsValid() {
 		return r
 	}
 	for protocol, port := range map[string]*uint16{"udp": &r.UDP, "tcp": &r.TCP} {
-		others := 0
+		var others []uint16
 		for _, l := range listeners {
 			switch {
-			case l.Protocol != protocol || l.Address != resolver && !l.Address.IsUnspecified():
-			case l.Port == portDNS:
-				*port, others = portDNS, -len(listeners)
+			case l.Protocol != protocol:
+			case l.Port == portDNS && (l.Address == resolver || named && l.Address.IsUnspecified()):
+				*port = portDNS
 			case l.Address == resolver:
-				if others++; others == 1 {
-					*port = l.Port
-				}
+				others = append(others, l.Port)
 			}
 		}
-		if *port != portDNS && (others != 1 || resolver == netip.AddrFrom4([4]byte{127, 0, 0, 1})) {
-			*port = 0
+		if *port == 0 && resolver == ofDocker && len(others) == 1 {
+			*port = others[0]
 		}
+	}
+	return r
+}
+
+// since has the ports of before in the place of those at which the resolver does not listen at the moment.
+func (r Resolver) since(was Resolver) Resolver {
+	if r.Address == was.Address {
+		r.UDP, r.TCP = cmp.Or(r.UDP, was.UDP), cmp.Or(r.TCP, was.TCP)
 	}
 	return r
 }
@@ -103,7 +116,7 @@ func (p *Plan) addResolver(ends router.Ends) {
 		open := func(o infra.Ports) bool { return opens(o, portDNS, protocol) }
 		asked := netip.AddrPortFrom(resolver, portDNS)
 		target, allowed := p.policy.Decide(asked, protocol)
-		if !allowed || slices.ContainsFunc(p.spec.Guard.Open, open) {
+		if !allowed || slices.ContainsFunc(p.spec.Guard.Open, open) || p.spec.DNS != nil && !p.spec.AllowsTarget(asked, []string{"udp", "tcp"}[i]) {
 			continue
 		}
 		if target.Port() == 0 || target == asked {

@@ -44,7 +44,15 @@ func TestResolver(t *testing.T) {
 		{"Docker, routed", "127.0.0.11", docker, routed(), none, "127.0.0.11:41327", "127.0.0.11:37581"},
 		{"without a resolver on loopback", "", docker, masquerade(), none, "", ""},
 		{"another namespace's", "127.0.0.53", docker, masquerade(), none, "", ""},
-		{"of all addresses", "127.0.0.1", []netstate.Listener{listener("udp", "0.0.0.0", 53), listener("tcp", "::", 53), listener("tcp", "0.0.0.0", 80)}, masquerade(), none, "127.0.0.1:53", "127.0.0.1:53"},
+		{"of all addresses", "127.0.0.1", []netstate.Listener{listener("udp", "0.0.0.0", 53), listener("tcp", "::", 53)}, masquerade(), none, "", ""},
+		{"of all addresses, of the Spec", "", []netstate.Listener{listener("udp", "0.0.0.0", 53)}, masquerade(), dns("127.0.0.1"), "127.0.0.1:53", "127.0.0.1:53"},
+		{"another service beside it", "127.0.0.53", []netstate.Listener{listener("udp", "127.0.0.53", 53), listener("tcp", "127.0.0.53", 9100)}, masquerade(), none, "127.0.0.53:53", "127.0.0.53:53"},
+		{"another service, of the Spec", "", []netstate.Listener{listener("udp", "127.0.0.5", 8080), listener("tcp", "127.0.0.5", 8080)}, masquerade(), dns("127.0.0.5"), "127.0.0.5:53", "127.0.0.5:53"},
+		{"within an operator's list", "", docker, masquerade(), func(s *asked) { dns("127.0.0.11")(s); s.EgressWithin = egressOf("allow all") }, "", ""},
+		{"that the operator names", "", docker, masquerade(), func(s *asked) {
+			dns("127.0.0.11")(s)
+			s.EgressWithin = egressOf("allow 127.0.0.11 53/udp", "allow all")
+		}, "127.0.0.11:41327", ""},
 		{"two sockets, none of them at 53", "127.0.0.11", append(docker, listener("udp", "127.0.0.11", 9)), masquerade(), none, "", ""},
 		{"beside others", "127.0.0.53", append(docker, listener("udp", "127.0.0.53", 53), listener("udp", "127.0.0.53", 5355)), masquerade(), none, "127.0.0.53:53", "127.0.0.53:53"},
 		{"another service on 127.0.0.1", "127.0.0.1", []netstate.Listener{listener("udp", "127.0.0.1", 9)}, masquerade(), none, "", ""},

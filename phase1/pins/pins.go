@@ -91,7 +91,7 @@ func (k Keeper) run(ctx context.Context) error {
 		began := time.Now()
 		err := p.runOnce(ctx)
 		if time.Since(began) > k.limits.soon {
-			starts = 1
+			starts = 0
 		}
 		if ctx.Err() != nil {
 			return nil
