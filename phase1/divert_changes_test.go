@@ -383,7 +383,8 @@ func TestDivertLimit(t *testing.T) {
 }
 
 // TestDivertLeaves: when the list has no loopback target any more, what was open to one ends, as the kernel takes no
-// packet for it. When there is no list any more, what was diverted ends. The guest's next packet goes to its destination.
+// packet for it. When there is no list any more, what was diverted ends. The guest's next packet goes to its
+// destination.
 func TestDivertLeaves(t *testing.T) {
 	t.Parallel()
 	eachRouter(t, []string{"divert all 9180 127.0.0.1:15980", "divert all 9181 :15980", "allow all"}, func(t *testing.T, s *scene, c wired.NIC) {

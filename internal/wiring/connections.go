@@ -26,9 +26,9 @@ func (p *Plan) OlderConnections(begins bool) []netstate.ConnectionsDel {
 	return slices.Concat(p.olderExchanges, router.NetworkConnections(p.guests))
 }
 
-// CutOff are the connections that end with the diverts of the earlier Spec: all of these if there is no policy any more,
-// which would ask for them again, and those to loopback addresses if no entry leads there any more: the kernel takes no
-// packet for them from the tap then.
+// CutOff are the connections that end with the diverts of the earlier Spec: all of these if there is no policy any
+// more, which would ask for them again, and those to loopback addresses if no entry leads there any more: the kernel
+// takes no packet for them from the tap then.
 func (p *Plan) CutOff(earlier infra.Spec) (connections []netstate.ConnectionsDel) {
 	was := seen{spec: earlier}
 	add := func(target netip.Addr) {
