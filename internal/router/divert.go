@@ -200,19 +200,13 @@ func (m Masquerade) divertedBeside() []firewall.Rule {
 }
 
 // astrayOpen refuses what is diverted and would leave the namespace on a connection that is open: the target's address
-// is gone, as IPv6's is from a link that goes down. It comes before what accepts established connections.
-func (r Router) astrayOpen() (rules []firewall.Rule) {
-	var targets []netip.Addr
-	for _, d := range r.Diverts {
-		a := d.Target.Addr()
-		if slices.Contains(targets, a) {
-			continue
-		}
-		targets = append(targets, a)
-		at := []firewall.Match{r.fromGuest(), firewall.IP{Version: ip.Of(a)}, firewall.Destination{Prefix: firewall.HostPrefix(a)}, firewall.State{States: firewall.Established}, firewall.Translated{}}
-		rules = append(rules, rule(firewall.Jump{Chain: astrayChain}, at...))
+// is gone, as IPv6's is from a link that goes down. It comes before what accepts established connections, and looks
+// first at what few of these are.
+func (r Router) astrayOpen() []firewall.Rule {
+	if len(r.Diverts) == 0 {
+		return nil
 	}
-	return rules
+	return []firewall.Rule{rule(firewall.Jump{Chain: astrayChain}, firewall.Translated{}, r.fromGuest(), firewall.State{States: firewall.Established})}
 }
 
 // astray refuses what is diverted and would leave the namespace.
