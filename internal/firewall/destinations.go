@@ -55,6 +55,8 @@ type Divert struct {
 	// Set has the destinations, whose protocols are Protocols alone.
 	Set       Destinations
 	Protocols []uint8
+	// Resolver says that the gateway's port for DNS leads to the namespace's resolver, and no entry of a policy.
+	Resolver bool
 }
 
 // DivertSet returns the names of the set of the n-th Divert, by the version of IP.
@@ -64,9 +66,6 @@ func DivertSet(n int) func(ip.Version) string {
 
 // DivertedSet returns the name of the set that has what is in all of them.
 func DivertedSet(v ip.Version) string { return fmt.Sprintf("divert-%d", v) }
-
-// ResolverSet begins the names of the sets of questions for a resolver.
-const ResolverSet = "divert-resolver-"
 
 // Box is a range of addresses, of protocols and of destination ports.
 type Box struct {

@@ -96,27 +96,6 @@ func (p Policy) Diverts(versions []ip.Version) (diverts []firewall.Divert, err e
 	return diverts, nil
 }
 
-// Diverted are the destinations that the policy diverts to any target, by the versions of IP; none of a version of
-// which it diverts nothing. The error is that of Allowed.
-func (p Policy) Diverted(versions []ip.Version) (sets []firewall.Destinations, err error) {
-	if len(p.targets()) == 0 {
-		return nil, nil
-	}
-	for _, v := range versions {
-		list, err := p.destinations([]ip.Version{v}, firewall.DivertedSet, func(v ip.Version) ([]firewall.Box, bool) {
-			boxes, ok := p.boxes(v, func(by []entry) bool { return p.resolve(diverted(by), v).Port() != 0 })
-			return withPorts(boxes, ok)
-		})
-		if err != nil {
-			return nil, err
-		}
-		if len(list[0].Boxes) > 0 {
-			sets = append(sets, list[0])
-		}
-	}
-	return sets, nil
-}
-
 // diverting are the protocols that can be diverted, which have ports.
 var diverting = []uint8{firewall.ProtocolTCP, firewall.ProtocolUDP, firewall.ProtocolSCTP}
 

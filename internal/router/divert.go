@@ -3,7 +3,6 @@ package router
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -38,29 +37,50 @@ func (r Router) divert() (chains []firewall.Chain) {
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.Destination{Prefix: unrouted(v)}))
 		}
 	}
-	for _, s := range r.Diverted {
-		c.Rules = append(c.Rules, rule(firewall.Jump{Chain: targetsChain}, r.fromGuest(), firewall.IP{Version: s.Version}, s.Lookup()))
+	all := r.diverted()
+	for _, d := range all {
+		c.Rules = append(c.Rules, rule(firewall.Jump{Chain: targetsChain}, r.fromGuest(), firewall.IP{Version: d.Set.Version}, d.Set.Lookup()))
 	}
 	for _, d := range r.Diverts {
 		to := firewall.DNAT{Address: d.Target.Addr(), Port: d.Target.Port()}
 		for _, number := range d.Protocols {
 			led := rule(to, r.fromGuest(), firewall.IP{Version: d.Set.Version}, firewall.Protocol{Number: number}, d.Set.Lookup())
-			if r.isOfPolicy(d) {
+			if !d.Resolver {
 				targets.Rules = append(targets.Rules, led)
 			} else {
 				c.Rules = append(c.Rules, led)
 			}
 		}
 	}
-	if len(r.Diverted) > 0 {
+	if len(all) > 0 {
 		chains = append(chains, targets)
 	}
 	return append(chains, c)
 }
 
-// isOfPolicy reports whether Diverted has what is in the divert's set. The resolver's have sets of their own.
-func (r Router) isOfPolicy(d firewall.Divert) bool {
-	return !strings.HasPrefix(d.Set.Name, firewall.ResolverSet) && slices.ContainsFunc(r.Diverted, func(s firewall.Destinations) bool { return s.Version == d.Set.Version })
+// diverted are the destinations of all diverts of a policy, a set of each version of IP, without targets. Most packets
+// are in none, and meet one lookup.
+func (r Router) diverted() (list []firewall.Divert) {
+	for _, v := range r.Ends.Versions() {
+		all := firewall.Divert{Set: firewall.Destinations{Name: firewall.DivertedSet(v), Version: v}}
+		known := map[string]bool{} // sets; a target can have two ports
+		for _, d := range r.Diverts {
+			if d.Set.Version != v || d.Resolver {
+				continue
+			}
+			if !known[d.Set.Name] {
+				all.Set.Boxes = append(all.Set.Boxes, d.Set.Boxes...)
+			}
+			known[d.Set.Name] = true
+			all.Protocols = append(all.Protocols, d.Protocols...)
+		}
+		if len(known) > 0 {
+			slices.Sort(all.Protocols)
+			all.Protocols = slices.Compact(all.Protocols)
+			list = append(list, all)
+		}
+	}
+	return list
 }
 
 func (r Router) divertsAny(v ip.Version) bool {
@@ -87,13 +107,13 @@ func (r Router) addDiverts(table *firewall.Table) {
 		for _, at := range r.atTarget(d) {
 			to.Rules = append(to.Rules, rule(firewall.Goto{Chain: firewall.Diverted}, append(at, first)...))
 		}
-		if !r.isOfPolicy(d) {
+		if d.Resolver {
 			leave(d.Protocols, first)
 		}
 	}
-	for _, s := range r.Diverted {
-		table.Destinations = append(table.Destinations, s)
-		leave(s.Protocols(), firewall.FirstInDestinations{Version: s.Version, Set: s.Name})
+	for _, d := range r.diverted() {
+		table.Destinations = append(table.Destinations, d.Set)
+		leave(d.Protocols, firewall.FirstInDestinations{Version: d.Set.Version, Set: d.Set.Name})
 	}
 	counts := firewall.Chain{Name: firewall.Diverted, Rules: []firewall.Rule{
 		rule(firewall.Continue{}, firewall.Unconfirmed{}, firewall.Count{}),

@@ -118,15 +118,11 @@ var ofBoth = []struct {
 	{"a policy, checksums of IPv4 alone", func(r *Router) { r.Allowed, r.Checksums = sets("egress"), []ip.Version{4} }},
 	{"a policy, addresses that the kernel does not know as its own", func(r *Router) { r.Allowed, r.LocalSources = sets("egress"), false }},
 	{"diverts", func(r *Router) { r.Diverts = diverts() }},
-	{"diverts of a policy", func(r *Router) {
-		r.Allowed, r.Diverts = sets("egress"), diverts()
-		for _, v := range ip.Both {
-			all := firewall.Box{First: v.All().Addr(), Last: firewall.LastOf(v.All()), LastPort: 65535}
-			all.FirstProtocol, all.LastProtocol = firewall.ProtocolTCP, firewall.ProtocolTCP
-			r.Diverted = append(r.Diverted, firewall.Destinations{Name: firewall.DivertedSet(v), Version: v, Boxes: []firewall.Box{all}})
-		}
-	}},
 	{"a policy with diverts", func(r *Router) { r.Allowed, r.Diverts = sets("egress"), diverts() }},
+	{"a resolver's divert", func(r *Router) {
+		r.Diverts = diverts()[:1]
+		r.Diverts[0].Resolver = true
+	}},
 	{"diverts, guard.off", func(r *Router) { r.Guard.Off, r.Diverts = true, diverts() }},
 	{"diverts, a target in guard.open", func(r *Router) { r.Guard.Open, r.Diverts = []infra.Ports{{First: 15000, Last: 16000}}, diverts() }},
 	{"another link forwards", func(r *Router) { r.OtherLinks = map[ip.Version][]string{4: {"net1"}, 6: {"net1", "net2"}} }},

@@ -35,10 +35,8 @@ type Router struct {
 	// Allowed is where the guest may open connections; none: everywhere. Pinnable is where pins may lead; none: there
 	// are no pins.
 	Allowed, Pinnable []firewall.Destinations
-	// Diverts lead what the guest opens to ports of the namespace. Diverted has what is in the sets of those of the
-	// policy, at most one set of a version: most packets are in none, and meet one lookup.
-	Diverts  []firewall.Divert
-	Diverted []firewall.Destinations
+	// Diverts lead what the guest opens to ports of the namespace. The sets of those of a policy have nothing in common.
+	Diverts []firewall.Divert
 	// Checksums are the IP versions of which a rule can complete checksums.
 	Checksums []ip.Version
 	// LocalSources says that a rule can match firewall.LocalSource.

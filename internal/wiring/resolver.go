@@ -123,8 +123,8 @@ func (p *Plan) addResolver(ends router.Ends) {
 			target = p.networks.Resolver.follow(asked, protocol)
 		}
 		box := firewall.Box{First: gateway, Last: gateway, FirstProtocol: protocol, LastProtocol: protocol, FirstPort: portDNS, LastPort: portDNS}
-		p.diverted = append(p.diverted, firewall.Divert{Target: target, Protocols: []uint8{protocol},
-			Set: firewall.Destinations{Name: firewall.ResolverSet + []string{"udp", "tcp"}[i], Version: ip.V4, Boxes: []firewall.Box{box}}})
+		p.diverted = append(p.diverted, firewall.Divert{Target: target, Protocols: []uint8{protocol}, Resolver: true,
+			Set: firewall.Destinations{Name: "divert-resolver-" + []string{"udp", "tcp"}[i], Version: ip.V4, Boxes: []firewall.Box{box}}})
 		p.Record.Resolver = resolver
 	}
 }

@@ -206,9 +206,6 @@ func (p *Plan) forwarding(ends router.Ends, most int, unreached []policy.Range) 
 				p.policy.Field(), p.names.NIC)
 		}
 	}
-	if t.Diverted, err = p.policy.Diverted(ends.Versions()); err != nil {
-		return t, err
-	}
 	t.Pinnable, err = p.policy.Pinnable(ends.Versions(), unreached)
 	p.sets, t.Diverts = slices.Concat(t.Allowed, t.Pinnable), p.diverted
 	return t, err
