@@ -84,6 +84,10 @@ func TestDivert(t *testing.T) {
 		if err != nil || status.Diverted == nil || *status.Diverted < 9 {
 			t.Errorf("counted %v, %v", status.Diverted, err)
 		}
+		said := strings.Join(status.Record.Warnings, "\n")
+		if !strings.Contains(said, "nobody listens at "+netip.AddrPortFrom(s.addresses["guest's gateway"][0], 15999).String()+"/tcp") || strings.Contains(said, "15443") || strings.Contains(said, "8080/") {
+			t.Errorf("Status warns of %s", said)
+		}
 		// A diverted connection that the kernel still knew would divert a process's between the same ports.
 		c.Down.CutOff = true
 		unwire(t, c)

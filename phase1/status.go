@@ -20,7 +20,8 @@ type Report struct {
 	Wiring
 
 	// Record is what the last Setup, Activate or Deactivate returned. Warnings of services that the
-	// namespace has no more are left out.
+	// namespace has no more are left out, and those of targets of diverts at which nobody listens
+	// are added.
 	Record cache.Record `json:"record"`
 
 	// Drift is how kernel and record differ from what Setup left. Nil: they do not.
@@ -89,11 +90,11 @@ func (s *session) find(ctx context.Context, w *Wiring, opened *os.File) error {
 }
 
 // warningsNow returns the warnings of a plan of the journal, which are those of the first Setup, without those of
-// services that have ended since.
+// services that have ended since, and with those of targets of diverts at which nobody listens.
 func (s *session) warningsNow(plan *wiring.Plan) ([]string, error) {
-	if !plan.WarnsOfServices() {
+	if !plan.ServicesChange() {
 		return plan.Record.Warnings, nil
 	}
 	now, err := s.ns.Listeners()
-	return plan.WithoutEnded(now), err
+	return plan.WarningsNow(now), err
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/internal/ip"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // Match is a condition on a packet: one of the types below. With Inverted the condition is negated.
@@ -194,6 +195,12 @@ const (
 
 // AllDHCP6 is All_DHCP_Relay_Agents_and_Servers (RFC 9915 section 7.1).
 var AllDHCP6 = netip.MustParseAddr("ff02::1:2")
+
+// HasPort reports whether the ports have the port of the protocol.
+func HasPort(ports syntax.Ports, protocol uint8, port uint16) bool {
+	full := ports.Full()
+	return Transports[full.Protocol] == protocol && full.First <= port && port <= full.Last
+}
 
 // Transports are the protocols with ports, by the names that infra.Ports has.
 var Transports = map[string]uint8{"tcp": ProtocolTCP, "udp": ProtocolUDP, "sctp": ProtocolSCTP}

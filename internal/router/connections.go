@@ -2,8 +2,6 @@ package router
 
 import (
 	"net/netip"
-	"reflect"
-	"slices"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -108,10 +106,11 @@ func (r Routed) Translated() (ops []netstate.ConnectionsDel) {
 	for _, a := range r.Own {
 		hop := r.Ends.Gateway(ip.Of(a))
 		ops = append(ops, HopConnections(a, hop)...)
+		known := map[netip.Addr]bool{hop: true}
 		for _, d := range r.Diverts {
-			one := netstate.ConnectionsDel{OrigSrc: firewall.HostPrefix(a), ReplySrc: firewall.HostPrefix(d.Target.Addr())}
-			if d.Set.Version == ip.Of(a) && d.Target.Addr() != hop && !slices.ContainsFunc(ops, func(o netstate.ConnectionsDel) bool { return reflect.DeepEqual(o, one) }) {
-				ops = append(ops, one)
+			if to := d.Target.Addr(); d.Set.Version == ip.Of(a) && !known[to] {
+				known[to] = true
+				ops = append(ops, netstate.ConnectionsDel{OrigSrc: firewall.HostPrefix(a), ReplySrc: firewall.HostPrefix(to)})
 			}
 		}
 	}

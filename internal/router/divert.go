@@ -207,10 +207,7 @@ func (m Masquerade) divertedBeside() []firewall.Rule {
 	rules := m.divertedNow()
 	for _, d := range m.Diverts {
 		for i, at := range m.atTarget(d) {
-			isOpen := func(p infra.Ports) bool {
-				f := syntax.Ports(p).Full()
-				return firewall.Transports[f.Protocol] == d.Protocols[i] && f.First <= d.Target.Port() && d.Target.Port() <= f.Last
-			}
+			isOpen := func(p infra.Ports) bool { return firewall.HasPort(syntax.Ports(p), d.Protocols[i], d.Target.Port()) }
 			if !m.Guard.Off && !slices.ContainsFunc(m.Guard.Open, isOpen) {
 				rules = append(rules, rule(firewall.Refuse{Reason: firewall.NoEgress}, append(m.translated(), at...)...))
 			}

@@ -34,7 +34,7 @@ func (p *Plan) CutOff(earlier infra.Spec) (connections []netstate.ConnectionsDel
 	add := func(target netip.Addr) {
 		to := firewall.HostPrefix(target)
 		if target.IsLoopback() {
-			to = loopback4
+			to = netip.PrefixFrom(target, 8).Masked() // all: what is open can be older than the list
 		}
 		for _, from := range slices.Concat(p.guests, p.spec.Guard.Prefixes) {
 			if ip.Of(from.Addr()) == ip.Of(target) {
@@ -58,5 +58,3 @@ func (p *Plan) CutOff(earlier infra.Spec) (connections []netstate.ConnectionsDel
 	}
 	return connections
 }
-
-var loopback4 = netip.MustParsePrefix("127.0.0.0/8")

@@ -57,13 +57,7 @@ func (p *Plan) Judge(now netstate.Snapshot, sets []firewall.Destinations) func(T
 
 // isOpen reports whether the guest may open connections to the namespace's port, wherever a rule has found them.
 func (p *Plan) isOpen(port uint16, protocol uint8) bool {
-	return p.spec.Guard.Off || slices.ContainsFunc(p.spec.Guard.Open, func(o infra.Ports) bool { return opens(o, port, protocol) })
-}
-
-// opens reports whether the ports have the port of the protocol.
-func opens(ports infra.Ports, port uint16, protocol uint8) bool {
-	f := syntax.Ports(ports).Full()
-	return firewall.Transports[f.Protocol] == protocol && f.First <= port && port <= f.Last
+	return p.spec.Guard.Off || slices.ContainsFunc(p.spec.Guard.Open, func(o infra.Ports) bool { return firewall.HasPort(syntax.Ports(o), protocol, port) })
 }
 
 // addressesOf are the addresses that the namespace takes as its own.

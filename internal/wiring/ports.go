@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/fib"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/router"
 	"github.com/guestwire/guestwire/internal/syntax"
@@ -14,9 +15,8 @@ import (
 
 // containsPort reports whether the port is one of the list.
 func containsPort(list []infra.Ports, protocol string, port uint16) bool {
-	return slices.ContainsFunc(list, func(ports infra.Ports) bool {
-		p := syntax.Ports(ports).Full()
-		return p.Protocol == protocol && p.First <= port && port <= p.Last
+	return slices.ContainsFunc(list, func(p infra.Ports) bool {
+		return firewall.HasPort(syntax.Ports(p), firewall.Transports[protocol], port)
 	})
 }
 
@@ -37,11 +37,12 @@ func (p *Plan) warnService(l netstate.Listener, format string, args ...any) {
 	p.addWarnings(p.services[l])
 }
 
-// WarnsOfServices reports whether the record warns of a service of the namespace.
-func (p *Plan) WarnsOfServices() bool { return len(p.services) > 0 }
+// ServicesChange reports whether WarningsNow depends on the services of the namespace.
+func (p *Plan) ServicesChange() bool { return len(p.services)+len(p.diverted) > 0 }
 
-// WithoutEnded returns the record's warnings without those of services that the namespace has no more.
-func (p *Plan) WithoutEnded(now []netstate.Listener) []string {
+// WarningsNow returns the record's warnings without those of services that the namespace has no more, and with those of
+// targets of diverts at which nobody listens by now.
+func (p *Plan) WarningsNow(now []netstate.Listener) []string {
 	ended := map[string]bool{}
 	for _, warning := range p.services {
 		ended[warning] = true
@@ -49,7 +50,19 @@ func (p *Plan) WithoutEnded(now []netstate.Listener) []string {
 	for _, l := range now {
 		delete(ended, p.services[l])
 	}
-	return slices.DeleteFunc(slices.Clone(p.Record.Warnings), func(text string) bool { return ended[text] })
+	warnings := slices.DeleteFunc(slices.Clone(p.Record.Warnings), func(text string) bool { return ended[text] })
+	for _, d := range p.diverted {
+		for _, name := range []string{"tcp", "udp"} {
+			listens := func(l netstate.Listener) bool {
+				return l.Protocol == name && l.Port == d.Target.Port() && (l.Address == d.Target.Addr() || l.Address.IsUnspecified())
+			}
+			text := fmt.Sprintf("nobody listens at %v/%s, where a divert leads: the guest is refused there until the service has started", d.Target, name)
+			if slices.Contains(d.Protocols, firewall.Transports[name]) && !slices.ContainsFunc(now, listens) && !slices.Contains(warnings, text) {
+				warnings = append(warnings, text)
+			}
+		}
+	}
+	return warnings
 }
 
 // warnTakenPorts warns of the namespace's services whose connections go to the guest instead.

@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/router"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // A resolver on loopback, such as Docker's at 127.0.0.11 and systemd's at 127.0.0.53, is the namespace's alone. Under
@@ -113,7 +114,7 @@ func (p *Plan) addResolver(ends router.Ends) {
 		return
 	}
 	for i, protocol := range []uint8{firewall.ProtocolUDP, firewall.ProtocolTCP} {
-		open := func(o infra.Ports) bool { return opens(o, portDNS, protocol) }
+		open := func(o infra.Ports) bool { return firewall.HasPort(syntax.Ports(o), protocol, portDNS) }
 		asked := netip.AddrPortFrom(resolver, portDNS)
 		target, allowed := p.policy.Decide(asked, protocol)
 		if !allowed || slices.ContainsFunc(p.spec.Guard.Open, open) || p.spec.DNS != nil && !p.spec.AllowsTarget(asked, []string{"udp", "tcp"}[i]) {

@@ -23,8 +23,7 @@ import (
 )
 
 const (
-	defaultResolvConf = "/etc/resolv.conf"
-	lookEvery         = time.Second // at the file, if somebody asks
+	lookEvery = time.Second // at the file, if somebody asks
 
 	mostResolvers = 3 // MAXNS of resolv.conf(5)
 	rounds        = 3 // in which each of them is asked
@@ -58,7 +57,7 @@ func (p *Proxy) newResolvers(own []net.PacketConn) (*resolvers, error) {
 		return r, nil
 	}
 	if r.path = p.ResolvConf; r.path == "" {
-		r.path = defaultResolvConf
+		r.path = resolvconf.Default
 	}
 	if err := r.read(); err != nil && (p.ResolvConf != "" || !errors.Is(err, fs.ErrNotExist)) {
 		return nil, err
