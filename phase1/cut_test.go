@@ -35,10 +35,16 @@ func cut(t *testing.T, c wired.NIC, want int) {
 // arrivals counts what arrives in the world from now on that the expression of nft matches.
 func (s *scene) arrivals(t *testing.T, match string) func() int {
 	t.Helper()
-	s.World.Exec("nft", "add table inet arrivals; delete table inet arrivals; add table inet arrivals; "+
-		"add chain inet arrivals c { type filter hook prerouting priority -400; }; add rule inet arrivals c "+match+" counter")
+	return countPackets(t, s.World, "arrivals", "prerouting priority -400", match)
+}
+
+// countPackets counts the packets from now on that meet a chain of its own at the hook and match.
+func countPackets(t *testing.T, n *nstest.Namespace, table, hook, match string) func() int {
+	t.Helper()
+	n.Exec("nft", fmt.Sprintf("add table inet %[1]s; delete table inet %[1]s; add table inet %[1]s; "+
+		"add chain inet %[1]s c { type filter hook %[2]s; }; add rule inet %[1]s c %[3]s counter", table, hook, match))
 	return func() int {
-		_, after, _ := strings.Cut(s.World.Exec("nft", "list", "chain", "inet", "arrivals", "c"), "packets ")
+		_, after, _ := strings.Cut(n.Exec("nft", "list", "chain", "inet", table, "c"), "packets ")
 		n, err := strconv.Atoi(strings.Fields(after)[0])
 		if err != nil {
 			t.Fatal(err)

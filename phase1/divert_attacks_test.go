@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -74,16 +73,7 @@ func (s *scene) opened(t *testing.T, protocol string, family int, e exchange) *n
 // rules that could drop it.
 func (s *scene) atInput(t *testing.T, match string) func() int {
 	t.Helper()
-	s.Pod.Exec("nft", "add table inet judge; delete table inet judge; add table inet judge; "+
-		"add chain inet judge c { type filter hook input priority 300; }; add rule inet judge c iifname eth0-tap "+match+" counter")
-	return func() int {
-		_, after, _ := strings.Cut(s.Pod.Exec("nft", "list", "chain", "inet", "judge", "c"), "packets ")
-		n, err := strconv.Atoi(strings.Fields(after)[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
+	return countPackets(t, s.Pod, "judge", "input priority 300", "iifname eth0-tap "+match)
 }
 
 // datagramRefused sends by the socket until the namespace's refusal of an earlier datagram is reported.
