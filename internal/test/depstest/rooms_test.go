@@ -2,9 +2,11 @@ package depstest
 
 import (
 	"encoding/json"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -74,6 +76,41 @@ func TestTestsAlone(t *testing.T) {
 	}
 	if linked == 0 {
 		t.Error("guestwiretest links no guest: has go list seen it?")
+	}
+}
+
+// programOfTest is a call of nstest.Program with a folder.
+var programOfTest = regexp.MustCompile(`nstest\.Program\(\w+, "([a-z/-]+[a-z])"\)`)
+
+// TestProgramsAreBuilt: make builds the programs that the tests call. With GUESTWIRE_BIN they build none themselves, as
+// Debian's kernels run without a Go.
+func TestProgramsAreBuilt(t *testing.T) {
+	text, err := os.ReadFile("../../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var built []string
+	for line := range strings.Lines(string(text)) {
+		if name, programs, is := strings.Cut(line, " := "); is && strings.HasSuffix(name, "PROGRAMS") {
+			built = append(built, strings.Fields(programs)...)
+		}
+	}
+	calls := 0
+	err = filepath.WalkDir("../../..", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, call := range programOfTest.FindAllStringSubmatch(string(text), -1) {
+			calls++
+			if program := "bin/" + filepath.Base(call[1]); !slices.Contains(built, program) {
+				t.Errorf("%s calls %s: add %s to LAB_PROGRAMS of the Makefile, and its rule", path, call[1], program)
+			}
+		}
+		return err
+	})
+	if err != nil || calls == 0 {
+		t.Errorf("%d calls of programs: %v", calls, err)
 	}
 }
 
