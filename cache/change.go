@@ -77,6 +77,7 @@ func Changes(from, to Record) []Change {
 	add("neighbours", from.Neighbours, to.Neighbours)
 	eachField("dns", from.DNS, to.DNS, add)
 	add("resolver", from.Resolver, to.Resolver)
+	add("dnsProxy", from.DNSProxy, to.DNSProxy)
 	eachField("options", &from.Options, &to.Options, add)
 	eachField("static", from.Static, to.Static, add)
 	eachField("device", &from.Device, &to.Device, add)

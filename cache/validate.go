@@ -64,6 +64,11 @@ func (r *Record) Validate() error {
 	if r.Resolver.IsValid() && (!r.Resolver.Is4() || !r.Resolver.IsLoopback() || r.IPv4 == nil) {
 		return fieldErrorf("resolver", "%v, want an IPv4 loopback address, for a guest with IPv4", r.Resolver)
 	}
+	for i, a := range r.DNSProxy {
+		if !a.IsValid() || a.Port() == 0 || r.Binding != BindingMasquerade && r.Binding != BindingRouted {
+			return fieldErrorf(fmt.Sprintf("dnsProxy[%d]", i), "%v, want an address and a port of the gateway, with the binding masquerade or routed", a)
+		}
+	}
 	if !r.GatewayMAC.IsZero() && (!r.GatewayMAC.Unicast() || r.GatewayMAC == r.MAC) {
 		return fieldErrorf("gatewayMAC", "%v, want a unicast address other than the guest's", r.GatewayMAC)
 	}

@@ -144,6 +144,10 @@ func TestValidate(t *testing.T) {
 		{"gatewayMAC", func(r *Record) { r.GatewayMAC = r.MAC }},
 		{"resolver", func(r *Record) { r.Binding, r.Firewall, r.GatewayMAC = BindingBridge, "", MAC{} }},
 		{"resolver", func(r *Record) { r.Resolver = netip.IPv6Loopback() }},
+		{"dnsProxy[0]", func(r *Record) { r.DNSProxy[0] = netip.AddrPortFrom(r.DNSProxy[0].Addr(), 0) }},
+		{"dnsProxy[0]", func(r *Record) {
+			r.Binding, r.Firewall, r.GatewayMAC, r.Resolver = BindingBridge, "", MAC{}, netip.Addr{}
+		}},
 		{"resolver", func(r *Record) { r.Resolver = r.IPv4.Server }},
 		{"gatewayMAC", func(r *Record) { r.GatewayMAC = MAC{1} }},
 		{"gatewayMAC", func(r *Record) { r.Binding, r.Firewall = BindingBridge, "" }},

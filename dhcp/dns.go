@@ -26,7 +26,7 @@ func newResolver(dns cache.DNS, rec *cache.Record) resolver {
 		}
 	}
 	nic := servers.Leased(rec)
-	resolvers, left := nic.Reachable(dns.Servers)
+	resolvers, left := nic.Resolvers(dns.Servers)
 	warn("DNS server", left)
 	ntp, left := nic.Reachable(rec.Options.NTP)
 	warn("time server", left)

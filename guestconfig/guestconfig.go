@@ -248,7 +248,7 @@ func (n *nic) choose() {
 	}
 	by := servers.Configured(&n.Record, n.was)
 	var left []servers.Left
-	n.dns.Servers, left = by.Reachable(n.dns.Servers)
+	n.dns.Servers, left = by.Resolvers(n.dns.Servers)
 	warn("DNS server", left)
 	n.ntp, left = by.Reachable(n.Options.NTP)
 	warn("time server", left)

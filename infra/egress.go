@@ -195,7 +195,12 @@ func (s Spec) validateTargets() error {
 	if s.EgressWithin == nil {
 		return nil
 	}
-	for i, e := range s.Egress {
+	implied := len(s.namesEgress())
+	for i, e := range s.AllEgress() {
+		field := fmt.Sprintf("egress[%d]", i-implied)
+		if i < implied {
+			field = "names"
+		}
 		protocols := transports
 		if e.Ports.Protocol != "" || e.Ports.First != 0 {
 			protocols = []string{e.Ports.full().Protocol}
@@ -206,7 +211,7 @@ func (s Spec) validateTargets() error {
 				if a := e.Divert.Addr(); a.IsValid() {
 					to = a.String()
 				}
-				return &cache.FieldError{Field: fmt.Sprintf("egress[%d]", i), Reason: fmt.Sprintf("%q: egressWithin does not allow the target: add \"allow %s %d/%s\" there, or leave this entry out", e, to, port, protocol)}
+				return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%q: egressWithin does not allow the target: add \"allow %s %d/%s\" there, or leave this entry out", e, to, port, protocol)}
 			}
 		}
 	}

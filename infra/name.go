@@ -118,6 +118,46 @@ func ValidateNames(names []Name) error {
 	return nil
 }
 
+// namesPort is the port of the gateway to which the questions of a guest with Names are diverted.
+const namesPort = 15353
+
+// AllEgress returns Egress, after the entries by which a Spec with Names diverts questions to the DNS proxy: "divert
+// all 53/udp :15353" and "divert all 53/tcp :15353".
+func (s Spec) AllEgress() []Egress { return append(s.namesEgress(), s.Egress...) }
+
+// namesEgress are the entries that Names stand for.
+func (s Spec) namesEgress() (list []Egress) {
+	if len(s.Names) == 0 {
+		return nil
+	}
+	for _, protocol := range []string{"udp", "tcp"} {
+		list = append(list, Egress{To: "all", Ports: Ports{First: 53, Protocol: protocol}, Divert: netip.AddrPortFrom(netip.Addr{}, namesPort)})
+	}
+	return list
+}
+
+// validateNames checks the list, and that Egress refuses what no name leads to.
+func (s Spec) validateNames() error {
+	if s.Names == nil {
+		return nil
+	}
+	if len(s.Names) == 0 {
+		return &cache.FieldError{Field: "names", Reason: "an empty list says nothing: want [\"registry.example 443\"], or leave this field out"}
+	}
+	if err := ValidateNames(s.Names); err != nil {
+		return err
+	}
+	if n := len(s.Egress); n == 0 || !s.Egress[n-1].Refuse {
+		return &cache.FieldError{Field: "names", Reason: "the guest can go everywhere without them: want egress to end with \"refuse all\", or leave this field out"}
+	}
+	for i, e := range s.Egress {
+		if ports := e.Ports.full(); ports.First == 53 && ports.Last == 53 && (ports.Protocol == "udp" || ports.Protocol == "tcp") {
+			return &cache.FieldError{Field: fmt.Sprintf("egress[%d]", i), Reason: fmt.Sprintf("%q never decides: what the guest asks at port 53 goes to the DNS proxy of names: leave this entry out, or leave names out", e)}
+		}
+	}
+	return nil
+}
+
 // check is what is wrong with the entry; empty: nothing.
 func (n Name) check() string {
 	if reason := checkPattern(n.Name); reason != "" {

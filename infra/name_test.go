@@ -139,3 +139,51 @@ func FuzzNameText(f *testing.F) {
 		}
 	})
 }
+
+// TestSpecNames: a Spec with names diverts all questions, and has a list that refuses the rest.
+func TestSpecNames(t *testing.T) {
+	parse := func(text string) (s infra.Spec, err error) {
+		err = json.Unmarshal([]byte(`{"binding": {"masquerade": {}}, "owner": {"uid": 7}, `+text+`}`), &s)
+		return s, err
+	}
+	spec, err := parse(`"egress": ["allow 192.0.2.0/24 443", "refuse all"], "names": ["*.github.com 443"]`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := spec.Validate(); err != nil {
+		t.Error(err)
+	}
+	want := "[divert all 53/udp :15353 divert all 53/tcp :15353 allow 192.0.2.0/24 443/tcp refuse all]"
+	if have := fmt.Sprint(spec.AllEgress()); have != want {
+		t.Errorf("%s, want %s", have, want)
+	}
+	if spec.Names = nil; fmt.Sprint(spec.AllEgress()) != fmt.Sprint(spec.Egress) {
+		t.Errorf("without names: %v", spec.AllEgress())
+	}
+	for text, want := range map[string]string{
+		`"names": ["a.example 443"]`:                                                          `names: the guest can go everywhere without them: want egress to end with "refuse all", or leave this field out`,
+		`"egress": ["allow all"], "names": ["a.example 443"]`:                                 `names: the guest can go everywhere without them: want egress to end with "refuse all", or leave this field out`,
+		`"egress": ["refuse all"], "names": []`:                                               `names: an empty list says nothing: want ["registry.example 443"], or leave this field out`,
+		`"egress": ["refuse all"], "names": ["a.example 443", "a.example 80"]`:                `names[1]: names[0] has the name a.example already: give one entry all the ports`,
+		`"egress": ["allow 192.0.2.1 53/udp", "refuse all"], "names": ["a.example 443"]`:      `egress[0]: "allow 192.0.2.1 53/udp" never decides: what the guest asks at port 53 goes to the DNS proxy of names: leave this entry out, or leave names out`,
+		`"egress": ["divert gateway 53 :5353", "refuse all"], "names": ["a.example 443"]`:     `egress[0]: "divert gateway 53/tcp :5353" never decides: what the guest asks at port 53 goes to the DNS proxy of names: leave this entry out, or leave names out`,
+		`"egress": ["refuse all"], "egressWithin": ["allow all"], "names": ["a.example 443"]`: `names: "divert all 53/udp :15353": egressWithin does not allow the target: add "allow gateway 15353/udp" there, or leave this entry out`,
+	} {
+		spec, err := parse(text)
+		if err == nil {
+			err = spec.Validate()
+		}
+		var field *cache.FieldError
+		if !errors.As(err, &field) || err.Error() != want {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+	// The operator's way out is true.
+	within, err := parse(`"egress": ["refuse all"], "egressWithin": ["allow gateway 15353/udp", "allow gateway 15353", "allow all"], "names": ["a.example 443"]`)
+	if err == nil {
+		err = within.Validate()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -79,6 +79,13 @@ type Spec struct {
 	// only if both lists allow it. Empty: there is no second list.
 	EgressWithin []Egress `json:"egressWithin,omitempty"`
 
+	// Names are those to which the guest may connect, past the last entry of Egress, which must
+	// be "refuse all". What the guest asks at port 53, wherever, is diverted to the DNS proxy
+	// ([Spec.AllEgress]): package phase2/names, which phase1/pins starts, or guestwire-agent. The
+	// guest gets its gateway as its DNS server. The proxy asks DNS.Servers, or the servers of a
+	// resolv.conf. Setup starts no proxy. Empty: there is no proxy.
+	Names []Name `json:"names,omitempty"`
+
 	// AcceptLosses takes a binding with which the guest lacks all of IPv4 or IPv6. Without it
 	// Setup refuses such a binding (*RefusedError). Record.Losses lists what is lost, with it and
 	// without it.
@@ -233,6 +240,9 @@ func (s Spec) Validate() error {
 		return err
 	}
 	if err := s.validateEgress("egressWithin", s.EgressWithin); err != nil {
+		return err
+	}
+	if err := s.validateNames(); err != nil {
 		return err
 	}
 	if err := s.validateTargets(); err != nil {

@@ -141,6 +141,9 @@ func filled(t *testing.T, v reflect.Value) {
 	case *cache.Firewall:
 		*x = cache.FirewallIPTablesNFT
 		return
+	case *infra.Name: // which has ports or addresses
+		*x = infra.Name{Name: "*.word", Ports: []infra.Ports{{Protocol: "udp", First: 5000, Last: 5010}}, Private: true}
+		return
 	case *infra.Egress: // which refuses or diverts
 		*x = infra.Egress{To: "word", Ports: infra.Ports{Protocol: "udp", First: 5000, Last: 5010, Guest: 6000}, Divert: netip.MustParseAddrPort("127.0.0.1:8080")}
 		return

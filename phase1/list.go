@@ -35,6 +35,9 @@ type Wiring struct {
 	// OnNode has Owner's numbers on the node if Owner.Inside is set. Otherwise it is zero.
 	OnNode infra.Owner `json:"onNode,omitzero"`
 
+	// Names are those of the Spec, which a DNS proxy answers.
+	Names []infra.Name `json:"names,omitempty"`
+
 	// Standby means that the guest's tap is down until Activate.
 	Standby bool `json:"standby,omitempty"`
 
@@ -211,6 +214,7 @@ func (j *journal) describe(namespace, nic string) Wiring {
 	w := Wiring{NIC: nic, Namespace: namespace}
 	if j != nil {
 		w.State, w.Owner, w.OnNode = j.Spec.State, j.Spec.Owner, j.Found.OnNode
+		w.Names = j.Spec.Names
 		if j.Spec.Binding != nil {
 			w.Binding = j.Spec.Binding.Kind()
 		}

@@ -26,6 +26,8 @@ type NIC struct {
 	gateways []netip.Addr
 	// resolver is a loopback address of the namespace. The guest asks the address instead.
 	resolver, instead netip.Addr
+	// proxy are the addresses of a DNS proxy, which the guest asks instead of all resolvers.
+	proxy []netip.Addr
 }
 
 var (
@@ -38,6 +40,9 @@ func newNIC(r *cache.Record) NIC {
 	n := NIC{name: r.Name}
 	if r.Resolver.IsValid() && r.IPv4 != nil {
 		n.resolver, n.instead = r.Resolver, r.IPv4.Server
+	}
+	for _, a := range r.DNSProxy {
+		n.proxy = append(n.proxy, a.Addr().WithZone(""))
 	}
 	if r.Binding != cache.BindingMasquerade {
 		return n
@@ -107,6 +112,15 @@ func (n *NIC) addLink(r *cache.Record) {
 	case r.IPv6 != nil && r.IPv6.Router != nil:
 		n.networks = append(n.networks, netip.PrefixFrom(r.IPv6.Router.Address, 128))
 	}
+}
+
+// Resolvers is Reachable for the DNS servers. Where a DNS proxy is the guest's server, it stands for those that are
+// given.
+func (n NIC) Resolvers(given []netip.Addr) (reachable []netip.Addr, left []Left) {
+	if len(n.proxy) > 0 {
+		given = n.proxy
+	}
+	return n.Reachable(given)
 }
 
 // Reachable returns the servers that the guest can use by the NIC, each once, without zones and in the form of its

@@ -62,6 +62,7 @@ func (p *Plan) addDiverts(ends router.Ends) error {
 	diverts, err := p.policy.Diverts(ends.Versions())
 	p.diverted = p.followed(diverts)
 	p.addResolver(ends)
+	p.addDNSProxy(ends)
 	return err
 }
 

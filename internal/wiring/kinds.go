@@ -49,7 +49,7 @@ func Ask(nic string, spec infra.Spec) Questions {
 	q := Questions{Checksums: policyOf(spec, Networks{}).IsSet()}
 	for _, b := range triesOf(spec.Binding) {
 		q = q.and(bindingOf(b).asks(netstate.NamesFor(nic, spec.Tap)))
-		q.LoopbackDNS = q.LoopbackDNS || spec.DNS == nil && traitsOf(b).Routes
+		q.LoopbackDNS = q.LoopbackDNS || spec.DNS == nil && len(spec.Names) == 0 && traitsOf(b).Routes
 	}
 	return q
 }

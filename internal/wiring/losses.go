@@ -45,7 +45,7 @@ func unsentLosses(r *cache.Record) losses {
 	}
 	var dns cache.DNS
 	if r.DNS != nil {
-		dns.Servers, _ = servers.Leased(r).Reachable(r.DNS.Servers) // serverLosses says what is left out
+		dns.Servers, _ = servers.Leased(r).Resolvers(r.DNS.Servers) // serverLosses says what is left out
 		dns.Search, _ = servers.Search(&r.Options, r.DNS.Search)    // Validate has refused a bad name
 	}
 	return slices.Concat(served.OtherFamily(r), served.TooLong4(r, dns.Servers, dns.Search), served.TooMany6(r))
@@ -57,11 +57,12 @@ func serverLosses(r *cache.Record) (list losses) {
 	if r.ResponderTap == "" {
 		return nil
 	}
-	given := r.Options.NTP
+	nic := servers.Leased(r)
+	_, left := nic.Reachable(r.Options.NTP)
 	if r.DNS != nil {
-		given = slices.Concat(r.DNS.Servers, given)
+		_, dns := nic.Resolvers(r.DNS.Servers)
+		left = append(dns, left...)
 	}
-	_, left := servers.Leased(r).Reachable(given)
 	for _, l := range left {
 		list.lose("server", l.What, "%s", l.Why)
 	}

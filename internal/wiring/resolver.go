@@ -30,7 +30,7 @@ type Resolver struct {
 var ofDocker = netip.AddrFrom4([4]byte{127, 0, 0, 11})
 
 // Resolver is the loopback address of a resolver that the guest needs; zero: there is none. A divert's target comes
-// first, then Spec.DNS, then what resolv.conf said at the first Setup.
+// first, then Spec.DNS, then what resolv.conf said at the first Setup. A DNS proxy asks it by itself.
 func (s *seen) Resolver() netip.Addr {
 	if !s.traits().Routes {
 		return netip.Addr{}
@@ -39,6 +39,9 @@ func (s *seen) Resolver() netip.Addr {
 		if to := t.entry.Divert; to.Addr().IsLoopback() && to.Port() == portDNS {
 			return to.Addr()
 		}
+	}
+	if len(s.spec.Names) > 0 {
+		return netip.Addr{}
 	}
 	if s.spec.DNS == nil {
 		return s.found.LoopbackDNS
@@ -110,7 +113,7 @@ func (r Resolver) follow(asked netip.AddrPort, protocol uint8) netip.AddrPort {
 // resolv.conf that does not listen is another namespace's. A port that Guard.Open opens is a service of the user's own.
 func (p *Plan) addResolver(ends router.Ends) {
 	resolver, gateway := p.Resolver(), ends.Gateway(ip.V4)
-	if !resolver.IsValid() || !gateway.IsValid() || p.found.NoNFTables || p.spec.DNS == nil && p.networks.Resolver.UDP == 0 || p.spec.DNS != nil && FirstLoopback(p.spec.DNS.Servers) != resolver {
+	if !resolver.IsValid() || !gateway.IsValid() || len(p.spec.Names) > 0 || p.found.NoNFTables || p.spec.DNS == nil && p.networks.Resolver.UDP == 0 || p.spec.DNS != nil && FirstLoopback(p.spec.DNS.Servers) != resolver {
 		return
 	}
 	for i, protocol := range []uint8{firewall.ProtocolUDP, firewall.ProtocolTCP} {
@@ -127,6 +130,21 @@ func (p *Plan) addResolver(ends router.Ends) {
 		p.diverted = append(p.diverted, firewall.Divert{Target: target, Protocols: []uint8{protocol}, Resolver: true,
 			Set: firewall.Destinations{Name: "divert-resolver-" + []string{"udp", "tcp"}[i], Version: ip.V4, Boxes: []firewall.Box{box}}})
 		p.Record.Resolver = resolver
+	}
+}
+
+// addDNSProxy writes into the record where the DNS proxy of the Spec's names listens.
+func (p *Plan) addDNSProxy(ends router.Ends) {
+	if len(p.spec.Names) == 0 {
+		return
+	}
+	port := p.spec.AllEgress()[0].Divert.Port()
+	for _, e := range ends {
+		gateway := e.Gateway
+		if gateway.IsLinkLocalUnicast() && gateway.Is6() {
+			gateway = gateway.WithZone(p.Record.Tap)
+		}
+		p.Record.DNSProxy = append(p.Record.DNSProxy, netip.AddrPortFrom(gateway, port))
 	}
 }
 
