@@ -38,6 +38,9 @@ func setup(ctx context.Context, o *options) error {
 			fmt.Fprintln(stderr, "guestwire-agent: no record is written, as there is no -state: a launcher cannot serve the guest (guestwire-agent teardown, then guestwire-agent setup -state DIR)")
 		}
 	}
+	if len(record.DNSProxy) > 0 {
+		fmt.Fprintln(stderr, "guestwire-agent: names: the guest's questions are answered while guestwire-agent names runs, and are refused without it")
+	}
 	return printWired(o, record)
 }
 
@@ -91,7 +94,8 @@ func plan(ctx context.Context, o *options) error {
 			*phase1.Preview
 			Egress       []infra.Egress `json:"egress,omitempty"`
 			EgressWithin []infra.Egress `json:"egressWithin,omitempty"`
-		}{preview, o.Spec.Egress, o.EgressWithin})
+			Names        []infra.Name   `json:"names,omitempty"`
+		}{preview, o.Spec.Egress, o.EgressWithin, o.Names})
 	}
 	tables := 0
 	for i := range preview.Steps {
@@ -104,6 +108,7 @@ func plan(ctx context.Context, o *options) error {
 	}
 	first, rest, _ := strings.Cut(preview.String(), "\n") // the binding
 	fmt.Fprintln(stdout, first)
+	eachName(o.Names, preview.Record.DNSProxy, func(text string) { fmt.Fprintf(stdout, "# names: %s\n", text) })
 	eachEntry(o.Spec.Egress, o.EgressWithin, func(field, text string) { fmt.Fprintf(stdout, "# %s: %s\n", field, text) })
 	if r := preview.Record.Resolver; r.IsValid() {
 		fmt.Fprintf(stdout, "# resolver: %s\n", resolverText(r))

@@ -42,6 +42,8 @@ type options struct {
 	inactive, from                  string
 	all, byState                    bool
 	gone, cut                       bool
+	namesUID                        uint32 // of the DNS proxy
+	launcher                        string
 }
 
 // flagSet has the verb's flags.
@@ -59,7 +61,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 	switch v.Name {
 	case "hook":
 		dir, usage = hookState, "the `DIR` that has the containers' directories, an absolute path"
-	case "status", "drops", "repair":
+	case "status", "drops", "repair", "names":
 		usage = "instead of -netns: the `DIR` of the record, or a link to it; without -nic its only NIC"
 	case "list":
 		usage = "only the NICs of this `DIR` of records, or of a link to it, such as /run/guestwire/pods/NAMESPACE_NAME of a Kubernetes pod"
@@ -68,6 +70,9 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 	set.String(&o.Dir, "dir", phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all calls")
 	set.String(&o.binding, "binding", "", "the `KIND` of the binding: bridge, redirect, routed, masquerade, auto, macvtap, sriov, passt, slirp")
 	set.Func("uid", "the launcher's `USER`, a number or a name; 0 is root", o.parseID(&o.uid, userOf))
+	o.namesUID = 65534
+	set.Func("names-uid", "the DNS proxy's `USER`, a number or a name, and not the launcher's; without it 65534, nobody", o.parseID(&o.namesUID, userOf))
+	set.String(&o.launcher, "launcher", "", "the `PATH` of guestwire-launcher, whose verb names is the DNS proxy; without it the one beside the agent, or in $PATH")
 	set.Func("gid", "the launcher's `GROUP`, a number or a name; without it any group may use the tap, and exec and run take the user's own", o.parseID(&o.gid, namedGroupOf))
 	set.Bool(&o.inside, "inside", "the launcher's user and group are numbers inside of the user namespace that owns the network namespace, as in a pod with hostUsers: false")
 	set.Func("groups", "the supplementary `GROUPS`, numbers or names with commas between, such as kvm; without it none", parseList(&o.groups, groupOf))

@@ -147,6 +147,7 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 			line("limit", "%s: %s a second", l.way, count(l.PacketsPerSecond, "packet"))
 		}
 	}
+	eachName(r.Names, r.Record.DNSProxy, func(text string) { line("names", "%s", text) })
 	eachEntry(r.Egress, r.EgressWithin, func(field, text string) { line(field, "%s", text) })
 	if r := r.Record.Resolver; r.IsValid() {
 		line("resolver", "%s", resolverText(r))
@@ -201,6 +202,26 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 // resolverText is how the guest asks a resolver on loopback.
 func resolverText(at netip.Addr) string {
 	return fmt.Sprintf("%v of the namespace, which the guest asks at port 53 of its gateway", at)
+}
+
+// eachName calls f for where the DNS proxy of the names listens, and for the first names.
+func eachName(names []infra.Name, proxy []netip.AddrPort, f func(text string)) {
+	const few = 8
+	if len(names) == 0 {
+		return
+	}
+	at := []string{}
+	for _, a := range proxy {
+		at = append(at, a.String())
+	}
+	f("the guest's questions to port 53 go to " + strings.Join(at, " and "))
+	for i, n := range names {
+		if i == few && len(names) > few+1 {
+			f(fmt.Sprintf("(%d more)", len(names)-few))
+			return
+		}
+		f(n.String())
+	}
 }
 
 // eachEntry calls f for the entries of both lists, with the field's name: the first ones, the diverts and the last one.

@@ -35,6 +35,11 @@ func runWired(ctx context.Context, o *options) error {
 		if err := printWired(o, record); err != nil {
 			return err
 		}
+		endNames, err := o.runNames(context.WithoutCancel(ctx), record)
+		if err != nil {
+			return err
+		}
+		defer endNames()
 		cmd := exec.Command(o.command[0], o.command[1:]...)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 		stop, err := relayReady(cmd, o.Owner.UID)

@@ -211,8 +211,32 @@ longer time.
 `,
 	},
 	{
+		Name: "names", Short: "answer what the guest asks about names, and pin the addresses",
+		Flags: "netns own state nic all names-uid launcher dir", Do: serveNames,
+		Example: `  guestwire-agent names -netns /run/netns/pod -nic eth0
+  guestwire-agent names -all
+`,
+		Long: `names runs the DNS proxy of each NIC whose configuration has names, until it is
+interrupted. The proxy is guestwire-launcher names, as another user without
+capabilities; the agent pins the addresses that it finds. names follows setup
+and teardown: another list takes effect within a second. With -all it serves the
+node, also the NICs that are wired later. guestwire-agent run needs no names.
+
+  {"binding": {"masquerade": {}}, "owner": {"uid": 107},
+   "egress": ["refuse metadata", "refuse all"],
+   "names": ["registry.example 443", "*.github.com 443 80",
+             "db.internal 5432 private", "host.internal = 10.0.2.1"]}
+
+What the guest asks at port 53, wherever, goes to the proxy. The proxy asks the
+servers of dns in the configuration, or of the namespace's resolv.conf. A name
+that is not in the list is refused, and nobody is asked. Where the configuration
+has egressWithin, that has to allow the proxy: "allow gateway 15353/udp", "allow
+gateway 15353/tcp".
+`,
+	},
+	{
 		Name: "run", Short: "wire a NIC while a command runs, as an entry point",
-		Flags: "netns own nic binding state uid gid groups config dir", Command: true, Do: runWired,
+		Flags: "netns own nic binding state uid gid groups config names-uid launcher dir", Command: true, Do: runWired,
 		Example: `  guestwire-agent run -own -nic eth0 -binding redirect -state /run/vm1 \
       -uid 107 -- \
       guestwire-launcher serve -state /run/vm1

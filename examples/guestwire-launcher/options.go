@@ -10,11 +10,11 @@ import (
 
 // options are the values of the flags.
 type options struct {
-	state, resolvConf, plug, format, out, logTo string
-	device                                      string
-	events, quiet                               bool
-	shutdown                                    time.Duration
-	command                                     []string
+	state, nic, resolvConf, plug, format, out, logTo string
+	device                                           string
+	events, quiet                                    bool
+	shutdown                                         time.Duration
+	command                                          []string
 }
 
 // verb is what the launcher can do.
@@ -27,6 +27,7 @@ var formats = []string{"cloud-init", "networkd", "kernel"}
 func (o *options) flagSet(v verb) *flag.FlagSet {
 	set := commandline.NewFlags(v)
 	set.String(&o.state, "state", "", "the agent's state `DIR`")
+	set.String(&o.nic, "nic", "", "the NIC's `NAME` in the namespace; without it the only one")
 	set.String(&o.resolvConf, "resolv-conf", "", "the `FILE` with the guest's DNS configuration, if the record has none; changes are followed; without it /etc/netns/NAME/resolv.conf of a named namespace, or /etc/resolv.conf, if that exists")
 	set.Bool(&o.events, "events", "print events as lines of JSON")
 	set.Bool(&o.quiet, "quiet", "log warnings and errors alone")

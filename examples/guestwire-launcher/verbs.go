@@ -72,6 +72,17 @@ monitor answers (READY=1 of sd_notify(3)).
 `,
 		},
 		{
+			Name: "names", Short: "answer the guest's questions about the names of a list", Flags: "state nic resolv-conf quiet", Do: serveNames,
+			Example: `  guestwire-agent names -state /run/guestwire/vm1
+`,
+			Long: `names is the DNS proxy without privileges. It answers what the guest asks about
+the names of the configuration, and refuses the rest without asking anybody.
+guestwire-agent names and guestwire-agent run start it, and have the addresses
+pinned that it finds; it does not work alone. The servers that it asks are those
+of dns in the configuration, or of the resolv.conf.
+`,
+		},
+		{
 			Name: "config", Short: "print the configuration of a guest without DHCP", Flags: "state resolv-conf format device out", Do: config,
 			Example: `  guestwire-launcher config -state /run/guestwire/vm1 -format networkd
 `,

@@ -20,6 +20,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Proxy answers the guest's questions. Set the fields before Serve.
@@ -33,7 +36,8 @@ type Proxy struct {
 	Packets []net.PacketConn
 	Streams []net.Listener
 
-	// Addresses are further ones at which Serve listens, by UDP and TCP.
+	// Addresses are further ones at which Serve listens, by UDP and TCP, also before the namespace
+	// has them.
 	Addresses []netip.AddrPort
 
 	// Guest are the networks whose questions are answered. Empty: those of all.
@@ -109,7 +113,7 @@ func (p *Proxy) open(ctx context.Context) (open sockets, err error) {
 	if err != nil {
 		return open, fmt.Errorf("socket of phase1/pins: %w", err)
 	}
-	var listener net.ListenConfig
+	listener := net.ListenConfig{Control: listenEarly}
 	for _, at := range p.Addresses {
 		c, err := listener.ListenPacket(ctx, "udp", at.String())
 		if err != nil {
@@ -126,6 +130,14 @@ func (p *Proxy) open(ctx context.Context) (open sockets, err error) {
 		return open, errors.New("no socket at which the guest asks: set Packets or Addresses")
 	}
 	return open, nil
+}
+
+// listenEarly lets a socket listen at an address that the namespace does not have yet, or not at the moment.
+func listenEarly(_, _ string, socket syscall.RawConn) error {
+	return socket.Control(func(fd uintptr) {
+		unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_FREEBIND, 1) // of a kernel without it bind says so
+		unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)
+	})
 }
 
 func (s sockets) close() {

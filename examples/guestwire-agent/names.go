@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase1/pins"
+)
+
+// serveNames runs DNS proxies until ctx is done: of the node, or of one NIC.
+func serveNames(ctx context.Context, o *options) error {
+	queueLog()
+	node, err := o.proxies()
+	if err != nil {
+		return err
+	}
+	if o.all {
+		return node.Run(ctx)
+	}
+	report, err := o.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if len(report.Names) == 0 {
+		fmt.Fprintf(stderr, "guestwire-agent: the configuration of %s has no names: nothing is answered before a setup with names\n", o.Name)
+	}
+	return o.namesOf(node, report.Namespace).Run(ctx)
+}
+
+// namesOf is the proxy of the NIC in the namespace.
+func (o *options) namesOf(node pins.Node, namespace string) pins.Node {
+	node.Only = func(w phase1.Wiring) bool { return w.Namespace == namespace && w.NIC == o.Name }
+	return node
+}
+
+// proxies are those of guestwire-launcher.
+func (o *options) proxies() (pins.Node, error) {
+	launcher, err := o.findLauncher()
+	if err != nil {
+		return pins.Node{}, err
+	}
+	command := func(w phase1.Wiring) (*exec.Cmd, error) {
+		if w.State == "" {
+			return nil, errors.New("no record was written, which the DNS proxy reads: setup needs -state")
+		}
+		if _, err := os.Lstat(filepath.Join(w.State, w.NIC+".json")); err != nil {
+			return nil, fmt.Errorf("%w: setup writes it last", err)
+		}
+		cmd := exec.Command(launcher, "names", "-state", w.State, "-nic", w.NIC)
+		cmd.Stderr = os.Stderr
+		return cmd, nil
+	}
+	owner := infra.Owner{UID: o.namesUID, Root: o.namesUID == 0}
+	return pins.Node{Dir: o.Dir, Command: command, Owner: owner, Log: slog.New(slog.NewTextHandler(log, nil))}, nil
+}
+
+// findLauncher returns the path of guestwire-launcher.
+func (o *options) findLauncher() (string, error) {
+	if o.launcher != "" {
+		return o.launcher, nil
+	}
+	if self, err := os.Executable(); err == nil {
+		path := filepath.Join(filepath.Dir(self), "guestwire-launcher")
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath("guestwire-launcher")
+	if err != nil {
+		return "", fmt.Errorf("the DNS proxy of names: %w: install guestwire-launcher beside the agent, or name it by -launcher", err)
+	}
+	return path, nil
+}
+
+// runNames runs the DNS proxy of a NIC that run has wired, if its configuration has names. Stop ends it.
+func (o *options) runNames(ctx context.Context, record cache.Record) (stop func(), err error) {
+	if len(record.DNSProxy) == 0 {
+		return func() {}, nil
+	}
+	node, err := o.proxies()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := o.namesOf(node, record.Namespace).Run(ctx); err != nil {
+			fmt.Fprintln(stderr, "guestwire-agent:", err)
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}, nil
+}

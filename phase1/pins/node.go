@@ -1,0 +1,197 @@
+package pins
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// Node runs the DNS proxies of a node: one for each wired NIC whose Spec has Names. It follows Setup and Teardown. A
+// Setup with other names ends the NIC's proxy and starts the next one; what is pinned stays pinned.
+type Node struct {
+	// Dir is NIC.Dir.
+	Dir string
+
+	// Only reports whether the NIC's proxy is run here. Nil: all are.
+	Only func(phase1.Wiring) bool
+
+	// Command makes the command of a NIC's proxy, as that of Keeper. An error is logged, and Command
+	// is called again later.
+	Command func(phase1.Wiring) (*exec.Cmd, error)
+
+	// Owner is the user of the proxies, as launch.Start takes it.
+	Owner infra.Owner
+
+	// Log gets what those of the Keepers get. Nil: it is discarded.
+	Log *slog.Logger
+}
+
+// lookEvery is the time between two looks at the files of the journals.
+const lookEvery = time.Second
+
+// A proxy that does not run is started again after firstRetry, and after twice the time whenever that fails.
+const firstRetry, lastRetry = time.Second, 30 * time.Second
+
+// Run runs the proxies until ctx is done, ends them, and returns nil. A namespace lives as long as its proxy runs: until
+// Teardown or Forget removes the NIC's journal. Of several calls for a NIC, also by other processes, one runs the proxy,
+// and the next one does so when that ends. Run needs root.
+func (n Node) Run(ctx context.Context) error {
+	if n.Log == nil {
+		n.Log = slog.New(slog.DiscardHandler)
+	}
+	running := map[place]*proxy{}
+	defer func() {
+		for _, p := range running {
+			p.end()
+		}
+	}()
+	if n.Dir == "" {
+		n.Dir = phase1.DefaultDir
+	}
+	for first, seen := true, ""; ; first = false {
+		if now := journals(n.Dir); first || now != seen {
+			wirings, err := n.list(ctx)
+			switch {
+			case err == nil:
+				n.follow(ctx, running, wirings)
+				seen = now
+			case ctx.Err() != nil:
+			case first:
+				return fmt.Errorf("DNS proxies: %w", err)
+			default:
+				n.Log.Warn("the wired NICs are not known", "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(lookEvery):
+		}
+	}
+}
+
+// list returns the wirings that need a proxy.
+func (n Node) list(ctx context.Context) (list []phase1.Wiring, err error) {
+	all, err := phase1.List(ctx, n.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // nothing was ever wired
+	}
+	for _, w := range all {
+		if len(w.Names) > 0 && len(w.FoundAt) > 0 && (n.Only == nil || n.Only(w)) {
+			list = append(list, w)
+		}
+	}
+	return list, err
+}
+
+// place is a wired NIC. A NIC that is wired anew after a Teardown is another one.
+type place struct {
+	namespace, nic string
+	since          time.Time
+}
+
+// proxy is one that runs.
+type proxy struct {
+	names []infra.Name
+	stop  context.CancelFunc
+	ended sync.WaitGroup
+}
+
+func (p *proxy) end() {
+	p.stop()
+	p.ended.Wait()
+}
+
+// follow ends and starts proxies.
+func (n Node) follow(ctx context.Context, running map[place]*proxy, wirings []phase1.Wiring) {
+	wanted := map[place]phase1.Wiring{}
+	for _, w := range wirings {
+		wanted[place{w.Namespace, w.NIC, w.Since}] = w
+	}
+	for at, p := range running {
+		if w, is := wanted[at]; !is || !reflect.DeepEqual(w.Names, p.names) {
+			p.end()
+			delete(running, at)
+		}
+	}
+	for at, w := range wanted {
+		if running[at] == nil {
+			ctx, stop := context.WithCancel(ctx)
+			p := &proxy{names: w.Names, stop: stop}
+			p.ended.Go(func() { n.serve(ctx, w) })
+			running[at] = p
+		}
+	}
+}
+
+// serve runs the NIC's proxy until ctx is done.
+func (n Node) serve(ctx context.Context, w phase1.Wiring) {
+	log := n.Log.With("nic", w.NIC, "namespace", w.Namespace)
+	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
+		err := n.keep(ctx, w, log)
+		if ctx.Err() != nil {
+			return
+		}
+		log.Warn("the DNS proxy does not run, and is started again", "error", err, "after", retry)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retry):
+		}
+	}
+}
+
+// keep is one Run of a Keeper.
+func (n Node) keep(ctx context.Context, w phase1.Wiring, log *slog.Logger) error {
+	unlock, err := phase1.Lock(ctx, n.Dir, fmt.Sprintf("DNS proxy of %s in %s", w.NIC, w.Namespace), nil)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	ns, err := w.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if _, err := n.Command(w); err != nil {
+		return err
+	}
+	keeper := Keeper{
+		Names: w.Names, Pin: phase1.NIC{NetNS: ns, Name: w.NIC, Dir: n.Dir}.Pin, NetNS: ns, Owner: n.Owner, Log: log,
+		Command: func() *exec.Cmd {
+			cmd, _ := n.Command(w)
+			return cmd
+		},
+	}
+	return keeper.Run(ctx)
+}
+
+// journals is a text that changes whenever a journal in dir is written or removed: a journal is never written in place.
+func journals(dir string) string {
+	var text strings.Builder
+	namespaces, _ := os.ReadDir(dir) // List reports what cannot be read
+	for _, namespace := range namespaces {
+		if !namespace.IsDir() {
+			continue
+		}
+		files, _ := os.ReadDir(filepath.Join(dir, namespace.Name()))
+		for _, file := range files {
+			if info, err := file.Info(); err == nil && strings.HasSuffix(file.Name(), ".journal") {
+				fmt.Fprintln(&text, namespace.Name(), file.Name(), info.ModTime().UnixNano(), info.Size())
+			}
+		}
+	}
+	return text.String()
+}
