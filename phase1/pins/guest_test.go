@@ -31,6 +31,23 @@ func serveNames(words []string) error {
 	return p.Serve(context.Background())
 }
 
+// serveRecord is the proxy of TestNode: the word is the record.
+func serveRecord(words []string) error {
+	text, err := os.ReadFile(words[0])
+	if err != nil {
+		return err
+	}
+	r, err := cache.Decode(text)
+	if err != nil {
+		return err
+	}
+	p := names.Proxy{
+		Pins: os.NewFile(3, "pins"), Addresses: r.DNSProxy, Resolvers: []netip.AddrPort{netip.AddrPortFrom(r.DNS.Servers[0], 53)},
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	return p.Serve(context.Background())
+}
+
 // TestGuest: a guest that may go nowhere but to names asks with dig, and a dnsmasq of the world answers the proxy. The
 // guest reaches what it was answered, at the entry's ports, and nothing else. The proxy follows its resolv.conf. One
 // that is killed is started again.

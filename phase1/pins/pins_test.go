@@ -41,10 +41,11 @@ func TestMain(m *testing.M) {
 
 // proxies are those of the tests.
 var proxies = map[string]func(words []string) error{
-	"names": serveNames,
-	"sends": send,
-	"ends":  func([]string) error { return nil },
-	"waits": func([]string) error { time.Sleep(time.Hour); return nil },
+	"names":  serveNames,
+	"record": serveRecord,
+	"sends":  send,
+	"ends":   func([]string) error { return nil },
+	"waits":  func([]string) error { time.Sleep(time.Hour); return nil },
 }
 
 // send sends what the words say, in hexadecimal, and reads the replies: to each one, or, after "flood", to none.
