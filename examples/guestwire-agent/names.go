@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase1/pins"
@@ -61,6 +62,18 @@ func (o *options) proxies() (pins.Node, error) {
 	}
 	owner := infra.Owner{UID: o.namesUID, Root: o.namesUID == 0}
 	return pins.Node{Dir: o.Dir, Command: command, Owner: owner, Log: slog.New(slog.NewTextHandler(log, nil))}, nil
+}
+
+// checkNames refuses names in a configuration for which run could start no proxy.
+func (o *options) checkNames() error {
+	if len(o.Names) == 0 {
+		return nil
+	}
+	if o.State == "" {
+		return commandline.Errorf("-state is missing: the DNS proxy of names reads the record there")
+	}
+	_, err := o.findLauncher()
+	return err
 }
 
 // findLauncher returns the path of guestwire-launcher.
