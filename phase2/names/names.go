@@ -3,8 +3,9 @@
 // sends the list.
 //
 // A question about a name that is not in the list is answered at once, REFUSED, and no resolver gets it. So the guest
-// sends nothing to the world by names, except to the servers of the listed ones. An answer has the asked name alone:
-// the names that it stands for (CNAME) need no entry, and are left out.
+// sends nothing to the world by names, except to the servers of the listed ones. If the name ends in a search domain of
+// the guest, the answer is NXDOMAIN instead, so that its resolver goes on with the next domain. An answer has the asked
+// name alone: the names that it stands for (CNAME) need no entry, and are left out.
 //
 // Questions of the types A, AAAA, HTTPS, SVCB, MX, SRV and TXT are answered. The answer to the others is empty, and no
 // resolver is asked. Of HTTPS and SVCB the guest gets neither the hints, which are addresses, nor the key of ech, and
@@ -44,11 +45,17 @@ type Proxy struct {
 
 	// ResolvConf is the path of a resolv.conf(5). Empty: /etc/resolv.conf, if that exists.
 	// Changes of the file are followed within a second. While it is missing, empty or
-	// unreadable, the last resolvers stay. Those at which Serve itself listens are left out.
+	// unreadable, the last resolvers and search domains stay. Those at which Serve itself listens are left out.
 	ResolvConf string
 
-	// Log gets what is refused, left out or lost: ten lines a second, after a burst of fifty.
-	// Nil: they are discarded.
+	// Search are the guest's search domains. A name that ends in one of them and is not in the
+	// list does not exist (NXDOMAIN), and no resolver is asked. After REFUSED glibc would try no
+	// further domain, and musl would give up after 5 seconds. Nil: those of ResolvConf, if the
+	// resolvers come from it. Empty: none.
+	Search []string
+
+	// Log gets what is refused, left out or lost, and no names of Search: ten lines a second,
+	// after a burst of fifty. Nil: they are discarded.
 	Log *slog.Logger
 
 	limits limits // zero: defaults

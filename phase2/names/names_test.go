@@ -119,6 +119,60 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestSearch: a name that the guest's resolver makes with a search domain does not exist, if no entry has it: REFUSED
+// would end the search. No resolver is asked, and the guest keeps nothing. Others are refused as ever.
+func TestSearch(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "resolv.conf")
+	follow := "nameserver 127.0.0.77\nsearch ns.svc.cluster.local svc.cluster.local. Cluster.Local . bad*name\noptions ndots:5\n"
+	if err := os.WriteFile(path, []byte(follow), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		proxy Proxy
+		names map[string]string
+	}{
+		"the field": {Proxy{Search: []string{"ns.svc.cluster.local", "svc.cluster.local.", "Cluster.Local", ".", ""}}, map[string]string{
+			"db.ns.svc.cluster.local.": "Success 198.51.100.9", "good.example.": "Success 198.51.100.9",
+			"good.example.ns.svc.cluster.local.": "NameError", "good.example.svc.cluster.local.": "NameError", "GOOD.example.cluster.LOCAL.": "NameError",
+			"db.cluster.local.": "NameError", "a b.cluster.local.": "NameError",
+			"cluster.local.": "Refused", "local.": "Refused", "xcluster.local.": "Refused", "cluster.local.example.": "Refused", "other.example.": "Refused", ".": "Refused",
+		}},
+		"the file":            {Proxy{ResolvConf: path}, map[string]string{"good.example.svc.cluster.local.": "NameError", "a.cluster.local.": "NameError", "cluster.local.": "Refused", "other.example.": "Refused"}},
+		"the field over it":   {Proxy{ResolvConf: path, Search: []string{"pod.example"}}, map[string]string{"good.example.pod.example.": "NameError", "a.cluster.local.": "Refused"}},
+		"an empty one":        {Proxy{ResolvConf: path, Search: []string{}}, map[string]string{"a.cluster.local.": "Refused"}},
+		"resolvers, no field": {Proxy{}, map[string]string{"a.cluster.local.": "Refused"}},
+	} {
+		s := &scene{list: []string{"good.example", "db.ns.svc.cluster.local"}, answer: zone("good.example A: good.example 60 A 198.51.100.9", "db.ns.svc.cluster.local A: db.ns.svc.cluster.local 60 A 198.51.100.9")}
+		s.proxy.ResolvConf, s.proxy.Search = c.proxy.ResolvConf, c.proxy.Search
+		s.start(t)
+		for of, want := range c.names {
+			if have := s.ask(of, a); have != want {
+				t.Errorf("%s: %s: %q, want %q", name, of, have, want)
+			}
+			if want != "NameError" {
+				continue
+			}
+			m, _, _ := s.exchange("tcp", packed(withEDNS(questionOf(of, aaaa), 1232, 0)), 20*time.Second)
+			if answerText(m) != want || len(m.Authorities) > 0 || !strings.Contains(string(m.Additionals[0].Body.(*dnsmessage.OPTResource).Options[0].Data), "no entry") {
+				t.Errorf("%s: %s gets %v", name, of, m)
+			}
+		}
+		for _, asked := range s.askedFor() {
+			if asked = strings.ToLower(asked); asked != "good.example. udp" && asked != "db.ns.svc.cluster.local. udp" {
+				t.Errorf("%s: the resolver was asked for %s", name, asked)
+			}
+		}
+		chaos := questionOf("a.cluster.local.", a)
+		chaos.Questions[0].Class = dnsmessage.ClassCHAOS
+		if m, _, _ := s.exchange("udp", packed(chaos), 20*time.Second); answerText(m) != "Refused" {
+			t.Errorf("%s: another class: %s", name, answerText(m))
+		}
+		if strings.Contains(s.logged(), "good.example.") {
+			t.Errorf("%s: the log has names of the search", name)
+		}
+	}
+}
+
 // TestPinnedFirst: the guest gets addresses when they are pinned, and only those. What cannot be pinned fails, for a
 // while.
 func TestPinnedFirst(t *testing.T) {
@@ -577,7 +631,8 @@ func TestResolvConf(t *testing.T) {
 		r.looked = time.Time{}
 		r.mu.Unlock()
 		var have []string
-		for _, to := range r.current() {
+		list, _ := r.current()
+		for _, to := range list {
 			have = append(have, to.String())
 		}
 		if !slices.Equal(have, want) {

@@ -213,6 +213,8 @@ func (s *server) serveStream(ctx context.Context, c net.Conn) {
 // asks are the types for which resolvers are asked.
 var asks = []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeHTTPS, dnsmessage.TypeSVCB, dnsmessage.TypeMX, dnsmessage.TypeSRV, dnsmessage.TypeTXT}
 
+var notListed = reason{blocked, "no entry of the names allows it"}
+
 // known returns the answer to a query for which no resolver need be asked.
 func (s *server) known(q query) (a answer, known bool) {
 	if q.code != dnsmessage.RCodeSuccess {
@@ -220,9 +222,13 @@ func (s *server) known(q query) (a answer, known bool) {
 	}
 	asked := q.question()
 	entry, found := s.entries.find(asked.name)
-	if !found || q.asked[0].Class != dnsmessage.ClassINET {
+	isIN := q.asked[0].Class == dnsmessage.ClassINET
+	if !found && isIN && s.upstream.searched(asked.name) {
+		return answer{code: dnsmessage.RCodeNameError, why: notListed}, true // no SOA: the guest keeps it for no time (RFC 2308)
+	}
+	if !found || !isIN {
 		s.log.Info("a name is refused: it is not in the list", "name", printable(asked.name), "type", q.asked[0].Type.String())
-		return answer{code: dnsmessage.RCodeRefused, why: reason{blocked, "no entry of the names allows it"}}, true
+		return answer{code: dnsmessage.RCodeRefused, why: notListed}, true
 	}
 	if own := s.entries.list[entry].Addresses; own != nil {
 		return ownAnswer(own, asked.kind), true
