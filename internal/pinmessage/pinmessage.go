@@ -1,11 +1,12 @@
 // Package pinmessage has the messages between a DNS proxy (phase2/names) and the process that pins addresses for it
 // (phase1/pins), and the checks that both make. A message is one of a SOCK_SEQPACKET socket.
 //
-// The process sends the names, once. Then the proxy sends requests, one at a time, and gets a reply to each. A name is
+// The process sends the names, once. The proxy replies that it is ready. Then it sends requests, one at a time, and gets a reply to each. A name is
 // named by its place in the list, so the proxy neither knows ports nor sends any.
 package pinmessage
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -33,8 +34,8 @@ const (
 	MaxSize = 2 + 16*MostAddresses + 2 + syntax.MaxName
 )
 
-// version is the first octet of the list.
-const version = 1
+// version is the first octet of the list, and of the message ready.
+const version = 2
 
 // AppendCount begins a list of so many names.
 func AppendCount(b []byte, names int) []byte {
@@ -79,6 +80,17 @@ func ParseName(message []byte) (n Name, err error) {
 	n.Addresses, message, err = cutAddresses(message[1:])
 	n.Name = string(message)
 	return n, err
+}
+
+// AppendReady appends the message of a proxy that has its sockets and the list: it answers from now on.
+func AppendReady(b []byte) []byte { return append(b, version, 0) }
+
+// CheckReady refuses another message than that of AppendReady.
+func CheckReady(message []byte) error {
+	if !bytes.Equal(message, AppendReady(nil)) {
+		return errShape
+	}
+	return nil
 }
 
 // Request asks to pin the addresses of an answer.

@@ -91,10 +91,21 @@ func TestMalformed(t *testing.T) {
 			t.Errorf("reply %x: %+v", m, r)
 		}
 	}
-	for _, m := range [][]byte{nil, {2, 0, 0, 0, 1}, {1, 0, 0, 0}, {1, 0, 0, 0x40, 1}, {1, 0xff, 0xff, 0xff, 0xff}} {
+	for _, m := range [][]byte{nil, {1, 0, 0, 0, 1}, {2, 0, 0, 0}, {2, 0, 0, 0x40, 1}, {2, 0xff, 0xff, 0xff, 0xff}} {
 		if n, err := Count(m); err == nil {
 			t.Errorf("count %x: %d", m, n)
 		}
+	}
+	for _, m := range [][]byte{nil, {2}, {1, 0}, {2, 1}, {2, 0, 0}, message} {
+		if CheckReady(m) == nil {
+			t.Errorf("%x is ready", m)
+		}
+	}
+	if err := CheckReady(AppendReady(nil)); err != nil {
+		t.Error(err)
+	}
+	if r, err := ParseRequest(AppendReady(nil), 3); err == nil {
+		t.Errorf("ready is the request %+v", r)
 	}
 	for _, m := range [][]byte{nil, {2, 0, 'a'}, {0}, {0, 9, 'a'}, {0, 1, 'a'}} {
 		if n, err := ParseName(m); err == nil {

@@ -84,18 +84,28 @@ func (p *Proxy) serve(ctx context.Context) error {
 		return err
 	}
 	context.AfterFunc(serving, open.close) // ends what waits at a socket
-	list, err := receiveNames(open.pins)
-	if err == nil {
-		var upstream *resolvers
-		if upstream, err = p.newResolvers(open.packets); err == nil {
-			newServer(p, list, upstream, open.pins).run(serving, open, end)
-			err = context.Cause(serving)
-		}
-	}
+	err = p.converse(serving, open, end)
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
+}
+
+// converse receives the list, reports that the proxy is ready, and answers until ctx is done.
+func (p *Proxy) converse(ctx context.Context, open sockets, end context.CancelCauseFunc) error {
+	list, err := receiveNames(open.pins)
+	if err != nil {
+		return err
+	}
+	upstream, err := p.newResolvers(open.packets)
+	if err != nil {
+		return err
+	}
+	if err := sendReady(open.pins); err != nil {
+		return err
+	}
+	newServer(p, list, upstream, open.pins).run(ctx, open, end)
+	return context.Cause(ctx)
 }
 
 // sockets are those of a Serve.

@@ -816,7 +816,7 @@ func TestServeEnds(t *testing.T) {
 		want     string
 	}{
 		"nothing":         {nil, "it has ended the conversation"},
-		"another version": {[][]byte{{2, 0, 0, 0, 0}}, "same version"},
+		"another version": {[][]byte{{1, 0, 0, 0, 0}}, "same version"},
 		"half a list":     {good[:1], "it has ended the conversation"},
 		"no name":         {[][]byte{good[0], {7}}, "same version"},
 		"the whole list":  {good, "it has ended the conversation"},
