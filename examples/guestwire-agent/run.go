@@ -38,7 +38,7 @@ func runWired(ctx context.Context, o *options) error {
 		if err := printWired(o, record); err != nil {
 			return err
 		}
-		endNames, err := o.runNames(context.WithoutCancel(ctx), record)
+		endNames, err := o.runNames(ctx, record)
 		if err != nil {
 			return err
 		}

@@ -34,6 +34,9 @@ type Node struct {
 	// Owner is the user of the proxies, as launch.Start takes it.
 	Owner infra.Owner
 
+	// Ready is called when the first proxy of a NIC answers questions. Nil: no calls.
+	Ready func(phase1.Wiring)
+
 	// Log gets what those of the Keepers get. Nil: it is discarded.
 	Log *slog.Logger
 }
@@ -174,6 +177,9 @@ func (n Node) keep(ctx context.Context, w phase1.Wiring, log *slog.Logger) error
 			cmd, _ := n.Command(w)
 			return cmd
 		},
+	}
+	if n.Ready != nil {
+		keeper.Ready = func() { n.Ready(w) }
 	}
 	return keeper.Run(ctx)
 }
