@@ -14,8 +14,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestNames: plan and status print the names, run and names answer the guest as another user, and both end their proxies.
-// Of calls that cannot work, each says what to do, and that works.
+// TestNames: plan and status print the names, run and names answer the guest as another user, and both end their
+// proxies. Of calls that cannot work, each says what to do, and that works.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t, "dig")

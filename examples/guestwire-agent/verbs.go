@@ -25,8 +25,8 @@ both numbers.
 A guest that moves here from another namespace: -from names its record there, a
 copy of the file NIC.json in that -state directory, and -standby keeps the
 guest's tap down until guestwire-agent activate. What the configuration leaves
-out is taken from the record, except guard, egress, egressWithin and what a
-masquerade forwards: these are in no record, so name the source's -config as
+out is taken from the record, except guard, egress, egressWithin, names and what
+a masquerade forwards: these are in no record, so name the source's -config as
 well. What the guest will notice is reported on standard error. Both flags count
 at the first setup; a later one keeps what the first one took over. Under
 routed, macvtap, sriov, passt and slirp a guest cannot move.

@@ -53,6 +53,9 @@ func TestResolver(t *testing.T) {
 			dns("127.0.0.11")(s)
 			s.EgressWithin = egressOf("allow 127.0.0.11 53/udp", "allow all")
 		}, "127.0.0.11:41327", ""},
+		{"beside names, whose proxy asks it", "127.0.0.11", docker, masquerade(), func(s *asked) {
+			s.Names, s.Egress = []infra.Name{{Name: "a.example", Ports: []infra.Ports{{First: 443}}}}, egressOf("refuse all")
+		}, "", ""},
 		{"two sockets, none of them at 53", "127.0.0.11", append(docker, listener("udp", "127.0.0.11", 9)), masquerade(), none, "", ""},
 		{"beside others", "127.0.0.53", append(docker, listener("udp", "127.0.0.53", 53), listener("udp", "127.0.0.53", 5355)), masquerade(), none, "127.0.0.53:53", "127.0.0.53:53"},
 		{"another service on 127.0.0.1", "127.0.0.1", []netstate.Listener{listener("udp", "127.0.0.1", 9)}, masquerade(), none, "", ""},

@@ -47,9 +47,9 @@ const lookEvery = time.Second
 // A proxy that does not run is started again after firstRetry, and after twice the time whenever that fails.
 const firstRetry, lastRetry = time.Second, 30 * time.Second
 
-// Run runs the proxies until ctx is done, ends them, and returns nil. A namespace lives as long as its proxy runs: until
-// Teardown or Forget removes the NIC's journal. Of several calls for a NIC, also by other processes, one runs the proxy,
-// and the next one does so when that ends. Run needs root.
+// Run runs the proxies until ctx is done, ends them, and returns nil. A namespace lives as long as its proxy runs:
+// until Teardown or Forget removes the NIC's journal. Of several calls for a NIC, also by other processes, one runs the
+// proxy, and the next one does so when that ends. Run needs root.
 func (n Node) Run(ctx context.Context) error {
 	if n.Log == nil {
 		n.Log = slog.New(slog.DiscardHandler)

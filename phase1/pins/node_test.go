@@ -104,9 +104,9 @@ func (m *machine) soon(words, want string) {
 	})
 }
 
-// TestNode: a node's NICs get proxies, under masquerade and routed. Whatever server the guest asks, by UDP and TCP, IPv4
-// and IPv6, the proxy answers. A Setup with another list is followed, and so are a NIC that comes later, Teardown, and
-// the end of the Node and its next Run.
+// TestNode: a node's NICs get proxies, under masquerade and routed. Whatever server the guest asks, by UDP and TCP,
+// IPv4 and IPv6, the proxy answers. A Setup with another list is followed, and so are a NIC that comes later, Teardown,
+// and the end of the Node and its next Run.
 func TestNode(t *testing.T) {
 	nstest.Need(t, "dig", "dnsmasq")
 	nstest.Long(t)

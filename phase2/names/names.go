@@ -70,7 +70,7 @@ type Proxy struct {
 //
 // At most 1000 questions a second are answered, after a burst of as many, and 32 questions to resolvers run at once.
 // Questions above that are lost, and the guest asks again. The guest has at most 32 connections of TCP, each until it
-// is silent for 10 seconds; a further one ends the connection that has been silent for the longest time. An answer is
+// is silent for 10 seconds. A further one ends the connection that has been silent for the longest time. An answer is
 // kept for its life, of 5 seconds to 5 minutes. A name has at most 8 addresses in an answer. Of the names of an entry
 // with "*." at most 128 have addresses at a time, and others get SERVFAIL.
 func (p *Proxy) Serve(ctx context.Context) error {
