@@ -3,9 +3,14 @@ package phase1_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -92,5 +97,59 @@ func TestBeginningsKilled(t *testing.T) {
 				t.Logf("%d kills, %d times all has ended", killed, ended)
 			})
 		}
+	}
+}
+
+// TestCutKilled: a Setup takes diverts away, and is killed. The next one ends what they had led to their targets.
+func TestCutKilled(t *testing.T) {
+	nstest.Long(t)
+	t.Parallel()
+	nstest.Need(t, "strace")
+	nstest.NeedTaps(t)
+	b := newBed(t, infra.Masquerade{})
+	track(b.n.Pod)
+	with, without := b.c, b.c
+	without.Egress = policy(t, "allow 198.51.100.0/24 443", "refuse all")
+	b.c = without
+	args := b.setupArgs()
+	open := func() error {
+		return netns.Do(b.n.Pod.File, func() error {
+			return netlink.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, &netlink.ConntrackFlow{
+				FamilyType: unix.AF_INET, TimeOut: 1000, ProtoInfo: &netlink.ProtoInfoTCP{State: nl.TCP_CONNTRACK_ESTABLISHED},
+				Forward: netlink.IPTuple{SrcIP: net.IPv4(10, 0, 2, 2).To4(), DstIP: net.IPv4(192, 0, 2, 7).To4(), SrcPort: 1000, DstPort: 80, Protocol: unix.IPPROTO_TCP},
+				Reverse: netlink.IPTuple{SrcIP: net.IPv4(127, 0, 0, 1).To4(), DstIP: net.IPv4(10, 0, 2, 2).To4(), SrcPort: 8080, DstPort: 1000, Protocol: unix.IPPROTO_TCP},
+			})
+		})
+	}
+	op := &operation{
+		args: args, prepare: func() error { return errors.Join(b.removeState(), setupAlone(t.Context(), with), open()) },
+		finish: func(bool) error { return without.Teardown(t.Context()) },
+	}
+	led := func() []string { return connections(b.n.Pod, "src=10.0.2.2", "dst=192.0.2.7") }
+	trials, kept := &trials{t, nstest.Program(t, "examples/guestwire-agent"), nil}, 0
+	for _, p := range trials.points(attempt{op, nil}) {
+		if !p.mutates {
+			continue
+		}
+		if err := op.prepare(); err != nil {
+			t.Fatal(err)
+		}
+		if len(led()) != 1 {
+			t.Fatalf("before: the connection is not tracked\n%s", b.n.Pod.Exec("cat", "/proc/net/nf_conntrack"))
+		}
+		trials.run(attempt{op, []harm{{point: p}}})
+		if len(led()) > 0 {
+			kept++
+		}
+		if err := setupAlone(t.Context(), without); err != nil {
+			t.Fatalf("killed at %s: %v", p.what, err)
+		}
+		if list := led(); len(list) > 0 {
+			t.Errorf("killed at %s, then Setup: tracked are\n%s", p.what, strings.Join(list, ""))
+		}
+		unwire(t, without)
+	}
+	if kept < 5 {
+		t.Errorf("%d kills left the connection: strace did too little", kept)
 	}
 }

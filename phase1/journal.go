@@ -19,6 +19,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/statefile"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
@@ -37,6 +38,8 @@ type journal struct {
 	HeldBy string `json:"heldBy,omitempty"`
 	// Begins says that a policy is set for a guest that begins, and that connections from before it may be open.
 	Begins bool `json:"begins,omitempty"`
+	// Cut are connections that the diverts of an earlier Spec have led to where no divert leads now. They may be open.
+	Cut []netstate.ConnectionsDel `json:"cut,omitempty"`
 	wiring.Journal
 	// Made is what Teardown undoes. It asks no plan.
 	Made compare.Made `json:"made"`

@@ -270,13 +270,13 @@ func (n NIC) checkNotFirst() error {
 // is an error if the kernel cannot, and after a kill the next call does it. The pins of a guest of an earlier Setup end
 // as well. What was diverted ends with its targets.
 func (s *session) forgetOlder(ctx context.Context, plan *wiring.Plan, earlier *journal, j journal) error {
-	older := plan.OlderConnections(j.Begins)
-	if earlier != nil {
-		older = append(older, plan.CutOff(earlier.Spec)...)
-	}
+	older := append(plan.OlderConnections(j.Begins), j.Cut...)
 	if !j.Begins {
 		s.forgetConnections(ctx, older)
-		return nil
+		if len(j.Cut) == 0 {
+			return nil
+		}
+		return s.writeForgotten(plan, j)
 	}
 	if earlier != nil {
 		if err := s.ns.Tables.Unpin(plan.Names().Table); err != nil {
@@ -287,7 +287,12 @@ func (s *session) forgetOlder(ctx context.Context, plan *wiring.Plan, earlier *j
 	if err := s.ns.Apply(ctx, netstate.Ops(older)); err != nil {
 		return fmt.Errorf("connections that are older than the policy are open: %w", err)
 	}
-	j.Begins = false // so of leaves out the networks of an earlier guest
+	return s.writeForgotten(plan, j)
+}
+
+// writeForgotten writes the journal when nothing older is open.
+func (s *session) writeForgotten(plan *wiring.Plan, j journal) error {
+	j.Begins, j.Cut = false, nil // so of leaves out the networks of an earlier guest
 	if err := s.writeJournal(s.withState(j.of(plan))); err != nil {
 		return err
 	}

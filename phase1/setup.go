@@ -99,6 +99,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		var later []infra.Difference
 		if earlier != nil {
 			j = *earlier
+			j.Cut = append(j.Cut, plan.CutOff(earlier.Spec)...)
 			if later, err = plan.Later(ctx, now); err != nil {
 				return err
 			}

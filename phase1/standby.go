@@ -129,7 +129,7 @@ func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 		if err := s.forgetOlder(ctx, plan, j, *j); err != nil {
 			return err
 		}
-		j.Begins = false
+		j.Begins, j.Cut = false, nil
 		if err := s.replaceRecord(ctx, j, plan.Record); err != nil {
 			return err
 		}

@@ -29,6 +29,8 @@ func (s *seen) targets() (list []target) {
 			}
 		}
 	}
+	all := s.spec.AllEgress()
+	add("names", all[:len(all)-len(s.spec.Egress)])
 	add("egress", s.spec.Egress)
 	add("egressWithin", s.spec.EgressWithin)
 	return list
