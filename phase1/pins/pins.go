@@ -68,9 +68,10 @@ var defaults = limits{perSecond: 100, burst: 200, ofName: 8 * pinmessage.MostAdd
 // Run runs the proxy until ctx is done, kills it, and returns nil. A proxy that ends is started again. After five that
 // end within a minute each, Run returns the last error.
 //
-// A proxy that is not ready within a minute is ended. A request of the proxy has the place of a name and at most 8 addresses, for 5 seconds to 5 minutes. The pins last 5
-// seconds longer. At most 100 requests a second are read, after a burst of 200. For an entry at most 64 addresses are
-// pinned at a time, or 1024 if it begins with "*.". A malformed request ends the proxy.
+// A proxy that is not ready within a minute is ended. A request of the proxy has the place of a name and at most 8
+// addresses, for 5 seconds to 5 minutes. The pins last 5 seconds longer. At most 100 requests a second are read, after
+// a burst of 200. For an entry at most 64 addresses are pinned at a time, or 1024 if it begins with "*.". A malformed
+// request ends the proxy.
 //
 //	*cache.FieldError  an entry of Names is wrong, or Owner is (launch.Start)
 //	others             those of launch.Start and of the proxy's end

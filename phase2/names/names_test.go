@@ -2,6 +2,7 @@ package names
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -805,6 +807,114 @@ func TestConnections(t *testing.T) {
 	}
 	if m, _, ok := s.exchange("tcp", packed(questionOf("host.internal.", a)), 20*time.Second); !ok || answerText(m) != "Success 10.0.2.1" {
 		t.Error("no answer by TCP")
+	}
+}
+
+// dialFrom opens a connection to the proxy from the address.
+func (s *scene) dialFrom(address string) net.Conn {
+	s.t.Helper()
+	c, err := (&net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(address), 0))}).Dial("tcp", s.at)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	return c
+}
+
+// send sends a question by the connection.
+func send(c net.Conn, name string) {
+	message := packed(questionOf(name, a))
+	c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(message))), message...))
+}
+
+// answerFrom is the text of the next answer. Empty: the connection is closed.
+func answerFrom(t *testing.T, c net.Conn) string {
+	t.Helper()
+	var m dnsmessage.Message
+	reply, err := readStream(c, 1<<16-1)
+	if os.IsTimeout(err) {
+		t.Error("the connection is still open")
+	}
+	if err != nil || m.Unpack(reply) != nil {
+		return ""
+	}
+	return answerText(m)
+}
+
+// TestConnectionsOfOthers: a connection that is not the guest's is closed at once, and takes no place of the guest's.
+func TestConnectionsOfOthers(t *testing.T) {
+	s := &scene{list: []string{"host.internal = 10.0.2.1"}}
+	s.proxy.Guest = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
+	s.proxy.limits = defaults
+	s.proxy.limits.connections, s.proxy.limits.idle = 1, time.Hour
+	s.start(t)
+	var guest net.Conn
+	for i := range 40 {
+		if i == 20 {
+			guest = s.dialFrom("127.0.0.1")
+		}
+		if n, err := s.dialFrom("127.0.0.2").Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
+			t.Fatalf("a stranger's connection: %d, %v", n, err)
+		}
+	}
+	send(guest, "host.internal.")
+	if have := answerFrom(t, guest); have != "Success 10.0.2.1" {
+		t.Errorf("the guest's afterwards: %q", have)
+	}
+}
+
+// TestIdleConnections: if all places are taken, the connection that has been idle for the longest time ends. One whose
+// question waits for a resolver does not.
+func TestIdleConnections(t *testing.T) {
+	var answers atomic.Bool
+	s := &scene{list: []string{"host.internal = 10.0.2.1", "*.slow.example"}, answer: func(q dnsmessage.Message, _ bool) [][]byte {
+		if !answers.Load() {
+			return nil // the proxy asks again
+		}
+		return [][]byte{packed(replyTo(q, fold(q.Questions[0].Name)+" 60 A 198.51.100.9"))}
+	}}
+	s.proxy.limits = defaults
+	s.proxy.limits.connections, s.proxy.limits.idle, s.proxy.limits.attempt, s.proxy.limits.all = 3, time.Hour, 3*time.Second, time.Hour
+	s.start(t)
+	const want = "Success 10.0.2.1"
+	var open []net.Conn
+	for range 3 {
+		c := s.dialFrom("127.0.0.1")
+		send(c, "host.internal.")
+		if have := answerFrom(t, c); have != want {
+			t.Fatal(have)
+		}
+		open = append(open, c)
+	}
+	send(open[0], "host.internal.") // so that the next one has been idle for longer
+	if have := answerFrom(t, open[0]); have != want {
+		t.Fatal(have)
+	}
+	more := s.dialFrom("127.0.0.1")
+	send(more, "host.internal.")
+	for name, c := range map[string]struct {
+		conn net.Conn
+		want string
+	}{"the new one": {more, want}, "the oldest one": {open[1], ""}} {
+		if have := answerFrom(t, c.conn); have != c.want {
+			t.Errorf("%s: %q, want %q", name, have, c.want)
+		}
+	}
+	for i, c := range []net.Conn{open[0], open[2], more} { // all stay, and ask for more
+		send(c, fmt.Sprintf("n%d.slow.example.", i))
+	}
+	for deadline := time.Now().Add(20 * time.Second); len(s.askedFor()) < 3 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	if have := answerFrom(t, s.dialFrom("127.0.0.1")); have != "" {
+		t.Errorf("one more while all wait: %q", have)
+	}
+	answers.Store(true)
+	for _, c := range []net.Conn{open[0], open[2], more} {
+		if have := answerFrom(t, c); have != "Success 198.51.100.9" {
+			t.Errorf("one that waits: %q", have)
+		}
 	}
 }
 
