@@ -1,8 +1,8 @@
 // Package pinmessage has the messages between a DNS proxy (phase2/names) and the process that pins addresses for it
 // (phase1/pins), and the checks that both make. A message is one of a SOCK_SEQPACKET socket.
 //
-// The process sends the names, once. The proxy replies that it is ready. Then it sends requests, one at a time, and gets a reply to each. A name is
-// named by its place in the list, so the proxy neither knows ports nor sends any.
+// The process sends the names, once. The proxy replies that it is ready. Then it sends requests, one at a time, and
+// gets a reply to each. A name is named by its place in the list, so the proxy neither knows ports nor sends any.
 package pinmessage
 
 import (
