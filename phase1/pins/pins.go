@@ -98,6 +98,10 @@ var defaults = limits{perSecond: 100, burst: 200, ofName: 8 * pinmessage.MostAdd
 // a burst of 200. For an entry at most 64 addresses are pinned at a time, or 1024 if it begins with "*.". A malformed
 // request ends the proxy.
 //
+// For another list, end Run, and call it again with other Names. What is pinned stays for its life. Until the next
+// proxy is ready, about 10 ms, no socket is open, and the C library reports a failure at once. No question of that time
+// is lost if each command gets the same sockets by ExtraFiles, for Packets and Streams of the Proxy.
+//
 //	*cache.FieldError  an entry of Names is wrong, or Owner is (launch.Start)
 //	others             those of launch.Start and of the proxy's end
 func (k *Keeper) Run(ctx context.Context) error {

@@ -120,6 +120,7 @@ type kept struct {
 	mu     sync.Mutex
 	pins   []string
 	starts int
+	proxy  []string // the words
 	out    lines
 }
 
@@ -143,7 +144,7 @@ func (l *lines) String() string {
 
 func newKept(t *testing.T, proxy ...string) *kept {
 	nstest.Need(t)
-	k := &kept{}
+	k := &kept{proxy: proxy}
 	k.Names, k.Owner, k.limits = list, nstest.Owner(), defaults
 	k.Log = slog.New(slog.NewTextHandler(&k.out, nil))
 	k.Pin = func(_ context.Context, addresses []netip.Addr, ports []infra.Ports, life time.Duration) error {
@@ -157,7 +158,7 @@ func newKept(t *testing.T, proxy ...string) *kept {
 		defer k.mu.Unlock()
 		k.starts++
 		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), proxyOf+"="+strings.Join(proxy, " "))
+		cmd.Env = append(os.Environ(), proxyOf+"="+strings.Join(k.proxy, " "))
 		cmd.Stdout, cmd.Stderr = &k.out, &k.out
 		return cmd
 	}
