@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -22,11 +23,24 @@ import (
 	"github.com/guestwire/guestwire/phase2/names"
 )
 
-// serveNames is the proxy of TestGuest: the words are where it listens, the guest, and a resolv.conf.
+// serveNames is the proxy of TestGuest: the words are where it listens, the guest, and a resolv.conf. Where it listens
+// is "held" if files 4 and 5 are its sockets.
 func serveNames(words []string) error {
 	p := names.Proxy{
-		Pins: os.NewFile(3, "pins"), Addresses: []netip.AddrPort{netip.MustParseAddrPort(words[0])}, Guest: []netip.Prefix{netip.MustParsePrefix(words[1])},
-		ResolvConf: words[2], Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Pins: os.NewFile(3, "pins"), Guest: []netip.Prefix{netip.MustParsePrefix(words[1])}, ResolvConf: words[2], Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	if words[0] == "held" {
+		c, err := net.FilePacketConn(os.NewFile(4, "packets"))
+		if err != nil {
+			return err
+		}
+		l, err := net.FileListener(os.NewFile(5, "streams"))
+		if err != nil {
+			return err
+		}
+		p.Packets, p.Streams = []net.PacketConn{c}, []net.Listener{l}
+	} else {
+		p.Addresses = []netip.AddrPort{netip.MustParseAddrPort(words[0])}
 	}
 	return p.Serve(context.Background())
 }
@@ -101,8 +115,6 @@ func TestGuest(t *testing.T) {
 	var proxy atomic.Pointer[exec.Cmd]
 	var starts atomic.Int64
 	var out lines
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
 	k := Keeper{Pin: nic.Pin, NetNS: n.Pod.File, Owner: nstest.Owner(), Log: slog.New(slog.NewTextHandler(&out, nil)), Command: func() *exec.Cmd {
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), proxyOf+"=names 10.0.2.1:53 10.0.2.2/32 "+resolvers)
@@ -113,10 +125,10 @@ func TestGuest(t *testing.T) {
 	}}
 	k.Names = append(k.Names, namesOf("good.example 443", "alias.example 443", "*.wild.example 80", "rebind.example 443", "db.example 443 private", "metadata.example 80 private", "large.example 1", "moved.example 443",
 		"_db._tcp.example 27017", "db.ns.svc.cluster.local 443", "host.internal = 10.0.2.1 fd10:0:2::1")...)
-	go func() { ended <- k.Run(ctx) }()
+	run := func() (end func() error) { return running(t, &k) }
+	ready, end := make(chan struct{}, 1), run()
 	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
+		if err := end(); err != nil {
 			t.Error(err)
 		}
 		if t.Failed() {
@@ -242,6 +254,21 @@ func TestGuest(t *testing.T) {
 		}
 		return nil
 	})
+	// Another list: what is pinned stays for its life, also if its name is gone.
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+	k.Names = append(namesOf("late.wild.example 443"), k.Names[1:]...)
+	k.Ready = func() { ready <- struct{}{} }
+	end = run()
+	<-ready
+	reached("198.51.100.9:443")
+	if text := dig("good.example"); !strings.Contains(text, "status: REFUSED") {
+		t.Errorf("a name that is gone from the list:\n%s", text)
+	}
+	if text := dig("+short", "late.wild.example"); text != "198.51.100.10\n" {
+		t.Errorf("a name that is new in the list: %q", text)
+	}
 	if pins := n.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", "pins-4"); strings.Contains(pins, "169.254") {
 		t.Errorf("metadata is pinned:\n%s", pins)
 	}

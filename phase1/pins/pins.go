@@ -7,6 +7,7 @@
 package pins
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -51,7 +53,30 @@ type Keeper struct {
 	// of fifty. Nil: they are discarded.
 	Log *slog.Logger
 
-	limits limits // zero: defaults
+	limits   limits // zero: defaults
+	counters struct{ pinned, refused, failed, restarts atomic.Uint64 }
+}
+
+// Counters count what a Keeper did, in all its Runs.
+type Counters struct {
+	// Pinned are addresses. One that is pinned again counts again.
+	Pinned uint64
+
+	// Refused are addresses that their entry may not have. A proxy asks for one only if it was
+	// taken over.
+	Refused uint64
+
+	// Failed are addresses for which the entry had no room, or that Pin left out.
+	Failed uint64
+
+	// Restarts are those of the proxy.
+	Restarts uint64
+}
+
+// Counters returns the counters, also while Run runs.
+func (k *Keeper) Counters() Counters {
+	c := &k.counters
+	return Counters{Pinned: c.pinned.Load(), Refused: c.refused.Load(), Failed: c.failed.Load(), Restarts: c.restarts.Load()}
 }
 
 // limits are those of a Run. Tests have others.
@@ -73,44 +98,48 @@ var defaults = limits{perSecond: 100, burst: 200, ofName: 8 * pinmessage.MostAdd
 // a burst of 200. For an entry at most 64 addresses are pinned at a time, or 1024 if it begins with "*.". A malformed
 // request ends the proxy.
 //
+// For another list, end Run, and call it again with other Names. What is pinned stays for its life. Until the next
+// proxy is ready, about 10 ms, no socket is open, and the C library reports a failure at once. No question of that time
+// is lost if each command gets the same sockets by ExtraFiles, for Packets and Streams of the Proxy.
+//
 //	*cache.FieldError  an entry of Names is wrong, or Owner is (launch.Start)
 //	others             those of launch.Start and of the proxy's end
-func (k Keeper) Run(ctx context.Context) error {
+func (k *Keeper) Run(ctx context.Context) error {
 	if err := k.run(ctx); err != nil {
 		return fmt.Errorf("pins: %w", err)
 	}
 	return nil
 }
 
-func (k Keeper) run(ctx context.Context) error {
+func (k *Keeper) run(ctx context.Context) error {
 	if err := infra.ValidateNames(k.Names); err != nil {
 		return err
 	}
-	if k.limits == (limits{}) {
-		k.limits = defaults
-	}
+	l := cmp.Or(k.limits, defaults)
 	p := &pinner{
-		Keeper: k, ready: k.Ready, log: rate.NewLog(k.Log), requests: rate.New(k.limits.perSecond, k.limits.burst), pinned: map[int]map[netip.Addr]time.Time{},
+		Keeper: k, limits: l, ready: k.Ready, log: rate.NewLog(k.Log), requests: rate.New(l.perSecond, l.burst), pinned: map[int]map[netip.Addr]time.Time{},
 	}
 	for starts := 1; ; starts++ {
 		began := time.Now()
 		err := p.runOnce(ctx)
-		if time.Since(began) > k.limits.soon {
+		if time.Since(began) > l.soon {
 			starts = 0
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
-		if starts == k.limits.starts || errors.Is(err, errStart) {
+		if starts == l.starts || errors.Is(err, errStart) {
 			return err
 		}
+		k.counters.restarts.Add(1)
 		p.log.Warn("the DNS proxy has ended, and is started again", "error", err)
 	}
 }
 
 // pinner is the state of one Run, for one command after the other.
 type pinner struct {
-	Keeper
+	*Keeper
+	limits   limits
 	ready    func() // to call; nil: nothing, or it was called
 	log      *rate.Log
 	requests *rate.Limit
@@ -228,12 +257,23 @@ func (p *pinner) pin(ctx context.Context, r pinmessage.Request) pinmessage.Reply
 	name := p.Names[r.Name]
 	allowed := slices.Clone(r.Addresses)
 	allowed = slices.DeleteFunc(allowed, func(a netip.Addr) bool { return !pinmessage.Allowed(a, name.Private) })
-	if len(allowed) < len(r.Addresses) {
+	if refused := len(r.Addresses) - len(allowed); refused > 0 {
+		p.counters.refused.Add(uint64(refused))
 		p.log.Warn("the proxy wants addresses that the name may not have: has it been taken over?", "name", name.Name, "addresses", r.Addresses)
 	}
 	if len(allowed) == 0 {
 		return pinmessage.Reply{}
 	}
+	wanted := len(allowed)
+	reply := p.pinAllowed(ctx, r, allowed)
+	p.counters.pinned.Add(uint64(len(reply.Pinned)))
+	p.counters.failed.Add(uint64(wanted - len(reply.Pinned)))
+	return reply
+}
+
+// pinAllowed pins addresses that the name may have.
+func (p *pinner) pinAllowed(ctx context.Context, r pinmessage.Request, allowed []netip.Addr) pinmessage.Reply {
+	name := p.Names[r.Name]
 	life := r.Life + pinmessage.Grace
 	end := time.Now().Add(life)
 	pinned, room := p.room(r.Name, allowed)

@@ -121,6 +121,7 @@ type kept struct {
 	mu     sync.Mutex
 	pins   []string
 	starts int
+	proxy  []string // the words
 	out    lines
 }
 
@@ -144,7 +145,7 @@ func (l *lines) String() string {
 
 func newKept(t *testing.T, proxy ...string) *kept {
 	nstest.Need(t)
-	k := &kept{}
+	k := &kept{proxy: proxy}
 	k.Names, k.Owner, k.limits = list, nstest.Owner(), defaults
 	k.Log = slog.New(slog.NewTextHandler(&k.out, nil))
 	k.Pin = func(_ context.Context, addresses []netip.Addr, ports []infra.Ports, life time.Duration) error {
@@ -158,7 +159,7 @@ func newKept(t *testing.T, proxy ...string) *kept {
 		defer k.mu.Unlock()
 		k.starts++
 		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), proxyOf+"="+strings.Join(proxy, " "))
+		cmd.Env = append(os.Environ(), proxyOf+"="+strings.Join(k.proxy, " "))
 		cmd.Stdout, cmd.Stderr = &k.out, &k.out
 		return cmd
 	}
@@ -202,6 +203,9 @@ func TestRequests(t *testing.T) {
 			t.Errorf("the proxy did not get %q:\n%s", reply, k.out.String())
 		}
 	}
+	if have, want := k.Counters(), (Counters{Pinned: 5, Refused: 4}); have != want {
+		t.Errorf("%+v, want %+v", have, want)
+	}
 	if n := strings.Count(k.out.String(), "has it been taken over?"); n != 3 || k.starts != 1 {
 		t.Errorf("%d warnings, %d starts:\n%s", n, k.starts, k.out.String())
 	}
@@ -222,6 +226,9 @@ func TestHostileProxy(t *testing.T) {
 		k.Ready = func() { ready++ }
 		if err := k.Run(t.Context()); err == nil || ready > 1 || strings.Contains(name, "before") && ready > 0 || k.starts != k.limits.starts {
 			t.Errorf("%s: %v after %d starts", name, err, k.starts)
+		}
+		if have, want := k.Counters(), (Counters{Restarts: uint64(k.starts - 1)}); have != want {
+			t.Errorf("%s: %+v, want %+v", name, have, want)
 		}
 		if len(k.pinned()) > 0 {
 			t.Errorf("%s pins %q", name, k.pinned())
@@ -311,7 +318,7 @@ func TestRunRefuses(t *testing.T) {
 func TestRoom(t *testing.T) {
 	calls := 0
 	fails := error(nil)
-	p := &pinner{Keeper: Keeper{Names: list, limits: defaults}, log: rate.NewLog(nil), pinned: map[int]map[netip.Addr]time.Time{}}
+	p := &pinner{Keeper: &Keeper{Names: list}, limits: defaults, log: rate.NewLog(nil), pinned: map[int]map[netip.Addr]time.Time{}}
 	p.Pin = func(context.Context, []netip.Addr, []infra.Ports, time.Duration) error { calls++; return fails }
 	next := netip.MustParseAddr("198.18.0.0")
 	fill := func(name int) (n int) {
@@ -346,9 +353,13 @@ func TestRoom(t *testing.T) {
 	if r := p.pin(t.Context(), again); !r.Failed || len(r.Pinned) > 0 {
 		t.Errorf("Pin fails: %+v", r)
 	}
+	if have, want := p.Counters(), (Counters{Pinned: 64 + 1024 + 1 + 64, Failed: (2000 - 64) + (2000 - 1024) + (2000 - 64) + 1}); have != want {
+		t.Errorf("%+v, want %+v", have, want)
+	}
 	both := pinmessage.Request{Name: 2, Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")}, Life: time.Minute}
+	failed := p.Counters().Failed
 	fails = fmt.Errorf("eth0: %w", &phase1.PinError{LeftOut: both.Addresses[:1]})
-	if r := p.pin(t.Context(), both); r.Failed || !slices.Equal(r.Pinned, both.Addresses[1:]) || len(p.pinned[2]) != 1 {
+	if r := p.pin(t.Context(), both); r.Failed || !slices.Equal(r.Pinned, both.Addresses[1:]) || len(p.pinned[2]) != 1 || p.Counters().Failed != failed+1 {
 		t.Errorf("Pin leaves one out: %+v", r)
 	}
 }

@@ -21,8 +21,10 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"syscall"
 
+	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,7 +51,8 @@ type Proxy struct {
 
 	// ResolvConf is the path of a resolv.conf(5). Empty: /etc/resolv.conf, if that exists.
 	// Changes of the file are followed within a second. While it is missing, empty or
-	// unreadable, the last resolvers and search domains stay. Those at which Serve itself listens are left out.
+	// unreadable, the last resolvers and search domains stay. Resolvers at which Serve itself
+	// listens are left out.
 	ResolvConf string
 
 	// Search are the guest's search domains. A name that ends in one of them and is not in the
@@ -62,15 +65,47 @@ type Proxy struct {
 	// after a burst of fifty. Nil: they are discarded.
 	Log *slog.Logger
 
-	limits limits // zero: defaults
+	limits   limits // zero: defaults
+	counters counters
+}
+
+// Counters count the guest's questions. One that is malformed counts nowhere.
+type Counters struct {
+	Answered uint64 // names of the list: with records, without, or NXDOMAIN
+	Searched uint64 // other names in a search domain: NXDOMAIN
+	Refused  uint64 // other names: REFUSED
+	Failed   uint64 // SERVFAIL: resolvers do not answer, or the addresses cannot be pinned
+	Lost     uint64 // without a reply, over a limit of Serve
+}
+
+type counters struct{ answered, searched, refused, failed, lost atomic.Uint64 }
+
+// Counters returns the counters, also while Serve runs.
+func (p *Proxy) Counters() Counters {
+	c := &p.counters
+	return Counters{Answered: c.answered.Load(), Searched: c.searched.Load(), Refused: c.refused.Load(), Failed: c.failed.Load(), Lost: c.lost.Load()}
+}
+
+// add counts the answer to a question.
+func (c *counters) add(a answer) {
+	switch {
+	case a.code == dnsmessage.RCodeRefused:
+		c.refused.Add(1)
+	case a.code == dnsmessage.RCodeServerFailure:
+		c.failed.Add(1)
+	case a.why == notListed:
+		c.searched.Add(1)
+	case a.code == dnsmessage.RCodeSuccess || a.code == dnsmessage.RCodeNameError:
+		c.answered.Add(1)
+	}
 }
 
 // Serve answers until ctx is done, and then returns nil. Another error is that of a socket, of the file ResolvConf, or
 // of the conversation with phase1/pins: then the process should end, and phase1/pins starts another one.
 //
 // At most 1000 questions a second are answered, after a burst of as many, and 32 questions to resolvers run at once.
-// Questions above that are lost, and the guest asks again. The guest has at most 32 connections of TCP, each until it
-// is silent for 10 seconds. A further one ends the connection that has been silent for the longest time. An answer is
+// Questions above that are lost, and the guest asks again. The guest has at most 32 connections of TCP. One that is
+// silent for 10 seconds ends. A further one ends the connection that has been silent for the longest time. An answer is
 // kept for its life, of 5 seconds to 5 minutes. A name has at most 8 addresses in an answer. Of the names of an entry
 // with "*." at most 128 have addresses at a time, and others get SERVFAIL.
 func (p *Proxy) Serve(ctx context.Context) error {

@@ -130,19 +130,19 @@ func TestSearch(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		proxy Proxy
+		proxy *Proxy
 		names map[string]string
 	}{
-		"the field": {Proxy{Search: []string{"ns.svc.cluster.local", "svc.cluster.local.", "Cluster.Local", ".", ""}}, map[string]string{
+		"the field": {&Proxy{Search: []string{"ns.svc.cluster.local", "svc.cluster.local.", "Cluster.Local", ".", ""}}, map[string]string{
 			"db.ns.svc.cluster.local.": "Success 198.51.100.9", "good.example.": "Success 198.51.100.9",
 			"good.example.ns.svc.cluster.local.": "NameError", "good.example.svc.cluster.local.": "NameError", "GOOD.example.cluster.LOCAL.": "NameError",
 			"db.cluster.local.": "NameError", "a b.cluster.local.": "NameError",
 			"cluster.local.": "Refused", "local.": "Refused", "xcluster.local.": "Refused", "cluster.local.example.": "Refused", "other.example.": "Refused", ".": "Refused",
 		}},
-		"the file":            {Proxy{ResolvConf: path}, map[string]string{"good.example.svc.cluster.local.": "NameError", "a.cluster.local.": "NameError", "cluster.local.": "Refused", "other.example.": "Refused"}},
-		"the field over it":   {Proxy{ResolvConf: path, Search: []string{"pod.example"}}, map[string]string{"good.example.pod.example.": "NameError", "a.cluster.local.": "Refused"}},
-		"an empty one":        {Proxy{ResolvConf: path, Search: []string{}}, map[string]string{"a.cluster.local.": "Refused"}},
-		"resolvers, no field": {Proxy{}, map[string]string{"a.cluster.local.": "Refused"}},
+		"the file":            {&Proxy{ResolvConf: path}, map[string]string{"good.example.svc.cluster.local.": "NameError", "a.cluster.local.": "NameError", "cluster.local.": "Refused", "other.example.": "Refused"}},
+		"the field over it":   {&Proxy{ResolvConf: path, Search: []string{"pod.example"}}, map[string]string{"good.example.pod.example.": "NameError", "a.cluster.local.": "Refused"}},
+		"an empty one":        {&Proxy{ResolvConf: path, Search: []string{}}, map[string]string{"a.cluster.local.": "Refused"}},
+		"resolvers, no field": {&Proxy{}, map[string]string{"a.cluster.local.": "Refused"}},
 	} {
 		s := &scene{list: []string{"good.example", "db.ns.svc.cluster.local"}, answer: zone("good.example A: good.example 60 A 198.51.100.9", "db.ns.svc.cluster.local A: db.ns.svc.cluster.local 60 A 198.51.100.9")}
 		s.proxy.ResolvConf, s.proxy.Search = c.proxy.ResolvConf, c.proxy.Search
@@ -751,6 +751,49 @@ func TestKept(t *testing.T) {
 	}
 }
 
+// TestCounters: each question that is one counts once, by UDP and by TCP.
+func TestCounters(t *testing.T) {
+	s := &scene{list: []string{"host.internal = 10.0.2.1", "good.example", "full.example", "none.example", "dead.example"}}
+	s.answer = zone("good.example A: good.example 60 A 198.51.100.9", "full.example A: full.example 60 A 198.51.100.3")
+	s.pin = func(r pinmessage.Request) pinmessage.Reply {
+		return pinmessage.Reply{Failed: r.Name == 2, Pinned: r.Addresses}
+	}
+	answer := s.answer
+	s.answer = func(q dnsmessage.Message, tcp bool) [][]byte {
+		if fold(q.Questions[0].Name) == "dead.example" {
+			return withCode(dnsmessage.RCodeRefused)(q, tcp)
+		}
+		return answer(q, tcp)
+	}
+	s.proxy.Search = []string{"cluster.local"}
+	s.proxy.limits = defaults
+	s.proxy.limits.perSecond = 40
+	s.start(t)
+	for range 2 { // the second time some are kept
+		for _, network := range []string{"udp", "tcp"} {
+			for _, name := range []string{"host.internal.", "good.example.", "none.example.", "other.example.", "a.cluster.local.", "full.example.", "dead.example."} {
+				if _, _, ok := s.exchange(network, packed(questionOf(name, a)), 20*time.Second); !ok {
+					t.Errorf("%s by %s has no answer", name, network)
+				}
+			}
+		}
+	}
+	s.exchange("udp", packed(withEDNS(questionOf("good.example.", a), 512, 1)), 20*time.Second)
+	if have, want := s.proxy.Counters(), (Counters{Answered: 12, Searched: 4, Refused: 4, Failed: 8}); have != want {
+		t.Errorf("%+v, want %+v", have, want)
+	}
+	c, err := net.Dial("udp", s.at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for deadline := time.Now().Add(20 * time.Second); s.proxy.Counters().Lost == 0; c.Write(packed(questionOf("host.internal.", a))) {
+		if time.Now().After(deadline) {
+			t.Fatal("no question is lost")
+		}
+	}
+}
+
 // TestRates: questions above the limit are lost, and so are lines of the log.
 func TestRates(t *testing.T) {
 	s := &scene{list: []string{"host.internal = 10.0.2.1"}}
@@ -954,9 +997,9 @@ func TestServeEnds(t *testing.T) {
 	}
 	theirs, ours = conversation(t)
 	defer ours.Close()
-	for _, p := range []Proxy{{}, {Pins: theirs}} {
+	for _, p := range []*Proxy{{}, {Pins: theirs}} {
 		if err := p.Serve(t.Context()); err == nil {
-			t.Errorf("%+v serves", p)
+			t.Errorf("a proxy with the socket %v serves", p.Pins)
 		}
 	}
 }

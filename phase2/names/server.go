@@ -48,6 +48,7 @@ const ownLife = time.Minute
 // server is the state of one Serve.
 type server struct {
 	log      *rate.Log
+	counters *counters
 	limits   limits
 	guest    []netip.Prefix
 	entries  entries
@@ -74,7 +75,7 @@ type kept struct {
 func newServer(p *Proxy, list entries, upstream *resolvers, pins net.Conn) *server {
 	l := p.limits.full()
 	return &server{
-		log: upstream.log, limits: l, guest: p.Guest, entries: list, upstream: upstream,
+		log: upstream.log, counters: &p.counters, limits: l, guest: p.Guest, entries: list, upstream: upstream,
 		pins:      &pinner{conn: pins, replies: make(chan []byte)},
 		questions: rate.New(l.perSecond, l.perSecond), waiting: make(chan struct{}, l.waiting), asking: make(chan struct{}, l.asking),
 		streams: streams{most: l.connections, idle: map[net.Conn]time.Time{}}, answers: map[question]*kept{}, named: map[int]map[string]time.Time{},
@@ -117,6 +118,7 @@ func (s *server) isGuest(from net.Addr) bool {
 // admitted reports whether a question of the guest is answered now.
 func (s *server) admitted() bool {
 	if !s.questions.Allow() {
+		s.counters.lost.Add(1)
 		s.log.Warn("the guest asks too often: questions are lost")
 		return false
 	}
@@ -139,6 +141,7 @@ func (s *server) servePackets(ctx context.Context, c net.PacketConn) error {
 			continue
 		}
 		send := func(a answer) {
+			s.counters.add(a)
 			if reply := q.reply(a, time.Now(), q.size); reply != nil {
 				c.WriteTo(reply, from) // the guest asks again
 			}
@@ -156,6 +159,7 @@ func (s *server) servePackets(ctx context.Context, c net.PacketConn) error {
 				}
 			})
 		default:
+			s.counters.lost.Add(1)
 			s.log.Warn("too many questions wait for resolvers: one is lost")
 		}
 	}

@@ -101,6 +101,7 @@ func (s *server) serveStream(ctx context.Context, c net.Conn) {
 				return
 			}
 		}
+		s.counters.add(a)
 		reply := q.reply(a, time.Now(), 1<<16-1)
 		c.SetDeadline(time.Now().Add(s.limits.idle))
 		if _, err := c.Write(append([]byte{byte(len(reply) >> 8), byte(len(reply))}, reply...)); err != nil {
