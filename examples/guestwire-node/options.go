@@ -109,7 +109,7 @@ func listEntry(o *options) (json.RawMessage, error) {
 		Spec         json.RawMessage `json:"spec,omitempty"`
 		TrustPods    bool            `json:"trustPods,omitempty"`
 		EveryNIC     bool            `json:"everyNIC,omitempty"`
-	}{"guestwire", map[string]bool{podsandbox.Capability: true}, o.state, o.dir, nil, o.trustPods, o.everyNIC}
+	}{"guestwire", map[string]bool{podsandbox.Capability: true, podsandbox.CapabilityDNS: true}, o.state, o.dir, nil, o.trustPods, o.everyNIC}
 	if o.spec != "" {
 		if _, err := podsandbox.ReadDefaults(json.RawMessage(o.spec), o.trustPods); err != nil {
 			return nil, fmt.Errorf("-%w", err) // its field is below spec
