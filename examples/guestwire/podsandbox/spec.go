@@ -131,8 +131,8 @@ func saysInside(owner json.RawMessage) bool {
 
 // Make returns what is wanted of a NIC. A nil wish means that the pod says nothing. Wanted is false if the NIC must
 // stay as it is. State is left to the caller. Dns returns the DNS of a guest if neither list nor pod says it; nil:
-// there is none. Its argument reports whether a DNS proxy may ask the servers that the pod has chosen. The error is a *WishError for a pod's mistake, and a *cache.FieldError,
-// below "spec", for one of the list.
+// there is none. Its argument reports whether a DNS proxy may ask the servers that the pod has chosen. The error is a
+// *WishError for a pod's mistake, and a *cache.FieldError, below "spec", for one of the list.
 func (d Defaults) Make(w *Wish, dns func(proxy bool) (*cache.DNS, error)) (spec infra.Spec, wanted bool, err error) {
 	spec = d.Spec
 	if !d.HasOwner {
@@ -366,8 +366,8 @@ func (d Defaults) permitNames(w *Wish) error {
 	return nil
 }
 
-// permitDNS refuses resolvers of a pod's choice where the list depends on them. The addresses in their answers are those
-// to which a guest with names may connect, and a DNS proxy sends them packets that no list sees.
+// permitDNS refuses resolvers of a pod's choice where the list depends on them. The addresses in their answers are
+// those to which a guest with names may connect, and a DNS proxy sends them packets that no list sees.
 func (d Defaults) permitDNS(w *Wish) error {
 	if d.TrustPods {
 		return nil
