@@ -31,7 +31,8 @@ type Name struct {
 	// Private lets the name have addresses of RFC 1918, RFC 6598 and RFC 4193, and link-local
 	// ones. False: such addresses are left out of answers, as whoever owns the name could lead
 	// the guest to services of its network (DNS rebinding). Others are always left out: those of
-	// loopback, multicast and broadcast, and the clouds' metadata services.
+	// loopback, multicast and broadcast, and the clouds' metadata services. An IPv6 address that
+	// has one of IPv4 in it, such as one of NAT64, counts as that one, too.
 	Private bool
 
 	// Addresses are what the guest gets as the answer, at most 8. No resolver is asked, and the

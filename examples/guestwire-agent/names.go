@@ -9,8 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase1/pins"
@@ -63,6 +65,18 @@ func (o *options) proxies() (pins.Node, error) {
 	return pins.Node{Dir: o.Dir, Command: command, Owner: owner, Log: slog.New(slog.NewTextHandler(log, nil))}, nil
 }
 
+// checkNames refuses names in a configuration for which run could start no proxy.
+func (o *options) checkNames() error {
+	if len(o.Names) == 0 {
+		return nil
+	}
+	if o.State == "" {
+		return commandline.Errorf("-state is missing: the DNS proxy of names reads the record there")
+	}
+	_, err := o.findLauncher()
+	return err
+}
+
 // findLauncher returns the path of guestwire-launcher.
 func (o *options) findLauncher() (string, error) {
 	if o.launcher != "" {
@@ -81,7 +95,11 @@ func (o *options) findLauncher() (string, error) {
 	return path, nil
 }
 
-// runNames runs the DNS proxy of a NIC that run has wired, if its configuration has names. Stop ends it.
+// patience is how long run waits for the DNS proxy.
+const patience = 10 * time.Second
+
+// runNames runs the DNS proxy of a NIC that run has wired, if its configuration has names, and waits until the proxy
+// answers. Stop ends it.
 func (o *options) runNames(ctx context.Context, record cache.Record) (stop func(), err error) {
 	if len(record.DNSProxy) == 0 {
 		return func() {}, nil
@@ -90,14 +108,27 @@ func (o *options) runNames(ctx context.Context, record cache.Record) (stop func(
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ready := make(chan struct{}, 1)
+	node.Ready = func(phase1.Wiring) {
+		select {
+		case ready <- struct{}{}:
+		default: // a later setup's
+		}
+	}
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := o.namesOf(node, record.Namespace).Run(ctx); err != nil {
+		if err := o.namesOf(node, record.Namespace).Run(running); err != nil {
 			fmt.Fprintln(stderr, "guestwire-agent:", err)
 		}
 	}()
+	select {
+	case <-ready:
+	case <-ctx.Done():
+	case <-time.After(patience):
+		fmt.Fprintln(stderr, "guestwire-agent: warning: the DNS proxy of names does not answer yet, and the command starts without it")
+	}
 	return func() {
 		cancel()
 		<-ended

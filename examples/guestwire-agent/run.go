@@ -20,6 +20,9 @@ func runWired(ctx context.Context, o *options) error {
 	if o.Owner.Inside {
 		return commandline.Errorf("owner.inside: run starts the command in the agent's own user namespace: leave owner.inside out, or use setup")
 	}
+	if err := o.checkNames(); err != nil {
+		return err
+	}
 	queueLog()
 	signals, stop := passedOn() // one that comes between setup and the command is not lost
 	defer stop()
@@ -35,7 +38,7 @@ func runWired(ctx context.Context, o *options) error {
 		if err := printWired(o, record); err != nil {
 			return err
 		}
-		endNames, err := o.runNames(context.WithoutCancel(ctx), record)
+		endNames, err := o.runNames(ctx, record)
 		if err != nil {
 			return err
 		}

@@ -31,6 +31,7 @@ func serveNames(ctx context.Context, o *options) error {
 	}
 	proxy := names.Proxy{Pins: pins, Addresses: record.DNSProxy, Guest: guestNetworks(record), ResolvConf: o.resolvConf, Log: vm.Log}
 	if record.DNS != nil {
+		proxy.Search = record.Options.Search(record.DNS.Search)
 		for _, a := range record.DNS.Servers {
 			proxy.Resolvers = append(proxy.Resolvers, netip.AddrPortFrom(a, 53))
 		}

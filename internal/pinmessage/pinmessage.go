@@ -1,12 +1,14 @@
 // Package pinmessage has the messages between a DNS proxy (phase2/names) and the process that pins addresses for it
 // (phase1/pins), and the checks that both make. A message is one of a SOCK_SEQPACKET socket.
 //
-// The process sends the names, once. Then the proxy sends requests, one at a time, and gets a reply to each. A name is
+// The process sends the names, once. The proxy replies that it is ready. Then it sends requests, one at a time, and gets a reply to each. A name is
 // named by its place in the list, so the proxy neither knows ports nor sends any.
 package pinmessage
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -33,8 +35,8 @@ const (
 	MaxSize = 2 + 16*MostAddresses + 2 + syntax.MaxName
 )
 
-// version is the first octet of the list.
-const version = 1
+// version is the first octet of the list, and of the message ready.
+const version = 2
 
 // AppendCount begins a list of so many names.
 func AppendCount(b []byte, names int) []byte {
@@ -79,6 +81,17 @@ func ParseName(message []byte) (n Name, err error) {
 	n.Addresses, message, err = cutAddresses(message[1:])
 	n.Name = string(message)
 	return n, err
+}
+
+// AppendReady appends the message of a proxy that has its sockets and the list: it answers from now on.
+func AppendReady(b []byte) []byte { return append(b, version, 0) }
+
+// CheckReady refuses another message than that of AppendReady.
+func CheckReady(message []byte) error {
+	if !bytes.Equal(message, AppendReady(nil)) {
+		return errShape
+	}
+	return nil
 }
 
 // Request asks to pin the addresses of an answer.
@@ -183,18 +196,12 @@ func cutAddresses(part []byte) (addresses []netip.Addr, rest []byte, err error) 
 
 // Allowed reports whether a name may lead to the address. Only a private name may lead to a private or a link-local
 // one, and none to a metadata service, to the guest itself or to many stations. An IPv6 address that stands for one of
-// IPv4 counts as that.
+// IPv4 counts as that one, too.
 func Allowed(a netip.Addr, private bool) bool {
 	if !a.IsValid() || a.Zone() != "" || a.Is4In6() || contains(never, a) || !private && contains(inside, a) {
 		return false
 	}
-	for _, e := range embedding {
-		if e.network.Contains(a) {
-			octets := a.As16()
-			return Allowed(netip.AddrFrom4([4]byte(octets[e.at:])), private)
-		}
-	}
-	return true
+	return !slices.ContainsFunc(embedded(a), func(v4 netip.Addr) bool { return !Allowed(v4, private) })
 }
 
 func contains(networks []netip.Prefix, a netip.Addr) bool {
@@ -209,12 +216,64 @@ var never = append(syntax.Destinations("metadata"), networks("0.0.0.0/8", "127.0
 // own (RFC 8215), and site-local addresses (RFC 3879).
 var inside = slices.Concat(syntax.Destinations("private"), syntax.Destinations("link-local"), networks("64:ff9b:1::/48", "fec0::/10"))
 
-// embedding are networks of IPv6 whose addresses have one of IPv4, and the octet where that begins: NAT64 (RFC 6052)
-// and 6to4 (RFC 3056).
-var embedding = []struct {
-	network netip.Prefix
-	at      int
-}{{netip.MustParsePrefix("64:ff9b::/96"), 12}, {netip.MustParsePrefix("2002::/16"), 2}}
+// spelling is a form of IPv6 addresses that have one of IPv4, as 32 hexadecimal digits. v stands for a digit of that
+// address, n for one of its complement, and . for any.
+type spelling string
+
+// spellings are those that translators and tunnels lead to the IPv4 address. Of a line the first one that fits counts:
+// a translator's own prefix has one of four lengths, and the shorter ones leave the last octets zero.
+var spellings = [][]spelling{
+	{"0064ff9b0000000000000000vvvvvvvv"}, // NAT64 (RFC 6052)
+	{"0064ff9b0001vvvv00vvvv0000000000", "0064ff9b0001..vv00vvvvvv00000000", "0064ff9b0001....00vvvvvvvv000000", "0064ff9b0001............vvvvvvvv"}, // RFC 8215
+	{"2002vvvvvvvv...................."}, // 6to4 (RFC 3056)
+	{"20010000................nnnnnnnn"}, // Teredo (RFC 4380): the client
+	{"0000000000000000ffff0000vvvvvvvv"}, // IPv4-translated (RFC 2765)
+	{"................00005efevvvvvvvv"}, // ISATAP (RFC 5214) with a private address, or so configured
+	{"................02005efevvvvvvvv"}, // the same with a global one
+}
+
+// ipv4 returns the IPv4 address in an IPv6 address, by its digits.
+func (s spelling) ipv4(digits string) (v4 netip.Addr, fits bool) {
+	var octets [4]byte
+	var found []byte
+	flip := byte(0)
+	for i, c := range []byte(s) {
+		switch c {
+		case '.':
+		case 'n':
+			flip = 0xff
+			fallthrough
+		case 'v':
+			found = append(found, digits[i])
+		case digits[i]:
+		default:
+			return v4, false
+		}
+	}
+	hex.Decode(octets[:], found)
+	for i := range octets {
+		octets[i] ^= flip
+	}
+	return netip.AddrFrom4(octets), true
+}
+
+// embedded returns the IPv4 addresses for which the address stands.
+func embedded(a netip.Addr) (list []netip.Addr) {
+	if !a.Is6() {
+		return nil
+	}
+	octets := a.As16()
+	digits := hex.EncodeToString(octets[:])
+	for _, line := range spellings {
+		for _, s := range line {
+			if v4, fits := s.ipv4(digits); fits {
+				list = append(list, v4)
+				break
+			}
+		}
+	}
+	return list
+}
 
 func networks(texts ...string) (list []netip.Prefix) {
 	for _, text := range texts {

@@ -1,6 +1,7 @@
 package pinmessage
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -39,6 +40,49 @@ func TestAllowed(t *testing.T) {
 	}
 	if Allowed(netip.Addr{}, true) {
 		t.Error("no address is allowed")
+	}
+}
+
+// TestSpellings: an address of IPv6 that has one of IPv4 counts as that. A documentation address is spelled as it is in
+// the sources: RFC 6052 section 2.4, RFC 3056, RFC 4380, RFC 2765, RFC 5214.
+func TestSpellings(t *testing.T) {
+	for name, spell := range map[string]struct {
+		of     func(a, b, c, d byte) string
+		sample string // of 192.0.2.33
+		inside bool   // a private name alone may have it
+	}{
+		"NAT64":            {func(a, b, c, d byte) string { return fmt.Sprintf("64:ff9b::%d.%d.%d.%d", a, b, c, d) }, "64:ff9b::c000:221", false},
+		"local NAT64, /48": {func(a, b, c, d byte) string { return fmt.Sprintf("64:ff9b:1:%02x%02x:%x:%02x00::", a, b, c, d) }, "64:ff9b:1:c000:2:2100::", true},
+		"local NAT64, /56": {func(a, b, c, d byte) string { return fmt.Sprintf("64:ff9b:1:22%02x:%x:%02x%02x::", a, b, c, d) }, "64:ff9b:1:22c0:0:221::", true},
+		"local NAT64, /64": {func(a, b, c, d byte) string { return fmt.Sprintf("64:ff9b:1:abcd:%x:%02x%02x:%02x00:0", a, b, c, d) }, "64:ff9b:1:abcd:c0:2:2100::", true},
+		"local NAT64, /96": {func(a, b, c, d byte) string { return fmt.Sprintf("64:ff9b:1:fffe::%d.%d.%d.%d", a, b, c, d) }, "64:ff9b:1:fffe::c000:221", true},
+		"6to4":             {func(a, b, c, d byte) string { return fmt.Sprintf("2002:%02x%02x:%02x%02x::1", a, b, c, d) }, "2002:c000:221::1", false},
+		"Teredo": {func(a, b, c, d byte) string {
+			return fmt.Sprintf("2001::c633:6409:0:fff0:%02x%02x:%02x%02x", ^a, ^b, ^c, ^d)
+		}, "2001:0:c633:6409:0:fff0:3fff:fdde", false},
+		"translated":            {func(a, b, c, d byte) string { return fmt.Sprintf("::ffff:0:%d.%d.%d.%d", a, b, c, d) }, "::ffff:0:c000:221", false},
+		"ISATAP":                {func(a, b, c, d byte) string { return fmt.Sprintf("2001:db8::5efe:%d.%d.%d.%d", a, b, c, d) }, "2001:db8::5efe:c000:221", false},
+		"ISATAP, global":        {func(a, b, c, d byte) string { return fmt.Sprintf("2001:db8::200:5efe:%d.%d.%d.%d", a, b, c, d) }, "2001:db8::200:5efe:c000:221", false},
+		"ISATAP in a 6to4 site": {func(a, b, c, d byte) string { return fmt.Sprintf("2002:c633:6409::5efe:%d.%d.%d.%d", a, b, c, d) }, "2002:c633:6409::5efe:c000:221", false},
+	} {
+		if have, want := netip.MustParseAddr(spell.of(192, 0, 2, 33)), netip.MustParseAddr(spell.sample); have != want {
+			t.Errorf("%s: the test spells %v, want %v", name, have, want)
+		}
+		for text, want := range map[string][2]bool{
+			"198.51.100.9": {!spell.inside, true}, "192.0.2.33": {!spell.inside, true}, "10.1.2.3": {false, true}, "192.168.255.254": {false, true}, "100.64.1.1": {false, true},
+			"127.0.0.1": {}, "169.254.169.254": {}, "168.63.129.16": {}, "192.0.0.192": {}, "0.0.0.1": {}, "224.0.0.1": {}, "255.255.255.255": {},
+		} {
+			o := netip.MustParseAddr(text).As4()
+			a := netip.MustParseAddr(spell.of(o[0], o[1], o[2], o[3]))
+			if have := [2]bool{Allowed(a, false), Allowed(a, true)}; have != want {
+				t.Errorf("%s of %s, %v: %v, want %v", name, text, a, have, want)
+			}
+		}
+	}
+	for _, a := range addresses("2001:db8::", "2001:db8::5eff:7f00:1", "2003::", "2001:4860:4860::8888", "2a00:1450::7f00:1", "2001:1::7f00:1") { // which have none
+		if !Allowed(a, false) {
+			t.Errorf("%v is not allowed", a)
+		}
 	}
 }
 
@@ -91,10 +135,21 @@ func TestMalformed(t *testing.T) {
 			t.Errorf("reply %x: %+v", m, r)
 		}
 	}
-	for _, m := range [][]byte{nil, {2, 0, 0, 0, 1}, {1, 0, 0, 0}, {1, 0, 0, 0x40, 1}, {1, 0xff, 0xff, 0xff, 0xff}} {
+	for _, m := range [][]byte{nil, {1, 0, 0, 0, 1}, {2, 0, 0, 0}, {2, 0, 0, 0x40, 1}, {2, 0xff, 0xff, 0xff, 0xff}} {
 		if n, err := Count(m); err == nil {
 			t.Errorf("count %x: %d", m, n)
 		}
+	}
+	for _, m := range [][]byte{nil, {2}, {1, 0}, {2, 1}, {2, 0, 0}, message} {
+		if CheckReady(m) == nil {
+			t.Errorf("%x is ready", m)
+		}
+	}
+	if err := CheckReady(AppendReady(nil)); err != nil {
+		t.Error(err)
+	}
+	if r, err := ParseRequest(AppendReady(nil), 3); err == nil {
+		t.Errorf("ready is the request %+v", r)
 	}
 	for _, m := range [][]byte{nil, {2, 0, 'a'}, {0}, {0, 9, 'a'}, {0, 1, 'a'}} {
 		if n, err := ParseName(m); err == nil {

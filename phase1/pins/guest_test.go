@@ -31,6 +31,23 @@ func serveNames(words []string) error {
 	return p.Serve(context.Background())
 }
 
+// serveRecord is the proxy of TestNode: the word is the record.
+func serveRecord(words []string) error {
+	text, err := os.ReadFile(words[0])
+	if err != nil {
+		return err
+	}
+	r, err := cache.Decode(text)
+	if err != nil {
+		return err
+	}
+	p := names.Proxy{
+		Pins: os.NewFile(3, "pins"), Addresses: r.DNSProxy, Resolvers: []netip.AddrPort{netip.AddrPortFrom(r.DNS.Servers[0], 53)},
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	return p.Serve(context.Background())
+}
+
 // TestGuest: a guest that may go nowhere but to names asks with dig, and a dnsmasq of the world answers the proxy. The
 // guest reaches what it was answered, at the entry's ports, and nothing else. The proxy follows its resolv.conf. One
 // that is killed is started again.
@@ -48,7 +65,7 @@ func TestGuest(t *testing.T) {
 	n.World.Listen("world", ":443")
 	n.World.Listen("other", ":80")
 	n.World.Start(nstest.LauncherUID, "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--pid-file=", "--bind-interfaces",
-		"--listen-address=198.51.100.9", "--local=/example/", "--local-ttl=60", "--host-record=good.example,198.51.100.9,2001:db8:9::9", "--cname=alias.example,target.example",
+		"--listen-address=198.51.100.9", "--local=/example/", "--local=/cluster.local/", "--host-record=db.ns.svc.cluster.local,198.51.100.10", "--local-ttl=60", "--host-record=good.example,198.51.100.9,2001:db8:9::9", "--cname=alias.example,target.example",
 		"--host-record=target.example,198.51.100.10", "--address=/wild.example/198.51.100.10", "--host-record=rebind.example,"+inside.String(), "--host-record=db.example,"+inside.String(),
 		"--host-record=metadata.example,169.254.169.254", "--txt-record=good.example,hello", "--srv-host=_db._tcp.example,good.example,27017",
 		"--txt-record=large.example,"+strings.Repeat("x", 250)+","+strings.Repeat("y", 250)+","+strings.Repeat("z", 250))
@@ -57,7 +74,7 @@ func TestGuest(t *testing.T) {
 	resolvers := filepath.Join(nstest.Dir(t), "resolv.conf")
 	ask := func(resolver string) {
 		t.Helper()
-		if err := os.WriteFile(resolvers, []byte("nameserver "+resolver+"\n"), 0o644); err != nil {
+		if err := os.WriteFile(resolvers, []byte("nameserver "+resolver+"\nsearch ns.svc.cluster.local svc.cluster.local cluster.local\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -95,7 +112,7 @@ func TestGuest(t *testing.T) {
 		return cmd
 	}}
 	k.Names = append(k.Names, namesOf("good.example 443", "alias.example 443", "*.wild.example 80", "rebind.example 443", "db.example 443 private", "metadata.example 80 private", "large.example 1", "moved.example 443",
-		"_db._tcp.example 27017", "host.internal = 10.0.2.1 fd10:0:2::1")...)
+		"_db._tcp.example 27017", "db.ns.svc.cluster.local 443", "host.internal = 10.0.2.1 fd10:0:2::1")...)
 	go func() { ended <- k.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
@@ -183,15 +200,23 @@ func TestGuest(t *testing.T) {
 	}
 	reached(inside.String() + ":443")
 
-	// The C library: a name, one without a dot in the domain of search, and one that is refused.
+	// The C library: a name, one without a dot in the domain of search, and one that is refused. Then as in a pod of
+	// Kubernetes, where a name has the search domains first.
 	conf := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(conf, []byte("nameserver 10.0.2.1\nsearch wild.example\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]string{"good.example": "198.51.100.9", "host": "198.51.100.10", "other.example.": "exit status 2", "host.internal": "10.0.2.1"} {
-		text, err := g.Run("unshare", "--mount", "sh", "-c", "mount --bind "+conf+" /etc/resolv.conf && getent ahostsv4 "+name)
-		if text = fmt.Sprint(text, err); !strings.Contains(text, want) {
-			t.Errorf("getent ahostsv4 %s: %s, want %s", name, text, want)
+	for text, names := range map[string]map[string]string{
+		"search wild.example": {"good.example": "198.51.100.9", "host": "198.51.100.10", "other.example.": "exit status 2", "host.internal": "10.0.2.1"},
+		"options ndots:5\nsearch ns.svc.cluster.local svc.cluster.local cluster.local": {
+			"good.example": "198.51.100.9", "a.b.wild.example": "198.51.100.10", "db": "198.51.100.10", "db.ns": "198.51.100.10", "host.internal": "10.0.2.1", "other.example": "exit status 2", "other": "exit status 2",
+		},
+	} {
+		if err := os.WriteFile(conf, []byte("nameserver 10.0.2.1\n"+text+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range names {
+			have, err := g.Run("unshare", "--mount", "sh", "-c", "mount --bind "+conf+" /etc/resolv.conf && getent ahostsv4 "+name)
+			if have = fmt.Sprint(have, err); !strings.Contains(have, want) {
+				t.Errorf("getent ahostsv4 %s with %q: %s, want %s", name, text, have, want)
+			}
 		}
 	}
 

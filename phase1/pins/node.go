@@ -37,6 +37,9 @@ type Node struct {
 	// Owner is the user of the proxies, as launch.Start takes it.
 	Owner infra.Owner
 
+	// Ready is called when the first proxy of a NIC answers questions. Nil: no calls.
+	Ready func(phase1.Wiring)
+
 	// Log gets what those of the Keepers get. Nil: it is discarded.
 	Log *slog.Logger
 
@@ -237,6 +240,9 @@ func (n Node) keep(ctx context.Context, w phase1.Wiring, pid *atomic.Int64, log 
 			return cmd
 		},
 		started: func(started int) { pid.Store(int64(started)) },
+	}
+	if n.Ready != nil {
+		keeper.Ready = func() { n.Ready(w) }
 	}
 	return keeper.Run(ctx)
 }

@@ -5,209 +5,207 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// proxied is a pod whose NIC is wired with names.
-type proxied struct {
-	nstest.Network
+// machine is a wired NIC with names, and its guest.
+type machine struct {
+	t    *testing.T
 	nic  phase1.NIC
 	spec infra.Spec
-	dir  string
-	out  lines
+	*guest.Guest
+	pod *nstest.Namespace
 }
 
-func newProxied(t *testing.T) *proxied {
-	nstest.NeedRoot(t, "the proxy is another user")
-	p := &proxied{Network: nstest.NewNetwork(t)}
-	p.dir = nstest.Dir(t) + "/journals"
-	p.nic = phase1.NIC{NetNS: p.Pod.File, Name: "eth0", Dir: p.dir}
-	p.spec = infra.Spec{Binding: infra.Masquerade{}, Owner: nstest.Owner(), State: p.State,
-		Egress: []infra.Egress{{Refuse: true, To: "all"}}, Names: namesOf("a.example 443")}
-	p.setup(t)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(p.out.String())
-		}
-	})
-	return p
-}
-
-func (p *proxied) setup(t *testing.T) {
+// wire wires the NIC, and has a guest boot with the record's addresses.
+func wire(t *testing.T, dir string, binding infra.Binding, names ...string) *machine {
 	t.Helper()
-	if _, err := p.nic.Setup(t.Context(), p.spec); err != nil {
-		t.Fatal(err)
+	n := nstest.NewNetwork(t)
+	n.World.IP("addr add 198.51.100.10/32 dev lo")
+	for _, port := range []string{":443", ":853"} {
+		n.World.Listen("world", port)
 	}
-}
-
-// node runs a proxy that does nothing.
-func (p *proxied) node() Node {
-	return Node{Dir: p.dir, Owner: nstest.Owner(), Log: slog.New(slog.NewTextHandler(&p.out, nil)), Command: func(phase1.Wiring) (*exec.Cmd, error) {
-		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), proxyOf+"=waits")
-		return cmd, nil
-	}}
-}
-
-// proxies are the processes of the pod that are proxies.
-func (p *proxied) proxies() (pids []string) {
-	text, _ := exec.Command("ip", "netns", "pids", p.Pod.Name).Output()
-	for _, pid := range strings.Fields(string(text)) {
-		if environ, err := os.ReadFile("/proc/" + pid + "/environ"); err == nil && strings.Contains(string(environ), proxyOf+"=waits") {
-			pids = append(pids, pid)
-		}
+	n.World.Exec("sysctl", "-qw", "net.ipv4.ip_unprivileged_port_start=53")
+	n.World.Start(nstest.LauncherUID, "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--pid-file=", "--bind-interfaces", "--local-ttl=60",
+		"--listen-address=198.51.100.9", "--host-record=one.example,198.51.100.9,"+nstest.Beyond6.String(), "--host-record=two.example,198.51.100.10")
+	m := &machine{t: t, nic: phase1.NIC{NetNS: n.Pod.File, Name: "eth0", Dir: dir}, pod: n.Pod}
+	m.spec = infra.Spec{
+		Binding: binding, Owner: nstest.Owner(), State: n.State, DNS: &cache.DNS{Servers: []netip.Addr{nstest.Beyond4}},
+		Egress: []infra.Egress{{Refuse: true, To: "metadata"}, {Refuse: true, To: "all"}},
 	}
-	return pids
-}
-
-// becomes waits until the number of proxies is as wanted, and none is the old one.
-func (p *proxied) becomes(t *testing.T, want int, old ...string) (pids []string) {
-	t.Helper()
-	nstest.Eventually(t, func() error {
-		if pids = p.proxies(); len(pids) != want || want > 0 && strings.Join(pids, " ") == strings.Join(old, " ") {
-			return fmt.Errorf("proxies %v, want %d, not %v", pids, want, old)
-		}
-		return nil
-	})
-	return pids
-}
-
-// run runs a Node until stop.
-func (p *proxied) run(t *testing.T, n Node) (stop func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- n.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(stop)
-	return stop
-}
-
-// TestNode: a wired NIC with names has a proxy, which follows Setup, Teardown and the Node. Of two Nodes one runs it,
-// and the other one takes over.
-func TestNode(t *testing.T) {
-	p := newProxied(t)
-	stop := p.run(t, p.node())
-	first := p.becomes(t, 1)
-	stop()
-	p.becomes(t, 0)
-
-	stop = p.run(t, p.node())
-	second := p.becomes(t, 1, first...)
-	p.run(t, p.node())
-	p.spec.Names = namesOf("a.example 443", "b.example 443")
-	p.setup(t)
-	third := p.becomes(t, 1, second...)
-	stop()
-	fourth := p.becomes(t, 1, third...)
-
-	if err := exec.Command("kill", "-9", fourth[0]).Run(); err != nil {
-		t.Fatal(err)
-	}
-	p.becomes(t, 1, fourth...)
-	if err := p.nic.Teardown(t.Context(), phase1.TeardownOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	p.becomes(t, 0)
-	p.spec.Names = nil
-	p.setup(t)
-	p.spec.Names = namesOf("a.example 443")
-	p.becomes(t, 0)
-	p.setup(t)
-	p.becomes(t, 1)
-}
-
-// TestUnheld: a namespace to which nothing but its proxy leads ends, as after a container that was killed: Forget works.
-func TestUnheld(t *testing.T) {
-	p := newProxied(t)
-	n := p.node()
-	n.unheldEvery = time.Millisecond
-	p.run(t, n)
-	p.becomes(t, 1)
-	p.Pod.Gone()
-	wirings, err := phase1.List(t.Context(), p.dir)
-	if err != nil || len(wirings) != 1 || len(wirings[0].FoundAt) > 0 {
-		t.Fatalf("%+v, %v", wirings, err)
-	}
-	if err := phase1.Forget(t.Context(), phase1.Gone{Dir: p.dir, State: p.State, NIC: "eth0"}); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestHeld: the proxy stays while a mount, a process or an open file leads to its namespace. If its end does not end the
-// namespace, it starts again, and is not ended for that a second time.
-func TestHeld(t *testing.T) {
-	p := newProxied(t)
-	tap := nstest.OpenTap(t, p.Pod.File, nstest.Record(t, p.State, "eth0").Tap)
-	defer tap.Close()
-	n := p.node()
-	running, kept := map[place]*proxy{}, map[place]bool{}
-	defer func() {
-		for _, p := range running {
-			p.end()
-		}
-	}()
-	follow := func() {
-		t.Helper()
-		wirings, err := n.list(t.Context())
-		if err != nil {
+	r := m.setup(names...)
+	t.Cleanup(func() { m.nic.Teardown(context.Background(), phase1.TeardownOptions{CutOff: true}) })
+	m.Guest = nstest.Boot(t, n.Pod.File, r, "guest")
+	lines := []string{fmt.Sprintf("addr add %v dev eth0", r.IPv4.Address), fmt.Sprintf("addr add %v/64 dev eth0 nodad", r.IPv6.Address), fmt.Sprintf("route replace default via %v dev eth0 onlink", r.IPv4.Gateway()),
+		fmt.Sprintf("route replace default via %v dev eth0 onlink", r.IPv6.Router.Address)}
+	for _, line := range lines {
+		if _, err := m.Run("ip", strings.Fields(line)...); err != nil {
 			t.Fatal(err)
 		}
-		n.follow(t.Context(), running, wirings)
-		nstest.Eventually(t, func() error {
-			for _, p := range running {
-				if p.pid.Load() == 0 {
-					return errors.New("no proxy has started")
-				}
-			}
-			return nil
-		})
 	}
-	holds := func(what string) {
-		t.Helper()
-		if n.endUnheld(t.Context(), running, kept) || len(running) != 1 {
-			t.Errorf("%s does not hold the namespace", what)
-		}
+	return m
+}
+
+// setup is one with these names.
+func (m *machine) setup(names ...string) cache.Record {
+	m.t.Helper()
+	m.spec.Names = namesOf(names...)
+	r, err := m.nic.Setup(m.t.Context(), m.spec)
+	if err != nil {
+		m.t.Fatal(err)
 	}
-	follow()
-	holds("a mount")
-	inside := p.Pod.Start(nstest.LauncherUID, "sleep", "600")
-	file := exec.Command("sleep", "600")
-	file.ExtraFiles = []*os.File{p.Pod.File}
-	if err := file.Start(); err != nil {
-		t.Fatal(err)
+	return r
+}
+
+// ask is what dig prints, by short answers.
+func (m *machine) ask(words string) string {
+	text, err := m.Run("dig", append([]string{"+short", "+tries=1", "+timeout=10"}, strings.Fields(words)...)...)
+	if err != nil {
+		return err.Error()
 	}
-	defer file.Process.Kill()
-	p.Pod.End()
-	holds("a process with a file")
-	file.Process.Kill()
-	file.Wait()
-	holds("a process")
-	inside.Kill(t)
-	nstest.Eventually(t, func() error {
-		if !n.endUnheld(t.Context(), running, kept) {
-			return errors.New("the proxy does not end")
+	if text == "" {
+		text, _ = m.Run("dig", append([]string{"+tries=1", "+timeout=10"}, strings.Fields(words)...)...)
+		_, text, _ = strings.Cut(text, "status: ")
+		text, _, _ = strings.Cut(text, ",")
+	}
+	return strings.TrimSpace(text)
+}
+
+// open returns the error of a connection.
+func (m *machine) open(to string) error {
+	c, err := m.DialTCP(m.t.Context(), netip.MustParseAddrPort(to))
+	if err == nil {
+		c.Close()
+	}
+	return err
+}
+
+// soon waits until dig has the answer.
+func (m *machine) soon(words, want string) {
+	m.t.Helper()
+	nstest.Eventually(m.t, func() error {
+		if have := m.ask(words); have != want {
+			return fmt.Errorf("dig %s: %q, want %q", words, have, want)
 		}
 		return nil
 	})
-	if len(running) != 0 || len(kept) != 1 {
-		t.Fatalf("%v, %v", running, kept)
+}
+
+// TestNode: a node's NICs get proxies, under masquerade and routed. Whatever server the guest asks, by UDP and TCP, IPv4
+// and IPv6, the proxy answers. A Setup with another list is followed, and so are a NIC that comes later, Teardown, and
+// the end of the Node and its next Run.
+func TestNode(t *testing.T) {
+	nstest.Need(t, "dig", "dnsmasq")
+	nstest.Long(t)
+	nstest.NeedTaps(t)
+	nstest.NeedRoot(t, "the proxy is another user")
+	dir := filepath.Join(nstest.Dir(t), "node")
+	var out lines
+	node := Node{Dir: dir, Owner: nstest.Owner(), Log: slog.New(slog.NewTextHandler(&out, nil)), Command: func(w phase1.Wiring) (*exec.Cmd, error) {
+		r, err := readRecord(w)
+		if err != nil {
+			return nil, err
+		}
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), proxyOf+"=record "+filepath.Join(w.State, w.NIC+".json"))
+		cmd.Stderr = &out
+		if len(r.DNSProxy) != 2 {
+			return nil, fmt.Errorf("the record has the DNS proxy at %v", r.DNSProxy)
+		}
+		return cmd, nil
+	}}
+	run := func() (stop func()) {
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error)
+		go func() { ended <- node.Run(ctx) }()
+		return func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
 	}
-	follow() // where the kernel reports that the tap keeps the namespace, the proxy starts again
-	if again := len(running); n.endUnheld(t.Context(), running, kept) || len(running) != again {
-		t.Error("the proxy ends again")
+	stop := run()
+	t.Cleanup(func() {
+		stop()
+		if t.Failed() {
+			t.Log(out.String())
+		}
+	})
+	for _, c := range []struct {
+		binding  infra.Binding
+		gateways [2]string
+	}{{infra.Masquerade{}, [2]string{"10.0.2.1", "fd10:0:2::1"}}, {infra.Routed{}, [2]string{"169.254.75.1", "fd00:a9fe:4b01::1"}}} {
+		t.Run(string(c.binding.Kind()), func(t *testing.T) {
+			m := wire(t, dir, c.binding, "one.example 443")
+			m.t = t
+			m.soon("@"+c.gateways[0]+" one.example", "198.51.100.9")
+			for _, at := range []string{c.gateways[0], c.gateways[1], "198.51.100.9", "198.51.100.10", nstest.Beyond6.String()} {
+				for _, flag := range []string{"", " +tcp"} {
+					for name, want := range map[string]string{"one.example": "198.51.100.9", "one.example AAAA": nstest.Beyond6.String(), "two.example": "REFUSED"} {
+						if have := m.ask("@" + at + flag + " " + name); have != want {
+							t.Errorf("dig @%s%s %s: %q, want %q", at, flag, name, have, want)
+						}
+					}
+				}
+			}
+			for to, want := range map[string]error{
+				"198.51.100.9:443": nil, netip.AddrPortFrom(nstest.Beyond6, 443).String(): nil, "198.51.100.9:80": unix.ECONNREFUSED, "198.51.100.10:443": unix.ECONNREFUSED,
+				"198.51.100.10:853": unix.ECONNREFUSED, "169.254.169.254:80": unix.ECONNREFUSED,
+			} {
+				if err := m.open(to); !errors.Is(err, want) {
+					t.Errorf("%s: %v, want %v", to, err, want)
+				}
+			}
+			// Another list.
+			m.setup("two.example 443")
+			m.soon("@"+c.gateways[0]+" two.example", "198.51.100.10")
+			if have := m.ask("@" + c.gateways[0] + " one.example"); have != "REFUSED" {
+				t.Errorf("one.example after another list: %q", have)
+			}
+			for _, to := range []string{"198.51.100.10:443", "198.51.100.9:443"} { // which is pinned still
+				if err := m.open(to); err != nil {
+					t.Errorf("%s after another list: %v", to, err)
+				}
+			}
+			// Another Run.
+			stop()
+			if have := m.ask("@" + c.gateways[0] + " two.example"); !strings.Contains(have, "exit status 9") {
+				t.Errorf("without a proxy: %q", have)
+			}
+			stop = run()
+			m.soon("@"+c.gateways[0]+" two.example", "198.51.100.10")
+			if err := m.nic.Teardown(t.Context(), phase1.TeardownOptions{CutOff: true}); err != nil {
+				t.Error(err)
+			}
+			nstest.Eventually(t, func() error {
+				if text := nstest.Run(t, "ip", "netns", "pids", m.pod.Name); text != "" {
+					return fmt.Errorf("processes of the proxy after Teardown: %s", text)
+				}
+				return nil
+			})
+		})
 	}
+}
+
+// readRecord is what the launcher reads.
+func readRecord(w phase1.Wiring) (cache.Record, error) {
+	text, err := os.ReadFile(filepath.Join(w.State, w.NIC+".json"))
+	if err != nil {
+		return cache.Record{}, err
+	}
+	return cache.Decode(text)
 }

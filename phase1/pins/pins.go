@@ -43,6 +43,10 @@ type Keeper struct {
 	NetNS *os.File
 	Owner infra.Owner
 
+	// Ready is called once in a Run, when the first proxy answers questions: then a launcher can
+	// start the guest. The proxy's requests wait until it returns. Nil: nothing is called.
+	Ready func()
+
 	// Log gets what is not pinned, and the ends of the command: ten lines a second, after a burst
 	// of fifty. Nil: they are discarded.
 	Log *slog.Logger
@@ -65,9 +69,10 @@ var defaults = limits{perSecond: 100, burst: 200, ofName: 8 * pinmessage.MostAdd
 // Run runs the proxy until ctx is done, kills it, and returns nil. A proxy that ends is started again. After five that
 // end within a minute each, Run returns the last error.
 //
-// A request of the proxy has the place of a name and at most 8 addresses, for 5 seconds to 5 minutes. The pins last 5
-// seconds longer. At most 100 requests a second are read, after a burst of 200. For an entry at most 64 addresses are
-// pinned at a time, or 1024 if it begins with "*.". A malformed request ends the proxy.
+// A proxy that is not ready within a minute is ended. A request of the proxy has the place of a name and at most 8
+// addresses, for 5 seconds to 5 minutes. The pins last 5 seconds longer. At most 100 requests a second are read, after
+// a burst of 200. For an entry at most 64 addresses are pinned at a time, or 1024 if it begins with "*.". A malformed
+// request ends the proxy.
 //
 //	*cache.FieldError  an entry of Names is wrong, or Owner is (launch.Start)
 //	others             those of launch.Start and of the proxy's end
@@ -86,7 +91,7 @@ func (k Keeper) run(ctx context.Context) error {
 		k.limits = defaults
 	}
 	p := &pinner{
-		Keeper: k, log: rate.NewLog(k.Log), requests: rate.New(k.limits.perSecond, k.limits.burst), pinned: map[int]map[netip.Addr]time.Time{},
+		Keeper: k, ready: k.Ready, log: rate.NewLog(k.Log), requests: rate.New(k.limits.perSecond, k.limits.burst), pinned: map[int]map[netip.Addr]time.Time{},
 	}
 	for starts := 1; ; starts++ {
 		began := time.Now()
@@ -107,6 +112,7 @@ func (k Keeper) run(ctx context.Context) error {
 // pinner is the state of one Run, for one command after the other.
 type pinner struct {
 	Keeper
+	ready    func() // to call; nil: nothing, or it was called
 	log      *rate.Log
 	requests *rate.Limit
 	pinned   map[int]map[netip.Addr]time.Time // by entry: its addresses, and until when they are pinned
@@ -167,12 +173,25 @@ func (p *pinner) start() (*exec.Cmd, net.Conn, error) {
 	return cmd, ours, nil
 }
 
-// converse sends the list, and answers requests.
+// converse sends the list, waits until the proxy is ready, and answers requests.
 func (p *pinner) converse(ctx context.Context, proxy net.Conn) error {
+	message := make([]byte, pinmessage.MaxSize+1)
+	proxy.SetDeadline(time.Now().Add(time.Minute)) // a proxy that is not ready by then ends
 	if err := p.sendNames(proxy); err != nil {
 		return fmt.Errorf("list of names to the proxy: %w", err)
 	}
-	message := make([]byte, pinmessage.MaxSize+1)
+	n, err := proxy.Read(message)
+	if err == nil {
+		err = pinmessage.CheckReady(message[:n])
+	}
+	if err != nil {
+		return fmt.Errorf("the proxy is not ready: %w", err)
+	}
+	proxy.SetDeadline(time.Time{})
+	if p.ready != nil {
+		p.ready()
+		p.ready = nil
+	}
 	for {
 		n, err := proxy.Read(message)
 		if err != nil {
@@ -194,10 +213,7 @@ func (p *pinner) converse(ctx context.Context, proxy net.Conn) error {
 	}
 }
 
-// sendNames sends the list. A proxy that does not read it ends.
 func (p *pinner) sendNames(proxy net.Conn) error {
-	proxy.SetWriteDeadline(time.Now().Add(time.Minute))
-	defer proxy.SetWriteDeadline(time.Time{})
 	message := pinmessage.AppendCount(nil, len(p.Names))
 	if _, err := proxy.Write(message); err != nil {
 		return err

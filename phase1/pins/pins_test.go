@@ -41,13 +41,15 @@ func TestMain(m *testing.M) {
 
 // proxies are those of the tests.
 var proxies = map[string]func(words []string) error{
-	"names": serveNames,
-	"sends": send,
-	"ends":  func([]string) error { return nil },
-	"waits": func([]string) error { time.Sleep(time.Hour); return nil },
+	"names":  serveNames,
+	"record": serveRecord,
+	"sends":  send,
+	"ends":   func([]string) error { return nil },
+	"waits":  func([]string) error { time.Sleep(time.Hour); return nil },
 }
 
-// send sends what the words say, in hexadecimal, and reads the replies: to each one, or, after "flood", to none.
+// send sends that it is ready, unless the first word is "early", and then what the words say, in hexadecimal. It reads
+// the replies: to each one, or, after "flood", to none.
 func send(words []string) error {
 	c, err := net.FileConn(os.NewFile(3, "pins"))
 	if err != nil {
@@ -58,6 +60,11 @@ func send(words []string) error {
 		if _, err := c.Read(buffer); err != nil {
 			return err
 		}
+	}
+	if words[0] == "early" {
+		words = words[1:]
+	} else if _, err := c.Write(pinmessage.AppendReady(nil)); err != nil {
+		return err
 	}
 	for _, word := range words {
 		var message []byte
@@ -208,9 +215,12 @@ func TestHostileProxy(t *testing.T) {
 	for name, words := range map[string][]string{
 		"empty": {"sends", "empty"}, "short": {"sends", "00"}, "long": {"sends", fmt.Sprintf("%x", long)}, "another name": {"sends", fmt.Sprintf("%x", nobody)},
 		"a name of one's own": {"sends", fmt.Sprintf("%x", request(3, "198.51.100.9"))}, "a long life": {"sends", fmt.Sprintf("%x", lives)}, "ends": {"ends"},
+		"a request before ready": {"sends", "early", fmt.Sprintf("%x", request(0, "198.51.100.9"))}, "ready twice": {"sends", fmt.Sprintf("%x", pinmessage.AppendReady(nil))},
 	} {
 		k := newKept(t, words...)
-		if err := k.Run(t.Context()); err == nil || k.starts != k.limits.starts {
+		ready := 0
+		k.Ready = func() { ready++ }
+		if err := k.Run(t.Context()); err == nil || ready > 1 || strings.Contains(name, "before") && ready > 0 || k.starts != k.limits.starts {
 			t.Errorf("%s: %v after %d starts", name, err, k.starts)
 		}
 		if len(k.pinned()) > 0 {

@@ -250,6 +250,14 @@ func (s *scene) keep(c net.Conn) {
 		c.Write(nameOf(text).Append(nil))
 	}
 	message := make([]byte, pinmessage.MaxSize+1)
+	n, err := c.Read(message)
+	if err != nil {
+		return
+	}
+	if err := pinmessage.CheckReady(message[:n]); err != nil {
+		s.t.Error(err)
+		return
+	}
 	for {
 		n, err := c.Read(message)
 		if err != nil {

@@ -3,8 +3,9 @@
 // sends the list.
 //
 // A question about a name that is not in the list is answered at once, REFUSED, and no resolver gets it. So the guest
-// sends nothing to the world by names, except to the servers of the listed ones. An answer has the asked name alone:
-// the names that it stands for (CNAME) need no entry, and are left out.
+// sends nothing to the world by names, except to the servers of the listed ones. If the name ends in a search domain of
+// the guest, the answer is NXDOMAIN instead, so that its resolver goes on with the next domain. An answer has the asked
+// name alone: the names that it stands for (CNAME) need no entry, and are left out.
 //
 // Questions of the types A, AAAA, HTTPS, SVCB, MX, SRV and TXT are answered. The answer to the others is empty, and no
 // resolver is asked. Of HTTPS and SVCB the guest gets neither the hints, which are addresses, nor the key of ech, and
@@ -48,11 +49,17 @@ type Proxy struct {
 
 	// ResolvConf is the path of a resolv.conf(5). Empty: /etc/resolv.conf, if that exists.
 	// Changes of the file are followed within a second. While it is missing, empty or
-	// unreadable, the last resolvers stay. Those at which Serve itself listens are left out.
+	// unreadable, the last resolvers and search domains stay. Those at which Serve itself listens are left out.
 	ResolvConf string
 
-	// Log gets what is refused, left out or lost: ten lines a second, after a burst of fifty.
-	// Nil: they are discarded.
+	// Search are the guest's search domains. A name that ends in one of them and is not in the
+	// list does not exist (NXDOMAIN), and no resolver is asked. After REFUSED glibc would try no
+	// further domain, and musl would give up after 5 seconds. Nil: those of ResolvConf, if the
+	// resolvers come from it. Empty: none.
+	Search []string
+
+	// Log gets what is refused, left out or lost, and no names of Search: ten lines a second,
+	// after a burst of fifty. Nil: they are discarded.
 	Log *slog.Logger
 
 	limits limits // zero: defaults
@@ -62,9 +69,10 @@ type Proxy struct {
 // of the conversation with phase1/pins: then the process should end, and phase1/pins starts another one.
 //
 // At most 1000 questions a second are answered, after a burst of as many, and 32 questions to resolvers run at once.
-// Questions above that are lost, and the guest asks again. An answer is kept for its life, of 5 seconds to 5 minutes. A
-// name has at most 8 addresses in an answer. Of the names of an entry with "*." at most 128 have addresses at a time,
-// and others get SERVFAIL.
+// Questions above that are lost, and the guest asks again. The guest has at most 32 connections of TCP, each until it
+// is silent for 10 seconds; a further one ends the connection that has been silent for the longest time. An answer is
+// kept for its life, of 5 seconds to 5 minutes. A name has at most 8 addresses in an answer. Of the names of an entry
+// with "*." at most 128 have addresses at a time, and others get SERVFAIL.
 func (p *Proxy) Serve(ctx context.Context) error {
 	if err := p.serve(ctx); err != nil {
 		return fmt.Errorf("DNS proxy: %w", err)
@@ -81,18 +89,28 @@ func (p *Proxy) serve(ctx context.Context) error {
 		return err
 	}
 	context.AfterFunc(serving, open.close) // ends what waits at a socket
-	list, err := receiveNames(open.pins)
-	if err == nil {
-		var upstream *resolvers
-		if upstream, err = p.newResolvers(open.packets); err == nil {
-			newServer(p, list, upstream, open.pins).run(serving, open, end)
-			err = context.Cause(serving)
-		}
-	}
+	err = p.converse(serving, open, end)
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
+}
+
+// converse receives the list, reports that the proxy is ready, and answers until ctx is done.
+func (p *Proxy) converse(ctx context.Context, open sockets, end context.CancelCauseFunc) error {
+	list, err := receiveNames(open.pins)
+	if err != nil {
+		return err
+	}
+	upstream, err := p.newResolvers(open.packets)
+	if err != nil {
+		return err
+	}
+	if err := sendReady(open.pins); err != nil {
+		return err
+	}
+	newServer(p, list, upstream, open.pins).run(ctx, open, end)
+	return context.Cause(ctx)
 }
 
 // sockets are those of a Serve.

@@ -2,6 +2,7 @@ package names
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -116,6 +118,60 @@ func TestAnswers(t *testing.T) {
 	}
 	if strings.Contains(s.logged(), "\x1b") {
 		t.Error("the guest writes into the log")
+	}
+}
+
+// TestSearch: a name that the guest's resolver makes with a search domain does not exist, if no entry has it: REFUSED
+// would end the search. No resolver is asked, and the guest keeps nothing. Others are refused as ever.
+func TestSearch(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "resolv.conf")
+	follow := "nameserver 127.0.0.77\nsearch ns.svc.cluster.local svc.cluster.local. Cluster.Local . bad*name\noptions ndots:5\n"
+	if err := os.WriteFile(path, []byte(follow), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		proxy Proxy
+		names map[string]string
+	}{
+		"the field": {Proxy{Search: []string{"ns.svc.cluster.local", "svc.cluster.local.", "Cluster.Local", ".", ""}}, map[string]string{
+			"db.ns.svc.cluster.local.": "Success 198.51.100.9", "good.example.": "Success 198.51.100.9",
+			"good.example.ns.svc.cluster.local.": "NameError", "good.example.svc.cluster.local.": "NameError", "GOOD.example.cluster.LOCAL.": "NameError",
+			"db.cluster.local.": "NameError", "a b.cluster.local.": "NameError",
+			"cluster.local.": "Refused", "local.": "Refused", "xcluster.local.": "Refused", "cluster.local.example.": "Refused", "other.example.": "Refused", ".": "Refused",
+		}},
+		"the file":            {Proxy{ResolvConf: path}, map[string]string{"good.example.svc.cluster.local.": "NameError", "a.cluster.local.": "NameError", "cluster.local.": "Refused", "other.example.": "Refused"}},
+		"the field over it":   {Proxy{ResolvConf: path, Search: []string{"pod.example"}}, map[string]string{"good.example.pod.example.": "NameError", "a.cluster.local.": "Refused"}},
+		"an empty one":        {Proxy{ResolvConf: path, Search: []string{}}, map[string]string{"a.cluster.local.": "Refused"}},
+		"resolvers, no field": {Proxy{}, map[string]string{"a.cluster.local.": "Refused"}},
+	} {
+		s := &scene{list: []string{"good.example", "db.ns.svc.cluster.local"}, answer: zone("good.example A: good.example 60 A 198.51.100.9", "db.ns.svc.cluster.local A: db.ns.svc.cluster.local 60 A 198.51.100.9")}
+		s.proxy.ResolvConf, s.proxy.Search = c.proxy.ResolvConf, c.proxy.Search
+		s.start(t)
+		for of, want := range c.names {
+			if have := s.ask(of, a); have != want {
+				t.Errorf("%s: %s: %q, want %q", name, of, have, want)
+			}
+			if want != "NameError" {
+				continue
+			}
+			m, _, _ := s.exchange("tcp", packed(withEDNS(questionOf(of, aaaa), 1232, 0)), 20*time.Second)
+			if answerText(m) != want || len(m.Authorities) > 0 || !strings.Contains(string(m.Additionals[0].Body.(*dnsmessage.OPTResource).Options[0].Data), "no entry") {
+				t.Errorf("%s: %s gets %v", name, of, m)
+			}
+		}
+		for _, asked := range s.askedFor() {
+			if asked = strings.ToLower(asked); asked != "good.example. udp" && asked != "db.ns.svc.cluster.local. udp" {
+				t.Errorf("%s: the resolver was asked for %s", name, asked)
+			}
+		}
+		chaos := questionOf("a.cluster.local.", a)
+		chaos.Questions[0].Class = dnsmessage.ClassCHAOS
+		if m, _, _ := s.exchange("udp", packed(chaos), 20*time.Second); answerText(m) != "Refused" {
+			t.Errorf("%s: another class: %s", name, answerText(m))
+		}
+		if strings.Contains(s.logged(), "good.example.") {
+			t.Errorf("%s: the log has names of the search", name)
+		}
 	}
 }
 
@@ -577,7 +633,8 @@ func TestResolvConf(t *testing.T) {
 		r.looked = time.Time{}
 		r.mu.Unlock()
 		var have []string
-		for _, to := range r.current() {
+		list, _ := r.current()
+		for _, to := range list {
 			have = append(have, to.String())
 		}
 		if !slices.Equal(have, want) {
@@ -753,6 +810,114 @@ func TestConnections(t *testing.T) {
 	}
 }
 
+// dialFrom opens a connection to the proxy from the address.
+func (s *scene) dialFrom(address string) net.Conn {
+	s.t.Helper()
+	c, err := (&net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(address), 0))}).Dial("tcp", s.at)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	return c
+}
+
+// send sends a question by the connection.
+func send(c net.Conn, name string) {
+	message := packed(questionOf(name, a))
+	c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(message))), message...))
+}
+
+// answerFrom is the text of the next answer. Empty: the connection is closed.
+func answerFrom(t *testing.T, c net.Conn) string {
+	t.Helper()
+	var m dnsmessage.Message
+	reply, err := readStream(c, 1<<16-1)
+	if os.IsTimeout(err) {
+		t.Error("the connection is still open")
+	}
+	if err != nil || m.Unpack(reply) != nil {
+		return ""
+	}
+	return answerText(m)
+}
+
+// TestConnectionsOfOthers: a connection that is not the guest's is closed at once, and takes no place of the guest's.
+func TestConnectionsOfOthers(t *testing.T) {
+	s := &scene{list: []string{"host.internal = 10.0.2.1"}}
+	s.proxy.Guest = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
+	s.proxy.limits = defaults
+	s.proxy.limits.connections, s.proxy.limits.idle = 1, time.Hour
+	s.start(t)
+	var guest net.Conn
+	for i := range 40 {
+		if i == 20 {
+			guest = s.dialFrom("127.0.0.1")
+		}
+		if n, err := s.dialFrom("127.0.0.2").Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
+			t.Fatalf("a stranger's connection: %d, %v", n, err)
+		}
+	}
+	send(guest, "host.internal.")
+	if have := answerFrom(t, guest); have != "Success 10.0.2.1" {
+		t.Errorf("the guest's afterwards: %q", have)
+	}
+}
+
+// TestIdleConnections: if all places are taken, the connection that has been idle for the longest time ends. One whose
+// question waits for a resolver does not.
+func TestIdleConnections(t *testing.T) {
+	var answers atomic.Bool
+	s := &scene{list: []string{"host.internal = 10.0.2.1", "*.slow.example"}, answer: func(q dnsmessage.Message, _ bool) [][]byte {
+		if !answers.Load() {
+			return nil // the proxy asks again
+		}
+		return [][]byte{packed(replyTo(q, fold(q.Questions[0].Name)+" 60 A 198.51.100.9"))}
+	}}
+	s.proxy.limits = defaults
+	s.proxy.limits.connections, s.proxy.limits.idle, s.proxy.limits.attempt, s.proxy.limits.all = 3, time.Hour, 3*time.Second, time.Hour
+	s.start(t)
+	const want = "Success 10.0.2.1"
+	var open []net.Conn
+	for range 3 {
+		c := s.dialFrom("127.0.0.1")
+		send(c, "host.internal.")
+		if have := answerFrom(t, c); have != want {
+			t.Fatal(have)
+		}
+		open = append(open, c)
+	}
+	send(open[0], "host.internal.") // so that the next one has been idle for longer
+	if have := answerFrom(t, open[0]); have != want {
+		t.Fatal(have)
+	}
+	more := s.dialFrom("127.0.0.1")
+	send(more, "host.internal.")
+	for name, c := range map[string]struct {
+		conn net.Conn
+		want string
+	}{"the new one": {more, want}, "the oldest one": {open[1], ""}} {
+		if have := answerFrom(t, c.conn); have != c.want {
+			t.Errorf("%s: %q, want %q", name, have, c.want)
+		}
+	}
+	for i, c := range []net.Conn{open[0], open[2], more} { // all stay, and ask for more
+		send(c, fmt.Sprintf("n%d.slow.example.", i))
+	}
+	for deadline := time.Now().Add(20 * time.Second); len(s.askedFor()) < 3 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	if have := answerFrom(t, s.dialFrom("127.0.0.1")); have != "" {
+		t.Errorf("one more while all wait: %q", have)
+	}
+	answers.Store(true)
+	for _, c := range []net.Conn{open[0], open[2], more} {
+		if have := answerFrom(t, c); have != "Success 198.51.100.9" {
+			t.Errorf("one that waits: %q", have)
+		}
+	}
+}
+
 // TestServeEnds: Serve ends with the conversation, with a list that it does not understand, and without sockets.
 func TestServeEnds(t *testing.T) {
 	good := [][]byte{pinmessage.AppendCount(nil, 1), pinmessage.Name{Name: "good.example"}.Append(nil)}
@@ -761,7 +926,7 @@ func TestServeEnds(t *testing.T) {
 		want     string
 	}{
 		"nothing":         {nil, "it has ended the conversation"},
-		"another version": {[][]byte{{2, 0, 0, 0, 0}}, "same version"},
+		"another version": {[][]byte{{1, 0, 0, 0, 0}}, "same version"},
 		"half a list":     {good[:1], "it has ended the conversation"},
 		"no name":         {[][]byte{good[0], {7}}, "same version"},
 		"the whole list":  {good, "it has ended the conversation"},

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/guestwire/guestwire/internal/pinmessage"
 	"github.com/guestwire/guestwire/internal/syntax"
@@ -76,16 +77,27 @@ func receiveNames(pins net.Conn) (entries, error) {
 	return newEntries(list), nil
 }
 
+// sendReady reports that questions are answered from now on.
+func sendReady(pins net.Conn) error {
+	_, err := pins.Write(pinmessage.AppendReady(nil))
+	return withProgram(err)
+}
+
 func receive(pins net.Conn) ([]byte, error) {
 	message := make([]byte, pinmessage.MaxSize+1)
 	n, err := pins.Read(message)
-	if errors.Is(err, io.EOF) {
+	return message[:n], withProgram(err)
+}
+
+// withProgram is an error of the conversation with the name of the other program.
+func withProgram(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.EPIPE):
 		err = errors.New("it has ended the conversation")
 	}
-	if err != nil {
-		return nil, fmt.Errorf("phase1/pins: %w", err)
-	}
-	return message[:n], nil
+	return fmt.Errorf("phase1/pins: %w", err)
 }
 
 // pinner has the other process pin addresses, one answer at a time.

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/guestwire/guestwire/internal/rate"
 	"github.com/guestwire/guestwire/internal/resolvconf"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 const (
@@ -40,6 +42,8 @@ type resolvers struct {
 
 	mu     sync.Mutex
 	list   []netip.AddrPort
+	search []string    // that the guest has; nil: those of the file
+	found  []string    // in the file
 	looked time.Time   // at the file
 	seen   os.FileInfo // what it was then
 }
@@ -47,7 +51,7 @@ type resolvers struct {
 // newResolvers returns the resolvers, without those that are the proxy's own sockets.
 func (p *Proxy) newResolvers(own []net.PacketConn) (*resolvers, error) {
 	l := p.limits.full()
-	r := &resolvers{list: p.Resolvers, log: rate.NewLog(p.Log), attempt: l.attempt, all: l.all}
+	r := &resolvers{list: p.Resolvers, search: domains(p.Search), log: rate.NewLog(p.Log), attempt: l.attempt, all: l.all}
 	for _, c := range own {
 		if at, ok := c.LocalAddr().(*net.UDPAddr); ok {
 			r.own = append(r.own, unmapped(at.AddrPort()))
@@ -65,17 +69,42 @@ func (p *Proxy) newResolvers(own []net.PacketConn) (*resolvers, error) {
 	return r, nil
 }
 
-// current returns the resolvers to ask now.
-func (r *resolvers) current() []netip.AddrPort {
+// current returns the resolvers to ask now, and the guest's search domains.
+func (r *resolvers) current() (list []netip.AddrPort, search []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.path == "" || time.Since(r.looked) < lookEvery {
-		return r.list
+	if r.path != "" && time.Since(r.looked) >= lookEvery {
+		if err := r.read(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			r.log.Warn("resolv.conf cannot be read; the old resolvers stay in use", "error", err)
+		}
 	}
-	if err := r.read(); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		r.log.Warn("resolv.conf cannot be read; the old resolvers stay in use", "error", err)
+	if r.search != nil {
+		return r.list, r.search
 	}
-	return r.list
+	return r.list, r.found
+}
+
+// searched reports whether the name ends in a search domain: the guest's resolver has made it.
+func (r *resolvers) searched(name string) bool {
+	_, search := r.current()
+	return slices.ContainsFunc(search, func(domain string) bool {
+		rest, ends := strings.CutSuffix(name, domain)
+		return ends && strings.HasSuffix(rest, ".")
+	})
+}
+
+// domains are search domains as question has names. Nil stays nil. The root is none: all names end in it.
+func domains(search []string) []string {
+	if search == nil {
+		return nil
+	}
+	list := []string{}
+	for _, given := range search {
+		if domain, err := syntax.SearchDomain(given); err == nil && domain != "" {
+			list = append(list, strings.ToLower(domain))
+		}
+	}
+	return list
 }
 
 // read reads the file, if it is not what it was: the path may lead to another one. glibc looks for changes so, too.
@@ -94,6 +123,7 @@ func (r *resolvers) read() error {
 	}
 	r.seen = info
 	dns, bad := resolvconf.Parse(text)
+	r.found = domains(dns.Search)
 	for _, word := range bad {
 		r.log.Warn("a resolver is left out: not an IP address", "path", r.path, "nameserver", word)
 	}
@@ -118,7 +148,7 @@ func unmapped(a netip.AddrPort) netip.AddrPort {
 
 // ask asks one resolver after the other, until one answers that the name has the records, has none, or does not exist.
 func (r *resolvers) ask(ctx context.Context, q question) (response, error) {
-	list := r.current()
+	list, _ := r.current()
 	if len(list) == 0 {
 		return response{}, errors.New("there is no resolver")
 	}

@@ -57,6 +57,7 @@ type server struct {
 	questions *rate.Limit
 	waiting   chan struct{} // a place for each question that waits
 	asking    chan struct{} // a place for each question to resolvers
+	streams   streams
 	tasks     sync.WaitGroup
 
 	mu      sync.Mutex
@@ -76,7 +77,7 @@ func newServer(p *Proxy, list entries, upstream *resolvers, pins net.Conn) *serv
 		log: upstream.log, limits: l, guest: p.Guest, entries: list, upstream: upstream,
 		pins:      &pinner{conn: pins, replies: make(chan []byte)},
 		questions: rate.New(l.perSecond, l.perSecond), waiting: make(chan struct{}, l.waiting), asking: make(chan struct{}, l.asking),
-		answers: map[question]*kept{}, named: map[int]map[string]time.Time{},
+		streams: streams{most: l.connections, idle: map[net.Conn]time.Time{}}, answers: map[question]*kept{}, named: map[int]map[string]time.Time{},
 	}
 }
 
@@ -93,22 +94,28 @@ func (s *server) run(ctx context.Context, open sockets, end context.CancelCauseF
 	s.tasks.Wait()
 }
 
-// admitted reports whether a question of the sender is answered now.
-func (s *server) admitted(from net.Addr) bool {
-	if len(s.guest) > 0 {
-		var a netip.Addr
-		switch from := from.(type) {
-		case *net.UDPAddr:
-			a = from.AddrPort().Addr()
-		case *net.TCPAddr:
-			a = from.AddrPort().Addr()
-		}
-		a = a.Unmap().WithZone("")
-		if !slices.ContainsFunc(s.guest, func(n netip.Prefix) bool { return n.Contains(a) }) {
-			s.log.Warn("a question is not the guest's", "from", a)
-			return false
-		}
+// isGuest reports whether the guest sends from the address.
+func (s *server) isGuest(from net.Addr) bool {
+	if len(s.guest) == 0 {
+		return true
 	}
+	var a netip.Addr
+	switch from := from.(type) {
+	case *net.UDPAddr:
+		a = from.AddrPort().Addr()
+	case *net.TCPAddr:
+		a = from.AddrPort().Addr()
+	}
+	a = a.Unmap().WithZone("")
+	if slices.ContainsFunc(s.guest, func(n netip.Prefix) bool { return n.Contains(a) }) {
+		return true
+	}
+	s.log.Warn("a question is not the guest's", "from", a)
+	return false
+}
+
+// admitted reports whether a question of the guest is answered now.
+func (s *server) admitted() bool {
 	if !s.questions.Allow() {
 		s.log.Warn("the guest asks too often: questions are lost")
 		return false
@@ -124,7 +131,7 @@ func (s *server) servePackets(ctx context.Context, c net.PacketConn) error {
 		if err != nil {
 			return err
 		}
-		if !s.admitted(from) {
+		if !s.isGuest(from) || !s.admitted() {
 			continue
 		}
 		q, ok := parseQuery(buffer[:n])
@@ -154,64 +161,10 @@ func (s *server) servePackets(ctx context.Context, c net.PacketConn) error {
 	}
 }
 
-// serveStreams answers the questions that come by TCP.
-func (s *server) serveStreams(ctx context.Context, l net.Listener) error {
-	open := make(chan struct{}, s.limits.connections)
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return err
-		}
-		select {
-		case open <- struct{}{}:
-			s.tasks.Go(func() {
-				defer func() { <-open }()
-				s.serveStream(ctx, c)
-			})
-		default:
-			c.Close()
-			s.log.Warn("the guest has too many connections to the proxy: one is closed")
-		}
-	}
-}
-
-// serveStream answers the questions of a connection, one after the other.
-func (s *server) serveStream(ctx context.Context, c net.Conn) {
-	defer c.Close()
-	defer context.AfterFunc(ctx, func() { c.Close() })()
-	for {
-		c.SetDeadline(time.Now().Add(s.limits.idle))
-		message, err := readStream(c, 1<<12)
-		if err != nil || !s.admitted(c.RemoteAddr()) {
-			return
-		}
-		q, ok := parseQuery(message)
-		if !ok {
-			return
-		}
-		a, known := s.known(q)
-		if !known {
-			select {
-			case s.waiting <- struct{}{}:
-			case <-ctx.Done():
-				return
-			}
-			a, err = s.find(ctx, q.question())
-			<-s.waiting
-			if err != nil {
-				return
-			}
-		}
-		reply := q.reply(a, time.Now(), 1<<16-1)
-		c.SetDeadline(time.Now().Add(s.limits.idle))
-		if _, err := c.Write(append([]byte{byte(len(reply) >> 8), byte(len(reply))}, reply...)); err != nil {
-			return
-		}
-	}
-}
-
 // asks are the types for which resolvers are asked.
 var asks = []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeHTTPS, dnsmessage.TypeSVCB, dnsmessage.TypeMX, dnsmessage.TypeSRV, dnsmessage.TypeTXT}
+
+var notListed = reason{blocked, "no entry of the names allows it"}
 
 // known returns the answer to a query for which no resolver need be asked.
 func (s *server) known(q query) (a answer, known bool) {
@@ -220,9 +173,13 @@ func (s *server) known(q query) (a answer, known bool) {
 	}
 	asked := q.question()
 	entry, found := s.entries.find(asked.name)
-	if !found || q.asked[0].Class != dnsmessage.ClassINET {
+	isIN := q.asked[0].Class == dnsmessage.ClassINET
+	if !found && isIN && s.upstream.searched(asked.name) {
+		return answer{code: dnsmessage.RCodeNameError, why: notListed}, true // no SOA: the guest keeps it for no time (RFC 2308)
+	}
+	if !found || !isIN {
 		s.log.Info("a name is refused: it is not in the list", "name", printable(asked.name), "type", q.asked[0].Type.String())
-		return answer{code: dnsmessage.RCodeRefused, why: reason{blocked, "no entry of the names allows it"}}, true
+		return answer{code: dnsmessage.RCodeRefused, why: notListed}, true
 	}
 	if own := s.entries.list[entry].Addresses; own != nil {
 		return ownAnswer(own, asked.kind), true

@@ -1,0 +1,130 @@
+package examples_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/test/nstest"
+)
+
+// TestNames: plan and status print the names, run and names answer the guest as another user, and both end their proxies.
+// Of calls that cannot work, each says what to do, and that works.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t, "dig")
+	nstest.NeedRoot(t, "the proxy is another user")
+	p := &trial{t: t, n: nstest.NewNetwork(t)}
+	agent, launcher := nstest.Program(t, "examples/guestwire-agent"), nstest.Program(t, "examples/guestwire-launcher")
+	file := filepath.Join(t.TempDir(), "config.json")
+	write := func(names ...string) {
+		text, err := json.Marshal(map[string]any{"binding": map[string]any{"masquerade": map[string]any{}}, "owner": map[string]any{"uid": nstest.LauncherUID},
+			"egress": []string{"refuse all"}, "names": names})
+		if err == nil {
+			err = os.WriteFile(file, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// ask waits for an answer to the pod's own question, which comes from the gateway's address.
+	ask := func(name, want string) {
+		t.Helper()
+		nstest.Eventually(t, func() error {
+			text := p.n.Pod.Exec("sh", "-c", "dig +tries=1 +timeout=10 @10.0.2.1 -p 15353 "+name+" || true")
+			if !strings.Contains(text, want) {
+				return fmt.Errorf("%s: %s, want %s", name, text, want)
+			}
+			return nil
+		})
+	}
+	processes := func() string { return strings.TrimSpace(nstest.Run(t, "ip", "netns", "pids", p.n.Pod.Name)) }
+
+	write("host.internal = 192.0.2.1", "*.github.com 443")
+	const listed = "the guest's questions to port 53 go to 10.0.2.1:15353 and [fd10:0:2::1]:15353"
+	if out := p.agent(0, "plan", "-config", file); !strings.Contains(out, "# names: "+listed+"\n# names: host.internal = 192.0.2.1\n# names: *.github.com 443/tcp\n# egress: refuse all\n") {
+		t.Errorf("plan says\n%s", out)
+	}
+	if out := p.agent(3, "names"); !strings.Contains(out, "not wired in this namespace") {
+		t.Errorf("names of a NIC that is not wired: %s", out)
+	}
+	if out := p.command(2, agent, "run", "-netns", p.n.Pod.Path(), "-nic", "eth0", "-config", file, "--", "true"); !strings.Contains(out, "-state is missing: the DNS proxy of names reads the record there") {
+		t.Errorf("run without -state: %s", out)
+	}
+	if out := p.command(1, launcher, "names", "-state", p.n.State); !strings.Contains(out, "names is started by guestwire-agent names or guestwire-agent run") {
+		t.Errorf("launcher names alone: %s", out)
+	}
+
+	// run has a proxy as long as the command lives.
+	cmd := exec.Command(agent, p.withDefaults([]string{"run", "-config", file, "--", "sh", "-c", "read line"})...)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out nstest.Output
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ask("host.internal", "\t192.0.2.1\n")
+	ask("other.example", "status: REFUSED")
+	proxy := nstest.Run(t, "pgrep", "-f", "guestwire-launcher names -state "+p.n.State)
+	pid, err := strconv.Atoi(strings.TrimSpace(proxy))
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"Uid:\t65534\t65534\t65534\t65534", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1"} {
+		if !strings.Contains(string(status), line+"\n") {
+			t.Errorf("the proxy's status lacks %q:\n%s", line, status)
+		}
+	}
+	// One that is killed is started again. A setup with another list beside run is followed.
+	if err := exec.Command("kill", "-KILL", strconv.Itoa(pid)).Run(); err != nil {
+		t.Error(err)
+	}
+	ask("host.internal", "\t192.0.2.1\n")
+	write("host.internal = 192.0.2.2")
+	if out := p.agent(0, "setup", "-config", file); !strings.Contains(out, "the guest's questions are answered while guestwire-agent names runs") {
+		t.Errorf("setup says %s", out)
+	}
+	ask("host.internal", "\t192.0.2.2\n")
+	if out := p.agent(0, "status"); !matches("names the guest's questions to port 53 go to 10.0.2.1:15353 and [fd10:0:2::1]:15353 names host.internal = 192.0.2.2 egress refuse all", out) {
+		t.Errorf("status says\n%s", out)
+	}
+	io.WriteString(in, "\n")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("run: %v\n%s", err, out.String())
+	}
+	if left := processes(); left != "" {
+		t.Errorf("processes after run: %s", left)
+	}
+
+	// names follows setup and teardown, for a NIC and for all.
+	p.agent(0, "setup", "-config", file)
+	for _, args := range [][]string{{"names", "-netns", p.n.Pod.Path(), "-nic", "eth0"}, {"names", "-state", p.n.State}} {
+		cmd := exec.Command(agent, args...)
+		cmd.Stderr = &out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ask("host.internal", "\t192.0.2.2\n")
+		cmd.Process.Signal(os.Interrupt)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%v: %v\n%s", args, err, out.String())
+		}
+		if left := processes(); left != "" {
+			t.Errorf("processes after %v: %s", args, left)
+		}
+	}
+	p.agent(0, "teardown")
+}
