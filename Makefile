@@ -207,7 +207,7 @@ fuzz: ## each fuzz target for FUZZTIME
 # The reference under which engines import the image of guestwire-node; the manifests of examples/kubernetes name this one.
 IMAGE ?= localhost/guestwire-node:dev
 
-image: bin/guestwire-node bin/guestwire bin/guestwire-agent ## bin/guestwire-node.tar: the image of examples/kubernetes, an OCI archive
+image: bin/guestwire-node bin/guestwire bin/guestwire-agent bin/guestwire-launcher ## bin/guestwire-node.tar: the image of examples/kubernetes, an OCI archive
 	go run ./internal/rig/node/archive $(IMAGE) bin bin/guestwire-node.tar
 
 # The image's reference, which examples/kubernetes/vm/base names.

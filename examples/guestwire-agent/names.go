@@ -13,7 +13,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/commandline"
-	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/examples/nameproxy"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase1/pins"
 )
@@ -50,19 +50,7 @@ func (o *options) proxies() (pins.Node, error) {
 	if err != nil {
 		return pins.Node{}, err
 	}
-	command := func(w phase1.Wiring) (*exec.Cmd, error) {
-		if w.State == "" {
-			return nil, errors.New("no record was written, which the DNS proxy reads: setup needs -state")
-		}
-		if _, err := os.Lstat(filepath.Join(w.State, w.NIC+".json")); err != nil {
-			return nil, fmt.Errorf("%w: setup writes it last", err)
-		}
-		cmd := exec.Command(launcher, "names", "-state", w.State, "-nic", w.NIC)
-		cmd.Stderr = os.Stderr
-		return cmd, nil
-	}
-	owner := infra.Owner{UID: o.namesUID, Root: o.namesUID == 0}
-	return pins.Node{Dir: o.Dir, Command: command, Owner: owner, Log: slog.New(slog.NewTextHandler(log, nil))}, nil
+	return nameproxy.Node(o.Dir, launcher, o.namesUID, slog.New(slog.NewTextHandler(log, nil))), nil
 }
 
 // checkNames refuses names in a configuration for which run could start no proxy.

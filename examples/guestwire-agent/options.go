@@ -13,6 +13,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/nameproxy"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -70,7 +71,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 	set.String(&o.Dir, "dir", phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all calls")
 	set.String(&o.binding, "binding", "", "the `KIND` of the binding: bridge, redirect, routed, masquerade, auto, macvtap, sriov, passt, slirp")
 	set.Func("uid", "the launcher's `USER`, a number or a name; 0 is root", o.parseID(&o.uid, userOf))
-	o.namesUID = 65534
+	o.namesUID = nameproxy.User
 	set.Func("names-uid", "the DNS proxy's `USER`, a number or a name, and not the launcher's; without it 65534, nobody", o.parseID(&o.namesUID, userOf))
 	set.String(&o.launcher, "launcher", "", "the `PATH` of guestwire-launcher, whose verb names is the DNS proxy; without it the one beside the agent, or in $PATH")
 	set.Func("gid", "the launcher's `GROUP`, a number or a name; without it any group may use the tap, and exec and run take the user's own", o.parseID(&o.gid, namedGroupOf))

@@ -109,7 +109,7 @@ func TestDerive(t *testing.T) {
 				}
 			}
 			last := have.Plugins[len(want.Plugins)]
-			entry := `{"capabilities":{"io.kubernetes.cri.pod-annotations":true},"dir":"/run/guestwire.lock","spec":{"owner":{"uid":1000}},"state":"/run/guestwire","trustPods":true,"type":"guestwire"}`
+			entry := `{"capabilities":{"dns":true,"io.kubernetes.cri.pod-annotations":true},"dir":"/run/guestwire.lock","spec":{"owner":{"uid":1000}},"state":"/run/guestwire","trustPods":true,"type":"guestwire"}`
 			if got := compact(t, last.Bytes); got != entry {
 				t.Errorf("guestwire's entry is\n%s\nwant\n%s", got, entry)
 			}

@@ -112,6 +112,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"run", "-metrics", "127.0.0.1:"}, "-metrics 127.0.0.1:: want an address with its port"},
 		{[]string{"run", "-metrics", "::1"}, "or [::1]:9476"},
 		{[]string{"run", "-metrics", "9476"}, "want an address with its port"},
+		{[]string{"run", "-names", "guestwire-launcher"}, "-names guestwire-launcher: want an absolute path"},
 		{[]string{"install", "-list-name", "00-guestwire.conf"}, "want a file name that ends with .conflist"},
 		{[]string{"install", "-list-name", "../00-guestwire.conflist"}, "want a file name"},
 		{[]string{"install", "-spec", "{"}, "-spec: "},

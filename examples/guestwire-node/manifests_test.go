@@ -26,6 +26,7 @@ type daemonSet struct {
 			Spec struct {
 				HostPID     bool
 				HostNetwork bool
+				DNSPolicy   string
 				Containers  []struct {
 					Name, Image string
 					Args        []string
@@ -98,6 +99,7 @@ func TestManifests(t *testing.T) {
 		"without-nri":  {"DaemonSet guestwire-node, Namespace guestwire, ServiceAccount guestwire-node", "", "/etc/cni/net.d, /opt/cni/bin, /var/lib/kubelet/device-plugins"},
 		"runtimeclass": {"DaemonSet guestwire-node, Namespace guestwire, RuntimeClass guestwire, ServiceAccount guestwire-node", "", "/etc/cni/guestwire.d, /etc/cni/net.d, /opt/cni/bin, /var/lib/kubelet/device-plugins"},
 		"metrics":      {"DaemonSet guestwire-node, Namespace guestwire, ServiceAccount guestwire-node", "hostPID, SYS_ADMIN, SYS_PTRACE, NET_ADMIN, DAC_READ_SEARCH", "/etc/cni/net.d, /opt/cni/bin, /run, /var/lib/kubelet/device-plugins"},
+		"names":        {"DaemonSet guestwire-node, Namespace guestwire, ServiceAccount guestwire-node", "hostPID, SYS_ADMIN, SYS_PTRACE, NET_ADMIN, DAC_READ_SEARCH, SETUID, SETGID, SETPCAP, KILL", "/etc/cni/net.d, /opt/cni/bin, /run, /var/lib/kubelet/device-plugins"},
 		"uninstall":    {"DaemonSet guestwire-uninstall, Namespace guestwire", "", "/etc/cni, /opt/cni/bin"},
 	} {
 		t.Run(dir, func(t *testing.T) {
@@ -166,7 +168,11 @@ func TestManifests(t *testing.T) {
 			if o.metrics != "" && o.metrics != "127.0.0.1:9476" {
 				t.Errorf("pods reach the metrics at %s", o.metrics)
 			}
-			if want := dir == "metrics"; (o.metrics != "") != want || (o.sweep > 0) != want {
+			// The image has the launcher. A guest's own resolv.conf is the cluster's.
+			if want := dir == "names"; (o.names == "/guestwire-launcher") != want || (pod.DNSPolicy == "ClusterFirstWithHostNet") != want {
+				t.Errorf("names %q, DNS policy %q", o.names, pod.DNSPolicy)
+			}
+			if want := dir == "metrics" || dir == "names"; (o.metrics != "") != want || (o.sweep > 0) != want {
 				t.Errorf("metrics %q, sweep %v", o.metrics, o.sweep)
 			}
 			if want := dir == "without-nri" || dir == "uninstall"; (o.nri == "") != want {

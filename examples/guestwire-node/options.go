@@ -26,7 +26,7 @@ type options struct {
 	spec                                    string
 	trustPods, everyNIC                     bool
 	nri, dev, deviceNames, devicePlugins    string
-	metrics, ready                          string
+	metrics, names, ready                   string
 	sweep, repair                           time.Duration
 	wait, stay, force, keepPlugin           bool
 
@@ -60,6 +60,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 	set.String(&o.metrics, "metrics", "", "the `ADDRESS` at which the metrics of the node's wired NICs are served as /metrics to whoever reaches it, such as 127.0.0.1:9476; empty: none. It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH")
 	set.Func("sweep", "the `TIME` between two sweeps, which remove what is left of namespaces that are gone, as guestwire-agent forget does, such as 1h; 0: never. It needs the node's PID namespace and CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH", commandline.Time(&o.sweep, "1h"))
 	set.Func("repair", "the `TIME` between two looks at the wired NICs, each of which is repaired if it is not as recorded, as guestwire-agent repair -all does, such as 5m; 0: never. It needs what guestwire-agent setup needs, and the node's PID namespace", commandline.Time(&o.repair, "5m"))
+	set.String(&o.names, "names", "", "the `PATH` of guestwire-launcher, which answers what the guests ask whose configuration has names, as guestwire-agent names -all does; empty: they are refused. It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH, CAP_SETUID, CAP_SETGID, CAP_SETPCAP, CAP_KILL")
 	set.String(&o.ready, "ready", "", "the `FILE` that is there while all is done, for a readiness probe; empty: none")
 	set.Bool(&o.wait, "wait", "wait until the last wired pod is gone")
 	set.Bool(&o.stay, "stay", "as -wait, and stay until SIGTERM, as a DaemonSet's container has to")
@@ -70,7 +71,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 
 // check refuses what guestwire's ADD would refuse for each pod, and what cannot work.
 func (o *options) check() (err error) {
-	for flag, path := range map[string]string{"from": o.from, "cni-bin": o.cniBin, "cni-conf": o.cniConf, "list-to": o.listTo, "state": o.state, "dir": o.dir, "dev": o.dev, "device-plugins": o.devicePlugins, "nri": o.nri, "ready": o.ready} {
+	for flag, path := range map[string]string{"from": o.from, "cni-bin": o.cniBin, "cni-conf": o.cniConf, "list-to": o.listTo, "state": o.state, "dir": o.dir, "dev": o.dev, "device-plugins": o.devicePlugins, "nri": o.nri, "names": o.names, "ready": o.ready} {
 		if path != "" && !filepath.IsAbs(path) {
 			return fmt.Errorf("-%s %s: want an absolute path", flag, path)
 		}
@@ -109,7 +110,7 @@ func listEntry(o *options) (json.RawMessage, error) {
 		Spec         json.RawMessage `json:"spec,omitempty"`
 		TrustPods    bool            `json:"trustPods,omitempty"`
 		EveryNIC     bool            `json:"everyNIC,omitempty"`
-	}{"guestwire", map[string]bool{podsandbox.Capability: true}, o.state, o.dir, nil, o.trustPods, o.everyNIC}
+	}{"guestwire", map[string]bool{podsandbox.Capability: true, podsandbox.CapabilityDNS: true}, o.state, o.dir, nil, o.trustPods, o.everyNIC}
 	if o.spec != "" {
 		if _, err := podsandbox.ReadDefaults(json.RawMessage(o.spec), o.trustPods); err != nil {
 			return nil, fmt.Errorf("-%w", err) // its field is below spec

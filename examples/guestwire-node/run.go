@@ -54,6 +54,9 @@ func runNode(ctx context.Context, o *options) error {
 	if o.metrics != "" {
 		working.Go(func() { o.serveMetrics(ctx) })
 	}
+	if o.names != "" {
+		working.Go(func() { o.keep(ctx, "names", recheck, o.runNames) })
+	}
 	if o.sweep > 0 {
 		working.Go(func() { o.keep(ctx, "sweep", o.sweep, o.sweepOnce) })
 	}

@@ -7,7 +7,7 @@ import (
 var verbs = []verb{
 	{
 		Name: "run", Short: "install, follow the CNI lists, serve the engine",
-		Flags: "from cni-bin cni-conf list-to list-name state dir spec trust-pods every-nic nri devices dev device-plugins metrics sweep repair ready", Do: runNode,
+		Flags: "from cni-bin cni-conf list-to list-name state dir spec trust-pods every-nic nri devices dev device-plugins metrics names sweep repair ready", Do: runNode,
 		Example: `  guestwire-node run
   guestwire-node run -spec '{"owner": {"uid": 107}, "queues": 2}' \
       -devices kvm,vhost-net
@@ -28,6 +28,12 @@ An engine without NRI (containerd before 1.7) needs device plugins instead, and
 the pod mounts its records itself:
 
   guestwire-node run -nri= -device-plugins /var/lib/kubelet/device-plugins
+
+A guest whose configuration has names asks a DNS proxy for them. Run starts one
+beside each such guest, which asks dns.servers of the configuration, or else the
+servers of the /etc/resolv.conf that run sees:
+
+  guestwire-node run -names /usr/bin/guestwire-launcher
 
 To leave all pods alone except those of one RuntimeClass (containerd), give its
 handler a cni_conf_dir of its own:

@@ -37,6 +37,10 @@ type config struct {
 	} `json:"args"`
 	RuntimeConfig struct {
 		Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
+		DNS         struct {
+			Servers  []string `json:"servers"`
+			Searches []string `json:"searches"`
+		} `json:"dns"`
 	} `json:"runtimeConfig"`
 	PrevResult json.RawMessage `json:"prevResult"`
 }
@@ -69,7 +73,7 @@ func readConfig(args *skel.CmdArgs) (config, error) {
 }
 
 // misplaced are members of spec that may be sought beside it; dns is one of CNI's own.
-var misplaced = []string{"binding", "owner", "queues", "mtu", "limits", "options", "device", "guard", "egress", "egressWithin", "guest", "tap", "nic"}
+var misplaced = []string{"binding", "owner", "queues", "mtu", "limits", "options", "device", "guard", "egress", "egressWithin", "names", "guest", "tap", "nic"}
 
 // ofKubeVirt reports whether the entry is that of a KubeVirt network binding. Multus calls it by itself, after the
 // plugins that make the NIC, and hands their result to KubeVirt alone. With a result, the network's name says nothing:
@@ -127,9 +131,15 @@ func (c config) wanted(args *skel.CmdArgs) ([]wantedNIC, error) {
 	}
 	var nics []wantedNIC
 	for _, nic := range slices.Sorted(maps.Keys(wishes)) {
-		var dns func() (*cache.DNS, error)
-		if nic == args.IfName {
-			dns = func() (*cache.DNS, error) { return c.dns(args) }
+		// The DNS of the engine is that of the pod. A DNS proxy on the node sees no resolv.conf of the pod.
+		dns := func(proxy bool) (*cache.DNS, error) {
+			if proxy && len(c.RuntimeConfig.DNS.Servers) > 0 {
+				return dnsOf("runtimeConfig.dns.servers", c.RuntimeConfig.DNS.Servers, c.RuntimeConfig.DNS.Searches)
+			}
+			if nic == args.IfName {
+				return c.dns(args)
+			}
+			return nil, nil
 		}
 		spec, wanted, err := d.Make(wishes[nic], dns)
 		if err != nil {
@@ -161,18 +171,24 @@ func (c config) dns(args *skel.CmdArgs) (*cache.DNS, error) {
 	if err := json.Unmarshal(c.PrevResult, &result); err != nil {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, "guestwire: prevResult.dns: "+err.Error(), "")
 	}
-	dns := cache.DNS{Search: result.DNS.Search}
-	if len(dns.Search) == 0 && result.DNS.Domain != "" {
-		dns.Search = []string{result.DNS.Domain}
+	search := result.DNS.Search
+	if len(search) == 0 && result.DNS.Domain != "" {
+		search = []string{result.DNS.Domain}
 	}
-	for i, text := range result.DNS.Nameservers {
+	return dnsOf("prevResult.dns.nameservers", result.DNS.Nameservers, search)
+}
+
+// dnsOf is the DNS of the servers, which the field has; nil: there is none.
+func dnsOf(field string, servers, search []string) (*cache.DNS, error) {
+	dns := cache.DNS{Search: search}
+	for i, text := range servers {
 		server, err := netip.ParseAddr(text)
 		if err != nil {
-			say("prevResult.dns: DNS server %q is left out: not an IP address", text)
+			say("%s: DNS server %q is left out: not an IP address", field, text)
 			continue
 		}
 		if server.Unmap().IsUnspecified() || server.Unmap().IsMulticast() {
-			return nil, &cache.FieldError{Field: fmt.Sprintf("prevResult.dns.nameservers[%d]", i), Reason: fmt.Sprintf("%s, want a server's address: correct the dns of the plugins before, or name dns in this entry's spec", text)}
+			return nil, &cache.FieldError{Field: fmt.Sprintf("%s[%d]", field, i), Reason: fmt.Sprintf("%s, want a server's address: correct the dns of the plugins before or of the pod, or name dns in this entry's spec", text)}
 		}
 		dns.Servers = append(dns.Servers, server)
 	}

@@ -57,3 +57,49 @@ func TestResolversOfResult(t *testing.T) {
 		}
 	}
 }
+
+// TestResolversOfNames: a DNS proxy asks what the engine names as the pod's DNS, unless the CNI list bounds the guest:
+// whoever chooses the resolver chooses the addresses. A guest without a proxy reads resolv.conf, as containers do.
+func TestResolversOfNames(t *testing.T) {
+	egress := `"binding": {"routed": {}}, "egress": ["refuse all"]`
+	names := egress + `, "names": ["a.example 443"]`
+	proxy := `"egressWithin": ["allow gateway 15353/udp", "allow gateway 15353", "allow all"]`
+	for name, c := range map[string]struct{ list, wish, server, want string }{
+		"the pod's names":            {`{}`, names, "10.96.0.10", "10.96.0.10"},
+		"a server of no address":     {`{}`, names, "none", ""},
+		"a multicast group":          {`{}`, names, "ff02::fb", "!runtimeConfig.dns.servers[0]: ff02::fb, want a server's address"},
+		"without names":              {`{}`, egress, "10.96.0.10", ""},
+		"the pod's own":              {`{}`, names + `, "dns": {"servers": ["192.0.2.7"]}`, "10.96.0.10", "192.0.2.7"},
+		"bounded by the list":        {`{` + proxy + `}`, names, "10.96.0.10", ""},
+		"bounded, the list's server": {`{` + proxy + `, "dns": {"servers": ["192.0.2.7"]}}`, names, "10.96.0.10", "192.0.2.7"},
+		"the list's names":           {`{` + names + `}`, ``, "10.96.0.10", ""},
+	} {
+		text, err := json.Marshal(map[string]any{
+			"cniVersion": "1.0.0", "name": "n", "type": "guestwire", "spec": json.RawMessage(c.list),
+			"runtimeConfig": map[string]any{
+				"io.kubernetes.cri.pod-annotations": map[string]string{"guestwire/nic.eth0": `{` + c.wish + `}`},
+				"dns":                               map[string]any{"servers": []string{c.server}, "searches": []string{"default.svc"}},
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		have := func() string {
+			conf, err := readConfig(&skel.CmdArgs{StdinData: text})
+			if err != nil {
+				return "!" + err.Error()
+			}
+			nics, err := conf.wanted(&skel.CmdArgs{IfName: "eth0", StdinData: text, Args: "K8S_POD_NAME=a"})
+			if err != nil {
+				return "!" + err.Error()
+			}
+			if dns := nics[0].spec.DNS; dns != nil && len(dns.Servers) > 0 {
+				return dns.Servers[0].String()
+			}
+			return ""
+		}()
+		if have != c.want && (!strings.HasPrefix(c.want, "!") || !strings.HasPrefix(have, c.want)) {
+			t.Errorf("%s: %q, want %q", name, have, c.want)
+		}
+	}
+}

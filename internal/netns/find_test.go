@@ -444,3 +444,44 @@ func BenchmarkFind(b *testing.B) {
 		}
 	}
 }
+
+// TestHeld: a mount, another process and its open file hold a namespace; the excepted process, the caller's open files
+// and its threads do not.
+func TestHeld(t *testing.T) {
+	nstest.Need(t)
+	cmd, id, stop := process(t)
+	f, err := os.Open(netOf(cmd))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	holds := func(want bool, what string, except ...int) {
+		t.Helper()
+		held, err := netns.Held(t.Context(), []netns.Identity{id}, except)
+		if err != nil || held[id] != want {
+			t.Errorf("%s: %v, %v", what, held, err)
+		}
+	}
+	holds(true, "a process")
+	holds(false, "the excepted process", cmd.Process.Pid)
+	other := exec.Command("sleep", "600")
+	other.ExtraFiles = []*os.File{f}
+	end := start(t, other)
+	holds(true, "a file of another process", cmd.Process.Pid)
+	holds(false, "two excepted processes", cmd.Process.Pid, other.Process.Pid)
+	end()
+	stop()
+	if err := netns.Do(f, func() error {
+		holds(false, "the caller's thread")
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	n := nstest.New(t, "held")
+	if id, err = identify(n.Path()); err != nil {
+		t.Fatal(err)
+	}
+	holds(true, "a mount")
+	n.End()
+	holds(false, "nothing")
+}

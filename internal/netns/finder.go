@@ -24,6 +24,7 @@ type finder struct {
 	mounts map[mounts]bool // that were read already
 	tables tables          // of open files, that were read already
 	missed []miss
+	left   map[string]bool // processes that do not count; nil: all count, and so do the caller's open files
 }
 
 // scan looks at open files and at other mount namespaces only for a namespace that has no other place, as any user can
@@ -99,6 +100,13 @@ func (f *finder) each(directory string, visit func(at int, name string)) error {
 // directories of the threads.
 func (f *finder) process(pid string, files bool) []string {
 	directory := "/proc/" + pid
+	switch {
+	case f.left[pid]:
+		return nil
+	case f.left != nil && pid == f.self:
+		f.at(inProcess, "network namespaces of processes", unix.AT_FDCWD, directory+"/ns/net", directory+"/ns/net")
+		return nil
+	}
 	var tasks []string
 	err := f.each(directory+"/task", func(_ int, tid string) {
 		task := directory

@@ -6,15 +6,18 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -39,20 +42,34 @@ type Node struct {
 
 	// Log gets what those of the Keepers get. Nil: it is discarded.
 	Log *slog.Logger
+
+	unheldEvery time.Duration // zero: lookForUnheld
 }
 
 // lookEvery is the time between two looks at the files of the journals.
 const lookEvery = time.Second
 
+// lookForUnheld is the time between two looks at /proc, for namespaces that are kept by their proxies alone.
+const lookForUnheld = 30 * time.Second
+
 // A proxy that does not run is started again after firstRetry, and after twice the time whenever that fails.
 const firstRetry, lastRetry = time.Second, 30 * time.Second
 
-// Run runs the proxies until ctx is done, ends them, and returns nil. A namespace lives as long as its proxy runs:
-// until Teardown or Forget removes the NIC's journal. Of several calls for a NIC, also by other processes, one runs the
-// proxy, and the next one does so when that ends. Run needs root.
+// Run runs the proxies until ctx is done, ends them, and returns nil. Of several calls for a NIC, also by other
+// processes, one runs the proxy, and the next one does so when that ends. Run needs root.
+//
+// A proxy keeps its namespace alive, but not for long: every half minute Run ends those whose namespace nothing else
+// leads to, as after a container that was killed. Then Forget removes what Setup has left. Where Run does not see the
+// node's processes, the namespace lives until Teardown.
 func (n Node) Run(ctx context.Context) error {
 	if n.Log == nil {
 		n.Log = slog.New(slog.DiscardHandler)
+	}
+	if n.Dir == "" {
+		n.Dir = phase1.DefaultDir
+	}
+	if n.unheldEvery == 0 {
+		n.unheldEvery = lookForUnheld
 	}
 	running := map[place]*proxy{}
 	defer func() {
@@ -60,15 +77,21 @@ func (n Node) Run(ctx context.Context) error {
 			p.end()
 		}
 	}()
-	if n.Dir == "" {
-		n.Dir = phase1.DefaultDir
-	}
+	kept := map[place]bool{} // by what /proc does not show, such as a tap that another namespace's process has open
+	unheld := time.Now()
 	for first, seen := true, ""; ; first = false {
+		if time.Since(unheld) >= n.unheldEvery {
+			if n.endUnheld(ctx, running, kept) {
+				seen = ""
+			}
+			unheld = time.Now()
+		}
 		if now := journals(n.Dir); first || now != seen {
 			wirings, err := n.list(ctx)
 			switch {
 			case err == nil:
 				n.follow(ctx, running, wirings)
+				maps.DeleteFunc(kept, func(at place, _ bool) bool { return running[at] == nil })
 				seen = now
 			case ctx.Err() != nil:
 			case first:
@@ -83,6 +106,44 @@ func (n Node) Run(ctx context.Context) error {
 		case <-time.After(lookEvery):
 		}
 	}
+}
+
+// endUnheld ends the proxies in whose namespaces nothing else is, and reports whether there were any. A namespace that
+// lives on without its proxy is kept by what cannot be seen: its proxy starts again, and stays.
+func (n Node) endUnheld(ctx context.Context, running map[place]*proxy, kept map[place]bool) (ended bool) {
+	var wanted []netns.Identity
+	var proxies []int
+	of := map[netns.Identity][]place{}
+	for at, p := range running {
+		id, err := netns.Named(at.namespace)
+		if err != nil || kept[at] {
+			continue
+		}
+		wanted = append(wanted, id)
+		of[id] = append(of[id], at)
+		if pid := p.pid.Load(); pid != 0 {
+			proxies = append(proxies, int(pid))
+		}
+	}
+	if len(wanted) == 0 {
+		return false
+	}
+	held, err := netns.Held(ctx, wanted, proxies)
+	if err != nil {
+		return false // List has reported what it could not look at
+	}
+	for id, places := range of {
+		for _, at := range places {
+			if held[id] {
+				continue
+			}
+			n.Log.Info("the DNS proxy ends, as nothing else is in the namespace", "nic", at.nic, "namespace", at.namespace)
+			running[at].end()
+			delete(running, at)
+			kept[at], ended = true, true
+		}
+	}
+	return ended
 }
 
 // list returns the wirings that need a proxy.
@@ -108,6 +169,7 @@ type place struct {
 // proxy is one that runs.
 type proxy struct {
 	names []infra.Name
+	pid   atomic.Int64 // of the command; zero: none has started
 	stop  context.CancelFunc
 	ended sync.WaitGroup
 }
@@ -133,17 +195,17 @@ func (n Node) follow(ctx context.Context, running map[place]*proxy, wirings []ph
 		if running[at] == nil {
 			ctx, stop := context.WithCancel(ctx)
 			p := &proxy{names: w.Names, stop: stop}
-			p.ended.Go(func() { n.serve(ctx, w) })
+			p.ended.Go(func() { n.serve(ctx, w, &p.pid) })
 			running[at] = p
 		}
 	}
 }
 
 // serve runs the NIC's proxy until ctx is done.
-func (n Node) serve(ctx context.Context, w phase1.Wiring) {
+func (n Node) serve(ctx context.Context, w phase1.Wiring, pid *atomic.Int64) {
 	log := n.Log.With("nic", w.NIC, "namespace", w.Namespace)
 	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
-		err := n.keep(ctx, w, log)
+		err := n.keep(ctx, w, pid, log)
 		if ctx.Err() != nil {
 			return
 		}
@@ -157,7 +219,7 @@ func (n Node) serve(ctx context.Context, w phase1.Wiring) {
 }
 
 // keep is one Run of a Keeper.
-func (n Node) keep(ctx context.Context, w phase1.Wiring, log *slog.Logger) error {
+func (n Node) keep(ctx context.Context, w phase1.Wiring, pid *atomic.Int64, log *slog.Logger) error {
 	unlock, err := phase1.Lock(ctx, n.Dir, fmt.Sprintf("DNS proxy of %s in %s", w.NIC, w.Namespace), nil)
 	if err != nil {
 		return err
@@ -177,6 +239,7 @@ func (n Node) keep(ctx context.Context, w phase1.Wiring, log *slog.Logger) error
 			cmd, _ := n.Command(w)
 			return cmd
 		},
+		started: func(started int) { pid.Store(int64(started)) },
 	}
 	if n.Ready != nil {
 		keeper.Ready = func() { n.Ready(w) }

@@ -53,7 +53,8 @@ type Keeper struct {
 	// of fifty. Nil: they are discarded.
 	Log *slog.Logger
 
-	limits   limits // zero: defaults
+	limits   limits        // zero: defaults
+	started  func(pid int) // nil: nobody asks
 	counters struct{ pinned, refused, failed, restarts atomic.Uint64 }
 }
 
@@ -194,6 +195,9 @@ func (p *pinner) start() (*exec.Cmd, net.Conn, error) {
 	if err := launch.Start(cmd, p.NetNS, p.Owner); err != nil {
 		ours.Close()
 		return nil, nil, err
+	}
+	if p.started != nil {
+		p.started(cmd.Process.Pid)
 	}
 	return cmd, ours, nil
 }

@@ -19,6 +19,8 @@ const (
 	Prefix = "guestwire/"
 	// Capability is the one of a CNI list's entry by which an engine gives the plugin the pod's annotations.
 	Capability = "io.kubernetes.cri.pod-annotations"
+	// CapabilityDNS is the one by which an engine gives the plugin the pod's DNS servers.
+	CapabilityDNS = "dns"
 	// NICPrefix is followed by a NIC's name in the pod: guestwire/nic.eth0. The value is a [Wish].
 	NICPrefix = Prefix + "nic."
 	// DevicesKey lists devices for the launcher's container in addition to /dev/net/tun, with commas between: kvm,

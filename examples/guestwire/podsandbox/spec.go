@@ -28,7 +28,9 @@ type Defaults struct {
 	//	limits          of the guest's traffic, which are the operator's
 	//	egressWithin    which is the list's; a pod's egress narrows what the list allows, see permitEgress
 	//	egress that diverts to a port of the pod, unless the list's egressWithin names the port
-	//	dns             if the list's egress names resolvers
+	//	names           if the list has names: they are a part of what its egress allows, and so is that egress then
+	//	dns             if the list's egress names resolvers; if the list has names, or bounds the pod's: whoever
+	//	                answers the DNS proxy chooses the addresses to which the guest may connect
 	//	tap             the name of the guest's tap, which the pod's other programs may take for their own link
 	//	owner.selinux   the context of the taps, which is the node's to give
 	//	macvtap, sriov  bindings without a filter, for NICs that are a part of the node's card: a macvtap's guest can
@@ -129,9 +131,9 @@ func saysInside(owner json.RawMessage) bool {
 
 // Make returns what is wanted of a NIC. A nil wish means that the pod says nothing. Wanted is false if the NIC must
 // stay as it is. State is left to the caller. Dns returns the DNS of a guest if neither list nor pod says it; nil:
-// there is none. The error is a *WishError for a pod's mistake, and a *cache.FieldError,
-// below "spec", for one of the list.
-func (d Defaults) Make(w *Wish, dns func() (*cache.DNS, error)) (spec infra.Spec, wanted bool, err error) {
+// there is none. Its argument reports whether a DNS proxy may ask the servers that the pod has chosen. The error is a
+// *WishError for a pod's mistake, and a *cache.FieldError, below "spec", for one of the list.
+func (d Defaults) Make(w *Wish, dns func(proxy bool) (*cache.DNS, error)) (spec infra.Spec, wanted bool, err error) {
 	spec = d.Spec
 	if !d.HasOwner {
 		spec.Owner = infra.Owner{UID: 107, GID: 107, Inside: true}
@@ -155,16 +157,20 @@ func (d Defaults) Make(w *Wish, dns func() (*cache.DNS, error)) (spec infra.Spec
 		spec.Binding = auto
 	}
 	if dns != nil && spec.DNS == nil && hasResponder(spec) {
-		if spec.DNS, err = dns(); err != nil {
+		proxy := len(spec.Names) > 0 && d.permitDNS(w) == nil
+		if spec.DNS, err = dns(proxy); err != nil {
 			return infra.Spec{}, false, err
 		}
 	}
 	if err := spec.Validate(); err != nil && w != nil {
 		var field *cache.FieldError
 		_, said := w.fields["egress"]
+		list := errors.As(err, &field) && w.fields["egressWithin"] == nil && refusesTarget(spec, field)
 		switch {
-		case !errors.As(err, &field):
-		case said && w.fields["egressWithin"] == nil && refusesTarget(spec, field):
+		case field == nil:
+		case w.fields["names"] != nil && field.Field == "names" && list:
+			err = &cache.FieldError{Field: field.Field, Reason: field.Reason + ". Here egressWithin is what the node's CNI list allows, and what a guest asks about names leaves the node past it: ask the node's operator (\"egressWithin\", in the place of \"egress\", in \"spec\" of the entry guestwire in the list, with \"allow gateway 15353/udp\" and \"allow gateway 15353/tcp\")"}
+		case said && list:
 			err = &cache.FieldError{Field: field.Field, Reason: field.Reason + ". Here egressWithin is what the node's CNI list allows: ask the node's operator (\"egressWithin\", in the place of \"egress\", in \"spec\" of the entry guestwire in the list)"}
 		case !said && (field.Field == "egress" || field.Field == "egressWithin"): // the binding has none
 			err = &cache.FieldError{Field: field.Field, Reason: field.Reason + ". Here the node's CNI list has this field, so want the binding auto"}
@@ -205,10 +211,7 @@ func (d Defaults) apply(spec *infra.Spec, w *Wish) error {
 		case "mtu":
 			spec.MTU, err = d.permitMTU(w.spec.MTU)
 		case "dns":
-			resolvers := func(e infra.Egress) bool { return e.To == "resolvers" }
-			if spec.DNS = w.spec.DNS; !d.TrustPods && (slices.ContainsFunc(d.Spec.Egress, resolvers) || slices.ContainsFunc(d.Spec.EgressWithin, resolvers)) {
-				err = onlyTrusted("dns")
-			}
+			spec.DNS, err = w.spec.DNS, d.permitDNS(w)
 		case "options":
 			spec.Options = w.spec.Options
 		case "device":
@@ -227,6 +230,8 @@ func (d Defaults) apply(spec *infra.Spec, w *Wish) error {
 			}
 		case "egress":
 			err = d.permitEgress(spec, w.spec.Egress)
+		case "names": // egress is before it
+			spec.Names, err = w.spec.Names, d.permitNames(w)
 		case "egressWithin":
 			if spec.EgressWithin = w.spec.EgressWithin; !d.TrustPods {
 				err = onlyTrusted("egressWithin")
@@ -332,6 +337,9 @@ func (d Defaults) permitMTU(mtu int) (int, error) {
 func (d Defaults) permitEgress(spec *infra.Spec, wanted []infra.Egress) error {
 	switch {
 	case d.TrustPods:
+		spec.Names = nil // those of the list are a part of its egress
+	case len(d.Spec.Names) > 0:
+		return onlyTrusted("egress")
 	case len(wanted) > MaxEgress:
 		return &cache.FieldError{Field: "egress", Reason: fmt.Sprintf("%d entries, and at most %d are for a pod to say (\"spec\" or \"trustPods\" of the entry guestwire in the node's CNI list)", len(wanted), MaxEgress)}
 	case spec.Egress != nil && spec.EgressWithin != nil:
@@ -345,10 +353,40 @@ func (d Defaults) permitEgress(spec *infra.Spec, wanted []infra.Egress) error {
 	return nil
 }
 
-// refusesTarget reports whether an error of Validate is about a pod's divert to where EgressWithin does not lead.
+// permitNames lets a guest connect to names past the pod's own egress alone. Past the list's they would add to what it
+// allows.
+func (d Defaults) permitNames(w *Wish) error {
+	switch {
+	case d.TrustPods:
+	case len(d.Spec.Names) > 0:
+		return onlyTrusted("names")
+	case w.fields["egress"] == nil:
+		return &cache.FieldError{Field: "names", Reason: "without egress: names are what a guest may connect to past the \"refuse all\" of its own egress: say egress as well, such as [\"refuse all\"]"}
+	}
+	return nil
+}
+
+// permitDNS refuses resolvers of a pod's choice where the list depends on them. The addresses in their answers are
+// those to which a guest with names may connect, and a DNS proxy sends them packets that no list sees.
+func (d Defaults) permitDNS(w *Wish) error {
+	if d.TrustPods {
+		return nil
+	}
+	resolvers := func(e infra.Egress) bool { return e.To == "resolvers" }
+	listed := len(d.Spec.Egress)+len(d.Spec.EgressWithin) > 0
+	switch {
+	case slices.ContainsFunc(d.Spec.Egress, resolvers), slices.ContainsFunc(d.Spec.EgressWithin, resolvers),
+		len(d.Spec.Names) > 0, listed && w != nil && w.fields["names"] != nil:
+		return onlyTrusted("dns")
+	}
+	return nil
+}
+
+// refusesTarget reports whether an error of Validate is about a pod's divert to where EgressWithin does not lead, or
+// about its names for such a divert.
 func refusesTarget(spec infra.Spec, field *cache.FieldError) bool {
 	spec.EgressWithin = nil
-	return strings.HasPrefix(field.Field, "egress[") && spec.Validate() == nil
+	return (strings.HasPrefix(field.Field, "egress[") || field.Field == "names") && spec.Validate() == nil
 }
 
 // permitOwner is permit of an owner. Numbers that do not say inside are the pod's own.

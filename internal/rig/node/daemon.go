@@ -6,7 +6,7 @@ import "path/filepath"
 // of the programs.
 func DaemonImage(name, bin string) Image {
 	i := Image{Name: name, Entrypoint: []string{"/guestwire-node"}, Files: map[string]File{}}
-	for _, program := range []string{"guestwire-node", "guestwire", "guestwire-agent"} {
+	for _, program := range []string{"guestwire-node", "guestwire", "guestwire-agent", "guestwire-launcher"} {
 		i.Files["/"+program] = File{From: filepath.Join(bin, program)}
 	}
 	return i

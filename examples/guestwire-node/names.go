@@ -1,0 +1,12 @@
+package main
+
+import (
+	"context"
+
+	"github.com/guestwire/guestwire/examples/nameproxy"
+)
+
+// runNames runs the DNS proxies of the node once: it ends with ctx, or if the node's NICs are not known.
+func (o *options) runNames(ctx context.Context) error {
+	return nameproxy.Node(o.dir, o.names, nameproxy.User, o.log).Run(ctx)
+}
