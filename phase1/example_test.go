@@ -150,7 +150,7 @@ func ExampleNIC_Counters() {
 func ExampleNIC_Pin() {
 	var nic phase1.NIC // whose Spec.Egress ends with "refuse all"
 	answer, life := []netip.Addr{netip.MustParseAddr("198.51.100.9")}, 5*time.Minute
-	err := nic.Pin(context.Background(), answer, []infra.Ports{{First: 443}}, life)
+	err := nic.Pin(context.Background(), phase1.Pin{Addresses: answer, Ports: []infra.Ports{{First: 443}}, Life: life, Name: "registry.example"})
 	var pins *phase1.PinError
 	if errors.As(err, &pins) {
 		fmt.Println("refused by an entry before the last:", pins.LeftOut)
