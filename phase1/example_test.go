@@ -2,6 +2,7 @@ package phase1_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log"
@@ -204,6 +205,26 @@ func ExampleNIC_FollowDrops() {
 	defer cancel()
 	err = phase1.NIC{NetNS: ns, Name: "eth0"}.FollowDrops(ctx, func(d phase1.Drop) {
 		fmt.Println(d.Time.Format(time.TimeOnly), d.Reason, d.Text)
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// FollowFlows logs what the guest opens, and how much it sends there.
+func ExampleNIC_FollowFlows() {
+	ns, err := phase1.OpenNetNS("/run/netns/pod")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ns.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	lines := json.NewEncoder(os.Stdout)
+	err = phase1.NIC{NetNS: ns, Name: "eth0"}.FollowFlows(ctx, func(f phase1.Flow) {
+		if f.ByGuest && f.Event == "end" {
+			_ = lines.Encode(f)
+		}
 	})
 	if err != nil {
 		log.Fatal(err)

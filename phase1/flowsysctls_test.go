@@ -36,7 +36,7 @@ func TestFlowSysctls(t *testing.T) {
 				setup(t, c)
 				want("without Flows", found)
 			}
-			c.Flows = true
+			c.Spec.Flows = true
 			setup(t, c)
 			want("with Flows", "1 1 1")
 			check(t, c)
@@ -48,11 +48,11 @@ func TestFlowSysctls(t *testing.T) {
 				t.Error(err)
 			}
 			want("repaired", "1 1 1")
-			c.Flows = false
+			c.Spec.Flows = false
 			setup(t, c)
 			want("without Flows again", found)
 			check(t, c)
-			c.Flows = true
+			c.Spec.Flows = true
 			setup(t, c)
 			want("with Flows again", "1 1 1")
 			teardown(t, n, c, before)
@@ -73,16 +73,16 @@ func TestFlowSysctlsShared(t *testing.T) {
 			found := flowSysctls(n.Pod)
 			first, second := config(n, infra.Masquerade{}), configOfSecondNIC(n, infra.Routed{})
 			setup(t, second) // which wants none yet
-			first.Flows = true
+			first.Spec.Flows = true
 			setup(t, first)
-			second.Flows = true
+			second.Spec.Flows = true
 			setup(t, second)
 			end := func(c *wired.NIC) {
 				if ending == "Teardown" {
 					unwire(t, *c)
 					return
 				}
-				c.Flows = false
+				c.Spec.Flows = false
 				setup(t, *c)
 			}
 			end(&first)
@@ -110,7 +110,7 @@ func TestFlowsRefused(t *testing.T) {
 	var field *cache.FieldError
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Macvtap{}, infra.Passt{}, infra.Auto{Order: []cache.Kind{cache.BindingBridge}}} {
 		c := config(n, b)
-		c.Flows, c.DNS = true, nil
+		c.Spec.Flows, c.DNS = true, nil
 		if _, err := c.Setup(t.Context()); !errors.As(err, &field) || field.Field != "flows" {
 			t.Errorf("%s: %v", b.Kind(), err)
 		}
