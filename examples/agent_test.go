@@ -392,6 +392,11 @@ func TestPin(t *testing.T) {
 	call(2, `-addresses: ParseAddr("example.com")`, "pin", "-addresses", "example.com", "-ports", "443", "-life", "5m")
 	call(2, `want 1 to 65535, as in 80, 8000-8100/udp`, "pin", "-addresses", hosts, "-ports", "443,udp", "-life", "5m")
 	call(1, "not pinned: 10.1.2.3: refused by", "pin", "-addresses", "10.1.2.3,"+hosts, "-ports", "443,53/udp,8000-8001", "-life", "5m")
+	call(2, "name: \"a\\\"b\", want at most 253", "pin", "-addresses", hosts, "-ports", "9", "-life", "5m", "-name", `a"b`)
+	call(0, "", "pin", "-addresses", "198.51.100.9", "-ports", "443", "-life", "1h", "-name", "registry.example")
+	if list := n.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", "pins-4"); !strings.Contains(list, "198.51.100.9 . tcp . 443 timeout 1h expires ") || !strings.Contains(list, `comment "registry.example"`) {
+		t.Errorf("no pin with a name in\n%s", list)
+	}
 	for set, host := range map[string]string{"pins-4": "198.51.100.7", "pins-6": "2001:db8:9::7"} {
 		list := n.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", set)
 		for _, port := range []string{"tcp . 443", "udp . 53", "tcp . 8000", "tcp . 8001"} {

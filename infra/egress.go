@@ -132,11 +132,10 @@ func (s Spec) validateEgress(field string, list []Egress) error {
 	if len(list) == 0 {
 		return refuse("an empty list says nothing: want [\"refuse all\"], or leave this field out, which allows all")
 	}
+	if !s.mayTrack() {
+		return s.untracked(field)
+	}
 	switch b := s.Binding.(type) {
-	case Auto:
-		if !slices.ContainsFunc(b.order(), func(k cache.Kind) bool { return k == cache.BindingRouted || k == cache.BindingMasquerade }) {
-			return refuse("with the kinds of binding.auto.order nobody tracks the guest's connections: add routed or masquerade there, or leave this field out")
-		}
 	case Masquerade:
 		if b.Sidecar != nil {
 			return refuse("the proxies of binding.masquerade.sidecar open the guest's connections, and no rule sees where to: leave one of the two out, or configure the mesh")
@@ -145,8 +144,6 @@ func (s Spec) validateEgress(field string, list []Egress) error {
 		if b.Sidecar != nil {
 			return refuse("the proxies of binding.routed.sidecar open the guest's connections, and no rule sees where to: leave one of the two out, or configure the mesh")
 		}
-	default:
-		return refuse("with the %s binding nobody tracks the guest's connections: leave this field out, or want the binding masquerade or routed, after a Teardown if the NIC is wired", b.Kind())
 	}
 	if len(list) > maxEgress {
 		return refuse("%d entries, want at most %d", len(list), maxEgress)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -85,6 +86,13 @@ type Spec struct {
 	// guest gets its gateway as its DNS server. The proxy asks DNS.Servers, or the servers of a
 	// resolv.conf. Setup starts no proxy. Empty: there is no proxy.
 	Names []Name `json:"names,omitempty"`
+
+	// Flows prepares the log of the guest's connections, FollowFlows of phase1.NIC, under Masquerade
+	// and Routed: the kernel counts what each connection of the namespace carries, keeps when it
+	// began, and reports its end also if nobody followed at its beginning. These are sysctls of the
+	// whole namespace, net.netfilter.nf_conntrack_acct, _timestamp and _events, which Teardown
+	// gives back.
+	Flows bool `json:"flows,omitempty"`
 
 	// AcceptLosses takes a binding with which the guest lacks all of IPv4 or IPv6. Without it
 	// Setup refuses such a binding (*RefusedError). Record.Losses lists what is lost, with it and
@@ -248,7 +256,28 @@ func (s Spec) Validate() error {
 	if err := s.validateTargets(); err != nil {
 		return err
 	}
+	if s.Flows && !s.mayTrack() {
+		return s.untracked("flows")
+	}
 	return within("device", s.Device.Validate())
+}
+
+// mayTrack reports whether the namespace tracks the guest's connections, or may, under Auto.
+func (s Spec) mayTrack() bool {
+	tracks := func(k cache.Kind) bool { return k == cache.BindingRouted || k == cache.BindingMasquerade }
+	if b, is := s.Binding.(Auto); is {
+		return slices.ContainsFunc(b.order(), tracks)
+	}
+	return tracks(s.Binding.Kind())
+}
+
+// untracked is the error for a field about connections under a binding without mayTrack.
+func (s Spec) untracked(field string) error {
+	reason := fmt.Sprintf("with the %s binding nobody tracks the guest's connections: leave this field out, or want the binding masquerade or routed, after a Teardown if the NIC is wired", s.Binding.Kind())
+	if _, is := s.Binding.(Auto); is {
+		reason = "with the kinds of binding.auto.order nobody tracks the guest's connections: add routed or masquerade there, or leave this field out"
+	}
+	return &cache.FieldError{Field: field, Reason: reason}
 }
 
 func (s Spec) validateDNS() error {

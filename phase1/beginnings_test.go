@@ -146,7 +146,7 @@ var beginnings = []beginning{
 	{"the end of a pin", "what the guest has opened meanwhile", byCut, byCut, func(b *begun) {
 		b.restrict()
 		ports := []infra.Ports{{First: 53, Protocol: "udp"}, {First: 80}, {First: 80, Protocol: "sctp"}}
-		if err := b.c.Pin(b.Context(), []netip.Addr{refused4, refused6}, ports, time.Hour); err != nil {
+		if err := b.c.Pin(b.Context(), phase1.Pin{Addresses: []netip.Addr{refused4, refused6}, Ports: ports, Life: time.Hour}); err != nil {
 			b.Fatal(err)
 		}
 		b.openAsGuest()

@@ -17,6 +17,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestOwnConnectionStays: a connection that a process of the pod has open, and that rules of another program translate,
@@ -111,7 +112,7 @@ func TestBeginningEndsPins(t *testing.T) {
 				if _, err := held.Setup(t.Context(), c.Spec); err != nil {
 					t.Fatal(err)
 				}
-				if err := held.Pin(t.Context(), []netip.Addr{refused6}, []infra.Ports{{First: 5353, Protocol: "udp"}}, time.Hour); err != nil {
+				if err := held.Pin(t.Context(), phase1.Pin{Addresses: []netip.Addr{refused6}, Ports: []infra.Ports{{First: 5353, Protocol: "udp"}}, Life: time.Hour}); err != nil {
 					t.Fatal(err)
 				}
 				release() // as a kill does

@@ -16,6 +16,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // divertAttack is what a guest, the network or another program does beside a list of entries.
@@ -389,7 +390,7 @@ var divertAttacks = []divertAttack{
 	}},
 	{"a pin opens nothing that is diverted", []string{"divert all 9152 :15952", "refuse all"}, nil, func(t *testing.T, s *scene, c wired.NIC) {
 		a := s.addresses["beyond"]
-		if err := c.Pin(t.Context(), a[:], []infra.Ports{{First: 9152}}, time.Hour); err != nil || strings.Contains(s.pins(), "9152") {
+		if err := c.Pin(t.Context(), phase1.Pin{Addresses: a[:], Ports: []infra.Ports{{First: 9152}}, Life: time.Hour}); err != nil || strings.Contains(s.pins(), "9152") {
 			t.Errorf("a pin of what is diverted: %v, %s", err, s.pins())
 		}
 		s.ask(t, []exchange{{protocol: "tcp", from: "guest", to: "beyond:9152", want: "pod:15952 sees guest"}})

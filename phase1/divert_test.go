@@ -33,7 +33,7 @@ func TestPinDiverted(t *testing.T) {
 	eachRouter(t, []string{"divert all 9001 :15443", "refuse all"}, func(t *testing.T, s *scene, c wired.NIC) {
 		s.nameGuest(t, c)
 		beyond := s.addresses["beyond"]
-		if err := c.Pin(t.Context(), beyond[:], []infra.Ports{tcp("9001"), tcp("9003")}, time.Minute); err != nil {
+		if err := c.Pin(t.Context(), phase1.Pin{Addresses: beyond[:], Ports: []infra.Ports{tcp("9001"), tcp("9003")}, Life: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		s.ask(t, []exchange{

@@ -374,7 +374,7 @@ func TestHostileEgress(t *testing.T) {
 			if counted(t, c)["egress"] < before+len(kinds)/2 {
 				t.Errorf("%d packets are counted for %d kinds", counted(t, c)["egress"]-before, len(kinds))
 			}
-			if err := c.Pin(t.Context(), []netip.Addr{refused4, refused6}, []infra.Ports{{First: 53, Protocol: "udp"}}, time.Hour); err != nil {
+			if err := c.Pin(t.Context(), phase1.Pin{Addresses: []netip.Addr{refused4, refused6}, Ports: []infra.Ports{{First: 53, Protocol: "udp"}}, Life: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 			if world, _ := w.send(w.link.Ask(17, w.link.IPv4, refused4, 53), w.link.Ask(17, w.link.IPv6, refused6, 53)); len(world) != 2 {
@@ -422,7 +422,7 @@ func rebind(t *testing.T, n nstest.Network, c wired.NIC) {
 		set := map[bool]string{true: "pins-4", false: "pins-6"}[a.Is4()]
 		n.Pod.Exec("nft", "add", "element", "inet", "guestwire-eth0", set, fmt.Sprintf("{ %v . udp . 53 timeout 1h }", a))
 	}
-	wantUnpinned(t, c.Pin(t.Context(), list, []infra.Ports{{First: 53, Protocol: "udp"}}, time.Hour), list...)
+	wantUnpinned(t, c.Pin(t.Context(), phase1.Pin{Addresses: list, Ports: []infra.Ports{{First: 53, Protocol: "udp"}}, Life: time.Hour}), list...)
 }
 
 // TestSourceRoutes: where the namespace takes packets that choose their way, the guest's do not choose theirs, with and

@@ -2,6 +2,7 @@ package phase1_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log"
@@ -150,7 +151,7 @@ func ExampleNIC_Counters() {
 func ExampleNIC_Pin() {
 	var nic phase1.NIC // whose Spec.Egress ends with "refuse all"
 	answer, life := []netip.Addr{netip.MustParseAddr("198.51.100.9")}, 5*time.Minute
-	err := nic.Pin(context.Background(), answer, []infra.Ports{{First: 443}}, life)
+	err := nic.Pin(context.Background(), phase1.Pin{Addresses: answer, Ports: []infra.Ports{{First: 443}}, Life: life, Name: "registry.example"})
 	var pins *phase1.PinError
 	if errors.As(err, &pins) {
 		fmt.Println("refused by an entry before the last:", pins.LeftOut)
@@ -204,6 +205,26 @@ func ExampleNIC_FollowDrops() {
 	defer cancel()
 	err = phase1.NIC{NetNS: ns, Name: "eth0"}.FollowDrops(ctx, func(d phase1.Drop) {
 		fmt.Println(d.Time.Format(time.TimeOnly), d.Reason, d.Text)
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// FollowFlows logs what the guest opens, and how much it sends there.
+func ExampleNIC_FollowFlows() {
+	ns, err := phase1.OpenNetNS("/run/netns/pod")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ns.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	lines := json.NewEncoder(os.Stdout)
+	err = phase1.NIC{NetNS: ns, Name: "eth0"}.FollowFlows(ctx, func(f phase1.Flow) {
+		if f.ByGuest && f.Event == "end" {
+			_ = lines.Encode(f)
+		}
 	})
 	if err != nil {
 		log.Fatal(err)

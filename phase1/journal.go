@@ -61,7 +61,13 @@ func (j *journal) isWhole() bool {
 // until their connections are forgotten.
 func (j journal) of(plan *wiring.Plan) journal {
 	earlier := j.Made.Guests
+	once := j.Made.Sysctls
 	j.Journal, j.Made = plan.Journal(), plan.Made()
+	for _, path := range netstate.OfFlows() {
+		if slices.Contains(once, path) && !slices.Contains(j.Made.Sysctls, path) {
+			j.Made.Sysctls = append(j.Made.Sysctls, path) // what a Spec without Flows gives back, or Teardown does
+		}
+	}
 	for _, n := range earlier {
 		if j.Begins && !slices.Contains(j.Made.Guests, n) {
 			j.Made.Guests = append(j.Made.Guests, n)

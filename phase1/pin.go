@@ -26,9 +26,26 @@ type PinError struct {
 
 func (e *PinError) Error() string { return e.text }
 
-// Pin lets the guest open connections to the ports of the addresses. A pin has a life of 1 s to 7 days. Spec.Egress
+// Pin is what [NIC.Pin] lets the guest connect to.
+type Pin struct {
+	// Addresses are the hosts, at least one.
+	Addresses []netip.Addr
+
+	// Ports are theirs, at least one range.
+	Ports []infra.Ports
+
+	// Life is how long the pin holds: 1 s to 7 days.
+	Life time.Duration
+
+	// Name is what FollowFlows calls the destination, such as the host's name that was asked for: at
+	// most 253 printable characters of ASCII, without quotes and backslashes. nft(8) shows it as a
+	// comment. Empty: no name.
+	Name string
+}
+
+// Pin lets the guest open connections to the ports of the addresses for a time. Spec.Egress
 // must end with "refuse all": Pin opens what that entry alone refuses. A port that Egress diverts needs no pin. If an
-// address and port is pinned already, the longer life counts. A Setup whose list also ends with "refuse all" keeps the
+// address and port is pinned already, the longer life counts, with its name. A Setup whose list also ends with "refuse all" keeps the
 // pins. A call can pin at most 1024 pairs of address and port, and a NIC can have 4096 in each family. No lock.
 //
 //	ErrNotWired        the namespace has no nftables table of this NIC
@@ -37,27 +54,31 @@ func (e *PinError) Error() string { return e.text }
 //	*PinError          behind Masquerade, the address lies in the guest's own network
 //	*cache.FieldError  a parameter is wrong, or Spec.Egress does not end with "refuse all"
 //	others             the NIC has no room for so many pins
-func (n NIC) Pin(ctx context.Context, addresses []netip.Addr, ports []infra.Ports, life time.Duration) error {
-	return n.failed("pin", n.pin(ctx, addresses, ports, life))
+func (n NIC) Pin(ctx context.Context, p Pin) error {
+	return n.failed("pin", n.pin(ctx, p))
 }
 
 const (
 	minPinLife = time.Second
 	maxPinLife = 7 * 24 * time.Hour
 	maxPins    = 1024 // of one call
+	maxPinName = 253  // that of a host
 )
 
-func (n NIC) pin(ctx context.Context, addresses []netip.Addr, ports []infra.Ports, life time.Duration) error {
-	if life < minPinLife || life > maxPinLife {
+func (n NIC) pin(ctx context.Context, p Pin) error {
+	if life := p.Life; life < minPinLife || life > maxPinLife {
 		return &cache.FieldError{Field: "life", Reason: fmt.Sprintf("%v, want a time of %v to %v", life, minPinLife, maxPinLife)}
 	}
-	pins, outside, err := pinsOf(addresses, ports)
+	if len(p.Name) > maxPinName || strings.ContainsFunc(p.Name, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
+		return &cache.FieldError{Field: "name", Reason: fmt.Sprintf("%.80q, want at most %d printable characters of ASCII, without quotes and backslashes", p.Name, maxPinName)}
+	}
+	pins, outside, err := pinsOf(p.Addresses, p.Ports)
 	if err != nil {
 		return err
 	}
 	var refused, lacking []netip.Addr
 	err = n.inspect(func(ns *kernel.Namespace) (err error) {
-		refused, lacking, err = ns.Tables.Pin(ctx, netstate.NamesFor(n.Name, "").Table, pins, life)
+		refused, lacking, err = ns.Tables.Pin(ctx, netstate.NamesFor(n.Name, "").Table, pins, p.Life, p.Name)
 		return err
 	})
 	var other *nft.SetError

@@ -90,7 +90,7 @@ func TestPin(t *testing.T) {
 			s.World.Serve("world", "tcp", netip.AddrPortFrom(a, 9001))
 		}
 		pin := func(life time.Duration, port uint16, addresses ...netip.Addr) error {
-			return c.Pin(t.Context(), addresses, []infra.Ports{{First: port}}, life)
+			return c.Pin(t.Context(), phase1.Pin{Addresses: addresses, Ports: []infra.Ports{{First: port}}, Life: life})
 		}
 		opensItsPort := func(t *testing.T) {
 			t.Helper()
@@ -182,7 +182,7 @@ func TestPinAgain(t *testing.T) {
 	c.Egress = policy(t, "refuse all")
 	setup(t, c)
 	pin := func(life time.Duration, from, to uint16) error {
-		return c.Pin(t.Context(), []netip.Addr{nstest.Beyond4, nstest.Beyond6}, []infra.Ports{{First: from, Last: to, Protocol: "udp"}, {First: to, Protocol: "udp"}}, life)
+		return c.Pin(t.Context(), phase1.Pin{Addresses: []netip.Addr{nstest.Beyond4, nstest.Beyond6}, Ports: []infra.Ports{{First: from, Last: to, Protocol: "udp"}, {First: to, Protocol: "udp"}}, Life: life})
 	}
 	act(t, "in each order", func(t *testing.T) {
 		for _, life := range []time.Duration{time.Minute, time.Hour, time.Second, 2 * time.Hour, time.Minute} { // a minute is the set's own
@@ -219,7 +219,7 @@ func TestPinRefused(t *testing.T) {
 	c := config(s.Network, infra.Masquerade{})
 	ctx, hosts, https := t.Context(), []netip.Addr{nstest.Beyond4, nstest.Beyond6}, []infra.Ports{{First: 443}}
 	act(t, "not wired", func(t *testing.T) {
-		if err := c.Pin(ctx, hosts, https, time.Hour); !errors.Is(err, phase1.ErrNotWired) {
+		if err := c.Pin(ctx, phase1.Pin{Addresses: hosts, Ports: https, Life: time.Hour}); !errors.Is(err, phase1.ErrNotWired) {
 			t.Error(err)
 		}
 	})
@@ -228,7 +228,7 @@ func TestPinRefused(t *testing.T) {
 		t.Helper()
 		act(t, name, func(t *testing.T) {
 			var bad *cache.FieldError
-			if err := c.Pin(ctx, addresses, ports, life); !errors.As(err, &bad) || bad.Field != field {
+			if err := c.Pin(ctx, phase1.Pin{Addresses: addresses, Ports: ports, Life: life}); !errors.As(err, &bad) || bad.Field != field {
 				t.Errorf("%v, want one about %s", err, field)
 			}
 		})
@@ -243,7 +243,7 @@ func TestPinRefused(t *testing.T) {
 	refuse("zone", "addresses[0]", []netip.Addr{netip.MustParseAddr("fe80::1%eth0")}, https, time.Hour)
 	refuse("no port", "ports", hosts, nil, time.Hour)
 	act(t, "a way out", func(t *testing.T) {
-		if err := c.Pin(ctx, hosts, []infra.Ports{{First: 80, Guest: 81}}, time.Hour); !strings.HasSuffix(fmt.Sprint(err), "leave :81 out") {
+		if err := c.Pin(ctx, phase1.Pin{Addresses: hosts, Ports: []infra.Ports{{First: 80, Guest: 81}}, Life: time.Hour}); !strings.HasSuffix(fmt.Sprint(err), "leave :81 out") {
 			t.Error(err)
 		}
 	})
@@ -254,7 +254,7 @@ func TestPinRefused(t *testing.T) {
 	act(t, "ended context", func(t *testing.T) {
 		done, cancel := context.WithCancelCause(ctx)
 		cancel(errors.New("the caller's reason"))
-		if err := c.Pin(done, hosts, https, time.Hour); err == nil || !strings.Contains(err.Error(), "the caller's reason") {
+		if err := c.Pin(done, phase1.Pin{Addresses: hosts, Ports: https, Life: time.Hour}); err == nil || !strings.Contains(err.Error(), "the caller's reason") {
 			t.Error(err)
 		}
 	})
@@ -265,11 +265,11 @@ func TestPinRefused(t *testing.T) {
 	})
 	act(t, "full set", func(t *testing.T) {
 		for first := 1; first < 4096; first += 1024 {
-			if err := c.Pin(ctx, hosts[:1], []infra.Ports{{First: uint16(first), Last: uint16(first) + 1023}}, time.Hour); err != nil {
+			if err := c.Pin(ctx, phase1.Pin{Addresses: hosts[:1], Ports: []infra.Ports{{First: uint16(first), Last: uint16(first) + 1023}}, Life: time.Hour, Name: strings.Repeat("n", 253)}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := c.Pin(ctx, hosts, []infra.Ports{{First: 5000}}, time.Hour); err == nil || !strings.Contains(err.Error(), "full") {
+		if err := c.Pin(ctx, phase1.Pin{Addresses: hosts, Ports: []infra.Ports{{First: 5000}}, Life: time.Hour}); err == nil || !strings.Contains(err.Error(), "full") {
 			t.Error(err)
 		}
 		if list := s.pins(); strings.Contains(list, " 5000 ") || !strings.Contains(list, ". 4096 timeout 1h") {
@@ -277,10 +277,54 @@ func TestPinRefused(t *testing.T) {
 		}
 	})
 	act(t, "again in a full set", func(t *testing.T) {
-		if err := c.Pin(ctx, hosts[:1], []infra.Ports{{First: 4096}}, 2*time.Hour); err != nil {
+		if err := c.Pin(ctx, phase1.Pin{Addresses: hosts[:1], Ports: []infra.Ports{{First: 4096}}, Life: 2 * time.Hour}); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// TestPinName: nft(8) shows a pin's name. It stays with the longer life, through a Setup with another list, and is no
+// difference to Check.
+func TestPinName(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Masquerade{})
+	c.Egress = policy(t, "refuse private", "refuse all")
+	setup(t, c)
+	pin := func(life time.Duration, name string) {
+		t.Helper()
+		if err := c.Pin(t.Context(), phase1.Pin{Addresses: []netip.Addr{nstest.Beyond4, nstest.Beyond6}, Ports: []infra.Ports{{First: 443}}, Life: life, Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shown := func(want string) {
+		t.Helper()
+		for _, set := range []string{"pins-4", "pins-6"} {
+			list := n.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", set)
+			if has := strings.Contains(list, "comment"); strings.Count(list, " . tcp . 443 timeout ") != 1 || has != (want != "") || !strings.Contains(list, want) {
+				t.Errorf("want %s in\n%s", want, list)
+			}
+		}
+		check(t, c)
+	}
+	pin(2*time.Minute, "")
+	shown("")
+	pin(time.Hour, "*.registry.example")
+	shown(`comment "*.registry.example"`)
+	pin(2*time.Minute, "other.example")
+	shown(`comment "*.registry.example"`)
+	c.Egress = policy(t, "refuse all")
+	setup(t, c)
+	shown(`comment "*.registry.example"`)
+	pin(2*time.Hour, "other.example")
+	shown(`comment "other.example"`)
+	for _, name := range []string{"a\"b", "a\\", "ä", "a\nb", strings.Repeat("n", 254)} {
+		var field *cache.FieldError
+		err := c.Pin(t.Context(), phase1.Pin{Addresses: []netip.Addr{nstest.Beyond4}, Ports: []infra.Ports{{First: 443}}, Life: time.Hour, Name: name})
+		if !errors.As(err, &field) || field.Field != "name" {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
 }
 
 // TestPinPartly: what is refused is named, and the rest is pinned, also if a look at the policy takes so long that the
@@ -297,7 +341,7 @@ func TestPinPartly(t *testing.T) {
 	setup(t, c)
 	refused := netip.MustParseAddr("11.0.0.1")
 	own := []netip.Addr{netip.MustParseAddr("10.0.2.2"), netip.MustParseAddr("10.0.2.10"), netip.MustParseAddr("fd10:0:2::a")} // in the guest's own network
-	wantUnpinned(t, c.Pin(t.Context(), append(own, nstest.Beyond4, refused), []infra.Ports{{First: 443, Last: 543}}, time.Hour), append(own, refused)...)
+	wantUnpinned(t, c.Pin(t.Context(), phase1.Pin{Addresses: append(own, nstest.Beyond4, refused), Ports: []infra.Ports{{First: 443, Last: 543}}, Life: time.Hour}), append(own, refused)...)
 	if have := strings.Count(n.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", "pins-4"), " . tcp . "); have != 101 {
 		t.Errorf("%d pins, want 101", have)
 	}
@@ -313,7 +357,7 @@ func TestPinWithoutFamily(t *testing.T) {
 	c.Egress = policy(t, "refuse all")
 	setup(t, c)
 	hosts := []netip.Addr{nstest.Beyond4, nstest.Beyond6}
-	wantUnpinned(t, c.Pin(t.Context(), hosts, []infra.Ports{{First: 443}}, time.Hour), hosts[1])
+	wantUnpinned(t, c.Pin(t.Context(), phase1.Pin{Addresses: hosts, Ports: []infra.Ports{{First: 443}}, Life: time.Hour}), hosts[1])
 	if list := n.Pod.Exec("nft", "list", "set", "inet", "guestwire-eth0", "pins-4"); !strings.Contains(list, hosts[0].String()) {
 		t.Error(list)
 	}
@@ -333,7 +377,7 @@ func TestPinBesideSetup(t *testing.T) {
 	go func() {
 		last := 0
 		for ctx.Err() == nil && last < 4000 {
-			if err := c.Pin(t.Context(), []netip.Addr{nstest.Beyond4}, []infra.Ports{{First: uint16(last + 1)}}, time.Hour); err != nil {
+			if err := c.Pin(t.Context(), phase1.Pin{Addresses: []netip.Addr{nstest.Beyond4}, Ports: []infra.Ports{{First: uint16(last + 1)}}, Life: time.Hour}); err != nil {
 				t.Error(err)
 				break
 			}
@@ -365,7 +409,7 @@ func TestPinForeign(t *testing.T) {
 	c := config(n, infra.Masquerade{})
 	c.Egress = policy(t, "allow 198.51.100.9 9000", "refuse all")
 	pin := func() error {
-		return c.Pin(t.Context(), []netip.Addr{nstest.Beyond4}, []infra.Ports{{First: 443}}, time.Hour)
+		return c.Pin(t.Context(), phase1.Pin{Addresses: []netip.Addr{nstest.Beyond4}, Ports: []infra.Ports{{First: 443}}, Life: time.Hour})
 	}
 	cut := func() error {
 		_, err := c.CutRefused(t.Context())

@@ -22,6 +22,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // dialFrom connects from a port of the namespace, which other sockets had before.
@@ -95,7 +96,7 @@ func TestEgressReopened(t *testing.T) {
 			}
 
 			far := at(0).Addr()
-			if err := c.Pin(t.Context(), []netip.Addr{far}, []infra.Ports{{First: 9300}}, time.Hour); err != nil {
+			if err := c.Pin(t.Context(), phase1.Pin{Addresses: []netip.Addr{far}, Ports: []infra.Ports{{First: 9300}}, Life: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 			open(5002)

@@ -123,6 +123,10 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 			err = s.forgetOlder(ctx, plan, earlier, j)
 		}
 		if err == nil {
+			err = s.giveFlowsBack(ctx, j)
+		}
+		if err == nil {
+			s.reportUncounted(plan)
 			s.forgetEarlier()
 			err = s.writeRecord(plan.Record)
 		}
@@ -254,6 +258,11 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 		}
 		again.Found.FlowTables = !watched
 	}
+	if spec.Flows {
+		if err := s.askFlows(&again.Found, earlier.Made); err != nil {
+			return nil, netstate.Snapshot{}, err
+		}
+	}
 	if hasEgress(spec) { // the first policy may come with this Setup
 		if err := s.askPolicy(&again.Found); err != nil {
 			return nil, netstate.Snapshot{}, err
@@ -322,6 +331,11 @@ func (s *session) readFirst(ctx context.Context, c request, owner resolvedOwner,
 	}
 	var others []*journal
 	err = s.look(func() error {
+		if questions.Tracking {
+			if err := s.ns.Tables.LoadTracking(); err != nil {
+				return err
+			}
+		}
 		if read(); err == nil && lacksLinkLocal(now, c.Name) {
 			// A NIC that has just come up gets its link-local address when the kernel notices the carrier. An address
 			// that comes after this look would be none that Teardown gives back.

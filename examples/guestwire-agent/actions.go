@@ -201,4 +201,4 @@ func recorded(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-func pin(ctx context.Context, o *options) error { return o.Pin(ctx, o.addresses, o.ports, o.life) }
+func pin(ctx context.Context, o *options) error { return o.Pin(ctx, o.pinned) }

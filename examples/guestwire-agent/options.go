@@ -9,7 +9,6 @@ import (
 	"os/user"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/commandline"
@@ -32,9 +31,7 @@ type options struct {
 	down                            phase1.TeardownOptions
 	netns, binding, file, namespace string
 	groups                          []uint32
-	addresses                       []netip.Addr
-	ports                           []infra.Ports
-	life                            time.Duration
+	pinned                          phase1.Pin
 	command                         []string
 	uid, gid                        uint32
 	inside                          bool
@@ -77,9 +74,10 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 	set.Func("gid", "the launcher's `GROUP`, a number or a name; without it any group may use the tap, and exec and run take the user's own", o.parseID(&o.gid, namedGroupOf))
 	set.Bool(&o.inside, "inside", "the launcher's user and group are numbers inside of the user namespace that owns the network namespace, as in a pod with hostUsers: false")
 	set.Func("groups", "the supplementary `GROUPS`, numbers or names with commas between, such as kvm; without it none", parseList(&o.groups, groupOf))
-	set.Func("addresses", "`ADDRESSES` with commas between", parseList(&o.addresses, netip.ParseAddr))
-	set.Func("ports", "`PORTS` with commas between, such as 443,53/udp,8000-8100; without a protocol they are those of TCP", parseList(&o.ports, parsePorts))
-	set.Func("life", "the `TIME` for which the pins live: 1s to 168h", commandline.Time(&o.life, "5m: 1s to 168h"))
+	set.Func("addresses", "`ADDRESSES` with commas between", parseList(&o.pinned.Addresses, netip.ParseAddr))
+	set.Func("ports", "`PORTS` with commas between, such as 443,53/udp,8000-8100; without a protocol they are those of TCP", parseList(&o.pinned.Ports, parsePorts))
+	set.Func("life", "the `TIME` for which the pins live: 1s to 168h", commandline.Time(&o.pinned.Life, "5m: 1s to 168h"))
+	set.String(&o.pinned.Name, "name", "", "the `NAME` by which guestwire-agent flows calls the addresses, such as registry.example")
 	set.String(&o.file, "config", "", "the configuration, a `FILE` with JSON (infra.Spec); a flag takes precedence over its field")
 	set.String(&o.namespace, "namespace", "", "the namespace's `NAME`, as guestwire-agent list -json has it")
 	set.Bool(&o.schema, "schema", "print the JSON schema of configurations")

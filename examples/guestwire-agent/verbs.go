@@ -199,15 +199,17 @@ record is gone.
 	},
 	{
 		Name: "pin", Short: "let the guest connect to addresses for a time, past egress",
-		Flags: "netns own nic addresses ports life", Do: pin,
+		Flags: "netns own nic addresses ports life name", Do: pin,
 		Example: `  guestwire-agent pin -netns /run/netns/pod -nic eth0 \
-      -addresses 198.51.100.7,2001:db8::7 -ports 443,53/udp -life 5m
+      -addresses 198.51.100.7,2001:db8::7 -ports 443,53/udp -life 5m \
+      -name registry.example
 `,
 		Long: `pin lets the guest open connections to the ports of the addresses for a time,
 where only the last entry of egress, "refuse all", refuses them. What an earlier
 entry or egressWithin refuses is left out: the exit code is 1, the error names
 these addresses, and the others are pinned. What is pinned already keeps the
-longer time.
+longer time, with the name that it has. guestwire-agent flows and nft show the
+-name.
 `,
 	},
 	{

@@ -13,6 +13,8 @@ type FlowTable struct {
 	// Devices are the links by which the packets come in and leave.
 	Devices  []string
 	Priority int // among the chains at the links' hook ingress
+	// Counts: what passes is counted for its connection, if the namespace counts connections (nf_conntrack_acct).
+	Counts bool
 }
 
 type (
@@ -47,6 +49,9 @@ func (f FlowTable) Head() string {
 	head := fmt.Sprintf("hook ingress priority %d;", f.Priority)
 	if len(names) > 0 {
 		head += " devices = { " + strings.Join(names, ", ") + " };"
+	}
+	if f.Counts {
+		head += " counter;"
 	}
 	return head
 }

@@ -26,6 +26,7 @@ type Set struct {
 type Element struct {
 	Key          []byte
 	Milliseconds uint64 // what is left of its life; 0: the set's
+	Comment      string // of at most 253 octets; no comparison looks at it
 }
 
 // Part is a part of a packet with an address, by its name in nft(8).

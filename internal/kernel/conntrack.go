@@ -30,14 +30,18 @@ var errNoConntrack = errors.New("this kernel does not report which connections i
 type connection struct {
 	family          uint8
 	original, reply tuple
-	first, id, zone []byte // CTA_TUPLE_ORIG, CTA_ID and CTA_ZONE, which name the connection
-	master          []byte // CTA_TUPLE_MASTER: first of the connection that made the kernel expect this one; nil: none
+	first, id, zone []byte      // CTA_TUPLE_ORIG, CTA_ID and CTA_ZONE, which name the connection
+	master          []byte      // CTA_TUPLE_MASTER: first of the connection that made the kernel expect this one; nil: none
+	carried         [2]*Carried // in the direction of original and of reply; nil: not counted
+	// In nanoseconds since 1970; 0: not known. at is the time of the report.
+	began, ended, at uint64
 }
 
 type tuple struct {
 	source, destination netip.Addr
 	protocol            uint8
 	sourcePort, port    uint16 // port is the destination's; 0: the protocol has none
+	icmp                *ICMP  // nil: another protocol
 }
 
 // parseConnection parses the message of a connection (struct nfgenmsg, CTA_*: linux/netfilter/nfnetlink_conntrack.h).
@@ -57,14 +61,60 @@ func parseConnection(m []byte) (connection, error) {
 			c.zone = v
 		case tupleMaster:
 			c.master = v
+		case nl.CTA_COUNTERS_ORIG:
+			c.carried[0], err = parseCarried(v)
+		case nl.CTA_COUNTERS_REPLY:
+			c.carried[1], err = parseCarried(v)
+		case nl.CTA_TIMESTAMP:
+			err = netlink.EachAttribute(v, 0, func(inner uint16, v []byte) error {
+				switch inner {
+				case nl.CTA_TIMESTAMP_START:
+					c.began = be64(v)
+				case nl.CTA_TIMESTAMP_STOP:
+					c.ended = be64(v)
+				}
+				return nil
+			})
+		case timestampEvent:
+			c.at = be64(v)
 		}
 		return err
 	})
 	return c, err
 }
 
-// tupleMaster is CTA_TUPLE_MASTER (linux/netfilter/nfnetlink_conntrack.h).
-const tupleMaster = 14
+// Attributes of a connection (linux/netfilter/nfnetlink_conntrack.h).
+const (
+	tupleMaster    = 14 // CTA_TUPLE_MASTER
+	timestampEvent = 27 // CTA_TIMESTAMP_EVENT, since Linux 6.14
+)
+
+// parseCarried parses what a connection has carried in one direction (CTA_COUNTERS_*).
+func parseCarried(b []byte) (*Carried, error) {
+	var c Carried
+	err := netlink.EachAttribute(b, 0, func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.CTA_COUNTERS_PACKETS:
+			c.Packets = be64(v)
+		case nl.CTA_COUNTERS_BYTES:
+			c.Octets = be64(v)
+		}
+		return nil
+	})
+	return &c, err
+}
+
+// be64 is a number of 8 octets in network order; 0 if the value is shorter.
+func be64(b []byte) uint64 {
+	if len(b) < 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(b)
+}
+
+// Identifier, type and code of a tuple of ICMP are three attributes, and those of ICMPv6 the next three
+// (CTA_PROTO_ICMP_ID to CTA_PROTO_ICMPV6_CODE).
+const firstICMP, lastICMP = 4, 9
 
 func parseTuple(b []byte) (t tuple, err error) {
 	err = netlink.EachAttribute(b, 0, func(kind uint16, part []byte) error {
@@ -80,6 +130,20 @@ func parseTuple(b []byte) (t tuple, err error) {
 				t.sourcePort = binary.BigEndian.Uint16(v)
 			case kind == nl.CTA_TUPLE_PROTO && inner == nl.CTA_PROTO_DST_PORT && len(v) == 2:
 				t.port = binary.BigEndian.Uint16(v)
+			case kind == nl.CTA_TUPLE_PROTO && inner >= firstICMP && inner <= lastICMP:
+				if t.icmp == nil {
+					t.icmp = &ICMP{}
+				}
+				switch (inner - firstICMP) % 3 {
+				case 0:
+					if len(v) == 2 {
+						t.icmp.ID = binary.BigEndian.Uint16(v)
+					}
+				case 1:
+					t.icmp.Type = netlink.U8(v)
+				case 2:
+					t.icmp.Code = netlink.U8(v)
+				}
 			}
 			return nil
 		})

@@ -71,8 +71,14 @@ func parsers(t testing.TB) netlinktest.Parsers {
 			Parse: func(b []byte) error { _, err := parseActions(b, &netstate.Filter{}); return err }},
 		{Name: "parseListener", Seeds: [][]byte{listenerReport(netstate.Listener{Address: gateway4, Port: 53}), listenerReport(netstate.Listener{Address: gateway6, Port: 53})},
 			Parse: func(b []byte) error { _, err := parseListener(b); return err }},
-		{Name: "parseConnection", Seeds: [][]byte{connectionReport(gateway4, gateway4, gateway4), connectionReport(gateway6, gateway6, gateway6)},
-			Parse: func(b []byte) error { _, err := parseConnection(b); return err }},
+		{Name: "parseConnection", Seeds: [][]byte{connectionReport(gateway4, gateway4, gateway4), connectionReport(gateway6, gateway6, gateway6), countedReport(gateway4), countedReport(gateway6)},
+			Parse: func(b []byte) error {
+				c, err := parseConnection(b)
+				c.flow()
+				return err
+			}},
+		{Name: "eachReport", Seeds: [][]byte{flowDatagram(0, countedReport(gateway4)), flowDatagram(2, countedReport(gateway6))},
+			Parse: func(b []byte) error { return eachReport(b, func(Flow) {}) }},
 		{Name: "parseAnswer", Seeds: [][]byte{advertisementReport(neighbour6, mac6Reported...)},
 			Parse: func(b []byte) error { frame.ParseAnswer(b); return nil }},
 		{Name: "parseChains", Seeds: [][]byte{[]byte(strings.Join(iptablesLines, "\n"))},

@@ -52,6 +52,9 @@ func readSysctls(s *netstate.Snapshot, read, set []string) error {
 	return nil
 }
 
+// ReadSysctls reads sysctls of the calling thread's namespace that the caller may set, as Snapshot does.
+func ReadSysctls(s *netstate.Snapshot, set []string) error { return readSysctls(s, nil, set) }
+
 // settings6 are the indices of a link's IPv6 sysctls in what a dump of links says (DEVCONF_*, linux/ipv6.h).
 var settings6 = map[string]int{"forwarding": 0, "accept_ra": 3, "seg6_enabled": 44, "rpl_seg_enabled": 51, "force_forwarding": 59}
 

@@ -23,7 +23,17 @@ const (
 	IgnoreARP = "net/ipv4/conf/all/arp_ignore"
 	// PingGroups are the groups whose processes may open ping sockets.
 	PingGroups = "net/ipv4/ping_group_range"
+	// CountFlows has the kernel count what each connection carries.
+	CountFlows = "net/netfilter/nf_conntrack_acct"
+	// ReportFlows has the kernel report when connections begin and end. With 2, the default since Linux 5.19, it does not
+	// report the end of those that have begun while nobody listened.
+	ReportFlows = "net/netfilter/nf_conntrack_events"
+	// TimeFlows has the kernel keep when each connection has begun.
+	TimeFlows = "net/netfilter/nf_conntrack_timestamp"
 )
+
+// OfFlows are the sysctls of a log of connections, which wants 1 of each. The kernel has them with connection tracking.
+func OfFlows() []string { return []string{CountFlows, ReportFlows, TimeFlows} }
 
 var bridgeCalls = []string{
 	"net/bridge/bridge-nf-call-arptables", "net/bridge/bridge-nf-call-ip6tables", "net/bridge/bridge-nf-call-iptables",
@@ -73,12 +83,12 @@ func ProxyDelay(link string) string { return "net/ipv4/neigh/" + link + "/proxy_
 
 // Shared are the sysctls that the whole namespace shares, so that the wirings of several NICs meet in them.
 func Shared() []string {
-	return append([]string{Forwarding6, NoIPv6, PortStart, PingGroups, ReservedPorts}, bridgeCalls...)
+	return slices.Concat([]string{Forwarding6, NoIPv6, PortStart, PingGroups, ReservedPorts}, OfFlows(), bridgeCalls)
 }
 
 // SysctlOrder are the sysctls of the namespace and of the NIC in the order in which they are written. IPv6
 // forwarding comes late: switching it on deletes the routes that came by router advertisement, unless
 // accept_ra is 2 already.
 func SysctlOrder(nic string) []string {
-	return append([]string{PortStart, PingGroups, ReservedPorts, NoIPv6, AcceptRA(nic), Forwarding6, ForceForwarding(nic)}, bridgeCalls...)
+	return slices.Concat([]string{PortStart, PingGroups, ReservedPorts}, OfFlows(), []string{NoIPv6, AcceptRA(nic), Forwarding6, ForceForwarding(nic)}, bridgeCalls)
 }

@@ -14,7 +14,11 @@ import (
 func (w *writer) writeFlowTable(table string, f firewall.FlowTable) {
 	w.bytes(nftables.NFTA_FLOWTABLE_TABLE, []byte(table))
 	w.bytes(nftables.NFTA_FLOWTABLE_NAME, []byte(f.Name))
-	w.number32(nftables.NFTA_FLOWTABLE_FLAGS, 0)
+	flags := uint32(0)
+	if f.Counts {
+		flags = uint32(nftables.FlowtableFlagsCounter)
+	}
+	w.number32(nftables.NFTA_FLOWTABLE_FLAGS, flags)
 	hook := w.open(nftables.NFTA_FLOWTABLE_HOOK)
 	w.number32(nftables.NFTA_FLOWTABLE_HOOK_NUM, unix.NF_NETDEV_INGRESS)
 	w.number32(nftables.NFTA_FLOWTABLE_PRIORITY, uint32(int32(f.Priority)))
@@ -63,6 +67,8 @@ func parseFlowTable(m []byte) (image firewall.Declaration, table string, err err
 		}
 		return nil
 	})
+	f.Counts = flags&uint32(nftables.FlowtableFlagsCounter) != 0
+	flags &^= uint32(nftables.FlowtableFlagsCounter)
 	image.Head = f.Head()
 	if hook != unix.NF_NETDEV_INGRESS {
 		image.Head += fmt.Sprintf(" hook %d;", hook)

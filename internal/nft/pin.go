@@ -82,7 +82,7 @@ func (n *Tables) declaredSets(table string) (map[string]string, error) {
 const pinTries = 64
 
 // Pin adds the pins to the sets of the inet table with the name, for so long; a pin that has a longer life keeps it.
-// What is diverted needs no pin, and gets none. Pin leaves out each address whose pin the table refuses (refused), or
+// Their comment is the name; empty: there is none. What is diverted needs no pin, and gets none. Pin leaves out each address whose pin the table refuses (refused), or
 // for whose version of IP there is no set (lacking).
 //
 // All is one transaction, of the nftables generation in which Pin has read what is there. Before Linux 6.12 the kernel
@@ -91,7 +91,7 @@ const pinTries = 64
 // The kernel begins a generation, and then fills the sets with ranges (nf_tables_commit). It carries out the next
 // transaction after that. So Pin reads the refused destinations again after another transaction of the generation:
 // an empty one, as one that pins would begin another generation.
-func (n *Tables) Pin(ctx context.Context, table string, pins []firewall.Pin, life time.Duration) (refused, lacking []netip.Addr, err error) {
+func (n *Tables) Pin(ctx context.Context, table string, pins []firewall.Pin, life time.Duration, name string) (refused, lacking []netip.Addr, err error) {
 	if n.filter == nil {
 		return nil, nil, ErrNoTable
 	}
@@ -125,7 +125,7 @@ func (n *Tables) Pin(ctx context.Context, table string, pins []firewall.Pin, lif
 			if err != nil || !sure || slices.Contains(refused, p.To) || slices.Contains(lacking, p.To) || sets[ip.Of(p.To)].diverts(p) {
 				continue
 			}
-			err = n.addPin(table, sets[ip.Of(p.To)], p, life)
+			err = n.addPin(table, sets[ip.Of(p.To)], p, life, name)
 		}
 		if netlink.Answers(err, unix.EINVAL) { // another set has come in the place of this one meanwhile
 			continue
@@ -235,20 +235,10 @@ func unpinned(sets map[ip.Version]*pinSet, pins []firewall.Pin) (refused, lackin
 }
 
 // addPin adds the pin to what the transaction does, unless the kernel has it for a longer time.
-func (n *Tables) addPin(table string, s *pinSet, p firewall.Pin, life time.Duration) error {
-	pin := firewall.Element{Key: appendKey(nil, p.To, p.Protocol, p.Port), Milliseconds: uint64(life.Milliseconds())}
-	key := nl.NewRtAttr(unix.NLA_F_NESTED|unix.NFTA_SET_ELEM_KEY, nil)
-	key.AddRtAttr(unix.NFTA_DATA_VALUE, pin.Key)
-	list := nl.NewRtAttr(unix.NLA_F_NESTED|unix.NFTA_SET_ELEM_LIST_ELEMENTS, nil)
-	list.AddRtAttr(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, nil).AddChild(key)
-	question := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, 0, netlink.Netfilter(unix.NFPROTO_INET),
-		nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(table)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(s.name)), list)
-	var there []firewall.Element
-	err := n.filter.Dump(question, func() { there = nil }, func(m []byte) (err error) {
-		there, err = parseElements(m)
-		return err
-	})
-	if err != nil && !netlink.Answers(err, unix.ENOENT) {
+func (n *Tables) addPin(table string, s *pinSet, p firewall.Pin, life time.Duration, name string) error {
+	pin := firewall.Element{Key: appendKey(nil, p.To, p.Protocol, p.Port), Milliseconds: uint64(life.Milliseconds()), Comment: name}
+	there, err := n.readElement(table, s.name, pin.Key)
+	if err != nil {
 		return err
 	}
 	if len(there) > 0 {
@@ -259,6 +249,36 @@ func (n *Tables) addPin(table string, s *pinSet, p firewall.Pin, life time.Durat
 	}
 	s.added = append(s.added, pin)
 	return nil
+}
+
+// Pinned returns the name with which Pin has pinned; not pinned: the set has no such pin, or there is none.
+func (n *Tables) Pinned(table string, p firewall.Pin) (name string, pinned bool, err error) {
+	if n.filter == nil {
+		return "", false, nil
+	}
+	there, err := n.readElement(table, firewall.PinSet(ip.Of(p.To)), appendKey(nil, p.To, p.Protocol, p.Port))
+	if len(there) == 0 || err != nil {
+		return "", false, err
+	}
+	return there[0].Comment, true, nil
+}
+
+// readElement returns the element of the inet table's set with the key; none: there is no such element, set or table.
+func (n *Tables) readElement(table, set string, value []byte) (there []firewall.Element, err error) {
+	key := nl.NewRtAttr(unix.NLA_F_NESTED|unix.NFTA_SET_ELEM_KEY, nil)
+	key.AddRtAttr(unix.NFTA_DATA_VALUE, value)
+	list := nl.NewRtAttr(unix.NLA_F_NESTED|unix.NFTA_SET_ELEM_LIST_ELEMENTS, nil)
+	list.AddRtAttr(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, nil).AddChild(key)
+	question := netlink.NewRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, 0, netlink.Netfilter(unix.NFPROTO_INET),
+		nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(table)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(set)), list)
+	err = n.filter.Dump(question, func() { there = nil }, func(m []byte) (err error) {
+		there, err = parseElements(m)
+		return err
+	})
+	if netlink.Answers(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return there, err
 }
 
 // sendPins carries the transaction out, unless another generation has come. A table that is there is added, which

@@ -67,6 +67,21 @@ func (n *Tables) MatchesLocalSources() (bool, error) {
 	return can, nil
 }
 
+// trackProbe is a table with a rule about connections.
+var trackProbe = firewall.Table{Family: firewall.Inet, Name: "guestwire/probe",
+	Chains: []firewall.Chain{{Name: "tracked", Rules: []firewall.Rule{{Matches: []firewall.Match{firewall.State{States: firewall.New}}, Verdict: firewall.Return{}}}}}}
+
+// LoadTracking has the kernel load connection tracking, in the way of CanOffload. A kernel that lacks it stays as it is.
+func (n *Tables) LoadTracking() error {
+	if tracks, err := exists(TrackedCount); n.filter == nil || tracks || err != nil {
+		return err
+	}
+	if _, err := n.takes(trackProbe); err != nil {
+		return fmt.Errorf("load connection tracking: %w", err)
+	}
+	return nil
+}
+
 // fwdProbe is a table with a rule that forwards frames.
 var fwdProbe = firewall.Table{Family: firewall.NetDev, Name: "guestwire/probe",
 	Chains: []firewall.Chain{{Name: "forward", Rules: []firewall.Rule{{Verdict: firewall.Fwd{Device: "lo", Index: 1}}}}}}

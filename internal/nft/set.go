@@ -73,13 +73,25 @@ func (w *writer) writeSetElements(kind uint16, family firewall.Family, table, se
 // mostElements are those of one message: an attribute holds up to 65535 octets, and the largest element has sizeofBox.
 const mostElements = 900
 
+// mostCommented are those of one message if some have a comment.
+const mostCommented = 180
+
 // writeElements writes the messages about elements of a set.
 func (w *writer) writeElements(kind uint16, family firewall.Family, table, set string, number uint32, all []firewall.Element) {
+	if len(all) > mostCommented && slices.ContainsFunc(all, func(e firewall.Element) bool { return e.Comment != "" }) {
+		for part := range slices.Chunk(all, mostCommented) {
+			w.writeElements(kind, family, table, set, number, part)
+		}
+		return
+	}
 	w.writeSetElements(kind, family, table, set, number, len(all), func(index int) {
 		element := w.open(unix.NFTA_LIST_ELEM)
 		w.data(unix.NFTA_SET_ELEM_KEY, all[index].Key)
 		if life := all[index].Milliseconds; life != 0 {
 			w.number64(unix.NFTA_SET_ELEM_TIMEOUT, life)
+		}
+		if comment := all[index].Comment; comment != "" {
+			w.bytes(unix.NFTA_SET_ELEM_USERDATA, append([]byte{commentOfElement, byte(len(comment) + 1)}, comment+"\x00"...))
 		}
 		w.close(element)
 	})
@@ -217,7 +229,7 @@ func keyLength(p firewall.Part) int {
 func parseElements(m []byte) (elements []firewall.Element, err error) {
 	err = eachElement(m, func(e element) {
 		if e.key != nil {
-			elements = append(elements, firewall.Element{Key: slices.Clone(e.key), Milliseconds: e.milliseconds})
+			elements = append(elements, firewall.Element{Key: slices.Clone(e.key), Milliseconds: e.milliseconds, Comment: e.comment})
 		}
 	})
 	return elements, err
@@ -251,6 +263,7 @@ type element struct {
 	key, end, data []byte
 	milliseconds   uint64
 	ends           bool
+	comment        string
 }
 
 // eachElement parses struct nfgenmsg and a list of elements (NFTA_SET_ELEM_LIST_ELEMENTS), and calls f with each.
@@ -261,13 +274,15 @@ func eachElement(m []byte, f func(element)) error {
 		}
 		return netlink.EachAttribute(v, 0, func(_ uint16, attributes []byte) error {
 			var parts [elementKeyEnd + 1][]byte
-			milliseconds, ends := uint64(0), false
+			milliseconds, ends, comment := uint64(0), false, ""
 			err := netlink.EachAttribute(attributes, 0, func(attribute uint16, v []byte) error {
 				switch attribute {
 				case unix.NFTA_SET_ELEM_FLAGS:
 					ends = netlink.BE32(v)&unix.NFT_SET_ELEM_INTERVAL_END != 0
 				case unix.NFTA_SET_ELEM_EXPIRATION:
 					milliseconds = max(1, be64(v))
+				case unix.NFTA_SET_ELEM_USERDATA:
+					comment = parseComment(v)
 				case unix.NFTA_SET_ELEM_KEY, elementKeyEnd, unix.NFTA_SET_ELEM_DATA:
 					return netlink.EachAttribute(v, 0, func(_ uint16, value []byte) error {
 						parts[attribute] = value
@@ -277,11 +292,26 @@ func eachElement(m []byte, f func(element)) error {
 				return nil
 			})
 			if err == nil {
-				f(element{parts[unix.NFTA_SET_ELEM_KEY], parts[elementKeyEnd], parts[unix.NFTA_SET_ELEM_DATA], milliseconds, ends})
+				f(element{parts[unix.NFTA_SET_ELEM_KEY], parts[elementKeyEnd], parts[unix.NFTA_SET_ELEM_DATA], milliseconds, ends, comment})
 			}
 			return err
 		})
 	})
+}
+
+// commentOfElement is NFTNL_UDATA_SET_ELEM_COMMENT (libnftnl, include/libnftnl/udata.h): a text that nft(8) shows.
+const commentOfElement = 0
+
+// parseComment returns the comment in the data that nft(8) keeps for an element: the type and the length of each item, of an
+// octet each, and the item. Empty: there is none.
+func parseComment(b []byte) string {
+	for len(b) >= 2 && len(b)-2 >= int(b[1]) {
+		if kind, item := b[0], b[2:2+int(b[1])]; kind == commentOfElement {
+			return unix.ByteSliceToString(item)
+		}
+		b = b[2+int(b[1]):]
+	}
+	return ""
 }
 
 // Attributes of a set that unix does not name (linux/netfilter/nf_tables.h).

@@ -126,6 +126,7 @@ func TestOrder(t *testing.T) {
 		lists := [][2][]infra.Egress{{valid()}, {nil, valid()}, {valid(), valid()}}[i%3]
 		sets := setsOf(t, policy.Policy{Egress: lists[0], Within: lists[1]})
 		refused := policy.Judge(sets).Refuses // without a pin
+		index := policy.Policy{Egress: lists[0], Within: lists[1]}.Index()
 		for range 1000 {
 			p := packet{netip.MustParseAddr(addresses[r.IntN(len(addresses))]), protocols[r.IntN(len(protocols))], ports[r.IntN(len(ports))]}
 			egress, within := p.decided(lists[0]), p.decided(lists[1])
@@ -141,7 +142,54 @@ func TestOrder(t *testing.T) {
 			if have, want := p.isIn(t, "pinnable-", sets), pins && !above && (!own || egress == len(lists[0])-1); have != want {
 				t.Fatalf("%v is pinnable: %v, want %v, by %v\n%v", p, have, want, lists, sets)
 			}
+			want := policy.Decision{Refuses: own || above, Pinnable: !above && (!own || egress == len(lists[0])-1)}
+			if want.Within = egress < 0 || above && !own; want.Within {
+				want.Entry = lists[1][within]
+			} else {
+				want.Entry = lists[0][egress]
+			}
+			if have := index.Decide(netip.AddrPortFrom(p.to, p.port), p.protocol); have != want {
+				t.Fatalf("%v is decided by %+v, want %+v, of %v", p, have, want, lists)
+			}
 		}
+	}
+}
+
+// TestIndex: a range of addresses that is no network, and diverts, decide as Policy.Decide has it.
+func TestIndex(t *testing.T) {
+	p := policy.Policy{Egress: entries("refuse nic-networks", "divert gateway 53/udp 127.0.0.1:8053", "divert all 443 :15443", "allow resolvers", "allow all 80", "refuse all"),
+		Within:   entries("divert 203.0.113.0/24 80 127.0.0.1:8080", "refuse 198.51.100.0/24", "allow all"),
+		Networks: golden.Values[netip.Prefix]("192.0.2.0/24", "2001:db8::/64"), NextHops: golden.Values[netip.Addr]("192.0.2.1", "192.0.2.254"),
+		Resolvers: golden.Values[netip.Addr]("198.51.100.53", "203.0.113.53"), Gateways: golden.Values[netip.Addr]("10.0.2.1", "fd00::1")}
+	x := p.Index()
+	for to, want := range map[string]string{
+		"192.0.2.0:80": "refuse nic-networks", "192.0.2.1:80": "allow all 80/tcp", "192.0.2.2:443": "refuse nic-networks", "192.0.2.254:22": "refuse all", "192.0.2.255:80": "refuse nic-networks",
+		"10.0.2.1:53": "divert gateway 53/udp 127.0.0.1:8053", "[fd00::1]:443": "divert all 443/tcp :15443", "9.9.9.9:443": "divert all 443/tcp :15443",
+		"203.0.113.7:80": "divert 203.0.113.0/24 80/tcp 127.0.0.1:8080", "203.0.113.53:9": "allow resolvers", "198.51.100.53:80": "refuse 198.51.100.0/24", "198.51.100.1:443": "divert all 443/tcp :15443",
+		"198.51.100.1:22": "refuse all", "[2001:db8::9]:80": "refuse nic-networks",
+	} {
+		at := netip.MustParseAddrPort(to)
+		protocol := map[bool]uint8{true: 17, false: 6}[at.Port() == 53]
+		d := x.Decide(at, protocol)
+		target, passes := p.Decide(at, protocol)
+		if d.Entry.String() != want || d.Target != target || d.Refuses == passes {
+			t.Errorf("%s: %+v, want %q, %v, %t", to, d, want, target, passes)
+		}
+	}
+	if d := (policy.Policy{}).Index().Decide(netip.MustParseAddrPort("192.0.2.1:80"), 6); d != (policy.Decision{}) {
+		t.Errorf("without lists: %+v", d)
+	}
+}
+
+// BenchmarkIndex: a decision of one in 15,000 entries.
+func BenchmarkIndex(b *testing.B) {
+	var texts []string
+	for i := range 15_000 {
+		texts = append(texts, fmt.Sprintf("allow 11.%d.%d.%d/30 443", i%7*36, i/40%250, i%40*4))
+	}
+	x := policy.Policy{Egress: entries(append(texts, "refuse all")...)}.Index()
+	for i := 0; b.Loop(); i++ {
+		x.Decide(netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, byte(i % 7 * 36), byte(i), byte(i >> 8)}), 443), 6)
 	}
 }
 

@@ -147,6 +147,7 @@ var ofMasquerade = []struct {
 		m.SourcePorts = ChoosePorts(infra.Masquerade{Ports: []infra.Ports{{First: 80}}}, nil, InUse{})
 	}},
 	{"a flow table", func(m *Masquerade) { m.Flows = true }},
+	{"a flow table that counts", func(m *Masquerade) { m.Flows, m.Counts = true, true }},
 }
 
 var ofRouted = []struct {

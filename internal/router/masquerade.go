@@ -25,6 +25,8 @@ type Masquerade struct {
 	SourcePorts SourcePorts
 	// Flows says that established connections pass by a flow table.
 	Flows bool
+	// Counts says that the kernel counts what each connection carries, also in the flow table.
+	Counts bool
 	// Families are those of iptables whose chains translate; none: a table of nftables does. With NoNFTables there is
 	// none beside them. With NoIPv6AtTap the tap has no IPv6.
 	Families    []firewall.Family
@@ -107,7 +109,7 @@ func (m Masquerade) table() firewall.Table {
 		m.addOtherLinks(&table)
 	}
 	if m.Flows {
-		table.Flows = []firewall.FlowTable{{Name: established, Devices: []string{m.Names.NIC, m.Names.Tap}, Priority: firewall.Last}}
+		table.Flows = []firewall.FlowTable{{Name: established, Devices: []string{m.Names.NIC, m.Names.Tap}, Priority: firewall.Last, Counts: m.Counts}}
 	}
 	return table
 }

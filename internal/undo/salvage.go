@@ -200,7 +200,7 @@ var unseen = map[cache.Kind]string{
 
 // mayWrite are the sysctls that Setup writes for some namespace, in their order.
 func mayWrite(kind cache.Kind, nic string) []string {
-	router := []string{netstate.NoIPv6, netstate.AcceptRA(nic), netstate.Forwarding6, netstate.ForceForwarding(nic)}
+	router := append(netstate.OfFlows(), netstate.NoIPv6, netstate.AcceptRA(nic), netstate.Forwarding6, netstate.ForceForwarding(nic))
 	switch kind {
 	case cache.BindingBridge:
 		return append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...)
@@ -222,6 +222,9 @@ func (s *salvage) loseSysctls(was netstate.Link) {
 	}
 	for _, path := range netstate.BridgeCalls() {
 		written[path] = "0"
+	}
+	for _, path := range netstate.OfFlows() {
+		written[path] = "1"
 	}
 	var stay []string
 	for _, path := range mayWrite(s.Kind, s.names.NIC) {

@@ -49,6 +49,9 @@ func Ask(nic string, spec infra.Spec) Questions {
 	q := Questions{Checksums: policyOf(spec, Networks{}).IsSet()}
 	for _, b := range triesOf(spec.Binding) {
 		q = q.and(bindingOf(b).asks(netstate.NamesFor(nic, spec.Tap)))
+		if spec.Flows && traitsOf(b).Routes {
+			q = q.and(Questions{Sysctls: netstate.OfFlows(), Tracking: true})
+		}
 		q.LoopbackDNS = q.LoopbackDNS || spec.DNS == nil && len(spec.Names) == 0 && traitsOf(b).Routes
 	}
 	return q

@@ -190,6 +190,7 @@ func (b masquerade) wire(p *Plan) error {
 		Router: forwarding, Masquerade: b.Masquerade, Addresses: p.own,
 		SourcePorts: router.ChoosePorts(b.Masquerade, p.spec.Guard.Open, p.portsInUse()),
 		Flows:       len(families) == 0 && p.offloads(),
+		Counts:      p.spec.Flows,
 		Families:    families, NoNFTables: p.found.NoNFTables, NoIPv6AtTap: p.lacksIPv6() != "",
 	}
 	t.Hidden, t.Linked = hiddenBehind(p.on, ends)

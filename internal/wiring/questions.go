@@ -21,6 +21,8 @@ type Questions struct {
 	// FlowTables asks whether the kernel has flow tables, and whether rules of other programs see each packet that the
 	// namespace forwards.
 	FlowTables bool
+	// Tracking has the kernel load connection tracking first, whose sysctls are asked for.
+	Tracking bool
 	// Checksums asks for which versions of IP a rule can complete checksums. Each Setup asks again.
 	Checksums bool
 	// LoopbackDNS asks for the resolver on loopback that the namespace's resolv.conf names.
@@ -37,6 +39,7 @@ func (q Questions) and(o Questions) Questions {
 	q.Gateways = q.Gateways || o.Gateways
 	q.Log = q.Log || o.Log
 	q.FlowTables = q.FlowTables || o.FlowTables
+	q.Tracking = q.Tracking || o.Tracking
 	q.Checksums = q.Checksums || o.Checksums
 	q.LoopbackDNS = q.LoopbackDNS || o.LoopbackDNS
 	return q

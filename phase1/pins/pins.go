@@ -35,7 +35,7 @@ type Keeper struct {
 	Names []infra.Name
 
 	// Pin is [phase1.NIC.Pin] of the guest's NIC.
-	Pin func(ctx context.Context, addresses []netip.Addr, ports []infra.Ports, life time.Duration) error
+	Pin func(ctx context.Context, p phase1.Pin) error
 
 	// Command makes the proxy's command, at each start anew. The command calls Serve of
 	// phase2/names. Its file 3 is the socket of that Proxy; its ExtraFiles come after it.
@@ -285,7 +285,7 @@ func (p *pinner) pinAllowed(ctx context.Context, r pinmessage.Request, allowed [
 		p.log.Warn("a name has too many addresses: no more are pinned, until some have ended", "name", name.Name, "addresses", len(pinned))
 		return pinmessage.Reply{Failed: true}
 	}
-	err := p.Pin(ctx, allowed, name.Ports, life)
+	err := p.Pin(ctx, phase1.Pin{Addresses: allowed, Ports: name.Ports, Life: life, Name: name.Name})
 	var left *phase1.PinError
 	switch {
 	case errors.As(err, &left):

@@ -148,10 +148,10 @@ func newKept(t *testing.T, proxy ...string) *kept {
 	k := &kept{proxy: proxy}
 	k.Names, k.Owner, k.limits = list, nstest.Owner(), defaults
 	k.Log = slog.New(slog.NewTextHandler(&k.out, nil))
-	k.Pin = func(_ context.Context, addresses []netip.Addr, ports []infra.Ports, life time.Duration) error {
+	k.Pin = func(_ context.Context, p phase1.Pin) error {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.pins = append(k.pins, fmt.Sprint(addresses, ports, life))
+		k.pins = append(k.pins, fmt.Sprint(p.Addresses, p.Ports, p.Life))
 		return nil
 	}
 	k.Command = func() *exec.Cmd {
@@ -319,7 +319,7 @@ func TestRoom(t *testing.T) {
 	calls := 0
 	fails := error(nil)
 	p := &pinner{Keeper: &Keeper{Names: list}, limits: defaults, log: rate.NewLog(nil), pinned: map[int]map[netip.Addr]time.Time{}}
-	p.Pin = func(context.Context, []netip.Addr, []infra.Ports, time.Duration) error { calls++; return fails }
+	p.Pin = func(context.Context, phase1.Pin) error { calls++; return fails }
 	next := netip.MustParseAddr("198.18.0.0")
 	fill := func(name int) (n int) {
 		for range 2000 {

@@ -1,0 +1,71 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netlink"
+)
+
+// countedReport is the kernel's message of a ping that has ended, with what it has carried and its times.
+func countedReport(destination netip.Addr) []byte {
+	number := func(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+	pair := func(kind int, a, b uint64) []byte {
+		r := nl.NewRtAttr(unix.NLA_F_NESTED|kind, nil)
+		r.AddRtAttr(1, number(a))
+		r.AddRtAttr(2, number(b))
+		return r.Serialize()
+	}
+	ip, icmp := []int{nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST}, []int{7, 8, 9}
+	if destination.Is4() {
+		ip, icmp = []int{nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST}, []int{4, 5, 6}
+	}
+	tuple := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
+	addresses := tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil)
+	addresses.AddRtAttr(ip[0], destination.AsSlice())
+	addresses.AddRtAttr(ip[1], destination.AsSlice())
+	protocol := tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
+	protocol.AddRtAttr(nl.CTA_PROTO_NUM, []byte{unix.IPPROTO_ICMP})
+	protocol.AddRtAttr(icmp[0], netlink.EncodeBE16(77))
+	protocol.AddRtAttr(icmp[1], []byte{8})
+	protocol.AddRtAttr(icmp[2], []byte{1})
+	return slices.Concat(netlink.Netfilter(netlink.Family(destination)).Serialize(), tuple.Serialize(),
+		pair(nl.CTA_COUNTERS_ORIG, 3, 252), pair(nl.CTA_COUNTERS_REPLY, 2, 168), pair(nl.CTA_TIMESTAMP, 1e18, 1e18+5e9),
+		nl.NewRtAttr(nl.CTA_ID, []byte{0, 0, 1, 2}).Serialize(), nl.NewRtAttr(nl.CTA_ZONE, netlink.EncodeBE16(7)).Serialize())
+}
+
+// flowDatagram is a datagram with the message twice, as one about a connection (IPCTNL_MSG_CT_*) that is new or deleted.
+func flowDatagram(kind uint16, body []byte) []byte {
+	var m []byte
+	m = binary.NativeEndian.AppendUint32(m, uint32(unix.SizeofNlMsghdr+len(body)))
+	m = binary.NativeEndian.AppendUint16(m, unix.NFNL_SUBSYS_CTNETLINK<<8|kind)
+	m = binary.NativeEndian.AppendUint16(m, unix.NLM_F_CREATE)
+	m = append(append(m, make([]byte, 8)...), body...)
+	return slices.Concat(m, m)
+}
+
+// TestReport: what a report says of a connection.
+func TestReport(t *testing.T) {
+	to := netip.MustParseAddr("2001:db8::9")
+	at := netip.AddrPortFrom(to, 0)
+	want := Flow{
+		Ended: true, Protocol: 1, First: Ends{at, at}, ICMP: &ICMP{Type: 8, Code: 1, ID: 77}, ID: 0x102, Zone: 7,
+		FromFirst: &Carried{3, 252}, FromAnswers: &Carried{2, 168}, Began: time.Unix(1e9, 0), At: time.Unix(1e9+5, 0),
+	}
+	n := 0
+	err := eachReport(flowDatagram(2, countedReport(to)), func(f Flow) {
+		if n++; !reflect.DeepEqual(f, want) {
+			t.Errorf("%+v, want %+v", f, want)
+		}
+	})
+	if err != nil || n != 2 {
+		t.Errorf("%d reports, %v", n, err)
+	}
+}

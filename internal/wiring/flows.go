@@ -1,0 +1,82 @@
+package wiring
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/internal/ip"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/policy"
+)
+
+// addFlows wants the sysctls of a log of connections, as far as the namespace has them. It refuses a binding where
+// nobody tracks the guest's. Another binding of infra.Auto may do so.
+func (p *Plan) addFlows() error {
+	if !p.spec.Flows {
+		return nil
+	}
+	if !p.traits().Routes {
+		return p.refuse("flows are connections, and nobody tracks the guest's there")
+	}
+	for _, path := range netstate.OfFlows() {
+		if _, has := p.found.Sysctls[path]; has {
+			p.wanted.Sysctls[path] = "1"
+		}
+	}
+	return nil
+}
+
+// FlowsLack are the sysctls of the log of connections that the namespace does not have. None: there is no log.
+func (p *Plan) FlowsLack() (paths []string) {
+	for _, path := range netstate.OfFlows() {
+		if p.wanted.Sysctls[path] == "" && p.spec.Flows {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// Flows distinguishes the guest's connections from others, and finds the entry that decides of each.
+type Flows struct {
+	guests, own ip.Prefixes[bool]
+	local       map[netip.Addr]bool // the namespace's addresses
+	index       *policy.Index
+}
+
+// Flows returns nil if nobody tracks the guest's connections.
+func (p *Plan) Flows() *Flows {
+	if !p.traits().Routes {
+		return nil
+	}
+	f := &Flows{ip.PrefixesOf(p.guests), ip.PrefixesOf(slices.Concat(p.guests, p.spec.Guard.Prefixes)), map[netip.Addr]bool{}, p.policy.Index()}
+	for _, a := range slices.Concat(p.found.Addresses, p.wanted.Addresses) {
+		f.local[a.Prefix.Addr()] = true
+	}
+	for _, o := range p.wanted.OffStack {
+		delete(f.local, o.Address)
+	}
+	return f
+}
+
+// Has reports whether the guest is an end of a connection, of which these are the sources of the first packet and of the
+// answers, and whether the guest has opened it. What a guest without a guard sends from addresses of others is not
+// recognized.
+func (f *Flows) Has(first, answers netip.Addr) (has, opened bool) {
+	if f.own.Contain(first) && !f.local[first] {
+		return true, true
+	}
+	return f.guests.Contain(answers) && !f.local[answers], false
+}
+
+// Decide returns what the lists say now of a connection of the guest: where its first packet went, and To, where that is
+// after translation. The zero value: what the guest opens to the namespace without a divert, or to itself, the lists do
+// not decide.
+func (f *Flows) Decide(first, to netip.AddrPort, protocol uint8) policy.Decision {
+	if d := f.index.Decide(first, protocol); d.Target.IsValid() && d.Target == to {
+		return d
+	}
+	if a := to.Addr(); f.local[a] || a.IsLoopback() || f.guests.Contain(a) {
+		return policy.Decision{}
+	}
+	return f.index.Decide(to, protocol)
+}

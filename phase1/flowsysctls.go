@@ -1,0 +1,76 @@
+package phase1
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/kernel"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/wiring"
+)
+
+// askFlows adds to found the sysctls of a log of connections that no earlier Setup of this NIC has asked for. What a
+// wired NIC of the namespace has set counts as it was found there.
+func (s *session) askFlows(found *netstate.Snapshot, made compare.Made) error {
+	asked := func(path string) bool {
+		_, has := found.Sysctls[path]
+		return has || slices.Contains(made.Sysctls, path)
+	}
+	paths := slices.DeleteFunc(netstate.OfFlows(), asked)
+	if len(paths) == 0 {
+		return nil
+	}
+	found.Sysctls, found.ReadOnly = maps.Clone(found.Sysctls), slices.Clone(found.ReadOnly)
+	return s.look(func() error {
+		if err := kernel.ReadSysctls(found, paths); err != nil {
+			return err
+		}
+		others, _, err := s.otherJournals()
+		for _, other := range others {
+			for _, path := range paths {
+				if value, known := other.Found.Sysctls[path]; known && slices.Contains(other.Made.Sysctls, path) {
+					found.Sysctls[path] = value
+				}
+			}
+		}
+		return err
+	})
+}
+
+// giveFlowsBack gives the sysctls of a log of connections back if the Spec wants none any more, and no other NIC of the
+// namespace does. After a kill the next Setup does so, or Teardown.
+func (s *session) giveFlowsBack(ctx context.Context, j journal) error {
+	paths := slices.DeleteFunc(netstate.OfFlows(), func(path string) bool { return !slices.Contains(j.Made.Sysctls, path) })
+	if j.Spec.Flows || len(paths) == 0 {
+		return nil
+	}
+	others, complete, err := s.otherJournals()
+	if err != nil || !complete || slices.ContainsFunc(others, func(o *journal) bool { return o.Spec.Flows }) {
+		return err
+	}
+	var now netstate.Snapshot
+	if err := kernel.ReadSysctls(&now, paths); err != nil {
+		return err
+	}
+	var ops []netstate.Op
+	for _, path := range paths {
+		if before, known := j.Found.Sysctls[path]; known && now.Sysctls[path] != before {
+			ops = append(ops, netstate.SysctlSet{Path: path, Value: before})
+		}
+	}
+	return s.ns.Apply(ctx, ops)
+}
+
+// reportUncounted names the sysctls of a log of connections that the namespace does not have.
+func (s *session) reportUncounted(plan *wiring.Plan) {
+	var lacking []string
+	for _, path := range plan.FlowsLack() {
+		lacking = append(lacking, strings.ReplaceAll(path, "/", "."))
+	}
+	if len(lacking) > 0 {
+		s.report.say("NIC %s: the log of flows lacks octets, times or ends, as this kernel keeps them from the namespace (no sysctl %s here): a newer kernel gives them to each user namespace", s.nic, strings.Join(lacking, ", "))
+	}
+}
