@@ -185,6 +185,12 @@ func TestHeld(t *testing.T) {
 	follow()
 	holds("a mount")
 	inside := p.Pod.Start(nstest.LauncherUID, "sleep", "600")
+	nstest.Eventually(t, func() error { // beside the proxy
+		if pids := strings.Fields(nstest.Run(t, "ip", "netns", "pids", p.Pod.Name)); len(pids) < 2 {
+			return fmt.Errorf("in the namespace are %v", pids)
+		}
+		return nil
+	})
 	file := exec.Command("sleep", "600")
 	file.ExtraFiles = []*os.File{p.Pod.File}
 	if err := file.Start(); err != nil {
