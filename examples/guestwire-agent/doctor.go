@@ -191,6 +191,9 @@ func (f *findings) node(ctx context.Context, o *options) {
 			f.add(warning, subject, "%v", half(w, &report.Counters))
 		default:
 			f.add(ok, subject, "attached: %s", attached(w, &report.Counters))
+			if w.NIC != o.Name || !slices.Contains(w.FoundAt, o.netns) { // nic says more
+				f.warnings(subject, report.Record)
+			}
 		}
 	}
 }
@@ -375,6 +378,11 @@ func (f *findings) lost(subject string, r cache.Record) {
 	for _, l := range r.Losses {
 		f.add(warning, subject, "lost: %v", l)
 	}
+	f.warnings(subject, r)
+}
+
+// warnings adds what Setup warns of, and where nobody listens to what the guest opens.
+func (f *findings) warnings(subject string, r cache.Record) {
 	for _, w := range r.Warnings {
 		f.add(warning, subject, "%s", w)
 	}

@@ -169,7 +169,7 @@ func (d Defaults) Make(w *Wish, dns func(proxy bool) (*cache.DNS, error)) (spec 
 		switch {
 		case field == nil:
 		case w.fields["names"] != nil && field.Field == "names" && list:
-			err = &cache.FieldError{Field: field.Field, Reason: field.Reason + ". Here egressWithin is what the node's CNI list allows, and what a guest asks about names leaves the node past it: ask the node's operator (\"egressWithin\", in the place of \"egress\", in \"spec\" of the entry guestwire in the list, with \"allow gateway 15353/udp\" and \"allow gateway 15353/tcp\")"}
+			err = &cache.FieldError{Field: field.Field, Reason: field.Reason + ". Here egressWithin is what the node's CNI list allows, and the questions about names leave by the DNS proxy, which no list sees: ask the node's operator (\"egressWithin\", in the place of \"egress\", in \"spec\" of the entry guestwire in the list, with \"allow gateway 15353/udp\" and \"allow gateway 15353/tcp\")"}
 		case said && list:
 			err = &cache.FieldError{Field: field.Field, Reason: field.Reason + ". Here egressWithin is what the node's CNI list allows: ask the node's operator (\"egressWithin\", in the place of \"egress\", in \"spec\" of the entry guestwire in the list)"}
 		case !said && (field.Field == "egress" || field.Field == "egressWithin"): // the binding has none

@@ -142,7 +142,7 @@ done
 mkdir -p /etc/guestwire /var/lib/prometheus/node-exporter
 printf 'OWNER=107\nVERB=qemu\nCOMMAND=-- qemu-system-x86_64 -m 1G -display none /disk.img\n' >/etc/guestwire/my-vm-1.env
 echo vm-user:x:1234:1234::/:/bin/false >>/etc/passwd
-printf '{"binding": {"masquerade": {"ports": ["80"]}}, "mtu": 1400}' >/etc/guestwire/vm2.json
+printf '{"binding": {"masquerade": {"ports": ["80"]}}, "mtu": 1400, "egress": ["refuse all"], "names": ["a.example = 192.0.2.1"]}' >/etc/guestwire/vm2.json
 printf 'OWNER=vm-user\nFLAGS=-config /etc/guestwire/vm2.json -groups video\n' >/etc/guestwire/vm2.env
 for name in my.vm $long; do printf 'OWNER=107\nFLAGS=-binding bridge\n' >/etc/guestwire/$name.env; done
 systemctl start guestwire@my-vm-1 guestwire@vm2 guestwire@my.vm guestwire@$long
@@ -152,12 +152,34 @@ grep " masquerade .* responder .*1234.*/run/guestwire/vm2\$" /list
 grep ' bridge .* responder .*/run/guestwire/my.vm$' /list
 grep " bridge .* responder .*/run/guestwire/$long\$" /list
 guestwire-agent status -state /run/guestwire/vm2 | grep 'MTU 1400'
+` + proxies + `
+answers vm2 # by the proxy of guestwire@vm2
 systemctl stop guestwire@my.vm guestwire@$long
 for name in my.vm $long; do ip netns del $name; rm /etc/guestwire/$name.env; done
 cat /list
 journalctl --no-pager -u guestwire@my-vm-1
 printf 'OWNER=107\n' >/etc/guestwire/none.env
 ! systemctl start guestwire@none || exit 1
+
+# guestwire-names serves what is wired otherwise, with guestwire@ beside it, and its end is that of its proxies.
+systemctl start guestwire-names
+systemctl is-active guestwire-names
+ip netns add wired
+ip -n wired link add eth0 type veth peer name peer0
+ip -n wired addr add 10.0.0.2/24 dev eth0
+ip -n wired link set eth0 up
+guestwire-agent setup -netns /run/netns/wired -nic eth0 -config /etc/guestwire/vm2.json -uid 107 -state /run/guestwire/wired
+answers wired
+answers vm2
+systemctl stop guestwire-names
+[ -z "$(ip netns pids wired)" ]
+answers vm2
+systemctl start guestwire-names
+answers wired
+guestwire-agent teardown -netns /run/netns/wired -nic eth0
+gone wired
+systemctl stop guestwire-names
+ip netns del wired
 
 # The start fails, and the journal has the reason, wherever the fault is.
 fails() { # NAME REASON LINES [final]: no other try
@@ -219,6 +241,24 @@ sed -i /^vm-user:/d /etc/passwd
 ip netns del my-vm-1
 ip netns del vm2
 rm -r /list /usr/bin/qemu-system-x86_64 /etc/guestwire /var/lib/prometheus /run/guestwire /run/guestwire.lock`
+
+// proxies has functions of bash that wait for the DNS proxy in a namespace: for its answer about a.example, and for its
+// end.
+const proxies = `answers() { # NAMESPACE
+	ip -n $1 link set lo up # for this question, which no guest asks
+	for _ in $(seq 60); do
+		if ip netns exec $1 timeout 1 bash -c 'exec 3<>/dev/udp/10.0.2.1/15353 &&
+			printf "\0\1\1\0\0\1\0\0\0\0\0\0\1a\7example\0\0\1\0\1" >&3 && head -c 43 <&3' 2>/dev/null | od -An -tx1 | tr -d ' \n' | grep -q c0000201; then return; fi
+		sleep 1
+	done
+	echo "no answer about a.example in $1"
+	exit 1
+}
+gone() { # NAMESPACE
+	for _ in $(seq 60); do [ -n "$(ip netns pids $1)" ] || return 0; sleep 1; done
+	echo "processes $(ip netns pids $1) in $1"
+	exit 1
+}`
 
 // purged removes the package while a guest is served. The guest's unit still gives the NIC back.
 const purged = `set -e
