@@ -1,4 +1,4 @@
-package launchers
+package divert
 
 import (
 	"errors"
@@ -6,8 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -32,27 +31,85 @@ var zone = map[string]string{
 	"other.example.": "198.51.100.11", "db.internal.": nstest.Gateway(nstest.Pod4).String(), "rebound.github.com.": nstest.Gateway(nstest.Pod4).String(),
 }
 
-// TestDNSProxy types the page. The guest reaches the names of the page's list at their ports, and nothing else. A name
-// that no entry has is refused, and no resolver gets it.
+// TestDNSProxy types the page, once with guestwire-agent run and once with setup and names. The guest reaches the names
+// of the page's list at their ports, and nothing else. A name that no entry has is refused, and no resolver gets it.
+// Another list takes effect while the guest runs.
 func TestDNSProxy(t *testing.T) {
-	n, asked := nstest.NewNetwork(t), &questions{}
-	g := typeDNSProxy(t, n, asked)
-	n.World.IP("addr add 198.51.100.10/32 dev lo")
-	n.World.IP("addr add 198.51.100.11/32 dev lo")
-	for _, port := range []string{":80", ":443", ":5432"} {
-		n.World.Listen("world", port)
+	for _, heading := range []string{"One command", "Without run"} {
+		t.Run(heading, func(t *testing.T) {
+			m, asked := newMachine(t, ""), &questions{}
+			asked.serve(t, m.World)
+			m.World.IP("addr add 198.51.100.10/32 dev lo")
+			m.World.IP("addr add 198.51.100.11/32 dev lo")
+			for _, at := range []string{"198.51.100.10:443", "198.51.100.11:443", ":5432"} {
+				m.World.Listen("world", at)
+			}
+			m.types(t, "names", "The configuration")
+			m.types(t, "names", heading)
+			if heading == "One command" {
+				m.bootByDHCP(t)
+			} else {
+				m.boot(t, m.record(t))
+			}
+			m.judgeNames(t, asked)
+			m.types(t, "names", "Change the list")
+			nstest.Eventually(t, func() error { return answered(m.guest.File, "udp", "registry.example.", "REFUSED") })
+			if err := answered(m.guest.File, "udp", "other.example.", "198.51.100.11"); err != nil {
+				t.Error(err)
+			}
+			if err := m.open(t, "198.51.100.11:443"); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	nstest.Eventually(t, func() error { return answered(g.File, "udp", "host.internal.", "10.0.2.1") })
-	open := func(to string) error {
-		c, err := g.DialTCP(t.Context(), netip.MustParseAddrPort(to))
-		if err == nil {
-			c.Close()
-		}
-		return err
+}
+
+// TestNodePage: the page shows the Example of phase1/pins.
+func TestNodePage(t *testing.T) {
+	code, err := os.ReadFile("../../../phase1/pins/example_test.go")
+	if err != nil {
+		t.Fatal(err)
 	}
+	_, body, _ := strings.Cut(string(code), "func ExampleNode() {\n")
+	body, _, ok := strings.Cut(body, "\n}\n")
+	if !ok {
+		t.Fatal("phase1/pins has no ExampleNode")
+	}
+	body = strings.TrimPrefix(strings.ReplaceAll("\n"+body, "\n\t", "\n"), "\n")
+	golden.Parts(t, pages+"names.md", "internal/rig/divert", map[string]string{"node": "```go\n" + body + "\n```\n"})
+}
+
+// bootByDHCP starts a guest that asks for its addresses. Its gateway is its DNS server.
+func (m *machine) bootByDHCP(t *testing.T) {
+	t.Helper()
+	r := m.record(t)
+	m.guest = nstest.Boot(t, m.Pod.File, r, "guest")
+	c, err := m.guest.Configure(t.Context(), guest.Families{IPv4: true, IPv6: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	have, want := fmt.Sprint(c.IPv4.DNS, c.IPv6.DNS), fmt.Sprint([]netip.Addr{r.IPv4.Gateway()}, []netip.Addr{r.IPv6.Gateway})
+	if have != want {
+		t.Errorf("the DNS servers of the guest are %s, want %s", have, want)
+	}
+}
+
+// open has the guest open a connection, and close it.
+func (m *machine) open(t *testing.T, to string) error {
+	c, err := m.guest.DialTCP(t.Context(), netip.MustParseAddrPort(to))
+	if err == nil {
+		c.Close()
+	}
+	return err
+}
+
+// judgeNames wants the guest to have the names of the page's list.
+func (m *machine) judgeNames(t *testing.T, asked *questions) {
+	t.Helper()
+	nstest.Eventually(t, func() error { return answered(m.guest.File, "udp", "host.internal.", "10.0.2.1") })
 	db, registry6 := zone["db.internal."]+":5432", netip.AddrPortFrom(nstest.Beyond6, 443).String()
 	for _, to := range []string{"198.51.100.9:443", "198.51.100.10:443", "198.51.100.11:443", registry6, db} {
-		if err := open(to); !errors.Is(err, unix.ECONNREFUSED) {
+		if err := m.open(t, to); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("%s is not refused before its name is asked for: %v", to, err)
 		}
 	}
@@ -62,21 +119,26 @@ func TestDNSProxy(t *testing.T) {
 		{"udp", "api.github.com.", "198.51.100.10"}, {"udp", "a.b.github.com.", "198.51.100.10"}, {"udp", "rebound.github.com.", ""},
 		{"udp", "db.internal.", zone["db.internal."]},
 	} {
-		if err := answered(g.File, c.protocol, c.name, c.answer); err != nil {
+		if err := answered(m.guest.File, c.protocol, c.name, c.answer); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := open(registry6); !errors.Is(err, unix.ECONNREFUSED) {
+	for _, protocol := range []string{"udp", "tcp"} { // the world's resolver has another answer
+		if err := answeredBy(m.guest.File, netip.AddrPortFrom(nstest.Beyond4, 53).String(), protocol, "other.example.", "REFUSED"); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := m.open(t, registry6); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("%s is not refused before its name is asked for by AAAA: %v", registry6, err)
 	}
-	if err := answered(g.File, "udp", "registry.example.", nstest.Beyond6.String()); err != nil {
+	if err := answered(m.guest.File, "udp", "registry.example.", nstest.Beyond6.String()); err != nil {
 		t.Error(err)
 	}
 	for to, want := range map[string]error{
-		"198.51.100.9:443": nil, "198.51.100.10:443": nil, registry6: nil, db: nil, "198.51.100.9:80": unix.ECONNREFUSED, "198.51.100.9:53": unix.ECONNREFUSED,
+		"198.51.100.9:443": nil, "198.51.100.10:443": nil, registry6: nil, db: nil, "198.51.100.9:80": unix.ECONNREFUSED,
 		"198.51.100.11:443": unix.ECONNREFUSED, strings.Replace(db, "5432", "443", 1): unix.ECONNREFUSED,
 	} {
-		if err := open(to); !errors.Is(err, want) {
+		if err := m.open(t, to); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", to, err, want)
 		}
 	}
@@ -86,69 +148,21 @@ func TestDNSProxy(t *testing.T) {
 	}
 }
 
-// typeDNSProxy types the commands of the page on a machine whose resolver is the world's, and has the guest boot.
-func typeDNSProxy(t *testing.T, n nstest.Network, asked *questions) *guest.Guest {
-	t.Helper()
-	nstest.NeedTaps(t)
-	nstest.NeedRoot(t, "the proxy is another user's")
-	nstest.Need(t, "unshare")
-	asked.serve(t, n.World)
-	resolvers := filepath.Join(nstest.Dir(t), "resolv.conf")
-	if err := os.WriteFile(resolvers, fmt.Appendf(nil, "nameserver %v\n", nstest.Beyond4), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	const machine = `
-set -euo pipefail
-mount -t tmpfs run /run; chmod 755 /run; mkdir /run/guestwire /run/netns; touch /run/netns/pod
-mount --bind /proc/self/fd/3 /run/netns/pod; mount --bind $RESOLVERS /etc/resolv.conf
-`
-	cmd := exec.Command("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "bash", "-c", machine+nstest.Commands(t, "../../../docs/how-to/dns-proxy.md", ""))
-	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "RESOLVERS="+resolvers, "PATH="+filepath.Dir(nstest.Program(t, "internal/rig/launchers/dns-proxy"))+":"+os.Getenv("PATH"))
-	cmd.ExtraFiles = []*os.File{n.Pod.File}
-	var said strings.Builder
-	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() {
-		cmd.Process.Kill() // unshare, and so all processes of the machine
-		<-ended
-		if t.Failed() {
-			t.Logf("the program says\n%s", said.String())
-		}
-	})
-	nstest.Eventually(t, func() error { _, err := os.Stat(state(cmd)); return err })
-	r := nstest.Record(t, filepath.Dir(state(cmd)), "eth0")
-	g := boot(t, n.Pod, r.Tap, r.MAC.String(), r.IPv4.Address.String())
-	for _, line := range []string{
-		fmt.Sprintf("route add default via %v", r.IPv4.Gateway()), fmt.Sprintf("addr add %v dev eth0 nodad", netip.PrefixFrom(r.IPv6.Address, r.IPv6.OnLink[0].Bits())),
-		fmt.Sprintf("route add default via %v", r.IPv6.Gateway),
-	} {
-		if _, err := g.Run("ip", strings.Fields(line)...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return g
-}
-
-// state is the record of the machine's guest.
-func state(machine *exec.Cmd) string {
-	return fmt.Sprintf("/proc/%d/root/run/guestwire/vm1/eth0.json", machine.Process.Pid)
-}
-
 // answered wants a question to the gateway to have the answer: an address, no address, or a code. It asks for an
 // address of IPv6 if that is the answer.
 func answered(ns *os.File, protocol, name, want string) error {
+	return answeredBy(ns, gateway, protocol, name, want)
+}
+
+// answeredBy is answered for a question to another server.
+func answeredBy(ns *os.File, server, protocol, name, want string) error {
 	return netns.Do(ns, func() error {
 		kind := dns.TypeA
 		if strings.Contains(want, ":") {
 			kind = dns.TypeAAAA
 		}
 		client := dns.Client{Net: protocol, Timeout: 10 * time.Second}
-		reply, _, err := client.Exchange(new(dns.Msg).SetQuestion(name, kind), gateway)
+		reply, _, err := client.Exchange(new(dns.Msg).SetQuestion(name, kind), server)
 		if err != nil {
 			return fmt.Errorf("%s by %s: %w", name, protocol, err)
 		}
