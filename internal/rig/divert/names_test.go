@@ -27,7 +27,7 @@ const gateway = "10.0.2.1:53"
 // zone is what the world's resolver knows, an address for a name; registry.example also has Beyond6. That of
 // rebound.github.com is private.
 var zone = map[string]string{
-	"registry.example.": "198.51.100.9", "api.github.com.": "198.51.100.10", "a.b.github.com.": "198.51.100.10", "github.com.": "198.51.100.10",
+	"registry.example.": "198.51.100.9", "api.example.": "198.51.100.9", "evil.example.": "198.51.100.9", "api.github.com.": "198.51.100.10", "a.b.github.com.": "198.51.100.10", "github.com.": "198.51.100.10",
 	"other.example.": "198.51.100.11", "db.internal.": nstest.Gateway(nstest.Pod4).String(), "rebound.github.com.": nstest.Gateway(nstest.Pod4).String(),
 }
 

@@ -1,16 +1,22 @@
 package divert
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -124,15 +130,21 @@ func (m *machine) record(t *testing.T) cache.Record {
 // converse types in the guest what the page shows at its prompt.
 func (m *machine) converse(t *testing.T, page string) {
 	t.Helper()
-	for _, c := range conversation(t, page) {
-		nstest.Eventually(t, func() error {
-			out, err := m.guest.Run("unshare", "--mount", "sh", "-c", fmt.Sprintf("mount --bind %s /etc/hosts; mount --bind %s /etc/resolv.conf; export CURL_CA_BUNDLE=%s; (%s) 2>&1; true", m.hosts, m.resolvers, m.certificate, c.typed))
-			if err != nil || !c.is(out) {
-				return fmt.Errorf("in the guest %s shows\n%s%v; the page has\n%s", c.typed, out, err, c.shown)
-			}
-			return nil
-		})
+	for _, c := range conversation(t, page, "guest$ ") {
+		m.shows(t, c)
 	}
+}
+
+// shows wants the guest to show something, perhaps only once a program listens.
+func (m *machine) shows(t *testing.T, c typed) {
+	t.Helper()
+	nstest.Eventually(t, func() error {
+		out, err := m.guest.Run("unshare", "--mount", "sh", "-c", fmt.Sprintf("mount --bind %s /etc/hosts; mount --bind %s /etc/resolv.conf; export CURL_CA_BUNDLE=%s; (%s) 2>&1; true", m.hosts, m.resolvers, m.certificate, c.typed))
+		if err != nil || !c.is(out) {
+			return fmt.Errorf("in the guest %s shows\n%s%v; the page has\n%s", c.typed, out, err, c.shown)
+		}
+		return nil
+	})
 }
 
 // typePage types the commands of a page, has a guest boot, and types what the page shows at the prompt of the guest.
@@ -153,8 +165,8 @@ func (c typed) is(shown string) bool {
 	return regexp.MustCompile("^" + pattern + "$").MatchString(strings.TrimSpace(shown))
 }
 
-// conversation is what a page shows of the guest: lines that begin with "guest$ ", in a fence.
-func conversation(t *testing.T, page string) (list []typed) {
+// conversation is what a page shows at a prompt, such as the guest's, "guest$ ": lines that begin with that, in a fence.
+func conversation(t *testing.T, page, prompt string) (list []typed) {
 	t.Helper()
 	text, err := os.ReadFile(pages + page + ".md")
 	if err != nil {
@@ -162,7 +174,7 @@ func conversation(t *testing.T, page string) (list []typed) {
 	}
 	talking := false
 	for line := range strings.Lines(string(text)) {
-		command, is := strings.CutPrefix(line, "guest$ ")
+		command, is := strings.CutPrefix(line, prompt)
 		switch {
 		case is:
 			list, talking = append(list, typed{typed: strings.TrimSpace(command)}), true
@@ -173,7 +185,7 @@ func conversation(t *testing.T, page string) (list []typed) {
 		}
 	}
 	if len(list) == 0 {
-		t.Fatalf("%s shows nothing of the guest", page)
+		t.Fatalf("%s shows nothing at %q", page, prompt)
 	}
 	return list
 }
@@ -183,6 +195,72 @@ func TestMetadataPage(t *testing.T) { typePage(t, "metadata-service") }
 
 // TestLocalPage: the guest reaches services at 127.0.0.1 of the pod and of the host.
 func TestLocalPage(t *testing.T) { typePage(t, "local-service") }
+
+// TestSandboxPage: the guest reaches the names of the list, and one host by the broker, which puts the credential in. All
+// else is refused, and the log of drops has it with its reason. No resolver gets another name.
+func TestSandboxPage(t *testing.T) {
+	const page = "sandbox"
+	m, asked := newMachine(t, ""), &questions{}
+	asked.serve(t, m.World)
+	m.types(t, page, "")
+	nstest.Eventually(t, func() error {
+		if strings.Contains(m.said.String(), "follows what is dropped") {
+			return nil
+		}
+		return fmt.Errorf("drops does not run yet:\n%s", m.said)
+	})
+	m.bootByDHCP(t)
+	m.converse(t, page)
+	log := conversation(t, page, "$ cat ")[0]
+	nstest.Eventually(t, func() error {
+		have, err := os.ReadFile(m.root + log.typed)
+		for line := range strings.Lines(log.shown) {
+			c := typed{shown: line}
+			if !slices.ContainsFunc(strings.Split(string(have), "\n"), c.is) {
+				err = errors.Join(err, fmt.Errorf("%s has no line %s:\n%s", log.typed, line, have))
+			}
+		}
+		return err
+	})
+	// The table's other rows.
+	for _, url := range []string{
+		"http://registry.example:8080/", "https://api.example/", "http://[" + nstest.Beyond6.String() + "]/", "http://registry.example:853/",
+	} {
+		m.shows(t, typed{"curl -sS --max-time 60 --globoff '" + url + "'", "curl: (7) Failed to connect to ..."})
+	}
+	m.shows(t, typed{"curl -sS http://192.0.2.1/", "not allowed"})
+	if err := m.datagram(netip.AddrPortFrom(nstest.Beyond4, 443)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("UDP 443: %v, want it refused at once", err)
+	}
+	for protocol, name := range map[string]string{"udp": "evil.example.", "tcp": "a.secret.evil.example."} {
+		if err := answeredBy(m.guest.File, netip.AddrPortFrom(nstest.Beyond4, 53).String(), protocol, name, "REFUSED"); err != nil {
+			t.Error(err)
+		}
+	}
+	if have, want := asked.names(), []string{"api.example.", "registry.example."}; !slices.Equal(have, want) {
+		t.Errorf("the resolver got %v, want %v", have, want)
+	}
+	if said := m.said.String(); strings.Contains(said, "secret\n") {
+		t.Errorf("the token is in what the programs say:\n%s", said)
+	}
+}
+
+// datagram has the guest send a datagram, and returns the error that comes back.
+func (m *machine) datagram(to netip.AddrPort) error {
+	return netns.Do(m.guest.File, func() error {
+		c, err := net.Dial("udp", to.String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("hello")); err != nil {
+			return err
+		}
+		c.SetReadDeadline(time.Now().Add(time.Minute))
+		_, err = c.Read(make([]byte, 1))
+		return err
+	})
+}
 
 // TestBrokerPage: the guest's TLS goes on to the names of the broker's list alone, and HTTP to one host has a
 // credential that the guest does not have.
