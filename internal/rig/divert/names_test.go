@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -107,6 +108,7 @@ func (m *machine) open(t *testing.T, to string) error {
 func (m *machine) judgeNames(t *testing.T, asked *questions) {
 	t.Helper()
 	nstest.Eventually(t, func() error { return answered(m.guest.File, "udp", "host.internal.", "10.0.2.1") })
+	m.judgeProxy(t)
 	db, registry6 := zone["db.internal."]+":5432", netip.AddrPortFrom(nstest.Beyond6, 443).String()
 	for _, to := range []string{"198.51.100.9:443", "198.51.100.10:443", "198.51.100.11:443", registry6, db} {
 		if err := m.open(t, to); !errors.Is(err, unix.ECONNREFUSED) {
@@ -145,6 +147,35 @@ func (m *machine) judgeNames(t *testing.T, asked *questions) {
 	want := []string{"a.b.github.com.", "api.github.com.", "db.internal.", "rebound.github.com.", "registry.example."}
 	if have := asked.names(); !slices.Equal(have, want) {
 		t.Errorf("the resolver got %v, want %v", have, want)
+	}
+}
+
+// judgeProxy wants the half without privileges to be nobody, and to have no capability.
+func (m *machine) judgeProxy(t *testing.T) {
+	t.Helper()
+	processes, err := filepath.Glob(m.root + "/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, process := range processes {
+		line, _ := os.ReadFile(process + "/cmdline")
+		if args := strings.Split(string(line), "\x00"); len(args) < 2 || filepath.Base(args[0]) != "guestwire-launcher" || args[1] != "names" {
+			continue
+		}
+		found++
+		status, err := os.ReadFile(process + "/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"Uid:\t65534\t65534\t65534\t65534", "Groups:\t", "CapInh:\t0000000000000000", "CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "CapAmb:\t0000000000000000", "NoNewPrivs:\t1"} {
+			if !slices.ContainsFunc(strings.Split(string(status), "\n"), func(line string) bool { return strings.TrimSpace(line) == strings.TrimSpace(want) }) {
+				t.Errorf("the proxy has no %q:\n%s", want, status)
+			}
+		}
+	}
+	if found != 1 {
+		t.Errorf("%d proxies run, want one", found)
 	}
 }
 
