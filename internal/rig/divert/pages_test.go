@@ -165,7 +165,7 @@ func (c typed) is(shown string) bool {
 	return regexp.MustCompile("^" + pattern + "$").MatchString(strings.TrimSpace(shown))
 }
 
-// conversation is what a page shows at a prompt, such as the guest's, "guest$ ": lines that begin with that, in a fence.
+// conversation is what a page shows at a prompt, such as the guest's, "guest$ ": lines that begin with it, in a fence.
 func conversation(t *testing.T, page, prompt string) (list []typed) {
 	t.Helper()
 	text, err := os.ReadFile(pages + page + ".md")
@@ -196,8 +196,8 @@ func TestMetadataPage(t *testing.T) { typePage(t, "metadata-service") }
 // TestLocalPage: the guest reaches services at 127.0.0.1 of the pod and of the host.
 func TestLocalPage(t *testing.T) { typePage(t, "local-service") }
 
-// TestSandboxPage: the guest reaches the names of the list, and one host by the broker, which puts the credential in. All
-// else is refused, and the log of drops has it with its reason. No resolver gets another name.
+// TestSandboxPage: the guest reaches the names of the list, and one host by the broker, which puts the credential in.
+// All else is refused, and the log of drops has it with its reason. No resolver gets another name.
 func TestSandboxPage(t *testing.T) {
 	const page = "sandbox"
 	m, asked := newMachine(t, ""), &questions{}
