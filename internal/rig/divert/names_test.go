@@ -126,8 +126,10 @@ func (m *machine) judgeNames(t *testing.T, asked *questions) {
 		}
 	}
 	for _, protocol := range []string{"udp", "tcp"} { // the world's resolver has another answer
-		if err := answeredBy(m.guest.File, netip.AddrPortFrom(nstest.Beyond4, 53).String(), protocol, "other.example.", "REFUSED"); err != nil {
-			t.Error(err)
+		for _, server := range []netip.Addr{nstest.Beyond4, nstest.Beyond6, m.record(t).IPv6.Gateway} {
+			if err := answeredBy(m.guest.File, netip.AddrPortFrom(server, 53).String(), protocol, "other.example.", "REFUSED"); err != nil {
+				t.Errorf("%v: %v", server, err)
+			}
 		}
 	}
 	if err := m.open(t, registry6); !errors.Is(err, unix.ECONNREFUSED) {
