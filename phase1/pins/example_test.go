@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
+	"syscall"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
@@ -31,6 +33,24 @@ func ExampleKeeper() {
 		log.Fatal(err)
 	}
 	if err := keeper.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// The proxies of all NICs of the node whose Spec has Names, until a signal ends the program.
+func ExampleNode() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	node := pins.Node{
+		Command: func(w phase1.Wiring) (*exec.Cmd, error) {
+			cmd := exec.Command("guestwire-launcher", "names", "-state", w.State, "-nic", w.NIC)
+			cmd.Stderr = os.Stderr
+			return cmd, nil
+		},
+		Owner: infra.Owner{UID: 65534}, // nobody
+		Log:   slog.Default(),
+	}
+	if err := node.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
 }

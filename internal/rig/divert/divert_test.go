@@ -147,7 +147,7 @@ var metadata = netip.MustParseAddr("169.254.169.254")
 
 // serveWeb has the world answer at its addresses beyond and at the one of metadata, by HTTP at ports 80 and 8080, by
 // HTTPS at 443: with the scheme, the name that is asked for, the address that asks, and the credential. It returns the
-// path of the certificate, which is that of good.example and bad.example.
+// path of the certificate, which is that of the names that the pages have.
 func (s *scene) serveWeb(t *testing.T) (certificate string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -155,7 +155,7 @@ func (s *scene) serveWeb(t *testing.T) (certificate string) {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "the world"}, DNSNames: []string{"good.example", "bad.example"},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "the world"}, DNSNames: []string{"good.example", "bad.example", "registry.example", "api.example"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)

@@ -1,6 +1,5 @@
 // Package launchers: other projects' code judges guestwire. It calls the CNI plugin, reads its result, or calls an
-// adapter of docs/how-to/launchers.md. No VMM runs; the guest is a process on the tap. TestDNSProxy is of the
-// program of docs/how-to/dns-proxy.md.
+// adapter of docs/how-to/launchers.md. No VMM runs; the guest is a process on the tap.
 package launchers
 
 import (

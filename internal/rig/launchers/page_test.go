@@ -8,9 +8,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
-// TestPages: the pages show the adapters that the tests call, and the program that TestDNSProxy starts.
+// TestPages: the pages show the adapters that the tests call.
 func TestPages(t *testing.T) {
-	for page, file := range map[string]string{"urunc": "urunc_adapter_test.go", "fast-sandbox": "fastsandbox_adapter_test.go", "dns-proxy": "dns-proxy/main.go"} {
+	for page, file := range map[string]string{"urunc": "urunc_adapter_test.go", "fast-sandbox": "fastsandbox_adapter_test.go"} {
 		code, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
