@@ -142,7 +142,7 @@ func TestSeries(t *testing.T) {
 	}
 	text := "| of | series |\n| --- | --- |\n"
 	row := func(of string, series int) { text += fmt.Sprintf("| %s | %d |\n", of, series) }
-	row("the node; guestwire-node has one more", series["node"])
+	row("the node; guestwire-node has one more, and two for -names", series["node"])
 	row("each operation and code of CNI calls", series["call"])
 	for _, name := range order {
 		row("a NIC under "+name, series[name])

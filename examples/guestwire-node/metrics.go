@@ -248,6 +248,18 @@ func (o *options) metricsText(ctx context.Context) ([]byte, error) {
 	all := phase1.NIC{Dir: o.dir, Progress: func(text string) { o.log.Info("metrics", "progress", text) }}
 	registry.MustRegister(metrics.NICs{Context: ctx, Wirings: wirings, NIC: all}, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "guestwire_repairs_total",
 		Help: "How many NICs guestwire-node has repaired since its start, see -repair."}, func() float64 { return float64(o.repaired.Load()) }))
+	if o.names != "" {
+		named := 0
+		for _, w := range wirings {
+			if len(w.Names) > 0 && len(w.FoundAt) > 0 {
+				named++
+			}
+		}
+		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "guestwire_named_nics",
+			Help: "How many wired NICs have names in their configuration; absent without -names."}, func() float64 { return float64(named) }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "guestwire_dns_proxies",
+				Help: "How many of them have a DNS proxy of guestwire-node that runs; absent without -names."}, func() float64 { return float64(o.proxies.Load()) }))
+	}
 	families, err := registry.Gather()
 	if err != nil {
 		return nil, err

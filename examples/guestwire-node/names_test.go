@@ -41,9 +41,9 @@ func TestNames(t *testing.T) {
 	}
 	have := strings.Join(rights, ",")
 	start := func() *nstest.Process {
-		args := append([]string{"--bounding-set", "-all," + have, "--inh-caps", "-all", "--no-new-privs", program},
-			n.args("run", "-nri=", "-cni-bin=", "-cni-conf=", "-names", launcher)...)
-		return p.World.StartCommand(exec.Command("setpriv", args...))
+		args := append([]string{"--net=" + p.World.Path(), "setpriv", "--bounding-set", "-all," + have, "--inh-caps", "-all", "--no-new-privs", program},
+			n.args("run", "-nri=", "-cni-bin=", "-cni-conf=", "-metrics", "127.0.0.1:9476", "-names", launcher)...)
+		return p.World.StartCommand(exec.Command("nsenter", args...))
 	}
 	proxies := func(want int) {
 		t.Helper()
@@ -69,6 +69,17 @@ func TestNames(t *testing.T) {
 			return nil
 		})
 	}
+	// served is what the metrics say of running proxies.
+	served := func(want string) {
+		t.Helper()
+		eventually(t, func() error {
+			text, err := p.World.Get("http://127.0.0.1:9476/metrics")
+			if err == nil && !strings.Contains(text, want) {
+				err = fmt.Errorf("no %q in\n%s", want, text)
+			}
+			return err
+		})
+	}
 	run := start()
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -77,6 +88,8 @@ func TestNames(t *testing.T) {
 	})
 	answers()
 	proxies(1)
+	served("\nguestwire_dns_proxies 1\n")
+	served("\nguestwire_named_nics 1\n")
 	run.Stop(t)
 	proxies(0)
 	run = start()
@@ -85,6 +98,8 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxies(0)
+	served("\nguestwire_dns_proxies 0\n")
+	served("\nguestwire_named_nics 0\n")
 	if out := run.Output.String(); strings.Contains(out, "level=WARN") {
 		t.Errorf("run has said\n%s", out)
 	}

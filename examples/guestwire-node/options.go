@@ -37,6 +37,7 @@ type options struct {
 	stdout   io.Writer
 	log      *slog.Logger
 	repaired atomic.Uint64 // NICs
+	proxies  atomic.Int64  // that run
 }
 
 // flagSet has the verb's flags.

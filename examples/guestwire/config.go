@@ -73,7 +73,7 @@ func readConfig(args *skel.CmdArgs) (config, error) {
 }
 
 // misplaced are members of spec that may be sought beside it; dns is one of CNI's own.
-var misplaced = []string{"binding", "owner", "queues", "mtu", "limits", "options", "device", "guard", "egress", "egressWithin", "names", "guest", "tap", "nic"}
+var misplaced = []string{"binding", "owner", "queues", "mtu", "limits", "options", "device", "guard", "egress", "egressWithin", "names", "flows", "guest", "tap", "nic"}
 
 // ofKubeVirt reports whether the entry is that of a KubeVirt network binding. Multus calls it by itself, after the
 // plugins that make the NIC, and hands their result to KubeVirt alone. With a result, the network's name says nothing:

@@ -40,6 +40,9 @@ type Node struct {
 	// Ready is called when the first proxy of a NIC answers questions. Nil: no calls.
 	Ready func(phase1.Wiring)
 
+	// Running counts the proxies that run. Nil: they are not counted.
+	Running *atomic.Int64
+
 	// Log gets what those of the Keepers get. Nil: it is discarded.
 	Log *slog.Logger
 
@@ -239,8 +242,17 @@ func (n Node) keep(ctx context.Context, w phase1.Wiring, pid *atomic.Int64, log 
 			cmd, _ := n.Command(w)
 			return cmd
 		},
-		started: func(started int) { pid.Store(int64(started)) },
+		started: func(started int) {
+			if pid.Swap(int64(started)) == 0 && n.Running != nil {
+				n.Running.Add(1)
+			}
+		},
 	}
+	defer func() {
+		if pid.Swap(0) != 0 && n.Running != nil {
+			n.Running.Add(-1)
+		}
+	}()
 	if n.Ready != nil {
 		keeper.Ready = func() { n.Ready(w) }
 	}

@@ -26,6 +26,7 @@ type Defaults struct {
 	//
 	//	guard           what keeps the guest from being another station; a restricted pod has no raw sockets
 	//	limits          of the guest's traffic, which are the operator's
+	//	flows           whether the operator can log the guest's connections
 	//	egressWithin    which is the list's; a pod's egress narrows what the list allows, see permitEgress
 	//	egress that diverts to a port of the pod, unless the list's egressWithin names the port
 	//	names           if the list has names: they are a part of what its egress allows, and so is that egress then
@@ -227,6 +228,10 @@ func (d Defaults) apply(spec *infra.Spec, w *Wish) error {
 		case "limits":
 			if spec.Limits = w.spec.Limits; !d.TrustPods {
 				err = onlyTrusted("limits")
+			}
+		case "flows":
+			if spec.Flows = w.spec.Flows; !d.TrustPods {
+				err = onlyTrusted("flows")
 			}
 		case "egress":
 			err = d.permitEgress(spec, w.spec.Egress)

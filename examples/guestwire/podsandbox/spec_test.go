@@ -89,6 +89,8 @@ func TestMake(t *testing.T) {
 		"a divert, all trusted":          {`{"binding": {"routed": {}}, "egressWithin": ["refuse all"]}`, `{"egress": ["divert all 443 :22", "allow all"], "egressWithin": ["allow all"]}`, true, "!annotation guestwire/nic.eth0: egress[0]: \"divert all 443/tcp :22\": egressWithin does not allow the target: add \"allow gateway 22/tcp\" there, or leave this entry out"},
 		"the list's divert":              {`{"binding": {"routed": {}}, "egress": ["divert all 443 :15443", "allow all"]}`, `{"egress": ["allow 192.0.2.0/24", "refuse all"]}`, false, `{"binding":{"routed":{}},` + owner + `,"egress":["allow 192.0.2.0/24","refuse all"],"egressWithin":["divert all 443/tcp :15443","allow all"]}`},
 		"a divert of redirect":           {"", `{"egress": ["divert all 443 :15443", "allow all"]}`, false, "!annotation guestwire/nic.eth0: egress: with the redirect binding"},
+		"no flows":                       {`{"binding": {"routed": {}}, "flows": true}`, `{"flows": false}`, false, "!annotation guestwire/nic.eth0: flows: not for a pod to say"},
+		"flows, trusted":                 {"", `{"binding": {"routed": {}}, "flows": true}`, true, `{"binding":{"routed":{}},` + owner + `,"flows":true}`},
 		"names":                          {"", `{"binding": {"routed": {}}, "egress": ["refuse all"], "names": ["a.example 443"], "dns": {"servers": ["203.0.113.5"]}}`, false, `{"binding":{"routed":{}},` + owner + `,"dns":{"servers":["203.0.113.5"]},"egress":["refuse all"],"names":["a.example 443/tcp"]}`},
 		"names without egress":           {"", `{"binding": {"routed": {}}, "names": ["a.example 443"]}`, false, "!annotation guestwire/nic.eth0: names: without egress"},
 		"names past the list's egress":   {`{"binding": {"routed": {}}, "egress": ["refuse all"]}`, `{"names": ["a.example 443"]}`, false, "!annotation guestwire/nic.eth0: names: without egress"},
@@ -203,7 +205,7 @@ func TestMake(t *testing.T) {
 // TestEachFieldIsDecided: for each field of a Spec it is said what a pod may do with it. A field that is new in infra
 // is refused, and this test fails, until Defaults.TrustPods and Make say it.
 func TestEachFieldIsDecided(t *testing.T) {
-	decided := map[string]string{"state": "", "tap": `"tap0"`, "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}", "mtu": "1400", "guest": `"vm1"`, "limits": "{}", "acceptLosses": "true", "egress": `["refuse all"], "binding": {"routed": {}}`, "egressWithin": `["refuse all"], "binding": {"routed": {}}`, "names": `["a.example 443"], "egress": ["refuse all"], "binding": {"routed": {}}`}
+	decided := map[string]string{"state": "", "tap": `"tap0"`, "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}", "mtu": "1400", "guest": `"vm1"`, "limits": "{}", "acceptLosses": "true", "egress": `["refuse all"], "binding": {"routed": {}}`, "egressWithin": `["refuse all"], "binding": {"routed": {}}`, "flows": `true, "binding": {"routed": {}}`, "names": `["a.example 443"], "egress": ["refuse all"], "binding": {"routed": {}}`}
 	fields := reflect.TypeFor[infra.Spec]()
 	for i := range fields.NumField() {
 		name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
