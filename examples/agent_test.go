@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // decode decodes what a program printed, strictly: a null list is an error.
@@ -150,6 +152,9 @@ func TestSeeByState(t *testing.T) {
 		}
 		return nil
 	})
+	if out, status := run(t, agent, "flows", "-state", link, "-dir", dir); status != 1 || !strings.Contains(out, "under the redirect binding nobody tracks") {
+		t.Errorf("flows of redirect: status %d, %s", status, out)
+	}
 	if out, status := run(t, agent, "teardown", "-state", link, "-nic", "eth0", "-dir", dir); status != 0 {
 		t.Fatal(out)
 	}
@@ -405,6 +410,108 @@ func TestPin(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestFlows: guestwire-agent flows prints what is open, and what begins and ends, as lines for people and as JSON.
+func TestFlows(t *testing.T) {
+	nstest.Need(t)
+	n := nstest.NewNetwork(t)
+	agent := nstest.Program(t, "examples/guestwire-agent")
+	file := filepath.Join(t.TempDir(), "vm1.json")
+	if err := os.WriteFile(file, []byte(`{"binding": {"masquerade": {}}, "owner": {"root": true}, "flows": true, "egress": ["allow 198.51.100.9 9001/udp", "refuse all"]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-config", file, "-state", n.State); status != 0 {
+		t.Fatal(out)
+	}
+	nstest.Run(t, agent, "pin", "-netns", n.Pod.Path(), "-nic", "eth0", "-addresses", "198.51.100.9", "-ports", "9002/udp", "-life", "1h", "-name", "registry.example")
+	r := nstest.Record(t, n.State, "eth0")
+	guest := n.Guest(t, r)
+	guest.IP("link set eth0 up")
+	guest.IP("addr add " + r.IPv4.Address.String() + " dev eth0")
+	guest.IP("route add default via " + r.IPv4.Gateway().String())
+	n.World.Serve("world", "udp", netip.AddrPortFrom(nstest.Beyond4, 9001), netip.AddrPortFrom(nstest.Beyond4, 9002))
+	var lines, text nstest.Output
+	var waits []func() error
+	for out, more := range map[*nstest.Output][]string{&lines: {"-json"}, &text: nil} {
+		follow := exec.CommandContext(t.Context(), agent, append([]string{"flows", "-state", n.State, "-follow"}, more...)...)
+		follow.Stdout, follow.Stderr = out, out
+		if err := follow.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- follow.Wait() }()
+		t.Cleanup(func() { // the test's context has ended the process by now, if the teardown has not
+			if err := <-ended; follow.ProcessState.ExitCode() != 3 || !strings.Contains(out.String(), "eth0.json is gone") {
+				t.Errorf("flows after the teardown: %v, %s", err, out)
+			}
+		})
+		waits = append(waits, func() error {
+			if !strings.Contains(out.String(), "eth0.json is gone") {
+				return fmt.Errorf("flows goes on: %s", out)
+			}
+			return nil
+		})
+		nstest.Eventually(t, func() error {
+			if !strings.Contains(out.String(), "follows the guest's flows\n") {
+				return fmt.Errorf("flows says %s", out)
+			}
+			return nil
+		})
+	}
+	for port := range 2 {
+		q, err := guest.Question("udp", netip.Addr{}, netip.AddrPortFrom(nstest.Beyond4, uint16(9001+port)), 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer q.Close()
+		if answer, err := q.Answer(20 * time.Second); err != nil {
+			t.Fatal(answer, err)
+		}
+	}
+	patterns := func(event string) []string {
+		return []string{
+			`(?m)^\d\d:\d\d:\d\d\.\d{3}  ` + event + ` +udp  10\.0\.2\.2:\d+ -> 198\.51\.100\.9:9001 \(10\.244\.1\.7:\d+ -> 198\.51\.100\.9:9001\).*, egress: allow 198\.51\.100\.9 9001/udp$`,
+			`(?m)^\d\d:\d\d:\d\d\.\d{3}  ` + event + ` +udp  10\.0\.2\.2:\d+ -> 198\.51\.100\.9:9002 .*, egress: refuse all, pinned: registry\.example$`,
+		}
+	}
+	out, status := run(t, agent, "flows", "-netns", n.Pod.Path(), "-nic", "eth0")
+	for _, p := range append(patterns("open"), ", 128 octets from the guest, 128 octets to it, ") {
+		if status != 0 || !regexp.MustCompile(p).MatchString(out) {
+			t.Errorf("flows: status %d, no %s in\n%s", status, p, out)
+		}
+	}
+	nstest.Eventually(t, func() error {
+		for _, p := range patterns("begin") {
+			if !regexp.MustCompile(p).MatchString(text.String()) {
+				return fmt.Errorf("no %s in\n%s", p, text.String())
+			}
+		}
+		return nil
+	})
+	if out, status := run(t, agent, "teardown", "-cut-off", "-netns", n.Pod.Path(), "-nic", "eth0"); status != 0 { // which ends the flows
+		t.Fatal(out)
+	}
+	nstest.Eventually(t, func() error {
+		count := map[string]int{}
+		for line := range strings.Lines(lines.String()) {
+			var f phase1.Flow
+			if strings.HasPrefix(line, "{") && json.Unmarshal([]byte(line), &f) == nil && f.NIC == "eth0" && f.ByGuest {
+				count[fmt.Sprint(f.Event, f.Guest.Destination.Port(), f.Name, f.ToGuest)]++
+			}
+		}
+		for _, wait := range waits {
+			if err := wait(); err != nil {
+				return err
+			}
+		}
+		for _, want := range []string{"begin9001<nil>", "begin9002registry.example<nil>", "end9001&{1 128}", "end9002registry.example&{1 128}"} {
+			if count[want] != 1 {
+				return fmt.Errorf("%q: %v in\n%s", want, count, lines.String())
+			}
+		}
+		return nil
+	})
 }
 
 // TestRecordWithoutJournal: teardown finds no journal, and the record is there. It says why that can be, and what to

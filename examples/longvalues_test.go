@@ -68,7 +68,7 @@ func TestLongFlags(t *testing.T) {
 			for _, flag := range names {
 				call := slices.Concat(begin, []string{"-" + flag + "=" + long})
 				for _, other := range names {
-					if value := right[other]; value != "" && other != flag && (other != "state" || !slices.Contains([]string{"status", "drops"}, verb)) && (other != "from" || name == "guestwire-node") {
+					if value := right[other]; value != "" && other != flag && (other != "state" || !slices.Contains([]string{"status", "drops", "flows"}, verb)) && (other != "from" || name == "guestwire-node") {
 						call = append(call, "-"+other+"="+value)
 					}
 				}

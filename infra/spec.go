@@ -88,10 +88,10 @@ type Spec struct {
 	Names []Name `json:"names,omitempty"`
 
 	// Flows prepares the log of the guest's connections, FollowFlows of phase1.NIC, under Masquerade
-	// and Routed: the kernel counts what each connection of the namespace carries, keeps when it
-	// began, and reports its end also if nobody followed at its beginning. These are sysctls of the
-	// whole namespace, net.netfilter.nf_conntrack_acct, _timestamp and _events, which Teardown
-	// gives back.
+	// and Routed. The kernel counts what each connection of the namespace carries, and keeps when it
+	// began. It reports each end, also if nobody followed at the beginning. These are sysctls of the
+	// whole namespace: net.netfilter.nf_conntrack_acct, _timestamp and _events. Teardown gives them
+	// back, and so does a Setup without Flows.
 	Flows bool `json:"flows,omitempty"`
 
 	// AcceptLosses takes a binding with which the guest lacks all of IPv4 or IPv6. Without it

@@ -271,14 +271,14 @@ func TestFlowsAnotherList(t *testing.T) {
 	c := config(s.Network, infra.Masquerade{})
 	c.Spec.Flows, c.Egress = true, policy(t, "allow 198.51.100.9", "refuse all")
 	s.wire(t, "guest", c)
-	s.serveWorld("tcp", 9000, 9001)
+	s.serveWorld("udp", 9000, 9001) // nothing follows the answers
 	flush(t, s.Pod)
 	first, second := followFlows(t, c.NIC), followFlows(t, c.NIC)
-	s.reached(t, "tcp", 0, "beyond:9000")
+	s.reached(t, "udp", 0, "beyond:9000")
 	first.await("begin", 1)
 	c.Egress, c.EgressWithin = nil, policy(t, "refuse private", "allow all")
 	setup(t, c)
-	s.reached(t, "tcp", 0, "beyond:9001")
+	s.reached(t, "udp", 0, "beyond:9001")
 	flush(t, s.Pod)
 	for _, f := range []*flowsOf{first, second} {
 		for event, list := range map[string][]phase1.Flow{"begin": f.await("begin", 2), "end": f.await("end", 2)} {

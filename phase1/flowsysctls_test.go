@@ -16,6 +16,11 @@ func flowSysctls(n *nstest.Namespace) string {
 	return strings.Join(strings.Fields(n.Exec("sysctl", "-n", "net.netfilter.nf_conntrack_acct", "net.netfilter.nf_conntrack_events", "net.netfilter.nf_conntrack_timestamp")), " ")
 }
 
+// loadTracking has the kernel load connection tracking, with which the sysctls come.
+func loadTracking(n *nstest.Namespace) {
+	n.Exec("nft", "add table inet track; add chain inet track c; add rule inet track c ct state new; delete table inet track")
+}
+
 // TestFlowSysctls: a Spec with Flows sets the sysctls of the namespace, Check and Repair keep them, and a Setup without
 // Flows gives them back, as Teardown does.
 func TestFlowSysctls(t *testing.T) {
@@ -23,6 +28,7 @@ func TestFlowSysctls(t *testing.T) {
 	for _, b := range []infra.Binding{infra.Masquerade{}, infra.Routed{}, infra.Auto{Order: []cache.Kind{cache.BindingBridge, cache.BindingRouted}}} {
 		t.Run(string(b.Kind()), func(t *testing.T) {
 			n := nstest.NewNetwork(t)
+			loadTracking(n.Pod)
 			n.Pod.Exec("sysctl", "-qw", "net.netfilter.nf_conntrack_events=0")
 			found, before := flowSysctls(n.Pod), settled(t, n)
 			want := func(when, want string) {
@@ -69,6 +75,7 @@ func TestFlowSysctlsShared(t *testing.T) {
 		t.Run(ending, func(t *testing.T) {
 			n := nstest.NewNetwork(t)
 			secondNIC(n, "192.0.2.7/24")
+			loadTracking(n.Pod)
 			n.Pod.Exec("sysctl", "-qw", "net.netfilter.nf_conntrack_timestamp=1")
 			found := flowSysctls(n.Pod)
 			first, second := config(n, infra.Masquerade{}), configOfSecondNIC(n, infra.Routed{})

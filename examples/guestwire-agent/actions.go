@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -152,6 +153,84 @@ func check(ctx context.Context, o *options) error {
 }
 
 func drops(ctx context.Context, o *options) error {
+	lines := json.NewEncoder(stdout)
+	return o.follow(ctx, func(ctx context.Context) error {
+		return o.FollowDrops(ctx, func(d phase1.Drop) {
+			if o.json {
+				_ = lines.Encode(d) // stdout keeps the error
+				return
+			}
+			if d.Lost > 0 {
+				fmt.Fprintf(stderr, "guestwire-agent: not reported: %s\n", count(d.Lost, "packet"))
+			}
+			fmt.Fprintf(stdout, "%s  %-20s  %s\n", d.Time.Format("15:04:05.000"), d.Reason, d.Text)
+		})
+	})
+}
+
+func flows(ctx context.Context, o *options) error {
+	lines := json.NewEncoder(stdout)
+	show := func(f phase1.Flow) {
+		if o.json {
+			_ = lines.Encode(f) // stdout keeps the error
+			return
+		}
+		if f.Lost > 0 {
+			fmt.Fprintf(stderr, "guestwire-agent: not reported: %s\n", count(f.Lost, "report"))
+		}
+		fmt.Fprintln(stdout, flowLine(f))
+	}
+	if o.follows {
+		return o.follow(ctx, func(ctx context.Context) error { return o.FollowFlows(ctx, show) })
+	}
+	open, err := o.NIC.Flows(ctx)
+	slices.SortStableFunc(open, func(a, b phase1.Flow) int { return a.Began.Compare(b.Began) })
+	for _, f := range open {
+		show(f)
+	}
+	return err
+}
+
+// flowLine is a flow in one line: what the guest has, and what the network has if that differs.
+func flowLine(f phase1.Flow) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  %-5s  %s", f.Time.Format("15:04:05.000"), f.Event, f.Protocol)
+	if f.ICMP != nil {
+		fmt.Fprintf(&b, " type %d", f.ICMP.Type)
+	}
+	ends := func(e phase1.FlowEnds) string {
+		if e.Source.Port() == 0 && e.Destination.Port() == 0 {
+			return fmt.Sprintf("%v -> %v", e.Source.Addr(), e.Destination.Addr())
+		}
+		return fmt.Sprintf("%v -> %v", e.Source, e.Destination)
+	}
+	fmt.Fprintf(&b, "  %s", ends(f.Guest))
+	if f.Network != f.Guest {
+		fmt.Fprintf(&b, " (%s)", ends(f.Network))
+	}
+	if f.FromGuest != nil && f.ToGuest != nil {
+		fmt.Fprintf(&b, ", %s from the guest, %s to it", count(f.FromGuest.Octets, "octet"), count(f.ToGuest.Octets, "octet"))
+	}
+	if f.Event != "begin" && !f.Began.IsZero() {
+		fmt.Fprintf(&b, ", %v", f.Time.Sub(f.Began).Round(time.Millisecond))
+	}
+	switch {
+	case f.List != "":
+		fmt.Fprintf(&b, ", %s: %s", f.List, f.Entry)
+	case !f.ByGuest:
+		b.WriteString(", opened to the guest")
+	}
+	switch {
+	case f.Name != "":
+		fmt.Fprintf(&b, ", pinned: %s", f.Name)
+	case f.Pinned:
+		b.WriteString(", pinned")
+	}
+	return b.String()
+}
+
+// follow calls f, which follows what happens at the NIC. With -state it ends when the record is gone.
+func (o *options) follow(ctx context.Context, f func(context.Context) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	if o.State != "" {
@@ -160,17 +239,7 @@ func drops(ctx context.Context, o *options) error {
 		}
 		go func() { stop(o.whileRecorded(ctx)) }()
 	}
-	lines := json.NewEncoder(stdout)
-	err := o.FollowDrops(ctx, func(d phase1.Drop) {
-		if o.json {
-			_ = lines.Encode(d) // stdout keeps the error
-			return
-		}
-		if d.Lost > 0 {
-			fmt.Fprintf(stderr, "guestwire-agent: not reported: %s\n", count(d.Lost, "packet"))
-		}
-		fmt.Fprintf(stdout, "%s  %-20s  %s\n", d.Time.Format("15:04:05.000"), d.Reason, d.Text)
-	})
+	err := f(ctx)
 	if cause := context.Cause(ctx); err == nil && errors.Is(cause, phase1.ErrNotWired) {
 		err = cause
 	}

@@ -101,7 +101,7 @@ func run(ctx context.Context, args []string) error {
 	named := o.Own
 	flags.Visit(func(f *flag.Flag) { // an empty one, of an empty variable, is a mistake
 		named = named || f.Name == "netns"
-		o.byState = o.byState || f.Name == "state" && slices.Contains([]string{"status", "drops", "repair", "list", "names"}, v.Name)
+		o.byState = o.byState || f.Name == "state" && slices.Contains([]string{"status", "drops", "flows", "repair", "list", "names"}, v.Name)
 	})
 	if o.byState && (named || o.all) {
 		return commandline.Errorf("-state stands instead of -netns, -own and -all: name one of them")

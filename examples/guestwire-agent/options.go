@@ -32,6 +32,7 @@ type options struct {
 	netns, binding, file, namespace string
 	groups                          []uint32
 	pinned                          phase1.Pin
+	follows                         bool
 	command                         []string
 	uid, gid                        uint32
 	inside                          bool
@@ -59,7 +60,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 	switch v.Name {
 	case "hook":
 		dir, usage = hookState, "the `DIR` that has the containers' directories, an absolute path"
-	case "status", "drops", "repair", "names":
+	case "status", "drops", "flows", "repair", "names":
 		usage = "instead of -netns: the `DIR` of the record, or a link to it; without -nic its only NIC"
 	case "list":
 		usage = "only the NICs of this `DIR` of records, or of a link to it, such as /run/guestwire/pods/NAMESPACE_NAME of a Kubernetes pod"
@@ -78,6 +79,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 	set.Func("ports", "`PORTS` with commas between, such as 443,53/udp,8000-8100; without a protocol they are those of TCP", parseList(&o.pinned.Ports, parsePorts))
 	set.Func("life", "the `TIME` for which the pins live: 1s to 168h", commandline.Time(&o.pinned.Life, "5m: 1s to 168h"))
 	set.String(&o.pinned.Name, "name", "", "the `NAME` by which guestwire-agent flows calls the addresses, such as registry.example")
+	set.Bool(&o.follows, "follow", "print each flow that begins and that ends, until interrupted")
 	set.String(&o.file, "config", "", "the configuration, a `FILE` with JSON (infra.Spec); a flag takes precedence over its field")
 	set.String(&o.namespace, "namespace", "", "the namespace's `NAME`, as guestwire-agent list -json has it")
 	set.Bool(&o.schema, "schema", "print the JSON schema of configurations")

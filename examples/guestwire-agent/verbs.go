@@ -181,7 +181,8 @@ wired NIC not as recorded. It is 0 if there are warnings alone.
 gone. ATTACHED says which of VMM and responder is attached to its tap.
 guestwire-agent status -all names the processes. POD is NAMESPACE/NAME of a
 Kubernetes pod that the CNI plugin has wired. The plugin keeps a link of that
-name, pods/NAMESPACE_NAME, for -state: of list, status, drops and repair.
+name, pods/NAMESPACE_NAME, for -state: of list, status, drops, flows and
+repair.
 `,
 	},
 	{
@@ -195,6 +196,31 @@ time, reason, and who sent what. The kernel reports 20 packets a second of each
 reason; guestwire-agent status has the counters, which count all. The network
 namespace lives as long as drops runs. With -state, drops ends with 3 when the
 record is gone.
+`,
+	},
+	{
+		Name: "flows", Short: "list a guest's connections, or follow them",
+		Flags: "netns own state nic follow json dir", Do: flows,
+		Example: `  guestwire-agent flows -netns /run/netns/pod -nic eth0
+  guestwire-agent flows -state /run/guestwire/vm1 -follow -json
+`,
+		Long: `flows prints a line for each connection of the guest that is open, and for each
+exchange of UDP and ping: since when, who opened it to where, how many octets
+it has carried, and the entry of egress or egressWithin that decides. Addresses
+are those that the guest has, and in brackets those that the network has, if
+they differ. Of a diverted connection these have the target.
+
+With -follow it prints a line when a flow begins, and one when it ends, until it
+is interrupted. Any number of calls can follow. A report that is lost, as the
+output is too slow, is counted on standard error, and in JSON in the next line
+(lost). What egress refuses does not begin: guestwire-agent drops shows it. The
+network namespace lives as long as flows runs. With -state, it ends with 3 when
+the record is gone.
+
+Octets and times need "flows": true in the configuration of guestwire-agent
+setup, under masquerade or routed. Without it, flows also lacks the end of what
+began before the call. -json prints a JSON object a line, whose fields
+docs/how-to/flows.md describes.
 `,
 	},
 	{

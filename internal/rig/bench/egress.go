@@ -34,7 +34,7 @@ func longPolicy(refuse bool, bits int) (list []infra.Egress) {
 func measureEgress(s *scope, w io.Writer, sets int) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var guests, beside, setups []row
+	var guests, beside, followed, setups []row
 	for _, binding := range []infra.Binding{infra.Routed{}, infra.Masquerade{}} {
 		kind := string(binding.Kind())
 		out, in := newRow(kind+", open connection, from the guest", 2), newRow(kind+", open connection, to the guest", 2)
@@ -42,8 +42,9 @@ func measureEgress(s *scope, w io.Writer, sets int) error {
 		lists := []row{newRow(kind+", networks allowed, ms", 3), newRow(kind+", networks allowed, ms of CPU", 3),
 			newRow(kind+", hosts refused, ms", 3), newRow(kind+", hosts refused, ms of CPU", 3)}
 		diverts := newDivertRows(kind)
+		log := newRow(kind+", a new connection", 2)
 		measure := func(s *scope) error {
-			return errors.Join(s.measurePolicy(binding, out, in, opened, refused), s.measureDiverts(binding, diverts), s.measureLists(binding, lists))
+			return errors.Join(s.measurePolicy(binding, out, in, opened, refused), s.measureDiverts(binding, diverts), s.measureLists(binding, lists), s.measureFollowed(binding, log))
 		}
 		for range sets {
 			if err := inScope(s.ctx, measure); err != nil {
@@ -51,10 +52,11 @@ func measureEgress(s *scope, w io.Writer, sets int) error {
 			}
 		}
 		guests, setups = append(guests, out, in, opened, refused), append(setups, lists...)
-		beside = append(beside, diverts.all()...)
+		beside, followed = append(beside, diverts.all()...), append(followed, log)
 	}
 	printTable(w, "Microseconds a frame, or until an answer", []string{"policy", "without"}, guests)
 	printTable(w, "The same, beside a list", []string{"diverts", "without"}, beside)
+	printTable(w, "The same, beside a list, with flows", []string{"followed", "counted"}, followed)
 	printTable(w, "Setup with a list of 10,000", []string{"list", "without", "change"}, setups)
 	return nil
 }
