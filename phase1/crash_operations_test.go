@@ -49,6 +49,7 @@ func newBed(t *testing.T, binding infra.Binding) *bed {
 	if k := binding.Kind(); k == cache.BindingMasquerade || k == cache.BindingRouted {
 		b.c.Egress = policy(t, "refuse metadata", "divert 192.0.2.7 80 127.0.0.1:8080", "divert 198.51.100.0/24 8443 :15443", "allow 198.51.100.0/24 443", "refuse all")
 	}
+	b.c.Spec.Flows = binding.Kind() == cache.BindingRouted
 	settled(b.T, b.n)
 	b.before, b.were = b.dump(), sysctls(b.n)
 	setup(b.T, b.c)
@@ -68,7 +69,7 @@ func (b *bed) args(verb string, more ...string) []string {
 // setupArgs are those of setup. The Spec in JSON has what no flag says.
 func (b *bed) setupArgs(more ...string) []string {
 	b.Helper()
-	text, err := json.Marshal(infra.Spec{Binding: b.c.Binding, Egress: b.c.Egress})
+	text, err := json.Marshal(infra.Spec{Binding: b.c.Binding, Egress: b.c.Egress, Flows: b.c.Spec.Flows})
 	if err != nil {
 		b.Fatal(err)
 	}
