@@ -17,6 +17,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
@@ -93,11 +94,12 @@ func (b *bed) teardown() *operation {
 	return &operation{args: b.args("teardown"), prepare: b.wire, done: b.isFound, finish: b.finish}
 }
 
-// change is a later Setup with other limits, addresses and, under masquerade, ports and destinations. Whatever becomes
-// of it, the rules are those from before it or those after it.
+// change is a later Setup with other limits, addresses and, under masquerade, ports and destinations. Under routed it
+// gives the sysctls of flows back. Whatever becomes of it, the rules are those from before it or those after it.
 func (b *bed) change() *operation {
 	other := b.c
 	other.Limits = cache.Limits{FromGuest: cache.Limit{PacketsPerSecond: 1000}}
+	other.Spec.Flows = false
 	other.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/28")}
 	if m, is := other.Binding.(infra.Masquerade); is {
 		m.Ports = []infra.Ports{{First: 80, Guest: 8080}}
@@ -115,7 +117,16 @@ func (b *bed) change() *operation {
 	}
 	settled(b.T, b.n)
 	changed := b.dump()
-	op.done = func() error { return errors.Join(b.wantDump(changed), other.Check(b.Context())) }
+	op.done = func() error {
+		err := errors.Join(b.wantDump(changed), other.Check(b.Context()))
+		now := sysctls(b.n)
+		for _, path := range netstate.OfFlows() {
+			if name := strings.ReplaceAll(path, "/", "."); now[name] != b.were[name] {
+				err = errors.Join(err, fmt.Errorf("%s is %s, not %s", name, now[name], b.were[name]))
+			}
+		}
+		return err
+	}
 	op.always = func() error {
 		rules := func(dump string) string { return strings.Join(ofTables.FindAllString(dump, -1), "") }
 		if have := rules(b.dump()); have != rules(changed) && have != rules(b.wired) {
