@@ -106,8 +106,8 @@ func key(f phase1.Flow) string {
 }
 
 // TestFlows: what the guest opens and what is opened to it begins and ends once, with the addresses of both sides, the
-// entry, and as many octets as nft(8) counts. What is refused does not begin, and what the namespace opens is no flow of
-// the guest.
+// entry, and as many octets as nft(8) counts. What is refused does not begin, and what the namespace opens is no flow
+// of the guest.
 func TestFlows(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()
@@ -395,8 +395,8 @@ func TestFlowsOfNothing(t *testing.T) {
 	}
 }
 
-// TestFlowsOffloaded: what passes by the flow table is counted for its flow. A Setup without Flows makes a flow table that
-// does not count.
+// TestFlowsOffloaded: what passes by the flow table is counted for its flow. A Setup without Flows makes a flow table
+// that does not count.
 func TestFlowsOffloaded(t *testing.T) {
 	nstest.KernelDecides(t, "flow tables")
 	if !nstest.HasFlowTables() {
