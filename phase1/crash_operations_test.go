@@ -17,6 +17,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
@@ -49,6 +50,7 @@ func newBed(t *testing.T, binding infra.Binding) *bed {
 	if k := binding.Kind(); k == cache.BindingMasquerade || k == cache.BindingRouted {
 		b.c.Egress = policy(t, "refuse metadata", "divert 192.0.2.7 80 127.0.0.1:8080", "divert 198.51.100.0/24 8443 :15443", "allow 198.51.100.0/24 443", "refuse all")
 	}
+	b.c.Spec.Flows = binding.Kind() == cache.BindingRouted
 	settled(b.T, b.n)
 	b.before, b.were = b.dump(), sysctls(b.n)
 	setup(b.T, b.c)
@@ -68,7 +70,7 @@ func (b *bed) args(verb string, more ...string) []string {
 // setupArgs are those of setup. The Spec in JSON has what no flag says.
 func (b *bed) setupArgs(more ...string) []string {
 	b.Helper()
-	text, err := json.Marshal(infra.Spec{Binding: b.c.Binding, Egress: b.c.Egress})
+	text, err := json.Marshal(infra.Spec{Binding: b.c.Binding, Egress: b.c.Egress, Flows: b.c.Spec.Flows})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -92,11 +94,12 @@ func (b *bed) teardown() *operation {
 	return &operation{args: b.args("teardown"), prepare: b.wire, done: b.isFound, finish: b.finish}
 }
 
-// change is a later Setup with other limits, addresses and, under masquerade, ports and destinations. Whatever becomes
-// of it, the rules are those from before it or those after it.
+// change is a later Setup with other limits, addresses and, under masquerade, ports and destinations. Under routed it
+// gives the sysctls of flows back. Whatever becomes of it, the rules are those from before it or those after it.
 func (b *bed) change() *operation {
 	other := b.c
 	other.Limits = cache.Limits{FromGuest: cache.Limit{PacketsPerSecond: 1000}}
+	other.Spec.Flows = false
 	other.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/28")}
 	if m, is := other.Binding.(infra.Masquerade); is {
 		m.Ports = []infra.Ports{{First: 80, Guest: 8080}}
@@ -114,7 +117,16 @@ func (b *bed) change() *operation {
 	}
 	settled(b.T, b.n)
 	changed := b.dump()
-	op.done = func() error { return errors.Join(b.wantDump(changed), other.Check(b.Context())) }
+	op.done = func() error {
+		err := errors.Join(b.wantDump(changed), other.Check(b.Context()))
+		now := sysctls(b.n)
+		for _, path := range netstate.OfFlows() {
+			if name := strings.ReplaceAll(path, "/", "."); now[name] != b.were[name] {
+				err = errors.Join(err, fmt.Errorf("%s is %s, not %s", name, now[name], b.were[name]))
+			}
+		}
+		return err
+	}
 	op.always = func() error {
 		rules := func(dump string) string { return strings.Join(ofTables.FindAllString(dump, -1), "") }
 		if have := rules(b.dump()); have != rules(changed) && have != rules(b.wired) {

@@ -106,8 +106,8 @@ func key(f phase1.Flow) string {
 }
 
 // TestFlows: what the guest opens and what is opened to it begins and ends once, with the addresses of both sides, the
-// entry, and as many octets as nft(8) counts. What is refused does not begin, and what the namespace opens is no flow of
-// the guest.
+// entry, and as many octets as nft(8) counts. What is refused does not begin, and what the namespace opens is no flow
+// of the guest.
 func TestFlows(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()
@@ -392,5 +392,56 @@ func TestFlowsOfNothing(t *testing.T) {
 			t.Errorf("FollowFlows: %v, want %q", err, want)
 		}
 		setup(t, c)
+	}
+}
+
+// TestFlowsOffloaded: what passes by the flow table is counted for its flow. A Setup without Flows makes a flow table
+// that does not count.
+func TestFlowsOffloaded(t *testing.T) {
+	nstest.KernelDecides(t, "flow tables")
+	if !nstest.HasFlowTables() {
+		nstest.LeaveOut(t, "this kernel has no flow tables")
+	}
+	s := newScene(t)
+	c := config(s.Network, infra.Masquerade{})
+	for _, counts := range []bool{false, true, false, true} {
+		c.Spec.Flows = counts
+		if s.who["guest"] == nil {
+			s.wire(t, "guest", c)
+		} else {
+			setup(t, c)
+		}
+		check(t, c)
+		if list := flowTables(s.Network); strings.Contains(list, "counter") != counts || !strings.Contains(list, "eth0-tap") {
+			t.Errorf("counts %t:\n%s", counts, list)
+		}
+	}
+	s.serveWorld("tcp", 9000)
+	q, err := s.question("tcp", 0, exchange{from: "guest", to: "beyond:9000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if answer, err := q.Answer(patience); err != nil {
+		t.Fatal(answer, err)
+	}
+	const size = 1 << 20
+	for round := 1; round <= 2; round++ {
+		if err := q.Echo(size, patience); err != nil {
+			t.Fatal(err)
+		}
+		if list := connections(s.Pod, "tcp", "dport=9000 ", offloaded); len(list) != 1 {
+			t.Errorf("%d connections pass by the flow table, want 1", len(list))
+		}
+		open, err := c.NIC.Flows(t.Context())
+		open = slices.DeleteFunc(open, func(f phase1.Flow) bool { return f.Guest.Destination.Port() != 9000 })
+		if err != nil || len(open) != 1 {
+			t.Fatalf("%+v, %v", open, err)
+		}
+		for _, c := range []*phase1.FlowCount{open[0].FromGuest, open[0].ToGuest} {
+			if least := uint64(round * size); c == nil || c.Octets < least || c.Octets > least*5/4 {
+				t.Errorf("%+v, want %d octets and their headers", c, least)
+			}
+		}
 	}
 }

@@ -43,10 +43,10 @@ type Pin struct {
 	Name string
 }
 
-// Pin lets the guest open connections to the ports of the addresses for a time. Spec.Egress
-// must end with "refuse all": Pin opens what that entry alone refuses. A port that Egress diverts needs no pin. If an
-// address and port is pinned already, the longer life counts, with its name. A Setup whose list also ends with "refuse all" keeps the
-// pins. A call can pin at most 1024 pairs of address and port, and a NIC can have 4096 in each family. No lock.
+// Pin lets the guest open connections to the ports of the addresses for a time. Spec.Egress must end with "refuse all":
+// Pin opens what that entry alone refuses. A port that Egress diverts needs no pin. If an address and port is pinned
+// already, the longer life counts, with its name. A Setup whose list also ends with "refuse all" keeps the pins. A call
+// can pin at most 1024 pairs of address and port, and a NIC can have 4096 in each family. No lock.
 //
 //	ErrNotWired        the namespace has no nftables table of this NIC
 //	*PinError          EgressWithin or an earlier entry refuses an address

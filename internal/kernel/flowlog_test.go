@@ -41,7 +41,8 @@ func countedReport(destination netip.Addr) []byte {
 		nl.NewRtAttr(nl.CTA_ID, []byte{0, 0, 1, 2}).Serialize(), nl.NewRtAttr(nl.CTA_ZONE, netlink.EncodeBE16(7)).Serialize())
 }
 
-// flowDatagram is a datagram with the message twice, as one about a connection (IPCTNL_MSG_CT_*) that is new or deleted.
+// flowDatagram is a datagram with the message twice, as one about a connection (IPCTNL_MSG_CT_*) that is new or
+// deleted.
 func flowDatagram(kind uint16, body []byte) []byte {
 	var m []byte
 	m = binary.NativeEndian.AppendUint32(m, uint32(unix.SizeofNlMsghdr+len(body)))

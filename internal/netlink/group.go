@@ -41,8 +41,8 @@ func Lost(descriptor int) (uint32, error) {
 	return info[drops], nil
 }
 
-// NextMessage returns the type, the flags and the body of the first message of a datagram, and what follows. The body shares
-// memory with the datagram.
+// NextMessage returns the type, the flags and the body of the first message of a datagram, and what follows. The body
+// shares memory with the datagram.
 func NextMessage(b []byte) (kind, flags uint16, body, rest []byte, err error) {
 	m, rest, err := nextMessage(b)
 	return m.Header.Type, m.Header.Flags, m.Data, rest, err

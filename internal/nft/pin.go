@@ -82,8 +82,8 @@ func (n *Tables) declaredSets(table string) (map[string]string, error) {
 const pinTries = 64
 
 // Pin adds the pins to the sets of the inet table with the name, for so long; a pin that has a longer life keeps it.
-// Their comment is the name; empty: there is none. What is diverted needs no pin, and gets none. Pin leaves out each address whose pin the table refuses (refused), or
-// for whose version of IP there is no set (lacking).
+// Their comment is the name; empty: there is none. What is diverted needs no pin, and gets none. Pin leaves out each
+// address whose pin the table refuses (refused), or for whose version of IP there is no set (lacking).
 //
 // All is one transaction, of the nftables generation in which Pin has read what is there. Before Linux 6.12 the kernel
 // does not renew an element (nft_add_set_elem, net/netfilter/nf_tables_api.c), so the transaction deletes it first.

@@ -71,7 +71,8 @@ func (n *Tables) MatchesLocalSources() (bool, error) {
 var trackProbe = firewall.Table{Family: firewall.Inet, Name: "guestwire/probe",
 	Chains: []firewall.Chain{{Name: "tracked", Rules: []firewall.Rule{{Matches: []firewall.Match{firewall.State{States: firewall.New}}, Verdict: firewall.Return{}}}}}}
 
-// LoadTracking has the kernel load connection tracking, in the way of CanOffload. A kernel that lacks it stays as it is.
+// LoadTracking has the kernel load connection tracking, in the way of CanOffload. A kernel that lacks it stays as it
+// is.
 func (n *Tables) LoadTracking() error {
 	if tracks, err := exists(TrackedCount); n.filter == nil || tracks || err != nil {
 		return err

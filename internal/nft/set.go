@@ -302,8 +302,8 @@ func eachElement(m []byte, f func(element)) error {
 // commentOfElement is NFTNL_UDATA_SET_ELEM_COMMENT (libnftnl, include/libnftnl/udata.h): a text that nft(8) shows.
 const commentOfElement = 0
 
-// parseComment returns the comment in the data that nft(8) keeps for an element: the type and the length of each item, of an
-// octet each, and the item. Empty: there is none.
+// parseComment returns the comment in the data that nft(8) keeps for an element: the type and the length of each item,
+// of an octet each, and the item. Empty: there is none.
 func parseComment(b []byte) string {
 	for len(b) >= 2 && len(b)-2 >= int(b[1]) {
 		if kind, item := b[0], b[2:2+int(b[1])]; kind == commentOfElement {

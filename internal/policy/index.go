@@ -123,8 +123,8 @@ func prefixesIn(first, last netip.Addr) (list []netip.Prefix) {
 
 // Decision is what the lists say of a connection.
 type Decision struct {
-	// Entry is the entry that decides: that which refuses or diverts, else that of Egress, or of Within if Egress is empty.
-	// The zero value: there are no lists.
+	// Entry is the entry that decides: that which refuses or diverts, else that of Egress, or of Within if Egress is
+	// empty. The zero value: there are no lists.
 	Entry  infra.Egress
 	Within bool // the entry is one of Within
 	// Refuses is set if the connection does not pass, and Pinnable if a pin lets it pass all the same.

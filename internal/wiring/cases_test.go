@@ -286,6 +286,10 @@ var cases = []testCase{
 	{"routed-divert", flannel(), withSpec(routed(), func(s *asked) {
 		s.Egress, s.EgressWithin = egressOf("divert 192.0.2.0/24 :8080", "allow all"), egressOf("allow gateway 8080", "allow gateway 8080/udp", "allow gateway 8080/sctp", "divert all 25 10.244.1.9:25", "allow all")
 	})},
+	{"masquerade-flows", flannelWith(func(s *netstate.Snapshot) { // one is set already; the flow table counts
+		s.Sysctls[netstate.CountFlows], s.Sysctls[netstate.ReportFlows], s.Sysctls[netstate.TimeFlows] = "0", "2", "1"
+		s.FlowTables = true
+	}), withSpec(masquerade(), func(s *asked) { s.Flows = true })},
 	{"masquerade-egress", lan4(), withSpec(masquerade(), func(s *asked) { s.Egress = egressOf("refuse private", "refuse all 25", "allow all") })},
 	{"masquerade-egress-iptables", lan4(), withSpec(masquerade(), func(s *asked) {
 		s.Binding, s.Egress = infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}, egressOf("refuse all")

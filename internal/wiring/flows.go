@@ -58,8 +58,8 @@ func (p *Plan) Flows() *Flows {
 	return f
 }
 
-// Has reports whether the guest is an end of a connection, of which these are the sources of the first packet and of the
-// answers, and whether the guest has opened it. What a guest without a guard sends from addresses of others is not
+// Has reports whether the guest is an end of a connection, of which these are the sources of the first packet and of
+// the answers, and whether the guest has opened it. What a guest without a guard sends from addresses of others is not
 // recognized.
 func (f *Flows) Has(first, answers netip.Addr) (has, opened bool) {
 	if f.own.Contain(first) && !f.local[first] {
@@ -68,9 +68,9 @@ func (f *Flows) Has(first, answers netip.Addr) (has, opened bool) {
 	return f.guests.Contain(answers) && !f.local[answers], false
 }
 
-// Decide returns what the lists say now of a connection of the guest: where its first packet went, and To, where that is
-// after translation. The zero value: what the guest opens to the namespace without a divert, or to itself, the lists do
-// not decide.
+// Decide returns what the lists say now of a connection of the guest: where its first packet went, and To, where that
+// is after translation. The zero value: what the guest opens to the namespace without a divert, or to itself, the lists
+// do not decide.
 func (f *Flows) Decide(first, to netip.AddrPort, protocol uint8) policy.Decision {
 	if d := f.index.Decide(first, protocol); d.Target.IsValid() && d.Target == to {
 		return d
