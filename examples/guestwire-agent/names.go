@@ -9,7 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/commandline"
@@ -58,11 +61,23 @@ func (o *options) proxies() (pins.Node, error) {
 			return nil, fmt.Errorf("%w: setup writes it last", err)
 		}
 		cmd := exec.Command(launcher, "names", "-state", w.State, "-nic", w.NIC)
-		cmd.Stderr = os.Stderr
+		cmd.Env = []string{} // root's may have secrets
+		cmd.SysProcAttr = apart()
 		return cmd, nil
 	}
 	owner := infra.Owner{UID: o.namesUID, Root: o.namesUID == 0}
 	return pins.Node{Dir: o.Dir, Command: command, Owner: owner, Log: slog.New(slog.NewTextHandler(log, nil))}, nil
+}
+
+// apart has a proxy in a PID namespace of its own, if the agent may make one. All proxies of a node have one user: one
+// that was taken over can send no signal to the others, and nothing that it starts outlives it.
+func apart() *syscall.SysProcAttr {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil || sets[0].Effective&(1<<unix.CAP_SYS_ADMIN) == 0 {
+		return nil
+	}
+	return &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
 }
 
 // checkNames refuses names in a configuration for which run could start no proxy.
