@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -87,6 +88,21 @@ func TestNames(t *testing.T) {
 		if !strings.Contains(string(status), line+"\n") {
 			t.Errorf("the proxy's status lacks %q:\n%s", line, status)
 		}
+	}
+	// One that is taken over gets nothing of root's, and nothing of the other guests' proxies, which have its user.
+	process := fmt.Sprintf("/proc/%d/", pid)
+	if !regexp.MustCompile(`(?m)^NSpid:\t\d+\t1$`).Match(status) {
+		t.Errorf("the proxy has no PID namespace of its own:\n%s", status)
+	}
+	if text, err := os.ReadFile(process + "environ"); err != nil || len(text) > 0 {
+		t.Errorf("the proxy's environment: %q, %v", text, err)
+	}
+	own, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/2", cmd.Process.Pid))
+	if to, err2 := os.Readlink(process + "fd/2"); err != nil || err2 != nil || to == own {
+		t.Errorf("the proxy's standard error is %s, and run's own %s: %v, %v", to, own, err2, err)
+	}
+	if out, err := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "ls", process+"fd").CombinedOutput(); err == nil {
+		t.Errorf("another process of the user can trace the proxy: %s", out)
 	}
 	// One that is killed is started again. A setup with another list beside run is followed.
 	if err := exec.Command("kill", "-KILL", strconv.Itoa(pid)).Run(); err != nil {

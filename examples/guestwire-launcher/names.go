@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/phase2/names"
@@ -18,6 +20,10 @@ func serveNames(ctx context.Context, o *options) error {
 	info, err := pins.Stat()
 	if err != nil || info.Mode()&os.ModeSocket == 0 {
 		return errors.New("names is started by guestwire-agent names or guestwire-agent run, which pin the addresses: start one of these")
+	}
+	// The proxies of a node's other guests have the same user: without this, one that was taken over could trace this one.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return os.NewSyscallError("prctl", err)
 	}
 	ctx, stop := commandline.Signals(ctx)
 	defer stop()

@@ -9,6 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
@@ -20,7 +23,7 @@ import (
 const User = 65534
 
 // Node returns the proxies of the NICs whose journals are in dir. Launcher is the path of guestwire-launcher, and uid the
-// proxies' user. What they log goes to standard error.
+// proxies' user. What they write goes to the log.
 func Node(dir, launcher string, uid uint32, log *slog.Logger) pins.Node {
 	command := func(w phase1.Wiring) (*exec.Cmd, error) {
 		if w.State == "" {
@@ -30,8 +33,20 @@ func Node(dir, launcher string, uid uint32, log *slog.Logger) pins.Node {
 			return nil, fmt.Errorf("%w: setup writes it last", err)
 		}
 		cmd := exec.Command(launcher, "names", "-state", w.State, "-nic", w.NIC)
-		cmd.Stderr = os.Stderr
+		cmd.Env = []string{} // root's may have secrets
+		cmd.SysProcAttr = apart()
 		return cmd, nil
 	}
 	return pins.Node{Dir: dir, Command: command, Owner: infra.Owner{UID: uid, Root: uid == 0}, Log: log}
+}
+
+// apart has a proxy in a PID namespace of its own, if the agent may make one. All proxies of a node have one user: one
+// that was taken over can send no signal to the others, and nothing that it starts outlives it.
+func apart() *syscall.SysProcAttr {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil || sets[0].Effective&(1<<unix.CAP_SYS_ADMIN) == 0 {
+		return nil
+	}
+	return &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
 }

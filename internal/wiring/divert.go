@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -65,7 +66,7 @@ func (p *Plan) addDiverts(ends router.Ends) error {
 	p.diverted = p.followed(diverts)
 	p.addResolver(ends)
 	p.addDNSProxy(ends)
-	return err
+	return cmp.Or(err, p.checkAsked())
 }
 
 // isGuests reports whether the address is one of the guest's.

@@ -2,9 +2,11 @@ package wiring
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/ip"
@@ -147,6 +149,32 @@ func (p *Plan) addDNSProxy(ends router.Ends) {
 		p.Record.DNSProxy = append(p.Record.DNSProxy, netip.AddrPortFrom(gateway, port))
 	}
 }
+
+// checkAsked refuses servers of the Spec that the DNS proxy would ask past EgressWithin: the guest's questions and the
+// answers are a channel to them, which no rule for the guest sees. Those of a resolv.conf are the namespace's own.
+func (p *Plan) checkAsked() error {
+	if len(p.spec.Names) == 0 || len(p.spec.EgressWithin) == 0 || p.spec.DNS == nil {
+		return nil
+	}
+	within := p.policy
+	within.Egress = nil
+	for i, server := range p.spec.DNS.Servers {
+		to := netip.AddrPortFrom(server.Unmap().WithZone(""), portDNS)
+		for _, protocol := range []uint8{firewall.ProtocolUDP, firewall.ProtocolTCP} {
+			target, passes := within.Decide(to, protocol)
+			if to.Addr().IsLoopback() {
+				passes = p.spec.AllowsTarget(to, transports[protocol])
+			}
+			if !passes || target.IsValid() {
+				return &cache.FieldError{Field: fmt.Sprintf("dns.servers[%d]", i), Reason: fmt.Sprintf("the DNS proxy of names would ask %v, which egressWithin does not allow: add \"allow %[1]v 53/%s\" there, or leave this server out", server, transports[protocol])}
+			}
+		}
+	}
+	return nil
+}
+
+// transports are the names of the protocols by which the DNS proxy asks.
+var transports = map[uint8]string{firewall.ProtocolUDP: "udp", firewall.ProtocolTCP: "tcp"}
 
 // followed are the diverts with the ports at which the resolver on loopback listens, in place of 53.
 func (p *Plan) followed(diverts []firewall.Divert) (list []firewall.Divert) {

@@ -1,7 +1,9 @@
 package wiring_test
 
 import (
+	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
@@ -102,6 +104,41 @@ func TestResolver(t *testing.T) {
 		}
 		if is := plan.Record.Resolver.IsValid(); is != (c.udp+c.tcp != "") {
 			t.Errorf("%s: the record has the resolver %v", c.name, plan.Record.Resolver)
+		}
+	}
+}
+
+// TestAskedWithin: the DNS proxy of names asks no server of the Spec that egressWithin refuses to the guest: questions
+// and answers are a channel to that server, such as a tenant's own.
+func TestAskedWithin(t *testing.T) {
+	for _, c := range []struct{ server, within, refused string }{
+		{"203.0.113.66", "allow 198.51.100.0/24", "dns.servers[0]"},
+		{"203.0.113.66", "allow 203.0.113.66 53/udp", "53/tcp"},
+		{"203.0.113.66", "allow 203.0.113.66 53/tcp", "53/udp"},
+		{"203.0.113.66", "allow 203.0.113.66 53/udp, allow 203.0.113.66 53/tcp", ""},
+		{"203.0.113.66", "allow resolvers", ""},
+		{"10.244.1.9", "refuse nic-networks, allow 0.0.0.0/0", "dns.servers[0]"},
+		{"::ffff:203.0.113.66", "allow 198.51.100.0/24", "dns.servers[0]"},
+		{"2001:db8::53", "allow 198.51.100.0/24", "dns.servers[0]"},
+		{"127.0.0.11", "allow 198.51.100.0/24", "dns.servers[0]"},
+		{"127.0.0.11", "allow 127.0.0.11 53/udp, allow 127.0.0.11 53/tcp", ""},
+		{"", "allow 198.51.100.0/24", ""},
+	} {
+		for _, spec := range []asked{masquerade(), routed()} {
+			_, err := tryPlan(flannel(), withSpec(spec, func(s *asked) {
+				s.Names, s.Egress = []infra.Name{{Name: "*.a.example", Ports: []infra.Ports{{First: 443}}}}, egressOf("refuse all")
+				s.EgressWithin = egressOf(append([]string{"allow gateway 15353/udp", "allow gateway 15353/tcp"}, append(strings.Split(c.within, ", "), "refuse all")...)...)
+				if s.DNS = nil; c.server != "" {
+					s.DNS = &cache.DNS{Servers: []netip.Addr{ip(c.server)}}
+				}
+			}))
+			var field *cache.FieldError
+			switch {
+			case c.refused == "" && err != nil:
+				t.Errorf("%s within %q, %v: %v", c.server, c.within, spec.Binding, err)
+			case c.refused != "" && (!errors.As(err, &field) || !strings.Contains(err.Error(), c.refused)):
+				t.Errorf("%s within %q, %v: %v, want %s", c.server, c.within, spec.Binding, err, c.refused)
+			}
 		}
 	}
 }

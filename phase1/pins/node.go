@@ -11,9 +11,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/guestwire/guestwire/infra"
@@ -22,7 +24,8 @@ import (
 )
 
 // Node runs the DNS proxies of a node: one for each wired NIC whose Spec has Names. It follows Setup and Teardown. A
-// Setup with other names ends the NIC's proxy and starts the next one; what is pinned stays pinned.
+// Setup with other names, or with another record in State, such as with other resolvers, ends the NIC's proxy and starts
+// the next one; what is pinned stays pinned.
 type Node struct {
 	// Dir is NIC.Dir.
 	Dir string
@@ -89,7 +92,7 @@ func (n Node) Run(ctx context.Context) error {
 			}
 			unheld = time.Now()
 		}
-		if now := journals(n.Dir); first || now != seen {
+		if now := journals(n.Dir) + records(running); first || now != seen {
 			wirings, err := n.list(ctx)
 			switch {
 			case err == nil:
@@ -171,10 +174,12 @@ type place struct {
 
 // proxy is one that runs.
 type proxy struct {
-	names []infra.Name
-	pid   atomic.Int64 // of the command; zero: none has started
-	stop  context.CancelFunc
-	ended sync.WaitGroup
+	names  []infra.Name
+	path   string // of the record
+	record string
+	pid    atomic.Int64 // of the command; zero: none has started
+	stop   context.CancelFunc
+	ended  sync.WaitGroup
 }
 
 func (p *proxy) end() {
@@ -189,7 +194,7 @@ func (n Node) follow(ctx context.Context, running map[place]*proxy, wirings []ph
 		wanted[place{w.Namespace, w.NIC, w.Since}] = w
 	}
 	for at, p := range running {
-		if w, is := wanted[at]; !is || !reflect.DeepEqual(w.Names, p.names) {
+		if w, is := wanted[at]; !is || !reflect.DeepEqual(w.Names, p.names) || textOf(recordOf(w)) != p.record {
 			p.end()
 			delete(running, at)
 		}
@@ -197,7 +202,7 @@ func (n Node) follow(ctx context.Context, running map[place]*proxy, wirings []ph
 	for at, w := range wanted {
 		if running[at] == nil {
 			ctx, stop := context.WithCancel(ctx)
-			p := &proxy{names: w.Names, stop: stop}
+			p := &proxy{names: w.Names, path: recordOf(w), record: textOf(recordOf(w)), stop: stop}
 			p.ended.Go(func() { n.serve(ctx, w, &p.pid) })
 			running[at] = p
 		}
@@ -259,6 +264,20 @@ func (n Node) keep(ctx context.Context, w phase1.Wiring, pid *atomic.Int64, log 
 	return keeper.Run(ctx)
 }
 
+// recordOf is the path of the NIC's record, which Setup writes after the journal; empty: there is none.
+func recordOf(w phase1.Wiring) string {
+	if w.State == "" {
+		return ""
+	}
+	return filepath.Join(w.State, w.NIC+".json")
+}
+
+// textOf is the record's text; empty: it is missing.
+func textOf(path string) string {
+	text, _ := os.ReadFile(path)
+	return string(text)
+}
+
 // journals is a text that changes whenever a journal in dir is written or removed: a journal is never written in place.
 func journals(dir string) string {
 	var text strings.Builder
@@ -269,10 +288,35 @@ func journals(dir string) string {
 		}
 		files, _ := os.ReadDir(filepath.Join(dir, namespace.Name()))
 		for _, file := range files {
-			if info, err := file.Info(); err == nil && strings.HasSuffix(file.Name(), ".journal") {
-				fmt.Fprintln(&text, namespace.Name(), file.Name(), info.ModTime().UnixNano(), info.Size())
+			if strings.HasSuffix(file.Name(), ".journal") {
+				writeStamp(&text, filepath.Join(dir, namespace.Name(), file.Name()))
 			}
 		}
 	}
 	return text.String()
+}
+
+// records is the same for the records of the proxies that run.
+func records(running map[place]*proxy) string {
+	var paths []string
+	for _, p := range running {
+		paths = append(paths, p.path)
+	}
+	slices.Sort(paths)
+	var text strings.Builder
+	for _, path := range paths {
+		writeStamp(&text, path)
+	}
+	return text.String()
+}
+
+// writeStamp writes what is another one when the file is. Two that are written at once have the same time.
+func writeStamp(text *strings.Builder, path string) {
+	if info, err := os.Lstat(path); err == nil {
+		inode := uint64(0)
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+			inode = stat.Ino
+		}
+		fmt.Fprintln(text, path, inode, info.ModTime().UnixNano(), info.Size())
+	}
 }

@@ -181,6 +181,12 @@ func TestNode(t *testing.T) {
 					t.Errorf("%s after another list: %v", to, err)
 				}
 			}
+			// Another resolver, with the same list.
+			for _, other := range []struct{ server, want string }{{"198.51.100.10", "SERVFAIL"}, {"198.51.100.9", "198.51.100.10"}} {
+				m.spec.DNS = &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr(other.server)}}
+				m.setup("two.example 443")
+				m.soon("@"+c.gateways[0]+" two.example", other.want)
+			}
 			// Another Run.
 			stop()
 			if have := m.ask("@" + c.gateways[0] + " two.example"); !strings.Contains(have, "exit status 9") {

@@ -7,6 +7,7 @@
 package pins
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -38,7 +39,9 @@ type Keeper struct {
 	Pin func(ctx context.Context, p phase1.Pin) error
 
 	// Command makes the proxy's command, at each start anew. The command calls Serve of
-	// phase2/names. Its file 3 is the socket of that Proxy; its ExtraFiles come after it.
+	// phase2/names. Its file 3 is the socket of that Proxy; its ExtraFiles come after it. If Stderr
+	// is nil, Log gets its lines. Give no terminal to the command: a proxy that was taken over reads
+	// what is typed there.
 	Command func() *exec.Cmd
 
 	// NetNS and Owner are the command's namespace and user, as launch.Start takes them.
@@ -50,7 +53,7 @@ type Keeper struct {
 	Ready func()
 
 	// Log gets what is not pinned, and the ends of the command: ten lines a second, after a burst
-	// of fifty. Nil: they are discarded.
+	// of fifty. It gets as many lines that the command writes. Nil: they are discarded.
 	Log *slog.Logger
 
 	limits   limits        // zero: defaults
@@ -118,7 +121,7 @@ func (k *Keeper) run(ctx context.Context) error {
 	}
 	l := cmp.Or(k.limits, defaults)
 	p := &pinner{
-		Keeper: k, limits: l, ready: k.Ready, log: rate.NewLog(k.Log), requests: rate.New(l.perSecond, l.burst), pinned: map[int]map[netip.Addr]time.Time{},
+		Keeper: k, limits: l, ready: k.Ready, log: rate.NewLog(k.Log), said: rate.NewLog(k.Log), requests: rate.New(l.perSecond, l.burst), pinned: map[int]map[netip.Addr]time.Time{},
 	}
 	for starts := 1; ; starts++ {
 		began := time.Now()
@@ -143,6 +146,7 @@ type pinner struct {
 	limits   limits
 	ready    func() // to call; nil: nothing, or it was called
 	log      *rate.Log
+	said     *rate.Log // by the command, which cannot take the lines of log
 	requests *rate.Limit
 	pinned   map[int]map[netip.Addr]time.Time // by entry: its addresses, and until when they are pinned
 }
@@ -192,6 +196,12 @@ func (p *pinner) start() (*exec.Cmd, net.Conn, error) {
 	}
 	cmd := p.Command()
 	cmd.ExtraFiles = append([]*os.File{theirs}, cmd.ExtraFiles...)
+	if cmd.Stderr == nil {
+		cmd.Stderr = &words{log: p.said}
+	}
+	if cmd.WaitDelay == 0 {
+		cmd.WaitDelay = lastWords // a child of the command may hold its Stderr open
+	}
 	if err := launch.Start(cmd, p.NetNS, p.Owner); err != nil {
 		ours.Close()
 		return nil, nil, err
@@ -200,6 +210,28 @@ func (p *pinner) start() (*exec.Cmd, net.Conn, error) {
 		p.started(cmd.Process.Pid)
 	}
 	return cmd, ours, nil
+}
+
+// words logs what a command writes, by lines.
+type words struct {
+	log  *rate.Log
+	line []byte // that has no end yet
+}
+
+// mostOfLine are the octets of a line that are logged.
+const mostOfLine = 1 << 10
+
+func (w *words) Write(b []byte) (int, error) {
+	for rest := b; len(rest) > 0; {
+		line, after, ends := bytes.Cut(rest, []byte("\n"))
+		w.line = append(w.line, line[:min(len(line), mostOfLine-len(w.line))]...)
+		if ends {
+			w.log.Info("the DNS proxy says", "line", string(w.line))
+			w.line = w.line[:0]
+		}
+		rest = after
+	}
+	return len(b), nil
 }
 
 // converse sends the list, waits until the proxy is ready, and answers requests.

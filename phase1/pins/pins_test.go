@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/pinmessage"
 	"github.com/guestwire/guestwire/internal/rate"
@@ -45,7 +47,20 @@ var proxies = map[string]func(words []string) error{
 	"record": serveRecord,
 	"sends":  send,
 	"ends":   func([]string) error { return nil },
-	"waits":  func([]string) error { time.Sleep(time.Hour); return nil },
+	"leaves": func([]string) error {
+		unix.CloseOnExec(3)
+		child := exec.Command("sleep", "60")
+		child.Stderr = os.Stderr
+		return child.Start()
+	},
+	"writes": func([]string) error {
+		for range 10000 {
+			fmt.Fprintln(os.Stderr, "\x1b[2Jlevel=ERROR")
+		}
+		fmt.Fprint(os.Stderr, strings.Repeat("x", 1<<20))
+		return nil
+	},
+	"waits": func([]string) error { time.Sleep(time.Hour); return nil },
 }
 
 // send sends that it is ready, unless the first word is "early", and then what the words say, in hexadecimal. It reads
@@ -380,5 +395,47 @@ func TestMost(t *testing.T) {
 	message := pinmessage.Name{Name: own.Name, Addresses: own.Addresses}.Append(nil)
 	if err := infra.ValidateNames([]infra.Name{own}); err != nil || len(message) > pinmessage.MaxSize {
 		t.Error(err, len(message))
+	}
+}
+
+// TestHeldOutput: Run does not wait for a child of the command that has its output open.
+func TestHeldOutput(t *testing.T) {
+	k := newKept(t, "leaves")
+	k.limits.starts = 1
+	ended := make(chan error, 1)
+	go func() { ended <- k.Run(t.Context()) }()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("Run returns nil")
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("Run waits for the command's child")
+	}
+}
+
+// TestWords: what a command writes takes some lines of the log, none of them of the command's making, and hides none
+// of the Keeper's own.
+func TestWords(t *testing.T) {
+	k := newKept(t, "writes")
+	k.limits.starts = 2
+	command := k.Command
+	k.Command = func() *exec.Cmd {
+		cmd := command()
+		cmd.Stdout, cmd.Stderr = nil, nil
+		return cmd
+	}
+	if err := k.Run(t.Context()); err == nil {
+		t.Error("Run returns nil")
+	}
+	text := k.out.String()
+	said, restarts := strings.Count(text, "the DNS proxy says"), strings.Count(text, "the DNS proxy has ended")
+	if said == 0 || said > 300 || restarts != 1 || strings.Contains(text, "\x1b") {
+		t.Errorf("%d lines of the command, %d of its end:\n%.2000s", said, restarts, text)
+	}
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "time=") || len(line) > 2000 {
+			t.Errorf("the line %.200q", line)
+		}
 	}
 }
