@@ -22,8 +22,8 @@ import (
 // launcher's.
 const User = 65534
 
-// Node returns the proxies of the NICs whose journals are in dir. Launcher is the path of guestwire-launcher, and uid the
-// proxies' user. What they write goes to the log.
+// Node returns the proxies of the NICs whose journals are in dir. Launcher is the path of guestwire-launcher, and uid
+// the proxies' user. What they write goes to the log.
 func Node(dir, launcher string, uid uint32, log *slog.Logger) pins.Node {
 	command := func(w phase1.Wiring) (*exec.Cmd, error) {
 		if w.State == "" {

@@ -43,9 +43,7 @@ func ExampleNode() {
 	defer stop()
 	node := pins.Node{
 		Command: func(w phase1.Wiring) (*exec.Cmd, error) {
-			cmd := exec.Command("guestwire-launcher", "names", "-state", w.State, "-nic", w.NIC)
-			cmd.Stderr = os.Stderr
-			return cmd, nil
+			return exec.Command("guestwire-launcher", "names", "-state", w.State, "-nic", w.NIC), nil
 		},
 		Owner: infra.Owner{UID: 65534}, // nobody
 		Log:   slog.Default(),

@@ -96,8 +96,8 @@ func (p *proxied) run(t *testing.T, n Node) (stop func()) {
 	return stop
 }
 
-// TestTwoNodes: a wired NIC with names has a proxy, which follows Setup, Teardown and the Node. Of two Nodes one runs it,
-// and the other one takes over.
+// TestTwoNodes: a wired NIC with names has a proxy, which follows Setup, Teardown and the Node. Of two Nodes one runs
+// it, and the other one takes over.
 func TestTwoNodes(t *testing.T) {
 	p := newProxied(t)
 	stop := p.run(t, p.node())
@@ -130,7 +130,8 @@ func TestTwoNodes(t *testing.T) {
 	p.becomes(t, 1)
 }
 
-// TestUnheld: a namespace to which nothing but its proxy leads ends, as after a container that was killed: Forget works.
+// TestUnheld: a namespace to which nothing but its proxy leads ends, as after a container that was killed: Forget
+// works.
 func TestUnheld(t *testing.T) {
 	p := newProxied(t)
 	n := p.node()
@@ -147,8 +148,8 @@ func TestUnheld(t *testing.T) {
 	}
 }
 
-// TestHeld: the proxy stays while a mount, a process or an open file leads to its namespace. If its end does not end the
-// namespace, it starts again, and is not ended for that a second time.
+// TestHeld: the proxy stays while a mount, a process or an open file leads to its namespace. If its end does not end
+// the namespace, it starts again, and is not ended for that a second time.
 func TestHeld(t *testing.T) {
 	p := newProxied(t)
 	tap := nstest.OpenTap(t, p.Pod.File, nstest.Record(t, p.State, "eth0").Tap)
