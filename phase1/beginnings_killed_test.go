@@ -1,11 +1,13 @@
 package phase1_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -151,5 +153,68 @@ func TestCutKilled(t *testing.T) {
 	}
 	if kept < 5 {
 		t.Errorf("%d kills left the connection: strace did too little", kept)
+	}
+}
+
+// endsAt is done when Err has been called some times.
+type endsAt struct {
+	context.Context
+	calls, at atomic.Int64
+}
+
+func (c *endsAt) Err() error {
+	if n := c.calls.Add(1); c.at.Load() > 0 && n >= c.at.Load() {
+		return context.Canceled
+	}
+	return c.Context.Err()
+}
+
+// TestCutCancelled: a Setup takes diverts away, and its context ends. The next one ends what they had led to their
+// targets.
+func TestCutCancelled(t *testing.T) {
+	nstest.Long(t)
+	t.Parallel()
+	nstest.NeedTaps(t)
+	b := newBed(t, infra.Masquerade{})
+	track(b.n.Pod)
+	with, without := b.c, b.c
+	without.Egress = policy(t, "allow 198.51.100.0/24 443", "refuse all")
+	open := func() error {
+		return netns.Do(b.n.Pod.File, func() error {
+			return netlink.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, &netlink.ConntrackFlow{
+				FamilyType: unix.AF_INET, TimeOut: 1000, ProtoInfo: &netlink.ProtoInfoTCP{State: nl.TCP_CONNTRACK_ESTABLISHED},
+				Forward: netlink.IPTuple{SrcIP: net.IPv4(10, 0, 2, 2).To4(), DstIP: net.IPv4(192, 0, 2, 7).To4(), SrcPort: 1000, DstPort: 80, Protocol: unix.IPPROTO_TCP},
+				Reverse: netlink.IPTuple{SrcIP: net.IPv4(127, 0, 0, 1).To4(), DstIP: net.IPv4(10, 0, 2, 2).To4(), SrcPort: 8080, DstPort: 1000, Protocol: unix.IPPROTO_TCP},
+			})
+		})
+	}
+	led := func() []string { return connections(b.n.Pod, "src=10.0.2.2", "dst=192.0.2.7") }
+	calls, kept := int64(1000), 0
+	for at := int64(0); at <= calls; at++ { // the first one is not cancelled
+		if at == 1 {
+			at = max(1, calls-30) // what is before has changed nothing yet
+		}
+		if err := errors.Join(b.removeState(), setupAlone(t.Context(), with), open()); err != nil {
+			t.Fatal(err)
+		}
+		ctx := &endsAt{Context: t.Context()}
+		ctx.at.Store(at)
+		err := setupAlone(ctx, without)
+		if at == 0 {
+			calls = ctx.calls.Load()
+		}
+		if len(led()) > 0 {
+			kept++
+		}
+		if err := setupAlone(t.Context(), without); err != nil {
+			t.Fatalf("cancelled at call %d: %v", at, err)
+		}
+		if list := led(); len(list) > 0 {
+			t.Errorf("cancelled at call %d of %d (%v), then Setup: tracked are\n%s", at, calls, err, strings.Join(list, ""))
+		}
+		unwire(t, without)
+	}
+	if kept < 2 {
+		t.Errorf("%d of the contexts left the connection", kept)
 	}
 }

@@ -267,17 +267,20 @@ func (n NIC) checkNotFirst() error {
 }
 
 // forgetOlder has the kernel forget the connections that are older than the wiring. If a policy's guest begins, it
-// is an error if the kernel cannot, and after a kill the next call does it. The pins of a guest of an earlier Setup end
-// as well. What was diverted ends with its targets.
+// is an error if the kernel cannot, and after a kill or an error the next call does it. The pins of a guest of an
+// earlier Setup end as well. What was diverted ends with its targets, by the same rules.
 func (s *session) forgetOlder(ctx context.Context, plan *wiring.Plan, earlier *journal, j journal) error {
-	older := append(plan.OlderConnections(j.Begins), j.Cut...)
 	if !j.Begins {
-		s.forgetConnections(ctx, older)
+		s.forgetConnections(ctx, plan.OlderConnections(false))
 		if len(j.Cut) == 0 {
 			return nil
 		}
+		if err := s.ns.Apply(ctx, netstate.Ops(j.Cut)); err != nil {
+			return fmt.Errorf("connections that earlier diverts have led to their targets are open, and the next call ends them: %w", err)
+		}
 		return s.writeForgotten(plan, j)
 	}
+	older := slices.Concat(plan.OlderConnections(true), j.Cut)
 	if earlier != nil {
 		if err := s.ns.Tables.Unpin(plan.Names().Table); err != nil {
 			return fmt.Errorf("pins of an earlier guest: %w", err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
@@ -99,7 +100,12 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		var later []infra.Difference
 		if earlier != nil {
 			j = *earlier
-			j.Cut = append(j.Cut, plan.CutOff(earlier.Spec)...)
+			for _, one := range plan.CutOff(earlier.Spec) {
+				same := func(before netstate.ConnectionsDel) bool { return reflect.DeepEqual(before, one) }
+				if !slices.ContainsFunc(j.Cut, same) { // of a Setup that has failed
+					j.Cut = append(j.Cut, one)
+				}
+			}
 			if later, err = plan.Later(ctx, now); err != nil {
 				return err
 			}
