@@ -3,10 +3,13 @@ package examples_test
 import (
 	"encoding/json"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestMonitoring: alerts and dashboard name metrics and labels that are documented, and the page has each alert.
@@ -31,8 +34,12 @@ func TestMonitoring(t *testing.T) {
 		Templating struct {
 			List []struct{ Type, Definition string }
 		}
-		Panels []struct{ Targets []struct{ Expr string } }
+		Panels []struct {
+			Datasource struct{ Type string }
+			Targets    []struct{ Expr string }
+		}
 	}
+	fields := flowFields(t)
 	if err := json.Unmarshal([]byte(dashboard), &parsed); err != nil || len(parsed.Panels) < 8 {
 		t.Errorf("%d panels, %v", len(parsed.Panels), err)
 	}
@@ -40,6 +47,18 @@ func TestMonitoring(t *testing.T) {
 	for _, p := range parsed.Panels {
 		for _, target := range p.Targets {
 			texts += "\n" + target.Expr
+			if p.Datasource.Type != "loki" {
+				continue
+			}
+			named := regexp.MustCompile(`(?:unwrap |by \(|{{\.|json \| )(\w+)`).FindAllStringSubmatch(target.Expr, -1)
+			if len(named) < 2 {
+				t.Errorf("%q names no field", target.Expr)
+			}
+			for _, m := range named {
+				if !slices.Contains(fields, m[1]) {
+					t.Errorf("%q: a flow has no field %s: %q", target.Expr, m[1], fields)
+				}
+			}
 		}
 	}
 	variables := 0
@@ -77,4 +96,29 @@ func TestMonitoring(t *testing.T) {
 	if len(alerts) < 6 {
 		t.Errorf("%d alerts", len(alerts))
 	}
+}
+
+// flowFields are the fields of a line of guestwire-agent flows -json, as LogQL's json parser names them.
+func flowFields(t *testing.T) (fields []string) {
+	t.Helper()
+	var add func(prefix string, v reflect.Type)
+	add = func(prefix string, v reflect.Type) {
+		if v.Kind() == reflect.Pointer {
+			v = v.Elem()
+		}
+		if v.Kind() != reflect.Struct || v.PkgPath() != reflect.TypeFor[phase1.Flow]().PkgPath() {
+			fields = append(fields, strings.TrimSuffix(prefix, "_"))
+			return
+		}
+		for i := range v.NumField() {
+			f := v.Field(i)
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name == "" {
+				t.Fatalf("%v has no name in JSON", f)
+			}
+			add(prefix+name+"_", f.Type)
+		}
+	}
+	add("", reflect.TypeFor[phase1.Flow]())
+	return fields
 }
