@@ -24,8 +24,8 @@ import (
 )
 
 // Node runs the DNS proxies of a node: one for each wired NIC whose Spec has Names. It follows Setup and Teardown. A
-// Setup with other names, or with another record in State, such as with other resolvers, ends the NIC's proxy and
-// starts the next one; what is pinned stays pinned.
+// Setup with other names or another record, such as of other resolvers, ends the NIC's proxy and starts the next one;
+// what is pinned stays pinned.
 type Node struct {
 	// Dir is NIC.Dir.
 	Dir string
