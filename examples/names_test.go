@@ -125,7 +125,24 @@ func TestNames(t *testing.T) {
 		t.Errorf("processes after run: %s", left)
 	}
 
-	// names follows setup and teardown, for a NIC and for all.
+	// names follows setup and teardown, for a NIC and for all. What run wires it leaves to run, which waits for nobody.
+	dir := filepath.Join(nstest.Dir(t), "node")
+	all := exec.Command(agent, "names", "-all", "-dir", dir)
+	all.Stderr = &out
+	if err := all.Start(); err != nil {
+		t.Fatal(err)
+	}
+	beside := p.command(0, agent, p.withDefaults([]string{"run", "-config", file, "-dir", dir, "--", "sh", "-c", "sleep 3"})...)
+	if strings.Contains(beside, "does not answer yet") {
+		t.Errorf("run beside names -all: %s", beside)
+	}
+	p.agent(0, "setup", "-config", file, "-dir", dir)
+	ask("host.internal", "\t192.0.2.2\n")
+	p.agent(0, "teardown", "-dir", dir)
+	all.Process.Signal(os.Interrupt)
+	if err := all.Wait(); err != nil {
+		t.Errorf("names -all: %v\n%s", err, out.String())
+	}
 	p.agent(0, "setup", "-config", file)
 	for _, args := range [][]string{{"names", "-netns", p.n.Pod.Path(), "-nic", "eth0"}, {"names", "-state", p.n.State}} {
 		cmd := exec.Command(agent, args...)

@@ -35,7 +35,7 @@ func serveNames(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	proxy := names.Proxy{Pins: pins, Addresses: record.DNSProxy, Guest: guestNetworks(record), ResolvConf: o.resolvConf, Log: vm.Log}
+	proxy := names.Proxy{Pins: pins, Addresses: record.DNSProxy, ResolvConf: o.resolvConf, Log: vm.Log}
 	if record.DNS != nil {
 		proxy.Search = record.Options.Search(record.DNS.Search)
 		for _, a := range record.DNS.Servers {
@@ -60,18 +60,4 @@ func (o *options) record(records []cache.Record) (cache.Record, error) {
 		return found[0], nil
 	}
 	return cache.Record{}, commandline.Errorf("-nic is missing: name one of the NICs, such as %s", found[0].Name)
-}
-
-// guestNetworks are those from which the guest asks.
-func guestNetworks(r cache.Record) (list []netip.Prefix) {
-	if r.IPv4 != nil {
-		list = append(list, r.IPv4.Address.Masked())
-	}
-	if r.IPv6 != nil {
-		for _, a := range r.IPv6.Addresses() {
-			list = append(list, netip.PrefixFrom(a, a.BitLen()))
-		}
-		list = append(append(list, r.IPv6.OnLink...), netip.MustParsePrefix("fe80::/10"))
-	}
-	return list
 }

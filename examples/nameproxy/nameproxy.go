@@ -22,8 +22,8 @@ import (
 // launcher's.
 const User = 65534
 
-// Node returns the proxies of the NICs whose journals are in dir. Launcher is the path of guestwire-launcher, and uid
-// the proxies' user. What they write goes to the log.
+// Node returns the proxies of the NICs whose journals are in dir, but not of those that guestwire-agent run has wired.
+// Launcher is the path of guestwire-launcher, and uid the proxies' user. What they write goes to the log.
 func Node(dir, launcher string, uid uint32, log *slog.Logger) pins.Node {
 	command := func(w phase1.Wiring) (*exec.Cmd, error) {
 		if w.State == "" {
@@ -37,7 +37,9 @@ func Node(dir, launcher string, uid uint32, log *slog.Logger) pins.Node {
 		cmd.SysProcAttr = apart()
 		return cmd, nil
 	}
-	return pins.Node{Dir: dir, Command: command, Owner: infra.Owner{UID: uid, Root: uid == 0}, Log: log}
+	// guestwire-agent run starts the proxy of the NIC that it holds.
+	only := func(w phase1.Wiring) bool { return w.HeldBy != "guestwire-agent" }
+	return pins.Node{Dir: dir, Only: only, Command: command, Owner: infra.Owner{UID: uid, Root: uid == 0}, Log: log}
 }
 
 // apart has a proxy in a PID namespace of its own, if the agent may make one. All proxies of a node have one user: one

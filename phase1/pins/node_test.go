@@ -27,7 +27,7 @@ type machine struct {
 	nic  phase1.NIC
 	spec infra.Spec
 	*guest.Guest
-	pod *nstest.Namespace
+	pod, world *nstest.Namespace
 }
 
 // wire wires the NIC, and has a guest boot with the record's addresses.
@@ -41,7 +41,7 @@ func wire(t *testing.T, dir string, binding infra.Binding, names ...string) *mac
 	n.World.Exec("sysctl", "-qw", "net.ipv4.ip_unprivileged_port_start=53")
 	n.World.Start(nstest.LauncherUID, "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--pid-file=", "--bind-interfaces", "--local-ttl=60",
 		"--listen-address=198.51.100.9", "--host-record=one.example,198.51.100.9,"+nstest.Beyond6.String(), "--host-record=two.example,198.51.100.10")
-	m := &machine{t: t, nic: phase1.NIC{NetNS: n.Pod.File, Name: "eth0", Dir: dir}, pod: n.Pod}
+	m := &machine{t: t, nic: phase1.NIC{NetNS: n.Pod.File, Name: "eth0", Dir: dir}, pod: n.Pod, world: n.World}
 	m.spec = infra.Spec{
 		Binding: binding, Owner: nstest.Owner(), State: n.State, DNS: &cache.DNS{Servers: []netip.Addr{nstest.Beyond4}},
 		Egress: []infra.Egress{{Refuse: true, To: "metadata"}, {Refuse: true, To: "all"}},
@@ -168,6 +168,17 @@ func TestNode(t *testing.T) {
 			} {
 				if err := m.open(to); !errors.Is(err, want) {
 					t.Errorf("%s: %v, want %v", to, err, want)
+				}
+			}
+			// A station of the network reaches no proxy, also not with a route to it.
+			for i, at := range c.gateways {
+				via := []netip.Addr{nstest.Pod4, nstest.Pod6}[i]
+				m.world.IP(fmt.Sprintf("route add %s via %v", at, via))
+				for _, protocol := range []string{"+notcp", "+tcp"} {
+					text := m.world.Exec("sh", "-c", fmt.Sprintf("dig %s +tries=1 +timeout=1 @%s -p 15353 one.example || true", protocol, at))
+					if !strings.Contains(text, "timed out") && !strings.Contains(text, "refused") {
+						t.Errorf("the network asks %s: %s", at, text)
+					}
 				}
 			}
 			// Another list.
