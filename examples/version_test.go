@@ -57,7 +57,7 @@ func TestVersion(t *testing.T) {
 			for _, path := range files {
 				write(filepath.Base(path), copied(path))
 			}
-			for _, shared := range []string{"schema", "commandline", "directory", "logqueue", "guestwire/podsandbox"} {
+			for _, shared := range []string{"schema", "commandline", "directory", "logqueue", "nameproxy", "guestwire/podsandbox"} {
 				if err := os.CopyFS(filepath.Join(dir, shared), os.DirFS(shared)); err != nil {
 					t.Fatal(err)
 				}

@@ -239,7 +239,7 @@ longer time, with the name that it has. guestwire-agent flows and nft show the
 `,
 	},
 	{
-		Name: "names", Short: "answer what the guest asks about names, and pin the addresses",
+		Name: "names", Short: "answer the guest by a list of names, and pin what it gets",
 		Flags: "netns own state nic all names-uid launcher dir", Do: serveNames,
 		Example: `  guestwire-agent names -netns /run/netns/pod -nic eth0
   guestwire-agent names -all

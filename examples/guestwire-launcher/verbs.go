@@ -73,7 +73,7 @@ monitor answers (READY=1 of sd_notify(3)).
 		},
 		{
 			Name: "names", Short: "answer the guest's questions about the names of a list", Flags: "state nic resolv-conf quiet", Do: serveNames,
-			Example: `  guestwire-agent names -state /run/guestwire/vm1
+			Example: `  guestwire-launcher names -state /run/guestwire/vm1 -nic eth0
 `,
 			Long: `names is the DNS proxy without privileges. It answers what the guest asks about
 the names of the configuration, and refuses the rest without asking anybody.
