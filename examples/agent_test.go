@@ -114,7 +114,7 @@ func TestSeeByState(t *testing.T) {
 		says   string
 	}{
 		{"status", 2, "or -state"},
-		{"drops", 2, "-netns is missing"},
+		{"drops", 2, "or -own for the agent's own, or -state with the directory of the record\n"},
 		{"status -state " + link, 2, "-nic is missing: name one of the NICs that are wired with -state " + n.State + ", such as "},
 		{"status -state " + link + " -nic net1", 0, "NIC        net1, redirect\n"},
 		{"status -nic eth0 -state " + n.State, 0, "NIC        eth0, redirect\n"},

@@ -52,11 +52,14 @@ func TestNames(t *testing.T) {
 	if out := p.agent(0, "plan", "-config", file); !strings.Contains(out, "# names: "+listed+"\n# names: host.internal = 192.0.2.1\n# names: *.github.com 443/tcp\n# egress: refuse all\n") {
 		t.Errorf("plan says\n%s", out)
 	}
-	if out := p.agent(3, "names"); !strings.Contains(out, "not wired in this namespace") {
+	if out := p.agent(3, "names"); !strings.Contains(out, "not wired in this namespace: call guestwire-agent setup first, or guestwire-agent names -all") {
 		t.Errorf("names of a NIC that is not wired: %s", out)
 	}
 	if out := p.command(2, agent, "run", "-netns", p.n.Pod.Path(), "-nic", "eth0", "-config", file, "--", "true"); !strings.Contains(out, "-state is missing: the DNS proxy of names reads the record there") {
 		t.Errorf("run without -state: %s", out)
+	}
+	if out := p.agent(2, "names", "-launcher", p.n.State+"/none"); !strings.Contains(out, "guestwire-agent: -launcher: ") {
+		t.Errorf("names with a launcher that is not there: %s", out)
 	}
 	if out := p.command(1, launcher, "names", "-state", p.n.State); !strings.Contains(out, "names is started by guestwire-agent names or guestwire-agent run") {
 		t.Errorf("launcher names alone: %s", out)
@@ -146,11 +149,18 @@ func TestNames(t *testing.T) {
 	p.agent(0, "setup", "-config", file)
 	for _, args := range [][]string{{"names", "-netns", p.n.Pod.Path(), "-nic", "eth0"}, {"names", "-state", p.n.State}} {
 		cmd := exec.Command(agent, args...)
+		var out nstest.Output
 		cmd.Stderr = &out
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
 		ask("host.internal", "\t192.0.2.2\n")
+		nstest.Eventually(t, func() error {
+			if !strings.Contains(out.String(), "the DNS proxy answers the guest") {
+				return fmt.Errorf("%v says %s", args, out.String())
+			}
+			return nil
+		})
 		cmd.Process.Signal(os.Interrupt)
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("%v: %v\n%s", args, err, out.String())

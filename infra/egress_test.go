@@ -174,6 +174,7 @@ func TestDivertValidate(t *testing.T) {
 		{list("divert all [fe80::1%eth0]:80", "allow all"), nil, "egress[0]", "is no address of a namespace"},
 		{list("divert all [::ffff:127.0.0.1]:80", "allow all"), nil, "egress[0]", "is no address of a namespace"},
 		{list("divert nowhere :80", "allow all"), nil, "egress[0]", "is no network"},
+		{list("divert good.example 443 :80", "allow all"), nil, "egress[0]", "belongs in the list names"},
 		{list("divert resolvers :80", "allow all"), nil, "egress[0]", "dns.servers"},
 		{list("allow gateway 53", "allow all"), nil, "egress[0]", "guard.open"},
 		{append(many, "allow all"), nil, "egress", "65 targets"},

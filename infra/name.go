@@ -84,7 +84,7 @@ func (n *Name) UnmarshalText(text []byte) error {
 	for _, word := range words {
 		var p Ports
 		if err := p.UnmarshalText([]byte(word)); err != nil {
-			return fmt.Errorf("name %q: %w", text, err)
+			return fmt.Errorf("name %q: %w, and perhaps the word private at the end", text, err)
 		}
 		out.Ports = append(out.Ports, p)
 	}

@@ -49,6 +49,9 @@ func TestNameText(t *testing.T) {
 			t.Errorf("%q: %+v, %v", text, have, err)
 		}
 	}
+	if err := new(infra.Name).UnmarshalText([]byte("a.example 443 privat")); err == nil || !strings.Contains(err.Error(), "the word private at the end") {
+		t.Errorf("a word that is no port: %v", err)
+	}
 }
 
 // TestValidateNames: what is no list of names, and the reason.

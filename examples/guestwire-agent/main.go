@@ -101,7 +101,7 @@ func run(ctx context.Context, args []string) error {
 	named := o.Own
 	flags.Visit(func(f *flag.Flag) { // an empty one, of an empty variable, is a mistake
 		named = named || f.Name == "netns"
-		o.byState = o.byState || f.Name == "state" && slices.Contains([]string{"status", "drops", "flows", "repair", "list", "names"}, v.Name)
+		o.byState = o.byState || f.Name == "state" && slices.Contains(byState, v.Name)
 	})
 	if o.byState && (named || o.all) {
 		return commandline.Errorf("-state stands instead of -netns, -own and -all: name one of them")
@@ -118,7 +118,14 @@ func run(ctx context.Context, args []string) error {
 		if v.Has("nic") && o.Name == "" && named {
 			return commandline.Errorf("-nic is missing: name the NIC in the namespace, such as eth0")
 		}
-		if err := o.openNetNS(); err != nil {
+		others := ""
+		if slices.Contains(byState, v.Name) {
+			others = ", or -state with the directory of the record"
+		}
+		if v.Has("all") {
+			others += ", or -all for all NICs"
+		}
+		if err := o.openNetNS(others); err != nil {
 			return err
 		}
 		defer o.NetNS.Close()

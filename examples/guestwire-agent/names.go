@@ -25,10 +25,16 @@ func serveNames(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
+	node.Ready = func(w phase1.Wiring) {
+		node.Log.Info("the DNS proxy answers the guest", "nic", w.NIC, "namespace", w.Namespace, "names", len(w.Names))
+	}
 	if o.all {
 		return node.Run(ctx)
 	}
 	report, err := o.Status(ctx)
+	if errors.Is(err, phase1.ErrNotWired) {
+		return fmt.Errorf("%w: call guestwire-agent setup first, or guestwire-agent names -all, which waits for it", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -68,6 +74,9 @@ func (o *options) checkNames() error {
 // findLauncher returns the path of guestwire-launcher.
 func (o *options) findLauncher() (string, error) {
 	if o.launcher != "" {
+		if _, err := exec.LookPath(o.launcher); err != nil {
+			return "", commandline.Errorf("-launcher: %w", err)
+		}
 		return o.launcher, nil
 	}
 	if self, err := os.Executable(); err == nil {

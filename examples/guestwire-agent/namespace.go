@@ -15,9 +15,12 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// openNetNS opens the namespace that is named; -own needs none. An error that is not one of the flag is no
-// *commandline.Error.
-func (o *options) openNetNS() error {
+// byState are the verbs that take -state instead of -netns.
+var byState = []string{"status", "drops", "flows", "repair", "list", "names"}
+
+// openNetNS opens the namespace that is named; -own needs none. If none is named, the error also has the verb's other
+// flags. An error that is not one of the flag is no *commandline.Error.
+func (o *options) openNetNS(others string) error {
 	if o.Own && o.netns != "" {
 		return commandline.Errorf("-netns and -own: name one of them")
 	}
@@ -25,7 +28,7 @@ func (o *options) openNetNS() error {
 		return nil
 	}
 	if o.netns == "" {
-		return commandline.Errorf("-netns is missing: name the network namespace, such as /run/netns/pod, or -own for the agent's own")
+		return commandline.Errorf("-netns is missing: name the network namespace, such as /run/netns/pod, or -own for the agent's own%s", others)
 	}
 	var err error
 	o.NetNS, err = phase1.OpenNetNS(o.netns)

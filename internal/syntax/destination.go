@@ -53,7 +53,7 @@ func CheckDestination(name string) error {
 	n, err := network(name)
 	switch {
 	case err != nil || n.Addr().Is4In6():
-		return fmt.Errorf("%q is no network, want one like 10.1.0.0/16, an address, or all, private, link-local, metadata, nic-networks, resolvers or gateway; names are for a DNS proxy (phase2/names)", name)
+		return fmt.Errorf("%q is no network, want one like 10.1.0.0/16, an address, or all, private, link-local, metadata, nic-networks, resolvers or gateway; a name belongs in the list names, as in registry.example 443", name)
 	case n != n.Masked():
 		return fmt.Errorf("%v has host bits, want %v", n, n.Masked())
 	}

@@ -106,8 +106,9 @@ func (c *counters) add(a answer) {
 // At most 1000 questions a second are answered, after a burst of as many, and 32 questions to resolvers run at once.
 // Questions above that are lost, and the guest asks again. The guest has at most 32 connections of TCP. One that is
 // silent for 10 seconds ends. A further one ends the connection that has been silent for the longest time. An answer is
-// kept for its life, of 5 seconds to 5 minutes. A name has at most 8 addresses in an answer. Of the names of an entry
-// with "*." at most 128 have addresses at a time, and others get SERVFAIL.
+// kept for its life, of 5 seconds to 5 minutes. One whose addresses were all left out, as egress refuses them, is kept
+// for 5 seconds. A name has at most 8 addresses in an answer. Of the names of an entry with "*." at most 128 have
+// addresses at a time, and others get SERVFAIL.
 func (p *Proxy) Serve(ctx context.Context) error {
 	if err := p.serve(ctx); err != nil {
 		return fmt.Errorf("DNS proxy: %w", err)

@@ -751,6 +751,48 @@ func TestKept(t *testing.T) {
 	}
 }
 
+// TestLeftOut: an answer whose addresses were all left out is kept for the shortest time, as the next Setup may open
+// them. One that has an address left is kept for its life.
+func TestLeftOut(t *testing.T) {
+	theirs, ours := conversation(t)
+	defer ours.Close()
+	conn, err := net.FileConn(theirs)
+	theirs.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	upstream, err := (&Proxy{Resolvers: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:53")}}).newResolvers(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := newServer(&Proxy{}, newEntries([]pinmessage.Name{{Name: "a.example"}}), upstream, conn)
+	found := response{life: pinmessage.Longest}
+	for _, r := range recordsOf("a.example 300 A 198.51.100.1", "a.example 300 A 198.51.100.2") {
+		found.bodies = append(found.bodies, r.Body)
+	}
+	for pinned, longest := range []time.Duration{pinmessage.Shortest, pinmessage.Longest, pinmessage.Longest} {
+		var tasks sync.WaitGroup
+		tasks.Go(func() {
+			message := make([]byte, pinmessage.MaxSize+1)
+			n, _ := ours.Read(message)
+			r, err := pinmessage.ParseRequest(message[:n], 1)
+			if err != nil {
+				t.Error(err)
+			}
+			ours.Write(pinmessage.Reply{Pinned: r.Addresses[:pinned]}.Append(nil, r))
+			reply, _ := receive(conn)
+			server.pins.replies <- reply
+		})
+		began := time.Now()
+		a := server.pinned(t.Context(), question{"a.example", dnsmessage.TypeA}, found)
+		tasks.Wait()
+		if life := a.until.Sub(began); len(a.bodies) != pinned || life < longest || a.until.After(time.Now().Add(longest)) {
+			t.Errorf("%d addresses are pinned: %d are in the answer, which is kept for %v, want %v", pinned, len(a.bodies), life, longest)
+		}
+	}
+}
+
 // TestCounters: each question that is one counts once, by UDP and by TCP.
 func TestCounters(t *testing.T) {
 	s := &scene{list: []string{"host.internal = 10.0.2.1", "good.example", "full.example", "none.example", "dead.example"}}

@@ -350,6 +350,9 @@ func (s *server) pinned(ctx context.Context, asked question, found response) ans
 		s.log.Warn("addresses are left out: the name's entry is not private, or they are no station's of a network", "name", asked.name, "addresses", forbidden)
 	}
 	a := answer{code: found.code, until: time.Now().Add(found.life)} // which begins with the pins'
+	if len(pins) == 0 && len(r.Addresses) > 0 {
+		a.until = time.Now().Add(pinmessage.Shortest) // egress refuses them all, and a Setup may change that
+	}
 	for _, body := range found.bodies {
 		if slices.Contains(pins, addressOf(body)) {
 			a.bodies = append(a.bodies, body)
