@@ -113,8 +113,9 @@ func TestNames(t *testing.T) {
 	}
 	ask("host.internal", "\t192.0.2.1\n")
 	write("host.internal = 192.0.2.2")
-	if out := p.agent(0, "setup", "-config", file); !strings.Contains(out, "the guest's questions are answered while guestwire-agent names runs") {
-		t.Errorf("setup says %s", out)
+	const unanswered = "the guest's questions are refused until guestwire-agent names answers them"
+	if out := p.agent(0, "setup", "-config", file); strings.Contains(out, unanswered) {
+		t.Errorf("setup beside run says %s", out)
 	}
 	ask("host.internal", "\t192.0.2.2\n")
 	if out := p.agent(0, "status"); !matches("names the guest's questions to port 53 go to 10.0.2.1:15353 and [fd10:0:2::1]:15353 names host.internal = 192.0.2.2 egress refuse all", out) {
@@ -146,7 +147,25 @@ func TestNames(t *testing.T) {
 	if err := all.Wait(); err != nil {
 		t.Errorf("names -all: %v\n%s", err, out.String())
 	}
-	p.agent(0, "setup", "-config", file)
+	if out := p.agent(0, "setup", "-config", file); !strings.Contains(out, unanswered) {
+		t.Errorf("setup alone says %s", out)
+	}
+	var refused nstest.Output
+	users := exec.Command(agent, "names", "-state", p.n.State, "-names-uid", strconv.Itoa(nstest.LauncherUID))
+	users.Stderr = &refused
+	if err := users.Start(); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Eventually(t, func() error {
+		if text := refused.String(); !strings.Contains(text, "cannot be the DNS proxy's, as it is root's or the launcher's") {
+			return fmt.Errorf("the launcher's user as the proxy's: %s", text)
+		}
+		return nil
+	})
+	users.Process.Signal(os.Interrupt)
+	if err := users.Wait(); err != nil {
+		t.Error(err)
+	}
 	for _, args := range [][]string{{"names", "-netns", p.n.Pod.Path(), "-nic", "eth0"}, {"names", "-state", p.n.State}} {
 		cmd := exec.Command(agent, args...)
 		var out nstest.Output

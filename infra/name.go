@@ -156,6 +156,36 @@ func (s Spec) validateNames() error {
 			return &cache.FieldError{Field: fmt.Sprintf("egress[%d]", i), Reason: fmt.Sprintf("%q never decides: what the guest asks at port 53 goes to the DNS proxy of names: leave this entry out, or leave names out", e)}
 		}
 	}
+	return s.checkNameOpens()
+}
+
+// checkNameOpens refuses a name that no answer opens, as an entry in front of the last refuses its ports for all
+// addresses.
+func (s Spec) checkNameOpens() error {
+	var refusing []int // of Egress
+	for i, e := range s.Egress[:len(s.Egress)-1] {
+		if e.Refuse && e.To == "all" {
+			refusing = append(refusing, i)
+		}
+	}
+	for i, n := range s.Names {
+		for _, p := range n.Ports {
+			p = p.full()
+			for _, j := range refusing {
+				e, ports := s.Egress[j], s.Egress[j].Ports
+				if ports.Protocol != "" && ports.Protocol != p.Protocol {
+					continue
+				}
+				if ports.First != 0 {
+					ports = ports.full()
+					if ports.Protocol != p.Protocol || p.First < ports.First || ports.Last < p.Last {
+						continue
+					}
+				}
+				return &cache.FieldError{Field: fmt.Sprintf("names[%d]", i), Reason: fmt.Sprintf("%q never opens, as egress[%d], %q, refuses it wherever it leads: leave one of them out", n, j, e)}
+			}
+		}
+	}
 	return nil
 }
 

@@ -164,13 +164,14 @@ func TestSpecNames(t *testing.T) {
 		t.Errorf("without names: %v", spec.AllEgress())
 	}
 	for text, want := range map[string]string{
-		`"names": ["a.example 443"]`:                                                          `names: the guest can go everywhere without them: want egress to end with "refuse all", or leave this field out`,
-		`"egress": ["allow all"], "names": ["a.example 443"]`:                                 `names: the guest can go everywhere without them: want egress to end with "refuse all", or leave this field out`,
-		`"egress": ["refuse all"], "names": []`:                                               `names: an empty list says nothing: want ["registry.example 443"], or leave this field out`,
-		`"egress": ["refuse all"], "names": ["a.example 443", "a.example 80"]`:                `names[1]: names[0] has the name a.example already: give one entry all the ports`,
-		`"egress": ["allow 192.0.2.1 53/udp", "refuse all"], "names": ["a.example 443"]`:      `egress[0]: "allow 192.0.2.1 53/udp" never decides: what the guest asks at port 53 goes to the DNS proxy of names: leave this entry out, or leave names out`,
-		`"egress": ["divert gateway 53 :5353", "refuse all"], "names": ["a.example 443"]`:     `egress[0]: "divert gateway 53/tcp :5353" never decides: what the guest asks at port 53 goes to the DNS proxy of names: leave this entry out, or leave names out`,
-		`"egress": ["refuse all"], "egressWithin": ["allow all"], "names": ["a.example 443"]`: `names: "divert all 53/udp :15353": egressWithin does not allow the target: add "allow gateway 15353/udp" there, or leave this entry out`,
+		`"names": ["a.example 443"]`:                                                                                   `names: the guest can go everywhere without them: want egress to end with "refuse all", or leave this field out`,
+		`"egress": ["allow all"], "names": ["a.example 443"]`:                                                          `names: the guest can go everywhere without them: want egress to end with "refuse all", or leave this field out`,
+		`"egress": ["refuse all"], "names": []`:                                                                        `names: an empty list says nothing: want ["registry.example 443"], or leave this field out`,
+		`"egress": ["refuse all"], "names": ["a.example 443", "a.example 80"]`:                                         `names[1]: names[0] has the name a.example already: give one entry all the ports`,
+		`"egress": ["allow 192.0.2.1 53/udp", "refuse all"], "names": ["a.example 443"]`:                               `egress[0]: "allow 192.0.2.1 53/udp" never decides: what the guest asks at port 53 goes to the DNS proxy of names: leave this entry out, or leave names out`,
+		`"egress": ["divert gateway 53 :5353", "refuse all"], "names": ["a.example 443"]`:                              `egress[0]: "divert gateway 53/tcp :5353" never decides: what the guest asks at port 53 goes to the DNS proxy of names: leave this entry out, or leave names out`,
+		`"egress": ["refuse all udp", "refuse all 440-450", "refuse all"], "names": ["a.example 80", "b.example 443"]`: `names[1]: "b.example 443/tcp" never opens, as egress[1], "refuse all 440-450/tcp", refuses it wherever it leads: leave one of them out`,
+		`"egress": ["refuse all"], "egressWithin": ["allow all"], "names": ["a.example 443"]`:                          `names: "divert all 53/udp :15353": egressWithin does not allow the target: add "allow gateway 15353/udp" there, or leave this entry out`,
 	} {
 		spec, err := parse(text)
 		if err == nil {

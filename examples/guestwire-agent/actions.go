@@ -40,9 +40,17 @@ func setup(ctx context.Context, o *options) error {
 		}
 	}
 	if len(record.DNSProxy) > 0 {
-		fmt.Fprintln(stderr, "guestwire-agent: names: the guest's questions are answered while guestwire-agent names runs, and are refused without it")
+		o.warnUnanswered(ctx)
 	}
 	return printWired(o, record)
+}
+
+// warnUnanswered reports that no DNS proxy runs. guestwire-agent names may be just starting one.
+func (o *options) warnUnanswered(ctx context.Context) {
+	report, err := o.Status(ctx)
+	if err == nil && slices.ContainsFunc(report.Record.Warnings, func(w string) bool { return strings.Contains(w, "where the DNS proxy of names does") }) {
+		fmt.Fprintln(stderr, "guestwire-agent: names: the guest's questions are refused until guestwire-agent names answers them")
+	}
 }
 
 // printWired prints what Setup returned.

@@ -124,7 +124,7 @@ func (o *options) runNames(ctx context.Context, record cache.Record) (stop func(
 	case <-ready:
 	case <-ctx.Done():
 	case <-time.After(patience):
-		fmt.Fprintln(stderr, "guestwire-agent: warning: the DNS proxy of names does not answer yet, and the command starts without it")
+		fmt.Fprintln(stderr, "guestwire-agent: warning: the DNS proxy of names does not answer yet, and the command starts without it, or guestwire-agent names answers for this NIC")
 	}
 	return func() {
 		cancel()

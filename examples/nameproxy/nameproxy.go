@@ -23,7 +23,7 @@ import (
 const User = 65534
 
 // Node returns the proxies of the NICs whose journals are in dir, but not of those that guestwire-agent run has wired.
-// Launcher is the path of guestwire-launcher, and uid the proxies' user. What they write goes to the log.
+// Launcher is the path of guestwire-launcher, and uid the proxies' user, neither root nor a launcher's. What they write goes to the log.
 func Node(dir, launcher string, uid uint32, log *slog.Logger) pins.Node {
 	command := func(w phase1.Wiring) (*exec.Cmd, error) {
 		if w.State == "" {
@@ -32,6 +32,13 @@ func Node(dir, launcher string, uid uint32, log *slog.Logger) pins.Node {
 		if _, err := os.Lstat(filepath.Join(w.State, w.NIC+".json")); err != nil {
 			return nil, fmt.Errorf("%w: setup writes it last", err)
 		}
+		launchers := w.Owner.UID
+		if w.Owner.Inside {
+			launchers = w.OnNode.UID
+		}
+		if uid == 0 || uid == launchers {
+			return nil, fmt.Errorf("user %d cannot be the DNS proxy's, as it is root's or the launcher's: name another one (guestwire-agent -names-uid)", uid)
+		}
 		cmd := exec.Command(launcher, "names", "-state", w.State, "-nic", w.NIC)
 		cmd.Env = []string{} // root's may have secrets
 		cmd.SysProcAttr = apart()
@@ -39,7 +46,7 @@ func Node(dir, launcher string, uid uint32, log *slog.Logger) pins.Node {
 	}
 	// guestwire-agent run starts the proxy of the NIC that it holds.
 	only := func(w phase1.Wiring) bool { return w.HeldBy != "guestwire-agent" }
-	return pins.Node{Dir: dir, Only: only, Command: command, Owner: infra.Owner{UID: uid, Root: uid == 0}, Log: log}
+	return pins.Node{Dir: dir, Only: only, Command: command, Owner: infra.Owner{UID: uid}, Log: log}
 }
 
 // apart has a proxy in a PID namespace of its own, if the agent may make one. All proxies of a node have one user: one
