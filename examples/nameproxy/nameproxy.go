@@ -23,7 +23,8 @@ import (
 const User = 65534
 
 // Node returns the proxies of the NICs whose journals are in dir, but not of those that guestwire-agent run has wired.
-// Launcher is the path of guestwire-launcher, and uid the proxies' user, neither root nor a launcher's. What they write goes to the log.
+// Launcher is the path of guestwire-launcher, and uid the proxies' user, neither root nor a launcher's. What they write
+// goes to the log.
 func Node(dir, launcher string, uid uint32, log *slog.Logger) pins.Node {
 	command := func(w phase1.Wiring) (*exec.Cmd, error) {
 		if w.State == "" {
