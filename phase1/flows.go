@@ -130,12 +130,11 @@ func (n NIC) FollowFlows(ctx context.Context, f func(Flow)) error {
 }
 
 func (n NIC) followFlows(ctx context.Context, room int, f func(Flow)) error {
-	n, release, err := n.openOwn()
+	_, release, err := n.openOwn() // until the end the goroutine stays in the namespace, which each look opens again
 	if err != nil {
 		return err
 	}
 	defer release()
-	n.Own = false // NetNS has the namespace
 	var b *flowBook
 	load := func(s *session) (err error) {
 		b, err = s.flowBook()

@@ -395,6 +395,33 @@ func TestFlowsOfNothing(t *testing.T) {
 	}
 }
 
+// TestFlowsOwn: a program can follow the flows of its own namespace, without CAP_SYS_ADMIN.
+func TestFlowsOwn(t *testing.T) {
+	t.Parallel()
+	nstest.NeedRoot(t, "it has no capabilities to choose from")
+	c := container{Network: nstest.NewNetwork(t)}
+	c.mustAgent(t, "setup", "-own", "-binding", "masquerade")
+	c.mustAgent(t, "flows", "-own")
+	follow := c.command(t, nstest.Program(t, "examples/guestwire-agent"), "flows", "-own", "-nic", "eth0", "-follow")
+	var out nstest.Output
+	follow.Stdout, follow.Stderr = &out, &out
+	if err := follow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- follow.Wait() }()
+	defer func() {
+		follow.Process.Kill()
+		<-ended
+	}()
+	nstest.Eventually(t, func() error {
+		if !strings.Contains(out.String(), "follows the guest's flows") {
+			return fmt.Errorf("flows -follow says %s", &out)
+		}
+		return nil
+	})
+}
+
 // TestFlowsOffloaded: what passes by the flow table is counted for its flow. A Setup without Flows makes a flow table
 // that does not count.
 func TestFlowsOffloaded(t *testing.T) {
