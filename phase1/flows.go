@@ -172,7 +172,7 @@ func (n NIC) followFlows(ctx context.Context, room int, f func(Flow)) error {
 					report.say("NIC %s: flows are judged by an earlier Setup's list: %v", n.Name, err)
 				}
 			} else {
-				b.pinned, b.known, b.pins = old.pinned, old.known, old.pins
+				b.pinned, b.known, b.older, b.pins = old.pinned, old.known, old.older, old.pins
 			}
 		}
 		has := false
@@ -209,6 +209,7 @@ type flowBook struct {
 	flows      *wiring.Flows
 	pinned     func(table string, p firewall.Pin) (name string, pinned bool, err error)
 	known      map[flowKey]knownFlow
+	older      map[flowKey]knownFlow // what known was when it was full
 	pins       map[firewall.Pin]knownPin
 }
 
@@ -331,22 +332,28 @@ func (b *flowBook) pin(p firewall.Pin) (name string, pinned bool) {
 	return name, pinned
 }
 
-// remember keeps what the end of the flow will say. A flow whose end is lost stays until there is no room.
+// remember keeps what the end of the flow will say, until mostKnownFlows others at least have begun. A flow whose end
+// is lost stays until then.
 func (b *flowBook) remember(f Flow, r kernel.Flow) {
 	if len(b.known) >= mostKnownFlows {
-		clear(b.known)
+		b.known, b.older = map[flowKey]knownFlow{}, b.known
 	}
 	b.known[keyOf(r)] = knownFlow{f.Began, f.List, f.Entry, f.Name, f.Pinned}
 }
 
 // recall adds what the begin of the flow has said, or what the list says now.
 func (b *flowBook) recall(f *Flow, r kernel.Flow) {
-	k, known := b.known[keyOf(r)]
+	key := keyOf(r)
+	k, known := b.known[key]
+	if !known {
+		k, known = b.older[key]
+	}
 	if !known {
 		b.decide(f, r)
 		return
 	}
-	delete(b.known, keyOf(r))
+	delete(b.known, key)
+	delete(b.older, key)
 	f.List, f.Entry, f.Name, f.Pinned = k.list, k.entry, k.name, k.pinned
 	if f.Began.IsZero() {
 		f.Began = k.began
