@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -27,7 +28,8 @@ type Flow struct {
 	FromFirst, FromAnswers *Carried
 	// Began is when the connection began; zero: the kernel has not kept that.
 	Began time.Time
-	// At is when the kernel made the report, or when it was received.
+	// At is when the connection ended, if the kernel has kept that; else when the kernel made the report, or when that
+	// was received.
 	At time.Time
 	// ID and Zone, together with First, name the connection.
 	ID   uint32
@@ -52,7 +54,7 @@ type Carried struct{ Packets, Octets uint64 }
 func (c connection) flow() Flow {
 	f := Flow{
 		Protocol: c.original.protocol, First: c.original.ends(), Answers: c.reply.ends(), ICMP: c.original.icmp,
-		FromFirst: c.carried[0], FromAnswers: c.carried[1], Began: nanoseconds(c.began), At: nanoseconds(max(c.ended, c.at)),
+		FromFirst: c.carried[0], FromAnswers: c.carried[1], Began: nanoseconds(c.began), At: nanoseconds(cmp.Or(c.ended, c.at)),
 	}
 	if len(c.id) == 4 {
 		f.ID = binary.BigEndian.Uint32(c.id)

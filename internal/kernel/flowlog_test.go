@@ -70,3 +70,16 @@ func TestReport(t *testing.T) {
 		t.Errorf("%d reports, %v", n, err)
 	}
 }
+
+// TestReportOfLateEnd: a flow has ended when its time was over, which the kernel notices up to a minute later.
+func TestReportOfLateEnd(t *testing.T) {
+	late := nl.NewRtAttr(timestampEvent, binary.BigEndian.AppendUint64(nil, 1e18+60e9)).Serialize()
+	err := eachReport(flowDatagram(2, append(countedReport(netip.MustParseAddr("192.0.2.1")), late...)), func(f Flow) {
+		if want := time.Unix(1e9+5, 0); !f.At.Equal(want) {
+			t.Errorf("the end is at %v, want %v", f.At, want)
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
