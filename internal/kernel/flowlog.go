@@ -149,9 +149,10 @@ func (l *FlowLog) Follow(ctx context.Context, wants func(Flow) bool, f func(Flow
 	overflowed, lost := false, uint32(0)
 	for {
 		var size int
+		var from unix.Sockaddr
 		var failed error
 		err := socket.Read(func(descriptor uintptr) bool {
-			size, _, failed = unix.Recvfrom(int(descriptor), buffer, unix.MSG_DONTWAIT)
+			size, from, failed = unix.Recvfrom(int(descriptor), buffer, unix.MSG_DONTWAIT)
 			if overflowed && (failed == nil || failed == unix.EAGAIN) {
 				total, err := netlink.Lost(int(descriptor))
 				if err != nil {
@@ -177,6 +178,9 @@ func (l *FlowLog) Follow(ctx context.Context, wants func(Flow) bool, f func(Flow
 			continue
 		case failed != nil:
 			return fmt.Errorf("reports of connections: %w", failed)
+		}
+		if sender, is := from.(*unix.SockaddrNetlink); !is || sender.Pid != 0 { // a process with CAP_NET_ADMIN
+			continue
 		}
 		err = eachReport(buffer[:size], func(r Flow) {
 			if !wants(r) {
