@@ -249,7 +249,11 @@ func (s *session) flowBook() (*flowBook, error) {
 	if err != nil {
 		return nil, err
 	}
-	flows := plan.Flows()
+	now, err := s.ns.Addresses()
+	if err != nil {
+		return nil, err
+	}
+	flows := plan.Flows(now)
 	if flows == nil {
 		return nil, fmt.Errorf("under the %s binding nobody tracks the guest's connections: masquerade and routed have flows", plan.Binding().Kind())
 	}

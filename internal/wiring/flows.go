@@ -43,13 +43,14 @@ type Flows struct {
 	index       *policy.Index
 }
 
-// Flows returns nil if nobody tracks the guest's connections.
-func (p *Plan) Flows() *Flows {
+// Flows returns nil if nobody tracks the guest's connections. It looks at the namespace's present addresses: another NIC
+// that is routed has taken some away since this one was wired, or its guest has come since.
+func (p *Plan) Flows(now netstate.Snapshot) *Flows {
 	if !p.traits().Routes {
 		return nil
 	}
-	f := &Flows{ip.PrefixesOf(p.guests), ip.PrefixesOf(slices.Concat(p.guests, p.spec.Guard.Prefixes)), map[netip.Addr]bool{}, p.policy.Index()}
-	for _, a := range slices.Concat(p.found.Addresses, p.wanted.Addresses) {
+	f := &Flows{ip.PrefixesOf(p.guests), ip.PrefixesOf(slices.Concat(p.guests, p.spec.Guard.Prefixes)), addressesOf(now), p.policy.Index()}
+	for _, a := range p.wanted.Addresses {
 		f.local[a.Prefix.Addr()] = true
 	}
 	for _, o := range p.wanted.OffStack {
