@@ -327,7 +327,11 @@ func (b *flowBook) pin(p firewall.Pin) (name string, pinned bool) {
 	if known, has := b.pins[p]; has && now.Before(known.until) {
 		return known.name, true
 	}
-	if name, pinned, _ = b.pinned(b.table, p); pinned { // a failure costs the name
+	name, pinned, _ = b.pinned(b.table, p) // a failure costs the name
+	if !isPinName(name) {                  // another program's comment
+		name = ""
+	}
+	if pinned {
 		if len(b.pins) >= mostKnownPins {
 			clear(b.pins)
 		}

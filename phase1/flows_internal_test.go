@@ -1,8 +1,10 @@
 package phase1
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/kernel"
 )
 
@@ -29,6 +31,19 @@ func TestFlowsRemembered(t *testing.T) {
 		others(3 * mostKnownFlows)
 		if most := 2 * mostKnownFlows; len(b.known)+len(b.older) > most {
 			t.Errorf("%d flows are known, want at most %d", len(b.known)+len(b.older), most)
+		}
+	}
+}
+
+// TestFlowsNamed: the name of a pin is what Pin takes. Other programs can give elements any comment.
+func TestFlowsNamed(t *testing.T) {
+	t.Parallel()
+	for comment, want := range map[string]string{"*.registry.example": "*.registry.example", "a\n12:00:00.000  begin  tcp": "", "\x1b[2J": "", strings.Repeat("a", maxPinName+1): ""} {
+		b := &flowBook{pins: map[firewall.Pin]knownPin{}, pinned: func(string, firewall.Pin) (string, bool, error) { return comment, true, nil }}
+		for range 2 { // the second is known
+			if name, pinned := b.pin(firewall.Pin{}); name != want || !pinned {
+				t.Errorf("%q: %q, %t, want %q", comment, name, pinned, want)
+			}
 		}
 	}
 }
