@@ -88,8 +88,8 @@ type FlowCount struct {
 	Octets uint64 `json:"octets"`
 }
 
-// Flows returns the flows of the guest that are open, in no order. It waits for no lock. The errors are those of
-// FollowFlows.
+// Flows returns the flows of the guest that are open, in no order. It waits for no lock. Progress reports what Flow
+// lacks. The errors are those of FollowFlows.
 func (n NIC) Flows(ctx context.Context) (flows []Flow, err error) {
 	err = n.read(ctx, func(s *session) error {
 		b, err := s.flowBook()
@@ -97,6 +97,9 @@ func (n NIC) Flows(ctx context.Context) (flows []Flow, err error) {
 			return err
 		}
 		b.pinned = s.ns.Tables.Pinned
+		if lacking := flowsLack(false); lacking != "" {
+			s.report.say("NIC %s: lists the guest's flows%s", s.nic, lacking)
+		}
 		var open []kernel.Flow
 		err = s.ns.Flows(func() { open = nil }, func(r kernel.Flow) {
 			if has, _ := b.flows.Has(r.First.Source.Addr(), r.Answers.Source.Addr()); has {
@@ -147,7 +150,7 @@ func (n NIC) followFlows(ctx context.Context, room int, f func(Flow)) error {
 	var ns *kernel.Namespace // for its tables
 	lacking := ""
 	err = n.inNamespace(func(*kernel.Namespace) (err error) {
-		lacking = notCounted()
+		lacking = flowsLack(true)
 		if ns, err = kernel.Open(); err == nil {
 			log, err = kernel.OpenFlowLog(room)
 		}
@@ -193,13 +196,20 @@ func (n NIC) followFlows(ctx context.Context, room int, f func(Flow)) error {
 	})
 }
 
-// notCounted says what flows lack in the calling thread's namespace; empty: nothing.
-func notCounted() string {
+// flowsLack says what flows lack in the calling thread's namespace; empty: nothing. Where follows is set, that can be
+// all of them.
+func flowsLack(follows bool) string {
 	var now netstate.Snapshot
-	if err := kernel.ReadSysctls(&now, []string{netstate.CountFlows}); err != nil || now.Sysctls[netstate.CountFlows] == "1" {
+	err := kernel.ReadSysctls(&now, []string{netstate.CountFlows, netstate.ReportFlows})
+	switch {
+	case err != nil:
 		return ""
+	case follows && now.Sysctls[netstate.ReportFlows] == "0":
+		return ", and will get none that begins while net.netfilter.nf_conntrack_events is 0 (flows in the configuration sets it)"
+	case now.Sysctls[netstate.CountFlows] != "1":
+		return ", without octets, as the kernel does not count here (flows in the configuration)"
 	}
-	return ", without octets, as the kernel does not count here (flows in the configuration)"
+	return ""
 }
 
 // flowBook is what describes the flows of a NIC.

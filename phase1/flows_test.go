@@ -422,6 +422,45 @@ func TestFlowsOwn(t *testing.T) {
 	})
 }
 
+// TestFlowsLacking: without Spec.Flows, both calls report what flows lack, also where the kernel reports none.
+func TestFlowsLacking(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Masquerade{})
+	said := func() (list, follow string) {
+		t.Helper()
+		one := c.NIC
+		one.Progress = func(text string) { list += text + "\n" }
+		if _, err := one.Flows(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		one.Progress = func(text string) { follow += text + "\n"; cancel() }
+		if err := one.FollowFlows(ctx, func(phase1.Flow) {}); err != nil {
+			t.Fatal(err)
+		}
+		return list, follow
+	}
+	for _, of := range []struct {
+		flows                bool
+		events, list, follow string
+	}{
+		{false, "2", "without octets", "without octets"},
+		{false, "0", "without octets", "nf_conntrack_events is 0"},
+		{true, "2", "", ""},
+	} {
+		c.Spec.Flows = false
+		setup(t, c)
+		n.Pod.Exec("sysctl", "-qw", "net.netfilter.nf_conntrack_events="+of.events)
+		c.Spec.Flows = of.flows
+		setup(t, c)
+		list, follow := said()
+		if !strings.Contains(list, of.list) || !strings.Contains(follow, of.follow) || of.flows && (list != "" || strings.Contains(follow, "octets")) {
+			t.Errorf("flows %t, events %s: Flows says %q, FollowFlows %q", of.flows, of.events, list, follow)
+		}
+	}
+}
+
 // TestFlowsOffloaded: what passes by the flow table is counted for its flow. A Setup without Flows makes a flow table
 // that does not count.
 func TestFlowsOffloaded(t *testing.T) {

@@ -110,8 +110,8 @@ func TestFlowSysctlsShared(t *testing.T) {
 	}
 }
 
-// TestFlowSysctlsGivenBack: when a Setup without Flows has given the sysctls back, the NIC has nothing to do with them any
-// more: what another program sets stays, and what another NIC sets goes with that.
+// TestFlowSysctlsGivenBack: when a Setup without Flows has given the sysctls back, the NIC has nothing to do with them
+// any more: what another program sets stays, and what another NIC sets goes with that.
 func TestFlowSysctlsGivenBack(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)

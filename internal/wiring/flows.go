@@ -43,8 +43,8 @@ type Flows struct {
 	index       *policy.Index
 }
 
-// Flows returns nil if nobody tracks the guest's connections. It looks at the namespace's present addresses: another NIC
-// that is routed has taken some away since this one was wired, or its guest has come since.
+// Flows returns nil if nobody tracks the guest's connections. It looks at the namespace's present addresses: what was
+// found at the first Setup can be the address of another routed guest, or can lack some.
 func (p *Plan) Flows(now netstate.Snapshot) *Flows {
 	if !p.traits().Routes {
 		return nil
