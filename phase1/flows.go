@@ -167,15 +167,18 @@ func (n NIC) followFlows(ctx context.Context, room int, f func(Flow)) error {
 	report.say("NIC %s: follows the guest's flows%s", n.Name, lacking)
 	b.pinned = ns.Tables.Pinned
 	byGuest := false
+	var again time.Time // when to read the journal again; zero: it is read
 	wants := func(r kernel.Flow) bool {
-		if !r.Ended && b.journal.hasChanged() {
+		if !r.Ended && (b.journal.hasChanged() || !again.IsZero() && time.Now().After(again)) {
 			old := b
 			if err := n.read(ctx, load); err != nil {
-				if b = old; ctx.Err() == nil {
+				if b = old; ctx.Err() == nil && again.IsZero() {
 					report.say("NIC %s: flows are judged by an earlier Setup's list: %v", n.Name, err)
 				}
+				again = time.Now().Add(readAgain)
 			} else {
 				b.pinned, b.known, b.older, b.pins = old.pinned, old.known, old.older, old.pins
+				again = time.Time{}
 			}
 		}
 		has := false
@@ -250,6 +253,7 @@ const (
 	mostKnownFlows = 1 << 16
 	mostKnownPins  = firewall.MaxPins
 	pinKnown       = minPinLife / 2
+	readAgain      = time.Second
 )
 
 // flowBook returns the book of the journal's plan.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -291,6 +292,44 @@ func TestFlowsAnotherList(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestFlowsReadAgain: when another list could not be read, FollowFlows reads it again.
+func TestFlowsReadAgain(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	c := config(s.Network, infra.Masquerade{})
+	c.Spec.Flows, c.Egress = true, policy(t, "allow 198.51.100.9", "refuse all")
+	s.wire(t, "guest", c)
+	s.serveWorld("udp", 9000)
+	n := c.NIC
+	n.MostRead = 32 << 10
+	f := followFlows(t, n)
+	s.Pod.IP("link add many type bridge")
+	var batch strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&batch, "addr add 10.77.%d.%d/32 dev many\n", i/250, i%250)
+	}
+	file := filepath.Join(t.TempDir(), "batch")
+	writeFile(t, file, batch.String())
+	s.Pod.IP("-batch " + file)
+	c.Egress = policy(t, "allow all")
+	setup(t, c)
+	s.reached(t, "udp", 0, "beyond:9000")
+	for _, one := range f.await("begin", 1) {
+		if one.Entry != "allow 198.51.100.9" {
+			t.Errorf("%+v is judged by the other list, which cannot be read", one)
+		}
+	}
+	s.Pod.IP("link del many")
+	nstest.Eventually(t, func() error {
+		s.reached(t, "udp", 0, "beyond:9000")
+		list := f.reported("begin")
+		if last := list[len(list)-1]; last.Entry != "allow all" {
+			return fmt.Errorf("%+v is judged by the earlier list", last)
+		}
+		return nil
+	})
 }
 
 // TestFlowsOfOneNIC: of two NICs in a namespace, each one's guest has its own flows.
