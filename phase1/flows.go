@@ -59,8 +59,9 @@ type Flow struct {
 
 	// List is "egress" or "egressWithin", and Entry the entry of that list which decides, in the words of
 	// [infra.Egress]. An end has the values of its begin, if the call has reported that and at most 65,536 others
-	// since. Other flows have the values of the present list, which may refuse what is open. Empty: no list decides,
-	// as of what the network opened, and of the namespace's own ports.
+	// since. Other flows have the values of the list when they are reported, which may refuse what is open: so may a
+	// begin while Setup changes the list. Empty: no list decides, as of what the network opened, and of the
+	// namespace's own ports.
 	List  string `json:"list,omitempty"`
 	Entry string `json:"entry,omitempty"`
 
