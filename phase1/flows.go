@@ -59,8 +59,9 @@ type Flow struct {
 
 	// List is "egress" or "egressWithin", and Entry the entry of that list which decides, in the words of
 	// [infra.Egress]. An end has the values of its begin, if the call has reported that and at most 65,536 others
-	// since. Other flows have the values of the present list, which may refuse what is open. Empty: no list decides,
-	// as of what the network opened, and of the namespace's own ports.
+	// since. Other flows have the values of the list when they are reported, which may refuse what is open: so may a
+	// begin while Setup changes the list. Empty: no list decides, as of what the network opened, and of the
+	// namespace's own ports.
 	List  string `json:"list,omitempty"`
 	Entry string `json:"entry,omitempty"`
 
@@ -88,8 +89,8 @@ type FlowCount struct {
 	Octets uint64 `json:"octets"`
 }
 
-// Flows returns the flows of the guest that are open, in no order. It waits for no lock. The errors are those of
-// FollowFlows.
+// Flows returns the flows of the guest that are open, in no order. It waits for no lock. Progress reports what Flow
+// lacks. The errors are those of FollowFlows.
 func (n NIC) Flows(ctx context.Context) (flows []Flow, err error) {
 	err = n.read(ctx, func(s *session) error {
 		b, err := s.flowBook()
@@ -97,6 +98,9 @@ func (n NIC) Flows(ctx context.Context) (flows []Flow, err error) {
 			return err
 		}
 		b.pinned = s.ns.Tables.Pinned
+		if lacking := flowsLack(false); lacking != "" {
+			s.report.say("NIC %s: lists the guest's flows%s", s.nic, lacking)
+		}
 		var open []kernel.Flow
 		err = s.ns.Flows(func() { open = nil }, func(r kernel.Flow) {
 			if has, _ := b.flows.Has(r.First.Source.Addr(), r.Answers.Source.Addr()); has {
@@ -130,12 +134,11 @@ func (n NIC) FollowFlows(ctx context.Context, f func(Flow)) error {
 }
 
 func (n NIC) followFlows(ctx context.Context, room int, f func(Flow)) error {
-	n, release, err := n.openOwn()
+	_, release, err := n.openOwn() // until the end the goroutine stays in the namespace, which each look opens again
 	if err != nil {
 		return err
 	}
 	defer release()
-	n.Own = false // NetNS has the namespace
 	var b *flowBook
 	load := func(s *session) (err error) {
 		b, err = s.flowBook()
@@ -148,7 +151,7 @@ func (n NIC) followFlows(ctx context.Context, room int, f func(Flow)) error {
 	var ns *kernel.Namespace // for its tables
 	lacking := ""
 	err = n.inNamespace(func(*kernel.Namespace) (err error) {
-		lacking = notCounted()
+		lacking = flowsLack(true)
 		if ns, err = kernel.Open(); err == nil {
 			log, err = kernel.OpenFlowLog(room)
 		}
@@ -165,15 +168,18 @@ func (n NIC) followFlows(ctx context.Context, room int, f func(Flow)) error {
 	report.say("NIC %s: follows the guest's flows%s", n.Name, lacking)
 	b.pinned = ns.Tables.Pinned
 	byGuest := false
+	var again time.Time // when to read the journal again; zero: it is read
 	wants := func(r kernel.Flow) bool {
-		if !r.Ended && b.journal.hasChanged() {
+		if !r.Ended && (b.journal.hasChanged() || !again.IsZero() && time.Now().After(again)) {
 			old := b
 			if err := n.read(ctx, load); err != nil {
-				if b = old; ctx.Err() == nil {
+				if b = old; ctx.Err() == nil && again.IsZero() {
 					report.say("NIC %s: flows are judged by an earlier Setup's list: %v", n.Name, err)
 				}
+				again = time.Now().Add(readAgain)
 			} else {
-				b.pinned, b.known, b.pins = old.pinned, old.known, old.pins
+				b.pinned, b.known, b.older, b.pins = old.pinned, old.known, old.older, old.pins
+				again = time.Time{}
 			}
 		}
 		has := false
@@ -194,13 +200,20 @@ func (n NIC) followFlows(ctx context.Context, room int, f func(Flow)) error {
 	})
 }
 
-// notCounted says what flows lack in the calling thread's namespace; empty: nothing.
-func notCounted() string {
+// flowsLack says what flows lack in the calling thread's namespace; empty: nothing. Where follows is set, that can be
+// all of them.
+func flowsLack(follows bool) string {
 	var now netstate.Snapshot
-	if err := kernel.ReadSysctls(&now, []string{netstate.CountFlows}); err != nil || now.Sysctls[netstate.CountFlows] == "1" {
+	err := kernel.ReadSysctls(&now, []string{netstate.CountFlows, netstate.ReportFlows})
+	switch {
+	case err != nil:
 		return ""
+	case follows && now.Sysctls[netstate.ReportFlows] == "0":
+		return ", and will get none that begins while net.netfilter.nf_conntrack_events is 0 (flows in the configuration sets it)"
+	case now.Sysctls[netstate.CountFlows] != "1":
+		return ", without octets, as the kernel does not count here (flows in the configuration)"
 	}
-	return ", without octets, as the kernel does not count here (flows in the configuration)"
+	return ""
 }
 
 // flowBook is what describes the flows of a NIC.
@@ -210,6 +223,7 @@ type flowBook struct {
 	flows      *wiring.Flows
 	pinned     func(table string, p firewall.Pin) (name string, pinned bool, err error)
 	known      map[flowKey]knownFlow
+	older      map[flowKey]knownFlow // what known was when it was full
 	pins       map[firewall.Pin]knownPin
 }
 
@@ -240,6 +254,7 @@ const (
 	mostKnownFlows = 1 << 16
 	mostKnownPins  = firewall.MaxPins
 	pinKnown       = minPinLife / 2
+	readAgain      = time.Second
 )
 
 // flowBook returns the book of the journal's plan.
@@ -249,7 +264,11 @@ func (s *session) flowBook() (*flowBook, error) {
 	if err != nil {
 		return nil, err
 	}
-	flows := plan.Flows()
+	now, err := s.ns.Addresses()
+	if err != nil {
+		return nil, err
+	}
+	flows := plan.Flows(now)
 	if flows == nil {
 		return nil, fmt.Errorf("under the %s binding nobody tracks the guest's connections: masquerade and routed have flows", plan.Binding().Kind())
 	}
@@ -323,7 +342,11 @@ func (b *flowBook) pin(p firewall.Pin) (name string, pinned bool) {
 	if known, has := b.pins[p]; has && now.Before(known.until) {
 		return known.name, true
 	}
-	if name, pinned, _ = b.pinned(b.table, p); pinned { // a failure costs the name
+	name, pinned, _ = b.pinned(b.table, p) // a failure costs the name
+	if !isPinName(name) {                  // another program's comment
+		name = ""
+	}
+	if pinned {
 		if len(b.pins) >= mostKnownPins {
 			clear(b.pins)
 		}
@@ -332,22 +355,28 @@ func (b *flowBook) pin(p firewall.Pin) (name string, pinned bool) {
 	return name, pinned
 }
 
-// remember keeps what the end of the flow will say. A flow whose end is lost stays until there is no room.
+// remember keeps what the end of the flow will say, until mostKnownFlows others at least have begun. A flow whose end
+// is lost stays until then.
 func (b *flowBook) remember(f Flow, r kernel.Flow) {
 	if len(b.known) >= mostKnownFlows {
-		clear(b.known)
+		b.known, b.older = map[flowKey]knownFlow{}, b.known
 	}
 	b.known[keyOf(r)] = knownFlow{f.Began, f.List, f.Entry, f.Name, f.Pinned}
 }
 
 // recall adds what the begin of the flow has said, or what the list says now.
 func (b *flowBook) recall(f *Flow, r kernel.Flow) {
-	k, known := b.known[keyOf(r)]
+	key := keyOf(r)
+	k, known := b.known[key]
+	if !known {
+		k, known = b.older[key]
+	}
 	if !known {
 		b.decide(f, r)
 		return
 	}
-	delete(b.known, keyOf(r))
+	delete(b.known, key)
+	delete(b.older, key)
 	f.List, f.Entry, f.Name, f.Pinned = k.list, k.entry, k.name, k.pinned
 	if f.Began.IsZero() {
 		f.Began = k.began

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -293,6 +294,44 @@ func TestFlowsAnotherList(t *testing.T) {
 	}
 }
 
+// TestFlowsReadAgain: when another list could not be read, FollowFlows reads it again.
+func TestFlowsReadAgain(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	c := config(s.Network, infra.Masquerade{})
+	c.Spec.Flows, c.Egress = true, policy(t, "allow 198.51.100.9", "refuse all")
+	s.wire(t, "guest", c)
+	s.serveWorld("udp", 9000)
+	n := c.NIC
+	n.MostRead = 32 << 10
+	f := followFlows(t, n)
+	s.Pod.IP("link add many type bridge")
+	var batch strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&batch, "addr add 10.77.%d.%d/32 dev many\n", i/250, i%250)
+	}
+	file := filepath.Join(t.TempDir(), "batch")
+	writeFile(t, file, batch.String())
+	s.Pod.IP("-batch " + file)
+	c.Egress = policy(t, "allow all")
+	setup(t, c)
+	s.reached(t, "udp", 0, "beyond:9000")
+	for _, one := range f.await("begin", 1) {
+		if one.Entry != "allow 198.51.100.9" {
+			t.Errorf("%+v is judged by the other list, which cannot be read", one)
+		}
+	}
+	s.Pod.IP("link del many")
+	nstest.Eventually(t, func() error {
+		s.reached(t, "udp", 0, "beyond:9000")
+		list := f.reported("begin")
+		if last := list[len(list)-1]; last.Entry != "allow all" {
+			return fmt.Errorf("%+v is judged by the earlier list", last)
+		}
+		return nil
+	})
+}
+
 // TestFlowsOfOneNIC: of two NICs in a namespace, each one's guest has its own flows.
 func TestFlowsOfOneNIC(t *testing.T) {
 	t.Parallel()
@@ -392,6 +431,72 @@ func TestFlowsOfNothing(t *testing.T) {
 			t.Errorf("FollowFlows: %v, want %q", err, want)
 		}
 		setup(t, c)
+	}
+}
+
+// TestFlowsOwn: a program can follow the flows of its own namespace, without CAP_SYS_ADMIN.
+func TestFlowsOwn(t *testing.T) {
+	t.Parallel()
+	nstest.NeedRoot(t, "it has no capabilities to choose from")
+	c := container{Network: nstest.NewNetwork(t)}
+	c.mustAgent(t, "setup", "-own", "-binding", "masquerade")
+	c.mustAgent(t, "flows", "-own")
+	follow := c.command(t, nstest.Program(t, "examples/guestwire-agent"), "flows", "-own", "-nic", "eth0", "-follow")
+	var out nstest.Output
+	follow.Stdout, follow.Stderr = &out, &out
+	if err := follow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- follow.Wait() }()
+	defer func() {
+		follow.Process.Kill()
+		<-ended
+	}()
+	nstest.Eventually(t, func() error {
+		if !strings.Contains(out.String(), "follows the guest's flows") {
+			return fmt.Errorf("flows -follow says %s", &out)
+		}
+		return nil
+	})
+}
+
+// TestFlowsLacking: without Spec.Flows, both calls report what flows lack, also where the kernel reports none.
+func TestFlowsLacking(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Masquerade{})
+	said := func() (list, follow string) {
+		t.Helper()
+		one := c.NIC
+		one.Progress = func(text string) { list += text + "\n" }
+		if _, err := one.Flows(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		one.Progress = func(text string) { follow += text + "\n"; cancel() }
+		if err := one.FollowFlows(ctx, func(phase1.Flow) {}); err != nil {
+			t.Fatal(err)
+		}
+		return list, follow
+	}
+	for _, of := range []struct {
+		flows                bool
+		events, list, follow string
+	}{
+		{false, "2", "without octets", "without octets"},
+		{false, "0", "without octets", "nf_conntrack_events is 0"},
+		{true, "2", "", ""},
+	} {
+		c.Spec.Flows = false
+		setup(t, c)
+		n.Pod.Exec("sysctl", "-qw", "net.netfilter.nf_conntrack_events="+of.events)
+		c.Spec.Flows = of.flows
+		setup(t, c)
+		list, follow := said()
+		if !strings.Contains(list, of.list) || !strings.Contains(follow, of.follow) || of.flows && (list != "" || strings.Contains(follow, "octets")) {
+			t.Errorf("flows %t, events %s: Flows says %q, FollowFlows %q", of.flows, of.events, list, follow)
+		}
 	}
 }
 

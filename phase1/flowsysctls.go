@@ -40,15 +40,16 @@ func (s *session) askFlows(found *netstate.Snapshot, made compare.Made) error {
 	})
 }
 
-// giveFlowsBack gives the sysctls of a log of connections back if the Spec wants none any more, and no other NIC of the
-// namespace does. After a kill the next Setup does so, or Teardown.
+// giveFlowsBack gives the sysctls of a log of connections back if the Spec wants none any more, and leaves them to
+// another NIC of the namespace that does. The journal has them no longer then: what others set later is theirs. After a
+// kill the next Setup does so, or Teardown.
 func (s *session) giveFlowsBack(ctx context.Context, j journal) error {
 	paths := slices.DeleteFunc(netstate.OfFlows(), func(path string) bool { return !slices.Contains(j.Made.Sysctls, path) })
 	if j.Spec.Flows || len(paths) == 0 {
 		return nil
 	}
 	others, complete, err := s.otherJournals()
-	if err != nil || !complete || slices.ContainsFunc(others, func(o *journal) bool { return o.Spec.Flows }) {
+	if err != nil || !complete {
 		return err
 	}
 	var now netstate.Snapshot
@@ -57,11 +58,27 @@ func (s *session) giveFlowsBack(ctx context.Context, j journal) error {
 	}
 	var ops []netstate.Op
 	for _, path := range paths {
-		if before, known := j.Found.Sysctls[path]; known && now.Sysctls[path] != before {
+		needs := func(o *journal) bool { return o.Spec.Flows && slices.Contains(o.Made.Sysctls, path) }
+		if before, known := j.Found.Sysctls[path]; known && now.Sysctls[path] != before && !slices.ContainsFunc(others, needs) {
 			ops = append(ops, netstate.SysctlSet{Path: path, Value: before})
 		}
 	}
-	return s.ns.Apply(ctx, ops)
+	if err := s.ns.Apply(ctx, ops); err != nil {
+		return err
+	}
+	left, err := s.readJournal() // which may have changed since
+	if err != nil || left == nil {
+		return err
+	}
+	given := func(path string) bool { return slices.Contains(paths, path) }
+	left.Made.Sysctls = slices.DeleteFunc(left.Made.Sysctls, given)
+	left.Found.ReadOnly = slices.DeleteFunc(left.Found.ReadOnly, given)
+	maps.DeleteFunc(left.Found.Sysctls, func(path, _ string) bool { return given(path) })
+	if err := s.writeJournal(*left); err != nil {
+		return err
+	}
+	s.writeSight()
+	return nil
 }
 
 // reportUncounted names the sysctls of a log of connections that the namespace does not have.

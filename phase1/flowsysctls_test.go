@@ -110,6 +110,51 @@ func TestFlowSysctlsShared(t *testing.T) {
 	}
 }
 
+// TestFlowSysctlsGivenBack: when a Setup without Flows has given the sysctls back, the NIC has nothing to do with them
+// any more: what another program sets stays, and what another NIC sets goes with that.
+func TestFlowSysctlsGivenBack(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	secondNIC(n, "192.0.2.7/24")
+	n.Pod.Exec("sysctl", "-qw", "net.netfilter.nf_conntrack_events=0")
+	found := flowSysctls(n.Pod)
+	want := func(when, want string) {
+		t.Helper()
+		if have := flowSysctls(n.Pod); have != want {
+			t.Errorf("%s: %s, want %s", when, have, want)
+		}
+	}
+	first, second := config(n, infra.Masquerade{}), configOfSecondNIC(n, infra.Routed{})
+	flows := func(c *wired.NIC, is bool) {
+		t.Helper()
+		c.Spec.Flows = is
+		setup(t, *c)
+	}
+	flows(&first, true)
+	flows(&first, false)
+	want("given back", found)
+	flows(&second, true)
+	unwire(t, second)
+	want("after the other NIC's Teardown", found)
+	flows(&first, true)
+	flows(&second, true)
+	flows(&first, false)
+	want("needed by the other NIC", "1 1 1")
+	unwire(t, second)
+	want("needed by the other NIC, until its Teardown", found)
+
+	n.Pod.Exec("sysctl", "-qw", "net.netfilter.nf_conntrack_acct=1")
+	changed := flowSysctls(n.Pod)
+	flows(&first, false)
+	want("changed by another program", changed)
+	flows(&first, true)
+	flows(&first, false)
+	want("changed by another program, and given back", changed)
+	flows(&first, true)
+	unwire(t, first)
+	want("changed by another program, and after Teardown", changed)
+}
+
 // TestFlowsRefused: bindings under which nobody tracks the guest's connections, and sysctls that cannot be written.
 func TestFlowsRefused(t *testing.T) {
 	t.Parallel()

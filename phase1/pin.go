@@ -65,11 +65,16 @@ const (
 	maxPinName = 253  // that of a host
 )
 
+// isPinName reports whether a pin can have the name.
+func isPinName(name string) bool {
+	return len(name) <= maxPinName && !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' })
+}
+
 func (n NIC) pin(ctx context.Context, p Pin) error {
 	if life := p.Life; life < minPinLife || life > maxPinLife {
 		return &cache.FieldError{Field: "life", Reason: fmt.Sprintf("%v, want a time of %v to %v", life, minPinLife, maxPinLife)}
 	}
-	if len(p.Name) > maxPinName || strings.ContainsFunc(p.Name, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
+	if !isPinName(p.Name) {
 		return &cache.FieldError{Field: "name", Reason: fmt.Sprintf("%.80q, want at most %d printable characters of ASCII, without quotes and backslashes", p.Name, maxPinName)}
 	}
 	pins, outside, err := pinsOf(p.Addresses, p.Ports)

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -27,7 +28,8 @@ type Flow struct {
 	FromFirst, FromAnswers *Carried
 	// Began is when the connection began; zero: the kernel has not kept that.
 	Began time.Time
-	// At is when the kernel made the report, or when it was received.
+	// At is when the connection ended, if the kernel has kept that; else when the kernel made the report, or when that
+	// was received.
 	At time.Time
 	// ID and Zone, together with First, name the connection.
 	ID   uint32
@@ -52,7 +54,7 @@ type Carried struct{ Packets, Octets uint64 }
 func (c connection) flow() Flow {
 	f := Flow{
 		Protocol: c.original.protocol, First: c.original.ends(), Answers: c.reply.ends(), ICMP: c.original.icmp,
-		FromFirst: c.carried[0], FromAnswers: c.carried[1], Began: nanoseconds(c.began), At: nanoseconds(max(c.ended, c.at)),
+		FromFirst: c.carried[0], FromAnswers: c.carried[1], Began: nanoseconds(c.began), At: nanoseconds(cmp.Or(c.ended, c.at)),
 	}
 	if len(c.id) == 4 {
 		f.ID = binary.BigEndian.Uint32(c.id)
@@ -147,9 +149,10 @@ func (l *FlowLog) Follow(ctx context.Context, wants func(Flow) bool, f func(Flow
 	overflowed, lost := false, uint32(0)
 	for {
 		var size int
+		var from unix.Sockaddr
 		var failed error
 		err := socket.Read(func(descriptor uintptr) bool {
-			size, _, failed = unix.Recvfrom(int(descriptor), buffer, unix.MSG_DONTWAIT)
+			size, from, failed = unix.Recvfrom(int(descriptor), buffer, unix.MSG_DONTWAIT)
 			if overflowed && (failed == nil || failed == unix.EAGAIN) {
 				total, err := netlink.Lost(int(descriptor))
 				if err != nil {
@@ -175,6 +178,9 @@ func (l *FlowLog) Follow(ctx context.Context, wants func(Flow) bool, f func(Flow
 			continue
 		case failed != nil:
 			return fmt.Errorf("reports of connections: %w", failed)
+		}
+		if sender, is := from.(*unix.SockaddrNetlink); !is || sender.Pid != 0 { // a process with CAP_NET_ADMIN
+			continue
 		}
 		err = eachReport(buffer[:size], func(r Flow) {
 			if !wants(r) {

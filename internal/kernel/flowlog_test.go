@@ -1,17 +1,22 @@
 package kernel
 
 import (
+	"context"
 	"encoding/binary"
+	"net"
 	"net/netip"
 	"reflect"
 	"slices"
 	"testing"
 	"time"
 
+	library "github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/netlink"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // countedReport is the kernel's message of a ping that has ended, with what it has carried and its times.
@@ -68,5 +73,59 @@ func TestReport(t *testing.T) {
 	})
 	if err != nil || n != 2 {
 		t.Errorf("%d reports, %v", n, err)
+	}
+}
+
+// TestReportOfLateEnd: a flow has ended when its time was over, which the kernel notices up to a minute later.
+func TestReportOfLateEnd(t *testing.T) {
+	late := nl.NewRtAttr(timestampEvent, binary.BigEndian.AppendUint64(nil, 1e18+60e9)).Serialize()
+	err := eachReport(flowDatagram(2, append(countedReport(netip.MustParseAddr("192.0.2.1")), late...)), func(f Flow) {
+		if want := time.Unix(1e9+5, 0); !f.At.Equal(want) {
+			t.Errorf("the end is at %v, want %v", f.At, want)
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReportsOfOthers: only the kernel's reports count. Who has CAP_NET_ADMIN in the namespace can send to the groups.
+func TestReportsOfOthers(t *testing.T) {
+	pod := nstest.New(t, "pod")
+	var log *FlowLog
+	err := netns.Do(pod.File, func() (err error) {
+		if log, err = OpenFlowLog(1 << 20); err != nil {
+			return err
+		}
+		s, err := netlink.Open(unix.NETLINK_NETFILTER)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		forged := flowDatagram(2, countedReport(netip.MustParseAddr("192.0.2.1")))
+		for _, datagram := range [][]byte{forged, forged[:20]} {
+			if err := unix.Sendto(s.Descriptor(), datagram, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil {
+				return err
+			}
+		}
+		ends := func(from, to string) *library.IPTuple {
+			return &library.IPTuple{SrcIP: net.ParseIP(from).To4(), DstIP: net.ParseIP(to).To4(), SrcPort: 7, DstPort: 9, Protocol: unix.IPPROTO_UDP}
+		}
+		return library.ConntrackCreate(library.ConntrackTable, unix.AF_INET, &library.ConntrackFlow{FamilyType: unix.AF_INET, TimeOut: 600,
+			Forward: *ends("198.51.100.7", "198.51.100.9"), Reverse: *ends("198.51.100.9", "198.51.100.7")})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	err = log.Follow(ctx, func(Flow) bool { return true }, func(f Flow) {
+		cancel()
+		if want := netip.MustParseAddrPort("198.51.100.7:7"); f.First.Source != want {
+			t.Errorf("the first report is %+v, want one of %v", f, want)
+		}
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -72,6 +72,11 @@ func (n *Namespace) SnapshotForUndo(names netstate.Names, sysctls []string, prog
 	return s, nil
 }
 
+// Addresses returns a Snapshot of the addresses, and of what they depend on: links and routes.
+func (n *Namespace) Addresses() (netstate.Snapshot, error) {
+	return n.readParts(links(nil), addresses, routes)
+}
+
 // part is what one dump of rtnetlink reads.
 type part struct {
 	what string

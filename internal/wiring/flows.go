@@ -43,13 +43,14 @@ type Flows struct {
 	index       *policy.Index
 }
 
-// Flows returns nil if nobody tracks the guest's connections.
-func (p *Plan) Flows() *Flows {
+// Flows returns nil if nobody tracks the guest's connections. It looks at the namespace's present addresses: what was
+// found at the first Setup can be the address of another routed guest, or can lack some.
+func (p *Plan) Flows(now netstate.Snapshot) *Flows {
 	if !p.traits().Routes {
 		return nil
 	}
-	f := &Flows{ip.PrefixesOf(p.guests), ip.PrefixesOf(slices.Concat(p.guests, p.spec.Guard.Prefixes)), map[netip.Addr]bool{}, p.policy.Index()}
-	for _, a := range slices.Concat(p.found.Addresses, p.wanted.Addresses) {
+	f := &Flows{ip.PrefixesOf(p.guests), ip.PrefixesOf(slices.Concat(p.guests, p.spec.Guard.Prefixes)), addressesOf(now), p.policy.Index()}
+	for _, a := range p.wanted.Addresses {
 		f.local[a.Prefix.Addr()] = true
 	}
 	for _, o := range p.wanted.OffStack {
@@ -60,12 +61,17 @@ func (p *Plan) Flows() *Flows {
 
 // Has reports whether the guest is an end of a connection, of which these are the sources of the first packet and of
 // the answers, and whether the guest has opened it. What a guest without a guard sends from addresses of others is not
-// recognized.
+// recognized. Guard.Prefixes without a route through the guest, such as 0.0.0.0/0, are also addresses of others: what
+// these open to the guest is theirs, and what they open elsewhere counts as the guest's.
 func (f *Flows) Has(first, answers netip.Addr) (has, opened bool) {
-	if f.own.Contain(first) && !f.local[first] {
+	if f.guests.Contain(first) && !f.local[first] {
 		return true, true
 	}
-	return f.guests.Contain(answers) && !f.local[answers], false
+	if f.guests.Contain(answers) && !f.local[answers] {
+		return true, false
+	}
+	opened = f.own.Contain(first) && !f.local[first]
+	return opened, opened
 }
 
 // Decide returns what the lists say now of a connection of the guest: where its first packet went, and To, where that
