@@ -15,7 +15,7 @@ func TestNodeImage(t *testing.T) {
 	e := New(t, false)
 	e.write(t, "/tmp/node/Containerfile", "../../../examples/kubernetes/Containerfile")
 	bin := ""
-	for _, folder := range []string{"examples/guestwire-node", "examples/guestwire", "examples/guestwire-agent"} {
+	for _, folder := range []string{"examples/guestwire-node", "examples/guestwire", "examples/guestwire-agent", "examples/guestwire-launcher"} {
 		program := nstest.Program(t, folder)
 		bin = filepath.Dir(program)
 		e.write(t, "/tmp/node/"+filepath.Base(program), program)
