@@ -124,7 +124,12 @@ const namesPort = 15353
 
 // AllEgress returns Egress, after the entries by which a Spec with Names diverts questions to the DNS proxy: "divert
 // all 53/udp :15353" and "divert all 53/tcp :15353".
-func (s Spec) AllEgress() []Egress { return append(s.namesEgress(), s.Egress...) }
+func (s Spec) AllEgress() []Egress {
+	if len(s.Names) == 0 {
+		return s.Egress
+	}
+	return append(s.namesEgress(), s.Egress...)
+}
 
 // namesEgress are the entries that Names stand for.
 func (s Spec) namesEgress() (list []Egress) {
