@@ -103,8 +103,7 @@ type Record struct {
 
 	// DNSProxy is where a DNS proxy (phase2/names) must listen, ports of the guest's gateway. What
 	// the guest asks at port 53 arrives there. The guest gets the gateway as its DNS server in the
-	// place of DNS.Servers, which the proxy asks. A link-local address has the zone of the tap.
-	// Empty: there is no proxy.
+	// place of DNS.Servers, which the proxy asks. Empty: there is no proxy.
 	DNSProxy []netip.AddrPort `json:"dnsProxy,omitempty"`
 
 	// Options are further values for the guest.

@@ -28,7 +28,7 @@ func full() Record {
 		Static:     fullStatic(),
 		DNS:        &DNS{Servers: []netip.Addr{ip("10.96.0.10"), ip("fe80::53%eth0")}, Search: []string{"a.b"}},
 		Resolver:   ip("127.0.0.11"),
-		DNSProxy:   []netip.AddrPort{netip.MustParseAddrPort("10.0.2.1:15353"), netip.MustParseAddrPort("[fe80::1%eth0-tap]:15353")},
+		DNSProxy:   []netip.AddrPort{netip.MustParseAddrPort("10.0.2.1:15353"), netip.MustParseAddrPort("[fd10:0:2::1]:15353")},
 		Options: Options{
 			NoDefaultRoute: true,
 			Hostname:       "vm1", Subdomain: "vms", LeaseSeconds: 3600, NTP: []netip.Addr{ip("10.96.0.11")}, TFTPServer: "10.96.0.12",

@@ -133,7 +133,8 @@ type Decision struct {
 	Target netip.AddrPort
 }
 
-// Decide returns what Policy.Decide does, with the entry that decides.
+// Decide returns what the lists say of a connection. A target without an address is the gateway's of the destination's
+// version.
 func (x *Index) Decide(to netip.AddrPort, protocol uint8) (d Decision) {
 	v := x.versions[ip.Of(to.Addr())]
 	first := [2]int{-1, -1}

@@ -78,26 +78,3 @@ func (list boxes) last(at firewall.Box) firewall.Box {
 	}
 	return list[after-1]
 }
-
-// Decide is what the lists say of a connection: whether it passes, and the target where it arrives; zero: at the
-// destination itself. A target without an address is the gateway's of the destination's version. Pins do not count.
-func (p Policy) Decide(to netip.AddrPort, protocol uint8) (target netip.AddrPort, passes bool) {
-	v := ip.Of(to.Addr())
-	all := p.entries(v)
-	about := map[int]bool{} // by index of all
-	for _, r := range p.ranges(v) {
-		about[r.entry] = about[r.entry] || r.first.Compare(to.Addr()) <= 0 && to.Addr().Compare(r.last) <= 0
-	}
-	var by []entry
-	for i, e := range all {
-		first := len(by) == 0 || by[len(by)-1].within != e.within
-		if first && about[i] && (e.protocol == everyProtocol || e.protocol == int(protocol)) && e.first <= int(to.Port()) && int(to.Port()) <= e.last {
-			by = append(by, e)
-		}
-	}
-	if target := diverted(by); target.Port() != 0 {
-		target = p.resolve(target, v)
-		return target, target.IsValid()
-	}
-	return netip.AddrPort{}, allowed(by)
-}

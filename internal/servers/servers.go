@@ -42,7 +42,7 @@ func newNIC(r *cache.Record) NIC {
 		n.resolver, n.instead = r.Resolver, r.IPv4.Server
 	}
 	for _, a := range r.DNSProxy {
-		n.proxy = append(n.proxy, a.Addr().WithZone(""))
+		n.proxy = append(n.proxy, a.Addr())
 	}
 	if r.Binding != cache.BindingMasquerade {
 		return n

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -87,8 +88,8 @@ func (p *Plan) warnOtherVersion(t target, ends router.Ends) {
 // warnOfGateway warns of diverts of the gateway's ports that an earlier entry decides: Validate does not know the
 // gateway's addresses.
 func (p *Plan) warnOfGateway() {
-	const most = 64 // each takes a look at all entries
-	looks := 0
+	const most = 64 // a record has no more of these warnings
+	looks, index := 0, sync.OnceValue(p.policy.Index)
 	for _, t := range p.targets() {
 		ports := syntax.Ports(t.entry.Ports).Full()
 		for _, a := range p.policy.Gateways {
@@ -102,7 +103,7 @@ func (p *Plan) warnOfGateway() {
 			if !target.Addr().IsValid() {
 				target = netip.AddrPortFrom(a, target.Port())
 			}
-			if to, _ := p.policy.Decide(netip.AddrPortFrom(a, max(ports.First, 1)), firewall.Transports[ports.Protocol]); to != target {
+			if index().Decide(netip.AddrPortFrom(a, max(ports.First, 1)), firewall.Transports[ports.Protocol]).Target != target {
 				p.warn("%s: %q does not decide of the gateway, %v, as an earlier entry does, or egressWithin: move it in front of that", t.field, t.entry, a)
 			}
 		}

@@ -57,9 +57,7 @@ func (p *Plan) WarningsNow(now []netstate.Listener) []string {
 				return l.Protocol == name && l.Port == d.Target.Port() && (l.Address == d.Target.Addr() || l.Address.IsUnspecified())
 			}
 			text := fmt.Sprintf("nobody listens at %v/%s, where a divert leads: the guest is refused there until the service has started", d.Target, name)
-			if slices.ContainsFunc(p.Record.DNSProxy, func(a netip.AddrPort) bool {
-				return a.Port() == d.Target.Port() && a.Addr().WithZone("") == d.Target.Addr().WithZone("")
-			}) {
+			if slices.Contains(p.Record.DNSProxy, d.Target) {
 				text = fmt.Sprintf("nobody listens at %v/%s, where the DNS proxy of names does: what the guest asks is refused until it has started, by phase1/pins or guestwire-agent names", d.Target, name)
 			}
 			if slices.Contains(d.Protocols, firewall.Transports[name]) && !slices.ContainsFunc(now, listens) && !slices.Contains(warnings, text) {

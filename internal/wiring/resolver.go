@@ -118,19 +118,22 @@ func (p *Plan) addResolver(ends router.Ends) {
 	if !resolver.IsValid() || !gateway.IsValid() || len(p.spec.Names) > 0 || p.found.NoNFTables || p.spec.DNS == nil && p.networks.Resolver.UDP == 0 || p.spec.DNS != nil && FirstLoopback(p.spec.DNS.Servers) != resolver {
 		return
 	}
-	for i, protocol := range []uint8{firewall.ProtocolUDP, firewall.ProtocolTCP} {
+	index := p.policy.Index()
+	for _, name := range asks {
+		protocol := firewall.Transports[name]
 		open := func(o infra.Ports) bool { return firewall.HasPort(syntax.Ports(o), protocol, portDNS) }
 		asked := netip.AddrPortFrom(resolver, portDNS)
-		target, allowed := p.policy.Decide(asked, protocol)
-		if !allowed || slices.ContainsFunc(p.spec.Guard.Open, open) || p.spec.DNS != nil && !p.spec.AllowsTarget(asked, []string{"udp", "tcp"}[i]) {
+		d := index.Decide(asked, protocol)
+		if d.Refuses || slices.ContainsFunc(p.spec.Guard.Open, open) || p.spec.DNS != nil && !p.spec.AllowsTarget(asked, name) {
 			continue
 		}
+		target := d.Target
 		if target.Port() == 0 || target == asked {
 			target = p.networks.Resolver.follow(asked, protocol)
 		}
 		box := firewall.Box{First: gateway, Last: gateway, FirstProtocol: protocol, LastProtocol: protocol, FirstPort: portDNS, LastPort: portDNS}
 		p.diverted = append(p.diverted, firewall.Divert{Target: target, Protocols: []uint8{protocol}, Resolver: true,
-			Set: firewall.Destinations{Name: "divert-resolver-" + []string{"udp", "tcp"}[i], Version: ip.V4, Boxes: []firewall.Box{box}}})
+			Set: firewall.Destinations{Name: "divert-resolver-" + name, Version: ip.V4, Boxes: []firewall.Box{box}}})
 		p.Record.Resolver = resolver
 	}
 }
@@ -141,11 +144,7 @@ func (p *Plan) addDNSProxy(ends router.Ends) {
 		return
 	}
 	port := p.spec.AllEgress()[0].Divert.Port()
-	for _, e := range ends {
-		gateway := e.Gateway
-		if gateway.IsLinkLocalUnicast() && gateway.Is6() {
-			gateway = gateway.WithZone(p.Record.Tap)
-		}
+	for _, gateway := range gatewaysOf(ends) {
 		p.Record.DNSProxy = append(p.Record.DNSProxy, netip.AddrPortFrom(gateway, port))
 	}
 }
@@ -158,35 +157,37 @@ func (p *Plan) checkAsked() error {
 	}
 	within := p.policy
 	within.Egress = nil
+	index := within.Index()
 	for i, server := range p.spec.DNS.Servers {
 		to := netip.AddrPortFrom(server.Unmap().WithZone(""), portDNS)
-		for _, protocol := range []uint8{firewall.ProtocolUDP, firewall.ProtocolTCP} {
-			target, passes := within.Decide(to, protocol)
+		for _, name := range asks {
+			d := index.Decide(to, firewall.Transports[name])
+			passes := !d.Refuses && !d.Target.IsValid()
 			if to.Addr().IsLoopback() {
-				passes = p.spec.AllowsTarget(to, transports[protocol])
+				passes = p.spec.AllowsTarget(to, name)
 			}
-			if !passes || target.IsValid() {
-				return &cache.FieldError{Field: fmt.Sprintf("dns.servers[%d]", i), Reason: fmt.Sprintf("the DNS proxy of names would ask %v, which egressWithin does not allow: add \"allow %[1]v 53/%s\" there, or leave this server out", server, transports[protocol])}
+			if !passes {
+				return &cache.FieldError{Field: fmt.Sprintf("dns.servers[%d]", i), Reason: fmt.Sprintf("the DNS proxy of names would ask %v, which egressWithin does not allow: add \"allow %[1]v 53/%s\" there, or leave this server out", server, name)}
 			}
 		}
 	}
 	return nil
 }
 
-// transports are the names of the protocols by which the DNS proxy asks.
-var transports = map[uint8]string{firewall.ProtocolUDP: "udp", firewall.ProtocolTCP: "tcp"}
+// asks are the protocols of questions.
+var asks = []string{"udp", "tcp"}
 
 // followed are the diverts with the ports at which the resolver on loopback listens, in place of 53.
 func (p *Plan) followed(diverts []firewall.Divert) (list []firewall.Divert) {
-	asks := netip.AddrPortFrom(p.Resolver(), portDNS)
+	asked := netip.AddrPortFrom(p.Resolver(), portDNS)
 	for _, d := range diverts {
-		if d.Target != asks {
+		if d.Target != asked {
 			list = append(list, d)
 			continue
 		}
 		for _, protocol := range d.Protocols {
 			one := d
-			one.Protocols, one.Target = []uint8{protocol}, p.networks.Resolver.follow(asks, protocol)
+			one.Protocols, one.Target = []uint8{protocol}, p.networks.Resolver.follow(asked, protocol)
 			list = append(list, one)
 		}
 	}
