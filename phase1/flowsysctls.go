@@ -4,12 +4,10 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // askFlows adds to found the sysctls of a log of connections that no earlier Setup of this NIC has asked for. What a
@@ -79,15 +77,4 @@ func (s *session) giveFlowsBack(ctx context.Context, j journal) error {
 	}
 	s.writeSight()
 	return nil
-}
-
-// reportUncounted names the sysctls of a log of connections that the namespace does not have.
-func (s *session) reportUncounted(plan *wiring.Plan) {
-	var lacking []string
-	for _, path := range plan.FlowsLack() {
-		lacking = append(lacking, strings.ReplaceAll(path, "/", "."))
-	}
-	if len(lacking) > 0 {
-		s.report.say("NIC %s: the log of flows lacks octets, times or ends, as this kernel keeps them from the namespace (no sysctl %s here): a newer kernel gives them to each user namespace", s.nic, strings.Join(lacking, ", "))
-	}
 }

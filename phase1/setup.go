@@ -132,7 +132,6 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 			err = s.giveFlowsBack(ctx, j)
 		}
 		if err == nil {
-			s.reportUncounted(plan)
 			s.forgetEarlier()
 			err = s.writeRecord(plan.Record)
 		}

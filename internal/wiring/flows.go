@@ -3,6 +3,7 @@ package wiring
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -26,14 +27,18 @@ func (p *Plan) addFlows() error {
 	return nil
 }
 
-// FlowsLack are the sysctls of the log of connections that the namespace does not have. None: there is no log.
-func (p *Plan) FlowsLack() (paths []string) {
+// warnFlows warns of the sysctls of a log of connections that the namespace does not have.
+func (p *Plan) warnFlows() error {
+	var lacking []string
 	for _, path := range netstate.OfFlows() {
-		if p.wanted.Sysctls[path] == "" && p.spec.Flows {
-			paths = append(paths, path)
+		if p.spec.Flows && p.wanted.Sysctls[path] == "" {
+			lacking = append(lacking, strings.ReplaceAll(path, "/", "."))
 		}
 	}
-	return paths
+	if len(lacking) > 0 {
+		p.warn("the log of flows lacks octets, times or ends, as this kernel keeps them from the namespace (no sysctl %s here): a newer kernel gives them to each user namespace", strings.Join(lacking, ", "))
+	}
+	return nil
 }
 
 // Flows distinguishes the guest's connections from others, and finds the entry that decides of each.

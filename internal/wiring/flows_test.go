@@ -1,7 +1,9 @@
 package wiring_test
 
 import (
+	"maps"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -49,5 +51,21 @@ func TestFlowsDecide(t *testing.T) {
 		if have != want {
 			t.Errorf("%s: %q decides, want %q", to, have, want)
 		}
+	}
+}
+
+// TestFlowsLack: the record warns of the sysctls that the namespace does not have, and of none that it has.
+func TestFlowsLack(t *testing.T) {
+	found := flannel()
+	found.Sysctls = maps.Clone(found.Sysctls)
+	found.Sysctls[netstate.CountFlows], found.Sysctls[netstate.ReportFlows] = "0", "2"
+	spec := withSpec(masquerade(), func(s *asked) { s.Flows = true })
+	said := strings.Join(newPlan(t, found, spec).Record.Warnings, "\n")
+	if !strings.Contains(said, "(no sysctl net.netfilter.nf_conntrack_timestamp here)") {
+		t.Errorf("without one of them: %q", said)
+	}
+	found.Sysctls[netstate.TimeFlows] = "0"
+	if said := strings.Join(newPlan(t, found, spec).Record.Warnings, "\n"); strings.Contains(said, "log of flows") {
+		t.Errorf("with all: %q", said)
 	}
 }

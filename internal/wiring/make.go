@@ -27,7 +27,7 @@ func newPlan(j Journal) (*Plan, error) {
 	if n := p.names; spec.Tap != "" && slices.Contains([]string{n.NIC, n.Moved, n.Bridge, n.Responder}, n.Tap) {
 		return nil, &cache.FieldError{Field: "tap", Reason: fmt.Sprintf("%s is the name of another link of the wiring of %s: name another one", n.Tap, n.NIC)}
 	}
-	for _, next := range []func() error{p.checkFree, p.checkVRF, p.checkMTU, p.checkLimits, p.checkPolicy, p.addFlows, p.wire} {
+	for _, next := range []func() error{p.checkFree, p.checkVRF, p.checkMTU, p.checkLimits, p.checkPolicy, p.addFlows, p.wire, p.warnFlows} {
 		if err := next(); err != nil {
 			return nil, err
 		}
