@@ -261,7 +261,10 @@ func (n Node) keep(ctx context.Context, w phase1.Wiring, pid *atomic.Int64, log 
 	if n.Ready != nil {
 		keeper.Ready = func() { n.Ready(w) }
 	}
-	return keeper.Run(ctx)
+	err = keeper.Run(ctx)
+	c := keeper.Counters()
+	log.Info("the DNS proxy has ended", "pinned", c.Pinned, "refused", c.Refused, "failed", c.Failed, "restarts", c.Restarts)
+	return err
 }
 
 // recordOf is the path of the NIC's record, which Setup writes after the journal; empty: there is none.
