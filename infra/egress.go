@@ -194,9 +194,9 @@ func (s Spec) validateTargets() error {
 	}
 	implied := len(s.namesEgress())
 	for i, e := range s.AllEgress() {
-		field := fmt.Sprintf("egress[%d]", i-implied)
+		field, without := fmt.Sprintf("egress[%d]", i-implied), "this entry"
 		if i < implied {
-			field = "names"
+			field, without = "names", "names"
 		}
 		protocols := transports
 		if e.Ports.Protocol != "" || e.Ports.First != 0 {
@@ -208,7 +208,7 @@ func (s Spec) validateTargets() error {
 				if a := e.Divert.Addr(); a.IsValid() {
 					to = a.String()
 				}
-				return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%q: egressWithin does not allow the target: add \"allow %s %d/%s\" there, or leave this entry out", e, to, port, protocol)}
+				return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%q: egressWithin does not allow the target: add \"allow %s %d/%s\" there, or leave %s out", e, to, port, protocol, without)}
 			}
 		}
 	}

@@ -167,9 +167,10 @@ func (s Spec) validateNames() error {
 // checkNameOpens refuses a name that no answer opens, as an entry in front of the last refuses its ports for all
 // addresses.
 func (s Spec) checkNameOpens() error {
+	const most = 64    // entries that are looked at for each name
 	var refusing []int // of Egress
 	for i, e := range s.Egress[:len(s.Egress)-1] {
-		if e.Refuse && e.To == "all" {
+		if e.Refuse && e.To == "all" && len(refusing) < most {
 			refusing = append(refusing, i)
 		}
 	}

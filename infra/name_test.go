@@ -171,7 +171,7 @@ func TestSpecNames(t *testing.T) {
 		`"egress": ["allow 192.0.2.1 53/udp", "refuse all"], "names": ["a.example 443"]`:                               `egress[0]: "allow 192.0.2.1 53/udp" never decides: what the guest asks at port 53 goes to the DNS proxy of names: leave this entry out, or leave names out`,
 		`"egress": ["divert gateway 53 :5353", "refuse all"], "names": ["a.example 443"]`:                              `egress[0]: "divert gateway 53/tcp :5353" never decides: what the guest asks at port 53 goes to the DNS proxy of names: leave this entry out, or leave names out`,
 		`"egress": ["refuse all udp", "refuse all 440-450", "refuse all"], "names": ["a.example 80", "b.example 443"]`: `names[1]: "b.example 443/tcp" never opens, as egress[1], "refuse all 440-450/tcp", refuses it wherever it leads: leave one of them out`,
-		`"egress": ["refuse all"], "egressWithin": ["allow all"], "names": ["a.example 443"]`:                          `names: "divert all 53/udp :15353": egressWithin does not allow the target: add "allow gateway 15353/udp" there, or leave this entry out`,
+		`"egress": ["refuse all"], "egressWithin": ["allow all"], "names": ["a.example 443"]`:                          `names: "divert all 53/udp :15353": egressWithin does not allow the target: add "allow gateway 15353/udp" there, or leave names out`,
 	} {
 		spec, err := parse(text)
 		if err == nil {

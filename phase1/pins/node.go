@@ -238,13 +238,12 @@ func (n Node) keep(ctx context.Context, w phase1.Wiring, pid *atomic.Int64, log 
 		return err
 	}
 	defer ns.Close()
-	if _, err := n.Command(w); err != nil {
-		return err
-	}
+	var missing error
 	keeper := Keeper{
 		Names: w.Names, Pin: phase1.NIC{NetNS: ns, Name: w.NIC, Dir: n.Dir}.Pin, NetNS: ns, Owner: n.Owner, Log: log,
 		Command: func() *exec.Cmd {
-			cmd, _ := n.Command(w)
+			var cmd *exec.Cmd
+			cmd, missing = n.Command(w)
 			return cmd
 		},
 		started: func(started int) {
@@ -264,7 +263,7 @@ func (n Node) keep(ctx context.Context, w phase1.Wiring, pid *atomic.Int64, log 
 	err = keeper.Run(ctx)
 	c := keeper.Counters()
 	log.Info("the DNS proxy has ended", "pinned", c.Pinned, "refused", c.Refused, "failed", c.Failed, "restarts", c.Restarts)
-	return err
+	return errors.Join(missing, err)
 }
 
 // recordOf is the path of the NIC's record, which Setup writes after the journal; empty: there is none.

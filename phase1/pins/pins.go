@@ -38,10 +38,10 @@ type Keeper struct {
 	// Pin is [phase1.NIC.Pin] of the guest's NIC.
 	Pin func(ctx context.Context, p phase1.Pin) error
 
-	// Command makes the proxy's command, at each start anew. The command calls Serve of
-	// phase2/names. Its file 3 is the socket of that Proxy; its ExtraFiles come after it. If Stderr
-	// is nil, Log gets its lines. Give no terminal to the command: a proxy that was taken over reads
-	// what is typed there.
+	// Command makes the proxy's command, at each start anew. If it returns nil, Run ends. The
+	// command calls Serve of phase2/names. Its file 3 is the socket of that Proxy; its ExtraFiles
+	// come after it. If Stderr is nil, Log gets its lines. Give no terminal to the command: a proxy
+	// that was taken over reads what is typed there.
 	Command func() *exec.Cmd
 
 	// NetNS and Owner are the command's namespace and user, as launch.Start takes them.
@@ -195,6 +195,10 @@ func (p *pinner) start() (*exec.Cmd, net.Conn, error) {
 		return nil, nil, err
 	}
 	cmd := p.Command()
+	if cmd == nil {
+		ours.Close()
+		return nil, nil, errors.New("there is no command")
+	}
 	cmd.ExtraFiles = append([]*os.File{theirs}, cmd.ExtraFiles...)
 	if cmd.Stderr == nil {
 		cmd.Stderr = &words{log: p.said}

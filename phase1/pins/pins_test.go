@@ -323,6 +323,11 @@ func TestRunRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	k = newKept(t, "waits")
+	k.Command = func() *exec.Cmd { return nil }
+	if err := k.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "there is no command") {
+		t.Error(err)
+	}
+	k = newKept(t, "waits")
 	k.Owner = infra.Owner{}
 	if err := k.Run(t.Context()); !errors.As(err, &field) {
 		t.Error(err)
