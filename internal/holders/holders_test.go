@@ -244,6 +244,13 @@ func TestProgram(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
+		nstest.Eventually(t, func() error { // Start returns before the kernel has the new program's arguments
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid))
+			if !strings.HasSuffix(string(text), "60\x00") {
+				err = errors.Join(err, fmt.Errorf("cmdline is %q", text))
+			}
+			return err
+		})
 		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cmd.Process.Pid))
 		if err != nil {
 			t.Fatal(err)
