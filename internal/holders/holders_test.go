@@ -185,6 +185,7 @@ func testPasst(t *testing.T, n, other *nstest.Namespace, flag []string) {
 	}
 	defer cmd.Wait()
 	defer in.Close()
+	started(t, cmd.Process.Pid, "eth0\x00")
 	find := func(ns *nstest.Namespace, nic string) (found []holders.Process) {
 		err := netns.Do(ns.File, func() error {
 			head, sets := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
@@ -213,6 +214,18 @@ func testPasst(t *testing.T, n, other *nstest.Namespace, flag []string) {
 	if found := append(find(n, "eth1"), find(other, "eth0")...); len(found) > 0 {
 		t.Errorf("found %v for another NIC or namespace", found)
 	}
+}
+
+// started waits until the process has its arguments: Start returns at the exec, before the kernel has them.
+func started(t *testing.T, pid int, last string) {
+	t.Helper()
+	nstest.Eventually(t, func() error {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if !strings.HasSuffix(string(text), last) {
+			err = errors.Join(err, fmt.Errorf("cmdline is %q", text))
+		}
+		return err
+	})
 }
 
 // TestProgram: a program has its whole name where the kernel has its first 15 octets, or "exe".
@@ -244,13 +257,7 @@ func TestProgram(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		nstest.Eventually(t, func() error { // Start returns before the kernel has the new program's arguments
-			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid))
-			if !strings.HasSuffix(string(text), "60\x00") {
-				err = errors.Join(err, fmt.Errorf("cmdline is %q", text))
-			}
-			return err
-		})
+		started(t, cmd.Process.Pid, "60\x00")
 		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cmd.Process.Pid))
 		if err != nil {
 			t.Fatal(err)
