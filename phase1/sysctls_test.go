@@ -37,7 +37,7 @@ func newUnder(t *testing.T, list []setting, lost []string) (u under, fault error
 	isLost := func(heard string) bool {
 		return slices.ContainsFunc(lost, func(pattern string) bool { return regexp.MustCompile(pattern).MatchString(heard) })
 	}
-	u.could = talksOf(t, u.Network, pod, func(heard string) bool { return !isLost(heard) }, patience)
+	u.could = talksOf(t, u.Network, pod, func(heard string) bool { return !isLost(heard) }, 3*patience)
 	for _, k := range talks {
 		for family := range 2 {
 			if heard := k.heard(family); !isLost(heard) && !u.could[heard] {
@@ -88,7 +88,7 @@ func before(t *testing.T, b infra.Binding, list []setting) (fault error) {
 	if _, err := c.Setup(t.Context()); err != nil {
 		return err
 	}
-	fault = errors.Join(u.compare(t, b.Kind(), patience), c.Check(t.Context()))
+	fault = errors.Join(u.compare(t, b.Kind(), 3*patience), c.Check(t.Context()))
 	c.Down.CutOff = true
 	if err := c.Teardown(t.Context()); err != nil {
 		return errors.Join(fault, err)
@@ -124,7 +124,7 @@ func after(t *testing.T, b infra.Binding, list []setting) (fault error) {
 	} else {
 		fault = err
 	}
-	return errors.Join(fault, u.compare(t, b.Kind(), patience))
+	return errors.Join(fault, u.compare(t, b.Kind(), 3*patience))
 }
 
 // TestSysctls sets the sysctls that a namespace has to small and large values, at all links, at those to come and at
@@ -294,12 +294,12 @@ func TestSysctlsRefused(t *testing.T) {
 					if r, err := other.Setup(t.Context()); err != nil || r.Binding != refused.Instead {
 						t.Fatalf("auto becomes %s, %v, want %s", r.Binding, err, refused.Instead)
 					}
-					if err := u.compare(t, refused.Instead, patience); err != nil {
+					if err := u.compare(t, refused.Instead, 3*patience); err != nil {
 						t.Errorf("%s: %v", refused.Instead, err)
 					}
 					return
 				}
-				if err := u.compare(t, b.Kind(), patience); err != nil {
+				if err := u.compare(t, b.Kind(), 3*patience); err != nil {
 					t.Error(err)
 				}
 			})
@@ -318,7 +318,7 @@ func TestSysctlsRefused(t *testing.T) {
 						u.Pod.Exec("sysctl", "-qw", command[1])
 					}
 					setup(t, nic)
-					if err := u.compare(t, kind, patience); err != nil {
+					if err := u.compare(t, kind, 3*patience); err != nil {
 						t.Error(err)
 					}
 					// The value comes back while the guest is wired: Check and Setup name it.
@@ -368,7 +368,7 @@ func TestHiddenNexthop(t *testing.T) {
 				write(u.Pod, []setting{{hides, "1"}})
 				setup(t, c)
 			}
-			if err := u.compare(t, b.Kind(), patience); err != nil {
+			if err := u.compare(t, b.Kind(), 3*patience); err != nil {
 				t.Error(err)
 			}
 		})

@@ -71,8 +71,9 @@ func talksOf(t *testing.T, n nstest.Network, at station, asked func(string) bool
 		if way == "in" {
 			want = at.name + ":"
 		}
-		// A datagram may be lost, as when a link has just come up: it is asked again.
-		for end := time.Now().Add(patience); len(pending) > 0 && time.Now().Before(end); {
+		// A datagram may be lost, as when a link has just come up: it is asked again. A busy machine gets more time each round.
+		wait := 1500 * time.Millisecond
+		for end := time.Now().Add(patience); len(pending) > 0 && time.Now().Before(end); wait *= 2 {
 			// The pod forgets first: its probes would teach the world its MAC again. What the pod sends between the two
 			// makes it know a world that does not know the pod, and then it asks for no address: each round forgets.
 			n.Pod.IP("neigh flush dev eth0")
@@ -83,7 +84,7 @@ func talksOf(t *testing.T, n nstest.Network, at station, asked func(string) bool
 					questions[heard] = q
 				}
 			}
-			round := time.Now().Add(min(patience, 1500*time.Millisecond))
+			round := time.Now().Add(min(patience, wait))
 			for heard, q := range questions {
 				if answer, err := q.Answer(max(0, time.Until(round))); err == nil && strings.HasPrefix(answer, want) {
 					got[heard] = true
