@@ -91,16 +91,25 @@ func TestAuto(t *testing.T) {
 			[]string{"# binding: redirect\n", "# not bridge: a macvlan in mode bridge receives only for its own MAC\n"}, ""},
 		{"macvlan in mode passthru, another MAC", "link add link up0 name eth0 type macvlan mode passthru", infra.Auto{MAC: other}, "bridge",
 			[]string{"# binding: bridge\n", "# not redirect: it is a macvlan with the MAC 02:00:00:00:00:70, and the guest must have " + other.String() + ": the link below it passes frames by the MAC that the macvlan was made with\n"}, "eth0-nic eth0-tap"},
+		{"ipvlan", "link add link up0 name eth0 type ipvlan mode l2", infra.Auto{}, "redirect", []string{"# binding: redirect\n", "# not bridge: an ipvlan can be no bridge's port\n"}, ""},
+		{"ipvlan, another MAC", "link add link up0 name eth0 type ipvlan mode l2", infra.Auto{MAC: other}, "routed", []string{"# binding: routed\n"}, ""},
 		{"tun", "tuntap add eth0 mode tun", infra.Auto{}, "routed",
 			[]string{"# binding: routed\n", "# not redirect: it carries no Ethernet\n", "# not bridge: it carries no Ethernet with ARP\n"}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			if strings.HasPrefix(test.name, "ipvlan") {
+				nstest.KernelDecides(t, "which kinds there are")
+			}
 			n := nstest.NewNetwork(t)
 			if test.create != "" {
 				n.Pod.IP("link set eth0 down")
 				n.Pod.IP("link set eth0 name up0")
 				n.Pod.IP("link set up0 address 02:00:00:00:00:70 up")
-				n.Pod.IP(test.create)
+				if err := try(n.Pod, test.create); lacksFeature(err) {
+					nstest.LeaveOut(t, "this kernel lacks the kind")
+				} else if err != nil {
+					t.Fatal(err)
+				}
 				n.Pod.IP("addr flush dev up0")
 				n.Pod.IP("addr add 10.244.1.7/24 dev eth0")
 				n.Pod.IP("link set eth0 up")
