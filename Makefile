@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm kvm-check test test-user lab test-all crash networks kubernetes bench image vm-image release release-check lint outdated vulncheck fuzz pictures site install install-test go-version FORCE
+.PHONY: help demo demo-vm kvm-check test test-user lab test-all claims crash networks kubernetes bench image vm-image release release-check lint outdated vulncheck fuzz pictures site install install-test go-version FORCE
 
 MODULE := github.com/guestwire/guestwire
 MODULES := . examples examples/kubevirt internal/rig
@@ -157,6 +157,12 @@ lab: ## what boots machines or Debian's kernels, and what starts engines and con
 
 test-all: ## both in full: all tests under three kernels, all crash points, all clients, Kubernetes if it is built: hours (root, Debian)
 	@internal/test/report.sh $@ <<<"$$ALL"
+	@$(MAKE) -s claims LOGS=bin/test-all.json
+
+# LOGS are those of runs of the tests.
+claims: LOGS = bin/test.json bin/test-user.json bin/lab.json
+claims: ## whether the tests that docs/results/claims.md names passed in the last runs, those of networks with a guest
+	go test -count=1 -run '^TestClaims$$' ./internal/test/depstest -logs '$(addprefix $(CURDIR)/,$(LOGS))'
 
 # crash and networks run a test of PACKAGE on this kernel and on Debian's KERNELS, and put what it prints as "doc: TEXT"
 # into DOCUMENT, below that document's own text.

@@ -3,9 +3,12 @@ package depstest
 import (
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -154,8 +157,12 @@ func TestMeasured(t *testing.T) {
 	}
 }
 
+var logs = flag.String("logs", "", "files of test events, with spaces between: TestClaims wants the tests of the claims to have run there")
+
 // TestClaims: each row of docs/results/claims.md has a number and a state. A row that is done, or partly, names a test
-// of a package, after a slash with what the package's files have in quotes. The table at the head counts the rows.
+// of a package, after a slash with what the package's files have in quotes. The table at the head counts the rows. With
+// -logs, each test has passed in one of the logs, and one of podnet had a guest there: the networks of others can be
+// tested without one. What "make test-all" alone runs has these words, and is asked of its log alone.
 func TestClaims(t *testing.T) {
 	packages := map[string]string{} // the Go files of all folders of a name
 	err := golden.Walk("../../..", func(path string) error {
@@ -175,7 +182,8 @@ func TestClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	numbered := regexp.MustCompile(`^\| [A-Z](\d+) \|`)
-	row := regexp.MustCompile("^\\| \\w+ \\| [^|]+ \\| (done|partly|not|not ours)(: [^|]+)? \\|(?: `([\\w-]+)\\.(Test\\w+)(?:/([^`]+))?`)? \\|$")
+	row := regexp.MustCompile("^\\| \\w+ \\| [^|]+ \\| (done|partly|not|not ours)(: [^|]+)? \\|(?: `([\\w-]+)\\.(Test\\w+)(?:/([^`]+))?`)?(, in `make test-all`)? \\|$")
+	ran, guest := logged(t)
 	counts := "| system | done | partly | not | not ours |\n| --- | ---: | ---: | ---: | ---: |\n"
 	count := func(name string, states []string) {
 		counts += "| " + name
@@ -205,6 +213,13 @@ func TestClaims(t *testing.T) {
 			if m[3] != "" && !strings.Contains(code, "\nfunc "+m[4]+"(") || m[5] != "" && !strings.Contains(code, strconv.Quote(m[5])) {
 				t.Errorf("%s: %q names a test that package %s does not have", path, line, m[3])
 			}
+			if name := strings.TrimSuffix(m[3]+"."+m[4]+"/"+strings.ReplaceAll(m[5], " ", "_"), "/"); *logs != "" && m[3] != "" && (m[6] != "") == strings.Contains(*logs, "test-all") {
+				if !ran[name] {
+					t.Errorf("%s: %q names a test that has not passed in %s", path, line, *logs)
+				} else if m[3] == "podnet" && !guest[name] {
+					t.Errorf("%s: %q names a test without a guest", path, line)
+				}
+			}
 			states = append(states, state)
 		}
 		count(heading, states)
@@ -212,6 +227,39 @@ func TestClaims(t *testing.T) {
 	}
 	count("all", all)
 	golden.Parts(t, path, "internal/test/depstest", map[string]string{"claims": counts})
+}
+
+// logged returns the tests that have passed in the logs, and those that had a guest, as package.Test/subtest. What a
+// subtest had, its parents had.
+func logged(t *testing.T) (ran, guest map[string]bool) {
+	t.Helper()
+	ran, guest = map[string]bool{}, map[string]bool{}
+	for _, file := range strings.Fields(*logs) {
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for lines := json.NewDecoder(f); ; {
+			var event struct{ Action, Package, Test, Key string }
+			if err := lines.Decode(&event); err == io.EOF {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			name := path.Base(event.Package) + "." + event.Test
+			switch {
+			case event.Action == "pass":
+				ran[name] = true
+			case event.Action == "attr" && event.Key == "guest":
+				for name != "" {
+					guest[name] = true
+					name = name[:max(0, strings.LastIndexByte(name, '/'))]
+				}
+			}
+		}
+	}
+	return ran, guest
 }
 
 // TestTargets: docs/contributing/targets.md has a row for each target of "make help", with the text of "make help".

@@ -55,7 +55,7 @@ func Attach(t testing.TB, pod *os.File, f func() error) {
 }
 
 // Boot attaches the embedded guest to the tap of a record in the pod's namespace. The guest ends with the test, if the
-// test does not close it before.
+// test does not close it before. The test's attribute guest says in the log that there was one.
 func Boot(t testing.TB, pod *os.File, r cache.Record, name string) *guest.Guest {
 	t.Helper()
 	port := OpenTap(t, pod, r.Tap)
@@ -64,6 +64,7 @@ func Boot(t testing.TB, pod *os.File, r cache.Record, name string) *guest.Guest 
 		port.Close()
 		t.Fatal(err)
 	}
+	t.Attr("guest", name)
 	t.Cleanup(func() {
 		if err := g.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 			t.Error(err)
