@@ -90,9 +90,10 @@ func TestAuto(t *testing.T) {
 		{"macvlan", "link add link up0 name eth0 type macvlan mode bridge", infra.Auto{}, "redirect", // no binding reaches the resolvers, so bridge is tried too
 			[]string{"# binding: redirect\n", "# not bridge: a macvlan in mode bridge receives only for its own MAC\n"}, ""},
 		{"macvlan in mode passthru, another MAC", "link add link up0 name eth0 type macvlan mode passthru", infra.Auto{MAC: other}, "bridge",
-			[]string{"# binding: bridge\n", "# not redirect: it is a macvlan with the MAC 02:00:00:00:00:70, and the guest must have " + other.String() + ": the link below it passes frames by the MAC that the macvlan was made with\n"}, "eth0-nic eth0-tap"},
+			[]string{"# binding: bridge\n", "# not redirect: its kind is macvlan and its MAC 02:00:00:00:00:70, and the guest must have " + other.String() + ": the link below it passes frames by the MAC that the macvlan was made with\n"}, "eth0-nic eth0-tap"},
 		{"ipvlan", "link add link up0 name eth0 type ipvlan mode l2", infra.Auto{}, "redirect", []string{"# binding: redirect\n", "# not bridge: an ipvlan can be no bridge's port\n"}, ""},
-		{"ipvlan, another MAC", "link add link up0 name eth0 type ipvlan mode l2", infra.Auto{MAC: other}, "routed", []string{"# binding: routed\n"}, ""},
+		{"ipvlan, another MAC", "link add link up0 name eth0 type ipvlan mode l2", infra.Auto{MAC: other}, "masquerade", // as no IPv6 is here to lose
+			[]string{"# binding: masquerade\n", "# not redirect: its kind is ipvlan and its MAC 02:00:00:00:00:70, and the guest must have " + other.String() + ": it shares the MAC of the link below it\n", "# not bridge: an ipvlan can be no bridge's port\n"}, ""},
 		{"tun", "tuntap add eth0 mode tun", infra.Auto{}, "routed",
 			[]string{"# binding: routed\n", "# not redirect: it carries no Ethernet\n", "# not bridge: it carries no Ethernet with ARP\n"}, ""},
 	} {

@@ -24,7 +24,7 @@ func (macvtap) wire(p *Plan) error {
 		if nic.Tap != nil {
 			kind = "tap" // which the kernel calls a tun, too
 		}
-		return p.refuse(fmt.Sprintf("it is a %s: the program that made it would have to make a macvtap", kind))
+		return p.refuse(fmt.Sprintf("its kind is %s: the program that made it would have to make a macvtap", kind))
 	}
 	p.Record = p.recordOf(nic.MAC)
 	p.Record.Tap = nic.Name

@@ -113,7 +113,7 @@ func (s *seen) checkOtherMAC(mac cache.MAC) error {
 	default:
 		return nil
 	}
-	return s.refuse(fmt.Sprintf("it is a %s with the MAC %v, and the guest must have %v: %s", nic.Kind, nic.MAC, mac, reason))
+	return s.refuse(fmt.Sprintf("its kind is %s and its MAC %v, and the guest must have %v: %s", nic.Kind, nic.MAC, mac, reason))
 }
 
 // withMAC is the NIC with the guest's MAC. The kernel must make no link-local address of it, which is the guest's.

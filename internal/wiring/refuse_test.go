@@ -324,7 +324,7 @@ func TestRefused(t *testing.T) {
 		}), is(infra.ErrCollision), in6 + "|fd00:244:1::/64|choose another|neighbour discovery"},
 
 		{"macvtap on a veth", flannel(), direct(infra.Macvtap{}), refused("macvtap", "redirect"), "macvtap binding|veth|redirect would work"},
-		{"macvtap on a tap", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Tap = "tun", &netstate.Tap{} }), direct(infra.Macvtap{}), refused("macvtap", "redirect"), "it is a tap: |redirect would work"},
+		{"macvtap on a tap", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Tap = "tun", &netstate.Tap{} }), direct(infra.Macvtap{}), refused("macvtap", "redirect"), "its kind is tap: |redirect would work"},
 		{"macvtap on hardware", function(), direct(infra.Macvtap{}), refused("macvtap", "redirect"), "card of the machine|macvtap|redirect would work"},
 		{"macvtap on an ipvlan", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind = "ipvlan" }), direct(infra.Macvtap{}), refused("macvtap", "redirect"), "ipvlan|redirect would work"},
 		{"bridge on a macvtap", macvtapWith(unchanged), bridge(), refused("bridge", "macvtap"), "bridge binding|no bridge's port|macvtap would work"},
