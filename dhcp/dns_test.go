@@ -77,7 +77,7 @@ func TestEncodeNames(t *testing.T) {
 	if got := slices.Concat(served.SearchList(names)...); !bytes.Equal(got, want) {
 		t.Errorf("compressed %q, want %q", got, want)
 	}
-	plain := encodeNames(names)
+	plain := encodeNames(names...)
 	if bytes.ContainsAny(plain, "\xc0") {
 		t.Errorf("not compressed %q", plain)
 	}
@@ -134,7 +134,7 @@ func FuzzNames(f *testing.F) {
 		if len(res.search) == 0 {
 			return
 		}
-		got, err := rfc1035label.FromBytes(encodeNames(res.search))
+		got, err := rfc1035label.FromBytes(encodeNames(res.search...))
 		if err != nil || !slices.Equal(got.Labels, res.search) {
 			t.Fatalf("%q became %v, %v", res.search, got, err)
 		}

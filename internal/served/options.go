@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/insomniacslk/dhcp/rfc1035label"
+
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/servers"
 )
@@ -239,45 +241,39 @@ func (c *Options) Choose(asked []byte, room int) (chosen [256]bool) {
 // zero: at least minDatagram and at most the MTU.
 func Limit(size, mtu int) int { return max(minDatagram, min(size, mtu)) }
 
-// AppendName appends the name as a sequence of labels (RFC 1035 section 3.1).
+// SearchList returns the names of option 119. Those in the first 255 octets are compressed, the others are not. So
+// pointers are right for clients that join the parts of an option, and for those that read each part by itself.
+func SearchList(names []string) [][]byte {
+	var items [][]byte
+	size, offsets := 0, map[string]int{}
+	for _, name := range names {
+		item := compress(name, size, offsets)
+		if size += len(item); size > 255 {
+			item = (&rfc1035label.Labels{Labels: []string{name}}).ToBytes()
+		}
+		items = append(items, item)
+	}
+	return items
+}
+
+// compress returns the labels of a name that begins at an offset of the option, with a pointer in place of the end of
+// an earlier name (RFC 1035 section 4.1.4). RFC 3397 section 2 demands that, and the library writes no pointers.
 //
-// With offsets the name is compressed (section 4.1.4): offsets maps the ends of names that are in the option,
-// which begins at b[0], to their places, and gets those of this name. A name with a pointer in it is not
-// pointed to, as some clients follow one pointer alone. Nil: no compression, as DHCPv6 and router
-// advertisements want it (RFC 9915 section 10, RFC 8106 section 5.2).
-func AppendName(b []byte, name string, offsets map[string]int) []byte {
+// Offsets maps ends of names to their places, and gets those of this name. A name with a pointer in it is not pointed
+// to, as some clients follow one pointer alone.
+func compress(name string, offset int, offsets map[string]int) []byte {
+	var b []byte
 	own := map[string]int{}
 	for name != "" {
 		known := strings.ToLower(name)
 		if at, ok := offsets[known]; ok {
 			return append(b, 0xc0|byte(at>>8), byte(at))
 		}
-		own[known] = len(b)
+		own[known] = offset + len(b)
 		label, rest, _ := strings.Cut(name, ".")
-		b = append(b, byte(len(label)))
-		b = append(b, label...)
+		b = append(append(b, byte(len(label))), label...)
 		name = rest
 	}
-	if offsets != nil {
-		maps.Copy(offsets, own)
-	}
+	maps.Copy(offsets, own)
 	return append(b, 0)
-}
-
-// SearchList returns the names of option 119 (RFC 3397). Names in the first 255 octets are compressed, the others are
-// not. So pointers are right for clients that join the parts of an option, and for those that read each part by itself.
-func SearchList(names []string) [][]byte {
-	var items [][]byte
-	var b []byte
-	offsets := map[string]int{}
-	for _, name := range names {
-		start := len(b)
-		b = AppendName(b, name, offsets)
-		if len(b) > 255 {
-			offsets = nil
-			b = AppendName(b[:start], name, nil)
-		}
-		items = append(items, slices.Clone(b[start:]))
-	}
-	return items
 }
