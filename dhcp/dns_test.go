@@ -93,7 +93,7 @@ func TestEncodeManyNames(t *testing.T) {
 	for i := range 1500 {
 		names = append(names, fmt.Sprintf("zone-number-%d.of.net-%d", i, i/2))
 	}
-	wire := served.AppendList(nil, 119, served.SearchList(names))
+	wire := served.List(119, served.SearchList(names))
 	if len(wire) < 1<<14 {
 		t.Fatalf("%d octets prove nothing", len(wire))
 	}
@@ -138,7 +138,7 @@ func FuzzNames(f *testing.F) {
 		if err != nil || !slices.Equal(got.Labels, res.search) {
 			t.Fatalf("%q became %v, %v", res.search, got, err)
 		}
-		checkNames(t, served.AppendList(nil, 119, served.SearchList(res.search)), res.search)
+		checkNames(t, served.List(119, served.SearchList(res.search)), res.search)
 	})
 }
 
