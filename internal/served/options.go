@@ -46,7 +46,7 @@ func Append(b []byte, code uint8, value []byte) []byte {
 }
 
 // Wire returns the library's options as they are sent. Its own Options.ToBytes would link the decoders of all options,
-// which are 0.4 MB of a launcher.
+// which are 0.4 MB of guestwire-launcher.
 func Wire(options ...dhcpv4.Option) (wire []byte) {
 	for _, o := range options {
 		wire = Append(wire, o.Code.Code(), o.Value.ToBytes())
@@ -55,7 +55,7 @@ func Wire(options ...dhcpv4.Option) (wire []byte) {
 }
 
 // List returns an option whose value is a list of items of 1 to 255 octets. It cuts a long option between two items, as
-// some clients read each part by itself.
+// some clients read each part by itself. The library cuts after 255 octets.
 func List(code uint8, items [][]byte) (wire []byte) {
 	for len(items) > 0 {
 		n, size := 0, 0
