@@ -37,9 +37,9 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// TestDirected: the library writes the direction of ct wrongly, as v0.3.0 does, or as this package does, as its master of
-// 2025-11-19 does. With a release of the latter the body of directed goes: w.add(&expr.Ct{Key: key, Register: register,
-// Direction: direction}) is the same, and so is the key of expr for each of ours.
+// TestDirected: the library writes the direction of ct wrongly, as v0.3.0 does, or as this package does. Its master of
+// 2025-11-19 does the latter. With a release of that the body of directed goes: w.add(&expr.Ct{Key: key, Register:
+// register, Direction: direction}) is the same, and expr has our keys.
 func TestDirected(t *testing.T) {
 	text := func(write func(w *writer)) string {
 		var w writer
