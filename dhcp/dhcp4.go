@@ -58,13 +58,13 @@ func newServer4(rec cache.Record, res resolver) *server4 {
 	if v4 == nil {
 		return &server4{
 			guests: stationsOf(rec), self: rec.ResponderMAC, address: netip.IPv4Unspecified(), server: noServer,
-			identifier: served.Append(nil, uint8(dhcpv4.OptionServerIdentifier), noServer.AsSlice()),
+			identifier: served.Wire(dhcpv4.OptServerIdentifier(noServer.AsSlice())),
 			lease:      served.Lease(served.LeaseSeconds(&rec.Options)), // an offer has it: RFC 2131 table 3
 			only6:      served.IPv6Only(&rec.Options),
 		}
 	}
 	s := &server4{guests: stationsOf(rec), self: rec.ResponderMAC, address: v4.Address.Addr(), server: v4.Server, mtu: rec.MTU}
-	s.identifier = served.Append(nil, uint8(dhcpv4.OptionServerIdentifier), s.server.AsSlice())
+	s.identifier = served.Wire(dhcpv4.OptServerIdentifier(s.server.AsSlice()))
 	s.lease = served.Lease(served.LeaseSeconds(&rec.Options))
 	s.exact, s.standIn = served.Exact(&rec, res.servers4, res.search), served.StandIn(&rec, res.servers4, res.search)
 

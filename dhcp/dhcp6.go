@@ -13,6 +13,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/iana"
+	"github.com/insomniacslk/dhcp/rfc1035label"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
@@ -21,8 +22,6 @@ import (
 )
 
 const (
-	optionCaptivePortal6 = 103 // RFC 8910 section 2.2
-
 	headLen6  = dhcpv6.MessageHeaderSize // type and transaction
 	minMTU6   = 1280                     // RFC 8200 section 5
 	maxDUID   = 130                      // RFC 9915 section 11.1: 128 and the type
@@ -95,43 +94,44 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 	// The room beside the longest client identifier and one IA_NA. A guest that asks for
 	// several associations has less room: those come first.
 	room := s.limit - headLen6 - (4 + maxDUID) - (4 + len(s.duid)) - 5 - 4 - (4 + iaHeadLen + len(s.iaAddresses))
-	addAny := func(code dhcpv6.OptionCode, value []byte) {
-		wire := appendOption6(nil, code, value)
+	add := func(o dhcpv6.Option) {
+		wire := dhcpv6.Options{o}.ToBytes()
 		if len(wire) > room {
-			warnings = append(warnings, fmt.Sprintf("DHCPv6 option %d is left out: its %d octets do not fit into a message", code, len(wire)))
+			warnings = append(warnings, fmt.Sprintf("DHCPv6 option %d is left out: its %d octets do not fit into a message", o.Code(), len(wire)))
 			return
 		}
 		room -= len(wire)
-		s.options = append(s.options, option6{code, wire})
+		s.options = append(s.options, option6{o.Code(), wire})
 	}
-	add := func(code dhcpv6.OptionCode, value []byte) {
-		if len(value) > 0 {
-			addAny(code, value)
+	ntp := &dhcpv6.OptNTPServer{}
+	for _, a := range res.ntp6 {
+		server := dhcpv6.NTPSuboptionSrvAddr(a.AsSlice())
+		ntp.Suboptions.Add(&server)
+	}
+	for _, o := range []dhcpv6.Option{
+		dhcpv6.OptDNS(addresses6(res.servers6)...),
+		dhcpv6.OptDomainSearchList(&rfc1035label.Labels{Labels: res.search}),
+		ntp,
+		dhcpv6.OptBootFileURL(rec.Options.BootFileURL),
+		dhcpv6.OptSNTP(addresses6(res.ntp6)...),
+		&dhcpv6.OptionGeneric{OptionCode: dhcpv6.OptionCaptivePortal, OptionData: []byte(rec.Options.CaptivePortal)}, // RFC 8910 section 2.2
+	} {
+		if len(o.ToBytes()) > 0 {
+			add(o)
 		}
 	}
-	add(dhcpv6.OptionDNSRecursiveNameServer, addresses6(res.servers6))
-	add(dhcpv6.OptionDomainSearchList, encodeNames(res.search))
-	var ntpOptions dhcpv6.Options
-	for _, a := range res.ntp6 {
-		server := dhcpv6.NTPSuboptionSrvAddr(net.IP(a.AsSlice()))
-		ntpOptions = append(ntpOptions, &server)
-	}
-	add(dhcpv6.OptionNTPServer, ntpOptions.ToBytes())
-	add(dhcpv6.OptionBootfileURL, []byte(rec.Options.BootFileURL))
-	add(dhcpv6.OptionSNTPServerList, addresses6(res.ntp6))
-	add(optionCaptivePortal6, []byte(rec.Options.CaptivePortal))
 	for _, code := range slices.Sorted(maps.Keys(rec.Options.DHCPv6)) {
-		addAny(dhcpv6.OptionCode(code), []byte(rec.Options.DHCPv6[code]))
+		add(&dhcpv6.OptionGeneric{OptionCode: dhcpv6.OptionCode(code), OptionData: []byte(rec.Options.DHCPv6[code])})
 	}
 	return s, warnings
 }
 
-func addresses6(list []netip.Addr) []byte {
-	var b []byte
+func addresses6(list []netip.Addr) []net.IP {
+	var ips []net.IP
 	for _, a := range list {
-		b = append(b, a.AsSlice()...)
+		ips = append(ips, a.AsSlice())
 	}
-	return b
+	return ips
 }
 
 func appendAddress6(b []byte, a netip.Addr, preferred, valid uint32) []byte {

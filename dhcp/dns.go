@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/insomniacslk/dhcp/rfc1035label"
+
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/served"
 	"github.com/guestwire/guestwire/internal/servers"
 )
 
@@ -48,11 +49,7 @@ func byFamily(list []netip.Addr) (v4, v6 []netip.Addr) {
 	return v4, v6
 }
 
-// encodeNames returns the names without compression.
-func encodeNames(names []string) []byte {
-	var b []byte
-	for _, name := range names {
-		b = served.AppendName(b, name, nil)
-	}
-	return b
-}
+// encodeNames returns the names without compression, as DHCPv6 and router advertisements want them (RFC 9915 section
+// 10, RFC 8106 section 5.2). The library checks no name: one of newResolver has no trailing dot, and labels of 1 to 63
+// octets.
+func encodeNames(names ...string) []byte { return (&rfc1035label.Labels{Labels: names}).ToBytes() }

@@ -77,7 +77,7 @@ func TestEncodeNames(t *testing.T) {
 	if got := slices.Concat(served.SearchList(names)...); !bytes.Equal(got, want) {
 		t.Errorf("compressed %q, want %q", got, want)
 	}
-	plain := encodeNames(names)
+	plain := encodeNames(names...)
 	if bytes.ContainsAny(plain, "\xc0") {
 		t.Errorf("not compressed %q", plain)
 	}
@@ -93,7 +93,7 @@ func TestEncodeManyNames(t *testing.T) {
 	for i := range 1500 {
 		names = append(names, fmt.Sprintf("zone-number-%d.of.net-%d", i, i/2))
 	}
-	wire := served.AppendList(nil, 119, served.SearchList(names))
+	wire := served.List(119, served.SearchList(names))
 	if len(wire) < 1<<14 {
 		t.Fatalf("%d octets prove nothing", len(wire))
 	}
@@ -134,11 +134,11 @@ func FuzzNames(f *testing.F) {
 		if len(res.search) == 0 {
 			return
 		}
-		got, err := rfc1035label.FromBytes(encodeNames(res.search))
+		got, err := rfc1035label.FromBytes(encodeNames(res.search...))
 		if err != nil || !slices.Equal(got.Labels, res.search) {
 			t.Fatalf("%q became %v, %v", res.search, got, err)
 		}
-		checkNames(t, served.AppendList(nil, 119, served.SearchList(res.search)), res.search)
+		checkNames(t, served.List(119, served.SearchList(res.search)), res.search)
 	})
 }
 

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/insomniacslk/dhcp/dhcpv6"
+
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/frame"
@@ -101,7 +103,7 @@ func newRouter(rec cache.Record, res resolver) (*router, []string) {
 		add("prefix "+p.String(), optionPrefix, []byte{byte(p.Bits()), onLink}, infinity, infinity, make([]byte, 4), p.Addr().AsSlice())
 	}
 	for chunk := range slices.Chunk(res.servers6, (maxOptionND-8)/16) {
-		add("DNS servers", optionRDNSS, []byte{0, 0}, lifetime, addresses6(chunk))
+		add("DNS servers", optionRDNSS, []byte{0, 0}, lifetime, dhcpv6.OptDNS(addresses6(chunk)...).ToBytes())
 	}
 	for _, p := range routes {
 		add("route "+p.String(), optionRoute, []byte{byte(p.Bits()), 0}, lifetime, p.Addr().AsSlice()[:served.RouteInformationLen(p)-8])
@@ -179,7 +181,7 @@ func (r *router) contains(option []byte) bool {
 func searchLists(names []string) (lists [][]byte, long []string) {
 	const most = maxOptionND - 8
 	for _, name := range names {
-		wire := served.AppendName(nil, name, nil)
+		wire := encodeNames(name)
 		last := len(lists) - 1
 		switch {
 		case len(wire) > most:

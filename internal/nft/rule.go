@@ -273,7 +273,7 @@ func (w *writer) masquerade(v firewall.Masquerade) {
 
 // directed loads what connection tracking knows of a direction into a register. The library writes the direction with
 // four octets; the kernel reads the first, and complains of the others in its log (nft_ct_policy in
-// net/netfilter/nft_ct.c).
+// net/netfilter/nft_ct.c). The release after v0.3.0 writes one: see TestDirected.
 func (w *writer) directed(key uint32, reply bool, register uint32) {
 	direction := []byte{0} // IP_CT_DIR_ORIGINAL, linux/netfilter/nf_conntrack_tuple_common.h
 	if reply {

@@ -3,37 +3,25 @@
 package served
 
 import (
-	"encoding/binary"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/rfc1035label"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/servers"
 )
 
-// Codes of DHCPv4 options (RFC 2132 and others).
 const (
-	SubnetMask        = 1
-	router            = 3
-	domainNameServer  = 6
-	hostName          = 12
-	domainName        = 15
-	interfaceMTU      = 26
-	broadcastAddress  = 28
-	ntpServers        = 42
-	leaseTime         = 51
-	renewalTime       = 58
-	rebindingTime     = 59
-	tftpServerName    = 66
-	bootfileName      = 67
-	ipv6OnlyPreferred = 108 // RFC 8925
-	captivePortal     = 114 // RFC 8910 section 2.1
-	domainSearch      = 119 // RFC 3397
-	ClasslessRoutes   = 121 // RFC 3442
-	MicrosoftRoutes   = 249 // [MS-DHCPE] section 2.2.8, the content of 121
-	minDatagram       = 576 // the datagram that every client accepts (RFC 2131 section 2)
+	router          = uint8(dhcpv4.OptionRouter)
+	ClasslessRoutes = uint8(dhcpv4.OptionClasslessStaticRoute)
+	MicrosoftRoutes = 249 // [MS-DHCPE] section 2.2.8, the content of ClasslessRoutes
+	minDatagram     = 576 // the datagram that every client accepts (RFC 2131 section 2)
 )
 
 // Infinite is the lifetime that does not end: RFC 2131 section 3.3, RFC 9915 section 7.7.
@@ -57,19 +45,28 @@ func Append(b []byte, code uint8, value []byte) []byte {
 	}
 }
 
-// AppendList appends an option whose value is a list of items of 1 to 255 octets. It cuts a long option between two
-// items, as some clients read each part by itself.
-func AppendList(b []byte, code uint8, items [][]byte) []byte {
+// Wire returns the library's options as they are sent. Its own Options.ToBytes would link the decoders of all options,
+// which are 0.4 MB of guestwire-launcher.
+func Wire(options ...dhcpv4.Option) (wire []byte) {
+	for _, o := range options {
+		wire = Append(wire, o.Code.Code(), o.Value.ToBytes())
+	}
+	return wire
+}
+
+// List returns an option whose value is a list of items of 1 to 255 octets. It cuts a long option between two items, as
+// some clients read each part by itself. The library cuts after 255 octets.
+func List(code uint8, items [][]byte) (wire []byte) {
 	for len(items) > 0 {
 		n, size := 0, 0
 		for n < len(items) && size+len(items[n]) <= 255 {
 			size += len(items[n])
 			n++
 		}
-		b = Append(b, code, slices.Concat(items[:n]...))
+		wire = Append(wire, code, slices.Concat(items[:n]...))
 		items = items[n:]
 	}
-	return b
+	return wire
 }
 
 // Options are what the guest learns of its network.
@@ -96,60 +93,60 @@ func StandIn(rec *cache.Record, resolvers []netip.Addr, search []string) *Option
 // newOptions returns what a guest learns that has the address, the gateway, if there is one, and the content of option
 // 121.
 func newOptions(rec *cache.Record, resolvers []netip.Addr, search []string, address netip.Prefix, gateway netip.Addr, routes [][]byte) *Options {
-	c := &Options{Mask: Append(nil, SubnetMask, binary.BigEndian.AppendUint32(nil, maskOf(address)))}
+	mask := net.CIDRMask(address.Bits(), 32)
+	c := &Options{Mask: Wire(dhcpv4.OptSubnetMask(mask))}
 	// In the order of importance: Choose leaves out the last ones if a message is too small.
 	addWire := func(code uint8, wire []byte) {
-		c.options = append(c.options, Option{code, wire})
-		c.at[code] = uint8(len(c.options))
-	}
-	add := func(code uint8, value []byte) {
-		if len(value) > 0 {
-			addWire(code, Append(nil, code, value))
+		if len(wire) > 0 {
+			c.options = append(c.options, Option{code, wire})
+			c.at[code] = uint8(len(c.options))
 		}
 	}
-	addList := func(code uint8, items [][]byte) {
-		if len(items) > 0 {
-			addWire(code, AppendList(nil, code, items))
+	add := func(o dhcpv4.Option) {
+		if len(o.Value.ToBytes()) > 0 {
+			addWire(o.Code.Code(), Wire(o))
 		}
 	}
+	addList := func(code uint8, items [][]byte) { addWire(code, List(code, items)) }
 	// The MTU and the servers take few octets, and routes can take all.
-	add(interfaceMTU, binary.BigEndian.AppendUint16(nil, uint16(rec.MTU)))
-	addList(domainNameServer, addresses(resolvers))
+	add(dhcpv4.Option{Code: dhcpv4.OptionInterfaceMTU, Value: dhcpv4.Uint16(rec.MTU)})
+	addList(uint8(dhcpv4.OptionDomainNameServer), addresses(resolvers))
 	addList(ClasslessRoutes, routes)
 	if gateway.IsValid() {
-		add(router, gateway.AsSlice())
+		add(dhcpv4.OptRouter(gateway.AsSlice()))
 	}
 	addList(MicrosoftRoutes, routes)
 	if len(search) > 0 {
-		add(domainName, []byte(search[0]))
-		addList(domainSearch, SearchList(search))
+		add(dhcpv4.OptDomainName(search[0]))
+		addList(uint8(dhcpv4.OptionDNSDomainSearchList), SearchList(search))
 	}
 	o := &rec.Options
-	add(hostName, []byte(o.Hostname))
-	add(tftpServerName, []byte(o.TFTPServer))
-	add(bootfileName, []byte(o.BootFile))
+	add(dhcpv4.OptHostName(o.Hostname))
+	add(dhcpv4.OptTFTPServerName(o.TFTPServer))
+	add(dhcpv4.OptBootFileName(o.BootFile))
 	ntp, _ := servers.Leased(rec).Reachable(o.NTP)
-	addList(ntpServers, addresses(ntp))
+	addList(uint8(dhcpv4.OptionNTPServers), addresses(ntp))
 	if address.Bits() < 31 {
-		ip := address.Addr().As4()
-		add(broadcastAddress, binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(ip[:])|^maskOf(address)))
+		broadcast := address.Addr().AsSlice()
+		for i := range broadcast {
+			broadcast[i] |= ^mask[i]
+		}
+		add(dhcpv4.OptBroadcastAddress(broadcast))
 	}
 	for _, code := range slices.Sorted(maps.Keys(o.DHCPv4)) {
 		addWire(code, Append(nil, code, []byte(o.DHCPv4[code])))
 	}
 	c.unasked = len(c.options)
-	add(captivePortal, []byte(o.CaptivePortal))
+	add(dhcpv4.OptGeneric(dhcpv4.OptionURL, []byte(o.CaptivePortal))) // RFC 8910 section 2.1
 	if o.IPv6OnlySeconds > 0 {
-		addWire(ipv6OnlyPreferred, IPv6Only(o))
+		addWire(uint8(dhcpv4.OptionIPv6OnlyPreferred), IPv6Only(o))
 	}
 	return c
 }
 
-func maskOf(p netip.Prefix) uint32 { return ^uint32(0) << (32 - p.Bits()) }
-
 // IPv6Only returns option 108 (RFC 8925).
 func IPv6Only(o *cache.Options) []byte {
-	return Append(nil, ipv6OnlyPreferred, binary.BigEndian.AppendUint32(nil, o.IPv6OnlySeconds))
+	return Wire(dhcpv4.OptIPv6OnlyPreferred(time.Duration(o.IPv6OnlySeconds) * time.Second))
 }
 
 // LeaseSeconds returns the time of a lease.
@@ -162,15 +159,12 @@ func LeaseSeconds(o *cache.Options) uint32 {
 
 // Lease returns the options 51, 58 and 59 (RFC 2131 section 4.4.5). The time is infinite without 58 and 59.
 func Lease(seconds uint32) []byte {
-	u32 := func(b []byte, code uint8, v uint32) []byte {
-		return Append(b, code, binary.BigEndian.AppendUint32(nil, v))
+	t := time.Duration(seconds) * time.Second
+	wire := Wire(dhcpv4.OptIPAddressLeaseTime(t))
+	if seconds != Infinite {
+		wire = append(wire, Wire(dhcpv4.OptRenewTimeValue(t/2), dhcpv4.OptRebindingTimeValue(t-t/8))...)
 	}
-	b := u32(nil, leaseTime, seconds)
-	if seconds == Infinite {
-		return b
-	}
-	b = u32(b, renewalTime, seconds/2)
-	return u32(b, rebindingTime, uint32(uint64(seconds)*7/8))
+	return wire
 }
 
 // addresses returns the IPv4 addresses of the list, as they are sent.
@@ -178,7 +172,7 @@ func addresses(list []netip.Addr) [][]byte {
 	var items [][]byte
 	for _, a := range list {
 		if a.Is4() {
-			items = append(items, a.AsSlice())
+			items = append(items, dhcpv4.IP(a.AsSlice()).ToBytes())
 		}
 	}
 	return items
@@ -197,9 +191,8 @@ func routes(v4 *cache.IPv4) [][]byte {
 		if route.Gateway.IsValid() {
 			hop = route.Gateway
 		}
-		bits := route.Destination.Bits()
-		item := append([]byte{byte(bits)}, route.Destination.Addr().AsSlice()[:(bits+7)/8]...)
-		routes = append(routes, append(item, hop.AsSlice()...))
+		to := &net.IPNet{IP: route.Destination.Addr().AsSlice(), Mask: net.CIDRMask(route.Destination.Bits(), 32)}
+		routes = append(routes, dhcpv4.Routes{{Dest: to, Router: hop.AsSlice()}}.ToBytes())
 	}
 	return routes
 }
@@ -239,45 +232,39 @@ func (c *Options) Choose(asked []byte, room int) (chosen [256]bool) {
 // zero: at least minDatagram and at most the MTU.
 func Limit(size, mtu int) int { return max(minDatagram, min(size, mtu)) }
 
-// AppendName appends the name as a sequence of labels (RFC 1035 section 3.1).
+// SearchList returns the names of option 119. Those in the first 255 octets are compressed, the others are not. So
+// pointers are right for clients that join the parts of an option, and for those that read each part by itself.
+func SearchList(names []string) [][]byte {
+	var items [][]byte
+	size, offsets := 0, map[string]int{}
+	for _, name := range names {
+		item := compress(name, size, offsets)
+		if size += len(item); size > 255 {
+			item = (&rfc1035label.Labels{Labels: []string{name}}).ToBytes()
+		}
+		items = append(items, item)
+	}
+	return items
+}
+
+// compress returns the labels of a name that begins at an offset of the option, with a pointer in place of the end of
+// an earlier name (RFC 1035 section 4.1.4). RFC 3397 section 2 demands that, and the library writes no pointers.
 //
-// With offsets the name is compressed (section 4.1.4): offsets maps the ends of names that are in the option,
-// which begins at b[0], to their places, and gets those of this name. A name with a pointer in it is not
-// pointed to, as some clients follow one pointer alone. Nil: no compression, as DHCPv6 and router
-// advertisements want it (RFC 9915 section 10, RFC 8106 section 5.2).
-func AppendName(b []byte, name string, offsets map[string]int) []byte {
+// Offsets maps ends of names to their places, and gets those of this name. A name with a pointer in it is not pointed
+// to, as some clients follow one pointer alone.
+func compress(name string, offset int, offsets map[string]int) []byte {
+	var b []byte
 	own := map[string]int{}
 	for name != "" {
 		known := strings.ToLower(name)
 		if at, ok := offsets[known]; ok {
 			return append(b, 0xc0|byte(at>>8), byte(at))
 		}
-		own[known] = len(b)
+		own[known] = offset + len(b)
 		label, rest, _ := strings.Cut(name, ".")
-		b = append(b, byte(len(label)))
-		b = append(b, label...)
+		b = append(append(b, byte(len(label))), label...)
 		name = rest
 	}
-	if offsets != nil {
-		maps.Copy(offsets, own)
-	}
+	maps.Copy(offsets, own)
 	return append(b, 0)
-}
-
-// SearchList returns the names of option 119 (RFC 3397). Names in the first 255 octets are compressed, the others are
-// not. So pointers are right for clients that join the parts of an option, and for those that read each part by itself.
-func SearchList(names []string) [][]byte {
-	var items [][]byte
-	var b []byte
-	offsets := map[string]int{}
-	for _, name := range names {
-		start := len(b)
-		b = AppendName(b, name, offsets)
-		if len(b) > 255 {
-			offsets = nil
-			b = AppendName(b[:start], name, nil)
-		}
-		items = append(items, slices.Clone(b[start:]))
-	}
-	return items
 }

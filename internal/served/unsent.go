@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/ip"
 )
@@ -50,7 +52,10 @@ func (c client) left(rec *cache.Record, exact, standIn *Options) []Option {
 }
 
 // names are what options hold that can be long.
-var names = map[uint8]string{domainNameServer: "DNS servers", ntpServers: "time servers", domainSearch: "search domains", ClasslessRoutes: "routes"}
+var names = map[uint8]string{
+	uint8(dhcpv4.OptionDomainNameServer): "DNS servers", uint8(dhcpv4.OptionNTPServers): "time servers",
+	uint8(dhcpv4.OptionDNSDomainSearchList): "search domains", ClasslessRoutes: "routes",
+}
 
 // maxPart is the size of an option of one part, with its code and its length.
 const maxPart = 2 + 255
