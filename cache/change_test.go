@@ -77,6 +77,7 @@ func TestChangeText(t *testing.T) {
 		`ipv6.deprecated: ["fd02::7"] becomes nothing`,
 		"ipv6.gateway: fd00::1 becomes nothing",
 		`ipv6.onLink: ["fd00::/64"] becomes nothing`,
+		`ipv6.delegated: ["2001:db8:9::/56","fd09::/64"] becomes nothing`,
 		`ipv6.router: {"address":"fe80::1","mac":"02:00:00:00:00:01","default":true,"preference":-1,"routes":["fd01::/48"]} becomes nothing`,
 		`dns.servers: ["10.96.0.10","fe80::53%eth0"] becomes ["10.96.0.11"]`,
 		`dns.search: ["a.b"] becomes nothing`,

@@ -260,6 +260,11 @@ type IPv6 struct {
 	// OnLink are the prefixes on the guest's link.
 	OnLink []netip.Prefix `json:"onLink,omitempty"`
 
+	// Delegated are the networks that DHCPv6 delegates to a guest that asks for prefixes (IA_PD,
+	// RFC 9915 section 6.3): those of the guard's prefixes that lie beyond the guest. None
+	// overlaps another one, or OnLink.
+	Delegated []netip.Prefix `json:"delegated,omitempty"`
+
 	// Router is the guest's next hop. Nil: there is none. The responder then advertises a
 	// router lifetime of zero, because advertisements start DHCPv6 in the guest.
 	Router *Router `json:"router,omitempty"`

@@ -22,7 +22,8 @@ func full() Record {
 		},
 		IPv6: &IPv6{
 			Address: ip("fd00::7"), Others: []netip.Addr{ip("fd00::17"), ip("fd02::7")}, Deprecated: []netip.Addr{ip("fd02::7")}, Gateway: ip("fd00::1"), OnLink: []netip.Prefix{pfx("fd00::/64")},
-			Router: &Router{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}, Default: true, Preference: -1, Routes: []netip.Prefix{pfx("fd01::/48")}},
+			Delegated: []netip.Prefix{pfx("2001:db8:9::/56"), pfx("fd09::/64")},
+			Router:    &Router{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}, Default: true, Preference: -1, Routes: []netip.Prefix{pfx("fd01::/48")}},
 		},
 		Neighbours: []Neighbour{{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}, Station: ip("fd00::1")}},
 		Static:     fullStatic(),

@@ -226,6 +226,15 @@ func (v *IPv6) validate() error {
 			return err
 		}
 	}
+	for i, p := range v.Delegated {
+		field := fmt.Sprintf("ipv6.delegated[%d]", i)
+		if err := network6(field, p); err != nil {
+			return err
+		}
+		if p.IsSingleIP() || p.Addr().IsLinkLocalUnicast() || slices.ContainsFunc(v.Delegated[:i], p.Overlaps) {
+			return fieldErrorf(field, "%v, want a network of several addresses that is not link-local, and overlaps none before it", p)
+		}
+	}
 	if v.Router == nil {
 		return nil
 	}

@@ -32,6 +32,14 @@ func iaNA(iaid byte, options ...[]byte) []byte {
 	return tlv(3, []byte{0, 0, 0, iaid}, make([]byte, 8), slices.Concat(options...))
 }
 
+func iaPrefix(p string) []byte {
+	return tlv(26, make([]byte, 8), []byte{byte(prefix(p).Bits())}, prefix(p).Addr().AsSlice())
+}
+
+func iaPD(iaid byte, options ...[]byte) []byte {
+	return tlv(25, []byte{0, 0, 0, iaid}, make([]byte, 8), slices.Concat(options...))
+}
+
 func msg6(kind dhcpv6.MessageType, options ...[]byte) []byte {
 	return append([]byte{byte(kind), 0xab, 0xcd, 0xef}, slices.Concat(options...)...)
 }
@@ -70,6 +78,8 @@ func outline(m *dhcpv6.Message) string {
 				if opt.PreferredLifetime != opt.ValidLifetime {
 					fmt.Fprintf(&b, "(%s)", seconds(opt.PreferredLifetime))
 				}
+			case *dhcpv6.OptIAPrefix:
+				fmt.Fprintf(&b, " %v/%s", opt.Prefix, seconds(opt.ValidLifetime))
 			case *dhcpv6.OptStatusCode:
 				fmt.Fprintf(&b, " status %d", opt.StatusCode)
 			}

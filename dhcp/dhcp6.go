@@ -22,28 +22,63 @@ import (
 )
 
 const (
-	headLen6  = dhcpv6.MessageHeaderSize // type and transaction
-	minMTU6   = 1280                     // RFC 8200 section 5
-	maxDUID   = 130                      // RFC 9915 section 11.1: 128 and the type
-	iaidLen   = 4
-	iaHeadLen = 12 // IAID, T1, T2 of IA_NA and IA_PD
-	iaAddrLen = 24 // address and two lifetimes
+	headLen6 = dhcpv6.MessageHeaderSize // type and transaction
+	minMTU6  = 1280                     // RFC 8200 section 5
+	maxDUID  = 130                      // RFC 9915 section 11.1: 128 and the type
+
+	iaidLen     = 4
+	timesLen    = 8  // T1 and T2 after the IAID of an IA_NA or IA_PD
+	statusLen   = 6  // an option with a status alone
+	iaAddrLen   = 24 // address and two lifetimes
+	iaPrefixLen = 25 // two lifetimes, the length of the prefix, and the prefix
 
 	preferenceMax = 255 // RFC 9915 section 21.8: the guest does not wait for other servers
 )
 
 // server6 answers DHCPv6 for the guest's addresses.
 type server6 struct {
-	self        cache.MAC
-	source      netip.Addr
-	addresses   []netip.Addr // one at least
-	duid        []byte       // of this server
-	times       []byte       // T1 and T2 of an IA_NA
-	iaAddresses []byte       // the IA Address options: each address and its lifetimes
-	options     []option6
-	limit       int  // length of the largest message
-	bootsByHTTP bool // the boot file is a URL of HTTP boot, and no option 16 is configured
+	self         cache.MAC
+	source       netip.Addr
+	duid         []byte // of this server
+	times        []byte // T1 and T2
+	associations [len(emptyAssociations)]association
+	options      []option6
+	limit        int  // length of the largest message
+	bootsByHTTP  bool // the boot file is a URL of HTTP boot, and no option 16 is configured
 }
+
+// association is a kind of identity association (RFC 9915 sections 21.4, 21.5 and 21.21). The guest gets all that it
+// can have in the first association of the kind.
+type association struct {
+	code     dhcpv6.OptionCode
+	head     int               // length of the part before its options
+	item     dhcpv6.OptionCode // its options: addresses or networks
+	none     iana.StatusCode   // the status of one in which there is nothing
+	networks []netip.Prefix    // what the guest gets; an address is a network of one
+	leased   []byte            // the options that have it
+}
+
+const (
+	ofAddresses = iota
+	ofTemporary // the guest gets none: its addresses stay
+	ofPrefixes
+)
+
+// emptyAssociations are the kinds, with nothing in them.
+var emptyAssociations = [...]association{
+	ofAddresses: {code: dhcpv6.OptionIANA, head: iaidLen + timesLen, item: dhcpv6.OptionIAAddr, none: iana.StatusNoAddrsAvail},
+	ofTemporary: {code: dhcpv6.OptionIATA, head: iaidLen, item: dhcpv6.OptionIAAddr, none: iana.StatusNoAddrsAvail},
+	ofPrefixes:  {code: dhcpv6.OptionIAPD, head: iaidLen + timesLen, item: dhcpv6.OptionIAPrefix, none: iana.StatusNoPrefixAvail},
+}
+
+// add has the guest get a network in an association of this kind.
+func (a *association) add(n netip.Prefix, preferred, valid uint32) {
+	a.networks = append(a.networks, n)
+	a.leased = a.appendItem(a.leased, n, preferred, valid)
+}
+
+// address is the first address.
+func (s *server6) address() netip.Addr { return s.associations[ofAddresses].networks[0].Addr() }
 
 type option6 struct {
 	code dhcpv6.OptionCode
@@ -74,11 +109,14 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 	s.times = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, t1), t2)
 
 	var warnings []string
-	s.addresses = rec.IPv6.Addresses()
-	if most := served.MostAddresses6(rec.MTU); len(s.addresses) > most {
-		warnings = append(warnings, fmt.Sprintf("DHCPv6 leases %d of the %d addresses: more do not fit into a message", most, len(s.addresses)))
-		s.addresses = s.addresses[:most]
+	addresses, prefixes := served.Leased6(&rec)
+	warn := func(format string, leased, all int) {
+		if leased < all {
+			warnings = append(warnings, fmt.Sprintf(format+": more do not fit into a message", leased, all))
+		}
 	}
+	warn("DHCPv6 leases %d of the %d addresses", len(addresses), len(rec.IPv6.Addresses()))
+	warn("DHCPv6 delegates %d of the %d prefixes", len(prefixes), len(rec.IPv6.Delegated))
 	// The preferred lifetime: RFC 9915 section 21.6. Deprecated addresses come between the others, as connman takes the
 	// last address alone.
 	preferred := func(a netip.Addr) uint32 {
@@ -87,13 +125,22 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 		}
 		return seconds
 	}
-	slices.SortStableFunc(s.addresses[1:], func(a, b netip.Addr) int { return cmp.Compare(preferred(a), preferred(b)) })
-	for _, a := range s.addresses {
-		s.iaAddresses = appendAddress6(s.iaAddresses, a, preferred(a), seconds)
+	slices.SortStableFunc(addresses[1:], func(a, b netip.Addr) int { return cmp.Compare(preferred(a), preferred(b)) })
+	s.associations = emptyAssociations
+	for _, a := range addresses {
+		s.associations[ofAddresses].add(netip.PrefixFrom(a, a.BitLen()), preferred(a), seconds)
 	}
-	// The room beside the longest client identifier and one IA_NA. A guest that asks for
+	for _, p := range prefixes {
+		s.associations[ofPrefixes].add(p, seconds, seconds)
+	}
+	// The room beside the longest client identifier, one IA_NA, and one IA_PD if there are prefixes. A guest that asks for
 	// several associations has less room: those come first.
-	room := s.limit - headLen6 - (4 + maxDUID) - (4 + len(s.duid)) - 5 - 4 - (4 + iaHeadLen + len(s.iaAddresses))
+	room := s.limit - headLen6 - (4 + maxDUID) - (4 + len(s.duid)) - 5 - 4
+	for _, a := range s.associations {
+		if a.leased != nil {
+			room -= 4 + a.head + len(a.leased)
+		}
+	}
 	add := func(o dhcpv6.Option) {
 		wire := dhcpv6.Options{o}.ToBytes()
 		if len(wire) > room {
@@ -134,13 +181,39 @@ func addresses6(list []netip.Addr) []net.IP {
 	return ips
 }
 
-func appendAddress6(b []byte, a netip.Addr, preferred, valid uint32) []byte {
-	b = binary.BigEndian.AppendUint16(b, uint16(dhcpv6.OptionIAAddr))
-	b = binary.BigEndian.AppendUint16(b, iaAddrLen)
-	address := a.As16()
-	b = append(b, address[:]...)
+// appendItem appends the option for an address or a network.
+func (a *association) appendItem(b []byte, n netip.Prefix, preferred, valid uint32) []byte {
+	b = binary.BigEndian.AppendUint16(b, uint16(a.item))
+	address := n.Addr().As16()
+	if a.item == dhcpv6.OptionIAAddr {
+		b = binary.BigEndian.AppendUint16(b, iaAddrLen)
+		b = append(b, address[:]...)
+		b = binary.BigEndian.AppendUint32(b, preferred)
+		return binary.BigEndian.AppendUint32(b, valid)
+	}
+	b = binary.BigEndian.AppendUint16(b, iaPrefixLen)
 	b = binary.BigEndian.AppendUint32(b, preferred)
-	return binary.BigEndian.AppendUint32(b, valid)
+	b = binary.BigEndian.AppendUint32(b, valid)
+	return append(append(b, byte(n.Bits())), address[:]...)
+}
+
+// items yields what an association of the guest names: the reverse of appendItem. Malformed options are left out.
+func (a *association) items(ia []byte) iter.Seq[netip.Prefix] {
+	return func(yield func(netip.Prefix) bool) {
+		for code, value := range options6(ia[min(a.head, len(ia)):]).all() {
+			var n netip.Prefix
+			switch {
+			case code != a.item:
+			case code == dhcpv6.OptionIAAddr && len(value) >= iaAddrLen:
+				n = netip.PrefixFrom(netip.AddrFrom16([16]byte(value)), 128)
+			case code == dhcpv6.OptionIAPrefix && len(value) >= iaPrefixLen:
+				n = netip.PrefixFrom(netip.AddrFrom16([16]byte(value[9:])), int(value[8]))
+			}
+			if n.IsValid() && !yield(n) {
+				return
+			}
+		}
+	}
 }
 
 // options6 are the options of a message, or of an option, in their encoded form. The library's decoder would
@@ -270,11 +343,11 @@ func (s *server6) answer(dst []byte, from cache.MAC, p frame.IPv6, msg []byte) (
 		if q.rapid {
 			w.appendHead(dhcpv6.MessageTypeReply, msg)
 			w.appendOption(dhcpv6.OptionRapidCommit, nil)
-			e = result{kind: leased6, address: s.addresses[0]}
+			e = result{kind: leased6, address: s.address()}
 		} else {
 			w.appendHead(dhcpv6.MessageTypeAdvertise, msg)
 			w.appendOption(dhcpv6.OptionPreference, []byte{preferenceMax})
-			e = result{kind: offered6, address: s.addresses[0]}
+			e = result{kind: offered6, address: s.address()}
 		}
 		if !w.appendAssociations() {
 			e = result{kind: informed6}
@@ -282,7 +355,7 @@ func (s *server6) answer(dst []byte, from cache.MAC, p frame.IPv6, msg []byte) (
 		w.appendConfiguration()
 	case dhcpv6.MessageTypeRequest, dhcpv6.MessageTypeRenew, dhcpv6.MessageTypeRebind:
 		w.appendHead(dhcpv6.MessageTypeReply, msg)
-		if e = (result{kind: renewed6, address: s.addresses[0]}); q.kind == dhcpv6.MessageTypeRequest {
+		if e = (result{kind: renewed6, address: s.address()}); q.kind == dhcpv6.MessageTypeRequest {
 			e.kind = leased6
 		}
 		if !w.appendAssociations() {
@@ -290,8 +363,8 @@ func (s *server6) answer(dst []byte, from cache.MAC, p frame.IPv6, msg []byte) (
 		}
 		w.appendConfiguration()
 	case dhcpv6.MessageTypeConfirm:
-		foreign, found := s.foreignAddress(q.options)
-		if !found {
+		own, foreign := s.named(q.options)
+		if !own.IsValid() && !foreign.IsValid() {
 			return dst, result{ignored: incomplete}
 		}
 		w.appendHead(dhcpv6.MessageTypeReply, msg)
@@ -300,16 +373,16 @@ func (s *server6) answer(dst []byte, from cache.MAC, p frame.IPv6, msg []byte) (
 			e = result{kind: refused6, address: foreign}
 		} else {
 			w.appendStatus(iana.StatusSuccess)
-			e = result{kind: confirmed6, address: s.addresses[0]}
+			e = result{kind: confirmed6, address: s.address()}
 		}
 	case dhcpv6.MessageTypeDecline, dhcpv6.MessageTypeRelease:
 		w.appendHead(dhcpv6.MessageTypeReply, msg)
 		w.appendStatus(iana.StatusSuccess)
-		named, ok := s.namedAddress(q.options)
-		if !ok {
+		own, _ := s.named(q.options)
+		if !own.IsValid() {
 			break
 		}
-		if e = (result{kind: released6, address: named}); q.kind == dhcpv6.MessageTypeDecline {
+		if e = (result{kind: released6, address: own}); q.kind == dhcpv6.MessageTypeDecline {
 			e.kind = declined6
 		}
 	case dhcpv6.MessageTypeInformationRequest:
@@ -351,51 +424,32 @@ func (s *server6) checkIdentifiers(q *request6) Reason {
 	return ""
 }
 
-// inside returns the options in an identity association for addresses, and nil for another option.
-func inside(code dhcpv6.OptionCode, ia []byte) options6 {
-	head := iaHeadLen
-	switch code {
-	case dhcpv6.OptionIANA:
-	case dhcpv6.OptionIATA:
-		head = iaidLen
-	default:
-		return nil
-	}
-	return ia[min(head, len(ia)):]
-}
-
-// address6 returns the address of an IA Address option.
-func address6(code dhcpv6.OptionCode, value []byte) (a netip.Addr, ok bool) {
-	if code != dhcpv6.OptionIAAddr || len(value) < iaAddrLen {
-		return netip.Addr{}, false
-	}
-	return netip.AddrFrom16([16]byte(value)), true
-}
-
-// foreignAddress returns the first address in the associations that is none of the guest's. Found reports whether
-// the associations have an address at all.
-func (s *server6) foreignAddress(options options6) (foreign netip.Addr, found bool) {
+// named returns the first of the guest's addresses in the associations, and the first address that is none of the
+// guest's. A guest asks for its prefixes by REBIND (RFC 9915 section 18.2.5), never by CONFIRM.
+func (s *server6) named(options options6) (own, foreign netip.Addr) {
 	for code, ia := range options.all() {
-		for code, value := range inside(code, ia).all() {
-			if a, ok := address6(code, value); ok {
-				found = true
-				if !slices.Contains(s.addresses, a) {
-					return a, true
-				}
+		i := s.kindOf(code)
+		if i < 0 || i == ofPrefixes {
+			continue
+		}
+		for n := range s.associations[i].items(ia) {
+			switch leased := slices.Contains(s.associations[ofAddresses].networks, n); {
+			case leased && !own.IsValid():
+				own = n.Addr()
+			case !leased && !foreign.IsValid():
+				foreign = n.Addr()
 			}
 		}
 	}
-	return netip.Addr{}, found
+	return own, foreign
 }
 
-// namedAddress returns the first of the guest's addresses in the associations.
-func (s *server6) namedAddress(options options6) (named netip.Addr, ok bool) {
-	for code, ia := range options.all() {
-		for code, value := range inside(code, ia).all() {
-			if a, ok := address6(code, value); ok && slices.Contains(s.addresses, a) {
-				return a, true
-			}
+// kindOf returns the place of an association's kind; negative: the option is none.
+func (s *server6) kindOf(code dhcpv6.OptionCode) int {
+	for i := range s.associations {
+		if s.associations[i].code == code {
+			return i
 		}
 	}
-	return netip.Addr{}, false
+	return -1
 }

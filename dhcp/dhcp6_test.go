@@ -27,7 +27,7 @@ type situation6 struct {
 func situations6() []situation6 {
 	const ours, wrong = "fd00:10:244::7", "fd00:10:244::8"
 	cid, sid, foreign := tlv(1, clientDUID), tlv(2, serverDUID), tlv(2, clientDUID)
-	pd := tlv(25, []byte{0, 0, 0, 9}, make([]byte, 8))
+	pd := iaPD(9)
 	ta := tlv(4, []byte{0, 0, 0, 8})
 	return []situation6{
 		{"18.3.1: SOLICIT", msg6(1, cid, iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", offered6, ""},
@@ -48,6 +48,7 @@ func situations6() []situation6 {
 		{"18.3.4: RENEW", msg6(5, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", renewed6, ""},
 		{"18.3.4: RENEW, wrong address", msg6(5, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", renewed6, ""},
 		{"18.3.4: RENEW, unknown IAID without address", msg6(5, cid, sid, iaNA(77)), "REPLY, NA 77 " + ours + "/inf", renewed6, ""},
+		{"18.3.4: RENEW, a prefix that is gone", msg6(5, cid, sid, iaNA(5), iaPD(9, iaPrefix("2001:db8:9::/56"))), "REPLY, NA 5 " + ours + "/inf, PD 9 2001:db8:9::/56/0", renewed6, ""},
 		{"16.6: RENEW without server identifier", msg6(5, cid, iaNA(5)), "", "", incomplete},
 		{"18.3.5: REBIND", msg6(6, cid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", renewed6, ""},
 		{"18.3.5: REBIND, wrong and right address", msg6(6, cid, iaNA(5, iaAddr(wrong), iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", renewed6, ""},
@@ -115,6 +116,48 @@ func situationsSeveral6() []situation6 {
 		{"18.3.8: DECLINE, another address", msg6(9, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, status 0", "", ""},
 	}
 }
+
+// situationsDelegated6 are the rows for a guest with the address fd00:10:244::7, to which 2001:db8:9::/56 and fd09::/64
+// are routed.
+func situationsDelegated6() []situation6 {
+	const ours, other, wrong = "2001:db8:9::/56", "fd09::/64", "2001:db8:8::/56"
+	const all, address = ours + "/inf " + other + "/inf", "NA 5 fd00:10:244::7/inf"
+	cid, sid, na := tlv(1, clientDUID), tlv(2, serverDUID), iaNA(5)
+	return []situation6{
+		{"18.3.1: SOLICIT", msg6(1, cid, na, iaPD(9)), "ADVERTISE, preference 255, " + address + ", PD 9 " + all, offered6, ""},
+		{"18.3.1: SOLICIT, only IA_PD", msg6(1, cid, iaPD(9)), "ADVERTISE, preference 255, PD 9 " + all, informed6, ""},
+		{"18.3.1: SOLICIT, rapid commit", msg6(1, cid, tlv(14), iaPD(9), na), "REPLY, rapid, PD 9 " + all + ", " + address, leased6, ""},
+		{"18.3.1: SOLICIT, a length wished for", msg6(1, cid, iaPD(9, iaPrefix("::/60"))), "ADVERTISE, preference 255, PD 9 " + all, informed6, ""},
+		{"18.3.1: SOLICIT, another prefix wished for", msg6(1, cid, iaPD(9, iaPrefix(wrong))), "ADVERTISE, preference 255, PD 9 " + all, informed6, ""},
+		{"18.3.9: SOLICIT, several IA_PD", msg6(1, cid, iaPD(1), iaPD(2), na), "ADVERTISE, preference 255, PD 1 " + all + ", PD 2 status 6, " + address, offered6, ""},
+		{"18.3.2: REQUEST", msg6(3, cid, sid, iaPD(9, iaPrefix(ours), iaPrefix(other))), "REPLY, PD 9 " + all, informed6, ""},
+		{"18.3.2: REQUEST, wrong prefix", msg6(3, cid, sid, na, iaPD(9, iaPrefix(wrong))), "REPLY, " + address + ", PD 9 " + all, leased6, ""},
+		{"18.3.4: RENEW", msg6(5, cid, sid, na, iaPD(9, iaPrefix(other), iaPrefix(ours))), "REPLY, " + address + ", PD 9 " + all, renewed6, ""},
+		{"18.3.4: RENEW, one prefix is gone", msg6(5, cid, sid, iaPD(9, iaPrefix(wrong), iaPrefix(ours))), "REPLY, PD 9 " + all + " " + wrong + "/0", informed6, ""},
+		{"18.3.4: RENEW, another length", msg6(5, cid, sid, iaPD(9, iaPrefix("2001:db8:9::/60"))), "REPLY, PD 9 " + all + " 2001:db8:9::/60/0", informed6, ""},
+		{"18.3.4: RENEW, the other IA_PD has one that is gone", msg6(5, cid, sid, iaPD(1), iaPD(2, iaPrefix(wrong))), "REPLY, PD 1 " + all + ", PD 2 " + wrong + "/0", informed6, ""},
+		{"18.3.5: REBIND", msg6(6, cid, iaPD(9, iaPrefix(ours))), "REPLY, PD 9 " + all, informed6, ""},
+		{"18.3.5: REBIND, the prefix is gone", msg6(6, cid, iaPD(9, iaPrefix(wrong))), "REPLY, PD 9 " + all + " " + wrong + "/0", informed6, ""},
+		{"18.3.3: CONFIRM, the prefix is not asked about", msg6(4, cid, iaNA(5, iaAddr("fd00:10:244::7")), iaPD(9, iaPrefix(wrong))), "REPLY, status 0", confirmed6, ""},
+		{"18.3.3: CONFIRM, only IA_PD", msg6(4, cid, iaPD(9, iaPrefix(ours))), "", "", incomplete},
+		{"18.3.7: RELEASE", msg6(8, cid, sid, iaPD(9, iaPrefix(ours))), "REPLY, status 0", "", ""},
+		{"18.3.8: DECLINE", msg6(9, cid, sid, iaPD(9, iaPrefix(ours))), "REPLY, status 0", "", ""},
+		{"16.12: INFORMATION-REQUEST with IA_PD", msg6(11, cid, iaPD(9)), "", "", malformed},
+		{"an IA_PD cut short before a good one", msg6(1, cid, tlv(25, []byte{0, 0, 0, 1}), iaPD(2)), "ADVERTISE, preference 255, PD 2 " + all, informed6, ""},
+		{"a prefix of 129 bits, and one cut short", msg6(5, cid, sid, iaPD(9, tlv(26, make([]byte, 8), []byte{129}, make([]byte, 16)), tlv(26, make([]byte, 24)))), "REPLY, PD 9 " + all, informed6, ""},
+		{"an address in the IA_PD", msg6(5, cid, sid, iaPD(9, iaAddr("fd00:10:244::8"))), "REPLY, PD 9 " + all, informed6, ""},
+	}
+}
+
+// delegatedRecord is newRecord with two prefixes.
+func delegatedRecord() cache.Record {
+	rec := newRecord()
+	rec.IPv6.Delegated = []netip.Prefix{prefix("2001:db8:9::/56"), prefix("fd09::/64")}
+	return rec
+}
+
+// The rows of the DHCPv6 table of a guest with prefixes.
+func TestDHCPv6Delegated(t *testing.T) { testMessages6(t, delegatedRecord(), situationsDelegated6()) }
 
 // severalRecord is newRecord with three IPv6 addresses.
 func severalRecord() cache.Record {
@@ -190,12 +233,16 @@ func TestDHCPv6Lifetimes(t *testing.T) {
 		rec := newRecord()
 		rec.IPv6.Others = []netip.Addr{addr("fd00:10:244::8"), addr("fd00:10:244::aaaa")}
 		rec.IPv6.Deprecated = rec.IPv6.Others[1:]
+		rec.IPv6.Delegated = []netip.Prefix{prefix("fd09::/64")}
 		rec.Options.LeaseSeconds = c.lease
-		got, _ := ask(t, newResponder(t, rec, resolvConf), from6(guestLL, servers6, msg6(1, tlv(1, clientDUID), iaNA(1))))
-		ia := read6(t, got).Options.OneIANA()
+		got, _ := ask(t, newResponder(t, rec, resolvConf), from6(guestLL, servers6, msg6(1, tlv(1, clientDUID), iaNA(1), iaPD(2))))
+		ia, pd := read6(t, got).Options.OneIANA(), read6(t, got).Options.OneIAPD()
 		a := ia.Options.OneAddress()
 		if seconds(ia.T1) != c.t1 || seconds(ia.T2) != c.t2 || seconds(a.PreferredLifetime) != c.preferred || seconds(a.ValidLifetime) != c.preferred {
 			t.Errorf("lease %d: T1 %s, T2 %s, preferred %s, valid %s", c.lease, seconds(ia.T1), seconds(ia.T2), seconds(a.PreferredLifetime), seconds(a.ValidLifetime))
+		}
+		if p := pd.Options.Prefixes()[0]; seconds(pd.T1) != c.t1 || seconds(pd.T2) != c.t2 || seconds(p.PreferredLifetime) != c.preferred || seconds(p.ValidLifetime) != c.preferred {
+			t.Errorf("lease %d: the prefix: T1 %s, T2 %s, preferred %s, valid %s", c.lease, seconds(pd.T1), seconds(pd.T2), seconds(p.PreferredLifetime), seconds(p.ValidLifetime))
 		}
 		d := ia.Options.Addresses()[1] // section 21.6
 		if d.IPv6Addr.String() != "fd00:10:244::aaaa" || d.PreferredLifetime != 0 || seconds(d.ValidLifetime) != c.preferred {
@@ -292,32 +339,40 @@ func TestDHCPv6Bounds(t *testing.T) {
 	}
 }
 
-// A guest with more addresses than fit into half of a message gets the first ones, and the DNS servers.
-func TestDHCPv6ManyAddresses(t *testing.T) {
-	for _, c := range []struct{ mtu, addresses, leased int }{
-		{1280, 22, 22}, {1280, 23, 22}, {1450, 200, 25}, {9000, 25, 25}, {576, 30, 22},
+// A guest with more addresses and prefixes than fit into half of a message gets the first ones, and the DNS servers.
+func TestDHCPv6ManyLeased(t *testing.T) {
+	for _, c := range []struct{ mtu, addresses, leased, prefixes, delegated int }{
+		{1280, 22, 22, 0, 0}, {1280, 23, 22, 1, 0}, {1450, 200, 25, 2, 0}, {9000, 25, 25, 120, 120}, {576, 30, 22, 0, 0},
+		{1280, 1, 1, 19, 19}, {1280, 1, 1, 20, 19}, {1450, 20, 20, 9, 4},
 	} {
 		rec := newRecord()
 		rec.MTU = c.mtu
 		for i := range c.addresses - 1 {
 			rec.IPv6.Others = append(rec.IPv6.Others, addr(fmt.Sprintf("fd00:10:244::1:%x", i)))
 		}
+		for i := range c.prefixes {
+			rec.IPv6.Delegated = append(rec.IPv6.Delegated, prefix(fmt.Sprintf("fd09:0:0:%x::/64", i)))
+		}
 		r := newResponder(t, rec, resolvConf)
-		want := []string{fmt.Sprintf("DHCPv6 leases %d of the %d addresses: more do not fit into a message", c.leased, c.addresses)}
-		if c.leased == c.addresses {
-			want = nil
+		var want []string
+		if c.leased < c.addresses {
+			want = append(want, fmt.Sprintf("DHCPv6 leases %d of the %d addresses: more do not fit into a message", c.leased, c.addresses))
+		}
+		if c.delegated < c.prefixes {
+			want = append(want, fmt.Sprintf("DHCPv6 delegates %d of the %d prefixes: more do not fit into a message", c.delegated, c.prefixes))
 		}
 		if !slices.Equal(r.warnings(), want) {
 			t.Errorf("%+v: warnings %q, want %q", c, r.warnings(), want)
 		}
-		in := msg6(5, tlv(1, make([]byte, 130)), tlv(2, serverDUID), iaNA(1))
+		in := msg6(5, tlv(1, make([]byte, 130)), tlv(2, serverDUID), iaNA(1), iaPD(2))
 		got, silent := ask(t, r, from6(guestLL, servers6, in))
 		if silent {
 			t.Fatalf("%+v: no reply", c)
 		}
 		m := read6(t, got)
-		if n := len(m.Options.OneIANA().Options.Addresses()); n != c.leased || len(got.frame)-14 > max(c.mtu, 1280) {
-			t.Errorf("%+v: %d addresses in a packet of %d octets", c, n, len(got.frame)-14)
+		addresses, prefixes := len(m.Options.OneIANA().Options.Addresses()), len(m.Options.OneIAPD().Options.Prefixes())
+		if addresses != c.leased || prefixes != c.delegated || len(got.frame)-14 > max(c.mtu, 1280) {
+			t.Errorf("%+v: %d addresses and %d prefixes in a packet of %d octets", c, addresses, prefixes, len(got.frame)-14)
 		}
 		if fmt.Sprint(m.Options.DNS()) != "[fd00:10:96::a]" || m.Options.DomainSearchList() == nil {
 			t.Errorf("%+v: DNS %v, search list %v", c, m.Options.DNS(), m.Options.DomainSearchList())

@@ -83,7 +83,9 @@ func TestUDPChecksumZero(t *testing.T) {
 // A reply allocates nothing, and Serve allocates nothing for an event that is held back. So a guest's flood of messages
 // makes no garbage.
 func TestAllocations(t *testing.T) {
-	r := newResponder(t, withStandIn(), resolvConf)
+	rec := withStandIn()
+	rec.IPv6.Delegated = delegatedRecord().IPv6.Delegated
+	r := newResponder(t, rec, resolvConf)
 	r.Log, r.Notify = slog.New(slog.DiscardHandler), func(Event) {}
 	buf := make([]byte, 0, 2048)
 	l := loop{r: r, port: discardPort{}, log: r.Log, answers: r.answers.Load(), out: buf}
@@ -98,6 +100,7 @@ func TestAllocations(t *testing.T) {
 		{"release", from6(guestLL, servers6, msg6(8, tlv(1, clientDUID), tlv(2, serverDUID), iaNA(1, iaAddr("fd00:10:244::7"))))},
 		{"confirm", from6(guestLL, servers6, msg6(4, tlv(1, clientDUID), iaNA(1, iaAddr("fd00:10:244::7"))))},
 		{"several associations", from6(guestLL, servers6, msg6(1, tlv(1, clientDUID), iaNA(1), iaNA(2), tlv(4, make([]byte, 4)), tlv(25, make([]byte, 12))))},
+		{"prefixes", from6(guestLL, servers6, msg6(5, tlv(1, clientDUID), tlv(2, serverDUID), iaPD(1, iaPrefix("fd09::/64")), iaPD(2, iaPrefix("fd08::/64"))))},
 		{"router solicitation", routerSolicitation(guestLL)},
 		{"neighbour solicitation", solicitation(guestLL, addr("ff02::1:ff00:1"), addr("fe80::1"))},
 		{"arp", arp(1, guestMAC, anyone, addr("169.254.1.1"))},

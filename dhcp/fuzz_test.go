@@ -42,7 +42,8 @@ func seeds(t testing.TB) [][]byte {
 	for kind := range byte(12) {
 		list = append(list,
 			from6(guestLL, servers6, append([]byte{kind, 1, 2, 3}, slices.Concat(cid, sid, iaNA(5, iaAddr("fd00:10:244::7")))...)),
-			from6(guestLL, servers6, append([]byte{kind, 1, 2, 3}, slices.Concat(cid, tlv(14), tlv(6, []byte{0, 23, 0, 24}), iaNA(5, iaAddr("fd00::9")), iaNA(6), tlv(25, make([]byte, 12)), tlv(4, make([]byte, 4)))...)))
+			from6(guestLL, servers6, append([]byte{kind, 1, 2, 3}, slices.Concat(cid, tlv(14), tlv(6, []byte{0, 23, 0, 24}), iaNA(5, iaAddr("fd00::9")), iaNA(6), tlv(25, make([]byte, 12)), tlv(4, make([]byte, 4)))...)),
+			from6(guestLL, servers6, append([]byte{kind, 1, 2, 3}, slices.Concat(cid, sid, iaPD(9, iaPrefix("fd09::/64"), iaPrefix("fd08::/64")), iaPD(10, iaPrefix("::/60")))...)))
 	}
 	for _, frames := range captures(t) {
 		list = append(list, frames...)
@@ -67,7 +68,7 @@ func FuzzReply(f *testing.F) {
 	for i := range 20 {
 		dns.Search = append(dns.Search, fmt.Sprintf("%d.%s.example", i, strings.Repeat("d", i)))
 	}
-	full.IPv6.Others = severalRecord().IPv6.Others
+	full.IPv6.Others, full.IPv6.Delegated = severalRecord().IPv6.Others, delegatedRecord().IPv6.Delegated
 	responders := []*Responder{newResponder(f, newRecord(), resolvConf), newResponder(f, full, dns)}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		for _, r := range responders {
@@ -177,6 +178,7 @@ func FuzzDHCPv6(f *testing.F) {
 		}
 	}
 	rec := severalRecord()
+	rec.IPv6.Delegated = delegatedRecord().IPv6.Delegated
 	r := newResponder(f, rec, resolvConf)
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		if len(msg) > 1450-48 || len(msg) < 4 {
@@ -199,6 +201,20 @@ func FuzzDHCPv6(f *testing.F) {
 			}
 			if leased != 0 && leased != len(rec.IPv6.Addresses()) {
 				t.Fatalf("%d addresses in %v", leased, ia)
+			}
+		}
+		for _, ia := range read6(t, got).Options.IAPD() {
+			delegated := 0
+			for _, p := range ia.Options.Prefixes() {
+				ours := p.Prefix != nil && slices.Contains(rec.IPv6.Delegated, prefix(p.Prefix.String()))
+				if ours && p.ValidLifetime != 0 {
+					delegated++
+				} else if ours || p.ValidLifetime != 0 {
+					t.Fatalf("the prefix %v for %v", p.Prefix, p.ValidLifetime)
+				}
+			}
+			if delegated != 0 && delegated != len(rec.IPv6.Delegated) {
+				t.Fatalf("%d prefixes in %v", delegated, ia)
 			}
 		}
 	})

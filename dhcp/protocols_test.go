@@ -13,7 +13,8 @@ import (
 // TestProtocols: the tables of docs/reference/protocols.md are those of the tests.
 func TestProtocols(t *testing.T) {
 	golden.Parts(t, "../docs/reference/protocols.md", "dhcp", map[string]string{
-		"DHCPv4": table4(), "DHCPv6": table6(situations6()), "DHCPv6 of several addresses": table6(situationsSeveral6()), "ARP": table(situationsARP()),
+		"DHCPv4": table4(), "DHCPv6": table6(situations6()), "DHCPv6 of several addresses": table6(situationsSeveral6()),
+		"DHCPv6 of prefixes": table6(situationsDelegated6()), "ARP": table(situationsARP()),
 		"neighbour solicitations": table(situationsNS()), "router solicitations": table(situationsRS()),
 		"reasons": tableReasons(t), "events": tableEvents(t),
 	})

@@ -108,6 +108,9 @@ func TestTooMany6(t *testing.T) {
 				if i%4 == 0 {
 					v6.OnLink = append(v6.OnLink, netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 2, 6: byte(i >> 8), 7: byte(i)}), 64))
 				}
+				if i%3 == 0 {
+					v6.Delegated = append(v6.Delegated, netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 4, 6: byte(i >> 8), 7: byte(i)}), 64))
+				}
 				bits := []int{48, 80, 128}[i%3]
 				router.Routes = append(router.Routes, netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 3, 4: byte(i >> 8), 5: byte(i)}), bits))
 			}
@@ -118,8 +121,14 @@ func TestTooMany6(t *testing.T) {
 				lost = append(lost, l.What)
 			}
 			r := newResponder(t, rec, cache.DNS{})
-			got, _ := ask(t, r, from6(guestLL, servers6, msg6(1, tlv(1, clientDUID), iaNA(1))))
+			got, _ := ask(t, r, from6(guestLL, servers6, msg6(1, tlv(1, clientDUID), iaNA(1), iaPD(2))))
 			leased := fmt.Sprint(read6(t, got).Options.OneIANA())
+			delegated := outline(read6(t, got))
+			for _, p := range v6.Delegated {
+				if strings.Contains(delegated, " "+p.String()+"/inf") == slices.Contains(lost, "the prefix "+p.String()) {
+					t.Fatalf("MTU %d, %d: %v of %s, lost %v", mtu, n, p, delegated, lost)
+				}
+			}
 			for _, a := range v6.Addresses() {
 				if strings.Contains(leased, "="+a.String()+" ") == slices.Contains(lost, a.String()) {
 					t.Fatalf("MTU %d, %d: %v of %s, lost %v", mtu, n, a, leased, lost)

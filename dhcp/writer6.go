@@ -43,60 +43,52 @@ func (w *writer6) appendStatus(code iana.StatusCode) {
 	w.appendOption(dhcpv6.OptionStatusCode, []byte{byte(code >> 8), byte(code)})
 }
 
-// appendAssociations answers each identity association, in the guest's order: the first IA_NA gets all
-// addresses, the others a status that says that there is none. Given reports whether the addresses were given.
-func (w *writer6) appendAssociations() (given bool) {
+// appendAssociations answers each identity association, in the guest's order: the first one of each kind gets all that
+// the guest can have, the others a status that says that there is nothing. It reports whether the addresses were given.
+func (w *writer6) appendAssociations() bool {
+	var given [len(w.server.associations)]bool
 	for code, ia := range w.q.options.all() {
-		switch code {
-		case dhcpv6.OptionIANA:
-			if len(ia) < iaHeadLen {
-				continue
-			}
-			if given {
-				w.appendRefusal(code, ia, iaHeadLen, iana.StatusNoAddrsAvail)
-				continue
-			}
-			given = w.appendLease(ia)
-		case dhcpv6.OptionIATA:
-			w.appendRefusal(code, ia, iaidLen, iana.StatusNoAddrsAvail)
-		case dhcpv6.OptionIAPD:
-			w.appendRefusal(code, ia, iaHeadLen, iana.StatusNoPrefixAvail)
+		i := w.server.kindOf(code)
+		if i < 0 || len(ia) < w.server.associations[i].head {
+			continue
+		}
+		a, leased := &w.server.associations[i], w.server.associations[i].leased
+		if given[i] {
+			leased = nil
+		}
+		if w.appendAssociation(a, ia, leased) && leased != nil {
+			given[i] = true
 		}
 	}
-	return given
+	return given[ofAddresses]
 }
 
-// appendLease appends an IA_NA with the guest's addresses, if there is room, and reports whether there was. Other
-// addresses that the guest wants to renew get lifetimes of zero, which end them (RFC 9915 section 18.3.4).
-func (w *writer6) appendLease(ia []byte) bool {
-	start := len(w.b)
-	if 4+iaHeadLen+len(w.server.iaAddresses) > w.room() {
+// appendAssociation appends an association with what is leased in it, if there is room, and reports whether there was.
+// What else the guest wants to renew gets lifetimes of zero, which end it (RFC 9915 section 18.3.4). An association in
+// which there is nothing gets a status.
+func (w *writer6) appendAssociation(a *association, ia, leased []byte) bool {
+	start, times := len(w.b), make([]byte, timesLen)
+	if leased != nil {
+		times = w.server.times
+	}
+	if 4+a.head+max(len(leased), statusLen) > w.room() {
 		return false
 	}
-	w.b = appendOption6(w.b, dhcpv6.OptionIANA, nil) // its length follows
-	w.b = append(w.b, ia[:iaidLen]...)
-	w.b = append(w.b, w.server.times...)
-	w.b = append(w.b, w.server.iaAddresses...)
+	w.b = appendOption6(w.b, a.code, ia[:iaidLen]) // its length follows
+	w.b = append(w.b, times[:a.head-iaidLen]...)
+	w.b = append(w.b, leased...)
 	if w.q.kind == dhcpv6.MessageTypeRenew || w.q.kind == dhcpv6.MessageTypeRebind {
-		for code, value := range options6(ia[iaHeadLen:]).all() {
-			if a, ok := address6(code, value); ok && !slices.Contains(w.server.addresses, a) && 4+iaAddrLen <= w.room() {
-				w.b = appendAddress6(w.b, a, 0, 0)
+		for n := range a.items(ia) {
+			if !slices.Contains(a.networks, n) && 4+iaPrefixLen <= w.room() {
+				w.b = a.appendItem(w.b, n, 0, 0)
 			}
 		}
+	}
+	if len(w.b) == start+4+a.head {
+		w.appendStatus(a.none)
 	}
 	binary.BigEndian.PutUint16(w.b[start+2:], uint16(len(w.b)-start-4))
 	return true
-}
-
-// appendRefusal appends an association with a status and nothing else. Head is the length of the
-// association's fixed part.
-func (w *writer6) appendRefusal(code dhcpv6.OptionCode, ia []byte, head int, status iana.StatusCode) {
-	if len(ia) < head {
-		return
-	}
-	value := make([]byte, head, iaHeadLen+6)
-	copy(value, ia[:iaidLen]) // T1 and T2, if there are any, stay zero
-	w.appendOption(code, appendOption6(value, dhcpv6.OptionStatusCode, []byte{byte(status >> 8), byte(status)}))
 }
 
 // appendClass appends the vendor class to the answer for a client of UEFI's HTTP boot, if there is something to boot.

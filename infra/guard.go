@@ -36,6 +36,12 @@ type Guard struct {
 	// prefix gets no route if the guest has no address of its family, or if the prefix is
 	// shorter than /8. The record warns of that. Under Bridge and Redirect, the network must
 	// know the way to the prefix.
+	//
+	// A guest that asks for prefixes by DHCPv6 (IA_PD) gets the IPv6 prefixes of this list, the
+	// widest first, for the time of its lease. Left out are single addresses, link-local
+	// prefixes, those shorter than /8, and those inside another one. Left out are also those
+	// that overlap a network on the NIC's link, or contain one to which the namespace has a
+	// route.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
 
 	// EtherTypes pass in addition to IPv4, IPv6 and ARP, in both directions, such as 0x8863

@@ -136,23 +136,30 @@ func OtherFamily(rec *cache.Record) []cache.Loss {
 
 const minMTU6 = 1280 // RFC 8200 section 5
 
-// MostAddresses6 is the number of addresses that DHCPv6 leases: they fill half of a message. The other half is for
-// identifiers, DNS and the other options.
-func MostAddresses6(mtu int) int {
-	const headers, address = 40 + 8, 4 + 24
-	return (max(mtu, minMTU6) - headers) / 2 / address
+// Leased6 returns the addresses that DHCPv6 leases, and the prefixes that it delegates. They fill half of a message.
+// The other half is for identifiers, DNS and the other options.
+func Leased6(rec *cache.Record) (addresses []netip.Addr, prefixes []netip.Prefix) {
+	const headers, address, association, prefix = 40 + 8, 4 + 24, 4 + 12, 4 + 25
+	room := (max(rec.MTU, minMTU6) - headers) / 2
+	addresses, prefixes = rec.IPv6.Addresses(), rec.IPv6.Delegated
+	addresses = addresses[:min(len(addresses), room/address)]
+	room -= len(addresses)*address + association
+	return addresses, prefixes[:min(len(prefixes), max(0, room/prefix))]
 }
 
-// TooMany6 returns the addresses that DHCPv6 does not lease, and the prefixes that do not fit into a router
-// advertisement beside the others. DNS servers may take the room of more.
+// TooMany6 returns the addresses that DHCPv6 does not lease, and the prefixes that it does not delegate, or that do not
+// fit into a router advertisement beside the others. DNS servers may take the room of more.
 func TooMany6(rec *cache.Record) []cache.Loss {
 	if rec.IPv6 == nil {
 		return nil
 	}
 	var losses []cache.Loss
-	all := rec.IPv6.Addresses()
-	for _, a := range all[min(len(all), MostAddresses6(rec.MTU)):] {
-		losses = append(losses, cache.Loss{Kind: "address", What: a.String(), Why: fmt.Sprintf("DHCPv6 leases %d addresses, as more do not fit into a message", MostAddresses6(rec.MTU))})
+	addresses, prefixes := Leased6(rec)
+	for _, a := range rec.IPv6.Addresses()[len(addresses):] {
+		losses = append(losses, cache.Loss{Kind: "address", What: a.String(), Why: fmt.Sprintf("DHCPv6 leases %d addresses, as more do not fit into a message", len(addresses))})
+	}
+	for _, p := range rec.IPv6.Delegated[len(prefixes):] {
+		losses = append(losses, cache.Loss{Kind: "option", What: "the prefix " + p.String(), Why: fmt.Sprintf("DHCPv6 delegates %d prefixes, as more do not fit into a message", len(prefixes))})
 	}
 	room := max(rec.MTU, minMTU6) - 40 - 16 // headers
 	if rec.IPv6.Router == nil || !rec.IPv6.Router.MAC.IsZero() {

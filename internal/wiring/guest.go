@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
@@ -10,6 +11,7 @@ import (
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // checkMTU refuses an MTU that the guest's link cannot have.
@@ -60,6 +62,7 @@ func (p *Plan) addFilter(g guestfilter.Guest) error {
 		return err
 	}
 	p.Record.MACs = guard.MACs
+	p.delegatePrefixes()
 	if guard.MaxNeighbours != 0 && !p.traits().Routes {
 		p.warn("guard.maxNeighbours limits nothing under %s: name masquerade or routed if it has to", p.spec.Binding.Kind())
 	}
@@ -86,6 +89,30 @@ func (p *Plan) addFilter(g guestfilter.Guest) error {
 	}
 	p.makeTables = append(p.makeTables, func() []firewall.Table { return guestfilter.Tables(g) })
 	return nil
+}
+
+// delegatePrefixes delegates to the guest those of Guard.Prefixes that lie beyond it, the widest first. Under
+// masquerade and routed those have a route through the guest, else the network can route them to it. Networks on the
+// link are the stations', and a route of the namespace into a prefix leads elsewhere.
+func (p *Plan) delegatePrefixes() {
+	v6 := p.Record.IPv6
+	if v6 == nil {
+		return
+	}
+	leadsElsewhere := func(n netip.Prefix) bool {
+		return slices.ContainsFunc(v6.OnLink, func(o netip.Prefix) bool { return !syntax.IsDefault(o) && o.Overlaps(n) }) ||
+			v6.Router != nil && slices.ContainsFunc(v6.Router.Routes, func(r netip.Prefix) bool { return r.Bits() >= n.Bits() && r.Overlaps(n) })
+	}
+	networks := slices.Clone(p.spec.Guard.Prefixes)
+	slices.SortStableFunc(networks, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() })
+	for _, n := range networks {
+		switch {
+		case n.Addr().Is4(), n.IsSingleIP(), n.Addr().IsLinkLocalUnicast(), n.Bits() < syntax.MinNetwork:
+		case leadsElsewhere(n), slices.ContainsFunc(v6.Delegated, n.Overlaps):
+		default:
+			v6.Delegated = append(v6.Delegated, n)
+		}
+	}
 }
 
 // checkPolicy refuses a policy that no rule can keep. Another binding of infra.Auto may be able to.

@@ -5,6 +5,7 @@
 #   $GUESTWIRE_CACHE/dhcpcd/usr/sbin/dhcpcd                the cache is /var/cache/guestwire by default
 #   $GUESTWIRE_CACHE/udhcpc/etc/udhcpc/default.script      Debian's script for busybox's client
 #   $GUESTWIRE_CACHE/connman/usr/sbin/connmand
+#   $GUESTWIRE_CACHE/dhcp6c/usr/sbin/dhcp6c                WIDE's DHCPv6 client, of many routers
 #   $GUESTWIRE_CACHE/ifupdown/sbin/ifup
 #   $GUESTWIRE_CACHE/net-tools/sbin/route                  which cloud-init has ifupdown call
 #   $GUESTWIRE_CACHE/klibc/usr/lib/klibc/bin/ipconfig      which reads ip= in an initramfs
@@ -21,7 +22,7 @@ apt() { apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >&2; }
 
 ready() {
 	[ -x "$cache/dhcpcd/usr/sbin/dhcpcd" ] && [ -x "$cache/udhcpc/etc/udhcpc/default.script" ] &&
-		[ -x "$cache/connman/usr/sbin/connmand" ] && [ -x "$cache/ifupdown/sbin/ifup" ] &&
+		[ -x "$cache/connman/usr/sbin/connmand" ] && [ -x "$cache/dhcp6c/usr/sbin/dhcp6c" ] && [ -x "$cache/ifupdown/sbin/ifup" ] &&
 		[ -x "$cache/net-tools/sbin/route" ] && [ -x "$cache/klibc/usr/lib/klibc/bin/ipconfig" ] &&
 		[ -d /usr/lib/debian-installer/images/12/amd64/text ]
 }
@@ -37,7 +38,7 @@ trap 'rm -rf "$tmp"' EXIT
 apt update
 apt install debian-installer-12-netboot-amd64
 # apt's sandbox user has to write to the directory of the download.
-(cd "$tmp" && apt -o APT::Sandbox::User=root download dhcpcd-base udhcpc connman ifupdown net-tools klibc-utils libklibc)
+(cd "$tmp" && apt -o APT::Sandbox::User=root download dhcpcd-base udhcpc connman ifupdown net-tools klibc-utils libklibc wide-dhcpv6-client libfl2)
 unpack() { # DIRECTORY PACKAGE...
 	mkdir "$tmp/$1"
 	for package in "${@:2}"; do
@@ -51,4 +52,5 @@ for package in udhcpc connman ifupdown net-tools; do
 	unpack "$package" "$package"
 done
 unpack klibc klibc-utils libklibc
+unpack dhcp6c wide-dhcpv6-client libfl2
 ready || { echo "install: files are missing in $cache" >&2; exit 1; }
