@@ -30,7 +30,7 @@ type instance struct {
 	}
 	Status struct {
 		ActivePods map[string]string // the nodes by the pods' UIDs
-		Interfaces []struct{ Name, PodInterfaceName string }
+		Interfaces []struct{ Name, PodInterfaceName, Mac string }
 	}
 }
 
@@ -38,6 +38,7 @@ type instance struct {
 type nic struct {
 	network, name string // the interface's, and in the pod; an empty name: KubeVirt does not say it
 	mac           string // that the instance wants; empty: any
+	running       string // the MAC of the running guest; empty: none runs yet
 }
 
 // bound returns the NICs of the interfaces with the binding.
@@ -47,7 +48,13 @@ func bound(vmi, binding string) (i instance, nics []nic, err error) {
 	}
 	for _, iface := range i.Spec.Domain.Devices.Interfaces {
 		if iface.Binding.Name == binding && iface.State != "absent" {
-			nics = append(nics, nic{iface.Name, i.podNIC(iface.Name), iface.MacAddress})
+			n := nic{network: iface.Name, name: i.podNIC(iface.Name), mac: iface.MacAddress}
+			for _, s := range i.Status.Interfaces {
+				if s.Name == iface.Name {
+					n.running = s.Mac
+				}
+			}
+			nics = append(nics, n)
 		}
 	}
 	return i, nics, nil
@@ -88,6 +95,11 @@ func connect(domain string, n nic, r cache.Record) (string, error) {
 	}
 	if mac, err := cache.ParseMAC(n.mac); n.mac != "" && (err != nil || mac != r.MAC) {
 		return "", fmt.Errorf("macAddress is %s, and the guest of %s has %s: leave macAddress out", n.mac, n.name, r.MAC)
+	}
+	// At the target of a migration KubeVirt drops the domain that it gets, and the guest keeps what it had at the source.
+	if mac, err := cache.ParseMAC(n.running); n.running != "" && (err != nil || mac != r.MAC) {
+		return "", fmt.Errorf("the running guest has the MAC %s, and %s of this pod is wired for %s: a guest can only migrate to a pod that is wired for its MAC",
+			n.running, n.name, r.MAC)
 	}
 	iface, start, end, err := findInterface(domain, "ua-"+n.network)
 	if err != nil {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,68 +16,103 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/directory"
 )
 
 // nodeHook wires the NICs of the instance's pod on the node before the VM starts, and gives them back when it has
-// stopped. KubeVirt repeats the calls.
+// stopped. In a pod that waits for a migrating guest the NICs are on standby until the guest is there. KubeVirt repeats
+// the calls.
 func (s *server) nodeHook(ctx context.Context, point, vmi, node string) error {
 	i, nics, err := bound(vmi, s.binding)
 	if err != nil || len(nics) == 0 {
 		return err
 	}
-	pods := 0
+	starts := point == "PreVMStart" || point == "PreMigrationTarget"
+	pods, done, ended := 0, 0, error(nil)
 	for uid, on := range i.Status.ActivePods {
 		if on != node {
 			continue
 		}
 		pods++
 		for _, n := range nics {
-			switch {
-			case n.name != "":
-				err = errors.Join(err, s.callAgent(ctx, point, uid, n.name))
-			case point == "PreVMStart": // later there is nothing to give back
+			switch failed := s.callAgent(ctx, point, uid, n); {
+			case n.name == "" && starts: // later there is nothing to give back
 				err = errors.Join(err, n.errUnnamed())
+			case n.name == "":
+			case errors.Is(failed, fs.ErrNotExist): // a pod that a guest has left stays in activePods until it is deleted
+				ended = failed
+			default:
+				done++
+				err = errors.Join(err, failed)
 			}
 		}
 	}
-	if pods == 0 && point == "PreVMStart" {
+	switch {
+	case pods == 0 && starts:
 		return fmt.Errorf("status.activePods has no pod on node %s", node)
-	} else if pods == 0 { // deleted by force. After an error KubeVirt would repeat the call for ever
+	case pods == 0: // deleted by force. After an error KubeVirt would repeat the call for ever
 		s.log.Warn("status.activePods has no pod on this node: the records of a pod that is gone stay", "node", node, "in", s.state)
+	case done == 0:
+		err = errors.Join(err, ended)
 	}
 	return err
 }
 
-// callAgent runs the agent for a NIC of a pod, whose records are in the directory -state/UID.
-func (s *server) callAgent(ctx context.Context, point, uid, nic string) error {
+// callAgent runs the agent for a NIC of a pod, whose records are in the directory -state/UID. The error is
+// fs.ErrNotExist if the pod has no process.
+func (s *server) callAgent(ctx context.Context, point, uid string, n nic) error {
+	if n.name == "" {
+		return nil
+	}
 	state := filepath.Join(s.state, uid)
 	if filepath.Dir(state) != filepath.Clean(s.state) {
 		return fmt.Errorf("%q is no pod's UID", uid)
 	}
 	args, ok := map[string][]string{
-		"PreVMStart": {"setup", "-netns", "/proc/self/fd/3", "-state", state, "-config", s.config},
-		"PostVMStop": {"teardown", "-state", state, "-cut-off"}, // by the journal: the pod's processes may have ended
+		"PreVMStart":          {"setup", "-state", state, "-config", s.config},
+		"PreMigrationTarget":  {"setup", "-state", state, "-config", "-", "-standby"},
+		"PostMigrationTarget": {"activate", "-gone"},                     // the source's QEMU has ended
+		"PostVMStop":          {"teardown", "-state", state, "-cut-off"}, // by the journal: the pod's processes may have ended
 	}[point]
 	if !ok {
-		return fmt.Errorf("hook point %s: permittedHooks of the Plugin are PreVMStart and PostVMStop", point)
+		return fmt.Errorf("hook point %s: permittedHooks of the Plugin are PreVMStart, PreMigrationTarget, PostMigrationTarget and PostVMStop", point)
 	}
-	cmd := exec.CommandContext(ctx, s.agent, append(args, "-nic", nic)...)
-	if point == "PreVMStart" {
+	cmd := exec.CommandContext(ctx, s.agent, append(args, "-nic", n.name)...)
+	process := ""
+	if point != "PostVMStop" {
 		ns, err := s.openNetNS(uid)
 		if err != nil {
 			return err
 		}
 		defer ns.Close()
-		cmd.ExtraFiles = []*os.File{ns}
+		cmd.Args, cmd.ExtraFiles = append(cmd.Args, "-netns", "/proc/self/fd/3"), []*os.File{ns}
+		process = filepath.Dir(filepath.Dir(ns.Name()))
+	}
+	if point == "PreMigrationTarget" {
+		spec, err := s.specOf(n)
+		if err != nil {
+			return err
+		}
+		cmd.Stdin = bytes.NewReader(spec)
 	}
 	said, err := cmd.CombinedOutput()
 	s.log.Info("agent", "call", cmd.Args[1:], "said", string(said), "error", err)
 	if err != nil {
-		return fmt.Errorf("guestwire-agent %s of NIC %s: %w: %s", args[0], nic, err, said)
+		return fmt.Errorf("guestwire-agent %s of NIC %s: %w: %s", args[0], n.name, err, said)
+	}
+	key := uid + "/" + n.name
+	switch point {
+	case "PreMigrationTarget":
+		return s.arrive(key, state, process, n)
+	case "PostMigrationTarget", "PostVMStop":
+		if end, ok := s.arriving.Load(key); ok {
+			end.(context.CancelFunc)()
+		}
 	}
 	if point == "PostVMStop" {
 		if dir, err := directory.Open(s.state); err == nil {
@@ -83,6 +120,78 @@ func (s *server) callAgent(ctx context.Context, point, uid, nic string) error {
 			dir.Close()
 		}
 	}
+	return nil
+}
+
+// specOf is the configuration of -config with the MAC of the running guest, which stays the same in each pod.
+func (s *server) specOf(n nic) ([]byte, error) {
+	if n.running == "" {
+		return nil, fmt.Errorf("network %s: status.interfaces has no mac of it, so the guest's is not known", n.network)
+	}
+	text, err := os.ReadFile(s.config)
+	if err != nil {
+		return nil, err
+	}
+	spec, binding := map[string]json.RawMessage{}, map[string]map[string]json.RawMessage{}
+	if err := json.Unmarshal(text, &spec); err != nil {
+		return nil, fmt.Errorf("configuration %s: %w", s.config, err)
+	}
+	if err := json.Unmarshal(spec["binding"], &binding); err != nil {
+		return nil, fmt.Errorf("configuration %s: binding: %w", s.config, err)
+	}
+	for kind, of := range binding {
+		if of == nil {
+			of = map[string]json.RawMessage{}
+		}
+		of["mac"], binding[kind] = json.RawMessage(strconv.Quote(n.running)), of
+	}
+	if spec["binding"], err = json.Marshal(binding); err != nil {
+		return nil, err
+	}
+	return json.Marshal(spec)
+}
+
+// arrive activates a NIC on standby when the guest is there. KubeVirt calls PostMigrationTarget seconds later. QEMU
+// announces the guest by the tap once it has all of the guest and the source's has stopped: into a tap that is down,
+// which counts that as dropped.
+func (s *server) arrive(key, state, process string, n nic) error {
+	dir, err := directory.Open(state)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	r, err := cache.Read(dir, n.name)
+	if err != nil || !r.Standby {
+		return err
+	}
+	ctx, end := context.WithCancel(s.ctx)
+	if _, waits := s.arriving.LoadOrStore(key, end); waits {
+		end()
+		return nil
+	}
+	go func() {
+		defer s.arriving.Delete(key)
+		defer end()
+		dropped := regexp.MustCompile(`(?m)^ *` + regexp.QuoteMeta(r.Tap) + `:(?: *\d+){3} +[1-9]`) // proc_pid_net(5), dev
+		for tick := time.Tick(20 * time.Millisecond); ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick:
+			}
+			links, err := os.ReadFile(filepath.Join(process, "net", "dev"))
+			if err != nil || !strings.Contains(string(links), r.Tap+":") {
+				return // the pod has ended
+			}
+			if dropped.Match(links) {
+				uid, _, _ := strings.Cut(key, "/")
+				if err := s.callAgent(context.WithoutCancel(ctx), "PostMigrationTarget", uid, n); err != nil {
+					s.log.Error("the guest is here, and its NIC waits for PostMigrationTarget", "NIC", n.name, "error", err)
+				}
+				return
+			}
+		}
+	}()
 	return nil
 }
 

@@ -27,25 +27,7 @@ func TestNodeHook(t *testing.T) {
 	if err := os.WriteFile(config, fmt.Appendf(nil, `{"binding": {"redirect": {}}, "owner": {"uid": %d, "gid": %d}}`, pod.Owner.UID, pod.Owner.GID), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	slice := "0::/kubepods.slice/kubepods-burstable-pod" + strings.ReplaceAll(podUID, "-", "_") + ".slice/cri-1.scope\n"
-	fake := func(number, network string, started int, cgroup string) (process string) {
-		process = filepath.Join(dir, "proc", number)
-		if err := os.MkdirAll(filepath.Join(process, "ns"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		for name, target := range map[string]string{"net": network, "user": "/proc/self/ns/user"} {
-			if err := os.Symlink(target, filepath.Join(process, "ns", name)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		stat := fmt.Sprintf("%s (a) b) S%s %d 0 0\n", number, strings.Repeat(" 0", 18), started)
-		for name, text := range map[string]string{"stat": stat, "cgroup": cgroup} {
-			if err := os.WriteFile(filepath.Join(process, name), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return process
-	}
+	fake, slice := fakeProc(t, dir), sliceOfPod
 	fake("1", "/proc/self/ns/net", 0, "0::/init.scope\n")
 	state := filepath.Join(dir, "state")
 	if err := os.Mkdir(state, 0o755); err != nil {
@@ -116,6 +98,31 @@ func TestNodeHook(t *testing.T) {
 	wirings, err := phase1.List(t.Context(), "")
 	if slices.ContainsFunc(wirings, func(w phase1.Wiring) bool { return strings.HasPrefix(w.State, state) }) || err != nil {
 		t.Errorf("%v are left, %v", wirings, err)
+	}
+}
+
+// sliceOfPod is the /proc/PID/cgroup of a process of the pod.
+var sliceOfPod = "0::/kubepods.slice/kubepods-burstable-pod" + strings.ReplaceAll(podUID, "-", "_") + ".slice/cri-1.scope\n"
+
+// fakeProc makes processes in DIR/proc, the directory for -proc.
+func fakeProc(t *testing.T, dir string) func(number, network string, started int, cgroup string) (process string) {
+	return func(number, network string, started int, cgroup string) (process string) {
+		process = filepath.Join(dir, "proc", number)
+		if err := os.MkdirAll(filepath.Join(process, "ns"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, target := range map[string]string{"net": network, "user": "/proc/self/ns/user"} {
+			if err := os.Symlink(target, filepath.Join(process, "ns", name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stat := fmt.Sprintf("%s (a) b) S%s %d 0 0\n", number, strings.Repeat(" 0", 18), started)
+		for name, text := range map[string]string{"stat": stat, "cgroup": cgroup} {
+			if err := os.WriteFile(filepath.Join(process, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return process
 	}
 }
 
