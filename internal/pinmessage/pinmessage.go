@@ -239,8 +239,8 @@ var inside = slices.Concat(syntax.Destinations("private"), syntax.Destinations("
 // address, n for one of its complement, and . for any.
 type spelling string
 
-// spellings are those that other translators and tunnels lead to the IPv4 address. Of a line the first one that fits counts:
-// a translator's own prefix has one of four lengths, and the shorter ones leave the last octets zero.
+// spellings are those that other translators and tunnels lead to the IPv4 address. Of a line the first one that fits
+// counts: a translator's own prefix has one of four lengths, and the shorter ones leave the last octets zero.
 var spellings = [][]spelling{
 	{"0064ff9b0001vvvv00vvvv0000000000", "0064ff9b0001..vv00vvvvvv00000000", "0064ff9b0001....00vvvvvvvv000000", "0064ff9b0001............vvvvvvvv"}, // RFC 8215
 	{"2002vvvvvvvv...................."}, // 6to4 (RFC 3056)

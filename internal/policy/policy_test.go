@@ -100,9 +100,9 @@ func (p packet) decided(list []infra.Egress, nat64 netip.Prefix) int {
 	panic("no entry decides")
 }
 
-// TestOrder: of random policies, without a prefix of NAT64 and with one, the boxes and Judge say of each packet what the
-// first entry that matches says, of each list that is set, and the boxes of refused that another entry than the last one
-// of Egress refuses. They do not overlap, which the kernel would refuse.
+// TestOrder: of random policies, without a prefix of NAT64 and with one, the boxes and Judge say of each packet what
+// the first entry that matches says, of each list that is set, and the boxes of refused that another entry than the
+// last one of Egress refuses. They do not overlap, which the kernel would refuse.
 func TestOrder(t *testing.T) {
 	const seed = 32
 	r := rand.New(rand.NewPCG(seed, seed))
