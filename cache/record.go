@@ -360,8 +360,9 @@ type Options struct {
 	// IPv6 alone that asks for it gets an offer without an address, after which it may stop asking.
 	IPv6OnlySeconds uint32 `json:"ipv6OnlySeconds,omitempty"`
 
-	// NAT64 is the prefix of the network's NAT64 (RFC 8781), of 96, 64, 56, 48, 40 or 32 bits. It
-	// is sent in router advertisements. The namespace does not know it, so none is found.
+	// NAT64 is the prefix of the network's NAT64 (RFC 6052), of 96, 64, 56, 48, 40 or 32 bits. It
+	// is sent in router advertisements (RFC 8781). IPv4 networks of egress also mean their
+	// addresses in it. The namespace does not know it, so none is found.
 	NAT64 netip.Prefix `json:"nat64,omitzero"`
 
 	// DHCPv4 and DHCPv6 are further options by their code. Examples in DHCPv4 are 43

@@ -270,8 +270,8 @@ func (o *Options) Validate() error {
 	if err := checkName("subdomain", o.Subdomain, syntax.MaxName); err != nil {
 		return err
 	}
-	if p := o.NAT64; (p != netip.Prefix{}) && (!p.IsValid() || !p.Addr().Is6() || p != p.Masked() || !slices.Contains(syntax.NAT64Bits, p.Bits())) {
-		return fieldErrorf("nat64", "%v, want an IPv6 prefix of 96, 64, 56, 48, 40 or 32 bits, such as 64:ff9b::/96", p)
+	if reason := checkNAT64(o.NAT64); reason != "" {
+		return fieldErrorf("nat64", "%v: %s", o.NAT64, reason)
 	}
 	for i, a := range o.NTP {
 		if !isUnicast(a) {
@@ -289,6 +289,23 @@ func (o *Options) Validate() error {
 		}
 	}
 	return nil
+}
+
+// checkNAT64 is what is wrong with a prefix of RFC 6052; empty: nothing, or there is none.
+func checkNAT64(p netip.Prefix) string {
+	const octet = 8 // bits 64 to 71
+	switch {
+	case p == netip.Prefix{}:
+	case !p.IsValid() || !p.Addr().Is6() || !isUnicast(p.Addr()) || p.Addr().IsLinkLocalUnicast():
+		return "want a unicast prefix of IPv6, such as 64:ff9b::/96"
+	case !slices.Contains(syntax.NAT64Bits, p.Bits()):
+		return "want 96, 64, 56, 48, 40 or 32 bits"
+	case p != p.Masked():
+		return fmt.Sprintf("has bits after its length, want %v", p.Masked())
+	case p.Addr().As16()[octet] != 0:
+		return "bits 64 to 71 are to be zero (RFC 6052 section 2.2)"
+	}
+	return ""
 }
 
 // The options that have a field in Options, that the responder makes from addresses, and that belong to the protocols

@@ -28,8 +28,9 @@ import (
 //	resolvers     the addresses of Spec.DNS.Servers
 //	gateway       the guest's gateway: for diverts, and the targets that Spec.EgressWithin allows
 //
-// An IPv4 network also means its addresses in 64:ff9b::/96 (NAT64, RFC 6052). PORTS are [Ports] of the destination.
-// PROTOCOL is tcp, udp, sctp or icmp, which is also ICMPv6. Without PORTS and PROTOCOL the entry is for every protocol.
+// An IPv4 network also means its addresses in 64:ff9b::/96 and in Options.NAT64 (RFC 6052). PORTS are [Ports] of the
+// destination. PROTOCOL is tcp, udp, sctp or icmp, which is also ICMPv6. Without PORTS and PROTOCOL the entry is for
+// every protocol.
 //
 // A divert leads what the guest opens to a port of the namespace. TCP, UDP and SCTP of the entry arrive there, but SCTP
 // at no loopback or link-local address. The entry refuses other protocols, and the IP version that TARGET does not

@@ -32,7 +32,8 @@ type Name struct {
 	// ones. False: such addresses are left out of answers, as whoever owns the name could lead
 	// the guest to services of its network (DNS rebinding). Others are always left out: those of
 	// loopback, multicast and broadcast, and the clouds' metadata services. An IPv6 address that
-	// has one of IPv4 in it, such as one of NAT64, counts as that one, too.
+	// has one of IPv4 in it, such as one of 6to4, counts as that one, too. An address in
+	// 64:ff9b::/96 or in Options.NAT64 counts as its IPv4 address alone.
 	Private bool
 
 	// Addresses are what the guest gets as the answer, at most 8. No resolver is asked, and the

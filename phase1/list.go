@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"time"
 
@@ -37,6 +38,9 @@ type Wiring struct {
 
 	// Names are those of the Spec, which a DNS proxy answers.
 	Names []infra.Name `json:"names,omitempty"`
+
+	// NAT64 is that of the Spec's Options.
+	NAT64 netip.Prefix `json:"nat64,omitzero"`
 
 	// Standby means that the guest's tap is down until Activate.
 	Standby bool `json:"standby,omitempty"`
@@ -214,7 +218,7 @@ func (j *journal) describe(namespace, nic string) Wiring {
 	w := Wiring{NIC: nic, Namespace: namespace}
 	if j != nil {
 		w.State, w.Owner, w.OnNode = j.Spec.State, j.Spec.Owner, j.Found.OnNode
-		w.Names = j.Spec.Names
+		w.Names, w.NAT64 = j.Spec.Names, j.Spec.Options.NAT64
 		if j.Spec.Binding != nil {
 			w.Binding = j.Spec.Binding.Kind()
 		}

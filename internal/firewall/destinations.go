@@ -179,7 +179,7 @@ func addresses(first, last netip.Addr) string {
 		if p.Masked() != p {
 			break
 		}
-		if LastOf(p) == last {
+		if ip.LastOf(p) == last {
 			return prefix(p)
 		}
 	}
@@ -190,14 +190,4 @@ func addresses(first, last netip.Addr) string {
 func (b Box) Has(p Pin) bool {
 	return b.First.Compare(p.To) <= 0 && p.To.Compare(b.Last) <= 0 && b.First.BitLen() == p.To.BitLen() &&
 		b.FirstProtocol <= p.Protocol && p.Protocol <= b.LastProtocol && b.FirstPort <= p.Port && p.Port <= b.LastPort
-}
-
-// LastOf returns the last address of a prefix.
-func LastOf(p netip.Prefix) netip.Addr {
-	octets := p.Addr().AsSlice()
-	for i := p.Bits(); i < 8*len(octets); i++ {
-		octets[i/8] |= 0x80 >> (i % 8)
-	}
-	last, _ := netip.AddrFromSlice(octets)
-	return last
 }

@@ -9,6 +9,16 @@ import (
 // Compare orders networks by their addresses. A wider network comes before those in it.
 func Compare(a, b netip.Prefix) int { return cmp.Or(a.Addr().Compare(b.Addr()), a.Bits()-b.Bits()) }
 
+// LastOf returns the last address of a prefix.
+func LastOf(p netip.Prefix) netip.Addr {
+	octets := p.Addr().AsSlice()
+	for i := p.Bits(); i < 8*len(octets); i++ {
+		octets[i/8] |= 0x80 >> (i % 8)
+	}
+	last, _ := netip.AddrFromSlice(octets)
+	return last
+}
+
 // Prefixes are values by their networks. The zero value has none.
 type Prefixes[V any] struct {
 	of      map[netip.Prefix]V

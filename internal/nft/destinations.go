@@ -134,7 +134,7 @@ func appendBoxes(s *firewall.Destinations, others *bool, message []byte) error {
 		}
 		first, _ := netip.AddrFromSlice(key[:size])
 		if s.AllPorts {
-			b := firewall.Box{First: first, Last: firewall.LastOf(netip.PrefixFrom(first, 0)), LastProtocol: 255, LastPort: 65535}
+			b := firewall.Box{First: first, Last: ip.LastOf(netip.PrefixFrom(first, 0)), LastProtocol: 255, LastPort: 65535}
 			if e.ends {
 				b.Last = first.Prev()
 			}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -36,23 +37,33 @@ const (
 )
 
 // version is the first octet of the list, and of the message ready.
-const version = 2
+const version = 3
 
-// AppendCount begins a list of so many names.
-func AppendCount(b []byte, names int) []byte {
-	return binary.BigEndian.AppendUint32(append(b, version), uint32(names))
+// AppendCount begins a list of so many names. NAT64 is the prefix of the site's translator, as [Allowed] takes it.
+func AppendCount(b []byte, names int, nat64 netip.Prefix) []byte {
+	b = binary.BigEndian.AppendUint32(append(b, version), uint32(names))
+	if !nat64.IsValid() {
+		return b
+	}
+	return append(append(b, byte(nat64.Bits())), nat64.Addr().AsSlice()...)
 }
 
-// Count is the number of names.
-func Count(message []byte) (int, error) {
-	if len(message) != 5 || message[0] != version {
-		return 0, fmt.Errorf("the list of names begins with %x: is the other program of the same version?", message[:min(len(message), 8)])
+// Count is the number of names, and the prefix.
+func Count(message []byte) (names int, nat64 netip.Prefix, err error) {
+	if n := len(message); n != 5 && n != 22 || message[0] != version {
+		return 0, nat64, fmt.Errorf("the list of names begins with %x: is the other program of the same version?", message[:min(len(message), 8)])
 	}
 	n := binary.BigEndian.Uint32(message[1:])
 	if n > MostNames {
-		return 0, fmt.Errorf("%d names, want at most %d", n, MostNames)
+		return 0, nat64, fmt.Errorf("%d names, want at most %d", n, MostNames)
 	}
-	return int(n), nil
+	if message = message[5:]; len(message) > 0 {
+		nat64 = netip.PrefixFrom(netip.AddrFrom16([16]byte(message[1:])), int(message[0]))
+		if !slices.Contains(syntax.NAT64Bits, nat64.Bits()) {
+			return 0, nat64, errShape
+		}
+	}
+	return int(n), nat64, nil
 }
 
 // Name is what the proxy knows of an entry.
@@ -196,12 +207,20 @@ func cutAddresses(part []byte) (addresses []netip.Addr, rest []byte, err error) 
 
 // Allowed reports whether a name may lead to the address. Only a private name may lead to a private or a link-local
 // one, and none to a metadata service, to the guest itself or to many stations. An IPv6 address that stands for one of
-// IPv4 counts as that one, too.
-func Allowed(a netip.Addr, private bool) bool {
-	if !a.IsValid() || a.Zone() != "" || a.Is4In6() || contains(never, a) || !private && contains(inside, a) {
+// IPv4 counts as that one, too, and one of a NAT64 translator as that one alone: nat64 is the site's prefix, if valid.
+func Allowed(a netip.Addr, private bool, nat64 netip.Prefix) bool {
+	if !a.IsValid() || a.Zone() != "" || a.Is4In6() {
 		return false
 	}
-	return !slices.ContainsFunc(embedded(a), func(v4 netip.Addr) bool { return !Allowed(v4, private) })
+	for _, t := range ip.TranslatorsOf(nat64) {
+		if t.Contains(a) {
+			a = t.To4(a)
+		}
+	}
+	if contains(never, a) || !private && contains(inside, a) {
+		return false
+	}
+	return !slices.ContainsFunc(embedded(a), func(v4 netip.Addr) bool { return !Allowed(v4, private, netip.Prefix{}) })
 }
 
 func contains(networks []netip.Prefix, a netip.Addr) bool {
@@ -220,10 +239,9 @@ var inside = slices.Concat(syntax.Destinations("private"), syntax.Destinations("
 // address, n for one of its complement, and . for any.
 type spelling string
 
-// spellings are those that translators and tunnels lead to the IPv4 address. Of a line the first one that fits counts:
-// a translator's own prefix has one of four lengths, and the shorter ones leave the last octets zero.
+// spellings are those that other translators and tunnels lead to the IPv4 address. Of a line the first one that fits
+// counts: a translator's own prefix has one of four lengths, and the shorter ones leave the last octets zero.
 var spellings = [][]spelling{
-	{"0064ff9b0000000000000000vvvvvvvv"}, // NAT64 (RFC 6052)
 	{"0064ff9b0001vvvv00vvvv0000000000", "0064ff9b0001..vv00vvvvvv00000000", "0064ff9b0001....00vvvvvvvv000000", "0064ff9b0001............vvvvvvvv"}, // RFC 8215
 	{"2002vvvvvvvv...................."}, // 6to4 (RFC 3056)
 	{"20010000................nnnnnnnn"}, // Teredo (RFC 4380): the client

@@ -61,7 +61,7 @@ func (p Policy) boxes(v ip.Version, holds func(by []entry) bool) (boxes []firewa
 			return nil, false
 		}
 	}
-	end(firewall.LastOf(netip.PrefixFrom(since, 0)))
+	end(ip.LastOf(netip.PrefixFrom(since, 0)))
 	return boxes, true
 }
 

@@ -16,25 +16,18 @@ type addressRange struct {
 	entry       int
 }
 
-// nat64 is the network in which a translator gives IPv4 addresses to hosts of IPv6 (RFC 6052 section 2.1).
-var nat64 = netip.MustParsePrefix("64:ff9b::/96")
-
-// translated is the IPv4 address as hosts of IPv6 see it.
-func translated(a netip.Addr) netip.Addr {
-	octets, four := nat64.Addr().As16(), a.As4()
-	copy(octets[12:], four[:])
-	return netip.AddrFrom16(octets)
-}
-
 // ranges are those of all entries, in one version of IP.
 func (p Policy) ranges(v ip.Version) (ranges []addressRange) {
 	for i, e := range slices.Concat(p.Egress, p.Within) {
 		add := func(first, last netip.Addr) {
-			if first.Is4() && v == 6 {
-				first, last = translated(first), translated(last)
+			as := []ip.Range{{First: first, Last: last}}
+			if first.Is4() && v == ip.V6 {
+				as = p.translated(as[0], !e.Refuse && e.Divert.Port() == 0)
 			}
-			if ip.Of(first) == v {
-				ranges = append(ranges, addressRange{first, last, i})
+			for _, r := range as {
+				if ip.Of(r.First) == v {
+					ranges = append(ranges, addressRange{r.First, r.Last, i})
+				}
 			}
 		}
 		switch e.To {
@@ -51,17 +44,29 @@ func (p Policy) ranges(v ip.Version) (ranges []addressRange) {
 			}
 		default:
 			for _, n := range syntax.Destinations(e.To) {
-				add(n.Addr(), firewall.LastOf(n))
+				add(n.Addr(), ip.LastOf(n))
 			}
 		}
 	}
 	return ranges
 }
 
+// translated are the IPv6 addresses that stand for those of a range of IPv4. An entry that does not allow them has the
+// malformed ones, too: some translators pass these on.
+func (p Policy) translated(r ip.Range, allow bool) (list []ip.Range) {
+	for _, t := range ip.TranslatorsOf(p.NAT64) {
+		ranges, malformed := t.Ranges(r)
+		if list = append(list, ranges...); !allow {
+			list = append(list, malformed...)
+		}
+	}
+	return list
+}
+
 // addNetworks adds the networks of the NIC's link without the next hops in them.
 func (p Policy) addNetworks(add func(first, last netip.Addr)) {
 	for _, n := range p.Networks {
-		first, last := n.Addr(), firewall.LastOf(n)
+		first, last := n.Addr(), ip.LastOf(n)
 		for _, h := range p.NextHops {
 			if !first.IsValid() || !n.Contains(h) {
 				continue

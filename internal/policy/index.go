@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/ip"
 )
 
@@ -109,14 +108,14 @@ func prefixesIn(first, last netip.Addr) (list []netip.Prefix) {
 		bits := first.BitLen()
 		for bits > 0 {
 			wider, _ := first.Prefix(bits - 1)
-			if wider.Addr() != first || last.Less(firewall.LastOf(wider)) {
+			if wider.Addr() != first || last.Less(ip.LastOf(wider)) {
 				break
 			}
 			bits--
 		}
 		network := netip.PrefixFrom(first, bits)
 		list = append(list, network)
-		first = firewall.LastOf(network).Next()
+		first = ip.LastOf(network).Next()
 	}
 	return list
 }

@@ -23,6 +23,8 @@ type Policy struct {
 	Resolvers []netip.Addr
 	// Gateways are the guest's, one of a version of IP at most.
 	Gateways []netip.Addr
+	// NAT64 is the prefix of the site's translator. Its addresses, and those of 64:ff9b::/96, are IPv4 addresses, too.
+	NAT64 netip.Prefix
 }
 
 // IsSet reports whether the policy has entries.

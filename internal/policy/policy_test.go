@@ -66,18 +66,26 @@ func (p packet) isIn(t *testing.T, name string, sets []firewall.Destinations) (i
 	return is
 }
 
+// isOf reports whether the entry is about the packet's address. nat64 is the site's prefix, of 64 bits or more.
+func (p packet) isOf(e infra.Egress, nat64 netip.Prefix) bool {
+	octets, to, malformed := p.to.As16(), p.to, false
+	if netip.MustParsePrefix("64:ff9b::/96").Contains(p.to) || nat64.Bits() == 96 && nat64.Contains(p.to) {
+		to = netip.AddrFrom4([4]byte(octets[12:]))
+	} else if nat64.Contains(p.to) {
+		to, malformed = netip.AddrFrom4([4]byte(octets[9:])), octets[8] != 0
+	}
+	return slices.ContainsFunc(syntax.Destinations(e.To), func(n netip.Prefix) bool {
+		return n.Contains(p.to) || n.Contains(to) && !malformed || n.Addr().Is4() && malformed && (e.Refuse || n.Bits() == 0)
+	})
+}
+
 // decided is the entry that decides; an empty list has none and allows all.
-func (p packet) decided(list []infra.Egress) int {
+func (p packet) decided(list []infra.Egress, nat64 netip.Prefix) int {
 	if len(list) == 0 {
 		return -1
 	}
-	to := p.to
-	if nat64 := netip.MustParsePrefix("64:ff9b::/96"); nat64.Contains(to) {
-		octets := to.As16()
-		to = netip.AddrFrom4([4]byte(octets[12:]))
-	}
 	for i, e := range list {
-		if !slices.ContainsFunc(syntax.Destinations(e.To), func(n netip.Prefix) bool { return n.Contains(p.to) || n.Contains(to) }) {
+		if !p.isOf(e, nat64) {
 			continue
 		}
 		protocols := map[string]uint8{"tcp": 6, "udp": 17, "sctp": 132, "icmp": map[bool]uint8{true: 1, false: 58}[p.to.Is4()]}
@@ -92,19 +100,21 @@ func (p packet) decided(list []infra.Egress) int {
 	panic("no entry decides")
 }
 
-// TestOrder: of random policies, the boxes and Judge say of each packet what the first entry that matches says, of each
-// list that is set, and the boxes of refused that another entry than the last one of Egress refuses. They do not
-// overlap, which the kernel would refuse.
+// TestOrder: of random policies, without a prefix of NAT64 and with one, the boxes and Judge say of each packet what
+// the first entry that matches says, of each list that is set, and the boxes of refused that another entry than the
+// last one of Egress refuses. They do not overlap, which the kernel would refuse.
 func TestOrder(t *testing.T) {
 	const seed = 32
 	r := rand.New(rand.NewPCG(seed, seed))
 	networks := []string{"all", "private", "link-local", "metadata", "10.0.0.0/8", "10.0.0.0/9", "10.128.0.0/9", "10.0.0.255", "10.0.1.0/24",
-		"255.255.255.255", "0.0.0.0/1", "240.0.0.0/4", "fd00::/8", "fd00::/64", "fd00::1", "ffff::/16", "64:ff9b::/96", "64:ff9b::a00:0/104", "::/1"}
+		"255.255.255.255", "0.0.0.0/1", "240.0.0.0/4", "fd00::/8", "fd00::/64", "fd00::1", "ffff::/16", "64:ff9b::/96", "64:ff9b::a00:0/104", "::/1", "fd64::/96", "fd64::a:0:0:0/80"}
 	what := []string{"", "", "tcp", "udp", "icmp", " 1-65535/tcp", "53/udp", "80", "79-81/tcp", "81-90", "443/sctp", "65535/udp", "1-52/udp"}
 	addresses := strings.Fields("0.0.0.0 9.255.255.255 10.0.0.0 10.0.0.254 10.0.0.255 10.0.1.0 10.127.255.255 10.128.0.0 10.255.255.255 11.0.0.0 100.100.100.200 " +
 		"127.255.255.255 128.0.0.0 169.254.169.254 239.255.255.255 240.0.0.0 255.255.255.254 255.255.255.255 " +
 		":: 7fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff 8000:: fd00:: fd00::1 fd00::2 fd00:0:0:1:: fd00:ec2::254 fe80::1 fe80::a9fe:a9fe ffff:: ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff " +
-		"64:ff9b::a00:ff 64:ff9b::a80:0 64:ff9b::808:808 64:ff9b::1:0:0")
+		"64:ff9b::a00:ff 64:ff9b::a80:0 64:ff9b::808:808 64:ff9b::1:0:0 " +
+		"fd64::a00:ff fd64::a80:0 fd64::808:808 fd64::1:0:0 fd64::a:0:ff00:0 fd64::a:80:1:2 fd64::8:808:800:0 fd64::10a:0:ff00:0 fd64::ff08:808:800:0 fd64::ffff:ffff:ffff:ffff")
+	sites := []netip.Prefix{{}, netip.MustParsePrefix("fd64::/96"), netip.MustParsePrefix("fd64::/64")}
 	protocols := []uint8{0, 1, 5, 6, 7, 16, 17, 18, 58, 131, 132, 133, 255}
 	ports := []uint16{0, 1, 52, 53, 54, 78, 79, 80, 81, 82, 90, 91, 443, 65534, 65535}
 	random := func() []infra.Egress {
@@ -124,23 +134,25 @@ func TestOrder(t *testing.T) {
 	}
 	for i := range 400 {
 		lists := [][2][]infra.Egress{{valid()}, {nil, valid()}, {valid(), valid()}}[i%3]
-		sets := setsOf(t, policy.Policy{Egress: lists[0], Within: lists[1]})
+		nat64 := sites[i/3%3]
+		both := policy.Policy{Egress: lists[0], Within: lists[1], NAT64: nat64}
+		sets := setsOf(t, both)
 		refused := policy.Judge(sets).Refuses // without a pin
-		index := policy.Policy{Egress: lists[0], Within: lists[1]}.Index()
+		index := both.Index()
 		for range 1000 {
 			p := packet{netip.MustParseAddr(addresses[r.IntN(len(addresses))]), protocols[r.IntN(len(protocols))], ports[r.IntN(len(ports))]}
-			egress, within := p.decided(lists[0]), p.decided(lists[1])
+			egress, within := p.decided(lists[0], nat64), p.decided(lists[1], nat64)
 			own := egress >= 0 && lists[0][egress].Refuse
 			above := within >= 0 && lists[1][within].Refuse
 			if have, want := p.isIn(t, "egress-", sets), !own && !above; have != want {
-				t.Fatalf("%v is allowed: %v, want %v, by %v\n%v", p, have, want, lists, sets)
+				t.Fatalf("%v is allowed: %v, want %v, by %v, %v\n%v", p, have, want, lists, nat64, sets)
 			}
 			if have, want := refused(netip.AddrPortFrom(p.to, p.port), p.protocol), own || above; have != want {
-				t.Fatalf("%v is judged refused: %v, want %v, by %v\n%v", p, have, want, lists, sets)
+				t.Fatalf("%v is judged refused: %v, want %v, by %v, %v\n%v", p, have, want, lists, nat64, sets)
 			}
 			pins := len(lists[0]) > 0 && lists[0][len(lists[0])-1].Refuse
 			if have, want := p.isIn(t, "pinnable-", sets), pins && !above && (!own || egress == len(lists[0])-1); have != want {
-				t.Fatalf("%v is pinnable: %v, want %v, by %v\n%v", p, have, want, lists, sets)
+				t.Fatalf("%v is pinnable: %v, want %v, by %v, %v\n%v", p, have, want, lists, nat64, sets)
 			}
 			want := policy.Decision{Refuses: own || above, Pinnable: !above && (!own || egress == len(lists[0])-1)}
 			if want.Within = egress < 0 || above && !own; want.Within {
@@ -149,7 +161,7 @@ func TestOrder(t *testing.T) {
 				want.Entry = lists[0][egress]
 			}
 			if have := index.Decide(netip.AddrPortFrom(p.to, p.port), p.protocol); have != want {
-				t.Fatalf("%v is decided by %+v, want %+v, of %v", p, have, want, lists)
+				t.Fatalf("%v is decided by %+v, want %+v, of %v, %v", p, have, want, lists, nat64)
 			}
 		}
 	}
@@ -180,6 +192,15 @@ func TestIndex(t *testing.T) {
 		}
 		if d.Entry.String() != want || d.Target != target || d.Refuses != strings.HasPrefix(want, "refuse") {
 			t.Errorf("%s: %+v, want %q, %v", to, d, want, target)
+		}
+	}
+	p.NAT64 = netip.MustParsePrefix("2001:db8:64::/64")
+	for to, want := range map[string]string{
+		"[2001:db8:64:0:c6:3364:3500:0]:9": "refuse 198.51.100.0/24", "[2001:db8:64:0:c6:3364:3600:0]:9": "refuse all", "[2001:db8:64:0:1c6:3364:3500:0]:9": "refuse nic-networks",
+		"[2001:db8:64:0:cb:71:700:0]:80": "divert 203.0.113.0/24 80/tcp 127.0.0.1:8080", "[2001:db8:64:0:c0:2:100:0]:80": "allow all 80/tcp", "[2001:db8:64:0:c0:2:200:0]:80": "refuse nic-networks",
+	} {
+		if d := p.Index().Decide(netip.MustParseAddrPort(to), 6); d.Entry.String() != want {
+			t.Errorf("%s: %+v, want %q", to, d, want)
 		}
 	}
 	if d := (policy.Policy{}).Index().Decide(netip.MustParseAddrPort("192.0.2.1:80"), 6); d != (policy.Decision{}) {
@@ -243,8 +264,8 @@ func TestManyNetworks(t *testing.T) {
 		hosts = append(hosts, fmt.Sprintf("refuse 2001:db8:%x:5555:aaaa:5555:aaaa:5555", i))
 	}
 	p := policy.Policy{Egress: entries(append(texts, "refuse all")...)}
-	guest := policy.Range{First: netip.MustParseAddr("10.0.2.0"), Last: netip.MustParseAddr("10.0.2.255")}
-	pinnable, err := p.Pinnable([]ip.Version{4}, []policy.Range{guest})
+	guest := ip.Range{First: netip.MustParseAddr("10.0.2.0"), Last: netip.MustParseAddr("10.0.2.255")}
+	pinnable, err := p.Pinnable([]ip.Version{4}, []ip.Range{guest})
 	if err != nil || len(pinnable) != 2 || len(pinnable[1].Boxes) != 2 {
 		t.Errorf("pinnable are %v, %v", pinnable, err)
 	}

@@ -21,24 +21,21 @@ func (p Policy) Allowed(versions []ip.Version) (sets []firewall.Destinations, er
 
 // Pinnable are the destinations that a pin may open, without the ranges that the guest cannot reach; none: Egress does
 // not end with a refusal of all, and there are no pins.
-func (p Policy) Pinnable(versions []ip.Version, unreached []Range) (sets []firewall.Destinations, err error) {
+func (p Policy) Pinnable(versions []ip.Version, unreached []ip.Range) (sets []firewall.Destinations, err error) {
 	if n := len(p.Egress); n == 0 || !p.Egress[n-1].Refuse {
 		return nil, nil
 	}
 	return p.destinations(versions, firewall.PinnableSet, func(v ip.Version) ([]firewall.Box, bool) {
 		boxes, ok := p.boxes(v, pinnable)
 		for _, r := range unreached {
-			boxes = r.without(boxes)
+			boxes = without(boxes, r)
 		}
 		return boxes, ok
 	})
 }
 
-// Range are addresses of one version of IP, both ends included.
-type Range struct{ First, Last netip.Addr }
-
 // without returns the boxes without the addresses of the range.
-func (r Range) without(boxes []firewall.Box) (rest []firewall.Box) {
+func without(boxes []firewall.Box, r ip.Range) (rest []firewall.Box) {
 	first, last := r.First, r.Last
 	for _, b := range boxes {
 		if last.Less(b.First) || b.Last.Less(first) {

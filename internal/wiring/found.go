@@ -79,7 +79,7 @@ func see(j Journal) seen {
 
 // policyOf is the policy of the Spec for a NIC with the networks.
 func policyOf(spec infra.Spec, on Networks) policy.Policy {
-	p := policy.Policy{Egress: spec.AllEgress(), Within: spec.EgressWithin, Networks: on.Networks, NextHops: on.NextHops}
+	p := policy.Policy{Egress: spec.AllEgress(), Within: spec.EgressWithin, Networks: on.Networks, NextHops: on.NextHops, NAT64: spec.Options.NAT64}
 	if spec.DNS != nil {
 		p.Resolvers = spec.DNS.Servers
 	}

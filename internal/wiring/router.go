@@ -12,7 +12,6 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/policy"
 	"github.com/guestwire/guestwire/internal/router"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
@@ -193,7 +192,7 @@ func (p *Plan) refuseSourceRoutes6() (list texts) {
 
 // forwarding is that of the guest. Most is the binding's MaxConnections. Unreached are the addresses that the guest
 // looks for on its link in vain.
-func (p *Plan) forwarding(ends router.Ends, most int, unreached []policy.Range) (t router.Router, err error) {
+func (p *Plan) forwarding(ends router.Ends, most int, unreached []ip.Range) (t router.Router, err error) {
 	t = router.Router{Names: p.names, Unforwarded: p.unforwarded(), Ends: ends, Guard: p.spec.Guard, MAC: p.Record.MAC, Most: most, NoARP: p.nic.NoARP,
 		OtherLinks: map[ip.Version][]string{4: p.networks.Forwarders.IPv4, 6: p.networks.Forwarders.IPv6}, All6: forwardsAll6(p.found), Checksums: p.found.Checksums, LocalSources: p.found.LocalSources}
 	if t.Allowed, err = p.policy.Allowed(ends.Versions()); err != nil {

@@ -8,7 +8,6 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/ip"
-	"github.com/guestwire/guestwire/internal/policy"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -60,18 +59,18 @@ func namedServers(spec infra.Spec) (list []server) {
 
 // unreached are the addresses that a guest behind a masquerade looks for on its link in vain: those of its networks but
 // the gateways. If the namespace reaches a network by other links too, so does the guest, except its own address.
-func unreached(networks []inner) (ranges []policy.Range) {
+func unreached(networks []inner) (ranges []ip.Range) {
 	for _, n := range networks {
 		if n.within {
-			ranges = append(ranges, policy.Range{First: n.Guest, Last: n.Guest})
+			ranges = append(ranges, ip.Range{First: n.Guest, Last: n.Guest})
 			continue
 		}
 		network := netip.PrefixFrom(n.Guest, n.bits).Masked()
 		if network.Addr() != n.Gateway {
-			ranges = append(ranges, policy.Range{First: network.Addr(), Last: n.Gateway.Prev()})
+			ranges = append(ranges, ip.Range{First: network.Addr(), Last: n.Gateway.Prev()})
 		}
-		if last := firewall.LastOf(network); last != n.Gateway {
-			ranges = append(ranges, policy.Range{First: n.Gateway.Next(), Last: last})
+		if last := ip.LastOf(network); last != n.Gateway {
+			ranges = append(ranges, ip.Range{First: n.Gateway.Next(), Last: last})
 		}
 	}
 	return ranges

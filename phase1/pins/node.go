@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -175,6 +176,7 @@ type place struct {
 // proxy is one that runs.
 type proxy struct {
 	names  []infra.Name
+	nat64  netip.Prefix
 	path   string // of the record
 	record string
 	pid    atomic.Int64 // of the command; zero: none has started
@@ -194,7 +196,7 @@ func (n Node) follow(ctx context.Context, running map[place]*proxy, wirings []ph
 		wanted[place{w.Namespace, w.NIC, w.Since}] = w
 	}
 	for at, p := range running {
-		if w, is := wanted[at]; !is || !reflect.DeepEqual(w.Names, p.names) || textOf(recordOf(w)) != p.record {
+		if w, is := wanted[at]; !is || !reflect.DeepEqual(w.Names, p.names) || w.NAT64 != p.nat64 || textOf(recordOf(w)) != p.record {
 			p.end()
 			delete(running, at)
 		}
@@ -202,7 +204,7 @@ func (n Node) follow(ctx context.Context, running map[place]*proxy, wirings []ph
 	for at, w := range wanted {
 		if running[at] == nil {
 			ctx, stop := context.WithCancel(ctx)
-			p := &proxy{names: w.Names, path: recordOf(w), record: textOf(recordOf(w)), stop: stop}
+			p := &proxy{names: w.Names, nat64: w.NAT64, path: recordOf(w), record: textOf(recordOf(w)), stop: stop}
 			p.ended.Go(func() { n.serve(ctx, w, &p.pid) })
 			running[at] = p
 		}
@@ -240,7 +242,7 @@ func (n Node) keep(ctx context.Context, w phase1.Wiring, pid *atomic.Int64, log 
 	defer ns.Close()
 	var missing error
 	keeper := Keeper{
-		Names: w.Names, Pin: phase1.NIC{NetNS: ns, Name: w.NIC, Dir: n.Dir}.Pin, NetNS: ns, Owner: n.Owner, Log: log,
+		Names: w.Names, NAT64: w.NAT64, Pin: phase1.NIC{NetNS: ns, Name: w.NIC, Dir: n.Dir}.Pin, NetNS: ns, Owner: n.Owner, Log: log,
 		Command: func() *exec.Cmd {
 			var cmd *exec.Cmd
 			cmd, missing = n.Command(w)

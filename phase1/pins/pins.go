@@ -35,6 +35,10 @@ type Keeper struct {
 	// Names are the names to which the guest may connect, and its own names.
 	Names []infra.Name
 
+	// NAT64 is the prefix of the network's NAT64, Options.NAT64 of the Spec: an address in it counts as
+	// its IPv4 address. Zero: 64:ff9b::/96 alone does.
+	NAT64 netip.Prefix
+
 	// Pin is [phase1.NIC.Pin] of the guest's NIC.
 	Pin func(ctx context.Context, p phase1.Pin) error
 
@@ -279,7 +283,7 @@ func (p *pinner) converse(ctx context.Context, proxy net.Conn) error {
 }
 
 func (p *pinner) sendNames(proxy net.Conn) error {
-	message := pinmessage.AppendCount(nil, len(p.Names))
+	message := pinmessage.AppendCount(nil, len(p.Names), p.NAT64)
 	if _, err := proxy.Write(message); err != nil {
 		return err
 	}
@@ -296,7 +300,7 @@ func (p *pinner) sendNames(proxy net.Conn) error {
 func (p *pinner) pin(ctx context.Context, r pinmessage.Request) pinmessage.Reply {
 	name := p.Names[r.Name]
 	allowed := slices.Clone(r.Addresses)
-	allowed = slices.DeleteFunc(allowed, func(a netip.Addr) bool { return !pinmessage.Allowed(a, name.Private) })
+	allowed = slices.DeleteFunc(allowed, func(a netip.Addr) bool { return !pinmessage.Allowed(a, name.Private, p.NAT64) })
 	if refused := len(r.Addresses) - len(allowed); refused > 0 {
 		p.counters.refused.Add(uint64(refused))
 		p.log.Warn("the proxy wants addresses that the name may not have: has it been taken over?", "name", name.Name, "addresses", r.Addresses)

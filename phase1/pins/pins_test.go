@@ -384,6 +384,20 @@ func TestRoom(t *testing.T) {
 	}
 }
 
+// TestTranslated: an address of the site's NAT64 is pinned as its IPv4 address would be, whatever the proxy asks for.
+func TestTranslated(t *testing.T) {
+	site := netip.MustParsePrefix("fd64::/96")
+	p := &pinner{Keeper: &Keeper{Names: list[:1], NAT64: site}, limits: defaults, log: rate.NewLog(nil), pinned: map[int]map[netip.Addr]time.Time{}}
+	p.Pin = func(context.Context, phase1.Pin) error { return nil }
+	var asked []netip.Addr
+	for _, text := range []string{"fd64::198.51.100.9", "fd64::10.1.2.3", "fd64::169.254.169.254", "fd65::198.51.100.9"} {
+		asked = append(asked, netip.MustParseAddr(text))
+	}
+	if r := p.pin(t.Context(), pinmessage.Request{Addresses: asked, Life: time.Minute}); !slices.Equal(r.Pinned, asked[:1]) || p.Counters().Refused != 3 {
+		t.Errorf("%+v, %+v", r, p.Counters())
+	}
+}
+
 // TestMost: what infra allows fits into messages and calls.
 func TestMost(t *testing.T) {
 	most := make([]infra.Name, pinmessage.MostNames)

@@ -103,6 +103,7 @@ func replyTo(q dnsmessage.Message, lines ...string) dnsmessage.Message {
 
 // scene is a proxy with resolvers, and the process that pins for it.
 type scene struct {
+	nat64    netip.Prefix // the site's
 	t        testing.TB
 	at       string   // of the proxy
 	resolver string   // of the fake one
@@ -245,7 +246,7 @@ func listenBoth(t testing.TB) (net.PacketConn, net.Listener) {
 
 // keep is what phase1/pins does.
 func (s *scene) keep(c net.Conn) {
-	c.Write(pinmessage.AppendCount(nil, len(s.list)))
+	c.Write(pinmessage.AppendCount(nil, len(s.list), s.nat64))
 	for _, text := range s.list {
 		c.Write(nameOf(text).Append(nil))
 	}

@@ -31,6 +31,7 @@ const (
 // not in the answer.
 func TestAnswers(t *testing.T) {
 	s := (&scene{
+		nat64: netip.MustParsePrefix("fd64::/96"),
 		list: []string{"good.example", "alias.example", "many.example", "db.example private", "plain.example", "*.wild.example", "deep.wild.example", "host.internal = 10.0.2.1 fd10::1", "*.own.internal = 10.0.2.9",
 			"_db._tcp.example", "_x.example", "chain.example", "loop.example", "mapped.example", "web.example", "moved.example", "both.example"},
 		answer: zone(
@@ -41,7 +42,7 @@ func TestAnswers(t *testing.T) {
 			"both.example A: both.example 60 CNAME nowhere.example", "both.example A: both.example 60 A 198.51.100.66",
 			"db.example A: db.example 60 A 10.1.2.3", "db.example A: db.example 60 A 127.0.0.1", "db.example A: db.example 60 A 169.254.169.254", "db.example A: db.example 60 A 198.51.100.9",
 			"plain.example A: plain.example 60 A 10.1.2.3", "plain.example A: plain.example 60 A 169.254.1.1", "plain.example A: plain.example 60 A 0.0.0.0", "plain.example A: plain.example 60 A 198.51.100.9",
-			"plain.example AAAA: plain.example 60 AAAA fd00::1",
+			"plain.example AAAA: plain.example 60 AAAA fd00::1", "plain.example AAAA: plain.example 60 AAAA fd64::10.1.2.3", "plain.example AAAA: plain.example 60 AAAA fd64::198.51.100.9",
 			"mapped.example AAAA: mapped.example 60 AAAA ::ffff:198.51.100.9",
 			"a.b.wild.example A: a.b.wild.example 60 A 198.51.100.11", "deep.wild.example A: deep.wild.example 60 A 198.51.100.12",
 			"many.example A: many.example 60 A 198.51.100.1", "many.example A: many.example 60 A 198.51.100.1", "many.example A: many.example 60 A 198.51.100.2", "many.example A: many.example 60 A 198.51.100.3",
@@ -75,7 +76,7 @@ func TestAnswers(t *testing.T) {
 		{"xgood.example.", a, "Refused"},
 		{"db.example.", a, "Success 10.1.2.3 198.51.100.9"},
 		{"plain.example.", a, "Success 198.51.100.9"},
-		{"plain.example.", aaaa, "Success"},
+		{"plain.example.", aaaa, "Success fd64::c633:6409"},
 		{"mapped.example.", aaaa, "Success"},
 		{"a.b.wild.example.", a, "Success 198.51.100.11"},
 		{"none.wild.example.", a, "NameError"},
@@ -111,7 +112,7 @@ func TestAnswers(t *testing.T) {
 	}
 	for _, r := range s.pinRequests() {
 		for _, to := range r.Addresses {
-			if r.Life != time.Minute || !pinmessage.Allowed(to, s.list[r.Name] == "db.example private") {
+			if r.Life != time.Minute || !pinmessage.Allowed(to, s.list[r.Name] == "db.example private", s.nat64) {
 				t.Errorf("%s: %v for %v", s.list[r.Name], to, r.Life)
 			}
 		}
@@ -1005,7 +1006,7 @@ func TestIdleConnections(t *testing.T) {
 
 // TestServeEnds: Serve ends with the conversation, with a list that it does not understand, and without sockets.
 func TestServeEnds(t *testing.T) {
-	good := [][]byte{pinmessage.AppendCount(nil, 1), pinmessage.Name{Name: "good.example"}.Append(nil)}
+	good := [][]byte{pinmessage.AppendCount(nil, 1, netip.Prefix{}), pinmessage.Name{Name: "good.example"}.Append(nil)}
 	for name, c := range map[string]struct {
 		messages [][]byte
 		want     string

@@ -20,10 +20,11 @@ type entries struct {
 	list     []pinmessage.Name
 	exact    map[string]int32 // places in the list
 	suffixes map[string]int32 // by the name without "*."
+	nat64    netip.Prefix     // the site's, for pinmessage.Allowed
 }
 
 func newEntries(list []pinmessage.Name) entries {
-	e := entries{list, map[string]int32{}, map[string]int32{}}
+	e := entries{list: list, exact: map[string]int32{}, suffixes: map[string]int32{}}
 	for i, n := range list {
 		if rest, is := strings.CutPrefix(n.Name, "*."); is {
 			e.suffixes[rest] = int32(i)
@@ -61,7 +62,7 @@ func receiveNames(pins net.Conn) (entries, error) {
 	if err != nil {
 		return entries{}, err
 	}
-	n, err := pinmessage.Count(message)
+	n, nat64, err := pinmessage.Count(message)
 	if err != nil {
 		return entries{}, err
 	}
@@ -74,7 +75,9 @@ func receiveNames(pins net.Conn) (entries, error) {
 			return entries{}, err
 		}
 	}
-	return newEntries(list), nil
+	e := newEntries(list)
+	e.nat64 = nat64
+	return e, nil
 }
 
 // sendReady reports that questions are answered from now on.

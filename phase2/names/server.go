@@ -327,7 +327,7 @@ func (s *server) pinned(ctx context.Context, asked question, found response) ans
 	r := pinmessage.Request{Name: entry, Life: found.life}
 	var forbidden []netip.Addr
 	for _, body := range found.bodies {
-		if to := addressOf(body); pinmessage.Allowed(to, s.entries.list[entry].Private) {
+		if to := addressOf(body); pinmessage.Allowed(to, s.entries.list[entry].Private, s.entries.nat64) {
 			r.Addresses = append(r.Addresses, to)
 		} else {
 			forbidden = append(forbidden, to)

@@ -214,7 +214,7 @@ func (d Defaults) apply(spec *infra.Spec, w *Wish) error {
 		case "dns":
 			spec.DNS, err = w.spec.DNS, d.permitDNS(w)
 		case "options":
-			spec.Options = w.spec.Options
+			spec.Options, err = d.permitOptions(w.spec.Options)
 		case "device":
 			spec.Device = w.spec.Device
 		case "guard":
@@ -335,6 +335,18 @@ func (d Defaults) permitMTU(mtu int) (int, error) {
 		return 0, &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("%d, and at most %d are for a pod to say (\"spec\" or \"trustPods\" of the entry guestwire in the node's CNI list)", mtu, listed)}
 	}
 	return mtu, nil
+}
+
+// permitOptions keeps the list's prefix of NAT64 where the list has egress, whose IPv4 entries mean addresses of it.
+func (d Defaults) permitOptions(wanted cache.Options) (cache.Options, error) {
+	switch listed := d.Spec.Options.NAT64; {
+	case d.TrustPods || len(d.Spec.Egress)+len(d.Spec.EgressWithin) == 0:
+	case wanted.NAT64.IsValid() && wanted.NAT64 != listed:
+		return wanted, onlyTrusted("options.nat64")
+	default:
+		wanted.NAT64 = listed
+	}
+	return wanted, nil
 }
 
 // permitEgress lets a guest go where the pod's list and the CNI list's own both allow. Such a list takes from the pod's

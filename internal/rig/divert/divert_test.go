@@ -1,5 +1,5 @@
 // Package divert has programs that others wrote get what a guest opens: Debian's mitmproxy, sslh and socat, without a
-// privilege, in the namespace of the guest's pod. The guest is a namespace on the tap.
+// privilege, in the namespace of the guest's pod, and tayga in the world. The guest is a namespace on the tap.
 package divert
 
 import (
@@ -42,6 +42,7 @@ var owner = infra.Owner{UID: 1000, GID: 1000}
 // scene is a pod with a guest, whose NIC has the entries, and a world that says who asks it.
 type scene struct {
 	nstest.Network
+	spec  infra.Spec
 	guest *guest.Guest
 	nic   phase1.NIC
 	home  string // a directory of the owner's
@@ -49,6 +50,11 @@ type scene struct {
 
 // newScene wires the pod for a guest that is masqueraded.
 func newScene(t *testing.T, entries ...string) *scene {
+	return newSceneOf(t, infra.Masquerade{}, entries...)
+}
+
+// newSceneOf wires the pod with a binding.
+func newSceneOf(t *testing.T, binding infra.Binding, entries ...string) *scene {
 	nstest.NeedTaps(t)
 	nstest.NeedRoot(t, "the programs are another user's")
 	nstest.Need(t, "curl")
@@ -57,15 +63,15 @@ func newScene(t *testing.T, entries ...string) *scene {
 		t.Fatal(err)
 	}
 	s.nic = phase1.NIC{NetNS: s.Pod.File, Name: "eth0"}
-	spec := infra.Spec{Binding: infra.Masquerade{}, Owner: nstest.Owner(), State: s.State}
+	s.spec = infra.Spec{Binding: binding, Owner: nstest.Owner(), State: s.State}
 	for _, text := range entries {
 		var e infra.Egress
 		if err := e.UnmarshalText([]byte(text)); err != nil {
 			t.Fatal(err)
 		}
-		spec.Egress = append(spec.Egress, e)
+		s.spec.Egress = append(s.spec.Egress, e)
 	}
-	r, err := s.nic.Setup(t.Context(), spec)
+	r, err := s.nic.Setup(t.Context(), s.spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,9 +83,15 @@ func newScene(t *testing.T, entries ...string) *scene {
 func (s *scene) boot(t *testing.T, r cache.Record) {
 	t.Helper()
 	s.guest = nstest.Boot(t, s.Pod.File, r, "guest")
+	bits, gateway6 := 128, r.IPv6.Gateway
+	if len(r.IPv6.OnLink) > 0 {
+		bits = r.IPv6.OnLink[0].Bits()
+	} else { // routed
+		gateway6 = r.IPv6.Router.Address
+	}
 	for _, line := range []string{
-		fmt.Sprintf("addr add %v dev eth0", r.IPv4.Address), fmt.Sprintf("route add default via %v", r.IPv4.Gateway()),
-		fmt.Sprintf("addr add %v dev eth0 nodad", netip.PrefixFrom(r.IPv6.Address, r.IPv6.OnLink[0].Bits())), fmt.Sprintf("route add default via %v", r.IPv6.Gateway),
+		fmt.Sprintf("addr add %v dev eth0", r.IPv4.Address), fmt.Sprintf("route add default via %v dev eth0 onlink", r.IPv4.Gateway()),
+		fmt.Sprintf("addr add %v dev eth0 nodad", netip.PrefixFrom(r.IPv6.Address, bits)), fmt.Sprintf("route add default via %v dev eth0 onlink", gateway6),
 	} {
 		if _, err := s.guest.Run("ip", strings.Fields(line)...); err != nil {
 			t.Fatal(err)

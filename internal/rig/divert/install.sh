@@ -1,9 +1,10 @@
 #!/bin/bash
-# Unpacks the proxies to which the tests of this directory divert a guest's connections, and installs nothing:
+# Unpacks the proxies to which the tests of this directory divert a guest's connections, and a NAT64, and installs nothing:
 #
 #   $GUESTWIRE_CACHE/mitmproxy/usr/bin/python3.11     with mitmproxy's modules; the cache is /var/cache/guestwire by default
 #   $GUESTWIRE_CACHE/sslh/usr/sbin/sslh-select
 #   $GUESTWIRE_CACHE/socat/usr/bin/socat
+#   $GUESTWIRE_CACHE/tayga/usr/sbin/tayga
 #
 # Needs Debian 12 and root. When all is there, this changes nothing and takes no time.
 set -euo pipefail
@@ -14,7 +15,8 @@ apt() { apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >&2; }
 
 ready() {
 	[ -x "$cache/mitmproxy/usr/bin/mitmdump" ] && [ -x "$cache/mitmproxy/usr/bin/python3.11" ] &&
-		[ -x "$cache/sslh/usr/sbin/sslh-select" ] && [ -x "$cache/socat/usr/bin/socat" ]
+		[ -x "$cache/sslh/usr/sbin/sslh-select" ] && [ -x "$cache/socat/usr/bin/socat" ] &&
+		[ -x "$cache/tayga/usr/sbin/tayga" ]
 }
 
 # A second run waits for the first one.
@@ -48,4 +50,5 @@ unpack mitmproxy mitmproxy python3.11-minimal libpython3.11-minimal libpython3.1
 	python3-urwid python3-werkzeug python3-wsproto python3-zstandard
 unpack sslh sslh libconfig9 libnsl2 libpcre3 libtirpc3 libwrap0
 unpack socat socat libwrap0 libnsl2 libtirpc3
+unpack tayga tayga
 ready || { echo "install: files are missing in $cache" >&2; exit 1; }

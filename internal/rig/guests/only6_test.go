@@ -43,6 +43,24 @@ func TestIPv6Only(t *testing.T) {
 	}
 }
 
+// TestPREF64: systemd-networkd 257 reads the prefix of options.nat64. Debian 12's, 252, does not know PREF64.
+func TestPREF64(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	n := nstest.NewNetwork(t)
+	_, m := startClient(t, n, nstest.Program(t, "examples/guestwire-launcher"), cache.Options{NAT64: netip.MustParsePrefix("2001:db8:64::/96")}, nil, startBus+
+		"systemd-id128 new >/etc/machine-id; mkdir -p /run/systemd/network; "+
+		"printf '[Match]\\nName=eth0\\n[Network]\\nDHCP=yes\\n[IPv6AcceptRA]\\nUsePREF64=yes\\n' >/run/systemd/network/10-eth0.network; "+startNetworkd)
+	want := `"PREF64":[{"Prefix":[32,1,13,184,0,100,0,0,0,0,0,0,0,0,0,0],"PrefixLength":96,`
+	nstest.Eventually(t, func() error {
+		out, err := m.Run("networkctl --json=short status eth0")
+		if err == nil && !strings.Contains(out, want) {
+			err = fmt.Errorf("networkctl: %s", out)
+		}
+		return err
+	})
+}
+
 // startClient wires the network's pod by a bridge, and starts the launcher, and a client in a guest: of the Debian 12
 // packages, or without packages of Debian 13.
 func startClient(t *testing.T, n nstest.Network, program string, o cache.Options, packages []string, start string) (launcher *nstest.Process, m *machine.Machine) {
