@@ -33,6 +33,22 @@ var howTos = []struct {
 		page: "snapshot", before: wiredBefore, after: "guestwire-agent list; guestwire-agent teardown -netns /run/netns/pod2 -nic eth0",
 		says: []string{"/run/guestwire/vm2"},
 	},
+	{
+		page: "firecracker-snapshot", // with the pods' addresses in worlds of their own, and a process in the place of Firecracker
+		before: `ip -n pod2 addr flush dev eth0; ip -n pod2 addr add 10.0.0.3/24 dev eth0; ip -n pod2 route add default via 10.0.0.1
+mount -t tmpfs srv /srv; mkdir /srv/snapshot; touch /srv/snapshot/memory; cp $FIRECRACKER /usr/local/bin/firecracker
+cat >/srv/snapshot/vmstate <<'END'
+{"iface_id": "eth0", "host_dev_name": "vmtap0", "guest_mac": "06:00:ac:10:00:02", "address": "172.16.0.2", "gateway_mac": "02:fc:00:00:00:01", "asks": "10.0.0.1"}
+END
+kill() { # the worlds ask the guests before the page ends them
+	ip netns exec world-pod ping -c 1 -w 60 10.0.0.2; ip netns exec world-pod2 ping -c 1 -w 60 10.0.0.3
+	builtin kill "$@"
+}
+trap 'jobs -p | xargs -r kill' EXIT
+`,
+		after: "guestwire-agent list",
+		says:  []string{"64 bytes from 10.0.0.2: icmp_seq=1 ttl=63", "64 bytes from 10.0.0.3: icmp_seq=1 ttl=63"},
+	},
 	{page: "upgrade", before: wiredBefore + "cd $CLONE", after: "guestwire-agent list", says: []string{"VERSION", "/run/guestwire/vm1"}},
 }
 
@@ -69,7 +85,8 @@ for pod in pod pod2; do [ -z "$(ip -n $pod link show type tun)" ]; ip netns del 
 			cmd := exec.CommandContext(ctx, "unshare", "--mount", "bash", "-c", script)
 			cmd.Dir = t.TempDir()
 			cmd.Env = append(os.Environ(), "PATH=/usr/local/bin:"+os.Getenv("PATH"),
-				"CLONE="+nstest.Root(t), "AGENT="+nstest.Program(t, "examples/guestwire-agent"), "LAUNCHER="+nstest.Program(t, "examples/guestwire-launcher"))
+				"CLONE="+nstest.Root(t), "AGENT="+nstest.Program(t, "examples/guestwire-agent"), "LAUNCHER="+nstest.Program(t, "examples/guestwire-launcher"),
+				"FIRECRACKER="+nstest.Program(t, "internal/test/firecracker"))
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v:\n%s", err, out)

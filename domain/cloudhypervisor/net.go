@@ -4,7 +4,6 @@
 package cloudhypervisor
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,7 +58,8 @@ func NewNet(rec *cache.Record, o Options) (*Net, error) {
 }
 
 func newNet(rec *cache.Record, o Options) (*Net, error) {
-	if err := check(rec, o); err != nil {
+	segment, device, err := check(rec, o)
+	if err != nil {
 		return nil, err
 	}
 	n := &Net{Tap: rec.Tap, MAC: rec.MAC, NumQueues: 2 * rec.Queues, ID: rec.Device.Alias}
@@ -69,11 +69,7 @@ func newNet(rec *cache.Record, o Options) (*Net, error) {
 	if len(o.FDs) > 0 {
 		n.Tap, n.FDs = "", slices.Clone(o.FDs)
 	}
-	if address := rec.Device.PCIAddress; address != "" {
-		segment, device, err := place(address)
-		if err != nil {
-			return nil, err
-		}
+	if rec.Device.PCIAddress != "" {
 		n.PCISegment, n.PCIDeviceID = &segment, &device
 	}
 	return n, nil
@@ -102,36 +98,20 @@ func (n *Net) Arg() string {
 	return strings.Join(words, ",")
 }
 
-// check refuses what Cloud Hypervisor cannot have.
-func check(rec *cache.Record, o Options) error {
+// check refuses what Cloud Hypervisor cannot have, and returns the device's place.
+func check(rec *cache.Record, o Options) (segment, device int, err error) {
 	d := rec.Device
 	var r refusal.First
+	r.Virtio(rec, "Cloud Hypervisor")
 	r.If(rec.SRIOV != nil, "binding", "sriov, which is no network device to Cloud Hypervisor: bind the function to vfio-pci, and use --device path=/sys/bus/pci/devices/ADDRESS")
 	r.If(rec.Passt != nil, "binding", "passt, whose socket Cloud Hypervisor does not speak: use the masquerade binding, or QEMU")
-	r.If(rec.Slirp != nil, "binding", "slirp, which is a part of QEMU: use the masquerade binding, or QEMU")
 	r.If(rec.Binding == cache.BindingMacvtap && len(o.FDs) == 0, "options.fds", "missing, and Cloud Hypervisor opens no macvtap by its name: open its queues, and name the descriptors here")
 	r.If(len(o.FDs) > 0 && len(o.FDs) != rec.Queues, "options.fds", "%d descriptors, but the record has %d queues: want one for each queue", len(o.FDs), rec.Queues)
 	r.If(slices.ContainsFunc(o.FDs, func(fd int) bool { return fd < 3 }), "options.fds", "%d, want numbers of 3 or higher", o.FDs)
 	r.If(o.VCPUs < 0, "options.vcpus", "%d, want a number of CPUs, or 0: not known", o.VCPUs)
 	r.If(o.VCPUs > 0 && rec.Queues > o.VCPUs, "queues", "%d, and Cloud Hypervisor wants at most one for each of the guest's %d CPUs: run Setup again with fewer queues, or boot with more CPUs", rec.Queues, o.VCPUs)
-	r.If(!slices.Contains([]string{"", "virtio", "virtio-non-transitional"}, d.Model), "device.model", "%q, and Cloud Hypervisor has virtio 1.0 alone: leave this field empty", d.Model)
 	r.If(d.Driver == "vhost", "device.driver", "vhost, which Cloud Hypervisor does not use: leave this field empty")
-	r.If(d.BootOrder != 0, "device.bootOrder", "%d, and Cloud Hypervisor does not boot from a network: leave this field out", d.BootOrder)
-	r.If(d.ROM != "" && d.ROM != "off", "device.rom", "%q, and Cloud Hypervisor's devices have no option ROM: leave this field empty", d.ROM)
-	r.If(d.ACPIIndex != 0, "device.acpiIndex", "%d, and Cloud Hypervisor's devices have none: leave this field out, and let the guest find its device by the MAC", d.ACPIIndex)
-	r.If(d.LinkState == "down", "device.linkState", "down, and Cloud Hypervisor cannot take a link down: plug the device later, or leave this field empty")
 	r.If(strings.HasPrefix(d.Alias, "_"), "device.alias", "%q, and Cloud Hypervisor keeps names with an underscore in front for itself: name another one", d.Alias)
-	return r.Err()
-}
-
-// place returns the segment and the device of an address of the form 0000:00:05.0, which Validate has checked. Each
-// segment has one bus, and each device one function.
-func place(address string) (segment, device int, err error) {
-	var bus, function int
-	_, _ = fmt.Sscanf(address, "%x:%x:%x.%x", &segment, &bus, &device, &function)
-	if bus != 0 || function != 0 || device == 0 {
-		return 0, 0, &cache.FieldError{Field: "device.pciAddress",
-			Reason: fmt.Sprintf("%q, and Cloud Hypervisor has bus 00, devices 01 to 1f, and function 0: name such an address, or leave this field empty", address)}
-	}
-	return segment, device, nil
+	segment, device = r.Place(rec, "Cloud Hypervisor")
+	return segment, device, r.Err()
 }

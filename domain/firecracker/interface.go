@@ -10,7 +10,8 @@ import (
 	"github.com/guestwire/guestwire/domain/internal/refusal"
 )
 
-// NetworkInterface is a network device. Embed it to add rate limiters.
+// NetworkInterface is a network device. Embed it to add rate limiters. It is also an entry of network_overrides, if ID is
+// that of the snapshot: Firecracker reads the two names, and ignores the other fields.
 type NetworkInterface struct {
 	// ID is the device's name in Firecracker.
 	ID string `json:"iface_id"`
@@ -55,18 +56,13 @@ func (n *NetworkInterface) Path() string { return "/network-interfaces/" + n.ID 
 func check(rec *cache.Record) error {
 	d := rec.Device
 	var r refusal.First
+	r.Virtio(rec, "Firecracker")
 	r.If(rec.SRIOV != nil, "binding", "sriov, and Firecracker passes no PCI device to a guest: use a binding with a tap, or another VMM")
 	r.If(rec.Passt != nil, "binding", "passt, whose socket Firecracker does not speak: use the masquerade binding, or QEMU")
-	r.If(rec.Slirp != nil, "binding", "slirp, which is a part of QEMU: use the masquerade binding, or QEMU")
 	r.If(rec.Binding == cache.BindingMacvtap, "binding", "macvtap, and Firecracker opens taps by their names alone: use the redirect binding, or another VMM")
 	r.If(rec.Queues > 1, "queues", "%d, and Firecracker's device has one: run Teardown, and Setup with one queue", rec.Queues)
-	r.If(d.Model != "" && d.Model != "virtio" && d.Model != "virtio-non-transitional", "device.model", "%q, and Firecracker has virtio 1.0 alone: leave this field empty", d.Model)
 	r.If(d.Driver == "vhost", "device.driver", "vhost, which Firecracker does not use: leave this field empty")
-	r.If(d.BootOrder != 0, "device.bootOrder", "%d, and Firecracker does not boot from a network: leave this field out", d.BootOrder)
-	r.If(d.ROM != "" && d.ROM != "off", "device.rom", "%q, and Firecracker's devices have no option ROM: leave this field empty", d.ROM)
 	r.If(d.PCIAddress != "", "device.pciAddress", "%q, and Firecracker places its devices itself: leave this field empty", d.PCIAddress)
-	r.If(d.ACPIIndex != 0, "device.acpiIndex", "%d, and Firecracker's devices have none: leave this field out, and let the guest find its device by the MAC", d.ACPIIndex)
-	r.If(d.LinkState == "down", "device.linkState", "down, and Firecracker cannot take a link down: leave this field empty")
 	r.If(strings.ContainsFunc(d.Alias, isForeign), "device.alias", "%q, and Firecracker takes letters, digits and underscores: name another one, or leave this field empty", d.Alias)
 	return r.Err()
 }

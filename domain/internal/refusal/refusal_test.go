@@ -8,6 +8,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain"
 	"github.com/guestwire/guestwire/domain/cloudhypervisor"
+	"github.com/guestwire/guestwire/domain/crosvm"
 	"github.com/guestwire/guestwire/domain/firecracker"
 	"github.com/guestwire/guestwire/domain/passt"
 	"github.com/guestwire/guestwire/domain/qemu"
@@ -36,6 +37,13 @@ func cloudWith(o cloudhypervisor.Options) described {
 	}
 }
 
+func crosvmWith(o crosvm.Options) described {
+	return func(r *cache.Record) (bool, error) {
+		args, err := crosvm.Args(r, o)
+		return args != nil, err
+	}
+}
+
 func fire(r *cache.Record) (bool, error) {
 	n, err := firecracker.NewNetworkInterface(r)
 	return n != nil, err
@@ -51,13 +59,15 @@ func passtAt(socket string) described {
 // device returns an edit that sets the record's device.
 func device(d cache.Device) func(*cache.Record) { return func(r *cache.Record) { r.Device = d } }
 
-func same(*cache.Record)       {}
-func shortMTU(r *cache.Record) { r.MTU = 1 }
-func forPasst(r *cache.Record) { records.Passt(r) }
+func same(*cache.Record)        {}
+func shortMTU(r *cache.Record)  { r.MTU = 1 }
+func forPasst(r *cache.Record)  { records.Passt(r) }
+func shared(r *cache.Record)    { records.Passt(r); r.Passt.VhostUser = true }
+func twoQueues(r *cache.Record) { r.Queues = 2 }
 
 // TestRefusals: what each VMM cannot have. The error names the interface and the field, and says what to do.
 func TestRefusals(t *testing.T) {
-	plain, cloud, vhost := qemuWith(qemu.Options{}), cloudWith(cloudhypervisor.Options{}), qemuWith(qemu.Options{Vhost: true})
+	plain, cloud, cros, vhost := qemuWith(qemu.Options{}), cloudWith(cloudhypervisor.Options{}), crosvmWith(crosvm.Options{}), qemuWith(qemu.Options{Vhost: true})
 	for _, c := range []struct {
 		name     string
 		describe described
@@ -100,7 +110,7 @@ func TestRefusals(t *testing.T) {
 		{"qemu/place on another bus", plain, device(cache.Device{PCIAddress: "0000:01:00.0"}), "device.pciAddress", "set Options.Bus"},
 		{"qemu/place in another domain", plain, device(cache.Device{PCIAddress: "0001:00:00.0"}), "device.pciAddress", "set Options.Bus"},
 		{"qemu/macvtap by name", plain, records.Macvtap, "options.fds", "phase2.OpenTap"},
-		{"qemu/too few descriptors", qemuWith(qemu.Options{FDs: []string{"3"}}), func(r *cache.Record) { r.Queues = 2 }, "options.fds", "want one for each queue"},
+		{"qemu/too few descriptors", qemuWith(qemu.Options{FDs: []string{"3"}}), twoQueues, "options.fds", "want one for each queue"},
 		{"qemu/too many descriptors", qemuWith(qemu.Options{FDs: []string{"3", "4"}}), same, "options.fds", "want one for each queue"},
 		{"qemu/two descriptors in one", qemuWith(qemu.Options{FDs: []string{"3:4"}}), same, "options.fds", "no colon"},
 		{"qemu/no descriptor", qemuWith(qemu.Options{FDs: []string{""}}), same, "options.fds", "want numbers"},
@@ -125,7 +135,7 @@ func TestRefusals(t *testing.T) {
 		{"cloudhypervisor/slirp", cloud, records.Slirp, "binding", "masquerade"},
 		{"cloudhypervisor/macvtap by name", cloud, records.Macvtap, "options.fds", "open its queues"},
 		{"cloudhypervisor/too many descriptors", cloudWith(cloudhypervisor.Options{FDs: []int{3, 4}}), same, "options.fds", "one for each queue"},
-		{"cloudhypervisor/too few descriptors", cloudWith(cloudhypervisor.Options{FDs: []int{3}}), func(r *cache.Record) { r.Queues = 2 }, "options.fds", "one for each queue"},
+		{"cloudhypervisor/too few descriptors", cloudWith(cloudhypervisor.Options{FDs: []int{3}}), twoQueues, "options.fds", "one for each queue"},
 		{"cloudhypervisor/standard error", cloudWith(cloudhypervisor.Options{FDs: []int{2}}), same, "options.fds", "3 or higher"},
 		{"cloudhypervisor/queues", cloudWith(cloudhypervisor.Options{VCPUs: 2}), func(r *cache.Record) { r.Queues = 3 }, "queues", "more CPUs"},
 		{"cloudhypervisor/CPUs", cloudWith(cloudhypervisor.Options{VCPUs: -1}), same, "options.vcpus", "not known"},
@@ -142,12 +152,38 @@ func TestRefusals(t *testing.T) {
 		{"cloudhypervisor/place of another function", cloud, device(cache.Device{PCIAddress: "0000:00:05.1"}), "device.pciAddress", "function 0"},
 		{"cloudhypervisor/place of the bridge", cloud, device(cache.Device{PCIAddress: "0001:00:00.0"}), "device.pciAddress", "devices 01"},
 
+		{"crosvm/invalid record", cros, shortMTU, "mtu", "record of interface"},
+		{"crosvm/sriov", cros, records.SRIOV, "binding", "--vfio"},
+		{"crosvm/passt without shared memory", cros, forPasst, "passt.vhostUser", "run Setup again"},
+		{"crosvm/passt without a socket", cros, shared, "options.socket", "want the path"},
+		{"crosvm/a socket without passt", crosvmWith(crosvm.Options{Socket: "/s"}), same, "options.socket", "leave this field empty"},
+		{"crosvm/descriptor of passt", crosvmWith(crosvm.Options{Socket: "/s", FD: 3}), shared, "options.fd", "no tap"},
+		{"crosvm/slirp", cros, records.Slirp, "binding", "masquerade"},
+		{"crosvm/macvtap by name", cros, records.Macvtap, "options.fd", "name the descriptor"},
+		{"crosvm/standard error", crosvmWith(crosvm.Options{FD: 2}), same, "options.fd", "want 3 or higher"},
+		{"crosvm/no descriptor", crosvmWith(crosvm.Options{FD: -1}), same, "options.fd", "want 3 or higher"},
+		{"crosvm/descriptor of several queues", crosvmWith(crosvm.Options{FD: 3, VCPUs: 2}), twoQueues, "options.fd", "by the tap's name"},
+		{"crosvm/queues of vhost", crosvmWith(crosvm.Options{VCPUs: 2}), func(r *cache.Record) { r.Queues, r.Device.Driver = 2, "vhost" }, "queues", "with one queue"},
+		{"crosvm/queues of macvtap", crosvmWith(crosvm.Options{FD: 3, VCPUs: 2}), func(r *cache.Record) { records.Macvtap(r); r.Queues = 2 }, "queues", "with one queue"},
+		{"crosvm/queues of one CPU", cros, twoQueues, "queues", "more CPUs"},
+		{"crosvm/queues", crosvmWith(crosvm.Options{VCPUs: 2}), func(r *cache.Record) { r.Queues = 3 }, "queues", "more CPUs"},
+		{"crosvm/CPUs", crosvmWith(crosvm.Options{VCPUs: -1}), same, "options.vcpus", "or 0: one"},
+		{"crosvm/e1000", cros, device(cache.Device{Model: "e1000"}), "device.model", "virtio 1.0 alone"},
+		{"crosvm/boot", cros, device(cache.Device{BootOrder: 1}), "device.bootOrder", "leave this field out"},
+		{"crosvm/rom", cros, device(cache.Device{ROM: "on"}), "device.rom", "leave this field empty"},
+		{"crosvm/index", cros, device(cache.Device{ACPIIndex: 1}), "device.acpiIndex", "by the MAC"},
+		{"crosvm/link down", cros, device(cache.Device{LinkState: "down"}), "device.linkState", "leave this field empty"},
+		{"crosvm/alias", cros, device(cache.Device{Alias: "net0"}), "device.alias", "no names"},
+		{"crosvm/place in another domain", cros, device(cache.Device{PCIAddress: "0001:00:05.0"}), "device.pciAddress", "domain 0000"},
+		{"crosvm/place on another bus", cros, device(cache.Device{PCIAddress: "0000:01:05.0"}), "device.pciAddress", "bus 00"},
+		{"crosvm/place of another function", cros, device(cache.Device{PCIAddress: "0000:00:05.1"}), "device.pciAddress", "function 0"},
+
 		{"firecracker/invalid record", fire, shortMTU, "mtu", "record of interface"},
 		{"firecracker/sriov", fire, records.SRIOV, "binding", "another VMM"},
 		{"firecracker/slirp", fire, records.Slirp, "binding", "masquerade"},
 		{"firecracker/passt", fire, forPasst, "binding", "masquerade"},
 		{"firecracker/macvtap", fire, records.Macvtap, "binding", "redirect"},
-		{"firecracker/queues", fire, func(r *cache.Record) { r.Queues = 2 }, "queues", "run Teardown, and Setup with one queue"},
+		{"firecracker/queues", fire, twoQueues, "queues", "run Teardown, and Setup with one queue"},
 		{"firecracker/rtl8139", fire, device(cache.Device{Model: "rtl8139"}), "device.model", "leave this field empty"},
 		{"firecracker/vhost", fire, device(cache.Device{Driver: "vhost"}), "device.driver", "leave this field empty"},
 		{"firecracker/boot", fire, device(cache.Device{BootOrder: 1}), "device.bootOrder", "leave this field out"},

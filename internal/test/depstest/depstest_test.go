@@ -197,6 +197,7 @@ func TestLinks(t *testing.T) {
 		"/domain":                        privileged,
 		"/domain/qemu":                   withoutLibvirt,
 		"/domain/cloudhypervisor":        withoutLibvirt,
+		"/domain/crosvm":                 withoutLibvirt,
 		"/domain/firecracker":            withoutLibvirt,
 		"/domain/passt":                  withoutLibvirt,
 		"/cache":                         privileged,
@@ -238,7 +239,7 @@ func TestLinks(t *testing.T) {
 // TestPure: what a plan is computed with imports nothing by which a kernel, a file or a clock can be reached.
 // What the packages link in addition comes by way of cache, which reads and writes records, and of fmt.
 func TestPure(t *testing.T) {
-	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/domain/internal/refusal", module+"/internal/eui64", module+"/internal/ip", module+"/internal/privatenet", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/frame", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/guestfilter", module+"/internal/policy", module+"/internal/router", module+"/internal/servers", module+"/internal/undo", module+"/internal/wiring") {
+	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/crosvm", module+"/domain/firecracker", module+"/domain/passt", module+"/domain/internal/refusal", module+"/internal/eui64", module+"/internal/ip", module+"/internal/privatenet", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/frame", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/guestfilter", module+"/internal/policy", module+"/internal/router", module+"/internal/servers", module+"/internal/undo", module+"/internal/wiring") {
 		for _, imported := range p.Imports {
 			for _, tree := range []string{"os", "io/ioutil", "time", "syscall", "unsafe", "log", "runtime", "math/rand", "crypto/rand", "golang.org/x"} {
 				if within(imported, tree) {
@@ -355,9 +356,10 @@ func TestLayers(t *testing.T) {
 		"/internal/nft":           {"/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/kernel":        {"/internal/compare", "/internal/wiring", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/dhcp":                   {"/phase2", "/domain"},
-		"/domain":                 {"/phase2", "/dhcp", "/domain/qemu", "/domain/cloudhypervisor", "/domain/firecracker", "/domain/passt"},
+		"/domain":                 {"/phase2", "/dhcp", "/domain/qemu", "/domain/cloudhypervisor", "/domain/crosvm", "/domain/firecracker", "/domain/passt"},
 		"/domain/qemu":            {"/phase2", "/dhcp"},
 		"/domain/cloudhypervisor": {"/phase2", "/dhcp"},
+		"/domain/crosvm":          {"/phase2", "/dhcp"},
 		"/domain/firecracker":     {"/phase2", "/dhcp"},
 		"/domain/passt":           {"/phase2", "/dhcp"},
 		"/guestconfig":            {"/infra", "/phase1", "/phase2", "/dhcp", "/domain"},

@@ -7,12 +7,12 @@ import (
 )
 
 // public are the packages for importers.
-var public = []string{"/phase1", "/phase1/launch", "/phase1/pins", "/phase2", "/phase2/names", "/infra", "/dhcp", "/cache", "/guestconfig", "/domain", "/domain/qemu", "/domain/cloudhypervisor", "/domain/firecracker", "/domain/passt", "/guestwiretest"}
+var public = []string{"/phase1", "/phase1/launch", "/phase1/pins", "/phase2", "/phase2/names", "/infra", "/dhcp", "/cache", "/guestconfig", "/domain", "/domain/qemu", "/domain/cloudhypervisor", "/domain/crosvm", "/domain/firecracker", "/domain/passt", "/guestwiretest"}
 
 // TestPublicSize: the public packages stay as small as this. Before a limit grows, see what an importer could do
 // without. Lines of comments have no limit.
 func TestPublicSize(t *testing.T) {
-	const mostNames, mostMethods = 163, 124
+	const mostNames, mostMethods = 165, 124
 	names, methods := 0, 0
 	for _, p := range typesOf(t, public...) {
 		for _, name := range p.Scope().Names() {
