@@ -21,7 +21,7 @@ RACE := ^$(MODULE)/(phase1/launch|phase1/pins|phase2|dhcp|guestwiretest|internal
 
 # What the tests execute.
 PROGRAMS := bin/guestwire-agent bin/guestwire-launcher bin/guestwire-exporter bin/guestwire bin/guestwire-node
-LAB_PROGRAMS := $(PROGRAMS) bin/qemu bin/cri bin/quickstart bin/kvmcheck bin/stockkernel bin/broker bin/kubevirt
+LAB_PROGRAMS := $(PROGRAMS) bin/qemu bin/cri bin/quickstart bin/kvmcheck bin/stockkernel bin/broker bin/kubevirt bin/krun
 
 # What make fuzz gives to each target, as -fuzztime takes it. lab and test-all give a number of inputs: the last moment of a time
 # sometimes fails (context deadline exceeded).
@@ -298,6 +298,8 @@ bin/cri: FORCE
 	CGO_ENABLED=0 go build -o $@ ./internal/rig/node/cri
 bin/broker: FORCE
 	CGO_ENABLED=0 go build -o $@ ./internal/rig/divert/broker
+bin/krun: FORCE
+	CGO_ENABLED=0 go build -o $@ ./internal/rig/container/krun
 $(PROGRAMS) bin/qemu bin/kubevirt: FORCE
 	CGO_ENABLED=0 go build -o $@ ./examples/$(@F)
 FORCE:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -107,6 +108,7 @@ func (o *options) fill(ctx context.Context, flags *flag.FlagSet) error {
 		if err := json.Unmarshal(text, &o.Spec); err != nil {
 			return fmt.Errorf("configuration %s%w", o.file, explained(err, text))
 		}
+		o.State = cmp.Or(o.State, state) // hook has one without the flag
 	}
 	var err error
 	flags.Visit(func(f *flag.Flag) {
