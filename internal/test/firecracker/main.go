@@ -3,9 +3,9 @@
 //
 //	firecracker --api-sock PATH
 //
-// The file at snapshot_path is a guest in JSON. It answers ARP and ping at its address. It asks no one for its addresses
-// or its gateway's MAC, which a snapshot has baked in. It pings another host, and the request is answered when the
-// guest is.
+// The file at snapshot_path is a guest in JSON. It answers ARP and ping at its address. It asks no one for its
+// addresses or its gateway's MAC, which a snapshot has baked in. It pings another host, and the request is answered
+// when the guest is.
 package main
 
 import (
