@@ -21,7 +21,7 @@ RACE := ^$(MODULE)/(phase1/launch|phase1/pins|phase2|dhcp|guestwiretest|internal
 
 # What the tests execute.
 PROGRAMS := bin/guestwire-agent bin/guestwire-launcher bin/guestwire-exporter bin/guestwire bin/guestwire-node
-LAB_PROGRAMS := $(PROGRAMS) bin/qemu bin/cri bin/quickstart bin/kvmcheck bin/stockkernel bin/broker
+LAB_PROGRAMS := $(PROGRAMS) bin/qemu bin/cri bin/quickstart bin/kvmcheck bin/stockkernel bin/broker bin/restored
 
 # What make fuzz gives to each target, as -fuzztime takes it. lab and test-all give a number of inputs: the last moment of a time
 # sometimes fails (context deadline exceeded).
@@ -292,6 +292,8 @@ bin/cri: FORCE
 	CGO_ENABLED=0 go build -o $@ ./internal/rig/node/cri
 bin/broker: FORCE
 	CGO_ENABLED=0 go build -o $@ ./internal/rig/divert/broker
+bin/restored: FORCE
+	CGO_ENABLED=0 go build -o $@ ./internal/test/restored
 $(PROGRAMS) bin/qemu: FORCE
 	CGO_ENABLED=0 go build -o $@ ./examples/$(@F)
 FORCE:
