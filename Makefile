@@ -63,7 +63,7 @@ install: install-test ## what the tests call: Debian packages, kernels, machines
 # GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
 test lab test-all crash networks kubernetes: export GUESTWIRE_REQUIRE = 1
 test lab test-all crash networks kubernetes: export GUESTWIRE_BIN = $(CURDIR)/bin
-test: install-test $(PROGRAMS) bin/qemu $(GOTESTSUM)
+test: install-test $(PROGRAMS) bin/qemu bin/restored $(GOTESTSUM)
 test-user: install-test $(GOTESTSUM)
 lab test-all crash networks kubernetes: install $(LAB_PROGRAMS) $(GOTESTSUM)
 
