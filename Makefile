@@ -21,7 +21,7 @@ RACE := ^$(MODULE)/(phase1/launch|phase1/pins|phase2|dhcp|guestwiretest|internal
 
 # What the tests execute.
 PROGRAMS := bin/guestwire-agent bin/guestwire-launcher bin/guestwire-exporter bin/guestwire bin/guestwire-node
-LAB_PROGRAMS := $(PROGRAMS) bin/qemu bin/cri bin/quickstart bin/kvmcheck bin/stockkernel bin/broker bin/kubevirt bin/krun
+LAB_PROGRAMS := $(PROGRAMS) bin/qemu bin/cri bin/quickstart bin/kvmcheck bin/stockkernel bin/broker bin/kubevirt bin/krun bin/restored
 
 # What make fuzz gives to each target, as -fuzztime takes it. lab and test-all give a number of inputs: the last moment of a time
 # sometimes fails (context deadline exceeded).
@@ -63,7 +63,7 @@ install: install-test ## what the tests call: Debian packages, kernels, machines
 # GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
 test lab test-all crash networks kubernetes: export GUESTWIRE_REQUIRE = 1
 test lab test-all crash networks kubernetes: export GUESTWIRE_BIN = $(CURDIR)/bin
-test: install-test $(PROGRAMS) bin/qemu $(GOTESTSUM)
+test: install-test $(PROGRAMS) bin/qemu bin/restored $(GOTESTSUM)
 test-user: install-test $(GOTESTSUM)
 lab test-all crash networks kubernetes: install $(LAB_PROGRAMS) $(GOTESTSUM)
 
@@ -300,6 +300,8 @@ bin/broker: FORCE
 	CGO_ENABLED=0 go build -o $@ ./internal/rig/divert/broker
 bin/krun: FORCE
 	CGO_ENABLED=0 go build -o $@ ./internal/rig/container/krun
+bin/restored: FORCE
+	CGO_ENABLED=0 go build -o $@ ./internal/test/restored
 $(PROGRAMS) bin/qemu bin/kubevirt: FORCE
 	CGO_ENABLED=0 go build -o $@ ./examples/$(@F)
 FORCE:

@@ -55,7 +55,7 @@ trap 'jobs -p | xargs -r kill' EXIT
 // TestHowTo types the commands of pages of docs/how-to, on a machine on which guestwire never ran, with two pods: pod
 // and pod2. What the reader of a page has done before is typed before it, and at the end nothing is wired.
 func TestHowTo(t *testing.T) {
-	nstest.Need(t, "unshare", "iptables", "ip6tables")
+	nstest.Need(t, "unshare", "iptables", "ip6tables", "curl", "ping")
 	nstest.NeedTaps(t)
 	nstest.NeedRoot(t, "the test needs two users")
 	const machine = `
@@ -86,7 +86,7 @@ for pod in pod pod2; do [ -z "$(ip -n $pod link show type tun)" ]; ip netns del 
 			cmd.Dir = t.TempDir()
 			cmd.Env = append(os.Environ(), "PATH=/usr/local/bin:"+os.Getenv("PATH"),
 				"CLONE="+nstest.Root(t), "AGENT="+nstest.Program(t, "examples/guestwire-agent"), "LAUNCHER="+nstest.Program(t, "examples/guestwire-launcher"),
-				"FIRECRACKER="+nstest.Program(t, "internal/test/firecracker"))
+				"FIRECRACKER="+nstest.Program(t, "internal/test/restored"))
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v:\n%s", err, out)

@@ -27,9 +27,9 @@ type Options struct {
 
 // Args returns the arguments of crosvm run for the record. It reads no files and asks no kernel.
 //
-// Run crosvm in the namespace, by launch.Start for example, also with FD: crosvm asks there for the MTU of the link with
-// the tap's name. The guest gets that MTU by virtio. With vhost-net, the record's Driver, the guest learns its MTU by
-// DHCP and router advertisements.
+// Run crosvm in the namespace, by launch.Start for example, also with FD: crosvm asks there for the MTU of the link
+// with the tap's name. The guest gets that MTU by virtio. With vhost-net, the record's Driver, the guest learns its MTU
+// by DHCP and router advertisements.
 //
 // For several queues crosvm sets the tap up itself, though it is up. That takes CAP_NET_ADMIN, with which crosvm can
 // change the namespace. Prefer one queue.

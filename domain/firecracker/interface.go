@@ -10,8 +10,8 @@ import (
 	"github.com/guestwire/guestwire/domain/internal/refusal"
 )
 
-// NetworkInterface is a network device. Embed it to add rate limiters. It is also an entry of network_overrides, if ID is
-// that of the snapshot: Firecracker reads the two names, and ignores the other fields.
+// NetworkInterface is a network device. Embed it to add rate limiters. It is also an entry of network_overrides, if ID
+// is that of the snapshot: Firecracker reads the two names, and ignores the other fields.
 type NetworkInterface struct {
 	// ID is the device's name in Firecracker.
 	ID string `json:"iface_id"`

@@ -1,11 +1,11 @@
-// Firecracker stands in for the program of that name where there is no KVM: it restores a guest from a snapshot, by the
+// Restored stands in for Firecracker where there is no KVM: it restores a guest from a snapshot, by the
 // API.
 //
-//	firecracker --api-sock PATH
+//	restored --api-sock PATH
 //
-// The file at snapshot_path is a guest in JSON. It answers ARP and ping at its address. It asks no one for its addresses
-// or its gateway's MAC, which a snapshot has baked in. It pings another host, and the request is answered when the
-// guest is.
+// The file at snapshot_path is a guest in JSON. It answers ARP and ping at its address. It asks no one for its
+// addresses or its gateway's MAC, which a snapshot has baked in. It pings another host, and the request is answered
+// when the guest is.
 package main
 
 import (
@@ -57,7 +57,7 @@ func (o *override) UnmarshalJSON(text []byte) error {
 
 func main() {
 	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "firecracker:", err)
+		fmt.Fprintln(os.Stderr, "restored:", err)
 		os.Exit(1)
 	}
 }
@@ -151,7 +151,7 @@ func (g guest) serve(nic *os.File, answered chan<- struct{}) {
 	for done := false; ; {
 		n, err := nic.Read(buffer)
 		if err != nil {
-			fmt.Fprintln(os.Stderr, "firecracker:", err)
+			fmt.Fprintln(os.Stderr, "restored:", err)
 			return
 		}
 		e, _ := frame.ParseEthernet(buffer[:n])
@@ -173,7 +173,7 @@ func (g guest) serve(nic *os.File, answered chan<- struct{}) {
 		}
 		if answer != nil {
 			if _, err := nic.Write(answer); err != nil {
-				fmt.Fprintln(os.Stderr, "firecracker:", err)
+				fmt.Fprintln(os.Stderr, "restored:", err)
 			}
 		}
 	}
