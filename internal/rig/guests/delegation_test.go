@@ -52,8 +52,8 @@ var requesters = func() []requester {
 // The networks that are routed to the guest.
 const delegated, alsoDelegated = "2001:db8:42::/56", "fd42::/56"
 
-// TestDelegation: a client gets the prefix of guard.prefixes, and gives a link a part of it. From there a host behind the
-// guest talks with the world.
+// TestDelegation: a client gets the prefixes of guard.prefixes, and gives a link a part of each. A host on that link
+// talks with the world.
 func TestDelegation(t *testing.T) {
 	nstest.Need(t, "ping")
 	nstest.NeedTaps(t)
