@@ -56,4 +56,9 @@ func TestMachinesNamespace(t *testing.T) {
 			t.Errorf("%s, -own: the agent says %q", name, out)
 		}
 	}
+	for _, binding := range []string{"passt", "slirp"} { // they would change two sysctls alone
+		if out := plan(nil, "-own", "-binding", binding); !strings.Contains(out, "the caller's own network namespace (the machine's own)") {
+			t.Errorf("%s: the agent says %q", binding, out)
+		}
+	}
 }

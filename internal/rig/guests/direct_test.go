@@ -2,9 +2,11 @@ package guests_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -182,6 +184,53 @@ func TestSlirp(t *testing.T) {
 		}
 		s.check(ctx, t, c, g)
 	})
+}
+
+// TestWithoutSetup boots guests by sockets alone in a namespace that nobody has wired, as in a node's own, which Setup
+// refuses. The test writes the record itself. Launcher, passt and QEMU have no capabilities, and while the guest uses
+// the network, the namespace is as it was.
+func TestWithoutSetup(t *testing.T) {
+	t.Parallel()
+	uid, gid := vm.NeedGuest(t)
+	mac := cache.MAC{2, 0, 0, 0, 0, 1}
+	for _, r := range []cache.Record{
+		{Version: cache.Version, Name: "eth0", Binding: cache.BindingPasst, Queues: 1, MAC: mac, MTU: 1400, Passt: &cache.Passt{}},
+		{Version: cache.Version, Name: "eth0", Binding: cache.BindingSlirp, Queues: 1, MAC: mac, MTU: 1400, Slirp: &cache.Slirp{IPv4: netip.MustParsePrefix("10.0.2.0/24")}},
+	} {
+		t.Run(string(r.Binding), func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			before := n.Pod.Dump()
+			dir, err := os.OpenRoot(n.State)
+			if err == nil {
+				err = errors.Join(cache.Write(dir, r), dir.Close())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx := bootTime(t)
+			line := []string{nstest.Program(t, "examples/guestwire-launcher"), "qemu", "-state", n.State, "--"}
+			g, err := vm.BootQEMU(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", Launcher: line})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Destroy()
+			if lease, err := g.Lease4(ctx, "eth0"); err != nil || lease["ip"] == "" {
+				t.Fatalf("lease %v, %v", lease, err)
+			}
+			n.World.Listen("world", netip.AddrPortFrom(nstest.Beyond4, 7000).String())
+			nstest.Eventually(t, func() error {
+				out, err := g.Run(ctx, fmt.Sprintf("sleep 1 | nc %v 7000 & sleep 2; kill $!; wait", nstest.Beyond4))
+				if want := "world sees " + nstest.Pod4.String(); err == nil && !strings.HasPrefix(out, want) {
+					err = fmt.Errorf("%q, want %q", out, want)
+				}
+				return err
+			})
+			if err := nstest.Difference(before, n.Pod.Dump()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // slirpTest has the networks of a guest behind slirp, and the pod as it was.

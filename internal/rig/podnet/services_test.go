@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,16 +16,19 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // service is a cluster's service, whose backend is the peer of Terway's row.
 var service, backend = netip.MustParseAddrPort("172.21.0.10:80"), netip.AddrPortFrom(addr("10.22.0.21"), stationPort)
 
 // TestSocketServices: services that a BPF program translates in connect(2), as Cilium and Terway do (kube-proxy
-// replacement, socket-level load balancing), are for processes alone. A guest's connections make no system call in
-// the pod. Rules on the node serve the guest as well.
+// replacement, socket-level load balancing), are for processes alone. A guest of a tap makes no system call in the pod,
+// and needs rules on the node. Under passt and slirp a process of the pod connects for the guest.
 func TestSocketServices(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t, "iptables")
@@ -53,6 +57,82 @@ func TestSocketServices(t *testing.T) {
 		}
 		remove()
 	})
+	for _, b := range []infra.Binding{infra.Passt{}, infra.Slirp{}} {
+		t.Run(string(b.Kind()), func(t *testing.T) {
+			g := l.bootDirect(t, b)
+			ask := func(to netip.AddrPort) (string, error) {
+				// nc does not read to the end of its input; passt may not deliver the other side's FIN.
+				out, err := g.Run(t.Context(), fmt.Sprintf("sleep 1 | nc %v %d & sleep 2; kill $!; wait", to.Addr(), to.Port()))
+				if err != nil {
+					return "", err
+				}
+				line, _, _ := strings.Cut(out, "\n")
+				return withoutPort(line)
+			}
+			if got, err := ask(service); err == nil {
+				t.Errorf("the guest asks the service while its VMM is in another cgroup: %q; want no answer", got)
+			}
+			l.moveInto(t, cgroup)
+			for _, to := range []netip.AddrPort{backend, service} {
+				nstest.Eventually(t, func() error {
+					got, err := ask(to)
+					if err == nil && got != want {
+						err = fmt.Errorf("%q, want %q", got, want)
+					}
+					return err
+				})
+			}
+		})
+	}
+}
+
+// bootDirect boots Linux under the launcher, with a binding that has no tap.
+func (l *Instance) bootDirect(t *testing.T, b infra.Binding) *vm.Guest {
+	t.Helper()
+	uid, gid := vm.NeedGuest(t)
+	c := wired.NIC{NIC: phase1.NIC{NetNS: l.Pod.File, Name: l.NIC}, Spec: infra.Spec{
+		Binding: b, State: nstest.Dir(t), Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)}, AcceptLosses: true,
+	}}
+	if _, err := c.Setup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Teardown(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	g, err := vm.BootQEMU(t.Context(), vm.Config{NetNS: l.Pod.File, UID: uid, GID: gid,
+		Launcher: []string{nstest.Program(t, "examples/guestwire-launcher"), "qemu", "-state", c.State, "--"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Destroy() })
+	if _, err := g.Lease4(t.Context(), "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// moveInto moves the pod's processes into the cgroup, as an engine starts them there.
+func (l *Instance) moveInto(t *testing.T, cgroup *os.File) {
+	t.Helper()
+	pod, err := l.Pod.File.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	processes, err := filepath.Glob("/proc/[0-9]*/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range processes {
+		if ns, err := os.Stat(path); err != nil || !os.SameFile(ns, pod) { // an error: it has ended
+			continue
+		}
+		pid := strings.Split(path, "/")[2]
+		if err := os.WriteFile(filepath.Join(cgroup.Name(), "cgroup.procs"), []byte(pid), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // addServiceRule adds a rule on a node that translates the service, as kube-proxy does. The caller removes the rule.
