@@ -44,7 +44,7 @@ func full() Record {
 		Standby: true, Inactive: true, Turn: 1<<53 - 1,
 		Limits: Limits{
 			FromGuest: Limit{BitsPerSecond: 100_000_000_000, PacketsPerSecond: 10_000_000, BurstBytes: 1<<32 - 1, BurstPackets: 1<<32 - 1},
-			ToGuest:   Limit{BitsPerSecond: 8000, PacketsPerSecond: 1, BurstBytes: 64536, BurstPackets: 1},
+			ToGuest:   Shape{BitsPerSecond: 8000, BurstBytes: 240_000},
 		},
 		Losses:   []Loss{{Kind: "route", What: "10.0.0.0/8", Why: "a phrase", Keeps: BindingRouted}},
 		Warnings: []string{"a sentence"},

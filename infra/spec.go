@@ -45,8 +45,8 @@ type Spec struct {
 	// docs/reference/limits.md.
 	MTU int `json:"mtu,omitempty"`
 
-	// Limits bound the guest's traffic. Zero: no limits. They need nf_tables. A change under a
-	// running guest fills the buckets again.
+	// Limits bound the guest's traffic. Zero: no limits. FromGuest needs nf_tables, ToGuest
+	// needs tbf (sch_tbf). A change under a running guest fills the buckets again.
 	Limits cache.Limits `json:"limits,omitzero"`
 
 	// DNS is the guest's resolver configuration from this NIC. Nil: Phase2 takes it from a

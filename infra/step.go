@@ -29,6 +29,7 @@ type Step struct {
 	//	sysctl-set       writes a value below /proc/sys/net
 	//	qdisc-add        adds an ingress qdisc to a link (tc)
 	//	qdisc-del        deletes an ingress qdisc with all its filters (tc)
+	//	shape-set        limits what reaches the guest's tap, by its root qdisc, or deletes that (tc)
 	//	filter-add       adds a filter that redirects frames to another link (tc)
 	//	filter-del       deletes a filter (tc)
 	//	table-set        writes a table of nftables, or the wiring's chains of iptables
@@ -87,6 +88,7 @@ type Difference struct {
 	//	fdb-missing          a static entry of a bridge's forwarding database is gone
 	//	fdb-extra            there is a static entry that is not of the wiring
 	//	qdisc-missing        the ingress qdisc of a link is gone (tc)
+	//	shape                the root qdisc of the guest's tap limits in another way, or not (tc)
 	//	filter-missing       a filter of a link is gone (tc)
 	//	filter-other         a filter of a link is another than Setup's (tc)
 	//	filter-foreign       a link has a filter of another program (tc)

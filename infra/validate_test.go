@@ -58,7 +58,7 @@ func TestValidate(t *testing.T) {
 		"limits with macvtap": {infra.Spec{Limits: slow, Binding: infra.Macvtap{}}, "limits"},
 		"limits with SR-IOV":  {infra.Spec{Limits: slow, Binding: infra.SRIOV{}}, "limits"},
 		"limits with passt":   {infra.Spec{Limits: slow, Binding: infra.Passt{}}, "limits"},
-		"limit of 7999":       {infra.Spec{Limits: cache.Limits{ToGuest: cache.Limit{BitsPerSecond: 7999}}}, "limits.toGuest.bitsPerSecond"},
+		"limit of 7999":       {infra.Spec{Limits: cache.Limits{ToGuest: cache.Shape{BitsPerSecond: 7999}}}, "limits.toGuest.bitsPerSecond"},
 		"MTU of 68":           {infra.Spec{MTU: 68}, ""},
 		"MTU of 67":           {infra.Spec{MTU: 67}, "mtu"},
 		"MTU of 65521":        {infra.Spec{MTU: 65521}, ""},

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/holders"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -28,7 +29,8 @@ type Counters struct {
 	Diverted *uint64 `json:"diverted,omitempty"`
 
 	// Drops are the packets that rules dropped, one entry for each reason. What Spec.Egress
-	// refused has the reason "egress".
+	// refused has the reason "egress". The reason "rate-limit" includes what the queue of
+	// Limits.ToGuest dropped.
 	Drops []Count `json:"drops"`
 
 	// Attached has an entry for the guest's tap, and one for the responder's. A tap that the
@@ -70,7 +72,8 @@ type Count struct {
 	// Packets is their number. A segment that is cut later (offload) counts as one.
 	Packets uint64 `json:"packets"`
 
-	// Bytes is the size of the Ethernet frames. In Drops the Ethernet header does not count.
+	// Bytes is the size of the Ethernet frames. In Drops the Ethernet header does not count, nor
+	// does what the queue of Limits.ToGuest dropped, of which the kernel counts packets alone.
 	Bytes uint64 `json:"bytes"`
 }
 
@@ -134,7 +137,7 @@ func counters(ns *kernel.Namespace, nic, tap, responder string) (c Counters, err
 		if side.tap == "" {
 			continue
 		}
-		t, open, err := ns.Traffic(side.tap)
+		t, dropped, open, err := ns.Traffic(side.tap)
 		if err != nil {
 			return c, fmt.Errorf("counters of %s: %w", side.tap, err)
 		}
@@ -149,6 +152,9 @@ func counters(ns *kernel.Namespace, nic, tap, responder string) (c Counters, err
 			state = "attached"
 		}
 		c.attach(side.name, side.tap, state)
+		if dropped != nil {
+			c.addLimited(*dropped)
+		}
 		if side.name == "vmm" {
 			c.FromGuest, c.ToGuest = &Count{Packets: t.InPackets, Bytes: t.InBytes}, &Count{Packets: t.OutPackets, Bytes: t.OutBytes}
 		}
@@ -157,6 +163,16 @@ func counters(ns *kernel.Namespace, nic, tap, responder string) (c Counters, err
 		c.FromGuest, c.ToGuest = c.ToGuest, c.FromGuest
 	}
 	return c, nil
+}
+
+// addLimited adds what the tap's qdisc has dropped to what rules have dropped for the same reason.
+func (c *Counters) addLimited(packets uint64) {
+	at := slices.IndexFunc(c.Drops, func(d Count) bool { return d.Reason == string(firewall.RateLimit) })
+	if at < 0 {
+		at = len(c.Drops)
+		c.Drops = append(c.Drops, Count{Reason: string(firewall.RateLimit), Expected: firewall.RateLimit.Expected()})
+	}
+	c.Drops[at].Packets += packets
 }
 
 func (c *Counters) attach(side, tap, state string) {

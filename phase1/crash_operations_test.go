@@ -98,7 +98,7 @@ func (b *bed) teardown() *operation {
 // gives the sysctls of flows back. Whatever becomes of it, the rules are those from before it or those after it.
 func (b *bed) change() *operation {
 	other := b.c
-	other.Limits = cache.Limits{FromGuest: cache.Limit{PacketsPerSecond: 1000}}
+	other.Limits = cache.Limits{FromGuest: cache.Limit{PacketsPerSecond: 1000}, ToGuest: cache.Shape{BitsPerSecond: 10_000_000}}
 	other.Spec.Flows = false
 	other.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/28")}
 	if m, is := other.Binding.(infra.Masquerade); is {

@@ -30,7 +30,7 @@ var everyOption = infra.Masquerade{
 // everyLimit has limits of all kinds, some of them at the ends of the accepted range.
 var everyLimit = cache.Limits{
 	FromGuest: cache.Limit{BitsPerSecond: 100_000_000_000, PacketsPerSecond: 10_000_000, BurstBytes: 1<<32 - 1, BurstPackets: 1<<32 - 1},
-	ToGuest:   cache.Limit{BitsPerSecond: 8000, PacketsPerSecond: 1},
+	ToGuest:   cache.Shape{BitsPerSecond: 8000},
 }
 
 // TestFirewallText: what nft makes of the text in the plan is what Setup puts into the kernel.
@@ -147,7 +147,7 @@ func TestChanges(t *testing.T) {
 		var changes []func()
 		change := func(f func()) { changes = append(changes, f) }
 		change(func() {
-			c.Limits = cache.Limits{FromGuest: cache.Limit{PacketsPerSecond: 1000}, ToGuest: cache.Limit{BitsPerSecond: 8_000_000}}
+			c.Limits = cache.Limits{FromGuest: cache.Limit{PacketsPerSecond: 1000}, ToGuest: cache.Shape{BitsPerSecond: 8_000_000}}
 		})
 		change(func() { c.Limits.FromGuest = cache.Limit{PacketsPerSecond: 2000, BitsPerSecond: 80_000_000} })
 		change(func() { c.Guard.MACs = []cache.MAC{{2, 0, 0, 0, 0, 9}} })

@@ -136,7 +136,7 @@ func TestFlowTable(t *testing.T) {
 	teardown(t, s.Network, c, before)
 }
 
-// TestNoFlowTable: rules of other programs that see each forwarded packet see each, limits count each, and iptables has
+// TestNoFlowTable: rules of other programs that see each forwarded packet see each, and iptables has
 // no flow tables.
 func TestNoFlowTable(t *testing.T) {
 	nstest.KernelDecides(t, "flow tables")
@@ -158,7 +158,7 @@ func TestNoFlowTable(t *testing.T) {
 		{name: "iptables-legacy, NAT", before: "iptables-legacy -t nat -A PREROUTING -j ACCEPT", want: true},
 		{name: "iptables-legacy", before: "ip6tables-legacy -A FORWARD -j ACCEPT"},
 		{name: "by iptables", change: func(c *wired.NIC) { c.Binding = infra.Masquerade{Firewall: cache.FirewallIPTablesNFT} }},
-		{name: "a limit to the guest", change: func(c *wired.NIC) { c.Limits.ToGuest.PacketsPerSecond = 1000 }},
+		{name: "a limit to the guest", change: func(c *wired.NIC) { c.Limits.ToGuest.BitsPerSecond = 1_000_000 }, want: true},
 		{name: "a policy", change: func(c *wired.NIC) { c.Egress = policy(t, "allow all") }},
 		{name: "a limit of the guest", change: func(c *wired.NIC) { c.Limits.FromGuest.PacketsPerSecond = 1000 }, want: true},
 	} {

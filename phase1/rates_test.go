@@ -3,6 +3,7 @@ package phase1_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
@@ -19,8 +20,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestLimits has guest and network send more at once than the buckets hold. What passes is the bucket and what the time
-// has added, and the rest is counted. It holds without the guard as well.
+// TestLimits has a guest send more at once than the buckets hold. What passes is the bucket and what the time has
+// added, and the rest is counted. It holds without the guard as well.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	const size, sent = 1000, 120 // octets of an IP packet; packets
@@ -50,7 +51,7 @@ func TestLimits(t *testing.T) {
 					w := attachDeaf(t, n, true, true)
 					// What was sent can still be under way. After ten seconds a limit that drops nothing is far above
 					// the bucket.
-					passes := func(way string, begin time.Time, had int) {
+					passes := func(begin time.Time, had int) {
 						for {
 							took := time.Since(begin)
 							most := limit.bucket + int(took.Seconds()*float64(limit.perSecond)) + 2
@@ -60,52 +61,176 @@ func TestLimits(t *testing.T) {
 								continue
 							}
 							if passed < limit.bucket-2 || passed > most {
-								t.Errorf("%s: %d of %d packets passed in %v, want %d to %d", way, passed, sent, took, limit.bucket-2, most)
+								t.Errorf("%d of %d packets passed in %v, want %d to %d", passed, sent, took, limit.bucket-2, most)
 							}
 							return
 						}
 					}
-					for _, d := range []struct {
-						way    string
-						limits cache.Limits
-						send   func() error
-					}{
-						{"from the guest", cache.Limits{FromGuest: limit.Limit}, func() error {
-							frame := w.link.Packet(unix.IPPROTO_UDP, w.link.IPv4, w.link.Far4, datagram(size-20))
-							for range sent {
-								if _, err := w.port.Write(frame); err != nil {
-									return err
-								}
-							}
-							return nil
-						}},
-						{"to the guest", cache.Limits{ToGuest: limit.Limit}, func() error {
-							frame := w.link.FromGateway().Packet(unix.IPPROTO_UDP, nstest.Gateway4, nstest.Pod4, datagram(size-20))
-							if w.masquerade {
-								l := w.link
-								l.MAC, l.Gateway = w.router, w.own[0]
-								frame = l.Packet(unix.IPPROTO_UDP, nstest.Gateway4, nstest.Pod4, datagram(size-20))
-							}
-							return w.inject(slices.Repeat([][]byte{frame}, sent)...)
-						}},
-					} {
-						c.Limits = d.limits
-						setup(t, c)
-						if r := record(t, n); r.Limits != d.limits {
-							t.Errorf("the record has %+v, want %+v", r.Limits, d.limits)
-						}
-						had := w.dropped()["rate-limit"]
-						begin := time.Now()
-						if err := d.send(); err != nil {
+					c.Limits = cache.Limits{FromGuest: limit.Limit}
+					setup(t, c)
+					if r := record(t, n); r.Limits != c.Limits {
+						t.Errorf("the record has %+v, want %+v", r.Limits, c.Limits)
+					}
+					had := w.dropped()["rate-limit"]
+					begin := time.Now()
+					frame := w.link.Packet(unix.IPPROTO_UDP, w.link.IPv4, w.link.Far4, datagram(size-20))
+					for range sent {
+						if _, err := w.port.Write(frame); err != nil {
 							t.Fatal(err)
 						}
-						passes(d.way, begin, had)
 					}
+					passes(begin, had)
 					check(t, c) // after the buckets have been used
 					w.port.Close()
 					teardown(t, n, c, before)
 				})
 			})
+		}
+	}
+}
+
+// rootQdisc is what tc(8) says of the root qdisc of the guest's tap.
+type rootQdisc struct {
+	Kind, Handle            string
+	Options                 struct{ Rate, Burst, Lim uint64 }
+	Drops, Overlimits, Qlen uint64
+	Packets                 uint64
+	text                    string
+}
+
+func shapeOf(t *testing.T, n *nstest.Namespace) rootQdisc {
+	t.Helper()
+	var list []rootQdisc
+	text := n.Exec("tc", "-s", "-j", "qdisc", "show", "dev", "eth0-tap", "root")
+	if err := json.Unmarshal([]byte(text), &list); err != nil || len(list) != 1 {
+		t.Fatalf("%d root qdiscs, %v: %s", len(list), err, text)
+	}
+	list[0].text = text
+	return list[0]
+}
+
+// TestShape has the network send more at once than the bucket holds. The rest waits at the guest's tap: with another
+// rate it arrives, as a later Setup keeps the queue. What the queue does not hold is dropped and counted.
+func TestShape(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		const sent = 60
+		n := nstest.NewNetwork(t)
+		before := settled(t, n)
+		c := config(n, b)
+		c.Limits.ToGuest.BitsPerSecond = 8000 // a frame of 1014 octets a second; a bucket of one, a queue of 15
+		setup(t, c)
+		w := attachDeaf(t, n, true, true)
+		frame := w.link.FromGateway().Packet(unix.IPPROTO_UDP, nstest.Gateway4, nstest.Pod4, datagram(1000-20))
+		if w.masquerade {
+			l := w.link
+			l.MAC, l.Gateway = w.router, w.own[0]
+			frame = l.Packet(unix.IPPROTO_UDP, nstest.Gateway4, nstest.Pod4, datagram(1000-20))
+		}
+		begun := shapeOf(t, n.Pod)
+		if err := w.inject(slices.Repeat([][]byte{frame}, sent)...); err != nil {
+			t.Fatal(err)
+		}
+		nstest.Eventually(t, func() error {
+			q := shapeOf(t, n.Pod)
+			if have := q.Packets - begun.Packets + q.Qlen + q.Drops; have < sent {
+				return fmt.Errorf("%d frames arrived at the tap: %s", have, q.text)
+			}
+			return nil
+		})
+		q := shapeOf(t, n.Pod)
+		if q.Qlen == 0 || q.Drops == 0 || q.Overlimits == 0 {
+			t.Errorf("nothing waits, or nothing was dropped: %s", q.text)
+		}
+		if have := w.dropped()["rate-limit"]; have < int(q.Drops) {
+			t.Errorf("%d packets are counted, tc says %d", have, q.Drops)
+		}
+		c.Limits.ToGuest.BitsPerSecond = 80_000_000
+		setup(t, c)
+		after := shapeOf(t, n.Pod)
+		nstest.Eventually(t, func() error {
+			q := shapeOf(t, n.Pod)
+			if q.Qlen != 0 || q.Packets-begun.Packets+q.Drops < sent || q.Drops != after.Drops {
+				return fmt.Errorf("after another rate: %s", q.text)
+			}
+			return nil
+		})
+		check(t, c)
+		w.port.Close()
+		teardown(t, n, c, before)
+	})
+}
+
+// TestShapeRepair: Check names what others do to the root qdisc of the guest's tap, and the next Setup repairs it. tc
+// makes the same of the text in the plan. Without a limit the root qdisc is as the kernel makes it, or another
+// program's.
+func TestShapeRepair(t *testing.T) {
+	t.Parallel()
+	for _, queues := range []int{1, 3} {
+		n := nstest.NewNetwork(t)
+		c := config(n, infra.Redirect{})
+		c.Queues = queues
+		setup(t, c)
+		none := shapeOf(t, n.Pod)
+		for bits, want := range map[uint64]struct{ rate, burst, limit uint64 }{
+			8000:            {1000, 1468, 16148},
+			10_000_000:      {1_250_000, 12_500, 75_000},
+			100_000_000_000: {12_500_000_000, 125_000_000, 125_000_000 + 4<<20},
+		} {
+			c.Limits.ToGuest.BitsPerSecond = bits
+			plan, err := c.Plan(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			setup(t, c)
+			q := shapeOf(t, n.Pod)
+			if q.Kind != "tbf" || q.Options.Rate != want.rate || q.Options.Burst > want.burst || want.burst-q.Options.Burst > want.burst/100 {
+				t.Errorf("%d bits a second: %s", bits, q.text)
+			}
+			other := nstest.New(t, "text")
+			other.IP("tuntap add eth0-tap mode tap")
+			for _, step := range plan.Steps {
+				if step.Kind == "shape-set" {
+					other.Exec("sh", "-c", step.Command)
+				}
+			}
+			text := func(n *nstest.Namespace) string { // each queue counts as a user
+				_, text, _ := strings.Cut(n.Exec("tc", "-d", "qdisc", "show", "dev", "eth0-tap", "root"), " rate ")
+				return text
+			}
+			if have, want := text(n.Pod), text(other); have == "" || have != want {
+				t.Errorf("Setup made\n%stc makes of the text\n%s", have, want)
+			}
+			check(t, c)
+		}
+		wired := shapeOf(t, n.Pod).Options
+		for line, says := range map[string]string{
+			"tc qdisc del dev eth0-tap root":                                                             " of eth0-tap is gone",
+			"tc qdisc replace dev eth0-tap root bfifo limit 100000":                                      "root qdisc of eth0-tap is bfifo, not tbf",
+			"tc qdisc replace dev eth0-tap root handle 7: tbf rate 1mbit burst 10000 limit 100000":       "root qdisc of eth0-tap is tbf, not tbf",
+			"tc qdisc change dev eth0-tap root handle 6777: tbf rate 1mbit burst 10000 limit 129194304":  "root qdisc of eth0-tap is tbf rate 1000000bit",
+			"tc qdisc change dev eth0-tap root handle 6777: tbf rate 100gbit burst 125000000 limit 9000": "limit 9000, not tbf",
+		} {
+			n.Pod.Exec("sh", "-c", line)
+			if err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: Check says %v, want %q", line, err, says)
+			}
+			setup(t, c)
+			if q := shapeOf(t, n.Pod); q.Options != wired {
+				t.Errorf("%s: after Setup %s", line, q.text)
+			}
+			check(t, c)
+		}
+		c.Limits = cache.Limits{}
+		setup(t, c)
+		if q := shapeOf(t, n.Pod); q.Kind != none.Kind {
+			t.Errorf("without a limit: %s", q.text)
+		}
+		n.Pod.Exec("sh", "-c", "tc qdisc replace dev eth0-tap root bfifo limit 100000")
+		check(t, c)
+		setup(t, c)
+		if q := shapeOf(t, n.Pod); q.Kind != "bfifo" {
+			t.Errorf("another program's qdisc: %s", q.text)
 		}
 	}
 }
@@ -147,8 +272,8 @@ func TestLimitsUnderConnections(t *testing.T) {
 		}
 		for _, limits := range []cache.Limits{
 			{FromGuest: cache.Limit{BitsPerSecond: 1_000_000}},
-			{FromGuest: cache.Limit{PacketsPerSecond: 1000}, ToGuest: cache.Limit{BitsPerSecond: 80_000_000}},
-			{ToGuest: cache.Limit{BitsPerSecond: 1_000_000, PacketsPerSecond: 500}},
+			{FromGuest: cache.Limit{PacketsPerSecond: 1000}, ToGuest: cache.Shape{BitsPerSecond: 80_000_000}},
+			{ToGuest: cache.Shape{BitsPerSecond: 1_000_000}},
 			{},
 		} {
 			c.Limits = limits
@@ -171,7 +296,8 @@ func TestLimitsUnderConnections(t *testing.T) {
 	})
 }
 
-// TestLimitedLease: a guest whose bucket is empty gets its addresses, as what the responder answers is not counted.
+// TestLimitedLease: a guest whose bucket is empty gets its addresses, as what it asks the responder is not counted. The
+// answers wait for the bucket toward the guest.
 func TestLimitedLease(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()
@@ -179,7 +305,7 @@ func TestLimitedLease(t *testing.T) {
 		n := nstest.NewNetwork(t)
 		c := config(n, b)
 		none := cache.Limit{PacketsPerSecond: 1, BurstPackets: 1}
-		c.Limits = cache.Limits{FromGuest: none, ToGuest: none}
+		c.Limits = cache.Limits{FromGuest: none, ToGuest: cache.Shape{BitsPerSecond: 8000}}
 		setup(t, c)
 		n.Serve(t, nstest.LauncherUID)
 		g := boot(t, n, record(t, n))

@@ -273,6 +273,9 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 			return nil, netstate.Snapshot{}, err
 		}
 	}
+	if err := s.askShaper(&again.Found, spec.Limits.ToGuest != (cache.Shape{})); err != nil {
+		return nil, netstate.Snapshot{}, err
+	}
 	plan, err := again.Plan()
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
@@ -433,6 +436,9 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 			return err
 		}
 	}
+	if err := s.askShaper(found, questions.Shaper); err != nil {
+		return err
+	}
 	if questions.LoopbackDNS && wiring.MayResolve(found.Listeners) {
 		found.LoopbackDNS = s.loopbackDNS()
 	}
@@ -495,6 +501,17 @@ func (s *session) askPolicy(found *netstate.Snapshot) (err error) {
 	if found.Checksums, err = s.ns.Tables.CompletesChecksums(); err == nil {
 		found.EarlyChecksums, found.ClearsChecksums, err = s.ns.EarlyChecksums()
 	}
+	return err
+}
+
+// askShaper adds to the snapshot what a plan with a limit toward the guest needs.
+func (s *session) askShaper(found *netstate.Snapshot, asked bool) error {
+	found.NoShaper = false
+	if !asked {
+		return nil
+	}
+	has, err := s.ns.HasShaper()
+	found.NoShaper = !has
 	return err
 }
 

@@ -139,7 +139,7 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 	for _, l := range []struct {
 		way string
 		cache.Limit
-	}{{"from the guest", r.Record.Limits.FromGuest}, {"to the guest", r.Record.Limits.ToGuest}} {
+	}{{"from the guest", r.Record.Limits.FromGuest}, {"to the guest", cache.Limit{BitsPerSecond: r.Record.Limits.ToGuest.BitsPerSecond}}} {
 		if l.BitsPerSecond != 0 {
 			line("limit", "%s: %s a second", l.way, count(l.BitsPerSecond, "bit"))
 		}

@@ -47,7 +47,7 @@ options for a second NIC that must not take the first one's traffic.
    "owner": {"uid": 107}, "queues": 2, "guard": {"open": ["53/udp"]},
    "device": {"model": "virtio"}, "mtu": 1400,
    "limits": {"fromGuest": {"bitsPerSecond": 100000000},
-              "toGuest": {"packetsPerSecond": 50000}},
+              "toGuest": {"bitsPerSecond": 1000000000}},
    "options": {"hostname": "vm1", "subdomain": "vms",
                "dhcpv4": {"252": "http://wpad/x", "43": "0x0102"}}}
 `,

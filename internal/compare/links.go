@@ -272,6 +272,9 @@ func (s *stepper) addLinks() {
 	for _, want := range s.want.Links {
 		now, _ := s.link(want.Index)
 		own := want.Index != s.Index
+		if have := now.Shape; want.Tap != nil && !have.Same(want.Shape) && (want.Shape.Rate != 0 || have.Other == "") {
+			s.add(netstate.ShapeSet{Index: want.Index, Link: want.Name, Shape: want.Shape})
+		}
 		if d := now.Bridge.Differing(want.Bridge); d != nil {
 			s.add(netstate.BridgeSet{Index: want.Index, Link: want.Name, Settings: d})
 		}

@@ -136,6 +136,17 @@ func (w *words) describe(op netstate.Op) {
 		if _, there := w.links[o.Index]; there && !w.anyOp(isDeleted) {
 			w.add("qdisc-missing", o.Link, "%s qdisc of %s is gone", netstate.QdiscKind(o.Clsact), o.Link)
 		}
+	case netstate.ShapeSet:
+		l, there := w.links[o.Index]
+		switch {
+		case !there:
+		case l.Shape == netstate.Shape{}:
+			w.add("shape", o.Link, "root qdisc %v of %s is gone", o.Shape, o.Link)
+		case o.Shape == netstate.Shape{}:
+			w.add("shape", o.Link, "root qdisc of %s is %v, which is not of the wiring", o.Link, l.Shape)
+		default:
+			w.add("shape", o.Link, "root qdisc of %s is %v, not %v", o.Link, l.Shape, o.Shape)
+		}
 	case netstate.FilterDel:
 		w.add("filter-other", o.Link, "filter %d of %s is another", o.Filter.Priority, o.Link)
 	case netstate.FilterAdd:

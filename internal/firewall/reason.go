@@ -88,7 +88,7 @@ var Reasons = []Described{
 	{NoPorts, "the guest sent a protocol without ports (a tunnel, for example) to where the answer could be the namespace's"},
 	{ConnectionLimit, "a new connection of the guest or to the guest, above maxConnections, or more new TCP connections a minute"},
 	{NeighbourLimit, "the guest used too many next hops, or too many sources, in a minute"},
-	{RateLimit, "a packet from the guest or to it, above one of limits"},
+	{RateLimit, "a packet from the guest above one of limits, or one to it that the queue of its limit has no room for"},
 	{NotForwarded, "a packet from the network for a port that is not forwarded to the guest, or for another network behind the NIC"},
 	{NamespaceOutput, "the namespace sent by the NIC or another link of the wiring, which are the guest's, as a DHCP server to the guest, or beside `egress` with the guest's address, or to the guest with another host's"},
 	{NetworkDHCP, "a DHCP server of the network sent to the guest, whose server is the responder"},

@@ -10,8 +10,8 @@ import (
 )
 
 // addBounds adds the rules that hold for all frames at the guest's tap, also with Guard.Off. What comes from the guest
-// is bounded at the tap's ingress, before the guest filter. What goes to the guest is bounded where the binding's
-// frames leave for the tap.
+// is bounded at the tap's ingress, before the guest filter. What goes to the guest is no longer than the MTU where the
+// binding's frames leave for the tap; the tap itself limits its rate (netstate.Shape).
 func (g guest) addBounds(t *tables) {
 	fromGuest, toGuest := g.bounds()
 	if len(fromGuest) > 0 {
@@ -29,12 +29,6 @@ func (g guest) addBounds(t *tables) {
 		addBoundChains(at, g.MTU)
 		return
 	}
-	if g.Routed {
-		at := t.table(firewall.Inet)
-		rules := append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.Tap, Inverted: true})}, toGuest...)
-		at.Chains = append(at.Chains, firewall.Chain{Name: "to-tap", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.Filter, Rules: rules})
-		return
-	}
 	at := t.table(firewall.NetDev)
 	prepend(at, firewall.Chain{Name: "to-guest", Type: "filter", Hook: firewall.Ingress, Device: g.Names.NIC, Priority: firewall.Filter}, toGuest)
 	addBoundChains(at, g.MTU)
@@ -42,7 +36,7 @@ func (g guest) addBounds(t *tables) {
 
 // bounds are the rules of each direction.
 func (g guest) bounds() (fromGuest, toGuest []firewall.Rule) {
-	fromGuest, toGuest = limitRules(g.Limits.FromGuest), limitRules(g.Limits.ToGuest)
+	fromGuest = limitRules(g.Limit)
 	if g.MTU != 0 {
 		longer := []firewall.Rule{
 			rule(firewall.Jump{Chain: "long"}, firewall.Longer{Octets: uint32(g.MTU)}),
@@ -50,7 +44,7 @@ func (g guest) bounds() (fromGuest, toGuest []firewall.Rule) {
 		}
 		fromGuest = append(fromGuest, longer...)
 		if !g.Routed { // there the namespace reports it to the sender
-			toGuest = append(toGuest, longer...)
+			toGuest = longer
 		}
 	}
 	return fromGuest, toGuest

@@ -25,10 +25,7 @@ var (
 	bridged   = guestWith(func(g *Guest) { g.Bridged = true })
 	forwarded = guestWith(func(g *Guest) {
 		g.Longest, g.Renewed, g.Launcher = 1500, true, 107
-		g.Limits = cache.Limits{
-			FromGuest: cache.Limit{BitsPerSecond: 100_000_000, PacketsPerSecond: 5000, BurstBytes: 1 << 20, BurstPackets: 100},
-			ToGuest:   cache.Limit{BitsPerSecond: 1_000_000_000, PacketsPerSecond: 20000, BurstBytes: 1 << 21, BurstPackets: 200},
-		}
+		g.Limit = cache.Limit{BitsPerSecond: 100_000_000, PacketsPerSecond: 5000, BurstBytes: 1 << 20, BurstPackets: 100}
 	})
 	routed = guestWith(func(g *Guest) { g.Routed, g.Announced, g.Hop = true, addrs("10.244.1.7"), addrs("169.254.75.1")[0] })
 )
@@ -85,17 +82,11 @@ var changes = []struct {
 	}},
 	{"forwarded", func(g *Guest) { g.Guard.VLANs, g.Guard.EtherTypes = []uint16{0, 100}, []infra.EtherType{0x8863} }},
 	{"forwarded", func(g *Guest) { g.Guard.VLANs, g.Served = []uint16{0, 100}, false }},
-	{"forwarded", func(g *Guest) { g.Limits = cache.Limits{} }},
-	{"forwarded", func(g *Guest) { g.Limits.FromGuest.BitsPerSecond = 0 }},
-	{"forwarded", func(g *Guest) { g.Limits.FromGuest.PacketsPerSecond = 0 }},
-	{"forwarded", func(g *Guest) { g.Limits.FromGuest.BurstBytes = 0 }},
-	{"forwarded", func(g *Guest) { g.Limits.FromGuest.BurstPackets = 0 }},
-	{"forwarded", func(g *Guest) { g.Limits.ToGuest.BitsPerSecond = 0 }},
-	{"forwarded", func(g *Guest) { g.Limits.ToGuest.PacketsPerSecond = 0 }},
-	{"forwarded", func(g *Guest) { g.Limits.ToGuest.BurstBytes = 0 }},
-	{"forwarded", func(g *Guest) { g.Limits.ToGuest.BurstPackets = 0 }},
-	{"bridged", func(g *Guest) { g.Limits.ToGuest.PacketsPerSecond = 100 }},
-	{"routed", func(g *Guest) { g.Limits.ToGuest.PacketsPerSecond = 100 }},
+	{"forwarded", func(g *Guest) { g.Limit = cache.Limit{} }},
+	{"forwarded", func(g *Guest) { g.Limit.BitsPerSecond = 0 }},
+	{"forwarded", func(g *Guest) { g.Limit.PacketsPerSecond = 0 }},
+	{"forwarded", func(g *Guest) { g.Limit.BurstBytes = 0 }},
+	{"forwarded", func(g *Guest) { g.Limit.BurstPackets = 0 }},
 	{"bridged", func(g *Guest) { g.MTU = 1400 }},
 	{"forwarded", func(g *Guest) { g.MTU, g.Longest = 1400, 0 }},
 	{"routed", func(g *Guest) { g.MTU = 1400 }},
@@ -110,7 +101,7 @@ var changes = []struct {
 
 // inputs are the fields of Guest, one by one.
 var inputs = golden.Inputs{Groups: []reflect.Type{reflect.TypeFor[Guest](), reflect.TypeFor[netstate.Names](), reflect.TypeFor[infra.Guard](),
-	reflect.TypeFor[cache.Limits](), reflect.TypeFor[cache.Limit]()}}
+	reflect.TypeFor[cache.Limit]()}}
 
 // TestGolden compares with testdata the tables of a guest, and what others change in them. Each field of Guest changes
 // alone in one of the others at least, and changes something.

@@ -25,9 +25,9 @@ type Guest struct {
 	Addresses []netip.Addr // the guest's; none: they are not known
 	Served    bool         // by guestwire's responder, so the guest asks no other server
 	// Asked are the filters of tc that take from the guest's tap what the responder answers.
-	Asked  []netstate.Filter
-	Guard  infra.Guard
-	Limits cache.Limits
+	Asked []netstate.Filter
+	Guard infra.Guard
+	Limit cache.Limit // of what it sends
 	// MTU is that of the guest's link, to which longer packets are not sent; 0: the NIC's.
 	MTU int
 	// Longest is the number of octets after the Ethernet header that a frame of the guest may have; 0: the next link

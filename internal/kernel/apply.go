@@ -135,7 +135,7 @@ func carrierOf(op netstate.Op) (carrier, error) {
 		return conntrack, nil
 	case netstate.LinkAdd, netstate.LinkSet, netstate.LinkDel, netstate.BridgeSet, netstate.BridgePortSet, netstate.ConfSet,
 		netstate.AddressAdd, netstate.AddressDel, netstate.RouteAdd, netstate.RouteDel, netstate.NeighbourAdd, netstate.NeighbourDel,
-		netstate.IngressAdd, netstate.IngressDel, netstate.FilterAdd, netstate.FilterDel:
+		netstate.IngressAdd, netstate.IngressDel, netstate.ShapeSet, netstate.FilterAdd, netstate.FilterDel:
 		return rtnetlink, nil
 	}
 	return "", fmt.Errorf("unknown operation %T", op)

@@ -52,8 +52,9 @@ const (
 	sizeofMirred  = 28
 )
 
-// readFilters reads the ingress and clsact qdiscs of links and the classifiers in them. The kernel lists the qdiscs of
-// all links whatever link the question names, so one question serves. A link without such a qdisc has no classifiers.
+// readFilters reads the root qdiscs of links, their ingress and clsact qdiscs, and the classifiers in these. The kernel
+// lists the qdiscs of all links whatever link the question names, so one question serves. A link without an ingress or
+// clsact qdisc has no classifiers.
 func readFilters(route *netlink.Socket, s *netstate.Snapshot, links []int) error {
 	if len(links) == 0 {
 		return nil
@@ -67,7 +68,14 @@ func readFilters(route *netlink.Socket, s *netstate.Snapshot, links []int) error
 	r := netlink.NewRequest(unix.RTM_GETQDISC, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC})
 	err := route.Dump(r, func() { s.Ingress, s.Clsact, s.Filters, places = ingress, clsact, filters, nil }, func(m []byte) error {
 		q, err := parseQdisc(m)
-		if err != nil || q.parent != ingressParent || !slices.Contains(links, q.link) {
+		if err != nil || !slices.Contains(links, q.link) {
+			return err
+		}
+		if q.parent == atRoot {
+			at := slices.IndexFunc(s.Links, func(l netstate.Link) bool { return l.Index == q.link })
+			s.Links[at].Shape, _, err = parseShape(m)
+		}
+		if q.parent != ingressParent {
 			return err
 		}
 		places = append(places, place{q.link, atIngress})

@@ -63,6 +63,8 @@ func parsers(t testing.TB) netlinktest.Parsers {
 			Parse: func(b []byte) error { _, err := parseForwarding(b); return err }},
 		{Name: "parseQdisc", Seeds: [][]byte{body(t, netstate.IngressAdd{Index: 7})},
 			Parse: func(b []byte) error { _, err := parseQdisc(b); return err }},
+		{Name: "parseShape", Seeds: [][]byte{body(t, netstate.ShapeSet{Index: 7, Shape: testShape})},
+			Parse: func(b []byte) error { _, _, err := parseShape(b); return err }},
 		{Name: "parseFilter", Seeds: [][]byte{filter},
 			Parse: func(b []byte) error { _, _, err := parseFilter(b); return err }},
 		{Name: "parseU32Options", Seeds: [][]byte{options},

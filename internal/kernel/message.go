@@ -67,6 +67,8 @@ func encodeOperation(op netstate.Op) (*nl.NetlinkRequest, error) {
 		return encodeIngressAdd(o), nil
 	case netstate.IngressDel: // with all filters in it
 		return netlink.NewRequest(unix.RTM_DELQDISC, 0, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Parent: ingressParent}), nil
+	case netstate.ShapeSet:
+		return encodeShapeSet(o), nil
 	case netstate.FilterAdd:
 		return encodeFilterAdd(o), nil
 	case netstate.FilterDel: // the classifiers of a priority and a protocol

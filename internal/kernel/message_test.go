@@ -37,7 +37,7 @@ var (
 var everyOperation = []netstate.Op{
 	netstate.TapAdd{}, netstate.TapReset{}, netstate.LinkAdd{Kind: "bridge"}, netstate.BridgeSet{}, netstate.LinkSet{}, netstate.LinkDel{}, netstate.GroupDel{}, netstate.BridgePortSet{},
 	netstate.ConfSet{Name: "forwarding"}, netstate.SysctlSet{}, netstate.AddressAdd{}, netstate.AddressDel{}, netstate.RouteAdd{}, netstate.RouteDel{},
-	netstate.NeighbourAdd{}, netstate.NeighbourDel{}, netstate.IngressAdd{}, netstate.IngressDel{}, netstate.FilterAdd{}, netstate.FilterDel{},
+	netstate.NeighbourAdd{}, netstate.NeighbourDel{}, netstate.IngressAdd{}, netstate.IngressDel{}, netstate.ShapeSet{}, netstate.FilterAdd{}, netstate.FilterDel{},
 	netstate.TableSet{Table: firewall.Table{Family: firewall.Inet}}, netstate.TableChange{}, netstate.TableDel{Family: firewall.Inet},
 }
 

@@ -160,6 +160,13 @@ type (
 		Link   string
 		Clsact bool
 	}
+	// ShapeSet makes a Shape the root qdisc of a link, or changes the one that is there, whose queue stays. Zero: it
+	// deletes the root qdisc.
+	ShapeSet struct {
+		Index int
+		Link  string
+		Shape Shape
+	}
 	// FilterAdd adds a filter that redirects or copies matching frames to Target, or clears their checksums.
 	FilterAdd struct {
 		Link   string
@@ -223,6 +230,7 @@ func (o NeighbourAdd) kind() (kind, link string)   { return neighbourOrFDB(o.Nei
 func (o NeighbourDel) kind() (kind, link string)   { return neighbourOrFDB(o.Neighbour) + "-del", o.Link }
 func (o IngressAdd) kind() (kind, link string)     { return "qdisc-add", o.Link }
 func (o IngressDel) kind() (kind, link string)     { return "qdisc-del", o.Link }
+func (o ShapeSet) kind() (kind, link string)       { return "shape-set", o.Link }
 func (o FilterAdd) kind() (kind, link string)      { return "filter-add", o.Link }
 func (o FilterDel) kind() (kind, link string)      { return "filter-del", o.Link }
 func (o TableSet) kind() (kind, link string)       { return "table-set", "" }

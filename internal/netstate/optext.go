@@ -231,6 +231,21 @@ func (o IngressDel) String() string {
 	return "tc qdisc del dev " + infra.ShellWord(o.Link) + " " + QdiscKind(o.Clsact)
 }
 
+func (o ShapeSet) String() string {
+	if o.Shape == (Shape{}) {
+		return "tc qdisc del dev " + infra.ShellWord(o.Link) + " root"
+	}
+	return fmt.Sprintf("tc qdisc replace dev %s root handle %x: %v", infra.ShellWord(o.Link), ShapeHandle, o.Shape)
+}
+
+// String is the shape in the words of tc(8).
+func (s Shape) String() string {
+	if s.Other != "" {
+		return s.Other
+	}
+	return fmt.Sprintf("tbf rate %dbit burst %d limit %d", s.Rate*8, s.Burst, s.Limit)
+}
+
 // QdiscKind is the kind of a qdisc, as tc(8) has it.
 func QdiscKind(clsact bool) string {
 	if clsact {

@@ -66,6 +66,8 @@ type Snapshot struct {
 	NoNFTables bool `json:"noNFTables,omitempty"`
 	// NoLog says that the kernel cannot report dropped packets to an nflog group (nfnetlink_log).
 	NoLog bool `json:"noLog,omitempty"`
+	// NoShaper says that the kernel has no tbf for a Shape. Unset: it has, or nobody has asked.
+	NoShaper bool `json:"noShaper,omitempty"`
 	// NoFwd says that no rule can forward frames to another link (nft_fwd_netdev). Unset: it can, or nobody has asked.
 	NoFwd bool `json:"noFwd,omitempty"`
 	// FlowTables says that the kernel has flow tables, and that no rules of other programs see each packet that the
@@ -132,6 +134,8 @@ type Link struct {
 	// Offloads says that a VMM has asked a tap to leave checksums unfinished, and has ended: the next one may not know.
 	// Only the wiring's own guest's tap has it.
 	Offloads bool `json:"-"`
+	// Shape limits what reaches the guest's tap. Only the wiring's taps have it.
+	Shape Shape `json:"-"`
 	// Bridge are the settings of a bridge, BridgePort those of a bridge's port; nil for other links.
 	Bridge     Settings `json:"bridge,omitempty"`
 	BridgePort Settings `json:"port,omitempty"`
@@ -154,6 +158,28 @@ type Link struct {
 	// AddrGen is the mode in which IPv6 addresses are generated (IN6_ADDR_GEN_MODE_*: 0 EUI-64,
 	// 1 none, ...); -1: the link has no IPv6.
 	AddrGen int `json:"addrGen"`
+}
+
+// Shape is a root qdisc that delays what is above a rate: tbf with guestwire's handle. Zero: there is none.
+type Shape struct {
+	Rate         uint64 // octets a second
+	Burst, Limit uint32 // octets
+	// Other is the kind of a root qdisc that another program has put there; then the rest is zero.
+	Other string
+}
+
+// ShapeHandle is the major number of the qdisc of a Shape, by which a comparison knows it.
+const ShapeHandle = 0x6777 // gw
+
+// Ticks are the time of the bucket in the kernel's unit of 64 ns (PSCHED_SHIFT, net/pkt_sched.h).
+func (s Shape) Ticks() uint32 { return uint32(float64(s.Burst) / float64(s.Rate) * 1e9 / 64) }
+
+// Same reports whether the kernel's shape s is the wanted one. It has the bucket as a time, rounded.
+func (s Shape) Same(want Shape) bool {
+	if s.Rate != want.Rate || s.Limit != want.Limit || s.Other != want.Other {
+		return false
+	}
+	return s.Rate == 0 || max(s.Ticks(), want.Ticks())-min(s.Ticks(), want.Ticks()) <= 2
 }
 
 // Has reports whether the link has the name. No other link can have it.

@@ -50,7 +50,7 @@ var cases = []testCase{
 	{"redirect-limits", flannel(), withSpec(redirect(), limited)},
 	{"redirect-limits-mtu-guard-off", flannel(), withSpec(redirect(), func(s *asked) { limited(s); s.MTU, s.Guard.Off = 1400, true })},
 	{"masquerade-limits", flannel(), withSpec(masquerade(), limited)},
-	{"masquerade-limits-to-guest", flannel(), withSpec(masquerade(), func(s *asked) { s.Limits.ToGuest.PacketsPerSecond = 5 })},
+	{"masquerade-limits-to-guest", flannel(), withSpec(masquerade(), func(s *asked) { s.Limits.ToGuest.BitsPerSecond = 8000 })},
 	{"bridge-guard-frames", flannel(), withSpec(bridge(), framesPass)},
 	{"redirect-guard-frames", flannel(), withSpec(redirect(), framesPass)},
 	{"redirect-not-served-guard-frames", flannel(), withSpec(redirect(), func(s *asked) {

@@ -195,6 +195,15 @@ func (k *fakeKernel) apply(op netstate.Op) error {
 		k.s.Filters = slices.DeleteFunc(k.s.Filters, func(f netstate.Filter) bool { return f.Link == o.Index })
 		k.s.Clsact = slices.DeleteFunc(k.s.Clsact, func(i int) bool { return i == o.Index })
 		return remove(&k.s.Ingress, nil, func(i int) bool { return i == o.Index }) // or a foreign one
+	case netstate.ShapeSet:
+		l, err := k.link(o.Index)
+		if err == nil && o.Shape == (netstate.Shape{}) && l.Shape == o.Shape {
+			return syscall.ENOENT
+		}
+		if err == nil {
+			l.Shape = o.Shape
+		}
+		return err
 	case netstate.FilterAdd:
 		if _, err := k.link(o.Filter.Target); err != nil && !o.Filter.Clears {
 			return err
@@ -333,6 +342,11 @@ func text(t *testing.T, s netstate.Snapshot) string {
 			on := name[n.Link]
 			n.Link = 0
 			add("neighbour", on, n)
+		}
+	}
+	for _, l := range s.Links {
+		if l.Shape != (netstate.Shape{}) {
+			add("shape", l.Name, l.Shape)
 		}
 	}
 	for _, i := range s.Ingress {

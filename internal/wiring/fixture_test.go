@@ -25,7 +25,7 @@ var podMAC = cache.MAC{0x0a, 0x58, 0x0a, 0xf4, 0x01, 0x07}
 func limited(s *asked) {
 	s.Limits = cache.Limits{
 		FromGuest: cache.Limit{BitsPerSecond: 100_000_000, PacketsPerSecond: 5000, BurstBytes: 1 << 20, BurstPackets: 100},
-		ToGuest:   cache.Limit{BitsPerSecond: 1_000_000_000, PacketsPerSecond: 20000},
+		ToGuest:   cache.Shape{BitsPerSecond: 1_000_000_000},
 	}
 }
 

@@ -33,10 +33,13 @@ func (s *seen) checkMTU() error {
 	return nil
 }
 
-// checkLimits refuses limits that no rule can keep.
+// checkLimits refuses limits that this kernel cannot keep.
 func (s *seen) checkLimits() error {
-	if s.found.NoNFTables && s.spec.Limits != (cache.Limits{}) {
-		return &cache.FieldError{Field: "limits", Reason: "this kernel has no nf_tables, which would count: load them (modprobe nf_tables), or leave this field out"}
+	switch l := s.spec.Limits; {
+	case s.found.NoNFTables && l.FromGuest != (cache.Limit{}):
+		return &cache.FieldError{Field: "limits.fromGuest", Reason: "this kernel has no nf_tables, which would count: load them (modprobe nf_tables), or leave this field out"}
+	case s.found.NoShaper && l.ToGuest != (cache.Shape{}):
+		return &cache.FieldError{Field: "limits.toGuest", Reason: "this kernel has no tbf, which would delay: load it (modprobe sch_tbf), or leave this field out"}
 	}
 	return nil
 }
@@ -75,7 +78,7 @@ func (p *Plan) addFilter(g guestfilter.Guest) error {
 	}
 	t := p.traits()
 	g.Names, g.NIC, g.Bridged, g.Routed = p.names, p.nic.Index, t.Bridged, t.Routes
-	g.MAC, g.Served, g.Guard, g.Limits = p.Record.MAC, p.Record.ResponderTap != "", guard, p.spec.Limits
+	g.MAC, g.Served, g.Guard, g.Limit = p.Record.MAC, p.Record.ResponderTap != "", guard, p.spec.Limits.FromGuest
 	for _, f := range p.wanted.Filters {
 		if f.Link == compare.NewTap && f.Target == compare.NewResponder && !f.Copies {
 			g.Asked = append(g.Asked, f)

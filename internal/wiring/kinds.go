@@ -46,7 +46,7 @@ func kindsOf(a infra.Auto) []cache.Kind {
 
 // Ask returns the questions for the first plan of a NIC.
 func Ask(nic string, spec infra.Spec) Questions {
-	q := Questions{Checksums: policyOf(spec, Networks{}).IsSet()}
+	q := Questions{Checksums: policyOf(spec, Networks{}).IsSet(), Shaper: spec.Limits.ToGuest != (cache.Shape{})}
 	for _, b := range triesOf(spec.Binding) {
 		q = q.and(bindingOf(b).asks(netstate.NamesFor(nic, spec.Tap)))
 		if spec.Flows && traitsOf(b).Routes {

@@ -22,7 +22,7 @@ var everyStep = []netstate.Op{
 	netstate.TapAdd{}, netstate.TapReset{}, netstate.LinkAdd{}, netstate.LinkSet{}, netstate.LinkDel{}, netstate.GroupDel{}, netstate.BridgeSet{}, netstate.BridgePortSet{},
 	netstate.ConfSet{}, netstate.SysctlSet{}, netstate.AddressAdd{}, netstate.AddressDel{}, netstate.RouteAdd{}, netstate.RouteDel{},
 	netstate.NeighbourAdd{}, netstate.NeighbourDel{}, netstate.NeighbourAdd{Neighbour: ofAddress}, netstate.NeighbourDel{Neighbour: ofAddress},
-	netstate.IngressAdd{}, netstate.IngressDel{}, netstate.FilterAdd{}, netstate.FilterDel{}, netstate.TableSet{}, netstate.TableChange{}, netstate.TableDel{}, netstate.ConnectionsDel{},
+	netstate.IngressAdd{}, netstate.IngressDel{}, netstate.ShapeSet{}, netstate.FilterAdd{}, netstate.FilterDel{}, netstate.TableSet{}, netstate.TableChange{}, netstate.TableDel{}, netstate.ConnectionsDel{},
 }
 
 // TestStepKinds: each type of operation has the kind that infra.Step lists, and each kind is one's.
@@ -68,8 +68,8 @@ func TestStepKinds(t *testing.T) {
 func TestCommandsOfSteps(t *testing.T) {
 	isNone := map[string]bool{ // no name: words of this repository, and what the command does not have
 		"LinkAdd.Kind": true, "ConfSet.Name": true, "TapAdd.Tap.Owner.SELinux": true, "TapReset.Context": true, "AddressDel.Address.Label": true,
-		"LinkSet.Have.Kind": true, "LinkSet.Have.Alias": true, "LinkSet.Have.Mode": true, "LinkSet.Have.PCI": true,
-		"LinkSet.Want.Kind": true, "LinkSet.Want.Mode": true, "LinkSet.Want.PCI": true, "FilterAdd.Filter.Foreign": true, "FilterDel.Filter.Foreign": true, "TableDel.Family": true,
+		"LinkSet.Have.Kind": true, "LinkSet.Have.Alias": true, "LinkSet.Have.Mode": true, "LinkSet.Have.PCI": true, "LinkSet.Have.Shape.Other": true,
+		"LinkSet.Want.Kind": true, "LinkSet.Want.Mode": true, "LinkSet.Want.PCI": true, "LinkSet.Want.Shape.Other": true, "ShapeSet.Shape.Other": true, "FilterAdd.Filter.Foreign": true, "FilterDel.Filter.Foreign": true, "TableDel.Family": true,
 	}
 	for _, op := range everyStep {
 		v := reflect.New(reflect.TypeOf(op)).Elem()

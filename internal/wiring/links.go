@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -14,8 +15,26 @@ func (p *Plan) newTap() netstate.Link {
 	tap := p.newLink(compare.NewTap, p.Record.Tap, "tun", p.mtu)
 	tap.MAC = netstate.DeriveMAC(p.nic, "tap") // not the guest's: the kernel would keep frames for the tap's own MAC
 	tap.Tap = &netstate.Tap{Owner: infra.Owner{UID: p.owner.UID, GID: p.owner.GID, Root: p.owner.UID == 0}, MultiQueue: p.Record.Queues > 1}
+	if l := p.spec.Limits.ToGuest; l.BitsPerSecond != 0 {
+		rate, frame := l.BitsPerSecond/8, uint64(p.mtu+frameHeader)
+		burst := max(cmp.Or(l.BurstBytes, rate/burstsPerSecond), frame)
+		queue := min(max(rate/queuesPerSecond, firstFlight*frame), mostQueued)
+		tap.Shape = netstate.Shape{Rate: rate, Burst: uint32(burst), Limit: uint32(burst + queue)}
+	}
 	return tap
 }
+
+// What waits for the guest at a tap with a limit. A bucket of 10 ms reaches the rate where timers are as coarse as a
+// kernel's slowest clock (HZ 100). A queue of 50 ms is full when a TCP sender has to slow down. At low rates the first
+// flight of a TCP connection fits in it (RFC 6928), if it is alone. mostQueued bounds the node's memory: short frames
+// occupy some ten times as much as they are long.
+const (
+	frameHeader     = 14 + 4 // Ethernet, a VLAN tag
+	burstsPerSecond = 100
+	queuesPerSecond = 20
+	firstFlight     = 10
+	mostQueued      = 4 << 20
+)
 
 // addTaps wants the guest's tap, and if the record has a responder also its tap and the filters between the two.
 func (p *Plan) addTaps(tap netstate.Link) {

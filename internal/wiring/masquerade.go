@@ -362,11 +362,10 @@ func fillMasqueraded(r *cache.Record, networks []inner) (warnings texts) {
 }
 
 // offloads reports whether established connections pass by a flow table. Before them no rules pass but those at the
-// ingress of NIC and tap, so limits of what goes to the guest, which are counted after the routes, need each packet. A
-// policy needs each packet of the guest: its checksum is completed first, and it may begin another connection. A link
-// without Ethernet has no room for the header that the flow table writes.
+// ingress of NIC and tap. A policy needs each packet of the guest: its checksum is completed first, and it may begin
+// another connection. A link without Ethernet has no room for the header that the flow table writes.
 func (s *seen) offloads() bool {
-	return s.found.FlowTables && s.nic.Ethernet && s.spec.Limits.ToGuest == (cache.Limit{}) && !s.policy.IsSet()
+	return s.found.FlowTables && s.nic.Ethernet && !s.policy.IsSet()
 }
 
 // chooseFirewall returns the program that translates, and the families of iptables whose chains do; none: those of

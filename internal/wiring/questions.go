@@ -25,6 +25,8 @@ type Questions struct {
 	Tracking bool
 	// Checksums asks for which versions of IP a rule can complete checksums. Each Setup asks again.
 	Checksums bool
+	// Shaper asks whether the kernel has what a limit toward the guest needs. Each Setup asks again.
+	Shaper bool
 	// LoopbackDNS asks for the resolver on loopback that the namespace's resolv.conf names.
 	LoopbackDNS bool
 }
@@ -41,6 +43,7 @@ func (q Questions) and(o Questions) Questions {
 	q.FlowTables = q.FlowTables || o.FlowTables
 	q.Tracking = q.Tracking || o.Tracking
 	q.Checksums = q.Checksums || o.Checksums
+	q.Shaper = q.Shaper || o.Shaper
 	q.LoopbackDNS = q.LoopbackDNS || o.LoopbackDNS
 	return q
 }

@@ -21,7 +21,7 @@ func moving() cache.Record {
 		IPv4: &cache.IPv4{Address: netip.MustParsePrefix("10.9.0.1/24"), Server: netip.MustParseAddr("10.9.0.2")},
 		IPv6: &cache.IPv6{Address: netip.MustParseAddr("fd09::7"), Gateway: netip.MustParseAddr("fd09::9"), OnLink: []netip.Prefix{netip.MustParsePrefix("fd09::/120")},
 			Router: &cache.Router{Address: eui64.LinkLocal(gateway), MAC: gateway, Default: true}},
-		Limits:  cache.Limits{ToGuest: cache.Limit{BitsPerSecond: 1_000_000_000}},
+		Limits:  cache.Limits{ToGuest: cache.Shape{BitsPerSecond: 1_000_000_000}},
 		DNS:     &cache.DNS{Search: []string{"a.b"}},
 		Options: cache.Options{Hostname: "vm1", LeaseSeconds: 60},
 		Device:  cache.Device{Model: "virtio", PCIAddress: "0000:01:00.0", ACPIIndex: 7, Alias: "ua-eth0"},
@@ -73,11 +73,11 @@ func TestTakeOver(t *testing.T) {
 		"another kind":          {infra.Spec{Owner: owner, Binding: infra.Bridge{}}, nil, complete(infra.Bridge{MAC: moving().MAC}, nil)},
 		"masquerade, of bridge": {infra.Spec{Owner: owner, Binding: infra.Masquerade{}}, of(cache.BindingBridge), complete(infra.Masquerade{MAC: moving().MAC}, nil)},
 		"some given": {
-			infra.Spec{Owner: owner, Binding: infra.Masquerade{Ports: withPorts.Ports, IPv4: withPorts.IPv4, Guest: withPorts.Guest}, MTU: 1500, Limits: cache.Limits{ToGuest: cache.Limit{PacketsPerSecond: 9}}, Queues: 4, DNS: &cache.DNS{}, Options: cache.Options{LeaseSeconds: 9}, Device: cache.Device{Driver: "vhost", Model: "virtio"}},
+			infra.Spec{Owner: owner, Binding: infra.Masquerade{Ports: withPorts.Ports, IPv4: withPorts.IPv4, Guest: withPorts.Guest}, MTU: 1500, Limits: cache.Limits{ToGuest: cache.Shape{BitsPerSecond: 9000}}, Queues: 4, DNS: &cache.DNS{}, Options: cache.Options{LeaseSeconds: 9}, Device: cache.Device{Driver: "vhost", Model: "virtio"}},
 			nil,
 			complete(withPorts, func(s *infra.Spec) {
 				s.MTU, s.DNS, s.Options.LeaseSeconds, s.Device.Driver = 1500, &cache.DNS{}, 9, "vhost"
-				s.Limits = cache.Limits{ToGuest: cache.Limit{PacketsPerSecond: 9}}
+				s.Limits = cache.Limits{ToGuest: cache.Shape{BitsPerSecond: 9000}}
 			}),
 		},
 		"macvtap": {infra.Spec{Owner: owner}, direct(cache.BindingMacvtap, func(r *cache.Record) { r.Tap = "eth0" }), infra.Spec{Owner: owner, Binding: infra.Macvtap{}, Queues: 1}},

@@ -104,7 +104,7 @@ func measureClaim(s *scope, w io.Writer, rounds int) error {
 		pool, tenant := infra.Spec{Binding: binding}, infra.Spec{Binding: binding}
 		tenant.DNS = &cache.DNS{Servers: pods[:]}
 		tenant.Options.Hostname = "tenant"
-		tenant.Limits.FromGuest.PacketsPerSecond, tenant.Limits.ToGuest.PacketsPerSecond = 1000, 1000
+		tenant.Limits.FromGuest.PacketsPerSecond, tenant.Limits.ToGuest.BitsPerSecond = 1000, 10_000_000
 		tenant.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/28")}
 		ports := []infra.Ports{{First: 80}, {First: 2222, Guest: 22}}
 		none, some := []infra.Egress{{Refuse: true, To: "all"}}, []infra.Egress{{To: "198.51.100.0/24", Ports: ports[0]}, {Refuse: true, To: "all"}}

@@ -12,7 +12,7 @@ var public = []string{"/phase1", "/phase1/launch", "/phase1/pins", "/phase2", "/
 // TestPublicSize: the public packages stay as small as this. Before a limit grows, see what an importer could do
 // without. Lines of comments have no limit.
 func TestPublicSize(t *testing.T) {
-	const mostNames, mostMethods = 165, 124
+	const mostNames, mostMethods = 166, 124
 	names, methods := 0, 0
 	for _, p := range typesOf(t, public...) {
 		for _, name := range p.Scope().Names() {
