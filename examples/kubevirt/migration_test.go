@@ -18,8 +18,8 @@ import (
 	"github.com/guestwire/guestwire/phase1/launch"
 )
 
-// The MACs of the guest in the recorded requests of a migration's target, where node2 has the pod targetUID and one that
-// a guest has left.
+// The MACs of the guest in the recorded requests of a migration's target. There node2 has the pod targetUID, and one
+// that a guest has left.
 const (
 	targetUID = "7c1f5e6f-6d3a-4a1b-8b54-1d2a1e8a3c22"
 	runMAC    = "02:73:53:00:b0:0c"
