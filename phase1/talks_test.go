@@ -71,7 +71,8 @@ func talksOf(t *testing.T, n nstest.Network, at station, asked func(string) bool
 		if way == "in" {
 			want = at.name + ":"
 		}
-		// A datagram may be lost, as when a link has just come up: it is asked again. A busy machine gets more time each round.
+		// A datagram may be lost, as when a link has just come up: it is asked again. A busy machine gets more time in each
+		// round.
 		wait := 1500 * time.Millisecond
 		for end := time.Now().Add(patience); len(pending) > 0 && time.Now().Before(end); wait *= 2 {
 			// The pod forgets first: its probes would teach the world its MAC again. What the pod sends between the two
