@@ -129,6 +129,11 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 		}
 	}
 	line("guest", "%s", strings.Join(append(guest, fmt.Sprintf("MTU %d", r.Record.MTU)), ", "))
+	if v6 := r.Record.IPv6; v6 != nil {
+		for _, p := range v6.Delegated {
+			line("delegated", "%s, to a guest that asks by DHCPv6-PD", p)
+		}
+	}
 	if r.Standby {
 		line("standby", "since turn %d: the guest's tap is down until guestwire-agent activate", r.Turn)
 	}
