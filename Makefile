@@ -155,13 +155,13 @@ test-user: ## the library as an ordinary user with an empty HOME, without the lo
 lab: ## what boots machines or Debian's kernels, and what starts engines and containers (root, Debian)
 	@internal/test/report.sh $@ <<<"$$LAB"
 
-test-all: ## both in full: all tests under three kernels, all crash points, all clients, Kubernetes if it is built: hours (root, Debian)
+test-all: ## test and lab in full: all tests under three kernels, all crash points, all clients, Kubernetes if it is built: hours (root, Debian)
 	@internal/test/report.sh $@ <<<"$$ALL"
 	@$(MAKE) -s claims LOGS=bin/test-all.json
 
 # LOGS are those of runs of the tests.
 claims: LOGS = bin/test.json bin/test-user.json bin/lab.json
-claims: ## whether the tests that docs/results/claims.md names passed in the last runs, those of networks with a guest
+claims: ## whether the tests that docs/results/claims.md names passed in the last test, test-user and lab, those of networks with a guest
 	go test -count=1 -run '^TestClaims$$' ./internal/test/depstest -logs '$(addprefix $(CURDIR)/,$(LOGS))'
 
 # crash and networks run a test of PACKAGE on this kernel and on Debian's KERNELS, and put what it prints as "doc: TEXT"

@@ -619,6 +619,8 @@ func TestWrongPlace(t *testing.T) {
 		{`{"ports": ["80"], "binding": {"masquerade": {}}}`, ": ports: no such field in this version: it stands at binding.masquerade.ports or binding.passt.ports or binding.slirp.ports", `{"binding": {"masquerade": {"ports": ["80"]}}}`},
 		{`{"binding": {"bridge": {"guard": {}}}}`, ": binding.bridge.guard: no such field in this version: it stands at guard\n", `{"guard": {}, "binding": {"bridge": {}}}`},
 		{`{"binding": {"bridge": {}}, "hostname": "a"}`, ": hostname: no such field in this version: it stands at options.hostname\n", `{"binding": {"bridge": {}}, "options": {"hostname": "a"}}`},
+		{`{"binding": {"bridge": {}}, "toGuest": {}}`, ": toGuest: no such field in this version: it stands at limits.toGuest\n", `{"binding": {"bridge": {}}, "limits": {"toGuest": {}}}`},
+		{`{"binding": {"bridge": {}}, "limits": {"toGuest": {"packetsPerSecond": 9}}}`, ": limits.toGuest.packetsPerSecond: no such field in this version: it stands at limits.fromGuest.packetsPerSecond\n", `{"binding": {"bridge": {}}, "limits": {"fromGuest": {"packetsPerSecond": 9}}}`},
 		{`{"binding": {"bridge": {}}, "nic": "eth0"}`, ": nic: no such field in this version: it is the flag -nic of setup\n", `{"binding": {"bridge": {}}}`},
 		{`{"binding": {"bridge": {}}, "colour": 1}`, ": colour: no such field in this version\n", `{"binding": {"bridge": {}}}`},
 		{"{\"binding\": {\"bridge\": {}},\n \"queues\": two}", file + ":2:13: invalid character 'w'", "{\"binding\": {\"bridge\": {}},\n \"queues\": 2}"},

@@ -20,8 +20,8 @@ var howTos = []struct {
 	page, before, after string
 	says                []string
 }{
-	{page: "choose-a-binding", says: []string{"# binding: redirect", "# binding: bridge"}},
-	{page: "egress", says: []string{"refuse link-local", "refuse metadata", "allow all 443/tcp", "egressWithin", "198.51.100.7 . udp . 53 timeout 5m"}, after: "guestwire-agent teardown -netns /run/netns/pod -nic eth0"},
+	{page: "choose-a-binding", says: []string{"# binding: redirect", "# binding: bridge", `<range start="8080" to="80">`}},
+	{page: "egress", says: []string{"refuse link-local", "refuse metadata", "allow all 443/tcp", "egressWithin", "# nat64: an IPv4 network of egress is also its addresses in 2001:db8:64::/96", "198.51.100.7 . udp . 53 timeout 5m"}, after: "guestwire-agent teardown -netns /run/netns/pod -nic eth0"},
 	{page: "own-firewall-rules", says: []string{"counter"}, after: "ip netns exec pod nft list table inet mine; guestwire-agent teardown -netns /run/netns/pod -nic eth0"},
 	{
 		page:   "move",

@@ -420,3 +420,15 @@ func (p *trial) speak(from cache.MAC, message []byte) {
 		return p.says(p.started["launcher"].Output.String(), p.text)
 	})
 }
+
+// TestDelegatedShown: status names the prefixes that a router in the guest gets.
+func TestDelegatedShown(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t)
+	p := &trial{t: t, n: nstest.NewNetwork(t)}
+	p.config(0, fmt.Sprintf(`{"binding": {"redirect": {}}, "owner": {"uid": %d}, "guard": {"prefixes": ["2001:db8:9::/56", "2001:db8:9:1::/64", "fe80::/64"]}}`, nstest.LauncherUID))
+	out := p.agent(0, "status")
+	if shown := regexp.MustCompile(`(?m)^delegated .*$`).FindAllString(out, -1); len(shown) != 1 || !strings.HasPrefix(shown[0], "delegated  2001:db8:9::/56, ") {
+		t.Errorf("status names %q as delegated:\n%s", shown, out)
+	}
+}

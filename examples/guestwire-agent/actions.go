@@ -118,7 +118,7 @@ func plan(ctx context.Context, o *options) error {
 	first, rest, _ := strings.Cut(preview.String(), "\n") // the binding
 	fmt.Fprintln(stdout, first)
 	eachName(o.Names, preview.Record.DNSProxy, func(text string) { fmt.Fprintf(stdout, "# names: %s\n", text) })
-	eachEntry(o.Spec.Egress, o.EgressWithin, func(field, text string) { fmt.Fprintf(stdout, "# %s: %s\n", field, text) })
+	eachEntry(o.Spec.Egress, o.EgressWithin, preview.Record.Options.NAT64, func(field, text string) { fmt.Fprintf(stdout, "# %s: %s\n", field, text) })
 	if r := preview.Record.Resolver; r.IsValid() {
 		fmt.Fprintf(stdout, "# resolver: %s\n", resolverText(r))
 	}

@@ -77,10 +77,11 @@ func explained(err error, text []byte) error {
 		return fmt.Errorf(":%d:%d: %w%s", 1+strings.Count(before, "\n"), len(before)-1-strings.LastIndex(before, "\n"), err, remedy(before, err.Error()))
 	}
 	var field *cache.FieldError
-	if errors.As(err, &field) && field.Reason == "no such field in this version" {
+	const unknown = "no such field in this version" // perhaps with a field of a similar name
+	if errors.As(err, &field) && strings.HasPrefix(field.Reason, unknown) {
 		name := field.Field[strings.LastIndex(field.Field, ".")+1:]
 		if places := schema.New(infra.Spec{}).Places(name); len(places) > 0 {
-			return fmt.Errorf(": %w: it stands at %s", err, strings.Join(places, " or "))
+			return fmt.Errorf(": %w: it stands at %s", &cache.FieldError{Field: field.Field, Reason: unknown}, strings.Join(places, " or "))
 		}
 		if slices.Contains(strings.Fields(verbs[0].Flags), name) { // setup's
 			return fmt.Errorf(": %w: it is the flag -%s of setup", err, name)

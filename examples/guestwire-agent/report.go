@@ -129,6 +129,11 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 		}
 	}
 	line("guest", "%s", strings.Join(append(guest, fmt.Sprintf("MTU %d", r.Record.MTU)), ", "))
+	if v6 := r.Record.IPv6; v6 != nil {
+		for _, p := range v6.Delegated {
+			line("delegated", "%s, to a guest that asks by DHCPv6-PD", p)
+		}
+	}
 	if r.Standby {
 		line("standby", "since turn %d: the guest's tap is down until guestwire-agent activate", r.Turn)
 	}
@@ -148,7 +153,7 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 		}
 	}
 	eachName(r.Names, r.Record.DNSProxy, func(text string) { line("names", "%s", text) })
-	eachEntry(r.Egress, r.EgressWithin, func(field, text string) { line(field, "%s", text) })
+	eachEntry(r.Egress, r.EgressWithin, r.Record.Options.NAT64, func(field, text string) { line(field, "%s", text) })
 	if r := r.Record.Resolver; r.IsValid() {
 		line("resolver", "%s", resolverText(r))
 	}
@@ -225,8 +230,8 @@ func eachName(names []infra.Name, proxy []netip.AddrPort, f func(text string)) {
 }
 
 // eachEntry calls f for the entries of both lists, with the field's name: the first ones, the diverts and the last one.
-// In the place of others the text says how many these are.
-func eachEntry(egress, egressWithin []infra.Egress, f func(field, text string)) {
+// In the place of others the text says how many these are. A NAT64 prefix of the options is reported after them.
+func eachEntry(egress, egressWithin []infra.Egress, nat64 netip.Prefix, f func(field, text string)) {
 	const few, fewDiverts = 8, 64
 	for _, list := range []struct {
 		name    string
@@ -248,5 +253,8 @@ func eachEntry(egress, egressWithin []infra.Egress, f func(field, text string)) 
 			}
 			f(list.name, e.String())
 		}
+	}
+	if nat64.IsValid() && len(egress)+len(egressWithin) > 0 {
+		f("nat64", fmt.Sprintf("an IPv4 network of egress is also its addresses in %s", nat64))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
@@ -220,10 +221,16 @@ func decodeValue(path string, dec *json.Decoder, v reflect.Value) error {
 	if errors.As(err, &inner) { // of a value that reads an object
 		return &Error{Field: join(path, inner.Field), Reason: inner.Reason}
 	}
-	if err != nil {
-		return &Error{Field: path, Reason: err.Error()}
+	if err == nil {
+		return nil
 	}
-	return nil
+	switch v.Interface().(type) { // netip's errors name its functions
+	case netip.Addr:
+		return &Error{Field: path, Reason: fmt.Sprintf("want an address, such as 10.1.0.7 or fd00::7, not %s", raw)}
+	case netip.Prefix:
+		return &Error{Field: path, Reason: fmt.Sprintf("want a network, such as 10.1.0.0/24 or fd00::/64, not %s", raw)}
+	}
+	return &Error{Field: path, Reason: err.Error()}
 }
 
 // join returns the name of the member at the path.
