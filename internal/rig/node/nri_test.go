@@ -80,9 +80,7 @@ func testNRI(t *testing.T, r *Runtime) {
 		}
 	}
 	run("launcher", func(x *engine) { testAnnotated(x, 0) })
-	if r == Containerd { // not tried with CRI-O
-		run("user namespace", func(x *engine) { testAnnotated(x, 200000) })
-	}
+	run("user namespace", func(x *engine) { testAnnotated(x, 200000) })
 	run("others", func(x *engine) {
 		p := x.pod(PodConfig{Name: "plain"})
 		c, err := p.StartContainer(ContainerConfig{Name: "plain", Image: BusyboxImage, Command: []string{"/bin/sh", "-c", "trap exit TERM; sleep 600 & wait"}})

@@ -25,7 +25,7 @@ type PodConfig struct {
 	// Handler is the runtime handler; empty: the default one.
 	Handler string
 	// UserNamespace gives the pod the users 0 to 65535 as the node's users from this number on; 0: the node's users. It
-	// needs containerd 2.
+	// needs containerd 2 or CRI-O, and runc 1.2.
 	UserNamespace uint32
 }
 
