@@ -195,7 +195,8 @@ crash networks:
 	mv bin/$@.md $(DOCUMENT); \
 	exit $$status
 
-# Without a cluster's programs in the cache the first run builds them, which takes six to ten minutes.
+# Without a cluster's programs in the cache the first run builds them, which takes six to ten minutes, and some more for
+# CRI-O, with which internal/rig/node runs.
 kubernetes: DOCUMENT = docs/results/kubernetes.md
 kubernetes: ## VM pods on a Kubernetes with one node, and write docs/results/kubernetes.md (root, Debian)
 	@GUESTWIRE_KUBERNETES=$$(internal/rig/kubernetes/install.sh) internal/test/report.sh $@ <<<"$$KUBERNETES"

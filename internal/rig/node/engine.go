@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,55 +28,93 @@ const (
 // logLines is how much of each log a failed test shows.
 const logLines = 40
 
-// EngineConfig says which containerd runs in a node, and how.
+// Runtime is a program that answers CRI calls.
+type Runtime struct {
+	// Name is that of the program, and of its log.
+	Name string
+
+	socket   string // in the node
+	config   string // the path of the configuration in the node, for --config
+	unpacked string // the directory below unpacked.Path that the engine needs
+	files    func(*Engine) map[string]File
+	load     func(e *Engine, name, archive string) error
+}
+
+// Containerd keeps a first process in each sandbox.
+var Containerd = &Runtime{
+	Name:     "containerd",
+	socket:   Socket,
+	config:   "/etc/containerd/config.toml",
+	unpacked: "containerd",
+	files: func(e *Engine) map[string]File {
+		return map[string]File{"/etc/containerd/config.toml": {Content: []byte(e.toml()), Mode: 0o644}}
+	},
+	load: func(e *Engine, _, archive string) error {
+		_, err := e.Ctr("images", "import", archive)
+		return err
+	},
+}
+
+// EngineConfig says which engine runs in a node, and how.
 type EngineConfig struct {
-	// Programs is the directory of containerd, containerd-shim-runc-v2 and ctr; empty: Debian's containerd 1.6.
+	// Runtime is the engine's program; nil: Containerd.
+	Runtime *Runtime
+	// Programs is the directory of containerd, containerd-shim-runc-v2 and ctr, or of crio, pinns and copyimg; empty:
+	// Debian's containerd 1.6.
 	Programs string
 	// Runc is the path of runc; empty: Debian's runc 1.1.
 	Runc string
-	// MaxConf is how many CNI lists of CNIConf each pod gets, in the order of their files; 0: 1.
+	// Plugins is a directory of CNI plugins, which replace Debian's of the same names; empty: Debian's.
+	Plugins string
+	// MaxConf is how many CNI lists of CNIConf each pod gets, in the order of their files; 0: 1. Containerd's.
 	MaxConf int
 	// Handlers are runtime handlers in addition to the default one, each with its own directory of CNI lists.
+	// Containerd's.
 	Handlers map[string]string
-	// More is appended to the configuration file. The version of the file is 2 with containerd 1.x, else 3.
+	// More is appended to the configuration file of containerd. The version of the file is 2 with containerd 1.x, else 3.
 	More string
 	// CRI is the path of the program of internal/rig/node/cri.
 	CRI string
 }
 
-// Engine is a containerd in a node. Version 2 and later have NRI.
+// Engine is a containerd or a CRI-O in a node. CRI-O has NRI, and containerd from version 2 on.
 type Engine struct {
 	Node *Node
-	// Version is as "containerd --version" says, without v: 1.6.20.
+	// Version is as "containerd --version" or "crio --version" says, without v: 1.6.20.
 	Version string
 
 	config  EngineConfig
 	process *Process
 }
 
-// NewEngine writes an engine's configuration, and links Debian's CNI plugins into CNIBin. Start starts it; the engine
+// NewEngine writes an engine's configuration, and links the CNI plugins into CNIBin. Start starts it; the engine
 // ends with its node.
 func NewEngine(n *Node, c EngineConfig) (*Engine, error) {
+	if c.Runtime == nil {
+		c.Runtime = Containerd
+	}
 	if c.Programs == "" {
 		c.Programs = unpacked.Path("containerd/usr/bin")
 	}
 	if c.Runc == "" {
 		c.Runc = unpacked.Path("containerd/usr/sbin/runc")
 	}
-	out, err := exec.Command(filepath.Join(c.Programs, "containerd"), "--version").Output()
+	out, err := exec.Command(filepath.Join(c.Programs, c.Runtime.Name), "--version").Output()
 	if err != nil {
-		return nil, fmt.Errorf("containerd --version: %w", err)
+		return nil, fmt.Errorf("%s --version: %w", c.Runtime.Name, err)
 	}
 	found := regexp.MustCompile(` v?(\d+\.\d+\.\d+)`).FindSubmatch(out)
 	if found == nil {
-		return nil, fmt.Errorf("containerd --version: %q", out)
+		return nil, fmt.Errorf("%s --version: %q", c.Runtime.Name, out)
 	}
 	e := &Engine{Node: n, Version: string(found[1]), config: c}
-	if err := n.WriteFile("/etc/containerd/config.toml", e.toml(), 0o644); err != nil {
-		return nil, err
+	for path, file := range c.Runtime.files(e) {
+		if err := n.WriteFile(path, string(file.Content), fs.FileMode(file.Mode)); err != nil {
+			return nil, err
+		}
 	}
-	const setup = `mkdir -p "$0" "$1" /run/netns && ln -sf /usr/lib/cni/* "$0"`
-	if _, err := n.Run("sh", "-c", setup, CNIBin, CNIConf); err != nil {
+	const setup = `mkdir -p "$0" "$1" /run/netns && ln -sf /usr/lib/cni/* ${2:+"$2"/*} "$0"`
+	if _, err := n.Run("sh", "-c", setup, CNIBin, CNIConf, c.Plugins); err != nil {
 		return nil, err
 	}
 	return e, nil
@@ -114,16 +153,16 @@ func (e *Engine) toml() string {
 // startTime is how long Start and Load wait.
 const startTime = time.Minute
 
-// Start starts the engine and waits until it answers. Its log is /var/log/containerd.log.
+// Start starts the engine and waits until it answers. Its log is /var/log/containerd.log or /var/log/crio.log.
 func (e *Engine) Start() error {
 	var err error
-	e.process, err = e.Node.Start("containerd", "PATH="+e.config.Programs+":/usr/sbin:/usr/bin:/sbin:/bin",
-		filepath.Join(e.config.Programs, "containerd"), "--config", "/etc/containerd/config.toml")
+	e.process, err = e.Node.Start(e.config.Runtime.Name, "PATH="+e.config.Programs+":/usr/sbin:/usr/bin:/sbin:/bin",
+		filepath.Join(e.config.Programs, e.config.Runtime.Name), "--config", e.config.Runtime.config)
 	if err != nil {
 		return err
 	}
 	if err := e.ready(); err != nil {
-		return fmt.Errorf("containerd: %w\n%s", err, e.process.Tail(logLines))
+		return fmt.Errorf("%s: %w\n%s", e.config.Runtime.Name, err, e.process.Tail(logLines))
 	}
 	return nil
 }
@@ -136,7 +175,7 @@ func (e *Engine) ready() error {
 			return errors.Join(errors.New("the engine has ended"), e.process.Err)
 		default:
 		}
-		_, err := os.Stat(e.Node.Path(Socket))
+		_, err := os.Stat(e.Node.Path(e.config.Runtime.socket))
 		if err == nil {
 			err = e.CRI("Version", nil, nil)
 		}
@@ -163,7 +202,7 @@ func (e *Engine) CRI(method string, request, response any) error {
 func (e *Engine) callCRI(limit time.Duration, method string, request, response any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), runTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, e.config.CRI, "-socket", e.Node.Path(Socket), "-timeout", limit.String(), method)
+	cmd := exec.CommandContext(ctx, e.config.CRI, "-socket", e.Node.Path(e.config.Runtime.socket), "-timeout", limit.String(), method)
 	if request != nil {
 		text, err := json.Marshal(request)
 		if err != nil {
@@ -202,7 +241,7 @@ func (e *Engine) Load(images ...Image) error {
 
 // Import brings the image of that name to the engine from an archive, whose path is one of the node's.
 func (e *Engine) Import(name, archive string) error {
-	if _, err := e.Ctr("images", "import", archive); err != nil {
+	if err := e.config.Runtime.load(e, name, archive); err != nil {
 		return err
 	}
 	return e.listed(name)
@@ -222,7 +261,7 @@ func (e *Engine) listed(name string) error {
 	}
 }
 
-// Ctr runs ctr(8) in the namespace of the CRI.
+// Ctr runs ctr(8) in the namespace of the CRI. It is containerd's.
 func (e *Engine) Ctr(args ...string) (string, error) {
 	return e.Node.Run(filepath.Join(e.config.Programs, "ctr"), append([]string{"--address", Socket, "--namespace", "k8s.io"}, args...)...)
 }

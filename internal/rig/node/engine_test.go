@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -23,9 +25,38 @@ func (x *engine) files(p *Pod) string {
 }
 
 // TestEngineRestart: the engine ends and starts under a running guest, and then removes the pod. Sandboxes of the same
-// name that the plugin has refused do not keep it from starting.
-func TestEngineRestart(t *testing.T) {
-	x := newEngine(t, Config{}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0, entry)})
+// name that the plugin has refused do not keep it from starting. The plugin gets the calls that docs/reference/cni.md
+// says of the engine.
+func TestEngineRestart(t *testing.T) { eachRuntime(t, testEngineRestart) }
+
+func testEngineRestart(t *testing.T, r *Runtime) {
+	pods, c := list("pods", 0, entry), EngineConfig{Runtime: r}
+	calls := map[string][]string{"pod": {"ADD"}, "start": nil, "end": {"DEL"}}
+	if r == CRIO {
+		pods = strings.Replace(pods, "1.0.0", "1.1.0", 1) // with GC and STATUS, which Debian's plugins do not have
+		if _, err := os.Stat(unpacked.Path("cni-plugins")); err != nil {
+			nstest.Skip(t, "no "+unpacked.Path("cni-plugins")+": make install")
+		}
+		c.Plugins = unpacked.Path("cni-plugins")
+		calls = map[string][]string{"pod": {"ADD", "CHECK"}, "start": {"CHECK", "GC", "STATUS", "VERSION"}, "end": {"DEL"}}
+	}
+	x := newEngine(t, Config{}, c, map[string]string{"10-pods.conflist": pods})
+	gate := x.Node.NewGate(t, "guestwire")
+	called := func(t *testing.T, when string) {
+		t.Helper()
+		had := map[string]bool{}
+		nstest.Eventually(t, func() error { // CRI-O calls GC and STATUS soon after it answers
+			for _, command := range gate.Calls(t) {
+				had[command] = true
+			}
+			for _, command := range calls[when] {
+				if !had[command] {
+					return fmt.Errorf("%s: calls %v, want %v", when, slices.Sorted(maps.Keys(had)), calls[when])
+				}
+			}
+			return nil
+		})
+	}
 	for name, end := range map[string]func() error{"SIGTERM": x.Stop, "SIGKILL": x.Kill} {
 		t.Run(name, func(t *testing.T) {
 			x := x.as(t)
@@ -34,7 +65,9 @@ func TestEngineRestart(t *testing.T) {
 					t.Fatal("no error")
 				}
 			}
+			gate.Calls(t)
 			p := x.pod(PodConfig{Name: "restart", Annotations: redirect})
+			called(t, "pod")
 			x.launcher(p, 0)
 			g := x.guest(p, "eth0")
 			s := x.dial(p.Name, p.Addresses[0])
@@ -42,7 +75,9 @@ func TestEngineRestart(t *testing.T) {
 			x.must(end())
 			x.echo(s)
 			x.leases(g)
+			gate.Calls(t)
 			x.must(x.Start())
+			called(t, "start")
 			x.echo(s)
 			x.leases(g)
 			if err := nstest.Difference(before, x.dump(p)); err != nil {
@@ -53,7 +88,9 @@ func TestEngineRestart(t *testing.T) {
 				t.Errorf("the engine reports the addresses %v, and has reported %v", p.Addresses, addresses)
 			}
 			g.Close()
+			gate.Calls(t)
 			x.must(p.End())
+			called(t, "end")
 			x.nothingLeft()
 		})
 	}

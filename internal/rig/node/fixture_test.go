@@ -43,7 +43,7 @@ const entry = `{"type": "guestwire", "capabilities": {"io.kubernetes.cri.pod-ann
 // redirect is what a pod says that wants its first NIC for a guest.
 var redirect = map[string]string{"guestwire/nic.eth0": "redirect"}
 
-// newer is the directory of a newer containerd and runc, which "make kubernetes" has; empty: Debian's.
+// newer is the directory of a newer containerd and runc, and of CRI-O, which "make kubernetes" has; empty: Debian's.
 var newer = os.Getenv("GUESTWIRE_KUBERNETES")
 
 // engine is a node with an engine in it, and the plugin in the node's CNIBin.
@@ -52,6 +52,18 @@ type engine struct {
 	t       *testing.T
 	state   string            // the plugin's directory
 	network *nstest.Namespace // the node's
+}
+
+// eachRuntime runs a test with containerd and with CRI-O.
+func eachRuntime(t *testing.T, f func(*testing.T, *Runtime)) {
+	for _, r := range []*Runtime{Containerd, CRIO} {
+		t.Run(r.Name, func(t *testing.T) {
+			if r == CRIO && newer == "" {
+				nstest.LeaveOut(t, "only make kubernetes has CRI-O")
+			}
+			f(t, r)
+		})
+	}
 }
 
 // newEngine starts a node and an engine. The lists are those of CNIConf by their files; a file with a directory is one

@@ -25,7 +25,7 @@ type PodConfig struct {
 	// Handler is the runtime handler; empty: the default one.
 	Handler string
 	// UserNamespace gives the pod the users 0 to 65535 as the node's users from this number on; 0: the node's users. It
-	// needs containerd 2.
+	// needs containerd 2 or CRI-O, and runc 1.2.
 	UserNamespace uint32
 }
 
@@ -203,7 +203,9 @@ func (p *Pod) StartContainer(c ContainerConfig) (*Container, error) {
 		ID string `json:"container_id"`
 	}
 	err := p.engine.CRI("CreateContainer", map[string]any{"pod_sandbox_id": p.ID, "sandbox_config": sandbox, "config": map[string]any{
-		"metadata": map[string]any{"name": c.Name, "attempt": c.Attempt}, "image": map[string]any{"image": c.Image}, "command": c.Command,
+		"metadata": map[string]any{"name": c.Name, "attempt": c.Attempt}, "command": c.Command,
+		"image":    map[string]any{"image": c.Image, "user_specified_image": c.Image},
+		"labels":   map[string]string{"io.kubernetes.container.name": c.Name}, // by a kubelet; CRI-O passes it on as the name to NRI
 		"log_path": log, "mounts": mounts, "devices": devices, "linux": map[string]any{"security_context": security},
 	}}, &made)
 	if err != nil {

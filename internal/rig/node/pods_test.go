@@ -13,9 +13,11 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestPods: pods of Debian's containerd with the plugin after its bridge plugin. Each subtest ends with nothing left.
-func TestPods(t *testing.T) {
-	x := newEngine(t, Config{}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0, entry)})
+// TestPods: pods with the plugin after Debian's bridge plugin. Each subtest ends with nothing left.
+func TestPods(t *testing.T) { eachRuntime(t, testPods) }
+
+func testPods(t *testing.T, r *Runtime) {
+	x := newEngine(t, Config{}, EngineConfig{Runtime: r}, map[string]string{"10-pods.conflist": list("pods", 0, entry)})
 	run := func(name string, f func(*engine)) {
 		t.Run(name, func(t *testing.T) {
 			x := x.as(t)
@@ -29,15 +31,26 @@ func TestPods(t *testing.T) {
 	run("nothing wanted", testNothingWanted)
 	run("error", testError)
 	run("launcher killed", testLauncherKilled)
-	run("sandbox killed", testSandboxKilled)
 	run("late DEL", testLateDel)
+	if r == CRIO {
+		return // its sandboxes have no process to kill, and some of many pods are under bridge: see testBinding
+	}
+	run("sandbox killed", testSandboxKilled)
 	run("namespace gone", testNamespaceGone)
 	run("many", testMany)
 }
 
 // testBinding: a pod from its start to its end, as a kubelet has it.
 func testBinding(x *engine, binding string) {
-	p := x.pod(PodConfig{Name: binding, Annotations: map[string]string{"guestwire/nic.eth0": binding}})
+	config := PodConfig{Name: binding, UID: "uid-of-" + binding, Annotations: map[string]string{"guestwire/nic.eth0": binding}}
+	if binding == "bridge" && x.config.Runtime == CRIO {
+		// CRI-O calls CHECK of the whole list after ADD.
+		if _, err := x.RunPod(config); err == nil || !strings.Contains(err.Error(), "eth0 not of type veth") {
+			x.t.Errorf("%v, want the error of the plugin that made the veth", err)
+		}
+		return
+	}
+	p := x.pod(config)
 	x.launcher(p, 0)
 	g := x.guest(p, "eth0")
 	x.echo(x.dial(p.Name, p.Addresses[0]))
@@ -304,10 +317,17 @@ func TestHandler(t *testing.T) {
 // TestUserNamespace: a pod with hostUsers: false. The launcher is user 107 of the pod's own users, and owns the tap.
 func TestUserNamespace(t *testing.T) {
 	if newer == "" {
-		nstest.LeaveOut(t, "Debian's containerd makes no pods with a user namespace; make kubernetes has one that does")
+		nstest.LeaveOut(t, "Debian's containerd makes no pods with a user namespace; the engines of make kubernetes do")
 	}
-	x := newEngine(t, Config{}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0, entry)})
+	eachRuntime(t, testUserNamespace)
+}
+
+func testUserNamespace(t *testing.T, r *Runtime) {
+	x := newEngine(t, Config{}, EngineConfig{Runtime: r}, map[string]string{"10-pods.conflist": list("pods", 0, entry)})
 	for _, binding := range []string{"bridge", "redirect", "masquerade"} {
+		if binding == "bridge" && r == CRIO {
+			continue // see testBinding
+		}
 		p := x.pod(PodConfig{Name: binding, Annotations: map[string]string{"guestwire/nic.eth0": binding}, UserNamespace: 200000})
 		x.launcher(p, 0)
 		g := x.guest(p, "eth0")

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -76,11 +77,11 @@ func (n *Node) Logs() string {
 	return b.String()
 }
 
-// StartEngine starts a containerd in the node, with the images PauseImage, BusyboxImage and LauncherImage. It ends with
+// StartEngine starts an engine in the node, with the images PauseImage, BusyboxImage and LauncherImage. It ends with
 // the node. The test is skipped if the engine is not unpacked. EngineConfig.CRI is set.
 func (n *Node) StartEngine(t testing.TB, c EngineConfig) *Engine {
 	t.Helper()
-	for _, dir := range []string{"containerd", "busybox"} {
+	for _, dir := range []string{cmp.Or(c.Runtime, Containerd).unpacked, "busybox"} {
 		if _, err := os.Stat(unpacked.Path(dir)); err != nil {
 			nstest.Skip(t, "no "+unpacked.Path(dir)+": make install")
 		}
@@ -142,14 +143,16 @@ func (n *Node) Network(t testing.TB) *nstest.Namespace {
 type Gate struct{ node *Node }
 
 // The files of a gate. While gateClosed is there, the next ADD writes gateReached. It waits while gateHeld and its
-// container's ID is a file.
+// container's ID is a file. Each call is a line of gateCalls.
 const (
 	gateClosed  = "/run/gate-closed"
 	gateReached = "/run/gate-reached"
 	gateHeld    = "/run/gate-held-"
+	gateCalls   = "/run/gate-calls"
 )
 
 const gateScript = `#!/bin/bash
+echo "$CNI_COMMAND" >>` + gateCalls + `
 if [ "$CNI_COMMAND" = ADD ] && mv ` + gateClosed + " " + gateHeld + `$CNI_CONTAINERID 2>/dev/null; then
 	echo "$$ $CNI_CONTAINERID $CNI_NETNS" >/run/gate-new && mv /run/gate-new ` + gateReached + `
 	while [ -e ` + gateHeld + `$CNI_CONTAINERID ]; do sleep 0.02; done
@@ -161,12 +164,18 @@ exec -a "$0" "$0-real"
 func (n *Node) NewGate(t testing.TB, plugin string) Gate {
 	t.Helper()
 	plugin = filepath.Join(CNIBin, plugin)
-	n.MustRun(t, "mv", plugin, plugin+"-real")
+	n.MustRun(t, "ln", plugin, plugin+"-real") // an engine that finds no plugin for a moment is not ready
 	t.Cleanup(func() { n.MustRun(t, "mv", plugin+"-real", plugin) })
 	if err := n.WriteFile(plugin, gateScript, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return Gate{n}
+}
+
+// Calls returns the commands (CNI_COMMAND) of the calls since the last Calls, without repetitions.
+func (g Gate) Calls(t testing.TB) []string {
+	t.Helper()
+	return strings.Fields(g.node.MustRun(t, "sh", "-c", `mv "$0" "$0-read" 2>/dev/null && sort -u "$0-read"; true`, gateCalls))
 }
 
 // Close holds the next call of ADD, and no other.

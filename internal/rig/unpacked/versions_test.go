@@ -44,6 +44,7 @@ func TestVersions(t *testing.T) {
 		{name: "Go", versions: versions(pinned("go.mod", "\ngo ")), others: true},
 		{name: "Kubernetes", versions: versions(pinned("internal/rig/kubernetes/parts/go.mod", "k8s.io/kubernetes v"))},
 		{name: "containerd", versions: versions(pinned("internal/rig/kubernetes/install.sh", "containerd="), debian("containerd", "containerd")), others: true},
+		{name: "CRI-O", versions: versions(pinned("internal/rig/kubernetes/install.sh", "crio=")), others: true},
 		{name: "runc", versions: versions(pinned("internal/rig/kubernetes/install.sh", "runc="), debian("containerd", "runc")), others: true},
 		{name: "firecracker-go-sdk", versions: versions(pinned("internal/rig/go.mod", "firecracker-go-sdk v"))},
 		{name: "Multus", versions: versions(pinned("internal/rig/go.mod", "multus-cni.v4 v"))},
