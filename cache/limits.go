@@ -31,8 +31,9 @@ type Limit struct {
 }
 
 // Shape is the limit of what reaches the guest: a token bucket whose frames wait at the guest's tap (tc-tbf(8)). A
-// frame is dropped only if the queue is full, which holds 50 ms of the rate, at least ten frames of the guest's MTU and
-// at most 4 MiB. Its drop reason is rate-limit. All frames count, also the responder's. Zero: no limit.
+// frame is dropped only if the queue is full. Its drop reason is rate-limit. The queue holds 50 ms of the rate, and at
+// most 4 MiB. At low rates it holds ten frames of the guest's MTU, or BurstBytes up to 128 KiB. All frames count, also
+// the responder's. Zero: no limit.
 type Shape struct {
 	// BitsPerSecond is the rate of the frames, with their Ethernet headers: 8000 to
 	// 100,000,000,000, rounded down to octets. 0: no limit.

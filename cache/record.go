@@ -262,7 +262,7 @@ type IPv6 struct {
 
 	// Delegated are the networks that DHCPv6 delegates to a guest that asks for prefixes (IA_PD,
 	// RFC 9915 section 6.3): those of the guard's prefixes that lie beyond the guest. None
-	// overlaps another one, or OnLink.
+	// overlaps another one, or a prefix in OnLink except ::/0.
 	Delegated []netip.Prefix `json:"delegated,omitempty"`
 
 	// Router is the guest's next hop. Nil: there is none. The responder then advertises a

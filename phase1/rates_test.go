@@ -92,16 +92,16 @@ func TestLimits(t *testing.T) {
 // rootQdisc is what tc(8) says of the root qdisc of the guest's tap.
 type rootQdisc struct {
 	Kind, Handle            string
-	Options                 struct{ Rate, Burst, Lim uint64 }
+	Options                 struct{ Rate, Burst, Limit uint64 }
 	Drops, Overlimits, Qlen uint64
-	Packets                 uint64
+	Packets, Backlog        uint64
 	text                    string
 }
 
 func shapeOf(t *testing.T, n *nstest.Namespace) rootQdisc {
 	t.Helper()
 	var list []rootQdisc
-	text := n.Exec("tc", "-s", "-j", "qdisc", "show", "dev", "eth0-tap", "root")
+	text := n.Exec("tc", "-r", "-s", "-j", "qdisc", "show", "dev", "eth0-tap", "root") // raw: with the limit
 	if err := json.Unmarshal([]byte(text), &list); err != nil || len(list) != 1 {
 		t.Fatalf("%d root qdiscs, %v: %s", len(list), err, text)
 	}
@@ -161,6 +161,32 @@ func TestShape(t *testing.T) {
 	})
 }
 
+// TestShapeQueue: a large bucket lets more pass at once, and the queue does not grow with it. The queue holds the
+// longest packet that the bucket lets pass whole.
+func TestShapeQueue(t *testing.T) {
+	t.Parallel()
+	const burst, longest, size = 230_000, 128 << 10, 1014
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	c.Limits.ToGuest = cache.Shape{BitsPerSecond: 8000, BurstBytes: burst}
+	setup(t, c)
+	w := attachDeaf(t, n, true, true)
+	frame := w.link.FromGateway().Packet(unix.IPPROTO_UDP, nstest.Gateway4, nstest.Pod4, datagram(size-14-20))
+	var q rootQdisc
+	for range 20 { // until the queue is full, whatever the bucket has got meanwhile
+		inject := n.World.Injector(t, w.gateway) // what waits fills a socket's buffer
+		if err := inject(slices.Repeat([][]byte{frame}, 60)...); err != nil {
+			t.Fatal(err)
+		}
+		if q = shapeOf(t, n.Pod); q.Drops > 0 {
+			break
+		}
+	}
+	if q.Drops == 0 || q.Packets*size < burst*9/10 || q.Backlog > longest || q.Backlog < longest-size {
+		t.Errorf("want at least %d octets sent, %d waiting, and drops: %s", burst, longest, q.text)
+	}
+}
+
 // TestShapeRepair: Check names what others do to the root qdisc of the guest's tap, and the next Setup repairs it. tc
 // makes the same of the text in the plan. Without a limit the root qdisc is as the kernel makes it, or another
 // program's.
@@ -173,9 +199,9 @@ func TestShapeRepair(t *testing.T) {
 		setup(t, c)
 		none := shapeOf(t, n.Pod)
 		for bits, want := range map[uint64]struct{ rate, burst, limit uint64 }{
-			8000:            {1000, 1468, 16148},
-			10_000_000:      {1_250_000, 12_500, 75_000},
-			100_000_000_000: {12_500_000_000, 125_000_000, 125_000_000 + 4<<20},
+			8000:            {1000, 1468, 14_680},
+			10_000_000:      {1_250_000, 12_500, 62_500},
+			100_000_000_000: {12_500_000_000, 125_000_000, 4 << 20},
 		} {
 			c.Limits.ToGuest.BitsPerSecond = bits
 			plan, err := c.Plan(t.Context())
@@ -184,7 +210,7 @@ func TestShapeRepair(t *testing.T) {
 			}
 			setup(t, c)
 			q := shapeOf(t, n.Pod)
-			if q.Kind != "tbf" || q.Options.Rate != want.rate || q.Options.Burst > want.burst || want.burst-q.Options.Burst > want.burst/100 {
+			if q.Kind != "tbf" || q.Options.Rate != want.rate || q.Options.Limit != want.limit || q.Options.Burst > want.burst || want.burst-q.Options.Burst > want.burst/100 {
 				t.Errorf("%d bits a second: %s", bits, q.text)
 			}
 			other := nstest.New(t, "text")

@@ -182,10 +182,10 @@ func TestDifferences(t *testing.T) {
 			s.Ingress, s.Clsact = append(s.Ingress, at), nil
 			s.Filters = slices.DeleteFunc(s.Filters, func(f netstate.Filter) bool { return f.Link == at })
 		}, "eth0-tap has a qdisc of another kind: ingress"},
-		{"shape of others", shaped, link("eth0-tap", func(l *netstate.Link) { l.Shape = netstate.Shape{Other: "htb"} }), "root qdisc of eth0-tap is htb, not tbf rate 1000000000bit burst 1250000 limit 5444304"},
-		{"shape gone", shaped, link("eth0-tap", func(l *netstate.Link) { l.Shape = netstate.Shape{} }), "root qdisc tbf rate 1000000000bit burst 1250000 limit 5444304 of eth0-tap is gone"},
-		{"another rate", shaped, link("eth0-tap", func(l *netstate.Link) { l.Shape.Rate-- }), "root qdisc of eth0-tap is tbf rate 999999992bit burst 1250000 limit 5444304, not tbf rate 1000000000bit burst 1250000 limit 5444304"},
-		{"another burst", shaped, link("eth0-tap", func(l *netstate.Link) { l.Shape.Burst += 1000 }), "root qdisc of eth0-tap is tbf rate 1000000000bit burst 1251000 limit 5444304, not tbf rate 1000000000bit burst 1250000 limit 5444304"},
+		{"shape of others", shaped, link("eth0-tap", func(l *netstate.Link) { l.Shape = netstate.Shape{Other: "htb"} }), "root qdisc of eth0-tap is htb, not tbf rate 1000000000bit burst 1250000 limit 4194304"},
+		{"shape gone", shaped, link("eth0-tap", func(l *netstate.Link) { l.Shape = netstate.Shape{} }), "root qdisc tbf rate 1000000000bit burst 1250000 limit 4194304 of eth0-tap is gone"},
+		{"another rate", shaped, link("eth0-tap", func(l *netstate.Link) { l.Shape.Rate-- }), "root qdisc of eth0-tap is tbf rate 999999992bit burst 1250000 limit 4194304, not tbf rate 1000000000bit burst 1250000 limit 4194304"},
+		{"another burst", shaped, link("eth0-tap", func(l *netstate.Link) { l.Shape.Burst += 1000 }), "root qdisc of eth0-tap is tbf rate 1000000000bit burst 1251000 limit 4194304, not tbf rate 1000000000bit burst 1250000 limit 4194304"},
 		{"a rounded burst", shaped, link("eth0-tap", func(l *netstate.Link) { l.Shape.Burst -= 7 }), ""},
 		{"shape without a limit", hidden, link("eth0-tap", func(l *netstate.Link) { l.Shape = netstate.Shape{Rate: 1000, Burst: 2000, Limit: 3000} }), "root qdisc of eth0-tap is tbf rate 8000bit burst 2000 limit 3000, which is not of the wiring"},
 		{"shape of others without a limit", hidden, link("eth0-tap", func(l *netstate.Link) { l.Shape = netstate.Shape{Other: "htb"} }), ""},

@@ -18,21 +18,24 @@ func (p *Plan) newTap() netstate.Link {
 	if l := p.spec.Limits.ToGuest; l.BitsPerSecond != 0 {
 		rate, frame := l.BitsPerSecond/8, uint64(p.mtu+frameHeader)
 		burst := max(cmp.Or(l.BurstBytes, rate/burstsPerSecond), frame)
-		queue := min(max(rate/queuesPerSecond, firstFlight*frame), mostQueued)
-		tap.Shape = netstate.Shape{Rate: rate, Burst: uint32(burst), Limit: uint32(burst + queue)}
+		queue := min(max(rate/queuesPerSecond, firstFlight*frame, min(burst, longestPacket)), mostQueued)
+		tap.Shape = netstate.Shape{Rate: rate, Burst: uint32(burst), Limit: uint32(queue)}
 	}
 	return tap
 }
 
 // What waits for the guest at a tap with a limit. A bucket of 10 ms reaches the rate where timers are as coarse as a
 // kernel's slowest clock (HZ 100). A queue of 50 ms is full when a TCP sender has to slow down. At low rates the first
-// flight of a TCP connection fits in it (RFC 6928), if it is alone. mostQueued bounds the node's memory: short frames
-// occupy some ten times as much as they are long.
+// flight of a TCP connection fits in it (RFC 6928), if it is alone. A packet that the bucket holds is not cut, and fits
+// in it as well. The bucket is no part of the queue, as tbf's limit counts what waits alone (bfifo_enqueue in
+// net/sched/sch_fifo.c). mostQueued bounds the node's memory: short frames occupy some ten times as much as they are
+// long.
 const (
 	frameHeader     = 14 + 4 // Ethernet, a VLAN tag
 	burstsPerSecond = 100
 	queuesPerSecond = 20
 	firstFlight     = 10
+	longestPacket   = 128 << 10 // a packet of 64 KiB before it is cut (GSO), with a header for each segment
 	mostQueued      = 4 << 20
 )
 

@@ -43,22 +43,36 @@ func TestIPv6Only(t *testing.T) {
 	}
 }
 
-// TestPREF64: systemd-networkd 257 reads the prefix of options.nat64. Debian 12's, 252, does not know PREF64.
+// TestPREF64: systemd-networkd 257 reads the prefix of options.nat64. Debian 12's, 252, does not know the setting for
+// it, as its log says.
 func TestPREF64(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
-	n := nstest.NewNetwork(t)
-	_, m := startClient(t, n, nstest.Program(t, "examples/guestwire-launcher"), cache.Options{NAT64: netip.MustParsePrefix("2001:db8:64::/96")}, nil, startBus+
-		"systemd-id128 new >/etc/machine-id; mkdir -p /run/systemd/network; "+
-		"printf '[Match]\\nName=eth0\\n[Network]\\nDHCP=yes\\n[IPv6AcceptRA]\\nUsePREF64=yes\\n' >/run/systemd/network/10-eth0.network; "+startNetworkd)
-	want := `"PREF64":[{"Prefix":[32,1,13,184,0,100,0,0,0,0,0,0,0,0,0,0],"PrefixLength":96,`
-	nstest.Eventually(t, func() error {
-		out, err := m.Run("networkctl --json=short status eth0")
-		if err == nil && !strings.Contains(out, want) {
-			err = fmt.Errorf("networkctl: %s", out)
-		}
-		return err
-	})
+	const reported = `"PREF64":[{"Prefix":[32,1,13,184,0,100,0,0,0,0,0,0,0,0,0,0],"PrefixLength":96,`
+	for _, c := range []struct {
+		name            string
+		packages        []string
+		identify, asked string // a command that prints what the client has of the prefix
+		want            string
+	}{
+		{"networkd", []string{"managers"}, "", "cat /run/log", "Unknown key 'UsePREF64' in section [IPv6AcceptRA], ignoring."},
+		{"networkd-13", nil, "systemd-id128 new >/etc/machine-id; ", "networkctl --json=short status eth0", reported},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			_, m := startClient(t, n, nstest.Program(t, "examples/guestwire-launcher"), cache.Options{NAT64: netip.MustParsePrefix("2001:db8:64::/96")}, c.packages, startBus+
+				c.identify+"mkdir -p /run/systemd/network; "+
+				"printf '[Match]\\nName=eth0\\n[Network]\\nDHCP=yes\\n[IPv6AcceptRA]\\nUsePREF64=yes\\n' >/run/systemd/network/10-eth0.network; "+startNetworkd)
+			nstest.Eventually(t, func() error {
+				out, err := m.Run(c.asked)
+				if err == nil && !strings.Contains(out, c.want) {
+					err = fmt.Errorf("%s says %s", c.name, out)
+				}
+				return err
+			})
+		})
+	}
 }
 
 // startClient wires the network's pod by a bridge, and starts the launcher, and a client in a guest: of the Debian 12
