@@ -55,6 +55,12 @@ func (t Translator) To4(a netip.Addr) netip.Addr {
 	return netip.AddrFrom4(four)
 }
 
+// Malformed reports whether an IPv6 address in the prefix has a reserved octet that is not zero. Translators disagree
+// about the IPv4 address of such a one.
+func (t Translator) Malformed(a netip.Addr) bool {
+	return t.Bits() <= 8*reserved && a.As16()[reserved] != 0
+}
+
 // Range are addresses of one version of IP, both ends included.
 type Range struct{ First, Last netip.Addr }
 

@@ -208,12 +208,16 @@ func cutAddresses(part []byte) (addresses []netip.Addr, rest []byte, err error) 
 // Allowed reports whether a name may lead to the address. Only a private name may lead to a private or a link-local
 // one, and none to a metadata service, to the guest itself or to many stations. An IPv6 address that stands for one of
 // IPv4 counts as that one, too, and one of a NAT64 translator as that one alone: nat64 is the site's prefix, if valid.
+// A malformed one of a translator is none that a name leads to.
 func Allowed(a netip.Addr, private bool, nat64 netip.Prefix) bool {
 	if !a.IsValid() || a.Zone() != "" || a.Is4In6() {
 		return false
 	}
 	for _, t := range ip.TranslatorsOf(nat64) {
 		if t.Contains(a) {
+			if t.Malformed(a) {
+				return false
+			}
 			a = t.To4(a)
 		}
 	}

@@ -92,6 +92,9 @@ func TestSpellings(t *testing.T) {
 		} {
 			o := netip.MustParseAddr(text).As4()
 			a := netip.MustParseAddr(spell.of(o[0], o[1], o[2], o[3]))
+			if strings.HasSuffix(name, "malformed") {
+				want = [2]bool{}
+			}
 			if have := allowed(a, site); have != want {
 				t.Errorf("%s of %s, %v: %v, want %v", name, text, a, have, want)
 			}
