@@ -78,6 +78,7 @@ func TestDelegated(t *testing.T) {
 		{"a single address", flannel(), all, "2001:db8:9::1/128", ""},
 		{"two addresses", flannel(), all, "2001:db8:9::/127", "2001:db8:9::/127"},
 		{"link-local", flannel(), all, "fe80::/64", ""},
+		{"link-local in it", flannel(), beside, "fe00::/8", ""},
 		{"any source", flannel(), all, "::/0 2001:db8:9::/56", "2001:db8:9::/56"},
 		{"the network on the link, and parts of it", flannel(), beside, "fd00:244:1::/64 fd00:244:1::/80 fd00:244::/32", ""},
 		{"all is on the link", noGateway, beside, "2001:db8:9::/56", "2001:db8:9::/56"},

@@ -110,7 +110,7 @@ func (p *Plan) delegatePrefixes() {
 	slices.SortStableFunc(networks, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() })
 	for _, n := range networks {
 		switch {
-		case n.Addr().Is4(), n.IsSingleIP(), n.Addr().IsLinkLocalUnicast(), n.Bits() < syntax.MinNetwork:
+		case n.Addr().Is4(), n.IsSingleIP(), slices.ContainsFunc(syntax.Destinations("link-local"), n.Overlaps), n.Bits() < syntax.MinNetwork:
 		case leadsElsewhere(n), slices.ContainsFunc(v6.Delegated, n.Overlaps):
 		default:
 			v6.Delegated = append(v6.Delegated, n)
