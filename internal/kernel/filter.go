@@ -66,7 +66,13 @@ func readFilters(route *netlink.Socket, s *netstate.Snapshot, links []int) error
 	}
 	var places []place
 	r := netlink.NewRequest(unix.RTM_GETQDISC, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC})
-	err := route.Dump(r, func() { s.Ingress, s.Clsact, s.Filters, places = ingress, clsact, filters, nil }, func(m []byte) error {
+	again := func() {
+		s.Ingress, s.Clsact, s.Filters, places = ingress, clsact, filters, nil
+		for i := range s.Links {
+			s.Links[i].Shape = netstate.Shape{}
+		}
+	}
+	err := route.Dump(r, again, func(m []byte) error {
 		q, err := parseQdisc(m)
 		if err != nil || !slices.Contains(links, q.link) {
 			return err
