@@ -161,20 +161,20 @@ test-all: ## test and lab in full: all tests under three kernels, all crash poin
 
 # LOGS are those of runs of the tests.
 claims: LOGS = bin/test.json bin/test-user.json bin/lab.json
-claims: ## whether the tests that docs/results/claims.md names passed in the last test, test-user and lab, those of networks with a guest
+claims: ## whether the tests that docs/proofs/claims.md names passed in the last test, test-user and lab, those of networks with a guest
 	go test -count=1 -run '^TestClaims$$' ./internal/test/depstest -logs '$(addprefix $(CURDIR)/,$(LOGS))'
 
 # crash and networks run a test of PACKAGE on this kernel and on Debian's KERNELS, and put what it prints as "doc: TEXT"
 # into DOCUMENT, below that document's own text.
 crash: KERNELS = 6.1
 crash: PACKAGE = phase1
-crash: DOCUMENT = docs/results/crash.md
+crash: DOCUMENT = docs/proofs/crash.md
 crash: HERE = -timeout 3h -parallel 4 -run '$(if $(KINDS),^TestCrash$$/^at$$/$(KINDS),$(CRASH))' -crash all
 crash: THERE = -test.run '$(CRASH)' -crash few
 crash: FORMER = sed '1,/^<!-- make crash/d' $(DOCUMENT);
 crash: ROWS = { $(if $(KINDS),$(FORMER)) cat; } | awk -f internal/test/crash.awk
 # KINDS is a regular expression, such as '(Setup|undo),_bridge'; without it all kinds are tried.
-crash: ## kill and fail Setup and Teardown at every system call, and replace docs/results/crash.md; KINDS=',_bridge' makes some rows (root, Debian)
+crash: ## kill and fail Setup and Teardown at every system call, and replace docs/proofs/crash.md; KINDS=',_bridge' makes some rows (root, Debian)
 
 networks: KERNELS = 6.1 6.12
 networks: PACKAGE = internal/rig/podnet

@@ -29,7 +29,7 @@ const (
 	noStart     = "no start"          // the policy does not start
 )
 
-// beginning is a start of a policy: a row of the table in docs/explanation/security.md.
+// beginning is a start of a policy: a row of the table in docs/proofs/security.md.
 type beginning struct {
 	name, tracked      string // and who has opened what is tracked by then
 	routed, masquerade string
@@ -170,17 +170,17 @@ type begun struct {
 // TestBeginnings: at each start of a policy, under each binding that tracks connections, by each protocol and family:
 // what is open by then is refused, goes on until CutRefused, or is no connection of the guest. The page has the table.
 func TestBeginnings(t *testing.T) {
-	page, known := readFile(t, "../docs/explanation/security.md"), 0
+	page, known := readFile(t, "../docs/proofs/security.md"), 0
 	for _, b := range beginnings {
 		if strings.Contains(page, "\n"+b.String()+"\n") {
 			known++
 		} else {
-			t.Errorf("docs/explanation/security.md lacks\n%v", b)
+			t.Errorf("docs/proofs/security.md lacks\n%v", b)
 		}
 	}
 	_, table, _ := strings.Cut(page, "| beginning | ")
 	if table, _, _ = strings.Cut(table, "\n\n"); strings.Count(table, "\n") != known+1 {
-		t.Errorf("docs/explanation/security.md has other rows as well:\n%s", table)
+		t.Errorf("docs/proofs/security.md has other rows as well:\n%s", table)
 	}
 	eachTracking(t, func(t *testing.T, binding infra.Binding) {
 		for _, b := range beginnings {

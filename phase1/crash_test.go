@@ -429,7 +429,7 @@ func TestCrash(t *testing.T) {
 	document("\n")
 }
 
-// document prints what "make crash" puts into docs/results/crash.md.
+// document prints what "make crash" puts into docs/proofs/crash.md.
 func document(text string) {
 	for line := range strings.Lines(text) {
 		fmt.Print("doc: " + line)

@@ -18,7 +18,7 @@ import (
 // CutRefused ends the guest's connections that Spec.Egress would not allow now, and returns their number. Without
 // CutRefused they stay open, after a Setup with another list and after the life of a Pin. The guest's next packet of
 // such a connection is refused as that of a new one. Connections that others opened to the guest go on. Among them is
-// UDP that the other side still sends (docs/explanation/security.md). Without Egress nothing is cut.
+// UDP that the other side still sends (docs/proofs/security.md). Without Egress nothing is cut.
 //
 // The errors are those of Check, except *DriftError, and one of a kernel that cannot list connections.
 func (n NIC) CutRefused(ctx context.Context) (cut int, err error) {

@@ -1,4 +1,4 @@
-# crash.awk writes the tables of docs/results/crash.md: a section for each kernel, with a row for each kind of trials. It
+# crash.awk writes the tables of docs/proofs/crash.md: a section for each kernel, with a row for each kind of trials. It
 # reads rows in any order; a row of a kind that comes again replaces the former one.
 /^### / { at = $0; if (!(at in seen)) { seen[at] = 1; name[++sections] = at } next }
 /^[|] harm to/ { head = $0; next }

@@ -53,8 +53,8 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestNamedCode: the files and the names of Go that the documents for contributors and those of explanation have in
-// `quotes` exist, so the step lists and walks there are those of the code.
+// TestNamedCode: the files and the names of Go that the documents for contributors, those of explanation and those of
+// proofs have in `quotes` exist, so the step lists and walks there are those of the code.
 func TestNamedCode(t *testing.T) {
 	var code strings.Builder
 	files := map[string]bool{"hold.go": true} // the example of a new binding
@@ -78,8 +78,9 @@ func TestNamedCode(t *testing.T) {
 	quoted := regexp.MustCompile("`([^`\n]+)`")
 	file := regexp.MustCompile(`^[\w./-]+\.(go|sh)$`)
 	name := regexp.MustCompile(`^(?:[a-z]\w*\.)?(\w*[A-Z]\w*)(?:\.(\w+))?$`)
+	of := regexp.MustCompile(`/docs/(contributing|explanation|proofs)/`)
 	for path, text := range documents(t) {
-		if !strings.Contains(path, "/contributing/") && !strings.Contains(path, "/explanation/") {
+		if !of.MatchString(path) {
 			continue
 		}
 		for _, q := range quoted.FindAllStringSubmatch(text, -1) {
@@ -159,7 +160,7 @@ func TestMeasured(t *testing.T) {
 
 var logs = flag.String("logs", "", "files of test events, with spaces between: TestClaims wants the tests of the claims to have run there")
 
-// TestClaims: each row of docs/results/claims.md has a number and a state. A row that is done, or partly, names a test
+// TestClaims: each row of docs/proofs/claims.md has a number and a state. A row that is done, or partly, names a test
 // of a package, after a slash with what the package's files have in quotes. The table at the head counts the rows. With
 // -logs, each test has passed in one of the logs, and one of podnet had a guest there: the networks of others can be
 // tested without one. What "make test-all" alone runs has these words, and is asked of its log alone.
@@ -176,7 +177,7 @@ func TestClaims(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const path = "../../../docs/results/claims.md"
+	const path = "../../../docs/proofs/claims.md"
 	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
