@@ -10,13 +10,13 @@ import (
 	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
-// TestProtocols: the tables of docs/reference/protocols.md are those of the tests.
+// TestProtocols: the tables of docs/reference/protocols.md and docs/proofs/protocols.md are those of the tests.
 func TestProtocols(t *testing.T) {
-	golden.Parts(t, "../docs/reference/protocols.md", "dhcp", map[string]string{
+	golden.Parts(t, "../docs/reference/protocols.md", "dhcp", map[string]string{"reasons": tableReasons(t), "events": tableEvents(t)})
+	golden.Parts(t, "../docs/proofs/protocols.md", "dhcp", map[string]string{
 		"DHCPv4": table4(), "DHCPv6": table6(situations6()), "DHCPv6 of several addresses": table6(situationsSeveral6()),
 		"DHCPv6 of prefixes": table6(situationsDelegated6()), "ARP": table(situationsARP()),
 		"neighbour solicitations": table(situationsNS()), "router solicitations": table(situationsRS()),
-		"reasons": tableReasons(t), "events": tableEvents(t),
 	})
 }
 
