@@ -201,7 +201,7 @@ func TestEgressLauncher(t *testing.T) {
 				return fmt.Sprintf("add table inet launcher; add chain inet launcher output { type filter hook output priority 0; }; "+
 					"add rule inet launcher output meta skuid %d oifname != lo reject", user)
 			}
-			if page := string(readFile(t, "../docs/proofs/security.md")); !strings.Contains(page, "nft '"+rule(107)+"'") {
+			if page := string(readFile(t, "../docs/explanation/security.md")); !strings.Contains(page, "nft '"+rule(107)+"'") {
 				t.Errorf("the page has another rule than %s", rule(107))
 			}
 			s.Pod.Exec("nft", rule(nstest.LauncherUID))

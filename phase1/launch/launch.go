@@ -40,7 +40,7 @@ func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error 
 //   - has no capability, also as user 0;
 //   - has no_new_privs set, and a new session keyring;
 //   - has a new session without a terminal, so pass Ctrl-C on to it;
-//   - has the files that cmd names alone. A terminal among them is a way out (docs/proofs/security.md);
+//   - has the files that cmd names alone. A terminal among them is a way out (docs/explanation/security.md);
 //   - gets SIGKILL when the caller's process ends, unless its AppArmor profile or SELinux domain changes (prctl(2)).
 //
 // Its children do not get SIGKILL. If the caller runs in a container or a service, the end of that ends them, too. If
