@@ -36,28 +36,34 @@ type Counters struct {
 	// Attached has an entry for the guest's tap, and one for the responder's. A tap that the
 	// wiring does not have, or that is gone, has no entry. Under passt, which has no tap, Status
 	// adds an entry for passt.
-	Attached []struct {
-		// Side is "vmm" for the guest's tap, and "responder" for the responder's, or "passt".
-		Side string `json:"side"`
+	Attached []Attachment `json:"attached"`
+}
 
-		// Tap is the tap's name. Empty: the side is passt.
-		Tap string `json:"tap"`
+// Attachment is who has one of the guest's taps open.
+type Attachment struct {
+	// Side is "vmm" for the guest's tap, and "responder" for the responder's, or "passt".
+	Side string `json:"side"`
 
-		// State is "attached" if a process has the tap open, or passt runs, else "none". It is
-		// "unknown" for a macvtap: the kernel does not report who has its device open.
-		State string `json:"state"`
+	// Tap is the tap's name. Empty: the side is passt.
+	Tap string `json:"tap"`
 
-		// Processes are those that have the tap open, or are passt, as far as this process can see them.
-		// Counters has none. With "attached" none means that the process is not visible here, as
-		// outside of a container.
-		Processes []struct {
-			PID     int    `json:"pid"`
-			Command string `json:"command"`
+	// State is "attached" if a process has the tap open, or passt runs, else "none". It is
+	// "unknown" for a macvtap: the kernel does not report who has its device open.
+	State string `json:"state"`
 
-			// Started is when the process started, to a second. It opened the tap later.
-			Started time.Time `json:"started,omitzero"`
-		} `json:"processes,omitempty"`
-	} `json:"attached"`
+	// Processes are those that have the tap open, or are passt, as far as this process can see them.
+	// Counters has none. With "attached" none means that the process is not visible here, as
+	// outside of a container.
+	Processes []Process `json:"processes,omitempty"`
+}
+
+// Process is a process that has a tap open.
+type Process struct {
+	PID     int    `json:"pid"`
+	Command string `json:"command"`
+
+	// Started is when the process started, to a second. It opened the tap later.
+	Started time.Time `json:"started,omitzero"`
 }
 
 // Count is a number of packets.
@@ -176,10 +182,7 @@ func (c *Counters) addLimited(packets uint64) {
 }
 
 func (c *Counters) attach(side, tap, state string) {
-	last := len(c.Attached)
-	c.Attached = slices.Grow(c.Attached, 1)[:last+1]
-	a := &c.Attached[last]
-	a.Side, a.Tap, a.State = side, tap, state
+	c.Attached = append(c.Attached, Attachment{Side: side, Tap: tap, State: state})
 }
 
 // findPasst adds the processes of passt that serve the NIC. Call it in the namespace.
@@ -192,7 +195,7 @@ func (c *Counters) findPasst(ctx context.Context, nic string) error {
 	a := &c.Attached[len(c.Attached)-1]
 	for _, p := range found {
 		a.State = "attached"
-		a.Processes = append(a.Processes, p)
+		a.Processes = append(a.Processes, Process(p))
 	}
 	return nil
 }
@@ -216,7 +219,7 @@ func (c *Counters) findProcesses(ctx context.Context) error {
 		a := &c.Attached[i]
 		for _, p := range found[a.Tap] {
 			a.State = "attached" // also if the process has taken the carrier away
-			a.Processes = append(a.Processes, p)
+			a.Processes = append(a.Processes, Process(p))
 		}
 	}
 	return nil

@@ -46,11 +46,7 @@ type Flow struct {
 	Network FlowEnds `json:"network"`
 
 	// ICMP is what the first packet of icmp and icmpv6 has in the place of ports. Nil: another protocol.
-	ICMP *struct {
-		Type uint8  `json:"type"`
-		Code uint8  `json:"code"`
-		ID   uint16 `json:"id"`
-	} `json:"icmp,omitempty"`
+	ICMP *FlowICMP `json:"icmp,omitempty"`
 
 	// FromGuest and ToGuest are what the flow has carried. Nil: a begin, or the kernel did not count when the
 	// flow began, as Spec.Flows was not set.
@@ -72,6 +68,13 @@ type Flow struct {
 	// Lost is the number of reports in this namespace, since the previous Flow, that were not received because f was
 	// too slow. Those of other NICs count, and of the namespace itself.
 	Lost int `json:"lost,omitempty"`
+}
+
+// FlowICMP is what a packet of ICMP has in the place of ports (RFC 792, RFC 4443).
+type FlowICMP struct {
+	Type uint8  `json:"type"`
+	Code uint8  `json:"code"`
+	ID   uint16 `json:"id"`
 }
 
 // FlowEnds are the two ends of a packet.
@@ -285,11 +288,7 @@ func (b *flowBook) describe(r kernel.Flow, byGuest bool) Flow {
 		f.Guest, f.Network, f.FromGuest, f.ToGuest = f.Network, f.Guest, f.ToGuest, f.FromGuest
 	}
 	if i := r.ICMP; i != nil {
-		f.ICMP = &struct {
-			Type uint8  `json:"type"`
-			Code uint8  `json:"code"`
-			ID   uint16 `json:"id"`
-		}{i.Type, i.Code, i.ID}
+		f.ICMP = &FlowICMP{Type: i.Type, Code: i.Code, ID: i.ID}
 	}
 	return f
 }
