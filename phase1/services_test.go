@@ -1,6 +1,7 @@
 package phase1_test
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -40,6 +41,12 @@ func TestServiceEnded(t *testing.T) {
 				}
 				check(t, c)
 				service.Close()
+				nstest.Eventually(t, func() error { // a process that another test forks has the socket until its exec
+					if have := n.Pod.Exec("ss", "-Hltn", "sport = :8000"); have != "" {
+						return errors.New(have)
+					}
+					return nil
+				})
 			}
 		})
 	}
