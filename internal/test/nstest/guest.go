@@ -31,6 +31,7 @@ func (n Network) Attach(t testing.TB, guest *Namespace, link string, r cache.Rec
 	guest.IP("tuntap add " + link + " mode tap vnet_hdr")
 	guest.IP("link set " + link + " address " + r.MAC.String())
 	Connect(t, guest.attach(t, link), n.Pod.attach(t, r.Tap))
+	t.Attr("guest", link) // as Boot says it
 }
 
 // Connect forwards frames between two taps whose frames have the same headers, until disconnect is called or the test
