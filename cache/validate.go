@@ -231,8 +231,8 @@ func (v *IPv6) validate() error {
 		if err := network6(field, p); err != nil {
 			return err
 		}
-		if p.IsSingleIP() || p.Addr().IsLinkLocalUnicast() || slices.ContainsFunc(v.Delegated[:i], p.Overlaps) {
-			return fieldErrorf(field, "%v, want a network of several addresses that is not link-local, and overlaps none before it", p)
+		if p.IsSingleIP() || p.Addr().IsLinkLocalUnicast() {
+			return fieldErrorf(field, "%v, want a network of several addresses that is not link-local", p)
 		}
 	}
 	if v.Router == nil {

@@ -124,7 +124,6 @@ func TestValidate(t *testing.T) {
 		{"ipv6.delegated[0]", func(r *Record) { r.IPv6.Delegated[0] = pfx("10.0.0.0/8") }},
 		{"ipv6.delegated[0]", func(r *Record) { r.IPv6.Delegated[0] = pfx("2001:db8:9::1/128") }},
 		{"ipv6.delegated[1]", func(r *Record) { r.IPv6.Delegated[1] = pfx("fe80::/64") }},
-		{"ipv6.delegated[1]", func(r *Record) { r.IPv6.Delegated[1] = pfx("2001:db8:9:1::/64") }},
 		{"ipv6.router.address", func(r *Record) { r.IPv6.Router.Address = ip("fd00::1") }},
 		{"ipv6.router.address", func(r *Record) { r.IPv6.Router.Address = ip("fe80::1%eth0") }},
 		{"ipv6.router.address", func(r *Record) { r.IPv6.Router.Address = ip("169.254.1.1") }},

@@ -102,17 +102,31 @@ func (p *Plan) delegatePrefixes() {
 	if v6 == nil {
 		return
 	}
-	leadsElsewhere := func(n netip.Prefix) bool {
-		return slices.ContainsFunc(v6.OnLink, func(o netip.Prefix) bool { return !syntax.IsDefault(o) && o.Overlaps(n) }) ||
-			v6.Router != nil && slices.ContainsFunc(v6.Router.Routes, func(r netip.Prefix) bool { return r.Bits() >= n.Bits() && r.Overlaps(n) })
-	}
-	networks := slices.Clone(p.spec.Guard.Prefixes)
+	networks := slices.DeleteFunc(slices.Clone(p.spec.Guard.Prefixes), func(n netip.Prefix) bool {
+		return n.Addr().Is4() || n.IsSingleIP() || n.Bits() < syntax.MinNetwork || slices.ContainsFunc(syntax.Destinations("link-local"), n.Overlaps)
+	})
 	slices.SortStableFunc(networks, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() })
+	all, onLink, elsewhere := ip.PrefixesOf(networks), ip.Prefixes[bool]{}, map[netip.Prefix]bool{}
+	for _, o := range v6.OnLink {
+		if syntax.IsDefault(o) {
+			continue
+		}
+		onLink.Set(o, true)
+		for n := range all.Around(o) {
+			elsewhere[n] = true
+		}
+	}
+	if v6.Router != nil {
+		for _, r := range v6.Router.Routes {
+			for n := range all.Around(r) {
+				elsewhere[n] = true
+			}
+		}
+	}
+	var given ip.Prefixes[bool]
 	for _, n := range networks {
-		switch {
-		case n.Addr().Is4(), n.IsSingleIP(), slices.ContainsFunc(syntax.Destinations("link-local"), n.Overlaps), n.Bits() < syntax.MinNetwork:
-		case leadsElsewhere(n), slices.ContainsFunc(v6.Delegated, n.Overlaps):
-		default:
+		if !elsewhere[n] && !onLink.Contain(n.Addr()) && !given.Contain(n.Addr()) {
+			given.Set(n, true)
 			v6.Delegated = append(v6.Delegated, n)
 		}
 	}
