@@ -65,6 +65,7 @@ func (s *server) serve(socket string) error {
 	}
 	defer dir.Remove(name)
 	s.ctx, s.stop = signal.NotifyContext(context.Background(), ending...)
+	defer s.waits.Wait()
 	defer s.stop()
 	g := grpc.NewServer(grpc.ForceServerCodec(codec{}), grpc.UnknownServiceHandler(s.handle))
 	context.AfterFunc(s.ctx, g.GracefulStop)

@@ -169,7 +169,7 @@ func (s *server) arrive(key, state, process string, n nic) error {
 		end()
 		return nil
 	}
-	go func() {
+	s.waits.Go(func() {
 		defer s.arriving.Delete(key)
 		defer end()
 		dropped := regexp.MustCompile(`(?m)^ *` + regexp.QuoteMeta(r.Tap) + `:(?: *\d+){3} +[1-9]`) // proc_pid_net(5), dev
@@ -191,7 +191,7 @@ func (s *server) arrive(key, state, process string, n nic) error {
 				return
 			}
 		}
-	}()
+	})
 	return nil
 }
 

@@ -20,7 +20,8 @@ type server struct {
 	log                 *slog.Logger
 	ctx                 context.Context // ends with the server
 	stop                context.CancelFunc
-	arriving            sync.Map // of the node hook: the NICs that wait for their guest, by pod and name, and what ends that
+	waits               sync.WaitGroup // of the goroutines of arriving
+	arriving            sync.Map       // of the node hook: the NICs that wait for their guest, by pod and name, and what ends that
 
 	mu sync.Mutex
 	vm *phase2.VM // nil: the guest is not answered yet
