@@ -13,7 +13,7 @@ import (
 // The namespace counts as a hop (TTL). Broadcast, multicast and protocols other than IPv4 and IPv6 do not pass. The
 // namespace's own connections leave from 169.254.75.1 and fd00:a9fe:4b01::1, which become the NIC's address on the way
 // out. A process of the namespace cannot bind the NIC's IPv4 address, and gets no answers at an IPv6 address of the
-// NIC: docs/reference/limits.md has all limits.
+// NIC: docs/bindings/routed.md has all limits.
 //
 // A [*RefusedError]: there is no nf_tables, the NIC has no address, or another link has one of those two addresses.
 // SetupMoving of phase1.NIC refuses Routed.

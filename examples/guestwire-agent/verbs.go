@@ -405,7 +405,7 @@ With the other kinds libvirt or QEMU attaches the guest, and guestwire neither
 serves nor filters it:
 
   macvtap     the NIC is a macvtap; the launcher's user needs its device to read
-              and write (docs/reference/bindings.md)
+              and write (docs/bindings/macvtap.md)
   sriov       the NIC is a virtual function, or was:
               {"binding": {"sriov": {"pci": "0000:03:10.1", "vlan": 42}}}
   passt       the guest uses the namespace's sockets:

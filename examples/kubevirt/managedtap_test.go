@@ -18,7 +18,7 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestManagedTap: what docs/reference/bindings.md says to who has KubeVirt's managedTap. With noResponder the guest
+// TestManagedTap: what docs/how-to/choose-a-binding.md says to who has KubeVirt's managedTap. With noResponder the guest
 // asks the DHCP server of the network, and connects with the address that it gives. If the pod's NIC has addresses, the
 // guest filter holds the guest to them, until the guard names the network.
 func TestManagedTap(t *testing.T) {
