@@ -2,6 +2,7 @@ package depstest
 
 import (
 	"go/types"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -61,6 +62,35 @@ func TestGlossary(t *testing.T) {
 					t.Errorf("%s uses %q, and no link to reference/glossary.md comes before", path, term)
 				}
 			}
+		}
+	}
+}
+
+// TestBindingPages: each binding has a page with the same headings in the same order, and no other page is among them.
+// Its picture is there, and the page from which a reader chooses leads to it.
+func TestBindingPages(t *testing.T) {
+	texts := documents(t)
+	choose := texts[docs+"how-to/choose-a-binding.md"]
+	code, err := os.ReadFile("../../../cache/binding.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"How it is wired", "Addresses and IPv6", "What it cannot do", "What is lost", "Networks", "Options", "Moving", "By hand"}
+	kinds := regexp.MustCompile(`Binding\w+ +Kind = "(\w+)"`).FindAllStringSubmatch(string(code), -1)
+	if pages, err := filepath.Glob(docs + "bindings/*.md"); err != nil || len(kinds) == 0 || len(pages) != len(kinds) {
+		t.Errorf("%d bindings, and the pages %q: %v", len(kinds), pages, err)
+	}
+	for _, kind := range kinds {
+		page := texts[docs+"bindings/"+kind[1]+".md"]
+		var headings []string
+		for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(page, -1) {
+			headings = append(headings, m[1])
+		}
+		if !slices.Equal(headings, want) {
+			t.Errorf("%s.md has the headings\n%q, want\n%q", kind[1], headings, want)
+		}
+		if !strings.Contains(page, "](../pictures/binding-"+kind[1]+".svg)") || !strings.Contains(choose, "](../bindings/"+kind[1]+".md)") {
+			t.Errorf("%s.md has no picture, or choose-a-binding.md no link to it", kind[1])
 		}
 	}
 }
