@@ -18,9 +18,9 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestManagedTap: what docs/how-to/choose-a-binding.md says to who has KubeVirt's managedTap. With noResponder the guest
-// asks the DHCP server of the network, and connects with the address that it gives. If the pod's NIC has addresses, the
-// guest filter holds the guest to them, until the guard names the network.
+// TestManagedTap: what docs/how-to/choose-a-binding.md says to who has KubeVirt's managedTap. With noResponder the
+// guest asks the DHCP server of the network, and connects with the address that it gives. If the pod's NIC has
+// addresses, the guest filter holds the guest to them, until the guard names the network.
 func TestManagedTap(t *testing.T) {
 	nstest.SkipUndecided(t)
 	given, gateway := netip.MustParsePrefix("10.244.1.99/24"), netip.MustParseAddr("10.244.1.1")
