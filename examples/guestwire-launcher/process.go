@@ -14,7 +14,7 @@ import (
 	"github.com/guestwire/guestwire/phase2/vmm"
 )
 
-// patience is the time that passt has to start, and QEMU to end after SIGTERM.
+// patience is the time that passt has to start.
 const patience = 10 * time.Second
 
 // process is a program that dies with the launcher.
@@ -28,7 +28,7 @@ type process struct {
 // terminal.
 func start(cmd *exec.Cmd) (*process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: cmd.Stdin == nil || !readsTerminal()}
-	cmd.WaitDelay = patience // also for its standard error, which a process that it started may keep open
+	cmd.WaitDelay = time.Second // for its standard error, which a process that it started may keep open
 	if err := vmm.Start(cmd); err != nil {
 		return nil, commandline.NotStarted(err)
 	}

@@ -2,7 +2,6 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"os/exec"
@@ -47,8 +46,8 @@ func Run(ctx context.Context, cmd *exec.Cmd, grace time.Duration, start func() e
 	return Wait(ctx, cmd, grace)
 }
 
-// Wait returns the error of cmd.Wait. When ctx ends, the command gets SIGTERM, and SIGKILL after cmd.WaitDelay, or
-// after grace if that is zero.
+// Wait returns the error of cmd.Wait. When ctx ends, the command gets SIGTERM, and SIGKILL after grace, or
+// after cmd.WaitDelay if that is longer.
 func Wait(ctx context.Context, cmd *exec.Cmd, grace time.Duration) error {
 	waited, asked := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -60,7 +59,7 @@ func Wait(ctx context.Context, cmd *exec.Cmd, grace time.Duration) error {
 		}
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		_ = cmd.Process.Signal(syscall.SIGCONT) // or be stopped
-		late := time.NewTimer(cmp.Or(cmd.WaitDelay, grace))
+		late := time.NewTimer(max(grace, cmd.WaitDelay))
 		defer late.Stop()
 		select {
 		case <-waited:

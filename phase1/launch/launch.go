@@ -24,9 +24,9 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// Run calls Start, then cmd.Wait. It returns the error of the one that fails. When ctx ends, the command gets SIGTERM,
-// also if it is stopped, and SIGKILL after cmd.WaitDelay. If that is zero, SIGKILL comes after twenty seconds: a
-// launcher gives its VMM ten (phase2/vmm). The error is the command's own end also then. If ctx has ended before, it is context.Cause(ctx).
+// Run calls Start, then cmd.Wait. It returns the error of the one that fails: if ctx ends, the command's own end, and if
+// ctx has ended before, context.Cause(ctx). When ctx ends, the command gets SIGTERM, also if it is stopped, and SIGKILL
+// after twenty seconds, or after cmd.WaitDelay if that is longer. A launcher gives its VMM ten (phase2/vmm).
 //
 // A command of exec.CommandContext is an error, as that kills it when its context ends.
 func Run(ctx context.Context, cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
@@ -65,7 +65,7 @@ func Start(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) erro
 	return nil
 }
 
-// grace is the time between SIGTERM and SIGKILL for a command without a WaitDelay.
+// grace is the time between SIGTERM and SIGKILL.
 const grace = 20 * time.Second
 
 func startAs(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups []uint32) error {

@@ -35,11 +35,11 @@ func Start(cmd *exec.Cmd) error {
 }
 
 // Wait returns the command's own end, as cmd.Wait does. When ctx ends, the command gets SIGTERM, also if it is stopped,
-// and SIGKILL after cmd.WaitDelay. If that is zero, SIGKILL comes after ten seconds.
+// and SIGKILL after ten seconds, or after cmd.WaitDelay if that is longer.
 func Wait(ctx context.Context, cmd *exec.Cmd) error { return command.Wait(ctx, cmd, grace) }
 
-// grace is the time between SIGTERM and SIGKILL for a command without a WaitDelay.
-const grace = 10 * time.Second
+// grace is the time between SIGTERM and SIGKILL. A test shortens it.
+var grace = 10 * time.Second
 
 func onThread(f func() error) error {
 	runtime.LockOSThread()

@@ -100,7 +100,7 @@ func TestRun(t *testing.T) {
 			defer out.Close()
 			cmd.Stdout = in
 			if c.how == "never" {
-				cmd.WaitDelay = time.Millisecond
+				defer vmm.SetGrace(vmm.SetGrace(time.Millisecond))
 			}
 			ended := make(chan error, 1)
 			go func() { ended <- vmm.Run(ctx, cmd); in.Close() }()
