@@ -24,9 +24,10 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// Run calls Start, then cmd.Wait. It returns the error of the one that fails: if ctx ends, the command's own end, and if
-// ctx has ended before, context.Cause(ctx). When ctx ends, the command gets SIGTERM, also if it is stopped, and SIGKILL
-// after twenty seconds, or after cmd.WaitDelay if that is longer. A launcher gives its VMM ten (phase2/vmm).
+// Run calls Start, then cmd.Wait. It returns the error of the one that fails. When ctx ends, the command gets SIGTERM,
+// also if it is stopped, and SIGKILL after twenty seconds, or after cmd.WaitDelay if that is longer. A launcher gives
+// its VMM ten (phase2/vmm). The error is the command's own end also then. If ctx has ended before, it is
+// context.Cause(ctx).
 //
 // A command of exec.CommandContext is an error, as that kills it when its context ends.
 func Run(ctx context.Context, cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
