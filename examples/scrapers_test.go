@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -50,8 +49,7 @@ func TestHostileScrapers(t *testing.T) {
 		}
 	}
 	server := n.World.Start(0, node, "run", "-nri=", "-cni-bin=", "-cni-conf=", "-metrics", address, "-dir", dir, "-state", state)
-	outside := lab.Namespace{File: n.World.File}
-	dial := func(ctx context.Context) (net.Conn, error) { return outside.DialTCP(ctx, address) }
+	dial := func(ctx context.Context) (net.Conn, error) { return n.World.DialTCP(ctx, address) }
 	proper := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{ // Prometheus' default
 		DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 	}}

@@ -1,9 +1,13 @@
 package guestwiretest_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/guestwiretest"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
@@ -67,4 +71,29 @@ func ExampleGuest_Send() {
 			t.Error("the guest sends with another MAC")
 		}
 	}
+}
+
+// A launcher takes the methods that it calls from an interface. Its test runs without root, and gives it an error that
+// is hard to come by.
+func ExampleFakeNIC() {
+	type setter interface {
+		Setup(context.Context, infra.Spec) (cache.Record, error)
+	}
+	launch := func(nic setter, s infra.Spec) string {
+		record, err := nic.Setup(context.Background(), s)
+		if errors.Is(err, infra.ErrWired) {
+			return "another VM has the pod's network"
+		}
+		return "tap " + record.Tap
+	}
+	nic := &guestwiretest.FakeNIC{}
+	nic.Fail("Setup", infra.ErrWired)
+	spec := infra.Spec{Binding: infra.Bridge{}, Owner: infra.Owner{UID: 107, GID: 107}}
+	fmt.Println(launch(nic, spec))
+	fmt.Println(launch(nic, spec))
+	fmt.Println(nic.Calls()[1].Method)
+	// Output:
+	// another VM has the pod's network
+	// tap eth0-tap
+	// Setup
 }

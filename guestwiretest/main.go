@@ -1,5 +1,6 @@
 // Package guestwiretest is for tests of programs that use guestwire. It creates a pod with a world outside, and runs a
-// guest without a VM on the tap that Setup made. examples/launchertest is a test to copy. TestMain has to call [Main].
+// guest without a VM on the tap that Setup made. examples/launchertest is a test to copy. TestMain has to call [Main],
+// except for [FakeNIC], which needs no root and changes nothing.
 //
 // Nothing stays on the machine, also after a panic or a kill. A test must end the processes that it starts.
 // launch.Start does that: its command is killed when the test's process ends.

@@ -215,11 +215,11 @@ func (c *comparison) run() {
 			questions = append(questions, asked{by: s, to: a})
 		}
 	}
-	listening, err := lab.Namespace{File: c.n.Pod.File}.Answer("pod", fmt.Sprint(":", answerPort))
+	listening, err := c.n.Pod.Answer("pod", fmt.Sprint(":", answerPort))
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	pod := c.ask(questions, func(string) lab.Namespace { return lab.Namespace{File: c.n.Pod.File} }, shortPatience)
+	pod := c.ask(questions, func(string) lab.Namespace { return c.n.Pod.Namespace }, shortPatience)
 	listening.Close()
 	for _, b := range append(slices.Clone(bindings), infra.Binding(infra.Auto{})) {
 		c.compare(b, questions, pod)
@@ -239,9 +239,9 @@ func (c *comparison) ask(questions []asked, pod func(string) lab.Namespace, pati
 	for _, a := range questions {
 		in := pod("")
 		if a.by != "pod" {
-			in = lab.Namespace{File: c.stations[a.by].File}
+			in = c.stations[a.by].Namespace
 		}
-		q, err := (&nstest.Namespace{File: in.File}).Question("tcp", a.from, netip.AddrPortFrom(a.to, answerPort), 0)
+		q, err := (&nstest.Namespace{Namespace: in}).Question("tcp", a.from, netip.AddrPortFrom(a.to, answerPort), 0)
 		if err != nil {
 			replies[a] = reply{err: err.Error()}
 			continue

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
@@ -240,11 +242,13 @@ func ExampleNIC_While() {
 	defer ns.Close()
 	nic := phase1.NIC{NetNS: ns, Name: "eth0"}
 	spec := infra.Spec{Binding: infra.Auto{}, Owner: infra.Owner{UID: 107, GID: 107}}
-	err = nic.While(context.Background(), spec, func(r cache.Record) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	err = nic.While(ctx, spec, func(r cache.Record) error {
 		// A launcher with a responder starts itself here, and QEMU from there: see package phase2.
 		vm := exec.Command("qemu-system-x86_64", "-netdev", "tap,id=net0,script=no,downscript=no,ifname="+r.Tap,
 			"-device", "virtio-net-pci,netdev=net0,mac="+r.MAC.String())
-		return launch.Run(vm, ns, spec.Owner)
+		return launch.Run(ctx, vm, ns, spec.Owner)
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -67,8 +67,7 @@ func newHostUsersFalse(t *testing.T) hostUsersFalse {
 	}
 	t.Cleanup(func() { n.users.Close() })
 	n.Pod = nstest.Adopt(t, "pod", proc+"net")
-	pod := lab.Namespace{File: n.Pod.File}
-	if err := errors.Join(pod.Prepare(), lab.Veth(pod, lab.Namespace{File: n.World.File})); err != nil {
+	if err := errors.Join(n.Pod.Prepare(), lab.Veth(n.Pod.Namespace, n.World.Namespace)); err != nil {
 		t.Fatal(err)
 	}
 	return n

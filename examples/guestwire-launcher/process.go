@@ -1,45 +1,45 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/phase2/vmm"
 )
 
-// patience is the time that passt has to start, and QEMU to end after SIGTERM.
+// patience is the time that passt has to start.
 const patience = 10 * time.Second
 
 // process is a program that dies with the launcher.
 type process struct {
 	*exec.Cmd
+	end   context.CancelFunc
 	ended chan struct{} // closed when it has ended
 }
 
-// start starts the command. It gets SIGKILL when the launcher ends, in whatever way. A terminal's Ctrl-C reaches it by
-// the launcher alone, unless it reads from the launcher's terminal.
+// start starts the command. A terminal's Ctrl-C reaches it by the launcher alone, unless it reads from the launcher's
+// terminal.
 func start(cmd *exec.Cmd) (*process, error) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: cmd.Stdin == nil || !readsTerminal()}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: cmd.Stdin == nil || !readsTerminal()}
 	cmd.WaitDelay = time.Second // for its standard error, which a process that it started may keep open
-	p, started := &process{cmd, make(chan struct{})}, make(chan error)
+	if err := vmm.Start(cmd); err != nil {
+		return nil, commandline.NotStarted(err)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	p := &process{cmd, end, make(chan struct{})}
 	go func() {
-		// The kernel sends the signal when the thread ends that started the command, so this thread stays.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := commandline.NotStarted(cmd.Start())
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // cmd.ProcessState has the status
-			close(p.ended)
-		}
+		_ = vmm.Wait(ctx, cmd) // cmd.ProcessState has the status
+		end()
+		close(p.ended)
 	}()
-	return p, <-started
+	return p, nil
 }
 
 // readsTerminal reports whether standard input is the terminal of the launcher's session. From another process group,
@@ -51,14 +51,8 @@ func readsTerminal() bool {
 
 // stop ends the process by SIGTERM, or by SIGKILL if that takes too long. It returns when the process has ended.
 func (p *process) stop() {
-	_ = p.Process.Signal(syscall.SIGTERM) // the process may have ended
-	_ = p.Process.Signal(syscall.SIGCONT) // or may be stopped
-	select {
-	case <-p.ended:
-	case <-time.After(patience):
-		_ = p.Process.Kill()
-		<-p.ended
-	}
+	p.end()
+	<-p.ended
 }
 
 // err is a statusError unless the process has ended with 0.

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"runtime"
 	"syscall"
 
 	"github.com/guestwire/guestwire/cache"
@@ -21,6 +20,7 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase1/launch"
 	"github.com/guestwire/guestwire/phase2"
+	"github.com/guestwire/guestwire/phase2/vmm"
 )
 
 func main() {
@@ -41,7 +41,7 @@ func main() {
 }
 
 // wire is the privileged side: it wires the NIC for as long as this program runs again, without privileges.
-func wire(ctx context.Context, netns string, vmm []string) error {
+func wire(ctx context.Context, netns string, command []string) error {
 	ns, err := phase1.OpenNetNS(netns)
 	if err != nil {
 		return err
@@ -49,14 +49,13 @@ func wire(ctx context.Context, netns string, vmm []string) error {
 	defer ns.Close()
 	nic := phase1.NIC{NetNS: ns, Name: "eth0"}
 	spec := infra.Spec{Binding: infra.Auto{}, Owner: infra.Owner{UID: 107, GID: 107}, State: "/run/guestwire/vm1"}
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{"serve", spec.State}, vmm...)...)
+	cmd := exec.Command("/proc/self/exe", append([]string{"serve", spec.State}, command...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Cancel = func() error { cmd.Process.Signal(syscall.SIGTERM); return os.ErrProcessDone } // Run reports its end
-	return nic.While(ctx, spec, func(cache.Record) error { return launch.Run(cmd, ns, spec.Owner) })
+	return nic.While(ctx, spec, func(cache.Record) error { return launch.Run(ctx, cmd, ns, spec.Owner) })
 }
 
 // serve is the unprivileged side: it answers the guest, and runs QEMU on the guest's taps.
-func serve(ctx context.Context, state string, vmm []string) error {
+func serve(ctx context.Context, state string, command []string) error {
 	vm, err := phase2.Open(state)
 	if err != nil {
 		return err
@@ -70,10 +69,7 @@ func serve(ctx context.Context, state string, vmm []string) error {
 		return err
 	}
 	defer stop()
-	cmd := exec.CommandContext(ctx, vmm[0], append(vmm[1:], args...)...)
+	cmd := exec.Command(command[0], append(command[1:], args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, taps
-	cmd.Cancel = func() error { cmd.Process.Signal(syscall.SIGTERM); return os.ErrProcessDone } // Run reports QEMU's end
-	runtime.LockOSThread()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // QEMU ends if this process is killed
-	return cmd.Run()
+	return vmm.Run(ctx, cmd)
 }

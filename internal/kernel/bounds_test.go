@@ -103,7 +103,7 @@ func TestBoundsWork(t *testing.T) {
 	}
 	inPod := func(f func(*Namespace) error) {
 		t.Helper()
-		if err := inPod(&nstest.Namespace{File: pod.File}, f); err != nil {
+		if err := inPod(&nstest.Namespace{Namespace: pod}, f); err != nil {
 			t.Fatal(err)
 		}
 	}

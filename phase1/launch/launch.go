@@ -2,6 +2,7 @@
 package launch
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,21 +13,25 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/command"
 	"github.com/guestwire/guestwire/internal/idmap"
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// Run calls Start, then cmd.Wait. It returns the error of the one that fails.
-func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
-	if err := Start(cmd, ns, owner, groups...); err != nil {
-		return err
-	}
-	return cmd.Wait()
+// Run calls Start, then cmd.Wait. It returns the error of the one that fails. When ctx ends, the command gets SIGTERM,
+// also if it is stopped, and SIGKILL after twenty seconds, or after cmd.WaitDelay if that is longer. A launcher gives
+// its VMM ten (phase2/vmm). The error is the command's own end also then. If ctx has ended before, it is
+// context.Cause(ctx).
+//
+// A command of exec.CommandContext is an error, as that kills it when its context ends.
+func Run(ctx context.Context, cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
+	return command.Run(ctx, cmd, grace, func() error { return Start(cmd, ns, owner, groups...) })
 }
 
 // Start is cmd.Start for an unprivileged command, such as the launcher. The command
@@ -61,6 +66,9 @@ func Start(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) erro
 	return nil
 }
 
+// grace is the time between SIGTERM and SIGKILL.
+const grace = 20 * time.Second
+
 func startAs(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups []uint32) error {
 	given := cmd.SysProcAttr
 	attributes := &syscall.SysProcAttr{}
@@ -79,30 +87,19 @@ func startAs(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups []uint32) err
 	// session has a process group of its own, and no terminal to leave.
 	attributes.Setsid, attributes.Setpgid, attributes.Noctty = true, false, false
 
-	// The command inherits from the thread that starts it, and is killed when that thread ends. So the thread is the
-	// command's own, and stays as long as the command.
-	started := make(chan error)
-	go netns.OnThread(func() error {
-		err := dropPrivileges(ns, credential)
-		if err == nil {
-			err = start(cmd, attributes)
-			if err != nil && cmd.Dir != "" { // cmd.Start reports the program then
-				if _, errDir := os.Stat(cmd.Dir); errDir != nil {
-					err = errDir
-				}
+	// The command inherits from the thread that starts it, so the thread is the command's own.
+	return command.Start(cmd, netns.OnThread, func() error {
+		if err := dropPrivileges(ns, credential); err != nil {
+			return err
+		}
+		err := start(cmd, attributes)
+		if err != nil && cmd.Dir != "" { // cmd.Start reports the program then
+			if _, errDir := os.Stat(cmd.Dir); errDir != nil {
+				err = errDir
 			}
 		}
-		pid := 0
-		if err == nil {
-			pid = cmd.Process.Pid
-		}
-		started <- err
-		if pid != 0 {
-			awaitEnd(pid)
-		}
-		return nil
+		return err
 	})
-	return <-started
 }
 
 // start is cmd.Start with the attributes, and without files that cmd does not name.
@@ -129,16 +126,6 @@ func start(cmd *exec.Cmd, attributes *syscall.SysProcAttr) error {
 		err = fmt.Errorf("%w: file %d is open without close-on-exec, at the limit of open files: close it, or raise RLIMIT_NOFILE", err, inherited)
 	}
 	return err
-}
-
-// awaitEnd returns when the child has ended, or was waited for already. The child's status stays for cmd.Wait.
-func awaitEnd(pid int) {
-	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if err != unix.EINTR {
-			return
-		}
-	}
 }
 
 // checkAttributes refuses what contradicts Start.

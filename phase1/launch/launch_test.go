@@ -3,6 +3,7 @@ package launch_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -319,6 +320,35 @@ func TestLaunchErrors(t *testing.T) {
 	})
 }
 
+// TestLaunchRun: when the context ends, Run ends the command by SIGTERM, and returns the command's own end. See also
+// phase2/vmm.
+func TestLaunchRun(t *testing.T) {
+	nstest.Need(t)
+	pod := nstest.New(t, "pod")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cmd := exec.Command("sh", "-c", "readlink /proc/self/ns/net; exec sleep 1000")
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	cmd.Stdout = in
+	ended := make(chan error, 1)
+	go func() { ended <- launch.Run(ctx, cmd, pod.File, nstest.Owner()); in.Close() }()
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != linkOf(t, pod.File)+"\n" {
+		t.Errorf("%q, %v", line, err)
+	}
+	cancel()
+	if err := <-ended; fmt.Sprint(err) != "signal: terminated" {
+		t.Errorf("%v", err)
+	}
+	again := exec.Command("true")
+	if err := launch.Run(ctx, again, nil, nstest.Owner()); err != context.Canceled || again.Process != nil {
+		t.Errorf("after the end of the context: %v", err)
+	}
+}
+
 // TestLaunchFiles: the command does not get the files that the caller's process has without close-on-exec.
 func TestLaunchFiles(t *testing.T) {
 	nstest.Need(t)
@@ -381,7 +411,7 @@ func TestLaunchSys(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "ls -m /sys/class/net; cat /proc/self/mountinfo")
 	var out bytes.Buffer
 	cmd.Stdout = &out
-	if err := launch.Run(cmd, pod.File, nstest.Owner()); err != nil {
+	if err := launch.Run(t.Context(), cmd, pod.File, nstest.Owner()); err != nil {
 		t.Fatal(err)
 	}
 	links, table, _ := strings.Cut(out.String(), "\n")

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/test/lab"
+	"github.com/guestwire/guestwire/phase2/vmm"
 )
 
 // process is a running server.
@@ -36,21 +36,13 @@ func (s *scope) startProcess(n lab.Namespace, user int, program ...string) (*pro
 	}
 	p := &process{cmd: exec.Command("nsenter", append(append(words, "--"), program...)...), ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
-	started := make(chan error)
-	go func() {
-		// Pdeathsig is sent when the thread that starts the process ends, so this thread waits.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			p.err = p.cmd.Wait()
-			close(p.ended)
-		}
-	}()
-	if err := <-started; err != nil {
+	if err := vmm.Start(p.cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", program[0], err)
 	}
+	go func() {
+		defer close(p.ended)
+		p.err = p.cmd.Wait()
+	}()
 	s.atEnd(p.stop)
 	return p, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/guest"
+	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/phase2"
 )
 
@@ -26,12 +27,12 @@ type machine interface {
 	close() error
 }
 
-type bootFunc func(ctx context.Context, pod namespace, r cache.Record, owner infra.Owner, xml string) (machine, error)
+type bootFunc func(ctx context.Context, pod lab.Namespace, r cache.Record, owner infra.Owner, xml string) (machine, error)
 
 // embedded is the embedded guest: a namespace that has the tap's frames.
 type embedded struct{ *guest.Guest }
 
-func bootEmbedded(_ context.Context, pod namespace, r cache.Record, _ infra.Owner, _ string) (machine, error) {
+func bootEmbedded(_ context.Context, pod lab.Namespace, r cache.Record, _ infra.Owner, _ string) (machine, error) {
 	var files []*os.File
 	err := pod.Do(func() (err error) {
 		files, err = phase2.OpenTap(r)
@@ -81,7 +82,7 @@ func (g embedded) close() error { return g.Close() }
 // booted is a Linux guest under libvirt.
 type booted struct{ *vm.Guest }
 
-func bootLibvirt(ctx context.Context, pod namespace, _ cache.Record, owner infra.Owner, xml string) (machine, error) {
+func bootLibvirt(ctx context.Context, pod lab.Namespace, _ cache.Record, owner infra.Owner, xml string) (machine, error) {
 	g, err := vm.BootLibvirt(ctx, vm.Config{NetNS: pod.File, UID: int(owner.UID), GID: int(owner.GID), Name: guestName}, xml)
 	if err != nil {
 		return nil, err

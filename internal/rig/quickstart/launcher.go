@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/phase1/launch"
 	"github.com/guestwire/guestwire/phase2"
 )
@@ -46,7 +47,7 @@ type launcher struct {
 
 // startLauncher starts this program as the launcher: in the pod's namespace, as the owner, without privileges. It
 // returns when the launcher is ready: before that, the launcher opens the guest's tap for a moment.
-func startLauncher(pod namespace, state string, owner infra.Owner) (*launcher, error) {
+func startLauncher(pod lab.Namespace, state string, owner infra.Owner) (*launcher, error) {
 	l := &launcher{cmd: exec.Command("/proc/self/exe", serveCommand, state)}
 	l.cmd.Stderr = &l.log
 	ready, err := l.cmd.StdoutPipe()

@@ -87,9 +87,9 @@ func runBinding(ctx context.Context, s story, b infra.Binding, withVM bool) (err
 	if err != nil {
 		return fmt.Errorf("create the network: %w", err)
 	}
-	defer func() { err = errors.Join(err, pod.close(), world.close()) }()
+	defer func() { err = errors.Join(err, pod.File.Close(), world.File.Close()) }()
 	s.step("a CNI plugin has created the pod's network; the pod has")
-	before, err := pod.describe()
+	before, err := describe(pod)
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func runBinding(ctx context.Context, s story, b infra.Binding, withVM bool) (err
 		}
 	}()
 	s.step("Setup, as root: done in %.1f ms; the pod has", float64(time.Since(started).Microseconds())/1000)
-	after, err := pod.describe()
+	after, err := describe(pod)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func runBinding(ctx context.Context, s story, b infra.Binding, withVM bool) (err
 		return err
 	}
 	took := time.Since(started)
-	if err := pod.waitRestored(ctx, before); err != nil {
+	if err := waitRestored(ctx, pod, before); err != nil {
 		return err
 	}
 	s.step("Teardown: done in %.0f ms; the pod is what it was before", float64(took.Microseconds())/1000)
@@ -200,7 +200,7 @@ func runBinding(ctx context.Context, s story, b infra.Binding, withVM bool) (err
 }
 
 // checkNetwork boots the guest and checks that it reaches, and is reached by, the world.
-func checkNetwork(ctx context.Context, s story, boot bootFunc, pod, world namespace, r cache.Record, owner infra.Owner, xml string) (err error) {
+func checkNetwork(ctx context.Context, s story, boot bootFunc, pod, world lab.Namespace, r cache.Record, owner infra.Owner, xml string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	started := time.Now()

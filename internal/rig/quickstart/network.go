@@ -10,25 +10,20 @@ import (
 	"github.com/guestwire/guestwire/internal/test/lab"
 )
 
-// namespace is a network namespace that ends when its file is closed.
-type namespace struct{ lab.Namespace }
-
-func (n namespace) close() error { return n.File.Close() }
-
 // createNetwork creates a network like a CNI plugin's: a veth between the pod and the world, addresses and default
 // routes.
-func createNetwork() (pod, world namespace, err error) {
-	if pod.Namespace, err = lab.New(); err != nil {
+func createNetwork() (pod, world lab.Namespace, err error) {
+	if pod, err = lab.New(); err != nil {
 		return pod, world, err
 	}
-	if world.Namespace, err = lab.New(); err != nil {
-		return pod, world, errors.Join(err, pod.close())
+	if world, err = lab.New(); err != nil {
+		return pod, world, errors.Join(err, pod.File.Close())
 	}
 	if err = world.World(); err == nil {
-		err = lab.Veth(pod.Namespace, world.Namespace)
+		err = lab.Veth(pod, world)
 	}
 	if err != nil {
-		err = errors.Join(err, pod.close(), world.close())
+		err = errors.Join(err, pod.File.Close(), world.File.Close())
 	}
 	return pod, world, err
 }
@@ -37,7 +32,8 @@ func createNetwork() (pod, world namespace, err error) {
 // link as well.
 type state struct{ links, addresses string }
 
-func (n namespace) describe() (s state, err error) {
+// describe returns the state of a namespace.
+func describe(n lab.Namespace) (s state, err error) {
 	if s.links, err = n.Run("ip", "-br", "link"); err != nil {
 		return s, err
 	}
@@ -54,9 +50,9 @@ func (n namespace) describe() (s state, err error) {
 }
 
 // waitRestored waits until the namespace is as before.
-func (n namespace) waitRestored(ctx context.Context, want state) error {
+func waitRestored(ctx context.Context, n lab.Namespace, want state) error {
 	for range 100 {
-		now, err := n.describe()
+		now, err := describe(n)
 		if err != nil || now == want {
 			return err
 		}
@@ -66,6 +62,6 @@ func (n namespace) waitRestored(ctx context.Context, want state) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	now, err := n.describe()
+	now, err := describe(n)
 	return errors.Join(fmt.Errorf("the namespace is not as it was, but:\n%s%s", now.links, now.addresses), err)
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // public are the packages for importers.
-var public = []string{"/phase1", "/phase1/launch", "/phase1/pins", "/phase2", "/phase2/names", "/infra", "/dhcp", "/cache", "/guestconfig", "/domain", "/domain/qemu", "/domain/cloudhypervisor", "/domain/crosvm", "/domain/firecracker", "/domain/passt", "/guestwiretest"}
+var public = []string{"/phase1", "/phase1/launch", "/phase1/pins", "/phase2", "/phase2/names", "/phase2/vmm", "/infra", "/dhcp", "/cache", "/guestconfig", "/domain", "/domain/qemu", "/domain/cloudhypervisor", "/domain/crosvm", "/domain/firecracker", "/domain/passt", "/guestwiretest"}
 
 // TestPublicTypes: what a public package exports names no type that an importer cannot write: no type of an internal
 // package, and no struct without a name.

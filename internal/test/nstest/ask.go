@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/guestwire/guestwire/internal/netns"
 )
 
 var transports = map[string]struct{ kind, number int }{
@@ -72,7 +70,7 @@ func (n *Namespace) Serve(name, protocol string, at ...netip.AddrPort) {
 // TryServe is Serve until stop is called, which closes connections too. The error says which address cannot be had.
 func (n *Namespace) TryServe(name, protocol string, at ...netip.AddrPort) (stop func(), err error) {
 	s := &service{}
-	err = netns.Do(n.File, func() error {
+	err = n.Do(func() error {
 		for _, a := range at {
 			name := fmt.Sprintf("%s:%d", name, a.Port())
 			f, err := listen(protocol, a)
@@ -200,7 +198,7 @@ type Question struct {
 // is the kernel's choice.
 func (n *Namespace) Question(protocol string, from netip.Addr, to netip.AddrPort, size int) (*Question, error) {
 	q := &Question{fd: -1}
-	err := netns.Do(n.File, func() (err error) {
+	err := n.Do(func() (err error) {
 		// An association of SCTP has all addresses of a host unless it is bound to one.
 		if protocol == "sctp" && !from.IsValid() {
 			if from, err = source(to); err != nil {
@@ -334,7 +332,7 @@ func (q *Question) Close() {
 // Send puts a frame on the wire at a link of the namespace.
 func (n *Namespace) Send(t testing.TB, link string, frame []byte) {
 	t.Helper()
-	socket, err := n.lab().PacketSocket(link, false)
+	socket, err := n.PacketSocket(link, false)
 	if err == nil {
 		_, err = socket.Write(frame)
 		socket.Close()

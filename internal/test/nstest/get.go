@@ -13,9 +13,7 @@ import (
 func (n *Namespace) Get(url string) (page string, err error) {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-			return n.lab().DialTCP(ctx, address)
-		},
+		DialContext:       func(ctx context.Context, _, address string) (net.Conn, error) { return n.DialTCP(ctx, address) },
 	}}
 	answer, err := client.Get(url)
 	if err != nil {

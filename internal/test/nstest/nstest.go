@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +26,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/sandbox"
+	"github.com/guestwire/guestwire/phase2/vmm"
 )
 
 // Run runs a program and returns its standard output. A failure ends the test, and says all that the program printed.
@@ -67,8 +67,8 @@ func Dir(t testing.TB) string {
 
 // Namespace is one that lasts as long as the test.
 type Namespace struct {
+	lab.Namespace
 	Name string
-	File *os.File
 	t    testing.TB
 	gone bool
 }
@@ -85,7 +85,7 @@ func New(t testing.TB, name string) *Namespace {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return mount(t, name, made.File)
+	return mount(t, name, made)
 }
 
 // Adopt returns a network namespace that exists already, such as /proc/self/ns/net, for as long as the test.
@@ -96,25 +96,23 @@ func Adopt(t testing.TB, name, path string) *Namespace {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return mount(t, name, file)
+	return mount(t, name, lab.Namespace{File: file})
 }
 
 // mount gives a namespace a name, as ip-netns(8) does.
-func mount(t testing.TB, name string, file *os.File) *Namespace {
+func mount(t testing.TB, name string, made lab.Namespace) *Namespace {
 	t.Helper()
-	n := &Namespace{Name: fmt.Sprintf("%s%d", name, count.Add(1)), File: file, t: t}
+	n := &Namespace{Namespace: made, Name: fmt.Sprintf("%s%d", name, count.Add(1)), t: t}
 	t.Cleanup(n.End)
 	err := os.WriteFile(n.Path(), nil, 0o444)
 	if err == nil {
-		err = unix.Mount(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), n.Path(), "", unix.MS_BIND, "")
+		err = unix.Mount(fmt.Sprintf("/proc/self/fd/%d", n.File.Fd()), n.Path(), "", unix.MS_BIND, "")
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	return n
 }
-
-func (n *Namespace) lab() lab.Namespace { return lab.Namespace{File: n.File} }
 
 // End ends the namespace before the test does.
 func (n *Namespace) End() {
@@ -134,7 +132,7 @@ func (n *Namespace) Gone() {
 	n.t.Helper()
 	id, err := netns.Identify(n.File)
 	if err == nil {
-		err = netns.Do(n.File, id.AddCookie)
+		err = n.Do(id.AddCookie)
 	}
 	if err != nil {
 		n.t.Fatal(err)
@@ -160,7 +158,7 @@ func (n *Namespace) Exec(args ...string) string {
 	n.t.Helper()
 	switch args[0] {
 	case "ip", "bridge", "tc", "nft", "sysctl":
-		return run(n.t, n.lab().Do, args[0], args[1:]...)
+		return run(n.t, n.Do, args[0], args[1:]...)
 	}
 	return n.ExecWithSys(args...)
 }
@@ -193,7 +191,7 @@ func (n *Namespace) IP(line string) string {
 // link-local address, and uses all of its addresses.
 func (n *Namespace) Settle(link string) {
 	n.t.Helper()
-	if err := n.lab().Settle(link); err != nil {
+	if err := n.Namespace.Settle(link); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -201,13 +199,13 @@ func (n *Namespace) Settle(link string) {
 // Dump is what an administrator sees of the namespace: everything that a wiring could change.
 func (n *Namespace) Dump() string {
 	n.t.Helper()
-	return n.text(n.lab().Dump())
+	return n.text(n.Namespace.Dump())
 }
 
 // Settled is the dump once it does not change by itself any more.
 func (n *Namespace) Settled() string {
 	n.t.Helper()
-	return n.text(n.lab().Settled())
+	return n.text(n.Namespace.Settled())
 }
 
 func (n *Namespace) text(text string, err error) string {
@@ -242,7 +240,7 @@ func (n *Namespace) Listen(name, address string) {
 	n.t.Helper()
 	var answers *lab.Answers
 	Eventually(n.t, func() (err error) { // an IPv6 address takes a moment, even without detection of duplicates
-		answers, err = n.lab().Answer(name, address)
+		answers, err = n.Answer(name, address)
 		return err
 	})
 	n.t.Cleanup(answers.Close)
@@ -252,7 +250,7 @@ func (n *Namespace) Listen(name, address string) {
 func (n *Namespace) Ask(address string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
-	return n.lab().Ask(ctx, address)
+	return n.Namespace.Ask(ctx, address)
 }
 
 // Answer reads the line of the station at the other end.
@@ -307,27 +305,19 @@ func (n *Namespace) Start(uid int, args ...string) *Process {
 	}, args...)...))
 }
 
-// StartCommand runs a command until the test ends. It can ask for a signal when its parent ends, as Start does.
+// StartCommand runs a command until the test ends, or the tests' process.
 func (n *Namespace) StartCommand(cmd *exec.Cmd) *Process {
 	n.t.Helper()
 	p := &Process{Cmd: cmd}
 	p.Stdout, p.Stderr = &p.Output, &p.Output
 	p.ended = make(chan struct{})
-	started := make(chan error)
-	go func() {
-		// The signal comes at the end of the thread, so this one stays.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := p.Cmd.Start()
-		started <- err
-		if err == nil {
-			p.err = p.Wait()
-			close(p.ended)
-		}
-	}()
-	if err := <-started; err != nil {
+	if err := vmm.Start(cmd); err != nil {
 		n.t.Fatal(err)
 	}
+	go func() {
+		defer close(p.ended)
+		p.err = p.Wait()
+	}()
 	n.t.Cleanup(func() { p.Stop(n.t) })
 	return p
 }

@@ -57,7 +57,7 @@ func NewWorld(t testing.TB) Network {
 	t.Helper()
 	Need(t)
 	n := Network{Pod: New(t, "pod"), World: New(t, "world"), State: Dir(t)}
-	if err := n.World.lab().World(); err != nil {
+	if err := n.World.World(); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -76,7 +76,7 @@ func NewNetwork(t testing.TB) Network {
 func NewVeth(t testing.TB) Network {
 	t.Helper()
 	n := NewWorld(t)
-	if err := lab.Veth(n.Pod.lab(), n.World.lab()); err != nil {
+	if err := lab.Veth(n.Pod.Namespace, n.World.Namespace); err != nil {
 		t.Fatal(err)
 	}
 	return n

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/guestwire/guestwire/internal/netns"
 )
 
 // Sniffer sees the frames of all links of a namespace, in both directions (packet(7)).
@@ -32,7 +30,7 @@ func (n *Namespace) Sniff(t testing.TB) *Sniffer {
 	t.Helper()
 	const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in the network's order
 	s := &Sniffer{t: t, fd: -1, buffer: make([]byte, 1<<16)}
-	err := netns.Do(n.File, func() (err error) {
+	err := n.Do(func() (err error) {
 		s.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, all)
 		return err
 	})
@@ -118,7 +116,7 @@ func (s *Sniffer) Until(last func(Sniffed) bool, again func()) []Sniffed {
 func (n *Namespace) Injector(t testing.TB, link int) func(frames ...[]byte) error {
 	t.Helper()
 	fd := -1
-	err := netns.Do(n.File, func() (err error) {
+	err := n.Do(func() (err error) {
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 		return err
 	})

@@ -1,0 +1,213 @@
+package guestwiretest_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"regexp"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/guestwiretest"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase2"
+)
+
+var owner = infra.Owner{UID: 107, GID: 107}
+
+// TestFakeMethods: the fake has each method of phase1.NIC with the same signature, and two of its own.
+func TestFakeMethods(t *testing.T) {
+	nic, fake := reflect.TypeFor[phase1.NIC](), reflect.TypeFor[*guestwiretest.FakeNIC]()
+	zero := reflect.New(fake.Elem())
+	for i := range nic.NumMethod() {
+		m := nic.Method(i)
+		have := zero.MethodByName(m.Name)
+		if !have.IsValid() || have.Type() != reflect.Zero(nic).Method(i).Type() {
+			t.Errorf("FakeNIC lacks %s %v", m.Name, m.Type)
+		}
+	}
+	if have := fake.NumMethod(); have != nic.NumMethod()+2 {
+		t.Errorf("FakeNIC has %d methods, want those of phase1.NIC, Calls and Fail", have)
+	}
+}
+
+// TestFakeRecords: the fake's record of each binding is valid, and Setup writes the same for such a pod. This machine
+// may have no virtual function.
+func TestFakeRecords(t *testing.T) {
+	for _, b := range []infra.Binding{infra.Auto{}, infra.Bridge{}, infra.Redirect{}, infra.Routed{}, infra.Masquerade{}, infra.Macvtap{}, infra.SRIOV{}, infra.Passt{}, infra.Slirp{}} {
+		t.Run(string(b.Kind()), func(t *testing.T) {
+			t.Parallel()
+			spec := infra.Spec{Binding: b, Owner: owner, State: t.TempDir() + "/vm"}
+			fake := &guestwiretest.FakeNIC{}
+			have, err := fake.Setup(t.Context(), spec)
+			if err == nil {
+				err = have.Validate()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			vm, err := phase2.Open(spec.State)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := vm.Records(); len(r) != 1 || !reflect.DeepEqual(r[0], have) {
+				t.Errorf("State has %v, want %v", r, have)
+			}
+			if b.Kind() == cache.BindingSRIOV {
+				return
+			}
+			pod := guestwiretest.NewPod(t, guestwiretest.Veth)
+			if b.Kind() == cache.BindingMacvtap {
+				pod = guestwiretest.NewPod(t, guestwiretest.Macvlan)
+				pod.Run("ip", "link", "del", pod.NIC)
+				pod.World.Run("ip", "link", "add", "link", "lower", "name", pod.NIC, "netns", fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), pod.NetNS.Fd()), "type", "macvtap", "mode", "bridge")
+				for _, line := range [][]string{
+					{"link", "set", pod.NIC, "up"}, {"addr", "add", "10.244.1.7/24", "brd", "+", "dev", pod.NIC}, {"addr", "add", "fd00:244:1::7/64", "dev", pod.NIC},
+					{"route", "add", "default", "via", "10.244.1.1"}, {"route", "add", "default", "via", "fd00:244:1::1"},
+				} {
+					pod.Run("ip", line...)
+				}
+				pod.Dump() // which waits for the kernel
+			}
+			spec.State, spec.Owner = pod.State, pod.Owner
+			want, err := phase1.NIC{NetNS: pod.NetNS, Name: pod.NIC}.Setup(t.Context(), spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := guestwiretest.Diff(own(t, want), own(t, have)); diff != "" {
+				t.Errorf("Setup's record and the fake's:\n%s", diff)
+			}
+		})
+	}
+}
+
+// own is the record's text without what each pod has of its own.
+func own(t *testing.T, r cache.Record) string {
+	t.Helper()
+	text, err := json.MarshalIndent(r, "", "\t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pods.ReplaceAllString(string(text), "...")
+}
+
+// pods are MACs, the addresses that come from them, and names of namespaces.
+var pods = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}|fe80:[0-9a-f:]*[0-9a-f]|[0-9a-f]{8}-[0-9]+-[0-9]+`)
+
+// TestFakeCalls: a method returns the errors that the test has chosen, one a call, and then works as phase1 does. Each
+// call is noted.
+func TestFakeCalls(t *testing.T) {
+	spec := infra.Spec{Binding: infra.Bridge{}, Owner: owner, State: t.TempDir()}
+	other, routed := spec, spec
+	other.Binding, routed.Binding = infra.Redirect{}, infra.Routed{}
+	n := &guestwiretest.FakeNIC{Name: "net1", Cut: 3, Dropped: []phase1.Drop{{Reason: "arp"}}}
+	drift := &phase1.DriftError{}
+	n.Fail("Setup", infra.ErrWired, nil, os.ErrPermission)
+	n.Fail("Check", drift)
+	over, cancel := context.WithCancelCause(t.Context())
+	cancel(os.ErrClosed)
+	setup := func(ctx context.Context, s infra.Spec) error {
+		r, err := n.Setup(ctx, s)
+		if err == nil && r.Name != "net1" {
+			t.Errorf("the record of %s", r.Name)
+		}
+		return err
+	}
+	teardown := func(ctx context.Context, _ infra.Spec) error { return n.Teardown(ctx, phase1.TeardownOptions{}) }
+	check := func(ctx context.Context, _ infra.Spec) error { return n.Check(ctx) }
+	var said error // of a function that While has called
+	for i, c := range []struct {
+		method string
+		call   func(context.Context, infra.Spec) error
+		ctx    context.Context
+		spec   infra.Spec
+		want   error
+	}{
+		{"Check", check, over, spec, os.ErrClosed},
+		{"Status", func(ctx context.Context, _ infra.Spec) error { _, err := n.Status(ctx); return err }, t.Context(), spec, phase1.ErrNotWired},
+		{"Setup", setup, t.Context(), spec, infra.ErrWired},
+		{"Setup", setup, t.Context(), spec, nil},
+		{"Setup", setup, t.Context(), spec, os.ErrPermission},
+		{"Setup", setup, t.Context(), spec, nil},
+		{"Setup", setup, t.Context(), other, infra.ErrWired},
+		{"Check", check, t.Context(), spec, drift},
+		{"Check", check, t.Context(), spec, nil},
+		{"CutRefused", func(ctx context.Context, _ infra.Spec) error {
+			if cut, err := n.CutRefused(ctx); cut != 3 || err != nil {
+				return fmt.Errorf("%d, %w", cut, err)
+			}
+			return nil
+		}, t.Context(), spec, nil},
+		{"Deactivate", func(ctx context.Context, _ infra.Spec) error {
+			r, err := n.Deactivate(ctx)
+			if err == nil && !r.Inactive {
+				return errors.New("active")
+			}
+			return err
+		}, t.Context(), spec, nil},
+		{"Activate", func(ctx context.Context, _ infra.Spec) error {
+			r, err := n.Activate(ctx, phase1.Other{Gone: true})
+			if err == nil && (r.Standby || r.Turn != 1) {
+				return fmt.Errorf("%v", r)
+			}
+			return err
+		}, t.Context(), spec, nil},
+		{"Teardown", teardown, t.Context(), spec, nil},
+		{"Teardown", teardown, t.Context(), spec, nil},
+		{"Repair", func(ctx context.Context, _ infra.Spec) error { _, err := n.Repair(ctx); return err }, t.Context(), spec, phase1.ErrNotWired},
+		{"While", func(ctx context.Context, s infra.Spec) error {
+			return n.While(ctx, s, func(cache.Record) error {
+				dropping, stop := context.WithCancel(ctx)
+				said = n.FollowDrops(dropping, func(d phase1.Drop) { stop() })
+				return os.ErrExist
+			})
+		}, t.Context(), routed, os.ErrExist},
+		{"Check", check, t.Context(), spec, phase1.ErrNotWired},
+	} {
+		before := len(n.Calls())
+		if err := c.call(c.ctx, c.spec); !errors.Is(err, c.want) {
+			t.Errorf("call %d: %v, want %v", i, err, c.want)
+		}
+		calls := n.Calls()[before:]
+		if calls[0].Method != c.method || c.method == "Setup" && !reflect.DeepEqual(calls[0].Args, []any{c.spec}) {
+			t.Errorf("call %d is noted as %v", i, calls)
+		}
+	}
+	if said != nil {
+		t.Error(said)
+	}
+	left, err := os.ReadDir(spec.State)
+	if err != nil || len(left) > 0 {
+		t.Errorf("State has %v, %v", left, err)
+	}
+	defer func() {
+		if text, want := recover(), `phase1.NIC has no method "Stup"`; text != want {
+			t.Errorf("%v, want %s", text, want)
+		}
+	}()
+	n.Fail("Stup", infra.ErrWired)
+}
+
+// TestFakeRefuses: the refusals are those of the planner, and Plan has the steps.
+func TestFakeRefuses(t *testing.T) {
+	var n guestwiretest.FakeNIC
+	spec := infra.Spec{Binding: infra.Bridge{}, Owner: owner, MTU: 9000}
+	var field *cache.FieldError
+	if _, err := n.Setup(t.Context(), spec); !errors.As(err, &field) || field.Field != "mtu" {
+		t.Errorf("an MTU that the NIC has not: %v", err)
+	}
+	spec.MTU = 0
+	preview, err := n.Plan(t.Context(), spec)
+	if err != nil || len(preview.Steps) < 5 || preview.Record.Binding != cache.BindingBridge {
+		t.Fatalf("%v, %v", preview, err)
+	}
+	spec.Binding = infra.SRIOV{}
+	var refused *infra.RefusedError
+	if _, err := n.SetupMoving(t.Context(), spec, phase1.Moving{Standby: true}); !errors.As(err, &refused) {
+		t.Errorf("a virtual function on standby: %v", err)
+	}
+}
