@@ -57,13 +57,13 @@ func TestErrorsNameTheCall(t *testing.T) {
 		call  func() error
 	}{
 		{"setup eth7: no such link; ", is(infra.ErrNoNIC), func() error { _, err := gone.NIC.Setup(ctx, gone.Spec); return err }},
-		{"setup eth7: no such link; ", is(fs.ErrNotExist), func() error { _, err := gone.SetupMoving(ctx, gone.Spec, phase1.Moving{}); return err }},
+		{"setup eth7: no such link; ", is(fs.ErrNotExist), func() error { _, err := gone.NIC.Setup(ctx, gone.Spec, phase1.Moving{}); return err }},
 		{"setup eth0: already wired with the redirect binding", is(infra.ErrWired), func() error { _, err := changed.Setup(ctx); return err }},
 		{"setup net1: macvtap binding: ", as[*infra.RefusedError], func() error { _, err := refused.Setup(ctx); return err }},
 		{"setup: nic: ", as[*cache.FieldError], func() error { _, err := bad.Setup(ctx); return err }},
 		{"setup net1: binding: ", as[*cache.FieldError], func() error { _, err := unwired.NIC.Setup(ctx, infra.Spec{}); return err }},
 		{"plan eth7: no such link; ", is(infra.ErrNoNIC), func() error { _, err := gone.NIC.Plan(ctx, gone.Spec); return err }},
-		{"plan eth7: no such link; ", is(infra.ErrNoNIC), func() error { _, err := gone.PlanMoving(ctx, gone.Spec, phase1.Moving{}); return err }},
+		{"plan eth7: no such link; ", is(infra.ErrNoNIC), func() error { _, err := gone.NIC.Plan(ctx, gone.Spec, phase1.Moving{}); return err }},
 		{"check net1: not wired ", is(phase1.ErrNotWired), func() error { return unwired.Check(ctx) }},
 		{"check net1: ctx: nil", as[*cache.FieldError], func() error { return unwired.Check(noContext) }},
 		{"check net1: namespace " + n.Pod.Path() + ": file already closed: ", is(os.ErrClosed), func() error { return closed.Check(ctx) }},

@@ -280,7 +280,7 @@ func ExampleNIC_Hold() {
 }
 
 // A guest moves from one pod to another, and is active in one of them at each moment.
-func ExampleNIC_SetupMoving() {
+func ExampleNIC_Setup_moving() {
 	ctx := context.Background()
 	var source, target phase1.NIC // in their namespaces
 	status, err := source.Status(ctx)
@@ -288,7 +288,7 @@ func ExampleNIC_SetupMoving() {
 		log.Fatal(err)
 	}
 	spec := infra.Spec{Owner: infra.Owner{UID: 107}, State: "/run/guestwire/vm1"} // all else is in the record
-	if _, err := target.SetupMoving(ctx, spec, phase1.Moving{From: &status.Record, Standby: true}); err != nil {
+	if _, err := target.Setup(ctx, spec, phase1.Moving{From: &status.Record, Standby: true}); err != nil {
 		log.Fatal(err)
 	}
 	// The VMM has sent the guest's memory, and stops the guest.

@@ -3,7 +3,7 @@
 // error or SIGKILL, Setup called again reaches the same state as an undisturbed run. [List] returns all wirings of the
 // node.
 //
-// A guest that moves to another namespace is wired there on standby ([NIC.SetupMoving]): nothing passes until
+// A guest that moves to another namespace is wired there on standby ([Moving]): nothing passes until
 // [NIC.Activate], which wants the record that [NIC.Deactivate] returned.
 package phase1
 
@@ -61,7 +61,13 @@ type NIC struct {
 	hold *hold // nil: not held by this value
 }
 
-// Moving says from where a guest comes. The zero value: the guest was in no other namespace, and is active after Setup.
+// Moving is an option of Setup and Plan for a guest that comes from another namespace, or that waits for Activate. The
+// zero value: the guest was in no other namespace, and is active after Setup. Progress reports what the guest will
+// notice.
+//
+// A field that the Spec leaves zero is taken from the first call's From: the binding's kind, the guest's MAC and inner
+// addresses, Queues, Tap, MTU, Limits, DNS, Options and Device. Guard, Egress, EgressWithin and what a masquerade
+// forwards are in no record: name them again. A later Setup can set another value, but not zero.
 type Moving struct {
 	// From is the guest's record in its last namespace. Nil: the guest was in none. If Standby
 	// is set, it then waits for its first Activate.

@@ -17,14 +17,14 @@ type NIC struct {
 	Down phase1.TeardownOptions
 }
 
-// Setup is SetupMoving of the NIC, which without Moving is Setup.
+// Setup is that of the NIC, with Spec and Moving.
 func (n NIC) Setup(ctx context.Context) (cache.Record, error) {
-	return n.NIC.SetupMoving(ctx, n.Spec, n.Moving)
+	return n.NIC.Setup(ctx, n.Spec, n.Moving)
 }
 
-// Plan is PlanMoving of the NIC.
+// Plan is that of the NIC, with Spec and Moving.
 func (n NIC) Plan(ctx context.Context) (*phase1.Preview, error) {
-	return n.NIC.PlanMoving(ctx, n.Spec, n.Moving)
+	return n.NIC.Plan(ctx, n.Spec, n.Moving)
 }
 
 // Teardown is that of the NIC, with the Spec's State.
