@@ -82,7 +82,7 @@ func TestErrorsNameTheCall(t *testing.T) {
 		{"teardown eth0: held by another process: ", is(phase1.ErrHeld), func() error { return wired.Teardown(ctx) }},
 		{"teardown eth0: state: ", as[*cache.FieldError], func() error { return wired.NIC.Teardown(ctx, relative) }},
 		{"forced teardown eth0: held by another process: ", is(phase1.ErrHeld), func() error { _, err := wired.ForceTeardown(ctx); return err }},
-		{"forced teardown eth0: state: ", as[*cache.FieldError], func() error { _, err := wired.NIC.ForceTeardown(ctx, relative); return err }},
+		{"forced teardown eth0: state: ", as[*cache.FieldError], func() error { o := relative; o.Force = true; return wired.NIC.Teardown(ctx, o) }},
 		{"hold eth0: held by another process: ", is(phase1.ErrHeld), func() error { _, _, err := wired.Hold(ctx); return err }},
 		{"hold eth0: held by another process: ", is(phase1.ErrHeld), func() error { return wired.While(ctx, wired.Spec, nothing) }},
 		{"setup eth7: no such link; ", is(infra.ErrNoNIC), func() error { return gone.While(ctx, gone.Spec, nothing) }},

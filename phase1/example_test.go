@@ -302,18 +302,22 @@ func ExampleNIC_Setup_moving() {
 }
 
 // Without a journal, the namespace comes back as far as the kernel still shows it.
-func ExampleNIC_ForceTeardown() {
+func ExampleTeardownOptions_force() {
 	ns, err := phase1.OpenNetNS("/run/netns/pod")
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer ns.Close()
 	nic := phase1.NIC{NetNS: ns, Name: "eth0"}
-	lost, err := nic.ForceTeardown(context.Background(), phase1.TeardownOptions{State: "/run/guestwire/vm1"})
+	err = nic.Teardown(context.Background(), phase1.TeardownOptions{State: "/run/guestwire/vm1", Force: true})
+	var left *phase1.LeftError
+	if errors.As(err, &left) { // all else is done
+		for _, what := range left.What {
+			fmt.Println("not known:", what)
+		}
+		err = left.Err
+	}
 	if err != nil {
 		log.Fatal(err)
-	}
-	for _, what := range lost {
-		fmt.Println("not known:", what)
 	}
 }

@@ -83,10 +83,10 @@ type Moving struct {
 	Standby bool
 }
 
-// TeardownOptions are the options of Teardown and ForceTeardown. The zero value harms no guest.
+// TeardownOptions are the options of Teardown. The zero value harms no guest.
 type TeardownOptions struct {
-	// State, if set, must be the wiring's State. ForceTeardown finds the record by it if no
-	// journal names it.
+	// State, if set, must be the wiring's State. Force finds the record by it if no journal
+	// names it.
 	State string
 
 	// CutOff takes the NIC down even if a VMM has the tap open, or another process holds the
@@ -96,8 +96,13 @@ type TeardownOptions struct {
 	// Discard removes the record and the journal and nothing else, because the caller deletes
 	// the namespace next. If the NIC would outlive the namespace (a PCI device), or with
 	// CutOff if the tap is open, Teardown does its whole work. If the namespace stays, only
-	// ForceTeardown takes the wiring down. ForceTeardown refuses Discard.
+	// Force takes the wiring down.
 	Discard bool
+
+	// Force does without a usable journal. Teardown then removes what bears guestwire's mark,
+	// and restores the NIC's name, MAC and addresses as far as the kernel shows them. It
+	// contradicts Discard.
+	Force bool
 }
 
 // Errors that callers branch on, with those of package infra, fs.ErrPermission and fs.ErrNotExist. An error's text

@@ -3,6 +3,7 @@ package wired
 
 import (
 	"context"
+	"errors"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -34,9 +35,14 @@ func (n NIC) Teardown(ctx context.Context) error {
 	return n.NIC.Teardown(ctx, o)
 }
 
-// ForceTeardown is that of the NIC, with the Spec's State.
+// ForceTeardown is Teardown with Force, and what could not be restored.
 func (n NIC) ForceTeardown(ctx context.Context) (lost []string, err error) {
 	o := n.Down
-	o.State = n.State
-	return n.NIC.ForceTeardown(ctx, o)
+	o.State, o.Force = n.State, true
+	err = n.NIC.Teardown(ctx, o)
+	var left *phase1.LeftError
+	if errors.As(err, &left) {
+		return left.What, left.Err
+	}
+	return nil, err
 }
