@@ -106,7 +106,7 @@ func ExampleNIC_Status() {
 	fmt.Println(report.Binding, "since", report.Since, "as wired:", report.Drift == nil)
 	for _, d := range report.Drops {
 		if d.Packets > 0 {
-			fmt.Println(d.Packets, "packets:", phase1.DropMeaning(d.Reason))
+			fmt.Println(d.Packets, "packets:", d.Meaning)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func ExampleNIC_Counters() {
 	fmt.Println(*counters.Diverted, "connections to the proxy,", *counters.Opened, "to elsewhere")
 	for _, d := range counters.Drops {
 		if d.Packets > 0 {
-			fmt.Println(d.Packets, "packets dropped:", phase1.DropMeaning(d.Reason))
+			fmt.Println(d.Packets, "packets dropped:", d.Meaning)
 		}
 	}
 }
