@@ -77,7 +77,7 @@ func ExampleGuest_Send() {
 // is hard to come by.
 func ExampleFakeNIC() {
 	type setter interface {
-		Setup(context.Context, infra.Spec) (cache.Record, error)
+		Setup(context.Context, infra.Spec, ...phase1.SetupOption) (cache.Record, error)
 	}
 	launch := func(nic setter, s infra.Spec) string {
 		record, err := nic.Setup(context.Background(), s)

@@ -149,15 +149,27 @@ func (n *FakeNIC) plan(spec infra.Spec, m phase1.Moving) (plan *wiring.Plan, err
 }
 
 // Plan returns what Setup would do.
-func (n *FakeNIC) Plan(ctx context.Context, spec infra.Spec) (preview *phase1.Preview, err error) {
-	err = n.call(ctx, func() (err error) { preview, err = n.preview(spec, phase1.Moving{}); return err }, "Plan", spec)
+func (n *FakeNIC) Plan(ctx context.Context, spec infra.Spec, options ...phase1.SetupOption) (preview *phase1.Preview, err error) {
+	err = n.call(ctx, func() (err error) { preview, err = n.preview(spec, moving(options)); return err }, "Plan", args(spec, options)...)
 	return preview, err
 }
 
-// PlanMoving returns what SetupMoving would do.
-func (n *FakeNIC) PlanMoving(ctx context.Context, spec infra.Spec, m phase1.Moving) (preview *phase1.Preview, err error) {
-	err = n.call(ctx, func() (err error) { preview, err = n.preview(spec, m); return err }, "PlanMoving", spec, m)
-	return preview, err
+// moving is the last Moving of the options.
+func moving(options []phase1.SetupOption) (m phase1.Moving) {
+	for _, o := range options {
+		if last, is := o.(phase1.Moving); is {
+			m = last
+		}
+	}
+	return m
+}
+
+func args(spec infra.Spec, options []phase1.SetupOption) []any {
+	list := []any{spec}
+	for _, o := range options {
+		list = append(list, o)
+	}
+	return list
 }
 
 func (n *FakeNIC) preview(spec infra.Spec, m phase1.Moving) (*phase1.Preview, error) {
@@ -177,14 +189,8 @@ func (n *FakeNIC) preview(spec infra.Spec, m phase1.Moving) (*phase1.Preview, er
 }
 
 // Setup returns the record that phase1 would leave.
-func (n *FakeNIC) Setup(ctx context.Context, spec infra.Spec) (record cache.Record, err error) {
-	err = n.call(ctx, func() (err error) { record, err = n.setup(spec, phase1.Moving{}); return err }, "Setup", spec)
-	return record, err
-}
-
-// SetupMoving is Setup for a guest that moves.
-func (n *FakeNIC) SetupMoving(ctx context.Context, spec infra.Spec, m phase1.Moving) (record cache.Record, err error) {
-	err = n.call(ctx, func() (err error) { record, err = n.setup(spec, m); return err }, "SetupMoving", spec, m)
+func (n *FakeNIC) Setup(ctx context.Context, spec infra.Spec, options ...phase1.SetupOption) (record cache.Record, err error) {
+	err = n.call(ctx, func() (err error) { record, err = n.setup(spec, moving(options)); return err }, "Setup", args(spec, options)...)
 	return record, err
 }
 
@@ -325,11 +331,6 @@ func (n *FakeNIC) turn(t wiring.Turn) (cache.Record, error) {
 // Teardown removes the record. A NIC that is not wired is no error.
 func (n *FakeNIC) Teardown(ctx context.Context, o phase1.TeardownOptions) error {
 	return n.call(ctx, n.end, "Teardown", o)
-}
-
-// ForceTeardown is Teardown, and has lost nothing.
-func (n *FakeNIC) ForceTeardown(ctx context.Context, o phase1.TeardownOptions) (lost []string, err error) {
-	return nil, n.call(ctx, n.end, "ForceTeardown", o)
 }
 
 func (n *FakeNIC) end() error {

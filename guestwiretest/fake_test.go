@@ -207,7 +207,7 @@ func TestFakeRefuses(t *testing.T) {
 	}
 	spec.Binding = infra.SRIOV{}
 	var refused *infra.RefusedError
-	if _, err := n.SetupMoving(t.Context(), spec, phase1.Moving{Standby: true}); !errors.As(err, &refused) {
+	if _, err := n.Setup(t.Context(), spec, phase1.Moving{Standby: true}); !errors.As(err, &refused) {
 		t.Errorf("a virtual function on standby: %v", err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 // NIC: docs/bindings/routed.md has all limits.
 //
 // A [*RefusedError]: there is no nf_tables, the NIC has no address, or another link has one of those two addresses.
-// SetupMoving of phase1.NIC refuses Routed.
+// Setup of phase1.NIC with Moving.Standby refuses Routed.
 type Routed struct {
 	// Sidecar is for proxies of a service mesh that connect to the guest from loopback
 	// addresses. Nil: there are none.

@@ -78,7 +78,7 @@ var beginnings = []beginning{
 		b.restrict()
 		b.judge()
 	}},
-	{"Setup after ForceTeardown", ofGuest, refusedThen, refusedThen, func(b *begun) {
+	{"Setup after Teardown with Force", ofGuest, refusedThen, refusedThen, func(b *begun) {
 		b.openAsGuest()
 		harmJournal(b.T, b.n, "removed")
 		if _, err := b.c.ForceTeardown(b.Context()); err != nil {
@@ -90,7 +90,7 @@ var beginnings = []beginning{
 		b.restrict()
 		b.judge()
 	}},
-	{"Setup after Teardown with Discard", ofGuest, noStart + ": the NIC is wired until ForceTeardown", noStart + ": the NIC is wired until ForceTeardown", func(b *begun) {
+	{"Setup after Teardown with Discard", ofGuest, noStart + ": the NIC is wired until Teardown with Force", noStart + ": the NIC is wired until Teardown with Force", func(b *begun) {
 		b.openAsGuest()
 		b.w.detach()
 		b.c.Down.Discard = true

@@ -25,7 +25,7 @@ import (
 //	*DriftError     something differs
 //	ErrNotWired     there was no Setup, or a forced Teardown was interrupted
 //	infra.ErrNoNIC  the NIC is gone
-//	infra.ErrWired  Dir has no journal of the wiring: name Setup's Dir, or see ForceTeardown
+//	infra.ErrWired  Dir has no journal of the wiring: name Setup's Dir, or see TeardownOptions.Force
 func (n NIC) Check(ctx context.Context) error {
 	return n.failed("check", n.read(ctx, func(s *session) error {
 		j, plan, err := s.planOf()

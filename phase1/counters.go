@@ -68,8 +68,10 @@ type Process struct {
 
 // Count is a number of packets.
 type Count struct {
-	// Reason, of an entry of Drops, is why the packets were dropped: see DropMeaning.
-	Reason string `json:"reason,omitempty"`
+	// Reason, of an entry of Drops, is why the packets were dropped, a word of
+	// docs/reference/drop-reasons.md. Meaning says it in one line.
+	Reason  string `json:"reason,omitempty"`
+	Meaning string `json:"meaning,omitempty"`
 
 	// Expected, of an entry of Drops, means that a healthy wiring drops such packets, and that
 	// nothing needs to be done.
@@ -137,7 +139,9 @@ func counters(ns *kernel.Namespace, nic, tap, responder string) (c Counters, err
 	c = Counters{Opened: counts.Opened, Diverted: counts.Diverted, Drops: []Count{}}
 	c.Attached = slices.Grow(c.Attached, 2)
 	for _, d := range counts.Drops {
-		c.Drops = append(c.Drops, Count{Reason: string(d.Reason), Expected: d.Reason.Expected(), Packets: d.Packets, Bytes: d.Bytes})
+		one := dropsOf(d.Reason)
+		one.Packets, one.Bytes = d.Packets, d.Bytes
+		c.Drops = append(c.Drops, one)
 	}
 	for _, side := range []struct{ name, tap string }{{"vmm", tap}, {"responder", responder}} {
 		if side.tap == "" {
@@ -171,12 +175,17 @@ func counters(ns *kernel.Namespace, nic, tap, responder string) (c Counters, err
 	return c, nil
 }
 
+// dropsOf is an entry of Drops, of no packet yet.
+func dropsOf(r firewall.Reason) Count {
+	return Count{Reason: string(r), Meaning: r.Meaning(), Expected: r.Expected()}
+}
+
 // addLimited adds what the tap's qdisc has dropped to what rules have dropped for the same reason.
 func (c *Counters) addLimited(packets uint64) {
 	at := slices.IndexFunc(c.Drops, func(d Count) bool { return d.Reason == string(firewall.RateLimit) })
 	if at < 0 {
 		at = len(c.Drops)
-		c.Drops = append(c.Drops, Count{Reason: string(firewall.RateLimit), Expected: firewall.RateLimit.Expected()})
+		c.Drops = append(c.Drops, dropsOf(firewall.RateLimit))
 	}
 	c.Drops[at].Packets += packets
 }

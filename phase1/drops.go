@@ -6,28 +6,18 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/frametext"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/nft"
 )
 
-// DropMeaning explains a reason in one line. Empty: there is no such reason.
-func DropMeaning(reason string) string {
-	for _, r := range firewall.Reasons {
-		if string(r.Reason) == reason {
-			return r.Meaning
-		}
-	}
-	return ""
-}
-
 // Drop is a packet that a NIC's nftables dropped.
 type Drop struct {
-	Time   time.Time `json:"time"`             // of the packet's arrival
-	Reason string    `json:"reason,omitempty"` // see DropMeaning
-	Text   string    `json:"text,omitempty"`   // who sent what to whom, in one line
+	Time    time.Time `json:"time"`              // of the packet's arrival
+	Reason  string    `json:"reason,omitempty"`  // a word of docs/reference/drop-reasons.md
+	Text    string    `json:"text,omitempty"`    // who sent what to whom, in one line
+	Meaning string    `json:"meaning,omitempty"` // Reason's, in one line
 
 	// Lost is the number of drops in this namespace, since the previous Drop, that were not
 	// reported because f was too slow.
@@ -62,7 +52,7 @@ func (n NIC) FollowDrops(ctx context.Context, f func(Drop)) error {
 	progress(n.Progress).say("NIC %s: follows what is dropped", n.Name)
 	return n.failed("drops", log.Follow(ctx, func(d nft.Drop) {
 		f(Drop{
-			Time: d.Time, Reason: string(d.Reason), Lost: int(d.Lost),
+			Time: d.Time, Reason: string(d.Reason), Meaning: d.Reason.Meaning(), Lost: int(d.Lost),
 			Text: frametext.Line(d.Ethernet, d.Tag, d.EtherType, d.Packet),
 		})
 	}))

@@ -108,7 +108,7 @@ func ExampleNIC_Status() {
 	fmt.Println(report.Binding, "since", report.Since, "as wired:", report.Drift == nil)
 	for _, d := range report.Drops {
 		if d.Packets > 0 {
-			fmt.Println(d.Packets, "packets:", phase1.DropMeaning(d.Reason))
+			fmt.Println(d.Packets, "packets:", d.Meaning)
 		}
 	}
 }
@@ -144,7 +144,7 @@ func ExampleNIC_Counters() {
 	fmt.Println(*counters.Diverted, "connections to the proxy,", *counters.Opened, "to elsewhere")
 	for _, d := range counters.Drops {
 		if d.Packets > 0 {
-			fmt.Println(d.Packets, "packets dropped:", phase1.DropMeaning(d.Reason))
+			fmt.Println(d.Packets, "packets dropped:", d.Meaning)
 		}
 	}
 }
@@ -284,7 +284,7 @@ func ExampleNIC_Hold() {
 }
 
 // A guest moves from one pod to another, and is active in one of them at each moment.
-func ExampleNIC_SetupMoving() {
+func ExampleNIC_Setup_moving() {
 	ctx := context.Background()
 	var source, target phase1.NIC // in their namespaces
 	status, err := source.Status(ctx)
@@ -292,7 +292,7 @@ func ExampleNIC_SetupMoving() {
 		log.Fatal(err)
 	}
 	spec := infra.Spec{Owner: infra.Owner{UID: 107}, State: "/run/guestwire/vm1"} // all else is in the record
-	if _, err := target.SetupMoving(ctx, spec, phase1.Moving{From: &status.Record, Standby: true}); err != nil {
+	if _, err := target.Setup(ctx, spec, phase1.Moving{From: &status.Record, Standby: true}); err != nil {
 		log.Fatal(err)
 	}
 	// The VMM has sent the guest's memory, and stops the guest.
@@ -306,18 +306,22 @@ func ExampleNIC_SetupMoving() {
 }
 
 // Without a journal, the namespace comes back as far as the kernel still shows it.
-func ExampleNIC_ForceTeardown() {
+func ExampleTeardownOptions_force() {
 	ns, err := phase1.OpenNetNS("/run/netns/pod")
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer ns.Close()
 	nic := phase1.NIC{NetNS: ns, Name: "eth0"}
-	lost, err := nic.ForceTeardown(context.Background(), phase1.TeardownOptions{State: "/run/guestwire/vm1"})
+	err = nic.Teardown(context.Background(), phase1.TeardownOptions{State: "/run/guestwire/vm1", Force: true})
+	var left *phase1.LeftError
+	if errors.As(err, &left) { // all else is done
+		for _, what := range left.What {
+			fmt.Println("not known:", what)
+		}
+		err = left.Err
+	}
 	if err != nil {
 		log.Fatal(err)
-	}
-	for _, what := range lost {
-		fmt.Println("not known:", what)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -16,25 +17,38 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// ForceTeardown is Teardown without a usable journal. It removes what bears guestwire's mark, and restores the NIC's
-// name, MAC and addresses as far as the kernel shows them.
-//
-// lost lists what could not be restored, a phrase each. Some name what stays changed, such as sysctls. If the record
-// can be read, others are the commands that add its missing addresses and routes.
-//
-//	ErrNotWired        there is no journal, no record and no mark
-//	ErrInUse, ErrHeld  as those of Teardown
-//	infra.ErrWired     another link has the NIC's name
-//	*cache.FieldError  Discard is set, or the wiring has another State
-//	others             call ForceTeardown again
-func (n NIC) ForceTeardown(ctx context.Context, o TeardownOptions) (lost []string, err error) {
-	lost, err = n.forceTeardown(ctx, o)
-	return lost, n.failed("forced teardown", err)
+// LeftError reports what a Teardown with Force could not restore. All else is done.
+type LeftError struct {
+	// What has a phrase for each thing. Some name what stays changed, such as sysctls. If the record can be read, others
+	// are the commands that add its missing addresses and routes.
+	What []string
+
+	// Err is an error beside it, such as infra.ErrNoNIC. Nil: there is none.
+	Err error
 }
 
-func (n NIC) forceTeardown(ctx context.Context, o TeardownOptions) (lost []string, err error) {
+func (e *LeftError) Error() string {
+	text := "not known, so not restored: " + strings.Join(e.What, "; ")
+	if e.Err != nil {
+		text = e.Err.Error() + "; " + text
+	}
+	return text
+}
+
+func (e *LeftError) Unwrap() error { return e.Err }
+
+// force is Teardown with Force.
+func (n NIC) force(ctx context.Context, o TeardownOptions) error {
+	lost, err := n.takeDownForced(ctx, o)
+	if len(lost) > 0 {
+		return &LeftError{lost, err}
+	}
+	return err
+}
+
+func (n NIC) takeDownForced(ctx context.Context, o TeardownOptions) (lost []string, err error) {
 	if o.Discard {
-		return nil, &cache.FieldError{Field: "discard", Reason: "not with ForceTeardown: it needs the journal"}
+		return nil, &cache.FieldError{Field: "discard", Reason: "not with Force: it needs the journal"}
 	}
 	if err := checkStatePath(o.State); err != nil {
 		return nil, err
@@ -99,7 +113,7 @@ func (s *session) takeDownForced(ctx context.Context, o TeardownOptions, unreada
 		return nil, err
 	}
 	if record == nil { // also in a directory that the call names, and that is not the wiring's
-		lost = append(lost, "whether a directory still has the record "+s.nic+".json: if one has, call ForceTeardown again with it (State, guestwire-agent -state), and the record is removed")
+		lost = append(lost, "whether a directory still has the record "+s.nic+".json: if one has, call Teardown with Force again with it (State, guestwire-agent -state), and the record is removed")
 	}
 	if !now.Bears(s.nic) && !compare.TraitsOf(kind).Direct {
 		return s.forgetUnmarked(lost, record, unreadable)

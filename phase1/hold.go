@@ -17,9 +17,9 @@ func (n NIC) holds(inode uint64) bool {
 	return h != nil && !h.released.Load() && h.dir == n.Dir && h.lock == holdName(inode, n.Name)
 }
 
-// Hold keeps the NIC for this process until release is called or the process ends. Until then Hold, and Teardown and
-// ForceTeardown without CutOff, return ErrHeld, whose text names the holder. Teardown and ForceTeardown of the returned
-// NIC are not refused, and Setup never is. The link need not exist yet.
+// Hold keeps the NIC for this process until release is called or the process ends. Until then Hold, and Teardown
+// without CutOff, return ErrHeld, whose text names the holder. Teardown of the returned NIC is not refused, and Setup
+// never is. The link need not exist yet.
 func (n NIC) Hold(ctx context.Context) (held NIC, release func(), err error) {
 	err = n.do(ctx, func(s *session) error { // no other call looks meanwhile whether the NIC is held, by taking its lock
 		node, err := openNodeAt(s.node.Name())

@@ -3,7 +3,7 @@
 // error or SIGKILL, Setup called again reaches the same state as an undisturbed run. [List] returns all wirings of the
 // node.
 //
-// A guest that moves to another namespace is wired there on standby ([NIC.SetupMoving]): nothing passes until
+// A guest that moves to another namespace is wired there on standby ([Moving]): nothing passes until
 // [NIC.Activate], which wants the record that [NIC.Deactivate] returned.
 package phase1
 
@@ -61,7 +61,13 @@ type NIC struct {
 	hold *hold // nil: not held by this value
 }
 
-// Moving says from where a guest comes. The zero value: the guest was in no other namespace, and is active after Setup.
+// Moving is an option of Setup and Plan for a guest that comes from another namespace, or that waits for Activate. The
+// zero value: the guest was in no other namespace, and is active after Setup. Progress reports what the guest will
+// notice.
+//
+// A field that the Spec leaves zero is taken from the first call's From: the binding's kind, the guest's MAC and inner
+// addresses, Queues, Tap, MTU, Limits, DNS, Options and Device. Guard, Egress, EgressWithin and what a masquerade
+// forwards are in no record: name them again. A later Setup can set another value, but not zero.
 type Moving struct {
 	// From is the guest's record in its last namespace. Nil: the guest was in none. If Standby
 	// is set, it then waits for its first Activate.
@@ -77,10 +83,10 @@ type Moving struct {
 	Standby bool
 }
 
-// TeardownOptions are the options of Teardown and ForceTeardown. The zero value harms no guest.
+// TeardownOptions are the options of Teardown. The zero value harms no guest.
 type TeardownOptions struct {
-	// State, if set, must be the wiring's State. ForceTeardown finds the record by it if no
-	// journal names it.
+	// State, if set, must be the wiring's State. Force finds the record by it if no journal
+	// names it.
 	State string
 
 	// CutOff takes the NIC down even if a VMM has the tap open, or another process holds the
@@ -90,8 +96,13 @@ type TeardownOptions struct {
 	// Discard removes the record and the journal and nothing else, because the caller deletes
 	// the namespace next. If the NIC would outlive the namespace (a PCI device), or with
 	// CutOff if the tap is open, Teardown does its whole work. If the namespace stays, only
-	// ForceTeardown takes the wiring down. ForceTeardown refuses Discard.
+	// Force takes the wiring down.
 	Discard bool
+
+	// Force does without a usable journal. Teardown then removes what bears guestwire's mark,
+	// and restores the NIC's name, MAC and addresses as far as the kernel shows them. It
+	// contradicts Discard.
+	Force bool
 }
 
 // Errors that callers branch on, with those of package infra, fs.ErrPermission and fs.ErrNotExist. An error's text

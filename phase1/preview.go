@@ -11,14 +11,9 @@ import (
 )
 
 // Plan returns what Setup would do, and changes nothing. If there are no steps, the wiring is complete. Plan waits for
-// gateways as Setup does. The errors are those of Setup, except *infra.StepError.
-func (n NIC) Plan(ctx context.Context, spec infra.Spec) (*Preview, error) {
-	return n.PlanMoving(ctx, spec, Moving{})
-}
-
-// PlanMoving is Plan for SetupMoving, with its errors.
-func (n NIC) PlanMoving(ctx context.Context, spec infra.Spec, m Moving) (*Preview, error) {
-	preview, err := request{NIC: n, Spec: spec, Moving: m}.plan(ctx)
+// gateways as Setup does. Options and errors are those of Setup, except *infra.StepError.
+func (n NIC) Plan(ctx context.Context, spec infra.Spec, options ...SetupOption) (*Preview, error) {
+	preview, err := n.request(spec, options).plan(ctx)
 	return preview, n.failed("plan", err)
 }
 

@@ -46,25 +46,28 @@ import (
 //	fs.ErrPermission     another user can write State, or Owner cannot read it
 //	fs.ErrPermission     Owner cannot open /dev/net/tun or /dev/vhost-net
 //	fs.ErrPermission     the SELinux policy keeps Setup from Owner.SELinux
-func (n NIC) Setup(ctx context.Context, spec infra.Spec) (cache.Record, error) {
-	return n.SetupMoving(ctx, spec, Moving{})
+//
+// With the option Moving there are further errors:
+//
+//	ErrActive          Moving does not allow its From
+//	*cache.FieldError  spec contradicts From, such as by another MAC or a smaller MTU
+//	infra.ErrWired     the NIC is wired for another guest than that of From
+func (n NIC) Setup(ctx context.Context, spec infra.Spec, options ...SetupOption) (cache.Record, error) {
+	record, err := n.request(spec, options).setup(ctx)
+	return record, n.failed("setup", err)
 }
 
-// SetupMoving is Setup for a guest that comes from another namespace, or that waits for Activate. Progress reports what
-// the guest will notice.
-//
-// A field that spec leaves zero is taken from the first call's m.From: the binding's kind, the guest's MAC and inner
-// addresses, Queues, Tap, MTU, Limits, DNS, Options and Device. Guard, Egress, EgressWithin and what a masquerade
-// forwards are in no record: name them again. A later Setup can set another value, but not zero.
-//
-// The errors are those of Setup, and
-//
-//	ErrActive          m.From is not a record that Moving allows without Standby
-//	*cache.FieldError  spec contradicts m.From, such as by another MAC or a smaller MTU
-//	infra.ErrWired     the NIC is wired for another guest than that of m.From
-func (n NIC) SetupMoving(ctx context.Context, spec infra.Spec, m Moving) (cache.Record, error) {
-	record, err := request{NIC: n, Spec: spec, Moving: m}.setup(ctx)
-	return record, n.failed("setup", err)
+// SetupOption is an option of Setup and Plan: [Moving]. Of two of one type the last one counts.
+type SetupOption interface{ apply(*request) }
+
+func (m Moving) apply(r *request) { r.Moving = m }
+
+func (n NIC) request(spec infra.Spec, options []SetupOption) request {
+	r := request{NIC: n, Spec: spec}
+	for _, o := range options {
+		o.apply(&r)
+	}
+	return r
 }
 
 func (c request) setup(ctx context.Context) (cache.Record, error) {

@@ -230,7 +230,7 @@ func (k *taken) files() string {
 	return strings.Join(list, "\n") + "\n"
 }
 
-var offer = regexp.MustCompile(` first(?:, in this namespace)? \((?:Teardown, ForceTeardown, )?([^)]+)\)`)
+var offer = regexp.MustCompile(` first(?:, in this namespace)? \((?:Teardown, )?([^)]+)\)`)
 
 // offered types the commands that the error offers.
 func (k *taken) offered(verb string, err error) {

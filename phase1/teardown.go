@@ -21,13 +21,25 @@ import (
 //	ErrInUse           a process has the guest's tap open for two seconds: end the VM or unplug the NIC first
 //	ErrHeld            another process holds the NIC
 //	*cache.FieldError  the wiring has another State than TeardownOptions
-//	infra.ErrWired     Dir has no journal of the wiring: name Setup's Dir, or see ForceTeardown
+//	infra.ErrWired     Dir has no journal of the wiring: name Setup's Dir, or set Force
 //	infra.ErrWired     another link has the NIC's name: the text says how it becomes free
 //	infra.ErrNoNIC     the NIC is gone; everything else is removed
 //
 // To unplug, see qemu.NIC.Unplug. With macvtap, sriov, passt and slirp there is no ErrInUse: guestwire does not see who
 // uses the NIC.
+//
+// With Force the errors are
+//
+//	*LeftError         something could not be restored. All else is done
+//	ErrNotWired        there is no journal, no record and no mark
+//	ErrInUse, ErrHeld  as without Force
+//	infra.ErrWired     another link has the NIC's name
+//	*cache.FieldError  Discard is set, or the wiring has another State
+//	others             call Teardown with Force again
 func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
+	if o.Force {
+		return n.failed("forced teardown", n.force(ctx, o))
+	}
 	return n.failed("teardown", n.doWired(ctx, func(s *session) error {
 		j, err := s.readJournal()
 		if err != nil {
@@ -42,7 +54,7 @@ func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
 		if err := s.checkHeld(o.CutOff); err != nil {
 			return err
 		}
-		for _, what := range j.Lost { // by a ForceTeardown that was interrupted
+		for _, what := range j.Lost { // by a Teardown with Force that was interrupted
 			s.report.say("not known: %s", what)
 		}
 		if o.Discard {
@@ -115,7 +127,7 @@ func (s *session) explainMark(now netstate.Snapshot, err error) error {
 	if !now.Bears(s.nic) {
 		return err
 	}
-	return fmt.Errorf("%w, as links and tables of it say, but %s has no journal of it: name the directory that Setup used (guestwire-agent -dir); if the journal is lost, or was discarded (guestwire-agent teardown -discard), take the NIC down by force (ForceTeardown, guestwire-agent teardown -force)",
+	return fmt.Errorf("%w, as links and tables of it say, but %s has no journal of it: name the directory that Setup used (guestwire-agent -dir); if the journal is lost, or was discarded (guestwire-agent teardown -discard), take the NIC down by force (TeardownOptions.Force, guestwire-agent teardown -force)",
 		infra.ErrWired, s.node.Name())
 }
 

@@ -20,7 +20,7 @@ import (
 )
 
 func setup(ctx context.Context, o *options) error {
-	record, err := o.SetupMoving(ctx, o.Spec, o.Moving)
+	record, err := o.Setup(ctx, o.Spec, o.Moving)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func printRecord(o *options, record cache.Record, err error) error {
 }
 
 func plan(ctx context.Context, o *options) error {
-	preview, err := o.PlanMoving(ctx, o.Spec, o.Moving)
+	preview, err := o.Plan(ctx, o.Spec, o.Moving)
 	if err != nil {
 		return err
 	}

@@ -304,7 +304,7 @@ func (f *findings) nic(ctx context.Context, o *options) {
 	}, &report.Counters)
 	for _, d := range report.Drops {
 		if d.Packets > 0 && !d.Expected {
-			f.add(warning, o.Name, "dropped %s: %s, %s: guestwire-agent drops shows them", count(d.Packets, "packet"), d.Reason, phase1.DropMeaning(d.Reason))
+			f.add(warning, o.Name, "dropped %s: %s, %s: guestwire-agent drops shows them", count(d.Packets, "packet"), d.Reason, d.Meaning)
 		}
 	}
 }

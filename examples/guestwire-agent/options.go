@@ -38,7 +38,7 @@ type options struct {
 	uid, gid                        uint32
 	inside                          bool
 	byName                          string // a user or a group that is named so
-	json, full, schema, force       bool
+	json, full, schema              bool
 	inactive, from                  string
 	all, byState                    bool
 	gone, cut                       bool
@@ -91,7 +91,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 	set.String(&o.inactive, "inactive", "", "the record of the guest's other side, as guestwire-agent deactivate -json prints it: a `FILE`, - for standard input")
 	set.Bool(&o.gone, "gone", "the guest is active in no other namespace, and will not be")
 	set.Bool(&o.cut, "cut", "end the guest's open connections that egress would refuse now")
-	set.Bool(&o.force, "force", "without the journal: by what the namespace still shows")
+	set.Bool(&o.down.Force, "force", "without the journal: by what the namespace still shows")
 	set.Bool(&o.down.CutOff, "cut-off", "delete the guest's tap also if a process has it open, or another process holds the NIC")
 	set.Bool(&o.down.Discard, "discard", "the namespace is about to be deleted: remove record and journal alone")
 	return set.FlagSet

@@ -190,7 +190,7 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 	dropped := false
 	for _, d := range r.Drops {
 		if d.Packets > 0 && !d.Expected {
-			line("dropped", "%s: %s, %s", count(d.Packets, "packet"), d.Reason, phase1.DropMeaning(d.Reason))
+			line("dropped", "%s: %s, %s", count(d.Packets, "packet"), d.Reason, d.Meaning)
 			dropped = true
 		}
 	}
@@ -199,7 +199,7 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 	}
 	for _, d := range r.Drops {
 		if d.Packets > 0 && d.Expected {
-			line("expected", "%s dropped, which needs nothing: %s, %s", count(d.Packets, "packet"), d.Reason, phase1.DropMeaning(d.Reason))
+			line("expected", "%s dropped, which needs nothing: %s, %s", count(d.Packets, "packet"), d.Reason, d.Meaning)
 		}
 	}
 }

@@ -12,11 +12,11 @@ import (
 )
 
 func teardown(ctx context.Context, o *options) error {
-	if o.force && o.down.Discard {
+	if o.down.Force && o.down.Discard {
 		return commandline.Errorf("-discard and -force exclude each other: -discard needs the journal, -force does without")
 	}
 	if o.NetNS == nil && !o.Own {
-		if o.State == "" || o.Name == "" || o.force || o.down.Discard {
+		if o.State == "" || o.Name == "" || o.down.Force || o.down.Discard {
 			return commandline.Errorf("-netns is missing: name the network namespace, such as /run/netns/pod, or -own for the agent's own; or name -state and -nic, without -force and -discard, and the journal leads to the namespace")
 		}
 		found, err := teardownOf(ctx, o)
@@ -27,17 +27,18 @@ func teardown(ctx context.Context, o *options) error {
 		return err
 	}
 	o.down.State = o.State
-	var err error
-	if o.force {
-		var lost []string
-		lost, err = o.ForceTeardown(ctx, o.down)
-		for _, what := range lost {
+	err := o.Teardown(ctx, o.down)
+	var left *phase1.LeftError
+	switch {
+	case errors.As(err, &left):
+		for _, what := range left.What {
 			fmt.Fprintln(stderr, "guestwire-agent: not known, so not restored:", what)
 		}
-		if len(lost) > 0 && !o.Own {
+		if !o.Own {
 			fmt.Fprintf(stderr, "guestwire-agent: a shell in this namespace, for such commands: nsenter --net=%s\n", infra.ShellWord(o.netns))
 		}
-	} else if err = o.Teardown(ctx, o.down); err == nil {
+		err = left.Err
+	case err == nil && !o.down.Force:
 		o.explainRecord()
 	}
 	if errors.Is(err, infra.ErrNoNIC) {

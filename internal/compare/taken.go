@@ -32,7 +32,7 @@ func (e TakenError) Unwrap() error { return infra.ErrWired }
 func (t Taken) String() string {
 	way := fmt.Sprintf("rename or delete it first, in this namespace (ip link del %s)", infra.ShellWord(t.Name))
 	if nic, wired := netstate.Marked(t.By.Alias); wired {
-		way = fmt.Sprintf("take that NIC down first (Teardown, ForceTeardown, guestwire-agent teardown -nic %s)", infra.ShellWord(nic))
+		way = fmt.Sprintf("take that NIC down first (Teardown, guestwire-agent teardown -nic %s)", infra.ShellWord(nic))
 	} else if t.By.Kind == "" { // hardware, which cannot be deleted
 		way = fmt.Sprintf("rename it first, in this namespace (ip link set %s down; ip link set %s name NAME)", infra.ShellWord(t.Name), infra.ShellWord(t.Name))
 	}

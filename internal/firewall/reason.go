@@ -106,6 +106,16 @@ func (r Reason) Expected() bool {
 	return false
 }
 
+// Meaning is the reason's in a line. Empty: there is no such reason.
+func (r Reason) Meaning() string {
+	for _, row := range Reasons {
+		if row.Reason == r {
+			return row.Meaning
+		}
+	}
+	return ""
+}
+
 // LogGroup is the nflog group to which the tables report packets that they drop ("gw").
 const LogGroup = 'g'<<8 | 'w'
 

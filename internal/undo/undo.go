@@ -3,7 +3,7 @@
 // has wired. It is pure.
 //
 //   - [Steps] serves Teardown, and a first Setup that fails.
-//   - [Salvage] finds out, for ForceTeardown, what a lost journal would say.
+//   - [Salvage] finds out, for a Teardown with Force, what a lost journal would say.
 package undo
 
 import (

@@ -64,7 +64,7 @@ func (s *seen) offStack() (own []netstate.OffStack) {
 // checkFree refuses a NIC that is wired or another link's port already, and a wiring whose names are in use.
 func (p *Plan) checkFree() error {
 	if strings.HasPrefix(p.nic.Alias, netstate.Mark("")) {
-		return fmt.Errorf("%w, its alias is %q: take it down first (Teardown, ForceTeardown, guestwire-agent teardown), or name another NIC", infra.ErrWired, p.nic.Alias)
+		return fmt.Errorf("%w, its alias is %q: take it down first (Teardown, guestwire-agent teardown), or name another NIC", infra.ErrWired, p.nic.Alias)
 	}
 	if err := p.checkPort(); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (p *Plan) checkFree() error {
 		return fmt.Errorf("%w%s", taken, otherwise)
 	}
 	if tables := p.found.Tables; len(tables) > 0 {
-		return fmt.Errorf("%w, there is already the %s: take its NIC down first (Teardown, ForceTeardown, guestwire-agent teardown), or delete it", infra.ErrWired, tables[0].Family.Describe(tables[0].Name))
+		return fmt.Errorf("%w, there is already the %s: take its NIC down first (Teardown, guestwire-agent teardown), or delete it", infra.ErrWired, tables[0].Family.Describe(tables[0].Name))
 	}
 	return nil
 }

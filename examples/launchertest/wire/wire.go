@@ -12,7 +12,7 @@ import (
 
 // NIC is what this launcher calls of phase1.NIC.
 type NIC interface {
-	Setup(context.Context, infra.Spec) (cache.Record, error)
+	Setup(context.Context, infra.Spec, ...phase1.SetupOption) (cache.Record, error)
 	Teardown(context.Context, phase1.TeardownOptions) error
 }
 

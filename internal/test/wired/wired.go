@@ -3,6 +3,7 @@ package wired
 
 import (
 	"context"
+	"errors"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -17,14 +18,14 @@ type NIC struct {
 	Down phase1.TeardownOptions
 }
 
-// Setup is SetupMoving of the NIC, which without Moving is Setup.
+// Setup is that of the NIC, with Spec and Moving.
 func (n NIC) Setup(ctx context.Context) (cache.Record, error) {
-	return n.NIC.SetupMoving(ctx, n.Spec, n.Moving)
+	return n.NIC.Setup(ctx, n.Spec, n.Moving)
 }
 
-// Plan is PlanMoving of the NIC.
+// Plan is that of the NIC, with Spec and Moving.
 func (n NIC) Plan(ctx context.Context) (*phase1.Preview, error) {
-	return n.NIC.PlanMoving(ctx, n.Spec, n.Moving)
+	return n.NIC.Plan(ctx, n.Spec, n.Moving)
 }
 
 // Teardown is that of the NIC, with the Spec's State.
@@ -34,9 +35,14 @@ func (n NIC) Teardown(ctx context.Context) error {
 	return n.NIC.Teardown(ctx, o)
 }
 
-// ForceTeardown is that of the NIC, with the Spec's State.
+// ForceTeardown is Teardown with Force, and what could not be restored.
 func (n NIC) ForceTeardown(ctx context.Context) (lost []string, err error) {
 	o := n.Down
-	o.State = n.State
-	return n.NIC.ForceTeardown(ctx, o)
+	o.State, o.Force = n.State, true
+	err = n.NIC.Teardown(ctx, o)
+	var left *phase1.LeftError
+	if errors.As(err, &left) {
+		return left.What, left.Err
+	}
+	return nil, err
 }
