@@ -59,8 +59,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestDocument: a part that ran replaces the rows that the document has of it, and nothing else. A failed one leaves the
-// document as it is.
+// TestDocument: a part that ran replaces the rows that the document has of it, and nothing else. A failed one leaves
+// the document as it is.
 func TestDocument(t *testing.T) {
 	const before = "# P\n\n<!-- bench a -->\n```\nold\n\n  a, ms  1\n```\nText.\n<!-- bench b -->\n```\nold b\n```\n"
 	path := filepath.Join(t.TempDir(), "performance.md")

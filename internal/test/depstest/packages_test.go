@@ -15,8 +15,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
-// TestPackages: the tables of packages have the first sentence of each package's comment. Those of reference/packages.md
-// are for importers, those of contributing/developing.md, up to a colon, for who changes the tree.
+// TestPackages: the tables of packages have the first sentence of each package's comment. Those of
+// reference/packages.md are for importers, and those of contributing/developing.md, up to a colon, for who changes the
+// tree.
 func TestPackages(t *testing.T) {
 	const top = "../../../"
 	said := map[string]string{} // by folder
