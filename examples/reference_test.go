@@ -264,6 +264,9 @@ func help(t *testing.T, folder string, args ...string) string {
 	return out
 }
 
+// element is one of XML, which a page has as code.
+var element = regexp.MustCompile(`<\w+>`)
+
 // verbsTable has what each program's help says of its verbs in a line, and how to read the rest.
 func verbsTable(t *testing.T) string {
 	t.Helper()
@@ -285,7 +288,7 @@ func verbsTable(t *testing.T) string {
 			if help(t, "examples/"+name, "help", verb[1]) == "" {
 				t.Errorf("%s prints nothing", how)
 			}
-			text += "| `" + name + " " + verb[1] + "` | " + verb[2] + " | `" + how + "` |\n"
+			text += "| `" + name + " " + verb[1] + "` | " + element.ReplaceAllString(verb[2], "`$0`") + " | `" + how + "` |\n"
 		}
 	}
 	return text
