@@ -32,11 +32,7 @@ const reference = "../docs/reference/"
 // TestReference: the parts of the reference that say what the code says are made from it.
 func TestReference(t *testing.T) {
 	golden.Parts(t, reference+"configuration.md", "examples", map[string]string{"fields": fieldsOf(t)})
-	golden.Parts(t, reference+"commands.md", "examples", map[string]string{
-		"guestwire-agent": verbHelps(t, "guestwire-agent"), "guestwire-launcher": verbHelps(t, "guestwire-launcher"),
-		"guestwire-exporter": fenced(help(t, "examples/guestwire-exporter", "-help")), "guestwire": fenced(help(t, "examples/guestwire", "-help")),
-		"guestwire-node": verbHelps(t, "guestwire-node"),
-	})
+	golden.Parts(t, reference+"commands.md", "examples", map[string]string{"verbs": verbsTable(t)})
 	golden.Parts(t, reference+"exit-codes.md", "examples", map[string]string{"exit codes": exitCodes(t), "CNI": codesOfCNI(t)})
 	golden.Parts(t, reference+"metrics.md", "examples", map[string]string{"metrics": metricsTable(t)})
 	golden.Parts(t, reference+"drop-reasons.md", "examples", map[string]string{"reasons": reasonsTable(t)})
@@ -268,39 +264,32 @@ func help(t *testing.T, folder string, args ...string) string {
 	return out
 }
 
-func fenced(text string) string { return "```text\n" + strings.TrimSpace(text) + "\n```\n" }
+// element is one of XML, which a page has as code.
+var element = regexp.MustCompile(`<\w+>`)
 
-// verbHelps returns what the program's help says, then what that of its verbs says, and a table of their flags.
-func verbHelps(t *testing.T, name string) string {
+// verbsTable has what each program's help says of its verbs in a line, and how to read the rest.
+func verbsTable(t *testing.T) string {
 	t.Helper()
-	folder := "examples/" + name
-	general := help(t, folder, "help")
-	text := fenced(general)
-	flags, shared := map[string][]string{}, "" // the verbs of each flag; what the kinds are
-	for _, m := range regexp.MustCompile(`(?m)^  ([a-z]+)  +[a-z]`).FindAllStringSubmatch(general, -1) {
-		verb := m[1]
-		if slices.Contains([]string{"completion", "man", "version", "help"}, verb) || strings.Contains(text, "\n### "+name+" "+verb+"\n") {
+	text := "| program, verb | what it does | the rest |\n| --- | --- | --- |\n"
+	for _, name := range withVerbs {
+		verbs := regexp.MustCompile(`(?m)^  ([a-z]+)(?: VERB)?  +([a-z].*)$`).FindAllStringSubmatch(help(t, "examples/"+name, "-help"), -1)
+		if name == "guestwire-exporter" {
+			text += "| `" + name + "` | print the metrics of the node's wired NICs, or replace a file with them | `" + name + " -help` |\n"
 			continue
 		}
-		said, listed, _ := strings.Cut(help(t, folder, "help", verb), "\nFlags:\n")
-		// What the kinds are is said once.
-		kinds := regexp.MustCompile(`(?s)KIND is .*?forwards no ports\n`).FindString(said)
-		if kinds != "" && kinds == shared {
-			said = strings.Replace(said, kinds, "KIND and the configuration are those of guestwire-agent setup.\n", 1)
+		if len(verbs) < 5 {
+			t.Fatalf("%s has the verbs %q", name, verbs)
 		}
-		shared = cmp.Or(shared, kinds)
-		text += "\n### " + name + " " + verb + "\n\n" + fenced(said)
-		for _, f := range regexp.MustCompile(`(?m)^  (-\S+(?: [A-Z]+)?) {3,}(\S.*(?:\n {6,}\S.*)*)$`).FindAllStringSubmatch(listed, -1) {
-			row := f[1] + "` | " + strings.ReplaceAll(strings.Join(strings.Fields(f[2]), " "), "|", `\|`)
-			flags[row] = append(flags[row], verb)
+		for _, verb := range verbs {
+			if slices.Contains([]string{"completion", "man", "version", "help"}, verb[1]) {
+				continue
+			}
+			how := name + " help " + verb[1]
+			if help(t, "examples/"+name, "help", verb[1]) == "" {
+				t.Errorf("%s prints nothing", how)
+			}
+			text += "| `" + name + " " + verb[1] + "` | " + element.ReplaceAllString(verb[2], "`$0`") + " | `" + how + "` |\n"
 		}
-	}
-	if len(flags) < 5 {
-		t.Fatalf("%s has the flags %v", name, flags)
-	}
-	text += "\n### Flags of " + name + "\n\n| flag | meaning | verbs |\n| --- | --- | --- |\n"
-	for _, row := range slices.Sorted(maps.Keys(flags)) {
-		text += "| `" + row + " | " + strings.Join(flags[row], ", ") + " |\n"
 	}
 	return text
 }

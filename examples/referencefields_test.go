@@ -38,7 +38,11 @@ func fieldsOf(t *testing.T) string {
 		}
 		seen[o.of] = true
 		doc := in[packageOf(o.of)]
-		fmt.Fprintf(&b, "## %s\n\n%s\n", cmp.Or(o.path, "The configuration"), wrapped(inJSON(o, "", doc[o.of.Name()])))
+		intro := inJSON(o, "", doc[o.of.Name()])
+		if _, isBinding := reflect.Zero(o.of).Interface().(infra.Binding); isBinding { // go doc has what each needs and refuses
+			intro = firstSentence.FindString(intro) + " `go doc infra." + o.of.Name() + "` has what it needs and refuses."
+		}
+		fmt.Fprintf(&b, "## %s\n\n%s\n", cmp.Or(o.path, "The configuration"), wrapped(intro))
 		if o.of.NumField() == 0 {
 			b.WriteString("\nIt has no fields.\n\n")
 			continue
@@ -61,6 +65,7 @@ func fieldsOf(t *testing.T) string {
 			kind, inner := typeText(f.Type, path, texts, paths)
 			all = append(all, inner...)
 			meaning, leftOut := withoutZero(inJSON(o, f.Name, text))
+			meaning = regexp.MustCompile("^`"+jsonName(f)+"` (?:(?:is|are) |([^a]))").ReplaceAllString(meaning, "$1") // not "`a` and `b`"
 			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", names, kind, cmp.Or(leftOut, zeroOf(f.Type)), meaning)
 		}
 		b.WriteString("\n")
@@ -79,6 +84,9 @@ func fieldsOf(t *testing.T) string {
 	}
 	return b.String()
 }
+
+// firstSentence is the first one of a comment.
+var firstSentence = regexp.MustCompile(`^.*?\.(?: |$)`)
 
 func packageOf(t reflect.Type) string { return filepath.Base(t.PkgPath()) }
 

@@ -65,9 +65,9 @@ type NIC struct {
 // zero value: the guest was in no other namespace, and is active after Setup. Progress reports what the guest will
 // notice.
 //
-// A field that the Spec leaves zero is taken from the first call's From: the binding's kind, the guest's MAC and inner
-// addresses, Queues, Tap, MTU, Limits, DNS, Options and Device. Guard, Egress, EgressWithin and what a masquerade
-// forwards are in no record: name them again. A later Setup can set another value, but not zero.
+// A field that the Spec leaves zero is taken from the first call's From. These are the binding's kind, the guest's MAC
+// and inner addresses, Queues, Tap, MTU, Limits, DNS, Options and Device. Guard, Egress, EgressWithin and what a
+// masquerade forwards are in no record: name them again. A later Setup can set another value, but not zero.
 type Moving struct {
 	// From is the guest's record in its last namespace. Nil: the guest was in none. If Standby
 	// is set, it then waits for its first Activate.

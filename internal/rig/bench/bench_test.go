@@ -59,9 +59,10 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestDocument: a part that ran replaces its table and nothing else, and a failed one leaves the document as it is.
+// TestDocument: a part that ran replaces the rows that the document has of it, and nothing else. A failed one leaves
+// the document as it is.
 func TestDocument(t *testing.T) {
-	const before = "# P\n\n<!-- bench a -->\n```\nold\n```\nText.\n<!-- bench b -->\n```\nold b\n```\n"
+	const before = "# P\n\n<!-- bench a -->\n```\nold\n\n  a, ms  1\n```\nText.\n<!-- bench b -->\n```\nold b\n```\n"
 	path := filepath.Join(t.TempDir(), "performance.md")
 	if err := os.WriteFile(path, []byte(before), 0o644); err != nil {
 		t.Fatal(err)
@@ -70,12 +71,12 @@ func TestDocument(t *testing.T) {
 	prints := func(text string, err error) func(*scope, io.Writer, int) error {
 		return func(_ *scope, w io.Writer, _ int) error { fmt.Fprintln(w, text); return err }
 	}
-	list := []part{{"a", "A", 3, prints("new", nil)}, {"b", "B", 3, prints("new b", failed)}}
+	list := []part{{"a", "A", 3, prints("new\n\n  a, ms  2\n  b, ms  3", nil)}, {"b", "B", 3, prints("new b", failed)}}
 	err := runParts(context.Background(), io.Discard, list, "", 0, path)
 	got, _ := os.ReadFile(path)
 	head, rest, _ := strings.Cut(string(got), "A. Linux ")
 	_, tail, _ := strings.Cut(rest, "; -runs 3.\n")
-	if want := strings.Replace(before, "old\n", "new\n", 1); !errors.Is(err, failed) || head+tail != want {
+	if want := strings.Replace(before, "old\n\n  a, ms  1", "new\n\n  a, ms  2", 1); !errors.Is(err, failed) || head+tail != want {
 		t.Errorf("%v\n%s\nwant\n%s", err, head+tail, want)
 	}
 	for name, document := range map[string]string{"c": path, "a": path + ".none"} {

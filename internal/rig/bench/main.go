@@ -98,7 +98,7 @@ func runParts(ctx context.Context, w io.Writer, parts []part, only string, runs 
 }
 
 // replaceTable replaces what a document has of a part: the lines in the fence that follows the line <!-- bench NAME
-// -->.
+// -->. The document keeps the rows that it has, and gets no others.
 func replaceTable(path, name, text string) error {
 	old, err := os.ReadFile(path)
 	if err != nil {
@@ -107,9 +107,27 @@ func replaceTable(path, name, text string) error {
 	const fence = "```\n"
 	mark := "<!-- bench " + name + " -->\n" + fence
 	head, rest, ok := strings.Cut(string(old), mark)
-	_, tail, closed := strings.Cut(rest, fence)
+	table, tail, closed := strings.Cut(rest, fence)
 	if !ok || !closed {
 		return fmt.Errorf("%s has no line <!-- bench %s --> with a fence after it", path, name)
 	}
+	known := map[string]bool{}
+	for line := range strings.Lines(table) {
+		known[rowName(line)] = true
+	}
+	lines := slices.DeleteFunc(strings.SplitAfter(text, "\n"), func(line string) bool {
+		name := rowName(line)
+		return name != "" && !known[name]
+	})
+	text = strings.Join(lines, "")
 	return os.WriteFile(path, []byte(head+mark+strings.TrimSpace(text)+"\n"+fence+tail), 0o644)
+}
+
+// rowName returns the name of a row of a table; empty: the line is none.
+func rowName(line string) string {
+	if !strings.HasPrefix(line, "  ") {
+		return ""
+	}
+	name, _, _ := strings.Cut(strings.TrimSpace(line), "  ")
+	return name
 }

@@ -123,39 +123,33 @@ func TestDocumentLinks(t *testing.T) {
 	}
 }
 
-// TestMeasured: a row of docs/explanation/compare.md, and of the table at the head of docs/results/performance.md, has
-// the numbers of the measured row whose name is in its first cell: the first column, the last one before the last
-// ratio, and that ratio.
+// TestMeasured: a row of the table at the head of docs/results/performance.md has the numbers of the measured row whose
+// name is in its first cell: the first column, the last one before the last ratio, and that ratio.
 func TestMeasured(t *testing.T) {
-	const results = "../../../docs/results/performance.md"
-	row := regexp.MustCompile("(?m)^(\\| `(.*?)` \\| [^|]* )\\|.*$")
-	measured := map[string][]string{}
-	for _, path := range []string{results, "../../../docs/explanation/compare.md"} {
-		page, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if path == results {
-			for _, m := range regexp.MustCompile(`(?m)^  (\S.*?) {2,}(\S.*)$`).FindAllStringSubmatch(string(page), -1) {
-				measured[m[1]] = strings.Fields(regexp.MustCompile(`±\S+`).ReplaceAllString(m[2], ""))
-			}
-		}
-		compared := 0
-		want := row.ReplaceAllStringFunc(string(page), func(line string) string {
-			m := row.FindStringSubmatch(line)
-			n := measured[m[2]]
-			if len(n) < 3 {
-				t.Errorf("%s names %q, which docs/results/performance.md does not compare: %q", path, m[2], n)
-				return line
-			}
-			compared++
-			return fmt.Sprintf("%s| %s | %s | %s |", m[1], n[0], n[len(n)-2], n[len(n)-1])
-		})
-		if compared == 0 {
-			t.Errorf("%s has no row of docs/results/performance.md", path)
-		}
-		golden.Compare(t, "../"+path, want) // from testdata
+	const path = "../../../docs/results/performance.md"
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
 	}
+	measured := map[string][]string{}
+	for _, m := range regexp.MustCompile(`(?m)^  (\S.*?) {2,}(\S.*)$`).FindAllStringSubmatch(string(page), -1) {
+		measured[m[1]] = strings.Fields(regexp.MustCompile(`±\S+`).ReplaceAllString(m[2], ""))
+	}
+	compared, row := 0, regexp.MustCompile("(?m)^(\\| `(.*?)` \\| [^|]* )\\|.*$")
+	want := row.ReplaceAllStringFunc(string(page), func(line string) string {
+		m := row.FindStringSubmatch(line)
+		n := measured[m[2]]
+		if len(n) < 3 {
+			t.Errorf("%s names %q, which it does not compare: %q", path, m[2], n)
+			return line
+		}
+		compared++
+		return fmt.Sprintf("%s| %s | %s | %s |", m[1], n[0], n[len(n)-2], n[len(n)-1])
+	})
+	if compared == 0 {
+		t.Errorf("%s has no row of what it compares", path)
+	}
+	golden.Compare(t, "../"+path, want) // from testdata
 }
 
 var logs = flag.String("logs", "", "files of test events, with spaces between: TestClaims wants the tests of the claims to have run there")
