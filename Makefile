@@ -88,12 +88,13 @@ TRIXIE_NAMES := sed 's,"$(MODULE)/,"debian13/,g'
 TRIXIE_PACKAGES := ./phase2/... ./domain/... ./dhcp ./cache ./internal/firewall ./internal/nft ./internal/kernel
 
 define TEST
-packages=$$(go list ./... ./examples/... ./examples/kubevirt/... | grep -E '$(RACE)') && $(GO_TEST) -race $$packages
+packages=$$(go list ./... ./examples/... ./examples/kubevirt/... | grep -E '$(RACE)') && $(GO_TEST) -race ./examples ./phase1/pins $$packages
 packages=$$(go list ./... | grep -vE '$(RACE)') && $(GO_TEST) -timeout 45m ./phase1 $$packages
 $(GO_TEST) -race -run 'Once|FollowDrops|Progress|HostileEgress' ./phase1
 endef
 
-# What an ordinary user has to leave out is skipped, and says why; make test runs that.
+# README's command. What an ordinary user has to leave out is skipped, and says why, and so is what takes long and no right of
+# a user decides; make test runs that.
 define ORDINARY
 internal/test/asuser.sh $(GO_TEST) -short ./...
 endef

@@ -170,6 +170,8 @@ type begun struct {
 // TestBeginnings: at each start of a policy, under each binding that tracks connections, by each protocol and family:
 // what is open by then is refused, goes on until CutRefused, or is no connection of the guest. The page has the table.
 func TestBeginnings(t *testing.T) {
+	nstest.Long(t)
+	t.Parallel()
 	page, known := readFile(t, "../docs/proofs/security.md"), 0
 	for _, b := range beginnings {
 		if strings.Contains(page, "\n"+b.String()+"\n") {
@@ -185,6 +187,7 @@ func TestBeginnings(t *testing.T) {
 	eachTracking(t, func(t *testing.T, binding infra.Binding) {
 		for _, b := range beginnings {
 			t.Run(b.name, func(t *testing.T) {
+				t.Parallel()
 				n := nstest.NewNetwork(t)
 				track(n.Pod)
 				started := &begun{T: t, n: n, c: config(n, binding), want: b.masquerade}

@@ -35,8 +35,6 @@ func TestComparison(t *testing.T) {
 		first, last = *seed, *seed
 	case *crash == "all":
 		last = 500
-	case *crash == "few":
-		last = 40
 	}
 	var mu sync.Mutex
 	counts := map[string]int{}

@@ -16,6 +16,7 @@ import (
 func TestDiscard(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		t.Parallel()
 		n := nstest.NewNetwork(t)
 		c := config(n, b)
 		setup(t, c)
@@ -65,6 +66,7 @@ func TestDiscard(t *testing.T) {
 func TestDiscardOfUsedTap(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		t.Parallel()
 		n := nstest.NewNetwork(t)
 		c := config(n, b)
 		setup(t, c)

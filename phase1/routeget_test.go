@@ -20,6 +20,8 @@ func TestRouteGet(t *testing.T) {
 		first, last = *seed, *seed
 	case *crash == "all":
 		last = 500
+	case *crash == "few":
+		last = 3
 	}
 	routed, other := 0, 0
 	for s := first; s <= last; s++ {

@@ -205,6 +205,9 @@ func numbered6(i int) netip.Addr { return ip(fmt.Sprintf("fd00:244:1:1::%x", 1+i
 // TestBounds: the work on a namespace does not grow with the square of anything that it holds. Package slices is not
 // counted, as the fake kernel of these tests calls it too: of its searches only the functions that they call count.
 func TestBounds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and -short is set")
+	}
 	t.Parallel()
 	const of = "github.com/guestwire/guestwire/"
 	statements.Bound(t, "TestBoundsWork", slices.Sorted(maps.Keys(sized)), 200, of+"cache", of+"infra", of+"internal/...")

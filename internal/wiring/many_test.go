@@ -14,6 +14,9 @@ import (
 // TestManyRoutes: the work on a namespace grows with its routes, and not with their square. With these routes it takes
 // a second of the processor's time for each binding; when each was compared with each, routed took more than a minute.
 func TestManyRoutes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and -short is set")
+	}
 	const many = 20_000
 	gateway := func(i int) string { return fmt.Sprintf("10.244.%d.%d", 2+i%200, 1+i/200%250) }
 	snapshot := flannelWith(func(s *netstate.Snapshot) {

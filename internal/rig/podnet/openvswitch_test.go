@@ -1,18 +1,14 @@
 package podnet
 
 import (
-	"bytes"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
@@ -20,76 +16,6 @@ import (
 
 // Addresses that the test's guest uses on a port without addresses.
 var wire4, wire6 = addr("10.16.0.7"), addr("fd00:10:16::7")
-
-// TestPorts: the switch forwards from the pod only what the agent's flows, or the logical port, allow. Otherwise a
-// row of docs/reference/networks.md would prove no more than the row of a plain bridge.
-func TestPorts(t *testing.T) {
-	for _, test := range []struct {
-		network Network
-		foreign []string // foreign frames that the switch forwards
-	}{
-		{openShiftSDN, []string{"MAC", "ARP from another MAC"}},
-		{kubeOVN, nil},
-		{kubeOVNWire, []string{"IPv4", "IPv6", "ARP of another address"}},
-		{ovnKubernetes, nil},
-		{terwayExclusive, nil},
-	} {
-		t.Run(test.network.Name, func(t *testing.T) {
-			t.Parallel()
-			l := test.network.Create(t)
-			peer := l.Stations[1]
-			own := frames.Link{MAC: macAt(t, l.Pod), Gateway: macAt(t, peer.Namespace), Far4: peer.IPv4, Far6: peer.IPv6}
-			other := own
-			other.MAC[5] ^= 0x40
-			v4, v6 := l.IPv4, l.IPv6
-			if !v4.IsValid() {
-				v4, v6 = wire4, wire6
-			}
-			foreign4 := v4.Prev().Prev()
-			sent := map[string][]byte{
-				"MAC":                    other.Sentinel(v4, 0),
-				"IPv4":                   own.Sentinel(foreign4, 0),
-				"ARP of another address": answer(own, own.MAC, foreign4),
-				"ARP of another MAC":     answer(own, other.MAC, v4),
-				"ARP from another MAC":   answer(other, own.MAC, v4),
-				"own IPv4":               own.Sentinel(v4, 0),
-				"own ARP":                answer(own, own.MAC, v4),
-			}
-			if v6.IsValid() {
-				sent["MAC, IPv6"] = other.Sentinel(v6, 0)
-				sent["IPv6"] = own.Sentinel(v6.Prev().Prev(), 0)
-				sent["own IPv6"] = own.Sentinel(v6, 0)
-			}
-			at := peer.Namespace.Sniff(t)
-			for _, frame := range sent {
-				l.Pod.Send(t, "eth0", frame)
-			}
-			last := own.Sentinel(v4, 1)
-			seen := at.Until(func(s nstest.Sniffed) bool { return bytes.Equal(s.Frame, last) }, func() { l.Pod.Send(t, "eth0", last) })
-			for what, frame := range sent {
-				want := strings.HasPrefix(what, "own") || slices.Contains(test.foreign, what)
-				if passed := slices.ContainsFunc(seen, func(s nstest.Sniffed) bool { return bytes.Equal(s.Frame, frame) }); passed != want {
-					t.Errorf("%s: passes %v, want %v", what, passed, want)
-				}
-			}
-		})
-	}
-}
-
-func macAt(t *testing.T, n *nstest.Namespace) cache.MAC {
-	t.Helper()
-	mac, err := cache.ParseMAC(strings.TrimSpace(n.Exec("cat", "/sys/class/net/eth0/address")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return mac
-}
-
-// answer returns an ARP reply for the address a with the given sender MAC, in a frame from the link's MAC.
-func answer(l frames.Link, sender cache.MAC, a netip.Addr) []byte {
-	head, _ := hex.DecodeString("08060001080006040002")
-	return slices.Concat(l.Gateway[:], l.MAC[:], head, sender[:], a.AsSlice(), l.Gateway[:], l.Far4.AsSlice())
-}
 
 // TestOffload: the checksums and segments that a guest leaves to its device are complete at a switch that does no
 // offload. In a pod without addresses the guest configures an IPv4 address itself. IPv6 cannot be tested there: a

@@ -66,10 +66,12 @@ func Judge(t testing.TB, pod *nstest.Namespace, r *rand.Rand, count int) (routed
 		names[l.Index] = l.Name
 	}
 	var packets []packet
+	var questions []string
 	for range count {
-		packets = append(packets, choose(s, r))
+		p := choose(s, r)
+		packets, questions = append(packets, p), append(questions, p.command())
 	}
-	for i, answer := range ask(t, pod, packets) {
+	for i, answer := range ask(t, pod, questions) {
 		p := packets[i]
 		kernels, local := parse(answer)
 		if local || p.In != "lo" && isOdd(s, p.From[0]) { // such a station is refused, whatever it sends
@@ -107,17 +109,13 @@ func Judge(t testing.TB, pod *nstest.Namespace, r *rand.Rand, count int) (routed
 // failed is what ip(8) says of a line of a batch.
 var failed = regexp.MustCompile(`(?m)^(.*)\nCommand failed .*:(\d+)$`)
 
-// ask returns the kernel's answers, or why it refuses, by one ip(8): a process for each packet takes minutes on an
+// ask returns the kernel's answers, or why it refuses, by one ip(8): a process for each question takes minutes on an
 // emulated machine.
-func ask(t testing.TB, pod *nstest.Namespace, packets []packet) []string {
+func ask(t testing.TB, pod *nstest.Namespace, questions []string) []string {
 	t.Helper()
 	dir := t.TempDir()
 	batch, refusals := filepath.Join(dir, "questions"), filepath.Join(dir, "refusals")
-	var lines strings.Builder
-	for _, p := range packets {
-		lines.WriteString(p.command() + "\n")
-	}
-	if err := os.WriteFile(batch, []byte(lines.String()), 0o600); err != nil {
+	if err := os.WriteFile(batch, []byte(strings.Join(questions, "\n")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	routes := pod.Exec("sh", "-c", fmt.Sprintf("ip -j -d -force -batch %s 2>%s || true", batch, refusals))
@@ -125,7 +123,7 @@ func ask(t testing.TB, pod *nstest.Namespace, packets []packet) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answers := make([]string, len(packets))
+	answers := make([]string, len(questions))
 	for _, f := range failed.FindAllStringSubmatch(string(said), -1) {
 		line, _ := strconv.Atoi(f[2])
 		answers[line-1] = f[1]
@@ -137,7 +135,7 @@ func ask(t testing.TB, pod *nstest.Namespace, packets []packet) []string {
 		}
 	}
 	if len(next) > 0 || slices.Contains(answers, "") {
-		t.Fatalf("%d questions:\n%s\n%s", len(packets), routes, said)
+		t.Fatalf("%d questions:\n%s\n%s", len(questions), routes, said)
 	}
 	return answers
 }
@@ -190,11 +188,11 @@ func judgeSource(t testing.TB, pod *nstest.Namespace, s netstate.Snapshot) {
 // judgeSources compares the sources of the namespace's own packets behind a routed guest with those of packets now.
 func judgeSources(t testing.TB, pod *nstest.Namespace, s netstate.Snapshot, packets []packet) {
 	t.Helper()
-	var script strings.Builder
+	var questions []string
 	for _, p := range packets {
-		fmt.Fprintf(&script, "ip -j route get %v 2>&1 | tr -d '\\n'; echo\n", p.to)
+		questions = append(questions, fmt.Sprintf("route get %v", p.to))
 	}
-	for i, answer := range strings.Split(strings.TrimSpace(pod.Exec("sh", "-c", script.String())), "\n") {
+	for i, answer := range ask(t, pod, questions) {
 		to := packets[i].to
 		var list []struct {
 			Dev     string

@@ -27,7 +27,8 @@ func Bound(t *testing.T, test string, kinds []string, objects int, packages ...s
 			for i := range counts {
 				profile, note := filepath.Join(t.TempDir(), "profile"), filepath.Join(t.TempDir(), "allocated")
 				work := exec.Command(program, "-test.run=^"+test+"$", "-test.coverprofile="+profile)
-				work.Env = append(os.Environ(), askedKind+"="+kind, askedObjects+"="+strconv.Itoa(i*objects), askedNote+"="+note)
+				// Garbage is a third of the work.
+				work.Env = append(os.Environ(), "GOGC=1000", askedKind+"="+kind, askedObjects+"="+strconv.Itoa(i*objects), askedNote+"="+note)
 				if out, err := work.CombinedOutput(); err != nil {
 					t.Fatalf("%v: %s", err, out)
 				}
