@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm kvm-check test test-user lab test-all claims crash networks kubernetes bench image vm-image release release-check lint outdated vulncheck fuzz pictures site install install-test go-version FORCE
+.PHONY: help demo demo-vm kvm-check test test-user lab test-all claims crash networks kubernetes bench image vm-image release release-check lint outdated vulncheck fuzz mutants pictures site install install-test go-version FORCE
 
 MODULE := github.com/guestwire/guestwire
 MODULES := . examples examples/kubevirt internal/rig
@@ -256,6 +256,10 @@ FOR ?= 10m
 outdated: ## which requirements have a newer version, and which of these needs a newer Go; FOR=60s limits the time
 	@go build -o bin/outdated ./internal/test/outdated # go run would add a last line of its own
 	@bin/outdated -for $(FOR) $(MODULES)
+
+# ARGS are the program's, such as '-for 30m' or -report.
+mutants: install-test ## which tests notice small faults in the product's code; ARGS='-for 30m' limits the time, the next run goes on (root, Debian)
+	go run ./internal/rig/mutants $(ARGS)
 
 # VULNDB is a database of vulnerabilities other than Go's own.
 vulncheck: $(GOVULNCHECK) ## govulncheck in each module; VULNDB=file:///DIRECTORY where its database is not reachable

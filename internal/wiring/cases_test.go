@@ -14,11 +14,12 @@ type testCase struct {
 	spec  asked
 }
 
-// cases are namespaces as plugins leave them, and what is wanted of them. Each has a golden plan
+// cases are namespaces as plugins leave them, and what is wanted of them. Those that are not unshown have a golden plan
 // in testdata.
 var cases = []testCase{
 	{"bridge", flannel(), bridge()},
 	{"bridge-without-dummy", flannelWith(func(s *netstate.Snapshot) { s.Dummy = false }), bridge()},
+	{"bridge-4", lan4(), bridge()},
 	{"bridge-leased", flannelWith(leasedAddresses), bridge()},
 	{"redirect-leased", flannelWith(leasedAddresses), redirect()},
 	{"redirect", flannel(), redirect()},
@@ -367,6 +368,24 @@ var cases = []testCase{
 	{"bridge-6-gateway-link-local-known", lan6("fe80::1", learned("fe80::1", mac(1))), bridge()},
 	{"bridge-6-gateway-global", lan6("2001:db8:1::1"), bridge()},
 	{"bridge-6-gateway-global-known", lan6("2001:db8:1::1", learned("2001:db8:1::1", mac(1))), bridge()},
+}
+
+// bases are cases that others are shown by, beside those that are called as their binding.
+var bases = []string{"bridge-4", "bridge-guard-off", "redirect-guard-off", "masquerade-guard-off", "masquerade-4", "masquerade-without-nftables",
+	"masquerade-iptables"}
+
+// unshown are cases that other tests run, and whose plans show nothing that no other case shows.
+var unshown = []string{
+	"auto-flannel", "auto-mac", "auto-macvlan-without-nftables", "auto-order", "auto-sysctls-read-only",
+	"bridge-6-gateway-global-known", "bridge-6-gateway-link-local-known", "bridge-addrgen-none", "bridge-blackhole",
+	"bridge-default-on-link", "bridge-forwarding", "bridge-gateway-outside", "bridge-gateway-without-a-way",
+	"bridge-limits-guard-off", "bridge-link-local-removed", "bridge-macvlan-passthru", "bridge-mtu-given",
+	"bridge-no-default", "masquerade-gateway-mac", "masquerade-guest", "masquerade-limits-to-guest",
+	"masquerade-macvlan", "masquerade-mtu-65535", "masquerade-mtu-given", "masquerade-nothing-forwarded",
+	"masquerade-ra-daemon", "masquerade-several-addresses", "masquerade-sidecar-loopback",
+	"masquerade-sysctls-read-only", "masquerade-within-16", "masquerade-within-local", "passt-high-ports",
+	"passt-other-groups", "redirect-blackhole", "redirect-ipvlan-l3", "redirect-mtu-given-guard-off",
+	"redirect-mtu-given", "redirect-noarp-permanent-gateway", "redirect-route-mtu", "routed-limits-mtu", "routed-ra",
 }
 
 // sourceRouted is what the CNI plugin sbr leaves of a network: the routes are in a table that a rule gives

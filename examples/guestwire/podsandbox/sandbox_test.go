@@ -195,6 +195,17 @@ func TestNames(t *testing.T) {
 	}
 }
 
+func TestCheckID(t *testing.T) {
+	for id, good := range map[string]bool{
+		"A": true, "Z": true, "a": true, "z": true, "0": true, "9": true, "x_.-": true, strings.Repeat("a", 255): true,
+		"": false, "@": false, "[": false, "`": false, "{": false, "/": false, ":": false, "-x": false, ".": false, strings.Repeat("a", 256): false,
+	} {
+		if err := podsandbox.CheckID(id); (err == nil) != good {
+			t.Errorf("%.20q: %v", id, err)
+		}
+	}
+}
+
 // TestAtOnce: NICs of one sandbox come and go at once, as engines add several networks; no call fails, and nothing is
 // left.
 func TestAtOnce(t *testing.T) {

@@ -51,6 +51,47 @@ func (i Inputs) changed(was, is reflect.Value, name string) (names, values []str
 	return names, values
 }
 
+// Changes are differences of tables under headings. A chain that differs as under an earlier heading has that heading
+// in place of the lines.
+type Changes struct {
+	first map[string]string // the heading of a chain with its lines
+	text  strings.Builder
+}
+
+// Add reports whether the tables differ.
+func (c *Changes) Add(heading, was, is string) bool {
+	c.text.WriteString("\n== " + heading + "\n")
+	if c.first == nil {
+		c.first = map[string]string{}
+	}
+	diff := DiffTables(was, is)
+	for _, chain := range chainsOf(diff) {
+		name, lines, _ := strings.Cut(chain, "\n")
+		earlier, there := c.first[chain]
+		if there = there && strings.Count(lines, "\n") > 1; there {
+			chain = name + " as: " + earlier + "\n"
+		} else {
+			c.first[chain] = heading
+		}
+		c.text.WriteString(chain)
+	}
+	return diff != ""
+}
+
+func (c *Changes) String() string { return c.text.String() }
+
+// chainsOf cuts a difference before each name.
+func chainsOf(diff string) (all []string) {
+	for line := range strings.Lines(diff) {
+		if strings.HasPrefix(line, "+") || strings.HasPrefix(line, "-") {
+			all[len(all)-1] += line
+		} else {
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
 // block is a table's head with its sets, or a chain.
 type block struct {
 	name  string // "netdev", "netdev guest"
@@ -111,28 +152,17 @@ func DiffTables(was, is string) string {
 }
 
 func diffLines(was, is block) string {
-	a, b := was.lines, is.lines
-	best := make([][]int, len(a)+1) // lines that stay, of those from there
-	for x := range best {
-		best[x] = make([]int, len(b)+1)
-	}
-	for x := len(a) - 1; x >= 0; x-- {
-		for y := len(b) - 1; y >= 0; y-- {
-			if best[x][y] = max(best[x+1][y], best[x][y+1]); a[x] == b[y] {
-				best[x][y] = best[x+1][y+1] + 1
-			}
-		}
-	}
 	var text strings.Builder
-	for x, y := 0, 0; x < len(a) || y < len(b); {
+	same := common(was.lines, is.lines)
+	for x, y := 0, 0; x < len(was.lines) || y < len(is.lines); {
 		switch {
-		case x < len(a) && y < len(b) && a[x] == b[y]:
+		case x < len(was.lines) && same[x] == y:
 			x, y = x+1, y+1
-		case y == len(b) || x < len(a) && best[x+1][y] >= best[x][y+1]:
-			fmt.Fprintf(&text, "-%d\t%s\n", was.first+x, a[x])
+		case x < len(was.lines) && same[x] < 0:
+			fmt.Fprintf(&text, "-%d\t%s\n", was.first+x, was.lines[x])
 			x++
 		default:
-			fmt.Fprintf(&text, "+%d\t%s\n", is.first+y, b[y])
+			fmt.Fprintf(&text, "+%d\t%s\n", is.first+y, is.lines[y])
 			y++
 		}
 	}

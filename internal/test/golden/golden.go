@@ -1,5 +1,5 @@
 // Package golden compares texts with the files of testdata ([Compare]), and with parts of documents ([Parts]). With the
-// flag -update, these are written instead. [Chains] writes each chain of many texts once.
+// flag -update, these are written instead. [Variant] shows a text by its differences to another one.
 package golden
 
 import (
