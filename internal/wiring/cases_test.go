@@ -374,8 +374,8 @@ var cases = []testCase{
 var bases = []string{"bridge-4", "bridge-guard-off", "redirect-guard-off", "masquerade-guard-off", "masquerade-4", "masquerade-without-nftables",
 	"masquerade-iptables"}
 
-// unshown are cases that other tests run, and whose plans show nothing that no other case shows. A value of the Spec that
-// no other case sets, such as a MAC, has to be shown: TestGolden takes values for the same.
+// unshown are cases that other tests run, and whose plans show nothing that no other case shows. A value of the Spec
+// that no other case sets, such as a MAC, has to be shown: TestGolden takes values for the same.
 var unshown = []string{
 	"auto-flannel", "auto-mac", "auto-macvlan-without-nftables", "auto-order", "auto-sysctls-read-only",
 	"bridge-6-gateway-global-known", "bridge-6-gateway-link-local-known", "bridge-addrgen-none", "bridge-blackhole",

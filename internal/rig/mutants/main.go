@@ -1,5 +1,6 @@
-// Mutants asks which tests would notice a fault. It makes small faults in the product's code, mutants, and runs the tests
-// that reach them, one mutant at a time. A mutant is killed if a test fails; a test that no mutant needs is one to look at.
+// Mutants asks which tests would notice a fault. It makes small faults in the product's code, mutants, and runs the
+// tests that reach them, one mutant at a time. A mutant is killed if a test fails; a test that no mutant needs is one
+// to look at.
 //
 // All mutants are in one build. Each stands in its file beside the code that it replaces:
 //
