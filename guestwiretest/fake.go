@@ -157,8 +157,11 @@ func (n *FakeNIC) Plan(ctx context.Context, spec infra.Spec, options ...phase1.S
 // moving is the last Moving of the options.
 func moving(options []phase1.SetupOption) (m phase1.Moving) {
 	for _, o := range options {
-		if last, is := o.(phase1.Moving); is {
-			m = last
+		switch o := o.(type) {
+		case phase1.Moving:
+			m = o
+		case *phase1.Moving:
+			m = *o
 		}
 	}
 	return m
@@ -309,9 +312,12 @@ func (n *FakeNIC) Deactivate(ctx context.Context) (record cache.Record, err erro
 // Activate returns a record without Standby.
 func (n *FakeNIC) Activate(ctx context.Context, other phase1.Other) (record cache.Record, err error) {
 	err = n.ofWired(ctx, func() (err error) {
+		if other.Gone == (other.Inactive != nil) {
+			return &cache.FieldError{Field: "other", Reason: "set one of Inactive and Gone"}
+		}
 		t := wiring.Turn{Turn: n.wired.Record.Turn}
-		if n.wired.Record.Standby && other.Inactive != nil {
-			if t.Turn = other.Inactive.Turn; t.Turn <= n.wired.Record.Turn {
+		if from := other.Inactive; n.wired.Record.Standby && from != nil {
+			if t.Turn = from.Turn; !from.Inactive || t.Turn <= n.wired.Record.Turn {
 				return phase1.ErrActive
 			}
 		}
@@ -328,9 +334,19 @@ func (n *FakeNIC) turn(t wiring.Turn) (cache.Record, error) {
 	return n.become(n.wired)
 }
 
-// Teardown removes the record. A NIC that is not wired is no error.
+// Teardown removes the record. A NIC that is not wired is an error only with Force.
 func (n *FakeNIC) Teardown(ctx context.Context, o phase1.TeardownOptions) error {
-	return n.call(ctx, n.end, "Teardown", o)
+	return n.call(ctx, func() error {
+		switch {
+		case o.Force && o.Discard:
+			return &cache.FieldError{Field: "discard", Reason: "not with Force: it needs the journal"}
+		case o.Force && n.wired == nil:
+			return fmt.Errorf("NIC %s: %w", n.name(), phase1.ErrNotWired)
+		case o.State != "" && n.wired != nil && o.State != n.wired.Journal().Spec.State:
+			return &cache.FieldError{Field: "state", Reason: o.State + " is not that of the wiring"}
+		}
+		return n.end()
+	}, "Teardown", o)
 }
 
 func (n *FakeNIC) end() error {

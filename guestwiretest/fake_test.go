@@ -221,4 +221,34 @@ func TestFakeRefuses(t *testing.T) {
 	if _, err := n.Setup(t.Context(), spec, phase1.Moving{Standby: true}); !errors.As(err, &refused) {
 		t.Errorf("a virtual function on standby: %v", err)
 	}
+	force := phase1.TeardownOptions{Force: true}
+	if err := n.Teardown(t.Context(), force); !errors.Is(err, phase1.ErrNotWired) {
+		t.Errorf("Force before Setup: %v", err)
+	}
+	spec.Binding = infra.Bridge{}
+	if r, err := n.Setup(t.Context(), spec, &phase1.Moving{Standby: true}); err != nil || !r.Standby {
+		t.Fatalf("a pointer to Moving: %v, %v", r, err)
+	}
+	active := cache.Record{Turn: 9}
+	for name, c := range map[string]struct {
+		call  func() error
+		field string // empty: ErrActive
+	}{
+		"Activate without a word of elsewhere": {func() error { _, err := n.Activate(t.Context(), phase1.Other{}); return err }, "other"},
+		"Activate with two": {func() error {
+			_, err := n.Activate(t.Context(), phase1.Other{Inactive: &active, Gone: true})
+			return err
+		}, "other"},
+		"Activate with an active one's record": {func() error { _, err := n.Activate(t.Context(), phase1.Other{Inactive: &active}); return err }, ""},
+		"Force with Discard":                   {func() error { o := force; o.Discard = true; return n.Teardown(t.Context(), o) }, "discard"},
+		"another State":                        {func() error { return n.Teardown(t.Context(), phase1.TeardownOptions{State: "/elsewhere"}) }, "state"},
+	} {
+		err := c.call()
+		if field = nil; errors.As(err, &field) && field.Field != c.field || field == nil && (c.field != "" || !errors.Is(err, phase1.ErrActive)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := n.Teardown(t.Context(), force); err != nil {
+		t.Error(err)
+	}
 }

@@ -23,7 +23,7 @@ type LeftError struct {
 	// are the commands that add its missing addresses and routes.
 	What []string
 
-	// Err is an error beside it, such as infra.ErrNoNIC. Nil: there is none.
+	// Err is an infra.ErrNoNIC if the NIC is gone. Nil: it is there.
 	Err error
 }
 
@@ -37,10 +37,10 @@ func (e *LeftError) Error() string {
 
 func (e *LeftError) Unwrap() error { return e.Err }
 
-// force is Teardown with Force.
+// force is Teardown with Force. If work is left, the next call reports what is lost.
 func (n NIC) force(ctx context.Context, o TeardownOptions) error {
 	lost, err := n.takeDownForced(ctx, o)
-	if len(lost) > 0 {
+	if len(lost) > 0 && (err == nil || errors.Is(err, infra.ErrNoNIC)) {
 		return &LeftError{lost, err}
 	}
 	return err

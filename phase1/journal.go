@@ -43,8 +43,8 @@ type journal struct {
 	wiring.Journal
 	// Made is what Teardown undoes. It asks no plan.
 	Made compare.Made `json:"made"`
-	// Salvaged: a Teardown with Force wrote the journal, of what the namespace showed. Lost is what it could not find out,
-	// a phrase each.
+	// Salvaged: a Teardown with Force wrote the journal, of what the namespace showed. Lost is what it could not find
+	// out, a phrase each.
 	Salvaged bool     `json:"salvaged,omitempty"`
 	Lost     []string `json:"lost,omitempty"`
 

@@ -33,9 +33,10 @@ import (
 //	*LeftError         something could not be restored. All else is done
 //	ErrNotWired        there is no journal, no record and no mark
 //	ErrInUse, ErrHeld  as without Force
+//	infra.ErrNoNIC     as without Force
 //	infra.ErrWired     another link has the NIC's name
 //	*cache.FieldError  Discard is set, or the wiring has another State
-//	others             call Teardown with Force again
+//	others             call Teardown with Force again, which reports what is lost
 func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
 	if o.Force {
 		return n.failed("forced teardown", n.force(ctx, o))

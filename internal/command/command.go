@@ -49,6 +49,9 @@ func Run(ctx context.Context, cmd *exec.Cmd, grace time.Duration, start func() e
 // Wait returns the error of cmd.Wait. When ctx ends, the command gets SIGTERM, and SIGKILL after grace, or
 // after cmd.WaitDelay if that is longer.
 func Wait(ctx context.Context, cmd *exec.Cmd, grace time.Duration) error {
+	if cmd.Process == nil {
+		return cmd.Wait() // which says that it has not been started
+	}
 	waited, asked := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(asked)

@@ -53,7 +53,7 @@ func Run(ctx context.Context, cmd *exec.Cmd, ns *os.File, owner infra.Owner, gro
 //
 // The errors are those of cmd.Start, and
 //
-//	fs.ErrPermission   SETUID or SETGID is missing, for another user
+//	fs.ErrPermission   SETUID, SETGID or KILL is missing, for another user
 //	fs.ErrPermission   SETPCAP is missing, or SYS_ADMIN to enter ns
 //	*cache.FieldError  owner names no user, or one that this user namespace does not have
 //	*cache.FieldError  owner.Inside is set
@@ -260,6 +260,12 @@ func dropPrivileges(ns *os.File, c *syscall.Credential) error {
 	}
 	if r, e, s := unix.Getresuid(); slices.ContainsFunc([]int{r, e, s}, func(id int) bool { return uint32(id) != c.Uid }) {
 		if err := need(unix.CAP_SETUID, "CAP_SETUID", "changes the user"); err != nil {
+			return err
+		}
+	}
+	// The kernel asks for this also when it sends the death signal (kill(2)).
+	if r, e, _ := unix.Getresuid(); uint32(r) != c.Uid && uint32(e) != c.Uid {
+		if err := need(unix.CAP_KILL, "CAP_KILL", "ends a command of another user"); err != nil {
 			return err
 		}
 	}

@@ -163,6 +163,8 @@ func TestLaunchPrivileges(t *testing.T) {
 		{"no setpcap", []string{"--bounding-set", without("setpcap")}, []string{"-uid", "107"}, "CAP_SETPCAP is missing, which empties the bounding set"},
 		{"no setuid", []string{"--bounding-set", without("setuid")}, []string{"-uid", "107"}, "CAP_SETUID is missing, which changes the user"},
 		{"no setgid", []string{"--bounding-set", without("setgid")}, []string{"-uid", "107"}, "CAP_SETGID is missing, which changes the groups"},
+		{"no kill", []string{"--bounding-set", without("kill")}, []string{"-uid", "107"}, "CAP_KILL is missing, which ends a command of another user"},
+		{"no kill, the same user", []string{"--bounding-set", without("kill")}, []string{"-uid", "0"}, ""},
 		{"a group to give up, another named twice", []string{"--groups", "36,42"}, []string{"-uid", "107", "-groups", "36,36"}, ""},
 		{"no setgid, no group to give up", []string{"--bounding-set", without("setgid"), "--clear-groups"}, []string{"-uid", "0"}, ""},
 		{"inheritable and ambient", []string{"--inh-caps", "+net_admin,+setuid", "--ambient-caps", "+net_admin,+setuid"}, []string{"-uid", "107"}, ""},

@@ -160,6 +160,11 @@ func TestRunStartsNothing(t *testing.T) {
 			t.Errorf("%v: %v, want %s", c.cmd, err, c.want)
 		}
 	}
+	for range 100 { // the end of ctx and of cmd.Wait are a race
+		if err := vmm.Wait(over, exec.Command("true")); err == nil || err.Error() != "exec: not started" {
+			t.Fatalf("Wait without Start: %v", err)
+		}
+	}
 }
 
 // TestThreads: a thread stays as long as its command, and no longer.
