@@ -154,3 +154,16 @@ func TestSalvageMACWithoutIPv6(t *testing.T) {
 		t.Errorf("the guest's MAC stays, and lost is %q", j.Lost)
 	}
 }
+
+// TestSalvageLostAddress: of what the NIC has lost since Setup the record says the commands, also of one thing alone.
+func TestSalvageLostAddress(t *testing.T) {
+	for _, lost := range []string{"ip addr add 10.244.1.7/24 broadcast 10.244.1.255 dev eth0", "ip addr replace fd00:244:1::7/64 dev eth0"} {
+		plan := newPlan(t, flannel(), redirect())
+		k := wire(t, plan, flannel())
+		k.s.Addresses = slices.DeleteFunc(k.s.Addresses, func(a netstate.Address) bool { return strings.Contains(lost, a.Prefix.String()) })
+		want := "what the record has of eth0: " + lost
+		if s := undo.Salvage(k.snapshot(), "eth0", "redirect", &plan.Record); !slices.ContainsFunc(s.Lost, func(l string) bool { return strings.HasPrefix(l, want) }) {
+			t.Errorf("lost is %q, want %s", s.Lost, want)
+		}
+	}
+}
