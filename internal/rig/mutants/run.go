@@ -37,11 +37,11 @@ type result struct {
 }
 
 type runner struct {
-	work             string
-	mutants          []mutant
-	tests            []test
-	done             []result
-	results          *os.File
+	work                   string
+	mutants                []mutant
+	tests                  []test
+	done                   []result
+	results                *os.File
 	only, each, skip, long *regexp.Regexp
 }
 
