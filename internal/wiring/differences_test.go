@@ -104,6 +104,10 @@ func TestDifferences(t *testing.T) {
 		}), "IPv4 forwarding of eth0 is off, not on"},
 		{"addrgenmode", hidden, link("eth0-tap", func(l *netstate.Link) { l.AddrGen = 0 }), "addrgenmode of eth0-tap is eui64, not none"},
 		{"tap down", bridged, link("eth0-tap", func(l *netstate.Link) { l.Up = false }), "eth0-tap is down"},
+		{"tap down, with its routes, which come back with it", hidden, func(s *netstate.Snapshot) {
+			link("eth0-tap", func(l *netstate.Link) { l.Up = false })(s)
+			s.Routes = slices.DeleteFunc(s.Routes, func(r netstate.Route) bool { return r.Link == index(s, "eth0-tap") })
+		}, "eth0-tap is down"},
 		{"holder up", bridged, link("eth0", func(l *netstate.Link) { l.Up = true }), "eth0 is up"},
 		{"NIC renamed while it is up", redirected, link("eth0", func(l *netstate.Link) { l.Name = "other" }), "eth0 is called other"},
 		{"NIC renamed, and its table dormant", redirected, func(s *netstate.Snapshot) {
