@@ -18,8 +18,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// DefaultDir is NIC.Dir if that is empty. Only root can enter it. Files of callers may lie there too: Phase1 leaves them
-// alone, but removes a file name-* that no process has locked (flock(2)), as a killed one leaves it.
+// DefaultDir is NIC.Dir if that is empty. Only root can enter it. Files of callers may lie there too. Phase1 leaves
+// them alone, but removes a file name-* that no process has locked (flock(2)), as a killed one leaves it.
 const DefaultDir = "/run/guestwire.lock"
 
 // node is Phase1's own directory on a node, which only root can enter: another user who could open a lock could
