@@ -113,8 +113,8 @@ func TestSourcePorts(t *testing.T) {
 	}
 }
 
-// TestHiddenBehind: where the NIC has several addresses, the guest is hidden behind the one that the default route names,
-// if it names one that stays.
+// TestHiddenBehind: where the NIC has several addresses, the guest is hidden behind the one that the default route
+// names, if it names one that stays.
 func TestHiddenBehind(t *testing.T) {
 	const fixed = " snat ip to 10.244.1.8:"
 	for _, c := range []struct {
