@@ -155,7 +155,7 @@ func TestFieldsOfRouter(t *testing.T) {
 // by its index has that after its hook.
 func tablesText(g Guest) string {
 	var b strings.Builder
-	for _, t := range Tables(g) {
+	for _, t := range g.Tables() {
 		counted := t.Counted(g.Names.NIC, true)
 		counted.Chains = counted.Chains[:len(t.Chains)]
 		text := counted.String()

@@ -382,9 +382,9 @@ var unshown = []string{
 	"bridge-default-on-link", "bridge-forwarding", "bridge-gateway-outside", "bridge-gateway-without-a-way",
 	"bridge-limits-guard-off", "bridge-link-local-removed", "bridge-macvlan-passthru", "bridge-mtu-given",
 	"bridge-no-default", "masquerade-limits-to-guest",
-	"masquerade-macvlan", "masquerade-mtu-65535", "masquerade-mtu-given", "masquerade-nothing-forwarded",
+	"masquerade-macvlan", "masquerade-mtu-65535", "masquerade-mtu-given",
 	"masquerade-ra-daemon", "masquerade-several-addresses", "masquerade-sidecar-loopback",
-	"masquerade-sysctls-read-only", "masquerade-within-16", "masquerade-within-local", "passt-high-ports",
+	"masquerade-within-16", "masquerade-within-local", "passt-high-ports",
 	"passt-other-groups", "redirect-blackhole", "redirect-ipvlan-l3", "redirect-mtu-given-guard-off",
 	"redirect-mtu-given", "redirect-noarp-permanent-gateway", "redirect-route-mtu", "routed-limits-mtu", "routed-ra",
 }
