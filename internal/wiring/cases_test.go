@@ -377,10 +377,10 @@ var bases = []string{"bridge-4", "bridge-guard-off", "redirect-guard-off", "masq
 // unshown are cases that other tests run, and whose plans show nothing that no other case shows. A value of the Spec
 // that no other case sets, such as a MAC, has to be shown: TestGolden takes values for the same.
 var unshown = []string{
-	"bridge-calico", "bridge-6-gateway-link-local", "redirect-mac-without-link-local", "redirect-limits-mtu-guard-off",
+	"bridge-calico", "redirect-mac-without-link-local", "redirect-limits-mtu-guard-off",
 	"redirect-not-served-guard-frames", "redirect-limits", "masquerade-limits", "masquerade-everything", "routed-egress",
 	"auto-flannel", "auto-mac", "auto-macvlan-without-nftables", "auto-order", "auto-sysctls-read-only",
-	"bridge-6-gateway-global-known", "bridge-6-gateway-link-local-known", "bridge-addrgen-none", "bridge-blackhole",
+	"bridge-6-gateway-global-known", "bridge-6-gateway-link-local-known", "bridge-addrgen-none",
 	"bridge-default-on-link", "bridge-forwarding", "bridge-gateway-outside", "bridge-gateway-without-a-way",
 	"bridge-limits-guard-off", "bridge-link-local-removed", "bridge-macvlan-passthru", "bridge-mtu-given",
 	"bridge-no-default", "masquerade-limits-to-guest",
