@@ -216,7 +216,7 @@ func TestAnnounceToGuest(t *testing.T) {
 
 func TestAnnounceRefused(t *testing.T) {
 	standby := newRecord()
-	standby.Standby = true
+	standby.Role = cache.RoleStandby
 	r := newResponder(t, newRecord(), resolvConf)
 	if err := r.Announce(t.Context()); !errors.Is(err, syscall.ENOTCONN) {
 		t.Errorf("without Serve: %v", err)
@@ -237,7 +237,7 @@ func TestAnnounceRefused(t *testing.T) {
 // Serve announces a guest whose standby ends, and ends an announcement when one begins.
 func TestAnnounceStandby(t *testing.T) {
 	active, standby := newRecord(), newRecord()
-	standby.Standby = true
+	standby.Role = cache.RoleStandby
 	r := newResponder(t, standby, resolvConf)
 	rarps := func(p *fakePort) (n int) {
 		frames, _ := p.sent()
