@@ -56,7 +56,7 @@ func TestStandby(t *testing.T) {
 			setStandby(t, plan, true)
 			k := boot(c.found)
 			for _, op := range mustSteps(t, plan, k) {
-				mustApply(t, k, []netstate.Op{op})
+				k.applyAll([]netstate.Op{op})
 				if now, _ := k.s.Named(tap); now.Up {
 					t.Fatalf("%v brings the tap up", op)
 				}
@@ -95,7 +95,7 @@ func TestStandby(t *testing.T) {
 			if down := "ip link set " + tap + " down\n"; netstate.Text(ops) != down || netstate.Text(plan.Deactivate(k.s)) != down {
 				t.Errorf("on standby again by\n%s and\n%s", netstate.Text(ops), netstate.Text(plan.Deactivate(k.s)))
 			}
-			mustApply(t, k, ops)
+			k.applyAll(ops)
 			if left := plan.Deactivate(k.s); len(left) > 0 {
 				t.Errorf("inactive, and yet there is something to do:\n%s", netstate.Text(left))
 			}
