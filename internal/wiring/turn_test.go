@@ -154,4 +154,7 @@ func TestWaiting(t *testing.T) {
 	if turn, err := wiring.FirstTurn("other", infra.Redirect{}, &waiting, true); err != nil || turn != (wiring.Turn{Role: cache.RoleStandby, Source: "source", Turn: 4}) {
 		t.Errorf("Setup on standby: %+v, %v", turn, err)
 	}
+	if turn, err := wiring.FirstTurn("source", infra.Redirect{}, &waiting, true); err != nil || turn.Source != "" {
+		t.Errorf("Setup on standby where the guest was: %+v, %v", turn, err)
+	}
 }
