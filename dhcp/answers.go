@@ -69,7 +69,7 @@ func newAnswers(given cache.Record, dns cache.DNS, moves moves) (*answers, error
 func unsent(rec *cache.Record, res resolver) []string {
 	var warnings []string
 	for _, l := range append(served.OtherFamily(rec), served.TooLong4(rec, res.servers4, res.search)...) {
-		isKnown := func(k cache.Loss) bool { return k.What == l.What && k.Why == l.Why }
+		isKnown := func(k cache.Finding) bool { return k.What == l.What && k.Why == l.Why }
 		if !slices.ContainsFunc(rec.Losses, isKnown) {
 			warnings = append(warnings, fmt.Sprintf("%s is left out: %s", l.What, l.Why))
 		}

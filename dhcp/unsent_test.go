@@ -72,7 +72,7 @@ func TestTooLong(t *testing.T) {
 					if !slices.Contains(asked, byte(code)) || code == 3 && slices.Contains(have, 121) {
 						continue // RFC 3442: the client ignores the router
 					}
-					lost := slices.ContainsFunc(losses, func(l cache.Loss) bool {
+					lost := slices.ContainsFunc(losses, func(l cache.Finding) bool {
 						return strings.HasPrefix(l.What+" ", fmt.Sprintf("DHCPv4 option %d ", code)) && (strings.Contains(l.Why, client) || strings.HasSuffix(l.Why, "any client"))
 					})
 					if lost == slices.Contains(have, code) {

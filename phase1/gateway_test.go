@@ -350,7 +350,7 @@ func TestGatewayOfAnotherFamily(t *testing.T) {
 			want := strings.Fields(n.World.IP("-br link show dev pod"))[2]
 			r := record(t, n)
 			isHop := func(o cache.Neighbour) bool { return o.Address == r.IPv4.Gateway() && o.MAC.String() == want }
-			isLost := func(l cache.Loss) bool { return l.Kind != "server" } // of the configuration's IPv6
+			isLost := func(l cache.Finding) bool { return l.Kind != "server" } // of the configuration's IPv6
 			if r.IPv6 != nil || slices.ContainsFunc(r.Losses, isLost) || !slices.ContainsFunc(r.Neighbours, isHop) {
 				t.Errorf("IPv6 %v, losses %v, gateway %v, neighbours %v; want a neighbour of the MAC %s", r.IPv6, r.Losses, r.IPv4.Gateway(), r.Neighbours, want)
 			}

@@ -200,7 +200,7 @@ func TestVPN(t *testing.T) {
 				t.Errorf("%s loses %v, want %s", r.Binding, r.Losses, want)
 			}
 			for _, l := range r.Losses {
-				if c.forwards && (l.Kind != "other-link" || l.Keeps != cache.BindingMasquerade) {
+				if c.forwards && (l.Kind != "other-link" || l.Way != "masquerade keeps it") {
 					t.Errorf("%s loses %v, want what masquerade keeps", r.Binding, l)
 				}
 			}
@@ -266,7 +266,7 @@ func TestOtherLinkSources(t *testing.T) {
 			s.routedGuest(t, r)
 			var lost []string
 			for _, l := range r.Losses {
-				if strings.Contains(l.What, ":") && strings.Contains(l.What, ".") && l.Kind == "other-link" && l.Keeps == cache.BindingMasquerade {
+				if strings.Contains(l.What, ":") && strings.Contains(l.What, ".") && l.Kind == "other-link" && l.Way == "masquerade keeps it" {
 					lost = append(lost, l.What)
 				}
 			}

@@ -59,7 +59,7 @@ func TestDifferences(t *testing.T) {
 			link(port, func(l *netstate.Link) { l.Master = 90 })(s)
 		}
 	}
-	documented, kinds := documentedKinds(t, "infra/step.go", "Difference"), map[string]bool{}
+	documented, kinds := documentedKinds(t, "infra/step.go", "Difference", "Kind"), map[string]bool{}
 	bridged, hidden, redirected, shaped := bridge(), masquerade(), redirect(), withSpec(bridge(), limited)
 	for _, c := range []struct {
 		name   string

@@ -21,7 +21,7 @@ import (
 // by a plan of that binding, and by nothing else.
 
 // addLosses adds losses to the record.
-func (p *Plan) addLosses(list ...cache.Loss) { p.Record.Losses = append(p.Record.Losses, list...) }
+func (p *Plan) addLosses(list ...cache.Finding) { p.Record.Losses = append(p.Record.Losses, list...) }
 
 // losses are those of the record.
 func (p *Plan) losses() losses { return p.Record.Losses }
