@@ -10,6 +10,9 @@ type Finding struct {
 	// Grave reports whether Setup changes nothing because of it.
 	Grave bool `json:"grave,omitempty"`
 
+	// Link is the link of the namespace, by the name that Setup gave it. Empty: none, or several.
+	Link string `json:"link,omitempty"`
+
 	// What is it, such as 10.96.0.0/12 or net1, or the whole of it in words if Why is empty.
 	What string `json:"what"`
 

@@ -52,9 +52,9 @@ func TestGateway(t *testing.T) {
 			if err := c.Check(t.Context()); !errors.As(err, &drift) {
 				t.Fatal(err)
 			}
-			want := []infra.Difference{
-				{Kind: "gateway", Text: fmt.Sprintf("the IPv6 gateway %v has the MAC %v, the record's router is of %v", nstest.Gateway6, newGatewayMAC, gatewayMAC)},
-				{Kind: "up", Link: "eth0-dhcp", Text: "eth0-dhcp is down"},
+			want := []cache.Finding{
+				{Kind: "gateway", What: fmt.Sprintf("the IPv6 gateway %v has the MAC %v, the record's router is of %v", nstest.Gateway6, newGatewayMAC, gatewayMAC)},
+				{Kind: "up", Link: "eth0-dhcp", What: "eth0-dhcp is down"},
 			}
 			if fmt.Sprint(drift.Differs) != fmt.Sprint(want) {
 				t.Errorf("differs %q\nwant %q", drift.Differs, want)
@@ -121,7 +121,7 @@ func TestGateway4(t *testing.T) {
 				t.Fatal(err)
 			}
 			text := fmt.Sprintf("the IPv4 gateway %v has the MAC %v, the record's stand-in is of %v", gateway, newGatewayMAC, gatewayMAC)
-			if len(drift.Differs) != 1 || drift.Differs[0] != (infra.Difference{Kind: "gateway", Text: text}) {
+			if len(drift.Differs) != 1 || drift.Differs[0] != (cache.Finding{Kind: "gateway", What: text}) {
 				t.Errorf("differs %q, want %q", drift.Differs, text)
 			}
 			setup(t, c)

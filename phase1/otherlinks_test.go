@@ -95,7 +95,7 @@ func TestOtherLinks(t *testing.T) {
 			says, only = says+", net9 forwards IPv6", 0
 		}
 		var drift *phase1.DriftError
-		if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "forwarding" || drift.Differs[0].Text != says {
+		if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "forwarding" || drift.Differs[0].What != says {
 			t.Errorf("Check says %v, want one difference: %s", err, says)
 		}
 		setup(t, c)

@@ -288,7 +288,10 @@ func (f *findings) nic(ctx context.Context, o *options) {
 		return
 	case report.Drift != nil:
 		for _, d := range report.Drift.Differs {
-			f.add(fault, o.Name, "%s%s", d.Text, o.wayOut(d, len(report.Drift.Repair) > 0))
+			if d.Way == "" && len(report.Drift.Repair) > 0 {
+				d.Way = o.repairCall() + " repairs it"
+			}
+			f.add(fault, o.Name, "%v", d)
 		}
 		f.managers(o)
 	default:
@@ -307,20 +310,6 @@ func (f *findings) nic(ctx context.Context, o *options) {
 			f.add(warning, o.Name, "dropped %s: %s, %s: guestwire-agent drops shows them", count(d.Packets, "packet"), d.Reason, d.Meaning)
 		}
 	}
-}
-
-// wayOut follows the text of a difference: guestwire-agent repair repairs all but what came later, and sysctls and
-// names for which the text itself has the command. Where Setup repairs nothing, the text has the way out.
-func (o *options) wayOut(d infra.Difference, repairs bool) string {
-	switch {
-	case d.Kind == "later":
-		return ": take it out of the namespace, or guestwire-agent teardown and guestwire-agent setup"
-	case d.Kind == "sysctl" && strings.Contains(d.Text, "sysctl -w"), d.Kind == "link-other" && strings.Contains(d.Text, " first"):
-		return ", then " + o.repairCall()
-	case !repairs:
-		return ""
-	}
-	return ": " + o.repairCall() + " repairs it"
 }
 
 // linkManagers are programs that configure each link they see, by the names of their processes (proc_pid_comm(5)).
