@@ -65,8 +65,8 @@ func newAnswers(given cache.Record, dns cache.DNS, moves moves) (*answers, error
 	return r, nil
 }
 
-// unsent is what the guest cannot use, what it does not get as it has no address of the family, and by DHCPv4 as it does
-// not fit into a message. What the record names as a loss is known.
+// unsent is what the guest cannot use, what it does not get as it has no address of the family, and what does not fit
+// into a message of DHCPv4. What the record names as a loss is known.
 func unsent(rec *cache.Record, res resolver) []cache.Finding {
 	all := slices.Concat(res.lost, served.OtherFamily(rec), served.TooLong4(rec, res.servers4, res.search))
 	return slices.DeleteFunc(all, func(l cache.Finding) bool {

@@ -172,6 +172,8 @@ func TestUnsentWarnings(t *testing.T) {
 	}
 	only4, only6 := newRecord(), newRecord()
 	only4.IPv6, only6.IPv4 = nil, nil
+	own := newRecord()
+	own.Losses = []cache.Finding{{Kind: "server", What: "127.0.0.1", Why: "for the guest, that is the guest itself"}}
 	for _, c := range []struct {
 		name    string
 		rec     cache.Record
@@ -187,6 +189,7 @@ func TestUnsentWarnings(t *testing.T) {
 		{"a long search list, IPv4 alone", only4, cache.Options{}, long, []string{"option DHCPv4 option 119 (search domains)", "option part of DHCPv4 option 119 (search domains)"}},
 		{"45 routes", withRoutes(newRecord(), 45), cache.Options{}, dns, []string{"option DHCPv4 option 121 (routes)"}},
 		{"known losses", known(withRoutes(newRecord(), 45)), cache.Options{}, dns, nil},
+		{"a known server, and another one", own, cache.Options{}, cache.DNS{Servers: []netip.Addr{addr("127.0.0.1"), addr("127.0.0.2")}}, []string{"server 127.0.0.2"}},
 		{"180 routes", withRoutes(newRecord(), 180), cache.Options{}, dns, []string{"route DHCPv4 option 121 (routes)"}},
 	} {
 		c.rec.Options = c.options
