@@ -302,8 +302,8 @@ func TestConditionalLosses(t *testing.T) {
 	}
 }
 
-// TestLossKinds: the kinds of loss that plans and leases add are those that Record.Losses lists. Each of those has a row
-// on the page of losses.
+// TestLossKinds: the kinds of loss that plans and leases add are those that Record.Losses lists. Each of those has a
+// row on the page of losses.
 func TestLossKinds(t *testing.T) {
 	documented := documentedKinds(t, "cache/record.go", "Record", "Losses")
 	used := map[string]bool{}
