@@ -2,7 +2,7 @@ package cache
 
 import "fmt"
 
-// Finding is one thing that a guest does not get, or that is not as Setup left it.
+// Finding is one thing of a report: what a guest does not get, or what is not as Setup left it.
 type Finding struct {
 	// Kind is for programs. The field that has the finding lists the kinds.
 	Kind string `json:"kind"`

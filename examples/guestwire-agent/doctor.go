@@ -24,31 +24,24 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// The levels of a finding.
+// The kinds of a finding.
 const (
 	ok      = "ok"
 	warning = "warning"
 	fault   = "fault"
 )
 
-// finding is a line of doctor. The text of a warning or a fault has its way out.
-type finding struct {
-	Level   string `json:"level"`
-	Subject string `json:"subject"`
-	Text    string `json:"text"`
-}
-
-// findings are what doctor has found.
-type findings []finding
+// findings are the lines of doctor. The text of a warning or a fault has its way out.
+type findings []cache.Finding
 
 func (f *findings) add(level, subject, format string, args ...any) {
-	*f = append(*f, finding{level, subject, fmt.Sprintf(format, args...)})
+	*f = append(*f, cache.Finding{Kind: level, Grave: level == fault, What: subject, Why: fmt.Sprintf(format, args...)})
 }
 
 // faults is the number of faults.
 func (f findings) faults() (n int) {
 	for _, x := range f {
-		if x.Level == fault {
+		if x.Grave {
 			n++
 		}
 	}
@@ -84,7 +77,7 @@ func doctor(ctx context.Context, o *options) error {
 	} else {
 		printLevels(func(table *tabwriter.Writer) {
 			for _, x := range f {
-				fmt.Fprintf(table, "%s\t%s\t%s\n", x.Level, x.Subject, x.Text)
+				fmt.Fprintf(table, "%s\t%s\t%s\n", x.Kind, x.What, x.Why)
 			}
 		})
 	}
