@@ -21,7 +21,7 @@ import (
 // The plan is one of a journal: the first Setup asks the kernel. The caller compares the namespace with the plan
 // that askGateways returns, and writes that plan's journal and record.
 func (s *session) askGateways(ctx context.Context, plan *wiring.Plan, once bool) (*wiring.Plan, []cache.Finding, error) {
-	if plan.Record.Standby {
+	if plan.Record.Role != cache.RoleActive {
 		return plan, nil, nil
 	}
 	plan, differs, err := s.takeReplaced(plan)
