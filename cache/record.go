@@ -130,8 +130,21 @@ type Record struct {
 	// Limits bound what passes between the guest and its network.
 	Limits Limits `json:"limits,omitzero"`
 
-	// Losses are what the namespace has and the guest does not get, as Setup found it.
-	Losses []Loss `json:"losses,omitempty"`
+	// Losses are what the namespace has and the guest does not get, as Setup found it. Way names
+	// a binding with which the guest gets it on this NIC, such as "routed keeps it". The kinds:
+	//
+	//	family         IPv4 or IPv6 as a whole; it is grave
+	//	route          a route through the NIC
+	//	next-hop       next hops of a route that has several
+	//	gateway        a next hop that did not answer Setup, until a later Setup finds it
+	//	policy-rule    policy rules, or the routes of a table that they lead to
+	//	address        an address of the namespace
+	//	other-link     what the namespace reaches by another link
+	//	server         a resolver or a time server that the guest cannot reach
+	//	option         a DHCP option that some clients cannot receive
+	//	mtu            a part of the NIC's MTU
+	//	frames         frames for the guest that the NIC does not receive
+	Losses []Finding `json:"losses,omitempty"`
 
 	// Warnings are risks and advice as of the first Setup, a sentence each.
 	Warnings []string `json:"warnings,omitempty"`

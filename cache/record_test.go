@@ -46,7 +46,7 @@ func full() Record {
 			FromGuest: Limit{BitsPerSecond: 100_000_000_000, PacketsPerSecond: 10_000_000, BurstBytes: 1<<32 - 1, BurstPackets: 1<<32 - 1},
 			ToGuest:   Shape{BitsPerSecond: 8000, BurstBytes: 240_000},
 		},
-		Losses:   []Loss{{Kind: "route", What: "10.0.0.0/8", Why: "a phrase", Keeps: BindingRouted}},
+		Losses:   []Finding{{Kind: "route", Grave: true, Link: "eth0", What: "10.0.0.0/8", Why: "a phrase", Way: "a phrase"}},
 		Warnings: []string{"a sentence"},
 	}
 }

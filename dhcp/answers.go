@@ -43,7 +43,6 @@ func newAnswers(given cache.Record, dns cache.DNS, moves moves) (*answers, error
 		guests:    stationsOf(rec),
 		frameSize: frame.EthernetLen + frame.PriorityTagLen + max(rec.MTU, 1500),
 		standby:   rec.Role != cache.RoleActive,
-		warnings:  res.warnings,
 		record:    given,
 		dns:       dns,
 	}
@@ -57,24 +56,22 @@ func newAnswers(given cache.Record, dns cache.DNS, moves moves) (*answers, error
 		r.router, warnings = newRouter(rec, res)
 		r.warnings = append(r.warnings, warnings...)
 	}
-	r.warnings = append(r.warnings, unsent(&rec, res)...)
+	for _, l := range unsent(&rec, res) {
+		r.warnings = append(r.warnings, "lost: "+l.String())
+	}
 	r.neighbours = newNeighbours(rec)
 	r.stations = newStations(rec)
 	r.rounds = newRounds(rec, r.neighbours)
 	return r, nil
 }
 
-// unsent warns of what the guest does not get as it has no address of the family, and by DHCPv4 as it does not fit into
-// a message. What the record names as a loss is known.
-func unsent(rec *cache.Record, res resolver) []string {
-	var warnings []string
-	for _, l := range append(served.OtherFamily(rec), served.TooLong4(rec, res.servers4, res.search)...) {
-		isKnown := func(k cache.Loss) bool { return k.What == l.What && k.Why == l.Why }
-		if !slices.ContainsFunc(rec.Losses, isKnown) {
-			warnings = append(warnings, fmt.Sprintf("%s is left out: %s", l.What, l.Why))
-		}
-	}
-	return warnings
+// unsent is what the guest cannot use, what it does not get as it has no address of the family, and what does not fit
+// into a message of DHCPv4. What the record names as a loss is known.
+func unsent(rec *cache.Record, res resolver) []cache.Finding {
+	all := slices.Concat(res.lost, served.OtherFamily(rec), served.TooLong4(rec, res.servers4, res.search))
+	return slices.DeleteFunc(all, func(l cache.Finding) bool {
+		return slices.ContainsFunc(rec.Losses, func(k cache.Finding) bool { return k.What == l.What && k.Why == l.Why })
+	})
 }
 
 func (r *answers) answer(dst, received []byte) ([]byte, result) {

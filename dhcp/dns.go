@@ -1,8 +1,8 @@
 package dhcp
 
 import (
-	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/insomniacslk/dhcp/rfc1035label"
 
@@ -15,26 +15,21 @@ type resolver struct {
 	servers4, servers6 []netip.Addr
 	ntp6               []netip.Addr
 	search             []string // without trailing dots
-	warnings           []string
+	lost               []cache.Finding
 }
 
 // newResolver returns what the guest of the record can use.
 func newResolver(dns cache.DNS, rec *cache.Record) resolver {
 	var res resolver
-	warn := func(what string, left []servers.Left) {
-		for _, l := range left {
-			res.warnings = append(res.warnings, fmt.Sprintf("%s %s is left out: %s", what, l.What, l.Why))
-		}
-	}
+	var lost [3][]cache.Finding
+	var resolvers, ntp []netip.Addr
 	nic := servers.Leased(rec)
-	resolvers, left := nic.Resolvers(dns.Servers)
-	warn("DNS server", left)
-	ntp, left := nic.Reachable(rec.Options.NTP)
-	warn("time server", left)
+	resolvers, lost[0] = nic.Resolvers(dns.Servers)
+	ntp, lost[1] = nic.Reachable(rec.Options.NTP)
 	res.servers4, res.servers6 = byFamily(resolvers)
 	_, res.ntp6 = byFamily(ntp)
-	res.search, left = servers.Search(&rec.Options, dns.Search)
-	warn("search domain", left)
+	res.search, lost[2] = servers.Search(&rec.Options, dns.Search)
+	res.lost = slices.Concat(lost[:]...)
 	return res
 }
 

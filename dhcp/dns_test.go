@@ -25,13 +25,13 @@ func TestResolver(t *testing.T) {
 	if have := fmt.Sprint(res.servers4, res.servers6, res.ntp6, res.search); have != "[10.0.0.1 10.0.0.2] [fe80::1] [fd00::7] [a.b]" {
 		t.Error(have)
 	}
-	want := []string{
-		"DNS server fe80::3%net1 is left out: it is not on the guest's link",
-		"time server 127.0.0.1 is left out: for the guest, that is the guest itself",
-		`search domain "a..b" is left out: it has an empty label, want 1 to 63 octets between two dots`,
+	want := []cache.Finding{
+		{Kind: "server", What: "fe80::3%net1", Why: "it is not on the guest's link"},
+		{Kind: "server", What: "127.0.0.1", Why: "for the guest, that is the guest itself"},
+		{Kind: "option", What: `search domain "a..b"`, Why: "it has an empty label, want 1 to 63 octets between two dots"},
 	}
-	if !slices.Equal(res.warnings, want) {
-		t.Errorf("%q", res.warnings)
+	if !slices.Equal(res.lost, want) {
+		t.Errorf("%q", res.lost)
 	}
 }
 

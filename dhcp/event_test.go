@@ -41,7 +41,7 @@ func TestServeLog(t *testing.T) {
 	})
 	text := log.String()
 	for _, want := range []string{
-		`level=WARN msg="search domain \"a..b\" is left out: it has an empty label, want 1 to 63 octets between two dots"`,
+		`level=WARN msg="lost: option search domain \"a..b\": it has an empty label, want 1 to 63 octets between two dots"`,
 		`level=INFO msg="DHCPv4 address leased" event=dhcpv4-leased guest=02:00:00:00:00:01 address=10.244.1.7`,
 		`level=WARN msg="DHCPv4 request for another address refused" event=dhcpv4-refused guest=02:00:00:00:00:01 address=10.9.9.9`,
 		`level=WARN msg="DHCPv6 address declined by the guest: a station of the network answers for it, a duplicate or an NDP proxy" event=dhcpv6-declined guest=02:00:00:00:00:01 address=fd00:10:244::7`,

@@ -72,7 +72,7 @@ func TestTooLong(t *testing.T) {
 					if !slices.Contains(asked, byte(code)) || code == 3 && slices.Contains(have, 121) {
 						continue // RFC 3442: the client ignores the router
 					}
-					lost := slices.ContainsFunc(losses, func(l cache.Loss) bool {
+					lost := slices.ContainsFunc(losses, func(l cache.Finding) bool {
 						return strings.HasPrefix(l.What+" ", fmt.Sprintf("DHCPv4 option %d ", code)) && (strings.Contains(l.Why, client) || strings.HasSuffix(l.Why, "any client"))
 					})
 					if lost == slices.Contains(have, code) {
@@ -172,6 +172,8 @@ func TestUnsentWarnings(t *testing.T) {
 	}
 	only4, only6 := newRecord(), newRecord()
 	only4.IPv6, only6.IPv4 = nil, nil
+	own := newRecord()
+	own.Losses = []cache.Finding{{Kind: "server", What: "127.0.0.1", Why: "for the guest, that is the guest itself"}}
 	for _, c := range []struct {
 		name    string
 		rec     cache.Record
@@ -180,18 +182,19 @@ func TestUnsentWarnings(t *testing.T) {
 		want    []string
 	}{
 		{"both", newRecord(), all, dns, nil},
-		{"IPv4 alone", only4, all, dns, []string{"DNS server fd00::53", "DNS server fd00::54", "time server fd00::7", "bootFileURL", "dhcpv6.17"}},
-		{"IPv4 alone, resolvers of IPv6 alone", only4, cache.Options{}, cache.DNS{Servers: dns.Servers[1:2]}, []string{"DNS server fd00::53"}},
-		{"IPv6 alone", only6, all, dns, []string{"DNS server 10.96.0.10", "time server 192.0.2.7", "hostname", "tftpServer", "bootFile", "dhcpv4.43", "dhcpv4.224"}},
-		{"a long search list", newRecord(), cache.Options{}, long, []string{"DHCPv4 option 119 (search domains)"}},
-		{"a long search list, IPv4 alone", only4, cache.Options{}, long, []string{"DHCPv4 option 119 (search domains)", "part of DHCPv4 option 119 (search domains)"}},
-		{"45 routes", withRoutes(newRecord(), 45), cache.Options{}, dns, []string{"DHCPv4 option 121 (routes)"}},
+		{"IPv4 alone", only4, all, dns, []string{"server fd00::53", "server fd00::54", "server fd00::7", "option bootFileURL", "option dhcpv6.17"}},
+		{"IPv4 alone, resolvers of IPv6 alone", only4, cache.Options{}, cache.DNS{Servers: dns.Servers[1:2]}, []string{"server fd00::53"}},
+		{"IPv6 alone", only6, all, dns, []string{"server 10.96.0.10", "server 192.0.2.7", "option hostname", "option tftpServer", "option bootFile", "option dhcpv4.43", "option dhcpv4.224"}},
+		{"a long search list", newRecord(), cache.Options{}, long, []string{"option DHCPv4 option 119 (search domains)"}},
+		{"a long search list, IPv4 alone", only4, cache.Options{}, long, []string{"option DHCPv4 option 119 (search domains)", "option part of DHCPv4 option 119 (search domains)"}},
+		{"45 routes", withRoutes(newRecord(), 45), cache.Options{}, dns, []string{"option DHCPv4 option 121 (routes)"}},
 		{"known losses", known(withRoutes(newRecord(), 45)), cache.Options{}, dns, nil},
-		{"180 routes", withRoutes(newRecord(), 180), cache.Options{}, dns, []string{"DHCPv4 option 121 (routes)"}},
+		{"a known server, and another one", own, cache.Options{}, cache.DNS{Servers: []netip.Addr{addr("127.0.0.1"), addr("127.0.0.2")}}, []string{"server 127.0.0.2"}},
+		{"180 routes", withRoutes(newRecord(), 180), cache.Options{}, dns, []string{"route DHCPv4 option 121 (routes)"}},
 	} {
 		c.rec.Options = c.options
 		have := newResponder(t, c.rec, c.dns).warnings()
-		if !slices.EqualFunc(have, c.want, func(w, begin string) bool { return strings.HasPrefix(w, begin+" is left out: ") }) {
+		if !slices.EqualFunc(have, c.want, func(w, begin string) bool { return strings.HasPrefix(w, "lost: "+begin+": ") }) {
 			t.Errorf("%s: %q, want %q", c.name, have, c.want)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/sandbox"
 )
@@ -112,10 +113,10 @@ func TestDoctorChangesNothing(t *testing.T) {
 	n, agent, dir := nstest.NewNetwork(t), nstest.Program(t, "examples/guestwire-agent"), nstest.Dir(t)
 	before := n.Pod.Settled()
 	out, status := stdout(t, agent, "doctor", "-uid", "0", "-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir+"/journals", "-json")
-	var found []struct{ Level, Subject, Text string }
+	var found []cache.Finding
 	decode(t, out, &found)
-	if status != 0 || !slices.ContainsFunc(found, func(f struct{ Level, Subject, Text string }) bool {
-		return f.Level == "ok" && f.Subject == "bridge" && f.Text != ""
+	if status != 0 || !slices.ContainsFunc(found, func(f cache.Finding) bool {
+		return f.Kind == "ok" && f.What == "bridge" && f.Why != ""
 	}) {
 		t.Errorf("status %d: %s", status, out)
 	}

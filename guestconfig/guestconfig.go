@@ -241,19 +241,14 @@ func (n *nic) hasIPv6() bool {
 // choose sets the servers and search domains that the guest can use, and warns of others. A domain's name with other
 // characters could become another setting in the guest.
 func (n *nic) choose() {
-	warn := func(what string, left []servers.Left) {
-		for _, l := range left {
-			n.warn("the %s %s is left out: %s", what, l.What, l.Why)
-		}
-	}
 	by := servers.Configured(&n.Record, n.was)
-	var left []servers.Left
-	n.dns.Servers, left = by.Resolvers(n.dns.Servers)
-	warn("DNS server", left)
-	n.ntp, left = by.Reachable(n.Options.NTP)
-	warn("time server", left)
-	n.dns.Search, left = servers.Search(&n.Options, n.dns.Search)
-	warn("search domain", left)
+	var left [3][]cache.Finding
+	n.dns.Servers, left[0] = by.Resolvers(n.dns.Servers)
+	n.ntp, left[1] = by.Reachable(n.Options.NTP)
+	n.dns.Search, left[2] = servers.Search(&n.Options, n.dns.Search)
+	for _, l := range slices.Concat(left[:]...) {
+		n.warn("%v", l)
+	}
 }
 
 // answered says who else answers for a neighbour that the format leaves out.

@@ -240,7 +240,7 @@ func TestWarns(t *testing.T) {
 	}{
 		{kernel, "the route to 10.244.1.0/24 of table 254 is left out"},
 		{kernel, "the guest gets a route to 10.244.1.0/24, which the namespace does not have"},
-		{kernel, `the search domain "evil\n[Route]" is left out: it has the label`},
+		{kernel, `option search domain "evil\n[Route]": it has the label`},
 		{kernel, "the MTU and the source of the default route are left out"},
 		{files.Warnings, "the guest gets the first, on the link,"},
 		{default6.Warnings, "for the IPv6 default route"},

@@ -38,7 +38,7 @@ type RefusedError struct {
 	Reason  string     `json:"reason"`
 
 	// Losses are what the guest would not get. Empty: the binding cannot work.
-	Losses []cache.Loss `json:"losses,omitempty"`
+	Losses []cache.Finding `json:"losses,omitempty"`
 
 	// Instead is a binding that would work. Empty: none would.
 	Instead cache.Kind `json:"instead,omitempty"`

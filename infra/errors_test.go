@@ -37,7 +37,6 @@ func TestErrors(t *testing.T) {
 func TestJSON(t *testing.T) {
 	for want, value := range map[string]any{
 		`{"kind":"link-set","link":"eth0","command":"ip link set eth0 up"}`: infra.Step{Kind: "link-set", Link: "eth0", Command: "ip link set eth0 up"},
-		`{"kind":"sysctl","text":"sysctl a is 0, not 1"}`:                   infra.Difference{Kind: "sysctl", Text: "sysctl a is 0, not 1"},
 		`{"step":4,"steps":17,"kind":"link-set","link":"eth0","command":"ip link set eth0 up","error":"permission denied"}`: &infra.StepError{
 			Step: 4, Steps: 17, Kind: "link-set", Link: "eth0", Command: "ip link set eth0 up", Err: fs.ErrPermission},
 		`{"nic":"eth0","binding":"bridge","reason":"no MAC"}`:                      &infra.RefusedError{NIC: "eth0", Binding: "bridge", Reason: "no MAC"},

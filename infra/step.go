@@ -54,66 +54,6 @@ type Step struct {
 // String returns Summary, or Command if Summary is empty.
 func (s Step) String() string { return cmp.Or(s.Summary, s.Command) }
 
-// Difference is one thing that is not as Setup left it.
-type Difference struct {
-	// Kind is what differs:
-	//
-	//	link-missing         a link of the wiring is gone
-	//	link-extra           a link with guestwire's mark or group is not of the wiring
-	//	link-other           another link has the name of a link of the wiring
-	//	name                 a link has another name
-	//	mac                  a link has another MAC
-	//	mtu                  a link has another MTU
-	//	txqueuelen           a link has another length of its queue
-	//	up                   a link is down that must be up, or up that must be down
-	//	master               a link is no port of its bridge, or a port of another one
-	//	arp                  ARP of a link is off that must be on, or the reverse
-	//	allmulticast         a link receives all multicast and must not, or the reverse
-	//	addrgenmode          a link makes its IPv6 link-local address in another way
-	//	group                a link is in another group
-	//	alias                a link has another alias, which is guestwire's mark
-	//	tap-owner            a tap is of another user or group
-	//	tap-queues           a tap is of one queue and must be of several, or the reverse
-	//	tap-offloads         a VMM that has ended left offloads at a tap
-	//	bridge-setting       a property of a bridge has another value
-	//	bridge-port-setting  a property of a bridge's port has another value
-	//	sysctl               a value below /proc/sys/net is another
-	//	address-missing      an address is gone
-	//	address-extra        a link has an address that is not of the wiring
-	//	address-other        an address has other flags or lifetimes, or is not in its place
-	//	route-missing        a route is gone
-	//	route-extra          there is a route that is not of the wiring
-	//	neighbour-missing    a permanent neighbour is gone
-	//	neighbour-extra      there is a permanent neighbour that is not of the wiring
-	//	fdb-missing          a static entry of a bridge's forwarding database is gone
-	//	fdb-extra            there is a static entry that is not of the wiring
-	//	qdisc-missing        the ingress qdisc of a link is gone (tc)
-	//	shape                the root qdisc of the guest's tap limits in another way, or not (tc)
-	//	filter-missing       a filter of a link is gone (tc)
-	//	filter-other         a filter of a link is another than Setup's (tc)
-	//	filter-foreign       a link has a filter of another program (tc)
-	//	table-missing        an nftables table is gone, or the wiring's chains of iptables
-	//	table-extra          a table with guestwire's mark is not of the wiring
-	//	table-other          rules of a table are others than Setup's
-	//	gateway              a gateway has another MAC than the record
-	//	networks             what nic-networks means has changed since the last Setup
-	//	forwarding           another link forwards since the last Setup, or forwards no more
-	//	resolver             the namespace's resolver on loopback listens at other ports than at the last Setup
-	//	later                the namespace has got an address, route or rule that the guest has not
-	//	record               the record is gone or changed, or the launcher cannot read it
-	//	step                 none of these: Text has the operation that is missing
-	Kind string `json:"kind"`
-
-	// Link is the link that differs, by the name that Setup gave it. Empty: none, or several.
-	Link string `json:"link,omitempty"`
-
-	// Text is the difference in words, such as "eth0-tap is no port of eth0-br".
-	Text string `json:"text"`
-}
-
-// String returns Text.
-func (d Difference) String() string { return d.Text }
-
 // StepError is the operation that the kernel refused. JSON has Err's text.
 type StepError struct {
 	Step, Steps int    // from 1; the number of the plan's operations

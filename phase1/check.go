@@ -57,40 +57,27 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	if err != nil {
 		return err
 	}
-	taken := len(differs) > 0 && len(steps) == 0
 	repaired, now, networks, err := repaired.Present(now)
 	if err == nil && repaired != plan {
-		var left []infra.Difference
-		left, steps, err = repaired.Differences(now)
-		taken = len(left) > 0 && len(steps) == 0
+		_, steps, err = repaired.Differences(now)
 	}
 	if err != nil {
 		return err
 	}
-	drift := DriftError{NIC: s.nic, Repair: netstate.Steps(steps)}
-	drift.Differs = append(drift.Differs, gateways...)
-	if networks != nil {
-		drift.Differs = append(drift.Differs, *networks)
-	}
-	drift.Differs = append(drift.Differs, differs...)
-	drift.Differs = append(drift.Differs, plan.Hindrances(now)...)
 	later, err := plan.Later(ctx, now)
 	if err != nil {
 		return err
 	}
-	drift.Differs = append(drift.Differs, later...)
-	record, refused := s.compareRecord(ctx, j, seen)
-	if record != nil {
-		drift.Differs = append(drift.Differs, *record)
-	}
+	record := s.compareRecord(ctx, j, seen)
+	drift := DriftError{NIC: s.nic, Repair: netstate.Steps(steps), Differs: slices.Concat(gateways, networks, differs, plan.Hindrances(now), later, record)}
 	if len(drift.Differs) == 0 {
 		s.journal = j.text
 		s.noteSight() // of this program: the next Check reads no rules
 		return nil
 	}
-	if refused || taken {
-		drift.Repair = nil // the record says why, or the name that another link has
-	} else if len(gateways) > 0 || record != nil {
+	if slices.ContainsFunc(drift.Differs, func(d cache.Finding) bool { return d.Grave }) {
+		drift.Repair = nil
+	} else if len(gateways)+len(record) > 0 {
 		drift.Repair = append(drift.Repair, infra.Step{Kind: "record-write", Command: "write the record " + s.nic + ".json anew"})
 	}
 	return &drift
@@ -171,11 +158,11 @@ func (s *session) seeRecord(j *journal, plan *wiring.Plan) (r seenRecord) {
 	return r
 }
 
-// compareRecord returns nil if the record is as Setup wrote it, and the launcher can read it. Refused reports whether
-// Setup refuses the State instead of writing the record anew.
-func (s *session) compareRecord(ctx context.Context, j *journal, seen seenRecord) (differs *infra.Difference, refused bool) {
+// compareRecord returns nothing if the record is as Setup wrote it, and the launcher can read it. The difference is
+// grave if Setup refuses the State instead of writing the record anew.
+func (s *session) compareRecord(ctx context.Context, j *journal, seen seenRecord) []cache.Finding {
 	if j.Spec.State == "" {
-		return nil, false
+		return nil
 	}
 	err := seen.opened
 	switch {
@@ -185,25 +172,25 @@ func (s *session) compareRecord(ctx context.Context, j *journal, seen seenRecord
 	default:
 		err = s.checkState(ctx, j.owner())
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return &infra.Difference{Kind: "record", Text: err.Error()}, true
-	}
-	if err == nil && (seen.octets || seen.same) {
-		if seen.mode == recordMode {
-			return nil, false
-		}
-		return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s.json has another mode than %#o", s.nic, recordMode)}, false
-	}
+	refused := err != nil && !errors.Is(err, fs.ErrNotExist)
+	same := err == nil && (seen.octets || seen.same)
 	if err == nil {
 		err = seen.read
 	}
+	var text string
 	switch {
+	case same && seen.mode == recordMode:
+		return nil
+	case same:
+		text = fmt.Sprintf("record %s.json has another mode than %#o", s.nic, recordMode)
 	case errors.Is(err, fs.ErrNotExist):
-		return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s is gone", filepath.Join(j.Spec.State, s.nic+".json"))}, false
+		text = fmt.Sprintf("record %s is gone", filepath.Join(j.Spec.State, s.nic+".json"))
 	case err != nil:
-		return &infra.Difference{Kind: "record", Text: err.Error()}, false
+		text = err.Error()
+	default:
+		text = fmt.Sprintf("record %s.json is not as it was written", s.nic)
 	}
-	return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s.json is not as it was written", s.nic)}, false
+	return []cache.Finding{{Kind: "record", Grave: refused, What: text}}
 }
 
 // recordMode is that of a file of cache.Write.

@@ -12,11 +12,11 @@ import (
 )
 
 func (c *comparison) covered(r cache.Record, a asked, pod reply) bool {
-	return slices.ContainsFunc(r.Losses, func(l cache.Loss) bool { return c.covers(l, r, a, pod) })
+	return slices.ContainsFunc(r.Losses, func(l cache.Finding) bool { return c.covers(l, r, a, pod) })
 }
 
 // covers reports whether the loss is about the question, which the namespace got an answer to.
-func (c *comparison) covers(l cache.Loss, r cache.Record, a asked, pod reply) bool {
+func (c *comparison) covers(l cache.Finding, r cache.Record, a asked, pod reply) bool {
 	out := a.by == "pod"
 	words := strings.Fields(l.What)
 	last := words[len(words)-1]

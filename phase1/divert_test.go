@@ -232,7 +232,7 @@ func TestResolverMoves(t *testing.T) {
 	defer stop()
 	var drift *phase1.DriftError
 	const want = "the resolver at 127.0.0.11 listens at the ports 41328 of UDP and 37582 of TCP, not at 41327 and 37581"
-	if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "resolver" || drift.Differs[0].Text != want {
+	if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "resolver" || drift.Differs[0].What != want {
 		t.Errorf("Check says %v, want %s", err, want)
 	}
 	setup(t, c)

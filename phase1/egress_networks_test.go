@@ -61,22 +61,22 @@ func wantNetworks(t *testing.T, drift *phase1.DriftError, words []string) {
 		return
 	}
 	for _, w := range append(words, "nic-networks has changed: ") {
-		if !strings.Contains(differs[0].Text, w) {
-			t.Errorf("the difference is %q, want %q in it", differs[0].Text, w)
+		if !strings.Contains(differs[0].What, w) {
+			t.Errorf("the difference is %q, want %q in it", differs[0].What, w)
 		}
 	}
 }
 
 // unrepaired are the differences of an error of Check but those of the kind later, about which Setup does nothing.
-func unrepaired(err error) []infra.Difference {
+func unrepaired(err error) []cache.Finding {
 	var drift *phase1.DriftError
 	if err == nil {
 		return nil
 	}
 	if !errors.As(err, &drift) {
-		return []infra.Difference{{Text: err.Error()}}
+		return []cache.Finding{{What: err.Error()}}
 	}
-	return slices.DeleteFunc(slices.Clone(drift.Differs), func(d infra.Difference) bool { return d.Kind == "later" })
+	return slices.DeleteFunc(slices.Clone(drift.Differs), func(d cache.Finding) bool { return d.Kind == "later" })
 }
 
 // TestEgressNetworks: a network that comes to the NIC after Setup, or goes, is reported, and Setup refuses the guest

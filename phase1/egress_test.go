@@ -464,7 +464,7 @@ func TestLaterSourceRoutes(t *testing.T) {
 		for _, name := range []string{"seg6_enabled", "rpl_seg_enabled"} {
 			n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0-tap."+name+"=1")
 			var drift *phase1.DriftError
-			if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || !strings.Contains(drift.Differs[0].Text, "sysctl net/ipv6/conf/eth0-tap/"+name+" is 1, not 0") {
+			if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || !strings.Contains(drift.Differs[0].What, "sysctl net/ipv6/conf/eth0-tap/"+name+" is 1, not 0") {
 				t.Errorf("%s: Check says %v, want %s", b.Kind(), err, name)
 			}
 			setup(t, c)

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -21,7 +20,7 @@ import (
 //
 // The plan is one of a journal: the first Setup asks the kernel. The caller compares the namespace with the plan
 // that askGateways returns, and writes that plan's journal and record.
-func (s *session) askGateways(ctx context.Context, plan *wiring.Plan, once bool) (*wiring.Plan, []infra.Difference, error) {
+func (s *session) askGateways(ctx context.Context, plan *wiring.Plan, once bool) (*wiring.Plan, []cache.Finding, error) {
 	if plan.Record.Role != cache.RoleActive {
 		return plan, nil, nil
 	}
@@ -61,13 +60,13 @@ func (s *session) askGateways(ctx context.Context, plan *wiring.Plan, once bool)
 		if plan, err = plan.WithGateway(gateway); err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", text, err)
 		}
-		differs = append(differs, infra.Difference{Kind: "gateway", Text: text})
+		differs = append(differs, cache.Finding{Kind: "gateway", What: text})
 	}
 	return plan, differs, nil
 }
 
 // takeReplaced is askGateways for permanent neighbours, which another program has set anew. Nobody is asked.
-func (s *session) takeReplaced(plan *wiring.Plan) (*wiring.Plan, []infra.Difference, error) {
+func (s *session) takeReplaced(plan *wiring.Plan) (*wiring.Plan, []cache.Finding, error) {
 	if !plan.HasPermanent() {
 		return plan, nil, nil
 	}
@@ -79,13 +78,13 @@ func (s *session) takeReplaced(plan *wiring.Plan) (*wiring.Plan, []infra.Differe
 	if err != nil {
 		return nil, nil, err
 	}
-	var differs []infra.Difference
+	var differs []cache.Finding
 	for _, gateway := range plan.Replaced(links, neighbours) {
 		text := fmt.Sprintf("the permanent neighbour %v has the MAC %v, the record has the MAC of Setup", gateway.Address, gateway.MAC)
 		if plan, err = plan.WithGateway(gateway); err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", text, err)
 		}
-		differs = append(differs, infra.Difference{Kind: "gateway", Text: text})
+		differs = append(differs, cache.Finding{Kind: "gateway", What: text})
 	}
 	return plan, differs, nil
 }

@@ -52,9 +52,9 @@ func TestGateway(t *testing.T) {
 			if err := c.Check(t.Context()); !errors.As(err, &drift) {
 				t.Fatal(err)
 			}
-			want := []infra.Difference{
-				{Kind: "gateway", Text: fmt.Sprintf("the IPv6 gateway %v has the MAC %v, the record's router is of %v", nstest.Gateway6, newGatewayMAC, gatewayMAC)},
-				{Kind: "up", Link: "eth0-dhcp", Text: "eth0-dhcp is down"},
+			want := []cache.Finding{
+				{Kind: "gateway", What: fmt.Sprintf("the IPv6 gateway %v has the MAC %v, the record's router is of %v", nstest.Gateway6, newGatewayMAC, gatewayMAC)},
+				{Kind: "up", Link: "eth0-dhcp", What: "eth0-dhcp is down"},
 			}
 			if fmt.Sprint(drift.Differs) != fmt.Sprint(want) {
 				t.Errorf("differs %q\nwant %q", drift.Differs, want)
@@ -121,7 +121,7 @@ func TestGateway4(t *testing.T) {
 				t.Fatal(err)
 			}
 			text := fmt.Sprintf("the IPv4 gateway %v has the MAC %v, the record's stand-in is of %v", gateway, newGatewayMAC, gatewayMAC)
-			if len(drift.Differs) != 1 || drift.Differs[0] != (infra.Difference{Kind: "gateway", Text: text}) {
+			if len(drift.Differs) != 1 || drift.Differs[0] != (cache.Finding{Kind: "gateway", What: text}) {
 				t.Errorf("differs %q, want %q", drift.Differs, text)
 			}
 			setup(t, c)
@@ -350,7 +350,7 @@ func TestGatewayOfAnotherFamily(t *testing.T) {
 			want := strings.Fields(n.World.IP("-br link show dev pod"))[2]
 			r := record(t, n)
 			isHop := func(o cache.Neighbour) bool { return o.Address == r.IPv4.Gateway() && o.MAC.String() == want }
-			isLost := func(l cache.Loss) bool { return l.Kind != "server" } // of the configuration's IPv6
+			isLost := func(l cache.Finding) bool { return l.Kind != "server" } // of the configuration's IPv6
 			if r.IPv6 != nil || slices.ContainsFunc(r.Losses, isLost) || !slices.ContainsFunc(r.Neighbours, isHop) {
 				t.Errorf("IPv6 %v, losses %v, gateway %v, neighbours %v; want a neighbour of the MAC %s", r.IPv6, r.Losses, r.IPv4.Gateway(), r.Neighbours, want)
 			}

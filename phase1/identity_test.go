@@ -61,7 +61,7 @@ func TestGuestMAC(t *testing.T) {
 			if b.Kind() == cache.BindingRedirect {
 				n.Pod.IP("link set eth0 address " + own)
 				var drift *phase1.DriftError
-				is := func(d infra.Difference) bool { return d.Kind == "mac" && d.Link == "eth0" }
+				is := func(d cache.Finding) bool { return d.Kind == "mac" && d.Link == "eth0" }
 				if err := c.Check(t.Context()); !errors.As(err, &drift) || !slices.ContainsFunc(drift.Differs, is) {
 					t.Errorf("Check of a NIC with its own MAC: %v, want a difference of its MAC", err)
 				}

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -72,7 +71,7 @@ func TestInnerAddresses(t *testing.T) {
 				if l.Kind == "address" {
 					lost = append(lost, netip.MustParseAddr(l.What))
 				}
-				if l.Keeps != cache.BindingRouted {
+				if l.Way != "routed keeps it" {
 					t.Errorf("%v", l)
 				}
 			}

@@ -151,12 +151,12 @@ func TestLater(t *testing.T) {
 			}
 			want, have := strings.Replace(c.want[b.Kind()], "BINDING", string(b.Kind()), 1), ""
 			if drift != nil {
-				at := slices.IndexFunc(drift.Differs, func(d infra.Difference) bool { return d.Kind == "later" })
+				at := slices.IndexFunc(drift.Differs, func(d cache.Finding) bool { return d.Kind == "later" })
 				if len(drift.Differs) != 1 || at != 0 || len(drift.Repair) > 0 || drift.Differs[0].Link != "eth0" {
 					t.Errorf("%s, %s: %+v", b.Kind(), c.add, drift)
 					continue
 				}
-				have = drift.Differs[0].Text
+				have = drift.Differs[0].String()
 			}
 			way, why, _ := strings.Cut(want, "lost: ") // the loss is between them
 			if (have != "") != (want != "") || want != "" && !strings.HasPrefix(have, c.text+" came after Setup"+way) || !strings.Contains(have, why) {

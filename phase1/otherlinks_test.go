@@ -95,7 +95,7 @@ func TestOtherLinks(t *testing.T) {
 			says, only = says+", net9 forwards IPv6", 0
 		}
 		var drift *phase1.DriftError
-		if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "forwarding" || drift.Differs[0].Text != says {
+		if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "forwarding" || drift.Differs[0].What != says {
 			t.Errorf("Check says %v, want one difference: %s", err, says)
 		}
 		setup(t, c)
@@ -200,7 +200,7 @@ func TestVPN(t *testing.T) {
 				t.Errorf("%s loses %v, want %s", r.Binding, r.Losses, want)
 			}
 			for _, l := range r.Losses {
-				if c.forwards && (l.Kind != "other-link" || l.Keeps != cache.BindingMasquerade) {
+				if c.forwards && (l.Kind != "other-link" || l.Way != "masquerade keeps it") {
 					t.Errorf("%s loses %v, want what masquerade keeps", r.Binding, l)
 				}
 			}
@@ -266,7 +266,7 @@ func TestOtherLinkSources(t *testing.T) {
 			s.routedGuest(t, r)
 			var lost []string
 			for _, l := range r.Losses {
-				if strings.Contains(l.What, ":") && strings.Contains(l.What, ".") && l.Kind == "other-link" && l.Keeps == cache.BindingMasquerade {
+				if strings.Contains(l.What, ":") && strings.Contains(l.What, ".") && l.Kind == "other-link" && l.Way == "masquerade keeps it" {
 					lost = append(lost, l.What)
 				}
 			}

@@ -151,8 +151,54 @@ func (notWired) Is(target error) bool { return target == fs.ErrNotExist }
 type DriftError struct {
 	NIC string `json:"nic"`
 
-	// Differs are the differences, such as "eth0-tap is no port of eth0-br".
-	Differs []infra.Difference `json:"differs"`
+	// Differs are the differences, such as "eth0-tap is no port of eth0-br". Setup repairs those
+	// that are not grave and have no Way. The kinds:
+	//
+	//	link-missing         a link of the wiring is gone
+	//	link-extra           a link with guestwire's mark or group is not of the wiring
+	//	link-other           another link has the name of a link of the wiring
+	//	name                 a link has another name
+	//	mac                  a link has another MAC
+	//	mtu                  a link has another MTU
+	//	txqueuelen           a link has another length of its queue
+	//	up                   a link is down that must be up, or up that must be down
+	//	master               a link is no port of its bridge, or a port of another one
+	//	arp                  ARP of a link is off that must be on, or the reverse
+	//	allmulticast         a link receives all multicast and must not, or the reverse
+	//	addrgenmode          a link makes its IPv6 link-local address in another way
+	//	group                a link is in another group
+	//	alias                a link has another alias, which is guestwire's mark
+	//	tap-owner            a tap is of another user or group
+	//	tap-queues           a tap is of one queue and must be of several, or the reverse
+	//	tap-offloads         a VMM that has ended left offloads at a tap
+	//	bridge-setting       a property of a bridge has another value
+	//	bridge-port-setting  a property of a bridge's port has another value
+	//	sysctl               a value below /proc/sys/net is another
+	//	address-missing      an address is gone
+	//	address-extra        a link has an address that is not of the wiring
+	//	address-other        an address has other flags or lifetimes, or is not in its place
+	//	route-missing        a route is gone
+	//	route-extra          there is a route that is not of the wiring
+	//	neighbour-missing    a permanent neighbour is gone
+	//	neighbour-extra      there is a permanent neighbour that is not of the wiring
+	//	fdb-missing          a static entry of a bridge's forwarding database is gone
+	//	fdb-extra            there is a static entry that is not of the wiring
+	//	qdisc-missing        the ingress qdisc of a link is gone (tc)
+	//	shape                the root qdisc of the guest's tap limits in another way, or not (tc)
+	//	filter-missing       a filter of a link is gone (tc)
+	//	filter-other         a filter of a link is another than Setup's (tc)
+	//	filter-foreign       a link has a filter of another program (tc)
+	//	table-missing        an nftables table is gone, or the wiring's chains of iptables
+	//	table-extra          a table with guestwire's mark is not of the wiring
+	//	table-other          rules of a table are others than Setup's
+	//	gateway              a gateway has another MAC than the record
+	//	networks             what nic-networks means has changed since the last Setup
+	//	forwarding           another link forwards since the last Setup, or forwards no more
+	//	resolver             the namespace's resolver on loopback listens at other ports than at the last Setup
+	//	later                the namespace has got an address, route or rule that the guest has not
+	//	record               the record is gone or changed, or the launcher cannot read it
+	//	step                 none of these: What has the operation that is missing
+	Differs []cache.Finding `json:"differs"`
 
 	// Repair are the steps by which Setup repairs the wiring, in order. Setup does nothing about
 	// differences of the kind later. Empty: Setup repairs nothing, and Differs says why.
@@ -163,7 +209,7 @@ func (e *DriftError) Error() string {
 	var b strings.Builder
 	b.WriteString("differs from what Setup left:")
 	for _, d := range e.Differs {
-		b.WriteString("\n  " + d.Text)
+		b.WriteString("\n  " + d.String())
 	}
 	if len(e.Repair) > 0 {
 		b.WriteString("\nSetup would repair it by:")

@@ -88,7 +88,7 @@ type Preview struct {
 
 	// Later are addresses, routes and policy rules that came after the first Setup, and that the
 	// guest has not. Setup does nothing about them. Empty before the first Setup.
-	Later []infra.Difference `json:"later,omitempty"`
+	Later []cache.Finding `json:"later,omitempty"`
 
 	// Owner is the Spec's Owner if Inside is set there. Otherwise it is zero.
 	Owner infra.Owner `json:"owner,omitzero"`
@@ -117,7 +117,7 @@ func (p *Preview) String() string {
 		b.WriteString("# " + noticed(c) + "\n")
 	}
 	for _, d := range p.Later {
-		b.WriteString("# later: " + d.Text + "\n")
+		b.WriteString("# later: " + d.String() + "\n")
 	}
 	if p.Owner.Inside {
 		fmt.Fprintf(&b, "# owner: %v\n", resolvedOwner{Owner: p.OnNode, given: p.Owner})

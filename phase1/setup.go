@@ -100,7 +100,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 			s.report.say("NIC %s is active, and Setup leaves it so: Deactivate (guestwire-agent deactivate) makes the guest inactive", s.nic)
 		}
 		j := journal{From: c.From}
-		var later []infra.Difference
+		var later []cache.Finding
 		if earlier != nil {
 			j = *earlier
 			for _, one := range plan.CutOff(earlier.Spec) {
@@ -124,7 +124,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		if earlier != nil {
 			s.reportRemoved(earlier, ops)
 			for _, one := range later {
-				s.report.say("NIC %s: %s", s.nic, one.Text)
+				s.report.say("NIC %s: %v", s.nic, one)
 			}
 			s.resetTap(plan, now)
 		}
@@ -296,8 +296,10 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 		return nil, now, err
 	}
 	plan, now, changed, err := plan.Present(now)
-	if changed != nil && wiring.NamesNetworks(earlier.Spec) {
-		s.report.say("NIC %s: %v", s.nic, changed)
+	for _, one := range changed {
+		if wiring.NamesNetworks(earlier.Spec) {
+			s.report.say("NIC %s: %v", s.nic, one)
+		}
 	}
 	return plan, now, err
 }

@@ -207,8 +207,8 @@ func (k *taken) check(how taking) (gone bool) {
 	if !errors.As(err, &drift) || report.Drift == nil || report.Drift.Error() != drift.Error() {
 		k.Fatalf("Check says %v, and Status %v", err, report.Drift)
 	}
-	says := slices.ContainsFunc(drift.Differs, func(d infra.Difference) bool {
-		return strings.HasPrefix(d.Text, how.whose) && d.Kind == "link-other" && d.Link == how.name
+	says := slices.ContainsFunc(drift.Differs, func(d cache.Finding) bool {
+		return strings.HasPrefix(d.String(), how.whose) && d.Kind == "link-other" && d.Grave && d.Link == how.name
 	})
 	if how.whose != "" && (!says || len(drift.Repair) > 0) || how.whose == "" && len(drift.Repair) == 0 {
 		k.Errorf("Check says %v\nwant %q without a repair, or a repair", err, how.whose)

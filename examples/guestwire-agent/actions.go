@@ -144,7 +144,7 @@ func config(_ context.Context, o *options) error {
 
 func check(ctx context.Context, o *options) error {
 	err := o.Check(ctx)
-	drift := &phase1.DriftError{NIC: o.Name, Differs: []infra.Difference{}, Repair: []infra.Step{}}
+	drift := &phase1.DriftError{NIC: o.Name, Differs: []cache.Finding{}, Repair: []infra.Step{}}
 	if !o.json {
 		if errors.As(err, &drift) && len(drift.Repair) > 0 {
 			return fmt.Errorf("%w\n%s does so", err, o.repairCall())

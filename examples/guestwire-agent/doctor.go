@@ -24,31 +24,24 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// The levels of a finding.
+// The kinds of a finding.
 const (
 	ok      = "ok"
 	warning = "warning"
 	fault   = "fault"
 )
 
-// finding is a line of doctor. The text of a warning or a fault has its way out.
-type finding struct {
-	Level   string `json:"level"`
-	Subject string `json:"subject"`
-	Text    string `json:"text"`
-}
-
-// findings are what doctor has found.
-type findings []finding
+// findings are the lines of doctor. The text of a warning or a fault has its way out.
+type findings []cache.Finding
 
 func (f *findings) add(level, subject, format string, args ...any) {
-	*f = append(*f, finding{level, subject, fmt.Sprintf(format, args...)})
+	*f = append(*f, cache.Finding{Kind: level, Grave: level == fault, What: subject, Why: fmt.Sprintf(format, args...)})
 }
 
 // faults is the number of faults.
 func (f findings) faults() (n int) {
 	for _, x := range f {
-		if x.Level == fault {
+		if x.Grave {
 			n++
 		}
 	}
@@ -84,7 +77,7 @@ func doctor(ctx context.Context, o *options) error {
 	} else {
 		printLevels(func(table *tabwriter.Writer) {
 			for _, x := range f {
-				fmt.Fprintf(table, "%s\t%s\t%s\n", x.Level, x.Subject, x.Text)
+				fmt.Fprintf(table, "%s\t%s\t%s\n", x.Kind, x.What, x.Why)
 			}
 		})
 	}
@@ -288,7 +281,10 @@ func (f *findings) nic(ctx context.Context, o *options) {
 		return
 	case report.Drift != nil:
 		for _, d := range report.Drift.Differs {
-			f.add(fault, o.Name, "%s%s", d.Text, o.wayOut(d, len(report.Drift.Repair) > 0))
+			if d.Way == "" && len(report.Drift.Repair) > 0 {
+				d.Way = o.repairCall() + " repairs it"
+			}
+			f.add(fault, o.Name, "%v", d)
 		}
 		f.managers(o)
 	default:
@@ -307,20 +303,6 @@ func (f *findings) nic(ctx context.Context, o *options) {
 			f.add(warning, o.Name, "dropped %s: %s, %s: guestwire-agent drops shows them", count(d.Packets, "packet"), d.Reason, d.Meaning)
 		}
 	}
-}
-
-// wayOut follows the text of a difference: guestwire-agent repair repairs all but what came later, and sysctls and
-// names for which the text itself has the command. Where Setup repairs nothing, the text has the way out.
-func (o *options) wayOut(d infra.Difference, repairs bool) string {
-	switch {
-	case d.Kind == "later":
-		return ": take it out of the namespace, or guestwire-agent teardown and guestwire-agent setup"
-	case d.Kind == "sysctl" && strings.Contains(d.Text, "sysctl -w"), d.Kind == "link-other" && strings.Contains(d.Text, " first"):
-		return ", then " + o.repairCall()
-	case !repairs:
-		return ""
-	}
-	return ": " + o.repairCall() + " repairs it"
 }
 
 // linkManagers are programs that configure each link they see, by the names of their processes (proc_pid_comm(5)).

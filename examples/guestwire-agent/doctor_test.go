@@ -27,7 +27,7 @@ func TestModules(t *testing.T) {
 		}
 		var f findings
 		f.modules(dir)
-		if said := len(f) > 0; said != (c.want != "") || said && (f[0].Level != warning || !strings.Contains(f[0].Text, c.want)) {
+		if said := len(f) > 0; said != (c.want != "") || said && (f[0].Kind != warning || !strings.Contains(f[0].Why, c.want)) {
 			t.Errorf("modules_disabled %q, modprobe %q: %v, want %q", c.disabled, c.loader, f, c.want)
 		}
 	}
@@ -62,7 +62,7 @@ func TestSecurity(t *testing.T) {
 		}
 		var f findings
 		f.security(root, c.context)
-		if len(f) != 1 || f[0].Level != c.level || !strings.Contains(f[0].Text, c.want) {
+		if len(f) != 1 || f[0].Kind != c.level || !strings.Contains(f[0].Why, c.want) {
 			t.Errorf("%v: %v, want %s with %q", c.files, f, c.level, c.want)
 		}
 	}

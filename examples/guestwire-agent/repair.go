@@ -50,8 +50,8 @@ func repairNIC(ctx context.Context, n phase1.NIC, of string) error {
 		return nil
 	}
 	for _, d := range drift.Differs {
-		if d.Kind != "later" {
-			fmt.Fprintf(stdout, "%s%s: repaired: %s\n", n.Name, of, d.Text)
+		if d.Way == "" {
+			fmt.Fprintf(stdout, "%s%s: repaired: %v\n", n.Name, of, d)
 		}
 	}
 	return nil

@@ -170,7 +170,7 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 		line("kernel", "as recorded")
 	default:
 		for _, d := range r.Drift.Differs {
-			line("differs", "%s", d.Text)
+			line("differs", "%v", d)
 		}
 	}
 	for _, l := range []struct {

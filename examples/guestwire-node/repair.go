@@ -49,6 +49,6 @@ func (o *options) repairNIC(ctx context.Context, w phase1.Wiring) error {
 		return err
 	}
 	o.repaired.Add(1)
-	o.log.Warn("repair", "nic", w.NIC, "namespace", w.Namespace, "state", w.State, "differences", len(drift.Differs), "first", drift.Differs[0].Text)
+	o.log.Warn("repair", "nic", w.NIC, "namespace", w.Namespace, "state", w.State, "differences", len(drift.Differs), "first", drift.Differs[0].String())
 	return nil
 }

@@ -70,7 +70,7 @@ func (p paths) checkError(errs []error, args *skel.CmdArgs) error {
 			}
 			text := fmt.Sprintf("NIC %s is not as ADD left it:", drift.NIC)
 			for i, d := range drift.Differs {
-				text += []string{" ", "; "}[min(i, 1)] + d.Text
+				text += []string{" ", "; "}[min(i, 1)] + d.String()
 			}
 			texts = append(texts, text)
 		} else if err != nil {

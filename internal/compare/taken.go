@@ -5,41 +5,43 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // TakenError names the links that keep a name from the wiring. It is infra.ErrWired as well.
-type TakenError []Taken
+type TakenError []cache.Finding
 
-// Taken is a name of the wiring that another link has.
-type Taken struct {
-	Name string
-	By   netstate.Link
-}
+func (e TakenError) Error() string { return Join(e) }
 
-func (e TakenError) Error() string {
+// Join returns all that is found as one phrase.
+func Join(found []cache.Finding) string {
 	var texts []string
-	for _, t := range e {
-		texts = append(texts, t.String())
+	for _, f := range found {
+		texts = append(texts, f.String())
 	}
 	return strings.Join(texts, "; ")
 }
 
 func (e TakenError) Unwrap() error { return infra.ErrWired }
 
-// String says whose the name is, and how it becomes free.
-func (t Taken) String() string {
-	way := fmt.Sprintf("rename or delete it first, in this namespace (ip link del %s)", infra.ShellWord(t.Name))
-	if nic, wired := netstate.Marked(t.By.Alias); wired {
-		way = fmt.Sprintf("take that NIC down first (Teardown, guestwire-agent teardown -nic %s)", infra.ShellWord(nic))
-	} else if t.By.Kind == "" { // hardware, which cannot be deleted
-		way = fmt.Sprintf("rename it first, in this namespace (ip link set %s down; ip link set %s name NAME)", infra.ShellWord(t.Name), infra.ShellWord(t.Name))
+// Taken says whose the wiring's name is, and how it becomes free.
+func Taken(name string, by netstate.Link) cache.Finding {
+	f := cache.Finding{Kind: "link-other", Grave: true, Link: name, What: fmt.Sprintf("%s is %s", name, whose(by))}
+	nic, wired := netstate.Marked(by.Alias)
+	switch {
+	case by.Name != name:
+		f.What = fmt.Sprintf("%s is an altname of %s", name, by.Name)
+		f.Way = fmt.Sprintf("take it away first, in this namespace (ip link property del dev %s altname %s)", infra.ShellWord(by.Name), infra.ShellWord(name))
+	case wired:
+		f.Way = fmt.Sprintf("take that NIC down first (Teardown, guestwire-agent teardown -nic %s)", infra.ShellWord(nic))
+	case by.Kind == "": // hardware, which cannot be deleted
+		f.Way = fmt.Sprintf("rename it first, in this namespace (ip link set %s down; ip link set %s name NAME)", infra.ShellWord(name), infra.ShellWord(name))
+	default:
+		f.Way = fmt.Sprintf("rename or delete it first, in this namespace (ip link del %s)", infra.ShellWord(name))
 	}
-	if t.By.Name != t.Name {
-		return fmt.Sprintf("%s is an altname of %s: take it away first, in this namespace (ip link property del dev %s altname %s)", t.Name, t.By.Name, infra.ShellWord(t.By.Name), infra.ShellWord(t.Name))
-	}
-	return fmt.Sprintf("%s is %s: %s", t.Name, whose(t.By), way)
+	return f
 }
 
 // whose says what the link is, such as "another program's veth".
@@ -76,7 +78,7 @@ func taken(now netstate.Snapshot, ops []netstate.Op) (list TakenError) {
 		for _, l := range holders {
 			switch {
 			case name != "" && l.Has(name) && !deleted[l.Index] && !(renamed[l.Index] && l.Name == name):
-				list = append(list, Taken{name, l})
+				list = append(list, Taken(name, l))
 			case isSet && name != "" && l.Index == set.Have.Index:
 				renamed[l.Index] = true
 			case !isSet && netstate.Deletes(op, l):

@@ -6,15 +6,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // Differences says what the operations of Steps are for, such as "eth0-tap is no port of eth0-br". Links that are gone,
 // others or renamed come first: the rest can follow from that.
-func Differences(now netstate.Snapshot, ops []netstate.Op) []infra.Difference {
-	w := words{now: now, ops: ops, isSaid: map[infra.Difference]bool{}, routes: netstate.IndexRoutes(apart(now.Routes)), links: map[int]netstate.Link{},
+func Differences(now netstate.Snapshot, ops []netstate.Op) []cache.Finding {
+	w := words{now: now, ops: ops, isSaid: map[cache.Finding]bool{}, routes: netstate.IndexRoutes(apart(now.Routes)), links: map[int]netstate.Link{},
 		created: map[string]bool{}, taken: map[string]bool{}, deleted: map[netstate.LinkPrefix]bool{}, added: map[netstate.LinkPrefix]bool{},
 		addressDel: map[netstate.LinkPrefix]bool{}, addressAdd: map[netstate.LinkPrefix]bool{}, filterDel: map[netstate.Place]bool{}, ingressAdd: map[int]bool{}}
 	for _, l := range now.Links {
@@ -38,17 +38,17 @@ func Differences(now netstate.Snapshot, ops []netstate.Op) []infra.Difference {
 	}
 	delete(w.created, "")
 	for _, t := range taken(now, ops) {
-		w.add("link-other", t.Name, "%v", t)
-		w.taken[t.Name] = true
+		w.addFinding(t)
+		w.taken[t.Link] = true
 	}
 	for _, op := range ops {
 		w.describe(op)
 	}
-	slices.SortStableFunc(w.said, func(a, b infra.Difference) int { return rank(a) - rank(b) })
+	slices.SortStableFunc(w.said, func(a, b cache.Finding) int { return rank(a) - rank(b) })
 	return w.said
 }
 
-func rank(d infra.Difference) int {
+func rank(d cache.Finding) int {
 	switch d.Kind {
 	case "name", "link-missing", "link-other":
 		return 0
@@ -60,9 +60,9 @@ func rank(d infra.Difference) int {
 type words struct {
 	now  netstate.Snapshot
 	ops  []netstate.Op
-	said []infra.Difference
+	said []cache.Finding
 	// isSaid has what said has, and routes the routes of now.
-	isSaid map[infra.Difference]bool
+	isSaid map[cache.Finding]bool
 	routes netstate.RouteIndex
 	// deleted and added are the links, with the destinations of routes that are deleted, and with the addresses that
 	// are added.
@@ -77,9 +77,13 @@ type words struct {
 }
 
 // add adds a difference once, as several operations can repair one. Its kind is one of those that
-// infra.Difference lists.
+// phase1.DriftError lists.
 func (w *words) add(kind, link, format string, args ...any) {
-	if d := (infra.Difference{Kind: kind, Link: link, Text: fmt.Sprintf(format, args...)}); !w.isSaid[d] {
+	w.addFinding(cache.Finding{Kind: kind, Link: link, What: fmt.Sprintf(format, args...)})
+}
+
+func (w *words) addFinding(d cache.Finding) {
+	if !w.isSaid[d] {
 		w.said = append(w.said, d)
 		w.isSaid[d] = true
 	}

@@ -12,7 +12,7 @@ import (
 
 // lose adds a loss to the record.
 func lose(r *cache.Record, kind, what, why string, args ...any) {
-	r.Losses = append(r.Losses, cache.Loss{Kind: kind, What: what, Why: fmt.Sprintf(why, args...)})
+	r.Losses = append(r.Losses, cache.Finding{Kind: kind, What: what, Why: fmt.Sprintf(why, args...)})
 }
 
 // loseGateway adds a next hop whose MAC is not known.

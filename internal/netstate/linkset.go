@@ -15,7 +15,7 @@ type LinkSet struct {
 
 // LinkProperty is a property of a link that an operation can set.
 type LinkProperty struct {
-	// Kind is that of infra.Difference. Text is the difference in words, of the link's name, what Of returns of the link
+	// Kind is that of the difference. Text is the difference in words, of the link's name, what Of returns of the link
 	// as it is, and of the wanted one.
 	Kind, Text string
 	// Of returns the property as ip(8) writes it, or what is printed so.

@@ -61,7 +61,7 @@ var names = map[uint8]string{
 const maxPart = 2 + 255
 
 // TooLong4 returns the options of DHCPv4 that some clients do not get, as they do not fit into a message.
-func TooLong4(rec *cache.Record, servers []netip.Addr, search []string) []cache.Loss {
+func TooLong4(rec *cache.Record, servers []netip.Addr, search []string) []cache.Finding {
 	if rec.IPv4 == nil {
 		return nil
 	}
@@ -76,9 +76,9 @@ func TooLong4(rec *cache.Record, servers []netip.Addr, search []string) []cache.
 			octets[o.Code] = len(o.Wire)
 		}
 	}
-	var losses []cache.Loss
+	var losses []cache.Finding
 	for _, code := range slices.Sorted(maps.Keys(lost)) {
-		l := cache.Loss{Kind: "option", What: fmt.Sprintf("DHCPv4 option %d", code)}
+		l := cache.Finding{Kind: "option", What: fmt.Sprintf("DHCPv4 option %d", code)}
 		if name := names[code]; name != "" {
 			l.What += " (" + name + ")"
 		}
@@ -95,7 +95,7 @@ func TooLong4(rec *cache.Record, servers []netip.Addr, search []string) []cache.
 	if rec.IPv6 == nil { // else DHCPv6 and router advertisements have all
 		for _, o := range exact.options {
 			if name := names[o.Code]; name != "" && o.Code != ClasslessRoutes && len(o.Wire) > maxPart {
-				losses = append(losses, cache.Loss{Kind: "option", What: fmt.Sprintf("part of DHCPv4 option %d (%s)", o.Code, name),
+				losses = append(losses, cache.Finding{Kind: "option", What: fmt.Sprintf("part of DHCPv4 option %d (%s)", o.Code, name),
 					Why: fmt.Sprintf("it has %d octets, and systemd-networkd reads the last part of such an option alone", len(o.Wire))})
 			}
 		}
@@ -104,13 +104,13 @@ func TooLong4(rec *cache.Record, servers []netip.Addr, search []string) []cache.
 }
 
 // OtherFamily returns the options of the family that the record does not have.
-func OtherFamily(rec *cache.Record) []cache.Loss {
+func OtherFamily(rec *cache.Record) []cache.Finding {
 	o, version := &rec.Options, ip.V4
-	var losses []cache.Loss
+	var losses []cache.Finding
 	lose := func(set bool, what string, args ...any) {
 		if set {
 			why := fmt.Sprintf("the guest has no %v address", version)
-			losses = append(losses, cache.Loss{Kind: "option", What: fmt.Sprintf(what, args...), Why: why})
+			losses = append(losses, cache.Finding{Kind: "option", What: fmt.Sprintf(what, args...), Why: why})
 		}
 	}
 	switch {
@@ -149,17 +149,17 @@ func Leased6(rec *cache.Record) (addresses []netip.Addr, prefixes []netip.Prefix
 
 // TooMany6 returns the addresses that DHCPv6 does not lease, and the prefixes that it does not delegate, or that do not
 // fit into a router advertisement beside the others. DNS servers may take the room of more.
-func TooMany6(rec *cache.Record) []cache.Loss {
+func TooMany6(rec *cache.Record) []cache.Finding {
 	if rec.IPv6 == nil {
 		return nil
 	}
-	var losses []cache.Loss
+	var losses []cache.Finding
 	addresses, prefixes := Leased6(rec)
 	for _, a := range rec.IPv6.Addresses()[len(addresses):] {
-		losses = append(losses, cache.Loss{Kind: "address", What: a.String(), Why: fmt.Sprintf("DHCPv6 leases %d addresses, as more do not fit into a message", len(addresses))})
+		losses = append(losses, cache.Finding{Kind: "address", What: a.String(), Why: fmt.Sprintf("DHCPv6 leases %d addresses, as more do not fit into a message", len(addresses))})
 	}
 	for _, p := range rec.IPv6.Delegated[len(prefixes):] {
-		losses = append(losses, cache.Loss{Kind: "option", What: "the prefix " + p.String(), Why: fmt.Sprintf("DHCPv6 delegates %d prefixes, as more do not fit into a message", len(prefixes))})
+		losses = append(losses, cache.Finding{Kind: "option", What: "the prefix " + p.String(), Why: fmt.Sprintf("DHCPv6 delegates %d prefixes, as more do not fit into a message", len(prefixes))})
 	}
 	room := max(rec.MTU, minMTU6) - 40 - 16 // headers
 	if rec.IPv6.Router == nil || !rec.IPv6.Router.MAC.IsZero() {
@@ -170,7 +170,7 @@ func TooMany6(rec *cache.Record) []cache.Loss {
 	}
 	add := func(p netip.Prefix, size int) {
 		if size > room {
-			losses = append(losses, cache.Loss{Kind: "route", What: p.String(), Why: "it does not fit into a router advertisement beside the others"})
+			losses = append(losses, cache.Finding{Kind: "route", What: p.String(), Why: "it does not fit into a router advertisement beside the others"})
 			return
 		}
 		room -= size

@@ -14,9 +14,6 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// Left is a server or a search domain that the guest does not get.
-type Left struct{ What, Why string }
-
 // NIC is what decides which servers a guest reaches by one of its NICs.
 type NIC struct {
 	name     string         // in the namespace; it is the zone of addresses on the guest's link
@@ -116,7 +113,7 @@ func (n *NIC) addLink(r *cache.Record) {
 
 // Resolvers is Reachable for the DNS servers. Where a DNS proxy is the guest's server, it stands for those that are
 // given.
-func (n NIC) Resolvers(given []netip.Addr) (reachable []netip.Addr, left []Left) {
+func (n NIC) Resolvers(given []netip.Addr) (reachable []netip.Addr, left []cache.Finding) {
 	if len(n.proxy) > 0 {
 		given = n.proxy
 	}
@@ -125,7 +122,7 @@ func (n NIC) Resolvers(given []netip.Addr) (reachable []netip.Addr, left []Left)
 
 // Reachable returns the servers that the guest can use by the NIC, each once, without zones and in the form of its
 // family.
-func (n NIC) Reachable(given []netip.Addr) (reachable []netip.Addr, left []Left) {
+func (n NIC) Reachable(given []netip.Addr) (reachable []netip.Addr, left []cache.Finding) {
 	for _, g := range given {
 		a := g.WithZone("").Unmap()
 		if a == n.resolver {
@@ -134,7 +131,7 @@ func (n NIC) Reachable(given []netip.Addr) (reachable []netip.Addr, left []Left)
 		why := n.whyNot(a, g.Zone())
 		switch {
 		case why != "":
-			left = append(left, Left{g.String(), why})
+			left = append(left, cache.Finding{Kind: "server", What: g.String(), Why: why})
 		case !slices.Contains(reachable, a):
 			reachable = append(reachable, a)
 		}
@@ -177,13 +174,13 @@ func isLast(a netip.Addr) func(netip.Prefix) bool {
 }
 
 // Search returns the guest's search list, each domain once and without the root's dot.
-func Search(o *cache.Options, domains []string) (names []string, left []Left) {
+func Search(o *cache.Options, domains []string) (names []string, left []cache.Finding) {
 	for _, given := range o.Search(domains) {
 		name, err := syntax.SearchDomain(given)
 		same := func(other string) bool { return strings.EqualFold(other, name) }
 		switch {
 		case err != nil:
-			left = append(left, Left{fmt.Sprintf("%q", given), "it has " + err.Error()})
+			left = append(left, cache.Finding{Kind: "option", What: fmt.Sprintf("search domain %q", given), Why: "it has " + err.Error()})
 		case name != "" && !slices.ContainsFunc(names, same):
 			names = append(names, name)
 		}

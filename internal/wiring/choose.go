@@ -127,8 +127,8 @@ func (p *Plan) findKeepers() {
 		}
 		lost := o.losses().keys()
 		for i, l := range named {
-			if l.Keeps == "" && !lost[lossKey{l.Kind, l.What}] {
-				named[i].Keeps = o.spec.Binding.Kind()
+			if l.Way == "" && !lost[lossKey{l.Kind, l.What}] {
+				named[i].Way = string(o.spec.Binding.Kind()) + " keeps it"
 			}
 		}
 	}
@@ -144,7 +144,7 @@ func choosePlan(plans []*Plan) (chosen *Plan, passed []*infra.RefusedError) {
 		if p == chosen {
 			break
 		}
-		lost := slices.DeleteFunc(slices.Clone(p.Record.Losses), func(l cache.Loss) bool { return isTemporary(l) || isOfClient(l) || kept[lossKey{l.Kind, l.What}] })
+		lost := slices.DeleteFunc(slices.Clone(p.Record.Losses), func(l cache.Finding) bool { return isTemporary(l) || isOfClient(l) || kept[lossKey{l.Kind, l.What}] })
 		if len(lost) > 0 {
 			passed = append(passed, p.refusedFor(lost))
 		}
@@ -188,10 +188,10 @@ func (p *Plan) refuseLosses() *infra.RefusedError {
 }
 
 // refusedFor is the refusal of a binding for its losses.
-func (p *Plan) refusedFor(losses []cache.Loss) *infra.RefusedError {
+func (p *Plan) refusedFor(losses []cache.Finding) *infra.RefusedError {
 	var texts []string
 	for _, l := range losses {
-		l.Keeps = ""
+		l.Way = ""
 		texts = append(texts, l.String())
 	}
 	reason := "the guest would lose " + strings.Join(texts, ", ")

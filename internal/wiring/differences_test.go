@@ -59,7 +59,7 @@ func TestDifferences(t *testing.T) {
 			link(port, func(l *netstate.Link) { l.Master = 90 })(s)
 		}
 	}
-	documented, kinds := documentedKinds(t, "infra/step.go", "Difference"), map[string]bool{}
+	documented, kinds := documentedKinds(t, "phase1/phase1.go", "DriftError", "Differs"), map[string]bool{}
 	bridged, hidden, redirected, shaped := bridge(), masquerade(), redirect(), withSpec(bridge(), limited)
 	for _, c := range []struct {
 		name   string
@@ -218,12 +218,12 @@ func TestDifferences(t *testing.T) {
 		}
 		var said []string
 		for _, d := range have {
-			said = append(said, d.Text)
+			said = append(said, d.String())
 			kinds[d.Kind] = true
 			if !slices.Contains(documented, d.Kind) {
-				t.Errorf("%q is of the kind %q, which infra.Difference does not list", d, d.Kind)
+				t.Errorf("%q is of the kind %q, which DriftError does not list", d, d.Kind)
 			}
-			if d.Link != "" && !strings.Contains(d.Text, d.Link) {
+			if d.Link != "" && !strings.Contains(d.What, d.Link) {
 				t.Errorf("%q is on the link %s, which it does not name", d, d.Link)
 			}
 		}
@@ -244,7 +244,7 @@ func TestDifferences(t *testing.T) {
 		// The gateway, the record, the resolver and what came later are phase1's, networks are TestEgressNetworks',
 		// forwarding is TestForwarders'; the fake kernel's NICs are veths, which allmulticast is not for.
 		if elsewhere := []string{"allmulticast", "forwarding", "gateway", "later", "networks", "record", "resolver", "step"}; !kinds[kind] && !slices.Contains(elsewhere, kind) {
-			t.Errorf("no difference of the kind %s, which infra.Difference lists", kind)
+			t.Errorf("no difference of the kind %s, which DriftError lists", kind)
 		}
 	}
 }
@@ -324,7 +324,7 @@ func TestIPTablesDifferences(t *testing.T) {
 	k := wire(t, plan, lan4())
 	k.s.Tables = slices.DeleteFunc(k.s.Tables, func(i firewall.Image) bool { return i.Family == firewall.IPTablesLegacy })
 	have, _, err := plan.Differences(k.snapshot())
-	if want := []infra.Difference{{Kind: "table-missing", Text: "gw-eth0 of iptables-legacy is gone"}}; err != nil || !slices.Equal(have, want) {
+	if want := []cache.Finding{{Kind: "table-missing", What: "gw-eth0 of iptables-legacy is gone"}}; err != nil || !slices.Equal(have, want) {
 		t.Errorf("have %q, %v; want %q", have, err, want)
 	}
 }
@@ -350,7 +350,7 @@ func TestLaterMany(t *testing.T) {
 			k.s.Routes = append(k.s.Routes, r)
 		}
 		later, err := plan.Later(t.Context(), k.snapshot())
-		if err != nil || len(later) != 1 || !strings.HasPrefix(later[0].Text, "route ") || !strings.HasSuffix(later[0].Text, c.want) {
+		if err != nil || len(later) != 1 || !strings.HasPrefix(later[0].What, "route ") || !strings.HasSuffix(later[0].What, c.want) {
 			t.Errorf("%d with the TOS %d: %+v, want %q", c.many, c.tos, later, c.want)
 		}
 	}
@@ -370,7 +370,7 @@ func TestLaterOlder(t *testing.T) {
 		t.Errorf("%+v, %v, want none", later, err)
 	}
 	k.s.Rules = append(k.s.Rules, netstate.Rule{Priority: 99, Table: 100, Destination: netip.MustParsePrefix("12.1.0.0/16")})
-	if later, err := plan.Later(t.Context(), k.snapshot()); err != nil || len(later) != 1 || !strings.HasPrefix(later[0].Text, "policy rule 99 of IPv4, table 100, came after Setup") {
+	if later, err := plan.Later(t.Context(), k.snapshot()); err != nil || len(later) != 1 || !strings.HasPrefix(later[0].What, "policy rule 99 of IPv4, table 100, came after Setup") {
 		t.Errorf("%+v, %v, want one rule", later, err)
 	}
 }
@@ -392,7 +392,7 @@ func TestLaterRefused(t *testing.T) {
 	k := wire(t, plan, found)
 	k.s.Addresses = append(k.s.Addresses, address("fd00:244:1::7/64"))
 	const want = "address fd00:244:1::7/64 of eth0 came after Setup: the guest gets IPv6 after a Teardown and another Setup"
-	if later, err := plan.Later(t.Context(), k.snapshot()); err != nil || len(later) != 1 || later[0].Text != want {
+	if later, err := plan.Later(t.Context(), k.snapshot()); err != nil || len(later) != 1 || later[0].What != want {
 		t.Errorf("%+v, %v, want %q", later, err, want)
 	}
 }

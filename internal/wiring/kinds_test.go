@@ -28,7 +28,7 @@ var everyStep = []netstate.Op{
 // TestStepKinds: each type of operation has the kind that infra.Step lists, and each kind is one's.
 func TestStepKinds(t *testing.T) {
 	types, kinds := map[string]bool{}, map[string]bool{}
-	documented := documentedKinds(t, "infra/step.go", "Step")
+	documented := documentedKinds(t, "infra/step.go", "Step", "Kind")
 	for _, op := range everyStep {
 		step := netstate.Step(op)
 		types[reflect.TypeOf(op).Name()], kinds[step.Kind] = true, true
@@ -119,8 +119,8 @@ func name(v reflect.Value, path string, isNone map[string]bool, names *[]string)
 	}
 }
 
-// documentedKinds are the kinds in the table that the documentation of a type of infra has. Each has a meaning.
-func documentedKinds(t *testing.T, path, name string) []string {
+// documentedKinds are the kinds in the table that the documentation of a type's field has. Each has a meaning.
+func documentedKinds(t *testing.T, path, name, of string) []string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "../../"+path, nil, parser.ParseComments)
 	if err != nil {
@@ -129,7 +129,7 @@ func documentedKinds(t *testing.T, path, name string) []string {
 	var kinds []string
 	ast.Inspect(file.Scope.Lookup(name).Decl.(ast.Node), func(n ast.Node) bool {
 		field, ok := n.(*ast.Field)
-		if !ok || field.Names[0].Name != "Kind" {
+		if !ok || field.Names[0].Name != of {
 			return true
 		}
 		for line := range strings.Lines(field.Doc.Text()) {

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -22,7 +21,7 @@ import (
 //
 // What comes and goes with router advertisements is left out, and so are addresses and routes of a NIC that is the
 // guest's (bridge), which Steps removes. The error is that of the context.
-func (p *Plan) Later(ctx context.Context, now netstate.Snapshot) ([]infra.Difference, error) {
+func (p *Plan) Later(ctx context.Context, now netstate.Snapshot) ([]cache.Finding, error) {
 	nic, there := now.Link(p.nic.Index)
 	if !there || p.isReplacement(nic) {
 		return nil, nil
@@ -42,7 +41,8 @@ func (p *Plan) Later(ctx context.Context, now netstate.Snapshot) ([]infra.Differ
 	if more := len(names) - mostNamed; more > 0 {
 		names = append(names[:mostNamed], fmt.Sprintf("%d more", more))
 	}
-	return []infra.Difference{{Kind: "later", Link: p.names.NIC, Text: strings.Join(names, " and ") + " came after Setup" + text}}, nil
+	return []cache.Finding{{Kind: "later", Link: p.names.NIC, What: strings.Join(names, " and ") + " came after Setup" + text,
+		Way: "take it out of the namespace, or call Teardown and Setup (guestwire-agent teardown, guestwire-agent setup)"}}, nil
 }
 
 // came are the things that the namespace has got.

@@ -54,7 +54,7 @@ func leased(r cache.Record) string {
 		add("neighbour %v at %v", n.Address, n.MAC)
 	}
 	for _, l := range r.Losses {
-		l.Keeps = ""
+		l.Way = ""
 		add("loss: %v", l)
 	}
 	for _, w := range r.Warnings {

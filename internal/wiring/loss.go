@@ -8,25 +8,22 @@ import (
 )
 
 // losses are what a guest lacks, in the order in which the record has them.
-type losses []cache.Loss
+type losses []cache.Finding
 
 func (l *losses) lose(kind, what, why string, args ...any) {
-	*l = append(*l, cache.Loss{Kind: kind, What: what, Why: fmt.Sprintf(why, args...)})
+	*l = append(*l, cache.Finding{Kind: kind, Grave: kind == "family", What: what, Why: fmt.Sprintf(why, args...)})
 }
 
-// isGrave reports whether a binding is refused for the loss.
-func isGrave(l cache.Loss) bool { return l.Kind == "family" }
-
 // grave are those for which the binding is refused.
-func (l losses) grave() []cache.Loss {
-	return slices.DeleteFunc(slices.Clone(l), func(l cache.Loss) bool { return !isGrave(l) })
+func (l losses) grave() []cache.Finding {
+	return slices.DeleteFunc(slices.Clone(l), func(l cache.Finding) bool { return !l.Grave })
 }
 
 // isTemporary reports whether a later Setup may give the guest what is lost, with the same binding.
-func isTemporary(l cache.Loss) bool { return l.Kind == "gateway" }
+func isTemporary(l cache.Finding) bool { return l.Kind == "gateway" }
 
 // isOfClient reports whether the loss depends on the guest's DHCP client or on the Spec alone, and not on the binding.
-func isOfClient(l cache.Loss) bool { return l.Kind == "option" }
+func isOfClient(l cache.Finding) bool { return l.Kind == "option" }
 
 // weight is a number that is higher for a guest that loses more; 0: nothing that Auto would choose by.
 func (l losses) weight() int {
@@ -34,7 +31,7 @@ func (l losses) weight() int {
 	weight := 0
 	for _, one := range l {
 		switch {
-		case isGrave(one):
+		case one.Grave:
 			weight += grave
 		case !isTemporary(one) && !isOfClient(one):
 			weight++

@@ -21,7 +21,7 @@ import (
 // by a plan of that binding, and by nothing else.
 
 // addLosses adds losses to the record.
-func (p *Plan) addLosses(list ...cache.Loss) { p.Record.Losses = append(p.Record.Losses, list...) }
+func (p *Plan) addLosses(list ...cache.Finding) { p.Record.Losses = append(p.Record.Losses, list...) }
 
 // losses are those of the record.
 func (p *Plan) losses() losses { return p.Record.Losses }
@@ -60,13 +60,9 @@ func serverLosses(r *cache.Record) (list losses) {
 	nic := servers.Leased(r)
 	_, left := nic.Reachable(r.Options.NTP)
 	if r.DNS != nil {
-		_, dns := nic.Resolvers(r.DNS.Servers)
-		left = append(dns, left...)
+		_, list = nic.Resolvers(r.DNS.Servers)
 	}
-	for _, l := range left {
-		list.lose("server", l.What, "%s", l.Why)
-	}
-	return list
+	return append(list, left...)
 }
 
 // namespaceLosses are what of the namespace no guest of the NIC can learn, whatever the binding's lease has.

@@ -145,7 +145,7 @@ func TestGraveLosses(t *testing.T) {
 			t.Errorf("%s: %v", spec.Binding.Kind(), err)
 		}
 		plan := newPlan(t, unnumbered(), withSpec(spec, accept)) // the way out
-		if l := plan.Record.Losses; len(l) != 1 || l[0].Kind != "family" || l[0].Keeps != "" {
+		if l := plan.Record.Losses; len(l) != 1 || l[0].Kind != "family" || !l[0].Grave || l[0].Way != "" {
 			t.Errorf("%s, accepted: %v", spec.Binding.Kind(), l)
 		}
 		again, err := plan.Journal().Plan()
@@ -303,12 +303,12 @@ func TestConditionalLosses(t *testing.T) {
 	}
 }
 
-// TestLossKinds: the kinds of loss that plans and leases add are those that cache.Loss lists, and each of those has a
+// TestLossKinds: the kinds of loss that plans and leases add are those that Record.Losses lists. Each of those has a
 // row on the page of losses.
 func TestLossKinds(t *testing.T) {
-	documented := documentedKinds(t, "cache/loss.go", "Loss")
+	documented := documentedKinds(t, "cache/record.go", "Record", "Losses")
 	used := map[string]bool{}
-	for _, folder := range []string{".", "../lease", "../served"} {
+	for _, folder := range []string{".", "../lease", "../served", "../servers"} {
 		files, err := filepath.Glob(folder + "/*.go")
 		if err != nil || len(files) == 0 {
 			t.Fatal(folder, err)
@@ -323,7 +323,7 @@ func TestLossKinds(t *testing.T) {
 			}
 			ast.Inspect(file, func(n ast.Node) bool {
 				if field, ok := n.(*ast.KeyValueExpr); ok && types.ExprString(field.Key) == "Kind" {
-					if text, ok := field.Value.(*ast.BasicLit); ok && folder == "../served" {
+					if text, ok := field.Value.(*ast.BasicLit); ok && strings.HasPrefix(folder, "../serve") {
 						kind, _ := strconv.Unquote(text.Value)
 						used[kind] = true
 					}
@@ -346,7 +346,7 @@ func TestLossKinds(t *testing.T) {
 	maps.DeleteFunc(used, func(_ string, is bool) bool { return !is })
 	for kind := range used {
 		if !slices.Contains(documented, kind) {
-			t.Errorf("a plan loses %q, which cache.Loss does not list", kind)
+			t.Errorf("a plan loses %q, which Record.Losses does not list", kind)
 		}
 	}
 	page, err := os.ReadFile("../../docs/reference/losses.md")
@@ -360,7 +360,7 @@ func TestLossKinds(t *testing.T) {
 	}
 	for _, kind := range documented {
 		if !used[kind] {
-			t.Errorf("cache.Loss lists %s, and no plan loses it", kind)
+			t.Errorf("Record.Losses lists %s, and no plan loses it", kind)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func (p *Plan) checkFree() error {
 	for _, name := range p.names.Links() {
 		for _, l := range p.found.Links {
 			if l.Has(name) {
-				taken = append(taken, compare.Taken{Name: name, By: l})
+				taken = append(taken, compare.Taken(name, l))
 				if name == p.spec.Tap {
 					otherwise = ", or name another one in tap"
 				}

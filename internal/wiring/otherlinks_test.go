@@ -120,8 +120,8 @@ func TestOtherLinkLosses(t *testing.T) {
 				t.Errorf("%s, %s: %v", c.name, spec.Binding.Kind(), err)
 				continue
 			}
-			losses := slices.DeleteFunc(plan.Record.Losses, func(l cache.Loss) bool { return l.Kind != "other-link" })
-			ok := slices.EqualFunc(losses, c.want, func(l cache.Loss, want string) bool {
+			losses := slices.DeleteFunc(plan.Record.Losses, func(l cache.Finding) bool { return l.Kind != "other-link" })
+			ok := slices.EqualFunc(losses, c.want, func(l cache.Finding, want string) bool {
 				what, why, _ := strings.Cut(want, "|")
 				return l.What == what && strings.Contains(l.Why, why)
 			})
@@ -131,7 +131,7 @@ func TestOtherLinkLosses(t *testing.T) {
 		}
 	}
 	plan := newPlan(t, edits(byNet1(), forwards), bridge())
-	if l := plan.Record.Losses; len(l) != 1 || l[0].Keeps != cache.BindingMasquerade {
+	if l := plan.Record.Losses; len(l) != 1 || l[0].Way != "masquerade keeps it" {
 		t.Errorf("a link that forwards: %v, want that masquerade keeps it", l)
 	}
 }
@@ -146,7 +146,7 @@ func TestSharedRoute(t *testing.T) {
 			s.Routes = append(s.Routes, netstate.Route{Table: netstate.TableMain, Type: netstate.RouteUnicast, Destination: pfx("10.96.0.0/12"),
 				Hops: []netstate.Hop{{Link: 2, Gateway: ip("10.244.1.1")}, {Link: 3, Gateway: ip("10.50.0.1")}}})
 		})
-		is := func(l cache.Loss) bool { return l.Kind == "next-hop" && strings.Contains(l.Why, want) }
+		is := func(l cache.Finding) bool { return l.Kind == "next-hop" && strings.Contains(l.Why, want) }
 		if losses := newPlan(t, found, routed()).Record.Losses; !slices.ContainsFunc(losses, is) {
 			t.Errorf("net1 forwards %t: %v, want a next hop: %s", forwards, losses, want)
 		}
@@ -209,10 +209,10 @@ func TestForwarders(t *testing.T) {
 				t.Fatal(err)
 			}
 			text := ""
-			if difference != nil {
-				text = difference.Text
+			if len(difference) > 0 {
+				text = difference[0].What
 			}
-			if text != want || difference != nil && difference.Kind != "forwarding" {
+			if text != want || len(difference) > 0 && difference[0].Kind != "forwarding" {
 				t.Errorf("%s, %s: the difference is %v, want %q", spec.Binding.Kind(), c.name, difference, want)
 			}
 			again, err := present.Journal().Plan()

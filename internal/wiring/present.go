@@ -7,14 +7,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // Present returns the plan by the NIC's networks and by the forwarding links that the namespace has now, and the
-// snapshot for that plan. If this changes the guest's rules, it also returns the difference. If nothing has changed,
+// snapshot for that plan. If this changes the guest's rules, it also returns that difference. If nothing has changed,
 // the plan is p itself.
-func (p *Plan) Present(now netstate.Snapshot) (*Plan, netstate.Snapshot, *infra.Difference, error) {
+func (p *Plan) Present(now netstate.Snapshot) (*Plan, netstate.Snapshot, []cache.Finding, error) {
 	nic := p.nic
 	link, there := now.Link(nic.Index)
 	if !there || p.isReplacement(link) {
@@ -34,19 +34,19 @@ func (p *Plan) Present(now netstate.Snapshot) (*Plan, netstate.Snapshot, *infra.
 		return p, now, nil, fmt.Errorf("by the present networks of %s: %w", nic.Name, err)
 	}
 	present.Record.Namespace = p.Record.Namespace
-	policy := !reflect.DeepEqual(present.sets, p.sets)
+	differs := cache.Finding{Kind: "networks", Link: p.names.NIC}
 	switch {
 	case is.Resolver != was.Resolver && !reflect.DeepEqual(present.diverted, p.diverted):
-		text := fmt.Sprintf("the resolver at %v listens at the ports %d of UDP and %d of TCP, not at %d and %d", p.Resolver(), is.Resolver.UDP, is.Resolver.TCP, was.Resolver.UDP, was.Resolver.TCP)
-		return present, p.withTables(now), &infra.Difference{Kind: "resolver", Link: p.names.NIC, Text: text}, nil
-	case !policy && is.Forwarders.equal(was.Forwarders):
+		differs.Kind = "resolver"
+		differs.What = fmt.Sprintf("the resolver at %v listens at the ports %d of UDP and %d of TCP, not at %d and %d", p.Resolver(), is.Resolver.UDP, is.Resolver.TCP, was.Resolver.UDP, was.Resolver.TCP)
+	case !reflect.DeepEqual(present.sets, p.sets):
+		differs.What = fmt.Sprintf("%s: nic-networks has changed: %s", networksField(p.spec), is.since(was))
+	case is.Forwarders.equal(was.Forwarders):
 		return present, now, nil, nil
-	case !policy:
-		text := strings.Join(is.Forwarders.since(was.Forwarders), ", ")
-		return present, p.withTables(now), &infra.Difference{Kind: "forwarding", Link: p.names.NIC, Text: text}, nil
+	default:
+		differs.Kind, differs.What = "forwarding", strings.Join(is.Forwarders.since(was.Forwarders), ", ")
 	}
-	text := fmt.Sprintf("%s: nic-networks has changed: %s", networksField(p.spec), is.since(was))
-	return present, p.withTables(now), &infra.Difference{Kind: "networks", Link: p.names.NIC, Text: text}, nil
+	return present, p.withTables(now), []cache.Finding{differs}, nil
 }
 
 // networksNow are the networks of the NIC as it is now, with what Setup gives back to it. The addresses that the wiring

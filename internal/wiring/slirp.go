@@ -66,7 +66,7 @@ func (b slirp) wire(p *Plan) error {
 	p.addWarnings(p.warnSockets()...)
 	p.addLosses(p.downLosses()...)
 	if len(p.v6) > 0 && len(b.Ports) > 0 {
-		p.addLosses(cache.Loss{Kind: "address", What: p.v6[0].Addr().String(), Why: "QEMU forwards no port of IPv6, so nothing reaches the guest there"})
+		p.addLosses(cache.Finding{Kind: "address", What: p.v6[0].Addr().String(), Why: "QEMU forwards no port of IPv6, so nothing reaches the guest there"})
 	}
 	for _, l := range p.found.Listeners {
 		if containsPort(b.Ports, l.Protocol, l.Port) && (l.Address.Is4() || l.Address.IsUnspecified()) {

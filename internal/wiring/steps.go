@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -63,7 +64,7 @@ func (p *Plan) Made() compare.Made {
 // Differences says what of the wiring is not as wanted: "eth0-tap is no port of eth0-br". The steps
 // repair it; there are none as long as another link has a name of the wiring. Both are empty if nothing differs. The
 // error is infra.ErrNoNIC if the NIC has gone.
-func (p *Plan) Differences(now netstate.Snapshot) (differences []infra.Difference, steps []netstate.Op, err error) {
+func (p *Plan) Differences(now netstate.Snapshot) (differences []cache.Finding, steps []netstate.Op, err error) {
 	steps, err = p.Steps(now)
 	var taken compare.TakenError
 	isTaken := errors.As(err, &taken)

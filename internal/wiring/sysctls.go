@@ -72,27 +72,20 @@ func (p *Plan) checkSysctls() error {
 	return err
 }
 
-// Hindrances are the sysctls that have got a value, since Setup, with which the guest cannot work. Setup leaves them.
-func (p *Plan) Hindrances(now netstate.Snapshot) (list []infra.Difference) {
-	for _, text := range p.hindrances(now) {
-		list = append(list, infra.Difference{Kind: "sysctl", Text: text})
-	}
-	return list
-}
-
 // Hindered is the error of a Setup that finds Hindrances; nil: there are none.
 func (p *Plan) Hindered(now netstate.Snapshot) error {
-	if reasons := p.hindrances(now); len(reasons) > 0 {
-		return p.refuse(strings.Join(reasons, "; "))
+	if reasons := p.Hindrances(now); len(reasons) > 0 {
+		return p.refuse(compare.Join(reasons))
 	}
 	return nil
 }
 
-// hindrances are a phrase for each sysctl with which the guest cannot work. Each says what to do.
-func (p *Plan) hindrances(now netstate.Snapshot) (list []string) {
+// Hindrances are the sysctls with values, maybe since Setup, with which the guest cannot work. Setup leaves them.
+func (p *Plan) Hindrances(now netstate.Snapshot) (list []cache.Finding) {
 	add := func(path, otherwise, format string, args ...any) {
 		name := strings.ReplaceAll(path, "/", ".")
-		list = append(list, fmt.Sprintf("%s is %s, so %s: set it first (sysctl -w %s)", name, now.Sysctls[path], fmt.Sprintf(format, args...), infra.ShellWord(name+"="+otherwise)))
+		list = append(list, cache.Finding{Kind: "sysctl", What: fmt.Sprintf("%s is %s, so %s", name, now.Sysctls[path], fmt.Sprintf(format, args...)),
+			Way: "set it first (sysctl -w " + infra.ShellWord(name+"="+otherwise) + ")"})
 	}
 	if !p.traits().Routes {
 		return nil

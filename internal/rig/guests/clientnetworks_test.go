@@ -48,7 +48,7 @@ var networks = []network{
 		routes4: []string{"10.244.1.0/24", "203.0.113.0/24 via 10.244.1.254", "default via 10.244.1.1"},
 		routes6: []string{"fd00:244:1::/64", "2001:db8:7::/64 via " + router, "default via " + router},
 		search:  longSearch,
-		lost:    "DHCPv4 option 119 (search domains) is left out: its 283 octets do not fit into the answer to dhclient, udhcpc, Windows",
+		lost:    "lost: option DHCPv4 option 119 (search domains): its 283 octets do not fit into the answer to dhclient, udhcpc, Windows",
 		beyond:  []string{"203.0.113.9", "2001:db8:7::9"},
 	},
 	{

@@ -13,7 +13,7 @@ import (
 var pods = []network{
 	{
 		name: "ipv4", binding: infra.Bridge{}, once: true, search: longSearch,
-		lost: "part of DHCPv4 option 119 (search domains) is left out: it has 283 octets, and systemd-networkd reads the last part of such an option alone",
+		lost: "lost: option part of DHCPv4 option 119 (search domains): it has 283 octets, and systemd-networkd reads the last part of such an option alone",
 		create: func(t *testing.T) nstest.Network {
 			n := nstest.NewNetwork(t)
 			n.Pod.IP("addr del fd00:244:1::7/64 dev eth0")

@@ -54,7 +54,7 @@ func TestVPN(t *testing.T) {
 
 			l := &Instance{Pod: pod, NIC: "ens3", IPv4: addr("10.25.0.1")}
 			w := l.mustSetup(ctx, t, c.binding)
-			lost := slices.ContainsFunc(w.record.Losses, func(l cache.Loss) bool { return l.Kind == "other-link" })
+			lost := slices.ContainsFunc(w.record.Losses, func(l cache.Finding) bool { return l.Kind == "other-link" })
 			if w.record.Binding != c.is || lost == c.reaches {
 				t.Errorf("%s, losses %v", w.record.Binding, w.record.Losses)
 			}
