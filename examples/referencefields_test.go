@@ -39,8 +39,12 @@ func fieldsOf(t *testing.T) string {
 		seen[o.of] = true
 		doc := in[packageOf(o.of)]
 		intro := inJSON(o, "", doc[o.of.Name()])
-		if _, isBinding := reflect.Zero(o.of).Interface().(infra.Binding); isBinding { // go doc has what each needs and refuses
-			intro = firstSentence.FindString(intro) + " `go doc infra." + o.of.Name() + "` has what it needs and refuses."
+		if _, isBinding := reflect.Zero(o.of).Interface().(infra.Binding); isBinding { // its page has what it needs and refuses
+			kind := strings.TrimPrefix(o.path, "binding.")
+			intro = strings.Replace(firstSentence.FindString(intro), kind, "["+kind+"](../bindings/"+kind+".md)", 1)
+			if kind == "auto" {
+				intro = firstSentence.FindString(inJSON(o, "", doc[o.of.Name()])) + " [More](../how-to/choose-a-binding.md#auto)."
+			}
 		}
 		fmt.Fprintf(&b, "## %s\n\n%s\n", cmp.Or(o.path, "The configuration"), wrapped(intro))
 		if o.of.NumField() == 0 {
@@ -76,6 +80,10 @@ func fieldsOf(t *testing.T) string {
 		if doc == "" {
 			doc = map[string]string{"address": "An IPv4 or IPv6 address, as `10.0.2.1` and `fd10:0:2::1`.",
 				"prefix": "An address and the length of the network, as `10.0.2.0/24`."}[name]
+		}
+		if page := map[string]string{"Egress": "egress", "Name": "names"}[name]; page != "" {
+			fmt.Fprintf(&b, "| %s | %s[%s](../how-to/%[3]s.md) has its form. |\n", name, inJSON(object{of: reflect.TypeFor[struct{}]()}, "", firstSentence.FindString(doc))+" ", page)
+			continue
 		}
 		if values := valuesOf(t, texts[name]); len(values) > 0 {
 			doc += " One of " + strings.Join(values, ", ") + "."
