@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/guestwire/guestwire/internal/flock"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,7 +28,7 @@ func (n NIC) Hold(ctx context.Context) (held NIC, release func(), err error) {
 			return err
 		}
 		name := holdName(s.identity.Inode, s.nic)
-		unlock, err := node.tryLock(name)
+		unlock, err := flock.Try(node.Root, name, os.O_CREATE)
 		if err != nil {
 			defer node.Close()
 			return node.explainHeld(name, err)
@@ -64,7 +65,7 @@ func (n node) explainHeld(name string, err error) error {
 	if err != unix.EWOULDBLOCK {
 		return err
 	}
-	holder := n.holder(name)
+	holder := flock.Holder(n.Root, name)
 	if strings.HasPrefix(holder, fmt.Sprintf("process %d ", os.Getpid())) {
 		return fmt.Errorf("%w: %s, this one: use the NIC that Hold returned, or release it first", errHeldHere, holder)
 	}
@@ -80,7 +81,7 @@ func (s *session) elsewhere() error {
 	if _, err := s.node.Lstat(name); err != nil {
 		return nil
 	}
-	unlock, err := s.node.tryLock(name)
+	unlock, err := flock.Try(s.node.Root, name, os.O_CREATE)
 	if err != nil {
 		return s.node.explainHeld(name, err)
 	}
@@ -106,7 +107,7 @@ func (s *session) heldBy(j journal) (string, error) {
 	}
 	err := s.elsewhere()
 	if errors.Is(err, ErrHeld) {
-		s.report.say("NIC %s: %s holds it, and may end the wiring when it ends", s.nic, s.node.holder(holdName(s.identity.Inode, s.nic)))
+		s.report.say("NIC %s: %s holds it, and may end the wiring when it ends", s.nic, flock.Holder(s.node.Root, holdName(s.identity.Inode, s.nic)))
 		return j.HeldBy, nil
 	}
 	return "", err
