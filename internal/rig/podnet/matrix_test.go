@@ -135,7 +135,8 @@ const (
 	overview = "../../../docs/reference/networks.md"
 )
 
-// document returns the table's rows by network. Each network must have a row, and each row a network.
+// document returns the table's rows by network: networks with the same row share one. Each network must have a row, and
+// each row a network.
 func document(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(table)
@@ -148,11 +149,15 @@ func document(t *testing.T) map[string]string {
 	}
 	rows := map[string]string{}
 	for line := range strings.Lines(string(text)) {
-		if name, _, ok := strings.Cut(strings.TrimPrefix(line, "| "), " | "); ok && strings.HasPrefix(line, "| ") {
+		names, rest, ok := strings.Cut(strings.TrimPrefix(line, "| "), " | ")
+		if !ok || !strings.HasPrefix(line, "| ") {
+			continue
+		}
+		for name := range strings.SplitSeq(names, "; ") {
 			if _, twice := rows[name]; twice {
 				t.Errorf("%s has two rows for %s", table, name)
 			}
-			rows[name] = strings.TrimSpace(line)
+			rows[name] = strings.TrimSpace("| " + name + " | " + rest)
 		}
 	}
 	if *update {
