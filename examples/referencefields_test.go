@@ -69,6 +69,9 @@ func fieldsOf(t *testing.T) string {
 			kind, inner := typeText(f.Type, path, texts, paths)
 			all = append(all, inner...)
 			meaning, leftOut := withoutZero(inJSON(o, f.Name, text))
+			if page := morePages[o.of.Name()+"."+f.Name]; page != "" {
+				meaning = firstSentence.FindString(meaning) + "[More](../" + page + ")."
+			}
 			meaning = regexp.MustCompile("^`"+jsonName(f)+"` (?:(?:is|are) |([^a]))").ReplaceAllString(meaning, "$1") // not "`a` and `b`"
 			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", names, kind, cmp.Or(leftOut, zeroOf(f.Type)), meaning)
 		}
@@ -91,6 +94,15 @@ func fieldsOf(t *testing.T) string {
 		fmt.Fprintf(&b, "| %s | %s |\n", name, inJSON(object{of: reflect.TypeFor[struct{}]()}, "", doc))
 	}
 	return b.String()
+}
+
+// morePages have the rest of what a field's comment says.
+var morePages = map[string]string{
+	"Owner.SELinux":   "how-to/confine.md#selinux",
+	"Passt.VhostUser": "bindings/passt.md#how-it-is-wired",
+	"Spec.Egress":     "how-to/egress.md",
+	"Spec.Flows":      "how-to/flows.md",
+	"Spec.Names":      "how-to/names.md",
 }
 
 // firstSentence is the first one of a comment.
