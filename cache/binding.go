@@ -36,6 +36,20 @@ func (k *Kind) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// Role is what a namespace is for a guest that moves. Unless it is RoleActive, the guest's tap is down until Activate
+// of phase1.NIC.
+type Role string
+
+const (
+	// RoleActive: the guest is active in the namespace.
+	RoleActive Role = ""
+	// RoleStandby: the guest was never active in the namespace, and may be active in another one.
+	RoleStandby Role = "standby"
+	// RoleInactive: Deactivate wrote the record, after the guest was active in the namespace. The
+	// guest is active nowhere until an Activate takes this record.
+	RoleInactive Role = "inactive"
+)
+
 // Firewall is a program whose rules translate addresses.
 type Firewall string
 

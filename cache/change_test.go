@@ -13,7 +13,7 @@ import (
 
 // unnoticed are the fields of a record that neither a guest nor a snapshot of its VMM has.
 var unnoticed = []string{
-	"version", "namespace", "binding", "firewall", "passt", "responderTap", "standby", "inactive", "turn", "losses", "warnings",
+	"version", "namespace", "binding", "firewall", "passt", "responderTap", "role", "source", "turn", "losses", "warnings",
 }
 
 // TestChanges: each field of the record is a change, but for those that a guest does not notice, and a new field has to
@@ -64,7 +64,7 @@ func TestChangeText(t *testing.T) {
 	to.DNS = &DNS{Servers: []netip.Addr{ip("10.96.0.11")}, Search: []string{}}
 	to.Options.Hostname = ""
 	to.Options.DHCPv4 = map[uint8]Data{}
-	to.Namespace, to.Losses, to.Warnings, to.Standby, to.Inactive, to.Turn = "", nil, nil, false, false, 0
+	to.Namespace, to.Losses, to.Warnings, to.Role, to.Source, to.Turn = "", nil, nil, "", "", 0
 	var have []string
 	for _, c := range Changes(from, to) {
 		have = append(have, c.String())

@@ -57,7 +57,7 @@ func (r *Record) checkAbsent() error {
 		{"tap", r.Tap != "", withoutTap, noTap},
 		{"queues", r.Queues > 1, withoutTap, noTap},
 		{"limits", r.Limits != Limits{}, attachedDirectly, "its frames pass no rules of guestwire"},
-		{"standby", r.Standby, attachedDirectly, "guestwire has no tap that it could take down"},
+		{"role", r.Role != RoleActive, attachedDirectly, "guestwire has no tap that it could take down"},
 		{"device.driver", r.Device.Driver == "vhost", []Kind{BindingPasst, BindingSlirp}, noTap},
 		{"device.driver", r.Device.Driver != "", []Kind{BindingSRIOV}, card},
 		{"device.model", r.Device.Model != "", []Kind{BindingSRIOV}, card},

@@ -117,17 +117,14 @@ type Record struct {
 	// Device is how the guest sees its network device.
 	Device Device `json:"device,omitzero"`
 
-	// Standby says that the guest's tap is down, so that nothing passes, until Activate of
-	// phase1.NIC.
-	Standby bool `json:"standby,omitempty"`
+	// Role says whether frames pass the guest's tap. Empty: they do.
+	Role Role `json:"role,omitempty"`
 
-	// Inactive says that Deactivate of phase1.NIC wrote the record. The guest is then active in
-	// no namespace until an Activate takes this record. A record with Standby alone is of a
-	// namespace that waits for its first Activate, and says nothing about other namespaces.
-	Inactive bool `json:"inactive,omitempty"`
+	// Source is the namespace that the guest comes from, with RoleStandby. Empty: not known.
+	Source string `json:"source,omitempty"`
 
 	// Turn is higher in each record that Deactivate writes, in all namespaces of the guest. By
-	// it, Activate knows the latest record. It is below 2^53, and at least 1 with Inactive.
+	// it, Activate knows the latest record. It is below 2^53, and at least 1 with RoleInactive.
 	Turn uint64 `json:"turn,omitempty"`
 
 	// Limits bound what passes between the guest and its network.

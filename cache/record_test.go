@@ -41,7 +41,7 @@ func full() Record {
 			Model: "virtio", Driver: "qemu", BootOrder: 1, ROM: "/usr/share/rom.bin", PCIAddress: "0000:01:00.0",
 			ACPIIndex: 7, Alias: "ua-eth0", LinkState: "down",
 		},
-		Standby: true, Inactive: true, Turn: 1<<53 - 1,
+		Role: RoleStandby, Source: "1f3a9c02-4026532280-16", Turn: 1<<53 - 1,
 		Limits: Limits{
 			FromGuest: Limit{BitsPerSecond: 100_000_000_000, PacketsPerSecond: 10_000_000, BurstBytes: 1<<32 - 1, BurstPackets: 1<<32 - 1},
 			ToGuest:   Shape{BitsPerSecond: 8000, BurstBytes: 240_000},

@@ -23,11 +23,11 @@ func (r *Record) Validate() error {
 	if r.Version != Version {
 		return fieldErrorf("version", "%d, and this program reads %d: use the version of guestwire that wrote it", r.Version, Version)
 	}
-	if r.Inactive && !r.Standby {
-		return fieldErrorf("inactive", "set, but standby is not")
+	if !slices.Contains([]Role{RoleActive, RoleStandby, RoleInactive}, r.Role) {
+		return fieldErrorf("role", "%q, want %q, %q, or nothing for an active guest", r.Role, RoleStandby, RoleInactive)
 	}
-	if r.Inactive && r.Turn == 0 {
-		return fieldErrorf("turn", "0, but each Deactivate, which alone sets inactive, raises it: use the record that Deactivate returned")
+	if r.Role == RoleInactive && r.Turn == 0 {
+		return fieldErrorf("turn", "0, but each Deactivate raises it: use the record that Deactivate returned")
 	}
 	if r.Turn > maxTurn {
 		return fieldErrorf("turn", "%d, want at most %d: Teardown the guest's NICs in all namespaces, and Setup anew without From", r.Turn, uint64(maxTurn))

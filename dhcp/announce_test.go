@@ -121,6 +121,18 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
+// The guest asks for its gateway also if it has one address alone.
+func TestAnnounceOneAddress(t *testing.T) {
+	rec := newRecord()
+	rec.IPv4.Routes = slices.Insert(rec.IPv4.Routes, 1, cache.Route{Destination: prefix("10.244.1.1/32")}, cache.Route{Destination: prefix("192.0.2.0/24"), Gateway: addr("10.244.1.1")})
+	lines, _ := announcedFrames(t, rec)
+	for _, want := range []string{"0 guest 0x806 1 10.244.1.7 > none 10.244.1.7", "0 guest 0x806 1 10.244.1.7 > none 10.244.1.1"} {
+		if !slices.Contains(lines, want) {
+			t.Errorf("no %s in\n%s", want, strings.Join(lines, "\n"))
+		}
+	}
+}
+
 const rarpLine = "guest 0x8035 3 0.0.0.0 > guest 0.0.0.0"
 
 // FuzzAnnounce: of no record comes a frame in another's name, or one that is not well-formed.
@@ -204,7 +216,7 @@ func TestAnnounceToGuest(t *testing.T) {
 
 func TestAnnounceRefused(t *testing.T) {
 	standby := newRecord()
-	standby.Standby = true
+	standby.Role = cache.RoleStandby
 	r := newResponder(t, newRecord(), resolvConf)
 	if err := r.Announce(t.Context()); !errors.Is(err, syscall.ENOTCONN) {
 		t.Errorf("without Serve: %v", err)
@@ -225,7 +237,7 @@ func TestAnnounceRefused(t *testing.T) {
 // Serve announces a guest whose standby ends, and ends an announcement when one begins.
 func TestAnnounceStandby(t *testing.T) {
 	active, standby := newRecord(), newRecord()
-	standby.Standby = true
+	standby.Role = cache.RoleStandby
 	r := newResponder(t, standby, resolvConf)
 	rarps := func(p *fakePort) (n int) {
 		frames, _ := p.sent()

@@ -42,7 +42,7 @@ func newAnswers(given cache.Record, dns cache.DNS, moves moves) (*answers, error
 		guest:     rec.MAC,
 		guests:    stationsOf(rec),
 		frameSize: frame.EthernetLen + frame.PriorityTagLen + max(rec.MTU, 1500),
-		standby:   rec.Standby,
+		standby:   rec.Role != cache.RoleActive,
 		warnings:  res.warnings,
 		record:    given,
 		dns:       dns,

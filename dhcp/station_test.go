@@ -124,7 +124,7 @@ func TestStations(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		wants("the first MAC again", 14, gatewayMAC)
-		rec.Standby = true
+		rec.Role = cache.RoleStandby
 		if err := r.Update(rec, cache.DNS{}); err != nil {
 			t.Fatal(err)
 		}

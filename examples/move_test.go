@@ -37,7 +37,7 @@ func TestMove(t *testing.T) {
 	config := write("config.json", guest)
 	active := write("active.json", call(source, 0, `"mac": "02:00:00:00:00:07"`, "setup", "-uid", "0", "-config", config, "-state", source.State, "-json"))
 	call(target, 0, "# standby: ", "plan", "-uid", "0", "-config", config, "-state", target.State, "-standby")
-	call(target, 0, `"standby": true`, "setup", "-uid", "0", "-config", config, "-state", target.State, "-standby", "-json")
+	call(target, 0, `"role": "standby"`, "setup", "-uid", "0", "-config", config, "-state", target.State, "-standby", "-json")
 	call(target, 0, "standby", "status")
 	if out, status := run(t, agent, "list"); status != 0 || !strings.Contains(out, "masquerade (standby)") {
 		t.Errorf("guestwire-agent list: status %d, want masquerade (standby):\n%s", status, out)

@@ -11,156 +11,20 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/guestconfig"
-	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/test/golden"
+	"github.com/guestwire/guestwire/internal/test/records"
 )
 
 func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }
 func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-var gatewayMAC = cache.MAC{0xee, 0xff, 0xff, 0xff, 0xff, 0x14}
+var plain, sbr, terway, leased = records.Plain, records.SBR, records.Terway, records.Leased
 
-// record is a bridge's with this configuration, and the link-local address of its MAC.
-func record(name string, last byte, s cache.Static) cache.Record {
-	mac := cache.MAC{2, 0, 0, 0, 0, last}
-	s.Addresses = append(s.Addresses, cache.StaticAddress{Address: netip.PrefixFrom(eui64.LinkLocal(mac), 64), Scope: 253})
-	return cache.Record{
-		Version: cache.Version, Name: name, Binding: cache.BindingBridge, Tap: name + "-tap", Queues: 1,
-		ResponderTap: name + "-dhcp", ResponderMAC: cache.MAC{2, 0, 0, 0, 1, last}, MAC: mac, MTU: 1450, Static: &s,
-	}
-}
-
-// plain has one address of each family and default routes.
-func plain() cache.Record {
-	return record("eth0", 7, cache.Static{
-		Addresses: []cache.StaticAddress{{Address: pfx("10.244.1.7/24"), Broadcast: ip("10.244.1.255")}, {Address: pfx("fd00:244::7/64")}},
-		Routes: []cache.StaticRoute{
-			{Destination: pfx("0.0.0.0/0"), Table: 254, Gateway: ip("10.244.1.1")},
-			{Destination: pfx("::/0"), Table: 254, Gateway: ip("fd00:244::1"), Metric: 1024},
-		},
-	})
-}
-
-// sbr is what CNI's plugin of that name makes of a second NIC.
-func sbr() cache.Record {
-	return record("net1", 8, cache.Static{
-		Addresses: []cache.StaticAddress{
-			{Address: pfx("10.26.0.10/24"), Broadcast: ip("10.26.0.255"), NoPrefixRoute: true}, {Address: pfx("fd00:26::10/64"), NoPrefixRoute: true},
-		},
-		Routes: []cache.StaticRoute{
-			{Destination: pfx("10.26.0.0/24"), Table: 100, Source: ip("10.26.0.10"), Scope: 253},
-			{Destination: pfx("fd00:26::/64"), Table: 101, Metric: 256},
-			{Destination: pfx("10.27.0.0/16"), Table: 100, Gateway: ip("10.26.0.1")},
-			{Destination: pfx("fd00:27::/32"), Table: 101, Gateway: ip("fd00:26::1"), Metric: 1024},
-		},
-		Rules: []cache.StaticRule{
-			{Priority: 32765, Table: 100, Source: pfx("10.26.0.10/32")}, {Priority: 32765, Table: 101, Source: pfx("fd00:26::10/128"), IPv6: true},
-		},
-	})
-}
-
-func terway() cache.Record {
-	r := record("eth0", 7, cache.Static{
-		Addresses: []cache.StaticAddress{{Address: pfx("10.22.0.20/32")}, {Address: pfx("fd00:22::20/128")}},
-		Routes: []cache.StaticRoute{
-			{Destination: pfx("0.0.0.0/0"), Table: 254, Gateway: ip("169.254.1.1"), OnLink: true},
-			{Destination: pfx("::/0"), Table: 254, Gateway: ip("fe80::1"), OnLink: true, Metric: 1024},
-		},
-		Neighbours: []cache.Neighbour{{Address: ip("169.254.1.1"), MAC: gatewayMAC}, {Address: ip("fe80::1"), MAC: gatewayMAC}},
-	})
-	r.Neighbours = r.Static.Neighbours[:1]
-	return r
-}
-
-// everything has each field, and what only some formats can say.
-func everything() cache.Record {
-	r := record("eth0", 7, cache.Static{
-		Addresses: []cache.StaticAddress{
-			{Address: pfx("10.244.1.7/24"), Scope: 253}, {Address: pfx("10.244.1.8/24"), Broadcast: ip("10.244.1.255"), Deprecated: true},
-			{Address: pfx("10.1.1.7/32"), Peer: pfx("10.1.1.8/32")}, {Address: pfx("fd00::7/64")}, {Address: pfx("fd01::7/64")}, {Address: pfx("fe80::7/64"), Scope: 253},
-		},
-		Routes: []cache.StaticRoute{
-			{Destination: pfx("10.66.0.0/16"), Type: "blackhole", Table: 254},
-			{Destination: pfx("10.2.0.0/16"), Table: 254, Gateway: ip("fe80::1"), Metric: 7},
-			{Destination: pfx("fd02::/48"), Table: 254, Gateway: ip("fd00::1"), From: pfx("fd00::/64"), Metric: 1024, MTU: 1400},
-			{Destination: pfx("10.3.0.0/16"), Table: 254, Hops: []cache.StaticHop{{Gateway: ip("10.244.1.1"), Weight: 1}, {Gateway: ip("10.244.1.2"), Weight: 5}}},
-			{Destination: pfx("10.4.0.0/16"), Table: 254, Hops: []cache.StaticHop{{Gateway: ip("10.9.9.1"), Weight: 1, OnLink: true}}},
-			{Destination: pfx("0.0.0.0/0"), Table: 254, Gateway: ip("10.244.1.1")},
-		},
-		Rules:    []cache.StaticRule{{Priority: 0, Table: 254}, {Priority: 9, Table: 254, IPv6: true}},
-		Warnings: []string{"a sentence of Phase1"},
-	})
-	r.DNS = &cache.DNS{Servers: []netip.Addr{ip("10.96.0.10"), ip("fe80::53%eth0"), ip("127.0.0.53"), ip("fe80::54%net1"), ip("10.244.1.8"), ip("::ffff:10.96.0.10"), ip("10.96.0.11"), ip("10.96.0.12")}, Search: []string{"pod.example.", ".", "Pod.example"}}
-	r.Options.Hostname, r.Options.NTP = "vm1", []netip.Addr{ip("10.96.0.13"), ip("fd00::13"), ip("fd0f::13")}
-	return r
-}
-
-// leased is masquerade's: its configuration is that of the lease.
-func leased() cache.Record {
-	return cache.Record{
-		Version: cache.Version, Name: "eth0", Binding: cache.BindingMasquerade, Tap: "eth0-tap", Queues: 1, MAC: cache.MAC{2, 0, 0, 0, 0, 7}, MTU: 1500,
-		IPv4: &cache.IPv4{Address: pfx("10.0.2.2/24"), Server: ip("10.0.2.1"), Routes: []cache.Route{{Destination: pfx("0.0.0.0/0"), Gateway: ip("10.0.2.1")}}},
-		IPv6: &cache.IPv6{Address: ip("fd10:0:2::2"), OnLink: []netip.Prefix{pfx("fd10:0:2::/120")},
-			Router: &cache.Router{Address: ip("fe80::1"), Default: true, Routes: []netip.Prefix{pfx("fd99::/48")}}},
-		Neighbours: []cache.Neighbour{{Address: ip("fe80::1"), MAC: gatewayMAC}, {Address: ip("10.0.2.9"), MAC: gatewayMAC}},
-		Warnings:   []string{"a sentence about the lease"},
-	}
-}
-
-var guests = map[string][]cache.Record{
-	"plain":      {plain()},
-	"two-nics":   {plain(), sbr()},
-	"terway":     {terway()},
-	"everything": {everything()},
-	"lease":      {leased()},
-	"subdomain": {func() cache.Record {
-		r := leased()
-		r.Options.Hostname, r.Options.Subdomain = "vm1", "vms"
-		return r
-	}()},
-	"lease-several": {func() cache.Record { // of a NIC without ARP
-		r := leased()
-		r.Binding = cache.BindingRedirect
-		r.IPv6.Others = []netip.Addr{ip("fd10:0:2::3"), ip("2001:db8:1::7")}
-		return r
-	}()},
-	"calico": {record("eth0", 7, cache.Static{
-		Addresses: []cache.StaticAddress{{Address: pfx("10.244.1.7/32")}, {Address: pfx("fd00:244::7/128")}},
-		Routes: []cache.StaticRoute{
-			{Destination: pfx("169.254.1.1/32"), Table: 254, Scope: 253},
-			{Destination: pfx("0.0.0.0/0"), Table: 254, Gateway: ip("169.254.1.1")},
-			{Destination: pfx("::/0"), Table: 254, Gateway: ip("fe80::1"), Metric: 1024},
-		},
-	})},
-	"metrics": {func() cache.Record {
-		r := plain()
-		r.Static.Routes[0].Metric, r.Static.Routes[1].Metric = 50, 100
-		return r
-	}()},
-	"source-and-mtu": {func() cache.Record {
-		r := plain()
-		r.Static.Routes = append(r.Static.Routes, cache.StaticRoute{Destination: pfx("10.9.0.0/16"), Table: 254, Gateway: ip("10.244.1.9"), Source: ip("10.244.1.7"), MTU: 1400})
-		return r
-	}()},
-	"ipv6-alone": {func() cache.Record {
-		r := plain()
-		r.Static.Addresses = r.Static.Addresses[1:]
-		r.Static.Routes = append(r.Static.Routes[1:], cache.StaticRoute{Destination: pfx("fd00:9::/64"), Table: 254, Metric: 7}, cache.StaticRoute{Destination: pfx("fd00:8::/64"), Table: 254, Gateway: ip("fe80::1"), Metric: 1024})
-		return r
-	}()},
-	"ipv4-alone": {func() cache.Record {
-		r := plain()
-		r.Static.Addresses = r.Static.Addresses[:1]
-		r.Static.Routes = r.Static.Routes[:1]
-		return r
-	}()},
-}
-
-// TestGolden compares the texts with testdata.
+// TestGolden compares the texts with testdata: some whole, of the others what differs from one of these.
 func TestGolden(t *testing.T) {
-	dns := cache.DNS{Servers: []netip.Addr{ip("10.96.0.53")}, Search: []string{"node.example"}}
+	dns := records.DNS()
 	var wanted []string
-	for name, records := range guests {
+	text := func(records []cache.Record) string {
 		g := guestconfig.Guest{Records: records, DNS: dns}
 		var b strings.Builder
 		show := func(format string, files guestconfig.Files, err error) {
@@ -183,8 +47,20 @@ func TestGolden(t *testing.T) {
 			line, warnings, err := guestconfig.KernelIP(r, dns, "eth0")
 			show("kernel", guestconfig.Files{Contents: map[string]string{r.Name: line + "\n"}, Warnings: warnings}, err)
 		}
+		return b.String()
+	}
+	guests := records.Guests()
+	bases := map[string]string{"subdomain": "lease", "lease-several": "lease"}
+	for _, name := range []string{"two-nics", "terway", "calico", "metrics", "source-and-mtu", "ipv4-alone", "ipv6-alone"} {
+		bases[name] = "plain"
+	}
+	for name, all := range guests {
+		is := text(all)
+		if base, ok := bases[name]; ok {
+			is = "# " + base + ".txt, but:\n" + golden.Variant(text(guests[base]), is)
+		}
 		wanted = append(wanted, name+".txt")
-		golden.Compare(t, name+".txt", b.String())
+		golden.Compare(t, name+".txt", is)
 	}
 	golden.Only(t, ".txt", wanted...)
 }

@@ -1,6 +1,7 @@
 package guestwiretest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -30,6 +31,9 @@ import (
 type FakeNIC struct {
 	// Name is the NIC's name. Empty: eth0.
 	Name string
+
+	// Namespace is that of the record. The sides of a move have one each. Empty: 00000000-4026532000-1.
+	Namespace string
 
 	// Counted is what Counters returns, also as a part of Status. Open is what Flows returns.
 	// Cut is what CutRefused returns.
@@ -102,36 +106,19 @@ func (n *FakeNIC) ofWired(ctx context.Context, f func() error, method string, ar
 	}, method, args...)
 }
 
-func (n *FakeNIC) name() string {
-	if n.Name == "" {
-		return lab.NIC
-	}
-	return n.Name
-}
+func (n *FakeNIC) name() string { return cmp.Or(n.Name, lab.NIC) }
 
 // plan is what phase1 plans.
 func (n *FakeNIC) plan(spec infra.Spec, m phase1.Moving) (plan *wiring.Plan, err error) {
-	turn := wiring.Turn{Standby: m.Standby}
-	if from := m.From; from != nil {
-		if spec, err = wiring.TakeOver(spec, *from); err != nil {
+	if m.From != nil {
+		if spec, err = wiring.TakeOver(spec, *m.From); err != nil {
 			return nil, err
 		}
-		turn.Turn = from.Turn
-		switch {
-		case from.Inactive && m.Standby:
-			turn.Turn-- // so that From allows Activate
-		case !from.Inactive && !m.Standby && wiring.MakesTaps(spec.Binding):
-			return nil, phase1.ErrActive
-		}
 	}
+	namespace := cmp.Or(n.Namespace, "00000000-4026532000-1")
 	if n.wired != nil {
 		earlier := n.wired.Journal()
-		if auto, ok := spec.Binding.(infra.Auto); ok && wiring.CanBecome(auto, earlier.Spec.Binding) {
-			spec.Binding = earlier.Spec.Binding
-		}
-		if spec.State == "" {
-			spec.State = earlier.Spec.State
-		}
+		spec.State = cmp.Or(spec.State, earlier.Spec.State)
 		if earlier.Spec, err = wiring.SameGuest(n.name(), earlier.Spec, spec); err != nil {
 			return nil, err
 		}
@@ -140,10 +127,14 @@ func (n *FakeNIC) plan(spec infra.Spec, m phase1.Moving) (plan *wiring.Plan, err
 		if err := spec.Validate(); err != nil {
 			return nil, err
 		}
+		var turn wiring.Turn
+		if turn, err = wiring.FirstTurn(namespace, spec.Binding, m.From, m.Standby); err != nil {
+			return nil, err
+		}
 		plan, err = wiring.Journal{NIC: n.name(), Found: pod(n.name(), spec.Binding), Spec: spec, Turn: turn}.First()
 	}
 	if err == nil {
-		plan.Record.Namespace = "00000000-4026532000-1"
+		plan.Record.Namespace = namespace
 	}
 	return plan, err
 }
@@ -247,7 +238,7 @@ func (n *FakeNIC) Status(ctx context.Context) (report *phase1.Report, err error)
 	err = n.ofWired(ctx, func() error {
 		r, s := n.wired.Record, n.wired.Journal().Spec
 		w := phase1.Wiring{NIC: n.name(), Namespace: r.Namespace, FoundAt: []string{}, State: s.State, Binding: r.Binding, Owner: s.Owner,
-			Names: s.Names, NAT64: s.Options.NAT64, Standby: r.Standby, Turn: r.Turn}
+			Names: s.Names, NAT64: s.Options.NAT64, Role: r.Role, Turn: r.Turn}
 		report = &phase1.Report{Wiring: w, Record: r, Counters: n.Counted, Egress: s.Egress, EgressWithin: s.EgressWithin}
 		return nil
 	}, "Status")
@@ -299,29 +290,22 @@ func (n *FakeNIC) CutRefused(ctx context.Context) (cut int, err error) {
 	return cut, err
 }
 
-// Deactivate returns a record with Standby and a higher Turn.
+// Deactivate returns a record with a higher Turn.
 func (n *FakeNIC) Deactivate(ctx context.Context) (record cache.Record, err error) {
 	err = n.ofWired(ctx, func() (err error) {
-		t := wiring.Turn{Standby: true, Inactive: true, Turn: n.wired.Record.Turn + 1}
-		record, err = n.turn(t)
+		record, err = n.turn(n.wired.Journal().Deactivated())
 		return err
 	}, "Deactivate")
 	return record, err
 }
 
-// Activate returns a record without Standby.
+// Activate returns a record with RoleActive.
 func (n *FakeNIC) Activate(ctx context.Context, other phase1.Other) (record cache.Record, err error) {
 	err = n.ofWired(ctx, func() (err error) {
-		if other.Gone == (other.Inactive != nil) {
-			return &cache.FieldError{Field: "other", Reason: "set one of Inactive and Gone"}
+		t, err := wiring.Activated(n.wired.Record, other.Inactive, other.Gone, func(namespace string) string { return namespace })
+		if err == nil {
+			record, err = n.turn(t)
 		}
-		t := wiring.Turn{Turn: n.wired.Record.Turn}
-		if from := other.Inactive; n.wired.Record.Standby && from != nil {
-			if t.Turn = from.Turn; !from.Inactive || t.Turn <= n.wired.Record.Turn {
-				return phase1.ErrActive
-			}
-		}
-		record, err = n.turn(t)
 		return err
 	}, "Activate", other)
 	return record, err

@@ -155,14 +155,14 @@ func TestFakeCalls(t *testing.T) {
 		}, t.Context(), spec, nil},
 		{"Deactivate", func(ctx context.Context, _ infra.Spec) error {
 			r, err := n.Deactivate(ctx)
-			if err == nil && !r.Inactive {
+			if err == nil && r.Role != cache.RoleInactive {
 				return errors.New("active")
 			}
 			return err
 		}, t.Context(), spec, nil},
 		{"Activate", func(ctx context.Context, _ infra.Spec) error {
 			r, err := n.Activate(ctx, phase1.Other{Gone: true})
-			if err == nil && (r.Standby || r.Turn != 1) {
+			if err == nil && (r.Role != cache.RoleActive || r.Turn != 1) {
 				return fmt.Errorf("%v", r)
 			}
 			return err
@@ -226,10 +226,13 @@ func TestFakeRefuses(t *testing.T) {
 		t.Errorf("Force before Setup: %v", err)
 	}
 	spec.Binding = infra.Bridge{}
-	if r, err := n.Setup(t.Context(), spec, &phase1.Moving{Standby: true}); err != nil || !r.Standby {
+	if r, err := n.Setup(t.Context(), spec, &phase1.Moving{Standby: true}); err != nil || r.Role != cache.RoleStandby {
 		t.Fatalf("a pointer to Moving: %v, %v", r, err)
 	}
-	active := cache.Record{Turn: 9}
+	active, err := (&guestwiretest.FakeNIC{Namespace: "elsewhere"}).Setup(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		call  func() error
 		field string // empty: ErrActive
@@ -250,5 +253,37 @@ func TestFakeRefuses(t *testing.T) {
 	}
 	if err := n.Teardown(t.Context(), force); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestFakeMoves: two fakes are the sides of a move, by the rules of phase1. A third one is not active by the record of
+// a target where the guest never was.
+func TestFakeMoves(t *testing.T) {
+	source, target, third := guestwiretest.FakeNIC{}, guestwiretest.FakeNIC{Namespace: "target"}, guestwiretest.FakeNIC{Namespace: "third"}
+	spec := infra.Spec{Binding: infra.Redirect{}, Owner: owner}
+	active, err := source.Setup(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := target.Setup(t.Context(), spec, phase1.Moving{From: &active}); !errors.Is(err, phase1.ErrActive) {
+		t.Errorf("Setup from an active guest: %v, want ErrActive", err)
+	}
+	waiting, err := target.Setup(t.Context(), spec, phase1.Moving{From: &active, Standby: true})
+	if err != nil || waiting.Role != cache.RoleStandby || waiting.Source != active.Namespace {
+		t.Fatalf("%+v, %v", waiting, err)
+	}
+	if waiting, err = target.Deactivate(t.Context()); err != nil || waiting.Role != cache.RoleStandby || waiting.Turn != 2 {
+		t.Errorf("Deactivate on standby: %+v, %v", waiting, err)
+	}
+	if _, err := third.Setup(t.Context(), spec, phase1.Moving{From: &waiting}); !errors.Is(err, phase1.ErrActive) {
+		t.Errorf("Setup from a NIC where the guest never was: %v, want ErrActive", err)
+	}
+	for range 2 {
+		if active, err = source.Deactivate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r, err := target.Activate(t.Context(), phase1.Other{Inactive: &active}); err != nil || r.Role != cache.RoleActive || r.Turn != 3 {
+		t.Errorf("Activate: %+v, %v", r, err)
 	}
 }

@@ -65,7 +65,8 @@ func (m *move) begin() error {
 	if err := errors.Join(m.removeState(), setupAlone(m.Context(), source)); m.verb == "setup" || err != nil {
 		return err
 	}
-	target.Standby = true
+	from := nstest.Record(m.T, source.State, source.Name) // so that the guest can go back
+	target.From, target.Standby = &from, true
 	if err := setupAlone(m.Context(), target); m.verb == "deactivate" || err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/eui64"
 	"github.com/guestwire/guestwire/internal/kernel"
@@ -21,7 +22,7 @@ import (
 // The plan is one of a journal: the first Setup asks the kernel. The caller compares the namespace with the plan
 // that askGateways returns, and writes that plan's journal and record.
 func (s *session) askGateways(ctx context.Context, plan *wiring.Plan, once bool) (*wiring.Plan, []infra.Difference, error) {
-	if plan.Record.Standby {
+	if plan.Record.Role != cache.RoleActive {
 		return plan, nil, nil
 	}
 	plan, differs, err := s.takeReplaced(plan)

@@ -260,7 +260,7 @@ func TestNoState(t *testing.T) {
 		t.Errorf("%+v, %v", report, err)
 	}
 	inactive, err := c.Deactivate(t.Context())
-	if err != nil || !inactive.Inactive {
+	if err != nil || inactive.Role != cache.RoleInactive {
 		t.Errorf("%+v, %v", inactive, err)
 	}
 	if _, err := c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {

@@ -150,7 +150,7 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 	sameFile(t, path, other)
 	writeFile(t, path, text)
 	setup(t, c)
-	if r := record(t, n); !r.Inactive {
+	if r := record(t, n); r.Role != cache.RoleInactive {
 		t.Errorf("Setup after Deactivate wrote %+v, want an inactive record", r)
 	}
 	teardown(t, n, c, before)

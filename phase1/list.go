@@ -42,11 +42,9 @@ type Wiring struct {
 	// NAT64 is that of the Spec's Options.
 	NAT64 netip.Prefix `json:"nat64,omitzero"`
 
-	// Standby means that the guest's tap is down until Activate.
-	Standby bool `json:"standby,omitempty"`
-
-	// Turn is the record's.
-	Turn uint64 `json:"turn,omitempty"`
+	// Role and Turn are the record's.
+	Role cache.Role `json:"role,omitempty"`
+	Turn uint64     `json:"turn,omitempty"`
 
 	// HeldBy is the program that held the NIC at the last Setup. It may have ended. Empty:
 	// none did.
@@ -191,7 +189,7 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 		Since   time.Time
 		HeldBy  string
 		Found   struct{ OnNode infra.Owner }
-		Standby bool
+		Role    cache.Role
 		Turn    uint64
 		Spec    struct {
 			State   string
@@ -205,7 +203,7 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 		w.unread = fmt.Errorf("journal %s: %w", n.path(namespace, nic), err)
 	}
 	w.State, w.Owner, w.OnNode = part.Spec.State, part.Spec.Owner, part.Found.OnNode
-	w.Standby, w.Turn = part.Standby, part.Turn
+	w.Role, w.Turn = part.Role, part.Turn
 	w.Since, w.Version, w.HeldBy = part.Since, part.Program, part.HeldBy
 	for kind := range part.Spec.Binding {
 		w.Binding = cache.Kind(kind)
@@ -222,7 +220,7 @@ func (j *journal) describe(namespace, nic string) Wiring {
 		if j.Spec.Binding != nil {
 			w.Binding = j.Spec.Binding.Kind()
 		}
-		w.Standby, w.Turn = j.Standby, j.Turn.Turn
+		w.Role, w.Turn = j.Role, j.Turn.Turn
 		w.Since, w.Version, w.HeldBy = j.Since, j.Program, j.HeldBy
 	}
 	return w

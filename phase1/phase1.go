@@ -18,6 +18,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // NIC is a link in a network namespace. It may be copied.
@@ -69,8 +70,8 @@ type NIC struct {
 // and inner addresses, Queues, Tap, MTU, Limits, DNS, Options and Device. Guard, Egress, EgressWithin and what a
 // masquerade forwards are in no record: name them again. A later Setup can set another value, but not zero.
 type Moving struct {
-	// From is the guest's record in its last namespace. Nil: the guest was in none. If Standby
-	// is set, it then waits for its first Activate.
+	// From is the guest's record in its last namespace. Nil: the guest was in none, or, with
+	// Standby, the namespace is not known.
 	From *cache.Record
 
 	// Standby keeps the guest's tap down until Activate. Bridge, Redirect and Masquerade allow
@@ -115,7 +116,7 @@ var (
 	ErrNotWired error = notWired{}
 
 	// ErrActive: the guest may be active in another namespace, and would be there twice.
-	ErrActive = errors.New("the guest may be active in another namespace")
+	ErrActive = wiring.ErrActive
 
 	// ErrInUse: a VMM has the tap open. Nothing has changed.
 	ErrInUse = errors.New("in use")

@@ -122,7 +122,7 @@ func (p *Preview) String() string {
 	if p.Owner.Inside {
 		fmt.Fprintf(&b, "# owner: %v\n", resolvedOwner{Owner: p.OnNode, given: p.Owner})
 	}
-	if p.Record.Standby {
+	if p.Record.Role != cache.RoleActive {
 		b.WriteString("# standby: the guest's tap stays down until Activate\n")
 	}
 	if len(p.Steps) == 0 {

@@ -96,7 +96,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 			s.reportChanges(c.From, plan.Record)
 		case hasEgress(earlier.Spec) && !hasEgress(spec):
 			s.report.say("NIC %s: egress is taken away, as this Setup names none: the guest may go everywhere", s.nic)
-		case c.Standby && !plan.Record.Standby:
+		case c.Standby && plan.Record.Role == cache.RoleActive:
 			s.report.say("NIC %s is active, and Setup leaves it so: Deactivate (guestwire-agent deactivate) makes the guest inactive", s.nic)
 		}
 		j := journal{From: c.From}
@@ -249,9 +249,6 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	if err := earlier.checkState(spec.State); err != nil {
 		return nil, netstate.Snapshot{}, fmt.Errorf("%w: %w", infra.ErrWired, err)
 	}
-	if auto, ok := spec.Binding.(infra.Auto); ok && wiring.CanBecome(auto, earlier.Spec.Binding) {
-		spec.Binding = earlier.Spec.Binding
-	}
 	spec, err := wiring.SameGuest(s.nic, earlier.Spec, spec)
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
@@ -308,7 +305,7 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 // firstPlan computes the wiring of a NIC that has no journal.
 func (s *session) firstPlan(ctx context.Context, c request, owner resolvedOwner) (*wiring.Plan, netstate.Snapshot, error) {
 	spec := c.Spec
-	turn, err := c.firstTurn(s.identity.Name())
+	turn, err := wiring.FirstTurn(s.identity.Name(), spec.Binding, c.From, c.Standby)
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
 	}
@@ -317,7 +314,7 @@ func (s *session) firstPlan(ctx context.Context, c request, owner resolvedOwner)
 		if err != nil {
 			return nil, now, nil, err
 		}
-		plan, err := make(wiring.Journal{NIC: c.Name, Found: found, Spec: spec, Turn: wiring.Turn{Standby: c.Standby, Turn: turn}})
+		plan, err := make(wiring.Journal{NIC: c.Name, Found: found, Spec: spec, Turn: turn})
 		return plan, now, found.Neighbours, err
 	}
 	first := wiring.FirstTry(spec)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/wiring"
@@ -21,11 +20,12 @@ type Other struct {
 	Gone bool `json:"gone,omitempty"`
 }
 
-// Deactivate takes the guest's tap down. It returns a record with Standby and a higher Turn, with which NIC.Activate
-// works in another namespace. Wiring and responder stay, and a VMM can keep the tap open.
+// Deactivate takes the guest's tap down. It returns a record with [cache.RoleInactive] and a higher Turn, with which
+// NIC.Activate works in another namespace. Wiring and responder stay, and a VMM can keep the tap open.
 //
-// If the guest is on standby already, Deactivate only raises Turn. Activate of this NIC then accepts a record only if
-// its Turn is higher than the raised one.
+// If the tap is down already, Deactivate only raises Turn. Activate of this NIC then accepts a record only if its Turn
+// is higher than the raised one. Where the guest was never active, the record has [cache.RoleStandby], and serves for
+// Activate in the namespace of Moving.From alone.
 //
 // After an error the guest may be active or inactive: the next Deactivate reports which. The errors are those of Check,
 // except *DriftError, and, before any change,
@@ -39,7 +39,7 @@ func (n NIC) Deactivate(ctx context.Context) (cache.Record, error) {
 		if err != nil {
 			return err
 		}
-		if err := plan.SetTurn(nextTurn(j.Turn)); err != nil {
+		if err := plan.SetTurn(j.Turn.Deactivated()); err != nil {
 			return err
 		}
 		if err := plan.Record.Validate(); err != nil { // its Turn may be too high
@@ -61,15 +61,6 @@ func (n NIC) Deactivate(ctx context.Context) (cache.Record, error) {
 	return record, n.failed("deactivate", err)
 }
 
-// nextTurn is the Turn after a Deactivate. A target that was never active is one Turn lower than a source on standby,
-// to which the guest can go back after one Deactivate of the target.
-func nextTurn(t wiring.Turn) wiring.Turn {
-	if t.Standby {
-		t.Turn++
-	}
-	return wiring.Turn{Standby: true, Inactive: true, Turn: t.Turn + 1}
-}
-
 // Activate ends standby: it repairs the wiring as Setup does, brings the guest's tap up, and returns the new record.
 // other proves or vouches that the guest is inactive elsewhere. Activate of an active NIC is a repair.
 //
@@ -80,31 +71,23 @@ func nextTurn(t wiring.Turn) wiring.Turn {
 //	ErrNotWired        there was no Setup
 //	*cache.FieldError  other has no field set, or both, or its record is not valid
 //	ErrActive          its record is of this namespace, or names none
-//	ErrActive          its record is of an active guest, or of one that waits for Activate
+//	ErrActive          its record is of an active guest, or of a NIC on standby that does not come from here
 //	ErrActive          its record is of a guest with another MAC
 //	ErrActive          its record is of another namespace than that of Moving.From
 //	ErrActive          its Turn is not higher than that here: call Deactivate there again
 func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
-	if err := other.check(); err != nil {
-		return cache.Record{}, n.failed("activate", err)
-	}
 	var record cache.Record
 	err := n.doWired(ctx, func(s *session) error {
 		j, plan, err := s.planOf()
 		if err != nil {
 			return err
 		}
-		if j.Standby {
-			turn, err := other.turn(ctx, plan.Record)
-			if err == nil {
-				err = j.checkSource(ctx, plan.Record, other.Inactive)
-			}
-			if err != nil {
-				return err
-			}
-			if err := plan.SetTurn(wiring.Turn{Turn: turn}); err != nil {
-				return err
-			}
+		active, err := wiring.Activated(plan.Record, other.Inactive, other.Gone, func(namespace string) string { return withPlace(ctx, namespace) })
+		if err != nil {
+			return err
+		}
+		if err := plan.SetTurn(active); err != nil {
+			return err
 		}
 		now, err := s.read(plan)
 		if err != nil {
@@ -140,62 +123,6 @@ func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 		return cache.Record{}, n.failed("activate", err)
 	}
 	return record, nil
-}
-
-// check refuses the zero value, and one with both fields.
-func (o Other) check() error {
-	switch {
-	case o.Inactive == nil && !o.Gone:
-		return &cache.FieldError{Field: "other", Reason: "missing: name the record that Deactivate returned for the guest's other side (inactive), or vouch that the other side is gone for good (gone)"}
-	case o.Inactive != nil && o.Gone:
-		return &cache.FieldError{Field: "other", Reason: "inactive and gone: name one of them"}
-	case o.Inactive == nil:
-		return nil
-	}
-	var field *cache.FieldError
-	if err := o.Inactive.Validate(); errors.As(err, &field) {
-		return &cache.FieldError{Field: "other.inactive." + field.Field, Reason: field.Reason}
-	} else if err != nil {
-		return err
-	}
-	return nil
-}
-
-// turn returns the Turn of an active record, if the guest is inactive elsewhere.
-func (o Other) turn(ctx context.Context, own cache.Record) (uint64, error) {
-	switch q := o.Inactive; {
-	case o.Gone:
-		return own.Turn, nil
-	case q.MAC != own.MAC:
-		return 0, fmt.Errorf("%w: the record is of the guest %v, and this one is %v: name the record of this guest's other side; for a guest that moves here, Teardown, and Setup with its record as from (Moving.From, guestwire-agent setup -from)", ErrActive, q.MAC, own.MAC)
-	case q.Namespace == own.Namespace:
-		return 0, fmt.Errorf("%w: the record is of this namespace, %s: name the record of the other side", ErrActive, withPlace(ctx, q.Namespace))
-	case q.Namespace == "":
-		return 0, fmt.Errorf("%w: the record names no namespace: name the one that Deactivate returned", ErrActive)
-	case q.Standby && !q.Inactive:
-		return 0, fmt.Errorf("%w: the record of namespace %s waits for its own Activate, and says nothing of the guest's source: call Deactivate where the guest is, and name the record that it returns", ErrActive, withPlace(ctx, q.Namespace))
-	case !q.Standby:
-		return 0, fmt.Errorf("%w: the record of namespace %s is of an active guest: call Deactivate there, and name the record that it returns", ErrActive, withPlace(ctx, q.Namespace))
-	case q.Turn <= own.Turn:
-		return 0, fmt.Errorf("%w: the record of namespace %s has the turn %d, and this namespace knows the turn %d: call Deactivate there until its turn is higher than %[4]d, and name the record that it returns", ErrActive, withPlace(ctx, q.Namespace), q.Turn, own.Turn)
-	default:
-		return q.Turn, nil
-	}
-}
-
-// checkSource refuses, when the guest comes here for the first time, the record of another namespace than its source:
-// the guest may be inactive there since an earlier move, and active elsewhere. Where the guest has been here, it can
-// come back from anywhere. A record From that was written for a target that waits does not name the source.
-func (j *journal) checkSource(ctx context.Context, own cache.Record, inactive *cache.Record) error {
-	from := j.From
-	if from == nil || inactive == nil || own.Turn > from.Turn || from.Standby && !from.Inactive {
-		return nil
-	}
-	if slices.Contains([]string{"", own.Namespace, inactive.Namespace}, from.Namespace) {
-		return nil
-	}
-	return fmt.Errorf("%w: the record is of namespace %s, and the guest comes from namespace %s (Moving.From, guestwire-agent setup -from): call Deactivate there, and name the record that it returns",
-		ErrActive, withPlace(ctx, inactive.Namespace), withPlace(ctx, from.Namespace))
 }
 
 // planOf returns the journal and its plan.

@@ -40,31 +40,35 @@ func newSide(t *testing.T, b infra.Binding) side {
 	return side{n, config(n, b), settled(t, n)}
 }
 
-// wantStandby compares what Check, the record's file and the kernel say of standby.
-func (s side) wantStandby(t *testing.T, standby bool, turn uint64) {
+// wantRole compares what Check, the record's file and the kernel say of the role.
+func (s side) wantRole(t *testing.T, role cache.Role, turn uint64) {
 	t.Helper()
 	check(t, s.c)
-	if r := record(t, s.Network); r.Standby != standby || r.Turn != turn {
-		t.Errorf("the record has standby %v, turn %d; want %v, %d", r.Standby, r.Turn, standby, turn)
+	if r := record(t, s.Network); r.Role != role || r.Turn != turn {
+		t.Errorf("the record has the role %q, turn %d; want %q, %d", r.Role, r.Turn, role, turn)
 	}
-	if flags := s.Pod.IP("-o link show " + record(t, s.Network).Tap); strings.Contains(flags, ",UP") == standby {
-		t.Errorf("standby is %v, and the tap is %s", standby, flags)
+	if flags := s.Pod.IP("-o link show " + record(t, s.Network).Tap); strings.Contains(flags, ",UP") != (role == cache.RoleActive) {
+		t.Errorf("the role is %q, and the tap is %s", role, flags)
 	}
 	report, err := s.c.Status(t.Context())
-	if err != nil || report.Standby != standby || report.Turn != turn || report.Record.Standby != standby {
-		t.Errorf("Status reports %+v, %v; want standby %v, turn %d", report, err, standby, turn)
+	if err != nil || report.Role != role || report.Turn != turn || report.Record.Role != role {
+		t.Errorf("Status reports %+v, %v; want the role %q, turn %d", report, err, role, turn)
 	}
 }
 
 func (s side) deactivate(t *testing.T, turn uint64) *cache.Record {
 	t.Helper()
+	role := cache.RoleInactive
+	if record(t, s.Network).Role == cache.RoleStandby {
+		role = cache.RoleStandby
+	}
 	r, err := s.c.Deactivate(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.wantStandby(t, true, turn)
-	if !r.Standby || r.Turn != turn {
-		t.Fatalf("Deactivate returns standby %v, turn %d; want turn %d", r.Standby, r.Turn, turn)
+	s.wantRole(t, role, turn)
+	if r.Role != role || r.Turn != turn {
+		t.Fatalf("Deactivate returns the role %q, turn %d; want %q, %d", r.Role, r.Turn, role, turn)
 	}
 	return &r
 }
@@ -75,7 +79,7 @@ func (s side) activate(t *testing.T, inactive *cache.Record) *cache.Record {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.wantStandby(t, false, inactive.Turn)
+	s.wantRole(t, cache.RoleActive, inactive.Turn)
 	return &r
 }
 
@@ -87,7 +91,7 @@ func (s side) refuses(t *testing.T, inactive *cache.Record, words string) {
 	if !errors.Is(err, phase1.ErrActive) || !strings.Contains(err.Error(), words) {
 		t.Errorf("Activate by a record of turn %d: %v; want ErrActive, %s", inactive.Turn, err, words)
 	}
-	s.wantStandby(t, before.Standby, before.Turn)
+	s.wantRole(t, before.Role, before.Turn)
 }
 
 // serves boots a guest that gets its addresses and pings the world.
@@ -122,17 +126,17 @@ func TestMove(t *testing.T) {
 		t.Parallel()
 		source, target := newSide(t, b), newSide(t, b)
 		setup(t, source.c)
-		source.wantStandby(t, false, 0) // without From it waits only with Standby
+		source.wantRole(t, cache.RoleActive, 0) // without From it waits only with Standby
 		target.c.Standby = true
 		preview, err := target.c.Plan(t.Context())
-		if err != nil || !preview.Record.Standby || !strings.Contains(preview.String(), "# standby: ") || strings.Contains(preview.String(), "ip link set eth0-tap up") {
+		if err != nil || preview.Record.Role != cache.RoleStandby || !strings.Contains(preview.String(), "# standby: ") || strings.Contains(preview.String(), "ip link set eth0-tap up") {
 			t.Errorf("Plan on standby: %v\n%v", err, preview)
 		}
 		setup(t, target.c)
-		target.wantStandby(t, true, 0)
+		target.wantRole(t, cache.RoleStandby, 0)
 		target.c.Standby = false
 		setup(t, target.c) // keeps it
-		target.wantStandby(t, true, 0)
+		target.wantRole(t, cache.RoleStandby, 0)
 
 		active, own := record(t, source.Network), record(t, target.Network)
 		target.refuses(t, &active, "active")
@@ -141,11 +145,11 @@ func TestMove(t *testing.T) {
 		target.refuses(t, &own, "("+target.Pod.Path()+")")
 		other := active
 		other.MAC[5]++
-		other.Standby, other.Turn = true, 9
+		other.Role, other.Turn = cache.RoleInactive, 9
 		target.refuses(t, &other, other.MAC.String())
 		target.refuses(t, &other, "guestwire-agent setup -from")
 		other = active
-		other.Standby, other.Turn, other.Namespace = true, 9, ""
+		other.Role, other.Turn, other.Namespace = cache.RoleInactive, 9, ""
 		target.refuses(t, &other, "no namespace")
 		for _, o := range []phase1.Other{{}, {Inactive: &active, Gone: true}, {Inactive: &cache.Record{}}} {
 			var field *cache.FieldError
@@ -153,11 +157,11 @@ func TestMove(t *testing.T) {
 				t.Errorf("Activate by %+v: %v, want a *cache.FieldError", o, err)
 			}
 		}
-		target.wantStandby(t, true, 0)
+		target.wantRole(t, cache.RoleStandby, 0)
 
 		first := source.deactivate(t, 1)
 		setup(t, source.c)
-		source.wantStandby(t, true, 1)
+		source.wantRole(t, cache.RoleInactive, 1)
 		target.activate(t, first)
 		target.activate(t, first) // is active already
 		var reported []string
@@ -168,7 +172,7 @@ func TestMove(t *testing.T) {
 			t.Errorf("Setup with Standby of an active NIC reports %q, want what makes the guest inactive", reported)
 		}
 		target.c.Progress = nil
-		target.wantStandby(t, false, 1)
+		target.wantRole(t, cache.RoleActive, 1)
 		target.serves(t)
 
 		// Back.
@@ -197,7 +201,7 @@ func TestMove(t *testing.T) {
 		if _, err := target.c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 			t.Error(err)
 		}
-		target.wantStandby(t, false, 8)
+		target.wantRole(t, cache.RoleActive, 8)
 		target.deactivate(t, 9)
 
 		teardown(t, source.Network, source.c, source.before)
@@ -216,7 +220,7 @@ func TestStandbyRepair(t *testing.T) {
 		s.Pod.IP("link set eth0-tap up")
 		drifts(t, s.c, "eth0-tap is up")
 		repair(t, s.c)
-		s.wantStandby(t, true, 0)
+		s.wantRole(t, cache.RoleStandby, 0)
 
 		// Deactivate needs no more than the tap.
 		s.Pod.IP("link set eth0-tap up")
@@ -235,13 +239,13 @@ func TestStandbyRepair(t *testing.T) {
 		if _, err := s.c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 			t.Fatal(err)
 		}
-		s.wantStandby(t, false, 4)
+		s.wantRole(t, cache.RoleActive, 4)
 		s.Pod.IP("link set eth0-tap down")
 		drifts(t, s.c, "eth0-tap is down")
 		if _, err := s.c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 			t.Fatal(err)
 		}
-		s.wantStandby(t, false, 4)
+		s.wantRole(t, cache.RoleActive, 4)
 		teardown(t, s.Network, s.c, s.before)
 	})
 }
@@ -303,7 +307,7 @@ func TestStandbyTapType(t *testing.T) {
 		t.Errorf("Check says %v, want a DriftError", err)
 	}
 	setup(t, s.c)
-	s.wantStandby(t, true, 1)
+	s.wantRole(t, cache.RoleInactive, 1)
 	if _, err := s.c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 		t.Fatal(err)
 	}

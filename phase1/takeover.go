@@ -10,22 +10,6 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// firstTurn is the Turn of a first Setup in the namespace. The error is ErrActive if the guest that moves here could be
-// active twice.
-func (c request) firstTurn(namespace string) (uint64, error) {
-	from := c.From
-	if from == nil {
-		return 0, nil
-	}
-	switch {
-	case from.Inactive && c.Standby:
-		return from.Turn - 1, nil // so that From allows Activate
-	case from.Inactive || c.Standby || from.Namespace == namespace && !from.Standby || !canStandBy(from) && !wiring.MakesTaps(c.Binding):
-		return from.Turn, nil
-	}
-	return 0, fmt.Errorf("%w, as from is the record of an active guest, or of one that waits for Activate: set Standby (guestwire-agent setup -standby), and call Activate once the guest is inactive there; or name the record that Deactivate returns there", ErrActive)
-}
-
 // takeOver returns the Spec for a Setup of a NIC that is wired already. The record From of the first Setup counts. If
 // that Setup had none, the guest comes back to its source: then the binding is the call's, or the journal's if the
 // call has none, so a MAC that was left out stays out, and so is the tap's name.
@@ -62,12 +46,6 @@ func (c request) checkMovedMTU(nic int) error {
 		return nil
 	}
 	return &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("the guest that moves here keeps its %d, but %s has %d: give %s at least %d", c.From.MTU, c.Name, nic, c.Name, c.From.MTU)}
-}
-
-// canStandBy reports whether the record's binding has a tap that Deactivate takes down.
-func canStandBy(r *cache.Record) bool {
-	b, err := infra.NewBinding(r.Binding)
-	return err == nil && wiring.MakesTaps(b)
 }
 
 // reportChanges reports what the guest that moves here notices of its new record. From is nil for a guest that does not

@@ -62,14 +62,14 @@ func TestTakeOver(t *testing.T) {
 			t.Errorf("Plan: %v, %v", preview, err)
 		}
 		setup(t, s.c)
-		s.wantStandby(t, true, 0)
+		s.wantRole(t, cache.RoleStandby, 0)
 		same := func(r cache.Record) {
 			t.Helper()
 			for _, change := range cache.Changes(from, r) {
 				t.Errorf("the guest notices: %v", change)
 			}
 			want := from
-			want.Namespace, want.Standby, want.Turn, want.Warnings, want.Static = r.Namespace, r.Standby, r.Turn, r.Warnings, r.Static
+			want.Namespace, want.Role, want.Source, want.Turn, want.Warnings, want.Static = r.Namespace, r.Role, r.Source, r.Turn, r.Warnings, r.Static
 			if !reflect.DeepEqual(r, want) {
 				t.Errorf("the target's record is\n%+v, the source's\n%+v", r, want)
 			}
@@ -82,14 +82,14 @@ func TestTakeOver(t *testing.T) {
 		setup(t, later)
 		repair(t, later)
 		same(record(t, s.Network))
-		s.wantStandby(t, true, 0)
+		s.wantRole(t, cache.RoleStandby, 0)
 
 		r := s.activate(t, source.deactivate(t, 1))
 		same(*r)
 		s.serves(t)
 		setup(t, later)
 		same(record(t, s.Network))
-		s.wantStandby(t, false, 1)
+		s.wantRole(t, cache.RoleActive, 1)
 		later.MTU = 1400
 		setup(t, later)
 		if r := record(t, s.Network); r.MTU != 1400 {
@@ -162,7 +162,7 @@ func TestTakeOverGateway(t *testing.T) {
 	s.World.IP("link set pod address " + here)
 	s.c.Standby = true
 	setup(t, s.c)
-	s.wantStandby(t, true, 0)
+	s.wantRole(t, cache.RoleStandby, 0)
 	if r := record(t, s.Network); r.IPv6.Router == nil || r.IPv6.Router.MAC.String() != knownGateway {
 		t.Errorf("on standby the router is %+v, want %s", r.IPv6.Router, knownGateway)
 	}
@@ -201,16 +201,16 @@ func TestTakeOverInactive(t *testing.T) {
 	first := source.deactivate(t, 1)
 	s := target(t, *first)
 	setup(t, s.c)
-	s.wantStandby(t, false, 1)
+	s.wantRole(t, cache.RoleActive, 1)
 	setup(t, s.c)
-	s.wantStandby(t, false, 1)
+	s.wantRole(t, cache.RoleActive, 1)
 	// The source is wired already, and is asked to take the guest over, as any target.
 	back := s.deactivate(t, 2)
 	for _, b := range []infra.Binding{nil, infra.Masquerade{}} {
 		c := source.c
 		c.From, c.Standby, c.Binding = back, true, b
 		setup(t, c)
-		source.wantStandby(t, true, 1)
+		source.wantRole(t, cache.RoleInactive, 1)
 	}
 	source.activate(t, back)
 	other := *back
@@ -230,7 +230,7 @@ func TestTakeOverInactive(t *testing.T) {
 	s = target(t, *inactive)
 	s.c.Standby = true
 	setup(t, s.c)
-	s.wantStandby(t, true, 2)
+	s.wantRole(t, cache.RoleStandby, 2)
 	s.refuses(t, first, "call Deactivate there until")
 	s.activate(t, inactive)
 	source.activate(t, s.deactivate(t, 4))
@@ -240,7 +240,7 @@ func TestTakeOverInactive(t *testing.T) {
 	teardown(t, source.Network, source.c, source.before)
 	source.c.From = &from
 	setup(t, source.c)
-	source.wantStandby(t, false, 4)
+	source.wantRole(t, cache.RoleActive, 4)
 }
 
 // TestTurnBounds: the turn of another node's record does not wrap, neither at once nor by the next Deactivate, which
@@ -264,13 +264,13 @@ func TestTurnBounds(t *testing.T) {
 	asFound(t, s.Network, s.before)
 	inactive.Turn, s.c.From = last, inactive
 	setup(t, s.c)
-	s.wantStandby(t, true, last-1)
+	s.wantRole(t, cache.RoleStandby, last-1)
 	for range 2 {
 		var field *cache.FieldError
 		if r, err := s.c.Deactivate(t.Context()); !errors.As(err, &field) || field.Field != "turn" {
 			t.Errorf("Deactivate: turn %d, %v", r.Turn, err)
 		}
-		s.wantStandby(t, true, last-1)
+		s.wantRole(t, cache.RoleStandby, last-1)
 	}
 	for _, turn := range []uint64{0, 1<<64 - 1} {
 		bad := *inactive
@@ -300,6 +300,13 @@ func TestTakeOverWaiting(t *testing.T) {
 	second.c.Standby = true
 	setup(t, second.c)
 	waiting := record(t, first.Network)
+	second.refuses(t, &waiting, "waits for its own Activate")
+
+	waiting = *first.deactivate(t, 2) // where the guest never was
+	third := target(t, waiting)
+	if _, err := third.c.Setup(t.Context()); !errors.Is(err, phase1.ErrActive) {
+		t.Errorf("Setup from the record that Deactivate returns where the guest never was: %v, want ErrActive", err)
+	}
 	second.refuses(t, &waiting, "waits for its own Activate")
 	second.activate(t, source.deactivate(t, 1))
 }

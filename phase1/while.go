@@ -56,7 +56,7 @@ func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) er
 			err = errors.Join(err, back)
 		}
 	}()
-	if record.Inactive { // the killed call's guest, which may be active in another namespace
+	if record.Role == cache.RoleInactive { // the killed call's guest, which may be active in another namespace
 		progress(n.Progress).say("NIC %s: the guest is inactive since a Deactivate, and nothing passes before an Activate", n.Name)
 	}
 	return f(record)

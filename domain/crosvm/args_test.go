@@ -1,14 +1,12 @@
 package crosvm_test
 
 import (
-	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/crosvm"
-	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/test/records"
 )
 
@@ -19,59 +17,41 @@ func vhostUser(r *cache.Record, o *crosvm.Options) {
 }
 
 // cases are the arguments in testdata, with the names of their files.
-var cases = []struct {
-	name string
-	edit func(*cache.Record, *crosvm.Options)
-}{
-	{"default", func(*cache.Record, *crosvm.Options) {}},
-	{"number", func(r *cache.Record, _ *crosvm.Options) { r.Tap = "12" }},
-	{"boolean", func(r *cache.Record, _ *crosvm.Options) { r.Tap = "true" }},
-	{"queues", func(r *cache.Record, o *crosvm.Options) { r.Queues, o.VCPUs = 4, 4 }},
-	{"fd", func(_ *cache.Record, o *crosvm.Options) { o.FD = 3 }},
-	{"macvtap", func(r *cache.Record, o *crosvm.Options) { records.Macvtap(r); o.FD = 7 }},
-	{"vhost", func(r *cache.Record, _ *crosvm.Options) { r.Device.Driver = "vhost" }},
-	{"everything", func(r *cache.Record, o *crosvm.Options) {
+var cases = records.Cases[crosvm.Options]{
+	"default": func(*cache.Record, *crosvm.Options) {},
+	"number":  func(r *cache.Record, _ *crosvm.Options) { r.Tap = "12" },
+	"boolean": func(r *cache.Record, _ *crosvm.Options) { r.Tap = "true" },
+	"queues":  func(r *cache.Record, o *crosvm.Options) { r.Queues, o.VCPUs = 4, 4 },
+	"fd":      func(_ *cache.Record, o *crosvm.Options) { o.FD = 3 },
+	"macvtap": func(r *cache.Record, o *crosvm.Options) { records.Macvtap(r); o.FD = 7 },
+	"vhost":   func(r *cache.Record, _ *crosvm.Options) { r.Device.Driver = "vhost" },
+	"everything": func(r *cache.Record, o *crosvm.Options) {
 		r.Device = cache.Device{Model: "virtio", Driver: "vhost", ROM: "off", PCIAddress: "0000:00:1f.0", LinkState: "up"}
 		o.FD, o.VCPUs = 3, 2
-	}},
-	{"passt", vhostUser},
-	{"passt-placed", func(r *cache.Record, o *crosvm.Options) {
+	},
+	"passt": vhostUser,
+	"passt-placed": func(r *cache.Record, o *crosvm.Options) {
 		vhostUser(r, o)
 		r.Device.PCIAddress, o.Socket = "0000:00:05.0", `/run/a,b"[\].sock`
-	}},
+	},
 }
 
 // TestArgs compares the arguments with testdata, and reads them as crosvm does. crosvm's own parser has read the files
 // of testdata, at the commit f1e797a68dad of 2026.
 func TestArgs(t *testing.T) {
-	var files []string
-	for _, c := range cases {
-		file := c.name + ".txt"
-		files = append(files, file)
-		t.Run(c.name, func(t *testing.T) {
-			rec, o := records.Bridge(), crosvm.Options{}
-			c.edit(rec, &o)
-			before := *rec
-			args, err := crosvm.Args(rec, o)
-			if err != nil {
-				t.Fatal(err)
+	records.Golden(t, ".txt", cases, func(t *testing.T, r *cache.Record, o crosvm.Options) string {
+		args, err := crosvm.Args(r, o)
+		if err != nil || len(args) != 2 {
+			t.Fatalf("got %q, %v, want an argument and its value", args, err)
+		}
+		have := parse(t, args[0], args[1])
+		for key, want := range map[string]string{"tap-name": r.Tap, "socket": o.Socket} {
+			if got, is := have[key]; is && got != want {
+				t.Errorf("%s is %q, want %q", key, got, want)
 			}
-			if !reflect.DeepEqual(*rec, before) {
-				t.Errorf("the record was %+v and is %+v", before, *rec)
-			}
-			golden.Compare(t, file, strings.Join(args, "\n")+"\n")
-			if len(args) != 2 {
-				t.Fatalf("got %q, want an argument and its value", args)
-			}
-			have := parse(t, args[0], args[1])
-			for key, want := range map[string]string{"tap-name": rec.Tap, "socket": o.Socket} {
-				if got, is := have[key]; is && got != want {
-					t.Errorf("%s is %q, want %q", key, got, want)
-				}
-			}
-		})
-	}
-	golden.Only(t, ".txt", files...)
+		}
+		return strings.Join(args, "\n") + "\n"
+	})
 }
 
 // keys are what the arguments have, with the values that crosvm takes: NetParameters (devices/src/virtio/net.rs) and

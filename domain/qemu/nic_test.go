@@ -1,11 +1,9 @@
 package qemu_test
 
 import (
-	"encoding/json"
 	"errors"
 	"math"
 	"net/netip"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -15,7 +13,6 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/internal/syntax"
-	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/test/records"
 )
 
@@ -26,66 +23,63 @@ func passt(r *cache.Record, o *qemu.Options)   { records.Passt(r); o.Socket = "/
 func slirp(r *cache.Record, _ *qemu.Options)   { records.Slirp(r) }
 
 // cases are the devices in testdata, with the names of their files.
-var cases = []struct {
-	name string
-	edit func(*cache.Record, *qemu.Options)
-}{
-	{"default", func(*cache.Record, *qemu.Options) {}},
-	{"queues", func(r *cache.Record, _ *qemu.Options) { r.Queues = 4 }},
-	{"queues-most", func(r *cache.Record, _ *qemu.Options) { r.Queues, r.MTU = syntax.MaxQueues, syntax.MaxMTU }},
-	{"fd", func(_ *cache.Record, o *qemu.Options) { o.FDs = []string{"3"} }},
-	{"fds", func(r *cache.Record, o *qemu.Options) { r.Queues, o.FDs = 2, []string{"eth0-0", "eth0-1"} }},
-	{"vhost", func(r *cache.Record, o *qemu.Options) { r.Device.Driver, o.Vhost = "vhost", true }},
-	{"vhost-qemu", func(r *cache.Record, o *qemu.Options) { r.Device.Driver, o.Vhost = "qemu", true }},
-	{"vhost-fd", func(_ *cache.Record, o *qemu.Options) {
+var cases = records.Cases[qemu.Options]{
+	"default":     func(*cache.Record, *qemu.Options) {},
+	"queues":      func(r *cache.Record, _ *qemu.Options) { r.Queues = 4 },
+	"queues-most": func(r *cache.Record, _ *qemu.Options) { r.Queues, r.MTU = syntax.MaxQueues, syntax.MaxMTU },
+	"fd":          func(_ *cache.Record, o *qemu.Options) { o.FDs = []string{"3"} },
+	"fds":         func(r *cache.Record, o *qemu.Options) { r.Queues, o.FDs = 2, []string{"eth0-0", "eth0-1"} },
+	"vhost":       func(r *cache.Record, o *qemu.Options) { r.Device.Driver, o.Vhost = "vhost", true },
+	"vhost-qemu":  func(r *cache.Record, o *qemu.Options) { r.Device.Driver, o.Vhost = "qemu", true },
+	"vhost-fd": func(_ *cache.Record, o *qemu.Options) {
 		o.Vhost, o.FDs, o.VhostFDs = true, []string{"3"}, []string{"4"}
-	}},
-	{"vhost-fds", func(r *cache.Record, o *qemu.Options) {
+	},
+	"vhost-fds": func(r *cache.Record, o *qemu.Options) {
 		r.Queues, o.Vhost, o.FDs, o.VhostFDs = 2, true, []string{"3", "4"}, []string{"5", "6"}
-	}},
-	{"vhost-e1000", func(r *cache.Record, o *qemu.Options) { r.Device.Model, o.Vhost = "e1000", true }},
-	{"virtio", func(r *cache.Record, _ *qemu.Options) { r.Device.Model = "virtio" }},
-	{"virtio-transitional", func(r *cache.Record, _ *qemu.Options) { r.Device.Model = "virtio-transitional" }},
-	{"virtio-mmio", func(r *cache.Record, _ *qemu.Options) { r.Device.Model, r.Queues = "virtio-net-device", 2 }},
-	{"e1000", func(r *cache.Record, _ *qemu.Options) { r.Device.Model = "e1000" }},
-	{"e1000e", func(r *cache.Record, _ *qemu.Options) { r.Device.Model = "e1000e" }},
-	{"rtl8139", func(r *cache.Record, _ *qemu.Options) { r.Device.Model = "rtl8139" }},
-	{"usb-net", func(r *cache.Record, o *qemu.Options) { r.Device.Model, o.Bus = "usb-net", "usb.0" }},
-	{"boot", func(r *cache.Record, _ *qemu.Options) { r.Device.BootOrder = 1 }},
-	{"boot-without-rom", func(r *cache.Record, _ *qemu.Options) { r.Device.BootOrder, r.Device.ROM = 2, "off" }},
-	{"rom-on", func(r *cache.Record, _ *qemu.Options) { r.Device.ROM = "on" }},
-	{"rom-file", func(r *cache.Record, _ *qemu.Options) { r.Device.ROM = "/usr/lib/ipxe/a,b=c \".rom" }},
-	{"placed", func(r *cache.Record, _ *qemu.Options) { r.Device.PCIAddress, r.Device.ACPIIndex = "0000:00:1d.5", 3 }},
-	{"placed-on-bus", func(r *cache.Record, o *qemu.Options) { r.Device.PCIAddress, o.Bus = "0000:01:00.0", "rp1" }},
-	{"alias", func(r *cache.Record, _ *qemu.Options) { r.Device.Alias = "ua-blue" }},
-	{"id", func(r *cache.Record, o *qemu.Options) { r.Device.Alias, o.ID = "ua-blue", "nic.1" }},
-	{"link-down", func(r *cache.Record, _ *qemu.Options) { r.Device.LinkState = "down" }},
-	{"link-up", func(r *cache.Record, _ *qemu.Options) { r.Device.LinkState = "up" }},
-	{"extremes", func(r *cache.Record, _ *qemu.Options) { // what Validate takes at most; TestQEMUBounds tries more
+	},
+	"vhost-e1000":         func(r *cache.Record, o *qemu.Options) { r.Device.Model, o.Vhost = "e1000", true },
+	"virtio":              func(r *cache.Record, _ *qemu.Options) { r.Device.Model = "virtio" },
+	"virtio-transitional": func(r *cache.Record, _ *qemu.Options) { r.Device.Model = "virtio-transitional" },
+	"virtio-mmio":         func(r *cache.Record, _ *qemu.Options) { r.Device.Model, r.Queues = "virtio-net-device", 2 },
+	"e1000":               func(r *cache.Record, _ *qemu.Options) { r.Device.Model = "e1000" },
+	"e1000e":              func(r *cache.Record, _ *qemu.Options) { r.Device.Model = "e1000e" },
+	"rtl8139":             func(r *cache.Record, _ *qemu.Options) { r.Device.Model = "rtl8139" },
+	"usb-net":             func(r *cache.Record, o *qemu.Options) { r.Device.Model, o.Bus = "usb-net", "usb.0" },
+	"boot":                func(r *cache.Record, _ *qemu.Options) { r.Device.BootOrder = 1 },
+	"boot-without-rom":    func(r *cache.Record, _ *qemu.Options) { r.Device.BootOrder, r.Device.ROM = 2, "off" },
+	"rom-on":              func(r *cache.Record, _ *qemu.Options) { r.Device.ROM = "on" },
+	"rom-file":            func(r *cache.Record, _ *qemu.Options) { r.Device.ROM = "/usr/lib/ipxe/a,b=c \".rom" },
+	"placed":              func(r *cache.Record, _ *qemu.Options) { r.Device.PCIAddress, r.Device.ACPIIndex = "0000:00:1d.5", 3 },
+	"placed-on-bus":       func(r *cache.Record, o *qemu.Options) { r.Device.PCIAddress, o.Bus = "0000:01:00.0", "rp1" },
+	"alias":               func(r *cache.Record, _ *qemu.Options) { r.Device.Alias = "ua-blue" },
+	"id":                  func(r *cache.Record, o *qemu.Options) { r.Device.Alias, o.ID = "ua-blue", "nic.1" },
+	"link-down":           func(r *cache.Record, _ *qemu.Options) { r.Device.LinkState = "down" },
+	"link-up":             func(r *cache.Record, _ *qemu.Options) { r.Device.LinkState = "up" },
+	"extremes": func(r *cache.Record, _ *qemu.Options) { // what Validate takes at most; TestQEMUBounds tries more
 		r.Device = cache.Device{BootOrder: math.MaxInt32, ROM: "off", PCIAddress: "0000:00:1f.7", ACPIIndex: 16383, Alias: strings.Repeat("a", 64)}
 		r.MTU = syntax.MinMTU
-	}},
-	{"macvtap", macvtap},
-	{"macvtap-queues", func(r *cache.Record, o *qemu.Options) { macvtap(r, o); r.Queues, o.FDs = 2, []string{"3", "4"} }},
-	{"passt", passt},
-	{"passt-e1000e", func(r *cache.Record, o *qemu.Options) { passt(r, o); r.Device.Model = "e1000e" }},
-	{"passt-vhost-user", func(r *cache.Record, o *qemu.Options) { passt(r, o); r.Passt.VhostUser = true }},
-	{"slirp", slirp},
-	{"slirp-6", func(r *cache.Record, o *qemu.Options) {
+	},
+	"macvtap":          macvtap,
+	"macvtap-queues":   func(r *cache.Record, o *qemu.Options) { macvtap(r, o); r.Queues, o.FDs = 2, []string{"3", "4"} },
+	"passt":            passt,
+	"passt-e1000e":     func(r *cache.Record, o *qemu.Options) { passt(r, o); r.Device.Model = "e1000e" },
+	"passt-vhost-user": func(r *cache.Record, o *qemu.Options) { passt(r, o); r.Passt.VhostUser = true },
+	"slirp":            slirp,
+	"slirp-6": func(r *cache.Record, o *qemu.Options) {
 		slirp(r, o)
 		r.Slirp, r.Device.Model = &cache.Slirp{IPv6: netip.MustParsePrefix("fd10:0:2::/64")}, "e1000e"
-	}},
-	{"slirp-forwards", func(r *cache.Record, o *qemu.Options) {
+	},
+	"slirp-forwards": func(r *cache.Record, o *qemu.Options) {
 		slirp(r, o)
 		r.DNS = &cache.DNS{Search: []string{"a.example.", ".", "b.example", "A.example"}}
 		r.Slirp.Forwards = []cache.Forward{{Protocol: "tcp", First: 80, Last: 80, Guest: 8080}, {Protocol: "udp", First: 65534, Last: 65535, Guest: 1}}
-	}},
-	{"sriov", sriov},
-	{"sriov-everything", func(r *cache.Record, o *qemu.Options) {
+	},
+	"sriov": sriov,
+	"sriov-everything": func(r *cache.Record, o *qemu.Options) {
 		sriov(r, o)
 		o.Bus = "rp1"
 		r.Device = cache.Device{BootOrder: 1, ROM: "/rom", PCIAddress: "0000:01:00.0", ACPIIndex: 1, Alias: "ua-a"}
-	}},
+	},
 }
 
 // text is what testdata has: the command line, or why there is none, and the QMP commands.
@@ -106,36 +100,19 @@ func text(t *testing.T, nic *qemu.NIC) string {
 		if c.args == nil {
 			continue
 		}
-		object, err := json.Marshal(c.args)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.WriteString(c.name + " " + string(object) + "\n")
+		b.WriteString(c.name + " " + records.JSON(t, c.args) + "\n")
 	}
 	return b.String()
 }
 
 func TestNIC(t *testing.T) {
-	var files []string
-	for _, c := range cases {
-		file := c.name + ".txt"
-		files = append(files, file)
-		t.Run(c.name, func(t *testing.T) {
-			rec, o := records.Bridge(), qemu.Options{}
-			c.edit(rec, &o)
-			before := *rec
-			nic, err := qemu.NewNIC(rec, o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !reflect.DeepEqual(*rec, before) {
-				t.Errorf("the record was %+v and is %+v", before, *rec)
-			}
-			got := text(t, nic)
-			golden.Compare(t, file, got)
-		})
-	}
-	golden.Only(t, ".txt", files...)
+	records.Golden(t, ".txt", cases, func(t *testing.T, r *cache.Record, o qemu.Options) string {
+		nic, err := qemu.NewNIC(r, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text(t, nic)
+	})
 }
 
 // queue is an open queue of a tap.

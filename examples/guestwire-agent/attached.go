@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -41,7 +42,7 @@ func half(w phase1.Wiring, c *phase1.Counters) error {
 			none = a.Side
 		}
 	}
-	if attached == "" || none == "" || w.Standby {
+	if attached == "" || none == "" || w.Role != cache.RoleActive {
 		return nil
 	}
 	return halfError{fmt.Sprintf("a %s is attached, and no %s is: %s", side(attached), side(none), missing[none])}

@@ -35,8 +35,8 @@ func printList(w io.Writer, all []listed) error {
 
 // binding is the kind, and whether the guest is on standby.
 func binding(w phase1.Wiring) string {
-	if w.Standby {
-		return string(w.Binding) + " (standby)"
+	if w.Role != cache.RoleActive {
+		return fmt.Sprintf("%s (%s)", w.Binding, w.Role)
 	}
 	return orDash(string(w.Binding))
 }
@@ -134,8 +134,8 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 			line("delegated", "%s, to a guest that asks by DHCPv6-PD", p)
 		}
 	}
-	if r.Standby {
-		line("standby", "since turn %d: the guest's tap is down until guestwire-agent activate", r.Turn)
+	if r.Role != cache.RoleActive {
+		line(string(r.Role), "since turn %d: the guest's tap is down until guestwire-agent activate", r.Turn)
 	}
 	if r.Record.Tap != "" {
 		line("tap", "%s, %s", r.Record.Tap, count(r.Record.Queues, "queue"))

@@ -84,11 +84,14 @@ FILE.json.
       >inactive.json
 `,
 		Long: `deactivate takes the guest's tap down, so that nothing passes between the guest
-and the network, and writes the record as one of a NIC on standby. The wiring
+and the network, and writes the record with the role inactive. The wiring
 stays, and QEMU can keep the tap open. -json prints the record: it is the proof
 that guestwire-agent activate asks for on the guest's other side. Each call
 gives the record a higher turn, and so the records of the guest that were made
 before allow activate here no more.
+
+A NIC where the guest never was active stays on standby. Its record proves
+nothing, except on the side that its setup had -from.
 `,
 	},
 	{

@@ -40,7 +40,7 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, buses, 
 			return fmt.Errorf("NICs %s and %s both have the id %v in QEMU: name another device.alias in the configuration of one, and run guestwire-agent setup again", ids[id], r.Name, id)
 		}
 		ids[id] = r.Name
-		if r.Standby && !slices.Contains(command, "-incoming") && !slices.Contains(command, "--incoming") {
+		if r.Role != cache.RoleActive && !slices.Contains(command, "-incoming") && !slices.Contains(command, "--incoming") {
 			return fmt.Errorf("NIC %s is on standby, so its guest may be active in another namespace: to wait for that guest, give QEMU -incoming; to start a guest, end the standby first (guestwire-agent activate)", r.Name)
 		}
 	}

@@ -74,7 +74,7 @@ func TestMigrationTarget(t *testing.T) {
 				}
 				waiting := records()
 				for name, mac := range map[string]string{"eth0": runMAC, blue: runBlue} {
-					if r := waiting[name]; !r.Standby || r.MAC.String() != mac || !strings.Contains(pod.Run("ip", "link", "show", r.Tap), "state DOWN") {
+					if r := waiting[name]; r.Role != cache.RoleStandby || r.MAC.String() != mac || !strings.Contains(pod.Run("ip", "link", "show", r.Tap), "state DOWN") {
 						t.Errorf("%s waits for its guest as %+v", name, r)
 					}
 				}
@@ -90,7 +90,7 @@ func TestMigrationTarget(t *testing.T) {
 					hook("PostMigrationTarget")
 				}
 				nstest.Eventually(t, func() error {
-					if r := records(); r["eth0"].Standby || reports != "the first frame" && r[blue].Standby {
+					if r := records(); r["eth0"].Role != cache.RoleActive || reports != "the first frame" && r[blue].Role != cache.RoleActive {
 						return errors.New("the guest is here, and its tap is down")
 					}
 					return nil
@@ -107,7 +107,7 @@ func TestMigrationTarget(t *testing.T) {
 				}
 				hook("PreMigrationTarget") // too late to matter
 				for name, r := range records() {
-					if r.Standby || r.MAC != waiting[name].MAC {
+					if r.Role != cache.RoleActive || r.MAC != waiting[name].MAC {
 						t.Errorf("after PostMigrationTarget %s is %+v", name, r)
 					}
 				}

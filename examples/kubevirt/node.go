@@ -161,7 +161,7 @@ func (s *server) arrive(key, state, process string, n nic) error {
 	}
 	defer dir.Close()
 	r, err := cache.Read(dir, n.name)
-	if err != nil || !r.Standby {
+	if err != nil || r.Role == cache.RoleActive {
 		return err
 	}
 	ctx, end := context.WithCancel(s.ctx)

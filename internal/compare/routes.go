@@ -107,8 +107,7 @@ func (s *stepper) wouldJoin(r netstate.Route) bool {
 	if r.Protocol != netstate.ProtocolRA || !s.single[partOf(r)] {
 		return false
 	}
-	beside := s.beside[GroupOf(r)]
-	return len(beside) > 1 || len(beside) == 1 && !beside[partOf(r)]
+	return len(s.beside[GroupOf(r)]) > 1 // the route itself is one, as it is wanted
 }
 
 // isLearned reports whether the NIC's route comes and goes with router advertisements. Where the NIC is the

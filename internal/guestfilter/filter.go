@@ -14,7 +14,7 @@ import (
 
 // Tables returns the tables around the guest: the guest filter, unless the guard is off; what forwards frames, and
 // keeps the namespace's own packets from the NIC; the guest's limits. At most one table a family.
-func Tables(described Guest) []firewall.Table {
+func (described Guest) Tables() []firewall.Table {
 	g := newGuest(described)
 	t := &tables{name: g.Names.Table}
 	switch {

@@ -109,7 +109,11 @@ func TestGolden(t *testing.T) {
 	golden.Compare(t, "bridged.txt", tablesText(bridged))
 	golden.Only(t, ".txt", "bridged.txt")
 	guests := map[string]Guest{"bridged": bridged, "forwarded": forwarded, "routed": routed}
-	var text golden.Changes
+	text := golden.Changes{Names: [][]string{
+		{`"eth0"`, `"net1"`}, {`"eth0-nic"`, `"net1-nic"`}, {`"eth0-br"`, `"net1-br"`}, {`"eth0-tap"`, `"vm1"`}, {`"eth0-dhcp"`, `"net1-dhcp"`},
+		{"guestwire-eth0", "guestwire-net1"},
+		{"0a:58:0a:f4:01:07", "02:00:00:00:00:77", "0a580af40107", "020000000077", "fe80::858:aff:fef4:107", "fe80::ff:fe00:77", "08580afffef40107", "000000fffe000077"},
+	}}
 	shown := map[string]bool{"Bridged": true, "Routed": true, "Asked": true} // by the first two, and with VLAN 0
 	for _, c := range changes {
 		from, g := guests[c.from], guests[c.from]
@@ -155,7 +159,7 @@ func TestFieldsOfRouter(t *testing.T) {
 // by its index has that after its hook.
 func tablesText(g Guest) string {
 	var b strings.Builder
-	for _, t := range Tables(g) {
+	for _, t := range g.Tables() {
 		counted := t.Counted(g.Names.NIC, true)
 		counted.Chains = counted.Chains[:len(t.Chains)]
 		text := counted.String()

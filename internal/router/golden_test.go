@@ -121,13 +121,22 @@ var ofBoth = []struct {
 	{"a policy with diverts", func(r *Router) { r.Allowed, r.Diverts = sets("egress"), diverts() }},
 	{"a resolver's divert", func(r *Router) {
 		r.Diverts = diverts()[:1]
-		r.Diverts[0].Resolver = true
+		r.Diverts[0].Resolver, r.Diverts[0].Set.Name = true, "divert-resolver-udp"
 	}},
 	{"diverts, guard.off", func(r *Router) { r.Guard.Off, r.Diverts = true, diverts() }},
 	{"diverts, a target in guard.open", func(r *Router) { r.Guard.Open, r.Diverts = []infra.Ports{{First: 15000, Last: 16000}}, diverts() }},
+	{"a divert to itself", func(r *Router) {
+		r.Diverts = diverts()[1:2]
+		r.Diverts[0].Set.Boxes = []firewall.Box{{
+			First: addr("10.0.2.1"), Last: addr("10.0.2.1"), FirstProtocol: firewall.ProtocolTCP, LastProtocol: firewall.ProtocolTCP, FirstPort: 15443, LastPort: 15443,
+		}}
+	}},
 	{"another link forwards", func(r *Router) { r.OtherLinks = map[ip.Version][]string{4: {"net1"}, 6: {"net1", "net2"}} }},
 	{"the whole namespace forwards IPv6", func(r *Router) { r.All6 = true }},
 }
+
+// ports are of each protocol, one and several, with the same number in the guest and with another one.
+var ports = []infra.Ports{{First: 80}, {Protocol: "udp", First: 5000, Last: 5100}, {Protocol: "sctp", First: 7}, {First: 8080, Last: 8081, Guest: 90}}
 
 // ofMasquerade and ofRouted are changes of one binding.
 var ofMasquerade = []struct {
@@ -138,9 +147,9 @@ var ofMasquerade = []struct {
 	{"routes with a source", func(m *Masquerade) {
 		m.Hidden, m.Linked = addrs("10.244.1.7", "fd00:244:1::7"), prefixes("10.9.0.0/16", "fd00:9::/64")
 	}},
-	{"ports", func(m *Masquerade) { m.Ports = []infra.Ports{{First: 80}, {First: 8080, Last: 8081, Guest: 90}} }},
+	{"ports", func(m *Masquerade) { m.Ports = ports }},
 	{"no ports", func(m *Masquerade) { m.Ports = []infra.Ports{} }},
-	{"excluded ports", func(m *Masquerade) { m.Excluded = []infra.Ports{{First: 22}} }},
+	{"excluded ports", func(m *Masquerade) { m.Excluded = []infra.Ports{{First: 22}, {First: 15000, Last: 15100}} }},
 	{"loopback", func(m *Masquerade) { m.Loopback = true }},
 	{"a sidecar", func(m *Masquerade) { m.Sidecar = &infra.Sidecar{Sources: addrs("127.0.0.6", "::6")} }},
 	{"source ports for a guest to whom port 80 is forwarded", func(m *Masquerade) {
@@ -155,7 +164,7 @@ var ofRouted = []struct {
 	edit func(*Routed)
 }{
 	{"a sidecar", func(r *Routed) { r.Sidecar = &infra.Sidecar{Sources: addrs("127.0.0.6", "::6")} }},
-	{"excluded ports", func(r *Routed) { r.Excluded = []infra.Ports{{First: 22}} }},
+	{"excluded ports", func(r *Routed) { r.Excluded = []infra.Ports{{First: 22}, {First: 15000, Last: 15100}} }},
 	{"excluded ports, two IPv4 addresses", func(r *Routed) {
 		r.Excluded, r.Own = []infra.Ports{{First: 22}}, addrs("10.244.1.7", "10.244.1.8", "fd00:244:1::7")
 	}},
@@ -183,7 +192,9 @@ var elsewhere = []string{
 // in one of the changes at least.
 func TestGolden(t *testing.T) {
 	var names []string
-	var text golden.Changes
+	text := golden.Changes{Names: [][]string{
+		{`"eth0"`, `"net1"`}, {`"eth0-tap"`, `"vm1"`}, {"guestwire-eth0", "guestwire-net1"}, {"fe80::858:aff:fef4:107", "fe80::ff:fe00:77"},
+	}}
 	for _, kind := range []string{"masquerade", "routed"} {
 		isRouted := kind == "routed"
 		t.Run(kind, func(t *testing.T) {
@@ -224,15 +235,24 @@ func TestGolden(t *testing.T) {
 		names = append(names, kind+".txt")
 	}
 	golden.Compare(t, "changes", `# What each change makes of masquerade.txt and routed.txt. "-2": rule 2 of a chain goes. "+2": this becomes rule 2.`+"\n"+text.String())
-	golden.Only(t, ".txt", append(names, "iptables.txt", "iptables-alone.txt")...)
+	golden.Only(t, ".txt", append(names, "iptables.txt", "iptables-alone.txt", "iptables-everything.txt")...)
 }
 
-// TestIPTables: iptables translate, with a table of nftables beside them for what they cannot express, or alone. A
-// guest without IPv6 needs a rule of ip6tables that drops its IPv6, if the tap has IPv6 and nftables does not drop it.
+// TestIPTables: iptables translate, with a table of nftables beside them for what they cannot express, or alone. The
+// other files show what differs from iptables.txt. A guest without IPv6 needs a rule of ip6tables that drops its IPv6,
+// if the tap has IPv6 and nftables does not drop it.
 func TestIPTables(t *testing.T) {
 	d := descriptionOf(false)
 	d.masquerade.Families = []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT}
-	golden.Compare(t, "iptables.txt", d.text())
+	all := d.text()
+	golden.Compare(t, "iptables.txt", all)
+	d.masquerade.Masquerade = infra.Masquerade{Ports: ports, Loopback: true, Excluded: []infra.Ports{{First: 22}, {First: 15000, Last: 15100}}}
+	d.masquerade.SourcePorts = ChoosePorts(d.masquerade.Masquerade, nil, InUse{})
+	d.masquerade.Most, d.masquerade.Guard.Open = 100, []infra.Ports{{Protocol: "udp", First: 53}}
+	d.masquerade.Allowed = sets("egress")
+	golden.Compare(t, "iptables-everything.txt", golden.Variant(all, d.text()))
+	d = descriptionOf(false)
+	d.masquerade.Families = []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT}
 	d.masquerade.Ends = d.masquerade.Ends[:1]
 	families := func() (list []firewall.Family) {
 		for _, t := range d.masquerade.Tables() {
@@ -244,7 +264,7 @@ func TestIPTables(t *testing.T) {
 		t.Errorf("IPv4 alone: %v", have)
 	}
 	d.masquerade.NoNFTables = true
-	golden.Compare(t, "iptables-alone.txt", d.text())
+	golden.Compare(t, "iptables-alone.txt", golden.Variant(all, d.text()))
 	if have := families(); !slices.Equal(have, d.masquerade.Families) {
 		t.Errorf("IPv4 and iptables alone: %v", have)
 	}

@@ -245,9 +245,7 @@ func work(t *testing.T, p *wiring.Plan, found, came netstate.Snapshot, objects i
 		t.Fatal(err)
 	}
 	k := boot(found)
-	for _, op := range ops {
-		_ = k.apply(op) // of IPv6 routes with several next hops it knows the whole ones alone
-	}
+	k.applyAll(ops)
 	wired := k.snapshot()
 	changed := wired
 	changed.Rules = came.Rules

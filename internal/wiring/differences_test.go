@@ -104,6 +104,10 @@ func TestDifferences(t *testing.T) {
 		}), "IPv4 forwarding of eth0 is off, not on"},
 		{"addrgenmode", hidden, link("eth0-tap", func(l *netstate.Link) { l.AddrGen = 0 }), "addrgenmode of eth0-tap is eui64, not none"},
 		{"tap down", bridged, link("eth0-tap", func(l *netstate.Link) { l.Up = false }), "eth0-tap is down"},
+		{"tap down, with its routes, which come back with it", hidden, func(s *netstate.Snapshot) {
+			link("eth0-tap", func(l *netstate.Link) { l.Up = false })(s)
+			s.Routes = slices.DeleteFunc(s.Routes, func(r netstate.Route) bool { return r.Link == index(s, "eth0-tap") })
+		}, "eth0-tap is down"},
 		{"holder up", bridged, link("eth0", func(l *netstate.Link) { l.Up = true }), "eth0 is up"},
 		{"NIC renamed while it is up", redirected, link("eth0", func(l *netstate.Link) { l.Name = "other" }), "eth0 is called other"},
 		{"NIC renamed, and its table dormant", redirected, func(s *netstate.Snapshot) {
@@ -229,12 +233,8 @@ func TestDifferences(t *testing.T) {
 		if (len(steps) > 0) != (c.want != "") {
 			t.Errorf("%s, %s: says %q and has %d steps", c.spec.Binding.Kind(), c.name, have, len(steps))
 		}
-		for range undoRounds { // repair goes in rounds, too
-			for i, op := range mustSteps(t, plan, k) {
-				if err := k.apply(op); err != nil {
-					t.Errorf("%s, %s: step %d: %v: %v", c.spec.Binding.Kind(), c.name, i+1, op, err)
-				}
-			}
+		for range rounds { // repair goes in rounds, too
+			k.applyAll(mustSteps(t, plan, k))
 		}
 		if left, _, err := plan.Differences(k.snapshot()); err != nil || len(left) > 0 {
 			t.Errorf("%s, %s: repaired, and yet %q, %v", c.spec.Binding.Kind(), c.name, left, err)
@@ -394,5 +394,36 @@ func TestLaterRefused(t *testing.T) {
 	const want = "address fd00:244:1::7/64 of eth0 came after Setup: the guest gets IPv6 after a Teardown and another Setup"
 	if later, err := plan.Later(t.Context(), k.snapshot()); err != nil || len(later) != 1 || later[0].Text != want {
 		t.Errorf("%+v, %v, want %q", later, err, want)
+	}
+}
+
+// TestTapMadeAnew: a launcher can give its tap to another user, so it is made anew; its filter, which
+// goes with it in older kernels, comes before it is up.
+func TestTapMadeAnew(t *testing.T) {
+	for _, spec := range []asked{bridge(), masquerade()} {
+		plan := newPlan(t, flannel(), spec)
+		k := wire(t, plan, flannel())
+		for i, l := range k.s.Links {
+			if l.Name == "eth0-tap" {
+				k.s.Links[i].Tap = &netstate.Tap{Owner: infra.Owner{UID: 4711}}
+			}
+		}
+		ops := mustSteps(t, plan, k)
+		set := slices.IndexFunc(ops, func(op netstate.Op) bool {
+			o, is := op.(netstate.TableSet)
+			return is && o.Table.Family == firewall.NetDev
+		})
+		made := slices.IndexFunc(ops, func(op netstate.Op) bool {
+			o, is := op.(netstate.TapAdd)
+			return is && o.Link == "eth0-tap"
+		})
+		up := slices.IndexFunc(ops, func(op netstate.Op) bool {
+			o, is := op.(netstate.LinkSet)
+			return is && o.Want.Name == "eth0-tap" && !o.Have.Up && o.Want.Up
+		})
+		if made < 0 || set < made || up < set {
+			t.Errorf("%s: the tap is made by step %d, its filter by %d, and it is up by %d:\n%s", spec.Binding.Kind(), made, set, up, netstate.Text(ops))
+		}
+		settle(t, k, mustSteps, plan)
 	}
 }

@@ -88,13 +88,13 @@ func TestDirect(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			plan := newPlan(t, c.found, c.spec)
 			k := wire(t, plan, c.found)
-			mustApply(t, k, []netstate.Op{netstate.AddressAdd{Link: "eth0", Address: address("192.0.2.7/24")}})
+			k.applyAll([]netstate.Op{netstate.AddressAdd{Link: "eth0", Address: address("192.0.2.7/24")}})
 			if ops := mustSteps(t, plan, k); len(ops) > 0 {
 				t.Errorf("steps change an address of another program:\n%s", netstate.Text(ops))
 			}
-			mustApply(t, k, mustUndo(t, plan, k))
+			k.applyAll(mustUndo(t, plan, k))
 			found := boot(c.found)
-			mustApply(t, found, []netstate.Op{netstate.AddressAdd{Link: "eth0", Address: address("192.0.2.7/24")}})
+			found.applyAll([]netstate.Op{netstate.AddressAdd{Link: "eth0", Address: address("192.0.2.7/24")}})
 			same(t, "given back", text(t, found.s), text(t, k.s))
 		})
 	}

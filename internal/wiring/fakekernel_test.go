@@ -2,44 +2,29 @@ package wiring_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/test/golden"
+	"github.com/guestwire/guestwire/internal/undo"
+	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// fakeKernel behaves as Linux does to the operations of a plan, with what Linux does on its own:
-// routes come and go with addresses and links, a link that goes down loses its IPv6 addresses, a
-// port gives its MTU to the bridge, and so on. What it does was compared with a kernel, by ip(8).
-type fakeKernel struct {
-	s netstate.Snapshot
-	// forwarding4 and noIPv6 are what a new link gets.
-	forwarding4 bool
-	noIPv6      bool
-	mtuChosen   map[int]bool // bridges whose MTU was set
-}
+// fakeKernel carries operations out, each for itself: without what a kernel does because of it, and without a kernel's
+// refusals, which phase1's tests have.
+type fakeKernel struct{ s netstate.Snapshot }
 
-func boot(found netstate.Snapshot) *fakeKernel {
-	k := &fakeKernel{s: clone(found), mtuChosen: map[int]bool{}}
-	for _, l := range found.Links {
-		k.forwarding4 = k.forwarding4 || l.Forwarding4
-		k.noIPv6 = k.noIPv6 || l.AddrGen == netstate.AddrGenNoIPv6 && l.MTU >= minMTU6 && !l.Loopback
-	}
-	return k
-}
-
-func (k *fakeKernel) copy() *fakeKernel {
-	c := *k
-	c.s, c.mtuChosen = clone(k.s), maps.Clone(k.mtuChosen)
-	return &c
-}
+func boot(found netstate.Snapshot) *fakeKernel { return &fakeKernel{clone(found)} }
 
 // clone copies what the fake changes in place.
 func clone(s netstate.Snapshot) netstate.Snapshot {
@@ -58,84 +43,72 @@ func clone(s netstate.Snapshot) netstate.Snapshot {
 func (k *fakeKernel) snapshot() netstate.Snapshot { return clone(k.s) }
 
 const (
-	minMTU6       = 1280
-	prefAttribute = 20 // RTA_PREF
-	kernelLL      = 3  // IFAPROT_KERNEL_LL
-	forwarding6   = "net/ipv6/conf/all/forwarding"
+	kernelLL    = 3 // IFAPROT_KERNEL_LL
+	forwarding6 = "net/ipv6/conf/all/forwarding"
 )
 
-func (k *fakeKernel) link(index int) (*netstate.Link, error) {
+// medium is what the kernel says of every IPv6 route: RTA_PREF.
+var medium = []netstate.Attribute{{Type: 20, Data: []byte{0}}}
+
+func (k *fakeKernel) link(index int) *netstate.Link {
 	i := slices.IndexFunc(k.s.Links, func(l netstate.Link) bool { return l.Index == index })
 	if i < 0 {
-		return nil, syscall.ENODEV
+		return &netstate.Link{} // gone
 	}
-	return &k.s.Links[i], nil
+	return &k.s.Links[i]
 }
 
-// apply carries one operation out, or nothing of it.
-func (k *fakeKernel) apply(op netstate.Op) error {
+func (k *fakeKernel) apply(op netstate.Op) {
+	s := &k.s
+	add := func(l netstate.Link) {
+		l.Ethernet = true
+		s.Links = append(s.Links, l)
+	}
+	table := func(family firewall.Family, name string) {
+		s.Tables = slices.DeleteFunc(s.Tables, func(i firewall.Image) bool { return i.Family == family && i.Name == name })
+	}
+	neighbour := func(n netstate.Neighbour) {
+		s.Neighbours = slices.DeleteFunc(s.Neighbours, func(o netstate.Neighbour) bool {
+			return o.Link == n.Link && o.Address == n.Address && (o.Address.IsValid() || o.MAC == n.MAC)
+		})
+	}
+	qdisc := func(index int) {
+		s.Clsact = slices.DeleteFunc(s.Clsact, func(i int) bool { return i == index })
+		s.Ingress = slices.DeleteFunc(s.Ingress, func(i int) bool { return i == index })
+		s.Filters = slices.DeleteFunc(s.Filters, func(f netstate.Filter) bool { return f.Link == index })
+	}
+	local := func(r netstate.Route) bool {
+		return r.Table == netstate.TableLocal && r.Type == netstate.RouteLocal && r.Protocol == netstate.ProtocolKernel
+	}
 	switch o := op.(type) {
 	case netstate.TapAdd:
-		tap := o.Tap
-		return k.addLink(netstate.Link{Index: o.Index, Name: o.Link, Kind: "tun", MAC: cache.MAC{0x02, 0xff, 0, 0, 0, byte(len(o.Link))}, MTU: 1500, Tap: &tap})
+		add(netstate.Link{Index: o.Index, Name: o.Link, Kind: "tun", MAC: cache.MAC{0x02, 0xff, 0, 0, 0, byte(len(o.Link))}, MTU: 1500, Tap: &o.Tap})
 	case netstate.TapReset:
-		l, err := k.link(o.Index)
-		if err == nil {
-			l.Offloads = false
-		}
-		return err
+		k.link(o.Index).Offloads = false
 	case netstate.LinkAdd:
-		if o.Kind == "dummy" && !k.s.Dummy {
-			return syscall.EOPNOTSUPP
-		}
 		l := netstate.Link{Index: o.Index, Name: o.Name, Kind: o.Kind, MAC: o.MAC, MTU: o.MTU, Group: o.Group, NoARP: o.Kind == "dummy"}
 		if o.Kind == "bridge" {
 			l.Bridge = netstate.Settings{"mcast_snooping": 0, "stp_state": 0, "vlan_filtering": 0}
 		}
-		return k.addLink(l)
+		add(l)
 	case netstate.BridgeSet:
-		l, err := k.link(o.Index)
-		if err != nil {
-			return err
-		}
-		if l.Kind != "bridge" {
-			return syscall.EOPNOTSUPP
-		}
-		return set(&l.Bridge, o.Settings)
-	case netstate.LinkSet:
-		return k.setLink(o)
-	case netstate.LinkDel:
-		return k.delLink(o.Index)
-	case netstate.GroupDel:
-		var members []int
-		for _, l := range k.s.Links {
-			if l.Group == o.Group {
-				members = append(members, l.Index)
-			}
-		}
-		if len(members) == 0 {
-			return syscall.ENODEV
-		}
-		for _, m := range members {
-			if err := k.delLink(m); err != nil {
-				return err
-			}
-		}
-		return nil
+		l := k.link(o.Index)
+		l.Bridge = l.Bridge.With(o.Settings)
 	case netstate.BridgePortSet:
-		l, err := k.link(o.Index)
-		if err != nil {
-			return err
+		l := k.link(o.Index)
+		l.BridgePort = l.BridgePort.With(o.Settings)
+	case netstate.LinkSet:
+		k.setLink(o.Have, o.Want)
+	case netstate.LinkDel:
+		k.delLink(o.Index)
+	case netstate.GroupDel:
+		for _, l := range slices.Clone(s.Links) {
+			if l.Group == o.Group {
+				k.delLink(l.Index)
+			}
 		}
-		if l.Master == 0 {
-			return syscall.EINVAL
-		}
-		return set(&l.BridgePort, o.Settings)
 	case netstate.ConfSet:
-		l, err := k.link(o.Index)
-		if err != nil {
-			return err
-		}
+		l := k.link(o.Index)
 		switch o.Name {
 		case "forwarding":
 			l.Forwarding4 = o.On
@@ -150,139 +123,188 @@ func (k *fakeKernel) apply(op netstate.Op) error {
 		default:
 			l.RouteLocalnet = o.On
 		}
-		return nil
 	case netstate.SysctlSet:
-		return k.setSysctl(o)
+		s.Sysctls[o.Path] = o.Value
+		if link, ok := strings.CutPrefix(o.Path, "net/ipv6/conf/"); ok {
+			for i := range s.Links {
+				if s.Links[i].Name+"/disable_ipv6" == link {
+					s.Links[i].NoIPv6 = o.Value == "1"
+					delete(s.Sysctls, o.Path)
+				}
+			}
+		}
 	case netstate.AddressAdd:
-		return k.addAddress(o.Address)
-	case netstate.AddressDel:
-		return k.delAddress(o.Address)
-	case netstate.RouteAdd:
-		return k.addRoute(o.Route)
-	case netstate.RouteDel:
-		return k.delRoute(o.Route)
-	case netstate.NeighbourAdd:
-		l, err := k.link(o.Neighbour.Link)
-		if err != nil {
-			return err
+		if o.Address.Prefix.Addr().Is4() {
+			o.Address.Label = cmp.Or(o.Address.Label, k.link(o.Address.Link).Name)
 		}
-		if !o.Neighbour.Address.IsValid() && l.Master == 0 {
-			return syscall.EOPNOTSUPP
-		}
-		k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n netstate.Neighbour) bool {
-			return n.Link == o.Neighbour.Link && n.Address == o.Neighbour.Address && (n.Address.IsValid() || n.MAC == o.Neighbour.MAC)
-		})
-		k.s.Neighbours = append(k.s.Neighbours, o.Neighbour)
-		return nil
-	case netstate.NeighbourDel:
-		return remove(&k.s.Neighbours, syscall.ENOENT, func(n netstate.Neighbour) bool {
-			return n.Link == o.Neighbour.Link && n.Address == o.Neighbour.Address && (n.Address.IsValid() || n.MAC == o.Neighbour.MAC)
-		})
-	case netstate.IngressAdd:
-		if _, err := k.link(o.Index); err != nil {
-			return err
-		}
-		if slices.Contains(k.s.Ingress, o.Index) || slices.Contains(k.s.Clsact, o.Index) {
-			return syscall.EEXIST
-		}
-		if o.Clsact {
-			k.s.Clsact = append(k.s.Clsact, o.Index)
+		if at := slices.IndexFunc(s.Addresses, func(a netstate.Address) bool { return a.Link == o.Address.Link && a.Prefix == o.Address.Prefix }); at >= 0 {
+			s.Addresses[at] = o.Address
 		} else {
-			k.s.Ingress = append(k.s.Ingress, o.Index)
+			k.insert(o.Address)
 		}
-		return nil
+	case netstate.AddressDel:
+		s.OffStack = slices.DeleteFunc(s.OffStack, func(a netstate.OffStack) bool {
+			return a.Link == o.Address.Link && a.Address == o.Address.Prefix.Addr()
+		})
+		s.Addresses = slices.DeleteFunc(s.Addresses, func(a netstate.Address) bool { return a.Link == o.Address.Link && a.Prefix == o.Address.Prefix })
+	case netstate.RouteAdd:
+		if local(o.Route) {
+			s.OffStack = slices.DeleteFunc(s.OffStack, func(a netstate.OffStack) bool {
+				return a.Link == o.Route.Link && a.Address == o.Route.Destination.Addr()
+			})
+		} else {
+			s.Routes = append(s.Routes, o.Route)
+		}
+	case netstate.RouteDel:
+		if local(o.Route) {
+			s.OffStack = append(s.OffStack, netstate.OffStack{Link: o.Route.Link, Address: o.Route.Destination.Addr()})
+		} else {
+			s.Routes = slices.DeleteFunc(s.Routes, func(r netstate.Route) bool { return reflect.DeepEqual(r, o.Route) })
+		}
+	case netstate.NeighbourAdd:
+		neighbour(o.Neighbour)
+		s.Neighbours = append(s.Neighbours, o.Neighbour)
+	case netstate.NeighbourDel:
+		neighbour(o.Neighbour)
+	case netstate.IngressAdd:
+		if o.Clsact {
+			s.Clsact = append(s.Clsact, o.Index)
+		} else {
+			s.Ingress = append(s.Ingress, o.Index)
+		}
 	case netstate.IngressDel:
-		k.s.Filters = slices.DeleteFunc(k.s.Filters, func(f netstate.Filter) bool { return f.Link == o.Index })
-		k.s.Clsact = slices.DeleteFunc(k.s.Clsact, func(i int) bool { return i == o.Index })
-		return remove(&k.s.Ingress, nil, func(i int) bool { return i == o.Index }) // or a foreign one
+		qdisc(o.Index)
 	case netstate.ShapeSet:
-		l, err := k.link(o.Index)
-		if err == nil && o.Shape == (netstate.Shape{}) && l.Shape == o.Shape {
-			return syscall.ENOENT
-		}
-		if err == nil {
-			l.Shape = o.Shape
-		}
-		return err
+		k.link(o.Index).Shape = o.Shape
 	case netstate.FilterAdd:
-		if _, err := k.link(o.Filter.Target); err != nil && !o.Filter.Clears {
-			return err
-		}
-		if !slices.Contains(k.s.Clsact, o.Filter.Link) && (o.Filter.Copies || !slices.Contains(k.s.Ingress, o.Filter.Link)) {
-			return syscall.EINVAL
-		}
-		k.s.Filters = append(k.s.Filters, o.Filter)
-		return nil
+		s.Filters = append(s.Filters, o.Filter)
 	case netstate.FilterDel:
-		return remove(&k.s.Filters, syscall.ENOENT, func(f netstate.Filter) bool {
+		s.Filters = slices.DeleteFunc(s.Filters, func(f netstate.Filter) bool {
 			return f.Link == o.Filter.Link && f.Priority == o.Filter.Priority && f.Protocol == o.Filter.Protocol
 		})
 	case netstate.TableSet:
-		k.setTable(o.Table)
-		return nil
+		table(o.Table.Family, o.Table.Name)
+		s.Tables = append(s.Tables, o.Table.Held())
 	case netstate.TableChange:
-		k.setTable(o.Table)
-		return nil
+		table(o.Table.Family, o.Table.Name)
+		s.Tables = append(s.Tables, o.Table.Held())
 	case netstate.TableDel:
-		return remove(&k.s.Tables, syscall.ENOENT, func(i firewall.Image) bool { return i.Family == o.Family && i.Name == o.Name })
+		table(o.Family, o.Name)
+	default:
+		panic(fmt.Sprintf("the fake kernel does not know %T", op))
 	}
-	return fmt.Errorf("the fake kernel does not know %T", op)
 }
 
-func (k *fakeKernel) setTable(t firewall.Table) {
-	image := t.Held() // whose rules text does not show: whoever compares asks for the steps that are left, too
-	k.s.Tables = slices.DeleteFunc(k.s.Tables, func(i firewall.Image) bool { return i.Family == image.Family && i.Name == image.Name })
-	k.s.Tables = append(k.s.Tables, image)
-}
-
-// set changes settings that the kernel has.
-func set(settings *netstate.Settings, values netstate.Settings) error {
-	changed := maps.Clone(*settings)
-	for name, value := range values {
-		if _, known := changed[name]; !known {
-			return syscall.EOPNOTSUPP
+func (k *fakeKernel) setLink(have, want netstate.Link) {
+	l := k.link(want.Index)
+	if have.Name != want.Name {
+		l.Name = want.Name
+	}
+	if have.MAC != want.MAC {
+		l.MAC = want.MAC
+	}
+	if have.MTU != want.MTU {
+		l.MTU = want.MTU
+	}
+	if have.QueueLength != want.QueueLength {
+		l.QueueLength = want.QueueLength
+	}
+	if have.AllMulticast != want.AllMulticast {
+		l.AllMulticast = want.AllMulticast
+	}
+	if have.NoARP != want.NoARP {
+		l.NoARP = want.NoARP
+	}
+	if have.Group != want.Group {
+		l.Group = want.Group
+	}
+	if have.Alias != want.Alias {
+		l.Alias = want.Alias
+	}
+	if have.AddrGen != want.AddrGen {
+		l.AddrGen = want.AddrGen
+	}
+	if have.Master != want.Master {
+		if l.Master, l.BridgePort = want.Master, nil; l.Master != 0 {
+			l.BridgePort = netstate.Settings{"learning": 1, "flood": 1, "isolated": 0}
 		}
-		changed[name] = value
 	}
-	*settings = changed
-	return nil
+	if have.Up != want.Up {
+		l.Up = want.Up
+	}
+	if have.Up && !want.Up { // the rest of what goes comes back in later rounds
+		k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r netstate.Route) bool { return r.Link == l.Index })
+	}
 }
 
-// remove deletes what matches; none is the error.
-func remove[T any](list *[]T, none error, match func(T) bool) error {
-	n := len(*list)
-	*list = slices.DeleteFunc(*list, match)
-	if len(*list) == n {
-		return none
+// delLink deletes a link with all that is of it.
+func (k *fakeKernel) delLink(index int) {
+	s := &k.s
+	if name := k.link(index).Name; strings.HasSuffix(name, "-br") || strings.HasSuffix(name, "-tap") { // others share their names with the NIC
+		maps.DeleteFunc(s.Sysctls, func(path, _ string) bool { return strings.Contains(path, "/"+name+"/") })
 	}
-	return nil
+	s.Links = slices.DeleteFunc(s.Links, func(l netstate.Link) bool { return l.Index == index })
+	s.Addresses = slices.DeleteFunc(s.Addresses, func(a netstate.Address) bool { return a.Link == index })
+	s.Routes = slices.DeleteFunc(s.Routes, func(r netstate.Route) bool { return r.Uses(index) })
+	s.Neighbours = slices.DeleteFunc(s.Neighbours, func(n netstate.Neighbour) bool { return n.Link == index })
+	s.Filters = slices.DeleteFunc(s.Filters, func(f netstate.Filter) bool { return f.Link == index })
+	s.Ingress = slices.DeleteFunc(s.Ingress, func(i int) bool { return i == index })
+	s.Clsact = slices.DeleteFunc(s.Clsact, func(i int) bool { return i == index })
+	for i := range s.Links {
+		if s.Links[i].Master == index {
+			s.Links[i].Master, s.Links[i].BridgePort = 0, nil
+		}
+	}
 }
 
-func (k *fakeKernel) setSysctl(o netstate.SysctlSet) error {
-	old, ok := k.s.Sysctls[o.Path]
-	if link, ok := strings.CutPrefix(o.Path, "net/ipv6/conf/"); ok && strings.HasSuffix(link, "/disable_ipv6") {
-		for i := range k.s.Links {
-			if l := &k.s.Links[i]; l.Name == strings.TrimSuffix(link, "/disable_ipv6") {
-				l.NoIPv6 = o.Value == "1"
-				if l.NoIPv6 {
-					k.lose6(l.Index)
-				}
-				return nil
+func network(a netstate.Address) netip.Prefix {
+	switch {
+	case a.Peer.IsValid() && a.Peer.Addr().Is6():
+		return netip.PrefixFrom(a.Peer.Addr(), 128)
+	case a.Peer.IsValid():
+		return a.Peer.Masked()
+	}
+	return a.Prefix.Masked()
+}
+
+// secondary says that an earlier IPv4 address of the link has the same network.
+func (k *fakeKernel) secondary(a netstate.Address) bool {
+	for _, o := range k.s.Addresses {
+		if o.Link == a.Link && o.Prefix.Addr() == a.Prefix.Addr() {
+			return false
+		}
+		if o.Link == a.Link && o.Prefix.Addr().Is4() && network(o) == network(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// insert puts an address where the kernel lists it: IPv4 before IPv6, primary IPv4 addresses before
+// secondary ones, an IPv6 address before those of its scope and the narrower ones.
+func (k *fakeKernel) insert(a netstate.Address) {
+	list := k.s.Addresses
+	at := len(list)
+	switch {
+	case a.Prefix.Addr().Is6():
+		width := func(a netstate.Address) int { return -int(a.Scope) }
+		if i := slices.IndexFunc(list, func(o netstate.Address) bool {
+			return o.Link == a.Link && o.Prefix.Addr().Is6() && width(a) >= width(o)
+		}); i >= 0 {
+			at = i
+		}
+	default:
+		k.s.Addresses = append(list, a) // for secondary
+		secondary := k.secondary(a)
+		k.s.Addresses = list
+		at = 0
+		for i, o := range list {
+			if o.Link == a.Link && o.Prefix.Addr().Is4() && (secondary || !k.secondary(o) && a.Scope <= o.Scope) {
+				at = i + 1
 			}
 		}
 	}
-	ofLink := slices.ContainsFunc(k.s.Links, func(l netstate.Link) bool { return isOfLink(o.Path, l.Name) })
-	if !ok && !ofLink {
-		return syscall.ENOENT
-	}
-	k.s.Sysctls[o.Path] = o.Value
-	if o.Path == forwarding6 && old == "0" && o.Value == "1" {
-		k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r netstate.Route) bool {
-			l, err := k.link(r.Link)
-			return err == nil && r.Protocol == netstate.ProtocolRA && k.s.Sysctls["net/ipv6/conf/"+l.Name+"/accept_ra"] == "1"
-		})
-	}
-	return nil
+	k.s.Addresses = slices.Insert(list, at, a)
 }
 
 // text is a snapshot a line an object, with names instead of indices, so that two of them can be
@@ -368,4 +390,85 @@ func text(t *testing.T, s netstate.Snapshot) string {
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
+}
+
+// rounds is how often what is to do is computed and carried out.
+const rounds = 4
+
+func newPlan(t *testing.T, found netstate.Snapshot, spec asked) *wiring.Plan {
+	t.Helper()
+	plan, err := tryPlan(found, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+func mustSteps(t *testing.T, plan *wiring.Plan, k *fakeKernel) []netstate.Op {
+	t.Helper()
+	ops, err := plan.Steps(k.snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ops
+}
+
+// undoOf is the way back from the plan.
+func undoOf(plan *wiring.Plan, now netstate.Snapshot) ([]netstate.Op, error) {
+	return undo.Steps(plan.Journal().Found, now, plan.Made())
+}
+
+func mustUndo(t *testing.T, plan *wiring.Plan, k *fakeKernel) []netstate.Op {
+	t.Helper()
+	ops, err := undoOf(plan, k.snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ops
+}
+
+func (k *fakeKernel) applyAll(ops []netstate.Op) {
+	for _, op := range ops {
+		k.apply(op)
+	}
+}
+
+func same(t *testing.T, what, want, have string) {
+	t.Helper()
+	if want != have {
+		t.Fatalf("%s:\n%s", what, golden.Diff(want, have))
+	}
+}
+
+// wire carries the plan out undisturbed and returns the namespace.
+func wire(t *testing.T, plan *wiring.Plan, found netstate.Snapshot) *fakeKernel {
+	t.Helper()
+	k := boot(found)
+	settle(t, k, mustSteps, plan)
+	return k
+}
+
+// settle carries out what is to do until there is nothing left: what a kernel does by itself takes rounds here.
+func settle(t *testing.T, k *fakeKernel, next func(*testing.T, *wiring.Plan, *fakeKernel) []netstate.Op, plan *wiring.Plan) {
+	t.Helper()
+	for range rounds {
+		k.applyAll(next(t, plan, k))
+	}
+	if ops := next(t, plan, k); len(ops) > 0 {
+		t.Fatalf("after %d rounds there is something to do:\n%s", rounds, netstate.Text(ops))
+	}
+}
+
+// finish goes on to wire, which must take one round.
+func finish(t *testing.T, plan *wiring.Plan, k *fakeKernel, want string) {
+	t.Helper()
+	settle(t, k, mustSteps, plan)
+	same(t, "finished, but not as an undisturbed run", want, text(t, k.s))
+}
+
+// giveBack goes back to the namespace as it was found.
+func giveBack(t *testing.T, plan *wiring.Plan, k *fakeKernel, want string) {
+	t.Helper()
+	settle(t, k, mustUndo, plan)
+	same(t, "given back, but not as found", want, text(t, k.s))
 }

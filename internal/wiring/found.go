@@ -25,15 +25,6 @@ type Journal struct {
 	Turn
 }
 
-// Turn has the values of the record that say where a guest that moves is active.
-type Turn struct {
-	Standby  bool   `json:"standby,omitempty"`
-	Inactive bool   `json:"inactive,omitempty"`
-	Turn     uint64 `json:"turn,omitempty"`
-}
-
-func turnOf(r cache.Record) Turn { return Turn{r.Standby, r.Inactive, r.Turn} }
-
 // seen is what all parts of a plan ask for: the Spec, the namespace and its NIC as they were found, and what follows
 // from these, which is computed once.
 type seen struct {

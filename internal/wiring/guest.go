@@ -7,7 +7,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/compare"
-	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/ip"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -88,9 +87,11 @@ func (p *Plan) addFilter(g guestfilter.Guest) error {
 		g.MTU = p.mtu
 	}
 	for _, r := range p.on.Routes(ip.V6) {
-		g.Gateways = append(g.Gateways, r.Gateway)
+		if r.Gateway.IsValid() {
+			g.Gateways = append(g.Gateways, r.Gateway)
+		}
 	}
-	p.makeTables = append(p.makeTables, func() []firewall.Table { return guestfilter.Tables(g) })
+	p.described = append(p.described, g)
 	return nil
 }
 

@@ -75,9 +75,9 @@ func TestBusyNIC(t *testing.T) {
 	})
 	p := newPlan(t, found, withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(0x77)} }))
 	k := wire(t, p, found)
-	mustApply(t, k, []netstate.Op{netstate.LinkSet{Have: netstate.Link{Index: nic}, Want: netstate.Link{Index: nic, Up: true}}})
-	for range undoRounds {
-		mustApply(t, k, mustUndo(t, p, k))
+	k.applyAll([]netstate.Op{netstate.LinkSet{Have: netstate.Link{Index: nic}, Want: netstate.Link{Index: nic, Up: true}}})
+	for range rounds {
+		k.applyAll(mustUndo(t, p, k))
 	}
 	if l, _ := k.s.Named("eth0"); l.MAC != podMAC || !l.Up {
 		t.Errorf("given back as %+v, want it up, with %v", l, podMAC)

@@ -13,7 +13,7 @@ import (
 // The errors: *cache.FieldError for a bad Spec, infra.ErrNoNIC, infra.ErrWired, infra.ErrCollision,
 // *infra.RefusedError.
 func (j Journal) First() (*Plan, error) {
-	if auto, is := j.Spec.Binding.(infra.Auto); is && j.Standby {
+	if auto, is := j.Spec.Binding.(infra.Auto); is && j.Role != cache.RoleActive {
 		left := slices.DeleteFunc(kindsOf(auto), func(kind cache.Kind) bool { return kind == cache.BindingRouted }) // SetTurn would refuse it
 		if len(left) > 0 {
 			auto.Order = left
@@ -47,16 +47,16 @@ func (j Journal) plan(complete func(*Plan)) (*Plan, error) {
 	return p, p.SetTurn(j.Turn)
 }
 
-// SetTurn writes t into the plan's record. If t.Standby is set, the plan wants the guest's tap down. The error is an
-// *infra.RefusedError if the binding has no tap that Setup makes, and a *cache.FieldError for the routed binding.
+// SetTurn writes t into the plan's record. Unless t.Role is RoleActive, the plan wants the guest's tap down. The error
+// is an *infra.RefusedError if the binding has no tap that Setup makes, and a *cache.FieldError for the routed binding.
 func (p *Plan) SetTurn(t Turn) error {
-	if t.Standby && p.traits().Direct {
+	if t.Role != cache.RoleActive && p.traits().Direct {
 		return &infra.RefusedError{NIC: p.names.NIC, Binding: p.spec.Binding.Kind(), Instead: p.instead(),
 			Reason: "guestwire makes no tap for the guest, so it cannot keep the guest on standby"}
 	}
-	if t.Standby && p.traits().OffStack {
+	if t.Role != cache.RoleActive && p.traits().OffStack {
 		return &cache.FieldError{Field: "standby", Reason: "under the routed binding the namespace answers for the guest's addresses all the time: want another binding, such as masquerade, for a guest that moves"}
 	}
-	p.Record.Standby, p.Record.Inactive, p.Record.Turn = t.Standby, t.Inactive, t.Turn
+	p.Record.Role, p.Record.Source, p.Record.Turn = t.Role, t.Source, t.Turn
 	return nil
 }

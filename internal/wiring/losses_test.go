@@ -278,6 +278,7 @@ func TestConditionalLosses(t *testing.T) {
 		{"passt with two gateways", passtWith(unchanged), []func(*netstate.Snapshot){without(4), several}, direct(infra.Passt{}), "family IPv4"},
 		{"passt with vhost-user with two gateways", passtWith(unchanged), []func(*netstate.Snapshot){without(4), several}, direct(infra.Passt{VhostUser: true}), ""},
 		{"a rule for some packets before main", lan4(), []func(*netstate.Snapshot){rule(some)}, masquerade(), "policy-rule table 100"},
+		{"a rule that refuses some packets before main", lan4(), []func(*netstate.Snapshot){rule(func(r *netstate.Rule) { r.Other, r.Table = true, 0 })}, masquerade(), "policy-rule preference "},
 		{"a rule for some packets after main", lan4(), []func(*netstate.Snapshot){rule(func(r *netstate.Rule) { r.Other, r.Priority = true, 40000 })}, masquerade(), ""},
 		{"a rule for some sources before main", lan4(), []func(*netstate.Snapshot){rule(func(r *netstate.Rule) { r.Source = pfx("192.0.2.0/24") })}, masquerade(), "policy-rule table 100"},
 		{"a rule for an address of the namespace", lan4(), []func(*netstate.Snapshot){func(s *netstate.Snapshot) { s.Addresses = append(s.Addresses, address("10.244.1.8/24")) },

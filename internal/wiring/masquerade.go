@@ -198,7 +198,7 @@ func (b masquerade) wire(p *Plan) error {
 	p.addWarnings(p.reservePorts(t)...)
 	p.warnTakenPorts(t.Masquerade, t.Addresses)
 	p.olderExchanges = t.Older()
-	p.makeTables = append(p.makeTables, t.Tables)
+	p.described = append(p.described, t)
 	return p.addFilter(guestfilter.Guest{Addresses: ends.Guests()})
 }
 

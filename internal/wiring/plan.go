@@ -5,7 +5,6 @@ package wiring
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -28,9 +27,10 @@ type Plan struct {
 	services map[netstate.Listener]string
 	// routers is the number of losses by links that are said to route.
 	routers int
-	// makeTables are what Tables calls.
-	makeTables []func() []firewall.Table
-	wanted     compare.State // its Tables are those of Tables
+	// described are what Tables makes tables of, and hasTables says that it did.
+	described []described
+	hasTables bool
+	wanted    compare.State // its Tables are those of Tables
 	// added are addresses and routes that a routed binding adds to the NIC, and that Teardown removes.
 	added compare.Gone
 	// sets are those of the policy, and diverted what leads elsewhere.
@@ -58,24 +58,23 @@ func (p *Plan) Journal() Journal {
 // Tables are the wanted tables of nftables, or of iptables, which are made at the first call. To make them is most of a
 // plan, and a comparison with a namespace in which they stay (Snapshot.TablesStay) does without.
 func (p *Plan) Tables() []firewall.Table {
-	for _, tables := range p.makeTables {
-		for _, t := range tables() {
-			at := slices.IndexFunc(p.wanted.Tables, func(w firewall.Table) bool { return w.Family == t.Family })
-			if at < 0 {
-				p.wanted.Tables = append(p.wanted.Tables, t)
-			} else {
-				p.wanted.Tables[at].Chains = append(p.wanted.Tables[at].Chains, t.Chains...)
+	if p.hasTables {
+		return p.wanted.Tables
+	}
+	p.hasTables = true
+	for _, d := range p.described {
+		for _, t := range d.Tables() {
+			if t.Family.IPTables() == 0 {
+				t = t.Counted(p.names.NIC, !p.found.NoLog)
 			}
+			p.wanted.Tables = append(p.wanted.Tables, t)
 		}
 	}
-	for i, t := range p.wanted.Tables {
-		if p.makeTables != nil && t.Family.IPTables() == 0 {
-			p.wanted.Tables[i] = t.Counted(p.names.NIC, !p.found.NoLog)
-		}
-	}
-	p.makeTables = nil
 	return p.wanted.Tables
 }
+
+// described is a description of which tables are made. Two of a plan have no table of the same family.
+type described interface{ Tables() []firewall.Table }
 
 // binding answers what the plan asks of a kind of binding. Each kind answers in a file of its own.
 type binding interface {

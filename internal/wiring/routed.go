@@ -80,7 +80,7 @@ func (b routed) wire(p *Plan) error {
 	}
 	p.guests = router.GuestNetworks(tap, p.wanted.Addresses, p.wanted.Routes, true)
 	p.olderExchanges, p.translated = r.Older(), r.Translated()
-	p.makeTables = append(p.makeTables, r.Tables)
+	p.described = append(p.described, r)
 	g := guestfilter.Guest{Addresses: p.own, Hop: ends.Gateway(ip.V4)}
 	if p.nic.Ethernet && !p.nic.NoARP {
 		g.Announced = p.on.Own(ip.V4)

@@ -27,12 +27,12 @@ func salvage(t *testing.T, k *fakeKernel, nic string, record *cache.Record) undo
 		}
 		return ops
 	}
-	for range undoRounds {
+	for range rounds {
 		ops := steps()
 		if len(ops) == 0 {
 			break
 		}
-		mustApply(t, k, ops)
+		k.applyAll(ops)
 	}
 	if ops := steps(); len(ops) > 0 {
 		t.Fatalf("taken down, and yet there is something to do:\n%s", netstate.Text(ops))
@@ -152,5 +152,20 @@ func TestSalvageMACWithoutIPv6(t *testing.T) {
 	j := salvage(t, wire(t, newPlan(t, found, spec), found), "eth0", nil)
 	if !slices.ContainsFunc(j.Lost, func(l string) bool { return strings.Contains(l, "address MAC") }) {
 		t.Errorf("the guest's MAC stays, and lost is %q", j.Lost)
+	}
+}
+
+// TestSalvageLostAddress: of what the NIC has lost since Setup the record says the commands, also of one thing alone.
+func TestSalvageLostAddress(t *testing.T) {
+	for _, lost := range []string{"ip addr add 10.244.1.7/24 broadcast 10.244.1.255 dev eth0", "ip addr replace fd00:244:1::7/64 dev eth0"} {
+		plan := newPlan(t, flannel(), redirect())
+		k := wire(t, plan, flannel())
+		k.s.Addresses = slices.DeleteFunc(k.s.Addresses, func(a netstate.Address) bool { return strings.Contains(lost, a.Prefix.String()) })
+		s := undo.Salvage(k.snapshot(), "eth0", "redirect", &plan.Record)
+		for _, want := range []string{"addresses and routes that eth0 has lost since Setup", "what the record has of eth0: " + lost} {
+			if !slices.ContainsFunc(s.Lost, func(l string) bool { return strings.HasPrefix(l, want) }) {
+				t.Errorf("lost is %q, want %s", s.Lost, want)
+			}
+		}
 	}
 }

@@ -14,13 +14,16 @@ import (
 // binding, Owner, Queues, Tap, MACs, Guest where a MAC is computed from it, and a Masquerade's networks and Firewall
 // cannot. If they differ, the error is infra.ErrWired and names how the NIC is wired.
 //
-// It returns the wanted Spec. If one of the two names a default and the other leaves it out, the field is as in wired:
-// only a guest whose address was named may have one that the namespace reaches.
+// It returns the wanted Spec, with what Auto has become. If one of the two names a default and the other leaves it out,
+// the field is as in wired: only a guest whose address was named may have one that the namespace reaches.
 func SameGuest(nic string, wired, wanted infra.Spec) (infra.Spec, error) {
 	wired.Owner.OwnDevices = wanted.Owner.OwnDevices // what Setup asks, and not what it makes
 	was := answersOf(wired.Binding)
 	if was == nil {
 		return wanted, &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%T, which no NIC is wired with", wired.Binding)}
+	}
+	if auto, is := wanted.Binding.(infra.Auto); is && CanBecome(auto, wired.Binding) {
+		wanted.Binding = wired.Binding
 	}
 	sameKind, sameBinding, sameIdentity := false, false, true
 	if is := answersOf(wanted.Binding); is != nil && wired.Binding.Kind() == wanted.Binding.Kind() {

@@ -117,7 +117,7 @@ func TestSameGuest(t *testing.T) {
 
 // TestSameGuestSays: the error says how the NIC is wired, so that its reader can ask for the same.
 func TestSameGuestSays(t *testing.T) {
-	wanted := infra.Spec{Binding: infra.Auto{}}
+	wanted := infra.Spec{Binding: infra.Slirp{}}
 	for want, wired := range map[string]infra.Spec{
 		`asks for tap ""`:                       {Binding: infra.Bridge{}, Tap: "tap0", Queues: 2, Owner: infra.Owner{UID: 1}},
 		"asks for queues 2":                     {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1}},

@@ -112,3 +112,28 @@ func TestSourcePorts(t *testing.T) {
 		})
 	}
 }
+
+// TestHiddenBehind: where the NIC has several addresses, the guest is hidden behind the one that the default route names,
+// if it names one that stays.
+func TestHiddenBehind(t *testing.T) {
+	const fixed = " snat ip to 10.244.1.8:"
+	for _, c := range []struct {
+		name  string
+		edit  func(second *netstate.Address, route *netstate.Route)
+		fixed bool
+	}{
+		{"named", func(_ *netstate.Address, r *netstate.Route) { r.PrefSrc = ip("10.244.1.8") }, true},
+		{"not named", func(*netstate.Address, *netstate.Route) {}, false},
+		{"named, and it ends", func(a *netstate.Address, r *netstate.Route) { a.ValidSeconds, r.PrefSrc = 3600, ip("10.244.1.8") }, false},
+	} {
+		plan := newPlan(t, lan4With(func(s *netstate.Snapshot) {
+			second := address("10.244.1.8/24")
+			at := slices.IndexFunc(s.Routes, func(r netstate.Route) bool { return r.Destination.Bits() == 0 })
+			c.edit(&second, &s.Routes[at])
+			s.Addresses = append(s.Addresses, second)
+		}), masquerade())
+		if have := strings.Contains(plan.String(), fixed); have != c.fixed {
+			t.Errorf("%s:%s is there: %t, want %t", c.name, fixed, have, c.fixed)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -22,7 +23,7 @@ import (
 // address with the guest's MAC. A NIC that has to go down for that takes the MAC at Setup, as Activate would interrupt
 // the guest for the time that the carrier takes.
 func (p *Plan) wantedNow(now netstate.Snapshot) compare.State {
-	if !p.Record.Standby {
+	if p.Record.Role == cache.RoleActive {
 		return p.wanted
 	}
 	want := p.wanted

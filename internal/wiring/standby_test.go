@@ -12,7 +12,11 @@ import (
 // setStandby is SetTurn of a binding with a tap.
 func setStandby(t *testing.T, plan *wiring.Plan, standby bool) {
 	t.Helper()
-	if err := plan.SetTurn(wiring.Turn{Standby: standby, Turn: plan.Record.Turn + 1}); err != nil {
+	turn := wiring.Turn{Turn: plan.Record.Turn + 1}
+	if standby {
+		turn.Role, turn.Source = cache.RoleStandby, "elsewhere"
+	}
+	if err := plan.SetTurn(turn); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -42,7 +46,7 @@ func TestStandby(t *testing.T) {
 			plan := newPlan(t, c.found, c.spec)
 			if plan.Record.Binding == cache.BindingRouted {
 				var bad *cache.FieldError
-				if err := plan.SetTurn(wiring.Turn{Standby: true}); !errors.As(err, &bad) || bad.Field != "standby" {
+				if err := plan.SetTurn(wiring.Turn{Role: cache.RoleStandby}); !errors.As(err, &bad) || bad.Field != "standby" {
 					t.Errorf("%v, want a FieldError of standby", err)
 				}
 				return
@@ -52,7 +56,7 @@ func TestStandby(t *testing.T) {
 			setStandby(t, plan, true)
 			k := boot(c.found)
 			for _, op := range mustSteps(t, plan, k) {
-				mustApply(t, k, []netstate.Op{op})
+				k.applyAll([]netstate.Op{op})
 				if now, _ := k.s.Named(tap); now.Up {
 					t.Fatalf("%v brings the tap up", op)
 				}
@@ -91,7 +95,7 @@ func TestStandby(t *testing.T) {
 			if down := "ip link set " + tap + " down\n"; netstate.Text(ops) != down || netstate.Text(plan.Deactivate(k.s)) != down {
 				t.Errorf("on standby again by\n%s and\n%s", netstate.Text(ops), netstate.Text(plan.Deactivate(k.s)))
 			}
-			mustApply(t, k, ops)
+			k.applyAll(ops)
 			if left := plan.Deactivate(k.s); len(left) > 0 {
 				t.Errorf("inactive, and yet there is something to do:\n%s", netstate.Text(left))
 			}
@@ -100,13 +104,13 @@ func TestStandby(t *testing.T) {
 			giveBack(t, plan, k, found)
 
 			again, err := plan.Journal().Plan()
-			if err != nil || again.Record.Standby != plan.Record.Standby || again.Record.Turn != plan.Record.Turn {
-				t.Errorf("the journal's plan has standby %v, turn %d, %v", again.Record.Standby, again.Record.Turn, err)
+			if err != nil || again.Record.Role != plan.Record.Role || again.Record.Source != plan.Record.Source || again.Record.Turn != plan.Record.Turn {
+				t.Errorf("the journal's plan has the role %q, source %q, turn %d, %v", again.Record.Role, again.Record.Source, again.Record.Turn, err)
 			}
 			for _, g := range plan.Gateways() {
 				g.MAC[5]++
-				if other, err := plan.WithGateway(g); err != nil || !other.Record.Standby || other.Record.Turn != plan.Record.Turn {
-					t.Errorf("with another gateway the plan has standby %v, turn %d, %v", other.Record.Standby, other.Record.Turn, err)
+				if other, err := plan.WithGateway(g); err != nil || other.Record.Role != plan.Record.Role || other.Record.Turn != plan.Record.Turn {
+					t.Errorf("with another gateway the plan has the role %q, turn %d, %v", other.Record.Role, other.Record.Turn, err)
 				}
 			}
 		})

@@ -1,7 +1,6 @@
 package wiring
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -20,11 +19,7 @@ import (
 // of queues, a smaller MTU, another model or address of the device, or SRIOV on one side alone. The guest learns of
 // other changes, which cache.Changes names. An unknown binding is left for Validate to refuse.
 func TakeOver(spec infra.Spec, from cache.Record) (infra.Spec, error) {
-	if err := from.Validate(); err != nil {
-		var field *cache.FieldError
-		if errors.As(err, &field) {
-			return infra.Spec{}, &cache.FieldError{Field: "from." + field.Field, Reason: field.Reason}
-		}
+	if err := validate("from.", &from); err != nil {
 		return infra.Spec{}, err
 	}
 	binding, err := takeBinding(spec.Binding, from)

@@ -2,6 +2,7 @@ package guests_test
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/machine"
 	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/records"
 )
 
 // render has cloud-init write each file of the directory for each renderer, into OUT/FILE/RENDERER. It prints the
@@ -125,38 +127,27 @@ func inMachine(path string) string {
 	return "/host" + strings.TrimPrefix(path, strings.TrimSuffix(os.TempDir(), "/"))
 }
 
-// networkConfigs writes the network-configs of guestconfig's golden files into the directory. It returns the warnings
-// of each.
+// networkConfigs writes the network-configs of records.Guests into the directory. It returns the warnings of each.
 func networkConfigs(t *testing.T, dir string) (guests []string, warnings map[string]string) {
 	t.Helper()
-	files, err := filepath.Glob("../../../guestconfig/testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no golden files of guestconfig", err)
-	}
 	warnings = map[string]string{}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
+	all := records.Guests()
+	for _, guest := range slices.Sorted(maps.Keys(all)) {
+		files, err := guestconfig.NoCloud(guestconfig.Guest{Records: all[guest], DNS: records.DNS()}, guestconfig.Instance{ID: "vm1"})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", guest, err)
 		}
-		guest := strings.TrimSuffix(filepath.Base(file), ".txt")
-		_, rest, _ := strings.Cut(string(text), "--- network-config\n")
-		config, rest, _ := strings.Cut(rest, "--- user-data\n")
-		rest, _, ok := strings.Cut(rest, "==== networkd\n")
-		if !ok {
-			continue // an error
-		}
-		if err := os.WriteFile(filepath.Join(dir, guest+".yaml"), []byte(config), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, guest+".yaml"), []byte(files.Contents["network-config"]), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		guests = append(guests, guest)
-		_, warnings[guest], _ = strings.Cut(rest, "warning: ")
+		warnings[guest] = strings.Join(files.Warnings, "\n")
 	}
 	return guests, warnings
 }
 
-// TestRenderers: the cloud-init of Debian 12 and of Debian 13 writes each network-config of guestconfig's golden
-// files for each renderer. networkd 252 and 257 and ifupdown read what is written for them, and the routes of the
+// TestRenderers: the cloud-init of Debian 12 and of Debian 13 writes each network-config of records.Guests for
+// each renderer. networkd 252 and 257 and ifupdown read what is written for them, and the routes of the
 // guest are compared with those that it has by netplan. The files for NetworkManager and ifcfg are compared as texts.
 // testdata/renderers.txt has the differences; where there are any, a warning of guestconfig says so, and elsewhere
 // none does.

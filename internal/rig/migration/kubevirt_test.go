@@ -73,7 +73,7 @@ func TestMigrationKubeVirt(t *testing.T) {
 	}
 	t.Logf("the longest gap is %v", gap)
 	hook("PostMigrationTarget")
-	if to.record = nstest.Record(t, p.State, "eth0"); to.record.Standby || to.record.MAC != guestMAC {
+	if to.record = nstest.Record(t, p.State, "eth0"); to.record.Role != cache.RoleActive || to.record.MAC != guestMAC {
 		t.Errorf("after the move the target's record is %+v", to.record)
 	}
 	renews(ctx, t, to)

@@ -60,6 +60,7 @@ func main() {
 	only := flag.String("only", "", "only mutants whose FILE:LINE this regular expression matches")
 	each := flag.String("each", `^internal/wiring/[^bm]|^internal/[^rw]|^internal/router|^dhcp|^cache|^examples`, "files of tests that a mutant meets though another has killed it: regular expression for PACKAGE/FILE")
 	skip := flag.String("skip", "^internal/wiring/bounds", "files of tests that do not take part: regular expression for PACKAGE/FILE")
+	long := flag.String("long", "^phase1/(crash|repair|generated)_", "files of tests that run without -short: regular expression for PACKAGE/FILE")
 	report := flag.Bool("report", false, "print what is found so far, and run nothing")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -69,14 +70,14 @@ func main() {
 		ctx, cancel = context.WithTimeout(ctx, *until)
 		defer cancel()
 	}
-	err := run(ctx, *seed, *work, *only, *each, *skip, *report)
+	err := run(ctx, *seed, *work, *only, *each, *skip, *long, *report)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, seed uint64, work, only, each, skip string, reportOnly bool) error {
+func run(ctx context.Context, seed uint64, work, only, each, skip, long string, reportOnly bool) error {
 	mutants, err := seedMutants(places, seed)
 	if err != nil {
 		return err
@@ -89,7 +90,7 @@ func run(ctx context.Context, seed uint64, work, only, each, skip string, report
 	for _, p := range []struct {
 		into **regexp.Regexp
 		text string
-	}{{&r.only, only}, {&r.each, each}, {&r.skip, skip}} {
+	}{{&r.only, only}, {&r.each, each}, {&r.skip, skip}, {&r.long, long}} {
 		if p.text != "" {
 			if *p.into, err = regexp.Compile(p.text); err != nil {
 				return err

@@ -37,12 +37,12 @@ type result struct {
 }
 
 type runner struct {
-	work             string
-	mutants          []mutant
-	tests            []test
-	done             []result
-	results          *os.File
-	only, each, skip *regexp.Regexp
+	work                   string
+	mutants                []mutant
+	tests                  []test
+	done                   []result
+	results                *os.File
+	only, each, skip, long *regexp.Regexp
 }
 
 func newRunner(work string, mutants []mutant) (*runner, error) {
@@ -105,6 +105,12 @@ func (r *runner) all(ctx context.Context) error {
 			return nil
 		}
 		built[pkg] = true
+		if slices.Contains(later, pkg) && !built["programs"] {
+			built["programs"] = true
+			if err := r.programs(overlay); err != nil {
+				return err
+			}
+		}
 		build := exec.Command("go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", r.program(pkg), "./"+pkg)
 		if out, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w\n%s", build, err, out)
@@ -131,6 +137,16 @@ func (r *runner) all(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// programs builds those that tests start, with the mutants as well. The tests find them by GUESTWIRE_BIN.
+func (r *runner) programs(overlay string) error {
+	build := exec.Command("go", "build", "-C", "examples", "-overlay", overlay, "-o", r.path("programs")+"/", "./...")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", build, err, out)
+	}
+	return os.Setenv("GUESTWIRE_BIN", r.path("programs"))
 }
 
 func (r *runner) program(pkg string) string {
@@ -166,7 +182,7 @@ func (r *runner) note(ctx context.Context, pkg string) error {
 			if err := os.WriteFile(shared, make([]byte, 4096), 0o666); err != nil {
 				return err
 			}
-			run := r.run(ctx, pkg, []string{fn.Name.Name}, 10*time.Minute, "GUESTWIRE_MUTANTS_REACHED="+shared)
+			run := r.run(ctx, pkg, filepath.Base(name), []string{fn.Name.Name}, 10*time.Minute, "GUESTWIRE_MUTANTS_REACHED="+shared)
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -219,7 +235,7 @@ func (r *runner) try(ctx context.Context, m mutant, pkg string) error {
 			continue
 		}
 		limit := 30*time.Second + time.Duration(5*seconds[file])*time.Second
-		run := r.run(ctx, pkg, names[file], limit, "GUESTWIRE_MUTANT="+strconv.Itoa(m.Number))
+		run := r.run(ctx, pkg, file, names[file], limit, "GUESTWIRE_MUTANT="+strconv.Itoa(m.Number))
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -235,11 +251,11 @@ func (r *runner) try(ctx context.Context, m mutant, pkg string) error {
 var failed = regexp.MustCompile(`--- FAIL: ([^ ]*)`)
 
 // run says that a run has killed also if it hangs, or fails after its tests.
-func (r *runner) run(ctx context.Context, pkg string, names []string, limit time.Duration, env string) result {
+func (r *runner) run(ctx context.Context, pkg, file string, names []string, limit time.Duration, env string) result {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, limit+10*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, r.program(pkg), "-test.short", "-test.failfast", "-test.timeout", limit.String(), "-test.run", "^("+strings.Join(names, "|")+")$")
+	cmd := exec.CommandContext(ctx, r.program(pkg), "-test.short="+strconv.FormatBool(r.long == nil || !r.long.MatchString(pkg+"/"+file)), "-test.failfast", "-test.timeout", limit.String(), "-test.run", "^("+strings.Join(names, "|")+")$")
 	cmd.Dir = pkg
 	cmd.Env = append(os.Environ(), env)
 	cmd.WaitDelay = 5 * time.Second

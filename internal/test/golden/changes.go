@@ -51,9 +51,11 @@ func (i Inputs) changed(was, is reflect.Value, name string) (names, values []str
 	return names, values
 }
 
-// Changes are differences of tables under headings. A chain that differs as under an earlier heading has that heading
-// in place of the lines.
+// Changes are differences of tables under headings. Chains that differ as under an earlier heading have that heading in
+// place of the lines.
 type Changes struct {
+	// Names are pairs of texts, several in a row. Tables that differ by other names alone have these in place of lines.
+	Names [][]string
 	first map[string]string // the heading of a chain with its lines
 	text  strings.Builder
 }
@@ -64,16 +66,31 @@ func (c *Changes) Add(heading, was, is string) bool {
 	if c.first == nil {
 		c.first = map[string]string{}
 	}
-	diff := DiffTables(was, is)
-	for _, chain := range chainsOf(diff) {
-		name, lines, _ := strings.Cut(chain, "\n")
-		earlier, there := c.first[chain]
-		if there = there && strings.Count(lines, "\n") > 1; there {
-			chain = name + " as: " + earlier + "\n"
-		} else {
-			c.first[chain] = heading
+	for _, pairs := range c.Names {
+		if was != is && strings.NewReplacer(pairs...).Replace(was) == is {
+			for pair := range slices.Chunk(pairs, 2) {
+				c.text.WriteString(pair[1] + " for " + pair[0] + "\n")
+			}
+			return true
 		}
-		c.text.WriteString(chain)
+	}
+	diff := DiffTables(was, is)
+	as, headings := map[string][]string{}, []string(nil)
+	for _, chain := range chainsOf(diff) {
+		name, _, _ := strings.Cut(chain, "\n")
+		earlier, there := c.first[chain]
+		if !there {
+			c.first[chain] = heading
+			c.text.WriteString(chain)
+			continue
+		}
+		if as[earlier] == nil {
+			headings = append(headings, earlier)
+		}
+		as[earlier] = append(as[earlier], name)
+	}
+	for _, earlier := range headings {
+		c.text.WriteString(strings.Join(as[earlier], ", ") + " as: " + earlier + "\n")
 	}
 	return diff != ""
 }

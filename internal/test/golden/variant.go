@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// Variant shows a text by its differences to a base, for a file beside the base's. Each group has a head: the line that
-// encloses it, such as a chain's, and the one before it. Of what leaves in a row, the first two lines are shown.
+// Variant shows a text by its differences to a base, for a file beside the base's. A group has a head, unless it begins
+// with a line that the base has once and that leaves: the line that encloses the group, such as a chain's, and the one
+// before it. Of what leaves in a row, the first two lines are shown.
 //
 //	@@ chain to-udp { | udp dport 68 accept
 //	-		udp dport 547 accept
@@ -14,13 +15,18 @@ import (
 func Variant(base, text string) string {
 	var b strings.Builder
 	old, lines := strings.Split(base, "\n"), strings.Split(text, "\n")
-	same := common(old, lines)
+	same, times := common(old, lines), map[string]int{}
+	for _, line := range old {
+		times[line]++
+	}
 	for i, j := 0, 0; i < len(old) || j < len(lines); {
 		if i < len(old) && same[i] == j {
 			i, j = i+1, j+1
 			continue
 		}
-		b.WriteString("@@ " + head(lines, j) + "\n")
+		if i == len(old) || same[i] >= 0 || times[old[i]] > 1 {
+			b.WriteString("@@ " + head(lines, j) + "\n")
+		}
 		gone := 0
 		for ; i < len(old) && same[i] < 0; i++ {
 			if gone++; gone <= 2 {
