@@ -27,7 +27,7 @@ var unreadByPhase2 = func() map[string]string {
 		"Firewall":               "a forced Teardown without a journal: whose rules it has to read",
 		"Options.NoResponder":    moves,
 		"Options.NoDefaultRoute": moves,
-		"Inactive":               order,
+		"Source":                 "Activate: the one namespace for which a record of RoleStandby serves",
 		"Turn":                   order,
 	}
 }()
