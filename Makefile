@@ -183,7 +183,7 @@ networks: PACKAGE = internal/rig/podnet
 networks: DOCUMENT = docs/results/networks.md
 networks: HERE = -run '^TestMatrix$$' -update
 networks: THERE = -update
-networks: ROWS = sort -u | cut -d' ' -f2-
+networks: ROWS = sort -u | cut -d' ' -f2- | awk -f internal/test/networks.awk
 networks: ## measure each pod network with each binding on three kernels, and write docs/results/networks.md (root, Debian)
 
 crash networks:

@@ -49,9 +49,9 @@ func TestNames(t *testing.T) {
 	}{{"Kind", "event.go", haveKinds}, {"Reason", "ignored.go", haveReasons}} {
 		var documented []string
 		for _, n := range documentedNames(t, c.file, c.what) {
-			documented = append(documented, n.name)
-			if !regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`).MatchString(n.name) {
-				t.Errorf("%s %q is not in kebab-case", c.what, n.name)
+			documented = append(documented, n)
+			if !regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`).MatchString(n) {
+				t.Errorf("%s %q is not in kebab-case", c.what, n)
 			}
 		}
 		source, err := os.ReadFile(c.file)
@@ -123,3 +123,17 @@ type discardPort struct{ Port }
 
 func (discardPort) Write(b []byte) (int, error)       { return len(b), nil }
 func (discardPort) SetReadDeadline(t time.Time) error { return nil }
+
+// documentedNames returns the names of the table in a type's doc comment.
+func documentedNames(t *testing.T, file, typ string) (names []string) {
+	t.Helper()
+	source, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := regexp.MustCompile(`(?://.*\n)+type ` + typ + ` `).FindString(string(source))
+	for _, m := range regexp.MustCompile(`(?m)^//\t(\S+) +(.*)$`).FindAllStringSubmatch(doc, -1) {
+		names = append(names, m[1])
+	}
+	return names
+}

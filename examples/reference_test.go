@@ -270,11 +270,11 @@ var element = regexp.MustCompile(`<\w+>`)
 // verbsTable has what each program's help says of its verbs in a line, and how to read the rest.
 func verbsTable(t *testing.T) string {
 	t.Helper()
-	text := "| program, verb | what it does | the rest |\n| --- | --- | --- |\n"
+	text := "| program, verb | what it does |\n| --- | --- |\n"
 	for _, name := range withVerbs {
 		verbs := regexp.MustCompile(`(?m)^  ([a-z]+)(?: VERB)?  +([a-z].*)$`).FindAllStringSubmatch(help(t, "examples/"+name, "-help"), -1)
 		if name == "guestwire-exporter" {
-			text += "| `" + name + "` | print the metrics of the node's wired NICs, or replace a file with them | `" + name + " -help` |\n"
+			text += "| `" + name + "` | print the metrics of the node's wired NICs, or replace a file with them |\n"
 			continue
 		}
 		if len(verbs) < 5 {
@@ -284,11 +284,10 @@ func verbsTable(t *testing.T) string {
 			if slices.Contains([]string{"completion", "man", "version", "help"}, verb[1]) {
 				continue
 			}
-			how := name + " help " + verb[1]
 			if help(t, "examples/"+name, "help", verb[1]) == "" {
-				t.Errorf("%s prints nothing", how)
+				t.Errorf("%s help %s prints nothing", name, verb[1])
 			}
-			text += "| `" + name + " " + verb[1] + "` | " + element.ReplaceAllString(verb[2], "`$0`") + " | `" + how + "` |\n"
+			text += "| `" + name + " " + verb[1] + "` | " + element.ReplaceAllString(verb[2], "`$0`") + " |\n"
 		}
 	}
 	return text
@@ -297,7 +296,8 @@ func verbsTable(t *testing.T) string {
 // exitCodes returns those that the programs' help names.
 func exitCodes(t *testing.T) string {
 	t.Helper()
-	text := "| program | code | meaning |\n| --- | --- | --- |\n"
+	var order []string
+	programs := map[string][]string{} // by code and meaning
 	for _, name := range withVerbs {
 		said := inOneLine(help(t, "examples/"+name, "-help"))
 		_, list, ok := strings.Cut(said, "The exit code is ")
@@ -308,8 +308,16 @@ func exitCodes(t *testing.T) string {
 		number := regexp.MustCompile(`(?:^|, )(\d+): `)
 		codes, meanings := number.FindAllStringSubmatch(list, -1), number.Split(list, -1)
 		for i, code := range codes {
-			text += fmt.Sprintf("| %s | %s | %s |\n", name, code[1], meanings[i+1])
+			row := fmt.Sprintf("%s | %s", code[1], meanings[i+1])
+			if programs[row] == nil {
+				order = append(order, row)
+			}
+			programs[row] = append(programs[row], name)
 		}
+	}
+	text := "| code | meaning | programs |\n| --- | --- | --- |\n"
+	for _, row := range order {
+		text += fmt.Sprintf("| %s | %s |\n", row, strings.Join(programs[row], ", "))
 	}
 	return text
 }

@@ -39,8 +39,12 @@ func fieldsOf(t *testing.T) string {
 		seen[o.of] = true
 		doc := in[packageOf(o.of)]
 		intro := inJSON(o, "", doc[o.of.Name()])
-		if _, isBinding := reflect.Zero(o.of).Interface().(infra.Binding); isBinding { // go doc has what each needs and refuses
-			intro = firstSentence.FindString(intro) + " `go doc infra." + o.of.Name() + "` has what it needs and refuses."
+		if _, isBinding := reflect.Zero(o.of).Interface().(infra.Binding); isBinding { // its page has what it needs and refuses
+			kind := strings.TrimPrefix(o.path, "binding.")
+			intro = strings.Replace(firstSentence.FindString(intro), kind, "["+kind+"](../bindings/"+kind+".md)", 1)
+			if kind == "auto" {
+				intro = firstSentence.FindString(inJSON(o, "", doc[o.of.Name()])) + " [More](../how-to/choose-a-binding.md#auto)."
+			}
 		}
 		fmt.Fprintf(&b, "## %s\n\n%s\n", cmp.Or(o.path, "The configuration"), wrapped(intro))
 		if o.of.NumField() == 0 {
@@ -65,6 +69,9 @@ func fieldsOf(t *testing.T) string {
 			kind, inner := typeText(f.Type, path, texts, paths)
 			all = append(all, inner...)
 			meaning, leftOut := withoutZero(inJSON(o, f.Name, text))
+			if page := morePages[o.of.Name()+"."+f.Name]; page != "" {
+				meaning = firstSentence.FindString(meaning) + "[More](../" + page + ")."
+			}
 			meaning = regexp.MustCompile("^`"+jsonName(f)+"` (?:(?:is|are) |([^a]))").ReplaceAllString(meaning, "$1") // not "`a` and `b`"
 			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", names, kind, cmp.Or(leftOut, zeroOf(f.Type)), meaning)
 		}
@@ -77,12 +84,25 @@ func fieldsOf(t *testing.T) string {
 			doc = map[string]string{"address": "An IPv4 or IPv6 address, as `10.0.2.1` and `fd10:0:2::1`.",
 				"prefix": "An address and the length of the network, as `10.0.2.0/24`."}[name]
 		}
+		if page := map[string]string{"Egress": "egress", "Name": "names"}[name]; page != "" {
+			fmt.Fprintf(&b, "| %s | %s[%s](../how-to/%[3]s.md) has its form. |\n", name, inJSON(object{of: reflect.TypeFor[struct{}]()}, "", firstSentence.FindString(doc))+" ", page)
+			continue
+		}
 		if values := valuesOf(t, texts[name]); len(values) > 0 {
 			doc += " One of " + strings.Join(values, ", ") + "."
 		}
 		fmt.Fprintf(&b, "| %s | %s |\n", name, inJSON(object{of: reflect.TypeFor[struct{}]()}, "", doc))
 	}
 	return b.String()
+}
+
+// morePages have the rest of what a field's comment says.
+var morePages = map[string]string{
+	"Owner.SELinux":   "how-to/confine.md#selinux",
+	"Passt.VhostUser": "bindings/passt.md#how-it-is-wired",
+	"Spec.Egress":     "how-to/egress.md",
+	"Spec.Flows":      "how-to/flows.md",
+	"Spec.Names":      "how-to/names.md",
 }
 
 // firstSentence is the first one of a comment.

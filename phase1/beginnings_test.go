@@ -2,7 +2,6 @@ package phase1_test
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -21,7 +20,7 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// What becomes of connections at a start of a policy: the first words of a cell of the table.
+// What becomes of connections at a start of a policy: the first words of what a beginning wants.
 const (
 	refusedThen = "refused"           // none of it is tracked, and nothing leaves
 	goesOn      = "goes on"           // until CutRefused
@@ -29,16 +28,12 @@ const (
 	noStart     = "no start"          // the policy does not start
 )
 
-// beginning is a start of a policy: a row of the table in docs/proofs/security.md.
+// beginning is a start of a policy. docs/proofs/security.md tells them in a paragraph.
 type beginning struct {
 	name, tracked      string // and who has opened what is tracked by then
 	routed, masquerade string
 	// begin opens connections, starts the policy, and calls b.judge while it holds.
 	begin func(b *begun)
-}
-
-func (b beginning) String() string {
-	return fmt.Sprintf("| %s | %s | %s | %s |", b.name, b.tracked, b.routed, b.masquerade)
 }
 
 const (
@@ -168,26 +163,15 @@ type begun struct {
 }
 
 // TestBeginnings: at each start of a policy, under each binding that tracks connections, by each protocol and family:
-// what is open by then is refused, goes on until CutRefused, or is no connection of the guest. The page has the table.
+// what is open by then is refused, goes on until CutRefused, or is no connection of the guest.
 func TestBeginnings(t *testing.T) {
 	nstest.Long(t)
 	t.Parallel()
-	page, known := readFile(t, "../docs/proofs/security.md"), 0
-	for _, b := range beginnings {
-		if strings.Contains(page, "\n"+b.String()+"\n") {
-			known++
-		} else {
-			t.Errorf("docs/proofs/security.md lacks\n%v", b)
-		}
-	}
-	_, table, _ := strings.Cut(page, "| beginning | ")
-	if table, _, _ = strings.Cut(table, "\n\n"); strings.Count(table, "\n") != known+1 {
-		t.Errorf("docs/proofs/security.md has other rows as well:\n%s", table)
-	}
 	eachTracking(t, func(t *testing.T, binding infra.Binding) {
 		for _, b := range beginnings {
 			t.Run(b.name, func(t *testing.T) {
 				t.Parallel()
+				t.Logf("tracked by then: %s", b.tracked)
 				n := nstest.NewNetwork(t)
 				track(n.Pod)
 				started := &begun{T: t, n: n, c: config(n, binding), want: b.masquerade}

@@ -18,7 +18,6 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
-	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -267,11 +266,6 @@ func (m *machine) datagram(to netip.AddrPort) error {
 // TestBrokerPage: the guest's TLS goes on to the names of the broker's list alone, and HTTP to one host has a
 // credential that the guest does not have.
 func TestBrokerPage(t *testing.T) {
-	code, err := os.ReadFile("broker/main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden.Parts(t, pages+"credential-broker.md", "internal/rig/divert", map[string]string{"broker": "```go\n" + string(code) + "```\n"})
 	said := typePage(t, "credential-broker").String()
 	for _, line := range []string{`tls "good.example" 198.51.100.9:443`, `tls "bad.example" 198.51.100.9:443`, `http "bad.example"`} {
 		if !strings.Contains(said, line) {

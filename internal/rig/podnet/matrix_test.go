@@ -122,9 +122,9 @@ func TestTracked(t *testing.T) {
 
 // heading is the heading of the table in docs/results/networks.md.
 var heading = func() string {
-	h := "| network | made by | a process reaches, and is reached by |"
+	h := "| network | a process reaches, and is reached by |"
 	for _, b := range bindings {
-		h += fmt.Sprintf(" %[1]s, IPv4 | %[1]s, IPv6 |", b.Kind())
+		h += fmt.Sprintf(" %s |", b.Kind())
 	}
 	return h + " the guest gets |"
 }()
@@ -135,7 +135,8 @@ const (
 	overview = "../../../docs/reference/networks.md"
 )
 
-// document returns the table's rows by network. Each network must have a row, and each row a network.
+// document returns the table's rows by network: networks with the same row share one. Each network must have a row, and
+// each row a network.
 func document(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(table)
@@ -148,19 +149,23 @@ func document(t *testing.T) map[string]string {
 	}
 	rows := map[string]string{}
 	for line := range strings.Lines(string(text)) {
-		if name, _, ok := strings.Cut(strings.TrimPrefix(line, "| "), " | "); ok && strings.HasPrefix(line, "| ") {
+		names, rest, ok := strings.Cut(strings.TrimPrefix(line, "| "), " | ")
+		if !ok || !strings.HasPrefix(line, "| ") {
+			continue
+		}
+		for name := range strings.SplitSeq(names, "; ") {
 			if _, twice := rows[name]; twice {
 				t.Errorf("%s has two rows for %s", table, name)
 			}
-			rows[name] = strings.TrimSpace(line)
+			rows[name] = strings.TrimSpace("| " + name + " | " + rest)
 		}
 	}
 	if *update {
 		return rows
 	}
 	for _, n := range Networks {
-		if want := fmt.Sprintf("| %s | %s | ", n.Name, n.Origin); !strings.HasPrefix(rows[n.Name], want) {
-			t.Errorf("%s has the row %q, which does not begin with %q", table, rows[n.Name], want)
+		if rows[n.Name] == "" {
+			t.Errorf("%s has no row for %s", table, n.Name)
 		}
 	}
 	for _, name := range few {
@@ -198,15 +203,35 @@ func hasKind(t *testing.T, kind string) bool {
 // row is the measured row of a network.
 type row struct {
 	network string
-	origin  Origin
 	reaches string
-	cells   []string // two per binding
+	cells   []string // two per binding: of IPv4, and of IPv6
 	leased  string
 }
 
+// String returns the row with a cell a binding. A family that the network does not have is named once.
 func (r row) String() string {
-	return "| " + strings.Join(slices.Concat([]string{r.network, string(r.origin), r.reaches}, r.cells, []string{r.leased}), " | ") + " |"
+	words := []string{r.network, r.reaches}
+	for i := 0; i < len(r.cells); i += 2 {
+		v4, v6 := r.cells[i], r.cells[i+1]
+		switch {
+		case v6 == noIPv6 || v4 == v6:
+			words = append(words, v4)
+		case v4 == noIPv4:
+			words = append(words, v6)
+		default:
+			words = append(words, v4+"; IPv6 "+v6)
+		}
+	}
+	for i, no := range []string{noIPv4, noIPv6} {
+		if r.cells[i] == no {
+			words[1] += "; " + no
+		}
+	}
+	return "| " + strings.Join(append(words, r.leased), " | ") + " |"
 }
+
+// What a cell says of a family that the network does not have.
+const noIPv4, noIPv6 = "no IPv4", "no IPv6"
 
 // ready returns the network with its stations and a process in the pod, which listen until the test ends.
 func (l *Instance) ready(t *testing.T) *network {
@@ -332,7 +357,7 @@ func measure(t *testing.T, n Network) row {
 		l.Check(t)
 	}
 	baseline := l.askProcess(t, protocols...)
-	r := row{network: n.Name, origin: n.Origin, reaches: l.summary(baseline)}
+	r := row{network: n.Name, reaches: l.summary(baseline)}
 	before := l.Pod.Settled()
 	works := map[string]bool{}
 	refused := map[string]*infra.RefusedError{}
@@ -355,13 +380,13 @@ func measure(t *testing.T, n Network) row {
 	}
 	for _, b := range bindings {
 		for _, f := range []struct {
-			name    string
+			no      string
 			address netip.Addr
-		}{{"IPv4", l.IPv4}, {"IPv6", l.IPv6}} {
+		}{{noIPv4, l.IPv4}, {noIPv6, l.IPv6}} {
 			cell := "does not work"
 			switch err := refused[string(b.Kind())]; {
 			case !f.address.IsValid():
-				cell = "no " + f.name
+				cell = f.no
 			case err != nil && (works[string(err.Instead)] || err.Instead == cache.BindingMacvtap): // rig/guests has that one
 				cell = fmt.Sprintf("refused: %s (%s works)", err.Reason, err.Instead)
 			case err != nil:
