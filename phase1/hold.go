@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
 )
 
 // holds reports whether the value holds the NIC of the namespace: a copy may have got another Name, NetNS or Dir.
@@ -99,15 +101,28 @@ func (s *session) checkHeld(cutOff bool) error {
 	return nil
 }
 
-// heldBy returns who holds the NIC, for the journal.
-func (s *session) heldBy(j journal) (string, error) {
-	if s.held {
-		return holder(), nil
+// checkFor refuses a call for another one than the wiring's.
+func checkFor(wired, wanted string) error {
+	if wired == wanted {
+		return nil
 	}
-	err := s.elsewhere()
-	if errors.Is(err, ErrHeld) {
-		s.report.say("NIC %s: %s holds it, and may end the wiring when it ends", s.nic, s.node.holder(holdName(s.identity.Inode, s.nic)))
-		return j.HeldBy, nil
+	return fmt.Errorf("%w: for %.80q, and this call is for %.80q: name the same one (Spec.For, guestwire-agent -for), or take that wiring down first, for anybody (Teardown, guestwire-agent teardown)", ErrForAnother, wired, wanted)
+}
+
+// keepFor returns for whom a later Setup is: the same one as the wiring. It may leave that out while the NIC is held.
+func (s *session) keepFor(wired, wanted string) (string, error) {
+	if wanted == "" && wired != "" && !s.held {
+		err := s.look(s.elsewhere)
+		if errors.Is(err, ErrHeld) {
+			s.report.say("NIC %s: %s holds it, and may end the wiring when it ends", s.nic, s.node.holder(holdName(s.identity.Inode, s.nic)))
+			return wired, nil
+		}
+		if err != nil {
+			return "", err
+		}
 	}
-	return "", err
+	if err := checkFor(wired, wanted); err != nil {
+		return "", fmt.Errorf("%w: %w", infra.ErrWired, err)
+	}
+	return wired, nil
 }

@@ -89,6 +89,9 @@ type TeardownOptions struct {
 	// names it.
 	State string
 
+	// For, if set, must be the wiring's For.
+	For string
+
 	// CutOff takes the NIC down even if a VMM has the tap open, or another process holds the
 	// NIC. The VMM keeps a device without a network.
 	CutOff bool
@@ -122,6 +125,10 @@ var (
 
 	// ErrHeld: another process holds the NIC, see NIC.Hold. Nothing has changed.
 	ErrHeld = errors.New("held by another process")
+
+	// ErrForAnother: the NIC is wired for another one, see For of infra.Spec. Nothing has
+	// changed.
+	ErrForAnother = errors.New("wired for another one")
 
 	// ErrAlive, of Forget: the namespace exists. Teardown takes the wiring down.
 	ErrAlive = errors.New("the namespace is not gone")

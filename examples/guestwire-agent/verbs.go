@@ -7,7 +7,7 @@ import (
 var verbs = []verb{
 	{
 		Name: "setup", Short: "wire a NIC to a tap, and write the launcher's record",
-		Flags: "netns own nic binding state uid gid inside from standby cut config json dir", Do: setup,
+		Flags: "netns own nic binding state for uid gid inside from standby cut config json dir", Do: setup,
 		Example: `  guestwire-agent setup -netns /run/netns/pod -nic eth0 -binding bridge \
       -state /run/guestwire/vm1 -uid 107
 `,
@@ -54,7 +54,7 @@ options for a second NIC that must not take the first one's traffic.
 	},
 	{
 		Name: "plan", Short: "print what setup would do, and change nothing",
-		Flags: "netns own nic binding state uid gid inside from standby config full json dir", Do: plan,
+		Flags: "netns own nic binding state for uid gid inside from standby config full json dir", Do: plan,
 		Example: `  guestwire-agent plan -netns /run/netns/pod -nic eth0 -binding auto -uid 107
 `,
 		Long: `plan prints the commands that setup would carry out, after comments that name
@@ -173,7 +173,7 @@ wired NIC not as recorded. It is 0 if there are warnings alone.
 	},
 	{
 		Name: "list", Short: "list the wired NICs of the node",
-		Flags: "state json dir", Do: list,
+		Flags: "state for json dir", Do: list,
 		Example: `  guestwire-agent list
   guestwire-agent list -state /run/guestwire/pods/default_vm1
 `,
@@ -304,9 +304,9 @@ journal, and so what a hook that was killed has left.
 
 The container's annotation guestwire/state names the directory of the record,
 one in the -state directory, which is there already, and which the container
-mounts. Beside the record a symbolic link, NIC.container, names the container.
-Another container with the same directory is refused as long as the first one's
-network is alive.
+mounts. The NIC is wired for the container's id, as list shows. Another
+container with the same directory is refused as long as the first one's network
+is alive.
 
 Why hook failed is on standard error, which crun drops, and in the -state
 directory: hook.log has a line for each failure, and the time.
@@ -343,7 +343,7 @@ command that is not trusted with that have pipes or files.
 	},
 	{
 		Name: "teardown", Short: "give the namespace back as setup found it",
-		Flags: "netns own nic state force cut-off discard dir", Do: teardown,
+		Flags: "netns own nic state for force cut-off discard dir", Do: teardown,
 		Example: `  guestwire-agent teardown -state /run/guestwire/vm1 -nic eth0
 `,
 		Long: `teardown gives the namespace back as setup found it, and removes the record.
@@ -374,7 +374,7 @@ under bridge without the NIC's routes. -discard and -force exclude each other.
 	},
 	{
 		Name: "forget", Short: "remove what is left of wirings whose namespace is gone",
-		Flags: "namespace state nic own dir", Do: forget,
+		Flags: "namespace state nic for own dir", Do: forget,
 		Example: `  guestwire-agent forget -state /run/guestwire/vm1 -nic eth0
 `,
 		Long: `forget removes journals, records and locks of namespaces that are gone, and
