@@ -89,10 +89,8 @@ func TestErrorsNameTheCall(t *testing.T) {
 		{"list: dir: ", as[*cache.FieldError], func() error { _, err := phase1.List(ctx, "here"); return err }},
 		{"forget: nic: ", as[*cache.FieldError], func() error { return phase1.Forget(ctx, phase1.Gone{NIC: "eth0"}) }},
 		{"forget: NIC eth0: the namespace is not gone: ", is(phase1.ErrAlive), func() error { return phase1.Forget(ctx, phase1.Gone{NIC: "eth0", State: n.State}) }},
-		{"lock of vm1: dir: ", as[*cache.FieldError], func() error { _, err := phase1.Lock(ctx, "here", "vm1", nil); return err }},
 		{"open " + n.Pod.Name + ": no such file or directory: want the path " + n.Pod.Path(), is(fs.ErrNotExist), func() error { _, err := phase1.OpenNetNS(n.Pod.Name); return err }},
 		{"open a network namespace: no path is named", is(fs.ErrNotExist), func() error { _, err := phase1.OpenNetNS(""); return err }},
-		{"lock: name: missing", as[*cache.FieldError], func() error { _, err := phase1.Lock(ctx, "", "", nil); return err }},
 		{fmt.Sprintf("start /nowhere as user %d: ", nstest.LauncherUID), is(fs.ErrNotExist), func() error { return launch.Start(exec.Command("/nowhere"), nil, nstest.Owner()) }},
 	} {
 		err := row.call()

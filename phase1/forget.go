@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/flock"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/statefile"
 	"github.com/guestwire/guestwire/internal/syntax"
@@ -247,7 +249,8 @@ func (n node) sweep(g Gone, seen lookup) error {
 			}
 			continue
 		}
-		if _, err := strconv.ParseUint(name, 10, 64); err != nil && !strings.HasPrefix(name, stateLock) && !strings.HasPrefix(name, nameLock) && !strings.HasPrefix(name, holdLock) {
+		_, err := strconv.ParseUint(name, 10, 64)
+		if err != nil && !slices.ContainsFunc([]string{stateLock, holdLock, proxyLock, nameLock}, func(of string) bool { return strings.HasPrefix(name, of) }) {
 			continue // a file of another program
 		}
 		if err := n.sweepLock(name, report); err != nil && err != unix.EWOULDBLOCK { // a call is working
@@ -262,13 +265,13 @@ func (n node) sweep(g Gone, seen lookup) error {
 func (n node) sweepLock(name string, report progress) error {
 	if inode, of := strings.CutPrefix(name, holdLock); of {
 		inode, _, _ = strings.Cut(inode, "-")
-		unlock, err := n.tryLock(inode)
+		unlock, err := flock.Try(n.Root, inode, os.O_CREATE)
 		if err != nil {
 			return err
 		}
 		defer unlock()
 	}
-	unlock, err := n.tryLockFile(name, 0)
+	unlock, err := flock.Try(n.Root, name, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // its call has ended meanwhile
 	}

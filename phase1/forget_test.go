@@ -132,7 +132,7 @@ func TestForgetWithoutJournal(t *testing.T) {
 // listed the directory. A journal that is not there is not removed, either.
 func TestForgetSaysWhatIsTrue(t *testing.T) {
 	dir := filepath.Join(nstest.Dir(t), "node")
-	locks := []string{"4026532281", "4026532282", "hold-4026532281-eth0", "hold-4026532282-eth0", "name-a", "name-b", "state-a", "state-b"}
+	locks := []string{"4026532281", "4026532282", "hold-4026532281-eth0", "hold-4026532282-eth0", "name-a", "name-b", "proxy-a-eth0", "proxy-b-eth0", "state-a", "state-b"}
 	empty := []string{"00000000-4026531999-5", "00000000-4026531999-6"}
 	if err := errors.Join(os.Mkdir(dir, 0o700), os.Mkdir(filepath.Join(dir, empty[0]), 0o700), os.Mkdir(filepath.Join(dir, empty[1]), 0o700)); err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func TestForgetSaysWhatIsTrue(t *testing.T) {
 		t.Error(err)
 	}
 	want := []string{"nothing is left to forget: no wiring of the node is selected"}
-	for _, name := range []string{empty[0], locks[0], locks[2], locks[4], locks[6]} {
+	for _, name := range []string{empty[0], locks[0], locks[2], locks[4], locks[6], locks[8]} {
 		what := map[bool]string{true: "directory %s, which has no journal", false: "lock %s, which no call holds"}[name == empty[0]]
 		want = append(want, "removes the "+fmt.Sprintf(what, filepath.Join(dir, name)))
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/flock"
 )
 
 // holds reports whether the value holds the NIC of the namespace: a copy may have got another Name, NetNS or Dir.
@@ -29,7 +30,7 @@ func (n NIC) Hold(ctx context.Context) (held NIC, release func(), err error) {
 			return err
 		}
 		name := holdName(s.identity.Inode, s.nic)
-		unlock, err := node.tryLock(name)
+		unlock, err := flock.Try(node.Root, name, os.O_CREATE)
 		if err != nil {
 			defer node.Close()
 			return node.explainHeld(name, err)
@@ -66,7 +67,7 @@ func (n node) explainHeld(name string, err error) error {
 	if err != unix.EWOULDBLOCK {
 		return err
 	}
-	holder := n.holder(name)
+	holder := flock.Holder(n.Root, name)
 	if strings.HasPrefix(holder, fmt.Sprintf("process %d ", os.Getpid())) {
 		return fmt.Errorf("%w: %s, this one: use the NIC that Hold returned, or release it first", errHeldHere, holder)
 	}
@@ -82,7 +83,7 @@ func (s *session) elsewhere() error {
 	if _, err := s.node.Lstat(name); err != nil {
 		return nil
 	}
-	unlock, err := s.node.tryLock(name)
+	unlock, err := flock.Try(s.node.Root, name, os.O_CREATE)
 	if err != nil {
 		return s.node.explainHeld(name, err)
 	}
@@ -114,7 +115,7 @@ func (s *session) keepFor(wired, wanted string) (string, error) {
 	if wanted == "" && wired != "" && !s.held {
 		err := s.look(s.elsewhere)
 		if errors.Is(err, ErrHeld) {
-			s.report.say("NIC %s: %s holds it, and may end the wiring when it ends", s.nic, s.node.holder(holdName(s.identity.Inode, s.nic)))
+			s.report.say("NIC %s: %s holds it, and may end the wiring when it ends", s.nic, flock.Holder(s.node.Root, holdName(s.identity.Inode, s.nic)))
 			return wired, nil
 		}
 		if err != nil {

@@ -12,24 +12,23 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/holders"
+	"github.com/guestwire/guestwire/internal/flock"
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-const DefaultDir = "/run/guestwire.lock" // NIC.Dir if empty; only root can enter it
+// DefaultDir is NIC.Dir if that is empty. Only root can enter it. Files of callers may lie there too. Phase1 leaves
+// them alone, but removes a file name-* that no process has locked (flock(2)), as a killed one leaves it.
+const DefaultDir = "/run/guestwire.lock"
 
 // node is Phase1's own directory on a node, which only root can enter: another user who could open a lock could
 // hold it. It has these entries:
 //
 //	4026532281              the lock of the namespace with this inode number, while a call works on it
 //	state-1f0c2a...         the lock of a State directory, while a call writes or removes a record there
-//	name-8d3b01...          the lock of a name of Lock's caller
+//	proxy-9c1e22f0-4026532281-17-eth0   the lock of a NIC, while a process runs its DNS proxy (package pins)
+//	name-8d3b01...          a lock of a caller's own, with flock(2), such as guestwire-agent's
 //	hold-4026532281-eth0    the lock of a NIC, while a process holds it
 //	9c1e22f0-4026532281-17  a directory for each namespace (netns.Identity.Name), with eth0.journal
 //
@@ -130,42 +129,10 @@ func (n node) lockState(ctx context.Context, path string, report progress) (unlo
 // The beginnings of the names of locks that are not a namespace's.
 const (
 	stateLock = "state-"
-	nameLock  = "name-"
 	holdLock  = "hold-"
+	proxyLock = "proxy-" // package pins
+	nameLock  = "name-"  // a caller
 )
-
-// Lock holds a name of the caller's choice on the node, such as a State, until unlock is called or the process ends. It
-// waits for another holder until ctx ends; the error then names the holder. Lock needs root. dir and progress are
-// NIC.Dir and NIC.Progress. An empty name is a *cache.FieldError.
-func Lock(ctx context.Context, dir, name string, progress func(text string)) (unlock func(), err error) {
-	if name == "" { // all callers that forget the name would wait for each other
-		return nil, fmt.Errorf("lock: %w", &cache.FieldError{Field: "name", Reason: "missing: name what is held, such as the State"})
-	}
-	unlock, err = lockName(ctx, dir, name, progress)
-	if err != nil {
-		return nil, fmt.Errorf("lock of %s: %w", name, err)
-	}
-	return unlock, nil
-}
-
-func lockName(ctx context.Context, dir, name string, progress func(text string)) (unlock func(), err error) {
-	if err := checkRoot(); err != nil {
-		return nil, err
-	}
-	n, err := openNode(dir)
-	if err != nil {
-		return nil, err
-	}
-	release, err := n.lock(ctx, nameLock+digest(name), progress)
-	if err != nil {
-		n.Close()
-		return nil, err
-	}
-	return func() {
-		release()
-		n.Close()
-	}, nil
-}
 
 func digest(name string) string {
 	sum := sha256.Sum256([]byte(name))
@@ -177,86 +144,9 @@ func (n node) lock(ctx context.Context, name string, report progress) (unlock fu
 	if n.Root == nil {
 		return func() {}, nil
 	}
-	const pauseMax = 50 * time.Millisecond
-	begin, reported := time.Now(), false
-	for pause := time.Millisecond; ; pause = min(2*pause, pauseMax) {
-		if unlock, err = n.tryLock(name); err != unix.EWOULDBLOCK {
-			return unlock, err
-		}
-		if !reported && time.Since(begin) >= slow {
-			report.say("waits for another call, which holds %s: %s", filepath.Join(n.Name(), name), n.holder(name))
-			reported = true
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("another call works on it (%s): %w", n.holder(name), context.Cause(ctx))
-		case <-time.After(pause):
-		}
-	}
-}
-
-// tryLock returns unix.EWOULDBLOCK if another call holds the lock. The holder removes the file, so that none is
-// left; a lock on a file that has lost its name is not the lock any more.
-func (n node) tryLock(name string) (unlock func(), err error) {
-	return n.tryLockFile(name, os.O_CREATE)
-}
-
-// tryLockFile is tryLock. Without os.O_CREATE the error is fs.ErrNotExist if no call has left the file.
-func (n node) tryLockFile(name string, create int) (unlock func(), err error) {
-	f, err := n.OpenFile(name, os.O_RDWR|create|syscall.O_NONBLOCK, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock in %s: %w", n.Name(), err)
-	}
-	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
-	case err == unix.EWOULDBLOCK || err == unix.EINTR || err == nil && !n.hasName(f, name):
-		f.Close()
-		return nil, unix.EWOULDBLOCK
-	case err != nil:
-		f.Close()
-		return nil, &fs.PathError{Op: "lock", Path: filepath.Join(n.Name(), name), Err: err}
-	}
-	return func() {
-		_ = n.Remove(name) // a file that stays is free for the next call
-		f.Close()
-	}, nil
-}
-
-func (n node) hasName(f *os.File, name string) bool {
-	mine, err := f.Stat()
-	if err != nil {
-		return false
-	}
-	named, err := n.Lstat(name)
-	return err == nil && os.SameFile(mine, named)
-}
-
-// holder says which process holds the lock, as far as /proc/locks (proc_locks(5)) shows.
-func (n node) holder(name string) string {
-	const unknown = "a process that is not visible here"
-	info, err := n.Lstat(name)
-	if err != nil {
-		return unknown
-	}
-	stat := info.Sys().(*syscall.Stat_t)
-	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino)
-	locks, err := os.ReadFile("/proc/locks")
-	if err != nil {
-		return unknown
-	}
-	for line := range strings.Lines(string(locks)) {
-		// "1: FLOCK  ADVISORY  WRITE 1234 00:19:5678 0 EOF"
-		field := strings.Fields(line)
-		if len(field) < 6 || field[1] != "FLOCK" || field[5] != file {
-			continue
-		}
-		comm, err := os.ReadFile("/proc/" + field[4] + "/comm")
-		pid, _ := strconv.Atoi(field[4])
-		if err != nil {
-			return unknown
-		}
-		return fmt.Sprintf("process %d (%s)", pid, holders.Program(pid, strings.TrimSpace(string(comm))))
-	}
-	return unknown
+	return flock.Lock(ctx, n.Root, name, func(holder string) {
+		report.say("waits for another call, which holds %s: %s", filepath.Join(n.Name(), name), holder)
+	})
 }
 
 // namespaces are the names (netns.Identity.Name) of the namespaces that have journals, sorted.
@@ -297,7 +187,7 @@ func (n node) nics(namespace string) ([]string, error) {
 }
 
 // slow is how long a call waits before it reports what it waits for.
-const slow = time.Second
+const slow = flock.Slow
 
 // progress is NIC.Progress; nil: no one wants to know.
 type progress func(text string)

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/flock"
 	"github.com/guestwire/guestwire/internal/nft"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
@@ -72,7 +73,7 @@ func (s *session) noteSight() {
 	if _, new := s.newSight(); !new { // most often
 		return
 	}
-	unlock, err := s.node.tryLock(namespaceLock(s.identity))
+	unlock, err := flock.Try(s.node.Root, namespaceLock(s.identity), os.O_CREATE)
 	if err != nil {
 		return
 	}

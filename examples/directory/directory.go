@@ -3,11 +3,14 @@
 // directory or a link in its place does not lead the call elsewhere.
 //
 // [Open] opens any directory. [Trusted] and [Make] open one that no other user can replace. [Write] puts a file there,
-// and [Listen] a socket.
+// and [Listen] a socket. [Lock] and [LockName] keep other calls away.
 package directory
 
 import (
+	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,6 +20,7 @@ import (
 	"runtime"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,28 +37,27 @@ func Open(path string) (*os.Root, error) { return open(path, false) }
 // good as root's where nobody else can write to the directory that it lies in.
 func Trusted(path string) (*os.Root, error) { return open(path, true) }
 
-// Make makes the directory if it is not there, and those above it, with the mode 0755 whatever the umask is. It opens
-// it as Trusted does.
-func Make(path string) (*os.Root, error) {
+// Make makes the directory if it is not there, with the mode whatever the umask is, and those above it with 0755. It
+// opens it as Trusted does.
+func Make(path string, mode fs.FileMode) (*os.Root, error) {
 	dir, err := Trusted(path)
 	if !errors.Is(err, fs.ErrNotExist) || filepath.Dir(path) == path {
 		return dir, err
 	}
-	above, err := Make(filepath.Dir(path))
+	above, err := Make(filepath.Dir(path), 0o755)
 	if err != nil {
 		return nil, err
 	}
 	defer above.Close()
-	name := filepath.Base(path)
-	if err := Mkdir(above, name); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := Mkdir(above, filepath.Base(path), mode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	return Trusted(path)
 }
 
-// Mkdir makes a directory with the mode 0755, whatever the umask is. The error is fs.ErrExist if the name is there.
-func Mkdir(dir *os.Root, name string) error {
-	if err := dir.Mkdir(name, 0o755); err != nil {
+// Mkdir makes a directory with the mode, whatever the umask is. The error is fs.ErrExist if the name is there.
+func Mkdir(dir *os.Root, name string, mode fs.FileMode) error {
+	if err := dir.Mkdir(name, mode); err != nil {
 		return named(dir, err)
 	}
 	made, err := dir.Open(name)
@@ -62,7 +65,7 @@ func Mkdir(dir *os.Root, name string) error {
 		return named(dir, err)
 	}
 	defer made.Close()
-	return made.Chmod(0o755)
+	return made.Chmod(mode)
 }
 
 // MkdirTemp makes and opens a directory that only the caller can enter. Its name begins with the prefix, and is the
@@ -89,7 +92,7 @@ func MkdirTemp(dir *os.Root, prefix string) (*os.Root, error) {
 
 // Write puts a file into the directory in one step: a temporary file is written, synced and renamed. The file has the
 // mode, whatever the umask is. What another user has put in the place of one of the two is replaced, and never written
-// to. Two calls for one name at a time need a lock (phase1.Lock).
+// to. Two calls for one name at a time need a lock (Lock).
 func Write(dir *os.Root, name string, text []byte, mode fs.FileMode) error {
 	temporary := Temporary(name)
 	err := dir.Remove(temporary) // of a killed call, or another user's
@@ -123,6 +126,79 @@ func writeSynced(dir *os.Root, name string, text []byte, mode fs.FileMode) error
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
+}
+
+// Lock holds a name until unlock is called, or the process ends. It waits for another holder until ctx ends; the error
+// then has the holder's process id. The name is a file with the mode 0600, which the holder removes: other users may be
+// able to open the directory, and to lock that, but not the file. A file of another user's in its place is an error.
+func Lock(ctx context.Context, dir *os.Root, name string) (unlock func(), err error) {
+	for {
+		unlock, err := tryLock(dir, name)
+		if err != syscall.EWOULDBLOCK {
+			return unlock, err
+		}
+		select {
+		case <-ctx.Done():
+			holder, _ := dir.ReadFile(name)
+			return nil, fmt.Errorf("process %s works on it, and holds the lock %s: %w", holder, filepath.Join(dir.Name(), name), context.Cause(ctx))
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// LockName is Lock of a text of any length, in the directory of the node's journals (phase1.DefaultDir). It makes the
+// directory if it is not there. What a killed process leaves, phase1.Forget removes.
+func LockName(ctx context.Context, journals, text string) (unlock func(), err error) {
+	dir, err := Make(journals, 0o700)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256([]byte(text))
+	release, err := Lock(ctx, dir, "name-"+hex.EncodeToString(sum[:8]))
+	if err != nil {
+		dir.Close()
+		return nil, fmt.Errorf("lock of %s: %w", text, err)
+	}
+	return func() { release(); dir.Close() }, nil
+}
+
+// tryLock returns syscall.EWOULDBLOCK if another call has the lock, or has removed the file meanwhile.
+func tryLock(dir *os.Root, name string) (unlock func(), err error) {
+	f, err := dir.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock in %s: %w", filepath.Clean(dir.Name()), err)
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	mine, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if stat, ok := mine.Sys().(*syscall.Stat_t); mine.Mode()&^0o600 != 0 || !ok || int(stat.Uid) != os.Geteuid() {
+		return nil, fmt.Errorf("lock %s: mode %v of another program's file, which other users may hold: remove it", filepath.Join(dir.Name(), name), mine.Mode())
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		if err == syscall.EINTR {
+			err = syscall.EWOULDBLOCK
+		}
+		return nil, err
+	}
+	named, err := dir.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(named, mine) {
+		return nil, syscall.EWOULDBLOCK
+	}
+	if err != nil {
+		return nil, err
+	}
+	_ = f.Truncate(0)                               // a killed call's
+	_, _ = f.WriteString(strconv.Itoa(os.Getpid())) // for who waits; a full disk keeps nobody from a lock
+	return func() {
+		_ = dir.Remove(name) // a file that stays is free for the next call
+		f.Close()
+	}, nil
 }
 
 // Listen makes a stream socket in the directory. Close leaves its name, which may be another's by then.

@@ -146,7 +146,7 @@ func TestOutside(t *testing.T) {
 
 // verbs are what a program makes in a directory.
 var verbs = map[string]func(dir *os.Root) error{
-	"Mkdir": func(dir *os.Root) error { return directory.Mkdir(dir, "made") },
+	"Mkdir": func(dir *os.Root) error { return directory.Mkdir(dir, "made", 0o755) },
 	"MkdirTemp": func(dir *os.Root) error {
 		made, err := directory.MkdirTemp(dir, "made-")
 		if err != nil {
@@ -252,7 +252,7 @@ func TestMake(t *testing.T) {
 	other := theirs(t)
 	path := filepath.Join(filepath.Dir(other), "a/b")
 	for range 2 {
-		dir, err := directory.Make(path)
+		dir, err := directory.Make(path, 0o755)
 		do(t, err)
 		dir.Close()
 		for _, made := range []string{path, filepath.Dir(path)} {
@@ -261,7 +261,7 @@ func TestMake(t *testing.T) {
 			}
 		}
 	}
-	if dir, err := directory.Make(filepath.Join(other, "in")); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), other) {
+	if dir, err := directory.Make(filepath.Join(other, "in"), 0o755); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), other) {
 		t.Errorf("below another user's directory: %v, %v", dir, err)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -50,7 +51,7 @@ func keepReason(flags []string, reason error) (err error) {
 	if !filepath.IsAbs(dir) { // that is the mistake
 		dir = hookState
 	}
-	in, err := directory.Make(dir)
+	in, err := directory.Make(dir, 0o755)
 	if err != nil {
 		return err
 	}
@@ -99,7 +100,7 @@ func (c container) called(ctx context.Context, o *options) error {
 	if o.State, err = filepath.EvalSymlinks(filepath.Join(o.State, name)); err != nil { // journals have the real path
 		return fmt.Errorf("annotation %s: %w: make the directory, and mount it", key, err)
 	}
-	unlock, err := phase1.Lock(ctx, o.Dir, "hook "+o.State, o.Progress)
+	unlock, err := directory.LockName(ctx, cmp.Or(o.Dir, phase1.DefaultDir), "hook "+o.State)
 	if err != nil {
 		return err
 	}

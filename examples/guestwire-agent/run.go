@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/commandline"
+	"github.com/guestwire/guestwire/examples/directory"
 	"github.com/guestwire/guestwire/examples/nameproxy"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
@@ -71,7 +73,7 @@ func runWired(ctx context.Context, o *options) error {
 func forgetEarlier(ctx context.Context, o *options) (unlock func(), err error) {
 	moment, cancel := context.WithTimeoutCause(ctx, 100*time.Millisecond, fmt.Errorf("another guestwire-agent run uses -state %s: end it first", infra.ShellWord(o.State)))
 	defer cancel()
-	if unlock, err = phase1.Lock(moment, o.Dir, filepath.Clean(o.State), nil); err != nil {
+	if unlock, err = directory.LockName(moment, cmp.Or(o.Dir, phase1.DefaultDir), filepath.Clean(o.State)); err != nil {
 		return nil, err
 	}
 	err = phase1.Forget(ctx, phase1.Gone{NIC: o.Name, State: o.State, Own: true, Dir: o.Dir})

@@ -3,6 +3,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -138,7 +139,7 @@ func writeMetrics(ctx context.Context, path string, nic phase1.NIC) error {
 	if err := printMetrics(ctx, &text, nic); err != nil {
 		return err
 	}
-	unlock, err := phase1.Lock(ctx, nic.Dir, "exporter "+filepath.Join(dir.Name(), filepath.Base(path)), nic.Progress)
+	unlock, err := directory.LockName(ctx, cmp.Or(nic.Dir, phase1.DefaultDir), "exporter "+filepath.Join(dir.Name(), filepath.Base(path)))
 	if err != nil {
 		return err
 	}

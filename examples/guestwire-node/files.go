@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"github.com/guestwire/guestwire/examples/directory"
 	"github.com/guestwire/guestwire/infra"
@@ -32,7 +31,7 @@ func replaceFile(ctx context.Context, path string, text []byte, mode fs.FileMode
 	if isSame(dir, name, text, mode) && isGone(dir, directory.Temporary(name)) { // without a lock file, whose coming and going an engine would notice
 		return false, nil
 	}
-	unlock, err := lockFile(ctx, dir, name)
+	unlock, err := directory.Lock(ctx, dir, "."+name+".lock") // no ending that a container engine reads
 	if err != nil {
 		return false, err
 	}
@@ -64,7 +63,7 @@ func removeFile(ctx context.Context, path string) (removed bool, err error) {
 	if isGone(dir, name) && isGone(dir, directory.Temporary(name)) {
 		return false, nil
 	}
-	unlock, err := lockFile(ctx, dir, name)
+	unlock, err := directory.Lock(ctx, dir, "."+name+".lock") // no ending that a container engine reads
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -80,61 +79,6 @@ func removeFile(ctx context.Context, path string) (removed bool, err error) {
 		removed = err == nil
 	}
 	return removed, syncDir(dir)
-}
-
-// lockFile keeps other calls from the file until unlock is called, or the process ends. Other users can open the
-// directory, and a lock on it would be theirs to hold; nobody else can open the file that is locked. It is beside, and
-// not in the directory of phase1.Lock, which the DaemonSet's container does not have. The holder removes it.
-func lockFile(ctx context.Context, dir *os.Root, name string) (unlock func(), err error) {
-	lock := "." + name + ".lock" // no ending that a container engine reads
-	for {
-		unlock, err := tryLock(dir, lock)
-		if err != syscall.EWOULDBLOCK {
-			return unlock, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("another process works on %s (fuser %s): %w", filepath.Join(dir.Name(), name), infra.ShellWord(filepath.Join(dir.Name(), lock)), context.Cause(ctx))
-		case <-time.After(time.Millisecond):
-		}
-	}
-}
-
-// tryLock returns syscall.EWOULDBLOCK if another call has the lock, or has removed the file meanwhile.
-func tryLock(dir *os.Root, name string) (unlock func(), err error) {
-	f, err := dir.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock in %s: %w", filepath.Clean(dir.Name()), err)
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-		}
-	}()
-	mine, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if stat, ok := mine.Sys().(*syscall.Stat_t); mine.Mode()&^0o600 != 0 || !ok || int(stat.Uid) != os.Geteuid() {
-		return nil, fmt.Errorf("lock %s: mode %v of another program's file, which other users may hold: remove it", filepath.Join(dir.Name(), name), mine.Mode())
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		if err == syscall.EINTR {
-			err = syscall.EWOULDBLOCK
-		}
-		return nil, err
-	}
-	named, err := dir.Lstat(name)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(named, mine) {
-		return nil, syscall.EWOULDBLOCK
-	}
-	if err != nil {
-		return nil, err
-	}
-	return func() {
-		_ = dir.Remove(name) // a file that stays is free for the next call
-		f.Close()
-	}, nil
 }
 
 // syncDir makes the name of a file last, or its removal.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guestwire/guestwire/examples/directory"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -198,7 +199,7 @@ func TestLockIsOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	unlock, err := lockFile(ctx, root, filepath.Base(path))
+	unlock, err := directory.Lock(ctx, root, "."+filepath.Base(path)+".lock")
 	if err != nil {
 		t.Fatal(err)
 	}

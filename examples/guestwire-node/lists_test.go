@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/examples/directory"
 	"github.com/guestwire/guestwire/examples/guestwire/podsandbox"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestDispute: where another program removes the derived list whenever it sees it, as Cilium does by default, run says
@@ -156,7 +156,7 @@ func TestSweep(t *testing.T) {
 			if err := state.Begin(id, "eth0", of); err != nil {
 				t.Fatal(err)
 			}
-			if err := state.Link(t.Context(), func(ctx context.Context, name string) (func(), error) { return phase1.Lock(ctx, n.dir, name, nil) }, podsandbox.Pod{UID: "pod-" + id}, id); err != nil {
+			if err := state.Link(t.Context(), func(ctx context.Context, name string) (func(), error) { return directory.LockName(ctx, n.dir, name) }, podsandbox.Pod{UID: "pod-" + id}, id); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/guestwire/guestwire/examples/directory"
 	"github.com/guestwire/guestwire/examples/guestwire/podsandbox"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -205,5 +207,5 @@ func (o *options) sweepOnce(ctx context.Context) error {
 
 // lock holds a name on the node.
 func (o *options) lock(ctx context.Context, name string) (unlock func(), err error) {
-	return phase1.Lock(ctx, o.dir, name, nil)
+	return directory.LockName(ctx, cmp.Or(o.dir, phase1.DefaultDir), name)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/directory"
 	"github.com/guestwire/guestwire/examples/guestwire/podsandbox"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
@@ -61,7 +63,7 @@ func (p *paths) complete() error {
 
 // lock holds a name on the node.
 func (p paths) lock(ctx context.Context, name string) (unlock func(), err error) {
-	return phase1.Lock(ctx, p.Dir, name, progress)
+	return directory.LockName(ctx, cmp.Or(p.Dir, phase1.DefaultDir), name)
 }
 
 // agentCall is the agent's command line for a NIC.

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/flock"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -230,7 +231,12 @@ func (n Node) serve(ctx context.Context, w phase1.Wiring, pid *atomic.Int64) {
 
 // keep is one Run of a Keeper.
 func (n Node) keep(ctx context.Context, w phase1.Wiring, pid *atomic.Int64, log *slog.Logger) error {
-	unlock, err := phase1.Lock(ctx, n.Dir, fmt.Sprintf("DNS proxy of %s in %s", w.NIC, w.Namespace), nil)
+	dir, err := os.OpenRoot(n.Dir) // root's alone, as List has seen
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	unlock, err := flock.Lock(ctx, dir, "proxy-"+w.Namespace+"-"+w.NIC, func(string) {})
 	if err != nil {
 		return err
 	}

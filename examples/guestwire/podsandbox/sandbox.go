@@ -254,7 +254,7 @@ func (s State) Begin(id, nic string, of Attachment) error {
 	if _, err := s.Dir(id); err != nil {
 		return err
 	}
-	root, err := directory.Make(string(s))
+	root, err := directory.Make(string(s), 0o755)
 	if err != nil {
 		return err
 	}
@@ -451,8 +451,8 @@ func readLinks(root *os.Root) (map[string]string, error) {
 	return links, nil
 }
 
-// Lock holds a name on the node until unlock is called. It waits for other holders until ctx ends. It is phase1.Lock,
-// as other users can open all directories of the State, and could hold a lock there.
+// Lock holds a name on the node until unlock is called. It waits for other holders until ctx ends. It is
+// directory.LockName, as other users can open all directories of the State, and could hold a lock there.
 type Lock func(ctx context.Context, name string) (unlock func(), err error)
 
 // hold opens the State, and keeps other calls from changing the pods' links. The error is fs.ErrNotExist if the State

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guestwire/guestwire/examples/directory"
 	"github.com/guestwire/guestwire/examples/guestwire/podsandbox"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -23,7 +24,7 @@ import (
 func TestMain(m *testing.M) { nstest.Main(m) } // the sandbox's root can lock
 
 func lock(ctx context.Context, name string) (unlock func(), err error) {
-	return phase1.Lock(ctx, phase1.DefaultDir, name, nil)
+	return directory.LockName(ctx, phase1.DefaultDir, name)
 }
 
 var eth0 = podsandbox.Attachment{Network: "podnet", IfName: "eth0"}
